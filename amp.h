@@ -12,8 +12,10 @@
    its own optimizer becomes a mixed-precision one like this:
 
        amp_optimizer      opt;
-       amp_optimizer_desc desc = {AMP_F16};        the rest zero: all defaults
-       amp_tensor         t    = {"w", n, w, grad, AMP_F16};
+       amp_optimizer_desc desc = {0};              zero means default; {} in C++
+       amp_tensor         t    = {0};
+       desc.dtype = AMP_F16;
+       t.n = n; t.weight = w; t.grad = grad; t.grad_type = AMP_F16;
        amp_optimizer_init(&opt, &desc);
        amp_optimizer_add(&opt, &t);                once per weight tensor
        amp_optimizer_prepare(&opt);
@@ -340,8 +342,7 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend);
 /* One weight tensor. Memory is the caller's, in the backend's memory, in one of three ways:
    weight only: it is the fp32 master, and a model copy of desc.dtype is made for it;
    model only:  half weights; an fp32 master is made from them;
-   both:        nothing is made. The model copy is written from the master in prepare.
-   {"w", n, w, grad, AMP_F16} is the common case, the rest zero. */
+   both:        nothing is made. The model copy is written from the master in prepare. */
 typedef struct amp_tensor {
     const char *name;       /* for reports; may be NULL                                        */
     size_t      n;          /* elements                                                        */

@@ -1,0 +1,94 @@
+# amp.h: automatic mixed precision for training loops in C and CUDA.
+# Nothing needs to be built to use the library: copy amp.h. This file runs the examples and tests.
+
+CC     ?= cc
+CXX    ?= c++
+CLANG  ?= clang
+CFLAGS ?= -O3
+BUILD  ?= build
+JOBS   ?= 2
+V      ?= 0
+
+WARN := -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-qual -Wcast-align \
+        -Wundef -Wpointer-arith -Wwrite-strings -Wdouble-promotion -Wformat=2 -Wvla \
+        -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition
+
+Q := $(if $(filter 1,$(V)),,@)
+
+EXAMPLES := wrap_step pitfalls train
+TESTS    := numbers scaler optimizer alloc gemm
+
+# How each test is built. The numbers test goes through all 2^32 floats in the first two, through a
+# sample in the others.
+CONFIGS    := o2 ofast clang clang-ofast sanitize
+CC_o2          = $(CC)
+CC_ofast       = $(CC)
+CC_clang       = $(CLANG)
+CC_clang-ofast = $(CLANG)
+CC_sanitize    = $(CC)
+FLAGS_o2          := -O2
+FLAGS_ofast       := -Ofast
+FLAGS_clang       := -O2
+FLAGS_clang-ofast := -Ofast -march=native
+FLAGS_sanitize    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all
+RUN_clang         := AMP_QUICK=1
+RUN_clang-ofast   := AMP_QUICK=1
+RUN_sanitize      := AMP_QUICK=1
+
+LOGS := $(BUILD)/tests/compile.log $(BUILD)/tests/examples.log \
+        $(foreach c,$(CONFIGS),$(foreach t,$(TESTS),$(BUILD)/tests/$(c)/$(t).log))
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test logs examples clean
+
+help: ## show this help
+	@echo "amp.h $$(awk '/define AMP_VERSION_/ {printf "%s%s", dot, $$3; dot = "."}' amp.h)"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
+	@echo "  CC CXX CLANG CFLAGS BUILD JOBS V=1 may be set"
+
+run: $(BUILD)/train ## train on real images in mixed precision: table, pictures, parity with fp32
+	$(Q)$(BUILD)/train --out $(BUILD) $(ARGS)
+
+examples: $(EXAMPLES:%=$(BUILD)/%) ## build all examples
+
+test: ## run all tests; the last line is "N passed, N failed"
+	$(Q)rm -rf $(BUILD)/tests
+	$(Q)$(MAKE) --no-print-directory -j$(JOBS) logs
+	$(Q)awk '/^[0-9]+ passed, [0-9]+ failed/ {p += $$1; f += $$3; s += $$5} \
+	    END {printf "%d passed, %d failed", p, f; if (s) printf ", %d skipped", s; print ""; \
+	         exit f != 0 || p == 0}' $(LOGS)
+
+logs: $(LOGS)
+
+clean: ## remove everything that was built
+	$(Q)rm -rf $(BUILD)
+
+# train reads .gz files with zlib where the compiler finds it, and through gzip elsewhere.
+$(BUILD)/train: examples/train.c amp.h | $(BUILD)
+	@echo "  CC  $@"
+	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARN) -DAMP_ZLIB -I. $< -o $@ -lm -lz 2>/dev/null || \
+	    $(CC) -std=c99 $(CFLAGS) $(WARN) -I. $< -o $@ -lm
+
+$(BUILD)/%: examples/%.c amp.h | $(BUILD)
+	@echo "  CC  $@"
+	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARN) -I. $< -o $@ -lm
+
+$(BUILD):
+	$(Q)mkdir -p $@
+
+define TEST_RULE
+$(BUILD)/tests/$(1)/%.log: tests/test_%.c tests/test.h tests/one.sh amp.h
+	$$(Q)$$(RUN_$(1)) sh tests/one.sh "$(1)" "$$*" "$$(CC_$(1))" "$$(FLAGS_$(1)) $$(WARN)" $$@
+endef
+$(foreach c,$(CONFIGS),$(eval $(call TEST_RULE,$(c))))
+
+$(BUILD)/tests/compile.log: tests/compile.sh amp.h
+	$(Q)mkdir -p $(BUILD)/tests
+	$(Q)CC="$(CC)" CXX="$(CXX)" sh tests/compile.sh $(BUILD)/tests > $@ 2>&1 || true
+	@cat $@
+
+$(BUILD)/tests/examples.log: tests/examples.sh $(EXAMPLES:%=$(BUILD)/%)
+	$(Q)mkdir -p $(BUILD)/tests
+	$(Q)CC="$(CC)" sh tests/examples.sh $(BUILD) > $@ 2>&1 || true
+	@cat $@

@@ -1,0 +1,64 @@
+# The examples do what their first lines say, README tells the truth, and bad input is answered.
+# usage: examples.sh BUILD
+build=$1
+out=$build/tests/examples
+rm -rf "$out"
+mkdir -p "$out"
+passed=0 failed=0
+
+check() { # check NAME STATUS: the status of the command that just ran, and what it should mean
+    if [ "$2" = 0 ]; then echo "ok   examples/$1"; passed=$((passed + 1))
+    else echo "FAIL examples/$1"; failed=$((failed + 1)); [ -f "$out/log" ] && cat "$out/log"; fi
+}
+refuses() { # refuses NAME PATTERN COMMAND...: it must fail with one line that matches the pattern
+    name=$1 pattern=$2
+    shift 2
+    "$@" > "$out/log" 2>&1
+    status=$?
+    [ $status -ne 0 ] && [ $status -lt 126 ] && [ "$(grep -c . "$out/log")" = 1 ] &&
+        grep -q -e "$pattern" "$out/log"
+    check "$name" $?
+}
+train() { "$build/train" --out "$out" "$@"; }
+
+"$build/wrap_step" > "$out/log" 2>&1
+check 'wrap_step: the wrapped loop ends where the fp32 loop does' $?
+lines=$(grep -c 'AMP [0-9]' examples/wrap_step.c)
+[ "$lines" -ge 1 ] && [ "$lines" -le 12 ]
+check "wrap_step: at most 12 lines make it mixed precision ($lines)" $?
+"$build/pitfalls" > "$out/log" 2>&1
+check 'pitfalls: fp16 fails without loss scaling and equals fp32 with it' $?
+
+train --data digits --seeds 2 --epochs 2 > "$out/log" 2>&1 &&
+    tail -n 2 "$out/log" | head -n 1 | grep -Eq '^parity classify: fp32 [0-9.]+ % fp16 [0-9.]+ % d [-+][0-9.]+ se [0-9.]+ bf16 [0-9.]+ % d [-+][0-9.]+ se [0-9.]+ seeds 2$' &&
+    tail -n 1 "$out/log" | grep -Eq '^parity reconstruct: fp32 [0-9.]+ fp16 [0-9.]+ d [-+][0-9.]+ se [0-9.]+ bf16 [0-9.]+ d [-+][0-9.]+ se [0-9.]+ seeds 2$'
+check 'train: a short run ends with the two parity lines' $?
+cp "$out/log" "$out/first"
+train --data digits --seeds 2 --epochs 2 2> /dev/null | tail -n 2 > "$out/second"
+tail -n 2 "$out/first" | cmp -s - "$out/second"
+check 'train: the same seeds give the same numbers' $?
+ls "$out"/*.svg > /dev/null 2>&1 && grep -L '</svg>' "$out"/*.svg | grep -q . && false || ls "$out"/*.svg > "$out/log" 2>&1
+check 'train: it writes its pictures' $?
+
+head -c 20000 examples/digits.csv.gz > "$out/torn.csv.gz"
+gzip -dc examples/digits.csv.gz | head -n 100 | cut -c1-40 > "$out/torn.csv"
+mkdir -p "$out/idx" "$out/empty"
+printf '\000\000\010\003\000\000\352\140\000\000\000\034\000\000\000\034abc' \
+    > "$out/idx/train-images-idx3-ubyte"
+refuses 'train: a wrong path is named'       "$out/nowhere"  "$build/train" --data "$out/nowhere"
+refuses 'train: a torn .gz is named'         torn.csv.gz     "$build/train" --data "$out/torn.csv.gz"
+refuses 'train: a torn .csv is named'        torn.csv        "$build/train" --data "$out/torn.csv"
+refuses 'train: a torn IDX file is named'    idx             "$build/train" --data "$out/idx"
+refuses 'train: an empty directory is named' empty           "$build/train" --data "$out/empty"
+refuses 'train: a foreign file is named'     Makefile        "$build/train" --data Makefile
+AMP_DATA=$out/nowhere
+export AMP_DATA
+refuses 'train: a wrong AMP_DATA is named'   "$out/nowhere"  "$build/train"
+unset AMP_DATA
+refuses 'train: an unknown option is named'  --bogus         "$build/train" --bogus
+refuses 'train: a bad number is named'       zero            "$build/train" --epochs zero
+refuses 'train: an unknown task is named'    fly             "$build/train" --task fly
+"$build/train" --help > "$out/log" 2>&1 && grep -q -e --seeds "$out/log"
+check 'train: --help' $?
+
+echo "$passed passed, $failed failed"

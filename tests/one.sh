@@ -1,0 +1,35 @@
+# Build one test in one configuration, run it, and leave its lines in a log that always closes with
+# "N passed, N failed[, N skipped]", also when it crashed or its compiler is missing.
+# usage: one.sh CONFIG TEST COMPILER FLAGS LOG
+config=$1 test=$2 compiler=$3 flags=$4 log=$5
+program=${log%.log}
+mkdir -p "$(dirname "$log")"
+
+finish() { # the lines so far, with the configuration in front
+    awk -v config="$config" '/^(ok|FAIL|skip) / {sub(/ +/, " " config "/")} {print}' "$log.part" \
+        | tee "$log"
+    rm -f "$log.part"
+}
+skip() {
+    printf 'skip %s: %s\n0 passed, 0 failed, 1 skipped\n' "$test" "$1" > "$log.part"
+    finish
+    exit 0
+}
+
+command -v "${compiler%% *}" > /dev/null 2>&1 || skip "$compiler not found"
+case $config in sanitize)
+    echo 'int main(void) { return 0; }' > "$program.c"
+    $compiler -fsanitize=address,undefined "$program.c" -o "$program" 2> /dev/null ||
+        skip "$compiler has no address and undefined-behaviour sanitizers"
+esac
+if ! $compiler -std=c99 $flags -I. "tests/test_$test.c" -o "$program" -lm > "$log.part" 2>&1; then
+    printf 'FAIL %s: does not compile\n0 passed, 1 failed\n' "$test" >> "$log.part"
+    finish
+    exit 0
+fi
+"$program" > "$log.part" 2>&1
+status=$?
+if ! tail -n 1 "$log.part" | grep -Eq '^[0-9]+ passed, [0-9]+ failed'; then
+    printf 'FAIL %s: ended with status %d\n0 passed, 1 failed\n' "$test" "$status" >> "$log.part"
+fi
+finish
