@@ -16,7 +16,7 @@ WARN := -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-
 Q := $(if $(filter 1,$(V)),,@)
 
 EXAMPLES := wrap_step pitfalls train
-TESTS    := numbers scaler optimizer alloc gemm
+TESTS    := numbers scaler optimizer alloc gemm bits
 
 # How each test is built. The numbers test goes through all 2^32 floats in the first two, through a
 # sample in the others.
@@ -35,12 +35,12 @@ RUN_clang         := AMP_QUICK=1
 RUN_clang-ofast   := AMP_QUICK=1
 RUN_sanitize      := AMP_QUICK=1
 
-LOGS := $(BUILD)/tests/compile.log $(BUILD)/tests/examples.log \
+LOGS := $(BUILD)/tests/compile.log $(BUILD)/tests/bits.log $(BUILD)/tests/examples.log \
         $(foreach c,$(CONFIGS),$(foreach t,$(TESTS),$(BUILD)/tests/$(c)/$(t).log))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test logs examples clean
+.PHONY: help run test bench logs examples clean
 
 help: ## show this help
 	@echo "amp.h $$(awk '/define AMP_VERSION_/ {printf "%s%s", dot, $$3; dot = "."}' amp.h)"
@@ -59,6 +59,9 @@ test: ## run all tests; the last line is "N passed, N failed"
 	    END {printf "%d passed, %d failed", p, f; if (s) printf ", %d skipped", s; print ""; \
 	         exit f != 0 || p == 0}' $(LOGS)
 
+bench: $(BUILD)/bench ## measure the CPU functions against what memory allows
+	$(Q)$(BUILD)/bench $(ARGS)
+
 logs: $(LOGS)
 
 clean: ## remove everything that was built
@@ -69,6 +72,10 @@ $(BUILD)/train: examples/train.c amp.h | $(BUILD)
 	@echo "  CC  $@"
 	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARN) -DAMP_ZLIB -I. $< -o $@ -lm -lz 2>/dev/null || \
 	    $(CC) -std=c99 $(CFLAGS) $(WARN) -I. $< -o $@ -lm
+
+$(BUILD)/bench: tests/bench/bench.c amp.h | $(BUILD)
+	@echo "  CC  $@"
+	$(Q)$(CC) -std=c99 -O3 -march=native $(WARN) -I. $< -o $@ -lm
 
 $(BUILD)/%: examples/%.c amp.h | $(BUILD)
 	@echo "  CC  $@"
@@ -86,6 +93,11 @@ $(foreach c,$(CONFIGS),$(eval $(call TEST_RULE,$(c))))
 $(BUILD)/tests/compile.log: tests/compile.sh amp.h
 	$(Q)mkdir -p $(BUILD)/tests
 	$(Q)CC="$(CC)" CXX="$(CXX)" sh tests/compile.sh $(BUILD)/tests > $@ 2>&1 || true
+	@cat $@
+
+$(BUILD)/tests/bits.log: tests/bits.sh tests/test_bits.c amp.h
+	$(Q)mkdir -p $(BUILD)/tests
+	$(Q)sh tests/bits.sh $(BUILD)/tests > $@ 2>&1 || true
 	@cat $@
 
 $(BUILD)/tests/examples.log: tests/examples.sh $(EXAMPLES:%=$(BUILD)/%)

@@ -33,7 +33,8 @@
        What it does, what it does not            the next paragraph
        >>words      >>steps      >>numbers       what things are called; the loop
        >>options    >>promises   >>history       macros; memory, threads, errors
-       >>api        results, numbers, scaler, backend, optimizer, gemm
+       >>api        results, numbers, scaler, backend, optimizer, state,
+                    environment, gemm
        >>core       every formula, once, for host and device
        >>impl       the same rooms as >>api, in the same order
 
@@ -109,8 +110,8 @@
        AMP_STATIC           with it: makes all functions static to that file
        AMP_CBLAS            with it, after your <cblas.h>: amp_gemm multiplies
                             with cblas_sgemm, faster for large matrices
-       AMP_NO_STDLIB        with it: no malloc and free; every desc must then
-                            carry an allocator
+       AMP_NO_STDLIB        with it: no malloc, files or environment; every desc
+                            must then carry an allocator
        AMP_DEF              everywhere: the linkage of the functions, such as
                             __declspec(dllexport); default extern
 
@@ -165,14 +166,20 @@ typedef enum amp_result {
     AMP_ERROR_INVALID_ARGUMENT, /* a NULL pointer, or an index or a length out of range           */
     AMP_ERROR_INVALID_ENUM,     /* a dtype, preset or kind that amp.h does not know               */
     AMP_ERROR_INVALID_CONFIG,   /* a number in a desc is NaN, infinite, negative or contradictory */
-    AMP_ERROR_UNSUPPORTED,      /* understood, but not offered: fp16 in place, another kind's step*/
+    AMP_ERROR_UNSUPPORTED,      /* understood, but not offered: fp16 in place, another kind   */
     AMP_ERROR_OUT_OF_MEMORY,    /* the allocator returned NULL                                    */
     AMP_ERROR_TOO_LARGE,        /* a size in bytes does not fit size_t                            */
     AMP_ERROR_BAD_STATE,        /* scaler: nothing checked since the last update; or no init      */
     AMP_ERROR_NOT_PREPARED,     /* optimizer: a step before amp_optimizer_prepare                 */
     AMP_ERROR_PREPARED,         /* optimizer: add or prepare after amp_optimizer_prepare          */
     AMP_ERROR_STEP_OPEN,        /* optimizer: begin_step twice, or a change during an open step   */
-    AMP_ERROR_STEP_NOT_OPEN     /* optimizer: end_step without begin_step                         */
+    AMP_ERROR_STEP_NOT_OPEN,    /* optimizer: end_step without begin_step                         */
+    AMP_ERROR_WRITE,            /* state: could not be written                                    */
+    AMP_ERROR_READ,             /* state: could not be read, or ends too early                    */
+    AMP_ERROR_FOREIGN,          /* state: not one of amp.h                                        */
+    AMP_ERROR_NEWER,            /* state: written by a newer amp.h                                */
+    AMP_ERROR_CORRUPT,          /* state: bytes have changed since it was written                 */
+    AMP_ERROR_MISMATCH          /* state: of other tensors, or of another kind of optimizer       */
 } amp_result;
 
 /* A short English sentence for a result; never NULL. */
@@ -321,7 +328,7 @@ typedef struct amp_gemm_args amp_gemm_args; /* the arguments of amp_gemm; define
 
 /* What differs between machines. amp_cpu_backend is one; write your own to add another. Functions
    may run behind the caller's back (on a stream) and in order; wait_fn ends when all are done.
-   alloc_fn and free_fn may both be NULL: then memory is host memory from desc.allocator. */
+   alloc_fn returns zeroed memory; it and free_fn may both be NULL: desc.allocator is used then. */
 typedef struct amp_backend {
     void *context; /* handed to every function */
     amp_result (*alloc_fn)(void *context, size_t num_bytes, void **memory);
@@ -336,6 +343,12 @@ typedef struct amp_backend {
 } amp_backend;
 
 AMP_DEF amp_result amp_cpu_backend(amp_backend *backend);
+
+/* The instruction set that CPU functions use: "avx512", "avx2", "neon" or "c". Found out once;
+   force another one in tests (NULL: the best again). AMP_ERROR_UNSUPPORTED if there is none such
+   here. All give the same bits, so this matters to speed alone. Applies to the whole process. */
+AMP_DEF const char *amp_cpu_tier(void);
+AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
 
 /* ------------------------------------------------------------- >>api  optimizer */
 
@@ -478,8 +491,44 @@ AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stat
 AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt);
 AMP_DEF uint32_t       *amp_optimizer_found_inf_ptr(const amp_optimizer *opt);
 
-/* Release all memory. Safe on a zeroed object, after a failed init, and twice. */
+/* Release all memory. Safe on a zeroed object (so zero it if init may fail before), and twice. */
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
+
+/* ----------------------------------------------------------------- >>api  state */
+
+/* Save and load everything that decides how training goes on: scaler, configuration, step count,
+   masters, moments, with names and sizes. A run that is saved, loaded and continued has the same
+   bits as one that was not interrupted, also right after a skipped step. The format is the same on
+   every machine (little-endian, versioned, checksummed); older versions are read. Model copies are
+   written anew from the masters, so dtype may differ. Gradients are not saved.
+
+   A write_fn or read_fn moves exactly num_bytes and returns true, or returns false. */
+typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
+typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
+
+/* AMP_ERROR_NOT_PREPARED, AMP_ERROR_STEP_OPEN, or AMP_ERROR_WRITE if write_fn returned false. */
+AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn, void *user);
+
+/* Into a prepared optimizer with the same tensors (names, sizes, kind). Everything is read and
+   verified before anything changes, so it allocates as much as was saved, for a while. Errors:
+   AMP_ERROR_READ (read_fn returned false: missing or cut short), _FOREIGN, _NEWER, _CORRUPT,
+   _MISMATCH. */
+AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user);
+
+/* The same with a file. Saving writes path.new, flushes it to the disk and renames it, so that path
+   holds the old state or the new one, whenever the machine stops. Not with AMP_NO_STDLIB. */
+AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
+AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path);
+
+/* ----------------------------------------------------------- >>api  environment */
+
+/* Let the user of a program decide: read AMP_ENABLE (0: plain fp32; 1), AMP_DTYPE (fp32, fp16,
+   bf16) and AMP_LOSS_SCALE (a number: static; dynamic) into desc, which keeps what is not set.
+   AMP_ENABLE=1 alone turns AMP_F32 into AMP_F16. A value that cannot be read is
+   AMP_ERROR_INVALID_CONFIG, desc stays as it was, and *variable and *value (either may be NULL)
+   name it. Not with AMP_NO_STDLIB. */
+AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
+                                     const char **variable, const char **value);
 
 /* ------------------------------------------------------------------ >>api  gemm */
 
@@ -647,7 +696,7 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
 AMPI_STRICT_BEGIN
 
 #if defined(__clang__) && defined(__x86_64__)
-#define AMPI_PIN(x) __asm__("" : "+x"(x))
+#define AMPI_PIN(x) __asm__("" : "+v"(x))
 #elif defined(__clang__) && defined(__aarch64__)
 #define AMPI_PIN(x) __asm__("" : "+w"(x))
 #elif defined(__clang__)
@@ -656,32 +705,34 @@ AMPI_STRICT_BEGIN
 #define AMPI_PIN(x) ((void)0)
 #endif
 
-#if defined(__CUDA_ARCH__)
-#define AMPI_OPERATION(name, type, op, ptx, reg)                                               \
-    AMPI_FN type name(type a, type b) {                                                        \
-        type r;                                                                                \
-        asm(ptx " %0, %1, %2;" : "=" reg(r) : reg(a), reg(b));                                 \
-        return r;                                                                              \
-    }
-#else
-#define AMPI_OPERATION(name, type, op, ptx, reg)                                               \
-    AMPI_FN type name(type a, type b) {                                                        \
-        type r = a op b;                                                                       \
+/* The four operations on a type: a float, a double or a SIMD vector of floats. */
+#define AMPI_OPERATION(FN, V, name, op)                                                        \
+    FN V name(V a, V b) {                                                                      \
+        V r = a op b;                                                                          \
         AMPI_PIN(r);                                                                           \
         return r;                                                                              \
     }
-#endif
-
-AMPI_OPERATION(ampi_mul, float, *, "mul.rn.f32", "f")
-AMPI_OPERATION(ampi_add, float, +, "add.rn.f32", "f")
-AMPI_OPERATION(ampi_sub, float, -, "sub.rn.f32", "f")
-AMPI_OPERATION(ampi_div, float, /, "div.rn.f32", "f")
-AMPI_OPERATION(ampi_mul64, double, *, "mul.rn.f64", "d")
-AMPI_OPERATION(ampi_add64, double, +, "add.rn.f64", "d")
-AMPI_OPERATION(ampi_sub64, double, -, "sub.rn.f64", "d")
-AMPI_OPERATION(ampi_div64, double, /, "div.rn.f64", "d")
+#define AMPI_OPERATIONS(FN, V, S)                                                              \
+    AMPI_OPERATION(FN, V, ampi_add##S, +)                                                      \
+    AMPI_OPERATION(FN, V, ampi_sub##S, -)                                                      \
+    AMPI_OPERATION(FN, V, ampi_mul##S, *)                                                      \
+    AMPI_OPERATION(FN, V, ampi_div##S, /)
 
 #if defined(__CUDA_ARCH__)
+#define AMPI_PTX(V, name, ptx, reg)                                                            \
+    AMPI_FN V name(V a, V b) {                                                                 \
+        V r;                                                                                   \
+        asm(ptx " %0, %1, %2;" : "=" reg(r) : reg(a), reg(b));                                 \
+        return r;                                                                              \
+    }
+AMPI_PTX(float, ampi_add, "add.rn.f32", "f")
+AMPI_PTX(float, ampi_sub, "sub.rn.f32", "f")
+AMPI_PTX(float, ampi_mul, "mul.rn.f32", "f")
+AMPI_PTX(float, ampi_div, "div.rn.f32", "f")
+AMPI_PTX(double, ampi_add64, "add.rn.f64", "d")
+AMPI_PTX(double, ampi_sub64, "sub.rn.f64", "d")
+AMPI_PTX(double, ampi_mul64, "mul.rn.f64", "d")
+AMPI_PTX(double, ampi_div64, "div.rn.f64", "d")
 AMPI_FN float ampi_sqrt(float a) {
     float r;
     asm("sqrt.rn.f32 %0, %1;" : "=f"(r) : "f"(a));
@@ -692,32 +743,32 @@ AMPI_FN double ampi_sqrt64(double a) {
     asm("sqrt.rn.f64 %0, %1;" : "=d"(r) : "d"(a));
     return r;
 }
-#elif (defined(__GNUC__) || defined(__clang__)) && defined(__SSE2__)
-AMPI_FN float ampi_sqrt(float a) {
-    float r;
-    __asm__("sqrtss %1, %0" : "=x"(r) : "x"(a));
-    return r;
-}
-AMPI_FN double ampi_sqrt64(double a) {
-    double r;
-    __asm__("sqrtsd %1, %0" : "=x"(r) : "x"(a));
-    return r;
-}
+#else
+AMPI_OPERATIONS(AMPI_FN, float, )
+AMPI_OPERATIONS(AMPI_FN, double, 64)
+#if (defined(__GNUC__) || defined(__clang__)) && defined(__SSE2__)
+#define AMPI_SQRT(V, name, instruction, reg)                                                   \
+    AMPI_FN V name(V a) {                                                                      \
+        V r;                                                                                   \
+        __asm__(instruction : "=" reg(r) : reg(a));                                            \
+        return r;                                                                              \
+    }
+AMPI_SQRT(float, ampi_sqrt, "sqrtss %1, %0", "x")
+AMPI_SQRT(double, ampi_sqrt64, "sqrtsd %1, %0", "x")
 #elif (defined(__GNUC__) || defined(__clang__)) && defined(__aarch64__)
-AMPI_FN float ampi_sqrt(float a) {
-    float r;
-    __asm__("fsqrt %s0, %s1" : "=w"(r) : "w"(a));
-    return r;
-}
-AMPI_FN double ampi_sqrt64(double a) {
-    double r;
-    __asm__("fsqrt %d0, %d1" : "=w"(r) : "w"(a));
-    return r;
-}
+#define AMPI_SQRT(V, name, instruction, reg)                                                   \
+    AMPI_FN V name(V a) {                                                                      \
+        V r;                                                                                   \
+        __asm__(instruction : "=" reg(r) : reg(a));                                            \
+        return r;                                                                              \
+    }
+AMPI_SQRT(float, ampi_sqrt, "fsqrt %s0, %s1", "w")
+AMPI_SQRT(double, ampi_sqrt64, "fsqrt %d0, %d1", "w")
 #else
 #include <math.h> /* sqrt, sqrtf: only where neither instruction above is known */
 AMPI_FN float  ampi_sqrt(float a) { return sqrtf(a); }
 AMPI_FN double ampi_sqrt64(double a) { return sqrt(a); }
+#endif
 #endif
 
 AMPI_FN float ampi_f32_from_bits(uint32_t u) {
@@ -948,14 +999,36 @@ AMPI_FN void ampi_finalize(const amp_plan *plan, double sum, uint32_t max_bits, 
     if (!(s->rules & AMPI_DISABLED)) ampi_scaler_record(s, bad);
 }
 
-/* Constants of an update, the same for all elements of a tensor. */
-typedef struct ampi_rates {
-    float lr, weight_decay;
-    float beta1, beta1_rest, beta2, beta2_rest; /* rest: 1 - beta, from double */
-    float bias1, bias2, eps;
-    float momentum;
-    uint32_t nesterov;
-} ampi_rates;
+/* The optimizers for a type V of elements, with the constants r of a tensor (rest: 1 - beta).
+
+   AdamW (Loshchilov and Hutter 2019): new p, m, v from an unscaled gradient,
+   p -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * p).
+   SGD as in torch.optim: decay joins the gradient, m = momentum * m + g, Nesterov looks ahead. */
+#define AMPI_FORMULAS(FN, V, S)                                                                \
+    typedef struct ampi_rates##S {                                                             \
+        V        lr, weight_decay, beta1, beta1_rest, beta2, beta2_rest, bias1, bias2, eps;    \
+        V        momentum;                                                                     \
+        uint32_t nesterov;                                                                     \
+    } ampi_rates##S;                                                                           \
+    FN void ampi_adamw##S(const ampi_rates##S *r, V g, V *p, V *m, V *v) {                     \
+        V root, u;                                                                             \
+        *m   = ampi_add##S(ampi_mul##S(r->beta1, *m), ampi_mul##S(r->beta1_rest, g));          \
+        u    = ampi_mul##S(ampi_mul##S(r->beta2_rest, g), g);                                  \
+        *v   = ampi_add##S(ampi_mul##S(r->beta2, *v), u);                                      \
+        root = ampi_sqrt##S(ampi_mul##S(*v, r->bias2));                                        \
+        u    = ampi_div##S(ampi_mul##S(*m, r->bias1), ampi_add##S(root, r->eps));              \
+        u    = ampi_add##S(u, ampi_mul##S(r->weight_decay, *p));                               \
+        *p   = ampi_sub##S(*p, ampi_mul##S(r->lr, u));                                         \
+    }                                                                                          \
+    FN void ampi_sgd##S(const ampi_rates##S *r, V g, V *p, V *m) {                             \
+        g = ampi_add##S(g, ampi_mul##S(r->weight_decay, *p));                                  \
+        if (m) {                                                                               \
+            *m = ampi_add##S(ampi_mul##S(r->momentum, *m), g);                                 \
+            g  = r->nesterov ? ampi_add##S(g, ampi_mul##S(r->momentum, *m)) : *m;              \
+        }                                                                                      \
+        *p = ampi_sub##S(*p, ampi_mul##S(r->lr, g));                                           \
+    }
+AMPI_FORMULAS(AMPI_FN, float, )
 
 AMPI_FN ampi_rates ampi_rates_of(const ampi_control *c, const ampi_slot *slot) {
     ampi_rates r;
@@ -971,27 +1044,6 @@ AMPI_FN ampi_rates ampi_rates_of(const ampi_control *c, const ampi_slot *slot) {
     r.momentum     = c->momentum;
     r.nesterov     = c->nesterov;
     return r;
-}
-
-/* AdamW (Loshchilov and Hutter 2019): new p, m, v from an unscaled gradient.
-   p -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * p) */
-AMPI_FN void ampi_adamw(const ampi_rates *r, float g, float *p, float *m, float *v) {
-    float u;
-    *m = ampi_add(ampi_mul(r->beta1, *m), ampi_mul(r->beta1_rest, g));
-    *v = ampi_add(ampi_mul(r->beta2, *v), ampi_mul(ampi_mul(r->beta2_rest, g), g));
-    u  = ampi_div(ampi_mul(*m, r->bias1), ampi_add(ampi_sqrt(ampi_mul(*v, r->bias2)), r->eps));
-    u  = ampi_add(u, ampi_mul(r->weight_decay, *p));
-    *p = ampi_sub(*p, ampi_mul(r->lr, u));
-}
-
-/* SGD as in torch.optim: decay joins the gradient; m = momentum * m + g; Nesterov looks ahead. */
-AMPI_FN void ampi_sgd(const ampi_rates *r, float g, float *p, float *m) {
-    g = ampi_add(g, ampi_mul(r->weight_decay, *p));
-    if (m) {
-        *m = ampi_add(ampi_mul(r->momentum, *m), g);
-        g  = r->nesterov ? ampi_add(g, ampi_mul(r->momentum, *m)) : *m;
-    }
-    *p = ampi_sub(*p, ampi_mul(r->lr, g));
 }
 
 /* -------------------------------------------------------------------- >>core  gemm */
@@ -1016,9 +1068,22 @@ AMPI_STRICT_END
 #define AMP_IMPLEMENTATION_INCLUDED
 
 #ifndef AMP_NO_STDLIB
-#include <stdlib.h> /* malloc, free */
+#include <stdio.h>  /* fopen, fread, rename: state files */
+#include <stdlib.h> /* malloc, free; getenv, strtod      */
+#if defined(__unix__) || defined(__APPLE__)
+#define AMPI_POSIX 1
+#include <fcntl.h>  /* open */
+#include <unistd.h> /* write, close */
+#else
+#define AMPI_POSIX 0
 #endif
-#if defined(_MSC_VER) && defined(_M_X64)
+#endif
+#if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__) && !defined(__TINYC__)
+#include <cpuid.h>     /* __get_cpuid */
+#include <immintrin.h> /* AVX2, F16C, AVX-512 */
+#elif (defined(__GNUC__) || defined(__clang__)) && defined(__aarch64__) && defined(__ARM_NEON)
+#include <arm_neon.h>
+#elif defined(_MSC_VER) && defined(_M_X64)
 #include <xmmintrin.h> /* _mm_getcsr, _mm_setcsr */
 #endif
 
@@ -1052,6 +1117,12 @@ AMP_DEF const char *amp_result_string(amp_result result) {
     case AMP_ERROR_PREPARED: return "the optimizer is already prepared";
     case AMP_ERROR_STEP_OPEN: return "a step is open: call amp_optimizer_end_step first";
     case AMP_ERROR_STEP_NOT_OPEN: return "no step is open: call amp_optimizer_begin_step first";
+    case AMP_ERROR_WRITE: return "the state could not be written";
+    case AMP_ERROR_READ: return "the state could not be read, or ends too early";
+    case AMP_ERROR_FOREIGN: return "not a state saved by amp.h";
+    case AMP_ERROR_NEWER: return "the state was saved by a newer amp.h";
+    case AMP_ERROR_CORRUPT: return "the state is damaged: its checksum does not match";
+    case AMP_ERROR_MISMATCH: return "the state is of other tensors or another kind of optimizer";
     default: return "unknown result";
     }
 }
@@ -1104,6 +1175,620 @@ static uint32_t ampi_fp_begin(void) { return 0u; }
 static void     ampi_fp_end(uint32_t saved) { (void)saved; }
 #endif
 
+/* ----------------------------------------------------------------- >>impl  tiers
+   The array functions of the CPU, once in plain C and once per SIMD instruction set. A tier is
+   chosen when the program runs, so that the header asks no -m flags of anybody. All tiers give
+   the same bits: they share the core's formulas and do the same operations to each element. */
+
+enum {
+    AMPI_PIECE  = 1024,   /* arrays are taken in pieces that stay in the first-level cache  */
+    AMPI_STREAM = 1 << 22 /* casts of this many elements and more write around the cache    */
+};
+
+typedef struct ampi_tier {
+    const char *name;
+    int (*usable)(void);
+    /* halves to fp32 and back */
+    void (*to_f32)(void *dst, const void *src, amp_dtype src_type, size_t n, int stream);
+    void (*from_f32)(void *dst, amp_dtype dst_type, const void *src, size_t n, int stream);
+    /* fp32 bits of the largest magnitude, inf and NaN included; adds to the count of zeros and, if
+       there are lanes, the squares of the elements to them; element 0 belongs to lane 0 */
+    uint32_t (*check)(const void *x, amp_dtype type, size_t n, float *lanes, size_t *zeros);
+    void (*unscale)(void *dst, const void *grads, amp_dtype type, size_t n, float factor);
+    /* the optimizers, from a scaled gradient to master and model copy (unless that is NULL) */
+    void (*adamw)(const ampi_rates *r, const void *grads, amp_dtype type, float factor, void *p,
+                  void *m, void *v, void *model, amp_dtype model_type, size_t n);
+    void (*sgd)(const ampi_rates *r, const void *grads, amp_dtype type, float factor, void *p,
+                void *m, void *model, amp_dtype model_type, size_t n);
+} ampi_tier;
+
+/* Address of element i. */
+static const void *ampi_at(const void *base, amp_dtype type, size_t i) {
+    return (const char *)base + i * (type == AMP_F32 ? 4u : 2u);
+}
+
+static void *ampi_to(void *base, amp_dtype type, size_t i) {
+    return base ? (char *)base + i * (type == AMP_F32 ? 4u : 2u) : NULL;
+}
+
+/* The loops of a tier over vectors V of W floats; what is left over goes to the plain C tier. */
+#define AMPI_LOOPS(FN, V, W, S)                                                                \
+    FN void ampi_unscale_loop##S(void *dst, const void *grads, amp_dtype type, size_t n,       \
+                                 float factor) {                                               \
+        const V f = ampi_splat##S(factor);                                                     \
+        size_t  i;                                                                             \
+        for (i = 0; i + W <= n; i += W)                                                        \
+            ampi_put##S(dst, i, ampi_unscaled##S(grads, type, i, f));                          \
+        if (i < n)                                                                             \
+            ampi_unscale_loop(ampi_to(dst, AMP_F32, i), ampi_at(grads, type, i), type, n - i,  \
+                              factor);                                                         \
+    }                                                                                          \
+    FN ampi_rates##S ampi_splat_rates##S(const ampi_rates *r) {                                \
+        ampi_rates##S v;                                                                       \
+        v.lr           = ampi_splat##S(r->lr);                                                 \
+        v.weight_decay = ampi_splat##S(r->weight_decay);                                       \
+        v.beta1        = ampi_splat##S(r->beta1);                                              \
+        v.beta1_rest   = ampi_splat##S(r->beta1_rest);                                         \
+        v.beta2        = ampi_splat##S(r->beta2);                                              \
+        v.beta2_rest   = ampi_splat##S(r->beta2_rest);                                         \
+        v.bias1        = ampi_splat##S(r->bias1);                                              \
+        v.bias2        = ampi_splat##S(r->bias2);                                              \
+        v.eps          = ampi_splat##S(r->eps);                                                \
+        v.momentum     = ampi_splat##S(r->momentum);                                           \
+        v.nesterov     = r->nesterov;                                                          \
+        return v;                                                                              \
+    }                                                                                          \
+    FN void ampi_adamw_loop##S(const ampi_rates *rates, const void *grads, amp_dtype type,     \
+                               float factor, void *p, void *m, void *v, void *model,           \
+                               amp_dtype model_type, size_t n) {                               \
+        const ampi_rates##S r = ampi_splat_rates##S(rates);                                    \
+        const V             f = ampi_splat##S(factor);                                         \
+        size_t              i;                                                                 \
+        for (i = 0; i + W <= n; i += W) {                                                      \
+            const V g  = ampi_unscaled##S(grads, type, i, f);                                  \
+            V       pi = ampi_get##S(p, i), mi = ampi_get##S(m, i), vi = ampi_get##S(v, i);    \
+            ampi_adamw##S(&r, g, &pi, &mi, &vi);                                               \
+            ampi_put##S(p, i, pi);                                                             \
+            ampi_put##S(m, i, mi);                                                             \
+            ampi_put##S(v, i, vi);                                                             \
+            if (model) ampi_put_as##S(model, model_type, i, pi);                               \
+        }                                                                                      \
+        if (i < n)                                                                             \
+            ampi_adamw_loop(rates, ampi_at(grads, type, i), type, factor,                      \
+                            ampi_to(p, AMP_F32, i), ampi_to(m, AMP_F32, i),                    \
+                            ampi_to(v, AMP_F32, i), ampi_to(model, model_type, i), model_type, \
+                            n - i);                                                            \
+    }                                                                                          \
+    FN void ampi_sgd_loop##S(const ampi_rates *rates, const void *grads, amp_dtype type,       \
+                             float factor, void *p, void *m, void *model,                      \
+                             amp_dtype model_type, size_t n) {                                 \
+        const ampi_rates##S r = ampi_splat_rates##S(rates);                                    \
+        const V             f = ampi_splat##S(factor);                                         \
+        size_t              i;                                                                 \
+        for (i = 0; i + W <= n; i += W) {                                                      \
+            const V g  = ampi_unscaled##S(grads, type, i, f);                                  \
+            V       pi = ampi_get##S(p, i), mi = f;                                            \
+            if (m) mi = ampi_get##S(m, i);                                                     \
+            ampi_sgd##S(&r, g, &pi, m ? &mi : NULL);                                           \
+            ampi_put##S(p, i, pi);                                                             \
+            if (m) ampi_put##S(m, i, mi);                                                      \
+            if (model) ampi_put_as##S(model, model_type, i, pi);                               \
+        }                                                                                      \
+        if (i < n)                                                                             \
+            ampi_sgd_loop(rates, ampi_at(grads, type, i), type, factor,                        \
+                          ampi_to(p, AMP_F32, i), ampi_to(m, AMP_F32, i),                      \
+                          ampi_to(model, model_type, i), model_type, n - i);                   \
+    }
+
+/* Plain C: vectors of one. */
+
+AMPI_FN float ampi_splat(float x) { return x; }
+AMPI_FN float ampi_get(const void *base, size_t i) { return ampi_load_f32(base, i); }
+AMPI_FN void  ampi_put(void *base, size_t i, float x) { ampi_store_f32(base, i, x); }
+AMPI_FN void  ampi_put_as(void *base, amp_dtype type, size_t i, float x) {
+    ampi_store(base, type, i, ampi_bits_of_f32(x));
+}
+AMPI_FN float ampi_unscaled(const void *grads, amp_dtype type, size_t i, float factor) {
+    return ampi_unscale(ampi_load(grads, type, i), factor);
+}
+
+static int ampi_usable_c(void) { return 1; }
+
+static void ampi_to_f32(void *dst, const void *src, amp_dtype type, size_t n, int stream) {
+    size_t i;
+    (void)stream;
+    if (type == AMP_F16)
+        for (i = 0; i < n; i++) ampi_store_u32(dst, i, ampi_f32_from_f16(ampi_load_u16(src, i)));
+    else
+        for (i = 0; i < n; i++) ampi_store_u32(dst, i, ampi_f32_from_bf16(ampi_load_u16(src, i)));
+}
+
+static void ampi_from_f32(void *dst, amp_dtype type, const void *src, size_t n, int stream) {
+    size_t i;
+    (void)stream;
+    if (type == AMP_F16)
+        for (i = 0; i < n; i++) ampi_store_u16(dst, i, ampi_f16_from_f32(ampi_load_u32(src, i)));
+    else
+        for (i = 0; i < n; i++) ampi_store_u16(dst, i, ampi_bf16_from_f32(ampi_load_u32(src, i)));
+}
+
+static uint32_t ampi_check(const void *x, amp_dtype type, size_t n, float *lanes,
+                           size_t *zeros) {
+    uint32_t max = 0;
+    size_t   i, none = 0;
+    for (i = 0; i < n; i++) {
+        const uint32_t a = ampi_load(x, type, i) & 0x7fffffffu;
+        const float    t = ampi_f32_from_bits(a);
+        max              = a > max ? a : max;
+        none += a == 0;
+        if (lanes) lanes[i % AMPI_LANES] = ampi_add(lanes[i % AMPI_LANES], ampi_mul(t, t));
+    }
+    *zeros += none;
+    return max;
+}
+
+AMPI_LOOPS(static, float, 1, )
+
+static const ampi_tier ampi_tier_c = {"c", ampi_usable_c, ampi_to_f32, ampi_from_f32, ampi_check,
+                                      ampi_unscale_loop, ampi_adamw_loop, ampi_sgd_loop};
+
+#if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__) && !defined(__TINYC__)
+#define AMPI_X86 1
+#else
+#define AMPI_X86 0
+#endif
+#if (defined(__GNUC__) || defined(__clang__)) && defined(__aarch64__) && defined(__ARM_NEON)
+#define AMPI_NEON 1
+#else
+#define AMPI_NEON 0
+#endif
+
+#if AMPI_X86
+
+/* What the processor has and the operating system saves: cpuid, and xgetbv for the registers. */
+static uint32_t ampi_cpu_features(void) {
+    unsigned a, b, c, d, low, high;
+    uint32_t features = 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & (1u << 27))) return 0; /* OSXSAVE */
+    __asm__ __volatile__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    if ((low & 0x06u) != 0x06u || !(c & (1u << 28)) || !(c & (1u << 29))) return 0; /* AVX, F16C */
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
+    if (b & (1u << 5)) features = 1u; /* AVX2 */
+    if ((low & 0xe6u) == 0xe6u && (b & (1u << 16)) && (b & (1u << 30)) && (b & (1u << 31)))
+        features |= 2u; /* AVX-512 F, BW, VL */
+    return features;
+}
+
+/* AVX2 and F16C: eight floats. */
+
+#define AMPI_AVX2 static inline __attribute__((unused, target("avx2,f16c")))
+
+AMPI_OPERATIONS(AMPI_AVX2, __m256, _avx2)
+AMPI_AVX2 __m256 ampi_sqrt_avx2(__m256 a) {
+    __m256 r;
+    __asm__("vsqrtps %1, %0" : "=x"(r) : "x"(a));
+    return r;
+}
+AMPI_FORMULAS(AMPI_AVX2, __m256, _avx2)
+
+/* Eight halves to floats and back; bf16 by the rule of ampi_bf16_from_f32. */
+AMPI_AVX2 __m256 ampi_widen_avx2(__m128i h, amp_dtype type) {
+    if (type == AMP_F16) return _mm256_cvtph_ps(h);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+AMPI_AVX2 __m128i ampi_bf16_avx2(__m256i u) {
+    const __m256i top   = _mm256_srli_epi32(u, 16);
+    const __m256i even  = _mm256_and_si256(top, _mm256_set1_epi32(1));
+    const __m256i half  = _mm256_add_epi32(even, _mm256_set1_epi32(0x7fff));
+    const __m256i round = _mm256_srli_epi32(_mm256_add_epi32(u, half), 16);
+    const __m256i size  = _mm256_and_si256(u, _mm256_set1_epi32(0x7fffffff));
+    const __m256i nan   = _mm256_cmpgt_epi32(size, _mm256_set1_epi32((int)AMPI_F32_INF));
+    const __m256i quiet = _mm256_or_si256(top, _mm256_set1_epi32(0x40));
+    const __m256i wide  = _mm256_blendv_epi8(round, quiet, nan);
+    const __m256i pairs = _mm256_packus_epi32(wide, wide);
+    return _mm256_castsi256_si128(_mm256_permute4x64_epi64(pairs, 0x08));
+}
+AMPI_AVX2 __m128i ampi_narrow_avx2(__m256 x, amp_dtype type) {
+    if (type == AMP_F16) return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+    return ampi_bf16_avx2(_mm256_castps_si256(x));
+}
+
+AMPI_AVX2 __m256 ampi_splat_avx2(float x) { return _mm256_set1_ps(x); }
+AMPI_AVX2 __m256 ampi_get_avx2(const void *base, size_t i) {
+    return _mm256_loadu_ps((const float *)ampi_at(base, AMP_F32, i));
+}
+AMPI_AVX2 void ampi_put_avx2(void *base, size_t i, __m256 x) {
+    _mm256_storeu_ps((float *)ampi_to(base, AMP_F32, i), x);
+}
+AMPI_AVX2 __m256 ampi_get_as_avx2(const void *base, amp_dtype type, size_t i) {
+    if (type == AMP_F32) return ampi_get_avx2(base, i);
+    return ampi_widen_avx2(_mm_loadu_si128((const __m128i *)ampi_at(base, type, i)), type);
+}
+AMPI_AVX2 void ampi_put_as_avx2(void *base, amp_dtype type, size_t i, __m256 x) {
+    if (type == AMP_F32) ampi_put_avx2(base, i, x);
+    else _mm_storeu_si128((__m128i *)ampi_to(base, type, i), ampi_narrow_avx2(x, type));
+}
+AMPI_AVX2 __m256 ampi_unscaled_avx2(const void *grads, amp_dtype type, size_t i, __m256 factor) {
+    const __m256i inf  = _mm256_set1_epi32((int)AMPI_F32_INF);
+    const __m256  g    = ampi_get_as_avx2(grads, type, i);
+    const __m256i bits = _mm256_castps_si256(g);
+    const __m256i bad  = _mm256_cmpeq_epi32(_mm256_and_si256(bits, inf), inf);
+    return _mm256_blendv_ps(ampi_mul_avx2(g, factor), g, _mm256_castsi256_ps(bad));
+}
+
+AMPI_LOOPS(AMPI_AVX2, __m256, 8, _avx2)
+
+AMPI_AVX2 void ampi_from_f32_avx2(void *dst, amp_dtype type, const void *src, size_t n,
+                                  int stream) {
+    size_t i = 0;
+    stream   = stream && (uintptr_t)dst % 16 == 0;
+    for (; i + 8 <= n; i += 8) {
+        const __m128i h = ampi_narrow_avx2(ampi_get_avx2(src, i), type);
+        if (stream) _mm_stream_si128((__m128i *)ampi_to(dst, type, i), h);
+        else _mm_storeu_si128((__m128i *)ampi_to(dst, type, i), h);
+    }
+    if (stream) _mm_sfence();
+    ampi_from_f32(ampi_to(dst, type, i), type, ampi_at(src, AMP_F32, i), n - i, 0);
+}
+
+AMPI_AVX2 void ampi_to_f32_avx2(void *dst, const void *src, amp_dtype type, size_t n,
+                                int stream) {
+    size_t i = 0;
+    stream   = stream && (uintptr_t)dst % 32 == 0;
+    for (; i + 8 <= n; i += 8) {
+        const __m256 x = ampi_get_as_avx2(src, type, i);
+        if (stream) _mm256_stream_ps((float *)ampi_to(dst, AMP_F32, i), x);
+        else ampi_put_avx2(dst, i, x);
+    }
+    if (stream) _mm_sfence();
+    ampi_to_f32(ampi_to(dst, AMP_F32, i), ampi_at(src, type, i), type, n - i, 0);
+}
+
+AMPI_AVX2 void ampi_add_squares_avx2(float *lane, __m256 x) {
+    ampi_put_avx2(lane, 0, ampi_add_avx2(ampi_get_avx2(lane, 0), ampi_mul_avx2(x, x)));
+}
+
+/* Magnitudes and zeros of halves are found sixteen at a time, without converting. */
+AMPI_AVX2 uint32_t ampi_check_avx2(const void *x, amp_dtype type, size_t n, float *lanes,
+                                   size_t *zeros) {
+    const __m256i zero = _mm256_setzero_si256();
+    __m256i       max = zero, none = zero, a;
+    uint16_t      m16[16], z16[16];
+    uint32_t      m[8], z[8], largest = 0, rest;
+    size_t        i = 0, k;
+    if (type == AMP_F32) {
+        for (; i + 8 <= n; i += 8) {
+            const __m256 f = ampi_get_avx2(x, i);
+            a    = _mm256_and_si256(_mm256_castps_si256(f), _mm256_set1_epi32(0x7fffffff));
+            max  = _mm256_max_epi32(max, a);
+            none = _mm256_sub_epi32(none, _mm256_cmpeq_epi32(a, zero));
+            if (lanes) ampi_add_squares_avx2(lanes + i % AMPI_LANES, f);
+        }
+        memcpy(m, &max, sizeof m);
+        memcpy(z, &none, sizeof z);
+        for (k = 0; k < 8; k++) {
+            if (m[k] > largest) largest = m[k];
+            *zeros += z[k];
+        }
+    } else {
+        for (; i + 16 <= n; i += 16) {
+            const __m256i h = _mm256_loadu_si256((const __m256i *)ampi_at(x, type, i));
+            a    = _mm256_and_si256(h, _mm256_set1_epi16(0x7fff));
+            max  = _mm256_max_epu16(max, a);
+            none = _mm256_sub_epi16(none, _mm256_cmpeq_epi16(a, zero));
+            if (lanes) {
+                float *lane = lanes + i % AMPI_LANES;
+                ampi_add_squares_avx2(lane, ampi_widen_avx2(_mm256_castsi256_si128(h), type));
+                ampi_add_squares_avx2(lane + 8,
+                                      ampi_widen_avx2(_mm256_extracti128_si256(h, 1), type));
+            }
+        }
+        memcpy(m16, &max, sizeof m16);
+        memcpy(z16, &none, sizeof z16);
+        for (k = 0; k < 16; k++) {
+            rest = ampi_load(m16, type, k);
+            if (rest > largest) largest = rest;
+            *zeros += z16[k];
+        }
+    }
+    rest = ampi_check(ampi_at(x, type, i), type, n - i, lanes ? lanes + i % AMPI_LANES : NULL,
+                      zeros);
+    return rest > largest ? rest : largest;
+}
+
+static int ampi_usable_avx2(void) { return (ampi_cpu_features() & 1u) != 0; }
+
+static const ampi_tier ampi_tier_avx2 = {
+    "avx2", ampi_usable_avx2, ampi_to_f32_avx2, ampi_from_f32_avx2, ampi_check_avx2,
+    ampi_unscale_loop_avx2, ampi_adamw_loop_avx2, ampi_sgd_loop_avx2};
+
+/* AVX-512 F, BW and VL: sixteen floats. */
+
+#define AMPI_AVX512                                                                            \
+    static inline __attribute__((unused, target("avx512f,avx512bw,avx512vl,popcnt")))
+
+AMPI_OPERATIONS(AMPI_AVX512, __m512, _avx512)
+AMPI_AVX512 __m512 ampi_sqrt_avx512(__m512 a) {
+    __m512 r;
+    __asm__("vsqrtps %1, %0" : "=v"(r) : "v"(a));
+    return r;
+}
+AMPI_FORMULAS(AMPI_AVX512, __m512, _avx512)
+
+AMPI_AVX512 __m512 ampi_widen_avx512(__m256i h, amp_dtype type) {
+    if (type == AMP_F16) return _mm512_cvtph_ps(h);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+AMPI_AVX512 __m256i ampi_bf16_avx512(__m512i u) {
+    const __m512i   top  = _mm512_srli_epi32(u, 16);
+    const __m512i   even = _mm512_and_si512(top, _mm512_set1_epi32(1));
+    const __m512i   half = _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff));
+    const __m512i   size = _mm512_and_si512(u, _mm512_set1_epi32(0x7fffffff));
+    const __mmask16 nan  = _mm512_cmpgt_epi32_mask(size, _mm512_set1_epi32((int)AMPI_F32_INF));
+    const __m512i   h    = _mm512_srli_epi32(_mm512_add_epi32(u, half), 16);
+    return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(h, nan, top, _mm512_set1_epi32(0x40)));
+}
+AMPI_AVX512 __m256i ampi_narrow_avx512(__m512 x, amp_dtype type) {
+    const __mmask16 all = (__mmask16)0xffff; /* gcc's unmasked macro warns of its own mask */
+    if (type == AMP_F16) return _mm512_maskz_cvtps_ph(all, x, _MM_FROUND_TO_NEAREST_INT);
+    return ampi_bf16_avx512(_mm512_castps_si512(x));
+}
+
+AMPI_AVX512 __m512 ampi_splat_avx512(float x) { return _mm512_set1_ps(x); }
+AMPI_AVX512 __m512 ampi_get_avx512(const void *base, size_t i) {
+    return _mm512_loadu_ps(ampi_at(base, AMP_F32, i));
+}
+AMPI_AVX512 void ampi_put_avx512(void *base, size_t i, __m512 x) {
+    _mm512_storeu_ps(ampi_to(base, AMP_F32, i), x);
+}
+AMPI_AVX512 __m512 ampi_get_as_avx512(const void *base, amp_dtype type, size_t i) {
+    if (type == AMP_F32) return ampi_get_avx512(base, i);
+    return ampi_widen_avx512(_mm256_loadu_si256((const __m256i *)ampi_at(base, type, i)), type);
+}
+AMPI_AVX512 void ampi_put_as_avx512(void *base, amp_dtype type, size_t i, __m512 x) {
+    if (type == AMP_F32) ampi_put_avx512(base, i, x);
+    else _mm256_storeu_si256((__m256i *)ampi_to(base, type, i), ampi_narrow_avx512(x, type));
+}
+AMPI_AVX512 __m512 ampi_unscaled_avx512(const void *grads, amp_dtype type, size_t i,
+                                        __m512 factor) {
+    const __m512i   inf = _mm512_set1_epi32((int)AMPI_F32_INF);
+    const __m512    g   = ampi_get_as_avx512(grads, type, i);
+    const __mmask16 bad =
+        _mm512_cmpeq_epi32_mask(_mm512_and_si512(_mm512_castps_si512(g), inf), inf);
+    return _mm512_mask_mov_ps(ampi_mul_avx512(g, factor), bad, g);
+}
+
+AMPI_LOOPS(AMPI_AVX512, __m512, 16, _avx512)
+
+AMPI_AVX512 void ampi_from_f32_avx512(void *dst, amp_dtype type, const void *src, size_t n,
+                                      int stream) {
+    size_t i = 0;
+    stream   = stream && (uintptr_t)dst % 32 == 0;
+    for (; i + 16 <= n; i += 16) {
+        const __m256i h = ampi_narrow_avx512(ampi_get_avx512(src, i), type);
+        if (stream) _mm256_stream_si256((__m256i *)ampi_to(dst, type, i), h);
+        else _mm256_storeu_si256((__m256i *)ampi_to(dst, type, i), h);
+    }
+    if (stream) _mm_sfence();
+    ampi_from_f32(ampi_to(dst, type, i), type, ampi_at(src, AMP_F32, i), n - i, 0);
+}
+
+AMPI_AVX512 void ampi_to_f32_avx512(void *dst, const void *src, amp_dtype type, size_t n,
+                                    int stream) {
+    size_t i = 0;
+    stream   = stream && (uintptr_t)dst % 64 == 0;
+    for (; i + 16 <= n; i += 16) {
+        const __m512 x = ampi_get_as_avx512(src, type, i);
+        if (stream) _mm512_stream_ps((float *)ampi_to(dst, AMP_F32, i), x);
+        else ampi_put_avx512(dst, i, x);
+    }
+    if (stream) _mm_sfence();
+    ampi_to_f32(ampi_to(dst, AMP_F32, i), ampi_at(src, type, i), type, n - i, 0);
+}
+
+AMPI_AVX512 void ampi_add_squares_avx512(float *lane, __m512 x) {
+    ampi_put_avx512(lane, 0, ampi_add_avx512(ampi_get_avx512(lane, 0), ampi_mul_avx512(x, x)));
+}
+
+AMPI_AVX512 uint32_t ampi_check_avx512(const void *x, amp_dtype type, size_t n, float *lanes,
+                                       size_t *zeros) {
+    __m512i  max = _mm512_setzero_si512(), a;
+    uint16_t m16[32];
+    uint32_t m[16], largest = 0, rest;
+    size_t   i = 0, k, none = 0;
+    if (type == AMP_F32) {
+        for (; i + 16 <= n; i += 16) {
+            const __m512 f = ampi_get_avx512(x, i);
+            a   = _mm512_and_si512(_mm512_castps_si512(f), _mm512_set1_epi32(0x7fffffff));
+            max = _mm512_max_epi32(max, a);
+            none += (size_t)__builtin_popcount(_mm512_testn_epi32_mask(a, a));
+            if (lanes) ampi_add_squares_avx512(lanes + i % AMPI_LANES, f);
+        }
+        memcpy(m, &max, sizeof m);
+        for (k = 0; k < 16; k++)
+            if (m[k] > largest) largest = m[k];
+    } else {
+        for (; i + 32 <= n; i += 32) {
+            const __m512i h = _mm512_loadu_si512(ampi_at(x, type, i));
+            a   = _mm512_and_si512(h, _mm512_set1_epi16(0x7fff));
+            max = _mm512_max_epu16(max, a);
+            none += (size_t)__builtin_popcountll(_mm512_testn_epi16_mask(a, a));
+            if (lanes) {
+                float *lane = lanes + i % AMPI_LANES;
+                ampi_add_squares_avx512(lane, ampi_widen_avx512(_mm512_castsi512_si256(h), type));
+                ampi_add_squares_avx512(
+                    lane + 16, ampi_widen_avx512(_mm512_extracti64x4_epi64(h, 1), type));
+            }
+        }
+        memcpy(m16, &max, sizeof m16);
+        for (k = 0; k < 32; k++) {
+            rest = ampi_load(m16, type, k);
+            if (rest > largest) largest = rest;
+        }
+    }
+    *zeros += none;
+    rest = ampi_check(ampi_at(x, type, i), type, n - i, lanes ? lanes + i % AMPI_LANES : NULL,
+                      zeros);
+    return rest > largest ? rest : largest;
+}
+
+static int ampi_usable_avx512(void) { return (ampi_cpu_features() & 3u) == 3u; }
+
+static const ampi_tier ampi_tier_avx512 = {
+    "avx512", ampi_usable_avx512, ampi_to_f32_avx512, ampi_from_f32_avx512,
+    ampi_check_avx512, ampi_unscale_loop_avx512, ampi_adamw_loop_avx512, ampi_sgd_loop_avx512};
+
+#endif /* AMPI_X86 */
+
+#if AMPI_NEON
+
+/* NEON of AArch64: four floats, always there. */
+
+AMPI_OPERATIONS(AMPI_FN, float32x4_t, _neon)
+AMPI_FN float32x4_t ampi_sqrt_neon(float32x4_t a) {
+    float32x4_t r;
+    __asm__("fsqrt %0.4s, %1.4s" : "=w"(r) : "w"(a));
+    return r;
+}
+AMPI_FORMULAS(AMPI_FN, float32x4_t, _neon)
+
+AMPI_FN float32x4_t ampi_splat_neon(float x) { return vdupq_n_f32(x); }
+AMPI_FN float32x4_t ampi_get_neon(const void *base, size_t i) {
+    return vreinterpretq_f32_u8(vld1q_u8((const uint8_t *)ampi_at(base, AMP_F32, i)));
+}
+AMPI_FN void ampi_put_neon(void *base, size_t i, float32x4_t x) {
+    vst1q_u8((uint8_t *)ampi_to(base, AMP_F32, i), vreinterpretq_u8_f32(x));
+}
+AMPI_FN float32x4_t ampi_get_as_neon(const void *base, amp_dtype type, size_t i) {
+    uint16x4_t h;
+    if (type == AMP_F32) return ampi_get_neon(base, i);
+    h = vreinterpret_u16_u8(vld1_u8((const uint8_t *)ampi_at(base, type, i)));
+    if (type == AMP_F16) return vcvt_f32_f16(vreinterpret_f16_u16(h));
+    return vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(h), 16));
+}
+AMPI_FN uint16x4_t ampi_bf16_neon(uint32x4_t u) {
+    const uint32x4_t top  = vshrq_n_u32(u, 16);
+    const uint32x4_t even = vandq_u32(top, vdupq_n_u32(1));
+    const uint32x4_t half = vaddq_u32(even, vdupq_n_u32(0x7fff));
+    const uint32x4_t size = vandq_u32(u, vdupq_n_u32(0x7fffffffu));
+    const uint32x4_t nan  = vcgtq_u32(size, vdupq_n_u32(AMPI_F32_INF));
+    const uint32x4_t h    = vshrq_n_u32(vaddq_u32(u, half), 16);
+    return vmovn_u32(vbslq_u32(nan, vorrq_u32(top, vdupq_n_u32(0x40)), h));
+}
+AMPI_FN void ampi_put_as_neon(void *base, amp_dtype type, size_t i, float32x4_t x) {
+    uint16x4_t h;
+    if (type == AMP_F32) {
+        ampi_put_neon(base, i, x);
+        return;
+    }
+    h = type == AMP_F16 ? vreinterpret_u16_f16(vcvt_f16_f32(x))
+                        : ampi_bf16_neon(vreinterpretq_u32_f32(x));
+    vst1_u8((uint8_t *)ampi_to(base, type, i), vreinterpret_u8_u16(h));
+}
+AMPI_FN float32x4_t ampi_unscaled_neon(const void *grads, amp_dtype type, size_t i,
+                                       float32x4_t factor) {
+    const uint32x4_t  inf  = vdupq_n_u32(AMPI_F32_INF);
+    const float32x4_t g    = ampi_get_as_neon(grads, type, i);
+    const uint32x4_t  bits = vreinterpretq_u32_f32(g);
+    return vbslq_f32(vceqq_u32(vandq_u32(bits, inf), inf), g, ampi_mul_neon(g, factor));
+}
+
+AMPI_LOOPS(static, float32x4_t, 4, _neon)
+
+static void ampi_from_f32_neon(void *dst, amp_dtype type, const void *src, size_t n,
+                               int stream) {
+    size_t i = 0;
+    (void)stream;
+    for (; i + 4 <= n; i += 4) ampi_put_as_neon(dst, type, i, ampi_get_neon(src, i));
+    ampi_from_f32(ampi_to(dst, type, i), type, ampi_at(src, AMP_F32, i), n - i, 0);
+}
+
+static void ampi_to_f32_neon(void *dst, const void *src, amp_dtype type, size_t n, int stream) {
+    size_t i = 0;
+    (void)stream;
+    for (; i + 4 <= n; i += 4) ampi_put_neon(dst, i, ampi_get_as_neon(src, type, i));
+    ampi_to_f32(ampi_to(dst, AMP_F32, i), ampi_at(src, type, i), type, n - i, 0);
+}
+
+static uint32_t ampi_check_neon(const void *x, amp_dtype type, size_t n, float *lanes,
+                                size_t *zeros) {
+    uint32x4_t max = vdupq_n_u32(0), none = vdupq_n_u32(0);
+    uint32_t   largest, rest;
+    size_t     i;
+    for (i = 0; i + 4 <= n; i += 4) {
+        const float32x4_t f = ampi_get_as_neon(x, type, i);
+        const uint32x4_t  a = vandq_u32(vreinterpretq_u32_f32(f), vdupq_n_u32(0x7fffffffu));
+        max                 = vmaxq_u32(max, a);
+        none                = vsubq_u32(none, vceqq_u32(a, vdupq_n_u32(0)));
+        if (lanes) {
+            float *lane = lanes + i % AMPI_LANES;
+            ampi_put_neon(lane, 0, ampi_add_neon(ampi_get_neon(lane, 0), ampi_mul_neon(f, f)));
+        }
+    }
+    *zeros += vaddvq_u32(none);
+    largest = vmaxvq_u32(max);
+    rest = ampi_check(ampi_at(x, type, i), type, n - i, lanes ? lanes + i % AMPI_LANES : NULL,
+                      zeros);
+    return rest > largest ? rest : largest;
+}
+
+static const ampi_tier ampi_tier_neon = {
+    "neon", ampi_usable_c, ampi_to_f32_neon, ampi_from_f32_neon, ampi_check_neon,
+    ampi_unscale_loop_neon, ampi_adamw_loop_neon, ampi_sgd_loop_neon};
+
+#endif /* AMPI_NEON */
+
+/* Best first. */
+static const ampi_tier *const ampi_tiers[] = {
+#if AMPI_X86
+    &ampi_tier_avx512, &ampi_tier_avx2,
+#endif
+#if AMPI_NEON
+    &ampi_tier_neon,
+#endif
+    &ampi_tier_c};
+
+enum { AMPI_NUM_TIERS = sizeof ampi_tiers / sizeof ampi_tiers[0] };
+
+/* The tier in use. The only mutable global: cpuid can cost microseconds in a virtual machine, so
+   its answer is kept. Threads that race to write it write the same. */
+static const ampi_tier *ampi_tier_chosen;
+
+#if defined(__GNUC__) || defined(__clang__)
+#define AMPI_TIER_GET()  __atomic_load_n(&ampi_tier_chosen, __ATOMIC_RELAXED)
+#define AMPI_TIER_SET(t) __atomic_store_n(&ampi_tier_chosen, (t), __ATOMIC_RELAXED)
+#else
+#define AMPI_TIER_GET()  ampi_tier_chosen
+#define AMPI_TIER_SET(t) (ampi_tier_chosen = (t))
+#endif
+
+/* The first usable tier of that name, or of any. */
+static const ampi_tier *ampi_tier_find(const char *name) {
+    size_t i;
+    for (i = 0; i < (size_t)AMPI_NUM_TIERS; i++)
+        if ((!name || strcmp(name, ampi_tiers[i]->name) == 0) && ampi_tiers[i]->usable())
+            return ampi_tiers[i];
+    return NULL;
+}
+
+static const ampi_tier *ampi_tier_now(void) {
+    const ampi_tier *tier = AMPI_TIER_GET();
+    if (!tier) {
+        tier = ampi_tier_find(NULL);
+        AMPI_TIER_SET(tier);
+    }
+    return tier;
+}
+
+AMP_DEF const char *amp_cpu_tier(void) { return ampi_tier_now()->name; }
+
+AMP_DEF amp_result amp_cpu_force_tier(const char *name) {
+    const ampi_tier *tier = ampi_tier_find(name);
+    if (!tier) return AMP_ERROR_UNSUPPORTED;
+    AMPI_TIER_SET(tier);
+    return AMP_OK;
+}
+
 /* --------------------------------------------------------------- >>impl  numbers */
 
 AMP_DEF amp_f16 amp_f32_to_f16(float x) {
@@ -1133,77 +1818,55 @@ AMP_DEF size_t amp_dtype_size(amp_dtype type) {
     }
 }
 
-/* Arrays are taken in pieces that stay in the first-level cache as fp32. */
-enum { AMPI_PIECE = 1024 };
+static size_t ampi_min(size_t a, size_t b) { return a < b ? a : b; }
 
 /* n elements, forwards, so that an in-place cast to a narrower type is right. */
 static void ampi_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                       size_t n) {
-    size_t i;
+    const ampi_tier *tier   = ampi_tier_now();
+    const int        stream = n >= AMPI_STREAM && dst != src;
+    float            buffer[AMPI_PIECE];
+    size_t           i, count;
     if (dst_type == src_type) {
         if (n) memmove(dst, src, n * amp_dtype_size(src_type));
-    } else if (src_type == AMP_F32 && dst_type == AMP_F16) {
-        for (i = 0; i < n; i++) ampi_store_u16(dst, i, ampi_f16_from_f32(ampi_load_u32(src, i)));
     } else if (src_type == AMP_F32) {
-        for (i = 0; i < n; i++) ampi_store_u16(dst, i, ampi_bf16_from_f32(ampi_load_u32(src, i)));
-    } else if (src_type == AMP_F16 && dst_type == AMP_F32) {
-        for (i = 0; i < n; i++) ampi_store_u32(dst, i, ampi_f32_from_f16(ampi_load_u16(src, i)));
+        tier->from_f32(dst, dst_type, src, n, stream);
     } else if (dst_type == AMP_F32) {
-        for (i = 0; i < n; i++) ampi_store_u32(dst, i, ampi_f32_from_bf16(ampi_load_u16(src, i)));
+        tier->to_f32(dst, src, src_type, n, stream);
     } else {
-        for (i = 0; i < n; i++) ampi_store(dst, dst_type, i, ampi_load(src, src_type, i));
+        for (i = 0; i < n; i += count) {
+            count = ampi_min(n - i, AMPI_PIECE);
+            tier->to_f32(buffer, ampi_at(src, src_type, i), src_type, count, 0);
+            tier->from_f32((void *)((char *)dst + 2 * i), dst_type, buffer, count, 0);
+        }
     }
 }
-
-/* Address of element i. */
-static const void *ampi_at(const void *base, amp_dtype type, size_t i) {
-    return (const unsigned char *)base + i * amp_dtype_size(type);
-}
-
-/* Elements [i, i + count), count <= AMPI_PIECE, as fp32: where they are, or in buffer. */
-static const void *ampi_as_f32(const void *src, amp_dtype type, size_t i, size_t count,
-                               float *buffer) {
-    const void *at = ampi_at(src, type, i);
-    if (type == AMP_F32) return at;
-    ampi_cast(buffer, AMP_F32, at, type, count);
-    return buffer;
-}
-
-static size_t ampi_min(size_t a, size_t b) { return a < b ? a : b; }
 
 static int ampi_array_ok(const void *x, size_t n) { return x != NULL || n == 0; }
 
 AMP_DEF amp_result amp_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                             size_t n) {
+    uint32_t fp;
     if (!amp_dtype_size(dst_type) || !amp_dtype_size(src_type)) return AMP_ERROR_INVALID_ENUM;
     if (!ampi_array_ok(dst, n) || !ampi_array_ok(src, n)) return AMP_ERROR_INVALID_ARGUMENT;
+    if (n == 0) return AMP_OK;
+    fp = ampi_fp_begin();
     ampi_cast(dst, dst_type, src, src_type, n);
+    ampi_fp_end(fp);
     return AMP_OK;
 }
 
-/* Bits of the largest magnitude of a piece of fp32, inf and NaN included; counts zeros. */
-static uint32_t ampi_scan(const void *f32, size_t count, size_t *zeros) {
-    int32_t max = 0;
-    size_t  i, none = 0;
-    for (i = 0; i < count; i++) {
-        const int32_t a = (int32_t)(ampi_load_u32(f32, i) & 0x7fffffffu);
-        max             = a > max ? a : max;
-        none += a == 0;
-    }
-    *zeros += none;
-    return (uint32_t)max;
-}
-
 AMP_DEF bool amp_all_finite(const void *x, amp_dtype type, size_t n) {
-    float  buffer[AMPI_PIECE];
-    size_t i, count, zeros = 0;
+    size_t   i, count, zeros = 0;
+    uint32_t fp, max = 0;
     if (!amp_dtype_size(type) || !ampi_array_ok(x, n)) return false;
-    for (i = 0; i < n; i += count) {
-        count = ampi_min(n - i, AMPI_PIECE);
-        if (ampi_nonfinite(ampi_scan(ampi_as_f32(x, type, i, count, buffer), count, &zeros)))
-            return false;
+    fp = ampi_fp_begin();
+    for (i = 0; i < n && !ampi_nonfinite(max); i += count) {
+        count = ampi_min(n - i, AMPI_CHUNK);
+        max   = ampi_tier_now()->check(ampi_at(x, type, i), type, count, NULL, &zeros);
     }
-    return true;
+    ampi_fp_end(fp);
+    return !ampi_nonfinite(max);
 }
 
 /* ---------------------------------------------------------------- >>impl  scaler */
@@ -1349,31 +2012,53 @@ AMP_DEF float amp_scaler_scale_loss(const amp_scaler *s, float loss) {
     return scaled;
 }
 
-/* Check src and, if dst is given, write it unscaled as dst_type. */
+/* The largest magnitude among the finite of n elements. */
+static uint32_t ampi_largest_finite(const void *x, amp_dtype type, size_t n) {
+    uint32_t max = 0;
+    size_t   i;
+    for (i = 0; i < n; i++) {
+        const uint32_t a = ampi_load(x, type, i) & 0x7fffffffu;
+        if (a > max && !ampi_nonfinite(a)) max = a;
+    }
+    return max;
+}
+
+/* In place, past the elements that are not finite: a NaN keeps bits that a conversion would not. */
+static void ampi_unscale_finite(void *x, amp_dtype type, size_t n, float factor) {
+    size_t i;
+    for (i = 0; i < n; i++) {
+        const uint32_t g = ampi_load(x, type, i);
+        if (!ampi_nonfinite(g)) ampi_store(x, type, i, ampi_bits_of_f32(ampi_unscale(g, factor)));
+    }
+}
+
+/* Check src and, if dst is given, write it unscaled: as fp32, or in place. */
 static AMPI_NOINLINE void ampi_scaler_pass(amp_scaler *s, void *dst, amp_dtype dst_type,
                                            const void *src, amp_dtype src_type, size_t n) {
-    float          buffer[AMPI_PIECE];
-    const float    inv = ampi_inv_scale(s->scale);
-    const uint32_t max_normal = AMPI_F32_INF - 1u;
-    uint32_t       bad = 0, largest = 0, product;
-    size_t         i, j, count, zeros = 0;
+    const ampi_tier *tier = ampi_tier_now();
+    const float      inv  = ampi_inv_scale(s->scale);
+    float            buffer[AMPI_PIECE];
+    uint32_t         bad = 0, largest = 0, product;
+    size_t           i, count, zeros = 0;
     for (i = 0; i < n; i += count) {
-        const void *f32;
+        const void *at = ampi_at(src, src_type, i);
         uint32_t    max;
-        count = ampi_min(n - i, AMPI_PIECE);
-        f32   = ampi_as_f32(src, src_type, i, count, buffer);
-        max   = ampi_scan(f32, count, &zeros);
-        if (max > max_normal) { /* the largest finite one still matters to law 5 */
+        int         all_finite;
+        count      = ampi_min(n - i, AMPI_PIECE);
+        max        = tier->check(at, src_type, count, NULL, &zeros);
+        all_finite = !ampi_nonfinite(max);
+        if (!all_finite) {
             bad = 1;
-            for (j = 0, max = 0; j < count; j++) {
-                const uint32_t a = ampi_load_u32(f32, j) & 0x7fffffffu;
-                if (a <= max_normal && a > max) max = a;
-            }
+            max = ampi_largest_finite(at, src_type, count); /* it still matters to law 5 */
         }
         if (max > largest) largest = max;
-        for (j = 0; dst && j < count; j++) {
-            const uint32_t g = ampi_load_u32(f32, j);
-            ampi_store(dst, dst_type, i + j, ampi_bits_of_f32(ampi_unscale(g, inv)));
+        if (dst && dst_type == AMP_F32) {
+            tier->unscale(ampi_to(dst, AMP_F32, i), at, src_type, count, inv);
+        } else if (dst && all_finite) {
+            tier->unscale(buffer, at, src_type, count, inv);
+            tier->from_f32(ampi_to(dst, dst_type, i), dst_type, buffer, count, 0);
+        } else if (dst) {
+            ampi_unscale_finite(ampi_to(dst, dst_type, i), dst_type, count, inv);
         }
     }
     bad |= (uint32_t)ampi_product_overflows(s, largest, inv);
@@ -1498,38 +2183,53 @@ static amp_result ampi_cpu_wait(void *context) {
     return AMP_OK;
 }
 
-/* Add the squares of a piece to the lanes. A piece begins at lane 0. Elements that are not finite
-   count as zero. */
-static void ampi_add_squares(float *lanes, const void *f32, size_t count, float rescale) {
-    size_t i, l;
-    for (i = 0; i < count; i += AMPI_LANES) {
-        const size_t width = ampi_min(count - i, AMPI_LANES);
-        for (l = 0; l < width; l++) {
-            const uint32_t bits = ampi_load_u32(f32, i + l);
-            const float    g    = ampi_f32_from_bits(ampi_nonfinite(bits) ? 0u : bits);
-            const float    t    = ampi_mul(g, rescale);
-            lanes[l]            = ampi_add(lanes[l], ampi_mul(t, t));
+/* The same as tier->check for a chunk that needs care: elements that are not finite are counted
+   and add nothing to the sum; magnitudes are rescaled before they are squared. */
+static uint32_t ampi_check_careful(const void *x, amp_dtype type, size_t n, float *lanes,
+                                   float rescale, amp_stats *stats) {
+    uint32_t max = 0;
+    size_t   i;
+    for (i = 0; i < n; i++) {
+        const uint32_t a = ampi_load(x, type, i) & 0x7fffffffu;
+        if (ampi_nonfinite(a)) {
+            if (stats->nonfinite++ == 0) stats->first_nonfinite = i;
+            stats->nan += a > AMPI_F32_INF;
+        } else {
+            const float t = ampi_mul(ampi_f32_from_bits(a), rescale);
+            float      *lane = &lanes[i % AMPI_LANES];
+            *lane            = ampi_add(*lane, ampi_mul(t, t));
+            max              = a > max ? a : max;
+            stats->zeros += a == 0;
         }
     }
+    return max;
 }
 
-/* The sum of squares of count elements from i on, in the canonical order. */
-static double ampi_sum_chunk(const void *grad, amp_dtype type, size_t i, size_t count) {
-    float  buffer[AMPI_PIECE], lanes[AMPI_LANES], rescale = 1.0f;
-    size_t done, piece, l, half;
-    for (;;) {
-        for (l = 0; l < AMPI_LANES; l++) lanes[l] = 0.0f;
-        for (done = 0; done < count; done += piece) {
-            piece = ampi_min(count - done, AMPI_PIECE);
-            ampi_add_squares(lanes, ampi_as_f32(grad, type, i + done, piece, buffer), piece,
-                             rescale);
+/* Statistics and sum of squares of a chunk, in the canonical order. */
+static AMPI_NOINLINE double ampi_check_chunk(const void *x, amp_dtype type, size_t n,
+                                             amp_stats *stats) {
+    float    lanes[AMPI_LANES];
+    float    rescale = 1.0f;
+    uint32_t max;
+    size_t   l, half, zeros = 0;
+    int      attempt;
+    for (attempt = 0;; attempt++) {
+        memset(stats, 0, sizeof *stats);
+        memset(lanes, 0, sizeof lanes);
+        if (attempt == 0) {
+            max          = ampi_tier_now()->check(x, type, n, lanes, &zeros);
+            stats->zeros = zeros;
+            if (ampi_nonfinite(max)) continue;
+        } else {
+            max = ampi_check_careful(x, type, n, lanes, rescale, stats);
         }
         for (half = AMPI_LANES / 2; half; half /= 2)
             for (l = 0; l < half; l++) lanes[l] = ampi_add(lanes[l], lanes[l + half]);
-        if (rescale < 1.0f) return ampi_mul64((double)lanes[0], AMPI_RESCALE_BACK);
-        if (!ampi_nonfinite(ampi_load_u32(lanes, 0))) return (double)lanes[0];
+        if (rescale < 1.0f || !ampi_nonfinite(ampi_load_u32(lanes, 0))) break;
         rescale = AMPI_RESCALE;
     }
+    ampi_store_u32(&stats->max_finite, 0, max);
+    return rescale < 1.0f ? ampi_mul64((double)lanes[0], AMPI_RESCALE_BACK) : (double)lanes[0];
 }
 
 static double ampi_sum_partials(const double *partials, uint64_t num_chunks) {
@@ -1546,92 +2246,94 @@ static double ampi_sum_partials(const double *partials, uint64_t num_chunks) {
     return lanes[0];
 }
 
-/* What amp_stats says of one gradient; returns the bits of the largest finite magnitude. */
-static uint32_t ampi_gather_stats(amp_stats *stats, const void *grad, amp_dtype type, size_t n) {
-    float    buffer[AMPI_PIECE];
-    uint32_t largest = 0;
-    size_t   i, j, count, zeros = 0;
-    memset(stats, 0, sizeof *stats);
-    stats->first_nonfinite = n;
-    for (i = 0; grad && i < n; i += count) {
-        const void *f32;
-        uint32_t    max;
-        count = ampi_min(n - i, AMPI_PIECE);
-        f32   = ampi_as_f32(grad, type, i, count, buffer);
-        max   = ampi_scan(f32, count, &zeros);
-        if (ampi_nonfinite(max)) {
-            for (j = 0, max = 0; j < count; j++) {
-                const uint32_t a = ampi_load_u32(f32, j) & 0x7fffffffu;
-                if (!ampi_nonfinite(a)) {
-                    max = a > max ? a : max;
-                    continue;
-                }
-                if (stats->nonfinite++ == 0) stats->first_nonfinite = i + j;
-                stats->nan += a > AMPI_F32_INF;
-            }
-        }
+/* Check one tensor, chunk by chunk; threads may share the chunks, since nothing depends on who
+   does which. Every thread sets its own floating-point environment. */
+static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot) {
+    const amp_dtype type    = (amp_dtype)slot->grad_type;
+    const int64_t chunks    = slot->grad ? (int64_t)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK) : 0;
+    uint64_t      nonfinite = 0, nan = 0, zeros = 0, first = slot->n;
+    uint32_t      largest = 0;
+    int64_t       c;
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static) if (chunks > 1) reduction(+ : nonfinite, nan, zeros) \
+    reduction(min : first) reduction(max : largest)
+#endif
+    for (c = 0; c < chunks; c++) {
+        const size_t   i  = (size_t)c * AMPI_CHUNK;
+        const uint32_t fp = ampi_fp_begin();
+        uint32_t       max;
+        amp_stats      seen;
+        plan->partials[slot->first_chunk + (uint64_t)c] =
+            ampi_check_chunk(ampi_at(slot->grad, type, i), type,
+                             ampi_min((size_t)slot->n - i, AMPI_CHUNK), &seen);
+        ampi_fp_end(fp);
+        max = ampi_load_u32(&seen.max_finite, 0);
+        if (seen.nonfinite && i + seen.first_nonfinite < first) first = i + seen.first_nonfinite;
         if (max > largest) largest = max;
+        nonfinite += seen.nonfinite;
+        nan += seen.nan;
+        zeros += seen.zeros;
     }
-    stats->zeros      = zeros;
-    stats->max_finite = ampi_f32_from_bits(largest);
-    return largest;
+    slot->stats.nonfinite       = nonfinite;
+    slot->stats.nan             = nan;
+    slot->stats.zeros           = zeros;
+    slot->stats.first_nonfinite = first;
+    ampi_store_u32(&slot->stats.max_finite, 0, largest);
+    if (!slot->grad) /* frozen: its chunks hold nothing */
+        for (c = 0; c < (int64_t)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK); c++)
+            plan->partials[slot->first_chunk + (uint64_t)c] = 0.0;
 }
 
 static AMPI_NOINLINE void ampi_cpu_check_plan(const amp_plan *plan, int update_scaler) {
     uint32_t largest = 0, bad = 0;
-    size_t   t, i, count;
+    size_t   t;
     for (t = 0; t < plan->num_slots; t++) {
-        ampi_slot      *slot  = &plan->slots[t];
-        const size_t    n     = (size_t)slot->n;
-        const amp_dtype type  = (amp_dtype)slot->grad_type;
-        uint64_t        chunk = slot->first_chunk;
-        const uint32_t  max   = ampi_gather_stats(&slot->stats, slot->grad, type, n);
+        ampi_slot *slot = &plan->slots[t];
+        uint32_t   max;
+        ampi_check_slot(plan, slot);
+        max = ampi_load_u32(&slot->stats.max_finite, 0);
         if (max > largest) largest = max;
         bad |= (uint32_t)(slot->stats.nonfinite != 0);
-        for (i = 0; i < n; i += count) {
-            count = ampi_min(n - i, AMPI_CHUNK);
-            plan->partials[chunk++] = slot->grad ? ampi_sum_chunk(slot->grad, type, i, count) : 0.0;
-        }
     }
     ampi_finalize(plan, ampi_sum_partials(plan->partials, plan->num_chunks), largest, bad);
     if (update_scaler && !(plan->scaler->rules & AMPI_DISABLED))
         ampi_scaler_transition(plan->scaler);
 }
 
-/* One tensor's gradients, unscaled and clipped, in fp32. */
-static void ampi_unscale_slot(const ampi_control *c, const ampi_slot *slot) {
-    const amp_dtype type = (amp_dtype)slot->grad_type;
-    size_t          i;
-    if (!slot->grad) return;
-    for (i = 0; i < (size_t)slot->n; i++)
-        ampi_store_f32(slot->unscaled, i,
-                       ampi_unscale(ampi_load(slot->grad, type, i), c->gate.inv_scale));
+/* Elements [i, i + n) of one tensor: gradients are read once and unscaled on the way. */
+static AMPI_NOINLINE void ampi_update_chunk(const amp_plan *plan, const ampi_slot *slot,
+                                            amp_job job, size_t i, size_t n) {
+    const ampi_tier *tier       = ampi_tier_now();
+    const amp_dtype  grad_type  = (amp_dtype)slot->grad_type;
+    const amp_dtype  model_type = (amp_dtype)slot->model_type;
+    const float      factor     = plan->control->gate.inv_scale;
+    const ampi_rates rates      = ampi_rates_of(plan->control, slot);
+    const void      *grads      = ampi_to(slot->grad, grad_type, i);
+    void            *p          = ampi_to(slot->master, AMP_F32, i);
+    void            *m          = ampi_to(slot->m, AMP_F32, i);
+    void            *model      = ampi_to(slot->model, model_type, i);
+    if (job == AMP_JOB_END)
+        ampi_cast(model, model_type, p, AMP_F32, n);
+    else if (job == AMP_JOB_UNSCALE)
+        tier->unscale(ampi_to(slot->unscaled, AMP_F32, i), grads, grad_type, n, factor);
+    else if (plan->kind == AMP_KIND_ADAMW)
+        tier->adamw(&rates, grads, grad_type, factor, p, m, ampi_to(slot->v, AMP_F32, i), model,
+                    model_type, n);
+    else
+        tier->sgd(&rates, grads, grad_type, factor, p, m, model, model_type, n);
 }
 
-/* One tensor's optimizer step: gradient read once, unscaled on the way; model copy written. */
-static void ampi_step_slot(const amp_plan *plan, const ampi_slot *slot) {
-    float             buffer[AMPI_PIECE];
-    const amp_dtype   grad_type  = (amp_dtype)slot->grad_type;
-    const amp_dtype   model_type = (amp_dtype)slot->model_type;
-    const float       factor     = plan->control->gate.inv_scale;
-    const ampi_rates  rates      = ampi_rates_of(plan->control, slot);
-    const size_t      n          = (size_t)slot->n;
-    size_t            i, j, count;
-    if (!slot->grad) return;
-    for (i = 0; i < n; i += count) {
-        const void *grads;
-        count = ampi_min(n - i, AMPI_PIECE);
-        grads = ampi_as_f32(slot->grad, grad_type, i, count, buffer);
-        for (j = 0; j < count; j++) {
-            const float g = ampi_unscale(ampi_load_u32(grads, j), factor);
-            float       p = ampi_load_f32(slot->master, i + j);
-            if (plan->kind == AMP_KIND_ADAMW)
-                ampi_adamw(&rates, g, &p, slot->m + i + j, slot->v + i + j);
-            else
-                ampi_sgd(&rates, g, &p, slot->m ? slot->m + i + j : NULL);
-            ampi_store_f32(slot->master, i + j, p);
-            if (slot->model) ampi_store(slot->model, model_type, i + j, ampi_bits_of_f32(p));
-        }
+static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, amp_job job) {
+    const int64_t chunks = (int64_t)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK);
+    int64_t       c;
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static) if (chunks > 1)
+#endif
+    for (c = 0; c < chunks; c++) {
+        const size_t   i  = (size_t)c * AMPI_CHUNK;
+        const uint32_t fp = ampi_fp_begin();
+        ampi_update_chunk(plan, slot, job, i, ampi_min((size_t)slot->n - i, AMPI_CHUNK));
+        ampi_fp_end(fp);
     }
 }
 
@@ -1640,13 +2342,8 @@ static AMPI_NOINLINE void ampi_cpu_update_plan(const amp_plan *plan, amp_job job
     size_t              t;
     for (t = 0; t < plan->num_slots; t++) {
         const ampi_slot *slot = &plan->slots[t];
-        if (!c->gate.skip) {
-            if (job == AMP_JOB_FUSED) ampi_step_slot(plan, slot);
-            if (job == AMP_JOB_UNSCALE) ampi_unscale_slot(c, slot);
-            if (job == AMP_JOB_END && slot->model)
-                ampi_cast(slot->model, (amp_dtype)slot->model_type, slot->master, AMP_F32,
-                          (size_t)slot->n);
-        }
+        const int does_step = job == AMP_JOB_END ? slot->model != NULL : slot->grad != NULL;
+        if (!c->gate.skip && does_step) ampi_update_slot(plan, slot, job);
         if (job != AMP_JOB_UNSCALE && plan->zero_grad && slot->grad && slot->n)
             memset(slot->grad, 0, (size_t)slot->n * amp_dtype_size((amp_dtype)slot->grad_type));
     }
@@ -1748,8 +2445,8 @@ static amp_result ampi_can_add(const amp_optimizer *opt) {
 }
 
 static amp_result ampi_tensor_ok(const amp_tensor *t) {
-    if (!amp_dtype_size(t->grad_type) || !amp_dtype_size(t->model_type))
-        return AMP_ERROR_INVALID_ENUM;
+    if (!amp_dtype_size(t->grad_type)) return AMP_ERROR_INVALID_ENUM;
+    if (t->model && !amp_dtype_size(t->model_type)) return AMP_ERROR_INVALID_ENUM;
     if (t->n && !t->weight && !t->model) return AMP_ERROR_INVALID_ARGUMENT;
     if (!ampi_f32_in(&t->lr_scale, 0.0f, AMPI_F32_MAX) ||
         !ampi_f32_in(&t->weight_decay, 0.0f, AMPI_F32_MAX))
@@ -1836,7 +2533,7 @@ typedef struct ampi_arena { char *base; size_t used; int too_large; } ampi_arena
 
 static void *ampi_take(ampi_arena *arena, size_t count, size_t size, size_t alignment) {
     const size_t start = (arena->used + alignment - 1) / alignment * alignment;
-    if (count > (SIZE_MAX / 2 - start) / size) {
+    if (start > SIZE_MAX / 2 || count > (SIZE_MAX / 2 - start) / size) {
         arena->too_large = 1;
         return NULL;
     }
@@ -1924,7 +2621,7 @@ static void ampi_backend_free(amp_optimizer *opt, void *block) {
 }
 
 /* Masters from models, then models from masters, and the tables to where kernels read them. */
-static amp_result ampi_fill_backend(const amp_optimizer *opt, const amp_plan *plan) {
+static AMPI_NOINLINE amp_result ampi_fill_backend(const amp_optimizer *opt, const amp_plan *plan) {
     const amp_optimizer_desc *d = &opt->desc;
     const amp_backend        *b = &opt->backend;
     ampi_control              control;
@@ -1966,6 +2663,7 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     amp_plan    *plan;
     void        *block = NULL;
     char        *base  = NULL;
+    uint32_t     fp;
     if (result != AMP_OK) return result;
     if (opt->num_entries > (SIZE_MAX - header) / sizeof(ampi_slot)) return AMP_ERROR_TOO_LARGE;
     plan = (amp_plan *)ampi_allocate(&opt->desc.allocator,
@@ -1986,7 +2684,9 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
         memset(&arena, 0, sizeof arena);
         arena.base = base;
         ampi_layout(opt, ampi_entries(opt), plan, &arena);
+        fp     = ampi_fp_begin(); /* configured numbers are rounded to float */
         result = ampi_fill_backend(opt, plan);
+        ampi_fp_end(fp);
     }
     if (result != AMP_OK) {
         ampi_backend_free(opt, block);
@@ -2086,7 +2786,7 @@ static amp_result ampi_can_step(const amp_optimizer *opt, amp_kind kind) {
 
 AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt) {
     amp_result result = ampi_can_step(opt, AMP_KIND_OWN);
-    amp_gate   gate;
+    amp_gate   gate = {0, 0.0f, 0};
     if (!opt) return false;
     if (result == AMP_OK) {
         const amp_backend *b = &opt->backend;
@@ -2094,13 +2794,11 @@ AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt) {
         if (result == AMP_OK) result = b->update_fn(b->context, opt->plan, AMP_JOB_UNSCALE);
         if (result == AMP_OK)
             result = ampi_read_back(opt, &gate, &opt->plan->control->gate, sizeof gate);
-        if (result == AMP_OK) {
-            opt->step_open = 1;
-            return gate.skip == 0u;
-        }
     }
     opt->pending = result;
-    return false;
+    if (result != AMP_OK) return false;
+    opt->step_open = 1;
+    return gate.skip == 0u;
 }
 
 AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
@@ -2174,6 +2872,485 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
     memset(opt, 0, sizeof *opt);
 }
 
+/* ----------------------------------------------------------------- >>impl  state
+
+   header    "AMPSTATE", u64 version, u64 bytes of the body, u64 sum of these 24 bytes
+   body      kind, tensors; scaler; control; of each tensor its size, options and name; then of
+             each tensor its masters and moments, fp32
+   trailer   u64 sum of the body
+
+   Little-endian. Every number takes eight bytes, names and arrays are padded to eight. A sum takes
+   eight bytes at a time, h = (h ^ x) * odd and h ^= h >> 32: both can be undone, so that no change
+   within eight bytes goes unseen. */
+
+enum { AMPI_STATE_VERSION = 1, AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18 };
+
+/* One walk over the state counts its bytes, saves it, verifies a file against it, or loads it. */
+typedef enum ampi_walk { AMPI_COUNT, AMPI_SAVE, AMPI_VERIFY, AMPI_LOAD } ampi_walk;
+
+typedef struct ampi_archive {
+    ampi_walk      walk;
+    amp_write_fn   write_fn;
+    void          *user;
+    unsigned char *bytes; /* saving: a block not yet written; verifying, loading: the body */
+    size_t         used;  /* of it */
+    uint64_t       count, sum;
+    amp_result     result; /* the first error; nothing moves after it */
+} ampi_archive;
+
+static uint64_t ampi_get_le(const unsigned char *p) {
+    uint64_t x = 0;
+    int      i;
+    for (i = 7; i >= 0; i--) x = x << 8 | p[i];
+    return x;
+}
+
+static void ampi_put_le(unsigned char *p, uint64_t x) {
+    int i;
+    for (i = 0; i < 8; i++, x >>= 8) p[i] = (unsigned char)x;
+}
+
+static uint64_t ampi_sum_bytes(uint64_t sum, const unsigned char *p, size_t num_bytes) {
+    for (; num_bytes; num_bytes -= 8, p += 8) {
+        sum = (sum ^ ampi_get_le(p)) * 0x9e3779b97f4a7c15u;
+        sum ^= sum >> 32;
+    }
+    return sum;
+}
+
+static void ampi_flush(ampi_archive *a) {
+    a->sum = ampi_sum_bytes(a->sum, a->bytes, a->used);
+    if (a->used && !a->write_fn(a->user, a->bytes, a->used)) a->result = AMP_ERROR_WRITE;
+    a->used = 0;
+}
+
+/* The place of the next num_bytes <= AMPI_STATE_BLOCK of the body; NULL if they do not matter. */
+static unsigned char *ampi_next(ampi_archive *a, size_t num_bytes) {
+    const size_t   padded = (num_bytes + 7) / 8 * 8;
+    unsigned char *at;
+    a->count += padded;
+    if (a->walk == AMPI_SAVE && padded > (size_t)AMPI_STATE_BLOCK - a->used) ampi_flush(a);
+    if (a->walk == AMPI_COUNT || a->result != AMP_OK || padded == 0) return NULL;
+    at = a->bytes + a->used;
+    a->used += padded;
+    if (a->walk == AMPI_SAVE) memset(at + padded - 8, 0, 8);
+    return at;
+}
+
+/* A number of 4 or 8 bytes: saved from *number, or loaded to it. */
+static void ampi_number(ampi_archive *a, void *number, size_t size) {
+    unsigned char *at = ampi_next(a, 8);
+    uint64_t       x64 = 0;
+    uint32_t       x32 = 0;
+    if (!at) return;
+    if (a->walk == AMPI_SAVE) {
+        memcpy(size == 4 ? (void *)&x32 : (void *)&x64, number, size);
+        ampi_put_le(at, size == 4 ? x32 : x64);
+    } else {
+        x64 = ampi_get_le(at);
+        x32 = (uint32_t)x64;
+        memcpy(number, size == 4 ? (void *)&x32 : (void *)&x64, size);
+    }
+}
+
+#define AMPI_NUMBER(a, x) ampi_number((a), &(x), sizeof(x))
+
+/* A number that must be the same in the file. */
+static void ampi_same(ampi_archive *a, uint64_t expected) {
+    uint64_t x = expected;
+    AMPI_NUMBER(a, x);
+    if (x != expected && a->result == AMP_OK) a->result = AMP_ERROR_MISMATCH;
+}
+
+static void ampi_name(ampi_archive *a, const char *name) {
+    size_t length = name ? strlen(name) : 0, piece;
+    ampi_same(a, length);
+    for (; length; length -= piece, name += piece) {
+        unsigned char *at;
+        piece = ampi_min(length, AMPI_STATE_BLOCK);
+        at    = ampi_next(a, piece);
+        if (at && a->walk == AMPI_SAVE) memcpy(at, name, piece);
+        else if (at && memcmp(at, name, piece) != 0) a->result = AMP_ERROR_MISMATCH;
+    }
+}
+
+/* n fp32 to little-endian or back: nothing to do on most machines. */
+static void ampi_swap(unsigned char *p, size_t n) {
+    const uint16_t one = 1;
+    unsigned char  low, x[4];
+    memcpy(&low, &one, 1);
+    for (; !low && n; n--, p += 4) {
+        memcpy(x, p, 4);
+        p[0] = x[3];
+        p[1] = x[2];
+        p[2] = x[1];
+        p[3] = x[0];
+    }
+}
+
+/* n fp32 in backend memory. */
+static void ampi_floats(ampi_archive *a, const amp_backend *b, float *x, size_t n) {
+    size_t piece;
+    if (!x) return;
+    for (; n; n -= piece, x += piece) {
+        unsigned char *at;
+        piece = ampi_min(n, AMPI_STATE_BLOCK / 4);
+        at    = ampi_next(a, 4 * piece);
+        if (!at) continue;
+        if (a->walk == AMPI_SAVE) {
+            a->result = b->copy_fn(b->context, at, x, 4 * piece, AMP_COPY_TO_HOST);
+            if (a->result == AMP_OK) a->result = b->wait_fn(b->context);
+            ampi_swap(at, piece);
+        } else if (a->walk == AMPI_LOAD) {
+            ampi_swap(at, piece);
+            a->result = b->copy_fn(b->context, x, at, 4 * piece, AMP_COPY_TO_BACKEND);
+        }
+    }
+}
+
+static void ampi_walk_scaler(ampi_archive *a, amp_scaler *s) {
+    AMPI_NUMBER(a, s->scale);
+    AMPI_NUMBER(a, s->growth_tracker);
+    AMPI_NUMBER(a, s->found_inf);
+    AMPI_NUMBER(a, s->checked);
+    AMPI_NUMBER(a, s->hysteresis_tracker);
+    AMPI_NUMBER(a, s->stuck);
+    AMPI_NUMBER(a, s->next_scale);
+    AMPI_NUMBER(a, s->good);
+    AMPI_NUMBER(a, s->skipped);
+    AMPI_NUMBER(a, s->growths);
+    AMPI_NUMBER(a, s->backoffs);
+    AMPI_NUMBER(a, s->growth_factor);
+    AMPI_NUMBER(a, s->backoff_factor);
+    AMPI_NUMBER(a, s->growth_interval);
+    AMPI_NUMBER(a, s->hysteresis);
+    AMPI_NUMBER(a, s->min_scale);
+    AMPI_NUMBER(a, s->max_scale);
+    AMPI_NUMBER(a, s->preset);
+    AMPI_NUMBER(a, s->rules);
+}
+
+static void ampi_walk_control(ampi_archive *a, ampi_control *c) {
+    AMPI_NUMBER(a, c->gate.skip);
+    AMPI_NUMBER(a, c->gate.inv_scale);
+    AMPI_NUMBER(a, c->gate.step);
+    AMPI_NUMBER(a, c->norm);
+    AMPI_NUMBER(a, c->clip_factor);
+    AMPI_NUMBER(a, c->found_inf);
+    AMPI_NUMBER(a, c->did_step);
+    AMPI_NUMBER(a, c->nesterov);
+    AMPI_NUMBER(a, c->skipped);
+    AMPI_NUMBER(a, c->beta1);
+    AMPI_NUMBER(a, c->beta2);
+    AMPI_NUMBER(a, c->eps);
+    AMPI_NUMBER(a, c->momentum);
+    AMPI_NUMBER(a, c->max_norm);
+    AMPI_NUMBER(a, c->lr);
+    AMPI_NUMBER(a, c->bias1);
+    AMPI_NUMBER(a, c->bias2);
+}
+
+/* The whole body. Sizes and names are the optimizer's own, so that a file cannot lead astray. */
+static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_control *c,
+                            amp_scaler *s) {
+    const amp_plan *plan = opt->plan;
+    size_t          i;
+    ampi_same(a, (uint64_t)opt->desc.kind);
+    ampi_same(a, plan->num_slots);
+    ampi_walk_scaler(a, s);
+    ampi_walk_control(a, c);
+    for (i = 0; i < plan->num_slots; i++) {
+        ampi_slot *slot         = &plan->host_slots[i];
+        float      lr_scale     = slot->lr_scale;
+        float      weight_decay = slot->weight_decay;
+        ampi_same(a, slot->n);
+        ampi_same(a, (slot->m ? 1u : 0u) | (slot->v ? 2u : 0u));
+        AMPI_NUMBER(a, lr_scale);
+        AMPI_NUMBER(a, weight_decay);
+        ampi_name(a, ampi_tensor(opt, (int)i)->name);
+        if (a->walk == AMPI_LOAD) {
+            slot->lr_scale     = lr_scale;
+            slot->weight_decay = weight_decay;
+        }
+    }
+    for (i = 0; i < plan->num_slots; i++) {
+        const ampi_slot *slot = &plan->host_slots[i];
+        ampi_floats(a, &opt->backend, slot->master, (size_t)slot->n);
+        ampi_floats(a, &opt->backend, slot->m, (size_t)slot->n);
+        ampi_floats(a, &opt->backend, slot->v, (size_t)slot->n);
+    }
+}
+
+/* What is in backend memory of an optimizer between two steps. */
+static amp_result ampi_read_control(const amp_optimizer *opt, ampi_control *c, amp_scaler *s) {
+    amp_result result;
+    if (!opt->initialized) return AMP_ERROR_BAD_STATE;
+    if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
+    if (opt->step_open) return AMP_ERROR_STEP_OPEN;
+    result = ampi_read_back(opt, c, opt->plan->control, sizeof *c);
+    if (result == AMP_OK) result = ampi_read_back(opt, s, opt->plan->scaler, sizeof *s);
+    return result;
+}
+
+AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn,
+                                      void *user) {
+    unsigned char ends[AMPI_STATE_HEADER];
+    ampi_archive  a;
+    ampi_control  c;
+    amp_scaler    s;
+    amp_result    result;
+    if (!opt || !write_fn) return AMP_ERROR_INVALID_ARGUMENT;
+    result = ampi_read_control(opt, &c, &s);
+    if (result != AMP_OK) return result;
+    memset(&a, 0, sizeof a);
+    ampi_walk_state(&a, opt, &c, &s); /* counts */
+    memcpy(ends, "AMPSTATE", 8);
+    ampi_put_le(ends + 8, AMPI_STATE_VERSION);
+    ampi_put_le(ends + 16, a.count);
+    ampi_put_le(ends + 24, ampi_sum_bytes(0, ends, 24));
+    a.bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, AMPI_STATE_BLOCK);
+    if (!a.bytes) return AMP_ERROR_OUT_OF_MEMORY;
+    a.walk     = AMPI_SAVE;
+    a.write_fn = write_fn;
+    a.user     = user;
+    if (!write_fn(user, ends, sizeof ends)) a.result = AMP_ERROR_WRITE;
+    ampi_walk_state(&a, opt, &c, &s);
+    if (a.result == AMP_OK) ampi_flush(&a);
+    ampi_put_le(ends, a.sum);
+    if (a.result == AMP_OK && !write_fn(user, ends, 8)) a.result = AMP_ERROR_WRITE;
+    ampi_release(&opt->desc.allocator, a.bytes);
+    return a.result;
+}
+
+/* Read a file into *body, at least as far as sums and sizes go. The caller releases *body. */
+static amp_result ampi_read_body(const amp_optimizer *opt, amp_read_fn read_fn, void *user,
+                                 uint64_t expected, unsigned char **body) {
+    unsigned char header[AMPI_STATE_HEADER];
+    if (!read_fn(user, header, 8)) return AMP_ERROR_READ;
+    if (memcmp(header, "AMPSTATE", 8) != 0) return AMP_ERROR_FOREIGN;
+    if (!read_fn(user, header + 8, sizeof header - 8)) return AMP_ERROR_READ;
+    if (ampi_get_le(header + 24) != ampi_sum_bytes(0, header, 24)) return AMP_ERROR_CORRUPT;
+    if (ampi_get_le(header + 8) > AMPI_STATE_VERSION) return AMP_ERROR_NEWER;
+    if (ampi_get_le(header + 16) != expected) return AMP_ERROR_MISMATCH;
+    if (expected > SIZE_MAX - 8) return AMP_ERROR_TOO_LARGE;
+    *body = (unsigned char *)ampi_allocate(&opt->desc.allocator, (size_t)expected + 8);
+    if (!*body) return AMP_ERROR_OUT_OF_MEMORY;
+    if (!read_fn(user, *body, (size_t)expected + 8)) return AMP_ERROR_READ;
+    if (ampi_get_le(*body + expected) != ampi_sum_bytes(0, *body, (size_t)expected))
+        return AMP_ERROR_CORRUPT;
+    return AMP_OK;
+}
+
+/* Is this a scaler that amp_scaler_init and updates could have made? */
+static int ampi_scaler_sane(const amp_scaler *s) {
+    return s->preset < (uint32_t)AMPI_NUM_PRESETS &&
+           (s->rules & ~(uint32_t)AMPI_DISABLED) == ampi_presets[s->preset].rules &&
+           ampi_f64_in(&s->growth_factor, 1.0, AMPI_F64_MAX) &&
+           ampi_f64_in(&s->backoff_factor, 0.0, 1.0);
+}
+
+/* Everything that was verified goes to its place, and the model copies follow. */
+static AMPI_NOINLINE amp_result ampi_take_over(const amp_optimizer *opt, ampi_archive *a,
+                                               ampi_control *c, amp_scaler *s) {
+    const amp_backend *b    = &opt->backend;
+    const amp_plan    *plan = opt->plan;
+    const size_t       from = offsetof(ampi_slot, lr_scale);
+    size_t             i;
+    ampi_walk_state(a, opt, c, s);
+    if (!plan->shared) c->scaler = *s;
+    for (i = 0; i < plan->num_slots && a->result == AMP_OK; i++) {
+        ampi_slot *slot = &plan->host_slots[i];
+        a->result       = b->copy_fn(b->context, (char *)&plan->slots[i] + from,
+                                     (char *)slot + from, 2 * sizeof(float), AMP_COPY_TO_BACKEND);
+        if (a->result == AMP_OK && slot->model)
+            a->result = b->cast_fn(b->context, slot->model, (amp_dtype)slot->model_type,
+                                   slot->master, AMP_F32, (size_t)slot->n);
+    }
+    if (a->result == AMP_OK)
+        a->result = b->copy_fn(b->context, plan->control, c, sizeof *c, AMP_COPY_TO_BACKEND);
+    if (a->result == AMP_OK && plan->shared)
+        a->result = b->copy_fn(b->context, plan->scaler, s, sizeof *s, AMP_COPY_TO_BACKEND);
+    return a->result == AMP_OK ? b->wait_fn(b->context) : a->result;
+}
+
+AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user) {
+    unsigned char *body = NULL;
+    ampi_archive   a;
+    ampi_control   c;
+    amp_scaler     s;
+    amp_result     result;
+    if (!opt || !read_fn) return AMP_ERROR_INVALID_ARGUMENT;
+    result = ampi_read_control(opt, &c, &s);
+    if (result != AMP_OK) return result;
+    memset(&a, 0, sizeof a);
+    ampi_walk_state(&a, opt, &c, &s); /* counts */
+    result = ampi_read_body(opt, read_fn, user, a.count, &body);
+    if (result == AMP_OK) {
+        memset(&a, 0, sizeof a);
+        a.walk  = AMPI_VERIFY;
+        a.bytes = body;
+        ampi_walk_state(&a, opt, &c, &s);
+        result = a.result;
+        if (result == AMP_OK && !ampi_scaler_sane(&s)) result = AMP_ERROR_CORRUPT;
+    }
+    if (result == AMP_OK) {
+        a.walk = AMPI_LOAD;
+        a.used = 0;
+        result = ampi_take_over(opt, &a, &c, &s);
+    }
+    ampi_release(&opt->desc.allocator, body);
+    return result;
+}
+
+#ifndef AMP_NO_STDLIB
+
+static bool ampi_file_read(void *user, void *data, size_t num_bytes) {
+    return fread(data, 1, num_bytes, (FILE *)user) == num_bytes;
+}
+
+AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path) {
+    FILE      *file;
+    amp_result result;
+    if (!opt || !path) return AMP_ERROR_INVALID_ARGUMENT;
+    file = fopen(path, "rb");
+    if (!file) return AMP_ERROR_READ;
+    result = amp_optimizer_load(opt, ampi_file_read, file);
+    fclose(file);
+    return result;
+}
+
+#if AMPI_POSIX
+
+extern int fsync(int file); /* strict C99 hides it in unistd.h */
+
+static bool ampi_file_write(void *user, const void *data, size_t num_bytes) {
+    const char *p = (const char *)data;
+    while (num_bytes) {
+        const long n = (long)write(*(int *)user, p, num_bytes < 1 << 20 ? num_bytes : 1 << 20);
+        if (n <= 0) return false;
+        p += n;
+        num_bytes -= (size_t)n;
+    }
+    return true;
+}
+
+/* Write all of it and see it on the disk. */
+static amp_result ampi_write_out(const amp_optimizer *opt, const char *path) {
+    int        file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    amp_result result;
+    if (file < 0) return AMP_ERROR_WRITE;
+    result = amp_optimizer_save(opt, ampi_file_write, &file);
+    if (result == AMP_OK && fsync(file) != 0) result = AMP_ERROR_WRITE;
+    if (close(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
+    return result;
+}
+
+static int ampi_replace(const char *from, const char *to) { return rename(from, to) == 0; }
+
+#else
+
+static bool ampi_file_write(void *user, const void *data, size_t num_bytes) {
+    return fwrite(data, 1, num_bytes, (FILE *)user) == num_bytes;
+}
+
+static amp_result ampi_write_out(const amp_optimizer *opt, const char *path) {
+    FILE      *file = fopen(path, "wb");
+    amp_result result;
+    if (!file) return AMP_ERROR_WRITE;
+    result = amp_optimizer_save(opt, ampi_file_write, file);
+    if (fflush(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
+    if (fclose(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
+    return result;
+}
+
+/* Where rename does not replace, there is a moment with no file at path; path.new is then whole. */
+static int ampi_replace(const char *from, const char *to) {
+    if (rename(from, to) == 0) return 1;
+    remove(to);
+    return rename(from, to) == 0;
+}
+
+#endif
+
+AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path) {
+    size_t     length;
+    char      *aside;
+    amp_result result;
+    if (!opt || !path) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!opt->initialized) return AMP_ERROR_BAD_STATE;
+    if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
+    length = strlen(path);
+    aside  = (char *)ampi_allocate(&opt->desc.allocator, length + 5);
+    if (!aside) return AMP_ERROR_OUT_OF_MEMORY;
+    memcpy(aside, path, length);
+    memcpy(aside + length, ".new", 5);
+    result = ampi_write_out(opt, aside);
+    if (result == AMP_OK && !ampi_replace(aside, path)) result = AMP_ERROR_WRITE;
+    if (result != AMP_OK) remove(aside);
+    ampi_release(&opt->desc.allocator, aside);
+    return result;
+}
+
+/* ----------------------------------------------------------- >>impl  environment */
+
+static int ampi_env_switch(const char *text, amp_optimizer_desc *d) {
+    if (strcmp(text, "1") == 0) {
+        if (d->dtype == AMP_F32) d->dtype = AMP_F16;
+        return 1;
+    }
+    if (strcmp(text, "0") != 0) return 0;
+    d->dtype           = AMP_F32;
+    d->scaler.disabled = 1;
+    return 1;
+}
+
+static int ampi_env_dtype(const char *text, amp_optimizer_desc *d) {
+    if (strcmp(text, "fp32") == 0) d->dtype = AMP_F32;
+    else if (strcmp(text, "fp16") == 0) d->dtype = AMP_F16;
+    else if (strcmp(text, "bf16") == 0) d->dtype = AMP_BF16;
+    else return 0;
+    return 1;
+}
+
+static int ampi_env_scale(const char *text, amp_optimizer_desc *d) {
+    amp_scaler scaler;
+    char      *end;
+    if (strcmp(text, "dynamic") == 0) {
+        if (d->scaler.preset == AMP_PRESET_STATIC) d->scaler.preset = AMP_PRESET_DEFAULT;
+        return 1;
+    }
+    d->scaler.init_scale = (float)strtod(text, &end);
+    d->scaler.preset     = AMP_PRESET_STATIC;
+    d->scaler.min_scale  = 0.0f;
+    d->scaler.max_scale  = 0.0f;
+    return end != text && *end == '\0' && ampi_load_u32(&d->scaler.init_scale, 0) != 0u &&
+           amp_scaler_init(&scaler, &d->scaler) == AMP_OK;
+}
+
+AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc, const char **variable,
+                                     const char **value) {
+    static const char *const names[]                                = {"AMP_DTYPE", "AMP_ENABLE",
+                                                                       "AMP_LOSS_SCALE"};
+    int (*const read[])(const char *text, amp_optimizer_desc *d)    = {ampi_env_dtype,
+                                                                       ampi_env_switch,
+                                                                       ampi_env_scale};
+    amp_optimizer_desc d;
+    int                i;
+    if (!desc) return AMP_ERROR_INVALID_ARGUMENT;
+    d = *desc;
+    for (i = 0; i < 3; i++) {
+        const char *text = getenv(names[i]);
+        if (!text || read[i](text, &d)) continue;
+        if (variable) *variable = names[i];
+        if (value) *value = text;
+        return AMP_ERROR_INVALID_CONFIG;
+    }
+    *desc = d;
+    return AMP_OK;
+}
+
+#endif /* AMP_NO_STDLIB */
+
 AMPI_STRICT_END
 
 /* ------------------------------------------------------------------ >>impl  gemm
@@ -2240,7 +3417,8 @@ static AMPI_NOINLINE void ampi_gemm_tile(const amp_gemm_args *g, size_t i, size_
     const size_t n = ampi_min(g->n - j, AMPI_TILE_N);
     const size_t ars = g->trans_a ? 1 : g->lda, acs = g->trans_a ? g->lda : 1;
     const size_t brs = g->trans_b ? 1 : g->ldb, bcs = g->trans_b ? g->ldb : 1;
-    const int    product = g->alpha < 0.0f || g->alpha > 0.0f;
+    const int    product = (ampi_load_u32(&g->alpha, 0) & 0x7fffffffu) != 0u;
+    const int    reads_c = (ampi_load_u32(&g->beta, 0) & 0x7fffffffu) != 0u;
     size_t       p, r, c;
     for (r = 0; r < AMPI_TILE_M * AMPI_TILE_N; r++) acc[r] = 0.0f;
     for (p = 0; product && p < g->k; p += AMPI_TILE_K) {
@@ -2254,7 +3432,7 @@ static AMPI_NOINLINE void ampi_gemm_tile(const amp_gemm_args *g, size_t i, size_
         for (c = 0; c < n; c++) {
             float x = g->alpha * acc[r * AMPI_TILE_N + c];
             if (!product) x = 0.0f;
-            if (g->beta < 0.0f || g->beta > 0.0f)
+            if (reads_c)
                 x += g->beta * ampi_f32_from_bits(ampi_load(g->c, g->c_type, row + c));
             ampi_store(g->c, g->c_type, row + c, ampi_bits_of_f32(x));
         }

@@ -1,0 +1,218 @@
+/* bench.c - how close amp.h comes to what the memory of this machine allows.
+
+   Every row has its own ceiling: a loop that moves the same bytes and computes nothing, measured in
+   the same process, in turns with the function itself. A row is "name n=... GB/s ceiling ratio":
+   medians over the rounds, bytes read plus written, and in brackets the quartiles of the ratio.
+
+   cc -O3 -march=native -I. tests/bench/bench.c -o bench && ./bench [n] [rounds]
+   (-march=native is for the ceilings; amp.h chooses its instructions when it runs) */
+
+#define _POSIX_C_SOURCE 200809L
+#define AMP_IMPLEMENTATION
+#include "amp.h"
+
+#include <stdio.h>
+#include <time.h>
+
+enum { MAX_ROUNDS = 101 };
+
+static size_t    n, n_small = 100000;
+static int       rounds = 9;
+static float    *p, *m, *v; /* fp32 streams                       */
+static uint16_t *g, *w;     /* half streams: gradients, weights   */
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double quantile(double *x, int count, double q) {
+    qsort(x, (size_t)count, sizeof *x, by_value);
+    return x[(int)(q * (count - 1) + 0.5)];
+}
+
+static double seconds(void (*run)(void), int repeat) {
+    const double start = now();
+    int          i;
+    for (i = 0; i < repeat; i++) run();
+    return (now() - start) / repeat;
+}
+
+/* One row: run against its ceiling, in turns. */
+static void row(const char *name, size_t count, double bytes, void (*run)(void),
+                void (*ceiling)(void)) {
+    double    a[MAX_ROUNDS], b[MAX_ROUNDS], ratio[MAX_ROUNDS], low, high, middle;
+    const int repeat = count < 1000000 ? 300 : 1;
+    int       r;
+    seconds(run, 1);
+    seconds(ceiling, 1);
+    for (r = 0; r < rounds; r++) {
+        a[r]     = seconds(run, repeat);
+        b[r]     = seconds(ceiling, repeat);
+        ratio[r] = b[r] / a[r];
+    }
+    low    = quantile(ratio, rounds, 0.25);
+    high   = quantile(ratio, rounds, 0.75);
+    middle = quantile(ratio, rounds, 0.5);
+    printf("%-22s n=%-10lu %6.1f GB/s  ceiling %6.1f  ratio=%.2f [%.2f %.2f]\n", name,
+           (unsigned long)count, 1e-9 * bytes * (double)count / quantile(a, rounds, 0.5),
+           1e-9 * bytes * (double)count / quantile(b, rounds, 0.5), middle, low, high);
+    fflush(stdout);
+}
+
+/* ------------------------------------------------------------ ceilings: bytes without arithmetic */
+
+static volatile uint64_t sink;
+
+static uint64_t read_bytes(const void *from, size_t num_bytes) {
+    const uint64_t *q = (const uint64_t *)from;
+    uint64_t        s0 = 0, s1 = 0, s2 = 0, s3 = 0, s4 = 0, s5 = 0, s6 = 0, s7 = 0;
+    size_t          i;
+    for (i = 0; i + 64 <= num_bytes / 8; i += 64) {
+        size_t k;
+        for (k = 0; k < 64; k += 8) {
+            s0 |= q[i + k];
+            s1 |= q[i + k + 1];
+            s2 |= q[i + k + 2];
+            s3 |= q[i + k + 3];
+            s4 |= q[i + k + 4];
+            s5 |= q[i + k + 5];
+            s6 |= q[i + k + 6];
+            s7 |= q[i + k + 7];
+        }
+    }
+    return s0 | s1 | s2 | s3 | s4 | s5 | s6 | s7;
+}
+
+static void read_half(void) { sink = read_bytes(g, 2 * n); }
+
+static void narrow(const uint32_t *from, uint16_t *to, size_t count) {
+    size_t i;
+    for (i = 0; i < count; i++) to[i] = (uint16_t)from[i];
+}
+
+static void widen(const uint16_t *from, uint32_t *to, size_t count) {
+    size_t i;
+    for (i = 0; i < count; i++) to[i] = from[i];
+}
+
+static void move_narrow(void) { narrow((const uint32_t *)(const void *)p, w, n); }
+static void move_widen(void) { widen(g, (uint32_t *)(void *)m, n); }
+static void memcpy_small(void) { memcpy(m, p, 3 * n_small); /* reads 3n and writes 3n: 6n bytes */ }
+
+/* The five streams of an AdamW step: gradients read; p, m, v read and written; weights written. */
+static void five_streams(void) {
+    uint32_t *a = (uint32_t *)(void *)p, *b = (uint32_t *)(void *)m, *c = (uint32_t *)(void *)v;
+    size_t    i;
+    for (i = 0; i < n; i++) {
+        const uint32_t x = a[i];
+        a[i]             = b[i];
+        b[i]             = c[i];
+        c[i]             = x;
+        w[i]             = g[i];
+    }
+}
+
+static void read_and_five_streams(void) {
+    read_half();
+    five_streams();
+}
+
+/* ------------------------------------------------------------------------------ what is measured */
+
+static amp_optimizer opt;
+
+static void cast_f32_f16(void) { amp_cast(w, AMP_F16, p, AMP_F32, n); }
+static void cast_f16_f32(void) { amp_cast(m, AMP_F32, g, AMP_F16, n); }
+static void cast_f32_bf16(void) { amp_cast(w, AMP_BF16, p, AMP_F32, n); }
+static void cast_bf16_f32(void) { amp_cast(m, AMP_F32, g, AMP_BF16, n); }
+static void small_f32_f16(void) { amp_cast(w, AMP_F16, p, AMP_F32, n_small); }
+static void small_f16_f32(void) { amp_cast(m, AMP_F32, g, AMP_F16, n_small); }
+static void small_f32_bf16(void) { amp_cast(w, AMP_BF16, p, AMP_F32, n_small); }
+static void small_bf16_f32(void) { amp_cast(m, AMP_F32, g, AMP_BF16, n_small); }
+static void check(void) { sink = amp_all_finite(g, AMP_F16, n); }
+static void normcheck(void) { opt.backend.check_fn(NULL, opt.plan, 0); }
+static void update(void) { opt.backend.update_fn(NULL, opt.plan, AMP_JOB_FUSED); }
+static void step(void) { amp_optimizer_adamw(&opt, 1e-4f); }
+
+/* Weights and gradients of an ordinary size; the five_streams loop has stirred them. */
+static void reset(void) {
+    uint32_t x = 1;
+    size_t   i;
+    for (i = 0; i < n; i++) {
+        x    = x * 1664525u + 1013904223u;
+        p[i] = (float)(int32_t)x * 1e-10f;
+        m[i] = (float)(int32_t)x * 1e-12f;
+        v[i] = 1e-4f;
+        g[i] = (uint16_t)(0x3000u | (x >> 16 & 0x8fffu));
+    }
+}
+
+static void prepare(void) {
+    amp_optimizer_desc desc = {AMP_F16};
+    amp_tensor         t    = {NULL};
+    desc.kind   = AMP_KIND_ADAMW;
+    t.n          = n;
+    t.weight     = p;
+    t.grad       = g;
+    t.grad_type  = AMP_F16;
+    t.model      = w;
+    t.model_type = AMP_F16;
+    amp_optimizer_init(&opt, &desc);
+    amp_optimizer_add(&opt, &t);
+    if (amp_optimizer_prepare(&opt) != AMP_OK) {
+        fprintf(stderr, "bench: no memory for the moments of %lu parameters; give a smaller n\n",
+                (unsigned long)n);
+        exit(1);
+    }
+    opt.plan->host_slots[0].m = opt.plan->slots[0].m = m; /* the streams that five_streams moves */
+    opt.plan->host_slots[0].v = opt.plan->slots[0].v = v;
+}
+
+int main(int argc, char **argv) {
+    n = argc > 1 ? (size_t)strtoul(argv[1], NULL, 10) : 100000000;
+    if (argc > 2) rounds = (int)strtol(argv[2], NULL, 10);
+    if (n < 1000 || rounds < 1 || rounds > MAX_ROUNDS) {
+        fprintf(stderr, "usage: bench [n >= 1000] [rounds 1..%d]\n", MAX_ROUNDS);
+        return 2;
+    }
+    p = (float *)malloc(4 * n);
+    m = (float *)malloc(4 * n);
+    v = (float *)malloc(4 * n);
+    g = (uint16_t *)malloc(2 * n);
+    w = (uint16_t *)malloc(2 * n);
+    if (!p || !m || !v || !g || !w) {
+        fprintf(stderr, "bench: no memory for %lu parameters; give a smaller n\n",
+                (unsigned long)n);
+        return 1;
+    }
+    reset();
+    prepare();
+    printf("instructions: %s\n", amp_cpu_tier());
+    row("cast f32-f16", n, 6, cast_f32_f16, move_narrow);
+    row("cast f16-f32", n, 6, cast_f16_f32, move_widen);
+    row("cast f32-bf16", n, 6, cast_f32_bf16, move_narrow);
+    row("cast bf16-f32", n, 6, cast_bf16_f32, move_widen);
+    row("cast f32-f16", n_small, 6, small_f32_f16, memcpy_small);
+    row("cast f16-f32", n_small, 6, small_f16_f32, memcpy_small);
+    row("cast f32-bf16", n_small, 6, small_f32_bf16, memcpy_small);
+    row("cast bf16-f32", n_small, 6, small_bf16_f32, memcpy_small);
+    row("check f16", n, 2, check, read_half);
+    reset();
+    row("normcheck f16", n, 2, normcheck, read_half);
+    row("adamw f16", n, 28, update, five_streams);
+    reset();
+    row("adamw-step f16", n, 30, step, read_and_five_streams);
+    amp_cpu_force_tier("avx2");
+    printf("instructions: %s\n", amp_cpu_tier());
+    reset();
+    row("normcheck f16", n, 2, normcheck, read_half);
+    row("adamw f16", n, 28, update, five_streams);
+    return 0;
+}

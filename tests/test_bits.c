@@ -1,0 +1,227 @@
+/* Law 7: the same step gives the same bits. Every operation that the law covers runs on fixed data
+   for each instruction set, alignment and floating-point mode of the caller; all must give one
+   digest, which stands here. tests/bits.sh builds this file with each compiler and set of flags and
+   runs it with 1 to 4 threads. */
+
+#define _GNU_SOURCE /* sigsetjmp in fp.h */
+#define AMP_IMPLEMENTATION
+#include "amp.h"
+#include "test.h"
+#include "fp.h"
+
+#define EXPECTED 0x6bf59bc0fb702ed2ull
+
+enum { MOST = 3 * 65536 + 77, ROOM = 4 * MOST + 64 };
+
+static uint64_t digest;
+
+static void take(const void *data, size_t num_bytes) { /* FNV-1a */
+    const unsigned char *p = (const unsigned char *)data;
+    size_t               i;
+    for (i = 0; i < num_bytes; i++) digest = (digest ^ p[i]) * 1099511628211ull;
+}
+
+static uint64_t random_state;
+
+static uint32_t random_bits(void) {
+    random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
+    return (uint32_t)(random_state >> 32);
+}
+
+/* Memory for an array, off the usual alignment by a number of bytes. */
+static unsigned char storage[8][ROOM];
+static void *array(int which, int offset) { return storage[which] + offset; }
+
+/* n floats with exponents from 2^low to 2^high, as bits, so that no arithmetic makes them. */
+static void fill(void *dst, amp_dtype type, size_t n, int low, int high) {
+    size_t i;
+    for (i = 0; i < n; i++) {
+        const uint32_t r        = random_bits();
+        const uint32_t exponent = (uint32_t)(127 + low) + random_bits() % (uint32_t)(high - low + 1);
+        const uint32_t u        = (r & 0x807fffffu) | exponent << 23;
+        if (type == AMP_F32) ampi_store_u32(dst, i, random_bits() % 50 ? u : 0u);
+        else if (type == AMP_F16) ampi_store_u16(dst, i, ampi_f16_from_f32(u));
+        else ampi_store_u16(dst, i, ampi_bf16_from_f32(u));
+    }
+}
+
+static void casts(int offset) {
+    static const amp_dtype types[] = {AMP_F32, AMP_F16, AMP_BF16};
+    void                  *a = array(0, offset), *b = array(1, offset ^ 3);
+    size_t                 i, n;
+    int                    s, d;
+    for (s = 0; s < 3; s++) {
+        for (d = 0; d < 3; d++) {
+            n = 5000 + (size_t)(s * 3 + d);
+            for (i = 0; i < n; i++) { /* any bits: subnormals, infinities, NaNs */
+                if (types[s] == AMP_F32) ampi_store_u32(a, i, random_bits());
+                else ampi_store_u16(a, i, (uint16_t)random_bits());
+            }
+            amp_cast(b, types[d], a, types[s], n);
+            take(b, n * amp_dtype_size(types[d]));
+        }
+    }
+}
+
+static void scalers(int offset) {
+    amp_scaler_desc d;
+    amp_scaler      s;
+    void           *a = array(0, offset), *b = array(1, offset ^ 5);
+    const size_t    n = 3001;
+    size_t          i;
+    int             round;
+    memset(&d, 0, sizeof d);
+    d.growth_factor   = 1.7;
+    d.backoff_factor  = 0.3;
+    d.growth_interval = 2;
+    d.init_scale      = 1000.3f;
+    amp_scaler_init(&s, &d);
+    for (round = 0; round < 12; round++) {
+        const amp_dtype type = round % 3 == 0 ? AMP_F32 : round % 3 == 1 ? AMP_F16 : AMP_BF16;
+        fill(a, type, n, round % 2 ? -130 + 4 : -20, 12);
+        if (round % 5 == 3) ampi_store(a, type, (size_t)round * 97, round % 2 ? 0x7fc12345u : 0xff800000u);
+        amp_scaler_unscale_to(&s, (float *)b, a, type, n);
+        take(b, 4 * n);
+        if (type != AMP_F16) amp_scaler_unscale(&s, a, type, n);
+        take(a, n * amp_dtype_size(type));
+        amp_scaler_check(&s, a, type, n);
+        take(&s, sizeof s);
+        amp_scaler_update(&s);
+        take(&s, sizeof s);
+    }
+    for (i = 0; i < 300; i++) { /* down to the floor and up again, with subnormals in TORCH */
+        if (i == 0) {
+            d.preset = AMP_PRESET_TORCH;
+            amp_scaler_init(&s, &d);
+        }
+        s.found_inf = i < 140;
+        s.checked   = 1;
+        amp_scaler_update(&s);
+        take(&s.scale, 4);
+    }
+}
+
+typedef struct setting { amp_kind kind; amp_dtype model, grad; int low, high; float max_norm; } setting;
+
+static void optimizers(int offset) {
+    static const size_t  sizes[]    = {0, 1, 7, 255, 256, 257, 1025, 65536, MOST};
+    static const setting settings[] = {
+        {AMP_KIND_ADAMW, AMP_F16, AMP_F16, -12, 4, 0.0f},
+        {AMP_KIND_ADAMW, AMP_BF16, AMP_BF16, -40, 6, 0.5f},
+        {AMP_KIND_SGD, AMP_F16, AMP_F32, -30, 10, 2.0f},
+        {AMP_KIND_SGD, AMP_BF16, AMP_F16, -12, 4, 0.0f},
+        {AMP_KIND_ADAMW, AMP_F32, AMP_F32, 60, 127, 1.0f}, /* squares overflow */
+        {AMP_KIND_OWN, AMP_F16, AMP_BF16, -20, 6, 1.0f}};
+    size_t k, t, i;
+    int    step;
+    for (k = 0; k < sizeof settings / sizeof settings[0]; k++) {
+        const setting     *set = &settings[k];
+        amp_optimizer      opt;
+        amp_optimizer_desc d;
+        amp_tensor         tensor;
+        amp_status         status;
+        amp_stats          stats;
+        unsigned char     *w = (unsigned char *)array(0, offset), *g = (unsigned char *)array(1, offset ^ 1);
+        const size_t       gsize = amp_dtype_size(set->grad);
+        size_t             total = 0;
+        memset(&d, 0, sizeof d);
+        d.dtype        = set->model;
+        d.kind         = set->kind;
+        d.max_norm     = set->max_norm;
+        d.weight_decay = 0.01f;
+        d.momentum     = k == 3 ? 0.0 : 0.9;
+        d.nesterov     = k == 2;
+        d.scaler.growth_interval = 3;
+        d.scaler.init_scale      = k == 4 ? 1.0f : 1024.0f;
+        amp_optimizer_init(&opt, &d);
+        for (t = 0; t < sizeof sizes / sizeof sizes[0]; t++) {
+            memset(&tensor, 0, sizeof tensor);
+            tensor.n         = sizes[t] < MOST ? sizes[t] : MOST - total;
+            tensor.weight    = (float *)(void *)(w + 4 * total);
+            tensor.grad      = g + gsize * total;
+            tensor.grad_type = set->grad;
+            tensor.lr_scale  = t == 5 ? 0.3f : 0.0f;
+            tensor.keep_fp32 = t == 3;
+            total += tensor.n;
+            amp_optimizer_add(&opt, &tensor);
+        }
+        fill(w, AMP_F32, total, -8, 0);
+        CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+        for (step = 0; step < 5; step++) {
+            fill(g, set->grad, total, set->low, set->high);
+            if (step == 2) ampi_store(g, set->grad, total - 5, 0x7f800000u);
+            if (set->kind == AMP_KIND_ADAMW) {
+                CHECK_EQ_INT(amp_optimizer_adamw(&opt, 0.001f), AMP_OK);
+            } else if (set->kind == AMP_KIND_SGD) {
+                CHECK_EQ_INT(amp_optimizer_sgd(&opt, 0.01f), AMP_OK);
+            } else {
+                if (amp_optimizer_begin_step(&opt))
+                    for (t = 0; t < sizeof sizes / sizeof sizes[0]; t++)
+                        take(amp_optimizer_grad(&opt, (int)t), 4 * (sizes[t] < MOST ? sizes[t] : 1));
+                CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
+            }
+            amp_optimizer_status(&opt, &status);
+            take(&status.norm, sizeof status.norm);
+            take(&status.clip_factor, 4);
+            take(&status.loss_scale, 4);
+            take(&status.skipped, 8);
+            for (i = 0; i < 9; i++) {
+                amp_optimizer_stats(&opt, (int)i, &stats);
+                take(&stats.nonfinite, 8);
+                take(&stats.nan, 8);
+                take(&stats.first_nonfinite, 8);
+                take(&stats.zeros, 8);
+                take(&stats.max_finite, 4);
+            }
+        }
+        take(w, 4 * total);
+        for (t = 0; t < 9; t++)
+            take(amp_optimizer_model(&opt, (int)t),
+                 (sizes[t] < MOST ? sizes[t] : 1000) * (t == 3 ? 4 : amp_dtype_size(set->model)));
+        amp_optimizer_free(&opt);
+    }
+}
+
+static uint64_t digest_of(int offset) {
+    digest       = 1469598103934665603ull;
+    random_state = 1;
+    casts(offset);
+    scalers(offset);
+    optimizers(offset);
+    return digest;
+}
+
+TEST(tiers, "law 7: one digest for every instruction set, at every alignment") {
+    static const char *const tiers[] = {"c", "avx2", "avx512", "neon"};
+    size_t                   t;
+    int                      offset;
+    for (t = 0; t < 4; t++) {
+        if (amp_cpu_force_tier(tiers[t]) != AMP_OK) continue;
+        printf("#    %s\n", tiers[t]);
+        for (offset = 0; offset < (test_state.quick ? 2 : 8); offset++)
+            CHECK_EQ_U64(digest_of(offset), EXPECTED);
+    }
+    amp_cpu_force_tier(NULL);
+}
+
+TEST(modes, "law 7: nor does it change with FTZ, DAZ and rounding modes of the caller") {
+    const uint32_t saved = fp_get();
+    uint64_t       seen;
+    int            mode;
+    if (!FP_CONTROL) SKIP(FP_WHY);
+    for (mode = 0; mode < 5; mode++) {
+        const uint32_t flags = mode == 4 ? FP_FTZ | FP_DAZ : (uint32_t)FP_ROUNDING * (uint32_t)mode;
+        fp_set(FP_IEEE | flags);
+        seen = digest_of(mode);
+        CHECK_EQ_U32(fp_get() & 0xffc0u, FP_IEEE | flags);
+        fp_set(saved);
+        CHECK_EQ_U64(seen, EXPECTED);
+    }
+}
+
+int main(int argc, char **argv) {
+    test_begin(argc, argv);
+    RUN(tiers);
+    RUN(modes);
+    return test_end();
+}
