@@ -89,8 +89,8 @@
 
    Conversions round to nearest, ties to even; overflow gives inf; subnormals are
    kept; a NaN stays a NaN, is made quiet and keeps the top of its payload, which
-   is what the F16C instructions do. They are integer code, so neither -Ofast nor
-   flush-to-zero nor the rounding mode changes a bit of them.
+   is what the F16C instructions do (bf16 to fp32 only appends zero bits). Neither
+   -Ofast nor flush-to-zero nor the rounding mode changes a bit of them.
 
                      found_inf                      growth_interval good steps
        scale *= backoff_factor  <--- [scale] --->  scale *= growth_factor
@@ -241,12 +241,12 @@ typedef enum amp_preset {
 typedef struct amp_scaler_desc {
     float      init_scale;      /* first loss scale, > 0                                        */
     double     growth_factor;   /* >= 1, default 2                                              */
-    double     backoff_factor;  /* in (0, 1], default 1/2; 1/growth_factor where the original
-                                   has one factor (APEX, DEEPSPEED*, JMP, TF_KERAS, MXNET)      */
+    double     backoff_factor;  /* in (0, 1], default 1/2; where the original has one factor
+                                   (APEX, DEEPSPEED*, JMP, TF_KERAS, MXNET) it divides by that  */
     int        growth_interval; /* good steps before the scale grows                            */
     int        hysteresis;      /* overflows before it backs off; ignored by presets marked -   */
-    float      min_scale;       /* the scale stays at or above it                               */
-    float      max_scale;       /* the scale stays at or below it                               */
+    float      min_scale;       /* backing off stops here                                       */
+    float      max_scale;       /* growth stops here; both also bound a default init_scale      */
     int        disabled;        /* nonzero: scale is 1, nothing is checked, no step is skipped  */
     amp_preset preset;
 } amp_scaler_desc;
@@ -264,7 +264,8 @@ typedef struct amp_scaler {
     double   next_scale;         /* what the rules hold: wider than scale, or one update ahead  */
     uint64_t good, skipped;      /* updates without and with found_inf                          */
     uint64_t growths, backoffs;  /* how often the scale went up and down                        */
-    double   growth_factor, backoff_factor;
+    double   growth_factor;
+    double   backoff_factor;     /* 0: divide by growth_factor, whose reciprocal is not exact   */
     int      growth_interval, hysteresis;
     float    min_scale, max_scale; /* 0: none                                                   */
     uint32_t preset;             /* amp_preset                                                  */
@@ -873,7 +874,8 @@ AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
         if (s->hysteresis_tracker > 1) {
             s->hysteresis_tracker--;
         } else if ((s->rules & AMPI_GROW_MASK) != AMPI_GROW_NEVER) {
-            next = ampi_mul64(live, s->backoff_factor);
+            next = s->backoff_factor > 0.0 ? ampi_mul64(live, s->backoff_factor)
+                                           : ampi_div64(live, s->growth_factor);
             if (next < (double)s->min_scale) next = (double)s->min_scale;
             if (!(s->rules & AMPI_WIDE)) next = (double)(float)next;
             if (next < live) s->backoffs++;
@@ -1504,6 +1506,12 @@ static const ampi_tier ampi_tier_avx2 = {
 
 /* AVX-512 F, BW and VL: sixteen floats. */
 
+#if !defined(__clang__)
+#pragma GCC diagnostic push /* g++ takes the undefined vectors of its own header for a mistake */
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
 #define AMPI_AVX512                                                                            \
     static inline __attribute__((unused, target("avx512f,avx512bw,avx512vl,popcnt")))
 
@@ -1637,6 +1645,10 @@ static int ampi_usable_avx512(void) { return (ampi_cpu_features() & 3u) == 3u; }
 static const ampi_tier ampi_tier_avx512 = {
     "avx512", ampi_usable_avx512, ampi_to_f32_avx512, ampi_from_f32_avx512,
     ampi_check_avx512, ampi_unscale_loop_avx512, ampi_adamw_loop_avx512, ampi_sgd_loop_avx512};
+
+#if !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 
 #endif /* AMPI_X86 */
 
@@ -1958,8 +1970,12 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
     t.growth_interval = d->growth_interval ? d->growth_interval : row->growth_interval;
     t.growth_factor   = d->growth_factor > 0.0 ? d->growth_factor : 2.0;
     t.backoff_factor  = d->backoff_factor;
-    if (!(t.backoff_factor > 0.0))
+    if (!(t.backoff_factor > 0.0)) {
+        uint64_t bits;
+        memcpy(&bits, &t.growth_factor, 8);
         t.backoff_factor = row->one_factor ? ampi_div64(1.0, t.growth_factor) : 0.5;
+        if (row->one_factor && bits << 12) t.backoff_factor = 0.0; /* 1 / factor is not exact */
+    }
     t.hysteresis = d->hysteresis ? d->hysteresis : row->hysteresis;
     if (!(t.rules & (AMPI_REFILL_GOOD | AMPI_REFILL_GROWTH))) t.hysteresis = 1;
     t.hysteresis_tracker = t.hysteresis;
@@ -1968,7 +1984,10 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
     if ((t.rules & AMPI_SAFE) &&
         (t.min_scale < safe->min_scale || t.max_scale > safe->max_scale))
         return AMP_ERROR_INVALID_CONFIG;
-    if (d->preset == AMP_PRESET_APEX && init > t.max_scale) init = t.max_scale;
+    if (!(d->init_scale > 0.0f) || d->preset == AMP_PRESET_APEX) { /* defaults give way */
+        if (t.max_scale > 0.0f && init > t.max_scale) init = t.max_scale;
+        if (!(d->init_scale > 0.0f) && init < t.min_scale) init = t.min_scale;
+    }
     if (!ampi_scale_ok(&t, &init)) return AMP_ERROR_INVALID_CONFIG;
     if (d->disabled) {
         t.rules |= AMPI_DISABLED;

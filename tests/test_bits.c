@@ -15,10 +15,22 @@ enum { MOST = 3 * 65536 + 77, ROOM = 4 * MOST + 64 };
 
 static uint64_t digest;
 
-static void take(const void *data, size_t num_bytes) { /* FNV-1a */
-    const unsigned char *p = (const unsigned char *)data;
-    size_t               i;
-    for (i = 0; i < num_bytes; i++) digest = (digest ^ p[i]) * 1099511628211ull;
+/* FNV-1a over count numbers of a size, each from its low byte up on any machine. */
+static void take(const void *data, size_t size, size_t count) {
+    const unsigned char *p   = (const unsigned char *)data;
+    const uint16_t       one = 1;
+    unsigned char        low;
+    size_t               i, k;
+    memcpy(&low, &one, 1);
+    for (i = 0; i < count; i++, p += size)
+        for (k = 0; k < size; k++)
+            digest = (digest ^ p[low ? k : size - 1 - k]) * 1099511628211ull;
+}
+
+static void take_scaler(const amp_scaler *s) {
+    take(&s->scale, 4, 6); /* to stuck */
+    take(&s->next_scale, 8, 7);
+    take(&s->growth_interval, 4, 6);
 }
 
 static uint64_t random_state;
@@ -37,7 +49,8 @@ static void fill(void *dst, amp_dtype type, size_t n, int low, int high) {
     size_t i;
     for (i = 0; i < n; i++) {
         const uint32_t r        = random_bits();
-        const uint32_t exponent = (uint32_t)(127 + low) + random_bits() % (uint32_t)(high - low + 1);
+        const uint32_t spread   = (uint32_t)(high - low + 1);
+        const uint32_t exponent = (uint32_t)(127 + low) + random_bits() % spread;
         const uint32_t u        = (r & 0x807fffffu) | exponent << 23;
         if (type == AMP_F32) ampi_store_u32(dst, i, random_bits() % 50 ? u : 0u);
         else if (type == AMP_F16) ampi_store_u16(dst, i, ampi_f16_from_f32(u));
@@ -58,7 +71,7 @@ static void casts(int offset) {
                 else ampi_store_u16(a, i, (uint16_t)random_bits());
             }
             amp_cast(b, types[d], a, types[s], n);
-            take(b, n * amp_dtype_size(types[d]));
+            take(b, amp_dtype_size(types[d]), n);
         }
     }
 }
@@ -79,15 +92,16 @@ static void scalers(int offset) {
     for (round = 0; round < 12; round++) {
         const amp_dtype type = round % 3 == 0 ? AMP_F32 : round % 3 == 1 ? AMP_F16 : AMP_BF16;
         fill(a, type, n, round % 2 ? -130 + 4 : -20, 12);
-        if (round % 5 == 3) ampi_store(a, type, (size_t)round * 97, round % 2 ? 0x7fc12345u : 0xff800000u);
+        if (round % 5 == 3) /* a NaN or an infinity */
+            ampi_store(a, type, (size_t)round * 97, round % 2 ? 0x7fc12345u : 0xff800000u);
         amp_scaler_unscale_to(&s, (float *)b, a, type, n);
-        take(b, 4 * n);
+        take(b, 4, n);
         if (type != AMP_F16) amp_scaler_unscale(&s, a, type, n);
-        take(a, n * amp_dtype_size(type));
+        take(a, amp_dtype_size(type), n);
         amp_scaler_check(&s, a, type, n);
-        take(&s, sizeof s);
+        take_scaler(&s);
         amp_scaler_update(&s);
-        take(&s, sizeof s);
+        take_scaler(&s);
     }
     for (i = 0; i < 300; i++) { /* down to the floor and up again, with subnormals in TORCH */
         if (i == 0) {
@@ -97,11 +111,16 @@ static void scalers(int offset) {
         s.found_inf = i < 140;
         s.checked   = 1;
         amp_scaler_update(&s);
-        take(&s.scale, 4);
+        take(&s.scale, 4, 1);
     }
 }
 
-typedef struct setting { amp_kind kind; amp_dtype model, grad; int low, high; float max_norm; } setting;
+typedef struct setting {
+    amp_kind  kind;
+    amp_dtype model, grad;
+    int       low, high; /* exponents of the gradients */
+    float     max_norm;
+} setting;
 
 static void optimizers(int offset) {
     static const size_t  sizes[]    = {0, 1, 7, 255, 256, 257, 1025, 65536, MOST};
@@ -121,7 +140,8 @@ static void optimizers(int offset) {
         amp_tensor         tensor;
         amp_status         status;
         amp_stats          stats;
-        unsigned char     *w = (unsigned char *)array(0, offset), *g = (unsigned char *)array(1, offset ^ 1);
+        unsigned char     *w = (unsigned char *)array(0, offset);
+        unsigned char     *g = (unsigned char *)array(1, offset ^ 1);
         const size_t       gsize = amp_dtype_size(set->grad);
         size_t             total = 0;
         memset(&d, 0, sizeof d);
@@ -157,27 +177,24 @@ static void optimizers(int offset) {
             } else {
                 if (amp_optimizer_begin_step(&opt))
                     for (t = 0; t < sizeof sizes / sizeof sizes[0]; t++)
-                        take(amp_optimizer_grad(&opt, (int)t), 4 * (sizes[t] < MOST ? sizes[t] : 1));
+                        take(amp_optimizer_grad(&opt, (int)t), 4, sizes[t] < MOST ? sizes[t] : 1);
                 CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
             }
             amp_optimizer_status(&opt, &status);
-            take(&status.norm, sizeof status.norm);
-            take(&status.clip_factor, 4);
-            take(&status.loss_scale, 4);
-            take(&status.skipped, 8);
+            take(&status.norm, 8, 1);
+            take(&status.clip_factor, 4, 1);
+            take(&status.loss_scale, 4, 1);
+            take(&status.skipped, 8, 1);
             for (i = 0; i < 9; i++) {
                 amp_optimizer_stats(&opt, (int)i, &stats);
-                take(&stats.nonfinite, 8);
-                take(&stats.nan, 8);
-                take(&stats.first_nonfinite, 8);
-                take(&stats.zeros, 8);
-                take(&stats.max_finite, 4);
+                take(&stats.nonfinite, 8, 4); /* to zeros */
+                take(&stats.max_finite, 4, 1);
             }
         }
-        take(w, 4 * total);
+        take(w, 4, total);
         for (t = 0; t < 9; t++)
-            take(amp_optimizer_model(&opt, (int)t),
-                 (sizes[t] < MOST ? sizes[t] : 1000) * (t == 3 ? 4 : amp_dtype_size(set->model)));
+            take(amp_optimizer_model(&opt, (int)t), t == 3 ? 4 : amp_dtype_size(set->model),
+                 sizes[t] < MOST ? sizes[t] : 1000);
         amp_optimizer_free(&opt);
     }
 }

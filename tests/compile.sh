@@ -1,0 +1,193 @@
+# Does amp.h compile everywhere, without a warning, and is what it defines only its own?
+# One line per configuration; the last line is "N passed, N failed[, N skipped]".
+# usage: compile.sh [OUTPUT-DIRECTORY]    run where amp.h is; CC, CXX, CLANG, CLANGXX may be set
+out=${1:-build/tests}/compile
+here=tests/compile
+CC=${CC:-cc}
+CXX=${CXX:-c++}
+CLANG=${CLANG:-clang}
+CLANGXX=${CLANGXX:-clang++}
+passed=0 failed=0 skipped=0
+mkdir -p "$out" || exit 1
+
+WARN='-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-qual -Wcast-align
+      -Wundef -Wpointer-arith -Wwrite-strings -Wdouble-promotion -Wformat=2 -Wvla -Werror'
+WARN_C='-Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition'
+
+have() { command -v "${1%% *}" > /dev/null 2>&1; }
+skip() { # skip NAME REASON
+    echo "skip compile/$1: $2"
+    skipped=$((skipped + 1))
+}
+try() { # try NAME COMMAND...: the command must succeed and, where it compiles, print nothing
+    name=$1
+    shift
+    if "$@" > "$out/log" 2>&1 && [ ! -s "$out/log" ]; then
+        echo "ok   compile/$name"
+        passed=$((passed + 1))
+    else
+        echo "FAIL compile/$name: $*"
+        sed -n '1,12s/^/     /p' "$out/log"
+        failed=$((failed + 1))
+    fi
+}
+is_gcc() { "$1" --version 2> /dev/null | grep -qi 'gcc\|free software foundation'; }
+accepts() { # accepts COMPILER-WITH-FLAGS SUFFIX: can it compile an empty program so?
+    echo 'int main(void) { return 0; }' > "$out/empty.$2"
+    $1 -c "$out/empty.$2" -o "$out/empty.o" > /dev/null 2>&1
+}
+
+# The implementation, in every standard, with all warnings as errors.
+each_standard() { # each_standard COMPILER SUFFIX EXTRA-FLAGS STANDARD...
+    compiler=$1 suffix=$2 extra=$3
+    shift 3
+    if ! have "$compiler"; then skip "$compiler" 'not found'; return; fi
+    file=$here/use.c language=c
+    [ "$suffix" = cpp ] && file=$here/cpp.cpp language=c++
+    label=$(basename "${compiler%% *}")
+    for std; do
+        if ! accepts "$compiler -std=$std" "$suffix"; then
+            skip "$label-$std" 'this compiler does not know the standard'
+            continue
+        fi
+        try "$label $std -O2, all warnings" \
+            $compiler -std="$std" -O2 $WARN $extra -I. -c "$file" -o "$out/use.o"
+        try "$label $std, declarations alone" \
+            $compiler -std="$std" $WARN $extra -I. -x "$language" -c $here/header_only.c \
+            -o "$out/header.o"
+        latest=$std
+    done
+    for level in -O0 -O3 -Ofast; do
+        try "$label $latest $level, all warnings" \
+            $compiler -std="$latest" $level $WARN $extra -I. "$file" -o "$out/use" -lm
+        try "$label $latest $level, runs" "$out/use"
+    done
+}
+
+COMPAT=
+if is_gcc "$CC"; then COMPAT=-Wc++-compat; fi
+each_standard "$CC"      c   "$WARN_C $COMPAT" c99 c11 c17
+each_standard "$CLANG"   c   "$WARN_C"         c99 c11 c17
+each_standard "$CXX"     cpp ''                c++11 c++14 c++17 c++20
+each_standard "$CLANGXX" cpp ''                c++11 c++14 c++17 c++20
+
+if have tcc; then
+    try 'tcc, all warnings' tcc -Wall -Werror -I. $here/use.c -o "$out/use" -lm
+    try 'tcc, runs' "$out/use"
+else
+    skip tcc 'not found'
+fi
+for cross in x86_64-w64-mingw32-gcc aarch64-linux-gnu-gcc; do
+    if have $cross; then
+        try "$cross, all warnings" $cross -std=c99 -O2 $WARN -I. -c $here/use.c -o "$out/cross.o"
+    else
+        skip $cross 'not found'
+    fi
+done
+
+# Ways to use it.
+C="$CC -std=c99 -O2 $WARN $WARN_C -I."
+try 'two units; the header twice in one' $C $here/a.c $here/b.c -o "$out/two" -lm
+try 'two units, runs' "$out/two"
+for compiler in "$CC" "$CLANG"; do
+    if ! have "$compiler"; then skip "static $compiler" 'not found'; continue; fi
+    S="$compiler -std=c99 -O2 $WARN $WARN_C -I. $here/static.c"
+    try "AMP_STATIC, nothing used, $compiler" $S -o "$out/static" -lm
+    try "AMP_STATIC, one function used, $compiler" $S -DUSE_IT -o "$out/static" -lm
+    try "AMP_STATIC, runs, $compiler" "$out/static"
+done
+try 'AMP_NO_STDLIB' $C $here/no_stdlib.c -o "$out/no_stdlib" -lm
+try 'AMP_NO_STDLIB, runs' "$out/no_stdlib"
+blas=
+printf '%s\n' '#include <cblas.h>' 'int main(void) { float x = 1;' \
+    'return (int)cblas_isamax(1, &x, 1); }' > "$out/cblas.c"
+for lib in -lopenblas -lcblas -lblas; do
+    if $CC "$out/cblas.c" -o "$out/cblas" $lib > /dev/null 2>&1; then blas=$lib; break; fi
+done
+if [ -n "$blas" ]; then
+    try "AMP_CBLAS with $blas" $C $here/cblas.c -o "$out/cblas" $blas -lm
+    try 'AMP_CBLAS, runs' "$out/cblas"
+else
+    skip AMP_CBLAS 'no <cblas.h> with a library'
+fi
+
+# What the object files hold.
+only_amp_names() { # FILE: every global it defines begins with amp_
+    nm -g --defined-only "$1" | awk 'NF == 3 && $3 !~ /^_?amp_/ {print; bad = 1} END {exit bad}'
+}
+no_writable_data() { # FILE: tables of addresses are read-only once loaded; law 9 allows the tier
+    nm -f sysv "$1" | awk -F '|' '{ gsub(/ /, "", $1); gsub(/ /, "", $7) }
+        $7 ~ /^([*]COM[*]|[.](data|bss|tdata|tbss))/ && $7 !~ /^[.]data[.]rel[.]ro/ &&
+            $1 !~ /^ampi_tier_chosen$/ {print $1, $7; bad = 1} END {exit bad}'
+}
+no_allocation() { # FILE: it does not even ask for the names
+    ! nm -u "$1" | grep -wE '_?(malloc|calloc|realloc|free)'
+}
+defines_nothing() { # FILE: not one symbol
+    ! nm --defined-only "$1" 2> /dev/null | awk '$2 !~ /^[aN]$/' | grep .
+}
+static_is_hidden() { # FILE: main is all
+    nm -g --defined-only "$1" | awk '$3 != "main" && $3 != "_main" {print; bad = 1} END {exit bad}'
+}
+printf '#define AMP_IMPLEMENTATION\n#include "amp.h"\n' > "$out/only.c"
+if have nm; then
+    for compiler in "$CC" "$CLANG"; do
+        have "$compiler" || continue
+        $compiler -std=c99 -O2 -I. -c "$out/only.c" -o "$out/only.o" > "$out/log" 2>&1
+        try "nm: only amp_ names are global, $compiler" only_amp_names "$out/only.o"
+        try "nm: no writable data, $compiler" no_writable_data "$out/only.o"
+    done
+    $CC -std=c99 -DAMP_NO_STDLIB -I. -c "$out/only.c" -o "$out/only.o" > "$out/log" 2>&1
+    try 'nm: AMP_NO_STDLIB needs neither malloc nor free' no_allocation "$out/only.o"
+    $CC -std=c99 -I. -c $here/header_only.c -o "$out/header.o" > "$out/log" 2>&1
+    try 'nm: the declarations define nothing' defines_nothing "$out/header.o"
+    $CC -std=c99 -I. -c $here/static.c -o "$out/static.o" > "$out/log" 2>&1
+    try 'nm: AMP_STATIC exports nothing' static_is_hidden "$out/static.o"
+else
+    skip nm 'not found'
+fi
+
+# The text of amp.h.
+narrow_lines() { awk 'length > 100 {print FNR ": " length; bad = 1} END {exit bad}' "$1"; }
+no_float_tests() { # law 1: neither isfinite and its kin, nor a comparison of a name with itself
+    awk '
+        { line = $0; code = "" # without comments, which may speak of them
+          for (;;) {
+              if (comment && !(i = index(line, "*/"))) break
+              if (comment) { line = substr(line, i + 2); comment = 0 }
+              if (!(i = index(line, "/*"))) { code = code line; break }
+              code = code substr(line, 1, i - 1)
+              line = substr(line, i + 2)
+              comment = 1
+          } }
+        code ~ /(^|[^A-Za-z0-9_])(__builtin_)?is(nan|inf|finite|normal|unordered)[fl]?[ \t]*\(/ ||
+        code ~ /(^|[^A-Za-z0-9_])fpclassify[ \t]*\(/ { print FNR ": " $0; bad = 1 }
+        { n = split(code, part, /[!=]=/)
+          for (k = 1; k < n; k++) {
+              left = part[k]; right = part[k + 1]
+              gsub(/[ \t]+$/, "", left); gsub(/^[ \t]+/, "", right)
+              if (!match(left, /[A-Za-z_*][A-Za-z0-9_>.\[\]-]*$/)) continue
+              left = substr(left, RSTART)
+              after = substr(right, length(left) + 1, 1)
+              if (index(right, left) == 1 && after !~ /[A-Za-z0-9_.\[(-]/) {
+                  print FNR ": " $0; bad = 1
+              }
+          } }
+        END { exit bad }' "$1"
+}
+plain_text() { # ASCII, no tabs, no trailing blanks
+    ! LC_ALL=C grep -n '[^ -~]\|[ ]$' "$1"
+}
+says_nothing() { # law 9: no printing, no exit, no errno
+    ! grep -nE '(^|[^A-Za-z0-9_"])(printf|fprintf|puts|perror|abort|exit|assert) ?[(]' "$1" &&
+        ! grep -nE '(^|[^A-Za-z0-9_"])errno ?[;=]' "$1"
+}
+try 'amp.h: lines of at most 100 columns' narrow_lines amp.h
+try 'amp.h: law 1: no isnan, isinf, isfinite, x != x' no_float_tests amp.h
+try 'amp.h: ASCII, no tabs, no trailing blanks' plain_text amp.h
+try 'amp.h: law 9: no printing, no exit, no errno' says_nothing amp.h
+
+printf '%d passed, %d failed' $passed $failed
+[ $skipped -gt 0 ] && printf ', %d skipped' $skipped
+echo
+[ $failed = 0 ]

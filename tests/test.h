@@ -1,0 +1,166 @@
+/* test.h - a test is a function, a result is a line.
+
+       TEST(halves_round, "law 2: conversions round to nearest even") {
+           CHECK_EQ_U32(amp_f32_to_f16(1.0f).bits, 0x3c00);
+       }
+       int main(int argc, char **argv) {
+           test_begin(argc, argv);          understands --filter SUBSTRING and --quick
+           RUN(halves_round);
+           return test_end();               0 if nothing failed
+       }
+
+   Output: "ok   name: text", "skip name: reason" or "FAIL name: text" with an indented line per
+   failing check; after MAX_FAILURES of them the test stops. The last line of the program counts. */
+
+#ifndef TEST_H_INCLUDED
+#define TEST_H_INCLUDED
+
+#include <setjmp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEST_MAX_FAILURES = 10 };
+
+static struct {
+    const char *filter, *name, *text; /* of the running test */
+    const char *skip;                 /* why it was skipped, or NULL */
+    int         quick;                /* --quick or AMP_QUICK=1: sample where all would take long */
+    int         failures;             /* of the running test */
+    int         num_passed, num_failed, num_skipped;
+    jmp_buf     stop;
+} test_state;
+
+#define TEST(name, text)                           \
+    static const char *const test_text_##name = text; \
+    static void test_##name(void)
+#define RUN(name) test_run(#name, test_text_##name, test_##name)
+
+/* End the running test, counted as skipped (as failed if a check has failed already). */
+#define SKIP(reason) (test_state.skip = (reason), longjmp(test_state.stop, 1))
+
+static inline void test_begin(int argc, char **argv) {
+    const char *quick = getenv("AMP_QUICK");
+    int         i;
+    test_state.quick = quick != NULL && quick[0] != '\0' && quick[0] != '0';
+    for (i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--quick") == 0) test_state.quick = 1;
+        else if (strcmp(argv[i], "--filter") == 0 && i + 1 < argc) test_state.filter = argv[++i];
+        else {
+            fprintf(stderr, "usage: %s [--quick] [--filter SUBSTRING]\n", argv[0]);
+            exit(2);
+        }
+    }
+    if (test_state.quick) printf("# quick: where a text says all 2^32, a sample is tested\n");
+}
+
+static inline void test_run(const char *name, const char *text, void (*function)(void)) {
+    if (test_state.filter != NULL && strstr(name, test_state.filter) == NULL) return;
+    test_state.name     = name;
+    test_state.text     = text;
+    test_state.skip     = NULL;
+    test_state.failures = 0;
+    if (setjmp(test_state.stop) == 0) function();
+    if (test_state.failures > 0) {
+        test_state.num_failed++;
+    } else if (test_state.skip != NULL) {
+        test_state.num_skipped++;
+        printf("skip %s: %s\n", name, test_state.skip);
+    } else {
+        test_state.num_passed++;
+        printf("ok   %s: %s\n", name, text);
+    }
+    fflush(stdout);
+}
+
+static inline int test_end(void) {
+    printf("%d passed, %d failed", test_state.num_passed, test_state.num_failed);
+    if (test_state.num_skipped > 0) printf(", %d skipped", test_state.num_skipped);
+    printf("\n");
+    return test_state.num_failed > 0;
+}
+
+/* Report a failing check: the first one prints the test's own line. */
+static inline void test_fail(const char *file, int line, const char *what, const char *values) {
+    if (test_state.failures++ == 0) printf("FAIL %s: %s\n", test_state.name, test_state.text);
+    printf("     %s:%d: %s%s%s\n", file, line, what, values[0] != '\0' ? ": " : "", values);
+    if (test_state.failures < TEST_MAX_FAILURES) return;
+    printf("     stopped after %d failing checks\n", TEST_MAX_FAILURES);
+    longjmp(test_state.stop, 1);
+}
+
+static inline void test_eq_u64(const char *file, int line, const char *what,
+                               uint64_t a, uint64_t b) {
+    char values[128];
+    if (a == b) return;
+    snprintf(values, sizeof values, "%llu (0x%llx) is not %llu (0x%llx)", (unsigned long long)a,
+             (unsigned long long)a, (unsigned long long)b, (unsigned long long)b);
+    test_fail(file, line, what, values);
+}
+
+static inline void test_eq_int(const char *file, int line, const char *what,
+                               long long a, long long b) {
+    char values[96];
+    if (a == b) return;
+    snprintf(values, sizeof values, "%lld is not %lld", a, b);
+    test_fail(file, line, what, values);
+}
+
+/* Floats are compared by their bits: -0 is not 0, and a NaN equals itself. Read through pointers,
+   so that no register format and no fast-math flag touches them. */
+static inline void test_eq_f32(const char *file, int line, const char *what,
+                               const float *a, const float *b) {
+    char     values[128];
+    uint32_t ua, ub;
+    memcpy(&ua, a, 4);
+    memcpy(&ub, b, 4);
+    if (ua == ub) return;
+    snprintf(values, sizeof values, "%.9g (0x%08lx) is not %.9g (0x%08lx)", (double)*a,
+             (unsigned long)ua, (double)*b, (unsigned long)ub);
+    test_fail(file, line, what, values);
+}
+
+static inline void test_eq_f64(const char *file, int line, const char *what,
+                               const double *a, const double *b) {
+    char     values[128];
+    uint64_t ua, ub;
+    memcpy(&ua, a, 8);
+    memcpy(&ub, b, 8);
+    if (ua == ub) return;
+    snprintf(values, sizeof values, "%.17g (0x%016llx) is not %.17g (0x%016llx)", *a,
+             (unsigned long long)ua, *b, (unsigned long long)ub);
+    test_fail(file, line, what, values);
+}
+
+static inline void test_mem(const char *file, int line, const char *what,
+                            const void *a, const void *b, size_t n) {
+    const unsigned char *p = (const unsigned char *)a, *q = (const unsigned char *)b;
+    char                 values[96];
+    size_t               i = 0;
+    if (n == 0 || memcmp(a, b, n) == 0) return;
+    while (p[i] == q[i]) i++;
+    snprintf(values, sizeof values, "byte %lu of %lu: 0x%02x is not 0x%02x", (unsigned long)i,
+             (unsigned long)n, p[i], q[i]);
+    test_fail(file, line, what, values);
+}
+
+#define CHECK(cond) ((cond) ? (void)0 : test_fail(__FILE__, __LINE__, "CHECK(" #cond ")", ""))
+#define CHECK_EQ_U32(a, b) CHECK_EQ_U64(a, b)
+#define CHECK_EQ_U64(a, b) \
+    test_eq_u64(__FILE__, __LINE__, #a " == " #b, (uint64_t)(a), (uint64_t)(b))
+#define CHECK_EQ_INT(a, b) \
+    test_eq_int(__FILE__, __LINE__, #a " == " #b, (long long)(a), (long long)(b))
+#define CHECK_EQ_F32(a, b)                                                 \
+    do {                                                                   \
+        const float test_a = (a), test_b = (b);                            \
+        test_eq_f32(__FILE__, __LINE__, #a " == " #b, &test_a, &test_b);   \
+    } while (0)
+#define CHECK_EQ_F64(a, b)                                                 \
+    do {                                                                   \
+        const double test_a = (a), test_b = (b);                           \
+        test_eq_f64(__FILE__, __LINE__, #a " == " #b, &test_a, &test_b);   \
+    } while (0)
+#define CHECK_MEM(a, b, n) test_mem(__FILE__, __LINE__, "bytes of " #a " == " #b, a, b, n)
+
+#endif
