@@ -1,0 +1,393 @@
+/* pitfalls.c - why mixed precision needs more than replacing float by half
+
+   Five short sections, each with numbers computed here:
+     a  a small update to a weight of 1 is rounded away in fp16 and bf16
+     b  a small gradient becomes zero in fp16, unless the loss is scaled
+     c  without an fp32 master, 1000 updates of 0.0001 do not move a weight; with one they do
+     d  a network that fp16 cannot train without a loss scale; with one it equals fp32
+     e  after -Ofast, the usual test for inf finds none; amp_all_finite does
+
+   Build and run:
+       cc -O2 -I. examples/pitfalls.c -o pitfalls -lm && ./pitfalls
+
+   You should see every section end with "ok": the program checks its own claims and exits with 1
+   if one does not hold. It takes about three seconds, nearly all of them in section d. */
+
+#define AMP_IMPLEMENTATION
+#include "amp.h"
+
+#include <math.h>   /* sinf, sqrtf, fabsf, tanhf */
+#include <stdio.h>
+#include <stdlib.h> /* calloc, free, exit */
+#include <string.h> /* memcpy, strcmp */
+
+static void must(amp_result result) {
+    if (result == AMP_OK) return;
+    fprintf(stderr, "pitfalls: amp.h: %s\n", amp_result_string(result));
+    exit(1);
+}
+
+static int verdict(int ok) {
+    printf("   %s\n\n", ok ? "ok" : "NOT AS CLAIMED");
+    return ok;
+}
+
+/* ------------------------------------------------------------------ a, b, c: single numbers */
+
+static float f16_at(int bits) {
+    amp_f16 h;
+    h.bits = (uint16_t)bits;
+    return amp_f16_to_f32(h);
+}
+
+static float bf16_at(int bits) {
+    amp_bf16 h;
+    h.bits = (uint16_t)bits;
+    return amp_bf16_to_f32(h);
+}
+
+static int section_a(void) {
+    const int   f16_one  = amp_f32_to_f16(1.0f).bits;
+    const int   bf16_one = amp_f32_to_bf16(1.0f).bits;
+    const float f16_sum  = amp_f16_to_f32(amp_f32_to_f16(1.0f + 0.0001f));
+    const float bf16_sum = amp_bf16_to_f32(amp_f32_to_bf16(1.0f + 0.003f));
+    printf("a. A small step away from 1 is lost: the next number is too far\n"
+           "          just below 1    just above 1\n");
+    printf("   fp16   %.11f   %.11f   1 + 0.0001 = %g\n", (double)f16_at(f16_one - 1),
+           (double)f16_at(f16_one + 1), (double)f16_sum);
+    printf("   bf16   %.11f   %.11f   1 + 0.003  = %g\n", (double)bf16_at(bf16_one - 1),
+           (double)bf16_at(bf16_one + 1), (double)bf16_sum);
+    return verdict(f16_sum == 1.0f && bf16_sum == 1.0f);
+}
+
+/* Numbers below half the least fp16 subnormal, 2^-25 = 2.98e-8, are rounded to zero. What lies a
+   little above survives as one or two units, which is far from what it was. */
+static int section_b(void) {
+    static const float grad[3] = {1e-7f, 5e-8f, 2e-8f};
+    amp_scaler scaler;
+    amp_f16    scaled[3];
+    float      plain[3], unscaled[3];
+    int        i, ok = 1;
+    must(amp_scaler_init(&scaler, NULL));
+    for (i = 0; i < 3; i++) {
+        plain[i]  = amp_f16_to_f32(amp_f32_to_f16(grad[i]));
+        scaled[i] = amp_f32_to_f16(amp_scaler_scale_loss(&scaler, grad[i]));
+    }
+    must(amp_scaler_unscale_to(&scaler, unscaled, scaled, AMP_F16, 3));
+    printf("b. fp16 counts in steps of %.3g here: gradients below half of that vanish, those near\n"
+           "   it are coarse. Scaled by %g they survive, and unscaling in fp32 gives them back\n"
+           "   gradient   in fp16      scaled, in fp16, unscaled\n",
+           (double)f16_at(1), (double)scaler.scale);
+    for (i = 0; i < 3; i++) {
+        printf("   %-8.0e   %-10.4g   %.4g\n", (double)grad[i], (double)plain[i],
+               (double)unscaled[i]);
+        if (!(fabsf(unscaled[i] - grad[i]) < 0.0005f * grad[i])) ok = 0;
+    }
+    return verdict(ok && plain[2] == 0.0f);
+}
+
+/* A gradient of -1 and a learning rate of 0.0001, once with the weight itself in fp16 and once
+   with the fp32 master of amp_optimizer, whose fp16 copy moves as soon as it can. */
+static int section_c(void) {
+    amp_f16            weight = amp_f32_to_f16(1.0f), grad = amp_f32_to_f16(-1.0f), model;
+    float              master = 1.0f, alone, copy;
+    amp_optimizer      opt;
+    amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_SGD, .scaler = {
+                               .init_scale = 1.0f, .preset = AMP_PRESET_STATIC}};
+    amp_tensor         tensor = {.n = 1, .weight = &master, .grad = &grad, .grad_type = AMP_F16};
+    int                i;
+    must(amp_optimizer_init(&opt, &desc));
+    must(amp_optimizer_add(&opt, &tensor));
+    must(amp_optimizer_prepare(&opt));
+    for (i = 0; i < 1000; i++) {
+        weight = amp_f32_to_f16(amp_f16_to_f32(weight) - 0.0001f * amp_f16_to_f32(grad));
+        must(amp_optimizer_sgd(&opt, 0.0001f));
+    }
+    memcpy(&model, amp_optimizer_model(&opt, 0), sizeof model);
+    alone = amp_f16_to_f32(weight);
+    copy  = amp_f16_to_f32(model);
+    amp_optimizer_free(&opt);
+    printf("c. A weight of 1 after 1000 updates of +0.0001, which should make it 1.1\n"
+           "   fp16 alone                  %.6f\n"
+           "   fp32 master, its fp16 copy  %.6f, %.6f\n",
+           (double)alone, (double)master, (double)copy);
+    return verdict(alone == 1.0f && fabsf(master - 1.1f) < 0.0005f &&
+                   fabsf(copy - 1.1f) < 0.001f);
+}
+
+/* ------------------------------------------------------------------ d: a network
+
+   A synthesizer: 8 controls (and a constant 1, the bias) -> 32 -> 32 -> 32 -> the 4096 samples of
+   a quiet clip, with tanh between, a small last layer at the start, and the mean squared error
+   over batch and samples. Weights, activations and gradients are really stored in the type; both
+   fp16 runs have fp32 masters and differ in nothing but the loss scale.
+
+   Why fp16 fails without one: the mean divides every error by 256 * 4096 / 2 = 524288. Clips of
+   rms 0.004 (-48 dB of full scale) give output gradients of rms 7.5e-9, below the 2.98e-8 where
+   fp16 rounds to zero; only errors above 0.0156 come through, which are 0.009% at the start. What
+   is zero at the output is zero in every layer and weight gradient, so next to nothing is learned.
+   With the scale, the same gradients have rms 4.9e-4 and all survive but the 0.01% whose errors
+   are next to nothing. Nothing about this is peculiar to clips: in a batch of sixteen RGB images of
+   1024 x 1024, errors of 0.19 flush as these do.
+
+   Plain SGD, because there the size of a gradient matters. Its learning rate looks large because
+   it undoes part of the mean: 1200 is 0.3 per output. AdamW divides by the gradient's size, so it
+   is nearly blind to the scale and hides a partial underflow; a total one, as here, it suffers
+   like SGD (measured at 1e-3: 99.5% of the first loss is left without a scale, 7.3% in fp32). */
+
+enum { BATCH = 256, CONTROLS = 8, HIDDEN = 32, SAMPLES = 4096, LAYERS = 4, STEPS = 25 };
+
+static const size_t width[LAYERS + 1] = {CONTROLS + 1, HIDDEN, HIDDEN, HIDDEN, SAMPLES};
+
+typedef struct tally { double nonzero, flushed, zero, total; } tally; /* counts of gradients */
+
+typedef struct network {
+    amp_dtype     type;             /* of everything that follows but weight and wide     */
+    amp_optimizer opt;
+    float        *weight[LAYERS];   /* the masters                                        */
+    void         *grad[LAYERS];
+    void         *act[LAYERS + 1];  /* act[0] is the input, act[LAYERS] the output        */
+    void         *dact[LAYERS + 1]; /* gradients of these, scaled; dact[0] is not needed  */
+    float        *wide;             /* fp32 results before they are stored in type        */
+    tally         acts, weights;    /* how their gradients were stored, over all steps    */
+} network;
+
+typedef struct report {
+    double   first_loss, loss, act_flushed, weight_zero, first_rms;
+    float    scale;
+    unsigned skipped;
+} report;
+
+static void *allocate(size_t count, size_t size) {
+    void *memory = calloc(count, size);
+    if (memory) return memory;
+    fprintf(stderr, "pitfalls: out of memory: %lu bytes\n", (unsigned long)(count * size));
+    exit(1);
+}
+
+/* Uniform in [-1, 1); the same everywhere. */
+static float uniform(uint32_t *state) {
+    *state = *state * 1664525u + 1013904223u;
+    return (float)(*state >> 8) / 8388608.0f - 1.0f;
+}
+
+/* Clips are sums of eight sines; how loud each is follows from the controls, not quite linearly. */
+static void make_task(float *controls, float *clips) {
+    uint32_t state = 1;
+    size_t   b, i, j;
+    float   *wave = (float *)allocate(CONTROLS * SAMPLES, sizeof *wave);
+    for (i = 0; i < CONTROLS; i++)
+        for (j = 0; j < SAMPLES; j++)
+            wave[i * SAMPLES + j] =
+                0.0033f * sinf(0.00614f * (float)((i + 1) * (i + 2) * j) + (float)i);
+    for (b = 0; b < BATCH; b++) {
+        float *c = controls + b * (CONTROLS + 1), *clip = clips + b * SAMPLES;
+        for (i = 0; i < CONTROLS; i++) c[i] = uniform(&state);
+        c[CONTROLS] = 1.0f;
+        for (i = 0; i < CONTROLS; i++) {
+            const float loud = c[i] + 0.3f * c[(i + 1) % CONTROLS] * c[(i + 3) % CONTROLS];
+            for (j = 0; j < SAMPLES; j++) clip[j] += loud * wave[i * SAMPLES + j];
+        }
+    }
+    free(wave);
+}
+
+static void net_init(network *net, amp_dtype type, amp_preset preset, float init_scale) {
+    const amp_optimizer_desc desc = {.dtype = type, .kind = AMP_KIND_SGD, .scaler = {
+                                     .init_scale = init_scale, .preset = preset}};
+    const size_t size  = amp_dtype_size(type);
+    uint32_t     state = 7;
+    size_t       l, i;
+    memset(net, 0, sizeof *net);
+    net->type = type;
+    net->wide = (float *)allocate(BATCH * SAMPLES, sizeof(float));
+    must(amp_optimizer_init(&net->opt, &desc));
+    for (l = 0; l <= LAYERS; l++) {
+        net->act[l]  = allocate(BATCH * width[l], size);
+        net->dact[l] = allocate(BATCH * width[l], size);
+    }
+    for (l = 0; l < LAYERS; l++) {
+        const float  bound = l + 1 < LAYERS ? 1.7f / sqrtf((float)width[l]) : 0.0005f;
+        const size_t n     = width[l] * width[l + 1];
+        amp_tensor   tensor = {.n = n, .grad_type = type};
+        tensor.weight = net->weight[l] = (float *)allocate(n, sizeof(float));
+        tensor.grad   = net->grad[l]   = allocate(n, size);
+        for (i = 0; i < n; i++) net->weight[l][i] = bound * uniform(&state);
+        must(amp_optimizer_add(&net->opt, &tensor));
+    }
+    must(amp_optimizer_prepare(&net->opt));
+}
+
+static void net_free(network *net) {
+    int l;
+    amp_optimizer_free(&net->opt);
+    for (l = 0; l < LAYERS; l++) {
+        free(net->weight[l]);
+        free(net->grad[l]);
+    }
+    for (l = 0; l <= LAYERS; l++) {
+        free(net->act[l]);
+        free(net->dact[l]);
+    }
+    free(net->wide);
+}
+
+/* Store n fp32 results as gradients and count which of them became zero by that. */
+static void store_grad(network *net, void *dst, size_t n, tally *t) {
+    float  stored[1024];
+    size_t at, i;
+    for (at = 0; at < n; at += 1024) {
+        const size_t part = n - at < 1024 ? n - at : 1024;
+        char        *to   = (char *)dst + at * amp_dtype_size(net->type);
+        must(amp_cast(to, net->type, net->wide + at, AMP_F32, part));
+        must(amp_cast(stored, AMP_F32, to, net->type, part));
+        for (i = 0; i < part; i++) {
+            const int nonzero = net->wide[at + i] != 0.0f, zero = stored[i] == 0.0f;
+            t->nonzero += nonzero;
+            t->flushed += nonzero && zero;
+            t->zero    += zero;
+        }
+    }
+    t->total += (double)n;
+}
+
+static void forward(network *net, const float *controls) {
+    int    l;
+    size_t i;
+    must(amp_cast(net->act[0], net->type, controls, AMP_F32, BATCH * width[0]));
+    for (l = 0; l < LAYERS; l++) {
+        const int    last = l == LAYERS - 1;
+        const size_t n    = BATCH * width[l + 1];
+        must(amp_gemm(NULL, 0, 0, BATCH, width[l + 1], width[l], 1.0f, net->act[l], net->type, 0,
+                      amp_optimizer_model(&net->opt, l), net->type, 0, 0.0f,
+                      last ? net->act[l + 1] : net->wide, last ? net->type : AMP_F32, 0));
+        if (last) break;
+        for (i = 0; i < n; i++) net->wide[i] = tanhf(net->wide[i]);
+        must(amp_cast(net->act[l + 1], net->type, net->wide, AMP_F32, n));
+    }
+}
+
+/* The mean squared error; its gradient, times the loss scale, goes to the output's. */
+static double loss_and_gradient(network *net, const float *clips, double *rms) {
+    const size_t n     = (size_t)BATCH * SAMPLES;
+    const float  dloss = 2.0f / (float)n * amp_optimizer_loss_scale(&net->opt);
+    double       sum   = 0.0;
+    size_t       i;
+    must(amp_cast(net->wide, AMP_F32, net->act[LAYERS], net->type, n));
+    for (i = 0; i < n; i++) {
+        const float error = net->wide[i] - clips[i];
+        sum += (double)error * (double)error;
+        net->wide[i] = dloss * error;
+    }
+    store_grad(net, net->dact[LAYERS], n, &net->acts);
+    *rms = 2.0 / (double)n * sqrt(sum / (double)n);
+    return sum / (double)n;
+}
+
+static void backward(network *net) {
+    float  h[HIDDEN];
+    size_t b, i;
+    int    l;
+    for (l = LAYERS - 1; l >= 0; l--) {
+        must(amp_gemm(NULL, 1, 0, width[l], width[l + 1], BATCH, 1.0f, net->act[l], net->type, 0,
+                      net->dact[l + 1], net->type, 0, 0.0f, net->wide, AMP_F32, 0));
+        store_grad(net, net->grad[l], width[l] * width[l + 1], &net->weights);
+        if (l == 0) break;
+        must(amp_gemm(NULL, 0, 1, BATCH, width[l], width[l + 1], 1.0f, net->dact[l + 1], net->type,
+                      0, amp_optimizer_model(&net->opt, l), net->type, 0, 0.0f, net->wide, AMP_F32,
+                      0));
+        for (b = 0; b < BATCH; b++) {
+            const char *row = (const char *)net->act[l] + b * HIDDEN * amp_dtype_size(net->type);
+            must(amp_cast(h, AMP_F32, row, net->type, HIDDEN));
+            for (i = 0; i < HIDDEN; i++) net->wide[b * HIDDEN + i] *= 1.0f - h[i] * h[i];
+        }
+        store_grad(net, net->dact[l], BATCH * width[l], &net->acts);
+    }
+}
+
+static report train(const char *name, amp_dtype type, amp_preset preset, float init_scale,
+                    const float *controls, const float *clips) {
+    network    net;
+    report     r;
+    amp_status status;
+    double     rms;
+    int        step;
+    net_init(&net, type, preset, init_scale);
+    forward(&net, controls);
+    r.first_loss = r.loss = loss_and_gradient(&net, clips, &r.first_rms);
+    for (step = 0; step < STEPS; step++) {
+        backward(&net);
+        must(amp_optimizer_sgd(&net.opt, 1200.0f));
+        forward(&net, controls);
+        r.loss = loss_and_gradient(&net, clips, &rms);
+    }
+    must(amp_optimizer_status(&net.opt, &status));
+    r.scale       = status.loss_scale;
+    r.skipped     = (unsigned)status.skipped;
+    r.act_flushed = 100.0 * net.acts.flushed / net.acts.nonzero;
+    r.weight_zero = 100.0 * net.weights.zero / net.weights.total;
+    net_free(&net);
+    printf("   %-14s %.4e %.4e %6.1f%% %9.2f%% %9.2f%% %8u %8g\n", name, r.first_loss, r.loss,
+           100.0 * r.loss / r.first_loss, r.act_flushed, r.weight_zero, r.skipped,
+           (double)r.scale);
+    return r;
+}
+
+static int section_d(void) {
+    float *controls = (float *)allocate(BATCH * (CONTROLS + 1), sizeof(float));
+    float *clips    = (float *)allocate(BATCH * SAMPLES, sizeof(float));
+    report full, unscaled, scaled;
+    make_task(controls, clips);
+    printf("d. A network with 4096 outputs, %d steps of SGD. Lost: activation gradients that are\n"
+           "   not zero in fp32 and zero as stored. Zero: weight gradients that are zero.\n"
+           "                  first loss last loss    left       lost       zero  skipped    "
+           "scale\n", STEPS);
+    full     = train("fp32", AMP_F32, AMP_PRESET_STATIC, 1.0f, controls, clips);
+    unscaled = train("fp16, scale 1", AMP_F16, AMP_PRESET_STATIC, 1.0f, controls, clips);
+    scaled   = train("fp16, dynamic", AMP_F16, AMP_PRESET_DEFAULT, 0.0f, controls, clips);
+    printf("   output gradients at the start: rms %.2g; fp16 keeps what is above %.3g\n",
+           full.first_rms, (double)(0.5f * f16_at(1)));
+    free(controls);
+    free(clips);
+    return verdict(full.loss < 0.3 * full.first_loss && unscaled.loss > 0.97 * full.first_loss &&
+                   fabs(scaled.loss - full.loss) < 0.01 * full.loss &&
+                   unscaled.act_flushed > 99.0 && scaled.act_flushed < 1.0);
+}
+
+/* ------------------------------------------------------------------ e: finding an inf
+
+   Compilers may assume under -Ofast that no number is inf or NaN. isfinite(x), and the x - x that
+   stands for it here, are then constants; a loss scaler built on them never skips a step. */
+static int section_e(void) {
+    static const uint32_t inf_bits = 0x7f800000u;
+    float grad[5] = {0.5f, -1.0f, 0.0f, 2.0f, 0.25f};
+    int   i, usual = 1, amp;
+    memcpy(&grad[3], &inf_bits, sizeof inf_bits);
+    for (i = 0; i < 5; i++)
+        if (!(grad[i] - grad[i] == 0.0f)) usual = 0;
+    amp = amp_all_finite(grad, AMP_F32, 5);
+    printf("e. One of five gradients is inf. x - x == 0 finds %s, amp_all_finite finds %s\n",
+           usual ? "nothing (fast-math)" : "it", amp ? "nothing" : "it");
+    return verdict(!amp);
+}
+
+int main(int argc, char **argv) {
+    int ok;
+    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
+        printf("usage: pitfalls\n"
+               "Shows, with numbers computed here, why mixed precision needs masters and a loss\n"
+               "scale. Takes no options. Exits with 1 if one of its claims does not hold.\n");
+        return 0;
+    }
+    if (argc > 1) {
+        fprintf(stderr, "pitfalls: unknown option '%s'; run it without any, or with --help\n",
+                argv[1]);
+        return 2;
+    }
+    ok = section_a();
+    ok &= section_b();
+    ok &= section_c();
+    ok &= section_d();
+    ok &= section_e();
+    return ok ? 0 : 1;
+}
