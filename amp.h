@@ -1221,6 +1221,7 @@ static void *ampi_to(void *base, amp_dtype type, size_t i) {
         size_t  i;                                                                             \
         for (i = 0; i + W <= n; i += W)                                                        \
             ampi_put##S(dst, i, ampi_unscaled##S(grads, type, i, f));                          \
+        ampi_done##S();                                                                        \
         if (i < n)                                                                             \
             ampi_unscale_loop(ampi_to(dst, AMP_F32, i), ampi_at(grads, type, i), type, n - i,  \
                               factor);                                                         \
@@ -1255,6 +1256,7 @@ static void *ampi_to(void *base, amp_dtype type, size_t i) {
             ampi_put##S(v, i, vi);                                                             \
             if (model) ampi_put_as##S(model, model_type, i, pi);                               \
         }                                                                                      \
+        ampi_done##S();                                                                        \
         if (i < n)                                                                             \
             ampi_adamw_loop(rates, ampi_at(grads, type, i), type, factor,                      \
                             ampi_to(p, AMP_F32, i), ampi_to(m, AMP_F32, i),                    \
@@ -1276,6 +1278,7 @@ static void *ampi_to(void *base, amp_dtype type, size_t i) {
             if (m) ampi_put##S(m, i, mi);                                                      \
             if (model) ampi_put_as##S(model, model_type, i, pi);                               \
         }                                                                                      \
+        ampi_done##S();                                                                        \
         if (i < n)                                                                             \
             ampi_sgd_loop(rates, ampi_at(grads, type, i), type, factor,                        \
                           ampi_to(p, AMP_F32, i), ampi_to(m, AMP_F32, i),                      \
@@ -1284,6 +1287,7 @@ static void *ampi_to(void *base, amp_dtype type, size_t i) {
 
 /* Plain C: vectors of one. */
 
+AMPI_FN void  ampi_done(void) {}
 AMPI_FN float ampi_splat(float x) { return x; }
 AMPI_FN float ampi_get(const void *base, size_t i) { return ampi_load_f32(base, i); }
 AMPI_FN void  ampi_put(void *base, size_t i, float x) { ampi_store_f32(base, i, x); }
@@ -1395,6 +1399,9 @@ AMPI_AVX2 __m128i ampi_narrow_avx2(__m256 x, amp_dtype type) {
     return ampi_bf16_avx2(_mm256_castps_si256(x));
 }
 
+/* Before SSE code runs again, ours or the host's: it would crawl beside dirty upper halves. */
+AMPI_AVX2 void ampi_done_avx2(void) { _mm256_zeroupper(); }
+
 AMPI_AVX2 __m256 ampi_splat_avx2(float x) { return _mm256_set1_ps(x); }
 AMPI_AVX2 __m256 ampi_get_avx2(const void *base, size_t i) {
     return _mm256_loadu_ps((const float *)ampi_at(base, AMP_F32, i));
@@ -1430,6 +1437,7 @@ AMPI_AVX2 void ampi_from_f32_avx2(void *dst, amp_dtype type, const void *src, si
         else _mm_storeu_si128((__m128i *)ampi_to(dst, type, i), h);
     }
     if (stream) _mm_sfence();
+    ampi_done_avx2();
     ampi_from_f32(ampi_to(dst, type, i), type, ampi_at(src, AMP_F32, i), n - i, 0);
 }
 
@@ -1443,6 +1451,7 @@ AMPI_AVX2 void ampi_to_f32_avx2(void *dst, const void *src, amp_dtype type, size
         else ampi_put_avx2(dst, i, x);
     }
     if (stream) _mm_sfence();
+    ampi_done_avx2();
     ampi_to_f32(ampi_to(dst, AMP_F32, i), ampi_at(src, type, i), type, n - i, 0);
 }
 
@@ -1493,6 +1502,7 @@ AMPI_AVX2 uint32_t ampi_check_avx2(const void *x, amp_dtype type, size_t n, floa
             *zeros += z16[k];
         }
     }
+    ampi_done_avx2();
     rest = ampi_check(ampi_at(x, type, i), type, n - i, lanes ? lanes + i % AMPI_LANES : NULL,
                       zeros);
     return rest > largest ? rest : largest;
@@ -1542,6 +1552,7 @@ AMPI_AVX512 __m256i ampi_narrow_avx512(__m512 x, amp_dtype type) {
     return ampi_bf16_avx512(_mm512_castps_si512(x));
 }
 
+AMPI_AVX512 void   ampi_done_avx512(void) { _mm256_zeroupper(); }
 AMPI_AVX512 __m512 ampi_splat_avx512(float x) { return _mm512_set1_ps(x); }
 AMPI_AVX512 __m512 ampi_get_avx512(const void *base, size_t i) {
     return _mm512_loadu_ps(ampi_at(base, AMP_F32, i));
@@ -1578,6 +1589,7 @@ AMPI_AVX512 void ampi_from_f32_avx512(void *dst, amp_dtype type, const void *src
         else _mm256_storeu_si256((__m256i *)ampi_to(dst, type, i), h);
     }
     if (stream) _mm_sfence();
+    ampi_done_avx512();
     ampi_from_f32(ampi_to(dst, type, i), type, ampi_at(src, AMP_F32, i), n - i, 0);
 }
 
@@ -1591,6 +1603,7 @@ AMPI_AVX512 void ampi_to_f32_avx512(void *dst, const void *src, amp_dtype type, 
         else ampi_put_avx512(dst, i, x);
     }
     if (stream) _mm_sfence();
+    ampi_done_avx512();
     ampi_to_f32(ampi_to(dst, AMP_F32, i), ampi_at(src, type, i), type, n - i, 0);
 }
 
@@ -1635,6 +1648,7 @@ AMPI_AVX512 uint32_t ampi_check_avx512(const void *x, amp_dtype type, size_t n, 
         }
     }
     *zeros += none;
+    ampi_done_avx512();
     rest = ampi_check(ampi_at(x, type, i), type, n - i, lanes ? lanes + i % AMPI_LANES : NULL,
                       zeros);
     return rest > largest ? rest : largest;
@@ -1664,6 +1678,7 @@ AMPI_FN float32x4_t ampi_sqrt_neon(float32x4_t a) {
 }
 AMPI_FORMULAS(AMPI_FN, float32x4_t, _neon)
 
+AMPI_FN void        ampi_done_neon(void) {}
 AMPI_FN float32x4_t ampi_splat_neon(float x) { return vdupq_n_f32(x); }
 AMPI_FN float32x4_t ampi_get_neon(const void *base, size_t i) {
     return vreinterpretq_f32_u8(vld1q_u8((const uint8_t *)ampi_at(base, AMP_F32, i)));
@@ -3386,16 +3401,20 @@ enum {
     AMPI_STRIP_N = 8
 };
 
-/* Pack rows x cols elements of a matrix, element (r, c) at base[r * rs + c * cs], transposed into
-   dst[c * stride + r], with rows padded by zeros. The strided side is the caller's choice. */
+/* Pack rows x cols elements of a matrix, (r, c) at base[start + r * rs + c * cs], transposed
+   into dst[c * stride + r], with rows padded by zeros. One of rs and cs is 1: casts go along it. */
 static void ampi_pack(float *dst, size_t stride, const void *base, amp_dtype type, size_t start,
                       size_t rows, size_t cols, size_t rs, size_t cs) {
+    float  line[AMPI_TILE_K];
     size_t r, c;
-    for (c = 0; c < cols; c++) {
-        for (r = 0; r < rows; r++)
-            dst[c * stride + r] =
-                ampi_f32_from_bits(ampi_load(base, type, start + r * rs + c * cs));
-        for (; r < stride; r++) dst[c * stride + r] = 0.0f;
+    for (c = 0; rs == 1 && c < cols; c++) {
+        ampi_cast(dst + c * stride, AMP_F32, ampi_at(base, type, start + c * cs), type, rows);
+        for (r = rows; r < stride; r++) dst[c * stride + r] = 0.0f;
+    }
+    for (r = 0; rs != 1 && r < stride; r++) {
+        if (r < rows) ampi_cast(line, AMP_F32, ampi_at(base, type, start + r * rs), type, cols);
+        else memset(line, 0, cols * sizeof *line);
+        for (c = 0; c < cols; c++) dst[c * stride + r] = line[c];
     }
 }
 
@@ -3447,14 +3466,13 @@ static AMPI_NOINLINE void ampi_gemm_tile(const amp_gemm_args *g, size_t i, size_
         ampi_multiply(acc, a, b, m, n, k);
     }
     for (r = 0; r < m; r++) {
-        const size_t row = (i + r) * g->ldc + j;
-        for (c = 0; c < n; c++) {
-            float x = g->alpha * acc[r * AMPI_TILE_N + c];
-            if (!product) x = 0.0f;
-            if (reads_c)
-                x += g->beta * ampi_f32_from_bits(ampi_load(g->c, g->c_type, row + c));
-            ampi_store(g->c, g->c_type, row + c, ampi_bits_of_f32(x));
-        }
+        void  *row = ampi_to(g->c, g->c_type, (i + r) * g->ldc + j);
+        float *sum = acc + r * AMPI_TILE_N;
+        float  old[AMPI_TILE_N];
+        for (c = 0; product && c < n; c++) sum[c] *= g->alpha;
+        if (reads_c) ampi_cast(old, AMP_F32, row, g->c_type, n);
+        for (c = 0; reads_c && c < n; c++) sum[c] += g->beta * old[c];
+        ampi_cast(row, g->c_type, sum, AMP_F32, n);
     }
 }
 
