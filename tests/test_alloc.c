@@ -1,0 +1,675 @@
+/* test_alloc.c - who allocates, when, and what happens when memory or a backend fails. */
+
+#define AMP_IMPLEMENTATION
+#include "amp.h"
+#include "test.h"
+
+/* --------------------------------------------------- an allocator that counts, and may fail */
+
+enum { MAX_BLOCKS = 64, FOREVER = 1 << 30 };
+
+typedef struct heap {
+    int    calls, frees, live, strangers; /* strangers: freed but not ours         */
+    int    fail_from, fail_count;         /* calls [fail_from, + fail_count) fail  */
+    size_t largest;                       /* bytes asked for in one call           */
+    int    poison;                        /* byte that memory is filled with       */
+    void  *block[MAX_BLOCKS];
+} heap;
+
+static void *heap_alloc(size_t num_bytes, void *user_data) {
+    heap *h    = (heap *)user_data;
+    int   call = ++h->calls, i;
+    void *memory;
+    if (num_bytes > h->largest) h->largest = num_bytes;
+    if (h->fail_from && call >= h->fail_from && call - h->fail_from < h->fail_count) return NULL;
+    if (num_bytes > ((size_t)1 << 30)) return NULL;
+    memory = malloc(num_bytes);
+    if (!memory) return NULL;
+    memset(memory, h->poison, num_bytes);
+    for (i = 0; i < MAX_BLOCKS && h->block[i]; i++) {}
+    CHECK(i < MAX_BLOCKS);
+    h->block[i] = memory;
+    h->live++;
+    return memory;
+}
+
+static void heap_free(void *memory, void *user_data) {
+    heap *h = (heap *)user_data;
+    int   i;
+    h->frees++;
+    for (i = 0; i < MAX_BLOCKS && h->block[i] != memory; i++) {}
+    if (i == MAX_BLOCKS || !memory) {
+        h->strangers++;
+        return;
+    }
+    h->block[i] = NULL;
+    h->live--;
+    free(memory);
+}
+
+static heap the_heap;
+
+static amp_optimizer_desc heap_desc(amp_kind kind) {
+    amp_optimizer_desc desc;
+    memset(&desc, 0, sizeof desc);
+    memset(&the_heap, 0, sizeof the_heap);
+    the_heap.poison          = 0x3c;
+    desc.dtype               = AMP_F16;
+    desc.kind                = kind;
+    desc.momentum            = 0.9;
+    desc.allocator.alloc_fn  = heap_alloc;
+    desc.allocator.free_fn   = heap_free;
+    desc.allocator.user_data = &the_heap;
+    return desc;
+}
+
+static void all_freed(void) {
+    CHECK_EQ_INT(the_heap.live, 0);
+    CHECK_EQ_INT(the_heap.strangers, 0);
+}
+
+/* ------------------------------------------------------------ tensors in memory of the test */
+
+enum { SINGLES = 100, PARTS = 60, LENGTH = 9, TOTAL = SINGLES + PARTS };
+
+static float weights[TOTAL * LENGTH], grads[TOTAL * LENGTH];
+
+static void reset_tensors(void) {
+    size_t i;
+    for (i = 0; i < TOTAL * LENGTH; i++) {
+        weights[i] = (float)(int)(i * 37 % 64) * 0.03125f - 1.0f;
+        grads[i]   = (float)(int)(i * 53 % 128) * 1024.0f - 65536.0f;
+    }
+}
+
+static amp_tensor tensor_at(size_t i) {
+    amp_tensor t;
+    memset(&t, 0, sizeof t);
+    t.n      = LENGTH;
+    t.weight = weights + i * LENGTH;
+    t.grad   = grads + i * LENGTH;
+    return t;
+}
+
+/* FNV-1a over masters, model copies and step count. */
+static uint64_t digest_of(const amp_optimizer *opt, size_t count) {
+    uint64_t h = 1469598103934665603ull;
+    size_t   i, j;
+    for (i = 0; i < count; i++) {
+        const unsigned char *p = (const unsigned char *)amp_optimizer_master(opt, (int)i);
+        const unsigned char *q = (const unsigned char *)amp_optimizer_model(opt, (int)i);
+        for (j = 0; j < LENGTH * 4; j++) h = (h ^ p[j]) * 1099511628211ull;
+        for (j = 0; j < LENGTH * 2; j++) h = (h ^ q[j]) * 1099511628211ull;
+    }
+    return (h ^ amp_optimizer_gate(opt)->step) * 1099511628211ull;
+}
+
+static amp_result add_parts(amp_optimizer *opt) {
+    amp_tensor whole = tensor_at(SINGLES), parts[PARTS];
+    size_t     i;
+    whole.n = PARTS * LENGTH;
+    memset(parts, 0, sizeof parts);
+    for (i = 0; i < PARTS; i++) parts[i].n = LENGTH;
+    return amp_optimizer_add_flat(opt, &whole, parts, PARTS);
+}
+
+/* Call again what ran out of memory; returns how often it did. */
+static int steps_of(amp_optimizer *opt, int *give_up) {
+    amp_tensor t;
+    amp_result result;
+    int        failures = 0;
+    size_t     i;
+    for (i = 0; i < SINGLES + 2; i++) {
+        int tries;
+        for (tries = 0; tries < 2; tries++) {
+            if (i < SINGLES) {
+                t      = tensor_at(i);
+                result = amp_optimizer_add(opt, &t);
+            } else {
+                result = i == SINGLES ? add_parts(opt) : amp_optimizer_prepare(opt);
+            }
+            if (result == AMP_OK) break;
+            CHECK_EQ_INT(result, AMP_ERROR_OUT_OF_MEMORY);
+            failures++;
+            if (*give_up) return failures;
+        }
+        if (result != AMP_OK) return failures;
+    }
+    *give_up = 0;
+    return failures;
+}
+
+/* ================================================================================= failing */
+
+TEST(fails_once, "law 9: an allocation that fails is AMP_ERROR_OUT_OF_MEMORY and changes nothing: "
+                 "the same call succeeds the next time, with the same results") {
+    static const amp_kind kinds[] = {AMP_KIND_ADAMW, AMP_KIND_SGD};
+    size_t                k;
+    for (k = 0; k < 2; k++) {
+        amp_optimizer_desc desc   = heap_desc(kinds[k]);
+        uint64_t           wanted = 0;
+        int                fail, failures = 1, step, give_up;
+        for (fail = 0; failures > 0; fail++) {
+            amp_optimizer opt;
+            desc                = heap_desc(kinds[k]);
+            the_heap.fail_from  = fail;
+            the_heap.fail_count = 1;
+            reset_tensors();
+            CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+            give_up  = 0;
+            failures = steps_of(&opt, &give_up);
+            CHECK(amp_optimizer_master(&opt, TOTAL - 1) == weights + (TOTAL - 1) * LENGTH);
+            CHECK(amp_optimizer_master(&opt, TOTAL) == NULL);
+            for (step = 0; step < 3; step++)
+                CHECK_EQ_INT(kinds[k] == AMP_KIND_ADAMW ? amp_optimizer_adamw(&opt, 0.1f)
+                                                        : amp_optimizer_sgd(&opt, 0.1f),
+                             AMP_OK);
+            if (fail == 0) {
+                wanted   = digest_of(&opt, TOTAL);
+                failures = 1; /* the first run has none: go on */
+            } else {
+                CHECK(failures <= 1);
+                CHECK_EQ_U64(digest_of(&opt, TOTAL), wanted);
+            }
+            amp_optimizer_free(&opt);
+            all_freed();
+        }
+        CHECK(fail >= 5); /* two tables and two arenas at least */
+    }
+}
+
+TEST(fails_forever, "law 9: with no more memory from any call on, freeing gives everything back") {
+    amp_optimizer_desc desc = heap_desc(AMP_KIND_ADAMW);
+    int                fail, failures = 1, give_up;
+    for (fail = 1; failures > 0; fail++) {
+        amp_optimizer opt;
+        desc                = heap_desc(AMP_KIND_ADAMW);
+        the_heap.fail_from  = fail;
+        the_heap.fail_count = FOREVER;
+        CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+        give_up  = 1;
+        failures = steps_of(&opt, &give_up);
+        amp_optimizer_free(&opt);
+        all_freed();
+        CHECK_EQ_INT(the_heap.frees, fail - 1 < the_heap.calls ? fail - 1 : the_heap.calls);
+    }
+    CHECK(fail >= 6);
+}
+
+/* ================================================================================ counting */
+
+TEST(when, "contract: prepare is the only allocation; add allocates only beyond "
+           "AMP_INLINE_TENSORS; law 8: a step does no allocation") {
+    static const amp_kind kinds[] = {AMP_KIND_OWN, AMP_KIND_ADAMW, AMP_KIND_SGD};
+    size_t                k;
+    for (k = 0; k < 3; k++) {
+        amp_optimizer_desc desc = heap_desc(kinds[k]);
+        amp_optimizer      opt;
+        amp_status         status;
+        amp_stats          stats;
+        amp_tensor         t;
+        int                calls, step;
+        size_t             i;
+        reset_tensors();
+        CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+        for (i = 0; i < AMP_INLINE_TENSORS; i++) {
+            t = tensor_at(i);
+            CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+        }
+        CHECK_EQ_INT(the_heap.calls, 0);
+        CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+        calls = the_heap.calls;
+        CHECK(calls > 0);
+        for (step = 0; step < 100; step++) {
+            const uint32_t inf_or_one = step % 10 == 9 ? 0x7f800000u : 0x3f800000u;
+            memcpy(&grads[5], &inf_or_one, 4);
+            if (kinds[k] == AMP_KIND_ADAMW) amp_optimizer_adamw(&opt, 0.1f);
+            else if (kinds[k] == AMP_KIND_SGD) amp_optimizer_sgd(&opt, 0.1f);
+            else {
+                amp_optimizer_begin_step(&opt);
+                amp_optimizer_end_step(&opt);
+            }
+            CHECK_EQ_INT(amp_optimizer_status(&opt, &status), AMP_OK);
+            CHECK_EQ_INT(amp_optimizer_stats(&opt, 0, &stats), AMP_OK);
+            amp_optimizer_loss_scale(&opt);
+            CHECK_EQ_INT(amp_optimizer_rebind(&opt, 1, weights + LENGTH, NULL), AMP_OK);
+        }
+        CHECK_EQ_U64(status.skipped, 10);
+        CHECK_EQ_INT(the_heap.calls, calls);
+        CHECK_EQ_INT(the_heap.frees, 0);
+        amp_optimizer_free(&opt);
+        CHECK_EQ_INT(the_heap.frees, calls); /* each block once */
+        all_freed();
+        amp_optimizer_free(&opt); /* twice is once */
+        CHECK_EQ_INT(the_heap.frees, calls);
+    }
+}
+
+TEST(errors_allocate_nothing, "law 9: what is refused allocates nothing") {
+    amp_optimizer_desc desc = heap_desc(AMP_KIND_ADAMW), bad = desc;
+    amp_optimizer      opt;
+    amp_tensor         t = tensor_at(0);
+    int                calls;
+    memset(&opt, 0, sizeof opt);
+    bad.max_norm = -1.0f;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &bad), AMP_ERROR_INVALID_CONFIG);
+    amp_optimizer_free(&opt);
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+    t.weight = NULL;
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(the_heap.calls, 0);
+    t = tensor_at(0);
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    calls = the_heap.calls;
+    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_ERROR_PREPARED);
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_ERROR_PREPARED);
+    CHECK_EQ_INT(the_heap.calls, calls);
+    amp_optimizer_free(&opt);
+    all_freed();
+}
+
+TEST(default_allocator, "contract: allocator zero: malloc and free") {
+    amp_optimizer opt;
+    amp_tensor    t;
+    size_t        i;
+    reset_tensors();
+    CHECK_EQ_INT(amp_optimizer_init(&opt, NULL), AMP_OK);
+    for (i = 0; i < SINGLES; i++) {
+        t = tensor_at(i);
+        CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    }
+    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK(amp_optimizer_begin_step(&opt));
+    CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
+    amp_optimizer_free(&opt);
+}
+
+TEST(any_memory, "contract: memory from the allocator may hold anything") {
+    static const amp_kind kinds[]   = {AMP_KIND_OWN, AMP_KIND_ADAMW, AMP_KIND_SGD};
+    static const int      poisons[] = {0, 0x3c, 0xff};
+    size_t                k, p;
+    for (k = 0; k < 3; k++) {
+        uint64_t digest[3];
+        for (p = 0; p < 3; p++) {
+            amp_optimizer_desc desc    = heap_desc(kinds[k]);
+            int                give_up = 0, step;
+            amp_optimizer      opt;
+            amp_status         status;
+            amp_stats          stats;
+            the_heap.poison = poisons[p];
+            reset_tensors();
+            CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+            CHECK_EQ_INT(steps_of(&opt, &give_up), 0);
+            CHECK_EQ_INT(amp_optimizer_status(&opt, &status), AMP_OK);
+            CHECK_EQ_U64(status.steps + status.skipped + status.did_step + status.found_inf, 0);
+            CHECK_EQ_F64(status.norm, 0.0);
+            CHECK_EQ_F32(status.clip_factor, 1.0f);
+            CHECK_EQ_INT(amp_optimizer_stats(&opt, 3, &stats), AMP_OK);
+            CHECK_EQ_U64(stats.nonfinite, 0);
+            for (step = 0; step < 3; step++) {
+                if (kinds[k] == AMP_KIND_ADAMW) amp_optimizer_adamw(&opt, 0.1f);
+                else if (kinds[k] == AMP_KIND_SGD) amp_optimizer_sgd(&opt, 0.1f);
+                else {
+                    CHECK(amp_optimizer_begin_step(&opt));
+                    weights[7] -= amp_optimizer_grad(&opt, 0)[7];
+                    CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
+                }
+            }
+            digest[p] = digest_of(&opt, TOTAL);
+            CHECK_EQ_U64(digest[p], digest[0]);
+            amp_optimizer_free(&opt);
+            all_freed();
+        }
+    }
+}
+
+TEST(free_safe, "manual: free is safe on NULL, on a zeroed object, before prepare and twice; the "
+                "object can be used again") {
+    amp_optimizer_desc desc = heap_desc(AMP_KIND_SGD);
+    amp_optimizer      opt;
+    amp_tensor         t = tensor_at(0);
+    int                round;
+    reset_tensors();
+    amp_optimizer_free(NULL);
+    memset(&opt, 0, sizeof opt);
+    amp_optimizer_free(&opt);
+    for (round = 0; round < 3; round++) {
+        CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+        if (round > 0) CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+        if (round > 1) CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+        amp_optimizer_free(&opt);
+        amp_optimizer_free(&opt);
+        CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_ERROR_BAD_STATE);
+    }
+    all_freed();
+}
+
+TEST(failed_init, "law 9: an init that fails changes nothing: a zeroed object may still be freed, "
+                  "and one in use goes on") {
+    amp_optimizer_desc desc = heap_desc(AMP_KIND_SGD), bad = desc;
+    amp_optimizer      zeroed, used;
+    amp_tensor         t = tensor_at(0);
+    reset_tensors();
+    bad.max_norm = -1.0f;
+    memset(&zeroed, 0, sizeof zeroed);
+    CHECK_EQ_INT(amp_optimizer_init(&zeroed, &bad), AMP_ERROR_INVALID_CONFIG);
+    amp_optimizer_free(&zeroed);
+    CHECK_EQ_INT(amp_optimizer_init(&used, &desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(&used, &t), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_prepare(&used), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_init(&used, &bad), AMP_ERROR_INVALID_CONFIG);
+    CHECK_EQ_INT(amp_optimizer_sgd(&used, 0.1f), AMP_OK);
+    CHECK_EQ_INT(the_heap.frees, 0);
+    amp_optimizer_free(&used);
+    all_freed();
+}
+
+/* ============================================================================ sizes too large */
+
+TEST(too_large, "law 11: sizes that do not fit size_t are AMP_ERROR_TOO_LARGE, not a small block") {
+    const size_t       most = SIZE_MAX / 64;
+    amp_optimizer_desc desc = heap_desc(AMP_KIND_OWN);
+    amp_optimizer      opt;
+    amp_tensor         t;
+    size_t             count, i;
+    for (count = 1; count <= 200; count++) {
+        CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+        for (i = 0; i < count; i++) {
+            t      = tensor_at(0);
+            t.n    = most; /* is never touched: there is no memory for its copy */
+            t.grad = NULL;
+            CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+        }
+        the_heap.largest = 0;
+        if (count < 15) CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_ERROR_OUT_OF_MEMORY);
+        else if (count > 16) CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_ERROR_TOO_LARGE);
+        if (count < 15) CHECK(the_heap.largest >= count * 2 * most);
+        amp_optimizer_free(&opt);
+        all_freed();
+    }
+}
+
+/* 15 tensors of the largest size and one of n; 44 more of the largest size, with a model copy of
+   their own (so that none is made) or without. */
+static amp_result prepare_huge(size_t n, int own_model) {
+    amp_optimizer_desc desc = heap_desc(AMP_KIND_OWN);
+    amp_optimizer      opt;
+    amp_result         result;
+    int                i;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+    for (i = 0; i < 60; i++) {
+        amp_tensor t = tensor_at(0);
+        t.grad       = NULL;
+        t.n          = i == 15 ? n : SIZE_MAX / 64;
+        if (i > 15 && own_model) t.model = weights;
+        CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    }
+    result = amp_optimizer_prepare(&opt);
+    amp_optimizer_free(&opt);
+    all_freed();
+    return result;
+}
+
+TEST(too_large_edge, "law 11: also when the sum meets the limit within the last few bytes") {
+    size_t fits = 1, exceeds = SIZE_MAX / 64;
+    CHECK_EQ_INT(prepare_huge(fits, 1), AMP_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ_INT(prepare_huge(exceeds, 1), AMP_ERROR_TOO_LARGE);
+    while (exceeds - fits > 1) {
+        const size_t n = fits + (exceeds - fits) / 2;
+        if (prepare_huge(n, 1) == AMP_ERROR_TOO_LARGE) exceeds = n;
+        else fits = n;
+    }
+    CHECK_EQ_INT(prepare_huge(fits, 0), AMP_ERROR_TOO_LARGE);
+    CHECK_EQ_INT(prepare_huge(exceeds, 0), AMP_ERROR_TOO_LARGE);
+}
+
+/* ========================================================================== a custom backend */
+
+/* The CPU's, with every function counted; call number fail_at fails, before doing anything. */
+typedef struct wrapped {
+    amp_backend cpu;
+    int         calls, fail_at;
+    const char *failed; /* the function that did */
+    unsigned    strangers;
+    int         live, allocs;
+} wrapped;
+
+static int fails(void *context, const char *name) {
+    wrapped *w = (wrapped *)context;
+    if (++w->calls != w->fail_at) return 0;
+    w->failed = name;
+    return 1;
+}
+
+static amp_result wrapped_alloc(void *context, size_t num_bytes, void **memory) {
+    wrapped *w = (wrapped *)context;
+    if (fails(context, "alloc")) return AMP_ERROR_UNSUPPORTED;
+    *memory = calloc(1, num_bytes);
+    if (!*memory) return AMP_ERROR_OUT_OF_MEMORY;
+    w->allocs++;
+    w->live++;
+    return AMP_OK;
+}
+static void wrapped_free(void *context, void *memory) {
+    wrapped *w = (wrapped *)context;
+    if (!memory) w->strangers++;
+    w->live--;
+    free(memory);
+}
+static amp_result wrapped_copy(void *context, void *dst, const void *src, size_t num_bytes,
+                               amp_copy direction) {
+    const wrapped *w = (const wrapped *)context;
+    if (fails(context, "copy")) return AMP_ERROR_UNSUPPORTED;
+    return w->cpu.copy_fn(w->cpu.context, dst, src, num_bytes, direction);
+}
+static amp_result wrapped_cast(void *context, void *dst, amp_dtype dst_type, const void *src,
+                               amp_dtype src_type, size_t n) {
+    const wrapped *w = (const wrapped *)context;
+    if (fails(context, "cast")) return AMP_ERROR_UNSUPPORTED;
+    return w->cpu.cast_fn(w->cpu.context, dst, dst_type, src, src_type, n);
+}
+static amp_result wrapped_check(void *context, const amp_plan *plan, int update_scaler) {
+    const wrapped *w = (const wrapped *)context;
+    if (fails(context, "check")) return AMP_ERROR_UNSUPPORTED;
+    return w->cpu.check_fn(w->cpu.context, plan, update_scaler);
+}
+static amp_result wrapped_update(void *context, const amp_plan *plan, amp_job job) {
+    const wrapped *w = (const wrapped *)context;
+    if (fails(context, "update")) return AMP_ERROR_UNSUPPORTED;
+    return w->cpu.update_fn(w->cpu.context, plan, job);
+}
+static amp_result wrapped_wait(void *context) {
+    const wrapped *w = (const wrapped *)context;
+    if (fails(context, "wait")) return AMP_ERROR_UNSUPPORTED;
+    return w->cpu.wait_fn(w->cpu.context);
+}
+
+static amp_backend wrap(wrapped *w) {
+    amp_backend b;
+    memset(w, 0, sizeof *w);
+    amp_cpu_backend(&w->cpu);
+    b           = w->cpu;
+    b.context   = w;
+    b.alloc_fn  = wrapped_alloc;
+    b.free_fn   = wrapped_free;
+    b.copy_fn   = wrapped_copy;
+    b.cast_fn   = wrapped_cast;
+    b.check_fn  = wrapped_check;
+    b.update_fn = wrapped_update;
+    b.wait_fn   = wrapped_wait;
+    return b;
+}
+
+enum { FEW = 5 };
+
+static amp_result fused(amp_optimizer *opt, amp_kind kind) {
+    const amp_result result = kind == AMP_KIND_ADAMW ? amp_optimizer_adamw(opt, 0.1f)
+                                                     : amp_optimizer_sgd(opt, 0.1f);
+    if (result != AMP_OK) CHECK_EQ_INT(result, AMP_ERROR_UNSUPPORTED);
+    return result;
+}
+
+static uint64_t weights_digest(void) {
+    uint64_t h = 1469598103934665603ull;
+    size_t   i;
+    for (i = 0; i < sizeof weights; i++)
+        h = (h ^ ((const unsigned char *)weights)[i]) * 1099511628211ull;
+    return h;
+}
+
+/* A life: prepare, three steps with everything around them, and a digest. An operation that fails
+   must say UNSUPPORTED and change nothing; it is called again. Only after a step whose second half
+   failed are the scale and the step count ahead, since the first half had ended: *half is set. */
+static uint64_t life(amp_kind kind, wrapped *w, const amp_backend *b, int *half) {
+    amp_optimizer_desc desc = heap_desc(kind);
+    amp_optimizer      opt;
+    uint64_t           digest, before, masters;
+    int                step, i, errors = 0;
+    desc.backend = b;
+    reset_tensors();
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+    for (i = 0; i < FEW; i++) {
+        const amp_tensor t = tensor_at((size_t)i);
+        CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    }
+#define TRY(call)                                             \
+    do {                                                      \
+        const amp_result result = (call);                     \
+        if (result == AMP_OK) break;                          \
+        CHECK_EQ_INT(result, AMP_ERROR_UNSUPPORTED);          \
+        CHECK(errors++ == 0);                                 \
+        CHECK_EQ_INT((call), AMP_OK);                         \
+    } while (0)
+    TRY(amp_optimizer_prepare(&opt));
+    CHECK_EQ_INT(w->live, b && b->alloc_fn);
+    for (step = 0; step < 3; step++) {
+        amp_status status;
+        amp_stats  stats;
+        if (amp_optimizer_loss_scale(&opt) < 1.0f) { /* 0: the only sign of an error here */
+            CHECK(errors++ == 0);
+            CHECK_EQ_F32(amp_optimizer_loss_scale(&opt), 65536.0f);
+        }
+        before  = digest_of(&opt, 0); /* the step count alone */
+        masters = weights_digest();
+        if (kind == AMP_KIND_OWN) {
+            while (!amp_optimizer_begin_step(&opt)) {
+                CHECK(errors++ == 0);
+                CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_ERROR_UNSUPPORTED);
+                *half = digest_of(&opt, 0) != before;
+                CHECK_EQ_U64(weights_digest(), masters);
+            }
+            for (i = 0; i < LENGTH; i++) weights[i] -= amp_optimizer_grad(&opt, 0)[i];
+            TRY(amp_optimizer_end_step(&opt));
+        } else {
+            if (fused(&opt, kind) != AMP_OK) {
+                CHECK(errors++ == 0);
+                *half = digest_of(&opt, 0) != before;
+                CHECK_EQ_U64(weights_digest(), masters);
+                CHECK_EQ_INT(fused(&opt, kind), AMP_OK);
+            }
+        }
+        TRY(amp_optimizer_status(&opt, &status));
+        TRY(amp_optimizer_stats(&opt, 1, &stats));
+        TRY(amp_optimizer_rebind(&opt, 1, weights + LENGTH, grads + LENGTH));
+    }
+#undef TRY
+    digest = digest_of(&opt, FEW);
+    CHECK_EQ_INT(errors, w->failed != NULL);
+    amp_optimizer_free(&opt);
+    CHECK_EQ_INT(w->live, 0);
+    CHECK_EQ_U64(w->strangers, 0);
+    all_freed();
+    return digest;
+}
+
+TEST(backend_fails, "contract: errors of the backend surface: begin_step's in end_step, the others "
+                    "at once; nothing leaks and the next call works") {
+    static const amp_kind kinds[] = {AMP_KIND_OWN, AMP_KIND_ADAMW, AMP_KIND_SGD};
+    size_t                k;
+    for (k = 0; k < 3; k++) {
+        wrapped  w;
+        uint64_t wanted = 0, digest;
+        int      fail, total = 1, half;
+        for (fail = 0; fail <= total; fail++) {
+            amp_backend b = wrap(&w);
+            w.fail_at     = fail;
+            half          = 0;
+            digest        = life(kinds[k], &w, &b, &half);
+            if (fail == 0) {
+                wanted = digest;
+                total  = w.calls;
+                CHECK(total > 20);
+            } else if (!half) {
+                CHECK_EQ_U64(digest, wanted);
+            } else { /* check_fn had ended: update_fn, or reading its result, has failed */
+                CHECK(w.failed[0] == 'u' || kinds[k] == AMP_KIND_OWN);
+            }
+        }
+    }
+}
+
+TEST(backend_memory, "manual: alloc_fn returns zeroed memory; where memory comes from does not "
+                     "change a bit of the results") {
+    static const amp_kind kinds[] = {AMP_KIND_OWN, AMP_KIND_ADAMW, AMP_KIND_SGD};
+    size_t                k;
+    for (k = 0; k < 3; k++) {
+        wrapped     w;
+        uint64_t    digest;
+        int         half = 0;
+        amp_backend b    = wrap(&w);
+        digest           = life(kinds[k], &w, &b, &half);
+        CHECK_EQ_INT(w.allocs, 1);
+        b          = wrap(&w);
+        b.alloc_fn = NULL;
+        b.free_fn  = NULL;
+        CHECK_EQ_U64(life(kinds[k], &w, &b, &half), digest);
+        CHECK_EQ_INT(w.allocs, 0);
+        CHECK_EQ_U64(life(kinds[k], &w, NULL, &half), digest);
+    }
+}
+
+TEST(backend_without_memory, "manual: alloc_fn and free_fn may both be NULL: then memory comes "
+                             "from desc.allocator; only one of them is an error") {
+    wrapped            w;
+    amp_backend        b    = wrap(&w);
+    amp_optimizer_desc desc = heap_desc(AMP_KIND_ADAMW);
+    amp_optimizer      opt;
+    amp_tensor         t = tensor_at(0);
+    memset(&opt, 0, sizeof opt);
+    desc.backend = &b;
+    b.free_fn    = NULL;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_ERROR_INVALID_ARGUMENT);
+    b.alloc_fn = NULL;
+    b.free_fn  = wrapped_free;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_ERROR_INVALID_ARGUMENT);
+    b.free_fn = NULL;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+    memset(&b, 0, sizeof b); /* it was copied */
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_adamw(&opt, 0.1f), AMP_OK);
+    CHECK(w.calls > 0);
+    CHECK(the_heap.live > 0);
+    amp_optimizer_free(&opt);
+    CHECK_EQ_INT(w.live, 0);
+    all_freed();
+}
+
+int main(int argc, char **argv) {
+    test_begin(argc, argv);
+    RUN(fails_once);
+    RUN(fails_forever);
+    RUN(when);
+    RUN(errors_allocate_nothing);
+    RUN(default_allocator);
+    RUN(any_memory);
+    RUN(free_safe);
+    RUN(failed_init);
+    RUN(too_large);
+    RUN(too_large_edge);
+    RUN(backend_fails);
+    RUN(backend_memory);
+    RUN(backend_without_memory);
+    return test_end();
+}

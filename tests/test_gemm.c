@@ -1,0 +1,655 @@
+/* test_gemm.c - amp_gemm against sums in double, with a bound that follows from the rounding. */
+
+#define _POSIX_C_SOURCE 200809L /* sigsetjmp in fp.h */
+#if defined(__SSE2__) && !defined(__FMA__) && !defined(__FAST_MATH__) && !defined(AMP_CBLAS)
+#define IN_ORDER 1 /* asked before amp.h: gcc forgets __FAST_MATH__ after its pragmas */
+#else
+#define IN_ORDER 0
+#endif
+#define AMP_IMPLEMENTATION
+#include "amp.h"
+#include "test.h"
+#include "fp.h"
+
+#include <math.h>
+
+#define COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
+
+static const uint32_t nan_bits[3]   = {0x7fc00000u, 0x7e00u, 0x7fc0u};
+static const uint32_t inf_bits[3]   = {0x7f800000u, 0x7c00u, 0x7f80u};
+static const uint32_t guard_bits[3] = {0x7fabcdefu, 0x7dabu, 0x7fabu}; /* signalling NaNs */
+
+static size_t size_of(amp_dtype type) { return type == AMP_F32 ? 4 : 2; }
+
+static uint32_t load_bits(const void *base, amp_dtype type, size_t i) {
+    const unsigned char *at = (const unsigned char *)base + i * size_of(type);
+    uint32_t             u;
+    uint16_t             h;
+    if (type == AMP_F32) {
+        memcpy(&u, at, 4);
+        return u;
+    }
+    memcpy(&h, at, 2);
+    return h;
+}
+
+static void store_bits(void *base, amp_dtype type, size_t i, uint32_t u) {
+    const uint16_t h  = (uint16_t)u;
+    unsigned char *at = (unsigned char *)base + i * size_of(type);
+    if (type == AMP_F32) memcpy(at, &u, 4);
+    else memcpy(at, &h, 2);
+}
+
+static float load(const void *base, amp_dtype type, size_t i) {
+    const unsigned char *at = (const unsigned char *)base + i * size_of(type);
+    amp_f16              h;
+    amp_bf16             b;
+    float                x;
+    switch (type) {
+    case AMP_F16: memcpy(&h, at, 2); return amp_f16_to_f32(h);
+    case AMP_BF16: memcpy(&b, at, 2); return amp_bf16_to_f32(b);
+    default: memcpy(&x, at, 4); return x;
+    }
+}
+
+static void store(void *base, amp_dtype type, size_t i, float x) {
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    if (type == AMP_F16) u = amp_f32_to_f16(x).bits;
+    if (type == AMP_BF16) u = amp_f32_to_bf16(x).bits;
+    store_bits(base, type, i, u);
+}
+
+static int is_nonfinite(const void *base, amp_dtype type, size_t i) {
+    return (load_bits(base, type, i) & inf_bits[type]) == inf_bits[type];
+}
+
+static uint32_t random_state = 1;
+static uint32_t random_bits(void) {
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 17;
+    return random_state ^= random_state << 5;
+}
+static float random_value(void) { /* in (-1, 1) */
+    return (float)((int32_t)(random_bits() >> 8) - 8388608) * 1.1920929e-7f;
+}
+
+/* A matrix of rows x cols; row r starts at r * ld. The room between rows, and a row on either side
+   of the matrix, holds guards. */
+typedef struct matrix {
+    amp_dtype type;
+    size_t    rows, cols, ld, size; /* size: of the whole, in elements */
+    void     *memory, *at;
+} matrix;
+
+static matrix make(amp_dtype type, size_t rows, size_t cols, size_t ld) {
+    matrix m;
+    size_t i, j;
+    m.type   = type;
+    m.rows   = rows;
+    m.cols   = cols;
+    m.ld     = ld ? ld : cols;
+    m.size   = (rows + 2) * m.ld;
+    m.memory = malloc(m.size * size_of(type) + 1);
+    m.at     = (char *)m.memory + m.ld * size_of(type);
+    for (i = 0; i < m.size; i++) store_bits(m.memory, type, i, guard_bits[type]);
+    for (i = 0; i < rows; i++)
+        for (j = 0; j < cols; j++) store(m.at, type, i * m.ld + j, random_value());
+    return m;
+}
+
+static void fill(const matrix *m, uint32_t bits) {
+    size_t i, j;
+    for (i = 0; i < m->rows; i++)
+        for (j = 0; j < m->cols; j++) store_bits(m->at, m->type, i * m->ld + j, bits);
+}
+
+/* Element (r, c) of the matrix or of its transpose. */
+static double element(const matrix *m, int trans, size_t r, size_t c) {
+    return (double)load(m->at, m->type, trans ? c * m->ld + r : r * m->ld + c);
+}
+
+static void check_guards(const matrix *m) {
+    size_t i, wrong = 0;
+    for (i = 0; i < m->size; i++) {
+        const size_t row = i / m->ld, col = i % m->ld;
+        if (row > 0 && row <= m->rows && col < m->cols) continue;
+        wrong += load_bits(m->memory, m->type, i) != guard_bits[m->type];
+    }
+    CHECK_EQ_U64(wrong, 0);
+}
+
+typedef struct problem {
+    int       trans_a, trans_b;
+    size_t    m, n, k, extra_a, extra_b, extra_c; /* extra: added to the packed row; 0: ld 0 */
+    amp_dtype a_type, b_type, c_type;
+    float     alpha, beta;
+    matrix    a, b, c;
+} problem;
+
+static void problem_make(problem *p) {
+    const size_t a_cols = p->trans_a ? p->m : p->k, b_cols = p->trans_b ? p->k : p->n;
+    p->a = make(p->a_type, p->trans_a ? p->k : p->m, a_cols, p->extra_a ? a_cols + p->extra_a : 0);
+    p->b = make(p->b_type, p->trans_b ? p->n : p->k, b_cols, p->extra_b ? b_cols + p->extra_b : 0);
+    p->c = make(p->c_type, p->m, p->n, p->extra_c ? p->n + p->extra_c : 0);
+}
+
+static amp_result problem_run(const problem *p) {
+    return amp_gemm(NULL, p->trans_a, p->trans_b, p->m, p->n, p->k, p->alpha, p->a.at, p->a_type,
+                    p->extra_a ? p->a.ld : 0, p->b.at, p->b_type, p->extra_b ? p->b.ld : 0,
+                    p->beta, p->c.at, p->c_type, p->extra_c ? p->c.ld : 0);
+}
+
+static void problem_end(const problem *p) {
+    free(p->a.memory);
+    free(p->b.memory);
+    free(p->c.memory);
+}
+
+/* Run, and compare with double. With e = 2^-24: k products and k sums in any order are off by at
+   most k e / (1 - k e) times the sum of |a||b|; alpha, beta and the last sum round three times
+   more; storing rounds by half a unit of C's type, at least half its least subnormal. */
+static void problem_check(problem *p) {
+    static const double units[3]  = {5.9604644775390625e-8, 4.8828125e-4, 3.90625e-3};
+    static const double floors[3] = {7.1e-46, 2.98023223876953125e-8, 4.6e-41};
+    const double        e         = units[AMP_F32];
+    double             *before    = (double *)malloc((p->m * p->n + 1) * sizeof(double));
+    size_t              i, j, l, wrong = 0;
+    if (p->beta < 0.0f || p->beta > 0.0f) {
+        for (i = 0; i < p->m; i++)
+            for (j = 0; j < p->n; j++) before[i * p->n + j] = element(&p->c, 0, i, j);
+    } else { /* C is not read */
+        for (i = 0; i < p->m * p->n; i++) before[i] = 0.0;
+        fill(&p->c, nan_bits[p->c_type]);
+    }
+    CHECK_EQ_INT(problem_run(p), AMP_OK);
+    for (i = 0; i < p->m; i++)
+        for (j = 0; j < p->n; j++) {
+            double       sum = 0.0, size = 0.0, wanted, bound;
+            const double alpha = (double)p->alpha, beta = (double)p->beta;
+            for (l = 0; l < p->k; l++) {
+                const double ab =
+                    element(&p->a, p->trans_a, i, l) * element(&p->b, p->trans_b, l, j);
+                sum += ab;
+                size += fabs(ab);
+            }
+            wanted = alpha * sum + beta * before[i * p->n + j];
+            bound  = ((double)p->k + 3.0) * e * 1.001 * fabs(alpha) * size;
+            bound += 3.0 * e * fabs(beta * before[i * p->n + j]);
+            bound += units[p->c_type] * (fabs(wanted) + bound) + floors[p->c_type];
+            if (is_nonfinite(p->c.at, p->c_type, i * p->c.ld + j)) wrong++;
+            else wrong += !(fabs(element(&p->c, 0, i, j) - wanted) <= bound);
+        }
+    if (wrong) {
+        char what[128];
+        snprintf(what, sizeof what, "%lu wrong in %lux%lux%lu, trans %d%d, types %d %d %d",
+                 (unsigned long)wrong, (unsigned long)p->m, (unsigned long)p->n,
+                 (unsigned long)p->k, p->trans_a, p->trans_b, (int)p->a_type, (int)p->b_type,
+                 (int)p->c_type);
+        test_fail(__FILE__, __LINE__, "C = alpha op(A) op(B) + beta C", what);
+    }
+    check_guards(&p->a);
+    check_guards(&p->b);
+    check_guards(&p->c);
+    free(before);
+}
+
+static const float alphas[] = {1.0f, -0.5f, 0.0f};
+static const float betas[]  = {0.0f, 1.0f, 0.25f};
+
+/* Everything but the sizes, from a running number. */
+static problem variant(uint32_t number) {
+    problem p;
+    memset(&p, 0, sizeof p);
+    p.trans_a = number % 2;
+    p.trans_b = number / 2 % 2;
+    p.a_type  = (amp_dtype)(number / 4 % 3);
+    p.b_type  = (amp_dtype)(number / 12 % 3);
+    p.c_type  = (amp_dtype)(number / 36 % 3);
+    p.alpha   = alphas[random_bits() % 16 ? random_bits() % 2 : 2];
+    p.beta    = betas[random_bits() % 3];
+    p.extra_a = random_bits() % 3;
+    p.extra_b = random_bits() % 3;
+    p.extra_c = random_bits() % 3;
+    return p;
+}
+
+enum { NUM_VARIANTS = 108 }; /* transposes and types */
+
+TEST(small, "manual: C = alpha op(A) op(B) + beta C for all sizes 1..9, transposes and types, with "
+            "and without gaps between rows; nothing outside C is written") {
+    uint32_t number, last = test_state.quick ? 6 : 9, m, n, k, count = 0;
+    random_state = 1;
+    for (m = 1; m <= last; m++)
+        for (n = 1; n <= last; n++)
+            for (k = 1; k <= last; k++)
+                for (number = 0; number < NUM_VARIANTS; number++) {
+                    problem p;
+                    if (test_state.quick && ++count % 5) continue;
+                    p   = variant(number);
+                    p.m = m;
+                    p.n = n;
+                    p.k = k;
+                    problem_make(&p);
+                    problem_check(&p);
+                    problem_end(&p);
+                }
+}
+
+TEST(large, "manual: the same around the limits of tiles and blocks") {
+    static const size_t sizes[] = {1, 5, 63, 64, 65, 127, 128, 129, 200};
+    uint32_t            number, rounds = test_state.quick ? 1 : 2;
+    random_state = 2;
+    for (number = 0; number < rounds * NUM_VARIANTS; number++) {
+        problem p = variant(number % NUM_VARIANTS);
+        if (test_state.quick && number % 4) continue;
+        p.m = sizes[random_bits() % COUNT_OF(sizes)];
+        p.n = sizes[random_bits() % COUNT_OF(sizes)];
+        p.k = sizes[random_bits() % COUNT_OF(sizes)];
+        problem_make(&p);
+        problem_check(&p);
+        problem_end(&p);
+    }
+}
+
+TEST(alpha_beta, "manual: every alpha in {1, -0.5, 0} with every beta in {0, 1, 0.25}, every type "
+                 "of C") {
+    uint32_t x, y, c;
+    random_state = 3;
+    for (x = 0; x < 3; x++)
+        for (y = 0; y < 3; y++)
+            for (c = 0; c < 3; c++) {
+                problem p = variant(x + 5 * y);
+                p.alpha   = alphas[x];
+                p.beta    = betas[y];
+                p.c_type  = (amp_dtype)c;
+                p.m       = 66;
+                p.n       = 10;
+                p.k       = 130;
+                problem_make(&p);
+                problem_check(&p);
+                problem_end(&p);
+            }
+}
+
+TEST(not_read, "manual: C is not read if beta is 0; A and B are not read if alpha is 0") {
+    uint32_t number;
+    random_state = 4;
+    for (number = 0; number < NUM_VARIANTS; number++) {
+        problem p = variant(number);
+        size_t  i, j;
+        int     zero;
+        p.m = 9;
+        p.n = 17;
+        p.k = 5;
+        for (zero = 0; zero < 2; zero++) {
+            p.alpha = zero ? -0.0f : 0.0f;
+            p.beta  = number % 2 ? 1.0f : zero ? -0.0f : 0.0f;
+            problem_make(&p);
+            fill(&p.a, zero ? inf_bits[p.a_type] : nan_bits[p.a_type]);
+            fill(&p.b, nan_bits[p.b_type]);
+            fill(&p.c, number % 2 ? 0u : nan_bits[p.c_type]);
+            for (i = 0; number % 2 && i < p.m; i++)
+                store(p.c.at, p.c_type, i * p.c.ld + 3, 0.75f);
+            CHECK_EQ_INT(problem_run(&p), AMP_OK);
+            for (i = 0; i < p.m; i++)
+                for (j = 0; j < p.n; j++)
+                    CHECK_EQ_F32(fabsf(load(p.c.at, p.c_type, i * p.c.ld + j)),
+                                 number % 2 && j == 3 ? 0.75f : 0.0f);
+            check_guards(&p.c);
+            problem_end(&p);
+        }
+    }
+}
+
+TEST(empty, "law 11: k = 0 leaves beta C; m or n = 0 writes nothing; then pointers may be NULL") {
+    uint32_t c;
+    random_state = 5;
+    for (c = 0; c < 3; c++) {
+        problem p = variant(36 * c);
+        size_t  i;
+        p.alpha = 1.0f;
+        p.beta  = 0.25f;
+        p.m     = 5;
+        p.n     = 7;
+        problem_make(&p);
+        fill(&p.c, 0);
+        for (i = 0; i < 5; i++) store(p.c.at, p.c_type, i * p.c.ld, 8.0f);
+        CHECK_EQ_INT(amp_gemm(NULL, 0, 0, 5, 7, 0, 1.0f, NULL, AMP_F16, 0, NULL, AMP_F16, 0, 0.25f,
+                              p.c.at, p.c_type, p.c.ld),
+                     AMP_OK);
+        for (i = 0; i < 35; i++)
+            CHECK_EQ_F32(load(p.c.at, p.c_type, i / 7 * p.c.ld + i % 7), i % 7 ? 0.0f : 2.0f);
+        fill(&p.c, nan_bits[p.c_type]);
+        CHECK_EQ_INT(amp_gemm(NULL, 1, 1, 5, 7, 0, 1.0f, NULL, AMP_F16, 0, NULL, AMP_F16, 0, 0.0f,
+                              p.c.at, p.c_type, p.c.ld),
+                     AMP_OK);
+        for (i = 0; i < 35; i++)
+            CHECK_EQ_F32(load(p.c.at, p.c_type, i / 7 * p.c.ld + i % 7), 0.0f);
+        CHECK_EQ_INT(amp_gemm(NULL, 0, 0, 0, 7, 3, 1.0f, NULL, AMP_F32, 0, NULL, AMP_F32, 0, 0.0f,
+                              NULL, AMP_F32, 0),
+                     AMP_ERROR_INVALID_ARGUMENT); /* B is 3 x 7, and NULL */
+        CHECK_EQ_INT(amp_gemm(NULL, 0, 0, 0, 7, 3, 1.0f, NULL, AMP_F32, 0, p.c.at, AMP_F16, 0, 0.0f,
+                              NULL, AMP_F32, 0),
+                     AMP_OK);
+        CHECK_EQ_INT(amp_gemm(NULL, 0, 0, 7, 0, 3, 1.0f, p.c.at, AMP_F16, 0, NULL, AMP_F32, 0, 0.0f,
+                              NULL, AMP_F32, 0),
+                     AMP_OK);
+        CHECK_EQ_INT(amp_gemm(NULL, 0, 0, 0, 0, 0, 1.0f, NULL, AMP_F32, 0, NULL, AMP_F32, 0, 0.0f,
+                              NULL, AMP_F32, 0),
+                     AMP_OK);
+        check_guards(&p.c);
+        problem_end(&p);
+    }
+}
+
+/* Kind of a result: finite, inf, -inf or NaN. */
+static char class_of(const matrix *m, size_t r, size_t c) {
+    const uint32_t u = load_bits(m->at, m->type, r * m->ld + c), inf = inf_bits[m->type];
+    const uint32_t sign = m->type == AMP_F32 ? 0x80000000u : 0x8000u;
+    if ((u & inf) != inf) return 'f';
+    if ((u & ~sign) != inf) return 'n';
+    return u & sign ? '-' : '+';
+}
+
+TEST(infinities, "manual: infinities and NaN in A and B reach exactly the elements that they "
+                 "should") {
+    uint32_t number;
+    random_state = 6;
+    for (number = 0; number < NUM_VARIANTS; number++) {
+        problem p = variant(number);
+        size_t  i, j;
+        p.alpha = 1.0f;
+        p.beta  = 0.0f;
+        p.m = p.n = p.k = 6;
+        problem_make(&p);
+        for (i = 0; i < 6; i++)
+            for (j = 0; j < 6; j++) {
+                store(p.a.at, p.a_type, i * p.a.ld + j, 1.0f);
+                store(p.b.at, p.b_type, i * p.b.ld + j, 1.0f);
+            }
+        /* op(A): row 1 has inf, row 2 inf and -inf, row 3 NaN; op(B): column 4 has 0 and -1 */
+#define AT(x, r, c) (p.trans_##x ? (c) * p.x.ld + (r) : (r) * p.x.ld + (c))
+        store_bits(p.a.at, p.a_type, AT(a, 1, 2), inf_bits[p.a_type]);
+        store_bits(p.a.at, p.a_type, AT(a, 2, 0), inf_bits[p.a_type]);
+        store_bits(p.a.at, p.a_type, AT(a, 2, 1),
+                   inf_bits[p.a_type] | (p.a_type == AMP_F32 ? 0x80000000u : 0x8000u));
+        store_bits(p.a.at, p.a_type, AT(a, 3, 5), nan_bits[p.a_type]);
+        store(p.b.at, p.b_type, AT(b, 2, 4), 0.0f);
+        store(p.b.at, p.b_type, AT(b, 2, 3), -1.0f);
+#undef AT
+        CHECK_EQ_INT(problem_run(&p), AMP_OK);
+        for (i = 0; i < 6; i++)
+            for (j = 0; j < 6; j++) {
+                char wanted = 'f';
+                if (i == 1) wanted = j == 4 ? 'n' : j == 3 ? '-' : '+';
+                if (i == 2 || i == 3) wanted = 'n';
+                CHECK_EQ_INT(class_of(&p.c, i, j), wanted);
+            }
+        check_guards(&p.c);
+        problem_end(&p);
+    }
+}
+
+TEST(nan_factors, "manual: C = alpha op(A) op(B) + beta C: alpha or beta NaN gives NaN, not 0") {
+    volatile uint32_t bits = 0x7fc00000u;
+    const uint32_t    u    = bits;
+    float             nan;
+    int               which;
+    memcpy(&nan, &u, 4);
+    random_state = 7;
+    for (which = 0; which < 2; which++) {
+        problem p = variant(0);
+        p.m = p.n = p.k = 3;
+        p.alpha   = which ? 1.0f : nan;
+        p.beta    = which ? nan : 1.0f;
+        problem_make(&p);
+        CHECK_EQ_INT(problem_run(&p), AMP_OK);
+        CHECK_EQ_INT(class_of(&p.c, 0, 0), 'n');
+        problem_end(&p);
+    }
+}
+
+TEST(overflow, "manual: a sum beyond the type of C is stored as infinity, 65504 is not") {
+    float   a[2] = {65504.0f, 32.0f}, b[2] = {1.0f, 0.0f};
+    amp_f16 c    = {0};
+    amp_gemm(NULL, 0, 0, 1, 1, 2, 1.0f, a, AMP_F32, 0, b, AMP_F32, 0, 0.0f, &c, AMP_F16, 0);
+    CHECK_EQ_U32(c.bits, 0x7bff);
+    b[1] = 1.0f;
+    amp_gemm(NULL, 0, 0, 1, 1, 2, 1.0f, a, AMP_F32, 0, b, AMP_F32, 0, 0.0f, &c, AMP_F16, 0);
+    CHECK_EQ_U32(c.bits, 0x7c00);
+    amp_gemm(NULL, 0, 0, 1, 1, 2, -1.0f, a, AMP_F32, 0, b, AMP_F32, 0, 0.0f, &c, AMP_F16, 0);
+    CHECK_EQ_U32(c.bits, 0xfc00);
+}
+
+TEST(bad_arguments, "law 9: bad arguments give distinct results, and C stays as it was") {
+    float          a[64], b[64], c[64], kept[64];
+    const amp_dtype bad = (amp_dtype)3;
+    amp_backend    backend;
+    size_t         i;
+    for (i = 0; i < 64; i++) a[i] = b[i] = c[i] = kept[i] = (float)(int)i;
+    CHECK_EQ_INT(amp_cpu_backend(&backend), AMP_OK);
+#define GEMM(back, ta, tb, m, n, k, a, at, lda, b, bt, ldb, c, ct, ldc) \
+    amp_gemm(back, ta, tb, m, n, k, 1.0f, a, at, lda, b, bt, ldb, 0.0f, c, ct, ldc)
+#define BAD(wanted, ...) CHECK_EQ_INT(GEMM(__VA_ARGS__), wanted)
+    BAD(AMP_ERROR_INVALID_ENUM, NULL, 0, 0, 2, 3, 4, a, bad, 0, b, AMP_F32, 0, c, AMP_F32, 0);
+    BAD(AMP_ERROR_INVALID_ENUM, NULL, 0, 0, 2, 3, 4, a, AMP_F32, 0, b, bad, 0, c, AMP_F32, 0);
+    BAD(AMP_ERROR_INVALID_ENUM, NULL, 0, 0, 2, 3, 4, a, AMP_F32, 0, b, AMP_F32, 0, c, bad, 0);
+    BAD(AMP_ERROR_INVALID_ENUM, NULL, 0, 0, 2, 3, 4, a, (amp_dtype)-1, 0, b, AMP_F32, 0, c,
+        AMP_F32, 0);
+    BAD(AMP_ERROR_INVALID_ARGUMENT, NULL, 0, 0, 2, 3, 4, NULL, AMP_F32, 0, b, AMP_F32, 0, c,
+        AMP_F32, 0);
+    BAD(AMP_ERROR_INVALID_ARGUMENT, NULL, 0, 0, 2, 3, 4, a, AMP_F32, 0, NULL, AMP_F32, 0, c,
+        AMP_F32, 0);
+    BAD(AMP_ERROR_INVALID_ARGUMENT, NULL, 0, 0, 2, 3, 4, a, AMP_F32, 0, b, AMP_F32, 0, NULL,
+        AMP_F32, 0);
+    /* rows overlap: A is 2 x 4 or 4 x 2, B is 4 x 3 or 3 x 4, C is 2 x 3 */
+    BAD(AMP_ERROR_INVALID_ARGUMENT, NULL, 0, 0, 2, 3, 4, a, AMP_F32, 3, b, AMP_F32, 0, c, AMP_F32,
+        0);
+    BAD(AMP_ERROR_INVALID_ARGUMENT, NULL, 1, 0, 2, 3, 4, a, AMP_F32, 1, b, AMP_F32, 0, c, AMP_F32,
+        0);
+    BAD(AMP_ERROR_INVALID_ARGUMENT, NULL, 0, 0, 2, 3, 4, a, AMP_F32, 0, b, AMP_F32, 2, c, AMP_F32,
+        0);
+    BAD(AMP_ERROR_INVALID_ARGUMENT, NULL, 0, 1, 2, 3, 4, a, AMP_F32, 0, b, AMP_F32, 3, c, AMP_F32,
+        0);
+    BAD(AMP_ERROR_INVALID_ARGUMENT, NULL, 0, 0, 2, 3, 4, a, AMP_F32, 0, b, AMP_F32, 0, c, AMP_F32,
+        2);
+    BAD(AMP_ERROR_TOO_LARGE, NULL, 0, 0, 2, 3, 4, a, AMP_F32, SIZE_MAX / 2, b, AMP_F32, 0, c,
+        AMP_F32, 0);
+    BAD(AMP_ERROR_TOO_LARGE, NULL, 0, 0, SIZE_MAX / 8, 3, 4, a, AMP_F32, 0, b, AMP_F32, 0, c,
+        AMP_F32, 0);
+    BAD(AMP_ERROR_TOO_LARGE, NULL, 0, 0, 2, SIZE_MAX / 4, 4, a, AMP_F32, 0, b, AMP_F32, 0, c,
+        AMP_F32, 0);
+    BAD(AMP_ERROR_TOO_LARGE, NULL, 0, 0, 2, 3, SIZE_MAX, a, AMP_F32, 0, b, AMP_F32, 0, c, AMP_F32,
+        0);
+    backend.gemm_fn = NULL;
+    BAD(AMP_ERROR_UNSUPPORTED, &backend, 0, 0, 2, 3, 4, a, AMP_F32, 0, b, AMP_F32, 0, c, AMP_F32,
+        0);
+    CHECK_MEM(c, kept, sizeof c);
+#undef BAD
+}
+
+static int        fake_calls;
+static amp_result fake_gemm(void *context, const amp_gemm_args *args) {
+    fake_calls++;
+    CHECK(context == (void *)&fake_calls);
+    CHECK_EQ_U64(args->m * 100 + args->n * 10 + args->k, 234);
+    CHECK_EQ_U64(args->lda * 100 + args->ldb * 10 + args->ldc, 435); /* 0 was replaced */
+    return AMP_ERROR_OUT_OF_MEMORY;
+}
+
+TEST(custom_backend, "contract: a backend of yours gets checked arguments, and its error "
+                     "surfaces") {
+    float       x[64];
+    amp_backend backend;
+    memset(x, 0, sizeof x);
+    CHECK_EQ_INT(amp_cpu_backend(&backend), AMP_OK);
+    CHECK_EQ_INT(GEMM(&backend, 0, 0, 2, 3, 4, x, AMP_F32, 0, x, AMP_F32, 0, x + 30, AMP_F32, 5),
+                 AMP_OK);
+    backend.gemm_fn = fake_gemm;
+    backend.context = &fake_calls;
+    CHECK_EQ_INT(GEMM(&backend, 0, 0, 2, 3, 4, x, AMP_F32, 0, x, AMP_F32, 0, x + 30, AMP_F32, 5),
+                 AMP_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ_INT(GEMM(&backend, 0, 0, 2, 3, 4, x, AMP_F32, 1, x, AMP_F32, 0, x + 30, AMP_F32, 5),
+                 AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(GEMM(&backend, 0, 0, 0, 3, 4, x, AMP_F32, 0, x, AMP_F32, 0, x, AMP_F32, 0),
+                 AMP_OK);
+    CHECK_EQ_INT(fake_calls, 1);
+}
+
+TEST(exact, "manual: sums that fp32 holds exactly are exact, in any order and with any flags") {
+    uint32_t number;
+    random_state = 8;
+    for (number = 0; number < NUM_VARIANTS; number++) {
+        problem p = variant(number);
+        size_t  i, j, l;
+        p.alpha = 1.0f;
+        p.beta  = number % 2 ? 1.0f : 0.0f;
+        p.m     = 3 + number % 70;
+        p.n     = 70 - number % 67;
+        p.k     = 1 + number % 131;
+        p.c_type = AMP_F32;
+        problem_make(&p);
+        for (i = 0; i < p.a.rows * p.a.cols; i++)
+            store(p.a.at, p.a_type, i / p.a.cols * p.a.ld + i % p.a.cols,
+                  (float)((int)(random_bits() % 15) - 7));
+        for (i = 0; i < p.b.rows * p.b.cols; i++)
+            store(p.b.at, p.b_type, i / p.b.cols * p.b.ld + i % p.b.cols,
+                  (float)((int)(random_bits() % 15) - 7));
+        for (i = 0; i < p.m * p.n; i++) store(p.c.at, AMP_F32, i / p.n * p.c.ld + i % p.n, 5.0f);
+        CHECK_EQ_INT(problem_run(&p), AMP_OK);
+        for (i = 0; i < p.m; i++)
+            for (j = 0; j < p.n; j++) {
+                double sum = number % 2 ? 5.0 : 0.0;
+                for (l = 0; l < p.k; l++)
+                    sum += element(&p.a, p.trans_a, i, l) * element(&p.b, p.trans_b, l, j);
+                CHECK(fabs(element(&p.c, 0, i, j) - sum) < 0.5);
+                CHECK_EQ_F64(element(&p.c, 0, i, j) + 0.0, sum + 0.0);
+            }
+        problem_end(&p);
+    }
+}
+
+TEST(order, "manual: products are summed in fp32, in the order of k") {
+    static const size_t sizes[] = {1, 3, 8, 64, 65, 129, 300};
+    uint32_t            number;
+    if (!IN_ORDER) SKIP("with FMA or fast-math the bits of a product are the compiler's choice");
+    random_state = 9;
+    for (number = 0; number < NUM_VARIANTS; number++) {
+        problem p = variant(number);
+        size_t  i, j, l;
+        p.c_type = AMP_F32;
+        p.m      = 1 + random_bits() % 70;
+        p.n      = 1 + random_bits() % 70;
+        p.k      = sizes[random_bits() % COUNT_OF(sizes)];
+        p.beta   = 0.0f;
+        p.alpha  = number % 2 ? 1.0f : 0.7f;
+        problem_make(&p);
+        CHECK_EQ_INT(problem_run(&p), AMP_OK);
+        for (i = 0; i < p.m; i++)
+            for (j = 0; j < p.n; j++) {
+                volatile float sum = 0.0f, product, scaled;
+                for (l = 0; l < p.k; l++) {
+                    product = (float)element(&p.a, p.trans_a, i, l) *
+                              (float)element(&p.b, p.trans_b, l, j);
+                    sum = sum + product;
+                }
+                scaled = p.alpha * sum;
+                CHECK_EQ_F32(load(p.c.at, AMP_F32, i * p.c.ld + j), scaled);
+            }
+        problem_end(&p);
+    }
+}
+
+/* ------------------------------------------------------------ the caller's floating point */
+
+static problem    fp_problem;
+static amp_result fp_result;
+static void       run_fp_problem(void) { fp_result = problem_run(&fp_problem); }
+
+TEST(traps, "law 13: hosts that unmask floating-point traps keep running, whatever A, B and C "
+            "hold") {
+    uint32_t number;
+    if (!FP_TRAPPING) SKIP(FP_WHY);
+    random_state = 10;
+    for (number = 0; number < NUM_VARIANTS; number++) {
+        fp_problem       = variant(number);
+        fp_problem.m     = 3;
+        fp_problem.n     = 9;
+        fp_problem.k     = 5;
+        fp_problem.alpha = number % 5 ? 0.3f : 0.0f;
+        fp_problem.beta  = number % 7 ? 0.1f : 0.0f;
+        problem_make(&fp_problem);
+        store_bits(fp_problem.a.at, fp_problem.a_type, 0, guard_bits[fp_problem.a_type]);
+        store_bits(fp_problem.a.at, fp_problem.a_type, 1, inf_bits[fp_problem.a_type]);
+        store_bits(fp_problem.b.at, fp_problem.b_type, 1, guard_bits[fp_problem.b_type]);
+        store(fp_problem.b.at, fp_problem.b_type, 0, 0.0f);
+        store_bits(fp_problem.c.at, fp_problem.c_type, 0, guard_bits[fp_problem.c_type]);
+        fp_result = AMP_ERROR_BAD_STATE;
+        CHECK(fp_runs_without_trap(run_fp_problem));
+        CHECK_EQ_INT(fp_result, AMP_OK);
+        problem_end(&fp_problem);
+    }
+}
+
+TEST(environment, "manual: rounding is to nearest and subnormals count, whatever the caller's "
+                  "settings; they return with the call") {
+    static const uint32_t settings[] = {FP_FTZ | FP_DAZ, FP_ROUNDING, 2 * FP_ROUNDING,
+                                        3 * FP_ROUNDING, FP_FTZ | FP_DAZ | FP_ROUNDING};
+    uint32_t              number;
+    size_t                k;
+    if (!FP_CONTROL) SKIP(FP_WHY);
+    random_state = 11;
+    for (number = 0; number < NUM_VARIANTS; number++) {
+        problem p = variant(number);
+        void   *wanted, *before;
+        size_t  size, i;
+        p.m     = 7;
+        p.n     = 11;
+        p.k     = 70;
+        p.alpha = 0.7f;
+        p.beta  = 0.3f;
+        problem_make(&p);
+        for (i = 0; i < p.n; i++) /* a column of op(A) and a row of op(B) full of subnormals */
+            store_bits(p.b.at, p.b_type, p.trans_b ? i * p.b.ld : i, 1u + random_bits() % 100u);
+        size   = p.c.size * size_of(p.c_type);
+        before = malloc(size);
+        wanted = malloc(size);
+        memcpy(before, p.c.memory, size);
+        CHECK_EQ_INT(problem_run(&p), AMP_OK);
+        memcpy(wanted, p.c.memory, size);
+        for (k = 0; k < COUNT_OF(settings); k++) {
+            uint32_t now;
+            memcpy(p.c.memory, before, size);
+            fp_set(FP_IEEE | settings[k]);
+            problem_run(&p);
+            now = fp_get() & ~(uint32_t)0x3f;
+            fp_set(FP_IEEE);
+            CHECK_EQ_U32(now, FP_IEEE | settings[k]);
+            CHECK_MEM(p.c.memory, wanted, size);
+        }
+        free(before);
+        free(wanted);
+        problem_end(&p);
+    }
+}
+
+int main(int argc, char **argv) {
+    test_begin(argc, argv);
+    fp_set(FP_IEEE); /* -Ofast links flush subnormals from the start */
+    RUN(small);
+    RUN(large);
+    RUN(alpha_beta);
+    RUN(not_read);
+    RUN(empty);
+    RUN(infinities);
+    RUN(nan_factors);
+    RUN(overflow);
+    RUN(bad_arguments);
+    RUN(custom_backend);
+    RUN(exact);
+    RUN(order);
+    RUN(traps);
+    RUN(environment);
+    return test_end();
+}

@@ -1,0 +1,2219 @@
+/* test_optimizer.c - amp_optimizer against references that are written here a second time: in
+   floats, one rounding per operation (every bit must agree), and in doubles (torch's formulas). */
+
+#define _POSIX_C_SOURCE 200809L /* sigsetjmp in fp.h */
+#define AMP_IMPLEMENTATION
+#include "amp.h"
+#include "test.h"
+#include "fp.h"
+
+#include <math.h>
+
+#define COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
+
+/* ----------------------------------------------------- the caller's floating-point settings */
+
+enum { FP_FLAGS = 0x3f }; /* sticky, and not a setting */
+
+static uint32_t environment = FP_IEEE; /* in which amp.h is called from now on */
+
+static void enter(void) { fp_set(environment); }
+
+static void leave(void) {
+    const uint32_t now = fp_get() & ~(uint32_t)FP_FLAGS;
+    fp_set(FP_IEEE);
+    if (FP_CONTROL) CHECK_EQ_U32(now, environment); /* the caller's settings return */
+}
+
+/* ------------------------------------------------------------- arithmetic, one rounding each */
+
+/* Operands and results are volatile, so that no flag contracts, reorders or replaces anything.
+   Quotients and roots are taken in double, where rounding a second time does no harm. */
+static float f_mul(float a, float b) {
+    volatile float x = a, y = b, r;
+    r = x * y;
+    return r;
+}
+static float f_add(float a, float b) {
+    volatile float x = a, y = b, r;
+    r = x + y;
+    return r;
+}
+static float f_sub(float a, float b) {
+    volatile float x = a, y = b, r;
+    r = x - y;
+    return r;
+}
+static float f_div(float a, float b) {
+    volatile double x = (double)a, y = (double)b, r;
+    r = x / y;
+    return (float)r;
+}
+static float f_sqrt(float a) {
+    volatile double x = (double)a, r;
+    r = sqrt(x);
+    return (float)r;
+}
+static double d_mul(double a, double b) {
+    volatile double x = a, y = b, r;
+    r = x * y;
+    return r;
+}
+static double d_add(double a, double b) {
+    volatile double x = a, y = b, r;
+    r = x + y;
+    return r;
+}
+static double d_div(double a, double b) {
+    volatile double x = a, y = b, r;
+    r = x / y;
+    return r;
+}
+static double d_sqrt(double a) {
+    volatile double x = a, r;
+    r = sqrt(x);
+    return r;
+}
+
+static uint32_t bits_of(float x) {
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+
+static float from_bits(uint32_t bits) {
+    volatile uint32_t v = bits;
+    const uint32_t    u = v;
+    float             x;
+    memcpy(&x, &u, 4);
+    return x;
+}
+
+static double double_from_bits(uint64_t bits) {
+    volatile uint64_t v = bits;
+    const uint64_t    u = v;
+    double            x;
+    memcpy(&x, &u, 8);
+    return x;
+}
+
+static int finite_bits(uint32_t u) { return (u & 0x7fffffffu) < 0x7f800000u; }
+
+/* ---------------------------------------------------------------------------- typed memory */
+
+static size_t size_of(amp_dtype type) { return type == AMP_F32 ? 4 : 2; }
+
+static float load(const void *base, amp_dtype type, size_t i) {
+    const unsigned char *at = (const unsigned char *)base + i * size_of(type);
+    amp_f16              h;
+    amp_bf16             b;
+    float                x;
+    switch (type) {
+    case AMP_F16: memcpy(&h, at, 2); return amp_f16_to_f32(h);
+    case AMP_BF16: memcpy(&b, at, 2); return amp_bf16_to_f32(b);
+    default: memcpy(&x, at, 4); return x;
+    }
+}
+
+static void store(void *base, amp_dtype type, size_t i, float x) {
+    unsigned char *at = (unsigned char *)base + i * size_of(type);
+    const amp_f16  h  = amp_f32_to_f16(x);
+    const amp_bf16 b  = amp_f32_to_bf16(x);
+    if (type == AMP_F16) memcpy(at, &h, 2);
+    else if (type == AMP_BF16) memcpy(at, &b, 2);
+    else memcpy(at, &x, 4);
+}
+
+static void store_bits(void *base, amp_dtype type, size_t i, uint32_t u) {
+    const uint16_t h  = (uint16_t)u;
+    unsigned char *at = (unsigned char *)base + i * size_of(type);
+    if (type == AMP_F32) memcpy(at, &u, 4);
+    else memcpy(at, &h, 2);
+}
+
+static uint32_t load_bits(const void *base, amp_dtype type, size_t i) {
+    const unsigned char *at = (const unsigned char *)base + i * size_of(type);
+    uint32_t             u;
+    uint16_t             h;
+    if (type == AMP_F32) {
+        memcpy(&u, at, 4);
+        return u;
+    }
+    memcpy(&h, at, 2);
+    return h;
+}
+
+/* inf, -inf, NaN, signalling NaN, NaN with all bits set; then the largest finite one. */
+enum { NUM_NONFINITE = 5, PATTERN_LARGEST = 5 };
+static const uint32_t patterns[3][6] = {
+    {0x7f800000u, 0xff800000u, 0x7fc00000u, 0x7f800001u, 0xffffffffu, 0x7f7fffffu},
+    {0x7c00u, 0xfc00u, 0x7e00u, 0x7c01u, 0xffffu, 0x7bffu},
+    {0x7f80u, 0xff80u, 0x7fc0u, 0x7f81u, 0xffffu, 0x7f7fu}};
+
+static int nonfinite_at(const void *base, amp_dtype type, size_t i) {
+    const uint32_t exponent = patterns[type][0];
+    return (load_bits(base, type, i) & exponent) == exponent;
+}
+
+static uint32_t mix(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t h = a * 0x9e3779b1u ^ b * 0x85ebca77u ^ c * 0xc2b2ae3du;
+    h ^= h >> 15;
+    h *= 0x2c1b3c6du;
+    h ^= h >> 12;
+    h *= 0x297a2d39u;
+    return h ^ (h >> 15);
+}
+
+/* In (-1, 1), exact in any rounding mode. */
+static float value(uint32_t a, uint32_t b, uint32_t c) {
+    return (float)((int32_t)(mix(a, b, c) >> 8) - 8388608) * 1.1920929e-7f;
+}
+
+/* ------------------------------------------------------- a rig: an optimizer and its tensors */
+
+enum { WEIGHT = 1, MODEL = 2, GRAD = 4 };
+
+typedef struct rig {
+    amp_optimizer opt;
+    amp_kind      kind;
+    size_t        count;
+    amp_tensor   *tensor;
+    void        **block; /* three per tensor, to free */
+} rig;
+
+static void rig_begin(rig *r, size_t count) {
+    memset(r, 0, sizeof *r);
+    r->count  = count;
+    r->tensor = (amp_tensor *)calloc(count + 1, sizeof *r->tensor);
+    r->block  = (void **)calloc(3 * count + 1, sizeof *r->block);
+}
+
+/* n elements, offset bytes behind an aligned address, and not a byte more. */
+static void *make_array(rig *r, size_t which, size_t n, amp_dtype type, size_t offset) {
+    r->block[which] = malloc(n * size_of(type) + offset + (n == 0));
+    return (char *)r->block[which] + offset;
+}
+
+static void rig_tensor(rig *r, size_t i, size_t n, int parts, amp_dtype grad_type,
+                       amp_dtype model_type, size_t offset) {
+    amp_tensor *t = &r->tensor[i];
+    void       *weight;
+    size_t      j;
+    t->n          = n;
+    t->grad_type  = grad_type;
+    t->model_type = model_type;
+    if (parts & WEIGHT) {
+        weight    = make_array(r, 3 * i, n, AMP_F32, offset);
+        t->weight = (float *)weight;
+        for (j = 0; j < n; j++) store(weight, AMP_F32, j, value(1000, (uint32_t)i, (uint32_t)j));
+    }
+    if (parts & MODEL) {
+        t->model = make_array(r, 3 * i + 1, n, model_type, offset);
+        for (j = 0; j < n; j++)
+            store(t->model, model_type, j, value(1000, (uint32_t)i, (uint32_t)j));
+    }
+    if (parts & GRAD) {
+        t->grad = make_array(r, 3 * i + 2, n, grad_type, offset);
+        memset(t->grad, 0, n * size_of(grad_type));
+    }
+}
+
+static void rig_prepare(rig *r, const amp_optimizer_desc *desc) {
+    amp_result result;
+    size_t     i;
+    r->kind = desc->kind;
+    enter();
+    result = amp_optimizer_init(&r->opt, desc);
+    for (i = 0; i < r->count && result == AMP_OK; i++)
+        result = amp_optimizer_add(&r->opt, &r->tensor[i]);
+    if (result == AMP_OK) result = amp_optimizer_prepare(&r->opt);
+    leave();
+    CHECK_EQ_INT(result, AMP_OK);
+}
+
+static void rig_end(rig *r) {
+    size_t i;
+    amp_optimizer_free(&r->opt);
+    for (i = 0; i < 3 * r->count; i++) free(r->block[i]);
+    free(r->block);
+    free(r->tensor);
+}
+
+/* One tensor with a weight and a gradient. */
+static void rig_single(rig *r, const amp_optimizer_desc *desc, size_t n, amp_dtype grad_type) {
+    rig_begin(r, 1);
+    rig_tensor(r, 0, n, WEIGHT | GRAD, grad_type, AMP_F32, 0);
+    rig_prepare(r, desc);
+}
+
+static void fill_grads(rig *r, uint32_t step, float scale) {
+    size_t i, j;
+    for (i = 0; i < r->count; i++) {
+        const amp_tensor *t = &r->tensor[i];
+        for (j = 0; t->grad && j < t->n; j++)
+            store(t->grad, t->grad_type, j,
+                  value(step, (uint32_t)i, (uint32_t)j) * 0.0625f * scale);
+    }
+}
+
+/* The user's own optimizer: p -= lr * g. */
+static void own_sgd(rig *r, float lr) {
+    size_t i, j;
+    for (i = 0; i < r->count; i++) {
+        float       *p = amp_optimizer_master(&r->opt, (int)i);
+        const float *g = amp_optimizer_grad(&r->opt, (int)i);
+        for (j = 0; g && j < r->tensor[i].n; j++)
+            store(p, AMP_F32, j, f_sub(load(p, AMP_F32, j), f_mul(lr, load(g, AMP_F32, j))));
+    }
+}
+
+/* A step of the rig's kind; true if the weights moved. */
+static int rig_step(rig *r, float lr) {
+    amp_status status;
+    amp_result result;
+    bool       go = false;
+    memset(&status, 0, sizeof status);
+    enter();
+    if (r->kind == AMP_KIND_ADAMW) result = amp_optimizer_adamw(&r->opt, lr);
+    else if (r->kind == AMP_KIND_SGD) result = amp_optimizer_sgd(&r->opt, lr);
+    else {
+        go = amp_optimizer_begin_step(&r->opt);
+        leave();
+        if (go) own_sgd(r, lr);
+        enter();
+        result = amp_optimizer_end_step(&r->opt);
+    }
+    if (result == AMP_OK) result = amp_optimizer_status(&r->opt, &status);
+    leave();
+    CHECK_EQ_INT(result, AMP_OK);
+    if (r->kind == AMP_KIND_OWN) CHECK_EQ_INT(go, status.did_step);
+    CHECK(status.did_step <= 1);
+    return status.did_step != 0;
+}
+
+static amp_status status_of(const rig *r) {
+    amp_status status;
+    memset(&status, 0, sizeof status);
+    CHECK_EQ_INT(amp_optimizer_status(&r->opt, &status), AMP_OK);
+    return status;
+}
+
+/* The moments have no getter. */
+static const float *moment(const rig *r, size_t i, int which) {
+    const ampi_slot *slot = &r->opt.plan->host_slots[i];
+    return which == 0 ? slot->m : slot->v;
+}
+
+static amp_dtype copy_type(const rig *r, size_t i) { /* of what amp_optimizer_model returns */
+    const amp_tensor *t = &r->tensor[i];
+    if (t->model) return t->model_type;
+    return t->keep_fp32 ? AMP_F32 : r->opt.desc.dtype;
+}
+
+/* FNV-1a over words, low byte first. */
+static uint64_t hash_word(uint64_t h, uint64_t word, int num_bytes) {
+    int i;
+    for (i = 0; i < num_bytes; i++) h = (h ^ ((word >> (8 * i)) & 0xff)) * 1099511628211ull;
+    return h;
+}
+
+static uint64_t hash_array(uint64_t h, const void *base, amp_dtype type, size_t n) {
+    size_t j;
+    for (j = 0; base && j < n; j++)
+        h = hash_word(h, load_bits(base, type, j), (int)size_of(type));
+    return h;
+}
+
+/* Masters, model copies, moments and step count: what a skipped step must not touch. */
+static uint64_t state_digest(const rig *r) {
+    uint64_t h = 1469598103934665603ull;
+    size_t   i;
+    for (i = 0; i < r->count; i++) {
+        const size_t n = r->tensor[i].n;
+        h = hash_array(h, amp_optimizer_master(&r->opt, (int)i), AMP_F32, n);
+        h = hash_array(h, amp_optimizer_model(&r->opt, (int)i), copy_type(r, i), n);
+        h = hash_array(h, moment(r, i, 0), AMP_F32, n);
+        h = hash_array(h, moment(r, i, 1), AMP_F32, n);
+    }
+    return hash_word(h, amp_optimizer_gate(&r->opt)->step, 8);
+}
+
+/* ------------------------------------------- the reference: all of a step, written once more */
+
+typedef struct ref {
+    amp_optimizer_desc desc;
+    const rig         *of;
+    size_t             count;
+    float            **p, **m, **v;
+    float              scale;
+    int                tracker;
+    uint64_t           step;
+    double             norm;
+    float              clip, factor;
+    int                found;
+} ref;
+
+static float *ref_array(size_t n) { return (float *)calloc(n + 1, sizeof(float)); }
+
+static void ref_begin(ref *f, const rig *r, const amp_optimizer_desc *desc) {
+    size_t i, j;
+    memset(f, 0, sizeof *f);
+    f->desc  = *desc;
+    f->of    = r;
+    f->count = r->count;
+    f->scale = desc->scaler.init_scale > 0.0f ? desc->scaler.init_scale : 65536.0f;
+    f->p     = (float **)calloc(r->count + 1, sizeof(float *));
+    f->m     = (float **)calloc(r->count + 1, sizeof(float *));
+    f->v     = (float **)calloc(r->count + 1, sizeof(float *));
+    for (i = 0; i < r->count; i++) {
+        const amp_tensor *t = &r->tensor[i];
+        f->p[i]             = ref_array(t->n);
+        f->m[i]             = ref_array(t->n);
+        f->v[i]             = ref_array(t->n);
+        for (j = 0; j < t->n; j++)
+            f->p[i][j] = t->weight ? load(t->weight, AMP_F32, j) : load(t->model, t->model_type, j);
+    }
+}
+
+static void ref_end(ref *f) {
+    size_t i;
+    for (i = 0; i < f->count; i++) {
+        free(f->p[i]);
+        free(f->m[i]);
+        free(f->v[i]);
+    }
+    free(f->p);
+    free(f->m);
+    free(f->v);
+}
+
+/* Lane l of width lanes: pairs (l, l + 128), then (l, l + 64) ... down to one. */
+static float fold(const float *lanes, size_t l, size_t width) {
+    if (width == 256) return lanes[l];
+    return f_add(fold(lanes, l, 2 * width), fold(lanes, l + width, 2 * width));
+}
+
+static double fold64(const double *lanes, size_t l, size_t width) {
+    if (width == 256) return lanes[l];
+    return d_add(fold64(lanes, l, 2 * width), fold64(lanes, l + width, 2 * width));
+}
+
+static double chunk_squares(const amp_tensor *t, size_t begin, size_t end) {
+    float  lanes[256], rescale = 1.0f, sum;
+    size_t j;
+    for (;;) {
+        memset(lanes, 0, sizeof lanes);
+        for (j = begin; j < end; j++) {
+            float x = 0.0f;
+            if (!nonfinite_at(t->grad, t->grad_type, j))
+                x = f_mul(load(t->grad, t->grad_type, j), rescale);
+            lanes[(j - begin) % 256] = f_add(lanes[(j - begin) % 256], f_mul(x, x));
+        }
+        sum = fold(lanes, 0, 1);
+        if (rescale < 1.0f) return d_mul((double)sum, ldexp(1.0, 192));
+        if (finite_bits(bits_of(sum))) return (double)sum;
+        rescale = (float)ldexp(1.0, -96);
+    }
+}
+
+/* sqrt of the sum of squares of all gradients, still scaled, in the canonical order. */
+static double canonical_norm(const rig *r) {
+    double   lanes[256];
+    uint64_t chunk = 0;
+    size_t   i, begin;
+    memset(lanes, 0, sizeof lanes);
+    for (i = 0; i < r->count; i++) {
+        const amp_tensor *t = &r->tensor[i];
+        for (begin = 0; begin < t->n; begin += 65536, chunk++) {
+            const size_t end = t->n - begin > 65536 ? begin + 65536 : t->n;
+            if (!t->grad) continue;
+            lanes[chunk % 256] = d_add(lanes[chunk % 256], chunk_squares(t, begin, end));
+        }
+    }
+    return d_sqrt(fold64(lanes, 0, 1));
+}
+
+/* Norm, clip factor and whether to skip. */
+static void ref_check(ref *f) {
+    const rig *r = f->of;
+    float      inv, max = 0.0f;
+    size_t     i, j;
+    f->found = 0;
+    for (i = 0; i < r->count; i++) {
+        const amp_tensor *t = &r->tensor[i];
+        for (j = 0; t->grad && j < t->n; j++) {
+            if (nonfinite_at(t->grad, t->grad_type, j)) f->found = 1;
+            else if (fabsf(load(t->grad, t->grad_type, j)) > max)
+                max = fabsf(load(t->grad, t->grad_type, j));
+        }
+    }
+    inv     = (float)d_div(1.0, (double)f->scale);
+    f->norm = d_mul(canonical_norm(r), (double)inv);
+    f->clip = 1.0f;
+    if (f->desc.max_norm > 0.0f) {
+        const double clip = d_div((double)f->desc.max_norm, d_add(f->norm, 1e-6));
+        if (clip < 1.0) f->clip = (float)clip;
+    }
+    f->factor = f_mul(inv, f->clip);
+    if (!finite_bits(bits_of(f_mul(max, inv)))) f->found = 1;
+    if (bits_of(f->factor) == 0) f->found = 1;
+}
+
+/* Documented formulas: beta and 1 - beta are rounded from double, and so is 1 / (1 - beta^t). */
+static void ref_adamw(const ref *f, float lr, float wd, float g, float *p, float *m, float *v) {
+    const double b1 = f->desc.beta1 > 0.0 ? f->desc.beta1 : 0.9;
+    const double b2 = f->desc.beta2 > 0.0 ? f->desc.beta2 : 0.999;
+    const float  e  = (float)(f->desc.eps > 0.0 ? f->desc.eps : 1e-8);
+    double       power1 = 1.0, power2 = 1.0, square1 = b1, square2 = b2;
+    uint64_t     t;
+    float        mhat, vhat, u;
+    for (t = f->step; t > 0; t /= 2) {
+        if (t % 2) {
+            power1 = d_mul(power1, square1);
+            power2 = d_mul(power2, square2);
+        }
+        square1 = d_mul(square1, square1);
+        square2 = d_mul(square2, square2);
+    }
+    *m   = f_add(f_mul((float)b1, *m), f_mul((float)d_add(1.0, -b1), g));
+    *v   = f_add(f_mul((float)b2, *v), f_mul(f_mul((float)d_add(1.0, -b2), g), g));
+    mhat = f_mul(*m, (float)d_div(1.0, d_add(1.0, -power1)));
+    vhat = f_mul(*v, (float)d_div(1.0, d_add(1.0, -power2)));
+    u    = f_add(f_div(mhat, f_add(f_sqrt(vhat), e)), f_mul(wd, *p));
+    *p   = f_sub(*p, f_mul(lr, u));
+}
+
+static void ref_sgd(const ref *f, float lr, float wd, float g, float *p, float *m) {
+    const float momentum = (float)f->desc.momentum;
+    g                    = f_add(g, f_mul(wd, *p));
+    if (momentum > 0.0f) {
+        *m = f_add(f_mul(momentum, *m), g);
+        g  = f->desc.nesterov ? f_add(g, f_mul(momentum, *m)) : *m;
+    }
+    *p = f_sub(*p, f_mul(lr, g));
+}
+
+/* The weights move, unless skipped; then the scale by DEFAULT's rules. */
+static void ref_step(ref *f, float lr) {
+    const int interval = f->desc.scaler.growth_interval ? f->desc.scaler.growth_interval : 2000;
+    size_t    i, j;
+    ref_check(f);
+    if (f->found) {
+        f->tracker = 0;
+        if (f->scale > 6.103515625e-5f) f->scale = f->scale * 0.5f;
+        return;
+    }
+    f->step++;
+    for (i = 0; i < f->count; i++) {
+        const amp_tensor *t  = &f->of->tensor[i];
+        float             wd = t->weight_decay > 0.0f ? t->weight_decay : f->desc.weight_decay;
+        const float       rate = f_mul(lr, t->lr_scale > 0.0f ? t->lr_scale : 1.0f);
+        if (t->no_weight_decay) wd = 0.0f;
+        for (j = 0; t->grad && j < t->n; j++) {
+            const float g = f_mul(load(t->grad, t->grad_type, j), f->factor);
+            float      *p = &f->p[i][j];
+            if (f->desc.kind == AMP_KIND_ADAMW)
+                ref_adamw(f, rate, wd, g, p, &f->m[i][j], &f->v[i][j]);
+            else if (f->desc.kind == AMP_KIND_SGD) ref_sgd(f, rate, wd, g, p, &f->m[i][j]);
+            else *p = f_sub(*p, f_mul(lr, g));
+        }
+    }
+    if (++f->tracker == interval) {
+        f->tracker = 0;
+        if (f->scale < 16777216.0f) f->scale = f->scale * 2.0f;
+    }
+}
+
+/* Is the rig where the reference is, bit for bit? */
+static void ref_compare(const ref *f) {
+    const rig       *r      = f->of;
+    const amp_status status = status_of(r);
+    size_t           i, j;
+    CHECK_EQ_F64(status.norm, f->norm);
+    CHECK_EQ_F32(status.clip_factor, f->clip);
+    CHECK_EQ_F32(status.loss_scale, f->scale);
+    CHECK_EQ_INT(status.found_inf, f->found);
+    CHECK_EQ_U64(status.steps, f->step);
+    for (i = 0; i < f->count; i++) {
+        const size_t n = r->tensor[i].n;
+        CHECK_MEM(amp_optimizer_master(&r->opt, (int)i), f->p[i], n * 4);
+        if (moment(r, i, 0)) CHECK_MEM(moment(r, i, 0), f->m[i], n * 4);
+        if (moment(r, i, 1)) CHECK_MEM(moment(r, i, 1), f->v[i], n * 4);
+        for (j = 0; j < n; j++) {
+            float wanted;
+            store(&wanted, copy_type(r, i), 0, f->p[i][j]);
+            CHECK_EQ_U32(load_bits(amp_optimizer_model(&r->opt, (int)i), copy_type(r, i), j),
+                         load_bits(&wanted, copy_type(r, i), 0));
+        }
+    }
+}
+
+/* Steps of rig and reference side by side, with overflows at steps 3 and 7. */
+static void compare_run(rig *r, const amp_optimizer_desc *desc, int num_steps) {
+    ref f;
+    int step;
+    ref_begin(&f, r, desc);
+    for (step = 0; step < num_steps; step++) {
+        fill_grads(r, (uint32_t)step, f.scale);
+        if (step == 3 || step == 7) {
+            size_t i = r->count;
+            while (i-- > 0) {
+                const amp_tensor *t = &r->tensor[i];
+                if (!t->n || !t->grad) continue;
+                store_bits(t->grad, t->grad_type, t->n - 1, patterns[t->grad_type][step % 5]);
+                break;
+            }
+        }
+        ref_step(&f, 0.01f);
+        CHECK_EQ_INT(rig_step(r, 0.01f), !f.found);
+        ref_compare(&f);
+    }
+    ref_end(&f);
+}
+
+/* Ten tensors of all sorts: sizes around the limits of lanes and pieces, the three ways of owning
+   memory, a frozen one, and options of every kind. */
+static void rig_mixed(rig *r, amp_dtype grad_type, amp_dtype model_type, size_t offset) {
+    static const size_t sizes[] = {0, 1, 7, 255, 256, 257, 1023, 1024, 1025, 300};
+    static const int    ways[]  = {WEIGHT, MODEL, WEIGHT | MODEL};
+    static const float  rates[] = {0.0f, 0.5f, 2.0f};
+    size_t              i;
+    rig_begin(r, COUNT_OF(sizes));
+    for (i = 0; i < r->count; i++) {
+        amp_tensor *t = &r->tensor[i];
+        rig_tensor(r, i, sizes[i], ways[i % 3] | (i == 4 ? 0 : GRAD), grad_type, model_type,
+                   offset);
+        t->lr_scale        = rates[i % 3];
+        t->weight_decay    = i % 4 == 1 ? 0.25f : 0.0f;
+        t->no_weight_decay = i % 5 == 2;
+        t->keep_fp32       = i % 2 && !t->model;
+    }
+}
+
+/* The kinds of step, each with decay, as descs. */
+enum { NUM_KINDS = 5 };
+static amp_optimizer_desc kind_desc(int kind) {
+    amp_optimizer_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.dtype        = AMP_F16;
+    desc.weight_decay = 0.0625f;
+    switch (kind) {
+    case 0: desc.kind = AMP_KIND_OWN; break;
+    case 1: desc.kind = AMP_KIND_ADAMW; break;
+    case 2: desc.kind = AMP_KIND_SGD; break;
+    case 3:
+        desc.kind     = AMP_KIND_SGD;
+        desc.momentum = 0.9;
+        break;
+    default:
+        desc.kind     = AMP_KIND_SGD;
+        desc.momentum = 0.9;
+        desc.nesterov = 1;
+        break;
+    }
+    return desc;
+}
+
+/* ========================================================================= who owns memory */
+
+TEST(ways_of_owning, "contract: weight NULL: a master is made from model; model NULL: a copy is "
+                     "made from weight; prepare writes the first copies") {
+    int type, way;
+    for (type = AMP_F32; type <= AMP_BF16; type++)
+        for (way = WEIGHT; way <= (WEIGHT | MODEL); way++) {
+            amp_optimizer_desc desc = kind_desc(0);
+            rig                r;
+            const amp_tensor  *t;
+            size_t             j;
+            desc.dtype = (amp_dtype)type;
+            rig_begin(&r, 1);
+            rig_tensor(&r, 0, 100, way | GRAD, AMP_F32, (amp_dtype)type, 0);
+            t = &r.tensor[0];
+            /* both: the copy is written from the master, whatever it held */
+            if (way == (WEIGHT | MODEL)) memset(t->model, 0xff, 100 * size_of((amp_dtype)type));
+            CHECK(amp_optimizer_model(&r.opt, 0) == NULL);
+            rig_prepare(&r, &desc);
+            CHECK(amp_optimizer_master(&r.opt, 0) != NULL);
+            CHECK(amp_optimizer_model(&r.opt, 0) != NULL);
+            if (t->weight) CHECK(amp_optimizer_master(&r.opt, 0) == t->weight);
+            if (t->model) CHECK(amp_optimizer_model(&r.opt, 0) == t->model);
+            if (way == WEIGHT) /* in fp32 the master is the model */
+                CHECK_EQ_INT(amp_optimizer_model(&r.opt, 0) == (const void *)t->weight,
+                             type == AMP_F32);
+            if (way == MODEL)
+                CHECK(amp_optimizer_model(&r.opt, 0) !=
+                      (const void *)amp_optimizer_master(&r.opt, 0));
+            for (j = 0; j < 100; j++) {
+                float first = value(1000, 0, (uint32_t)j), copy, held;
+                store(&copy, (amp_dtype)type, 0, first);
+                held = load(&copy, (amp_dtype)type, 0);
+                if (way == MODEL) first = held;
+                CHECK_EQ_F32(load(amp_optimizer_master(&r.opt, 0), AMP_F32, j), first);
+                CHECK_EQ_F32(load(amp_optimizer_model(&r.opt, 0), (amp_dtype)type, j), held);
+            }
+            compare_run(&r, &desc, 10);
+            rig_end(&r);
+        }
+}
+
+TEST(weight_is_model, "manual: what forward reads is the master where there is no copy: desc.dtype "
+                      "AMP_F32, keep_fp32, model == weight") {
+    amp_optimizer_desc desc = kind_desc(1);
+    rig                r;
+    size_t             i;
+    desc.dtype = AMP_BF16;
+    rig_begin(&r, 3);
+    for (i = 0; i < 3; i++) rig_tensor(&r, i, 33, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
+    r.tensor[0].keep_fp32 = 1;
+    r.tensor[1].model     = r.tensor[1].weight;
+    rig_prepare(&r, &desc);
+    CHECK(amp_optimizer_model(&r.opt, 0) == (const void *)r.tensor[0].weight);
+    CHECK(amp_optimizer_model(&r.opt, 1) == (const void *)r.tensor[1].weight);
+    CHECK(amp_optimizer_model(&r.opt, 2) != (const void *)r.tensor[2].weight);
+    compare_run(&r, &desc, 10);
+    rig_end(&r);
+}
+
+TEST(frozen, "contract: grad NULL: the weight is frozen, and forward still has its copy") {
+    int kind;
+    for (kind = 0; kind < NUM_KINDS; kind++) {
+        amp_optimizer_desc desc = kind_desc(kind);
+        rig                r;
+        uint64_t           before;
+        rig_begin(&r, 1);
+        rig_tensor(&r, 0, 50, WEIGHT, AMP_F32, AMP_F32, 0);
+        rig_prepare(&r, &desc);
+        CHECK(amp_optimizer_grad(&r.opt, 0) == NULL);
+        before = hash_array(1, r.tensor[0].weight, AMP_F32, 50);
+        CHECK(rig_step(&r, 0.5f));
+        CHECK_EQ_U64(hash_array(1, r.tensor[0].weight, AMP_F32, 50), before);
+        CHECK_EQ_F32(load(amp_optimizer_model(&r.opt, 0), AMP_F16, 7),
+                     amp_f16_to_f32(amp_f32_to_f16(value(1000, 0, 7))));
+        rig_end(&r);
+    }
+}
+
+TEST(nothing, "law 11: zero tensors and n == 0 are ordinary") {
+    int kind;
+    for (kind = 0; kind < NUM_KINDS; kind++) {
+        amp_optimizer_desc desc  = kind_desc(kind);
+        amp_tensor         empty = {0};
+        rig                r;
+        desc.max_norm = 1.0f;
+        rig_begin(&r, 0);
+        rig_prepare(&r, &desc);
+        CHECK(rig_step(&r, 0.1f));
+        CHECK_EQ_F64(status_of(&r).norm, 0.0);
+        CHECK(amp_optimizer_model(&r.opt, 0) == NULL);
+        rig_end(&r);
+        rig_begin(&r, 2);
+        r.tensor[0] = r.tensor[1] = empty;
+        rig_prepare(&r, &desc);
+        CHECK(rig_step(&r, 0.1f));
+        CHECK(rig_step(&r, 0.1f));
+        CHECK_EQ_U64(status_of(&r).steps, 2);
+        CHECK_EQ_F32(status_of(&r).clip_factor, 1.0f);
+        rig_end(&r);
+    }
+}
+
+/* ================================================================ a step, against the reference */
+
+static void compare_kind(int kind) {
+    int    grad_type, model_type;
+    size_t offset;
+    for (grad_type = AMP_F32; grad_type <= AMP_BF16; grad_type++)
+        for (model_type = AMP_F32; model_type <= AMP_BF16; model_type++)
+            for (offset = 0; offset < 4; offset++) {
+                amp_optimizer_desc desc = kind_desc(kind);
+                rig                r;
+                if (test_state.quick && offset != (size_t)((grad_type + model_type) % 4)) continue;
+                desc.dtype                  = (amp_dtype)model_type;
+                desc.scaler.growth_interval = 3;
+                desc.max_norm               = offset % 2 ? 0.5f : 0.0f;
+                desc.unscale_in_place       = 0;
+                rig_mixed(&r, (amp_dtype)grad_type, (amp_dtype)model_type, offset);
+                rig_prepare(&r, &desc);
+                compare_run(&r, &desc, 10);
+                rig_end(&r);
+            }
+}
+
+TEST(own_step, "manual: begin_step, your optimizer, end_step equals unscaling by hand, bit for "
+               "bit; law 11: unaligned pointers and odd counts") {
+    compare_kind(0);
+}
+TEST(adamw_bits, "law 7: adamw equals check + unscale + the documented formula, bit for bit, for "
+                 "all types, ways of owning memory and alignments") {
+    compare_kind(1);
+}
+TEST(sgd_bits, "law 7: sgd equals check + unscale + the documented formula, bit for bit") {
+    compare_kind(2);
+}
+TEST(momentum_bits, "law 7: sgd with momentum, bit for bit") { compare_kind(3); }
+TEST(nesterov_bits, "law 7: sgd with Nesterov momentum, bit for bit") { compare_kind(4); }
+
+TEST(adamw_options, "contract: betas, eps, lr_scale, weight_decay and no_weight_decay act as "
+                    "documented; zero means the default") {
+    amp_optimizer_desc desc = kind_desc(1);
+    rig                r;
+    desc.beta1        = 0.75;
+    desc.beta2        = 0.95;
+    desc.eps          = 1e-3;
+    desc.weight_decay = 0.0f;
+    rig_mixed(&r, AMP_F32, AMP_F16, 0);
+    rig_prepare(&r, &desc);
+    compare_run(&r, &desc, 12);
+    rig_end(&r);
+}
+
+/* The gradients of the double models: magnitudes in [1/4, 1], random signs. */
+static float model_grad(uint32_t step, uint32_t j) {
+    const float x = value(step, 77, j);
+    return x < 0.0f ? -0.25f + 0.75f * x : 0.25f + 0.75f * x;
+}
+
+/* With e = 2^-24 and |g| <= 1: a sum of t terms of one sign has relative error <= 5 t e, so the
+   root of v^ has <= 4 t e; m^ has absolute error <= 50 e (five roundings a step, decaying by 0.9);
+   |m^| <= 1 and sqrt(v^) >= 1/4, so u = m^ / sqrt(v^) is off by <= (300 + 16 t) e. p takes lr
+   times that and two roundings of |p| <= 4. */
+TEST(adamw_double, "torch: p -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * p), in doubles, 200 "
+                   "steps") {
+    enum { N = 64 };
+    amp_optimizer_desc desc = kind_desc(1);
+    rig                r;
+    double             p[N], m[N], v[N], e = ldexp(1.0, -24), error = 0.0;
+    const double       lr = (double)0.01f;
+    uint32_t           j;
+    int                t;
+    rig_single(&r, &desc, N, AMP_F32);
+    for (j = 0; j < N; j++) {
+        p[j] = (double)load(r.tensor[0].weight, AMP_F32, j);
+        m[j] = v[j] = 0.0;
+    }
+    for (t = 1; t <= 200; t++) {
+        for (j = 0; j < N; j++)
+            store(r.tensor[0].grad, AMP_F32, j, model_grad((uint32_t)t, j) * 65536.0f);
+        CHECK(rig_step(&r, 0.01f));
+        error += lr * ((300.0 + 16.0 * t) * e + 0.0625 * error) + 8.0 * e;
+        for (j = 0; j < N; j++) {
+            const double g = (double)model_grad((uint32_t)t, j);
+            m[j]           = 0.9 * m[j] + 0.1 * g;
+            v[j]           = 0.999 * v[j] + 0.001 * g * g;
+            p[j] -= lr * (m[j] / (1.0 - pow(0.9, t)) / (sqrt(v[j] / (1.0 - pow(0.999, t))) + 1e-8) +
+                          0.0625 * p[j]);
+            CHECK(fabs((double)load(r.tensor[0].weight, AMP_F32, j) - p[j]) <= error);
+        }
+    }
+    CHECK(error < 1e-3);
+    rig_end(&r);
+}
+
+/* |m| <= M = (1 + decay) / (1 - momentum); each of its steps rounds four times. */
+TEST(sgd_double, "torch: g += weight_decay * p; m = momentum * m + g; Nesterov g += momentum * m; "
+                 "p -= lr * g, in doubles, 200 steps") {
+    enum { N = 64 };
+    int kind;
+    for (kind = 2; kind < NUM_KINDS; kind++) {
+        amp_optimizer_desc desc = kind_desc(kind);
+        rig                r;
+        double             p[N], m[N], e = ldexp(1.0, -24), error = 0.0, error_m = 0.0;
+        const double       lr = (double)0.01f, mu = desc.momentum;
+        const double       most = 1.25 / (1.0 - mu);
+        uint32_t           j;
+        int                t;
+        rig_single(&r, &desc, N, AMP_F32);
+        for (j = 0; j < N; j++) {
+            p[j] = (double)load(r.tensor[0].weight, AMP_F32, j);
+            m[j] = 0.0;
+        }
+        for (t = 1; t <= 200; t++) {
+            for (j = 0; j < N; j++)
+                store(r.tensor[0].grad, AMP_F32, j, model_grad((uint32_t)t, j) * 65536.0f);
+            CHECK(rig_step(&r, 0.01f));
+            error_m = mu * error_m + 4.0 * most * e + 0.0625 * error;
+            error += lr * (2.0 * error_m + 8.0 * most * e + 0.0625 * error) + 8.0 * e;
+            for (j = 0; j < N; j++) {
+                double g = (double)model_grad((uint32_t)t, j) + 0.0625 * p[j];
+                m[j]     = mu * m[j] + g;
+                if (desc.nesterov) g += mu * m[j];
+                else if (mu > 0.0) g = m[j];
+                p[j] -= lr * g;
+                CHECK(fabs((double)load(r.tensor[0].weight, AMP_F32, j) - p[j]) <= error);
+            }
+        }
+        CHECK(error < 1e-3);
+        rig_end(&r);
+    }
+}
+
+TEST(many_tensors, "manual: add holds any number of tensors, 1, 100 or 10000, in order") {
+    static const size_t counts[] = {1, 31, 32, 33, 100, 10000};
+    size_t              c, i;
+    for (c = 0; c < COUNT_OF(counts); c++) {
+        amp_optimizer_desc desc = kind_desc(3);
+        rig                r;
+        rig_begin(&r, counts[c]);
+        for (i = 0; i < counts[c]; i++)
+            rig_tensor(&r, i, i % 6, WEIGHT | GRAD, AMP_BF16, AMP_F32, 0);
+        rig_prepare(&r, &desc);
+        for (i = 0; i < counts[c]; i++)
+            CHECK(amp_optimizer_master(&r.opt, (int)i) == r.tensor[i].weight);
+        CHECK(amp_optimizer_master(&r.opt, (int)counts[c]) == NULL);
+        CHECK(amp_optimizer_master(&r.opt, -1) == NULL);
+        compare_run(&r, &desc, 5);
+        rig_end(&r);
+    }
+}
+
+/* =================================================================================== flat */
+
+enum { NUM_PARTS = 6 };
+static const size_t part_sizes[NUM_PARTS] = {5, 0, 300, 1, 1025, 64};
+
+static void flat_parts(amp_tensor *parts, size_t *total) {
+    size_t i;
+    memset(parts, 0, NUM_PARTS * sizeof *parts);
+    for (*total = 0, i = 0; i < NUM_PARTS; i++) {
+        parts[i].n            = part_sizes[i];
+        parts[i].lr_scale     = i % 2 ? 2.0f : 0.0f;
+        parts[i].weight_decay = i % 3 == 1 ? 0.5f : 0.0f;
+        parts[i].no_weight_decay = i == 4;
+        *total += part_sizes[i];
+    }
+}
+
+/* Adds the rig's only array as parts. */
+static void prepare_flat(rig *r, const amp_optimizer_desc *desc, const amp_tensor *parts) {
+    r->kind = desc->kind;
+    CHECK_EQ_INT(amp_optimizer_init(&r->opt, desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add_flat(&r->opt, &r->tensor[0], parts, NUM_PARTS), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_prepare(&r->opt), AMP_OK);
+}
+
+static void *advance(void *base, amp_dtype type, size_t n) {
+    return base ? (char *)base + n * size_of(type) : NULL;
+}
+
+TEST(flat_equals_separate, "contract: add_flat gives the same tensors as adding them one by one, "
+                           "with contiguous copies: model(first) + offset is valid") {
+    int kind, way;
+    for (kind = 0; kind < NUM_KINDS; kind++)
+        for (way = WEIGHT; way <= (WEIGHT | MODEL); way++) {
+            amp_optimizer_desc desc = kind_desc(kind);
+            rig                flat, whole, separate;
+            amp_tensor         parts[NUM_PARTS];
+            size_t             total, i, at, offset = (size_t)(kind % 4);
+            int                step;
+            flat_parts(parts, &total);
+            if (way == WEIGHT) parts[2].keep_fp32 = 1;
+            desc.max_norm = 1.0f;
+            rig_begin(&flat, 1);
+            rig_tensor(&flat, 0, total, way | GRAD, AMP_F16, AMP_BF16, offset);
+            prepare_flat(&flat, &desc, parts);
+
+            rig_begin(&whole, 1); /* the arrays of separate */
+            rig_tensor(&whole, 0, total, way | GRAD, AMP_F16, AMP_BF16, offset);
+            rig_begin(&separate, NUM_PARTS);
+            for (i = 0, at = 0; i < NUM_PARTS; at += part_sizes[i++]) {
+                const amp_tensor *w = &whole.tensor[0];
+                separate.tensor[i]  = parts[i];
+                separate.tensor[i].grad_type  = AMP_F16;
+                separate.tensor[i].model_type = AMP_BF16;
+                separate.tensor[i].weight     = (float *)advance(w->weight, AMP_F32, at);
+                separate.tensor[i].model      = advance(w->model, AMP_BF16, at);
+                separate.tensor[i].grad       = advance(w->grad, AMP_F16, at);
+            }
+            rig_prepare(&separate, &desc);
+            flat.count = NUM_PARTS; /* from here on flat's tensors are the parts */
+            free(flat.tensor);
+            flat.tensor = (amp_tensor *)calloc(NUM_PARTS, sizeof(amp_tensor));
+            flat.block  = (void **)realloc(flat.block, 3 * NUM_PARTS * sizeof(void *));
+            for (i = 3; i < 3 * NUM_PARTS; i++) flat.block[i] = NULL;
+            for (i = 0, at = 0; i < NUM_PARTS; at += part_sizes[i++]) {
+                flat.tensor[i]      = separate.tensor[i];
+                flat.tensor[i].grad = advance((char *)flat.block[2] + offset, AMP_F16, at);
+                CHECK(amp_optimizer_master(&flat.opt, (int)i) ==
+                      (float *)advance(amp_optimizer_master(&flat.opt, 0), AMP_F32, at));
+                if (!parts[i].keep_fp32) {
+                    const amp_dtype type = way == WEIGHT ? AMP_F16 : AMP_BF16;
+                    const char *first = (const char *)amp_optimizer_model(&flat.opt, 0);
+                    CHECK(amp_optimizer_model(&flat.opt, (int)i) ==
+                          (const void *)(first + at * size_of(type)));
+                } else {
+                    CHECK(amp_optimizer_model(&flat.opt, (int)i) ==
+                          (const void *)amp_optimizer_master(&flat.opt, (int)i));
+                }
+            }
+            CHECK(amp_optimizer_master(&flat.opt, NUM_PARTS) == NULL);
+            CHECK_EQ_U64(state_digest(&flat), state_digest(&separate));
+            for (step = 0; step < 8; step++) {
+                fill_grads(&flat, (uint32_t)step, step == 3 ? 1e9f : 65536.0f);
+                fill_grads(&separate, (uint32_t)step, step == 3 ? 1e9f : 65536.0f);
+                CHECK_EQ_INT(rig_step(&flat, 0.01f), step != 3);
+                CHECK_EQ_INT(rig_step(&separate, 0.01f), step != 3);
+                CHECK_EQ_F64(status_of(&flat).norm, status_of(&separate).norm);
+                CHECK_EQ_U64(state_digest(&flat), state_digest(&separate));
+            }
+            rig_end(&flat);
+            rig_end(&separate);
+            rig_end(&whole);
+        }
+}
+
+TEST(flat_wrong_sums, "contract: the parts' n must add up to whole's; an error changes nothing") {
+    amp_optimizer      opt;
+    amp_optimizer_desc desc = kind_desc(0);
+    amp_tensor         parts[NUM_PARTS], whole = {0}, one = {0};
+    float              w[2000], g[2000], x = 1.0f;
+    size_t             total;
+    flat_parts(parts, &total);
+    memset(w, 0, sizeof w);
+    whole.weight = w;
+    whole.grad   = g;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+    whole.n = total + 1;
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, parts, NUM_PARTS),
+                 AMP_ERROR_INVALID_ARGUMENT);
+    whole.n = total - 1;
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, parts, NUM_PARTS),
+                 AMP_ERROR_INVALID_ARGUMENT);
+    whole.n    = total;
+    parts[1].n = SIZE_MAX; /* the sum must not wrap around */
+    parts[2].n += 1;
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, parts, NUM_PARTS),
+                 AMP_ERROR_INVALID_ARGUMENT);
+    flat_parts(parts, &total);
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, parts, 0), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, NULL, 1), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, NULL, parts, 1), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_add_flat(NULL, &whole, parts, 1), AMP_ERROR_INVALID_ARGUMENT);
+    parts[5].lr_scale = -1.0f; /* the last part is wrong: none may be added */
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, parts, NUM_PARTS), AMP_ERROR_INVALID_CONFIG);
+    whole.n = 0;
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, NULL, 0), AMP_OK);
+    one.n      = 1;
+    one.weight = &x;
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &one), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK(amp_optimizer_master(&opt, 0) == &x);
+    CHECK(amp_optimizer_master(&opt, 1) == NULL);
+    amp_optimizer_free(&opt);
+}
+
+/* ============================================================================ wrap and scale */
+
+TEST(scale_of_backward, "law 3: gradients are unscaled with the scale of their backward, even on "
+                        "the step where the scale grows") {
+    static const int kinds[] = {0, 2};
+    size_t           k;
+    int              step;
+    for (k = 0; k < 2; k++) {
+        amp_optimizer_desc desc = kind_desc(kinds[k]);
+        rig                r;
+        desc.weight_decay           = 0.0f;
+        desc.scaler.init_scale      = 1024.0f;
+        desc.scaler.growth_interval = 1; /* grows in every step */
+        rig_single(&r, &desc, 1, AMP_F32);
+        store(r.tensor[0].weight, AMP_F32, 0, 100.0f);
+        for (step = 1; step <= 10; step++) {
+            const float scale = amp_optimizer_loss_scale(&r.opt);
+            CHECK_EQ_F32(scale, (float)ldexp(1024.0, step - 1));
+            CHECK_EQ_F32(*amp_optimizer_loss_scale_ptr(&r.opt), scale);
+            store(r.tensor[0].grad, AMP_F32, 0, 3.0f * scale);
+            if (kinds[k] == 0) {
+                CHECK(amp_optimizer_begin_step(&r.opt));
+                CHECK_EQ_F32(*amp_optimizer_grad(&r.opt, 0), 3.0f);
+                CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), scale); /* not before end_step */
+                own_sgd(&r, 1.0f);
+                CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+            } else {
+                CHECK(rig_step(&r, 1.0f));
+            }
+            CHECK_EQ_F32(load(r.tensor[0].weight, AMP_F32, 0), 100.0f - 3.0f * (float)step);
+            CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 2.0f * scale);
+        }
+        rig_end(&r);
+    }
+}
+
+TEST(grad_clipped, "contract: amp_optimizer_grad is fp32, unscaled, and clipped if max_norm is "
+                   "set") {
+    int    type;
+    size_t offset, j;
+    for (type = AMP_F32; type <= AMP_BF16; type++)
+        for (offset = 0; offset < 4; offset++) {
+            amp_optimizer_desc desc = kind_desc(0);
+            rig                r;
+            ref                f;
+            double             sum = 0.0;
+            desc.max_norm = 0.25f;
+            rig_begin(&r, 1);
+            rig_tensor(&r, 0, 1025, WEIGHT | GRAD, (amp_dtype)type, AMP_F32, offset);
+            rig_prepare(&r, &desc);
+            fill_grads(&r, 5, 65536.0f);
+            ref_begin(&f, &r, &desc);
+            ref_check(&f);
+            CHECK(f.norm > 0.5);
+            CHECK(amp_optimizer_begin_step(&r.opt));
+            for (j = 0; j < 1025; j++) {
+                const float g = load(amp_optimizer_grad(&r.opt, 0), AMP_F32, j);
+                CHECK_EQ_F32(g, f_mul(load(r.tensor[0].grad, (amp_dtype)type, j), f.factor));
+                sum += (double)g * (double)g;
+            }
+            CHECK(fabs(sqrt(sum) - 0.25) < 1e-5);
+            CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+            ref_end(&f);
+            rig_end(&r);
+        }
+}
+
+TEST(gate, "contract: the gate says skip, 1 / scale times the clip factor, and the steps taken") {
+    amp_optimizer_desc desc = kind_desc(1);
+    const amp_gate    *gate;
+    rig                r;
+    desc.max_norm = 1.0f;
+    CHECK(amp_optimizer_gate(NULL) == NULL);
+    rig_single(&r, &desc, 2, AMP_F32);
+    gate = amp_optimizer_gate(&r.opt);
+    CHECK(gate != NULL && amp_optimizer_found_inf_ptr(&r.opt) != NULL);
+    store(r.tensor[0].grad, AMP_F32, 0, 3.0f * 65536.0f);
+    store(r.tensor[0].grad, AMP_F32, 1, 4.0f * 65536.0f);
+    CHECK(rig_step(&r, 0.1f));
+    CHECK_EQ_INT(gate->skip, 0);
+    CHECK_EQ_U64(gate->step, 1);
+    CHECK_EQ_F32(gate->inv_scale, f_mul(1.0f / 65536.0f, (float)(1.0 / 5.000001)));
+    CHECK_EQ_INT(*amp_optimizer_found_inf_ptr(&r.opt), 0);
+    store_bits(r.tensor[0].grad, AMP_F32, 1, 0x7f800000u);
+    CHECK(!rig_step(&r, 0.1f));
+    CHECK(gate->skip != 0);
+    CHECK_EQ_U64(gate->step, 1);
+    CHECK(*amp_optimizer_found_inf_ptr(&r.opt) != 0);
+    rig_end(&r);
+}
+
+/* =========================================================================== norm and clipping */
+
+static const size_t norm_sizes[] = {0,    1,    7,     255,   256,   257,
+                                    1023, 1024, 1025, 65535, 65536, 65537, 200000};
+
+TEST(norm_order, "law 7: one canonical reduction: lane = index mod 256 over chunks of 65536, fixed "
+                 "pairs, partials in double by the same rule") {
+    size_t s, i;
+    int    type;
+    for (type = AMP_F32; type <= AMP_BF16; type++) {
+        amp_optimizer_desc desc = kind_desc(0);
+        rig                r;
+        for (s = 0; s < COUNT_OF(norm_sizes); s++) {
+            rig_single(&r, &desc, norm_sizes[s], (amp_dtype)type);
+            fill_grads(&r, (uint32_t)s + 40, 65536.0f);
+            CHECK(rig_step(&r, 0.0f));
+            CHECK_EQ_F64(status_of(&r).norm, d_mul(canonical_norm(&r), 1.0 / 65536.0));
+            CHECK_EQ_F32(status_of(&r).clip_factor, 1.0f);
+            rig_end(&r);
+        }
+        rig_begin(&r, COUNT_OF(norm_sizes) + 300); /* more than 256 chunks */
+        for (i = 0; i < r.count; i++)
+            rig_tensor(&r, i, i < 300 ? i % 70 : norm_sizes[i - 300],
+                       i % 11 == 10 ? WEIGHT : WEIGHT | GRAD, (amp_dtype)type, AMP_F32, 0);
+        rig_prepare(&r, &desc);
+        fill_grads(&r, 90, 65536.0f);
+        CHECK(rig_step(&r, 0.0f));
+        CHECK_EQ_F64(status_of(&r).norm, d_mul(canonical_norm(&r), 1.0 / 65536.0));
+        rig_end(&r);
+    }
+}
+
+TEST(norm_partials, "law 7: partials are added in doubles in the same order; their sizes differ so "
+                    "much here that doubles round") {
+    amp_optimizer_desc desc = kind_desc(0);
+    uint32_t           fill;
+    rig                r;
+    size_t             i;
+    rig_begin(&r, 700);
+    for (i = 0; i < r.count; i++)
+        rig_tensor(&r, i, 1, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
+    rig_prepare(&r, &desc);
+    for (fill = 0; fill < 50; fill++) {
+        for (i = 0; i < r.count; i++)
+            store(r.tensor[i].grad, AMP_F32, 0,
+                  value(fill, (uint32_t)i, 1) *
+                      (float)ldexp(1.0, (int)(mix(fill, (uint32_t)i, 2) % 24)));
+        CHECK(rig_step(&r, 0.0f));
+        CHECK_EQ_F64(status_of(&r).norm, d_mul(canonical_norm(&r), 1.0 / 65536.0));
+    }
+    rig_end(&r);
+}
+
+TEST(norm_value, "manual: the norm is that of the unscaled gradients, the clip factor 1 or "
+                 "max_norm / (norm + 1e-6)") {
+    static const float limits[] = {0.0f, 1.0f, 4.999f, 5.0f, 5.001f, 100.0f};
+    size_t             c;
+    for (c = 0; c < COUNT_OF(limits); c++) {
+        amp_optimizer_desc desc = kind_desc(2);
+        float              factor = 1.0f;
+        rig                r;
+        desc.weight_decay = 0.0f;
+        desc.max_norm     = limits[c];
+        rig_begin(&r, 2);
+        rig_tensor(&r, 0, 1, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
+        rig_tensor(&r, 1, 1, WEIGHT | GRAD, AMP_BF16, AMP_F32, 0);
+        rig_prepare(&r, &desc);
+        store(r.tensor[0].weight, AMP_F32, 0, 0.0f);
+        store(r.tensor[0].grad, AMP_F32, 0, -3.0f * 65536.0f);
+        store(r.tensor[1].grad, AMP_BF16, 0, 4.0f * 65536.0f);
+        CHECK(rig_step(&r, 1.0f));
+        if (c > 0 && limits[c] < 5.0005f) factor = (float)d_div((double)limits[c], 5.000001);
+        CHECK_EQ_F64(status_of(&r).norm, 5.0);
+        CHECK_EQ_F32(status_of(&r).clip_factor, factor);
+        CHECK_EQ_F32(load(r.tensor[0].weight, AMP_F32, 0), f_mul(3.0f, factor));
+        rig_end(&r);
+    }
+}
+
+TEST(norm_zero, "manual: zero gradients have norm 0 and are not clipped; the step is taken") {
+    amp_optimizer_desc desc = kind_desc(1);
+    rig                r;
+    desc.max_norm = 1e-3f;
+    rig_single(&r, &desc, 300, AMP_F16);
+    CHECK(rig_step(&r, 0.1f));
+    CHECK_EQ_F64(status_of(&r).norm, 0.0);
+    CHECK_EQ_F32(status_of(&r).clip_factor, 1.0f);
+    rig_end(&r);
+}
+
+TEST(norm_overflow, "law 11: norm^2 that overflows with finite gradients is neither a silent zero "
+                    "step nor infinity") {
+    static const float  sizes[]  = {1e18f, 1e19f, 1e30f, 1e38f, 3e38f};
+    static const size_t counts[] = {1, 3, 1000, 70000};
+    static const int    types[]  = {AMP_F32, AMP_BF16};
+    size_t              s, c, k, j;
+    for (s = 0; s < COUNT_OF(sizes); s++)
+        for (c = 0; c < COUNT_OF(counts); c++)
+            for (k = 0; k < 2; k++) {
+                const amp_dtype    type = (amp_dtype)types[k];
+                amp_optimizer_desc desc = kind_desc(0);
+                double             x, wanted, sum = 0.0;
+                rig                r;
+                desc.max_norm = 1.0f;
+                rig_single(&r, &desc, counts[c], type);
+                for (j = 0; j < counts[c]; j++)
+                    store(r.tensor[0].grad, type, j, j % 2 ? -sizes[s] : sizes[s]);
+                x      = (double)load(r.tensor[0].grad, type, 0);
+                wanted = x / 65536.0 * sqrt((double)counts[c]);
+                CHECK(amp_optimizer_begin_step(&r.opt));
+                CHECK(fabs(status_of(&r).norm - wanted) <= 1e-5 * wanted);
+                CHECK_EQ_F64(status_of(&r).norm, d_mul(canonical_norm(&r), 1.0 / 65536.0));
+                for (j = 0; j < counts[c]; j++) {
+                    const double g = (double)load(amp_optimizer_grad(&r.opt, 0), AMP_F32, j);
+                    sum += g * g;
+                }
+                /* the factor may be a subnormal of 13 bits */
+                CHECK(fabs(sqrt(sum) - 1.0) < 1e-3);
+                CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+                rig_end(&r);
+            }
+}
+
+TEST(norm_overflow_mixed, "law 11: one chunk that overflows among chunks that do not, with "
+                          "subnormals and an inf beside it") {
+    amp_optimizer_desc desc = kind_desc(0);
+    rig                r;
+    desc.scaler.preset = AMP_PRESET_STATIC;
+    rig_single(&r, &desc, 200000, AMP_F32);
+    fill_grads(&r, 3, 1.0f);
+    store(r.tensor[0].grad, AMP_F32, 70000, 3e38f);
+    store_bits(r.tensor[0].grad, AMP_F32, 5, 1);
+    CHECK(rig_step(&r, 0.0f));
+    CHECK_EQ_F64(status_of(&r).norm, d_mul(canonical_norm(&r), 1.0 / 65536.0));
+    store_bits(r.tensor[0].grad, AMP_F32, 70001, 0x7f800000u);
+    CHECK(!rig_step(&r, 0.0f));
+    CHECK_EQ_F64(status_of(&r).norm, d_mul(canonical_norm(&r), 1.0 / 65536.0));
+    CHECK(fabs(status_of(&r).norm - 3e38 / 65536.0) < 1e28);
+    rig_end(&r);
+}
+
+TEST(factor_vanishes, "law 11: a clip that would make the factor zero is an overflow, not a zero "
+                      "step") {
+    amp_optimizer_desc desc = kind_desc(3);
+    uint64_t           before;
+    rig                r;
+    desc.max_norm = 1e-8f;
+    rig_single(&r, &desc, 3, AMP_F32);
+    store(r.tensor[0].grad, AMP_F32, 1, 3e38f);
+    before = state_digest(&r);
+    CHECK(!rig_step(&r, 0.1f));
+    CHECK_EQ_INT(status_of(&r).found_inf, 1);
+    CHECK_EQ_U64(state_digest(&r), before);
+    rig_end(&r);
+}
+
+/* ================================================================================= skipping */
+
+/* One bad element: the step must be skipped and leave no trace, the statistics must be exact. */
+static void skip_at(rig *r, size_t tensor, size_t index, int pattern) {
+    const amp_tensor *t     = &r->tensor[tensor];
+    const uint32_t    saved = load_bits(t->grad, t->grad_type, index);
+    const uint64_t    before = state_digest(r), skipped = status_of(r).skipped;
+    amp_stats         stats;
+    store_bits(t->grad, t->grad_type, index, patterns[t->grad_type][pattern]);
+    CHECK(!rig_step(r, 0.1f));
+    CHECK_EQ_U64(state_digest(r), before);
+    CHECK_EQ_U64(status_of(r).skipped, skipped + 1);
+    CHECK_EQ_INT(status_of(r).found_inf, 1);
+    CHECK_EQ_INT(amp_optimizer_stats(&r->opt, (int)tensor, &stats), AMP_OK);
+    CHECK_EQ_U64(stats.nonfinite, 1);
+    CHECK_EQ_U64(stats.nan, pattern >= 2);
+    CHECK_EQ_U64(stats.first_nonfinite, index);
+    CHECK_EQ_U64(load_bits(t->grad, t->grad_type, index), patterns[t->grad_type][pattern]);
+    store_bits(t->grad, t->grad_type, index, saved);
+}
+
+TEST(skip_every_index, "law 4: a skipped step leaves model copy, master, moments and step count "
+                       "bitwise unchanged: inf, -inf, NaN, sNaN at every index") {
+    static const size_t sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 31, 257};
+    static const int    kinds[] = {0, 1, 4};
+    size_t              k, s, j;
+    int                 type, pattern;
+    for (k = 0; k < COUNT_OF(kinds); k++)
+        for (type = AMP_F32; type <= AMP_BF16; type++)
+            for (s = 0; s < COUNT_OF(sizes); s++) {
+                amp_optimizer_desc desc = kind_desc(kinds[k]);
+                rig                r;
+                desc.scaler.preset = AMP_PRESET_STATIC;
+                rig_single(&r, &desc, sizes[s], (amp_dtype)type);
+                fill_grads(&r, 1, 65536.0f);
+                CHECK(rig_step(&r, 0.1f)); /* moments are not zero any more */
+                for (j = 0; j < sizes[s]; j++)
+                    for (pattern = 0; pattern < NUM_NONFINITE; pattern++)
+                        skip_at(&r, 0, j, pattern);
+                store_bits(r.tensor[0].grad, (amp_dtype)type, sizes[s] - 1,
+                           patterns[type][PATTERN_LARGEST]);
+                CHECK(rig_step(&r, 0.1f)); /* the largest finite number is finite */
+                rig_end(&r);
+            }
+}
+
+TEST(skip_every_tensor, "law 4: in every tensor of a list of 30, and around the limits of pieces "
+                        "and chunks") {
+    static const size_t edges[] = {0, 1023, 1024, 1025, 65535, 65536, 65537, 69999};
+    int                 kind, type;
+    size_t              i;
+    for (kind = 0; kind < NUM_KINDS; kind++)
+        for (type = AMP_F32; type <= AMP_BF16; type++) {
+            amp_optimizer_desc desc = kind_desc(kind);
+            rig                r;
+            rig_begin(&r, 30);
+            for (i = 0; i < 30; i++)
+                rig_tensor(&r, i, i + 1, WEIGHT | GRAD, (amp_dtype)type, AMP_F32, i % 4);
+            rig_prepare(&r, &desc);
+            fill_grads(&r, 1, 65536.0f);
+            CHECK(rig_step(&r, 0.1f));
+            for (i = 0; i < 30; i++) skip_at(&r, i, i / 2, (int)(i % NUM_NONFINITE));
+            rig_end(&r);
+        }
+    for (type = AMP_F32; type <= AMP_BF16; type++) {
+        amp_optimizer_desc desc = kind_desc(1);
+        rig                r;
+        rig_single(&r, &desc, 70000, (amp_dtype)type);
+        fill_grads(&r, 1, 65536.0f);
+        CHECK(rig_step(&r, 0.1f));
+        for (i = 0; i < COUNT_OF(edges); i++) skip_at(&r, 0, edges[i], (int)(i % NUM_NONFINITE));
+        rig_end(&r);
+    }
+}
+
+TEST(skip_never_happened, "law 4: a run with skipped steps equals the run without them") {
+    int kind;
+    for (kind = 0; kind < NUM_KINDS; kind++) {
+        amp_optimizer_desc desc = kind_desc(kind);
+        rig                r[2];
+        int                k, step;
+        desc.scaler.preset = AMP_PRESET_STATIC;
+        for (k = 0; k < 2; k++) {
+            rig_mixed(&r[k], AMP_BF16, AMP_F16, 0);
+            rig_prepare(&r[k], &desc);
+            for (step = 0; step < 20; step++) {
+                if (k == 1) {
+                    const amp_tensor *t = &r[1].tensor[(step % 5) + 5];
+                    fill_grads(&r[1], 500 + (uint32_t)step, 65536.0f);
+                    store_bits(t->grad, AMP_BF16, (size_t)step, patterns[AMP_BF16][step % 5]);
+                    CHECK(!rig_step(&r[1], 0.1f));
+                }
+                fill_grads(&r[k], (uint32_t)step, 65536.0f);
+                CHECK(rig_step(&r[k], 0.1f));
+            }
+        }
+        CHECK_EQ_U64(state_digest(&r[0]), state_digest(&r[1]));
+        CHECK_EQ_U64(status_of(&r[1]).skipped, 20);
+        rig_end(&r[0]);
+        rig_end(&r[1]);
+    }
+}
+
+TEST(any_found_inf, "law 4: any non-zero found_inf skips (never == 1), such as another rank's") {
+    static const uint32_t values[] = {1, 2, 3, 0x100, 0x80000000u, 0xffffffffu};
+    size_t                k;
+    int                   kind;
+    for (kind = 0; kind < NUM_KINDS; kind++) {
+        amp_optimizer_desc desc = kind_desc(kind);
+        rig                r;
+        rig_single(&r, &desc, 10, AMP_F16);
+        fill_grads(&r, 1, 65536.0f);
+        for (k = 0; k < COUNT_OF(values); k++) {
+            const uint64_t before = state_digest(&r);
+            amp_optimizer_scaler(&r.opt)->found_inf = values[k];
+            CHECK(!rig_step(&r, 0.1f));
+            CHECK_EQ_U64(state_digest(&r), before);
+            CHECK_EQ_INT(amp_optimizer_scaler(&r.opt)->found_inf, 0);
+        }
+        CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 1024.0f);
+        CHECK(rig_step(&r, 0.1f));
+        rig_end(&r);
+    }
+}
+
+TEST(stats_exact, "manual: statistics of a gradient: nonfinite, nan, first_nonfinite, zeros, "
+                  "max_finite") {
+    int type;
+    for (type = AMP_F32; type <= AMP_BF16; type++) {
+        static const uint32_t minus_zero[3] = {0x80000000u, 0x8000u, 0x8000u};
+        amp_optimizer_desc    desc = kind_desc(1);
+        amp_stats             stats;
+        rig                   r;
+        size_t                j;
+        void                 *g;
+        rig_begin(&r, 3);
+        rig_tensor(&r, 0, 5000, WEIGHT | GRAD, (amp_dtype)type, AMP_F32, 1);
+        rig_tensor(&r, 1, 3, WEIGHT | GRAD, (amp_dtype)type, AMP_F32, 0);
+        rig_tensor(&r, 2, 4, WEIGHT, (amp_dtype)type, AMP_F32, 0);
+        rig_prepare(&r, &desc);
+        g = r.tensor[0].grad;
+        for (j = 0; j < 5000; j++) store(g, (amp_dtype)type, j, j % 2 ? -1.0f : 0.5f);
+        for (j = 0; j < 5000; j += 1000) store_bits(g, (amp_dtype)type, j, 0);
+        store_bits(g, (amp_dtype)type, 2047, minus_zero[type]);
+        store_bits(g, (amp_dtype)type, 2048, 1); /* a subnormal is not zero */
+        store(g, (amp_dtype)type, 4999, -48.0f);
+        store_bits(g, (amp_dtype)type, 1500, patterns[type][1]);
+        store_bits(g, (amp_dtype)type, 1501, patterns[type][3]);
+        store_bits(g, (amp_dtype)type, 4998, patterns[type][4]);
+        CHECK(!rig_step(&r, 0.1f));
+        CHECK_EQ_INT(amp_optimizer_stats(&r.opt, 0, &stats), AMP_OK);
+        CHECK_EQ_U64(stats.nonfinite, 3);
+        CHECK_EQ_U64(stats.nan, 2);
+        CHECK_EQ_U64(stats.first_nonfinite, 1500);
+        CHECK_EQ_U64(stats.zeros, 6);
+        CHECK_EQ_F32(stats.max_finite, 48.0f);
+        CHECK_EQ_INT(amp_optimizer_stats(&r.opt, 1, &stats), AMP_OK);
+        CHECK_EQ_U64(stats.nonfinite, 0);
+        CHECK_EQ_U64(stats.first_nonfinite, 3); /* none: n */
+        CHECK_EQ_U64(stats.zeros, 3);
+        CHECK_EQ_F32(stats.max_finite, 0.0f);
+        CHECK_EQ_INT(amp_optimizer_stats(&r.opt, 2, &stats), AMP_OK);
+        CHECK_EQ_U64(stats.nonfinite, 0);
+        CHECK_EQ_U64(stats.first_nonfinite, 4);
+        /* they are those of the last check, not a sum */
+        store(g, (amp_dtype)type, 1500, 1.0f);
+        store(g, (amp_dtype)type, 1501, 1.0f);
+        CHECK(!rig_step(&r, 0.1f));
+        CHECK_EQ_INT(amp_optimizer_stats(&r.opt, 0, &stats), AMP_OK);
+        CHECK_EQ_U64(stats.nonfinite, 1);
+        CHECK_EQ_U64(stats.nan, 1);
+        CHECK_EQ_U64(stats.first_nonfinite, 4998);
+        rig_end(&r);
+    }
+}
+
+TEST(product_checked, "law 5: a scale below one must not let an infinity through; exact presets "
+                      "keep their original's blindness") {
+    static const amp_preset presets[] = {AMP_PRESET_DEFAULT, AMP_PRESET_STATIC, AMP_PRESET_TORCH};
+    size_t                  k;
+    for (k = 0; k < COUNT_OF(presets); k++) {
+        amp_optimizer_desc desc = kind_desc(3);
+        uint64_t           before;
+        rig                r;
+        desc.scaler.preset     = presets[k];
+        desc.scaler.init_scale = 0.25f;
+        rig_single(&r, &desc, 9, AMP_F32);
+        before = state_digest(&r);
+        store(r.tensor[0].grad, AMP_F32, 8, -1e38f); /* times 4: infinite */
+        CHECK_EQ_INT(rig_step(&r, 0.1f), presets[k] == AMP_PRESET_TORCH);
+        if (presets[k] != AMP_PRESET_TORCH) {
+            amp_stats stats;
+            CHECK_EQ_U64(state_digest(&r), before);
+            CHECK_EQ_INT(status_of(&r).found_inf, 1);
+            CHECK_EQ_INT(amp_optimizer_stats(&r.opt, 0, &stats), AMP_OK);
+            CHECK_EQ_U64(stats.nonfinite, 0);
+            store_bits(r.tensor[0].grad, AMP_F32, 8, 0xfd800000u); /* -2^124 */
+            CHECK(rig_step(&r, 0.0f));
+        }
+        rig_end(&r);
+    }
+}
+
+/* ==================================================================== law 13: traps unmasked */
+
+static rig        trap_rig;
+static int        trap_kind;
+static amp_dtype  trap_type;
+static amp_status trap_status;
+
+/* All of the interface on NaN, infinities and the largest number, in the masters too. */
+static void steps_with_traps(void) {
+    amp_optimizer     *opt  = &trap_rig.opt;
+    amp_optimizer_desc desc = kind_desc(trap_kind);
+    const uint32_t     lr   = 0x7f7fffffu;
+    float              rate;
+    int                pattern;
+    memcpy(&rate, &lr, 4);
+    desc.max_norm = 1.0f;
+    amp_optimizer_init(opt, &desc);
+    amp_optimizer_add(opt, &trap_rig.tensor[0]);
+    amp_optimizer_add(opt, &trap_rig.tensor[1]);
+    amp_optimizer_prepare(opt);
+    for (pattern = 0; pattern <= PATTERN_LARGEST; pattern++) {
+        store_bits(trap_rig.tensor[0].grad, trap_type, 200, patterns[trap_type][pattern]);
+        store_bits(trap_rig.tensor[1].grad, trap_type, 3, patterns[trap_type][pattern]);
+        amp_optimizer_loss_scale(opt);
+        if (desc.kind == AMP_KIND_ADAMW) amp_optimizer_adamw(opt, rate);
+        else if (desc.kind == AMP_KIND_SGD) amp_optimizer_sgd(opt, rate);
+        else {
+            amp_optimizer_begin_step(opt);
+            amp_optimizer_end_step(opt);
+        }
+        amp_optimizer_status(opt, &trap_status);
+    }
+}
+
+TEST(traps, "law 13: hosts that unmask floating-point traps (KANN does) keep running") {
+    int type;
+    if (!FP_TRAPPING) SKIP(FP_WHY);
+    for (trap_kind = 0; trap_kind < NUM_KINDS; trap_kind++)
+        for (type = AMP_F32; type <= AMP_BF16; type++) {
+            trap_type = (amp_dtype)type;
+            rig_begin(&trap_rig, 2);
+            rig_tensor(&trap_rig, 0, 300, WEIGHT | GRAD, trap_type, AMP_F32, 0);
+            rig_tensor(&trap_rig, 1, 300, WEIGHT | GRAD, trap_type, AMP_F32, 0);
+            store_bits(trap_rig.tensor[0].weight, AMP_F32, 0, 0x7f800001u);
+            store_bits(trap_rig.tensor[0].weight, AMP_F32, 1, 0x7f800000u);
+            CHECK(fp_runs_without_trap(steps_with_traps));
+            CHECK_EQ_U64(trap_status.skipped, NUM_NONFINITE);
+            CHECK_EQ_INT(trap_status.did_step, 1);
+            rig_end(&trap_rig);
+        }
+}
+
+/* =============================================================== law 14, zero_grad, whose scale */
+
+TEST(carried_momentum, "law 14: a gradient buffer that also carries momentum is left alone; with "
+                       "unscale_in_place it is divided") {
+    enum { N = 40 };
+    int in_place, step;
+    for (in_place = 0; in_place < 2; in_place++) {
+        amp_optimizer_desc desc = kind_desc(0);
+        float              carried[N];
+        rig                r;
+        uint32_t           j;
+        desc.unscale_in_place = in_place;
+        memset(carried, 0, sizeof carried);
+        rig_single(&r, &desc, N, AMP_F32);
+        for (step = 0; step < 10; step++) {
+            float *g = (float *)r.tensor[0].grad;
+            for (j = 0; j < N; j++) { /* Darknet: grad = momentum * grad + new, never zeroed */
+                const float fresh = f_mul(value((uint32_t)step, 9, j), 65536.0f);
+                carried[j] = f_add(f_mul(0.9f, carried[j]), fresh);
+                g[j]       = in_place ? carried[j] : f_add(f_mul(0.9f, g[j]), fresh);
+            }
+            CHECK_MEM(g, carried, sizeof carried);
+            CHECK(amp_optimizer_begin_step(&r.opt));
+            CHECK_EQ_INT(amp_optimizer_grad(&r.opt, 0) == g, in_place);
+            for (j = 0; j < N; j++)
+                CHECK_EQ_F32(amp_optimizer_grad(&r.opt, 0)[j], f_mul(carried[j], 1.0f / 65536.0f));
+            own_sgd(&r, 0.1f);
+            CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+            if (!in_place) CHECK_MEM(g, carried, sizeof carried);
+        }
+        /* a skipped step divides nothing */
+        store_bits(r.tensor[0].grad, AMP_F32, 3, 0x7f800000u);
+        memcpy(carried, r.tensor[0].grad, sizeof carried);
+        CHECK(!amp_optimizer_begin_step(&r.opt));
+        CHECK_MEM(r.tensor[0].grad, carried, sizeof carried);
+        CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+        CHECK_MEM(r.tensor[0].grad, carried, sizeof carried);
+        rig_end(&r);
+    }
+}
+
+TEST(in_place_types, "manual: unscale_in_place is for fp32 gradients; halves get a buffer") {
+    int type;
+    for (type = AMP_F16; type <= AMP_BF16; type++) {
+        amp_optimizer_desc desc = kind_desc(0);
+        rig                r;
+        desc.unscale_in_place = 1;
+        rig_single(&r, &desc, 20, (amp_dtype)type);
+        CHECK((void *)amp_optimizer_grad(&r.opt, 0) != r.tensor[0].grad);
+        compare_run(&r, &desc, 10);
+        rig_end(&r);
+    }
+}
+
+TEST(zero_grad, "contract: zero_grad also on a skipped step, so that += backward recovers") {
+    int kind, type, zero, bad;
+    for (kind = 0; kind < NUM_KINDS; kind++)
+        for (type = AMP_F32; type <= AMP_BF16; type++)
+            for (zero = 0; zero < 2; zero++)
+                for (bad = 0; bad < 2; bad++) {
+                    amp_optimizer_desc desc = kind_desc(kind);
+                    uint64_t           before, after;
+                    rig                r;
+                    size_t             i;
+                    desc.zero_grad = zero;
+                    rig_mixed(&r, (amp_dtype)type, AMP_F16, 1);
+                    rig_prepare(&r, &desc);
+                    fill_grads(&r, 1, 65536.0f);
+                    if (bad) store_bits(r.tensor[3].grad, (amp_dtype)type, 5, patterns[type][0]);
+                    for (before = 1, after = 1, i = 0; i < r.count; i++)
+                        before = hash_array(before, r.tensor[i].grad, (amp_dtype)type,
+                                            r.tensor[i].n);
+                    CHECK_EQ_INT(rig_step(&r, 0.1f), !bad);
+                    for (i = 0; i < r.count; i++) {
+                        const amp_tensor *t = &r.tensor[i];
+                        size_t            j;
+                        after = hash_array(after, t->grad, (amp_dtype)type, t->n);
+                        for (j = 0; zero && t->grad && j < t->n; j++)
+                            CHECK_EQ_U32(load_bits(t->grad, (amp_dtype)type, j), 0);
+                    }
+                    if (!zero) CHECK_EQ_U64(after, before);
+                    rig_end(&r);
+                }
+}
+
+TEST(shared_scaler, "contract: two optimizers share a scaler: each skips on its own overflow, and "
+                    "one amp_scaler_update halves the scale once") {
+    int kind;
+    for (kind = 0; kind < NUM_KINDS; kind++) {
+        amp_optimizer_desc desc = kind_desc(kind);
+        amp_scaler         s;
+        rig                r[2];
+        int                bad, k;
+        float              scale = 65536.0f;
+        CHECK_EQ_INT(amp_scaler_init(&s, NULL), AMP_OK);
+        desc.shared_scaler = &s;
+        rig_single(&r[0], &desc, 20, AMP_F16);
+        rig_single(&r[1], &desc, 30, AMP_F16);
+        CHECK(amp_optimizer_scaler(&r[0].opt) == &s && amp_optimizer_scaler(&r[1].opt) == &s);
+        for (bad = 0; bad < 4; bad++) { /* bit k: optimizer k overflows */
+            for (k = 0; k < 2; k++) {
+                const uint64_t before = state_digest(&r[k]);
+                CHECK_EQ_F32(amp_optimizer_loss_scale(&r[k].opt), scale);
+                fill_grads(&r[k], (uint32_t)bad, scale);
+                if (bad & (1 << k)) store_bits(r[k].tensor[0].grad, AMP_F16, 0, 0x7c00u);
+                CHECK_EQ_INT(rig_step(&r[k], 0.1f), !(bad & (1 << k)));
+                CHECK_EQ_INT(state_digest(&r[k]) == before, !!(bad & (1 << k)));
+                CHECK_EQ_F32(s.scale, scale);
+            }
+            CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
+            if (bad) scale *= 0.5f;
+            CHECK_EQ_F32(s.scale, scale);
+            CHECK_EQ_INT(amp_scaler_update(&s), AMP_ERROR_BAD_STATE); /* nothing checked since */
+        }
+        CHECK_EQ_U64(s.backoffs, 3);
+        CHECK_EQ_U64(s.good, 1);
+        rig_end(&r[0]);
+        rig_end(&r[1]);
+    }
+}
+
+TEST(disabled_scaler, "contract: disabled: scale is 1, nothing is checked, no step is skipped") {
+    int kind;
+    for (kind = 0; kind < NUM_KINDS; kind++) {
+        amp_optimizer_desc desc = kind_desc(kind);
+        rig                r;
+        ref                f;
+        desc.scaler.disabled   = 1;
+        desc.scaler.init_scale = 1.0f; /* for the reference */
+        rig_single(&r, &desc, 20, AMP_F32);
+        ref_begin(&f, &r, &desc);
+        CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 1.0f);
+        fill_grads(&r, 1, 1.0f);
+        ref_step(&f, 0.1f);
+        CHECK(rig_step(&r, 0.1f));
+        ref_compare(&f);
+        store_bits(r.tensor[0].grad, AMP_F32, 7, 0x7f800000u);
+        CHECK(rig_step(&r, 0.1f));
+        CHECK(!finite_bits(bits_of(load(r.tensor[0].weight, AMP_F32, 7))));
+        CHECK_EQ_U64(status_of(&r).steps, 2);
+        CHECK_EQ_U64(status_of(&r).skipped, 0);
+        CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 1.0f);
+        ref_end(&f);
+        rig_end(&r);
+    }
+}
+
+TEST(static_scaler, "manual: preset STATIC with init_scale 1 still skips a step whose gradients "
+                    "are not finite, and never moves") {
+    int kind, type;
+    for (kind = 0; kind < NUM_KINDS; kind++)
+        for (type = AMP_F32; type <= AMP_BF16; type++) {
+            amp_optimizer_desc desc = kind_desc(kind);
+            rig                r;
+            desc.scaler.preset     = AMP_PRESET_STATIC;
+            desc.scaler.init_scale = 1.0f;
+            rig_single(&r, &desc, 20, (amp_dtype)type);
+            fill_grads(&r, 1, 1.0f);
+            CHECK(rig_step(&r, 0.1f));
+            skip_at(&r, 0, 19, 0);
+            CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 1.0f);
+            rig_end(&r);
+        }
+}
+
+TEST(stuck, "contract: at the floor the scale stays and a sticky stuck is set; the optimizer says "
+            "so") {
+    amp_optimizer_desc desc = kind_desc(1);
+    rig                r;
+    desc.scaler.init_scale = 6.103515625e-5f;
+    rig_single(&r, &desc, 4, AMP_F16);
+    CHECK_EQ_INT(status_of(&r).stuck, 0);
+    skip_at(&r, 0, 2, 2);
+    CHECK_EQ_INT(status_of(&r).stuck, 1);
+    CHECK_EQ_F32(status_of(&r).loss_scale, 6.103515625e-5f);
+    rig_end(&r);
+}
+
+/* =================================================================================== rebind */
+
+TEST(rebind, "contract: rebind after a realloc of the host's; results equal the run without a "
+             "move") {
+    int kind, in_place, type;
+    for (kind = 0; kind < NUM_KINDS; kind++)
+        for (in_place = 0; in_place < 2; in_place++)
+            for (type = AMP_F32; type <= AMP_F16; type++) {
+                amp_optimizer_desc desc = kind_desc(kind);
+                rig                still, moving;
+                int                step;
+                desc.unscale_in_place = in_place;
+                rig_single(&still, &desc, 100, (amp_dtype)type);
+                rig_single(&moving, &desc, 100, (amp_dtype)type);
+                for (step = 0; step < 9; step++) {
+                    amp_tensor *t = &moving.tensor[0];
+                    size_t      which;
+                    for (which = 0; which < 3; which += 2) { /* weight, then gradient */
+                        const size_t size  = which == 0 ? 400 : 100 * size_of((amp_dtype)type);
+                        void        *fresh = malloc(size);
+                        if (step % 3 != 1 && which == 0) {
+                            free(fresh);
+                            continue;
+                        }
+                        memcpy(fresh, moving.block[which], size);
+                        memset(moving.block[which], 0xff, size);
+                        free(moving.block[which]);
+                        moving.block[which] = fresh;
+                        if (which == 0) t->weight = (float *)fresh;
+                        else t->grad = fresh;
+                    }
+                    CHECK_EQ_INT(amp_optimizer_rebind(&moving.opt, 0,
+                                                      step % 3 == 1 ? t->weight : NULL, t->grad),
+                                 AMP_OK);
+                    CHECK(amp_optimizer_master(&moving.opt, 0) == t->weight);
+                    if (in_place && kind == 0 && type == AMP_F32)
+                        CHECK(amp_optimizer_grad(&moving.opt, 0) == (float *)t->grad);
+                    fill_grads(&still, (uint32_t)step, 65536.0f);
+                    fill_grads(&moving, (uint32_t)step, 65536.0f);
+                    CHECK(rig_step(&still, 0.1f));
+                    CHECK(rig_step(&moving, 0.1f));
+                    CHECK_EQ_U64(state_digest(&moving), state_digest(&still));
+                }
+                CHECK_EQ_INT(amp_optimizer_rebind(&moving.opt, 0, NULL, NULL), AMP_OK);
+                CHECK(amp_optimizer_master(&moving.opt, 0) == moving.tensor[0].weight);
+                rig_end(&still);
+                rig_end(&moving);
+            }
+}
+
+TEST(rebind_errors, "contract: rebind of what does not exist, too early or in a step is an error "
+                    "that changes nothing") {
+    amp_optimizer_desc desc = kind_desc(0);
+    float              w[5], g[5];
+    rig                r;
+    uint64_t           masters;
+    memset(w, 0, sizeof w);
+    memset(g, 0, sizeof g);
+    rig_begin(&r, 3);
+    rig_tensor(&r, 0, 5, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
+    rig_tensor(&r, 1, 5, MODEL | GRAD, AMP_F32, AMP_F16, 0);
+    rig_tensor(&r, 2, 5, WEIGHT, AMP_F32, AMP_F32, 0);
+    CHECK_EQ_INT(amp_optimizer_init(&r.opt, &desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(&r.opt, &r.tensor[0]), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_rebind(&r.opt, 0, w, NULL), AMP_ERROR_NOT_PREPARED);
+    amp_optimizer_free(&r.opt);
+    rig_prepare(&r, &desc);
+    masters = hash_array(1, r.tensor[0].weight, AMP_F32, 5);
+    CHECK_EQ_INT(amp_optimizer_rebind(NULL, 0, w, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_rebind(&r.opt, -1, w, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_rebind(&r.opt, 3, w, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_rebind(&r.opt, 1, w, NULL), AMP_ERROR_UNSUPPORTED); /* made here */
+    CHECK_EQ_INT(amp_optimizer_rebind(&r.opt, 2, NULL, g), AMP_ERROR_UNSUPPORTED); /* frozen */
+    CHECK_EQ_INT(amp_optimizer_rebind(&r.opt, 2, w, g), AMP_ERROR_UNSUPPORTED);
+    CHECK(amp_optimizer_begin_step(&r.opt));
+    CHECK_EQ_INT(amp_optimizer_rebind(&r.opt, 0, w, NULL), AMP_ERROR_STEP_OPEN);
+    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+    CHECK(amp_optimizer_master(&r.opt, 0) == r.tensor[0].weight);
+    CHECK(amp_optimizer_master(&r.opt, 2) == r.tensor[2].weight);
+    CHECK_EQ_U64(masters, hash_array(1, r.tensor[0].weight, AMP_F32, 5));
+    rig_end(&r);
+}
+
+/* =================================================================================== misuse */
+
+TEST(misuse, "law 16: begin_step twice, end_step without begin_step, add after prepare, step "
+             "before prepare give distinct results; a following correct step works") {
+    amp_optimizer_desc desc = kind_desc(0);
+    amp_tensor         t;
+    rig                r;
+    ref                f;
+    int                round;
+    rig_begin(&r, 1);
+    rig_tensor(&r, 0, 20, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
+    t = r.tensor[0];
+    CHECK_EQ_INT(amp_optimizer_init(&r.opt, &desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(&r.opt, &t), AMP_OK);
+    CHECK(!amp_optimizer_begin_step(&r.opt));
+    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_ERROR_NOT_PREPARED);
+    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_ERROR_NOT_PREPARED);
+    CHECK_EQ_INT(amp_optimizer_sgd(&r.opt, 0.1f), AMP_ERROR_NOT_PREPARED);
+    CHECK_EQ_INT(amp_optimizer_adamw(&r.opt, 0.1f), AMP_ERROR_NOT_PREPARED);
+    CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 0.0f);
+    CHECK(amp_optimizer_loss_scale_ptr(&r.opt) == NULL && amp_optimizer_scaler(&r.opt) == NULL);
+    CHECK(amp_optimizer_grad(&r.opt, 0) == NULL && amp_optimizer_master(&r.opt, 0) == NULL);
+    CHECK_EQ_INT(amp_optimizer_prepare(&r.opt), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_prepare(&r.opt), AMP_ERROR_PREPARED);
+    CHECK_EQ_INT(amp_optimizer_add(&r.opt, &t), AMP_ERROR_PREPARED);
+    CHECK_EQ_INT(amp_optimizer_add_flat(&r.opt, &t, &t, 1), AMP_ERROR_PREPARED);
+    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_ERROR_STEP_NOT_OPEN);
+    CHECK_EQ_INT(amp_optimizer_sgd(&r.opt, 0.1f), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(amp_optimizer_adamw(&r.opt, 0.1f), AMP_ERROR_UNSUPPORTED);
+    r.kind = AMP_KIND_OWN;
+    ref_begin(&f, &r, &desc);
+    for (round = 0; round < 3; round++) {
+        fill_grads(&r, (uint32_t)round, f.scale);
+        CHECK(amp_optimizer_begin_step(&r.opt));
+        ref_step(&f, 0.1f);
+        if (round == 1) {
+            CHECK(!amp_optimizer_begin_step(&r.opt)); /* the first one counts */
+            CHECK_EQ_INT(amp_optimizer_sgd(&r.opt, 0.1f), AMP_ERROR_STEP_OPEN);
+            CHECK_EQ_INT(amp_optimizer_adamw(&r.opt, 0.1f), AMP_ERROR_STEP_OPEN);
+            CHECK_EQ_INT(amp_optimizer_prepare(&r.opt), AMP_ERROR_PREPARED);
+        }
+        own_sgd(&r, 0.1f);
+        CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), round == 1 ? AMP_ERROR_STEP_OPEN : AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_ERROR_STEP_NOT_OPEN);
+        ref_compare(&f);
+    }
+    ref_end(&f);
+    rig_end(&r);
+}
+
+TEST(misuse_kind, "law 16: the fused step of another kind, or the wrap of a fused optimizer, is "
+                  "UNSUPPORTED and changes nothing") {
+    int kind;
+    for (kind = 1; kind < NUM_KINDS; kind++) {
+        amp_optimizer_desc desc = kind_desc(kind);
+        uint64_t           before;
+        rig                r;
+        rig_single(&r, &desc, 20, AMP_F32);
+        fill_grads(&r, 1, 65536.0f);
+        before = state_digest(&r);
+        CHECK_EQ_INT(desc.kind == AMP_KIND_SGD ? amp_optimizer_adamw(&r.opt, 0.1f)
+                                               : amp_optimizer_sgd(&r.opt, 0.1f),
+                     AMP_ERROR_UNSUPPORTED);
+        CHECK(!amp_optimizer_begin_step(&r.opt));
+        CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_ERROR_UNSUPPORTED);
+        CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_ERROR_STEP_NOT_OPEN);
+        CHECK_EQ_U64(state_digest(&r), before);
+        compare_run(&r, &desc, 5);
+        rig_end(&r);
+    }
+}
+
+TEST(misuse_forgotten, "law 16: an error of begin_step that nobody asked for does not become the "
+                       "result of a later, correct step") {
+    amp_optimizer_desc desc = kind_desc(0);
+    rig                r;
+    rig_begin(&r, 1);
+    rig_tensor(&r, 0, 20, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
+    CHECK_EQ_INT(amp_optimizer_init(&r.opt, &desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(&r.opt, &r.tensor[0]), AMP_OK);
+    CHECK(!amp_optimizer_begin_step(&r.opt)); /* not prepared; no end_step */
+    CHECK_EQ_INT(amp_optimizer_prepare(&r.opt), AMP_OK);
+    CHECK(amp_optimizer_begin_step(&r.opt));
+    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+    rig_end(&r);
+}
+
+TEST(uninitialized, "law 16: a zeroed object and NULL are answered, not followed") {
+    amp_optimizer opt;
+    amp_tensor    t = {0};
+    amp_status    status;
+    amp_stats     stats;
+    memset(&opt, 0, sizeof opt);
+    CHECK_EQ_INT(amp_optimizer_init(NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_add(NULL, &t), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &t, &t, 1), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(amp_optimizer_prepare(NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(amp_optimizer_sgd(NULL, 1.0f), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_sgd(&opt, 1.0f), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(amp_optimizer_adamw(NULL, 1.0f), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_adamw(&opt, 1.0f), AMP_ERROR_BAD_STATE);
+    CHECK(!amp_optimizer_begin_step(NULL));
+    CHECK(!amp_optimizer_begin_step(&opt));
+    CHECK_EQ_INT(amp_optimizer_end_step(NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(amp_optimizer_status(NULL, &status), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_status(&opt, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_stats(NULL, 0, &stats), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK(amp_optimizer_model(NULL, 0) == NULL && amp_optimizer_model(&opt, 0) == NULL);
+    CHECK(amp_optimizer_grad(NULL, 0) == NULL && amp_optimizer_grad(&opt, 0) == NULL);
+    CHECK(amp_optimizer_master(NULL, 0) == NULL && amp_optimizer_master(&opt, 0) == NULL);
+    CHECK(amp_optimizer_scaler(NULL) == NULL && amp_optimizer_loss_scale_ptr(NULL) == NULL);
+    CHECK(amp_optimizer_found_inf_ptr(NULL) == NULL && amp_optimizer_gate(&opt) == NULL);
+    CHECK_EQ_F32(amp_optimizer_loss_scale(NULL), 0.0f);
+    amp_optimizer_free(NULL);
+    amp_optimizer_free(&opt);
+}
+
+/* ================================================================================ bad input */
+
+static amp_result init_result(const amp_optimizer_desc *desc) {
+    amp_optimizer zero, opt;
+    amp_result    result;
+    memset(&zero, 0, sizeof zero);
+    memset(&opt, 0, sizeof opt);
+    result = amp_optimizer_init(&opt, desc);
+    if (result != AMP_OK) CHECK_MEM(&opt, &zero, sizeof opt);
+    amp_optimizer_free(&opt);
+    return result;
+}
+
+static void *never_alloc(size_t num_bytes, void *user_data) {
+    (void)num_bytes;
+    (void)user_data;
+    return NULL;
+}
+static void never_free(void *memory, void *user_data) {
+    (void)memory;
+    (void)user_data;
+}
+
+TEST(bad_desc, "law 9: every field of the desc that is NaN, negative, infinite or an unknown enum "
+               "is an error, and nothing is changed") {
+    const double       doubles[] = {double_from_bits(0x7ff8000000000000ull),
+                                    double_from_bits(0x7ff0000000000001ull),
+                                    double_from_bits(0x7ff0000000000000ull),
+                                    double_from_bits(0xfff0000000000000ull), -1.0, -1e-300};
+    const float        floats[]  = {from_bits(0x7fc00000u), from_bits(0x7f800001u),
+                                    from_bits(0x7f800000u), from_bits(0xff800000u), -1.0f,
+                                    from_bits(0x80000001u)};
+    amp_optimizer_desc good, d;
+    amp_backend        backend;
+    size_t             k;
+    memset(&good, 0, sizeof good);
+    CHECK_EQ_INT(init_result(&good), AMP_OK);
+    CHECK_EQ_INT(init_result(NULL), AMP_OK);
+#define BAD(field, bad_value, wanted)             \
+    do {                                          \
+        d       = good;                           \
+        d.field = bad_value;                      \
+        CHECK_EQ_INT(init_result(&d), wanted);    \
+    } while (0)
+    for (k = 0; k < COUNT_OF(doubles); k++) {
+        BAD(beta1, doubles[k], AMP_ERROR_INVALID_CONFIG);
+        BAD(beta2, doubles[k], AMP_ERROR_INVALID_CONFIG);
+        BAD(eps, doubles[k], AMP_ERROR_INVALID_CONFIG);
+        BAD(momentum, doubles[k], AMP_ERROR_INVALID_CONFIG);
+        BAD(scaler.growth_factor, doubles[k], AMP_ERROR_INVALID_CONFIG);
+        BAD(scaler.backoff_factor, doubles[k], AMP_ERROR_INVALID_CONFIG);
+    }
+    for (k = 0; k < COUNT_OF(floats); k++) {
+        BAD(weight_decay, floats[k], AMP_ERROR_INVALID_CONFIG);
+        BAD(max_norm, floats[k], AMP_ERROR_INVALID_CONFIG);
+        BAD(scaler.init_scale, floats[k], AMP_ERROR_INVALID_CONFIG);
+        BAD(scaler.min_scale, floats[k], AMP_ERROR_INVALID_CONFIG);
+        BAD(scaler.max_scale, floats[k], AMP_ERROR_INVALID_CONFIG);
+    }
+    BAD(beta1, 1.0, AMP_ERROR_INVALID_CONFIG);
+    BAD(beta2, 1.0, AMP_ERROR_INVALID_CONFIG);
+    BAD(beta2, 2.0, AMP_ERROR_INVALID_CONFIG);
+    BAD(eps, 1e39, AMP_ERROR_INVALID_CONFIG); /* infinite as a float */
+    BAD(momentum, 1e39, AMP_ERROR_INVALID_CONFIG);
+    BAD(nesterov, 1, AMP_ERROR_INVALID_CONFIG); /* without momentum */
+    BAD(scaler.growth_interval, -1, AMP_ERROR_INVALID_CONFIG);
+    BAD(scaler.hysteresis, -1, AMP_ERROR_INVALID_CONFIG);
+    BAD(scaler.preset, (amp_preset)99, AMP_ERROR_INVALID_ENUM);
+    BAD(dtype, (amp_dtype)3, AMP_ERROR_INVALID_ENUM);
+    BAD(dtype, (amp_dtype)-1, AMP_ERROR_INVALID_ENUM);
+    BAD(kind, (amp_kind)3, AMP_ERROR_INVALID_ENUM);
+    BAD(kind, (amp_kind)-1, AMP_ERROR_INVALID_ENUM);
+    BAD(allocator.alloc_fn, never_alloc, AMP_ERROR_INVALID_ARGUMENT);
+    BAD(allocator.free_fn, never_free, AMP_ERROR_INVALID_ARGUMENT);
+#undef BAD
+#define INCOMPLETE(function)                                           \
+    do {                                                               \
+        CHECK_EQ_INT(amp_cpu_backend(&backend), AMP_OK);               \
+        backend.function = NULL;                                       \
+        d                = good;                                       \
+        d.backend        = &backend;                                   \
+        CHECK_EQ_INT(init_result(&d), AMP_ERROR_INVALID_ARGUMENT);     \
+    } while (0)
+    INCOMPLETE(copy_fn);
+    INCOMPLETE(cast_fn);
+    INCOMPLETE(check_fn);
+    INCOMPLETE(update_fn);
+    INCOMPLETE(wait_fn);
+#undef INCOMPLETE
+    CHECK_EQ_INT(amp_cpu_backend(NULL), AMP_ERROR_INVALID_ARGUMENT);
+}
+
+TEST(bad_tensor, "law 9: a tensor with a bad field is not added") {
+    const float        floats[] = {from_bits(0x7fc00000u), from_bits(0x7f800001u),
+                                   from_bits(0x7f800000u), from_bits(0xff800000u), -1.0f};
+    amp_optimizer_desc desc     = kind_desc(1);
+    amp_optimizer      opt;
+    amp_tensor         good, t;
+    float              w[4] = {1, 2, 3, 4}, g[4] = {0, 0, 0, 0};
+    amp_f16            h[4];
+    amp_stats          stats;
+    size_t             k;
+    memset(&good, 0, sizeof good);
+    memset(h, 0, sizeof h);
+    good.n      = 4;
+    good.weight = w;
+    good.grad   = g;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(&opt, NULL), AMP_ERROR_INVALID_ARGUMENT);
+#define BAD(field, bad_value, wanted)                       \
+    do {                                                    \
+        t       = good;                                     \
+        t.field = bad_value;                                \
+        CHECK_EQ_INT(amp_optimizer_add(&opt, &t), wanted);  \
+    } while (0)
+    for (k = 0; k < COUNT_OF(floats); k++) {
+        BAD(lr_scale, floats[k], AMP_ERROR_INVALID_CONFIG);
+        BAD(weight_decay, floats[k], AMP_ERROR_INVALID_CONFIG);
+    }
+    BAD(weight, NULL, AMP_ERROR_INVALID_ARGUMENT);
+    BAD(grad_type, (amp_dtype)7, AMP_ERROR_INVALID_ENUM);
+    BAD(grad_type, (amp_dtype)-1, AMP_ERROR_INVALID_ENUM);
+    BAD(n, SIZE_MAX, AMP_ERROR_TOO_LARGE);
+    BAD(n, SIZE_MAX / 2, AMP_ERROR_TOO_LARGE);
+#undef BAD
+    t            = good;
+    t.model      = h;
+    t.model_type = (amp_dtype)7;
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_ERROR_INVALID_ENUM);
+    t.model_type = AMP_F16;
+    t.keep_fp32  = 1; /* contradicts a half model */
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_ERROR_INVALID_CONFIG);
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &good), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_stats(&opt, 0, &stats), AMP_ERROR_NOT_PREPARED);
+    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK(amp_optimizer_master(&opt, 0) == w);
+    CHECK(amp_optimizer_master(&opt, 1) == NULL);
+    CHECK_EQ_INT(amp_optimizer_stats(&opt, 0, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_stats(&opt, 1, &stats), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_stats(&opt, -1, &stats), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK(amp_optimizer_model(&opt, 1) == NULL && amp_optimizer_model(&opt, -1) == NULL);
+    amp_optimizer_free(&opt);
+}
+
+TEST(model_type_ignored, "manual: model_type is ignored if model is NULL") {
+    amp_optimizer_desc desc = kind_desc(1);
+    amp_optimizer      opt;
+    amp_tensor         t;
+    float              w[1] = {1.0f};
+    memset(&t, 0, sizeof t);
+    t.n          = 1;
+    t.weight     = w;
+    t.model_type = (amp_dtype)7;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    amp_optimizer_free(&opt);
+}
+
+TEST(bad_lr, "law 9: a learning rate that is NaN, infinite or negative is an error that changes "
+             "nothing") {
+    const float rates[] = {from_bits(0x7fc00000u), from_bits(0x7f800001u), from_bits(0x7f800000u),
+                           from_bits(0xff800000u), -1e-3f};
+    int         kind;
+    size_t      k;
+    for (kind = 1; kind < NUM_KINDS; kind++) {
+        amp_optimizer_desc desc = kind_desc(kind);
+        rig                r;
+        uint64_t           before;
+        amp_scaler         scaler;
+        desc.zero_grad = 1;
+        rig_single(&r, &desc, 20, AMP_F32);
+        fill_grads(&r, 1, 65536.0f);
+        before = hash_array(state_digest(&r), r.tensor[0].grad, AMP_F32, 20);
+        scaler = *amp_optimizer_scaler(&r.opt);
+        for (k = 0; k < COUNT_OF(rates); k++) {
+            CHECK_EQ_INT(desc.kind == AMP_KIND_ADAMW ? amp_optimizer_adamw(&r.opt, rates[k])
+                                                     : amp_optimizer_sgd(&r.opt, rates[k]),
+                         AMP_ERROR_INVALID_CONFIG);
+            CHECK_EQ_U64(hash_array(state_digest(&r), r.tensor[0].grad, AMP_F32, 20), before);
+            CHECK_MEM(amp_optimizer_scaler(&r.opt), &scaler, sizeof scaler);
+        }
+        rig_end(&r);
+    }
+}
+
+TEST(zero_lr, "contract: lr >= 0; with lr 0 the masters stay and the moments move") {
+    int kind;
+    for (kind = 1; kind < NUM_KINDS; kind++) {
+        amp_optimizer_desc desc = kind_desc(kind);
+        rig                r;
+        uint64_t           before;
+        float              first = 0.0f;
+        rig_single(&r, &desc, 20, AMP_F32);
+        fill_grads(&r, 1, 65536.0f);
+        before = hash_array(1, r.tensor[0].weight, AMP_F32, 20);
+        CHECK(rig_step(&r, 0.0f));
+        CHECK(rig_step(&r, -0.0f));
+        CHECK_EQ_U64(hash_array(1, r.tensor[0].weight, AMP_F32, 20), before);
+        if (moment(&r, 0, 0)) CHECK(memcmp(moment(&r, 0, 0), &first, 4) != 0);
+        CHECK_EQ_U64(status_of(&r).steps, 2);
+        rig_end(&r);
+    }
+}
+
+/* ============================================================================ law 7: one digest */
+
+/* 50 steps of everything, with overflows, growth, clipping, subnormals; norm, clip factor and scale
+   of every step are in it. */
+static uint64_t long_run(int kind) {
+    amp_optimizer_desc desc = kind_desc(kind);
+    uint64_t           h    = 1469598103934665603ull, norm_bits;
+    rig                r;
+    uint32_t           step;
+    size_t             i;
+    desc.max_norm               = 1.5f;
+    desc.scaler.growth_interval = 7;
+    rig_begin(&r, 6);
+    rig_tensor(&r, 0, 3000, WEIGHT | GRAD, AMP_F16, AMP_F32, 0);
+    rig_tensor(&r, 1, 1025, WEIGHT | GRAD, AMP_BF16, AMP_F32, 1);
+    rig_tensor(&r, 2, 1001, MODEL | GRAD, AMP_F32, AMP_BF16, 2);
+    rig_tensor(&r, 3, 257, WEIGHT | MODEL | GRAD, AMP_F16, AMP_F16, 3);
+    rig_tensor(&r, 4, 64, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
+    rig_tensor(&r, 5, 9, WEIGHT, AMP_F32, AMP_F32, 0);
+    r.tensor[1].lr_scale        = 0.3f;
+    r.tensor[2].weight_decay    = 0.1f;
+    r.tensor[3].no_weight_decay = 1;
+    r.tensor[4].keep_fp32       = 1;
+    for (i = 0; i < 32; i++) store_bits(r.tensor[4].weight, AMP_F32, i, (uint32_t)i * 70001u);
+    rig_prepare(&r, &desc);
+    for (step = 0; step < 50; step++) {
+        const float scale = amp_optimizer_loss_scale(&r.opt);
+        amp_status  status;
+        fill_grads(&r, step, step % 9 == 8 ? scale * 0.001f : scale);
+        for (i = 0; i < 32; i++) /* subnormal, and subnormal once unscaled */
+            store_bits(r.tensor[4].grad, AMP_F32, i, mix(step, 3, (uint32_t)i) % 0x04000000u);
+        if (step % 11 == 5) store_bits(r.tensor[step % 4].grad, r.tensor[step % 4].grad_type, step,
+                                       patterns[r.tensor[step % 4].grad_type][step % 5]);
+        if (step == 30) store(r.tensor[2].grad, AMP_F32, 0, 2e38f); /* norm^2 overflows */
+        CHECK_EQ_INT(rig_step(&r, 0.003f), step % 11 != 5);
+        status = status_of(&r);
+        h      = hash_word(h, (uint64_t)bits_of(status.clip_factor) << 32 | bits_of(scale), 8);
+        memcpy(&norm_bits, &status.norm, 8);
+        h = hash_word(h, norm_bits, 8);
+    }
+    h = hash_word(h, state_digest(&r), 8);
+    rig_end(&r);
+    return h;
+}
+
+/* From gcc 12 -O0; the reference above confirms every formula in it bit by bit. */
+static const uint64_t wanted_digests[NUM_KINDS] = {
+    0xe76366552d400bdeull, 0x6a9cd4a68b09858cull, 0xbc382d31c576428eull, 0xa115af4d5ee655f8ull,
+    0xfd830f0fde019bf5ull};
+
+TEST(digest, "law 7: the same step gives the same bits for any compiler and any of its flags") {
+    int kind;
+    for (kind = 0; kind < NUM_KINDS; kind++) CHECK_EQ_U64(long_run(kind), wanted_digests[kind]);
+}
+
+TEST(digest_environment, "law 7: and under any settings of the caller: flushed subnormals, another "
+                         "rounding mode; they return with the call") {
+    static const uint32_t settings[] = {FP_FTZ | FP_DAZ, FP_ROUNDING, 2 * FP_ROUNDING,
+                                        3 * FP_ROUNDING, FP_FTZ | FP_DAZ | 2 * FP_ROUNDING};
+    size_t                k;
+    int                   kind;
+    if (!FP_CONTROL) SKIP(FP_WHY);
+    for (k = 0; k < COUNT_OF(settings); k++)
+        for (kind = 0; kind < NUM_KINDS; kind++) {
+            uint64_t h;
+            environment = FP_IEEE | settings[k];
+            h           = long_run(kind);
+            environment = FP_IEEE;
+            CHECK_EQ_U64(h, wanted_digests[kind]);
+        }
+}
+
+int main(int argc, char **argv) {
+    test_begin(argc, argv);
+    fp_set(FP_IEEE); /* -Ofast links flush subnormals from the start */
+    RUN(ways_of_owning);
+    RUN(weight_is_model);
+    RUN(frozen);
+    RUN(nothing);
+    RUN(own_step);
+    RUN(adamw_bits);
+    RUN(sgd_bits);
+    RUN(momentum_bits);
+    RUN(nesterov_bits);
+    RUN(adamw_options);
+    RUN(adamw_double);
+    RUN(sgd_double);
+    RUN(many_tensors);
+    RUN(flat_equals_separate);
+    RUN(flat_wrong_sums);
+    RUN(scale_of_backward);
+    RUN(grad_clipped);
+    RUN(gate);
+    RUN(norm_order);
+    RUN(norm_partials);
+    RUN(norm_value);
+    RUN(norm_zero);
+    RUN(norm_overflow);
+    RUN(norm_overflow_mixed);
+    RUN(factor_vanishes);
+    RUN(skip_every_index);
+    RUN(skip_every_tensor);
+    RUN(skip_never_happened);
+    RUN(any_found_inf);
+    RUN(stats_exact);
+    RUN(product_checked);
+    RUN(traps);
+    RUN(carried_momentum);
+    RUN(in_place_types);
+    RUN(zero_grad);
+    RUN(shared_scaler);
+    RUN(disabled_scaler);
+    RUN(static_scaler);
+    RUN(stuck);
+    RUN(rebind);
+    RUN(rebind_errors);
+    RUN(misuse);
+    RUN(misuse_kind);
+    RUN(misuse_forgotten);
+    RUN(uninitialized);
+    RUN(bad_desc);
+    RUN(bad_tensor);
+    RUN(model_type_ignored);
+    RUN(bad_lr);
+    RUN(zero_lr);
+    RUN(digest);
+    RUN(digest_environment);
+    return test_end();
+}
