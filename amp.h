@@ -44,7 +44,7 @@
    types. It says which tensor overflowed. It works on a CPU with nothing else.
 
    WHAT IT DOES NOT: tensors, autograd, layers, data loading, schedules. It never
-   prints, never exits, holds no global state and starts no thread.
+   prints, never exits and holds no global state.
 
    >>words
 
@@ -110,6 +110,7 @@
        AMP_STATIC           with it: makes all functions static to that file
        AMP_CBLAS            with it, after your <cblas.h>: amp_gemm multiplies
                             with cblas_sgemm, faster for large matrices
+       -fopenmp             with it, no macro: large arrays are shared by threads
        AMP_NO_STDLIB        with it: no malloc, files or environment; every desc
                             must then carry an allocator
        AMP_DEF              everywhere: the linkage of the functions, such as
@@ -1869,17 +1870,33 @@ static void ampi_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype 
     }
 }
 
+/* A cast of any length, in slices that several threads may share, each in a floating-point
+   environment of its own. In place it goes forwards, by one thread. */
+static void ampi_cast_all(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
+                          size_t n) {
+    const size_t  slice  = dst == src ? n : ampi_min(n, AMPI_STREAM);
+    const int64_t slices = (int64_t)(n / slice + (n % slice != 0));
+    int64_t       k;
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static) if (slices > 1)
+#endif
+    for (k = 0; k < slices; k++) {
+        const size_t   i  = (size_t)k * slice;
+        const uint32_t fp = ampi_fp_begin();
+        ampi_cast(ampi_to(dst, dst_type, i), dst_type, ampi_at(src, src_type, i), src_type,
+                  ampi_min(n - i, slice));
+        ampi_fp_end(fp);
+    }
+}
+
 static int ampi_array_ok(const void *x, size_t n) { return x != NULL || n == 0; }
 
 AMP_DEF amp_result amp_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                             size_t n) {
-    uint32_t fp;
     if (!amp_dtype_size(dst_type) || !amp_dtype_size(src_type)) return AMP_ERROR_INVALID_ENUM;
     if (!ampi_array_ok(dst, n) || !ampi_array_ok(src, n)) return AMP_ERROR_INVALID_ARGUMENT;
     if (n == 0) return AMP_OK;
-    fp = ampi_fp_begin();
-    ampi_cast(dst, dst_type, src, src_type, n);
-    ampi_fp_end(fp);
+    ampi_cast_all(dst, dst_type, src, src_type, n);
     return AMP_OK;
 }
 
@@ -3477,8 +3494,9 @@ static AMPI_NOINLINE void ampi_gemm_tile(const amp_gemm_args *g, size_t i, size_
 }
 
 static amp_result ampi_cpu_gemm(void *context, const amp_gemm_args *g) {
-    uint32_t fp;
-    size_t   i, j;
+    const int64_t rows = (int64_t)((g->m + AMPI_TILE_M - 1) / AMPI_TILE_M);
+    const int64_t cols = (int64_t)((g->n + AMPI_TILE_N - 1) / AMPI_TILE_N);
+    int64_t       t;
     (void)context;
 #ifdef AMP_CBLAS
     if (g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
@@ -3490,10 +3508,14 @@ static amp_result ampi_cpu_gemm(void *context, const amp_gemm_args *g) {
         return AMP_OK;
     }
 #endif
-    fp = ampi_fp_begin();
-    for (i = 0; i < g->m; i += AMPI_TILE_M)
-        for (j = 0; j < g->n; j += AMPI_TILE_N) ampi_gemm_tile(g, i, j);
-    ampi_fp_end(fp);
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static) if (rows * cols > 1)
+#endif
+    for (t = 0; t < rows * cols; t++) {
+        const uint32_t fp = ampi_fp_begin();
+        ampi_gemm_tile(g, (size_t)(t / cols) * AMPI_TILE_M, (size_t)(t % cols) * AMPI_TILE_N);
+        ampi_fp_end(fp);
+    }
     return AMP_OK;
 }
 
