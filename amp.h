@@ -38,18 +38,19 @@
        >>core       every formula, once, for host and device
        >>impl       the same rooms as >>api, in the same order
 
-   WHAT IT DOES: half types and casts; loss scaling as fourteen other systems do
-   it; fp32 master weights with fp16 or bf16 copies; a wrap for the optimizer you
-   have, and fused AdamW and SGD; global-norm clipping; a matrix product on mixed
-   types. It says which tensor overflowed. It works on a CPU with nothing else.
+   WHAT IT DOES: half types and casts; loss scaling by the rules of nine systems;
+   fp32 master weights with fp16 or bf16 copies; a wrap for the optimizer you have,
+   and fused AdamW and SGD; global-norm clipping; bitwise save and load; a matrix
+   product on mixed types. It says which tensor overflowed. It works on a CPU with
+   nothing else.
 
    WHAT IT DOES NOT: tensors, autograd, layers, data loading, schedules. It never
-   prints, never exits and holds no global state.
+   prints and never exits. Its one global is the instruction set it found (cpuid).
 
    >>words
 
        loss scale        factor on the loss, so that small gradients survive fp16
-       unscale           divide the gradients by the loss scale again
+       unscale           multiply the gradients by 1 / loss scale, in fp32
        found_inf         some gradient was inf or NaN; the step must be skipped
        growth_interval   good steps after which the scale grows (growth_tracker
                          counts them); backoff is the opposite, after found_inf
@@ -101,8 +102,8 @@
    every compiler flag and thread count: products and sums are rounded one by
    one, and the norm is summed in one fixed order. While amp.h computes, rounding
    is to nearest, subnormals count and floating-point traps are masked; your
-   settings return with the call (x86-64 and AArch64, gcc, clang, MSVC). x87
-   arithmetic (32-bit x86 without SSE) keeps only conversions and checks exact.
+   settings return with the call (x86-64, AArch64 by gcc and clang, x86-64 by MSVC).
+   32-bit x86 without -mfpmath=sse keeps only array casts and checks exact.
 
    >>options  Macros, with the place where each must be defined.
 
@@ -119,15 +120,18 @@
    >>promises
 
    Errors   Functions that can fail return amp_result; AMP_OK is 0. A function
-            that returns an error has changed nothing. A zeroed desc is the
-            default; every flag's zero is the default.
+            that returns an error has changed nothing, with one exception: when
+            a backend itself fails in a step (the CPU never does), load a saved
+            state before going on. Every flag's zero is the default.
    Memory   amp_scaler_* and casts allocate nothing. An optimizer allocates in
             prepare, never in a step; add allocates only when it holds more than
-            AMP_INLINE_TENSORS tensors. All of it goes through desc.allocator.
+            AMP_INLINE_TENSORS tensors; save and load allocate while they work.
+            All of it goes through desc.allocator.
    Pointers may be unaligned; n may be odd, 0 (then the pointer may be NULL) or
             above 2^31. Names are kept as pointers: let them outlive the object.
    Threads  No object locks itself: one thread at a time may use an object.
-            Different objects may be used from different threads.
+            Different objects may be used from different threads, unless they
+            share a scaler.
 
    >>history
        0.1.0  conversions, scaler with fourteen presets, optimizer wrap, fused
@@ -146,14 +150,12 @@
 #define AMP_VERSION_MINOR 1
 #define AMP_VERSION_PATCH 0
 
-#ifndef AMP_DEF
-#if defined(AMP_STATIC) && (defined(__GNUC__) || defined(__clang__))
-#define AMP_DEF static __attribute__((unused))
-#elif defined(AMP_STATIC)
-#define AMP_DEF static
-#else
+#if !defined(AMP_DEF) && !defined(AMP_STATIC)
 #define AMP_DEF extern
-#endif
+#elif !defined(AMP_DEF) && (defined(__GNUC__) || defined(__clang__))
+#define AMP_DEF static __attribute__((unused))
+#elif !defined(AMP_DEF)
+#define AMP_DEF static
 #endif
 
 #ifdef __cplusplus
@@ -183,10 +185,8 @@ typedef enum amp_result {
     AMP_ERROR_MISMATCH          /* state: of other tensors, or of another kind of optimizer       */
 } amp_result;
 
-/* A short English sentence for a result; never NULL. */
+/* A short English sentence for a result, never NULL; the version that is linked, "0.2.0". */
 AMP_DEF const char *amp_result_string(amp_result result);
-
-/* "0.1.0": the version of the implementation that is linked. */
 AMP_DEF const char *amp_version(void);
 
 /* --------------------------------------------------------------- >>api  numbers */
@@ -196,9 +196,7 @@ typedef struct amp_f16  { uint16_t bits; } amp_f16;
 typedef struct amp_bf16 { uint16_t bits; } amp_bf16;
 
 typedef enum amp_dtype { AMP_F32 = 0, AMP_F16, AMP_BF16 } amp_dtype;
-
-/* Bytes of one element; 0 for an unknown type. */
-AMP_DEF size_t amp_dtype_size(amp_dtype type);
+AMP_DEF size_t amp_dtype_size(amp_dtype type); /* bytes of one element; 0 for an unknown type */
 
 /* Round to nearest even (IEEE 754; bits equal to VCVTPS2PH and VCVTPH2PS). Pure. */
 AMP_DEF amp_f16  amp_f32_to_f16(float x);
@@ -253,8 +251,8 @@ typedef struct amp_scaler_desc {
 } amp_scaler_desc;
 
 /* The scaler: plain data without pointers, the same bytes in host and device memory. Read any
-   member. Write found_inf (nonzero = skip; this is how ranks agree), growth_factor, backoff_factor
-   and growth_interval between updates; leave the rest to the functions. */
+   member. Write found_inf between check and step (nonzero = skip: ranks agree by its maximum), and
+   growth_factor, backoff_factor and growth_interval between updates; leave the rest alone. */
 typedef struct amp_scaler {
     float    scale;              /* multiply the loss by this                                   */
     int      growth_tracker;     /* good steps counted towards growth                           */
@@ -273,13 +271,11 @@ typedef struct amp_scaler {
     uint32_t rules;              /* private: what the preset means, as bits                     */
 } amp_scaler;
 
-/* Set s up from desc (NULL: all defaults). AMP_ERROR_INVALID_CONFIG for numbers that are NaN,
-   negative, contradictory or, in DEFAULT and STATIC, outside the range in which a scale and its
-   reciprocal are normal floats. */
+/* Set s up from desc (NULL: all defaults). AMP_ERROR_INVALID_CONFIG: a number is NaN, negative,
+   contradictory or, in DEFAULT and STATIC, such that a scale or its reciprocal is not normal. */
 AMP_DEF amp_result amp_scaler_init(amp_scaler *s, const amp_scaler_desc *desc);
 
-/* loss * scale. Reading s->scale is as good. */
-AMP_DEF float amp_scaler_scale_loss(const amp_scaler *s, float loss);
+AMP_DEF float amp_scaler_scale_loss(const amp_scaler *s, float loss); /* loss * s->scale */
 
 /* Look at one gradient: found_inf is set if an element is inf or NaN and, in DEFAULT and STATIC,
    if an element would become so when unscaled (possible below scale 1). Accumulates over tensors
@@ -301,7 +297,8 @@ AMP_DEF amp_result amp_scaler_step(amp_scaler *s, amp_step_fn step, void *user);
 
 /* End the iteration: move the scale by the preset's rules and clear found_inf. The only place
    where the rules move the scale, so gradients always meet the scale of their own backward.
-   AMP_ERROR_BAD_STATE, nothing changed, if nothing was checked. Calling step is not required. */
+   AMP_ERROR_BAD_STATE, nothing changed, if nothing was checked and found_inf is 0. Calling step is
+   not required. */
 AMP_DEF amp_result amp_scaler_update(amp_scaler *s);
 
 /* Replace the scale; growth_tracker is kept, stuck is cleared. Call it between two iterations.
@@ -318,7 +315,6 @@ typedef struct amp_allocator {
 } amp_allocator;
 
 typedef enum amp_copy { AMP_COPY_TO_BACKEND = 0, AMP_COPY_TO_HOST } amp_copy;
-
 typedef enum amp_job { /* what update_fn shall do; every job but the last does nothing on a skip */
     AMP_JOB_FUSED = 0, /* unscale, clip, optimizer, model copies; then zero_grad                 */
     AMP_JOB_UNSCALE,   /* write unscaled, clipped fp32 gradients                                 */
@@ -330,7 +326,8 @@ typedef struct amp_gemm_args amp_gemm_args; /* the arguments of amp_gemm; define
 
 /* What differs between machines. amp_cpu_backend is one; write your own to add another. Functions
    may run behind the caller's back (on a stream) and in order; wait_fn ends when all are done.
-   alloc_fn returns zeroed memory; it and free_fn may both be NULL: desc.allocator is used then. */
+   alloc_fn returns zeroed memory aligned to 64 bytes; it and free_fn may both be NULL: then
+   desc.allocator is used. */
 typedef struct amp_backend {
     void *context; /* handed to every function */
     amp_result (*alloc_fn)(void *context, size_t num_bytes, void **memory);
@@ -346,9 +343,8 @@ typedef struct amp_backend {
 
 AMP_DEF amp_result amp_cpu_backend(amp_backend *backend);
 
-/* The instruction set that CPU functions use: "avx512", "avx2", "neon" or "c". Found out once;
-   force another one in tests (NULL: the best again). AMP_ERROR_UNSUPPORTED if there is none such
-   here. All give the same bits, so this matters to speed alone. Applies to the whole process. */
+/* What CPU functions use: "avx512", "avx2", "neon" or "c", found out once. All give the same bits.
+   Force one in the whole process (NULL: the best); AMP_ERROR_UNSUPPORTED if it is not there. */
 AMP_DEF const char *amp_cpu_tier(void);
 AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
 
@@ -362,7 +358,7 @@ typedef struct amp_tensor {
     const char *name;       /* for reports; may be NULL                                        */
     size_t      n;          /* elements                                                        */
     float      *weight;     /* fp32 master, or NULL                                            */
-    void       *grad;       /* scaled gradient; NULL: the weight is frozen                     */
+    void       *grad;       /* scaled gradient; NULL: frozen, the fused steps leave it alone   */
     amp_dtype   grad_type;
     void       *model;      /* model copy, or NULL                                             */
     amp_dtype   model_type; /* type of model; ignored if model is NULL                         */
@@ -397,9 +393,8 @@ typedef struct amp_optimizer_desc {
 } amp_optimizer_desc;
 
 /* What a user's own kernel needs, in backend memory: return at once if skip is set; multiply each
-   gradient by inv_scale (1 / scale, times the clip factor); step counts the steps taken. */
+   gradient by inv_scale (1 / scale, times the clip factor); step counts steps, including this. */
 typedef struct amp_gate { uint32_t skip; float inv_scale; uint64_t step; } amp_gate;
-
 /* What the last step did. */
 typedef struct amp_status {
     double   norm;         /* global norm of the unscaled gradients (finite elements), unclipped */
@@ -422,7 +417,6 @@ typedef struct amp_stats {
 } amp_stats;
 
 enum { AMP_INLINE_TENSORS = 32 }; /* add allocates only beyond this many */
-
 /* Declare one, zeroed or not, and call amp_optimizer_init. All members are private. */
 typedef struct ampi_entry { amp_tensor tensor; int flat; } ampi_entry; /* flat: 1 first, 2 next */
 typedef struct amp_optimizer {
@@ -437,37 +431,32 @@ typedef struct amp_optimizer {
     amp_result         pending; /* begin_step's, for end_step */
 } amp_optimizer;
 
-/* Set up from desc (NULL: all defaults). Allocates nothing. Free it when done. */
+/* Set up from desc (NULL: all defaults); allocates nothing; free it when done. Then register
+   tensors; the index of each is the number added before. */
 AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_desc *desc);
-
-/* Register a tensor; its index is the number of tensors added before. */
 AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tensor);
 
-/* Register count tensors that lie one behind the other in the arrays of whole (n = all elements).
-   Of each part, name, n, lr_scale, weight_decay, no_weight_decay and keep_fp32 are used; their n
-   must add up to whole's. Made copies are contiguous too: model(first) + offset is valid. */
+/* Register count tensors that lie one behind the other in the arrays of whole. Of a part, its name,
+   n (they add up to whole's), lr_scale, weight_decay, no_weight_decay and keep_fp32 are used. Made
+   copies are contiguous too: model(first) + offset is valid. */
 AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
                                           const amp_tensor *parts, size_t count);
 
-/* Allocate everything and write masters and model copies. */
+/* Allocate everything and write masters and model copies. Later, tell new addresses after you moved
+   tensor i; NULL leaves that one as it is. */
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt);
-
-/* Tell new addresses after you moved tensor i. NULL leaves that one as it is. */
 AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad);
 
-/* What forward and backward read: the model copy, or the master where there is none. NULL before
-   prepare or for a bad index; likewise the getters below. */
+/* Of tensor i: what forward and backward read (the model copy, or the master where there is none);
+   the fp32 master; and for your optimizer the fp32 gradient, unscaled, clipped if max_norm is set,
+   valid from a begin_step that returned true to end_step, NULL for a frozen tensor. All, and the
+   getters below, are NULL before prepare or for a bad index. */
 AMP_DEF const void *amp_optimizer_model(const amp_optimizer *opt, int i);
-
-/* The fp32 gradient for your optimizer: unscaled, and clipped if max_norm is set. Valid from a
-   begin_step that returned true to end_step. NULL for a frozen tensor. */
-AMP_DEF float *amp_optimizer_grad(const amp_optimizer *opt, int i);
-
-/* The fp32 master weights of tensor i: yours, or those made for you. */
-AMP_DEF float *amp_optimizer_master(const amp_optimizer *opt, int i);
+AMP_DEF float      *amp_optimizer_master(const amp_optimizer *opt, int i);
+AMP_DEF float      *amp_optimizer_grad(const amp_optimizer *opt, int i);
 
 /* The scale for the next backward: by value (waits for the backend; 0 before prepare), as an
-   address in backend memory, and the whole scaler there. */
+   address in backend memory; and the whole scaler there. */
 AMP_DEF float        amp_optimizer_loss_scale(const amp_optimizer *opt);
 AMP_DEF const float *amp_optimizer_loss_scale_ptr(const amp_optimizer *opt);
 AMP_DEF amp_scaler  *amp_optimizer_scaler(const amp_optimizer *opt);
@@ -489,7 +478,8 @@ AMP_DEF amp_result amp_optimizer_sgd(amp_optimizer *opt, float lr);
 AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *status);
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stats *stats);
 
-/* For kernels of your own, in backend memory; refilled by every check. */
+/* For kernels of your own, in backend memory: filled by every check, to be read. To skip a step for
+   a reason of your own, write found_inf of amp_optimizer_scaler before it. */
 AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt);
 AMP_DEF uint32_t       *amp_optimizer_found_inf_ptr(const amp_optimizer *opt);
 
@@ -498,37 +488,35 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
 
 /* ----------------------------------------------------------------- >>api  state */
 
-/* Save and load everything that decides how training goes on: scaler, configuration, step count,
-   masters, moments, with names and sizes. A run that is saved, loaded and continued has the same
-   bits as one that was not interrupted, also right after a skipped step. The format is the same on
-   every machine (little-endian, versioned, checksummed); older versions are read. Model copies are
-   written anew from the masters, so dtype may differ. Gradients are not saved.
-
-   A write_fn or read_fn moves exactly num_bytes and returns true, or returns false. */
+/* Save and load what decides how training goes on: masters, moments, step count, scaler, and the
+   numbers of the desc (betas, eps, momentum, nesterov, max_norm, weight decays, lr_scale), which
+   replace those of the optimizer that loads. A run that is saved, loaded and continued has the bits
+   of one that was not interrupted, also right after a skipped step. The format is the same on all
+   machines (little-endian, versioned, checksummed); older versions are read. Model copies are
+   written anew, so dtype may differ; gradients are not saved. A write_fn or read_fn moves exactly
+   num_bytes and returns true, or returns false. */
 typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
 typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
-/* AMP_ERROR_NOT_PREPARED, AMP_ERROR_STEP_OPEN, or AMP_ERROR_WRITE if write_fn returned false. */
+/* Load into a prepared optimizer with the same tensors (names, sizes, kind). Everything is read and
+   verified before anything changes, so it allocates as much as was saved, for a while. Errors are
+   _WRITE, _READ (read_fn returned false: missing or cut short), _FOREIGN, _NEWER, _CORRUPT,
+   _MISMATCH, _NOT_PREPARED, _STEP_OPEN. */
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn, void *user);
-
-/* Into a prepared optimizer with the same tensors (names, sizes, kind). Everything is read and
-   verified before anything changes, so it allocates as much as was saved, for a while. Errors:
-   AMP_ERROR_READ (read_fn returned false: missing or cut short), _FOREIGN, _NEWER, _CORRUPT,
-   _MISMATCH. */
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user);
 
 /* The same with a file. Saving writes path.new, flushes it to the disk and renames it, so that path
-   holds the old state or the new one, whenever the machine stops. Not with AMP_NO_STDLIB. */
+   holds the old state or the new one, whenever the machine stops (POSIX and Windows; elsewhere as
+   far as rename replaces). Not with AMP_NO_STDLIB. */
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path);
 
 /* ----------------------------------------------------------- >>api  environment */
 
-/* Let the user of a program decide: read AMP_ENABLE (0: plain fp32; 1), AMP_DTYPE (fp32, fp16,
-   bf16) and AMP_LOSS_SCALE (a number: static; dynamic) into desc, which keeps what is not set.
-   AMP_ENABLE=1 alone turns AMP_F32 into AMP_F16. A value that cannot be read is
-   AMP_ERROR_INVALID_CONFIG, desc stays as it was, and *variable and *value (either may be NULL)
-   name it. Not with AMP_NO_STDLIB. */
+/* Let the user of a program decide, by AMP_DTYPE (fp32, fp16, bf16), AMP_LOSS_SCALE (a number, or
+   dynamic) and AMP_ENABLE (0: fp32 and no scaler, whatever the others say; 1: a scaler, and fp16 if
+   nobody chose a type). desc keeps what is not set. AMP_ERROR_INVALID_CONFIG if a value cannot be
+   read; *variable and *value (may be NULL) name it. Not with AMP_NO_STDLIB. */
 AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
                                      const char **variable, const char **value);
 
@@ -548,7 +536,6 @@ AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b
 #ifdef __cplusplus
 }
 #endif
-
 #endif /* AMP_H_INCLUDED: stop reading here if you only use the library. */
 
 /* ========================================================================= >>core
@@ -603,7 +590,12 @@ AMPI_FN void ampi_store_f32(void *base, size_t i, float x) {
     memcpy((unsigned char *)base + 4 * i, &x, 4);
 }
 
+/* clang knows this test by its shape, also on integers that were floats a moment ago, and under
+   -Ofast answers that nothing is infinite; so the bits pass through an empty asm statement. */
 AMPI_FN int ampi_nonfinite(uint32_t f32_bits) {
+#if defined(__clang__) && !defined(__CUDACC__)
+    __asm__("" : "+r"(f32_bits));
+#endif
     return (f32_bits & AMPI_F32_INF) == AMPI_F32_INF;
 }
 
@@ -689,7 +681,7 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
 #define AMPI_STRICT_END _Pragma("GCC pop_options")
 #elif defined(_MSC_VER)
 #define AMPI_STRICT_BEGIN __pragma(float_control(precise, on, push)) __pragma(fp_contract(off))
-#define AMPI_STRICT_END   __pragma(float_control(pop))
+#define AMPI_STRICT_END   __pragma(float_control(pop)) __pragma(fp_contract(on))
 #else
 #define AMPI_STRICT_BEGIN
 #define AMPI_STRICT_END
@@ -748,22 +740,18 @@ AMPI_FN double ampi_sqrt64(double a) {
 #else
 AMPI_OPERATIONS(AMPI_FN, float, )
 AMPI_OPERATIONS(AMPI_FN, double, 64)
-#if (defined(__GNUC__) || defined(__clang__)) && defined(__SSE2__)
+#if defined(__GNUC__) || defined(__clang__)
 #define AMPI_SQRT(V, name, instruction, reg)                                                   \
     AMPI_FN V name(V a) {                                                                      \
         V r;                                                                                   \
         __asm__(instruction : "=" reg(r) : reg(a));                                            \
         return r;                                                                              \
     }
+#endif
+#if (defined(__GNUC__) || defined(__clang__)) && defined(__SSE2_MATH__)
 AMPI_SQRT(float, ampi_sqrt, "sqrtss %1, %0", "x")
 AMPI_SQRT(double, ampi_sqrt64, "sqrtsd %1, %0", "x")
 #elif (defined(__GNUC__) || defined(__clang__)) && defined(__aarch64__)
-#define AMPI_SQRT(V, name, instruction, reg)                                                   \
-    AMPI_FN V name(V a) {                                                                      \
-        V r;                                                                                   \
-        __asm__(instruction : "=" reg(r) : reg(a));                                            \
-        return r;                                                                              \
-    }
 AMPI_SQRT(float, ampi_sqrt, "fsqrt %s0, %s1", "w")
 AMPI_SQRT(double, ampi_sqrt64, "fsqrt %d0, %d1", "w")
 #else
@@ -909,10 +897,14 @@ AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
    the chunks' sums, in double, are added by the same rule. */
 enum { AMPI_CHUNK = 65536, AMPI_LANES = 256 };
 
-/* If a chunk of finite elements has an infinite sum of squares, it is summed again with elements
-   times 2^-96, and the sum counts times 2^192: no square of a float overflows then. */
-#define AMPI_RESCALE      1.262177448353619e-29f /* 2^-96 */
-#define AMPI_RESCALE_BACK 6.277101735386681e+57  /* 2^192 */
+/* If the sum of a chunk is infinite though its elements are finite, or tiny though they are not all
+   zero, it is summed again with elements times 2^-96 or 2^96, and counts times 2^192 or 2^-192: no
+   square of a float overflows then, and none that matters is lost. */
+#define AMPI_TINY    7.888609052210118e-31f /* 2^-100 */
+#define AMPI_DOWN    1.262177448353619e-29f /* 2^-96  */
+#define AMPI_UP      7.922816251426434e+28f /* 2^96   */
+#define AMPI_DOWN_64 1.5930919111324523e-58 /* 2^-192 */
+#define AMPI_UP_64   6.277101735386681e+57  /* 2^192  */
 
 /* One tensor as kernels see it, in backend memory. */
 typedef struct ampi_slot {
@@ -1079,21 +1071,43 @@ AMPI_STRICT_END
 #include <unistd.h> /* write, close */
 #else
 #define AMPI_POSIX 0
+#if defined(_WIN32)
+#include <io.h> /* _commit, _fileno */
 #endif
 #endif
+#endif
+/* The SIMD tiers that this compiler can build. */
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__) && !defined(__TINYC__)
-#include <cpuid.h>     /* __get_cpuid */
+#define AMPI_X86 1
 #include <immintrin.h> /* AVX2, F16C, AVX-512 */
-#elif (defined(__GNUC__) || defined(__clang__)) && defined(__aarch64__) && defined(__ARM_NEON)
+#else
+#define AMPI_X86 0
+#endif
+#if (defined(__GNUC__) || defined(__clang__)) && defined(__aarch64__) && defined(__ARM_NEON)
+#define AMPI_NEON 1
 #include <arm_neon.h>
-#elif defined(_MSC_VER) && defined(_M_X64)
+#else
+#define AMPI_NEON 0
+#endif
+#if defined(_MSC_VER) && defined(_M_X64)
 #include <xmmintrin.h> /* _mm_getcsr, _mm_setcsr */
+#endif
+
+#if defined(_OPENMP) && _OPENMP >= 201107 /* 3.1: reductions by min and max */
+#define AMPI_OPENMP 1
+#else
+#define AMPI_OPENMP 0
 #endif
 
 #if defined(__GNUC__) || defined(__clang__)
 #define AMPI_NOINLINE __attribute__((noinline))
 #else
 #define AMPI_NOINLINE
+#endif
+
+#ifdef _MSC_VER
+#pragma warning(push)
+#pragma warning(disable : 4996) /* fopen and getenv are what they are */
 #endif
 
 #ifdef __cplusplus
@@ -1143,7 +1157,7 @@ AMP_DEF const char *amp_version(void) {
 /* Computing happens between begin and end: round to nearest, no flushing of subnormals (an -Ofast
    link turns it on at start-up), traps masked (some hosts unmask them). What computes in between
    stands in functions that are not inlined, so that nothing moves across. */
-#if (defined(__GNUC__) || defined(__clang__)) && defined(__SSE2__)
+#if (defined(__GNUC__) || defined(__clang__)) && defined(__SSE2_MATH__)
 static uint32_t ampi_fp_begin(void) {
     uint32_t       saved;
     const uint32_t ieee = 0x1f80u;
@@ -1339,29 +1353,26 @@ AMPI_LOOPS(static, float, 1, )
 static const ampi_tier ampi_tier_c = {"c", ampi_usable_c, ampi_to_f32, ampi_from_f32, ampi_check,
                                       ampi_unscale_loop, ampi_adamw_loop, ampi_sgd_loop};
 
-#if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__) && !defined(__TINYC__)
-#define AMPI_X86 1
-#else
-#define AMPI_X86 0
-#endif
-#if (defined(__GNUC__) || defined(__clang__)) && defined(__aarch64__) && defined(__ARM_NEON)
-#define AMPI_NEON 1
-#else
-#define AMPI_NEON 0
-#endif
-
 #if AMPI_X86
+
+static void ampi_cpuid(uint32_t leaf, uint32_t *r) {
+    __asm__ __volatile__("cpuid"
+                         : "=a"(r[0]), "=b"(r[1]), "=c"(r[2]), "=d"(r[3])
+                         : "0"(leaf), "2"(0));
+}
 
 /* What the processor has and the operating system saves: cpuid, and xgetbv for the registers. */
 static uint32_t ampi_cpu_features(void) {
-    unsigned a, b, c, d, low, high;
-    uint32_t features = 0;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & (1u << 27))) return 0; /* OSXSAVE */
+    uint32_t r[4], low, high, features = 0;
+    ampi_cpuid(0, r);
+    if (r[0] < 7) return 0;
+    ampi_cpuid(1, r);
+    if ((r[2] >> 27 & 7u) != 7u) return 0; /* OSXSAVE, AVX, F16C */
     __asm__ __volatile__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    if ((low & 0x06u) != 0x06u || !(c & (1u << 28)) || !(c & (1u << 29))) return 0; /* AVX, F16C */
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
-    if (b & (1u << 5)) features = 1u; /* AVX2 */
-    if ((low & 0xe6u) == 0xe6u && (b & (1u << 16)) && (b & (1u << 30)) && (b & (1u << 31)))
+    if ((low & 0x06u) != 0x06u) return 0;
+    ampi_cpuid(7, r);
+    if (r[1] >> 5 & 1u) features = 1u; /* AVX2 */
+    if ((low & 0xe6u) == 0xe6u && (r[1] >> 16 & 1u) && (r[1] >> 30 & 3u) == 3u)
         features |= 2u; /* AVX-512 F, BW, VL */
     return features;
 }
@@ -1421,8 +1432,9 @@ AMPI_AVX2 void ampi_put_as_avx2(void *base, amp_dtype type, size_t i, __m256 x) 
 AMPI_AVX2 __m256 ampi_unscaled_avx2(const void *grads, amp_dtype type, size_t i, __m256 factor) {
     const __m256i inf  = _mm256_set1_epi32((int)AMPI_F32_INF);
     const __m256  g    = ampi_get_as_avx2(grads, type, i);
-    const __m256i bits = _mm256_castps_si256(g);
-    const __m256i bad  = _mm256_cmpeq_epi32(_mm256_and_si256(bits, inf), inf);
+    __m256i       bits = _mm256_castps_si256(g), bad;
+    AMPI_PIN(bits);
+    bad = _mm256_cmpeq_epi32(_mm256_and_si256(bits, inf), inf);
     return _mm256_blendv_ps(ampi_mul_avx2(g, factor), g, _mm256_castsi256_ps(bad));
 }
 
@@ -1571,10 +1583,12 @@ AMPI_AVX512 void ampi_put_as_avx512(void *base, amp_dtype type, size_t i, __m512
 }
 AMPI_AVX512 __m512 ampi_unscaled_avx512(const void *grads, amp_dtype type, size_t i,
                                         __m512 factor) {
-    const __m512i   inf = _mm512_set1_epi32((int)AMPI_F32_INF);
-    const __m512    g   = ampi_get_as_avx512(grads, type, i);
-    const __mmask16 bad =
-        _mm512_cmpeq_epi32_mask(_mm512_and_si512(_mm512_castps_si512(g), inf), inf);
+    const __m512i inf  = _mm512_set1_epi32((int)AMPI_F32_INF);
+    const __m512  g    = ampi_get_as_avx512(grads, type, i);
+    __m512i       bits = _mm512_castps_si512(g);
+    __mmask16     bad;
+    AMPI_PIN(bits);
+    bad = _mm512_cmpeq_epi32_mask(_mm512_and_si512(bits, inf), inf);
     return _mm512_mask_mov_ps(ampi_mul_avx512(g, factor), bad, g);
 }
 
@@ -1717,7 +1731,8 @@ AMPI_FN float32x4_t ampi_unscaled_neon(const void *grads, amp_dtype type, size_t
                                        float32x4_t factor) {
     const uint32x4_t  inf  = vdupq_n_u32(AMPI_F32_INF);
     const float32x4_t g    = ampi_get_as_neon(grads, type, i);
-    const uint32x4_t  bits = vreinterpretq_u32_f32(g);
+    uint32x4_t        bits = vreinterpretq_u32_f32(g);
+    AMPI_PIN(bits);
     return vbslq_f32(vceqq_u32(vandq_u32(bits, inf), inf), g, ampi_mul_neon(g, factor));
 }
 
@@ -1877,7 +1892,7 @@ static void ampi_cast_all(void *dst, amp_dtype dst_type, const void *src, amp_dt
     const size_t  slice  = dst == src ? n : ampi_min(n, AMPI_STREAM);
     const int64_t slices = (int64_t)(n / slice + (n % slice != 0));
     int64_t       k;
-#ifdef _OPENMP
+#if AMPI_OPENMP
 #pragma omp parallel for schedule(static) if (slices > 1)
 #endif
     for (k = 0; k < slices; k++) {
@@ -2129,7 +2144,7 @@ static amp_result ampi_scaler_run(amp_scaler *s, void *dst, amp_dtype dst_type, 
     if (!amp_dtype_size(src_type)) return AMP_ERROR_INVALID_ENUM;
     if (!ampi_array_ok(src, n)) return AMP_ERROR_INVALID_ARGUMENT;
     if (s->rules & AMPI_DISABLED) {
-        if (dst && dst != src) ampi_cast(dst, dst_type, src, src_type, n);
+        if (dst && dst != src && n) ampi_cast_all(dst, dst_type, src, src_type, n);
         return AMP_OK;
     }
     fp = ampi_fp_begin();
@@ -2261,6 +2276,7 @@ static AMPI_NOINLINE double ampi_check_chunk(const void *x, amp_dtype type, size
                                              amp_stats *stats) {
     float    lanes[AMPI_LANES];
     float    rescale = 1.0f;
+    double   back    = 1.0;
     uint32_t max;
     size_t   l, half, zeros = 0;
     int      attempt;
@@ -2276,11 +2292,19 @@ static AMPI_NOINLINE double ampi_check_chunk(const void *x, amp_dtype type, size
         }
         for (half = AMPI_LANES / 2; half; half /= 2)
             for (l = 0; l < half; l++) lanes[l] = ampi_add(lanes[l], lanes[l + half]);
-        if (rescale < 1.0f || !ampi_nonfinite(ampi_load_u32(lanes, 0))) break;
-        rescale = AMPI_RESCALE;
+        if (rescale < 1.0f || rescale > 1.0f) break;
+        if (ampi_nonfinite(ampi_load_u32(lanes, 0))) {
+            rescale = AMPI_DOWN;
+            back    = AMPI_UP_64;
+        } else if (lanes[0] < AMPI_TINY && max != 0u) {
+            rescale = AMPI_UP;
+            back    = AMPI_DOWN_64;
+        } else {
+            break;
+        }
     }
     ampi_store_u32(&stats->max_finite, 0, max);
-    return rescale < 1.0f ? ampi_mul64((double)lanes[0], AMPI_RESCALE_BACK) : (double)lanes[0];
+    return ampi_mul64((double)lanes[0], back);
 }
 
 static double ampi_sum_partials(const double *partials, uint64_t num_chunks) {
@@ -2305,7 +2329,7 @@ static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot) {
     uint64_t      nonfinite = 0, nan = 0, zeros = 0, first = slot->n;
     uint32_t      largest = 0;
     int64_t       c;
-#ifdef _OPENMP
+#if AMPI_OPENMP
 #pragma omp parallel for schedule(static) if (chunks > 1) reduction(+ : nonfinite, nan, zeros) \
     reduction(min : first) reduction(max : largest)
 #endif
@@ -2330,9 +2354,6 @@ static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot) {
     slot->stats.zeros           = zeros;
     slot->stats.first_nonfinite = first;
     ampi_store_u32(&slot->stats.max_finite, 0, largest);
-    if (!slot->grad) /* frozen: its chunks hold nothing */
-        for (c = 0; c < (int64_t)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK); c++)
-            plan->partials[slot->first_chunk + (uint64_t)c] = 0.0;
 }
 
 static AMPI_NOINLINE void ampi_cpu_check_plan(const amp_plan *plan, int update_scaler) {
@@ -2377,7 +2398,7 @@ static AMPI_NOINLINE void ampi_update_chunk(const amp_plan *plan, const ampi_slo
 static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, amp_job job) {
     const int64_t chunks = (int64_t)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK);
     int64_t       c;
-#ifdef _OPENMP
+#if AMPI_OPENMP
 #pragma omp parallel for schedule(static) if (chunks > 1)
 #endif
     for (c = 0; c < chunks; c++) {
@@ -2434,13 +2455,24 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
 
 /* ------------------------------------------------------------- >>impl  optimizer */
 
-static int ampi_desc_numbers_ok(const amp_optimizer_desc *d) {
+/* Numbers are compared in here, in an environment without traps, and only once known to be finite;
+   but compilers may compare first. */
+static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d) {
+    const float eps = (float)d->eps;
     return ampi_f64_in(&d->beta1, 0.0, 1.0) && d->beta1 < 1.0 &&
            ampi_f64_in(&d->beta2, 0.0, 1.0) && d->beta2 < 1.0 &&
-           ampi_f64_in(&d->eps, 0.0, (double)AMPI_F32_MAX) &&
+           ampi_f64_in(&d->eps, 0.0, (double)AMPI_F32_MAX) && (eps > 0.0f || !(d->eps > 0.0)) &&
            ampi_f64_in(&d->momentum, 0.0, (double)AMPI_F32_MAX) &&
+           (d->momentum > 0.0 || !d->nesterov) &&
            ampi_f32_in(&d->weight_decay, 0.0f, AMPI_F32_MAX) &&
            ampi_f32_in(&d->max_norm, 0.0f, AMPI_F32_MAX);
+}
+
+static AMPI_NOINLINE void ampi_desc_defaults(amp_optimizer_desc *d) {
+    if (!(d->beta1 > 0.0)) d->beta1 = 0.9;
+    if (!(d->beta2 > 0.0)) d->beta2 = 0.999;
+    if (!(d->eps > 0.0)) d->eps = 1e-8;
+    d->backend = NULL;
 }
 
 AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_desc *desc) {
@@ -2448,13 +2480,17 @@ AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_de
     amp_backend        backend;
     amp_scaler         scaler;
     amp_result         result;
+    uint32_t           fp;
+    int                ok;
     if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
     memset(&d, 0, sizeof d);
     if (desc) d = *desc;
     if (!amp_dtype_size(d.dtype) || (unsigned)d.kind > (unsigned)AMP_KIND_SGD)
         return AMP_ERROR_INVALID_ENUM;
-    if (!ampi_desc_numbers_ok(&d)) return AMP_ERROR_INVALID_CONFIG;
-    if (d.nesterov && !(d.momentum > 0.0)) return AMP_ERROR_INVALID_CONFIG;
+    fp = ampi_fp_begin();
+    ok = ampi_desc_numbers_ok(&d);
+    ampi_fp_end(fp);
+    if (!ok) return AMP_ERROR_INVALID_CONFIG;
     if (!d.allocator.alloc_fn != !d.allocator.free_fn) return AMP_ERROR_INVALID_ARGUMENT;
 #ifdef AMP_NO_STDLIB
     if (!d.allocator.alloc_fn) return AMP_ERROR_INVALID_ARGUMENT;
@@ -2467,10 +2503,9 @@ AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_de
     result = amp_scaler_init(&scaler, &d.scaler); /* to learn of its errors now */
     if (result != AMP_OK) return result;
 
-    if (!(d.beta1 > 0.0)) d.beta1 = 0.9;
-    if (!(d.beta2 > 0.0)) d.beta2 = 0.999;
-    if (!(d.eps > 0.0)) d.eps = 1e-8;
-    d.backend = NULL;
+    fp = ampi_fp_begin();
+    ampi_desc_defaults(&d);
+    ampi_fp_end(fp);
     memset(opt, 0, sizeof *opt);
     opt->desc        = d;
     opt->backend     = backend;
@@ -2495,14 +2530,22 @@ static amp_result ampi_can_add(const amp_optimizer *opt) {
     return opt->plan ? AMP_ERROR_PREPARED : AMP_OK;
 }
 
+static AMPI_NOINLINE int ampi_tensor_numbers_ok(const amp_tensor *t) {
+    return ampi_f32_in(&t->lr_scale, 0.0f, AMPI_F32_MAX) &&
+           ampi_f32_in(&t->weight_decay, 0.0f, AMPI_F32_MAX);
+}
+
 static amp_result ampi_tensor_ok(const amp_tensor *t) {
+    uint32_t fp;
+    int      ok;
     if (!amp_dtype_size(t->grad_type)) return AMP_ERROR_INVALID_ENUM;
     if (t->model && !amp_dtype_size(t->model_type)) return AMP_ERROR_INVALID_ENUM;
     if (t->n && !t->weight && !t->model) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!ampi_f32_in(&t->lr_scale, 0.0f, AMPI_F32_MAX) ||
-        !ampi_f32_in(&t->weight_decay, 0.0f, AMPI_F32_MAX))
+    fp = ampi_fp_begin();
+    ok = ampi_tensor_numbers_ok(t);
+    ampi_fp_end(fp);
+    if (!ok || (t->keep_fp32 && t->model && t->model_type != AMP_F32))
         return AMP_ERROR_INVALID_CONFIG;
-    if (t->keep_fp32 && t->model && t->model_type != AMP_F32) return AMP_ERROR_INVALID_CONFIG;
     return t->n > SIZE_MAX / 64 ? AMP_ERROR_TOO_LARGE : AMP_OK;
 }
 
@@ -2523,12 +2566,14 @@ static amp_result ampi_reserve(amp_optimizer *opt, size_t count) {
     return AMP_OK;
 }
 
+static int ampi_is_zero(const float *x) { return (ampi_load_u32(x, 0) & 0x7fffffffu) == 0u; }
+
 static void ampi_append(amp_optimizer *opt, const amp_tensor *tensor, int flat) {
     ampi_entry *e = &ampi_entries(opt)[opt->num_entries++];
     e->tensor     = *tensor;
     e->flat       = flat;
-    if (!(e->tensor.lr_scale > 0.0f)) e->tensor.lr_scale = 1.0f;
-    if (!(e->tensor.weight_decay > 0.0f)) e->tensor.weight_decay = opt->desc.weight_decay;
+    if (ampi_is_zero(&tensor->lr_scale)) e->tensor.lr_scale = 1.0f;
+    if (ampi_is_zero(&tensor->weight_decay)) e->tensor.weight_decay = opt->desc.weight_decay;
     if (e->tensor.no_weight_decay) e->tensor.weight_decay = 0.0f;
 }
 
@@ -2619,7 +2664,8 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
         slots[i].model_type   = (uint32_t)(t->model ? t->model_type : d->dtype);
         slots[i].lr_scale     = t->lr_scale;
         slots[i].weight_decay = t->weight_decay;
-        plan->num_chunks += t->n / AMPI_CHUNK + (t->n % AMPI_CHUNK != 0);
+        if (t->grad) plan->num_chunks += t->n / AMPI_CHUNK + (t->n % AMPI_CHUNK != 0);
+        slots[i].stats.first_nonfinite = t->n;
     }
     plan->control  = (ampi_control *)ampi_take(arena, 1, sizeof *plan->control, 64);
     plan->slots    = (ampi_slot *)ampi_take(arena, count, sizeof *plan->slots, 64);
@@ -2671,6 +2717,14 @@ static void ampi_backend_free(amp_optimizer *opt, void *block) {
     else ampi_release(&opt->desc.allocator, block);
 }
 
+/* Bring num_bytes from backend memory to the host, when everything before has been done. */
+static amp_result ampi_read_back(const amp_optimizer *opt, void *dst, const void *src,
+                                 size_t num_bytes) {
+    const amp_backend *b      = &opt->backend;
+    const amp_result   result = b->copy_fn(b->context, dst, src, num_bytes, AMP_COPY_TO_HOST);
+    return result == AMP_OK ? b->wait_fn(b->context) : result;
+}
+
 /* Masters from models, then models from masters, and the tables to where kernels read them. */
 static AMPI_NOINLINE amp_result ampi_fill_backend(const amp_optimizer *opt, const amp_plan *plan) {
     const amp_optimizer_desc *d = &opt->desc;
@@ -2710,12 +2764,18 @@ static AMPI_NOINLINE amp_result ampi_fill_backend(const amp_optimizer *opt, cons
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     const size_t header = (sizeof(amp_plan) + 63) / 64 * 64;
     amp_result   result = ampi_can_add(opt);
+    amp_scaler   shared;
     ampi_arena   arena;
     amp_plan    *plan;
     void        *block = NULL;
     char        *base  = NULL;
     uint32_t     fp;
     if (result != AMP_OK) return result;
+    if (opt->desc.shared_scaler) { /* was it initialized? */
+        result = ampi_read_back(opt, &shared, opt->desc.shared_scaler, sizeof shared);
+        if (result == AMP_OK) result = ampi_scaler_ready(&shared);
+        if (result != AMP_OK) return result;
+    }
     if (opt->num_entries > (SIZE_MAX - header) / sizeof(ampi_slot)) return AMP_ERROR_TOO_LARGE;
     plan = (amp_plan *)ampi_allocate(&opt->desc.allocator,
                                      header + opt->num_entries * sizeof(ampi_slot));
@@ -2794,14 +2854,6 @@ AMP_DEF float *amp_optimizer_master(const amp_optimizer *opt, int i) {
     return s ? s->master : NULL;
 }
 
-/* Bring num_bytes from backend memory to the host, when everything before has been done. */
-static amp_result ampi_read_back(const amp_optimizer *opt, void *dst, const void *src,
-                                 size_t num_bytes) {
-    const amp_backend *b      = &opt->backend;
-    const amp_result   result = b->copy_fn(b->context, dst, src, num_bytes, AMP_COPY_TO_HOST);
-    return result == AMP_OK ? b->wait_fn(b->context) : result;
-}
-
 AMP_DEF amp_scaler *amp_optimizer_scaler(const amp_optimizer *opt) {
     return opt && opt->plan ? opt->plan->scaler : NULL;
 }
@@ -2868,12 +2920,21 @@ AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
     return pending;
 }
 
+static AMPI_NOINLINE int ampi_lr_ok(const float *lr) {
+    return ampi_f32_in(lr, 0.0f, AMPI_F32_MAX);
+}
+
 static amp_result ampi_fused_step(amp_optimizer *opt, amp_kind kind, const float *lr) {
     const amp_result   ready = ampi_can_step(opt, kind);
     const amp_backend *b;
     amp_result         result;
+    uint32_t           fp;
+    int                ok;
     if (ready != AMP_OK) return ready;
-    if (!ampi_f32_in(lr, 0.0f, AMPI_F32_MAX)) return AMP_ERROR_INVALID_CONFIG;
+    fp = ampi_fp_begin();
+    ok = ampi_lr_ok(lr);
+    ampi_fp_end(fp);
+    if (!ok) return AMP_ERROR_INVALID_CONFIG;
     b      = &opt->backend;
     result = b->copy_fn(b->context, &opt->plan->control->lr, lr, sizeof *lr, AMP_COPY_TO_BACKEND);
     if (result == AMP_OK) result = b->check_fn(b->context, opt->plan, !opt->plan->shared);
@@ -3182,6 +3243,7 @@ static amp_result ampi_read_body(const amp_optimizer *opt, amp_read_fn read_fn, 
     if (!read_fn(user, header + 8, sizeof header - 8)) return AMP_ERROR_READ;
     if (ampi_get_le(header + 24) != ampi_sum_bytes(0, header, 24)) return AMP_ERROR_CORRUPT;
     if (ampi_get_le(header + 8) > AMPI_STATE_VERSION) return AMP_ERROR_NEWER;
+    if (ampi_get_le(header + 8) == 0) return AMP_ERROR_CORRUPT;
     if (ampi_get_le(header + 16) != expected) return AMP_ERROR_MISMATCH;
     if (expected > SIZE_MAX - 8) return AMP_ERROR_TOO_LARGE;
     *body = (unsigned char *)ampi_allocate(&opt->desc.allocator, (size_t)expected + 8);
@@ -3194,10 +3256,31 @@ static amp_result ampi_read_body(const amp_optimizer *opt, amp_read_fn read_fn, 
 
 /* Is this a scaler that amp_scaler_init and updates could have made? */
 static int ampi_scaler_sane(const amp_scaler *s) {
-    return s->preset < (uint32_t)AMPI_NUM_PRESETS &&
-           (s->rules & ~(uint32_t)AMPI_DISABLED) == ampi_presets[s->preset].rules &&
+    const uint32_t rules = s->rules & ~(uint32_t)AMPI_DISABLED;
+    const double   scale = (double)s->scale;
+    uint64_t       next;
+    memcpy(&next, &s->next_scale, 8);
+    if (s->preset >= (uint32_t)AMPI_NUM_PRESETS || rules != ampi_presets[s->preset].rules) return 0;
+    if ((s->rules & AMPI_SAFE) && !(s->rules & AMPI_DISABLED) &&
+        !(ampi_scale_ok(s, &s->scale) && memcmp(&s->next_scale, &scale, 8) == 0))
+        return 0;
+    return ampi_load_u32(&s->scale, 0) <= AMPI_F32_INF && next <= (uint64_t)0x7ff << 52 &&
            ampi_f64_in(&s->growth_factor, 1.0, AMPI_F64_MAX) &&
-           ampi_f64_in(&s->backoff_factor, 0.0, 1.0);
+           ampi_f64_in(&s->backoff_factor, 0.0, 1.0) &&
+           ampi_f32_in(&s->min_scale, 0.0f, AMPI_F32_MAX) &&
+           ampi_f32_in(&s->max_scale, 0.0f, AMPI_F32_MAX);
+}
+
+/* And these numbers ones that amp_optimizer_init could have accepted? */
+static int ampi_control_sane(const amp_optimizer *opt, const ampi_control *c) {
+    amp_optimizer_desc d = opt->desc;
+    d.beta1              = c->beta1;
+    d.beta2              = c->beta2;
+    d.eps                = (double)c->eps;
+    d.momentum           = (double)c->momentum;
+    d.nesterov           = c->nesterov != 0u;
+    d.max_norm           = c->max_norm;
+    return ampi_desc_numbers_ok(&d);
 }
 
 /* Everything that was verified goes to its place, and the model copies follow. */
@@ -3230,6 +3313,7 @@ AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, v
     ampi_control   c;
     amp_scaler     s;
     amp_result     result;
+    uint32_t       fp;
     if (!opt || !read_fn) return AMP_ERROR_INVALID_ARGUMENT;
     result = ampi_read_control(opt, &c, &s);
     if (result != AMP_OK) return result;
@@ -3242,7 +3326,10 @@ AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, v
         a.bytes = body;
         ampi_walk_state(&a, opt, &c, &s);
         result = a.result;
-        if (result == AMP_OK && !ampi_scaler_sane(&s)) result = AMP_ERROR_CORRUPT;
+        fp     = ampi_fp_begin();
+        if (result == AMP_OK && !(ampi_scaler_sane(&s) && ampi_control_sane(opt, &c)))
+            result = AMP_ERROR_CORRUPT;
+        ampi_fp_end(fp);
     }
     if (result == AMP_OK) {
         a.walk = AMPI_LOAD;
@@ -3272,7 +3359,9 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
 
 #if AMPI_POSIX
 
+#if defined(__STRICT_ANSI__) && !defined(_POSIX_C_SOURCE)
 extern int fsync(int file); /* strict C99 hides it in unistd.h */
+#endif
 
 static bool ampi_file_write(void *user, const void *data, size_t num_bytes) {
     const char *p = (const char *)data;
@@ -3296,9 +3385,15 @@ static amp_result ampi_write_out(const amp_optimizer *opt, const char *path) {
     return result;
 }
 
-static int ampi_replace(const char *from, const char *to) { return rename(from, to) == 0; }
+static int  ampi_replace(const char *from, const char *to) { return rename(from, to) == 0; }
+static void ampi_remove(const char *path) { unlink(path); } /* remove would take a directory */
 
 #else
+
+#if defined(_WIN32)
+extern __declspec(dllimport) int __stdcall MoveFileExA(const char *from, const char *to,
+                                                       unsigned long flags);
+#endif
 
 static bool ampi_file_write(void *user, const void *data, size_t num_bytes) {
     return fwrite(data, 1, num_bytes, (FILE *)user) == num_bytes;
@@ -3310,16 +3405,22 @@ static amp_result ampi_write_out(const amp_optimizer *opt, const char *path) {
     if (!file) return AMP_ERROR_WRITE;
     result = amp_optimizer_save(opt, ampi_file_write, file);
     if (fflush(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
+#if defined(_WIN32)
+    if (result == AMP_OK && _commit(_fileno(file)) != 0) result = AMP_ERROR_WRITE;
+#endif
     if (fclose(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
     return result;
 }
 
-/* Where rename does not replace, there is a moment with no file at path; path.new is then whole. */
 static int ampi_replace(const char *from, const char *to) {
-    if (rename(from, to) == 0) return 1;
-    remove(to);
+#if defined(_WIN32)
+    return MoveFileExA(from, to, 1 | 8) != 0; /* replace existing, write through */
+#else
     return rename(from, to) == 0;
+#endif
 }
+
+static void ampi_remove(const char *path) { remove(path); }
 
 #endif
 
@@ -3337,7 +3438,7 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     memcpy(aside + length, ".new", 5);
     result = ampi_write_out(opt, aside);
     if (result == AMP_OK && !ampi_replace(aside, path)) result = AMP_ERROR_WRITE;
-    if (result != AMP_OK) remove(aside);
+    if (result != AMP_OK) ampi_remove(aside);
     ampi_release(&opt->desc.allocator, aside);
     return result;
 }
@@ -3345,13 +3446,11 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
 /* ----------------------------------------------------------- >>impl  environment */
 
 static int ampi_env_switch(const char *text, amp_optimizer_desc *d) {
-    if (strcmp(text, "1") == 0) {
-        if (d->dtype == AMP_F32) d->dtype = AMP_F16;
-        return 1;
-    }
-    if (strcmp(text, "0") != 0) return 0;
-    d->dtype           = AMP_F32;
-    d->scaler.disabled = 1;
+    const int on = strcmp(text, "1") == 0;
+    if (!on && strcmp(text, "0") != 0) return 0;
+    if (!on) d->dtype = AMP_F32;
+    else if (d->dtype == AMP_F32 && !getenv("AMP_DTYPE")) d->dtype = AMP_F16;
+    d->scaler.disabled = !on;
     return 1;
 }
 
@@ -3363,35 +3462,39 @@ static int ampi_env_dtype(const char *text, amp_optimizer_desc *d) {
     return 1;
 }
 
-static int ampi_env_scale(const char *text, amp_optimizer_desc *d) {
+static AMPI_NOINLINE int ampi_env_scale(const char *text, amp_optimizer_desc *d) {
     amp_scaler scaler;
     char      *end;
     if (strcmp(text, "dynamic") == 0) {
-        if (d->scaler.preset == AMP_PRESET_STATIC) d->scaler.preset = AMP_PRESET_DEFAULT;
+        if (d->scaler.preset != AMP_PRESET_STATIC) return 1;
+        d->scaler.preset     = AMP_PRESET_DEFAULT;
+        d->scaler.init_scale = 0.0f;
         return 1;
     }
     d->scaler.init_scale = (float)strtod(text, &end);
     d->scaler.preset     = AMP_PRESET_STATIC;
     d->scaler.min_scale  = 0.0f;
     d->scaler.max_scale  = 0.0f;
-    return end != text && *end == '\0' && ampi_load_u32(&d->scaler.init_scale, 0) != 0u &&
-           amp_scaler_init(&scaler, &d->scaler) == AMP_OK;
+    return end != text && *end == '\0' && d->scaler.init_scale != 0.0f &&
+           ampi_scaler_setup(&scaler, &d->scaler) == AMP_OK;
 }
+
+typedef int (*ampi_env_fn)(const char *text, amp_optimizer_desc *d);
 
 AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc, const char **variable,
                                      const char **value) {
-    static const char *const names[]                                = {"AMP_DTYPE", "AMP_ENABLE",
-                                                                       "AMP_LOSS_SCALE"};
-    int (*const read[])(const char *text, amp_optimizer_desc *d)    = {ampi_env_dtype,
-                                                                       ampi_env_switch,
-                                                                       ampi_env_scale};
+    static const char *const names[]   = {"AMP_DTYPE", "AMP_LOSS_SCALE", "AMP_ENABLE"};
+    static const ampi_env_fn parsers[] = {ampi_env_dtype, ampi_env_scale, ampi_env_switch};
     amp_optimizer_desc d;
     int                i;
     if (!desc) return AMP_ERROR_INVALID_ARGUMENT;
     d = *desc;
     for (i = 0; i < 3; i++) {
-        const char *text = getenv(names[i]);
-        if (!text || read[i](text, &d)) continue;
+        const char    *text = getenv(names[i]);
+        const uint32_t fp   = ampi_fp_begin();
+        const int      ok   = !text || parsers[i](text, &d);
+        ampi_fp_end(fp);
+        if (ok) continue;
         if (variable) *variable = names[i];
         if (value) *value = text;
         return AMP_ERROR_INVALID_CONFIG;
@@ -3501,14 +3604,16 @@ static amp_result ampi_cpu_gemm(void *context, const amp_gemm_args *g) {
 #ifdef AMP_CBLAS
     if (g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
         (g->m | g->n | g->k | g->lda | g->ldb | g->ldc) <= 0x7fffffff) {
+        const uint32_t fp = ampi_fp_begin();
         cblas_sgemm(CblasRowMajor, g->trans_a ? CblasTrans : CblasNoTrans,
                     g->trans_b ? CblasTrans : CblasNoTrans, (int)g->m, (int)g->n, (int)g->k,
                     g->alpha, (const float *)g->a, (int)g->lda, (const float *)g->b, (int)g->ldb,
                     g->beta, (float *)g->c, (int)g->ldc);
+        ampi_fp_end(fp);
         return AMP_OK;
     }
 #endif
-#ifdef _OPENMP
+#if AMPI_OPENMP
 #pragma omp parallel for schedule(static) if (rows * cols > 1)
 #endif
     for (t = 0; t < rows * cols; t++) {
@@ -3563,6 +3668,10 @@ AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b
 
 #ifdef __cplusplus
 }
+#endif
+
+#ifdef _MSC_VER
+#pragma warning(pop)
 #endif
 
 #endif /* AMP_IMPLEMENTATION_INCLUDED */

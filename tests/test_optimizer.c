@@ -398,21 +398,28 @@ static double fold64(const double *lanes, size_t l, size_t width) {
     return d_add(fold64(lanes, l, 2 * width), fold64(lanes, l + width, 2 * width));
 }
 
+/* An infinite sum of a chunk, or one below 2^-100 that is not of zeros, is summed again, rescaled. */
 static double chunk_squares(const amp_tensor *t, size_t begin, size_t end) {
-    float  lanes[256], rescale = 1.0f, sum;
+    float  lanes[256], sum;
+    int    exponent = 0, zeros;
     size_t j;
     for (;;) {
+        volatile uint32_t bits; /* or fast-math knows that a sum is finite */
         memset(lanes, 0, sizeof lanes);
+        zeros = 1;
         for (j = begin; j < end; j++) {
             float x = 0.0f;
             if (!nonfinite_at(t->grad, t->grad_type, j))
-                x = f_mul(load(t->grad, t->grad_type, j), rescale);
+                x = f_mul(load(t->grad, t->grad_type, j), (float)ldexp(1.0, exponent));
+            if (bits_of(x) << 1) zeros = 0;
             lanes[(j - begin) % 256] = f_add(lanes[(j - begin) % 256], f_mul(x, x));
         }
-        sum = fold(lanes, 0, 1);
-        if (rescale < 1.0f) return d_mul((double)sum, ldexp(1.0, 192));
-        if (finite_bits(bits_of(sum))) return (double)sum;
-        rescale = (float)ldexp(1.0, -96);
+        sum  = fold(lanes, 0, 1);
+        bits = bits_of(sum);
+        if (exponent != 0) return d_mul((double)sum, ldexp(1.0, -2 * exponent));
+        if (!finite_bits(bits)) exponent = -96;
+        else if (sum < (float)ldexp(1.0, -100) && !zeros) exponent = 96;
+        else return (double)sum;
     }
 }
 
@@ -424,9 +431,9 @@ static double canonical_norm(const rig *r) {
     memset(lanes, 0, sizeof lanes);
     for (i = 0; i < r->count; i++) {
         const amp_tensor *t = &r->tensor[i];
+        if (!t->grad) continue; /* frozen: it has no chunks */
         for (begin = 0; begin < t->n; begin += 65536, chunk++) {
             const size_t end = t->n - begin > 65536 ? begin + 65536 : t->n;
-            if (!t->grad) continue;
             lanes[chunk % 256] = d_add(lanes[chunk % 256], chunk_squares(t, begin, end));
         }
     }
@@ -1213,6 +1220,27 @@ TEST(norm_overflow, "law 11: norm^2 that overflows with finite gradients is neit
                 CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
                 rig_end(&r);
             }
+}
+
+TEST(norm_underflow, "law 11: nor is the norm of gradients whose squares vanish in fp32 zero, or far "
+                     "from what it is") {
+    static const float sizes[] = {1e-45f, 1e-40f, 1e-30f, 1e-24f, 3e-23f, 1e-19f, 7e-16f, 2e-15f};
+    size_t             i, j, n;
+    for (i = 0; i < COUNT_OF(sizes); i++)
+        for (n = 1; n < 2000; n += 997) {
+            amp_optimizer_desc desc = kind_desc(0);
+            double             wanted;
+            rig                r;
+            rig_single(&r, &desc, n + 3, AMP_F32);
+            memset(r.tensor[0].grad, 0, 4 * (n + 3));
+            for (j = 0; j < n; j++) store(r.tensor[0].grad, AMP_F32, j, sizes[i]);
+            wanted = (double)sizes[i] / 65536.0 * sqrt((double)n);
+            CHECK(amp_optimizer_begin_step(&r.opt));
+            CHECK(fabs(status_of(&r).norm - wanted) <= 1e-5 * wanted);
+            CHECK_EQ_F64(status_of(&r).norm, d_mul(canonical_norm(&r), 1.0 / 65536.0));
+            CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+            rig_end(&r);
+        }
 }
 
 TEST(norm_overflow_mixed, "law 11: one chunk that overflows among chunks that do not, with "
@@ -2186,6 +2214,7 @@ int main(int argc, char **argv) {
     RUN(norm_value);
     RUN(norm_zero);
     RUN(norm_overflow);
+    RUN(norm_underflow);
     RUN(norm_overflow_mixed);
     RUN(factor_vanishes);
     RUN(skip_every_index);
