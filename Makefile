@@ -15,8 +15,8 @@ WARN := -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-
 
 Q := $(if $(filter 1,$(V)),,@)
 
-EXAMPLES := wrap_step pitfalls train
-TESTS    := numbers scaler optimizer alloc gemm bits
+EXAMPLES := wrap_step pitfalls recipes train
+TESTS    := numbers scaler optimizer alloc gemm state recipes bits
 
 # How each test is built. The numbers test goes through all 2^32 floats in the first two, through a
 # sample in the others.
@@ -34,6 +34,8 @@ FLAGS_sanitize    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=a
 RUN_clang         := AMP_QUICK=1
 RUN_clang-ofast   := AMP_QUICK=1
 RUN_sanitize      := AMP_QUICK=1
+
+SUPPORT := tests/test.h tests/fp.h tests/one.sh tests/golden/scaler_traces.txt amp.h
 
 LOGS := $(BUILD)/tests/compile.log $(BUILD)/tests/bits.log $(BUILD)/tests/examples.log \
         $(foreach c,$(CONFIGS),$(foreach t,$(TESTS),$(BUILD)/tests/$(c)/$(t).log))
@@ -68,7 +70,7 @@ clean: ## remove everything that was built
 	$(Q)rm -rf $(BUILD)
 
 # train reads .gz files with zlib where the compiler finds it, and through gzip elsewhere.
-$(BUILD)/train: examples/train.c amp.h | $(BUILD)
+$(BUILD)/train: examples/train.c examples/train_data.h examples/train_plots.h amp.h | $(BUILD)
 	@echo "  CC  $@"
 	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARN) -DAMP_ZLIB -I. $< -o $@ -lm -lz 2>/dev/null || \
 	    $(CC) -std=c99 $(CFLAGS) $(WARN) -I. $< -o $@ -lm
@@ -85,7 +87,7 @@ $(BUILD):
 	$(Q)mkdir -p $@
 
 define TEST_RULE
-$(BUILD)/tests/$(1)/%.log: tests/test_%.c tests/test.h tests/one.sh amp.h
+$(BUILD)/tests/$(1)/%.log: tests/test_%.c $(SUPPORT)
 	$$(Q)$$(RUN_$(1)) sh tests/one.sh "$(1)" "$$*" "$$(CC_$(1))" "$$(FLAGS_$(1)) $$(WARN)" $$@
 endef
 $(foreach c,$(CONFIGS),$(eval $(call TEST_RULE,$(c))))

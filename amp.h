@@ -121,8 +121,8 @@
 
    Errors   Functions that can fail return amp_result; AMP_OK is 0. A function
             that returns an error has changed nothing, with one exception: when
-            a backend itself fails in a step (the CPU never does), load a saved
-            state before going on. Every flag's zero is the default.
+            a backend itself fails in a step or a load (the CPU never does),
+            load a saved state before going on. Every flag's zero is the default.
    Memory   amp_scaler_* and casts allocate nothing. An optimizer allocates in
             prepare, never in a step; add allocates only when it holds more than
             AMP_INLINE_TENSORS tensors; save and load allocate while they work.
@@ -252,7 +252,7 @@ typedef struct amp_scaler_desc {
 
 /* The scaler: plain data without pointers, the same bytes in host and device memory. Read any
    member. Write found_inf between check and step (nonzero = skip: ranks agree by its maximum), and
-   growth_factor, backoff_factor and growth_interval between updates; leave the rest alone. */
+   growth_factor, backoff_factor (within the desc's limits) and growth_interval between updates. */
 typedef struct amp_scaler {
     float    scale;              /* multiply the loss by this                                   */
     int      growth_tracker;     /* good steps counted towards growth                           */

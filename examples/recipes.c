@@ -1,0 +1,321 @@
+/* recipes.c - six situations beyond the plain loop, each in one function
+
+     a  gradient accumulation: the batch does not fit in memory
+     b  several losses or optimizers on one loss scale
+     c  a gradient penalty: gradients are needed unscaled in the middle of an iteration
+     d  a loss scale set by hand
+     e  a learning-rate schedule and an average of weights that respect skipped steps
+     f  several runs in one program, settings from the environment
+
+   Build and run:
+       cc -O2 -I. examples/recipes.c -o recipes -lm && ./recipes
+
+   You should see two lines for each, ending with "ok": the program checks what it says and exits
+   with 1 if it does not hold. For f, try AMP_DTYPE=bf16 ./recipes, or AMP_LOSS_SCALE=12abc, which
+   is refused. The model everywhere: fit y = w x by a half-precision copy of w. */
+
+#define AMP_IMPLEMENTATION
+#include "amp.h"
+
+#include <math.h>   /* sqrt, fabs */
+#include <stdio.h>
+#include <stdlib.h> /* exit */
+#include <string.h> /* memcmp, memcpy, strcmp */
+
+enum { DIM = 16, SAMPLES = 256 };
+static float data_x[SAMPLES][DIM], data_y[SAMPLES];
+
+static void must(amp_result result) {
+    if (result == AMP_OK) return;
+    fprintf(stderr, "recipes: amp.h: %s\n", amp_result_string(result));
+    exit(1);
+}
+
+static void check(int ok) {
+    printf(" %s\n\n", ok ? "ok" : "NOT AS CLAIMED");
+    if (!ok) exit(1);
+}
+
+static void make_data(void) {
+    uint32_t state = 1;
+    for (int i = 0; i < SAMPLES; i++) {
+        data_y[i] = 0.0f;
+        for (int j = 0; j < DIM; j++) {
+            state        = state * 1664525u + 1013904223u;
+            data_x[i][j] = (float)(state >> 8) / 8388608.0f - 1.0f;
+            data_y[i] += data_x[i][j] * (float)(j - 7) * 0.125f;
+        }
+    }
+}
+
+/* The mean squared error over count samples; with grad, its gradient times dloss, in fp16. */
+static double loss_of(const void *model, amp_dtype type, int first, int count, float dloss,
+                      amp_f16 *grad) {
+    float  w[DIM], g[DIM] = {0.0f};
+    double sum = 0.0;
+    must(amp_cast(w, AMP_F32, model, type, DIM));
+    for (int i = first; i < first + count; i++) {
+        float error = -data_y[i];
+        for (int j = 0; j < DIM; j++) error += w[j] * data_x[i][j];
+        for (int j = 0; j < DIM; j++) g[j] += 2.0f * error * data_x[i][j];
+        sum += (double)error * (double)error;
+    }
+    for (int j = 0; j < DIM && grad; j++) grad[j] = amp_f32_to_f16(g[j] / (float)count * dloss);
+    return sum / count;
+}
+
+static void overflow(amp_f16 *grad) { grad[3] = amp_f32_to_f16(1e9f); } /* inf */
+
+/* One tensor of DIM weights on an optimizer, prepared. */
+static void start(amp_optimizer *opt, const amp_optimizer_desc *desc, float *w, void *grad,
+                  amp_dtype grad_type) {
+    const amp_tensor t = {.name = "w", .n = DIM, .weight = w, .grad = grad,
+                          .grad_type = grad_type};
+    must(amp_optimizer_init(opt, desc));
+    must(amp_optimizer_add(opt, &t));
+    must(amp_optimizer_prepare(opt));
+}
+
+/* a. Gradient accumulation, when the batch you want does not fit in memory. Divide the loss by the
+   number of micro-batches and add their gradients up; they are all scaled alike, since the scale
+   moves only with the step. One step for all of them. Add in fp32: an fp16 sum rounds each time, to
+   1/2048 of the sum, and can overflow where no addend did. */
+static double accumulate(int parts, amp_dtype sum_type, float *w) {
+    const amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_SGD, .zero_grad = 1,
+                                     .scaler = {.init_scale = 1024.0f}};
+    amp_optimizer opt;
+    amp_f16       grad[DIM];
+    float         sum[DIM] = {0.0f}, part[DIM];
+    start(&opt, &desc, w, sum, AMP_F32);
+    for (int step = 0; step < 10; step++) {
+        const float scale = amp_optimizer_loss_scale(&opt); /* stays until the step below */
+        for (int m = 0; m < parts; m++) {
+            const int count = SAMPLES / parts;
+            loss_of(amp_optimizer_model(&opt, 0), AMP_F16, m * count, count,
+                    scale / (float)parts, grad);
+            must(amp_cast(part, AMP_F32, grad, AMP_F16, DIM));
+            for (int j = 0; j < DIM; j++) sum[j] += part[j];
+            if (sum_type != AMP_F16) continue; /* what recipe a warns of: */
+            for (int j = 0; j < DIM; j++) sum[j] = amp_f16_to_f32(amp_f32_to_f16(sum[j]));
+        }
+        must(amp_optimizer_sgd(&opt, 0.25f)); /* once; zero_grad empties sum */
+    }
+    amp_optimizer_free(&opt);
+    return loss_of(w, AMP_F32, 0, SAMPLES, 0.0f, NULL);
+}
+
+static void recipe_a(void) {
+    float        one[DIM] = {0.0f}, wide[DIM] = {0.0f}, half[DIM] = {0.0f};
+    double       off_wide = 0.0, off_half = 0.0;
+    const double loss      = accumulate(1, AMP_F32, one);
+    const double loss_wide = accumulate(256, AMP_F32, wide);
+    accumulate(256, AMP_F16, half);
+    for (int j = 0; j < DIM; j++) {
+        off_wide += fabs((double)(wide[j] - one[j])) / DIM;
+        off_half += fabs((double)(half[j] - one[j])) / DIM;
+    }
+    printf("a. accumulation: loss %.3g in one batch, %.3g in 256 micro-batches\n", loss, loss_wide);
+    printf("   weights are off by %.1e if summed in fp32, by %.1e in fp16:", off_wide, off_half);
+    check(fabs(loss_wide - loss) < 0.001 * loss && off_wide < 0.5 * off_half);
+}
+
+/* b. Several losses, or optimizers, on one loss scale: generator and discriminator, actor and
+   critic. Each is skipped on its own overflow only. The scale is shared, so you say when the
+   iteration ends: amp_scaler_update, once. */
+static void recipe_b(void) {
+    amp_scaler         scaler;
+    amp_optimizer      opt[2];
+    amp_status         status[2];
+    float              w[2][DIM]   = {{0.0f}};
+    amp_f16            grad[2][DIM];
+    amp_optimizer_desc desc        = {.dtype = AMP_F16, .kind = AMP_KIND_SGD};
+    double             loss[2];
+    must(amp_scaler_init(&scaler, &(amp_scaler_desc){.init_scale = 1024.0f}));
+    desc.shared_scaler = &scaler;
+    for (int i = 0; i < 2; i++) start(&opt[i], &desc, w[i], grad[i], AMP_F16);
+    for (int step = 0; step < 50; step++) {
+        for (int i = 0; i < 2; i++) {
+            loss[i] = loss_of(amp_optimizer_model(&opt[i], 0), AMP_F16, 128 * i, 128,
+                              scaler.scale, grad[i]);
+            if (i == 1 && step == 20) overflow(grad[i]);
+            must(amp_optimizer_sgd(&opt[i], 0.25f));
+        }
+        must(amp_scaler_update(&scaler)); /* both have stepped */
+    }
+    for (int i = 0; i < 2; i++) must(amp_optimizer_status(&opt[i], &status[i]));
+    printf("b. shared scale: first took %d steps, loss %.2g; second %d, skipped %d, loss %.2g\n",
+           (int)status[0].steps, loss[0], (int)status[1].steps, (int)status[1].skipped, loss[1]);
+    printf("   the scale backed off once, from 1024 to %g:", (double)scaler.scale);
+    check(status[0].steps == 50 && status[1].steps == 49 && status[1].skipped == 1 &&
+          scaler.backoffs == 1 && scaler.scale == 512.0f && loss[0] < 0.01 && loss[1] < 0.01);
+    for (int i = 0; i < 2; i++) amp_optimizer_free(&opt[i]);
+}
+
+/* c. A gradient penalty (WGAN-GP, R1) depends on a gradient by its true size. Unscale that one into
+   another buffer: what backward still needs stays scaled, and fp16 loses nothing. If it holds an
+   inf, the scaler remembers, and the step is skipped as for any other. The penalty's own gradient
+   is scaled like every loss. Here the gradient of w x with respect to x, which is w, shall have
+   norm 1. */
+static double with_penalty(float strength, float *w) {
+    const amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_SGD,
+                                     .scaler = {.init_scale = 512.0f}};
+    amp_optimizer opt;
+    amp_f16       grad[DIM], inner[DIM];
+    float         g[DIM];
+    double        norm = 0.0;
+    start(&opt, &desc, w, grad, AMP_F16);
+    for (int step = 0; step < 100; step++) {
+        const amp_f16 *model = (const amp_f16 *)amp_optimizer_model(&opt, 0);
+        const float    scale = amp_optimizer_loss_scale(&opt);
+        loss_of(model, AMP_F16, 0, SAMPLES, scale, grad);
+        for (int j = 0; j < DIM; j++) inner[j] = amp_f32_to_f16(scale * amp_f16_to_f32(model[j]));
+        must(amp_scaler_unscale_to(amp_optimizer_scaler(&opt), g, inner, AMP_F16, DIM));
+        norm = 0.0;
+        for (int j = 0; j < DIM; j++) norm += (double)g[j] * (double)g[j];
+        norm = sqrt(norm);
+        for (int j = 0; j < DIM && norm > 0.0; j++) { /* of strength * (norm - 1)^2 */
+            const float penalty = strength * 2.0f * (float)((norm - 1.0) / norm) * g[j];
+            grad[j] = amp_f32_to_f16(amp_f16_to_f32(grad[j]) + scale * penalty);
+        }
+        must(amp_optimizer_sgd(&opt, 0.05f));
+    }
+    amp_optimizer_free(&opt);
+    return norm;
+}
+
+static void recipe_c(void) {
+    float        w[2][DIM] = {{0.0f}};
+    const double without = with_penalty(0.0f, w[0]), with = with_penalty(9.0f, w[1]);
+    printf("c. gradient penalty: the norm is %.3f without it,\n", without);
+    printf("   %.3f with a penalty of 9 (norm - 1)^2:", with);
+    check(without > 2.0 && fabs(with - 1.0) < 0.1);
+}
+
+/* d. A loss scale by hand, when a paper gives it or you want a run without surprises. STATIC never
+   moves the scale, yet an overflowing step is still skipped. amp_scaler_set_scale moves it between
+   two iterations, in every preset; 0, NaN and what has no normal reciprocal are refused. */
+static void recipe_d(void) {
+    const amp_optimizer_desc desc = {
+        .dtype = AMP_F16, .kind = AMP_KIND_SGD,
+        .scaler = {.preset = AMP_PRESET_STATIC, .init_scale = 16777216.0f}};
+    amp_optimizer opt;
+    amp_status    status[2];
+    float         w[DIM] = {0.0f};
+    amp_f16       grad[DIM];
+    double        loss = 0.0;
+    start(&opt, &desc, w, grad, AMP_F16);
+    for (int step = 0; step < 100; step++) {
+        if (step == 50) { /* by hand */
+            must(amp_optimizer_status(&opt, &status[0]));
+            must(amp_scaler_set_scale(amp_optimizer_scaler(&opt), 1024.0f));
+        }
+        loss = loss_of(amp_optimizer_model(&opt, 0), AMP_F16, 0, SAMPLES,
+                       amp_optimizer_loss_scale(&opt), grad);
+        must(amp_optimizer_sgd(&opt, 0.25f));
+    }
+    must(amp_optimizer_status(&opt, &status[1]));
+    printf("d. by hand: at a scale of 2^24, %d of 50 steps were skipped,\n",
+           (int)status[0].skipped);
+    printf("   at 1024 %d; the loss is %.2g:", (int)(status[1].skipped - status[0].skipped), loss);
+    check(status[0].skipped == 50 && status[0].loss_scale == 16777216.0f &&
+          status[1].skipped == 50 && status[1].loss_scale == 1024.0f && loss < 0.01 &&
+          amp_scaler_set_scale(amp_optimizer_scaler(&opt), 0.0f) == AMP_ERROR_INVALID_CONFIG);
+    amp_optimizer_free(&opt);
+}
+
+/* e. A learning-rate schedule and an exponential moving average of the weights. Drive both by the
+   steps that were taken, not by iterations: status.steps, status.did_step. Then a run that
+   overflows on the way ends where one that does not ends. */
+static amp_status averaged_run(int trouble, float *w, float *average) {
+    const amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW,
+                                     .scaler = {.init_scale = 16384.0f}};
+    amp_optimizer opt;
+    amp_status    status = {0};
+    amp_f16       grad[DIM];
+    start(&opt, &desc, w, grad, AMP_F16);
+    for (int i = 0; status.steps < 60; i++) {
+        const float warm = (float)(status.steps + 1) / 20.0f; /* 20 steps of warm-up */
+        loss_of(amp_optimizer_model(&opt, 0), AMP_F16, 0, SAMPLES, amp_optimizer_loss_scale(&opt),
+                grad);
+        if (trouble && (i == 0 || i == 7 || i == 8 || i == 40)) overflow(grad);
+        must(amp_optimizer_adamw(&opt, 0.05f * (warm < 1.0f ? warm : 1.0f)));
+        must(amp_optimizer_status(&opt, &status));
+        for (int j = 0; j < DIM && status.did_step; j++) average[j] += (w[j] - average[j]) * 0.05f;
+    }
+    amp_optimizer_free(&opt);
+    return status;
+}
+
+static void recipe_e(void) {
+    float            w[2][DIM] = {{0.0f}}, average[2][DIM] = {{0.0f}};
+    const amp_status clean = averaged_run(0, w[0], average[0]);
+    const amp_status rough = averaged_run(1, w[1], average[1]);
+    const double     loss  = loss_of(average[1], AMP_F32, 0, SAMPLES, 0.0f, NULL);
+    printf("e. schedule and average: %d steps; again with %d skipped ones, to a scale of %g:\n",
+           (int)clean.steps, (int)rough.skipped, (double)rough.loss_scale);
+    printf("   the same weights and averages to the last bit, loss %.2g:", loss);
+    check(clean.skipped == 0 && rough.skipped == 4 && rough.steps == clean.steps && loss < 0.02 &&
+          memcmp(w[0], w[1], sizeof w[0]) == 0 &&
+          memcmp(average[0], average[1], sizeof average[0]) == 0);
+}
+
+/* f. Several runs in one program: a sweep, an ensemble, a service. Whoever starts the program may
+   choose type and scale; a value that cannot be read must not pass unnoticed. */
+static amp_optimizer_desc settings(void) {
+    amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW};
+    const char        *variable, *value;
+    if (amp_desc_from_env(&desc, &variable, &value) == AMP_OK) return desc;
+    fprintf(stderr, "recipes: %s='%s' cannot be read\n", variable, value);
+    exit(2);
+}
+
+static void iterate(amp_optimizer *opt, amp_dtype type, float rate, amp_f16 *grad) {
+    loss_of(amp_optimizer_model(opt, 0), type, 0, SAMPLES, amp_optimizer_loss_scale(opt), grad);
+    must(amp_optimizer_adamw(opt, rate));
+}
+
+/* Nothing is shared between optimizers, unless you share it: each run starts with a scaler of its
+   own at the first scale, and two that take turns do not disturb each other. */
+static void recipe_f(const amp_optimizer_desc *desc) {
+    amp_optimizer opt[3];
+    amp_status    status;
+    float         w[3][DIM] = {{0.0f}};
+    amp_f16       grad[DIM];
+    for (int i = 0; i < 2; i++) start(&opt[i], desc, w[i], grad, AMP_F16);
+    const float first = amp_optimizer_loss_scale(&opt[0]);
+    for (int step = 0; step < 300; step++) { /* 0 and 1 take turns */
+        iterate(&opt[0], desc->dtype, 0.05f, grad);
+        iterate(&opt[1], desc->dtype, 0.01f, grad);
+    }
+    start(&opt[2], desc, w[2], grad, AMP_F16); /* 0 again, alone, after both have ended */
+    const float third = amp_optimizer_loss_scale(&opt[2]);
+    for (int step = 0; step < 300; step++) iterate(&opt[2], desc->dtype, 0.05f, grad);
+    must(amp_optimizer_status(&opt[0], &status));
+    printf("f. several runs: %s, first scale %g, last %g, %d steps skipped,\n",
+           desc->dtype == AMP_F16 ? "fp16" : desc->dtype == AMP_BF16 ? "bf16" : "fp32",
+           (double)first, (double)status.loss_scale, (int)status.skipped);
+    printf("   losses %.2g and %.2g; the first run again has the same bits:",
+           loss_of(w[0], AMP_F32, 0, SAMPLES, 0.0f, NULL),
+           loss_of(w[1], AMP_F32, 0, SAMPLES, 0.0f, NULL));
+    check(memcmp(w[0], w[2], sizeof w[0]) == 0 && third == first);
+    for (int i = 0; i < 3; i++) amp_optimizer_free(&opt[i]);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) {
+        const int help = strcmp(argv[1], "--help") == 0;
+        if (help) puts("usage: recipes\nRuns six recipes, a to f; takes no options. Reads\n"
+                       "AMP_ENABLE, AMP_DTYPE and AMP_LOSS_SCALE for the last one.");
+        else fprintf(stderr, "recipes: unknown option '%s'; run it without any\n", argv[1]);
+        return help ? 0 : 2;
+    }
+    const amp_optimizer_desc desc = settings();
+    make_data();
+    recipe_a();
+    recipe_b();
+    recipe_c();
+    recipe_d();
+    recipe_e();
+    recipe_f(&desc);
+    return 0;
+}

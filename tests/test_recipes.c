@@ -1,0 +1,539 @@
+/* test_recipes.c - what examples/recipes.c relies on, to the last bit. */
+
+#define _GNU_SOURCE /* setenv */
+#define AMP_IMPLEMENTATION
+#include "amp.h"
+#include "test.h"
+
+enum { N = 37, STEPS = 60 };
+
+static const uint32_t f32_inf = 0x7f800000u, f32_nan = 0x7fc00000u;
+
+static const amp_kind kinds[] = {AMP_KIND_OWN, AMP_KIND_ADAMW, AMP_KIND_SGD};
+
+/* ------------------------------------------------------------- one tensor on an optimizer */
+
+typedef struct run {
+    amp_optimizer opt;
+    float         w[N], grad[N], average[N];
+    amp_f16       half[N]; /* the gradient where its type is fp16 */
+} run;
+
+static amp_optimizer_desc desc_of(amp_kind kind) {
+    amp_optimizer_desc d;
+    memset(&d, 0, sizeof d);
+    d.dtype                  = AMP_F16;
+    d.kind                   = kind;
+    d.momentum               = kind == AMP_KIND_SGD ? 0.5 : 0.0;
+    d.weight_decay           = kind == AMP_KIND_OWN ? 0.0f : 0.0625f;
+    d.scaler.init_scale      = 1024.0f;
+    d.scaler.growth_interval = 1000;
+    return d;
+}
+
+static void run_start(run *r, const amp_optimizer_desc *desc, amp_dtype grad_type) {
+    amp_tensor t;
+    int        i;
+    memset(r, 0, sizeof *r);
+    for (i = 0; i < N; i++) r->w[i] = (float)(i - 18) * 0.0625f;
+    memset(&t, 0, sizeof t);
+    t.name      = "w";
+    t.n         = N;
+    t.weight    = r->w;
+    t.grad      = grad_type == AMP_F16 ? (void *)r->half : (void *)r->grad;
+    t.grad_type = grad_type;
+    CHECK_EQ_INT(amp_optimizer_init(&r->opt, desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(&r->opt, &t), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_prepare(&r->opt), AMP_OK);
+}
+
+/* One step of any kind; AMP_KIND_OWN: w -= lr * g. */
+static void run_step(run *r, float lr) {
+    if (r->opt.desc.kind == AMP_KIND_ADAMW) {
+        CHECK_EQ_INT(amp_optimizer_adamw(&r->opt, lr), AMP_OK);
+    } else if (r->opt.desc.kind == AMP_KIND_SGD) {
+        CHECK_EQ_INT(amp_optimizer_sgd(&r->opt, lr), AMP_OK);
+    } else {
+        const float *g = amp_optimizer_grad(&r->opt, 0);
+        int          i;
+        if (amp_optimizer_begin_step(&r->opt))
+            for (i = 0; i < N; i++) {
+                volatile float change = lr * g[i]; /* rounded here, whatever the flags */
+                r->w[i] -= change;
+            }
+        CHECK_EQ_INT(amp_optimizer_end_step(&r->opt), AMP_OK);
+    }
+}
+
+/* A multiple of 1/32 in [-8, 8]: 32 of them, and 1024 times one, are exact in fp16. */
+static float noise(uint32_t a, uint32_t b) {
+    uint32_t x = (a + 1u) * 2654435761u + b * 40503u;
+    x          = (x ^ (x >> 15)) * 0x2c1b3c6du;
+    return (float)((int)((x ^ (x >> 13)) % 513u) - 256) / 32.0f;
+}
+
+static amp_status status_of(const run *r) {
+    amp_status s;
+    memset(&s, 0, sizeof s);
+    CHECK_EQ_INT(amp_optimizer_status(&r->opt, &s), AMP_OK);
+    return s;
+}
+
+/* Weights, model copies, status and scaler. */
+static void same_runs(const run *a, const run *b) {
+    const amp_status s = status_of(a), t = status_of(b);
+    CHECK_MEM(a->w, b->w, sizeof a->w);
+    CHECK_MEM(amp_optimizer_model(&a->opt, 0), amp_optimizer_model(&b->opt, 0),
+              N * amp_dtype_size(a->opt.desc.dtype));
+    CHECK_MEM(&s, &t, sizeof s);
+    CHECK_MEM(amp_optimizer_scaler(&a->opt), amp_optimizer_scaler(&b->opt), sizeof(amp_scaler));
+}
+
+/* ============================================================================ a  accumulation */
+
+/* Steps over batches of 32 samples in parts micro-batches, each loss divided by parts. spoil: an
+   inf in that micro-batch of step 2. */
+static void accumulate(run *r, amp_kind kind, int parts, int spoil) {
+    amp_optimizer_desc desc = desc_of(kind);
+    uint32_t           step;
+    int                m, i, j;
+    desc.zero_grad = 1;
+    run_start(r, &desc, AMP_F32);
+    for (step = 0; step < 6; step++) {
+        const float scale = amp_optimizer_loss_scale(&r->opt);
+        for (m = 0; m < parts; m++) {
+            CHECK_EQ_F32(amp_optimizer_loss_scale(&r->opt), scale);
+            for (i = 0; i < N; i++)
+                for (j = 0; j < 32 / parts; j++) {
+                    const uint32_t sample = (uint32_t)(m * (32 / parts) + j);
+                    /* the mean over the micro-batch, of a loss divided by parts */
+                    r->grad[i] += noise(step * 64 + (uint32_t)i, sample) * scale / 32.0f;
+                }
+            if (spoil == m && step == 2) memcpy(&r->grad[5], &f32_inf, 4);
+        }
+        run_step(r, 0.125f);
+        for (i = 0; i < N; i++) CHECK_EQ_F32(r->grad[i], 0.0f); /* empty, also after a skip */
+    }
+}
+
+TEST(accumulation, "recipe a: for exact numbers, k micro-batches with the loss divided by k are "
+                   "one large batch, bit for bit") {
+    static run one, many;
+    int        k, parts;
+    for (k = 0; k < 3; k++) {
+        accumulate(&one, kinds[k], 1, -1);
+        CHECK_EQ_U64(status_of(&one).steps, 6);
+        for (parts = 2; parts <= 32; parts *= 2) {
+            accumulate(&many, kinds[k], parts, -1);
+            same_runs(&many, &one);
+            amp_optimizer_free(&many.opt);
+        }
+        amp_optimizer_free(&one.opt);
+    }
+}
+
+TEST(accumulation_overflow, "recipe a: an overflow in any micro-batch skips the large step, once; "
+                            "zero_grad empties the sum, so that the next step recovers") {
+    static run one, many;
+    int        k, spoil;
+    for (k = 0; k < 3; k++) {
+        accumulate(&one, kinds[k], 1, 0);
+        for (spoil = 0; spoil < 8; spoil++) {
+            accumulate(&many, kinds[k], 8, spoil);
+            CHECK_EQ_U64(status_of(&many).steps, 5);
+            CHECK_EQ_U64(status_of(&many).skipped, 1);
+            CHECK_EQ_F32(amp_optimizer_loss_scale(&many.opt), 512.0f);
+            same_runs(&many, &one);
+            amp_optimizer_free(&many.opt);
+        }
+        amp_optimizer_free(&one.opt);
+    }
+}
+
+TEST(accumulation_type, "recipe a: an fp16 sum loses addends 4096 times smaller, and overflows "
+                        "where no addend does; an fp32 sum does neither") {
+    amp_f16 sum  = amp_f32_to_f16(2048.0f);
+    float   wide = 2048.0f;
+    int     i;
+    for (i = 0; i < 1000; i++) {
+        sum = amp_f32_to_f16(amp_f16_to_f32(sum) + 0.5f);
+        wide += 0.5f;
+    }
+    CHECK_EQ_F32(amp_f16_to_f32(sum), 2048.0f);
+    CHECK_EQ_F32(wide, 2548.0f);
+    sum = amp_f32_to_f16(40000.0f);
+    CHECK(amp_all_finite(&sum, AMP_F16, 1));
+    sum  = amp_f32_to_f16(amp_f16_to_f32(sum) + 40000.0f);
+    wide = 80000.0f;
+    CHECK(!amp_all_finite(&sum, AMP_F16, 1));
+    CHECK(amp_all_finite(&wide, AMP_F32, 1));
+}
+
+/* =========================================================================== b  shared scaler */
+
+TEST(shared_scaler, "recipe b: each optimizer is skipped on its own overflow only; whoever "
+                    "overflowed, and in any number, the scale backs off once, by one update") {
+    static run r[3];
+    int        k, pattern, i, j;
+    for (k = 0; k < 3; k++)
+        for (pattern = 0; pattern < 8; pattern++) {
+            amp_optimizer_desc desc = desc_of(kinds[k]);
+            amp_scaler         s;
+            CHECK_EQ_INT(amp_scaler_init(&s, &desc.scaler), AMP_OK);
+            desc.shared_scaler = &s;
+            for (i = 0; i < 3; i++) run_start(&r[i], &desc, AMP_F32);
+            for (i = 0; i < 3; i++) {
+                float before[N];
+                memcpy(before, r[i].w, sizeof before);
+                for (j = 0; j < N; j++) r[i].grad[j] = noise((uint32_t)i, (uint32_t)j) * s.scale;
+                if (pattern >> i & 1) memcpy(&r[i].grad[N - 1], i == 1 ? &f32_nan : &f32_inf, 4);
+                run_step(&r[i], 0.25f);
+                CHECK_EQ_U64(status_of(&r[i]).did_step, !(pattern >> i & 1));
+                CHECK_EQ_U64(status_of(&r[i]).skipped, pattern >> i & 1);
+                CHECK_EQ_INT(memcmp(before, r[i].w, sizeof before) == 0, pattern >> i & 1);
+                CHECK_EQ_F32(s.scale, 1024.0f); /* nobody has moved it yet */
+                CHECK_EQ_U64(s.found_inf != 0, (pattern & ((2 << i) - 1)) != 0);
+            }
+            CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
+            CHECK_EQ_F32(s.scale, pattern ? 512.0f : 1024.0f);
+            CHECK_EQ_U64(s.backoffs, pattern != 0);
+            CHECK_EQ_U64(s.good + s.skipped, 1);
+            CHECK_EQ_U64(s.found_inf, 0);
+            CHECK_EQ_INT(amp_scaler_update(&s), AMP_ERROR_BAD_STATE); /* once per iteration */
+            for (i = 0; i < 3; i++) {
+                CHECK_EQ_F32(amp_optimizer_loss_scale(&r[i].opt), s.scale);
+                amp_optimizer_free(&r[i].opt);
+            }
+        }
+}
+
+TEST(shared_growth, "recipe b: good steps are counted by iteration, not by optimizer, and the "
+                    "weights are those of optimizers with scalers of their own") {
+    static run         together[2], alone[2];
+    amp_optimizer_desc desc = desc_of(AMP_KIND_ADAMW), shared;
+    amp_scaler         s;
+    int                i, j;
+    uint32_t           step;
+    desc.scaler.growth_interval = 10;
+    CHECK_EQ_INT(amp_scaler_init(&s, &desc.scaler), AMP_OK);
+    shared               = desc;
+    shared.shared_scaler = &s;
+    for (i = 0; i < 2; i++) run_start(&together[i], &shared, AMP_F32);
+    for (i = 0; i < 2; i++) run_start(&alone[i], &desc, AMP_F32);
+    for (step = 0; step < 35; step++) {
+        for (i = 0; i < 2; i++) {
+            for (j = 0; j < N; j++)
+                together[i].grad[j] = noise(step * 2 + (uint32_t)i, (uint32_t)j) * s.scale;
+            memcpy(alone[i].grad, together[i].grad, sizeof alone[i].grad);
+            run_step(&together[i], 0.01f);
+            run_step(&alone[i], 0.01f);
+        }
+        CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
+        for (i = 0; i < 2; i++) {
+            CHECK_MEM(together[i].w, alone[i].w, sizeof alone[i].w);
+            CHECK_EQ_F32(amp_optimizer_loss_scale(&alone[i].opt), s.scale);
+        }
+    }
+    CHECK_EQ_F32(s.scale, 8192.0f);
+    CHECK_EQ_U64(s.good, 35);
+    for (i = 0; i < 2; i++) amp_optimizer_free(&together[i].opt);
+    for (i = 0; i < 2; i++) amp_optimizer_free(&alone[i].opt);
+}
+
+/* ======================================================================== c  gradient penalty */
+
+TEST(penalty_unscale, "recipe c: amp_scaler_unscale_to leaves its source as it was and loses "
+                      "nothing; fp16 in place is refused, since it would") {
+    amp_scaler s;
+    amp_f16    inner[N], kept[N];
+    float      g[N];
+    int        i;
+    CHECK_EQ_INT(amp_scaler_init(&s, NULL), AMP_OK);
+    for (i = 0; i < N; i++) inner[i].bits = (uint16_t)(i * 1771 % 0x7c00 + (i % 2 ? 0x8000 : 0));
+    memcpy(kept, inner, sizeof kept);
+    CHECK_EQ_INT(amp_scaler_unscale_to(&s, g, inner, AMP_F16, N), AMP_OK);
+    CHECK_MEM(inner, kept, sizeof kept);
+    for (i = 0; i < N; i++) CHECK_EQ_F32(g[i] * s.scale, amp_f16_to_f32(inner[i]));
+    CHECK_EQ_U64(s.found_inf, 0);
+    CHECK_EQ_F32(s.scale, 65536.0f);
+    CHECK_EQ_INT(amp_scaler_unscale(&s, inner, AMP_F16, N), AMP_ERROR_UNSUPPORTED);
+    CHECK_MEM(inner, kept, sizeof kept);
+}
+
+TEST(penalty_overflow, "recipe c: an inf in the inner gradient skips the step of the optimizer "
+                       "whose scaler saw it, though the outer gradient is finite; the next one "
+                       "goes on") {
+    static run r;
+    int        k, i, step;
+    for (k = 0; k < 3; k++) {
+        amp_optimizer_desc desc = desc_of(kinds[k]);
+        float              before[N], inner[N], out[N];
+        run_start(&r, &desc, AMP_F32);
+        for (step = 0; step < 4; step++) {
+            for (i = 0; i < N; i++) r.grad[i] = inner[i] = noise((uint32_t)step, (uint32_t)i);
+            if (step == 1) memcpy(&inner[7], &f32_inf, 4);
+            if (step == 2) memcpy(&inner[8], &f32_nan, 4);
+            memcpy(before, r.w, sizeof before);
+            CHECK_EQ_INT(amp_scaler_unscale_to(amp_optimizer_scaler(&r.opt), out, inner, AMP_F32,
+                                               N), AMP_OK);
+            run_step(&r, 0.25f);
+            CHECK_EQ_INT(memcmp(before, r.w, sizeof before) != 0, step == 0 || step == 3);
+            CHECK_EQ_U64(status_of(&r).did_step, step == 0 || step == 3);
+        }
+        CHECK_EQ_U64(status_of(&r).steps, 2);
+        CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 256.0f);
+        amp_optimizer_free(&r.opt);
+    }
+}
+
+/* ================================================================================= d  by hand */
+
+static uint64_t bits64(double x) {
+    uint64_t u;
+    memcpy(&u, &x, 8);
+    return u;
+}
+
+TEST(by_hand, "recipe d: amp_scaler_set_scale replaces the scale, keeps growth_tracker and clears "
+              "stuck, in every preset; nothing else changes") {
+    int preset, i;
+    for (preset = 0; preset <= (int)AMP_PRESET_STATIC; preset++) {
+        amp_scaler_desc desc;
+        amp_scaler      s, want;
+        memset(&desc, 0, sizeof desc);
+        desc.preset = (amp_preset)preset;
+        CHECK_EQ_INT(amp_scaler_init(&s, &desc), AMP_OK);
+        for (i = 0; i < 7; i++) {
+            CHECK_EQ_INT(amp_scaler_check(&s, NULL, AMP_F32, 0), AMP_OK);
+            CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
+        }
+        s.stuck         = 1;
+        want            = s;
+        want.scale      = 48.0f;
+        want.next_scale = 48.0;
+        want.stuck      = 0;
+        CHECK_EQ_INT(amp_scaler_set_scale(&s, 48.0f), AMP_OK);
+        CHECK_MEM(&s, &want, sizeof s);
+        CHECK_EQ_INT(amp_scaler_check(&s, NULL, AMP_F32, 0), AMP_OK);
+        CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
+        CHECK_EQ_F32(s.scale, 48.0f); /* and stays, until the rules move it */
+        CHECK_EQ_U64(bits64(s.next_scale), bits64(48.0));
+    }
+}
+
+TEST(by_hand_refused, "recipe d: 0, negative, NaN, inf and, in DEFAULT and STATIC, what has no "
+                      "normal reciprocal or is outside the limits, is refused; nothing changes") {
+    static const uint32_t never[] = {0, 0x80000000u, 0xbf800000u, 0x7f800000u, 0xff800000u,
+                                     0x7fc00000u, 0xffc00000u};
+    static const uint32_t safe[]  = {1, 0x007fffffu, 0x7f7fffffu, 0x7e800001u};
+    static const float    limits[] = {6.0e-5f, 16777218.0f};
+    amp_scaler_desc       desc;
+    int                   preset;
+    size_t                i;
+    float                 x;
+    memset(&desc, 0, sizeof desc);
+    for (preset = 0; preset <= (int)AMP_PRESET_STATIC; preset++) {
+        amp_scaler s, before;
+        desc.preset = (amp_preset)preset;
+        CHECK_EQ_INT(amp_scaler_init(&s, &desc), AMP_OK);
+        before = s;
+        for (i = 0; i < sizeof never / sizeof never[0]; i++) {
+            memcpy(&x, &never[i], 4);
+            CHECK_EQ_INT(amp_scaler_set_scale(&s, x), AMP_ERROR_INVALID_CONFIG);
+        }
+        for (i = 0; i < 4 && (preset == 0 || preset == (int)AMP_PRESET_STATIC); i++) {
+            memcpy(&x, &safe[i], 4);
+            CHECK_EQ_INT(amp_scaler_set_scale(&s, x), AMP_ERROR_INVALID_CONFIG);
+        }
+        for (i = 0; i < 2 && preset == 0; i++)
+            CHECK_EQ_INT(amp_scaler_set_scale(&s, limits[i]), AMP_ERROR_INVALID_CONFIG);
+        CHECK_MEM(&s, &before, sizeof s);
+    }
+    CHECK_EQ_INT(amp_scaler_set_scale(NULL, 1.0f), AMP_ERROR_INVALID_ARGUMENT);
+}
+
+TEST(by_hand_static, "recipe d: STATIC never moves the scale, and skips what overflows; gradients "
+                     "meet the new scale from the next backward on") {
+    static run         r;
+    amp_optimizer_desc desc = desc_of(AMP_KIND_OWN);
+    uint32_t           step;
+    int                i;
+    desc.scaler.preset          = AMP_PRESET_STATIC;
+    desc.scaler.growth_interval = 3;
+    run_start(&r, &desc, AMP_F32);
+    for (step = 0; step < 300; step++) {
+        float scale;
+        if (step == 150)
+            CHECK_EQ_INT(amp_scaler_set_scale(amp_optimizer_scaler(&r.opt), 24.0f), AMP_OK);
+        scale = amp_optimizer_loss_scale(&r.opt);
+        CHECK_EQ_F32(scale, step < 150 ? 1024.0f : 24.0f);
+        for (i = 0; i < N; i++) r.grad[i] = 3.0f * scale;
+        if (step % 4 == 1) memcpy(&r.grad[0], &f32_inf, 4);
+        CHECK_EQ_INT(amp_optimizer_begin_step(&r.opt), step % 4 != 1);
+        if (step % 4 != 1) CHECK_EQ_F32(amp_optimizer_grad(&r.opt, 0)[N - 1], 3.0f);
+        CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+    }
+    CHECK_EQ_U64(status_of(&r).skipped, 75);
+    CHECK_EQ_U64(status_of(&r).steps, 225);
+    amp_optimizer_free(&r.opt);
+}
+
+/* ==================================================================== e  schedule and average */
+
+static void average_of(run *r, float *average) {
+    int i;
+    for (i = 0; i < N; i++) {
+        volatile float gap = r->w[i] - average[i], part = gap * 0.125f;
+        average[i] += part;
+    }
+}
+
+/* STEPS taken steps; iterations whose bit in trouble is set overflow and try the step again. */
+static void scheduled(run *r, amp_kind kind, uint64_t trouble) {
+    amp_optimizer_desc desc   = desc_of(kind);
+    amp_status         status;
+    int                iteration, i;
+    run_start(r, &desc, AMP_F16);
+    memset(&status, 0, sizeof status);
+    for (iteration = 0; status.steps < STEPS; iteration++) {
+        const float    warm  = status.steps < 16 ? (float)(status.steps + 1) * 0.0625f : 1.0f;
+        const uint64_t taken = status.steps;
+        const int      bad   = iteration < 64 && (trouble >> iteration & 1) != 0;
+        for (i = 0; i < N; i++)
+            r->half[i] = amp_f32_to_f16(noise((uint32_t)taken, (uint32_t)i) *
+                                        amp_optimizer_loss_scale(&r->opt));
+        if (bad) r->half[iteration % N].bits = 0x7c00;
+        run_step(r, 0.125f * warm);
+        status = status_of(r);
+        CHECK_EQ_U64(status.did_step, !bad);
+        CHECK_EQ_U64(status.steps, taken + !bad);
+        CHECK_EQ_U64(status.steps + status.skipped, iteration + 1);
+        CHECK_EQ_U64(amp_optimizer_gate(&r->opt)->step, status.steps);
+        if (status.did_step) average_of(r, r->average);
+    }
+}
+
+TEST(skipped_steps, "recipe e: a skipped step does not advance steps; schedules and averages "
+                    "driven by status end where a run without overflows ends, bit for bit") {
+    static const uint64_t troubles[] = {1, 0x80, 0x8000000000000001u, 0x0000030000c00000u, 0x1f};
+    static run            clean, rough;
+    size_t                k, t;
+    for (k = 0; k < 3; k++) {
+        scheduled(&clean, kinds[k], 0);
+        CHECK_EQ_U64(status_of(&clean).skipped, 0);
+        for (t = 0; t < sizeof troubles / sizeof troubles[0]; t++) {
+            scheduled(&rough, kinds[k], troubles[t]);
+            CHECK(status_of(&rough).skipped >= 1);
+            CHECK_MEM(rough.w, clean.w, sizeof clean.w);
+            CHECK_MEM(rough.average, clean.average, sizeof clean.average);
+            CHECK_MEM(amp_optimizer_model(&rough.opt, 0), amp_optimizer_model(&clean.opt, 0),
+                      2 * N);
+            amp_optimizer_free(&rough.opt);
+        }
+        amp_optimizer_free(&clean.opt);
+    }
+}
+
+/* ============================================================================ f  several runs */
+
+static void one_iteration(run *r, uint32_t seed, uint32_t k) {
+    int i;
+    for (i = 0; i < N; i++)
+        r->grad[i] = noise(k + 1000 * seed, (uint32_t)i) * amp_optimizer_loss_scale(&r->opt);
+    if ((k + seed) % 9 == 4) memcpy(&r->grad[k % N], &f32_inf, 4);
+    run_step(r, 0.03125f);
+}
+
+TEST(several_runs, "recipe f: runs in one process share nothing: taking turns they have the bits "
+                   "of each alone, in any order, and a run that is repeated has them again") {
+    static run turns[3], alone;
+    int        i;
+    uint32_t   k;
+    for (i = 0; i < 3; i++) {
+        amp_optimizer_desc desc     = desc_of(kinds[i]);
+        desc.scaler.growth_interval = 4 + i;
+        run_start(&turns[i], &desc, AMP_F32);
+    }
+    for (k = 0; k < 100; k++)
+        for (i = 0; i < 3; i++) {
+            const uint32_t who = (k + (uint32_t)i) % 3u;
+            one_iteration(&turns[who], who, k);
+        }
+    for (i = 2; i >= 0; i--) {
+        amp_optimizer_desc desc     = turns[i].opt.desc;
+        amp_scaler         first;
+        desc.scaler.growth_interval = 4 + i;
+        run_start(&alone, &desc, AMP_F32);
+        CHECK_EQ_INT(amp_scaler_init(&first, &desc.scaler), AMP_OK);
+        CHECK_MEM(amp_optimizer_scaler(&alone.opt), &first, sizeof first); /* a fresh scaler */
+        for (k = 0; k < 100; k++) one_iteration(&alone, (uint32_t)i, k);
+        same_runs(&alone, &turns[i]);
+        CHECK(amp_optimizer_scaler(&alone.opt)->backoffs > 5);
+        amp_optimizer_free(&alone.opt);
+        amp_optimizer_free(&turns[i].opt); /* does not disturb the others */
+    }
+}
+
+TEST(same_object, "recipe f: an optimizer that was freed starts again as if it were new") {
+    static run         first, again;
+    amp_optimizer_desc desc = desc_of(AMP_KIND_ADAMW);
+    uint32_t           k;
+    run_start(&first, &desc, AMP_F32);
+    for (k = 0; k < 50; k++) one_iteration(&first, 1, k);
+    run_start(&again, &desc, AMP_F32);
+    for (k = 0; k < 20; k++) one_iteration(&again, 2, k);
+    amp_optimizer_free(&again.opt);
+    run_start(&again, &desc, AMP_F32);
+    for (k = 0; k < 50; k++) one_iteration(&again, 1, k);
+    same_runs(&again, &first);
+    amp_optimizer_free(&first.opt);
+    amp_optimizer_free(&again.opt);
+}
+
+TEST(from_environment, "recipe f: one desc from the environment serves several runs; what cannot "
+                       "be read is named, with the value, and desc stays as it was") {
+    static run         a, b;
+    amp_optimizer_desc desc = desc_of(AMP_KIND_ADAMW), before;
+    const char        *variable, *value;
+    uint32_t           k;
+    unsetenv("AMP_ENABLE");
+    setenv("AMP_DTYPE", "bf16", 1);
+    setenv("AMP_LOSS_SCALE", "256", 1);
+    CHECK_EQ_INT(amp_desc_from_env(&desc, &variable, &value), AMP_OK);
+    run_start(&a, &desc, AMP_F32);
+    run_start(&b, &desc, AMP_F32);
+    for (k = 0; k < 20; k++) one_iteration(&a, 1, k);
+    for (k = 0; k < 20; k++) one_iteration(&b, 1, k);
+    same_runs(&a, &b);
+    CHECK_EQ_F32(amp_optimizer_loss_scale(&a.opt), 256.0f);
+    CHECK_EQ_U64(((const amp_bf16 *)amp_optimizer_model(&a.opt, 0))[1].bits,
+                 amp_f32_to_bf16(a.w[1]).bits);
+    amp_optimizer_free(&a.opt);
+    amp_optimizer_free(&b.opt);
+    setenv("AMP_LOSS_SCALE", "12abc", 1);
+    before = desc;
+    CHECK_EQ_INT(amp_desc_from_env(&desc, &variable, &value), AMP_ERROR_INVALID_CONFIG);
+    CHECK(strcmp(variable, "AMP_LOSS_SCALE") == 0 && strcmp(value, "12abc") == 0);
+    CHECK_MEM(&desc, &before, sizeof desc);
+    unsetenv("AMP_DTYPE");
+    unsetenv("AMP_LOSS_SCALE");
+}
+
+int main(int argc, char **argv) {
+    test_begin(argc, argv);
+    RUN(accumulation);
+    RUN(accumulation_overflow);
+    RUN(accumulation_type);
+    RUN(shared_scaler);
+    RUN(shared_growth);
+    RUN(penalty_unscale);
+    RUN(penalty_overflow);
+    RUN(by_hand);
+    RUN(by_hand_refused);
+    RUN(by_hand_static);
+    RUN(skipped_steps);
+    RUN(several_runs);
+    RUN(same_object);
+    RUN(from_environment);
+    return test_end();
+}

@@ -1,0 +1,1981 @@
+/* test_state.c - law 12: a run that is saved, loaded and continued has the bits of one that was
+   not interrupted; every other file is refused, and nothing changes. And settings from the
+   environment. */
+
+#define _GNU_SOURCE /* sigjmp_buf, setenv, fork */
+#define AMP_IMPLEMENTATION
+#include "amp.h"
+#include "fp.h"
+#include "test.h"
+
+#include <sys/resource.h> /* setrlimit: a disk that is full */
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* -------------------------------------------------------- an allocator, a file in memory */
+
+typedef struct heap { int calls, live, fail_at; } heap;
+
+static void *heap_alloc(size_t num_bytes, void *user_data) {
+    heap *h = (heap *)user_data;
+    void *memory;
+    if (++h->calls == h->fail_at) return NULL;
+    memory = malloc(num_bytes);
+    if (!memory) return NULL;
+    memset(memory, 0x3c, num_bytes < 8192 ? num_bytes : 8192);
+    h->live++;
+    return memory;
+}
+
+static void heap_free(void *memory, void *user_data) {
+    ((heap *)user_data)->live--;
+    free(memory);
+}
+
+static heap the_heap;
+
+typedef struct stream {
+    unsigned char *bytes;
+    size_t         size, capacity, at;
+    int            calls, fail_at, after; /* after: calls after the one that failed */
+} stream;
+
+static int stream_fails(stream *s) {
+    if (s->fail_at && s->calls >= s->fail_at) s->after++;
+    return ++s->calls == s->fail_at;
+}
+
+static bool stream_write(void *user, const void *data, size_t num_bytes) {
+    stream *s = (stream *)user;
+    if (stream_fails(s)) return false;
+    if (s->size + num_bytes > s->capacity) {
+        s->capacity = 2 * (s->size + num_bytes);
+        s->bytes    = (unsigned char *)realloc(s->bytes, s->capacity);
+    }
+    memcpy(s->bytes + s->size, data, num_bytes);
+    s->size += num_bytes;
+    return true;
+}
+
+static bool stream_read(void *user, void *data, size_t num_bytes) {
+    stream *s = (stream *)user;
+    if (stream_fails(s) || num_bytes > s->size - s->at) return false;
+    memcpy(data, s->bytes + s->at, num_bytes);
+    s->at += num_bytes;
+    return true;
+}
+
+static amp_result save(const amp_optimizer *opt, stream *s) {
+    s->size = s->at = 0;
+    s->calls = s->after = 0;
+    return amp_optimizer_save(opt, stream_write, s);
+}
+
+static amp_result load(amp_optimizer *opt, stream *s) {
+    s->at    = 0;
+    s->calls = s->after = 0;
+    return amp_optimizer_load(opt, stream_read, s);
+}
+
+static void stream_free(stream *s) {
+    free(s->bytes);
+    memset(s, 0, sizeof *s);
+}
+
+static void stream_copy(stream *to, const stream *from) {
+    to->size  = 0;
+    to->calls = to->fail_at = 0;
+    CHECK(stream_write(to, from->bytes, from->size));
+}
+
+static void stream_equal(const stream *a, const stream *b) {
+    CHECK_EQ_U64(a->size, b->size);
+    if (a->size == b->size) CHECK_MEM(a->bytes, b->bytes, a->size);
+}
+
+/* --------------------------------------------------------------------- tensors of every sort */
+
+typedef struct spec {
+    const char *name;
+    size_t      n;
+    int         weight, grad;
+    amp_dtype   grad_type;
+    int         model; /* the caller's */
+    amp_dtype   model_type;
+    int         keep_fp32, no_weight_decay;
+    float       lr_scale, weight_decay;
+} spec;
+
+enum { COUNT = 9, FLAT = 5, FLAT_PARTS = 3, FLAT_N = 20, ELEMENTS = 85 };
+
+static const spec specs[COUNT] = {
+    {"odd", 37, 1, 1, AMP_F16, 0, AMP_F32, 0, 0, 0.0f, 0.0f},
+    {"empty", 0, 1, 1, AMP_F16, 0, AMP_F32, 0, 0, 0.0f, 0.0f},
+    {"bias", 5, 1, 1, AMP_F32, 0, AMP_F32, 1, 1, 0.5f, 0.0f},
+    {"frozen", 3, 1, 0, AMP_F32, 0, AMP_F32, 0, 0, 0.0f, 0.0f},
+    {"model only", 11, 0, 1, AMP_BF16, 1, AMP_F16, 0, 0, 0.0f, 0.0f},
+    {NULL, 7, 1, 1, AMP_F16, 0, AMP_F32, 0, 0, 2.0f, 0.125f}, /* the flat group */
+    {"flat.scale", 1, 1, 1, AMP_F16, 0, AMP_F32, 1, 0, 0.0f, 0.0f},
+    {"flat.last", 12, 1, 1, AMP_F16, 0, AMP_F32, 0, 0, 0.0f, 0.0f},
+    {"both", 9, 1, 1, AMP_F16, 1, AMP_BF16, 0, 0, 0.25f, 0.0f}};
+
+typedef struct rig {
+    amp_optimizer opt;
+    float         weights[ELEMENTS];
+    unsigned char grads[4 * ELEMENTS], models[4 * ELEMENTS];
+} rig;
+
+static size_t offset_of(int i) {
+    size_t offset = 0;
+    while (i-- > 0) offset += specs[i].n;
+    return offset;
+}
+
+static void *grad_of(rig *r, int i) {
+    const int    first = i > FLAT && i < FLAT + FLAT_PARTS ? FLAT : i;
+    const size_t inner = offset_of(i) - offset_of(first);
+    if (!specs[i].grad) return NULL;
+    return r->grads + 4 * offset_of(first) + inner * amp_dtype_size(specs[i].grad_type);
+}
+
+static amp_dtype model_type_of(const rig *r, int i) {
+    if (specs[i].model) return specs[i].model_type;
+    return specs[i].keep_fp32 ? AMP_F32 : r->opt.desc.dtype;
+}
+
+static uint32_t mix(uint32_t x) {
+    x = (x ^ (x >> 16)) * 0x7feb352du;
+    x = (x ^ (x >> 15)) * 0x846ca68bu;
+    return x ^ (x >> 16);
+}
+
+/* In [-1, 1], a multiple of 1/1024. */
+static float noise(uint32_t a, uint32_t b) {
+    return (float)((int)(mix(a * 2654435761u + b) % 2049u) - 1024) / 1024.0f;
+}
+
+static amp_tensor rig_tensor(rig *r, int i, int other) {
+    const spec *s = &specs[i];
+    amp_tensor  t;
+    memset(&t, 0, sizeof t);
+    t.name            = s->name;
+    t.n               = s->n;
+    t.weight          = s->weight ? r->weights + offset_of(i) : NULL;
+    t.grad            = grad_of(r, i);
+    t.grad_type       = s->grad_type;
+    t.model           = s->model ? r->models + 4 * offset_of(i) : NULL;
+    t.model_type      = s->model_type;
+    t.keep_fp32       = s->keep_fp32;
+    t.no_weight_decay = s->no_weight_decay;
+    t.lr_scale        = other ? 3.0f : s->lr_scale;
+    t.weight_decay    = other ? 0.5f : s->weight_decay;
+    return t;
+}
+
+/* other: lr_scale and weight_decay are others than those of specs. */
+static void rig_start(rig *r, const amp_optimizer_desc *desc, uint32_t seed, int other) {
+    amp_tensor t[COUNT], whole;
+    int        i;
+    for (i = 0; i < ELEMENTS; i++) r->weights[i] = noise(seed, (uint32_t)i);
+    memset(r->grads, 0, sizeof r->grads);
+    amp_cast(r->models, AMP_F16, r->weights, AMP_F32, ELEMENTS);
+    amp_cast(r->models + 2 * ELEMENTS, AMP_F16, r->weights, AMP_F32, ELEMENTS);
+    CHECK_EQ_INT(amp_optimizer_init(&r->opt, desc), AMP_OK);
+    for (i = 0; i < COUNT; i++) t[i] = rig_tensor(r, i, other);
+    for (i = 0; i < COUNT; i++) {
+        if (i > FLAT && i < FLAT + FLAT_PARTS) continue;
+        if (i == FLAT) {
+            whole   = t[i];
+            whole.n = FLAT_N;
+            CHECK_EQ_INT(amp_optimizer_add_flat(&r->opt, &whole, &t[i], FLAT_PARTS), AMP_OK);
+        } else {
+            CHECK_EQ_INT(amp_optimizer_add(&r->opt, &t[i]), AMP_OK);
+        }
+    }
+    CHECK_EQ_INT(amp_optimizer_prepare(&r->opt), AMP_OK);
+}
+
+/* One step in eight, in pairs, which hysteresis does not tolerate. */
+static int overflows(uint32_t k) { return mix(k / 2u ^ 0x5eedu) % 8u == 0u; }
+
+/* The gradients of step k, scaled; where it overflows, with an inf in the larger tensors. */
+static void rig_grads(rig *r, uint32_t k) {
+    const float    scale = amp_optimizer_loss_scale(&r->opt);
+    const uint32_t inf   = 0x7f800000u;
+    float          x[64];
+    size_t         j;
+    int            i;
+    for (i = 0; i < COUNT; i++) {
+        for (j = 0; j < specs[i].n; j++)
+            x[j] = 0.0625f * noise(k + 1000u, (uint32_t)(i * 64 + (int)j)) * scale;
+        if (overflows(k) && specs[i].n > 4) memcpy(&x[k % 5u], &inf, 4);
+        if (specs[i].grad) amp_cast(grad_of(r, i), specs[i].grad_type, x, AMP_F32, specs[i].n);
+    }
+}
+
+/* The user's own optimizer: plain SGD, without state. */
+static void own_step(rig *r, float lr) {
+    size_t j;
+    int    i;
+    for (i = 0; i < COUNT; i++) {
+        float       *w = amp_optimizer_master(&r->opt, i);
+        const float *g = amp_optimizer_grad(&r->opt, i);
+        for (j = 0; g && j < specs[i].n; j++) {
+            volatile float change = lr * g[j]; /* rounded here, whatever the flags */
+            w[j] -= change;
+        }
+    }
+}
+
+static void rig_step(rig *r, uint32_t k) {
+    const float lr = 0.0078125f * (float)(1u + k % 5u);
+    rig_grads(r, k);
+    if (r->opt.desc.kind == AMP_KIND_ADAMW) {
+        CHECK_EQ_INT(amp_optimizer_adamw(&r->opt, lr), AMP_OK);
+    } else if (r->opt.desc.kind == AMP_KIND_SGD) {
+        CHECK_EQ_INT(amp_optimizer_sgd(&r->opt, lr), AMP_OK);
+    } else {
+        if (amp_optimizer_begin_step(&r->opt)) own_step(r, lr);
+        CHECK_EQ_INT(amp_optimizer_end_step(&r->opt), AMP_OK);
+    }
+}
+
+/* Everything that the API shows: masters, model copies, status, scaler, gate. */
+enum { SNAP = 1024 };
+
+static size_t put(unsigned char *out, size_t at, const void *data, size_t num_bytes) {
+    CHECK(at + num_bytes <= SNAP);
+    if (num_bytes) memcpy(out + at, data, num_bytes);
+    return at + num_bytes;
+}
+
+static void snapshot(const rig *r, unsigned char *out) {
+    amp_status status;
+    size_t     at = 0, n;
+    int        i;
+    memset(out, 0, SNAP);
+    memset(&status, 0, sizeof status);
+    for (i = 0; i < COUNT; i++) {
+        n  = specs[i].n;
+        at = put(out, at, amp_optimizer_master(&r->opt, i), 4 * n);
+        n *= amp_dtype_size(model_type_of(r, i));
+        at = put(out, at, amp_optimizer_model(&r->opt, i), n);
+    }
+    CHECK_EQ_INT(amp_optimizer_status(&r->opt, &status), AMP_OK);
+    at = put(out, at, &status, sizeof status);
+    at = put(out, at, amp_optimizer_scaler(&r->opt), sizeof(amp_scaler));
+    put(out, at, amp_optimizer_gate(&r->opt), sizeof(amp_gate));
+}
+
+static void same_as(const rig *r, const unsigned char *wanted) {
+    unsigned char now[SNAP];
+    snapshot(r, now);
+    CHECK_MEM(now, wanted, SNAP);
+}
+
+static amp_optimizer_desc desc_of(amp_kind kind, amp_preset preset) {
+    amp_optimizer_desc d;
+    memset(&d, 0, sizeof d);
+    d.dtype                  = AMP_F16;
+    d.kind                   = kind;
+    d.allocator.alloc_fn     = heap_alloc;
+    d.allocator.free_fn      = heap_free;
+    d.allocator.user_data    = &the_heap;
+    d.scaler.preset          = preset;
+    d.scaler.init_scale      = 8192.0f;
+    d.scaler.growth_factor   = 3.0; /* with 1/3 as its inverse, wide scales are not powers of 2 */
+    d.scaler.growth_interval = 6;
+    d.scaler.hysteresis      = 2;
+    d.momentum               = kind == AMP_KIND_SGD ? 0.875 : 0.0;
+    d.nesterov               = kind == AMP_KIND_SGD;
+    d.beta1                  = 0.8;
+    d.beta2                  = 0.97;
+    d.eps                    = 1e-6;
+    d.weight_decay           = 0.0625f;
+    d.max_norm               = 0.3125f; /* clips every other step or so */
+    if (preset == AMP_PRESET_DEFAULT) d.scaler.max_scale = 262144.0f; /* fp16 holds all below */
+    return d;
+}
+
+/* The same kind with all other numbers: what a state must overwrite. */
+static amp_optimizer_desc other_desc(const amp_optimizer_desc *desc) {
+    const int          jmp   = desc->scaler.preset == AMP_PRESET_JMP;
+    amp_optimizer_desc d     = *desc;
+    d.scaler.preset          = jmp ? AMP_PRESET_KERAS : AMP_PRESET_JMP;
+    d.scaler.init_scale      = 64.0f;
+    d.scaler.growth_factor   = 2.0;
+    d.scaler.growth_interval = 3;
+    d.momentum               = d.momentum > 0.0 ? 0.5 : 0.0;
+    d.nesterov               = 0;
+    d.beta1                  = 0.5;
+    d.beta2                  = 0.75;
+    d.eps                    = 0.125;
+    d.weight_decay           = 1.0f;
+    d.max_norm               = 2.0f;
+    return d;
+}
+
+/* A prepared optimizer that has been through other weights, moments and steps. */
+static void rig_start_other(rig *r, const amp_optimizer_desc *desc) {
+    const amp_optimizer_desc other = other_desc(desc);
+    uint32_t                 k;
+    rig_start(r, &other, 99, 1);
+    for (k = 5000; k < 5004; k++) rig_step(r, k);
+}
+
+static void rig_end(rig *r) {
+    amp_optimizer_free(&r->opt);
+    CHECK_EQ_INT(the_heap.live, 0);
+}
+
+/* ================================================================================== resuming */
+
+enum { STEPS = 300 };
+
+static stream        states[STEPS + 1];
+static unsigned char snaps[STEPS + 1][SNAP];
+static rig           one, two;
+
+/* Run once, saving before every step; then start anew at every step. to_end: continue each to the
+   last step, otherwise 3 steps and one in 25 to the last. */
+static void resumes(const amp_optimizer_desc *desc, uint32_t steps, int to_end) {
+    stream   again;
+    uint32_t k, j;
+    memset(&again, 0, sizeof again);
+    rig_start(&one, desc, 1, 0);
+    for (k = 0; k <= steps; k++) {
+        CHECK_EQ_INT(save(&one.opt, &states[k]), AMP_OK);
+        snapshot(&one, snaps[k]);
+        if (k < steps) rig_step(&one, k);
+    }
+    amp_optimizer_free(&one.opt);
+    for (k = 0; k <= steps; k++) {
+        const uint32_t end = to_end || k % 25 == 1 || k + 3 > steps ? steps : k + 3;
+        rig_start_other(&two, desc);
+        CHECK_EQ_INT(load(&two.opt, &states[k]), AMP_OK);
+        CHECK_EQ_U64(states[k].at, states[k].size);
+        same_as(&two, snaps[k]);
+        CHECK_EQ_INT(save(&two.opt, &again), AMP_OK);
+        stream_equal(&again, &states[k]);
+        for (j = k; j < end; j++) {
+            rig_step(&two, j);
+            same_as(&two, snaps[j + 1]);
+        }
+        CHECK_EQ_INT(save(&two.opt, &again), AMP_OK);
+        stream_equal(&again, &states[end]);
+        amp_optimizer_free(&two.opt);
+    }
+    CHECK_EQ_INT(the_heap.live, 0);
+    stream_free(&again);
+    for (k = 0; k <= steps; k++) stream_free(&states[k]);
+}
+
+TEST(resume_adamw, "law 12: saving and loading at any step, right after a skip included, continues "
+                   "bit for bit: AdamW, at each of 300 steps") {
+    amp_optimizer_desc desc = desc_of(AMP_KIND_ADAMW, AMP_PRESET_DEFAULT);
+    amp_status         status;
+    uint32_t           k;
+    rig_start(&one, &desc, 1, 0);
+    for (k = 0; k < STEPS; k++) rig_step(&one, k);
+    CHECK_EQ_INT(amp_optimizer_status(&one.opt, &status), AMP_OK);
+    CHECK(status.skipped >= 30 && status.skipped <= 60);
+    CHECK(amp_optimizer_scaler(&one.opt)->growths > 5);
+    CHECK(amp_optimizer_scaler(&one.opt)->backoffs > 5);
+    rig_end(&one);
+    resumes(&desc, STEPS, !test_state.quick);
+}
+
+TEST(resume_sgd, "law 12: the same for SGD with momentum and Nesterov, at each of 300 steps") {
+    amp_optimizer_desc desc = desc_of(AMP_KIND_SGD, AMP_PRESET_DEFAULT);
+    resumes(&desc, STEPS, !test_state.quick);
+}
+
+TEST(resume_own, "law 12: the same for an optimizer of the user's, at each of 120 steps; for SGD "
+                 "without momentum; for plain fp32; with a disabled scaler") {
+    amp_optimizer_desc desc = desc_of(AMP_KIND_OWN, AMP_PRESET_DEFAULT);
+    resumes(&desc, 120, !test_state.quick);
+    desc.dtype = AMP_F32;
+    resumes(&desc, 40, 0);
+    desc          = desc_of(AMP_KIND_SGD, AMP_PRESET_DEFAULT);
+    desc.momentum = 0.0;
+    desc.nesterov = 0;
+    resumes(&desc, 40, 0);
+    desc.scaler.disabled = 1;
+    resumes(&desc, 12, 0); /* the scaler's own bit travels too */
+}
+
+TEST(resume_presets, "law 12: the same for every preset, those with a wide or a late scale "
+                     "included") {
+    int preset;
+    for (preset = 0; preset <= (int)AMP_PRESET_STATIC; preset++) {
+        amp_optimizer_desc desc = desc_of(AMP_KIND_ADAMW, (amp_preset)preset);
+        resumes(&desc, test_state.quick ? 50 : 120, 0);
+    }
+}
+
+TEST(resume_extreme_scales, "law 12: a scale of 0 (TORCH), inf (KERAS) or at its floor, stuck "
+                            "(DEFAULT) is a state like others") {
+    static const amp_preset presets[] = {AMP_PRESET_TORCH, AMP_PRESET_KERAS, AMP_PRESET_DEFAULT};
+    unsigned char           want[SNAP];
+    stream                  s;
+    int                     p, k;
+    memset(&s, 0, sizeof s);
+    for (p = 0; p < 3; p++) {
+        amp_optimizer_desc desc = desc_of(AMP_KIND_SGD, presets[p]);
+        amp_scaler        *scaler;
+        rig_start(&one, &desc, 1, 0);
+        scaler = amp_optimizer_scaler(&one.opt);
+        for (k = 0; k < 1200; k++) {
+            scaler->found_inf = presets[p] != AMP_PRESET_KERAS;
+            CHECK_EQ_INT(amp_scaler_check(scaler, NULL, AMP_F32, 0), AMP_OK);
+            CHECK_EQ_INT(amp_scaler_update(scaler), AMP_OK);
+        }
+        if (p == 0) CHECK_EQ_F32(scaler->scale, 0.0f);
+        if (p == 1) CHECK(!amp_all_finite(&scaler->scale, AMP_F32, 1));
+        if (p == 2) CHECK_EQ_U64(scaler->stuck, 1);
+        CHECK_EQ_INT(save(&one.opt, &s), AMP_OK);
+        rig_start_other(&two, &desc);
+        CHECK_EQ_INT(load(&two.opt, &s), AMP_OK);
+        snapshot(&one, want);
+        same_as(&two, want);
+        amp_optimizer_free(&one.opt);
+        rig_end(&two);
+    }
+    stream_free(&s);
+}
+
+/* One iteration of two optimizers on one scaler, cut into three parts. */
+static void shared_part(rig *a, rig *b, amp_scaler *s, uint32_t k) {
+    if (k % 3 == 0) rig_step(a, k / 3);
+    else if (k % 3 == 1) rig_step(b, k / 3 + 7000u);
+    else CHECK_EQ_INT(amp_scaler_update(s), AMP_OK);
+}
+
+TEST(resume_shared, "law 12: two optimizers on a shared scaler, saved and loaded at any point, "
+                    "also between their steps and before the user's amp_scaler_update") {
+    enum { PARTS = STEPS / 2 };
+    static rig           c, d;
+    static unsigned char want[PARTS + 1][2][SNAP];
+    amp_optimizer_desc   desc = desc_of(AMP_KIND_ADAMW, AMP_PRESET_DEEPSPEED), other;
+    amp_scaler           first, second;
+    stream               of_one, of_two[PARTS + 1];
+    uint32_t             k, j;
+    desc.shared_scaler = &first;
+    CHECK_EQ_INT(amp_scaler_init(&first, &desc.scaler), AMP_OK);
+    rig_start(&one, &desc, 1, 0);
+    rig_start(&two, &desc, 2, 0);
+    memset(&of_one, 0, sizeof of_one);
+    memset(of_two, 0, sizeof of_two);
+    for (k = 0; k < PARTS; k++) {
+        CHECK_EQ_INT(save(&one.opt, &states[k]), AMP_OK);
+        CHECK_EQ_INT(save(&two.opt, &of_two[k]), AMP_OK);
+        snapshot(&one, want[k][0]);
+        snapshot(&two, want[k][1]);
+        shared_part(&one, &two, &first, k);
+    }
+    CHECK(first.backoffs > 2 && first.growths > 2);
+    other               = other_desc(&desc);
+    other.shared_scaler = &second;
+    for (k = 0; k < PARTS; k++) {
+        CHECK_EQ_INT(amp_scaler_init(&second, NULL), AMP_OK);
+        rig_start(&c, &other, 3, 1);
+        rig_start(&d, &other, 4, 1);
+        CHECK_EQ_INT(load(&c.opt, &states[k]), AMP_OK);
+        CHECK_EQ_INT(load(&d.opt, &of_two[k]), AMP_OK);
+        CHECK(amp_optimizer_scaler(&c.opt) == &second);
+        for (j = k; j < PARTS && j < k + 9; j++) {
+            same_as(&c, want[j][0]);
+            same_as(&d, want[j][1]);
+            shared_part(&c, &d, &second, j);
+        }
+        amp_optimizer_free(&c.opt);
+        amp_optimizer_free(&d.opt);
+    }
+    amp_optimizer_free(&one.opt);
+    rig_end(&two);
+    for (k = 0; k < PARTS; k++) stream_free(&states[k]);
+    for (k = 0; k < PARTS; k++) stream_free(&of_two[k]);
+}
+
+TEST(other_dtype, "manual: model copies are written anew from the masters, so dtype may differ") {
+    static const amp_dtype types[] = {AMP_F32, AMP_F16, AMP_BF16};
+    unsigned char          wanted[4 * ELEMENTS];
+    stream                 s, again;
+    int                    from, to, i;
+    uint32_t               k;
+    memset(&s, 0, sizeof s);
+    memset(&again, 0, sizeof again);
+    for (from = 0; from < 3; from++)
+        for (to = 0; to < 3; to++) {
+            amp_optimizer_desc desc = desc_of(AMP_KIND_ADAMW, AMP_PRESET_DEFAULT);
+            desc.dtype              = types[from];
+            rig_start(&one, &desc, 1, 0);
+            for (k = 0; k < 9; k++) rig_step(&one, k);
+            CHECK_EQ_INT(save(&one.opt, &s), AMP_OK);
+            desc.dtype = types[to];
+            rig_start_other(&two, &desc);
+            CHECK_EQ_INT(load(&two.opt, &s), AMP_OK);
+            for (i = 0; i < COUNT; i++) {
+                const float    *master = amp_optimizer_master(&two.opt, i);
+                const amp_dtype type   = model_type_of(&two, i);
+                CHECK_MEM(master, amp_optimizer_master(&one.opt, i), 4 * specs[i].n);
+                CHECK_EQ_INT(amp_cast(wanted, type, master, AMP_F32, specs[i].n), AMP_OK);
+                CHECK_MEM(amp_optimizer_model(&two.opt, i), wanted,
+                          specs[i].n * amp_dtype_size(type));
+            }
+            CHECK_EQ_INT(save(&two.opt, &again), AMP_OK); /* a state does not know of dtype */
+            stream_equal(&again, &s);
+            amp_optimizer_free(&one.opt);
+            rig_end(&two);
+        }
+    stream_free(&s);
+    stream_free(&again);
+}
+
+TEST(caller_keeps_memory, "contract: the caller's masters are loaded where they are, gradients are "
+                          "not touched, and rebind afterwards keeps what was loaded") {
+    amp_optimizer_desc desc = desc_of(AMP_KIND_ADAMW, AMP_PRESET_DEFAULT);
+    unsigned char      want[SNAP], grads[sizeof one.grads];
+    stream             s;
+    float              moved[ELEMENTS];
+    uint32_t           k;
+    memset(&s, 0, sizeof s);
+    rig_start(&one, &desc, 1, 0);
+    for (k = 0; k < 9; k++) rig_step(&one, k);
+    CHECK_EQ_INT(save(&one.opt, &s), AMP_OK);
+    rig_start_other(&two, &desc);
+    memcpy(grads, two.grads, sizeof grads);
+    CHECK_EQ_INT(load(&two.opt, &s), AMP_OK);
+    CHECK_MEM(grads, two.grads, sizeof grads);
+    CHECK(amp_optimizer_master(&two.opt, 0) == two.weights);
+    memcpy(moved, two.weights, sizeof moved);
+    CHECK_EQ_INT(amp_optimizer_rebind(&two.opt, 0, moved, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_rebind(&two.opt, 2, two.weights + offset_of(2), NULL), AMP_OK);
+    for (; k < 12; k++) {
+        rig_step(&one, k);
+        rig_step(&two, k);
+        snapshot(&one, want);
+        same_as(&two, want);
+    }
+    amp_optimizer_free(&one.opt);
+    rig_end(&two);
+    stream_free(&s);
+}
+
+/* ============================================================================ refusing a state */
+
+/* What a refused load must leave: everything the API shows, and everything a save would write. */
+typedef struct print { unsigned char shown[SNAP]; stream saved; } print;
+
+static void print_take(const rig *r, print *p) {
+    memset(p, 0, sizeof *p);
+    snapshot(r, p->shown);
+    CHECK_EQ_INT(save(&r->opt, &p->saved), AMP_OK);
+}
+
+static void print_same(const rig *r, const print *p) {
+    static stream now;
+    same_as(r, p->shown);
+    CHECK_EQ_INT(save(&r->opt, &now), AMP_OK);
+    stream_equal(&now, &p->saved);
+}
+
+static void refused(rig *r, const print *p, stream *s, amp_result expected) {
+    const int live   = the_heap.live;
+    const int failed = test_state.failures;
+    CHECK_EQ_INT(load(&r->opt, s), expected);
+    CHECK_EQ_INT(the_heap.live, live);
+    if (test_state.failures == failed) print_same(r, p);
+    if (test_state.failures > failed) { /* whole again for the next one */
+        stream whole = p->saved;
+        load(&r->opt, &whole);
+    }
+}
+
+/* The state s of a run, in rig two another one, and its print. */
+static void refusing_begin(amp_kind kind, stream *s, print *p) {
+    amp_optimizer_desc desc = desc_of(kind, AMP_PRESET_DEFAULT);
+    uint32_t           k;
+    memset(s, 0, sizeof *s);
+    rig_start(&one, &desc, 1, 0);
+    for (k = 0; k < 12; k++) rig_step(&one, k);
+    CHECK_EQ_INT(save(&one.opt, s), AMP_OK);
+    amp_optimizer_free(&one.opt);
+    rig_start_other(&two, &desc);
+    print_take(&two, p);
+}
+
+static void refusing_end(stream *s, print *p) {
+    CHECK_EQ_INT(load(&two.opt, s), AMP_OK); /* undamaged it is taken */
+    stream_free(s);
+    stream_free(&p->saved);
+    rig_end(&two);
+}
+
+/* What a change in the byte at makes of a state. */
+static amp_result damage_at(size_t at) { return at < 8 ? AMP_ERROR_FOREIGN : AMP_ERROR_CORRUPT; }
+
+TEST(truncated, "law 12: a truncated file, cut at any byte, gives AMP_ERROR_READ and leaves the "
+                "object as it was") {
+    stream s;
+    print  p;
+    size_t cut, whole;
+    refusing_begin(AMP_KIND_ADAMW, &s, &p);
+    whole = s.size;
+    for (cut = 0; cut < whole; cut++) {
+        s.size = cut;
+        refused(&two, &p, &s, AMP_ERROR_READ);
+    }
+    s.size = whole;
+    refusing_end(&s, &p);
+}
+
+TEST(flipped, "law 12: a corrupted file: every single bit flipped gives a distinct error and "
+              "leaves the object as it was") {
+    stream s;
+    print  p;
+    size_t bit;
+    refusing_begin(AMP_KIND_ADAMW, &s, &p);
+    for (bit = 0; bit < 8 * s.size; bit += test_state.quick && bit >= 64 ? 5 : 1) {
+        s.bytes[bit / 8] ^= (unsigned char)(1u << bit % 8);
+        refused(&two, &p, &s, damage_at(bit / 8));
+        s.bytes[bit / 8] ^= (unsigned char)(1u << bit % 8);
+    }
+    refusing_end(&s, &p);
+}
+
+TEST(replaced, "law 12: a corrupted file: every byte replaced by 0 and by 0xff; every word swapped "
+               "with the next; 64 bytes of zeros anywhere") {
+    stream        s;
+    print         p;
+    size_t        at;
+    unsigned char kept[64];
+    refusing_begin(AMP_KIND_SGD, &s, &p);
+    for (at = 0; at < s.size; at++) {
+        const unsigned char byte = s.bytes[at];
+        s.bytes[at]              = 0;
+        if (byte != 0) refused(&two, &p, &s, damage_at(at));
+        s.bytes[at] = 0xff;
+        if (byte != 0xff) refused(&two, &p, &s, damage_at(at));
+        s.bytes[at] = byte;
+    }
+    for (at = 0; at + 16 <= s.size; at += 8) {
+        if (memcmp(s.bytes + at, s.bytes + at + 8, 8) == 0) continue;
+        memcpy(kept, s.bytes + at, 16);
+        memcpy(s.bytes + at, kept + 8, 8);
+        memcpy(s.bytes + at + 8, kept, 8);
+        refused(&two, &p, &s, damage_at(at));
+        memcpy(s.bytes + at, kept, 16);
+    }
+    for (at = 0; at + 64 <= s.size; at += 8) {
+        memcpy(kept, s.bytes + at, 64);
+        memset(s.bytes + at, 0, 64);
+        if (memcmp(kept, s.bytes + at, 64) != 0) refused(&two, &p, &s, damage_at(at));
+        memcpy(s.bytes + at, kept, 64);
+    }
+    refusing_end(&s, &p);
+}
+
+TEST(torn, "law 12: a torn file, the first bytes of one state and the rest of another, gives "
+           "AMP_ERROR_CORRUPT") {
+    stream s, mixed;
+    print  p;
+    size_t at;
+    refusing_begin(AMP_KIND_ADAMW, &s, &p);
+    memset(&mixed, 0, sizeof mixed);
+    CHECK_EQ_U64(s.size, p.saved.size);
+    stream_copy(&mixed, &s);
+    for (at = s.size; at-- > 0;) { /* more and more of the other state's end */
+        mixed.bytes[at] = p.saved.bytes[at];
+        if (memcmp(mixed.bytes, s.bytes, s.size) == 0) continue;
+        if (memcmp(mixed.bytes, p.saved.bytes, s.size) == 0) break;
+        refused(&two, &p, &mixed, AMP_ERROR_CORRUPT);
+    }
+    CHECK(at > 40 && at < 60); /* up to the scale */
+    stream_free(&mixed);
+    refusing_end(&s, &p);
+}
+
+/* ------------------------------------------- the format again, written from its description */
+
+enum { HEADER = 32, SCALER_AT = 2, PRESET_AT = 19, CONTROL_AT = 21, TENSORS_AT = 38 };
+
+static uint64_t word_get(const unsigned char *p) {
+    return (uint64_t)p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 | (uint64_t)p[3] << 24 |
+           (uint64_t)p[4] << 32 | (uint64_t)p[5] << 40 | (uint64_t)p[6] << 48 |
+           (uint64_t)p[7] << 56;
+}
+
+static void word_put(unsigned char *p, uint64_t x) {
+    int i;
+    for (i = 0; i < 8; i++) p[i] = (unsigned char)(x >> (8 * i) & 0xffu);
+}
+
+/* "h = (h ^ x) * odd and h ^= h >> 32", eight bytes at a time. */
+static uint64_t sum_of(const unsigned char *p, size_t num_bytes) {
+    uint64_t h = 0;
+    size_t   i;
+    for (i = 0; i < num_bytes; i += 8) {
+        h = (h ^ word_get(p + i)) * UINT64_C(0x9e3779b97f4a7c15);
+        h ^= h >> 32;
+    }
+    return h;
+}
+
+static unsigned char *word_at(stream *s, size_t word) { return s->bytes + HEADER + 8 * word; }
+
+/* Make the sums of a changed state right again. */
+static void seal(stream *s) {
+    word_put(s->bytes + 24, sum_of(s->bytes, 24));
+    word_put(s->bytes + s->size - 8, sum_of(s->bytes + HEADER, s->size - HEADER - 8));
+}
+
+TEST(newer, "law 12: a newer file gives AMP_ERROR_NEWER, whatever follows its header") {
+    static const uint64_t versions[] = {2, 3, 255, 256, UINT64_C(1) << 32, UINT64_MAX};
+    stream                s;
+    print                 p;
+    size_t                v, whole;
+    refusing_begin(AMP_KIND_ADAMW, &s, &p);
+    whole = s.size;
+    CHECK_EQ_U64(word_get(s.bytes + 8), 1);
+    for (v = 0; v < sizeof versions / sizeof versions[0]; v++) {
+        word_put(s.bytes + 8, versions[v]);
+        seal(&s);
+        refused(&two, &p, &s, AMP_ERROR_NEWER);
+        word_put(s.bytes + 16, word_get(s.bytes + 16) + 8); /* its body may be longer */
+        seal(&s);
+        refused(&two, &p, &s, AMP_ERROR_NEWER);
+        s.size = HEADER;
+        refused(&two, &p, &s, AMP_ERROR_NEWER);
+        s.size = whole;
+        word_put(s.bytes + 16, word_get(s.bytes + 16) - 8);
+    }
+    word_put(s.bytes + 8, 0); /* there never was one */
+    seal(&s);
+    refused(&two, &p, &s, AMP_ERROR_CORRUPT);
+    word_put(s.bytes + 8, 1);
+    seal(&s);
+    refusing_end(&s, &p);
+}
+
+TEST(foreign, "law 12: a foreign file gives AMP_ERROR_FOREIGN, an empty or very short one "
+              "AMP_ERROR_READ") {
+    static const char others[][9] = {"\x89PNG\r\n\x1a\n", "amp.h is", "AMPSTATF", "BMPSTATE",
+                                     "\0\0\0\0\0\0\0\0", "ampstate", "12345678", "ETATSPMA"};
+    stream            s, bad;
+    print             p;
+    size_t            i;
+    refusing_begin(AMP_KIND_OWN, &s, &p);
+    memset(&bad, 0, sizeof bad);
+    for (i = 0; i < sizeof others / sizeof others[0]; i++) {
+        bad.size = 0;
+        CHECK(stream_write(&bad, others[i], 8));
+        refused(&two, &p, &bad, AMP_ERROR_FOREIGN);
+        CHECK(stream_write(&bad, s.bytes, s.size)); /* a state does not start in the middle */
+        refused(&two, &p, &bad, AMP_ERROR_FOREIGN);
+    }
+    bad.size = 0;
+    refused(&two, &p, &bad, AMP_ERROR_READ);
+    bad.size = 7;
+    refused(&two, &p, &bad, AMP_ERROR_READ);
+    stream_free(&bad);
+    refusing_end(&s, &p);
+}
+
+static uint64_t bits32(float x) {
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+
+static uint64_t bits64(double x) {
+    uint64_t u;
+    memcpy(&u, &x, 8);
+    return u;
+}
+
+/* One number of the body replaced, sums right. */
+static void insane(stream *s, const print *p, size_t word, uint64_t value) {
+    const uint64_t kept = word_get(word_at(s, word));
+    word_put(word_at(s, word), value);
+    seal(s);
+    refused(&two, p, s, AMP_ERROR_CORRUPT);
+    word_put(word_at(s, word), kept);
+    seal(s);
+}
+
+TEST(insane_scaler, "law 12: right sums around a scaler whose preset, rules or factors no amp.h "
+                    "could have written give AMP_ERROR_CORRUPT") {
+    stream s;
+    print  p;
+    int    preset;
+    refusing_begin(AMP_KIND_ADAMW, &s, &p);
+    insane(&s, &p, PRESET_AT, 14);
+    insane(&s, &p, PRESET_AT, 0xffffffffu);
+    insane(&s, &p, PRESET_AT, 0x80000000u);
+    for (preset = 1; preset < 14; preset++) insane(&s, &p, PRESET_AT, (uint64_t)preset);
+    insane(&s, &p, PRESET_AT + 1, 0);
+    insane(&s, &p, PRESET_AT + 1, 0xffffffffu);
+    insane(&s, &p, SCALER_AT + 11, bits64(0.5)); /* growth_factor */
+    insane(&s, &p, SCALER_AT + 11, bits64(-2.0));
+    insane(&s, &p, SCALER_AT + 11, UINT64_C(0x7ff0000000000000));
+    insane(&s, &p, SCALER_AT + 11, UINT64_C(0x7ff8000000000000));
+    insane(&s, &p, SCALER_AT + 12, bits64(1.5)); /* backoff_factor */
+    insane(&s, &p, SCALER_AT + 12, bits64(-0.5));
+    insane(&s, &p, SCALER_AT + 12, UINT64_C(0x7ff8000000000000));
+    refusing_end(&s, &p);
+}
+
+TEST(insane_scale, "law 6: a scale never leaves the range where both it and its reciprocal are "
+                   "normal floats, so no state brings one there: AMP_ERROR_CORRUPT") {
+    static const uint32_t bad[]  = {0x7fc00000u, 0x7f800000u, 0, 0x80000000u, 0xc6000000u, 1};
+    static const float    both[] = {0.0f, 1.0e30f, 524288.0f, 3.0e-5f, -1024.0f};
+    stream                s;
+    print                 p;
+    size_t                i;
+    refusing_begin(AMP_KIND_ADAMW, &s, &p);
+    for (i = 0; i < sizeof both / sizeof both[0]; i++) { /* scale and next_scale agree */
+        const uint64_t kept = word_get(word_at(&s, SCALER_AT + 6));
+        word_put(word_at(&s, SCALER_AT + 6), bits64((double)both[i]));
+        insane(&s, &p, SCALER_AT, bits32(both[i]));
+        word_put(word_at(&s, SCALER_AT + 6), kept);
+    }
+    seal(&s);
+    for (i = 0; i < sizeof bad / sizeof bad[0]; i++) insane(&s, &p, SCALER_AT, bad[i]);
+    insane(&s, &p, SCALER_AT + 6, UINT64_C(0x7ff8000000000000)); /* next_scale */
+    insane(&s, &p, SCALER_AT + 6, bits64(-1.0));
+    insane(&s, &p, SCALER_AT + 15, 0x7fc00000u); /* min_scale */
+    insane(&s, &p, SCALER_AT + 16, 0xbf800000u); /* max_scale */
+    refusing_end(&s, &p);
+}
+
+TEST(insane_config, "law 12: numbers that amp_optimizer_init refuses do not come by a state "
+                    "either: AMP_ERROR_CORRUPT") {
+    stream s;
+    print  p;
+    refusing_begin(AMP_KIND_SGD, &s, &p);
+    insane(&s, &p, CONTROL_AT + 9, UINT64_C(0x7ff8000000000000)); /* beta1 */
+    insane(&s, &p, CONTROL_AT + 9, bits64(1.0));
+    insane(&s, &p, CONTROL_AT + 10, bits64(-0.5)); /* beta2 */
+    insane(&s, &p, CONTROL_AT + 11, 0x7fc00000u);  /* eps */
+    insane(&s, &p, CONTROL_AT + 11, bits32(-1.0f));
+    insane(&s, &p, CONTROL_AT + 12, 0x7f800000u); /* momentum */
+    insane(&s, &p, CONTROL_AT + 13, 0x7fc00000u); /* max_norm */
+    insane(&s, &p, CONTROL_AT + 13, bits32(-1.0f));
+    refusing_end(&s, &p);
+}
+
+/* --------------------------------------------------------------------------- another optimizer */
+
+typedef struct shape { const char *name; size_t n; int grad; } shape;
+
+static float shape_weights[64], shape_grads[64];
+
+static void shape_start(amp_optimizer *opt, amp_kind kind, double momentum, const shape *shapes,
+                        int count) {
+    amp_optimizer_desc d = desc_of(kind, AMP_PRESET_DEFAULT);
+    int                i;
+    d.momentum = momentum;
+    d.nesterov = 0;
+    CHECK_EQ_INT(amp_optimizer_init(opt, &d), AMP_OK);
+    for (i = 0; i < count; i++) {
+        amp_tensor t;
+        memset(&t, 0, sizeof t);
+        t.name   = shapes[i].name;
+        t.n      = shapes[i].n;
+        t.weight = shape_weights + 16 * i;
+        t.grad   = shapes[i].grad ? shape_grads + 16 * i : NULL;
+        CHECK_EQ_INT(amp_optimizer_add(opt, &t), AMP_OK);
+    }
+    CHECK_EQ_INT(amp_optimizer_prepare(opt), AMP_OK);
+}
+
+/* A state of one is refused by the other, and the other way round. */
+static void mismatched(amp_kind kind_a, double momentum_a, const shape *a, int count_a,
+                       amp_kind kind_b, double momentum_b, const shape *b, int count_b) {
+    amp_optimizer x, y;
+    stream        of_x, of_y, again;
+    memset(&of_x, 0, sizeof of_x);
+    memset(&of_y, 0, sizeof of_y);
+    memset(&again, 0, sizeof again);
+    shape_start(&x, kind_a, momentum_a, a, count_a);
+    shape_start(&y, kind_b, momentum_b, b, count_b);
+    CHECK_EQ_INT(save(&x, &of_x), AMP_OK);
+    shape_weights[0] += 1.0f;
+    CHECK_EQ_INT(save(&y, &of_y), AMP_OK);
+    CHECK_EQ_INT(load(&y, &of_x), AMP_ERROR_MISMATCH);
+    CHECK_EQ_INT(save(&y, &again), AMP_OK);
+    stream_equal(&again, &of_y);
+    CHECK_EQ_INT(load(&x, &of_y), AMP_ERROR_MISMATCH);
+    amp_optimizer_free(&x);
+    amp_optimizer_free(&y);
+    CHECK_EQ_INT(the_heap.live, 0);
+    stream_free(&of_x);
+    stream_free(&of_y);
+    stream_free(&again);
+}
+
+TEST(mismatch, "manual: other names, sizes, order, count, kind, moments: AMP_ERROR_MISMATCH, also "
+               "where the length of the state is the same") {
+    static const shape        base[]    = {{"first", 6, 1}, {"second", 4, 1}, {"third", 3, 1}};
+    static const shape        letter[]  = {{"first", 6, 1}, {"secone", 4, 1}, {"third", 3, 1}};
+    static const shape        shorter[] = {{"first", 6, 1}, {"secon", 4, 1}, {"third", 3, 1}};
+    static const shape        longer[]  = {{"first", 6, 1}, {"second one", 4, 1}, {"third", 3, 1}};
+    static const shape        no_name[] = {{"first", 6, 1}, {NULL, 4, 1}, {"third", 3, 1}};
+    static const shape        swapped[] = {{"first", 4, 1}, {"second", 6, 1}, {"third", 3, 1}};
+    static const shape        order[]   = {{"second", 4, 1}, {"first", 6, 1}, {"third", 3, 1}};
+    static const shape        size[]    = {{"first", 6, 1}, {"second", 4, 1}, {"third", 4, 1}};
+    static const shape        frozen[]  = {{"first", 6, 1}, {"second", 4, 0}, {"third", 3, 1}};
+    static const shape *const others[]  = {letter, shorter, longer, no_name,
+                                           swapped, order, size, frozen};
+    static const amp_kind     kinds[]   = {AMP_KIND_OWN, AMP_KIND_ADAMW, AMP_KIND_SGD};
+    size_t                    k, i;
+    for (k = 0; k < 3; k++) {
+        const double momentum = k == 2 ? 0.5 : 0.0;
+        for (i = 0; i < sizeof others / sizeof others[0]; i++) {
+            if (kinds[k] == AMP_KIND_OWN && others[i] == frozen) continue; /* no moments to miss */
+            mismatched(kinds[k], momentum, base, 3, kinds[k], momentum, others[i], 3);
+        }
+        for (i = 0; i < 3; i++)
+            mismatched(kinds[k], momentum, base, 3, kinds[k], momentum, base, (int)i);
+    }
+    mismatched(AMP_KIND_OWN, 0.0, base, 3, AMP_KIND_SGD, 0.0, base, 3); /* of one length */
+    mismatched(AMP_KIND_OWN, 0.0, base, 3, AMP_KIND_SGD, 0.5, base, 3);
+    mismatched(AMP_KIND_OWN, 0.0, base, 3, AMP_KIND_ADAMW, 0.0, base, 3);
+    mismatched(AMP_KIND_SGD, 0.5, base, 3, AMP_KIND_ADAMW, 0.0, base, 3);
+    mismatched(AMP_KIND_SGD, 0.5, base, 3, AMP_KIND_SGD, 0.0, base, 3); /* with, without moments */
+    mismatched(AMP_KIND_OWN, 0.0, base, 0, AMP_KIND_SGD, 0.0, base, 0);
+}
+
+TEST(moments_elsewhere, "manual: the same length, moments of other tensors: AMP_ERROR_MISMATCH") {
+    static const shape a[] = {{"a", 4, 1}, {"b", 4, 0}};
+    static const shape b[] = {{"a", 4, 0}, {"b", 4, 1}};
+    mismatched(AMP_KIND_ADAMW, 0.0, a, 2, AMP_KIND_ADAMW, 0.0, b, 2);
+    mismatched(AMP_KIND_SGD, 0.5, a, 2, AMP_KIND_SGD, 0.5, b, 2);
+}
+
+TEST(no_tensors, "law 11: zero tensors and n == 0 are ordinary: they are saved and loaded") {
+    static const shape empty[] = {{"nothing", 0, 1}, {NULL, 0, 0}, {"", 0, 1}};
+    stream             s;
+    int                count;
+    memset(&s, 0, sizeof s);
+    for (count = 0; count <= 3; count++) {
+        amp_optimizer x, y;
+        shape_start(&x, AMP_KIND_ADAMW, 0.0, empty, count);
+        shape_start(&y, AMP_KIND_ADAMW, 0.0, empty, count);
+        CHECK_EQ_INT(amp_optimizer_adamw(&x, 0.5f), AMP_OK);
+        CHECK_EQ_INT(save(&x, &s), AMP_OK);
+        CHECK_EQ_INT(load(&y, &s), AMP_OK);
+        CHECK_EQ_U64(amp_optimizer_gate(&y)->step, 1);
+        amp_optimizer_free(&x);
+        amp_optimizer_free(&y);
+    }
+    CHECK_EQ_INT(the_heap.live, 0);
+    stream_free(&s);
+}
+
+/* ================================================================================ the format */
+
+/* Two tensors through a good step and an overflow. */
+static float golden_w[3], golden_g[3], golden_bias[1];
+
+static void golden_start(amp_optimizer *opt, double beta1, float fill) {
+    amp_optimizer_desc d;
+    amp_tensor         t;
+    memset(&d, 0, sizeof d);
+    d.kind                   = AMP_KIND_ADAMW;
+    d.dtype                  = AMP_F16;
+    d.beta1                  = beta1;
+    d.weight_decay           = 0.5f;
+    d.scaler.growth_interval = 10;
+    golden_w[0] = golden_w[1] = golden_w[2] = golden_bias[0] = fill;
+    CHECK_EQ_INT(amp_optimizer_init(opt, &d), AMP_OK);
+    memset(&t, 0, sizeof t);
+    t.name   = "layer.weight";
+    t.n      = 3;
+    t.weight = golden_w;
+    t.grad   = golden_g;
+    CHECK_EQ_INT(amp_optimizer_add(opt, &t), AMP_OK);
+    t.name     = NULL;
+    t.n        = 1;
+    t.weight   = golden_bias;
+    t.grad     = NULL;
+    t.lr_scale = 0.25f;
+    CHECK_EQ_INT(amp_optimizer_add(opt, &t), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_prepare(opt), AMP_OK);
+}
+
+static void golden_run(amp_optimizer *opt) {
+    static const float    g[] = {65536.0f, -131072.0f, 0.0f};
+    static const uint32_t inf = 0x7f800000u;
+    golden_start(opt, 0.75, 1.0f);
+    memcpy(golden_g, g, sizeof g);
+    CHECK_EQ_INT(amp_optimizer_adamw(opt, 0.25f), AMP_OK);
+    memcpy(&golden_g[1], &inf, 4);
+    CHECK_EQ_INT(amp_optimizer_adamw(opt, 0.25f), AMP_OK);
+}
+
+/* Version 1, a word a line. */
+static const uint64_t golden[] = {
+    UINT64_C(0x4554415453504d41), /* "AMPSTATE" */
+    UINT64_C(0x0000000000000001), /* version */
+    UINT64_C(0x00000000000001c8), /* bytes of the body */
+    UINT64_C(0xb703513e86b2892c), /* sum of the header */
+    UINT64_C(0x0000000000000001), /* kind: AdamW */
+    UINT64_C(0x0000000000000002), /* tensors */
+    UINT64_C(0x0000000047000000), /* scale: 2^15 */
+    UINT64_C(0x0000000000000000), /* growth_tracker */
+    UINT64_C(0x0000000000000000), /* found_inf */
+    UINT64_C(0x0000000000000000), /* checked */
+    UINT64_C(0x0000000000000001), /* hysteresis_tracker */
+    UINT64_C(0x0000000000000000), /* stuck */
+    UINT64_C(0x40e0000000000000), /* next_scale: 2^15 */
+    UINT64_C(0x0000000000000001), /* good */
+    UINT64_C(0x0000000000000001), /* skipped */
+    UINT64_C(0x0000000000000000), /* growths */
+    UINT64_C(0x0000000000000001), /* backoffs */
+    UINT64_C(0x4000000000000000), /* growth_factor: 2 */
+    UINT64_C(0x3fe0000000000000), /* backoff_factor: 1/2 */
+    UINT64_C(0x000000000000000a), /* growth_interval */
+    UINT64_C(0x0000000000000001), /* hysteresis */
+    UINT64_C(0x0000000038800000), /* min_scale: 2^-14 */
+    UINT64_C(0x000000004b800000), /* max_scale: 2^24 */
+    UINT64_C(0x0000000000000000), /* preset */
+    UINT64_C(0x0000000000000109), /* rules */
+    UINT64_C(0x0000000000000001), /* gate: skip */
+    UINT64_C(0x0000000037800000), /* inv_scale: 2^-16 */
+    UINT64_C(0x0000000000000001), /* step */
+    UINT64_C(0x3ff0000000000000), /* norm: 1, of the finite elements */
+    UINT64_C(0x000000003f800000), /* clip_factor: 1 */
+    UINT64_C(0x0000000000000001), /* found_inf */
+    UINT64_C(0x0000000000000000), /* did_step */
+    UINT64_C(0x0000000000000000), /* nesterov */
+    UINT64_C(0x0000000000000001), /* skipped */
+    UINT64_C(0x3fe8000000000000), /* beta1: 0.75 */
+    UINT64_C(0x3feff7ced916872b), /* beta2: 0.999 */
+    UINT64_C(0x00000000322bcc77), /* eps: 1e-8 */
+    UINT64_C(0x0000000000000000), /* momentum */
+    UINT64_C(0x0000000000000000), /* max_norm */
+    UINT64_C(0x000000003e800000), /* lr: 0.25 */
+    UINT64_C(0x0000000040800000), /* 1 / (1 - beta1): 4 */
+    UINT64_C(0x00000000447a0000), /* 1 / (1 - beta2): 1000 */
+    UINT64_C(0x0000000000000003), /* first tensor: elements */
+    UINT64_C(0x0000000000000003), /* has m and v */
+    UINT64_C(0x000000003f800000), /* lr_scale: 1 */
+    UINT64_C(0x000000003f000000), /* weight_decay: 0.5 */
+    UINT64_C(0x000000000000000c), /* bytes of the name */
+    UINT64_C(0x65772e726579616c), /* "layer.we" */
+    UINT64_C(0x0000000074686769), /* "ight" */
+    UINT64_C(0x0000000000000001), /* second tensor: elements */
+    UINT64_C(0x0000000000000000), /* is frozen */
+    UINT64_C(0x000000003e800000), /* lr_scale: 0.25 */
+    UINT64_C(0x000000003f000000), /* weight_decay: 0.5 */
+    UINT64_C(0x0000000000000000), /* no name */
+    UINT64_C(0x3f9000003f200000), /* master: 0.625, 1.125 */
+    UINT64_C(0x000000003f600000), /* 0.875 */
+    UINT64_C(0xbf0000003e800000), /* m: 0.25, -0.5 */
+    UINT64_C(0x0000000000000000), /* 0 */
+    UINT64_C(0x3b83126f3a83126f), /* v: 0.001, 0.004 */
+    UINT64_C(0x0000000000000000), /* 0 */
+    UINT64_C(0x000000003f800000), /* master: 1 */
+    UINT64_C(0x2878d45892b75d6e)  /* sum of the body */
+};
+
+enum { GOLDEN = sizeof golden / sizeof golden[0] };
+
+TEST(golden_written, "law 12: one little-endian format: the bytes of version 1 are these") {
+    amp_optimizer opt;
+    stream        s;
+    size_t        i;
+    memset(&s, 0, sizeof s);
+    golden_run(&opt);
+    CHECK_EQ_INT(save(&opt, &s), AMP_OK);
+    CHECK_EQ_U64(s.size, 8 * GOLDEN);
+    for (i = 0; i < GOLDEN && 8 * i < s.size; i++) {
+        char what[32];
+        snprintf(what, sizeof what, "word %d", (int)i);
+        test_eq_u64(__FILE__, __LINE__, what, word_get(s.bytes + 8 * i), golden[i]);
+    }
+    amp_optimizer_free(&opt);
+    stream_free(&s);
+}
+
+TEST(golden_read, "law 12: a state of version 1 is read, and its run goes on as it would have") {
+    amp_optimizer opt, fresh;
+    amp_status    status;
+    stream        s, go_on;
+    float         w[3];
+    size_t        i;
+    memset(&s, 0, sizeof s);
+    memset(&go_on, 0, sizeof go_on);
+    for (i = 0; i < GOLDEN; i++) {
+        unsigned char word[8];
+        word_put(word, golden[i]);
+        CHECK(stream_write(&s, word, 8));
+    }
+    golden_run(&opt);
+    golden_g[0] = golden_g[1] = golden_g[2] = 16384.0f;
+    CHECK_EQ_INT(amp_optimizer_adamw(&opt, 0.125f), AMP_OK);
+    CHECK_EQ_INT(save(&opt, &go_on), AMP_OK);
+    memcpy(w, golden_w, sizeof w);
+    amp_optimizer_free(&opt);
+
+    golden_start(&fresh, 0.5, -3.0f);
+    CHECK_EQ_INT(load(&fresh, &s), AMP_OK);
+    CHECK_EQ_F32(golden_bias[0], 1.0f);
+    CHECK_EQ_INT(amp_optimizer_status(&fresh, &status), AMP_OK);
+    CHECK_EQ_U64(status.steps, 1);
+    CHECK_EQ_U64(status.skipped, 1);
+    CHECK_EQ_U64(status.did_step, 0);
+    CHECK_EQ_U64(status.found_inf, 1);
+    CHECK_EQ_F32(status.loss_scale, 32768.0f);
+    CHECK_EQ_INT(amp_optimizer_adamw(&fresh, 0.125f), AMP_OK);
+    CHECK_MEM(golden_w, w, sizeof w);
+    CHECK_EQ_INT(save(&fresh, &s), AMP_OK);
+    stream_equal(&s, &go_on);
+    amp_optimizer_free(&fresh);
+    stream_free(&s);
+    stream_free(&go_on);
+}
+
+/* An independent reader: walks a state by its description and compares it with what the API shows.
+   Returns the place behind what it read. */
+static size_t read_numbers(const stream *s, const rig *r) {
+    const amp_scaler    *scaler = amp_optimizer_scaler(&r->opt);
+    const amp_gate      *gate   = amp_optimizer_gate(&r->opt);
+    const unsigned char *p      = s->bytes + HEADER;
+    amp_status           status;
+    CHECK_EQ_INT(amp_optimizer_status(&r->opt, &status), AMP_OK);
+    CHECK_MEM(s->bytes, "AMPSTATE", 8);
+    CHECK_EQ_U64(word_get(s->bytes + 8), 1);
+    CHECK_EQ_U64(word_get(s->bytes + 16), s->size - HEADER - 8);
+    CHECK_EQ_U64(word_get(s->bytes + 24), sum_of(s->bytes, 24));
+    CHECK_EQ_U64(word_get(s->bytes + s->size - 8),
+                 sum_of(s->bytes + HEADER, s->size - HEADER - 8));
+    CHECK_EQ_U64(word_get(p), r->opt.desc.kind);
+    CHECK_EQ_U64(word_get(p + 8), COUNT);
+    p += 8 * SCALER_AT;
+    CHECK_EQ_U64(word_get(p), bits32(scaler->scale));
+    CHECK_EQ_U64(word_get(p + 8), (uint32_t)scaler->growth_tracker);
+    CHECK_EQ_U64(word_get(p + 16), scaler->found_inf);
+    CHECK_EQ_U64(word_get(p + 24), scaler->checked);
+    CHECK_EQ_U64(word_get(p + 32), (uint32_t)scaler->hysteresis_tracker);
+    CHECK_EQ_U64(word_get(p + 40), scaler->stuck);
+    CHECK_EQ_U64(word_get(p + 48), bits64(scaler->next_scale));
+    CHECK_EQ_U64(word_get(p + 56), scaler->good);
+    CHECK_EQ_U64(word_get(p + 64), scaler->skipped);
+    CHECK_EQ_U64(word_get(p + 72), scaler->growths);
+    CHECK_EQ_U64(word_get(p + 80), scaler->backoffs);
+    CHECK_EQ_U64(word_get(p + 88), bits64(scaler->growth_factor));
+    CHECK_EQ_U64(word_get(p + 96), bits64(scaler->backoff_factor));
+    CHECK_EQ_U64(word_get(p + 104), (uint32_t)scaler->growth_interval);
+    CHECK_EQ_U64(word_get(p + 112), (uint32_t)scaler->hysteresis);
+    CHECK_EQ_U64(word_get(p + 120), bits32(scaler->min_scale));
+    CHECK_EQ_U64(word_get(p + 128), bits32(scaler->max_scale));
+    CHECK_EQ_U64(word_get(p + 136), scaler->preset);
+    CHECK_EQ_U64(word_get(p + 144), scaler->rules);
+    p = s->bytes + HEADER + 8 * CONTROL_AT;
+    CHECK_EQ_U64(word_get(p), gate->skip);
+    CHECK_EQ_U64(word_get(p + 8), bits32(gate->inv_scale));
+    CHECK_EQ_U64(word_get(p + 16), gate->step);
+    CHECK_EQ_U64(word_get(p + 24), bits64(status.norm));
+    CHECK_EQ_U64(word_get(p + 32), bits32(status.clip_factor));
+    CHECK_EQ_U64(word_get(p + 40), status.found_inf);
+    CHECK_EQ_U64(word_get(p + 48), status.did_step);
+    CHECK_EQ_U64(word_get(p + 56), (uint64_t)r->opt.desc.nesterov);
+    CHECK_EQ_U64(word_get(p + 64), status.skipped);
+    CHECK_EQ_U64(word_get(p + 72), bits64(r->opt.desc.beta1));
+    CHECK_EQ_U64(word_get(p + 80), bits64(r->opt.desc.beta2));
+    CHECK_EQ_U64(word_get(p + 88), bits32((float)r->opt.desc.eps));
+    CHECK_EQ_U64(word_get(p + 96), bits32((float)r->opt.desc.momentum));
+    CHECK_EQ_U64(word_get(p + 104), bits32(r->opt.desc.max_norm));
+    return HEADER + 8 * TENSORS_AT;
+}
+
+static void expect_zeros(const stream *s, size_t *at) {
+    for (; *at % 8; ++*at) CHECK_EQ_U64(s->bytes[*at], 0);
+}
+
+static size_t read_tensors(const stream *s, const rig *r, size_t at) {
+    int i;
+    for (i = 0; i < COUNT; i++) {
+        const unsigned char *p      = s->bytes + at;
+        const size_t         length = specs[i].name ? strlen(specs[i].name) : 0;
+        const float decay = specs[i].no_weight_decay ? 0.0f : r->opt.desc.weight_decay;
+        const float want  = specs[i].weight_decay > 0.0f ? specs[i].weight_decay : decay;
+        CHECK_EQ_U64(word_get(p), specs[i].n);
+        CHECK_EQ_U64(word_get(p + 8), specs[i].grad ? 3 : 0);
+        CHECK_EQ_U64(word_get(p + 16),
+                     bits32(specs[i].lr_scale > 0.0f ? specs[i].lr_scale : 1.0f));
+        CHECK_EQ_U64(word_get(p + 24), bits32(want));
+        CHECK_EQ_U64(word_get(p + 32), length);
+        if (length) CHECK_MEM(p + 40, specs[i].name, length);
+        at += 40 + length;
+        expect_zeros(s, &at);
+    }
+    return at;
+}
+
+/* A moment of tensor i: the first has both signs, the second none. */
+static size_t read_moment(const stream *s, int i, int second, size_t at) {
+    uint64_t signs = 0, any = 0;
+    size_t   j;
+    for (j = 0; j < specs[i].n; j++, at += 4) {
+        signs += s->bytes[at + 3] >> 7;
+        any |= (uint64_t)(s->bytes[at] | s->bytes[at + 1] | s->bytes[at + 2] | s->bytes[at + 3]);
+    }
+    if (specs[i].n) CHECK(any != 0);
+    if (second) CHECK_EQ_U64(signs, 0);
+    else if (specs[i].n > 8) CHECK(signs > 0 && signs < specs[i].n);
+    expect_zeros(s, &at);
+    return at;
+}
+
+TEST(layout, "law 12: the format is the one that is described: header, scaler, control, tensors, "
+             "masters and moments, in words of eight bytes, padding zero") {
+    amp_optimizer_desc desc = desc_of(AMP_KIND_ADAMW, AMP_PRESET_MXNET);
+    stream             s;
+    size_t             at, j;
+    uint32_t           k;
+    int                i;
+    memset(&s, 0, sizeof s);
+    rig_start(&one, &desc, 1, 0);
+    for (k = 0; k < 20; k++) rig_step(&one, k);
+    CHECK_EQ_INT(save(&one.opt, &s), AMP_OK);
+    at = read_tensors(&s, &one, read_numbers(&s, &one));
+    for (i = 0; i < COUNT; i++) {
+        const float *master = amp_optimizer_master(&one.opt, i);
+        for (j = 0; j < specs[i].n; j++, at += 4) {
+            const uint64_t word = word_get(s.bytes + at / 8 * 8) >> (at % 8 * 8);
+            CHECK_EQ_U64(word & 0xffffffffu, bits32(master[j]));
+        }
+        expect_zeros(&s, &at);
+        if (specs[i].grad) at = read_moment(&s, i, 0, at);
+        if (specs[i].grad) at = read_moment(&s, i, 1, at);
+    }
+    CHECK_EQ_U64(at + 8, s.size);
+    rig_end(&one);
+    stream_free(&s);
+}
+
+/* ------------------------------------------------------------------ more than one block */
+
+enum { LONG_NAME = 300001, BIG = 70001 };
+
+static char  long_name[LONG_NAME + 1];
+static float big_w[2][BIG], big_g[BIG];
+
+static void big_fill(void) {
+    int i;
+    for (i = 0; i < LONG_NAME; i++) long_name[i] = (char)('a' + i % 26);
+    for (i = 0; i < BIG; i++) {
+        big_w[0][i] = noise(7, (uint32_t)i);
+        big_w[1][i] = 9.0f;
+        big_g[i]    = noise(8, (uint32_t)i);
+    }
+}
+
+static void big_start(amp_optimizer *opt, float *w) {
+    amp_optimizer_desc d = desc_of(AMP_KIND_SGD, AMP_PRESET_DEFAULT);
+    amp_tensor         t;
+    CHECK_EQ_INT(amp_optimizer_init(opt, &d), AMP_OK);
+    memset(&t, 0, sizeof t);
+    t.name   = long_name;
+    t.n      = BIG;
+    t.weight = w;
+    t.grad   = big_g;
+    CHECK_EQ_INT(amp_optimizer_add(opt, &t), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_prepare(opt), AMP_OK);
+}
+
+TEST(blocks, "law 12: names and arrays longer than what is written at once, of odd lengths") {
+    amp_optimizer x, y;
+    stream        s, again;
+    size_t        at = HEADER + 8 * TENSORS_AT + 40;
+    memset(&s, 0, sizeof s);
+    memset(&again, 0, sizeof again);
+    big_fill();
+    big_start(&x, big_w[0]);
+    big_start(&y, big_w[1]);
+    CHECK_EQ_INT(amp_optimizer_sgd(&x, 0.5f), AMP_OK);
+    CHECK_EQ_INT(save(&x, &s), AMP_OK);
+    CHECK_MEM(s.bytes + at, long_name, LONG_NAME);
+    at += (LONG_NAME + 7) / 8 * 8;
+    CHECK_EQ_U64(word_get(s.bytes + at) & 0xffffffffu, bits32(big_w[0][0]));
+    CHECK_EQ_U64(s.size, at + 2 * ((4 * BIG + 7) / 8 * 8) + 8);
+    CHECK_EQ_U64(word_get(s.bytes + s.size - 8), sum_of(s.bytes + HEADER, s.size - HEADER - 8));
+    CHECK_EQ_INT(load(&y, &s), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_sgd(&x, 0.25f), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_sgd(&y, 0.25f), AMP_OK);
+    CHECK_MEM(big_w[0], big_w[1], sizeof big_w[0]);
+    CHECK_EQ_INT(save(&x, &s), AMP_OK);
+    CHECK_EQ_INT(save(&y, &again), AMP_OK);
+    stream_equal(&s, &again);
+    long_name[LONG_NAME - 1] = '!';
+    CHECK_EQ_INT(load(&y, &s), AMP_ERROR_MISMATCH);
+    big_fill();
+    long_name[3] = '!';
+    CHECK_EQ_INT(load(&y, &s), AMP_ERROR_MISMATCH);
+    amp_optimizer_free(&x);
+    amp_optimizer_free(&y);
+    CHECK_EQ_INT(the_heap.live, 0);
+    stream_free(&s);
+    stream_free(&again);
+}
+
+TEST(any_bits, "law 12: masters keep every bit: NaN payloads, signalling ones, -0, subnormals") {
+    static const uint32_t odd[]  = {0x7f800001u, 0xffbfffffu, 0x7fc12345u, 0x80000000u,
+                                    1u,          0x807fffffu, 0x7f800000u, 0xff800000u};
+    static const shape    only[] = {{"odd", 8, 1}};
+    amp_optimizer         x, y;
+    stream                s;
+    memset(&s, 0, sizeof s);
+    shape_start(&x, AMP_KIND_ADAMW, 0.0, only, 1);
+    memcpy(shape_weights, odd, sizeof odd);
+    CHECK_EQ_INT(save(&x, &s), AMP_OK);
+    memset(shape_weights, 0, sizeof shape_weights);
+    shape_start(&y, AMP_KIND_ADAMW, 0.0, only, 1);
+    CHECK_EQ_INT(load(&y, &s), AMP_OK);
+    CHECK_MEM(shape_weights, odd, sizeof odd);
+    amp_optimizer_free(&x);
+    amp_optimizer_free(&y);
+    memset(shape_weights, 0, sizeof shape_weights);
+    stream_free(&s);
+}
+
+/* ================================================================= failing streams and memory */
+
+TEST(write_fails, "manual: AMP_ERROR_WRITE if write_fn returned false, at whichever call; it is "
+                  "not called again, and nothing changed or leaked") {
+    amp_optimizer x;
+    stream        s, good;
+    int           k;
+    memset(&s, 0, sizeof s);
+    memset(&good, 0, sizeof good);
+    big_fill();
+    big_start(&x, big_w[0]);
+    CHECK_EQ_INT(amp_optimizer_sgd(&x, 0.5f), AMP_OK);
+    CHECK_EQ_INT(save(&x, &good), AMP_OK);
+    CHECK(good.calls >= 5);
+    for (k = 1; k <= good.calls + 1; k++) {
+        const int live = the_heap.live;
+        s.fail_at      = k;
+        CHECK_EQ_INT(save(&x, &s), k > good.calls ? AMP_OK : AMP_ERROR_WRITE);
+        CHECK_EQ_INT(s.after, 0);
+        CHECK_EQ_INT(the_heap.live, live);
+    }
+    stream_equal(&s, &good);
+    amp_optimizer_free(&x);
+    CHECK_EQ_INT(the_heap.live, 0);
+    stream_free(&s);
+    stream_free(&good);
+}
+
+TEST(read_fails, "manual: AMP_ERROR_READ if read_fn returned false, at whichever call; it is not "
+                 "called again, and nothing changed or leaked") {
+    stream s;
+    print  p;
+    int    k, calls;
+    refusing_begin(AMP_KIND_ADAMW, &s, &p);
+    CHECK_EQ_INT(load(&two.opt, &p.saved), AMP_OK);
+    calls = p.saved.calls;
+    CHECK(calls >= 1);
+    for (k = 1; k <= calls; k++) {
+        s.fail_at = k;
+        refused(&two, &p, &s, AMP_ERROR_READ);
+        CHECK_EQ_INT(s.after, 0);
+    }
+    s.fail_at = 0;
+    refusing_end(&s, &p);
+}
+
+/* ====================================================================================== files */
+
+static char the_path[512], new_path[520];
+
+/* TMPDIR, or build/tests; the process number keeps programs that run side by side apart. */
+static void choose_path(const char *name) {
+    const char *dir = getenv("TMPDIR");
+    if (!dir || !dir[0]) {
+        mkdir("build", 0777);
+        mkdir("build/tests", 0777);
+        dir = "build/tests";
+    }
+    snprintf(the_path, sizeof the_path, "%s/state-%ld-%s", dir, (long)getpid(), name);
+    snprintf(new_path, sizeof new_path, "%s.new", the_path);
+    remove(the_path);
+    remove(new_path);
+}
+
+static int exists(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
+static void read_file(const char *path, stream *s) {
+    FILE         *file = fopen(path, "rb");
+    unsigned char block[4096];
+    size_t        n;
+    s->size = 0;
+    CHECK(file != NULL);
+    if (!file) return;
+    while ((n = fread(block, 1, sizeof block, file)) > 0) CHECK(stream_write(s, block, n));
+    fclose(file);
+}
+
+static void write_text(const char *path, const char *text) {
+    FILE *file = fopen(path, "wb");
+    CHECK(file != NULL);
+    if (!file) return;
+    CHECK(fputs(text, file) >= 0);
+    CHECK_EQ_INT(fclose(file), 0);
+}
+
+static void file_holds(const char *path, const stream *wanted) {
+    stream now;
+    memset(&now, 0, sizeof now);
+    read_file(path, &now);
+    stream_equal(&now, wanted);
+    stream_free(&now);
+}
+
+typedef amp_result (*action)(stream *s);
+
+static amp_result do_save(stream *s) { return save(&two.opt, s); }
+static amp_result do_load(stream *s) { return load(&two.opt, s); }
+static amp_result do_save_file(stream *s) {
+    (void)s;
+    return amp_optimizer_save_file(&two.opt, the_path);
+}
+static amp_result do_load_file(stream *s) {
+    (void)s;
+    return amp_optimizer_load_file(&two.opt, the_path);
+}
+
+/* Let one allocation after the other fail until an action meets no more; returns how many did. */
+static int runs_out_of_memory(action act, stream *s, const print *p) {
+    amp_result result = AMP_ERROR_OUT_OF_MEMORY;
+    int        k;
+    for (k = 0; result != AMP_OK && k < 10; k++) {
+        const int live   = the_heap.live;
+        the_heap.calls   = 0;
+        the_heap.fail_at = k + 1;
+        result           = act(s);
+        the_heap.fail_at = 0;
+        CHECK_EQ_INT(the_heap.live, live);
+        if (result == AMP_OK) break;
+        CHECK_EQ_INT(result, AMP_ERROR_OUT_OF_MEMORY);
+        print_same(&two, p);
+    }
+    CHECK_EQ_INT(result, AMP_OK);
+    return k;
+}
+
+TEST(out_of_memory, "law 9: an allocation that fails is AMP_ERROR_OUT_OF_MEMORY, in save and load, "
+                    "of streams and files; nothing changed or leaked") {
+    stream s, copy;
+    print  p;
+    refusing_begin(AMP_KIND_ADAMW, &s, &p);
+    choose_path("memory");
+    memset(&copy, 0, sizeof copy);
+    CHECK(runs_out_of_memory(do_save, &copy, &p) >= 1);
+    stream_equal(&copy, &p.saved);
+    CHECK(runs_out_of_memory(do_save_file, NULL, &p) >= 2);
+    file_holds(the_path, &p.saved);
+    CHECK(!exists(new_path));
+    CHECK(runs_out_of_memory(do_load_file, NULL, &p) >= 1);
+    CHECK(runs_out_of_memory(do_load, &s, &p) >= 1);
+    remove(the_path);
+    stream_free(&copy);
+    refusing_end(&s, &p);
+}
+
+TEST(files, "manual: the same with a file: the bytes are those of the stream, the run goes on from "
+            "it; what is cut short, foreign or missing is refused") {
+    stream s;
+    print  p;
+    size_t cut;
+    refusing_begin(AMP_KIND_ADAMW, &s, &p);
+    choose_path("file");
+    CHECK_EQ_INT(amp_optimizer_load_file(&two.opt, the_path), AMP_ERROR_READ); /* missing */
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_OK);
+    file_holds(the_path, &p.saved);
+    CHECK(!exists(new_path));
+    rig_step(&two, 40);
+    CHECK_EQ_INT(amp_optimizer_load_file(&two.opt, the_path), AMP_OK);
+    print_same(&two, &p);
+    for (cut = 0; cut < s.size; cut += 97) {
+        CHECK_EQ_INT(truncate(the_path, (off_t)(s.size - 1 - cut)), 0);
+        CHECK_EQ_INT(amp_optimizer_load_file(&two.opt, the_path), AMP_ERROR_READ);
+    }
+    CHECK_EQ_INT(truncate(the_path, 0), 0);
+    CHECK_EQ_INT(amp_optimizer_load_file(&two.opt, the_path), AMP_ERROR_READ);
+    write_text(the_path, "loss,step\n0.5,1\n");
+    CHECK_EQ_INT(amp_optimizer_load_file(&two.opt, the_path), AMP_ERROR_FOREIGN);
+    print_same(&two, &p);
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_OK); /* over another file */
+    file_holds(the_path, &p.saved);
+    remove(the_path);
+    refusing_end(&s, &p);
+}
+
+TEST(old_or_new, "manual: path holds the old state or the new one: a path.new left by a crash does "
+                 "not matter; a save that fails leaves the old file and no path.new") {
+    stream        s, old;
+    print         p;
+    struct rlimit limit, small;
+    void (*before)(int);
+    amp_result result;
+    refusing_begin(AMP_KIND_ADAMW, &s, &p);
+    memset(&old, 0, sizeof old);
+    choose_path("old");
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_OK);
+    read_file(the_path, &old);
+    CHECK_EQ_INT(load(&two.opt, &s), AMP_OK); /* another state from here on */
+
+    CHECK_EQ_INT(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    small          = limit;
+    small.rlim_cur = old.size / 2; /* a disk that is full half way */
+    before         = signal(SIGXFSZ, SIG_IGN);
+    fflush(stdout);
+    CHECK_EQ_INT(setrlimit(RLIMIT_FSIZE, &small), 0);
+    result = amp_optimizer_save_file(&two.opt, the_path);
+    CHECK_EQ_INT(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    signal(SIGXFSZ, before);
+    CHECK_EQ_INT(result, AMP_ERROR_WRITE);
+    file_holds(the_path, &old);
+    CHECK(!exists(new_path));
+
+    memset(long_name, 'x', LONG_NAME); /* longer than a state */
+    write_text(new_path, long_name);
+    file_holds(the_path, &old);
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_OK);
+    file_holds(the_path, &s);
+    CHECK(!exists(new_path));
+    remove(the_path);
+    stream_free(&old);
+    refusing_end(&s, &p);
+}
+
+TEST(unwritable, "manual: AMP_ERROR_WRITE where nothing can be written: a directory that is not "
+                 "there, a file as a directory, a directory as the file, one without permission") {
+    char   path[600];
+    stream s;
+    print  p;
+    refusing_begin(AMP_KIND_OWN, &s, &p);
+    choose_path("dir");
+    snprintf(path, sizeof path, "%s/state", the_path);
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, path), AMP_ERROR_WRITE);
+    CHECK_EQ_INT(amp_optimizer_load_file(&two.opt, path), AMP_ERROR_READ);
+    write_text(the_path, "a file");
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, path), AMP_ERROR_WRITE);
+    CHECK_EQ_INT(amp_optimizer_load_file(&two.opt, path), AMP_ERROR_READ);
+    remove(the_path);
+
+    CHECK_EQ_INT(mkdir(the_path, 0777), 0);
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_ERROR_WRITE);
+    CHECK(exists(the_path) && !exists(new_path));
+    CHECK_EQ_INT(amp_optimizer_load_file(&two.opt, the_path), AMP_ERROR_READ);
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, path), AMP_OK);
+    if (geteuid() != 0) { /* nothing is forbidden to root */
+        CHECK_EQ_INT(chmod(the_path, 0555), 0);
+        rig_step(&two, 3);
+        CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, path), AMP_ERROR_WRITE);
+        CHECK_EQ_INT(chmod(the_path, 0777), 0);
+        CHECK_EQ_INT(amp_optimizer_load_file(&two.opt, path), AMP_OK);
+    }
+    file_holds(path, &p.saved);
+    remove(path);
+    rmdir(the_path);
+    print_same(&two, &p);
+    refusing_end(&s, &p);
+}
+
+TEST(not_ours, "law 9: a function that returns an error has changed nothing: a directory at "
+               "path.new stops a save, and is still there afterwards") {
+    stream s;
+    print  p;
+    refusing_begin(AMP_KIND_OWN, &s, &p);
+    choose_path("ours");
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_OK);
+    CHECK_EQ_INT(mkdir(new_path, 0777), 0);
+    rig_step(&two, 3);
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_ERROR_WRITE);
+    file_holds(the_path, &p.saved);
+    CHECK(exists(new_path));
+    rmdir(new_path);
+    remove(the_path);
+    refusing_end(&s, &p);
+}
+
+static void save_until_killed(rig *r) {
+    uint32_t k;
+    for (k = 0;; k++) {
+        rig_step(r, k);
+        if (amp_optimizer_save_file(&r->opt, the_path) != AMP_OK) _exit(1);
+    }
+}
+
+TEST(killed, "manual: path holds the old state or the new one, whenever the program stops: a run "
+             "that is killed while it saves can always be loaded") {
+    const int          rounds = test_state.quick ? 5 : 15;
+    amp_optimizer_desc desc   = desc_of(AMP_KIND_ADAMW, AMP_PRESET_DEFAULT);
+    int                round, status;
+    choose_path("killed");
+    rig_start(&one, &desc, 1, 0);
+    CHECK_EQ_INT(amp_optimizer_save_file(&one.opt, the_path), AMP_OK);
+    fflush(stdout);
+    for (round = 0; round < rounds; round++) {
+        const pid_t child = fork();
+        if (child == 0) save_until_killed(&one);
+        if (child < 0) SKIP("fork failed");
+        usleep((useconds_t)(1000 + 700 * round));
+        CHECK_EQ_INT(kill(child, SIGKILL), 0);
+        CHECK_EQ_INT(waitpid(child, &status, 0), child);
+        CHECK(WIFSIGNALED(status));
+        CHECK_EQ_INT(amp_optimizer_load_file(&one.opt, the_path), AMP_OK);
+    }
+    remove(the_path);
+    remove(new_path);
+    rig_end(&one);
+}
+
+/* ===================================================================================== misuse */
+
+TEST(misuse, "law 16: misuse is answered: NULL, before init, before prepare, during a step") {
+    amp_optimizer_desc desc = desc_of(AMP_KIND_OWN, AMP_PRESET_DEFAULT);
+    amp_optimizer      opt;
+    stream             s, old;
+    print              p;
+    refusing_begin(AMP_KIND_OWN, &s, &p);
+    memset(&old, 0, sizeof old);
+    choose_path("misuse");
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_OK);
+    read_file(the_path, &old);
+    CHECK_EQ_INT(amp_optimizer_save(NULL, stream_write, &s), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_save(&two.opt, NULL, &s), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_load(NULL, stream_read, &s), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_load(&two.opt, NULL, &s), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_save_file(NULL, the_path), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_load_file(NULL, the_path), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_load_file(&two.opt, NULL), AMP_ERROR_INVALID_ARGUMENT);
+
+    memset(&opt, 0, sizeof opt);
+    CHECK_EQ_INT(amp_optimizer_save(&opt, stream_write, &s), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(amp_optimizer_load(&opt, stream_read, &s), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(amp_optimizer_save_file(&opt, the_path), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(amp_optimizer_load_file(&opt, the_path), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_save(&opt, stream_write, &s), AMP_ERROR_NOT_PREPARED);
+    CHECK_EQ_INT(amp_optimizer_load(&opt, stream_read, &s), AMP_ERROR_NOT_PREPARED);
+    CHECK_EQ_INT(amp_optimizer_save_file(&opt, the_path), AMP_ERROR_NOT_PREPARED);
+    CHECK_EQ_INT(amp_optimizer_load_file(&opt, the_path), AMP_ERROR_NOT_PREPARED);
+    amp_optimizer_free(&opt);
+    print_same(&two, &p);
+
+    rig_grads(&two, 3);
+    amp_optimizer_begin_step(&two.opt);
+    s.calls = 0;
+    CHECK_EQ_INT(amp_optimizer_save(&two.opt, stream_write, &s), AMP_ERROR_STEP_OPEN);
+    CHECK_EQ_INT(amp_optimizer_load(&two.opt, stream_read, &s), AMP_ERROR_STEP_OPEN);
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_ERROR_STEP_OPEN);
+    CHECK_EQ_INT(amp_optimizer_load_file(&two.opt, the_path), AMP_ERROR_STEP_OPEN);
+    CHECK_EQ_INT(s.calls, 0); /* no stream was touched */
+    CHECK_EQ_INT(amp_optimizer_end_step(&two.opt), AMP_OK);
+    file_holds(the_path, &old);
+    CHECK(!exists(new_path));
+    remove(the_path);
+    stream_free(&old);
+    refusing_end(&s, &p);
+}
+
+TEST(results_differ, "law 12: distinct errors have distinct sentences") {
+    static const amp_result all[] = {AMP_ERROR_WRITE, AMP_ERROR_READ, AMP_ERROR_FOREIGN,
+                                     AMP_ERROR_NEWER, AMP_ERROR_CORRUPT, AMP_ERROR_MISMATCH,
+                                     AMP_OK, AMP_ERROR_OUT_OF_MEMORY};
+    size_t                  i, j;
+    for (i = 0; i < 8; i++)
+        for (j = 0; j < i; j++)
+            CHECK(strcmp(amp_result_string(all[i]), amp_result_string(all[j])) != 0);
+}
+
+/* ------------------------------------------------------------ floating-point environment */
+
+static stream fp_state;
+
+static void save_and_load(void) {
+    static stream now;
+    save(&two.opt, &now);
+    load(&two.opt, &fp_state);
+}
+
+TEST(any_mode, "law 7, law 13: rounding mode, flushed subnormals and unmasked traps change nothing "
+               "in a state or in what is loaded from it") {
+    static const uint32_t modes[] = {FP_IEEE | FP_FTZ | FP_DAZ, FP_IEEE | FP_ROUNDING,
+                                     FP_IEEE | 2 * FP_ROUNDING,
+                                     FP_IEEE | 3 * FP_ROUNDING | FP_FTZ | FP_DAZ};
+    static const uint32_t odd[]   = {0x007fffffu, 0x7f800001u, 0x49742400u, 0x3300d959u};
+    unsigned char         want[SNAP];
+    amp_optimizer_desc    desc = desc_of(AMP_KIND_ADAMW, AMP_PRESET_DEFAULT);
+    stream                again;
+    size_t                m;
+    uint32_t              k;
+    if (!FP_CONTROL) SKIP(FP_WHY);
+    memset(&again, 0, sizeof again);
+    rig_start(&one, &desc, 1, 0);
+    for (k = 0; k < 12; k++) rig_step(&one, k);
+    memcpy(&one.weights[1], odd, sizeof odd); /* subnormal, NaN, above and below fp16 */
+    CHECK_EQ_INT(save(&one.opt, &fp_state), AMP_OK);
+    rig_start_other(&two, &desc);
+    CHECK_EQ_INT(load(&two.opt, &fp_state), AMP_OK); /* model copies follow these masters */
+    snapshot(&two, want);
+    for (m = 0; m < sizeof modes / sizeof modes[0]; m++) {
+        const uint32_t saved = fp_get();
+        amp_result     loaded, stored;
+        amp_optimizer_free(&two.opt);
+        rig_start_other(&two, &desc);
+        fp_set(modes[m]);
+        loaded = load(&two.opt, &fp_state);
+        stored = save(&two.opt, &again);
+        fp_set(saved);
+        CHECK_EQ_INT(loaded, AMP_OK);
+        CHECK_EQ_INT(stored, AMP_OK);
+        same_as(&two, want);
+        stream_equal(&again, &fp_state);
+    }
+    CHECK(fp_runs_without_trap(save_and_load));
+    same_as(&two, want);
+    amp_optimizer_free(&one.opt);
+    rig_end(&two);
+    stream_free(&again);
+    stream_free(&fp_state);
+}
+
+/* ================================================================================ environment */
+
+static const char *const variables[] = {"AMP_ENABLE", "AMP_DTYPE", "AMP_LOSS_SCALE"};
+
+static void env_set(const char *enable, const char *dtype, const char *scale) {
+    const char *values[3];
+    int         i;
+    values[0] = enable;
+    values[1] = dtype;
+    values[2] = scale;
+    for (i = 0; i < 3; i++) {
+        if (values[i]) setenv(variables[i], values[i], 1);
+        else unsetenv(variables[i]);
+    }
+}
+
+/* A zeroed desc, bf16 with a static scale, fp16 with Megatron's, plain fp32. */
+static amp_optimizer_desc base_desc(int which) {
+    amp_optimizer_desc d;
+    memset(&d, 0, sizeof d);
+    d.scaler.disabled = which == 3;
+    if (which == 0 || which == 3) return d;
+    d.dtype                = which == 1 ? AMP_BF16 : AMP_F16;
+    d.kind                 = AMP_KIND_ADAMW;
+    d.beta1                = 0.5;
+    d.max_norm             = 2.0f;
+    d.scaler.preset        = which == 1 ? AMP_PRESET_STATIC : AMP_PRESET_MEGATRON;
+    d.scaler.init_scale    = which == 1 ? 1.0f : 256.0f;
+    d.scaler.hysteresis    = 3;
+    d.scaler.growth_factor = 4.0;
+    return d;
+}
+
+TEST(env_all, "manual: AMP_ENABLE, AMP_DTYPE and AMP_LOSS_SCALE, each unset or with any value that "
+              "can be read; desc keeps what is not set") {
+    static const char *const enables[] = {NULL, "0", "1"};
+    static const char *const dtypes[]  = {NULL, "fp32", "fp16", "bf16"};
+    static const char *const scales[]  = {NULL, "dynamic", "1024", "1", "0.5", "1e3", "65536.0"};
+    static const float       numbers[] = {0.0f, 0.0f, 1024.0f, 1.0f, 0.5f, 1000.0f, 65536.0f};
+    static const amp_dtype   types[]   = {AMP_F32, AMP_F32, AMP_F16, AMP_BF16};
+    int                      c;
+    for (c = 0; c < 4 * 3 * 4 * 7; c++) {
+        const int          base = c % 4, e = c / 4 % 3, t = c / 12 % 4, s = c / 48;
+        amp_optimizer_desc want = base_desc(base), desc = want;
+        amp_optimizer      opt;
+        const char        *variable = "untouched", *value = "untouched";
+        if (e == 1 && t > 1) continue; /* env_off, below */
+        env_set(enables[e], dtypes[t], scales[s]);
+        CHECK_EQ_INT(amp_desc_from_env(&desc, &variable, &value), AMP_OK);
+        if (t > 0) want.dtype = types[t];
+        if (e == 2 && t == 0 && want.dtype == AMP_F32) want.dtype = AMP_F16;
+        if (e == 1) want.dtype = AMP_F32;
+        if (e > 0) want.scaler.disabled = e == 1;
+        if (s == 1 && base == 1) want.scaler.preset = AMP_PRESET_DEFAULT;
+        if (s == 1 && base == 1) want.scaler.init_scale = 0.0f;
+        if (s > 1) want.scaler.preset = AMP_PRESET_STATIC;
+        if (s > 1) want.scaler.init_scale = numbers[s];
+        CHECK_MEM(&desc, &want, sizeof desc);
+        CHECK(strcmp(variable, "untouched") == 0 && strcmp(value, "untouched") == 0);
+        CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+        if (want.scaler.disabled) CHECK_EQ_F32(amp_optimizer_loss_scale(&opt), 1.0f);
+        else if (s > 1) CHECK_EQ_F32(amp_optimizer_loss_scale(&opt), numbers[s]);
+        amp_optimizer_free(&opt);
+    }
+    env_set(NULL, NULL, NULL);
+}
+
+TEST(env_off, "manual: AMP_ENABLE=0 is fp32, scaler disabled, also beside AMP_DTYPE=fp16: nobody "
+              "asked for half types without a loss scale") {
+    static const char *const dtypes[] = {"fp16", "bf16"};
+    int                      base, t;
+    for (base = 0; base < 4; base++)
+        for (t = 0; t < 2; t++) {
+            amp_optimizer_desc desc = base_desc(base);
+            env_set("0", dtypes[t], NULL);
+            CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+            CHECK_EQ_INT(desc.dtype, AMP_F32);
+            CHECK(desc.scaler.disabled);
+        }
+    env_set(NULL, NULL, NULL);
+}
+
+TEST(env_dynamic, "manual: dynamic replaces a static scale that DEFAULT could not start at") {
+    amp_optimizer_desc desc = base_desc(1);
+    amp_optimizer      opt;
+    desc.scaler.init_scale = 1.0e30f;
+    env_set(NULL, NULL, "dynamic");
+    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+    amp_optimizer_free(&opt);
+    env_set(NULL, NULL, NULL);
+}
+
+TEST(env_static_limits, "manual: AMP_LOSS_SCALE as a number is static: the limits that desc had "
+                        "set for a dynamic scale do not hold for it") {
+    amp_optimizer_desc desc = base_desc(2);
+    desc.scaler.min_scale   = 2.0f;
+    desc.scaler.max_scale   = 512.0f;
+    env_set(NULL, NULL, "4096");
+    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+    CHECK_EQ_F32(desc.scaler.init_scale, 4096.0f);
+    CHECK_EQ_INT(desc.scaler.preset, AMP_PRESET_STATIC);
+    env_set(NULL, NULL, NULL);
+}
+
+static void unreadable(int which, const char *text) {
+    const amp_optimizer_desc before = base_desc(2);
+    amp_optimizer_desc       desc   = before;
+    const char              *variable = NULL, *value = NULL;
+    env_set(which == 0 ? text : "1", which == 1 ? text : "bf16", which == 2 ? text : "1024");
+    CHECK_EQ_INT(amp_desc_from_env(&desc, &variable, &value), AMP_ERROR_INVALID_CONFIG);
+    CHECK_MEM(&desc, &before, sizeof desc);
+    CHECK(variable && strcmp(variable, variables[which]) == 0);
+    CHECK(value && strcmp(value, text) == 0);
+    env_set(which == 0 ? text : NULL, which == 1 ? text : NULL, which == 2 ? text : NULL);
+    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_ERROR_INVALID_CONFIG);
+    CHECK_EQ_INT(amp_desc_from_env(&desc, &variable, NULL), AMP_ERROR_INVALID_CONFIG);
+    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, &value), AMP_ERROR_INVALID_CONFIG);
+    CHECK_MEM(&desc, &before, sizeof desc);
+}
+
+TEST(env_unreadable, "manual: a value that cannot be read is AMP_ERROR_INVALID_CONFIG, desc stays "
+                     "as it was, and variable and value name it") {
+    static const char *const words[]   = {"maybe", "", " ", "2", "-1", "fp8", "FP16", "fp16 ",
+                                          "yes", "true", "01", "nan", "float16", "bfloat16",
+                                          "half"};
+    static const char *const numbers[] = {"maybe", "fp16", "-1", "0", "0.0", "nan", "-nan", "inf",
+                                          "-inf", "infinity", "1e99", "-1e99", "1e9999", "12abc",
+                                          "", " ", "1024 ", "1,5", "1024,", "Dynamic", "dynamic ",
+                                          "static", "1e-50", "1e-39", "1e38", "0x", "e5", "+",
+                                          "-", "."};
+    size_t i;
+    for (i = 0; i < sizeof words / sizeof words[0]; i++) {
+        unreadable(0, words[i]);
+        unreadable(1, words[i]);
+    }
+    unreadable(1, "1");
+    unreadable(1, "0");
+    for (i = 0; i < sizeof numbers / sizeof numbers[0]; i++) unreadable(2, numbers[i]);
+    CHECK_EQ_INT(amp_desc_from_env(NULL, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    env_set(NULL, NULL, NULL);
+}
+
+TEST(env_minus_zero, "manual: a scale that is 0 cannot be read, with a minus sign neither") {
+    unreadable(2, "-0");
+    unreadable(2, "-0.0");
+    unreadable(2, "-1e-60");
+    env_set(NULL, NULL, NULL);
+}
+
+static int env_modes_kept;
+
+static void env_run(void) {
+    static const char *const texts[] = {"0.1", "1024", "nan", "inf", "1e99", "1e-50", "-1"};
+    amp_optimizer_desc       desc;
+    size_t                   i;
+    for (i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        const uint32_t before = fp_get();
+        setenv("AMP_LOSS_SCALE", texts[i], 1);
+        memset(&desc, 0, sizeof desc);
+        amp_desc_from_env(&desc, NULL, NULL);
+        env_modes_kept += fp_get() >> 6 == before >> 6; /* below are flags */
+    }
+}
+
+TEST(env_traps, "law 13: hosts that unmask floating-point traps keep running, whatever the "
+                "environment says, and find them unmasked afterwards") {
+    if (!FP_TRAPPING) SKIP(FP_WHY);
+    env_modes_kept = 0;
+    CHECK(fp_runs_without_trap(env_run));
+    CHECK_EQ_INT(env_modes_kept, 7);
+    env_set(NULL, NULL, NULL);
+}
+
+/* A test that stopped early leaves memory behind; the next one does not count it. */
+#define RUN_FRESH(name) (memset(&the_heap, 0, sizeof the_heap), RUN(name))
+
+int main(int argc, char **argv) {
+    test_begin(argc, argv);
+    env_set(NULL, NULL, NULL);
+    RUN_FRESH(resume_adamw);
+    RUN_FRESH(resume_sgd);
+    RUN_FRESH(resume_own);
+    RUN_FRESH(resume_presets);
+    RUN_FRESH(resume_extreme_scales);
+    RUN_FRESH(resume_shared);
+    RUN_FRESH(other_dtype);
+    RUN_FRESH(caller_keeps_memory);
+    RUN_FRESH(truncated);
+    RUN_FRESH(flipped);
+    RUN_FRESH(replaced);
+    RUN_FRESH(torn);
+    RUN_FRESH(newer);
+    RUN_FRESH(foreign);
+    RUN_FRESH(insane_scaler);
+    RUN_FRESH(insane_scale);
+    RUN_FRESH(insane_config);
+    RUN_FRESH(mismatch);
+    RUN_FRESH(moments_elsewhere);
+    RUN_FRESH(no_tensors);
+    RUN_FRESH(golden_written);
+    RUN_FRESH(golden_read);
+    RUN_FRESH(layout);
+    RUN_FRESH(blocks);
+    RUN_FRESH(any_bits);
+    RUN_FRESH(write_fails);
+    RUN_FRESH(read_fails);
+    RUN_FRESH(out_of_memory);
+    RUN_FRESH(files);
+    RUN_FRESH(old_or_new);
+    RUN_FRESH(unwritable);
+    RUN_FRESH(not_ours);
+    RUN_FRESH(killed);
+    RUN_FRESH(misuse);
+    RUN_FRESH(results_differ);
+    RUN_FRESH(any_mode);
+    RUN_FRESH(env_all);
+    RUN_FRESH(env_off);
+    RUN_FRESH(env_dynamic);
+    RUN_FRESH(env_static_limits);
+    RUN_FRESH(env_unreadable);
+    RUN_FRESH(env_minus_zero);
+    RUN_FRESH(env_traps);
+    return test_end();
+}
