@@ -17,20 +17,20 @@ try() { # try COMPILER FLAGS...
     openmp=-fopenmp threads='1 2 3 4'
     if ! "$compiler" "$@" $openmp -I. tests/test_bits.c -o "$program" -lm > /dev/null 2>&1; then
         openmp='' threads=1
-        "$compiler" "$@" -I. tests/test_bits.c -o "$program" -lm > "$dir/bits.log" 2>&1
+        "$compiler" "$@" -I. tests/test_bits.c -o "$program" -lm > "$dir/bits.out" 2>&1
     fi
     result=$?
     for t in $threads; do
         [ $result = 0 ] || break
-        OMP_NUM_THREADS=$t "$program" --quick > "$dir/bits.log" 2>&1 || result=1
+        OMP_NUM_THREADS=$t "$program" --quick > "$dir/bits.out" 2>&1 || result=1
     done
-    tiers=$(sed -n 's/^#    //p' "$dir/bits.log" | tr '\n' ' ')
+    tiers=$(sed -n 's/^#    //p' "$dir/bits.out" | tr '\n' ' ')
     if [ $result = 0 ]; then
         echo "ok   bits/$compiler $*: $tiers threads ${threads##* }"
         passed=$((passed + 1)) builds=$((builds + 1))
     else
         echo "FAIL bits/$compiler $*"
-        cat "$dir/bits.log"
+        cat "$dir/bits.out"
         failed=$((failed + 1))
     fi
 }
