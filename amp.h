@@ -1228,6 +1228,14 @@ static void *ampi_to(void *base, amp_dtype type, size_t i) {
     return base ? (char *)base + i * (type == AMP_F32 ? 4u : 2u) : NULL;
 }
 
+/* Elements in front of the first aligned one; 0 if none is. Vectors that straddle cache lines are
+   slow, and writes around the cache must be aligned. */
+static size_t ampi_head(const void *p, size_t size, size_t alignment, size_t n) {
+    const size_t head = (size_t)((alignment - (uintptr_t)p % alignment) % alignment);
+    if (head % size != 0) return 0;
+    return head / size < n ? head / size : n;
+}
+
 /* The loops of a tier over vectors V of W floats; what is left over goes to the plain C tier. */
 #define AMPI_LOOPS(FN, V, W, S)                                                                \
     FN void ampi_unscale_loop##S(void *dst, const void *grads, amp_dtype type, size_t n,       \
@@ -1442,8 +1450,9 @@ AMPI_LOOPS(AMPI_AVX2, __m256, 8, _avx2)
 
 AMPI_AVX2 void ampi_from_f32_avx2(void *dst, amp_dtype type, const void *src, size_t n,
                                   int stream) {
-    size_t i = 0;
-    stream   = stream && (uintptr_t)dst % 16 == 0;
+    size_t i = stream ? ampi_head(dst, 2, 16, n) : ampi_head(src, 4, 32, n);
+    stream   = stream && (uintptr_t)ampi_to(dst, type, i) % 16 == 0;
+    ampi_from_f32(dst, type, src, i, 0);
     for (; i + 8 <= n; i += 8) {
         const __m128i h = ampi_narrow_avx2(ampi_get_avx2(src, i), type);
         if (stream) _mm_stream_si128((__m128i *)ampi_to(dst, type, i), h);
@@ -1456,8 +1465,9 @@ AMPI_AVX2 void ampi_from_f32_avx2(void *dst, amp_dtype type, const void *src, si
 
 AMPI_AVX2 void ampi_to_f32_avx2(void *dst, const void *src, amp_dtype type, size_t n,
                                 int stream) {
-    size_t i = 0;
-    stream   = stream && (uintptr_t)dst % 32 == 0;
+    size_t i = ampi_head(dst, 4, 32, n);
+    stream   = stream && (uintptr_t)ampi_to(dst, AMP_F32, i) % 32 == 0;
+    ampi_to_f32(dst, src, type, i, 0);
     for (; i + 8 <= n; i += 8) {
         const __m256 x = ampi_get_as_avx2(src, type, i);
         if (stream) _mm256_stream_ps((float *)ampi_to(dst, AMP_F32, i), x);
@@ -1550,19 +1560,32 @@ AMPI_AVX512 __m512 ampi_widen_avx512(__m256i h, amp_dtype type) {
     if (type == AMP_F16) return _mm512_cvtph_ps(h);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
-AMPI_AVX512 __m256i ampi_bf16_avx512(__m512i u) {
-    const __m512i   top  = _mm512_srli_epi32(u, 16);
-    const __m512i   even = _mm512_and_si512(top, _mm512_set1_epi32(1));
-    const __m512i   half = _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff));
+/* bf16 in the upper half of each lane; the lower half is rest. */
+AMPI_AVX512 __m512i ampi_bf16_avx512(__m512i u) {
+    const __m512i   one  = _mm512_set1_epi32(1);
+    const __m512i   half = _mm512_set1_epi32(0x7fff);
+    const __m512i   even = _mm512_and_si512(_mm512_srli_epi32(u, 16), one);
     const __m512i   size = _mm512_and_si512(u, _mm512_set1_epi32(0x7fffffff));
     const __mmask16 nan  = _mm512_cmpgt_epi32_mask(size, _mm512_set1_epi32((int)AMPI_F32_INF));
-    const __m512i   h    = _mm512_srli_epi32(_mm512_add_epi32(u, half), 16);
-    return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(h, nan, top, _mm512_set1_epi32(0x40)));
+    const __m512i   h    = _mm512_add_epi32(u, _mm512_add_epi32(even, half));
+    return _mm512_mask_or_epi32(h, nan, u, _mm512_set1_epi32(0x400000));
 }
 AMPI_AVX512 __m256i ampi_narrow_avx512(__m512 x, amp_dtype type) {
     const __mmask16 all = (__mmask16)0xffff; /* gcc's unmasked macro warns of its own mask */
     if (type == AMP_F16) return _mm512_maskz_cvtps_ph(all, x, _MM_FROUND_TO_NEAREST_INT);
-    return ampi_bf16_avx512(_mm512_castps_si512(x));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(ampi_bf16_avx512(_mm512_castps_si512(x)), 16));
+}
+/* Thirty-two at a time: one full store. */
+AMPI_AVX512 __m512i ampi_narrow_two_avx512(__m512 x, __m512 y, amp_dtype type) {
+    static const uint16_t upper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
+                                       23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
+                                       45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+    if (type == AMP_F16)
+        return _mm512_inserti64x4(_mm512_castsi256_si512(ampi_narrow_avx512(x, type)),
+                                  ampi_narrow_avx512(y, type), 1);
+    return _mm512_permutex2var_epi16(ampi_bf16_avx512(_mm512_castps_si512(x)),
+                                     _mm512_loadu_si512(upper),
+                                     ampi_bf16_avx512(_mm512_castps_si512(y)));
 }
 
 AMPI_AVX512 void   ampi_done_avx512(void) { _mm256_zeroupper(); }
@@ -1594,32 +1617,65 @@ AMPI_AVX512 __m512 ampi_unscaled_avx512(const void *grads, amp_dtype type, size_
 
 AMPI_LOOPS(AMPI_AVX512, __m512, 16, _avx512)
 
-AMPI_AVX512 void ampi_from_f32_avx512(void *dst, amp_dtype type, const void *src, size_t n,
-                                      int stream) {
-    size_t i = 0;
-    stream   = stream && (uintptr_t)dst % 32 == 0;
-    for (; i + 16 <= n; i += 16) {
-        const __m256i h = ampi_narrow_avx512(ampi_get_avx512(src, i), type);
-        if (stream) _mm256_stream_si256((__m256i *)ampi_to(dst, type, i), h);
-        else _mm256_storeu_si256((__m256i *)ampi_to(dst, type, i), h);
+/* What stands before and behind the full vectors. */
+AMPI_AVX512 __mmask16 ampi_mask_avx512(size_t rest) {
+    return (__mmask16)(rest >= 16 ? 0xffffu : (1u << rest) - 1u);
+}
+AMPI_AVX512 void ampi_narrow_rest_avx512(void *dst, amp_dtype type, const void *src, size_t n) {
+    size_t i;
+    for (i = 0; i < n; i += 16) {
+        const __mmask16 mask = ampi_mask_avx512(n - i);
+        const __m512    x    = _mm512_maskz_loadu_ps(mask, ampi_at(src, AMP_F32, i));
+        _mm256_mask_storeu_epi16(ampi_to(dst, type, i), mask, ampi_narrow_avx512(x, type));
+    }
+}
+AMPI_AVX512 void ampi_widen_rest_avx512(void *dst, const void *src, amp_dtype type, size_t n) {
+    size_t i;
+    for (i = 0; i < n; i += 16) {
+        const __mmask16 mask = ampi_mask_avx512(n - i);
+        const __m256i   h    = _mm256_maskz_loadu_epi16(mask, ampi_at(src, type, i));
+        _mm512_mask_storeu_ps(ampi_to(dst, AMP_F32, i), mask, ampi_widen_avx512(h, type));
+    }
+}
+
+/* Inlined with constant type and stream, so that the loop has no branches. */
+AMPI_AVX512 __attribute__((always_inline)) void
+ampi_narrow_all_avx512(void *dst, amp_dtype type, const void *src, size_t n, int stream) {
+    size_t i = stream ? ampi_head(dst, 2, 64, n) : ampi_head(src, 4, 64, n);
+    ampi_narrow_rest_avx512(dst, type, src, i);
+    for (; i + 32 <= n; i += 32) {
+        const __m512i h =
+            ampi_narrow_two_avx512(ampi_get_avx512(src, i), ampi_get_avx512(src, i + 16), type);
+        if (stream) _mm512_stream_si512((__m512i *)ampi_to(dst, type, i), h);
+        else _mm512_storeu_si512(ampi_to(dst, type, i), h);
     }
     if (stream) _mm_sfence();
+    ampi_narrow_rest_avx512(ampi_to(dst, type, i), type, ampi_at(src, AMP_F32, i), n - i);
     ampi_done_avx512();
-    ampi_from_f32(ampi_to(dst, type, i), type, ampi_at(src, AMP_F32, i), n - i, 0);
+}
+
+AMPI_AVX512 void ampi_from_f32_avx512(void *dst, amp_dtype type, const void *src, size_t n,
+                                      int stream) {
+    stream = stream && (uintptr_t)dst % 2 == 0;
+    if (type == AMP_F16 && stream) ampi_narrow_all_avx512(dst, AMP_F16, src, n, 1);
+    else if (type == AMP_F16) ampi_narrow_all_avx512(dst, AMP_F16, src, n, 0);
+    else if (stream) ampi_narrow_all_avx512(dst, AMP_BF16, src, n, 1);
+    else ampi_narrow_all_avx512(dst, AMP_BF16, src, n, 0);
 }
 
 AMPI_AVX512 void ampi_to_f32_avx512(void *dst, const void *src, amp_dtype type, size_t n,
                                     int stream) {
-    size_t i = 0;
-    stream   = stream && (uintptr_t)dst % 64 == 0;
+    size_t i = ampi_head(dst, 4, 64, n);
+    stream   = stream && (uintptr_t)ampi_to(dst, AMP_F32, i) % 64 == 0;
+    ampi_widen_rest_avx512(dst, src, type, i);
     for (; i + 16 <= n; i += 16) {
         const __m512 x = ampi_get_as_avx512(src, type, i);
         if (stream) _mm512_stream_ps((float *)ampi_to(dst, AMP_F32, i), x);
         else ampi_put_avx512(dst, i, x);
     }
     if (stream) _mm_sfence();
+    ampi_widen_rest_avx512(ampi_to(dst, AMP_F32, i), ampi_at(src, type, i), type, n - i);
     ampi_done_avx512();
-    ampi_to_f32(ampi_to(dst, AMP_F32, i), ampi_at(src, type, i), type, n - i, 0);
 }
 
 AMPI_AVX512 void ampi_add_squares_avx512(float *lane, __m512 x) {

@@ -18,6 +18,7 @@
 enum { MAX_ROUNDS = 101 };
 
 static size_t    n, n_small = 100000;
+static size_t    at; /* where small arrays begin: another place in each round, for pages differ */
 static int       rounds = 9;
 static float    *p, *m, *v; /* fp32 streams                       */
 static uint16_t *g, *w;     /* half streams: gradients, weights   */
@@ -51,9 +52,10 @@ static void row(const char *name, size_t count, double bytes, void (*run)(void),
     double    a[MAX_ROUNDS], b[MAX_ROUNDS], ratio[MAX_ROUNDS], low, high, middle;
     const int repeat = count < 1000000 ? 300 : 1;
     int       r;
-    seconds(run, 1);
-    seconds(ceiling, 1);
     for (r = 0; r < rounds; r++) {
+        at = n < 4 * n_small ? 0 : (size_t)(r + 1) * 12345677 % (n - 2 * n_small);
+        seconds(run, 1);
+        seconds(ceiling, 1);
         a[r]     = seconds(run, repeat);
         b[r]     = seconds(ceiling, repeat);
         ratio[r] = b[r] / a[r];
@@ -105,7 +107,7 @@ static void widen(const uint16_t *from, uint32_t *to, size_t count) {
 
 static void move_narrow(void) { narrow((const uint32_t *)(const void *)p, w, n); }
 static void move_widen(void) { widen(g, (uint32_t *)(void *)m, n); }
-static void memcpy_small(void) { memcpy(m, p, 3 * n_small); /* reads 3n and writes 3n: 6n bytes */ }
+static void memcpy_small(void) { memcpy(m + at, p + at, 3 * n_small); /* 3n read, 3n written */ }
 
 /* The five streams of an AdamW step: gradients read; p, m, v read and written; weights written. */
 static void five_streams(void) {
@@ -133,10 +135,10 @@ static void cast_f32_f16(void) { amp_cast(w, AMP_F16, p, AMP_F32, n); }
 static void cast_f16_f32(void) { amp_cast(m, AMP_F32, g, AMP_F16, n); }
 static void cast_f32_bf16(void) { amp_cast(w, AMP_BF16, p, AMP_F32, n); }
 static void cast_bf16_f32(void) { amp_cast(m, AMP_F32, g, AMP_BF16, n); }
-static void small_f32_f16(void) { amp_cast(w, AMP_F16, p, AMP_F32, n_small); }
-static void small_f16_f32(void) { amp_cast(m, AMP_F32, g, AMP_F16, n_small); }
-static void small_f32_bf16(void) { amp_cast(w, AMP_BF16, p, AMP_F32, n_small); }
-static void small_bf16_f32(void) { amp_cast(m, AMP_F32, g, AMP_BF16, n_small); }
+static void small_f32_f16(void) { amp_cast(w + at, AMP_F16, p + at, AMP_F32, n_small); }
+static void small_f16_f32(void) { amp_cast(m + at, AMP_F32, g + at, AMP_F16, n_small); }
+static void small_f32_bf16(void) { amp_cast(w + at, AMP_BF16, p + at, AMP_F32, n_small); }
+static void small_bf16_f32(void) { amp_cast(m + at, AMP_F32, g + at, AMP_BF16, n_small); }
 static void check(void) { sink = amp_all_finite(g, AMP_F16, n); }
 static void normcheck(void) { opt.backend.check_fn(NULL, opt.plan, 0); }
 static void update(void) { opt.backend.update_fn(NULL, opt.plan, AMP_JOB_FUSED); }
@@ -187,6 +189,7 @@ static void prepare(void) {
 int main(int argc, char **argv) {
     n = argc > 1 ? (size_t)strtoul(argv[1], NULL, 10) : 100000000;
     if (argc > 2) rounds = (int)strtol(argv[2], NULL, 10);
+    if (n_small > n) n_small = n;
     if (n < 1000 || rounds < 1 || rounds > MAX_ROUNDS) {
         fprintf(stderr, "usage: bench [n >= 1000] [rounds 1..%d]\n", MAX_ROUNDS);
         return 2;
