@@ -1,4 +1,4 @@
-/* amp.h - v0.1.0 - automatic mixed precision for training loops in C and CUDA
+/* amp.h - v0.2.0 - automatic mixed precision for training loops in C and CUDA
    SPDX-License-Identifier: MIT OR Unlicense (your choice, see the end of the file)
 
    USE IT
@@ -134,6 +134,8 @@
             share a scaler.
 
    >>history
+       0.2.0  SIMD tiers and threads with the bits of plain C; bitwise save and load;
+              settings from the environment
        0.1.0  conversions, scaler with fourteen presets, optimizer wrap, fused
               AdamW and SGD, clipping, gemm, CPU backend                       */
 
@@ -147,7 +149,7 @@
 #endif
 
 #define AMP_VERSION_MAJOR 0
-#define AMP_VERSION_MINOR 1
+#define AMP_VERSION_MINOR 2
 #define AMP_VERSION_PATCH 0
 
 #if !defined(AMP_DEF) && !defined(AMP_STATIC)

@@ -28,6 +28,34 @@ lines=$(grep -c 'AMP [0-9]' examples/wrap_step.c)
 check "wrap_step: at most 12 lines make it mixed precision ($lines)" $?
 "$build/pitfalls" > "$out/log" 2>&1
 check 'pitfalls: fp16 fails without loss scaling and equals fp32 with it' $?
+"$build/recipes" > "$out/log" 2>&1
+check 'recipes: all six do what they say' $?
+for program in wrap_step pitfalls recipes; do
+    "$build/$program" --help > "$out/log" 2>&1 && [ -s "$out/log" ]
+    check "$program: --help" $?
+    refuses "$program: an unknown option is named" --bogus "$build/$program" --bogus
+done
+
+# The first block of README, with the trainer it talks about around it.
+awk '/^```c/ {block++; next} /^```/ {if (block == 1) exit} block == 1' README.md > "$out/block"
+{
+    sed -n 1,2p "$out/block"
+    cat << 'END'
+static float w[8] = {1}, dloss;
+static amp_f16 grad[8];
+static void forward(const void *model) { dloss = model != 0; }
+static void backward(float d) { for (int i = 0; i < 8; i++) grad[i] = amp_f32_to_f16(d * w[i]); }
+static void sgd_step(float *x, const float *g, int n, float lr) { while (n--) x[n] -= lr * g[n]; }
+int main(void) {
+    int step, steps = 9, n = 8;
+    float lr = 0.5f;
+END
+    sed 1,2d "$out/block"
+    echo '    return !(w[0] == 0.00390625f); }'
+} > "$out/readme.c"
+${CC:-cc} -std=c99 -Wall -Wextra -Werror -I. "$out/readme.c" -o "$out/readme" -lm > "$out/log" 2>&1 &&
+    "$out/readme"
+check 'README: the loop compiles without a warning and halves its weight, but for the first step, which overflows' $?
 
 train --data digits --seeds 2 --epochs 2 > "$out/log" 2>&1 &&
     tail -n 2 "$out/log" | head -n 1 | grep -Eq '^parity classify: fp32 [0-9.]+ % fp16 [0-9.]+ % d [-+][0-9.]+ se [0-9.]+ bf16 [0-9.]+ % d [-+][0-9.]+ se [0-9.]+ seeds 2$' &&
@@ -39,6 +67,18 @@ tail -n 2 "$out/first" | cmp -s - "$out/second"
 check 'train: the same seeds give the same numbers' $?
 ls "$out"/*.svg > /dev/null 2>&1 && grep -L '</svg>' "$out"/*.svg | grep -q . && false || ls "$out"/*.svg > "$out/log" 2>&1
 check 'train: it writes its pictures' $?
+
+one='--data digits --task reconstruct --dtype fp16 --seeds 1 --epochs 3'
+train $one --save "$out/whole" > "$out/first" 2> /dev/null &&
+    train $one --save "$out/part" --stop-after 1 > "$out/log" 2>&1 &&
+    train $one --resume "$out/part" --save "$out/part" > "$out/second" 2> /dev/null &&
+    cmp "$out/whole" "$out/part" > "$out/log" 2>&1 &&
+    [ "$(grep '^final' "$out/first")" = "$(grep '^final' "$out/second")" ]
+check 'train: a run that was stopped and resumed ends with the same bytes' $?
+refuses 'train: a state of another network is refused' part \
+    "$build/train" --data digits --task classify --dtype fp16 --seeds 1 --resume "$out/part"
+head -c 999 "$out/part" > "$out/torn"
+refuses 'train: a torn state is named' torn "$build/train" $one --resume "$out/torn"
 
 head -c 20000 examples/digits.csv.gz > "$out/torn.csv.gz"
 gzip -dc examples/digits.csv.gz | head -n 100 | cut -c1-40 > "$out/torn.csv"
