@@ -19,18 +19,24 @@ EXAMPLES := wrap_step pitfalls recipes train
 TESTS    := numbers scaler optimizer alloc gemm state recipes bits
 
 # How each test is built. The numbers test goes through all 2^32 floats in the first two, through a
-# sample in the others.
-CONFIGS    := o2 ofast clang clang-ofast sanitize
+# sample in the others. aarch64 has NEON, s390x the other byte order; both run under qemu.
+CONFIGS    := o2 ofast clang clang-ofast sanitize aarch64 s390x
 CC_o2          = $(CC)
 CC_ofast       = $(CC)
 CC_clang       = $(CLANG)
 CC_clang-ofast = $(CLANG)
 CC_sanitize    = $(CC)
+CC_aarch64    := aarch64-linux-gnu-gcc
+CC_s390x      := s390x-linux-gnu-gcc
 FLAGS_o2          := -O2
 FLAGS_ofast       := -Ofast
 FLAGS_clang       := -O2
 FLAGS_clang-ofast := -Ofast -march=native
 FLAGS_sanitize    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all
+FLAGS_aarch64     := -O2 -static
+FLAGS_s390x       := -O2 -static
+RUN_aarch64       := AMP_QUICK=1 RUNNER=qemu-aarch64
+RUN_s390x         := AMP_QUICK=1 RUNNER=qemu-s390x
 RUN_clang         := AMP_QUICK=1
 RUN_clang-ofast   := AMP_QUICK=1
 RUN_sanitize      := AMP_QUICK=1
@@ -47,7 +53,7 @@ LOGS := $(BUILD)/tests/compile.log $(BUILD)/tests/bits.log $(BUILD)/tests/exampl
 help: ## show this help
 	@echo "amp.h $$(awk '/define AMP_VERSION_/ {printf "%s%s", dot, $$3; dot = "."}' amp.h)"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
-	@echo "  CC CXX CLANG CFLAGS BUILD JOBS V=1 may be set"
+	@echo "  CC CXX CLANG CFLAGS BUILD JOBS V=1 may be set (make clean after a change)"
 
 run: $(BUILD)/train ## train on real images in mixed precision: table, pictures, parity with fp32
 	$(Q)$(BUILD)/train --out $(BUILD) $(ARGS)
@@ -72,8 +78,9 @@ clean: ## remove everything that was built
 # train reads .gz files with zlib where the compiler finds it, and through gzip elsewhere.
 $(BUILD)/train: examples/train.c examples/train_data.h examples/train_plots.h amp.h | $(BUILD)
 	@echo "  CC  $@"
-	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARN) -DAMP_ZLIB -I. $< -o $@ -lm -lz 2>/dev/null || \
-	    $(CC) -std=c99 $(CFLAGS) $(WARN) -I. $< -o $@ -lm
+	$(Q)zlib=; if echo '#include <zlib.h>' | $(CC) -E -x c - > /dev/null 2>&1; then \
+	    zlib='-DAMP_ZLIB -lz'; fi; \
+	    $(CC) -std=c99 $(CFLAGS) $(WARN) -I. $< -o $@ -lm $$zlib
 
 $(BUILD)/bench: tests/bench/bench.c amp.h | $(BUILD)
 	@echo "  CC  $@"

@@ -120,9 +120,10 @@
    >>promises
 
    Errors   Functions that can fail return amp_result; AMP_OK is 0. A function
-            that returns an error has changed nothing, with one exception: when
+            that returns an error has changed nothing, with two exceptions: when
             a backend itself fails in a step or a load (the CPU never does),
-            load a saved state before going on. Every flag's zero is the default.
+            load a saved state before going on; and end_step reports a second
+            begin_step after ending the step. Every flag's zero is the default.
    Memory   amp_scaler_* and casts allocate nothing. An optimizer allocates in
             prepare, never in a step; add allocates only when it holds more than
             AMP_INLINE_TENSORS tensors; save and load allocate while they work.
@@ -361,7 +362,7 @@ typedef struct amp_tensor {
     size_t      n;          /* elements                                                        */
     float      *weight;     /* fp32 master, or NULL                                            */
     void       *grad;       /* scaled gradient; NULL: frozen, the fused steps leave it alone   */
-    amp_dtype   grad_type;
+    amp_dtype   grad_type;  /* set it for half gradients: zero is AMP_F32, which has 4 bytes   */
     void       *model;      /* model copy, or NULL                                             */
     amp_dtype   model_type; /* type of model; ignored if model is NULL                         */
     float       lr_scale;   /* factor on the learning rate; 0 means 1                          */
@@ -377,7 +378,7 @@ typedef enum amp_kind {
 } amp_kind;
 
 typedef struct amp_optimizer_desc {
-    amp_dtype          dtype;         /* of the model copies; AMP_F32: no copies, plain fp32     */
+    amp_dtype          dtype;         /* of the model copies; AMP_F32: no copies (still scaled)  */
     amp_kind           kind;
     const amp_backend *backend;       /* NULL: CPU                                               */
     amp_allocator      allocator;     /* zero: malloc and free                                   */
@@ -386,12 +387,12 @@ typedef struct amp_optimizer_desc {
                                          backend memory; you call amp_scaler_update once a step  */
     double beta1, beta2;              /* AdamW: 0.9, 0.999                                       */
     double eps;                       /* AdamW: 1e-8                                             */
-    double momentum;                  /* SGD: 0                                                  */
+    double momentum;                  /* SGD: 0 (numbers of another kind are ignored)            */
     int    nesterov;                  /* SGD: nonzero needs momentum > 0                         */
     float  weight_decay;              /* 0                                                       */
     float  max_norm;                  /* clip the global gradient norm to this; 0: do not clip   */
     int    zero_grad;                 /* nonzero: zero gradients after a step, a skipped one too */
-    int    unscale_in_place;          /* nonzero: fp32 gradients are their own unscaled buffer   */
+    int    unscale_in_place;          /* nonzero: fp32 gradients (no others) need no buffer      */
 } amp_optimizer_desc;
 
 /* What a user's own kernel needs, in backend memory: return at once if skip is set; multiply each
@@ -493,10 +494,10 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
 /* Save and load what decides how training goes on: masters, moments, step count, scaler, and the
    numbers of the desc (betas, eps, momentum, nesterov, max_norm, weight decays, lr_scale), which
    replace those of the optimizer that loads. A run that is saved, loaded and continued has the bits
-   of one that was not interrupted, also right after a skipped step. The format is the same on all
-   machines (little-endian, versioned, checksummed); older versions are read. Model copies are
-   written anew, so dtype may differ; gradients are not saved. A write_fn or read_fn moves exactly
-   num_bytes and returns true, or returns false. */
+   of one that never stopped, also right after a skipped step (what an AMP_KIND_OWN optimizer keeps,
+   such as momentum, you save beside). The format is the same on all machines (little-endian,
+   versioned, checksummed); older versions are read. Model copies are written anew, so dtype may
+   differ; gradients are not saved. A callback moves exactly num_bytes, or returns false. */
 typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
 typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
@@ -1126,15 +1127,18 @@ AMP_DEF const char *amp_result_string(amp_result result) {
     case AMP_ERROR_INVALID_ARGUMENT: return "a NULL pointer, or an index or length out of range";
     case AMP_ERROR_INVALID_ENUM: return "a dtype, preset or kind that amp.h does not know";
     case AMP_ERROR_INVALID_CONFIG:
-        return "a configured number is NaN, infinite, negative or contradicts another";
-    case AMP_ERROR_UNSUPPORTED: return "not supported for this type or kind of optimizer";
+        return "a number (of a desc, or lr) is NaN, infinite, negative or contradicts another";
+    case AMP_ERROR_UNSUPPORTED:
+        return "not for this type or desc.kind: set kind to the step you call; unscale fp16 with "
+               "amp_scaler_unscale_to";
     case AMP_ERROR_OUT_OF_MEMORY: return "the allocator returned NULL";
     case AMP_ERROR_TOO_LARGE: return "a size in bytes does not fit size_t";
     case AMP_ERROR_BAD_STATE:
-        return "not initialized, or no gradient was checked since the last update";
+        return "call init first, or check a gradient before this step or update";
     case AMP_ERROR_NOT_PREPARED: return "call amp_optimizer_prepare first";
     case AMP_ERROR_PREPARED: return "the optimizer is already prepared";
-    case AMP_ERROR_STEP_OPEN: return "a step is open: call amp_optimizer_end_step first";
+    case AMP_ERROR_STEP_OPEN:
+        return "between begin_step and end_step this call, or a second begin_step, has no place";
     case AMP_ERROR_STEP_NOT_OPEN: return "no step is open: call amp_optimizer_begin_step first";
     case AMP_ERROR_WRITE: return "the state could not be written";
     case AMP_ERROR_READ: return "the state could not be read, or ends too early";
@@ -1232,7 +1236,7 @@ static void *ampi_to(void *base, amp_dtype type, size_t i) {
 
 /* Elements in front of the first aligned one; 0 if none is. Vectors that straddle cache lines are
    slow, and writes around the cache must be aligned. */
-static size_t ampi_head(const void *p, size_t size, size_t alignment, size_t n) {
+AMPI_FN size_t ampi_head(const void *p, size_t size, size_t alignment, size_t n) {
     const size_t head = (size_t)((alignment - (uintptr_t)p % alignment) % alignment);
     if (head % size != 0) return 0;
     return head / size < n ? head / size : n;

@@ -1,6 +1,6 @@
 # Build one test in one configuration, run it, and leave its lines in a log that always closes with
 # "N passed, N failed[, N skipped]", also when it crashed or its compiler is missing.
-# usage: one.sh CONFIG TEST COMPILER FLAGS LOG
+# usage: [RUNNER=PROGRAM] one.sh CONFIG TEST COMPILER FLAGS LOG
 config=$1 test=$2 compiler=$3 flags=$4 log=$5
 program=${log%.log}
 mkdir -p "$(dirname "$log")"
@@ -17,6 +17,7 @@ skip() {
 }
 
 command -v "${compiler%% *}" > /dev/null 2>&1 || skip "$compiler not found"
+[ -z "${RUNNER-}" ] || command -v "$RUNNER" > /dev/null 2>&1 || skip "$RUNNER not found"
 case $config in sanitize)
     echo 'int main(void) { return 0; }' > "$program.c"
     $compiler -fsanitize=address,undefined "$program.c" -o "$program" 2> /dev/null ||
@@ -27,7 +28,7 @@ if ! $compiler -std=c99 $flags -I. "tests/test_$test.c" -o "$program" -lm > "$lo
     finish
     exit 0
 fi
-"$program" > "$log.part" 2>&1
+${RUNNER-} "$program" > "$log.part" 2>&1
 status=$?
 if ! tail -n 1 "$log.part" | grep -Eq '^[0-9]+ passed, [0-9]+ failed'; then
     printf 'FAIL %s: ended with status %d\n0 passed, 1 failed\n' "$test" "$status" >> "$log.part"

@@ -63,7 +63,7 @@ static void row(const char *name, size_t count, double bytes, void (*run)(void),
     low    = quantile(ratio, rounds, 0.25);
     high   = quantile(ratio, rounds, 0.75);
     middle = quantile(ratio, rounds, 0.5);
-    printf("%-22s n=%-10lu %6.1f GB/s  ceiling %6.1f  ratio=%.2f [%.2f %.2f]\n", name,
+    printf("%-22s n=%-10lu %6.1f GB/s  loop    %6.1f  ratio=%.2f [%.2f %.2f]\n", name,
            (unsigned long)count, 1e-9 * bytes * (double)count / quantile(a, rounds, 0.5),
            1e-9 * bytes * (double)count / quantile(b, rounds, 0.5), middle, low, high);
     fflush(stdout);
