@@ -117,6 +117,8 @@
        AMP_DEF              everywhere: the linkage of the functions, such as
                             __declspec(dllexport); default extern
 
+       Compilers other than gcc and clang may need -lm for a square root.
+
    >>promises
 
    Errors   Functions that can fail return amp_result; AMP_OK is 0. A function
@@ -172,7 +174,7 @@ typedef enum amp_result {
     AMP_ERROR_INVALID_ARGUMENT, /* a NULL pointer, or an index or a length out of range           */
     AMP_ERROR_INVALID_ENUM,     /* a dtype, preset or kind that amp.h does not know               */
     AMP_ERROR_INVALID_CONFIG,   /* a number in a desc is NaN, infinite, negative or contradictory */
-    AMP_ERROR_UNSUPPORTED,      /* understood, but not offered: fp16 in place, another kind   */
+    AMP_ERROR_UNSUPPORTED,      /* understood, but not offered: fp16 in place, another kind       */
     AMP_ERROR_OUT_OF_MEMORY,    /* the allocator returned NULL                                    */
     AMP_ERROR_TOO_LARGE,        /* a size in bytes does not fit size_t                            */
     AMP_ERROR_BAD_STATE,        /* scaler: nothing checked since the last update; or no init      */
@@ -226,7 +228,7 @@ typedef enum amp_preset {
     AMP_PRESET_TORCH,                 /* 2^16 2000 -     -    -  GradScaler; can sink to 0        */
     AMP_PRESET_APEX,                  /* 2^16 2000 -     2^24 -  apex.amp LossScaler              */
     AMP_PRESET_APEX_HYSTERESIS,       /* 2^16 2000 -     -    1  apex update_scale_hysteresis     */
-    AMP_PRESET_MEGATRON,              /* 2^32 1000 1     -    2  refilled by growth; can reach inf*/
+    AMP_PRESET_MEGATRON,              /* 2^32 1000 1     -    2  refilled by growth; to inf       */
     AMP_PRESET_DEEPSPEED,             /* 2^16 1000 1     -    2  refilled by growth               */
     AMP_PRESET_DEEPSPEED_CONSECUTIVE, /* 2^16 1000 1     -    2  refilled by any good step        */
     AMP_PRESET_DEEPSPEED_FUSED,       /* 2^32 1000 1     -    -  FP16_Optimizer: one step later   */
@@ -246,7 +248,7 @@ typedef struct amp_scaler_desc {
     double     backoff_factor;  /* in (0, 1], default 1/2; where the original has one factor
                                    (APEX, DEEPSPEED*, JMP, TF_KERAS, MXNET) it divides by that  */
     int        growth_interval; /* good steps before the scale grows                            */
-    int        hysteresis;      /* overflows before it backs off; ignored by presets marked -   */
+    int        hysteresis;      /* it backs off at the Nth overflow; not in presets marked -    */
     float      min_scale;       /* backing off stops here                                       */
     float      max_scale;       /* growth stops here; both also bound a default init_scale      */
     int        disabled;        /* nonzero: scale is 1, nothing is checked, no step is skipped  */
@@ -285,11 +287,11 @@ AMP_DEF float amp_scaler_scale_loss(const amp_scaler *s, float loss); /* loss * 
    until amp_scaler_update. n == 0 counts as checked. */
 AMP_DEF amp_result amp_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n);
 
-/* Check, and divide by the scale in place. fp16 is AMP_ERROR_UNSUPPORTED: it would lose what the
+/* Check, and multiply by 1 / scale in place. fp16 is AMP_ERROR_UNSUPPORTED: it would lose what the
    scaling saved. Elements that are inf or NaN stay as they are. */
 AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *grad, amp_dtype type, size_t n);
 
-/* Check src and write src / scale to dst in fp32. dst may be src if src is fp32. */
+/* Check src and write src * (1 / scale) to dst in fp32. dst may be src if src is fp32. */
 AMP_DEF amp_result amp_scaler_unscale_to(amp_scaler *s, float *dst,
                                          const void *src, amp_dtype src_type, size_t n);
 
@@ -318,10 +320,10 @@ typedef struct amp_allocator {
 } amp_allocator;
 
 typedef enum amp_copy { AMP_COPY_TO_BACKEND = 0, AMP_COPY_TO_HOST } amp_copy;
-typedef enum amp_job { /* what update_fn shall do; every job but the last does nothing on a skip */
-    AMP_JOB_FUSED = 0, /* unscale, clip, optimizer, model copies; then zero_grad                 */
+typedef enum amp_job { /* what update_fn shall do; in brackets, what it does on a skip too       */
+    AMP_JOB_FUSED = 0, /* unscale, clip, optimizer, model copies [zero_grad]                     */
     AMP_JOB_UNSCALE,   /* write unscaled, clipped fp32 gradients                                 */
-    AMP_JOB_END        /* model copies (not on a skip), zero_grad, and the scaler's update       */
+    AMP_JOB_END        /* model copies [zero_grad, the scaler's update unless it is shared]      */
 } amp_job;
 
 typedef struct amp_plan      amp_plan;      /* tables of one optimizer; defined in >>core        */
@@ -482,7 +484,7 @@ AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *st
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stats *stats);
 
 /* For kernels of your own, in backend memory: filled by every check, to be read. To skip a step for
-   a reason of your own, write found_inf of amp_optimizer_scaler before it. */
+   a reason of your own, write found_inf of amp_optimizer_scaler before it (not of a shared one). */
 AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt);
 AMP_DEF uint32_t       *amp_optimizer_found_inf_ptr(const amp_optimizer *opt);
 
@@ -527,9 +529,9 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
 
 /* C = alpha op(A) op(B) + beta C; row-major; C is m x n, op(A) is m x k, op(B) is k x n, op is the
    transpose where trans is nonzero. Each matrix has its own type; products are summed in fp32, in
-   the order of k. A leading dimension is the distance of rows in elements, 0 if they are packed.
-   C is not read if beta is 0; A and B are not read if alpha is 0. C must not overlap A or B.
-   backend NULL: CPU, which allocates nothing and uses about 100 KiB of stack. */
+   the order of k (-Ofast and AMP_CBLAS may take another). A leading dimension is the distance of
+   rows in elements, 0 if packed. C is not read if beta is 0, nor A and B if alpha is 0; C must not
+   overlap them. backend NULL: CPU, which allocates nothing and uses about 100 KiB of stack. */
 AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b,
                             size_t m, size_t n, size_t k, float alpha,
                             const void *a, amp_dtype a_type, size_t lda,
