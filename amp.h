@@ -187,7 +187,9 @@ typedef enum amp_result {
     AMP_ERROR_FOREIGN,          /* state: not one of amp.h                                        */
     AMP_ERROR_NEWER,            /* state: written by a newer amp.h                                */
     AMP_ERROR_CORRUPT,          /* state: bytes have changed since it was written                 */
-    AMP_ERROR_MISMATCH          /* state: of other tensors, or of another kind of optimizer       */
+    AMP_ERROR_MISMATCH,         /* state: of other tensors, or of another kind of optimizer       */
+    AMP_ERROR_CUDA,             /* a CUDA call failed: amp_cuda_code() is its cudaError_t         */
+    AMP_ERROR_CUBLAS            /* a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t    */
 } amp_result;
 
 /* A short English sentence for a result, never NULL; the version that is linked, "0.2.0". */
@@ -328,23 +330,33 @@ typedef enum amp_job { /* what update_fn shall do; in brackets, what it does on 
 
 typedef struct amp_plan      amp_plan;      /* tables of one optimizer; defined in >>core        */
 typedef struct amp_gemm_args amp_gemm_args; /* the arguments of amp_gemm; defined in >>core      */
+typedef struct CUstream_st  *amp_stream;    /* the same type as cudaStream_t; no CUDA header     */
 
-/* What differs between machines. amp_cpu_backend is one; write your own to add another. Functions
-   may run behind the caller's back (on a stream) and in order; wait_fn ends when all are done.
-   alloc_fn returns zeroed memory aligned to 64 bytes; it and free_fn may both be NULL: then
-   desc.allocator is used. */
-typedef struct amp_backend {
-    void *context; /* handed to every function */
-    amp_result (*alloc_fn)(void *context, size_t num_bytes, void **memory);
-    void       (*free_fn)(void *context, void *memory);
-    amp_result (*copy_fn)(void *context, void *dst, const void *src, size_t num_bytes, amp_copy);
-    amp_result (*cast_fn)(void *context, void *dst, amp_dtype dst_type,
+/* What differs between machines. amp_cpu_backend and amp_cuda_backend are two; write your own to
+   add another. Functions may run behind the caller's back (on a stream) and in order; wait_fn ends
+   when all are done. alloc_fn returns zeroed memory aligned to 64 bytes; it and free_fn may both be
+   NULL: then desc.allocator is used. copy_fn to the backend has read src when it returns. check_fn
+   ends with ampi_finish, unless plan->reduces: then finish_fn does that, later. */
+typedef struct amp_backend amp_backend;
+struct amp_backend {
+    void      *context;        /* of the functions; amp_cuda_backend: the cuBLAS handle           */
+    amp_stream stream;         /* CUDA: where all work is queued                                  */
+    void      *workspace;      /* CUDA: device memory that cuBLAS may use (amp_cuda_backend)      */
+    size_t     workspace_size;
+    int        max_blocks;     /* CUDA: no launch is larger; 0: as large as is best. No bit of a  */
+    int        block_size;     /* result depends on it, nor on this (32, 64, 128; 0: 256)         */
+    amp_result (*alloc_fn)(const amp_backend *self, size_t num_bytes, void **memory);
+    void       (*free_fn)(const amp_backend *self, void *memory);
+    amp_result (*copy_fn)(const amp_backend *self, void *dst, const void *src, size_t num_bytes,
+                          amp_copy direction);
+    amp_result (*cast_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
                           const void *src, amp_dtype src_type, size_t n);
-    amp_result (*check_fn)(void *context, const amp_plan *plan, int update_scaler);
-    amp_result (*update_fn)(void *context, const amp_plan *plan, amp_job job);
-    amp_result (*gemm_fn)(void *context, const amp_gemm_args *args);
-    amp_result (*wait_fn)(void *context);
-} amp_backend;
+    amp_result (*check_fn)(const amp_backend *self, const amp_plan *plan);
+    amp_result (*finish_fn)(const amp_backend *self, const amp_plan *plan);
+    amp_result (*update_fn)(const amp_backend *self, const amp_plan *plan, amp_job job);
+    amp_result (*gemm_fn)(const amp_backend *self, const amp_gemm_args *args);
+    amp_result (*wait_fn)(const amp_backend *self);
+};
 
 AMP_DEF amp_result amp_cpu_backend(amp_backend *backend);
 
@@ -379,6 +391,11 @@ typedef enum amp_kind {
     AMP_KIND_SGD      /* amp_optimizer_sgd; momentum, Nesterov, weight decay as in torch.optim  */
 } amp_kind;
 
+/* Called in the middle of a check, when *norm2 is this rank's sum of squared gradients, and flags
+   its overflow and its largest magnitude, in backend memory: queue all-reduces behind what the
+   backend has queued, norm2 by sum, both flags by maximum, so that all ranks decide alike. */
+typedef amp_result (*amp_reduce_fn)(void *user, double *norm2, uint32_t *flags);
+
 typedef struct amp_optimizer_desc {
     amp_dtype          dtype;         /* of the model copies; AMP_F32: no copies (still scaled)  */
     amp_kind           kind;
@@ -395,6 +412,8 @@ typedef struct amp_optimizer_desc {
     float  max_norm;                  /* clip the global gradient norm to this; 0: do not clip   */
     int    zero_grad;                 /* nonzero: zero gradients after a step, a skipped one too */
     int    unscale_in_place;          /* nonzero: fp32 gradients (no others) need no buffer      */
+    amp_reduce_fn reduce_fn;          /* for ranks whose gradients differ (sharded); else NULL   */
+    void         *reduce_user;
 } amp_optimizer_desc;
 
 /* What a user's own kernel needs, in backend memory: return at once if skip is set; multiply each
@@ -479,6 +498,19 @@ AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_adamw(amp_optimizer *opt, float lr);
 AMP_DEF amp_result amp_optimizer_sgd(amp_optimizer *opt, float lr);
 
+/* For a step that is captured in a CUDA graph, where an argument would be frozen: the fused step of
+   desc.kind with the learning rate that is in backend memory, set outside the capture by set_lr or
+   by a kernel of yours through lr_ptr. AMP_ERROR_BAD_STATE if there never was one. */
+AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt);
+AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr);
+AMP_DEF float     *amp_optimizer_lr_ptr(const amp_optimizer *opt);
+
+/* begin_step in two halves that do not wait, for kernels that read the gate: check opens the step
+   and fills the gate; unscale writes amp_optimizer_grad unless the gate says skip (leave it out if
+   your kernel multiplies the gradients by gate.inv_scale). Then end_step. */
+AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt);
+AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt);
+
 /* What the last step did, and what it saw in gradient i. They wait for the backend. */
 AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *status);
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stats *stats);
@@ -537,6 +569,57 @@ AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b
                             const void *a, amp_dtype a_type, size_t lda,
                             const void *b, amp_dtype b_type, size_t ldb,
                             float beta, void *c, amp_dtype c_type, size_t ldc);
+
+/* ------------------------------------------------------------------ >>api  cuda
+   Compile amp_kernels.cu with nvcc and link it (with cudart, and cublas for amp_gemm). All arrays
+   and scalers are in device memory. Work is queued on a stream in order; nothing allocates, nothing
+   waits, and everything can be captured in a graph. Results have the bits of the CPU's. A CUDA or
+   cuBLAS call that fails gives AMP_ERROR_CUDA or AMP_ERROR_CUBLAS. */
+
+#ifndef AMP_CUDA_DEF
+#define AMP_CUDA_DEF extern
+#endif
+
+/* Make a backend of stream (NULL: the default stream), to be set in amp_optimizer_desc.backend or
+   given to amp_gemm. With it amp_optimizer_prepare, _rebind, _load and _save wait for the stream,
+   and so does whatever returns a value (begin_step, _loss_scale, _status, _stats); the other steps
+   do not. cublas_handle is a cublasHandle_t for amp_gemm, or NULL; its math and pointer modes are
+   set here, its stream and workspace at every product, so give it a handle of its own. For products
+   inside a graph, set backend->workspace to device memory of yours (32 MiB; its address a multiple
+   of 256) and backend->workspace_size, before the backend is used. */
+AMP_CUDA_DEF amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream,
+                                         void *cublas_handle);
+
+/* What the last call in this thread that returned AMP_ERROR_CUDA or AMP_ERROR_CUBLAS was told. */
+AMP_CUDA_DEF int amp_cuda_code(void);
+
+/* The twins of amp_cast and amp_scaler_*. */
+AMP_CUDA_DEF amp_result amp_cuda_cast(void *dst, amp_dtype dst_type,
+                                      const void *src, amp_dtype src_type, size_t n,
+                                      amp_stream stream);
+AMP_CUDA_DEF amp_result amp_cuda_scaler_check(amp_scaler *s, const void *grad, amp_dtype type,
+                                              size_t n, amp_stream stream);
+AMP_CUDA_DEF amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *grad, amp_dtype type,
+                                                size_t n, amp_stream stream);
+AMP_CUDA_DEF amp_result amp_cuda_scaler_unscale_to(amp_scaler *s, float *dst, const void *src,
+                                                   amp_dtype src_type, size_t n,
+                                                   amp_stream stream);
+
+/* Without anything checked it changes nothing and, unlike its twin, cannot say so. */
+AMP_CUDA_DEF amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
+
+/* Multiply the n elements of x, the loss or its gradient, by *scale, which is read when the work
+   runs (amp_optimizer_loss_scale_ptr, or &s->scale): in fp32, rounded once to type. */
+AMP_CUDA_DEF amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n,
+                                            const float *scale, amp_stream stream);
+
+/* While stream is being captured: what is captured on body, another stream, between these calls
+   will run only if *skip is 0 when the graph comes there (in device memory: &gate->skip of
+   amp_optimizer_gate, or found_inf of a scaler). CUDA 12.4; AMP_ERROR_UNSUPPORTED with an older
+   one, AMP_ERROR_BAD_STATE if stream is not being captured. */
+AMP_CUDA_DEF amp_result amp_cuda_if_begin(const uint32_t *skip, amp_stream stream,
+                                          amp_stream body);
+AMP_CUDA_DEF amp_result amp_cuda_if_end(amp_stream body);
 
 #ifdef __cplusplus
 }
@@ -670,7 +753,8 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
    Each operation rounds once, on its own, on every machine: no contraction to FMA, no reciprocal
    or rsqrt in place of a division or a root, no flushed subnormals. gcc obeys the pragma. clang's
    backend does not under -Ofast, so there every result passes through an empty asm statement.
-   On the device it is PTX, which stays IEEE under --use_fast_math, where intrinsics do not. */
+   On the device it is PTX, which stays IEEE under --use_fast_math, where intrinsics and casts do
+   not (they flush subnormals). */
 
 #if defined(__CUDACC__)
 #define AMPI_STRICT_BEGIN
@@ -724,6 +808,16 @@ AMPI_STRICT_BEGIN
         asm(ptx " %0, %1, %2;" : "=" reg(r) : reg(a), reg(b));                                 \
         return r;                                                                              \
     }
+AMPI_FN double ampi_double(float a) {
+    double r;
+    asm("cvt.f64.f32 %0, %1;" : "=d"(r) : "f"(a));
+    return r;
+}
+AMPI_FN float ampi_single(double a) {
+    float r;
+    asm("cvt.rn.f32.f64 %0, %1;" : "=f"(r) : "d"(a));
+    return r;
+}
 AMPI_PTX(float, ampi_add, "add.rn.f32", "f")
 AMPI_PTX(float, ampi_sub, "sub.rn.f32", "f")
 AMPI_PTX(float, ampi_mul, "mul.rn.f32", "f")
@@ -743,6 +837,8 @@ AMPI_FN double ampi_sqrt64(double a) {
     return r;
 }
 #else
+AMPI_FN double ampi_double(float a) { return (double)a; }
+AMPI_FN float  ampi_single(double a) { return (float)a; }
 AMPI_OPERATIONS(AMPI_FN, float, )
 AMPI_OPERATIONS(AMPI_FN, double, 64)
 #if defined(__GNUC__) || defined(__clang__)
@@ -812,7 +908,7 @@ enum {
 /* 1 / scale, rounded once from double, as torch computes it; inf for 0 without dividing by it. */
 AMPI_FN float ampi_inv_scale(float scale) {
     if ((ampi_bits_of_f32(scale) & 0x7fffffffu) == 0u) return ampi_f32_from_bits(AMPI_F32_INF);
-    return (float)ampi_div64(1.0, (double)scale);
+    return ampi_single(ampi_div64(1.0, ampi_double(scale)));
 }
 
 /* A scaled gradient to an unscaled one. What is not finite passes through, so that its bits do
@@ -861,7 +957,8 @@ AMPI_FN int ampi_scaler_run_complete(amp_scaler *s) {
 /* The state machine of all presets: one update. */
 AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
     const double live = s->next_scale; /* differs from s->scale only in AMPI_WIDE, AMPI_DELAY */
-    double       next = live;
+    const double min_scale = ampi_double(s->min_scale), max_scale = ampi_double(s->max_scale);
+    double       next      = live;
     if (s->found_inf != 0u) {
         s->skipped++;
         s->growth_tracker = 0;
@@ -870,8 +967,8 @@ AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
         } else if ((s->rules & AMPI_GROW_MASK) != AMPI_GROW_NEVER) {
             next = s->backoff_factor > 0.0 ? ampi_mul64(live, s->backoff_factor)
                                            : ampi_div64(live, s->growth_factor);
-            if (next < (double)s->min_scale) next = (double)s->min_scale;
-            if (!(s->rules & AMPI_WIDE)) next = (double)(float)next;
+            if (next < min_scale) next = min_scale;
+            if (!(s->rules & AMPI_WIDE)) next = ampi_double(ampi_single(next));
             if (next < live) s->backoffs++;
             else s->stuck = 1u;
         }
@@ -882,15 +979,15 @@ AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
             s->hysteresis_tracker = s->hysteresis;
         if (grow) {
             next = ampi_mul64(live, s->growth_factor);
-            if (s->max_scale > 0.0f && next > (double)s->max_scale) next = (double)s->max_scale;
-            if (!(s->rules & AMPI_WIDE)) next = (double)(float)next;
-            if ((s->rules & AMPI_GUARD) && ampi_nonfinite(ampi_bits_of_f32((float)next)))
+            if (max_scale > 0.0 && next > max_scale) next = max_scale;
+            if (!(s->rules & AMPI_WIDE)) next = ampi_double(ampi_single(next));
+            if ((s->rules & AMPI_GUARD) && ampi_nonfinite(ampi_bits_of_f32(ampi_single(next))))
                 next = live;
             if (next > live) s->growths++;
         }
     }
     s->next_scale = next;
-    s->scale      = (float)((s->rules & AMPI_DELAY) ? live : next);
+    s->scale      = ampi_single((s->rules & AMPI_DELAY) ? live : next);
     s->found_inf  = 0u;
     s->checked    = 0u;
 }
@@ -900,7 +997,7 @@ AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
 /* Norms are summed in one order everywhere. A tensor is cut into chunks; in a chunk, element i
    goes to lane i mod AMPI_LANES, in order; lanes are added in pairs (l, l + 128), (l, l + 64) ...;
    the chunks' sums, in double, are added by the same rule. */
-enum { AMPI_CHUNK = 65536, AMPI_LANES = 256 };
+enum { AMPI_CHUNK = 16384, AMPI_LANES = 256 };
 
 /* If the sum of a chunk is infinite though its elements are finite, or tiny though they are not all
    zero, it is summed again with elements times 2^-96 or 2^96, and counts times 2^192 or 2^-192: no
@@ -910,6 +1007,13 @@ enum { AMPI_CHUNK = 65536, AMPI_LANES = 256 };
 #define AMPI_UP      7.922816251426434e+28f /* 2^96   */
 #define AMPI_DOWN_64 1.5930919111324523e-58 /* 2^-192 */
 #define AMPI_UP_64   6.277101735386681e+57  /* 2^192  */
+
+/* Statistics while many threads collect them, by integer atomics. All zero between checks. */
+typedef struct ampi_tally {
+    unsigned long long nonfinite, nan, zeros;
+    unsigned long long late; /* n - index of the first element that is not finite: 0, or the most */
+    uint32_t           max;  /* bits of the largest finite magnitude */
+} ampi_tally;
 
 /* One tensor as kernels see it, in backend memory. */
 typedef struct ampi_slot {
@@ -923,6 +1027,7 @@ typedef struct ampi_slot {
     uint32_t  grad_type, model_type;
     float     lr_scale, weight_decay;
     amp_stats stats;
+    ampi_tally tally;
 } ampi_slot;
 
 /* What changes from step to step, and the numbers that kernels need, in backend memory. */
@@ -936,20 +1041,28 @@ typedef struct ampi_control {
     uint64_t   skipped;
     double     beta1, beta2;
     float      eps, momentum, max_norm, lr;
-    float      bias1, bias2; /* 1 / (1 - beta^step) */
-    amp_scaler scaler;       /* unless shared       */
+    float      b1, b1_rest, b2, b2_rest; /* beta and 1 - beta, rounded from double */
+    float      bias1, bias2;             /* 1 / (1 - beta^step)                    */
+    double     norm2;                    /* what a check finds: sum of squares;    */
+    uint32_t   flags[2];                 /* overflow, bits of the largest finite   */
+    uint32_t   arrived;                  /* blocks of a check that are done        */
+    amp_scaler scaler;                   /* unless shared                          */
 } ampi_control;
 
 struct amp_plan {
     ampi_control *control;  /* backend memory */
     ampi_slot    *slots;    /* backend memory */
     amp_scaler   *scaler;   /* backend memory: control->scaler, or the shared one */
-    double       *partials; /* backend memory: one per chunk */
+    double       *partials; /* backend memory: sum of squares of each chunk; frozen ones stay 0 */
+    uint32_t     *chunk_slots; /* backend memory: which slot a chunk belongs to */
     ampi_slot    *host_slots;
     size_t        num_slots;
     uint64_t      num_chunks;
     amp_kind      kind;
     int           zero_grad, shared;
+    int           reduces;        /* a check stops where ranks meet, at norm2 and flags        */
+    int           has_lr, new_lr; /* there is one in backend memory; this one shall go there   */
+    float         lr;
 };
 
 /* beta^n by repeated squaring: the same bits everywhere, which pow does not promise. */
@@ -963,22 +1076,25 @@ AMPI_FN double ampi_power(double beta, uint64_t n) {
 }
 
 /* After the check: from the sum of squares, the largest finite magnitude and whether anything was
-   not finite, to the gate and the numbers of this step. The clip factor is torch's,
+   not finite (norm2, flags) to the gate and the numbers of this step. The clip factor is torch's,
    max_norm / (norm + 1e-6) if below 1. A factor that vanishes counts as an overflow, since it
    would step with zero gradients. */
-AMPI_FN void ampi_finalize(const amp_plan *plan, double sum, uint32_t max_bits, uint32_t bad) {
+AMPI_FN void ampi_finalize(const amp_plan *plan) {
     ampi_control *c   = plan->control;
     amp_scaler   *s   = plan->scaler;
     const float   inv = ampi_inv_scale(s->scale);
+    const double  max_norm = ampi_double(c->max_norm);
+    uint32_t      bad = c->flags[0];
     float         factor;
-    c->norm        = ampi_mul64(ampi_sqrt64(sum), (double)inv);
+    if (plan->new_lr) c->lr = plan->lr;
+    c->norm        = ampi_mul64(ampi_sqrt64(c->norm2), ampi_double(inv));
     c->clip_factor = 1.0f;
-    if (c->max_norm > 0.0f) {
-        const double clip = ampi_div64((double)c->max_norm, ampi_add64(c->norm, 1e-6));
-        if (clip < 1.0) c->clip_factor = (float)clip;
+    if (max_norm > 0.0) {
+        const double clip = ampi_div64(max_norm, ampi_add64(c->norm, 1e-6));
+        if (clip < 1.0) c->clip_factor = ampi_single(clip);
     }
     factor = ampi_mul(inv, c->clip_factor);
-    bad |= (uint32_t)ampi_product_overflows(s, max_bits, inv);
+    bad |= (uint32_t)ampi_product_overflows(s, c->flags[1], inv);
     bad |= (uint32_t)((ampi_bits_of_f32(factor) & 0x7fffffffu) == 0u);
     if (!plan->shared) bad |= (uint32_t)(s->found_inf != 0u);
     c->found_inf      = bad;
@@ -991,12 +1107,24 @@ AMPI_FN void ampi_finalize(const amp_plan *plan, double sum, uint32_t max_bits, 
         if (plan->kind == AMP_KIND_ADAMW) {
             const double b1 = ampi_power(c->beta1, c->gate.step);
             const double b2 = ampi_power(c->beta2, c->gate.step);
-            c->bias1 = (float)ampi_div64(1.0, ampi_sub64(1.0, b1));
-            c->bias2 = (float)ampi_div64(1.0, ampi_sub64(1.0, b2));
+            c->bias1   = ampi_single(ampi_div64(1.0, ampi_sub64(1.0, b1)));
+            c->bias2   = ampi_single(ampi_div64(1.0, ampi_sub64(1.0, b2)));
+            c->b1      = ampi_single(c->beta1);
+            c->b2      = ampi_single(c->beta2);
+            c->b1_rest = ampi_single(ampi_sub64(1.0, c->beta1));
+            c->b2_rest = ampi_single(ampi_sub64(1.0, c->beta2));
         }
     }
     c->did_step = !c->gate.skip;
     if (!(s->rules & AMPI_DISABLED)) ampi_scaler_record(s, bad);
+}
+
+/* The end of a check. In a fused step the scale moves here, after it was read; in the others at
+   the end of the step. */
+AMPI_FN void ampi_finish(const amp_plan *plan) {
+    ampi_finalize(plan);
+    if (plan->kind != AMP_KIND_OWN && !plan->shared && !(plan->scaler->rules & AMPI_DISABLED))
+        ampi_scaler_transition(plan->scaler);
 }
 
 /* The optimizers for a type V of elements, with the constants r of a tensor (rest: 1 - beta).
@@ -1034,10 +1162,10 @@ AMPI_FN ampi_rates ampi_rates_of(const ampi_control *c, const ampi_slot *slot) {
     ampi_rates r;
     r.lr           = ampi_mul(c->lr, slot->lr_scale);
     r.weight_decay = slot->weight_decay;
-    r.beta1        = (float)c->beta1;
-    r.beta1_rest   = (float)ampi_sub64(1.0, c->beta1);
-    r.beta2        = (float)c->beta2;
-    r.beta2_rest   = (float)ampi_sub64(1.0, c->beta2);
+    r.beta1        = c->b1;
+    r.beta1_rest   = c->b1_rest;
+    r.beta2        = c->b2;
+    r.beta2_rest   = c->b2_rest;
     r.bias1        = c->bias1;
     r.bias2        = c->bias2;
     r.eps          = c->eps;
@@ -1148,6 +1276,8 @@ AMP_DEF const char *amp_result_string(amp_result result) {
     case AMP_ERROR_NEWER: return "the state was saved by a newer amp.h";
     case AMP_ERROR_CORRUPT: return "the state is damaged: its checksum does not match";
     case AMP_ERROR_MISMATCH: return "the state is of other tensors or another kind of optimizer";
+    case AMP_ERROR_CUDA: return "a CUDA call failed: amp_cuda_code() is its cudaError_t";
+    case AMP_ERROR_CUBLAS: return "a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t";
     default: return "unknown result";
     }
 }
@@ -2300,22 +2430,22 @@ static void ampi_release(const amp_allocator *a, void *memory) {
 #endif
 }
 
-static amp_result ampi_cpu_copy(void *context, void *dst, const void *src, size_t num_bytes,
-                                amp_copy direction) {
-    (void)context;
+static amp_result ampi_cpu_copy(const amp_backend *self, void *dst, const void *src,
+                                size_t num_bytes, amp_copy direction) {
+    (void)self;
     (void)direction;
     if (num_bytes) memcpy(dst, src, num_bytes);
     return AMP_OK;
 }
 
-static amp_result ampi_cpu_cast(void *context, void *dst, amp_dtype dst_type, const void *src,
-                                amp_dtype src_type, size_t n) {
-    (void)context;
+static amp_result ampi_cpu_cast(const amp_backend *self, void *dst, amp_dtype dst_type,
+                                const void *src, amp_dtype src_type, size_t n) {
+    (void)self;
     return amp_cast(dst, dst_type, src, src_type, n);
 }
 
-static amp_result ampi_cpu_wait(void *context) {
-    (void)context;
+static amp_result ampi_cpu_wait(const amp_backend *self) {
+    (void)self;
     return AMP_OK;
 }
 
@@ -2426,7 +2556,7 @@ static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot) {
     ampi_store_u32(&slot->stats.max_finite, 0, largest);
 }
 
-static AMPI_NOINLINE void ampi_cpu_check_plan(const amp_plan *plan, int update_scaler) {
+static AMPI_NOINLINE void ampi_cpu_check_plan(const amp_plan *plan) {
     uint32_t largest = 0, bad = 0;
     size_t   t;
     for (t = 0; t < plan->num_slots; t++) {
@@ -2437,10 +2567,12 @@ static AMPI_NOINLINE void ampi_cpu_check_plan(const amp_plan *plan, int update_s
         if (max > largest) largest = max;
         bad |= (uint32_t)(slot->stats.nonfinite != 0);
     }
-    ampi_finalize(plan, ampi_sum_partials(plan->partials, plan->num_chunks), largest, bad);
-    if (update_scaler && !(plan->scaler->rules & AMPI_DISABLED))
-        ampi_scaler_transition(plan->scaler);
+    plan->control->norm2    = ampi_sum_partials(plan->partials, plan->num_chunks);
+    plan->control->flags[0] = bad;
+    plan->control->flags[1] = largest;
 }
+
+static AMPI_NOINLINE void ampi_cpu_finish_plan(const amp_plan *plan) { ampi_finish(plan); }
 
 /* Elements [i, i + n) of one tensor: gradients are read once and unscaled on the way. */
 static AMPI_NOINLINE void ampi_update_chunk(const amp_plan *plan, const ampi_slot *slot,
@@ -2493,23 +2625,32 @@ static AMPI_NOINLINE void ampi_cpu_update_plan(const amp_plan *plan, amp_job job
         ampi_scaler_transition(plan->scaler);
 }
 
-static amp_result ampi_cpu_check(void *context, const amp_plan *plan, int update_scaler) {
+static amp_result ampi_cpu_check(const amp_backend *self, const amp_plan *plan) {
     const uint32_t fp = ampi_fp_begin();
-    (void)context;
-    ampi_cpu_check_plan(plan, update_scaler);
+    (void)self;
+    ampi_cpu_check_plan(plan);
+    if (!plan->reduces) ampi_cpu_finish_plan(plan);
     ampi_fp_end(fp);
     return AMP_OK;
 }
 
-static amp_result ampi_cpu_update(void *context, const amp_plan *plan, amp_job job) {
+static amp_result ampi_cpu_finish(const amp_backend *self, const amp_plan *plan) {
     const uint32_t fp = ampi_fp_begin();
-    (void)context;
+    (void)self;
+    ampi_cpu_finish_plan(plan);
+    ampi_fp_end(fp);
+    return AMP_OK;
+}
+
+static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan, amp_job job) {
+    const uint32_t fp = ampi_fp_begin();
+    (void)self;
     ampi_cpu_update_plan(plan, job);
     ampi_fp_end(fp);
     return AMP_OK;
 }
 
-static amp_result ampi_cpu_gemm(void *context, const amp_gemm_args *args); /* >>impl gemm */
+static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g); /* >>impl gemm */
 
 AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
     if (!backend) return AMP_ERROR_INVALID_ARGUMENT;
@@ -2517,6 +2658,7 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
     backend->copy_fn   = ampi_cpu_copy;
     backend->cast_fn   = ampi_cpu_cast;
     backend->check_fn  = ampi_cpu_check;
+    backend->finish_fn = ampi_cpu_finish;
     backend->update_fn = ampi_cpu_update;
     backend->gemm_fn   = ampi_cpu_gemm;
     backend->wait_fn   = ampi_cpu_wait;
@@ -2567,8 +2709,8 @@ AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_de
 #endif
     amp_cpu_backend(&backend);
     if (d.backend) backend = *d.backend;
-    if (!backend.copy_fn || !backend.cast_fn || !backend.check_fn || !backend.update_fn ||
-        !backend.wait_fn || !backend.alloc_fn != !backend.free_fn)
+    if (!backend.copy_fn || !backend.cast_fn || !backend.check_fn || !backend.finish_fn ||
+        !backend.update_fn || !backend.wait_fn || !backend.alloc_fn != !backend.free_fn)
         return AMP_ERROR_INVALID_ARGUMENT;
     result = amp_scaler_init(&scaler, &d.scaler); /* to learn of its errors now */
     if (result != AMP_OK) return result;
@@ -2734,12 +2876,14 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
         slots[i].model_type   = (uint32_t)(t->model ? t->model_type : d->dtype);
         slots[i].lr_scale     = t->lr_scale;
         slots[i].weight_decay = t->weight_decay;
-        if (t->grad) plan->num_chunks += t->n / AMPI_CHUNK + (t->n % AMPI_CHUNK != 0);
+        plan->num_chunks += t->n / AMPI_CHUNK + (t->n % AMPI_CHUNK != 0);
         slots[i].stats.first_nonfinite = t->n;
     }
     plan->control  = (ampi_control *)ampi_take(arena, 1, sizeof *plan->control, 64);
     plan->slots    = (ampi_slot *)ampi_take(arena, count, sizeof *plan->slots, 64);
     plan->partials = (double *)ampi_take(arena, (size_t)plan->num_chunks, sizeof(double), 64);
+    plan->chunk_slots =
+        (uint32_t *)ampi_take(arena, (size_t)plan->num_chunks, sizeof(uint32_t), 64);
     plan->scaler   = d->shared_scaler;
     if (!plan->shared && plan->control) plan->scaler = &plan->control->scaler;
     for (i = 0; i < count; i++) { /* model copies; in a flat array keep_fp32 leaves a hole */
@@ -2770,7 +2914,7 @@ static amp_result ampi_backend_alloc(amp_optimizer *opt, size_t num_bytes, void 
                                      char **base) {
     amp_result result = AMP_OK;
     if (opt->backend.alloc_fn) {
-        result = opt->backend.alloc_fn(opt->backend.context, num_bytes, block);
+        result = opt->backend.alloc_fn(&opt->backend, num_bytes, block);
     } else {
         *block = ampi_allocate(&opt->desc.allocator, num_bytes + 63);
         if (!*block) result = AMP_ERROR_OUT_OF_MEMORY;
@@ -2783,7 +2927,7 @@ static amp_result ampi_backend_alloc(amp_optimizer *opt, size_t num_bytes, void 
 }
 
 static void ampi_backend_free(amp_optimizer *opt, void *block) {
-    if (block && opt->backend.free_fn) opt->backend.free_fn(opt->backend.context, block);
+    if (block && opt->backend.free_fn) opt->backend.free_fn(&opt->backend, block);
     else ampi_release(&opt->desc.allocator, block);
 }
 
@@ -2791,8 +2935,26 @@ static void ampi_backend_free(amp_optimizer *opt, void *block) {
 static amp_result ampi_read_back(const amp_optimizer *opt, void *dst, const void *src,
                                  size_t num_bytes) {
     const amp_backend *b      = &opt->backend;
-    const amp_result   result = b->copy_fn(b->context, dst, src, num_bytes, AMP_COPY_TO_HOST);
-    return result == AMP_OK ? b->wait_fn(b->context) : result;
+    const amp_result   result = b->copy_fn(b, dst, src, num_bytes, AMP_COPY_TO_HOST);
+    return result == AMP_OK ? b->wait_fn(b) : result;
+}
+
+/* The slot of every chunk. */
+static amp_result ampi_fill_chunks(const amp_backend *b, const amp_plan *plan) {
+    uint32_t   piece[AMPI_PIECE];
+    uint64_t   c     = 0;
+    size_t     i     = 0, used;
+    amp_result result = AMP_OK;
+    for (; c < plan->num_chunks && result == AMP_OK; c += used) {
+        const size_t most = (size_t)(plan->num_chunks - c);
+        for (used = 0; used < AMPI_PIECE && used < most; used++) {
+            while (i + 1 < plan->num_slots && plan->host_slots[i + 1].first_chunk <= c + used) i++;
+            piece[used] = (uint32_t)i;
+        }
+        result = b->copy_fn(b, plan->chunk_slots + c, piece, used * sizeof *piece,
+                            AMP_COPY_TO_BACKEND);
+    }
+    return result;
 }
 
 /* Masters from models, then models from masters, and the tables to where kernels read them. */
@@ -2818,17 +2980,17 @@ static AMPI_NOINLINE amp_result ampi_fill_backend(const amp_optimizer *opt, cons
         const size_t     n    = (size_t)s->n;
         const ampi_entry *e   = opt->entries ? &opt->entries[i] : &opt->inline_entries[i];
         if (!e->tensor.weight && e->tensor.model)
-            result = b->cast_fn(b->context, s->master, AMP_F32, s->model, type, n);
+            result = b->cast_fn(b, s->master, AMP_F32, s->model, type, n);
         else if (s->model)
-            result = b->cast_fn(b->context, s->model, type, s->master, AMP_F32, n);
+            result = b->cast_fn(b, s->model, type, s->master, AMP_F32, n);
     }
     if (result == AMP_OK)
-        result = b->copy_fn(b->context, plan->slots, plan->host_slots,
+        result = b->copy_fn(b, plan->slots, plan->host_slots,
                             plan->num_slots * sizeof *plan->slots, AMP_COPY_TO_BACKEND);
     if (result == AMP_OK)
-        result = b->copy_fn(b->context, plan->control, &control, sizeof control,
-                            AMP_COPY_TO_BACKEND);
-    return result == AMP_OK ? b->wait_fn(b->context) : result;
+        result = b->copy_fn(b, plan->control, &control, sizeof control, AMP_COPY_TO_BACKEND);
+    if (result == AMP_OK) result = ampi_fill_chunks(b, plan);
+    return result == AMP_OK ? b->wait_fn(b) : result;
 }
 
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
@@ -2846,7 +3008,9 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
         if (result == AMP_OK) result = ampi_scaler_ready(&shared);
         if (result != AMP_OK) return result;
     }
-    if (opt->num_entries > (SIZE_MAX - header) / sizeof(ampi_slot)) return AMP_ERROR_TOO_LARGE;
+    if (opt->num_entries > (SIZE_MAX - header) / sizeof(ampi_slot) ||
+        opt->num_entries > UINT32_MAX)
+        return AMP_ERROR_TOO_LARGE;
     plan = (amp_plan *)ampi_allocate(&opt->desc.allocator,
                                      header + opt->num_entries * sizeof(ampi_slot));
     if (!plan) return AMP_ERROR_OUT_OF_MEMORY;
@@ -2856,6 +3020,7 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     plan->kind       = opt->desc.kind;
     plan->zero_grad  = opt->desc.zero_grad;
     plan->shared     = opt->desc.shared_scaler != NULL;
+    plan->reduces    = opt->desc.reduce_fn != NULL;
 
     memset(&arena, 0, sizeof arena);
     ampi_layout(opt, ampi_entries(opt), plan, &arena);
@@ -2901,9 +3066,9 @@ AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight
         if (moved.unscaled == s->grad) moved.unscaled = (float *)grad;
         moved.grad = grad;
     }
-    result = opt->backend.copy_fn(opt->backend.context, (char *)&opt->plan->slots[i] + offset,
+    result = opt->backend.copy_fn(&opt->backend, (char *)&opt->plan->slots[i] + offset,
                                   (char *)&moved + offset, length, AMP_COPY_TO_BACKEND);
-    if (result == AMP_OK) result = opt->backend.wait_fn(opt->backend.context);
+    if (result == AMP_OK) result = opt->backend.wait_fn(&opt->backend);
     if (result == AMP_OK) *s = moved;
     return result;
 }
@@ -2957,21 +3122,45 @@ static amp_result ampi_can_step(const amp_optimizer *opt, amp_kind kind) {
     return opt->desc.kind == kind ? AMP_OK : AMP_ERROR_UNSUPPORTED;
 }
 
-AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt) {
+/* A check, with the ranks' meeting in the middle if there is one. */
+static amp_result ampi_check_all(const amp_optimizer *opt) {
+    const amp_backend  *b      = &opt->backend;
+    const amp_plan     *plan   = opt->plan;
+    amp_result          result = b->check_fn(b, plan);
+    if (!plan->reduces || result != AMP_OK) return result;
+    result = opt->desc.reduce_fn(opt->desc.reduce_user, &plan->control->norm2,
+                                 plan->control->flags);
+    return result == AMP_OK ? b->finish_fn(b, plan) : result;
+}
+
+AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt) {
     amp_result result = ampi_can_step(opt, AMP_KIND_OWN);
-    amp_gate   gate = {0, 0.0f, 0};
+    if (result != AMP_OK) return result;
+    result = ampi_check_all(opt);
+    if (result == AMP_OK) opt->step_open = 1;
+    return result;
+}
+
+AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt) {
+    if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!opt->initialized) return AMP_ERROR_BAD_STATE;
+    if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
+    if (!opt->step_open) return AMP_ERROR_STEP_NOT_OPEN;
+    return opt->backend.update_fn(&opt->backend, opt->plan, AMP_JOB_UNSCALE);
+}
+
+AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt) {
+    amp_gate   gate   = {0, 0.0f, 0};
+    amp_result result = amp_optimizer_check(opt);
     if (!opt) return false;
     if (result == AMP_OK) {
-        const amp_backend *b = &opt->backend;
-        result               = b->check_fn(b->context, opt->plan, 0);
-        if (result == AMP_OK) result = b->update_fn(b->context, opt->plan, AMP_JOB_UNSCALE);
+        result = amp_optimizer_unscale(opt);
         if (result == AMP_OK)
             result = ampi_read_back(opt, &gate, &opt->plan->control->gate, sizeof gate);
+        opt->step_open = result == AMP_OK;
     }
     opt->pending = result;
-    if (result != AMP_OK) return false;
-    opt->step_open = 1;
-    return gate.skip == 0u;
+    return result == AMP_OK && gate.skip == 0u;
 }
 
 AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
@@ -2984,7 +3173,7 @@ AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
         if (pending != AMP_OK) return pending;
         return opt->plan ? AMP_ERROR_STEP_NOT_OPEN : AMP_ERROR_NOT_PREPARED;
     }
-    result = opt->backend.update_fn(opt->backend.context, opt->plan, AMP_JOB_END);
+    result = opt->backend.update_fn(&opt->backend, opt->plan, AMP_JOB_END);
     if (result != AMP_OK) return result;
     opt->step_open = 0;
     return pending;
@@ -2994,22 +3183,28 @@ static AMPI_NOINLINE int ampi_lr_ok(const float *lr) {
     return ampi_f32_in(lr, 0.0f, AMPI_F32_MAX);
 }
 
-static amp_result ampi_fused_step(amp_optimizer *opt, amp_kind kind, const float *lr) {
-    const amp_result   ready = ampi_can_step(opt, kind);
-    const amp_backend *b;
-    amp_result         result;
-    uint32_t           fp;
-    int                ok;
-    if (ready != AMP_OK) return ready;
-    fp = ampi_fp_begin();
-    ok = ampi_lr_ok(lr);
+static amp_result ampi_check_lr(const float *lr) {
+    const uint32_t fp = ampi_fp_begin();
+    const int      ok = ampi_lr_ok(lr);
     ampi_fp_end(fp);
-    if (!ok) return AMP_ERROR_INVALID_CONFIG;
-    b      = &opt->backend;
-    result = b->copy_fn(b->context, &opt->plan->control->lr, lr, sizeof *lr, AMP_COPY_TO_BACKEND);
-    if (result == AMP_OK) result = b->check_fn(b->context, opt->plan, !opt->plan->shared);
-    if (result == AMP_OK) result = b->update_fn(b->context, opt->plan, AMP_JOB_FUSED);
-    return result;
+    return ok ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
+}
+
+/* lr travels in the plan, to where the check ends; NULL: the one that is there. */
+static amp_result ampi_fused_step(amp_optimizer *opt, amp_kind kind, const float *lr) {
+    amp_result result = ampi_can_step(opt, kind);
+    amp_plan  *plan;
+    if (result == AMP_OK && kind == AMP_KIND_OWN) result = AMP_ERROR_UNSUPPORTED;
+    if (result == AMP_OK && lr) result = ampi_check_lr(lr);
+    if (result != AMP_OK) return result;
+    plan = opt->plan;
+    if (!lr && !plan->has_lr) return AMP_ERROR_BAD_STATE;
+    plan->new_lr = lr != NULL;
+    if (lr) memcpy(&plan->lr, lr, sizeof *lr);
+    result = ampi_check_all(opt);
+    if (result != AMP_OK) return result;
+    plan->has_lr = 1;
+    return opt->backend.update_fn(&opt->backend, plan, AMP_JOB_FUSED);
 }
 
 AMP_DEF amp_result amp_optimizer_adamw(amp_optimizer *opt, float lr) {
@@ -3018,6 +3213,27 @@ AMP_DEF amp_result amp_optimizer_adamw(amp_optimizer *opt, float lr) {
 
 AMP_DEF amp_result amp_optimizer_sgd(amp_optimizer *opt, float lr) {
     return ampi_fused_step(opt, AMP_KIND_SGD, &lr);
+}
+
+AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt) {
+    return ampi_fused_step(opt, opt ? opt->desc.kind : AMP_KIND_OWN, NULL);
+}
+
+AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr) {
+    amp_result result = AMP_OK;
+    if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!opt->initialized) return AMP_ERROR_BAD_STATE;
+    if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
+    result = ampi_check_lr(&lr);
+    if (result == AMP_OK)
+        result = opt->backend.copy_fn(&opt->backend, &opt->plan->control->lr, &lr, sizeof lr,
+                                      AMP_COPY_TO_BACKEND);
+    if (result == AMP_OK) opt->plan->has_lr = 1;
+    return result;
+}
+
+AMP_DEF float *amp_optimizer_lr_ptr(const amp_optimizer *opt) {
+    return opt && opt->plan ? &opt->plan->control->lr : NULL;
 }
 
 AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *status) {
@@ -3180,12 +3396,12 @@ static void ampi_floats(ampi_archive *a, const amp_backend *b, float *x, size_t 
         at    = ampi_next(a, 4 * piece);
         if (!at) continue;
         if (a->walk == AMPI_SAVE) {
-            a->result = b->copy_fn(b->context, at, x, 4 * piece, AMP_COPY_TO_HOST);
-            if (a->result == AMP_OK) a->result = b->wait_fn(b->context);
+            a->result = b->copy_fn(b, at, x, 4 * piece, AMP_COPY_TO_HOST);
+            if (a->result == AMP_OK) a->result = b->wait_fn(b);
             ampi_swap(at, piece);
         } else if (a->walk == AMPI_LOAD) {
             ampi_swap(at, piece);
-            a->result = b->copy_fn(b->context, x, at, 4 * piece, AMP_COPY_TO_BACKEND);
+            a->result = b->copy_fn(b, x, at, 4 * piece, AMP_COPY_TO_BACKEND);
         }
     }
 }
@@ -3364,17 +3580,17 @@ static AMPI_NOINLINE amp_result ampi_take_over(const amp_optimizer *opt, ampi_ar
     if (!plan->shared) c->scaler = *s;
     for (i = 0; i < plan->num_slots && a->result == AMP_OK; i++) {
         ampi_slot *slot = &plan->host_slots[i];
-        a->result       = b->copy_fn(b->context, (char *)&plan->slots[i] + from,
+        a->result       = b->copy_fn(b, (char *)&plan->slots[i] + from,
                                      (char *)slot + from, 2 * sizeof(float), AMP_COPY_TO_BACKEND);
         if (a->result == AMP_OK && slot->model)
-            a->result = b->cast_fn(b->context, slot->model, (amp_dtype)slot->model_type,
+            a->result = b->cast_fn(b, slot->model, (amp_dtype)slot->model_type,
                                    slot->master, AMP_F32, (size_t)slot->n);
     }
     if (a->result == AMP_OK)
-        a->result = b->copy_fn(b->context, plan->control, c, sizeof *c, AMP_COPY_TO_BACKEND);
+        a->result = b->copy_fn(b, plan->control, c, sizeof *c, AMP_COPY_TO_BACKEND);
     if (a->result == AMP_OK && plan->shared)
-        a->result = b->copy_fn(b->context, plan->scaler, s, sizeof *s, AMP_COPY_TO_BACKEND);
-    return a->result == AMP_OK ? b->wait_fn(b->context) : a->result;
+        a->result = b->copy_fn(b, plan->scaler, s, sizeof *s, AMP_COPY_TO_BACKEND);
+    return a->result == AMP_OK ? b->wait_fn(b) : a->result;
 }
 
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user) {
@@ -3666,11 +3882,11 @@ static AMPI_NOINLINE void ampi_gemm_tile(const amp_gemm_args *g, size_t i, size_
     }
 }
 
-static amp_result ampi_cpu_gemm(void *context, const amp_gemm_args *g) {
+static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g) {
     const int64_t rows = (int64_t)((g->m + AMPI_TILE_M - 1) / AMPI_TILE_M);
     const int64_t cols = (int64_t)((g->n + AMPI_TILE_N - 1) / AMPI_TILE_N);
     int64_t       t;
-    (void)context;
+    (void)self;
 #ifdef AMP_CBLAS
     if (g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
         (g->m | g->n | g->k | g->lda | g->ldb | g->ldc) <= 0x7fffffff) {
@@ -3733,7 +3949,7 @@ AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b
     g.ldc     = ldc;
     if (m == 0 || n == 0) return AMP_OK;
     if (!backend) return ampi_cpu_gemm(NULL, &g);
-    return backend->gemm_fn ? backend->gemm_fn(backend->context, &g) : AMP_ERROR_UNSUPPORTED;
+    return backend->gemm_fn ? backend->gemm_fn(backend, &g) : AMP_ERROR_UNSUPPORTED;
 }
 
 #ifdef __cplusplus

@@ -435,54 +435,54 @@ typedef struct wrapped {
     int         live, allocs;
 } wrapped;
 
-static int fails(void *context, const char *name) {
-    wrapped *w = (wrapped *)context;
+static int fails(const amp_backend *self, const char *name) {
+    wrapped *w = (wrapped *)self->context;
     if (++w->calls != w->fail_at) return 0;
     w->failed = name;
     return 1;
 }
 
-static amp_result wrapped_alloc(void *context, size_t num_bytes, void **memory) {
-    wrapped *w = (wrapped *)context;
-    if (fails(context, "alloc")) return AMP_ERROR_UNSUPPORTED;
+static amp_result wrapped_alloc(const amp_backend *self, size_t num_bytes, void **memory) {
+    wrapped *w = (wrapped *)self->context;
+    if (fails(self, "alloc")) return AMP_ERROR_UNSUPPORTED;
     *memory = calloc(1, num_bytes);
     if (!*memory) return AMP_ERROR_OUT_OF_MEMORY;
     w->allocs++;
     w->live++;
     return AMP_OK;
 }
-static void wrapped_free(void *context, void *memory) {
-    wrapped *w = (wrapped *)context;
+static void wrapped_free(const amp_backend *self, void *memory) {
+    wrapped *w = (wrapped *)self->context;
     if (!memory) w->strangers++;
     w->live--;
     free(memory);
 }
-static amp_result wrapped_copy(void *context, void *dst, const void *src, size_t num_bytes,
+static amp_result wrapped_copy(const amp_backend *self, void *dst, const void *src, size_t num_bytes,
                                amp_copy direction) {
-    const wrapped *w = (const wrapped *)context;
-    if (fails(context, "copy")) return AMP_ERROR_UNSUPPORTED;
-    return w->cpu.copy_fn(w->cpu.context, dst, src, num_bytes, direction);
+    const wrapped *w = (const wrapped *)self->context;
+    if (fails(self, "copy")) return AMP_ERROR_UNSUPPORTED;
+    return w->cpu.copy_fn(&w->cpu, dst, src, num_bytes, direction);
 }
-static amp_result wrapped_cast(void *context, void *dst, amp_dtype dst_type, const void *src,
+static amp_result wrapped_cast(const amp_backend *self, void *dst, amp_dtype dst_type, const void *src,
                                amp_dtype src_type, size_t n) {
-    const wrapped *w = (const wrapped *)context;
-    if (fails(context, "cast")) return AMP_ERROR_UNSUPPORTED;
-    return w->cpu.cast_fn(w->cpu.context, dst, dst_type, src, src_type, n);
+    const wrapped *w = (const wrapped *)self->context;
+    if (fails(self, "cast")) return AMP_ERROR_UNSUPPORTED;
+    return w->cpu.cast_fn(&w->cpu, dst, dst_type, src, src_type, n);
 }
-static amp_result wrapped_check(void *context, const amp_plan *plan, int update_scaler) {
-    const wrapped *w = (const wrapped *)context;
-    if (fails(context, "check")) return AMP_ERROR_UNSUPPORTED;
-    return w->cpu.check_fn(w->cpu.context, plan, update_scaler);
+static amp_result wrapped_check(const amp_backend *self, const amp_plan *plan) {
+    const wrapped *w = (const wrapped *)self->context;
+    if (fails(self, "check")) return AMP_ERROR_UNSUPPORTED;
+    return w->cpu.check_fn(&w->cpu, plan);
 }
-static amp_result wrapped_update(void *context, const amp_plan *plan, amp_job job) {
-    const wrapped *w = (const wrapped *)context;
-    if (fails(context, "update")) return AMP_ERROR_UNSUPPORTED;
-    return w->cpu.update_fn(w->cpu.context, plan, job);
+static amp_result wrapped_update(const amp_backend *self, const amp_plan *plan, amp_job job) {
+    const wrapped *w = (const wrapped *)self->context;
+    if (fails(self, "update")) return AMP_ERROR_UNSUPPORTED;
+    return w->cpu.update_fn(&w->cpu, plan, job);
 }
-static amp_result wrapped_wait(void *context) {
-    const wrapped *w = (const wrapped *)context;
-    if (fails(context, "wait")) return AMP_ERROR_UNSUPPORTED;
-    return w->cpu.wait_fn(w->cpu.context);
+static amp_result wrapped_wait(const amp_backend *self) {
+    const wrapped *w = (const wrapped *)self->context;
+    if (fails(self, "wait")) return AMP_ERROR_UNSUPPORTED;
+    return w->cpu.wait_fn(&w->cpu);
 }
 
 static amp_backend wrap(wrapped *w) {

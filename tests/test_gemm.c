@@ -470,9 +470,9 @@ TEST(bad_arguments, "law 9: bad arguments give distinct results, and C stays as 
 }
 
 static int        fake_calls;
-static amp_result fake_gemm(void *context, const amp_gemm_args *args) {
+static amp_result fake_gemm(const amp_backend *self, const amp_gemm_args *args) {
     fake_calls++;
-    CHECK(context == (void *)&fake_calls);
+    CHECK(self->context == (void *)&fake_calls);
     CHECK_EQ_U64(args->m * 100 + args->n * 10 + args->k, 234);
     CHECK_EQ_U64(args->lda * 100 + args->ldb * 10 + args->ldc, 435); /* 0 was replaced */
     return AMP_ERROR_OUT_OF_MEMORY;
