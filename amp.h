@@ -756,9 +756,15 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
    On the device it is PTX, which stays IEEE under --use_fast_math, where intrinsics and casts do
    not (they flush subnormals). */
 
-#if defined(__CUDACC__)
+#if defined(__CUDA_ARCH__)
 #define AMPI_STRICT_BEGIN
 #define AMPI_STRICT_END
+#elif defined(__CUDACC__) && !defined(__clang__) /* nvcc hands the pragma on, with a warning */
+#define AMPI_STRICT_BEGIN                                                                      \
+    _Pragma("nv_diagnostic push") _Pragma("nv_diag_suppress 1675")                            \
+    _Pragma("GCC push_options") _Pragma("GCC optimize(\"no-fast-math,fp-contract=off\")")      \
+    _Pragma("nv_diagnostic pop")
+#define AMPI_STRICT_END _Pragma("GCC pop_options")
 #elif defined(__clang__)
 #define AMPI_STRICT_BEGIN                                                                      \
     _Pragma("float_control(push)") _Pragma("float_control(precise, on)")                      \
@@ -1509,12 +1515,12 @@ static void ampi_cpuid(uint32_t leaf, uint32_t *r) {
 
 /* What the processor has and the operating system saves: cpuid, and xgetbv for the registers. */
 static uint32_t ampi_cpu_features(void) {
-    uint32_t r[4], low, high, features = 0;
+    uint32_t r[4], low, features = 0;
     ampi_cpuid(0, r);
     if (r[0] < 7) return 0;
     ampi_cpuid(1, r);
     if ((r[2] >> 27 & 7u) != 7u) return 0; /* OSXSAVE, AVX, F16C */
-    __asm__ __volatile__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    __asm__ __volatile__("xgetbv" : "=a"(low) : "c"(0) : "edx");
     if ((low & 0x06u) != 0x06u) return 0;
     ampi_cpuid(7, r);
     if (r[1] >> 5 & 1u) features = 1u; /* AVX2 */

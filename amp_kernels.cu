@@ -3,9 +3,9 @@
 
    BUILD   nvcc -arch=native -c amp_kernels.cu       and link with -lcudart, -lcublas
 
-   CUDA 11.8 and newer, compute capability 7.0 (Volta) and newer. The declarations are in amp.h under
-   ">>api  cuda"; the formulas in its >>core, which this file shares with the CPU. What stands here is
-   memory traffic: load, call the core, store.
+   CUDA 11.8 and newer, compute capability 7.0 (Volta) and newer. The declarations are in amp.h
+   under ">>api  cuda"; the formulas in its >>core, which this file shares with the CPU. What stands
+   here is memory traffic: load, call the core, store.
 
    ONE STEP is two launches, however many tensors there are:
 
@@ -22,9 +22,9 @@
        together    16                                14                             = 30
 
    HOW WORK IS CUT   Tensors are cut into chunks of AMPI_CHUNK elements. In A a warp takes a chunk,
-   because the canonical sum goes through it in order, 256 lanes wide: each of the 32 threads holds 8
-   lanes. In B a block takes a quarter of a chunk. Loops are grid-strided: every grid and block size
-   gives the same bits.
+   because the canonical sum goes through it in order, 256 lanes wide: each of the 32 threads holds
+   8 lanes. In B a block takes a quarter of a chunk. Loops are grid-strided: every grid and block
+   size gives the same bits.
 
    OTHER STREAMS   A reads what backward wrote. If that ran on another stream, or a collective did,
    let the optimizer's stream wait for it:
@@ -42,8 +42,8 @@
 
 #define AMPI_DEVICE static __device__ __forceinline__
 
-/* Blocks have up to 256 threads, of which an SM shall hold this many: registers for more loads under
-   way, against warps that hide them; chosen so that nothing spills from sm_75 to sm_120. */
+/* Blocks have up to 256 threads; an SM shall hold at least so many of them. Chosen so that nothing
+   spills from sm_75 to sm_120. */
 #define AMPI_KERNEL(per_sm) static __global__ void __launch_bounds__(256, per_sm)
 
 /* ------------------------------------------------------------- results and launches */
@@ -110,6 +110,14 @@ AMPI_DEVICE ampi_array ampi_array_of(const void *base, uint32_t type, uint64_t b
     return a;
 }
 
+/* Arrays are in global memory, which the compiler cannot see of pointers found in a table. */
+template <class T> AMPI_DEVICE T *ampi_global(const char *p) {
+#if defined(__CUDA_ARCH__)
+    __builtin_assume(__isGlobal(p));
+#endif
+    return (T *)p;
+}
+
 AMPI_DEVICE uint32_t ampi_widen(uint32_t type, uint32_t half) {
     return type == AMP_F16 ? ampi_f32_from_f16((uint16_t)half)
                            : ampi_f32_from_bf16((uint16_t)half);
@@ -122,35 +130,42 @@ AMPI_DEVICE uint32_t ampi_narrow(uint32_t type, uint32_t u) {
 /* Elements [i, i + N) as bits of fp32. */
 template <int N> AMPI_DEVICE void ampi_get(const ampi_array &a, unsigned i, uint32_t *u) {
     if (N == 4 && a.by_group && a.type == AMP_F32) {
-        const uint4 q = *(const uint4 *)(a.base + i * 4u);
+        const uint4 q = *ampi_global<const uint4>(a.base + i * 4u);
         u[0] = q.x, u[1] = q.y, u[2] = q.z, u[3] = q.w;
     } else if (N == 4 && a.by_group) {
-        const uint2 q = *(const uint2 *)(a.base + i * 2u);
+        const uint2 q = *ampi_global<const uint2>(a.base + i * 2u);
         u[0] = ampi_widen(a.type, q.x & 0xffffu), u[1] = ampi_widen(a.type, q.x >> 16);
         u[2] = ampi_widen(a.type, q.y & 0xffffu), u[3] = ampi_widen(a.type, q.y >> 16);
     } else {
 #pragma unroll
         for (unsigned k = 0; k < N; k++) {
-            if (!a.by_element) u[k] = ampi_load(a.base, (amp_dtype)a.type, i + k);
-            else if (a.type == AMP_F32) u[k] = ((const uint32_t *)a.base)[i + k];
-            else u[k] = ampi_widen(a.type, ((const uint16_t *)a.base)[i + k]);
+            if (!a.by_element)
+                u[k] = ampi_load(a.base, (amp_dtype)a.type, i + k);
+            else if (a.type == AMP_F32)
+                u[k] = *ampi_global<const uint32_t>(a.base + (i + k) * 4u);
+            else
+                u[k] = ampi_widen(a.type, *ampi_global<const uint16_t>(a.base + (i + k) * 2u));
         }
     }
 }
 
 template <int N> AMPI_DEVICE void ampi_put(const ampi_array &a, unsigned i, const uint32_t *u) {
     if (N == 4 && a.by_group && a.type == AMP_F32) {
-        *(uint4 *)(a.base + i * 4u) = make_uint4(u[0], u[1], u[2], u[3]);
+        *ampi_global<uint4>(a.base + i * 4u) = make_uint4(u[0], u[1], u[2], u[3]);
     } else if (N == 4 && a.by_group) {
-        *(uint2 *)(a.base + i * 2u) =
+        *ampi_global<uint2>(a.base + i * 2u) =
             make_uint2(ampi_narrow(a.type, u[0]) | ampi_narrow(a.type, u[1]) << 16,
                        ampi_narrow(a.type, u[2]) | ampi_narrow(a.type, u[3]) << 16);
     } else {
 #pragma unroll
         for (unsigned k = 0; k < N; k++) {
-            if (!a.by_element) ampi_store(a.base, (amp_dtype)a.type, i + k, u[k]);
-            else if (a.type == AMP_F32) ((uint32_t *)a.base)[i + k] = u[k];
-            else ((uint16_t *)a.base)[i + k] = (uint16_t)ampi_narrow(a.type, u[k]);
+            if (!a.by_element)
+                ampi_store(a.base, (amp_dtype)a.type, i + k, u[k]);
+            else if (a.type == AMP_F32)
+                *ampi_global<uint32_t>(a.base + (i + k) * 4u) = u[k];
+            else
+                *ampi_global<uint16_t>(a.base + (i + k) * 2u) =
+                    (uint16_t)ampi_narrow(a.type, u[k]);
         }
     }
 }
@@ -317,7 +332,7 @@ AMPI_DEVICE double ampi_check_chunk(const ampi_slot *slot, uint64_t start, int c
     const int        head       = grads.by_element ? (16 - past) % 16 / size : 0;
     const int        full       = grads.by_element && count > head ? (count - head) / AMPI_ROW : 0;
     const int        rows       = (count - head + AMPI_ROW - 1) / AMPI_ROW;
-    const uint4     *vectors    = (const uint4 *)(grads.base + head * size) + thread;
+    const uint4     *vectors    = ampi_global<const uint4>(grads.base + head * size) + thread;
     float            rescale    = 1.0f, sum;
     double           back       = 1.0;
     ampi_found       f;
@@ -355,7 +370,7 @@ AMPI_DEVICE double ampi_check_chunk(const ampi_slot *slot, uint64_t start, int c
         if (ampi_nonfinite(ampi_bits_of_f32(sum))) {
             rescale = AMPI_DOWN;
             back    = AMPI_UP_64;
-        } else if (sum < AMPI_TINY && f.max != 0) {
+        } else if (ampi_bits_of_f32(sum) < ampi_bits_of_f32(AMPI_TINY) && f.max != 0) {
             rescale = AMPI_UP;
             back    = AMPI_DOWN_64;
         } else {
@@ -651,8 +666,8 @@ AMPI_KERNEL(4) ampi_scaler_update_kernel(amp_scaler *s) {
     if (s->checked || s->found_inf) ampi_scaler_transition(s);
 }
 
-/* num_bytes <= 8 travel as a kernel argument: nothing has to wait for host memory, and a graph keeps
-   the value, not the address of something on a stack. */
+/* num_bytes <= 8 travel as a kernel argument: nothing has to wait for host memory, and a graph
+   keeps the value, not the address of something on a stack. */
 AMPI_KERNEL(4) ampi_store_kernel(void *dst, uint64_t value, int num_bytes) {
     for (int b = 0; b < num_bytes; b++) ((unsigned char *)dst)[b] = (unsigned char)(value >> 8 * b);
 }

@@ -40,5 +40,9 @@ for compiler in gcc clang clang-16 clang-19; do
     for flags in -O0 -O2 -O3 -Ofast '-Ofast -march=native'; do try $compiler $flags; done
 done
 try tcc
+if command -v nvcc > /dev/null 2>&1; then # the header in somebody's .cu: host code of nvcc
+    try nvcc -x cu -O2
+    try nvcc -x cu -O2 -Xcompiler -Ofast
+fi
 echo "#    digests: 1 over $builds builds"
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -3,7 +3,9 @@
    digest, which stands here. tests/bits.sh builds this file with each compiler and set of flags and
    runs it with 1 to 4 threads. */
 
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* sigsetjmp in fp.h */
+#endif
 #define AMP_IMPLEMENTATION
 #include "amp.h"
 #include "test.h"

@@ -1,0 +1,85 @@
+# What the CUDA compiler says about amp_kernels.cu and the CUDA examples: warnings, registers, spills,
+# the width of memory accesses. Nothing runs, no GPU is needed. usage: nvcc.sh OUTDIR
+# The last line is "N passed, N failed[, N skipped]".
+out=$1
+NVCC=${NVCC:-nvcc}
+passed=0 failed=0
+mkdir -p "$out"
+
+ok() { echo "ok   nvcc/$1"; passed=$((passed + 1)); }
+bad() { echo "FAIL nvcc/$1"; [ -z "${2-}" ] || sed 's/^/     /' "$2" | head -n 20; failed=$((failed + 1)); }
+
+command -v "$NVCC" > /dev/null 2>&1 || {
+    echo "skip nvcc: $NVCC not found"
+    echo "0 passed, 0 failed, 1 skipped"
+    exit 0
+}
+flags="-std=c++14 -I. -Werror all-warnings -Xcompiler -Wall,-Wextra"
+echo "# $($NVCC --version | sed -n 's/.*release/CUDA release/p')"
+archs=
+for arch in 75 80 86 89 90 100 120; do # an older toolkit knows fewer
+    if $NVCC --list-gpu-arch | grep -qx "compute_$arch"; then archs="$archs $arch"; fi
+done
+
+# One line for each architecture: the registers of each kernel, and that nothing spills.
+for arch in $archs; do
+    log=$out/kernels.$arch.log
+    if ! $NVCC -arch=sm_$arch $flags -Xptxas -v,-warn-spills,-warn-lmem-usage -c amp_kernels.cu \
+        -o "$out/kernels.$arch.o" > "$log" 2>&1; then
+        bad "sm_$arch: amp_kernels.cu" "$log"
+        continue
+    fi
+    awk '/Compiling entry function/ {
+             name = $0
+             sub(/.*ampi_/, "", name)
+             sub(/_kernel/, "", name)
+             sub(/8amp_plan.*|[EP].*|\x27.*/, "", name)
+             sub(/ILi0/, "_adamw", name); sub(/ILi1/, "_sgd", name)
+             sub(/ILi2/, "_unscale", name); sub(/ILi3/, "_model", name)
+         }
+         /stack frame/ {stack += $1; spill += $5 + $9}
+         /Used [0-9]+ registers/ {
+             used = $0
+             sub(/.*Used /, "", used)
+             printf "%s %d, ", name, used
+         }
+         END {printf "stack %d, spilled %d bytes\n", stack, spill; exit stack + spill != 0}' "$log" \
+        > "$out/registers"
+    if [ $? = 0 ]; then ok "sm_$arch: registers $(cat "$out/registers")"
+    else bad "sm_$arch: registers $(cat "$out/registers")"; fi
+done
+
+# Every formula is rounded as written, also under --use_fast_math: no flushed subnormal, no
+# approximation, no fused multiply-add in the code for the device.
+if $NVCC $flags --use_fast_math -ptx amp_kernels.cu -o "$out/fast.ptx" 2> "$out/fast.log" &&
+    ! grep -E 'ftz|approx|fma\.r' "$out/fast.ptx" > "$out/fast.log"; then
+    ok "fast-math: no .ftz, .approx or fma in PTX"
+else bad "fast-math: PTX has" "$out/fast.log"; fi
+
+# Aligned fp32 arrays are read and written 16 bytes at a time, halves 8; the check reads all 16.
+if $NVCC $flags -ptx amp_kernels.cu -o "$out/kernels.ptx" 2> "$out/ptx.log" &&
+    awk '/\.entry/ {name = $0}
+         /ld\.global\.v4/ {loads[name]++}
+         /st\.global\.v4/ {stores[name]++}
+         END {
+             for (k in loads) {
+                 if (k ~ /check_kernel/) check = loads[k]
+                 if (k ~ /update_kernelILi0/) adamw = loads[k] " loads and " stores[k] " stores"
+             }
+             print "check " check " loads, adamw " adamw
+             exit !(check >= 24 && adamw == "4 loads and 5 stores")
+         }' "$out/kernels.ptx" > "$out/ptx.log" 2>&1; then
+    ok "128 bits: $(cat "$out/ptx.log") of 16 bytes in PTX"
+else bad "128 bits: not found in PTX" "$out/ptx.log"; fi
+
+# Examples and the benchmark link for all of them at once.
+code=
+for arch in $archs; do code="$code -gencode arch=compute_$arch,code=sm_$arch"; done
+for program in examples/*.cu tests/bench/*.cu; do
+    [ -f "$program" ] || continue
+    name=$(basename "$program" .cu)
+    if $NVCC $flags $code -t 2 "$program" amp_kernels.cu -lcublas -o "$out/$name" \
+        > "$out/$name.log" 2>&1; then ok "$name: links for sm$(echo "$archs" | sed 's/ /_/g')"
+    else bad "$name: does not build" "$out/$name.log"; fi
+done
+echo "$passed passed, $failed failed"
