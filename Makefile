@@ -44,11 +44,12 @@ RUN_sanitize      := AMP_QUICK=1
 SUPPORT := tests/test.h tests/fp.h tests/one.sh tests/golden/scaler_traces.txt amp.h
 
 LOGS := $(BUILD)/tests/compile.log $(BUILD)/tests/bits.log $(BUILD)/tests/examples.log \
+        $(BUILD)/tests/emu.log $(BUILD)/tests/cuda.log $(BUILD)/tests/nvcc.log \
         $(foreach c,$(CONFIGS),$(foreach t,$(TESTS),$(BUILD)/tests/$(c)/$(t).log))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test bench logs examples clean
+.PHONY: help run test cuda bench logs examples clean
 
 help: ## show this help
 	@echo "amp.h $$(awk '/define AMP_VERSION_/ {printf "%s%s", dot, $$3; dot = "."}' amp.h)"
@@ -66,6 +67,10 @@ test: ## run all tests; the last line is "N passed, N failed"
 	$(Q)awk '/^[0-9]+ passed, [0-9]+ failed/ {p += $$1; f += $$3; s += $$5} \
 	    END {printf "%d passed, %d failed", p, f; if (s) printf ", %d skipped", s; print ""; \
 	         exit f != 0 || p == 0}' $(LOGS)
+
+cuda: ## compile kernels and CUDA examples with nvcc for every architecture; show registers
+	$(Q)mkdir -p $(BUILD)/cuda
+	$(Q)sh tests/nvcc.sh $(BUILD)/cuda
 
 bench: $(BUILD)/bench ## measure the CPU functions against what memory allows
 	$(Q)$(BUILD)/bench $(ARGS)
@@ -112,4 +117,20 @@ $(BUILD)/tests/bits.log: tests/bits.sh tests/test_bits.c amp.h
 $(BUILD)/tests/examples.log: tests/examples.sh $(EXAMPLES:%=$(BUILD)/%)
 	$(Q)mkdir -p $(BUILD)/tests
 	$(Q)CC="$(CC)" sh tests/examples.sh $(BUILD) > $@ 2>&1 || true
+	@cat $@
+
+# The CUDA part, without a GPU: the emulator's own tests, the kernels on it, and what nvcc says.
+$(BUILD)/tests/emu.log: $(wildcard tests/emu/* tests/emu/fake/*)
+	$(Q)mkdir -p $(BUILD)/tests/emu
+	$(Q)CC="$(CC)" CXX="$(CXX)" sh tests/emu/self.sh $(BUILD)/tests/emu > $@ 2>&1 || true
+	@cat $@
+
+$(BUILD)/tests/cuda.log: tests/cuda.sh tests/test_cuda.cpp amp_kernels.cu amp.h
+	$(Q)mkdir -p $(BUILD)/tests/cuda
+	$(Q)CC="$(CC)" CXX="$(CXX)" sh tests/cuda.sh $(BUILD)/tests/cuda > $@ 2>&1 || true
+	@cat $@
+
+$(BUILD)/tests/nvcc.log: tests/nvcc.sh amp_kernels.cu amp.h
+	$(Q)mkdir -p $(BUILD)/tests/nvcc
+	$(Q)sh tests/nvcc.sh $(BUILD)/tests/nvcc > $@ 2>&1 || true
 	@cat $@

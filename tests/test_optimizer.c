@@ -1654,6 +1654,144 @@ TEST(shared_scaler, "contract: two optimizers share a scaler: each skips on its 
     }
 }
 
+TEST(split_step, "contract: check, unscale, end_step are begin_step in two halves; check alone fills "
+                 "the gate and touches no gradient") {
+    amp_optimizer_desc desc = kind_desc(0);
+    rig                whole, split;
+    int                step;
+    desc.max_norm = 1.0f;
+    rig_single(&whole, &desc, 300, AMP_F16);
+    rig_single(&split, &desc, 300, AMP_F16);
+    for (step = 0; step < 6; step++) {
+        const amp_gate *gate = amp_optimizer_gate(&split.opt);
+        fill_grads(&whole, (uint32_t)step, step == 3 ? 1e9f : 65536.0f);
+        fill_grads(&split, (uint32_t)step, step == 3 ? 1e9f : 65536.0f);
+        rig_step(&whole, 0.1f);
+        CHECK_EQ_INT(amp_optimizer_check(&split.opt), AMP_OK);
+        CHECK_EQ_INT(gate->skip, step == 3);
+        CHECK_EQ_INT(amp_optimizer_check(&split.opt), AMP_ERROR_STEP_OPEN);
+        CHECK_EQ_INT(amp_optimizer_unscale(&split.opt), AMP_OK);
+        if (!gate->skip) own_sgd(&split, 0.1f);
+        CHECK_EQ_INT(amp_optimizer_end_step(&split.opt), AMP_OK);
+        CHECK_EQ_U64(state_digest(&split), state_digest(&whole));
+    }
+    CHECK_EQ_INT(amp_optimizer_unscale(&split.opt), AMP_ERROR_STEP_NOT_OPEN);
+    CHECK_EQ_INT(amp_optimizer_unscale(NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_check(NULL), AMP_ERROR_INVALID_ARGUMENT);
+    rig_end(&whole);
+    rig_end(&split);
+}
+
+TEST(set_lr, "contract: step uses the learning rate of set_lr, of lr_ptr or of the fused step before "
+             "it, and is an error where there never was one") {
+    static const float rates[] = {0.1f, 0.03f, 0.25f, 0.0f, 1.0f};
+    int                kind, step;
+    for (kind = 1; kind < NUM_KINDS; kind++) {
+        amp_optimizer_desc desc = kind_desc(kind);
+        rig                a, b;
+        uint64_t           before;
+        rig_single(&a, &desc, 300, AMP_F16);
+        rig_single(&b, &desc, 300, AMP_F16);
+        fill_grads(&b, 9, 65536.0f);
+        before = state_digest(&b);
+        CHECK_EQ_INT(amp_optimizer_step(&b.opt), AMP_ERROR_BAD_STATE);
+        CHECK_EQ_INT(amp_optimizer_set_lr(&b.opt, -1.0f), AMP_ERROR_INVALID_CONFIG);
+        CHECK_EQ_INT(amp_optimizer_step(&b.opt), AMP_ERROR_BAD_STATE);
+        CHECK_EQ_U64(state_digest(&b), before);
+        for (step = 0; step < 5; step++) {
+            fill_grads(&a, (uint32_t)step, 65536.0f);
+            fill_grads(&b, (uint32_t)step, 65536.0f);
+            rig_step(&a, rates[step]);
+            if (step == 2) *amp_optimizer_lr_ptr(&b.opt) = rates[2];
+            else CHECK_EQ_INT(amp_optimizer_set_lr(&b.opt, rates[step]), AMP_OK);
+            CHECK_EQ_INT(amp_optimizer_step(&b.opt), AMP_OK);
+            CHECK_EQ_U64(state_digest(&b), state_digest(&a));
+        }
+        rig_step(&a, 0.5f);
+        rig_step(&b, 0.5f);
+        rig_step(&a, 0.5f);
+        CHECK_EQ_INT(amp_optimizer_step(&b.opt), AMP_OK); /* 0.5 is still there */
+        CHECK_EQ_U64(state_digest(&b), state_digest(&a));
+        rig_end(&a);
+        rig_end(&b);
+    }
+    {
+        amp_optimizer_desc desc = kind_desc(0);
+        rig                r;
+        rig_single(&r, &desc, 3, AMP_F32);
+        CHECK_EQ_INT(amp_optimizer_set_lr(&r.opt, 0.1f), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_step(&r.opt), AMP_ERROR_UNSUPPORTED);
+        CHECK_EQ_INT(amp_optimizer_step(NULL), AMP_ERROR_INVALID_ARGUMENT);
+        CHECK_EQ_INT(amp_optimizer_set_lr(NULL, 0.1f), AMP_ERROR_INVALID_ARGUMENT);
+        CHECK(amp_optimizer_lr_ptr(NULL) == NULL);
+        rig_end(&r);
+    }
+}
+
+/* What the other rank has found; or an error of the collective. */
+typedef struct other_rank { double norm2; uint32_t flags[2]; amp_result fails; int calls; } other_rank;
+
+static amp_result meet(void *user, double *norm2, uint32_t *flags) {
+    other_rank *other = (other_rank *)user;
+    int         i;
+    other->calls++;
+    if (other->fails != AMP_OK) return other->fails;
+    *norm2 += other->norm2;
+    for (i = 0; i < 2; i++)
+        if (other->flags[i] > flags[i]) flags[i] = other->flags[i];
+    return AMP_OK;
+}
+
+TEST(ranks, "contract: reduce_fn meets in the middle of a check: norms add up, an overflow anywhere "
+            "skips everywhere, an error is returned") {
+    int kind;
+    for (kind = 0; kind < NUM_KINDS; kind++) {
+        amp_optimizer_desc desc = kind_desc(kind);
+        other_rank         other;
+        rig                r;
+        uint64_t           before;
+        memset(&other, 0, sizeof other);
+        desc.reduce_fn   = meet;
+        desc.reduce_user = &other;
+        desc.max_norm    = 2.5f;
+        rig_single(&r, &desc, 2, AMP_F32);
+        store(r.tensor[0].grad, AMP_F32, 0, 3.0f * 65536.0f);
+        other.norm2 = 16.0 * 65536.0 * 65536.0;
+        CHECK(rig_step(&r, 0.1f));
+        CHECK_EQ_INT(other.calls, 1);
+        CHECK_EQ_F64(status_of(&r).norm, 5.0);
+        CHECK_EQ_F32(status_of(&r).clip_factor, (float)(2.5 / 5.000001));
+        before         = state_digest(&r);
+        other.flags[0] = 1;
+        store(r.tensor[0].grad, AMP_F32, 0, 3.0f * 65536.0f);
+        CHECK(!rig_step(&r, 0.1f));
+        CHECK_EQ_U64(state_digest(&r), before);
+        CHECK_EQ_F32(status_of(&r).loss_scale, 32768.0f);
+        other.flags[0] = 0;
+        other.fails    = AMP_ERROR_UNSUPPORTED;
+        if (kind == 0) CHECK_EQ_INT(amp_optimizer_check(&r.opt), AMP_ERROR_UNSUPPORTED);
+        else if (kind == 1) CHECK_EQ_INT(amp_optimizer_adamw(&r.opt, 0.1f), AMP_ERROR_UNSUPPORTED);
+        else CHECK_EQ_INT(amp_optimizer_sgd(&r.opt, 0.1f), AMP_ERROR_UNSUPPORTED);
+        CHECK_EQ_U64(state_digest(&r), before);
+        rig_end(&r);
+    }
+}
+
+TEST(ranks_magnitude, "law 5: the largest magnitude of all ranks is checked as a product") {
+    amp_optimizer_desc desc = kind_desc(1);
+    const float        large = 3e38f;
+    other_rank         other;
+    rig                r;
+    memset(&other, 0, sizeof other);
+    memcpy(&other.flags[1], &large, 4);
+    desc.reduce_fn         = meet;
+    desc.reduce_user       = &other;
+    desc.scaler.init_scale = 0.25f;
+    rig_single(&r, &desc, 2, AMP_F32);
+    CHECK(!rig_step(&r, 0.1f));
+    rig_end(&r);
+}
+
 TEST(disabled_scaler, "contract: disabled: scale is 1, nothing is checked, no step is skipped") {
     int kind;
     for (kind = 0; kind < NUM_KINDS; kind++) {
@@ -2230,6 +2368,10 @@ int main(int argc, char **argv) {
     RUN(in_place_types);
     RUN(zero_grad);
     RUN(shared_scaler);
+    RUN(split_step);
+    RUN(set_lr);
+    RUN(ranks);
+    RUN(ranks_magnitude);
     RUN(disabled_scaler);
     RUN(static_scaler);
     RUN(stuck);
