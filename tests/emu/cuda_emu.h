@@ -1,0 +1,369 @@
+/* cuda_emu.h - run CUDA kernels on the CPU, for tests.
+
+   An unchanged .cu compiles as C++ with this file in front of it and links with cuda_emu.cpp,
+   which stands in for libcudart and libcublas. A kernel then is a function, a CUDA thread is a
+   fiber, and sanitizers, debuggers and coverage tools see ordinary code:
+
+       I=-Itests/emu/fake            or the include directory of a CUDA toolkit
+       F="-std=c++14 -ffp-contract=off -fno-strict-aliasing $I -I."
+       c++ -O2 $F -include tests/emu/cuda_emu.h -x c++ -c kernels.cu -o kernels.o
+       c++ -O2 $F -c tests/emu/cuda_emu.cpp -o emu.o
+       c++ -O2 $F -c test.cpp -o test.o && c++ test.o kernels.o emu.o -o test
+
+   Sanitizers. Address and undefined: -fsanitize=address,undefined -DEMU_PLAIN_SHARED everywhere,
+   and -DEMU_ASAN for cuda_emu.cpp; device memory may then only be touched by device work.
+   Thread: -fsanitize=thread for all but cuda_emu.cpp, which takes -DEMU_TSAN instead; run once
+   with EMU_RACE=shared (races inside a block) and once with EMU_RACE=global (races between
+   blocks; shared memory is left out, because all blocks have theirs at the same address).
+   Traffic: see emu_watch below.
+
+   A kernel is launched by cudaLaunchKernel(kernel, grid, block, args, 0, stream) with the typed
+   kernel as first argument; it may not use dynamic shared memory. Every misuse that leaves a real
+   device hanging or undefined (divergent barriers, lanes missing from a collective, ...) ends the
+   program with one line on stderr and abort().
+
+   What it cannot show: memory orders weaker than "a fence orders everything" (TSan finds missing
+   fences, not misplaced ones); anything that needs two blocks at the same time; time; the limits
+   of ptxas and of the hardware (registers, shared memory, residency); the rounding of cuBLAS;
+   kernels that touch pageable host memory. gcc does not put the __shared__ variables of templates
+   into a section, so that there they are neither refilled nor left out of EMU_RACE=global. The
+   emulated host program has one thread. */
+
+#ifndef CUDA_EMU_H
+#define CUDA_EMU_H
+
+#ifdef EMU_PLAIN_SHARED /* address sanitizers put redzones round plain statics only */
+#define __shared__ static
+#else                   /* one section, so that it can be refilled with rubbish */
+#define __shared__ static __attribute__((section("emu_shared")))
+#endif
+#define __launch_bounds__(...)
+
+#include <cuda_runtime.h>
+#include <cublas_v2.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ======================================================================================
+   Control, for tests (C11 or C++)
+   ====================================================================================== */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Set everything below back to its default and forget counts, watches, the gemm log and the last
+   error. Allocations, streams, graphs and events stay. */
+void emu_reset(void);
+
+extern unsigned emu_seed; /* 0: threads, blocks, streams, nodes in order; else shuffled by it */
+extern int      emu_async; /* 0: work runs when it is submitted; 1: when the host waits for it */
+
+/* Faults: API call number emu_fail_at, counted from emu_api_calls = 0, fails without effect: with
+   emu_fail_error, or CUBLAS_STATUS_EXECUTION_FAILED. Functions that only report are not counted. */
+extern unsigned long emu_api_calls, emu_fail_at;
+extern cudaError_t   emu_fail_error;
+extern const char   *emu_last_api;
+
+/* The device that is reported. Memory is what cudaMalloc can hand out in total. */
+extern int    emu_device_count, emu_device_sms, emu_device_major, emu_device_minor;
+extern size_t emu_device_memory;
+
+struct emu_counts {
+    unsigned long api_calls;
+    unsigned long launches;     /* cudaLaunchKernel: run, queued or captured */
+    unsigned long kernels_run;  /* executed, also out of graphs */
+    unsigned long graph_launches;
+    unsigned long memcpys, memsets, gemms;
+    unsigned long allocations;  /* cudaMalloc, cudaMallocHost, cudaHostAlloc */
+    unsigned long synchronisations;     /* calls by which the host waits for the device */
+    unsigned long captured_gemms_without_workspace;
+};
+extern struct emu_counts emu_count; /* may be zeroed at will */
+
+size_t emu_live_allocations(void); /* device and page-locked */
+size_t emu_live_bytes(void);       /* on the device */
+size_t emu_live_streams(void);
+size_t emu_live_events(void);
+size_t emu_live_graphs(void);      /* graphs and executable graphs of the caller */
+size_t emu_live_cublas(void);
+size_t emu_pending(void);          /* operations that wait in streams */
+int    emu_is_device(const void *p, size_t bytes); /* whether all of it is device memory */
+
+/* One entry per gemm call that was not refused. */
+struct emu_gemm_call {
+    const char         *name;
+    cublasOperation_t   transa, transb;
+    int                 m, n, k, lda, ldb, ldc, batch;
+    long long           stridea, strideb, stridec;
+    const void         *a, *b;
+    void               *c;
+    cudaDataType        atype, btype, ctype;
+    cublasComputeType_t compute;
+    cublasGemmAlgo_t    algo;
+    cudaStream_t        stream;
+    int                 captured;
+    const void         *workspace; /* NULL: cuBLAS's own */
+    size_t              workspace_bytes;
+    cublasMath_t        math;
+    cublasPointerMode_t pointer_mode;
+};
+size_t                      emu_gemm_calls(void);
+const struct emu_gemm_call *emu_gemm_call_at(size_t i);
+
+/* Traffic, with traffic.cpp linked and the kernels compiled with -fsanitize=thread (for clang also
+   -mllvm -tsan-instrument-read-before-write) but not linked with it: bytes that kernels load from
+   and store to a range. An atomic operation is a load and a store, atomicCAS only the store. */
+struct emu_traffic { unsigned long long loaded, stored; };
+int                emu_watch(const void *begin, size_t bytes); /* a new index: 0, 1, 2, ... */
+struct emu_traffic emu_watched(int index);
+void               emu_unwatch_all(void);
+
+#ifdef __cplusplus
+} /* extern "C" */
+
+/* ======================================================================================
+   What kernels see
+   ====================================================================================== */
+
+#include <math.h>
+#include <string.h>
+#include <functional>
+#include <tuple>
+#include <utility>
+
+struct emu_thread_view { uint3 index; };
+extern emu_thread_view *emu_thread; /* the running one */
+extern uint3            emu_block;
+extern dim3             emu_block_dim, emu_grid_dim;
+
+#define threadIdx (emu_thread->index)
+#define blockIdx  emu_block
+#define blockDim  emu_block_dim
+#define gridDim   emu_grid_dim
+static const int warpSize = 32;
+
+enum emu_collective { EMU_SYNCWARP, EMU_SHUFFLE, EMU_BALLOT };
+
+int         emu_barrier(int predicate, int line); /* the number of threads with a predicate */
+uint64_t    emu_warp(emu_collective what, unsigned mask, uint64_t value, int source, int line);
+int         emu_lane(void);
+void        emu_fence(void);
+void        emu_trap(int line);
+void        emu_misaligned(int line);
+cudaError_t emu_launch(const std::function<void()> &kernel, dim3 grid, dim3 block, size_t shared,
+                       cudaStream_t stream);
+
+template <class T> struct emu_same { typedef T type; };
+
+/* ---- barriers and warps; the caller's line tells one barrier from another ---- */
+
+static inline void __syncthreads(int line = __builtin_LINE()) { (void)emu_barrier(0, line); }
+static inline int  __syncthreads_count(int p, int line = __builtin_LINE()) {
+    return emu_barrier(p != 0, line);
+}
+static inline int __syncthreads_or(int p, int line = __builtin_LINE()) {
+    return emu_barrier(p != 0, line) != 0;
+}
+static inline int __syncthreads_and(int p, int line = __builtin_LINE()) {
+    return emu_barrier(p == 0, line) == 0;
+}
+static inline void __syncwarp(unsigned mask = 0xffffffffu, int line = __builtin_LINE()) {
+    (void)emu_warp(EMU_SYNCWARP, mask, 0, 0, line);
+}
+static inline unsigned __ballot_sync(unsigned mask, int p, int line = __builtin_LINE()) {
+    return (unsigned)emu_warp(EMU_BALLOT, mask, p != 0, 0, line);
+}
+static inline int __any_sync(unsigned mask, int p, int line = __builtin_LINE()) {
+    return __ballot_sync(mask, p, line) != 0;
+}
+static inline int __all_sync(unsigned mask, int p, int line = __builtin_LINE()) {
+    return __ballot_sync(mask, p == 0, line) == 0;
+}
+
+template <class T> T emu_shuffle(unsigned mask, T value, int source, int line) {
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "CUDA shuffles 4 or 8 bytes");
+    uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof value);
+    bits = emu_warp(EMU_SHUFFLE, mask, bits, source, line);
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+template <class T>
+T __shfl_sync(unsigned mask, T value, int lane, int width = 32, int line = __builtin_LINE()) {
+    int first = emu_lane() & -width;
+    return emu_shuffle(mask, value, first + (lane & (width - 1)), line);
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32, int line = __builtin_LINE()) {
+    int lane = emu_lane(), source = lane - (int)by;
+    return emu_shuffle(mask, value, source < (lane & -width) ? lane : source, line);
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32,
+                   int line = __builtin_LINE()) {
+    int lane = emu_lane(), source = lane + (int)by;
+    return emu_shuffle(mask, value, source > (lane | (width - 1)) ? lane : source, line);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, int line = __builtin_LINE()) {
+    int lane = emu_lane(), source = lane ^ bits;
+    return emu_shuffle(mask, value, source > (lane | (width - 1)) ? lane : source, line);
+}
+
+static inline void __threadfence() { emu_fence(); }
+static inline void __threadfence_block() { emu_fence(); }
+static inline void __threadfence_system() { emu_fence(); }
+static inline void __trap(int line = __builtin_LINE()) { emu_trap(line); }
+
+/* ---- atomics: relaxed, as CUDA's are; exactly CUDA's overloads ---- */
+
+template <class T, class F> T emu_update(T *p, F next) {
+    T old, now;
+    __atomic_load(p, &old, __ATOMIC_RELAXED);
+    do now = next(old);
+    while (!__atomic_compare_exchange(p, &old, &now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    return old;
+}
+#define EMU_ATOMIC(name, T, next)                                    \
+    static inline T name(T *p, T v) {                                \
+        return emu_update(p, [v](T old) -> T { return next; });      \
+    }
+#define EMU_ATOMIC_INTEGERS(name, next)    \
+    EMU_ATOMIC(name, int, next)            \
+    EMU_ATOMIC(name, unsigned, next)       \
+    EMU_ATOMIC(name, unsigned long long, next)
+EMU_ATOMIC(atomicAdd, int, (int)((unsigned)old + (unsigned)v))
+EMU_ATOMIC(atomicAdd, unsigned, old + v)
+EMU_ATOMIC(atomicAdd, unsigned long long, old + v)
+EMU_ATOMIC(atomicAdd, float, old + v)
+EMU_ATOMIC(atomicAdd, double, old + v)
+EMU_ATOMIC(atomicSub, int, (int)((unsigned)old - (unsigned)v))
+EMU_ATOMIC(atomicSub, unsigned, old - v)
+EMU_ATOMIC_INTEGERS(atomicMin, v < old ? v : old)
+EMU_ATOMIC_INTEGERS(atomicMax, old < v ? v : old)
+EMU_ATOMIC_INTEGERS(atomicAnd, old & v)
+EMU_ATOMIC_INTEGERS(atomicOr, old | v)
+EMU_ATOMIC_INTEGERS(atomicXor, old ^ v)
+EMU_ATOMIC_INTEGERS(atomicExch, (void(old), v))
+EMU_ATOMIC(atomicExch, float, (void(old), v))
+EMU_ATOMIC(atomicInc, unsigned, old >= v ? 0 : old + 1)
+EMU_ATOMIC(atomicDec, unsigned, old == 0 || old > v ? v : old - 1)
+#undef EMU_ATOMIC_INTEGERS
+#undef EMU_ATOMIC
+
+template <class T> T emu_compare_and_swap(T *p, T expected, T v) {
+    __atomic_compare_exchange(p, &expected, &v, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    return expected;
+}
+static inline int atomicCAS(int *p, int expected, int v) {
+    return emu_compare_and_swap(p, expected, v);
+}
+static inline unsigned atomicCAS(unsigned *p, unsigned expected, unsigned v) {
+    return emu_compare_and_swap(p, expected, v);
+}
+static inline unsigned long long atomicCAS(unsigned long long *p, unsigned long long expected,
+                                           unsigned long long v) {
+    return emu_compare_and_swap(p, expected, v);
+}
+
+/* ---- loads and stores with cache hints; alignment is checked, as by a device ---- */
+
+template <class T> T *emu_aligned(T *p, int line) {
+    if ((uintptr_t)p % alignof(T) != 0) emu_misaligned(line);
+    return p;
+}
+#define EMU_LOAD(name)                                                    \
+    template <class T> T name(const T *p, int line = __builtin_LINE()) {  \
+        return *emu_aligned(p, line);                                     \
+    }
+#define EMU_STORE(name)                                                                     \
+    template <class T>                                                                      \
+    void name(T *p, typename emu_same<T>::type v, int line = __builtin_LINE()) {            \
+        *emu_aligned(p, line) = v;                                                          \
+    }
+EMU_LOAD(__ldg)
+EMU_LOAD(__ldca)
+EMU_LOAD(__ldcg)
+EMU_LOAD(__ldcs)
+EMU_LOAD(__ldlu)
+EMU_LOAD(__ldcv)
+EMU_STORE(__stwb)
+EMU_STORE(__stcg)
+EMU_STORE(__stcs)
+EMU_STORE(__stwt)
+#undef EMU_LOAD
+#undef EMU_STORE
+
+/* ---- bits ---- */
+
+template <class To, class From> To emu_bits(From from) {
+    static_assert(sizeof(To) == sizeof(From), "same size");
+    To to;
+    memcpy(&to, &from, sizeof to);
+    return to;
+}
+static inline int       __float_as_int(float v) { return emu_bits<int>(v); }
+static inline unsigned  __float_as_uint(float v) { return emu_bits<unsigned>(v); }
+static inline float     __int_as_float(int v) { return emu_bits<float>(v); }
+static inline float     __uint_as_float(unsigned v) { return emu_bits<float>(v); }
+static inline long long __double_as_longlong(double v) { return emu_bits<long long>(v); }
+static inline double    __longlong_as_double(long long v) { return emu_bits<double>(v); }
+
+static inline int __popc(unsigned v) { return __builtin_popcount(v); }
+static inline int __popcll(unsigned long long v) { return __builtin_popcountll(v); }
+static inline int __clz(int v) { return v == 0 ? 32 : __builtin_clz((unsigned)v); }
+static inline int __clzll(long long v) {
+    return v == 0 ? 64 : __builtin_clzll((unsigned long long)v);
+}
+static inline int      __ffs(int v) { return __builtin_ffs(v); }
+static inline int      __ffsll(long long v) { return __builtin_ffsll(v); }
+static inline unsigned __umulhi(unsigned a, unsigned b) {
+    return (unsigned)((unsigned long long)a * b >> 32);
+}
+static inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+    return (unsigned long long)((unsigned __int128)a * b >> 64);
+}
+
+/* ---- arithmetic with a stated rounding; -ffp-contract=off keeps sums and products apart ---- */
+
+static inline float  __fadd_rn(float a, float b) { return a + b; }
+static inline float  __fsub_rn(float a, float b) { return a - b; }
+static inline float  __fmul_rn(float a, float b) { return a * b; }
+static inline float  __fdiv_rn(float a, float b) { return a / b; }
+static inline float  __frcp_rn(float a) { return 1.0f / a; }
+static inline float  __fsqrt_rn(float a) { return sqrtf(a); }
+static inline float  __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+static inline double __dadd_rn(double a, double b) { return a + b; }
+static inline double __dsub_rn(double a, double b) { return a - b; }
+static inline double __dmul_rn(double a, double b) { return a * b; }
+static inline double __ddiv_rn(double a, double b) { return a / b; }
+static inline double __dsqrt_rn(double a) { return sqrt(a); }
+static inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
+static inline float  __double2float_rn(double a) { return (float)a; }
+static inline float  __uint2float_rn(unsigned a) { return (float)a; }
+static inline float  __int2float_rn(int a) { return (float)a; }
+
+/* ---- launches ---- */
+
+template <class... P, size_t... I>
+cudaError_t emu_launch_typed(void (*kernel)(P...), dim3 grid, dim3 block, void **args,
+                             size_t shared, cudaStream_t stream, std::index_sequence<I...>) {
+    (void)args;
+    std::tuple<P...> copy(*(P *)args[I]...); /* like the real one, at the call */
+    return emu_launch([=] { kernel(std::get<I>(copy)...); }, grid, block, shared, stream);
+}
+
+/* More specialised than the toolkit's cudaLaunchKernel(T *, ...), so that overload resolution
+   prefers it and the types of the arguments are known here. */
+template <class... P>
+cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void **args,
+                             size_t shared, cudaStream_t stream) {
+    return emu_launch_typed(kernel, grid, block, args, shared, stream,
+                            std::index_sequence_for<P...>());
+}
+
+extern "C" void cudaGraphSetConditional(cudaGraphConditionalHandle handle, unsigned int value);
+
+#endif /* __cplusplus */
+#endif
