@@ -188,6 +188,9 @@ typedef enum amp_result {
     AMP_ERROR_NEWER,            /* state: written by a newer amp.h                                */
     AMP_ERROR_CORRUPT,          /* state: bytes have changed since it was written                 */
     AMP_ERROR_MISMATCH,         /* state: of other tensors, or of another kind of optimizer       */
+    AMP_ERROR_BANNED,           /* policy: the op is not safe in halves; override it              */
+    AMP_ERROR_MIXED_TYPES,      /* policy: fp16 and bf16 in one op that promotes its inputs       */
+    AMP_ERROR_PARSE,            /* policy: words that cannot be understood                        */
     AMP_ERROR_CUDA,             /* a CUDA call failed: amp_cuda_code() is its cudaError_t         */
     AMP_ERROR_CUBLAS            /* a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t    */
 } amp_result;
@@ -569,6 +572,276 @@ AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b
                             const void *a, amp_dtype a_type, size_t lda,
                             const void *b, amp_dtype b_type, size_t ldb,
                             float beta, void *c, amp_dtype c_type, size_t ldc);
+
+/* ---------------------------------------------------------------- >>api  policy
+   Autocast: which type an op computes in. Tables and a stack of scopes, in an object that you own;
+   you ask, and cast accordingly. It needs no scaler, so it serves inference too. */
+
+/* What a policy says about an op. "low" is the half type of the scope. */
+typedef enum amp_rule {
+    AMP_RULE_PASS = 0, /* as without autocast: the widest of its inputs                          */
+    AMP_RULE_LOW,      /* inputs are cast to low; computed and returned in low                   */
+    AMP_RULE_FP32,     /* inputs are cast to fp32; computed and returned in fp32                 */
+    AMP_RULE_KEEP,     /* reads and returns what it is given, but computes in fp32 inside        */
+    AMP_RULE_PROMOTE,  /* inputs are cast to the widest among them and low                       */
+    AMP_RULE_BANNED    /* not safe in halves: AMP_ERROR_BANNED, until overridden                 */
+} amp_rule;
+
+/* Every op: its constant AMP_OP_..., its name, and its rule in DEFAULT, TORCH_CUDA, TORCH_CPU, TF
+   and APEX_O1: Pass, Low, F fp32, Keep, W promote to the widest, B banned. An op that a system
+   composes of others has the rule of what they add up to. TF paints graphs; of that a rule per op
+   remains: allow L, infer and clear P or W, deny and unlisted F. */
+#define AMP_OP_LIST(X)                                                                         \
+    X(GEMM, "gemm", L, L, L, L, L)                                                             \
+    X(LINEAR, "linear", L, L, L, L, L)                                                         \
+    X(MATMUL, "matmul", L, L, L, L, L)                                                         \
+    X(MM, "mm", L, L, L, L, L)                                                                 \
+    X(MV, "mv", L, L, P, L, L)                                                                 \
+    X(BMM, "bmm", L, L, L, L, L)                                                               \
+    X(ADDMM, "addmm", L, L, L, L, L)                                                           \
+    X(ADDMV, "addmv", L, L, P, L, L)                                                           \
+    X(ADDR, "addr", L, L, P, F, L)                                                             \
+    X(ADDBMM, "addbmm", L, L, L, L, L)                                                         \
+    X(BADDBMM, "baddbmm", L, L, L, L, L)                                                       \
+    X(EINSUM, "einsum", L, L, P, L, P)                                                         \
+    X(CHAIN_MATMUL, "chain_matmul", L, L, P, F, P)                                             \
+    X(LINALG_MULTI_DOT, "linalg_multi_dot", L, L, P, F, P)                                     \
+    X(LINALG_VECDOT, "linalg_vecdot", L, L, L, F, P)                                           \
+    X(CONVOLUTION, "convolution", L, L, P, L, L)                                               \
+    X(CONV1D, "conv1d", L, L, L, L, L)                                                         \
+    X(CONV2D, "conv2d", L, L, L, L, L)                                                         \
+    X(CONV3D, "conv3d", L, L, L, L, L)                                                         \
+    X(CONV_TRANSPOSE1D, "conv_transpose1d", L, L, L, L, L)                                     \
+    X(CONV_TRANSPOSE2D, "conv_transpose2d", L, L, L, L, L)                                     \
+    X(CONV_TRANSPOSE3D, "conv_transpose3d", L, L, L, L, L)                                     \
+    X(CONV_TBC, "conv_tbc", L, L, L, F, L)                                                     \
+    X(SCALED_DOT_PRODUCT_ATTENTION, "scaled_dot_product_attention", L, L, L, L, P)             \
+    X(LSTM_CELL, "lstm_cell", L, L, P, L, P)                                                   \
+    X(GRU_CELL, "gru_cell", L, L, P, L, P)                                                     \
+    X(RNN_TANH_CELL, "rnn_tanh_cell", L, L, P, F, P)                                           \
+    X(RNN_RELU_CELL, "rnn_relu_cell", L, L, P, F, P)                                           \
+    X(PRELU, "prelu", L, L, L, F, L)                                                           \
+    X(ACOS, "acos", F, F, P, F, F)                                                             \
+    X(ASIN, "asin", F, F, P, F, F)                                                             \
+    X(COSH, "cosh", F, F, P, F, F)                                                             \
+    X(SINH, "sinh", F, F, P, F, F)                                                             \
+    X(TAN, "tan", F, F, P, F, F)                                                               \
+    X(ERFINV, "erfinv", F, F, P, F, F)                                                         \
+    X(EXP, "exp", F, F, P, F, F)                                                               \
+    X(EXPM1, "expm1", F, F, P, F, F)                                                           \
+    X(LOG, "log", F, F, P, P, F)                                                               \
+    X(LOG10, "log10", F, F, P, F, F)                                                           \
+    X(LOG2, "log2", F, F, P, F, F)                                                             \
+    X(LOG1P, "log1p", F, F, P, P, F)                                                           \
+    X(POW, "pow", F, F, P, F, F)                                                               \
+    X(RECIPROCAL, "reciprocal", F, F, P, P, F)                                                 \
+    X(RSQRT, "rsqrt", F, F, P, F, F)                                                           \
+    X(SOFTPLUS, "softplus", F, F, P, P, F)                                                     \
+    X(SOFTMAX, "softmax", K, F, P, P, F)                                                       \
+    X(LOG_SOFTMAX, "log_softmax", K, F, P, P, F)                                               \
+    X(SOFTMIN, "softmin", K, F, P, F, F)                                                       \
+    X(LAYER_NORM, "layer_norm", K, F, P, F, F)                                                 \
+    X(RMS_NORM, "rms_norm", K, F, P, F, P)                                                     \
+    X(GROUP_NORM, "group_norm", K, F, P, F, F)                                                 \
+    X(BATCH_NORM, "batch_norm", K, P, P, P, P)                                                 \
+    X(LOCAL_RESPONSE_NORM, "local_response_norm", K, P, P, F, F)                               \
+    X(GELU, "gelu", K, P, P, F, F)                                                             \
+    X(SILU, "silu", K, P, P, F, P)                                                             \
+    X(NORMALIZE, "normalize", F, P, P, F, F)                                                   \
+    X(COSINE_SIMILARITY, "cosine_similarity", F, F, P, F, F)                                   \
+    X(NORM, "norm", F, F, P, F, F)                                                             \
+    X(FROBENIUS_NORM, "frobenius_norm", F, F, P, F, P)                                         \
+    X(NUCLEAR_NORM, "nuclear_norm", F, F, P, F, P)                                             \
+    X(LINALG_VECTOR_NORM, "linalg_vector_norm", F, F, P, F, P)                                 \
+    X(LINALG_MATRIX_NORM, "linalg_matrix_norm", F, F, P, F, P)                                 \
+    X(DIST, "dist", F, F, P, F, F)                                                             \
+    X(PDIST, "pdist", F, F, P, F, P)                                                           \
+    X(CDIST, "cdist", F, F, F, F, P)                                                           \
+    X(RENORM, "renorm", F, F, P, F, F)                                                         \
+    X(LOGSUMEXP, "logsumexp", F, F, P, F, P)                                                   \
+    X(SUM, "sum", F, F, P, F, F)                                                               \
+    X(MEAN, "mean", F, P, P, F, P)                                                             \
+    X(PROD, "prod", F, F, F, P, F)                                                             \
+    X(CUMSUM, "cumsum", F, F, P, F, F)                                                         \
+    X(CUMPROD, "cumprod", F, F, P, F, F)                                                       \
+    X(VAR, "var", F, P, P, F, F)                                                               \
+    X(STD, "std", F, P, P, F, F)                                                               \
+    X(QUANTILE, "quantile", F, P, F, F, P)                                                     \
+    X(CROSS_ENTROPY, "cross_entropy", F, F, F, F, F)                                           \
+    X(NLL_LOSS, "nll_loss", F, F, F, F, F)                                                     \
+    X(MSE_LOSS, "mse_loss", F, F, F, F, F)                                                     \
+    X(L1_LOSS, "l1_loss", F, F, F, F, F)                                                       \
+    X(SMOOTH_L1_LOSS, "smooth_l1_loss", F, F, F, F, F)                                         \
+    X(HUBER_LOSS, "huber_loss", F, F, F, F, F)                                                 \
+    X(KL_DIV, "kl_div", F, F, F, F, F)                                                         \
+    X(POISSON_NLL_LOSS, "poisson_nll_loss", F, F, F, F, F)                                     \
+    X(COSINE_EMBEDDING_LOSS, "cosine_embedding_loss", F, F, F, F, F)                           \
+    X(HINGE_EMBEDDING_LOSS, "hinge_embedding_loss", F, F, F, F, F)                             \
+    X(MARGIN_RANKING_LOSS, "margin_ranking_loss", F, F, F, F, F)                               \
+    X(MULTI_MARGIN_LOSS, "multi_margin_loss", F, F, F, F, F)                                   \
+    X(MULTILABEL_MARGIN_LOSS, "multilabel_margin_loss", F, F, F, F, F)                         \
+    X(SOFT_MARGIN_LOSS, "soft_margin_loss", F, F, F, F, F)                                     \
+    X(TRIPLET_MARGIN_LOSS, "triplet_margin_loss", F, F, F, F, F)                               \
+    X(BCE_WITH_LOGITS, "binary_cross_entropy_with_logits", F, F, F, F, F)                      \
+    X(BINARY_CROSS_ENTROPY, "binary_cross_entropy", B, B, F, F, B)                             \
+    X(CTC_LOSS, "ctc_loss", F, P, F, F, F)                                                     \
+    X(ADD, "add", W, P, P, W, W)                                                               \
+    X(SUB, "sub", W, P, P, W, W)                                                               \
+    X(MUL, "mul", W, P, P, W, W)                                                               \
+    X(DIV, "div", W, P, P, W, W)                                                               \
+    X(COMPARE, "compare", W, P, P, P, W)                                                       \
+    X(BIAS_ADD, "bias_add", W, P, P, W, P)                                                     \
+    X(CAT, "cat", W, P, W, P, W)                                                               \
+    X(STACK, "stack", W, P, W, P, W)                                                           \
+    X(ADDCDIV, "addcdiv", W, W, P, F, W)                                                       \
+    X(ADDCMUL, "addcmul", W, W, P, F, W)                                                       \
+    X(ATAN2, "atan2", W, W, P, F, W)                                                           \
+    X(BILINEAR, "bilinear", W, W, P, F, W)                                                     \
+    X(CROSS, "cross", W, W, P, F, W)                                                           \
+    X(DOT, "dot", W, W, P, F, W)                                                               \
+    X(VDOT, "vdot", W, W, P, F, P)                                                             \
+    X(TENSORDOT, "tensordot", W, W, P, F, P)                                                   \
+    X(GRID_SAMPLER, "grid_sampler", W, W, F, F, F)                                             \
+    X(INDEX_PUT, "index_put", W, W, P, F, P)                                                   \
+    X(INDEX_COPY, "index_copy", W, P, W, F, P)                                                 \
+    X(SCATTER_ADD, "scatter_add", W, W, P, F, P)                                               \
+    X(RELU, "relu", P, P, P, P, P)                                                             \
+    X(LEAKY_RELU, "leaky_relu", P, P, P, P, P)                                                 \
+    X(ELU, "elu", P, P, P, P, P)                                                               \
+    X(SELU, "selu", P, P, P, P, P)                                                             \
+    X(TANH, "tanh", P, P, P, P, P)                                                             \
+    X(SIGMOID, "sigmoid", P, P, P, P, P)                                                       \
+    X(SQRT, "sqrt", P, P, P, P, P)                                                             \
+    X(ERF, "erf", P, P, P, P, P)                                                               \
+    X(ABS, "abs", P, P, P, P, P)                                                               \
+    X(NEG, "neg", P, P, P, P, P)                                                               \
+    X(MAXIMUM, "maximum", P, P, P, P, P)                                                       \
+    X(MINIMUM, "minimum", P, P, P, P, P)                                                       \
+    X(ARGMAX, "argmax", P, P, P, P, P)                                                         \
+    X(DROPOUT, "dropout", P, P, P, F, P)                                                       \
+    X(EMBEDDING, "embedding", P, P, P, P, P)                                                   \
+    X(GATHER, "gather", P, P, P, P, P)                                                         \
+    X(RESHAPE, "reshape", P, P, P, P, P)                                                       \
+    X(TRANSPOSE, "transpose", P, P, P, P, P)                                                   \
+    X(SLICE, "slice", P, P, P, P, P)                                                           \
+    X(SELECT, "select", P, P, P, P, P)                                                         \
+    X(PAD, "pad", P, P, P, P, P)                                                               \
+    X(REFLECTION_PAD, "reflection_pad", P, P, F, P, P)                                         \
+    X(REPLICATION_PAD, "replication_pad", P, P, F, P, P)                                       \
+    X(MAX_POOL2D, "max_pool2d", P, P, P, P, P)                                                 \
+    X(MAX_POOL3D, "max_pool3d", P, P, F, P, P)                                                 \
+    X(AVG_POOL2D, "avg_pool2d", P, P, P, P, P)                                                 \
+    X(AVG_POOL3D, "avg_pool3d", P, P, F, P, P)                                                 \
+    X(UPSAMPLE_NEAREST, "upsample_nearest", P, F, P, P, F)                                     \
+    X(UPSAMPLE_LINEAR, "upsample_linear", F, F, P, F, F)                                       \
+    X(UPSAMPLE_BILINEAR, "upsample_bilinear", F, F, P, F, F)                                   \
+    X(UPSAMPLE_TRILINEAR, "upsample_trilinear", F, F, P, F, F)                                 \
+    X(UPSAMPLE_BICUBIC, "upsample_bicubic", F, F, P, F, F)                                     \
+    X(FFT, "fft", F, P, F, F, P)                                                               \
+    X(STFT, "stft", F, P, F, F, P)                                                             \
+    X(CHOLESKY, "cholesky", F, P, F, F, P)                                                     \
+    X(INVERSE, "inverse", F, P, F, F, P)                                                       \
+    X(PINVERSE, "pinverse", F, P, F, F, P)                                                     \
+    X(LU, "lu", F, P, F, F, P)                                                                 \
+    X(QR, "qr", F, P, F, F, P)                                                                 \
+    X(SVD, "svd", F, P, F, F, P)                                                               \
+    X(EIG, "eig", F, P, F, F, P)                                                               \
+    X(LSTSQ, "lstsq", F, P, F, F, P)                                                           \
+    X(TRACE, "trace", F, P, F, F, P)                                                           \
+    X(POLAR, "polar", F, P, F, F, P)                                                           \
+    X(FAKE_QUANTIZE, "fake_quantize", F, P, F, F, P)
+
+#define AMPI_OP(id, name, a, b, c, d, e) AMP_OP_##id,
+typedef enum amp_op { AMP_OP_LIST(AMPI_OP) AMP_NUM_OPS } amp_op;
+#undef AMPI_OP
+
+/* The op of a name, as PyTorch or TensorFlow spell it; capitals and underscores do not matter
+   (LayerNorm is layer_norm). AMP_ERROR_INVALID_ARGUMENT if unknown. And back: NULL if none. */
+AMP_DEF amp_result  amp_op_from_string(const char *name, amp_op *op);
+AMP_DEF const char *amp_op_name(amp_op op);
+
+typedef enum amp_policy {
+    AMP_POLICY_DEFAULT = 0, /* fp16; norms and softmax keep halves outside                       */
+    AMP_POLICY_TORCH_CUDA,  /* fp16; torch.autocast("cuda")                                      */
+    AMP_POLICY_TORCH_CPU,   /* bf16; torch.autocast("cpu")                                       */
+    AMP_POLICY_TF,          /* fp16; auto_mixed_precision of TensorFlow                          */
+    AMP_POLICY_APEX_O0,     /* fp32 everywhere                                                   */
+    AMP_POLICY_APEX_O1,     /* fp16; patched functions                                           */
+    AMP_POLICY_APEX_O2,     /* fp16 everywhere, batch norm in fp32                               */
+    AMP_POLICY_APEX_O3,     /* fp16 everywhere                                                   */
+    AMP_POLICY_KERAS_MIXED_FLOAT16,  /* fp16 everywhere                                          */
+    AMP_POLICY_KERAS_MIXED_BFLOAT16  /* bf16 everywhere                                          */
+} amp_policy;
+
+typedef enum amp_autocast_mode {
+    AMP_AUTOCAST_INHERIT = 0, /* outermost: on */
+    AMP_AUTOCAST_ON,
+    AMP_AUTOCAST_OFF
+} amp_autocast_mode;
+
+/* A part of your program. What is zero is inherited from the scope around it. */
+typedef struct amp_scope {
+    amp_autocast_mode mode;
+    amp_dtype         dtype; /* low: AMP_F16 or AMP_BF16                                         */
+    const char       *layer; /* name, for overrides; must live as long as the scope              */
+} amp_scope;
+
+enum { AMP_MAX_SCOPES = 32, AMP_MAX_OVERRIDES = 32, AMP_MAX_PATTERN = 64 };
+
+typedef struct ampi_override {
+    char     pattern[AMP_MAX_PATTERN];
+    uint32_t rule, dtype, hits;
+} ampi_override;
+
+/* All members are private. */
+typedef struct amp_autocast {
+    amp_policy    policy;
+    amp_dtype     dtype;
+    int           off, depth, num_overrides;
+    unsigned char op_rule[AMP_NUM_OPS], op_dtype[AMP_NUM_OPS]; /* plus 1; 0: not overridden      */
+    amp_scope     scopes[AMP_MAX_SCOPES];
+    ampi_override overrides[AMP_MAX_OVERRIDES];
+} amp_autocast;
+
+/* dtype: low where no scope says otherwise; AMP_F32: the policy's own. Outside all scopes nothing
+   is cast. Allocates nothing; copy the object as you like. */
+AMP_DEF amp_result amp_autocast_init(amp_autocast *ac, amp_policy policy, amp_dtype dtype);
+
+/* Enter and leave a scope. Leaving restores exactly what was. AMP_ERROR_TOO_LARGE beyond
+   AMP_MAX_SCOPES, AMP_ERROR_BAD_STATE when there is none to leave. */
+AMP_DEF amp_result amp_autocast_push(amp_autocast *ac, const amp_scope *scope);
+AMP_DEF amp_result amp_autocast_pop(amp_autocast *ac);
+
+/* Make ac the calling thread's (NULL: none) and return the one before. A thread starts with none.
+   Where the compiler has no thread-local storage nothing is made current, and NULL returned. */
+AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac);
+
+/* In what type to compute op, whose floating-point inputs have these types, and what to return, by
+   the calling thread's autocast; and by one that is given. compute and output may be NULL.
+   AMP_ERROR_BANNED if op is; AMP_ERROR_MIXED_TYPES if a promoting op mixes fp16 and bf16. */
+AMP_DEF amp_result amp_autocast_dtype(amp_op op, const amp_dtype *inputs, int count,
+                                      amp_dtype *compute, amp_dtype *output);
+AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_dtype *inputs,
+                                         int count, amp_dtype *compute, amp_dtype *output);
+
+/* Change the policy by words, separated by commas or spaces, later ones over earlier ones:
+       fp16, bf16                 low
+       off                        no autocast in any scope
+       torch_cuda, apex_o1 ...    another policy; it forgets all that was said before
+       op:softmax=fp32            a rule for an op: low fp16 bf16 fp32 keep promote pass banned
+       decoder.*.norm=fp32        the same for all ops of the layers whose name matches; * stands
+                                  for any characters, none included
+   AMP_ERROR_PARSE changes nothing and tells where in text (position may be NULL). The environment
+   variable AMP_POLICY may hold the same (not with AMP_NO_STDLIB): unset is AMP_OK. */
+AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position);
+AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position);
+
+/* The i-th layer pattern that no layer has matched so far: a spelling mistake? NULL: no more. */
+AMP_DEF const char *amp_autocast_unmatched(const amp_autocast *ac, int i);
+
+/* The policy in force as a table, with the reason for each line: text, handed to write_fn line by
+   line. AMP_ERROR_WRITE if that returns false. */
+AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user);
 
 /* ------------------------------------------------------------------ >>api  cuda
    Compile amp_kernels.cu with nvcc and link it (with cudart, and cublas for amp_gemm). All arrays
@@ -1282,6 +1555,9 @@ AMP_DEF const char *amp_result_string(amp_result result) {
     case AMP_ERROR_NEWER: return "the state was saved by a newer amp.h";
     case AMP_ERROR_CORRUPT: return "the state is damaged: its checksum does not match";
     case AMP_ERROR_MISMATCH: return "the state is of other tensors or another kind of optimizer";
+    case AMP_ERROR_BANNED: return "the op is not safe in halves: override it, or use its logits";
+    case AMP_ERROR_MIXED_TYPES: return "fp16 and bf16 inputs in one op: cast one of them";
+    case AMP_ERROR_PARSE: return "a word of the policy cannot be understood";
     case AMP_ERROR_CUDA: return "a CUDA call failed: amp_cuda_code() is its cudaError_t";
     case AMP_ERROR_CUBLAS: return "a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t";
     default: return "unknown result";
@@ -3798,6 +4074,439 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc, const char **vari
 #endif /* AMP_NO_STDLIB */
 
 AMPI_STRICT_END
+
+/* --------------------------------------------------------------- >>impl  policy */
+
+#if defined(__cplusplus)
+#define AMPI_THREAD_LOCAL thread_local
+#elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L && !defined(__STDC_NO_THREADS__)
+#define AMPI_THREAD_LOCAL _Thread_local
+#elif (defined(__GNUC__) || defined(__clang__)) && !defined(__TINYC__)
+#define AMPI_THREAD_LOCAL __thread
+#elif defined(_MSC_VER)
+#define AMPI_THREAD_LOCAL __declspec(thread)
+#endif
+
+enum { /* the letters of AMP_OP_LIST */
+    AMPI_RULE_P = AMP_RULE_PASS,
+    AMPI_RULE_L = AMP_RULE_LOW,
+    AMPI_RULE_F = AMP_RULE_FP32,
+    AMPI_RULE_K = AMP_RULE_KEEP,
+    AMPI_RULE_W = AMP_RULE_PROMOTE,
+    AMPI_RULE_B = AMP_RULE_BANNED,
+    AMPI_NUM_RULES
+};
+
+typedef struct ampi_op_row { const char *name; unsigned char rule[5]; } ampi_op_row;
+
+#define AMPI_OP(id, name, a, b, c, d, e) \
+    {name, {AMPI_RULE_##a, AMPI_RULE_##b, AMPI_RULE_##c, AMPI_RULE_##d, AMPI_RULE_##e}},
+static const ampi_op_row ampi_ops[] = {AMP_OP_LIST(AMPI_OP){NULL, {0, 0, 0, 0, 0}}};
+#undef AMPI_OP
+
+/* What other sources call an op, beyond capitals and underscores. */
+static const struct ampi_alias { const char *name; amp_op op; } ampi_aliases[] = {
+    {"attention", AMP_OP_SCALED_DOT_PRODUCT_ATTENTION},
+    {"sdpa", AMP_OP_SCALED_DOT_PRODUCT_ATTENTION},
+    {"mha", AMP_OP_SCALED_DOT_PRODUCT_ATTENTION},
+    {"batch_matmul", AMP_OP_BMM},
+    {"batch_matmul_v2", AMP_OP_BMM},
+    {"convolution1d", AMP_OP_CONV1D},
+    {"convolution2d", AMP_OP_CONV2D},
+    {"convolution3d", AMP_OP_CONV3D},
+    {"conv2d_backprop_input", AMP_OP_CONV_TRANSPOSE2D},
+    {"conv3d_backprop_input_v2", AMP_OP_CONV_TRANSPOSE3D},
+    {"fused_batch_norm", AMP_OP_BATCH_NORM},
+    {"fused_batch_norm_v2", AMP_OP_BATCH_NORM},
+    {"fused_batch_norm_v3", AMP_OP_BATCH_NORM},
+    {"native_layer_norm", AMP_OP_LAYER_NORM},
+    {"inv", AMP_OP_RECIPROCAL},
+    {"swish", AMP_OP_SILU},
+    {"add_v2", AMP_OP_ADD},
+    {"real_div", AMP_OP_DIV},
+    {"concat", AMP_OP_CAT},
+    {"concat_v2", AMP_OP_CAT},
+    {"softmax_cross_entropy_with_logits", AMP_OP_CROSS_ENTROPY},
+    {"sparse_softmax_cross_entropy_with_logits", AMP_OP_CROSS_ENTROPY},
+    {"nll_loss2d", AMP_OP_NLL_LOSS},
+    {"l2_loss", AMP_OP_MSE_LOSS},
+    {"mse", AMP_OP_MSE_LOSS},
+    {"bce", AMP_OP_BINARY_CROSS_ENTROPY},
+    {"bce_loss", AMP_OP_BINARY_CROSS_ENTROPY},
+    {"bce_with_logits", AMP_OP_BCE_WITH_LOGITS},
+    {"bce_with_logits_loss", AMP_OP_BCE_WITH_LOGITS},
+    {"max_pool", AMP_OP_MAX_POOL2D},
+    {"avg_pool", AMP_OP_AVG_POOL2D},
+    {"resize_nearest_neighbor", AMP_OP_UPSAMPLE_NEAREST},
+    {"resize_bilinear", AMP_OP_UPSAMPLE_BILINEAR},
+    {"interpolate", AMP_OP_UPSAMPLE_BILINEAR}};
+
+/* ORDER amp_policy */
+static const char *const ampi_policy_names[] = {
+    "default", "torch_cuda", "torch_cpu", "tf", "apex_o0", "apex_o1", "apex_o2", "apex_o3",
+    "keras_mixed_float16", "keras_mixed_bfloat16"};
+enum { AMPI_NUM_POLICIES = sizeof ampi_policy_names / sizeof ampi_policy_names[0] };
+
+/* ORDER amp_rule */
+static const char *const ampi_rule_names[] = {"pass", "low", "fp32", "keep", "promote", "banned"};
+static const char *const ampi_type_names[] = {"fp32", "fp16", "bf16"}; /* ORDER amp_dtype */
+
+static char ampi_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
+
+/* Is text[0..length) this name? Capitals and underscores do not matter. */
+static int ampi_named(const char *text, size_t length, const char *name) {
+    const char *end = text + length;
+    for (;; text++, name++) {
+        while (text < end && *text == '_') text++;
+        while (*name == '_') name++;
+        if (text == end || !*name) return text == end && !*name;
+        if (ampi_lower(*text) != *name) return 0;
+    }
+}
+
+/* The index of text in a list of names, or -1. */
+static int ampi_find(const char *text, size_t length, const char *const *names, int count) {
+    int i;
+    for (i = 0; i < count; i++)
+        if (length && ampi_named(text, length, names[i])) return i;
+    return -1;
+}
+
+static int ampi_find_op(const char *name, size_t length) {
+    size_t i;
+    for (i = 0; i < (size_t)AMP_NUM_OPS; i++)
+        if (length && ampi_named(name, length, ampi_ops[i].name)) return (int)i;
+    for (i = 0; i < sizeof ampi_aliases / sizeof ampi_aliases[0]; i++)
+        if (length && ampi_named(name, length, ampi_aliases[i].name))
+            return (int)ampi_aliases[i].op;
+    return -1;
+}
+
+AMP_DEF amp_result amp_op_from_string(const char *name, amp_op *op) {
+    const int found = name && op ? ampi_find_op(name, strlen(name)) : -1;
+    if (found < 0) return AMP_ERROR_INVALID_ARGUMENT;
+    *op = (amp_op)found;
+    return AMP_OK;
+}
+
+AMP_DEF const char *amp_op_name(amp_op op) {
+    return (unsigned)op < (unsigned)AMP_NUM_OPS ? ampi_ops[op].name : NULL;
+}
+
+static amp_rule ampi_policy_rule(amp_policy policy, amp_op op) {
+    static const int column[] = {0, 1, 2, 3, -1, 4, -1, -1, -1, -1}; /* ORDER amp_policy */
+    if (column[policy] >= 0) return (amp_rule)ampi_ops[op].rule[column[policy]];
+    if (policy == AMP_POLICY_APEX_O0) return AMP_RULE_FP32;
+    if (policy == AMP_POLICY_APEX_O2 && op == AMP_OP_BATCH_NORM) return AMP_RULE_KEEP;
+    return AMP_RULE_LOW;
+}
+
+AMP_DEF amp_result amp_autocast_init(amp_autocast *ac, amp_policy policy, amp_dtype dtype) {
+    const int bf16 = policy == AMP_POLICY_TORCH_CPU || policy == AMP_POLICY_KERAS_MIXED_BFLOAT16;
+    if (!ac) return AMP_ERROR_INVALID_ARGUMENT;
+    if ((unsigned)policy >= (unsigned)AMPI_NUM_POLICIES || !amp_dtype_size(dtype))
+        return AMP_ERROR_INVALID_ENUM;
+    memset(ac, 0, sizeof *ac);
+    ac->policy = policy;
+    ac->dtype  = dtype != AMP_F32 ? dtype : bf16 ? AMP_BF16 : AMP_F16;
+    return AMP_OK;
+}
+
+AMP_DEF amp_result amp_autocast_push(amp_autocast *ac, const amp_scope *scope) {
+    amp_scope        s;
+    const amp_scope *around;
+    if (!ac || !scope) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!amp_dtype_size(scope->dtype) || (unsigned)scope->mode > (unsigned)AMP_AUTOCAST_OFF)
+        return AMP_ERROR_INVALID_ENUM;
+    if (ac->depth >= AMP_MAX_SCOPES) return AMP_ERROR_TOO_LARGE;
+    s      = *scope;
+    around = ac->depth ? &ac->scopes[ac->depth - 1] : NULL;
+    if (s.mode == AMP_AUTOCAST_INHERIT) s.mode = around ? around->mode : AMP_AUTOCAST_ON;
+    if (s.dtype == AMP_F32 && around) s.dtype = around->dtype;
+    if (!s.layer && around) s.layer = around->layer;
+    ac->scopes[ac->depth++] = s;
+    return AMP_OK;
+}
+
+AMP_DEF amp_result amp_autocast_pop(amp_autocast *ac) {
+    if (!ac) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!ac->depth) return AMP_ERROR_BAD_STATE;
+    ac->depth--;
+    return AMP_OK;
+}
+
+#ifdef AMPI_THREAD_LOCAL
+static AMPI_THREAD_LOCAL amp_autocast *ampi_current;
+AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac) {
+    amp_autocast *before = ampi_current;
+    ampi_current         = ac;
+    return before;
+}
+#else
+static amp_autocast *const ampi_current = NULL;
+AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac) {
+    (void)ac;
+    return NULL;
+}
+#endif
+
+/* Does name match a pattern? A * that does not fit is tried again one character later. */
+static int ampi_matches(const char *pattern, const char *name) {
+    const char *star = NULL, *from = NULL;
+    while (*name) {
+        if (*pattern == '*') {
+            star = ++pattern;
+            from = name;
+        } else if (*pattern == *name) {
+            pattern++;
+            name++;
+        } else if (star) {
+            pattern = star;
+            name    = ++from;
+        } else {
+            return 0;
+        }
+    }
+    while (*pattern == '*') pattern++;
+    return !*pattern;
+}
+
+/* Two types to the one that holds both, as without autocast. */
+static amp_dtype ampi_wider(amp_dtype a, amp_dtype b) { return a == b ? a : AMP_F32; }
+
+/* The rule for op in the innermost scope, and its low. A layer says more than an op. */
+static amp_rule ampi_rule_for(amp_autocast *ac, amp_op op, amp_dtype *low) {
+    const amp_scope *scope = &ac->scopes[ac->depth - 1];
+    amp_rule         rule  = ampi_policy_rule(ac->policy, op);
+    uint32_t         dtype = ac->op_dtype[op];
+    int              i;
+    *low = scope->dtype != AMP_F32 ? scope->dtype : ac->dtype;
+    if (ac->op_rule[op]) rule = (amp_rule)(ac->op_rule[op] - 1);
+    for (i = 0; i < ac->num_overrides && scope->layer; i++) {
+        ampi_override *o = &ac->overrides[i];
+        if (!ampi_matches(o->pattern, scope->layer)) continue;
+        if (o->hits != UINT32_MAX) o->hits++;
+        rule  = (amp_rule)o->rule;
+        dtype = o->dtype;
+    }
+    if (dtype != AMP_F32) *low = (amp_dtype)dtype;
+    return rule;
+}
+
+AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_dtype *inputs,
+                                         int count, amp_dtype *compute, amp_dtype *output) {
+    amp_rule  rule   = AMP_RULE_PASS;
+    amp_dtype low    = AMP_F32, widest;
+    amp_dtype result[2]; /* to compute in, to return */
+    int       i;
+    if ((unsigned)op >= (unsigned)AMP_NUM_OPS) return AMP_ERROR_INVALID_ENUM;
+    if (count < 0 || (count && !inputs)) return AMP_ERROR_INVALID_ARGUMENT;
+    for (i = 0; i < count; i++)
+        if (!amp_dtype_size(inputs[i])) return AMP_ERROR_INVALID_ENUM;
+    if (ac && ac->depth && !ac->off && ac->scopes[ac->depth - 1].mode == AMP_AUTOCAST_ON)
+        rule = ampi_rule_for(ac, op, &low);
+    widest = count ? inputs[0] : AMP_F32;
+    for (i = 1; i < count; i++) widest = ampi_wider(widest, inputs[i]);
+    result[0] = result[1] = widest;
+    switch (rule) {
+    case AMP_RULE_LOW: result[0] = result[1] = low; break;
+    case AMP_RULE_FP32: result[0] = result[1] = AMP_F32; break;
+    case AMP_RULE_KEEP: result[0] = AMP_F32; break;
+    case AMP_RULE_PROMOTE:
+        result[0] = low;
+        for (i = 0; i < count; i++) {
+            if (inputs[i] == AMP_F32) result[0] = AMP_F32;
+            else if (inputs[i] != low) return AMP_ERROR_MIXED_TYPES;
+        }
+        result[1] = result[0];
+        break;
+    case AMP_RULE_BANNED: return AMP_ERROR_BANNED;
+    default: break;
+    }
+    if (compute) *compute = result[0];
+    if (output) *output = result[1];
+    return AMP_OK;
+}
+
+AMP_DEF amp_result amp_autocast_dtype(amp_op op, const amp_dtype *inputs, int count,
+                                      amp_dtype *compute, amp_dtype *output) {
+    return amp_autocast_dtype_in(ampi_current, op, inputs, count, compute, output);
+}
+
+/* A rule, or a type: "fp16" is low with that type. */
+static int ampi_read_rule(const char *text, size_t length, uint32_t *rule, uint32_t *dtype) {
+    const int type = ampi_find(text, length, ampi_type_names, 3);
+    const int r    = ampi_find(text, length, ampi_rule_names, AMPI_NUM_RULES);
+    if (type < 0 && r < 0) return 0;
+    *rule  = type > 0 ? (uint32_t)AMP_RULE_LOW : (uint32_t)(type == 0 ? (int)AMP_RULE_FP32 : r);
+    *dtype = type > 0 ? (uint32_t)type : (uint32_t)AMP_F32;
+    return 1;
+}
+
+/* One word of an override. Returns where it is wrong, or NULL. */
+static const char *ampi_override_word(amp_autocast *ac, const char *word, size_t length) {
+    const char *equals = (const char *)memchr(word, '=', length);
+    const int   is_op  = length > 3 && memcmp(word, "op:", 3) == 0;
+    const int   depth  = ac->depth;
+    size_t      before;
+    uint32_t    rule, dtype;
+    int         found;
+    if (!equals) {
+        if (ampi_named(word, length, "off")) {
+            ac->off = 1;
+            return NULL;
+        }
+        found = ampi_find(word, length, ampi_type_names, 3);
+        if (found > 0) {
+            ac->dtype = (amp_dtype)found;
+            return NULL;
+        }
+        found = ampi_find(word, length, ampi_policy_names, AMPI_NUM_POLICIES);
+        if (found < 0) return word;
+        {
+            amp_autocast other;
+            amp_autocast_init(&other, (amp_policy)found, AMP_F32);
+            memcpy(other.scopes, ac->scopes, sizeof other.scopes);
+            other.depth = depth;
+            *ac         = other;
+        }
+        return NULL;
+    }
+    before = (size_t)(equals - word);
+    if (!ampi_read_rule(equals + 1, length - before - 1, &rule, &dtype)) return equals + 1;
+    if (is_op) {
+        found = ampi_find_op(word + 3, before - 3);
+        if (found < 0) return word + 3;
+        ac->op_rule[found]  = (unsigned char)(rule + 1);
+        ac->op_dtype[found] = (unsigned char)dtype;
+        return NULL;
+    }
+    if (before == 0 || before >= AMP_MAX_PATTERN || ac->num_overrides >= AMP_MAX_OVERRIDES)
+        return word;
+    {
+        ampi_override *o = &ac->overrides[ac->num_overrides++];
+        memcpy(o->pattern, word, before);
+        o->pattern[before] = '\0';
+        o->rule            = rule;
+        o->dtype           = dtype;
+        o->hits            = 0;
+    }
+    return NULL;
+}
+
+static int ampi_separates(char c) {
+    return c == ',' || c == ';' || c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position) {
+    amp_autocast changed;
+    const char  *word = text, *wrong;
+    if (!ac || !text) return AMP_ERROR_INVALID_ARGUMENT;
+    changed = *ac;
+    for (;;) {
+        size_t length = 0;
+        while (ampi_separates(*word)) word++;
+        while (word[length] && !ampi_separates(word[length])) length++;
+        if (!length) break;
+        wrong = ampi_override_word(&changed, word, length);
+        if (wrong) {
+            if (position) *position = (size_t)(wrong - text);
+            return AMP_ERROR_PARSE;
+        }
+        word += length;
+    }
+    *ac = changed;
+    return AMP_OK;
+}
+
+#ifndef AMP_NO_STDLIB
+AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position) {
+    const char *text = getenv("AMP_POLICY");
+    if (!ac) return AMP_ERROR_INVALID_ARGUMENT;
+    if (value) *value = text;
+    return text ? amp_autocast_override(ac, text, position) : AMP_OK;
+}
+#endif
+
+AMP_DEF const char *amp_autocast_unmatched(const amp_autocast *ac, int i) {
+    int k;
+    for (k = 0; ac && k < ac->num_overrides; k++)
+        if (ac->overrides[k].hits == 0 && i-- == 0) return ac->overrides[k].pattern;
+    return NULL;
+}
+
+/* Lines of columns, without printf. */
+typedef struct ampi_line { char text[160]; size_t used; } ampi_line;
+
+static void ampi_line_add(ampi_line *line, const char *text, size_t column) {
+    const size_t room = sizeof line->text - 1;
+    while (line->used < column && line->used < room) line->text[line->used++] = ' ';
+    while (*text && line->used < room) line->text[line->used++] = *text++;
+}
+
+static int ampi_line_end(ampi_line *line, amp_write_fn write_fn, void *user) {
+    const size_t length = line->used + 1;
+    line->text[line->used] = '\n';
+    line->used             = 0;
+    return write_fn(user, line->text, length);
+}
+
+static const char *ampi_dump_type(amp_rule rule, amp_dtype low) {
+    switch (rule) {
+    case AMP_RULE_LOW: return ampi_type_names[low];
+    case AMP_RULE_FP32:
+    case AMP_RULE_KEEP: return "fp32";
+    case AMP_RULE_BANNED: return "-";
+    default: return "inputs'";
+    }
+}
+
+static int ampi_dump_row(ampi_line *line, const char *name, amp_rule rule, amp_dtype low,
+                         const char *reason, amp_write_fn write_fn, void *user) {
+    ampi_line_add(line, name, 0);
+    ampi_line_add(line, " ", 0);
+    ampi_line_add(line, ampi_rule_names[rule], 34);
+    ampi_line_add(line, ampi_dump_type(rule, low), 43);
+    ampi_line_add(line, rule == AMP_RULE_KEEP ? "inputs'" : ampi_dump_type(rule, low), 52);
+    ampi_line_add(line, reason, 61);
+    return ampi_line_end(line, write_fn, user);
+}
+
+AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user) {
+    ampi_line line;
+    int       i, ok;
+    if (!ac || !write_fn) return AMP_ERROR_INVALID_ARGUMENT;
+    line.used = 0;
+    ampi_line_add(&line, "policy ", 0);
+    ampi_line_add(&line, ampi_policy_names[ac->policy], 0);
+    ampi_line_add(&line, ", low ", 0);
+    ampi_line_add(&line, ampi_type_names[ac->dtype], 0);
+    if (ac->off) ampi_line_add(&line, ", off", 0);
+    ok = ampi_line_end(&line, write_fn, user);
+    ampi_line_add(&line, "op", 0);
+    ampi_line_add(&line, "rule", 34);
+    ampi_line_add(&line, "compute", 43);
+    ampi_line_add(&line, "return", 52);
+    ampi_line_add(&line, "reason", 61);
+    ok = ok && ampi_line_end(&line, write_fn, user);
+    for (i = 0; i < (int)AMP_NUM_OPS && ok; i++) {
+        const int      own = ac->op_rule[i] != 0;
+        const amp_rule rule =
+            own ? (amp_rule)(ac->op_rule[i] - 1) : ampi_policy_rule(ac->policy, (amp_op)i);
+        const amp_dtype low = own && ac->op_dtype[i] ? (amp_dtype)ac->op_dtype[i] : ac->dtype;
+        ok = ampi_dump_row(&line, ampi_ops[i].name, rule, low, own ? "override" : "policy",
+                           write_fn, user);
+    }
+    for (i = 0; i < ac->num_overrides && ok; i++) {
+        const ampi_override *o   = &ac->overrides[i];
+        const amp_dtype      low = o->dtype ? (amp_dtype)o->dtype : ac->dtype;
+        ampi_line_add(&line, "layers ", 0);
+        ok = ampi_dump_row(&line, o->pattern, (amp_rule)o->rule, low,
+                           o->hits ? "override" : "override, matched nothing yet", write_fn,
+                           user);
+    }
+    return ok ? AMP_OK : AMP_ERROR_WRITE;
+}
 
 /* ------------------------------------------------------------------ >>impl  gemm
    C is computed in tiles that stay in the cache. For each, blocks of op(A) and op(B) are packed
