@@ -1,4 +1,4 @@
-/* amp.h - v0.2.0 - automatic mixed precision for training loops in C and CUDA
+/* amp.h - v0.3.0 - automatic mixed precision for training loops in C and CUDA
    SPDX-License-Identifier: MIT OR Unlicense (your choice, see the end of the file)
 
    USE IT
@@ -32,20 +32,23 @@
 
        What it does, what it does not            the next paragraph
        >>words      >>steps      >>numbers       what things are called; the loop
+       >>gpu                                     CUDA: what runs where, and when
        >>options    >>promises   >>history       macros; memory, threads, errors
        >>api        results, numbers, scaler, backend, optimizer, state,
-                    environment, gemm
+                    environment, gemm, policy, cuda
        >>core       every formula, once, for host and device
        >>impl       the same rooms as >>api, in the same order
 
    WHAT IT DOES: half types and casts; loss scaling by the rules of nine systems;
    fp32 master weights with fp16 or bf16 copies; a wrap for the optimizer you have,
    and fused AdamW and SGD; global-norm clipping; bitwise save and load; a matrix
-   product on mixed types. It says which tensor overflowed. It works on a CPU with
-   nothing else.
+   product on mixed types; the op lists of autocast. It says which tensor
+   overflowed. It works on a CPU with nothing else, and with amp_kernels.cu on
+   NVIDIA GPUs, with the same bits.
 
    WHAT IT DOES NOT: tensors, autograd, layers, data loading, schedules. It never
-   prints and never exits. Its one global is the instruction set it found (cpuid).
+   prints and never exits. Its globals are the instruction set it found (cpuid)
+   and, one per thread, the current autocast and the code of a failed CUDA call.
 
    >>words
 
@@ -105,6 +108,40 @@
    settings return with the call (x86-64, AArch64 by gcc and clang, x86-64 by MSVC).
    32-bit x86 without -mfpmath=sse keeps only array casts and checks exact.
 
+   >>gpu
+
+   Compile amp_kernels.cu with nvcc (CUDA 11.8 or newer) beside your own files. Make
+   a backend of your stream, and hand weights, gradients and models in device memory
+   to the same functions:
+
+       amp_backend gpu;
+       amp_cuda_backend(&gpu, stream, NULL);       or your cublasHandle_t for NULL
+       desc.backend = &gpu;
+       desc.kind    = AMP_KIND_ADAMW;
+       ...
+       amp_optimizer_adamw(&opt, lr);              two launches, nothing waits
+
+   Loss scale, learning rate, step count and the decision to skip stay in device
+   memory. Scale the loss there (amp_cuda_scale_loss, or read *loss_scale_ptr in
+   your kernel) and the host never waits. A step can be captured in a CUDA graph:
+   call amp_optimizer_set_lr before each replay, and amp_optimizer_step inside.
+
+   Your own optimizer kernel learns of a skip in one of three ways:
+       read-back      begin_step and end_step as on a CPU; the host waits once
+       gate           amp_optimizer_check, your kernel, end_step; the kernel starts
+                      with if (gate->skip) return, gate being amp_optimizer_gate's
+       graph node     amp_cuda_if_begin and _end around launches that you cannot
+                      change; CUDA 12.4
+   Without waiting, call amp_optimizer_unscale too if the kernel reads
+   amp_optimizer_grad; else it multiplies gradients by gate->inv_scale itself.
+
+   Work is in the order of the backend's stream. If backward or a collective runs on
+   another one, let the optimizer's wait for it before the step, and the other wait
+   for the optimizer's before it reads model copies:
+       cudaEventRecord(ready, other); cudaStreamWaitEvent(stream, ready, 0);
+   Gradients that differ between ranks (sharded) meet in desc.reduce_fn; those that
+   were all-reduced are the same everywhere and need nothing.
+
    >>options  Macros, with the place where each must be defined.
 
        AMP_IMPLEMENTATION   in one file: compiles the functions there
@@ -115,7 +152,9 @@
        AMP_NO_STDLIB        with it: no malloc, files or environment; every desc
                             must then carry an allocator
        AMP_DEF              everywhere: the linkage of the functions, such as
-                            __declspec(dllexport); default extern
+                            __declspec(dllexport); default extern. AMP_CUDA_DEF is
+                            that of the functions in amp_kernels.cu
+       AMP_KERNELS          in amp_kernels.cu only
 
        Compilers other than gcc and clang may need -lm for a square root.
 
@@ -137,6 +176,9 @@
             share a scaler.
 
    >>history
+       0.3.0  CUDA backend; autocast op lists; steps that do not wait; ranks. Functions
+              of a backend take the backend, check_fn lost an argument; norms may differ
+              in their last bits from 0.2.0's (smaller chunks)
        0.2.0  SIMD tiers and threads with the bits of plain C; bitwise save and load;
               settings from the environment
        0.1.0  conversions, scaler with fourteen presets, optimizer wrap, fused
@@ -152,7 +194,7 @@
 #endif
 
 #define AMP_VERSION_MAJOR 0
-#define AMP_VERSION_MINOR 2
+#define AMP_VERSION_MINOR 3
 #define AMP_VERSION_PATCH 0
 
 #if !defined(AMP_DEF) && !defined(AMP_STATIC)
@@ -195,7 +237,7 @@ typedef enum amp_result {
     AMP_ERROR_CUBLAS            /* a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t    */
 } amp_result;
 
-/* A short English sentence for a result, never NULL; the version that is linked, "0.2.0". */
+/* A short English sentence for a result, never NULL; the version that is linked, "0.3.0". */
 AMP_DEF const char *amp_result_string(amp_result result);
 AMP_DEF const char *amp_version(void);
 
@@ -4231,7 +4273,7 @@ AMP_DEF amp_result amp_autocast_push(amp_autocast *ac, const amp_scope *scope) {
 AMP_DEF amp_result amp_autocast_pop(amp_autocast *ac) {
     if (!ac) return AMP_ERROR_INVALID_ARGUMENT;
     if (!ac->depth) return AMP_ERROR_BAD_STATE;
-    ac->depth--;
+    memset(&ac->scopes[--ac->depth], 0, sizeof ac->scopes[0]);
     return AMP_OK;
 }
 
@@ -4438,8 +4480,10 @@ AMP_DEF const char *amp_autocast_unmatched(const amp_autocast *ac, int i) {
 /* Lines of columns, without printf. */
 typedef struct ampi_line { char text[160]; size_t used; } ampi_line;
 
+/* text in a column of its own; column 0: right behind what is there. */
 static void ampi_line_add(ampi_line *line, const char *text, size_t column) {
     const size_t room = sizeof line->text - 1;
+    if (column && line->used >= column) column = line->used + 1;
     while (line->used < column && line->used < room) line->text[line->used++] = ' ';
     while (*text && line->used < room) line->text[line->used++] = *text++;
 }
@@ -4464,7 +4508,6 @@ static const char *ampi_dump_type(amp_rule rule, amp_dtype low) {
 static int ampi_dump_row(ampi_line *line, const char *name, amp_rule rule, amp_dtype low,
                          const char *reason, amp_write_fn write_fn, void *user) {
     ampi_line_add(line, name, 0);
-    ampi_line_add(line, " ", 0);
     ampi_line_add(line, ampi_rule_names[rule], 34);
     ampi_line_add(line, ampi_dump_type(rule, low), 43);
     ampi_line_add(line, rule == AMP_RULE_KEEP ? "inputs'" : ampi_dump_type(rule, low), 52);
