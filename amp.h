@@ -645,11 +645,11 @@ typedef enum amp_rule {
     X(ADDR, "addr", L, L, P, F, L)                                                             \
     X(ADDBMM, "addbmm", L, L, L, L, L)                                                         \
     X(BADDBMM, "baddbmm", L, L, L, L, L)                                                       \
-    X(EINSUM, "einsum", L, L, P, L, P)                                                         \
-    X(CHAIN_MATMUL, "chain_matmul", L, L, P, F, P)                                             \
-    X(LINALG_MULTI_DOT, "linalg_multi_dot", L, L, P, F, P)                                     \
+    X(EINSUM, "einsum", L, L, L, L, P)                                                         \
+    X(CHAIN_MATMUL, "chain_matmul", L, L, L, L, P)                                             \
+    X(LINALG_MULTI_DOT, "linalg_multi_dot", L, L, L, L, P)                                     \
     X(LINALG_VECDOT, "linalg_vecdot", L, L, L, F, P)                                           \
-    X(CONVOLUTION, "convolution", L, L, P, L, L)                                               \
+    X(CONVOLUTION, "convolution", L, L, L, L, L)                                               \
     X(CONV1D, "conv1d", L, L, L, L, L)                                                         \
     X(CONV2D, "conv2d", L, L, L, L, L)                                                         \
     X(CONV3D, "conv3d", L, L, L, L, L)                                                         \
@@ -658,10 +658,10 @@ typedef enum amp_rule {
     X(CONV_TRANSPOSE3D, "conv_transpose3d", L, L, L, L, L)                                     \
     X(CONV_TBC, "conv_tbc", L, L, L, F, L)                                                     \
     X(SCALED_DOT_PRODUCT_ATTENTION, "scaled_dot_product_attention", L, L, L, L, P)             \
-    X(LSTM_CELL, "lstm_cell", L, L, P, L, P)                                                   \
-    X(GRU_CELL, "gru_cell", L, L, P, L, P)                                                     \
-    X(RNN_TANH_CELL, "rnn_tanh_cell", L, L, P, F, P)                                           \
-    X(RNN_RELU_CELL, "rnn_relu_cell", L, L, P, F, P)                                           \
+    X(LSTM_CELL, "lstm_cell", L, L, L, L, P)                                                   \
+    X(GRU_CELL, "gru_cell", L, L, L, L, P)                                                     \
+    X(RNN_TANH_CELL, "rnn_tanh_cell", L, L, L, L, P)                                           \
+    X(RNN_RELU_CELL, "rnn_relu_cell", L, L, L, L, P)                                           \
     X(PRELU, "prelu", L, L, L, F, L)                                                           \
     X(ACOS, "acos", F, F, P, F, F)                                                             \
     X(ASIN, "asin", F, F, P, F, F)                                                             \
@@ -674,22 +674,22 @@ typedef enum amp_rule {
     X(LOG, "log", F, F, P, P, F)                                                               \
     X(LOG10, "log10", F, F, P, F, F)                                                           \
     X(LOG2, "log2", F, F, P, F, F)                                                             \
-    X(LOG1P, "log1p", F, F, P, P, F)                                                           \
+    X(LOG1P, "log1p", F, F, P, P, P)                                                           \
     X(POW, "pow", F, F, P, F, F)                                                               \
     X(RECIPROCAL, "reciprocal", F, F, P, P, F)                                                 \
     X(RSQRT, "rsqrt", F, F, P, F, F)                                                           \
     X(SOFTPLUS, "softplus", F, F, P, P, F)                                                     \
     X(SOFTMAX, "softmax", K, F, P, P, F)                                                       \
     X(LOG_SOFTMAX, "log_softmax", K, F, P, P, F)                                               \
-    X(SOFTMIN, "softmin", K, F, P, F, F)                                                       \
+    X(SOFTMIN, "softmin", K, F, P, P, F)                                                       \
     X(LAYER_NORM, "layer_norm", K, F, P, F, F)                                                 \
     X(RMS_NORM, "rms_norm", K, F, P, F, P)                                                     \
     X(GROUP_NORM, "group_norm", K, F, P, F, F)                                                 \
     X(BATCH_NORM, "batch_norm", K, P, P, P, P)                                                 \
-    X(LOCAL_RESPONSE_NORM, "local_response_norm", K, P, P, F, F)                               \
+    X(LOCAL_RESPONSE_NORM, "local_response_norm", K, F, P, F, F)                               \
     X(GELU, "gelu", K, P, P, F, F)                                                             \
-    X(SILU, "silu", K, P, P, F, P)                                                             \
-    X(NORMALIZE, "normalize", F, P, P, F, F)                                                   \
+    X(SILU, "silu", K, P, P, P, P)                                                             \
+    X(NORMALIZE, "normalize", F, F, P, F, F)                                                   \
     X(COSINE_SIMILARITY, "cosine_similarity", F, F, P, F, F)                                   \
     X(NORM, "norm", F, F, P, F, F)                                                             \
     X(FROBENIUS_NORM, "frobenius_norm", F, F, P, F, P)                                         \
@@ -740,9 +740,9 @@ typedef enum amp_rule {
     X(ATAN2, "atan2", W, W, P, F, W)                                                           \
     X(BILINEAR, "bilinear", W, W, P, F, W)                                                     \
     X(CROSS, "cross", W, W, P, F, W)                                                           \
-    X(DOT, "dot", W, W, P, F, W)                                                               \
+    X(DOT, "dot", W, W, P, L, W)                                                               \
     X(VDOT, "vdot", W, W, P, F, P)                                                             \
-    X(TENSORDOT, "tensordot", W, W, P, F, P)                                                   \
+    X(TENSORDOT, "tensordot", W, W, L, L, P)                                                   \
     X(GRID_SAMPLER, "grid_sampler", W, W, F, F, F)                                             \
     X(INDEX_PUT, "index_put", W, W, P, F, P)                                                   \
     X(INDEX_COPY, "index_copy", W, P, W, F, P)                                                 \
@@ -760,7 +760,7 @@ typedef enum amp_rule {
     X(MAXIMUM, "maximum", P, P, P, P, P)                                                       \
     X(MINIMUM, "minimum", P, P, P, P, P)                                                       \
     X(ARGMAX, "argmax", P, P, P, P, P)                                                         \
-    X(DROPOUT, "dropout", P, P, P, F, P)                                                       \
+    X(DROPOUT, "dropout", P, P, P, P, P)                                                       \
     X(EMBEDDING, "embedding", P, P, P, P, P)                                                   \
     X(GATHER, "gather", P, P, P, P, P)                                                         \
     X(RESHAPE, "reshape", P, P, P, P, P)                                                       \
@@ -866,7 +866,8 @@ AMP_DEF amp_result amp_autocast_dtype(amp_op op, const amp_dtype *inputs, int co
 AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_dtype *inputs,
                                          int count, amp_dtype *compute, amp_dtype *output);
 
-/* Change the policy by words, separated by commas or spaces, later ones over earlier ones:
+/* Change the policy by words, separated by commas or spaces, later ones over earlier ones, but what
+   is said of a layer over what is said of an op:
        fp16, bf16                 low
        off                        no autocast in any scope
        torch_cuda, apex_o1 ...    another policy; it forgets all that was said before
@@ -4153,9 +4154,7 @@ static const struct ampi_alias { const char *name; amp_op op; } ampi_aliases[] =
     {"mha", AMP_OP_SCALED_DOT_PRODUCT_ATTENTION},
     {"batch_matmul", AMP_OP_BMM},
     {"batch_matmul_v2", AMP_OP_BMM},
-    {"convolution1d", AMP_OP_CONV1D},
-    {"convolution2d", AMP_OP_CONV2D},
-    {"convolution3d", AMP_OP_CONV3D},
+    {"depthwise_conv2d_native", AMP_OP_CONV2D},
     {"conv2d_backprop_input", AMP_OP_CONV_TRANSPOSE2D},
     {"conv3d_backprop_input_v2", AMP_OP_CONV_TRANSPOSE3D},
     {"fused_batch_norm", AMP_OP_BATCH_NORM},
@@ -4181,7 +4180,32 @@ static const struct ampi_alias { const char *name; amp_op op; } ampi_aliases[] =
     {"avg_pool", AMP_OP_AVG_POOL2D},
     {"resize_nearest_neighbor", AMP_OP_UPSAMPLE_NEAREST},
     {"resize_bilinear", AMP_OP_UPSAMPLE_BILINEAR},
-    {"interpolate", AMP_OP_UPSAMPLE_BILINEAR}};
+    {"max_pool_v2", AMP_OP_MAX_POOL2D},
+    {"interpolate", AMP_OP_UPSAMPLE_BILINEAR},
+    {"upsample_nearest1d", AMP_OP_UPSAMPLE_NEAREST},
+    {"upsample_nearest2d", AMP_OP_UPSAMPLE_NEAREST},
+    {"upsample_nearest3d", AMP_OP_UPSAMPLE_NEAREST},
+    {"upsample_linear1d", AMP_OP_UPSAMPLE_LINEAR},
+    {"upsample_bilinear2d", AMP_OP_UPSAMPLE_BILINEAR},
+    {"upsample_trilinear3d", AMP_OP_UPSAMPLE_TRILINEAR},
+    {"upsample_bicubic2d", AMP_OP_UPSAMPLE_BICUBIC},
+    {"cross_entropy_loss", AMP_OP_CROSS_ENTROPY},
+    {"grid_sample", AMP_OP_GRID_SAMPLER},
+    {"bias_add_v1", AMP_OP_BIAS_ADD},
+    {"pack", AMP_OP_STACK},
+    {"gather_v2", AMP_OP_GATHER},
+    {"select_v2", AMP_OP_SELECT},
+    {"pad_v2", AMP_OP_PAD},
+    {"mirror_pad", AMP_OP_REFLECTION_PAD},
+    {"fft_fft", AMP_OP_FFT},
+    {"linalg_cholesky", AMP_OP_CHOLESKY},
+    {"linalg_inv", AMP_OP_INVERSE},
+    {"linalg_pinv", AMP_OP_PINVERSE},
+    {"linalg_lu", AMP_OP_LU},
+    {"linalg_qr", AMP_OP_QR},
+    {"linalg_svd", AMP_OP_SVD},
+    {"linalg_eig", AMP_OP_EIG},
+    {"linalg_lstsq", AMP_OP_LSTSQ}};
 
 /* ORDER amp_policy */
 static const char *const ampi_policy_names[] = {
@@ -4388,7 +4412,7 @@ static int ampi_read_rule(const char *text, size_t length, uint32_t *rule, uint3
 /* One word of an override. Returns where it is wrong, or NULL. */
 static const char *ampi_override_word(amp_autocast *ac, const char *word, size_t length) {
     const char *equals = (const char *)memchr(word, '=', length);
-    const int   is_op  = length > 3 && memcmp(word, "op:", 3) == 0;
+    const int   is_op  = length > 3 && ampi_named(word, 2, "op") && word[2] == ':';
     const int   depth  = ac->depth;
     size_t      before;
     uint32_t    rule, dtype;
@@ -4415,17 +4439,16 @@ static const char *ampi_override_word(amp_autocast *ac, const char *word, size_t
         return NULL;
     }
     before = (size_t)(equals - word);
+    found  = is_op && before >= 3 ? ampi_find_op(word + 3, before - 3) : -1;
+    if (is_op && found < 0) return word + 3;
+    if (!is_op && (before == 0 || before >= AMP_MAX_PATTERN ||
+                   ac->num_overrides >= AMP_MAX_OVERRIDES))
+        return word;
     if (!ampi_read_rule(equals + 1, length - before - 1, &rule, &dtype)) return equals + 1;
     if (is_op) {
-        found = ampi_find_op(word + 3, before - 3);
-        if (found < 0) return word + 3;
         ac->op_rule[found]  = (unsigned char)(rule + 1);
         ac->op_dtype[found] = (unsigned char)dtype;
-        return NULL;
-    }
-    if (before == 0 || before >= AMP_MAX_PATTERN || ac->num_overrides >= AMP_MAX_OVERRIDES)
-        return word;
-    {
+    } else {
         ampi_override *o = &ac->overrides[ac->num_overrides++];
         memcpy(o->pattern, word, before);
         o->pattern[before] = '\0';
