@@ -35,7 +35,7 @@
        >>gpu                                     CUDA: what runs where, and when
        >>options    >>promises   >>history       macros; memory, threads, errors
        >>api        results, numbers, scaler, backend, optimizer, state,
-                    environment, gemm, policy, cuda
+                    environment, gemm, policy, shadows, cuda
        >>core       every formula, once, for host and device
        >>impl       the same rooms as >>api, in the same order
 
@@ -148,6 +148,8 @@
        AMP_STATIC           with it: makes all functions static to that file
        AMP_CBLAS            with it, after your <cblas.h>: amp_gemm multiplies
                             with cblas_sgemm, faster for large matrices
+       AMP_CUBLAS           everywhere, after your <cublas_v2.h>: amp_sgemm, cublasSgemm
+                            under autocast
        -fopenmp             with it, no macro: large arrays are shared by threads
        AMP_NO_STDLIB        with it: no malloc, files or environment; every desc
                             must then carry an allocator
@@ -396,6 +398,10 @@ struct amp_backend {
                           amp_copy direction);
     amp_result (*cast_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
                           const void *src, amp_dtype src_type, size_t n);
+    amp_result (*cast_rows_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
+                               size_t dst_ld, const void *src, amp_dtype src_type, size_t src_ld,
+                               size_t rows, size_t cols); /* NULL: row by row */
+    uint64_t   (*capture_fn)(const amp_backend *self); /* which capture is under way; NULL: none */
     amp_result (*check_fn)(const amp_backend *self, const amp_plan *plan);
     amp_result (*finish_fn)(const amp_backend *self, const amp_plan *plan);
     amp_result (*update_fn)(const amp_backend *self, const amp_plan *plan, amp_job job);
@@ -608,12 +614,22 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
    transpose where trans is nonzero. Each matrix has its own type; products are summed in fp32, in
    the order of k (-Ofast and AMP_CBLAS may take another). A leading dimension is the distance of
    rows in elements, 0 if packed. C is not read if beta is 0, nor A and B if alpha is 0; C must not
-   overlap them. backend NULL: CPU, which allocates nothing and uses about 100 KiB of stack. */
+   overlap them. backend NULL: CPU, which allocates nothing and uses about 100 KiB of stack.
+   The CUDA backend wants a and b of one type, and c of that type or fp32. Inside a scope of the
+   thread's autocast that has shadows, fp32 operands are cast as the policy says of AMP_OP_GEMM. */
 AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b,
                             size_t m, size_t n, size_t k, float alpha,
                             const void *a, amp_dtype a_type, size_t lda,
                             const void *b, amp_dtype b_type, size_t ldb,
                             float beta, void *c, amp_dtype c_type, size_t ldc);
+
+/* count products; those matrices lie stride elements apart (0 for a or b: the same one). */
+AMP_DEF amp_result amp_gemm_batched(const amp_backend *backend, int trans_a, int trans_b,
+                                    size_t m, size_t n, size_t k, float alpha,
+                                    const void *a, amp_dtype a_type, size_t lda, size_t stride_a,
+                                    const void *b, amp_dtype b_type, size_t ldb, size_t stride_b,
+                                    float beta, void *c, amp_dtype c_type, size_t ldc,
+                                    size_t stride_c, size_t count);
 
 /* ---------------------------------------------------------------- >>api  policy
    Autocast: which type an op computes in. Tables and a stack of scopes, in an object that you own;
@@ -835,11 +851,14 @@ typedef struct ampi_override {
     uint32_t rule, dtype, hits;
 } ampi_override;
 
-/* All members are private. */
+typedef struct amp_shadows amp_shadows; /* below */
+
+/* All members are private but shadows, which you may set: where amp_gemm and amp_sgemm cast to. */
 typedef struct amp_autocast {
+    amp_shadows  *shadows;
     amp_policy    policy;
     amp_dtype     dtype;
-    int           off, depth, num_overrides;
+    int           off, tf32, depth, num_overrides;
     unsigned char op_rule[AMP_NUM_OPS], op_dtype[AMP_NUM_OPS]; /* plus 1; 0: not overridden      */
     amp_scope     scopes[AMP_MAX_SCOPES];
     ampi_override overrides[AMP_MAX_OVERRIDES];
@@ -857,6 +876,7 @@ AMP_DEF amp_result amp_autocast_pop(amp_autocast *ac);
 /* Make ac the calling thread's (NULL: none) and return the one before. A thread starts with none.
    Where the compiler has no thread-local storage nothing is made current, and NULL returned. */
 AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac);
+AMP_DEF amp_autocast *amp_autocast_current(void);
 
 /* In what type to compute op, whose floating-point inputs have these types, and what to return, by
    the calling thread's autocast; and by one that is given. compute and output may be NULL.
@@ -870,6 +890,7 @@ AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_
    is said of a layer over what is said of an op:
        fp16, bf16                 low
        off                        no autocast in any scope
+       tf32                       products that stay in fp32 may use TF32 (CUDA)
        torch_cuda, apex_o1 ...    another policy; it forgets all that was said before
        op:softmax=fp32            a rule for an op: low fp16 bf16 fp32 keep promote pass banned
        decoder.*.norm=fp32        the same for all ops of the layers whose name matches; * stands
@@ -885,6 +906,79 @@ AMP_DEF const char *amp_autocast_unmatched(const amp_autocast *ac, int i);
 /* The policy in force as a table, with the reason for each line: text, handed to write_fn line by
    line. AMP_ERROR_WRITE if that returns false. */
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user);
+
+/* --------------------------------------------------------------- >>api  shadows
+   Half copies of fp32 matrices, for products that autocast sends to halves. Weights that you add
+   are cast once and kept until they change; everything else is cast for one product. */
+
+enum { AMP_MAX_SHADOWS = 256, AMP_MAX_SHADOW_OPTIMIZERS = 8 };
+
+typedef struct ampi_shadow {
+    const float *base;
+    size_t       n, offset, room; /* of the copy: where, and for how many bytes */
+    size_t       rows, cols, ld, start; /* what was cast */
+    amp_dtype    type;
+    uint64_t     version, capture, product;
+    int          valid;
+} ampi_shadow;
+
+struct amp_shadows { /* read the counters; the rest is private */
+    uint64_t hits;       /* the copy of a weight was right, or is the optimizer's model copy      */
+    uint64_t misses;     /* a weight was cast                                                     */
+    uint64_t transients; /* something else was cast, for one product                              */
+    uint64_t fallbacks;  /* products left in fp32: too small, or no room                          */
+    uint64_t cast_bytes; /* that casts have written                                               */
+    amp_backend          backend;
+    amp_allocator        allocator;
+    void                *block;
+    char                *memory;
+    size_t               size, used, top; /* kept copies grow from the start, others from the end */
+    uint64_t             product; /* counts them */
+    int                  num_entries, num_optimizers;
+    ampi_shadow          entries[AMP_MAX_SHADOWS];
+    const amp_optimizer *optimizers[AMP_MAX_SHADOW_OPTIMIZERS];
+};
+
+/* Take num_bytes of backend's memory (NULL: CPU) for copies: at least those of one product's
+   operands. It is the only allocation; allocator (NULL: malloc) serves the CPU. One stream, one
+   thread at a time. */
+AMP_DEF amp_result amp_shadows_init(amp_shadows *sh, const amp_backend *backend, size_t num_bytes,
+                                    const amp_allocator *allocator);
+AMP_DEF void       amp_shadows_free(amp_shadows *sh); /* safe on a zeroed object, and twice */
+
+/* Weights whose copies may be kept. Those of a prepared optimizer cost nothing where it has model
+   copies of the type wanted; its steps tell that weights have changed. opt must outlive sh. */
+AMP_DEF amp_result amp_shadows_add(amp_shadows *sh, const float *weight, size_t n);
+AMP_DEF amp_result amp_shadows_add_optimizer(amp_shadows *sh, const amp_optimizer *opt);
+
+/* You have written a weight (NULL: any of them), or will free it. */
+AMP_DEF void amp_shadows_changed(amp_shadows *sh, const float *weight);
+AMP_DEF void amp_shadows_remove(amp_shadows *sh, const float *weight);
+
+/* A copy of the row-major rows x cols matrix x in type, AMP_F16 or AMP_BF16; its rows are padded to
+   multiples of 16 bytes. One of a weight is right until the weight changes, another one until
+   amp_shadows_reset, which amp_gemm and amp_sgemm call too. Nothing that is cast while the thread's
+   autocast is disabled is kept. AMP_ERROR_OUT_OF_MEMORY if there is no room. */
+AMP_DEF amp_result amp_shadows_get(amp_shadows *sh, const float *x, size_t rows, size_t cols,
+                                   size_t ld, amp_dtype type, const void **copy, size_t *copy_ld);
+AMP_DEF void       amp_shadows_reset(amp_shadows *sh);
+
+#ifdef AMP_CUBLAS /* defined after your <cublas_v2.h>, also where AMP_IMPLEMENTATION is */
+/* cublasSgemm and cublasSgemmStridedBatched, under the calling thread's autocast: in a scope that
+   says so, operands are cast to halves in its shadows, and products summed in fp32. Elsewhere, for
+   small products (m n k < 32^3) and where there is no room, they are the originals. In a trainer:
+       #undef  cublasSgemm
+       #define cublasSgemm amp_sgemm */
+AMP_DEF cublasStatus_t amp_sgemm(cublasHandle_t handle, cublasOperation_t transa,
+                                 cublasOperation_t transb, int m, int n, int k,
+                                 const float *alpha, const float *A, int lda,
+                                 const float *B, int ldb, const float *beta, float *C, int ldc);
+AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
+    cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k,
+    const float *alpha, const float *A, int lda, long long int strideA, const float *B, int ldb,
+    long long int strideB, const float *beta, float *C, int ldc, long long int strideC,
+    int batchCount);
+#endif
 
 /* ------------------------------------------------------------------ >>api  cuda
    Compile amp_kernels.cu with nvcc and link it (with cudart, and cublas for amp_gemm). All arrays
@@ -1385,6 +1479,7 @@ struct amp_plan {
     int           reduces;        /* a check stops where ranks meet, at norm2 and flags        */
     int           has_lr, new_lr; /* there is one in backend memory; this one shall go there   */
     float         lr;
+    uint64_t      version;        /* of the masters: counts what may have changed them         */
 };
 
 /* beta^n by repeated squaring: the same bits everywhere, which pow does not promise. */
@@ -1506,6 +1601,8 @@ struct amp_gemm_args {
     void       *c;
     amp_dtype   a_type, b_type, c_type;
     size_t      lda, ldb, ldc;
+    size_t      count, stride_a, stride_b, stride_c; /* of a batch; one product: 1 */
+    int         tf32; /* fp32 operands may be rounded to it */
 };
 
 AMPI_STRICT_END
@@ -3234,26 +3331,26 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
             slots[i].v = (float *)ampi_array(arena, &entries[i], sizeof(float));
 }
 
-/* Zeroed memory of the backend, aligned to 64 bytes; *block is what must be freed. */
-static amp_result ampi_backend_alloc(amp_optimizer *opt, size_t num_bytes, void **block,
-                                     char **base) {
+/* Zeroed memory of a backend, aligned to 64 bytes; *block is what must be freed. */
+static amp_result ampi_block_alloc(const amp_backend *b, const amp_allocator *a, size_t num_bytes,
+                                   void **block, char **base) {
     amp_result result = AMP_OK;
-    if (opt->backend.alloc_fn) {
-        result = opt->backend.alloc_fn(&opt->backend, num_bytes, block);
+    if (b->alloc_fn) {
+        result = b->alloc_fn(b, num_bytes, block);
     } else {
-        *block = ampi_allocate(&opt->desc.allocator, num_bytes + 63);
+        *block = ampi_allocate(a, num_bytes + 63);
         if (!*block) result = AMP_ERROR_OUT_OF_MEMORY;
         else memset(*block, 0, num_bytes + 63);
     }
     if (result != AMP_OK) return result;
     *base = (char *)*block;
-    if (!opt->backend.alloc_fn) *base += (64 - (uintptr_t)*block % 64) % 64;
+    if (!b->alloc_fn) *base += (64 - (uintptr_t)*block % 64) % 64;
     return AMP_OK;
 }
 
-static void ampi_backend_free(amp_optimizer *opt, void *block) {
-    if (block && opt->backend.free_fn) opt->backend.free_fn(&opt->backend, block);
-    else ampi_release(&opt->desc.allocator, block);
+static void ampi_block_free(const amp_backend *b, const amp_allocator *a, void *block) {
+    if (block && b->free_fn) b->free_fn(b, block);
+    else ampi_release(a, block);
 }
 
 /* Bring num_bytes from backend memory to the host, when everything before has been done. */
@@ -3350,7 +3447,8 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     memset(&arena, 0, sizeof arena);
     ampi_layout(opt, ampi_entries(opt), plan, &arena);
     result = arena.too_large ? AMP_ERROR_TOO_LARGE : AMP_OK;
-    if (result == AMP_OK) result = ampi_backend_alloc(opt, arena.used, &block, &base);
+    if (result == AMP_OK) 
+        result = ampi_block_alloc(&opt->backend, &opt->desc.allocator, arena.used, &block, &base);
     if (result == AMP_OK) {
         memset(&arena, 0, sizeof arena);
         arena.base = base;
@@ -3360,7 +3458,7 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
         ampi_fp_end(fp);
     }
     if (result != AMP_OK) {
-        ampi_backend_free(opt, block);
+        ampi_block_free(&opt->backend, &opt->desc.allocator, block);
         ampi_release(&opt->desc.allocator, plan);
         return result;
     }
@@ -3498,6 +3596,7 @@ AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
         if (pending != AMP_OK) return pending;
         return opt->plan ? AMP_ERROR_STEP_NOT_OPEN : AMP_ERROR_NOT_PREPARED;
     }
+    opt->plan->version++;
     result = opt->backend.update_fn(&opt->backend, opt->plan, AMP_JOB_END);
     if (result != AMP_OK) return result;
     opt->step_open = 0;
@@ -3529,6 +3628,7 @@ static amp_result ampi_fused_step(amp_optimizer *opt, amp_kind kind, const float
     result = ampi_check_all(opt);
     if (result != AMP_OK) return result;
     plan->has_lr = 1;
+    plan->version++;
     return opt->backend.update_fn(&opt->backend, plan, AMP_JOB_FUSED);
 }
 
@@ -3589,7 +3689,7 @@ AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stat
 
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
     if (!opt || !opt->initialized) return;
-    ampi_backend_free(opt, opt->backend_memory);
+    ampi_block_free(&opt->backend, &opt->desc.allocator, opt->backend_memory);
     ampi_release(&opt->desc.allocator, opt->plan);
     ampi_release(&opt->desc.allocator, opt->entries);
     memset(opt, 0, sizeof *opt);
@@ -4316,6 +4416,12 @@ AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac) {
 }
 #endif
 
+AMP_DEF amp_autocast *amp_autocast_current(void) { return ampi_current; }
+
+static int ampi_autocast_active(const amp_autocast *ac) {
+    return ac && ac->depth && !ac->off && ac->scopes[ac->depth - 1].mode == AMP_AUTOCAST_ON;
+}
+
 /* Does name match a pattern? A * that does not fit is tried again one character later. */
 static int ampi_matches(const char *pattern, const char *name) {
     const char *star = NULL, *from = NULL;
@@ -4369,8 +4475,7 @@ AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_
     if (count < 0 || (count && !inputs)) return AMP_ERROR_INVALID_ARGUMENT;
     for (i = 0; i < count; i++)
         if (!amp_dtype_size(inputs[i])) return AMP_ERROR_INVALID_ENUM;
-    if (ac && ac->depth && !ac->off && ac->scopes[ac->depth - 1].mode == AMP_AUTOCAST_ON)
-        rule = ampi_rule_for(ac, op, &low);
+    if (ampi_autocast_active(ac)) rule = ampi_rule_for(ac, op, &low);
     widest = count ? inputs[0] : AMP_F32;
     for (i = 1; i < count; i++) widest = ampi_wider(widest, inputs[i]);
     result[0] = result[1] = widest;
@@ -4422,6 +4527,10 @@ static const char *ampi_override_word(amp_autocast *ac, const char *word, size_t
             ac->off = 1;
             return NULL;
         }
+        if (ampi_named(word, length, "tf32")) {
+            ac->tf32 = 1;
+            return NULL;
+        }
         found = ampi_find(word, length, ampi_type_names, 3);
         if (found > 0) {
             ac->dtype = (amp_dtype)found;
@@ -4433,8 +4542,9 @@ static const char *ampi_override_word(amp_autocast *ac, const char *word, size_t
             amp_autocast other;
             amp_autocast_init(&other, (amp_policy)found, AMP_F32);
             memcpy(other.scopes, ac->scopes, sizeof other.scopes);
-            other.depth = depth;
-            *ac         = other;
+            other.depth   = depth;
+            other.shadows = ac->shadows;
+            *ac           = other;
         }
         return NULL;
     }
@@ -4548,6 +4658,7 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
     ampi_line_add(&line, ", low ", 0);
     ampi_line_add(&line, ampi_type_names[ac->dtype], 0);
     if (ac->off) ampi_line_add(&line, ", off", 0);
+    if (ac->tf32) ampi_line_add(&line, ", tf32", 0);
     ok = ampi_line_end(&line, write_fn, user);
     ampi_line_add(&line, "op", 0);
     ampi_line_add(&line, "rule", 34);
@@ -4573,6 +4684,290 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
     }
     return ok ? AMP_OK : AMP_ERROR_WRITE;
 }
+
+/* -------------------------------------------------------------- >>impl  shadows */
+
+AMP_DEF amp_result amp_shadows_init(amp_shadows *sh, const amp_backend *backend, size_t num_bytes,
+                                    const amp_allocator *allocator) {
+    amp_result result;
+    if (!sh || !num_bytes) return AMP_ERROR_INVALID_ARGUMENT;
+    if (num_bytes > SIZE_MAX / 2) return AMP_ERROR_TOO_LARGE;
+    memset(sh, 0, sizeof *sh);
+    if (backend) sh->backend = *backend;
+    else amp_cpu_backend(&sh->backend);
+    if (allocator) sh->allocator = *allocator;
+    num_bytes = num_bytes / 256 * 256 + 256;
+    result    = ampi_block_alloc(&sh->backend, &sh->allocator, num_bytes, &sh->block, &sh->memory);
+    if (result == AMP_OK) sh->size = sh->top = num_bytes;
+    else memset(sh, 0, sizeof *sh);
+    return result;
+}
+
+AMP_DEF void amp_shadows_free(amp_shadows *sh) {
+    if (!sh || !sh->block) return;
+    ampi_block_free(&sh->backend, &sh->allocator, sh->block);
+    memset(sh, 0, sizeof *sh);
+}
+
+AMP_DEF amp_result amp_shadows_add(amp_shadows *sh, const float *weight, size_t n) {
+    ampi_shadow *e;
+    if (!sh || !weight || !n) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!sh->memory) return AMP_ERROR_BAD_STATE;
+    if (sh->num_entries >= AMP_MAX_SHADOWS) return AMP_ERROR_TOO_LARGE;
+    e = &sh->entries[sh->num_entries++];
+    memset(e, 0, sizeof *e);
+    e->base = weight;
+    e->n    = n;
+    return AMP_OK;
+}
+
+AMP_DEF amp_result amp_shadows_add_optimizer(amp_shadows *sh, const amp_optimizer *opt) {
+    if (!sh || !opt) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!sh->memory) return AMP_ERROR_BAD_STATE;
+    if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
+    if (sh->num_optimizers >= AMP_MAX_SHADOW_OPTIMIZERS) return AMP_ERROR_TOO_LARGE;
+    sh->optimizers[sh->num_optimizers++] = opt;
+    return AMP_OK;
+}
+
+AMP_DEF void amp_shadows_changed(amp_shadows *sh, const float *weight) {
+    int i;
+    for (i = 0; sh && i < sh->num_entries; i++)
+        if (!weight || sh->entries[i].base == weight) sh->entries[i].valid = 0;
+}
+
+AMP_DEF void amp_shadows_remove(amp_shadows *sh, const float *weight) {
+    int i, left = 0;
+    if (!sh) return;
+    for (i = 0; i < sh->num_entries; i++)
+        if (sh->entries[i].base != weight) sh->entries[left++] = sh->entries[i];
+    sh->num_entries = left;
+    if (left == 0) sh->used = 0; /* the room of one among others is not given back */
+}
+
+AMP_DEF void amp_shadows_reset(amp_shadows *sh) {
+    if (!sh) return;
+    sh->top = sh->size;
+    sh->product++;
+}
+
+/* Is [x, x + extent) a part of [base, base + n)? */
+static int ampi_within(const float *x, size_t extent, const float *base, size_t n) {
+    const uintptr_t at = (uintptr_t)x, from = (uintptr_t)base;
+    return at >= from && (at - from) % sizeof *x == 0 && (at - from) / sizeof *x <= n &&
+           extent <= n - (at - from) / sizeof *x;
+}
+
+/* The optimizer's own copy of x, if that is of the type wanted and suits tensor cores. */
+static const void *ampi_model_shadow(const amp_shadows *sh, const float *x, size_t extent,
+                                     size_t ld, amp_dtype type) {
+    int    o;
+    size_t i;
+    for (o = 0; o < sh->num_optimizers; o++) {
+        const amp_plan *plan = sh->optimizers[o]->plan;
+        for (i = 0; plan && i < plan->num_slots; i++) {
+            const ampi_slot *s = &plan->host_slots[i];
+            const char      *copy;
+            if (!s->master || !ampi_within(x, extent, s->master, (size_t)s->n)) continue;
+            if (!s->model || s->model_type != (uint32_t)type) return NULL;
+            copy = (const char *)s->model + 2 * (size_t)(x - s->master);
+            return (uintptr_t)copy % 16 == 0 && ld % 8 == 0 ? copy : NULL;
+        }
+    }
+    return NULL;
+}
+
+static amp_result ampi_shadow_cast(amp_shadows *sh, void *dst, amp_dtype type, size_t dst_ld,
+                                   const float *x, size_t rows, size_t cols, size_t ld) {
+    const amp_backend *b      = &sh->backend;
+    amp_result         result = AMP_OK;
+    size_t             r;
+    sh->cast_bytes += 2 * (uint64_t)rows * cols;
+    if (rows == 1 || ld == dst_ld)
+        return b->cast_fn(b, dst, type, x, AMP_F32, (rows - 1) * ld + cols);
+    if (b->cast_rows_fn)
+        return b->cast_rows_fn(b, dst, type, dst_ld, x, AMP_F32, ld, rows, cols);
+    for (r = 0; r < rows && result == AMP_OK; r++)
+        result = b->cast_fn(b, (char *)dst + 2 * r * dst_ld, type, x + r * ld, AMP_F32, cols);
+    return result;
+}
+
+AMP_DEF amp_result amp_shadows_get(amp_shadows *sh, const float *x, size_t rows, size_t cols,
+                                   size_t ld, amp_dtype type, const void **copy,
+                                   size_t *copy_ld) {
+    const size_t padded = (cols + 7) / 8 * 8;
+    const int    keep   = !ampi_current || ampi_autocast_active(ampi_current);
+    ampi_shadow *e      = NULL;
+    uint64_t     now, capture = 0;
+    size_t       extent, room;
+    amp_result   result;
+    int          i;
+    if (!sh || !x || !rows || !cols || ld < cols || !copy || !copy_ld)
+        return AMP_ERROR_INVALID_ARGUMENT;
+    if (type != AMP_F16 && type != AMP_BF16) return AMP_ERROR_INVALID_ENUM;
+    if (!sh->memory) return AMP_ERROR_BAD_STATE;
+    if (rows > SIZE_MAX / 16 / ld) return AMP_ERROR_TOO_LARGE;
+    extent = (rows - 1) * ld + cols;
+    room   = (2 * rows * (ld > padded ? ld : padded) + 255) / 256 * 256;
+    *copy  = ampi_model_shadow(sh, x, extent, ld, type);
+    if (*copy) {
+        sh->hits++;
+        *copy_ld = ld;
+        return AMP_OK;
+    }
+    *copy_ld = ld % 8 == 0 ? ld : padded;
+    for (i = 0; i < sh->num_entries && keep && !e; i++)
+        if (ampi_within(x, extent, sh->entries[i].base, sh->entries[i].n)) e = &sh->entries[i];
+    now = 0;
+    for (i = 0; i < sh->num_optimizers; i++)
+        if (sh->optimizers[i]->plan) now += sh->optimizers[i]->plan->version;
+    if (sh->backend.capture_fn) capture = sh->backend.capture_fn(&sh->backend);
+    if (e && e->valid && e->version == now && e->capture == capture && e->type == type &&
+        e->start == (size_t)(x - e->base) && e->rows == rows && e->cols == cols && e->ld == ld) {
+        sh->hits++;
+        e->product = sh->product;
+        *copy      = sh->memory + e->offset;
+        return AMP_OK;
+    }
+    if (e && e->valid && e->product == sh->product) e = NULL; /* the other operand has it */
+    if (e && e->room < room) { /* the first time, or in a larger shape */
+        if (room <= sh->top - sh->used) {
+            e->offset = sh->used;
+            e->room   = room;
+            sh->used += room;
+        } else {
+            e = NULL;
+        }
+    }
+    if (!e && room > sh->top - sh->used) return AMP_ERROR_OUT_OF_MEMORY;
+    if (!e) sh->top -= room;
+    if (e) e->valid = 0;
+    *copy  = sh->memory + (e ? e->offset : sh->top);
+    result = ampi_shadow_cast(sh, sh->memory + (e ? e->offset : sh->top), type, *copy_ld, x, rows,
+                              cols, ld);
+    if (result != AMP_OK) return result;
+    if (!e) {
+        sh->transients++;
+        return AMP_OK;
+    }
+    sh->misses++;
+    e->type    = type;
+    e->start   = (size_t)(x - e->base);
+    e->rows    = rows;
+    e->cols    = cols;
+    e->ld      = ld;
+    e->version = now;
+    e->capture = capture;
+    e->product = sh->product;
+    e->valid   = 1;
+    return AMP_OK;
+}
+
+#ifdef AMP_CUBLAS
+
+/* What autocast makes of a product of fp32 matrices; sh is NULL if it stays in fp32. */
+static amp_dtype ampi_sgemm_type(double size, amp_shadows **sh, int *tf32) {
+    static const amp_dtype inputs[2] = {AMP_F32, AMP_F32};
+    amp_autocast          *ac        = ampi_current;
+    amp_dtype              type      = AMP_F32;
+    *sh   = NULL;
+    *tf32 = 0;
+    if (!ampi_autocast_active(ac) || !ac->shadows) return AMP_F32;
+    if (amp_autocast_dtype_in(ac, AMP_OP_GEMM, inputs, 2, &type, NULL) != AMP_OK) return AMP_F32;
+    *tf32 = ac->tf32;
+    if (type == AMP_F32) return AMP_F32;
+    amp_shadows_reset(ac->shadows);
+    if (size < 32768.0) {
+        ac->shadows->fallbacks++;
+        return AMP_F32;
+    }
+    *sh = ac->shadows;
+    return type;
+}
+
+/* A copy of a column-major operand, on the handle's stream; 0 if there is none. */
+static int ampi_sgemm_shadow(amp_shadows *sh, amp_stream stream, const float *x, int rows,
+                             int cols, int ld, amp_dtype type, const void **copy, int *copy_ld) {
+    size_t     padded;
+    amp_result result;
+    if (!x || rows < 1 || cols < 1 || ld < rows) return 0;
+    sh->backend.stream = stream;
+    result = amp_shadows_get(sh, x, (size_t)cols, (size_t)rows, (size_t)ld, type, copy, &padded);
+    *copy_ld = (int)padded;
+    return result == AMP_OK && padded <= 0x7fffffff;
+}
+
+AMP_DEF cublasStatus_t amp_sgemm(cublasHandle_t handle, cublasOperation_t transa,
+                                 cublasOperation_t transb, int m, int n, int k,
+                                 const float *alpha, const float *A, int lda, const float *B,
+                                 int ldb, const float *beta, float *C, int ldc) {
+    amp_shadows    *sh;
+    cudaStream_t    stream = NULL;
+    cublasStatus_t  status;
+    const void     *a, *b;
+    int             tf32, a_ld, b_ld;
+    const int       at = transa != CUBLAS_OP_N, bt = transb != CUBLAS_OP_N;
+    const amp_dtype type = ampi_sgemm_type((double)m * n * k, &sh, &tf32);
+    const cudaDataType_t half = type == AMP_F16 ? CUDA_R_16F : CUDA_R_16BF;
+    if (sh) {
+        status = cublasGetStream(handle, &stream);
+        if (status != CUBLAS_STATUS_SUCCESS) return status;
+        if (ampi_sgemm_shadow(sh, stream, A, at ? k : m, at ? m : k, lda, type, &a, &a_ld) &&
+            ampi_sgemm_shadow(sh, stream, B, bt ? n : k, bt ? k : n, ldb, type, &b, &b_ld))
+            return cublasGemmEx(handle, transa, transb, m, n, k, alpha, a, half, a_ld, b, half,
+                                b_ld, beta, C, CUDA_R_32F, ldc, CUBLAS_COMPUTE_32F,
+                                CUBLAS_GEMM_DEFAULT);
+        sh->fallbacks++;
+    }
+    if (tf32)
+        return cublasGemmEx(handle, transa, transb, m, n, k, alpha, A, CUDA_R_32F, lda, B,
+                            CUDA_R_32F, ldb, beta, C, CUDA_R_32F, ldc,
+                            CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_GEMM_DEFAULT);
+    return (cublasSgemm)(handle, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
+}
+
+/* The elements that a batch of column-major matrices spans; 0 if that is not a range. */
+static int ampi_span(int rows, int cols, int ld, long long stride, int count) {
+    const double span = (double)stride * (count - 1) + (double)ld * (cols - 1) + rows;
+    return stride >= 0 && rows > 0 && cols > 0 && span < 2147483647.0 ? (int)span : 0;
+}
+
+AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
+    cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k,
+    const float *alpha, const float *A, int lda, long long int strideA, const float *B, int ldb,
+    long long int strideB, const float *beta, float *C, int ldc, long long int strideC,
+    int batchCount) {
+    amp_shadows    *sh;
+    cudaStream_t    stream = NULL;
+    cublasStatus_t  status;
+    const void     *a, *b;
+    int             tf32, unused;
+    const int       at = transa != CUBLAS_OP_N, bt = transb != CUBLAS_OP_N;
+    const amp_dtype type = ampi_sgemm_type((double)m * n * k, &sh, &tf32);
+    const cudaDataType_t half = type == AMP_F16 ? CUDA_R_16F : CUDA_R_16BF;
+    if (sh) {
+        const int a_span = ampi_span(at ? k : m, at ? m : k, lda, strideA, batchCount);
+        const int b_span = ampi_span(bt ? n : k, bt ? k : n, ldb, strideB, batchCount);
+        status = cublasGetStream(handle, &stream);
+        if (status != CUBLAS_STATUS_SUCCESS) return status;
+        if (ampi_sgemm_shadow(sh, stream, A, a_span, 1, a_span, type, &a, &unused) &&
+            ampi_sgemm_shadow(sh, stream, B, b_span, 1, b_span, type, &b, &unused))
+            return cublasGemmStridedBatchedEx(handle, transa, transb, m, n, k, alpha, a, half, lda,
+                                              strideA, b, half, ldb, strideB, beta, C, CUDA_R_32F,
+                                              ldc, strideC, batchCount, CUBLAS_COMPUTE_32F,
+                                              CUBLAS_GEMM_DEFAULT);
+        sh->fallbacks++;
+    }
+    if (tf32)
+        return cublasGemmStridedBatchedEx(
+            handle, transa, transb, m, n, k, alpha, A, CUDA_R_32F, lda, strideA, B, CUDA_R_32F,
+            ldb, strideB, beta, C, CUDA_R_32F, ldc, strideC, batchCount,
+            CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_GEMM_DEFAULT);
+    return (cublasSgemmStridedBatched)(handle, transa, transb, m, n, k, alpha, A, lda, strideA, B,
+                                       ldb, strideB, beta, C, ldc, strideC, batchCount);
+}
+
+#endif
 
 /* ------------------------------------------------------------------ >>impl  gemm
    C is computed in tiles that stay in the cache. For each, blocks of op(A) and op(B) are packed
@@ -4663,11 +5058,10 @@ static AMPI_NOINLINE void ampi_gemm_tile(const amp_gemm_args *g, size_t i, size_
     }
 }
 
-static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g) {
+static amp_result ampi_cpu_gemm_one(const amp_gemm_args *g) {
     const int64_t rows = (int64_t)((g->m + AMPI_TILE_M - 1) / AMPI_TILE_M);
     const int64_t cols = (int64_t)((g->n + AMPI_TILE_N - 1) / AMPI_TILE_N);
     int64_t       t;
-    (void)self;
 #ifdef AMP_CBLAS
     if (g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
         (g->m | g->n | g->k | g->lda | g->ldb | g->ldc) <= 0x7fffffff) {
@@ -4691,46 +5085,119 @@ static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g)
     return AMP_OK;
 }
 
-/* Replace a leading dimension of 0, and see that rows do not overlap and the matrix has a size. */
+static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g) {
+    amp_gemm_args one    = *g;
+    amp_result    result = AMP_OK;
+    size_t        i;
+    (void)self;
+    for (i = 0; i < g->count && result == AMP_OK; i++) {
+        one.a  = ampi_at(g->a, g->a_type, i * g->stride_a);
+        one.b  = ampi_at(g->b, g->b_type, i * g->stride_b);
+        one.c  = ampi_to(g->c, g->c_type, i * g->stride_c);
+        result = ampi_cpu_gemm_one(&one);
+    }
+    return result;
+}
+
+/* Replace a leading dimension of 0; see that rows do not overlap and that sizes exist. */
 static amp_result ampi_matrix_ok(const void *x, amp_dtype type, size_t rows, size_t cols,
-                                 size_t *ld) {
+                                 size_t *ld, size_t stride, size_t count) {
     if (!amp_dtype_size(type)) return AMP_ERROR_INVALID_ENUM;
     if (*ld == 0) *ld = cols ? cols : 1;
     if (*ld < cols) return AMP_ERROR_INVALID_ARGUMENT;
     if (rows && cols && !x) return AMP_ERROR_INVALID_ARGUMENT;
-    return rows && *ld > SIZE_MAX / 4 / rows ? AMP_ERROR_TOO_LARGE : AMP_OK;
+    if (rows && *ld > SIZE_MAX / 8 / rows) return AMP_ERROR_TOO_LARGE;
+    return count > 1 && stride > SIZE_MAX / 8 / count ? AMP_ERROR_TOO_LARGE : AMP_OK;
+}
+
+/* The copy of one operand in type, if it is fp32; 0 if there is no room for one. */
+static int ampi_gemm_shadow(amp_shadows *sh, amp_dtype type, size_t rows, size_t cols,
+                            size_t count, const void **x, amp_dtype *x_type, size_t *ld,
+                            size_t stride) {
+    size_t span_ld = (stride ? stride : 0) * (count - 1) + (rows - 1) * *ld + cols;
+    if (*x_type != AMP_F32) return *x_type == type;
+    *x_type = type;
+    if (count > 1) /* as one row that holds all of them: leading dimension and stride stay */
+        return amp_shadows_get(sh, (const float *)*x, 1, span_ld, span_ld, type, x, &span_ld) ==
+               AMP_OK;
+    return amp_shadows_get(sh, (const float *)*x, rows, cols, *ld, type, x, ld) == AMP_OK;
+}
+
+/* Operands as the policy wants them. */
+static amp_result ampi_gemm_autocast(amp_gemm_args *g, const amp_backend *backend) {
+    amp_autocast *ac        = ampi_current;
+    amp_dtype     inputs[2] = {g->a_type, g->b_type}, type = AMP_F32;
+    amp_gemm_args halves    = *g;
+    amp_shadows  *sh;
+    amp_result    result;
+    if (!ampi_autocast_active(ac) || !ac->shadows) return AMP_OK;
+    sh = ac->shadows;
+    if (sh->backend.cast_fn != (backend ? backend->cast_fn : ampi_cpu_cast)) return AMP_OK;
+    result = amp_autocast_dtype_in(ac, AMP_OP_GEMM, inputs, 2, &type, NULL);
+    if (result != AMP_OK) return result;
+    g->tf32 = ac->tf32;
+    if (type == AMP_F32 || !g->k) return AMP_OK;
+    amp_shadows_reset(sh);
+    if (ampi_gemm_shadow(sh, type, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k, g->count,
+                         &halves.a, &halves.a_type, &halves.lda, g->stride_a) &&
+        ampi_gemm_shadow(sh, type, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n, g->count,
+                         &halves.b, &halves.b_type, &halves.ldb, g->stride_b))
+        *g = halves;
+    else
+        sh->fallbacks++;
+    return AMP_OK;
+}
+
+AMP_DEF amp_result amp_gemm_batched(const amp_backend *backend, int trans_a, int trans_b, size_t m,
+                                    size_t n, size_t k, float alpha, const void *a,
+                                    amp_dtype a_type, size_t lda, size_t stride_a, const void *b,
+                                    amp_dtype b_type, size_t ldb, size_t stride_b, float beta,
+                                    void *c, amp_dtype c_type, size_t ldc, size_t stride_c,
+                                    size_t count) {
+    amp_gemm_args g;
+    amp_result    result = ampi_matrix_ok(c, c_type, m, n, &ldc, stride_c, count);
+    if (result == AMP_OK)
+        result = ampi_matrix_ok(a, a_type, trans_a ? k : m, trans_a ? m : k, &lda, stride_a,
+                                count);
+    if (result == AMP_OK)
+        result = ampi_matrix_ok(b, b_type, trans_b ? n : k, trans_b ? k : n, &ldb, stride_b,
+                                count);
+    if (result != AMP_OK) return result;
+    if (count > 1 && m && stride_c < (m - 1) * ldc + n) return AMP_ERROR_INVALID_ARGUMENT;
+    memset(&g, 0, sizeof g);
+    g.trans_a  = trans_a;
+    g.trans_b  = trans_b;
+    g.m        = m;
+    g.n        = n;
+    g.k        = k;
+    g.alpha    = alpha;
+    g.beta     = beta;
+    g.a        = a;
+    g.b        = b;
+    g.c        = c;
+    g.a_type   = a_type;
+    g.b_type   = b_type;
+    g.c_type   = c_type;
+    g.lda      = lda;
+    g.ldb      = ldb;
+    g.ldc      = ldc;
+    g.count    = count;
+    g.stride_a = stride_a;
+    g.stride_b = stride_b;
+    g.stride_c = stride_c;
+    if (m == 0 || n == 0 || count == 0) return AMP_OK;
+    result = ampi_gemm_autocast(&g, backend);
+    if (result != AMP_OK) return result;
+    if (!backend) return ampi_cpu_gemm(NULL, &g);
+    return backend->gemm_fn ? backend->gemm_fn(backend, &g) : AMP_ERROR_UNSUPPORTED;
 }
 
 AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b, size_t m,
                             size_t n, size_t k, float alpha, const void *a, amp_dtype a_type,
                             size_t lda, const void *b, amp_dtype b_type, size_t ldb, float beta,
                             void *c, amp_dtype c_type, size_t ldc) {
-    amp_gemm_args g;
-    amp_result    result = ampi_matrix_ok(c, c_type, m, n, &ldc);
-    if (result == AMP_OK)
-        result = ampi_matrix_ok(a, a_type, trans_a ? k : m, trans_a ? m : k, &lda);
-    if (result == AMP_OK)
-        result = ampi_matrix_ok(b, b_type, trans_b ? n : k, trans_b ? k : n, &ldb);
-    if (result != AMP_OK) return result;
-    g.trans_a = trans_a;
-    g.trans_b = trans_b;
-    g.m       = m;
-    g.n       = n;
-    g.k       = k;
-    g.alpha   = alpha;
-    g.beta    = beta;
-    g.a       = a;
-    g.b       = b;
-    g.c       = c;
-    g.a_type  = a_type;
-    g.b_type  = b_type;
-    g.c_type  = c_type;
-    g.lda     = lda;
-    g.ldb     = ldb;
-    g.ldc     = ldc;
-    if (m == 0 || n == 0) return AMP_OK;
-    if (!backend) return ampi_cpu_gemm(NULL, &g);
-    return backend->gemm_fn ? backend->gemm_fn(backend, &g) : AMP_ERROR_UNSUPPORTED;
+    return amp_gemm_batched(backend, trans_a, trans_b, m, n, k, alpha, a, a_type, lda, 0, b,
+                            b_type, ldb, 0, beta, c, c_type, ldc, 0, 1);
 }
 
 #ifdef __cplusplus

@@ -581,6 +581,24 @@ AMPI_KERNEL(4) ampi_cast_kernel(void *dst, uint32_t dst_type, const void *src, u
     }
 }
 
+/* A matrix whose rows lie apart; a block takes parts of rows. */
+AMPI_KERNEL(4) ampi_cast_rows_kernel(void *dst, uint32_t dst_type, uint64_t dst_ld,
+                                     const void *src, uint32_t src_type, uint64_t src_ld,
+                                     uint64_t rows, uint64_t cols) {
+    const uint64_t per_row = (cols + AMPI_PART - 1) / AMPI_PART;
+    for (uint64_t part = blockIdx.x; part < rows * per_row; part += gridDim.x) {
+        const uint64_t begin    = part % per_row * AMPI_PART;
+        const uint64_t row      = part / per_row;
+        const unsigned count    = ampi_part_of(begin, cols);
+        const uint64_t dst_from = row * dst_ld + begin;
+        const unsigned first    = ampi_head_of(dst, dst_type, dst_from, count);
+        ampi_caster    cast;
+        cast.dst = ampi_array_of(dst, dst_type, dst_from, first);
+        cast.src = ampi_array_of(src, src_type, row * src_ld + begin, first);
+        ampi_each(cast, first, count);
+    }
+}
+
 struct ampi_scale_by {
     ampi_array x;
     float      scale;
@@ -802,6 +820,30 @@ static amp_result ampi_cuda_cast(const amp_backend *self, void *dst, amp_dtype d
     return ampi_cast_on(dst, dst_type, src, src_type, n, self->stream);
 }
 
+static amp_result ampi_cuda_cast_rows(const amp_backend *self, void *dst, amp_dtype dst_type,
+                                      size_t dst_ld, const void *src, amp_dtype src_type,
+                                      size_t src_ld, size_t rows, size_t cols) {
+    const uint64_t per_row = (cols + AMPI_PART - 1) / AMPI_PART;
+    return ampi_launch(ampi_cast_rows_kernel, ampi_blocks(self, rows * per_row),
+                       ampi_threads(self), self->stream, dst, (uint32_t)dst_type, (uint64_t)dst_ld,
+                       src, (uint32_t)src_type, (uint64_t)src_ld, (uint64_t)rows, (uint64_t)cols);
+}
+
+/* What was queued in a capture has not happened outside it, so captures have numbers. */
+static uint64_t ampi_cuda_capture(const amp_backend *self) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    unsigned long long      id     = 0;
+#if CUDART_VERSION >= 13000
+    const amp_result result =
+        ampi_cuda(cudaStreamGetCaptureInfo(self->stream, &status, &id, NULL, NULL, NULL, NULL));
+#else
+    const amp_result result = ampi_cuda(
+        cudaStreamGetCaptureInfo_v2(self->stream, &status, &id, NULL, NULL, NULL));
+#endif
+    if (result != AMP_OK || status == cudaStreamCaptureStatusNone) return 0;
+    return (uint64_t)id + 1;
+}
+
 static amp_result ampi_cuda_check(const amp_backend *self, const amp_plan *plan) {
     const unsigned threads = ampi_threads(self);
     const uint64_t warps   = threads / 32;
@@ -835,10 +877,12 @@ static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g
     const size_t   k         = nothing ? 0 : g->k; /* alpha 0: A and B are not read */
     bool           capturing = false;
     amp_result     result;
+    cublasOperation_t   ta, tb;
+    cublasComputeType_t type;
     if (!handle || g->a_type != g->b_type) return AMP_ERROR_UNSUPPORTED;
     if (g->c_type != AMP_F32 && g->c_type != g->a_type) return AMP_ERROR_UNSUPPORTED;
     if (g->m > largest || g->n > largest || g->k > largest || g->lda > largest ||
-        g->ldb > largest || g->ldc > largest)
+        g->ldb > largest || g->ldc > largest || g->count > largest)
         return AMP_ERROR_TOO_LARGE;
     if (!self->workspace) { /* cuBLAS would allocate one for every graph */
         result = ampi_is_capturing(self->stream, &capturing);
@@ -848,13 +892,20 @@ static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g
     result = ampi_cublas(cublasSetStream(handle, self->stream)); /* resets the workspace */
     if (result == AMP_OK && self->workspace)
         result = ampi_cublas(cublasSetWorkspace(handle, self->workspace, self->workspace_size));
-    if (result == AMP_OK)
-        result = ampi_cublas(cublasGemmEx(
-            handle, g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N,
-            (int)g->n, (int)g->m, (int)k, &g->alpha, g->b, ampi_data_type(g->b_type), (int)g->ldb,
-            g->a, ampi_data_type(g->a_type), (int)g->lda, &g->beta, g->c,
-            ampi_data_type(g->c_type), (int)g->ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
-    return result;
+    if (result != AMP_OK) return result;
+    ta   = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    tb   = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    type = g->tf32 && g->a_type == AMP_F32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    if (g->count == 1)
+        return ampi_cublas(cublasGemmEx(
+            handle, tb, ta, (int)g->n, (int)g->m, (int)k, &g->alpha, g->b,
+            ampi_data_type(g->b_type), (int)g->ldb, g->a, ampi_data_type(g->a_type), (int)g->lda,
+            &g->beta, g->c, ampi_data_type(g->c_type), (int)g->ldc, type, CUBLAS_GEMM_DEFAULT));
+    return ampi_cublas(cublasGemmStridedBatchedEx(
+        handle, tb, ta, (int)g->n, (int)g->m, (int)k, &g->alpha, g->b, ampi_data_type(g->b_type),
+        (int)g->ldb, (long long)g->stride_b, g->a, ampi_data_type(g->a_type), (int)g->lda,
+        (long long)g->stride_a, &g->beta, g->c, ampi_data_type(g->c_type), (int)g->ldc,
+        (long long)g->stride_c, (int)g->count, type, CUBLAS_GEMM_DEFAULT));
 }
 
 amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cublas_handle) {
@@ -867,17 +918,19 @@ amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cubla
             cublasSetMathMode(handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
     if (result != AMP_OK) return result;
     memset(backend, 0, sizeof *backend);
-    backend->context   = cublas_handle;
-    backend->stream    = stream;
-    backend->alloc_fn  = ampi_cuda_alloc;
-    backend->free_fn   = ampi_cuda_free;
-    backend->copy_fn   = ampi_cuda_copy;
-    backend->cast_fn   = ampi_cuda_cast;
-    backend->check_fn  = ampi_cuda_check;
-    backend->finish_fn = ampi_cuda_finish;
-    backend->update_fn = ampi_cuda_update;
-    backend->gemm_fn   = ampi_cuda_gemm;
-    backend->wait_fn   = ampi_cuda_wait;
+    backend->context      = cublas_handle;
+    backend->stream       = stream;
+    backend->alloc_fn     = ampi_cuda_alloc;
+    backend->free_fn      = ampi_cuda_free;
+    backend->copy_fn      = ampi_cuda_copy;
+    backend->cast_fn      = ampi_cuda_cast;
+    backend->cast_rows_fn = ampi_cuda_cast_rows;
+    backend->capture_fn   = ampi_cuda_capture;
+    backend->check_fn     = ampi_cuda_check;
+    backend->finish_fn    = ampi_cuda_finish;
+    backend->update_fn    = ampi_cuda_update;
+    backend->gemm_fn      = ampi_cuda_gemm;
+    backend->wait_fn      = ampi_cuda_wait;
     return AMP_OK;
 }
 
