@@ -963,6 +963,20 @@ AMP_DEF amp_result amp_shadows_get(amp_shadows *sh, const float *x, size_t rows,
                                    size_t ld, amp_dtype type, const void **copy, size_t *copy_ld);
 AMP_DEF void       amp_shadows_reset(amp_shadows *sh);
 
+/* What this machine does well, and what follows for mixed precision. */
+typedef struct amp_capability {
+    int         major, minor;     /* compute capability; 0, 0: a CPU                               */
+    int         fp16, bf16, tf32; /* does it multiply matrices of these faster than fp32?          */
+    amp_dtype   dtype;            /* recommended for model copies                                  */
+    amp_policy  policy;           /* recommended                                                   */
+    int         scaler;           /* nonzero: with a dynamic loss scale                            */
+    const char *advice;           /* the same in words                                             */
+} amp_capability;
+
+/* Of the CPU, as amp.h uses it (amp_cpu_tier names its instructions); of a CUDA compute capability.
+   For that of a device see amp_cuda_capability. */
+AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability);
+
 #ifdef AMP_CUBLAS /* defined after your <cublas_v2.h>, also where AMP_IMPLEMENTATION is */
 /* cublasSgemm and cublasSgemmStridedBatched, under the calling thread's autocast: in a scope that
    says so, operands are cast to halves in its shadows, and products summed in fp32. Elsewhere, for
@@ -999,6 +1013,9 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
    of 256) and backend->workspace_size, before the backend is used. */
 AMP_CUDA_DEF amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream,
                                          void *cublas_handle);
+
+/* What device (an index; -1: the current one) does well. */
+AMP_CUDA_DEF amp_result amp_cuda_capability(int device, amp_capability *capability);
 
 /* What the last call in this thread that returned AMP_ERROR_CUDA or AMP_ERROR_CUBLAS was told. */
 AMP_CUDA_DEF int amp_cuda_code(void);
@@ -1604,6 +1621,27 @@ struct amp_gemm_args {
     size_t      count, stride_a, stride_b, stride_c; /* of a batch; one product: 1 */
     int         tf32; /* fp32 operands may be rounded to it */
 };
+
+/* -------------------------------------------------------------- >>core  capability
+   NVIDIA: tensor cores multiply fp16 from 7.0 on, bf16 and TF32 from 8.0 on. */
+
+AMPI_FN amp_result ampi_capability(int major, int minor, amp_capability *c) {
+    if (!c || major < 0 || minor < 0) return AMP_ERROR_INVALID_ARGUMENT;
+    memset(c, 0, sizeof *c);
+    c->major  = major;
+    c->minor  = minor;
+    c->fp16   = major >= 7;
+    c->bf16   = major >= 8;
+    c->tf32   = major >= 8;
+    c->dtype  = c->bf16 ? AMP_BF16 : c->fp16 ? AMP_F16 : AMP_F32;
+    c->policy = AMP_POLICY_DEFAULT;
+    c->scaler = c->fp16 && !c->bf16;
+    c->advice = c->bf16   ? "bf16 needs no loss scale; fp16 keeps three more bits and needs one"
+                : c->fp16 ? "fp16 with a dynamic loss scale; bf16 and TF32 are not in hardware"
+                : major   ? "no tensor cores: halves save memory, not time"
+                          : "products run in fp32 here: halves save memory, not time";
+    return AMP_OK;
+}
 
 AMPI_STRICT_END
 
@@ -3447,7 +3485,7 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     memset(&arena, 0, sizeof arena);
     ampi_layout(opt, ampi_entries(opt), plan, &arena);
     result = arena.too_large ? AMP_ERROR_TOO_LARGE : AMP_OK;
-    if (result == AMP_OK) 
+    if (result == AMP_OK)
         result = ampi_block_alloc(&opt->backend, &opt->desc.allocator, arena.used, &block, &base);
     if (result == AMP_OK) {
         memset(&arena, 0, sizeof arena);
@@ -4968,6 +5006,12 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
 }
 
 #endif
+
+/* ------------------------------------------------------------ >>impl  capability */
+
+AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability) {
+    return ampi_capability(major, minor, capability);
+}
 
 /* ------------------------------------------------------------------ >>impl  gemm
    C is computed in tiles that stay in the cache. For each, blocks of op(A) and op(B) are packed
