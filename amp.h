@@ -965,12 +965,12 @@ AMP_DEF void       amp_shadows_reset(amp_shadows *sh);
 
 /* What this machine does well, and what follows for mixed precision. */
 typedef struct amp_capability {
-    int         major, minor;     /* compute capability; 0, 0: a CPU                               */
-    int         fp16, bf16, tf32; /* does it multiply matrices of these faster than fp32?          */
-    amp_dtype   dtype;            /* recommended for model copies                                  */
-    amp_policy  policy;           /* recommended                                                   */
-    int         scaler;           /* nonzero: with a dynamic loss scale                            */
-    const char *advice;           /* the same in words                                             */
+    int         major, minor;     /* compute capability; 0, 0: a CPU                              */
+    int         fp16, bf16, tf32; /* does it multiply matrices of these faster than fp32?         */
+    amp_dtype   dtype;            /* recommended for model copies                                 */
+    amp_policy  policy;           /* recommended                                                  */
+    int         scaler;           /* nonzero: with a dynamic loss scale                           */
+    const char *advice;           /* the same in words                                            */
 } amp_capability;
 
 /* Of the CPU, as amp.h uses it (amp_cpu_tier names its instructions); of a CUDA compute capability.
