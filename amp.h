@@ -951,7 +951,8 @@ AMP_DEF void       amp_shadows_free(amp_shadows *sh); /* safe on a zeroed object
 AMP_DEF amp_result amp_shadows_add(amp_shadows *sh, const float *weight, size_t n);
 AMP_DEF amp_result amp_shadows_add_optimizer(amp_shadows *sh, const amp_optimizer *opt);
 
-/* You have written a weight (NULL: any of them), or will free it. */
+/* You have written a weight (NULL: any of them), or will free it. This is about added weights; a
+   master of an optimizer that you write by hand reaches its model copy by end_step, as always. */
 AMP_DEF void amp_shadows_changed(amp_shadows *sh, const float *weight);
 AMP_DEF void amp_shadows_remove(amp_shadows *sh, const float *weight);
 
@@ -3531,6 +3532,7 @@ AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight
                                   (char *)&moved + offset, length, AMP_COPY_TO_BACKEND);
     if (result == AMP_OK) result = opt->backend.wait_fn(&opt->backend);
     if (result == AMP_OK) *s = moved;
+    opt->plan->version++;
     return result;
 }
 
@@ -4081,6 +4083,7 @@ AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, v
         ampi_fp_end(fp);
     }
     if (result == AMP_OK) {
+        opt->plan->version++;
         a.walk = AMPI_LOAD;
         a.used = 0;
         result = ampi_take_over(opt, &a, &c, &s);
@@ -4867,7 +4870,8 @@ AMP_DEF amp_result amp_shadows_get(amp_shadows *sh, const float *x, size_t rows,
         *copy      = sh->memory + e->offset;
         return AMP_OK;
     }
-    if (e && e->valid && e->product == sh->product) e = NULL; /* the other operand has it */
+    if (e && e->valid && e->version == now && e->product == sh->product)
+        e = NULL; /* the other operand of this product has it in another shape */
     if (e && e->room < room) { /* the first time, or in a larger shape */
         if (room <= sh->top - sh->used) {
             e->offset = sh->used;
@@ -5180,7 +5184,7 @@ static amp_result ampi_gemm_autocast(amp_gemm_args *g, const amp_backend *backen
     result = amp_autocast_dtype_in(ac, AMP_OP_GEMM, inputs, 2, &type, NULL);
     if (result != AMP_OK) return result;
     g->tf32 = ac->tf32;
-    if (type == AMP_F32 || !g->k) return AMP_OK;
+    if (type == AMP_F32 || !g->k || ampi_is_zero(&g->alpha)) return AMP_OK;
     amp_shadows_reset(sh);
     if (ampi_gemm_shadow(sh, type, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k, g->count,
                          &halves.a, &halves.a_type, &halves.lda, g->stride_a) &&
