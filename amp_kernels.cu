@@ -197,8 +197,9 @@ AMPI_DEVICE bool ampi_first_thread(void) { return blockIdx.x == 0 && threadIdx.x
 
 /* ------------------------------------------------------------------- A: check */
 
-/* What a warp finds in a chunk. A row is 256 elements, the first of them in the lane that is the
-   number of elements in front of the first 16-byte boundary; each thread takes 8 of a row. */
+/* What a warp finds in a chunk, which it takes in rows of 256 elements, 8 for each thread. Rows
+   start at a 16-byte boundary, so that e-th of a thread need not be the lane of that number; but
+   it is the same lane in every row, and turning all lanes round changes no pair of them. */
 struct ampi_found {
     float    lane[8];
     uint32_t max; /* bits of the largest magnitude */
@@ -282,13 +283,12 @@ AMPI_DEVICE void ampi_take_ragged(ampi_found *f, const ampi_array &grads, int he
 }
 
 /* Add the lanes of a warp in the canonical pairs; every thread gets the sum. */
-AMPI_DEVICE float ampi_add_lanes(const ampi_found *f, int head, int per_vector, float *lanes) {
+AMPI_DEVICE float ampi_add_lanes(const ampi_found *f, int per_vector, float *lanes) {
     const int thread = (int)threadIdx.x % 32;
     float     v[8];
     __syncwarp();
 #pragma unroll
-    for (int e = 0; e < 8; e++)
-        lanes[(head + ampi_place(thread, e, per_vector)) % AMPI_LANES] = f->lane[e];
+    for (int e = 0; e < 8; e++) lanes[ampi_place(thread, e, per_vector)] = f->lane[e];
     __syncwarp();
 #pragma unroll
     for (int k = 0; k < 8; k++) v[k] = lanes[thread + 32 * k];
@@ -365,7 +365,7 @@ AMPI_DEVICE double ampi_check_chunk(const ampi_slot *slot, uint64_t start, int c
         }
         f.max = ampi_warp_max(f.max);
         if (!careful && f.max >= limit) continue; /* sums and zeros say nothing now */
-        sum = ampi_add_lanes(&f, head, per_vector, lanes);
+        sum = ampi_add_lanes(&f, per_vector, lanes);
         if (back != 1.0) break;
         if (ampi_nonfinite(ampi_bits_of_f32(sum))) {
             rescale = AMPI_DOWN;

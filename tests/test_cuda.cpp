@@ -1,0 +1,2237 @@
+/* test_cuda.cpp - the CUDA backend gives the bits of the CPU backend (law 7) and keeps what it
+   promises: nothing waits, nothing allocates, graphs may hold it, failing calls are answered.
+
+   One source for two programs: on a GPU it is compiled by nvcc; without one, by a C++ compiler with
+   emu/cuda_emu.h in front. The CPU backend is compiled as C, in a unit of its own. What can only be
+   seen in the emulator (counts of calls, faults, bytes moved) is skipped on a GPU.
+
+   A run is one configuration, driven through its steps on both backends; then everything that the
+   backends own or write is compared byte by byte. */
+
+#define AMP_KERNELS /* for the tables of an optimizer: moments, tallies */
+#include "amp.h"
+#include "test.h"
+
+#include <cublas_v2.h>
+#include <cuda_runtime.h>
+#include <math.h>
+
+#ifdef CUDA_EMU_H
+enum { EMULATED = 1 };
+#else
+enum { EMULATED = 0 };
+#endif
+
+#define COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
+#define OK(call) CHECK_EQ_INT((call), AMP_OK)
+#define CUDA(call) CHECK_EQ_INT((call), cudaSuccess)
+
+static unsigned long      runs;
+static unsigned long long differing; /* bytes, of all runs */
+
+/* ------------------------------------------------------------------------- small tools */
+
+struct dice { /* xorshift: the same on every machine */
+    uint64_t s;
+    explicit dice(uint64_t seed) : s(seed * 0x9e3779b97f4a7c15u + 0x1234567u) {
+        for (int i = 0; i < 4; i++) next();
+    }
+    uint32_t next() {
+        s ^= s << 13, s ^= s >> 7, s ^= s << 17;
+        return (uint32_t)(s >> 32);
+    }
+    unsigned below(size_t n) { return (unsigned)((uint64_t)next() * n >> 32); }
+    bool     one_in(unsigned n) { return below(n) == 0; }
+    float    signed_unit() { return (float)(int32_t)next() * (1.0f / 2147483648.0f); }
+    template <class T, size_t N> T of(const T (&choices)[N]) { return choices[below(N)]; }
+};
+
+static size_t size_of(int type) { return type == AMP_F32 ? 4 : 2; }
+
+static uint32_t float_to_bits(float x) {
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+
+static void emulate(unsigned seed, int async) {
+#ifdef CUDA_EMU_H
+    emu_seed  = seed;
+    emu_async = async;
+#else
+    (void)seed, (void)async;
+#endif
+}
+
+static void *fresh(size_t bytes) {
+    void *p = calloc(1, bytes + 1);
+    if (!p) abort();
+    return p;
+}
+
+static unsigned char *on_device(size_t bytes) {
+    void *p = NULL;
+    CUDA(cudaMalloc(&p, bytes ? bytes : 1));
+    return (unsigned char *)p;
+}
+
+static void upload(void *device, const void *host, size_t bytes) {
+    if (bytes) CUDA(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice));
+}
+
+static void download(void *host, const void *device, size_t bytes) {
+    if (bytes) CUDA(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost));
+}
+
+template <class T> struct same { typedef T type; };
+
+template <class... P>
+static void launch(void (*kernel)(P...), unsigned blocks, unsigned threads, cudaStream_t stream,
+                   typename same<P>::type... arguments) {
+    void *pointers[] = {(void *)&arguments...};
+    CUDA(cudaLaunchKernel(kernel, dim3(blocks), dim3(threads), pointers, 0, stream));
+}
+
+static cudaGraphExec_t end_capture(cudaStream_t stream) {
+    cudaGraph_t     graph = NULL;
+    cudaGraphExec_t exec  = NULL;
+    CUDA(cudaStreamEndCapture(stream, &graph));
+#if CUDART_VERSION >= 12000
+    CUDA(cudaGraphInstantiate(&exec, graph, 0));
+#else
+    CUDA(cudaGraphInstantiate(&exec, graph, NULL, NULL, 0));
+#endif
+    CUDA(cudaGraphDestroy(graph));
+    return exec;
+}
+
+static void begin_capture(cudaStream_t stream) {
+    CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+}
+
+/* Bytes that differ. Where the promise ends at NaN-ness, a NaN on both sides counts as equal;
+   unit: bytes of a floating-point number. */
+static size_t differ(const void *a, const void *b, size_t bytes, int nan_type, bool nan_ok) {
+    const unsigned char *p = (const unsigned char *)a, *q = (const unsigned char *)b;
+    const size_t         unit  = nan_type < 0 ? 8 : size_of(nan_type);
+    size_t               count = 0;
+    if (bytes == 0 || memcmp(a, b, bytes) == 0) return 0;
+    for (size_t i = 0; i < bytes; i += unit) {
+        const size_t n = bytes - i < unit ? bytes - i : unit;
+        if (memcmp(p + i, q + i, n) == 0) continue;
+        if (nan_ok && n == unit) {
+            uint64_t x = 0, y = 0;
+            uint32_t s = 0, t = 0;
+            memcpy(nan_type < 0 ? (void *)&x : (void *)&s, p + i, unit);
+            memcpy(nan_type < 0 ? (void *)&y : (void *)&t, q + i, unit);
+            const uint32_t most = nan_type == AMP_F32 ? 0x7f800000 : nan_type == AMP_F16 ? 0x7c00
+                                                                                         : 0x7f80;
+            const uint32_t mask = nan_type == AMP_F32 ? 0x7fffffff : 0x7fff;
+            if (nan_type >= 0 && (s & mask) > most && (t & mask) > most) continue;
+            const uint64_t inf = (uint64_t)0x7ff << 52, all = ~((uint64_t)1 << 63);
+            if (nan_type < 0 && (x & all) > inf && (y & all) > inf) continue;
+            if (nan_type < 0) { /* or two floats, or something beside one */
+                size_t bad = differ(p + i, q + i, 4, AMP_F32, true) +
+                             differ(p + i + 4, q + i + 4, 4, AMP_F32, true);
+                count += bad;
+                continue;
+            }
+        }
+        for (size_t k = 0; k < n; k++) count += p[i + k] != q[i + k];
+    }
+    return count;
+}
+
+/* --------------------------------------------------------------------- kernels of a user */
+
+__device__ static inline float take(const unsigned char *p) {
+    return __uint_as_float((unsigned)p[0] | (unsigned)p[1] << 8 | (unsigned)p[2] << 16 |
+                           (unsigned)p[3] << 24);
+}
+
+__device__ static inline void leave(unsigned char *p, float x) {
+    const unsigned u = __float_as_uint(x);
+    for (int b = 0; b < 4; b++) p[b] = (unsigned char)(u >> 8 * b);
+}
+
+/* Somebody's optimizer, w -= lr * g, at any address; with a gate or as it was. */
+static __global__ void user_step(unsigned char *w, const unsigned char *g, uint64_t n, float lr,
+                                 const amp_gate *gate) {
+    uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (gate && gate->skip) return;
+    for (; i < n; i += (uint64_t)gridDim.x * blockDim.x)
+        leave(w + 4 * i, __fsub_rn(take(w + 4 * i), __fmul_rn(lr, take(g + 4 * i))));
+}
+
+static void user_step_on_host(unsigned char *w, const unsigned char *g, size_t n, float lr) {
+    for (size_t i = 0; i < n; i++) {
+        float x, y;
+        memcpy(&x, w + 4 * i, 4);
+        memcpy(&y, g + 4 * i, 4);
+        volatile float moved = lr * y;
+        volatile float now   = x - moved;
+        x = now;
+        memcpy(w + 4 * i, &x, 4);
+    }
+}
+
+/* Another rank's share of a check. */
+static __global__ void user_reduce(double *norm2, uint32_t *flags, double other, uint32_t overflow,
+                                   uint32_t largest) {
+    *norm2 = __dadd_rn(*norm2, other);
+    if (overflow > flags[0]) flags[0] = overflow;
+    if (largest > flags[1]) flags[1] = largest;
+}
+
+static __global__ void user_store(uint32_t *p, uint32_t value) { *p = value; }
+static __global__ void user_count(uint32_t *p) { *p += 1; }
+
+/* ---------------------------------------------------------------------------- numbers */
+
+enum pattern {
+    NORMAL, /* of one magnitude           */
+    TINY,   /* the norm must be rescaled  */
+    VAST,   /* squares overflow           */
+    ZEROS,  /* of both signs              */
+    SPARSE, /* few that are not zero      */
+    MIXED,  /* tiny beside huge           */
+    BITS,   /* any finite bits            */
+    NUM_FINITE,
+    ANY_BITS = NUM_FINITE /* not finite, too */
+};
+
+static void put(unsigned char *at, int type, size_t i, uint32_t bits) {
+    if (type == AMP_F32) {
+        memcpy(at + 4 * i, &bits, 4);
+    } else {
+        const uint16_t half = (uint16_t)bits;
+        memcpy(at + 2 * i, &half, 2);
+    }
+}
+
+static uint32_t half_of(int type, float x) {
+    if (type == AMP_F16) return amp_f32_to_f16(x).bits;
+    if (type == AMP_BF16) return amp_f32_to_bf16(x).bits;
+    return float_to_bits(x);
+}
+
+/* Sums of a few steps of such numbers stay finite: no exponent above 2^120. */
+static uint32_t finite_bits(int type, uint32_t u) {
+    if (type == AMP_F16) return (u & 0x7c00u) == 0x7c00u ? u ^ 0x4000u : u;
+    const unsigned shift = type == AMP_F32 ? 23 : 7;
+    return (u >> shift & 0xffu) >= 247u ? u ^ 0x20u << shift : u;
+}
+
+static void fill(unsigned char *at, int type, size_t n, int pattern, dice &r) {
+    const float unit = ldexpf(1.0f, (int)r.below(16) - 8);
+    for (size_t i = 0; i < n; i++) {
+        const int      p = pattern == MIXED ? (r.one_in(2) ? TINY : VAST) : pattern;
+        const uint32_t sign = r.one_in(2) ? (type == AMP_F32 ? 0x80000000u : 0x8000u) : 0u;
+        uint32_t       u    = 0;
+        if (p == NORMAL) u = half_of(type, r.signed_unit() * unit);
+        else if (p == TINY && type == AMP_F16) u = r.below(0x400) | sign;
+        else if (p == TINY) u = half_of(type, ldexpf(r.signed_unit(), -60 - (int)r.below(90)));
+        else if (p == VAST && type == AMP_F16) u = (0x7000u + r.below(0xc00)) | sign;
+        else if (p == VAST) u = half_of(type, ldexpf(r.signed_unit(), 60 + (int)r.below(60)));
+        else if (p == ZEROS) u = sign;
+        else if (p == SPARSE) u = r.one_in(50) ? half_of(type, r.signed_unit() * unit) : sign;
+        else if (p == BITS) u = finite_bits(type, r.next() >> (type == AMP_F32 ? 0 : 16));
+        else u = r.next() >> (type == AMP_F32 ? 0 : 16);
+        put(at, type, i, u);
+    }
+}
+
+static uint32_t not_finite(int type, dice &r) {
+    const unsigned bits = type == AMP_F16 ? 10 : type == AMP_F32 ? 23 : 7;
+    const uint32_t inf  = type == AMP_F16 ? 0x7c00u : type == AMP_F32 ? 0x7f800000u : 0x7f80u;
+    const uint32_t sign = r.one_in(2) ? (type == AMP_F32 ? 0x80000000u : 0x8000u) : 0u;
+    return inf | sign | (r.one_in(2) ? 0u : r.next() & ((1u << bits) - 1u));
+}
+
+static void spoil(unsigned char *at, int type, size_t n, dice &r) {
+    for (unsigned k = 1 + r.below(3); k && n; k--) {
+        const size_t special[] = {0, n - 1, n / 2, 7 % n, (n + 4) % n, 16383 % n, 16384 % n,
+                                  r.below(n)};
+        put(at, type, r.of(special), not_finite(type, r));
+    }
+}
+
+/* ------------------------------------------------------------------------------ twins
+   The same optimizer on both backends, with arrays at the same offsets. */
+
+enum { MOST = 300, CPU = 0, DEV = 1 };
+
+enum path { /* how a step is driven on the device                                         */
+    PLAIN,  /* adamw(lr), sgd(lr); begin_step, a kernel, end_step                         */
+    PARTS,  /* set_lr and step; check, unscale, a kernel that reads the gate, end_step     */
+    GRAPH,  /* the same, captured once and replayed; the learning rate is set outside      */
+    FROZEN  /* captured with the learning rate; an unmodified kernel in a conditional node */
+};
+
+struct shape { /* of one tensor */
+    size_t    n;
+    amp_dtype grad_type, model_type;
+    int       weight, grad, model; /* which arrays are given */
+    int       keep_fp32, no_weight_decay;
+    float     lr_scale, weight_decay;
+};
+
+struct setup {
+    amp_optimizer_desc desc;
+    shape              tensors[MOST];
+    int                count, flat, apart, align; /* align: no odd addresses */
+    int                path, max_blocks, block_size, async, default_stream, shared;
+    unsigned           seed;
+    int                steps, swaps, twice; /* twice: two steps with the same gradients */
+    int                every, overflows;    /* compare, overflow: one step in so many   */
+    void              *users[2];            /* reduce_user of each side                 */
+};
+
+struct block { unsigned char *host, *device; size_t size; };
+struct array { int block; size_t offset; };
+
+struct twins {
+    setup           s;
+    block           blocks[3 * MOST];
+    int             num_blocks;
+    array           weight[MOST], grad[MOST], model[MOST];
+    amp_optimizer   opt[2];
+    amp_backend     backend;
+    cudaStream_t    stream, body;
+    cudaGraphExec_t exec;
+    float           lr;
+    bool            nan_ok, spoilt;
+};
+
+static twins        pair, second; /* large */
+static setup        base;
+static cudaStream_t main_stream, body_stream;
+static amp_scaler   shared_host, *shared_device, last_scaler;
+static uint32_t    *body_runs; /* counted on the device, if not NULL */
+
+static void describe(const twins *t, char *text, size_t size) {
+    const setup *s = &t->s;
+    snprintf(text, size,
+             "kind %d dtype %d preset %d tensors %d n %lu grad %d offsets %lu %lu %lu path %d "
+             "blocks %d x %d seed %u async %d flat %d apart %d zero %d place %d norm %g twice %d",
+             (int)s->desc.kind, (int)s->desc.dtype, (int)s->desc.scaler.preset, s->count,
+             (unsigned long)s->tensors[0].n, (int)s->tensors[0].grad_type,
+             (unsigned long)t->weight[0].offset, (unsigned long)t->grad[0].offset,
+             (unsigned long)t->model[0].offset, s->path, s->max_blocks, s->block_size, s->seed,
+             s->async, s->flat, s->apart, s->desc.zero_grad, s->desc.unscale_in_place,
+             (double)s->desc.max_norm, s->twice);
+}
+
+static void same_bytes(twins *t, const char *what, const void *cpu, const void *device,
+                       size_t bytes, int nan_type) {
+    const size_t bad = differ(cpu, device, bytes, nan_type, t->nan_ok);
+    char         text[512], where[64];
+    if (bad == 0) return;
+    differing += bad;
+    describe(t, text, sizeof text);
+    snprintf(where, sizeof where, "%s: %lu bytes differ", what, (unsigned long)bad);
+    test_fail(__FILE__, __LINE__, where, text);
+}
+
+/* Reserve n elements: at any phase, now and then at an address that no type is aligned to. */
+static array reserve(twins *t, int block, int type, size_t n, dice &r) {
+    array a;
+    if (t->s.apart) block = t->num_blocks++;
+    struct block *b = &t->blocks[block];
+    a.block         = block;
+    a.offset = (b->size + 63) / 64 * 64 + r.below(8) * size_of(type);
+    if (!t->s.align && r.one_in(8)) a.offset += 1 + r.below(size_of(type) - 1);
+    b->size = a.offset + n * size_of(type);
+    if (!t->s.apart) b->size += r.below(40);
+    return a;
+}
+
+static unsigned char *at(const twins *t, const array &a, int side) {
+    const block *b = &t->blocks[a.block];
+    return (side == CPU ? b->host : b->device) + a.offset;
+}
+
+static amp_tensor tensor_of(const twins *t, int i, int side) {
+    const shape *s = &t->s.tensors[i];
+    amp_tensor   x;
+    memset(&x, 0, sizeof x);
+    x.n               = s->n;
+    x.weight          = s->weight ? (float *)(void *)at(t, t->weight[i], side) : NULL;
+    x.grad            = s->grad ? at(t, t->grad[i], side) : NULL;
+    x.grad_type       = s->grad_type;
+    x.model           = s->model ? at(t, t->model[i], side) : NULL;
+    x.model_type      = s->model_type;
+    x.lr_scale        = s->lr_scale;
+    x.weight_decay    = s->weight_decay;
+    x.no_weight_decay = s->no_weight_decay;
+    x.keep_fp32       = s->keep_fp32;
+    return x;
+}
+
+static amp_result add_tensors(twins *t, int side) {
+    amp_result result = AMP_OK;
+    if (t->s.flat) { /* the first tensor is the whole; parts of it */
+        static amp_tensor parts[MOST];
+        amp_tensor        whole = tensor_of(t, 0, side);
+        whole.n                 = 0;
+        for (int i = 0; i < t->s.count; i++) {
+            parts[i] = tensor_of(t, 0, side);
+            parts[i].n = t->s.tensors[i].n;
+            parts[i].lr_scale = t->s.tensors[i].lr_scale;
+            parts[i].keep_fp32 = t->s.tensors[i].keep_fp32;
+            whole.n += parts[i].n;
+        }
+        return amp_optimizer_add_flat(&t->opt[side], &whole, parts, (size_t)t->s.count);
+    }
+    for (int i = 0; i < t->s.count && result == AMP_OK; i++) {
+        const amp_tensor x = tensor_of(t, i, side);
+        result             = amp_optimizer_add(&t->opt[side], &x);
+    }
+    return result;
+}
+
+static void reserve_all(twins *t, dice &r) {
+    const setup *s     = &t->s;
+    size_t       total = 0;
+    t->num_blocks      = s->apart ? 0 : 2;
+    for (int i = 0; i < s->count; i++) total += s->tensors[i].n;
+    for (int i = 0; i < s->count; i++) {
+        const shape *x = &s->tensors[i];
+        const size_t n = s->flat ? total : x->n;
+        if (s->flat && i) break;
+        if (x->weight) t->weight[i] = reserve(t, 0, AMP_F32, n, r);
+        if (x->model) t->model[i] = reserve(t, 0, x->model_type, n, r);
+        if (x->grad) t->grad[i] = reserve(t, 1, x->grad_type, n, r);
+    }
+    for (int b = 0; b < t->num_blocks; b++) {
+        block *k  = &t->blocks[b];
+        k->host   = (unsigned char *)fresh(k->size);
+        k->device = on_device(k->size);
+        for (size_t i = 0; i < k->size; i++) k->host[i] = (unsigned char)r.next();
+    }
+    for (int i = 0; i < s->count; i++) {
+        const shape *x = &s->tensors[i];
+        const size_t n = s->flat ? total : x->n;
+        if (s->flat && i) break;
+        if (x->weight) fill(at(t, t->weight[i], CPU), AMP_F32, n, NORMAL, r);
+        if (x->model) fill(at(t, t->model[i], CPU), x->model_type, n, NORMAL, r);
+        if (x->grad) fill(at(t, t->grad[i], CPU), x->grad_type, n, NORMAL, r);
+    }
+    for (int b = 0; b < t->num_blocks; b++)
+        upload(t->blocks[b].device, t->blocks[b].host, t->blocks[b].size);
+}
+
+/* False if amp.h does not accept the configuration (on both sides alike). */
+static bool start(twins *t, const setup *s, dice &r) {
+    const float scale = s->desc.scaler.init_scale;
+    amp_result  result[2];
+    memset(t, 0, sizeof *t);
+    t->s      = *s;
+    t->lr     = 0.01f;
+    t->stream = s->default_stream ? NULL : main_stream;
+    t->body   = body_stream;
+    t->nan_ok = s->desc.scaler.disabled ||
+                (scale > 0.0f && scale < 1.0f && s->desc.scaler.preset != AMP_PRESET_DEFAULT &&
+                 s->desc.scaler.preset != AMP_PRESET_STATIC);
+    emulate(s->seed, s->async);
+    OK(amp_cuda_backend(&t->backend, t->stream, NULL));
+    t->backend.max_blocks = s->max_blocks;
+    t->backend.block_size = s->block_size;
+    for (int side = CPU; side <= DEV; side++) {
+        amp_optimizer_desc d = s->desc;
+        d.backend            = side == CPU ? NULL : &t->backend;
+        d.reduce_user        = s->users[side];
+        if (s->shared) d.shared_scaler = side == CPU ? &shared_host : shared_device;
+        result[side] = amp_optimizer_init(&t->opt[side], &d);
+    }
+    CHECK_EQ_INT(result[CPU], result[DEV]);
+    if (result[CPU] != AMP_OK) return false;
+    reserve_all(t, r);
+    for (int side = CPU; side <= DEV; side++) {
+        OK(add_tensors(t, side));
+        OK(amp_optimizer_prepare(&t->opt[side]));
+    }
+    return true;
+}
+
+static void finish(twins *t) {
+    if (t->exec) CUDA(cudaGraphExecDestroy(t->exec));
+    amp_optimizer_free(&t->opt[CPU]);
+    amp_optimizer_free(&t->opt[DEV]);
+    for (int b = 0; b < t->num_blocks; b++) {
+        free(t->blocks[b].host);
+        CUDA(cudaFree(t->blocks[b].device));
+    }
+    emulate(0, 0);
+}
+
+/* New gradients, the same on both sides. */
+static void new_gradients(twins *t, bool overflow, dice &r) {
+    const setup *s       = &t->s;
+    int          victims = 0;
+    size_t       total   = 0;
+    for (int i = 0; i < s->count; i++) total += s->tensors[i].n;
+    for (int i = 0; i < (s->flat ? 1 : s->count); i++) {
+        const shape   *x = &s->tensors[i];
+        const size_t   n = s->flat ? total : x->n;
+        unsigned char *p = at(t, t->grad[i], CPU);
+        if (!x->grad) continue;
+        fill(p, x->grad_type, n, r.one_in(2) ? NORMAL : (int)r.below(NUM_FINITE), r);
+        if (!overflow || n == 0 || (victims && !r.one_in(8))) continue;
+        if (i + 1 < s->count && !s->flat && r.one_in(2)) continue; /* not always the first */
+        victims++;
+        if (r.one_in(6)) fill(p, x->grad_type, n, ANY_BITS, r);
+        spoil(p, x->grad_type, n, r);
+    }
+    if (!s->apart) {
+        upload(t->blocks[1].device, t->blocks[1].host, t->blocks[1].size);
+    } else {
+        for (int i = 0; i < (s->flat ? 1 : s->count); i++) {
+            const block *b = &t->blocks[t->grad[i].block];
+            if (s->tensors[i].grad) upload(b->device, b->host, b->size);
+        }
+    }
+}
+
+static amp_result fused(amp_optimizer *opt, float lr) {
+    return opt->desc.kind == AMP_KIND_ADAMW ? amp_optimizer_adamw(opt, lr)
+                                            : amp_optimizer_sgd(opt, lr);
+}
+
+static void step_on_cpu(twins *t) {
+    amp_optimizer *opt = &t->opt[CPU];
+    if (opt->desc.kind != AMP_KIND_OWN) {
+        OK(fused(opt, t->lr));
+        return;
+    }
+    if (amp_optimizer_begin_step(opt))
+        for (int i = 0; i < t->s.count; i++)
+            if (amp_optimizer_grad(opt, i))
+                user_step_on_host((unsigned char *)amp_optimizer_master(opt, i),
+                                  (unsigned char *)amp_optimizer_grad(opt, i),
+                                  t->s.tensors[i].n, t->lr);
+    OK(amp_optimizer_end_step(opt));
+}
+
+static void user_steps(twins *t, const amp_gate *gate, cudaStream_t stream) {
+    amp_optimizer *opt = &t->opt[DEV];
+    for (int i = 0; i < t->s.count; i++)
+        if (amp_optimizer_grad(opt, i) && t->s.tensors[i].n)
+            launch(user_step, 1 + (unsigned)(t->s.tensors[i].n / 4096), 64, stream,
+                   (unsigned char *)amp_optimizer_master(opt, i),
+                   (const unsigned char *)amp_optimizer_grad(opt, i),
+                   (uint64_t)t->s.tensors[i].n, t->lr, gate);
+}
+
+/* What a capture would hold. */
+static void queue_step(twins *t) {
+    amp_optimizer *opt = &t->opt[DEV];
+    if (opt->desc.kind != AMP_KIND_OWN) {
+        OK(t->s.path == FROZEN || t->s.path == PLAIN ? fused(opt, t->lr) : amp_optimizer_step(opt));
+        return;
+    }
+    if (t->s.path == PLAIN) {
+        const bool goes = amp_optimizer_begin_step(opt);
+        if (goes) user_steps(t, NULL, t->stream);
+        OK(amp_optimizer_end_step(opt));
+        return;
+    }
+    OK(amp_optimizer_check(opt));
+    OK(amp_optimizer_unscale(opt));
+    if (t->s.path == FROZEN && !t->s.default_stream) {
+        OK(amp_cuda_if_begin(&amp_optimizer_gate(opt)->skip, t->stream, t->body));
+        user_steps(t, NULL, t->body);
+        if (body_runs) launch(user_count, 1, 1, t->body, body_runs);
+        OK(amp_cuda_if_end(t->body));
+    } else {
+        user_steps(t, amp_optimizer_gate(opt), t->stream);
+    }
+    OK(amp_optimizer_end_step(opt));
+}
+
+static void step_on_device(twins *t) {
+    const bool graph = (t->s.path == GRAPH || t->s.path == FROZEN) && !t->s.default_stream;
+    if (t->s.path == PARTS || t->s.path == GRAPH) {
+        OK(amp_optimizer_set_lr(&t->opt[DEV], t->lr));
+        if (t->s.desc.kind == AMP_KIND_OWN) OK(amp_optimizer_set_lr(&t->opt[CPU], t->lr));
+    }
+    if (!graph) {
+        queue_step(t);
+        return;
+    }
+    if (!t->exec) {
+        begin_capture(t->stream);
+        queue_step(t);
+        t->exec = end_capture(t->stream);
+    }
+    CUDA(cudaGraphLaunch(t->exec, t->stream));
+}
+
+/* A file in memory. */
+struct tape { unsigned char *bytes; size_t size, capacity, place; };
+static tape tapes[2], scratch;
+
+static void hold(tape *f, size_t bytes) {
+    if (bytes <= f->capacity) return;
+    f->capacity = bytes * 2;
+    f->bytes    = (unsigned char *)realloc(f->bytes, f->capacity);
+    if (!f->bytes) abort();
+}
+
+static bool write_tape(void *user, const void *data, size_t bytes) {
+    tape *f = (tape *)user;
+    hold(f, f->size + bytes);
+    memcpy(f->bytes + f->size, data, bytes);
+    f->size += bytes;
+    return true;
+}
+
+static bool read_tape(void *user, void *data, size_t bytes) {
+    tape *f = (tape *)user;
+    if (bytes > f->size - f->place) return false;
+    memcpy(data, f->bytes + f->place, bytes);
+    f->place += bytes;
+    return true;
+}
+
+static void save(amp_optimizer *opt, tape *f) {
+    f->size = f->place = 0;
+    OK(amp_optimizer_save(opt, write_tape, f));
+}
+
+static const void *from_device(const void *device, size_t bytes) {
+    hold(&scratch, bytes);
+    download(scratch.bytes, device, bytes);
+    return scratch.bytes;
+}
+
+/* Everything that the two sides have, after a step. */
+static void compare(twins *t) {
+    amp_optimizer *cpu = &t->opt[CPU], *dev = &t->opt[DEV];
+    amp_status     status[2];
+    amp_stats      stats[2];
+    ampi_tally     none;
+    memset(status, 0, sizeof status);
+    memset(&none, 0, sizeof none);
+    for (int side = CPU; side <= DEV; side++) {
+        OK(amp_optimizer_status(&t->opt[side], &status[side]));
+        save(&t->opt[side], &tapes[side]);
+    }
+    same_bytes(t, "status", &status[CPU], &status[DEV], sizeof status[CPU], -1);
+    CHECK_EQ_U64(tapes[CPU].size, tapes[DEV].size);
+    same_bytes(t, "state", tapes[CPU].bytes, tapes[DEV].bytes, tapes[CPU].size - 8, -1);
+    if (!t->nan_ok)
+        same_bytes(t, "sum of the state", tapes[CPU].bytes + tapes[CPU].size - 8,
+                   tapes[DEV].bytes + tapes[CPU].size - 8, 8, -1);
+    same_bytes(t, "gate", amp_optimizer_gate(cpu),
+               from_device(amp_optimizer_gate(dev), sizeof(amp_gate)), sizeof(amp_gate), AMP_F32);
+    same_bytes(t, "found_inf", amp_optimizer_found_inf_ptr(cpu),
+               from_device(amp_optimizer_found_inf_ptr(dev), 4), 4, AMP_F32);
+    same_bytes(t, "scaler", amp_optimizer_scaler(cpu),
+               from_device(amp_optimizer_scaler(dev), sizeof(amp_scaler)), sizeof(amp_scaler), -1);
+    CHECK_EQ_F32(amp_optimizer_loss_scale(cpu), amp_optimizer_loss_scale(dev));
+    for (int b = 0; b < t->num_blocks; b++) {
+        const block *k = &t->blocks[b];
+        if (k->size && !t->nan_ok)
+            same_bytes(t, b == 0 ? "weights" : "gradients or beside", k->host,
+                       from_device(k->device, k->size), k->size, AMP_F32);
+    }
+    for (int i = 0; i < t->s.count; i++) {
+        const ampi_slot *c = &cpu->plan->host_slots[i], *d = &dev->plan->host_slots[i];
+        const size_t     n = t->s.tensors[i].n;
+        ampi_slot        s;
+        download(&s, &dev->plan->slots[i], sizeof s);
+        CHECK_MEM(&s.tally, &none, sizeof none);
+        OK(amp_optimizer_stats(cpu, i, &stats[CPU]));
+        stats[DEV] = s.stats;
+        if (i < 3) OK(amp_optimizer_stats(dev, i, &stats[DEV]));
+        same_bytes(t, "stats", &stats[CPU], &stats[DEV], offsetof(amp_stats, max_finite) + 4, -1);
+        if (c->model)
+            same_bytes(t, "model", c->model, from_device(d->model, n * size_of((int)c->model_type)),
+                       n * size_of((int)c->model_type), (int)c->model_type);
+        if (c->unscaled)
+            same_bytes(t, "unscaled", c->unscaled, from_device(d->unscaled, 4 * n), 4 * n, AMP_F32);
+        if (t->nan_ok)
+            same_bytes(t, "master", c->master, from_device(d->master, 4 * n), 4 * n, AMP_F32);
+    }
+}
+
+/* What one side saved, the other loads. */
+static void swap_states(twins *t) {
+    save(&t->opt[CPU], &tapes[CPU]);
+    save(&t->opt[DEV], &tapes[DEV]);
+    OK(amp_optimizer_load(&t->opt[CPU], read_tape, &tapes[DEV]));
+    OK(amp_optimizer_load(&t->opt[DEV], read_tape, &tapes[CPU]));
+}
+
+/* One run. False: not a configuration. */
+static bool run(const setup *s, dice &r) {
+    static const float rates[] = {0.01f, 0.5f, 0.0f, 0.003f};
+    twins             *t       = &pair;
+    if (!start(t, s, r)) return false;
+    for (int step = 0; step < s->steps; step++) {
+        const bool keep = step && r.one_in(6); /* the gradients */
+        if (!keep) new_gradients(t, s->overflows && r.one_in((unsigned)s->overflows), r);
+        if (s->path != FROZEN && !(s->desc.kind == AMP_KIND_OWN && s->path == GRAPH))
+            t->lr = r.of(rates);
+        for (int k = 0; k <= s->twice; k++) {
+            step_on_cpu(t);
+            step_on_device(t);
+        }
+        if ((step + 1) % s->every != 0 && step + 1 < s->steps) continue;
+        compare(t);
+        if (s->swaps && step == s->steps / 2) swap_states(t);
+    }
+    last_scaler = *amp_optimizer_scaler(&t->opt[CPU]);
+    finish(t);
+    runs++;
+    return true;
+}
+
+/* --------------------------------------------------------------- any configuration */
+
+static const size_t sizes[] = {0,    1,    2,    3,    4,    5,    7,     8,     9,
+                               31,   32,   33,   63,   255,  256,  257,   1023,  4095,
+                               4096, 4097, 16383, 16384, 16385, 40000, 70001};
+
+static shape any_shape(const amp_optimizer_desc *d, size_t n, int grad_type, dice &r) {
+    static const float scales[] = {0.0f, 0.0f, 0.5f, 3.0f};
+    shape              x;
+    memset(&x, 0, sizeof x);
+    x.n               = n;
+    x.grad_type       = (amp_dtype)grad_type;
+    x.grad            = !r.one_in(12);
+    x.weight          = 1;
+    x.lr_scale        = r.of(scales);
+    x.weight_decay    = r.one_in(4) ? 0.02f : 0.0f;
+    x.no_weight_decay = r.one_in(6);
+    x.model           = r.one_in(3);
+    x.model_type      = (amp_dtype)r.below(3);
+    if (x.model && r.one_in(3)) x.weight = 0;
+    x.keep_fp32 = r.one_in(8) && (!x.model || x.model_type == AMP_F32);
+    (void)d;
+    return x;
+}
+
+static amp_scaler_desc any_scaler(dice &r) {
+    static const float  scales[]    = {0.0f, 0.0f, 1.0f, 1024.0f, 3.7f, 0.125f, 0.002f, 1e9f};
+    static const double growths[]   = {0.0, 0.0, 2.0, 1.5, 3.0};
+    static const double backoffs[]  = {0.0, 0.0, 0.5, 0.3, 0.9};
+    static const int    intervals[] = {0, 1, 2, 3};
+    amp_scaler_desc     d;
+    memset(&d, 0, sizeof d);
+    d.preset          = (amp_preset)(r.one_in(2) ? 0 : r.below(AMP_PRESET_STATIC + 1));
+    d.init_scale      = r.of(scales);
+    d.growth_factor   = r.of(growths);
+    d.backoff_factor  = r.of(backoffs);
+    d.growth_interval = r.of(intervals);
+    d.hysteresis      = r.one_in(3) ? 2 : 0;
+    d.disabled        = r.one_in(16);
+    return d;
+}
+
+enum { OWN, ADAMW, SGD, MOMENTUM, NESTEROV, NUM_KINDS };
+
+/* A configuration of one kind; its tensors are still to come. */
+static setup any_setup(int kind, dice &r) {
+    static const float norms[]  = {0.0f, 0.0f, 1.0f, 1e-3f, 1e6f};
+    static const int   blocks[] = {0, 0, 1, 2, 3, 64};
+    static const int   widths[] = {0, 0, 32, 64, 128, 256};
+    setup              s;
+    memset(&s, 0, sizeof s);
+    s.desc.kind     = kind == OWN ? AMP_KIND_OWN : kind == ADAMW ? AMP_KIND_ADAMW : AMP_KIND_SGD;
+    s.desc.momentum = kind >= MOMENTUM ? 0.9 : 0.0;
+    s.desc.nesterov = kind == NESTEROV;
+    s.desc.dtype    = (amp_dtype)r.below(3);
+    s.desc.scaler   = any_scaler(r);
+    s.desc.weight_decay     = r.one_in(2) ? 0.01f : 0.0f;
+    s.desc.max_norm         = r.of(norms);
+    s.desc.zero_grad        = r.one_in(3);
+    s.desc.unscale_in_place = r.one_in(4);
+    s.path       = (int)r.below(4);
+    s.max_blocks = r.of(blocks);
+    s.block_size = r.of(widths);
+    s.seed       = r.below(3);
+    s.async      = (int)r.below(2);
+    s.default_stream = r.one_in(12);
+    s.apart          = r.one_in(6);
+    s.steps          = 3;
+    s.swaps          = r.one_in(5);
+    s.twice          = r.one_in(6);
+    s.every          = r.one_in(4) ? 3 : 1;
+    s.overflows      = s.desc.scaler.disabled && !r.one_in(3) ? 0 : 4;
+    return s;
+}
+
+static void grid(int from, int to, unsigned repeats, uint64_t seed) {
+    dice r(seed);
+    for (size_t i = 0; i < COUNT_OF(sizes); i++)
+        for (int kind = from; kind <= to; kind++)
+            for (int type = AMP_F32; type <= AMP_BF16; type++)
+                for (unsigned k = 0; k < repeats;) {
+                    setup s      = any_setup(kind, r);
+                    s.count      = 1;
+                    s.tensors[0] = any_shape(&s.desc, sizes[i], type, r);
+                    base         = s;
+                    k += run(&base, r);
+                }
+}
+
+static unsigned few(unsigned n) { return test_state.quick ? (n + 15) / 16 : n; }
+
+TEST(own_steps, "law 7: begin_step, gate, conditional node: sizes x gradient types x any setup") {
+    grid(OWN, OWN, few(14), 1);
+}
+TEST(adamw_steps, "law 7: AdamW: sizes x gradient types x any setup") {
+    grid(ADAMW, ADAMW, few(14), 2);
+}
+TEST(sgd_steps, "law 7: SGD, momentum, Nesterov: sizes x gradient types x any setup") {
+    grid(SGD, NESTEROV, few(9), 3);
+}
+
+/* count tensors of mixed types, most of them small. */
+static void any_list(setup *s, int count, dice &r) {
+    s->count = count;
+    for (int i = 0; i < count; i++) {
+        const size_t n = count > 2 && !r.one_in(20) ? sizes[r.below(16)] : r.of(sizes);
+        s->tensors[i]  = any_shape(&s->desc, n, (int)r.below(3), r);
+    }
+}
+
+TEST(lists, "law 7: 2, 40 and 300 tensors of mixed sizes and types; any setup") {
+    static const int counts[]  = {2, 40, 300};
+    static const int repeats[] = {300, 120, 24};
+    dice             r(4);
+    for (size_t k = 0; k < COUNT_OF(counts); k++)
+        for (unsigned i = 0; i < few((unsigned)repeats[k]);) {
+            base = any_setup((int)(i % NUM_KINDS), r);
+            any_list(&base, counts[k], r);
+            i += run(&base, r);
+        }
+}
+
+TEST(flat, "law 7: tensors that lie in one array (add_flat)") {
+    dice r(5);
+    for (unsigned i = 0; i < few(150);) {
+        setup *s = &base;
+        *s       = any_setup((int)(i % NUM_KINDS), r);
+        any_list(s, 2 + (int)r.below(20), r);
+        s->flat = 1;
+        for (int k = 1; k < s->count; k++) /* one way of owning memory for all */
+            if (s->tensors[0].model) s->tensors[k].keep_fp32 = s->tensors[0].keep_fp32;
+        i += run(s, r);
+    }
+}
+
+TEST(many_chunks, "law 7: more than 256 chunks: the sum over chunks goes round") {
+    dice r(6);
+    for (unsigned i = 0; i < few(20);) {
+        base       = any_setup((int)(i % NUM_KINDS), r);
+        base.count = 290;
+        for (int k = 0; k < base.count; k++)
+            base.tensors[k] = any_shape(&base.desc, 1 + r.below(40), (int)r.below(3), r);
+        for (int k = 0; k < base.count; k++) base.tensors[k].grad = 1;
+        base.tensors[i * 17 % 290].n = 40000;
+        i += run(&base, r);
+    }
+}
+
+TEST(presets, "law 7: all 14 presets through 30 steps with overflows: the scale goes up and down") {
+    dice     r(7);
+    unsigned ups = 0, downs = 0;
+    for (int preset = 0; preset <= AMP_PRESET_STATIC; preset++)
+        for (unsigned i = 0; i < few(3 * NUM_KINDS * 4);) {
+            base                             = any_setup((int)(i % NUM_KINDS), r);
+            base.path                        = (int)(i / NUM_KINDS % 4);
+            base.steps                       = 30;
+            base.every                       = 1 + (int)r.below(6);
+            base.overflows                   = 3;
+            base.desc.scaler.preset          = (amp_preset)preset;
+            base.desc.scaler.init_scale      = 1024.0f;
+            base.desc.scaler.growth_interval = 1 + (int)r.below(3);
+            base.desc.scaler.disabled        = 0;
+            any_list(&base, 1 + (int)r.below(3), r);
+            for (int k = 0; k < base.count; k++) {
+                base.tensors[k].n    = 1 + r.below(300);
+                base.tensors[k].grad = 1;
+            }
+            if (!run(&base, r)) continue;
+            ups += last_scaler.growths > 0;
+            downs += last_scaler.backoffs > 0;
+            if (preset == AMP_PRESET_STATIC) CHECK_EQ_F32(last_scaler.scale, 1024.0f);
+            else CHECK(last_scaler.growths + last_scaler.backoffs > 0);
+            i++;
+        }
+    CHECK(ups > 10);
+    CHECK(downs > 10);
+}
+
+TEST(long_runs, "law 7: 300 steps with moments, loads from the other side, and replays in a row") {
+    dice r(8);
+    for (unsigned i = 0; i < few(40);) {
+        base       = any_setup((int)(i % NUM_KINDS), r);
+        base.steps = 300;
+        base.every = 25;
+        base.desc.scaler.growth_interval = 4;
+        any_list(&base, 2, r);
+        base.tensors[0].n = 100, base.tensors[1].n = 33;
+        i += run(&base, r);
+    }
+}
+
+/* ------------------------------------------------------------------ values that are not finite */
+
+/* One step of a list in which tensor i has one number bits[i] at place[i]; each must be found. */
+static void step_with(int type, size_t n, const uint32_t *bits, const size_t *place, int count,
+                      dice &r) {
+    twins *t = &pair;
+    base     = any_setup((int)r.below(NUM_KINDS), r);
+    base.desc.scaler.disabled   = 0;
+    base.desc.scaler.init_scale = 0.0f;
+    base.count = count;
+    for (int i = 0; i < count; i++) {
+        memset(&base.tensors[i], 0, sizeof base.tensors[i]);
+        base.tensors[i].n         = n;
+        base.tensors[i].grad_type = (amp_dtype)type;
+        base.tensors[i].weight = base.tensors[i].grad = 1;
+    }
+    if (!start(t, &base, r)) return;
+    new_gradients(t, false, r);
+    for (int i = 0; i < count; i++) {
+        put(at(t, t->grad[i], CPU), type, place[i], bits[i]);
+        const block *b = &t->blocks[t->grad[i].block];
+        if (i + 1 == count || t->s.apart) upload(b->device, b->host, b->size);
+    }
+    step_on_cpu(t);
+    step_on_device(t);
+    for (int i = 0; i < count; i++) {
+        amp_stats s;
+        OK(amp_optimizer_stats(&t->opt[CPU], i, &s));
+        CHECK_EQ_U64(s.nonfinite, 1);
+        CHECK_EQ_U64(s.first_nonfinite, place[i]);
+    }
+    compare(t);
+    finish(t);
+    runs++;
+}
+
+TEST(every_pattern, "law 1: each inf and NaN of fp16 and bf16 (fp32: each bit) is found: "
+                    "first, last, in head, middle and tail") {
+    enum { N = 523 };
+    const size_t    places[] = {0, N - 1, 3, N - 3, N / 2};
+    static uint32_t all[2048], bits[MOST];
+    size_t          place[MOST];
+    dice            r(9);
+    for (int type = AMP_F32; type <= AMP_BF16; type++) {
+        const uint32_t inf = type == AMP_F16 ? 0x7c00u : type == AMP_F32 ? 0x7f800000u : 0x7f80u;
+        const uint32_t top = type == AMP_F32 ? 0x80000000u : 0x8000u;
+        size_t         num = 0;
+        if (type == AMP_F32)
+            for (int b = -1; b < 23; b++) {
+                all[num++] = inf | (b < 0 ? 0 : 1u << b);
+                all[num++] = inf | (b < 0 ? 0 : 1u << b) | top;
+            }
+        else
+            for (uint32_t u = 0; u < 0x10000; u++)
+                if ((u & inf) == inf) all[num++] = u;
+        CHECK_EQ_U64(num, type == AMP_F32 ? 48 : type == AMP_F16 ? 2048 : 256);
+        for (size_t p = 0; p < (test_state.quick ? 1 : COUNT_OF(places)); p++)
+            for (size_t from = 0; from < num; from += MOST) {
+                const int count = num - from < MOST ? (int)(num - from) : MOST;
+                for (int i = 0; i < count; i++) bits[i] = all[from + i], place[i] = places[p];
+                step_with(type, N, bits, place, count, r);
+            }
+    }
+}
+
+TEST(every_index, "law 1: a NaN at each index of 300 is found, and its index told") {
+    static uint32_t bits[MOST];
+    size_t          place[MOST];
+    dice            r(10);
+    for (int type = AMP_F32; type <= AMP_BF16; type++)
+        for (unsigned k = 0; k < few(4); k++) {
+            for (int i = 0; i < MOST; i++) bits[i] = not_finite(type, r), place[i] = (size_t)i;
+            step_with(type, MOST, bits, place, MOST, r);
+        }
+}
+
+TEST(skip_is_own, "law 4: found_inf that the user's kernel writes skips the step, as on the CPU") {
+    dice r(11);
+    for (unsigned i = 0; i < few(48); i++) {
+        twins *t = &pair;
+        base     = any_setup((int)(i % NUM_KINDS), r);
+        base.desc.scaler.init_scale = 0.0f;
+        any_list(&base, 2, r);
+        if (!start(t, &base, r)) continue;
+        for (int step = 0; step < 4; step++) {
+            new_gradients(t, false, r);
+            if (step % 2) {
+                const uint32_t any = 1u << r.below(32); /* never == 1 */
+                amp_optimizer_scaler(&t->opt[CPU])->found_inf = any;
+                launch(user_store, 1, 1, t->stream, &amp_optimizer_scaler(&t->opt[DEV])->found_inf,
+                       any);
+            }
+            step_on_cpu(t);
+            step_on_device(t);
+            compare(t);
+        }
+        finish(t);
+        runs++;
+    }
+}
+
+TEST(lr_by_kernel, "a kernel sets the learning rate through lr_ptr; a graph reads it") {
+    dice   r(12);
+    twins *t = &pair;
+    for (unsigned i = 0; i < 12; i++) {
+        base      = any_setup(ADAMW + (int)(i % 4), r);
+        base.path = GRAPH;
+        base.default_stream = 0;
+        any_list(&base, 3, r);
+        if (!start(t, &base, r)) continue;
+        CHECK_EQ_INT(amp_optimizer_step(&t->opt[DEV]), AMP_ERROR_BAD_STATE); /* none yet */
+        OK(amp_optimizer_set_lr(&t->opt[DEV], 0.5f));
+        begin_capture(t->stream);
+        OK(amp_optimizer_step(&t->opt[DEV]));
+        t->exec = end_capture(t->stream);
+        for (int step = 0; step < 4; step++) {
+            t->lr = 0.001f * (float)(step + 1);
+            new_gradients(t, false, r);
+            launch(user_store, 1, 1, t->stream, (uint32_t *)amp_optimizer_lr_ptr(&t->opt[DEV]),
+                   float_to_bits(t->lr));
+            CUDA(cudaGraphLaunch(t->exec, t->stream));
+            step_on_cpu(t);
+            compare(t);
+        }
+        finish(t);
+        runs++;
+    }
+}
+
+/* ------------------------------------------------------------- several optimizers or ranks */
+
+TEST(shared_scaler, "law 7: two optimizers share a scaler; amp_cuda_scaler_update moves it") {
+    dice r(13);
+    for (unsigned i = 0; i < few(160);) {
+        twins          *both[] = {&pair, &second};
+        amp_scaler_desc d      = any_scaler(r);
+        bool            ok;
+        if (amp_scaler_init(&shared_host, &d) != AMP_OK) continue;
+        upload(shared_device, &shared_host, sizeof shared_host);
+        for (int k = 0; k < 2; k++) {
+            base             = any_setup((int)(i + (unsigned)k) % NUM_KINDS, r);
+            base.desc.scaler = d;
+            base.shared      = 1;
+            base.path        = (int)(i / 4 % 4);
+            any_list(&base, 2, r);
+            ok = start(both[k], &base, r);
+            CHECK(ok);
+        }
+        for (int step = 0; step < 4; step++) {
+            for (int k = 0; k < 2; k++) {
+                new_gradients(both[k], r.one_in(4), r);
+                step_on_cpu(both[k]);
+                step_on_device(both[k]);
+            }
+            (void)amp_scaler_update(&shared_host);
+            OK(amp_cuda_scaler_update(shared_device, both[0]->stream));
+            CUDA(cudaDeviceSynchronize());
+            compare(both[0]);
+            compare(both[1]);
+        }
+        finish(both[0]);
+        finish(both[1]);
+        i++, runs++;
+    }
+}
+
+struct rank {
+    int          side, listening;
+    double       norm2;
+    uint32_t     flags[2];
+    rank        *other;
+    cudaStream_t stream;
+};
+
+/* First every rank says what it found, and stops there; then each joins what the other said. */
+static amp_result meet(void *user, double *norm2, uint32_t *flags) {
+    rank *k = (rank *)user;
+    if (k->listening && k->side == DEV) {
+        CUDA(cudaStreamSynchronize(k->stream));
+        download(&k->norm2, norm2, sizeof k->norm2);
+        download(k->flags, flags, sizeof k->flags);
+    } else if (k->listening) {
+        k->norm2    = *norm2;
+        k->flags[0] = flags[0], k->flags[1] = flags[1];
+    } else if (k->side == DEV) {
+        launch(user_reduce, 1, 1, k->stream, norm2, flags, k->other->norm2, k->other->flags[0],
+               k->other->flags[1]);
+    } else {
+        *norm2 += k->other->norm2;
+        for (int i = 0; i < 2; i++)
+            flags[i] = k->other->flags[i] > flags[i] ? k->other->flags[i] : flags[i];
+    }
+    return k->listening ? AMP_ERROR_BAD_STATE : AMP_OK;
+}
+
+TEST(ranks, "law 7: ranks with other gradients agree (reduce_fn) as on the CPU; a step is 3 "
+            "launches") {
+    dice r(14);
+    for (unsigned i = 0; i < few(160);) {
+        twins *both[] = {&pair, &second};
+        rank   ranks[2][2];
+        const setup    like    = any_setup((int)(i % NUM_KINDS), r);
+        const int      preset  = (int)r.below(14);
+        memset(ranks, 0, sizeof ranks);
+        for (int k = 0; k < 2; k++) {
+            base = like;
+            base.desc.reduce_fn         = meet;
+            base.desc.scaler.preset     = (amp_preset)preset;
+            base.desc.scaler.init_scale = 0.0f;
+            base.path                   = PARTS;
+            for (int side = CPU; side <= DEV; side++) {
+                ranks[k][side].side   = side;
+                ranks[k][side].other  = &ranks[1 - k][side];
+                ranks[k][side].stream = base.default_stream ? NULL : main_stream;
+                base.users[side]      = &ranks[k][side];
+            }
+            any_list(&base, 1 + (int)r.below(4), r);
+            if (!start(both[k], &base, r)) {
+                if (k) finish(both[0]);
+                goto next;
+            }
+        }
+        for (int step = 0; step < 4; step++) {
+            amp_status seen[2];
+            for (int k = 0; k < 2; k++) {
+                twins *t = both[k];
+                new_gradients(t, r.one_in(4), r);
+                OK(amp_optimizer_set_lr(&t->opt[CPU], t->lr));
+                OK(amp_optimizer_set_lr(&t->opt[DEV], t->lr));
+                ranks[k][CPU].listening = ranks[k][DEV].listening = 1;
+                for (int side = CPU; side <= DEV; side++)
+                    CHECK_EQ_INT(t->s.desc.kind == AMP_KIND_OWN
+                                     ? amp_optimizer_check(&t->opt[side])
+                                     : amp_optimizer_step(&t->opt[side]),
+                                 AMP_ERROR_BAD_STATE);
+                ranks[k][CPU].listening = ranks[k][DEV].listening = 0;
+            }
+            for (int k = 0; k < 2; k++) {
+                twins *t = both[k];
+                step_on_cpu(t);
+#ifdef CUDA_EMU_H
+                memset(&emu_count, 0, sizeof emu_count);
+                if (t->s.desc.kind != AMP_KIND_OWN) {
+                    OK(amp_optimizer_step(&t->opt[DEV]));
+                    CHECK_EQ_U64(emu_count.launches, 3 + 1); /* and the other rank's share */
+                    CHECK_EQ_U64(emu_count.synchronisations, 0);
+                } else
+#endif
+                    step_on_device(t);
+                compare(t);
+                OK(amp_optimizer_status(&t->opt[DEV], &seen[k]));
+            }
+            CHECK_EQ_U32(seen[0].did_step, seen[1].did_step);
+            CHECK_EQ_F64(seen[0].norm, seen[1].norm);
+            CHECK_EQ_F32(seen[0].clip_factor, seen[1].clip_factor);
+        }
+        finish(both[0]);
+        finish(both[1]);
+        runs++;
+    next:
+        i++;
+    }
+}
+
+/* ------------------------------------------------------------------------- graphs */
+
+TEST(conditional, "law 7: unmodified kernels in a conditional node run exactly when finite: 1000 "
+                  "replays with overflows equal eager steps on the CPU") {
+    dice r(15);
+    for (int seed = 0; seed < (test_state.quick ? 1 : 3); seed++) {
+        twins   *t        = &pair;
+        uint32_t expected = 0, counted;
+        base              = any_setup(OWN, r);
+        base.desc.scaler  = amp_scaler_desc();
+        base.desc.scaler.growth_interval = 1; /* or it sinks below one */
+        base.path = FROZEN, base.default_stream = 0, base.seed = (unsigned)seed;
+        any_list(&base, 2, r);
+        base.tensors[0] = any_shape(&base.desc, 100, AMP_F16, r);
+        base.tensors[1] = any_shape(&base.desc, 33, AMP_F32, r);
+        base.tensors[0].grad = base.tensors[1].grad = 1;
+        body_runs = (uint32_t *)(void *)on_device(4);
+        CUDA(cudaMemset(body_runs, 0, 4));
+        CHECK(start(t, &base, r));
+        for (int step = 0; step < (test_state.quick ? 100 : 1000); step++) {
+            amp_status s;
+            new_gradients(t, step % 7 == 3 || step % 11 < 2, r);
+            step_on_cpu(t);
+            step_on_device(t);
+            OK(amp_optimizer_status(&t->opt[CPU], &s));
+            CHECK_EQ_U32(s.did_step, !(step % 7 == 3 || step % 11 < 2));
+            expected += s.did_step;
+            if (step % 20 == 0 || step % 7 == 3) compare(t);
+        }
+        compare(t);
+        download(&counted, body_runs, 4);
+        CHECK_EQ_U32(counted, expected);
+        finish(t);
+        CUDA(cudaFree(body_runs));
+        body_runs = NULL;
+        runs++;
+    }
+}
+
+static const uint32_t *any_skip(void) { return &shared_device->found_inf; }
+
+TEST(conditional_errors, "if_begin and if_end say what is wrong, and spoil nothing") {
+    CHECK_EQ_INT(amp_cuda_if_begin(any_skip(), main_stream, body_stream), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(amp_cuda_if_begin(NULL, main_stream, body_stream), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cuda_if_begin(any_skip(), main_stream, main_stream),
+                 AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cuda_if_end(body_stream), AMP_ERROR_CUDA);
+    CHECK(amp_cuda_code() != cudaSuccess);
+    CUDA(cudaGetLastError()); /* it was told already */
+    CUDA(cudaStreamSynchronize(main_stream));
+}
+
+TEST(capture, "whatever waits or allocates is refused while the stream is captured, the capture "
+              "stays valid, and the optimizer goes on as if nothing had been asked") {
+    dice r(16);
+    for (int kind = OWN; kind <= NESTEROV; kind++) {
+        twins          *t = &pair;
+        amp_optimizer   more;
+        amp_status      status;
+        amp_stats       stats;
+        cudaGraphExec_t exec;
+        tape           *f = &tapes[CPU];
+        base              = any_setup(kind, r);
+        base.desc.scaler  = amp_scaler_desc();
+        base.path = PLAIN, base.default_stream = 0, base.count = 1;
+        base.tensors[0] = any_shape(&base.desc, 1000, AMP_F16, r);
+        base.tensors[0].grad = base.tensors[0].weight = 1;
+        CHECK(start(t, &base, r));
+        amp_optimizer     *opt = &t->opt[DEV];
+        amp_optimizer_desc d   = opt->desc;
+        d.backend              = &t->backend;
+        OK(amp_optimizer_init(&more, &d));
+        const amp_tensor x = tensor_of(t, 0, DEV);
+        OK(amp_optimizer_add(&more, &x));
+        save(opt, f);
+        begin_capture(t->stream);
+        CHECK_EQ_INT(amp_optimizer_prepare(&more), AMP_ERROR_UNSUPPORTED);
+        CHECK_EQ_INT(amp_optimizer_status(opt, &status), AMP_ERROR_UNSUPPORTED);
+        CHECK_EQ_INT(amp_optimizer_stats(opt, 0, &stats), AMP_ERROR_UNSUPPORTED);
+        CHECK_EQ_INT(amp_optimizer_load(opt, read_tape, f), AMP_ERROR_UNSUPPORTED);
+        CHECK_EQ_INT(amp_optimizer_save(opt, write_tape, &tapes[DEV]), AMP_ERROR_UNSUPPORTED);
+        CHECK_EQ_INT(amp_optimizer_rebind(opt, 0, x.weight, NULL), AMP_ERROR_UNSUPPORTED);
+        CHECK_EQ_F32(amp_optimizer_loss_scale(opt), 0.0f);
+        if (kind == OWN) { /* the graph keeps its check and unscale; the step is not open */
+            CHECK(!amp_optimizer_begin_step(opt));
+            CHECK_EQ_INT(amp_optimizer_end_step(opt), AMP_ERROR_UNSUPPORTED);
+            CHECK_EQ_INT(amp_optimizer_end_step(opt), AMP_ERROR_STEP_NOT_OPEN);
+        }
+        CHECK_EQ_INT(amp_optimizer_set_lr(opt, 0.25f), AMP_OK);
+        exec = end_capture(t->stream);
+        CUDA(cudaGraphExecDestroy(exec));
+        OK(amp_optimizer_prepare(&more));
+        amp_optimizer_free(&more);
+        for (int step = 0; step < 3; step++) {
+            new_gradients(t, step == 1, r);
+            step_on_cpu(t);
+            step_on_device(t);
+            compare(t);
+        }
+        finish(t);
+        runs++;
+    }
+}
+
+TEST(other_stream, "backward on another stream, with an event between: the check sees its work") {
+    dice r(17);
+    for (unsigned i = 0; i < few(48); i++) {
+        twins      *t = &pair;
+        cudaEvent_t ready, read;
+        base       = any_setup((int)(i % NUM_KINDS), r);
+        base.default_stream = base.apart = 0;
+        base.path = PARTS;
+        any_list(&base, 2, r);
+        if (!start(t, &base, r)) continue;
+        block         *b     = &t->blocks[1];
+        unsigned char *stage = on_device(b->size), *device = b->device;
+        CUDA(cudaEventCreateWithFlags(&ready, cudaEventDisableTiming));
+        CUDA(cudaEventCreateWithFlags(&read, cudaEventDisableTiming));
+        for (int step = 0; step < 3; step++) {
+            b->device = stage; /* where backward takes the gradients from */
+            new_gradients(t, false, r);
+            b->device = device;
+            CUDA(cudaStreamWaitEvent(body_stream, read, 0));
+            CUDA(cudaMemcpyAsync(device, stage, b->size, cudaMemcpyDeviceToDevice, body_stream));
+            CUDA(cudaEventRecord(ready, body_stream));
+            CUDA(cudaStreamWaitEvent(t->stream, ready, 0));
+            step_on_device(t);
+            CUDA(cudaEventRecord(read, t->stream));
+            step_on_cpu(t);
+            compare(t);
+        }
+        CUDA(cudaEventDestroy(ready));
+        CUDA(cudaEventDestroy(read));
+        CUDA(cudaFree(stage));
+        finish(t);
+        runs++;
+    }
+}
+
+TEST(rebind, "law 7: after weights and gradients have moved, steps go on at the new addresses") {
+    dice r(18);
+    for (unsigned i = 0; i < few(60);) {
+        twins *t = &pair;
+        base     = any_setup((int)(i % NUM_KINDS), r);
+        if (base.path >= GRAPH) base.path -= GRAPH; /* a graph keeps the old ones */
+        base.apart = 0;
+        any_list(&base, 3, r);
+        for (int k = 0; k < 3; k++) base.tensors[k].model = 0, base.tensors[k].weight = 1;
+        if (!start(t, &base, r)) continue;
+        block old[2];
+        for (int step = 0; step < 4; step++) {
+            new_gradients(t, r.one_in(5), r);
+            step_on_cpu(t);
+            step_on_device(t);
+            compare(t);
+            if (step != 1) continue;
+            for (int b = 0; b < 2; b++) {
+                block *k  = &t->blocks[b];
+                old[b]    = *k;
+                k->host   = (unsigned char *)fresh(k->size);
+                k->device = on_device(k->size);
+                memcpy(k->host, old[b].host, k->size);
+                upload(k->device, k->host, k->size);
+                CUDA(cudaMemset(old[b].device, 0xff, k->size));
+            }
+            for (int k = 0; k < 3; k++)
+                for (int side = CPU; side <= DEV; side++) {
+                    const amp_tensor x = tensor_of(t, k, side);
+                    OK(amp_optimizer_rebind(&t->opt[side], k, x.weight, x.grad));
+                }
+        }
+        for (int b = 0; b < 2; b++) {
+            free(old[b].host);
+            CUDA(cudaFree(old[b].device));
+        }
+        finish(t);
+        i++, runs++;
+    }
+}
+
+/* ------------------------------------------------------------------------- single rooms */
+
+/* Two arrays of bytes, the same on both sides, with room around what is used. */
+struct buffer { unsigned char *host, *device; size_t size; };
+
+static buffer make_buffer(size_t size, dice &r) {
+    buffer b;
+    b.size   = size;
+    b.host   = (unsigned char *)fresh(size);
+    b.device = on_device(size);
+    for (size_t i = 0; i + 4 <= size; i += 4) {
+        const uint32_t u = r.next();
+        memcpy(b.host + i, &u, 4);
+    }
+    upload(b.device, b.host, size);
+    return b;
+}
+
+static void drop(buffer *b) {
+    free(b->host);
+    CUDA(cudaFree(b->device));
+}
+
+static void same_buffer(const char *what, const buffer *b, int type, bool nan_ok) {
+    const size_t bad = differ(b->host, from_device(b->device, b->size), b->size, type, nan_ok);
+    differing += bad;
+    if (bad) test_fail(__FILE__, __LINE__, what, "the device has other bytes");
+}
+
+static size_t any_offset(int type, dice &r) {
+    return r.below(8) * size_of(type) + (r.one_in(5) ? 1 + r.below(size_of(type) - 1) : 0);
+}
+
+TEST(casts, "law 2: amp_cuda_cast: all nine pairs of types, any size and address") {
+    dice r(20);
+    for (int pair_of = 0; pair_of < 9; pair_of++)
+        for (size_t i = 0; i < COUNT_OF(sizes); i++)
+            for (unsigned k = 0; k < few(8); k++) {
+                const amp_dtype from = (amp_dtype)(pair_of / 3), to = (amp_dtype)(pair_of % 3);
+                const size_t    n = sizes[i], x = any_offset(from, r), y = any_offset(to, r);
+                buffer          src = make_buffer(n * size_of(from) + 64, r);
+                buffer          dst = make_buffer(n * size_of(to) + 64, r);
+                emulate(k % 3, (int)r.below(2));
+                OK(amp_cast(dst.host + y, to, src.host + x, from, n));
+                OK(amp_cuda_cast(dst.device + y, to, src.device + x, from, n, main_stream));
+                CUDA(cudaStreamSynchronize(main_stream));
+                same_buffer("cast", &dst, to, false);
+                if (size_of(to) <= size_of(from)) { /* in place */
+                    OK(amp_cast(src.host + x, from, src.host + x, from, n));
+                    OK(amp_cuda_cast(src.device + x, from, src.device + x, from, n, main_stream));
+                }
+                same_buffer("source", &src, from, false);
+                drop(&src);
+                drop(&dst);
+                runs++;
+            }
+    emulate(0, 0);
+}
+
+TEST(casts_exhaustive, "law 2: amp_cuda_cast: all 2^16 halves; floats: all 2^32 on a GPU, a sample "
+                       "of 2^24 in the emulator") {
+    const size_t    n      = (size_t)1 << (EMULATED && test_state.quick ? 18 : 24);
+    const uint64_t  rounds = EMULATED ? 1 : ((uint64_t)1 << 32) / n;
+    const amp_dtype halves[] = {AMP_F16, AMP_BF16};
+    dice            r(21);
+    buffer          src = make_buffer(4 * n, r), dst = make_buffer(4 * n, r);
+    for (size_t i = 0; i < 0x10000; i++) put(src.host, AMP_F16, i, (uint32_t)i);
+    upload(src.device, src.host, 2 * 0x10000);
+    for (int from = AMP_F16; from <= AMP_BF16; from++)
+        for (int to = AMP_F32; to <= AMP_BF16; to++) {
+            OK(amp_cast(dst.host, (amp_dtype)to, src.host, (amp_dtype)from, 0x10000));
+            OK(amp_cuda_cast(dst.device, (amp_dtype)to, src.device, (amp_dtype)from, 0x10000,
+                             NULL));
+            same_buffer("all halves", &dst, to, false);
+        }
+    for (uint64_t round = 0; round < rounds; round++) {
+        for (size_t i = 0; i < n; i++)
+            put(src.host, AMP_F32, i,
+                EMULATED ? (uint32_t)(i * (((uint64_t)1 << 32) / n)) + (r.next() & 0xff)
+                         : (uint32_t)(round * n + i));
+        upload(src.device, src.host, 4 * n);
+        for (int k = 0; k < 2; k++) {
+            OK(amp_cast(dst.host, halves[k], src.host, AMP_F32, n));
+            OK(amp_cuda_cast(dst.device, halves[k], src.device, AMP_F32, n, NULL));
+            same_buffer("floats", &dst, halves[k], false);
+        }
+    }
+    drop(&src);
+    drop(&dst);
+}
+
+TEST(scaler_twins, "law 7: amp_cuda_scaler_check, _unscale, _unscale_to, _update in any order") {
+    dice r(22);
+    for (unsigned i = 0; i < few(1500);) {
+        const amp_scaler_desc d = any_scaler(r);
+        amp_scaler            s, *on = shared_device;
+        if (amp_scaler_init(&s, &d) != AMP_OK) continue;
+        upload(on, &s, sizeof s);
+        emulate(i % 3, (int)(i / 3 % 2));
+        for (int call = 0; call < 12; call++) {
+            const int       what = (int)r.below(5), place = (int)r.below(2);
+            const amp_dtype type = (amp_dtype)r.below(3);
+            const size_t    n = sizes[r.below(r.one_in(8) ? COUNT_OF(sizes) : 17)];
+            const size_t    x = any_offset(type, r), y = any_offset(AMP_F32, r);
+            buffer src = make_buffer(n * size_of(type) + 64, r), dst = make_buffer(4 * n + 64, r);
+            fill(src.host + x, type, n, (int)r.below(NUM_FINITE), r);
+            if (r.one_in(4)) fill(src.host + x, type, n, ANY_BITS, r);
+            else if (n && r.one_in(3)) spoil(src.host + x, type, n, r);
+            upload(src.device, src.host, src.size);
+            if (what == 0) {
+                OK(amp_scaler_check(&s, src.host + x, type, n));
+                OK(amp_cuda_scaler_check(on, src.device + x, type, n, main_stream));
+            } else if (what == 1) {
+                const amp_result result = amp_scaler_unscale(&s, src.host + x, type, n);
+                CHECK_EQ_INT(result, type == AMP_F16 ? AMP_ERROR_UNSUPPORTED : AMP_OK);
+                CHECK_EQ_INT(amp_cuda_scaler_unscale(on, src.device + x, type, n, main_stream),
+                             result);
+            } else if (what == 2 && type == AMP_F32 && place) {
+                OK(amp_scaler_unscale_to(&s, (float *)(void *)(src.host + x), src.host + x, type,
+                                         n));
+                OK(amp_cuda_scaler_unscale_to(on, (float *)(void *)(src.device + x),
+                                              src.device + x, type, n, main_stream));
+            } else if (what <= 3) {
+                OK(amp_scaler_unscale_to(&s, (float *)(void *)(dst.host + y), src.host + x, type,
+                                         n));
+                OK(amp_cuda_scaler_unscale_to(on, (float *)(void *)(dst.device + y),
+                                              src.device + x, type, n, main_stream));
+            } else {
+                (void)amp_scaler_update(&s); /* the twin cannot say that nothing was checked */
+                OK(amp_cuda_scaler_update(on, main_stream));
+            }
+            CUDA(cudaStreamSynchronize(main_stream));
+            same_buffer("source", &src, type, false);
+            same_buffer("target", &dst, AMP_F32, false);
+            const size_t bad = differ(&s, from_device(on, sizeof s), sizeof s, -1, false);
+            differing += bad;
+            CHECK_EQ_U64(bad, 0);
+            drop(&src);
+            drop(&dst);
+        }
+        i++, runs++;
+    }
+    emulate(0, 0);
+}
+
+TEST(bf16_in_place, "law 5: what overflows only by being rounded to bf16 is found, at each "
+                    "index") {
+    dice            r(31);
+    amp_scaler_desc d = amp_scaler_desc();
+    d.init_scale      = 0.997f; /* 0x7f7f times its reciprocal is finite in fp32 */
+    for (size_t n = 1; n <= 40; n++)
+        for (size_t i = 0; i <= n; i++) {
+            amp_scaler s;
+            buffer     b = make_buffer(2 * n, r);
+            OK(amp_scaler_init(&s, &d));
+            fill(b.host, AMP_BF16, n, NORMAL, r);
+            if (i < n) put(b.host, AMP_BF16, i, 0x7f7f);
+            upload(b.device, b.host, b.size);
+            upload(shared_device, &s, sizeof s);
+            OK(amp_scaler_unscale(&s, b.host, AMP_BF16, n));
+            OK(amp_cuda_scaler_unscale(shared_device, b.device, AMP_BF16, n, NULL));
+            CHECK_EQ_U32(s.found_inf, i < n);
+            CHECK_MEM(&s, from_device(shared_device, sizeof s), sizeof s);
+            same_buffer("bf16", &b, AMP_BF16, false);
+            drop(&b);
+        }
+}
+
+TEST(scale_loss, "amp_cuda_scale_loss: one product in fp32, rounded once to the type") {
+    dice r(23);
+    for (unsigned i = 0; i < few(400); i++) {
+        const amp_dtype type   = (amp_dtype)r.below(3);
+        const size_t    n      = sizes[i % COUNT_OF(sizes)], x = any_offset(type, r);
+        buffer          loss   = make_buffer(n * size_of(type) + 64, r);
+        const float     scales[] = {65536.0f, 1.0f, 3.7f, 1e-3f, 0.0f, 1e38f};
+        const float     scale  = r.of(scales);
+        float          *values = (float *)fresh(4 * n);
+        emulate(i % 3, (int)r.below(2));
+        fill(loss.host + x, type, n, (int)r.below(NUM_FINITE + 1), r);
+        upload(loss.device, loss.host, loss.size);
+        upload(&shared_device->scale, &scale, 4);
+        OK(amp_cast(values, AMP_F32, loss.host + x, type, n));
+        for (size_t k = 0; k < n; k++) {
+            volatile float product = values[k] * scale;
+            values[k] = product;
+        }
+        OK(amp_cast(loss.host + x, type, values, AMP_F32, n));
+        OK(amp_cuda_scale_loss(loss.device + x, type, n, &shared_device->scale, main_stream));
+        CUDA(cudaStreamSynchronize(main_stream));
+        /* compare the numbers, whose NaNs may differ, and what lies around them */
+        const unsigned char *back = (const unsigned char *)from_device(loss.device, loss.size);
+        const size_t bytes = n * size_of(type), behind = x + bytes;
+        const size_t bad = differ(loss.host, back, x, AMP_F32, false) +
+                           differ(loss.host + x, back + x, bytes, type, true) +
+                           differ(loss.host + behind, back + behind, loss.size - behind, AMP_F32,
+                                  false);
+        differing += bad;
+        CHECK_EQ_U64(bad, 0);
+        free(values);
+        drop(&loss);
+        runs++;
+    }
+    emulate(0, 0);
+}
+
+TEST(arguments, "wrong arguments are answered without touching the device") {
+    amp_scaler *s = shared_device;
+    void       *p = shared_device; /* never read */
+    float      *f = (float *)p;
+    amp_backend b;
+    const amp_dtype unknown = (amp_dtype)3;
+#ifdef CUDA_EMU_H
+    memset(&emu_count, 0, sizeof emu_count);
+#endif
+    CHECK_EQ_INT(amp_cuda_backend(NULL, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cuda_cast(p, unknown, p, AMP_F32, 1, NULL), AMP_ERROR_INVALID_ENUM);
+    CHECK_EQ_INT(amp_cuda_cast(p, AMP_F32, p, unknown, 1, NULL), AMP_ERROR_INVALID_ENUM);
+    CHECK_EQ_INT(amp_cuda_cast(NULL, AMP_F32, p, AMP_F16, 1, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cuda_cast(p, AMP_F32, NULL, AMP_F16, 1, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cuda_cast(NULL, AMP_F32, NULL, AMP_F16, 0, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_cuda_scaler_check(NULL, p, AMP_F32, 1, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cuda_scaler_check(s, NULL, AMP_F32, 1, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cuda_scaler_check(s, p, unknown, 1, NULL), AMP_ERROR_INVALID_ENUM);
+    CHECK_EQ_INT(amp_cuda_scaler_unscale(NULL, p, AMP_F16, 1, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cuda_scaler_unscale(s, p, AMP_F16, 1, NULL), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(amp_cuda_scaler_unscale(s, NULL, AMP_F32, 1, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cuda_scaler_unscale_to(s, NULL, p, AMP_F32, 1, NULL),
+                 AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cuda_scaler_unscale_to(s, f, p, unknown, 1, NULL), AMP_ERROR_INVALID_ENUM);
+    CHECK_EQ_INT(amp_cuda_scaler_update(NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cuda_scale_loss(p, AMP_F32, 1, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cuda_scale_loss(NULL, AMP_F32, 1, f, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cuda_scale_loss(p, unknown, 1, f, NULL), AMP_ERROR_INVALID_ENUM);
+    CHECK_EQ_INT(amp_cuda_scale_loss(NULL, AMP_F32, 0, f, NULL), AMP_OK);
+    OK(amp_cuda_backend(&b, main_stream, NULL));
+    CHECK_EQ_INT(amp_gemm(&b, 0, 0, 1, 1, 1, 1.0f, p, AMP_F32, 0, p, AMP_F32, 0, 0.0f, p, AMP_F32,
+                          0), AMP_ERROR_UNSUPPORTED); /* no handle */
+#ifdef CUDA_EMU_H
+    CHECK_EQ_U64(emu_count.launches + emu_count.api_calls, 0);
+#endif
+}
+
+/* ------------------------------------------------------------------------------- gemm */
+
+static const float *as_floats(const buffer *b, int type, size_t n) {
+    float *x = (float *)fresh(4 * n + 4);
+    OK(amp_cast(x, AMP_F32, b->host, (amp_dtype)type, n));
+    return x;
+}
+
+struct product {
+    int       trans_a, trans_b;
+    size_t    m, n, k, lda, ldb, ldc;
+    float     alpha, beta;
+    amp_dtype type, c_type;
+};
+
+static amp_result multiply(const amp_backend *b, const product *p, const void *x, const void *y,
+                           void *z) {
+    return amp_gemm(b, p->trans_a, p->trans_b, p->m, p->n, p->k, p->alpha, x, p->type, p->lda, y,
+                    p->type, p->ldb, p->beta, z, p->c_type, p->ldc);
+}
+
+/* C against double precision; what is not C's is as it was. */
+static void check_product(const product *p, const buffer *x, const buffer *y, const buffer *z) {
+    const size_t lda = p->lda ? p->lda : p->trans_a ? p->m : p->k;
+    const size_t ldb = p->ldb ? p->ldb : p->trans_b ? p->k : p->n;
+    const size_t ldc = p->ldc ? p->ldc : p->n, size = size_of(p->c_type);
+    const float *a = as_floats(x, p->type, x->size / size_of(p->type));
+    const float *b = as_floats(y, p->type, y->size / size_of(p->type));
+    const float *c = as_floats(z, p->c_type, z->size / size);
+    const double eps = p->c_type == AMP_F32 ? 0 : p->c_type == AMP_F16 ? 1.0 / 1024 : 1.0 / 128;
+    buffer       now;
+    now.size = z->size;
+    now.host = (unsigned char *)fresh(now.size);
+    download(now.host, z->device, now.size);
+    const float *got = as_floats(&now, p->c_type, now.size / size);
+    for (size_t i = 0; i < p->m; i++)
+        for (size_t j = 0; j < p->n; j++) {
+            double sum = 0, all = 0;
+            for (size_t l = 0; l < p->k && p->alpha != 0; l++) {
+                const double u = (double)a[p->trans_a ? l * lda + i : i * lda + l];
+                const double v = (double)b[p->trans_b ? j * ldb + l : l * ldb + j];
+                sum += u * v, all += fabs(u * v);
+            }
+            sum *= (double)p->alpha, all *= fabs((double)p->alpha);
+            const double old = p->beta != 0 ? (double)p->beta * (double)c[i * ldc + j] : 0;
+            const double error = fabs((double)got[i * ldc + j] - (sum + old));
+            CHECK(error <= 1e-6 * (double)(p->k + 2) * (all + fabs(old)) + eps * fabs(sum + old) +
+                               1e-7);
+            memcpy(now.host + (i * ldc + j) * size, z->host + (i * ldc + j) * size, size);
+        }
+    CHECK_MEM(now.host, z->host, now.size);
+    free((void *)(uintptr_t)a);
+    free((void *)(uintptr_t)b);
+    free((void *)(uintptr_t)c);
+    free((void *)(uintptr_t)got);
+    free(now.host);
+}
+
+static void *blas(void) {
+    cublasHandle_t handle = NULL;
+    CHECK_EQ_INT(cublasCreate(&handle), CUBLAS_STATUS_SUCCESS);
+    return handle;
+}
+
+static product any_product(dice &r) {
+    static const size_t dims[]   = {0, 1, 2, 3, 7, 8, 16, 33, 64};
+    static const float  alphas[] = {1.0f, 1.0f, -0.5f, 2.0f, 0.0f};
+    static const float  betas[]  = {0.0f, 0.0f, 1.0f, -0.25f};
+    product             p;
+    p.trans_a = (int)r.below(2), p.trans_b = (int)r.below(2);
+    p.m = r.of(dims), p.n = r.of(dims), p.k = r.of(dims);
+    p.lda = r.one_in(2) ? 0 : (p.trans_a ? p.m : p.k) + r.below(6);
+    p.ldb = r.one_in(2) ? 0 : (p.trans_b ? p.k : p.n) + r.below(6);
+    p.ldc = r.one_in(2) ? 0 : p.n + r.below(6);
+    p.alpha = r.of(alphas), p.beta = r.of(betas);
+    p.type   = (amp_dtype)r.below(3);
+    p.c_type = r.one_in(2) ? p.type : AMP_F32;
+    return p;
+}
+
+static buffer matrix(size_t rows, size_t cols, size_t ld, int type, int pattern, dice &r) {
+    const size_t n = rows * (ld ? ld : cols) + 8;
+    buffer       b = make_buffer(n * size_of(type), r);
+    fill(b.host, type, n, pattern, r);
+    if (pattern == ANY_BITS)
+        for (size_t i = 0; i < n; i++) put(b.host, type, i, 0xffffffffu); /* NaN: not to be read */
+    upload(b.device, b.host, b.size);
+    return b;
+}
+
+TEST(gemm, "amp_gemm on cuBLAS agrees with double precision: transposes, types, paddings, alpha, "
+           "beta; in a graph too; cuBLAS is asked for fp32 sums") {
+    enum { WORKSPACE = 1 << 20 };
+    dice           r(24);
+    amp_backend    backend;
+    void          *handle    = blas();
+    unsigned char *workspace = on_device(WORKSPACE);
+    for (unsigned i = 0; i < few(1200); i++) {
+        const product p    = any_product(r);
+        const bool    room = r.one_in(2), graph = room && r.one_in(4);
+        buffer x = matrix(p.trans_a ? p.k : p.m, p.trans_a ? p.m : p.k, p.lda, p.type,
+                          p.alpha != 0 ? NORMAL : ANY_BITS, r);
+        buffer y = matrix(p.trans_b ? p.n : p.k, p.trans_b ? p.k : p.n, p.ldb, p.type,
+                          p.alpha != 0 ? NORMAL : ANY_BITS, r);
+        buffer z = matrix(p.m, p.n, p.ldc, p.c_type, p.beta != 0 ? NORMAL : ANY_BITS, r);
+        emulate(i % 3, (int)(i / 3 % 2));
+        OK(amp_cuda_backend(&backend, main_stream, handle));
+        if (room) backend.workspace = workspace, backend.workspace_size = WORKSPACE;
+#ifdef CUDA_EMU_H
+        const size_t before = emu_gemm_calls();
+#endif
+        if (graph) begin_capture(main_stream);
+        OK(multiply(&backend, &p, x.device, y.device, z.device));
+        if (graph) {
+            cudaGraphExec_t exec = end_capture(main_stream);
+            CUDA(cudaGraphLaunch(exec, main_stream));
+            CUDA(cudaStreamSynchronize(main_stream));
+            CUDA(cudaGraphExecDestroy(exec));
+        }
+        CUDA(cudaStreamSynchronize(main_stream));
+        check_product(&p, &x, &y, &z);
+#ifdef CUDA_EMU_H
+        if (p.m && p.n) {
+            const cudaDataType types[] = {CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF};
+            CHECK_EQ_U64(emu_gemm_calls(), before + 1);
+            const struct emu_gemm_call *g = emu_gemm_call_at(before);
+            CHECK_EQ_INT(g->atype, types[p.type]);
+            CHECK_EQ_INT(g->btype, types[p.type]);
+            CHECK_EQ_INT(g->ctype, types[p.c_type]);
+            CHECK_EQ_INT(g->compute, CUBLAS_COMPUTE_32F);
+            CHECK_EQ_INT(g->math, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
+            CHECK_EQ_INT(g->pointer_mode, CUBLAS_POINTER_MODE_HOST);
+            CHECK(g->stream == main_stream);
+            CHECK(g->workspace == (room ? workspace : NULL));
+            CHECK_EQ_U64(room ? g->workspace_bytes : (size_t)WORKSPACE, WORKSPACE);
+            CHECK_EQ_INT(g->captured, graph);
+            CHECK(p.alpha != 0 || g->k == 0); /* not left to cuBLAS whether it reads A and B */
+        } else {
+            CHECK_EQ_U64(emu_gemm_calls(), before); /* nothing to do, nothing called */
+        }
+#endif
+        drop(&x);
+        drop(&y);
+        drop(&z);
+    }
+    emulate(0, 0);
+    CUDA(cudaFree(workspace));
+    CHECK_EQ_INT(cublasDestroy((cublasHandle_t)handle), CUBLAS_STATUS_SUCCESS);
+}
+
+TEST(gemm_errors, "amp_gemm: no capture without a workspace, no mixed types, no more than 2^31") {
+    dice        r(25);
+    amp_backend backend;
+    void       *handle = blas();
+    product     p      = {0, 0, 4, 4, 4, 0, 0, 0, 1.0f, 0.0f, AMP_F16, AMP_F16};
+    const size_t huge  = (size_t)1 << 31;
+    buffer      x = matrix(4, 4, 0, AMP_F32, NORMAL, r), y = matrix(4, 4, 0, AMP_F32, NORMAL, r);
+    buffer      z = matrix(4, 4, 0, AMP_F32, NORMAL, r);
+    OK(amp_cuda_backend(&backend, main_stream, handle));
+    begin_capture(main_stream);
+    CHECK_EQ_INT(multiply(&backend, &p, x.device, y.device, z.device), AMP_ERROR_BAD_STATE);
+    CUDA(cudaGraphExecDestroy(end_capture(main_stream))); /* it was not spoiled */
+    CHECK_EQ_INT(amp_gemm(&backend, 0, 0, 4, 4, 4, 1.0f, x.device, AMP_F16, 0, y.device, AMP_BF16,
+                          0, 0.0f, z.device, AMP_F32, 0), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(amp_gemm(&backend, 0, 0, 4, 4, 4, 1.0f, x.device, AMP_F16, 0, y.device, AMP_F16,
+                          0, 0.0f, z.device, AMP_BF16, 0), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(amp_gemm(&backend, 0, 0, 1, 4, 4, 1.0f, x.device, AMP_F16, huge, y.device, AMP_F16,
+                          0, 0.0f, z.device, AMP_F16, 0), AMP_ERROR_TOO_LARGE);
+    CHECK_EQ_INT(amp_gemm(&backend, 0, 0, 1, 1, huge, 1.0f, x.device, AMP_F16, 0, y.device,
+                          AMP_F16, 0, 0.0f, z.device, AMP_F16, 0), AMP_ERROR_TOO_LARGE);
+    CUDA(cudaStreamSynchronize(main_stream));
+    same_buffer("C", &z, AMP_F32, false);
+    drop(&x);
+    drop(&y);
+    drop(&z);
+    CHECK_EQ_INT(cublasDestroy((cublasHandle_t)handle), CUBLAS_STATUS_SUCCESS);
+}
+
+/* ----------------------------------------------------------- what only the emulator sees */
+
+#ifdef CUDA_EMU_H
+
+static unsigned long host_allocations;
+static void *counting_alloc(size_t bytes, void *) { return host_allocations++, malloc(bytes); }
+static void counting_free(void *memory, void *) { free(memory); }
+
+/* An optimizer of count small tensors, alone on the device. */
+static void many_tensors(amp_optimizer *opt, amp_backend *backend, int kind, int count,
+                         unsigned char *arrays, cudaStream_t stream) {
+    enum { N = 5 };
+    amp_optimizer_desc d;
+    memset(&d, 0, sizeof d);
+    OK(amp_cuda_backend(backend, stream, NULL));
+    d.backend            = backend;
+    d.kind               = kind == ADAMW ? AMP_KIND_ADAMW : kind == SGD ? AMP_KIND_SGD
+                                                                        : AMP_KIND_OWN;
+    d.dtype              = AMP_F16;
+    d.max_norm           = 1.0f;
+    d.allocator.alloc_fn = counting_alloc;
+    d.allocator.free_fn  = counting_free;
+    OK(amp_optimizer_init(opt, &d));
+    for (int i = 0; i < count; i++) {
+        amp_tensor x;
+        memset(&x, 0, sizeof x);
+        x.n         = N;
+        x.weight    = (float *)(void *)(arrays + (size_t)i * 4 * N);
+        x.grad      = arrays + (size_t)(count + i) * 4 * N;
+        x.grad_type = AMP_F16;
+        OK(amp_optimizer_add(opt, &x));
+    }
+    OK(amp_optimizer_prepare(opt));
+}
+
+/* Calls since the counts were cleared. */
+static void check_counts(unsigned long launches) {
+    CHECK_EQ_U64(emu_count.launches, launches);
+    CHECK_EQ_U64(emu_count.api_calls, launches); /* and nothing else */
+    CHECK_EQ_U64(emu_count.synchronisations, 0);
+    CHECK_EQ_U64(emu_count.memcpys + emu_count.memsets, 0);
+    CHECK_EQ_U64(emu_count.allocations + host_allocations, 0);
+    memset(&emu_count, 0, sizeof emu_count);
+}
+
+TEST(launches, "law 8: a fused step is two launches, no synchronisation, no copy, no allocation, "
+               "for 1, 100 and (unless quick) 10000 tensors; set_lr one more") {
+    static const int counts[] = {1, 100, 10000};
+    unsigned char   *arrays   = on_device((size_t)10000 * 2 * 4 * 5);
+    const size_t     live     = emu_live_allocations();
+    CUDA(cudaMemset(arrays, 0, (size_t)10000 * 2 * 4 * 5));
+    for (size_t k = 0; k < (test_state.quick ? 2 : COUNT_OF(counts)); k++)
+        for (int kind = OWN; kind <= SGD; kind++) {
+            amp_backend     backend;
+            amp_optimizer   opt;
+            cudaGraphExec_t exec;
+            many_tensors(&opt, &backend, kind, counts[k], arrays, main_stream);
+            memset(&emu_count, 0, sizeof emu_count);
+            host_allocations = 0;
+            emu_async        = 1; /* nothing has run when the call returns */
+            if (kind == OWN) {
+                OK(amp_optimizer_check(&opt));
+                OK(amp_optimizer_unscale(&opt));
+                OK(amp_optimizer_end_step(&opt));
+                check_counts(3);
+            } else {
+                OK(kind == ADAMW ? amp_optimizer_adamw(&opt, 0.1f) : amp_optimizer_sgd(&opt, 0.1f));
+                check_counts(2);
+                OK(amp_optimizer_set_lr(&opt, 0.2f));
+                check_counts(1);
+                OK(amp_optimizer_step(&opt));
+                check_counts(2);
+            }
+            CHECK(emu_pending() > 0);
+            begin_capture(main_stream);
+            memset(&emu_count, 0, sizeof emu_count);
+            if (kind != OWN) {
+                OK(amp_optimizer_step(&opt));
+                check_counts(2);
+            }
+            exec = end_capture(main_stream);
+            CUDA(cudaGraphExecDestroy(exec));
+            CUDA(cudaDeviceSynchronize());
+            emu_async = 0;
+            amp_optimizer_free(&opt);
+            CHECK_EQ_U64(emu_live_allocations(), live);
+        }
+    CUDA(cudaFree(arrays));
+    if (test_state.failures == 0 && !test_state.quick)
+        printf("launches per step: 2, synchronisations: 0 (tensors 1, 100, 10000)\n");
+}
+
+#ifdef EMU_TRAFFIC
+/* Bytes that a step loads from and stores to the arrays of two tensors of together 2^20 numbers. */
+static void check_traffic(int kind, amp_dtype grad_type, amp_dtype dtype, int zero,
+                          unsigned bytes) {
+    twins *t = &pair;
+    dice   r(26);
+    unsigned long long total = 0;
+    memset(&base, 0, sizeof base);
+    base.desc.kind     = kind == OWN ? AMP_KIND_OWN : kind == ADAMW ? AMP_KIND_ADAMW : AMP_KIND_SGD;
+    base.desc.momentum = kind == MOMENTUM ? 0.9 : 0.0;
+    base.desc.dtype    = dtype;
+    base.desc.zero_grad = zero;
+    base.count = 2, base.every = 1, base.align = 1;
+    for (int i = 0; i < 2; i++) {
+        base.tensors[i].n         = i == 0 ? 700000 : (1 << 20) - 700000;
+        base.tensors[i].weight = base.tensors[i].grad = 1;
+        base.tensors[i].grad_type = grad_type;
+    }
+    CHECK(start(t, &base, r));
+    for (int i = 0; i < 2; i++) {
+        const ampi_slot *s        = &t->opt[DEV].plan->host_slots[i];
+        const size_t     n        = (size_t)s->n;
+        const void      *arrays[] = {s->master, s->m, s->v, s->unscaled};
+        for (size_t k = 0; k < COUNT_OF(arrays); k++)
+            if (arrays[k]) emu_watch(arrays[k], 4 * n);
+        emu_watch(s->grad, n * size_of(grad_type));
+        if (s->model) emu_watch(s->model, n * size_of(dtype));
+    }
+    if (kind == OWN) {
+        OK(amp_optimizer_check(&t->opt[DEV]));
+        OK(amp_optimizer_unscale(&t->opt[DEV]));
+        OK(amp_optimizer_end_step(&t->opt[DEV]));
+    } else {
+        OK(fused(&t->opt[DEV], 0.01f));
+    }
+    CUDA(cudaDeviceSynchronize());
+    const int num = 2 * (2 + (dtype != AMP_F32) + (kind == OWN || kind == MOMENTUM ? 1
+                                                   : kind == ADAMW                ? 2
+                                                                                  : 0));
+    for (int i = 0; i < num; i++) total += emu_watched(i).loaded + emu_watched(i).stored;
+    emu_unwatch_all();
+    CHECK_EQ_U64(total, (unsigned long long)bytes << 20);
+    finish(t);
+}
+
+TEST(traffic, "bytes per parameter that a step moves, counted: AdamW, SGD, own; types; zero_grad") {
+    check_traffic(ADAMW, AMP_F16, AMP_F16, 0, 30);
+    if (test_state.failures == 0) printf("bytes per parameter: 30.0 (AdamW, fp16 gradients)\n");
+    check_traffic(ADAMW, AMP_BF16, AMP_BF16, 0, 30);
+    check_traffic(ADAMW, AMP_F32, AMP_F16, 0, 34); /* 4 + 4 in place of 2 + 2 */
+    check_traffic(ADAMW, AMP_F16, AMP_F32, 0, 28); /* no model copy */
+    check_traffic(ADAMW, AMP_F16, AMP_F16, 1, 32); /* gradients zeroed */
+    check_traffic(SGD, AMP_F16, AMP_F16, 0, 14);   /* 2 + 2, 4 + 4, 2 */
+    check_traffic(MOMENTUM, AMP_F16, AMP_F16, 0, 22);
+    check_traffic(SGD, AMP_F32, AMP_BF16, 0, 18);
+    check_traffic(OWN, AMP_F16, AMP_F16, 0, 14);   /* 2; 2, 4; 4, 2 */
+}
+#endif
+
+/* ------------------------------------------------------------------------------ faults */
+
+enum operation {
+    PREPARE, FUSED, REDUCED, BEGIN, END, STATUS, STATS, LOSS_SCALE, SAVE, LOAD, REBIND, SET_LR,
+    CHECK_, UNSCALE, NUM_OPERATIONS
+};
+
+static amp_result attempt(twins *t, int operation) {
+    amp_optimizer   *opt = &t->opt[DEV];
+    const amp_tensor x   = tensor_of(t, 0, DEV);
+    amp_status       status;
+    amp_stats        stats;
+    bool             goes;
+    switch (operation) {
+    case PREPARE: return amp_optimizer_prepare(opt);
+    case FUSED:
+    case REDUCED: return fused(opt, t->lr);
+    case BEGIN:
+        goes = amp_optimizer_begin_step(opt);
+        return goes ? AMP_OK : amp_optimizer_end_step(opt);
+    case END: return amp_optimizer_end_step(opt);
+    case STATUS: return amp_optimizer_status(opt, &status);
+    case STATS: return amp_optimizer_stats(opt, 0, &stats);
+    case LOSS_SCALE: /* has no result but its value */
+        if (amp_optimizer_loss_scale(opt) > 0.0f) return AMP_OK;
+        return AMP_ERROR_CUDA;
+    case SAVE: return amp_optimizer_save(opt, write_tape, &(tapes[DEV].size = 0, tapes[DEV]));
+    case LOAD: return amp_optimizer_load(opt, read_tape, &(tapes[CPU].place = 0, tapes[CPU]));
+    case REBIND: return amp_optimizer_rebind(opt, 0, x.weight, x.grad);
+    case SET_LR: return amp_optimizer_set_lr(opt, t->lr);
+    case CHECK_: return amp_optimizer_check(opt);
+    default: return amp_optimizer_unscale(opt);
+    }
+}
+
+static amp_result alone(void *, double *, uint32_t *) { return AMP_OK; } /* one rank */
+
+/* Call number n of an operation fails. False: it has not so many. */
+static bool fault(int operation, unsigned long n, cudaError_t error, dice &r) {
+    const bool   own   = operation == BEGIN || operation == END || operation >= CHECK_;
+    const bool   step  = operation == FUSED || operation == REDUCED; /* a fused one */
+    const bool   waits = !step && operation != END && operation < SET_LR;
+    const size_t live = emu_live_allocations(), streams = emu_live_streams();
+    twins       *t    = &pair;
+    amp_result   result;
+    bool         reached;
+    base = any_setup(own ? OWN : ADAMW, r);
+    base.desc.scaler = amp_scaler_desc();
+    base.default_stream = base.apart = 0, base.path = PLAIN, base.desc.zero_grad = 0;
+    /* A wait that failed leaves host memory, which may be gone, to a copy; CUDA has finished with
+       pageable memory by then, which the emulator has only if it does not put work off. */
+    if (waits) base.async = 0;
+    if (operation == REDUCED) base.desc.reduce_fn = alone;
+    base.count = 2;
+    for (int i = 0; i < 2; i++) {
+        base.tensors[i]      = any_shape(&base.desc, i ? 20000 : 300, AMP_F16, r);
+        base.tensors[i].grad = base.tensors[i].weight = 1;
+    }
+    CHECK(start(t, &base, r));
+    new_gradients(t, false, r);
+    step_on_cpu(t);
+    step_on_device(t);
+    save(&t->opt[CPU], &tapes[CPU]); /* to be loaded after a step that failed */
+    new_gradients(t, false, r);
+    if (operation == PREPARE) {
+        amp_optimizer_free(&t->opt[DEV]);
+        amp_optimizer_desc d = base.desc;
+        d.backend            = &t->backend;
+        OK(amp_optimizer_init(&t->opt[DEV], &d));
+        OK(add_tensors(t, DEV));
+    }
+    if (operation == END) {
+        OK(attempt(t, BEGIN));
+        user_steps(t, NULL, t->stream);
+    }
+    if (operation == UNSCALE) OK(amp_optimizer_check(&t->opt[DEV]));
+    const size_t before = emu_live_allocations();
+    emu_fail_error = error;
+    emu_api_calls  = 0;
+    emu_fail_at    = n;
+    result         = attempt(t, operation);
+    reached        = emu_api_calls >= n;
+    emu_fail_at    = 0;
+    if (!reached) {
+        OK(result);
+    } else {
+        const bool memory = error == cudaErrorMemoryAllocation && result != AMP_ERROR_CUDA;
+        CHECK_EQ_INT(result, memory ? AMP_ERROR_OUT_OF_MEMORY : AMP_ERROR_CUDA);
+        CHECK(!memory || operation == PREPARE);
+        CHECK_EQ_INT(amp_cuda_code(), error);
+        CHECK_EQ_INT(cudaPeekAtLastError(), cudaSuccess);
+        CHECK_EQ_U64(emu_live_allocations(), before);
+        if (step || operation == BEGIN) {
+            tapes[CPU].place = 0;
+            OK(amp_optimizer_load(&t->opt[DEV], read_tape, &tapes[CPU]));
+        }
+        OK(attempt(t, operation));
+    }
+    if (operation == SAVE) CHECK_EQ_U64(tapes[DEV].size, tapes[CPU].size);
+    if (operation == SAVE) CHECK_MEM(tapes[DEV].bytes, tapes[CPU].bytes, tapes[CPU].size);
+    if (operation == PREPARE) OK(attempt(t, LOAD));
+    step_on_cpu(t);
+    if (operation == CHECK_) OK(amp_optimizer_unscale(&t->opt[DEV]));
+    if (operation == BEGIN || operation >= CHECK_) user_steps(t, NULL, t->stream);
+    if (operation == BEGIN || operation >= CHECK_) OK(amp_optimizer_end_step(&t->opt[DEV]));
+    else if (!step && operation != END) step_on_device(t);
+    compare(t);
+    finish(t);
+    CHECK_EQ_U64(emu_live_allocations(), live);
+    CHECK_EQ_U64(emu_live_streams(), streams);
+    runs++;
+    return reached;
+}
+
+TEST(faults, "each CUDA call of each operation fails once: it is told, nothing leaks, and a retry "
+             "(of a step, after a load) has the right bits") {
+    static const unsigned least[NUM_OPERATIONS] = {12, 2, 3, 4, 1, 6, 3, 3, 10, 10, 3, 1, 1, 1};
+    const cudaError_t     errors[] = {cudaErrorUnknown, cudaErrorMemoryAllocation};
+    dice                  r(27);
+    for (int operation = 0; operation < NUM_OPERATIONS; operation++)
+        for (int e = 0; e < 2; e++) {
+            unsigned long n = 1;
+            while (n < 1000 && fault(operation, n, errors[e], r)) n++;
+            CHECK(n > least[operation]); /* so many calls have failed */
+        }
+}
+
+TEST(out_of_memory, "a device without memory: AMP_ERROR_OUT_OF_MEMORY; prepare can be repeated") {
+    dice         r(28);
+    twins       *t      = &pair;
+    const size_t memory = emu_device_memory;
+    base                = any_setup(ADAMW, r);
+    base.desc.scaler    = amp_scaler_desc();
+    base.count          = 1;
+    base.tensors[0]     = any_shape(&base.desc, 5000, AMP_F16, r);
+    CHECK(start(t, &base, r));
+    amp_optimizer_free(&t->opt[DEV]);
+    amp_optimizer_desc d = base.desc;
+    d.backend            = &t->backend;
+    OK(amp_optimizer_init(&t->opt[DEV], &d));
+    OK(add_tensors(t, DEV));
+    emu_device_memory = emu_live_bytes() + 1000;
+    CHECK_EQ_INT(amp_optimizer_prepare(&t->opt[DEV]), AMP_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ_INT(amp_cuda_code(), cudaErrorMemoryAllocation);
+    emu_device_memory = memory;
+    OK(amp_optimizer_prepare(&t->opt[DEV]));
+    new_gradients(t, false, r);
+    step_on_cpu(t);
+    step_on_device(t);
+    compare(t);
+    finish(t);
+}
+
+/* The functions without an optimizer; number which. What they need is made before. */
+struct rooms { buffer x, y, z; amp_backend backend; void *handle; unsigned char *workspace; };
+
+static amp_result attempt_room(rooms *m, int which) {
+    amp_scaler   *s = shared_device;
+    float        *f = (float *)(void *)m->z.device;
+    const product p = {0, 0, 4, 4, 4, 0, 0, 0, 1.0f, 0.0f, AMP_F32, AMP_F32};
+    switch (which) {
+    case 0: return amp_cuda_cast(m->y.device, AMP_F16, m->x.device, AMP_F32, 64, main_stream);
+    case 1: return amp_cuda_cast(m->y.device, AMP_F32, m->x.device, AMP_F32, 64, main_stream);
+    case 2: return amp_cuda_scaler_check(s, m->x.device, AMP_F32, 64, main_stream);
+    case 3: return amp_cuda_scaler_unscale(s, m->y.device, AMP_F32, 64, main_stream);
+    case 4: return amp_cuda_scaler_unscale_to(s, f, m->x.device, AMP_F32, 64, main_stream);
+    case 5: return amp_cuda_scaler_update(s, main_stream);
+    case 6: return amp_cuda_scale_loss(m->y.device, AMP_F32, 64, &s->scale, main_stream);
+    case 7: return amp_cuda_backend(&m->backend, main_stream, m->handle);
+    case 8: m->backend.workspace = NULL; break;
+    default: m->backend.workspace = m->workspace, m->backend.workspace_size = 1 << 20; break;
+    }
+    return multiply(&m->backend, &p, m->x.device, m->y.device, m->z.device);
+}
+
+TEST(faults_in_rooms, "each CUDA and cuBLAS call of casts, scaler twins and products fails once, "
+                      "without effect, and is told") {
+    static const int calls[] = {1, 1, 1, 1, 1, 1, 1, 2, 3, 3};
+    dice             r(29);
+    rooms            m;
+    amp_scaler       s;
+    m.x = make_buffer(256, r), m.y = make_buffer(256, r), m.z = make_buffer(256, r);
+    m.handle    = blas();
+    m.workspace = on_device(1 << 20);
+    OK(amp_scaler_init(&s, NULL));
+    s.found_inf = 1;
+    upload(shared_device, &s, sizeof s);
+    OK(attempt_room(&m, 7));
+    for (int which = 0; which < 10; which++) {
+        unsigned long n = 0;
+        amp_result    result;
+        for (;;) {
+            emu_fail_error = cudaErrorUnknown;
+            emu_api_calls  = 0;
+            emu_fail_at    = ++n;
+            result         = attempt_room(&m, which);
+            emu_fail_at    = 0;
+            if (emu_api_calls < n) break;
+            if (result == AMP_ERROR_CUBLAS)
+                CHECK_EQ_INT(amp_cuda_code(), CUBLAS_STATUS_EXECUTION_FAILED);
+            else
+                CHECK_EQ_INT(amp_cuda_code(), cudaErrorUnknown);
+            CHECK_EQ_INT(result, which >= 7 && !(which == 8 && n == 1) ? AMP_ERROR_CUBLAS
+                                                                       : AMP_ERROR_CUDA);
+            CHECK_EQ_INT(cudaPeekAtLastError(), cudaSuccess);
+            CUDA(cudaDeviceSynchronize());
+            if (which < 8) {
+                same_buffer("x", &m.x, AMP_F32, false);
+                same_buffer("y", &m.y, AMP_F32, false);
+            }
+            CHECK_MEM(&s, from_device(shared_device, sizeof s), sizeof s);
+        }
+        OK(result);
+        CHECK_EQ_INT(n - 1, calls[which]);
+        upload(m.y.device, m.y.host, 256);
+        upload(shared_device, &s, sizeof s);
+    }
+    drop(&m.x);
+    drop(&m.y);
+    drop(&m.z);
+    CUDA(cudaFree(m.workspace));
+    CHECK_EQ_INT(cublasDestroy((cublasHandle_t)m.handle), CUBLAS_STATUS_SUCCESS);
+}
+
+TEST(faults_in_captures, "each CUDA call of if_begin and if_end fails once: told, and the capture "
+                         "can be ended and begun again") {
+    uint32_t     *counter = (uint32_t *)(void *)on_device(4), zero = 0, counted;
+    amp_result    result = AMP_OK;
+    unsigned long n      = 1;
+    const size_t  graphs = emu_live_graphs();
+    amp_scaler    s;
+    OK(amp_scaler_init(&s, NULL));
+    upload(shared_device, &s, sizeof s);
+    for (;; n++) {
+        cudaGraph_t     graph = NULL;
+        cudaGraphExec_t exec;
+        bool            reached, ending = false;
+        upload(counter, &zero, 4);
+        begin_capture(main_stream);
+        emu_api_calls = 0;
+        emu_fail_at   = n;
+        result        = amp_cuda_if_begin(any_skip(), main_stream, body_stream);
+        reached       = emu_api_calls >= n;
+        emu_fail_at   = 0;
+        if (!reached) { /* now those of if_end */
+            OK(result);
+            launch(user_count, 1, 1, body_stream, counter);
+            emu_fail_at = emu_api_calls + 1;
+            result = amp_cuda_if_end(body_stream);
+            ending = true, emu_fail_at = 0;
+        }
+        CHECK_EQ_INT(result, AMP_ERROR_CUDA);
+        CHECK_EQ_INT(amp_cuda_code(), cudaErrorUnknown);
+        if (ending) OK(amp_cuda_if_end(body_stream));
+        if (ending) {
+            exec = end_capture(main_stream);
+            CUDA(cudaGraphLaunch(exec, main_stream));
+            CUDA(cudaStreamSynchronize(main_stream));
+            CUDA(cudaGraphExecDestroy(exec));
+            download(&counted, counter, 4);
+            CHECK_EQ_U32(counted, 1);
+            break;
+        }
+        (void)cudaStreamEndCapture(main_stream, &graph);
+        if (graph) CUDA(cudaGraphDestroy(graph));
+        (void)cudaGetLastError();
+        CHECK_EQ_U64(emu_live_graphs(), graphs);
+    }
+    CHECK(n > 6);
+    CUDA(cudaFree(counter));
+}
+
+TEST(races, "few blocks of few threads, for a checker of races: all kernels, several times") {
+    static const int blocks[] = {1, 2, 3, 6}, widths[] = {32, 64, 128, 256};
+    dice             r(30);
+    for (unsigned i = 0; i < few(60);) {
+        base            = any_setup((int)(i % NUM_KINDS), r);
+        base.max_blocks = r.of(blocks);
+        base.block_size = r.of(widths);
+        base.steps = 2, base.twice = 0, base.overflows = 2;
+        any_list(&base, 2, r);
+        for (int k = 0; k < 2; k++)
+            if (base.tensors[k].n > 20000) base.tensors[k].n = 20000;
+        i += run(&base, r);
+    }
+}
+
+#endif /* CUDA_EMU_H */
+
+int main(int argc, char **argv) {
+    test_begin(argc, argv);
+    CUDA(cudaStreamCreate(&main_stream));
+    CUDA(cudaStreamCreate(&body_stream));
+    shared_device = (amp_scaler *)(void *)on_device(sizeof(amp_scaler));
+    CUDA(cudaMemset(shared_device, 0, sizeof(amp_scaler)));
+    RUN(own_steps);
+    RUN(adamw_steps);
+    RUN(sgd_steps);
+    RUN(lists);
+    RUN(flat);
+    RUN(many_chunks);
+    RUN(presets);
+    RUN(long_runs);
+    RUN(every_pattern);
+    RUN(every_index);
+    RUN(skip_is_own);
+    RUN(lr_by_kernel);
+    RUN(shared_scaler);
+    RUN(ranks);
+    RUN(conditional);
+    RUN(conditional_errors);
+    RUN(capture);
+    RUN(other_stream);
+    RUN(rebind);
+    RUN(casts);
+    RUN(casts_exhaustive);
+    RUN(scaler_twins);
+    RUN(bf16_in_place);
+    RUN(scale_loss);
+    RUN(arguments);
+    RUN(gemm);
+    RUN(gemm_errors);
+#ifdef CUDA_EMU_H
+    RUN(launches);
+#ifdef EMU_TRAFFIC /* the kernels are compiled so that it can count */
+    RUN(traffic);
+#endif
+    RUN(faults);
+    RUN(out_of_memory);
+    RUN(faults_in_rooms);
+    RUN(faults_in_captures);
+    RUN(races);
+#else
+    printf("skip launches, traffic, faults, races: only the emulator counts, refuses and checks\n");
+    test_state.num_skipped++;
+#endif
+    if (runs)
+        printf("%s: %lu runs, %llu differing bytes\n", EMULATED ? "emulated" : "device", runs,
+               differing);
+    return test_end();
+}
