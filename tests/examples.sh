@@ -30,7 +30,12 @@ check "wrap_step: at most 12 lines make it mixed precision ($lines)" $?
 check 'pitfalls: fp16 fails without loss scaling and equals fp32 with it' $?
 "$build/recipes" > "$out/log" 2>&1
 check 'recipes: all six do what they say' $?
-for program in wrap_step pitfalls recipes; do
+"$build/autocast_ops" > "$out/ops" 2> "$out/log"
+check 'autocast_ops: its forward pass agrees with fp32' $?
+sed -n '/^low:/,/^    binary/p' "$out/ops" > "$out/table" && [ -s "$out/table" ] &&
+    sed -n '/^    low: cast/,/^        binary/{s/^    //;p;}' README.md | diff "$out/table" - > "$out/log"
+check 'README: its table of ops is that of autocast_ops' $?
+for program in wrap_step pitfalls recipes autocast_ops; do
     "$build/$program" --help > "$out/log" 2>&1 && [ -s "$out/log" ]
     check "$program: --help" $?
     refuses "$program: an unknown option is named" --bogus "$build/$program" --bogus
