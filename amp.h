@@ -44,7 +44,7 @@
    and fused AdamW and SGD; global-norm clipping; bitwise save and load; a matrix
    product on mixed types; the op lists of autocast. It says which tensor
    overflowed. It works on a CPU with nothing else, and with amp_kernels.cu on
-   NVIDIA GPUs, with the same bits.
+   NVIDIA GPUs, with the same bits (but for the payload of a NaN that was computed).
 
    WHAT IT DOES NOT: tensors, autograd, layers, data loading, schedules. It never
    prints and never exits. Its globals are the instruction set it found (cpuid)
@@ -140,7 +140,8 @@
    for the optimizer's before it reads model copies:
        cudaEventRecord(ready, other); cudaStreamWaitEvent(stream, ready, 0);
    Gradients that differ between ranks (sharded) meet in desc.reduce_fn; those that
-   were all-reduced are the same everywhere and need nothing.
+   were all-reduced are the same everywhere and need nothing. With several GPUs, the
+   stream's device must be current in every call. Gradients must not overlap.
 
    >>options  Macros, with the place where each must be defined.
 
@@ -157,6 +158,8 @@
                             __declspec(dllexport); default extern. AMP_CUDA_DEF is
                             that of the functions in amp_kernels.cu
        AMP_KERNELS          in amp_kernels.cu only
+       AMP_NO_CONDITIONAL   for amp_kernels.cu, if a program built with CUDA 12.4 or newer
+                            shall load on an older driver: no amp_cuda_if_begin
 
        Compilers other than gcc and clang may need -lm for a square root.
 
@@ -454,7 +457,8 @@ typedef struct amp_optimizer_desc {
     amp_allocator      allocator;     /* zero: malloc and free                                   */
     amp_scaler_desc    scaler;
     amp_scaler        *shared_scaler; /* instead of scaler: one scale for several optimizers; in
-                                         backend memory; you call amp_scaler_update once a step  */
+                                         backend memory; you call amp_scaler_update once a step,
+                                         behind the steps of all                                 */
     double beta1, beta2;              /* AdamW: 0.9, 0.999                                       */
     double eps;                       /* AdamW: 1e-8                                             */
     double momentum;                  /* SGD: 0 (numbers of another kind are ignored)            */
@@ -926,22 +930,24 @@ struct amp_shadows { /* read the counters; the rest is private */
     uint64_t hits;       /* the copy of a weight was right, or is the optimizer's model copy      */
     uint64_t misses;     /* a weight was cast                                                     */
     uint64_t transients; /* something else was cast, for one product                              */
-    uint64_t fallbacks;  /* products left in fp32: too small, or no room                          */
+    uint64_t fallbacks;  /* products left in fp32: too small, no room, another stream             */
     uint64_t cast_bytes; /* that casts have written                                               */
     amp_backend          backend;
     amp_allocator        allocator;
     void                *block;
     char                *memory;
     size_t               size, used, top; /* kept copies grow from the start, others from the end */
-    uint64_t             product; /* counts them */
+    uint64_t             product;  /* counts them */
+    int                  captured; /* replays change what the host does not see changing */
     int                  num_entries, num_optimizers;
     ampi_shadow          entries[AMP_MAX_SHADOWS];
     const amp_optimizer *optimizers[AMP_MAX_SHADOW_OPTIMIZERS];
 };
 
 /* Take num_bytes of backend's memory (NULL: CPU) for copies: at least those of one product's
-   operands. It is the only allocation; allocator (NULL: malloc) serves the CPU. One stream, one
-   thread at a time. */
+   operands. It is the only allocation; allocator (NULL: malloc) serves the CPU. One thread at a
+   time, and one stream, backend's: products on another one stay in fp32. After replaying a graph
+   that steps an optimizer, call amp_shadows_changed. */
 AMP_DEF amp_result amp_shadows_init(amp_shadows *sh, const amp_backend *backend, size_t num_bytes,
                                     const amp_allocator *allocator);
 AMP_DEF void       amp_shadows_free(amp_shadows *sh); /* safe on a zeroed object, and twice */
@@ -1021,7 +1027,9 @@ AMP_CUDA_DEF amp_result amp_cuda_capability(int device, amp_capability *capabili
 /* What the last call in this thread that returned AMP_ERROR_CUDA or AMP_ERROR_CUBLAS was told. */
 AMP_CUDA_DEF int amp_cuda_code(void);
 
-/* The twins of amp_cast and amp_scaler_*. */
+/* The twins of amp_cast (in place only between the two halves) and of amp_scaler_*. They cannot
+   answer for what they find in s: a scaler without init stays as it is, and so does one in whose
+   update nothing has been checked. */
 AMP_CUDA_DEF amp_result amp_cuda_cast(void *dst, amp_dtype dst_type,
                                       const void *src, amp_dtype src_type, size_t n,
                                       amp_stream stream);
@@ -1033,7 +1041,6 @@ AMP_CUDA_DEF amp_result amp_cuda_scaler_unscale_to(amp_scaler *s, float *dst, co
                                                    amp_dtype src_type, size_t n,
                                                    amp_stream stream);
 
-/* Without anything checked it changes nothing and, unlike its twin, cannot say so. */
 AMP_CUDA_DEF amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
 
 /* Multiply the n elements of x, the loss or its gradient, by *scale, which is read when the work
@@ -1044,7 +1051,7 @@ AMP_CUDA_DEF amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n,
 /* While stream is being captured: what is captured on body, another stream, between these calls
    will run only if *skip is 0 when the graph comes there (in device memory: &gate->skip of
    amp_optimizer_gate, or found_inf of a scaler). CUDA 12.4; AMP_ERROR_UNSUPPORTED with an older
-   one, AMP_ERROR_BAD_STATE if stream is not being captured. */
+   toolkit or driver, or if body is being captured; AMP_ERROR_BAD_STATE if stream is not. */
 AMP_CUDA_DEF amp_result amp_cuda_if_begin(const uint32_t *skip, amp_stream stream,
                                           amp_stream body);
 AMP_CUDA_DEF amp_result amp_cuda_if_end(amp_stream body);
@@ -1130,9 +1137,9 @@ AMPI_FN uint16_t ampi_f16_from_f32(uint32_t u) {
         const uint32_t fraction = (a & 0x7fffffu) | 0x800000u;
         const uint32_t drop     = 126u - (a >> 23); /* 14..24 */
         const uint32_t rest     = fraction & ((1u << drop) - 1u);
-        const uint32_t half     = 1u << (drop - 1u);
+        const uint32_t middle   = 1u << (drop - 1u);
         uint32_t       h        = fraction >> drop;
-        if (rest > half || (rest == half && (h & 1u))) h++;
+        if (rest > middle || (rest == middle && (h & 1u))) h++;
         return (uint16_t)(sign | h);
     }
     return (uint16_t)sign;
@@ -1187,7 +1194,8 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
 #if defined(__CUDA_ARCH__)
 #define AMPI_STRICT_BEGIN
 #define AMPI_STRICT_END
-#elif defined(__CUDACC__) && !defined(__clang__) /* nvcc hands the pragma on, with a warning */
+#elif defined(__CUDACC__) && defined(__GNUC__) && !defined(__clang__)
+/* nvcc hands the pragma on to gcc, but warns. */
 #define AMPI_STRICT_BEGIN                                                                      \
     _Pragma("nv_diagnostic push") _Pragma("nv_diag_suppress 1675")                            \
     _Pragma("GCC push_options") _Pragma("GCC optimize(\"no-fast-math,fp-contract=off\")")      \
@@ -1360,7 +1368,7 @@ AMPI_FN int ampi_product_overflows(const amp_scaler *s, uint32_t max_bits, float
 
 /* Record that one more gradient, or all of an optimizer's, were checked. */
 AMPI_FN void ampi_scaler_record(amp_scaler *s, uint32_t found_inf) {
-    s->found_inf |= found_inf;
+    if (found_inf) s->found_inf |= found_inf; /* never undo what another stream has found */
     if (s->checked != UINT32_MAX) s->checked++;
 }
 
@@ -1495,6 +1503,7 @@ struct amp_plan {
     amp_kind      kind;
     int           zero_grad, shared;
     int           reduces;        /* a check stops where ranks meet, at norm2 and flags        */
+    uint32_t      parts;          /* of a chunk, for blocks that share it: 4; most short: 1    */
     int           has_lr, new_lr; /* there is one in backend memory; this one shall go there   */
     float         lr;
     uint64_t      version;        /* of the masters: counts what may have changed them         */
@@ -2004,8 +2013,8 @@ AMPI_AVX2 __m256 ampi_widen_avx2(__m128i h, amp_dtype type) {
 AMPI_AVX2 __m128i ampi_bf16_avx2(__m256i u) {
     const __m256i top   = _mm256_srli_epi32(u, 16);
     const __m256i even  = _mm256_and_si256(top, _mm256_set1_epi32(1));
-    const __m256i half  = _mm256_add_epi32(even, _mm256_set1_epi32(0x7fff));
-    const __m256i round = _mm256_srli_epi32(_mm256_add_epi32(u, half), 16);
+    const __m256i tie   = _mm256_add_epi32(even, _mm256_set1_epi32(0x7fff));
+    const __m256i round = _mm256_srli_epi32(_mm256_add_epi32(u, tie), 16);
     const __m256i size  = _mm256_and_si256(u, _mm256_set1_epi32(0x7fffffff));
     const __m256i nan   = _mm256_cmpgt_epi32(size, _mm256_set1_epi32((int)AMPI_F32_INF));
     const __m256i quiet = _mm256_or_si256(top, _mm256_set1_epi32(0x40));
@@ -2162,11 +2171,11 @@ AMPI_AVX512 __m512 ampi_widen_avx512(__m256i h, amp_dtype type) {
 /* bf16 in the upper half of each lane; the lower half is rest. */
 AMPI_AVX512 __m512i ampi_bf16_avx512(__m512i u) {
     const __m512i   one  = _mm512_set1_epi32(1);
-    const __m512i   half = _mm512_set1_epi32(0x7fff);
+    const __m512i   tie  = _mm512_set1_epi32(0x7fff);
     const __m512i   even = _mm512_and_si512(_mm512_srli_epi32(u, 16), one);
     const __m512i   size = _mm512_and_si512(u, _mm512_set1_epi32(0x7fffffff));
     const __mmask16 nan  = _mm512_cmpgt_epi32_mask(size, _mm512_set1_epi32((int)AMPI_F32_INF));
-    const __m512i   h    = _mm512_add_epi32(u, _mm512_add_epi32(even, half));
+    const __m512i   h    = _mm512_add_epi32(u, _mm512_add_epi32(even, tie));
     return _mm512_mask_or_epi32(h, nan, u, _mm512_set1_epi32(0x400000));
 }
 AMPI_AVX512 __m256i ampi_narrow_avx512(__m512 x, amp_dtype type) {
@@ -2372,10 +2381,10 @@ AMPI_FN float32x4_t ampi_get_as_neon(const void *base, amp_dtype type, size_t i)
 AMPI_FN uint16x4_t ampi_bf16_neon(uint32x4_t u) {
     const uint32x4_t top  = vshrq_n_u32(u, 16);
     const uint32x4_t even = vandq_u32(top, vdupq_n_u32(1));
-    const uint32x4_t half = vaddq_u32(even, vdupq_n_u32(0x7fff));
+    const uint32x4_t tie  = vaddq_u32(even, vdupq_n_u32(0x7fff));
     const uint32x4_t size = vandq_u32(u, vdupq_n_u32(0x7fffffffu));
     const uint32x4_t nan  = vcgtq_u32(size, vdupq_n_u32(AMPI_F32_INF));
-    const uint32x4_t h    = vshrq_n_u32(vaddq_u32(u, half), 16);
+    const uint32x4_t h    = vshrq_n_u32(vaddq_u32(u, tie), 16);
     return vmovn_u32(vbslq_u32(nan, vorrq_u32(top, vdupq_n_u32(0x40)), h));
 }
 AMPI_FN void ampi_put_as_neon(void *base, amp_dtype type, size_t i, float32x4_t x) {
@@ -2939,7 +2948,7 @@ static AMPI_NOINLINE double ampi_check_chunk(const void *x, amp_dtype type, size
     float    rescale = 1.0f;
     double   back    = 1.0;
     uint32_t max;
-    size_t   l, half, zeros = 0;
+    size_t   l, pair, zeros = 0;
     int      attempt;
     for (attempt = 0;; attempt++) {
         memset(stats, 0, sizeof *stats);
@@ -2951,8 +2960,8 @@ static AMPI_NOINLINE double ampi_check_chunk(const void *x, amp_dtype type, size
         } else {
             max = ampi_check_careful(x, type, n, lanes, rescale, stats);
         }
-        for (half = AMPI_LANES / 2; half; half /= 2)
-            for (l = 0; l < half; l++) lanes[l] = ampi_add(lanes[l], lanes[l + half]);
+        for (pair = AMPI_LANES / 2; pair; pair /= 2)
+            for (l = 0; l < pair; l++) lanes[l] = ampi_add(lanes[l], lanes[l + pair]);
         if (rescale < 1.0f || rescale > 1.0f) break;
         if (ampi_nonfinite(ampi_load_u32(lanes, 0))) {
             rescale = AMPI_DOWN;
@@ -2971,14 +2980,14 @@ static AMPI_NOINLINE double ampi_check_chunk(const void *x, amp_dtype type, size
 static double ampi_sum_partials(const double *partials, uint64_t num_chunks) {
     double   lanes[AMPI_LANES];
     uint64_t i;
-    size_t   l, half;
+    size_t   l, pair;
     for (l = 0; l < AMPI_LANES; l++) lanes[l] = 0.0;
     for (i = 0; i < num_chunks; i++) {
         l        = (size_t)(i % AMPI_LANES);
         lanes[l] = ampi_add64(lanes[l], partials[i]);
     }
-    for (half = AMPI_LANES / 2; half; half /= 2)
-        for (l = 0; l < half; l++) lanes[l] = ampi_add64(lanes[l], lanes[l + half]);
+    for (pair = AMPI_LANES / 2; pair; pair /= 2)
+        for (l = 0; l < pair; l++) lanes[l] = ampi_add64(lanes[l], lanes[l + pair]);
     return lanes[0];
 }
 
@@ -3323,6 +3332,7 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
     const int   sgd_moments = d->kind == AMP_KIND_SGD && d->momentum > 0.0;
     const int   moments     = d->kind == AMP_KIND_ADAMW ? 2 : sgd_moments;
     ampi_slot  *slots       = plan->host_slots;
+    uint64_t    elements    = 0;
     size_t      i;
     plan->num_chunks = 0;
     for (i = 0; i < count; i++) {
@@ -3338,8 +3348,10 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
         slots[i].lr_scale     = t->lr_scale;
         slots[i].weight_decay = t->weight_decay;
         plan->num_chunks += t->n / AMPI_CHUNK + (t->n % AMPI_CHUNK != 0);
+        elements += t->n;
         slots[i].stats.first_nonfinite = t->n;
     }
+    plan->parts    = plan->num_chunks > elements / (AMPI_CHUNK / 2) ? 1 : 4;
     plan->control  = (ampi_control *)ampi_take(arena, 1, sizeof *plan->control, 64);
     plan->slots    = (ampi_slot *)ampi_take(arena, count, sizeof *plan->slots, 64);
     plan->partials = (double *)ampi_take(arena, (size_t)plan->num_chunks, sizeof(double), 64);
@@ -4891,6 +4903,8 @@ AMP_DEF amp_result amp_shadows_get(amp_shadows *sh, const float *x, size_t rows,
     for (i = 0; i < sh->num_optimizers; i++)
         if (sh->optimizers[i]->plan) now += sh->optimizers[i]->plan->version;
     if (sh->backend.capture_fn) capture = sh->backend.capture_fn(&sh->backend);
+    if (capture) sh->captured = 1;
+    if (e && !capture && sh->captured) e->valid = 0;
     if (e && e->valid && e->version == now && e->capture == capture && e->type == type &&
         e->start == (size_t)(x - e->base) && e->rows == rows && e->cols == cols && e->ld == ld) {
         sh->hits++;
@@ -4960,8 +4974,7 @@ static int ampi_sgemm_shadow(amp_shadows *sh, amp_stream stream, const float *x,
                              int cols, int ld, amp_dtype type, const void **copy, int *copy_ld) {
     size_t     padded;
     amp_result result;
-    if (!x || rows < 1 || cols < 1 || ld < rows) return 0;
-    sh->backend.stream = stream;
+    if (!x || rows < 1 || cols < 1 || ld < rows || stream != sh->backend.stream) return 0;
     result = amp_shadows_get(sh, x, (size_t)cols, (size_t)rows, (size_t)ld, type, copy, &padded);
     *copy_ld = (int)padded;
     return result == AMP_OK && padded <= 0x7fffffff;
@@ -4978,13 +4991,13 @@ AMP_DEF cublasStatus_t amp_sgemm(cublasHandle_t handle, cublasOperation_t transa
     int             tf32, a_ld, b_ld;
     const int       at = transa != CUBLAS_OP_N, bt = transb != CUBLAS_OP_N;
     const amp_dtype type = ampi_sgemm_type((double)m * n * k, &sh, &tf32);
-    const cudaDataType_t half = type == AMP_F16 ? CUDA_R_16F : CUDA_R_16BF;
+    const cudaDataType to = type == AMP_F16 ? CUDA_R_16F : CUDA_R_16BF;
     if (sh) {
         status = cublasGetStream(handle, &stream);
         if (status != CUBLAS_STATUS_SUCCESS) return status;
         if (ampi_sgemm_shadow(sh, stream, A, at ? k : m, at ? m : k, lda, type, &a, &a_ld) &&
             ampi_sgemm_shadow(sh, stream, B, bt ? n : k, bt ? k : n, ldb, type, &b, &b_ld))
-            return cublasGemmEx(handle, transa, transb, m, n, k, alpha, a, half, a_ld, b, half,
+            return cublasGemmEx(handle, transa, transb, m, n, k, alpha, a, to, a_ld, b, to,
                                 b_ld, beta, C, CUDA_R_32F, ldc, CUBLAS_COMPUTE_32F,
                                 CUBLAS_GEMM_DEFAULT);
         sh->fallbacks++;
@@ -4999,6 +5012,7 @@ AMP_DEF cublasStatus_t amp_sgemm(cublasHandle_t handle, cublasOperation_t transa
 /* The elements that a batch of column-major matrices spans; 0 if that is not a range. */
 static int ampi_span(int rows, int cols, int ld, long long stride, int count) {
     const double span = (double)stride * (count - 1) + (double)ld * (cols - 1) + rows;
+    if (stride / 4 > (long long)ld * cols) return 0; /* what lies between is not ours to read */
     return stride >= 0 && rows > 0 && cols > 0 && span < 2147483647.0 ? (int)span : 0;
 }
 
@@ -5014,7 +5028,7 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
     int             tf32, unused;
     const int       at = transa != CUBLAS_OP_N, bt = transb != CUBLAS_OP_N;
     const amp_dtype type = ampi_sgemm_type((double)m * n * k, &sh, &tf32);
-    const cudaDataType_t half = type == AMP_F16 ? CUDA_R_16F : CUDA_R_16BF;
+    const cudaDataType to = type == AMP_F16 ? CUDA_R_16F : CUDA_R_16BF;
     if (sh) {
         const int a_span = ampi_span(at ? k : m, at ? m : k, lda, strideA, batchCount);
         const int b_span = ampi_span(bt ? n : k, bt ? k : n, ldb, strideB, batchCount);
@@ -5022,8 +5036,8 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
         if (status != CUBLAS_STATUS_SUCCESS) return status;
         if (ampi_sgemm_shadow(sh, stream, A, a_span, 1, a_span, type, &a, &unused) &&
             ampi_sgemm_shadow(sh, stream, B, b_span, 1, b_span, type, &b, &unused))
-            return cublasGemmStridedBatchedEx(handle, transa, transb, m, n, k, alpha, a, half, lda,
-                                              strideA, b, half, ldb, strideB, beta, C, CUDA_R_32F,
+            return cublasGemmStridedBatchedEx(handle, transa, transb, m, n, k, alpha, a, to, lda,
+                                              strideA, b, to, ldb, strideB, beta, C, CUDA_R_32F,
                                               ldc, strideC, batchCount, CUBLAS_COMPUTE_32F,
                                               CUBLAS_GEMM_DEFAULT);
         sh->fallbacks++;
@@ -5190,8 +5204,9 @@ static amp_result ampi_matrix_ok(const void *x, amp_dtype type, size_t rows, siz
 static int ampi_gemm_shadow(amp_shadows *sh, amp_dtype type, size_t rows, size_t cols,
                             size_t count, const void **x, amp_dtype *x_type, size_t *ld,
                             size_t stride) {
-    size_t span_ld = (stride ? stride : 0) * (count - 1) + (rows - 1) * *ld + cols;
+    size_t span_ld = stride * (count - 1) + (rows - 1) * *ld + cols;
     if (*x_type != AMP_F32) return *x_type == type;
+    if (count > 1 && stride / 4 > rows * *ld) return 0; /* what lies between is not ours to read */
     *x_type = type;
     if (count > 1) /* as one row that holds all of them: leading dimension and stride stay */
         return amp_shadows_get(sh, (const float *)*x, 1, span_ld, span_ld, type, x, &span_ld) ==
@@ -5208,7 +5223,11 @@ static amp_result ampi_gemm_autocast(amp_gemm_args *g, const amp_backend *backen
     amp_result    result;
     if (!ampi_autocast_active(ac) || !ac->shadows) return AMP_OK;
     sh = ac->shadows;
-    if (sh->backend.cast_fn != (backend ? backend->cast_fn : ampi_cpu_cast)) return AMP_OK;
+    if (sh->backend.cast_fn != (backend ? backend->cast_fn : ampi_cpu_cast) ||
+        (backend && sh->backend.stream != backend->stream)) {
+        sh->fallbacks++;
+        return AMP_OK;
+    }
     result = amp_autocast_dtype_in(ac, AMP_OP_GEMM, inputs, 2, &type, NULL);
     if (result != AMP_OK) return result;
     g->tf32 = ac->tf32;

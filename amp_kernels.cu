@@ -23,8 +23,8 @@
 
    HOW WORK IS CUT   Tensors are cut into chunks of AMPI_CHUNK elements. In A a warp takes a chunk,
    because the canonical sum goes through it in order, 256 lanes wide: each of the 32 threads holds
-   8 lanes. In B a block takes a quarter of a chunk. Loops are grid-strided: every grid and block
-   size gives the same bits.
+   8 lanes. In B a block takes a quarter of a chunk, or all of it if tensors are small.
+   Loops are grid-strided: every grid and block size gives the same bits.
 
    OTHER STREAMS   A reads what backward wrote. If that ran on another stream, or a collective did,
    let the optimizer's stream wait for it:
@@ -76,8 +76,9 @@ static amp_result ampi_launch(void (*kernel)(P...), unsigned blocks, unsigned th
     return ampi_cuda(cudaLaunchKernel(kernel, dim3(blocks), dim3(threads), pointers, 0, stream));
 }
 
-static unsigned ampi_threads(const amp_backend *backend) {
-    return backend->block_size ? (unsigned)backend->block_size : 256u;
+static unsigned ampi_threads(const amp_backend *backend, unsigned best) {
+    const int size = backend->block_size;
+    return size == 32 || size == 64 || size == 128 || size == 256 ? (unsigned)size : best;
 }
 
 static unsigned ampi_blocks(const amp_backend *backend, uint64_t wanted) {
@@ -87,10 +88,10 @@ static unsigned ampi_blocks(const amp_backend *backend, uint64_t wanted) {
 
 /* ------------------------------------------------------------------- elementwise access */
 
-/* Arrays are visited in parts of AMPI_PART elements. This is one part of one array, of any type,
-   and how it may be accessed: by groups of four elements in one transaction, by elements or, where
-   not even these are aligned, by bytes. */
-enum { AMPI_PARTS = 4, AMPI_PART = AMPI_CHUNK / AMPI_PARTS };
+/* Arrays are visited in parts, usually of AMPI_PART elements. This is one part of one array, of any
+   type, and how it may be accessed: by groups of four elements in one transaction, by elements or,
+   where not even these are aligned, by bytes. */
+enum { AMPI_PART = AMPI_CHUNK / 4 };
 
 struct ampi_array {
     char    *base; /* NULL: absent */
@@ -118,35 +119,63 @@ template <class T> AMPI_DEVICE T *ampi_global(const char *p) {
     return (T *)p;
 }
 
+/* The bits of a fp16 moved into place are those of the number times 2^-112, also when it is
+   subnormal: a product instead of the core's search for the leading bit, with the same result. inf
+   and NaN come out as finite numbers of 2^16 and more. */
+AMPI_DEVICE uint32_t ampi_magnitude(uint32_t moved) {
+    return ampi_bits_of_f32(
+        ampi_mul(ampi_f32_from_bits(moved), ampi_f32_from_bits(0x77800000u))); /* 2^112 */
+}
+
 AMPI_DEVICE uint32_t ampi_widen(uint32_t type, uint32_t half) {
-    return type == AMP_F16 ? ampi_f32_from_f16((uint16_t)half)
-                           : ampi_f32_from_bf16((uint16_t)half);
+    const uint32_t moved = half << 13 & 0x0fffe000u, inf = 0x0f800000u;
+    uint32_t       u;
+    if (type != AMP_F16) return ampi_f32_from_bf16((uint16_t)half);
+    u = moved >= inf ? moved + 0x70000000u : ampi_magnitude(moved);
+    if (moved > inf) u |= 0x400000u; /* quiet */
+    return u | (half & 0x8000u) << 16;
 }
 
 AMPI_DEVICE uint32_t ampi_narrow(uint32_t type, uint32_t u) {
     return type == AMP_F16 ? ampi_f16_from_f32(u) : ampi_bf16_from_f32(u);
 }
 
-/* Elements [i, i + N) as bits of fp32. */
-template <int N> AMPI_DEVICE void ampi_get(const ampi_array &a, unsigned i, uint32_t *u) {
+/* Elements [i, i + N) as they lie in memory, so that all loads can be under way before the first
+   conversion waits for one. */
+template <int N> struct ampi_raw { uint32_t u[N]; };
+
+template <int N> AMPI_DEVICE ampi_raw<N> ampi_fetch(const ampi_array &a, unsigned i) {
+    ampi_raw<N> r;
     if (N == 4 && a.by_group && a.type == AMP_F32) {
         const uint4 q = *ampi_global<const uint4>(a.base + i * 4u);
-        u[0] = q.x, u[1] = q.y, u[2] = q.z, u[3] = q.w;
+        r.u[0] = q.x, r.u[1 % N] = q.y, r.u[2 % N] = q.z, r.u[3 % N] = q.w;
     } else if (N == 4 && a.by_group) {
         const uint2 q = *ampi_global<const uint2>(a.base + i * 2u);
-        u[0] = ampi_widen(a.type, q.x & 0xffffu), u[1] = ampi_widen(a.type, q.x >> 16);
-        u[2] = ampi_widen(a.type, q.y & 0xffffu), u[3] = ampi_widen(a.type, q.y >> 16);
+        r.u[0] = q.x & 0xffffu, r.u[1 % N] = q.x >> 16;
+        r.u[2 % N] = q.y & 0xffffu, r.u[3 % N] = q.y >> 16;
     } else {
 #pragma unroll
         for (unsigned k = 0; k < N; k++) {
-            if (!a.by_element)
-                u[k] = ampi_load(a.base, (amp_dtype)a.type, i + k);
-            else if (a.type == AMP_F32)
-                u[k] = *ampi_global<const uint32_t>(a.base + (i + k) * 4u);
+            if (a.type == AMP_F32)
+                r.u[k] = a.by_element ? *ampi_global<const uint32_t>(a.base + (i + k) * 4u)
+                                      : ampi_load_u32(a.base, i + k);
             else
-                u[k] = ampi_widen(a.type, *ampi_global<const uint16_t>(a.base + (i + k) * 2u));
+                r.u[k] = a.by_element ? *ampi_global<const uint16_t>(a.base + (i + k) * 2u)
+                                      : ampi_load_u16(a.base, i + k);
         }
     }
+    return r;
+}
+
+/* As bits of fp32. */
+template <int N>
+AMPI_DEVICE void ampi_expand(const ampi_array &a, const ampi_raw<N> &r, uint32_t *u) {
+#pragma unroll
+    for (unsigned k = 0; k < N; k++) u[k] = a.type == AMP_F32 ? r.u[k] : ampi_widen(a.type, r.u[k]);
+}
+
+template <int N> AMPI_DEVICE void ampi_get(const ampi_array &a, unsigned i, uint32_t *u) {
+    ampi_expand<N>(a, ampi_fetch<N>(a, i), u);
 }
 
 template <int N> AMPI_DEVICE void ampi_put(const ampi_array &a, unsigned i, const uint32_t *u) {
@@ -189,8 +218,8 @@ template <class W> AMPI_DEVICE void ampi_each(const W &work, unsigned first, uns
     if (threadIdx.x < count - behind) work.template run<1>(behind + threadIdx.x);
 }
 
-AMPI_DEVICE unsigned ampi_part_of(uint64_t begin, uint64_t n) {
-    return begin >= n ? 0 : n - begin < AMPI_PART ? (unsigned)(n - begin) : (unsigned)AMPI_PART;
+AMPI_DEVICE unsigned ampi_part_of(uint64_t begin, uint64_t n, unsigned most) {
+    return begin >= n ? 0 : n - begin < most ? (unsigned)(n - begin) : most;
 }
 
 AMPI_DEVICE bool ampi_first_thread(void) { return blockIdx.x == 0 && threadIdx.x == 0; }
@@ -209,7 +238,7 @@ struct ampi_found {
 
 enum {
     AMPI_ROW     = AMPI_LANES,
-    AMPI_VECTORS = 8, /* 16-byte loads that a thread has under way */
+    AMPI_VECTORS = 8, /* 16-byte loads that a thread may have under way */
     AMPI_NONE    = 0x7fffffff
 };
 
@@ -218,23 +247,23 @@ AMPI_DEVICE int ampi_place(int thread, int e, int per_vector) {
     return e / per_vector * per_vector * 32 + thread * per_vector + e % per_vector;
 }
 
+template <bool RESCALE>
 AMPI_DEVICE void ampi_take(ampi_found *f, int e, uint32_t magnitude, float rescale) {
-    const float t = ampi_mul(ampi_f32_from_bits(magnitude), rescale);
+    const float x = ampi_f32_from_bits(magnitude);
+    const float t = RESCALE ? ampi_mul(x, rescale) : x;
     f->max        = magnitude > f->max ? magnitude : f->max;
     f->zeros += magnitude == 0;
     f->lane[e] = ampi_add(f->lane[e], ampi_mul(t, t));
 }
 
-/* fp32 bits of the magnitudes of two halves in a word. A fp16 moved into place is the number times
-   2^-112, also when it is subnormal; inf and NaN become finite numbers of 2^16 and more. */
+/* fp32 bits of the magnitudes of two halves in a word; for fp16 as ampi_magnitude has them. */
 template <int TYPE> AMPI_DEVICE void ampi_magnitudes(uint32_t word, uint32_t *low, uint32_t *high) {
     if (TYPE == AMP_BF16) {
         *low  = word << 16 & 0x7fff0000u;
         *high = word & 0x7fff0000u;
     } else {
-        const float up = ampi_f32_from_bits(0x77800000u); /* 2^112 */
-        *low  = ampi_bits_of_f32(ampi_mul(ampi_f32_from_bits(word << 13 & 0x0fffe000u), up));
-        *high = ampi_bits_of_f32(ampi_mul(ampi_f32_from_bits(word >> 3 & 0x0fffe000u), up));
+        *low  = ampi_magnitude(word << 13 & 0x0fffe000u);
+        *high = ampi_magnitude(word >> 3 & 0x0fffe000u);
     }
 }
 
@@ -246,12 +275,12 @@ template <int TYPE> AMPI_DEVICE void ampi_take_row(ampi_found *f, const uint4 *v
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             if (TYPE == AMP_F32) {
-                ampi_take(f, 4 * j + k, word[k] & 0x7fffffffu, 1.0f);
+                ampi_take<false>(f, 4 * j + k, word[k] & 0x7fffffffu, 1.0f);
             } else {
                 uint32_t low, high;
                 ampi_magnitudes<TYPE>(word[k], &low, &high);
-                ampi_take(f, 2 * k, low, 1.0f);
-                ampi_take(f, 2 * k + 1, high, 1.0f);
+                ampi_take<false>(f, 2 * k, low, 1.0f);
+                ampi_take<false>(f, 2 * k + 1, high, 1.0f);
             }
         }
     }
@@ -276,7 +305,7 @@ AMPI_DEVICE void ampi_take_ragged(ampi_found *f, const ampi_array &grads, int he
                 f->nan += u > AMPI_F32_INF;
                 f->first = i < f->first ? i : f->first;
             } else {
-                ampi_take(f, e, u, rescale);
+                ampi_take<true>(f, e, u, rescale);
             }
         }
     }
@@ -396,14 +425,16 @@ AMPI_DEVICE void ampi_end_check(const amp_plan *plan, double *lanes, uint32_t *f
     for (size_t t = thread; t < plan->num_slots; t += threads) {
         ampi_slot       *slot  = &plan->slots[t];
         const ampi_tally tally = slot->tally;
-        slot->stats.nonfinite       = tally.nonfinite;
-        slot->stats.nan             = tally.nan;
-        slot->stats.zeros           = tally.zeros;
-        slot->stats.first_nonfinite = slot->n - tally.late;
-        if (!tally.nonfinite) slot->stats.first_nonfinite = slot->n;
+        slot->stats.zeros      = tally.zeros;
         slot->stats.max_finite = ampi_f32_from_bits(tally.max);
-        slot->tally.nonfinite = slot->tally.nan = slot->tally.zeros = slot->tally.late = 0;
-        slot->tally.max = 0;
+        slot->tally.zeros      = 0;
+        slot->tally.max        = 0;
+        if (tally.nonfinite || slot->stats.nonfinite) { /* rarely: now, or in the step before */
+            slot->stats.nonfinite       = tally.nonfinite;
+            slot->stats.nan             = tally.nan;
+            slot->stats.first_nonfinite = slot->n - tally.late; /* n if there is none */
+            slot->tally.nonfinite = slot->tally.nan = slot->tally.late = 0;
+        }
         bad |= tally.nonfinite != 0;
         largest = tally.max > largest ? tally.max : largest;
     }
@@ -451,12 +482,14 @@ AMPI_KERNEL(2) ampi_check_kernel(amp_plan plan) {
             sum = ampi_check_chunk<AMP_F32>(slot, start, count, lanes[warp], &slot->tally);
         if (threadIdx.x % 32 == 0) plan.partials[c] = sum;
     }
-    /* Whoever arrives last sees what all others have written: they fenced it before they arrived
-       (for their whole block, after its barrier), and the last one fences before it reads. */
+    /* Whoever arrives last sees what all others have written: one thread of each block fences
+       before it arrives and after, and the block's barriers hand that on; the last fence of every
+       thread is for what its cache may hold. */
     __syncthreads();
     if (threadIdx.x == 0) {
         __threadfence();
         last     = atomicInc(&plan.control->arrived, gridDim.x - 1) == gridDim.x - 1;
+        __threadfence();
         flags[0] = flags[1] = 0;
     }
     __syncthreads();
@@ -490,11 +523,12 @@ template <int WORK> struct ampi_updater {
             ampi_get<N>(master, i, p);
             ampi_put<N>(model, i, p);
         } else if (moves) {
-            const bool has_m = WORK == AMPI_ADAMW || m.base;
-            ampi_get<N>(grad, i, g);
+            const bool        has_m = WORK == AMPI_ADAMW || m.base;
+            const ampi_raw<N> raw   = ampi_fetch<N>(grad, i);
             ampi_get<N>(master, i, p);
             if (has_m) ampi_get<N>(m, i, x);
             if (WORK == AMPI_ADAMW) ampi_get<N>(v, i, y);
+            ampi_expand<N>(grad, raw, g);
 #pragma unroll
             for (int k = 0; k < N; k++) {
                 const float gk = ampi_unscale(g[k], factor);
@@ -525,16 +559,18 @@ template <int WORK> struct ampi_updater {
     }
 };
 
-template <int WORK> AMPI_KERNEL(4) ampi_update_kernel(amp_plan plan) {
+template <int WORK> AMPI_KERNEL(WORK == AMPI_SGD ? 3 : 4) ampi_update_kernel(amp_plan plan) {
     const ampi_control *c     = plan.control;
-    const uint64_t      parts = plan.num_chunks * AMPI_PARTS;
+    const unsigned      per_chunk = plan.parts, length = AMPI_CHUNK / per_chunk;
+    const uint64_t      parts = plan.num_chunks * per_chunk;
     const bool          skip  = c->gate.skip != 0;
-    for (uint64_t part = blockIdx.x; part < parts; part += gridDim.x) {
-        const uint64_t     chunk = part / AMPI_PARTS;
+    for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
+        const uint64_t     part  = parts - 1 - k; /* A has left the last gradients in the cache */
+        const uint64_t     chunk = part / per_chunk;
         const ampi_slot   *slot  = &plan.slots[plan.chunk_slots[chunk]];
         const uint64_t     begin = (chunk - slot->first_chunk) * AMPI_CHUNK +
-                                   part % AMPI_PARTS * AMPI_PART;
-        const unsigned     count = ampi_part_of(begin, slot->n);
+                                   part % per_chunk * length;
+        const unsigned     count = ampi_part_of(begin, slot->n, length);
         const void        *needs = WORK == AMPI_MODEL ? slot->model : slot->grad;
         const float       *lead  = WORK == AMPI_UNSCALE ? slot->unscaled : slot->master;
         const unsigned     first = ampi_head_of(lead, AMP_F32, begin, count);
@@ -572,7 +608,7 @@ AMPI_KERNEL(4) ampi_cast_kernel(void *dst, uint32_t dst_type, const void *src, u
                              uint64_t n) {
     uint64_t begin = (uint64_t)blockIdx.x * AMPI_PART;
     for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART) {
-        const unsigned count = ampi_part_of(begin, n);
+        const unsigned count = ampi_part_of(begin, n, AMPI_PART);
         const unsigned first = ampi_head_of(dst, dst_type, begin, count);
         ampi_caster    cast;
         cast.dst = ampi_array_of(dst, dst_type, begin, first);
@@ -581,20 +617,31 @@ AMPI_KERNEL(4) ampi_cast_kernel(void *dst, uint32_t dst_type, const void *src, u
     }
 }
 
-/* A matrix whose rows lie apart; a block takes parts of rows. */
+/* A matrix whose rows lie apart; a block takes parts of rows, or several rows that are short. */
 AMPI_KERNEL(4) ampi_cast_rows_kernel(void *dst, uint32_t dst_type, uint64_t dst_ld,
                                      const void *src, uint32_t src_type, uint64_t src_ld,
                                      uint64_t rows, uint64_t cols) {
     const uint64_t per_row = (cols + AMPI_PART - 1) / AMPI_PART;
-    for (uint64_t part = blockIdx.x; part < rows * per_row; part += gridDim.x) {
+    const unsigned several = cols < AMPI_PART / 2 ? AMPI_PART / (unsigned)cols : 1;
+    uint64_t       row     = (uint64_t)blockIdx.x * several;
+    for (; several > 1 && row < rows; row += (uint64_t)gridDim.x * several) {
+        const unsigned count = ampi_part_of(row, rows, several) * (unsigned)cols;
+        for (unsigned e = threadIdx.x; e < count; e += blockDim.x) {
+            const uint64_t r = row + e / (unsigned)cols, c = e % (unsigned)cols;
+            uint32_t       u;
+            ampi_get<1>(ampi_array_of(src, src_type, r * src_ld + c, 0), 0, &u);
+            ampi_put<1>(ampi_array_of(dst, dst_type, r * dst_ld + c, 0), 0, &u);
+        }
+    }
+    for (uint64_t part = blockIdx.x; several == 1 && part < rows * per_row; part += gridDim.x) {
         const uint64_t begin    = part % per_row * AMPI_PART;
-        const uint64_t row      = part / per_row;
-        const unsigned count    = ampi_part_of(begin, cols);
-        const uint64_t dst_from = row * dst_ld + begin;
+        const uint64_t in_row   = part / per_row;
+        const unsigned count    = ampi_part_of(begin, cols, AMPI_PART);
+        const uint64_t dst_from = in_row * dst_ld + begin;
         const unsigned first    = ampi_head_of(dst, dst_type, dst_from, count);
         ampi_caster    cast;
         cast.dst = ampi_array_of(dst, dst_type, dst_from, first);
-        cast.src = ampi_array_of(src, src_type, row * src_ld + begin, first);
+        cast.src = ampi_array_of(src, src_type, in_row * src_ld + begin, first);
         ampi_each(cast, first, count);
     }
 }
@@ -615,7 +662,7 @@ struct ampi_scale_by {
 AMPI_KERNEL(4) ampi_scale_kernel(void *x, uint32_t type, uint64_t n, const float *scale) {
     uint64_t begin = (uint64_t)blockIdx.x * AMPI_PART;
     for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART) {
-        const unsigned count = ampi_part_of(begin, n);
+        const unsigned count = ampi_part_of(begin, n, AMPI_PART);
         const unsigned first = ampi_head_of(x, type, begin, count);
         ampi_scale_by  work;
         work.x     = ampi_array_of(x, type, begin, first);
@@ -668,7 +715,7 @@ AMPI_KERNEL(4) ampi_scaler_kernel(amp_scaler *s, void *dst, uint32_t dst_type, c
     work.bad      = &bad;
     if (!work.check && (!dst || work.in_place)) return;
     for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART) {
-        const unsigned count = ampi_part_of(begin, n);
+        const unsigned count = ampi_part_of(begin, n, AMPI_PART);
         const unsigned first = ampi_head_of(src, src_type, begin, count);
         work.src = ampi_array_of(src, src_type, begin, first);
         work.dst = ampi_array_of(dst, dst_type, begin, first);
@@ -703,6 +750,7 @@ static amp_result ampi_cast_on(void *dst, amp_dtype dst_type, const void *src, a
     if (!ampi_type_ok(dst_type) || !ampi_type_ok(src_type)) return AMP_ERROR_INVALID_ENUM;
     if (n && (!dst || !src)) return AMP_ERROR_INVALID_ARGUMENT;
     if (n == 0 || (dst == src && dst_type == src_type)) return AMP_OK;
+    if (dst == src && (dst_type == AMP_F32 || src_type == AMP_F32)) return AMP_ERROR_UNSUPPORTED;
     if (dst_type == src_type)
         return ampi_cuda(cudaMemcpyAsync(dst, src, n * (dst_type == AMP_F32 ? 4 : 2),
                                          cudaMemcpyDeviceToDevice, stream));
@@ -775,24 +823,45 @@ static amp_result ampi_cuda_wait(const amp_backend *self) {
     return result == AMP_OK ? ampi_cuda(cudaStreamSynchronize(self->stream)) : result;
 }
 
-static amp_result ampi_cuda_alloc(const amp_backend *self, size_t num_bytes, void **memory) {
-    amp_result  result = ampi_not_capturing(self->stream);
-    cudaError_t error;
-    void       *p = NULL;
-    if (result != AMP_OK) return result;
-    error  = cudaMalloc(&p, num_bytes);
-    result = ampi_cuda(error);
-    if (error == cudaErrorMemoryAllocation) return AMP_ERROR_OUT_OF_MEMORY;
-    if (result != AMP_OK) return result;
-    result = ampi_cuda(cudaMemsetAsync(p, 0, num_bytes, self->stream));
-    if (result != AMP_OK) (void)ampi_cuda(cudaFree(p));
-    else *memory = p;
-    return result;
+/* cudaMalloc and cudaFree would spoil a capture that is under way in this or another thread, unless
+   this thread says that it knows what it is doing: this memory has no part in any capture. */
+static cudaError_t ampi_outside_captures(void **memory, size_t num_bytes) {
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    const cudaError_t     said = cudaThreadExchangeStreamCaptureMode(&mode);
+    const cudaError_t     done = num_bytes ? cudaMalloc(memory, num_bytes) : cudaFree(*memory);
+    const cudaError_t     back = said == cudaSuccess ? cudaThreadExchangeStreamCaptureMode(&mode)
+                                                     : said;
+    return done != cudaSuccess ? done : back;
 }
 
 static void ampi_cuda_free(const amp_backend *self, void *memory) {
     (void)self;
-    (void)ampi_cuda(cudaFree(memory));
+    if (ampi_outside_captures(&memory, 0) != cudaSuccess) (void)cudaGetLastError();
+}
+
+template <class... P> static amp_result ampi_preload(void (*kernel)(P...)) {
+    cudaFuncAttributes attributes;
+    return ampi_cuda(cudaFuncGetAttributes(&attributes, (const void *)kernel));
+}
+
+static amp_result ampi_cuda_alloc(const amp_backend *self, size_t num_bytes, void **memory) {
+    amp_result  result = ampi_not_capturing(self->stream);
+    cudaError_t error;
+    void       *p = NULL;
+    /* Kernels are loaded lazily, which had better not be in a capture of the first step. */
+    if (result == AMP_OK) result = ampi_preload(ampi_check_kernel);
+    if (result == AMP_OK) result = ampi_preload(ampi_update_kernel<AMPI_ADAMW>);
+    if (result == AMP_OK) result = ampi_preload(ampi_update_kernel<AMPI_SGD>);
+    if (result == AMP_OK) result = ampi_preload(ampi_update_kernel<AMPI_UNSCALE>);
+    if (result == AMP_OK) result = ampi_preload(ampi_update_kernel<AMPI_MODEL>);
+    if (result != AMP_OK) return result;
+    error  = ampi_outside_captures(&p, num_bytes);
+    result = ampi_cuda(error);
+    if (error == cudaErrorMemoryAllocation && !p) return AMP_ERROR_OUT_OF_MEMORY;
+    if (result == AMP_OK) result = ampi_cuda(cudaMemsetAsync(p, 0, num_bytes, self->stream));
+    if (result == AMP_OK) *memory = p;
+    else if (p) ampi_cuda_free(self, p);
+    return result;
 }
 
 static amp_result ampi_cuda_copy(const amp_backend *self, void *dst, const void *src,
@@ -823,9 +892,13 @@ static amp_result ampi_cuda_cast(const amp_backend *self, void *dst, amp_dtype d
 static amp_result ampi_cuda_cast_rows(const amp_backend *self, void *dst, amp_dtype dst_type,
                                       size_t dst_ld, const void *src, amp_dtype src_type,
                                       size_t src_ld, size_t rows, size_t cols) {
-    const uint64_t per_row = (cols + AMPI_PART - 1) / AMPI_PART;
-    return ampi_launch(ampi_cast_rows_kernel, ampi_blocks(self, rows * per_row),
-                       ampi_threads(self), self->stream, dst, (uint32_t)dst_type, (uint64_t)dst_ld,
+    const uint64_t blocks = cols < AMPI_PART / 2
+                                ? rows / (AMPI_PART / (cols ? cols : 1)) + 1
+                                : rows * ((cols + AMPI_PART - 1) / AMPI_PART);
+    if (rows == 0 || cols == 0) return AMP_OK;
+    return ampi_launch(ampi_cast_rows_kernel, ampi_blocks(self, blocks),
+                       ampi_threads(self, 256), self->stream, dst, (uint32_t)dst_type,
+                       (uint64_t)dst_ld,
                        src, (uint32_t)src_type, (uint64_t)src_ld, (uint64_t)rows, (uint64_t)cols);
 }
 
@@ -845,7 +918,8 @@ static uint64_t ampi_cuda_capture(const amp_backend *self) {
 }
 
 static amp_result ampi_cuda_check(const amp_backend *self, const amp_plan *plan) {
-    const unsigned threads = ampi_threads(self);
+    /* few chunks: small blocks reach more multiprocessors; many: 128 threads leave room for most */
+    const unsigned threads = ampi_threads(self, plan->num_chunks < 2048 ? 64 : 128);
     const uint64_t warps   = threads / 32;
     return ampi_launch(ampi_check_kernel,
                        ampi_blocks(self, (plan->num_chunks + warps - 1) / warps), threads,
@@ -861,8 +935,8 @@ static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan
                                : job == AMP_JOB_END             ? ampi_update_kernel<AMPI_MODEL>
                                : plan->kind == AMP_KIND_ADAMW   ? ampi_update_kernel<AMPI_ADAMW>
                                                                 : ampi_update_kernel<AMPI_SGD>;
-    return ampi_launch(kernel, ampi_blocks(self, plan->num_chunks * AMPI_PARTS),
-                       ampi_threads(self), self->stream, *plan);
+    return ampi_launch(kernel, ampi_blocks(self, plan->num_chunks * plan->parts),
+                       ampi_threads(self, 256), self->stream, *plan);
 }
 
 static cudaDataType_t ampi_data_type(amp_dtype type) {
@@ -950,7 +1024,7 @@ amp_result amp_cuda_capability(int device, amp_capability *capability) {
 
 /* ------------------------------------------------------------------- conditional nodes */
 
-#if CUDART_VERSION >= 12040
+#if CUDART_VERSION >= 12040 && !defined(AMP_NO_CONDITIONAL)
 
 AMPI_KERNEL(4) ampi_condition_kernel(cudaGraphConditionalHandle handle, const uint32_t *skip) {
     cudaGraphSetConditional(handle, *skip == 0u);
@@ -980,9 +1054,13 @@ amp_result amp_cuda_if_begin(const uint32_t *skip, amp_stream stream, amp_stream
     cudaGraphNode_t            node;
     const cudaGraphNode_t     *before;
     size_t                     num_before;
+    int                        driver = 0;
     amp_result                 result;
-    if (!skip || body == stream) return AMP_ERROR_INVALID_ARGUMENT;
-    result = ampi_capture_of(stream, &graph, &before, &num_before);
+    if (!skip || !body || body == stream) return AMP_ERROR_INVALID_ARGUMENT;
+    result = ampi_cuda(cudaDriverGetVersion(&driver));
+    if (result == AMP_OK && driver < 12040) return AMP_ERROR_UNSUPPORTED;
+    if (result == AMP_OK) result = ampi_not_capturing(body);
+    if (result == AMP_OK) result = ampi_capture_of(stream, &graph, &before, &num_before);
     if (result == AMP_OK)
         result = ampi_cuda(
             cudaGraphConditionalHandleCreate(&handle, graph, 0, cudaGraphCondAssignDefault));

@@ -60,6 +60,8 @@ namespace {
 
 std::vector<emu_gemm_call> gemm_log;
 cudaError_t                last_error;
+/* What this thread has said of its own calls: relaxed, that they have no part in any capture. */
+cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
 bool                       defaults_set = (emu_reset(), true);
 
 unsigned random_state, random_seed; /* of the generator, and the emu_seed it was started with */
@@ -92,6 +94,7 @@ void emu_reset(void) {
     emu_unwatch_all();
     gemm_log.clear();
     last_error   = cudaSuccess;
+    thread_mode  = cudaStreamCaptureModeGlobal;
     random_state = 0;
 }
 
@@ -763,6 +766,7 @@ cudaStream_t resolve(cudaStream_t s) {
    captures only mind a wait for the whole device. */
 cudaError_t refuse_in_capture(bool even_relaxed) {
     cudaError_t e = cudaSuccess;
+    if (thread_mode == cudaStreamCaptureModeRelaxed && !even_relaxed) return e;
     for (auto &c : captures) {
         if (c->mode == cudaStreamCaptureModeRelaxed && !even_relaxed) continue;
         c->invalid = true;
@@ -1361,6 +1365,18 @@ static cudaStreamCaptureStatus status_of(cudaStream_t s) {
     return s->captured_by == NULL     ? cudaStreamCaptureStatusNone
            : s->captured_by->invalid ? cudaStreamCaptureStatusInvalidated
                                      : cudaStreamCaptureStatusActive;
+}
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *mode) {
+    ENTER("cudaThreadExchangeStreamCaptureMode");
+    std::swap(*mode, thread_mode);
+    return cudaSuccess;
+}
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *function) {
+    ENTER("cudaFuncGetAttributes");
+    REQUIRE(function != NULL, cudaErrorInvalidValue);
+    memset((void *)attributes, 0, sizeof *attributes);
+    attributes->maxThreadsPerBlock = 1024;
+    return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *status) {
     ENTER("cudaStreamIsCapturing");

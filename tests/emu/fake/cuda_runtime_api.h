@@ -132,6 +132,10 @@ enum cudaStreamCaptureStatus {
     cudaStreamCaptureStatusInvalidated = 2
 };
 
+struct cudaFuncAttributes { /* the real one has more fields */
+    size_t sharedSizeBytes, constSizeBytes, localSizeBytes;
+    int    maxThreadsPerBlock, numRegs, ptxVersion, binaryVersion;
+};
 enum cudaStreamCaptureMode {
     cudaStreamCaptureModeGlobal      = 0,
     cudaStreamCaptureModeThreadLocal = 1,
@@ -204,6 +208,7 @@ const char *cudaGetErrorName(cudaError_t error);
 const char *cudaGetErrorString(cudaError_t error);
 
 cudaError_t cudaGetDeviceCount(int *count);
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attr, const void *func);
 cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device);
@@ -248,6 +253,7 @@ cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph
                                           size_t numDependencies,
                                           enum cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *pGraph);
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status);
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status,
                                      unsigned long long *id FAKE_DEFAULT(0),
