@@ -4904,7 +4904,7 @@ AMP_DEF amp_result amp_shadows_get(amp_shadows *sh, const float *x, size_t rows,
         if (sh->optimizers[i]->plan) now += sh->optimizers[i]->plan->version;
     if (sh->backend.capture_fn) capture = sh->backend.capture_fn(&sh->backend);
     if (capture) sh->captured = 1;
-    if (e && !capture && sh->captured) e->valid = 0;
+    if (e && !capture && sh->captured && e->product != sh->product) e->valid = 0;
     if (e && e->valid && e->version == now && e->capture == capture && e->type == type &&
         e->start == (size_t)(x - e->base) && e->rows == rows && e->cols == cols && e->ld == ld) {
         sh->hits++;
