@@ -150,7 +150,8 @@
        AMP_CBLAS            with it, after your <cblas.h>: amp_gemm multiplies
                             with cblas_sgemm, faster for large matrices
        AMP_CUBLAS           everywhere, after your <cublas_v2.h>: amp_sgemm, cublasSgemm
-                            under autocast
+                            under autocast; AMP_CUBLAS_DROP_IN in its place also
+                            makes cublasSgemm mean amp_sgemm
        -fopenmp             with it, no macro: large arrays are shared by threads
        AMP_NO_STDLIB        with it: no malloc, files or environment; every desc
                             must then carry an allocator
@@ -970,6 +971,19 @@ AMP_DEF amp_result amp_shadows_get(amp_shadows *sh, const float *x, size_t rows,
                                    size_t ld, amp_dtype type, const void **copy, size_t *copy_ld);
 AMP_DEF void       amp_shadows_reset(amp_shadows *sh);
 
+/* Everything that an fp32 trainer of cublasSgemm or amp_gemm needs, in one call: a scaler in backend
+   memory, shadows of num_bytes, and an autocast of fp16, changed by AMP_POLICY if that is set, in a
+   scope and current in this thread. Then scale the loss, unscale gradients, step unless
+   scaler->found_inf, update the scaler, and tell amp_shadows_changed. AMP_ERROR_PARSE: AMP_POLICY. */
+typedef struct amp_session {
+    amp_scaler  *scaler;
+    amp_shadows  shadows;
+    amp_autocast autocast;
+} amp_session;
+AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *backend,
+                                     size_t num_bytes, const amp_scaler_desc *desc);
+AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread; safe twice */
+
 /* What this machine does well, and what follows for mixed precision. */
 typedef struct amp_capability {
     int         major, minor;     /* compute capability; 0, 0: a CPU                              */
@@ -984,12 +998,14 @@ typedef struct amp_capability {
    For that of a device see amp_cuda_capability. */
 AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability);
 
+#if defined(AMP_CUBLAS_DROP_IN) && !defined(AMP_CUBLAS)
+#define AMP_CUBLAS
+#endif
 #ifdef AMP_CUBLAS /* defined after your <cublas_v2.h>, also where AMP_IMPLEMENTATION is */
 /* cublasSgemm and cublasSgemmStridedBatched, under the calling thread's autocast: in a scope that
    says so, operands are cast to halves in its shadows, and products summed in fp32. Elsewhere, for
-   small products (m n k < 32^3) and where there is no room, they are the originals. In a trainer:
-       #undef  cublasSgemm
-       #define cublasSgemm amp_sgemm */
+   small products (m n k < 32^3) and where there is no room, they are the originals. With
+   AMP_CUBLAS_DROP_IN instead of AMP_CUBLAS the originals' names mean these from here on. */
 AMP_DEF cublasStatus_t amp_sgemm(cublasHandle_t handle, cublasOperation_t transa,
                                  cublasOperation_t transb, int m, int n, int k,
                                  const float *alpha, const float *A, int lda,
@@ -999,6 +1015,12 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
     const float *alpha, const float *A, int lda, long long int strideA, const float *B, int ldb,
     long long int strideB, const float *beta, float *C, int ldc, long long int strideC,
     int batchCount);
+#endif
+#ifdef AMP_CUBLAS_DROP_IN
+#undef cublasSgemm
+#define cublasSgemm amp_sgemm
+#undef cublasSgemmStridedBatched
+#define cublasSgemmStridedBatched amp_sgemm_strided_batched
 #endif
 
 /* ------------------------------------------------------------------ >>api  cuda
@@ -4949,6 +4971,10 @@ AMP_DEF amp_result amp_shadows_get(amp_shadows *sh, const float *x, size_t rows,
 
 #ifdef AMP_CUBLAS
 
+/* In here the originals are meant. */
+#pragma push_macro("cublasSgemmStridedBatched")
+#undef cublasSgemmStridedBatched
+
 /* What autocast makes of a product of fp32 matrices; sh is NULL if it stays in fp32. */
 static amp_dtype ampi_sgemm_type(double size, amp_shadows **sh, int *tf32) {
     static const amp_dtype inputs[2] = {AMP_F32, AMP_F32};
@@ -5006,7 +5032,7 @@ AMP_DEF cublasStatus_t amp_sgemm(cublasHandle_t handle, cublasOperation_t transa
         return cublasGemmEx(handle, transa, transb, m, n, k, alpha, A, CUDA_R_32F, lda, B,
                             CUDA_R_32F, ldb, beta, C, CUDA_R_32F, ldc,
                             CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_GEMM_DEFAULT);
-    return (cublasSgemm)(handle, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
+    return cublasSgemm_v2(handle, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
 }
 
 /* The elements that a batch of column-major matrices spans; 0 if that is not a range. */
@@ -5047,11 +5073,55 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
             handle, transa, transb, m, n, k, alpha, A, CUDA_R_32F, lda, strideA, B, CUDA_R_32F,
             ldb, strideB, beta, C, CUDA_R_32F, ldc, strideC, batchCount,
             CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_GEMM_DEFAULT);
-    return (cublasSgemmStridedBatched)(handle, transa, transb, m, n, k, alpha, A, lda, strideA, B,
-                                       ldb, strideB, beta, C, ldc, strideC, batchCount);
+    return cublasSgemmStridedBatched(handle, transa, transb, m, n, k, alpha, A, lda, strideA, B,
+                                     ldb, strideB, beta, C, ldc, strideC, batchCount);
 }
 
+#pragma pop_macro("cublasSgemmStridedBatched")
 #endif
+
+AMP_DEF void amp_session_end(amp_session *session) {
+    if (!session) return;
+    if (session->scaler)
+        ampi_block_free(&session->shadows.backend, &session->shadows.allocator, session->scaler);
+    if (ampi_current == &session->autocast) amp_autocast_use(NULL);
+    amp_shadows_free(&session->shadows);
+    memset(session, 0, sizeof *session);
+}
+
+AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *backend,
+                                     size_t num_bytes, const amp_scaler_desc *desc) {
+    amp_scaler  scaler;
+    amp_scope   scope;
+    void       *block  = NULL;
+    char       *base   = NULL;
+    amp_result  result;
+    if (!session) return AMP_ERROR_INVALID_ARGUMENT;
+    memset(session, 0, sizeof *session);
+    memset(&scope, 0, sizeof scope);
+    result = amp_scaler_init(&scaler, desc);
+    if (result == AMP_OK)
+        result = amp_autocast_init(&session->autocast, AMP_POLICY_DEFAULT, AMP_F16);
+#ifndef AMP_NO_STDLIB
+    if (result == AMP_OK) result = amp_autocast_from_env(&session->autocast, NULL, NULL);
+#endif
+    if (result == AMP_OK) result = amp_shadows_init(&session->shadows, backend, num_bytes, NULL);
+    if (result == AMP_OK) {
+        const amp_backend *b = &session->shadows.backend;
+        result = ampi_block_alloc(b, &session->shadows.allocator, sizeof scaler, &block, &base);
+        if (result == AMP_OK) session->scaler = (amp_scaler *)block;
+        if (result == AMP_OK)
+            result = b->copy_fn(b, session->scaler, &scaler, sizeof scaler, AMP_COPY_TO_BACKEND);
+    }
+    if (result == AMP_OK) result = amp_autocast_push(&session->autocast, &scope);
+    if (result != AMP_OK) {
+        amp_session_end(session);
+        return result;
+    }
+    session->autocast.shadows = &session->shadows;
+    amp_autocast_use(&session->autocast);
+    return AMP_OK;
+}
 
 /* ------------------------------------------------------------ >>impl  capability */
 

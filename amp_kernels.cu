@@ -34,11 +34,11 @@
 
    The same in the other direction before the next forward reads the model copies. */
 
-#define AMP_KERNELS
-#include "amp.h"
-
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
+
+#define AMP_KERNELS
+#include "amp.h"
 
 #define AMPI_DEVICE static __device__ __forceinline__
 
