@@ -971,8 +971,8 @@ AMP_DEF amp_result amp_shadows_get(amp_shadows *sh, const float *x, size_t rows,
                                    size_t ld, amp_dtype type, const void **copy, size_t *copy_ld);
 AMP_DEF void       amp_shadows_reset(amp_shadows *sh);
 
-/* All that an fp32 trainer of cublasSgemm or amp_gemm needs, in one call: a scaler in backend memory,
-   shadows of num_bytes, and an autocast of fp16, changed by AMP_POLICY if that is set (or
+/* All that an fp32 trainer of cublasSgemm or amp_gemm needs, in one call: a scaler in backend
+   memory, shadows of num_bytes, and an autocast of fp16, changed by AMP_POLICY if that is set (or
    AMP_ERROR_PARSE), in a scope, and current in this thread. Then scale the loss, unscale gradients,
    step unless scaler->found_inf, update the scaler, and call amp_shadows_changed. */
 typedef struct amp_session {
