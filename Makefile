@@ -16,7 +16,7 @@ WARN := -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-
 Q := $(if $(filter 1,$(V)),,@)
 
 EXAMPLES := wrap_step pitfalls recipes autocast_ops train
-TESTS    := numbers scaler optimizer alloc gemm policy state recipes bits
+TESTS    := numbers scaler optimizer alloc gemm policy shadows state recipes bits
 
 # How each test is built. The numbers test goes through all 2^32 floats in the first two, through a
 # sample in the others. aarch64 has NEON, s390x the other byte order; both run under qemu.
@@ -45,7 +45,7 @@ SUPPORT := tests/test.h tests/fp.h tests/one.sh tests/golden/scaler_traces.txt a
 
 LOGS := $(BUILD)/tests/compile.log $(BUILD)/tests/bits.log $(BUILD)/tests/examples.log \
         $(BUILD)/tests/emu.log $(BUILD)/tests/cuda.log $(BUILD)/tests/nvcc.log \
-        $(BUILD)/tests/examples_cuda.log \
+        $(BUILD)/tests/examples_cuda.log $(BUILD)/tests/sgemm.log \
         $(foreach c,$(CONFIGS),$(foreach t,$(TESTS),$(BUILD)/tests/$(c)/$(t).log))
 
 .DEFAULT_GOAL := help
@@ -139,4 +139,10 @@ $(BUILD)/tests/nvcc.log: tests/nvcc.sh amp_kernels.cu amp.h
 $(BUILD)/tests/examples_cuda.log: tests/examples_cuda.sh $(wildcard examples/*.cu) amp_kernels.cu amp.h
 	$(Q)mkdir -p $(BUILD)/tests/examples_cuda
 	$(Q)CXX="$(CXX)" sh tests/examples_cuda.sh $(BUILD)/tests/examples_cuda > $@ 2>&1 || true
+	@cat $@
+
+$(BUILD)/tests/sgemm.log: tests/sgemm.sh tests/test_sgemm.cpp $(wildcard examples/trainer_*.cu) \
+                          amp_kernels.cu amp.h
+	$(Q)mkdir -p $(BUILD)/tests/sgemm
+	$(Q)CC="$(CC)" CXX="$(CXX)" sh tests/sgemm.sh $(BUILD)/tests/sgemm > $@ 2>&1 || true
 	@cat $@

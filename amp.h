@@ -945,20 +945,22 @@ struct amp_shadows { /* read the counters; the rest is private */
     const amp_optimizer *optimizers[AMP_MAX_SHADOW_OPTIMIZERS];
 };
 
-/* Take num_bytes of backend's memory (NULL: CPU) for copies: at least those of one product's
-   operands. It is the only allocation; allocator (NULL: malloc) serves the CPU. One thread at a
-   time, and one stream, backend's: products on another one stay in fp32. After replaying a graph
-   that steps an optimizer, call amp_shadows_changed. */
+/* Take num_bytes of backend's memory (NULL: CPU) for copies: 2 for each element of the weights that
+   you add, and of the other operands of the largest product. It is the only allocation; allocator
+   (NULL: malloc) serves the CPU. One thread at a time, and one stream, backend's: products on
+   another one stay in fp32. After replaying a graph that steps an optimizer, call
+   amp_shadows_changed. */
 AMP_DEF amp_result amp_shadows_init(amp_shadows *sh, const amp_backend *backend, size_t num_bytes,
                                     const amp_allocator *allocator);
 AMP_DEF void       amp_shadows_free(amp_shadows *sh); /* safe on a zeroed object, and twice */
 
-/* Weights whose copies may be kept. Those of a prepared optimizer cost nothing where it has model
-   copies of the type wanted; its steps tell that weights have changed. opt must outlive sh. */
+/* Weights whose copies may be kept: one copy of each, so add blocks that you multiply with one by
+   one. Those of a prepared optimizer cost nothing where it has model copies of the type wanted;
+   its steps tell that added weights have changed. opt must outlive sh. */
 AMP_DEF amp_result amp_shadows_add(amp_shadows *sh, const float *weight, size_t n);
 AMP_DEF amp_result amp_shadows_add_optimizer(amp_shadows *sh, const amp_optimizer *opt);
 
-/* You have written a weight (NULL: any of them), or will free it. This is about added weights; a
+/* You have written to a weight (NULL: any of them), or will free it. This is about added weights; a
    master of an optimizer that you write by hand reaches its model copy by end_step, as always. */
 AMP_DEF void amp_shadows_changed(amp_shadows *sh, const float *weight);
 AMP_DEF void amp_shadows_remove(amp_shadows *sh, const float *weight);
@@ -4833,10 +4835,18 @@ AMP_DEF amp_result amp_shadows_add_optimizer(amp_shadows *sh, const amp_optimize
     return AMP_OK;
 }
 
+/* Is [x, x + extent) a part of [base, base + n)? */
+static int ampi_within(const float *x, size_t extent, const float *base, size_t n) {
+    const uintptr_t at = (uintptr_t)x, from = (uintptr_t)base;
+    return at >= from && (at - from) % sizeof *x == 0 && (at - from) / sizeof *x <= n &&
+           extent <= n - (at - from) / sizeof *x;
+}
+
 AMP_DEF void amp_shadows_changed(amp_shadows *sh, const float *weight) {
     int i;
     for (i = 0; sh && i < sh->num_entries; i++)
-        if (!weight || sh->entries[i].base == weight) sh->entries[i].valid = 0;
+        if (!weight || ampi_within(weight, 1, sh->entries[i].base, sh->entries[i].n))
+            sh->entries[i].valid = 0;
 }
 
 AMP_DEF void amp_shadows_remove(amp_shadows *sh, const float *weight) {
@@ -4852,13 +4862,6 @@ AMP_DEF void amp_shadows_reset(amp_shadows *sh) {
     if (!sh) return;
     sh->top = sh->size;
     sh->product++;
-}
-
-/* Is [x, x + extent) a part of [base, base + n)? */
-static int ampi_within(const float *x, size_t extent, const float *base, size_t n) {
-    const uintptr_t at = (uintptr_t)x, from = (uintptr_t)base;
-    return at >= from && (at - from) % sizeof *x == 0 && (at - from) / sizeof *x <= n &&
-           extent <= n - (at - from) / sizeof *x;
 }
 
 /* The optimizer's own copy of x, if that is of the type wanted and suits tensor cores. */
@@ -4982,10 +4985,10 @@ static amp_dtype ampi_sgemm_type(double size, amp_shadows **sh, int *tf32) {
     amp_dtype              type      = AMP_F32;
     *sh   = NULL;
     *tf32 = 0;
-    if (!ampi_autocast_active(ac) || !ac->shadows) return AMP_F32;
+    if (!ampi_autocast_active(ac)) return AMP_F32;
     if (amp_autocast_dtype_in(ac, AMP_OP_GEMM, inputs, 2, &type, NULL) != AMP_OK) return AMP_F32;
     *tf32 = ac->tf32;
-    if (type == AMP_F32) return AMP_F32;
+    if (type == AMP_F32 || !ac->shadows) return AMP_F32;
     amp_shadows_reset(ac->shadows);
     if (size < 32768.0) {
         ac->shadows->fallbacks++;
@@ -5291,17 +5294,17 @@ static amp_result ampi_gemm_autocast(amp_gemm_args *g, const amp_backend *backen
     amp_gemm_args halves    = *g;
     amp_shadows  *sh;
     amp_result    result;
-    if (!ampi_autocast_active(ac) || !ac->shadows) return AMP_OK;
-    sh = ac->shadows;
+    if (!ampi_autocast_active(ac)) return AMP_OK;
+    result = amp_autocast_dtype_in(ac, AMP_OP_GEMM, inputs, 2, &type, NULL);
+    if (result != AMP_OK) return result;
+    g->tf32 = ac->tf32;
+    sh      = ac->shadows;
+    if (type == AMP_F32 || !sh || !g->k || ampi_is_zero(&g->alpha)) return AMP_OK;
     if (sh->backend.cast_fn != (backend ? backend->cast_fn : ampi_cpu_cast) ||
         (backend && sh->backend.stream != backend->stream)) {
         sh->fallbacks++;
         return AMP_OK;
     }
-    result = amp_autocast_dtype_in(ac, AMP_OP_GEMM, inputs, 2, &type, NULL);
-    if (result != AMP_OK) return result;
-    g->tf32 = ac->tf32;
-    if (type == AMP_F32 || !g->k || ampi_is_zero(&g->alpha)) return AMP_OK;
     amp_shadows_reset(sh);
     if (ampi_gemm_shadow(sh, type, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k, g->count,
                          &halves.a, &halves.a_type, &halves.lda, g->stride_a) &&

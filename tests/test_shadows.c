@@ -1,0 +1,1431 @@
+/* test_shadows.c - half copies for products under autocast: when a copy is made anew, when it is
+   the one of before, and that amp_gemm in a scope is amp_gemm on copies that were cast by hand. */
+
+#define AMP_IMPLEMENTATION
+#include "amp.h"
+#include "test.h"
+
+#include <math.h>
+
+#define COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
+#define OK(call) CHECK_EQ_INT((call), AMP_OK)
+
+static const amp_dtype halves[2] = {AMP_F16, AMP_BF16};
+
+static uint32_t random_state = 1;
+static uint32_t random_bits(void) {
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 17;
+    return random_state ^= random_state << 5;
+}
+static size_t below(size_t n) { return (random_bits() >> 4) % n; }
+static float  random_value(void) { /* in (-1, 1) */
+    return (float)((int32_t)(random_bits() >> 8) - 8388608) * 1.1920929e-7f;
+}
+static void randomize(float *x, size_t n) {
+    size_t i;
+    for (i = 0; i < n; i++) x[i] = random_value();
+}
+
+static amp_shadows  sh;
+static amp_autocast ac;
+
+/* No scope of a test that stopped early, and room for whatever a test does. */
+static void begin(size_t num_bytes) {
+    amp_autocast_use(NULL);
+    amp_shadows_free(&sh);
+    random_state = 1;
+    OK(amp_shadows_init(&sh, NULL, num_bytes, NULL));
+}
+
+static void enter(amp_autocast_mode mode, amp_dtype type, const char *layer) {
+    amp_scope scope;
+    memset(&scope, 0, sizeof scope);
+    scope.mode  = mode;
+    scope.dtype = type;
+    scope.layer = layer;
+    OK(amp_autocast_push(&ac, &scope));
+}
+
+/* begin, and a scope that says type. */
+static void begin_scope(size_t num_bytes, amp_dtype type) {
+    begin(num_bytes);
+    OK(amp_autocast_init(&ac, AMP_POLICY_DEFAULT, type));
+    ac.shadows = &sh;
+    amp_autocast_use(&ac);
+    enter(AMP_AUTOCAST_ON, AMP_F32, NULL);
+}
+
+static void end(void) {
+    amp_autocast_use(NULL);
+    amp_shadows_free(&sh);
+}
+
+static void check_counts(int line, uint64_t hits, uint64_t misses, uint64_t transients,
+                         uint64_t fallbacks) {
+    char values[160];
+    if (sh.hits == hits && sh.misses == misses && sh.transients == transients &&
+        sh.fallbacks == fallbacks)
+        return;
+    snprintf(values, sizeof values, "%lu %lu %lu %lu is not %lu %lu %lu %lu",
+             (unsigned long)sh.hits, (unsigned long)sh.misses, (unsigned long)sh.transients,
+             (unsigned long)sh.fallbacks, (unsigned long)hits, (unsigned long)misses,
+             (unsigned long)transients, (unsigned long)fallbacks);
+    test_fail(__FILE__, line, "hits, misses, transients, fallbacks", values);
+}
+#define COUNTS(h, m, t, f) check_counts(__LINE__, h, m, t, f)
+
+/* A copy must be row by row what amp_cast writes. */
+static int same_bits(const void *copy, size_t copy_ld, const float *x, size_t rows, size_t cols,
+                     size_t ld, amp_dtype type) {
+    uint16_t line[256];
+    size_t   r;
+    for (r = 0; r < rows; r++) {
+        amp_cast(line, type, x + r * ld, AMP_F32, cols);
+        if (memcmp(line, (const uint16_t *)copy + r * copy_ld, 2 * cols) != 0) return 0;
+    }
+    return 1;
+}
+
+/* Get a copy, which must be right and suit tensor cores. */
+static const void *get_at(int line, const float *x, size_t rows, size_t cols, size_t ld,
+                          amp_dtype type) {
+    const void      *copy    = NULL;
+    size_t           copy_ld = 0;
+    const amp_result result  = amp_shadows_get(&sh, x, rows, cols, ld, type, &copy, &copy_ld);
+    if (result != AMP_OK) test_fail(__FILE__, line, "amp_shadows_get", amp_result_string(result));
+    else if (copy_ld % 8 != 0 || copy_ld < cols || (uintptr_t)copy % 16 != 0)
+        test_fail(__FILE__, line, "rows that start at multiples of 16 bytes", "");
+    else if (!same_bits(copy, copy_ld, x, rows, cols, ld, type))
+        test_fail(__FILE__, line, "the copy has the bits of amp_cast", "");
+    return copy;
+}
+#define GET(x, rows, cols, ld, type) get_at(__LINE__, x, rows, cols, ld, type)
+
+/* ------------------------------------------------------------------------ weights added by hand */
+
+TEST(cast_once, "manual: a weight that was added is cast once and found again; all else is cast "
+                "every time; the counters are exact") {
+    float       w[24 * 40], x[24 * 40];
+    const void *first, *other;
+    int         t;
+    for (t = 0; t < 2; t++) {
+        begin(1 << 16);
+        randomize(w, COUNT_OF(w));
+        randomize(x, COUNT_OF(x));
+        OK(amp_shadows_add(&sh, w, COUNT_OF(w)));
+        COUNTS(0, 0, 0, 0);
+        first = GET(w, 24, 40, 40, halves[t]);
+        COUNTS(0, 1, 0, 0);
+        CHECK_EQ_U64(sh.cast_bytes, 2 * 24 * 40);
+        CHECK(GET(w, 24, 40, 40, halves[t]) == first);
+        amp_shadows_reset(&sh);
+        CHECK(GET(w, 24, 40, 40, halves[t]) == first);
+        COUNTS(2, 1, 0, 0);
+        CHECK_EQ_U64(sh.cast_bytes, 2 * 24 * 40);
+        other = GET(x, 24, 40, 40, halves[t]);
+        CHECK(GET(x, 24, 40, 40, halves[t]) != other); /* both are right until the reset */
+        CHECK(same_bits(other, 40, x, 24, 40, 40, halves[t]));
+        COUNTS(2, 1, 2, 0);
+        CHECK_EQ_U64(sh.cast_bytes, 3 * 2 * 24 * 40);
+        amp_shadows_reset(&sh);
+        GET(w, 24, 40, 40, halves[1 - t]); /* the other type is another copy */
+        amp_shadows_reset(&sh);
+        GET(w, 24, 40, 40, halves[t]);
+        COUNTS(2, 3, 2, 0);
+        end();
+    }
+}
+
+TEST(padding, "manual: rows of a copy are padded to multiples of 16 bytes and hold what they "
+              "should, for all leading dimensions") {
+    static float w[9 * 64];
+    size_t       rows, cols, extra;
+    int          t, added;
+    begin(1 << 16);
+    randomize(w, COUNT_OF(w));
+    for (added = 0; added < 2; added++) {
+        if (added) OK(amp_shadows_add(&sh, w, COUNT_OF(w)));
+        for (rows = 1; rows <= 9; rows += 4)
+            for (cols = 1; cols <= 41; cols += cols < 18 ? 1 : 11)
+                for (extra = 0; extra < 20; extra += extra < 9 ? 1 : 5)
+                    for (t = 0; t < 2; t++) {
+                        amp_shadows_reset(&sh);
+                        GET(w, rows, cols, cols + extra, halves[t]);
+                        GET(w + 1, rows, cols, cols + extra, halves[t]);
+                    }
+    }
+    CHECK_EQ_U64(sh.fallbacks, 0);
+    end();
+}
+
+TEST(special_values, "law 2: copies keep infinities, subnormals and signs, and NaN stays NaN") {
+    static const uint32_t bits[] = {0x7f800000u, 0xff800000u, 0x7fc00000u, 0x7f800001u,
+                                    0x80000000u, 1u, 0x33000000u, 0x33000001u, 0x477fefffu,
+                                    0x477ff000u, 0x387fffffu, 0x3f801000u, 0x3f803000u};
+    float                 w[COUNT_OF(bits)];
+    int                   t;
+    begin(4096);
+    memcpy(w, bits, sizeof w);
+    for (t = 0; t < 2; t++) GET(w, 1, COUNT_OF(w), COUNT_OF(w), halves[t]);
+    end();
+}
+
+TEST(changed, "law: a weight edited by hand is cast again after amp_shadows_changed, one or all") {
+    float w[3][80];
+    int   i;
+    begin(1 << 16);
+    randomize(w[0], 3 * 80);
+    for (i = 0; i < 3; i++) OK(amp_shadows_add(&sh, w[i], 80));
+    for (i = 0; i < 3; i++) GET(w[i], 8, 10, 10, AMP_F16);
+    randomize(w[1], 80);
+    amp_shadows_changed(&sh, w[1]);
+    for (i = 0; i < 3; i++) GET(w[i], 8, 10, 10, AMP_F16);
+    COUNTS(2, 4, 0, 0);
+    randomize(w[0], 3 * 80);
+    amp_shadows_changed(&sh, NULL);
+    for (i = 0; i < 3; i++) GET(w[i], 8, 10, 10, AMP_F16);
+    COUNTS(2, 7, 0, 0);
+    amp_shadows_changed(&sh, w[1] + 79); /* anywhere in a weight is in that weight */
+    for (i = 0; i < 3; i++) GET(w[i], 8, 10, 10, AMP_F16);
+    COUNTS(4, 8, 0, 0);
+    amp_shadows_changed(&sh, w[2] + 80); /* in none */
+    for (i = 0; i < 3; i++) GET(w[i], 8, 10, 10, AMP_F16);
+    COUNTS(7, 8, 0, 0);
+    amp_shadows_changed(NULL, w[0]);
+    end();
+}
+
+TEST(same_address, "law: memory that was freed and handed out again is not taken for the old "
+                   "weight after amp_shadows_remove; the others keep their copies") {
+    float       w[4][64];
+    const void *kept;
+    begin(1 << 16);
+    randomize(w[0], 4 * 64);
+    OK(amp_shadows_add(&sh, w[0], 64));
+    OK(amp_shadows_add(&sh, w[1], 64));
+    OK(amp_shadows_add(&sh, w[2], 64));
+    GET(w[0], 8, 8, 8, AMP_F16);
+    GET(w[1], 8, 8, 8, AMP_F16);
+    kept = GET(w[2], 8, 8, 8, AMP_F16);
+    amp_shadows_remove(&sh, w[1]);
+    randomize(w[1], 64); /* another array, same address, which nobody has added */
+    amp_shadows_reset(&sh);
+    GET(w[1], 8, 8, 8, AMP_F16);
+    CHECK(GET(w[2], 8, 8, 8, AMP_F16) == kept);
+    COUNTS(1, 3, 1, 0);
+    OK(amp_shadows_add(&sh, w[1], 64));
+    amp_shadows_reset(&sh);
+    GET(w[1], 8, 8, 8, AMP_F16);
+    COUNTS(1, 4, 1, 0);
+    randomize(w[1], 64);
+    amp_shadows_remove(&sh, w[1]);
+    OK(amp_shadows_add(&sh, w[1], 64)); /* removed and added: nothing is left of the first */
+    GET(w[1], 8, 8, 8, AMP_F16);
+    GET(w[0], 8, 8, 8, AMP_F16);
+    COUNTS(2, 5, 1, 0);
+    amp_shadows_remove(&sh, w[3]); /* was never added */
+    amp_shadows_remove(&sh, NULL);
+    amp_shadows_remove(NULL, w[0]);
+    CHECK(GET(w[2], 8, 8, 8, AMP_F16) == kept);
+    end();
+}
+
+TEST(added_twice, "a weight that was added twice, and a part of one, are still right") {
+    float w[256];
+    begin(1 << 16);
+    randomize(w, 256);
+    OK(amp_shadows_add(&sh, w, 256));
+    OK(amp_shadows_add(&sh, w, 256));
+    OK(amp_shadows_add(&sh, w + 64, 64));
+    GET(w, 16, 16, 16, AMP_F16);
+    GET(w + 64, 8, 8, 8, AMP_F16);
+    randomize(w, 256);
+    amp_shadows_changed(&sh, w);
+    amp_shadows_changed(&sh, w + 64);
+    GET(w, 16, 16, 16, AMP_F16);
+    GET(w + 64, 8, 8, 8, AMP_F16);
+    amp_shadows_remove(&sh, w);
+    CHECK_EQ_INT(sh.num_entries, 1);
+    GET(w, 16, 16, 16, AMP_F16);
+    end();
+}
+
+TEST(two_shapes, "one weight as both operands of a product, in two shapes: both copies are right "
+                 "at the same time") {
+    float       w[96];
+    const void *a, *b;
+    begin(1 << 16);
+    randomize(w, 96);
+    OK(amp_shadows_add(&sh, w, 96));
+    a = GET(w, 8, 12, 12, AMP_F16);
+    b = GET(w, 12, 8, 8, AMP_F16);
+    CHECK(a != b);
+    CHECK(same_bits(a, 16, w, 8, 12, 12, AMP_F16));
+    COUNTS(0, 1, 1, 0);
+    CHECK(GET(w, 8, 12, 12, AMP_F16) == a);
+    amp_shadows_reset(&sh);
+    CHECK(GET(w, 8, 12, 12, AMP_F16) == a);
+    GET(w, 12, 8, 8, AMP_F16);
+    CHECK(same_bits(a, 16, w, 8, 12, 12, AMP_F16));
+    COUNTS(2, 1, 2, 0);
+    end();
+}
+
+TEST(sub_blocks, "a block inside a weight has a copy of its own; what reaches beyond a weight is "
+                 "no part of it") {
+    float       w[320];
+    const void *block;
+    begin(1 << 16);
+    randomize(w, 320);
+    OK(amp_shadows_add(&sh, w, 256)); /* 16 x 16 */
+    block = GET(w + 4 * 16 + 8, 8, 8, 16, AMP_F16);
+    amp_shadows_reset(&sh);
+    CHECK(GET(w + 4 * 16 + 8, 8, 8, 16, AMP_F16) == block);
+    COUNTS(1, 1, 0, 0);
+    amp_shadows_reset(&sh);
+    GET(w + 4 * 16, 8, 8, 16, AMP_F16);
+    amp_shadows_reset(&sh);
+    GET(w + 8 * 16 + 8, 8, 8, 16, AMP_F16); /* ends with the weight's last element */
+    COUNTS(1, 3, 0, 0);
+    amp_shadows_reset(&sh);
+    GET(w + 8 * 16 + 8, 8, 9, 16, AMP_F16); /* one beyond it */
+    GET(w + 256, 8, 8, 8, AMP_F16);
+    COUNTS(1, 3, 2, 0);
+    amp_shadows_changed(&sh, w);
+    w[4 * 16 + 8] += 1.0f;
+    amp_shadows_reset(&sh);
+    GET(w + 4 * 16 + 8, 8, 8, 16, AMP_F16);
+    COUNTS(1, 4, 2, 0);
+    end();
+}
+
+TEST(disabled, "law: what is cast while the thread's autocast is disabled or off is not kept, and "
+               "does not spoil what is (a cast in an evaluation is not used to train)") {
+    float       w[64];
+    const void *kept, *copy;
+    int         how;
+    begin_scope(1 << 16, AMP_F16);
+    randomize(w, 64);
+    OK(amp_shadows_add(&sh, w, 64));
+    for (how = 0; how < 3; how++) { /* an inner scope, off, no scope at all */
+        const uint64_t hits = sh.hits, misses = sh.misses, transients = sh.transients;
+        if (how == 0) enter(AMP_AUTOCAST_OFF, AMP_F32, NULL);
+        else if (how == 1) ac.off = 1;
+        else OK(amp_autocast_pop(&ac));
+        amp_shadows_changed(&sh, NULL);
+        amp_shadows_reset(&sh);
+        copy = GET(w, 8, 8, 8, AMP_F16);
+        CHECK(GET(w, 8, 8, 8, AMP_F16) != copy);
+        COUNTS(hits, misses, transients + 2, 0);
+        if (how == 0) OK(amp_autocast_pop(&ac));
+        else if (how == 1) ac.off = 0;
+        else enter(AMP_AUTOCAST_ON, AMP_F32, NULL);
+        randomize(w, 64);
+        amp_shadows_reset(&sh);
+        kept = GET(w, 8, 8, 8, AMP_F16);
+        COUNTS(hits, misses + 1, transients + 2, 0);
+        amp_shadows_reset(&sh);
+        enter(AMP_AUTOCAST_OFF, AMP_F32, NULL);
+        CHECK(GET(w, 8, 8, 8, AMP_F16) != kept);
+        OK(amp_autocast_pop(&ac));
+        CHECK(GET(w, 8, 8, 8, AMP_F16) == kept);
+    }
+    amp_autocast_use(NULL); /* a thread without autocast asks for itself: kept */
+    CHECK(GET(w, 8, 8, 8, AMP_F16) == kept);
+    end();
+}
+
+/* -------------------------------------------------------------------------- optimizers' weights */
+
+typedef struct trained {
+    amp_optimizer opt;
+    float         w[4][96], grad[4][96];
+} trained;
+
+static void trained_init(trained *t, amp_kind kind, amp_dtype dtype) {
+    amp_optimizer_desc desc;
+    amp_tensor         tensor;
+    int                i;
+    memset(&desc, 0, sizeof desc);
+    desc.kind              = kind;
+    desc.dtype             = dtype;
+    desc.scaler.init_scale = 4.0f;
+    OK(amp_optimizer_init(&t->opt, &desc));
+    for (i = 0; i < 4; i++) {
+        randomize(t->w[i], 96);
+        randomize(t->grad[i], 96);
+        memset(&tensor, 0, sizeof tensor);
+        tensor.n         = 96;
+        tensor.weight    = t->w[i];
+        tensor.grad      = i == 3 ? NULL : t->grad[i]; /* the last is frozen */
+        tensor.keep_fp32 = i == 2;
+        OK(amp_optimizer_add(&t->opt, &tensor));
+    }
+    OK(amp_optimizer_prepare(&t->opt));
+}
+
+static void trained_step(trained *t, amp_kind kind) {
+    int i, k;
+    if (kind == AMP_KIND_ADAMW) OK(amp_optimizer_adamw(&t->opt, 0.1f));
+    if (kind == AMP_KIND_SGD) OK(amp_optimizer_sgd(&t->opt, 0.1f));
+    if (kind != AMP_KIND_OWN) return;
+    CHECK(amp_optimizer_begin_step(&t->opt));
+    for (i = 0; i < 3; i++)
+        for (k = 0; k < 96; k++) t->w[i][k] -= 0.1f * amp_optimizer_grad(&t->opt, i)[k];
+    OK(amp_optimizer_end_step(&t->opt));
+}
+
+static trained owner, second;
+
+TEST(steps, "law: after a registered optimizer's step of any kind no stale copy is used; copies "
+            "of its weights in another type are cast once a step") {
+    static const amp_kind kinds[] = {AMP_KIND_OWN, AMP_KIND_ADAMW, AMP_KIND_SGD};
+    size_t                kind;
+    int                   d, step, i;
+    for (kind = 0; kind < COUNT_OF(kinds); kind++)
+        for (d = 0; d < 3; d++) { /* model copies in fp32 (none), fp16, bf16 */
+            const amp_dtype model = (amp_dtype)d, type = model == AMP_F16 ? AMP_BF16 : AMP_F16;
+            begin(1 << 16);
+            trained_init(&owner, kinds[kind], model);
+            OK(amp_shadows_add_optimizer(&sh, &owner.opt));
+            for (i = 0; i < 4; i++) OK(amp_shadows_add(&sh, owner.w[i], 96));
+            for (step = 0; step < 4; step++) {
+                const uint64_t hits = sh.hits, misses = sh.misses;
+                amp_shadows_reset(&sh);
+                for (i = 0; i < 4; i++) GET(owner.w[i], 8, 12, 12, type);
+                amp_shadows_reset(&sh);
+                for (i = 0; i < 4; i++) GET(owner.w[i], 8, 12, 12, type);
+                COUNTS(hits + 4, misses + 4, 0, 0);
+                if (step == 2) { /* a skipped step changes nothing, and may cost a cast */
+                    const float inf_bits = HUGE_VALF;
+                    memcpy(&owner.grad[0][5], &inf_bits, 4);
+                }
+                if (step == 2 && kinds[kind] == AMP_KIND_OWN) {
+                    CHECK(!amp_optimizer_begin_step(&owner.opt));
+                    OK(amp_optimizer_end_step(&owner.opt));
+                } else {
+                    trained_step(&owner, kinds[kind]);
+                }
+                owner.grad[0][5] = 1.0f;
+            }
+            amp_optimizer_free(&owner.opt);
+            end();
+        }
+}
+
+TEST(model_copies, "manual: a registered optimizer's model copies are used, parts of them too, "
+                   "at no cost; where they do not fit, weights are cast") {
+    const char *model;
+    int         d, step;
+    for (d = 0; d < 2; d++) {
+        begin(1 << 16);
+        trained_init(&owner, AMP_KIND_SGD, halves[d]);
+        OK(amp_shadows_add_optimizer(&sh, &owner.opt));
+        for (step = 0; step < 3; step++) {
+            model = (const char *)amp_optimizer_model(&owner.opt, 1);
+            CHECK(GET(owner.w[1], 12, 8, 8, halves[d]) == model);
+            CHECK(GET(owner.w[1], 6, 16, 16, halves[d]) == model);
+            CHECK(GET(owner.w[1], 6, 3, 16, halves[d]) == model);
+            CHECK(GET(owner.w[1] + 8, 4, 8, 16, halves[d]) == model + 16);
+            CHECK(GET(owner.w[1] + 88, 1, 8, 8, halves[d]) == model + 176);
+            CHECK(GET(owner.w[3], 12, 8, 8, halves[d]) == amp_optimizer_model(&owner.opt, 3));
+            COUNTS(6 * (uint64_t)(step + 1), 0, 0, 0);
+            trained_step(&owner, AMP_KIND_SGD);
+        }
+        CHECK_EQ_U64(sh.cast_bytes, 0);
+        GET(owner.w[1] + 4, 4, 8, 16, halves[d]);     /* misaligned for tensor cores */
+        GET(owner.w[1], 8, 12, 12, halves[d]);        /* so are all rows but the first */
+        GET(owner.w[1], 12, 8, 8, halves[1 - d]);     /* another type */
+        GET(owner.w[2], 12, 8, 8, halves[d]);         /* keeps fp32: no copy */
+        GET(owner.w[1] + 16, 10, 8, 8, halves[d]);    /* ends with the tensor */
+        COUNTS(19, 0, 4, 0);
+        amp_optimizer_free(&owner.opt);
+        end();
+    }
+}
+
+TEST(flat, "tensors of add_flat: each part, and what lies inside one, has its model copy") {
+    static float       w[160], grad[160];
+    amp_optimizer      opt;
+    amp_optimizer_desc desc;
+    amp_tensor         whole, parts[3];
+    const char        *model;
+    memset(&desc, 0, sizeof desc);
+    memset(&whole, 0, sizeof whole);
+    memset(parts, 0, sizeof parts);
+    begin(1 << 16);
+    randomize(w, 160);
+    desc.dtype   = AMP_BF16;
+    whole.n      = 160;
+    whole.weight = w;
+    whole.grad   = grad;
+    parts[0].n   = 64;
+    parts[1].n   = 33;
+    parts[2].n   = 63;
+    OK(amp_optimizer_init(&opt, &desc));
+    OK(amp_optimizer_add_flat(&opt, &whole, parts, 3));
+    OK(amp_optimizer_prepare(&opt));
+    OK(amp_shadows_add_optimizer(&sh, &opt));
+    model = (const char *)amp_optimizer_model(&opt, 0);
+    CHECK(GET(w, 8, 8, 8, AMP_BF16) == model);
+    CHECK(GET(w + 64, 4, 8, 8, AMP_BF16) == model + 128);
+    CHECK(GET(w + 72, 3, 8, 8, AMP_BF16) == model + 144);
+    COUNTS(3, 0, 0, 0);
+    GET(w + 97, 7, 8, 8, AMP_BF16); /* starts at an odd element */
+    COUNTS(3, 0, 1, 0);
+    GET(w, 20, 8, 8, AMP_BF16); /* over all parts: right, by whatever way */
+    amp_optimizer_free(&opt);
+    end();
+}
+
+TEST(masters_made, "the master that prepare made from half weights finds the half weights") {
+    static uint16_t    half_memory[8 + 64];
+    uint16_t          *half = half_memory + (16 - (uintptr_t)half_memory % 16) % 16 / 2;
+    amp_optimizer      opt;
+    amp_optimizer_desc desc;
+    amp_tensor         t;
+    int                misaligned;
+    for (misaligned = 0; misaligned < 2; misaligned++) {
+        memset(&desc, 0, sizeof desc);
+        memset(&t, 0, sizeof t);
+        begin(1 << 16);
+        desc.dtype   = AMP_F16;
+        t.n          = 56;
+        t.model      = half + misaligned;
+        t.model_type = AMP_F16;
+        OK(amp_optimizer_init(&opt, &desc));
+        OK(amp_optimizer_add(&opt, &t));
+        OK(amp_optimizer_prepare(&opt));
+        OK(amp_shadows_add_optimizer(&sh, &opt));
+        CHECK((GET(amp_optimizer_master(&opt, 0), 7, 8, 8, AMP_F16) == t.model) == !misaligned);
+        COUNTS(!misaligned, 0, (uint64_t)misaligned, 0);
+        amp_optimizer_free(&opt);
+        end();
+    }
+}
+
+TEST(rebind, "after amp_optimizer_rebind the new address has the model copy, and the old address "
+             "has none") {
+    static float moved[96];
+    begin(1 << 16);
+    trained_init(&owner, AMP_KIND_SGD, AMP_F16);
+    OK(amp_shadows_add_optimizer(&sh, &owner.opt));
+    CHECK(GET(owner.w[0], 12, 8, 8, AMP_F16) == amp_optimizer_model(&owner.opt, 0));
+    memcpy(moved, owner.w[0], sizeof moved);
+    OK(amp_optimizer_rebind(&owner.opt, 0, moved, NULL));
+    randomize(owner.w[0], 96); /* somebody else's now */
+    CHECK(GET(moved, 12, 8, 8, AMP_F16) == amp_optimizer_model(&owner.opt, 0));
+    GET(owner.w[0], 12, 8, 8, AMP_F16);
+    COUNTS(2, 0, 1, 0);
+    trained_step(&owner, AMP_KIND_SGD);
+    GET(moved, 12, 8, 8, AMP_F16);
+    amp_optimizer_free(&owner.opt);
+    end();
+}
+
+typedef struct memory_file { unsigned char bytes[16384]; size_t used, at; } memory_file;
+static bool file_write(void *user, const void *data, size_t n) {
+    memory_file *f = (memory_file *)user;
+    if (n > sizeof f->bytes - f->used) return false;
+    memcpy(f->bytes + f->used, data, n);
+    f->used += n;
+    return true;
+}
+static bool file_read(void *user, void *data, size_t n) {
+    memory_file *f = (memory_file *)user;
+    if (n > f->used - f->at) return false;
+    memcpy(data, f->bytes + f->at, n);
+    f->at += n;
+    return true;
+}
+
+TEST(load, "law: a load writes the weights, so copies from before it are stale") {
+    static memory_file file;
+    int                d;
+    for (d = 0; d < 2; d++) { /* without and with model copies of the type wanted */
+        begin(1 << 16);
+        file.used = file.at = 0;
+        trained_init(&owner, AMP_KIND_SGD, d ? AMP_F16 : AMP_F32);
+        OK(amp_shadows_add_optimizer(&sh, &owner.opt));
+        OK(amp_shadows_add(&sh, owner.w[0], 96));
+        OK(amp_optimizer_save(&owner.opt, file_write, &file));
+        trained_step(&owner, AMP_KIND_SGD);
+        GET(owner.w[0], 12, 8, 8, AMP_F16);
+        OK(amp_optimizer_load(&owner.opt, file_read, &file));
+        amp_shadows_reset(&sh);
+        GET(owner.w[0], 12, 8, 8, AMP_F16);
+        amp_optimizer_free(&owner.opt);
+        end();
+    }
+}
+
+TEST(freed, "an optimizer that was freed before the shadows, against the manual, is not read") {
+    begin(1 << 16);
+    trained_init(&owner, AMP_KIND_SGD, AMP_F16);
+    OK(amp_shadows_add_optimizer(&sh, &owner.opt));
+    OK(amp_shadows_add(&sh, owner.w[0], 96));
+    GET(owner.w[0], 12, 8, 8, AMP_BF16);
+    trained_step(&owner, AMP_KIND_SGD);
+    GET(owner.w[0], 12, 8, 8, AMP_F16);
+    amp_optimizer_free(&owner.opt);
+    amp_shadows_changed(&sh, NULL);
+    amp_shadows_reset(&sh);
+    GET(owner.w[0], 12, 8, 8, AMP_F16);
+    amp_shadows_reset(&sh);
+    GET(owner.w[0], 12, 8, 8, AMP_BF16);
+    end();
+}
+
+TEST(two_optimizers, "a step of either of two optimizers is heard, and each has its own copies") {
+    int i;
+    begin(1 << 16);
+    trained_init(&owner, AMP_KIND_SGD, AMP_F16);
+    trained_init(&second, AMP_KIND_ADAMW, AMP_BF16);
+    OK(amp_shadows_add_optimizer(&sh, &owner.opt));
+    OK(amp_shadows_add_optimizer(&sh, &second.opt));
+    OK(amp_shadows_add(&sh, owner.w[0], 96));
+    OK(amp_shadows_add(&sh, second.w[0], 96));
+    for (i = 0; i < 6; i++) {
+        amp_shadows_reset(&sh);
+        GET(owner.w[0], 12, 8, 8, AMP_BF16);
+        GET(second.w[0], 12, 8, 8, AMP_F16);
+        CHECK(GET(owner.w[0], 12, 8, 8, AMP_F16) == amp_optimizer_model(&owner.opt, 0));
+        CHECK(GET(second.w[0], 12, 8, 8, AMP_BF16) == amp_optimizer_model(&second.opt, 0));
+        trained_step(i % 2 ? &owner : &second, i % 2 ? AMP_KIND_SGD : AMP_KIND_ADAMW);
+    }
+    COUNTS(12, 12, 0, 0);
+    amp_optimizer_free(&owner.opt);
+    amp_optimizer_free(&second.opt);
+    end();
+}
+
+TEST(steps_without_products, "a caller who only asks for weights has nothing to reset: a copy is "
+                             "cast anew after each step, in its own place") {
+    const void *first = NULL, *copy;
+    int         step;
+    begin(1 << 16);
+    trained_init(&owner, AMP_KIND_SGD, AMP_F32);
+    OK(amp_shadows_add_optimizer(&sh, &owner.opt));
+    OK(amp_shadows_add(&sh, owner.w[0], 96));
+    for (step = 0; step < 3; step++) {
+        copy = GET(owner.w[0], 12, 8, 8, AMP_F16);
+        if (step == 0) first = copy;
+        CHECK(copy == first);
+        trained_step(&owner, AMP_KIND_SGD);
+    }
+    COUNTS(0, 3, 0, 0);
+    amp_optimizer_free(&owner.opt);
+    end();
+}
+
+/* ------------------------------------------------------------------------------ room and limits */
+
+TEST(room, "manual: AMP_ERROR_OUT_OF_MEMORY if there is no room, and nothing else goes wrong: what "
+           "was handed out stays right, a reset makes room again") {
+    float       w[256], x[1024];
+    const void *kept, *copy, *copies[8];
+    size_t      copy_ld, i;
+    begin(1024); /* 1280 bytes: whole steps of 256, and one */
+    randomize(w, 256);
+    randomize(x, 1024);
+    OK(amp_shadows_add(&sh, w, 256));
+    kept = GET(w, 16, 16, 16, AMP_F16); /* 512 bytes */
+    copy = GET(x, 16, 16, 16, AMP_F16);
+    CHECK_EQ_INT(amp_shadows_get(&sh, x, 16, 16, 16, AMP_F16, &copy, &copy_ld),
+                 AMP_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ_INT(amp_shadows_get(&sh, x, 32, 32, 32, AMP_F16, &copy, &copy_ld),
+                 AMP_ERROR_OUT_OF_MEMORY);
+    COUNTS(0, 1, 1, 0);
+    CHECK(GET(w, 16, 16, 16, AMP_F16) == kept);
+    amp_shadows_reset(&sh);
+    GET(x, 16, 16, 16, AMP_F16);
+    CHECK(GET(w, 16, 16, 16, AMP_F16) == kept);
+    amp_shadows_reset(&sh);
+    OK(amp_shadows_add(&sh, x, 1024));
+    GET(x, 16, 16, 16, AMP_F16); /* 256 bytes are left */
+    amp_shadows_reset(&sh);
+    CHECK_EQ_INT(amp_shadows_get(&sh, x, 32, 16, 16, AMP_F16, &copy, &copy_ld),
+                 AMP_ERROR_OUT_OF_MEMORY);
+    GET(x, 16, 16, 16, AMP_F16);
+    GET(w, 16, 16, 16, AMP_F16);
+    amp_shadows_remove(&sh, w);
+    amp_shadows_remove(&sh, x); /* the last one: all room is there again */
+    amp_shadows_reset(&sh);
+    GET(x, 32, 16, 16, AMP_BF16);
+    end();
+    OK(amp_shadows_init(&sh, NULL, 8 * 512, NULL)); /* as many as fit, all of them right */
+    for (i = 0; amp_shadows_get(&sh, x + i, 16, 16, 16, AMP_F16, &copy, &copy_ld) == AMP_OK; i++) {
+        CHECK(i < 8);
+        copies[i % 8] = copy;
+    }
+    CHECK_EQ_U64(i, 8);
+    while (i-- > 0) CHECK(same_bits(copies[i % 8], 16, x + i, 16, 16, 16, AMP_F16));
+    end();
+    CHECK_EQ_INT(amp_shadows_init(&sh, NULL, 1, NULL), AMP_OK); /* the least there is */
+    GET(w, 1, 16, 16, AMP_F16);
+    end();
+}
+
+TEST(limits, "manual: AMP_MAX_SHADOWS weights and AMP_MAX_SHADOW_OPTIMIZERS optimizers, then "
+             "AMP_ERROR_TOO_LARGE, and nothing changes") {
+    static float w[AMP_MAX_SHADOWS + 1][8];
+    int          i;
+    begin(1 << 20);
+    randomize(w[0], sizeof w / sizeof w[0][0]);
+    for (i = 0; i < AMP_MAX_SHADOWS; i++) OK(amp_shadows_add(&sh, w[i], 8));
+    CHECK_EQ_INT(amp_shadows_add(&sh, w[AMP_MAX_SHADOWS], 8), AMP_ERROR_TOO_LARGE);
+    for (i = 0; i <= AMP_MAX_SHADOWS; i++) GET(w[i], 1, 8, 8, AMP_F16);
+    COUNTS(0, AMP_MAX_SHADOWS, 1, 0);
+    amp_shadows_remove(&sh, w[100]);
+    OK(amp_shadows_add(&sh, w[AMP_MAX_SHADOWS], 8));
+    for (i = 0; i < AMP_MAX_SHADOWS; i++)
+        if (i != 100) GET(w[i], 1, 8, 8, AMP_F16);
+    COUNTS(AMP_MAX_SHADOWS - 1, AMP_MAX_SHADOWS, 1, 0);
+    trained_init(&owner, AMP_KIND_SGD, AMP_F16);
+    for (i = 0; i < AMP_MAX_SHADOW_OPTIMIZERS; i++) OK(amp_shadows_add_optimizer(&sh, &owner.opt));
+    CHECK_EQ_INT(amp_shadows_add_optimizer(&sh, &owner.opt), AMP_ERROR_TOO_LARGE);
+    amp_optimizer_free(&owner.opt);
+    end();
+}
+
+TEST(bad_arguments, "manual: errors for NULL, for sizes of 0, for types that are not halves and "
+                    "for objects without init; nothing changes, nothing is written") {
+    float         w[64] = {0};
+    amp_optimizer opt;
+    amp_shadows   zero;
+    const void   *copy    = w;
+    size_t        copy_ld = 77;
+    memset(&zero, 0, sizeof zero);
+    memset(&opt, 0, sizeof opt);
+    begin(4096);
+    CHECK_EQ_INT(amp_shadows_init(NULL, NULL, 64, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_shadows_init(&zero, NULL, 0, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_shadows_init(&zero, NULL, SIZE_MAX, NULL), AMP_ERROR_TOO_LARGE);
+    CHECK_EQ_INT(amp_shadows_add(NULL, w, 64), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_shadows_add(&sh, NULL, 64), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_shadows_add(&sh, w, 0), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_shadows_add(&zero, w, 64), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(amp_shadows_add_optimizer(NULL, &opt), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_shadows_add_optimizer(&sh, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_shadows_add_optimizer(&zero, &opt), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(amp_shadows_add_optimizer(&sh, &opt), AMP_ERROR_NOT_PREPARED);
+#define BAD(sh, x, rows, cols, ld, type, error) \
+    CHECK_EQ_INT(amp_shadows_get(sh, x, rows, cols, ld, type, &copy, &copy_ld), error)
+    BAD(NULL, w, 8, 8, 8, AMP_F16, AMP_ERROR_INVALID_ARGUMENT);
+    BAD(&sh, NULL, 8, 8, 8, AMP_F16, AMP_ERROR_INVALID_ARGUMENT);
+    BAD(&sh, w, 0, 8, 8, AMP_F16, AMP_ERROR_INVALID_ARGUMENT);
+    BAD(&sh, w, 8, 0, 8, AMP_F16, AMP_ERROR_INVALID_ARGUMENT);
+    BAD(&sh, w, 8, 8, 7, AMP_F16, AMP_ERROR_INVALID_ARGUMENT);
+    BAD(&sh, w, 8, 8, 8, AMP_F32, AMP_ERROR_INVALID_ENUM);
+    BAD(&sh, w, 8, 8, 8, (amp_dtype)3, AMP_ERROR_INVALID_ENUM);
+    BAD(&zero, w, 8, 8, 8, AMP_F16, AMP_ERROR_BAD_STATE);
+    BAD(&sh, w, SIZE_MAX / 8, 8, 8, AMP_F16, AMP_ERROR_TOO_LARGE);
+    BAD(&sh, w, 8, 8, SIZE_MAX / 8, AMP_F16, AMP_ERROR_TOO_LARGE);
+    BAD(&sh, w, 1, SIZE_MAX / 2, SIZE_MAX / 2, AMP_F16, AMP_ERROR_TOO_LARGE);
+#undef BAD
+    CHECK_EQ_INT(amp_shadows_get(&sh, w, 8, 8, 8, AMP_F16, NULL, &copy_ld),
+                 AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_shadows_get(&sh, w, 8, 8, 8, AMP_F16, &copy, NULL),
+                 AMP_ERROR_INVALID_ARGUMENT);
+    CHECK(copy == w && copy_ld == 77);
+    COUNTS(0, 0, 0, 0);
+    CHECK_EQ_INT(sh.num_entries, 0);
+    amp_shadows_reset(NULL);
+    amp_shadows_reset(&zero);
+    amp_shadows_changed(&zero, w);
+    amp_shadows_remove(&zero, w);
+    end();
+}
+
+static int   live_blocks, refuse;
+static void *counting_alloc(size_t n, void *user) {
+    void *p = refuse ? NULL : malloc(n);
+    live_blocks += p != NULL;
+    *(size_t *)user += n;
+    return p;
+}
+static void counting_free(void *p, void *user) {
+    (void)user;
+    live_blocks -= p != NULL;
+    free(p);
+}
+
+TEST(memory, "manual: one allocation, by the allocator given; its failure leaves an object that "
+             "may be freed; freeing twice is safe") {
+    amp_shadows   s;
+    amp_allocator allocator;
+    float         w[64];
+    const void   *copy;
+    size_t        asked = 0, ld;
+    allocator.alloc_fn  = counting_alloc;
+    allocator.free_fn   = counting_free;
+    allocator.user_data = &asked;
+    memset(&s, 0xa5, sizeof s);
+    randomize(w, 64);
+    refuse = 1;
+    CHECK_EQ_INT(amp_shadows_init(&s, NULL, 4096, &allocator), AMP_ERROR_OUT_OF_MEMORY);
+    amp_shadows_free(&s);
+    CHECK_EQ_INT(amp_shadows_get(&s, w, 8, 8, 8, AMP_F16, &copy, &ld), AMP_ERROR_BAD_STATE);
+    refuse = 0;
+    asked  = 0;
+    OK(amp_shadows_init(&s, NULL, 4096, &allocator));
+    CHECK_EQ_INT(live_blocks, 1);
+    CHECK(asked >= 4096 && asked < 4096 + 1024);
+    OK(amp_shadows_add(&s, w, 64));
+    OK(amp_shadows_get(&s, w, 8, 8, 8, AMP_F16, &copy, &ld));
+    CHECK_EQ_INT(live_blocks, 1);
+    amp_shadows_free(&s);
+    CHECK_EQ_INT(live_blocks, 0);
+    amp_shadows_free(&s);
+    memset(&s, 0, sizeof s);
+    amp_shadows_free(&s);
+    amp_shadows_free(NULL);
+    CHECK_EQ_INT(live_blocks, 0);
+}
+
+/* ------------------------------------------------------------------------- backends of your own */
+
+static uint64_t   capture_now;
+static amp_result cast_fails;
+static uint64_t   capture_number(const amp_backend *self) { (void)self; return capture_now; }
+static amp_result failing_cast(const amp_backend *self, void *dst, amp_dtype dst_type,
+                               const void *src, amp_dtype src_type, size_t n) {
+    (void)self;
+    if (cast_fails) memset(dst, 0xee, 2 * n); /* it got as far as that */
+    return cast_fails ? cast_fails : amp_cast(dst, dst_type, src, src_type, n);
+}
+
+TEST(own_backend, "law: a backend without cast_rows_fn casts row by row; a cast that fails is "
+                  "answered, and what it left is not believed") {
+    float       w[96];
+    const void *copy;
+    size_t      copy_ld;
+    amp_backend backend;
+    amp_autocast_use(NULL);
+    amp_cpu_backend(&backend);
+    backend.cast_fn      = failing_cast;
+    backend.cast_rows_fn = NULL;
+    OK(amp_shadows_init(&sh, &backend, 4096, NULL));
+    randomize(w, 96);
+    OK(amp_shadows_add(&sh, w, 96));
+    GET(w, 8, 11, 12, AMP_F16);
+    GET(w, 8, 8, 8, AMP_F16);
+    COUNTS(0, 1, 1, 0);
+    amp_shadows_changed(&sh, w);
+    randomize(w, 96);
+    cast_fails = AMP_ERROR_CUDA;
+    CHECK_EQ_INT(amp_shadows_get(&sh, w, 8, 11, 12, AMP_F16, &copy, &copy_ld), AMP_ERROR_CUDA);
+    amp_shadows_reset(&sh);
+    CHECK_EQ_INT(amp_shadows_get(&sh, w, 12, 8, 8, AMP_F16, &copy, &copy_ld), AMP_ERROR_CUDA);
+    cast_fails = AMP_OK;
+    amp_shadows_reset(&sh);
+    GET(w, 8, 11, 12, AMP_F16);
+    GET(w, 12, 8, 8, AMP_F16);
+    COUNTS(0, 2, 2, 0);
+    amp_shadows_reset(&sh);
+    cast_fails = AMP_ERROR_CUDA; /* over a copy that was right */
+    CHECK_EQ_INT(amp_shadows_get(&sh, w, 8, 8, 8, AMP_F16, &copy, &copy_ld), AMP_ERROR_CUDA);
+    cast_fails = AMP_OK;
+    amp_shadows_reset(&sh);
+    GET(w, 8, 11, 12, AMP_F16);
+    COUNTS(0, 3, 2, 0);
+    end();
+}
+
+TEST(captures, "law: what was cast in a capture is not believed outside it or in another, and "
+               "nothing from outside is believed in one") {
+    static const uint64_t numbers[] = {0, 0, 7, 7, 0, 7, 8, 8, 0};
+    static const int      anew[]    = {1, 0, 1, 0, 1, 1, 1, 0, 1};
+    float                 w[64];
+    uint64_t              misses = 0;
+    size_t                i;
+    amp_backend           backend;
+    amp_autocast_use(NULL);
+    amp_cpu_backend(&backend);
+    backend.capture_fn = capture_number;
+    OK(amp_shadows_init(&sh, &backend, 4096, NULL));
+    randomize(w, 64);
+    OK(amp_shadows_add(&sh, w, 64));
+    for (i = 0; i < COUNT_OF(numbers); i++) {
+        amp_shadows_reset(&sh);
+        capture_now = numbers[i];
+        GET(w, 8, 8, 8, AMP_F16);
+        misses += (uint64_t)anew[i];
+        COUNTS(i + 1 - misses, misses, 0, 0);
+    }
+    end();
+}
+
+TEST(after_capture, "after a capture too, one weight in two shapes has two copies in one product") {
+    float       w[96];
+    const void *a, *b;
+    amp_backend backend;
+    amp_autocast_use(NULL);
+    amp_cpu_backend(&backend);
+    backend.capture_fn = capture_number;
+    OK(amp_shadows_init(&sh, &backend, 4096, NULL));
+    randomize(w, 96);
+    OK(amp_shadows_add(&sh, w, 96));
+    capture_now = 7;
+    GET(w, 8, 12, 12, AMP_F16);
+    capture_now = 0;
+    amp_shadows_reset(&sh);
+    a = GET(w, 8, 12, 12, AMP_F16);
+    b = GET(w, 12, 8, 8, AMP_F16);
+    CHECK(a != b);
+    CHECK(same_bits(a, 16, w, 8, 12, 12, AMP_F16));
+    end();
+}
+
+/* ----------------------------------------------------------------- random sequences and a model */
+
+enum { ARRAYS = 6, ELEMENTS = 200, SHAPES = 5 };
+static const size_t shapes[SHAPES][4] = { /* start, rows, cols, ld */
+    {0, 12, 16, 16}, {0, 16, 12, 12}, {8, 11, 10, 16}, {3, 14, 13, 13}, {64, 8, 8, 8}};
+
+/* The model: in the order of amp_shadows_add, what the copy of a weight was last cast from. */
+typedef struct known {
+    int array, has_copy, shape, type, product;
+} known;
+
+/* Copies that must stay right, since the same product may read them. */
+typedef struct handed { const void *copy; size_t bytes; unsigned char content[1024]; } handed;
+
+TEST(random_sequences, "10^4 random sequences of add, get, change, remove, step and disable do "
+                       "what a model of 20 lines says: hit, cast and kept, or for one product") {
+    static float  memory[ARRAYS][ELEMENTS];
+    static handed live[64];
+    int           sequence, count = test_state.quick ? 1000 : 10000;
+    random_state = 7;
+    for (sequence = 0; sequence < count; sequence++) {
+        known    model[64];
+        int      num = 0, num_live = 0, product = 0, active = 1, op, i, k, ops;
+        uint64_t expected[3] = {0, 0, 0}; /* hits, misses, transients */
+        uint32_t seed        = random_state;
+        if (sequence % 100 == 0) { /* arrays 0 and 1 are weights of an optimizer, in fp16 */
+            amp_optimizer_free(&owner.opt);
+            trained_init(&owner, AMP_KIND_SGD, AMP_F16);
+        }
+        begin_scope(1 << 15, AMP_F16);
+        random_state = seed;
+        OK(amp_shadows_add_optimizer(&sh, &owner.opt));
+        for (ops = 10 + (int)below(30), op = 0; op < ops; op++) {
+            const int    array = (int)below(ARRAYS), owned = array < 2;
+            float       *x = owned ? owner.w[array] : memory[array];
+            const size_t n = owned ? 96 : ELEMENTS;
+            switch (below(16)) {
+            case 0: case 1: case 2:
+                OK(amp_shadows_add(&sh, x, n));
+                memset(&model[num], 0, sizeof model[0]);
+                model[num++].array = array;
+                break;
+            case 3:
+                amp_shadows_remove(&sh, x);
+                for (i = k = 0; i < num; i++)
+                    if (model[i].array != array) model[k++] = model[i];
+                num = k;
+                num_live = 0;
+                amp_shadows_reset(&sh);
+                product++;
+                break;
+            case 4:
+                if (!owned) randomize(x, n); /* a weight with a model copy is its optimizer's */
+                i = (int)below(4) == 0;
+                amp_shadows_changed(&sh, i ? NULL : x);
+                for (k = 0; k < num; k++)
+                    if (i || model[k].array == array) model[k].has_copy = 0;
+                num_live = 0;
+                break;
+            case 5:
+                trained_step(&owner, AMP_KIND_SGD);
+                amp_shadows_reset(&sh);
+                for (k = 0; k < num; k++) model[k].has_copy = 0;
+                num_live = 0;
+                product++;
+                break;
+            case 6:
+                if (active) enter(AMP_AUTOCAST_OFF, AMP_F32, NULL);
+                else OK(amp_autocast_pop(&ac));
+                active = !active;
+                break;
+            case 7: case 8: case 9:
+                amp_shadows_reset(&sh);
+                product++;
+                num_live = 0;
+                break;
+            default: {
+                const int     type = (int)below(2), shape = (int)below(SHAPES);
+                const size_t *s    = shapes[shape];
+                const size_t  rows = owned ? (96 - s[0]) / s[3] : s[1];
+                known        *w    = NULL;
+                const void   *copy = GET(x + s[0], rows, s[2], s[3], halves[type]);
+                for (i = 0; i < num && !w && active; i++)
+                    if (model[i].array == array) w = &model[i];
+                if (owned && type == 0 && s[0] % 8 == 0 && s[3] % 8 == 0) {
+                    expected[0]++; /* the optimizer's own */
+                } else if (w && w->has_copy && w->shape == shape && w->type == type) {
+                    expected[0]++;
+                    w->product = product;
+                } else if (w && !(w->has_copy && w->product == product)) {
+                    const known now = {array, 1, shape, type, product};
+                    expected[1]++;
+                    *w = now;
+                } else {
+                    expected[2]++;
+                }
+                if (num_live < 64) {
+                    handed *h = &live[num_live++];
+                    h->copy  = copy;
+                    h->bytes = 2 * ((rows - 1) * ((s[3] + 7) / 8 * 8) + s[2]);
+                    if (s[3] % 8 != 0) h->bytes = 2 * s[2]; /* its first row */
+                    memcpy(h->content, copy, h->bytes);
+                }
+            } break;
+            }
+            for (i = 0; i < num_live; i++)
+                if (memcmp(live[i].copy, live[i].content, live[i].bytes) != 0)
+                    test_fail(__FILE__, __LINE__, "copies of one product do not overlap", "");
+            COUNTS(expected[0], expected[1], expected[2], 0);
+        }
+        end();
+    }
+    amp_optimizer_free(&owner.opt);
+}
+
+/* ------------------------------------------------------------------------------------- amp_gemm */
+
+static size_t size_of(amp_dtype type) { return type == AMP_F32 ? 4 : 2; }
+
+typedef struct product {
+    int       trans_a, trans_b;
+    size_t    m, n, k, lda, ldb, ldc;
+    float     alpha, beta;
+    amp_dtype a_type, b_type, c_type;
+    float     a[4096], b[4096]; /* as they are, or as converted to their types */
+    unsigned char a_half[8192], b_half[8192], c[2][8192]; /* C in the scope, C by hand */
+} product;
+static product p;
+
+static size_t a_size(void) { return (p.trans_a ? p.k : p.m) * p.lda; }
+static size_t b_size(void) { return (p.trans_b ? p.n : p.k) * p.ldb; }
+
+static void product_make(int trans, size_t m, size_t n, size_t k, size_t extra, amp_dtype c_type) {
+    static const uint32_t nan_bits = 0x7fc00000u;
+    size_t                i;
+    float                 nan;
+    memcpy(&nan, &nan_bits, 4);
+    p.trans_a = trans % 2;
+    p.trans_b = trans / 2;
+    p.m       = m;
+    p.n       = n;
+    p.k       = k;
+    p.lda     = (p.trans_a ? m : k) + extra;
+    p.ldb     = (p.trans_b ? k : n) + extra * 2;
+    p.ldc     = n + extra;
+    p.alpha   = 1.0f;
+    p.beta    = 0.0f;
+    p.a_type = p.b_type = AMP_F32;
+    p.c_type            = c_type;
+    randomize(p.a, a_size());
+    randomize(p.b, b_size());
+    for (i = 0; i < m * p.ldc; i++)
+        amp_cast(p.c[0] + i * size_of(c_type), c_type, &nan, AMP_F32, 1);
+    memcpy(p.c[1], p.c[0], sizeof p.c[0]);
+}
+
+/* The product as the scope has it, into c[0]. */
+static amp_result product_run(void) {
+    return amp_gemm(NULL, p.trans_a, p.trans_b, p.m, p.n, p.k, p.alpha,
+                    p.a_type == AMP_F32 ? (void *)p.a : p.a_half, p.a_type, p.lda,
+                    p.b_type == AMP_F32 ? (void *)p.b : p.b_half, p.b_type, p.ldb, p.beta, p.c[0],
+                    p.c_type, p.ldc);
+}
+
+/* The product of operands that are cast to type by hand (AMP_F32: as they are), into c[1]. */
+static void product_by_hand(amp_dtype type) {
+    amp_autocast *before = amp_autocast_use(NULL);
+    if (type != AMP_F32) {
+        if (p.a_type == AMP_F32) amp_cast(p.a_half, type, p.a, AMP_F32, a_size());
+        if (p.b_type == AMP_F32) amp_cast(p.b_half, type, p.b, AMP_F32, b_size());
+    }
+    OK(amp_gemm(NULL, p.trans_a, p.trans_b, p.m, p.n, p.k, p.alpha,
+                type == AMP_F32 ? (void *)p.a : p.a_half, type == AMP_F32 ? p.a_type : type, p.lda,
+                type == AMP_F32 ? (void *)p.b : p.b_half, type == AMP_F32 ? p.b_type : type, p.ldb,
+                p.beta, p.c[1], p.c_type, p.ldc));
+    amp_autocast_use(before);
+}
+
+static void product_check(int line, amp_dtype type) {
+    const amp_result result = product_run();
+    if (result != AMP_OK) test_fail(__FILE__, line, "amp_gemm", amp_result_string(result));
+    product_by_hand(type);
+    if (memcmp(p.c[0], p.c[1], p.m * p.ldc * size_of(p.c_type)) != 0)
+        test_fail(__FILE__, line, "amp_gemm in the scope == amp_gemm on cast operands", "");
+}
+#define SAME_AS(type) product_check(__LINE__, type)
+
+TEST(gemm_bits, "manual: in a scope amp_gemm has the bits of amp_gemm on operands cast by hand: "
+                "transposes, leading dimensions, alpha, beta, types of C, NaN in an unread C") {
+    static const float  alphas[] = {1.0f, -0.5f, 0.0f}, betas[] = {0.0f, 1.0f, 0.25f};
+    static const size_t sizes[]  = {1, 3, 8, 17, 33};
+    uint64_t            products = 0;
+    int                 trans, t, c, x, y, extra, weights;
+    size_t              i;
+    for (t = 0; t < 2; t++)
+        for (weights = 0; weights < 2; weights++) {
+            begin_scope(1 << 16, halves[t]);
+            if (weights) OK(amp_shadows_add(&sh, p.b, COUNT_OF(p.b)));
+            for (trans = 0; trans < 4; trans++)
+                for (extra = 0; extra < 9; extra += extra < 1 ? 1 : 7)
+                    for (c = 0; c < 3; c++)
+                        for (x = 0; x < 3; x++)
+                            for (y = 0; y < 3; y++) {
+                                product_make(trans, sizes[below(5)], sizes[below(5)],
+                                             sizes[below(5)], (size_t)extra, (amp_dtype)c);
+                                p.alpha = alphas[x];
+                                p.beta  = betas[y];
+                                for (i = 0; y > 0 && i < p.m * p.ldc; i++)
+                                    amp_cast(p.c[0] + i * size_of(p.c_type), p.c_type, &p.a[i % 7],
+                                             AMP_F32, 1);
+                                memcpy(p.c[1], p.c[0], sizeof p.c[0]);
+                                amp_shadows_changed(&sh, NULL);
+                                SAME_AS(halves[t]);
+                                products++;
+                            }
+            CHECK_EQ_U64(sh.fallbacks, 0);
+            CHECK(sh.misses + sh.transients <= 2 * products);
+            CHECK_EQ_U64(sh.misses != 0, weights);
+            end();
+        }
+}
+
+TEST(gemm_alpha_zero, "manual: A and B are not read if alpha is 0, in a scope neither") {
+    size_t i;
+    begin_scope(1 << 16, AMP_F16);
+    product_make(0, 8, 8, 8, 0, AMP_F32);
+    p.alpha = 0.0f;
+    OK(product_run());
+    for (i = 0; i < 64; i++) {
+        float zero;
+        memcpy(&zero, p.c[0] + 4 * i, 4);
+        CHECK_EQ_F32(zero, 0.0f);
+    }
+    CHECK_EQ_U64(sh.cast_bytes, 0);
+    end();
+}
+
+TEST(gemm_cached, "a weight in products is cast once, until an optimizer's step; as both operands "
+                  "of one product it is right in both shapes") {
+    int i;
+    begin_scope(1 << 16, AMP_F16);
+    product_make(0, 8, 24, 16, 0, AMP_F32);
+    OK(amp_shadows_add(&sh, p.b, COUNT_OF(p.b)));
+    for (i = 0; i < 4; i++) {
+        randomize(p.a, a_size());
+        SAME_AS(AMP_F16);
+    }
+    COUNTS(3, 1, 4, 0);
+    CHECK_EQ_U64(sh.cast_bytes, 2 * (16 * 24 + 4 * 8 * 16));
+    for (i = 0; i < 2; i++) { /* w' w: 16 x 24 and 24 x 16 */
+        amp_autocast *before;
+        OK(amp_gemm(NULL, 0, 0, 16, 16, 24, 1.0f, p.b, AMP_F32, 0, p.b, AMP_F32, 0, 0.0f, p.c[0],
+                    AMP_F32, 0));
+        before = amp_autocast_use(NULL);
+        amp_cast(p.b_half, AMP_F16, p.b, AMP_F32, 16 * 24);
+        OK(amp_gemm(NULL, 0, 0, 16, 16, 24, 1.0f, p.b_half, AMP_F16, 0, p.b_half, AMP_F16, 0, 0.0f,
+                    p.c[1], AMP_F32, 0));
+        CHECK_MEM(p.c[0], p.c[1], 16 * 16 * 4);
+        amp_autocast_use(before);
+    }
+    COUNTS(5, 1, 6, 0);
+    trained_init(&owner, AMP_KIND_SGD, AMP_F16);
+    OK(amp_shadows_add_optimizer(&sh, &owner.opt));
+    product_make(0, 8, 8, 12, 0, AMP_F32);
+    for (i = 0; i < 3; i++) { /* the model copy costs nothing */
+        const uint64_t hits = sh.hits, misses = sh.misses;
+        OK(amp_gemm(NULL, 0, 0, 8, 8, 12, 1.0f, p.a, AMP_F32, 0, owner.w[0], AMP_F32, 0, 0.0f,
+                    p.c[0], AMP_F32, 0));
+        COUNTS(hits + 1, misses, 7 + (uint64_t)i, 0);
+        amp_autocast_use(NULL);
+        amp_cast(p.a_half, AMP_F16, p.a, AMP_F32, 96);
+        OK(amp_gemm(NULL, 0, 0, 8, 8, 12, 1.0f, p.a_half, AMP_F16, 0,
+                    amp_optimizer_model(&owner.opt, 0), AMP_F16, 0, 0.0f, p.c[1], AMP_F32, 0));
+        CHECK_MEM(p.c[0], p.c[1], 8 * 8 * 4);
+        amp_autocast_use(&ac);
+        trained_step(&owner, AMP_KIND_SGD);
+    }
+    amp_optimizer_free(&owner.opt);
+    end();
+}
+
+TEST(gemm_policy, "manual: what the policy says of gemm, by op, by layer and by scope, is what "
+                  "amp_gemm does") {
+    static const struct { const char *words, *layer; amp_dtype type; } cases[] = {
+        {"", NULL, AMP_F16},
+        {"bf16", NULL, AMP_BF16},
+        {"op:gemm=fp32", NULL, AMP_F32},
+        {"op:gemm=pass", NULL, AMP_F32},
+        {"op:gemm=promote", NULL, AMP_F32},
+        {"op:gemm=keep", NULL, AMP_F32},
+        {"op:gemm=bf16", NULL, AMP_BF16},
+        {"op:linear=fp32", NULL, AMP_F16},
+        {"tf32", NULL, AMP_F16},
+        {"tf32 op:gemm=fp32", NULL, AMP_F32},
+        {"off", NULL, AMP_F32},
+        {"apex_o0", NULL, AMP_F32},
+        {"torch_cpu", NULL, AMP_BF16},
+        {"head*=fp32", "head.1", AMP_F32},
+        {"head*=fp32", "body.1", AMP_F16},
+        {"op:gemm=fp32 *.1=bf16", "body.1", AMP_BF16}};
+    size_t   i;
+    uint64_t misses;
+    for (i = 0; i < COUNT_OF(cases); i++) {
+        begin_scope(1 << 16, AMP_F16);
+        OK(amp_autocast_override(&ac, cases[i].words, NULL));
+        CHECK(ac.shadows == &sh); /* also when the words name another policy */
+        if (cases[i].layer) enter(AMP_AUTOCAST_INHERIT, AMP_F32, cases[i].layer);
+        product_make((int)below(4), 9, 10, 40, 3, AMP_F32);
+        SAME_AS(cases[i].type);
+        CHECK_EQ_U64(sh.transients, cases[i].type == AMP_F32 ? 0 : 2);
+        end();
+    }
+    begin_scope(1 << 16, AMP_F16);
+    OK(amp_shadows_add(&sh, p.b, COUNT_OF(p.b)));
+    product_make(1, 9, 10, 40, 3, AMP_F32);
+    SAME_AS(AMP_F16);
+    misses = sh.misses;
+    enter(AMP_AUTOCAST_OFF, AMP_F32, NULL);
+    SAME_AS(AMP_F32);
+    enter(AMP_AUTOCAST_ON, AMP_BF16, NULL);
+    SAME_AS(AMP_BF16);
+    OK(amp_autocast_pop(&ac));
+    OK(amp_autocast_pop(&ac));
+    SAME_AS(AMP_F16);
+    CHECK_EQ_U64(sh.misses, misses + 2);
+    CHECK_EQ_INT(amp_autocast_override(&ac, "op:gemm=banned", NULL), AMP_OK);
+    memcpy(p.c[1], p.c[0], sizeof p.c[0]);
+    CHECK_EQ_INT(product_run(), AMP_ERROR_BANNED);
+    CHECK_MEM(p.c[0], p.c[1], sizeof p.c[0]);
+    OK(amp_autocast_pop(&ac));
+    SAME_AS(AMP_F32); /* outside all scopes */
+    end();
+    begin_scope(1 << 16, AMP_F16);
+    ac.shadows = NULL; /* nowhere to cast to: as without autocast */
+    SAME_AS(AMP_F32);
+    end();
+}
+
+TEST(gemm_types, "an operand that is half already stays; another half than the scope's is left "
+                 "alone, or an error where gemm promotes; k = 0 and empty products cast nothing") {
+    int t;
+    for (t = 0; t < 2; t++) {
+        begin_scope(1 << 16, halves[t]);
+        product_make(0, 9, 10, 40, 0, AMP_F32);
+        amp_cast(p.a_half, halves[t], p.a, AMP_F32, a_size());
+        p.a_type = halves[t];
+        OK(product_run());
+        p.a_type = AMP_F32;
+        product_by_hand(halves[t]);
+        CHECK_MEM(p.c[0], p.c[1], p.m * p.ldc * 4);
+        COUNTS(0, 0, 1, 0);
+        p.a_type = halves[1 - t]; /* a is not of the scope's type: the product as it is */
+        amp_cast(p.a_half, halves[1 - t], p.a, AMP_F32, a_size());
+        OK(product_run());
+        amp_autocast_use(NULL);
+        memcpy(p.c[1], p.c[0], sizeof p.c[0]);
+        OK(product_run());
+        CHECK_MEM(p.c[0], p.c[1], p.m * p.ldc * 4);
+        amp_autocast_use(&ac);
+        p.b_type = halves[t];
+        amp_cast(p.b_half, halves[t], p.b, AMP_F32, b_size());
+        OK(amp_autocast_override(&ac, "op:gemm=promote", NULL));
+        memcpy(p.c[1], p.c[0], sizeof p.c[0]);
+        CHECK_EQ_INT(product_run(), AMP_ERROR_MIXED_TYPES);
+        CHECK_MEM(p.c[0], p.c[1], sizeof p.c[0]);
+        end();
+        begin_scope(1 << 16, halves[t]);
+        OK(amp_gemm(NULL, 0, 0, 5, 7, 0, 1.0f, NULL, AMP_F32, 0, NULL, AMP_F32, 0, 0.0f, p.c[0],
+                    AMP_F32, 0));
+        OK(amp_gemm(NULL, 0, 0, 0, 7, 3, 1.0f, NULL, AMP_F32, 0, p.b, AMP_F32, 0, 0.0f, NULL,
+                    AMP_F32, 0));
+        OK(amp_gemm(NULL, 0, 0, 5, 0, 3, 1.0f, p.a, AMP_F32, 0, NULL, AMP_F32, 0, 0.0f, NULL,
+                    AMP_F32, 0));
+        COUNTS(0, 0, 0, 0);
+        end();
+    }
+}
+
+TEST(gemm_no_room, "manual: where there is no room the product stays in fp32, bit for bit, and is "
+                   "counted") {
+    begin_scope(600, AMP_F16); /* 768 bytes */
+    product_make(0, 8, 8, 16, 0, AMP_F32);
+    SAME_AS(AMP_F16);
+    COUNTS(0, 0, 2, 0);
+    product_make(0, 8, 8, 64, 0, AMP_F32); /* neither operand has room */
+    SAME_AS(AMP_F32);
+    CHECK_EQ_U64(sh.fallbacks, 1);
+    product_make(0, 8, 20, 16, 0, AMP_F32); /* B has none */
+    SAME_AS(AMP_F32);
+    CHECK_EQ_U64(sh.fallbacks, 2);
+    product_make(0, 8, 8, 16, 0, AMP_F32);
+    SAME_AS(AMP_F16);
+    CHECK_EQ_U64(sh.fallbacks, 2);
+    end();
+}
+
+TEST(gemm_batched, "manual: count products, their matrices stride elements apart, also 0: one by "
+                   "one or together, in a scope or outside, they have the same bits") {
+    static float a[4096], b[4096], c[2][4096];
+    size_t       count, i;
+    int          trans, active, zero, round;
+    begin_scope(1 << 16, AMP_F16);
+    for (trans = 0; trans < 4; trans++)
+        for (active = 0; active < 2; active++)
+            for (zero = 0; zero < 4; zero++)
+                for (count = 0; count < 5; count++)
+                    for (round = 0; round < 3; round++) {
+                        const int    ta = trans % 2, tb = trans / 2;
+                        const size_t m = 1 + below(9), n = 1 + below(9), k = 1 + below(20);
+                        const size_t lda = (ta ? m : k) + below(3), ldb = (tb ? k : n) + below(3);
+                        const size_t ldc = n + below(3);
+                        const size_t sa = zero & 1 ? 0 : (ta ? k : m) * lda + below(4);
+                        const size_t sb = zero & 2 ? 0 : (tb ? n : k) * ldb + below(4);
+                        const size_t sc = m * ldc + below(4);
+                        const float  beta = round ? 0.5f : 0.0f;
+                        amp_autocast_use(active ? &ac : NULL);
+                        randomize(a, COUNT_OF(a));
+                        randomize(b, COUNT_OF(b));
+                        randomize(c[0], COUNT_OF(c[0]));
+                        memcpy(c[1], c[0], sizeof c[0]);
+                        OK(amp_gemm_batched(NULL, ta, tb, m, n, k, 0.75f, a, AMP_F32, lda, sa, b,
+                                            AMP_F32, ldb, sb, beta, c[0], AMP_F32, ldc, sc, count));
+                        for (i = 0; i < count; i++)
+                            OK(amp_gemm(NULL, ta, tb, m, n, k, 0.75f, a + i * sa, AMP_F32, lda,
+                                        b + i * sb, AMP_F32, ldb, beta, c[1] + i * sc, AMP_F32,
+                                        ldc));
+                        CHECK_MEM(c[0], c[1], sizeof c[0]);
+                    }
+    CHECK(sh.transients > 0);
+    CHECK_EQ_U64(sh.fallbacks, 0);
+    OK(amp_shadows_add(&sh, b, COUNT_OF(b))); /* one weight for all: cast once */
+    amp_autocast_use(&ac);
+    for (i = 0; i < 3; i++) {
+        const uint64_t misses = sh.misses;
+        OK(amp_gemm_batched(NULL, 0, 0, 4, 8, 16, 1.0f, a, AMP_F32, 0, 64, b, AMP_F32, 0, 0, 0.0f,
+                            c[0], AMP_F32, 0, 32, 5));
+        CHECK_EQ_U64(sh.misses, misses + (i == 0));
+    }
+    CHECK_EQ_INT(amp_gemm_batched(NULL, 0, 0, 4, 8, 16, 1.0f, a, AMP_F32, 0, 64, b, AMP_F32, 0, 0,
+                                  0.0f, c[0], AMP_F32, 0, 31, 2),
+                 AMP_ERROR_INVALID_ARGUMENT); /* products would write over one another */
+    CHECK_EQ_INT(amp_gemm_batched(NULL, 0, 0, 4, 8, 16, 1.0f, a, AMP_F32, 0, SIZE_MAX / 4, b,
+                                  AMP_F32, 0, 0, 0.0f, c[0], AMP_F32, 0, 32, 4),
+                 AMP_ERROR_TOO_LARGE);
+    end();
+}
+
+/* An operand in a half is off by at most u |x| and half its least subnormal, so that a product is
+   off by d = |a| eb + |b| ea + ea eb; with e = 2^-24 sums of k in fp32, in any order, add at most
+   k e / (1 - k e) of the sum of |a b| + d, and alpha and the store three roundings. */
+TEST(gemm_bound, "law: products in a scope are as far from double precision as the rounding of "
+                 "operands to halves explains, and no farther") {
+    static const double u[2]     = {4.8828125e-4, 3.90625e-3};
+    static const double least[2] = {2.9802322387695312e-8, 4.6e-41};
+    const double        e        = 5.9604644775390625e-8;
+    int                 t, trans;
+    size_t              i, j, l, wrong = 0;
+    double              worst = 0.0;
+    for (t = 0; t < 2; t++)
+        for (trans = 0; trans < 4; trans++) {
+            begin_scope(1 << 16, halves[t]);
+            product_make(trans, 33, 30, 60, 3, AMP_F32);
+            p.a[3] = 1e-6f;
+            p.alpha = -0.7f;
+            OK(product_run());
+            for (i = 0; i < p.m; i++)
+                for (j = 0; j < p.n; j++) {
+                    double sum = 0.0, size = 0.0, bound = 0.0, error;
+                    float  c;
+                    memcpy(&c, p.c[0] + 4 * (i * p.ldc + j), 4);
+                    for (l = 0; l < p.k; l++) {
+                        const double a = (double)p.a[p.trans_a ? l * p.lda + i : i * p.lda + l];
+                        const double b = (double)p.b[p.trans_b ? j * p.ldb + l : l * p.ldb + j];
+                        const double ea = u[t] * fabs(a) + least[t], eb = u[t] * fabs(b) + least[t];
+                        sum += a * b;
+                        bound += fabs(a) * eb + fabs(b) * ea + ea * eb;
+                        size += fabs(a * b);
+                    }
+                    bound += ((double)p.k + 3.0) * e * 1.001 * (size + bound);
+                    bound *= 0.7000001;
+                    error = fabs((double)c - (double)p.alpha * sum);
+                    wrong += !(error <= bound);
+                    if (error / bound > worst) worst = error / bound;
+                }
+            end();
+        }
+    CHECK_EQ_U64(wrong, 0);
+    CHECK(worst > 0.01); /* and they were rounded */
+}
+
+TEST(gemm_backends, "a product on another backend than that of the shadows is as without autocast; "
+                    "one without gemm_fn is unsupported") {
+    amp_backend other;
+    begin_scope(1 << 16, AMP_F16);
+    product_make(0, 8, 8, 16, 0, AMP_F32);
+    amp_cpu_backend(&other);
+    OK(amp_gemm(&other, 0, 0, 8, 8, 16, 1.0f, p.a, AMP_F32, 0, p.b, AMP_F32, 0, 0.0f, p.c[0],
+                AMP_F32, 0));
+    COUNTS(0, 0, 2, 0); /* the CPU by another name */
+    other.cast_fn = failing_cast;
+    OK(amp_gemm(&other, 0, 0, 8, 8, 16, 1.0f, p.a, AMP_F32, 0, p.b, AMP_F32, 0, 0.0f, p.c[0],
+                AMP_F32, 0));
+    COUNTS(0, 0, 2, 1);
+    product_by_hand(AMP_F32);
+    CHECK_MEM(p.c[0], p.c[1], 8 * 8 * 4);
+    other.gemm_fn = NULL;
+    CHECK_EQ_INT(amp_gemm(&other, 0, 0, 8, 8, 16, 1.0f, p.a, AMP_F32, 0, p.b, AMP_F32, 0, 0.0f,
+                          p.c[0], AMP_F32, 0),
+                 AMP_ERROR_UNSUPPORTED);
+    end();
+}
+
+int main(int argc, char **argv) {
+    test_begin(argc, argv);
+    RUN(cast_once);
+    RUN(padding);
+    RUN(special_values);
+    RUN(changed);
+    RUN(same_address);
+    RUN(added_twice);
+    RUN(two_shapes);
+    RUN(sub_blocks);
+    RUN(disabled);
+    RUN(steps);
+    RUN(model_copies);
+    RUN(flat);
+    RUN(masters_made);
+    RUN(rebind);
+    RUN(load);
+    RUN(freed);
+    RUN(two_optimizers);
+    RUN(steps_without_products);
+    RUN(room);
+    RUN(limits);
+    RUN(bad_arguments);
+    RUN(memory);
+    RUN(own_backend);
+    RUN(captures);
+    RUN(after_capture);
+    RUN(random_sequences);
+    RUN(gemm_bits);
+    RUN(gemm_alpha_zero);
+    RUN(gemm_cached);
+    RUN(gemm_policy);
+    RUN(gemm_types);
+    RUN(gemm_no_room);
+    RUN(gemm_batched);
+    RUN(gemm_bound);
+    RUN(gemm_backends);
+    return test_end();
+}
