@@ -47,12 +47,12 @@ run conformance-fast-math 100 "$out/suite_kernels_fast" --quick
 if command -v compute-sanitizer > /dev/null 2>&1; then
     for tool in memcheck racecheck initcheck synccheck; do
         run "sanitizer-$tool" 60 compute-sanitizer --tool $tool --error-exitcode 1 \
-            "$out/suite_kernels" --quick --filter sanitizer
+            "$out/suite_kernels" --quick --filter races
     done
 else
     say "skip gpu/sanitizer: compute-sanitizer not found"
 fi
-for example in examples/*_cuda.cu; do
+for example in examples/*.cu; do
     name=$(basename "$example" .cu)
     run "compile-$name" 120 $NVCC $flags "$example" amp_kernels.cu -lcublas -o "$out/$name"
     run "$name" 90 "$out/$name"

@@ -1390,6 +1390,55 @@ TEST(gemm_backends, "a product on another backend than that of the shadows is as
     end();
 }
 
+/* ------------------------------------------------------------------- sessions, capabilities */
+
+static amp_session session;
+
+TEST(a_session, "manual: amp_session_start makes a scaler, shadows and a scope of fp16 that is current "
+                "in this thread; it ends with nothing left") {
+    amp_scaler_desc desc;
+    amp_dtype       inputs[2] = {AMP_F32, AMP_F32}, compute = AMP_F32;
+    memset(&desc, 0, sizeof desc);
+    desc.init_scale = 8.0f;
+    OK(amp_session_start(&session, NULL, 1 << 16, &desc));
+    CHECK(amp_autocast_current() == &session.autocast);
+    CHECK(session.autocast.shadows == &session.shadows);
+    CHECK_EQ_F32(session.scaler->scale, 8.0f);
+    OK(amp_autocast_dtype(AMP_OP_GEMM, inputs, 2, &compute, NULL));
+    CHECK_EQ_INT(compute, AMP_F16);
+    OK(amp_scaler_check(session.scaler, NULL, AMP_F32, 0));
+    OK(amp_scaler_update(session.scaler));
+    amp_session_end(&session);
+    amp_session_end(&session);
+    CHECK(amp_autocast_current() == NULL && session.scaler == NULL);
+    desc.init_scale = -1.0f;
+    CHECK_EQ_INT(amp_session_start(&session, NULL, 1 << 16, &desc), AMP_ERROR_INVALID_CONFIG);
+    CHECK_EQ_INT(amp_session_start(&session, NULL, 0, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_session_start(NULL, NULL, 1 << 16, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK(amp_autocast_current() == NULL && session.scaler == NULL);
+}
+
+TEST(capabilities, "manual: tensor cores have fp16 from 7.0 on, bf16 and TF32 from 8.0 on") {
+    static const struct { int major, minor, fp16, bf16; amp_dtype dtype; int scaler; } rows[] = {
+        {0, 0, 0, 0, AMP_F32, 0},  {5, 2, 0, 0, AMP_F32, 0}, {6, 1, 0, 0, AMP_F32, 0},
+        {7, 0, 1, 0, AMP_F16, 1},  {7, 5, 1, 0, AMP_F16, 1}, {8, 0, 1, 1, AMP_BF16, 0},
+        {9, 0, 1, 1, AMP_BF16, 0}, {12, 0, 1, 1, AMP_BF16, 0}};
+    size_t i;
+    for (i = 0; i < COUNT_OF(rows); i++) {
+        amp_capability c;
+        OK(amp_capability_of(rows[i].major, rows[i].minor, &c));
+        CHECK_EQ_INT(c.fp16, rows[i].fp16);
+        CHECK_EQ_INT(c.bf16, rows[i].bf16);
+        CHECK_EQ_INT(c.tf32, rows[i].bf16);
+        CHECK_EQ_INT(c.dtype, rows[i].dtype);
+        CHECK_EQ_INT(c.scaler, rows[i].scaler);
+        CHECK_EQ_INT(c.policy, AMP_POLICY_DEFAULT);
+        CHECK(strlen(c.advice) > 20);
+    }
+    CHECK_EQ_INT(amp_capability_of(-1, 0, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_capability_of(9, 0, NULL), AMP_ERROR_INVALID_ARGUMENT);
+}
+
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     RUN(cast_once);
@@ -1427,5 +1476,7 @@ int main(int argc, char **argv) {
     RUN(gemm_batched);
     RUN(gemm_bound);
     RUN(gemm_backends);
+    RUN(a_session);
+    RUN(capabilities);
     return test_end();
 }
