@@ -1038,10 +1038,11 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
 /* Make a backend of stream (NULL: the default stream), to be set in amp_optimizer_desc.backend or
    given to amp_gemm. With it amp_optimizer_prepare, _rebind, _load and _save wait for the stream,
    and so does whatever returns a value (begin_step, _loss_scale, _status, _stats); while the stream
-   is captured these are AMP_ERROR_UNSUPPORTED. The other steps do not wait. cublas_handle is a cublasHandle_t for amp_gemm, or NULL; its math and pointer modes are
-   set here, its stream and workspace at every product, so give it a handle of its own. For products
-   inside a graph, set backend->workspace to device memory of yours (32 MiB; its address a multiple
-   of 256) and backend->workspace_size, before the backend is used. */
+   is captured these are AMP_ERROR_UNSUPPORTED. The other steps do not wait.
+   cublas_handle is a cublasHandle_t for amp_gemm, or NULL; its math and pointer modes are set here,
+   its stream and workspace at every product, so give it a handle of its own. For products inside a
+   graph, set backend->workspace to device memory of yours (32 MiB; its address a multiple of 256)
+   and backend->workspace_size, before the backend is used. */
 AMP_CUDA_DEF amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream,
                                          void *cublas_handle);
 
