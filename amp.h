@@ -110,9 +110,9 @@
 
    >>gpu
 
-   Compile amp_kernels.cu with nvcc (CUDA 11.8 or newer) beside your own files. Make
-   a backend of your stream, and hand weights, gradients and models in device memory
-   to the same functions:
+   Compile amp_kernels.cu with nvcc (CUDA 11.8 or newer) beside your own files, and
+   link with -lcublas -lcublasLt. Make a backend of your stream, and hand weights,
+   gradients and models in device memory to the same functions:
 
        amp_backend gpu;
        amp_cuda_backend(&gpu, stream, NULL);       or your cublasHandle_t for NULL
@@ -636,6 +636,17 @@ AMP_DEF amp_result amp_gemm_batched(const amp_backend *backend, int trans_a, int
                                     float beta, void *c, amp_dtype c_type, size_t ldc,
                                     size_t stride_c, size_t count);
 
+/* c = alpha op(A) op(B) + beta C + bias, then negative elements to 0 if relu is nonzero; all in
+   fp32 and rounded once to c_type. bias has n elements of c_type, the same for every row; NULL:
+   none. On CUDA it is one kernel where cublasLt has one; elsewhere two, and for a c of halves these
+   need 4 m n bytes of backend->workspace, or it is AMP_ERROR_UNSUPPORTED. */
+AMP_DEF amp_result amp_gemm_bias(const amp_backend *backend, int trans_a, int trans_b,
+                                 size_t m, size_t n, size_t k, float alpha,
+                                 const void *a, amp_dtype a_type, size_t lda,
+                                 const void *b, amp_dtype b_type, size_t ldb,
+                                 float beta, void *c, amp_dtype c_type, size_t ldc,
+                                 const void *bias, int relu);
+
 /* ---------------------------------------------------------------- >>api  policy
    Autocast: which type an op computes in. Tables and a stack of scopes, in an object that you own;
    you ask, and cast accordingly. It needs no scaler, so it serves inference too. */
@@ -1026,10 +1037,10 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
 #endif
 
 /* ------------------------------------------------------------------ >>api  cuda
-   Compile amp_kernels.cu with nvcc and link it (with cudart, and cublas for amp_gemm). All arrays
-   and scalers are in device memory. Work is queued on a stream in order; nothing allocates, nothing
-   waits, and everything can be captured in a graph. Results have the bits of the CPU's. A CUDA or
-   cuBLAS call that fails gives AMP_ERROR_CUDA or AMP_ERROR_CUBLAS. */
+   Compile amp_kernels.cu with nvcc and link with -lcublas -lcublasLt. All arrays and scalers are in
+   device memory. Work is queued on a stream in order; nothing allocates, nothing waits, and
+   everything can be captured in a graph. Results have the bits of the CPU's. A CUDA or cuBLAS call
+   that fails gives AMP_ERROR_CUDA or AMP_ERROR_CUBLAS. */
 
 #ifndef AMP_CUDA_DEF
 #define AMP_CUDA_DEF extern
@@ -1655,7 +1666,16 @@ struct amp_gemm_args {
     size_t      lda, ldb, ldc;
     size_t      count, stride_a, stride_b, stride_c; /* of a batch; one product: 1 */
     int         tf32; /* fp32 operands may be rounded to it */
+    const void *bias; /* of c_type; NULL: none */
+    int         relu;
 };
+
+/* What follows a product: NaN stays. */
+AMPI_FN float ampi_epilogue(float sum, const float *bias, int relu) {
+    if (bias) sum = ampi_add(sum, *bias);
+    if (relu && ampi_bits_of_f32(sum) - 0x80000000u <= AMPI_F32_INF) sum = 0.0f; /* -0 to -inf */
+    return sum;
+}
 
 /* -------------------------------------------------------------- >>core  capability
    NVIDIA: tensor cores multiply fp16 from 7.0 on, bf16 and TF32 from 8.0 on. */
@@ -5203,7 +5223,10 @@ static AMPI_NOINLINE void ampi_gemm_tile(const amp_gemm_args *g, size_t i, size_
     const size_t brs = g->trans_b ? 1 : g->ldb, bcs = g->trans_b ? g->ldb : 1;
     const int    product = (ampi_load_u32(&g->alpha, 0) & 0x7fffffffu) != 0u;
     const int    reads_c = (ampi_load_u32(&g->beta, 0) & 0x7fffffffu) != 0u;
+    const int    ends    = g->bias != NULL || g->relu;
+    float        bias[AMPI_TILE_N];
     size_t       p, r, c;
+    if (g->bias) ampi_cast(bias, AMP_F32, ampi_at(g->bias, g->c_type, j), g->c_type, n);
     for (r = 0; r < AMPI_TILE_M * AMPI_TILE_N; r++) acc[r] = 0.0f;
     for (p = 0; product && p < g->k; p += AMPI_TILE_K) {
         const size_t k = ampi_min(g->k - p, AMPI_TILE_K);
@@ -5218,6 +5241,8 @@ static AMPI_NOINLINE void ampi_gemm_tile(const amp_gemm_args *g, size_t i, size_
         for (c = 0; product && c < n; c++) sum[c] *= g->alpha;
         if (reads_c) ampi_cast(old, AMP_F32, row, g->c_type, n);
         for (c = 0; reads_c && c < n; c++) sum[c] += g->beta * old[c];
+        for (c = 0; ends && c < n; c++)
+            sum[c] = ampi_epilogue(sum[c], g->bias ? &bias[c] : NULL, g->relu);
         ampi_cast(row, g->c_type, sum, AMP_F32, n);
     }
 }
@@ -5227,7 +5252,8 @@ static amp_result ampi_cpu_gemm_one(const amp_gemm_args *g) {
     const int64_t cols = (int64_t)((g->n + AMPI_TILE_N - 1) / AMPI_TILE_N);
     int64_t       t;
 #ifdef AMP_CBLAS
-    if (g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
+    if (g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 && !g->bias &&
+        !g->relu &&
         (g->m | g->n | g->k | g->lda | g->ldb | g->ldc) <= 0x7fffffff) {
         const uint32_t fp = ampi_fp_begin();
         cblas_sgemm(CblasRowMajor, g->trans_a ? CblasTrans : CblasNoTrans,
@@ -5317,56 +5343,86 @@ static amp_result ampi_gemm_autocast(amp_gemm_args *g, const amp_backend *backen
     return AMP_OK;
 }
 
-AMP_DEF amp_result amp_gemm_batched(const amp_backend *backend, int trans_a, int trans_b, size_t m,
-                                    size_t n, size_t k, float alpha, const void *a,
-                                    amp_dtype a_type, size_t lda, size_t stride_a, const void *b,
-                                    amp_dtype b_type, size_t ldb, size_t stride_b, float beta,
-                                    void *c, amp_dtype c_type, size_t ldc, size_t stride_c,
-                                    size_t count) {
+/* Check and run a product whose arguments are all there. */
+static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g) {
+    const size_t count  = g->count;
+    amp_result   result = ampi_matrix_ok(g->c, g->c_type, g->m, g->n, &g->ldc, g->stride_c, count);
+    if (result == AMP_OK)
+        result = ampi_matrix_ok(g->a, g->a_type, g->trans_a ? g->k : g->m,
+                                g->trans_a ? g->m : g->k, &g->lda, g->stride_a, count);
+    if (result == AMP_OK)
+        result = ampi_matrix_ok(g->b, g->b_type, g->trans_b ? g->n : g->k,
+                                g->trans_b ? g->k : g->n, &g->ldb, g->stride_b, count);
+    if (result != AMP_OK) return result;
+    if (count > 1 && g->m && g->stride_c < (g->m - 1) * g->ldc + g->n)
+        return AMP_ERROR_INVALID_ARGUMENT;
+    if (g->m == 0 || g->n == 0 || count == 0) return AMP_OK;
+    result = ampi_gemm_autocast(g, backend);
+    if (result != AMP_OK) return result;
+    if (!backend) return ampi_cpu_gemm(NULL, g);
+    return backend->gemm_fn ? backend->gemm_fn(backend, g) : AMP_ERROR_UNSUPPORTED;
+}
+
+static amp_gemm_args ampi_gemm_args_of(int trans_a, int trans_b, size_t m, size_t n, size_t k,
+                                       float alpha, const void *a, amp_dtype a_type, size_t lda,
+                                       const void *b, amp_dtype b_type, size_t ldb, float beta,
+                                       void *c, amp_dtype c_type, size_t ldc) {
     amp_gemm_args g;
-    amp_result    result = ampi_matrix_ok(c, c_type, m, n, &ldc, stride_c, count);
-    if (result == AMP_OK)
-        result = ampi_matrix_ok(a, a_type, trans_a ? k : m, trans_a ? m : k, &lda, stride_a,
-                                count);
-    if (result == AMP_OK)
-        result = ampi_matrix_ok(b, b_type, trans_b ? n : k, trans_b ? k : n, &ldb, stride_b,
-                                count);
-    if (result != AMP_OK) return result;
-    if (count > 1 && m && stride_c < (m - 1) * ldc + n) return AMP_ERROR_INVALID_ARGUMENT;
     memset(&g, 0, sizeof g);
-    g.trans_a  = trans_a;
-    g.trans_b  = trans_b;
-    g.m        = m;
-    g.n        = n;
-    g.k        = k;
-    g.alpha    = alpha;
-    g.beta     = beta;
-    g.a        = a;
-    g.b        = b;
-    g.c        = c;
-    g.a_type   = a_type;
-    g.b_type   = b_type;
-    g.c_type   = c_type;
-    g.lda      = lda;
-    g.ldb      = ldb;
-    g.ldc      = ldc;
-    g.count    = count;
-    g.stride_a = stride_a;
-    g.stride_b = stride_b;
-    g.stride_c = stride_c;
-    if (m == 0 || n == 0 || count == 0) return AMP_OK;
-    result = ampi_gemm_autocast(&g, backend);
-    if (result != AMP_OK) return result;
-    if (!backend) return ampi_cpu_gemm(NULL, &g);
-    return backend->gemm_fn ? backend->gemm_fn(backend, &g) : AMP_ERROR_UNSUPPORTED;
+    g.trans_a = trans_a;
+    g.trans_b = trans_b;
+    g.m       = m;
+    g.n       = n;
+    g.k       = k;
+    g.alpha   = alpha;
+    g.beta    = beta;
+    g.a       = a;
+    g.b       = b;
+    g.c       = c;
+    g.a_type  = a_type;
+    g.b_type  = b_type;
+    g.c_type  = c_type;
+    g.lda     = lda;
+    g.ldb     = ldb;
+    g.ldc     = ldc;
+    g.count   = 1;
+    return g;
 }
 
 AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b, size_t m,
                             size_t n, size_t k, float alpha, const void *a, amp_dtype a_type,
                             size_t lda, const void *b, amp_dtype b_type, size_t ldb, float beta,
                             void *c, amp_dtype c_type, size_t ldc) {
-    return amp_gemm_batched(backend, trans_a, trans_b, m, n, k, alpha, a, a_type, lda, 0, b,
-                            b_type, ldb, 0, beta, c, c_type, ldc, 0, 1);
+    amp_gemm_args g = ampi_gemm_args_of(trans_a, trans_b, m, n, k, alpha, a, a_type, lda, b,
+                                        b_type, ldb, beta, c, c_type, ldc);
+    return ampi_gemm(backend, &g);
+}
+
+AMP_DEF amp_result amp_gemm_batched(const amp_backend *backend, int trans_a, int trans_b, size_t m,
+                                    size_t n, size_t k, float alpha, const void *a,
+                                    amp_dtype a_type, size_t lda, size_t stride_a, const void *b,
+                                    amp_dtype b_type, size_t ldb, size_t stride_b, float beta,
+                                    void *c, amp_dtype c_type, size_t ldc, size_t stride_c,
+                                    size_t count) {
+    amp_gemm_args g = ampi_gemm_args_of(trans_a, trans_b, m, n, k, alpha, a, a_type, lda, b,
+                                        b_type, ldb, beta, c, c_type, ldc);
+    g.stride_a = stride_a;
+    g.stride_b = stride_b;
+    g.stride_c = stride_c;
+    g.count    = count;
+    return ampi_gemm(backend, &g);
+}
+
+AMP_DEF amp_result amp_gemm_bias(const amp_backend *backend, int trans_a, int trans_b, size_t m,
+                                 size_t n, size_t k, float alpha, const void *a, amp_dtype a_type,
+                                 size_t lda, const void *b, amp_dtype b_type, size_t ldb,
+                                 float beta, void *c, amp_dtype c_type, size_t ldc,
+                                 const void *bias, int relu) {
+    amp_gemm_args g = ampi_gemm_args_of(trans_a, trans_b, m, n, k, alpha, a, a_type, lda, b,
+                                        b_type, ldb, beta, c, c_type, ldc);
+    g.bias = bias;
+    g.relu = relu;
+    return ampi_gemm(backend, &g);
 }
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 /* amp_kernels.cu - the CUDA backend of amp.h
    SPDX-License-Identifier: MIT OR Unlicense (your choice, see the end of amp.h)
 
-   BUILD   nvcc -arch=native -c amp_kernels.cu       and link with -lcudart, -lcublas
+   BUILD   nvcc -arch=native -c amp_kernels.cu       and link with -lcublas -lcublasLt
 
    CUDA 11.8 and newer, compute capability 7.0 (Volta) and newer. The declarations are in amp.h
    under ">>api  cuda"; the formulas in its >>core, which this file shares with the CPU. What stands
@@ -34,6 +34,7 @@
 
    The same in the other direction before the next forward reads the model copies. */
 
+#include <cublasLt.h>
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 
@@ -939,8 +940,99 @@ static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan
                        ampi_threads(self, 256), self->stream, *plan);
 }
 
+/* What cublasLt would have done: sum is the product in fp32, in memory of its own or in c. */
+AMPI_KERNEL(4) ampi_epilogue_kernel(void *c, uint32_t c_type, uint64_t ldc, const float *sum,
+                                    uint64_t ld_sum, float beta, const void *bias, int relu,
+                                    uint64_t rows, uint64_t cols) {
+    const bool reads_c = (ampi_bits_of_f32(beta) & 0x7fffffffu) != 0u;
+    uint64_t   i       = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < rows * cols; i += (uint64_t)gridDim.x * blockDim.x) {
+        const uint64_t   row = i / cols, col = i % cols;
+        const ampi_array to = ampi_array_of(c, c_type, row * ldc + col, 0);
+        uint32_t         u, extra = 0;
+        float            x = sum[row * ld_sum + col], b;
+        if (reads_c) {
+            ampi_get<1>(to, 0, &u);
+            x = ampi_add(x, ampi_mul(beta, ampi_f32_from_bits(u)));
+        }
+        if (bias) ampi_get<1>(ampi_array_of(bias, c_type, col, 0), 0, &extra);
+        b = ampi_f32_from_bits(extra);
+        u = ampi_bits_of_f32(ampi_epilogue(x, bias ? &b : NULL, relu));
+        ampi_put<1>(to, 0, &u);
+    }
+}
+
 static cudaDataType_t ampi_data_type(amp_dtype type) {
     return type == AMP_F16 ? CUDA_R_16F : type == AMP_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+/* An attribute of a cublasLt descriptor, unless an error came before. */
+template <class D, class A, class T>
+static void ampi_set(cublasStatus_t *status, cublasStatus_t (*set)(D, A, const void *, size_t),
+                     D descriptor, A attribute, const T &value) {
+    if (*status == CUBLAS_STATUS_SUCCESS)
+        *status = set(descriptor, attribute, &value, sizeof value);
+}
+
+/* A product with its epilogue in one kernel. No descriptor is allocated. */
+static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_args *g, int k,
+                                     cublasComputeType_t type) {
+    const cublasOperation_t      ta   = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t      tb   = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cudaDataType_t         ab   = ampi_data_type(g->a_type), cd = ampi_data_type(g->c_type);
+    const uint64_t               m = g->m, n = g->n, kk = (uint64_t)k;
+    const cublasLtEpilogue_t     end  = !g->bias  ? CUBLASLT_EPILOGUE_RELU
+                                        : g->relu ? CUBLASLT_EPILOGUE_RELU_BIAS
+                                                  : CUBLASLT_EPILOGUE_BIAS;
+    cublasLtMatmulDescOpaque_t   product;
+    cublasLtMatrixLayoutOpaque_t a, b, c;
+    cublasStatus_t               status = cublasLtMatmulDescInit(&product, type, CUDA_R_32F);
+    ampi_set(&status, cublasLtMatmulDescSetAttribute, &product, CUBLASLT_MATMUL_DESC_TRANSA, tb);
+    ampi_set(&status, cublasLtMatmulDescSetAttribute, &product, CUBLASLT_MATMUL_DESC_TRANSB, ta);
+    ampi_set(&status, cublasLtMatmulDescSetAttribute, &product, CUBLASLT_MATMUL_DESC_EPILOGUE,
+             end);
+    if (g->bias)
+        ampi_set(&status, cublasLtMatmulDescSetAttribute, &product,
+                 CUBLASLT_MATMUL_DESC_BIAS_POINTER, g->bias);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatrixLayoutInit(&b, ab, g->trans_b ? kk : n, g->trans_b ? n : kk,
+                                          (int64_t)g->ldb);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatrixLayoutInit(&a, ab, g->trans_a ? m : kk, g->trans_a ? kk : m,
+                                          (int64_t)g->lda);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatrixLayoutInit(&c, cd, n, m, (int64_t)g->ldc);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
+    return cublasLtMatmul((cublasLtHandle_t)self->context, &product, &g->alpha, g->b, &b, g->a, &a,
+                          &g->beta, g->c, &c, g->c, &c, NULL, self->workspace,
+                          self->workspace_size, self->stream);
+}
+
+/* The same in two: the product in fp32, in c or in the workspace, then the rest. */
+static amp_result ampi_gemm_then_epilogue(const amp_backend *self, const amp_gemm_args *g) {
+    const size_t  bytes = (g->m * g->n * sizeof(float) + 255) / 256 * 256;
+    amp_backend   rest  = *self;
+    amp_gemm_args plain = *g;
+    float         beta  = 0.0f;
+    amp_result    result;
+    plain.bias = NULL;
+    plain.relu = 0;
+    if (g->c_type != AMP_F32) {
+        if (!self->workspace || self->workspace_size <= bytes) return AMP_ERROR_UNSUPPORTED;
+        plain.c             = self->workspace;
+        plain.c_type        = AMP_F32;
+        plain.ldc           = g->n;
+        plain.beta          = 0.0f;
+        beta                = g->beta;
+        rest.workspace      = (char *)self->workspace + bytes;
+        rest.workspace_size = self->workspace_size - bytes;
+    }
+    result = rest.gemm_fn(&rest, &plain);
+    if (result != AMP_OK) return result;
+    return ampi_launch(ampi_epilogue_kernel, ampi_blocks(self, ((uint64_t)g->m * g->n + 255) / 256),
+                       256, self->stream, g->c, (uint32_t)g->c_type, (uint64_t)g->ldc,
+                       (const float *)plain.c, (uint64_t)plain.ldc, beta, g->bias, g->relu,
+                       (uint64_t)g->m, (uint64_t)g->n);
 }
 
 /* cuBLAS sees a row-major matrix as the transpose of a column-major one: C' = op(B)' op(A)'. */
@@ -970,6 +1062,12 @@ static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g
     ta   = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     tb   = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     type = g->tf32 && g->a_type == AMP_F32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    if (g->bias || g->relu) {
+        const cublasStatus_t status = k ? ampi_lt_matmul(self, g, (int)k, type)
+                                        : CUBLAS_STATUS_NOT_SUPPORTED;
+        return status == CUBLAS_STATUS_NOT_SUPPORTED ? ampi_gemm_then_epilogue(self, g)
+                                                     : ampi_cublas(status);
+    }
     if (g->count == 1)
         return ampi_cublas(cublasGemmEx(
             handle, tb, ta, (int)g->n, (int)g->m, (int)k, &g->alpha, g->b,

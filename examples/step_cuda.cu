@@ -16,7 +16,8 @@
 
    BUILD AND RUN, in the directory of amp.h:
 
-       nvcc -O3 -arch=native -I. examples/step_cuda.cu amp_kernels.cu -lcublas -o step_cuda
+       nvcc -O3 -arch=native -I. examples/step_cuda.cu amp_kernels.cu \
+           -lcublas -lcublasLt -o step_cuda
        ./step_cuda
 
    Exits with 1 unless all three end with the same bits in weights and momentum, have skipped those

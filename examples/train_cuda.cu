@@ -12,7 +12,8 @@
 
    BUILD AND RUN, in the directory of amp.h:
 
-       nvcc -O3 -arch=native -I. examples/train_cuda.cu amp_kernels.cu -lcublas -o train_cuda
+       nvcc -O3 -arch=native -I. examples/train_cuda.cu amp_kernels.cu \
+           -lcublas -lcublasLt -o train_cuda
        ./train_cuda                                         see also --help; needs 2 GB on the GPU
 
    READ  forward, backward, train_step, capture; the kernels show how a loop with its own kernels

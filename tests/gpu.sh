@@ -32,14 +32,14 @@ if command -v nvidia-smi > /dev/null 2>&1; then
     say "# $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader)"
 fi
 
-flags="-O2 -std=c++14 -arch=native -I. -Itests"
+flags="-O2 -std=c++14 -arch=native -I. -Itests" libs="-lcublas -lcublasLt"
 printf '#define AMP_IMPLEMENTATION\n#include "amp.h"\n' > "$out/amp.c"
 run compile-cpu 60 $CC -std=c99 -O2 -I. -c "$out/amp.c" -o "$out/amp.o"
 run compile-kernels 120 $NVCC $flags -c amp_kernels.cu -o "$out/kernels.o"
 run compile-fast 120 $NVCC $flags --use_fast_math -c amp_kernels.cu -o "$out/kernels_fast.o"
 run compile-suite 120 $NVCC $flags -x cu -c tests/test_cuda.cpp -o "$out/suite.o"
 for k in kernels kernels_fast; do
-    run "link-$k" 60 $NVCC -arch=native "$out/suite.o" "$out/$k.o" "$out/amp.o" -lcublas \
+    run "link-$k" 60 $NVCC -arch=native "$out/suite.o" "$out/$k.o" "$out/amp.o" $libs \
         -o "$out/suite_$k"
 done
 run conformance 150 "$out/suite_kernels"
@@ -54,10 +54,10 @@ else
 fi
 for example in examples/*.cu; do
     name=$(basename "$example" .cu)
-    run "compile-$name" 120 $NVCC $flags "$example" amp_kernels.cu -lcublas -o "$out/$name"
+    run "compile-$name" 120 $NVCC $flags "$example" amp_kernels.cu $libs -o "$out/$name"
     run "$name" 90 "$out/$name"
 done
-run compile-bench 120 $NVCC $flags tests/bench/bench_cuda.cu amp_kernels.cu -lcublas \
+run compile-bench 120 $NVCC $flags tests/bench/bench_cuda.cu amp_kernels.cu $libs \
     -o "$out/bench_cuda"
 run bench 90 "$out/bench_cuda"
 if python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2> /dev/null; then

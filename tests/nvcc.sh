@@ -27,7 +27,7 @@ done
 
 code=
 for arch in $archs; do code="$code -gencode arch=compute_$arch,code=sm_$arch"; done
-programs=$(ls examples/*.cu tests/bench/*.cu)
+programs=$(ls examples/*.cu tests/bench/*.cu) libs='-lcublas -lcublasLt'
 
 # Everything is compiled once, for all architectures; the kernels beside the programs.
 $NVCC $flags $code -Xptxas -v,-warn-spills,-warn-lmem-usage -c amp_kernels.cu \
@@ -88,7 +88,7 @@ else bad "128 bits: not found in PTX" "$out/ptx.log"; fi
 
 for program in $programs; do
     name=$(basename "$program" .cu)
-    if [ -f "$out/$name.o" ] && $NVCC "$out/$name.o" "$out/kernels.o" -lcublas -o "$out/$name" \
+    if [ -f "$out/$name.o" ] && $NVCC "$out/$name.o" "$out/kernels.o" $libs -o "$out/$name" \
         >> "$out/$name.log" 2>&1; then ok "$name: compiles and links for sm:$archs"
     else bad "$name: does not build" "$out/$name.log"; fi
 done

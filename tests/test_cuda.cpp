@@ -1747,6 +1747,75 @@ TEST(gemm_errors, "amp_gemm: no capture without a workspace, no mixed types, no 
     CHECK_EQ_INT(cublasDestroy((cublasHandle_t)handle), CUBLAS_STATUS_SUCCESS);
 }
 
+/* Small integers, so that sums are exact in any order and both sides must round alike. */
+TEST(gemm_bias, "amp_gemm_bias: bias and ReLU as on the CPU, by cublasLt in one kernel or in two") {
+    enum { WORKSPACE = 1 << 20 };
+    dice           r(29);
+    amp_backend    backend;
+    void          *handle    = blas();
+    unsigned char *workspace = on_device(WORKSPACE);
+    for (unsigned i = 0; i < few(400); i++) {
+        const int    type = (int)(i % 3), c_type = r.one_in(2) ? type : AMP_F32;
+        const bool   ta = r.one_in(2), tb = r.one_in(2), relu = r.one_in(2), room = r.one_in(2);
+        const bool   two = EMULATED && r.one_in(3), has_bias = r.one_in(2) || !relu;
+        const size_t m = r.below(20), n = r.below(20), k = r.below(20);
+        const float  alpha = r.one_in(8) ? 0.0f : 0.5f, beta = r.one_in(2) ? 0.0f : 2.0f;
+        buffer       x = matrix(m + 1, k + 1, 0, type, NORMAL, r);
+        buffer       y = matrix(k + 1, n + 1, 0, type, NORMAL, r);
+        buffer       z = matrix(m + 1, n + 1, 0, c_type, NORMAL, r);
+        buffer       w = matrix(1, n + 1, 0, c_type, NORMAL, r);
+        buffer      *all[4]   = {&x, &y, &z, &w};
+        const int    types[4] = {type, type, c_type, c_type};
+        for (int b = 0; b < 4; b++) {
+            for (size_t e = 0; e < (b == 0   ? (m + 1) * (k + 1)
+                                    : b == 1 ? (k + 1) * (n + 1)
+                                    : b == 2 ? (m + 1) * (n + 1)
+                                             : n + 1); e++)
+                ampi_store(all[b]->host, (amp_dtype)types[b], e,
+                           float_to_bits((float)(int)r.below(7) - 3.0f +
+                                         (b == 3 ? 0.0078125f : 0.0f)));
+            CUDA(cudaMemcpy(all[b]->device, all[b]->host, all[b]->size, cudaMemcpyHostToDevice));
+        }
+        emulate(i % 3, (int)(i / 3 % 2));
+        OK(amp_cuda_backend(&backend, main_stream, handle));
+        if (room) backend.workspace = workspace, backend.workspace_size = WORKSPACE;
+#ifdef CUDA_EMU_H
+        const size_t before = emu_gemm_calls();
+        emu_lt_unsupported  = two;
+#endif
+        const bool    product = m && n && k && alpha != 0;
+        const bool    refused = m && n && !room && c_type != AMP_F32 && (two || !product);
+        const amp_result told = amp_gemm_bias(
+            &backend, ta, tb, m, n, k, alpha, x.device, (amp_dtype)type, 0, y.device,
+            (amp_dtype)type, 0, beta, z.device, (amp_dtype)c_type, n + 1,
+            has_bias ? w.device : NULL, relu);
+        CHECK_EQ_INT(told, refused ? AMP_ERROR_UNSUPPORTED : AMP_OK);
+        if (!refused)
+            OK(amp_gemm_bias(NULL, ta, tb, m, n, k, alpha, x.host, (amp_dtype)type, 0, y.host,
+                             (amp_dtype)type, 0, beta, z.host, (amp_dtype)c_type, n + 1,
+                             has_bias ? w.host : NULL, relu));
+        CUDA(cudaStreamSynchronize(main_stream));
+        same_buffer("C", &z, c_type, false);
+#ifdef CUDA_EMU_H
+        emu_lt_unsupported = 0;
+        if (m && n && !refused) {
+            const struct emu_gemm_call *g = emu_gemm_call_at(before);
+            CHECK_EQ_U64(emu_gemm_calls(), before + 1);
+            CHECK_EQ_INT(strcmp(g->name, "cublasLtMatmul") == 0, product && !two);
+            CHECK_EQ_INT(g->compute, CUBLAS_COMPUTE_32F);
+            CHECK(g->stream == main_stream);
+        }
+#endif
+        drop(&x);
+        drop(&y);
+        drop(&z);
+        drop(&w);
+    }
+    CUDA(cudaFree(workspace));
+    CHECK_EQ_INT(cublasDestroy((cublasHandle_t)handle), CUBLAS_STATUS_SUCCESS);
+    emulate(0, 0);
+}
+
 /* ----------------------------------------------------------- what only the emulator sees */
 
 #ifdef CUDA_EMU_H
@@ -2068,6 +2137,10 @@ static amp_result attempt_room(rooms *m, int which) {
     case 6: return amp_cuda_scale_loss(m->y.device, AMP_F32, 64, &s->scale, main_stream);
     case 7: return amp_cuda_backend(&m->backend, main_stream, m->handle);
     case 8: m->backend.workspace = NULL; break;
+    case 10:
+        return amp_gemm_bias(&m->backend, 0, 0, 4, 4, 4, 1.0f, m->x.device, AMP_F32, 0,
+                             m->y.device, AMP_F32, 0, 0.0f, m->z.device, AMP_F32, 0, m->x.device,
+                             1);
     default: m->backend.workspace = m->workspace, m->backend.workspace_size = 1 << 20; break;
     }
     return multiply(&m->backend, &p, m->x.device, m->y.device, m->z.device);
@@ -2075,7 +2148,7 @@ static amp_result attempt_room(rooms *m, int which) {
 
 TEST(faults_in_rooms, "each CUDA and cuBLAS call of casts, scaler twins and products fails once, "
                       "without effect, and is told") {
-    static const int calls[] = {1, 1, 1, 1, 1, 1, 1, 2, 3, 3};
+    static const int calls[] = {1, 1, 1, 1, 1, 1, 1, 2, 3, 3, 11};
     dice             r(29);
     rooms            m;
     amp_scaler       s;
@@ -2086,7 +2159,7 @@ TEST(faults_in_rooms, "each CUDA and cuBLAS call of casts, scaler twins and prod
     s.found_inf = 1;
     upload(shared_device, &s, sizeof s);
     OK(attempt_room(&m, 7));
-    for (int which = 0; which < 10; which++) {
+    for (int which = 0; which < 11; which++) {
         unsigned long n = 0;
         amp_result    result;
         for (;;) {
@@ -2220,6 +2293,7 @@ int main(int argc, char **argv) {
     RUN(arguments);
     RUN(gemm);
     RUN(gemm_errors);
+    RUN(gemm_bias);
 #ifdef CUDA_EMU_H
     RUN(launches);
 #ifdef EMU_TRAFFIC /* the kernels are compiled so that it can count */

@@ -634,6 +634,77 @@ TEST(environment, "manual: rounding is to nearest and subnormals count, whatever
     }
 }
 
+/* Small integers, so that every sum is exact and only the last rounding shows. */
+TEST(gemm_bias, "manual: amp_gemm_bias adds bias, then ReLU, in fp32, rounds once; NaN stays") {
+    static const amp_dtype types[3] = {AMP_F32, AMP_F16, AMP_BF16};
+    static unsigned char   a[70 * 40 * 4], b[70 * 40 * 4], c[70 * 80 * 4], bias[80 * 4];
+    int                    mode, t, u;
+    for (mode = 0; mode < 16; mode++)
+        for (t = 0; t < 3; t++)
+            for (u = 0; u < 3; u++) {
+                const int    ta = mode & 1, tb = mode >> 1 & 1, relu = mode >> 2 & 1;
+                const int    has_bias = mode >> 3 & 1;
+                const size_t m = 70, n = 67, k = 33, ldc = 71;
+                const size_t lda = ta ? m : k, ldb = tb ? k : n;
+                size_t       i, j, p;
+                uint32_t     r = (uint32_t)(mode * 9 + t * 3 + u + 1);
+                float        expected[70][67], x, y;
+#define NEXT() (r = r * 1664525u + 1013904223u, (float)(int)(r >> 29) - 3.0f)
+                for (i = 0; i < m * k; i++) {
+                    x = NEXT();
+                    amp_cast(a + i * amp_dtype_size(types[t]), types[t], &x, AMP_F32, 1);
+                }
+                for (i = 0; i < n * k; i++) {
+                    x = NEXT();
+                    amp_cast(b + i * amp_dtype_size(types[t]), types[t], &x, AMP_F32, 1);
+                }
+                for (i = 0; i < m * ldc; i++) {
+                    x = NEXT();
+                    amp_cast(c + i * amp_dtype_size(types[u]), types[u], &x, AMP_F32, 1);
+                }
+                for (j = 0; j < n; j++) {
+                    x = NEXT() * 0.0078125f; /* with it, sums do not fit halves */
+                    amp_cast(bias + j * amp_dtype_size(types[u]), types[u], &x, AMP_F32, 1);
+                }
+                for (i = 0; i < m; i++)
+                    for (j = 0; j < n; j++) {
+                        float sum = 0.0f;
+                        for (p = 0; p < k; p++) {
+                            amp_cast(&x, AMP_F32, a + (ta ? p * lda + i : i * lda + p) *
+                                     amp_dtype_size(types[t]), types[t], 1);
+                            amp_cast(&y, AMP_F32, b + (tb ? j * ldb + p : p * ldb + j) *
+                                     amp_dtype_size(types[t]), types[t], 1);
+                            sum += x * y;
+                        }
+                        amp_cast(&x, AMP_F32, c + (i * ldc + j) * amp_dtype_size(types[u]),
+                                 types[u], 1);
+                        amp_cast(&y, AMP_F32, bias + j * amp_dtype_size(types[u]), types[u], 1);
+                        sum = 0.5f * sum + 2.0f * x + (has_bias ? y : 0.0f);
+                        expected[i][j] = relu && sum <= 0.0f ? 0.0f : sum;
+                    }
+                CHECK_EQ_INT(amp_gemm_bias(NULL, ta, tb, m, n, k, 0.5f, a, types[t], 0, b, types[t],
+                                           0, 2.0f, c, types[u], ldc, has_bias ? bias : NULL, relu),
+                             AMP_OK);
+                for (i = 0; i < m; i++)
+                    for (j = 0; j < n; j++) {
+                        amp_cast(&y, types[u], &expected[i][j], AMP_F32, 1);
+                        CHECK(memcmp(&y, c + (i * ldc + j) * amp_dtype_size(types[u]),
+                                     amp_dtype_size(types[u])) == 0);
+                    }
+#undef NEXT
+            }
+    {
+        const uint32_t bits[6] = {0x7fc00000u, 0xffc00001u, 0xff800000u, 0x7f800000u, 0x80000000u,
+                                  0x80000001u};
+        const uint32_t wanted[6] = {0x7fc00000u, 0xffc00001u, 0, 0x7f800000u, 0, 0};
+        float          one = 0.0f, z[6];
+        memset(z, 0, sizeof z);
+        CHECK_EQ_INT(amp_gemm_bias(NULL, 0, 0, 1, 6, 1, 0.0f, &one, AMP_F32, 0, z, AMP_F32, 0, 0.0f,
+                                   z, AMP_F32, 0, bits, 1), AMP_OK);
+        CHECK_MEM(z, wanted, sizeof z);
+    }
+}
+
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     fp_set(FP_IEEE); /* -Ofast links flush subnormals from the start */
@@ -651,5 +722,6 @@ int main(int argc, char **argv) {
     RUN(order);
     RUN(traps);
     RUN(environment);
+    RUN(gemm_bias);
     return test_end();
 }

@@ -1,6 +1,7 @@
 /* bench_cuda.cu - the fused step on a GPU, beside a copy of device memory in the same run.
 
-   nvcc -O2 -arch=native -I. tests/bench/bench_cuda.cu amp_kernels.cu -lcublas -o bench_cuda
+   nvcc -O2 -arch=native -I. tests/bench/bench_cuda.cu amp_kernels.cu \
+       -lcublas -lcublasLt -o bench_cuda
    ./bench_cuda [largest number of parameters, default 1000000000]
 
    Step and copy take turns; medians of all rounds, with quartiles. A step of AdamW with fp16

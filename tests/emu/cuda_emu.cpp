@@ -6,6 +6,7 @@
    TSan (-DEMU_TSAN) what the program's fibers and fences are. */
 
 #include "cuda_emu.h"
+#include <cublasLt.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,6 +47,7 @@ void  AnnotateBenignRaceSized(const char *file, int line, const volatile void *a
 
 unsigned      emu_seed;
 int           emu_async;
+int           emu_lt_unsupported;
 unsigned long emu_api_calls, emu_fail_at;
 cudaError_t   emu_fail_error = cudaErrorUnknown;
 const char   *emu_last_api   = "";
@@ -90,6 +92,7 @@ void emu_reset(void) {
     emu_device_major = 9;
     emu_device_minor = 0;
     emu_device_memory = (size_t)8 << 30;
+    emu_lt_unsupported = 0;
     emu_count = emu_counts();
     emu_unwatch_all();
     gemm_log.clear();
@@ -1582,6 +1585,8 @@ void run_gemm(const emu_gemm_call &g, float alpha, float beta) {
                 const size_t at = (size_t)(g.stridec * batch) + j * (size_t)g.ldc + i;
                 float        v  = alpha * sum[i];
                 if (beta != 0) v += beta * load(g.c, g.ctype, at);
+                if (g.bias != NULL) v += load(g.bias, g.ctype, i);
+                if (g.relu && v <= 0) v = 0;
                 store(g.c, g.ctype, at, v);
             }
         }
@@ -1758,6 +1763,94 @@ static cublasStatus_t gemm_ex(const char *name, cublasHandle_t h, cublasOperatio
     g.compute = compute;
     g.algo    = algo;
     return gemm(h, g, alpha, beta);
+}
+
+/* cublasLt: what is set in a descriptor lies in its opaque words. */
+struct lt_product { uint32_t compute, scale, transa, transb, epilogue, unused; const void *bias; };
+struct lt_layout { uint64_t type, rows, columns; int64_t ld; };
+
+cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t d, size_t size,
+                                               cublasComputeType_t compute, cudaDataType_t scale) {
+    const lt_product p = {(uint32_t)compute, (uint32_t)scale, CUBLAS_OP_N, CUBLAS_OP_N,
+                          CUBLASLT_EPILOGUE_DEFAULT, 0, NULL};
+    if (injected("cublasLtMatmulDescInit")) return CUBLAS_STATUS_EXECUTION_FAILED;
+    if (size < sizeof p || scale != CUDA_R_32F) return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy((void *)d, &p, sizeof p);
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
+                                              cublasLtMatmulDescAttributes_t attribute,
+                                              const void *value, size_t size) {
+    lt_product p;
+    if (injected("cublasLtMatmulDescSetAttribute")) return CUBLAS_STATUS_EXECUTION_FAILED;
+    memcpy(&p, d, sizeof p);
+    const bool  pointer = attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER;
+    void *const to      = attribute == CUBLASLT_MATMUL_DESC_TRANSA     ? (void *)&p.transa
+                          : attribute == CUBLASLT_MATMUL_DESC_TRANSB   ? (void *)&p.transb
+                          : attribute == CUBLASLT_MATMUL_DESC_EPILOGUE ? (void *)&p.epilogue
+                          : pointer                                    ? (void *)&p.bias
+                                                                       : NULL;
+    if (to == NULL || size != (pointer ? sizeof p.bias : 4)) return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(to, value, size);
+    memcpy((void *)d, &p, sizeof p);
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t d, size_t size,
+                                                 cudaDataType type, uint64_t rows, uint64_t columns,
+                                                 int64_t ld) {
+    const lt_layout l = {(uint64_t)type, rows, columns, ld};
+    if (injected("cublasLtMatrixLayoutInit")) return CUBLAS_STATUS_EXECUTION_FAILED;
+    if (size < sizeof l || ld < (int64_t)rows) return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy((void *)d, &l, sizeof l);
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t light, cublasLtMatmulDesc_t product,
+                              const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout,
+                              const void *b, cublasLtMatrixLayout_t b_layout, const void *beta,
+                              const void *c, cublasLtMatrixLayout_t c_layout, void *d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *,
+                              void *workspace, size_t bytes, cudaStream_t stream) {
+    const cublasHandle_t h = (cublasHandle_t)light;
+    emu_gemm_call        g = emu_gemm_call();
+    lt_product           p;
+    lt_layout            la, lb, lc;
+    if (handles.count(h) == 0) return CUBLAS_STATUS_NOT_INITIALIZED;
+    memcpy(&p, product, sizeof p);
+    memcpy(&la, a_layout, sizeof la);
+    memcpy(&lb, b_layout, sizeof lb);
+    memcpy(&lc, c_layout, sizeof lc);
+    if (c != d || memcmp(&lc, d_layout, sizeof lc) != 0) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (emu_lt_unsupported) return CUBLAS_STATUS_NOT_SUPPORTED;
+    g.name   = "cublasLtMatmul";
+    g.transa = (cublasOperation_t)p.transa, g.transb = (cublasOperation_t)p.transb;
+    g.m = (int)lc.rows, g.n = (int)lc.columns;
+    g.k = (int)(g.transa == CUBLAS_OP_N ? la.columns : la.rows);
+    if ((g.transa == CUBLAS_OP_N ? la.rows : la.columns) != lc.rows ||
+        (g.transb == CUBLAS_OP_N ? lb.columns : lb.rows) != lc.columns ||
+        (g.transb == CUBLAS_OP_N ? lb.rows : lb.columns) != (uint64_t)g.k)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    g.lda = (int)la.ld, g.ldb = (int)lb.ld, g.ldc = (int)lc.ld;
+    g.a = a, g.b = b, g.c = d;
+    g.atype = (cudaDataType)la.type, g.btype = (cudaDataType)lb.type;
+    g.ctype   = (cudaDataType)lc.type;
+    g.batch   = 1;
+    g.compute = (cublasComputeType_t)p.compute;
+    g.relu    = (p.epilogue & CUBLASLT_EPILOGUE_RELU) != 0;
+    if (p.epilogue & CUBLASLT_EPILOGUE_BIAS) {
+        if (p.bias == NULL) return CUBLAS_STATUS_INVALID_VALUE;
+        require_device(g.name, "bias", p.bias, g.m, size_of(g.ctype));
+        g.bias = p.bias;
+    }
+    /* cublasLt knows no handle's stream and workspace, only those of the call */
+    const cublasContext kept = *h;
+    h->stream                = stream;
+    h->workspace             = workspace;
+    h->workspace_bytes       = bytes;
+    const cublasStatus_t status = gemm(h, g, alpha, beta);
+    h->stream          = kept.stream;
+    h->workspace       = kept.workspace;
+    h->workspace_bytes = kept.workspace_bytes;
+    return status;
 }
 
 cublasStatus_t cublasGemmEx(cublasHandle_t h, cublasOperation_t ta, cublasOperation_t tb, int m,

@@ -107,7 +107,10 @@ struct emu_gemm_call {
     size_t              workspace_bytes;
     cublasMath_t        math;
     cublasPointerMode_t pointer_mode;
+    const void         *bias; /* of cublasLt: of C's type, one for each row; NULL: none */
+    int                 relu;
 };
+extern int                  emu_lt_unsupported; /* cublasLt has no kernel for anything */
 size_t                      emu_gemm_calls(void);
 const struct emu_gemm_call *emu_gemm_call_at(size_t i);
 
@@ -363,7 +366,9 @@ cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void *
                             std::index_sequence_for<P...>());
 }
 
+#if CUDART_VERSION >= 12040
 extern "C" void cudaGraphSetConditional(cudaGraphConditionalHandle handle, unsigned int value);
+#endif
 
 #endif /* __cplusplus */
 #endif
