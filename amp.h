@@ -111,8 +111,9 @@
    >>gpu
 
    Compile amp_kernels.cu with nvcc (CUDA 11.8 or newer) beside your own files, and
-   link with -lcublas -lcublasLt. Make a backend of your stream, and hand weights,
-   gradients and models in device memory to the same functions:
+   link with -lcublas -lcublasLt (by gcc also -lcudart -lstdc++). Make a backend of
+   your stream, and hand weights, gradients and models in device memory to the same
+   functions:
 
        amp_backend gpu;
        amp_cuda_backend(&gpu, stream, NULL);       or your cublasHandle_t for NULL
@@ -133,7 +134,9 @@
        graph node     amp_cuda_if_begin and _end around launches that you cannot
                       change; CUDA 12.4
    Without waiting, call amp_optimizer_unscale too if the kernel reads
-   amp_optimizer_grad; else it multiplies gradients by gate->inv_scale itself.
+   amp_optimizer_grad; else it multiplies gradients by gate->inv_scale itself. (The
+   functions of amp.h are for the host; in a kernel fp16 is __half and bf16
+   __nv_bfloat16, with the same bits.)
 
    Work is in the order of the backend's stream. If backward or a collective runs on
    another one, let the optimizer's wait for it before the step, and the other wait
@@ -149,9 +152,10 @@
        AMP_STATIC           with it: makes all functions static to that file
        AMP_CBLAS            with it, after your <cblas.h>: amp_gemm multiplies
                             with cblas_sgemm, faster for large matrices
-       AMP_CUBLAS           everywhere, after your <cublas_v2.h>: amp_sgemm, cublasSgemm
-                            under autocast; AMP_CUBLAS_DROP_IN in its place also
-                            makes cublasSgemm mean amp_sgemm
+       AMP_CUBLAS           where you call it and with AMP_IMPLEMENTATION, after your
+                            <cublas_v2.h>: amp_sgemm, cublasSgemm under autocast;
+                            AMP_CUBLAS_DROP_IN in its place also makes cublasSgemm
+                            mean amp_sgemm
        -fopenmp             with it, no macro: large arrays are shared by threads
        AMP_NO_STDLIB        with it: no malloc, files or environment; every desc
                             must then carry an allocator
@@ -222,7 +226,8 @@ typedef enum amp_result {
     AMP_ERROR_INVALID_ARGUMENT, /* a NULL pointer, or an index or a length out of range           */
     AMP_ERROR_INVALID_ENUM,     /* a dtype, preset or kind that amp.h does not know               */
     AMP_ERROR_INVALID_CONFIG,   /* a number in a desc is NaN, infinite, negative or contradictory */
-    AMP_ERROR_UNSUPPORTED,      /* understood, but not offered: fp16 in place, another kind       */
+    AMP_ERROR_UNSUPPORTED,      /* understood, but not offered: fp16 in place, another kind, or
+                                   while a stream is captured                                     */
     AMP_ERROR_OUT_OF_MEMORY,    /* the allocator returned NULL                                    */
     AMP_ERROR_TOO_LARGE,        /* a size in bytes does not fit size_t                            */
     AMP_ERROR_BAD_STATE,        /* scaler: nothing checked since the last update; or no init      */
@@ -446,9 +451,13 @@ typedef enum amp_kind {
     AMP_KIND_SGD      /* amp_optimizer_sgd; momentum, Nesterov, weight decay as in torch.optim  */
 } amp_kind;
 
-/* Called in the middle of a check, when *norm2 is this rank's sum of squared gradients, and flags
-   its overflow and its largest magnitude, in backend memory: queue all-reduces behind what the
-   backend has queued, norm2 by sum, both flags by maximum, so that all ranks decide alike. */
+/* Called in the middle of every check, on every rank: norm2 is one double, this rank's sum of
+   squared gradients; flags are two uint32_t, its overflow and the bits of its largest magnitude.
+   Reduce norm2 by sum and flags by maximum over the ranks, so that all decide alike; a gradient
+   that lies on two ranks counts twice. Both are in backend memory: on a CPU reduce before you
+   return, on CUDA queue it on the backend's stream (ncclAllReduce of ncclDouble, ncclSum, and of
+   ncclUint32, ncclMax), which a capture records; the step is then three launches. An error is
+   handed on. */
 typedef amp_result (*amp_reduce_fn)(void *user, double *norm2, uint32_t *flags);
 
 typedef struct amp_optimizer_desc {
@@ -535,8 +544,8 @@ AMP_DEF const void *amp_optimizer_model(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_master(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_grad(const amp_optimizer *opt, int i);
 
-/* The scale for the next backward: by value (waits for the backend; 0 before prepare), as an
-   address in backend memory; and the whole scaler there. */
+/* The scale for the next backward: by value (waits for the backend; 0 before prepare, and while its
+   stream is captured), as an address in backend memory; and the whole scaler there. */
 AMP_DEF float        amp_optimizer_loss_scale(const amp_optimizer *opt);
 AMP_DEF const float *amp_optimizer_loss_scale_ptr(const amp_optimizer *opt);
 AMP_DEF amp_scaler  *amp_optimizer_scaler(const amp_optimizer *opt);
@@ -555,8 +564,9 @@ AMP_DEF amp_result amp_optimizer_adamw(amp_optimizer *opt, float lr);
 AMP_DEF amp_result amp_optimizer_sgd(amp_optimizer *opt, float lr);
 
 /* For a step that is captured in a CUDA graph, where an argument would be frozen: the fused step of
-   desc.kind with the learning rate that is in backend memory, set outside the capture by set_lr or
-   by a kernel of yours through lr_ptr. AMP_ERROR_BAD_STATE if there never was one. */
+   desc.kind with the learning rate that is in backend memory: the last one of adamw or sgd, or set
+   outside the capture by set_lr, or by a kernel of yours through lr_ptr. AMP_ERROR_BAD_STATE if
+   there never was one. (What set_lr, adamw or sgd set inside a capture, every replay sets.) */
 AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr);
 AMP_DEF float     *amp_optimizer_lr_ptr(const amp_optimizer *opt);
@@ -911,6 +921,7 @@ AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_
        op:softmax=fp32            a rule for an op: low fp16 bf16 fp32 keep promote pass banned
        decoder.*.norm=fp32        the same for all ops of the layers whose name matches; * stands
                                   for any characters, none included
+   No blanks around =. At most AMP_MAX_OVERRIDES layer patterns, shorter than AMP_MAX_PATTERN.
    AMP_ERROR_PARSE changes nothing and tells where in text (position may be NULL). The environment
    variable AMP_POLICY may hold the same (not with AMP_NO_STDLIB): unset is AMP_OK. */
 AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position);
@@ -986,8 +997,9 @@ AMP_DEF void       amp_shadows_reset(amp_shadows *sh);
 
 /* All that an fp32 trainer of cublasSgemm or amp_gemm needs, in one call: a scaler in backend
    memory, shadows of num_bytes, and an autocast of fp16, changed by AMP_POLICY if that is set (or
-   AMP_ERROR_PARSE), in a scope, and current in this thread. Then scale the loss, unscale gradients,
-   step unless scaler->found_inf, update the scaler, and call amp_shadows_changed. */
+   AMP_ERROR_PARSE: amp_autocast_from_env says where), in a scope, and current in this thread. Then
+   scale the loss, unscale gradients, step unless scaler->found_inf, update the scaler, and call
+   amp_shadows_changed. */
 typedef struct amp_session {
     amp_scaler  *scaler;
     amp_shadows  shadows;
@@ -1771,12 +1783,12 @@ AMP_DEF const char *amp_result_string(amp_result result) {
     case AMP_ERROR_INVALID_CONFIG:
         return "a number (of a desc, or lr) is NaN, infinite, negative or contradicts another";
     case AMP_ERROR_UNSUPPORTED:
-        return "not for this type or desc.kind: set kind to the step you call; unscale fp16 with "
-               "amp_scaler_unscale_to";
+        return "not offered here: for this type or desc.kind (unscale fp16 with "
+               "amp_scaler_unscale_to), while a stream is captured, or without a cuBLAS handle";
     case AMP_ERROR_OUT_OF_MEMORY: return "the allocator returned NULL";
     case AMP_ERROR_TOO_LARGE: return "a size in bytes does not fit size_t";
     case AMP_ERROR_BAD_STATE:
-        return "call init first, or check a gradient before this step or update";
+        return "call init first, check a gradient before this update, or set a learning rate";
     case AMP_ERROR_NOT_PREPARED: return "call amp_optimizer_prepare first";
     case AMP_ERROR_PREPARED: return "the optimizer is already prepared";
     case AMP_ERROR_STEP_OPEN:

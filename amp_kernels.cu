@@ -3,9 +3,9 @@
 
    BUILD   nvcc -arch=native -c amp_kernels.cu       and link with -lcublas -lcublasLt
 
-   CUDA 11.8 and newer, compute capability 7.0 (Volta) and newer. The declarations are in amp.h
-   under ">>api  cuda"; the formulas in its >>core, which this file shares with the CPU. What stands
-   here is memory traffic: load, call the core, store.
+   CUDA 11.8 and newer; compute capability 7.5 and newer (7.0 with a toolkit that still has it, not
+   tried). The declarations are in amp.h under ">>api  cuda"; the formulas in its >>core, which this
+   file shares with the CPU. What stands here is memory traffic: load, call the core, store.
 
    ONE STEP is two launches, however many tensors there are:
 
@@ -950,14 +950,19 @@ AMPI_KERNEL(4) ampi_epilogue_kernel(void *c, uint32_t c_type, uint64_t ldc, cons
         const uint64_t   row = i / cols, col = i % cols;
         const ampi_array to = ampi_array_of(c, c_type, row * ldc + col, 0);
         uint32_t         u, extra = 0;
-        float            x = sum[row * ld_sum + col], b;
+        float            x = sum[row * ld_sum + col];
         if (reads_c) {
             ampi_get<1>(to, 0, &u);
             x = ampi_add(x, ampi_mul(beta, ampi_f32_from_bits(u)));
         }
-        if (bias) ampi_get<1>(ampi_array_of(bias, c_type, col, 0), 0, &extra);
-        b = ampi_f32_from_bits(extra);
-        u = ampi_bits_of_f32(ampi_epilogue(x, bias ? &b : NULL, relu));
+        if (bias) {
+            ampi_get<1>(ampi_array_of(bias, c_type, col, 0), 0, &extra);
+            const float b = ampi_f32_from_bits(extra);
+            x             = ampi_epilogue(x, &b, relu);
+        } else {
+            x = ampi_epilogue(x, NULL, relu);
+        }
+        u = ampi_bits_of_f32(x);
         ampi_put<1>(to, 0, &u);
     }
 }
