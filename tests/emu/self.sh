@@ -29,6 +29,12 @@ link() { # link NAME COMPILER FLAGS OBJECT...
     (cd "$out" && $compiler $with "$@" -o "$name" >> "$name.log" 2>&1)
 }
 
+have "$cxx" || {
+    echo "skip emu: $cxx not found"
+    echo "0 passed, 0 failed, 1 skipped"
+    exit 0
+}
+
 # ---- what there is: no toolkit, sanitizer or second compiler is needed ----
 
 racer='' asan='' toolkit=''
