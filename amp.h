@@ -172,9 +172,10 @@
 
    Errors   Functions that can fail return amp_result; AMP_OK is 0. A function
             that returns an error has changed nothing, with two exceptions: when
-            a backend itself fails in a step or a load (the CPU never does),
-            load a saved state before going on; and end_step reports a second
-            begin_step after ending the step. Every flag's zero is the default.
+            a backend itself fails in a step or a load (the CPU never does), or
+            desc.reduce_fn does, load a saved state before going on; and end_step
+            reports a second begin_step after ending the step. Every flag's zero
+            is the default.
    Memory   amp_scaler_* and casts allocate nothing. An optimizer allocates in
             prepare, never in a step; add allocates only when it holds more than
             AMP_INLINE_TENSORS tensors; save and load allocate while they work.

@@ -23,8 +23,8 @@
 
    HOW WORK IS CUT   Tensors are cut into chunks of AMPI_CHUNK elements. In A a warp takes a chunk,
    because the canonical sum goes through it in order, 256 lanes wide: each of the 32 threads holds
-   8 lanes. In B a block takes a quarter of a chunk, or all of it if tensors are small.
-   Loops are grid-strided: every grid and block size gives the same bits.
+   8 lanes. In B a block takes a quarter of a chunk, or all of it if tensors are small. Loops are
+   grid-strided: every grid and block size gives the same bits.
 
    OTHER STREAMS   A reads what backward wrote. If that ran on another stream, or a collective did,
    let the optimizer's stream wait for it:
@@ -561,10 +561,10 @@ template <int WORK> struct ampi_updater {
 };
 
 template <int WORK> AMPI_KERNEL(WORK == AMPI_SGD ? 3 : 4) ampi_update_kernel(amp_plan plan) {
-    const ampi_control *c     = plan.control;
+    const ampi_control *c         = plan.control;
     const unsigned      per_chunk = plan.parts, length = AMPI_CHUNK / per_chunk;
-    const uint64_t      parts = plan.num_chunks * per_chunk;
-    const bool          skip  = c->gate.skip != 0;
+    const uint64_t      parts     = plan.num_chunks * per_chunk;
+    const bool          skip      = c->gate.skip != 0;
     for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
         const uint64_t     part  = parts - 1 - k; /* A has left the last gradients in the cache */
         const uint64_t     chunk = part / per_chunk;
@@ -606,7 +606,7 @@ struct ampi_caster {
 };
 
 AMPI_KERNEL(4) ampi_cast_kernel(void *dst, uint32_t dst_type, const void *src, uint32_t src_type,
-                             uint64_t n) {
+                                uint64_t n) {
     uint64_t begin = (uint64_t)blockIdx.x * AMPI_PART;
     for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART) {
         const unsigned count = ampi_part_of(begin, n, AMPI_PART);
@@ -705,7 +705,7 @@ struct ampi_scaler_work {
 };
 
 AMPI_KERNEL(4) ampi_scaler_kernel(amp_scaler *s, void *dst, uint32_t dst_type, const void *src,
-                               uint32_t src_type, uint64_t n) {
+                                  uint32_t src_type, uint64_t n) {
     uint64_t         begin = (uint64_t)blockIdx.x * AMPI_PART;
     bool             bad   = false;
     ampi_scaler_work work;
@@ -746,8 +746,8 @@ static unsigned ampi_blocks_for(uint64_t n) {
     return parts == 0 ? 1 : parts < 0x7fffffff ? (unsigned)parts : 0x7fffffffu;
 }
 
-static amp_result ampi_cast_on(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
-                               size_t n, amp_stream stream) {
+amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
+                         size_t n, amp_stream stream) {
     if (!ampi_type_ok(dst_type) || !ampi_type_ok(src_type)) return AMP_ERROR_INVALID_ENUM;
     if (n && (!dst || !src)) return AMP_ERROR_INVALID_ARGUMENT;
     if (n == 0 || (dst == src && dst_type == src_type)) return AMP_OK;
@@ -757,11 +757,6 @@ static amp_result ampi_cast_on(void *dst, amp_dtype dst_type, const void *src, a
                                          cudaMemcpyDeviceToDevice, stream));
     return ampi_launch(ampi_cast_kernel, ampi_blocks_for(n), 256, stream, dst, (uint32_t)dst_type,
                        src, (uint32_t)src_type, (uint64_t)n);
-}
-
-amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
-                         size_t n, amp_stream stream) {
-    return ampi_cast_on(dst, dst_type, src, src_type, n, stream);
 }
 
 static amp_result ampi_scaler_on(amp_scaler *s, void *dst, amp_dtype dst_type, const void *src,
@@ -887,20 +882,19 @@ static amp_result ampi_cuda_copy(const amp_backend *self, void *dst, const void 
 
 static amp_result ampi_cuda_cast(const amp_backend *self, void *dst, amp_dtype dst_type,
                                  const void *src, amp_dtype src_type, size_t n) {
-    return ampi_cast_on(dst, dst_type, src, src_type, n, self->stream);
+    return amp_cuda_cast(dst, dst_type, src, src_type, n, self->stream);
 }
 
 static amp_result ampi_cuda_cast_rows(const amp_backend *self, void *dst, amp_dtype dst_type,
                                       size_t dst_ld, const void *src, amp_dtype src_type,
                                       size_t src_ld, size_t rows, size_t cols) {
-    const uint64_t blocks = cols < AMPI_PART / 2
-                                ? rows / (AMPI_PART / (cols ? cols : 1)) + 1
-                                : rows * ((cols + AMPI_PART - 1) / AMPI_PART);
+    uint64_t blocks;
     if (rows == 0 || cols == 0) return AMP_OK;
-    return ampi_launch(ampi_cast_rows_kernel, ampi_blocks(self, blocks),
-                       ampi_threads(self, 256), self->stream, dst, (uint32_t)dst_type,
-                       (uint64_t)dst_ld,
-                       src, (uint32_t)src_type, (uint64_t)src_ld, (uint64_t)rows, (uint64_t)cols);
+    blocks = cols < AMPI_PART / 2 ? rows / (AMPI_PART / cols) + 1
+                                  : rows * ((cols + AMPI_PART - 1) / AMPI_PART);
+    return ampi_launch(ampi_cast_rows_kernel, ampi_blocks(self, blocks), ampi_threads(self, 256),
+                       self->stream, dst, (uint32_t)dst_type, (uint64_t)dst_ld, src,
+                       (uint32_t)src_type, (uint64_t)src_ld, (uint64_t)rows, (uint64_t)cols);
 }
 
 /* What was queued in a capture has not happened outside it, so captures have numbers. */
@@ -1042,14 +1036,14 @@ static amp_result ampi_gemm_then_epilogue(const amp_backend *self, const amp_gem
 
 /* cuBLAS sees a row-major matrix as the transpose of a column-major one: C' = op(B)' op(A)'. */
 static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g) {
-    const cublasHandle_t handle = (cublasHandle_t)self->context;
-    const bool     nothing   = (ampi_load_u32(&g->alpha, 0) & 0x7fffffffu) == 0u;
-    const size_t   largest   = 0x7fffffff;
-    const size_t   k         = nothing ? 0 : g->k; /* alpha 0: A and B are not read */
-    bool           capturing = false;
-    amp_result     result;
-    cublasOperation_t   ta, tb;
-    cublasComputeType_t type;
+    const cublasHandle_t handle    = (cublasHandle_t)self->context;
+    const bool           nothing   = (ampi_load_u32(&g->alpha, 0) & 0x7fffffffu) == 0u;
+    const size_t         k         = nothing ? 0 : g->k; /* alpha 0: A and B are not read */
+    const size_t         largest   = 0x7fffffff;
+    bool                 capturing = false;
+    amp_result           result;
+    cublasOperation_t    ta, tb;
+    cublasComputeType_t  type;
     if (!handle || g->a_type != g->b_type) return AMP_ERROR_UNSUPPORTED;
     if (g->c_type != AMP_F32 && g->c_type != g->a_type) return AMP_ERROR_UNSUPPORTED;
     if (g->m > largest || g->n > largest || g->k > largest || g->lda > largest ||
