@@ -206,7 +206,7 @@
 
 #define AMP_VERSION_MAJOR 0
 #define AMP_VERSION_MINOR 3
-#define AMP_VERSION_PATCH 0
+#define AMP_VERSION_PATCH 1
 
 #if !defined(AMP_DEF) && !defined(AMP_STATIC)
 #define AMP_DEF extern
@@ -226,30 +226,39 @@ typedef enum amp_result {
     AMP_OK = 0,
     AMP_ERROR_INVALID_ARGUMENT, /* a NULL pointer, or an index or a length out of range           */
     AMP_ERROR_INVALID_ENUM,     /* a dtype, preset or kind that amp.h does not know               */
-    AMP_ERROR_INVALID_CONFIG,   /* a number in a desc is NaN, infinite, negative or contradictory */
+    AMP_ERROR_INVALID_CONFIG,   /* a number is NaN, infinite, out of range or contradictory       */
     AMP_ERROR_UNSUPPORTED,      /* understood, but not offered: fp16 in place, another kind, or
                                    while a stream is captured                                     */
     AMP_ERROR_OUT_OF_MEMORY,    /* the allocator returned NULL                                    */
     AMP_ERROR_TOO_LARGE,        /* a size in bytes does not fit size_t                            */
-    AMP_ERROR_BAD_STATE,        /* scaler: nothing checked since the last update; or no init      */
+    AMP_ERROR_BAD_STATE,        /* scaler: nothing checked since the last update; optimizer: no
+                                   gradient, no learning rate, unscaled already; or no init       */
     AMP_ERROR_NOT_PREPARED,     /* optimizer: a step before amp_optimizer_prepare                 */
     AMP_ERROR_PREPARED,         /* optimizer: add or prepare after amp_optimizer_prepare          */
     AMP_ERROR_STEP_OPEN,        /* optimizer: begin_step twice, or a change during an open step   */
     AMP_ERROR_STEP_NOT_OPEN,    /* optimizer: end_step without begin_step                         */
-    AMP_ERROR_WRITE,            /* state: could not be written                                    */
-    AMP_ERROR_READ,             /* state: could not be read, or ends too early                    */
+    AMP_ERROR_WRITE,            /* state: could not be written; errno is that of the call         */
+    AMP_ERROR_READ,             /* state: could not be read                                       */
     AMP_ERROR_FOREIGN,          /* state: not one of amp.h                                        */
     AMP_ERROR_NEWER,            /* state: written by a newer amp.h                                */
     AMP_ERROR_CORRUPT,          /* state: bytes have changed since it was written                 */
     AMP_ERROR_MISMATCH,         /* state: of other tensors, or of another kind of optimizer       */
     AMP_ERROR_BANNED,           /* policy: the op is not safe in halves; override it              */
-    AMP_ERROR_MIXED_TYPES,      /* policy: fp16 and bf16 in one op that promotes its inputs       */
+    AMP_ERROR_MIXED_TYPES,      /* policy: fp16 and bf16 in one op that promotes its inputs, or
+                                   one in AMP_DTYPE and the other in AMP_POLICY                   */
     AMP_ERROR_PARSE,            /* policy: words that cannot be understood                        */
     AMP_ERROR_CUDA,             /* a CUDA call failed: amp_cuda_code() is its cudaError_t         */
-    AMP_ERROR_CUBLAS            /* a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t    */
+    AMP_ERROR_CUBLAS,           /* a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t    */
+    AMP_ERROR_NOT_FOUND,        /* state: there is no such file                                   */
+    AMP_ERROR_TRUNCATED         /* state: the file ends too early                                 */
 } amp_result;
 
-/* A short English sentence for a result, never NULL; the version that is linked, "0.3.0". */
+/* A result says what kind of thing was wrong. Which it was (the field of a desc with its value and
+   its bounds, the tensor) is told in words, where a desc has a problem: AMP_PROBLEM_SIZE bytes of
+   yours, or NULL. Every call on the object that can fail begins by making the text empty. */
+enum { AMP_PROBLEM_SIZE = 200 };
+
+/* A short English sentence for a result, never NULL; the version that is linked, "0.3.1". */
 AMP_DEF const char *amp_result_string(amp_result result);
 AMP_DEF const char *amp_version(void);
 
@@ -312,6 +321,7 @@ typedef struct amp_scaler_desc {
     float      max_scale;       /* growth stops here; both also bound a default init_scale      */
     int        disabled;        /* nonzero: scale is 1, nothing is checked, no step is skipped  */
     amp_preset preset;
+    char      *problem;         /* NULL, or AMP_PROBLEM_SIZE bytes: what amp_scaler_init refused */
 } amp_scaler_desc;
 
 /* The scaler: plain data without pointers, the same bytes in host and device memory. Read any
@@ -382,7 +392,8 @@ typedef enum amp_copy { AMP_COPY_TO_BACKEND = 0, AMP_COPY_TO_HOST } amp_copy;
 typedef enum amp_job { /* what update_fn shall do; in brackets, what it does on a skip too       */
     AMP_JOB_FUSED = 0, /* unscale, clip, optimizer, model copies [zero_grad]                     */
     AMP_JOB_UNSCALE,   /* write unscaled, clipped fp32 gradients                                 */
-    AMP_JOB_END        /* model copies [zero_grad, the scaler's update unless it is shared]      */
+    AMP_JOB_END,       /* model copies [zero_grad, the scaler's update unless it is shared]      */
+    AMP_JOB_CARRY      /* gradients = unscaled ones * plan->carry * loss scale [the same]        */
 } amp_job;
 
 typedef struct amp_plan      amp_plan;      /* tables of one optimizer; defined in >>core        */
@@ -392,8 +403,9 @@ typedef struct CUstream_st  *amp_stream;    /* the same type as cudaStream_t; no
 /* What differs between machines. amp_cpu_backend and amp_cuda_backend are two; write your own to
    add another. Functions may run behind the caller's back (on a stream) and in order; wait_fn ends
    when all are done. alloc_fn returns zeroed memory aligned to 64 bytes; it and free_fn may both be
-   NULL: then desc.allocator is used. copy_fn to the backend has read src when it returns. check_fn
-   ends with ampi_finish, unless plan->reduces: then finish_fn does that, later. */
+   NULL: then desc.allocator is used. copy_fn to the backend has read src when it returns. bind_fn
+   gives slots [first, first + count) new addresses (ampi_bind) and does not wait. check_fn ends
+   with ampi_finish, unless plan->reduces: then finish_fn does that, later. */
 typedef struct amp_backend amp_backend;
 struct amp_backend {
     void      *context;        /* of the functions; amp_cuda_backend: the cuBLAS handle           */
@@ -412,6 +424,8 @@ struct amp_backend {
                                size_t dst_ld, const void *src, amp_dtype src_type, size_t src_ld,
                                size_t rows, size_t cols); /* NULL: row by row */
     uint64_t   (*capture_fn)(const amp_backend *self); /* which capture is under way; NULL: none */
+    amp_result (*bind_fn)(const amp_backend *self, const amp_plan *plan, size_t first,
+                          size_t count, float *const *weights, void *const *grads);
     amp_result (*check_fn)(const amp_backend *self, const amp_plan *plan);
     amp_result (*finish_fn)(const amp_backend *self, const amp_plan *plan);
     amp_result (*update_fn)(const amp_backend *self, const amp_plan *plan, amp_job job);
@@ -436,7 +450,7 @@ typedef struct amp_tensor {
     const char *name;       /* for reports; may be NULL                                        */
     size_t      n;          /* elements                                                        */
     float      *weight;     /* fp32 master, or NULL                                            */
-    void       *grad;       /* scaled gradient; NULL: frozen, the fused steps leave it alone   */
+    void       *grad;       /* scaled gradient; NULL: frozen, it costs nothing and stands still */
     amp_dtype   grad_type;  /* set it for half gradients: zero is AMP_F32, which has 4 bytes   */
     void       *model;      /* model copy, or NULL                                             */
     amp_dtype   model_type; /* type of model; ignored if model is NULL                         */
@@ -444,6 +458,9 @@ typedef struct amp_tensor {
     float       weight_decay;    /* 0: the optimizer's                                         */
     int         no_weight_decay; /* nonzero: none                                              */
     int         keep_fp32;       /* nonzero: forward reads the master (biases, norms)          */
+    int         grad_later;      /* nonzero: not frozen though grad is NULL: rebind brings it  */
+    const float *moment1, *moment2; /* of a run to be continued: momentum or first, and second
+                                    moments, unscaled fp32, copied in prepare; fused kinds     */
 } amp_tensor;
 
 typedef enum amp_kind {
@@ -457,14 +474,14 @@ typedef enum amp_kind {
    Reduce norm2 by sum and flags by maximum over the ranks, so that all decide alike; a gradient
    that lies on two ranks counts twice. Both are in backend memory: on a CPU reduce before you
    return, on CUDA queue it on the backend's stream (ncclAllReduce of ncclDouble, ncclSum, and of
-   ncclUint32, ncclMax), which a capture records; the step is then three launches. An error is
-   handed on. */
+   ncclUint32, ncclMax), which a capture records; the step is then three launches. A consensus of
+   your own (a rank that wants to skip) sets flags[0] here. An error is handed on. */
 typedef amp_result (*amp_reduce_fn)(void *user, double *norm2, uint32_t *flags);
 
 typedef struct amp_optimizer_desc {
+    const amp_backend *backend;       /* NULL: CPU                                               */
     amp_dtype          dtype;         /* of the model copies; AMP_F32: no copies (still scaled)  */
     amp_kind           kind;
-    const amp_backend *backend;       /* NULL: CPU                                               */
     amp_allocator      allocator;     /* zero: malloc and free                                   */
     amp_scaler_desc    scaler;
     amp_scaler        *shared_scaler; /* instead of scaler: one scale for several optimizers; in
@@ -472,7 +489,7 @@ typedef struct amp_optimizer_desc {
                                          behind the steps of all                                 */
     double beta1, beta2;              /* AdamW: 0.9, 0.999                                       */
     double eps;                       /* AdamW: 1e-8                                             */
-    double momentum;                  /* SGD: 0 (numbers of another kind are ignored)            */
+    double momentum;                  /* SGD: 0 (all numbers are checked, whatever the kind)     */
     int    nesterov;                  /* SGD: nonzero needs momentum > 0                         */
     float  weight_decay;              /* 0                                                       */
     float  max_norm;                  /* clip the global gradient norm to this; 0: do not clip   */
@@ -480,6 +497,9 @@ typedef struct amp_optimizer_desc {
     int    unscale_in_place;          /* nonzero: fp32 gradients (no others) need no buffer      */
     amp_reduce_fn reduce_fn;          /* for ranks whose gradients differ (sharded); else NULL   */
     void         *reduce_user;
+    uint64_t      first_step;         /* steps taken before, for the bias correction of a run
+                                         that is continued with moments from elsewhere           */
+    char         *problem;            /* NULL, or AMP_PROBLEM_SIZE bytes: what was wrong         */
 } amp_optimizer_desc;
 
 /* What a user's own kernel needs, in backend memory: return at once if skip is set; multiply each
@@ -493,8 +513,11 @@ typedef struct amp_status {
     uint32_t did_step;     /* 1: weights moved, 0: skipped                                       */
     uint32_t found_inf;    /* 1: a gradient was inf or NaN, or would have become so              */
     uint32_t stuck;        /* the scaler's                                                       */
-    uint64_t steps;        /* taken                                                              */
+    uint64_t steps;        /* taken (and first_step): what AdamW's bias correction counts, not
+                              the turns of your loop                                             */
     uint64_t skipped;
+    uint64_t missed_updates; /* checks that found a shared scaler not updated since the last one:
+                              amp_scaler_update is forgotten somewhere                           */
 } amp_status;
 
 /* What the last check saw in one gradient, still scaled. */
@@ -517,7 +540,7 @@ typedef struct amp_optimizer {
     size_t             num_entries, capacity;
     amp_plan          *plan;    /* NULL until prepared */
     void              *backend_memory;
-    int                initialized, step_open;
+    int                initialized, step_open; /* 1: checked, 2: and unscaled */
     amp_result         pending; /* begin_step's, for end_step */
 } amp_optimizer;
 
@@ -527,19 +550,29 @@ AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_de
 AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tensor);
 
 /* Register count tensors that lie one behind the other in the arrays of whole. Of a part, its name,
-   n (they add up to whole's), lr_scale, weight_decay, no_weight_decay and keep_fp32 are used. Made
-   copies are contiguous too: model(first) + offset is valid. */
+   n (they add up to whole's), lr_scale, weight_decay, no_weight_decay and keep_fp32 are used; the
+   rest is whole's. Made copies are contiguous too: model(first) + offset is valid. */
 AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
                                           const amp_tensor *parts, size_t count);
 
-/* Allocate everything and write masters and model copies. Later, tell new addresses after you moved
-   tensor i; NULL leaves that one as it is. */
+/* Allocate everything and write masters and model copies. */
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt);
+
+/* Tell the new addresses of tensor i after you moved it; NULL leaves that one as it is. Or those of
+   all tensors, in their order, for hosts whose gradients move every step: there a gradient that is
+   NULL means that the tensor has none for now and stands still, with its moments, until one comes;
+   a weight that is NULL stays where it is, and so do all if weights or grads is NULL. Nothing
+   waits: on CUDA the addresses travel as arguments of a kernel. AMP_ERROR_UNSUPPORTED for a weight
+   that was not yours in add, for a gradient of a tensor that had none there (set grad_later), and
+   while the stream is captured, for a graph would bring old addresses back. */
 AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad);
+AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *weights,
+                                            void *const *grads);
 
 /* Of tensor i: what forward and backward read (the model copy, or the master where there is none);
    the fp32 master; and for your optimizer the fp32 gradient, unscaled, clipped if max_norm is set,
-   valid from a begin_step that returned true to end_step, NULL for a frozen tensor. All, and the
+   valid from a begin_step that returned true to end_step, NULL for a frozen tensor. You may write
+   to it (weight decay, a clipping of your own); over a flat array they are contiguous. All, and the
    getters below, are NULL before prepare or for a bad index. */
 AMP_DEF const void *amp_optimizer_model(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_master(const amp_optimizer *opt, int i);
@@ -559,6 +592,13 @@ AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt);
    had one. After begin_step twice: AMP_ERROR_STEP_OPEN, the step that was open is ended. */
 AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt);
 
+/* For gradient buffers that carry momentum from step to step, instead of your scal(momentum, grad):
+   each gradient = amp_optimizer_grad of the last step that was taken * (momentum * loss scale).
+   After end_step, and after the update of a shared scaler: after a skip this puts back what the
+   overflow has spoilt, and after the scale has moved it is in the new one's units. Does not wait.
+   AMP_ERROR_UNSUPPORTED with unscale_in_place, and for the fused kinds. */
+AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum);
+
 /* The whole step: check, clip, unscale, optimizer, scale, model copies. lr >= 0, finite.
    AMP_ERROR_UNSUPPORTED if desc.kind was another. */
 AMP_DEF amp_result amp_optimizer_adamw(amp_optimizer *opt, float lr);
@@ -566,15 +606,17 @@ AMP_DEF amp_result amp_optimizer_sgd(amp_optimizer *opt, float lr);
 
 /* For a step that is captured in a CUDA graph, where an argument would be frozen: the fused step of
    desc.kind with the learning rate that is in backend memory: the last one of adamw or sgd, or set
-   outside the capture by set_lr, or by a kernel of yours through lr_ptr. AMP_ERROR_BAD_STATE if
-   there never was one. (What set_lr, adamw or sgd set inside a capture, every replay sets.) */
+   outside the capture by set_lr, or written through lr_ptr, by a kernel of yours perhaps.
+   AMP_ERROR_BAD_STATE if there never was one and nobody has asked for lr_ptr. (What set_lr, adamw
+   or sgd set inside a capture, every replay sets.) */
 AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr);
 AMP_DEF float     *amp_optimizer_lr_ptr(const amp_optimizer *opt);
 
 /* begin_step in two halves that do not wait, for kernels that read the gate: check opens the step
    and fills the gate; unscale writes amp_optimizer_grad unless the gate says skip (leave it out if
-   your kernel multiplies the gradients by gate.inv_scale). Then end_step. */
+   your kernel multiplies the gradients by gate.inv_scale; AMP_ERROR_BAD_STATE the second time).
+   Then end_step. */
 AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt);
 
@@ -594,33 +636,42 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
 
 /* Save and load what decides how training goes on: masters, moments, step count, scaler, and the
    numbers of the desc (betas, eps, momentum, nesterov, max_norm, weight decays, lr_scale), which
-   replace those of the optimizer that loads. A run that is saved, loaded and continued has the bits
-   of one that never stopped, also right after a skipped step (what an AMP_KIND_OWN optimizer keeps,
-   such as momentum, you save beside). The format is the same on all machines (little-endian,
-   versioned, checksummed); older versions are read. Model copies are written anew, so dtype may
-   differ; gradients are not saved. A callback moves exactly num_bytes, or returns false. */
+   replace those of the optimizer that loads; its learning rate is kept if the file has none, and so
+   is whether its scaler is disabled (a scaler that was disabled in the file alone starts afresh). A
+   run that is saved, loaded and continued has the bits of one that never stopped, also right after
+   a skipped step (what an AMP_KIND_OWN optimizer keeps, such as momentum, you save beside). The
+   format is the same on all machines (little-endian, versioned, checksummed); older versions are
+   read. Model copies are written anew, so dtype may differ; gradients are not saved. A callback
+   moves exactly num_bytes, or returns false. Save refuses what load would refuse, such as a scaler
+   or a learning rate that you have overwritten with NaN: AMP_ERROR_INVALID_CONFIG. */
 typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
 typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
 /* Load into a prepared optimizer with the same tensors (names, sizes, kind). Everything is read and
    verified before anything changes, so it allocates as much as was saved, for a while. Errors are
-   _WRITE, _READ (read_fn returned false: missing or cut short), _FOREIGN, _NEWER, _CORRUPT,
-   _MISMATCH, _NOT_PREPARED, _STEP_OPEN. */
+   _WRITE, _READ (read_fn returned false), _FOREIGN, _NEWER, _CORRUPT, _MISMATCH (desc.problem says
+   which tensor), _NOT_PREPARED, _STEP_OPEN. */
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn, void *user);
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user);
 
-/* The same with a file. Saving writes path.new, flushes it to the disk and renames it, so that path
-   holds the old state or the new one, whenever the machine stops (POSIX and Windows; elsewhere as
-   far as rename replaces). Not with AMP_NO_STDLIB. */
+/* The same with a file. Saving writes path.new, flushes it to the disk, renames it, and flushes the
+   directory, so that path holds the old state or the new one, whenever the machine stops (POSIX and
+   Windows; elsewhere as far as rename replaces). A symbolic link is followed and a file keeps its
+   mode (POSIX); other names of it (hard links) keep the old state. Errors are also
+   AMP_ERROR_UNSUPPORTED, for a path that leads to something else than a file, and in loading
+   AMP_ERROR_NOT_FOUND and AMP_ERROR_TRUNCATED. Not with AMP_NO_STDLIB. */
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path);
 
 /* ----------------------------------------------------------- >>api  environment */
 
-/* Let the user of a program decide, by AMP_DTYPE (fp32, fp16, bf16), AMP_LOSS_SCALE (a number, or
-   dynamic) and AMP_ENABLE (0: fp32 and no scaler, whatever the others say; 1: a scaler, and fp16 if
-   nobody chose a type). desc keeps what is not set. AMP_ERROR_INVALID_CONFIG if a value cannot be
-   read; *variable and *value (may be NULL) name it. Not with AMP_NO_STDLIB. */
+/* Let the user of a program decide, by AMP_DTYPE (fp32, fp16, bf16; or float16, half, bfloat16),
+   AMP_LOSS_SCALE (a number, or dynamic) and AMP_ENABLE (0: fp32 and no scaler, whatever the others
+   say; 1: a scaler, and fp16 if nobody chose a type). desc keeps what is not set, or blank; but a
+   bf16 that AMP_DTYPE brings gets a scaler of 1 that does not move, if nobody has chosen another
+   one. Capitals, underscores and blanks around do not matter, and numbers have a point in every
+   locale. AMP_ERROR_INVALID_CONFIG if a value cannot be read; *variable and *value (may be NULL)
+   name it. Not with AMP_NO_STDLIB. */
 AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
                                      const char **variable, const char **value);
 
@@ -632,14 +683,17 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
    rows in elements, 0 if packed. C is not read if beta is 0, nor A and B if alpha is 0; C must not
    overlap them. backend NULL: CPU, which allocates nothing and uses about 100 KiB of stack.
    The CUDA backend wants a and b of one type, and c of that type or fp32. Inside a scope of the
-   thread's autocast that has shadows, fp32 operands are cast as the policy says of AMP_OP_GEMM. */
+   thread's autocast that has shadows, fp32 operands are cast as the policy says of AMP_OP_GEMM
+   (small products of two fp32 matrices, m n k < 32^3, are not worth it and stay). */
 AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b,
                             size_t m, size_t n, size_t k, float alpha,
                             const void *a, amp_dtype a_type, size_t lda,
                             const void *b, amp_dtype b_type, size_t ldb,
                             float beta, void *c, amp_dtype c_type, size_t ldc);
 
-/* count products; those matrices lie stride elements apart (0 for a or b: the same one). */
+/* count products; those matrices lie stride elements apart (0 for a or b: the same one). Those of a
+   and b may overlap; those of c lie one behind another, or side by side in rows that hold them all
+   (heads: ldc = heads * dim, stride_c = dim). */
 AMP_DEF amp_result amp_gemm_batched(const amp_backend *backend, int trans_a, int trans_b,
                                     size_t m, size_t n, size_t k, float alpha,
                                     const void *a, amp_dtype a_type, size_t lda, size_t stride_a,
@@ -915,7 +969,7 @@ AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_
 
 /* Change the policy by words, separated by commas or spaces, later ones over earlier ones, but what
    is said of a layer over what is said of an op:
-       fp16, bf16                 low
+       fp16, bf16                 low (or float16, half, bfloat16)
        off                        no autocast in any scope
        tf32                       products that stay in fp32 may use TF32 (CUDA)
        torch_cuda, apex_o1 ...    another policy; it forgets all that was said before
@@ -924,7 +978,9 @@ AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_
                                   for any characters, none included
    No blanks around =. At most AMP_MAX_OVERRIDES layer patterns, shorter than AMP_MAX_PATTERN.
    AMP_ERROR_PARSE changes nothing and tells where in text (position may be NULL). The environment
-   variable AMP_POLICY may hold the same (not with AMP_NO_STDLIB): unset is AMP_OK. */
+   variable AMP_POLICY may hold the same (not with AMP_NO_STDLIB): unset is AMP_OK. There AMP_DTYPE,
+   if it is a half, is low, and an AMP_POLICY that says the other half is AMP_ERROR_MIXED_TYPES: the
+   model copies would serve no product. AMP_ENABLE=0 is off. */
 AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position);
 AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position);
 
@@ -955,12 +1011,14 @@ struct amp_shadows { /* read the counters; the rest is private */
     uint64_t misses;     /* a weight was cast                                                     */
     uint64_t transients; /* something else was cast, for one product                              */
     uint64_t fallbacks;  /* products left in fp32: too small, no room, another stream             */
+    uint64_t mismatches; /* weights wanted in fp16 whose model copy is bf16, or the reverse: the
+                            policy contradicts desc.dtype, and every product casts them           */
     uint64_t cast_bytes; /* that casts have written                                               */
     amp_backend          backend;
     amp_allocator        allocator;
     void                *block;
     char                *memory;
-    size_t               size, used, top; /* kept copies grow from the start, others from the end */
+    size_t               size, top; /* kept copies lie at the start, others from top to the end */
     uint64_t             product;  /* counts them */
     int                  captured; /* replays change what the host does not see changing */
     int                  num_entries, num_optimizers;
@@ -988,6 +1046,11 @@ AMP_DEF amp_result amp_shadows_add_optimizer(amp_shadows *sh, const amp_optimize
 AMP_DEF void amp_shadows_changed(amp_shadows *sh, const float *weight);
 AMP_DEF void amp_shadows_remove(amp_shadows *sh, const float *weight);
 
+/* For debugging: does every copy that the next product would use equal its weight as it is now? If
+   not, AMP_ERROR_BAD_STATE, and *weight (may be NULL) is one that was written to without
+   amp_shadows_changed. Reads all weights and copies; waits for the backend. */
+AMP_DEF amp_result amp_shadows_check(const amp_shadows *sh, const float **weight);
+
 /* A copy of the row-major rows x cols matrix x in type, AMP_F16 or AMP_BF16; its rows are padded to
    multiples of 16 bytes. One of a weight is right until the weight changes, another one until
    amp_shadows_reset, which amp_gemm and amp_sgemm call too. Nothing that is cast while the thread's
@@ -997,17 +1060,20 @@ AMP_DEF amp_result amp_shadows_get(amp_shadows *sh, const float *x, size_t rows,
 AMP_DEF void       amp_shadows_reset(amp_shadows *sh);
 
 /* All that an fp32 trainer of cublasSgemm or amp_gemm needs, in one call: a scaler in backend
-   memory, shadows of num_bytes, and an autocast of fp16, changed by AMP_POLICY if that is set (or
-   AMP_ERROR_PARSE: amp_autocast_from_env says where), in a scope, and current in this thread. Then
-   scale the loss, unscale gradients, step unless scaler->found_inf, update the scaler, and call
-   amp_shadows_changed. */
+   memory, shadows of num_bytes (both from allocator, as in amp_shadows_init), and an autocast of
+   fp16, changed by AMP_POLICY if that is set (or its errors: amp_autocast_from_env says where), in
+   a scope, and current in this thread. Then scale the loss, unscale gradients, step unless
+   scaler->found_inf, update the scaler, and call amp_shadows_changed. Ending it makes the autocast
+   current that was so before. */
 typedef struct amp_session {
-    amp_scaler  *scaler;
-    amp_shadows  shadows;
-    amp_autocast autocast;
+    amp_scaler   *scaler;
+    amp_shadows   shadows;
+    amp_autocast  autocast;
+    amp_autocast *before;
 } amp_session;
 AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *backend,
-                                     size_t num_bytes, const amp_scaler_desc *desc);
+                                     size_t num_bytes, const amp_allocator *allocator,
+                                     const amp_scaler_desc *desc);
 AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread; safe twice */
 
 /* What this machine does well, and what follows for mixed precision. */
@@ -1060,8 +1126,8 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
 #endif
 
 /* Make a backend of stream (NULL: the default stream), to be set in amp_optimizer_desc.backend or
-   given to amp_gemm. With it amp_optimizer_prepare, _rebind, _load and _save wait for the stream,
-   and so does whatever returns a value (begin_step, _loss_scale, _status, _stats); while the stream
+   given to amp_gemm. With it amp_optimizer_prepare, _load and _save wait for the stream, and so
+   does whatever returns a value (begin_step, _loss_scale, _status, _stats); while the stream
    is captured these are AMP_ERROR_UNSUPPORTED. The other steps do not wait.
    cublas_handle is a cublasHandle_t for amp_gemm, or NULL; its math and pointer modes are set here,
    its stream and workspace at every product, so give it a handle of its own. For products inside a
@@ -1346,6 +1412,15 @@ AMPI_SQRT(double, ampi_sqrt64, "sqrtsd %1, %0", "x")
 #elif (defined(__GNUC__) || defined(__clang__)) && defined(__aarch64__)
 AMPI_SQRT(float, ampi_sqrt, "fsqrt %s0, %s1", "w")
 AMPI_SQRT(double, ampi_sqrt64, "fsqrt %d0, %d1", "w")
+#elif (defined(__GNUC__) || defined(__clang__)) && defined(__i386__)
+AMPI_FN float ampi_sqrt(float a) { /* x87: on the top of its stack */
+    __asm__("fsqrt" : "+t"(a));
+    return a;
+}
+AMPI_FN double ampi_sqrt64(double a) {
+    __asm__("fsqrt" : "+t"(a));
+    return a;
+}
 #else
 #include <math.h> /* sqrt, sqrtf: only where neither instruction above is known */
 AMPI_FN float  ampi_sqrt(float a) { return sqrtf(a); }
@@ -1511,12 +1586,13 @@ typedef struct ampi_slot {
     uint64_t  n;
     uint64_t  first_chunk; /* its chunks are numbered from here         */
     float    *master;
-    void     *grad;        /* NULL: frozen                              */
+    void     *grad;        /* NULL: frozen, or none for now             */
     float    *unscaled;    /* AMP_KIND_OWN: where unscaled gradients go */
     void     *model;       /* NULL: the master is the model             */
     float    *m, *v;       /* first moment or momentum; second moment   */
     uint32_t  grad_type, model_type;
     float     lr_scale, weight_decay;
+    uint32_t  in_place;    /* unscaled is grad                          */
     amp_stats stats;
     ampi_tally tally;
 } ampi_slot;
@@ -1537,6 +1613,8 @@ typedef struct ampi_control {
     double     norm2;                    /* what a check finds: sum of squares;    */
     uint32_t   flags[2];                 /* overflow, bits of the largest finite   */
     uint32_t   arrived;                  /* blocks of a check that are done        */
+    uint64_t   seen_updates;             /* of a shared scaler, plus one; 0: never */
+    uint64_t   missed_updates;
     amp_scaler scaler;                   /* unless shared                          */
 } ampi_control;
 
@@ -1548,6 +1626,7 @@ struct amp_plan {
     uint32_t     *chunk_slots; /* backend memory: which slot a chunk belongs to */
     ampi_slot    *host_slots;
     size_t        num_slots;
+    size_t        num_weights, num_grads; /* slots that are not empty, and those with a gradient */
     uint64_t      num_chunks;
     amp_kind      kind;
     int           zero_grad, shared;
@@ -1555,8 +1634,23 @@ struct amp_plan {
     uint32_t      parts;          /* of a chunk, for blocks that share it: 4; most short: 1    */
     int           has_lr, new_lr; /* there is one in backend memory; this one shall go there   */
     float         lr;
+    float         carry;          /* the momentum of AMP_JOB_CARRY                             */
     uint64_t      version;        /* of the masters: counts what may have changed them         */
 };
+
+/* New addresses for a tensor: its weight unless that is NULL, and its gradient if grads is set. */
+AMPI_FN void ampi_bind(ampi_slot *slot, float *weight, int grads, void *grad) {
+    if (weight) slot->master = weight;
+    if (!grads) return;
+    slot->grad = grad;
+    if (slot->in_place) slot->unscaled = (float *)grad;
+}
+
+/* What the user has written into a scaler of the optimizer's own counts as an overflow of this
+   rank. (A shared one's found_inf may be that of another optimizer.) */
+AMPI_FN uint32_t ampi_found_by_user(const amp_plan *plan) {
+    return !plan->shared && plan->scaler->found_inf != 0u;
+}
 
 /* beta^n by repeated squaring: the same bits everywhere, which pow does not promise. */
 AMPI_FN double ampi_power(double beta, uint64_t n) {
@@ -1589,7 +1683,11 @@ AMPI_FN void ampi_finalize(const amp_plan *plan) {
     factor = ampi_mul(inv, c->clip_factor);
     bad |= (uint32_t)ampi_product_overflows(s, c->flags[1], inv);
     bad |= (uint32_t)((ampi_bits_of_f32(factor) & 0x7fffffffu) == 0u);
-    if (!plan->shared) bad |= (uint32_t)(s->found_inf != 0u);
+    if (plan->shared && !(s->rules & AMPI_DISABLED)) {
+        const uint64_t updates = s->good + s->skipped;
+        c->missed_updates += c->seen_updates == updates + 1;
+        c->seen_updates = updates + 1;
+    }
     c->found_inf      = bad;
     c->gate.skip      = (s->rules & AMPI_DISABLED) ? 0u : bad;
     c->gate.inv_scale = factor;
@@ -1618,6 +1716,11 @@ AMPI_FN void ampi_finish(const amp_plan *plan) {
     ampi_finalize(plan);
     if (plan->kind != AMP_KIND_OWN && !plan->shared && !(plan->scaler->rules & AMPI_DISABLED))
         ampi_scaler_transition(plan->scaler);
+}
+
+/* What brings an unscaled gradient back into a buffer that carries momentum. */
+AMPI_FN float ampi_carry_factor(const amp_plan *plan) {
+    return ampi_mul(plan->carry, plan->scaler->scale);
 }
 
 /* The optimizers for a type V of elements, with the constants r of a tensor (rest: 1 - beta).
@@ -1721,12 +1824,14 @@ AMPI_STRICT_END
 #define AMP_IMPLEMENTATION_INCLUDED
 
 #ifndef AMP_NO_STDLIB
+#include <errno.h>
 #include <stdio.h>  /* fopen, fread, rename: state files */
-#include <stdlib.h> /* malloc, free; getenv, strtod      */
+#include <stdlib.h> /* malloc, free; getenv              */
 #if defined(__unix__) || defined(__APPLE__)
 #define AMPI_POSIX 1
-#include <fcntl.h>  /* open */
-#include <unistd.h> /* write, close */
+#include <fcntl.h>    /* open */
+#include <sys/stat.h> /* stat */
+#include <unistd.h>   /* write, close */
 #else
 #define AMPI_POSIX 0
 #if defined(_WIN32)
@@ -1782,30 +1887,35 @@ AMP_DEF const char *amp_result_string(amp_result result) {
     case AMP_ERROR_INVALID_ARGUMENT: return "a NULL pointer, or an index or length out of range";
     case AMP_ERROR_INVALID_ENUM: return "a dtype, preset or kind that amp.h does not know";
     case AMP_ERROR_INVALID_CONFIG:
-        return "a number (of a desc, or lr) is NaN, infinite, negative or contradicts another";
+        return "a number (of a desc, or lr) is NaN, infinite, out of range or contradicts another";
     case AMP_ERROR_UNSUPPORTED:
         return "not offered here: for this type or desc.kind (unscale fp16 with "
-               "amp_scaler_unscale_to), while a stream is captured, or without a cuBLAS handle";
+               "amp_scaler_unscale_to), while a stream is captured, without a cuBLAS handle, or "
+               "for a path that is not a file's";
     case AMP_ERROR_OUT_OF_MEMORY: return "the allocator returned NULL";
     case AMP_ERROR_TOO_LARGE: return "a size in bytes does not fit size_t";
     case AMP_ERROR_BAD_STATE:
-        return "call init first, check a gradient before this update, or set a learning rate";
+        return "call init first, check a gradient before this update, set a learning rate, give "
+               "a tensor its gradient, or unscale only once";
     case AMP_ERROR_NOT_PREPARED: return "call amp_optimizer_prepare first";
     case AMP_ERROR_PREPARED: return "the optimizer is already prepared";
     case AMP_ERROR_STEP_OPEN:
         return "between begin_step and end_step this call, or a second begin_step, has no place";
     case AMP_ERROR_STEP_NOT_OPEN: return "no step is open: call amp_optimizer_begin_step first";
     case AMP_ERROR_WRITE: return "the state could not be written";
-    case AMP_ERROR_READ: return "the state could not be read, or ends too early";
+    case AMP_ERROR_READ: return "the state could not be read";
     case AMP_ERROR_FOREIGN: return "not a state saved by amp.h";
     case AMP_ERROR_NEWER: return "the state was saved by a newer amp.h";
     case AMP_ERROR_CORRUPT: return "the state is damaged: its checksum does not match";
     case AMP_ERROR_MISMATCH: return "the state is of other tensors or another kind of optimizer";
     case AMP_ERROR_BANNED: return "the op is not safe in halves: override it, or use its logits";
-    case AMP_ERROR_MIXED_TYPES: return "fp16 and bf16 inputs in one op: cast one of them";
+    case AMP_ERROR_MIXED_TYPES:
+        return "fp16 and bf16 in one op, or one in AMP_DTYPE and the other in AMP_POLICY";
     case AMP_ERROR_PARSE: return "a word of the policy cannot be understood";
     case AMP_ERROR_CUDA: return "a CUDA call failed: amp_cuda_code() is its cudaError_t";
     case AMP_ERROR_CUBLAS: return "a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t";
+    case AMP_ERROR_NOT_FOUND: return "there is no such file";
+    case AMP_ERROR_TRUNCATED: return "the file ends too early";
     default: return "unknown result";
     }
 }
@@ -1857,6 +1967,110 @@ static void ampi_fp_end(uint32_t saved) { _mm_setcsr(saved); }
 static uint32_t ampi_fp_begin(void) { return 0u; }
 static void     ampi_fp_end(uint32_t saved) { (void)saved; }
 #endif
+
+/* ------------------------------------------------------------------ >>impl  words
+   Sentences for the problem of a desc, put together without printf, locale or allocation; they may
+   be given NULL, by a caller who does not want to know. And words that a user has written. */
+
+static char *ampi_blank(char *problem) {
+    if (problem) problem[0] = '\0';
+    return problem;
+}
+
+static void ampi_tell(char *problem, const char *text) {
+    size_t used = problem ? strlen(problem) : 0;
+    if (!problem) return;
+    while (*text && used < AMP_PROBLEM_SIZE - 1) problem[used++] = *text++;
+    problem[used] = '\0';
+}
+
+static void ampi_tell_count(char *problem, uint64_t n) {
+    char digits[21], *p = digits + sizeof digits - 1;
+    *p = '\0';
+    do *--p = (char)('0' + n % 10);
+    while (n /= 10);
+    ampi_tell(problem, p);
+}
+
+/* Whole numbers to the last digit, others to seven: 0.1, 3.402823e38. */
+static AMPI_NOINLINE void ampi_tell_number(char *problem, const double *number) {
+    char     digits[AMP_PROBLEM_SIZE];
+    uint64_t bits, n;
+    double   x;
+    int      length, power = 0, point; /* of ten: of the last digit, and of the first */
+    memcpy(&bits, number, 8);
+    if (bits >> 63) ampi_tell(problem, "-");
+    bits &= ~(uint64_t)0 >> 1;
+    if (bits >= (uint64_t)0x7ff << 52) {
+        ampi_tell(problem, bits > (uint64_t)0x7ff << 52 ? "NaN" : "inf");
+        return;
+    }
+    memcpy(&x, &bits, 8);
+    if (x < 9e15 && !((double)(uint64_t)x < x)) {
+        ampi_tell_count(problem, (uint64_t)x);
+        return;
+    }
+    for (; x >= 9999999.5; power++) x /= 10.0;
+    for (; x < 999999.95; power--) x *= 10.0;
+    for (n = (uint64_t)(x + 0.5); n % 10 == 0; power++) n /= 10;
+    digits[0] = '\0';
+    ampi_tell_count(digits, n);
+    length = (int)strlen(digits);
+    point  = power + length - 1;
+    if (point < -4 || point > 14) point = 0;
+    power += length - 1 - point; /* what an exponent has to say */
+    if (point < 0) ampi_tell(problem, "0.");
+    for (; point < -1; point++) ampi_tell(problem, "0");
+    for (n = 0; digits[n]; n++, point--) {
+        const char text[2] = {digits[n], '\0'};
+        ampi_tell(problem, text);
+        if (point == 0 && digits[n + 1]) ampi_tell(problem, ".");
+    }
+    for (; point >= 0; point--) ampi_tell(problem, "0");
+    if (power) ampi_tell(problem, power < 0 ? "e-" : "e");
+    if (power) ampi_tell_count(problem, (uint64_t)(power < 0 ? -power : power));
+}
+
+static char ampi_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
+
+/* Is text[0..length) this name? Capitals and underscores do not matter. */
+static int ampi_named(const char *text, size_t length, const char *name) {
+    const char *end = text + length;
+    for (;; text++, name++) {
+        while (text < end && *text == '_') text++;
+        while (*name == '_') name++;
+        if (text == end || !*name) return text == end && !*name;
+        if (ampi_lower(*text) != *name) return 0;
+    }
+}
+
+/* The index of text in a list of names, or -1. */
+static int ampi_find(const char *text, size_t length, const char *const *names, int count) {
+    int i;
+    for (i = 0; i < count; i++)
+        if (length && ampi_named(text, length, names[i])) return i;
+    return -1;
+}
+
+/* A name of a dtype, in the words of whoever writes it; or -1. */
+static int ampi_find_type(const char *text, size_t length) {
+    static const char *const names[] = {"fp32", "float32", "float", "fp16",
+                                        "float16", "half", "bf16", "bfloat16"};
+    const int i = ampi_find(text, length, names, 8);
+    return i < 0 ? -1 : i < 3 ? AMP_F32 : i < 6 ? AMP_F16 : AMP_BF16;
+}
+
+static int ampi_separates(char c) {
+    return c == ',' || c == ';' || c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+/* The length of the word that *text comes to next, behind what separates words; 0: none. */
+static size_t ampi_word(const char **text) {
+    size_t length = 0;
+    while (ampi_separates(**text)) ++*text;
+    while ((*text)[length] && !ampi_separates((*text)[length])) length++;
+    return length;
+}
 
 /* ----------------------------------------------------------------- >>impl  tiers
    The array functions of the CPU, once in plain C and once per SIMD instruction set. A tier is
@@ -2712,6 +2926,37 @@ static int ampi_f64_in(const double *x, double low, double high) {
 
 #define AMPI_F32_MAX 3.40282347e38f
 #define AMPI_F64_MAX 1.7976931348623157e308
+#define AMPI_BELOW_1 0.99999999999999989
+
+/* The same, and what is wrong otherwise: the field, its value and its bounds. */
+static int ampi_out(char *problem, const char *field, double x, const char *bounds) {
+    ampi_tell(problem, field);
+    ampi_tell(problem, " is ");
+    ampi_tell_number(problem, &x);
+    ampi_tell(problem, ", and must be ");
+    ampi_tell(problem, bounds);
+    return 0;
+}
+
+static int ampi_f32_ok(char *problem, const char *field, const float *x, float low, float high,
+                       const char *bounds) {
+    return ampi_f32_in(x, low, high) || ampi_out(problem, field, (double)*x, bounds);
+}
+
+static int ampi_f64_ok(char *problem, const char *field, const double *x, double low, double high,
+                       const char *bounds) {
+    return ampi_f64_in(x, low, high) || ampi_out(problem, field, *x, bounds);
+}
+
+/* An enum that has no such value. */
+static amp_result ampi_unknown(char *problem, const char *field, int value) {
+    ampi_tell(problem, field);
+    ampi_tell(problem, " is ");
+    if (value < 0) ampi_tell(problem, "-");
+    ampi_tell_count(problem, value < 0 ? 0u - (uint64_t)value : (uint64_t)value);
+    ampi_tell(problem, ", which amp.h does not know");
+    return AMP_ERROR_INVALID_ENUM;
+}
 
 /* May the scale be this? min_scale and max_scale, where set, and the laws of the preset. */
 static int ampi_scale_ok(const amp_scaler *s, const float *scale) {
@@ -2721,20 +2966,51 @@ static int ampi_scale_ok(const amp_scaler *s, const float *scale) {
     return *scale >= s->min_scale && *scale <= s->max_scale;
 }
 
-static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scaler_desc *d) {
-    const ampi_preset_row *row;
+static int ampi_scaler_numbers_ok(const amp_scaler_desc *d, char *problem) {
+    static const char *const size  = "finite, and more than 0 (0: the default)";
+    static const char *const count = "1 or more (0: the default)";
+    const double interval = d->growth_interval, hysteresis = d->hysteresis, most = 2147483647.0;
+    return ampi_f32_ok(problem, "amp_scaler_desc.init_scale", &d->init_scale, 0.0f, AMPI_F32_MAX,
+                       size) &&
+           ampi_f32_ok(problem, "amp_scaler_desc.min_scale", &d->min_scale, 0.0f, AMPI_F32_MAX,
+                       size) &&
+           ampi_f32_ok(problem, "amp_scaler_desc.max_scale", &d->max_scale, 0.0f, AMPI_F32_MAX,
+                       size) &&
+           (ampi_f64_in(&d->growth_factor, 0.0, 0.0) ||
+            ampi_f64_ok(problem, "amp_scaler_desc.growth_factor", &d->growth_factor, 1.0,
+                        AMPI_F64_MAX, "finite, and 1 or more (0: the default)")) &&
+           ampi_f64_ok(problem, "amp_scaler_desc.backoff_factor", &d->backoff_factor, 0.0, 1.0,
+                       "more than 0 and at most 1 (0: the default)") &&
+           ampi_f64_ok(problem, "amp_scaler_desc.growth_interval", &interval, 0.0, most, count) &&
+           ampi_f64_ok(problem, "amp_scaler_desc.hysteresis", &hysteresis, 0.0, most, count);
+}
+
+/* Are the limits and the first scale such as the preset allows? */
+static int ampi_scaler_limits_ok(const amp_scaler *s, float init, char *problem) {
     const ampi_preset_row *safe = &ampi_presets[AMP_PRESET_STATIC];
+    if (s->max_scale > 0.0f && s->min_scale > s->max_scale)
+        return ampi_out(problem, "amp_scaler_desc.min_scale", (double)s->min_scale,
+                        "at most max_scale (those of the preset, where they are 0)");
+    if ((s->rules & AMPI_SAFE) && s->min_scale < safe->min_scale)
+        return ampi_out(problem, "amp_scaler_desc.min_scale", (double)s->min_scale,
+                        "2^-126 or more, where fp32 is normal");
+    if ((s->rules & AMPI_SAFE) && s->max_scale > safe->max_scale)
+        return ampi_out(problem, "amp_scaler_desc.max_scale", (double)s->max_scale,
+                        "at most 2^126, whose reciprocal is normal");
+    return ampi_scale_ok(s, &init) ||
+           ampi_out(problem, "amp_scaler_desc.init_scale", (double)init,
+                    "between min_scale and max_scale (those of the preset, where they are 0)");
+}
+
+static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scaler_desc *d,
+                                                  char *problem) {
+    const ampi_preset_row *row;
     amp_scaler             t;
     float                  init;
-    if ((unsigned)d->preset >= (unsigned)AMPI_NUM_PRESETS) return AMP_ERROR_INVALID_ENUM;
+    if ((unsigned)d->preset >= (unsigned)AMPI_NUM_PRESETS)
+        return ampi_unknown(problem, "amp_scaler_desc.preset", (int)d->preset);
     row = &ampi_presets[d->preset];
-    if (!ampi_f32_in(&d->init_scale, 0.0f, AMPI_F32_MAX) ||
-        !ampi_f32_in(&d->min_scale, 0.0f, AMPI_F32_MAX) ||
-        !ampi_f32_in(&d->max_scale, 0.0f, AMPI_F32_MAX) ||
-        !ampi_f64_in(&d->growth_factor, 0.0, AMPI_F64_MAX) ||
-        !ampi_f64_in(&d->backoff_factor, 0.0, 1.0) || d->growth_interval < 0 || d->hysteresis < 0)
-        return AMP_ERROR_INVALID_CONFIG;
-    if (d->growth_factor > 0.0 && d->growth_factor < 1.0) return AMP_ERROR_INVALID_CONFIG;
+    if (!ampi_scaler_numbers_ok(d, problem)) return AMP_ERROR_INVALID_CONFIG;
 
     memset(&t, 0, sizeof t);
     t.preset          = (uint32_t)d->preset;
@@ -2755,15 +3031,11 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
     if (!(t.rules & (AMPI_REFILL_GOOD | AMPI_REFILL_GROWTH))) t.hysteresis = 1;
     t.hysteresis_tracker = t.hysteresis;
 
-    if (t.max_scale > 0.0f && t.min_scale > t.max_scale) return AMP_ERROR_INVALID_CONFIG;
-    if ((t.rules & AMPI_SAFE) &&
-        (t.min_scale < safe->min_scale || t.max_scale > safe->max_scale))
-        return AMP_ERROR_INVALID_CONFIG;
     if (!(d->init_scale > 0.0f) || d->preset == AMP_PRESET_APEX) { /* defaults give way */
         if (t.max_scale > 0.0f && init > t.max_scale) init = t.max_scale;
         if (!(d->init_scale > 0.0f) && init < t.min_scale) init = t.min_scale;
     }
-    if (!ampi_scale_ok(&t, &init)) return AMP_ERROR_INVALID_CONFIG;
+    if (!ampi_scaler_limits_ok(&t, init, problem)) return AMP_ERROR_INVALID_CONFIG;
     if (d->disabled) {
         t.rules |= AMPI_DISABLED;
         init = 1.0f;
@@ -2781,7 +3053,7 @@ AMP_DEF amp_result amp_scaler_init(amp_scaler *s, const amp_scaler_desc *desc) {
     if (!s) return AMP_ERROR_INVALID_ARGUMENT;
     memset(&defaults, 0, sizeof defaults);
     fp     = ampi_fp_begin();
-    result = ampi_scaler_setup(s, desc ? desc : &defaults);
+    result = ampi_scaler_setup(s, desc ? desc : &defaults, desc ? ampi_blank(desc->problem) : NULL);
     ampi_fp_end(fp);
     return result;
 }
@@ -2958,6 +3230,19 @@ static void ampi_release(const amp_allocator *a, void *memory) {
 #endif
 }
 
+/* Both functions or none; without malloc, both. */
+static int ampi_allocator_ok(const amp_allocator *a) {
+#ifdef AMP_NO_STDLIB
+    if (!a->alloc_fn) return 0;
+#endif
+    return !a->alloc_fn == !a->free_fn;
+}
+
+static int ampi_backend_ok(const amp_backend *b) {
+    return b->copy_fn && b->cast_fn && b->bind_fn && b->check_fn && b->finish_fn && b->update_fn &&
+           b->wait_fn && !b->alloc_fn == !b->free_fn;
+}
+
 static amp_result ampi_cpu_copy(const amp_backend *self, void *dst, const void *src,
                                 size_t num_bytes, amp_copy direction) {
     (void)self;
@@ -2974,6 +3259,16 @@ static amp_result ampi_cpu_cast(const amp_backend *self, void *dst, amp_dtype ds
 
 static amp_result ampi_cpu_wait(const amp_backend *self) {
     (void)self;
+    return AMP_OK;
+}
+
+static amp_result ampi_cpu_bind(const amp_backend *self, const amp_plan *plan, size_t first,
+                                size_t count, float *const *weights, void *const *grads) {
+    size_t i;
+    (void)self;
+    for (i = 0; i < count; i++)
+        ampi_bind(&plan->slots[first + i], weights ? weights[i] : NULL, grads != NULL,
+                  grads ? grads[i] : NULL);
     return AMP_OK;
 }
 
@@ -3053,7 +3348,8 @@ static double ampi_sum_partials(const double *partials, uint64_t num_chunks) {
    does which. Every thread sets its own floating-point environment. */
 static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot) {
     const amp_dtype type    = (amp_dtype)slot->grad_type;
-    const int64_t chunks    = slot->grad ? (int64_t)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK) : 0;
+    double       *partials  = plan->partials + slot->first_chunk;
+    const int64_t chunks    = (int64_t)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK);
     uint64_t      nonfinite = 0, nan = 0, zeros = 0, first = slot->n;
     uint32_t      largest = 0;
     int64_t       c;
@@ -3066,9 +3362,11 @@ static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot) {
         const uint32_t fp = ampi_fp_begin();
         uint32_t       max;
         amp_stats      seen;
-        plan->partials[slot->first_chunk + (uint64_t)c] =
-            ampi_check_chunk(ampi_at(slot->grad, type, i), type,
-                             ampi_min((size_t)slot->n - i, AMPI_CHUNK), &seen);
+        memset(&seen, 0, sizeof seen);
+        partials[c] = 0.0;
+        if (slot->grad)
+            partials[c] = ampi_check_chunk(ampi_at(slot->grad, type, i), type,
+                                           ampi_min((size_t)slot->n - i, AMPI_CHUNK), &seen);
         ampi_fp_end(fp);
         max = ampi_load_u32(&seen.max_finite, 0);
         if (seen.nonfinite && i + seen.first_nonfinite < first) first = i + seen.first_nonfinite;
@@ -3096,11 +3394,24 @@ static AMPI_NOINLINE void ampi_cpu_check_plan(const amp_plan *plan) {
         bad |= (uint32_t)(slot->stats.nonfinite != 0);
     }
     plan->control->norm2    = ampi_sum_partials(plan->partials, plan->num_chunks);
-    plan->control->flags[0] = bad;
+    plan->control->flags[0] = bad | ampi_found_by_user(plan);
     plan->control->flags[1] = largest;
 }
 
 static AMPI_NOINLINE void ampi_cpu_finish_plan(const amp_plan *plan) { ampi_finish(plan); }
+
+/* Elements [i, i + n) of the gradient of one tensor, anew from what was unscaled. */
+static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i, size_t n) {
+    const amp_dtype type   = (amp_dtype)slot->grad_type;
+    const float     factor = ampi_carry_factor(plan);
+    const size_t    end    = i + n;
+    float           buffer[AMPI_PIECE];
+    for (; i < end; i += n) {
+        n = ampi_min(end - i, AMPI_PIECE);
+        ampi_tier_now()->unscale(buffer, slot->unscaled + i, AMP_F32, n, factor);
+        ampi_cast(ampi_to(slot->grad, type, i), type, buffer, AMP_F32, n);
+    }
+}
 
 /* Elements [i, i + n) of one tensor: gradients are read once and unscaled on the way. */
 static AMPI_NOINLINE void ampi_update_chunk(const amp_plan *plan, const ampi_slot *slot,
@@ -3116,6 +3427,8 @@ static AMPI_NOINLINE void ampi_update_chunk(const amp_plan *plan, const ampi_slo
     void            *model      = ampi_to(slot->model, model_type, i);
     if (job == AMP_JOB_END)
         ampi_cast(model, model_type, p, AMP_F32, n);
+    else if (job == AMP_JOB_CARRY)
+        ampi_carry_chunk(plan, slot, i, n);
     else if (job == AMP_JOB_UNSCALE)
         tier->unscale(ampi_to(slot->unscaled, AMP_F32, i), grads, grad_type, n, factor);
     else if (plan->kind == AMP_KIND_ADAMW)
@@ -3145,8 +3458,10 @@ static AMPI_NOINLINE void ampi_cpu_update_plan(const amp_plan *plan, amp_job job
     for (t = 0; t < plan->num_slots; t++) {
         const ampi_slot *slot = &plan->slots[t];
         const int does_step = job == AMP_JOB_END ? slot->model != NULL : slot->grad != NULL;
-        if (!c->gate.skip && does_step) ampi_update_slot(plan, slot, job);
-        if (job != AMP_JOB_UNSCALE && plan->zero_grad && slot->grad && slot->n)
+        const int ends_step = job == AMP_JOB_END || job == AMP_JOB_FUSED;
+        if ((!c->gate.skip || job == AMP_JOB_CARRY) && does_step)
+            ampi_update_slot(plan, slot, job);
+        if (ends_step && plan->zero_grad && slot->grad && slot->n)
             memset(slot->grad, 0, (size_t)slot->n * amp_dtype_size((amp_dtype)slot->grad_type));
     }
     if (job == AMP_JOB_END && !plan->shared && !(plan->scaler->rules & AMPI_DISABLED))
@@ -3185,6 +3500,7 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
     memset(backend, 0, sizeof *backend);
     backend->copy_fn   = ampi_cpu_copy;
     backend->cast_fn   = ampi_cpu_cast;
+    backend->bind_fn   = ampi_cpu_bind;
     backend->check_fn  = ampi_cpu_check;
     backend->finish_fn = ampi_cpu_finish;
     backend->update_fn = ampi_cpu_update;
@@ -3197,15 +3513,26 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
 
 /* Numbers are compared in here, in an environment without traps, and only once known to be finite;
    but compilers may compare first. */
-static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d) {
-    const float eps = (float)d->eps;
-    return ampi_f64_in(&d->beta1, 0.0, 1.0) && d->beta1 < 1.0 &&
-           ampi_f64_in(&d->beta2, 0.0, 1.0) && d->beta2 < 1.0 &&
-           ampi_f64_in(&d->eps, 0.0, (double)AMPI_F32_MAX) && (eps > 0.0f || !(d->eps > 0.0)) &&
-           ampi_f64_in(&d->momentum, 0.0, (double)AMPI_F32_MAX) &&
-           (d->momentum > 0.0 || !d->nesterov) &&
-           ampi_f32_in(&d->weight_decay, 0.0f, AMPI_F32_MAX) &&
-           ampi_f32_in(&d->max_norm, 0.0f, AMPI_F32_MAX);
+static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d, char *problem) {
+    static const char *const factor = "0 or more, and less than 1";
+    static const char *const amount = "0 or more, and finite";
+    const float              eps    = (float)d->eps;
+    const double             most   = (double)AMPI_F32_MAX;
+    if (!ampi_f64_ok(problem, "amp_optimizer_desc.beta1", &d->beta1, 0.0, AMPI_BELOW_1, factor) ||
+        !ampi_f64_ok(problem, "amp_optimizer_desc.beta2", &d->beta2, 0.0, AMPI_BELOW_1, factor) ||
+        !ampi_f64_ok(problem, "amp_optimizer_desc.eps", &d->eps, 0.0, most, amount) ||
+        !ampi_f64_ok(problem, "amp_optimizer_desc.momentum", &d->momentum, 0.0, most, amount) ||
+        !ampi_f32_ok(problem, "amp_optimizer_desc.weight_decay", &d->weight_decay, 0.0f,
+                     AMPI_F32_MAX, amount) ||
+        !ampi_f32_ok(problem, "amp_optimizer_desc.max_norm", &d->max_norm, 0.0f, AMPI_F32_MAX,
+                     amount))
+        return 0;
+    if (d->eps > 0.0 && !(eps > 0.0f))
+        return ampi_out(problem, "amp_optimizer_desc.eps", d->eps, "more than 0 in fp32, or 0");
+    if (d->nesterov && !(d->momentum > 0.0))
+        return ampi_out(problem, "amp_optimizer_desc.momentum", d->momentum,
+                        "more than 0 for nesterov");
+    return 1;
 }
 
 static AMPI_NOINLINE void ampi_desc_defaults(amp_optimizer_desc *d) {
@@ -3215,37 +3542,41 @@ static AMPI_NOINLINE void ampi_desc_defaults(amp_optimizer_desc *d) {
     d->backend = NULL;
 }
 
+static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d,
+                                             const amp_backend *backend) {
+    amp_scaler scaler;
+    if (!amp_dtype_size(d->dtype))
+        return ampi_unknown(d->problem, "amp_optimizer_desc.dtype", (int)d->dtype);
+    if ((unsigned)d->kind > (unsigned)AMP_KIND_SGD)
+        return ampi_unknown(d->problem, "amp_optimizer_desc.kind", (int)d->kind);
+    if (!ampi_desc_numbers_ok(d, d->problem)) return AMP_ERROR_INVALID_CONFIG;
+    if (!ampi_allocator_ok(&d->allocator)) {
+        ampi_tell(d->problem, "amp_optimizer_desc.allocator needs both functions");
+        return AMP_ERROR_INVALID_ARGUMENT;
+    }
+    if (!ampi_backend_ok(backend)) {
+        ampi_tell(d->problem, "amp_optimizer_desc.backend lacks a function");
+        return AMP_ERROR_INVALID_ARGUMENT;
+    }
+    return ampi_scaler_setup(&scaler, &d->scaler, d->problem); /* to learn of its errors now */
+}
+
 AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_desc *desc) {
     amp_optimizer_desc d;
     amp_backend        backend;
-    amp_scaler         scaler;
     amp_result         result;
     uint32_t           fp;
-    int                ok;
     if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
     memset(&d, 0, sizeof d);
     if (desc) d = *desc;
-    if (!amp_dtype_size(d.dtype) || (unsigned)d.kind > (unsigned)AMP_KIND_SGD)
-        return AMP_ERROR_INVALID_ENUM;
-    fp = ampi_fp_begin();
-    ok = ampi_desc_numbers_ok(&d);
-    ampi_fp_end(fp);
-    if (!ok) return AMP_ERROR_INVALID_CONFIG;
-    if (!d.allocator.alloc_fn != !d.allocator.free_fn) return AMP_ERROR_INVALID_ARGUMENT;
-#ifdef AMP_NO_STDLIB
-    if (!d.allocator.alloc_fn) return AMP_ERROR_INVALID_ARGUMENT;
-#endif
     amp_cpu_backend(&backend);
     if (d.backend) backend = *d.backend;
-    if (!backend.copy_fn || !backend.cast_fn || !backend.check_fn || !backend.finish_fn ||
-        !backend.update_fn || !backend.wait_fn || !backend.alloc_fn != !backend.free_fn)
-        return AMP_ERROR_INVALID_ARGUMENT;
-    result = amp_scaler_init(&scaler, &d.scaler); /* to learn of its errors now */
-    if (result != AMP_OK) return result;
-
-    fp = ampi_fp_begin();
-    ampi_desc_defaults(&d);
+    ampi_blank(d.problem);
+    fp     = ampi_fp_begin();
+    result = ampi_desc_ok(&d, &backend);
+    if (result == AMP_OK) ampi_desc_defaults(&d);
     ampi_fp_end(fp);
+    if (result != AMP_OK) return result;
     memset(opt, 0, sizeof *opt);
     opt->desc        = d;
     opt->backend     = backend;
@@ -3263,30 +3594,78 @@ static const amp_tensor *ampi_tensor(const amp_optimizer *opt, int i) {
     return opt->entries ? &opt->entries[i].tensor : &opt->inline_entries[i].tensor;
 }
 
+/* Of what the rest of the sentence speaks. */
+static void ampi_tell_tensor(char *problem, size_t i, const char *name) {
+    ampi_tell(problem, "tensor ");
+    ampi_tell_count(problem, i);
+    ampi_tell(problem, name ? " (" : "");
+    ampi_tell(problem, name ? name : "");
+    ampi_tell(problem, name ? "): " : ": ");
+}
+
+static amp_result ampi_tensor_problem(const amp_optimizer *opt, size_t i, const char *name,
+                                      amp_result result, const char *text) {
+    ampi_tell_tensor(opt->desc.problem, i, name);
+    ampi_tell(opt->desc.problem, text);
+    return result;
+}
+
 /* May the optimizer still be given tensors? */
 static amp_result ampi_can_add(const amp_optimizer *opt) {
     if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
     if (!opt->initialized) return AMP_ERROR_BAD_STATE;
+    ampi_blank(opt->desc.problem);
     return opt->plan ? AMP_ERROR_PREPARED : AMP_OK;
 }
 
-static AMPI_NOINLINE int ampi_tensor_numbers_ok(const amp_tensor *t) {
-    return ampi_f32_in(&t->lr_scale, 0.0f, AMPI_F32_MAX) &&
-           ampi_f32_in(&t->weight_decay, 0.0f, AMPI_F32_MAX);
+static AMPI_NOINLINE int ampi_tensor_numbers_ok(const float *lr_scale, const float *weight_decay,
+                                                char *problem) {
+    static const char *const amount = "0 or more, and finite";
+    return ampi_f32_ok(problem, "lr_scale", lr_scale, 0.0f, AMPI_F32_MAX, amount) &&
+           ampi_f32_ok(problem, "weight_decay", weight_decay, 0.0f, AMPI_F32_MAX, amount);
 }
 
-static amp_result ampi_tensor_ok(const amp_tensor *t) {
-    uint32_t fp;
-    int      ok;
-    if (!amp_dtype_size(t->grad_type)) return AMP_ERROR_INVALID_ENUM;
-    if (t->model && !amp_dtype_size(t->model_type)) return AMP_ERROR_INVALID_ENUM;
-    if (t->n && !t->weight && !t->model) return AMP_ERROR_INVALID_ARGUMENT;
-    fp = ampi_fp_begin();
-    ok = ampi_tensor_numbers_ok(t);
+/* How many moments a tensor with a gradient has. */
+static int ampi_num_moments(const amp_optimizer_desc *d) {
+    if (d->kind == AMP_KIND_SGD) return d->momentum > 0.0;
+    return d->kind == AMP_KIND_ADAMW ? 2 : 0;
+}
+
+/* Has a tensor a gradient, now or later? */
+static int ampi_learns(const amp_tensor *t) { return t->grad != NULL || t->grad_later; }
+
+/* May t be the tensor of that index? */
+static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, const amp_tensor *t,
+                                                  size_t i) {
+    const int most = ampi_learns(t) ? ampi_num_moments(&opt->desc) : 0;
+    char      text[AMP_PROBLEM_SIZE];
+    ampi_blank(text);
+    if (!amp_dtype_size(t->grad_type))
+        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_ENUM, "grad_type is unknown");
+    if (t->model && !amp_dtype_size(t->model_type))
+        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_ENUM,
+                                   "model_type is unknown");
+    if (t->n && !t->weight && !t->model)
+        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_ARGUMENT,
+                                   "it has neither a weight nor a model");
+    if (!ampi_tensor_numbers_ok(&t->lr_scale, &t->weight_decay, text))
+        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG, text);
+    if (t->keep_fp32 && t->model && t->model_type != AMP_F32)
+        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
+                                   "keep_fp32 is set, but its model is of halves");
+    if ((t->moment1 && most < 1) || (t->moment2 && most < 2))
+        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
+                                   "it is frozen, or desc.kind has no such moment");
+    if (t->n > SIZE_MAX / 64)
+        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_TOO_LARGE, "it is too large");
+    return AMP_OK;
+}
+
+static amp_result ampi_tensor_ok(const amp_optimizer *opt, const amp_tensor *t, size_t i) {
+    const uint32_t   fp     = ampi_fp_begin();
+    const amp_result result = ampi_tensor_check(opt, t, i);
     ampi_fp_end(fp);
-    if (!ok || (t->keep_fp32 && t->model && t->model_type != AMP_F32))
-        return AMP_ERROR_INVALID_CONFIG;
-    return t->n > SIZE_MAX / 64 ? AMP_ERROR_TOO_LARGE : AMP_OK;
+    return result;
 }
 
 /* Make room for count more entries, keeping those that are there. */
@@ -3321,7 +3700,7 @@ AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tenso
     amp_result result = ampi_can_add(opt);
     if (result != AMP_OK) return result;
     if (!tensor) return AMP_ERROR_INVALID_ARGUMENT;
-    result = ampi_tensor_ok(tensor);
+    result = ampi_tensor_ok(opt, tensor, opt->num_entries);
     if (result == AMP_OK) result = ampi_reserve(opt, 1);
     if (result == AMP_OK) ampi_append(opt, tensor, 0);
     return result;
@@ -3335,6 +3714,9 @@ static amp_tensor ampi_part_of(const amp_tensor *whole, const amp_tensor *part, 
     t.model_type = whole->model_type;
     t.grad = whole->grad ? (char *)whole->grad + offset * amp_dtype_size(t.grad_type) : NULL;
     t.model = whole->model ? (char *)whole->model + offset * amp_dtype_size(t.model_type) : NULL;
+    t.grad_later = whole->grad_later;
+    t.moment1    = whole->moment1 ? whole->moment1 + offset : NULL;
+    t.moment2    = whole->moment2 ? whole->moment2 + offset : NULL;
     return t;
 }
 
@@ -3345,15 +3727,19 @@ AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *
     size_t     i, offset = 0;
     if (result != AMP_OK) return result;
     if (!whole || (!parts && count)) return AMP_ERROR_INVALID_ARGUMENT;
-    result = ampi_tensor_ok(whole);
+    result = ampi_tensor_ok(opt, whole, opt->num_entries);
     for (i = 0; i < count && result == AMP_OK; i++) {
-        if (parts[i].n > whole->n - offset) return AMP_ERROR_INVALID_ARGUMENT;
+        if (parts[i].n > whole->n - offset) break;
         t      = ampi_part_of(whole, &parts[i], offset);
-        result = ampi_tensor_ok(&t);
+        result = ampi_tensor_ok(opt, &t, opt->num_entries + i);
         offset += parts[i].n;
     }
     if (result != AMP_OK) return result;
-    if (offset != whole->n) return AMP_ERROR_INVALID_ARGUMENT;
+    if (i < count || offset != whole->n) {
+        ampi_tell(opt->desc.problem, "the parts' n do not add up to whole's ");
+        ampi_tell_count(opt->desc.problem, whole->n);
+        return AMP_ERROR_INVALID_ARGUMENT;
+    }
     result = ampi_reserve(opt, count);
     if (result != AMP_OK) return result;
     for (i = 0, offset = 0; i < count; i++) {
@@ -3387,10 +3773,9 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
                         ampi_arena *arena) {
     const amp_optimizer_desc *d = &opt->desc;
     const size_t              count = opt->num_entries;
-    const int   sgd_moments = d->kind == AMP_KIND_SGD && d->momentum > 0.0;
-    const int   moments     = d->kind == AMP_KIND_ADAMW ? 2 : sgd_moments;
-    ampi_slot  *slots       = plan->host_slots;
-    uint64_t    elements    = 0;
+    const int   moments  = ampi_num_moments(d);
+    ampi_slot  *slots    = plan->host_slots;
+    uint64_t    elements = 0;
     size_t      i;
     plan->num_chunks = 0;
     for (i = 0; i < count; i++) {
@@ -3405,6 +3790,8 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
         slots[i].model_type   = (uint32_t)(t->model ? t->model_type : d->dtype);
         slots[i].lr_scale     = t->lr_scale;
         slots[i].weight_decay = t->weight_decay;
+        slots[i].in_place     = d->kind == AMP_KIND_OWN && d->unscale_in_place &&
+                            t->grad_type == AMP_F32;
         plan->num_chunks += t->n / AMPI_CHUNK + (t->n % AMPI_CHUNK != 0);
         elements += t->n;
         slots[i].stats.first_nonfinite = t->n;
@@ -3428,15 +3815,15 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
             slots[i].master = (float *)ampi_array(arena, &entries[i], sizeof(float));
     for (i = 0; i < count; i++) {
         const amp_tensor *t = &entries[i].tensor;
-        if (!t->grad || d->kind != AMP_KIND_OWN) continue;
-        if (d->unscale_in_place && t->grad_type == AMP_F32) slots[i].unscaled = (float *)t->grad;
+        if (!ampi_learns(t) || d->kind != AMP_KIND_OWN) continue;
+        if (slots[i].in_place) slots[i].unscaled = (float *)t->grad;
         else slots[i].unscaled = (float *)ampi_array(arena, &entries[i], sizeof(float));
     }
     for (i = 0; i < count && moments > 0; i++)
-        if (entries[i].tensor.grad)
+        if (ampi_learns(&entries[i].tensor))
             slots[i].m = (float *)ampi_array(arena, &entries[i], sizeof(float));
     for (i = 0; i < count && moments > 1; i++)
-        if (entries[i].tensor.grad)
+        if (ampi_learns(&entries[i].tensor))
             slots[i].v = (float *)ampi_array(arena, &entries[i], sizeof(float));
 }
 
@@ -3498,22 +3885,27 @@ static AMPI_NOINLINE amp_result ampi_fill_backend(const amp_optimizer *opt, cons
     memset(&control, 0, sizeof control);
     control.clip_factor    = 1.0f;
     control.gate.inv_scale = 1.0f;
+    control.gate.step      = d->first_step;
     control.beta1          = d->beta1;
     control.beta2          = d->beta2;
     control.eps            = (float)d->eps;
     control.momentum       = (float)d->momentum;
     control.nesterov       = d->nesterov != 0;
     control.max_norm       = d->max_norm;
-    amp_scaler_init(&control.scaler, &d->scaler);
+    ampi_scaler_setup(&control.scaler, &d->scaler, NULL);
     for (i = 0; i < plan->num_slots && result == AMP_OK; i++) {
         const ampi_slot *s    = &plan->host_slots[i];
         const amp_dtype  type = (amp_dtype)s->model_type;
         const size_t     n    = (size_t)s->n;
-        const ampi_entry *e   = opt->entries ? &opt->entries[i] : &opt->inline_entries[i];
-        if (!e->tensor.weight && e->tensor.model)
+        const amp_tensor *t   = ampi_tensor(opt, (int)i);
+        if (!t->weight && t->model)
             result = b->cast_fn(b, s->master, AMP_F32, s->model, type, n);
         else if (s->model)
             result = b->cast_fn(b, s->model, type, s->master, AMP_F32, n);
+        if (result == AMP_OK && t->moment1)
+            result = b->cast_fn(b, s->m, AMP_F32, t->moment1, AMP_F32, n);
+        if (result == AMP_OK && t->moment2)
+            result = b->cast_fn(b, s->v, AMP_F32, t->moment2, AMP_F32, n);
     }
     if (result == AMP_OK)
         result = b->copy_fn(b, plan->slots, plan->host_slots,
@@ -3522,6 +3914,16 @@ static AMPI_NOINLINE amp_result ampi_fill_backend(const amp_optimizer *opt, cons
         result = b->copy_fn(b, plan->control, &control, sizeof control, AMP_COPY_TO_BACKEND);
     if (result == AMP_OK) result = ampi_fill_chunks(b, plan);
     return result == AMP_OK ? b->wait_fn(b) : result;
+}
+
+/* A step in which no gradient is registered would look right and do nothing. */
+static void ampi_count_grads(amp_plan *plan) {
+    size_t i;
+    plan->num_weights = plan->num_grads = 0;
+    for (i = 0; i < plan->num_slots; i++) {
+        plan->num_weights += plan->host_slots[i].n != 0;
+        plan->num_grads += plan->host_slots[i].n && plan->host_slots[i].grad;
+    }
 }
 
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
@@ -3571,8 +3973,10 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
         ampi_release(&opt->desc.allocator, plan);
         return result;
     }
+    ampi_count_grads(plan);
     opt->plan           = plan;
     opt->backend_memory = block;
+    opt->pending        = AMP_OK;
     return AMP_OK;
 }
 
@@ -3581,29 +3985,54 @@ static ampi_slot *ampi_slot_of(const amp_optimizer *opt, int i) {
     return ampi_tensor(opt, i) && opt->plan ? &opt->plan->host_slots[i] : NULL;
 }
 
-AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad) {
-    const size_t offset = offsetof(ampi_slot, master);
-    const size_t length = offsetof(ampi_slot, m) - offset;
-    const amp_tensor *t = ampi_tensor(opt, i);
-    ampi_slot        *s = ampi_slot_of(opt, i);
-    ampi_slot         moved;
-    amp_result        result;
-    if (!opt || !t) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!s) return AMP_ERROR_NOT_PREPARED;
+/* May these be new addresses of tensor i? NULL may. */
+static amp_result ampi_can_bind(const amp_optimizer *opt, size_t i, const float *weight,
+                                const void *grad) {
+    const amp_tensor *t = ampi_tensor(opt, (int)i);
+    if (weight && !t->weight)
+        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
+                                   "its master is the optimizer's own, and cannot be replaced");
+    if (grad && !ampi_learns(t))
+        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
+                                   "it was added as frozen: set grad_later in amp_tensor");
+    return AMP_OK;
+}
+
+/* Slots [first, first + count) to new addresses, all or none. */
+static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
+                              float *const *weights, void *const *grads) {
+    amp_plan  *plan   = opt->plan;
+    amp_result result = AMP_OK;
+    size_t     i;
     if (opt->step_open) return AMP_ERROR_STEP_OPEN;
-    if ((weight && !t->weight) || (grad && !t->grad)) return AMP_ERROR_UNSUPPORTED;
-    moved = *s;
-    if (weight) moved.master = weight;
-    if (grad) {
-        if (moved.unscaled == s->grad) moved.unscaled = (float *)grad;
-        moved.grad = grad;
-    }
-    result = opt->backend.copy_fn(&opt->backend, (char *)&opt->plan->slots[i] + offset,
-                                  (char *)&moved + offset, length, AMP_COPY_TO_BACKEND);
-    if (result == AMP_OK) result = opt->backend.wait_fn(&opt->backend);
-    if (result == AMP_OK) *s = moved;
-    opt->plan->version++;
-    return result;
+    for (i = 0; i < count && result == AMP_OK; i++)
+        result =
+            ampi_can_bind(opt, first + i, weights ? weights[i] : NULL, grads ? grads[i] : NULL);
+    if (result == AMP_OK)
+        result = opt->backend.bind_fn(&opt->backend, plan, first, count, weights, grads);
+    if (result != AMP_OK) return result;
+    for (i = 0; i < count; i++)
+        ampi_bind(&plan->host_slots[first + i], weights ? weights[i] : NULL, grads != NULL,
+                  grads ? grads[i] : NULL);
+    ampi_count_grads(plan);
+    plan->version++;
+    return AMP_OK;
+}
+
+AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad) {
+    if (!ampi_tensor(opt, i)) return AMP_ERROR_INVALID_ARGUMENT;
+    ampi_blank(opt->desc.problem);
+    if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
+    return ampi_rebind(opt, (size_t)i, 1, weight ? &weight : NULL, grad ? &grad : NULL);
+}
+
+AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *weights,
+                                            void *const *grads) {
+    if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!opt->initialized) return AMP_ERROR_BAD_STATE;
+    ampi_blank(opt->desc.problem);
+    if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
+    return ampi_rebind(opt, 0, opt->num_entries, weights, grads);
 }
 
 AMP_DEF const void *amp_optimizer_model(const amp_optimizer *opt, int i) {
@@ -3614,7 +4043,7 @@ AMP_DEF const void *amp_optimizer_model(const amp_optimizer *opt, int i) {
 
 AMP_DEF float *amp_optimizer_grad(const amp_optimizer *opt, int i) {
     const ampi_slot *s = ampi_slot_of(opt, i);
-    return s ? s->unscaled : NULL;
+    return s && s->grad ? s->unscaled : NULL;
 }
 
 AMP_DEF float *amp_optimizer_master(const amp_optimizer *opt, int i) {
@@ -3650,9 +4079,18 @@ AMP_DEF uint32_t *amp_optimizer_found_inf_ptr(const amp_optimizer *opt) {
 static amp_result ampi_can_step(const amp_optimizer *opt, amp_kind kind) {
     if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
     if (!opt->initialized) return AMP_ERROR_BAD_STATE;
+    ampi_blank(opt->desc.problem);
     if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
     if (opt->step_open) return AMP_ERROR_STEP_OPEN;
-    return opt->desc.kind == kind ? AMP_OK : AMP_ERROR_UNSUPPORTED;
+    if (opt->desc.kind != kind) {
+        ampi_tell(opt->desc.problem, "the step is of another kind than amp_optimizer_desc.kind");
+        return AMP_ERROR_UNSUPPORTED;
+    }
+    if (opt->plan->num_weights && !opt->plan->num_grads && !opt->plan->reduces) {
+        ampi_tell(opt->desc.problem, "no tensor has a gradient: all are frozen, or grad_later");
+        return AMP_ERROR_BAD_STATE;
+    }
+    return AMP_OK;
 }
 
 /* A check, with the ranks' meeting in the middle if there is one. */
@@ -3670,16 +4108,26 @@ AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt) {
     amp_result result = ampi_can_step(opt, AMP_KIND_OWN);
     if (result != AMP_OK) return result;
     result = ampi_check_all(opt);
-    if (result == AMP_OK) opt->step_open = 1;
-    return result;
+    if (result != AMP_OK) return result;
+    opt->step_open = 1;
+    opt->pending   = AMP_OK;
+    return AMP_OK;
 }
 
 AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt) {
+    amp_result result;
     if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
     if (!opt->initialized) return AMP_ERROR_BAD_STATE;
+    ampi_blank(opt->desc.problem);
     if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
     if (!opt->step_open) return AMP_ERROR_STEP_NOT_OPEN;
-    return opt->backend.update_fn(&opt->backend, opt->plan, AMP_JOB_UNSCALE);
+    if (opt->step_open > 1) { /* in place, gradients would be divided again */
+        ampi_tell(opt->desc.problem, "the gradients of this step are unscaled already");
+        return AMP_ERROR_BAD_STATE;
+    }
+    result = opt->backend.update_fn(&opt->backend, opt->plan, AMP_JOB_UNSCALE);
+    if (result == AMP_OK) opt->step_open = 2;
+    return result;
 }
 
 AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt) {
@@ -3690,7 +4138,7 @@ AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt) {
         result = amp_optimizer_unscale(opt);
         if (result == AMP_OK)
             result = ampi_read_back(opt, &gate, &opt->plan->control->gate, sizeof gate);
-        opt->step_open = result == AMP_OK;
+        if (result != AMP_OK) opt->step_open = 0;
     }
     opt->pending = result;
     return result == AMP_OK && gate.skip == 0u;
@@ -3713,15 +4161,27 @@ AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
     return pending;
 }
 
-static AMPI_NOINLINE int ampi_lr_ok(const float *lr) {
-    return ampi_f32_in(lr, 0.0f, AMPI_F32_MAX);
+static AMPI_NOINLINE int ampi_rate_ok(char *problem, const char *name, const float *rate) {
+    return ampi_f32_ok(problem, name, rate, 0.0f, AMPI_F32_MAX, "0 or more, and finite");
 }
 
-static amp_result ampi_check_lr(const float *lr) {
+static amp_result ampi_check_rate(const amp_optimizer *opt, const char *name, const float *rate) {
     const uint32_t fp = ampi_fp_begin();
-    const int      ok = ampi_lr_ok(lr);
+    const int      ok = ampi_rate_ok(opt->desc.problem, name, rate);
     ampi_fp_end(fp);
     return ok ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
+}
+
+AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum) {
+    amp_result result = ampi_can_step(opt, AMP_KIND_OWN);
+    if (result == AMP_OK) result = ampi_check_rate(opt, "momentum", &momentum);
+    if (result == AMP_OK && opt->desc.unscale_in_place) {
+        ampi_tell(opt->desc.problem, "unscale_in_place leaves nothing to carry");
+        result = AMP_ERROR_UNSUPPORTED;
+    }
+    if (result != AMP_OK) return result;
+    opt->plan->carry = momentum;
+    return opt->backend.update_fn(&opt->backend, opt->plan, AMP_JOB_CARRY);
 }
 
 /* lr travels in the plan, to where the check ends; NULL: the one that is there. */
@@ -3729,10 +4189,13 @@ static amp_result ampi_fused_step(amp_optimizer *opt, amp_kind kind, const float
     amp_result result = ampi_can_step(opt, kind);
     amp_plan  *plan;
     if (result == AMP_OK && kind == AMP_KIND_OWN) result = AMP_ERROR_UNSUPPORTED;
-    if (result == AMP_OK && lr) result = ampi_check_lr(lr);
+    if (result == AMP_OK && lr) result = ampi_check_rate(opt, "lr", lr);
     if (result != AMP_OK) return result;
     plan = opt->plan;
-    if (!lr && !plan->has_lr) return AMP_ERROR_BAD_STATE;
+    if (!lr && !plan->has_lr) {
+        ampi_tell(opt->desc.problem, "there is no learning rate yet: call amp_optimizer_set_lr");
+        return AMP_ERROR_BAD_STATE;
+    }
     plan->new_lr = lr != NULL;
     if (lr) memcpy(&plan->lr, lr, sizeof *lr);
     result = ampi_check_all(opt);
@@ -3758,8 +4221,9 @@ AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr) {
     amp_result result = AMP_OK;
     if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
     if (!opt->initialized) return AMP_ERROR_BAD_STATE;
+    ampi_blank(opt->desc.problem);
     if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
-    result = ampi_check_lr(&lr);
+    result = ampi_check_rate(opt, "lr", &lr);
     if (result == AMP_OK)
         result = opt->backend.copy_fn(&opt->backend, &opt->plan->control->lr, &lr, sizeof lr,
                                       AMP_COPY_TO_BACKEND);
@@ -3768,7 +4232,9 @@ AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr) {
 }
 
 AMP_DEF float *amp_optimizer_lr_ptr(const amp_optimizer *opt) {
-    return opt && opt->plan ? &opt->plan->control->lr : NULL;
+    if (!opt || !opt->plan) return NULL;
+    opt->plan->has_lr = 1; /* whoever asks is going to write one */
+    return &opt->plan->control->lr;
 }
 
 AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *status) {
@@ -3788,6 +4254,7 @@ AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *st
     status->stuck       = s.stuck;
     status->steps       = c.gate.step;
     status->skipped     = c.skipped;
+    status->missed_updates = c.missed_updates;
     return AMP_OK;
 }
 
@@ -3808,28 +4275,39 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
 /* ----------------------------------------------------------------- >>impl  state
 
    header    "AMPSTATE", u64 version, u64 bytes of the body, u64 sum of these 24 bytes
-   body      kind, tensors; scaler; control; of each tensor its size, options and name; then of
-             each tensor its masters and moments, fp32
+   body      kind, tensors; scaler; control; from version 2 on: missed updates, and whether there
+             is a learning rate; of each tensor its size, options and name; then of each tensor its
+             masters and moments, fp32
    trailer   u64 sum of the body
 
    Little-endian. Every number takes eight bytes, names and arrays are padded to eight. A sum takes
    eight bytes at a time, h = (h ^ x) * odd and h ^= h >> 32: both can be undone, so that no change
    within eight bytes goes unseen. */
 
-enum { AMPI_STATE_VERSION = 1, AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18 };
+enum { AMPI_STATE_VERSION = 2, AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18 };
 
 /* One walk over the state counts its bytes, saves it, verifies a file against it, or loads it. */
 typedef enum ampi_walk { AMPI_COUNT, AMPI_SAVE, AMPI_VERIFY, AMPI_LOAD } ampi_walk;
 
 typedef struct ampi_archive {
     ampi_walk      walk;
+    uint64_t       version;
     amp_write_fn   write_fn;
     void          *user;
-    unsigned char *bytes; /* saving: a block not yet written; verifying, loading: the body */
-    size_t         used;  /* of it */
+    unsigned char *bytes;      /* saving: a block not yet written; verifying, loading: the body */
+    size_t         used, size; /* of it; size: there is no more of the body than this           */
     uint64_t       count, sum;
-    amp_result     result; /* the first error; nothing moves after it */
+    uint64_t       tables;     /* bytes of the body in front of masters and moments             */
+    amp_result     result;     /* the first error; nothing moves after it                       */
+    char          *problem;
 } ampi_archive;
+
+/* What is saved beside masters and moments. */
+typedef struct ampi_state {
+    ampi_control control;
+    amp_scaler   scaler;
+    uint32_t     has_lr;
+} ampi_state;
 
 static uint64_t ampi_get_le(const unsigned char *p) {
     uint64_t x = 0;
@@ -3864,6 +4342,10 @@ static unsigned char *ampi_next(ampi_archive *a, size_t num_bytes) {
     a->count += padded;
     if (a->walk == AMPI_SAVE && padded > (size_t)AMPI_STATE_BLOCK - a->used) ampi_flush(a);
     if (a->walk == AMPI_COUNT || a->result != AMP_OK || padded == 0) return NULL;
+    if (a->walk == AMPI_VERIFY && padded > a->size - a->used) {
+        a->result = AMP_ERROR_MISMATCH;
+        return NULL;
+    }
     at = a->bytes + a->used;
     a->used += padded;
     if (a->walk == AMPI_SAVE) memset(at + padded - 8, 0, 8);
@@ -3888,22 +4370,51 @@ static void ampi_number(ampi_archive *a, void *number, size_t size) {
 
 #define AMPI_NUMBER(a, x) ampi_number((a), &(x), sizeof(x))
 
+/* Of a file that is not this optimizer's: what is otherwise, once. */
+static void ampi_differs(ampi_archive *a, const char *what, uint64_t theirs, uint64_t ours) {
+    a->result = AMP_ERROR_MISMATCH;
+    ampi_tell(a->problem, what);
+    ampi_tell(a->problem, " is ");
+    ampi_tell_count(a->problem, theirs);
+    ampi_tell(a->problem, " in the file, not ");
+    ampi_tell_count(a->problem, ours);
+}
+
 /* A number that must be the same in the file. */
-static void ampi_same(ampi_archive *a, uint64_t expected) {
+static void ampi_same(ampi_archive *a, uint64_t expected, const char *what) {
     uint64_t x = expected;
     AMPI_NUMBER(a, x);
-    if (x != expected && a->result == AMP_OK) a->result = AMP_ERROR_MISMATCH;
+    if (x != expected && a->result == AMP_OK) ampi_differs(a, what, x, expected);
+}
+
+/* The name that stands next in a body that is being verified, or as much as there is room for. */
+static void ampi_tell_name(ampi_archive *a, uint64_t length) {
+    char   text[48];
+    size_t n = a->size - a->used;
+    if (length < n) n = (size_t)length;
+    n = ampi_min(n, sizeof text - 1);
+    memcpy(text, a->bytes + a->used, n);
+    text[n] = '\0';
+    a->result = AMP_ERROR_MISMATCH;
+    ampi_tell(a->problem, "its name in the file is \"");
+    ampi_tell(a->problem, text);
+    ampi_tell(a->problem, "\"");
 }
 
 static void ampi_name(ampi_archive *a, const char *name) {
-    size_t length = name ? strlen(name) : 0, piece;
-    ampi_same(a, length);
-    for (; length; length -= piece, name += piece) {
+    const uint64_t length = name ? strlen(name) : 0;
+    uint64_t       theirs = length;
+    size_t         rest   = (size_t)length, piece;
+    AMPI_NUMBER(a, theirs);
+    if (a->walk == AMPI_VERIFY && a->result == AMP_OK &&
+        (theirs != length || rest > a->size - a->used ||
+         (rest && memcmp(a->bytes + a->used, name, rest) != 0)))
+        ampi_tell_name(a, theirs);
+    for (; rest; rest -= piece, name += piece) {
         unsigned char *at;
-        piece = ampi_min(length, AMPI_STATE_BLOCK);
+        piece = ampi_min(rest, AMPI_STATE_BLOCK);
         at    = ampi_next(a, piece);
         if (at && a->walk == AMPI_SAVE) memcpy(at, name, piece);
-        else if (at && memcmp(at, name, piece) != 0) a->result = AMP_ERROR_MISMATCH;
     }
 }
 
@@ -3981,31 +4492,42 @@ static void ampi_walk_control(ampi_archive *a, ampi_control *c) {
     AMPI_NUMBER(a, c->lr);
     AMPI_NUMBER(a, c->bias1);
     AMPI_NUMBER(a, c->bias2);
+    if (a->version >= 2) AMPI_NUMBER(a, c->missed_updates);
+}
+
+/* Size, options and name of tensor i. */
+static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i) {
+    ampi_slot  *slot         = &opt->plan->host_slots[i];
+    const char *name         = ampi_tensor(opt, (int)i)->name;
+    float       lr_scale     = slot->lr_scale;
+    float       weight_decay = slot->weight_decay;
+    if (a->walk == AMPI_VERIFY && a->result == AMP_OK)
+        ampi_tell_tensor(ampi_blank(a->problem), i, name);
+    ampi_same(a, slot->n, "its size");
+    ampi_same(a, (slot->m ? 1u : 0u) | (slot->v ? 2u : 0u), "which moments it has (frozen: 0)");
+    AMPI_NUMBER(a, lr_scale);
+    AMPI_NUMBER(a, weight_decay);
+    if (a->walk == AMPI_VERIFY && a->result == AMP_OK &&
+        !ampi_tensor_numbers_ok(&lr_scale, &weight_decay, a->problem))
+        a->result = AMP_ERROR_CORRUPT;
+    ampi_name(a, name);
+    if (a->walk != AMPI_LOAD) return;
+    slot->lr_scale     = lr_scale;
+    slot->weight_decay = weight_decay;
 }
 
 /* The whole body. Sizes and names are the optimizer's own, so that a file cannot lead astray. */
-static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_control *c,
-                            amp_scaler *s) {
+static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state) {
     const amp_plan *plan = opt->plan;
     size_t          i;
-    ampi_same(a, (uint64_t)opt->desc.kind);
-    ampi_same(a, plan->num_slots);
-    ampi_walk_scaler(a, s);
-    ampi_walk_control(a, c);
-    for (i = 0; i < plan->num_slots; i++) {
-        ampi_slot *slot         = &plan->host_slots[i];
-        float      lr_scale     = slot->lr_scale;
-        float      weight_decay = slot->weight_decay;
-        ampi_same(a, slot->n);
-        ampi_same(a, (slot->m ? 1u : 0u) | (slot->v ? 2u : 0u));
-        AMPI_NUMBER(a, lr_scale);
-        AMPI_NUMBER(a, weight_decay);
-        ampi_name(a, ampi_tensor(opt, (int)i)->name);
-        if (a->walk == AMPI_LOAD) {
-            slot->lr_scale     = lr_scale;
-            slot->weight_decay = weight_decay;
-        }
-    }
+    ampi_same(a, (uint64_t)opt->desc.kind, "desc.kind");
+    ampi_same(a, plan->num_slots, "the number of tensors");
+    ampi_walk_scaler(a, &state->scaler);
+    ampi_walk_control(a, &state->control);
+    if (a->version >= 2) AMPI_NUMBER(a, state->has_lr);
+    for (i = 0; i < plan->num_slots; i++) ampi_walk_tensor(a, opt, i);
+    if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(a->problem);
+    a->tables = a->count;
     for (i = 0; i < plan->num_slots; i++) {
         const ampi_slot *slot = &plan->host_slots[i];
         ampi_floats(a, &opt->backend, slot->master, (size_t)slot->n);
@@ -4015,28 +4537,87 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_cont
 }
 
 /* What is in backend memory of an optimizer between two steps. */
-static amp_result ampi_read_control(const amp_optimizer *opt, ampi_control *c, amp_scaler *s) {
+static amp_result ampi_read_state(const amp_optimizer *opt, ampi_state *state) {
     amp_result result;
     if (!opt->initialized) return AMP_ERROR_BAD_STATE;
+    ampi_blank(opt->desc.problem);
     if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
     if (opt->step_open) return AMP_ERROR_STEP_OPEN;
-    result = ampi_read_back(opt, c, opt->plan->control, sizeof *c);
-    if (result == AMP_OK) result = ampi_read_back(opt, s, opt->plan->scaler, sizeof *s);
-    return result;
+    state->has_lr = opt->plan->has_lr != 0;
+    result = ampi_read_back(opt, &state->control, opt->plan->control, sizeof state->control);
+    if (result != AMP_OK) return result;
+    return ampi_read_back(opt, &state->scaler, opt->plan->scaler, sizeof state->scaler);
+}
+
+/* Of the body of that version: its bytes, and those of its tables. */
+static void ampi_count_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state,
+                             uint64_t version) {
+    memset(a, 0, sizeof *a);
+    a->version = version;
+    ampi_walk_state(a, opt, state);
+}
+
+/* Is this a scaler that amp_scaler_init, updates and what users may write could have made? */
+static AMPI_NOINLINE int ampi_scaler_sane(const amp_scaler *s) {
+    const double           scale = (double)s->scale;
+    const uint32_t         rules = s->rules & ~(uint32_t)AMPI_DISABLED;
+    const ampi_preset_row *row;
+    double                 next;
+    uint64_t               bits;
+    memcpy(&bits, &s->next_scale, 8);
+    if (s->preset >= (uint32_t)AMPI_NUM_PRESETS) return 0;
+    row = &ampi_presets[s->preset];
+    if (rules != row->rules || !ampi_f64_in(&s->growth_factor, 1.0, AMPI_F64_MAX) ||
+        !ampi_f64_in(&s->backoff_factor, 0.0, 1.0) ||
+        (!(s->backoff_factor > 0.0) && !row->one_factor) ||
+        !ampi_f32_in(&s->min_scale, 0.0f, AMPI_F32_MAX) ||
+        !ampi_f32_in(&s->max_scale, 0.0f, AMPI_F32_MAX) ||
+        (s->max_scale > 0.0f && s->min_scale > s->max_scale) || s->growth_tracker < 0 ||
+        s->hysteresis < 1 || s->hysteresis_tracker < 1 || s->hysteresis_tracker > s->hysteresis)
+        return 0;
+    /* the scale and its future, which need not be finite: 0 to inf, and one is the other rounded */
+    if (ampi_load_u32(&s->scale, 0) > AMPI_F32_INF || bits > (uint64_t)0x7ff << 52) return 0;
+    if (s->rules & AMPI_DISABLED) return scale >= 1.0 && scale <= 1.0;
+    if ((s->rules & AMPI_SAFE) && !ampi_scale_ok(s, &s->scale)) return 0;
+    next = (double)ampi_single(s->next_scale);
+    return (s->rules & AMPI_DELAY) || memcmp(&next, &scale, 8) == 0;
+}
+
+/* And these numbers ones that amp_optimizer_init and set_lr could have accepted? If not, problem
+   says which. */
+static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_state *state,
+                                         char *problem) {
+    const ampi_control *c = &state->control;
+    amp_optimizer_desc  d = opt->desc;
+    d.beta1               = c->beta1;
+    d.beta2               = c->beta2;
+    d.eps                 = (double)c->eps;
+    d.momentum            = (double)c->momentum;
+    d.nesterov            = c->nesterov != 0u;
+    d.max_norm            = c->max_norm;
+    if (!ampi_desc_numbers_ok(&d, problem)) return 0;
+    if (!ampi_rate_ok(problem, "the learning rate", &c->lr)) return 0;
+    if (ampi_scaler_sane(&state->scaler)) return 1;
+    ampi_tell(problem, "the scaler holds what amp_scaler_init and updates cannot have made");
+    return 0;
 }
 
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn,
                                       void *user) {
     unsigned char ends[AMPI_STATE_HEADER];
     ampi_archive  a;
-    ampi_control  c;
-    amp_scaler    s;
+    ampi_state    state;
     amp_result    result;
+    uint32_t      fp;
+    int           sane;
     if (!opt || !write_fn) return AMP_ERROR_INVALID_ARGUMENT;
-    result = ampi_read_control(opt, &c, &s);
+    result = ampi_read_state(opt, &state);
     if (result != AMP_OK) return result;
-    memset(&a, 0, sizeof a);
-    ampi_walk_state(&a, opt, &c, &s); /* counts */
+    fp   = ampi_fp_begin();
+    sane = ampi_state_sane(opt, &state, opt->desc.problem);
+    ampi_fp_end(fp);
+    if (!sane) return AMP_ERROR_INVALID_CONFIG;
+    ampi_count_state(&a, opt, &state, AMPI_STATE_VERSION);
     memcpy(ends, "AMPSTATE", 8);
     ampi_put_le(ends + 8, AMPI_STATE_VERSION);
     ampi_put_le(ends + 16, a.count);
@@ -4047,7 +4628,7 @@ AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn wri
     a.write_fn = write_fn;
     a.user     = user;
     if (!write_fn(user, ends, sizeof ends)) a.result = AMP_ERROR_WRITE;
-    ampi_walk_state(&a, opt, &c, &s);
+    ampi_walk_state(&a, opt, &state);
     if (a.result == AMP_OK) ampi_flush(&a);
     ampi_put_le(ends, a.sum);
     if (a.result == AMP_OK && !write_fn(user, ends, 8)) a.result = AMP_ERROR_WRITE;
@@ -4055,64 +4636,77 @@ AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn wri
     return a.result;
 }
 
-/* Read a file into *body, at least as far as sums and sizes go. The caller releases *body. */
-static amp_result ampi_read_body(const amp_optimizer *opt, amp_read_fn read_fn, void *user,
-                                 uint64_t expected, unsigned char **body) {
+/* The header: which version, how long a body. */
+static amp_result ampi_read_header(amp_read_fn read_fn, void *user, uint64_t *version,
+                                   uint64_t *size) {
     unsigned char header[AMPI_STATE_HEADER];
     if (!read_fn(user, header, 8)) return AMP_ERROR_READ;
     if (memcmp(header, "AMPSTATE", 8) != 0) return AMP_ERROR_FOREIGN;
     if (!read_fn(user, header + 8, sizeof header - 8)) return AMP_ERROR_READ;
     if (ampi_get_le(header + 24) != ampi_sum_bytes(0, header, 24)) return AMP_ERROR_CORRUPT;
-    if (ampi_get_le(header + 8) > AMPI_STATE_VERSION) return AMP_ERROR_NEWER;
-    if (ampi_get_le(header + 8) == 0) return AMP_ERROR_CORRUPT;
-    if (ampi_get_le(header + 16) != expected) return AMP_ERROR_MISMATCH;
-    if (expected > SIZE_MAX - 8) return AMP_ERROR_TOO_LARGE;
-    *body = (unsigned char *)ampi_allocate(&opt->desc.allocator, (size_t)expected + 8);
-    if (!*body) return AMP_ERROR_OUT_OF_MEMORY;
-    if (!read_fn(user, *body, (size_t)expected + 8)) return AMP_ERROR_READ;
-    if (ampi_get_le(*body + expected) != ampi_sum_bytes(0, *body, (size_t)expected))
+    *version = ampi_get_le(header + 8);
+    *size    = ampi_get_le(header + 16);
+    if (*version > AMPI_STATE_VERSION) return AMP_ERROR_NEWER;
+    return *version == 0 ? AMP_ERROR_CORRUPT : AMP_OK;
+}
+
+/* Read a body of a->count bytes into a->bytes, which the caller releases. If the file's is of
+   another size, it cannot be this optimizer's, and only its tables are read: they tell why. */
+static amp_result ampi_read_body(ampi_archive *a, const amp_optimizer *opt, amp_read_fn read_fn,
+                                 void *user, uint64_t size) {
+    const int      fits = size == a->count;
+    const uint64_t most = fits ? size : size < a->tables ? size : a->tables;
+    if (most > SIZE_MAX - 8) return AMP_ERROR_TOO_LARGE;
+    a->size  = (size_t)most;
+    a->bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, a->size + 8);
+    if (!a->bytes) return AMP_ERROR_OUT_OF_MEMORY;
+    if (!read_fn(user, a->bytes, a->size + (fits ? 8 : 0))) return AMP_ERROR_READ;
+    if (fits && ampi_get_le(a->bytes + a->size) != ampi_sum_bytes(0, a->bytes, a->size))
         return AMP_ERROR_CORRUPT;
     return AMP_OK;
 }
 
-/* Is this a scaler that amp_scaler_init and updates could have made? */
-static int ampi_scaler_sane(const amp_scaler *s) {
-    const uint32_t rules = s->rules & ~(uint32_t)AMPI_DISABLED;
-    const double   scale = (double)s->scale;
-    uint64_t       next;
-    memcpy(&next, &s->next_scale, 8);
-    if (s->preset >= (uint32_t)AMPI_NUM_PRESETS || rules != ampi_presets[s->preset].rules) return 0;
-    if ((s->rules & AMPI_SAFE) && !(s->rules & AMPI_DISABLED) &&
-        !(ampi_scale_ok(s, &s->scale) && memcmp(&s->next_scale, &scale, 8) == 0))
-        return 0;
-    return ampi_load_u32(&s->scale, 0) <= AMPI_F32_INF && next <= (uint64_t)0x7ff << 52 &&
-           ampi_f64_in(&s->growth_factor, 1.0, AMPI_F64_MAX) &&
-           ampi_f64_in(&s->backoff_factor, 0.0, 1.0) &&
-           ampi_f32_in(&s->min_scale, 0.0f, AMPI_F32_MAX) &&
-           ampi_f32_in(&s->max_scale, 0.0f, AMPI_F32_MAX);
+/* Is what was read of this optimizer, and in order? It goes to state. */
+static amp_result ampi_verify(ampi_archive *a, const amp_optimizer *opt, uint64_t size,
+                              ampi_state *state) {
+    const int fits = size == a->count;
+    a->walk        = AMPI_VERIFY;
+    a->problem     = opt->desc.problem;
+    ampi_walk_state(a, opt, state);
+    if (!fits) return AMP_ERROR_MISMATCH;
+    if (a->result != AMP_OK) return a->result;
+    return ampi_state_sane(opt, state, opt->desc.problem) ? AMP_OK : AMP_ERROR_CORRUPT;
 }
 
-/* And these numbers ones that amp_optimizer_init could have accepted? */
-static int ampi_control_sane(const amp_optimizer *opt, const ampi_control *c) {
-    amp_optimizer_desc d = opt->desc;
-    d.beta1              = c->beta1;
-    d.beta2              = c->beta2;
-    d.eps                = (double)c->eps;
-    d.momentum           = (double)c->momentum;
-    d.nesterov           = c->nesterov != 0u;
-    d.max_norm           = c->max_norm;
-    return ampi_desc_numbers_ok(&d);
+/* What the file does not decide: whether the scaler is disabled, and the learning rate if it has
+   none. (In version 1 a learning rate of 0 without a step is none.) */
+static void ampi_keep_own(const amp_optimizer *opt, const ampi_state *own, uint64_t version,
+                          ampi_state *state) {
+    ampi_control  *c        = &state->control;
+    const uint32_t theirs = state->scaler.rules & AMPI_DISABLED;
+    const uint32_t ours   = own->scaler.rules & AMPI_DISABLED;
+    if (version < 2) state->has_lr = c->gate.step || c->skipped || !ampi_is_zero(&c->lr);
+    if (!state->has_lr) {
+        state->has_lr = own->has_lr;
+        c->lr         = own->control.lr;
+    }
+    if (ours != theirs && (ours || opt->plan->shared)) state->scaler = own->scaler;
+    else if (ours != theirs) ampi_scaler_setup(&state->scaler, &opt->desc.scaler, NULL);
+    c->seen_updates = 0;
 }
 
 /* Everything that was verified goes to its place, and the model copies follow. */
 static AMPI_NOINLINE amp_result ampi_take_over(const amp_optimizer *opt, ampi_archive *a,
-                                               ampi_control *c, amp_scaler *s) {
+                                               ampi_state *state) {
     const amp_backend *b    = &opt->backend;
     const amp_plan    *plan = opt->plan;
     const size_t       from = offsetof(ampi_slot, lr_scale);
+    ampi_state         file = *state; /* of which the walk takes what ampi_keep_own has settled */
     size_t             i;
-    ampi_walk_state(a, opt, c, s);
-    if (!plan->shared) c->scaler = *s;
+    a->walk = AMPI_LOAD;
+    a->used = 0;
+    ampi_walk_state(a, opt, &file);
+    if (!plan->shared) state->control.scaler = state->scaler;
     for (i = 0; i < plan->num_slots && a->result == AMP_OK; i++) {
         ampi_slot *slot = &plan->host_slots[i];
         a->result       = b->copy_fn(b, (char *)&plan->slots[i] + from,
@@ -4122,43 +4716,39 @@ static AMPI_NOINLINE amp_result ampi_take_over(const amp_optimizer *opt, ampi_ar
                                    slot->master, AMP_F32, (size_t)slot->n);
     }
     if (a->result == AMP_OK)
-        a->result = b->copy_fn(b, plan->control, c, sizeof *c, AMP_COPY_TO_BACKEND);
+        a->result = b->copy_fn(b, plan->control, &state->control, sizeof state->control,
+                               AMP_COPY_TO_BACKEND);
     if (a->result == AMP_OK && plan->shared)
-        a->result = b->copy_fn(b, plan->scaler, s, sizeof *s, AMP_COPY_TO_BACKEND);
+        a->result = b->copy_fn(b, plan->scaler, &state->scaler, sizeof state->scaler,
+                               AMP_COPY_TO_BACKEND);
     return a->result == AMP_OK ? b->wait_fn(b) : a->result;
 }
 
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user) {
-    unsigned char *body = NULL;
-    ampi_archive   a;
-    ampi_control   c;
-    amp_scaler     s;
-    amp_result     result;
-    uint32_t       fp;
+    ampi_archive a;
+    ampi_state   own, state;
+    amp_result   result;
+    uint64_t     version = 0, size = 0;
+    uint32_t     fp;
     if (!opt || !read_fn) return AMP_ERROR_INVALID_ARGUMENT;
-    result = ampi_read_control(opt, &c, &s);
+    result = ampi_read_state(opt, &own);
+    if (result == AMP_OK) result = ampi_read_header(read_fn, user, &version, &size);
     if (result != AMP_OK) return result;
-    memset(&a, 0, sizeof a);
-    ampi_walk_state(&a, opt, &c, &s); /* counts */
-    result = ampi_read_body(opt, read_fn, user, a.count, &body);
+    state = own;
+    ampi_count_state(&a, opt, &state, version);
+    result = ampi_read_body(&a, opt, read_fn, user, size);
     if (result == AMP_OK) {
-        memset(&a, 0, sizeof a);
-        a.walk  = AMPI_VERIFY;
-        a.bytes = body;
-        ampi_walk_state(&a, opt, &c, &s);
-        result = a.result;
         fp     = ampi_fp_begin();
-        if (result == AMP_OK && !(ampi_scaler_sane(&s) && ampi_control_sane(opt, &c)))
-            result = AMP_ERROR_CORRUPT;
+        result = ampi_verify(&a, opt, size, &state);
+        if (result == AMP_OK) ampi_keep_own(opt, &own, version, &state);
         ampi_fp_end(fp);
     }
     if (result == AMP_OK) {
         opt->plan->version++;
-        a.walk = AMPI_LOAD;
-        a.used = 0;
-        result = ampi_take_over(opt, &a, &c, &s);
+        opt->plan->has_lr = state.has_lr != 0u;
+        result            = ampi_take_over(opt, &a, &state);
     }
-    ampi_release(&opt->desc.allocator, body);
+    ampi_release(&opt->desc.allocator, a.bytes);
     return result;
 }
 
@@ -4172,23 +4762,34 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
     FILE      *file;
     amp_result result;
     if (!opt || !path) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!opt->initialized) return AMP_ERROR_BAD_STATE;
+    ampi_blank(opt->desc.problem);
+    if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
     file = fopen(path, "rb");
-    if (!file) return AMP_ERROR_READ;
+    if (!file) return errno == ENOENT ? AMP_ERROR_NOT_FOUND : AMP_ERROR_READ;
     result = amp_optimizer_load(opt, ampi_file_read, file);
+    if (result == AMP_ERROR_READ && feof(file)) result = AMP_ERROR_TRUNCATED;
     fclose(file);
     return result;
 }
 
+/* Where a state goes: to the file that path leads to, by way of one beside it. */
+enum { AMPI_PATH = 4096 };
+typedef struct ampi_target { char path[AMPI_PATH], aside[AMPI_PATH + 4]; } ampi_target;
+
 #if AMPI_POSIX
 
-#if defined(__STRICT_ANSI__) && !defined(_POSIX_C_SOURCE)
-extern int fsync(int file); /* strict C99 hides it in unistd.h */
+#if defined(__STRICT_ANSI__) && !defined(_POSIX_C_SOURCE) /* strict C99 hides them in the headers */
+extern int     fsync(int file);
+extern int     fchmod(int file, mode_t mode);
+extern ssize_t readlink(const char *path, char *buffer, size_t size);
 #endif
 
 static bool ampi_file_write(void *user, const void *data, size_t num_bytes) {
     const char *p = (const char *)data;
     while (num_bytes) {
         const long n = (long)write(*(int *)user, p, num_bytes < 1 << 20 ? num_bytes : 1 << 20);
+        if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return false;
         p += n;
         num_bytes -= (size_t)n;
@@ -4196,19 +4797,69 @@ static bool ampi_file_write(void *user, const void *data, size_t num_bytes) {
     return true;
 }
 
-/* Write all of it and see it on the disk. */
-static amp_result ampi_write_out(const amp_optimizer *opt, const char *path) {
-    int        file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    amp_result result;
-    if (file < 0) return AMP_ERROR_WRITE;
-    result = amp_optimizer_save(opt, ampi_file_write, &file);
-    if (result == AMP_OK && fsync(file) != 0) result = AMP_ERROR_WRITE;
-    if (close(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
-    return result;
+/* How much of path is its directory, with the slash. */
+static size_t ampi_directory(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? (size_t)(slash - path) + 1 : 0;
 }
 
-static int  ampi_replace(const char *from, const char *to) { return rename(from, to) == 0; }
-static void ampi_remove(const char *path) { unlink(path); } /* remove would take a directory */
+/* Replace a symbolic link by what it leads to, until it is none. A link may dangle: then the file
+   is made where it points. */
+static amp_result ampi_follow(char *path) {
+    char link[AMPI_PATH];
+    int  hops;
+    for (hops = 0; hops < 40; hops++) {
+        const ssize_t length = readlink(path, link, sizeof link);
+        const size_t  before = length > 0 && link[0] != '/' ? ampi_directory(path) : 0;
+        if (length <= 0) return AMP_OK;
+        if (before + (size_t)length >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
+        memcpy(path + before, link, (size_t)length);
+        path[before + (size_t)length] = '\0';
+    }
+    return AMP_ERROR_WRITE; /* round and round */
+}
+
+/* What is there already must be a file; its mode, or what open gives a new one. */
+static amp_result ampi_mode_of(const char *path, mode_t *mode, int *exists) {
+    struct stat s;
+    *exists = stat(path, &s) == 0;
+    *mode   = *exists ? s.st_mode & 07777 : 0666;
+    return *exists && !S_ISREG(s.st_mode) ? AMP_ERROR_UNSUPPORTED : AMP_OK;
+}
+
+/* The new name is on the disk when its directory is. Some file systems cannot do that. */
+static amp_result ampi_flush_directory(char *path) {
+    const size_t length = ampi_directory(path);
+    int          directory, failed;
+    if (length) path[length] = '\0';
+    directory = open(length ? path : ".", O_RDONLY);
+    if (directory < 0) return AMP_OK; /* one that may be written to, but not read */
+    failed = fsync(directory) != 0 && errno == EIO;
+    close(directory);
+    return failed ? AMP_ERROR_WRITE : AMP_OK;
+}
+
+/* Write all of it and see it on the disk. */
+static amp_result ampi_write_out(const amp_optimizer *opt, const ampi_target *to) {
+    int        file, exists;
+    mode_t     mode;
+    amp_result result = ampi_mode_of(to->path, &mode, &exists);
+    if (result != AMP_OK) return result;
+    unlink(to->aside); /* what a crash has left, or somebody's link, is not written into */
+    file = open(to->aside, O_WRONLY | O_CREAT | O_EXCL, mode & 0777);
+    if (file < 0) return AMP_ERROR_WRITE;
+    result = amp_optimizer_save(opt, ampi_file_write, &file);
+    if (result == AMP_OK && exists && fchmod(file, mode) != 0) result = AMP_ERROR_WRITE;
+    if (result == AMP_OK && fsync(file) != 0) result = AMP_ERROR_WRITE;
+    if (close(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
+    if (result == AMP_OK && rename(to->aside, to->path) != 0) result = AMP_ERROR_WRITE;
+    if (result != AMP_OK) {
+        const int error = errno; /* of the call that failed */
+        unlink(to->aside);
+        errno = error;
+    }
+    return result;
+}
 
 #else
 
@@ -4221,17 +4872,14 @@ static bool ampi_file_write(void *user, const void *data, size_t num_bytes) {
     return fwrite(data, 1, num_bytes, (FILE *)user) == num_bytes;
 }
 
-static amp_result ampi_write_out(const amp_optimizer *opt, const char *path) {
-    FILE      *file = fopen(path, "wb");
-    amp_result result;
-    if (!file) return AMP_ERROR_WRITE;
-    result = amp_optimizer_save(opt, ampi_file_write, file);
-    if (fflush(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
-#if defined(_WIN32)
-    if (result == AMP_OK && _commit(_fileno(file)) != 0) result = AMP_ERROR_WRITE;
-#endif
-    if (fclose(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
-    return result;
+static amp_result ampi_follow(char *path) {
+    (void)path;
+    return AMP_OK;
+}
+
+static amp_result ampi_flush_directory(char *path) {
+    (void)path;
+    return AMP_OK;
 }
 
 static int ampi_replace(const char *from, const char *to) {
@@ -4242,83 +4890,178 @@ static int ampi_replace(const char *from, const char *to) {
 #endif
 }
 
-static void ampi_remove(const char *path) { remove(path); }
+static amp_result ampi_write_out(const amp_optimizer *opt, const ampi_target *to) {
+    FILE      *file = fopen(to->aside, "wb");
+    amp_result result;
+    if (!file) return AMP_ERROR_WRITE;
+    result = amp_optimizer_save(opt, ampi_file_write, file);
+    if (fflush(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
+#if defined(_WIN32)
+    if (result == AMP_OK && _commit(_fileno(file)) != 0) result = AMP_ERROR_WRITE;
+#endif
+    if (fclose(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
+    if (result == AMP_OK && !ampi_replace(to->aside, to->path)) result = AMP_ERROR_WRITE;
+    if (result != AMP_OK) {
+        const int error = errno; /* of the call that failed */
+        remove(to->aside);
+        errno = error;
+    }
+    return result;
+}
 
 #endif
 
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path) {
-    size_t     length;
-    char      *aside;
-    amp_result result;
+    ampi_target *to;
+    size_t       length;
+    amp_result   result;
+    int          error;
     if (!opt || !path) return AMP_ERROR_INVALID_ARGUMENT;
     if (!opt->initialized) return AMP_ERROR_BAD_STATE;
+    ampi_blank(opt->desc.problem);
     if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
+    if (opt->step_open) return AMP_ERROR_STEP_OPEN; /* before a file is touched */
     length = strlen(path);
-    aside  = (char *)ampi_allocate(&opt->desc.allocator, length + 5);
-    if (!aside) return AMP_ERROR_OUT_OF_MEMORY;
-    memcpy(aside, path, length);
-    memcpy(aside + length, ".new", 5);
-    result = ampi_write_out(opt, aside);
-    if (result == AMP_OK && !ampi_replace(aside, path)) result = AMP_ERROR_WRITE;
-    if (result != AMP_OK) ampi_remove(aside);
-    ampi_release(&opt->desc.allocator, aside);
+    if (length >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
+    to = (ampi_target *)ampi_allocate(&opt->desc.allocator, sizeof *to);
+    if (!to) return AMP_ERROR_OUT_OF_MEMORY;
+    memcpy(to->path, path, length + 1);
+    result = ampi_follow(to->path);
+    if (result == AMP_OK) {
+        length = strlen(to->path);
+        memcpy(to->aside, to->path, length);
+        memcpy(to->aside + length, ".new", 5);
+        result = ampi_write_out(opt, to);
+    }
+    if (result == AMP_OK) result = ampi_flush_directory(to->path);
+    error = errno; /* which free_fn might overwrite */
+    ampi_release(&opt->desc.allocator, to);
+    errno = error;
     return result;
 }
 
 /* ----------------------------------------------------------- >>impl  environment */
 
-static int ampi_env_switch(const char *text, amp_optimizer_desc *d) {
-    const int on = strcmp(text, "1") == 0;
-    if (!on && strcmp(text, "0") != 0) return 0;
-    if (!on) d->dtype = AMP_F32;
-    else if (d->dtype == AMP_F32 && !getenv("AMP_DTYPE")) d->dtype = AMP_F16;
-    d->scaler.disabled = !on;
-    return 1;
+/* 1, 0, or -1 for neither. */
+static int ampi_find_switch(const char *text, size_t length) {
+    static const char *const names[] = {"0", "off", "false", "no", "1", "on", "true", "yes"};
+    const int i = ampi_find(text, length, names, 8);
+    return i < 0 ? -1 : i >= 4;
 }
 
-static int ampi_env_dtype(const char *text, amp_optimizer_desc *d) {
-    if (strcmp(text, "fp32") == 0) d->dtype = AMP_F32;
-    else if (strcmp(text, "fp16") == 0) d->dtype = AMP_F16;
-    else if (strcmp(text, "bf16") == 0) d->dtype = AMP_BF16;
-    else return 0;
-    return 1;
+/* The value of a variable, without blanks around; of length 0 if it is not set, or blank. */
+static const char *ampi_env(const char *name, size_t *length) {
+    const char *text = getenv(name);
+    if (!text) text = "";
+    while (*text == ' ' || *text == '\t' || *text == '\n' || *text == '\r') text++;
+    *length = strlen(text);
+    while (*length && strchr(" \t\n\r", text[*length - 1])) --*length;
+    return text;
 }
 
-static AMPI_NOINLINE int ampi_env_scale(const char *text, amp_optimizer_desc *d) {
-    amp_scaler scaler;
-    char      *end;
-    if (strcmp(text, "dynamic") == 0) {
-        if (d->scaler.preset != AMP_PRESET_STATIC) return 1;
-        d->scaler.preset     = AMP_PRESET_DEFAULT;
-        d->scaler.init_scale = 0.0f;
-        return 1;
+/* A number with a point, in every locale: 65536, 1024.5, 1e4. strtod would ask the locale. */
+static AMPI_NOINLINE int ampi_read_number(const char *text, size_t length, double *number) {
+    const char *end = text + length;
+    double      x = 0.0;
+    int         power = 0, digits = 0, point = 0, e = 0, negative;
+    if (text < end && *text == '+') text++;
+    for (; text < end && (*text == '.' || (*text >= '0' && *text <= '9')); text++) {
+        if (*text == '.' && point++) return 0;
+        if (*text == '.') continue;
+        x = x * 10.0 + (*text - '0');
+        power -= point;
+        digits++;
     }
-    d->scaler.init_scale = (float)strtod(text, &end);
-    d->scaler.preset     = AMP_PRESET_STATIC;
-    d->scaler.min_scale  = 0.0f;
-    d->scaler.max_scale  = 0.0f;
-    return end != text && *end == '\0' && d->scaler.init_scale != 0.0f &&
-           ampi_scaler_setup(&scaler, &d->scaler) == AMP_OK;
+    if (text < end && digits && (*text == 'e' || *text == 'E')) {
+        negative = ++text < end && *text == '-';
+        if (text < end && (*text == '-' || *text == '+')) text++;
+        if (text == end) return 0;
+        for (; text < end && *text >= '0' && *text <= '9'; text++)
+            if (e < 1000) e = e * 10 + (*text - '0');
+        power += negative ? -e : e;
+    }
+    for (; power > 0; power--) x *= 10.0;
+    if (power < 0) {
+        double ten = 1.0;
+        for (; power < 0 && ten < 1e300; power++) ten *= 10.0;
+        x = power < 0 ? 0.0 : x / ten;
+    }
+    *number = x;
+    return digits && text == end;
 }
 
-typedef int (*ampi_env_fn)(const char *text, amp_optimizer_desc *d);
+static AMPI_NOINLINE int ampi_env_scale(const char *text, size_t length, amp_scaler_desc *d) {
+    static const char *const dynamic = "dynamic";
+    const int                is_word = ampi_find(text, length, &dynamic, 1) == 0;
+    amp_scaler               scaler;
+    double                   number = 0.0;
+    if (!is_word && !(ampi_read_number(text, length, &number) && number > 0.0)) return 0;
+    if (!is_word || d->preset == AMP_PRESET_STATIC) { /* limits and all were for another schedule */
+        char *problem = d->problem;
+        memset(d, 0, sizeof *d);
+        d->problem = problem;
+        d->preset  = is_word ? AMP_PRESET_DEFAULT : AMP_PRESET_STATIC;
+    }
+    d->disabled = 0;
+    if (!is_word) d->init_scale = (float)number;
+    if (!is_word && ampi_is_zero(&d->init_scale)) return 0; /* which would mean the default */
+    return ampi_scaler_setup(&scaler, d, NULL) == AMP_OK;
+}
+
+/* Has nobody chosen anything? */
+static int ampi_untouched(const amp_scaler_desc *d) {
+    amp_scaler_desc zero;
+    memset(&zero, 0, sizeof zero);
+    return ampi_is_zero(&d->init_scale) && ampi_is_zero(&d->min_scale) &&
+           ampi_is_zero(&d->max_scale) && !d->growth_interval && !d->hysteresis && !d->disabled &&
+           d->preset == AMP_PRESET_DEFAULT &&
+           memcmp(&d->growth_factor, &zero.growth_factor, sizeof(double)) == 0 &&
+           memcmp(&d->backoff_factor, &zero.backoff_factor, sizeof(double)) == 0;
+}
+
+/* What AMP_DTYPE and AMP_LOSS_SCALE say, where they say something; the index of a wrong one, or
+   -1. */
+static AMPI_NOINLINE int ampi_env_choose(amp_optimizer_desc *d, const char *const *texts,
+                                         const size_t *lengths) {
+    const int type      = ampi_find_type(texts[0], lengths[0]);
+    const int untouched = ampi_untouched(&d->scaler);
+    if (lengths[0] && type < 0) return 0;
+    if (lengths[0]) d->dtype = (amp_dtype)type;
+    if (lengths[1]) return ampi_env_scale(texts[1], lengths[1], &d->scaler) ? -1 : 1;
+    if (type == AMP_BF16 && untouched) {
+        d->scaler.preset     = AMP_PRESET_STATIC;
+        d->scaler.init_scale = 1.0f;
+    }
+    return -1;
+}
 
 AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc, const char **variable,
                                      const char **value) {
-    static const char *const names[]   = {"AMP_DTYPE", "AMP_LOSS_SCALE", "AMP_ENABLE"};
-    static const ampi_env_fn parsers[] = {ampi_env_dtype, ampi_env_scale, ampi_env_switch};
-    amp_optimizer_desc d;
-    int                i;
+    static const char *const names[] = {"AMP_DTYPE", "AMP_LOSS_SCALE", "AMP_ENABLE"};
+    const char              *texts[3];
+    size_t                   lengths[3];
+    amp_optimizer_desc       d;
+    uint32_t                 fp;
+    int                      i, on, wrong = -1;
     if (!desc) return AMP_ERROR_INVALID_ARGUMENT;
     d = *desc;
-    for (i = 0; i < 3; i++) {
-        const char    *text = getenv(names[i]);
-        const uint32_t fp   = ampi_fp_begin();
-        const int      ok   = !text || parsers[i](text, &d);
+    for (i = 0; i < 3; i++) texts[i] = ampi_env(names[i], &lengths[i]);
+    on = ampi_find_switch(texts[2], lengths[2]);
+    if (on < 0 && lengths[2]) {
+        wrong = 2;
+    } else if (on == 0) {
+        d.dtype           = AMP_F32;
+        d.scaler.disabled = 1;
+    } else {
+        if (on == 1) d.scaler.disabled = 0;
+        if (on == 1 && d.dtype == AMP_F32) d.dtype = AMP_F16;
+        fp    = ampi_fp_begin();
+        wrong = ampi_env_choose(&d, texts, lengths);
         ampi_fp_end(fp);
-        if (ok) continue;
-        if (variable) *variable = names[i];
-        if (value) *value = text;
+    }
+    if (wrong >= 0) {
+        if (variable) *variable = names[wrong];
+        if (value) *value = getenv(names[wrong]);
         return AMP_ERROR_INVALID_CONFIG;
     }
     *desc = d;
@@ -4455,27 +5198,6 @@ enum { AMPI_NUM_POLICIES = sizeof ampi_policy_names / sizeof ampi_policy_names[0
 /* ORDER amp_rule */
 static const char *const ampi_rule_names[] = {"pass", "low", "fp32", "keep", "promote", "banned"};
 static const char *const ampi_type_names[] = {"fp32", "fp16", "bf16"}; /* ORDER amp_dtype */
-
-static char ampi_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
-
-/* Is text[0..length) this name? Capitals and underscores do not matter. */
-static int ampi_named(const char *text, size_t length, const char *name) {
-    const char *end = text + length;
-    for (;; text++, name++) {
-        while (text < end && *text == '_') text++;
-        while (*name == '_') name++;
-        if (text == end || !*name) return text == end && !*name;
-        if (ampi_lower(*text) != *name) return 0;
-    }
-}
-
-/* The index of text in a list of names, or -1. */
-static int ampi_find(const char *text, size_t length, const char *const *names, int count) {
-    int i;
-    for (i = 0; i < count; i++)
-        if (length && ampi_named(text, length, names[i])) return i;
-    return -1;
-}
 
 static int ampi_find_op(const char *name, size_t length) {
     size_t i;
@@ -4645,7 +5367,7 @@ AMP_DEF amp_result amp_autocast_dtype(amp_op op, const amp_dtype *inputs, int co
 
 /* A rule, or a type: "fp16" is low with that type. */
 static int ampi_read_rule(const char *text, size_t length, uint32_t *rule, uint32_t *dtype) {
-    const int type = ampi_find(text, length, ampi_type_names, 3);
+    const int type = ampi_find_type(text, length);
     const int r    = ampi_find(text, length, ampi_rule_names, AMPI_NUM_RULES);
     if (type < 0 && r < 0) return 0;
     *rule  = type > 0 ? (uint32_t)AMP_RULE_LOW : (uint32_t)(type == 0 ? (int)AMP_RULE_FP32 : r);
@@ -4670,7 +5392,7 @@ static const char *ampi_override_word(amp_autocast *ac, const char *word, size_t
             ac->tf32 = 1;
             return NULL;
         }
-        found = ampi_find(word, length, ampi_type_names, 3);
+        found = ampi_find_type(word, length);
         if (found > 0) {
             ac->dtype = (amp_dtype)found;
             return NULL;
@@ -4708,26 +5430,17 @@ static const char *ampi_override_word(amp_autocast *ac, const char *word, size_t
     return NULL;
 }
 
-static int ampi_separates(char c) {
-    return c == ',' || c == ';' || c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
-
 AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position) {
     amp_autocast changed;
-    const char  *word = text, *wrong;
+    const char  *word = text;
+    size_t       length;
     if (!ac || !text) return AMP_ERROR_INVALID_ARGUMENT;
     changed = *ac;
-    for (;;) {
-        size_t length = 0;
-        while (ampi_separates(*word)) word++;
-        while (word[length] && !ampi_separates(word[length])) length++;
-        if (!length) break;
-        wrong = ampi_override_word(&changed, word, length);
-        if (wrong) {
-            if (position) *position = (size_t)(wrong - text);
-            return AMP_ERROR_PARSE;
-        }
-        word += length;
+    for (; (length = ampi_word(&word)) != 0; word += length) {
+        const char *wrong = ampi_override_word(&changed, word, length);
+        if (!wrong) continue;
+        if (position) *position = (size_t)(wrong - text);
+        return AMP_ERROR_PARSE;
     }
     *ac = changed;
     return AMP_OK;
@@ -4735,10 +5448,29 @@ AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, siz
 
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position) {
-    const char *text = getenv("AMP_POLICY");
+    const char *text   = getenv("AMP_POLICY"), *word = text ? text : "";
+    const char *dtype, *enable;
+    amp_result  result = AMP_OK;
+    size_t      length;
+    int         low;
     if (!ac) return AMP_ERROR_INVALID_ARGUMENT;
     if (value) *value = text;
-    return text ? amp_autocast_override(ac, text, position) : AMP_OK;
+    dtype  = ampi_env("AMP_DTYPE", &length);
+    low    = ampi_find_type(dtype, length);
+    enable = ampi_env("AMP_ENABLE", &length);
+    if (ampi_find_switch(enable, length) == 0) {
+        ac->off = 1;
+        return AMP_OK;
+    }
+    for (; low > 0 && (length = ampi_word(&word)) != 0; word += length) {
+        const int said = ampi_find_type(word, length);
+        if (said <= 0 || said == low) continue;
+        if (position) *position = (size_t)(word - text);
+        return AMP_ERROR_MIXED_TYPES;
+    }
+    if (text) result = amp_autocast_override(ac, text, position);
+    if (result == AMP_OK && low > 0) ac->dtype = (amp_dtype)low;
+    return result;
 }
 #endif
 
@@ -4828,18 +5560,29 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
 
 AMP_DEF amp_result amp_shadows_init(amp_shadows *sh, const amp_backend *backend, size_t num_bytes,
                                     const amp_allocator *allocator) {
-    amp_result result;
+    amp_backend   b;
+    amp_allocator a;
+    void         *block  = NULL;
+    char         *memory = NULL;
+    amp_result    result;
     if (!sh || !num_bytes) return AMP_ERROR_INVALID_ARGUMENT;
     if (num_bytes > SIZE_MAX / 2) return AMP_ERROR_TOO_LARGE;
-    memset(sh, 0, sizeof *sh);
-    if (backend) sh->backend = *backend;
-    else amp_cpu_backend(&sh->backend);
-    if (allocator) sh->allocator = *allocator;
+    memset(&a, 0, sizeof a);
+    if (allocator) a = *allocator;
+    amp_cpu_backend(&b);
+    if (backend) b = *backend;
+    if (!ampi_backend_ok(&b) || (!b.alloc_fn && !ampi_allocator_ok(&a)))
+        return AMP_ERROR_INVALID_ARGUMENT;
     num_bytes = num_bytes / 256 * 256 + 256;
-    result    = ampi_block_alloc(&sh->backend, &sh->allocator, num_bytes, &sh->block, &sh->memory);
-    if (result == AMP_OK) sh->size = sh->top = num_bytes;
-    else memset(sh, 0, sizeof *sh);
-    return result;
+    result    = ampi_block_alloc(&b, &a, num_bytes, &block, &memory);
+    if (result != AMP_OK) return result;
+    memset(sh, 0, sizeof *sh);
+    sh->backend   = b;
+    sh->allocator = a;
+    sh->block     = block;
+    sh->memory    = memory;
+    sh->size = sh->top = num_bytes;
+    return AMP_OK;
 }
 
 AMP_DEF void amp_shadows_free(amp_shadows *sh) {
@@ -4876,11 +5619,21 @@ static int ampi_within(const float *x, size_t extent, const float *base, size_t 
            extent <= n - (at - from) / sizeof *x;
 }
 
+/* What was said of one weight is true of all that overlap it. */
+static int ampi_overlaps(const ampi_shadow *a, const ampi_shadow *b) {
+    const uintptr_t from_a = (uintptr_t)a->base, from_b = (uintptr_t)b->base;
+    return from_a < from_b ? (from_b - from_a) / sizeof(float) < a->n
+                           : (from_a - from_b) / sizeof(float) < b->n;
+}
+
 AMP_DEF void amp_shadows_changed(amp_shadows *sh, const float *weight) {
-    int i;
-    for (i = 0; sh && i < sh->num_entries; i++)
-        if (!weight || ampi_within(weight, 1, sh->entries[i].base, sh->entries[i].n))
-            sh->entries[i].valid = 0;
+    int i, k;
+    for (i = 0; sh && i < sh->num_entries; i++) {
+        const ampi_shadow *e = &sh->entries[i];
+        if (weight && !ampi_within(weight, 1, e->base, e->n)) continue;
+        for (k = 0; k < sh->num_entries; k++)
+            if (ampi_overlaps(e, &sh->entries[k])) sh->entries[k].valid = 0;
+    }
 }
 
 AMP_DEF void amp_shadows_remove(amp_shadows *sh, const float *weight) {
@@ -4889,7 +5642,6 @@ AMP_DEF void amp_shadows_remove(amp_shadows *sh, const float *weight) {
     for (i = 0; i < sh->num_entries; i++)
         if (sh->entries[i].base != weight) sh->entries[left++] = sh->entries[i];
     sh->num_entries = left;
-    if (left == 0) sh->used = 0; /* the room of one among others is not given back */
 }
 
 AMP_DEF void amp_shadows_reset(amp_shadows *sh) {
@@ -4899,7 +5651,7 @@ AMP_DEF void amp_shadows_reset(amp_shadows *sh) {
 }
 
 /* The optimizer's own copy of x, if that is of the type wanted and suits tensor cores. */
-static const void *ampi_model_shadow(const amp_shadows *sh, const float *x, size_t extent,
+static const void *ampi_model_shadow(amp_shadows *sh, const float *x, size_t extent,
                                      size_t ld, amp_dtype type) {
     int    o;
     size_t i;
@@ -4909,6 +5661,8 @@ static const void *ampi_model_shadow(const amp_shadows *sh, const float *x, size
             const ampi_slot *s = &plan->host_slots[i];
             const char      *copy;
             if (!s->master || !ampi_within(x, extent, s->master, (size_t)s->n)) continue;
+            if (s->model && s->model_type != (uint32_t)type && s->model_type != AMP_F32)
+                sh->mismatches++;
             if (!s->model || s->model_type != (uint32_t)type) return NULL;
             copy = (const char *)s->model + 2 * (size_t)(x - s->master);
             return (uintptr_t)copy % 16 == 0 && ld % 8 == 0 ? copy : NULL;
@@ -4932,63 +5686,111 @@ static amp_result ampi_shadow_cast(amp_shadows *sh, void *dst, amp_dtype type, s
     return result;
 }
 
+/* Counts what may have changed the weights, besides those who say so. */
+static uint64_t ampi_shadows_version(const amp_shadows *sh) {
+    uint64_t version = 0;
+    int      i;
+    for (i = 0; i < sh->num_optimizers; i++)
+        if (sh->optimizers[i]->plan) version += sh->optimizers[i]->plan->version;
+    return version;
+}
+
+static uint64_t ampi_shadows_capture(const amp_shadows *sh) {
+    return sh->backend.capture_fn ? sh->backend.capture_fn(&sh->backend) : 0;
+}
+
+/* The distance of rows in a copy. */
+static size_t ampi_shadow_ld(size_t cols, size_t ld) {
+    return ld % 8 == 0 ? ld : (cols + 7) / 8 * 8;
+}
+
+/* Where kept copies end. */
+static size_t ampi_shadows_end(const amp_shadows *sh) {
+    size_t end = 0;
+    int    i;
+    for (i = 0; i < sh->num_entries; i++)
+        if (sh->entries[i].room && sh->entries[i].offset + sh->entries[i].room > end)
+            end = sh->entries[i].offset + sh->entries[i].room;
+    return end;
+}
+
+/* Room for the copy of e, the first that is free between the others'; 0: there is none. */
+static int ampi_shadow_place(const amp_shadows *sh, ampi_shadow *e, size_t room) {
+    size_t offset = 0;
+    int    i      = 0;
+    if (e->room >= room) return 1;
+    if (room > sh->top) return 0;
+    while (i < sh->num_entries && offset <= sh->top - room) {
+        const ampi_shadow *other = &sh->entries[i++];
+        if (other == e || !other->room || other->offset >= offset + room ||
+            offset >= other->offset + other->room)
+            continue;
+        offset = other->offset + other->room;
+        i      = 0;
+    }
+    if (offset > sh->top - room) return 0;
+    e->offset = offset;
+    e->room   = room;
+    return 1;
+}
+
+/* The weight that x is or lies in, if its copy may be kept. */
+static ampi_shadow *ampi_shadow_of(amp_shadows *sh, const float *x, size_t extent) {
+    int i;
+    if (ampi_current && !ampi_autocast_active(ampi_current)) return NULL;
+    for (i = 0; i < sh->num_entries; i++)
+        if (ampi_within(x, extent, sh->entries[i].base, sh->entries[i].n)) return &sh->entries[i];
+    return NULL;
+}
+
 AMP_DEF amp_result amp_shadows_get(amp_shadows *sh, const float *x, size_t rows, size_t cols,
                                    size_t ld, amp_dtype type, const void **copy,
                                    size_t *copy_ld) {
-    const size_t padded = (cols + 7) / 8 * 8;
-    const int    keep   = !ampi_current || ampi_autocast_active(ampi_current);
-    ampi_shadow *e      = NULL;
-    uint64_t     now, capture = 0;
-    size_t       extent, room;
+    ampi_shadow *e;
+    uint64_t     version, capture;
+    size_t       extent, room, to_ld, offset;
+    const void  *own;
     amp_result   result;
-    int          i;
     if (!sh || !x || !rows || !cols || ld < cols || !copy || !copy_ld)
         return AMP_ERROR_INVALID_ARGUMENT;
     if (type != AMP_F16 && type != AMP_BF16) return AMP_ERROR_INVALID_ENUM;
     if (!sh->memory) return AMP_ERROR_BAD_STATE;
-    if (rows > SIZE_MAX / 16 / ld) return AMP_ERROR_TOO_LARGE;
+    if (rows > SIZE_MAX / 64 / ld) return AMP_ERROR_TOO_LARGE;
     extent = (rows - 1) * ld + cols;
-    room   = (2 * rows * (ld > padded ? ld : padded) + 255) / 256 * 256;
-    *copy  = ampi_model_shadow(sh, x, extent, ld, type);
-    if (*copy) {
+    to_ld  = ampi_shadow_ld(cols, ld);
+    room   = (2 * rows * (ld > to_ld ? ld : to_ld) + 255) / 256 * 256;
+    own    = ampi_model_shadow(sh, x, extent, ld, type);
+    if (own) {
         sh->hits++;
+        *copy    = own;
         *copy_ld = ld;
         return AMP_OK;
     }
-    *copy_ld = ld % 8 == 0 ? ld : padded;
-    for (i = 0; i < sh->num_entries && keep && !e; i++)
-        if (ampi_within(x, extent, sh->entries[i].base, sh->entries[i].n)) e = &sh->entries[i];
-    now = 0;
-    for (i = 0; i < sh->num_optimizers; i++)
-        if (sh->optimizers[i]->plan) now += sh->optimizers[i]->plan->version;
-    if (sh->backend.capture_fn) capture = sh->backend.capture_fn(&sh->backend);
+    e       = ampi_shadow_of(sh, x, extent);
+    version = ampi_shadows_version(sh);
+    capture = ampi_shadows_capture(sh);
     if (capture) sh->captured = 1;
     if (e && !capture && sh->captured && e->product != sh->product) e->valid = 0;
-    if (e && e->valid && e->version == now && e->capture == capture && e->type == type &&
+    if (e && e->valid && e->version == version && e->capture == capture && e->type == type &&
         e->start == (size_t)(x - e->base) && e->rows == rows && e->cols == cols && e->ld == ld) {
         sh->hits++;
         e->product = sh->product;
         *copy      = sh->memory + e->offset;
+        *copy_ld   = to_ld;
         return AMP_OK;
     }
-    if (e && e->valid && e->version == now && e->product == sh->product)
+    if (e && e->valid && e->version == version && e->product == sh->product)
         e = NULL; /* the other operand of this product has it in another shape */
-    if (e && e->room < room) { /* the first time, or in a larger shape */
-        if (room <= sh->top - sh->used) {
-            e->offset = sh->used;
-            e->room   = room;
-            sh->used += room;
-        } else {
-            e = NULL;
-        }
-    }
-    if (!e && room > sh->top - sh->used) return AMP_ERROR_OUT_OF_MEMORY;
-    if (!e) sh->top -= room;
+    if (e && !ampi_shadow_place(sh, e, room)) e = NULL;
+    if (!e && (room > sh->top || sh->top - room < ampi_shadows_end(sh)))
+        return AMP_ERROR_OUT_OF_MEMORY;
     if (e) e->valid = 0;
-    *copy  = sh->memory + (e ? e->offset : sh->top);
-    result = ampi_shadow_cast(sh, sh->memory + (e ? e->offset : sh->top), type, *copy_ld, x, rows,
-                              cols, ld);
+    else sh->top -= room;
+    offset = e ? e->offset : sh->top;
+    result = ampi_shadow_cast(sh, sh->memory + offset, type, to_ld, x, rows, cols, ld);
     if (result != AMP_OK) return result;
+    *copy    = sh->memory + offset;
+    *copy_ld = to_ld;
     if (!e) {
         sh->transients++;
         return AMP_OK;
@@ -4999,12 +5801,55 @@ AMP_DEF amp_result amp_shadows_get(amp_shadows *sh, const float *x, size_t rows,
     e->rows    = rows;
     e->cols    = cols;
     e->ld      = ld;
-    e->version = now;
+    e->version = version;
     e->capture = capture;
     e->product = sh->product;
     e->valid   = 1;
     return AMP_OK;
 }
+
+/* Has the weight of e changed since it was cast? */
+static amp_result ampi_shadow_compare(const amp_shadows *sh, const ampi_shadow *e) {
+    const amp_backend *b = &sh->backend;
+    const float       *x = e->base + e->start;
+    const char        *copy = sh->memory + e->offset;
+    float              now[AMPI_PIECE];
+    uint16_t           fresh[AMPI_PIECE], kept[AMPI_PIECE];
+    amp_result         result = AMP_OK;
+    size_t             r, c, n;
+    for (r = 0; r < e->rows; r++, x += e->ld, copy += 2 * ampi_shadow_ld(e->cols, e->ld)) {
+        for (c = 0; c < e->cols; c += n) {
+            n = ampi_min(e->cols - c, AMPI_PIECE);
+            result = b->copy_fn(b, now, x + c, 4 * n, AMP_COPY_TO_HOST);
+            if (result == AMP_OK)
+                result = b->copy_fn(b, kept, copy + 2 * c, 2 * n, AMP_COPY_TO_HOST);
+            if (result == AMP_OK) result = b->wait_fn(b);
+            if (result == AMP_OK) result = amp_cast(fresh, e->type, now, AMP_F32, n);
+            if (result != AMP_OK) return result;
+            if (memcmp(fresh, kept, 2 * n) != 0) return AMP_ERROR_BAD_STATE;
+        }
+    }
+    return AMP_OK;
+}
+
+AMP_DEF amp_result amp_shadows_check(const amp_shadows *sh, const float **weight) {
+    uint64_t version;
+    int      i;
+    if (!sh) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!sh->memory) return AMP_ERROR_BAD_STATE;
+    version = ampi_shadows_version(sh);
+    for (i = 0; i < sh->num_entries; i++) {
+        const ampi_shadow *e = &sh->entries[i];
+        amp_result         result;
+        if (!e->valid || e->version != version || e->capture || sh->captured) continue;
+        result = ampi_shadow_compare(sh, e);
+        if (result == AMP_ERROR_BAD_STATE && weight) *weight = e->base;
+        if (result != AMP_OK) return result;
+    }
+    return AMP_OK;
+}
+
+#define AMPI_SMALL 32768.0 /* fp32 products with fewer multiplications are not worth their casts */
 
 #ifdef AMP_CUBLAS
 
@@ -5024,7 +5869,7 @@ static amp_dtype ampi_sgemm_type(double size, amp_shadows **sh, int *tf32) {
     *tf32 = ac->tf32;
     if (type == AMP_F32 || !ac->shadows) return AMP_F32;
     amp_shadows_reset(ac->shadows);
-    if (size < 32768.0) {
+    if (size < AMPI_SMALL) {
         ac->shadows->fallbacks++;
         return AMP_F32;
     }
@@ -5119,44 +5964,43 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
 
 AMP_DEF void amp_session_end(amp_session *session) {
     if (!session) return;
-    if (session->scaler)
-        ampi_block_free(&session->shadows.backend, &session->shadows.allocator, session->scaler);
-    if (ampi_current == &session->autocast) amp_autocast_use(NULL);
+    if (ampi_current == &session->autocast) amp_autocast_use(session->before);
     amp_shadows_free(&session->shadows);
     memset(session, 0, sizeof *session);
 }
 
 AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *backend,
-                                     size_t num_bytes, const amp_scaler_desc *desc) {
-    amp_scaler  scaler;
-    amp_scope   scope;
-    void       *block  = NULL;
-    char       *base   = NULL;
-    amp_result  result;
+                                     size_t num_bytes, const amp_allocator *allocator,
+                                     const amp_scaler_desc *desc) {
+    const size_t  room = (sizeof(amp_scaler) + 255) / 256 * 256; /* behind the copies */
+    amp_shadows  *sh   = session ? &session->shadows : NULL;
+    amp_scaler    scaler;
+    amp_autocast  ac;
+    amp_scope     scope;
+    amp_result    result;
     if (!session) return AMP_ERROR_INVALID_ARGUMENT;
-    memset(session, 0, sizeof *session);
-    memset(&scope, 0, sizeof scope);
     result = amp_scaler_init(&scaler, desc);
-    if (result == AMP_OK)
-        result = amp_autocast_init(&session->autocast, AMP_POLICY_DEFAULT, AMP_F16);
+    if (result == AMP_OK) result = amp_autocast_init(&ac, AMP_POLICY_DEFAULT, AMP_F16);
 #ifndef AMP_NO_STDLIB
-    if (result == AMP_OK) result = amp_autocast_from_env(&session->autocast, NULL, NULL);
+    if (result == AMP_OK) result = amp_autocast_from_env(&ac, NULL, NULL);
 #endif
-    if (result == AMP_OK) result = amp_shadows_init(&session->shadows, backend, num_bytes, NULL);
-    if (result == AMP_OK) {
-        const amp_backend *b = &session->shadows.backend;
-        result = ampi_block_alloc(b, &session->shadows.allocator, sizeof scaler, &block, &base);
-        if (result == AMP_OK) session->scaler = (amp_scaler *)block;
-        if (result == AMP_OK)
-            result = b->copy_fn(b, session->scaler, &scaler, sizeof scaler, AMP_COPY_TO_BACKEND);
-    }
-    if (result == AMP_OK) result = amp_autocast_push(&session->autocast, &scope);
+    memset(&scope, 0, sizeof scope);
+    if (result == AMP_OK) result = amp_autocast_push(&ac, &scope);
+    if (result == AMP_OK && num_bytes > SIZE_MAX / 2 - room) result = AMP_ERROR_TOO_LARGE;
+    if (result == AMP_OK)
+        result = amp_shadows_init(sh, backend, num_bytes ? num_bytes + room : 0, allocator);
+    if (result != AMP_OK) return result;
+    sh->size = sh->top -= room;
+    result = sh->backend.copy_fn(&sh->backend, sh->memory + sh->size, &scaler, sizeof scaler,
+                                 AMP_COPY_TO_BACKEND);
     if (result != AMP_OK) {
-        amp_session_end(session);
+        amp_shadows_free(sh);
         return result;
     }
-    session->autocast.shadows = &session->shadows;
-    amp_autocast_use(&session->autocast);
+    session->scaler           = (amp_scaler *)(void *)(sh->memory + sh->size);
+    session->autocast         = ac;
+    session->autocast.shadows = sh;
+    session->before           = amp_autocast_use(&session->autocast);
     return AMP_OK;
 }
 
@@ -5302,13 +6146,14 @@ static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g)
     return result;
 }
 
-/* Replace a leading dimension of 0; see that rows do not overlap and that sizes exist. */
-static amp_result ampi_matrix_ok(const void *x, amp_dtype type, size_t rows, size_t cols,
+/* Replace a leading dimension of 0; see that rows do not overlap and that sizes exist. A matrix
+   that is not used may be NULL. */
+static amp_result ampi_matrix_ok(const void *x, int used, amp_dtype type, size_t rows, size_t cols,
                                  size_t *ld, size_t stride, size_t count) {
     if (!amp_dtype_size(type)) return AMP_ERROR_INVALID_ENUM;
     if (*ld == 0) *ld = cols ? cols : 1;
     if (*ld < cols) return AMP_ERROR_INVALID_ARGUMENT;
-    if (rows && cols && !x) return AMP_ERROR_INVALID_ARGUMENT;
+    if (used && rows && cols && !x) return AMP_ERROR_INVALID_ARGUMENT;
     if (rows && *ld > SIZE_MAX / 8 / rows) return AMP_ERROR_TOO_LARGE;
     return count > 1 && stride > SIZE_MAX / 8 / count ? AMP_ERROR_TOO_LARGE : AMP_OK;
 }
@@ -5346,6 +6191,11 @@ static amp_result ampi_gemm_autocast(amp_gemm_args *g, const amp_backend *backen
         return AMP_OK;
     }
     amp_shadows_reset(sh);
+    if (g->a_type == AMP_F32 && g->b_type == AMP_F32 &&
+        (double)g->m * (double)g->n * (double)g->k < AMPI_SMALL) {
+        sh->fallbacks++;
+        return AMP_OK;
+    }
     if (ampi_gemm_shadow(sh, type, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k, g->count,
                          &halves.a, &halves.a_type, &halves.lda, g->stride_a) &&
         ampi_gemm_shadow(sh, type, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n, g->count,
@@ -5358,18 +6208,21 @@ static amp_result ampi_gemm_autocast(amp_gemm_args *g, const amp_backend *backen
 
 /* Check and run a product whose arguments are all there. */
 static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g) {
-    const size_t count  = g->count;
-    amp_result   result = ampi_matrix_ok(g->c, g->c_type, g->m, g->n, &g->ldc, g->stride_c, count);
+    const size_t count = g->count;
+    const int    reads = !ampi_is_zero(&g->alpha); /* A and B */
+    amp_result   result =
+        ampi_matrix_ok(g->c, 1, g->c_type, g->m, g->n, &g->ldc, g->stride_c, count);
     if (result == AMP_OK)
-        result = ampi_matrix_ok(g->a, g->a_type, g->trans_a ? g->k : g->m,
+        result = ampi_matrix_ok(g->a, reads, g->a_type, g->trans_a ? g->k : g->m,
                                 g->trans_a ? g->m : g->k, &g->lda, g->stride_a, count);
     if (result == AMP_OK)
-        result = ampi_matrix_ok(g->b, g->b_type, g->trans_b ? g->n : g->k,
+        result = ampi_matrix_ok(g->b, reads, g->b_type, g->trans_b ? g->n : g->k,
                                 g->trans_b ? g->k : g->n, &g->ldb, g->stride_b, count);
     if (result != AMP_OK) return result;
-    if (count > 1 && g->m && g->stride_c < (g->m - 1) * g->ldc + g->n)
-        return AMP_ERROR_INVALID_ARGUMENT;
     if (g->m == 0 || g->n == 0 || count == 0) return AMP_OK;
+    if (count > 1 && g->stride_c < (g->m - 1) * g->ldc + g->n && /* not one behind another? */
+        (g->stride_c < g->n || g->stride_c * (count - 1) + g->n > g->ldc)) /* nor side by side */
+        return AMP_ERROR_INVALID_ARGUMENT;
     result = ampi_gemm_autocast(g, backend);
     if (result != AMP_OK) return result;
     if (!backend) return ampi_cpu_gemm(NULL, g);

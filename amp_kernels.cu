@@ -455,7 +455,7 @@ AMPI_DEVICE void ampi_end_check(const amp_plan *plan, double *lanes, uint32_t *f
     __syncthreads();
     if (thread == 0) {
         plan->control->norm2    = lanes[0];
-        plan->control->flags[0] = flags[0];
+        plan->control->flags[0] = flags[0] | ampi_found_by_user(plan);
         plan->control->flags[1] = flags[1];
         if (!plan->reduces) ampi_finish(plan);
     }
@@ -473,9 +473,10 @@ AMPI_KERNEL(2) ampi_check_kernel(amp_plan plan) {
         const uint64_t start = (c - slot->first_chunk) * AMPI_CHUNK;
         const uint64_t rest  = slot->n - start;
         const int      count = rest < AMPI_CHUNK ? (int)rest : (int)AMPI_CHUNK;
-        double         sum;
-        if (!slot->grad) continue;
-        if (slot->grad_type == AMP_F16)
+        double         sum   = 0.0;
+        if (!slot->grad) /* a tensor may have had one in the step before */
+            ;
+        else if (slot->grad_type == AMP_F16)
             sum = ampi_check_chunk<AMP_F16>(slot, start, count, lanes[warp], &slot->tally);
         else if (slot->grad_type == AMP_BF16)
             sum = ampi_check_chunk<AMP_BF16>(slot, start, count, lanes[warp], &slot->tally);
@@ -503,7 +504,7 @@ AMPI_KERNEL(4) ampi_finish_kernel(amp_plan plan) { ampi_finish(&plan); }
 
 /* ------------------------------------------------------------------- B: update */
 
-enum ampi_work { AMPI_ADAMW, AMPI_SGD, AMPI_UNSCALE, AMPI_MODEL };
+enum ampi_work { AMPI_ADAMW, AMPI_SGD, AMPI_UNSCALE, AMPI_MODEL, AMPI_CARRY };
 
 /* The arrays of one tensor, and what to do to elements [i, i + N) of them. */
 template <int WORK> struct ampi_updater {
@@ -520,6 +521,11 @@ template <int WORK> struct ampi_updater {
 #pragma unroll
             for (int k = 0; k < N; k++) p[k] = ampi_bits_of_f32(ampi_unscale(g[k], factor));
             ampi_put<N>(unscaled, i, p);
+        } else if (moves && WORK == AMPI_CARRY) {
+            ampi_get<N>(unscaled, i, p);
+#pragma unroll
+            for (int k = 0; k < N; k++) g[k] = ampi_bits_of_f32(ampi_unscale(p[k], factor));
+            ampi_put<N>(grad, i, g);
         } else if (moves && WORK == AMPI_MODEL) {
             ampi_get<N>(master, i, p);
             ampi_put<N>(model, i, p);
@@ -564,7 +570,8 @@ template <int WORK> AMPI_KERNEL(WORK == AMPI_SGD ? 3 : 4) ampi_update_kernel(amp
     const ampi_control *c         = plan.control;
     const unsigned      per_chunk = plan.parts, length = AMPI_CHUNK / per_chunk;
     const uint64_t      parts     = plan.num_chunks * per_chunk;
-    const bool          skip      = c->gate.skip != 0;
+    const bool          skip      = c->gate.skip != 0 && WORK != AMPI_CARRY;
+    const bool          ends      = WORK != AMPI_UNSCALE && WORK != AMPI_CARRY;
     for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
         const uint64_t     part  = parts - 1 - k; /* A has left the last gradients in the cache */
         const uint64_t     chunk = part / per_chunk;
@@ -573,13 +580,14 @@ template <int WORK> AMPI_KERNEL(WORK == AMPI_SGD ? 3 : 4) ampi_update_kernel(amp
                                    part % per_chunk * length;
         const unsigned     count = ampi_part_of(begin, slot->n, length);
         const void        *needs = WORK == AMPI_MODEL ? slot->model : slot->grad;
-        const float       *lead  = WORK == AMPI_UNSCALE ? slot->unscaled : slot->master;
+        const float       *lead  = WORK == AMPI_UNSCALE || WORK == AMPI_CARRY ? slot->unscaled
+                                                                              : slot->master;
         const unsigned     first = ampi_head_of(lead, AMP_F32, begin, count);
         ampi_updater<WORK> update;
         update.skip = skip || !needs;
-        update.zero = WORK != AMPI_UNSCALE && plan.zero_grad && slot->grad;
+        update.zero = ends && plan.zero_grad && slot->grad;
         if (count == 0 || (update.skip && !update.zero)) continue;
-        update.factor   = c->gate.inv_scale;
+        update.factor   = WORK == AMPI_CARRY ? ampi_carry_factor(&plan) : c->gate.inv_scale;
         update.rates    = ampi_rates_of(c, slot);
         update.grad     = ampi_array_of(slot->grad, slot->grad_type, begin, first);
         update.master   = ampi_array_of(slot->master, AMP_F32, begin, first);
@@ -732,6 +740,22 @@ AMPI_KERNEL(4) ampi_scaler_update_kernel(amp_scaler *s) {
     if (s->checked || s->found_inf) ampi_scaler_transition(s);
 }
 
+/* New addresses for slots [first, first + count), as an argument of a launch: nothing waits, and it
+   stays below the 4 KiB that a launch may have. */
+enum { AMPI_BINDS = 240 };
+struct ampi_binds {
+    ampi_slot *slots;
+    float     *weight[AMPI_BINDS];
+    void      *grad[AMPI_BINDS];
+    uint32_t   count, grads; /* grads: set the gradients, also to NULL */
+};
+
+AMPI_KERNEL(4) ampi_bind_kernel(ampi_binds b) {
+    if (threadIdx.x < b.count)
+        ampi_bind(&b.slots[threadIdx.x], b.weight[threadIdx.x], (int)b.grads,
+                  b.grad[threadIdx.x]);
+}
+
 /* num_bytes <= 8 travel as a kernel argument: nothing has to wait for host memory, and a graph
    keeps the value, not the address of something on a stack. */
 AMPI_KERNEL(4) ampi_store_kernel(void *dst, uint64_t value, int num_bytes) {
@@ -850,6 +874,7 @@ static amp_result ampi_cuda_alloc(const amp_backend *self, size_t num_bytes, voi
     if (result == AMP_OK) result = ampi_preload(ampi_update_kernel<AMPI_SGD>);
     if (result == AMP_OK) result = ampi_preload(ampi_update_kernel<AMPI_UNSCALE>);
     if (result == AMP_OK) result = ampi_preload(ampi_update_kernel<AMPI_MODEL>);
+    if (result == AMP_OK) result = ampi_preload(ampi_update_kernel<AMPI_CARRY>);
     if (result != AMP_OK) return result;
     error  = ampi_outside_captures(&p, num_bytes);
     result = ampi_cuda(error);
@@ -912,6 +937,24 @@ static uint64_t ampi_cuda_capture(const amp_backend *self) {
     return (uint64_t)id + 1;
 }
 
+static amp_result ampi_cuda_bind(const amp_backend *self, const amp_plan *plan, size_t first,
+                                 size_t count, float *const *weights, void *const *grads) {
+    amp_result result = ampi_not_capturing(self->stream);
+    ampi_binds b;
+    while (count && result == AMP_OK) {
+        memset(&b, 0, sizeof b);
+        b.slots = plan->slots + first;
+        b.count = count < AMPI_BINDS ? (uint32_t)count : AMPI_BINDS;
+        b.grads = grads != NULL;
+        if (weights) memcpy(b.weight, weights, b.count * sizeof *weights), weights += b.count;
+        if (grads) memcpy(b.grad, grads, b.count * sizeof *grads), grads += b.count;
+        result = ampi_launch(ampi_bind_kernel, 1, AMPI_BINDS, self->stream, b);
+        first += b.count;
+        count -= b.count;
+    }
+    return result;
+}
+
 static amp_result ampi_cuda_check(const amp_backend *self, const amp_plan *plan) {
     /* few chunks: small blocks reach more multiprocessors; many: 128 threads leave room for most */
     const unsigned threads = ampi_threads(self, plan->num_chunks < 2048 ? 64 : 128);
@@ -928,6 +971,7 @@ static amp_result ampi_cuda_finish(const amp_backend *self, const amp_plan *plan
 static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan, amp_job job) {
     void (*kernel)(amp_plan) = job == AMP_JOB_UNSCALE           ? ampi_update_kernel<AMPI_UNSCALE>
                                : job == AMP_JOB_END             ? ampi_update_kernel<AMPI_MODEL>
+                               : job == AMP_JOB_CARRY           ? ampi_update_kernel<AMPI_CARRY>
                                : plan->kind == AMP_KIND_ADAMW   ? ampi_update_kernel<AMPI_ADAMW>
                                                                 : ampi_update_kernel<AMPI_SGD>;
     return ampi_launch(kernel, ampi_blocks(self, plan->num_chunks * plan->parts),
@@ -1097,6 +1141,7 @@ amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cubla
     backend->cast_fn      = ampi_cuda_cast;
     backend->cast_rows_fn = ampi_cuda_cast_rows;
     backend->capture_fn   = ampi_cuda_capture;
+    backend->bind_fn      = ampi_cuda_bind;
     backend->check_fn     = ampi_cuda_check;
     backend->finish_fn    = ampi_cuda_finish;
     backend->update_fn    = ampi_cuda_update;

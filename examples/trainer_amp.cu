@@ -250,7 +250,7 @@ int main(int argc, char **argv) {
     ok(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     ok(cublasCreate(&blas));
     ok(cublasSetStream(blas, stream));
-    ok(amp_cuda_backend(&gpu, stream, 0)), ok(amp_session_start(&mp, &gpu, 1e8, 0));  /* AMP 12 */
+    ok(amp_cuda_backend(&gpu, stream, 0)), ok(amp_session_start(&mp, &gpu, 1e8, 0, 0));  /* AMP 12 */
     make_network();
     make_points();
     ok(cudaDeviceSynchronize());

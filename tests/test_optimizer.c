@@ -683,14 +683,16 @@ TEST(weight_is_model, "manual: what forward reads is the master where there is n
     rig_end(&r);
 }
 
-TEST(frozen, "contract: grad NULL: the weight is frozen, and forward still has its copy") {
+TEST(frozen, "contract: grad NULL: the weight is frozen, and forward still has its copy; a step "
+             "moves the others") {
     int kind;
     for (kind = 0; kind < NUM_KINDS; kind++) {
         amp_optimizer_desc desc = kind_desc(kind);
         rig                r;
         uint64_t           before;
-        rig_begin(&r, 1);
+        rig_begin(&r, 2);
         rig_tensor(&r, 0, 50, WEIGHT, AMP_F32, AMP_F32, 0);
+        rig_tensor(&r, 1, 3, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
         rig_prepare(&r, &desc);
         CHECK(amp_optimizer_grad(&r.opt, 0) == NULL);
         before = hash_array(1, r.tensor[0].weight, AMP_F32, 50);

@@ -840,13 +840,13 @@ TEST(session, "manual: amp_session_start makes a scope with shadows and a scaler
     amp_autocast_use(NULL);
     const size_t live = emu_live_allocations();
     setenv("AMP_POLICY", "fp15", 1);
-    CHECK_EQ_INT(amp_session_start(&session, &w.gpu, ROOM, NULL), AMP_ERROR_PARSE);
+    CHECK_EQ_INT(amp_session_start(&session, &w.gpu, ROOM, NULL, NULL), AMP_ERROR_PARSE);
     unsetenv("AMP_POLICY");
     emu_fail_error = cudaErrorUnknown;
     for (int fail = 1;; fail++) {
         emu_api_calls           = 0;
         emu_fail_at             = (unsigned long)fail;
-        const amp_result result = amp_session_start(&session, &w.gpu, ROOM, NULL);
+        const amp_result result = amp_session_start(&session, &w.gpu, ROOM, NULL, NULL);
         const bool       failed = emu_api_calls >= emu_fail_at;
         emu_fail_at             = 0;
         CHECK_EQ_INT(result != AMP_OK, failed);

@@ -761,7 +761,7 @@ TEST(memory, "manual: one allocation, by the allocator given; its failure leaves
     allocator.alloc_fn  = counting_alloc;
     allocator.free_fn   = counting_free;
     allocator.user_data = &asked;
-    memset(&s, 0xa5, sizeof s);
+    memset(&s, 0, sizeof s);
     randomize(w, 64);
     refuse = 1;
     CHECK_EQ_INT(amp_shadows_init(&s, NULL, 4096, &allocator), AMP_ERROR_OUT_OF_MEMORY);
@@ -1002,8 +1002,8 @@ typedef struct product {
     size_t    m, n, k, lda, ldb, ldc;
     float     alpha, beta;
     amp_dtype a_type, b_type, c_type;
-    float     a[4096], b[4096]; /* as they are, or as converted to their types */
-    unsigned char a_half[8192], b_half[8192], c[2][8192]; /* C in the scope, C by hand */
+    float     a[4608], b[4608]; /* as they are, or as converted to their types */
+    unsigned char a_half[9216], b_half[9216], c[2][16384]; /* C in the scope, C by hand */
 } product;
 static product p;
 
@@ -1068,7 +1068,7 @@ static void product_check(int line, amp_dtype type) {
 TEST(gemm_bits, "manual: in a scope amp_gemm has the bits of amp_gemm on operands cast by hand: "
                 "transposes, leading dimensions, alpha, beta, types of C, NaN in an unread C") {
     static const float  alphas[] = {1.0f, -0.5f, 0.0f}, betas[] = {0.0f, 1.0f, 0.25f};
-    static const size_t sizes[]  = {1, 3, 8, 17, 33};
+    static const size_t sizes[]  = {32, 33, 36, 41, 47}; /* smaller ones are not cast */
     uint64_t            products = 0;
     int                 trans, t, c, x, y, extra, weights;
     size_t              i;
@@ -1119,39 +1119,39 @@ TEST(gemm_cached, "a weight in products is cast once, until an optimizer's step;
                   "of one product it is right in both shapes") {
     int i;
     begin_scope(1 << 16, AMP_F16);
-    product_make(0, 8, 24, 16, 0, AMP_F32);
+    product_make(0, 32, 48, 32, 0, AMP_F32);
     OK(amp_shadows_add(&sh, p.b, COUNT_OF(p.b)));
     for (i = 0; i < 4; i++) {
         randomize(p.a, a_size());
         SAME_AS(AMP_F16);
     }
     COUNTS(3, 1, 4, 0);
-    CHECK_EQ_U64(sh.cast_bytes, 2 * (16 * 24 + 4 * 8 * 16));
-    for (i = 0; i < 2; i++) { /* w' w: 16 x 24 and 24 x 16 */
+    CHECK_EQ_U64(sh.cast_bytes, 2 * (32 * 48 + 4 * 32 * 32));
+    for (i = 0; i < 2; i++) { /* w' w: 32 x 48 and 48 x 32 */
         amp_autocast *before;
-        OK(amp_gemm(NULL, 0, 0, 16, 16, 24, 1.0f, p.b, AMP_F32, 0, p.b, AMP_F32, 0, 0.0f, p.c[0],
+        OK(amp_gemm(NULL, 0, 0, 32, 32, 48, 1.0f, p.b, AMP_F32, 0, p.b, AMP_F32, 0, 0.0f, p.c[0],
                     AMP_F32, 0));
         before = amp_autocast_use(NULL);
-        amp_cast(p.b_half, AMP_F16, p.b, AMP_F32, 16 * 24);
-        OK(amp_gemm(NULL, 0, 0, 16, 16, 24, 1.0f, p.b_half, AMP_F16, 0, p.b_half, AMP_F16, 0, 0.0f,
+        amp_cast(p.b_half, AMP_F16, p.b, AMP_F32, 48 * 32);
+        OK(amp_gemm(NULL, 0, 0, 32, 32, 48, 1.0f, p.b_half, AMP_F16, 0, p.b_half, AMP_F16, 0, 0.0f,
                     p.c[1], AMP_F32, 0));
-        CHECK_MEM(p.c[0], p.c[1], 16 * 16 * 4);
+        CHECK_MEM(p.c[0], p.c[1], 32 * 32 * 4);
         amp_autocast_use(before);
     }
     COUNTS(5, 1, 6, 0);
     trained_init(&owner, AMP_KIND_SGD, AMP_F16);
     OK(amp_shadows_add_optimizer(&sh, &owner.opt));
-    product_make(0, 8, 8, 12, 0, AMP_F32);
+    product_make(0, 342, 8, 12, 0, AMP_F32);
     for (i = 0; i < 3; i++) { /* the model copy costs nothing */
         const uint64_t hits = sh.hits, misses = sh.misses;
-        OK(amp_gemm(NULL, 0, 0, 8, 8, 12, 1.0f, p.a, AMP_F32, 0, owner.w[0], AMP_F32, 0, 0.0f,
+        OK(amp_gemm(NULL, 0, 0, 342, 8, 12, 1.0f, p.a, AMP_F32, 0, owner.w[0], AMP_F32, 0, 0.0f,
                     p.c[0], AMP_F32, 0));
         COUNTS(hits + 1, misses, 7 + (uint64_t)i, 0);
         amp_autocast_use(NULL);
-        amp_cast(p.a_half, AMP_F16, p.a, AMP_F32, 96);
-        OK(amp_gemm(NULL, 0, 0, 8, 8, 12, 1.0f, p.a_half, AMP_F16, 0,
+        amp_cast(p.a_half, AMP_F16, p.a, AMP_F32, 342 * 12);
+        OK(amp_gemm(NULL, 0, 0, 342, 8, 12, 1.0f, p.a_half, AMP_F16, 0,
                     amp_optimizer_model(&owner.opt, 0), AMP_F16, 0, 0.0f, p.c[1], AMP_F32, 0));
-        CHECK_MEM(p.c[0], p.c[1], 8 * 8 * 4);
+        CHECK_MEM(p.c[0], p.c[1], 342 * 8 * 4);
         amp_autocast_use(&ac);
         trained_step(&owner, AMP_KIND_SGD);
     }
@@ -1185,14 +1185,14 @@ TEST(gemm_policy, "manual: what the policy says of gemm, by op, by layer and by 
         OK(amp_autocast_override(&ac, cases[i].words, NULL));
         CHECK(ac.shadows == &sh); /* also when the words name another policy */
         if (cases[i].layer) enter(AMP_AUTOCAST_INHERIT, AMP_F32, cases[i].layer);
-        product_make((int)below(4), 9, 10, 40, 3, AMP_F32);
+        product_make((int)below(4), 36, 31, 40, 3, AMP_F32);
         SAME_AS(cases[i].type);
         CHECK_EQ_U64(sh.transients, cases[i].type == AMP_F32 ? 0 : 2);
         end();
     }
     begin_scope(1 << 16, AMP_F16);
     OK(amp_shadows_add(&sh, p.b, COUNT_OF(p.b)));
-    product_make(1, 9, 10, 40, 3, AMP_F32);
+    product_make(1, 36, 31, 40, 3, AMP_F32);
     SAME_AS(AMP_F16);
     misses = sh.misses;
     enter(AMP_AUTOCAST_OFF, AMP_F32, NULL);
@@ -1258,25 +1258,28 @@ TEST(gemm_types, "an operand that is half already stays; another half than the s
 
 TEST(gemm_no_room, "manual: where there is no room the product stays in fp32, bit for bit, and is "
                    "counted") {
-    begin_scope(600, AMP_F16); /* 768 bytes */
-    product_make(0, 8, 8, 16, 0, AMP_F32);
+    begin_scope(3900, AMP_F16); /* 4096 bytes */
+    product_make(0, 32, 32, 32, 0, AMP_F32);
     SAME_AS(AMP_F16);
     COUNTS(0, 0, 2, 0);
-    product_make(0, 8, 8, 64, 0, AMP_F32); /* neither operand has room */
+    product_make(0, 32, 32, 80, 0, AMP_F32); /* neither operand has room */
     SAME_AS(AMP_F32);
     CHECK_EQ_U64(sh.fallbacks, 1);
-    product_make(0, 8, 20, 16, 0, AMP_F32); /* B has none */
+    product_make(0, 32, 48, 32, 0, AMP_F32); /* B has none */
     SAME_AS(AMP_F32);
     CHECK_EQ_U64(sh.fallbacks, 2);
-    product_make(0, 8, 8, 16, 0, AMP_F32);
+    product_make(0, 32, 32, 32, 0, AMP_F32);
     SAME_AS(AMP_F16);
     CHECK_EQ_U64(sh.fallbacks, 2);
+    product_make(0, 31, 33, 32, 0, AMP_F32); /* 32736 < 32^3: not worth a cast */
+    SAME_AS(AMP_F32);
+    COUNTS(0, 0, 5, 3);
     end();
 }
 
 TEST(gemm_batched, "manual: count products, their matrices stride elements apart, also 0: one by "
                    "one or together, in a scope or outside, they have the same bits") {
-    static float a[4096], b[4096], c[2][4096];
+    static float a[8192], b[8192], c[2][8192];
     size_t       count, i;
     int          trans, active, zero, round;
     begin_scope(1 << 16, AMP_F16);
@@ -1286,7 +1289,7 @@ TEST(gemm_batched, "manual: count products, their matrices stride elements apart
                 for (count = 0; count < 5; count++)
                     for (round = 0; round < 3; round++) {
                         const int    ta = trans % 2, tb = trans / 2;
-                        const size_t m = 1 + below(9), n = 1 + below(9), k = 1 + below(20);
+                        const size_t m = 32 + below(4), n = 32 + below(5), k = 32 + below(8);
                         const size_t lda = (ta ? m : k) + below(3), ldb = (tb ? k : n) + below(3);
                         const size_t ldc = n + below(3);
                         const size_t sa = zero & 1 ? 0 : (ta ? k : m) * lda + below(4);
@@ -1312,8 +1315,8 @@ TEST(gemm_batched, "manual: count products, their matrices stride elements apart
     amp_autocast_use(&ac);
     for (i = 0; i < 3; i++) {
         const uint64_t misses = sh.misses;
-        OK(amp_gemm_batched(NULL, 0, 0, 4, 8, 16, 1.0f, a, AMP_F32, 0, 64, b, AMP_F32, 0, 0, 0.0f,
-                            c[0], AMP_F32, 0, 32, 5));
+        OK(amp_gemm_batched(NULL, 0, 0, 32, 32, 32, 1.0f, a, AMP_F32, 0, 1024, b, AMP_F32, 0, 0,
+                            0.0f, c[0], AMP_F32, 0, 1024, 5));
         CHECK_EQ_U64(sh.misses, misses + (i == 0));
     }
     CHECK_EQ_INT(amp_gemm_batched(NULL, 0, 0, 4, 8, 16, 1.0f, a, AMP_F32, 0, 64, b, AMP_F32, 0, 0,
@@ -1372,17 +1375,17 @@ TEST(gemm_backends, "a product on another backend than that of the shadows is as
                     "one without gemm_fn is unsupported") {
     amp_backend other;
     begin_scope(1 << 16, AMP_F16);
-    product_make(0, 8, 8, 16, 0, AMP_F32);
+    product_make(0, 32, 32, 32, 0, AMP_F32);
     amp_cpu_backend(&other);
-    OK(amp_gemm(&other, 0, 0, 8, 8, 16, 1.0f, p.a, AMP_F32, 0, p.b, AMP_F32, 0, 0.0f, p.c[0],
+    OK(amp_gemm(&other, 0, 0, 32, 32, 32, 1.0f, p.a, AMP_F32, 0, p.b, AMP_F32, 0, 0.0f, p.c[0],
                 AMP_F32, 0));
     COUNTS(0, 0, 2, 0); /* the CPU by another name */
     other.cast_fn = failing_cast;
-    OK(amp_gemm(&other, 0, 0, 8, 8, 16, 1.0f, p.a, AMP_F32, 0, p.b, AMP_F32, 0, 0.0f, p.c[0],
+    OK(amp_gemm(&other, 0, 0, 32, 32, 32, 1.0f, p.a, AMP_F32, 0, p.b, AMP_F32, 0, 0.0f, p.c[0],
                 AMP_F32, 0));
     COUNTS(0, 0, 2, 1);
     product_by_hand(AMP_F32);
-    CHECK_MEM(p.c[0], p.c[1], 8 * 8 * 4);
+    CHECK_MEM(p.c[0], p.c[1], 32 * 32 * 4);
     other.gemm_fn = NULL;
     CHECK_EQ_INT(amp_gemm(&other, 0, 0, 8, 8, 16, 1.0f, p.a, AMP_F32, 0, p.b, AMP_F32, 0, 0.0f,
                           p.c[0], AMP_F32, 0),
@@ -1400,7 +1403,7 @@ TEST(a_session, "manual: amp_session_start makes a scaler, shadows and a scope o
     amp_dtype       inputs[2] = {AMP_F32, AMP_F32}, compute = AMP_F32;
     memset(&desc, 0, sizeof desc);
     desc.init_scale = 8.0f;
-    OK(amp_session_start(&session, NULL, 1 << 16, &desc));
+    OK(amp_session_start(&session, NULL, 1 << 16, NULL, &desc));
     CHECK(amp_autocast_current() == &session.autocast);
     CHECK(session.autocast.shadows == &session.shadows);
     CHECK_EQ_F32(session.scaler->scale, 8.0f);
@@ -1412,9 +1415,9 @@ TEST(a_session, "manual: amp_session_start makes a scaler, shadows and a scope o
     amp_session_end(&session);
     CHECK(amp_autocast_current() == NULL && session.scaler == NULL);
     desc.init_scale = -1.0f;
-    CHECK_EQ_INT(amp_session_start(&session, NULL, 1 << 16, &desc), AMP_ERROR_INVALID_CONFIG);
-    CHECK_EQ_INT(amp_session_start(&session, NULL, 0, NULL), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_session_start(NULL, NULL, 1 << 16, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_session_start(&session, NULL, 1 << 16, NULL, &desc), AMP_ERROR_INVALID_CONFIG);
+    CHECK_EQ_INT(amp_session_start(&session, NULL, 0, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_session_start(NULL, NULL, 1 << 16, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK(amp_autocast_current() == NULL && session.scaler == NULL);
 }
 
