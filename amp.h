@@ -4284,6 +4284,7 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
    eight bytes at a time, h = (h ^ x) * odd and h ^= h >> 32: both can be undone, so that no change
    within eight bytes goes unseen. */
 
+enum { AMPI_STATE_NAME = 48 }; /* as much of a name as is told */
 enum { AMPI_STATE_VERSION = 2, AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18 };
 
 /* One walk over the state counts its bytes, saves it, verifies a file against it, or loads it. */
@@ -4389,7 +4390,7 @@ static void ampi_same(ampi_archive *a, uint64_t expected, const char *what) {
 
 /* The name that stands next in a body that is being verified, or as much as there is room for. */
 static void ampi_tell_name(ampi_archive *a, uint64_t length) {
-    char   text[48];
+    char   text[AMPI_STATE_NAME];
     size_t n = a->size - a->used;
     if (length < n) n = (size_t)length;
     n = ampi_min(n, sizeof text - 1);
@@ -4651,11 +4652,12 @@ static amp_result ampi_read_header(amp_read_fn read_fn, void *user, uint64_t *ve
 }
 
 /* Read a body of a->count bytes into a->bytes, which the caller releases. If the file's is of
-   another size, it cannot be this optimizer's, and only its tables are read: they tell why. */
+   another size, it cannot be this optimizer's, and as much is read as may tell why. */
 static amp_result ampi_read_body(ampi_archive *a, const amp_optimizer *opt, amp_read_fn read_fn,
                                  void *user, uint64_t size) {
     const int      fits = size == a->count;
-    const uint64_t most = fits ? size : size < a->tables ? size : a->tables;
+    const uint64_t some = a->tables + AMPI_STATE_NAME;
+    const uint64_t most = fits || size < some ? size : some;
     if (most > SIZE_MAX - 8) return AMP_ERROR_TOO_LARGE;
     a->size  = (size_t)most;
     a->bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, a->size + 8);

@@ -421,12 +421,21 @@ static void reserve_all(twins *t, dice &r) {
         upload(t->blocks[b].device, t->blocks[b].host, t->blocks[b].size);
 }
 
+/* A step with nothing but frozen weights is refused: let all of them learn then. */
+static void let_learn(setup *s) {
+    bool any = false;
+    for (int i = 0; i < s->count; i++)
+        any = any || (s->tensors[i].n && s->tensors[s->flat ? 0 : i].grad);
+    for (int i = 0; i < s->count && !any; i++) s->tensors[i].grad = 1;
+}
+
 /* False if amp.h does not accept the configuration (on both sides alike). */
 static bool start(twins *t, const setup *s, dice &r) {
     const float scale = s->desc.scaler.init_scale;
     amp_result  result[2];
     memset(t, 0, sizeof *t);
     t->s      = *s;
+    let_learn(&t->s);
     t->lr     = 0.01f;
     t->stream = s->default_stream ? NULL : main_stream;
     t->body   = body_stream;
@@ -1033,6 +1042,7 @@ TEST(shared_scaler, "law 7: two optimizers share a scaler; amp_cuda_scaler_updat
                 step_on_cpu(both[k]);
                 step_on_device(both[k]);
             }
+            if (step == 1 && i % 3 == 0) continue; /* forgotten, which the next status tells */
             (void)amp_scaler_update(&shared_host);
             OK(amp_cuda_scaler_update(shared_device, both[0]->stream));
             CUDA(cudaDeviceSynchronize());
@@ -1108,6 +1118,11 @@ TEST(ranks, "law 7: ranks with other gradients agree (reduce_fn) as on the CPU; 
                 new_gradients(t, r.one_in(4), r);
                 OK(amp_optimizer_set_lr(&t->opt[CPU], t->lr));
                 OK(amp_optimizer_set_lr(&t->opt[DEV], t->lr));
+                if (k == 0 && r.one_in(3)) { /* one rank wants to skip: all do */
+                    amp_optimizer_scaler(&t->opt[CPU])->found_inf = 2;
+                    launch(user_store, 1, 1, t->stream,
+                           &amp_optimizer_scaler(&t->opt[DEV])->found_inf, 2u);
+                }
                 ranks[k][CPU].listening = ranks[k][DEV].listening = 1;
                 for (int side = CPU; side <= DEV; side++)
                     CHECK_EQ_INT(t->s.desc.kind == AMP_KIND_OWN
@@ -1232,6 +1247,7 @@ TEST(capture, "whatever waits or allocates is refused while the stream is captur
             CHECK_EQ_INT(amp_optimizer_end_step(opt), AMP_ERROR_STEP_NOT_OPEN);
         }
         CHECK_EQ_INT(amp_optimizer_set_lr(opt, 0.25f), AMP_OK);
+        OK(amp_optimizer_set_lr(&t->opt[CPU], 0.0f)); /* a graph that never runs has set nothing */
         exec = end_capture(t->stream);
         CUDA(cudaGraphExecDestroy(exec));
         OK(amp_optimizer_prepare(&more));
@@ -1308,15 +1324,116 @@ TEST(rebind, "law 7: after weights and gradients have moved, steps go on at the 
                 upload(k->device, k->host, k->size);
                 CUDA(cudaMemset(old[b].device, 0xff, k->size));
             }
-            for (int k = 0; k < 3; k++)
-                for (int side = CPU; side <= DEV; side++) {
+            for (int side = CPU; side <= DEV; side++) {
+                float *weights[3];
+                void  *grads[3];
+                for (int k = 0; k < 3; k++) {
                     const amp_tensor x = tensor_of(t, k, side);
-                    OK(amp_optimizer_rebind(&t->opt[side], k, x.weight, x.grad));
+                    weights[k] = x.weight, grads[k] = x.grad;
+                    if (i % 2) OK(amp_optimizer_rebind(&t->opt[side], k, x.weight, x.grad));
                 }
+                if (i % 2 == 0) OK(amp_optimizer_rebind_all(&t->opt[side], weights, grads));
+            }
         }
         for (int b = 0; b < 2; b++) {
             free(old[b].host);
             CUDA(cudaFree(old[b].device));
+        }
+        finish(t);
+        i++, runs++;
+    }
+}
+
+TEST(rebind_all, "law 7: 1000 tensors whose gradients move, come late and stay away are one kernel "
+                 "for 240 of them; nothing waits, and in a capture it is refused") {
+    enum { COUNT = 1000, N = 3 };
+    dice                r(19);
+    static float       *none[COUNT];
+    static void        *grads[2][COUNT];
+    twins              *t = &pair;
+    memset(t, 0, sizeof *t);
+    for (unsigned kind = 0; kind < 2; kind++) {
+        amp_optimizer_desc d;
+        const size_t       bytes = 8 * COUNT * N;
+        unsigned char     *host = (unsigned char *)fresh(bytes), *device[2];
+        amp_optimizer     *opt = t->opt;
+        memset(&d, 0, sizeof d);
+        d.kind  = kind ? AMP_KIND_ADAMW : AMP_KIND_OWN;
+        d.unscale_in_place = kind == 0;
+        for (size_t i = 0; i < 2 * COUNT * N; i++) ((float *)host)[i] = r.signed_unit();
+        OK(amp_cuda_backend(&t->backend, main_stream, NULL));
+        for (int side = CPU; side <= DEV; side++) {
+            device[side] = side == CPU ? host : on_device(bytes);
+            if (side == DEV) upload(device[DEV], host, bytes);
+            d.backend = side == CPU ? NULL : &t->backend;
+            OK(amp_optimizer_init(&opt[side], &d));
+            for (size_t i = 0; i < COUNT; i++) {
+                amp_tensor x;
+                memset(&x, 0, sizeof x);
+                x.n          = N;
+                x.weight     = (float *)device[side] + i * N;
+                x.grad_later = 1;
+                OK(amp_optimizer_add(&opt[side], &x));
+            }
+            OK(amp_optimizer_prepare(&opt[side]));
+        }
+        for (int step = 0; step < 4; step++) {
+            for (size_t i = 0; i < COUNT; i++) {
+                const bool stays_away = r.one_in(5);
+                for (int side = CPU; side <= DEV; side++)
+                    grads[side][i] = stays_away ? NULL
+                                   : (float *)device[side] + (COUNT + (i + (size_t)step) % COUNT) * N;
+            }
+#ifdef CUDA_EMU_H
+            memset(&emu_count, 0, sizeof emu_count);
+#endif
+            OK(amp_optimizer_rebind_all(&opt[DEV], none, grads[DEV]));
+#ifdef CUDA_EMU_H
+            CHECK_EQ_U64(emu_count.launches, (COUNT + 239) / 240);
+            CHECK_EQ_U64(emu_count.synchronisations, 0);
+            CHECK_EQ_U64(emu_count.memcpys, 0);
+#endif
+            OK(amp_optimizer_rebind_all(&opt[CPU], NULL, grads[CPU]));
+            for (int side = CPU; side <= DEV; side++) {
+                if (kind) OK(amp_optimizer_adamw(&opt[side], 0.01f));
+                else OK(amp_optimizer_check(&opt[side]));
+                if (!kind) OK(amp_optimizer_unscale(&opt[side]));
+                if (!kind) OK(amp_optimizer_end_step(&opt[side]));
+                save(&opt[side], &tapes[side]);
+            }
+            CHECK_EQ_U64(tapes[CPU].size, tapes[DEV].size);
+            CHECK_MEM(tapes[CPU].bytes, tapes[DEV].bytes, tapes[CPU].size);
+            CHECK_MEM(host, from_device(device[DEV], bytes), bytes);
+        }
+        begin_capture(main_stream);
+        CHECK_EQ_INT(amp_optimizer_rebind_all(&opt[DEV], NULL, grads[DEV]), AMP_ERROR_UNSUPPORTED);
+        CHECK_EQ_INT(amp_optimizer_rebind(&opt[DEV], 0, NULL, device[DEV]), AMP_ERROR_UNSUPPORTED);
+        CUDA(cudaGraphExecDestroy(end_capture(main_stream)));
+        amp_optimizer_free(&opt[CPU]);
+        amp_optimizer_free(&opt[DEV]);
+        free(host);
+        CUDA(cudaFree(device[DEV]));
+    }
+}
+
+TEST(carry, "law 7, law 14: gradients that carry momentum, through overflows and growing scales: "
+            "the bytes of the CPU's") {
+    dice r(20);
+    for (unsigned i = 0; i < few(40);) {
+        twins *t = &pair;
+        base     = any_setup(0, r);
+        base.desc.unscale_in_place = 0;
+        base.desc.scaler.growth_interval = 2;
+        any_list(&base, 3, r);
+        if (base.path >= GRAPH) base.path -= GRAPH;
+        if (!start(t, &base, r)) continue;
+        for (int step = 0; step < 6; step++) {
+            new_gradients(t, r.one_in(3), r);
+            step_on_cpu(t);
+            step_on_device(t);
+            for (int side = CPU; side <= DEV; side++)
+                OK(amp_optimizer_carry(&t->opt[side], 0.9f));
+            compare(t);
         }
         finish(t);
         i++, runs++;
@@ -2083,7 +2200,7 @@ static bool fault(int operation, unsigned long n, cudaError_t error, dice &r) {
 
 TEST(faults, "each CUDA call of each operation fails once: it is told, nothing leaks, and a retry "
              "(of a step, after a load) has the right bits") {
-    static const unsigned least[NUM_OPERATIONS] = {12, 2, 3, 4, 1, 6, 3, 3, 10, 10, 3, 1, 1, 1};
+    static const unsigned least[NUM_OPERATIONS] = {12, 2, 3, 4, 1, 6, 3, 3, 10, 10, 1, 1, 1, 1};
     const cudaError_t     errors[] = {cudaErrorUnknown, cudaErrorMemoryAllocation};
     dice                  r(27);
     for (int operation = 0; operation < NUM_OPERATIONS; operation++)
@@ -2285,6 +2402,8 @@ int main(int argc, char **argv) {
     RUN(capture);
     RUN(other_stream);
     RUN(rebind);
+    RUN(rebind_all);
+    RUN(carry);
     RUN(casts);
     RUN(casts_exhaustive);
     RUN(scaler_twins);

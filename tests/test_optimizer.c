@@ -2138,6 +2138,7 @@ TEST(bad_desc, "law 9: every field of the desc that is NaN, negative, infinite o
         CHECK_EQ_INT(init_result(&d), AMP_ERROR_INVALID_ARGUMENT);     \
     } while (0)
     INCOMPLETE(copy_fn);
+    INCOMPLETE(bind_fn);
     INCOMPLETE(cast_fn);
     INCOMPLETE(check_fn);
     INCOMPLETE(update_fn);
@@ -2330,6 +2331,554 @@ TEST(digest_environment, "law 7: and under any settings of the caller: flushed s
         }
 }
 
+/* ============================================================ laws 17 and 19, and what they bring */
+
+/* A step of any kind: its result. */
+static amp_result step_result(amp_optimizer *opt, float lr) {
+    if (opt->desc.kind == AMP_KIND_ADAMW) return amp_optimizer_adamw(opt, lr);
+    if (opt->desc.kind == AMP_KIND_SGD) return amp_optimizer_sgd(opt, lr);
+    amp_optimizer_begin_step(opt);
+    return amp_optimizer_end_step(opt);
+}
+
+static amp_result set_flag(void *user, double *norm2, uint32_t *flags) {
+    uint32_t *seen = (uint32_t *)user;
+    (void)norm2;
+    *seen = flags[0];
+    if (*seen == 0) flags[0] = 4; /* a consensus of our own: skip */
+    return AMP_OK;
+}
+
+TEST(found_inf_before_ranks, "contract: a found_inf written by hand is there before reduce_fn, so "
+                             "that all ranks skip; and reduce_fn may set flags[0]") {
+    int kind;
+    for (kind = 0; kind < NUM_KINDS; kind++) {
+        amp_optimizer_desc desc = kind_desc(kind);
+        uint32_t           seen = 99;
+        rig                r;
+        desc.reduce_fn   = set_flag;
+        desc.reduce_user = &seen;
+        rig_single(&r, &desc, 5, AMP_F32);
+        fill_grads(&r, 1, 65536.0f);
+        amp_optimizer_scaler(&r.opt)->found_inf = 2;
+        CHECK(!rig_step(&r, 0.1f));
+        CHECK(seen != 0 && seen != 99);
+        CHECK_EQ_INT(amp_optimizer_scaler(&r.opt)->found_inf, 0);
+        CHECK(!rig_step(&r, 0.1f)); /* reduce_fn's own flag */
+        CHECK_EQ_INT(seen, 0);
+        CHECK_EQ_U64(status_of(&r).skipped, 2);
+        rig_end(&r);
+    }
+}
+
+TEST(no_gradients, "law 17: a step in which no gradient was registered is AMP_ERROR_BAD_STATE, "
+                   "unless there is nothing to learn, or another rank may") {
+    int kind, n, reduces, grad;
+    for (kind = 0; kind < NUM_KINDS; kind++)
+        for (n = 0; n < 2; n++)
+            for (reduces = 0; reduces < 2; reduces++)
+                for (grad = 0; grad < 2; grad++) {
+                    amp_optimizer_desc desc = kind_desc(kind);
+                    const int          bad  = n && !reduces && !grad;
+                    float              w[2] = {1.0f, 2.0f}, g[2] = {0.0f, 0.0f};
+                    char               why[AMP_PROBLEM_SIZE];
+                    other_rank         other;
+                    amp_optimizer      opt;
+                    amp_tensor         t;
+                    memset(&other, 0, sizeof other);
+                    memset(&t, 0, sizeof t);
+                    desc.problem = why;
+                    if (reduces) desc.reduce_fn = meet;
+                    desc.reduce_user = &other;
+                    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+                    t.n          = n ? 2 : 0;
+                    t.weight     = w;
+                    t.grad_later = 1;
+                    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+                    t.n    = 0; /* one of no elements has nothing to learn from */
+                    t.grad = g;
+                    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+                    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+                    if (grad) CHECK_EQ_INT(amp_optimizer_rebind(&opt, 0, NULL, g), AMP_OK);
+                    CHECK_EQ_INT(step_result(&opt, 0.5f), bad ? AMP_ERROR_BAD_STATE : AMP_OK);
+                    CHECK_EQ_INT(bad, strstr(why, "gradient") != NULL);
+                    CHECK_EQ_INT(amp_optimizer_gate(&opt)->step, !bad);
+                    if (!grad) CHECK_EQ_F32(w[1], 2.0f);
+                    amp_optimizer_free(&opt);
+                }
+}
+
+TEST(grad_later, "contract: grad_later reserves what a gradient that rebind brings will need: the "
+                 "run is that of gradients which were there from the start") {
+    int kind, all, type;
+    for (kind = 0; kind < NUM_KINDS; kind++)
+        for (all = 0; all < 2; all++)
+            for (type = AMP_F32; type <= AMP_BF16; type++) {
+                amp_optimizer_desc desc = kind_desc(kind);
+                rig                r, later;
+                void              *grads[2];
+                int                step, i;
+                desc.unscale_in_place = all;
+                rig_begin(&r, 2);
+                rig_begin(&later, 2);
+                for (i = 0; i < 2; i++) {
+                    rig_tensor(&r, (size_t)i, 300, WEIGHT | GRAD, (amp_dtype)type, AMP_F32, 0);
+                    rig_tensor(&later, (size_t)i, 300, WEIGHT | GRAD, (amp_dtype)type, AMP_F32, 0);
+                    grads[i]                   = later.tensor[i].grad;
+                    later.tensor[i].grad       = NULL;
+                    later.tensor[i].grad_later = 1;
+                }
+                rig_prepare(&r, &desc);
+                rig_prepare(&later, &desc);
+                CHECK(amp_optimizer_grad(&later.opt, 0) == NULL);
+                CHECK_EQ_INT(step_result(&later.opt, 0.1f), AMP_ERROR_BAD_STATE);
+                if (all) CHECK_EQ_INT(amp_optimizer_rebind_all(&later.opt, NULL, grads), AMP_OK);
+                for (i = 0; i < 2; i++) {
+                    if (!all)
+                        CHECK_EQ_INT(amp_optimizer_rebind(&later.opt, i, NULL, grads[i]), AMP_OK);
+                    later.tensor[i].grad = grads[i];
+                }
+                for (step = 0; step < 4; step++) {
+                    fill_grads(&r, (uint32_t)step, 65536.0f);
+                    fill_grads(&later, (uint32_t)step, 65536.0f);
+                    CHECK(rig_step(&r, 0.1f));
+                    CHECK(rig_step(&later, 0.1f));
+                    CHECK_EQ_U64(state_digest(&later), state_digest(&r));
+                }
+                rig_end(&r);
+                rig_end(&later);
+            }
+}
+
+TEST(stays_away, "contract: a gradient that is NULL in rebind_all leaves its tensor alone for the "
+                 "step: weight, moments and norm; it goes on when one comes") {
+    int kind;
+    for (kind = 0; kind < NUM_KINDS; kind++) {
+        amp_optimizer_desc desc = kind_desc(kind);
+        rig                r;
+        void              *grads[2];
+        float              before[40];
+        amp_stats          stats;
+        rig_begin(&r, 2);
+        rig_tensor(&r, 0, 40, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
+        rig_tensor(&r, 1, 40, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
+        rig_prepare(&r, &desc);
+        fill_grads(&r, 1, 65536.0f);
+        CHECK(rig_step(&r, 0.1f));
+        memcpy(before, r.tensor[1].weight, sizeof before);
+        memset(r.tensor[0].grad, 0, 160);
+        store(r.tensor[0].grad, AMP_F32, 7, 3.0f * 65536.0f);
+        store_bits(r.tensor[1].grad, AMP_F32, 7, 0x7f800000u); /* not looked at */
+        grads[0] = r.tensor[0].grad;
+        grads[1] = NULL;
+        CHECK_EQ_INT(amp_optimizer_rebind_all(&r.opt, NULL, grads), AMP_OK);
+        CHECK(amp_optimizer_grad(&r.opt, 1) == NULL);
+        CHECK_EQ_INT(step_result(&r.opt, 0.1f), AMP_OK);
+        CHECK_EQ_INT(status_of(&r).did_step, 1);
+        CHECK_EQ_F64(status_of(&r).norm, 3.0);
+        CHECK_MEM(before, r.tensor[1].weight, sizeof before);
+        CHECK_EQ_INT(amp_optimizer_stats(&r.opt, 1, &stats), AMP_OK);
+        CHECK_EQ_U64(stats.zeros + stats.nonfinite, 0);
+        grads[1] = r.tensor[1].grad;
+        CHECK_EQ_INT(amp_optimizer_rebind_all(&r.opt, NULL, grads), AMP_OK);
+        fill_grads(&r, 2, 65536.0f);
+        CHECK(rig_step(&r, 0.1f));
+        CHECK(memcmp(before, r.tensor[1].weight, sizeof before) != 0);
+        rig_end(&r);
+    }
+}
+
+TEST(rebind_all_errors, "contract: rebind_all changes all or nothing, and problem names the tensor") {
+    amp_optimizer_desc desc = kind_desc(0);
+    float              w[5], g[5], *weights[3];
+    void              *grads[3];
+    char               why[AMP_PROBLEM_SIZE];
+    rig                r;
+    desc.problem = why;
+    memset(w, 0, sizeof w);
+    memset(g, 0, sizeof g);
+    rig_begin(&r, 3);
+    rig_tensor(&r, 0, 5, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
+    rig_tensor(&r, 1, 5, MODEL | GRAD, AMP_F32, AMP_F16, 0);
+    rig_tensor(&r, 2, 5, WEIGHT, AMP_F32, AMP_F32, 0);
+    r.tensor[1].name = "head";
+    r.tensor[2].name = "tail";
+    CHECK_EQ_INT(amp_optimizer_rebind_all(NULL, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_init(&r.opt, &desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_rebind_all(&r.opt, NULL, NULL), AMP_ERROR_NOT_PREPARED);
+    amp_optimizer_free(&r.opt);
+    CHECK_EQ_INT(amp_optimizer_rebind_all(&r.opt, NULL, NULL), AMP_ERROR_BAD_STATE);
+    rig_prepare(&r, &desc);
+    weights[0] = weights[1] = w;
+    weights[2] = NULL;
+    CHECK_EQ_INT(amp_optimizer_rebind_all(&r.opt, weights, NULL), AMP_ERROR_UNSUPPORTED);
+    CHECK(strstr(why, "tensor 1 (head)") != NULL && strstr(why, "master") != NULL);
+    CHECK(amp_optimizer_master(&r.opt, 0) == r.tensor[0].weight);
+    grads[0] = grads[2] = g;
+    grads[1] = NULL;
+    CHECK_EQ_INT(amp_optimizer_rebind_all(&r.opt, NULL, grads), AMP_ERROR_UNSUPPORTED);
+    CHECK(strstr(why, "tensor 2 (tail)") != NULL && strstr(why, "grad_later") != NULL);
+    CHECK(r.opt.plan->slots[0].grad == r.tensor[0].grad);
+    CHECK(r.opt.plan->slots[1].grad == r.tensor[1].grad);
+    fill_grads(&r, 1, 65536.0f);
+    CHECK(amp_optimizer_begin_step(&r.opt));
+    CHECK_EQ_INT(amp_optimizer_rebind_all(&r.opt, NULL, NULL), AMP_ERROR_STEP_OPEN);
+    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_rebind_all(&r.opt, NULL, NULL), AMP_OK);
+    CHECK_EQ_INT(why[0], 0);
+    rig_end(&r);
+}
+
+TEST(unscale_once, "law 16: the gradients of a step are unscaled once: again is an error, and "
+                   "divides nothing") {
+    int in_place, begin;
+    for (in_place = 0; in_place < 2; in_place++)
+        for (begin = 0; begin < 2; begin++) {
+            amp_optimizer_desc desc = kind_desc(0);
+            float              once[20], scaled;
+            rig                r;
+            desc.unscale_in_place = in_place;
+            rig_single(&r, &desc, 20, AMP_F32);
+            fill_grads(&r, 3, 65536.0f);
+            scaled = load(r.tensor[0].grad, AMP_F32, 7);
+            if (begin) {
+                CHECK(amp_optimizer_begin_step(&r.opt));
+            } else {
+                CHECK_EQ_INT(amp_optimizer_check(&r.opt), AMP_OK);
+                CHECK_EQ_INT(amp_optimizer_unscale(&r.opt), AMP_OK);
+            }
+            memcpy(once, amp_optimizer_grad(&r.opt, 0), sizeof once);
+            CHECK_EQ_F32(once[7], f_mul(scaled, amp_optimizer_gate(&r.opt)->inv_scale));
+            CHECK_EQ_INT(amp_optimizer_unscale(&r.opt), AMP_ERROR_BAD_STATE);
+            CHECK_MEM(once, amp_optimizer_grad(&r.opt, 0), sizeof once);
+            CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+            CHECK_EQ_INT(amp_optimizer_unscale(&r.opt), AMP_ERROR_STEP_NOT_OPEN);
+            rig_end(&r);
+        }
+}
+
+TEST(early_begin, "law 16: the error of a begin_step before prepare is not that of a later step") {
+    amp_optimizer_desc desc = kind_desc(0);
+    rig                r;
+    rig_begin(&r, 1);
+    rig_tensor(&r, 0, 5, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
+    CHECK_EQ_INT(amp_optimizer_init(&r.opt, &desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(&r.opt, &r.tensor[0]), AMP_OK);
+    CHECK(!amp_optimizer_begin_step(&r.opt));
+    CHECK_EQ_INT(amp_optimizer_prepare(&r.opt), AMP_OK);
+    memset(r.tensor[0].grad, 0, 20);
+    CHECK_EQ_INT(amp_optimizer_check(&r.opt), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+    rig_end(&r);
+}
+
+/* Darknet's loop: gradients are added to a buffer that still holds momentum times the last ones. */
+TEST(carry, "law 14: with amp_optimizer_carry a buffer that carries momentum trains as in fp32, bit "
+            "for bit, while the scale grows and overflows are planted") {
+    enum { N = 37, STEPS = 120 };
+    static const float lr = 0.05f, momentum = 0.875f;
+    int                shared;
+    for (shared = 0; shared < 2; shared++) {
+        amp_optimizer_desc desc = kind_desc(0);
+        amp_scaler         s;
+        float              w[N], u[N];
+        uint32_t           step, j, overflows = 0;
+        rig                r;
+        desc.scaler.growth_interval = 7;
+        desc.scaler.init_scale      = 1024.0f;
+        desc.scaler.max_scale       = 65536.0f;
+        CHECK_EQ_INT(amp_scaler_init(&s, &desc.scaler), AMP_OK);
+        if (shared) desc.shared_scaler = &s;
+        rig_single(&r, &desc, N, AMP_F32);
+        memcpy(w, r.tensor[0].weight, sizeof w);
+        memset(u, 0, sizeof u);
+        memset(r.tensor[0].grad, 0, sizeof u);
+        for (step = 0; step < STEPS; step++) {
+            float      *g     = (float *)r.tensor[0].grad;
+            const float scale = amp_optimizer_loss_scale(&r.opt);
+            const int   bad   = step % 11 == 4 || step == 0;
+            for (j = 0; j < N; j++) g[j] = f_add(g[j], f_mul(value(step, 3, j), scale));
+            if (bad) store_bits(g, AMP_F32, step % N, patterns[AMP_F32][step % NUM_NONFINITE]);
+            CHECK_EQ_INT(amp_optimizer_begin_step(&r.opt), !bad);
+            if (!bad)
+                for (j = 0; j < N; j++) {
+                    r.tensor[0].weight[j] = f_sub(r.tensor[0].weight[j],
+                                                  f_mul(lr, amp_optimizer_grad(&r.opt, 0)[j]));
+                    u[j] = f_add(f_mul(momentum, u[j]), value(step, 3, j));
+                    w[j] = f_sub(w[j], f_mul(lr, u[j]));
+                }
+            CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+            if (shared) CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
+            CHECK_EQ_INT(amp_optimizer_carry(&r.opt, momentum), AMP_OK);
+            CHECK_MEM(w, r.tensor[0].weight, sizeof w);
+            overflows += (uint32_t)bad;
+        }
+        CHECK_EQ_U64(status_of(&r).skipped, overflows);
+        CHECK(amp_optimizer_scaler(&r.opt)->growths > 5);
+        CHECK(amp_optimizer_scaler(&r.opt)->backoffs > 5);
+        rig_end(&r);
+    }
+}
+
+TEST(carry_errors, "law 14: carry is for optimizers of your own with a buffer, between steps, and a "
+                   "momentum that is a number") {
+    amp_optimizer_desc desc = kind_desc(0);
+    rig                r;
+    CHECK_EQ_INT(amp_optimizer_carry(NULL, 0.5f), AMP_ERROR_INVALID_ARGUMENT);
+    rig_single(&r, &desc, 4, AMP_F16);
+    memset(r.tensor[0].grad, 0, 8);
+    CHECK_EQ_INT(amp_optimizer_carry(&r.opt, from_bits(0x7fc00000u)), AMP_ERROR_INVALID_CONFIG);
+    CHECK_EQ_INT(amp_optimizer_carry(&r.opt, -1.0f), AMP_ERROR_INVALID_CONFIG);
+    CHECK(amp_optimizer_begin_step(&r.opt));
+    CHECK_EQ_INT(amp_optimizer_carry(&r.opt, 0.5f), AMP_ERROR_STEP_OPEN);
+    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_carry(&r.opt, 0.5f), AMP_OK);
+    rig_end(&r);
+    desc.unscale_in_place = 1;
+    rig_single(&r, &desc, 4, AMP_F32);
+    CHECK_EQ_INT(amp_optimizer_carry(&r.opt, 0.5f), AMP_ERROR_UNSUPPORTED);
+    rig_end(&r);
+    desc = kind_desc(3);
+    rig_single(&r, &desc, 4, AMP_F32);
+    CHECK_EQ_INT(amp_optimizer_carry(&r.opt, 0.5f), AMP_ERROR_UNSUPPORTED);
+    rig_end(&r);
+}
+
+TEST(missed_updates, "law 17: an update of a shared scaler that was forgotten is counted, by every "
+                     "optimizer that steps without one; the steps go on") {
+    int kind, disabled;
+    for (kind = 0; kind < NUM_KINDS; kind++)
+        for (disabled = 0; disabled < 2; disabled++) {
+            amp_optimizer_desc desc = kind_desc(kind);
+            amp_scaler         s;
+            rig                r;
+            int                step;
+            desc.scaler.disabled = disabled;
+            CHECK_EQ_INT(amp_scaler_init(&s, &desc.scaler), AMP_OK);
+            desc.shared_scaler = &s;
+            rig_single(&r, &desc, 8, AMP_F32);
+            for (step = 0; step < 6; step++) {
+                fill_grads(&r, (uint32_t)step, disabled ? 1.0f : 65536.0f);
+                CHECK(rig_step(&r, 0.1f));
+                CHECK_EQ_U64(status_of(&r).missed_updates,
+                             disabled || step < 3 ? 0 : step < 5 ? step - 2 : 2);
+                if (step < 2 || step > 3) CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
+            }
+            rig_end(&r);
+        }
+}
+
+TEST(handed_over, "contract: moment1, moment2 and first_step continue a run of another program: its "
+                  "next step has the same bits") {
+    int kind, flat;
+    for (kind = 1; kind < NUM_KINDS; kind++)
+        for (flat = 0; flat < 2; flat++) {
+            amp_optimizer_desc desc = kind_desc(kind);
+            float              w[60], g[60];
+            amp_tensor         t, parts[2];
+            amp_optimizer      next;
+            ampi_slot         *slot;
+            rig                r;
+            int                step;
+            rig_single(&r, &desc, 60, AMP_F32);
+            memset(&t, 0, sizeof t);
+            t.n      = 60;
+            t.weight = w;
+            t.grad   = g;
+            for (step = 0; step < 6; step++) {
+                fill_grads(&r, (uint32_t)step, 65536.0f);
+                if (step == 3) {
+                    slot            = &r.opt.plan->slots[0];
+                    t.moment1       = slot->m;
+                    t.moment2       = slot->v;
+                    desc.first_step = 3;
+                    memcpy(w, r.tensor[0].weight, sizeof w);
+                    CHECK_EQ_INT(amp_optimizer_init(&next, &desc), AMP_OK);
+                    memset(parts, 0, sizeof parts);
+                    parts[0].n = 23;
+                    parts[1].n = 37;
+                    if (flat) CHECK_EQ_INT(amp_optimizer_add_flat(&next, &t, parts, 2), AMP_OK);
+                    else CHECK_EQ_INT(amp_optimizer_add(&next, &t), AMP_OK);
+                    CHECK_EQ_INT(amp_optimizer_prepare(&next), AMP_OK);
+                    CHECK_EQ_U64(amp_optimizer_gate(&next)->step, 3);
+                }
+                memcpy(g, r.tensor[0].grad, sizeof g);
+                CHECK(rig_step(&r, 0.1f));
+                if (step < 3) continue;
+                CHECK_EQ_INT(step_result(&next, 0.1f), AMP_OK);
+                CHECK_MEM(w, r.tensor[0].weight, sizeof w);
+                CHECK_EQ_U64(amp_optimizer_gate(&next)->step, (uint64_t)step + 1);
+            }
+            amp_optimizer_free(&next);
+            rig_end(&r);
+        }
+}
+
+TEST(handed_over_errors, "contract: a moment that the kind does not have, or that a frozen tensor "
+                         "would keep, is AMP_ERROR_UNSUPPORTED") {
+    int kind;
+    for (kind = 0; kind < NUM_KINDS; kind++) {
+        amp_optimizer_desc desc = kind_desc(kind);
+        float              w[2] = {0.0f, 0.0f}, m[2] = {0.0f, 0.0f};
+        amp_optimizer      opt;
+        amp_tensor         t;
+        CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+        memset(&t, 0, sizeof t);
+        t.n       = 2;
+        t.weight  = w;
+        t.moment1 = m;
+        CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_ERROR_UNSUPPORTED); /* frozen */
+        t.grad_later = 1;
+        CHECK_EQ_INT(amp_optimizer_add(&opt, &t),
+                     kind == 0 || kind == 2 ? AMP_ERROR_UNSUPPORTED : AMP_OK);
+        t.moment1 = NULL;
+        t.moment2 = m;
+        CHECK_EQ_INT(amp_optimizer_add(&opt, &t), kind == 1 ? AMP_OK : AMP_ERROR_UNSUPPORTED);
+        amp_optimizer_free(&opt);
+    }
+}
+
+static void told(amp_optimizer_desc *d, const char *field, const char *value_text) {
+    char          why[AMP_PROBLEM_SIZE];
+    amp_optimizer opt;
+    amp_result    result;
+    memset(why, 'x', sizeof why);
+    d->problem = why;
+    result     = amp_optimizer_init(&opt, d);
+    CHECK(result != AMP_OK);
+    if (strstr(why, field) && strstr(why, value_text)) return;
+    test_fail(__FILE__, __LINE__, field, why);
+}
+
+TEST(problems, "law 19: an error names what was wrong: which field of which desc, its value and its "
+               "bounds; which tensor") {
+    amp_optimizer_desc d;
+    amp_scaler_desc    s;
+    amp_scaler         scaler;
+    amp_optimizer      opt;
+    amp_tensor         t;
+    float              w[2] = {0.0f, 0.0f};
+    char               why[AMP_PROBLEM_SIZE];
+#define TOLD(member, bad, text)           \
+    do {                                  \
+        memset(&d, 0, sizeof d);          \
+        d.member = bad;                   \
+        told(&d, "." #member " is ", text); \
+    } while (0)
+    TOLD(beta1, 2.0, "2, and must be 0 or more, and less than 1");
+    TOLD(beta2, -0.5, "-0.5, and must be");
+    TOLD(beta2, double_from_bits(0x7ff8000000000000ull), "NaN, and must be");
+    TOLD(beta1, double_from_bits(0xfff0000000000000ull), "-inf, and must be");
+    TOLD(eps, 1e39, "1e39, and must be 0 or more, and finite");
+    TOLD(eps, 1e-60, "1e-60, and must be more than 0 in fp32");
+    TOLD(momentum, -16777216.0, "-16777216, and must be");
+    TOLD(max_norm, -0.1f, "-0.1, and must be");
+    TOLD(weight_decay, -3.40282347e38f, "-3.402823e38, and must be");
+    TOLD(dtype, (amp_dtype)7, "7, which amp.h does not know");
+    TOLD(kind, (amp_kind)3, "3, which amp.h does not know");
+    memset(&d, 0, sizeof d);
+    d.nesterov = 1;
+    told(&d, "amp_optimizer_desc.momentum is 0", "nesterov");
+    memset(&d, 0, sizeof d);
+    d.allocator.alloc_fn = never_alloc;
+    told(&d, "amp_optimizer_desc.allocator", "both");
+    memset(&d, 0, sizeof d);
+    d.scaler.growth_factor = 0.5;
+    told(&d, "amp_scaler_desc.growth_factor is 0.5", "1 or more");
+    d.scaler.growth_factor = 0.0;
+    d.scaler.hysteresis    = -3;
+    told(&d, "amp_scaler_desc.hysteresis is -3", "1 or more");
+    d.scaler.hysteresis = 0;
+    d.scaler.min_scale  = 33554432.0f;
+    told(&d, "amp_scaler_desc.min_scale is 33554432", "at most max_scale");
+    d.scaler.min_scale  = 0.0f;
+    d.scaler.init_scale = 1e10f;
+    told(&d, "amp_scaler_desc.init_scale is 10000000000", "between min_scale and max_scale");
+#undef TOLD
+    memset(&s, 0, sizeof s); /* a scaler of one's own */
+    s.backoff_factor = 1.5;
+    s.problem        = why;
+    CHECK_EQ_INT(amp_scaler_init(&scaler, &s), AMP_ERROR_INVALID_CONFIG);
+    CHECK(strcmp(why, "amp_scaler_desc.backoff_factor is 1.5, and must be more than 0 and at most 1 "
+                      "(0: the default)") == 0);
+    s.backoff_factor = 0.5;
+    CHECK_EQ_INT(amp_scaler_init(&scaler, &s), AMP_OK);
+    CHECK_EQ_INT(why[0], 0);
+
+    memset(&d, 0, sizeof d);
+    d.problem = why;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
+    memset(&t, 0, sizeof t);
+    t.n      = 2;
+    t.weight = w;
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    t.name     = "fc1";
+    t.lr_scale = -1.0f;
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_ERROR_INVALID_CONFIG);
+    CHECK(strcmp(why, "tensor 1 (fc1): lr_scale is -1, and must be 0 or more, and finite") == 0);
+    t.lr_scale = 0.0f;
+    t.weight   = NULL;
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK(strstr(why, "tensor 1 (fc1): ") == why);
+    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK_EQ_INT(why[0], 0);
+    CHECK_EQ_INT(amp_optimizer_adamw(&opt, 0.1f), AMP_ERROR_UNSUPPORTED);
+    CHECK(strstr(why, "kind") != NULL);
+    CHECK_EQ_INT(amp_optimizer_set_lr(&opt, -0.25f), AMP_ERROR_INVALID_CONFIG);
+    CHECK(strcmp(why, "lr is -0.25, and must be 0 or more, and finite") == 0);
+    amp_optimizer_free(&opt);
+}
+
+TEST(numbers_in_words, "law 19: numbers in these sentences: whole ones to the last digit, others to "
+                       "seven, in every size") {
+    static const struct { double x; const char *text; } cases[] = {
+        {0.0, "0"}, {-1.0, "-1"}, {0.1, "0.1"}, {1.5, "1.5"}, {123456.789, "123456.8"},
+        {1234567.5, "1234568"}, {0.00012345678, "0.0001234568"}, {0.00001, "1e-5"},
+        {9007199254740993.0, "9.007199e15"}, {8999999999999999.0, "8999999999999999"},
+        {123456789012.25, "123456800000"}, {5e-324, "4.940656e-324"},
+        {1.7976931348623157e308, "1.797693e308"}, {9.9999999, "10"}, {-2.5e-7, "-2.5e-7"}};
+    char   text[AMP_PROBLEM_SIZE];
+    size_t i;
+    for (i = 0; i < COUNT_OF(cases); i++) {
+        const double x = cases[i].x;
+        text[0] = '\0';
+        ampi_tell_number(text, &x);
+        if (strcmp(text, cases[i].text) != 0) test_fail(__FILE__, __LINE__, cases[i].text, text);
+    }
+    memset(text, 'a', sizeof text); /* no room: cut, and still a string */
+    text[AMP_PROBLEM_SIZE - 3] = '\0';
+    ampi_tell(text, "bcd");
+    CHECK(strcmp(text + AMP_PROBLEM_SIZE - 4, "abc") == 0 || strlen(text) == AMP_PROBLEM_SIZE - 1);
+    ampi_tell(NULL, "nobody asks");
+}
+
+TEST(lr_ptr_counts, "contract: a learning rate that is written through lr_ptr is one") {
+    int kind;
+    for (kind = 1; kind < NUM_KINDS; kind++) {
+        amp_optimizer_desc desc = kind_desc(kind);
+        rig                r;
+        rig_single(&r, &desc, 8, AMP_F32);
+        fill_grads(&r, 1, 65536.0f);
+        CHECK_EQ_INT(amp_optimizer_step(&r.opt), AMP_ERROR_BAD_STATE);
+        *amp_optimizer_lr_ptr(&r.opt) = 0.25f;
+        CHECK_EQ_INT(amp_optimizer_step(&r.opt), AMP_OK);
+        CHECK_EQ_INT(status_of(&r).did_step, 1);
+        rig_end(&r);
+    }
+}
+
+TEST(zero_desc, "law 15: `= {0}` is what users write: no desc begins with an enum") {
+    const amp_optimizer_desc d = {0};
+    const amp_scaler_desc    s = {0};
+    const amp_tensor         t = {0};
+    amp_optimizer            opt;
+    amp_scaler               scaler;
+    CHECK_EQ_INT(amp_scaler_init(&scaler, &s), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    amp_optimizer_free(&opt);
+}
+
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     fp_set(FP_IEEE); /* -Ofast links flush subnormals from the start */
@@ -2388,6 +2937,22 @@ int main(int argc, char **argv) {
     RUN(model_type_ignored);
     RUN(bad_lr);
     RUN(zero_lr);
+    RUN(found_inf_before_ranks);
+    RUN(no_gradients);
+    RUN(grad_later);
+    RUN(stays_away);
+    RUN(rebind_all_errors);
+    RUN(unscale_once);
+    RUN(early_begin);
+    RUN(carry);
+    RUN(carry_errors);
+    RUN(missed_updates);
+    RUN(handed_over);
+    RUN(handed_over_errors);
+    RUN(problems);
+    RUN(numbers_in_words);
+    RUN(lr_ptr_counts);
+    RUN(zero_desc);
     RUN(digest);
     RUN(digest_environment);
     return test_end();

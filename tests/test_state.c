@@ -8,6 +8,8 @@
 #include "fp.h"
 #include "test.h"
 
+#include <errno.h>
+#include <locale.h>
 #include <sys/resource.h> /* setrlimit: a disk that is full */
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -976,6 +978,189 @@ TEST(no_tensors, "law 11: zero tensors and n == 0 are ordinary: they are saved a
     stream_free(&s);
 }
 
+/* ============================================== what a file decides, and what the loader keeps */
+
+/* An AdamW optimizer of one tensor, and what it takes to make a state of it. */
+static float little_w[4], little_g[4];
+
+static void little_start(amp_optimizer *opt, const amp_scaler_desc *scaler, char *why) {
+    amp_optimizer_desc d;
+    amp_tensor         t;
+    memset(&d, 0, sizeof d);
+    d.kind    = AMP_KIND_ADAMW;
+    d.dtype   = AMP_F16;
+    d.problem = why;
+    if (scaler) d.scaler = *scaler;
+    CHECK_EQ_INT(amp_optimizer_init(opt, &d), AMP_OK);
+    memset(&t, 0, sizeof t);
+    t.name   = "w";
+    t.n      = 4;
+    t.weight = little_w;
+    t.grad   = little_g;
+    CHECK_EQ_INT(amp_optimizer_add(opt, &t), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_prepare(opt), AMP_OK);
+}
+
+/* A state of version 2 as version 1 would have written it. */
+static void as_version_1(stream *s) {
+    memmove(s->bytes + HEADER + 8 * (TENSORS_AT - 2), s->bytes + HEADER + 8 * TENSORS_AT,
+            s->size - HEADER - 8 * TENSORS_AT);
+    s->size -= 16;
+    word_put(s->bytes + 8, 1);
+    word_put(s->bytes + 16, s->size - HEADER - 8);
+    seal(s);
+}
+
+TEST(lr_travels, "law 12: a state says whether there is a learning rate: after set_lr, step, save, "
+                 "load a step goes on; a file without one leaves the loader's") {
+    int version, stepped, had_lr;
+    for (version = 1; version <= 2; version++)
+        for (stepped = 0; stepped < 2; stepped++)
+            for (had_lr = 0; had_lr < 2; had_lr++) {
+                amp_optimizer x, y;
+                stream        s;
+                memset(&s, 0, sizeof s);
+                little_start(&x, NULL, NULL);
+                little_start(&y, NULL, NULL);
+                if (stepped) CHECK_EQ_INT(amp_optimizer_set_lr(&x, 0.5f), AMP_OK);
+                if (stepped) CHECK_EQ_INT(amp_optimizer_step(&x), AMP_OK);
+                CHECK_EQ_INT(save(&x, &s), AMP_OK);
+                if (version == 1) as_version_1(&s);
+                if (had_lr) CHECK_EQ_INT(amp_optimizer_set_lr(&y, 0.25f), AMP_OK);
+                CHECK_EQ_INT(load(&y, &s), AMP_OK);
+                CHECK_EQ_INT(amp_optimizer_step(&y),
+                             stepped || had_lr ? AMP_OK : AMP_ERROR_BAD_STATE);
+                CHECK_EQ_F32(*amp_optimizer_lr_ptr(&y), stepped ? 0.5f : had_lr ? 0.25f : 0.0f);
+                amp_optimizer_free(&x);
+                amp_optimizer_free(&y);
+                stream_free(&s);
+            }
+}
+
+TEST(disabled_is_the_loaders, "contract: whether the scaler is disabled is the loader's: a file of a "
+                              "run without scaler gives an fp16 run a fresh one, and overflows "
+                              "still skip") {
+    int from, to, shared;
+    for (from = 0; from < 2; from++)
+        for (to = 0; to < 2; to++)
+            for (shared = 0; shared < 2; shared++) {
+                amp_scaler_desc scaler[2];
+                amp_scaler      mine;
+                amp_optimizer   x, y;
+                stream          s;
+                float           w;
+                memset(&s, 0, sizeof s);
+                memset(scaler, 0, sizeof scaler);
+                scaler[0].disabled   = from;
+                scaler[0].init_scale = 1024.0f;
+                scaler[1].disabled   = to;
+                scaler[1].init_scale = 512.0f;
+                little_start(&x, &scaler[0], NULL);
+                CHECK_EQ_INT(amp_optimizer_adamw(&x, 0.5f), AMP_OK);
+                CHECK_EQ_INT(save(&x, &s), AMP_OK);
+                little_start(&y, &scaler[1], NULL);
+                CHECK_EQ_INT(amp_scaler_init(&mine, &scaler[1]), AMP_OK);
+                if (shared) y.plan->shared = 1, y.plan->scaler = &mine;
+                CHECK_EQ_INT(load(&y, &s), AMP_OK);
+                CHECK_EQ_F32(amp_optimizer_loss_scale(&y), to ? 1.0f : from ? 512.0f : 1024.0f);
+                word_put((unsigned char *)little_g, UINT64_C(0x7f8000003f800000));
+                w = little_w[0];
+                CHECK_EQ_INT(amp_optimizer_adamw(&y, 0.5f), AMP_OK);
+                CHECK_EQ_INT(amp_optimizer_gate(&y)->skip != 0, !to);
+                if (!to) CHECK_EQ_F32(little_w[0], w);
+                memset(little_g, 0, sizeof little_g);
+                memset(little_w, 0, sizeof little_w);
+                amp_optimizer_free(&x);
+                amp_optimizer_free(&y);
+                stream_free(&s);
+            }
+}
+
+TEST(insane_numbers, "law 12: right sums around a learning rate, lr_scale or weight_decay that is "
+                     "not a number, or a scaler that updates cannot have made: AMP_ERROR_CORRUPT") {
+    static const uint32_t bad[] = {0x7fc00000u, 0x7f800000u, 0xff800000u, 0xbf800000u, 0x7f800001u};
+    const size_t          tensor = TENSORS_AT; /* elements, moments, lr_scale, weight_decay */
+    stream                s;
+    print                 p;
+    size_t                i;
+    refusing_begin(AMP_KIND_ADAMW, &s, &p);
+    for (i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        insane(&s, &p, CONTROL_AT + 14, bad[i]);
+        insane(&s, &p, tensor + 2, bad[i]);
+        insane(&s, &p, tensor + 3, bad[i]);
+    }
+    insane(&s, &p, SCALER_AT + 1, 0xffffffffu);  /* growth_tracker */
+    insane(&s, &p, SCALER_AT + 4, 0);            /* hysteresis_tracker */
+    insane(&s, &p, SCALER_AT + 4, 3);            /* more than hysteresis */
+    insane(&s, &p, SCALER_AT + 14, 0);           /* hysteresis */
+    insane(&s, &p, SCALER_AT + 12, bits64(0.0)); /* backoff_factor: this preset has two */
+    insane(&s, &p, SCALER_AT + 15, bits32(1e6f)); /* min_scale above max_scale */
+    refusing_end(&s, &p);
+}
+
+TEST(save_refuses, "contract: save refuses what load would refuse, and says what: nobody finds out "
+                   "weeks later") {
+    static const uint32_t nan_bits = 0x7fc00000u;
+    char                  why[AMP_PROBLEM_SIZE];
+    amp_optimizer         x;
+    stream                s;
+    memset(&s, 0, sizeof s);
+    little_start(&x, NULL, why);
+    CHECK_EQ_INT(save(&x, &s), AMP_OK);
+    CHECK_EQ_INT(why[0], 0);
+    memcpy(amp_optimizer_lr_ptr(&x), &nan_bits, 4);
+    CHECK_EQ_INT(save(&x, &s), AMP_ERROR_INVALID_CONFIG);
+    CHECK_EQ_INT(s.calls, 0);
+    CHECK(strstr(why, "the learning rate is NaN") == why);
+    CHECK_EQ_INT(amp_optimizer_set_lr(&x, 0.5f), AMP_OK);
+    amp_optimizer_scaler(&x)->growth_factor = 0.25;
+    CHECK_EQ_INT(save(&x, &s), AMP_ERROR_INVALID_CONFIG);
+    CHECK(strstr(why, "scaler") != NULL);
+    amp_optimizer_scaler(&x)->growth_factor = 2.0;
+    CHECK_EQ_INT(save(&x, &s), AMP_OK);
+    amp_optimizer_free(&x);
+    stream_free(&s);
+}
+
+/* What load says of a state of x's when y is another. */
+static void told_mismatch(const shape *xs, int nx, const shape *ys, int ny, amp_kind kind,
+                       const char *text) {
+    char          why[AMP_PROBLEM_SIZE];
+    amp_optimizer x, y;
+    stream        s;
+    memset(&s, 0, sizeof s);
+    shape_start(&x, AMP_KIND_ADAMW, 0.0, xs, nx);
+    shape_start(&y, kind, 0.0, ys, ny);
+    y.desc.problem = why;
+    CHECK_EQ_INT(save(&x, &s), AMP_OK);
+    CHECK_EQ_INT(load(&y, &s), AMP_ERROR_MISMATCH);
+    if (strcmp(why, text) != 0) test_fail(__FILE__, __LINE__, text, why);
+    amp_optimizer_free(&x);
+    amp_optimizer_free(&y);
+    stream_free(&s);
+}
+
+TEST(mismatch_named, "law 19: AMP_ERROR_MISMATCH says what is otherwise: kind, number, and of which "
+                     "tensor the size, the name, the moments") {
+    static const shape a[] = {{"fc1", 3, 1}, {"fc2", 5, 1}}, b[] = {{"fc1", 3, 1}, {"fc2", 4, 1}};
+    static const shape c[] = {{"fc1", 3, 1}, {"fc3", 5, 1}}, d[] = {{"fc1", 3, 1}, {NULL, 5, 1}};
+    static const shape e[] = {{"fc1", 3, 0}, {"fc2", 5, 1}}, f[] = {{"fc1", 3, 1}, {"last", 5, 1}};
+    static const shape long_one[] = {{"a name that is longer than what is shown of the others", 1, 1}};
+    static const shape one_of[]   = {{"x", 1, 1}};
+    told_mismatch(a, 2, b, 2, AMP_KIND_ADAMW, "tensor 1 (fc2): its size is 5 in the file, not 4");
+    told_mismatch(a, 2, c, 2, AMP_KIND_ADAMW, "tensor 1 (fc3): its name in the file is \"fc2\"");
+    told_mismatch(a, 2, f, 2, AMP_KIND_ADAMW, "tensor 1 (last): its name in the file is \"fc2\"");
+    told_mismatch(a, 2, d, 2, AMP_KIND_ADAMW, "tensor 1: its name in the file is \"fc2\"");
+    told_mismatch(d, 2, a, 2, AMP_KIND_ADAMW, "tensor 1 (fc2): its name in the file is \"\"");
+    told_mismatch(a, 2, e, 2, AMP_KIND_ADAMW,
+               "tensor 0 (fc1): which moments it has (frozen: 0) is 3 in the file, not 0");
+    told_mismatch(a, 2, a, 1, AMP_KIND_ADAMW, "the number of tensors is 2 in the file, not 1");
+    told_mismatch(a, 1, a, 2, AMP_KIND_ADAMW, "the number of tensors is 1 in the file, not 2");
+    told_mismatch(a, 2, a, 2, AMP_KIND_SGD, "desc.kind is 1 in the file, not 2");
+    told_mismatch(long_one, 1, one_of, 1, AMP_KIND_ADAMW,
+               "tensor 0 (x): its name in the file is \"a name that is longer than what is shown of the \"");
+}
+
 /* ================================================================================ the format */
 
 /* Two tensors through a good step and an overflow. */
@@ -1430,6 +1615,16 @@ static int exists(const char *path) {
     return stat(path, &st) == 0;
 }
 
+static int is_link(const char *path) {
+    struct stat st;
+    return lstat(path, &st) == 0 && S_ISLNK(st.st_mode);
+}
+
+static int mode_of(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 ? (int)(st.st_mode & 07777) : -1;
+}
+
 static void read_file(const char *path, stream *s) {
     FILE         *file = fopen(path, "rb");
     unsigned char block[4096];
@@ -1623,6 +1818,135 @@ TEST(not_ours, "law 9: a function that returns an error has changed nothing: a d
     CHECK(exists(new_path));
     rmdir(new_path);
     remove(the_path);
+    refusing_end(&s, &p);
+}
+
+/* ------------------------------------------------------------------------------ law 18: files */
+
+TEST(links, "law 18: save replaces the file that a path leads to: symbolic links stay links, also "
+            "in other directories and where they dangle; other names of a file keep the old state") {
+    char   link_path[600], far[600], hard[600], other[700], up[610];
+    stream s, old;
+    print  p;
+    refusing_begin(AMP_KIND_ADAMW, &s, &p);
+    memset(&old, 0, sizeof old);
+    choose_path("target");
+    snprintf(link_path, sizeof link_path, "%s.link", the_path);
+    snprintf(hard, sizeof hard, "%s.hard", the_path);
+    snprintf(far, sizeof far, "%s.dir", the_path);
+    snprintf(other, sizeof other, "%s/far.link", far);
+    CHECK_EQ_INT(mkdir(far, 0777), 0);
+    CHECK_EQ_INT(symlink(strrchr(the_path, '/') + 1, link_path), 0); /* relative, dangling */
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, link_path), AMP_OK);
+    file_holds(the_path, &p.saved);
+    CHECK_EQ_INT(link(the_path, hard), 0);
+    snprintf(up, sizeof up, "..%s", strrchr(link_path, '/'));
+    CHECK_EQ_INT(symlink(up, other), 0); /* a link to a link, elsewhere */
+    read_file(the_path, &old);
+    CHECK_EQ_INT(load(&two.opt, &s), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, other), AMP_OK);
+    file_holds(the_path, &s);
+    file_holds(hard, &old);
+    CHECK(is_link(link_path) && is_link(other) && !is_link(the_path));
+    CHECK(!exists(new_path));
+    CHECK_EQ_INT(amp_optimizer_load_file(&two.opt, other), AMP_OK);
+    remove(link_path);
+    CHECK_EQ_INT(symlink(strrchr(link_path, '/') + 1, link_path), 0); /* round and round */
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, link_path), AMP_ERROR_WRITE);
+    CHECK(is_link(link_path));
+    remove(link_path);
+    remove(other);
+    remove(hard);
+    rmdir(far);
+    remove(the_path);
+    stream_free(&old);
+    refusing_end(&s, &p);
+}
+
+TEST(modes, "law 18: a file keeps its mode, and a new one has that of any other") {
+    const mode_t mask = umask(022);
+    stream       s;
+    print        p;
+    refusing_begin(AMP_KIND_OWN, &s, &p);
+    choose_path("mode");
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_OK);
+    CHECK_EQ_INT(mode_of(the_path), 0644);
+    CHECK_EQ_INT(chmod(the_path, 0600), 0);
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_OK);
+    CHECK_EQ_INT(mode_of(the_path), 0600);
+    CHECK_EQ_INT(chmod(the_path, 0666), 0);
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_OK);
+    CHECK_EQ_INT(mode_of(the_path), 0666);
+    umask(mask);
+    remove(the_path);
+    refusing_end(&s, &p);
+}
+
+TEST(not_a_file, "law 18: what is not a regular file is refused and stays: FIFO, device, directory, "
+                 "and a link to one") {
+    char   link_path[600];
+    stream s;
+    print  p;
+    refusing_begin(AMP_KIND_OWN, &s, &p);
+    choose_path("fifo");
+    snprintf(link_path, sizeof link_path, "%s.link", the_path);
+    CHECK_EQ_INT(mkfifo(the_path, 0666), 0);
+    CHECK_EQ_INT(symlink(strrchr(the_path, '/') + 1, link_path), 0);
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, link_path), AMP_ERROR_UNSUPPORTED);
+    CHECK(exists(the_path) && is_link(link_path));
+    CHECK(!exists(new_path));
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, "/dev/null"), AMP_ERROR_UNSUPPORTED);
+    CHECK(exists("/dev/null") && !exists("/dev/null.new"));
+    remove(link_path);
+    remove(the_path);
+    refusing_end(&s, &p);
+}
+
+static void free_spoils(void *memory, void *user) {
+    heap_free(memory, user);
+    errno = EDOM;
+}
+
+TEST(errno_of_the_call, "law 18: errno is that of the call that failed, whatever cleaning up does") {
+    char   path[700];
+    stream s;
+    print  p;
+    refusing_begin(AMP_KIND_OWN, &s, &p);
+    two.opt.desc.allocator.free_fn = free_spoils;
+    choose_path("errno");
+    snprintf(path, sizeof path, "%s/state", the_path);
+    errno = 0;
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, path), AMP_ERROR_WRITE);
+    CHECK_EQ_INT(errno, ENOENT);
+    CHECK_EQ_INT(mkdir(the_path, 0777), 0);
+    CHECK_EQ_INT(mkdir(new_path, 0777), 0); /* in the way */
+    CHECK_EQ_INT(rmdir(the_path), 0);
+    errno = 0;
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_ERROR_WRITE);
+    CHECK_EQ_INT(errno, EEXIST);
+    rmdir(new_path);
+    two.opt.desc.allocator.free_fn = heap_free;
+    refusing_end(&s, &p);
+}
+
+TEST(open_step_keeps, "law 18: a save that is refused touches no file: during a step path.new is "
+                      "whose it was") {
+    char   path[AMPI_PATH + 10];
+    stream s;
+    print  p;
+    refusing_begin(AMP_KIND_OWN, &s, &p);
+    choose_path("open");
+    write_text(new_path, "somebody's");
+    rig_grads(&two, 3);
+    amp_optimizer_begin_step(&two.opt);
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_ERROR_STEP_OPEN);
+    CHECK(exists(new_path) && !exists(the_path));
+    CHECK_EQ_INT(amp_optimizer_end_step(&two.opt), AMP_OK);
+    remove(new_path);
+    memset(path, 'a', sizeof path);
+    path[sizeof path - 1] = '\0';
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, path), AMP_ERROR_TOO_LARGE);
     refusing_end(&s, &p);
 }
 
@@ -1927,6 +2251,110 @@ TEST(env_minus_zero, "manual: a scale that is 0 cannot be read, with a minus sig
     env_set(NULL, NULL, NULL);
 }
 
+TEST(env_readable, "manual: what people write is understood: capitals, blanks around, and other names "
+                   "of the types; a blank value is as if it were not set") {
+    static const struct { const char *text; amp_dtype type; } types[] = {
+        {"FP16", AMP_F16}, {"fp16 ", AMP_F16}, {" Float16\t", AMP_F16}, {"half", AMP_F16},
+        {"bfloat16", AMP_BF16}, {"BF16", AMP_BF16}, {"float32", AMP_F32}, {"FP32\n", AMP_F32},
+        {"float", AMP_F32}, {"b_float_16", AMP_BF16}, {"", AMP_F16}, {"  ", AMP_F16}};
+    static const struct { const char *text; float scale; } scales[] = {
+        {" 1024 ", 1024.0f}, {"+512", 512.0f}, {"0.25", 0.25f}, {".5", 0.5f}, {"2.", 2.0f},
+        {"1e3", 1000.0f}, {"1E+3", 1000.0f}, {"125e-3", 0.125f}, {"65536.000", 65536.0f},
+        {"0000000000000000000000000000008", 8.0f}, {"0.1", 0.1f}, {"3.0517578125e-05", 3.05175781e-5f},
+        {"16777216.0000000000000000000000000", 16777216.0f}, {"8e37", 8e37f}, {"1.2e-38", 1.2e-38f}};
+    static const char *const on[] = {"1", "on", "True", "YES ", " on"};
+    static const char *const off[] = {"0", "off", "False", " NO"};
+    static const char *const dynamic[] = {"Dynamic", " DYNAMIC ", "dynamic"};
+    amp_optimizer_desc desc;
+    size_t             i;
+    for (i = 0; i < sizeof types / sizeof types[0]; i++) {
+        desc = base_desc(2);
+        env_set(NULL, types[i].text, NULL);
+        CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+        CHECK_EQ_INT(desc.dtype, types[i].type);
+    }
+    for (i = 0; i < sizeof scales / sizeof scales[0]; i++) {
+        desc = base_desc(2);
+        env_set(NULL, NULL, scales[i].text);
+        CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+        CHECK_EQ_INT(desc.scaler.preset, AMP_PRESET_STATIC);
+        CHECK_EQ_F32(desc.scaler.init_scale, scales[i].scale);
+    }
+    for (i = 0; i < 5; i++) {
+        desc = base_desc(3);
+        env_set(on[i], NULL, NULL);
+        CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+        CHECK_EQ_INT(desc.dtype, AMP_F16);
+        CHECK(!desc.scaler.disabled);
+    }
+    for (i = 0; i < 4; i++) { /* whatever the others say, or fail to say */
+        desc = base_desc(2);
+        env_set(off[i], "junk", "more junk");
+        CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+        CHECK_EQ_INT(desc.dtype, AMP_F32);
+        CHECK(desc.scaler.disabled);
+    }
+    for (i = 0; i < 3; i++) { /* over a static desc whose limits suit no other preset */
+        amp_scaler s;
+        desc                   = base_desc(1);
+        desc.scaler.min_scale  = 1e-30f;
+        desc.scaler.max_scale  = 1e-20f;
+        desc.scaler.init_scale = 1e-25f;
+        CHECK_EQ_INT(amp_scaler_init(&s, &desc.scaler), AMP_OK);
+        env_set(NULL, NULL, dynamic[i]);
+        CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+        CHECK_EQ_INT(amp_scaler_init(&s, &desc.scaler), AMP_OK);
+        CHECK_EQ_F32(s.scale, 65536.0f);
+        desc                 = base_desc(3); /* nor does it stay disabled */
+        CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+        CHECK(!desc.scaler.disabled);
+    }
+    env_set(NULL, NULL, NULL);
+}
+
+TEST(env_bf16, "manual: bf16 that AMP_DTYPE brings gets a scaler of 1 that does not move, unless "
+               "somebody has chosen one") {
+    amp_optimizer_desc desc = base_desc(0);
+    amp_scaler         s;
+    int                i;
+    env_set(NULL, "bf16", NULL);
+    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_scaler_init(&s, &desc.scaler), AMP_OK);
+    for (i = 0; i < 3000; i++) {
+        s.found_inf = i % 1000 == 0;
+        s.checked   = 1;
+        CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
+        CHECK_EQ_F32(s.scale, 1.0f);
+    }
+    desc = base_desc(2);
+    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+    CHECK_EQ_INT(desc.scaler.preset, AMP_PRESET_MEGATRON);
+    desc = base_desc(0);
+    desc.scaler.growth_interval = 5;
+    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+    CHECK_EQ_INT(desc.scaler.preset, AMP_PRESET_DEFAULT);
+    env_set(NULL, "bf16", "dynamic");
+    desc = base_desc(0);
+    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+    CHECK_EQ_INT(desc.scaler.preset, AMP_PRESET_DEFAULT);
+    env_set(NULL, NULL, NULL);
+}
+
+TEST(env_locale, "manual: numbers have a point in every locale") {
+    static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8", "de_DE", "fr_FR.UTF-8",
+                                        "fr_FR.utf8", "da_DK.UTF-8", "ru_RU.UTF-8"};
+    amp_optimizer_desc desc = base_desc(0);
+    size_t             i = 0;
+    while (i < 7 && !setlocale(LC_NUMERIC, names[i])) i++;
+    if (i == 7) SKIP("no locale with a decimal comma is installed");
+    env_set(NULL, NULL, "0.5");
+    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+    CHECK_EQ_F32(desc.scaler.init_scale, 0.5f);
+    unreadable(2, "0,5");
+    env_set(NULL, NULL, NULL);
+    setlocale(LC_NUMERIC, "C");
+}
+
 static int env_modes_kept;
 
 static void env_run(void) {
@@ -1977,6 +2405,11 @@ int main(int argc, char **argv) {
     RUN_FRESH(mismatch);
     RUN_FRESH(moments_elsewhere);
     RUN_FRESH(no_tensors);
+    RUN_FRESH(lr_travels);
+    RUN_FRESH(disabled_is_the_loaders);
+    RUN_FRESH(insane_numbers);
+    RUN_FRESH(save_refuses);
+    RUN_FRESH(mismatch_named);
     RUN_FRESH(golden_written);
     RUN_FRESH(golden_read);
     RUN_FRESH(layout);
@@ -1989,6 +2422,11 @@ int main(int argc, char **argv) {
     RUN_FRESH(old_or_new);
     RUN_FRESH(unwritable);
     RUN_FRESH(not_ours);
+    RUN_FRESH(links);
+    RUN_FRESH(modes);
+    RUN_FRESH(not_a_file);
+    RUN_FRESH(errno_of_the_call);
+    RUN_FRESH(open_step_keeps);
     RUN_FRESH(killed);
     RUN_FRESH(misuse);
     RUN_FRESH(results_differ);
@@ -1999,6 +2437,9 @@ int main(int argc, char **argv) {
     RUN_FRESH(env_static_limits);
     RUN_FRESH(env_unreadable);
     RUN_FRESH(env_minus_zero);
+    RUN_FRESH(env_readable);
+    RUN_FRESH(env_bf16);
+    RUN_FRESH(env_locale);
     RUN_FRESH(env_traps);
     return test_end();
 }
