@@ -1,4 +1,4 @@
-/* recipes.c - six situations beyond the plain loop, each in one function
+/* recipes.c - seven situations beyond the plain loop, each in one function
 
      a  gradient accumulation: the batch does not fit in memory
      b  several losses or optimizers on one loss scale
@@ -6,6 +6,7 @@
      d  a loss scale set by hand
      e  a learning-rate schedule and an average of weights that respect skipped steps
      f  several runs in one program, settings from the environment
+     g  gradients that carry momentum from step to step
 
    Build and run:
        cc -O2 -I. examples/recipes.c -o recipes -lm && ./recipes
@@ -301,11 +302,60 @@ static void recipe_f(const amp_optimizer_desc *desc) {
     for (int i = 0; i < 3; i++) amp_optimizer_free(&opt[i]);
 }
 
+/* g. Gradients that carry momentum from step to step, as Darknet's do: backward adds to a buffer
+   that still holds momentum times the last gradients. With a loss scale that goes wrong twice: an
+   overflow stays in the buffer for ever, and what was carried is in the units of the old scale when
+   the scale moves. amp_optimizer_carry, in place of the line that multiplies the buffer by momentum,
+   mends both: it writes the buffer anew from the last good gradients and the present scale. */
+enum { CARRY_FP32, CARRY_BY_HAND, CARRY };
+
+static amp_status carrying_run(int how, float *w) {
+    const float momentum = 0.8f, lr = 0.02f;
+    const amp_optimizer_desc desc = {.dtype = how == CARRY_FP32 ? AMP_F32 : AMP_F16,
+                                     .scaler = {.growth_interval = 25, .init_scale = 256.0f,
+                                                .disabled = how == CARRY_FP32}};
+    amp_optimizer opt;
+    amp_status    status;
+    amp_f16       fresh[DIM];
+    float         grad[DIM] = {0.0f}, part[DIM];
+    start(&opt, &desc, w, grad, AMP_F32);
+    for (int step = 0; step < 120; step++) {
+        loss_of(amp_optimizer_model(&opt, 0), desc.dtype, 0, SAMPLES,
+                amp_optimizer_loss_scale(&opt), fresh);
+        if (step % 30 == 7 && how != CARRY_FP32) overflow(fresh);
+        must(amp_cast(part, AMP_F32, fresh, AMP_F16, DIM));
+        for (int j = 0; j < DIM; j++) grad[j] += part[j]; /* backward adds */
+        if (amp_optimizer_begin_step(&opt))
+            for (int j = 0; j < DIM; j++) w[j] -= lr * amp_optimizer_grad(&opt, 0)[j];
+        must(amp_optimizer_end_step(&opt));
+        if (how == CARRY) must(amp_optimizer_carry(&opt, momentum));
+        else for (int j = 0; j < DIM; j++) grad[j] *= momentum;
+    }
+    must(amp_optimizer_status(&opt, &status));
+    amp_optimizer_free(&opt);
+    return status;
+}
+
+static void recipe_g(void) {
+    float            w[3][DIM] = {{0.0f}};
+    const amp_status fp32 = carrying_run(CARRY_FP32, w[CARRY_FP32]);
+    const amp_status hand = carrying_run(CARRY_BY_HAND, w[CARRY_BY_HAND]);
+    const amp_status good = carrying_run(CARRY, w[CARRY]);
+    const double     want = loss_of(w[CARRY_FP32], AMP_F32, 0, SAMPLES, 0.0f, NULL);
+    const double     loss = loss_of(w[CARRY], AMP_F32, 0, SAMPLES, 0.0f, NULL);
+    printf("g. gradients that carry momentum: in fp32 loss %.2g after %d steps; with an overflow\n",
+           want, (int)fp32.steps);
+    printf("   every 30 steps %d of 120 are taken; with amp_optimizer_carry %d, loss %.2g:",
+           (int)hand.steps, (int)good.steps, loss);
+    check(hand.steps == 7 && good.steps == 116 && good.skipped == 4 && good.loss_scale > 256.0f &&
+          fabs(loss - want) < 0.1 * want + 1e-4);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1) {
         const int help = strcmp(argv[1], "--help") == 0;
-        if (help) puts("usage: recipes\nRuns six recipes, a to f; takes no options. Reads\n"
-                       "AMP_ENABLE, AMP_DTYPE and AMP_LOSS_SCALE for the last one.");
+        if (help) puts("usage: recipes\nRuns seven recipes, a to g; takes no options. Reads\n"
+                       "AMP_ENABLE, AMP_DTYPE and AMP_LOSS_SCALE for f.");
         else fprintf(stderr, "recipes: unknown option '%s'; run it without any\n", argv[1]);
         return help ? 0 : 2;
     }
@@ -317,5 +367,6 @@ int main(int argc, char **argv) {
     recipe_d();
     recipe_e();
     recipe_f(&desc);
+    recipe_g();
     return 0;
 }

@@ -29,7 +29,7 @@ check "wrap_step: at most 12 lines make it mixed precision ($lines)" $?
 "$build/pitfalls" > "$out/log" 2>&1
 check 'pitfalls: fp16 fails without loss scaling and equals fp32 with it' $?
 "$build/recipes" > "$out/log" 2>&1
-check 'recipes: all six do what they say' $?
+check 'recipes: all seven do what they say' $?
 "$build/autocast_ops" > "$out/ops" 2> "$out/log"
 check 'autocast_ops: its forward pass agrees with fp32' $?
 sed -n '/^low:/,/^    binary/p' "$out/ops" > "$out/table" && [ -s "$out/table" ] &&

@@ -705,6 +705,59 @@ TEST(gemm_bias, "manual: amp_gemm_bias adds bias, then ReLU, in fp32, rounds onc
     }
 }
 
+TEST(heads, "manual: matrices of C may lie side by side in rows that hold them all, as heads do; those "
+            "of A and B too, and may overlap") {
+    enum { HEADS = 3, DIM = 5, ROWS = 7, K = 6, LD = HEADS * DIM };
+    float  a[ROWS * HEADS * K], b[HEADS * K * DIM], c[ROWS * LD + 4], one[ROWS * DIM];
+    size_t h, i, j;
+    for (i = 0; i < ROWS * HEADS * K; i++) a[i] = (float)(i % 11) - 5.0f;
+    for (i = 0; i < HEADS * K * DIM; i++) b[i] = (float)(i % 7) - 3.0f;
+    for (i = 0; i < ROWS * LD + 4; i++) c[i] = 77.0f;
+    CHECK_EQ_INT(amp_gemm_batched(NULL, 0, 0, ROWS, DIM, K, 1.0f, a, AMP_F32, HEADS * K, K, b,
+                                  AMP_F32, DIM, K * DIM, 0.0f, c, AMP_F32, LD, DIM, HEADS),
+                 AMP_OK);
+    for (h = 0; h < HEADS; h++) {
+        CHECK_EQ_INT(amp_gemm(NULL, 0, 0, ROWS, DIM, K, 1.0f, a + h * K, AMP_F32, HEADS * K,
+                              b + h * K * DIM, AMP_F32, DIM, 0.0f, one, AMP_F32, 0),
+                     AMP_OK);
+        for (i = 0; i < ROWS; i++)
+            for (j = 0; j < DIM; j++) CHECK_EQ_F32(c[i * LD + h * DIM + j], one[i * DIM + j]);
+    }
+    for (i = 0; i < 4; i++) CHECK_EQ_F32(c[ROWS * LD + i], 77.0f);
+#define BATCH(ld, stride, count)                                                              \
+    amp_gemm_batched(NULL, 0, 0, ROWS, DIM, K, 1.0f, a, AMP_F32, HEADS * K, 1, b, AMP_F32,    \
+                     DIM, 0, 0.0f, c, AMP_F32, ld, stride, count)
+    CHECK_EQ_INT(BATCH(LD, DIM, 4), AMP_ERROR_INVALID_ARGUMENT);     /* the fourth has no place */
+    CHECK_EQ_INT(BATCH(LD, DIM - 1, 3), AMP_ERROR_INVALID_ARGUMENT); /* they would overlap */
+    CHECK_EQ_INT(BATCH(LD - 1, DIM, 3), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(BATCH(DIM, ROWS * DIM - 1, 2), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(BATCH(LD, DIM, 3), AMP_OK);
+    CHECK_EQ_INT(BATCH(DIM, ROWS * DIM, 2), AMP_OK);
+#undef BATCH
+}
+
+TEST(nothing_to_read, "law 11: batches of n = 0 with packed strides are ordinary; what alpha 0 does "
+                      "not read may be NULL") {
+    float c[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+    CHECK_EQ_INT(amp_gemm_batched(NULL, 0, 0, 4, 0, 3, 1.0f, c, AMP_F32, 0, 12, NULL, AMP_F32, 0, 0,
+                                  0.0f, NULL, AMP_F32, 0, 0, 5),
+                 AMP_OK);
+    CHECK_EQ_INT(amp_gemm_batched(NULL, 0, 0, 0, 4, 3, 1.0f, NULL, AMP_F32, 0, 0, c, AMP_F32, 0, 12,
+                                  0.0f, NULL, AMP_F32, 0, 0, 5),
+                 AMP_OK);
+    CHECK_EQ_INT(amp_gemm(NULL, 0, 1, 3, 4, 5, 0.0f, NULL, AMP_F16, 0, NULL, AMP_BF16, 0, 0.5f, c,
+                          AMP_F32, 0),
+                 AMP_OK);
+    CHECK_EQ_F32(c[3], 2.0f);
+    CHECK_EQ_F32(c[11], 6.0f);
+    CHECK_EQ_INT(amp_gemm(NULL, 0, 1, 3, 4, 5, 1.0f, NULL, AMP_F16, 0, c, AMP_BF16, 0, 0.5f, c,
+                          AMP_F32, 0),
+                 AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_gemm(NULL, 0, 1, 3, 4, 5, 0.0f, NULL, (amp_dtype)9, 0, NULL, AMP_BF16, 0, 0.5f,
+                          c, AMP_F32, 0),
+                 AMP_ERROR_INVALID_ENUM);
+}
+
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     fp_set(FP_IEEE); /* -Ofast links flush subnormals from the start */
@@ -723,5 +776,7 @@ int main(int argc, char **argv) {
     RUN(traps);
     RUN(environment);
     RUN(gemm_bias);
+    RUN(heads);
+    RUN(nothing_to_read);
     return test_end();
 }

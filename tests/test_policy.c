@@ -1358,6 +1358,44 @@ TEST(random, "100000 random sequences of scopes, overrides and queries agree wit
     CHECK(queries > sequences && cast > queries / 20); /* the sequences did visit something */
 }
 
+TEST(env_agrees, "manual: AMP_DTYPE is low where AMP_POLICY says nothing else; one half in each is "
+                 "AMP_ERROR_MIXED_TYPES, and says where; AMP_ENABLE=0 is off") {
+    static const struct { const char *dtype, *policy, *enable; amp_result result; amp_dtype low;
+                          size_t position; } cases[] = {
+        {"bf16", NULL, NULL, AMP_OK, AMP_BF16, 99},
+        {"Float16", "", NULL, AMP_OK, AMP_F16, 99},
+        {"bf16", "torch_cuda", NULL, AMP_OK, AMP_BF16, 99},
+        {"fp16", "torch_cpu, op:softmax=fp32", NULL, AMP_OK, AMP_F16, 99},
+        {"bf16", "op:softmax=fp16", NULL, AMP_OK, AMP_BF16, 99},
+        {"bf16", "bfloat16", NULL, AMP_OK, AMP_BF16, 99},
+        {"bf16", "torch_cuda fp16", NULL, AMP_ERROR_MIXED_TYPES, AMP_F16, 11},
+        {"half", "tf32,bf16", NULL, AMP_ERROR_MIXED_TYPES, AMP_F16, 5},
+        {"fp32", "bf16", NULL, AMP_OK, AMP_BF16, 99},
+        {"junk", "bf16", NULL, AMP_OK, AMP_BF16, 99},
+        {NULL, "bf16", NULL, AMP_OK, AMP_BF16, 99},
+        {"bf16", "nosuch", NULL, AMP_ERROR_PARSE, AMP_F16, 0},
+        {"bf16", "fp16", "0", AMP_OK, AMP_F16, 99},
+        {NULL, NULL, " OFF", AMP_OK, AMP_F16, 99}};
+    size_t i;
+    for (i = 0; i < COUNT_OF(cases); i++) {
+        amp_autocast ac = make(AMP_POLICY_DEFAULT, AMP_F16), before = ac;
+        size_t       position = 99;
+        const char  *value    = NULL;
+        if (cases[i].dtype) setenv("AMP_DTYPE", cases[i].dtype, 1);
+        if (cases[i].policy) setenv("AMP_POLICY", cases[i].policy, 1);
+        if (cases[i].enable) setenv("AMP_ENABLE", cases[i].enable, 1);
+        CHECK_EQ_INT(amp_autocast_from_env(&ac, &value, &position), cases[i].result);
+        CHECK_EQ_U64(position, cases[i].position);
+        CHECK_EQ_INT(ac.dtype, cases[i].low);
+        CHECK_EQ_INT(ac.off, cases[i].enable != NULL);
+        CHECK((value == NULL) == (cases[i].policy == NULL));
+        if (cases[i].result != AMP_OK) CHECK_MEM(&ac, &before, sizeof ac);
+        unsetenv("AMP_DTYPE");
+        unsetenv("AMP_POLICY");
+        unsetenv("AMP_ENABLE");
+    }
+}
+
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     RUN(lists);
@@ -1381,5 +1419,6 @@ int main(int argc, char **argv) {
     RUN(dump_layers);
     RUN(dump_fails);
     RUN(random);
+    RUN(env_agrees);
     return test_end();
 }

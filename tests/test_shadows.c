@@ -1442,6 +1442,161 @@ TEST(capabilities, "manual: tensor cores have fp16 from 7.0 on, bf16 and TF32 fr
     CHECK_EQ_INT(amp_capability_of(9, 0, NULL), AMP_ERROR_INVALID_ARGUMENT);
 }
 
+/* -------------------------------------------------------------------- what cannot have worked */
+
+TEST(refused_at_init, "manual: an allocator of one function and a backend that lacks some are refused, "
+                      "and nothing is written") {
+    amp_allocator half;
+    amp_shadows   s, before;
+    amp_backend   cpu, zero_backend;
+    memset(&zero_backend, 0, sizeof zero_backend);
+    memset(&s, 0x5a, sizeof s);
+    before = s;
+    memset(&half, 0, sizeof half);
+    half.alloc_fn = counting_alloc;
+    CHECK_EQ_INT(amp_shadows_init(&s, NULL, 4096, &half), AMP_ERROR_INVALID_ARGUMENT);
+    half.alloc_fn = NULL;
+    half.free_fn  = counting_free;
+    CHECK_EQ_INT(amp_shadows_init(&s, NULL, 4096, &half), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_shadows_init(&s, &zero_backend, 4096, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cpu_backend(&cpu), AMP_OK);
+    cpu.cast_fn = NULL;
+    CHECK_EQ_INT(amp_shadows_init(&s, &cpu, 4096, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_MEM(&s, &before, sizeof s);
+}
+
+TEST(room_again, "law: the room of a removed copy, and of one that has outgrown it, is used again: "
+                 "10^4 weights come and go in the room for four") {
+    static float w[8][512];
+    size_t       i;
+    begin(4 * 1024);
+    for (i = 0; i < 10000; i++) {
+        const size_t rows = i % 3 == 1 ? 16 : 32;
+        float       *x    = w[i % 8];
+        randomize(x, 512);
+        if (i >= 2) amp_shadows_remove(&sh, w[(i - 2) % 8]);
+        amp_shadows_reset(&sh);
+        OK(amp_shadows_add(&sh, x, 512));
+        GET(x, rows, 16, 16, AMP_F16);
+        if (i % 5 == 0) GET(x, 32, 16, 16, AMP_BF16);
+        if (i > 0) CHECK_EQ_INT(sh.num_entries, 2);
+    }
+    CHECK_EQ_U64(sh.transients, 2000); /* two types in one product */
+    end();
+}
+
+TEST(overlaps, "law: what is said of one weight is true of all that overlap it: no copy is stale") {
+    static const size_t at[3][2] = {{0, 64}, {32, 64}, {64, 64}};
+    float               w[128];
+    const void         *copy;
+    size_t              i, k;
+    for (i = 0; i < 3; i++) {
+        begin(1 << 14);
+        randomize(w, 128);
+        for (k = 0; k < 3; k++) OK(amp_shadows_add(&sh, w + at[k][0], at[k][1]));
+        GET(w, 4, 16, 16, AMP_F16);
+        amp_shadows_reset(&sh);
+        copy = GET(w + 64, 4, 16, 16, AMP_F16);
+        amp_shadows_reset(&sh);
+        CHECK(GET(w + 64, 4, 16, 16, AMP_F16) == copy);
+        randomize(w, 128);
+        amp_shadows_reset(&sh);
+        amp_shadows_changed(&sh, w + at[i][0]);
+        if (i < 2) CHECK(same_bits(GET(w, 4, 16, 16, AMP_F16), 16, w, 4, 16, 16, AMP_F16));
+        if (i > 0)
+            CHECK(same_bits(GET(w + 64, 4, 16, 16, AMP_F16), 16, w + 64, 4, 16, 16, AMP_F16));
+        end();
+    }
+}
+
+TEST(outputs_untouched, "law 9: an error writes nothing into copy and copy_ld") {
+    float       w[256];
+    const void *copy = w;
+    size_t      copy_ld = 12345;
+    begin(256);
+    randomize(w, 256);
+    CHECK_EQ_INT(amp_shadows_get(&sh, w, 64, 4, 4, AMP_F16, &copy, &copy_ld),
+                 AMP_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ_INT(amp_shadows_get(&sh, w, 4, 4, 4, AMP_F32, &copy, &copy_ld),
+                 AMP_ERROR_INVALID_ENUM);
+    CHECK_EQ_INT(amp_shadows_get(&sh, w, SIZE_MAX / 64, 4, 4, AMP_F16, &copy, &copy_ld),
+                 AMP_ERROR_TOO_LARGE);
+    CHECK(copy == w && copy_ld == 12345);
+    end();
+}
+
+TEST(checked, "law 17: a cached copy of a weight that changed unannounced is found by "
+              "amp_shadows_check, which names the weight") {
+    static float w[3][40 * 33];
+    const float *named = NULL;
+    size_t       i, at;
+    begin(1 << 15);
+    for (i = 0; i < 3; i++) {
+        randomize(w[i], 40 * 33);
+        OK(amp_shadows_add(&sh, w[i], 40 * 33));
+        GET(w[i], 40, 31, 33, i == 1 ? AMP_BF16 : AMP_F16);
+    }
+    OK(amp_shadows_check(&sh, &named));
+    for (i = 0; i < 3; i++)
+        for (at = 0; at < 39 * 33 + 31; at += at < 33 ? 1 : 97) {
+            const float was    = w[i][at];
+            const int   padded = at % 33 >= 31; /* between rows: not in the copy */
+            w[i][at] += 1.0f;
+            named = NULL;
+            CHECK_EQ_INT(amp_shadows_check(&sh, &named), padded ? AMP_OK : AMP_ERROR_BAD_STATE);
+            CHECK(named == (padded ? NULL : w[i]));
+            w[i][at] = was;
+        }
+    w[2][5] = 99.0f;
+    CHECK_EQ_INT(amp_shadows_check(&sh, NULL), AMP_ERROR_BAD_STATE);
+    amp_shadows_changed(&sh, w[2]); /* announced: nothing is wrong */
+    OK(amp_shadows_check(&sh, NULL));
+    CHECK_EQ_INT(amp_shadows_check(NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    end();
+    CHECK_EQ_INT(amp_shadows_check(&sh, NULL), AMP_ERROR_BAD_STATE);
+}
+
+TEST(contradiction, "law 17: a policy that contradicts the model copies that exist is counted") {
+    begin(1 << 14);
+    trained_init(&owner, AMP_KIND_SGD, AMP_BF16);
+    OK(amp_shadows_add_optimizer(&sh, &owner.opt));
+    GET(owner.w[0], 12, 8, 8, AMP_BF16);
+    CHECK_EQ_U64(sh.mismatches, 0);
+    GET(owner.w[0], 12, 8, 8, AMP_F16);
+    CHECK_EQ_U64(sh.mismatches, 1);
+    amp_optimizer_free(&owner.opt);
+    end();
+}
+
+TEST(session_before, "manual: ending a session makes the autocast current that was so before; an "
+                     "allocator serves it; one that fails to start has changed nothing") {
+    static amp_session s, before;
+    amp_autocast       mine;
+    amp_allocator      allocator;
+    size_t             asked = 0;
+    OK(amp_autocast_init(&mine, AMP_POLICY_DEFAULT, AMP_BF16));
+    amp_autocast_use(&mine);
+    allocator.alloc_fn  = counting_alloc;
+    allocator.free_fn   = counting_free;
+    allocator.user_data = &asked;
+    memset(&s, 0x5a, sizeof s);
+    before = s;
+    refuse = 1;
+    CHECK_EQ_INT(amp_session_start(&s, NULL, 4096, &allocator, NULL), AMP_ERROR_OUT_OF_MEMORY);
+    refuse = 0;
+    CHECK_MEM(&s, &before, sizeof s);
+    CHECK(amp_autocast_current() == &mine);
+    OK(amp_session_start(&s, NULL, 4096, &allocator, NULL));
+    CHECK(asked >= 4096);
+    CHECK_EQ_F32(s.scaler->scale, 65536.0f);
+    CHECK_EQ_U64(s.shadows.size, 4096 + 256);
+    CHECK(amp_autocast_current() == &s.autocast);
+    amp_session_end(&s);
+    CHECK(amp_autocast_current() == &mine);
+    CHECK_EQ_INT(live_blocks, 0);
+    amp_autocast_use(NULL);
+}
+
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     RUN(cast_once);
@@ -1481,5 +1636,12 @@ int main(int argc, char **argv) {
     RUN(gemm_backends);
     RUN(a_session);
     RUN(capabilities);
+    RUN(refused_at_init);
+    RUN(room_again);
+    RUN(overlaps);
+    RUN(outputs_untouched);
+    RUN(checked);
+    RUN(contradiction);
+    RUN(session_before);
     return test_end();
 }

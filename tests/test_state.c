@@ -1158,7 +1158,7 @@ TEST(mismatch_named, "law 19: AMP_ERROR_MISMATCH says what is otherwise: kind, n
     told_mismatch(a, 1, a, 2, AMP_KIND_ADAMW, "the number of tensors is 1 in the file, not 2");
     told_mismatch(a, 2, a, 2, AMP_KIND_SGD, "desc.kind is 1 in the file, not 2");
     told_mismatch(long_one, 1, one_of, 1, AMP_KIND_ADAMW,
-               "tensor 0 (x): its name in the file is \"a name that is longer than what is shown of the \"");
+               "tensor 0 (x): its name in the file is \"a name that is longer than what is shown of the\"");
 }
 
 /* ================================================================================ the format */
