@@ -4961,7 +4961,7 @@ static const char *ampi_env(const char *name, size_t *length) {
     return text;
 }
 
-/* A number with a point, in every locale: 65536, 1024.5, 1e4. strtod would ask the locale. */
+/* A number with a point, whatever the locale: 65536, 1024.5, 1e4. */
 static AMPI_NOINLINE int ampi_read_number(const char *text, size_t length, double *number) {
     const char *end = text + length;
     double      x = 0.0;
