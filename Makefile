@@ -45,6 +45,7 @@ SUPPORT := tests/test.h tests/fp.h tests/one.sh tests/golden/scaler_traces.txt a
 
 LOGS := $(BUILD)/tests/compile.log $(BUILD)/tests/bits.log $(BUILD)/tests/examples.log \
         $(BUILD)/tests/emu.log $(BUILD)/tests/cuda.log $(BUILD)/tests/nvcc.log \
+        $(BUILD)/tests/headers.log \
         $(BUILD)/tests/examples_cuda.log $(BUILD)/tests/sgemm.log \
         $(foreach c,$(CONFIGS),$(foreach t,$(TESTS),$(BUILD)/tests/$(c)/$(t).log))
 
@@ -72,6 +73,7 @@ test: ## run all tests; the last line is "N passed, N failed"
 cuda: ## compile kernels and CUDA examples with nvcc for every architecture; show registers
 	$(Q)mkdir -p $(BUILD)/cuda
 	$(Q)sh tests/nvcc.sh $(BUILD)/cuda
+	$(Q)CXX="$(CXX)" sh tests/headers.sh $(ARGS) $(BUILD)/cuda/headers
 
 bench: $(BUILD)/bench ## measure the CPU functions against what memory allows
 	$(Q)$(BUILD)/bench $(ARGS)
@@ -134,6 +136,11 @@ $(BUILD)/tests/cuda.log: tests/cuda.sh tests/test_cuda.cpp amp_kernels.cu amp.h
 $(BUILD)/tests/nvcc.log: tests/nvcc.sh amp_kernels.cu amp.h
 	$(Q)mkdir -p $(BUILD)/tests/nvcc
 	$(Q)sh tests/nvcc.sh $(BUILD)/tests/nvcc > $@ 2>&1 || true
+	@cat $@
+
+$(BUILD)/tests/headers.log: tests/headers.sh tests/compile/device.h amp_kernels.cu amp.h
+	$(Q)mkdir -p $(BUILD)/tests/headers
+	$(Q)CXX="$(CXX)" sh tests/headers.sh $(BUILD)/tests/headers > $@ 2>&1 || true
 	@cat $@
 
 $(BUILD)/tests/examples_cuda.log: tests/examples_cuda.sh $(wildcard examples/*.cu) amp_kernels.cu amp.h

@@ -3,8 +3,8 @@
 
    BUILD   nvcc -arch=native -c amp_kernels.cu       and link with -lcublas -lcublasLt
 
-   CUDA 11.8 and newer; compute capability 7.5 and newer (7.0 with a toolkit that still has it, not
-   tried). The declarations are in amp.h under ">>api  cuda"; the formulas in its >>core, which this
+   CUDA 11.8 and newer; compute capability 7.5 and newer (7.0 with a toolkit that still has it: code
+   was made by clang and the ptxas of 11.8 to 12.6, and has not run). The declarations are in amp.h under ">>api  cuda"; the formulas in its >>core, which this
    file shares with the CPU. What stands here is memory traffic: load, call the core, store.
 
    ONE STEP is two launches, however many tensors there are:
@@ -74,7 +74,8 @@ template <class... P>
 static amp_result ampi_launch(void (*kernel)(P...), unsigned blocks, unsigned threads,
                               amp_stream stream, typename ampi_same<P>::type... arguments) {
     void *pointers[] = {(void *)&arguments...};
-    return ampi_cuda(cudaLaunchKernel(kernel, dim3(blocks), dim3(threads), pointers, 0, stream));
+    return ampi_cuda(cudaLaunchKernel((const void *)kernel, dim3(blocks), dim3(threads), pointers,
+                                      0, stream));
 }
 
 static unsigned ampi_threads(const amp_backend *backend, unsigned best) {
@@ -922,17 +923,27 @@ static amp_result ampi_cuda_cast_rows(const amp_backend *self, void *dst, amp_dt
                        (uint32_t)src_type, (uint64_t)src_ld, (uint64_t)rows, (uint64_t)cols);
 }
 
+/* One query, three names. In 12.x the plain one is what 11.x calls _v2; that name itself is gone
+   from headers that are told --default-stream per-thread. */
+static amp_result ampi_capture_info(amp_stream stream, cudaStreamCaptureStatus *status,
+                                    unsigned long long *id, cudaGraph_t *graph,
+                                    const cudaGraphNode_t **nodes, size_t *num_nodes) {
+#if CUDART_VERSION >= 13000
+    const cudaGraphEdgeData *edges;
+    return ampi_cuda(cudaStreamGetCaptureInfo(stream, status, id, graph, nodes,
+                                              nodes ? &edges : NULL, num_nodes));
+#elif CUDART_VERSION >= 12000
+    return ampi_cuda(cudaStreamGetCaptureInfo(stream, status, id, graph, nodes, num_nodes));
+#else
+    return ampi_cuda(cudaStreamGetCaptureInfo_v2(stream, status, id, graph, nodes, num_nodes));
+#endif
+}
+
 /* What was queued in a capture has not happened outside it, so captures have numbers. */
 static uint64_t ampi_cuda_capture(const amp_backend *self) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     unsigned long long      id     = 0;
-#if CUDART_VERSION >= 13000
-    const amp_result result =
-        ampi_cuda(cudaStreamGetCaptureInfo(self->stream, &status, &id, NULL, NULL, NULL, NULL));
-#else
-    const amp_result result = ampi_cuda(
-        cudaStreamGetCaptureInfo_v2(self->stream, &status, &id, NULL, NULL, NULL));
-#endif
+    const amp_result result = ampi_capture_info(self->stream, &status, &id, NULL, NULL, NULL);
     if (result != AMP_OK || status == cudaStreamCaptureStatusNone) return 0;
     return (uint64_t)id + 1;
 }
@@ -1177,14 +1188,8 @@ static amp_result ampi_capture_of(amp_stream stream, cudaGraph_t *graph,
                                   const cudaGraphNode_t **nodes, size_t *num_nodes) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     unsigned long long      id;
-    amp_result              result;
-#if CUDART_VERSION >= 13000
-    const cudaGraphEdgeData *edges;
-    result = ampi_cuda(
-        cudaStreamGetCaptureInfo(stream, &status, &id, graph, nodes, &edges, num_nodes));
-#else
-    result = ampi_cuda(cudaStreamGetCaptureInfo_v2(stream, &status, &id, graph, nodes, num_nodes));
-#endif
+    const amp_result        result =
+        ampi_capture_info(stream, &status, &id, graph, nodes, num_nodes);
     return result == AMP_OK && status != cudaStreamCaptureStatusActive ? AMP_ERROR_BAD_STATE
                                                                       : result;
 }

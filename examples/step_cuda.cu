@@ -103,8 +103,8 @@ template <class... P>
 static void launch(cudaStream_t stream, int n, void (*kernel)(P...),
                    typename same<P>::type... arguments) {
     void *pointers[] = {(void *)&arguments...};
-    must(cudaLaunchKernel(kernel, dim3((unsigned)(n + 127) / 128), dim3(128), pointers, 0,
-                          stream));
+    must(cudaLaunchKernel((const void *)kernel, dim3((unsigned)(n + 127) / 128), dim3(128),
+                          pointers, 0, stream));
 }
 
 /* -------------------------------------------------------------------------------- three steps */

@@ -121,8 +121,8 @@ template <class... P>
 static void launch(void (*kernel)(P...), size_t n, typename same<P>::type... arguments) {
     void        *pointers[] = {(void *)&arguments...};
     const size_t blocks     = (n + 255) / 256;
-    must(cudaLaunchKernel(kernel, dim3(blocks < 1024 ? (unsigned)blocks : 1024u), dim3(256),
-                          pointers, 0, gpu.stream));
+    must(cudaLaunchKernel((const void *)kernel, dim3(blocks < 1024 ? (unsigned)blocks : 1024u),
+                          dim3(256), pointers, 0, gpu.stream));
 }
 
 /* All elements, whatever the grid. */

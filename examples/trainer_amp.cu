@@ -119,7 +119,8 @@ template <class T> struct same { typedef T type; };
 template <class... P>
 static void launch(int n, void (*kernel)(P...), typename same<P>::type... arguments) {
     void *pointers[] = {(void *)&arguments...};
-    ok(cudaLaunchKernel(kernel, dim3((unsigned)(n + 127) / 128), dim3(128), pointers, 0, stream));
+    ok(cudaLaunchKernel((const void *)kernel, dim3((unsigned)(n + 127) / 128), dim3(128), pointers,
+                        0, stream));
 }
 
 static void *on_device(const void *host, size_t bytes) { /* zeros if host is NULL */

@@ -89,7 +89,7 @@ template <class... P>
 static void launch(void (*kernel)(P...), unsigned blocks, unsigned threads, cudaStream_t stream,
                    typename same<P>::type... arguments) {
     void *pointers[] = {(void *)&arguments...};
-    CUDA(cudaLaunchKernel(kernel, dim3(blocks), dim3(threads), pointers, 0, stream));
+    CUDA(cudaLaunchKernel((const void *)kernel, dim3(blocks), dim3(threads), pointers, 0, stream));
 }
 
 static cudaGraphExec_t end_capture(cudaStream_t stream) {

@@ -14,7 +14,7 @@ template <class... P>
 static cudaError_t launch(void (*k)(P...), unsigned grid, unsigned block, cudaStream_t s,
                           typename same<P>::type... a) {
     void *args[] = {(void *)&a...};
-    return cudaLaunchKernel(k, dim3(grid), dim3(block), args, 0, s);
+    return cudaLaunchKernel((const void *)k, dim3(grid), dim3(block), args, 0, s);
 }
 
 /* The sum over the block, in thread 0. */

@@ -17,10 +17,10 @@
    blocks; shared memory is left out, because all blocks have theirs at the same address).
    Traffic: see emu_watch below.
 
-   A kernel is launched by cudaLaunchKernel(kernel, grid, block, args, 0, stream) with the typed
-   kernel as first argument; it may not use dynamic shared memory. Every misuse that leaves a real
-   device hanging or undefined (divergent barriers, lanes missing from a collective, ...) ends the
-   program with one line on stderr and abort().
+   A kernel is launched by cudaLaunchKernel((const void *)kernel, grid, block, args, 0, stream),
+   with the cast that every CUDA takes; it may not use dynamic shared memory. Every misuse that
+   leaves a real device hanging or undefined (divergent barriers, lanes missing from a
+   collective, ...) ends the program with one line on stderr and abort().
 
    What it cannot show: memory orders weaker than "a fence orders everything" (TSan finds missing
    fences, not misplaced ones); anything that needs two blocks at the same time; time; the limits
@@ -357,14 +357,19 @@ cudaError_t emu_launch_typed(void (*kernel)(P...), dim3 grid, dim3 block, void *
     return emu_launch([=] { kernel(std::get<I>(copy)...); }, grid, block, shared, stream);
 }
 
-/* More specialised than the toolkit's cudaLaunchKernel(T *, ...), so that overload resolution
-   prefers it and the types of the arguments are known here. */
 template <class... P>
-cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void **args,
-                             size_t shared, cudaStream_t stream) {
+cudaError_t emu_launch_kernel(void (*kernel)(P...), dim3 grid, dim3 block, void **args,
+                              size_t shared, cudaStream_t stream) {
     return emu_launch_typed(kernel, grid, block, args, shared, stream,
                             std::index_sequence_for<P...>());
 }
+
+/* The cast to const void * hides the types of the arguments; EMU_WITHOUT takes it off again, for
+   EMU_WITHOUT (const void *)kernel expands to kernel. Without the cast, which CUDA before 12.6
+   refuses, it does not compile here either. */
+#define EMU_WITHOUT(cast)
+#undef cudaLaunchKernel /* with --default-stream per-thread it is a macro */
+#define cudaLaunchKernel(...) emu_launch_kernel(EMU_WITHOUT __VA_ARGS__)
 
 #if CUDART_VERSION >= 12040
 extern "C" void cudaGraphSetConditional(cudaGraphConditionalHandle handle, unsigned int value);

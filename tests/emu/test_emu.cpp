@@ -35,7 +35,7 @@ template <class... P>
 static cudaError_t launch(void (*k)(P...), unsigned grid, unsigned block, cudaStream_t s,
                           typename same<P>::type... a) {
     void *args[] = {(void *)&a...};
-    return cudaLaunchKernel(k, dim3(grid), dim3(block), args, 0, s);
+    return cudaLaunchKernel((const void *)k, dim3(grid), dim3(block), args, 0, s);
 }
 
 /* Device memory that the host reads and writes by copies. */
@@ -172,7 +172,8 @@ TEST(indices, "threads and blocks in three dimensions have their indices") {
         device<uint4> out(5 * 2 * 3 * 4 * 3 * 2);
         uint4        *p = out.p;
         void         *args[] = {&p};
-        OK(cudaLaunchKernel(k_index, dim3(5, 2, 3), dim3(4, 3, 2), args, 0, (cudaStream_t)0));
+        OK(cudaLaunchKernel((const void *)k_index, dim3(5, 2, 3), dim3(4, 3, 2), args, 0,
+                            (cudaStream_t)0));
         std::vector<uint4> got = out.get();
         int                wrong = 0;
         for (unsigned i = 0; i < got.size(); i++) {
@@ -326,7 +327,8 @@ TEST(launch_errors, "impossible launches are refused and remembered as the last 
         device<float> x(2048);
         float        *p = x.p, v = 1;
         void         *args[] = {&p, &v};
-        CHECK_EQ_INT(cudaLaunchKernel(k_add, dim3(b[0]), dim3(b[1]), args, b[2], (cudaStream_t)0),
+        CHECK_EQ_INT(cudaLaunchKernel((const void *)k_add, dim3(b[0]), dim3(b[1]), args, b[2],
+                                      (cudaStream_t)0),
                      cudaErrorInvalidConfiguration);
         CHECK_EQ_INT(cudaPeekAtLastError(), cudaErrorInvalidConfiguration);
         CHECK_EQ_INT(cudaGetLastError(), cudaErrorInvalidConfiguration);

@@ -4,6 +4,7 @@
 #define FAKE_CUBLASLT_H
 
 #include "cublas_v2.h"
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,0 +1,43 @@
+/* device.h - what nvcc knows by itself, declared for a C++ compiler that only checks types.
+
+   In front of a .cu it takes the place of the compiler, not of the toolkit: whatever the host calls
+   comes from NVIDIA's headers or is missing. See tests/headers.sh. */
+
+#ifndef DEVICE_H_INCLUDED
+#define DEVICE_H_INCLUDED
+
+#include <cuda_runtime.h>
+#include <device_launch_parameters.h> /* threadIdx and its like */
+#include <math.h>
+
+#ifndef __launch_bounds__
+#define __launch_bounds__(...)
+#endif
+
+void __syncthreads(void);
+void __syncwarp(unsigned mask = 0xffffffffu);
+void __threadfence(void);
+
+template <class T> T __shfl_sync(unsigned mask, T value, int lane, int width = 32);
+template <class T> T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32);
+template <class T> T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32);
+
+int                atomicAdd(int *p, int v);
+unsigned           atomicAdd(unsigned *p, unsigned v);
+unsigned long long atomicAdd(unsigned long long *p, unsigned long long v);
+float              atomicAdd(float *p, float v);
+unsigned           atomicOr(unsigned *p, unsigned v);
+unsigned           atomicMax(unsigned *p, unsigned v);
+unsigned long long atomicMax(unsigned long long *p, unsigned long long v);
+unsigned           atomicInc(unsigned *p, unsigned v);
+
+unsigned __float_as_uint(float x);
+float    __uint_as_float(unsigned u);
+float    __fadd_rn(float a, float b);
+float    __fsub_rn(float a, float b);
+float    __fmul_rn(float a, float b);
+double   __dadd_rn(double a, double b);
+
+extern "C" void cudaGraphSetConditional(unsigned long long handle, unsigned value);
+
+#endif
