@@ -43,9 +43,9 @@ RUN_sanitize      := AMP_QUICK=1
 
 SUPPORT := tests/test.h tests/fp.h tests/one.sh tests/golden/scaler_traces.txt amp.h
 
-LOGS := $(BUILD)/tests/compile.log $(BUILD)/tests/bits.log $(BUILD)/tests/examples.log \
+LOGS := $(BUILD)/tests/self.log $(BUILD)/tests/gpu_self.log $(BUILD)/tests/headers.log \
+        $(BUILD)/tests/compile.log $(BUILD)/tests/bits.log $(BUILD)/tests/examples.log \
         $(BUILD)/tests/emu.log $(BUILD)/tests/cuda.log $(BUILD)/tests/nvcc.log \
-        $(BUILD)/tests/headers.log \
         $(BUILD)/tests/examples_cuda.log $(BUILD)/tests/sgemm.log \
         $(foreach c,$(CONFIGS),$(foreach t,$(TESTS),$(BUILD)/tests/$(c)/$(t).log))
 
@@ -106,6 +106,11 @@ $(BUILD)/tests/$(1)/%.log: tests/test_%.c $(SUPPORT)
 	$$(Q)$$(RUN_$(1)) sh tests/one.sh "$(1)" "$$*" "$$(CC_$(1))" "$$(FLAGS_$(1)) $$(WARN)" $$@
 endef
 $(foreach c,$(CONFIGS),$(eval $(call TEST_RULE,$(c))))
+
+$(BUILD)/tests/self.log: tests/self.sh tests/test.h
+	$(Q)mkdir -p $(BUILD)/tests
+	$(Q)CC="$(CC)" CXX="$(CXX)" sh tests/self.sh $(BUILD)/tests/self > $@ 2>&1 || true
+	@cat $@
 
 $(BUILD)/tests/compile.log: tests/compile.sh amp.h
 	$(Q)mkdir -p $(BUILD)/tests

@@ -3,9 +3,10 @@
 
    BUILD   nvcc -arch=native -c amp_kernels.cu       and link with -lcublas -lcublasLt
 
-   CUDA 11.8 and newer; compute capability 7.5 and newer (7.0 with a toolkit that still has it: code
-   was made by clang and the ptxas of 11.8 to 12.6, and has not run). The declarations are in amp.h under ">>api  cuda"; the formulas in its >>core, which this
-   file shares with the CPU. What stands here is memory traffic: load, call the core, store.
+   CUDA 11.8 and newer; compute capability 7.5 and newer (7.0 with a toolkit that still has it:
+   code was made by clang and the ptxas of 11.8 to 12.6, and has not run). The declarations are
+   in amp.h under ">>api  cuda"; the formulas in its >>core, which this file shares with the CPU.
+   What stands here is memory traffic: load, call the core, store.
 
    ONE STEP is two launches, however many tensors there are:
 

@@ -56,7 +56,20 @@ run() {
 }
 
 plain() { # all of it, and nothing but a C++ compiler
-    build plain "$cxx" "$cc" -O2 -O2 -O2 && run plain plain
+    build plain "$cxx" "$cc" -O2 -O2 -O2 && no_stream && run plain plain
+}
+
+no_stream() { # a suite that cannot test has failed; linked last, so that no default comes later
+    text="without a device the suite says so in one line, and fails"
+    echo 'extern int emu_device_count; static int none = emu_device_count = 0;' > "$out/none.cpp"
+    if $cxx "$out"/plain-*.o "$out/none.cpp" -o "$out/none" > "$out/none.log" 2>&1 &&
+        ! "$out/none" --quick > "$out/none.log" 2>&1 &&
+        [ "$(grep -c '^FAIL main: no CUDA stream: ' "$out/none.log")" = 1 ] &&
+        tail -n 1 "$out/none.log" | grep -qx '0 passed, 1 failed'
+    then echo "ok   cuda/no-stream: $text" > "$out/no-stream.part"
+    else { echo "FAIL cuda/no-stream: $text"; head -n 12 "$out/none.log" | sed 's/^/     /'; } \
+        > "$out/no-stream.part"
+    fi
 }
 
 toolkit() { # NVIDIA's declarations, which the fake headers only imitate
@@ -110,7 +123,7 @@ traffic() { # the emulator stands in for the thread sanitizer, and counts
 { traffic; address; other_compiler; } &
 wait
 
-for name in plain toolkit clang sanitize races races-shared races-global traffic; do
+for name in no-stream plain toolkit clang sanitize races races-shared races-global traffic; do
     [ ! -f "$out/$name.part" ] || cat "$out/$name.part"
 done | tee "$out/lines"
 awk '/^ok / {p++} /^FAIL / {f++} /^skip / {s++}

@@ -10,7 +10,9 @@
        }
 
    Output: "ok   name: text", "skip name: reason" or "FAIL name: text" with an indented line per
-   failing check; after MAX_FAILURES of them the test stops. The last line of the program counts. */
+   failing check; after MAX_FAILURES of them the test stops. The last line of the program counts.
+   A program of which no test passed has failed, whatever the reason; so has one of which a check
+   outside its tests fails. A test without its RUN does not compile. */
 
 #ifndef TEST_H_INCLUDED
 #define TEST_H_INCLUDED
@@ -21,10 +23,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* From here to the end of the unit: a static function that nobody calls is an error. */
+#if defined(__CUDACC__)
+#pragma nv_diag_error 177
+#elif defined(__GNUC__)
+#pragma GCC diagnostic error "-Wunused-function"
+#endif
+
 enum { TEST_MAX_FAILURES = 10 };
 
 static struct {
-    const char *filter, *name, *text; /* of the running test */
+    const char *filter, *name, *text; /* of the running test; name is NULL between tests */
     const char *skip;                 /* why it was skipped, or NULL */
     int         quick;                /* --quick or AMP_QUICK=1: sample where all would take long */
     int         failures;             /* of the running test */
@@ -62,6 +71,7 @@ static inline void test_run(const char *name, const char *text, void (*function)
     test_state.skip     = NULL;
     test_state.failures = 0;
     if (setjmp(test_state.stop) == 0) function();
+    test_state.name = NULL;
     if (test_state.failures > 0) {
         test_state.num_failed++;
     } else if (test_state.skip != NULL) {
@@ -75,6 +85,12 @@ static inline void test_run(const char *name, const char *text, void (*function)
 }
 
 static inline int test_end(void) {
+    if (test_state.num_passed + test_state.num_failed == 0) {
+        test_state.num_failed++;
+        if (test_state.num_skipped > 0) printf("FAIL main: all tests were skipped\n");
+        else printf("FAIL main: no test ran%s%s\n", test_state.filter ? " of those named " : "",
+                    test_state.filter ? test_state.filter : "");
+    }
     printf("%d passed, %d failed", test_state.num_passed, test_state.num_failed);
     if (test_state.num_skipped > 0) printf(", %d skipped", test_state.num_skipped);
     printf("\n");
@@ -83,9 +99,14 @@ static inline int test_end(void) {
 
 /* Report a failing check: the first one prints the test's own line. */
 static inline void test_fail(const char *file, int line, const char *what, const char *values) {
-    if (test_state.failures++ == 0) printf("FAIL %s: %s\n", test_state.name, test_state.text);
+    if (test_state.name == NULL) {
+        printf("FAIL main: a check outside the tests\n");
+        test_state.num_failed++;
+    } else if (test_state.failures++ == 0) {
+        printf("FAIL %s: %s\n", test_state.name, test_state.text);
+    }
     printf("     %s:%d: %s%s%s\n", file, line, what, values[0] != '\0' ? ": " : "", values);
-    if (test_state.failures < TEST_MAX_FAILURES) return;
+    if (test_state.name == NULL || test_state.failures < TEST_MAX_FAILURES) return;
     printf("     stopped after %d failing checks\n", TEST_MAX_FAILURES);
     longjmp(test_state.stop, 1);
 }

@@ -2379,7 +2379,12 @@ TEST(races, "few blocks of few threads, for a checker of races: all kernels, sev
 
 int main(int argc, char **argv) {
     test_begin(argc, argv);
-    CUDA(cudaStreamCreate(&main_stream));
+    const cudaError_t error = cudaStreamCreate(&main_stream);
+    if (error != cudaSuccess) {
+        printf("FAIL main: no CUDA stream: %s\n", cudaGetErrorString(error));
+        test_state.num_failed++;
+        return test_end();
+    }
     CUDA(cudaStreamCreate(&body_stream));
     shared_device = (amp_scaler *)(void *)on_device(sizeof(amp_scaler));
     CUDA(cudaMemset(shared_device, 0, sizeof(amp_scaler)));

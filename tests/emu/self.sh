@@ -7,7 +7,7 @@ cxx=${CXX:-c++}
 cuda=${CUDA:-/usr/local/cuda}
 emu=tests/emu
 fake=-I$emu/fake
-flags="-std=c++14 -w -ffp-contract=off -fno-strict-aliasing -I$emu -I."
+flags="-std=c++14 -ffp-contract=off -fno-strict-aliasing -I$emu -I."
 sanitize='-fsanitize=address,undefined -fno-sanitize-recover=undefined'
 passed=0 failed=0 skipped=0
 mkdir -p "$out"

@@ -1,0 +1,68 @@
+# Do the tests notice when they test nothing? What test.h promises, tried on programs that break it.
+# usage: [CC=COMPILER] [CXX=COMPILER] self.sh OUTDIR, in the root of the repository
+# The last line is "N passed, N failed[, N skipped]".
+
+out=${1:?usage: self.sh OUTDIR}
+cc=${CC:-cc} cxx=${CXX:-c++}
+passed=0 failed=0 skipped=0
+mkdir -p "$out"
+
+check() { # check TEXT STATUS: the status of the command that just ran, its words in $out/log
+    if [ "$2" = 0 ]; then passed=$((passed + 1)); echo "ok   self/$1"
+    else failed=$((failed + 1)); echo "FAIL self/$1"; head -n 12 "$out/log" | sed 's/^/     /'; fi
+}
+skip() { skipped=$((skipped + 1)); echo "skip self/$1: $2"; }
+have() { command -v "${1%% *}" > /dev/null 2>&1; }
+
+cat > "$out/complete.c" <<'END'
+#include "test.h"
+TEST(one, "passes") { CHECK(1 + 1 == 2); }
+TEST(two, "is skipped on purpose") { SKIP("not here"); }
+int main(int argc, char **argv) {
+    test_begin(argc, argv);
+    if (getenv("OUTSIDE") != NULL) CHECK(1 + 1 == 3);
+    RUN(one);
+    RUN(two);
+    return test_end();
+}
+END
+sed '/RUN(two)/d' "$out/complete.c" > "$out/forgotten.c"
+for extension in cpp cu; do
+    cp "$out/complete.c" "$out/complete.$extension"
+    cp "$out/forgotten.c" "$out/forgotten.$extension"
+done
+
+for build in "$cc -std=c99" "clang -std=c99" "$cxx -std=c++14" "clang++ -std=c++14" \
+    "${NVCC:-nvcc} -std=c++14"; do
+    case $build in *nvcc*) extension=cu ;; *++*) extension=cpp ;; *) extension=c ;; esac
+    have "$build" || { skip "${build%% *}" 'not found'; continue; }
+    $build -Itests -c "$out/complete.$extension" -o "$out/complete.o" > "$out/log" 2>&1 &&
+        ! $build -Itests -c "$out/forgotten.$extension" -o "$out/forgotten.o" > "$out/log" 2>&1 &&
+        grep -q test_two "$out/log"
+    check "a TEST without its RUN does not compile: ${build%% *}" $?
+done
+
+have "$cc" && $cc -std=c99 -Itests "$out/complete.c" -o "$out/complete" > "$out/log" 2>&1 || {
+    skip programs "$cc not found"
+    echo "$passed passed, $failed failed, $skipped skipped"
+    exit 0
+}
+
+# ends STATUS LAST-LINE PATTERN ARGUMENTS...: how the program ends; PATTERN is one of its lines
+ends() {
+    status=$1 last=$2 pattern=$3
+    shift 3
+    "$out/complete" "$@" > "$out/log" 2>&1
+    [ $? = "$status" ] && [ "$(tail -n 1 "$out/log")" = "$last" ] && grep -qx "$pattern" "$out/log"
+}
+ends 0 '1 passed, 0 failed, 1 skipped' 'skip two: not here'
+check "a program with a test that passed and one that is skipped passes" $?
+ends 1 '0 passed, 1 failed' 'FAIL main: no test ran of those named nothing' --filter nothing
+check "a filter that matches no test fails" $?
+ends 1 '0 passed, 1 failed, 1 skipped' 'FAIL main: all tests were skipped' --filter two
+check "a program all of whose tests are skipped fails" $?
+(export OUTSIDE=1; ends 1 '1 passed, 1 failed, 1 skipped' 'FAIL main: a check outside the tests')
+check "a check that fails outside the tests fails" $?
+
+echo "$passed passed, $failed failed$([ $skipped = 0 ] || echo ", $skipped skipped")"
+[ $failed = 0 ]
