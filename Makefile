@@ -133,7 +133,8 @@ $(BUILD)/tests/emu.log: $(wildcard tests/emu/* tests/emu/fake/*)
 	$(Q)CC="$(CC)" CXX="$(CXX)" sh tests/emu/self.sh $(BUILD)/tests/emu > $@ 2>&1 || true
 	@cat $@
 
-$(BUILD)/tests/cuda.log: tests/cuda.sh tests/test_cuda.cpp amp_kernels.cu amp.h
+$(BUILD)/tests/cuda.log: tests/cuda.sh tests/test_cuda.cpp tests/bench/bench_cuda.cu amp_kernels.cu \
+                         amp.h
 	$(Q)mkdir -p $(BUILD)/tests/cuda
 	$(Q)CC="$(CC)" CXX="$(CXX)" sh tests/cuda.sh $(BUILD)/tests/cuda > $@ 2>&1 || true
 	@cat $@
@@ -141,6 +142,11 @@ $(BUILD)/tests/cuda.log: tests/cuda.sh tests/test_cuda.cpp amp_kernels.cu amp.h
 $(BUILD)/tests/nvcc.log: tests/nvcc.sh amp_kernels.cu amp.h
 	$(Q)mkdir -p $(BUILD)/tests/nvcc
 	$(Q)sh tests/nvcc.sh $(BUILD)/tests/nvcc > $@ 2>&1 || true
+	@cat $@
+
+$(BUILD)/tests/gpu_self.log: tests/gpu_self.sh tests/gpu.sh
+	$(Q)mkdir -p $(BUILD)/tests
+	$(Q)sh tests/gpu_self.sh $(BUILD)/tests/gpu_self > $@ 2>&1 || true
 	@cat $@
 
 $(BUILD)/tests/headers.log: tests/headers.sh tests/compile/device.h amp_kernels.cu amp.h

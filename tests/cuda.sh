@@ -56,7 +56,7 @@ run() {
 }
 
 plain() { # all of it, and nothing but a C++ compiler
-    build plain "$cxx" "$cc" -O2 -O2 -O2 && no_stream && run plain plain
+    build plain "$cxx" "$cc" -O2 -O2 -O2 && { no_stream; bench; run plain plain; }
 }
 
 no_stream() { # a suite that cannot test has failed; linked last, so that no default comes later
@@ -69,6 +69,21 @@ no_stream() { # a suite that cannot test has failed; linked last, so that no def
     then echo "ok   cuda/no-stream: $text" > "$out/no-stream.part"
     else { echo "FAIL cuda/no-stream: $text"; head -n 12 "$out/none.log" | sed 's/^/     /'; } \
         > "$out/no-stream.part"
+    fi
+}
+
+bench() { # there is no time in the emulator, so the numbers mean nothing
+    text="bench_cuda --quick prints rows of eight fields for each model"
+    if $cxx $flags $fake -O2 -include $emu/cuda_emu.h -x c++ -c tests/bench/bench_cuda.cu \
+        -o "$out/bench.o" > "$out/bench.log" 2>&1 &&
+       $cxx "$out/bench.o" "$out/plain-kernels.o" "$out/plain-emu.o" -o "$out/bench" \
+        >> "$out/bench.log" 2>&1 && "$out/bench" --quick > "$out/bench.log" 2>&1 &&
+        awk -F, '!/^#/ {if (NF != 8) exit 1; rows[$2]++}
+                 END {exit rows["step"] != 2 || rows["graph-clip"] != 2 || rows["copy"] != 2}' \
+            "$out/bench.log"
+    then echo "ok   cuda/bench: $text" > "$out/bench.part"
+    else { echo "FAIL cuda/bench: $text"; tail -n 12 "$out/bench.log" | sed 's/^/     /'; } \
+        > "$out/bench.part"
     fi
 }
 
@@ -123,7 +138,7 @@ traffic() { # the emulator stands in for the thread sanitizer, and counts
 { traffic; address; other_compiler; } &
 wait
 
-for name in no-stream plain toolkit clang sanitize races races-shared races-global traffic; do
+for name in no-stream bench plain toolkit clang sanitize races races-shared races-global traffic; do
     [ ! -f "$out/$name.part" ] || cat "$out/$name.part"
 done | tee "$out/lines"
 awk '/^ok / {p++} /^FAIL / {f++} /^skip / {s++}
