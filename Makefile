@@ -133,8 +133,8 @@ $(BUILD)/tests/emu.log: $(wildcard tests/emu/* tests/emu/fake/*)
 	$(Q)CC="$(CC)" CXX="$(CXX)" sh tests/emu/self.sh $(BUILD)/tests/emu > $@ 2>&1 || true
 	@cat $@
 
-$(BUILD)/tests/cuda.log: tests/cuda.sh tests/test_cuda.cpp tests/bench/bench_cuda.cu amp_kernels.cu \
-                         amp.h
+$(BUILD)/tests/cuda.log: tests/cuda.sh tests/test_cuda.cpp tests/bench/bench_cuda.cu \
+                         amp_kernels.cu amp.h
 	$(Q)mkdir -p $(BUILD)/tests/cuda
 	$(Q)CC="$(CC)" CXX="$(CXX)" sh tests/cuda.sh $(BUILD)/tests/cuda > $@ 2>&1 || true
 	@cat $@

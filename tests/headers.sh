@@ -30,7 +30,7 @@ get() {
     kind=${1%%-*} version=${1#*-} tree=$fetch/${1#*-}
     [ ! -f "$tree/include/cuda_runtime.h" ] || return 0
     rm -rf "$tree.part" # the compiler's last number differs from the runtime's
-    timeout -k 5 300 python3 -m pip install -q --no-deps --target "$tree.part" \
+    timeout -k 5 300 python3 -m pip install -q --retries 1 --no-deps --target "$tree.part" \
         "nvidia-cuda-runtime-$kind==$version" "nvidia-cuda-nvcc-$kind==${version%.*}.*" \
         > "$out/log" 2>&1 || return
     mkdir -p "$tree" && cp -R "$tree.part"/nvidia/cuda_nvcc/. "$tree" &&
