@@ -1,4 +1,4 @@
-/* amp.h - v0.3.0 - automatic mixed precision for training loops in C and CUDA
+/* amp.h - v0.3.1 - automatic mixed precision for training loops in C and CUDA
    SPDX-License-Identifier: MIT OR Unlicense (your choice, see the end of the file)
 
    USE IT
@@ -79,7 +79,23 @@
    momentum in them) must not be unscaled in place, or that part is divided again
    every step. amp_optimizer therefore unscales into a buffer of its own; set
    unscale_in_place to save that buffer when gradients are fp32 and are written
-   afresh (or zeroed) by every backward.
+   afresh (or zeroed) by every backward. (Half gradients need the buffer anyway.)
+   Two things more: after an overflow the inf stays in what is carried, and when
+   the scale moves what is carried must be multiplied by new / old, or a run ends
+   in nothing but skips. Call amp_optimizer_carry(&opt, momentum) after end_step,
+   where your loop multiplies the buffer by its momentum: it does both.
+
+   Clipping: gradients are multiplied by max_norm / (norm + 1e-6) if that is below
+   1, norm being the global one of all unscaled gradients (torch's formula).
+
+   Save and evaluate the masters (amp_optimizer_save keeps them, with all that a
+   resumed run needs); for inference in halves save the model copies beside. Bias
+   correction counts status.steps, the steps taken, and so should a schedule.
+
+   A run of another program goes on here in one of two ways. Its optimizer keeps
+   its moments and steps between begin_step and end_step, on fp32 masters and
+   unscaled gradients as before; or the fused steps take over: moment1 and moment2
+   of each amp_tensor are copied in prepare, desc.first_step counts its steps.
 
    bf16 has the range of fp32 and needs no scale: set scaler.preset to
    AMP_PRESET_STATIC and scaler.init_scale to 1, which still skips a step whose
@@ -166,16 +182,22 @@
        AMP_NO_CONDITIONAL   for amp_kernels.cu, if a program built with CUDA 12.4 or newer
                             shall load on an older driver: no amp_cuda_if_begin
 
-       Compilers other than gcc and clang may need -lm for a square root.
+       gcc and clang need no -lm; other compilers may, for a square root.
 
    >>promises
 
    Errors   Functions that can fail return amp_result; AMP_OK is 0. A function
             that returns an error has changed nothing, with two exceptions: when
-            a backend itself fails in a step or a load (the CPU never does), or
-            desc.reduce_fn does, load a saved state before going on; and end_step
-            reports a second begin_step after ending the step. Every flag's zero
-            is the default.
+            a backend itself fails in a step, a load or a rebind (the CPU never
+            does), or desc.reduce_fn does, load a saved state before going on;
+            and end_step reports a second begin_step after ending the step. Which
+            field, number or tensor was wrong stands in desc.problem, if you give
+            it room. Every flag's zero is the default.
+   Silence  What cannot have worked says so: a step without any gradient is an
+            error; status.missed_updates counts updates of a shared scaler that
+            were forgotten, shadows.mismatches products whose type contradicts
+            the model copies, and amp_shadows_check finds a cached weight that
+            was changed without amp_shadows_changed.
    Memory   amp_scaler_* and casts allocate nothing. An optimizer allocates in
             prepare, never in a step; add allocates only when it holds more than
             AMP_INLINE_TENSORS tensors; save and load allocate while they work.
@@ -187,6 +209,13 @@
             share a scaler.
 
    >>history
+       0.3.1  repairs: ranks agree on a found_inf written by hand; learning rate and
+              disabled scaler across save and load (format 2); steps without any
+              gradient; files behind links, their mode; AMP_DTYPE=bf16 alone; CUDA up
+              to 12.5; errors that name the culprit (desc.problem). New: carry,
+              rebind_all, grad_later, moment1, moment2, first_step, amp_shadows_check.
+              amp_optimizer_desc begins with backend, amp_session_start takes an
+              allocator, small products stay in fp32 in amp_gemm as in amp_sgemm
        0.3.0  CUDA backend; autocast op lists; steps that do not wait; ranks. Functions
               of a backend take the backend, check_fn lost an argument; norms may differ
               in their last bits from 0.2.0's (smaller chunks)
