@@ -1521,6 +1521,8 @@ TEST(outputs_untouched, "law 9: an error writes nothing into copy and copy_ld") 
                  AMP_ERROR_INVALID_ENUM);
     CHECK_EQ_INT(amp_shadows_get(&sh, w, SIZE_MAX / 64, 4, 4, AMP_F16, &copy, &copy_ld),
                  AMP_ERROR_TOO_LARGE);
+    CHECK_EQ_INT(amp_shadows_get(&sh, w, SIZE_MAX / 16 - 1, 1, 1, AMP_F16, &copy, &copy_ld),
+                 AMP_ERROR_TOO_LARGE); /* rows of 8 would wrap */
     CHECK(copy == w && copy_ld == 12345);
     end();
 }
