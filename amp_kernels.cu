@@ -956,7 +956,7 @@ static amp_result ampi_cuda_bind(const amp_backend *self, const amp_plan *plan, 
     while (count && result == AMP_OK) {
         memset(&b, 0, sizeof b);
         b.slots = plan->slots + first;
-        b.count = count < AMPI_BINDS ? (uint32_t)count : AMPI_BINDS;
+        b.count = (uint32_t)(count < AMPI_BINDS ? count : (size_t)AMPI_BINDS);
         b.grads = grads != NULL;
         if (weights) memcpy(b.weight, weights, b.count * sizeof *weights), weights += b.count;
         if (grads) memcpy(b.grad, grads, b.count * sizeof *grads), grads += b.count;

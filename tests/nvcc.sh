@@ -49,6 +49,7 @@ for arch in $archs; do
              sub(/8amp_plan.*|[EP].*|yPK.*|\x27.*/, "", name)
              sub(/ILi0/, "_adamw", name); sub(/ILi1/, "_sgd", name)
              sub(/ILi2/, "_unscale", name); sub(/ILi3/, "_model", name)
+             sub(/ILi4/, "_carry", name)
          }
          mine && /stack frame/ {stack += $1; spill += $5 + $9}
          mine && /Used [0-9]+ registers/ {
