@@ -7,6 +7,7 @@ CLANG  ?= clang
 CFLAGS ?= -O3
 BUILD  ?= build
 JOBS   ?= 2
+HOURS  ?= 8
 V      ?= 0
 
 WARN := -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-qual -Wcast-align \
@@ -41,17 +42,20 @@ RUN_clang         := AMP_QUICK=1
 RUN_clang-ofast   := AMP_QUICK=1
 RUN_sanitize      := AMP_QUICK=1
 
-SUPPORT := tests/test.h tests/fp.h tests/one.sh tests/golden/scaler_traces.txt amp.h
+SUPPORT := tests/test.h tests/fp.h tests/posix.h tests/one.sh tests/golden/scaler_traces.txt amp.h
 
 LOGS := $(BUILD)/tests/self.log $(BUILD)/tests/gpu_self.log $(BUILD)/tests/headers.log \
         $(BUILD)/tests/compile.log $(BUILD)/tests/bits.log $(BUILD)/tests/examples.log \
         $(BUILD)/tests/emu.log $(BUILD)/tests/cuda.log $(BUILD)/tests/nvcc.log \
-        $(BUILD)/tests/examples_cuda.log $(BUILD)/tests/sgemm.log \
+        $(BUILD)/tests/examples_cuda.log $(BUILD)/tests/sgemm.log $(BUILD)/tests/fuzz.log \
         $(foreach c,$(CONFIGS),$(foreach t,$(TESTS),$(BUILD)/tests/$(c)/$(t).log))
+
+# What takes too long for every change: make check runs it besides.
+CHECK_LOGS := $(BUILD)/tests/fuzzing.log $(BUILD)/tests/mingw.log
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test cuda bench logs examples clean
+.PHONY: help run test check soak cuda bench logs examples clean
 
 help: ## show this help
 	@echo "amp.h $$(awk '/define AMP_VERSION_/ {printf "%s%s", dot, $$3; dot = "."}' amp.h)"
@@ -63,12 +67,27 @@ run: $(BUILD)/train ## train on real images in mixed precision: table, pictures,
 
 examples: $(EXAMPLES:%=$(BUILD)/%) ## build all examples
 
+# The last lines of logs, added up.
+SUM = awk '/^[0-9]+ passed, [0-9]+ failed/ {p += $$1; f += $$3; s += $$5} \
+    END {printf "%d passed, %d failed", p, f; if (s) printf ", %d skipped", s; print ""; \
+         exit f != 0 || p == 0}'
+
 test: ## run all tests; the last line is "N passed, N failed"
 	$(Q)rm -rf $(BUILD)/tests
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) logs
-	$(Q)awk '/^[0-9]+ passed, [0-9]+ failed/ {p += $$1; f += $$3; s += $$5} \
-	    END {printf "%d passed, %d failed", p, f; if (s) printf ", %d skipped", s; print ""; \
-	         exit f != 0 || p == 0}' $(LOGS)
+	$(Q)$(SUM) $(LOGS)
+
+check: ## make test, and what takes longer: fuzzing for two minutes, MinGW and wine
+	$(Q)$(MAKE) --no-print-directory test || true
+	$(Q)$(MAKE) --no-print-directory $(CHECK_LOGS)
+	$(Q)$(SUM) $(LOGS) $(CHECK_LOGS)
+
+soak: ## fuzz for HOURS=8 on two cores; build/soak keeps the cases that were found
+	$(Q)mkdir -p $(BUILD)/soak
+	$(Q)export CC="$(CC)" CLANG="$(CLANG)"; seconds=$$(($(HOURS) * 1800)); \
+	    NAMES="state policy" sh tests/fuzz.sh $$seconds $(BUILD)/soak & first=$$!; \
+	    NAMES="calls env" sh tests/fuzz.sh $$seconds $(BUILD)/soak; second=$$?; \
+	    wait $$first && exit $$second
 
 cuda: ## compile kernels and CUDA examples with nvcc for every architecture; show registers
 	$(Q)mkdir -p $(BUILD)/cuda
@@ -163,4 +182,16 @@ $(BUILD)/tests/sgemm.log: tests/sgemm.sh tests/test_sgemm.cpp $(wildcard example
                           amp_kernels.cu amp.h
 	$(Q)mkdir -p $(BUILD)/tests/sgemm
 	$(Q)CC="$(CC)" CXX="$(CXX)" sh tests/sgemm.sh $(BUILD)/tests/sgemm > $@ 2>&1 || true
+	@cat $@
+
+# The corpora of the fuzzers are replayed by every make test; make check looks for new cases.
+$(BUILD)/tests/fuzz.log $(BUILD)/tests/fuzzing.log: tests/fuzz.sh $(wildcard tests/fuzz/*) amp.h
+	$(Q)mkdir -p $(BUILD)/tests
+	$(Q)CC="$(CC)" CLANG="$(CLANG)" sh tests/fuzz.sh $(if $(findstring fuzzing,$@),30,replay) \
+	    $(@:.log=) > $@ 2>&1 || true
+	@cat $@
+
+$(BUILD)/tests/mingw.log: tests/mingw.sh $(TESTS:%=tests/test_%.c) $(SUPPORT)
+	$(Q)mkdir -p $(BUILD)/tests
+	$(Q)sh tests/mingw.sh $(BUILD)/tests/mingw $(TESTS) > $@ 2>&1 || true
 	@cat $@

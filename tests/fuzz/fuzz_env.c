@@ -1,0 +1,129 @@
+/* fuzz_env.c - amp_desc_from_env and whatever the user of a program sets.
+
+       case   desc (one byte), then the values of AMP_DTYPE, AMP_LOSS_SCALE and AMP_ENABLE, one a
+              line; a - alone is not set, as is a line that is not there */
+
+#define _POSIX_C_SOURCE 200112L /* setenv, unsetenv */
+#define AMP_IMPLEMENTATION
+#include "amp.h"
+#include "fuzz.h"
+
+enum { MAX_VALUE = 256, NUM_DESCS = 12 };
+
+static const char *const variables[3] = {"AMP_DTYPE", "AMP_LOSS_SCALE", "AMP_ENABLE"};
+
+static char problem[AMP_PROBLEM_SIZE];
+
+/* What a program may have chosen before it asks. All zero bytes first, so that memcmp compares. */
+static void desc_of(unsigned which, amp_optimizer_desc *d) {
+    memset(d, 0, sizeof *d);
+    d->kind    = AMP_KIND_ADAMW;
+    d->problem = problem;
+    switch (which) {
+    case 1: d->dtype = AMP_F16; break;
+    case 2: d->dtype = AMP_BF16; break;
+    case 3: d->scaler.preset = AMP_PRESET_STATIC; break;
+    case 4: /* a scale that DEFAULT could not have */
+        d->scaler.preset     = AMP_PRESET_STATIC;
+        d->scaler.init_scale = 1073741824.0f;
+        break;
+    case 5: /* limits that DEFAULT could not have */
+        d->scaler.preset     = AMP_PRESET_STATIC;
+        d->scaler.init_scale = 8.0f;
+        d->scaler.min_scale  = 2e-38f;
+        d->scaler.max_scale  = 8e37f;
+        break;
+    case 6: /* limits that exclude the first scale of DEFAULT */
+        d->scaler.preset     = AMP_PRESET_STATIC;
+        d->scaler.init_scale = 33554432.0f;
+        d->scaler.min_scale  = 33554432.0f;
+        break;
+    case 7:
+        d->scaler.preset     = AMP_PRESET_TORCH;
+        d->scaler.init_scale = 1e30f;
+        break;
+    case 8:
+        d->scaler.min_scale = 4.0f;
+        d->scaler.max_scale = 1024.0f;
+        break;
+    case 9: d->scaler.disabled = 1; break;
+    case 10:
+        d->scaler.preset     = AMP_PRESET_MEGATRON;
+        d->scaler.hysteresis = 4;
+        d->max_norm          = 1.0f;
+        break;
+    case 11:
+        d->scaler.preset   = AMP_PRESET_STATIC;
+        d->scaler.disabled = 1;
+        d->dtype           = AMP_F16;
+        break;
+    default: break;
+    }
+}
+
+static amp_result init_of(const amp_optimizer_desc *d) {
+    amp_optimizer opt;
+    amp_result    result;
+    memset(&opt, 0, sizeof opt);
+    result = amp_optimizer_init(&opt, d);
+    amp_optimizer_free(&opt);
+    return result;
+}
+
+static void check_error(const amp_optimizer_desc *before, const amp_optimizer_desc *after,
+                        const char *variable, const char *value) {
+    int i, named = 0;
+    PROPERTY(memcmp(before, after, sizeof *before) == 0, "an error leaves desc as it was");
+    for (i = 0; i < 3; i++)
+        if (variable && strcmp(variable, variables[i]) == 0) named = 1;
+    PROPERTY(named, "an error names its variable");
+    PROPERTY(value && getenv(variable) && strcmp(value, getenv(variable)) == 0,
+             "an error names the value of its variable");
+}
+
+static void check_ok(const amp_optimizer_desc *before, const amp_optimizer_desc *after) {
+    amp_optimizer_desc again = *after, other = *after;
+    const char        *enable = getenv("AMP_ENABLE");
+    PROPERTY(init_of(after) == AMP_OK, "amp_optimizer_init takes what came from the environment");
+    PROPERTY(amp_desc_from_env(&again, NULL, NULL) == AMP_OK &&
+                 memcmp(&again, after, sizeof again) == 0,
+             "asking twice changes nothing");
+    other.dtype  = before->dtype;
+    other.scaler = before->scaler;
+    PROPERTY(memcmp(&other, before, sizeof other) == 0, "nothing but dtype and scaler changes");
+    if (!getenv("AMP_DTYPE") && !getenv("AMP_LOSS_SCALE") && !enable)
+        PROPERTY(memcmp(after, before, sizeof *after) == 0, "desc keeps what is not set");
+    if (enable && strcmp(enable, "0") == 0)
+        PROPERTY(after->dtype == AMP_F32 && after->scaler.disabled,
+                 "AMP_ENABLE=0 is fp32 and no scaler");
+    if (enable && strcmp(enable, "1") == 0)
+        PROPERTY(!after->scaler.disabled, "AMP_ENABLE=1 is a scaler");
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    fuzz_bytes         b     = {data, data + size};
+    const unsigned     which = fuzz_u8(&b) % NUM_DESCS;
+    amp_optimizer_desc before, after;
+    const char        *variable = NULL, *value = NULL;
+    char               text[MAX_VALUE];
+    amp_result         result;
+    int                i;
+    for (i = 0; i < 3; i++) {
+        const int absent = b.at >= b.end;
+        size_t    n      = 0;
+        for (; b.at < b.end && *b.at != '\n'; b.at++)
+            if (n < MAX_VALUE - 1) text[n++] = (char)*b.at;
+        if (b.at < b.end) b.at++;
+        text[n] = '\0';
+        if (absent || strcmp(text, "-") == 0) unsetenv(variables[i]);
+        else if (setenv(variables[i], text, 1) != 0) abort();
+    }
+    desc_of(which, &before);
+    PROPERTY(init_of(&before) == AMP_OK, "amp_optimizer_init takes the desc of the program");
+    after  = before;
+    result = amp_desc_from_env(&after, &variable, &value);
+    PROPERTY(memchr(problem, '\0', sizeof problem), "a problem is told in a text that ends");
+    if (result == AMP_OK) check_ok(&before, &after);
+    else check_error(&before, &after, variable, value);
+    return 0;
+}
