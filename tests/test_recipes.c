@@ -3,6 +3,7 @@
 #define _GNU_SOURCE /* setenv */
 #define AMP_IMPLEMENTATION
 #include "amp.h"
+#include "posix.h"
 #include "test.h"
 
 enum { N = 37, STEPS = 60 };

@@ -1,0 +1,21 @@
+# The C tests as Windows programs: compiled with MinGW, run under wine. make check runs this, CI
+# does not: the packages for it (Debian: gcc-mingw-w64-x86-64, wine64; no recommended ones) are
+# large.
+# usage: mingw.sh DIR TEST...
+dir=$1 compiler=x86_64-w64-mingw32-gcc
+shift
+mkdir -p "$dir"
+
+for RUNNER in wine64 /usr/lib/wine/wine64 wine; do # wine64 alone is not on Debian's PATH
+    command -v "$RUNNER" > /dev/null 2>&1 && break
+done
+export RUNNER AMP_QUICK=1 WINEDEBUG=-all WINEPREFIX="$(cd "$dir" && pwd)/wine"
+
+"$RUNNER" wineboot --init > /dev/null 2>&1 # a Windows to run in: it says much, once
+
+for test in "$@"; do
+    sh tests/one.sh mingw "$test" "$compiler" "-O2 -Wall -Wextra" "$dir/$test.exe.log" | tr -d '\r'
+done > "$dir/all"
+grep -Ev '^[0-9]+ passed, [0-9]+ failed' "$dir/all"
+awk '/^[0-9]+ passed, [0-9]+ failed/ {p += $1; f += $3; s += $5}
+    END {printf "%d passed, %d failed", p, f; if (s) printf ", %d skipped", s; print ""}' "$dir/all"
