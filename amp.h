@@ -1717,6 +1717,7 @@ AMPI_FN void ampi_finalize(const amp_plan *plan) {
         c->missed_updates += c->seen_updates == updates + 1;
         c->seen_updates = updates + 1;
     }
+    bad               = bad != 0u; /* a reduce_fn may have found more */
     c->found_inf      = bad;
     c->gate.skip      = (s->rules & AMPI_DISABLED) ? 0u : bad;
     c->gate.inv_scale = factor;
@@ -4589,6 +4590,7 @@ static void ampi_count_state(ampi_archive *a, const amp_optimizer *opt, ampi_sta
 
 /* Is this a scaler that amp_scaler_init, updates and what users may write could have made? */
 static AMPI_NOINLINE int ampi_scaler_sane(const amp_scaler *s) {
+    const ampi_preset_row *safe  = &ampi_presets[AMP_PRESET_STATIC];
     const double           scale = (double)s->scale;
     const uint32_t         rules = s->rules & ~(uint32_t)AMPI_DISABLED;
     const ampi_preset_row *row;
@@ -4608,7 +4610,9 @@ static AMPI_NOINLINE int ampi_scaler_sane(const amp_scaler *s) {
     /* the scale and its future, which need not be finite: 0 to inf, and one is the other rounded */
     if (ampi_load_u32(&s->scale, 0) > AMPI_F32_INF || bits > (uint64_t)0x7ff << 52) return 0;
     if (s->rules & AMPI_DISABLED) return scale >= 1.0 && scale <= 1.0;
-    if ((s->rules & AMPI_SAFE) && !ampi_scale_ok(s, &s->scale)) return 0;
+    if ((s->rules & AMPI_SAFE) && (s->min_scale < safe->min_scale ||
+                                   s->max_scale > safe->max_scale || !ampi_scale_ok(s, &s->scale)))
+        return 0;
     next = (double)ampi_single(s->next_scale);
     return (s->rules & AMPI_DELAY) || memcmp(&next, &scale, 8) == 0;
 }
@@ -4627,6 +4631,8 @@ static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_st
     d.max_norm            = c->max_norm;
     if (!ampi_desc_numbers_ok(&d, problem)) return 0;
     if (!ampi_rate_ok(problem, "the learning rate", &c->lr)) return 0;
+    if (!ampi_f32_ok(problem, "the clip factor", &c->clip_factor, 0.0f, 1.0f, "at most 1"))
+        return 0;
     if (ampi_scaler_sane(&state->scaler)) return 1;
     ampi_tell(problem, "the scaler holds what amp_scaler_init and updates cannot have made");
     return 0;
@@ -4723,7 +4729,11 @@ static void ampi_keep_own(const amp_optimizer *opt, const ampi_state *own, uint6
     }
     if (ours != theirs && (ours || opt->plan->shared)) state->scaler = own->scaler;
     else if (ours != theirs) ampi_scaler_setup(&state->scaler, &opt->desc.scaler, NULL);
-    c->seen_updates = 0;
+    c->seen_updates      = 0;
+    c->gate.skip         = c->gate.skip != 0u; /* version 1 had others than 1 */
+    c->found_inf         = c->found_inf != 0u;
+    c->did_step          = c->did_step != 0u;
+    state->scaler.stuck  = state->scaler.stuck != 0u;
 }
 
 /* Everything that was verified goes to its place, and the model copies follow. */
