@@ -17,7 +17,7 @@ WARN := -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-
 Q := $(if $(filter 1,$(V)),,@)
 
 EXAMPLES := wrap_step pitfalls recipes autocast_ops train
-TESTS    := numbers scaler optimizer alloc gemm policy shadows state recipes bits
+TESTS    := numbers scaler optimizer alloc gemm policy cache state recipes bits
 
 # How each test is built. The numbers test goes through all 2^32 floats in the first two, through a
 # sample in the others. aarch64 has NEON, s390x the other byte order; both run under qemu.

@@ -35,7 +35,7 @@
        >>gpu                                     CUDA: what runs where, and when
        >>options    >>promises   >>history       macros; memory, threads, errors
        >>api        results, numbers, scaler, backend, optimizer, state,
-                    environment, gemm, policy, shadows, cuda
+                    environment, gemm, policy, cache, cuda
        >>core       every formula, once, for host and device
        >>impl       the same rooms as >>api, in the same order
 
@@ -195,9 +195,9 @@
             it room. Every flag's zero is the default.
    Silence  What cannot have worked says so: a step without any gradient is an
             error; status.missed_updates counts updates of a shared scaler that
-            were forgotten, shadows.mismatches products whose type contradicts
-            the model copies, and amp_shadows_check finds a cached weight that
-            was changed without amp_shadows_changed.
+            were forgotten, amp_cache.mismatches products whose type contradicts
+            the model copies, and amp_cache_check finds a cached weight that
+            was changed without amp_cache_changed.
    Memory   amp_scaler_* and casts allocate nothing. An optimizer allocates in
             prepare, never in a step; add allocates only when it holds more than
             AMP_INLINE_TENSORS tensors; save and load allocate while they work.
@@ -213,7 +213,7 @@
               disabled scaler across save and load (format 2); steps without any
               gradient; files behind links, their mode; AMP_DTYPE=bf16 alone; CUDA up
               to 12.5; errors that name the culprit (desc.problem). New: carry,
-              rebind_all, grad_later, moment1, moment2, first_step, amp_shadows_check.
+              rebind_all, grad_later, moment1, moment2, first_step, amp_cache_check.
               amp_optimizer_desc begins with backend, amp_session_start takes an
               allocator, small products stay in fp32 in amp_gemm as in amp_sgemm
        0.3.0  CUDA backend; autocast op lists; steps that do not wait; ranks. Functions
@@ -712,7 +712,7 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
    rows in elements, 0 if packed. C is not read if beta is 0, nor A and B if alpha is 0; C must not
    overlap them. backend NULL: CPU, which allocates nothing and uses about 100 KiB of stack.
    The CUDA backend wants a and b of one type, and c of that type or fp32. Inside a scope of the
-   thread's autocast that has shadows, fp32 operands are cast as the policy says of AMP_OP_GEMM
+   thread's autocast that has a cache, fp32 operands are cast as the policy says of AMP_OP_GEMM
    (small products of two fp32 matrices, m n k < 32^3, are not worth it and stay). */
 AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b,
                             size_t m, size_t n, size_t k, float alpha,
@@ -961,11 +961,11 @@ typedef struct ampi_override {
     uint32_t rule, dtype, hits;
 } ampi_override;
 
-typedef struct amp_shadows amp_shadows; /* below */
+typedef struct amp_cache amp_cache; /* below */
 
-/* All members are private but shadows, which you may set: where amp_gemm and amp_sgemm cast to. */
+/* All members are private but cache, which you may set: where amp_gemm and amp_sgemm cast to. */
 typedef struct amp_autocast {
-    amp_shadows  *shadows;
+    amp_cache    *cache;
     amp_policy    policy;
     amp_dtype     dtype;
     int           off, tf32, depth, num_overrides;
@@ -1020,22 +1020,31 @@ AMP_DEF const char *amp_autocast_unmatched(const amp_autocast *ac, int i);
    line. AMP_ERROR_WRITE if that returns false. */
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user);
 
-/* --------------------------------------------------------------- >>api  shadows
-   Half copies of fp32 matrices, for products that autocast sends to halves. Weights that you add
-   are cast once and kept until they change; everything else is cast for one product. */
+/* ----------------------------------------------------------------- >>api  cache
+   The weight cache of PyTorch's autocast: half copies of fp32 matrices, for products that autocast
+   sends to halves. Weights that you add are cast once and kept until they change; everything else
+   is cast for one product. */
 
-enum { AMP_MAX_SHADOWS = 256, AMP_MAX_SHADOW_OPTIMIZERS = 8 };
+enum { AMP_MAX_CACHED = 256, AMP_MAX_CACHE_OPTIMIZERS = 8 };
 
-typedef struct ampi_shadow {
+/* A matrix as it is wanted in halves, or was cast; the moment: of the masters, and of a capture. */
+typedef struct ampi_matrix {
+    const float *x;
+    size_t       rows, cols, ld;
+    amp_dtype    type;
+    uint64_t     version, capture;
+} ampi_matrix;
+
+/* A weight, and what its copy is of. */
+typedef struct ampi_cached {
     const float *base;
     size_t       n, offset, room; /* of the copy: where, and for how many bytes */
-    size_t       rows, cols, ld, start; /* what was cast */
-    amp_dtype    type;
-    uint64_t     version, capture, product;
+    ampi_matrix  of;
+    uint64_t     product; /* that used it last */
     int          valid;
-} ampi_shadow;
+} ampi_cached;
 
-struct amp_shadows { /* read the counters; the rest is private */
+struct amp_cache { /* read the counters; the rest is private */
     uint64_t hits;       /* the copy of a weight was right, or is the optimizer's model copy      */
     uint64_t misses;     /* a weight was cast                                                     */
     uint64_t transients; /* something else was cast, for one product                              */
@@ -1051,52 +1060,52 @@ struct amp_shadows { /* read the counters; the rest is private */
     uint64_t             product;  /* counts them */
     int                  captured; /* replays change what the host does not see changing */
     int                  num_entries, num_optimizers;
-    ampi_shadow          entries[AMP_MAX_SHADOWS];
-    const amp_optimizer *optimizers[AMP_MAX_SHADOW_OPTIMIZERS];
+    ampi_cached          entries[AMP_MAX_CACHED];
+    const amp_optimizer *optimizers[AMP_MAX_CACHE_OPTIMIZERS];
 };
 
 /* Take num_bytes of backend's memory (NULL: CPU) for copies: 2 for each element of the weights that
    you add, and of the other operands of the largest product. It is the only allocation; allocator
    (NULL: malloc) serves the CPU. One thread at a time, and one stream, backend's: products on
    another one stay in fp32. After replaying a graph that steps an optimizer, call
-   amp_shadows_changed. */
-AMP_DEF amp_result amp_shadows_init(amp_shadows *sh, const amp_backend *backend, size_t num_bytes,
-                                    const amp_allocator *allocator);
-AMP_DEF void       amp_shadows_free(amp_shadows *sh); /* safe on a zeroed object, and twice */
+   amp_cache_changed. */
+AMP_DEF amp_result amp_cache_init(amp_cache *cache, const amp_backend *backend, size_t num_bytes,
+                                  const amp_allocator *allocator);
+AMP_DEF void       amp_cache_free(amp_cache *cache); /* safe on a zeroed object, and twice */
 
 /* Weights whose copies may be kept: one copy of each, so add blocks that you multiply with one by
    one. Those of a prepared optimizer cost nothing where it has model copies of the type wanted;
-   its steps tell that added weights have changed. opt must outlive sh. */
-AMP_DEF amp_result amp_shadows_add(amp_shadows *sh, const float *weight, size_t n);
-AMP_DEF amp_result amp_shadows_add_optimizer(amp_shadows *sh, const amp_optimizer *opt);
+   its steps tell that added weights have changed. opt must outlive cache. */
+AMP_DEF amp_result amp_cache_add(amp_cache *cache, const float *weight, size_t n);
+AMP_DEF amp_result amp_cache_add_optimizer(amp_cache *cache, const amp_optimizer *opt);
 
 /* You have written to a weight (NULL: any of them), or will free it. This is about added weights; a
    master of an optimizer that you write by hand reaches its model copy by end_step, as always. */
-AMP_DEF void amp_shadows_changed(amp_shadows *sh, const float *weight);
-AMP_DEF void amp_shadows_remove(amp_shadows *sh, const float *weight);
+AMP_DEF void amp_cache_changed(amp_cache *cache, const float *weight);
+AMP_DEF void amp_cache_remove(amp_cache *cache, const float *weight);
 
 /* For debugging: does every copy that the next product would use equal its weight as it is now? If
    not, AMP_ERROR_BAD_STATE, and *weight (may be NULL) is one that was written to without
-   amp_shadows_changed. Reads all weights and copies; waits for the backend. */
-AMP_DEF amp_result amp_shadows_check(const amp_shadows *sh, const float **weight);
+   amp_cache_changed. Reads all weights and copies; waits for the backend. */
+AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight);
 
 /* A copy of the row-major rows x cols matrix x in type, AMP_F16 or AMP_BF16; its rows are padded to
    multiples of 16 bytes. One of a weight is right until the weight changes, another one until
-   amp_shadows_reset, which amp_gemm and amp_sgemm call too. Nothing that is cast while the thread's
+   amp_cache_reset, which amp_gemm and amp_sgemm call too. Nothing that is cast while the thread's
    autocast is disabled is kept. AMP_ERROR_OUT_OF_MEMORY if there is no room. */
-AMP_DEF amp_result amp_shadows_get(amp_shadows *sh, const float *x, size_t rows, size_t cols,
-                                   size_t ld, amp_dtype type, const void **copy, size_t *copy_ld);
-AMP_DEF void       amp_shadows_reset(amp_shadows *sh);
+AMP_DEF amp_result amp_cache_get(amp_cache *cache, const float *x, size_t rows, size_t cols,
+                                 size_t ld, amp_dtype type, const void **copy, size_t *copy_ld);
+AMP_DEF void       amp_cache_reset(amp_cache *cache);
 
 /* All that an fp32 trainer of cublasSgemm or amp_gemm needs, in one call: a scaler in backend
-   memory, shadows of num_bytes (both from allocator, as in amp_shadows_init), and an autocast of
+   memory, a weight cache of num_bytes (both from allocator, as in amp_cache_init), an autocast of
    fp16, changed by AMP_POLICY if that is set (or its errors: amp_autocast_from_env says where), in
    a scope, and current in this thread. Then scale the loss, unscale gradients, step unless
-   scaler->found_inf, update the scaler, and call amp_shadows_changed. Ending it makes the autocast
+   scaler->found_inf, update the scaler, and call amp_cache_changed. Ending it makes the autocast
    current that was so before. */
 typedef struct amp_session {
     amp_scaler   *scaler;
-    amp_shadows   shadows;
+    amp_cache     cache;
     amp_autocast  autocast;
     amp_autocast *before;
 } amp_session;
@@ -1124,7 +1133,7 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capab
 #endif
 #ifdef AMP_CUBLAS /* defined after your <cublas_v2.h>, also where AMP_IMPLEMENTATION is */
 /* cublasSgemm and cublasSgemmStridedBatched, under the calling thread's autocast: in a scope that
-   says so, operands are cast to halves in its shadows, and products summed in fp32. Elsewhere, for
+   says so, operands are cast to halves in its cache, and products summed in fp32. Elsewhere, for
    small products (m n k < 32^3) and where there is no room, they are the originals. With
    AMP_CUBLAS_DROP_IN instead of AMP_CUBLAS the originals' names mean these from here on. */
 AMP_DEF cublasStatus_t amp_sgemm(cublasHandle_t handle, cublasOperation_t transa,
@@ -5445,7 +5454,7 @@ static const char *ampi_override_word(amp_autocast *ac, const char *word, size_t
             amp_autocast_init(&other, (amp_policy)found, AMP_F32);
             memcpy(other.scopes, ac->scopes, sizeof other.scopes);
             other.depth   = depth;
-            other.shadows = ac->shadows;
+            other.cache = ac->cache;
             *ac           = other;
         }
         return NULL;
@@ -5597,16 +5606,16 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
     return ok ? AMP_OK : AMP_ERROR_WRITE;
 }
 
-/* -------------------------------------------------------------- >>impl  shadows */
+/* -------------------------------------------------------------- >>impl  cache */
 
-AMP_DEF amp_result amp_shadows_init(amp_shadows *sh, const amp_backend *backend, size_t num_bytes,
-                                    const amp_allocator *allocator) {
+AMP_DEF amp_result amp_cache_init(amp_cache *cache, const amp_backend *backend, size_t num_bytes,
+                                  const amp_allocator *allocator) {
     amp_backend   b;
     amp_allocator a;
     void         *block  = NULL;
     char         *memory = NULL;
     amp_result    result;
-    if (!sh || !num_bytes) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!cache || !num_bytes) return AMP_ERROR_INVALID_ARGUMENT;
     if (num_bytes > SIZE_MAX / 2) return AMP_ERROR_TOO_LARGE;
     memset(&a, 0, sizeof a);
     if (allocator) a = *allocator;
@@ -5617,39 +5626,39 @@ AMP_DEF amp_result amp_shadows_init(amp_shadows *sh, const amp_backend *backend,
     num_bytes = num_bytes / 256 * 256 + 256;
     result    = ampi_block_alloc(&b, &a, num_bytes, &block, &memory);
     if (result != AMP_OK) return result;
-    memset(sh, 0, sizeof *sh);
-    sh->backend   = b;
-    sh->allocator = a;
-    sh->block     = block;
-    sh->memory    = memory;
-    sh->size = sh->top = num_bytes;
+    memset(cache, 0, sizeof *cache);
+    cache->backend   = b;
+    cache->allocator = a;
+    cache->block     = block;
+    cache->memory    = memory;
+    cache->size = cache->top = num_bytes;
     return AMP_OK;
 }
 
-AMP_DEF void amp_shadows_free(amp_shadows *sh) {
-    if (!sh || !sh->block) return;
-    ampi_block_free(&sh->backend, &sh->allocator, sh->block);
-    memset(sh, 0, sizeof *sh);
+AMP_DEF void amp_cache_free(amp_cache *cache) {
+    if (!cache || !cache->block) return;
+    ampi_block_free(&cache->backend, &cache->allocator, cache->block);
+    memset(cache, 0, sizeof *cache);
 }
 
-AMP_DEF amp_result amp_shadows_add(amp_shadows *sh, const float *weight, size_t n) {
-    ampi_shadow *e;
-    if (!sh || !weight || !n) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!sh->memory) return AMP_ERROR_BAD_STATE;
-    if (sh->num_entries >= AMP_MAX_SHADOWS) return AMP_ERROR_TOO_LARGE;
-    e = &sh->entries[sh->num_entries++];
+AMP_DEF amp_result amp_cache_add(amp_cache *cache, const float *weight, size_t n) {
+    ampi_cached *e;
+    if (!cache || !weight || !n) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!cache->memory) return AMP_ERROR_BAD_STATE;
+    if (cache->num_entries >= AMP_MAX_CACHED) return AMP_ERROR_TOO_LARGE;
+    e = &cache->entries[cache->num_entries++];
     memset(e, 0, sizeof *e);
     e->base = weight;
     e->n    = n;
     return AMP_OK;
 }
 
-AMP_DEF amp_result amp_shadows_add_optimizer(amp_shadows *sh, const amp_optimizer *opt) {
-    if (!sh || !opt) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!sh->memory) return AMP_ERROR_BAD_STATE;
+AMP_DEF amp_result amp_cache_add_optimizer(amp_cache *cache, const amp_optimizer *opt) {
+    if (!cache || !opt) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!cache->memory) return AMP_ERROR_BAD_STATE;
     if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
-    if (sh->num_optimizers >= AMP_MAX_SHADOW_OPTIMIZERS) return AMP_ERROR_TOO_LARGE;
-    sh->optimizers[sh->num_optimizers++] = opt;
+    if (cache->num_optimizers >= AMP_MAX_CACHE_OPTIMIZERS) return AMP_ERROR_TOO_LARGE;
+    cache->optimizers[cache->num_optimizers++] = opt;
     return AMP_OK;
 }
 
@@ -5661,49 +5670,49 @@ static int ampi_within(const float *x, size_t extent, const float *base, size_t 
 }
 
 /* What was said of one weight is true of all that overlap it. */
-static int ampi_overlaps(const ampi_shadow *a, const ampi_shadow *b) {
+static int ampi_overlaps(const ampi_cached *a, const ampi_cached *b) {
     const uintptr_t from_a = (uintptr_t)a->base, from_b = (uintptr_t)b->base;
     return from_a < from_b ? (from_b - from_a) / sizeof(float) < a->n
                            : (from_a - from_b) / sizeof(float) < b->n;
 }
 
-AMP_DEF void amp_shadows_changed(amp_shadows *sh, const float *weight) {
+AMP_DEF void amp_cache_changed(amp_cache *cache, const float *weight) {
     int i, k;
-    for (i = 0; sh && i < sh->num_entries; i++) {
-        const ampi_shadow *e = &sh->entries[i];
+    for (i = 0; cache && i < cache->num_entries; i++) {
+        const ampi_cached *e = &cache->entries[i];
         if (weight && !ampi_within(weight, 1, e->base, e->n)) continue;
-        for (k = 0; k < sh->num_entries; k++)
-            if (ampi_overlaps(e, &sh->entries[k])) sh->entries[k].valid = 0;
+        for (k = 0; k < cache->num_entries; k++)
+            if (ampi_overlaps(e, &cache->entries[k])) cache->entries[k].valid = 0;
     }
 }
 
-AMP_DEF void amp_shadows_remove(amp_shadows *sh, const float *weight) {
+AMP_DEF void amp_cache_remove(amp_cache *cache, const float *weight) {
     int i, left = 0;
-    if (!sh) return;
-    for (i = 0; i < sh->num_entries; i++)
-        if (sh->entries[i].base != weight) sh->entries[left++] = sh->entries[i];
-    sh->num_entries = left;
+    if (!cache) return;
+    for (i = 0; i < cache->num_entries; i++)
+        if (cache->entries[i].base != weight) cache->entries[left++] = cache->entries[i];
+    cache->num_entries = left;
 }
 
-AMP_DEF void amp_shadows_reset(amp_shadows *sh) {
-    if (!sh) return;
-    sh->top = sh->size;
-    sh->product++;
+AMP_DEF void amp_cache_reset(amp_cache *cache) {
+    if (!cache) return;
+    cache->top = cache->size;
+    cache->product++;
 }
 
 /* The optimizer's own copy of x, if that is of the type wanted and suits tensor cores. */
-static const void *ampi_model_shadow(amp_shadows *sh, const float *x, size_t extent,
+static const void *ampi_model_copy(amp_cache *cache, const float *x, size_t extent,
                                      size_t ld, amp_dtype type) {
     int    o;
     size_t i;
-    for (o = 0; o < sh->num_optimizers; o++) {
-        const amp_plan *plan = sh->optimizers[o]->plan;
+    for (o = 0; o < cache->num_optimizers; o++) {
+        const amp_plan *plan = cache->optimizers[o]->plan;
         for (i = 0; plan && i < plan->num_slots; i++) {
             const ampi_slot *s = &plan->host_slots[i];
             const char      *copy;
             if (!s->master || !ampi_within(x, extent, s->master, (size_t)s->n)) continue;
             if (s->model && s->model_type != (uint32_t)type && s->model_type != AMP_F32)
-                sh->mismatches++;
+                cache->mismatches++;
             if (!s->model || s->model_type != (uint32_t)type) return NULL;
             copy = (const char *)s->model + 2 * (size_t)(x - s->master);
             return (uintptr_t)copy % 16 == 0 && ld % 8 == 0 ? copy : NULL;
@@ -5712,160 +5721,183 @@ static const void *ampi_model_shadow(amp_shadows *sh, const float *x, size_t ext
     return NULL;
 }
 
-static amp_result ampi_shadow_cast(amp_shadows *sh, void *dst, amp_dtype type, size_t dst_ld,
-                                   const float *x, size_t rows, size_t cols, size_t ld) {
-    const amp_backend *b      = &sh->backend;
+/* The distance of rows in a copy: that of the matrix if it suits tensor cores. */
+static size_t ampi_copy_ld(const ampi_matrix *m) {
+    return m->ld % 8 == 0 ? m->ld : (m->cols + 7) / 8 * 8;
+}
+
+/* To memory + offset. */
+static amp_result ampi_cache_cast(amp_cache *cache, const ampi_matrix *m, size_t offset) {
+    const amp_backend *b      = &cache->backend;
+    const size_t       ld     = ampi_copy_ld(m);
+    char              *copy   = cache->memory + offset;
     amp_result         result = AMP_OK;
     size_t             r;
-    sh->cast_bytes += 2 * (uint64_t)rows * cols;
-    if (rows == 1 || ld == dst_ld)
-        return b->cast_fn(b, dst, type, x, AMP_F32, (rows - 1) * ld + cols);
+    cache->cast_bytes += 2 * (uint64_t)m->rows * m->cols;
+    if (m->rows == 1 || m->ld == ld)
+        return b->cast_fn(b, copy, m->type, m->x, AMP_F32, (m->rows - 1) * m->ld + m->cols);
     if (b->cast_rows_fn)
-        return b->cast_rows_fn(b, dst, type, dst_ld, x, AMP_F32, ld, rows, cols);
-    for (r = 0; r < rows && result == AMP_OK; r++)
-        result = b->cast_fn(b, (char *)dst + 2 * r * dst_ld, type, x + r * ld, AMP_F32, cols);
+        return b->cast_rows_fn(b, copy, m->type, ld, m->x, AMP_F32, m->ld, m->rows, m->cols);
+    for (r = 0; r < m->rows && result == AMP_OK; r++)
+        result = b->cast_fn(b, copy + 2 * r * ld, m->type, m->x + r * m->ld, AMP_F32, m->cols);
     return result;
 }
 
 /* Counts what may have changed the weights, besides those who say so. */
-static uint64_t ampi_shadows_version(const amp_shadows *sh) {
+static uint64_t ampi_cache_version(const amp_cache *cache) {
     uint64_t version = 0;
     int      i;
-    for (i = 0; i < sh->num_optimizers; i++)
-        if (sh->optimizers[i]->plan) version += sh->optimizers[i]->plan->version;
+    for (i = 0; i < cache->num_optimizers; i++)
+        if (cache->optimizers[i]->plan) version += cache->optimizers[i]->plan->version;
     return version;
 }
 
-static uint64_t ampi_shadows_capture(const amp_shadows *sh) {
-    return sh->backend.capture_fn ? sh->backend.capture_fn(&sh->backend) : 0;
+/* Elements from the first of m to the last. */
+static size_t ampi_extent(const ampi_matrix *m) { return (m->rows - 1) * m->ld + m->cols; }
+
+/* The weight that m is, or lies in, if its copy may be kept. */
+static ampi_cached *ampi_cache_find(amp_cache *cache, const ampi_matrix *m) {
+    int i;
+    if (ampi_current && !ampi_autocast_active(ampi_current)) return NULL;
+    for (i = 0; i < cache->num_entries; i++)
+        if (ampi_within(m->x, ampi_extent(m), cache->entries[i].base, cache->entries[i].n))
+            return &cache->entries[i];
+    return NULL;
 }
 
-/* The distance of rows in a copy. */
-static size_t ampi_shadow_ld(size_t cols, size_t ld) {
-    return ld % 8 == 0 ? ld : (cols + 7) / 8 * 8;
+/* Is the copy still what it was cast from? After a capture its replays may change weights at any
+   time, so a copy is believed for one product only. */
+static int ampi_cache_is_current(const amp_cache *cache, const ampi_cached *e,
+                                 const ampi_matrix *m) {
+    if (!m->capture && cache->captured && e->product != cache->product) return 0;
+    return e->valid && e->of.version == m->version && e->of.capture == m->capture;
+}
+
+static int ampi_same_matrix(const ampi_matrix *a, const ampi_matrix *b) {
+    return a->x == b->x && a->rows == b->rows && a->cols == b->cols && a->ld == b->ld &&
+           a->type == b->type;
 }
 
 /* Where kept copies end. */
-static size_t ampi_shadows_end(const amp_shadows *sh) {
+static size_t ampi_cache_end(const amp_cache *cache) {
     size_t end = 0;
     int    i;
-    for (i = 0; i < sh->num_entries; i++)
-        if (sh->entries[i].room && sh->entries[i].offset + sh->entries[i].room > end)
-            end = sh->entries[i].offset + sh->entries[i].room;
+    for (i = 0; i < cache->num_entries; i++)
+        if (cache->entries[i].room && cache->entries[i].offset + cache->entries[i].room > end)
+            end = cache->entries[i].offset + cache->entries[i].room;
     return end;
 }
 
-/* Room for the copy of e, the first that is free between the others'; 0: there is none. */
-static int ampi_shadow_place(const amp_shadows *sh, ampi_shadow *e, size_t room) {
+/* Room for the copy of e: its own, or the first that is free between the others'. 0: none. */
+static int ampi_cache_keep(const amp_cache *cache, ampi_cached *e, size_t room) {
     size_t offset = 0;
     int    i      = 0;
     if (e->room >= room) return 1;
-    if (room > sh->top) return 0;
-    while (i < sh->num_entries && offset <= sh->top - room) {
-        const ampi_shadow *other = &sh->entries[i++];
+    if (room > cache->top) return 0;
+    while (i < cache->num_entries && offset <= cache->top - room) {
+        const ampi_cached *other = &cache->entries[i++];
         if (other == e || !other->room || other->offset >= offset + room ||
             offset >= other->offset + other->room)
             continue;
         offset = other->offset + other->room;
         i      = 0;
     }
-    if (offset > sh->top - room) return 0;
+    if (offset > cache->top - room) return 0;
     e->offset = offset;
     e->room   = room;
     return 1;
 }
 
-/* The weight that x is or lies in, if its copy may be kept. */
-static ampi_shadow *ampi_shadow_of(amp_shadows *sh, const float *x, size_t extent) {
-    int i;
-    if (ampi_current && !ampi_autocast_active(ampi_current)) return NULL;
-    for (i = 0; i < sh->num_entries; i++)
-        if (ampi_within(x, extent, sh->entries[i].base, sh->entries[i].n)) return &sh->entries[i];
-    return NULL;
+/* Where the copy of m shall be: in e's room, if there is an e and it finds some (else *e becomes
+   NULL), or for this product only, down from top. */
+static amp_result ampi_cache_place(amp_cache *cache, ampi_cached **e, const ampi_matrix *m,
+                                   size_t *offset) {
+    const size_t ld   = m->ld > ampi_copy_ld(m) ? m->ld : ampi_copy_ld(m);
+    const size_t room = (2 * m->rows * ld + 255) / 256 * 256;
+    if (*e && ampi_cache_keep(cache, *e, room)) {
+        (*e)->valid = 0;
+        *offset     = (*e)->offset;
+        return AMP_OK;
+    }
+    *e = NULL;
+    if (room > cache->top || cache->top - room < ampi_cache_end(cache))
+        return AMP_ERROR_OUT_OF_MEMORY;
+    *offset = cache->top -= room;
+    return AMP_OK;
 }
 
-AMP_DEF amp_result amp_shadows_get(amp_shadows *sh, const float *x, size_t rows, size_t cols,
-                                   size_t ld, amp_dtype type, const void **copy,
-                                   size_t *copy_ld) {
-    ampi_shadow *e;
-    uint64_t     version, capture;
-    size_t       extent, room, to_ld, offset;
+AMP_DEF amp_result amp_cache_get(amp_cache *cache, const float *x, size_t rows, size_t cols,
+                                 size_t ld, amp_dtype type, const void **copy, size_t *copy_ld) {
+    ampi_matrix  m;
+    ampi_cached *e;
     const void  *own;
+    size_t       offset;
     amp_result   result;
-    if (!sh || !x || !rows || !cols || ld < cols || !copy || !copy_ld)
+    if (!cache || !x || !rows || !cols || ld < cols || !copy || !copy_ld)
         return AMP_ERROR_INVALID_ARGUMENT;
     if (type != AMP_F16 && type != AMP_BF16) return AMP_ERROR_INVALID_ENUM;
-    if (!sh->memory) return AMP_ERROR_BAD_STATE;
+    if (!cache->memory) return AMP_ERROR_BAD_STATE;
     if (rows > SIZE_MAX / 64 / ld) return AMP_ERROR_TOO_LARGE;
-    extent = (rows - 1) * ld + cols;
-    to_ld  = ampi_shadow_ld(cols, ld);
-    room   = (2 * rows * (ld > to_ld ? ld : to_ld) + 255) / 256 * 256;
-    own    = ampi_model_shadow(sh, x, extent, ld, type);
+    m.x       = x;
+    m.rows    = rows;
+    m.cols    = cols;
+    m.ld      = ld;
+    m.type    = type;
+    m.version = ampi_cache_version(cache);
+    m.capture = cache->backend.capture_fn ? cache->backend.capture_fn(&cache->backend) : 0;
+    if (m.capture) cache->captured = 1;
+    own = ampi_model_copy(cache, x, ampi_extent(&m), ld, type);
     if (own) {
-        sh->hits++;
+        cache->hits++;
         *copy    = own;
         *copy_ld = ld;
         return AMP_OK;
     }
-    e       = ampi_shadow_of(sh, x, extent);
-    version = ampi_shadows_version(sh);
-    capture = ampi_shadows_capture(sh);
-    if (capture) sh->captured = 1;
-    if (e && !capture && sh->captured && e->product != sh->product) e->valid = 0;
-    if (e && e->valid && e->version == version && e->capture == capture && e->type == type &&
-        e->start == (size_t)(x - e->base) && e->rows == rows && e->cols == cols && e->ld == ld) {
-        sh->hits++;
-        e->product = sh->product;
-        *copy      = sh->memory + e->offset;
-        *copy_ld   = to_ld;
-        return AMP_OK;
+    e = ampi_cache_find(cache, &m);
+    if (e && ampi_cache_is_current(cache, e, &m)) {
+        if (ampi_same_matrix(&e->of, &m)) {
+            cache->hits++;
+            e->product = cache->product;
+            *copy      = cache->memory + e->offset;
+            *copy_ld   = ampi_copy_ld(&m);
+            return AMP_OK;
+        }
+        if (e->product == cache->product) e = NULL; /* the other operand has it in another shape */
     }
-    if (e && e->valid && e->version == version && e->product == sh->product)
-        e = NULL; /* the other operand of this product has it in another shape */
-    if (e && !ampi_shadow_place(sh, e, room)) e = NULL;
-    if (!e && (room > sh->top || sh->top - room < ampi_shadows_end(sh)))
-        return AMP_ERROR_OUT_OF_MEMORY;
-    if (e) e->valid = 0;
-    else sh->top -= room;
-    offset = e ? e->offset : sh->top;
-    result = ampi_shadow_cast(sh, sh->memory + offset, type, to_ld, x, rows, cols, ld);
+    result = ampi_cache_place(cache, &e, &m, &offset);
+    if (result == AMP_OK) result = ampi_cache_cast(cache, &m, offset);
     if (result != AMP_OK) return result;
-    *copy    = sh->memory + offset;
-    *copy_ld = to_ld;
+    *copy    = cache->memory + offset;
+    *copy_ld = ampi_copy_ld(&m);
     if (!e) {
-        sh->transients++;
+        cache->transients++;
         return AMP_OK;
     }
-    sh->misses++;
-    e->type    = type;
-    e->start   = (size_t)(x - e->base);
-    e->rows    = rows;
-    e->cols    = cols;
-    e->ld      = ld;
-    e->version = version;
-    e->capture = capture;
-    e->product = sh->product;
+    cache->misses++;
+    e->of      = m;
+    e->product = cache->product;
     e->valid   = 1;
     return AMP_OK;
 }
 
 /* Has the weight of e changed since it was cast? */
-static amp_result ampi_shadow_compare(const amp_shadows *sh, const ampi_shadow *e) {
-    const amp_backend *b = &sh->backend;
-    const float       *x = e->base + e->start;
-    const char        *copy = sh->memory + e->offset;
+static amp_result ampi_cache_compare(const amp_cache *cache, const ampi_cached *e) {
+    const amp_backend *b    = &cache->backend;
+    const ampi_matrix *m    = &e->of;
+    const float       *x    = m->x;
+    const char        *copy = cache->memory + e->offset;
     float              now[AMPI_PIECE];
     uint16_t           fresh[AMPI_PIECE], kept[AMPI_PIECE];
     amp_result         result = AMP_OK;
     size_t             r, c, n;
-    for (r = 0; r < e->rows; r++, x += e->ld, copy += 2 * ampi_shadow_ld(e->cols, e->ld)) {
-        for (c = 0; c < e->cols; c += n) {
-            n = ampi_min(e->cols - c, AMPI_PIECE);
+    for (r = 0; r < m->rows; r++, x += m->ld, copy += 2 * ampi_copy_ld(m)) {
+        for (c = 0; c < m->cols; c += n) {
+            n = ampi_min(m->cols - c, AMPI_PIECE);
             result = b->copy_fn(b, now, x + c, 4 * n, AMP_COPY_TO_HOST);
             if (result == AMP_OK)
                 result = b->copy_fn(b, kept, copy + 2 * c, 2 * n, AMP_COPY_TO_HOST);
             if (result == AMP_OK) result = b->wait_fn(b);
-            if (result == AMP_OK) result = amp_cast(fresh, e->type, now, AMP_F32, n);
+            if (result == AMP_OK) result = amp_cast(fresh, m->type, now, AMP_F32, n);
             if (result != AMP_OK) return result;
             if (memcmp(fresh, kept, 2 * n) != 0) return AMP_ERROR_BAD_STATE;
         }
@@ -5873,17 +5905,17 @@ static amp_result ampi_shadow_compare(const amp_shadows *sh, const ampi_shadow *
     return AMP_OK;
 }
 
-AMP_DEF amp_result amp_shadows_check(const amp_shadows *sh, const float **weight) {
+AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight) {
     uint64_t version;
     int      i;
-    if (!sh) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!sh->memory) return AMP_ERROR_BAD_STATE;
-    version = ampi_shadows_version(sh);
-    for (i = 0; i < sh->num_entries; i++) {
-        const ampi_shadow *e = &sh->entries[i];
+    if (!cache) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!cache->memory) return AMP_ERROR_BAD_STATE;
+    version = ampi_cache_version(cache);
+    for (i = 0; i < cache->num_entries; i++) {
+        const ampi_cached *e = &cache->entries[i];
         amp_result         result;
-        if (!e->valid || e->version != version || e->capture || sh->captured) continue;
-        result = ampi_shadow_compare(sh, e);
+        if (!e->valid || e->of.version != version || e->of.capture || cache->captured) continue;
+        result = ampi_cache_compare(cache, e);
         if (result == AMP_ERROR_BAD_STATE && weight) *weight = e->base;
         if (result != AMP_OK) return result;
     }
@@ -5898,33 +5930,33 @@ AMP_DEF amp_result amp_shadows_check(const amp_shadows *sh, const float **weight
 #pragma push_macro("cublasSgemmStridedBatched")
 #undef cublasSgemmStridedBatched
 
-/* What autocast makes of a product of fp32 matrices; sh is NULL if it stays in fp32. */
-static amp_dtype ampi_sgemm_type(double size, amp_shadows **sh, int *tf32) {
+/* What autocast makes of a product of fp32 matrices; cache is NULL if it stays in fp32. */
+static amp_dtype ampi_sgemm_type(double size, amp_cache **cache, int *tf32) {
     static const amp_dtype inputs[2] = {AMP_F32, AMP_F32};
     amp_autocast          *ac        = ampi_current;
     amp_dtype              type      = AMP_F32;
-    *sh   = NULL;
+    *cache   = NULL;
     *tf32 = 0;
     if (!ampi_autocast_active(ac)) return AMP_F32;
     if (amp_autocast_dtype_in(ac, AMP_OP_GEMM, inputs, 2, &type, NULL) != AMP_OK) return AMP_F32;
     *tf32 = ac->tf32;
-    if (type == AMP_F32 || !ac->shadows) return AMP_F32;
-    amp_shadows_reset(ac->shadows);
+    if (type == AMP_F32 || !ac->cache) return AMP_F32;
+    amp_cache_reset(ac->cache);
     if (size < AMPI_SMALL) {
-        ac->shadows->fallbacks++;
+        ac->cache->fallbacks++;
         return AMP_F32;
     }
-    *sh = ac->shadows;
+    *cache = ac->cache;
     return type;
 }
 
 /* A copy of a column-major operand, on the handle's stream; 0 if there is none. */
-static int ampi_sgemm_shadow(amp_shadows *sh, amp_stream stream, const float *x, int rows,
+static int ampi_sgemm_copy(amp_cache *cache, amp_stream stream, const float *x, int rows,
                              int cols, int ld, amp_dtype type, const void **copy, int *copy_ld) {
     size_t     padded;
     amp_result result;
-    if (!x || rows < 1 || cols < 1 || ld < rows || stream != sh->backend.stream) return 0;
-    result = amp_shadows_get(sh, x, (size_t)cols, (size_t)rows, (size_t)ld, type, copy, &padded);
+    if (!x || rows < 1 || cols < 1 || ld < rows || stream != cache->backend.stream) return 0;
+    result = amp_cache_get(cache, x, (size_t)cols, (size_t)rows, (size_t)ld, type, copy, &padded);
     *copy_ld = (int)padded;
     return result == AMP_OK && padded <= 0x7fffffff;
 }
@@ -5933,23 +5965,23 @@ AMP_DEF cublasStatus_t amp_sgemm(cublasHandle_t handle, cublasOperation_t transa
                                  cublasOperation_t transb, int m, int n, int k,
                                  const float *alpha, const float *A, int lda, const float *B,
                                  int ldb, const float *beta, float *C, int ldc) {
-    amp_shadows    *sh;
+    amp_cache    *cache;
     cudaStream_t    stream = NULL;
     cublasStatus_t  status;
     const void     *a, *b;
     int             tf32, a_ld, b_ld;
     const int       at = transa != CUBLAS_OP_N, bt = transb != CUBLAS_OP_N;
-    const amp_dtype type = ampi_sgemm_type((double)m * n * k, &sh, &tf32);
+    const amp_dtype type = ampi_sgemm_type((double)m * n * k, &cache, &tf32);
     const cudaDataType to = type == AMP_F16 ? CUDA_R_16F : CUDA_R_16BF;
-    if (sh) {
+    if (cache) {
         status = cublasGetStream(handle, &stream);
         if (status != CUBLAS_STATUS_SUCCESS) return status;
-        if (ampi_sgemm_shadow(sh, stream, A, at ? k : m, at ? m : k, lda, type, &a, &a_ld) &&
-            ampi_sgemm_shadow(sh, stream, B, bt ? n : k, bt ? k : n, ldb, type, &b, &b_ld))
+        if (ampi_sgemm_copy(cache, stream, A, at ? k : m, at ? m : k, lda, type, &a, &a_ld) &&
+            ampi_sgemm_copy(cache, stream, B, bt ? n : k, bt ? k : n, ldb, type, &b, &b_ld))
             return cublasGemmEx(handle, transa, transb, m, n, k, alpha, a, to, a_ld, b, to,
                                 b_ld, beta, C, CUDA_R_32F, ldc, CUBLAS_COMPUTE_32F,
                                 CUBLAS_GEMM_DEFAULT);
-        sh->fallbacks++;
+        cache->fallbacks++;
     }
     if (tf32)
         return cublasGemmEx(handle, transa, transb, m, n, k, alpha, A, CUDA_R_32F, lda, B,
@@ -5970,26 +6002,26 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
     const float *alpha, const float *A, int lda, long long int strideA, const float *B, int ldb,
     long long int strideB, const float *beta, float *C, int ldc, long long int strideC,
     int batchCount) {
-    amp_shadows    *sh;
+    amp_cache    *cache;
     cudaStream_t    stream = NULL;
     cublasStatus_t  status;
     const void     *a, *b;
     int             tf32, unused;
     const int       at = transa != CUBLAS_OP_N, bt = transb != CUBLAS_OP_N;
-    const amp_dtype type = ampi_sgemm_type((double)m * n * k, &sh, &tf32);
+    const amp_dtype type = ampi_sgemm_type((double)m * n * k, &cache, &tf32);
     const cudaDataType to = type == AMP_F16 ? CUDA_R_16F : CUDA_R_16BF;
-    if (sh) {
+    if (cache) {
         const int a_span = ampi_span(at ? k : m, at ? m : k, lda, strideA, batchCount);
         const int b_span = ampi_span(bt ? n : k, bt ? k : n, ldb, strideB, batchCount);
         status = cublasGetStream(handle, &stream);
         if (status != CUBLAS_STATUS_SUCCESS) return status;
-        if (ampi_sgemm_shadow(sh, stream, A, a_span, 1, a_span, type, &a, &unused) &&
-            ampi_sgemm_shadow(sh, stream, B, b_span, 1, b_span, type, &b, &unused))
+        if (ampi_sgemm_copy(cache, stream, A, a_span, 1, a_span, type, &a, &unused) &&
+            ampi_sgemm_copy(cache, stream, B, b_span, 1, b_span, type, &b, &unused))
             return cublasGemmStridedBatchedEx(handle, transa, transb, m, n, k, alpha, a, to, lda,
                                               strideA, b, to, ldb, strideB, beta, C, CUDA_R_32F,
                                               ldc, strideC, batchCount, CUBLAS_COMPUTE_32F,
                                               CUBLAS_GEMM_DEFAULT);
-        sh->fallbacks++;
+        cache->fallbacks++;
     }
     if (tf32)
         return cublasGemmStridedBatchedEx(
@@ -6006,7 +6038,7 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
 AMP_DEF void amp_session_end(amp_session *session) {
     if (!session) return;
     if (ampi_current == &session->autocast) amp_autocast_use(session->before);
-    amp_shadows_free(&session->shadows);
+    amp_cache_free(&session->cache);
     memset(session, 0, sizeof *session);
 }
 
@@ -6014,7 +6046,7 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *ba
                                      size_t num_bytes, const amp_allocator *allocator,
                                      const amp_scaler_desc *desc) {
     const size_t  room = (sizeof(amp_scaler) + 255) / 256 * 256; /* behind the copies */
-    amp_shadows  *sh   = session ? &session->shadows : NULL;
+    amp_cache  *cache   = session ? &session->cache : NULL;
     amp_scaler    scaler;
     amp_autocast  ac;
     amp_scope     scope;
@@ -6029,18 +6061,18 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *ba
     if (result == AMP_OK) result = amp_autocast_push(&ac, &scope);
     if (result == AMP_OK && num_bytes > SIZE_MAX / 2 - room) result = AMP_ERROR_TOO_LARGE;
     if (result == AMP_OK)
-        result = amp_shadows_init(sh, backend, num_bytes ? num_bytes + room : 0, allocator);
+        result = amp_cache_init(cache, backend, num_bytes ? num_bytes + room : 0, allocator);
     if (result != AMP_OK) return result;
-    sh->size = sh->top -= room;
-    result = sh->backend.copy_fn(&sh->backend, sh->memory + sh->size, &scaler, sizeof scaler,
-                                 AMP_COPY_TO_BACKEND);
+    cache->size = cache->top -= room;
+    result = cache->backend.copy_fn(&cache->backend, cache->memory + cache->size, &scaler,
+                                    sizeof scaler, AMP_COPY_TO_BACKEND);
     if (result != AMP_OK) {
-        amp_shadows_free(sh);
+        amp_cache_free(cache);
         return result;
     }
-    session->scaler           = (amp_scaler *)(void *)(sh->memory + sh->size);
+    session->scaler           = (amp_scaler *)(void *)(cache->memory + cache->size);
     session->autocast         = ac;
-    session->autocast.shadows = sh;
+    session->autocast.cache = cache;
     session->before           = amp_autocast_use(&session->autocast);
     return AMP_OK;
 }
@@ -6200,7 +6232,7 @@ static amp_result ampi_matrix_ok(const void *x, int used, amp_dtype type, size_t
 }
 
 /* The copy of one operand in type, if it is fp32; 0 if there is no room for one. */
-static int ampi_gemm_shadow(amp_shadows *sh, amp_dtype type, size_t rows, size_t cols,
+static int ampi_gemm_copy(amp_cache *cache, amp_dtype type, size_t rows, size_t cols,
                             size_t count, const void **x, amp_dtype *x_type, size_t *ld,
                             size_t stride) {
     size_t span_ld = stride * (count - 1) + (rows - 1) * *ld + cols;
@@ -6208,9 +6240,9 @@ static int ampi_gemm_shadow(amp_shadows *sh, amp_dtype type, size_t rows, size_t
     if (count > 1 && stride / 4 > rows * *ld) return 0; /* what lies between is not ours to read */
     *x_type = type;
     if (count > 1) /* as one row that holds all of them: leading dimension and stride stay */
-        return amp_shadows_get(sh, (const float *)*x, 1, span_ld, span_ld, type, x, &span_ld) ==
+        return amp_cache_get(cache, (const float *)*x, 1, span_ld, span_ld, type, x, &span_ld) ==
                AMP_OK;
-    return amp_shadows_get(sh, (const float *)*x, rows, cols, *ld, type, x, ld) == AMP_OK;
+    return amp_cache_get(cache, (const float *)*x, rows, cols, *ld, type, x, ld) == AMP_OK;
 }
 
 /* Operands as the policy wants them. */
@@ -6218,32 +6250,32 @@ static amp_result ampi_gemm_autocast(amp_gemm_args *g, const amp_backend *backen
     amp_autocast *ac        = ampi_current;
     amp_dtype     inputs[2] = {g->a_type, g->b_type}, type = AMP_F32;
     amp_gemm_args halves    = *g;
-    amp_shadows  *sh;
+    amp_cache    *cache;
     amp_result    result;
     if (!ampi_autocast_active(ac)) return AMP_OK;
     result = amp_autocast_dtype_in(ac, AMP_OP_GEMM, inputs, 2, &type, NULL);
     if (result != AMP_OK) return result;
     g->tf32 = ac->tf32;
-    sh      = ac->shadows;
-    if (type == AMP_F32 || !sh || !g->k || ampi_is_zero(&g->alpha)) return AMP_OK;
-    if (sh->backend.cast_fn != (backend ? backend->cast_fn : ampi_cpu_cast) ||
-        (backend && sh->backend.stream != backend->stream)) {
-        sh->fallbacks++;
+    cache      = ac->cache;
+    if (type == AMP_F32 || !cache || !g->k || ampi_is_zero(&g->alpha)) return AMP_OK;
+    if (cache->backend.cast_fn != (backend ? backend->cast_fn : ampi_cpu_cast) ||
+        (backend && cache->backend.stream != backend->stream)) {
+        cache->fallbacks++;
         return AMP_OK;
     }
-    amp_shadows_reset(sh);
+    amp_cache_reset(cache);
     if (g->a_type == AMP_F32 && g->b_type == AMP_F32 &&
         (double)g->m * (double)g->n * (double)g->k < AMPI_SMALL) {
-        sh->fallbacks++;
+        cache->fallbacks++;
         return AMP_OK;
     }
-    if (ampi_gemm_shadow(sh, type, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k, g->count,
+    if (ampi_gemm_copy(cache, type, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k, g->count,
                          &halves.a, &halves.a_type, &halves.lda, g->stride_a) &&
-        ampi_gemm_shadow(sh, type, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n, g->count,
+        ampi_gemm_copy(cache, type, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n, g->count,
                          &halves.b, &halves.b_type, &halves.ldb, g->stride_b))
         *g = halves;
     else
-        sh->fallbacks++;
+        cache->fallbacks++;
     return AMP_OK;
 }
 

@@ -152,7 +152,7 @@ static void make_network(void) {
         w_grad[l]    = grads + (at - host);
         bias[l]      = w[l] + n;
         bias_grad[l] = w_grad[l] + n;
-        ok(amp_shadows_add(&mp.shadows, w[l], (size_t)n));                             /* AMP 7 */
+        ok(amp_cache_add(&mp.cache, w[l], (size_t)n));                             /* AMP 7 */
         for (int i = 0; i < n; i++) at[i] = uniform() * sqrtf(6.0f / (float)size.width[l]);
         at += n + size.width[l + 1];
         y[l + 1]  = zeros(num[l + 1]);
@@ -226,7 +226,7 @@ static void train_step(int step) {
     ok(amp_cuda_scaler_unscale(mp.scaler, grads, AMP_F32, num_params, stream));        /* AMP 9 */
     launch(num_params, sgd_kernel, params, momentum, grads,
            size.lr, num_params, &mp.scaler->found_inf);                               /* AMP 10 */
-    ok(amp_cuda_scaler_update(mp.scaler, stream)), amp_shadows_changed(&mp.shadows, 0); /* AMP 11 */
+    ok(amp_cuda_scaler_update(mp.scaler, stream)), amp_cache_changed(&mp.cache, 0); /* AMP 11 */
 }
 
 static void report(const char *when) {

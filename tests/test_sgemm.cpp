@@ -32,12 +32,12 @@ static float random_value(void) { /* in (-1, 1) */
 
 enum { ELEMENTS = 1 << 15, WORKSPACE = 1 << 16 };
 
-/* A stream, a handle with a workspace, three arrays on both sides, shadows and an autocast. */
+/* A stream, a handle with a workspace, three arrays on both sides, cache and an autocast. */
 static struct world {
     cudaStream_t       stream;
     cublasHandle_t     blas;
     amp_backend        gpu;
-    amp_shadows        shadows;
+    amp_cache        cache;
     amp_autocast       autocast;
     float             *a, *b, *c, *scalars;
     void              *workspace;
@@ -81,7 +81,7 @@ static void end(void) {
     emu_fail_at = 0;
     if (!w.stream) return;
     CUDA(cudaStreamSynchronize(w.stream));
-    amp_shadows_free(&w.shadows);
+    amp_cache_free(&w.cache);
     for (void *p : {(void *)w.a, (void *)w.b, (void *)w.c, (void *)w.scalars, w.workspace})
         CUDA(cudaFree(p));
     BLAS(cublasDestroy(w.blas));
@@ -104,9 +104,9 @@ static void begin(size_t room, amp_dtype type) {
     w.c       = device_floats(ELEMENTS);
     w.scalars = device_floats(2);
     OK(amp_cuda_backend(&w.gpu, w.stream, NULL));
-    OK(amp_shadows_init(&w.shadows, &w.gpu, room, NULL));
+    OK(amp_cache_init(&w.cache, &w.gpu, room, NULL));
     OK(amp_autocast_init(&w.autocast, AMP_POLICY_DEFAULT, type));
-    w.autocast.shadows = &w.shadows;
+    w.autocast.cache = &w.cache;
     amp_autocast_use(&w.autocast);
     enter(AMP_AUTOCAST_ON, AMP_F32, NULL);
     randomize(w.a, w.host_a);
@@ -203,9 +203,9 @@ static void check_product(int line, const call &c, amp_dtype type, const std::ve
     test_fail(__FILE__, line, "C = alpha op(A) op(B) + beta C", what);
 }
 
-static bool ours(const void *p) { /* in the shadows' memory */
+static bool ours(const void *p) { /* in the cache' memory */
     const char *at = (const char *)p;
-    return at >= w.shadows.memory && at < w.shadows.memory + w.shadows.size;
+    return at >= w.cache.memory && at < w.cache.memory + w.cache.size;
 }
 
 /* The cuBLAS call that was noted last must be what the type asks for, and nothing of the handle
@@ -255,7 +255,7 @@ static void product_at(int line, const call &c, amp_dtype type, bool tf32 = fals
 
 static void check_counts(int line, uint64_t hits, uint64_t misses, uint64_t transients,
                          uint64_t fallbacks) {
-    const amp_shadows &s = w.shadows;
+    const amp_cache &s = w.cache;
     char               values[160];
     if (s.hits == hits && s.misses == misses && s.transients == transients &&
         s.fallbacks == fallbacks)
@@ -291,7 +291,7 @@ TEST(products, "manual: products of operands rounded to halves, summed in fp32: 
                         else upload(w.c, w.host_c.data(), ELEMENTS);
                         PRODUCT(c, type);
                     }
-        CHECK_EQ_U64(w.shadows.fallbacks, 0);
+        CHECK_EQ_U64(w.cache.fallbacks, 0);
     }
     end();
 }
@@ -327,8 +327,8 @@ TEST(outside, "manual: outside scopes, and where autocast says fp32, it is the o
             if (how == 0) amp_autocast_use(NULL);
             if (how == 1) OK(amp_autocast_pop(&w.autocast));
             if (how == 2) enter(AMP_AUTOCAST_OFF, AMP_F32, NULL);
-            if (how == 3) w.autocast.shadows = NULL;
-            OK(amp_shadows_add(&w.shadows, w.b, ELEMENTS));
+            if (how == 3) w.autocast.cache = NULL;
+            OK(amp_cache_add(&w.cache, w.b, ELEMENTS));
             emu_count = emu_counts();
             const call          c     = make_call(batch, 40, 41, 42, 1, batch);
             const unsigned long calls = emu_api_calls;
@@ -381,13 +381,13 @@ TEST(small, "manual: products with m n k < 32^3 are the originals, and counted")
     for (int batch = 0; batch < 3; batch++) {
         begin(ROOM, AMP_F16);
         PRODUCT(make_call(0, 32, 32, 32, 0, batch), AMP_F16);
-        CHECK_EQ_U64(w.shadows.fallbacks, 0);
+        CHECK_EQ_U64(w.cache.fallbacks, 0);
         PRODUCT(make_call(1, 31, 33, 32, 1, batch), AMP_F32);
         PRODUCT(make_call(2, 1, 1, 1, 0, batch), AMP_F32);
-        CHECK_EQ_U64(w.shadows.fallbacks, 2);
+        CHECK_EQ_U64(w.cache.fallbacks, 2);
         OK(amp_autocast_override(&w.autocast, "tf32", NULL));
         PRODUCT(make_call(3, 16, 16, 16, 0, batch), AMP_F32, true);
-        CHECK_EQ_U64(w.shadows.fallbacks, 3);
+        CHECK_EQ_U64(w.cache.fallbacks, 3);
     }
     end();
 }
@@ -397,13 +397,13 @@ TEST(no_room, "manual: where there is no room it is the original, and counted; a
     for (int batch = 0; batch < 3; batch++) {
         begin(9000, AMP_BF16);
         PRODUCT(make_call(0, 64, 64, 64, 0, batch), AMP_F32); /* B does not fit */
-        CHECK_EQ_U64(w.shadows.fallbacks, 1);
-        CHECK_EQ_U64(w.shadows.transients, batch < 2);
+        CHECK_EQ_U64(w.cache.fallbacks, 1);
+        CHECK_EQ_U64(w.cache.transients, batch < 2);
         OK(amp_autocast_override(&w.autocast, "tf32", NULL));
         PRODUCT(make_call(0, 64, 64, 64, 0, batch), AMP_F32, true);
-        CHECK_EQ_U64(w.shadows.fallbacks, 2);
+        CHECK_EQ_U64(w.cache.fallbacks, 2);
         if (batch < 2) PRODUCT(make_call(0, 32, 32, 32, 0, batch), AMP_BF16);
-        CHECK_EQ_U64(w.shadows.fallbacks, 2);
+        CHECK_EQ_U64(w.cache.fallbacks, 2);
     }
     end();
 }
@@ -412,14 +412,14 @@ TEST(cached, "manual: a weight is cast once until it changes, and never under a 
     for (int batch = 0; batch < 2; batch++) {
         begin(ROOM, AMP_F16);
         const call c = make_call(0, 33, 34, 35, 1, batch);
-        OK(amp_shadows_add(&w.shadows, w.a, ELEMENTS));
+        OK(amp_cache_add(&w.cache, w.a, ELEMENTS));
         for (int i = 0; i < 3; i++) PRODUCT(c, AMP_F16);
         COUNTS(2, 1, 3, 0);
         randomize(w.a, w.host_a);
-        amp_shadows_changed(&w.shadows, w.a);
+        amp_cache_changed(&w.cache, w.a);
         PRODUCT(c, AMP_F16);
         COUNTS(2, 2, 4, 0);
-        amp_shadows_remove(&w.shadows, w.a);
+        amp_cache_remove(&w.cache, w.a);
         randomize(w.a, w.host_a);
         PRODUCT(c, AMP_F16);
         COUNTS(2, 2, 6, 0);
@@ -428,7 +428,7 @@ TEST(cached, "manual: a weight is cast once until it changes, and never under a 
         COUNTS(2, 2, 6, 0);
     }
     begin(ROOM, AMP_F16); /* A' A */
-    OK(amp_shadows_add(&w.shadows, w.a, ELEMENTS));
+    OK(amp_cache_add(&w.cache, w.a, ELEMENTS));
     for (int i = 0; i < 3; i++) {
         call               c      = make_call(1, 40, 40, 40, 0, 0);
         std::vector<float> before = download(w.c, ELEMENTS);
@@ -494,7 +494,7 @@ TEST(model_copies, "manual: a registered optimizer's model copies are what is mu
         OK(amp_optimizer_init(&opt, &desc));
         OK(amp_optimizer_add(&opt, &t));
         OK(amp_optimizer_prepare(&opt));
-        OK(amp_shadows_add_optimizer(&w.shadows, &opt));
+        OK(amp_cache_add_optimizer(&w.cache, &opt));
         for (int step = 0; step < 3; step++) {
             const call c = make_call(step, 40, 40, 40, 0, batch);
             PRODUCT(c, AMP_F16);
@@ -538,7 +538,7 @@ TEST(captures, "law: a weight that was cast outside a capture is cast again in i
             begin(ROOM, AMP_F16);
             emu_async    = async;
             const call c = make_call(1, 33, 34, 35, 1, batch);
-            OK(amp_shadows_add(&w.shadows, w.a, ELEMENTS));
+            OK(amp_cache_add(&w.cache, w.a, ELEMENTS));
             PRODUCT(c, AMP_F16);
             COUNTS(0, 1, 1, 0);
             CUDA(cudaStreamBeginCapture(w.stream, cudaStreamCaptureModeGlobal));
@@ -590,18 +590,18 @@ TEST(order, "manual: all work is in the order of the handle's stream: nothing wa
     float             *other = device_floats(ELEMENTS), *kept = device_floats(ELEMENTS);
     std::vector<float> host_other;
     randomize(other, host_other);
-    OK(amp_shadows_add(&w.shadows, w.a, ELEMENTS));
+    OK(amp_cache_add(&w.cache, w.a, ELEMENTS));
     for (unsigned seed = 0; seed < 4; seed++) {
         upload(w.a, w.host_a.data(), ELEMENTS);
         upload(w.c, w.host_c.data(), ELEMENTS);
-        amp_shadows_changed(&w.shadows, w.a);
+        amp_cache_changed(&w.cache, w.a);
         emu_seed  = seed;
         emu_async = 1;
         emu_count = emu_counts();
         BLAS(run(c));
         CUDA(cudaMemcpyAsync(kept, w.c, ELEMENTS * 4, cudaMemcpyDeviceToDevice, w.stream));
         CUDA(cudaMemcpyAsync(w.a, other, ELEMENTS * 4, cudaMemcpyDeviceToDevice, w.stream));
-        amp_shadows_changed(&w.shadows, w.a);
+        amp_cache_changed(&w.cache, w.a);
         BLAS(run(c));
         CHECK_EQ_U64(emu_count.synchronisations, 0);
         CHECK_EQ_U64(emu_count.allocations, 0);
@@ -615,7 +615,7 @@ TEST(order, "manual: all work is in the order of the handle's stream: nothing wa
     end();
 }
 
-TEST(streams, "manual: products on another stream than that of the shadows' backend stay in fp32, "
+TEST(streams, "manual: products on another stream than that of the cache' backend stay in fp32, "
               "where they were queued, and are counted") {
     cudaStream_t   mine = NULL, second = NULL;
     cublasHandle_t own  = NULL;
@@ -632,8 +632,8 @@ TEST(streams, "manual: products on another stream than that of the shadows' back
         BLAS(cublasSetWorkspace(w.blas, w.workspace, WORKSPACE));
         PRODUCT(c, AMP_F32);
         PRODUCT(make_call(0, 33, 34, 35, 1, 2), AMP_F32);
-        CHECK_EQ_U64(w.shadows.fallbacks, 3 * (uint64_t)round + 2);
-        for (int i = 0; i < 2; i++) { /* amp_gemm on the shadows' stream, and not on it */
+        CHECK_EQ_U64(w.cache.fallbacks, 3 * (uint64_t)round + 2);
+        for (int i = 0; i < 2; i++) { /* amp_gemm on the cache' stream, and not on it */
             w.stream = i ? second : mine;
             upload(w.c, w.host_c.data(), ELEMENTS);
             OK(amp_cuda_backend(&other, w.stream, own));
@@ -641,7 +641,7 @@ TEST(streams, "manual: products on another stream than that of the shadows' back
                         w.c, AMP_F32, 34));
             check_product(__LINE__, c, i ? AMP_F32 : AMP_F16, w.host_a, w.host_b, w.host_c);
         }
-        CHECK_EQ_U64(w.shadows.fallbacks, 3 * (uint64_t)round + 3);
+        CHECK_EQ_U64(w.cache.fallbacks, 3 * (uint64_t)round + 3);
         w.stream = mine;
         BLAS(cublasSetStream(w.blas, mine));
         BLAS(cublasSetWorkspace(w.blas, w.workspace, WORKSPACE));
@@ -664,7 +664,7 @@ TEST(faults, "law: whatever call fails, cuBLAS's errors come back, a cast that f
             for (fail = 1; fail <= calls; fail++) {
                 begin(ROOM, AMP_F16);
                 const call c = make_call(2, 33, 34, 35, 1, batch);
-                OK(amp_shadows_add(&w.shadows, w.a, ELEMENTS));
+                OK(amp_cache_add(&w.cache, w.a, ELEMENTS));
                 if (warm) {
                     PRODUCT(c, AMP_F16);
                     upload(w.c, w.host_c.data(), ELEMENTS);
@@ -677,7 +677,7 @@ TEST(faults, "law: whatever call fails, cuBLAS's errors come back, a cast that f
                     BLAS(run(c));
                     calls = emu_api_calls;
                     upload(w.c, w.host_c.data(), ELEMENTS);
-                    if (!warm) amp_shadows_changed(&w.shadows, w.a);
+                    if (!warm) amp_cache_changed(&w.cache, w.a);
                 }
                 emu_api_calls               = 0;
                 emu_fail_at                 = fail;
@@ -753,12 +753,12 @@ TEST(gemm, "law 7: amp_gemm in a scope has the bits of the CPU's, with the types
         const amp_dtype          type    = t == 0 ? AMP_F16 : t == 1 ? AMP_BF16 : AMP_F32;
         begin(ROOM, AMP_F16);
         BLAS(cublasCreate(&own));
-        amp_shadows cpu;
-        OK(amp_shadows_init(&cpu, NULL, ROOM, NULL));
+        amp_cache cpu;
+        OK(amp_cache_init(&cpu, NULL, ROOM, NULL));
         OK(amp_cuda_backend(&w.gpu, w.stream, own));
         OK(amp_autocast_override(&w.autocast, words[t], NULL));
-        OK(amp_shadows_add(&w.shadows, w.b, ELEMENTS));
-        OK(amp_shadows_add(&cpu, w.host_b.data(), ELEMENTS));
+        OK(amp_cache_add(&w.cache, w.b, ELEMENTS));
+        OK(amp_cache_add(&cpu, w.host_b.data(), ELEMENTS));
         for (int trans = 0; trans < 4; trans++)
             for (int round = 0; round < 6; round++) {
                 const size_t m = 1 + (size_t)below(40), n = 1 + (size_t)below(40),
@@ -770,12 +770,12 @@ TEST(gemm, "law 7: amp_gemm in a scope has the bits of the CPU's, with the types
                 const float  beta  = round % 2 ? 0.5f : 0.0f;
                 upload(w.c, w.host_c.data(), ELEMENTS);
                 std::vector<float> c = w.host_c;
-                w.autocast.shadows   = &w.shadows;
+                w.autocast.cache   = &w.cache;
                 OK(amp_gemm_batched(&w.gpu, trans % 2, trans / 2, m, n, k, 0.75f, w.a, AMP_F32, lda,
                                     sa, w.b, AMP_F32, ldb, sb, beta, w.c, AMP_F32, ldc, m * n,
                                     count));
                 const emu_gemm_call g = *emu_gemm_call_at(emu_gemm_calls() - 1);
-                w.autocast.shadows    = &cpu;
+                w.autocast.cache    = &cpu;
                 OK(amp_gemm_batched(NULL, trans % 2, trans / 2, m, n, k, 0.75f, w.host_a.data(),
                                     AMP_F32, lda, sa, w.host_b.data(), AMP_F32, ldb, sb, beta,
                                     c.data(), AMP_F32, ldc, m * n, count));
@@ -785,17 +785,17 @@ TEST(gemm, "law 7: amp_gemm in a scope has the bits of the CPU's, with the types
                                                          : CUDA_R_32F);
                 CHECK_EQ_INT(g.compute, t == 3 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F);
             }
-        CHECK_EQ_U64(w.shadows.hits, cpu.hits);
-        CHECK_EQ_U64(w.shadows.misses, cpu.misses);
-        CHECK_EQ_U64(w.shadows.transients, cpu.transients);
-        CHECK_EQ_U64(w.shadows.cast_bytes, cpu.cast_bytes);
-        amp_shadows_free(&cpu);
+        CHECK_EQ_U64(w.cache.hits, cpu.hits);
+        CHECK_EQ_U64(w.cache.misses, cpu.misses);
+        CHECK_EQ_U64(w.cache.transients, cpu.transients);
+        CHECK_EQ_U64(w.cache.cast_bytes, cpu.cast_bytes);
+        amp_cache_free(&cpu);
         BLAS(cublasDestroy(own));
     }
     end();
 }
 
-TEST(copies, "law 7: amp_shadows_get on CUDA has the bits of the CPU's for all leading dimensions; "
+TEST(copies, "law 7: amp_cache_get on CUDA has the bits of the CPU's for all leading dimensions; "
              "amp_cuda_code tells what failed") {
     begin(ROOM, AMP_F16);
     for (amp_dtype type : {AMP_F16, AMP_BF16})
@@ -805,7 +805,7 @@ TEST(copies, "law 7: amp_shadows_get on CUDA has the bits of the CPU's for all l
                 size_t                ld   = 0;
                 uint16_t              line[1030];
                 std::vector<uint16_t> got;
-                OK(amp_shadows_get(&w.shadows, w.a + 3, 5, cols, cols + extra, type, &copy, &ld));
+                OK(amp_cache_get(&w.cache, w.a + 3, 5, cols, cols + extra, type, &copy, &ld));
                 CHECK(ld % 8 == 0 && ours(copy) && (uintptr_t)copy % 16 == 0);
                 got.resize(5 * ld);
                 CUDA(cudaStreamSynchronize(w.stream));
@@ -814,25 +814,25 @@ TEST(copies, "law 7: amp_shadows_get on CUDA has the bits of the CPU's for all l
                     amp_cast(line, type, &w.host_a[3 + r * (cols + extra)], AMP_F32, cols);
                     CHECK_MEM(&got[r * ld], line, 2 * cols);
                 }
-                amp_shadows_reset(&w.shadows);
+                amp_cache_reset(&w.cache);
             }
     const void *copy;
     size_t      ld;
-    amp_shadows s = {};
+    amp_cache s = {};
     for (unsigned long fail = 1; fail < 3; fail++) { /* cudaMalloc, then what zeroes it */
         emu_api_calls  = 0;
         emu_fail_at    = fail;
         emu_fail_error = cudaErrorMemoryAllocation;
-        CHECK(amp_shadows_init(&s, &w.gpu, ROOM, NULL) != AMP_OK);
+        CHECK(amp_cache_init(&s, &w.gpu, ROOM, NULL) != AMP_OK);
     }
     emu_fail_at = 0;
-    CHECK_EQ_INT(amp_shadows_get(&s, w.a, 8, 8, 8, AMP_F16, &copy, &ld), AMP_ERROR_BAD_STATE);
-    amp_shadows_free(&s);
+    CHECK_EQ_INT(amp_cache_get(&s, w.a, 8, 8, 8, AMP_F16, &copy, &ld), AMP_ERROR_BAD_STATE);
+    amp_cache_free(&s);
     end();
     CHECK_EQ_U64(emu_live_allocations(), 0);
 }
 
-TEST(session, "manual: amp_session_start makes a scope with shadows and a scaler on the device; if "
+TEST(session, "manual: amp_session_start makes a scope with cache and a scaler on the device; if "
               "a call in it fails nothing is left; ending twice is safe") {
     static amp_session session;
     amp_scaler         scaler;
@@ -858,7 +858,7 @@ TEST(session, "manual: amp_session_start makes a scope with shadows and a scaler
     CUDA(cudaMemcpy(&scaler, session.scaler, sizeof scaler, cudaMemcpyDeviceToHost));
     CHECK_EQ_F32(scaler.scale, 65536.0f);
     PRODUCT(make_call(0, 33, 34, 35, 1, 0), AMP_F16);
-    CHECK_EQ_U64(session.shadows.transients, 2);
+    CHECK_EQ_U64(session.cache.transients, 2);
     amp_session_end(&session);
     amp_session_end(&session);
     CHECK(amp_autocast_current() == NULL);

@@ -1,4 +1,4 @@
-/* test_shadows.c - half copies for products under autocast: when a copy is made anew, when it is
+/* test_cache.c - half copies for products under autocast: when a copy is made anew, when it is
    the one of before, and that amp_gemm in a scope is amp_gemm on copies that were cast by hand. */
 
 #define AMP_IMPLEMENTATION
@@ -27,15 +27,15 @@ static void randomize(float *x, size_t n) {
     for (i = 0; i < n; i++) x[i] = random_value();
 }
 
-static amp_shadows  sh;
+static amp_cache  cache;
 static amp_autocast ac;
 
 /* No scope of a test that stopped early, and room for whatever a test does. */
 static void begin(size_t num_bytes) {
     amp_autocast_use(NULL);
-    amp_shadows_free(&sh);
+    amp_cache_free(&cache);
     random_state = 1;
-    OK(amp_shadows_init(&sh, NULL, num_bytes, NULL));
+    OK(amp_cache_init(&cache, NULL, num_bytes, NULL));
 }
 
 static void enter(amp_autocast_mode mode, amp_dtype type, const char *layer) {
@@ -51,25 +51,25 @@ static void enter(amp_autocast_mode mode, amp_dtype type, const char *layer) {
 static void begin_scope(size_t num_bytes, amp_dtype type) {
     begin(num_bytes);
     OK(amp_autocast_init(&ac, AMP_POLICY_DEFAULT, type));
-    ac.shadows = &sh;
+    ac.cache = &cache;
     amp_autocast_use(&ac);
     enter(AMP_AUTOCAST_ON, AMP_F32, NULL);
 }
 
 static void end(void) {
     amp_autocast_use(NULL);
-    amp_shadows_free(&sh);
+    amp_cache_free(&cache);
 }
 
 static void check_counts(int line, uint64_t hits, uint64_t misses, uint64_t transients,
                          uint64_t fallbacks) {
     char values[160];
-    if (sh.hits == hits && sh.misses == misses && sh.transients == transients &&
-        sh.fallbacks == fallbacks)
+    if (cache.hits == hits && cache.misses == misses && cache.transients == transients &&
+        cache.fallbacks == fallbacks)
         return;
     snprintf(values, sizeof values, "%lu %lu %lu %lu is not %lu %lu %lu %lu",
-             (unsigned long)sh.hits, (unsigned long)sh.misses, (unsigned long)sh.transients,
-             (unsigned long)sh.fallbacks, (unsigned long)hits, (unsigned long)misses,
+             (unsigned long)cache.hits, (unsigned long)cache.misses, (unsigned long)cache.transients,
+             (unsigned long)cache.fallbacks, (unsigned long)hits, (unsigned long)misses,
              (unsigned long)transients, (unsigned long)fallbacks);
     test_fail(__FILE__, line, "hits, misses, transients, fallbacks", values);
 }
@@ -92,8 +92,8 @@ static const void *get_at(int line, const float *x, size_t rows, size_t cols, si
                           amp_dtype type) {
     const void      *copy    = NULL;
     size_t           copy_ld = 0;
-    const amp_result result  = amp_shadows_get(&sh, x, rows, cols, ld, type, &copy, &copy_ld);
-    if (result != AMP_OK) test_fail(__FILE__, line, "amp_shadows_get", amp_result_string(result));
+    const amp_result result  = amp_cache_get(&cache, x, rows, cols, ld, type, &copy, &copy_ld);
+    if (result != AMP_OK) test_fail(__FILE__, line, "amp_cache_get", amp_result_string(result));
     else if (copy_ld % 8 != 0 || copy_ld < cols || (uintptr_t)copy % 16 != 0)
         test_fail(__FILE__, line, "rows that start at multiples of 16 bytes", "");
     else if (!same_bits(copy, copy_ld, x, rows, cols, ld, type))
@@ -113,24 +113,24 @@ TEST(cast_once, "manual: a weight that was added is cast once and found again; a
         begin(1 << 16);
         randomize(w, COUNT_OF(w));
         randomize(x, COUNT_OF(x));
-        OK(amp_shadows_add(&sh, w, COUNT_OF(w)));
+        OK(amp_cache_add(&cache, w, COUNT_OF(w)));
         COUNTS(0, 0, 0, 0);
         first = GET(w, 24, 40, 40, halves[t]);
         COUNTS(0, 1, 0, 0);
-        CHECK_EQ_U64(sh.cast_bytes, 2 * 24 * 40);
+        CHECK_EQ_U64(cache.cast_bytes, 2 * 24 * 40);
         CHECK(GET(w, 24, 40, 40, halves[t]) == first);
-        amp_shadows_reset(&sh);
+        amp_cache_reset(&cache);
         CHECK(GET(w, 24, 40, 40, halves[t]) == first);
         COUNTS(2, 1, 0, 0);
-        CHECK_EQ_U64(sh.cast_bytes, 2 * 24 * 40);
+        CHECK_EQ_U64(cache.cast_bytes, 2 * 24 * 40);
         other = GET(x, 24, 40, 40, halves[t]);
         CHECK(GET(x, 24, 40, 40, halves[t]) != other); /* both are right until the reset */
         CHECK(same_bits(other, 40, x, 24, 40, 40, halves[t]));
         COUNTS(2, 1, 2, 0);
-        CHECK_EQ_U64(sh.cast_bytes, 3 * 2 * 24 * 40);
-        amp_shadows_reset(&sh);
+        CHECK_EQ_U64(cache.cast_bytes, 3 * 2 * 24 * 40);
+        amp_cache_reset(&cache);
         GET(w, 24, 40, 40, halves[1 - t]); /* the other type is another copy */
-        amp_shadows_reset(&sh);
+        amp_cache_reset(&cache);
         GET(w, 24, 40, 40, halves[t]);
         COUNTS(2, 3, 2, 0);
         end();
@@ -145,17 +145,17 @@ TEST(padding, "manual: rows of a copy are padded to multiples of 16 bytes and ho
     begin(1 << 16);
     randomize(w, COUNT_OF(w));
     for (added = 0; added < 2; added++) {
-        if (added) OK(amp_shadows_add(&sh, w, COUNT_OF(w)));
+        if (added) OK(amp_cache_add(&cache, w, COUNT_OF(w)));
         for (rows = 1; rows <= 9; rows += 4)
             for (cols = 1; cols <= 41; cols += cols < 18 ? 1 : 11)
                 for (extra = 0; extra < 20; extra += extra < 9 ? 1 : 5)
                     for (t = 0; t < 2; t++) {
-                        amp_shadows_reset(&sh);
+                        amp_cache_reset(&cache);
                         GET(w, rows, cols, cols + extra, halves[t]);
                         GET(w + 1, rows, cols, cols + extra, halves[t]);
                     }
     }
-    CHECK_EQ_U64(sh.fallbacks, 0);
+    CHECK_EQ_U64(cache.fallbacks, 0);
     end();
 }
 
@@ -171,62 +171,62 @@ TEST(special_values, "law 2: copies keep infinities, subnormals and signs, and N
     end();
 }
 
-TEST(changed, "law: a weight edited by hand is cast again after amp_shadows_changed, one or all") {
+TEST(changed, "law: a weight edited by hand is cast again after amp_cache_changed, one or all") {
     float w[3][80];
     int   i;
     begin(1 << 16);
     randomize(w[0], 3 * 80);
-    for (i = 0; i < 3; i++) OK(amp_shadows_add(&sh, w[i], 80));
+    for (i = 0; i < 3; i++) OK(amp_cache_add(&cache, w[i], 80));
     for (i = 0; i < 3; i++) GET(w[i], 8, 10, 10, AMP_F16);
     randomize(w[1], 80);
-    amp_shadows_changed(&sh, w[1]);
+    amp_cache_changed(&cache, w[1]);
     for (i = 0; i < 3; i++) GET(w[i], 8, 10, 10, AMP_F16);
     COUNTS(2, 4, 0, 0);
     randomize(w[0], 3 * 80);
-    amp_shadows_changed(&sh, NULL);
+    amp_cache_changed(&cache, NULL);
     for (i = 0; i < 3; i++) GET(w[i], 8, 10, 10, AMP_F16);
     COUNTS(2, 7, 0, 0);
-    amp_shadows_changed(&sh, w[1] + 79); /* anywhere in a weight is in that weight */
+    amp_cache_changed(&cache, w[1] + 79); /* anywhere in a weight is in that weight */
     for (i = 0; i < 3; i++) GET(w[i], 8, 10, 10, AMP_F16);
     COUNTS(4, 8, 0, 0);
-    amp_shadows_changed(&sh, w[2] + 80); /* in none */
+    amp_cache_changed(&cache, w[2] + 80); /* in none */
     for (i = 0; i < 3; i++) GET(w[i], 8, 10, 10, AMP_F16);
     COUNTS(7, 8, 0, 0);
-    amp_shadows_changed(NULL, w[0]);
+    amp_cache_changed(NULL, w[0]);
     end();
 }
 
 TEST(same_address, "law: memory that was freed and handed out again is not taken for the old "
-                   "weight after amp_shadows_remove; the others keep their copies") {
+                   "weight after amp_cache_remove; the others keep their copies") {
     float       w[4][64];
     const void *kept;
     begin(1 << 16);
     randomize(w[0], 4 * 64);
-    OK(amp_shadows_add(&sh, w[0], 64));
-    OK(amp_shadows_add(&sh, w[1], 64));
-    OK(amp_shadows_add(&sh, w[2], 64));
+    OK(amp_cache_add(&cache, w[0], 64));
+    OK(amp_cache_add(&cache, w[1], 64));
+    OK(amp_cache_add(&cache, w[2], 64));
     GET(w[0], 8, 8, 8, AMP_F16);
     GET(w[1], 8, 8, 8, AMP_F16);
     kept = GET(w[2], 8, 8, 8, AMP_F16);
-    amp_shadows_remove(&sh, w[1]);
+    amp_cache_remove(&cache, w[1]);
     randomize(w[1], 64); /* another array, same address, which nobody has added */
-    amp_shadows_reset(&sh);
+    amp_cache_reset(&cache);
     GET(w[1], 8, 8, 8, AMP_F16);
     CHECK(GET(w[2], 8, 8, 8, AMP_F16) == kept);
     COUNTS(1, 3, 1, 0);
-    OK(amp_shadows_add(&sh, w[1], 64));
-    amp_shadows_reset(&sh);
+    OK(amp_cache_add(&cache, w[1], 64));
+    amp_cache_reset(&cache);
     GET(w[1], 8, 8, 8, AMP_F16);
     COUNTS(1, 4, 1, 0);
     randomize(w[1], 64);
-    amp_shadows_remove(&sh, w[1]);
-    OK(amp_shadows_add(&sh, w[1], 64)); /* removed and added: nothing is left of the first */
+    amp_cache_remove(&cache, w[1]);
+    OK(amp_cache_add(&cache, w[1], 64)); /* removed and added: nothing is left of the first */
     GET(w[1], 8, 8, 8, AMP_F16);
     GET(w[0], 8, 8, 8, AMP_F16);
     COUNTS(2, 5, 1, 0);
-    amp_shadows_remove(&sh, w[3]); /* was never added */
-    amp_shadows_remove(&sh, NULL);
-    amp_shadows_remove(NULL, w[0]);
+    amp_cache_remove(&cache, w[3]); /* was never added */
+    amp_cache_remove(&cache, NULL);
+    amp_cache_remove(NULL, w[0]);
     CHECK(GET(w[2], 8, 8, 8, AMP_F16) == kept);
     end();
 }
@@ -235,18 +235,18 @@ TEST(added_twice, "a weight that was added twice, and a part of one, are still r
     float w[256];
     begin(1 << 16);
     randomize(w, 256);
-    OK(amp_shadows_add(&sh, w, 256));
-    OK(amp_shadows_add(&sh, w, 256));
-    OK(amp_shadows_add(&sh, w + 64, 64));
+    OK(amp_cache_add(&cache, w, 256));
+    OK(amp_cache_add(&cache, w, 256));
+    OK(amp_cache_add(&cache, w + 64, 64));
     GET(w, 16, 16, 16, AMP_F16);
     GET(w + 64, 8, 8, 8, AMP_F16);
     randomize(w, 256);
-    amp_shadows_changed(&sh, w);
-    amp_shadows_changed(&sh, w + 64);
+    amp_cache_changed(&cache, w);
+    amp_cache_changed(&cache, w + 64);
     GET(w, 16, 16, 16, AMP_F16);
     GET(w + 64, 8, 8, 8, AMP_F16);
-    amp_shadows_remove(&sh, w);
-    CHECK_EQ_INT(sh.num_entries, 1);
+    amp_cache_remove(&cache, w);
+    CHECK_EQ_INT(cache.num_entries, 1);
     GET(w, 16, 16, 16, AMP_F16);
     end();
 }
@@ -257,14 +257,14 @@ TEST(two_shapes, "one weight as both operands of a product, in two shapes: both 
     const void *a, *b;
     begin(1 << 16);
     randomize(w, 96);
-    OK(amp_shadows_add(&sh, w, 96));
+    OK(amp_cache_add(&cache, w, 96));
     a = GET(w, 8, 12, 12, AMP_F16);
     b = GET(w, 12, 8, 8, AMP_F16);
     CHECK(a != b);
     CHECK(same_bits(a, 16, w, 8, 12, 12, AMP_F16));
     COUNTS(0, 1, 1, 0);
     CHECK(GET(w, 8, 12, 12, AMP_F16) == a);
-    amp_shadows_reset(&sh);
+    amp_cache_reset(&cache);
     CHECK(GET(w, 8, 12, 12, AMP_F16) == a);
     GET(w, 12, 8, 8, AMP_F16);
     CHECK(same_bits(a, 16, w, 8, 12, 12, AMP_F16));
@@ -278,23 +278,23 @@ TEST(sub_blocks, "a block inside a weight has a copy of its own; what reaches be
     const void *block;
     begin(1 << 16);
     randomize(w, 320);
-    OK(amp_shadows_add(&sh, w, 256)); /* 16 x 16 */
+    OK(amp_cache_add(&cache, w, 256)); /* 16 x 16 */
     block = GET(w + 4 * 16 + 8, 8, 8, 16, AMP_F16);
-    amp_shadows_reset(&sh);
+    amp_cache_reset(&cache);
     CHECK(GET(w + 4 * 16 + 8, 8, 8, 16, AMP_F16) == block);
     COUNTS(1, 1, 0, 0);
-    amp_shadows_reset(&sh);
+    amp_cache_reset(&cache);
     GET(w + 4 * 16, 8, 8, 16, AMP_F16);
-    amp_shadows_reset(&sh);
+    amp_cache_reset(&cache);
     GET(w + 8 * 16 + 8, 8, 8, 16, AMP_F16); /* ends with the weight's last element */
     COUNTS(1, 3, 0, 0);
-    amp_shadows_reset(&sh);
+    amp_cache_reset(&cache);
     GET(w + 8 * 16 + 8, 8, 9, 16, AMP_F16); /* one beyond it */
     GET(w + 256, 8, 8, 8, AMP_F16);
     COUNTS(1, 3, 2, 0);
-    amp_shadows_changed(&sh, w);
+    amp_cache_changed(&cache, w);
     w[4 * 16 + 8] += 1.0f;
-    amp_shadows_reset(&sh);
+    amp_cache_reset(&cache);
     GET(w + 4 * 16 + 8, 8, 8, 16, AMP_F16);
     COUNTS(1, 4, 2, 0);
     end();
@@ -307,14 +307,14 @@ TEST(disabled, "law: what is cast while the thread's autocast is disabled or off
     int         how;
     begin_scope(1 << 16, AMP_F16);
     randomize(w, 64);
-    OK(amp_shadows_add(&sh, w, 64));
+    OK(amp_cache_add(&cache, w, 64));
     for (how = 0; how < 3; how++) { /* an inner scope, off, no scope at all */
-        const uint64_t hits = sh.hits, misses = sh.misses, transients = sh.transients;
+        const uint64_t hits = cache.hits, misses = cache.misses, transients = cache.transients;
         if (how == 0) enter(AMP_AUTOCAST_OFF, AMP_F32, NULL);
         else if (how == 1) ac.off = 1;
         else OK(amp_autocast_pop(&ac));
-        amp_shadows_changed(&sh, NULL);
-        amp_shadows_reset(&sh);
+        amp_cache_changed(&cache, NULL);
+        amp_cache_reset(&cache);
         copy = GET(w, 8, 8, 8, AMP_F16);
         CHECK(GET(w, 8, 8, 8, AMP_F16) != copy);
         COUNTS(hits, misses, transients + 2, 0);
@@ -322,10 +322,10 @@ TEST(disabled, "law: what is cast while the thread's autocast is disabled or off
         else if (how == 1) ac.off = 0;
         else enter(AMP_AUTOCAST_ON, AMP_F32, NULL);
         randomize(w, 64);
-        amp_shadows_reset(&sh);
+        amp_cache_reset(&cache);
         kept = GET(w, 8, 8, 8, AMP_F16);
         COUNTS(hits, misses + 1, transients + 2, 0);
-        amp_shadows_reset(&sh);
+        amp_cache_reset(&cache);
         enter(AMP_AUTOCAST_OFF, AMP_F32, NULL);
         CHECK(GET(w, 8, 8, 8, AMP_F16) != kept);
         OK(amp_autocast_pop(&ac));
@@ -388,13 +388,13 @@ TEST(steps, "law: after a registered optimizer's step of any kind no stale copy 
             const amp_dtype model = (amp_dtype)d, type = model == AMP_F16 ? AMP_BF16 : AMP_F16;
             begin(1 << 16);
             trained_init(&owner, kinds[kind], model);
-            OK(amp_shadows_add_optimizer(&sh, &owner.opt));
-            for (i = 0; i < 4; i++) OK(amp_shadows_add(&sh, owner.w[i], 96));
+            OK(amp_cache_add_optimizer(&cache, &owner.opt));
+            for (i = 0; i < 4; i++) OK(amp_cache_add(&cache, owner.w[i], 96));
             for (step = 0; step < 4; step++) {
-                const uint64_t hits = sh.hits, misses = sh.misses;
-                amp_shadows_reset(&sh);
+                const uint64_t hits = cache.hits, misses = cache.misses;
+                amp_cache_reset(&cache);
                 for (i = 0; i < 4; i++) GET(owner.w[i], 8, 12, 12, type);
-                amp_shadows_reset(&sh);
+                amp_cache_reset(&cache);
                 for (i = 0; i < 4; i++) GET(owner.w[i], 8, 12, 12, type);
                 COUNTS(hits + 4, misses + 4, 0, 0);
                 if (step == 2) { /* a skipped step changes nothing, and may cost a cast */
@@ -421,7 +421,7 @@ TEST(model_copies, "manual: a registered optimizer's model copies are used, part
     for (d = 0; d < 2; d++) {
         begin(1 << 16);
         trained_init(&owner, AMP_KIND_SGD, halves[d]);
-        OK(amp_shadows_add_optimizer(&sh, &owner.opt));
+        OK(amp_cache_add_optimizer(&cache, &owner.opt));
         for (step = 0; step < 3; step++) {
             model = (const char *)amp_optimizer_model(&owner.opt, 1);
             CHECK(GET(owner.w[1], 12, 8, 8, halves[d]) == model);
@@ -433,7 +433,7 @@ TEST(model_copies, "manual: a registered optimizer's model copies are used, part
             COUNTS(6 * (uint64_t)(step + 1), 0, 0, 0);
             trained_step(&owner, AMP_KIND_SGD);
         }
-        CHECK_EQ_U64(sh.cast_bytes, 0);
+        CHECK_EQ_U64(cache.cast_bytes, 0);
         GET(owner.w[1] + 4, 4, 8, 16, halves[d]);     /* misaligned for tensor cores */
         GET(owner.w[1], 8, 12, 12, halves[d]);        /* so are all rows but the first */
         GET(owner.w[1], 12, 8, 8, halves[1 - d]);     /* another type */
@@ -466,7 +466,7 @@ TEST(flat, "tensors of add_flat: each part, and what lies inside one, has its mo
     OK(amp_optimizer_init(&opt, &desc));
     OK(amp_optimizer_add_flat(&opt, &whole, parts, 3));
     OK(amp_optimizer_prepare(&opt));
-    OK(amp_shadows_add_optimizer(&sh, &opt));
+    OK(amp_cache_add_optimizer(&cache, &opt));
     model = (const char *)amp_optimizer_model(&opt, 0);
     CHECK(GET(w, 8, 8, 8, AMP_BF16) == model);
     CHECK(GET(w + 64, 4, 8, 8, AMP_BF16) == model + 128);
@@ -497,7 +497,7 @@ TEST(masters_made, "the master that prepare made from half weights finds the hal
         OK(amp_optimizer_init(&opt, &desc));
         OK(amp_optimizer_add(&opt, &t));
         OK(amp_optimizer_prepare(&opt));
-        OK(amp_shadows_add_optimizer(&sh, &opt));
+        OK(amp_cache_add_optimizer(&cache, &opt));
         CHECK((GET(amp_optimizer_master(&opt, 0), 7, 8, 8, AMP_F16) == t.model) == !misaligned);
         COUNTS(!misaligned, 0, (uint64_t)misaligned, 0);
         amp_optimizer_free(&opt);
@@ -510,7 +510,7 @@ TEST(rebind, "after amp_optimizer_rebind the new address has the model copy, and
     static float moved[96];
     begin(1 << 16);
     trained_init(&owner, AMP_KIND_SGD, AMP_F16);
-    OK(amp_shadows_add_optimizer(&sh, &owner.opt));
+    OK(amp_cache_add_optimizer(&cache, &owner.opt));
     CHECK(GET(owner.w[0], 12, 8, 8, AMP_F16) == amp_optimizer_model(&owner.opt, 0));
     memcpy(moved, owner.w[0], sizeof moved);
     OK(amp_optimizer_rebind(&owner.opt, 0, moved, NULL));
@@ -547,32 +547,32 @@ TEST(load, "law: a load writes the weights, so copies from before it are stale")
         begin(1 << 16);
         file.used = file.at = 0;
         trained_init(&owner, AMP_KIND_SGD, d ? AMP_F16 : AMP_F32);
-        OK(amp_shadows_add_optimizer(&sh, &owner.opt));
-        OK(amp_shadows_add(&sh, owner.w[0], 96));
+        OK(amp_cache_add_optimizer(&cache, &owner.opt));
+        OK(amp_cache_add(&cache, owner.w[0], 96));
         OK(amp_optimizer_save(&owner.opt, file_write, &file));
         trained_step(&owner, AMP_KIND_SGD);
         GET(owner.w[0], 12, 8, 8, AMP_F16);
         OK(amp_optimizer_load(&owner.opt, file_read, &file));
-        amp_shadows_reset(&sh);
+        amp_cache_reset(&cache);
         GET(owner.w[0], 12, 8, 8, AMP_F16);
         amp_optimizer_free(&owner.opt);
         end();
     }
 }
 
-TEST(freed, "an optimizer that was freed before the shadows, against the manual, is not read") {
+TEST(freed, "an optimizer that was freed before the cache, against the manual, is not read") {
     begin(1 << 16);
     trained_init(&owner, AMP_KIND_SGD, AMP_F16);
-    OK(amp_shadows_add_optimizer(&sh, &owner.opt));
-    OK(amp_shadows_add(&sh, owner.w[0], 96));
+    OK(amp_cache_add_optimizer(&cache, &owner.opt));
+    OK(amp_cache_add(&cache, owner.w[0], 96));
     GET(owner.w[0], 12, 8, 8, AMP_BF16);
     trained_step(&owner, AMP_KIND_SGD);
     GET(owner.w[0], 12, 8, 8, AMP_F16);
     amp_optimizer_free(&owner.opt);
-    amp_shadows_changed(&sh, NULL);
-    amp_shadows_reset(&sh);
+    amp_cache_changed(&cache, NULL);
+    amp_cache_reset(&cache);
     GET(owner.w[0], 12, 8, 8, AMP_F16);
-    amp_shadows_reset(&sh);
+    amp_cache_reset(&cache);
     GET(owner.w[0], 12, 8, 8, AMP_BF16);
     end();
 }
@@ -582,12 +582,12 @@ TEST(two_optimizers, "a step of either of two optimizers is heard, and each has 
     begin(1 << 16);
     trained_init(&owner, AMP_KIND_SGD, AMP_F16);
     trained_init(&second, AMP_KIND_ADAMW, AMP_BF16);
-    OK(amp_shadows_add_optimizer(&sh, &owner.opt));
-    OK(amp_shadows_add_optimizer(&sh, &second.opt));
-    OK(amp_shadows_add(&sh, owner.w[0], 96));
-    OK(amp_shadows_add(&sh, second.w[0], 96));
+    OK(amp_cache_add_optimizer(&cache, &owner.opt));
+    OK(amp_cache_add_optimizer(&cache, &second.opt));
+    OK(amp_cache_add(&cache, owner.w[0], 96));
+    OK(amp_cache_add(&cache, second.w[0], 96));
     for (i = 0; i < 6; i++) {
-        amp_shadows_reset(&sh);
+        amp_cache_reset(&cache);
         GET(owner.w[0], 12, 8, 8, AMP_BF16);
         GET(second.w[0], 12, 8, 8, AMP_F16);
         CHECK(GET(owner.w[0], 12, 8, 8, AMP_F16) == amp_optimizer_model(&owner.opt, 0));
@@ -606,8 +606,8 @@ TEST(steps_without_products, "a caller who only asks for weights has nothing to 
     int         step;
     begin(1 << 16);
     trained_init(&owner, AMP_KIND_SGD, AMP_F32);
-    OK(amp_shadows_add_optimizer(&sh, &owner.opt));
-    OK(amp_shadows_add(&sh, owner.w[0], 96));
+    OK(amp_cache_add_optimizer(&cache, &owner.opt));
+    OK(amp_cache_add(&cache, owner.w[0], 96));
     for (step = 0; step < 3; step++) {
         copy = GET(owner.w[0], 12, 8, 8, AMP_F16);
         if (step == 0) first = copy;
@@ -629,62 +629,62 @@ TEST(room, "manual: AMP_ERROR_OUT_OF_MEMORY if there is no room, and nothing els
     begin(1024); /* 1280 bytes: whole steps of 256, and one */
     randomize(w, 256);
     randomize(x, 1024);
-    OK(amp_shadows_add(&sh, w, 256));
+    OK(amp_cache_add(&cache, w, 256));
     kept = GET(w, 16, 16, 16, AMP_F16); /* 512 bytes */
     copy = GET(x, 16, 16, 16, AMP_F16);
-    CHECK_EQ_INT(amp_shadows_get(&sh, x, 16, 16, 16, AMP_F16, &copy, &copy_ld),
+    CHECK_EQ_INT(amp_cache_get(&cache, x, 16, 16, 16, AMP_F16, &copy, &copy_ld),
                  AMP_ERROR_OUT_OF_MEMORY);
-    CHECK_EQ_INT(amp_shadows_get(&sh, x, 32, 32, 32, AMP_F16, &copy, &copy_ld),
+    CHECK_EQ_INT(amp_cache_get(&cache, x, 32, 32, 32, AMP_F16, &copy, &copy_ld),
                  AMP_ERROR_OUT_OF_MEMORY);
     COUNTS(0, 1, 1, 0);
     CHECK(GET(w, 16, 16, 16, AMP_F16) == kept);
-    amp_shadows_reset(&sh);
+    amp_cache_reset(&cache);
     GET(x, 16, 16, 16, AMP_F16);
     CHECK(GET(w, 16, 16, 16, AMP_F16) == kept);
-    amp_shadows_reset(&sh);
-    OK(amp_shadows_add(&sh, x, 1024));
+    amp_cache_reset(&cache);
+    OK(amp_cache_add(&cache, x, 1024));
     GET(x, 16, 16, 16, AMP_F16); /* 256 bytes are left */
-    amp_shadows_reset(&sh);
-    CHECK_EQ_INT(amp_shadows_get(&sh, x, 32, 16, 16, AMP_F16, &copy, &copy_ld),
+    amp_cache_reset(&cache);
+    CHECK_EQ_INT(amp_cache_get(&cache, x, 32, 16, 16, AMP_F16, &copy, &copy_ld),
                  AMP_ERROR_OUT_OF_MEMORY);
     GET(x, 16, 16, 16, AMP_F16);
     GET(w, 16, 16, 16, AMP_F16);
-    amp_shadows_remove(&sh, w);
-    amp_shadows_remove(&sh, x); /* the last one: all room is there again */
-    amp_shadows_reset(&sh);
+    amp_cache_remove(&cache, w);
+    amp_cache_remove(&cache, x); /* the last one: all room is there again */
+    amp_cache_reset(&cache);
     GET(x, 32, 16, 16, AMP_BF16);
     end();
-    OK(amp_shadows_init(&sh, NULL, 8 * 512, NULL)); /* as many as fit, all of them right */
-    for (i = 0; amp_shadows_get(&sh, x + i, 16, 16, 16, AMP_F16, &copy, &copy_ld) == AMP_OK; i++) {
+    OK(amp_cache_init(&cache, NULL, 8 * 512, NULL)); /* as many as fit, all of them right */
+    for (i = 0; amp_cache_get(&cache, x + i, 16, 16, 16, AMP_F16, &copy, &copy_ld) == AMP_OK; i++) {
         CHECK(i < 8);
         copies[i % 8] = copy;
     }
     CHECK_EQ_U64(i, 8);
     while (i-- > 0) CHECK(same_bits(copies[i % 8], 16, x + i, 16, 16, 16, AMP_F16));
     end();
-    CHECK_EQ_INT(amp_shadows_init(&sh, NULL, 1, NULL), AMP_OK); /* the least there is */
+    CHECK_EQ_INT(amp_cache_init(&cache, NULL, 1, NULL), AMP_OK); /* the least there is */
     GET(w, 1, 16, 16, AMP_F16);
     end();
 }
 
-TEST(limits, "manual: AMP_MAX_SHADOWS weights and AMP_MAX_SHADOW_OPTIMIZERS optimizers, then "
+TEST(limits, "manual: AMP_MAX_CACHED weights and AMP_MAX_CACHE_OPTIMIZERS optimizers, then "
              "AMP_ERROR_TOO_LARGE, and nothing changes") {
-    static float w[AMP_MAX_SHADOWS + 1][8];
+    static float w[AMP_MAX_CACHED + 1][8];
     int          i;
     begin(1 << 20);
     randomize(w[0], sizeof w / sizeof w[0][0]);
-    for (i = 0; i < AMP_MAX_SHADOWS; i++) OK(amp_shadows_add(&sh, w[i], 8));
-    CHECK_EQ_INT(amp_shadows_add(&sh, w[AMP_MAX_SHADOWS], 8), AMP_ERROR_TOO_LARGE);
-    for (i = 0; i <= AMP_MAX_SHADOWS; i++) GET(w[i], 1, 8, 8, AMP_F16);
-    COUNTS(0, AMP_MAX_SHADOWS, 1, 0);
-    amp_shadows_remove(&sh, w[100]);
-    OK(amp_shadows_add(&sh, w[AMP_MAX_SHADOWS], 8));
-    for (i = 0; i < AMP_MAX_SHADOWS; i++)
+    for (i = 0; i < AMP_MAX_CACHED; i++) OK(amp_cache_add(&cache, w[i], 8));
+    CHECK_EQ_INT(amp_cache_add(&cache, w[AMP_MAX_CACHED], 8), AMP_ERROR_TOO_LARGE);
+    for (i = 0; i <= AMP_MAX_CACHED; i++) GET(w[i], 1, 8, 8, AMP_F16);
+    COUNTS(0, AMP_MAX_CACHED, 1, 0);
+    amp_cache_remove(&cache, w[100]);
+    OK(amp_cache_add(&cache, w[AMP_MAX_CACHED], 8));
+    for (i = 0; i < AMP_MAX_CACHED; i++)
         if (i != 100) GET(w[i], 1, 8, 8, AMP_F16);
-    COUNTS(AMP_MAX_SHADOWS - 1, AMP_MAX_SHADOWS, 1, 0);
+    COUNTS(AMP_MAX_CACHED - 1, AMP_MAX_CACHED, 1, 0);
     trained_init(&owner, AMP_KIND_SGD, AMP_F16);
-    for (i = 0; i < AMP_MAX_SHADOW_OPTIMIZERS; i++) OK(amp_shadows_add_optimizer(&sh, &owner.opt));
-    CHECK_EQ_INT(amp_shadows_add_optimizer(&sh, &owner.opt), AMP_ERROR_TOO_LARGE);
+    for (i = 0; i < AMP_MAX_CACHE_OPTIMIZERS; i++) OK(amp_cache_add_optimizer(&cache, &owner.opt));
+    CHECK_EQ_INT(amp_cache_add_optimizer(&cache, &owner.opt), AMP_ERROR_TOO_LARGE);
     amp_optimizer_free(&owner.opt);
     end();
 }
@@ -693,48 +693,48 @@ TEST(bad_arguments, "manual: errors for NULL, for sizes of 0, for types that are
                     "for objects without init; nothing changes, nothing is written") {
     float         w[64] = {0};
     amp_optimizer opt;
-    amp_shadows   zero;
+    amp_cache   zero;
     const void   *copy    = w;
     size_t        copy_ld = 77;
     memset(&zero, 0, sizeof zero);
     memset(&opt, 0, sizeof opt);
     begin(4096);
-    CHECK_EQ_INT(amp_shadows_init(NULL, NULL, 64, NULL), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_shadows_init(&zero, NULL, 0, NULL), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_shadows_init(&zero, NULL, SIZE_MAX, NULL), AMP_ERROR_TOO_LARGE);
-    CHECK_EQ_INT(amp_shadows_add(NULL, w, 64), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_shadows_add(&sh, NULL, 64), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_shadows_add(&sh, w, 0), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_shadows_add(&zero, w, 64), AMP_ERROR_BAD_STATE);
-    CHECK_EQ_INT(amp_shadows_add_optimizer(NULL, &opt), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_shadows_add_optimizer(&sh, NULL), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_shadows_add_optimizer(&zero, &opt), AMP_ERROR_BAD_STATE);
-    CHECK_EQ_INT(amp_shadows_add_optimizer(&sh, &opt), AMP_ERROR_NOT_PREPARED);
-#define BAD(sh, x, rows, cols, ld, type, error) \
-    CHECK_EQ_INT(amp_shadows_get(sh, x, rows, cols, ld, type, &copy, &copy_ld), error)
+    CHECK_EQ_INT(amp_cache_init(NULL, NULL, 64, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cache_init(&zero, NULL, 0, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cache_init(&zero, NULL, SIZE_MAX, NULL), AMP_ERROR_TOO_LARGE);
+    CHECK_EQ_INT(amp_cache_add(NULL, w, 64), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cache_add(&cache, NULL, 64), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cache_add(&cache, w, 0), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cache_add(&zero, w, 64), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(amp_cache_add_optimizer(NULL, &opt), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cache_add_optimizer(&cache, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cache_add_optimizer(&zero, &opt), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(amp_cache_add_optimizer(&cache, &opt), AMP_ERROR_NOT_PREPARED);
+#define BAD(cache, x, rows, cols, ld, type, error) \
+    CHECK_EQ_INT(amp_cache_get(cache, x, rows, cols, ld, type, &copy, &copy_ld), error)
     BAD(NULL, w, 8, 8, 8, AMP_F16, AMP_ERROR_INVALID_ARGUMENT);
-    BAD(&sh, NULL, 8, 8, 8, AMP_F16, AMP_ERROR_INVALID_ARGUMENT);
-    BAD(&sh, w, 0, 8, 8, AMP_F16, AMP_ERROR_INVALID_ARGUMENT);
-    BAD(&sh, w, 8, 0, 8, AMP_F16, AMP_ERROR_INVALID_ARGUMENT);
-    BAD(&sh, w, 8, 8, 7, AMP_F16, AMP_ERROR_INVALID_ARGUMENT);
-    BAD(&sh, w, 8, 8, 8, AMP_F32, AMP_ERROR_INVALID_ENUM);
-    BAD(&sh, w, 8, 8, 8, (amp_dtype)3, AMP_ERROR_INVALID_ENUM);
+    BAD(&cache, NULL, 8, 8, 8, AMP_F16, AMP_ERROR_INVALID_ARGUMENT);
+    BAD(&cache, w, 0, 8, 8, AMP_F16, AMP_ERROR_INVALID_ARGUMENT);
+    BAD(&cache, w, 8, 0, 8, AMP_F16, AMP_ERROR_INVALID_ARGUMENT);
+    BAD(&cache, w, 8, 8, 7, AMP_F16, AMP_ERROR_INVALID_ARGUMENT);
+    BAD(&cache, w, 8, 8, 8, AMP_F32, AMP_ERROR_INVALID_ENUM);
+    BAD(&cache, w, 8, 8, 8, (amp_dtype)3, AMP_ERROR_INVALID_ENUM);
     BAD(&zero, w, 8, 8, 8, AMP_F16, AMP_ERROR_BAD_STATE);
-    BAD(&sh, w, SIZE_MAX / 8, 8, 8, AMP_F16, AMP_ERROR_TOO_LARGE);
-    BAD(&sh, w, 8, 8, SIZE_MAX / 8, AMP_F16, AMP_ERROR_TOO_LARGE);
-    BAD(&sh, w, 1, SIZE_MAX / 2, SIZE_MAX / 2, AMP_F16, AMP_ERROR_TOO_LARGE);
+    BAD(&cache, w, SIZE_MAX / 8, 8, 8, AMP_F16, AMP_ERROR_TOO_LARGE);
+    BAD(&cache, w, 8, 8, SIZE_MAX / 8, AMP_F16, AMP_ERROR_TOO_LARGE);
+    BAD(&cache, w, 1, SIZE_MAX / 2, SIZE_MAX / 2, AMP_F16, AMP_ERROR_TOO_LARGE);
 #undef BAD
-    CHECK_EQ_INT(amp_shadows_get(&sh, w, 8, 8, 8, AMP_F16, NULL, &copy_ld),
+    CHECK_EQ_INT(amp_cache_get(&cache, w, 8, 8, 8, AMP_F16, NULL, &copy_ld),
                  AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_shadows_get(&sh, w, 8, 8, 8, AMP_F16, &copy, NULL),
+    CHECK_EQ_INT(amp_cache_get(&cache, w, 8, 8, 8, AMP_F16, &copy, NULL),
                  AMP_ERROR_INVALID_ARGUMENT);
     CHECK(copy == w && copy_ld == 77);
     COUNTS(0, 0, 0, 0);
-    CHECK_EQ_INT(sh.num_entries, 0);
-    amp_shadows_reset(NULL);
-    amp_shadows_reset(&zero);
-    amp_shadows_changed(&zero, w);
-    amp_shadows_remove(&zero, w);
+    CHECK_EQ_INT(cache.num_entries, 0);
+    amp_cache_reset(NULL);
+    amp_cache_reset(&zero);
+    amp_cache_changed(&zero, w);
+    amp_cache_remove(&zero, w);
     end();
 }
 
@@ -753,7 +753,7 @@ static void counting_free(void *p, void *user) {
 
 TEST(memory, "manual: one allocation, by the allocator given; its failure leaves an object that "
              "may be freed; freeing twice is safe") {
-    amp_shadows   s;
+    amp_cache   s;
     amp_allocator allocator;
     float         w[64];
     const void   *copy;
@@ -764,23 +764,23 @@ TEST(memory, "manual: one allocation, by the allocator given; its failure leaves
     memset(&s, 0, sizeof s);
     randomize(w, 64);
     refuse = 1;
-    CHECK_EQ_INT(amp_shadows_init(&s, NULL, 4096, &allocator), AMP_ERROR_OUT_OF_MEMORY);
-    amp_shadows_free(&s);
-    CHECK_EQ_INT(amp_shadows_get(&s, w, 8, 8, 8, AMP_F16, &copy, &ld), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(amp_cache_init(&s, NULL, 4096, &allocator), AMP_ERROR_OUT_OF_MEMORY);
+    amp_cache_free(&s);
+    CHECK_EQ_INT(amp_cache_get(&s, w, 8, 8, 8, AMP_F16, &copy, &ld), AMP_ERROR_BAD_STATE);
     refuse = 0;
     asked  = 0;
-    OK(amp_shadows_init(&s, NULL, 4096, &allocator));
+    OK(amp_cache_init(&s, NULL, 4096, &allocator));
     CHECK_EQ_INT(live_blocks, 1);
     CHECK(asked >= 4096 && asked < 4096 + 1024);
-    OK(amp_shadows_add(&s, w, 64));
-    OK(amp_shadows_get(&s, w, 8, 8, 8, AMP_F16, &copy, &ld));
+    OK(amp_cache_add(&s, w, 64));
+    OK(amp_cache_get(&s, w, 8, 8, 8, AMP_F16, &copy, &ld));
     CHECK_EQ_INT(live_blocks, 1);
-    amp_shadows_free(&s);
+    amp_cache_free(&s);
     CHECK_EQ_INT(live_blocks, 0);
-    amp_shadows_free(&s);
+    amp_cache_free(&s);
     memset(&s, 0, sizeof s);
-    amp_shadows_free(&s);
-    amp_shadows_free(NULL);
+    amp_cache_free(&s);
+    amp_cache_free(NULL);
     CHECK_EQ_INT(live_blocks, 0);
 }
 
@@ -806,28 +806,28 @@ TEST(own_backend, "law: a backend without cast_rows_fn casts row by row; a cast 
     amp_cpu_backend(&backend);
     backend.cast_fn      = failing_cast;
     backend.cast_rows_fn = NULL;
-    OK(amp_shadows_init(&sh, &backend, 4096, NULL));
+    OK(amp_cache_init(&cache, &backend, 4096, NULL));
     randomize(w, 96);
-    OK(amp_shadows_add(&sh, w, 96));
+    OK(amp_cache_add(&cache, w, 96));
     GET(w, 8, 11, 12, AMP_F16);
     GET(w, 8, 8, 8, AMP_F16);
     COUNTS(0, 1, 1, 0);
-    amp_shadows_changed(&sh, w);
+    amp_cache_changed(&cache, w);
     randomize(w, 96);
     cast_fails = AMP_ERROR_CUDA;
-    CHECK_EQ_INT(amp_shadows_get(&sh, w, 8, 11, 12, AMP_F16, &copy, &copy_ld), AMP_ERROR_CUDA);
-    amp_shadows_reset(&sh);
-    CHECK_EQ_INT(amp_shadows_get(&sh, w, 12, 8, 8, AMP_F16, &copy, &copy_ld), AMP_ERROR_CUDA);
+    CHECK_EQ_INT(amp_cache_get(&cache, w, 8, 11, 12, AMP_F16, &copy, &copy_ld), AMP_ERROR_CUDA);
+    amp_cache_reset(&cache);
+    CHECK_EQ_INT(amp_cache_get(&cache, w, 12, 8, 8, AMP_F16, &copy, &copy_ld), AMP_ERROR_CUDA);
     cast_fails = AMP_OK;
-    amp_shadows_reset(&sh);
+    amp_cache_reset(&cache);
     GET(w, 8, 11, 12, AMP_F16);
     GET(w, 12, 8, 8, AMP_F16);
     COUNTS(0, 2, 2, 0);
-    amp_shadows_reset(&sh);
+    amp_cache_reset(&cache);
     cast_fails = AMP_ERROR_CUDA; /* over a copy that was right */
-    CHECK_EQ_INT(amp_shadows_get(&sh, w, 8, 8, 8, AMP_F16, &copy, &copy_ld), AMP_ERROR_CUDA);
+    CHECK_EQ_INT(amp_cache_get(&cache, w, 8, 8, 8, AMP_F16, &copy, &copy_ld), AMP_ERROR_CUDA);
     cast_fails = AMP_OK;
-    amp_shadows_reset(&sh);
+    amp_cache_reset(&cache);
     GET(w, 8, 11, 12, AMP_F16);
     COUNTS(0, 3, 2, 0);
     end();
@@ -844,11 +844,11 @@ TEST(captures, "law: what was cast in a capture is not believed outside it or in
     amp_autocast_use(NULL);
     amp_cpu_backend(&backend);
     backend.capture_fn = capture_number;
-    OK(amp_shadows_init(&sh, &backend, 4096, NULL));
+    OK(amp_cache_init(&cache, &backend, 4096, NULL));
     randomize(w, 64);
-    OK(amp_shadows_add(&sh, w, 64));
+    OK(amp_cache_add(&cache, w, 64));
     for (i = 0; i < COUNT_OF(numbers); i++) {
-        amp_shadows_reset(&sh);
+        amp_cache_reset(&cache);
         capture_now = numbers[i];
         GET(w, 8, 8, 8, AMP_F16);
         misses += (uint64_t)anew[i];
@@ -864,13 +864,13 @@ TEST(after_capture, "after a capture too, one weight in two shapes has two copie
     amp_autocast_use(NULL);
     amp_cpu_backend(&backend);
     backend.capture_fn = capture_number;
-    OK(amp_shadows_init(&sh, &backend, 4096, NULL));
+    OK(amp_cache_init(&cache, &backend, 4096, NULL));
     randomize(w, 96);
-    OK(amp_shadows_add(&sh, w, 96));
+    OK(amp_cache_add(&cache, w, 96));
     capture_now = 7;
     GET(w, 8, 12, 12, AMP_F16);
     capture_now = 0;
-    amp_shadows_reset(&sh);
+    amp_cache_reset(&cache);
     a = GET(w, 8, 12, 12, AMP_F16);
     b = GET(w, 12, 8, 8, AMP_F16);
     CHECK(a != b);
@@ -884,7 +884,7 @@ enum { ARRAYS = 6, ELEMENTS = 200, SHAPES = 5 };
 static const size_t shapes[SHAPES][4] = { /* start, rows, cols, ld */
     {0, 12, 16, 16}, {0, 16, 12, 12}, {8, 11, 10, 16}, {3, 14, 13, 13}, {64, 8, 8, 8}};
 
-/* The model: in the order of amp_shadows_add, what the copy of a weight was last cast from. */
+/* The model: in the order of amp_cache_add, what the copy of a weight was last cast from. */
 typedef struct known {
     int array, has_copy, shape, type, product;
 } known;
@@ -909,37 +909,37 @@ TEST(random_sequences, "10^4 random sequences of add, get, change, remove, step 
         }
         begin_scope(1 << 15, AMP_F16);
         random_state = seed;
-        OK(amp_shadows_add_optimizer(&sh, &owner.opt));
+        OK(amp_cache_add_optimizer(&cache, &owner.opt));
         for (ops = 10 + (int)below(30), op = 0; op < ops; op++) {
             const int    array = (int)below(ARRAYS), owned = array < 2;
             float       *x = owned ? owner.w[array] : memory[array];
             const size_t n = owned ? 96 : ELEMENTS;
             switch (below(16)) {
             case 0: case 1: case 2:
-                OK(amp_shadows_add(&sh, x, n));
+                OK(amp_cache_add(&cache, x, n));
                 memset(&model[num], 0, sizeof model[0]);
                 model[num++].array = array;
                 break;
             case 3:
-                amp_shadows_remove(&sh, x);
+                amp_cache_remove(&cache, x);
                 for (i = k = 0; i < num; i++)
                     if (model[i].array != array) model[k++] = model[i];
                 num = k;
                 num_live = 0;
-                amp_shadows_reset(&sh);
+                amp_cache_reset(&cache);
                 product++;
                 break;
             case 4:
                 if (!owned) randomize(x, n); /* a weight with a model copy is its optimizer's */
                 i = (int)below(4) == 0;
-                amp_shadows_changed(&sh, i ? NULL : x);
+                amp_cache_changed(&cache, i ? NULL : x);
                 for (k = 0; k < num; k++)
                     if (i || model[k].array == array) model[k].has_copy = 0;
                 num_live = 0;
                 break;
             case 5:
                 trained_step(&owner, AMP_KIND_SGD);
-                amp_shadows_reset(&sh);
+                amp_cache_reset(&cache);
                 for (k = 0; k < num; k++) model[k].has_copy = 0;
                 num_live = 0;
                 product++;
@@ -950,7 +950,7 @@ TEST(random_sequences, "10^4 random sequences of add, get, change, remove, step 
                 active = !active;
                 break;
             case 7: case 8: case 9:
-                amp_shadows_reset(&sh);
+                amp_cache_reset(&cache);
                 product++;
                 num_live = 0;
                 break;
@@ -1075,7 +1075,7 @@ TEST(gemm_bits, "manual: in a scope amp_gemm has the bits of amp_gemm on operand
     for (t = 0; t < 2; t++)
         for (weights = 0; weights < 2; weights++) {
             begin_scope(1 << 16, halves[t]);
-            if (weights) OK(amp_shadows_add(&sh, p.b, COUNT_OF(p.b)));
+            if (weights) OK(amp_cache_add(&cache, p.b, COUNT_OF(p.b)));
             for (trans = 0; trans < 4; trans++)
                 for (extra = 0; extra < 9; extra += extra < 1 ? 1 : 7)
                     for (c = 0; c < 3; c++)
@@ -1089,13 +1089,13 @@ TEST(gemm_bits, "manual: in a scope amp_gemm has the bits of amp_gemm on operand
                                     amp_cast(p.c[0] + i * size_of(p.c_type), p.c_type, &p.a[i % 7],
                                              AMP_F32, 1);
                                 memcpy(p.c[1], p.c[0], sizeof p.c[0]);
-                                amp_shadows_changed(&sh, NULL);
+                                amp_cache_changed(&cache, NULL);
                                 SAME_AS(halves[t]);
                                 products++;
                             }
-            CHECK_EQ_U64(sh.fallbacks, 0);
-            CHECK(sh.misses + sh.transients <= 2 * products);
-            CHECK_EQ_U64(sh.misses != 0, weights);
+            CHECK_EQ_U64(cache.fallbacks, 0);
+            CHECK(cache.misses + cache.transients <= 2 * products);
+            CHECK_EQ_U64(cache.misses != 0, weights);
             end();
         }
 }
@@ -1111,7 +1111,7 @@ TEST(gemm_alpha_zero, "manual: A and B are not read if alpha is 0, in a scope ne
         memcpy(&zero, p.c[0] + 4 * i, 4);
         CHECK_EQ_F32(zero, 0.0f);
     }
-    CHECK_EQ_U64(sh.cast_bytes, 0);
+    CHECK_EQ_U64(cache.cast_bytes, 0);
     end();
 }
 
@@ -1120,13 +1120,13 @@ TEST(gemm_cached, "a weight in products is cast once, until an optimizer's step;
     int i;
     begin_scope(1 << 16, AMP_F16);
     product_make(0, 32, 48, 32, 0, AMP_F32);
-    OK(amp_shadows_add(&sh, p.b, COUNT_OF(p.b)));
+    OK(amp_cache_add(&cache, p.b, COUNT_OF(p.b)));
     for (i = 0; i < 4; i++) {
         randomize(p.a, a_size());
         SAME_AS(AMP_F16);
     }
     COUNTS(3, 1, 4, 0);
-    CHECK_EQ_U64(sh.cast_bytes, 2 * (32 * 48 + 4 * 32 * 32));
+    CHECK_EQ_U64(cache.cast_bytes, 2 * (32 * 48 + 4 * 32 * 32));
     for (i = 0; i < 2; i++) { /* w' w: 32 x 48 and 48 x 32 */
         amp_autocast *before;
         OK(amp_gemm(NULL, 0, 0, 32, 32, 48, 1.0f, p.b, AMP_F32, 0, p.b, AMP_F32, 0, 0.0f, p.c[0],
@@ -1140,10 +1140,10 @@ TEST(gemm_cached, "a weight in products is cast once, until an optimizer's step;
     }
     COUNTS(5, 1, 6, 0);
     trained_init(&owner, AMP_KIND_SGD, AMP_F16);
-    OK(amp_shadows_add_optimizer(&sh, &owner.opt));
+    OK(amp_cache_add_optimizer(&cache, &owner.opt));
     product_make(0, 342, 8, 12, 0, AMP_F32);
     for (i = 0; i < 3; i++) { /* the model copy costs nothing */
-        const uint64_t hits = sh.hits, misses = sh.misses;
+        const uint64_t hits = cache.hits, misses = cache.misses;
         OK(amp_gemm(NULL, 0, 0, 342, 8, 12, 1.0f, p.a, AMP_F32, 0, owner.w[0], AMP_F32, 0, 0.0f,
                     p.c[0], AMP_F32, 0));
         COUNTS(hits + 1, misses, 7 + (uint64_t)i, 0);
@@ -1183,18 +1183,18 @@ TEST(gemm_policy, "manual: what the policy says of gemm, by op, by layer and by 
     for (i = 0; i < COUNT_OF(cases); i++) {
         begin_scope(1 << 16, AMP_F16);
         OK(amp_autocast_override(&ac, cases[i].words, NULL));
-        CHECK(ac.shadows == &sh); /* also when the words name another policy */
+        CHECK(ac.cache == &cache); /* also when the words name another policy */
         if (cases[i].layer) enter(AMP_AUTOCAST_INHERIT, AMP_F32, cases[i].layer);
         product_make((int)below(4), 36, 31, 40, 3, AMP_F32);
         SAME_AS(cases[i].type);
-        CHECK_EQ_U64(sh.transients, cases[i].type == AMP_F32 ? 0 : 2);
+        CHECK_EQ_U64(cache.transients, cases[i].type == AMP_F32 ? 0 : 2);
         end();
     }
     begin_scope(1 << 16, AMP_F16);
-    OK(amp_shadows_add(&sh, p.b, COUNT_OF(p.b)));
+    OK(amp_cache_add(&cache, p.b, COUNT_OF(p.b)));
     product_make(1, 36, 31, 40, 3, AMP_F32);
     SAME_AS(AMP_F16);
-    misses = sh.misses;
+    misses = cache.misses;
     enter(AMP_AUTOCAST_OFF, AMP_F32, NULL);
     SAME_AS(AMP_F32);
     enter(AMP_AUTOCAST_ON, AMP_BF16, NULL);
@@ -1202,7 +1202,7 @@ TEST(gemm_policy, "manual: what the policy says of gemm, by op, by layer and by 
     OK(amp_autocast_pop(&ac));
     OK(amp_autocast_pop(&ac));
     SAME_AS(AMP_F16);
-    CHECK_EQ_U64(sh.misses, misses + 2);
+    CHECK_EQ_U64(cache.misses, misses + 2);
     CHECK_EQ_INT(amp_autocast_override(&ac, "op:gemm=banned", NULL), AMP_OK);
     memcpy(p.c[1], p.c[0], sizeof p.c[0]);
     CHECK_EQ_INT(product_run(), AMP_ERROR_BANNED);
@@ -1211,7 +1211,7 @@ TEST(gemm_policy, "manual: what the policy says of gemm, by op, by layer and by 
     SAME_AS(AMP_F32); /* outside all scopes */
     end();
     begin_scope(1 << 16, AMP_F16);
-    ac.shadows = NULL; /* nowhere to cast to: as without autocast */
+    ac.cache = NULL; /* nowhere to cast to: as without autocast */
     SAME_AS(AMP_F32);
     end();
 }
@@ -1264,13 +1264,13 @@ TEST(gemm_no_room, "manual: where there is no room the product stays in fp32, bi
     COUNTS(0, 0, 2, 0);
     product_make(0, 32, 32, 80, 0, AMP_F32); /* neither operand has room */
     SAME_AS(AMP_F32);
-    CHECK_EQ_U64(sh.fallbacks, 1);
+    CHECK_EQ_U64(cache.fallbacks, 1);
     product_make(0, 32, 48, 32, 0, AMP_F32); /* B has none */
     SAME_AS(AMP_F32);
-    CHECK_EQ_U64(sh.fallbacks, 2);
+    CHECK_EQ_U64(cache.fallbacks, 2);
     product_make(0, 32, 32, 32, 0, AMP_F32);
     SAME_AS(AMP_F16);
-    CHECK_EQ_U64(sh.fallbacks, 2);
+    CHECK_EQ_U64(cache.fallbacks, 2);
     product_make(0, 31, 33, 32, 0, AMP_F32); /* 32736 < 32^3: not worth a cast */
     SAME_AS(AMP_F32);
     COUNTS(0, 0, 5, 3);
@@ -1309,15 +1309,15 @@ TEST(gemm_batched, "manual: count products, their matrices stride elements apart
                                         ldc));
                         CHECK_MEM(c[0], c[1], sizeof c[0]);
                     }
-    CHECK(sh.transients > 0);
-    CHECK_EQ_U64(sh.fallbacks, 0);
-    OK(amp_shadows_add(&sh, b, COUNT_OF(b))); /* one weight for all: cast once */
+    CHECK(cache.transients > 0);
+    CHECK_EQ_U64(cache.fallbacks, 0);
+    OK(amp_cache_add(&cache, b, COUNT_OF(b))); /* one weight for all: cast once */
     amp_autocast_use(&ac);
     for (i = 0; i < 3; i++) {
-        const uint64_t misses = sh.misses;
+        const uint64_t misses = cache.misses;
         OK(amp_gemm_batched(NULL, 0, 0, 32, 32, 32, 1.0f, a, AMP_F32, 0, 1024, b, AMP_F32, 0, 0,
                             0.0f, c[0], AMP_F32, 0, 1024, 5));
-        CHECK_EQ_U64(sh.misses, misses + (i == 0));
+        CHECK_EQ_U64(cache.misses, misses + (i == 0));
     }
     CHECK_EQ_INT(amp_gemm_batched(NULL, 0, 0, 4, 8, 16, 1.0f, a, AMP_F32, 0, 64, b, AMP_F32, 0, 0,
                                   0.0f, c[0], AMP_F32, 0, 31, 2),
@@ -1371,7 +1371,7 @@ TEST(gemm_bound, "law: products in a scope are as far from double precision as t
     CHECK(worst > 0.01); /* and they were rounded */
 }
 
-TEST(gemm_backends, "a product on another backend than that of the shadows is as without autocast; "
+TEST(gemm_backends, "a product on another backend than that of the cache is as without autocast; "
                     "one without gemm_fn is unsupported") {
     amp_backend other;
     begin_scope(1 << 16, AMP_F16);
@@ -1397,7 +1397,7 @@ TEST(gemm_backends, "a product on another backend than that of the shadows is as
 
 static amp_session session;
 
-TEST(a_session, "manual: amp_session_start makes a scaler, shadows and a scope of fp16 that is current "
+TEST(a_session, "manual: amp_session_start makes a scaler, cache and a scope of fp16 that is current "
                 "in this thread; it ends with nothing left") {
     amp_scaler_desc desc;
     amp_dtype       inputs[2] = {AMP_F32, AMP_F32}, compute = AMP_F32;
@@ -1405,7 +1405,7 @@ TEST(a_session, "manual: amp_session_start makes a scaler, shadows and a scope o
     desc.init_scale = 8.0f;
     OK(amp_session_start(&session, NULL, 1 << 16, NULL, &desc));
     CHECK(amp_autocast_current() == &session.autocast);
-    CHECK(session.autocast.shadows == &session.shadows);
+    CHECK(session.autocast.cache == &session.cache);
     CHECK_EQ_F32(session.scaler->scale, 8.0f);
     OK(amp_autocast_dtype(AMP_OP_GEMM, inputs, 2, &compute, NULL));
     CHECK_EQ_INT(compute, AMP_F16);
@@ -1447,21 +1447,21 @@ TEST(capabilities, "manual: tensor cores have fp16 from 7.0 on, bf16 and TF32 fr
 TEST(refused_at_init, "manual: an allocator of one function and a backend that lacks some are refused, "
                       "and nothing is written") {
     amp_allocator half;
-    amp_shadows   s, before;
+    amp_cache   s, before;
     amp_backend   cpu, zero_backend;
     memset(&zero_backend, 0, sizeof zero_backend);
     memset(&s, 0x5a, sizeof s);
     before = s;
     memset(&half, 0, sizeof half);
     half.alloc_fn = counting_alloc;
-    CHECK_EQ_INT(amp_shadows_init(&s, NULL, 4096, &half), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cache_init(&s, NULL, 4096, &half), AMP_ERROR_INVALID_ARGUMENT);
     half.alloc_fn = NULL;
     half.free_fn  = counting_free;
-    CHECK_EQ_INT(amp_shadows_init(&s, NULL, 4096, &half), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_shadows_init(&s, &zero_backend, 4096, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cache_init(&s, NULL, 4096, &half), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cache_init(&s, &zero_backend, 4096, NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_cpu_backend(&cpu), AMP_OK);
     cpu.cast_fn = NULL;
-    CHECK_EQ_INT(amp_shadows_init(&s, &cpu, 4096, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cache_init(&s, &cpu, 4096, NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_MEM(&s, &before, sizeof s);
 }
 
@@ -1474,14 +1474,14 @@ TEST(room_again, "law: the room of a removed copy, and of one that has outgrown 
         const size_t rows = i % 3 == 1 ? 16 : 32;
         float       *x    = w[i % 8];
         randomize(x, 512);
-        if (i >= 2) amp_shadows_remove(&sh, w[(i - 2) % 8]);
-        amp_shadows_reset(&sh);
-        OK(amp_shadows_add(&sh, x, 512));
+        if (i >= 2) amp_cache_remove(&cache, w[(i - 2) % 8]);
+        amp_cache_reset(&cache);
+        OK(amp_cache_add(&cache, x, 512));
         GET(x, rows, 16, 16, AMP_F16);
         if (i % 5 == 0) GET(x, 32, 16, 16, AMP_BF16);
-        if (i > 0) CHECK_EQ_INT(sh.num_entries, 2);
+        if (i > 0) CHECK_EQ_INT(cache.num_entries, 2);
     }
-    CHECK_EQ_U64(sh.transients, 2000); /* two types in one product */
+    CHECK_EQ_U64(cache.transients, 2000); /* two types in one product */
     end();
 }
 
@@ -1493,15 +1493,15 @@ TEST(overlaps, "law: what is said of one weight is true of all that overlap it: 
     for (i = 0; i < 3; i++) {
         begin(1 << 14);
         randomize(w, 128);
-        for (k = 0; k < 3; k++) OK(amp_shadows_add(&sh, w + at[k][0], at[k][1]));
+        for (k = 0; k < 3; k++) OK(amp_cache_add(&cache, w + at[k][0], at[k][1]));
         GET(w, 4, 16, 16, AMP_F16);
-        amp_shadows_reset(&sh);
+        amp_cache_reset(&cache);
         copy = GET(w + 64, 4, 16, 16, AMP_F16);
-        amp_shadows_reset(&sh);
+        amp_cache_reset(&cache);
         CHECK(GET(w + 64, 4, 16, 16, AMP_F16) == copy);
         randomize(w, 128);
-        amp_shadows_reset(&sh);
-        amp_shadows_changed(&sh, w + at[i][0]);
+        amp_cache_reset(&cache);
+        amp_cache_changed(&cache, w + at[i][0]);
         if (i < 2) CHECK(same_bits(GET(w, 4, 16, 16, AMP_F16), 16, w, 4, 16, 16, AMP_F16));
         if (i > 0)
             CHECK(same_bits(GET(w + 64, 4, 16, 16, AMP_F16), 16, w + 64, 4, 16, 16, AMP_F16));
@@ -1515,57 +1515,57 @@ TEST(outputs_untouched, "law 9: an error writes nothing into copy and copy_ld") 
     size_t      copy_ld = 12345;
     begin(256);
     randomize(w, 256);
-    CHECK_EQ_INT(amp_shadows_get(&sh, w, 64, 4, 4, AMP_F16, &copy, &copy_ld),
+    CHECK_EQ_INT(amp_cache_get(&cache, w, 64, 4, 4, AMP_F16, &copy, &copy_ld),
                  AMP_ERROR_OUT_OF_MEMORY);
-    CHECK_EQ_INT(amp_shadows_get(&sh, w, 4, 4, 4, AMP_F32, &copy, &copy_ld),
+    CHECK_EQ_INT(amp_cache_get(&cache, w, 4, 4, 4, AMP_F32, &copy, &copy_ld),
                  AMP_ERROR_INVALID_ENUM);
-    CHECK_EQ_INT(amp_shadows_get(&sh, w, SIZE_MAX / 64, 4, 4, AMP_F16, &copy, &copy_ld),
+    CHECK_EQ_INT(amp_cache_get(&cache, w, SIZE_MAX / 64, 4, 4, AMP_F16, &copy, &copy_ld),
                  AMP_ERROR_TOO_LARGE);
-    CHECK_EQ_INT(amp_shadows_get(&sh, w, SIZE_MAX / 16 - 1, 1, 1, AMP_F16, &copy, &copy_ld),
+    CHECK_EQ_INT(amp_cache_get(&cache, w, SIZE_MAX / 16 - 1, 1, 1, AMP_F16, &copy, &copy_ld),
                  AMP_ERROR_TOO_LARGE); /* rows of 8 would wrap */
     CHECK(copy == w && copy_ld == 12345);
     end();
 }
 
 TEST(checked, "law 17: a cached copy of a weight that changed unannounced is found by "
-              "amp_shadows_check, which names the weight") {
+              "amp_cache_check, which names the weight") {
     static float w[3][40 * 33];
     const float *named = NULL;
     size_t       i, at;
     begin(1 << 15);
     for (i = 0; i < 3; i++) {
         randomize(w[i], 40 * 33);
-        OK(amp_shadows_add(&sh, w[i], 40 * 33));
+        OK(amp_cache_add(&cache, w[i], 40 * 33));
         GET(w[i], 40, 31, 33, i == 1 ? AMP_BF16 : AMP_F16);
     }
-    OK(amp_shadows_check(&sh, &named));
+    OK(amp_cache_check(&cache, &named));
     for (i = 0; i < 3; i++)
         for (at = 0; at < 39 * 33 + 31; at += at < 33 ? 1 : 97) {
             const float was    = w[i][at];
             const int   padded = at % 33 >= 31; /* between rows: not in the copy */
             w[i][at] += 1.0f;
             named = NULL;
-            CHECK_EQ_INT(amp_shadows_check(&sh, &named), padded ? AMP_OK : AMP_ERROR_BAD_STATE);
+            CHECK_EQ_INT(amp_cache_check(&cache, &named), padded ? AMP_OK : AMP_ERROR_BAD_STATE);
             CHECK(named == (padded ? NULL : w[i]));
             w[i][at] = was;
         }
     w[2][5] = 99.0f;
-    CHECK_EQ_INT(amp_shadows_check(&sh, NULL), AMP_ERROR_BAD_STATE);
-    amp_shadows_changed(&sh, w[2]); /* announced: nothing is wrong */
-    OK(amp_shadows_check(&sh, NULL));
-    CHECK_EQ_INT(amp_shadows_check(NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cache_check(&cache, NULL), AMP_ERROR_BAD_STATE);
+    amp_cache_changed(&cache, w[2]); /* announced: nothing is wrong */
+    OK(amp_cache_check(&cache, NULL));
+    CHECK_EQ_INT(amp_cache_check(NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
     end();
-    CHECK_EQ_INT(amp_shadows_check(&sh, NULL), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(amp_cache_check(&cache, NULL), AMP_ERROR_BAD_STATE);
 }
 
 TEST(contradiction, "law 17: a policy that contradicts the model copies that exist is counted") {
     begin(1 << 14);
     trained_init(&owner, AMP_KIND_SGD, AMP_BF16);
-    OK(amp_shadows_add_optimizer(&sh, &owner.opt));
+    OK(amp_cache_add_optimizer(&cache, &owner.opt));
     GET(owner.w[0], 12, 8, 8, AMP_BF16);
-    CHECK_EQ_U64(sh.mismatches, 0);
+    CHECK_EQ_U64(cache.mismatches, 0);
     GET(owner.w[0], 12, 8, 8, AMP_F16);
-    CHECK_EQ_U64(sh.mismatches, 1);
+    CHECK_EQ_U64(cache.mismatches, 1);
     amp_optimizer_free(&owner.opt);
     end();
 }
@@ -1591,7 +1591,7 @@ TEST(session_before, "manual: ending a session makes the autocast current that w
     OK(amp_session_start(&s, NULL, 4096, &allocator, NULL));
     CHECK(asked >= 4096);
     CHECK_EQ_F32(s.scaler->scale, 65536.0f);
-    CHECK_EQ_U64(s.shadows.size, 4096 + 256);
+    CHECK_EQ_U64(s.cache.size, 4096 + 256);
     CHECK(amp_autocast_current() == &s.autocast);
     amp_session_end(&s);
     CHECK(amp_autocast_current() == &mine);
