@@ -417,50 +417,22 @@ typedef struct amp_allocator {
     void *user_data;
 } amp_allocator;
 
-typedef enum amp_copy { AMP_COPY_TO_BACKEND = 0, AMP_COPY_TO_HOST } amp_copy;
-typedef enum amp_job { /* what update_fn shall do; in brackets, what it does on a skip too       */
-    AMP_JOB_FUSED = 0, /* unscale, clip, optimizer, model copies [zero_grad]                     */
-    AMP_JOB_UNSCALE,   /* write unscaled, clipped fp32 gradients                                 */
-    AMP_JOB_END,       /* model copies [zero_grad, the scaler's update unless it is shared]      */
-    AMP_JOB_CARRY      /* gradients = unscaled ones * plan->carry * loss scale [the same]        */
-} amp_job;
+typedef struct amp_plan       amp_plan;       /* tables of one optimizer; defined in >>core      */
+typedef struct amp_gemm_args  amp_gemm_args;  /* the arguments of amp_gemm; defined in >>core    */
+typedef struct ampi_functions ampi_functions; /* what differs between machines; >>core           */
+typedef struct CUstream_st   *amp_stream;     /* the same type as cudaStream_t; no CUDA header   */
 
-typedef struct amp_plan      amp_plan;      /* tables of one optimizer; defined in >>core        */
-typedef struct amp_gemm_args amp_gemm_args; /* the arguments of amp_gemm; defined in >>core      */
-typedef struct CUstream_st  *amp_stream;    /* the same type as cudaStream_t; no CUDA header     */
-
-/* What differs between machines. amp_cpu_backend and amp_cuda_backend are two; write your own to
-   add another. Functions may run behind the caller's back (on a stream) and in order; wait_fn ends
-   when all are done. alloc_fn returns zeroed memory aligned to 64 bytes; it and free_fn may both be
-   NULL: then desc.allocator is used. copy_fn to the backend has read src when it returns. bind_fn
-   gives slots [first, first + count) new addresses (ampi_bind) and does not wait. check_fn ends
-   with ampi_finish, unless plan->reduces: then finish_fn does that, later. */
-typedef struct amp_backend amp_backend;
-struct amp_backend {
-    void      *context;        /* of the functions; amp_cuda_backend: the cuBLAS handle           */
+/* The machine that works: amp_cpu_backend, or amp_cuda_backend of a stream. Plain data, copied by
+   whoever takes it. The limits may be set before it is used. */
+typedef struct amp_backend {
+    const ampi_functions *functions; /* private; says which backend it is                        */
+    void      *context;        /* amp_cuda_backend: the cuBLAS handle                             */
     amp_stream stream;         /* CUDA: where all work is queued                                  */
     void      *workspace;      /* CUDA: device memory that cuBLAS may use (amp_cuda_backend)      */
     size_t     workspace_size;
     int        max_blocks;     /* CUDA: no launch is larger; 0: as large as is best. No bit of a  */
     int        block_size;     /* result depends on it, nor on this (32, 64, 128; 0: 256)         */
-    amp_result (*alloc_fn)(const amp_backend *self, size_t num_bytes, void **memory);
-    void       (*free_fn)(const amp_backend *self, void *memory);
-    amp_result (*copy_fn)(const amp_backend *self, void *dst, const void *src, size_t num_bytes,
-                          amp_copy direction);
-    amp_result (*cast_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
-                          const void *src, amp_dtype src_type, size_t n);
-    amp_result (*cast_rows_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
-                               size_t dst_ld, const void *src, amp_dtype src_type, size_t src_ld,
-                               size_t rows, size_t cols); /* NULL: row by row */
-    uint64_t   (*capture_fn)(const amp_backend *self); /* which capture is under way; NULL: none */
-    amp_result (*bind_fn)(const amp_backend *self, const amp_plan *plan, size_t first,
-                          size_t count, float *const *weights, void *const *grads);
-    amp_result (*check_fn)(const amp_backend *self, const amp_plan *plan);
-    amp_result (*finish_fn)(const amp_backend *self, const amp_plan *plan);
-    amp_result (*update_fn)(const amp_backend *self, const amp_plan *plan, amp_job job);
-    amp_result (*gemm_fn)(const amp_backend *self, const amp_gemm_args *args);
-    amp_result (*wait_fn)(const amp_backend *self);
-};
+} amp_backend;
 
 AMP_DEF amp_result amp_cpu_backend(amp_backend *backend);
 
@@ -1672,8 +1644,44 @@ struct amp_plan {
     uint32_t      parts;          /* of a chunk, for blocks that share it: 4; most short: 1    */
     int           has_lr, new_lr; /* there is one in backend memory; this one shall go there   */
     float         lr;
-    float         carry;          /* the momentum of AMP_JOB_CARRY                             */
+    float         carry;          /* the momentum of AMPI_JOB_CARRY                             */
     uint64_t      version;        /* of the masters: counts what may have changed them         */
+};
+
+typedef enum ampi_copy { AMPI_TO_BACKEND, AMPI_TO_HOST } ampi_copy;
+typedef enum ampi_job { /* what update_fn shall do; in brackets, what it does on a skip too      */
+    AMPI_JOB_FUSED,     /* unscale, clip, optimizer, model copies [zero_grad]                    */
+    AMPI_JOB_UNSCALE,   /* write unscaled, clipped fp32 gradients                                */
+    AMPI_JOB_END,       /* model copies [zero_grad, the scaler's update unless it is shared]     */
+    AMPI_JOB_CARRY      /* gradients = unscaled ones * plan->carry * loss scale [the same]       */
+} ampi_job;
+
+/* What differs between machines. Functions may run behind the caller's back (on a stream) and in
+   order; wait_fn ends when all are done. */
+struct ampi_functions {
+    /* zeroed memory aligned to 64 bytes; both NULL: the object's allocator serves */
+    amp_result (*alloc_fn)(const amp_backend *self, size_t num_bytes, void **memory);
+    void       (*free_fn)(const amp_backend *self, void *memory);
+    /* to the backend: src has been read when it returns */
+    amp_result (*copy_fn)(const amp_backend *self, void *dst, const void *src, size_t num_bytes,
+                          ampi_copy direction);
+    amp_result (*cast_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
+                          const void *src, amp_dtype src_type, size_t n);
+    /* a matrix whose rows lie apart; NULL: row by row */
+    amp_result (*cast_rows_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
+                               size_t dst_ld, const void *src, amp_dtype src_type, size_t src_ld,
+                               size_t rows, size_t cols);
+    /* which capture is under way, 0 if none is; NULL: there are none */
+    uint64_t   (*capture_fn)(const amp_backend *self);
+    /* new addresses (ampi_bind) for slots [first, first + count); does not wait */
+    amp_result (*bind_fn)(const amp_backend *self, const amp_plan *plan, size_t first,
+                          size_t count, float *const *weights, void *const *grads);
+    /* ends with ampi_finish, unless plan->reduces: then finish_fn does that, later */
+    amp_result (*check_fn)(const amp_backend *self, const amp_plan *plan);
+    amp_result (*finish_fn)(const amp_backend *self, const amp_plan *plan);
+    amp_result (*update_fn)(const amp_backend *self, const amp_plan *plan, ampi_job job);
+    amp_result (*gemm_fn)(const amp_backend *self, const amp_gemm_args *args);
+    amp_result (*wait_fn)(const amp_backend *self);
 };
 
 /* New addresses for a tensor: its weight unless that is NULL, and its gradient if grads is set. */
@@ -3277,13 +3285,8 @@ static int ampi_allocator_ok(const amp_allocator *a) {
     return !a->alloc_fn == !a->free_fn;
 }
 
-static int ampi_backend_ok(const amp_backend *b) {
-    return b->copy_fn && b->cast_fn && b->bind_fn && b->check_fn && b->finish_fn && b->update_fn &&
-           b->wait_fn && !b->alloc_fn == !b->free_fn;
-}
-
 static amp_result ampi_cpu_copy(const amp_backend *self, void *dst, const void *src,
-                                size_t num_bytes, amp_copy direction) {
+                                size_t num_bytes, ampi_copy direction) {
     (void)self;
     (void)direction;
     if (num_bytes) memcpy(dst, src, num_bytes);
@@ -3309,6 +3312,20 @@ static amp_result ampi_cpu_bind(const amp_backend *self, const amp_plan *plan, s
         ampi_bind(&plan->slots[first + i], weights ? weights[i] : NULL, grads != NULL,
                   grads ? grads[i] : NULL);
     return AMP_OK;
+}
+
+/* What callers ask of a backend most. */
+static amp_result ampi_send(const amp_backend *b, void *dst, const void *src, size_t num_bytes) {
+    return b->functions->copy_fn(b, dst, src, num_bytes, AMPI_TO_BACKEND);
+}
+
+static amp_result ampi_cast_on(const amp_backend *b, void *dst, amp_dtype dst_type,
+                               const void *src, amp_dtype src_type, size_t n) {
+    return b->functions->cast_fn(b, dst, dst_type, src, src_type, n);
+}
+
+static uint64_t ampi_capture_on(const amp_backend *b) {
+    return b->functions->capture_fn ? b->functions->capture_fn(b) : 0;
 }
 
 /* The same as tier->check for a chunk that needs care: elements that are not finite are counted
@@ -3454,7 +3471,7 @@ static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t
 
 /* Elements [i, i + n) of one tensor: gradients are read once and unscaled on the way. */
 static AMPI_NOINLINE void ampi_update_chunk(const amp_plan *plan, const ampi_slot *slot,
-                                            amp_job job, size_t i, size_t n) {
+                                            ampi_job job, size_t i, size_t n) {
     const ampi_tier *tier       = ampi_tier_now();
     const amp_dtype  grad_type  = (amp_dtype)slot->grad_type;
     const amp_dtype  model_type = (amp_dtype)slot->model_type;
@@ -3464,11 +3481,11 @@ static AMPI_NOINLINE void ampi_update_chunk(const amp_plan *plan, const ampi_slo
     void            *p          = ampi_to(slot->master, AMP_F32, i);
     void            *m          = ampi_to(slot->m, AMP_F32, i);
     void            *model      = ampi_to(slot->model, model_type, i);
-    if (job == AMP_JOB_END)
+    if (job == AMPI_JOB_END)
         ampi_cast(model, model_type, p, AMP_F32, n);
-    else if (job == AMP_JOB_CARRY)
+    else if (job == AMPI_JOB_CARRY)
         ampi_carry_chunk(plan, slot, i, n);
-    else if (job == AMP_JOB_UNSCALE)
+    else if (job == AMPI_JOB_UNSCALE)
         tier->unscale(ampi_to(slot->unscaled, AMP_F32, i), grads, grad_type, n, factor);
     else if (plan->kind == AMP_KIND_ADAMW)
         tier->adamw(&rates, grads, grad_type, factor, p, m, ampi_to(slot->v, AMP_F32, i), model,
@@ -3477,7 +3494,7 @@ static AMPI_NOINLINE void ampi_update_chunk(const amp_plan *plan, const ampi_slo
         tier->sgd(&rates, grads, grad_type, factor, p, m, model, model_type, n);
 }
 
-static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, amp_job job) {
+static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, ampi_job job) {
     const int64_t chunks = (int64_t)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK);
     int64_t       c;
 #if AMPI_OPENMP
@@ -3491,19 +3508,19 @@ static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, amp_jo
     }
 }
 
-static AMPI_NOINLINE void ampi_cpu_update_plan(const amp_plan *plan, amp_job job) {
+static AMPI_NOINLINE void ampi_cpu_update_plan(const amp_plan *plan, ampi_job job) {
     const ampi_control *c = plan->control;
     size_t              t;
     for (t = 0; t < plan->num_slots; t++) {
         const ampi_slot *slot = &plan->slots[t];
-        const int does_step = job == AMP_JOB_END ? slot->model != NULL : slot->grad != NULL;
-        const int ends_step = job == AMP_JOB_END || job == AMP_JOB_FUSED;
-        if ((!c->gate.skip || job == AMP_JOB_CARRY) && does_step)
+        const int does_step = job == AMPI_JOB_END ? slot->model != NULL : slot->grad != NULL;
+        const int ends_step = job == AMPI_JOB_END || job == AMPI_JOB_FUSED;
+        if ((!c->gate.skip || job == AMPI_JOB_CARRY) && does_step)
             ampi_update_slot(plan, slot, job);
         if (ends_step && plan->zero_grad && slot->grad && slot->n)
             memset(slot->grad, 0, (size_t)slot->n * amp_dtype_size((amp_dtype)slot->grad_type));
     }
-    if (job == AMP_JOB_END && !plan->shared && !(plan->scaler->rules & AMPI_DISABLED))
+    if (job == AMPI_JOB_END && !plan->shared && !(plan->scaler->rules & AMPI_DISABLED))
         ampi_scaler_transition(plan->scaler);
 }
 
@@ -3524,7 +3541,7 @@ static amp_result ampi_cpu_finish(const amp_backend *self, const amp_plan *plan)
     return AMP_OK;
 }
 
-static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan, amp_job job) {
+static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan, ampi_job job) {
     const uint32_t fp = ampi_fp_begin();
     (void)self;
     ampi_cpu_update_plan(plan, job);
@@ -3534,17 +3551,14 @@ static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan,
 
 static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g); /* >>impl gemm */
 
+static const ampi_functions ampi_cpu_functions = {
+    NULL, NULL, ampi_cpu_copy, ampi_cpu_cast, NULL, NULL, ampi_cpu_bind, ampi_cpu_check,
+    ampi_cpu_finish, ampi_cpu_update, ampi_cpu_gemm, ampi_cpu_wait};
+
 AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
     if (!backend) return AMP_ERROR_INVALID_ARGUMENT;
     memset(backend, 0, sizeof *backend);
-    backend->copy_fn   = ampi_cpu_copy;
-    backend->cast_fn   = ampi_cpu_cast;
-    backend->bind_fn   = ampi_cpu_bind;
-    backend->check_fn  = ampi_cpu_check;
-    backend->finish_fn = ampi_cpu_finish;
-    backend->update_fn = ampi_cpu_update;
-    backend->gemm_fn   = ampi_cpu_gemm;
-    backend->wait_fn   = ampi_cpu_wait;
+    backend->functions = &ampi_cpu_functions;
     return AMP_OK;
 }
 
@@ -3593,8 +3607,8 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d,
         ampi_tell(d->problem, "amp_optimizer_desc.allocator needs both functions");
         return AMP_ERROR_INVALID_ARGUMENT;
     }
-    if (!ampi_backend_ok(backend)) {
-        ampi_tell(d->problem, "amp_optimizer_desc.backend lacks a function");
+    if (!backend->functions) {
+        ampi_tell(d->problem, "amp_optimizer_desc.backend was not made by amp_cuda_backend");
         return AMP_ERROR_INVALID_ARGUMENT;
     }
     return ampi_scaler_setup(&scaler, &d->scaler, d->problem); /* to learn of its errors now */
@@ -3870,8 +3884,8 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
 static amp_result ampi_block_alloc(const amp_backend *b, const amp_allocator *a, size_t num_bytes,
                                    void **block, char **base) {
     amp_result result = AMP_OK;
-    if (b->alloc_fn) {
-        result = b->alloc_fn(b, num_bytes, block);
+    if (b->functions->alloc_fn) {
+        result = b->functions->alloc_fn(b, num_bytes, block);
     } else {
         *block = ampi_allocate(a, num_bytes + 63);
         if (!*block) result = AMP_ERROR_OUT_OF_MEMORY;
@@ -3879,12 +3893,12 @@ static amp_result ampi_block_alloc(const amp_backend *b, const amp_allocator *a,
     }
     if (result != AMP_OK) return result;
     *base = (char *)*block;
-    if (!b->alloc_fn) *base += (64 - (uintptr_t)*block % 64) % 64;
+    if (!b->functions->alloc_fn) *base += (64 - (uintptr_t)*block % 64) % 64;
     return AMP_OK;
 }
 
 static void ampi_block_free(const amp_backend *b, const amp_allocator *a, void *block) {
-    if (block && b->free_fn) b->free_fn(b, block);
+    if (block && b->functions->free_fn) b->functions->free_fn(b, block);
     else ampi_release(a, block);
 }
 
@@ -3892,8 +3906,8 @@ static void ampi_block_free(const amp_backend *b, const amp_allocator *a, void *
 static amp_result ampi_read_back(const amp_optimizer *opt, void *dst, const void *src,
                                  size_t num_bytes) {
     const amp_backend *b      = &opt->backend;
-    const amp_result   result = b->copy_fn(b, dst, src, num_bytes, AMP_COPY_TO_HOST);
-    return result == AMP_OK ? b->wait_fn(b) : result;
+    const amp_result   result = b->functions->copy_fn(b, dst, src, num_bytes, AMPI_TO_HOST);
+    return result == AMP_OK ? b->functions->wait_fn(b) : result;
 }
 
 /* The slot of every chunk. */
@@ -3908,8 +3922,7 @@ static amp_result ampi_fill_chunks(const amp_backend *b, const amp_plan *plan) {
             while (i + 1 < plan->num_slots && plan->host_slots[i + 1].first_chunk <= c + used) i++;
             piece[used] = (uint32_t)i;
         }
-        result = b->copy_fn(b, plan->chunk_slots + c, piece, used * sizeof *piece,
-                            AMP_COPY_TO_BACKEND);
+        result = ampi_send(b, plan->chunk_slots + c, piece, used * sizeof *piece);
     }
     return result;
 }
@@ -3938,21 +3951,21 @@ static AMPI_NOINLINE amp_result ampi_fill_backend(const amp_optimizer *opt, cons
         const size_t     n    = (size_t)s->n;
         const amp_tensor *t   = ampi_tensor(opt, (int)i);
         if (!t->weight && t->model)
-            result = b->cast_fn(b, s->master, AMP_F32, s->model, type, n);
+            result = ampi_cast_on(b, s->master, AMP_F32, s->model, type, n);
         else if (s->model)
-            result = b->cast_fn(b, s->model, type, s->master, AMP_F32, n);
+            result = ampi_cast_on(b, s->model, type, s->master, AMP_F32, n);
         if (result == AMP_OK && t->moment1)
-            result = b->cast_fn(b, s->m, AMP_F32, t->moment1, AMP_F32, n);
+            result = ampi_cast_on(b, s->m, AMP_F32, t->moment1, AMP_F32, n);
         if (result == AMP_OK && t->moment2)
-            result = b->cast_fn(b, s->v, AMP_F32, t->moment2, AMP_F32, n);
+            result = ampi_cast_on(b, s->v, AMP_F32, t->moment2, AMP_F32, n);
     }
     if (result == AMP_OK)
-        result = b->copy_fn(b, plan->slots, plan->host_slots,
-                            plan->num_slots * sizeof *plan->slots, AMP_COPY_TO_BACKEND);
+        result = ampi_send(b, plan->slots, plan->host_slots,
+                            plan->num_slots * sizeof *plan->slots);
     if (result == AMP_OK)
-        result = b->copy_fn(b, plan->control, &control, sizeof control, AMP_COPY_TO_BACKEND);
+        result = ampi_send(b, plan->control, &control, sizeof control);
     if (result == AMP_OK) result = ampi_fill_chunks(b, plan);
-    return result == AMP_OK ? b->wait_fn(b) : result;
+    return result == AMP_OK ? b->functions->wait_fn(b) : result;
 }
 
 /* A step in which no gradient is registered would look right and do nothing. */
@@ -4048,7 +4061,7 @@ static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
         result =
             ampi_can_bind(opt, first + i, weights ? weights[i] : NULL, grads ? grads[i] : NULL);
     if (result == AMP_OK)
-        result = opt->backend.bind_fn(&opt->backend, plan, first, count, weights, grads);
+        result = opt->backend.functions->bind_fn(&opt->backend, plan, first, count, weights, grads);
     if (result != AMP_OK) return result;
     for (i = 0; i < count; i++)
         ampi_bind(&plan->host_slots[first + i], weights ? weights[i] : NULL, grads != NULL,
@@ -4136,11 +4149,11 @@ static amp_result ampi_can_step(const amp_optimizer *opt, amp_kind kind) {
 static amp_result ampi_check_all(const amp_optimizer *opt) {
     const amp_backend  *b      = &opt->backend;
     const amp_plan     *plan   = opt->plan;
-    amp_result          result = b->check_fn(b, plan);
+    amp_result          result = b->functions->check_fn(b, plan);
     if (!plan->reduces || result != AMP_OK) return result;
     result = opt->desc.reduce_fn(opt->desc.reduce_user, &plan->control->norm2,
                                  plan->control->flags);
-    return result == AMP_OK ? b->finish_fn(b, plan) : result;
+    return result == AMP_OK ? b->functions->finish_fn(b, plan) : result;
 }
 
 AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt) {
@@ -4164,7 +4177,7 @@ AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt) {
         ampi_tell(opt->desc.problem, "the gradients of this step are unscaled already");
         return AMP_ERROR_BAD_STATE;
     }
-    result = opt->backend.update_fn(&opt->backend, opt->plan, AMP_JOB_UNSCALE);
+    result = opt->backend.functions->update_fn(&opt->backend, opt->plan, AMPI_JOB_UNSCALE);
     if (result == AMP_OK) opt->step_open = 2;
     return result;
 }
@@ -4194,7 +4207,7 @@ AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
         return opt->plan ? AMP_ERROR_STEP_NOT_OPEN : AMP_ERROR_NOT_PREPARED;
     }
     opt->plan->version++;
-    result = opt->backend.update_fn(&opt->backend, opt->plan, AMP_JOB_END);
+    result = opt->backend.functions->update_fn(&opt->backend, opt->plan, AMPI_JOB_END);
     if (result != AMP_OK) return result;
     opt->step_open = 0;
     return pending;
@@ -4220,7 +4233,7 @@ AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum) {
     }
     if (result != AMP_OK) return result;
     opt->plan->carry = momentum;
-    return opt->backend.update_fn(&opt->backend, opt->plan, AMP_JOB_CARRY);
+    return opt->backend.functions->update_fn(&opt->backend, opt->plan, AMPI_JOB_CARRY);
 }
 
 /* lr travels in the plan, to where the check ends; NULL: the one that is there. */
@@ -4241,7 +4254,7 @@ static amp_result ampi_fused_step(amp_optimizer *opt, amp_kind kind, const float
     if (result != AMP_OK) return result;
     plan->has_lr = 1;
     plan->version++;
-    return opt->backend.update_fn(&opt->backend, plan, AMP_JOB_FUSED);
+    return opt->backend.functions->update_fn(&opt->backend, plan, AMPI_JOB_FUSED);
 }
 
 AMP_DEF amp_result amp_optimizer_adamw(amp_optimizer *opt, float lr) {
@@ -4264,8 +4277,7 @@ AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr) {
     if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
     result = ampi_check_rate(opt, "lr", &lr);
     if (result == AMP_OK)
-        result = opt->backend.copy_fn(&opt->backend, &opt->plan->control->lr, &lr, sizeof lr,
-                                      AMP_COPY_TO_BACKEND);
+        result = ampi_send(&opt->backend, &opt->plan->control->lr, &lr, sizeof lr);
     if (result == AMP_OK) opt->plan->has_lr = 1;
     return result;
 }
@@ -4482,12 +4494,12 @@ static void ampi_floats(ampi_archive *a, const amp_backend *b, float *x, size_t 
         at    = ampi_next(a, 4 * piece);
         if (!at) continue;
         if (a->walk == AMPI_SAVE) {
-            a->result = b->copy_fn(b, at, x, 4 * piece, AMP_COPY_TO_HOST);
-            if (a->result == AMP_OK) a->result = b->wait_fn(b);
+            a->result = b->functions->copy_fn(b, at, x, 4 * piece, AMPI_TO_HOST);
+            if (a->result == AMP_OK) a->result = b->functions->wait_fn(b);
             ampi_swap(at, piece);
         } else if (a->walk == AMPI_LOAD) {
             ampi_swap(at, piece);
-            a->result = b->copy_fn(b, x, at, 4 * piece, AMP_COPY_TO_BACKEND);
+            a->result = ampi_send(b, x, at, 4 * piece);
         }
     }
 }
@@ -4759,19 +4771,17 @@ static AMPI_NOINLINE amp_result ampi_take_over(const amp_optimizer *opt, ampi_ar
     if (!plan->shared) state->control.scaler = state->scaler;
     for (i = 0; i < plan->num_slots && a->result == AMP_OK; i++) {
         ampi_slot *slot = &plan->host_slots[i];
-        a->result       = b->copy_fn(b, (char *)&plan->slots[i] + from,
-                                     (char *)slot + from, 2 * sizeof(float), AMP_COPY_TO_BACKEND);
+        a->result       = ampi_send(b, (char *)&plan->slots[i] + from,
+                                     (char *)slot + from, 2 * sizeof(float));
         if (a->result == AMP_OK && slot->model)
-            a->result = b->cast_fn(b, slot->model, (amp_dtype)slot->model_type,
+            a->result = ampi_cast_on(b, slot->model, (amp_dtype)slot->model_type,
                                    slot->master, AMP_F32, (size_t)slot->n);
     }
     if (a->result == AMP_OK)
-        a->result = b->copy_fn(b, plan->control, &state->control, sizeof state->control,
-                               AMP_COPY_TO_BACKEND);
+        a->result = ampi_send(b, plan->control, &state->control, sizeof state->control);
     if (a->result == AMP_OK && plan->shared)
-        a->result = b->copy_fn(b, plan->scaler, &state->scaler, sizeof state->scaler,
-                               AMP_COPY_TO_BACKEND);
-    return a->result == AMP_OK ? b->wait_fn(b) : a->result;
+        a->result = ampi_send(b, plan->scaler, &state->scaler, sizeof state->scaler);
+    return a->result == AMP_OK ? b->functions->wait_fn(b) : a->result;
 }
 
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user) {
@@ -5621,7 +5631,7 @@ AMP_DEF amp_result amp_cache_init(amp_cache *cache, const amp_backend *backend, 
     if (allocator) a = *allocator;
     amp_cpu_backend(&b);
     if (backend) b = *backend;
-    if (!ampi_backend_ok(&b) || (!b.alloc_fn && !ampi_allocator_ok(&a)))
+    if (!b.functions || (!b.functions->alloc_fn && !ampi_allocator_ok(&a)))
         return AMP_ERROR_INVALID_ARGUMENT;
     num_bytes = num_bytes / 256 * 256 + 256;
     result    = ampi_block_alloc(&b, &a, num_bytes, &block, &memory);
@@ -5721,6 +5731,9 @@ static const void *ampi_model_copy(amp_cache *cache, const float *x, size_t exte
     return NULL;
 }
 
+/* Elements from the first of m to the last. */
+static size_t ampi_extent(const ampi_matrix *m) { return (m->rows - 1) * m->ld + m->cols; }
+
 /* The distance of rows in a copy: that of the matrix if it suits tensor cores. */
 static size_t ampi_copy_ld(const ampi_matrix *m) {
     return m->ld % 8 == 0 ? m->ld : (m->cols + 7) / 8 * 8;
@@ -5735,11 +5748,12 @@ static amp_result ampi_cache_cast(amp_cache *cache, const ampi_matrix *m, size_t
     size_t             r;
     cache->cast_bytes += 2 * (uint64_t)m->rows * m->cols;
     if (m->rows == 1 || m->ld == ld)
-        return b->cast_fn(b, copy, m->type, m->x, AMP_F32, (m->rows - 1) * m->ld + m->cols);
-    if (b->cast_rows_fn)
-        return b->cast_rows_fn(b, copy, m->type, ld, m->x, AMP_F32, m->ld, m->rows, m->cols);
+        return ampi_cast_on(b, copy, m->type, m->x, AMP_F32, ampi_extent(m));
+    if (b->functions->cast_rows_fn)
+        return b->functions->cast_rows_fn(b, copy, m->type, ld, m->x, AMP_F32, m->ld, m->rows,
+                                          m->cols);
     for (r = 0; r < m->rows && result == AMP_OK; r++)
-        result = b->cast_fn(b, copy + 2 * r * ld, m->type, m->x + r * m->ld, AMP_F32, m->cols);
+        result = ampi_cast_on(b, copy + 2 * r * ld, m->type, m->x + r * m->ld, AMP_F32, m->cols);
     return result;
 }
 
@@ -5751,9 +5765,6 @@ static uint64_t ampi_cache_version(const amp_cache *cache) {
         if (cache->optimizers[i]->plan) version += cache->optimizers[i]->plan->version;
     return version;
 }
-
-/* Elements from the first of m to the last. */
-static size_t ampi_extent(const ampi_matrix *m) { return (m->rows - 1) * m->ld + m->cols; }
 
 /* The weight that m is, or lies in, if its copy may be kept. */
 static ampi_cached *ampi_cache_find(amp_cache *cache, const ampi_matrix *m) {
@@ -5844,7 +5855,7 @@ AMP_DEF amp_result amp_cache_get(amp_cache *cache, const float *x, size_t rows, 
     m.ld      = ld;
     m.type    = type;
     m.version = ampi_cache_version(cache);
-    m.capture = cache->backend.capture_fn ? cache->backend.capture_fn(&cache->backend) : 0;
+    m.capture = ampi_capture_on(&cache->backend);
     if (m.capture) cache->captured = 1;
     own = ampi_model_copy(cache, x, ampi_extent(&m), ld, type);
     if (own) {
@@ -5893,10 +5904,10 @@ static amp_result ampi_cache_compare(const amp_cache *cache, const ampi_cached *
     for (r = 0; r < m->rows; r++, x += m->ld, copy += 2 * ampi_copy_ld(m)) {
         for (c = 0; c < m->cols; c += n) {
             n = ampi_min(m->cols - c, AMPI_PIECE);
-            result = b->copy_fn(b, now, x + c, 4 * n, AMP_COPY_TO_HOST);
+            result = b->functions->copy_fn(b, now, x + c, 4 * n, AMPI_TO_HOST);
             if (result == AMP_OK)
-                result = b->copy_fn(b, kept, copy + 2 * c, 2 * n, AMP_COPY_TO_HOST);
-            if (result == AMP_OK) result = b->wait_fn(b);
+                result = b->functions->copy_fn(b, kept, copy + 2 * c, 2 * n, AMPI_TO_HOST);
+            if (result == AMP_OK) result = b->functions->wait_fn(b);
             if (result == AMP_OK) result = amp_cast(fresh, m->type, now, AMP_F32, n);
             if (result != AMP_OK) return result;
             if (memcmp(fresh, kept, 2 * n) != 0) return AMP_ERROR_BAD_STATE;
@@ -6064,8 +6075,7 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *ba
         result = amp_cache_init(cache, backend, num_bytes ? num_bytes + room : 0, allocator);
     if (result != AMP_OK) return result;
     cache->size = cache->top -= room;
-    result = cache->backend.copy_fn(&cache->backend, cache->memory + cache->size, &scaler,
-                                    sizeof scaler, AMP_COPY_TO_BACKEND);
+    result = ampi_send(&cache->backend, cache->memory + cache->size, &scaler, sizeof scaler);
     if (result != AMP_OK) {
         amp_cache_free(cache);
         return result;
@@ -6258,7 +6268,7 @@ static amp_result ampi_gemm_autocast(amp_gemm_args *g, const amp_backend *backen
     g->tf32 = ac->tf32;
     cache      = ac->cache;
     if (type == AMP_F32 || !cache || !g->k || ampi_is_zero(&g->alpha)) return AMP_OK;
-    if (cache->backend.cast_fn != (backend ? backend->cast_fn : ampi_cpu_cast) ||
+    if (cache->backend.functions != (backend ? backend->functions : &ampi_cpu_functions) ||
         (backend && cache->backend.stream != backend->stream)) {
         cache->fallbacks++;
         return AMP_OK;
@@ -6299,7 +6309,7 @@ static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g) {
     result = ampi_gemm_autocast(g, backend);
     if (result != AMP_OK) return result;
     if (!backend) return ampi_cpu_gemm(NULL, g);
-    return backend->gemm_fn ? backend->gemm_fn(backend, g) : AMP_ERROR_UNSUPPORTED;
+    return backend->functions->gemm_fn(backend, g);
 }
 
 static amp_gemm_args ampi_gemm_args_of(int trans_a, int trans_b, size_t m, size_t n, size_t k,

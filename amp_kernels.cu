@@ -888,8 +888,8 @@ static amp_result ampi_cuda_alloc(const amp_backend *self, size_t num_bytes, voi
 }
 
 static amp_result ampi_cuda_copy(const amp_backend *self, void *dst, const void *src,
-                                 size_t num_bytes, amp_copy direction) {
-    const bool to_host = direction == AMP_COPY_TO_HOST;
+                                 size_t num_bytes, ampi_copy direction) {
+    const bool to_host = direction == AMPI_TO_HOST;
     uint64_t   value   = 0;
     amp_result result;
     if (num_bytes == 0) return AMP_OK;
@@ -980,10 +980,10 @@ static amp_result ampi_cuda_finish(const amp_backend *self, const amp_plan *plan
     return ampi_launch(ampi_finish_kernel, 1, 1, self->stream, *plan);
 }
 
-static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan, amp_job job) {
-    void (*kernel)(amp_plan) = job == AMP_JOB_UNSCALE           ? ampi_update_kernel<AMPI_UNSCALE>
-                               : job == AMP_JOB_END             ? ampi_update_kernel<AMPI_MODEL>
-                               : job == AMP_JOB_CARRY           ? ampi_update_kernel<AMPI_CARRY>
+static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan, ampi_job job) {
+    void (*kernel)(amp_plan) = job == AMPI_JOB_UNSCALE           ? ampi_update_kernel<AMPI_UNSCALE>
+                               : job == AMPI_JOB_END             ? ampi_update_kernel<AMPI_MODEL>
+                               : job == AMPI_JOB_CARRY           ? ampi_update_kernel<AMPI_CARRY>
                                : plan->kind == AMP_KIND_ADAMW   ? ampi_update_kernel<AMPI_ADAMW>
                                                                 : ampi_update_kernel<AMPI_SGD>;
     return ampi_launch(kernel, ampi_blocks(self, plan->num_chunks * plan->parts),
@@ -1082,7 +1082,7 @@ static amp_result ampi_gemm_then_epilogue(const amp_backend *self, const amp_gem
         rest.workspace      = (char *)self->workspace + bytes;
         rest.workspace_size = self->workspace_size - bytes;
     }
-    result = rest.gemm_fn(&rest, &plain);
+    result = self->functions->gemm_fn(&rest, &plain);
     if (result != AMP_OK) return result;
     return ampi_launch(ampi_epilogue_kernel, ampi_blocks(self, ((uint64_t)g->m * g->n + 255) / 256),
                        256, self->stream, g->c, (uint32_t)g->c_type, (uint64_t)g->ldc,
@@ -1135,6 +1135,11 @@ static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g
         (long long)g->stride_c, (int)g->count, type, CUBLAS_GEMM_DEFAULT));
 }
 
+static const ampi_functions ampi_cuda_functions = {
+    ampi_cuda_alloc, ampi_cuda_free, ampi_cuda_copy, ampi_cuda_cast, ampi_cuda_cast_rows,
+    ampi_cuda_capture, ampi_cuda_bind, ampi_cuda_check, ampi_cuda_finish, ampi_cuda_update,
+    ampi_cuda_gemm, ampi_cuda_wait};
+
 amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cublas_handle) {
     const cublasHandle_t handle = (cublasHandle_t)cublas_handle;
     amp_result           result = AMP_OK;
@@ -1147,18 +1152,7 @@ amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cubla
     memset(backend, 0, sizeof *backend);
     backend->context      = cublas_handle;
     backend->stream       = stream;
-    backend->alloc_fn     = ampi_cuda_alloc;
-    backend->free_fn      = ampi_cuda_free;
-    backend->copy_fn      = ampi_cuda_copy;
-    backend->cast_fn      = ampi_cuda_cast;
-    backend->cast_rows_fn = ampi_cuda_cast_rows;
-    backend->capture_fn   = ampi_cuda_capture;
-    backend->bind_fn      = ampi_cuda_bind;
-    backend->check_fn     = ampi_cuda_check;
-    backend->finish_fn    = ampi_cuda_finish;
-    backend->update_fn    = ampi_cuda_update;
-    backend->gemm_fn      = ampi_cuda_gemm;
-    backend->wait_fn      = ampi_cuda_wait;
+    backend->functions    = &ampi_cuda_functions;
     return AMP_OK;
 }
 

@@ -2129,21 +2129,10 @@ TEST(bad_desc, "law 9: every field of the desc that is NaN, negative, infinite o
     BAD(allocator.alloc_fn, never_alloc, AMP_ERROR_INVALID_ARGUMENT);
     BAD(allocator.free_fn, never_free, AMP_ERROR_INVALID_ARGUMENT);
 #undef BAD
-#define INCOMPLETE(function)                                           \
-    do {                                                               \
-        CHECK_EQ_INT(amp_cpu_backend(&backend), AMP_OK);               \
-        backend.function = NULL;                                       \
-        d                = good;                                       \
-        d.backend        = &backend;                                   \
-        CHECK_EQ_INT(init_result(&d), AMP_ERROR_INVALID_ARGUMENT);     \
-    } while (0)
-    INCOMPLETE(copy_fn);
-    INCOMPLETE(bind_fn);
-    INCOMPLETE(cast_fn);
-    INCOMPLETE(check_fn);
-    INCOMPLETE(update_fn);
-    INCOMPLETE(wait_fn);
-#undef INCOMPLETE
+    memset(&backend, 0, sizeof backend);
+    d         = good;
+    d.backend = &backend; /* which nobody made */
+    CHECK_EQ_INT(init_result(&d), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_cpu_backend(NULL), AMP_ERROR_INVALID_ARGUMENT);
 }
 

@@ -140,8 +140,8 @@ static void small_f16_f32(void) { amp_cast(m + at, AMP_F32, g + at, AMP_F16, n_s
 static void small_f32_bf16(void) { amp_cast(w + at, AMP_BF16, p + at, AMP_F32, n_small); }
 static void small_bf16_f32(void) { amp_cast(m + at, AMP_F32, g + at, AMP_BF16, n_small); }
 static void check(void) { sink = amp_all_finite(g, AMP_F16, n); }
-static void normcheck(void) { opt.backend.check_fn(&opt.backend, opt.plan); }
-static void update(void) { opt.backend.update_fn(&opt.backend, opt.plan, AMP_JOB_FUSED); }
+static void normcheck(void) { opt.backend.functions->check_fn(&opt.backend, opt.plan); }
+static void update(void) { opt.backend.functions->update_fn(&opt.backend, opt.plan, AMPI_JOB_FUSED); }
 static void step(void) { amp_optimizer_adamw(&opt, 1e-4f); }
 static void step_in_c(void) {
     amp_cpu_force_tier("c");

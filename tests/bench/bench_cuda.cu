@@ -190,7 +190,7 @@ static void measure(amp_backend *gpu, size_t n, size_t num_tensors) {
         const double d = milliseconds(times, [&] { return amp_optimizer_adamw(&clip.opt, 1e-4f); });
         const double e = milliseconds(times, [&] { return cudaGraphLaunch(clip.replay, stream); });
         const double f =
-            milliseconds(times, [&] { return gpu->check_fn(&plain.opt.backend, plain.opt.plan); });
+            milliseconds(times, [&] { return gpu->functions->check_fn(&plain.opt.backend, plain.opt.plan); });
         if (r < 0) continue;
         copy.at.push_back(a), step.at.push_back(b), graph.at.push_back(c);
         step_clip.at.push_back(d), graph_clip.at.push_back(e), check.at.push_back(f);
