@@ -1626,6 +1626,8 @@ typedef struct ampi_control {
     uint64_t   seen_updates;             /* of a shared scaler, plus one; 0: never */
     uint64_t   missed_updates;
     amp_scaler scaler;                   /* unless shared                          */
+    amp_scaler next;                     /* what the step makes of it, if moves is */
+    uint32_t   moves;                    /* set: it waits here to be published     */
 } ampi_control;
 
 struct amp_plan {
@@ -1650,9 +1652,9 @@ struct amp_plan {
 
 typedef enum ampi_copy { AMPI_TO_BACKEND, AMPI_TO_HOST } ampi_copy;
 typedef enum ampi_job { /* what update_fn shall do; in brackets, what it does on a skip too      */
-    AMPI_JOB_FUSED,     /* unscale, clip, optimizer, model copies [zero_grad]                    */
+    AMPI_JOB_FUSED,     /* unscale, clip, optimizer, model copies [zero_grad, next scale]        */
     AMPI_JOB_UNSCALE,   /* write unscaled, clipped fp32 gradients                                */
-    AMPI_JOB_END,       /* model copies [zero_grad, the scaler's update unless it is shared]     */
+    AMPI_JOB_PUBLISH,   /* model copies [zero_grad, next scale]                                  */
     AMPI_JOB_CARRY      /* gradients = unscaled ones * plan->carry * loss scale [the same]       */
 } ampi_job;
 
@@ -1676,9 +1678,9 @@ struct ampi_functions {
     /* new addresses (ampi_bind) for slots [first, first + count); does not wait */
     amp_result (*bind_fn)(const amp_backend *self, const amp_plan *plan, size_t first,
                           size_t count, float *const *weights, void *const *grads);
-    /* ends with ampi_finish, unless plan->reduces: then finish_fn does that, later */
+    /* ends with ampi_decide, unless plan->reduces: then decide_fn does that, later */
     amp_result (*check_fn)(const amp_backend *self, const amp_plan *plan);
-    amp_result (*finish_fn)(const amp_backend *self, const amp_plan *plan);
+    amp_result (*decide_fn)(const amp_backend *self, const amp_plan *plan);
     amp_result (*update_fn)(const amp_backend *self, const amp_plan *plan, ampi_job job);
     amp_result (*gemm_fn)(const amp_backend *self, const amp_gemm_args *args);
     amp_result (*wait_fn)(const amp_backend *self);
@@ -1708,17 +1710,39 @@ AMPI_FN double ampi_power(double beta, uint64_t n) {
     return r;
 }
 
-/* After the check: from the sum of squares, the largest finite magnitude and whether anything was
-   not finite (norm2, flags) to the gate and the numbers of this step. The clip factor is torch's,
-   max_norm / (norm + 1e-6) if below 1. A factor that vanishes counts as an overflow, since it
-   would step with zero gradients. */
-AMPI_FN void ampi_finalize(const amp_plan *plan) {
-    ampi_control *c   = plan->control;
-    amp_scaler   *s   = plan->scaler;
-    const float   inv = ampi_inv_scale(s->scale);
-    const double  max_norm = ampi_double(c->max_norm);
-    uint32_t      bad = c->flags[0];
-    float         factor;
+/* What this rank makes of a shared scaler: the update is its owner's, and had better not be
+   forgotten. */
+AMPI_FN void ampi_watch_shared(ampi_control *c, amp_scaler *s, uint32_t bad) {
+    const uint64_t updates = s->good + s->skipped;
+    c->missed_updates += c->seen_updates == updates + 1;
+    c->seen_updates = updates + 1;
+    ampi_scaler_record(s, bad);
+}
+
+/* The numbers of a step that is taken. */
+AMPI_FN void ampi_bias_corrections(ampi_control *c) {
+    const double b1 = ampi_power(c->beta1, c->gate.step);
+    const double b2 = ampi_power(c->beta2, c->gate.step);
+    c->bias1   = ampi_single(ampi_div64(1.0, ampi_sub64(1.0, b1)));
+    c->bias2   = ampi_single(ampi_div64(1.0, ampi_sub64(1.0, b2)));
+    c->b1      = ampi_single(c->beta1);
+    c->b2      = ampi_single(c->beta2);
+    c->b1_rest = ampi_single(ampi_sub64(1.0, c->beta1));
+    c->b2_rest = ampi_single(ampi_sub64(1.0, c->beta2));
+}
+
+/* Decide, after the check and the ranks' agreement: from the sum of squares, the largest finite
+   magnitude and whether anything was not finite (norm2, flags) to the gate, the numbers of this
+   step, and the next scale, which waits to be published. The clip factor is torch's, max_norm /
+   (norm + 1e-6) if below 1. A factor that vanishes counts as an overflow, since it would step with
+   zero gradients. */
+AMPI_FN void ampi_decide(const amp_plan *plan) {
+    ampi_control  *c        = plan->control;
+    amp_scaler    *s        = plan->scaler;
+    const uint32_t disabled = s->rules & AMPI_DISABLED;
+    const float    inv      = ampi_inv_scale(s->scale);
+    const double   max_norm = ampi_double(c->max_norm);
+    uint32_t       bad      = c->flags[0] != 0u;
     if (plan->new_lr) c->lr = plan->lr;
     c->norm        = ampi_mul64(ampi_sqrt64(c->norm2), ampi_double(inv));
     c->clip_factor = 1.0f;
@@ -1726,43 +1750,34 @@ AMPI_FN void ampi_finalize(const amp_plan *plan) {
         const double clip = ampi_div64(max_norm, ampi_add64(c->norm, 1e-6));
         if (clip < 1.0) c->clip_factor = ampi_single(clip);
     }
-    factor = ampi_mul(inv, c->clip_factor);
+    c->gate.inv_scale = ampi_mul(inv, c->clip_factor);
     bad |= (uint32_t)ampi_product_overflows(s, c->flags[1], inv);
-    bad |= (uint32_t)((ampi_bits_of_f32(factor) & 0x7fffffffu) == 0u);
-    if (plan->shared && !(s->rules & AMPI_DISABLED)) {
-        const uint64_t updates = s->good + s->skipped;
-        c->missed_updates += c->seen_updates == updates + 1;
-        c->seen_updates = updates + 1;
+    bad |= (uint32_t)((ampi_bits_of_f32(c->gate.inv_scale) & 0x7fffffffu) == 0u);
+    c->found_inf = bad;
+    c->gate.skip = disabled ? 0u : bad;
+    c->did_step  = !c->gate.skip;
+    c->skipped += c->gate.skip;
+    c->gate.step += c->did_step;
+    if (c->did_step && plan->kind == AMP_KIND_ADAMW) ampi_bias_corrections(c);
+    c->moves = !disabled && !plan->shared;
+    if (c->moves) {
+        c->next           = *s;
+        c->next.found_inf = bad;
+        s->found_inf      = 0u; /* what is written from here on is for the next step */
+        ampi_scaler_transition(&c->next);
+    } else if (!disabled) {
+        ampi_watch_shared(c, s, bad);
     }
-    bad               = bad != 0u; /* a reduce_fn may have found more */
-    c->found_inf      = bad;
-    c->gate.skip      = (s->rules & AMPI_DISABLED) ? 0u : bad;
-    c->gate.inv_scale = factor;
-    if (c->gate.skip) {
-        c->skipped++;
-    } else {
-        c->gate.step++;
-        if (plan->kind == AMP_KIND_ADAMW) {
-            const double b1 = ampi_power(c->beta1, c->gate.step);
-            const double b2 = ampi_power(c->beta2, c->gate.step);
-            c->bias1   = ampi_single(ampi_div64(1.0, ampi_sub64(1.0, b1)));
-            c->bias2   = ampi_single(ampi_div64(1.0, ampi_sub64(1.0, b2)));
-            c->b1      = ampi_single(c->beta1);
-            c->b2      = ampi_single(c->beta2);
-            c->b1_rest = ampi_single(ampi_sub64(1.0, c->beta1));
-            c->b2_rest = ampi_single(ampi_sub64(1.0, c->beta2));
-        }
-    }
-    c->did_step = !c->gate.skip;
-    if (!(s->rules & AMPI_DISABLED)) ampi_scaler_record(s, bad);
 }
 
-/* The end of a check. In a fused step the scale moves here, after it was read; in the others at
-   the end of the step. */
-AMPI_FN void ampi_finish(const amp_plan *plan) {
-    ampi_finalize(plan);
-    if (plan->kind != AMP_KIND_OWN && !plan->shared && !(plan->scaler->rules & AMPI_DISABLED))
-        ampi_scaler_transition(plan->scaler);
+/* Publish the next scale, at the end of the step whose gradients had the present one. */
+AMPI_FN void ampi_publish(const amp_plan *plan) {
+    ampi_control *c = plan->control;
+    amp_scaler   *s = plan->scaler;
+    if (!c->moves) return;
+    c->next.found_inf = s->found_inf;
+    *s                = c->next;
+    c->moves          = 0u;
 }
 
 /* What brings an unscaled gradient back into a buffer that carries momentum. */
@@ -3454,7 +3469,7 @@ static AMPI_NOINLINE void ampi_cpu_check_plan(const amp_plan *plan) {
     plan->control->flags[1] = largest;
 }
 
-static AMPI_NOINLINE void ampi_cpu_finish_plan(const amp_plan *plan) { ampi_finish(plan); }
+static AMPI_NOINLINE void ampi_cpu_decide_plan(const amp_plan *plan) { ampi_decide(plan); }
 
 /* Elements [i, i + n) of the gradient of one tensor, anew from what was unscaled. */
 static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i, size_t n) {
@@ -3469,9 +3484,9 @@ static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t
     }
 }
 
-/* Elements [i, i + n) of one tensor: gradients are read once and unscaled on the way. */
-static AMPI_NOINLINE void ampi_update_chunk(const amp_plan *plan, const ampi_slot *slot,
-                                            ampi_job job, size_t i, size_t n) {
+/* Elements [i, i + n) of one tensor: the gradient is read once and unscaled on the way. */
+static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i,
+                                          size_t n) {
     const ampi_tier *tier       = ampi_tier_now();
     const amp_dtype  grad_type  = (amp_dtype)slot->grad_type;
     const amp_dtype  model_type = (amp_dtype)slot->model_type;
@@ -3481,17 +3496,30 @@ static AMPI_NOINLINE void ampi_update_chunk(const amp_plan *plan, const ampi_slo
     void            *p          = ampi_to(slot->master, AMP_F32, i);
     void            *m          = ampi_to(slot->m, AMP_F32, i);
     void            *model      = ampi_to(slot->model, model_type, i);
-    if (job == AMPI_JOB_END)
-        ampi_cast(model, model_type, p, AMP_F32, n);
-    else if (job == AMPI_JOB_CARRY)
-        ampi_carry_chunk(plan, slot, i, n);
-    else if (job == AMPI_JOB_UNSCALE)
-        tier->unscale(ampi_to(slot->unscaled, AMP_F32, i), grads, grad_type, n, factor);
-    else if (plan->kind == AMP_KIND_ADAMW)
+    if (plan->kind == AMP_KIND_ADAMW)
         tier->adamw(&rates, grads, grad_type, factor, p, m, ampi_to(slot->v, AMP_F32, i), model,
                     model_type, n);
     else
         tier->sgd(&rates, grads, grad_type, factor, p, m, model, model_type, n);
+}
+
+static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *slot, ampi_job job, size_t i,
+                              size_t n) {
+    const amp_dtype model_type = (amp_dtype)slot->model_type;
+    const amp_dtype grad_type  = (amp_dtype)slot->grad_type;
+    switch (job) {
+    case AMPI_JOB_FUSED: ampi_step_chunk(plan, slot, i, n); break;
+    case AMPI_JOB_CARRY: ampi_carry_chunk(plan, slot, i, n); break;
+    case AMPI_JOB_PUBLISH:
+        ampi_cast(ampi_to(slot->model, model_type, i), model_type,
+                  ampi_at(slot->master, AMP_F32, i), AMP_F32, n);
+        break;
+    case AMPI_JOB_UNSCALE:
+        ampi_tier_now()->unscale(ampi_to(slot->unscaled, AMP_F32, i),
+                                 ampi_at(slot->grad, grad_type, i), grad_type, n,
+                                 plan->control->gate.inv_scale);
+        break;
+    }
 }
 
 static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, ampi_job job) {
@@ -3509,34 +3537,32 @@ static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, ampi_j
 }
 
 static AMPI_NOINLINE void ampi_cpu_update_plan(const amp_plan *plan, ampi_job job) {
-    const ampi_control *c = plan->control;
-    size_t              t;
+    const int ends  = job == AMPI_JOB_FUSED || job == AMPI_JOB_PUBLISH;
+    const int moves = job == AMPI_JOB_CARRY || !plan->control->gate.skip;
+    size_t    t;
     for (t = 0; t < plan->num_slots; t++) {
-        const ampi_slot *slot = &plan->slots[t];
-        const int does_step = job == AMPI_JOB_END ? slot->model != NULL : slot->grad != NULL;
-        const int ends_step = job == AMPI_JOB_END || job == AMPI_JOB_FUSED;
-        if ((!c->gate.skip || job == AMPI_JOB_CARRY) && does_step)
-            ampi_update_slot(plan, slot, job);
-        if (ends_step && plan->zero_grad && slot->grad && slot->n)
+        const ampi_slot *slot  = &plan->slots[t];
+        const void      *needs = job == AMPI_JOB_PUBLISH ? slot->model : slot->grad;
+        if (moves && needs) ampi_update_slot(plan, slot, job);
+        if (ends && plan->zero_grad && slot->grad && slot->n)
             memset(slot->grad, 0, (size_t)slot->n * amp_dtype_size((amp_dtype)slot->grad_type));
     }
-    if (job == AMPI_JOB_END && !plan->shared && !(plan->scaler->rules & AMPI_DISABLED))
-        ampi_scaler_transition(plan->scaler);
+    if (ends) ampi_publish(plan);
 }
 
 static amp_result ampi_cpu_check(const amp_backend *self, const amp_plan *plan) {
     const uint32_t fp = ampi_fp_begin();
     (void)self;
     ampi_cpu_check_plan(plan);
-    if (!plan->reduces) ampi_cpu_finish_plan(plan);
+    if (!plan->reduces) ampi_cpu_decide_plan(plan);
     ampi_fp_end(fp);
     return AMP_OK;
 }
 
-static amp_result ampi_cpu_finish(const amp_backend *self, const amp_plan *plan) {
+static amp_result ampi_cpu_decide(const amp_backend *self, const amp_plan *plan) {
     const uint32_t fp = ampi_fp_begin();
     (void)self;
-    ampi_cpu_finish_plan(plan);
+    ampi_cpu_decide_plan(plan);
     ampi_fp_end(fp);
     return AMP_OK;
 }
@@ -3553,7 +3579,7 @@ static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g)
 
 static const ampi_functions ampi_cpu_functions = {
     NULL, NULL, ampi_cpu_copy, ampi_cpu_cast, NULL, NULL, ampi_cpu_bind, ampi_cpu_check,
-    ampi_cpu_finish, ampi_cpu_update, ampi_cpu_gemm, ampi_cpu_wait};
+    ampi_cpu_decide, ampi_cpu_update, ampi_cpu_gemm, ampi_cpu_wait};
 
 AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
     if (!backend) return AMP_ERROR_INVALID_ARGUMENT;
@@ -4153,7 +4179,7 @@ static amp_result ampi_check_all(const amp_optimizer *opt) {
     if (!plan->reduces || result != AMP_OK) return result;
     result = opt->desc.reduce_fn(opt->desc.reduce_user, &plan->control->norm2,
                                  plan->control->flags);
-    return result == AMP_OK ? b->functions->finish_fn(b, plan) : result;
+    return result == AMP_OK ? b->functions->decide_fn(b, plan) : result;
 }
 
 AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt) {
@@ -4207,7 +4233,7 @@ AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
         return opt->plan ? AMP_ERROR_STEP_NOT_OPEN : AMP_ERROR_NOT_PREPARED;
     }
     opt->plan->version++;
-    result = opt->backend.functions->update_fn(&opt->backend, opt->plan, AMPI_JOB_END);
+    result = opt->backend.functions->update_fn(&opt->backend, opt->plan, AMPI_JOB_PUBLISH);
     if (result != AMP_OK) return result;
     opt->step_open = 0;
     return pending;

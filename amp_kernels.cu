@@ -11,9 +11,9 @@
    ONE STEP is two launches, however many tensors there are:
 
        A  ampi_check_kernel    reads the gradients once: finite? norm, statistics; its last block
-                               runs the scaler and fills the gate
-       B  ampi_update_kernel   returns at once if the gate says skip; else reads the gradients again
-                               and unscales them on the way into the optimizer
+                               decides: the gate, this step's numbers, the next scale
+       B  ampi_update_kernel   unless the gate says skip, reads the gradients again and unscales
+                               them on the way into the optimizer; publishes the next scale
 
    Bytes per parameter, AdamW with fp16 gradients and fp16 model copies:
 
@@ -459,7 +459,7 @@ AMPI_DEVICE void ampi_end_check(const amp_plan *plan, double *lanes, uint32_t *f
         plan->control->norm2    = lanes[0];
         plan->control->flags[0] = flags[0] | ampi_found_by_user(plan);
         plan->control->flags[1] = flags[1];
-        if (!plan->reduces) ampi_finish(plan);
+        if (!plan->reduces) ampi_decide(plan);
     }
 }
 
@@ -502,7 +502,7 @@ AMPI_KERNEL(2) ampi_check_kernel(amp_plan plan) {
     ampi_end_check(&plan, sums, flags);
 }
 
-AMPI_KERNEL(4) ampi_finish_kernel(amp_plan plan) { ampi_finish(&plan); }
+AMPI_KERNEL(4) ampi_decide_kernel(amp_plan plan) { ampi_decide(&plan); }
 
 /* ------------------------------------------------------------------- B: update */
 
@@ -599,9 +599,7 @@ template <int WORK> AMPI_KERNEL(WORK == AMPI_SGD ? 3 : 4) ampi_update_kernel(amp
         update.unscaled = ampi_array_of(slot->unscaled, AMP_F32, begin, first);
         ampi_each(update, first, count);
     }
-    if (WORK == AMPI_MODEL && ampi_first_thread() && !plan.shared &&
-        !(plan.scaler->rules & AMPI_DISABLED))
-        ampi_scaler_transition(plan.scaler);
+    if (ends && ampi_first_thread()) ampi_publish(&plan);
 }
 
 /* ------------------------------------------------------------------- single rooms */
@@ -976,13 +974,13 @@ static amp_result ampi_cuda_check(const amp_backend *self, const amp_plan *plan)
                        self->stream, *plan);
 }
 
-static amp_result ampi_cuda_finish(const amp_backend *self, const amp_plan *plan) {
-    return ampi_launch(ampi_finish_kernel, 1, 1, self->stream, *plan);
+static amp_result ampi_cuda_decide(const amp_backend *self, const amp_plan *plan) {
+    return ampi_launch(ampi_decide_kernel, 1, 1, self->stream, *plan);
 }
 
 static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan, ampi_job job) {
     void (*kernel)(amp_plan) = job == AMPI_JOB_UNSCALE           ? ampi_update_kernel<AMPI_UNSCALE>
-                               : job == AMPI_JOB_END             ? ampi_update_kernel<AMPI_MODEL>
+                               : job == AMPI_JOB_PUBLISH             ? ampi_update_kernel<AMPI_MODEL>
                                : job == AMPI_JOB_CARRY           ? ampi_update_kernel<AMPI_CARRY>
                                : plan->kind == AMP_KIND_ADAMW   ? ampi_update_kernel<AMPI_ADAMW>
                                                                 : ampi_update_kernel<AMPI_SGD>;
@@ -1137,7 +1135,7 @@ static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g
 
 static const ampi_functions ampi_cuda_functions = {
     ampi_cuda_alloc, ampi_cuda_free, ampi_cuda_copy, ampi_cuda_cast, ampi_cuda_cast_rows,
-    ampi_cuda_capture, ampi_cuda_bind, ampi_cuda_check, ampi_cuda_finish, ampi_cuda_update,
+    ampi_cuda_capture, ampi_cuda_bind, ampi_cuda_check, ampi_cuda_decide, ampi_cuda_update,
     ampi_cuda_gemm, ampi_cuda_wait};
 
 amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cublas_handle) {

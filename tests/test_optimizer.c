@@ -2360,6 +2360,29 @@ TEST(found_inf_before_ranks, "contract: a found_inf written by hand is there bef
     }
 }
 
+TEST(found_inf_in_a_step, "contract: a found_inf written between check and end_step counts for the "
+                          "next step; loss_scale shows the old scale until end_step") {
+    amp_optimizer_desc desc = kind_desc(0);
+    rig                r;
+    desc.scaler.growth_interval = 1;
+    rig_single(&r, &desc, 5, AMP_F32);
+    fill_grads(&r, 1, 65536.0f);
+    CHECK(amp_optimizer_begin_step(&r.opt));
+    CHECK_EQ_F32(*amp_optimizer_loss_scale_ptr(&r.opt), 65536.0f);
+    amp_optimizer_scaler(&r.opt)->found_inf = 8;
+    CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 65536.0f);
+    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+    CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 131072.0f); /* it was a good step */
+    CHECK_EQ_U64(status_of(&r).steps, 1);
+    CHECK(!amp_optimizer_begin_step(&r.opt));
+    CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 131072.0f);
+    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+    CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 65536.0f);
+    CHECK(amp_optimizer_begin_step(&r.opt)); /* and it is spent */
+    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+    rig_end(&r);
+}
+
 TEST(no_gradients, "law 17: a step in which no gradient was registered is AMP_ERROR_BAD_STATE, "
                    "unless there is nothing to learn, or another rank may") {
     int kind, n, reduces, grad;
@@ -2927,6 +2950,7 @@ int main(int argc, char **argv) {
     RUN(bad_lr);
     RUN(zero_lr);
     RUN(found_inf_before_ranks);
+    RUN(found_inf_in_a_step);
     RUN(no_gradients);
     RUN(grad_later);
     RUN(stays_away);
