@@ -215,7 +215,8 @@
               to 12.5; errors that name the culprit (desc.problem). New: carry,
               rebind_all, grad_later, moment1, moment2, first_step, amp_cache_check.
               amp_optimizer_desc begins with backend, amp_session_start takes an
-              allocator, small products stay in fp32 in amp_gemm as in amp_sgemm
+              allocator, small products stay in fp32 in amp_gemm as in amp_sgemm, a
+              missing or torn file is NOT_FOUND or TRUNCATED and no longer READ
        0.3.0  CUDA backend; autocast op lists; steps that do not wait; ranks. Functions
               of a backend take the backend, check_fn lost an argument; norms may differ
               in their last bits from 0.2.0's (smaller chunks)
@@ -284,7 +285,8 @@ typedef enum amp_result {
 
 /* A result says what kind of thing was wrong. Which it was (the field of a desc with its value and
    its bounds, the tensor) is told in words, where a desc has a problem: AMP_PROBLEM_SIZE bytes of
-   yours, or NULL. Every call on the object that can fail begins by making the text empty. */
+   yours, or NULL. Init, add, prepare, rebind, steps, save and load begin by making it empty. It
+   must outlive the object, and objects of other threads may not share it. */
 enum { AMP_PROBLEM_SIZE = 200 };
 
 /* A short English sentence for a result, never NULL; the version that is linked, "0.3.1". */
@@ -542,6 +544,7 @@ typedef struct amp_optimizer {
     amp_plan          *plan;    /* NULL until prepared */
     void              *backend_memory;
     int                initialized, step_open; /* 1: checked, 2: and unscaled */
+    int                carries; /* the last step was unscaled */
     amp_result         pending; /* begin_step's, for end_step */
 } amp_optimizer;
 
@@ -596,8 +599,10 @@ AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt);
 /* For gradient buffers that carry momentum from step to step, instead of your scal(momentum, grad):
    each gradient = amp_optimizer_grad of the last step that was taken * (momentum * loss scale).
    After end_step, and after the update of a shared scaler: after a skip this puts back what the
-   overflow has spoilt, and after the scale has moved it is in the new one's units. Does not wait.
-   AMP_ERROR_UNSUPPORTED with unscale_in_place, and for the fused kinds. */
+   overflow has spoilt, and after the scale has moved it is in the new one's units. Does not wait; a
+   graph keeps this momentum. What is carried is yours to save: amp_optimizer_grad beside the state;
+   after a load write it back there (or zeros), and call this. AMP_ERROR_UNSUPPORTED with
+   unscale_in_place and for the fused kinds; AMP_ERROR_BAD_STATE after a step without unscale. */
 AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum);
 
 /* The whole step: check, clip, unscale, optimizer, scale, model copies. lr >= 0, finite.
@@ -658,9 +663,10 @@ AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, v
 /* The same with a file. Saving writes path.new, flushes it to the disk, renames it, and flushes the
    directory, so that path holds the old state or the new one, whenever the machine stops (POSIX and
    Windows; elsewhere as far as rename replaces). A symbolic link is followed and a file keeps its
-   mode (POSIX); other names of it (hard links) keep the old state. Errors are also
-   AMP_ERROR_UNSUPPORTED, for a path that leads to something else than a file, and in loading
-   AMP_ERROR_NOT_FOUND and AMP_ERROR_TRUNCATED. Not with AMP_NO_STDLIB. */
+   mode, not its owner (POSIX); other names of it (hard links) keep the old state. Errors are also
+   AMP_ERROR_UNSUPPORTED, for a path that leads to something else than a file (POSIX),
+   AMP_ERROR_TOO_LARGE, for one of 4096 bytes and more, and in loading AMP_ERROR_NOT_FOUND and
+   AMP_ERROR_TRUNCATED. Not with AMP_NO_STDLIB. */
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path);
 
@@ -670,9 +676,9 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
    AMP_LOSS_SCALE (a number, or dynamic) and AMP_ENABLE (0: fp32 and no scaler, whatever the others
    say; 1: a scaler, and fp16 if nobody chose a type). desc keeps what is not set, or blank; but a
    bf16 that AMP_DTYPE brings gets a scaler of 1 that does not move, if nobody has chosen another
-   one. Capitals, underscores and blanks around do not matter, and numbers have a point in every
-   locale. AMP_ERROR_INVALID_CONFIG if a value cannot be read; *variable and *value (may be NULL)
-   name it. Not with AMP_NO_STDLIB. */
+   one, and an fp16 in place of desc's bf16 a moving one in place of such. Capitals, underscores and
+   blanks around do not matter, and numbers have a point in every locale. AMP_ERROR_INVALID_CONFIG
+   if a value cannot be read; *variable and *value (may be NULL) name it. Not with AMP_NO_STDLIB. */
 AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
                                      const char **variable, const char **value);
 
@@ -685,7 +691,7 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
    overlap them. backend NULL: CPU, which allocates nothing and uses about 100 KiB of stack.
    The CUDA backend wants a and b of one type, and c of that type or fp32. Inside a scope of the
    thread's autocast that has a cache, fp32 operands are cast as the policy says of AMP_OP_GEMM
-   (small products of two fp32 matrices, m n k < 32^3, are not worth it and stay). */
+   (small products that are fp32 throughout, m n k < 32^3, are not worth it and stay). */
 AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b,
                             size_t m, size_t n, size_t k, float alpha,
                             const void *a, amp_dtype a_type, size_t lda,
@@ -921,9 +927,9 @@ typedef enum amp_autocast_mode {
 
 /* A part of your program. What is zero is inherited from the scope around it. */
 typedef struct amp_scope {
+    const char       *layer; /* name, for overrides; must live as long as the scope              */
     amp_autocast_mode mode;
     amp_dtype         dtype; /* low: AMP_F16 or AMP_BF16                                         */
-    const char       *layer; /* name, for overrides; must live as long as the scope              */
 } amp_scope;
 
 enum { AMP_MAX_SCOPES = 32, AMP_MAX_OVERRIDES = 32, AMP_MAX_PATTERN = 64 };
@@ -980,8 +986,10 @@ AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_
    No blanks around =. At most AMP_MAX_OVERRIDES layer patterns, shorter than AMP_MAX_PATTERN.
    AMP_ERROR_PARSE changes nothing and tells where in text (position may be NULL). The environment
    variable AMP_POLICY may hold the same (not with AMP_NO_STDLIB): unset is AMP_OK. There AMP_DTYPE,
-   if it is a half, is low, and an AMP_POLICY that says the other half is AMP_ERROR_MIXED_TYPES: the
-   model copies would serve no product. AMP_ENABLE=0 is off. */
+   if it is a half, is low, and an AMP_POLICY that says the other half (so does the name of a policy
+   that is of one, such as torch_cpu) is AMP_ERROR_MIXED_TYPES: the model copies would serve no
+   product. AMP_ENABLE=0 is off, and so is AMP_DTYPE=fp32 without AMP_POLICY. Of these two a value
+   that cannot be read is AMP_ERROR_PARSE too, *value being that value and *position 0. */
 AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position);
 AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position);
 
@@ -1056,7 +1064,7 @@ AMP_DEF amp_result amp_cache_add_optimizer(amp_cache *cache, const amp_optimizer
 AMP_DEF void amp_cache_changed(amp_cache *cache, const float *weight);
 AMP_DEF void amp_cache_remove(amp_cache *cache, const float *weight);
 
-/* For debugging: does every copy that the next product would use equal its weight as it is now? If
+/* For debugging: does the kept copy of every added weight equal the weight as it is now? If
    not, AMP_ERROR_BAD_STATE, and *weight (may be NULL) is one that was written to without
    amp_cache_changed. Reads all weights and copies; waits for the backend. */
 AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight);
@@ -1071,10 +1079,11 @@ AMP_DEF void       amp_cache_reset(amp_cache *cache);
 
 /* All that an fp32 trainer of cublasSgemm or amp_gemm needs, in one call: a scaler in backend
    memory, a weight cache of num_bytes (both from allocator, as in amp_cache_init), an autocast of
-   fp16, changed by AMP_POLICY if that is set (or its errors: amp_autocast_from_env says where), in
-   a scope, and current in this thread. Then scale the loss, unscale gradients, step unless
-   scaler->found_inf, update the scaler, and call amp_cache_changed. Ending it makes the autocast
-   current that was so before. */
+   fp16 in a scope, current in this thread; changed by AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and
+   AMP_POLICY where they are set (their errors: amp_desc_from_env and amp_autocast_from_env say
+   where). Then scale the loss, unscale gradients, step unless scaler->found_inf, update the scaler,
+   and call amp_cache_changed. Ending it makes the autocast current that was so before: end sessions
+   in the reverse order. AMP_ERROR_BAD_STATE if it is running. */
 typedef struct amp_session {
     amp_scaler   *scaler;
     amp_cache     cache;
@@ -1634,7 +1643,7 @@ struct amp_plan {
     ampi_control *control;  /* backend memory */
     ampi_slot    *slots;    /* backend memory */
     amp_scaler   *scaler;   /* backend memory: control->scaler, or the shared one */
-    double       *partials; /* backend memory: sum of squares of each chunk; frozen ones stay 0 */
+    double       *partials; /* backend memory: sum of squares of each chunk; 0 without gradient */
     uint32_t     *chunk_slots; /* backend memory: which slot a chunk belongs to */
     ampi_slot    *host_slots;
     size_t        num_slots;
@@ -3284,11 +3293,15 @@ static void *ampi_allocate(const amp_allocator *a, size_t num_bytes) {
 #endif
 }
 
+/* Freeing leaves errno: what a caller has to tell is often followed by it. */
 static void ampi_release(const amp_allocator *a, void *memory) {
-    if (!memory) return;
-    if (a->free_fn) a->free_fn(memory, a->user_data);
 #ifndef AMP_NO_STDLIB
-    else free(memory);
+    const int error = errno;
+    if (memory && !a->free_fn) free(memory);
+#endif
+    if (memory && a->free_fn) a->free_fn(memory, a->user_data);
+#ifndef AMP_NO_STDLIB
+    errno = error;
 #endif
 }
 
@@ -3606,9 +3619,12 @@ static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d, char 
         !ampi_f32_ok(problem, "amp_optimizer_desc.max_norm", &d->max_norm, 0.0f, AMPI_F32_MAX,
                      amount))
         return 0;
+    if (d->first_step > UINT64_MAX / 2)
+        return ampi_out(problem, "amp_optimizer_desc.first_step", (double)d->first_step,
+                        "less than 2^63");
     if (d->eps > 0.0 && !(eps > 0.0f))
         return ampi_out(problem, "amp_optimizer_desc.eps", d->eps, "more than 0 in fp32, or 0");
-    if (d->nesterov && !(d->momentum > 0.0))
+    if (d->nesterov && !((float)d->momentum > 0.0f))
         return ampi_out(problem, "amp_optimizer_desc.momentum", d->momentum,
                         "more than 0 for nesterov");
     return 1;
@@ -3734,7 +3750,12 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
                                    "keep_fp32 is set, but its model is of halves");
     if ((t->moment1 && most < 1) || (t->moment2 && most < 2))
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-                                   "it is frozen, or desc.kind has no such moment");
+                                   !ampi_learns(t) ? "it is frozen: moments would do nothing"
+                                   : most < 1      ? "desc.kind has no moments"
+                                                   : "desc.kind has no second moment");
+    if (most == 2 && (!t->moment1 != !t->moment2 || (t->moment1 && !opt->desc.first_step)))
+        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
+                                   "AdamW goes on from both moments and desc.first_step");
     if (t->n > SIZE_MAX / 64)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_TOO_LARGE, "it is too large");
     return AMP_OK;
@@ -4055,6 +4076,7 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     opt->plan           = plan;
     opt->backend_memory = block;
     opt->pending        = AMP_OK;
+    opt->carries        = 1; /* nothing, so far */
     return AMP_OK;
 }
 
@@ -4093,7 +4115,7 @@ static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
         ampi_bind(&plan->host_slots[first + i], weights ? weights[i] : NULL, grads != NULL,
                   grads ? grads[i] : NULL);
     ampi_count_grads(plan);
-    plan->version++;
+    plan->version += weights != NULL;
     return AMP_OK;
 }
 
@@ -4235,6 +4257,7 @@ AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
     opt->plan->version++;
     result = opt->backend.functions->update_fn(&opt->backend, opt->plan, AMPI_JOB_PUBLISH);
     if (result != AMP_OK) return result;
+    opt->carries   = opt->step_open == 2;
     opt->step_open = 0;
     return pending;
 }
@@ -4256,6 +4279,10 @@ AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum) {
     if (result == AMP_OK && opt->desc.unscale_in_place) {
         ampi_tell(opt->desc.problem, "unscale_in_place leaves nothing to carry");
         result = AMP_ERROR_UNSUPPORTED;
+    }
+    if (result == AMP_OK && !opt->carries) {
+        ampi_tell(opt->desc.problem, "the last step was not unscaled: nothing can be carried");
+        result = AMP_ERROR_BAD_STATE;
     }
     if (result != AMP_OK) return result;
     opt->plan->carry = momentum;
@@ -4473,6 +4500,8 @@ static void ampi_tell_name(ampi_archive *a, uint64_t length) {
     n = ampi_min(n, sizeof text - 1);
     memcpy(text, a->bytes + a->used, n);
     text[n] = '\0';
+    for (; n; n--) /* whatever a file may hold */
+        if ((unsigned char)text[n - 1] < ' ') text[n - 1] = '?';
     a->result = AMP_ERROR_MISMATCH;
     ampi_tell(a->problem, "its name in the file is \"");
     ampi_tell(a->problem, text);
@@ -4685,21 +4714,26 @@ static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_st
     return 0;
 }
 
+/* What would be saved, if load would take it. */
+static amp_result ampi_can_save(const amp_optimizer *opt, ampi_state *state) {
+    amp_result result = ampi_read_state(opt, state);
+    uint32_t   fp;
+    if (result != AMP_OK) return result;
+    fp = ampi_fp_begin();
+    if (!ampi_state_sane(opt, state, opt->desc.problem)) result = AMP_ERROR_INVALID_CONFIG;
+    ampi_fp_end(fp);
+    return result;
+}
+
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn,
                                       void *user) {
     unsigned char ends[AMPI_STATE_HEADER];
     ampi_archive  a;
     ampi_state    state;
     amp_result    result;
-    uint32_t      fp;
-    int           sane;
     if (!opt || !write_fn) return AMP_ERROR_INVALID_ARGUMENT;
-    result = ampi_read_state(opt, &state);
+    result = ampi_can_save(opt, &state);
     if (result != AMP_OK) return result;
-    fp   = ampi_fp_begin();
-    sane = ampi_state_sane(opt, &state, opt->desc.problem);
-    ampi_fp_end(fp);
-    if (!sane) return AMP_ERROR_INVALID_CONFIG;
     ampi_count_state(&a, opt, &state, AMPI_STATE_VERSION);
     memcpy(ends, "AMPSTATE", 8);
     ampi_put_le(ends + 8, AMPI_STATE_VERSION);
@@ -4865,7 +4899,8 @@ typedef struct ampi_target { char path[AMPI_PATH], aside[AMPI_PATH + 4]; } ampi_
 
 #if AMPI_POSIX
 
-#if defined(__STRICT_ANSI__) && !defined(_POSIX_C_SOURCE) /* strict C99 hides them in the headers */
+#if defined(__STRICT_ANSI__) && !(defined(_POSIX_C_SOURCE) && _POSIX_C_SOURCE >= 200112L)
+/* strict C99 hides them in the headers */
 extern int     fsync(int file);
 extern int     fchmod(int file, mode_t mode);
 extern ssize_t readlink(const char *path, char *buffer, size_t size);
@@ -4889,11 +4924,22 @@ static size_t ampi_directory(const char *path) {
     return slash ? (size_t)(slash - path) + 1 : 0;
 }
 
+/* What is there already must be a file; its mode, or what open gives a new one. */
+static amp_result ampi_mode_of(const char *path, mode_t *mode, int *exists) {
+    struct stat s;
+    *exists = stat(path, &s) == 0;
+    *mode   = *exists ? s.st_mode & 07777 : 0666;
+    return *exists && !S_ISREG(s.st_mode) ? AMP_ERROR_UNSUPPORTED : AMP_OK;
+}
+
 /* Replace a symbolic link by what it leads to, until it is none. A link may dangle: then the file
    is made where it points. */
 static amp_result ampi_follow(char *path) {
-    char link[AMPI_PATH];
-    int  hops;
+    char       link[AMPI_PATH];
+    mode_t     mode;
+    int        hops, exists;
+    amp_result result = ampi_mode_of(path, &mode, &exists); /* /dev/stdout leads to no name */
+    if (result != AMP_OK) return result;
     for (hops = 0; hops < 40; hops++) {
         const ssize_t length = readlink(path, link, sizeof link);
         const size_t  before = length > 0 && link[0] != '/' ? ampi_directory(path) : 0;
@@ -4902,15 +4948,8 @@ static amp_result ampi_follow(char *path) {
         memcpy(path + before, link, (size_t)length);
         path[before + (size_t)length] = '\0';
     }
-    return AMP_ERROR_WRITE; /* round and round */
-}
-
-/* What is there already must be a file; its mode, or what open gives a new one. */
-static amp_result ampi_mode_of(const char *path, mode_t *mode, int *exists) {
-    struct stat s;
-    *exists = stat(path, &s) == 0;
-    *mode   = *exists ? s.st_mode & 07777 : 0666;
-    return *exists && !S_ISREG(s.st_mode) ? AMP_ERROR_UNSUPPORTED : AMP_OK;
+    errno = ELOOP;
+    return AMP_ERROR_WRITE;
 }
 
 /* The new name is on the disk when its directory is. Some file systems cannot do that. */
@@ -4935,7 +4974,7 @@ static amp_result ampi_write_out(const amp_optimizer *opt, const ampi_target *to
     file = open(to->aside, O_WRONLY | O_CREAT | O_EXCL, mode & 0777);
     if (file < 0) return AMP_ERROR_WRITE;
     result = amp_optimizer_save(opt, ampi_file_write, &file);
-    if (result == AMP_OK && exists && fchmod(file, mode) != 0) result = AMP_ERROR_WRITE;
+    if (exists) (void)fchmod(file, mode); /* where that fails it has fewer rights, not more */
     if (result == AMP_OK && fsync(file) != 0) result = AMP_ERROR_WRITE;
     if (close(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
     if (result == AMP_OK && rename(to->aside, to->path) != 0) result = AMP_ERROR_WRITE;
@@ -4999,14 +5038,12 @@ static amp_result ampi_write_out(const amp_optimizer *opt, const ampi_target *to
 
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path) {
     ampi_target *to;
+    ampi_state   state;
     size_t       length;
     amp_result   result;
-    int          error;
     if (!opt || !path) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!opt->initialized) return AMP_ERROR_BAD_STATE;
-    ampi_blank(opt->desc.problem);
-    if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
-    if (opt->step_open) return AMP_ERROR_STEP_OPEN; /* before a file is touched */
+    result = ampi_can_save(opt, &state); /* before a file is touched */
+    if (result != AMP_OK) return result;
     length = strlen(path);
     if (length >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
     to = (ampi_target *)ampi_allocate(&opt->desc.allocator, sizeof *to);
@@ -5020,9 +5057,7 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
         result = ampi_write_out(opt, to);
     }
     if (result == AMP_OK) result = ampi_flush_directory(to->path);
-    error = errno; /* which free_fn might overwrite */
     ampi_release(&opt->desc.allocator, to);
-    errno = error;
     return result;
 }
 
@@ -5111,8 +5146,12 @@ static AMPI_NOINLINE int ampi_env_choose(amp_optimizer_desc *d, const char *cons
                                          const size_t *lengths) {
     const int type      = ampi_find_type(texts[0], lengths[0]);
     const int untouched = ampi_untouched(&d->scaler);
+    const int for_bf16  = d->dtype == AMP_BF16 &&
+                         (d->scaler.disabled || (d->scaler.preset == AMP_PRESET_STATIC &&
+                                                 d->scaler.init_scale <= 1.0f));
     if (lengths[0] && type < 0) return 0;
     if (lengths[0]) d->dtype = (amp_dtype)type;
+    if (!lengths[1] && type == AMP_F16 && for_bf16) (void)ampi_env_scale("dynamic", 7, &d->scaler);
     if (lengths[1]) return ampi_env_scale(texts[1], lengths[1], &d->scaler) ? -1 : 1;
     if (type == AMP_BF16 && untouched) {
         d->scaler.preset     = AMP_PRESET_STATIC;
@@ -5533,29 +5572,56 @@ AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, siz
 }
 
 #ifndef AMP_NO_STDLIB
-AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position) {
-    const char *text   = getenv("AMP_POLICY"), *word = text ? text : "";
-    const char *dtype, *enable;
+/* A policy whose name says no type leaves that to whoever has said one. */
+static int ampi_names_type(const char *word, size_t length) {
+    const int p = ampi_find(word, length, ampi_policy_names, AMPI_NUM_POLICIES);
+    return p < 0 || p == (int)AMP_POLICY_TORCH_CPU || p >= (int)AMP_POLICY_KERAS_MIXED_FLOAT16;
+}
+
+/* AMP_POLICY's words, where AMP_DTYPE has said that the model copies are of type low. */
+static amp_result ampi_policy_over(amp_autocast *ac, amp_dtype low, const char *text,
+                                   size_t *position) {
+    const char *word = text, *wrong;
     amp_result  result = AMP_OK;
     size_t      length;
-    int         low;
+    ac->dtype = low;
+    for (; result == AMP_OK && (length = ampi_word(&word)) != 0; word += length) {
+        wrong = ampi_override_word(ac, word, length);
+        if (!wrong && !ampi_names_type(word, length)) ac->dtype = low;
+        if (wrong) result = AMP_ERROR_PARSE;
+        else if (ac->dtype != low || (ac->op_rule[AMP_OP_GEMM] && ac->op_dtype[AMP_OP_GEMM] &&
+                                      ac->op_dtype[AMP_OP_GEMM] != (unsigned char)low))
+            result = AMP_ERROR_MIXED_TYPES;
+        if (result != AMP_OK && position) *position = (size_t)((wrong ? wrong : word) - text);
+    }
+    return result;
+}
+
+AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position) {
+    const char  *text = getenv("AMP_POLICY"), *dtype, *enable;
+    amp_autocast changed;
+    amp_result   result;
+    size_t       dtype_length, enable_length;
+    int          low, on;
     if (!ac) return AMP_ERROR_INVALID_ARGUMENT;
+    dtype  = ampi_env("AMP_DTYPE", &dtype_length);
+    enable = ampi_env("AMP_ENABLE", &enable_length);
+    low    = ampi_find_type(dtype, dtype_length);
+    on     = ampi_find_switch(enable, enable_length);
+    if ((enable_length && on < 0) || (on != 0 && dtype_length && low < 0)) {
+        if (value) *value = enable_length && on < 0 ? enable : dtype;
+        if (position) *position = 0;
+        return AMP_ERROR_PARSE;
+    }
     if (value) *value = text;
-    dtype  = ampi_env("AMP_DTYPE", &length);
-    low    = ampi_find_type(dtype, length);
-    enable = ampi_env("AMP_ENABLE", &length);
-    if (ampi_find_switch(enable, length) == 0) {
+    changed = *ac;
+    if (on == 0 || (low == 0 && !text)) {
         ac->off = 1;
         return AMP_OK;
     }
-    for (; low > 0 && (length = ampi_word(&word)) != 0; word += length) {
-        const int said = ampi_find_type(word, length);
-        if (said <= 0 || said == low) continue;
-        if (position) *position = (size_t)(word - text);
-        return AMP_ERROR_MIXED_TYPES;
-    }
-    if (text) result = amp_autocast_override(ac, text, position);
-    if (result == AMP_OK && low > 0) ac->dtype = (amp_dtype)low;
+    if (low > 0) result = ampi_policy_over(&changed, (amp_dtype)low, text ? text : "", position);
+    else result = text ? amp_autocast_override(&changed, text, position) : AMP_OK;
+    if (result == AMP_OK) *ac = changed;
     return result;
 }
 #endif
@@ -6084,16 +6150,22 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *ba
                                      const amp_scaler_desc *desc) {
     const size_t  room = (sizeof(amp_scaler) + 255) / 256 * 256; /* behind the copies */
     amp_cache  *cache   = session ? &session->cache : NULL;
-    amp_scaler    scaler;
-    amp_autocast  ac;
-    amp_scope     scope;
-    amp_result    result;
+    amp_optimizer_desc d;
+    amp_scaler         scaler;
+    amp_autocast       ac;
+    amp_scope          scope;
+    amp_result         result;
     if (!session) return AMP_ERROR_INVALID_ARGUMENT;
-    result = amp_scaler_init(&scaler, desc);
-    if (result == AMP_OK) result = amp_autocast_init(&ac, AMP_POLICY_DEFAULT, AMP_F16);
+    if (ampi_current == &session->autocast) return AMP_ERROR_BAD_STATE;
+    memset(&d, 0, sizeof d);
+    if (desc) d.scaler = *desc;
+    d.dtype = AMP_F16;
+    result  = amp_autocast_init(&ac, AMP_POLICY_DEFAULT, AMP_F16);
 #ifndef AMP_NO_STDLIB
+    if (result == AMP_OK) result = amp_desc_from_env(&d, NULL, NULL);
     if (result == AMP_OK) result = amp_autocast_from_env(&ac, NULL, NULL);
 #endif
+    if (result == AMP_OK) result = amp_scaler_init(&scaler, &d.scaler);
     memset(&scope, 0, sizeof scope);
     if (result == AMP_OK) result = amp_autocast_push(&ac, &scope);
     if (result == AMP_OK && num_bytes > SIZE_MAX / 2 - room) result = AMP_ERROR_TOO_LARGE;
@@ -6300,7 +6372,7 @@ static amp_result ampi_gemm_autocast(amp_gemm_args *g, const amp_backend *backen
         return AMP_OK;
     }
     amp_cache_reset(cache);
-    if (g->a_type == AMP_F32 && g->b_type == AMP_F32 &&
+    if (g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
         (double)g->m * (double)g->n * (double)g->k < AMPI_SMALL) {
         cache->fallbacks++;
         return AMP_OK;

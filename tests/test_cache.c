@@ -1592,6 +1592,7 @@ TEST(session_before, "manual: ending a session makes the autocast current that w
     CHECK_EQ_F32(s.scaler->scale, 65536.0f);
     CHECK_EQ_U64(s.cache.size, 4096 + 256);
     CHECK(amp_autocast_current() == &s.autocast);
+    CHECK_EQ_INT(amp_session_start(&s, NULL, 4096, NULL, NULL), AMP_ERROR_BAD_STATE); /* running */
     amp_session_end(&s);
     CHECK(amp_autocast_current() == &mine);
     CHECK_EQ_INT(live_blocks, 0);

@@ -1043,6 +1043,11 @@ TEST(shared_scaler, "law 7: two optimizers share a scaler; amp_cuda_scaler_updat
                 step_on_device(both[k]);
             }
             if (step == 1 && i % 3 == 0) continue; /* forgotten, which the next status tells */
+            for (int k = 0; k < 2 && step == 2 && !d.disabled; k++) {
+                amp_status status;
+                OK(amp_optimizer_status(&both[k]->opt[DEV], &status));
+                CHECK_EQ_U64(status.missed_updates, i % 3 == 0);
+            }
             (void)amp_scaler_update(&shared_host);
             OK(amp_cuda_scaler_update(shared_device, both[0]->stream));
             CUDA(cudaDeviceSynchronize());

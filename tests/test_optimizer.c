@@ -2645,6 +2645,9 @@ TEST(carry_errors, "law 14: carry is for optimizers of your own with a buffer, b
     CHECK_EQ_INT(amp_optimizer_carry(&r.opt, 0.5f), AMP_ERROR_STEP_OPEN);
     CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_carry(&r.opt, 0.5f), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_check(&r.opt), AMP_OK); /* the gate's way, without unscale */
+    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_carry(&r.opt, 0.5f), AMP_ERROR_BAD_STATE);
     rig_end(&r);
     desc.unscale_in_place = 1;
     rig_single(&r, &desc, 4, AMP_F32);
@@ -2742,11 +2745,24 @@ TEST(handed_over_errors, "contract: a moment that the kind does not have, or tha
         CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_ERROR_UNSUPPORTED); /* frozen */
         t.grad_later = 1;
         CHECK_EQ_INT(amp_optimizer_add(&opt, &t),
-                     kind == 0 || kind == 2 ? AMP_ERROR_UNSUPPORTED : AMP_OK);
+                     kind == 0 || kind == 2 ? AMP_ERROR_UNSUPPORTED
+                     : kind == 1            ? AMP_ERROR_INVALID_CONFIG
+                                            : AMP_OK);
         t.moment1 = NULL;
         t.moment2 = m;
-        CHECK_EQ_INT(amp_optimizer_add(&opt, &t), kind == 1 ? AMP_OK : AMP_ERROR_UNSUPPORTED);
+        CHECK_EQ_INT(amp_optimizer_add(&opt, &t),
+                     kind == 1 ? AMP_ERROR_INVALID_CONFIG : AMP_ERROR_UNSUPPORTED);
         amp_optimizer_free(&opt);
+        if (kind != 1) continue; /* AdamW: both moments, and how many steps they are of */
+        t.moment1 = m;
+        CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_ERROR_INVALID_CONFIG);
+        desc.first_step = 1;
+        CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+        amp_optimizer_free(&opt);
+        desc.first_step = UINT64_MAX;
+        CHECK_EQ_INT(init_result(&desc), AMP_ERROR_INVALID_CONFIG);
     }
 }
 
@@ -2782,6 +2798,7 @@ TEST(problems, "law 19: an error names what was wrong: which field of which desc
     TOLD(beta2, double_from_bits(0x7ff8000000000000ull), "NaN, and must be");
     TOLD(beta1, double_from_bits(0xfff0000000000000ull), "-inf, and must be");
     TOLD(eps, 1e39, "1e39, and must be 0 or more, and finite");
+    TOLD(first_step, UINT64_MAX, "must be less than 2^63");
     TOLD(eps, 1e-60, "1e-60, and must be more than 0 in fp32");
     TOLD(momentum, -16777216.0, "-16777216, and must be");
     TOLD(max_norm, -0.1f, "-0.1, and must be");

@@ -1361,16 +1361,22 @@ TEST(env_agrees, "manual: AMP_DTYPE is low where AMP_POLICY says nothing else; o
         {"bf16", NULL, NULL, AMP_OK, AMP_BF16, 99},
         {"Float16", "", NULL, AMP_OK, AMP_F16, 99},
         {"bf16", "torch_cuda", NULL, AMP_OK, AMP_BF16, 99},
-        {"fp16", "torch_cpu, op:softmax=fp32", NULL, AMP_OK, AMP_F16, 99},
+        {"fp16", "torch_cpu, op:softmax=fp32", NULL, AMP_ERROR_MIXED_TYPES, AMP_F16, 0},
+        {"bf16", "off,keras_mixed_float16", NULL, AMP_ERROR_MIXED_TYPES, AMP_F16, 4},
+        {"bf16", "keras_mixed_bfloat16", NULL, AMP_OK, AMP_BF16, 99},
+        {"fp16", "tf32 op:gemm=bf16", NULL, AMP_ERROR_MIXED_TYPES, AMP_F16, 5},
+        {"bf16", "apex_o1 op:gemm=bf16 head*=fp32", NULL, AMP_OK, AMP_BF16, 99},
         {"bf16", "op:softmax=fp16", NULL, AMP_OK, AMP_BF16, 99},
         {"bf16", "bfloat16", NULL, AMP_OK, AMP_BF16, 99},
         {"bf16", "torch_cuda fp16", NULL, AMP_ERROR_MIXED_TYPES, AMP_F16, 11},
         {"half", "tf32,bf16", NULL, AMP_ERROR_MIXED_TYPES, AMP_F16, 5},
         {"fp32", "bf16", NULL, AMP_OK, AMP_BF16, 99},
-        {"junk", "bf16", NULL, AMP_OK, AMP_BF16, 99},
+        {"junk", "bf16", NULL, AMP_ERROR_PARSE, AMP_F16, 0},
+        {"bf16", "bf16", "maybe", AMP_ERROR_PARSE, AMP_F16, 0},
         {NULL, "bf16", NULL, AMP_OK, AMP_BF16, 99},
         {"bf16", "nosuch", NULL, AMP_ERROR_PARSE, AMP_F16, 0},
         {"bf16", "fp16", "0", AMP_OK, AMP_F16, 99},
+        {"fp32", NULL, NULL, AMP_OK, AMP_F16, 99}, /* off */
         {NULL, NULL, " OFF", AMP_OK, AMP_F16, 99}};
     size_t i;
     for (i = 0; i < COUNT_OF(cases); i++) {
@@ -1383,7 +1389,9 @@ TEST(env_agrees, "manual: AMP_DTYPE is low where AMP_POLICY says nothing else; o
         CHECK_EQ_INT(amp_autocast_from_env(&ac, &value, &position), cases[i].result);
         CHECK_EQ_U64(position, cases[i].position);
         CHECK_EQ_INT(ac.dtype, cases[i].low);
-        CHECK_EQ_INT(ac.off, cases[i].enable != NULL);
+        CHECK_EQ_INT(ac.off, cases[i].result == AMP_OK && (cases[i].enable ||
+                             (cases[i].dtype && strcmp(cases[i].dtype, "fp32") == 0 &&
+                              !cases[i].policy)));
         if (HAVE_POSIX || !cases[i].policy || cases[i].policy[0]) /* else what is empty is unset */
             CHECK((value == NULL) == (cases[i].policy == NULL));
         if (cases[i].result != AMP_OK) CHECK_MEM(&ac, &before, sizeof ac);

@@ -761,8 +761,8 @@ TEST(gemm, "law 7: amp_gemm in a scope has the bits of the CPU's, with the types
         OK(amp_cache_add(&cpu, w.host_b.data(), ELEMENTS));
         for (int trans = 0; trans < 4; trans++)
             for (int round = 0; round < 6; round++) {
-                const size_t m = 1 + (size_t)below(40), n = 1 + (size_t)below(40),
-                             k = 1 + (size_t)below(40);
+                const size_t m = 32 + (size_t)below(12), n = 32 + (size_t)below(12),
+                             k = 32 + (size_t)below(12); /* worth their casts */
                 const size_t lda = (trans % 2 ? m : k) + (size_t)below(3),
                              ldb = (trans / 2 ? k : n) + (size_t)below(3), ldc = n;
                 const size_t count = 1 + (size_t)round % 3, sa = (trans % 2 ? k : m) * lda + 1;
@@ -792,6 +792,25 @@ TEST(gemm, "law 7: amp_gemm in a scope has the bits of the CPU's, with the types
         amp_cache_free(&cpu);
         BLAS(cublasDestroy(own));
     }
+    end();
+}
+
+TEST(gemm_half_c, "manual: amp_gemm into a half C works for any size in a scope: only products that "
+                  "are fp32 throughout are too small for casts") {
+    cublasHandle_t own = NULL;
+    begin(ROOM, AMP_F16);
+    BLAS(cublasCreate(&own));
+    OK(amp_cuda_backend(&w.gpu, w.stream, own));
+    for (size_t n = 1; n < 40; n += 3) {
+        const uint64_t fallbacks = w.cache.fallbacks;
+        OK(amp_gemm(&w.gpu, 0, 0, n, n, n, 1.0f, w.a, AMP_F32, 0, w.b, AMP_F32, 0, 0.0f, w.c,
+                    AMP_F16, 0));
+        CHECK_EQ_U64(w.cache.fallbacks, fallbacks);
+        OK(amp_gemm(&w.gpu, 0, 0, n, n, n, 1.0f, w.a, AMP_F32, 0, w.b, AMP_F32, 0, 0.0f, w.c,
+                    AMP_F32, 0));
+        CHECK_EQ_U64(w.cache.fallbacks, fallbacks + (n < 32));
+    }
+    BLAS(cublasDestroy(own));
     end();
 }
 
@@ -883,6 +902,7 @@ int main(int argc, char **argv) {
     RUN(faults);
     RUN(statuses);
     RUN(gemm);
+    RUN(gemm_half_c);
     RUN(copies);
     RUN(session);
     end();

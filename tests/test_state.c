@@ -1926,9 +1926,13 @@ static void free_spoils(void *memory, void *user) {
 }
 
 TEST(errno_of_the_call, "law 18: errno is that of the call that failed, whatever cleaning up does") {
-    char   path[700];
-    stream s;
-    print  p;
+    char          path[700];
+    stream        s;
+    print         p;
+    struct rlimit limit, small;
+    void (*before)(int);
+    amp_result result;
+    int        error;
     refusing_begin(AMP_KIND_OWN, &s, &p);
     two.opt.desc.allocator.free_fn = free_spoils;
     choose_path("errno");
@@ -1943,7 +1947,49 @@ TEST(errno_of_the_call, "law 18: errno is that of the call that failed, whatever
     CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_ERROR_WRITE);
     CHECK_EQ_INT(errno, HAVE_POSIX ? EEXIST : EACCES);
     rmdir(new_path);
+    errno = 0;
+    CHECK_EQ_INT(symlink(strrchr(the_path, '/') + 1, the_path), 0);
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_ERROR_WRITE);
+    CHECK_EQ_INT(errno, ELOOP);
+    remove(the_path);
+    fflush(stdout);
+    CHECK_EQ_INT(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    small          = limit;
+    small.rlim_cur = 64;
+    before         = signal(SIGXFSZ, SIG_IGN);
+    CHECK_EQ_INT(setrlimit(RLIMIT_FSIZE, &small), 0);
+    result = amp_optimizer_save_file(&two.opt, the_path); /* fails while it writes */
+    error  = errno;
+    CHECK_EQ_INT(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    signal(SIGXFSZ, before);
+    CHECK_EQ_INT(result, AMP_ERROR_WRITE);
+    CHECK_EQ_INT(error, EFBIG);
     two.opt.desc.allocator.free_fn = heap_free;
+    refusing_end(&s, &p);
+}
+
+/* In place of the C library's, which every save asks: what has been flushed. */
+static int flushed_files, flushed_directories;
+
+int fsync(int file) {
+    struct stat st;
+    if (fstat(file, &st) == 0) {
+        flushed_files += S_ISREG(st.st_mode);
+        flushed_directories += S_ISDIR(st.st_mode);
+    }
+    return 0;
+}
+
+TEST(flushed, "law 18: save flushes the file, and the directory that has its name") {
+    stream s;
+    print  p;
+    refusing_begin(AMP_KIND_OWN, &s, &p);
+    choose_path("flushed");
+    flushed_files = flushed_directories = 0;
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_OK);
+    CHECK_EQ_INT(flushed_files, 1);
+    CHECK_EQ_INT(flushed_directories, 1);
+    remove(the_path);
     refusing_end(&s, &p);
 }
 
@@ -1960,6 +2006,10 @@ TEST(open_step_keeps, "law 18: a save that is refused touches no file: during a 
     CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_ERROR_STEP_OPEN);
     CHECK(exists(new_path) && !exists(the_path));
     CHECK_EQ_INT(amp_optimizer_end_step(&two.opt), AMP_OK);
+    amp_optimizer_scaler(&two.opt)->growth_factor = 0.5; /* which load would refuse */
+    CHECK_EQ_INT(amp_optimizer_save_file(&two.opt, the_path), AMP_ERROR_INVALID_CONFIG);
+    CHECK(exists(new_path) && !exists(the_path));
+    amp_optimizer_scaler(&two.opt)->growth_factor = 3.0;
     remove(new_path);
     memset(path, 'a', sizeof path);
     path[sizeof path - 1] = '\0';
@@ -2176,6 +2226,8 @@ TEST(env_all, "manual: AMP_ENABLE, AMP_DTYPE and AMP_LOSS_SCALE, each unset or w
             want.scaler.preset     = AMP_PRESET_STATIC; /* bf16, and nobody chose a scaler */
             want.scaler.init_scale = 1.0f;
         }
+        if (e != 1 && t == 2 && s == 0 && base == 1) /* fp16 in place of bf16 with a scale of 1 */
+            memset(&want.scaler, 0, sizeof want.scaler);
         if (e != 1 && ((s == 1 && base == 1) || s > 1))
             memset(&want.scaler, 0, sizeof want.scaler);
         if (e != 1 && s > 0) want.scaler.disabled = 0;
@@ -2357,6 +2409,19 @@ TEST(env_bf16, "manual: bf16 that AMP_DTYPE brings gets a scaler of 1 that does 
     desc.scaler.growth_interval = 5;
     CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
     CHECK_EQ_INT(desc.scaler.preset, AMP_PRESET_DEFAULT);
+    env_set(NULL, "fp16", NULL); /* where the program has chosen bf16 and a scale of 1 */
+    desc = base_desc(1);
+    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+    CHECK_EQ_INT(desc.dtype, AMP_F16);
+    CHECK_EQ_INT(desc.scaler.preset, AMP_PRESET_DEFAULT);
+    desc                 = base_desc(1);
+    desc.scaler.disabled = 1;
+    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+    CHECK(!desc.scaler.disabled);
+    desc                   = base_desc(1);
+    desc.scaler.init_scale = 512.0f; /* a scale that somebody has thought about */
+    CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+    CHECK_EQ_F32(desc.scaler.init_scale, 512.0f);
     env_set(NULL, "bf16", "dynamic");
     desc = base_desc(0);
     CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
@@ -2451,6 +2516,7 @@ int main(int argc, char **argv) {
     RUN_FRESH(not_a_file);
     RUN_FRESH(errno_of_the_call);
     RUN_FRESH(open_step_keeps);
+    RUN_FRESH(flushed);
     RUN_FRESH(killed);
     RUN_FRESH(misuse);
     RUN_FRESH(results_differ);

@@ -22,6 +22,7 @@ int main(void) {
     amp_optimizer      opt;
     amp_optimizer_desc desc;
     amp_tensor         tensor;
+    static amp_session session;
     int                failed = 0;
     memset(&desc, 0, sizeof desc);
     memset(&tensor, 0, sizeof tensor);
@@ -44,5 +45,9 @@ int main(void) {
     failed |= amp_optimizer_sgd(&opt, 0.5f) != AMP_OK;
     failed |= w[0] > 0.6f || w[0] < 0.4f;
     amp_optimizer_free(&opt);
+    failed |= amp_session_start(&session, NULL, 4096, NULL, NULL) != AMP_ERROR_INVALID_ARGUMENT;
+    failed |= amp_session_start(&session, NULL, 4096, &desc.allocator, NULL) != AMP_OK;
+    failed |= amp_autocast_current() != &session.autocast || !(session.scaler->scale > 1.0f);
+    amp_session_end(&session);
     return failed;
 }
