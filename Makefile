@@ -103,7 +103,7 @@ clean: ## remove everything that was built
 	$(Q)rm -rf $(BUILD)
 
 # train reads .gz files with zlib where the compiler finds it, and through gzip elsewhere.
-$(BUILD)/train: examples/train.c examples/train_data.h examples/train_plots.h amp.h | $(BUILD)
+$(BUILD)/train: examples/train.c $(wildcard examples/train_*.h) amp.h | $(BUILD)
 	@echo "  CC  $@"
 	$(Q)zlib=; if echo '#include <zlib.h>' | $(CC) -E -x c - > /dev/null 2>&1; then \
 	    zlib='-DAMP_ZLIB -lz'; fi; \

@@ -1,0 +1,467 @@
+/* train_report.h - what train.c compares, what it counts while it trains, and what it says
+
+   The five variants and the two tasks, the options, the counting of a run (measures), then tables,
+   their reading and the pictures, by way of train_plots.h. Nothing here knows the network: a run
+   hands over tensors, gradients as they are stored, and how it ended.                            */
+
+#ifndef TRAIN_REPORT_H
+#define TRAIN_REPORT_H
+
+#include "amp.h"
+#include "train_data.h"
+#include "train_plots.h"
+
+#include <math.h>
+#include <time.h>
+
+/* ------------------------------------------------------------------------------ what is trained */
+
+typedef struct variant {
+    const char *name;
+    amp_dtype   type;    /* of weights, activations and gradients                                */
+    int         master;  /* 0: no master weights; the stored weights are updated themselves      */
+    int         scaling; /* 0: the loss scale is 1 and stays                                     */
+} variant;
+
+enum { FP32, FP16_ALONE, FP16_MASTER, FP16, BF16, NUM_VARIANTS };
+
+static const variant variants[NUM_VARIANTS] = {
+    {"fp32", AMP_F32, 1, 0},                /* the reference                                     */
+    {"fp16 alone", AMP_F16, 0, 0},          /* fp16 weights, updated in fp16                     */
+    {"fp16+master", AMP_F16, 1, 0},
+    {"fp16+master+scaling", AMP_F16, 1, 1}, /* this is mixed precision as amp.h does it          */
+    {"bf16+master", AMP_BF16, 1, 0},        /* bf16 has the range of fp32 and needs no scaling   */
+};
+
+enum { CLASSIFY, RECONSTRUCT, NUM_TASKS };
+enum { LAYERS = 4, MAX_SEEDS = 20, MAX_EPOCHS = 1000, MAX_BATCH = 1024 };
+
+typedef struct task {
+    const char *name, *metric, *unit;
+    int         decimals;           /* of the metric          */
+    size_t      hidden[LAYERS - 1]; /* widths                 */
+    int         epochs[2];          /* digits, Fashion-MNIST  */
+    float       lr;
+} task;
+
+static const task tasks[NUM_TASKS] = {
+    {"classify", "accuracy %", " %", 1, {128, 128, 128}, {20, 4}, 4e-3f},
+    {"reconstruct", "error", "", 5, {128, 32, 128}, {30, 4}, 5e-3f},
+};
+
+/* -------------------------------------------------------------------------------------- options */
+
+enum { ALL_TYPES = AMP_BF16 + 1 };
+static const char *const task_names[] = {"classify", "reconstruct", "both", NULL};
+static const char *const type_names[] = {"fp32", "fp16", "bf16", "all", NULL}; /* as amp_dtype */
+
+typedef struct options {
+    int         task, dtype;                      /* may be NUM_TASKS: both; ALL_TYPES */
+    int         epochs, batch, seeds, stop_after; /* 0: as fits the data; never        */
+    const char *data, *out, *save, *resume;
+} options;
+
+static int task_on(const options *o, int t) { return o->task == NUM_TASKS || o->task == t; }
+
+/* A saved or resumed run is of one variant; of the three of fp16, of the one with everything. */
+static int one_run(const options *o) { return o->save || o->resume || o->stop_after; }
+
+static int the_variant(const options *o) {
+    return o->dtype == AMP_F32 ? FP32 : o->dtype == AMP_F16 ? FP16 : BF16;
+}
+
+static int variant_on(const options *o, int v) {
+    if (one_run(o)) return v == the_variant(o);
+    return o->dtype == ALL_TYPES || (int)variants[v].type == o->dtype;
+}
+
+static void print_help(void) {
+    printf("usage: train [options]\n\n"
+           "Train the same network in fp32, fp16 and bf16 and compare what comes out.\n\n"
+           "  --task classify|reconstruct|both   what to train (both)\n"
+           "  --dtype fp32|fp16|bf16|all         which variants; fp16 are three (all)\n"
+           "  --epochs N                         passes over the data (%d and %d; Fashion-MNIST: "
+           "%d and %d)\n"
+           "  --batch N                          images per step (64)\n"
+           "  --seeds N                          runs of each variant (5; Fashion-MNIST: 3)\n"
+           "  --data digits|fashion|PATH         digits: the 1,797 in examples/digits.csv.gz;\n"
+           "                                     fashion: Debian's dataset-fashion-mnist; or a\n"
+           "                                     directory of IDX files; or a .csv, .csv.gz\n"
+           "                                     (AMP_DATA if set, else fashion if installed,\n"
+           "                                     else digits)\n"
+           "  --out DIR                          where the pictures go (build)\n"
+           "  --help                             this text\n\n"
+           "With one task, one type (fp16 is then fp16+master+scaling alone) and --seeds 1:\n\n"
+           "  --save FILE                        write the state there at the end of every epoch\n"
+           "  --resume FILE                      continue from it; with the same other options\n"
+           "                                     the end has the bits of an uninterrupted run\n"
+           "  --stop-after N                     end after epoch N, as an interruption would\n",
+           tasks[CLASSIFY].epochs[0], tasks[RECONSTRUCT].epochs[0], tasks[CLASSIFY].epochs[1],
+           tasks[RECONSTRUCT].epochs[1]);
+}
+
+static void bad_option(const char *option, const char *value, const char *wanted) {
+    fprintf(stderr, "train: %s does not take '%s'; give %s (see --help)\n", option, value, wanted);
+    exit(2);
+}
+
+static int parse_count(const char *option, const char *value, int max) {
+    char wanted[64], *end;
+    errno        = 0;
+    const long n = strtol(value, &end, 10);
+    if (end == value || *end || errno || n < 1 || n > max) {
+        sprintf(wanted, "a whole number from 1 to %d", max);
+        bad_option(option, value, wanted);
+    }
+    return (int)n;
+}
+
+static int parse_choice(const char *option, const char *value, const char *const *choices) {
+    char wanted[64] = "";
+    for (int i = 0; choices[i]; i++) {
+        if (strcmp(value, choices[i]) == 0) return i;
+        if (i > 0) strcat(wanted, choices[i + 1] ? ", " : " or ");
+        strcat(wanted, choices[i]);
+    }
+    bad_option(option, value, wanted);
+    return 0;
+}
+
+static options parse_options(int argc, char **argv) {
+    options o = {NUM_TASKS, ALL_TYPES, 0, 64, 0, 0, NULL, "build", NULL, NULL};
+    const struct {
+        const char *name, **text, *const *choices;
+        int        *number, max;
+    } known[] = {
+        {"--task", NULL, task_names, &o.task, 0},
+        {"--dtype", NULL, type_names, &o.dtype, 0},
+        {"--epochs", NULL, NULL, &o.epochs, MAX_EPOCHS},
+        {"--stop-after", NULL, NULL, &o.stop_after, MAX_EPOCHS},
+        {"--batch", NULL, NULL, &o.batch, MAX_BATCH},
+        {"--seeds", NULL, NULL, &o.seeds, MAX_SEEDS},
+        {"--data", &o.data, NULL, NULL, 0},
+        {"--out", &o.out, NULL, NULL, 0},
+        {"--save", &o.save, NULL, NULL, 0},
+        {"--resume", &o.resume, NULL, NULL, 0}};
+    const size_t num_known = sizeof known / sizeof *known;
+    for (int i = 1; i < argc; i += 2) {
+        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
+        size_t      k    = 0;
+        if (strcmp(name, "--help") == 0) {
+            print_help();
+            exit(0);
+        }
+        while (k < num_known && strcmp(name, known[k].name) != 0) k++;
+        if (k == num_known) fail(2, name, "is not an option", "see --help");
+        if (!*value) fail(2, name, "needs a value", "see --help");
+        if (known[k].text) *known[k].text = value;
+        else if (known[k].choices) *known[k].number = parse_choice(name, value, known[k].choices);
+        else *known[k].number = parse_count(name, value, known[k].max);
+    }
+    if (one_run(&o) && (o.task == NUM_TASKS || o.dtype == ALL_TYPES || o.seeds != 1))
+        fail(2, "--save, --resume, --stop-after", "they are for one run",
+             "add --task classify or reconstruct, --dtype fp32, fp16 or bf16, and --seeds 1");
+    return o;
+}
+
+/* ------------------------------------------------------------------------------------ measuring */
+
+/* Counted on every SAMPLE_EVERY-th step, which shares no factor with the growth interval. */
+enum { SAMPLE_EVERY = 11 };
+
+typedef struct measures {
+    const amp_tensor *weight[LAYERS]; /* what is watched                                       */
+    unsigned char    *before[LAYERS]; /* sampled steps: the weights' bits before the step      */
+    double           *scales;         /* the loss scale of every step, or NULL                 */
+    int               sampling;       /* count in this step?                                   */
+    double            nonzero, flushed, updates, lost, ms, timed_steps;
+    clock_t           start;
+} measures;
+
+static int is_zero(const void *x, amp_dtype type, size_t i) {
+    if (type == AMP_F32) return ((const float *)x)[i] == 0.0f;
+    return (((const uint16_t *)x)[i] & 0x7fff) == 0;
+}
+
+/* Some gradients, as they are stored and as they were just before. */
+static void measure_stored(measures *m, const void *stored, amp_dtype type, const float *exact,
+                           size_t count) {
+    for (size_t i = 0; m->sampling && i < count; i++) {
+        if (is_zero(exact, AMP_F32, i)) continue;
+        m->nonzero += 1.0;
+        m->flushed += is_zero(stored, type, i);
+    }
+}
+
+/* What a step must change: the master, or the half weight where that is all there is. */
+static const unsigned char *updated_weights(const amp_tensor *t, size_t *size) {
+    *size = amp_dtype_size(t->weight ? AMP_F32 : t->model_type);
+    return t->weight ? (const void *)t->weight : t->model;
+}
+
+static void measure_begin(measures *m, uint64_t step, double scale) {
+    size_t size;
+    m->sampling = step % SAMPLE_EVERY == 0;
+    if (m->scales) m->scales[step] = scale;
+    for (size_t l = 0; m->sampling && l < LAYERS; l++) {
+        const unsigned char *now = updated_weights(m->weight[l], &size);
+        memcpy(m->before[l], now, m->weight[l]->n * size);
+    }
+    m->start = clock();
+}
+
+static void measure_end(measures *m, int did_step) {
+    size_t size;
+    if (!m->sampling) {
+        m->ms += 1e3 * (double)(clock() - m->start) / CLOCKS_PER_SEC;
+        m->timed_steps += 1.0;
+    }
+    for (size_t l = 0; m->sampling && did_step && l < LAYERS; l++) {
+        const amp_tensor    *t   = m->weight[l];
+        const unsigned char *now = updated_weights(t, &size);
+        for (size_t i = 0; i < t->n; i++) {
+            if (is_zero(t->grad, t->grad_type, i)) continue;
+            m->updates += 1.0;
+            m->lost += memcmp(m->before[l] + i * size, now + i * size, size) == 0;
+        }
+    }
+}
+
+static double ratio(double part, double whole) { return whole > 0.0 ? part / whole : 0.0; }
+
+/* --------------------------------------------------------------------------------------- report */
+
+/* What the training runs leave behind. */
+enum { METRIC, FLUSHED, LOST, SKIPPED, SCALE, PARAM_BYTES, ACT_BYTES, MS, NUM_COLUMNS };
+
+typedef struct report {
+    options o;
+    double  results[NUM_TASKS][NUM_VARIANTS][NUM_COLUMNS][MAX_SEEDS];
+    double  loss[NUM_TASKS][NUM_VARIANTS][MAX_EPOCHS]; /* mean over seeds                         */
+    int     epochs[NUM_TASKS];
+    size_t  steps[NUM_TASKS];                          /* in all epochs                           */
+    double *scales[NUM_TASKS];                         /* per step: FP16's loss scale, first seed */
+    size_t  shown[NUM_CLASSES];                        /* images for the picture                  */
+    float  *picture[NUM_VARIANTS];                     /* reconstructions of them, first seed     */
+    double  done, runs;                                /* how far we are                          */
+} report;
+
+/* Fill in what depends on the data, and make room for what the runs leave. */
+static void report_init(report *r, const dataset *data) {
+    const int fashion = data->side == 28;
+    if (!r->o.seeds) r->o.seeds = fashion ? 3 : 5;
+    if ((size_t)r->o.batch > data->num_train)
+        fail(2, "--batch", "is more than there are training images", "choose a smaller one");
+    for (int t = 0; t < NUM_TASKS; t++) {
+        r->epochs[t] = r->o.epochs ? r->o.epochs : tasks[t].epochs[fashion];
+        r->steps[t]  = data->num_train / (size_t)r->o.batch * (size_t)r->epochs[t];
+        r->scales[t] = need(r->steps[t], sizeof(double));
+        for (int v = 0; v < NUM_VARIANTS; v++)
+            r->runs += task_on(&r->o, t) && variant_on(&r->o, v) ? r->o.seeds : 0;
+    }
+    for (int v = 0; v < NUM_VARIANTS; v++)
+        r->picture[v] = need(NUM_CLASSES * data->pixels, sizeof(float));
+    for (size_t i = 0; i < NUM_CLASSES; i++) { /* the first held-out image of class i */
+        r->shown[i] = data->num_train + i;
+        for (size_t k = data->num_test; k-- > 0;)
+            if (data->label[data->num_train + k] == (int)i) r->shown[i] = data->num_train + k;
+    }
+}
+
+static void report_free(report *r) {
+    for (int v = 0; v < NUM_VARIANTS; v++) free(r->picture[v]);
+    for (int t = 0; t < NUM_TASKS; t++) free(r->scales[t]);
+}
+
+static void print_plan(const report *r, const dataset *data) {
+    printf("%s\n", data->name);
+    for (int t = 0; t < NUM_TASKS; t++)
+        if (task_on(&r->o, t))
+            printf("%s: %d epochs of %lu steps, batch %d\n", tasks[t].name, r->epochs[t],
+                   (unsigned long)(data->num_train / (size_t)r->o.batch), r->o.batch);
+    fflush(stdout);
+}
+
+/* On a terminal, a bar that is drawn over itself. */
+static void progress(const report *r, int which) {
+    static const char full[] = "########################################";
+    const int         done   = (int)(40.0 * r->done / r->runs + 1e-6);
+    if (on_terminal())
+        fprintf(stderr, "\r[%-40.*s] %3d %%  %-12s", done, full, done * 5 / 2, tasks[which].name);
+}
+
+/* Elsewhere, one line per seed. */
+static void say_seed(const report *r, int which, int seed) {
+    if (on_terminal()) return;
+    fprintf(stderr, "%s, seed %d of %d:", tasks[which].name, seed + 1, r->o.seeds);
+    for (int v = 0; v < NUM_VARIANTS; v++)
+        if (variant_on(&r->o, v))
+            fprintf(stderr, "  %s %.*f", variants[v].name, tasks[which].decimals,
+                    r->results[which][v][METRIC][seed]);
+    fprintf(stderr, "\n");
+}
+
+/* -------------------------------------------------------------------------------------- tables */
+
+typedef struct spread { double mean, sd, se; } spread;
+
+/* Mean, standard deviation and standard error over the seeds of a column, or of its difference to
+   another. One seed has no spread: sd and se are 0, and who prints them says so. */
+static spread over_seeds(const double *x, const double *minus, int seeds) {
+    spread s = {0.0, 0.0, 0.0};
+    for (int i = 0; i < seeds; i++) s.mean += (x[i] - (minus ? minus[i] : 0.0)) / seeds;
+    for (int i = 0; i < seeds; i++) {
+        const double d = x[i] - (minus ? minus[i] : 0.0) - s.mean;
+        s.sd += d * d;
+    }
+    s.sd = seeds > 1 ? sqrt(s.sd / (seeds - 1)) : 0.0;
+    s.se = s.sd / sqrt(seeds);
+    return s;
+}
+
+static double mean_of(const report *r, int which, int v, int column) {
+    return over_seeds(r->results[which][v][column], NULL, r->o.seeds).mean;
+}
+
+static spread minus_fp32(const report *r, int which, int v) {
+    return over_seeds(r->results[which][v][METRIC], r->results[which][FP32][METRIC], r->o.seeds);
+}
+
+static void print_table(const report *r, int which) {
+    const int decimals = which == CLASSIFY ? 2 : 5;
+    printf("\n%s: %s on held-out images, mean +- standard deviation over %d seed%s\n\n",
+           tasks[which].name, which == CLASSIFY ? "accuracy in %" : "mean squared error",
+           r->o.seeds, r->o.seeds > 1 ? "s" : "");
+    printf("%-20s %-19s %9s %9s %8s %9s %11s %8s %8s\n", "", tasks[which].metric, "flushed %",
+           "lost %", "skipped", "scale", "bytes/param", "act KiB", "ms/step");
+    for (int v = 0; v < NUM_VARIANTS; v++) {
+        const spread m = over_seeds(r->results[which][v][METRIC], NULL, r->o.seeds);
+        char         sd[32] = "-";
+        if (!variant_on(&r->o, v)) continue;
+        if (r->o.seeds > 1) sprintf(sd, "%.*f", decimals, m.sd);
+        printf("%-20s %-7.*f +- %-8s", variants[v].name, decimals, m.mean, sd);
+        printf(" %9.4f %9.3f %8.1f %9.0f %11.2f %8.1f %8.2f\n", mean_of(r, which, v, FLUSHED),
+               mean_of(r, which, v, LOST), mean_of(r, which, v, SKIPPED),
+               mean_of(r, which, v, SCALE), mean_of(r, which, v, PARAM_BYTES),
+               mean_of(r, which, v, ACT_BYTES) / 1024.0, mean_of(r, which, v, MS));
+    }
+}
+
+static void print_ratio(const char *what, double without, double with, const char *by) {
+    printf("  %s: %.3g %% without %s, %.3g %% with", what, without, by, with);
+    if (with > 0.0 && without > with) printf(" (%.0f times less)", without / with);
+    printf("\n");
+}
+
+/* Is the difference to fp32 more than the seeds (2 standard errors) or the allowance explain? */
+static void print_verdict(const report *r, int which, int v) {
+    const int    classify = which == CLASSIFY, decimals = classify ? 2 : 6;
+    const spread d    = minus_fp32(r, which, v);
+    const double fp32 = mean_of(r, which, FP32, METRIC), size = fabs(d.mean);
+    printf("  %s minus fp32: %+.*f%s", variants[v].name, decimals, d.mean,
+           classify ? " points" : "");
+    if (r->o.seeds > 1) printf(" (se %.*f)", decimals, d.se);
+    if (!classify) printf(", %+.1f %%", 100.0 * d.mean / fp32);
+    printf("%s %s\n", classify ? "," : ":",
+           r->o.seeds < 2                     ? "one seed: no spread"
+           : size <= 2.0 * d.se               ? "within two standard errors"
+           : classify && size <= 0.3          ? "within 0.3 points"
+           : !classify && size <= 0.02 * fp32 ? "within 2 % of fp32's error"
+                                              : "more than the seeds explain");
+    if (v == BF16 && !classify && d.mean > 0.0)
+        printf("    bf16 has 8 bits of significand, fp16 has 11: stored activations are rounded\n"
+               "    by up to 1 part in 256, not 2048; pixels show that more than classes do\n");
+}
+
+/* What the table says, in words that follow from its numbers. */
+static void print_reading(const report *r, int which) {
+    const double fp32_ms = mean_of(r, which, FP32, MS), fp16_ms = mean_of(r, which, FP16, MS);
+    if (!variant_on(&r->o, FP16_ALONE)) return; /* one variant alone: nothing to compare */
+    printf("\nreading\n");
+    print_ratio("gradients flushed to zero", mean_of(r, which, FP16_MASTER, FLUSHED),
+                mean_of(r, which, FP16, FLUSHED), "loss scaling");
+    print_ratio("weight updates lost", mean_of(r, which, FP16_ALONE, LOST),
+                mean_of(r, which, FP16_MASTER, LOST), "master weights");
+    if (!variant_on(&r->o, FP32)) return;
+    for (int v = FP32 + 1; v < NUM_VARIANTS; v++) print_verdict(r, which, v);
+    printf("  fp16 keeps %.0f %% of fp32's bytes of activations; a step takes %.2f times as long",
+           100.0 * mean_of(r, which, FP16, ACT_BYTES) / mean_of(r, which, FP32, ACT_BYTES),
+           fp16_ms / fp32_ms);
+    if (fp16_ms > fp32_ms)
+        printf(":\n    amp_gemm converts to fp32 on the way; here half saves memory, not time");
+    printf("\n");
+}
+
+static void print_parity(const report *r, int which) {
+    const task *t = &tasks[which];
+    printf("parity %s:", t->name);
+    for (int v = 0; v < NUM_VARIANTS; v++) {
+        const spread d = minus_fp32(r, which, v);
+        if (v == FP16_ALONE || v == FP16_MASTER) continue;
+        printf(" %s %.*f%s", type_names[variants[v].type], t->decimals,
+               mean_of(r, which, v, METRIC), t->unit);
+        if (v != FP32) printf(" d %+.*f se %.*f", t->decimals, d.mean, t->decimals, d.se);
+    }
+    printf(" seeds %d\n", r->o.seeds);
+}
+
+/* One run says how it ended with all digits, so that two of them can be compared. */
+static void print_final(const report *r, int which, int v) {
+    const options *o       = &r->o;
+    const int      stopped = o->stop_after && o->stop_after < r->epochs[which];
+    printf("final %s %s: epoch %d of %d, %s %.17g\n", tasks[which].name, variants[v].name,
+           stopped ? o->stop_after : r->epochs[which], r->epochs[which], tasks[which].metric,
+           r->results[which][v][METRIC][0]);
+    if (stopped && o->save) printf("continue with the same options and --resume %s\n", o->save);
+}
+
+static void draw_pictures(const report *r, const dataset *data) {
+    static const char *const titles[2][2] = {
+        {"classify: cross-entropy", "reconstruct: mean squared error"},
+        {"classify: loss scale", "reconstruct: loss scale"}};
+    const char *const dir = r->o.out, *names[MAX_CURVES] = {0};
+    plot        loss[2] = {{0}}, scale[2] = {{0}};
+    image_row   rows[4] = {{"original", {0}}};
+    int         num_rows = 1;
+    char        title[96];
+    for (int t = 0; t < NUM_TASKS; t++) {
+        loss[t]  = (plot){task_on(&r->o, t) ? titles[0][t] : NULL, (size_t)r->epochs[t], {0}};
+        scale[t] = (plot){titles[1][t], r->steps[t], {r->scales[t]}};
+    }
+    for (int i = 0; i < NUM_CLASSES; i++)
+        rows[0].image[i] = data->image + r->shown[i] * data->pixels;
+    for (int v = 0; v < NUM_VARIANTS; v++) {
+        if (!variant_on(&r->o, v)) continue;
+        names[v] = variants[v].name;
+        for (int t = 0; t < NUM_TASKS; t++) loss[t].y[v] = r->loss[t][v];
+        if (v == FP16_ALONE || v == FP16_MASTER) continue;
+        for (int i = 0; i < NUM_CLASSES; i++)
+            rows[num_rows].image[i] = r->picture[v] + (size_t)i * data->pixels;
+        rows[num_rows++].label = type_names[variants[v].type];
+    }
+    draw_loss(dir, loss, names);
+    draw_scale(dir, scale, 16777216.0); /* AMP_PRESET_DEFAULT's max_scale */
+    sprintf(title, "Held-out images and their reconstructions through %lu numbers",
+            (unsigned long)tasks[RECONSTRUCT].hidden[1]);
+    if (task_on(&r->o, RECONSTRUCT)) draw_images(dir, title, rows, num_rows, data->side);
+    printf("\npictures: %s/train_loss.svg, train_scale.svg%s\n\n", dir,
+           task_on(&r->o, RECONSTRUCT) ? ", train_images.svg" : "");
+}
+
+static void print_results(const report *r, const dataset *data) {
+    const options *o = &r->o;
+    if (on_terminal()) fprintf(stderr, "\r%70s\r", "");
+    for (int t = 0; t < NUM_TASKS; t++) {
+        if (!task_on(o, t)) continue;
+        print_table(r, t);
+        print_reading(r, t);
+    }
+    draw_pictures(r, data);
+    if (o->dtype != ALL_TYPES)
+        printf("no parity lines: they compare all variants, so they need --dtype all\n");
+    for (int t = 0; t < NUM_TASKS; t++)
+        if (task_on(o, t) && o->dtype == ALL_TYPES) print_parity(r, t);
+    if (one_run(o)) print_final(r, o->task, the_variant(o));
+}
+
+#endif /* TRAIN_REPORT_H */
