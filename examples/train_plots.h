@@ -101,13 +101,23 @@ static int fit_axes(axes *a, const plot *p, int place, double base) {
     return a->low < a->high;
 }
 
-/* A horizontal grid line with its value: 2^16 in base 2, 0.02 in base 10. */
+/* A power of 2 as text, in Unicode's superscripts: raised spans overlap in some renderers. */
+static void power_of_two(char *text, int exponent) {
+    static const char *const digit[10] = {
+        "&#x2070;", "&#xb9;",   "&#xb2;",   "&#xb3;",   "&#x2074;",
+        "&#x2075;", "&#x2076;", "&#x2077;", "&#x2078;", "&#x2079;"};
+    const int size = abs(exponent);
+    sprintf(text, "2%s%s%s", exponent < 0 ? "&#x207b;" : "", size > 9 ? digit[size / 10 % 10] : "",
+            digit[size % 10]);
+}
+
+/* A horizontal grid line with its value: 2 to the 16 in base 2, 0.02 in base 10. */
 static void draw_y_tick(FILE *f, const axes *a, double value, int exponent) {
     const double y = axes_y(a, value);
     char         text[64];
     if (y < a->y - 0.1 || y > a->y + a->height + 0.1) return;
     if (a->base > 2.0) sprintf(text, "%g", value);
-    else sprintf(text, "2<tspan dy=\"-5\" font-size=\"10\">%d</tspan>", exponent);
+    else power_of_two(text, exponent);
     svg_line(f, a->x, y, a->x + a->width, y, "stroke=\"#ddd\"");
     svg_text(f, a->x - 8.0, y + 4.5, "text-anchor=\"end\"", text);
 }

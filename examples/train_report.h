@@ -353,21 +353,23 @@ static void print_ratio(const char *what, double without, double with, const cha
     printf("\n");
 }
 
-/* Is the difference to fp32 more than the seeds (2 standard errors) or the allowance explain? */
+/* Is the difference to fp32 more than the seeds (2 standard errors) or the allowance explain? Fewer
+   than three seeds say too little about their spread to answer. */
 static void print_verdict(const report *r, int which, int v) {
     const int    classify = which == CLASSIFY, decimals = classify ? 2 : 6;
     const spread d    = minus_fp32(r, which, v);
     const double fp32 = mean_of(r, which, FP32, METRIC), size = fabs(d.mean);
     printf("  %s minus fp32: %+.*f%s", variants[v].name, decimals, d.mean,
            classify ? " points" : "");
-    if (r->o.seeds > 1) printf(" (se %.*f)", decimals, d.se);
+    if (r->o.seeds > 2) printf(" (se %.*f)", decimals, d.se);
     if (!classify) printf(", %+.1f %%", 100.0 * d.mean / fp32);
-    printf("%s %s\n", classify ? "," : ":",
-           r->o.seeds < 2                     ? "one seed: no spread"
-           : size <= 2.0 * d.se               ? "within two standard errors"
-           : classify && size <= 0.3          ? "within 0.3 points"
-           : !classify && size <= 0.02 * fp32 ? "within 2 % of fp32's error"
-                                              : "more than the seeds explain");
+    if (r->o.seeds > 2)
+        printf("%s %s", classify ? "," : ":",
+               size <= 2.0 * d.se                 ? "within two standard errors"
+               : classify && size <= 0.3          ? "within 0.3 points"
+               : !classify && size <= 0.02 * fp32 ? "within 2 % of fp32's error"
+                                                  : "more than the seeds explain");
+    printf("\n");
     if (v == BF16 && !classify && d.mean > 0.0)
         printf("    bf16 has 8 bits of significand, fp16 has 11: stored activations are rounded\n"
                "    by up to 1 part in 256, not 2048; pixels show that more than classes do\n");
