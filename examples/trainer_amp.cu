@@ -4,7 +4,7 @@
    cuBLAS multiplies; the kernels for everything else, SGD with momentum among them, stand here.
 
    trainer_fp32.cu knows nothing of amp.h. trainer_amp.cu is the same file with the lines that are
-   marked AMP 1 to AMP 12 added or changed; diff shows no others. With them products run on fp16
+   marked AMP 1 to AMP 16 added or changed; diff shows no others. With them products run on fp16
    tensor cores, the loss is scaled, and a step whose gradients overflow is skipped, all without
    the host waiting for the GPU. AMP_POLICY=bf16 in the environment, or off, changes the type.
 
@@ -21,9 +21,9 @@
 
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
-#define AMP_IMPLEMENTATION                                                             /* AMP 1 */
-#define AMP_CUBLAS_DROP_IN                                                             /* AMP 2 */
-#include "amp.h"                                                                       /* AMP 3 */
+#define AMP_IMPLEMENTATION                                                              /* AMP 1 */
+#define AMP_CUBLAS_DROP_IN                                                              /* AMP 2 */
+#include "amp.h"                                                                        /* AMP 3 */
 
 #include <math.h>
 #include <stdint.h>
@@ -75,9 +75,9 @@ static __global__ void bias_grad_kernel(float *bias_grad, const float *grad, int
 }
 
 static __global__ void sgd_kernel(float *w, float *momentum, const float *grad, float lr,
-                                  int n, const uint32_t *found_inf) {                  /* AMP 4 */
+                                  int n, const uint32_t *found_inf) {                   /* AMP 4 */
     const int i = thread();
-    if (i >= n || *found_inf) return;                                                  /* AMP 5 */
+    if (i >= n || *found_inf) return;                                                   /* AMP 5 */
     momentum[i] = 0.9f * momentum[i] + grad[i];
     w[i] -= lr * momentum[i];
 }
@@ -111,7 +111,8 @@ static int    num[DEPTH + 1];                    /* elements of y[l] and dy[l] *
 static int   *labels;
 static float *loss;
 static int   *correct;
-static amp_session mp; static amp_backend gpu;                                         /* AMP 6 */
+static amp_backend gpu;                                                                 /* AMP 6 */
+static amp_session mp;                                                                  /* AMP 7 */
 
 template <class T> struct same { typedef T type; };
 
@@ -152,7 +153,7 @@ static void make_network(void) {
         w_grad[l]    = grads + (at - host);
         bias[l]      = w[l] + n;
         bias_grad[l] = w_grad[l] + n;
-        ok(amp_cache_add(&mp.cache, w[l], (size_t)n));                             /* AMP 7 */
+        ok(amp_cache_add(&mp.cache, w[l], (size_t)n));                                  /* AMP 8 */
         for (int i = 0; i < n; i++) at[i] = uniform() * sqrtf(6.0f / (float)size.width[l]);
         at += n + size.width[l + 1];
         y[l + 1]  = zeros(num[l + 1]);
@@ -221,12 +222,13 @@ static void backward(void) {
 
 static void train_step(int step) {
     forward(step * size.batch % size.samples);
-    ok(amp_cuda_scale_loss(dy[DEPTH], AMP_F32, num[DEPTH], &mp.scaler->scale, stream)); /* AMP 8 */
+    ok(amp_cuda_scale_loss(dy[DEPTH], AMP_F32, num[DEPTH], &mp.scaler->scale, stream)); /* AMP 9 */
     backward();
-    ok(amp_cuda_scaler_unscale(mp.scaler, grads, AMP_F32, num_params, stream));        /* AMP 9 */
+    ok(amp_cuda_scaler_unscale(mp.scaler, grads, AMP_F32, num_params, stream));         /* AMP 10 */
     launch(num_params, sgd_kernel, params, momentum, grads,
-           size.lr, num_params, &mp.scaler->found_inf);                               /* AMP 10 */
-    ok(amp_cuda_scaler_update(mp.scaler, stream)), amp_cache_changed(&mp.cache, 0); /* AMP 11 */
+           size.lr, num_params, &mp.scaler->found_inf);                                 /* AMP 11 */
+    ok(amp_cuda_scaler_update(mp.scaler, stream));                                      /* AMP 12 */
+    amp_cache_changed(&mp.cache, 0);                                                    /* AMP 13 */
 }
 
 static void report(const char *when) {
@@ -251,12 +253,14 @@ int main(int argc, char **argv) {
     ok(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     ok(cublasCreate(&blas));
     ok(cublasSetStream(blas, stream));
-    ok(amp_cuda_backend(&gpu, stream, 0)), ok(amp_session_start(&mp, &gpu, 1e8, 0, 0));  /* AMP 12 */
+    ok(amp_cuda_backend(&gpu, stream, NULL));                                           /* AMP 14 */
+    ok(amp_session_start(&mp, &gpu, 100 << 20, NULL, NULL));                            /* AMP 15 */
     make_network();
     make_points();
     ok(cudaDeviceSynchronize());
     report("before");
     for (int step = 0; step < size.steps; step++) train_step(step);
     report("after");
+    amp_session_end(&mp);                                                               /* AMP 16 */
     return 0;
 }

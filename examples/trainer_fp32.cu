@@ -4,7 +4,7 @@
    cuBLAS multiplies; the kernels for everything else, SGD with momentum among them, stand here.
 
    trainer_fp32.cu knows nothing of amp.h. trainer_amp.cu is the same file with the lines that are
-   marked AMP 1 to AMP 12 added or changed; diff shows no others. With them products run on fp16
+   marked AMP 1 to AMP 16 added or changed; diff shows no others. With them products run on fp16
    tensor cores, the loss is scaled, and a step whose gradients overflow is skipped, all without
    the host waiting for the GPU. AMP_POLICY=bf16 in the environment, or off, changes the type.
 
