@@ -8,6 +8,7 @@ CFLAGS ?= -O3
 BUILD  ?= build
 JOBS   ?= 2
 HOURS  ?= 8
+PREFIX ?= /usr/local
 V      ?= 0
 
 WARN := -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-qual -Wcast-align \
@@ -16,7 +17,7 @@ WARN := -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-
 
 Q := $(if $(filter 1,$(V)),,@)
 
-EXAMPLES := wrap_step pitfalls recipes autocast_ops train
+EXAMPLES := wrap_step pitfalls which_tensor recipes autocast_ops train
 TESTS    := numbers scaler optimizer alloc gemm policy cache state recipes bits
 
 # How each test is built. The numbers test goes through all 2^32 floats in the first two, through a
@@ -46,6 +47,7 @@ SUPPORT := tests/test.h tests/fp.h tests/posix.h tests/one.sh tests/golden/scale
 
 LOGS := $(BUILD)/tests/self.log $(BUILD)/tests/gpu_self.log $(BUILD)/tests/headers.log \
         $(BUILD)/tests/compile.log $(BUILD)/tests/bits.log $(BUILD)/tests/examples.log \
+        $(BUILD)/tests/install.log \
         $(BUILD)/tests/emu.log $(BUILD)/tests/cuda.log $(BUILD)/tests/nvcc.log \
         $(BUILD)/tests/examples_cuda.log $(BUILD)/tests/sgemm.log $(BUILD)/tests/fuzz.log \
         $(foreach c,$(CONFIGS),$(foreach t,$(TESTS),$(BUILD)/tests/$(c)/$(t).log))
@@ -55,12 +57,14 @@ CHECK_LOGS := $(BUILD)/tests/fuzzing.log $(BUILD)/tests/mingw.log
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check soak cuda bench logs examples clean
+.PHONY: help run test check soak cuda bench logs examples install clean
+
+VERSION = $(shell awk '/define AMP_VERSION_/ {printf "%s%s", dot, $$3; dot = "."}' amp.h)
 
 help: ## show this help
-	@echo "amp.h $$(awk '/define AMP_VERSION_/ {printf "%s%s", dot, $$3; dot = "."}' amp.h)"
+	@echo "amp.h $(VERSION)"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
-	@echo "  CC CXX CLANG CFLAGS BUILD JOBS V=1 may be set (make clean after a change)"
+	@echo "  CC CXX CLANG CFLAGS BUILD JOBS PREFIX V=1 may be set (make clean after a change)"
 
 run: $(BUILD)/train ## train on real images in mixed precision: table, pictures, parity with fp32
 	$(Q)$(BUILD)/train --out $(BUILD) $(ARGS)
@@ -96,6 +100,19 @@ cuda: ## compile kernels and CUDA examples with nvcc for every architecture; sho
 
 bench: $(BUILD)/bench ## measure the CPU functions against what memory allows
 	$(Q)$(BUILD)/bench $(ARGS)
+
+# Two files and what pkg-config says of them: --cflags where the header is, and kernels=, the path
+# of the CUDA source that a program with a GPU compiles besides.
+install: ## copy amp.h, amp_kernels.cu and amp.pc below PREFIX (and DESTDIR)
+	$(Q)mkdir -p "$(DESTDIR)$(PREFIX)/include" "$(DESTDIR)$(PREFIX)/share/amp" \
+	    "$(DESTDIR)$(PREFIX)/share/pkgconfig"
+	$(Q)cp amp.h "$(DESTDIR)$(PREFIX)/include/amp.h"
+	$(Q)cp amp_kernels.cu "$(DESTDIR)$(PREFIX)/share/amp/amp_kernels.cu"
+	$(Q)printf '%s\n' 'prefix=$(abspath $(PREFIX))' 'includedir=$${prefix}/include' \
+	    'kernels=$${prefix}/share/amp/amp_kernels.cu' '' 'Name: amp' \
+	    'Description: Automatic mixed precision for C and CUDA, in one header' \
+	    'Version: $(VERSION)' 'Cflags: -I$${includedir}' 'Libs.private: -lm' \
+	    > "$(DESTDIR)$(PREFIX)/share/pkgconfig/amp.pc"
 
 logs: $(LOGS)
 
@@ -144,6 +161,12 @@ $(BUILD)/tests/bits.log: tests/bits.sh tests/test_bits.c amp.h
 $(BUILD)/tests/examples.log: tests/examples.sh $(EXAMPLES:%=$(BUILD)/%)
 	$(Q)mkdir -p $(BUILD)/tests
 	$(Q)CC="$(CC)" sh tests/examples.sh $(BUILD) > $@ 2>&1 || true
+	@cat $@
+
+$(BUILD)/tests/install.log: tests/install.sh Makefile README.md examples/cmake/CMakeLists.txt \
+                            amp_kernels.cu amp.h
+	$(Q)mkdir -p $(BUILD)/tests
+	$(Q)CC="$(CC)" CXX="$(CXX)" sh tests/install.sh $(BUILD)/tests/install > $@ 2>&1 || true
 	@cat $@
 
 # The CUDA part, without a GPU: the emulator's own tests, the kernels on it, and what nvcc says.

@@ -28,6 +28,9 @@ lines=$(grep -c 'AMP [0-9]' examples/wrap_step.c)
 check "wrap_step: at most 12 lines make it mixed precision ($lines)" $?
 "$build/pitfalls" > "$out/log" 2>&1
 check 'pitfalls: fp16 fails without loss scaling and equals fp32 with it' $?
+"$build/which_tensor" > "$out/log" 2>&1 && grep -q '^  hidden.weight *17   inf ' "$out/log" &&
+    grep -q '^  output.weight *5   NaN ' "$out/log"
+check 'which_tensor: the tables name both tensors, with index and kind' $?
 "$build/recipes" > "$out/log" 2>&1
 check 'recipes: all seven do what they say' $?
 "$build/autocast_ops" > "$out/ops" 2> "$out/log"
@@ -35,7 +38,7 @@ check 'autocast_ops: its forward pass agrees with fp32' $?
 sed -n '/^low:/,/^    binary/p' "$out/ops" > "$out/table" && [ -s "$out/table" ] &&
     sed -n '/^    low: cast/,/^        binary/{s/^    //;p;}' README.md | diff "$out/table" - > "$out/log"
 check 'README: its table of ops is that of autocast_ops' $?
-for program in wrap_step pitfalls recipes autocast_ops; do
+for program in wrap_step pitfalls which_tensor recipes autocast_ops; do
     "$build/$program" --help > "$out/log" 2>&1 && [ -s "$out/log" ]
     check "$program: --help" $?
     refuses "$program: an unknown option is named" --bogus "$build/$program" --bogus
@@ -70,6 +73,8 @@ cp "$out/log" "$out/first"
 train --data digits --seeds 2 --epochs 2 2> /dev/null | tail -n 2 > "$out/second"
 tail -n 2 "$out/first" | cmp -s - "$out/second"
 check 'train: the same seeds give the same numbers' $?
+grep -q 'minus fp32' "$out/first" && ! grep -Eq 'standard error|seeds explain|within' "$out/first"
+check 'train: two seeds are no ground for a judgment' $?
 ls "$out"/*.svg > /dev/null 2>&1 && grep -L '</svg>' "$out"/*.svg | grep -q . && false || ls "$out"/*.svg > "$out/log" 2>&1
 check 'train: it writes its pictures' $?
 

@@ -1,0 +1,99 @@
+/* which_tensor.c - which tensor overflowed, at which index, and was it inf or NaN?
+
+   A small network learns sin(3x) in mixed precision. In step 100 a gradient of hidden.weight grows
+   beyond fp16, in step 200 one of output.weight is NaN. Both steps are skipped, and print_table
+   shows what amp_optimizer_stats says: where to look. Gradients are those that were stored, scaled;
+   three hidden units never fire, hence the zeros.
+
+   Build and run:  cc -O2 -I. examples/which_tensor.c -o which_tensor -lm && ./which_tensor
+   Exits with 1 unless the tables name what was planted and the loss falls below 0.01. */
+
+#define AMP_IMPLEMENTATION
+#include "amp.h"
+#include <math.h>   /* sinf */
+#include <stdio.h>
+#include <string.h> /* strcmp, strstr */
+
+enum { HIDDEN = 32, POINTS = 64, STEPS = 1500 };
+static const char *const names[3] = {"hidden.weight", "hidden.bias", "output.weight"};
+static float             master[3][HIDDEN];
+static amp_f16           grad[3][HIDDEN];
+
+/* The mean squared error of the half weights; its gradients, times the loss scale, go to grad. */
+static float forward_backward(const amp_optimizer *opt, int step) {
+    float w[3][HIDDEN], g[3][HIDDEN] = {{0}}, h[HIDDEN], loss = 0.0f;
+    for (int t = 0; t < 3; t++)
+        amp_cast(w[t], AMP_F32, amp_optimizer_model(opt, t), AMP_F16, HIDDEN);
+    for (int i = 0; i < POINTS; i++) {
+        const float x = (float)i / 32.0f - 1.0f;
+        float       error = -sinf(3.0f * x);
+        for (int j = 0; j < HIDDEN; j++) {
+            h[j] = w[0][j] * x + w[1][j] > 0.0f ? w[0][j] * x + w[1][j] : 0.0f;
+            error += w[2][j] * h[j];
+        }
+        for (int j = 0; j < HIDDEN; j++) {
+            const float dloss = 2.0f / POINTS * error * amp_optimizer_loss_scale(opt);
+            g[0][j] += h[j] > 0.0f ? dloss * w[2][j] * x : 0.0f;
+            g[1][j] += h[j] > 0.0f ? dloss * w[2][j] : 0.0f;
+            g[2][j] += dloss * h[j];
+        }
+        loss += error * error / POINTS;
+    }
+    if (step == 100) g[0][17] = 1e6f; /* fp16 ends at 65504 */
+    for (int t = 0; t < 3; t++) amp_cast(grad[t], AMP_F16, g[t], AMP_F32, HIDDEN);
+    if (step == 200) grad[2][5].bits = 0x7e00; /* a NaN */
+    return loss;
+}
+
+/* What the last check saw, tensor by tensor; the one that was not finite goes to *found. */
+static void print_table(const amp_optimizer *opt, char *found) {
+    puts("  tensor          first   is   largest finite   zeros");
+    for (int t = 0; t < 3; t++) {
+        amp_stats s;
+        char      at[24] = "-     -";
+        amp_optimizer_stats(opt, t, &s);
+        if (s.nonfinite) sprintf(at, "%u   %s", (unsigned)s.first_nonfinite, s.nan ? "NaN" : "inf");
+        if (s.nonfinite) sprintf(found, "%s %s", names[t], at);
+        printf("  %-13s %12s %16g %4u/%d\n", names[t], at, (double)s.max_finite, (unsigned)s.zeros,
+               HIDDEN);
+    }
+}
+
+int main(int argc, char **argv) {
+    char               problem[AMP_PROBLEM_SIZE], found[2][64] = {"", ""};
+    float              loss = 0.0f;
+    amp_optimizer      opt;
+    amp_status         status = {0};
+    amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW, .problem = problem};
+    if (argc > 1) {
+        const int help = strcmp(argv[1], "--help") == 0;
+        if (help) puts("usage: which_tensor\nFinds two planted overflows; takes no options.");
+        else fprintf(stderr, "which_tensor: unknown option '%s'; run it without any\n", argv[1]);
+        return help ? 0 : 2;
+    }
+    desc.beta1 = 2.0; /* for once, to see what is said */
+    int ok = amp_optimizer_init(&opt, &desc) != AMP_OK && strstr(problem, "beta1 is 2,") != NULL;
+    printf("refused: %s\n", problem);
+    desc.beta1 = 0.0; /* the default */
+    ok &= amp_optimizer_init(&opt, &desc) == AMP_OK;
+    for (int t = 0; t < 3; t++) {
+        for (int j = 0; j < HIDDEN; j++)
+            master[t][j] = t != 1 ? 0.5f * sinf((float)(50 * t + 2 * j)) : j < 3 ? -9.0f : 0.25f;
+        ok &= amp_optimizer_add(&opt, &(amp_tensor){.name = names[t], .n = HIDDEN, .grad = grad[t],
+                                    .grad_type = AMP_F16, .weight = master[t]}) == AMP_OK;
+    }
+    ok &= amp_optimizer_prepare(&opt) == AMP_OK;
+    for (int step = 0; step < STEPS && ok; step++) {
+        loss = forward_backward(&opt, step);
+        ok   = amp_optimizer_adamw(&opt, 0.01f) == AMP_OK;
+        amp_optimizer_status(&opt, &status);
+        if (!ok || status.did_step) continue;
+        printf("\nstep %d is skipped; the loss scale is %g now\n", step, (double)status.loss_scale);
+        print_table(&opt, found[status.skipped > 1]);
+    }
+    amp_optimizer_free(&opt);
+    ok = ok && strcmp(found[0], "hidden.weight 17   inf") == 0 && status.skipped == 2 &&
+         strcmp(found[1], "output.weight 5   NaN") == 0 && loss < 0.01f;
+    printf("\n%s: the loss ends at %.4f\n", ok ? "ok" : "FAILED", (double)loss);
+    return !ok;
+}
