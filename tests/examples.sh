@@ -65,6 +65,25 @@ ${CC:-cc} -std=c99 -Wall -Wextra -Werror -I. "$out/readme.c" -o "$out/readme" -l
     "$out/readme"
 check 'README: the loop compiles without a warning and halves its weight, but for the first step, which overflows' $?
 
+lines=$(grep -c 'AMP [0-9]* \*/$' examples/trainer_amp.cu)
+grep 'lines' README.md > "$out/log" && [ "$(grep -o '[0-9]* lines: `diff examples/trainer' README.md)" = \
+    "$lines lines: \`diff examples/trainer" ]
+check "README: the trainer needs $lines lines" $?
+
+# Its block for a GPU, with the loop's variables in front; nothing is linked.
+{
+    echo '#include "amp.h"'
+    echo 'amp_result gpu_step(amp_optimizer opt, amp_optimizer_desc desc, amp_stream stream,'
+    echo '                    void *dloss, size_t n, float lr);'
+    echo 'amp_result gpu_step(amp_optimizer opt, amp_optimizer_desc desc, amp_stream stream,'
+    echo '                    void *dloss, size_t n, float lr) {'
+    sed -n '/^## On a GPU/,/^## Autocast/p' README.md | sed -n '/^```c$/,/^```$/p' | grep -v '^```'
+    echo '    return amp_optimizer_init(&opt, &desc); }'
+} > "$out/gpu.c"
+grep -q amp_cuda_scale_loss "$out/gpu.c" &&
+    ${CC:-cc} -std=c99 -Wall -Wextra -Werror -I. -fsyntax-only "$out/gpu.c" > "$out/log" 2>&1
+check 'README: the block for a GPU compiles without a warning' $?
+
 train --data digits --seeds 2 --epochs 2 > "$out/log" 2>&1 &&
     tail -n 2 "$out/log" | head -n 1 | grep -Eq '^parity classify: fp32 [0-9.]+ % fp16 [0-9.]+ % d [-+][0-9.]+ se [0-9.]+ bf16 [0-9.]+ % d [-+][0-9.]+ se [0-9.]+ seeds 2$' &&
     tail -n 1 "$out/log" | grep -Eq '^parity reconstruct: fp32 [0-9.]+ fp16 [0-9.]+ d [-+][0-9.]+ se [0-9.]+ bf16 [0-9.]+ d [-+][0-9.]+ se [0-9.]+ seeds 2$'

@@ -52,6 +52,9 @@ else
     skip 'pkg-config' 'not installed'
 fi
 
+grep -n 'GIT_TAG' README.md > "$out/log" 2>&1 && grep -q "GIT_TAG v$(version)$" "$out/log"
+check "README: its CMake snippet asks for the header's version, $(version)" $?
+
 # README's snippet, with this checkout in place of a download.
 if have cmake; then
     {
