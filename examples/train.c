@@ -2,13 +2,13 @@
 
    A training loop in mixed precision, written by hand. Weights, activations and gradients are
    stored in half; products are summed in fp32 (amp_gemm); normalization, softmax and loss are
-   computed in fp32. From the same seeds it trains the five variants of the table below, on two
+   computed in fp32. From the same seeds it trains the five variants of train_report.h, on two
    tasks: classify (cross-entropy) and reconstruct (an autoencoder, mean squared error).
 
-   READ  from top to bottom: the network, its loss, backward, the step, an epoch; then save and
-   resume, for interrupted runs. setup_optimizer and optimizer_step are all that amp.h adds to a
-   loop. The variants, options, counts and tables are in train_report.h, the pictures in
-   train_plots.h, the data in train_data.h. measure_ marks what only counts.
+   READ  from top to bottom: the network, forward, loss and backward, the step, an epoch; then
+   save and resume, for interrupted runs. Loss scaling and masters come in at setup_optimizer,
+   loss_scale and optimizer_step. Variants, options, counts and tables are in train_report.h,
+   pictures in train_plots.h, the data in train_data.h; measure_... only counts.
 
    RUN   cc -O3 -I. examples/train.c -o train -lm && ./train         in the directory of amp.h
 
