@@ -35,7 +35,8 @@
        >>gpu                                     CUDA: what runs where, and when
        >>options    >>promises   >>history       macros; memory, threads, errors
        >>api        results, numbers, scaler, backend, optimizer, state,
-                    environment, gemm, policy, cache, cuda
+                    environment, gemm, cuda, capability; and if you want it
+                    autocast, cache, session, sgemm, ops
        >>core       every formula, once, for host and device
        >>impl       the same rooms as >>api, in the same order
 
@@ -173,6 +174,7 @@
                             AMP_CUBLAS_DROP_IN in its place also makes cublasSgemm
                             mean amp_sgemm
        -fopenmp             with it, no macro: large arrays are shared by threads
+       AMP_NO_AUTOCAST      everywhere: without autocast, weight cache and session
        AMP_NO_STDLIB        with it: no malloc, files or environment; every desc
                             must then carry an allocator
        AMP_DEF              everywhere: the linkage of the functions, such as
@@ -249,6 +251,16 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* You have                                      use
+     a loop that owns its memory                 amp_scaler
+     an optimizer of your own                    amp_optimizer_begin_step, _end_step
+     none                                        amp_optimizer_adamw, _sgd
+     a cuBLAS trainer in fp32                    amp_session
+     a framework with its own optimizers         amp_cast, amp_scaler
+     several ranks                               amp_optimizer_desc.reduce_fn
+     inference                                   amp_cast, amp_gemm, amp_autocast
+     a GPU                                       amp_cuda_backend                        */
 
 /* ---------------------------------------------------------------- >>api  results */
 
@@ -420,7 +432,7 @@ typedef struct amp_allocator {
 } amp_allocator;
 
 typedef struct amp_plan       amp_plan;       /* tables of one optimizer; defined in >>core      */
-typedef struct amp_gemm_args  amp_gemm_args;  /* the arguments of amp_gemm; defined in >>core    */
+typedef struct amp_gemm_args  amp_gemm_args;  /* >>api gemm                                      */
 typedef struct ampi_functions ampi_functions; /* what differs between machines; >>core           */
 typedef struct CUstream_st   *amp_stream;     /* the same type as cudaStream_t; no CUDA header   */
 
@@ -698,30 +710,333 @@ AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b
                             const void *b, amp_dtype b_type, size_t ldb,
                             float beta, void *c, amp_dtype c_type, size_t ldc);
 
-/* count products; those matrices lie stride elements apart (0 for a or b: the same one). Those of a
-   and b may overlap; those of c lie one behind another, or side by side in rows that hold them all
-   (heads: ldc = heads * dim, stride_c = dim). */
-AMP_DEF amp_result amp_gemm_batched(const amp_backend *backend, int trans_a, int trans_b,
-                                    size_t m, size_t n, size_t k, float alpha,
-                                    const void *a, amp_dtype a_type, size_t lda, size_t stride_a,
-                                    const void *b, amp_dtype b_type, size_t ldb, size_t stride_b,
-                                    float beta, void *c, amp_dtype c_type, size_t ldc,
-                                    size_t stride_c, size_t count);
+/* More than one product, or more than a product: batches, bias, ReLU. Zeroed, a, b, c, m, n and k
+   set: a plain product of packed fp32 matrices.
+   The matrices of a batch lie stride elements apart (0 for a or b: the same one). Those of a and b
+   may overlap; those of c lie one behind another, or side by side in rows that hold them all
+   (heads: ldc = heads * dim, stride_c = dim).
+   With bias or relu, c = alpha op(A) op(B) + beta C + bias, then negative elements become 0; all in
+   fp32 and rounded once to c_type; NaN stays. On CUDA that is one kernel where cublasLt has one;
+   elsewhere two, and for a c of halves these need 4 m n bytes of backend->workspace, or it is
+   AMP_ERROR_UNSUPPORTED. */
+struct amp_gemm_args {
+    int         trans_a, trans_b;
+    size_t      m, n, k;
+    float       alpha;              /* 0 means 1; C = beta C alone has a k of 0                  */
+    float       beta;
+    const void *a, *b;
+    void       *c;
+    amp_dtype   a_type, b_type, c_type;
+    size_t      lda, ldb, ldc;      /* 0: packed                                                 */
+    size_t      count;              /* of a batch; 0 means 1                                     */
+    size_t      stride_a, stride_b, stride_c;
+    const void *bias;               /* n elements of c_type, the same for every row; NULL: none  */
+    int         relu;
+    int         tf32;               /* nonzero: fp32 operands may be rounded to TF32 (CUDA)      */
+};
+AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *args);
 
-/* c = alpha op(A) op(B) + beta C + bias, then negative elements to 0 if relu is nonzero; all in
-   fp32 and rounded once to c_type. bias has n elements of c_type, the same for every row; NULL:
-   none. On CUDA it is one kernel where cublasLt has one; elsewhere two, and for a c of halves these
-   need 4 m n bytes of backend->workspace, or it is AMP_ERROR_UNSUPPORTED. */
-AMP_DEF amp_result amp_gemm_bias(const amp_backend *backend, int trans_a, int trans_b,
-                                 size_t m, size_t n, size_t k, float alpha,
-                                 const void *a, amp_dtype a_type, size_t lda,
-                                 const void *b, amp_dtype b_type, size_t ldb,
-                                 float beta, void *c, amp_dtype c_type, size_t ldc,
-                                 const void *bias, int relu);
+/* ------------------------------------------------------------------ >>api  cuda
+   Compile amp_kernels.cu with nvcc and link with -lcublas -lcublasLt. All arrays and scalers are in
+   device memory. Work is queued on a stream in order; nothing allocates, nothing waits, and
+   everything can be captured in a graph. Results have the bits of the CPU's. A CUDA or cuBLAS call
+   that fails gives AMP_ERROR_CUDA or AMP_ERROR_CUBLAS. */
 
-/* ---------------------------------------------------------------- >>api  policy
-   Autocast: which type an op computes in. Tables and a stack of scopes, in an object that you own;
-   you ask, and cast accordingly. It needs no scaler, so it serves inference too. */
+#ifndef AMP_CUDA_DEF
+#define AMP_CUDA_DEF extern
+#endif
+
+/* Make a backend of stream (NULL: the default stream), to be set in amp_optimizer_desc.backend or
+   given to amp_gemm. With it amp_optimizer_prepare, _load and _save wait for the stream, and so
+   does whatever returns a value (begin_step, _loss_scale, _status, _stats); while the stream
+   is captured these are AMP_ERROR_UNSUPPORTED. The other steps do not wait.
+   cublas_handle is a cublasHandle_t for amp_gemm, or NULL; its math and pointer modes are set here,
+   its stream and workspace at every product, so give it a handle of its own. For products inside a
+   graph, set backend->workspace to device memory of yours (32 MiB; its address a multiple of 256)
+   and backend->workspace_size, before the backend is used. */
+AMP_CUDA_DEF amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream,
+                                         void *cublas_handle);
+
+/* What the last call in this thread that returned AMP_ERROR_CUDA or AMP_ERROR_CUBLAS was told. */
+AMP_CUDA_DEF int amp_cuda_code(void);
+
+/* The twins of amp_cast (in place only between the two halves) and of amp_scaler_*. They cannot
+   answer for what they find in s: a scaler without init stays as it is, and so does one in whose
+   update nothing has been checked. */
+AMP_CUDA_DEF amp_result amp_cuda_cast(void *dst, amp_dtype dst_type,
+                                      const void *src, amp_dtype src_type, size_t n,
+                                      amp_stream stream);
+AMP_CUDA_DEF amp_result amp_cuda_scaler_check(amp_scaler *s, const void *grad, amp_dtype type,
+                                              size_t n, amp_stream stream);
+AMP_CUDA_DEF amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *grad, amp_dtype type,
+                                                size_t n, amp_stream stream);
+AMP_CUDA_DEF amp_result amp_cuda_scaler_unscale_to(amp_scaler *s, float *dst, const void *src,
+                                                   amp_dtype src_type, size_t n,
+                                                   amp_stream stream);
+
+AMP_CUDA_DEF amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
+
+/* Multiply the n elements of x, the loss or its gradient, by *scale, which is read when the work
+   runs (amp_optimizer_loss_scale_ptr, or &s->scale): in fp32, rounded once to type. */
+AMP_CUDA_DEF amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n,
+                                            const float *scale, amp_stream stream);
+
+/* While stream is being captured: what is captured on body, another stream, between these calls
+   will run only if *skip is 0 when the graph comes there (in device memory: &gate->skip of
+   amp_optimizer_gate, or found_inf of a scaler). CUDA 12.4; AMP_ERROR_UNSUPPORTED with an older
+   toolkit or driver, or if body is being captured; AMP_ERROR_BAD_STATE if stream is not. */
+AMP_CUDA_DEF amp_result amp_cuda_if_begin(const uint32_t *skip, amp_stream stream,
+                                          amp_stream body);
+AMP_CUDA_DEF amp_result amp_cuda_if_end(amp_stream body);
+
+/* -------------------------------------------------------------- >>api  capability */
+
+typedef enum amp_policy {
+    AMP_POLICY_DEFAULT = 0, /* fp16; norms and softmax keep halves outside                       */
+    AMP_POLICY_TORCH_CUDA,  /* fp16; torch.autocast("cuda")                                      */
+    AMP_POLICY_TORCH_CPU,   /* bf16; torch.autocast("cpu")                                       */
+    AMP_POLICY_TF,          /* fp16; auto_mixed_precision of TensorFlow                          */
+    AMP_POLICY_APEX_O0,     /* fp32 everywhere                                                   */
+    AMP_POLICY_APEX_O1,     /* fp16; patched functions                                           */
+    AMP_POLICY_APEX_O2,     /* fp16 everywhere, batch norm in fp32                               */
+    AMP_POLICY_APEX_O3,     /* fp16 everywhere                                                   */
+    AMP_POLICY_KERAS_MIXED_FLOAT16,  /* fp16 everywhere                                          */
+    AMP_POLICY_KERAS_MIXED_BFLOAT16  /* bf16 everywhere                                          */
+} amp_policy;
+
+/* What this machine does well, and what follows for mixed precision. */
+typedef struct amp_capability {
+    int         major, minor;     /* compute capability; 0, 0: a CPU                              */
+    int         fp16, bf16, tf32; /* does it multiply matrices of these faster than fp32?         */
+    amp_dtype   dtype;            /* recommended for model copies                                 */
+    amp_policy  policy;           /* recommended                                                  */
+    int         scaler;           /* nonzero: with a dynamic loss scale                           */
+    const char *advice;           /* the same in words                                            */
+} amp_capability;
+
+/* Of the CPU, as amp.h uses it (amp_cpu_tier names its instructions); of a CUDA compute capability.
+   For that of a device see amp_cuda_capability. */
+AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability);
+
+/* What device (an index; -1: the current one) does well. In amp_kernels.cu. */
+AMP_CUDA_DEF amp_result amp_cuda_capability(int device, amp_capability *capability);
+
+/* Stop here, unless you want autocast: what follows decides types for you, and nothing above it
+   needs it. AMP_NO_AUTOCAST, defined everywhere, leaves it out. */
+#ifndef AMP_NO_AUTOCAST
+
+/* -------------------------------------------------------------- >>api  autocast
+   Which type an op computes in. Tables and a stack of scopes, in an object that you own; you ask
+   (amp_autocast_dtype, under >>api ops), and cast accordingly; amp_gemm asks by itself. It needs no
+   scaler, so it serves inference too. */
+
+typedef enum amp_autocast_mode {
+    AMP_AUTOCAST_INHERIT = 0, /* outermost: on */
+    AMP_AUTOCAST_ON,
+    AMP_AUTOCAST_OFF
+} amp_autocast_mode;
+
+/* A part of your program. What is zero is inherited from the scope around it. */
+typedef struct amp_scope {
+    const char       *layer; /* name, for overrides; must live as long as the scope              */
+    amp_autocast_mode mode;
+    amp_dtype         dtype; /* low: AMP_F16 or AMP_BF16                                         */
+} amp_scope;
+
+enum {
+    AMP_MAX_SCOPES       = 32,
+    AMP_MAX_OVERRIDES    = 32, /* layer patterns, and their length */
+    AMP_MAX_PATTERN      = 64,
+    AMP_MAX_OP_OVERRIDES = 256
+};
+
+/* What was said of layers, and of an op; of an op the last word counts. */
+typedef struct ampi_override {
+    char     pattern[AMP_MAX_PATTERN];
+    uint32_t rule, dtype, hits;
+} ampi_override;
+typedef struct ampi_op_override { uint16_t op; uint8_t rule, dtype; } ampi_op_override;
+
+typedef struct amp_cache amp_cache; /* below */
+
+/* All members are private but cache, which you may set: where amp_gemm and amp_sgemm cast to. */
+typedef struct amp_autocast {
+    amp_cache    *cache;
+    amp_policy    policy;
+    amp_dtype     dtype;
+    int           off, tf32, depth, num_overrides, num_ops;
+    amp_scope     scopes[AMP_MAX_SCOPES];
+    ampi_override overrides[AMP_MAX_OVERRIDES];
+    ampi_op_override ops[AMP_MAX_OP_OVERRIDES];
+} amp_autocast;
+
+/* dtype: low where no scope says otherwise; AMP_F32: the policy's own. Outside all scopes nothing
+   is cast. Allocates nothing; copy the object as you like. */
+AMP_DEF amp_result amp_autocast_init(amp_autocast *ac, amp_policy policy, amp_dtype dtype);
+
+/* Enter and leave a scope. Leaving restores exactly what was. AMP_ERROR_TOO_LARGE beyond
+   AMP_MAX_SCOPES, AMP_ERROR_BAD_STATE when there is none to leave. */
+AMP_DEF amp_result amp_autocast_push(amp_autocast *ac, const amp_scope *scope);
+AMP_DEF amp_result amp_autocast_pop(amp_autocast *ac);
+
+/* Make ac the calling thread's (NULL: none) and return the one before. A thread starts with none.
+   Where the compiler has no thread-local storage nothing is made current, and NULL returned. */
+AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac);
+AMP_DEF amp_autocast *amp_autocast_current(void);
+
+/* Change the policy by words, separated by commas or spaces, later ones over earlier ones, but what
+   is said of a layer over what is said of an op:
+       fp16, bf16                 low (or float16, half, bfloat16)
+       off                        no autocast in any scope
+       tf32                       products that stay in fp32 may use TF32 (CUDA)
+       torch_cuda, apex_o1 ...    another policy; it forgets all that was said before
+       op:softmax=fp32            a rule for an op: low fp16 bf16 fp32 keep promote pass banned
+       decoder.*.norm=fp32        the same for all ops of the layers whose name matches; * stands
+                                  for any characters, none included
+   No blanks around =. At most AMP_MAX_OVERRIDES layer patterns, shorter than AMP_MAX_PATTERN, and
+   AMP_MAX_OP_OVERRIDES ops.
+   AMP_ERROR_PARSE changes nothing and tells where in text (position may be NULL). The environment
+   variable AMP_POLICY may hold the same (not with AMP_NO_STDLIB): unset is AMP_OK. There AMP_DTYPE,
+   if it is a half, is low, and an AMP_POLICY that says the other half (so does the name of a policy
+   that is of one, such as torch_cpu) is AMP_ERROR_MIXED_TYPES: the model copies would serve no
+   product. AMP_ENABLE=0 is off, and so is AMP_DTYPE=fp32 without AMP_POLICY. Of these two a value
+   that cannot be read is AMP_ERROR_PARSE too, *value being that value and *position 0. */
+AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position);
+AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position);
+
+/* The i-th layer pattern that no layer has matched so far: a spelling mistake? NULL: no more. */
+AMP_DEF const char *amp_autocast_unmatched(const amp_autocast *ac, int i);
+
+/* The policy in force as a table, with the reason for each line: text, handed to write_fn line by
+   line. AMP_ERROR_WRITE if that returns false. */
+AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user);
+
+/* ----------------------------------------------------------------- >>api  cache
+   The weight cache of PyTorch's autocast: half copies of fp32 matrices, for products that autocast
+   sends to halves. Weights that you add are cast once and kept until they change; everything else
+   is cast for one product. */
+
+enum { AMP_MAX_CACHED = 256, AMP_MAX_CACHE_OPTIMIZERS = 8 };
+
+/* A matrix as it is wanted in halves, or was cast; the moment: of the masters, and of a capture. */
+typedef struct ampi_matrix {
+    const float *x;
+    size_t       rows, cols, ld;
+    amp_dtype    type;
+    uint64_t     version, capture;
+} ampi_matrix;
+
+/* A weight, and what its copy is of. */
+typedef struct ampi_cached {
+    const float *base;
+    size_t       n, offset, room; /* of the copy: where, and for how many bytes */
+    ampi_matrix  of;
+    uint64_t     product; /* that used it last */
+    int          valid;
+} ampi_cached;
+
+struct amp_cache { /* read the counters; the rest is private */
+    uint64_t hits;       /* the copy of a weight was right, or is the optimizer's model copy      */
+    uint64_t misses;     /* a weight was cast                                                     */
+    uint64_t transients; /* something else was cast, for one product                              */
+    uint64_t fallbacks;  /* products left in fp32: too small, no room, another stream             */
+    uint64_t mismatches; /* weights wanted in fp16 whose model copy is bf16, or the reverse: the
+                            policy contradicts desc.dtype, and every product casts them           */
+    uint64_t cast_bytes; /* that casts have written                                               */
+    amp_backend          backend;
+    amp_allocator        allocator;
+    void                *block;
+    char                *memory;
+    size_t               size, top; /* kept copies lie at the start, others from top to the end */
+    uint64_t             product;  /* counts them */
+    int                  captured; /* replays change what the host does not see changing */
+    int                  num_entries, num_optimizers;
+    ampi_cached          entries[AMP_MAX_CACHED];
+    const amp_optimizer *optimizers[AMP_MAX_CACHE_OPTIMIZERS];
+};
+
+/* Take num_bytes of backend's memory (NULL: CPU) for copies: 2 for each element of the weights that
+   you add, and of the other operands of the largest product. It is the only allocation; allocator
+   (NULL: malloc) serves the CPU. One thread at a time, and one stream, backend's: products on
+   another one stay in fp32. After replaying a graph that steps an optimizer, call
+   amp_cache_changed. */
+AMP_DEF amp_result amp_cache_init(amp_cache *cache, const amp_backend *backend, size_t num_bytes,
+                                  const amp_allocator *allocator);
+AMP_DEF void       amp_cache_free(amp_cache *cache); /* safe on a zeroed object, and twice */
+
+/* Weights whose copies may be kept: one copy of each, so add blocks that you multiply with one by
+   one. Those of a prepared optimizer cost nothing where it has model copies of the type wanted;
+   its steps tell that added weights have changed. opt must outlive cache. */
+AMP_DEF amp_result amp_cache_add(amp_cache *cache, const float *weight, size_t n);
+AMP_DEF amp_result amp_cache_add_optimizer(amp_cache *cache, const amp_optimizer *opt);
+
+/* You have written to a weight (NULL: any of them), or will free it. This is about added weights; a
+   master of an optimizer that you write by hand reaches its model copy by end_step, as always. */
+AMP_DEF void amp_cache_changed(amp_cache *cache, const float *weight);
+AMP_DEF void amp_cache_remove(amp_cache *cache, const float *weight);
+
+/* For debugging: does the kept copy of every added weight equal the weight as it is now? If
+   not, AMP_ERROR_BAD_STATE, and *weight (may be NULL) is one that was written to without
+   amp_cache_changed. Reads all weights and copies; waits for the backend. */
+AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight);
+
+/* A copy of the row-major rows x cols matrix x in type, AMP_F16 or AMP_BF16; its rows are padded to
+   multiples of 16 bytes. One of a weight is right until the weight changes, another one until
+   amp_cache_reset, which amp_gemm and amp_sgemm call too. Nothing that is cast while the thread's
+   autocast is disabled is kept. AMP_ERROR_OUT_OF_MEMORY if there is no room. */
+AMP_DEF amp_result amp_cache_get(amp_cache *cache, const float *x, size_t rows, size_t cols,
+                                 size_t ld, amp_dtype type, const void **copy, size_t *copy_ld);
+AMP_DEF void       amp_cache_reset(amp_cache *cache);
+
+/* --------------------------------------------------------------- >>api  session */
+
+/* All that an fp32 trainer of cublasSgemm or amp_gemm needs, in one call: a scaler in backend
+   memory, a weight cache of num_bytes (both from allocator, as in amp_cache_init), an autocast of
+   fp16 in a scope, current in this thread; changed by AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and
+   AMP_POLICY where they are set (their errors: amp_desc_from_env and amp_autocast_from_env say
+   where). Then scale the loss, unscale gradients, step unless scaler->found_inf, update the scaler,
+   and call amp_cache_changed. Ending it makes the autocast current that was so before: end sessions
+   in the reverse order. AMP_ERROR_BAD_STATE if it is running. */
+typedef struct amp_session {
+    amp_scaler   *scaler;
+    amp_cache     cache;
+    amp_autocast  autocast;
+    amp_autocast *before;
+} amp_session;
+AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *backend,
+                                     size_t num_bytes, const amp_allocator *allocator,
+                                     const amp_scaler_desc *desc);
+AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread; safe twice */
+
+/* ----------------------------------------------------------------- >>api  sgemm */
+
+#if defined(AMP_CUBLAS_DROP_IN) && !defined(AMP_CUBLAS)
+#define AMP_CUBLAS
+#endif
+#ifdef AMP_CUBLAS /* defined after your <cublas_v2.h>, also where AMP_IMPLEMENTATION is */
+/* cublasSgemm and cublasSgemmStridedBatched, under the calling thread's autocast: in a scope that
+   says so, operands are cast to halves in its cache, and products summed in fp32. Elsewhere, for
+   small products (m n k < 32^3) and where there is no room, they are the originals. With
+   AMP_CUBLAS_DROP_IN instead of AMP_CUBLAS the originals' names mean these from here on. */
+AMP_DEF cublasStatus_t amp_sgemm(cublasHandle_t handle, cublasOperation_t transa,
+                                 cublasOperation_t transb, int m, int n, int k,
+                                 const float *alpha, const float *A, int lda,
+                                 const float *B, int ldb, const float *beta, float *C, int ldc);
+AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
+    cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k,
+    const float *alpha, const float *A, int lda, long long int strideA, const float *B, int ldb,
+    long long int strideB, const float *beta, float *C, int ldc, long long int strideC,
+    int batchCount);
+#endif
+#ifdef AMP_CUBLAS_DROP_IN
+#undef cublasSgemm
+#define cublasSgemm amp_sgemm
+#undef cublasSgemmStridedBatched
+#define cublasSgemmStridedBatched amp_sgemm_strided_batched
+#endif
+
+/* ------------------------------------------------------------------- >>api  ops
+   The ops that autocast knows, and what each policy says of them. */
 
 /* What a policy says about an op. "low" is the half type of the scope. */
 typedef enum amp_rule {
@@ -906,66 +1221,6 @@ typedef enum amp_op { AMP_OP_LIST(AMPI_OP) AMP_NUM_OPS } amp_op;
 AMP_DEF amp_result  amp_op_from_string(const char *name, amp_op *op);
 AMP_DEF const char *amp_op_name(amp_op op);
 
-typedef enum amp_policy {
-    AMP_POLICY_DEFAULT = 0, /* fp16; norms and softmax keep halves outside                       */
-    AMP_POLICY_TORCH_CUDA,  /* fp16; torch.autocast("cuda")                                      */
-    AMP_POLICY_TORCH_CPU,   /* bf16; torch.autocast("cpu")                                       */
-    AMP_POLICY_TF,          /* fp16; auto_mixed_precision of TensorFlow                          */
-    AMP_POLICY_APEX_O0,     /* fp32 everywhere                                                   */
-    AMP_POLICY_APEX_O1,     /* fp16; patched functions                                           */
-    AMP_POLICY_APEX_O2,     /* fp16 everywhere, batch norm in fp32                               */
-    AMP_POLICY_APEX_O3,     /* fp16 everywhere                                                   */
-    AMP_POLICY_KERAS_MIXED_FLOAT16,  /* fp16 everywhere                                          */
-    AMP_POLICY_KERAS_MIXED_BFLOAT16  /* bf16 everywhere                                          */
-} amp_policy;
-
-typedef enum amp_autocast_mode {
-    AMP_AUTOCAST_INHERIT = 0, /* outermost: on */
-    AMP_AUTOCAST_ON,
-    AMP_AUTOCAST_OFF
-} amp_autocast_mode;
-
-/* A part of your program. What is zero is inherited from the scope around it. */
-typedef struct amp_scope {
-    const char       *layer; /* name, for overrides; must live as long as the scope              */
-    amp_autocast_mode mode;
-    amp_dtype         dtype; /* low: AMP_F16 or AMP_BF16                                         */
-} amp_scope;
-
-enum { AMP_MAX_SCOPES = 32, AMP_MAX_OVERRIDES = 32, AMP_MAX_PATTERN = 64 };
-
-typedef struct ampi_override {
-    char     pattern[AMP_MAX_PATTERN];
-    uint32_t rule, dtype, hits;
-} ampi_override;
-
-typedef struct amp_cache amp_cache; /* below */
-
-/* All members are private but cache, which you may set: where amp_gemm and amp_sgemm cast to. */
-typedef struct amp_autocast {
-    amp_cache    *cache;
-    amp_policy    policy;
-    amp_dtype     dtype;
-    int           off, tf32, depth, num_overrides;
-    unsigned char op_rule[AMP_NUM_OPS], op_dtype[AMP_NUM_OPS]; /* plus 1; 0: not overridden      */
-    amp_scope     scopes[AMP_MAX_SCOPES];
-    ampi_override overrides[AMP_MAX_OVERRIDES];
-} amp_autocast;
-
-/* dtype: low where no scope says otherwise; AMP_F32: the policy's own. Outside all scopes nothing
-   is cast. Allocates nothing; copy the object as you like. */
-AMP_DEF amp_result amp_autocast_init(amp_autocast *ac, amp_policy policy, amp_dtype dtype);
-
-/* Enter and leave a scope. Leaving restores exactly what was. AMP_ERROR_TOO_LARGE beyond
-   AMP_MAX_SCOPES, AMP_ERROR_BAD_STATE when there is none to leave. */
-AMP_DEF amp_result amp_autocast_push(amp_autocast *ac, const amp_scope *scope);
-AMP_DEF amp_result amp_autocast_pop(amp_autocast *ac);
-
-/* Make ac the calling thread's (NULL: none) and return the one before. A thread starts with none.
-   Where the compiler has no thread-local storage nothing is made current, and NULL returned. */
-AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac);
-AMP_DEF amp_autocast *amp_autocast_current(void);
-
 /* In what type to compute op, whose floating-point inputs have these types, and what to return, by
    the calling thread's autocast; and by one that is given. compute and output may be NULL.
    AMP_ERROR_BANNED if op is; AMP_ERROR_MIXED_TYPES if a promoting op mixes fp16 and bf16. */
@@ -974,221 +1229,7 @@ AMP_DEF amp_result amp_autocast_dtype(amp_op op, const amp_dtype *inputs, int co
 AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_dtype *inputs,
                                          int count, amp_dtype *compute, amp_dtype *output);
 
-/* Change the policy by words, separated by commas or spaces, later ones over earlier ones, but what
-   is said of a layer over what is said of an op:
-       fp16, bf16                 low (or float16, half, bfloat16)
-       off                        no autocast in any scope
-       tf32                       products that stay in fp32 may use TF32 (CUDA)
-       torch_cuda, apex_o1 ...    another policy; it forgets all that was said before
-       op:softmax=fp32            a rule for an op: low fp16 bf16 fp32 keep promote pass banned
-       decoder.*.norm=fp32        the same for all ops of the layers whose name matches; * stands
-                                  for any characters, none included
-   No blanks around =. At most AMP_MAX_OVERRIDES layer patterns, shorter than AMP_MAX_PATTERN.
-   AMP_ERROR_PARSE changes nothing and tells where in text (position may be NULL). The environment
-   variable AMP_POLICY may hold the same (not with AMP_NO_STDLIB): unset is AMP_OK. There AMP_DTYPE,
-   if it is a half, is low, and an AMP_POLICY that says the other half (so does the name of a policy
-   that is of one, such as torch_cpu) is AMP_ERROR_MIXED_TYPES: the model copies would serve no
-   product. AMP_ENABLE=0 is off, and so is AMP_DTYPE=fp32 without AMP_POLICY. Of these two a value
-   that cannot be read is AMP_ERROR_PARSE too, *value being that value and *position 0. */
-AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position);
-AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position);
-
-/* The i-th layer pattern that no layer has matched so far: a spelling mistake? NULL: no more. */
-AMP_DEF const char *amp_autocast_unmatched(const amp_autocast *ac, int i);
-
-/* The policy in force as a table, with the reason for each line: text, handed to write_fn line by
-   line. AMP_ERROR_WRITE if that returns false. */
-AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user);
-
-/* ----------------------------------------------------------------- >>api  cache
-   The weight cache of PyTorch's autocast: half copies of fp32 matrices, for products that autocast
-   sends to halves. Weights that you add are cast once and kept until they change; everything else
-   is cast for one product. */
-
-enum { AMP_MAX_CACHED = 256, AMP_MAX_CACHE_OPTIMIZERS = 8 };
-
-/* A matrix as it is wanted in halves, or was cast; the moment: of the masters, and of a capture. */
-typedef struct ampi_matrix {
-    const float *x;
-    size_t       rows, cols, ld;
-    amp_dtype    type;
-    uint64_t     version, capture;
-} ampi_matrix;
-
-/* A weight, and what its copy is of. */
-typedef struct ampi_cached {
-    const float *base;
-    size_t       n, offset, room; /* of the copy: where, and for how many bytes */
-    ampi_matrix  of;
-    uint64_t     product; /* that used it last */
-    int          valid;
-} ampi_cached;
-
-struct amp_cache { /* read the counters; the rest is private */
-    uint64_t hits;       /* the copy of a weight was right, or is the optimizer's model copy      */
-    uint64_t misses;     /* a weight was cast                                                     */
-    uint64_t transients; /* something else was cast, for one product                              */
-    uint64_t fallbacks;  /* products left in fp32: too small, no room, another stream             */
-    uint64_t mismatches; /* weights wanted in fp16 whose model copy is bf16, or the reverse: the
-                            policy contradicts desc.dtype, and every product casts them           */
-    uint64_t cast_bytes; /* that casts have written                                               */
-    amp_backend          backend;
-    amp_allocator        allocator;
-    void                *block;
-    char                *memory;
-    size_t               size, top; /* kept copies lie at the start, others from top to the end */
-    uint64_t             product;  /* counts them */
-    int                  captured; /* replays change what the host does not see changing */
-    int                  num_entries, num_optimizers;
-    ampi_cached          entries[AMP_MAX_CACHED];
-    const amp_optimizer *optimizers[AMP_MAX_CACHE_OPTIMIZERS];
-};
-
-/* Take num_bytes of backend's memory (NULL: CPU) for copies: 2 for each element of the weights that
-   you add, and of the other operands of the largest product. It is the only allocation; allocator
-   (NULL: malloc) serves the CPU. One thread at a time, and one stream, backend's: products on
-   another one stay in fp32. After replaying a graph that steps an optimizer, call
-   amp_cache_changed. */
-AMP_DEF amp_result amp_cache_init(amp_cache *cache, const amp_backend *backend, size_t num_bytes,
-                                  const amp_allocator *allocator);
-AMP_DEF void       amp_cache_free(amp_cache *cache); /* safe on a zeroed object, and twice */
-
-/* Weights whose copies may be kept: one copy of each, so add blocks that you multiply with one by
-   one. Those of a prepared optimizer cost nothing where it has model copies of the type wanted;
-   its steps tell that added weights have changed. opt must outlive cache. */
-AMP_DEF amp_result amp_cache_add(amp_cache *cache, const float *weight, size_t n);
-AMP_DEF amp_result amp_cache_add_optimizer(amp_cache *cache, const amp_optimizer *opt);
-
-/* You have written to a weight (NULL: any of them), or will free it. This is about added weights; a
-   master of an optimizer that you write by hand reaches its model copy by end_step, as always. */
-AMP_DEF void amp_cache_changed(amp_cache *cache, const float *weight);
-AMP_DEF void amp_cache_remove(amp_cache *cache, const float *weight);
-
-/* For debugging: does the kept copy of every added weight equal the weight as it is now? If
-   not, AMP_ERROR_BAD_STATE, and *weight (may be NULL) is one that was written to without
-   amp_cache_changed. Reads all weights and copies; waits for the backend. */
-AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight);
-
-/* A copy of the row-major rows x cols matrix x in type, AMP_F16 or AMP_BF16; its rows are padded to
-   multiples of 16 bytes. One of a weight is right until the weight changes, another one until
-   amp_cache_reset, which amp_gemm and amp_sgemm call too. Nothing that is cast while the thread's
-   autocast is disabled is kept. AMP_ERROR_OUT_OF_MEMORY if there is no room. */
-AMP_DEF amp_result amp_cache_get(amp_cache *cache, const float *x, size_t rows, size_t cols,
-                                 size_t ld, amp_dtype type, const void **copy, size_t *copy_ld);
-AMP_DEF void       amp_cache_reset(amp_cache *cache);
-
-/* All that an fp32 trainer of cublasSgemm or amp_gemm needs, in one call: a scaler in backend
-   memory, a weight cache of num_bytes (both from allocator, as in amp_cache_init), an autocast of
-   fp16 in a scope, current in this thread; changed by AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and
-   AMP_POLICY where they are set (their errors: amp_desc_from_env and amp_autocast_from_env say
-   where). Then scale the loss, unscale gradients, step unless scaler->found_inf, update the scaler,
-   and call amp_cache_changed. Ending it makes the autocast current that was so before: end sessions
-   in the reverse order. AMP_ERROR_BAD_STATE if it is running. */
-typedef struct amp_session {
-    amp_scaler   *scaler;
-    amp_cache     cache;
-    amp_autocast  autocast;
-    amp_autocast *before;
-} amp_session;
-AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *backend,
-                                     size_t num_bytes, const amp_allocator *allocator,
-                                     const amp_scaler_desc *desc);
-AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread; safe twice */
-
-/* What this machine does well, and what follows for mixed precision. */
-typedef struct amp_capability {
-    int         major, minor;     /* compute capability; 0, 0: a CPU                              */
-    int         fp16, bf16, tf32; /* does it multiply matrices of these faster than fp32?         */
-    amp_dtype   dtype;            /* recommended for model copies                                 */
-    amp_policy  policy;           /* recommended                                                  */
-    int         scaler;           /* nonzero: with a dynamic loss scale                           */
-    const char *advice;           /* the same in words                                            */
-} amp_capability;
-
-/* Of the CPU, as amp.h uses it (amp_cpu_tier names its instructions); of a CUDA compute capability.
-   For that of a device see amp_cuda_capability. */
-AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability);
-
-#if defined(AMP_CUBLAS_DROP_IN) && !defined(AMP_CUBLAS)
-#define AMP_CUBLAS
-#endif
-#ifdef AMP_CUBLAS /* defined after your <cublas_v2.h>, also where AMP_IMPLEMENTATION is */
-/* cublasSgemm and cublasSgemmStridedBatched, under the calling thread's autocast: in a scope that
-   says so, operands are cast to halves in its cache, and products summed in fp32. Elsewhere, for
-   small products (m n k < 32^3) and where there is no room, they are the originals. With
-   AMP_CUBLAS_DROP_IN instead of AMP_CUBLAS the originals' names mean these from here on. */
-AMP_DEF cublasStatus_t amp_sgemm(cublasHandle_t handle, cublasOperation_t transa,
-                                 cublasOperation_t transb, int m, int n, int k,
-                                 const float *alpha, const float *A, int lda,
-                                 const float *B, int ldb, const float *beta, float *C, int ldc);
-AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
-    cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k,
-    const float *alpha, const float *A, int lda, long long int strideA, const float *B, int ldb,
-    long long int strideB, const float *beta, float *C, int ldc, long long int strideC,
-    int batchCount);
-#endif
-#ifdef AMP_CUBLAS_DROP_IN
-#undef cublasSgemm
-#define cublasSgemm amp_sgemm
-#undef cublasSgemmStridedBatched
-#define cublasSgemmStridedBatched amp_sgemm_strided_batched
-#endif
-
-/* ------------------------------------------------------------------ >>api  cuda
-   Compile amp_kernels.cu with nvcc and link with -lcublas -lcublasLt. All arrays and scalers are in
-   device memory. Work is queued on a stream in order; nothing allocates, nothing waits, and
-   everything can be captured in a graph. Results have the bits of the CPU's. A CUDA or cuBLAS call
-   that fails gives AMP_ERROR_CUDA or AMP_ERROR_CUBLAS. */
-
-#ifndef AMP_CUDA_DEF
-#define AMP_CUDA_DEF extern
-#endif
-
-/* Make a backend of stream (NULL: the default stream), to be set in amp_optimizer_desc.backend or
-   given to amp_gemm. With it amp_optimizer_prepare, _load and _save wait for the stream, and so
-   does whatever returns a value (begin_step, _loss_scale, _status, _stats); while the stream
-   is captured these are AMP_ERROR_UNSUPPORTED. The other steps do not wait.
-   cublas_handle is a cublasHandle_t for amp_gemm, or NULL; its math and pointer modes are set here,
-   its stream and workspace at every product, so give it a handle of its own. For products inside a
-   graph, set backend->workspace to device memory of yours (32 MiB; its address a multiple of 256)
-   and backend->workspace_size, before the backend is used. */
-AMP_CUDA_DEF amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream,
-                                         void *cublas_handle);
-
-/* What device (an index; -1: the current one) does well. */
-AMP_CUDA_DEF amp_result amp_cuda_capability(int device, amp_capability *capability);
-
-/* What the last call in this thread that returned AMP_ERROR_CUDA or AMP_ERROR_CUBLAS was told. */
-AMP_CUDA_DEF int amp_cuda_code(void);
-
-/* The twins of amp_cast (in place only between the two halves) and of amp_scaler_*. They cannot
-   answer for what they find in s: a scaler without init stays as it is, and so does one in whose
-   update nothing has been checked. */
-AMP_CUDA_DEF amp_result amp_cuda_cast(void *dst, amp_dtype dst_type,
-                                      const void *src, amp_dtype src_type, size_t n,
-                                      amp_stream stream);
-AMP_CUDA_DEF amp_result amp_cuda_scaler_check(amp_scaler *s, const void *grad, amp_dtype type,
-                                              size_t n, amp_stream stream);
-AMP_CUDA_DEF amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *grad, amp_dtype type,
-                                                size_t n, amp_stream stream);
-AMP_CUDA_DEF amp_result amp_cuda_scaler_unscale_to(amp_scaler *s, float *dst, const void *src,
-                                                   amp_dtype src_type, size_t n,
-                                                   amp_stream stream);
-
-AMP_CUDA_DEF amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
-
-/* Multiply the n elements of x, the loss or its gradient, by *scale, which is read when the work
-   runs (amp_optimizer_loss_scale_ptr, or &s->scale): in fp32, rounded once to type. */
-AMP_CUDA_DEF amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n,
-                                            const float *scale, amp_stream stream);
-
-/* While stream is being captured: what is captured on body, another stream, between these calls
-   will run only if *skip is 0 when the graph comes there (in device memory: &gate->skip of
-   amp_optimizer_gate, or found_inf of a scaler). CUDA 12.4; AMP_ERROR_UNSUPPORTED with an older
-   toolkit or driver, or if body is being captured; AMP_ERROR_BAD_STATE if stream is not. */
-AMP_CUDA_DEF amp_result amp_cuda_if_begin(const uint32_t *skip, amp_stream stream,
-                                          amp_stream body);
-AMP_CUDA_DEF amp_result amp_cuda_if_end(amp_stream body);
+#endif /* AMP_NO_AUTOCAST */
 
 #ifdef __cplusplus
 }
@@ -1842,20 +1883,6 @@ AMPI_FN ampi_rates ampi_rates_of(const ampi_control *c, const ampi_slot *slot) {
 }
 
 /* -------------------------------------------------------------------- >>core  gemm */
-
-struct amp_gemm_args {
-    int         trans_a, trans_b;
-    size_t      m, n, k;
-    float       alpha, beta;
-    const void *a, *b;
-    void       *c;
-    amp_dtype   a_type, b_type, c_type;
-    size_t      lda, ldb, ldc;
-    size_t      count, stride_a, stride_b, stride_c; /* of a batch; one product: 1 */
-    int         tf32; /* fp32 operands may be rounded to it */
-    const void *bias; /* of c_type; NULL: none */
-    int         relu;
-};
 
 /* What follows a product: NaN stays. */
 AMPI_FN float ampi_epilogue(float sum, const float *bias, int relu) {
@@ -5197,8 +5224,6 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc, const char **vari
 
 AMPI_STRICT_END
 
-/* --------------------------------------------------------------- >>impl  policy */
-
 #if defined(__cplusplus)
 #define AMPI_THREAD_LOCAL thread_local
 #elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L && !defined(__STDC_NO_THREADS__)
@@ -5208,6 +5233,19 @@ AMPI_STRICT_END
 #elif defined(_MSC_VER)
 #define AMPI_THREAD_LOCAL __declspec(thread)
 #endif
+
+/* Who has a say in this thread's products before they run: autocast, if it is in use. */
+typedef struct ampi_hook {
+    amp_result (*product_fn)(void *context, const amp_backend *backend, amp_gemm_args *g);
+    void *context;
+} ampi_hook;
+#ifdef AMPI_THREAD_LOCAL
+static AMPI_THREAD_LOCAL ampi_hook ampi_current;
+#else
+static const ampi_hook ampi_current = {NULL, NULL};
+#endif
+
+/* --------------------------------------------------------------- >>impl  policy */
 
 enum { /* the letters of AMP_OP_LIST */
     AMPI_RULE_P = AMP_RULE_PASS,
@@ -5387,22 +5425,21 @@ AMP_DEF amp_result amp_autocast_pop(amp_autocast *ac) {
     return AMP_OK;
 }
 
+static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, amp_gemm_args *g);
+
+AMP_DEF amp_autocast *amp_autocast_current(void) { return (amp_autocast *)ampi_current.context; }
+
+AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac) {
 #ifdef AMPI_THREAD_LOCAL
-static AMPI_THREAD_LOCAL amp_autocast *ampi_current;
-AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac) {
-    amp_autocast *before = ampi_current;
-    ampi_current         = ac;
+    amp_autocast *before    = amp_autocast_current();
+    ampi_current.product_fn = ac ? ampi_gemm_autocast : NULL;
+    ampi_current.context    = ac;
     return before;
-}
 #else
-static amp_autocast *const ampi_current = NULL;
-AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac) {
     (void)ac;
     return NULL;
-}
 #endif
-
-AMP_DEF amp_autocast *amp_autocast_current(void) { return ampi_current; }
+}
 
 static int ampi_autocast_active(const amp_autocast *ac) {
     return ac && ac->depth && !ac->off && ac->scopes[ac->depth - 1].mode == AMP_AUTOCAST_ON;
@@ -5432,14 +5469,26 @@ static int ampi_matches(const char *pattern, const char *name) {
 /* Two types to the one that holds both, as without autocast. */
 static amp_dtype ampi_wider(amp_dtype a, amp_dtype b) { return a == b ? a : AMP_F32; }
 
+/* What was said of op, or NULL. */
+static const ampi_op_override *ampi_said_of(const amp_autocast *ac, amp_op op) {
+    int i;
+    for (i = 0; i < ac->num_ops; i++)
+        if (ac->ops[i].op == (unsigned)op) return &ac->ops[i];
+    return NULL;
+}
+
 /* The rule for op in the innermost scope, and its low. A layer says more than an op. */
 static amp_rule ampi_rule_for(amp_autocast *ac, amp_op op, amp_dtype *low) {
     const amp_scope *scope = &ac->scopes[ac->depth - 1];
     amp_rule         rule  = ampi_policy_rule(ac->policy, op);
-    uint32_t         dtype = ac->op_dtype[op];
+    uint32_t         dtype = AMP_F32;
+    const ampi_op_override *said = ampi_said_of(ac, op);
     int              i;
     *low = scope->dtype != AMP_F32 ? scope->dtype : ac->dtype;
-    if (ac->op_rule[op]) rule = (amp_rule)(ac->op_rule[op] - 1);
+    if (said) {
+        rule  = (amp_rule)said->rule;
+        dtype = said->dtype;
+    }
     for (i = 0; i < ac->num_overrides && scope->layer; i++) {
         ampi_override *o = &ac->overrides[i];
         if (!ampi_matches(o->pattern, scope->layer)) continue;
@@ -5487,7 +5536,7 @@ AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_
 
 AMP_DEF amp_result amp_autocast_dtype(amp_op op, const amp_dtype *inputs, int count,
                                       amp_dtype *compute, amp_dtype *output) {
-    return amp_autocast_dtype_in(ampi_current, op, inputs, count, compute, output);
+    return amp_autocast_dtype_in(amp_autocast_current(), op, inputs, count, compute, output);
 }
 
 /* A rule, or a type: "fp16" is low with that type. */
@@ -5498,6 +5547,15 @@ static int ampi_read_rule(const char *text, size_t length, uint32_t *rule, uint3
     *rule  = type > 0 ? (uint32_t)AMP_RULE_LOW : (uint32_t)(type == 0 ? (int)AMP_RULE_FP32 : r);
     *dtype = type > 0 ? (uint32_t)type : (uint32_t)AMP_F32;
     return 1;
+}
+
+static void ampi_say_of(amp_autocast *ac, int op, uint32_t rule, uint32_t dtype) {
+    int i = 0;
+    while (i < ac->num_ops && ac->ops[i].op != op) i++;
+    ac->num_ops += i == ac->num_ops;
+    ac->ops[i].op    = (uint16_t)op;
+    ac->ops[i].rule  = (uint8_t)rule;
+    ac->ops[i].dtype = (uint8_t)dtype;
 }
 
 /* One word of an override. Returns where it is wrong, or NULL. */
@@ -5537,13 +5595,14 @@ static const char *ampi_override_word(amp_autocast *ac, const char *word, size_t
     before = (size_t)(equals - word);
     found  = is_op && before >= 3 ? ampi_find_op(word + 3, before - 3) : -1;
     if (is_op && found < 0) return word + 3;
+    if (is_op && !ampi_said_of(ac, (amp_op)found) && ac->num_ops >= AMP_MAX_OP_OVERRIDES)
+        return word;
     if (!is_op && (before == 0 || before >= AMP_MAX_PATTERN ||
                    ac->num_overrides >= AMP_MAX_OVERRIDES))
         return word;
     if (!ampi_read_rule(equals + 1, length - before - 1, &rule, &dtype)) return equals + 1;
     if (is_op) {
-        ac->op_rule[found]  = (unsigned char)(rule + 1);
-        ac->op_dtype[found] = (unsigned char)dtype;
+        ampi_say_of(ac, found, rule, dtype);
     } else {
         ampi_override *o = &ac->overrides[ac->num_overrides++];
         memcpy(o->pattern, word, before);
@@ -5581,16 +5640,17 @@ static int ampi_names_type(const char *word, size_t length) {
 /* AMP_POLICY's words, where AMP_DTYPE has said that the model copies are of type low. */
 static amp_result ampi_policy_over(amp_autocast *ac, amp_dtype low, const char *text,
                                    size_t *position) {
-    const char *word = text, *wrong;
-    amp_result  result = AMP_OK;
-    size_t      length;
+    const char             *word = text, *wrong;
+    const ampi_op_override *gemm;
+    amp_result              result = AMP_OK;
+    size_t                  length;
     ac->dtype = low;
     for (; result == AMP_OK && (length = ampi_word(&word)) != 0; word += length) {
         wrong = ampi_override_word(ac, word, length);
         if (!wrong && !ampi_names_type(word, length)) ac->dtype = low;
+        gemm = ampi_said_of(ac, AMP_OP_GEMM);
         if (wrong) result = AMP_ERROR_PARSE;
-        else if (ac->dtype != low || (ac->op_rule[AMP_OP_GEMM] && ac->op_dtype[AMP_OP_GEMM] &&
-                                      ac->op_dtype[AMP_OP_GEMM] != (unsigned char)low))
+        else if (ac->dtype != low || (gemm && gemm->dtype && gemm->dtype != (unsigned)low))
             result = AMP_ERROR_MIXED_TYPES;
         if (result != AMP_OK && position) *position = (size_t)((wrong ? wrong : word) - text);
     }
@@ -5690,11 +5750,11 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
     ampi_line_add(&line, "reason", 61);
     ok = ok && ampi_line_end(&line, write_fn, user);
     for (i = 0; i < (int)AMP_NUM_OPS && ok; i++) {
-        const int      own = ac->op_rule[i] != 0;
-        const amp_rule rule =
-            own ? (amp_rule)(ac->op_rule[i] - 1) : ampi_policy_rule(ac->policy, (amp_op)i);
-        const amp_dtype low = own && ac->op_dtype[i] ? (amp_dtype)ac->op_dtype[i] : ac->dtype;
-        ok = ampi_dump_row(&line, ampi_ops[i].name, rule, low, own ? "override" : "policy",
+        const ampi_op_override *said = ampi_said_of(ac, (amp_op)i);
+        const amp_rule  rule =
+            said ? (amp_rule)said->rule : ampi_policy_rule(ac->policy, (amp_op)i);
+        const amp_dtype low = said && said->dtype ? (amp_dtype)said->dtype : ac->dtype;
+        ok = ampi_dump_row(&line, ampi_ops[i].name, rule, low, said ? "override" : "policy",
                            write_fn, user);
     }
     for (i = 0; i < ac->num_overrides && ok; i++) {
@@ -5861,7 +5921,7 @@ static uint64_t ampi_cache_version(const amp_cache *cache) {
 /* The weight that m is, or lies in, if its copy may be kept. */
 static ampi_cached *ampi_cache_find(amp_cache *cache, const ampi_matrix *m) {
     int i;
-    if (ampi_current && !ampi_autocast_active(ampi_current)) return NULL;
+    if (amp_autocast_current() && !ampi_autocast_active(amp_autocast_current())) return NULL;
     for (i = 0; i < cache->num_entries; i++)
         if (ampi_within(m->x, ampi_extent(m), cache->entries[i].base, cache->entries[i].n))
             return &cache->entries[i];
@@ -6036,7 +6096,7 @@ AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight)
 /* What autocast makes of a product of fp32 matrices; cache is NULL if it stays in fp32. */
 static amp_dtype ampi_sgemm_type(double size, amp_cache **cache, int *tf32) {
     static const amp_dtype inputs[2] = {AMP_F32, AMP_F32};
-    amp_autocast          *ac        = ampi_current;
+    amp_autocast          *ac        = amp_autocast_current();
     amp_dtype              type      = AMP_F32;
     *cache   = NULL;
     *tf32 = 0;
@@ -6140,7 +6200,7 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
 
 AMP_DEF void amp_session_end(amp_session *session) {
     if (!session) return;
-    if (ampi_current == &session->autocast) amp_autocast_use(session->before);
+    if (amp_autocast_current() == &session->autocast) amp_autocast_use(session->before);
     amp_cache_free(&session->cache);
     memset(session, 0, sizeof *session);
 }
@@ -6156,7 +6216,7 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *ba
     amp_scope          scope;
     amp_result         result;
     if (!session) return AMP_ERROR_INVALID_ARGUMENT;
-    if (ampi_current == &session->autocast) return AMP_ERROR_BAD_STATE;
+    if (amp_autocast_current() == &session->autocast) return AMP_ERROR_BAD_STATE;
     memset(&d, 0, sizeof d);
     if (desc) d.scaler = *desc;
     d.dtype = AMP_F16;
@@ -6354,8 +6414,8 @@ static int ampi_gemm_copy(amp_cache *cache, amp_dtype type, size_t rows, size_t 
 }
 
 /* Operands as the policy wants them. */
-static amp_result ampi_gemm_autocast(amp_gemm_args *g, const amp_backend *backend) {
-    amp_autocast *ac        = ampi_current;
+static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, amp_gemm_args *g) {
+    amp_autocast *ac        = (amp_autocast *)context;
     amp_dtype     inputs[2] = {g->a_type, g->b_type}, type = AMP_F32;
     amp_gemm_args halves    = *g;
     amp_cache    *cache;
@@ -6363,7 +6423,7 @@ static amp_result ampi_gemm_autocast(amp_gemm_args *g, const amp_backend *backen
     if (!ampi_autocast_active(ac)) return AMP_OK;
     result = amp_autocast_dtype_in(ac, AMP_OP_GEMM, inputs, 2, &type, NULL);
     if (result != AMP_OK) return result;
-    g->tf32 = ac->tf32;
+    g->tf32 |= ac->tf32;
     cache      = ac->cache;
     if (type == AMP_F32 || !cache || !g->k || ampi_is_zero(&g->alpha)) return AMP_OK;
     if (cache->backend.functions != (backend ? backend->functions : &ampi_cpu_functions) ||
@@ -6400,20 +6460,20 @@ static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g) {
         result = ampi_matrix_ok(g->b, reads, g->b_type, g->trans_b ? g->n : g->k,
                                 g->trans_b ? g->k : g->n, &g->ldb, g->stride_b, count);
     if (result != AMP_OK) return result;
-    if (g->m == 0 || g->n == 0 || count == 0) return AMP_OK;
+    if (g->m == 0 || g->n == 0) return AMP_OK;
     if (count > 1 && g->stride_c < (g->m - 1) * g->ldc + g->n && /* not one behind another? */
         (g->stride_c < g->n || g->stride_c * (count - 1) + g->n > g->ldc)) /* nor side by side */
         return AMP_ERROR_INVALID_ARGUMENT;
-    result = ampi_gemm_autocast(g, backend);
+    if (ampi_current.product_fn) result = ampi_current.product_fn(ampi_current.context, backend, g);
     if (result != AMP_OK) return result;
     if (!backend) return ampi_cpu_gemm(NULL, g);
     return backend->functions->gemm_fn(backend, g);
 }
 
-static amp_gemm_args ampi_gemm_args_of(int trans_a, int trans_b, size_t m, size_t n, size_t k,
-                                       float alpha, const void *a, amp_dtype a_type, size_t lda,
-                                       const void *b, amp_dtype b_type, size_t ldb, float beta,
-                                       void *c, amp_dtype c_type, size_t ldc) {
+AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b, size_t m,
+                            size_t n, size_t k, float alpha, const void *a, amp_dtype a_type,
+                            size_t lda, const void *b, amp_dtype b_type, size_t ldb, float beta,
+                            void *c, amp_dtype c_type, size_t ldc) {
     amp_gemm_args g;
     memset(&g, 0, sizeof g);
     g.trans_a = trans_a;
@@ -6433,42 +6493,15 @@ static amp_gemm_args ampi_gemm_args_of(int trans_a, int trans_b, size_t m, size_
     g.ldb     = ldb;
     g.ldc     = ldc;
     g.count   = 1;
-    return g;
-}
-
-AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b, size_t m,
-                            size_t n, size_t k, float alpha, const void *a, amp_dtype a_type,
-                            size_t lda, const void *b, amp_dtype b_type, size_t ldb, float beta,
-                            void *c, amp_dtype c_type, size_t ldc) {
-    amp_gemm_args g = ampi_gemm_args_of(trans_a, trans_b, m, n, k, alpha, a, a_type, lda, b,
-                                        b_type, ldb, beta, c, c_type, ldc);
     return ampi_gemm(backend, &g);
 }
 
-AMP_DEF amp_result amp_gemm_batched(const amp_backend *backend, int trans_a, int trans_b, size_t m,
-                                    size_t n, size_t k, float alpha, const void *a,
-                                    amp_dtype a_type, size_t lda, size_t stride_a, const void *b,
-                                    amp_dtype b_type, size_t ldb, size_t stride_b, float beta,
-                                    void *c, amp_dtype c_type, size_t ldc, size_t stride_c,
-                                    size_t count) {
-    amp_gemm_args g = ampi_gemm_args_of(trans_a, trans_b, m, n, k, alpha, a, a_type, lda, b,
-                                        b_type, ldb, beta, c, c_type, ldc);
-    g.stride_a = stride_a;
-    g.stride_b = stride_b;
-    g.stride_c = stride_c;
-    g.count    = count;
-    return ampi_gemm(backend, &g);
-}
-
-AMP_DEF amp_result amp_gemm_bias(const amp_backend *backend, int trans_a, int trans_b, size_t m,
-                                 size_t n, size_t k, float alpha, const void *a, amp_dtype a_type,
-                                 size_t lda, const void *b, amp_dtype b_type, size_t ldb,
-                                 float beta, void *c, amp_dtype c_type, size_t ldc,
-                                 const void *bias, int relu) {
-    amp_gemm_args g = ampi_gemm_args_of(trans_a, trans_b, m, n, k, alpha, a, a_type, lda, b,
-                                        b_type, ldb, beta, c, c_type, ldc);
-    g.bias = bias;
-    g.relu = relu;
+AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *args) {
+    amp_gemm_args g;
+    if (!args) return AMP_ERROR_INVALID_ARGUMENT;
+    g = *args;
+    if (ampi_is_zero(&g.alpha)) g.alpha = 1.0f;
+    if (g.count == 0) g.count = 1;
     return ampi_gemm(backend, &g);
 }
 

@@ -10,6 +10,7 @@
 
 #define AMP_KERNELS /* for the tables of an optimizer: moments, tallies */
 #include "amp.h"
+#include "products.h"
 #include "test.h"
 
 #include <cublas_v2.h>
@@ -1907,13 +1908,13 @@ TEST(gemm_bias, "amp_gemm_bias: bias and ReLU as on the CPU, by cublasLt in one 
 #endif
         const bool    product = m && n && k && alpha != 0;
         const bool    refused = m && n && !room && c_type != AMP_F32 && (two || !product);
-        const amp_result told = amp_gemm_bias(
+        const amp_result told = gemm_bias(
             &backend, ta, tb, m, n, k, alpha, x.device, (amp_dtype)type, 0, y.device,
             (amp_dtype)type, 0, beta, z.device, (amp_dtype)c_type, n + 1,
             has_bias ? w.device : NULL, relu);
         CHECK_EQ_INT(told, refused ? AMP_ERROR_UNSUPPORTED : AMP_OK);
         if (!refused)
-            OK(amp_gemm_bias(NULL, ta, tb, m, n, k, alpha, x.host, (amp_dtype)type, 0, y.host,
+            OK(gemm_bias(NULL, ta, tb, m, n, k, alpha, x.host, (amp_dtype)type, 0, y.host,
                              (amp_dtype)type, 0, beta, z.host, (amp_dtype)c_type, n + 1,
                              has_bias ? w.host : NULL, relu));
         CUDA(cudaStreamSynchronize(main_stream));
@@ -2275,7 +2276,7 @@ static amp_result attempt_room(rooms *m, int which) {
     case 7: return amp_cuda_backend(&m->backend, main_stream, m->handle);
     case 8: m->backend.workspace = NULL; break;
     case 10:
-        return amp_gemm_bias(&m->backend, 0, 0, 4, 4, 4, 1.0f, m->x.device, AMP_F32, 0,
+        return gemm_bias(&m->backend, 0, 0, 4, 4, 4, 1.0f, m->x.device, AMP_F32, 0,
                              m->y.device, AMP_F32, 0, 0.0f, m->z.device, AMP_F32, 0, m->x.device,
                              1);
     default: m->backend.workspace = m->workspace, m->backend.workspace_size = 1 << 20; break;

@@ -8,6 +8,7 @@
 #endif
 #define AMP_IMPLEMENTATION
 #include "amp.h"
+#include "products.h"
 #include "test.h"
 #include "fp.h"
 
@@ -681,7 +682,7 @@ TEST(gemm_bias, "manual: amp_gemm_bias adds bias, then ReLU, in fp32, rounds onc
                         sum = 0.5f * sum + 2.0f * x + (has_bias ? y : 0.0f);
                         expected[i][j] = relu && sum <= 0.0f ? 0.0f : sum;
                     }
-                CHECK_EQ_INT(amp_gemm_bias(NULL, ta, tb, m, n, k, 0.5f, a, types[t], 0, b, types[t],
+                CHECK_EQ_INT(gemm_bias(NULL, ta, tb, m, n, k, 0.5f, a, types[t], 0, b, types[t],
                                            0, 2.0f, c, types[u], ldc, has_bias ? bias : NULL, relu),
                              AMP_OK);
                 for (i = 0; i < m; i++)
@@ -698,7 +699,7 @@ TEST(gemm_bias, "manual: amp_gemm_bias adds bias, then ReLU, in fp32, rounds onc
         const uint32_t wanted[6] = {0x7fc00000u, 0xffc00001u, 0, 0x7f800000u, 0, 0};
         float          one = 0.0f, z[6];
         memset(z, 0, sizeof z);
-        CHECK_EQ_INT(amp_gemm_bias(NULL, 0, 0, 1, 6, 1, 0.0f, &one, AMP_F32, 0, z, AMP_F32, 0, 0.0f,
+        CHECK_EQ_INT(gemm_bias(NULL, 0, 0, 1, 6, 1, 0.0f, &one, AMP_F32, 0, z, AMP_F32, 0, 0.0f,
                                    z, AMP_F32, 0, bits, 1), AMP_OK);
         CHECK_MEM(z, wanted, sizeof z);
     }
@@ -712,7 +713,7 @@ TEST(heads, "manual: matrices of C may lie side by side in rows that hold them a
     for (i = 0; i < ROWS * HEADS * K; i++) a[i] = (float)(i % 11) - 5.0f;
     for (i = 0; i < HEADS * K * DIM; i++) b[i] = (float)(i % 7) - 3.0f;
     for (i = 0; i < ROWS * LD + 4; i++) c[i] = 77.0f;
-    CHECK_EQ_INT(amp_gemm_batched(NULL, 0, 0, ROWS, DIM, K, 1.0f, a, AMP_F32, HEADS * K, K, b,
+    CHECK_EQ_INT(gemm_batched(NULL, 0, 0, ROWS, DIM, K, 1.0f, a, AMP_F32, HEADS * K, K, b,
                                   AMP_F32, DIM, K * DIM, 0.0f, c, AMP_F32, LD, DIM, HEADS),
                  AMP_OK);
     for (h = 0; h < HEADS; h++) {
@@ -724,7 +725,7 @@ TEST(heads, "manual: matrices of C may lie side by side in rows that hold them a
     }
     for (i = 0; i < 4; i++) CHECK_EQ_F32(c[ROWS * LD + i], 77.0f);
 #define BATCH(ld, stride, count)                                                              \
-    amp_gemm_batched(NULL, 0, 0, ROWS, DIM, K, 1.0f, a, AMP_F32, HEADS * K, 1, b, AMP_F32,    \
+    gemm_batched(NULL, 0, 0, ROWS, DIM, K, 1.0f, a, AMP_F32, HEADS * K, 1, b, AMP_F32,    \
                      DIM, 0, 0.0f, c, AMP_F32, ld, stride, count)
     CHECK_EQ_INT(BATCH(LD, DIM, 4), AMP_ERROR_INVALID_ARGUMENT);     /* the fourth has no place */
     CHECK_EQ_INT(BATCH(LD, DIM - 1, 3), AMP_ERROR_INVALID_ARGUMENT); /* they would overlap */
@@ -738,10 +739,10 @@ TEST(heads, "manual: matrices of C may lie side by side in rows that hold them a
 TEST(nothing_to_read, "law 11: batches of n = 0 with packed strides are ordinary; what alpha 0 does "
                       "not read may be NULL") {
     float c[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
-    CHECK_EQ_INT(amp_gemm_batched(NULL, 0, 0, 4, 0, 3, 1.0f, c, AMP_F32, 0, 12, NULL, AMP_F32, 0, 0,
+    CHECK_EQ_INT(gemm_batched(NULL, 0, 0, 4, 0, 3, 1.0f, c, AMP_F32, 0, 12, NULL, AMP_F32, 0, 0,
                                   0.0f, NULL, AMP_F32, 0, 0, 5),
                  AMP_OK);
-    CHECK_EQ_INT(amp_gemm_batched(NULL, 0, 0, 0, 4, 3, 1.0f, NULL, AMP_F32, 0, 0, c, AMP_F32, 0, 12,
+    CHECK_EQ_INT(gemm_batched(NULL, 0, 0, 0, 4, 3, 1.0f, NULL, AMP_F32, 0, 0, c, AMP_F32, 0, 12,
                                   0.0f, NULL, AMP_F32, 0, 0, 5),
                  AMP_OK);
     CHECK_EQ_INT(amp_gemm(NULL, 0, 1, 3, 4, 5, 0.0f, NULL, AMP_F16, 0, NULL, AMP_BF16, 0, 0.5f, c,

@@ -9,6 +9,7 @@
 #define AMP_CUBLAS
 #define AMP_IMPLEMENTATION
 #include "amp.h"
+#include "products.h"
 #include "test.h"
 
 #include <math.h>
@@ -771,12 +772,12 @@ TEST(gemm, "law 7: amp_gemm in a scope has the bits of the CPU's, with the types
                 upload(w.c, w.host_c.data(), ELEMENTS);
                 std::vector<float> c = w.host_c;
                 w.autocast.cache   = &w.cache;
-                OK(amp_gemm_batched(&w.gpu, trans % 2, trans / 2, m, n, k, 0.75f, w.a, AMP_F32, lda,
+                OK(gemm_batched(&w.gpu, trans % 2, trans / 2, m, n, k, 0.75f, w.a, AMP_F32, lda,
                                     sa, w.b, AMP_F32, ldb, sb, beta, w.c, AMP_F32, ldc, m * n,
                                     count));
                 const emu_gemm_call g = *emu_gemm_call_at(emu_gemm_calls() - 1);
                 w.autocast.cache    = &cpu;
-                OK(amp_gemm_batched(NULL, trans % 2, trans / 2, m, n, k, 0.75f, w.host_a.data(),
+                OK(gemm_batched(NULL, trans % 2, trans / 2, m, n, k, 0.75f, w.host_a.data(),
                                     AMP_F32, lda, sa, w.host_b.data(), AMP_F32, ldb, sb, beta,
                                     c.data(), AMP_F32, ldc, m * n, count));
                 CHECK_MEM(download(w.c, ELEMENTS).data(), c.data(), ELEMENTS * 4);

@@ -74,8 +74,8 @@ static void check_answers(const amp_autocast *policy) {
     char             word[8];
     int              op;
     amp_autocast_init(&ac, policy->policy, policy->dtype);
-    memcpy(ac.op_rule, policy->op_rule, sizeof ac.op_rule);
-    memcpy(ac.op_dtype, policy->op_dtype, sizeof ac.op_dtype);
+    memcpy(ac.ops, policy->ops, sizeof ac.ops);
+    ac.num_ops = policy->num_ops;
     amp_autocast_push(&ac, &plain);
     dump_of(&ac, &d);
     line = strchr(strchr(d.text, '\n') + 1, '\n') + 1;
