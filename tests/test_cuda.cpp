@@ -1871,7 +1871,7 @@ TEST(gemm_errors, "amp_gemm: no capture without a workspace, no mixed types, no 
 }
 
 /* Small integers, so that sums are exact in any order and both sides must round alike. */
-TEST(gemm_bias, "amp_gemm_bias: bias and ReLU as on the CPU, by cublasLt in one kernel or in two") {
+TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, by cublasLt in one kernel or in two") {
     enum { WORKSPACE = 1 << 20 };
     dice           r(29);
     amp_backend    backend;
@@ -1882,7 +1882,7 @@ TEST(gemm_bias, "amp_gemm_bias: bias and ReLU as on the CPU, by cublasLt in one 
         const bool   ta = r.one_in(2), tb = r.one_in(2), relu = r.one_in(2), room = r.one_in(2);
         const bool   two = EMULATED && r.one_in(3), has_bias = r.one_in(2) || !relu;
         const size_t m = r.below(20), n = r.below(20), k = r.below(20);
-        const float  alpha = r.one_in(8) ? 0.0f : 0.5f, beta = r.one_in(2) ? 0.0f : 2.0f;
+        const float  alpha = r.one_in(8) ? 1.0f : 0.5f, beta = r.one_in(2) ? 0.0f : 2.0f;
         buffer       x = matrix(m + 1, k + 1, 0, type, NORMAL, r);
         buffer       y = matrix(k + 1, n + 1, 0, type, NORMAL, r);
         buffer       z = matrix(m + 1, n + 1, 0, c_type, NORMAL, r);
@@ -1906,7 +1906,7 @@ TEST(gemm_bias, "amp_gemm_bias: bias and ReLU as on the CPU, by cublasLt in one 
         const size_t before = emu_gemm_calls();
         emu_lt_unsupported  = two;
 #endif
-        const bool    product = m && n && k && alpha != 0;
+        const bool    product = m && n && k;
         const bool    refused = m && n && !room && c_type != AMP_F32 && (two || !product);
         const amp_result told = gemm_bias(
             &backend, ta, tb, m, n, k, alpha, x.device, (amp_dtype)type, 0, y.device,

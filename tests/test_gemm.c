@@ -635,7 +635,7 @@ TEST(environment, "manual: rounding is to nearest and subnormals count, whatever
 }
 
 /* Small integers, so that every sum is exact and only the last rounding shows. */
-TEST(gemm_bias, "manual: amp_gemm_bias adds bias, then ReLU, in fp32, rounds once; NaN stays") {
+TEST(gemm_bias, "manual: amp_gemm_ex adds bias, then ReLU, in fp32, rounds once; NaN stays") {
     static const amp_dtype types[3] = {AMP_F32, AMP_F16, AMP_BF16};
     static unsigned char   a[70 * 40 * 4], b[70 * 40 * 4], c[70 * 80 * 4], bias[80 * 4];
     int                    mode, t, u;
