@@ -38,7 +38,7 @@
                     environment, gemm, cuda, capability; and if you want it
                     autocast, cache, session, sgemm, ops
        >>core       every formula, once, for host and device
-       >>impl       the same rooms as >>api, in the same order
+       >>impl       the same rooms; a step's own behind the optimizer's set-up
 
    WHAT IT DOES: half types and casts; loss scaling by the rules of nine systems;
    fp32 master weights with fp16 or bf16 copies; a wrap for the optimizer you have,
@@ -2158,18 +2158,6 @@ static int ampi_find_type(const char *text, size_t length) {
     return i < 0 ? -1 : i < 3 ? AMP_F32 : i < 6 ? AMP_F16 : AMP_BF16;
 }
 
-static int ampi_separates(char c) {
-    return c == ',' || c == ';' || c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
-
-/* The length of the word that *text comes to next, behind what separates words; 0: none. */
-static size_t ampi_word(const char **text) {
-    size_t length = 0;
-    while (ampi_separates(**text)) ++*text;
-    while ((*text)[length] && !ampi_separates((*text)[length])) length++;
-    return length;
-}
-
 /* ----------------------------------------------------------------- >>impl  tiers
    The array functions of the CPU, once in plain C and once per SIMD instruction set. A tier is
    chosen when the program runs, so that the header asks no -m flags of anybody. All tiers give
@@ -3309,7 +3297,7 @@ AMP_DEF amp_result amp_scaler_set_scale(amp_scaler *s, float scale) {
 }
 
 /* --------------------------------------------------------------- >>impl  backend
-   The CPU: the loops around the core's formulas. */
+   What optimizers, states and caches ask of one. */
 
 static void *ampi_allocate(const amp_allocator *a, size_t num_bytes) {
     if (a->alloc_fn) return a->alloc_fn(num_bytes, a->user_data);
@@ -3340,35 +3328,6 @@ static int ampi_allocator_ok(const amp_allocator *a) {
     return !a->alloc_fn == !a->free_fn;
 }
 
-static amp_result ampi_cpu_copy(const amp_backend *self, void *dst, const void *src,
-                                size_t num_bytes, ampi_copy direction) {
-    (void)self;
-    (void)direction;
-    if (num_bytes) memcpy(dst, src, num_bytes);
-    return AMP_OK;
-}
-
-static amp_result ampi_cpu_cast(const amp_backend *self, void *dst, amp_dtype dst_type,
-                                const void *src, amp_dtype src_type, size_t n) {
-    (void)self;
-    return amp_cast(dst, dst_type, src, src_type, n);
-}
-
-static amp_result ampi_cpu_wait(const amp_backend *self) {
-    (void)self;
-    return AMP_OK;
-}
-
-static amp_result ampi_cpu_bind(const amp_backend *self, const amp_plan *plan, size_t first,
-                                size_t count, float *const *weights, void *const *grads) {
-    size_t i;
-    (void)self;
-    for (i = 0; i < count; i++)
-        ampi_bind(&plan->slots[first + i], weights ? weights[i] : NULL, grads != NULL,
-                  grads ? grads[i] : NULL);
-    return AMP_OK;
-}
-
 /* What callers ask of a backend most. */
 static amp_result ampi_send(const amp_backend *b, void *dst, const void *src, size_t num_bytes) {
     return b->functions->copy_fn(b, dst, src, num_bytes, AMPI_TO_BACKEND);
@@ -3377,255 +3336,6 @@ static amp_result ampi_send(const amp_backend *b, void *dst, const void *src, si
 static amp_result ampi_cast_on(const amp_backend *b, void *dst, amp_dtype dst_type,
                                const void *src, amp_dtype src_type, size_t n) {
     return b->functions->cast_fn(b, dst, dst_type, src, src_type, n);
-}
-
-static uint64_t ampi_capture_on(const amp_backend *b) {
-    return b->functions->capture_fn ? b->functions->capture_fn(b) : 0;
-}
-
-/* The same as tier->check for a chunk that needs care: elements that are not finite are counted
-   and add nothing to the sum; magnitudes are rescaled before they are squared. */
-static uint32_t ampi_check_careful(const void *x, amp_dtype type, size_t n, float *lanes,
-                                   float rescale, amp_stats *stats) {
-    uint32_t max = 0;
-    size_t   i;
-    for (i = 0; i < n; i++) {
-        const uint32_t a = ampi_load(x, type, i) & 0x7fffffffu;
-        if (ampi_nonfinite(a)) {
-            if (stats->nonfinite++ == 0) stats->first_nonfinite = i;
-            stats->nan += a > AMPI_F32_INF;
-        } else {
-            const float t = ampi_mul(ampi_f32_from_bits(a), rescale);
-            float      *lane = &lanes[i % AMPI_LANES];
-            *lane            = ampi_add(*lane, ampi_mul(t, t));
-            max              = a > max ? a : max;
-            stats->zeros += a == 0;
-        }
-    }
-    return max;
-}
-
-/* Statistics and sum of squares of a chunk, in the canonical order. */
-static AMPI_NOINLINE double ampi_check_chunk(const void *x, amp_dtype type, size_t n,
-                                             amp_stats *stats) {
-    float    lanes[AMPI_LANES];
-    float    rescale = 1.0f;
-    double   back    = 1.0;
-    uint32_t max;
-    size_t   l, pair, zeros = 0;
-    int      attempt;
-    for (attempt = 0;; attempt++) {
-        memset(stats, 0, sizeof *stats);
-        memset(lanes, 0, sizeof lanes);
-        if (attempt == 0) {
-            max          = ampi_tier_now()->check(x, type, n, lanes, &zeros);
-            stats->zeros = zeros;
-            if (ampi_nonfinite(max)) continue;
-        } else {
-            max = ampi_check_careful(x, type, n, lanes, rescale, stats);
-        }
-        for (pair = AMPI_LANES / 2; pair; pair /= 2)
-            for (l = 0; l < pair; l++) lanes[l] = ampi_add(lanes[l], lanes[l + pair]);
-        if (rescale < 1.0f || rescale > 1.0f) break;
-        if (ampi_nonfinite(ampi_load_u32(lanes, 0))) {
-            rescale = AMPI_DOWN;
-            back    = AMPI_UP_64;
-        } else if (lanes[0] < AMPI_TINY && max != 0u) {
-            rescale = AMPI_UP;
-            back    = AMPI_DOWN_64;
-        } else {
-            break;
-        }
-    }
-    ampi_store_u32(&stats->max_finite, 0, max);
-    return ampi_mul64((double)lanes[0], back);
-}
-
-static double ampi_sum_partials(const double *partials, uint64_t num_chunks) {
-    double   lanes[AMPI_LANES];
-    uint64_t i;
-    size_t   l, pair;
-    for (l = 0; l < AMPI_LANES; l++) lanes[l] = 0.0;
-    for (i = 0; i < num_chunks; i++) {
-        l        = (size_t)(i % AMPI_LANES);
-        lanes[l] = ampi_add64(lanes[l], partials[i]);
-    }
-    for (pair = AMPI_LANES / 2; pair; pair /= 2)
-        for (l = 0; l < pair; l++) lanes[l] = ampi_add64(lanes[l], lanes[l + pair]);
-    return lanes[0];
-}
-
-/* Check one tensor, chunk by chunk; threads may share the chunks, since nothing depends on who
-   does which. Every thread sets its own floating-point environment. */
-static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot) {
-    const amp_dtype type    = (amp_dtype)slot->grad_type;
-    double       *partials  = plan->partials + slot->first_chunk;
-    const int64_t chunks    = (int64_t)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK);
-    uint64_t      nonfinite = 0, nan = 0, zeros = 0, first = slot->n;
-    uint32_t      largest = 0;
-    int64_t       c;
-#if AMPI_OPENMP
-#pragma omp parallel for schedule(static) if (chunks > 1) reduction(+ : nonfinite, nan, zeros) \
-    reduction(min : first) reduction(max : largest)
-#endif
-    for (c = 0; c < chunks; c++) {
-        const size_t   i  = (size_t)c * AMPI_CHUNK;
-        const uint32_t fp = ampi_fp_begin();
-        uint32_t       max;
-        amp_stats      seen;
-        memset(&seen, 0, sizeof seen);
-        partials[c] = 0.0;
-        if (slot->grad)
-            partials[c] = ampi_check_chunk(ampi_at(slot->grad, type, i), type,
-                                           ampi_min((size_t)slot->n - i, AMPI_CHUNK), &seen);
-        ampi_fp_end(fp);
-        max = ampi_load_u32(&seen.max_finite, 0);
-        if (seen.nonfinite && i + seen.first_nonfinite < first) first = i + seen.first_nonfinite;
-        if (max > largest) largest = max;
-        nonfinite += seen.nonfinite;
-        nan += seen.nan;
-        zeros += seen.zeros;
-    }
-    slot->stats.nonfinite       = nonfinite;
-    slot->stats.nan             = nan;
-    slot->stats.zeros           = zeros;
-    slot->stats.first_nonfinite = first;
-    ampi_store_u32(&slot->stats.max_finite, 0, largest);
-}
-
-static AMPI_NOINLINE void ampi_cpu_check_plan(const amp_plan *plan) {
-    uint32_t largest = 0, bad = 0;
-    size_t   t;
-    for (t = 0; t < plan->num_slots; t++) {
-        ampi_slot *slot = &plan->slots[t];
-        uint32_t   max;
-        ampi_check_slot(plan, slot);
-        max = ampi_load_u32(&slot->stats.max_finite, 0);
-        if (max > largest) largest = max;
-        bad |= (uint32_t)(slot->stats.nonfinite != 0);
-    }
-    plan->control->norm2    = ampi_sum_partials(plan->partials, plan->num_chunks);
-    plan->control->flags[0] = bad | ampi_found_by_user(plan);
-    plan->control->flags[1] = largest;
-}
-
-static AMPI_NOINLINE void ampi_cpu_decide_plan(const amp_plan *plan) { ampi_decide(plan); }
-
-/* Elements [i, i + n) of the gradient of one tensor, anew from what was unscaled. */
-static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i, size_t n) {
-    const amp_dtype type   = (amp_dtype)slot->grad_type;
-    const float     factor = ampi_carry_factor(plan);
-    const size_t    end    = i + n;
-    float           buffer[AMPI_PIECE];
-    for (; i < end; i += n) {
-        n = ampi_min(end - i, AMPI_PIECE);
-        ampi_tier_now()->unscale(buffer, slot->unscaled + i, AMP_F32, n, factor);
-        ampi_cast(ampi_to(slot->grad, type, i), type, buffer, AMP_F32, n);
-    }
-}
-
-/* Elements [i, i + n) of one tensor: the gradient is read once and unscaled on the way. */
-static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i,
-                                          size_t n) {
-    const ampi_tier *tier       = ampi_tier_now();
-    const amp_dtype  grad_type  = (amp_dtype)slot->grad_type;
-    const amp_dtype  model_type = (amp_dtype)slot->model_type;
-    const float      factor     = plan->control->gate.inv_scale;
-    const ampi_rates rates      = ampi_rates_of(plan->control, slot);
-    const void      *grads      = ampi_to(slot->grad, grad_type, i);
-    void            *p          = ampi_to(slot->master, AMP_F32, i);
-    void            *m          = ampi_to(slot->m, AMP_F32, i);
-    void            *model      = ampi_to(slot->model, model_type, i);
-    if (plan->kind == AMP_KIND_ADAMW)
-        tier->adamw(&rates, grads, grad_type, factor, p, m, ampi_to(slot->v, AMP_F32, i), model,
-                    model_type, n);
-    else
-        tier->sgd(&rates, grads, grad_type, factor, p, m, model, model_type, n);
-}
-
-static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *slot, ampi_job job, size_t i,
-                              size_t n) {
-    const amp_dtype model_type = (amp_dtype)slot->model_type;
-    const amp_dtype grad_type  = (amp_dtype)slot->grad_type;
-    switch (job) {
-    case AMPI_JOB_FUSED: ampi_step_chunk(plan, slot, i, n); break;
-    case AMPI_JOB_CARRY: ampi_carry_chunk(plan, slot, i, n); break;
-    case AMPI_JOB_PUBLISH:
-        ampi_cast(ampi_to(slot->model, model_type, i), model_type,
-                  ampi_at(slot->master, AMP_F32, i), AMP_F32, n);
-        break;
-    case AMPI_JOB_UNSCALE:
-        ampi_tier_now()->unscale(ampi_to(slot->unscaled, AMP_F32, i),
-                                 ampi_at(slot->grad, grad_type, i), grad_type, n,
-                                 plan->control->gate.inv_scale);
-        break;
-    }
-}
-
-static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, ampi_job job) {
-    const int64_t chunks = (int64_t)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK);
-    int64_t       c;
-#if AMPI_OPENMP
-#pragma omp parallel for schedule(static) if (chunks > 1)
-#endif
-    for (c = 0; c < chunks; c++) {
-        const size_t   i  = (size_t)c * AMPI_CHUNK;
-        const uint32_t fp = ampi_fp_begin();
-        ampi_update_chunk(plan, slot, job, i, ampi_min((size_t)slot->n - i, AMPI_CHUNK));
-        ampi_fp_end(fp);
-    }
-}
-
-static AMPI_NOINLINE void ampi_cpu_update_plan(const amp_plan *plan, ampi_job job) {
-    const int ends  = job == AMPI_JOB_FUSED || job == AMPI_JOB_PUBLISH;
-    const int moves = job == AMPI_JOB_CARRY || !plan->control->gate.skip;
-    size_t    t;
-    for (t = 0; t < plan->num_slots; t++) {
-        const ampi_slot *slot  = &plan->slots[t];
-        const void      *needs = job == AMPI_JOB_PUBLISH ? slot->model : slot->grad;
-        if (moves && needs) ampi_update_slot(plan, slot, job);
-        if (ends && plan->zero_grad && slot->grad && slot->n)
-            memset(slot->grad, 0, (size_t)slot->n * amp_dtype_size((amp_dtype)slot->grad_type));
-    }
-    if (ends) ampi_publish(plan);
-}
-
-static amp_result ampi_cpu_check(const amp_backend *self, const amp_plan *plan) {
-    const uint32_t fp = ampi_fp_begin();
-    (void)self;
-    ampi_cpu_check_plan(plan);
-    if (!plan->reduces) ampi_cpu_decide_plan(plan);
-    ampi_fp_end(fp);
-    return AMP_OK;
-}
-
-static amp_result ampi_cpu_decide(const amp_backend *self, const amp_plan *plan) {
-    const uint32_t fp = ampi_fp_begin();
-    (void)self;
-    ampi_cpu_decide_plan(plan);
-    ampi_fp_end(fp);
-    return AMP_OK;
-}
-
-static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan, ampi_job job) {
-    const uint32_t fp = ampi_fp_begin();
-    (void)self;
-    ampi_cpu_update_plan(plan, job);
-    ampi_fp_end(fp);
-    return AMP_OK;
-}
-
-static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g); /* >>impl gemm */
-
-static const ampi_functions ampi_cpu_functions = {
-    NULL, NULL, ampi_cpu_copy, ampi_cpu_cast, NULL, NULL, ampi_cpu_bind, ampi_cpu_check,
-    ampi_cpu_decide, ampi_cpu_update, ampi_cpu_gemm, ampi_cpu_wait};
-
-AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
-    if (!backend) return AMP_ERROR_INVALID_ARGUMENT;
-    memset(backend, 0, sizeof *backend);
-    backend->functions = &ampi_cpu_functions;
-    return AMP_OK;
 }
 
 /* ------------------------------------------------------------- >>impl  optimizer */
@@ -4200,6 +3910,293 @@ AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt) {
 
 AMP_DEF uint32_t *amp_optimizer_found_inf_ptr(const amp_optimizer *opt) {
     return opt && opt->plan ? &opt->plan->control->found_inf : NULL;
+}
+
+/* ------------------------------------------------------------------ >>impl  step
+   The way of one gradient through a step on the CPU. (On a GPU the kernels of amp_kernels.cu stand
+   in the place of the functions from ampi_cpu_check to ampi_publish, with the same formulas.)
+     amp_optimizer_adamw   ampi_fused_step: may there be one? the learning rate goes along
+       check               ampi_cpu_check, of a tensor ampi_check_slot, of 16384 elements
+                           ampi_check_chunk: finite? squares into 256 lanes, by the tier
+       decide              ampi_sum_partials, ampi_decide: norm, clip factor, gate, next scale
+       update              ampi_cpu_update, ampi_update_slot, ampi_step_chunk: read again, unscale,
+                           optimizer, master, model copy, by the tier
+       publish             zero_grad; ampi_publish: the next scale is the scale
+     With an optimizer of your own, begin_step is check, decide and an update that only unscales;
+     end_step writes the model copies and publishes. */
+
+static amp_result ampi_cpu_copy(const amp_backend *self, void *dst, const void *src,
+                                size_t num_bytes, ampi_copy direction) {
+    (void)self;
+    (void)direction;
+    if (num_bytes) memcpy(dst, src, num_bytes);
+    return AMP_OK;
+}
+
+static amp_result ampi_cpu_cast(const amp_backend *self, void *dst, amp_dtype dst_type,
+                                const void *src, amp_dtype src_type, size_t n) {
+    (void)self;
+    return amp_cast(dst, dst_type, src, src_type, n);
+}
+
+static amp_result ampi_cpu_wait(const amp_backend *self) {
+    (void)self;
+    return AMP_OK;
+}
+
+static amp_result ampi_cpu_bind(const amp_backend *self, const amp_plan *plan, size_t first,
+                                size_t count, float *const *weights, void *const *grads) {
+    size_t i;
+    (void)self;
+    for (i = 0; i < count; i++)
+        ampi_bind(&plan->slots[first + i], weights ? weights[i] : NULL, grads != NULL,
+                  grads ? grads[i] : NULL);
+    return AMP_OK;
+}
+
+/* The same as tier->check for a chunk that needs care: elements that are not finite are counted
+   and add nothing to the sum; magnitudes are rescaled before they are squared. */
+static uint32_t ampi_check_careful(const void *x, amp_dtype type, size_t n, float *lanes,
+                                   float rescale, amp_stats *stats) {
+    uint32_t max = 0;
+    size_t   i;
+    for (i = 0; i < n; i++) {
+        const uint32_t a = ampi_load(x, type, i) & 0x7fffffffu;
+        if (ampi_nonfinite(a)) {
+            if (stats->nonfinite++ == 0) stats->first_nonfinite = i;
+            stats->nan += a > AMPI_F32_INF;
+        } else {
+            const float t = ampi_mul(ampi_f32_from_bits(a), rescale);
+            float      *lane = &lanes[i % AMPI_LANES];
+            *lane            = ampi_add(*lane, ampi_mul(t, t));
+            max              = a > max ? a : max;
+            stats->zeros += a == 0;
+        }
+    }
+    return max;
+}
+
+/* Statistics and sum of squares of a chunk, in the canonical order. */
+static AMPI_NOINLINE double ampi_check_chunk(const void *x, amp_dtype type, size_t n,
+                                             amp_stats *stats) {
+    float    lanes[AMPI_LANES];
+    float    rescale = 1.0f;
+    double   back    = 1.0;
+    uint32_t max;
+    size_t   l, pair, zeros = 0;
+    int      attempt;
+    for (attempt = 0;; attempt++) {
+        memset(stats, 0, sizeof *stats);
+        memset(lanes, 0, sizeof lanes);
+        if (attempt == 0) {
+            max          = ampi_tier_now()->check(x, type, n, lanes, &zeros);
+            stats->zeros = zeros;
+            if (ampi_nonfinite(max)) continue;
+        } else {
+            max = ampi_check_careful(x, type, n, lanes, rescale, stats);
+        }
+        for (pair = AMPI_LANES / 2; pair; pair /= 2)
+            for (l = 0; l < pair; l++) lanes[l] = ampi_add(lanes[l], lanes[l + pair]);
+        if (rescale < 1.0f || rescale > 1.0f) break;
+        if (ampi_nonfinite(ampi_load_u32(lanes, 0))) {
+            rescale = AMPI_DOWN;
+            back    = AMPI_UP_64;
+        } else if (lanes[0] < AMPI_TINY && max != 0u) {
+            rescale = AMPI_UP;
+            back    = AMPI_DOWN_64;
+        } else {
+            break;
+        }
+    }
+    ampi_store_u32(&stats->max_finite, 0, max);
+    return ampi_mul64((double)lanes[0], back);
+}
+
+static double ampi_sum_partials(const double *partials, uint64_t num_chunks) {
+    double   lanes[AMPI_LANES];
+    uint64_t i;
+    size_t   l, pair;
+    for (l = 0; l < AMPI_LANES; l++) lanes[l] = 0.0;
+    for (i = 0; i < num_chunks; i++) {
+        l        = (size_t)(i % AMPI_LANES);
+        lanes[l] = ampi_add64(lanes[l], partials[i]);
+    }
+    for (pair = AMPI_LANES / 2; pair; pair /= 2)
+        for (l = 0; l < pair; l++) lanes[l] = ampi_add64(lanes[l], lanes[l + pair]);
+    return lanes[0];
+}
+
+/* Check one tensor, chunk by chunk; threads may share the chunks, since nothing depends on who
+   does which. Every thread sets its own floating-point environment. */
+static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot) {
+    const amp_dtype type    = (amp_dtype)slot->grad_type;
+    double       *partials  = plan->partials + slot->first_chunk;
+    const int64_t chunks    = (int64_t)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK);
+    uint64_t      nonfinite = 0, nan = 0, zeros = 0, first = slot->n;
+    uint32_t      largest = 0;
+    int64_t       c;
+#if AMPI_OPENMP
+#pragma omp parallel for schedule(static) if (chunks > 1) reduction(+ : nonfinite, nan, zeros) \
+    reduction(min : first) reduction(max : largest)
+#endif
+    for (c = 0; c < chunks; c++) {
+        const size_t   i  = (size_t)c * AMPI_CHUNK;
+        const uint32_t fp = ampi_fp_begin();
+        uint32_t       max;
+        amp_stats      seen;
+        memset(&seen, 0, sizeof seen);
+        partials[c] = 0.0;
+        if (slot->grad)
+            partials[c] = ampi_check_chunk(ampi_at(slot->grad, type, i), type,
+                                           ampi_min((size_t)slot->n - i, AMPI_CHUNK), &seen);
+        ampi_fp_end(fp);
+        max = ampi_load_u32(&seen.max_finite, 0);
+        if (seen.nonfinite && i + seen.first_nonfinite < first) first = i + seen.first_nonfinite;
+        if (max > largest) largest = max;
+        nonfinite += seen.nonfinite;
+        nan += seen.nan;
+        zeros += seen.zeros;
+    }
+    slot->stats.nonfinite       = nonfinite;
+    slot->stats.nan             = nan;
+    slot->stats.zeros           = zeros;
+    slot->stats.first_nonfinite = first;
+    ampi_store_u32(&slot->stats.max_finite, 0, largest);
+}
+
+static AMPI_NOINLINE void ampi_cpu_check_plan(const amp_plan *plan) {
+    uint32_t largest = 0, bad = 0;
+    size_t   t;
+    for (t = 0; t < plan->num_slots; t++) {
+        ampi_slot *slot = &plan->slots[t];
+        uint32_t   max;
+        ampi_check_slot(plan, slot);
+        max = ampi_load_u32(&slot->stats.max_finite, 0);
+        if (max > largest) largest = max;
+        bad |= (uint32_t)(slot->stats.nonfinite != 0);
+    }
+    plan->control->norm2    = ampi_sum_partials(plan->partials, plan->num_chunks);
+    plan->control->flags[0] = bad | ampi_found_by_user(plan);
+    plan->control->flags[1] = largest;
+}
+
+static AMPI_NOINLINE void ampi_cpu_decide_plan(const amp_plan *plan) { ampi_decide(plan); }
+
+/* Elements [i, i + n) of the gradient of one tensor, anew from what was unscaled. */
+static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i, size_t n) {
+    const amp_dtype type   = (amp_dtype)slot->grad_type;
+    const float     factor = ampi_carry_factor(plan);
+    const size_t    end    = i + n;
+    float           buffer[AMPI_PIECE];
+    for (; i < end; i += n) {
+        n = ampi_min(end - i, AMPI_PIECE);
+        ampi_tier_now()->unscale(buffer, slot->unscaled + i, AMP_F32, n, factor);
+        ampi_cast(ampi_to(slot->grad, type, i), type, buffer, AMP_F32, n);
+    }
+}
+
+/* Elements [i, i + n) of one tensor: the gradient is read once and unscaled on the way. */
+static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i,
+                                          size_t n) {
+    const ampi_tier *tier       = ampi_tier_now();
+    const amp_dtype  grad_type  = (amp_dtype)slot->grad_type;
+    const amp_dtype  model_type = (amp_dtype)slot->model_type;
+    const float      factor     = plan->control->gate.inv_scale;
+    const ampi_rates rates      = ampi_rates_of(plan->control, slot);
+    const void      *grads      = ampi_to(slot->grad, grad_type, i);
+    void            *p          = ampi_to(slot->master, AMP_F32, i);
+    void            *m          = ampi_to(slot->m, AMP_F32, i);
+    void            *model      = ampi_to(slot->model, model_type, i);
+    if (plan->kind == AMP_KIND_ADAMW)
+        tier->adamw(&rates, grads, grad_type, factor, p, m, ampi_to(slot->v, AMP_F32, i), model,
+                    model_type, n);
+    else
+        tier->sgd(&rates, grads, grad_type, factor, p, m, model, model_type, n);
+}
+
+static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *slot, ampi_job job, size_t i,
+                              size_t n) {
+    const amp_dtype model_type = (amp_dtype)slot->model_type;
+    const amp_dtype grad_type  = (amp_dtype)slot->grad_type;
+    switch (job) {
+    case AMPI_JOB_FUSED: ampi_step_chunk(plan, slot, i, n); break;
+    case AMPI_JOB_CARRY: ampi_carry_chunk(plan, slot, i, n); break;
+    case AMPI_JOB_PUBLISH:
+        ampi_cast(ampi_to(slot->model, model_type, i), model_type,
+                  ampi_at(slot->master, AMP_F32, i), AMP_F32, n);
+        break;
+    case AMPI_JOB_UNSCALE:
+        ampi_tier_now()->unscale(ampi_to(slot->unscaled, AMP_F32, i),
+                                 ampi_at(slot->grad, grad_type, i), grad_type, n,
+                                 plan->control->gate.inv_scale);
+        break;
+    }
+}
+
+static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, ampi_job job) {
+    const int64_t chunks = (int64_t)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK);
+    int64_t       c;
+#if AMPI_OPENMP
+#pragma omp parallel for schedule(static) if (chunks > 1)
+#endif
+    for (c = 0; c < chunks; c++) {
+        const size_t   i  = (size_t)c * AMPI_CHUNK;
+        const uint32_t fp = ampi_fp_begin();
+        ampi_update_chunk(plan, slot, job, i, ampi_min((size_t)slot->n - i, AMPI_CHUNK));
+        ampi_fp_end(fp);
+    }
+}
+
+static AMPI_NOINLINE void ampi_cpu_update_plan(const amp_plan *plan, ampi_job job) {
+    const int ends  = job == AMPI_JOB_FUSED || job == AMPI_JOB_PUBLISH;
+    const int moves = job == AMPI_JOB_CARRY || !plan->control->gate.skip;
+    size_t    t;
+    for (t = 0; t < plan->num_slots; t++) {
+        const ampi_slot *slot  = &plan->slots[t];
+        const void      *needs = job == AMPI_JOB_PUBLISH ? slot->model : slot->grad;
+        if (moves && needs) ampi_update_slot(plan, slot, job);
+        if (ends && plan->zero_grad && slot->grad && slot->n)
+            memset(slot->grad, 0, (size_t)slot->n * amp_dtype_size((amp_dtype)slot->grad_type));
+    }
+    if (ends) ampi_publish(plan);
+}
+
+static amp_result ampi_cpu_check(const amp_backend *self, const amp_plan *plan) {
+    const uint32_t fp = ampi_fp_begin();
+    (void)self;
+    ampi_cpu_check_plan(plan);
+    if (!plan->reduces) ampi_cpu_decide_plan(plan);
+    ampi_fp_end(fp);
+    return AMP_OK;
+}
+
+static amp_result ampi_cpu_decide(const amp_backend *self, const amp_plan *plan) {
+    const uint32_t fp = ampi_fp_begin();
+    (void)self;
+    ampi_cpu_decide_plan(plan);
+    ampi_fp_end(fp);
+    return AMP_OK;
+}
+
+static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan, ampi_job job) {
+    const uint32_t fp = ampi_fp_begin();
+    (void)self;
+    ampi_cpu_update_plan(plan, job);
+    ampi_fp_end(fp);
+    return AMP_OK;
+}
+
+static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g); /* >>impl gemm */
+
+static const ampi_functions ampi_cpu_functions = {
+    NULL, NULL, ampi_cpu_copy, ampi_cpu_cast, NULL, NULL, ampi_cpu_bind, ampi_cpu_check,
+    ampi_cpu_decide, ampi_cpu_update, ampi_cpu_gemm, ampi_cpu_wait};
+
+AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
+    if (!backend) return AMP_ERROR_INVALID_ARGUMENT;
+    memset(backend, 0, sizeof *backend);
+    backend->functions = &ampi_cpu_functions;
+    return AMP_OK;
 }
 
 /* May a step of this kind begin? */
@@ -5224,6 +5221,142 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc, const char **vari
 
 AMPI_STRICT_END
 
+/* ------------------------------------------------------------------ >>impl  gemm
+   C is computed in tiles that stay in the cache. For each, blocks of op(A) and op(B) are packed
+   into fp32 with converting loads, zero-padded to whole strips, and multiplied; products of one
+   element are added in the order of k. Outside the strict region, so that the compiler may use
+   FMA where your flags allow it. */
+
+enum {
+    AMPI_TILE_M  = 64,
+    AMPI_TILE_N  = 64,
+    AMPI_TILE_K  = 128,
+    AMPI_STRIP_M = 4, /* rows and columns of C in registers at a time */
+    AMPI_STRIP_N = 8
+};
+
+/* Pack rows x cols elements of a matrix, (r, c) at base[start + r * rs + c * cs], transposed
+   into dst[c * stride + r], with rows padded by zeros. One of rs and cs is 1: casts go along it. */
+static void ampi_pack(float *dst, size_t stride, const void *base, amp_dtype type, size_t start,
+                      size_t rows, size_t cols, size_t rs, size_t cs) {
+    float  line[AMPI_TILE_K];
+    size_t r, c;
+    for (c = 0; rs == 1 && c < cols; c++) {
+        ampi_cast(dst + c * stride, AMP_F32, ampi_at(base, type, start + c * cs), type, rows);
+        for (r = rows; r < stride; r++) dst[c * stride + r] = 0.0f;
+    }
+    for (r = 0; rs != 1 && r < stride; r++) {
+        if (r < rows) ampi_cast(line, AMP_F32, ampi_at(base, type, start + r * rs), type, cols);
+        else memset(line, 0, cols * sizeof *line);
+        for (c = 0; c < cols; c++) dst[c * stride + r] = line[c];
+    }
+}
+
+#ifdef AMP_CBLAS
+static void ampi_multiply(float *acc, const float *a, const float *b, size_t m, size_t n,
+                          size_t k) {
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)m, (int)n, (int)k, 1.0f, a,
+                AMPI_TILE_M, b, AMPI_TILE_N, 1.0f, acc, AMPI_TILE_N);
+}
+#else
+/* acc[m][n] += a[k][m] * b[k][n], all three with tile strides. */
+static void ampi_multiply(float *acc, const float *a, const float *b, size_t m, size_t n,
+                          size_t k) {
+    size_t i, j, p, r, c;
+    for (i = 0; i < m; i += AMPI_STRIP_M) {
+        for (j = 0; j < n; j += AMPI_STRIP_N) {
+            float sum[AMPI_STRIP_M][AMPI_STRIP_N];
+            for (r = 0; r < AMPI_STRIP_M; r++)
+                for (c = 0; c < AMPI_STRIP_N; c++) sum[r][c] = acc[(i + r) * AMPI_TILE_N + j + c];
+            for (p = 0; p < k; p++) {
+                const float *ap = a + p * AMPI_TILE_M + i;
+                const float *bp = b + p * AMPI_TILE_N + j;
+                for (r = 0; r < AMPI_STRIP_M; r++)
+                    for (c = 0; c < AMPI_STRIP_N; c++) sum[r][c] += ap[r] * bp[c];
+            }
+            for (r = 0; r < AMPI_STRIP_M; r++)
+                for (c = 0; c < AMPI_STRIP_N; c++) acc[(i + r) * AMPI_TILE_N + j + c] = sum[r][c];
+        }
+    }
+}
+#endif
+
+/* The tile of C whose first element is (i, j). */
+static AMPI_NOINLINE void ampi_gemm_tile(const amp_gemm_args *g, size_t i, size_t j) {
+    float        acc[AMPI_TILE_M * AMPI_TILE_N];
+    float        a[AMPI_TILE_K * AMPI_TILE_M], b[AMPI_TILE_K * AMPI_TILE_N];
+    const size_t m = ampi_min(g->m - i, AMPI_TILE_M);
+    const size_t n = ampi_min(g->n - j, AMPI_TILE_N);
+    const size_t ars = g->trans_a ? 1 : g->lda, acs = g->trans_a ? g->lda : 1;
+    const size_t brs = g->trans_b ? 1 : g->ldb, bcs = g->trans_b ? g->ldb : 1;
+    const int    product = (ampi_load_u32(&g->alpha, 0) & 0x7fffffffu) != 0u;
+    const int    reads_c = (ampi_load_u32(&g->beta, 0) & 0x7fffffffu) != 0u;
+    const int    ends    = g->bias != NULL || g->relu;
+    float        bias[AMPI_TILE_N];
+    size_t       p, r, c;
+    if (g->bias) ampi_cast(bias, AMP_F32, ampi_at(g->bias, g->c_type, j), g->c_type, n);
+    for (r = 0; r < AMPI_TILE_M * AMPI_TILE_N; r++) acc[r] = 0.0f;
+    for (p = 0; product && p < g->k; p += AMPI_TILE_K) {
+        const size_t k = ampi_min(g->k - p, AMPI_TILE_K);
+        ampi_pack(a, AMPI_TILE_M, g->a, g->a_type, i * ars + p * acs, m, k, ars, acs);
+        ampi_pack(b, AMPI_TILE_N, g->b, g->b_type, p * brs + j * bcs, n, k, bcs, brs);
+        ampi_multiply(acc, a, b, m, n, k);
+    }
+    for (r = 0; r < m; r++) {
+        void  *row = ampi_to(g->c, g->c_type, (i + r) * g->ldc + j);
+        float *sum = acc + r * AMPI_TILE_N;
+        float  old[AMPI_TILE_N];
+        for (c = 0; product && c < n; c++) sum[c] *= g->alpha;
+        if (reads_c) ampi_cast(old, AMP_F32, row, g->c_type, n);
+        for (c = 0; reads_c && c < n; c++) sum[c] += g->beta * old[c];
+        for (c = 0; ends && c < n; c++)
+            sum[c] = ampi_epilogue(sum[c], g->bias ? &bias[c] : NULL, g->relu);
+        ampi_cast(row, g->c_type, sum, AMP_F32, n);
+    }
+}
+
+static amp_result ampi_cpu_gemm_one(const amp_gemm_args *g) {
+    const int64_t rows = (int64_t)((g->m + AMPI_TILE_M - 1) / AMPI_TILE_M);
+    const int64_t cols = (int64_t)((g->n + AMPI_TILE_N - 1) / AMPI_TILE_N);
+    int64_t       t;
+#ifdef AMP_CBLAS
+    if (g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 && !g->bias &&
+        !g->relu &&
+        (g->m | g->n | g->k | g->lda | g->ldb | g->ldc) <= 0x7fffffff) {
+        const uint32_t fp = ampi_fp_begin();
+        cblas_sgemm(CblasRowMajor, g->trans_a ? CblasTrans : CblasNoTrans,
+                    g->trans_b ? CblasTrans : CblasNoTrans, (int)g->m, (int)g->n, (int)g->k,
+                    g->alpha, (const float *)g->a, (int)g->lda, (const float *)g->b, (int)g->ldb,
+                    g->beta, (float *)g->c, (int)g->ldc);
+        ampi_fp_end(fp);
+        return AMP_OK;
+    }
+#endif
+#if AMPI_OPENMP
+#pragma omp parallel for schedule(static) if (rows * cols > 1)
+#endif
+    for (t = 0; t < rows * cols; t++) {
+        const uint32_t fp = ampi_fp_begin();
+        ampi_gemm_tile(g, (size_t)(t / cols) * AMPI_TILE_M, (size_t)(t % cols) * AMPI_TILE_N);
+        ampi_fp_end(fp);
+    }
+    return AMP_OK;
+}
+
+static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g) {
+    amp_gemm_args one    = *g;
+    amp_result    result = AMP_OK;
+    size_t        i;
+    (void)self;
+    for (i = 0; i < g->count && result == AMP_OK; i++) {
+        one.a  = ampi_at(g->a, g->a_type, i * g->stride_a);
+        one.b  = ampi_at(g->b, g->b_type, i * g->stride_b);
+        one.c  = ampi_to(g->c, g->c_type, i * g->stride_c);
+        result = ampi_cpu_gemm_one(&one);
+    }
+    return result;
+}
+
 #if defined(__cplusplus)
 #define AMPI_THREAD_LOCAL thread_local
 #elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L && !defined(__STDC_NO_THREADS__)
@@ -5245,7 +5378,87 @@ static AMPI_THREAD_LOCAL ampi_hook ampi_current;
 static const ampi_hook ampi_current = {NULL, NULL};
 #endif
 
-/* --------------------------------------------------------------- >>impl  policy */
+/* Replace a leading dimension of 0; see that rows do not overlap and that sizes exist. A matrix
+   that is not used may be NULL. */
+static amp_result ampi_matrix_ok(const void *x, int used, amp_dtype type, size_t rows, size_t cols,
+                                 size_t *ld, size_t stride, size_t count) {
+    if (!amp_dtype_size(type)) return AMP_ERROR_INVALID_ENUM;
+    if (*ld == 0) *ld = cols ? cols : 1;
+    if (*ld < cols) return AMP_ERROR_INVALID_ARGUMENT;
+    if (used && rows && cols && !x) return AMP_ERROR_INVALID_ARGUMENT;
+    if (rows && *ld > SIZE_MAX / 8 / rows) return AMP_ERROR_TOO_LARGE;
+    return count > 1 && stride > SIZE_MAX / 8 / count ? AMP_ERROR_TOO_LARGE : AMP_OK;
+}
+
+/* Check and run a product whose arguments are all there. */
+static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g) {
+    const size_t count = g->count;
+    const int    reads = !ampi_is_zero(&g->alpha); /* A and B */
+    amp_result   result =
+        ampi_matrix_ok(g->c, 1, g->c_type, g->m, g->n, &g->ldc, g->stride_c, count);
+    if (result == AMP_OK)
+        result = ampi_matrix_ok(g->a, reads, g->a_type, g->trans_a ? g->k : g->m,
+                                g->trans_a ? g->m : g->k, &g->lda, g->stride_a, count);
+    if (result == AMP_OK)
+        result = ampi_matrix_ok(g->b, reads, g->b_type, g->trans_b ? g->n : g->k,
+                                g->trans_b ? g->k : g->n, &g->ldb, g->stride_b, count);
+    if (result != AMP_OK) return result;
+    if (g->m == 0 || g->n == 0) return AMP_OK;
+    if (count > 1 && g->stride_c < (g->m - 1) * g->ldc + g->n && /* not one behind another? */
+        (g->stride_c < g->n || g->stride_c * (count - 1) + g->n > g->ldc)) /* nor side by side */
+        return AMP_ERROR_INVALID_ARGUMENT;
+    if (ampi_current.product_fn) result = ampi_current.product_fn(ampi_current.context, backend, g);
+    if (result != AMP_OK) return result;
+    if (!backend) return ampi_cpu_gemm(NULL, g);
+    return backend->functions->gemm_fn(backend, g);
+}
+
+AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b, size_t m,
+                            size_t n, size_t k, float alpha, const void *a, amp_dtype a_type,
+                            size_t lda, const void *b, amp_dtype b_type, size_t ldb, float beta,
+                            void *c, amp_dtype c_type, size_t ldc) {
+    amp_gemm_args g;
+    memset(&g, 0, sizeof g);
+    g.trans_a = trans_a;
+    g.trans_b = trans_b;
+    g.m       = m;
+    g.n       = n;
+    g.k       = k;
+    g.alpha   = alpha;
+    g.beta    = beta;
+    g.a       = a;
+    g.b       = b;
+    g.c       = c;
+    g.a_type  = a_type;
+    g.b_type  = b_type;
+    g.c_type  = c_type;
+    g.lda     = lda;
+    g.ldb     = ldb;
+    g.ldc     = ldc;
+    g.count   = 1;
+    return ampi_gemm(backend, &g);
+}
+
+AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *args) {
+    amp_gemm_args g;
+    if (!args) return AMP_ERROR_INVALID_ARGUMENT;
+    g = *args;
+    if (ampi_is_zero(&g.alpha)) g.alpha = 1.0f;
+    if (g.count == 0) g.count = 1;
+    return ampi_gemm(backend, &g);
+}
+
+/* ------------------------------------------------------------ >>impl  capability */
+
+AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability) {
+    return ampi_capability(major, minor, capability);
+}
+
+/* ------------------------------------------------------- the second floor */
+
+#ifndef AMP_NO_AUTOCAST
+
+/* ------------------------------------------------------------- >>impl  autocast */
 
 enum { /* the letters of AMP_OP_LIST */
     AMPI_RULE_P = AMP_RULE_PASS,
@@ -5425,7 +5638,8 @@ AMP_DEF amp_result amp_autocast_pop(amp_autocast *ac) {
     return AMP_OK;
 }
 
-static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, amp_gemm_args *g);
+static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend,
+                                     amp_gemm_args *g);
 
 AMP_DEF amp_autocast *amp_autocast_current(void) { return (amp_autocast *)ampi_current.context; }
 
@@ -5612,6 +5826,18 @@ static const char *ampi_override_word(amp_autocast *ac, const char *word, size_t
         o->hits            = 0;
     }
     return NULL;
+}
+
+static int ampi_separates(char c) {
+    return c == ',' || c == ';' || c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+/* The length of the word that *text comes to next, behind what separates words; 0: none. */
+static size_t ampi_word(const char **text) {
+    size_t length = 0;
+    while (ampi_separates(**text)) ++*text;
+    while ((*text)[length] && !ampi_separates((*text)[length])) length++;
+    return length;
 }
 
 AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position) {
@@ -5909,6 +6135,10 @@ static amp_result ampi_cache_cast(amp_cache *cache, const ampi_matrix *m, size_t
     return result;
 }
 
+static uint64_t ampi_capture_on(const amp_backend *b) {
+    return b->functions->capture_fn ? b->functions->capture_fn(b) : 0;
+}
+
 /* Counts what may have changed the weights, besides those who say so. */
 static uint64_t ampi_cache_version(const amp_cache *cache) {
     uint64_t version = 0;
@@ -6087,6 +6317,54 @@ AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight)
 
 #define AMPI_SMALL 32768.0 /* fp32 products with fewer multiplications are not worth their casts */
 
+/* The copy of one operand in type, if it is fp32; 0 if there is no room for one. */
+static int ampi_gemm_copy(amp_cache *cache, amp_dtype type, size_t rows, size_t cols,
+                            size_t count, const void **x, amp_dtype *x_type, size_t *ld,
+                            size_t stride) {
+    size_t span_ld = stride * (count - 1) + (rows - 1) * *ld + cols;
+    if (*x_type != AMP_F32) return *x_type == type;
+    if (count > 1 && stride / 4 > rows * *ld) return 0; /* what lies between is not ours to read */
+    *x_type = type;
+    if (count > 1) /* as one row that holds all of them: leading dimension and stride stay */
+        return amp_cache_get(cache, (const float *)*x, 1, span_ld, span_ld, type, x, &span_ld) ==
+               AMP_OK;
+    return amp_cache_get(cache, (const float *)*x, rows, cols, *ld, type, x, ld) == AMP_OK;
+}
+
+/* Operands as the policy wants them. */
+static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, amp_gemm_args *g) {
+    amp_autocast *ac        = (amp_autocast *)context;
+    amp_dtype     inputs[2] = {g->a_type, g->b_type}, type = AMP_F32;
+    amp_gemm_args halves    = *g;
+    amp_cache    *cache;
+    amp_result    result;
+    if (!ampi_autocast_active(ac)) return AMP_OK;
+    result = amp_autocast_dtype_in(ac, AMP_OP_GEMM, inputs, 2, &type, NULL);
+    if (result != AMP_OK) return result;
+    g->tf32 |= ac->tf32;
+    cache      = ac->cache;
+    if (type == AMP_F32 || !cache || !g->k || ampi_is_zero(&g->alpha)) return AMP_OK;
+    if (cache->backend.functions != (backend ? backend->functions : &ampi_cpu_functions) ||
+        (backend && cache->backend.stream != backend->stream)) {
+        cache->fallbacks++;
+        return AMP_OK;
+    }
+    amp_cache_reset(cache);
+    if (g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
+        (double)g->m * (double)g->n * (double)g->k < AMPI_SMALL) {
+        cache->fallbacks++;
+        return AMP_OK;
+    }
+    if (ampi_gemm_copy(cache, type, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k, g->count,
+                         &halves.a, &halves.a_type, &halves.lda, g->stride_a) &&
+        ampi_gemm_copy(cache, type, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n, g->count,
+                         &halves.b, &halves.b_type, &halves.ldb, g->stride_b))
+        *g = halves;
+    else
+        cache->fallbacks++;
+    return AMP_OK;
+}
+
 #ifdef AMP_CUBLAS
 
 /* In here the originals are meant. */
@@ -6245,265 +6523,7 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *ba
     return AMP_OK;
 }
 
-/* ------------------------------------------------------------ >>impl  capability */
-
-AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability) {
-    return ampi_capability(major, minor, capability);
-}
-
-/* ------------------------------------------------------------------ >>impl  gemm
-   C is computed in tiles that stay in the cache. For each, blocks of op(A) and op(B) are packed
-   into fp32 with converting loads, zero-padded to whole strips, and multiplied; products of one
-   element are added in the order of k. Outside the strict region, so that the compiler may use
-   FMA where your flags allow it. */
-
-enum {
-    AMPI_TILE_M  = 64,
-    AMPI_TILE_N  = 64,
-    AMPI_TILE_K  = 128,
-    AMPI_STRIP_M = 4, /* rows and columns of C in registers at a time */
-    AMPI_STRIP_N = 8
-};
-
-/* Pack rows x cols elements of a matrix, (r, c) at base[start + r * rs + c * cs], transposed
-   into dst[c * stride + r], with rows padded by zeros. One of rs and cs is 1: casts go along it. */
-static void ampi_pack(float *dst, size_t stride, const void *base, amp_dtype type, size_t start,
-                      size_t rows, size_t cols, size_t rs, size_t cs) {
-    float  line[AMPI_TILE_K];
-    size_t r, c;
-    for (c = 0; rs == 1 && c < cols; c++) {
-        ampi_cast(dst + c * stride, AMP_F32, ampi_at(base, type, start + c * cs), type, rows);
-        for (r = rows; r < stride; r++) dst[c * stride + r] = 0.0f;
-    }
-    for (r = 0; rs != 1 && r < stride; r++) {
-        if (r < rows) ampi_cast(line, AMP_F32, ampi_at(base, type, start + r * rs), type, cols);
-        else memset(line, 0, cols * sizeof *line);
-        for (c = 0; c < cols; c++) dst[c * stride + r] = line[c];
-    }
-}
-
-#ifdef AMP_CBLAS
-static void ampi_multiply(float *acc, const float *a, const float *b, size_t m, size_t n,
-                          size_t k) {
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)m, (int)n, (int)k, 1.0f, a,
-                AMPI_TILE_M, b, AMPI_TILE_N, 1.0f, acc, AMPI_TILE_N);
-}
-#else
-/* acc[m][n] += a[k][m] * b[k][n], all three with tile strides. */
-static void ampi_multiply(float *acc, const float *a, const float *b, size_t m, size_t n,
-                          size_t k) {
-    size_t i, j, p, r, c;
-    for (i = 0; i < m; i += AMPI_STRIP_M) {
-        for (j = 0; j < n; j += AMPI_STRIP_N) {
-            float sum[AMPI_STRIP_M][AMPI_STRIP_N];
-            for (r = 0; r < AMPI_STRIP_M; r++)
-                for (c = 0; c < AMPI_STRIP_N; c++) sum[r][c] = acc[(i + r) * AMPI_TILE_N + j + c];
-            for (p = 0; p < k; p++) {
-                const float *ap = a + p * AMPI_TILE_M + i;
-                const float *bp = b + p * AMPI_TILE_N + j;
-                for (r = 0; r < AMPI_STRIP_M; r++)
-                    for (c = 0; c < AMPI_STRIP_N; c++) sum[r][c] += ap[r] * bp[c];
-            }
-            for (r = 0; r < AMPI_STRIP_M; r++)
-                for (c = 0; c < AMPI_STRIP_N; c++) acc[(i + r) * AMPI_TILE_N + j + c] = sum[r][c];
-        }
-    }
-}
-#endif
-
-/* The tile of C whose first element is (i, j). */
-static AMPI_NOINLINE void ampi_gemm_tile(const amp_gemm_args *g, size_t i, size_t j) {
-    float        acc[AMPI_TILE_M * AMPI_TILE_N];
-    float        a[AMPI_TILE_K * AMPI_TILE_M], b[AMPI_TILE_K * AMPI_TILE_N];
-    const size_t m = ampi_min(g->m - i, AMPI_TILE_M);
-    const size_t n = ampi_min(g->n - j, AMPI_TILE_N);
-    const size_t ars = g->trans_a ? 1 : g->lda, acs = g->trans_a ? g->lda : 1;
-    const size_t brs = g->trans_b ? 1 : g->ldb, bcs = g->trans_b ? g->ldb : 1;
-    const int    product = (ampi_load_u32(&g->alpha, 0) & 0x7fffffffu) != 0u;
-    const int    reads_c = (ampi_load_u32(&g->beta, 0) & 0x7fffffffu) != 0u;
-    const int    ends    = g->bias != NULL || g->relu;
-    float        bias[AMPI_TILE_N];
-    size_t       p, r, c;
-    if (g->bias) ampi_cast(bias, AMP_F32, ampi_at(g->bias, g->c_type, j), g->c_type, n);
-    for (r = 0; r < AMPI_TILE_M * AMPI_TILE_N; r++) acc[r] = 0.0f;
-    for (p = 0; product && p < g->k; p += AMPI_TILE_K) {
-        const size_t k = ampi_min(g->k - p, AMPI_TILE_K);
-        ampi_pack(a, AMPI_TILE_M, g->a, g->a_type, i * ars + p * acs, m, k, ars, acs);
-        ampi_pack(b, AMPI_TILE_N, g->b, g->b_type, p * brs + j * bcs, n, k, bcs, brs);
-        ampi_multiply(acc, a, b, m, n, k);
-    }
-    for (r = 0; r < m; r++) {
-        void  *row = ampi_to(g->c, g->c_type, (i + r) * g->ldc + j);
-        float *sum = acc + r * AMPI_TILE_N;
-        float  old[AMPI_TILE_N];
-        for (c = 0; product && c < n; c++) sum[c] *= g->alpha;
-        if (reads_c) ampi_cast(old, AMP_F32, row, g->c_type, n);
-        for (c = 0; reads_c && c < n; c++) sum[c] += g->beta * old[c];
-        for (c = 0; ends && c < n; c++)
-            sum[c] = ampi_epilogue(sum[c], g->bias ? &bias[c] : NULL, g->relu);
-        ampi_cast(row, g->c_type, sum, AMP_F32, n);
-    }
-}
-
-static amp_result ampi_cpu_gemm_one(const amp_gemm_args *g) {
-    const int64_t rows = (int64_t)((g->m + AMPI_TILE_M - 1) / AMPI_TILE_M);
-    const int64_t cols = (int64_t)((g->n + AMPI_TILE_N - 1) / AMPI_TILE_N);
-    int64_t       t;
-#ifdef AMP_CBLAS
-    if (g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 && !g->bias &&
-        !g->relu &&
-        (g->m | g->n | g->k | g->lda | g->ldb | g->ldc) <= 0x7fffffff) {
-        const uint32_t fp = ampi_fp_begin();
-        cblas_sgemm(CblasRowMajor, g->trans_a ? CblasTrans : CblasNoTrans,
-                    g->trans_b ? CblasTrans : CblasNoTrans, (int)g->m, (int)g->n, (int)g->k,
-                    g->alpha, (const float *)g->a, (int)g->lda, (const float *)g->b, (int)g->ldb,
-                    g->beta, (float *)g->c, (int)g->ldc);
-        ampi_fp_end(fp);
-        return AMP_OK;
-    }
-#endif
-#if AMPI_OPENMP
-#pragma omp parallel for schedule(static) if (rows * cols > 1)
-#endif
-    for (t = 0; t < rows * cols; t++) {
-        const uint32_t fp = ampi_fp_begin();
-        ampi_gemm_tile(g, (size_t)(t / cols) * AMPI_TILE_M, (size_t)(t % cols) * AMPI_TILE_N);
-        ampi_fp_end(fp);
-    }
-    return AMP_OK;
-}
-
-static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g) {
-    amp_gemm_args one    = *g;
-    amp_result    result = AMP_OK;
-    size_t        i;
-    (void)self;
-    for (i = 0; i < g->count && result == AMP_OK; i++) {
-        one.a  = ampi_at(g->a, g->a_type, i * g->stride_a);
-        one.b  = ampi_at(g->b, g->b_type, i * g->stride_b);
-        one.c  = ampi_to(g->c, g->c_type, i * g->stride_c);
-        result = ampi_cpu_gemm_one(&one);
-    }
-    return result;
-}
-
-/* Replace a leading dimension of 0; see that rows do not overlap and that sizes exist. A matrix
-   that is not used may be NULL. */
-static amp_result ampi_matrix_ok(const void *x, int used, amp_dtype type, size_t rows, size_t cols,
-                                 size_t *ld, size_t stride, size_t count) {
-    if (!amp_dtype_size(type)) return AMP_ERROR_INVALID_ENUM;
-    if (*ld == 0) *ld = cols ? cols : 1;
-    if (*ld < cols) return AMP_ERROR_INVALID_ARGUMENT;
-    if (used && rows && cols && !x) return AMP_ERROR_INVALID_ARGUMENT;
-    if (rows && *ld > SIZE_MAX / 8 / rows) return AMP_ERROR_TOO_LARGE;
-    return count > 1 && stride > SIZE_MAX / 8 / count ? AMP_ERROR_TOO_LARGE : AMP_OK;
-}
-
-/* The copy of one operand in type, if it is fp32; 0 if there is no room for one. */
-static int ampi_gemm_copy(amp_cache *cache, amp_dtype type, size_t rows, size_t cols,
-                            size_t count, const void **x, amp_dtype *x_type, size_t *ld,
-                            size_t stride) {
-    size_t span_ld = stride * (count - 1) + (rows - 1) * *ld + cols;
-    if (*x_type != AMP_F32) return *x_type == type;
-    if (count > 1 && stride / 4 > rows * *ld) return 0; /* what lies between is not ours to read */
-    *x_type = type;
-    if (count > 1) /* as one row that holds all of them: leading dimension and stride stay */
-        return amp_cache_get(cache, (const float *)*x, 1, span_ld, span_ld, type, x, &span_ld) ==
-               AMP_OK;
-    return amp_cache_get(cache, (const float *)*x, rows, cols, *ld, type, x, ld) == AMP_OK;
-}
-
-/* Operands as the policy wants them. */
-static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, amp_gemm_args *g) {
-    amp_autocast *ac        = (amp_autocast *)context;
-    amp_dtype     inputs[2] = {g->a_type, g->b_type}, type = AMP_F32;
-    amp_gemm_args halves    = *g;
-    amp_cache    *cache;
-    amp_result    result;
-    if (!ampi_autocast_active(ac)) return AMP_OK;
-    result = amp_autocast_dtype_in(ac, AMP_OP_GEMM, inputs, 2, &type, NULL);
-    if (result != AMP_OK) return result;
-    g->tf32 |= ac->tf32;
-    cache      = ac->cache;
-    if (type == AMP_F32 || !cache || !g->k || ampi_is_zero(&g->alpha)) return AMP_OK;
-    if (cache->backend.functions != (backend ? backend->functions : &ampi_cpu_functions) ||
-        (backend && cache->backend.stream != backend->stream)) {
-        cache->fallbacks++;
-        return AMP_OK;
-    }
-    amp_cache_reset(cache);
-    if (g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
-        (double)g->m * (double)g->n * (double)g->k < AMPI_SMALL) {
-        cache->fallbacks++;
-        return AMP_OK;
-    }
-    if (ampi_gemm_copy(cache, type, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k, g->count,
-                         &halves.a, &halves.a_type, &halves.lda, g->stride_a) &&
-        ampi_gemm_copy(cache, type, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n, g->count,
-                         &halves.b, &halves.b_type, &halves.ldb, g->stride_b))
-        *g = halves;
-    else
-        cache->fallbacks++;
-    return AMP_OK;
-}
-
-/* Check and run a product whose arguments are all there. */
-static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g) {
-    const size_t count = g->count;
-    const int    reads = !ampi_is_zero(&g->alpha); /* A and B */
-    amp_result   result =
-        ampi_matrix_ok(g->c, 1, g->c_type, g->m, g->n, &g->ldc, g->stride_c, count);
-    if (result == AMP_OK)
-        result = ampi_matrix_ok(g->a, reads, g->a_type, g->trans_a ? g->k : g->m,
-                                g->trans_a ? g->m : g->k, &g->lda, g->stride_a, count);
-    if (result == AMP_OK)
-        result = ampi_matrix_ok(g->b, reads, g->b_type, g->trans_b ? g->n : g->k,
-                                g->trans_b ? g->k : g->n, &g->ldb, g->stride_b, count);
-    if (result != AMP_OK) return result;
-    if (g->m == 0 || g->n == 0) return AMP_OK;
-    if (count > 1 && g->stride_c < (g->m - 1) * g->ldc + g->n && /* not one behind another? */
-        (g->stride_c < g->n || g->stride_c * (count - 1) + g->n > g->ldc)) /* nor side by side */
-        return AMP_ERROR_INVALID_ARGUMENT;
-    if (ampi_current.product_fn) result = ampi_current.product_fn(ampi_current.context, backend, g);
-    if (result != AMP_OK) return result;
-    if (!backend) return ampi_cpu_gemm(NULL, g);
-    return backend->functions->gemm_fn(backend, g);
-}
-
-AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b, size_t m,
-                            size_t n, size_t k, float alpha, const void *a, amp_dtype a_type,
-                            size_t lda, const void *b, amp_dtype b_type, size_t ldb, float beta,
-                            void *c, amp_dtype c_type, size_t ldc) {
-    amp_gemm_args g;
-    memset(&g, 0, sizeof g);
-    g.trans_a = trans_a;
-    g.trans_b = trans_b;
-    g.m       = m;
-    g.n       = n;
-    g.k       = k;
-    g.alpha   = alpha;
-    g.beta    = beta;
-    g.a       = a;
-    g.b       = b;
-    g.c       = c;
-    g.a_type  = a_type;
-    g.b_type  = b_type;
-    g.c_type  = c_type;
-    g.lda     = lda;
-    g.ldb     = ldb;
-    g.ldc     = ldc;
-    g.count   = 1;
-    return ampi_gemm(backend, &g);
-}
-
-AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *args) {
-    amp_gemm_args g;
-    if (!args) return AMP_ERROR_INVALID_ARGUMENT;
-    g = *args;
-    if (ampi_is_zero(&g.alpha)) g.alpha = 1.0f;
-    if (g.count == 0) g.count = 1;
-    return ampi_gemm(backend, &g);
-}
+#endif /* AMP_NO_AUTOCAST */
 
 #ifdef __cplusplus
 }

@@ -105,6 +105,22 @@ for compiler in "$CC" "$CLANG"; do
     try "AMP_STATIC, one function used, $compiler" $S -DUSE_IT -o "$out/static" -lm
     try "AMP_STATIC, runs, $compiler" "$out/static"
 done
+try 'AMP_NO_AUTOCAST' $C -DAMP_NO_AUTOCAST $here/a.c $here/b.c -o "$out/no_autocast" -lm
+try 'AMP_NO_AUTOCAST, runs' "$out/no_autocast"
+sizes() { # FILE: of what users hold, printed by a program that includes it
+    printf '%s\n' '#define AMP_IMPLEMENTATION' "#include \"$1\"" '#include <stdio.h>' \
+        'int main(void) { printf("%d %d %d %d\n", (int)sizeof(amp_autocast),' \
+        '(int)sizeof(amp_cache), (int)sizeof(amp_session), (int)AMP_NUM_OPS); return 0; }' \
+        > "$out/sizes.c"
+    $CC -std=c99 -I. -w "$out/sizes.c" -o "$out/sizes" && "$out/sizes"
+}
+new_op() { # a row more in the list: no size changes
+    sed 's/^    X(GEMM, "gemm",/    X(NEW_OP, "new_op", L, L, L, L, L) &/' amp.h > "$out/amp_more.h"
+    one=$(sizes amp.h) two=$(sizes "$(cd "$out" && pwd)/amp_more.h")
+    [ "${one% *}" = "${two% *}" ] && [ $((${one##* } + 1)) = "${two##* }" ] ||
+        { echo "$one, then $two"; return 1; }
+}
+try 'a new op changes no sizeof' new_op
 try 'AMP_NO_STDLIB' $C $here/no_stdlib.c -o "$out/no_stdlib" -lm
 try 'AMP_NO_STDLIB, runs' "$out/no_stdlib"
 blas=
@@ -127,7 +143,10 @@ only_amp_names() { # FILE: every global it defines begins with amp_
 no_writable_data() { # FILE: tables of addresses are read-only once loaded; law 9 allows these two
     nm -f sysv "$1" | awk -F '|' '{ gsub(/ /, "", $1); gsub(/ /, "", $7) }
         $7 ~ /^([*]COM[*]|[.](data|bss|tdata|tbss))/ && $7 !~ /^[.]data[.]rel[.]ro/ &&
-            $1 !~ /^ampi_(tier_chosen|current)$/ {print $1, $7; bad = 1} END {exit bad}'
+            $1 !~ /^ampi_(tier_chosen|current)([.][0-9])?$/ {print $1, $7; bad = 1} END {exit bad}'
+}
+first_floor_only() {
+    ! nm "$1" | grep -iE 'autocast|cache|session|amp_op_|ampi_op'
 }
 no_allocation() { # FILE: it does not even ask for the names
     ! nm -u "$1" | grep -wE '_?(malloc|calloc|realloc|free)'
@@ -146,6 +165,8 @@ if have nm; then
         try "nm: only amp_ names are global, $compiler" only_amp_names "$out/only.o"
         try "nm: no writable data, $compiler" no_writable_data "$out/only.o"
     done
+    $CC -std=c99 -DAMP_NO_AUTOCAST -I. -c "$out/only.c" -o "$out/only.o" > "$out/log" 2>&1
+    try 'nm: AMP_NO_AUTOCAST has nothing of the second floor' first_floor_only "$out/only.o"
     $CC -std=c99 -DAMP_NO_STDLIB -I. -c "$out/only.c" -o "$out/only.o" > "$out/log" 2>&1
     try 'nm: AMP_NO_STDLIB needs neither malloc nor free' no_allocation "$out/only.o"
     $CC -std=c99 -I. -c $here/header_only.c -o "$out/header.o" > "$out/log" 2>&1
