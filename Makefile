@@ -18,7 +18,7 @@ WARN := -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-
 Q := $(if $(filter 1,$(V)),,@)
 
 EXAMPLES := wrap_step pitfalls which_tensor recipes autocast_ops train
-TESTS    := numbers scaler optimizer alloc gemm policy cache state recipes bits
+TESTS    := numbers scaler optimizer alloc gemm tiles policy cache state recipes bits
 
 # How each test is built. The numbers test goes through all 2^32 floats in the first two, through a
 # sample in the others. aarch64 has NEON, s390x the other byte order; both run under qemu.
@@ -43,7 +43,8 @@ RUN_clang         := AMP_QUICK=1
 RUN_clang-ofast   := AMP_QUICK=1
 RUN_sanitize      := AMP_QUICK=1
 
-SUPPORT := tests/test.h tests/fp.h tests/posix.h tests/one.sh tests/golden/scaler_traces.txt amp.h
+SUPPORT := tests/test.h tests/fp.h tests/posix.h tests/gemm_ex.h tests/gemm_bits.h tests/tiles.h \
+           tests/one.sh tests/golden/scaler_traces.txt amp.h
 
 LOGS := $(BUILD)/tests/self.log $(BUILD)/tests/gpu_self.log $(BUILD)/tests/headers.log \
         $(BUILD)/tests/compile.log $(BUILD)/tests/bits.log $(BUILD)/tests/examples.log \
@@ -57,13 +58,13 @@ CHECK_LOGS := $(BUILD)/tests/fuzzing.log $(BUILD)/tests/mingw.log
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check soak cuda bench logs examples install clean
+.PHONY: help run test check soak cuda bench bench-peers logs examples install clean
 
 VERSION = $(shell awk '/define AMP_VERSION_/ {printf "%s%s", dot, $$3; dot = "."}' amp.h)
 
 help: ## show this help
 	@echo "amp.h $(VERSION)"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
 	@echo "  CC CXX CLANG CFLAGS BUILD JOBS PREFIX V=1 may be set (make clean after a change)"
 
 run: $(BUILD)/train ## train on real images in mixed precision: table, pictures, parity with fp32
@@ -114,6 +115,9 @@ install: ## copy amp.h, amp_kernels.cu and amp.pc below PREFIX (and DESTDIR)
 	    'Version: $(VERSION)' 'Cflags: -I$${includedir}' 'Libs.private: -lm' \
 	    > "$(DESTDIR)$(PREFIX)/share/pkgconfig/amp.pc"
 
+bench-peers: ## measure products of the CPU beside OpenBLAS and torch, where they are
+	$(Q)CC="$(CC)" sh tests/bench/peers.sh $(BUILD)/peers $(ARGS)
+
 logs: $(LOGS)
 
 clean: ## remove everything that was built
@@ -126,7 +130,7 @@ $(BUILD)/train: examples/train.c $(wildcard examples/train_*.h) amp.h | $(BUILD)
 	    zlib='-DAMP_ZLIB -lz'; fi; \
 	    $(CC) -std=c99 $(CFLAGS) $(WARN) -I. $< -o $@ -lm $$zlib
 
-$(BUILD)/bench: tests/bench/bench.c amp.h | $(BUILD)
+$(BUILD)/bench: tests/bench/bench.c tests/bench/products.h amp.h | $(BUILD)
 	@echo "  CC  $@"
 	$(Q)$(CC) -std=c99 -O3 -march=native $(WARN) -I. $< -o $@ -lm
 

@@ -125,6 +125,17 @@
    settings return with the call (x86-64, AArch64 by gcc and clang, x86-64 by MSVC).
    32-bit x86 without -mfpmath=sse keeps only array casts and checks exact.
 
+   Products (amp_gemm) on a CPU are summed in fp32, in the order of k, and their
+   bits do not depend on flags, threads, memory or alignment. AVX2, AVX-512 and
+   NEON round once per k (an FMA) and have one set of bits; plain C rounds product
+   and sum. Where there is AMX (Linux), a product goes to its tiles, many times as
+   fast, if A and B are halves, m and n at least 2 and m n k at least 2^15. Tiles
+   have bits of their own (tests/tiles.h is their definition): 32 k at a time, the
+   even and the odd of them summed apart. In them bf16 subnormals count as 0 and so
+   do sums below 2^-126; fp16 goes in two bf16 parts, which is exact, but for an
+   infinity, which gives NaN. amp_cpu_force_tier("avx512") keeps to FMA where
+   machines must agree.
+
    >>gpu
 
    Compile amp_kernels.cu with nvcc (CUDA 11.8 or newer) beside your own files, and
@@ -167,8 +178,8 @@
 
        AMP_IMPLEMENTATION   in one file: compiles the functions there
        AMP_STATIC           with it: makes all functions static to that file
-       AMP_CBLAS            with it, after your <cblas.h>: amp_gemm multiplies
-                            with cblas_sgemm, faster for large matrices
+       AMP_CBLAS            with it, after your <cblas.h>: amp_gemm multiplies fp32
+                            matrices with cblas_sgemm, unless they are thin or tiny
        AMP_CUBLAS           where you call it and with AMP_IMPLEMENTATION, after your
                             <cublas_v2.h>: amp_sgemm, cublasSgemm under autocast;
                             AMP_CUBLAS_DROP_IN in its place also makes cublasSgemm
@@ -203,7 +214,10 @@
    Memory   amp_scaler_* and casts allocate nothing. An optimizer allocates in
             prepare, never in a step; add allocates only when it holds more than
             AMP_INLINE_TENSORS tensors; save and load allocate while they work.
-            All of it goes through desc.allocator.
+            All of it goes through desc.allocator. amp_gemm on a CPU packs its
+            operands in backend->workspace; without one, a product of more than
+            2^22 multiply-adds takes memory from malloc until it returns. Where
+            there is none, and for smaller products, 128 KiB of stack do.
    Pointers may be unaligned; n may be odd, 0 (then the pointer may be NULL) or
             above 2^31. Names are kept as pointers: let them outlive the object.
    Threads  No object locks itself: one thread at a time may use an object.
@@ -442,7 +456,7 @@ typedef struct amp_backend {
     const ampi_functions *functions; /* private; says which backend it is                        */
     void      *context;        /* amp_cuda_backend: the cuBLAS handle                             */
     amp_stream stream;         /* CUDA: where all work is queued                                  */
-    void      *workspace;      /* CUDA: device memory that cuBLAS may use (amp_cuda_backend)      */
+    void      *workspace;      /* CPU: of amp_gemm; CUDA: device memory that cuBLAS may use       */
     size_t     workspace_size;
     int        max_blocks;     /* CUDA: no launch is larger; 0: as large as is best. No bit of a  */
     int        block_size;     /* result depends on it, nor on this (32, 64, 128; 0: 256)         */
@@ -450,7 +464,11 @@ typedef struct amp_backend {
 
 AMP_DEF amp_result amp_cpu_backend(amp_backend *backend);
 
-/* What CPU functions use: "avx512", "avx2", "neon" or "c", found out once. All give the same bits.
+/* What CPU functions use: "amx", "avx512", "avx2", "neon" or "c", found out once. All give the same
+   bits, but for products (see >>numbers). "amx" is "avx512" with tiles. It says that processor and
+   system have them; the system's leave is asked at the first product for tiles and never before,
+   for it is given to the process for good, and from then on sigaltstack refuses small stacks. If it
+   is refused (a thread has such a stack), products fall back, and the tier is "avx512".
    Force one in the whole process (NULL: the best); AMP_ERROR_UNSUPPORTED if it is not there. */
 AMP_DEF const char *amp_cpu_tier(void);
 AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
@@ -698,9 +716,11 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
 
 /* C = alpha op(A) op(B) + beta C; row-major; C is m x n, op(A) is m x k, op(B) is k x n, op is the
    transpose where trans is nonzero. Each matrix has its own type; products are summed in fp32, in
-   the order of k (-Ofast and AMP_CBLAS may take another). A leading dimension is the distance of
-   rows in elements, 0 if packed. C is not read if beta is 0, nor A and B if alpha is 0; C must not
-   overlap them. backend NULL: CPU, which allocates nothing and uses about 100 KiB of stack.
+   the order of k (>>numbers says how they are rounded; AMP_CBLAS may take another order). A leading
+   dimension is the distance of rows in elements, 0 if packed. C is not read if beta is 0, nor A and
+   B if alpha is 0; C must not overlap them. backend NULL: CPU. A CPU packs in backend->workspace if
+   it is as large as amp_gemm_workspace says; or else in at most 128 KiB of stack, and if m n k is
+   above 2^22 in memory from malloc, freed on return (AMP_NO_STDLIB, no memory: the stack, slower).
    The CUDA backend wants a and b of one type, and c of that type or fp32. Inside a scope of the
    thread's autocast that has a cache, fp32 operands are cast as the policy says of AMP_OP_GEMM
    (small products that are fp32 throughout, m n k < 32^3, are not worth it and stay). */
@@ -709,6 +729,10 @@ AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b
                             const void *a, amp_dtype a_type, size_t lda,
                             const void *b, amp_dtype b_type, size_t ldb,
                             float beta, void *c, amp_dtype c_type, size_t ldc);
+
+/* Bytes of a CPU backend's workspace with which no product of at most m x n x k allocates, for as
+   many threads as OpenMP has now: about 1.1 MB each, 3.2 MB where k is above 512. */
+AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
 
 /* More than one product, or more than a product: batches, bias, ReLU. Zeroed, a, b, c, m, n and k
    set: a plain product of packed fp32 matrices.
@@ -1950,6 +1974,14 @@ AMPI_STRICT_END
 #else
 #define AMPI_NEON 0
 #endif
+/* AMX-BF16: where the assembler knows it and the registers are asked of Linux. */
+#if defined(AMPI_TILES_MODEL) ||                                                               \
+    (AMPI_X86 && defined(__linux__) && defined(__LP64__) &&                                    \
+     ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11)))
+#define AMPI_AMX 1
+#else
+#define AMPI_AMX 0
+#endif
 #if defined(_MSC_VER) && defined(_M_X64)
 #include <xmmintrin.h> /* _mm_getcsr, _mm_setcsr */
 #endif
@@ -2165,7 +2197,8 @@ static int ampi_find_type(const char *text, size_t length) {
 
 enum {
     AMPI_PIECE  = 1024,   /* arrays are taken in pieces that stay in the first-level cache  */
-    AMPI_STREAM = 1 << 22 /* casts of this many elements and more write around the cache    */
+    AMPI_STREAM = 1 << 22, /* casts of this many elements and more write around the cache   */
+    AMPI_AHEAD  = 4096     /* a norm asks for memory this many bytes before it needs it     */
 };
 
 typedef struct ampi_tier {
@@ -2329,31 +2362,34 @@ static const ampi_tier ampi_tier_c = {"c", ampi_usable_c, ampi_to_f32, ampi_from
 
 #if AMPI_X86
 
-static void ampi_cpuid(uint32_t leaf, uint32_t *r) {
+static void ampi_cpuid(uint32_t leaf, uint32_t sub, uint32_t *r) {
     __asm__ __volatile__("cpuid"
                          : "=a"(r[0]), "=b"(r[1]), "=c"(r[2]), "=d"(r[3])
-                         : "0"(leaf), "2"(0));
+                         : "0"(leaf), "2"(sub));
 }
 
 /* What the processor has and the operating system saves: cpuid, and xgetbv for the registers. */
 static uint32_t ampi_cpu_features(void) {
     uint32_t r[4], low, features = 0;
-    ampi_cpuid(0, r);
+    ampi_cpuid(0, 0, r);
     if (r[0] < 7) return 0;
-    ampi_cpuid(1, r);
-    if ((r[2] >> 27 & 7u) != 7u) return 0; /* OSXSAVE, AVX, F16C */
+    ampi_cpuid(1, 0, r);
+    if ((r[2] >> 27 & 7u) != 7u || !(r[2] >> 12 & 1u)) return 0; /* OSXSAVE, AVX, F16C; FMA */
     __asm__ __volatile__("xgetbv" : "=a"(low) : "c"(0) : "edx");
     if ((low & 0x06u) != 0x06u) return 0;
-    ampi_cpuid(7, r);
+    ampi_cpuid(7, 0, r);
     if (r[1] >> 5 & 1u) features = 1u; /* AVX2 */
     if ((low & 0xe6u) == 0xe6u && (r[1] >> 16 & 1u) && (r[1] >> 30 & 3u) == 3u)
         features |= 2u; /* AVX-512 F, BW, VL */
-    return features;
+    if (features != 3u || (low & 0x60000u) != 0x60000u || (r[3] >> 22 & 5u) != 5u || r[0] == 0)
+        return features; /* no AMX-BF16, AMX-TILE, or no second page of leaf 7 */
+    ampi_cpuid(7, 1, r);
+    return features | (r[0] >> 5 & 1u) << 2; /* AVX512_BF16 */
 }
 
-/* AVX2 and F16C: eight floats. */
+/* AVX2, F16C and FMA (for products): eight floats. */
 
-#define AMPI_AVX2 static inline __attribute__((unused, target("avx2,f16c")))
+#define AMPI_AVX2 static inline __attribute__((unused, target("avx2,fma,f16c")))
 
 AMPI_OPERATIONS(AMPI_AVX2, __m256, _avx2)
 AMPI_AVX2 __m256 ampi_sqrt_avx2(__m256 a) {
@@ -2462,6 +2498,7 @@ AMPI_AVX2 uint32_t ampi_check_avx2(const void *x, amp_dtype type, size_t n, floa
             a    = _mm256_and_si256(_mm256_castps_si256(f), _mm256_set1_epi32(0x7fffffff));
             max  = _mm256_max_epi32(max, a);
             none = _mm256_sub_epi32(none, _mm256_cmpeq_epi32(a, zero));
+            _mm_prefetch((const char *)ampi_at(x, type, i) + AMPI_AHEAD, _MM_HINT_T0);
             if (lanes) ampi_add_squares_avx2(lanes + i % AMPI_LANES, f);
         }
         memcpy(m, &max, sizeof m);
@@ -2476,11 +2513,11 @@ AMPI_AVX2 uint32_t ampi_check_avx2(const void *x, amp_dtype type, size_t n, floa
             a    = _mm256_and_si256(h, _mm256_set1_epi16(0x7fff));
             max  = _mm256_max_epu16(max, a);
             none = _mm256_sub_epi16(none, _mm256_cmpeq_epi16(a, zero));
-            if (lanes) {
+            if (lanes) { /* to load again is cheaper than to take h apart */
                 float *lane = lanes + i % AMPI_LANES;
-                ampi_add_squares_avx2(lane, ampi_widen_avx2(_mm256_castsi256_si128(h), type));
-                ampi_add_squares_avx2(lane + 8,
-                                      ampi_widen_avx2(_mm256_extracti128_si256(h, 1), type));
+                _mm_prefetch((const char *)ampi_at(x, type, i) + AMPI_AHEAD, _MM_HINT_T0);
+                ampi_add_squares_avx2(lane, ampi_get_as_avx2(x, type, i));
+                ampi_add_squares_avx2(lane + 8, ampi_get_as_avx2(x, type, i + 8));
             }
         }
         memcpy(m16, &max, sizeof m16);
@@ -2541,17 +2578,20 @@ AMPI_AVX512 __m256i ampi_narrow_avx512(__m512 x, amp_dtype type) {
     if (type == AMP_F16) return _mm512_maskz_cvtps_ph(all, x, _MM_FROUND_TO_NEAREST_INT);
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(ampi_bf16_avx512(_mm512_castps_si512(x)), 16));
 }
-/* Thirty-two at a time: one full store. */
-AMPI_AVX512 __m512i ampi_narrow_two_avx512(__m512 x, __m512 y, amp_dtype type) {
+/* The upper halves of two vectors. */
+AMPI_AVX512 __m512i ampi_uppers_avx512(__m512i x, __m512i y) {
     static const uint16_t upper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
                                        23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
                                        45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+    return _mm512_permutex2var_epi16(x, _mm512_loadu_si512(upper), y);
+}
+/* Thirty-two at a time: one full store. */
+AMPI_AVX512 __m512i ampi_narrow_two_avx512(__m512 x, __m512 y, amp_dtype type) {
     if (type == AMP_F16)
         return _mm512_inserti64x4(_mm512_castsi256_si512(ampi_narrow_avx512(x, type)),
                                   ampi_narrow_avx512(y, type), 1);
-    return _mm512_permutex2var_epi16(ampi_bf16_avx512(_mm512_castps_si512(x)),
-                                     _mm512_loadu_si512(upper),
-                                     ampi_bf16_avx512(_mm512_castps_si512(y)));
+    return ampi_uppers_avx512(ampi_bf16_avx512(_mm512_castps_si512(x)),
+                              ampi_bf16_avx512(_mm512_castps_si512(y)));
 }
 
 AMPI_AVX512 void   ampi_done_avx512(void) { _mm256_zeroupper(); }
@@ -2666,6 +2706,7 @@ AMPI_AVX512 uint32_t ampi_check_avx512(const void *x, amp_dtype type, size_t n, 
             a   = _mm512_and_si512(_mm512_castps_si512(f), _mm512_set1_epi32(0x7fffffff));
             max = _mm512_max_epi32(max, a);
             none += (size_t)__builtin_popcount(_mm512_testn_epi32_mask(a, a));
+            _mm_prefetch((const char *)ampi_at(x, type, i) + AMPI_AHEAD, _MM_HINT_T0);
             if (lanes) ampi_add_squares_avx512(lanes + i % AMPI_LANES, f);
         }
         memcpy(m, &max, sizeof m);
@@ -2679,9 +2720,9 @@ AMPI_AVX512 uint32_t ampi_check_avx512(const void *x, amp_dtype type, size_t n, 
             none += (size_t)__builtin_popcountll(_mm512_testn_epi16_mask(a, a));
             if (lanes) {
                 float *lane = lanes + i % AMPI_LANES;
-                ampi_add_squares_avx512(lane, ampi_widen_avx512(_mm512_castsi512_si256(h), type));
-                ampi_add_squares_avx512(
-                    lane + 16, ampi_widen_avx512(_mm512_extracti64x4_epi64(h, 1), type));
+                _mm_prefetch((const char *)ampi_at(x, type, i) + AMPI_AHEAD, _MM_HINT_T0);
+                ampi_add_squares_avx512(lane, ampi_get_as_avx512(x, type, i));
+                ampi_add_squares_avx512(lane + 16, ampi_get_as_avx512(x, type, i + 16));
             }
         }
         memcpy(m16, &max, sizeof m16);
@@ -2809,8 +2850,34 @@ static const ampi_tier ampi_tier_neon = {
 
 #endif /* AMPI_NEON */
 
+#if AMPI_AMX
+
+/* AMX: products of halves in tiles, all else as "avx512" (a model of tiles: as "c"). Usable says
+   what the processor has and the operating system saves. Whether this process may use it is asked
+   at the first product that would; a tier of its own says yes, "avx512" no. */
+
+#ifdef AMPI_TILES_MODEL
+#define AMPI_TIER_REFUSED &ampi_tier_c
+#define AMPI_TIER_AMX                                                                          \
+    {"amx", ampi_usable_c, ampi_to_f32, ampi_from_f32, ampi_check, ampi_unscale_loop,          \
+     ampi_adamw_loop, ampi_sgd_loop}
+#else
+static int ampi_usable_amx(void) { return (ampi_cpu_features() & 4u) != 0; }
+
+#define AMPI_TIER_REFUSED &ampi_tier_avx512
+#define AMPI_TIER_AMX                                                                          \
+    {"amx", ampi_usable_amx, ampi_to_f32_avx512, ampi_from_f32_avx512, ampi_check_avx512,      \
+     ampi_unscale_loop_avx512, ampi_adamw_loop_avx512, ampi_sgd_loop_avx512}
+#endif
+static const ampi_tier ampi_tier_amx = AMPI_TIER_AMX, ampi_tier_amx_allowed = AMPI_TIER_AMX;
+
+#endif /* AMPI_AMX */
+
 /* Best first. */
 static const ampi_tier *const ampi_tiers[] = {
+#if AMPI_AMX
+    &ampi_tier_amx,
+#endif
 #if AMPI_X86
     &ampi_tier_avx512, &ampi_tier_avx2,
 #endif
@@ -5219,143 +5286,1101 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc, const char **vari
 
 #endif /* AMP_NO_STDLIB */
 
-AMPI_STRICT_END
-
 /* ------------------------------------------------------------------ >>impl  gemm
-   C is computed in tiles that stay in the cache. For each, blocks of op(A) and op(B) are packed
-   into fp32 with converting loads, zero-padded to whole strips, and multiplied; products of one
-   element are added in the order of k. Outside the strict region, so that the compiler may use
-   FMA where your flags allow it. */
+   C is computed in blocks. For each, a strip of rows of op(A) and a strip of columns of op(B) are
+   packed, converted on the way, and a kernel multiplies them; many strips of B make a panel.
+
+   PIECE    What is packed at a time: 16 words along k of each row of a strip. In the FMA engines a
+            word is an fp32 number; for tiles it is two bf16 numbers, of neighboring k.
+   LAYOUT   A strip of A is [piece][row][16], a strip of B [piece][16][column]; what is not there
+            is 0. That serves broadcasts of A and vectors of B, and it is what a tile is.
+   PARTS    For tiles an fp16 number is two bf16 numbers that add up to it exactly (11 bits are
+            8 + 3), and a product is four; the pieces of both parts follow each other.
+   ORDER    An element of C is summed in the order of k, whatever the blocks, the panels and the
+            threads: FMA engines round once per k, plain C twice. So these have one set of bits
+            each, and tiles have theirs, in which 32 k (pieces) take turns. */
+
+#if defined(__CUDACC__) /* nvcc hands pragmas on to the host's compiler, but warns */
+#pragma nv_diagnostic push
+#pragma nv_diag_suppress 1675
+#endif
 
 enum {
-    AMPI_TILE_M  = 64,
-    AMPI_TILE_N  = 64,
-    AMPI_TILE_K  = 128,
-    AMPI_STRIP_M = 4, /* rows and columns of C in registers at a time */
-    AMPI_STRIP_N = 8
+    AMPI_DEEP        = 16,      /* words of a piece along k                                     */
+    AMPI_MOST_ROWS   = 32,      /* of a block                                                   */
+    AMPI_MOST_COLS   = 32,
+    AMPI_PANEL       = 1 << 18, /* words of a panel: it stays in the second-level cache         */
+    AMPI_PANEL_SMALL = 1 << 14, /* the same where all is on the stack                           */
+    AMPI_TALL        = 1024,    /* rows whose sums are kept where k does not fit one panel      */
+    AMPI_TALL_SMALL  = 64,      /* the same on the stack                                        */
+    AMPI_STACK       = 28672,   /* words of workspace on the stack                              */
+    AMPI_HEAVY       = 1 << 22, /* m n k above which a malloc pays, and threads do              */
+    AMPI_GEMM_TINY   = 1 << 12, /* m n k up to which nothing is packed                          */
+    AMPI_TILES       = 1 << 15, /* m n k from which products of halves go to tiles              */
+    AMPI_THIN_K      = 512,     /* of a matrix times a vector, k and rows at a time             */
+    AMPI_THIN_ROWS   = 1024
 };
 
-/* Pack rows x cols elements of a matrix, (r, c) at base[start + r * rs + c * cs], transposed
-   into dst[c * stride + r], with rows padded by zeros. One of rs and cs is 1: casts go along it. */
-static void ampi_pack(float *dst, size_t stride, const void *base, amp_dtype type, size_t start,
-                      size_t rows, size_t cols, size_t rs, size_t cs) {
-    float  line[AMPI_TILE_K];
-    size_t r, c;
-    for (c = 0; rs == 1 && c < cols; c++) {
-        ampi_cast(dst + c * stride, AMP_F32, ampi_at(base, type, start + c * cs), type, rows);
-        for (r = rows; r < stride; r++) dst[c * stride + r] = 0.0f;
+#if defined(__GNUC__) || defined(__clang__)
+#define AMPI_HOST   static inline __attribute__((unused))
+#define AMPI_ALWAYS __attribute__((always_inline))
+#else
+#define AMPI_HOST static inline
+#define AMPI_ALWAYS
+#endif
+#if defined(__clang__)
+#define AMPI_UNROLL _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__) && !defined(__TINYC__)
+#define AMPI_UNROLL _Pragma("GCC unroll 16")
+#else
+#define AMPI_UNROLL
+#endif
+
+/* One block for a kernel: rows and cols say how much of it is there. */
+typedef struct ampi_block {
+    const uint32_t *a, *b;
+    size_t          rows, cols, k;
+    int             parts;
+    const float    *in;  /* sums so far, in rows of engine->cols; NULL: none */
+    float          *out;
+    size_t          ld;  /* of out */
+} ampi_block;
+
+typedef struct ampi_engine {
+    const ampi_tier *tier;
+    size_t           rows, cols, row_step, col_step; /* of a block; what kernels round them to */
+    size_t           depth; /* pieces of a panel along k */
+    int              tiles;
+    /* One piece of a strip of width rows from a matrix whose element (r, k) is x[r * rs + k * cs],
+       of which rows and ks are there. Of A: [row][16]; of B: [16][row]. */
+    void (*pack)(uint32_t *dst, size_t width, int of_b, const void *x, amp_dtype type, int parts,
+                 size_t rows, size_t ks, size_t rs, size_t cs);
+    void (*kernel)(const ampi_block *block);
+    /* Rows i, columns j and on of C from their sums: alpha, beta, bias, relu. */
+    void (*write)(const amp_gemm_args *g, const float *sum, size_t ld, size_t i, size_t j,
+                   size_t rows, size_t cols);
+    /* sum[r] += x[r * rs + k * cs] * v[k], where rs or cs is 1. */
+    void (*thin)(float *sum, const void *x, amp_dtype type, size_t rows, size_t ks, size_t rs,
+                 size_t cs, const float *v);
+    /* All of a product in fp32: op(A) is a[r * rs + k * cs], op(B) b[k * ldb + column]. */
+    void (*tiny)(const amp_gemm_args *g, const float *a, size_t rs, size_t cs, const float *b,
+                 size_t ldb);
+} ampi_engine;
+
+static size_t ampi_max(size_t a, size_t b) { return a > b ? a : b; }
+static size_t ampi_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+
+/* C is its sums. */
+static int ampi_is_plain(const amp_gemm_args *g) {
+    return ampi_load_u32(&g->alpha, 0) == 0x3f800000u && ampi_is_zero(&g->beta) && !g->bias &&
+           !g->relu;
+}
+
+/* The parts of an engine over vectors V of W floats. Its tier has get, put and arithmetic; here are
+   get_part and put_part (the first n elements, if n < W), fma, relu and transpose (W x W). */
+
+#define AMPI_PACK(FN, V, W, S)                                                                 \
+    FN AMPI_ALWAYS void ampi_pack_as##S(uint32_t *dst, size_t width, int of_b, const void *x,  \
+                                        amp_dtype type, size_t rows, size_t ks, size_t rs,     \
+                                        size_t cs) {                                           \
+        size_t r, k, i;                                                                        \
+        for (r = 0; r < width; r += W)                                                         \
+            for (k = 0; k < AMPI_DEEP; k += W) {                                               \
+                V v[W];                                                                        \
+                AMPI_UNROLL for (i = 0; i < W; i++) {                                          \
+                    const size_t row = cs == 1 ? r + i : r, at = cs == 1 ? k : k + i;          \
+                    const size_t all = cs == 1 ? ks : rows, from = cs == 1 ? k : r;            \
+                    v[i] = ampi_get_part##S(ampi_at(x, type, row * rs + at * cs), type,        \
+                                            row < rows && at < ks ? all - from : 0);           \
+                }                                                                              \
+                if ((cs == 1) == of_b) ampi_transpose##S(v);                                   \
+                AMPI_UNROLL for (i = 0; i < W; i++)                                            \
+                    if (of_b) ampi_put##S(dst, (k + i) * width + r, v[i]);                     \
+                    else if (r + i < width) ampi_put##S(dst, (r + i) * AMPI_DEEP + k, v[i]);   \
+            }                                                                                  \
+        ampi_done##S();                                                                        \
+    }                                                                                          \
+    FN void ampi_pack##S(uint32_t *dst, size_t width, int of_b, const void *x, amp_dtype type, \
+                         int parts, size_t rows, size_t ks, size_t rs, size_t cs) {            \
+        (void)parts;                                                                           \
+        if (type == AMP_F32) ampi_pack_as##S(dst, width, of_b, x, AMP_F32, rows, ks, rs, cs);  \
+        else if (type == AMP_F16)                                                              \
+            ampi_pack_as##S(dst, width, of_b, x, AMP_F16, rows, ks, rs, cs);                   \
+        else ampi_pack_as##S(dst, width, of_b, x, AMP_BF16, rows, ks, rs, cs);                 \
     }
-    for (r = 0; rs != 1 && r < stride; r++) {
-        if (r < rows) ampi_cast(line, AMP_F32, ampi_at(base, type, start + r * rs), type, cols);
-        else memset(line, 0, cols * sizeof *line);
-        for (c = 0; c < cols; c++) dst[c * stride + r] = line[c];
+
+/* R rows of C vectors: constants where it is inlined, so that the sums stay in registers. */
+#define AMPI_KERNEL(FN, V, W, STEP, S)                                                         \
+    FN AMPI_ALWAYS void ampi_sums##S(const ampi_block *x, const size_t R, const size_t C) {    \
+        const uint32_t *a = x->a, *b = x->b;                                                   \
+        V               s[3 * STEP][2], y[2];                                                  \
+        size_t          r, c, k, q;                                                            \
+        AMPI_UNROLL for (r = 0; r < R; r++)                                                    \
+            AMPI_UNROLL for (c = 0; c < C; c++)                                                \
+                s[r][c] = x->in ? ampi_get##S(x->in, (r * 2 + c) * W) : ampi_splat##S(0.0f);   \
+        for (k = 0; k < x->k; k += AMPI_DEEP, a += 3 * STEP * AMPI_DEEP)                       \
+            for (q = 0; q < AMPI_DEEP && k + q < x->k; q++, b += 2 * W) {                      \
+                AMPI_UNROLL for (c = 0; c < C; c++) y[c] = ampi_get##S(b, c * W);              \
+                AMPI_UNROLL for (r = 0; r < R; r++) {                                          \
+                    const V ar = ampi_splat##S(ampi_load_f32(a, r * AMPI_DEEP + q));           \
+                    AMPI_UNROLL for (c = 0; c < C; c++) s[r][c] = ampi_fma##S(ar, y[c], s[r][c]); \
+                }                                                                              \
+            }                                                                                  \
+        AMPI_UNROLL for (r = 0; r < R; r++)                                                    \
+            AMPI_UNROLL for (c = 0; c < C; c++) ampi_put##S(x->out, r * x->ld + c * W, s[r][c]); \
+        ampi_done##S();                                                                        \
+    }                                                                                          \
+    FN void ampi_kernel##S(const ampi_block *x) {                                              \
+        switch ((x->rows + STEP - 1) / STEP * 2 + (x->cols > W)) {                             \
+        case 2: ampi_sums##S(x, STEP, 1); break;                                               \
+        case 3: ampi_sums##S(x, STEP, 2); break;                                               \
+        case 4: ampi_sums##S(x, 2 * STEP, 1); break;                                           \
+        case 5: ampi_sums##S(x, 2 * STEP, 2); break;                                           \
+        case 6: ampi_sums##S(x, 3 * STEP, 1); break;                                           \
+        default: ampi_sums##S(x, 3 * STEP, 2); break;                                          \
+        }                                                                                      \
+    }
+
+#define AMPI_WRITE(FN, V, W, S)                                                                \
+    FN AMPI_ALWAYS void ampi_write_one##S(const amp_gemm_args *g, V x, size_t i, size_t j,     \
+                                          size_t n) {                                          \
+        const amp_dtype type = g->c_type;                                                      \
+        void           *c    = ampi_to(g->c, type, i * g->ldc + j);                            \
+        x = ampi_mul##S(x, ampi_splat##S(g->alpha));                                           \
+        if (!ampi_is_zero(&g->beta))                                                           \
+            x = ampi_add##S(x, ampi_mul##S(ampi_splat##S(g->beta),                             \
+                                           ampi_get_part##S(c, type, n)));                     \
+        if (g->bias)                                                                           \
+            x = ampi_add##S(x, ampi_get_part##S(ampi_at(g->bias, type, j), type, n));          \
+        if (g->relu) x = ampi_relu##S(x);                                                      \
+        ampi_put_part##S(c, type, n, x);                                                       \
+    }                                                                                          \
+    FN void ampi_write##S(const amp_gemm_args *g, const float *sum, size_t ld, size_t i,       \
+                          size_t j, size_t rows, size_t cols) {                                \
+        size_t r, q;                                                                           \
+        for (r = 0; r < rows; r++)                                                             \
+            for (q = 0; q < cols; q += W)                                                      \
+                ampi_write_one##S(g, ampi_get_part##S(sum + r * ld + q, AMP_F32, cols - q),    \
+                                  i + r, j + q, cols - q);                                     \
+        ampi_done##S();                                                                        \
+    }
+
+/* A matrix times a vector. Across, rows lie side by side: few of them stay in registers, many are
+   taken four k at a time. Along, rows lie along k: sixteen at a time, in blocks of W x W. */
+#define AMPI_THIN(FN, V, W, S)                                                                 \
+    FN AMPI_ALWAYS void ampi_thin_across##S(float *sum, const void *x, amp_dtype type,         \
+                                            size_t rows, size_t ks, size_t cs, const float *v) {\
+        size_t r, k = 0, i;                                                                    \
+        V      y[4], s;                                                                        \
+        for (; rows > 8 * W && k + 4 <= ks; k += 4) {                                          \
+            AMPI_UNROLL for (i = 0; i < 4; i++) y[i] = ampi_splat##S(v[k + i]);                \
+            for (r = 0; r < rows; r += W) {                                                    \
+                s = ampi_get##S(sum, r);                                                       \
+                AMPI_UNROLL for (i = 0; i < 4; i++)                                            \
+                    s = ampi_fma##S(ampi_get_part##S(ampi_at(x, type, (k + i) * cs + r), type, \
+                                                     rows - r), y[i], s);                      \
+                ampi_put##S(sum, r, s);                                                        \
+            }                                                                                  \
+        }                                                                                      \
+        for (r = 0; r < rows; r += W) {                                                        \
+            s = ampi_get##S(sum, r);                                                           \
+            for (i = k; i < ks; i++)                                                           \
+                s = ampi_fma##S(ampi_get_part##S(ampi_at(x, type, i * cs + r), type, rows - r),\
+                                ampi_splat##S(v[i]), s);                                       \
+            ampi_put##S(sum, r, s);                                                            \
+        }                                                                                      \
+        ampi_done##S();                                                                        \
+    }                                                                                          \
+    FN AMPI_ALWAYS void ampi_thin_along##S(float *sum, const void *x, amp_dtype type,          \
+                                           size_t rows, size_t ks, size_t rs, const float *v) {\
+        V      s[16 / W], m[W];                                                                \
+        size_t r, k, i, q;                                                                     \
+        for (r = 0; r < rows; r += 16) {                                                       \
+            AMPI_UNROLL for (q = 0; q < 16 / W; q++) s[q] = ampi_get##S(sum, r + q * W);       \
+            for (k = 0; k < ks; k += W)                                                        \
+                AMPI_UNROLL for (q = 0; q < 16 / W; q++) {                                     \
+                    const size_t first = r + q * W;                                            \
+                    if (first >= rows) continue;                                               \
+                    AMPI_UNROLL for (i = 0; i < W; i++)                                        \
+                        m[i] = ampi_get_part##S(ampi_at(x, type, (first + i) * rs + k), type,  \
+                                                first + i < rows ? ks - k : 0);                \
+                    ampi_transpose##S(m);                                                      \
+                    AMPI_UNROLL for (i = 0; i < W; i++)                                        \
+                        if (k + i < ks) s[q] = ampi_fma##S(m[i], ampi_splat##S(v[k + i]), s[q]);\
+                }                                                                              \
+            AMPI_UNROLL for (q = 0; q < 16 / W; q++) ampi_put##S(sum, r + q * W, s[q]);        \
+        }                                                                                      \
+        ampi_done##S();                                                                        \
+    }                                                                                          \
+    FN AMPI_ALWAYS void ampi_thin_as##S(float *sum, const void *x, amp_dtype type,             \
+                                        size_t rows, size_t ks, size_t rs, size_t cs,          \
+                                        const float *v) {                                      \
+        if (rs == 1) ampi_thin_across##S(sum, x, type, rows, ks, cs, v);                       \
+        else ampi_thin_along##S(sum, x, type, rows, ks, rs, v);                                \
+    }                                                                                          \
+    FN void ampi_thin##S(float *sum, const void *x, amp_dtype type, size_t rows, size_t ks,    \
+                         size_t rs, size_t cs, const float *v) {                               \
+        if (type == AMP_F32) ampi_thin_as##S(sum, x, AMP_F32, rows, ks, rs, cs, v);            \
+        else if (type == AMP_F16) ampi_thin_as##S(sum, x, AMP_F16, rows, ks, rs, cs, v);       \
+        else ampi_thin_as##S(sum, x, AMP_BF16, rows, ks, rs, cs, v);                           \
+    }
+
+/* Four rows at a time, W columns; rows that are not there repeat the last one. */
+#define AMPI_SMALL(FN, V, W, S)                                                                \
+    FN void ampi_tiny##S(const amp_gemm_args *g, const float *a, size_t rs, size_t cs,         \
+                         const float *b, size_t ldb) {                                         \
+        const size_t m = g->m, n = g->n, ks = g->k;                                            \
+        size_t       i, j, k, r;                                                               \
+        for (i = 0; i < m; i += 4)                                                             \
+            for (j = 0; j < n; j += W) {                                                       \
+                const float *row[4];                                                           \
+                V            s[4];                                                             \
+                AMPI_UNROLL for (r = 0; r < 4; r++) {                                          \
+                    s[r]   = ampi_splat##S(0.0f);                                              \
+                    row[r] = a + ampi_min(i + r, m - 1) * rs;                                  \
+                }                                                                              \
+                for (k = 0; k < ks; k++) {                                                     \
+                    const V y = ampi_get_part##S(b + k * ldb + j, AMP_F32, n - j);             \
+                    AMPI_UNROLL for (r = 0; r < 4; r++)                                        \
+                        s[r] = ampi_fma##S(ampi_splat##S(ampi_load_f32(row[r], k * cs)), y,    \
+                                           s[r]);                                              \
+                }                                                                              \
+                AMPI_UNROLL for (r = 0; r < 4; r++)                                            \
+                    if (i + r < m) ampi_write_one##S(g, s[r], i + r, j, n - j);                \
+            }                                                                                  \
+        ampi_done##S();                                                                        \
+    }
+
+#define AMPI_ENGINE(FN, V, W, S)                                                               \
+    AMPI_PACK(FN, V, W, S)                                                                     \
+    AMPI_WRITE(FN, V, W, S)                                                                   \
+    AMPI_THIN(FN, V, W, S)                                                                     \
+    AMPI_SMALL(FN, V, W, S)
+
+/* Plain C. Kernels want vectors by name, since what becomes of loops depends on flags. */
+
+AMPI_HOST float ampi_get_part(const void *base, amp_dtype type, size_t n) {
+    return n ? ampi_f32_from_bits(ampi_load(base, type, 0)) : 0.0f;
+}
+AMPI_HOST void ampi_put_part(void *base, amp_dtype type, size_t n, float x) {
+    (void)n;
+    ampi_put_as(base, type, 0, x);
+}
+AMPI_HOST float ampi_fma(float a, float b, float c) { return ampi_add(c, ampi_mul(a, b)); }
+AMPI_HOST float ampi_relu(float x) { return ampi_epilogue(x, NULL, 1); }
+AMPI_HOST void  ampi_transpose(float *v) { (void)v; }
+AMPI_ENGINE(AMPI_HOST, float, 1, )
+
+#if (defined(__GNUC__) || defined(__clang__)) && defined(__LP64__) && !defined(__TINYC__)
+typedef float ampi_f32x4 __attribute__((vector_size(16)));
+enum { AMPI_W4 = 4 };
+AMPI_HOST ampi_f32x4 ampi_splat_x4(float x) {
+    const ampi_f32x4 v = {x, x, x, x};
+    return v;
+}
+#else
+typedef float ampi_f32x4;
+enum { AMPI_W4 = 1 };
+AMPI_HOST ampi_f32x4 ampi_splat_x4(float x) { return x; }
+#endif
+AMPI_OPERATIONS(AMPI_HOST, ampi_f32x4, _x4)
+AMPI_HOST ampi_f32x4 ampi_get_x4(const void *base, size_t i) {
+    ampi_f32x4 x;
+    memcpy(&x, (const char *)base + 4 * i, sizeof x);
+    return x;
+}
+AMPI_HOST void ampi_put_x4(void *base, size_t i, ampi_f32x4 x) {
+    memcpy((char *)base + 4 * i, &x, sizeof x);
+}
+AMPI_HOST ampi_f32x4 ampi_fma_x4(ampi_f32x4 a, ampi_f32x4 b, ampi_f32x4 c) {
+    return ampi_add_x4(c, ampi_mul_x4(a, b));
+}
+AMPI_HOST void ampi_done_x4(void) {}
+AMPI_KERNEL(AMPI_HOST, ampi_f32x4, AMPI_W4, 2, _x4)
+
+static const ampi_engine ampi_engine_c = {
+    &ampi_tier_c, 6, 2 * AMPI_W4, 2, AMPI_W4, 32, 0,
+    ampi_pack, ampi_kernel_x4, ampi_write, ampi_thin, ampi_tiny};
+
+#if AMPI_X86
+
+/* AVX2 and FMA: 6 x 16. */
+
+AMPI_AVX2 __m256i ampi_lanes_avx2(size_t n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+AMPI_AVX2 __m256 ampi_get_few_avx2(const void *base, amp_dtype type, size_t n) {
+    uint16_t copy[8];
+    memset(copy, 0, sizeof copy);
+    memcpy(copy, base, 2 * n);
+    return ampi_get_as_avx2(copy, type, 0);
+}
+AMPI_AVX2 AMPI_ALWAYS __m256 ampi_get_part_avx2(const void *base, amp_dtype type, size_t n) {
+    if (n >= 8) return ampi_get_as_avx2(base, type, 0);
+    if (type == AMP_F32) return _mm256_maskload_ps((const float *)base, ampi_lanes_avx2(n));
+    return ampi_get_few_avx2(base, type, n);
+}
+AMPI_AVX2 void ampi_put_part_avx2(void *base, amp_dtype type, size_t n, __m256 x) {
+    uint16_t copy[8];
+    if (n >= 8) {
+        ampi_put_as_avx2(base, type, 0, x);
+    } else if (type == AMP_F32) {
+        _mm256_maskstore_ps((float *)base, ampi_lanes_avx2(n), x);
+    } else {
+        ampi_put_as_avx2(copy, type, 0, x);
+        memcpy(base, copy, 2 * n);
+    }
+}
+AMPI_AVX2 __m256 ampi_fma_avx2(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
+AMPI_AVX2 __m256 ampi_relu_avx2(__m256 x) { /* to 0 what, as an integer, is at most -inf */
+    __m256i u = _mm256_castps_si256(x);
+    AMPI_PIN(u);
+    return _mm256_castsi256_ps(_mm256_and_si256(
+        u, _mm256_cmpgt_epi32(u, _mm256_set1_epi32((int)(0x80000000u | AMPI_F32_INF)))));
+}
+AMPI_AVX2 void ampi_transpose_avx2(__m256 *v) {
+    __m256 t[8];
+    int    i;
+    AMPI_UNROLL for (i = 0; i < 8; i += 2) {
+        t[i]     = _mm256_unpacklo_ps(v[i], v[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
+    }
+    AMPI_UNROLL for (i = 0; i < 8; i += 4) {
+        v[i]     = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+        v[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+        v[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        v[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    AMPI_UNROLL for (i = 0; i < 4; i++) {
+        t[i]     = _mm256_permute2f128_ps(v[i], v[i + 4], 0x20);
+        t[i + 4] = _mm256_permute2f128_ps(v[i], v[i + 4], 0x31);
+    }
+    AMPI_UNROLL for (i = 0; i < 8; i++) v[i] = t[i];
+}
+AMPI_ENGINE(AMPI_AVX2, __m256, 8, _avx2)
+AMPI_KERNEL(AMPI_AVX2, __m256, 8, 2, _avx2)
+
+static const ampi_engine ampi_engine_avx2 = {
+    &ampi_tier_avx2, 6, 16, 2, 8, 32, 0,
+    ampi_pack_avx2, ampi_kernel_avx2, ampi_write_avx2, ampi_thin_avx2, ampi_tiny_avx2};
+
+/* AVX-512: 12 x 32. */
+
+#if !defined(__clang__)
+#pragma GCC diagnostic push /* as in the tiers */
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
+AMPI_AVX512 __m512 ampi_get_part_avx512(const void *base, amp_dtype type, size_t n) {
+    const __mmask16 mask = ampi_mask_avx512(n);
+    if (type == AMP_F32) return _mm512_maskz_loadu_ps(mask, base);
+    return ampi_widen_avx512(_mm256_maskz_loadu_epi16(mask, base), type);
+}
+AMPI_AVX512 void ampi_put_part_avx512(void *base, amp_dtype type, size_t n, __m512 x) {
+    const __mmask16 mask = ampi_mask_avx512(n);
+    if (type == AMP_F32) _mm512_mask_storeu_ps(base, mask, x);
+    else _mm256_mask_storeu_epi16(base, mask, ampi_narrow_avx512(x, type));
+}
+AMPI_AVX512 __m512 ampi_fma_avx512(__m512 a, __m512 b, __m512 c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
+AMPI_AVX512 __m512 ampi_relu_avx512(__m512 x) {
+    const __m512i least = _mm512_set1_epi32((int)(0x80000000u | AMPI_F32_INF));
+    __m512i       u     = _mm512_castps_si512(x);
+    AMPI_PIN(u);
+    return _mm512_castsi512_ps(
+        _mm512_maskz_mov_epi32(_mm512_cmpgt_epi32_mask(u, least), u));
+}
+AMPI_AVX512 void ampi_transpose_avx512(__m512 *v) {
+    __m512 t[16];
+    int    i;
+    AMPI_UNROLL for (i = 0; i < 16; i += 2) {
+        t[i]     = _mm512_unpacklo_ps(v[i], v[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(v[i], v[i + 1]);
+    }
+    AMPI_UNROLL for (i = 0; i < 16; i += 4) {
+        v[i]     = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
+        v[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
+        v[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        v[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    AMPI_UNROLL for (i = 0; i < 4; i++) {
+        t[i]      = _mm512_shuffle_f32x4(v[i], v[i + 4], 0x88);
+        t[i + 4]  = _mm512_shuffle_f32x4(v[i], v[i + 4], 0xdd);
+        t[i + 8]  = _mm512_shuffle_f32x4(v[i + 8], v[i + 12], 0x88);
+        t[i + 12] = _mm512_shuffle_f32x4(v[i + 8], v[i + 12], 0xdd);
+    }
+    AMPI_UNROLL for (i = 0; i < 4; i++) {
+        v[i]      = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
+        v[i + 8]  = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
+        v[i + 4]  = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0x88);
+        v[i + 12] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0xdd);
+    }
+}
+AMPI_ENGINE(AMPI_AVX512, __m512, 16, _avx512)
+AMPI_KERNEL(AMPI_AVX512, __m512, 16, 4, _avx512)
+
+static const ampi_engine ampi_engine_avx512 = {
+    &ampi_tier_avx512, 12, 32, 4, 16, 32, 0,
+    ampi_pack_avx512, ampi_kernel_avx512, ampi_write_avx512, ampi_thin_avx512, ampi_tiny_avx512};
+
+#endif /* AMPI_X86 */
+
+#if AMPI_NEON
+
+/* NEON: 12 x 8. */
+
+AMPI_HOST float32x4_t ampi_get_few_neon(const void *base, amp_dtype type, size_t n) {
+    uint32_t copy[4];
+    memset(copy, 0, sizeof copy);
+    memcpy(copy, base, n * amp_dtype_size(type));
+    return ampi_get_as_neon(copy, type, 0);
+}
+AMPI_HOST AMPI_ALWAYS float32x4_t ampi_get_part_neon(const void *base, amp_dtype type, size_t n) {
+    return n >= 4 ? ampi_get_as_neon(base, type, 0) : ampi_get_few_neon(base, type, n);
+}
+AMPI_HOST void ampi_put_part_neon(void *base, amp_dtype type, size_t n, float32x4_t x) {
+    uint32_t copy[4];
+    if (n >= 4) {
+        ampi_put_as_neon(base, type, 0, x);
+        return;
+    }
+    ampi_put_as_neon(copy, type, 0, x);
+    memcpy(base, copy, n * amp_dtype_size(type));
+}
+AMPI_HOST float32x4_t ampi_fma_neon(float32x4_t a, float32x4_t b, float32x4_t c) {
+    return vfmaq_f32(c, a, b);
+}
+AMPI_HOST float32x4_t ampi_relu_neon(float32x4_t x) {
+    uint32x4_t u = vreinterpretq_u32_f32(x);
+    AMPI_PIN(u);
+    return vreinterpretq_f32_u32(vandq_u32(
+        u, vcgtq_s32(vreinterpretq_s32_u32(u),
+                     vreinterpretq_s32_u32(vdupq_n_u32(0x80000000u | AMPI_F32_INF)))));
+}
+AMPI_HOST void ampi_transpose_neon(float32x4_t *v) {
+    const float32x4_t t0 = vtrn1q_f32(v[0], v[1]), t1 = vtrn2q_f32(v[0], v[1]);
+    const float32x4_t t2 = vtrn1q_f32(v[2], v[3]), t3 = vtrn2q_f32(v[2], v[3]);
+    v[0] = vcombine_f32(vget_low_f32(t0), vget_low_f32(t2));
+    v[1] = vcombine_f32(vget_low_f32(t1), vget_low_f32(t3));
+    v[2] = vcombine_f32(vget_high_f32(t0), vget_high_f32(t2));
+    v[3] = vcombine_f32(vget_high_f32(t1), vget_high_f32(t3));
+}
+AMPI_ENGINE(AMPI_HOST, float32x4_t, 4, _neon)
+AMPI_KERNEL(AMPI_HOST, float32x4_t, 4, 4, _neon)
+
+static const ampi_engine ampi_engine_neon = {
+    &ampi_tier_neon, 12, 8, 4, 4, 32, 0,
+    ampi_pack_neon, ampi_kernel_neon, ampi_write_neon, ampi_thin_neon, ampi_tiny_neon};
+
+#endif /* AMPI_NEON */
+
+#if AMPI_AMX
+
+/* AMX: 32 x 32, in four of the eight tile registers. The instructions are named in the text, so
+   that they need no header and no target attribute. AMPI_TILES_MODEL is a file of the tests, with a
+   model of them and with packing in plain C, for machines without. */
+
+#ifdef AMPI_TILES_MODEL
+#include AMPI_TILES_MODEL
+#else
+#define AMPI_TILE_LOAD(T, P, S)                                                                \
+    __asm__ __volatile__("tileloadd (%0,%1,1), %%tmm" #T : : "r"(P), "r"((size_t)(S)) : "memory")
+#define AMPI_TILE_STORE(T, P, S)                                                               \
+    __asm__ __volatile__("tilestored %%tmm" #T ", (%0,%1,1)"                                   \
+                         : : "r"(P), "r"((size_t)(S)) : "memory")
+#define AMPI_TILE_DOT(C, A, B)                                                                 \
+    __asm__ __volatile__("tdpbf16ps %%tmm" #B ", %%tmm" #A ", %%tmm" #C : : : "memory")
+#define AMPI_TILE_ZERO(T) __asm__ __volatile__("tilezero %%tmm" #T : : : "memory")
+
+static void ampi_tiles_begin(void) { /* eight tiles of 16 rows of 64 bytes */
+    struct { uint8_t palette, start, zero[14]; uint16_t width[16]; uint8_t rows[16]; } c;
+    int i;
+    memset(&c, 0, sizeof c);
+    c.palette = 1;
+    for (i = 0; i < 8; i++) {
+        c.width[i] = 64;
+        c.rows[i]  = 16;
+    }
+    __asm__ __volatile__("ldtilecfg %0" : : "m"(c) : "memory");
+}
+static void ampi_tiles_end(void) { /* or every switch of threads would save 8 KiB */
+    __asm__ __volatile__("tilerelease" : : : "memory");
+}
+
+/* Linux lends the tile registers to a process that asks, for good; it refuses where a thread has an
+   alternate signal stack too small for them. 158 is arch_prctl, 0x1023 ARCH_REQ_XCOMP_PERM, 18 the
+   registers. */
+static int ampi_tiles_ask(void) {
+    long result;
+    __asm__ __volatile__("syscall"
+                         : "=a"(result) : "0"(158L), "D"(0x1023L), "S"(18L)
+                         : "rcx", "r11", "memory");
+    return result == 0;
+}
+#endif
+
+static void ampi_tiles_a(const uint32_t *a) {
+    AMPI_TILE_LOAD(4, a, 64);
+    AMPI_TILE_LOAD(5, a + 16 * AMPI_DEEP, 64);
+}
+static void ampi_tiles_b(const uint32_t *b) {
+    AMPI_TILE_LOAD(6, b, 128);
+    AMPI_TILE_LOAD(7, b + 16, 128);
+}
+static void ampi_tiles_multiply(void) {
+    AMPI_TILE_DOT(0, 4, 6);
+    AMPI_TILE_DOT(1, 4, 7);
+    AMPI_TILE_DOT(2, 5, 6);
+    AMPI_TILE_DOT(3, 5, 7);
+}
+
+static void ampi_kernel_tiles(const ampi_block *x) {
+    const size_t    part = AMPI_DEEP * 32, step = part * (size_t)x->parts, ld = 4 * x->ld;
+    const uint32_t *a = x->a, *b = x->b;
+    size_t          k;
+    if (!x->in) {
+        AMPI_TILE_ZERO(0); AMPI_TILE_ZERO(1); AMPI_TILE_ZERO(2); AMPI_TILE_ZERO(3);
+    } else {
+        AMPI_TILE_LOAD(0, x->in, 128);
+        AMPI_TILE_LOAD(1, x->in + 16, 128);
+        AMPI_TILE_LOAD(2, x->in + 16 * 32, 128);
+        AMPI_TILE_LOAD(3, x->in + 16 * 32 + 16, 128);
+    }
+    for (k = 0; k < x->k; k += 2 * AMPI_DEEP, a += step, b += step) {
+        ampi_tiles_a(a);
+        if (x->parts == 2) { /* high times low, high high; low high, low low */
+            ampi_tiles_b(b + part);
+            ampi_tiles_multiply();
+        }
+        ampi_tiles_b(b);
+        ampi_tiles_multiply();
+        if (x->parts == 2) {
+            ampi_tiles_a(a + part);
+            ampi_tiles_multiply();
+            ampi_tiles_b(b + part);
+            ampi_tiles_multiply();
+        }
+    }
+    AMPI_TILE_STORE(0, x->out, ld);
+    AMPI_TILE_STORE(1, x->out + 16, ld);
+    AMPI_TILE_STORE(2, x->out + 16 * x->ld, ld);
+    AMPI_TILE_STORE(3, x->out + 16 * x->ld + 16, ld);
+}
+
+#ifdef AMPI_TILES_MODEL
+static const ampi_engine ampi_engine_model = {
+    &ampi_tier_amx, 32, 32, 32, 32, 64, 1,
+    tiles_pack, ampi_kernel_tiles, ampi_write, ampi_thin, ampi_tiny};
+#endif
+
+#if AMPI_X86
+#if !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
+/* Cut the leading bf16 off x: its bits, in the upper half. The rest is exact; of inf and NaN, 0. */
+AMPI_AVX512 __m512i ampi_cut_avx512(__m512 *x) {
+    const __m512i   inf  = _mm512_set1_epi32((int)AMPI_F32_INF);
+    const __m512i   u    = _mm512_castps_si512(*x);
+    const __m512i   high = _mm512_and_si512(ampi_bf16_avx512(u), _mm512_set1_epi32(-65536));
+    const __mmask16 fine = _mm512_cmpneq_epi32_mask(_mm512_and_si512(u, inf), inf);
+    *x = _mm512_maskz_mov_ps(fine, ampi_sub_avx512(*x, _mm512_castsi512_ps(high)));
+    return high;
+}
+
+/* Sixteen rows of a piece: vectors are rows, or pairs of neighboring k of sixteen rows. */
+AMPI_AVX512 AMPI_ALWAYS void ampi_pack_tile_avx512(uint32_t *dst, size_t width, int of_b,
+                                                   const void *x, amp_dtype type, int parts,
+                                                   size_t rows, size_t ks, size_t rs, size_t cs) {
+    const int    along = cs == 1;
+    const size_t part = width * AMPI_DEEP, next = along ? 16 : cs;
+    __m512       v[2][16];
+    size_t       i;
+    int          p;
+    AMPI_UNROLL for (i = 0; i < 16; i++) {
+        const size_t at = along ? i * rs : 2 * i * cs, k = along ? 0 : 2 * i;
+        const size_t n0 = (along ? i < rows : k < ks) ? (along ? ks : rows) : 0;
+        const size_t n1 = along ? (n0 > 16 ? n0 - 16 : 0) : k + 1 < ks ? rows : 0;
+        __m512       e = ampi_get_part_avx512(ampi_at(x, type, at), type, n0);
+        __m512       o = ampi_get_part_avx512(ampi_at(x, type, at + next), type, n1);
+        for (p = 0; p < parts; p++) {
+            const __m512i h0 = parts == 1 ? _mm512_castps_si512(e) : ampi_cut_avx512(&e);
+            const __m512i h1 = parts == 1 ? _mm512_castps_si512(o) : ampi_cut_avx512(&o);
+            v[p][i] = _mm512_castsi512_ps(
+                along ? ampi_uppers_avx512(h0, h1)
+                      : _mm512_or_si512(_mm512_srli_epi32(h0, 16), h1));
+        }
+    }
+    for (p = 0; p < parts; p++) {
+        if (along == of_b) ampi_transpose_avx512(v[p]);
+        AMPI_UNROLL for (i = 0; i < 16; i++)
+            ampi_put_avx512(dst, (size_t)p * part + i * (of_b ? width : 16), v[p][i]);
     }
 }
 
-#ifdef AMP_CBLAS
-static void ampi_multiply(float *acc, const float *a, const float *b, size_t m, size_t n,
-                          size_t k) {
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)m, (int)n, (int)k, 1.0f, a,
-                AMPI_TILE_M, b, AMPI_TILE_N, 1.0f, acc, AMPI_TILE_N);
+AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b, const void *x,
+                                        amp_dtype type, int parts, size_t rows, size_t ks,
+                                        size_t rs, size_t cs) {
+    size_t r;
+    for (r = 0; r < width; r += 16) {
+        uint32_t    *d = dst + (of_b ? r : r * AMPI_DEEP);
+        const void  *y = ampi_at(x, type, r * rs);
+        const size_t n = rows > r ? rows - r : 0;
+        if (parts == 1) ampi_pack_tile_avx512(d, width, of_b, y, AMP_BF16, 1, n, ks, rs, cs);
+        else if (type == AMP_F16)
+            ampi_pack_tile_avx512(d, width, of_b, y, AMP_F16, 2, n, ks, rs, cs);
+        else ampi_pack_tile_avx512(d, width, of_b, y, AMP_BF16, 2, n, ks, rs, cs);
+    }
+    ampi_done_avx512();
 }
+
+/* Sums alone, to bf16, as ampi_write does it: tiles flush subnormals, and so does VCVTNE2PS2BF16,
+   but it is many times as fast as integers are. */
+AMPI_AVX512 void ampi_write_tiles(const amp_gemm_args *g, const float *sum, size_t ld, size_t i,
+                                  size_t j, size_t rows, size_t cols) {
+    const __mmask32 mask = (__mmask32)(0xffffffffu >> (32 - cols));
+    size_t          r;
+    if (g->c_type != AMP_BF16 || !ampi_is_plain(g)) {
+        ampi_write_avx512(g, sum, ld, i, j, rows, cols);
+        return;
+    }
+    for (r = 0; r < rows; r++) {
+        const __m512 low = ampi_get_avx512(sum, r * ld), high = ampi_get_avx512(sum, r * ld + 16);
+        __m512i      h;
+        __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(h) : "v"(low), "v"(high));
+        _mm512_mask_storeu_epi16(ampi_to(g->c, AMP_BF16, (i + r) * g->ldc + j), mask, h);
+    }
+    ampi_done_avx512();
+}
+
+static const ampi_engine ampi_engine_tiles = {
+    &ampi_tier_amx, 32, 32, 32, 32, 64, 1, ampi_pack_pairs_avx512,
+    ampi_kernel_tiles, ampi_write_tiles, ampi_thin_avx512, ampi_tiny_avx512};
+
+#if !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+#endif /* AMPI_X86 */
+#endif /* AMPI_AMX */
+
+/* How a product is computed; it depends on types, m, n and k alone. */
+typedef enum ampi_way { AMPI_IN_BLOCKS = 0, AMPI_AS_THIN, AMPI_AS_TINY } ampi_way;
+
+/* What the driver knows of a product, or of a thread's slice of one. */
+typedef struct ampi_task {
+    const ampi_engine   *e;
+    const amp_gemm_args *g;
+    int                  parts, plain; /* plain: kernels may write C */
+    size_t               tall, wide, deep;     /* rows, columns and k at a time */
+    size_t               a_size, b_size, size; /* words of workspace: A, B, all */
+    uint32_t            *a, *b;
+    float               *sums; /* of tall x wide elements, where k is deeper than deep */
+} ampi_task;
+
+/* k of a piece, and words of a strip. */
+static size_t ampi_unit(const ampi_engine *e) { return e->tiles ? 2 * AMPI_DEEP : AMPI_DEEP; }
+static size_t ampi_strip(const ampi_task *w, size_t width, size_t k) {
+    return ampi_up(k, ampi_unit(w->e)) / ampi_unit(w->e) * AMPI_DEEP * (size_t)w->parts * width;
+}
+
+/* Sizes never shrink when m, n or k grow, so that one workspace serves all smaller products. */
+static void ampi_job_make(ampi_task *w, const ampi_engine *e, const amp_gemm_args *g, int small) {
+    const size_t panel = small ? AMPI_PANEL_SMALL : AMPI_PANEL, unit = ampi_unit(e);
+    const size_t tall = ampi_min(g->m, small ? AMPI_TALL_SMALL : AMPI_TALL);
+    memset(w, 0, sizeof *w);
+    w->e      = e;
+    w->g      = g;
+    w->parts  = !e->tiles || (g->a_type == AMP_BF16 && g->b_type == AMP_BF16) ? 1 : 2;
+    w->plain  = g->c_type == AMP_F32 && ampi_is_plain(g);
+    w->deep   = (small ? 16u : e->depth) / (size_t)w->parts * unit;
+    w->deep   = ampi_min(w->deep, ampi_up(g->k ? g->k : 1, unit));
+    w->wide   = ampi_min(panel / ampi_strip(w, e->cols, w->deep) * e->cols, ampi_up(g->n, e->cols));
+    w->tall   = w->deep < g->k ? ampi_up(tall, e->rows) : g->m;
+    w->a_size = ampi_strip(w, e->rows, w->deep);
+    w->b_size = g->n < panel ? ampi_min(ampi_strip(w, ampi_up(g->n, e->cols), w->deep), panel)
+                             : panel;
+    w->size   = w->a_size + w->b_size + (w->deep < g->k ? w->tall * w->wide : 0);
+}
+
+/* Rows r0 to r1 of op(A), or columns of op(B), k0 to k1, packed in strips; along memory's rows. */
+static void ampi_pack_strips(const ampi_task *w, int of_b, size_t r0, size_t r1, size_t k0,
+                             size_t k1) {
+    const amp_gemm_args *g      = w->g;
+    const size_t    width  = of_b ? w->e->cols : w->e->rows, unit = ampi_unit(w->e);
+    const size_t    pieces = (k1 - k0 + unit - 1) / unit, strips = (r1 - r0 + width - 1) / width;
+    const int       along  = of_b ? g->trans_b : !g->trans_a;
+    const amp_dtype type   = of_b ? g->b_type : g->a_type;
+    const size_t    ld = of_b ? g->ldb : g->lda, rs = along ? ld : 1, cs = along ? 1 : ld;
+    const size_t    inner = along ? pieces : strips, outer = along ? strips : pieces;
+    size_t          o, q;
+    for (o = 0; o < outer; o++)
+        for (q = 0; q < inner; q++) {
+            const size_t s = along ? o : q, p = along ? q : o, r = r0 + s * width;
+            const size_t k = k0 + p * unit, piece = ampi_strip(w, width, 1);
+            w->e->pack((of_b ? w->b : w->a) + (s * pieces + p) * piece, width, of_b,
+                       ampi_at(of_b ? g->b : g->a, type, r * rs + k * cs), type, w->parts,
+                       ampi_min(r1 - r, width), ampi_min(k1 - k, unit), rs, cs);
+        }
+}
+
+/* Ask for a block of C before it is written: stores of tiles would wait for every line. */
+static void ampi_claim(const amp_gemm_args *g, size_t i, size_t j, size_t rows, size_t cols) {
+#if AMPI_X86
+    for (; rows--; i++) {
+        const char *c = (const char *)ampi_at(g->c, g->c_type, i * g->ldc + j);
+        __asm__ __volatile__("prefetchw (%0)" : : "r"(c));
+        __asm__ __volatile__("prefetchw (%0)" : : "r"(ampi_at(c, g->c_type, cols - 1)));
+    }
 #else
-/* acc[m][n] += a[k][m] * b[k][n], all three with tile strides. */
-static void ampi_multiply(float *acc, const float *a, const float *b, size_t m, size_t n,
-                          size_t k) {
-    size_t i, j, p, r, c;
-    for (i = 0; i < m; i += AMPI_STRIP_M) {
-        for (j = 0; j < n; j += AMPI_STRIP_N) {
-            float sum[AMPI_STRIP_M][AMPI_STRIP_N];
-            for (r = 0; r < AMPI_STRIP_M; r++)
-                for (c = 0; c < AMPI_STRIP_N; c++) sum[r][c] = acc[(i + r) * AMPI_TILE_N + j + c];
-            for (p = 0; p < k; p++) {
-                const float *ap = a + p * AMPI_TILE_M + i;
-                const float *bp = b + p * AMPI_TILE_N + j;
-                for (r = 0; r < AMPI_STRIP_M; r++)
-                    for (c = 0; c < AMPI_STRIP_N; c++) sum[r][c] += ap[r] * bp[c];
-            }
-            for (r = 0; r < AMPI_STRIP_M; r++)
-                for (c = 0; c < AMPI_STRIP_N; c++) acc[(i + r) * AMPI_TILE_N + j + c] = sum[r][c];
+    (void)g, (void)i, (void)j, (void)rows, (void)cols;
+#endif
+}
+
+/* The block of C at (i, j), k0 to k1, from its strips; after the last k, what becomes of it. */
+static void ampi_gemm_block(const ampi_task *w, size_t i, size_t j, size_t k0, size_t k1,
+                            const uint32_t *b, float *sums) {
+    const amp_gemm_args *g    = w->g;
+    const ampi_engine   *e    = w->e;
+    const int            last = k1 == g->k;
+    ampi_block           x;
+    x.a     = w->a;
+    x.b     = b;
+    x.parts = w->parts;
+    x.rows  = ampi_min(g->m - i, e->rows);
+    x.cols  = ampi_min(g->n - j, e->cols);
+    x.k     = k1 - k0;
+    x.in    = k0 ? sums : NULL;
+    x.out   = sums;
+    x.ld    = e->cols;
+    if (last && w->plain && x.rows % e->row_step == 0 && x.cols % e->col_step == 0) {
+        x.out = (float *)ampi_to(g->c, AMP_F32, i * g->ldc + j);
+        x.ld  = g->ldc;
+    }
+    if (last && e->tiles) ampi_claim(g, i, j, x.rows, x.cols);
+    e->kernel(&x);
+    if (last && x.out == sums) e->write(g, sums, e->cols, i, j, x.rows, x.cols);
+}
+
+/* Rows i0 to i1 of C, columns j0 to j1: the panel of B for k0 to k1 is packed, then used by one
+   strip of A after another. */
+static void ampi_gemm_panel(const ampi_task *w, size_t i0, size_t i1, size_t j0, size_t j1,
+                            size_t k0, size_t k1) {
+    const size_t rows = w->e->rows, cols = w->e->cols;
+    float        block[AMPI_MOST_ROWS * AMPI_MOST_COLS], *sums = block;
+    size_t       i, j;
+    ampi_pack_strips(w, 1, j0, j1, k0, k1);
+    for (i = i0; i < i1; i += rows) {
+        ampi_pack_strips(w, 0, i, ampi_min(i + rows, i1), k0, k1);
+        for (j = j0; j < j1; j += cols) {
+            if (w->deep < w->g->k) sums = w->sums + ((i - i0) * w->wide + (j - j0) * rows);
+            ampi_gemm_block(w, i, j, k0, k1, w->b + ampi_strip(w, j - j0, k1 - k0), sums);
         }
     }
 }
-#endif
 
-/* The tile of C whose first element is (i, j). */
-static AMPI_NOINLINE void ampi_gemm_tile(const amp_gemm_args *g, size_t i, size_t j) {
-    float        acc[AMPI_TILE_M * AMPI_TILE_N];
-    float        a[AMPI_TILE_K * AMPI_TILE_M], b[AMPI_TILE_K * AMPI_TILE_N];
-    const size_t m = ampi_min(g->m - i, AMPI_TILE_M);
-    const size_t n = ampi_min(g->n - j, AMPI_TILE_N);
-    const size_t ars = g->trans_a ? 1 : g->lda, acs = g->trans_a ? g->lda : 1;
-    const size_t brs = g->trans_b ? 1 : g->ldb, bcs = g->trans_b ? g->ldb : 1;
-    const int    product = (ampi_load_u32(&g->alpha, 0) & 0x7fffffffu) != 0u;
-    const int    reads_c = (ampi_load_u32(&g->beta, 0) & 0x7fffffffu) != 0u;
-    const int    ends    = g->bias != NULL || g->relu;
-    float        bias[AMPI_TILE_N];
-    size_t       p, r, c;
-    if (g->bias) ampi_cast(bias, AMP_F32, ampi_at(g->bias, g->c_type, j), g->c_type, n);
-    for (r = 0; r < AMPI_TILE_M * AMPI_TILE_N; r++) acc[r] = 0.0f;
-    for (p = 0; product && p < g->k; p += AMPI_TILE_K) {
-        const size_t k = ampi_min(g->k - p, AMPI_TILE_K);
-        ampi_pack(a, AMPI_TILE_M, g->a, g->a_type, i * ars + p * acs, m, k, ars, acs);
-        ampi_pack(b, AMPI_TILE_N, g->b, g->b_type, p * brs + j * bcs, n, k, bcs, brs);
-        ampi_multiply(acc, a, b, m, n, k);
-    }
-    for (r = 0; r < m; r++) {
-        void  *row = ampi_to(g->c, g->c_type, (i + r) * g->ldc + j);
-        float *sum = acc + r * AMPI_TILE_N;
-        float  old[AMPI_TILE_N];
-        for (c = 0; product && c < n; c++) sum[c] *= g->alpha;
-        if (reads_c) ampi_cast(old, AMP_F32, row, g->c_type, n);
-        for (c = 0; reads_c && c < n; c++) sum[c] += g->beta * old[c];
-        for (c = 0; ends && c < n; c++)
-            sum[c] = ampi_epilogue(sum[c], g->bias ? &bias[c] : NULL, g->relu);
-        ampi_cast(row, g->c_type, sum, AMP_F32, n);
+static AMPI_NOINLINE void ampi_gemm_product(ampi_task *w, const amp_gemm_args *g,
+                                            uint32_t *space) {
+    size_t i, j, k;
+    w->g    = g;
+    w->a    = space;
+    w->b    = w->a + w->a_size;
+    w->sums = (float *)(void *)(w->b + w->b_size);
+    for (i = 0; i < g->m; i += w->tall)
+        for (j = 0; j < g->n; j += w->wide) {
+            k = 0;
+            do /* once even if there is no k: C is beta C then */
+                ampi_gemm_panel(w, i, ampi_min(i + w->tall, g->m), j, ampi_min(j + w->wide, g->n),
+                                k, ampi_min(k + w->deep, g->k));
+            while ((k += w->deep) < g->k);
+        }
+}
+
+/* m or n is 1: the matrix is read once, as it lies. */
+static AMPI_NOINLINE void ampi_gemm_thin(const ampi_engine *e, const amp_gemm_args *g) {
+    const int       row = g->m == 1;
+    const amp_dtype type = row ? g->b_type : g->a_type, v_type = row ? g->a_type : g->b_type;
+    const size_t    all = row ? g->n : g->m;
+    const size_t    rs = all == 1 ? 1 : row ? (g->trans_b ? g->ldb : 1) : (g->trans_a ? 1 : g->lda);
+    const size_t    cs = row ? (g->trans_b ? 1 : g->ldb) : (g->trans_a ? g->lda : 1);
+    const size_t    vs = row ? (g->trans_a ? g->lda : 1) : (g->trans_b ? 1 : g->ldb);
+    float           v[AMPI_THIN_K], sum[AMPI_THIN_ROWS + AMPI_MOST_ROWS];
+    size_t          r, k, i;
+    for (r = 0; r < all; r += AMPI_THIN_ROWS) {
+        const size_t rows = ampi_min(all - r, AMPI_THIN_ROWS);
+        memset(sum, 0, (rows + AMPI_MOST_ROWS) * sizeof *sum);
+        for (k = 0; k < g->k; k += AMPI_THIN_K) {
+            const size_t ks = ampi_min(g->k - k, AMPI_THIN_K);
+            if (vs == 1) ampi_cast(v, AMP_F32, ampi_at(row ? g->a : g->b, v_type, k), v_type, ks);
+            for (i = 0; vs != 1 && i < ks; i++)
+                ampi_store_u32(v, i, ampi_load(row ? g->a : g->b, v_type, (k + i) * vs));
+            e->thin(sum, ampi_at(row ? g->b : g->a, type, r * rs + k * cs), type, rows, ks, rs,
+                    cs, v);
+        }
+        if (row) e->write(g, sum, 0, 0, r, 1, rows);
+        else e->write(g, sum, 1, r, 0, rows, 1);
     }
 }
 
-static amp_result ampi_cpu_gemm_one(const amp_gemm_args *g) {
-    const int64_t rows = (int64_t)((g->m + AMPI_TILE_M - 1) / AMPI_TILE_M);
-    const int64_t cols = (int64_t)((g->n + AMPI_TILE_N - 1) / AMPI_TILE_N);
-    int64_t       t;
+/* All of a small op(A)' or op(B) as fp32, dst[k * width + row]; the width. */
+static size_t ampi_pack_tiny(const ampi_engine *e, float *dst, const void *x, amp_dtype type,
+                             size_t rows, size_t ks, size_t rs, size_t cs) {
+    const size_t width = ampi_up(rows, e->col_step);
+    size_t       k;
+    for (k = 0; k < ks; k += AMPI_DEEP)
+        e->pack((uint32_t *)(void *)(dst + k * width), width, 1, ampi_at(x, type, k * cs), type, 1,
+                rows, ampi_min(ks - k, AMPI_DEEP), rs, cs);
+    return width;
+}
+
+/* Operands are read in place if they are fp32 and, of B, rows. */
+static AMPI_NOINLINE void ampi_gemm_tiny(const ampi_engine *e, const amp_gemm_args *g) {
+    float        a[AMPI_GEMM_TINY], b[AMPI_GEMM_TINY];
+    const float *pa = (const float *)g->a, *pb = (const float *)g->b;
+    size_t       rs = g->trans_a ? 1 : g->lda, cs = g->trans_a ? g->lda : 1, ldb = g->ldb;
+    if (g->a_type != AMP_F32) {
+        cs = ampi_pack_tiny(e, a, g->a, g->a_type, g->m, g->k, rs, cs);
+        rs = 1;
+        pa = a;
+    }
+    if (g->b_type != AMP_F32 || g->trans_b) {
+        ldb = ampi_pack_tiny(e, b, g->b, g->b_type, g->n, g->k, g->trans_b ? ldb : 1,
+                             g->trans_b ? 1 : ldb);
+        pb  = b;
+    }
+    e->tiny(g, pa, rs, cs, pb, ldb);
+}
+
+/* Has a product more than most multiply-adds? */
+static int ampi_work_above(const amp_gemm_args *g, size_t most) {
+    return (double)g->m * (double)g->n * (double)g->k > (double)most;
+}
+
+static ampi_way ampi_way_of(const amp_gemm_args *g) {
+    if (g->m == 1 || g->n == 1) return AMPI_AS_THIN;
+    if (ampi_work_above(g, AMPI_GEMM_TINY)) return AMPI_IN_BLOCKS;
+    return ampi_up(ampi_max(g->m, g->n), AMPI_DEEP) * ampi_up(g->k, AMPI_DEEP) > AMPI_GEMM_TINY
+               ? AMPI_IN_BLOCKS : AMPI_AS_TINY; /* its copies of A or B would be too large */
+}
+
+#if AMPI_AMX
+#if defined(AMPI_TILES_MODEL) && AMPI_X86
+#define AMPI_ENGINE_TILES (tiles_pack_in_c ? &ampi_engine_model : &ampi_engine_tiles)
+#elif defined(AMPI_TILES_MODEL)
+#define AMPI_ENGINE_TILES &ampi_engine_model
+#else
+#define AMPI_ENGINE_TILES &ampi_engine_tiles
+#endif
+
+/* Both operands are halves, and there is work for tiles. */
+static int ampi_suits_tiles(const amp_gemm_args *g) {
+    return g->a_type != AMP_F32 && g->b_type != AMP_F32 && g->m > 1 && g->n > 1 &&
+           ampi_work_above(g, AMPI_TILES - 1);
+}
+
+/* May this process use tiles? The answer is kept as the tier. */
+static int ampi_tiles_allowed(void) {
+    const ampi_tier *tier = ampi_tier_now();
+    if (tier == &ampi_tier_amx) {
+        tier = ampi_tiles_ask() ? &ampi_tier_amx_allowed : AMPI_TIER_REFUSED;
+        AMPI_TIER_SET(tier);
+    }
+    return tier == &ampi_tier_amx_allowed;
+}
+#endif
+
+static const ampi_engine *const ampi_engines[] = {
+#if AMPI_X86
+    &ampi_engine_avx512, &ampi_engine_avx2,
+#endif
+#if AMPI_NEON
+    &ampi_engine_neon,
+#endif
+    &ampi_engine_c};
+
+static const ampi_engine *ampi_engine_for(const amp_gemm_args *g) {
+    const ampi_tier *tier;
+    size_t           i = 0;
+    (void)g;
+#if AMPI_AMX
+    if (ampi_suits_tiles(g) && ampi_tiles_allowed()) return AMPI_ENGINE_TILES;
+#endif
+    tier = ampi_tier_now();
+    while (ampi_engines[i]->tier->check != tier->check) i++; /* "amx" has the array functions of */
+    return ampi_engines[i];                                 /* "avx512", and so its products     */
+}
+
+/* The products of a batch, or of a thread's share of them. w NULL: without packing. */
+static void ampi_gemm_each(const ampi_engine *e, const amp_gemm_args *g, ampi_way way, ampi_task *w,
+                           uint32_t *space) {
+    amp_gemm_args one = *g;
+    size_t        i;
+    for (i = 0; i < g->count; i++) {
+        one.a = ampi_at(g->a, g->a_type, i * g->stride_a);
+        one.b = ampi_at(g->b, g->b_type, i * g->stride_b);
+        one.c = ampi_to(g->c, g->c_type, i * g->stride_c);
+        if (way == AMPI_AS_THIN) ampi_gemm_thin(e, &one);
+        else if (way == AMPI_AS_TINY) ampi_gemm_tiny(e, &one);
+        else ampi_gemm_product(w, &one, space);
+    }
+}
+
+static uint32_t *ampi_align(void *p) {
+    return (uint32_t *)(void *)((char *)p + ampi_head(p, 1, 64, 64));
+}
+
+static AMPI_NOINLINE void ampi_gemm_on_stack(const ampi_engine *e, const amp_gemm_args *g,
+                                             ampi_task *w) {
+    uint32_t space[AMPI_STACK + 16];
+    ampi_gemm_each(e, g, AMPI_IN_BLOCKS, w, ampi_align(space));
+}
+
+/* One thread's share; space NULL: the stack. */
+static void ampi_gemm_share(const ampi_engine *e, const amp_gemm_args *g, ampi_way way,
+                            uint32_t *space) {
+    const uint32_t fp = ampi_fp_begin();
+    ampi_task       w;
+    if (way == AMPI_IN_BLOCKS) {
+        ampi_job_make(&w, e, g, 0);
+        if (!space && w.size > AMPI_STACK) ampi_job_make(&w, e, g, 1);
+    }
+#if AMPI_AMX
+    if (e->tiles) ampi_tiles_begin();
+#endif
+    if (way != AMPI_IN_BLOCKS) ampi_gemm_each(e, g, way, NULL, NULL);
+    else if (space) ampi_gemm_each(e, g, way, &w, space);
+    else ampi_gemm_on_stack(e, g, &w);
+#if AMPI_AMX
+    if (e->tiles) ampi_tiles_end();
+#endif
+    ampi_fp_end(fp);
+}
+
+/* Share t of all: products of the batch, or a slice of the longer side of C. 0: nothing is left. */
+static int ampi_gemm_split(amp_gemm_args *s, const ampi_engine *e, size_t t, size_t all) {
+    const size_t side  = s->count > 1 ? s->count : ampi_max(s->m, s->n);
+    const size_t unit  = s->count > 1 ? 1 : s->m >= s->n ? e->rows : e->cols;
+    const size_t share = ampi_up((side + all - 1) / all, unit), from = t * share;
+    size_t       a = 0, b = 0, c = 0, n;
+    if (from >= side) return 0;
+    n = ampi_min(share, side - from);
+    if (s->count > 1) {
+        s->count = n;
+        a = from * s->stride_a, b = from * s->stride_b, c = from * s->stride_c;
+    } else if (s->m >= s->n) {
+        s->m = n;
+        a = from * (s->trans_a ? 1 : s->lda), c = from * s->ldc;
+    } else {
+        s->n = n;
+        b = from * (s->trans_b ? s->ldb : 1), c = from;
+        if (s->bias) s->bias = ampi_at(s->bias, s->c_type, from);
+    }
+    s->a = ampi_at(s->a, s->a_type, a);
+    s->b = ampi_at(s->b, s->b_type, b);
+    s->c = ampi_to(s->c, s->c_type, c);
+    return 1;
+}
+
+/* Threads that OpenMP has for us. */
+static size_t ampi_team(void) {
+    size_t team = 0;
+#if AMPI_OPENMP
+#pragma omp parallel reduction(+ : team)
+#endif
+    team++;
+    return team;
+}
+
+static size_t ampi_job_bytes(const ampi_engine *e, const amp_gemm_args *g) {
+    ampi_task w;
+    ampi_job_make(&w, e, g, 0);
+    return ampi_up(w.size * 4, 64);
+}
+
+AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k) {
+    amp_gemm_args g;
+    size_t        i, most = 0;
+    memset(&g, 0, sizeof g);
+    g.m      = m;
+    g.n      = n;
+    g.k      = k;
+    g.a_type = AMP_F16; /* in two parts */
+    for (i = 0; i < sizeof ampi_engines / sizeof ampi_engines[0]; i++)
+        most = ampi_max(most, ampi_job_bytes(ampi_engines[i], &g));
+#if AMPI_AMX
+    most = ampi_max(most, ampi_job_bytes(AMPI_ENGINE_TILES, &g));
+#endif
+    return most * ampi_team() + 64;
+}
+
 #ifdef AMP_CBLAS
-    if (g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 && !g->bias &&
-        !g->relu &&
-        (g->m | g->n | g->k | g->lda | g->ldb | g->ldc) <= 0x7fffffff) {
+/* Products of fp32 alone, large enough for the BLAS; what is thin or tiny is faster here. */
+static int ampi_gemm_cblas(const amp_gemm_args *g) {
+    size_t i;
+    if (g->a_type != AMP_F32 || g->b_type != AMP_F32 || g->c_type != AMP_F32 || g->bias ||
+        g->relu || ampi_way_of(g) != AMPI_IN_BLOCKS ||
+        (g->m | g->n | g->k | g->lda | g->ldb | g->ldc) > 0x7fffffff)
+        return 0;
+    for (i = 0; i < g->count; i++) {
         const uint32_t fp = ampi_fp_begin();
         cblas_sgemm(CblasRowMajor, g->trans_a ? CblasTrans : CblasNoTrans,
                     g->trans_b ? CblasTrans : CblasNoTrans, (int)g->m, (int)g->n, (int)g->k,
-                    g->alpha, (const float *)g->a, (int)g->lda, (const float *)g->b, (int)g->ldb,
-                    g->beta, (float *)g->c, (int)g->ldc);
+                    g->alpha, (const float *)g->a + i * g->stride_a, (int)g->lda,
+                    (const float *)g->b + i * g->stride_b, (int)g->ldb, g->beta,
+                    (float *)g->c + i * g->stride_c, (int)g->ldc);
         ampi_fp_end(fp);
-        return AMP_OK;
     }
+    return 1;
+}
 #endif
+
+static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *args) {
+    const amp_allocator heap = {NULL, NULL, NULL};
+    const ampi_engine  *e;
+    amp_gemm_args       g = *args;
+    ampi_way            way;
+    void               *memory = NULL;
+    uint32_t           *space  = NULL;
+    size_t              team = 1, bytes = 0;
+    int64_t             t;
+    if (ampi_is_zero(&g.alpha)) { /* neither A nor B is read */
+        g.k     = 0;
+        g.alpha = 1.0f;
+    }
+#ifdef AMP_CBLAS
+    if (ampi_gemm_cblas(&g)) return AMP_OK;
+#endif
+    e   = ampi_engine_for(&g);
+    way = ampi_way_of(&g);
+    if (ampi_work_above(&g, AMPI_HEAVY / ampi_max(g.count, 1))) team = ampi_team();
+    if (way == AMPI_IN_BLOCKS) {
+        bytes = ampi_job_bytes(e, &g);
+        if (self && self->workspace && self->workspace_size >= bytes * team + 64)
+            space = ampi_align(self->workspace);
+        else if (ampi_work_above(&g, AMPI_HEAVY))
+            memory = ampi_allocate(&heap, bytes * team + 64);
+        if (memory) space = ampi_align(memory);
+    }
 #if AMPI_OPENMP
-#pragma omp parallel for schedule(static) if (rows * cols > 1)
+#pragma omp parallel for schedule(static) if (team > 1)
 #endif
-    for (t = 0; t < rows * cols; t++) {
-        const uint32_t fp = ampi_fp_begin();
-        ampi_gemm_tile(g, (size_t)(t / cols) * AMPI_TILE_M, (size_t)(t % cols) * AMPI_TILE_N);
-        ampi_fp_end(fp);
+    for (t = 0; t < (int64_t)team; t++) {
+        amp_gemm_args s = g;
+        if (ampi_gemm_split(&s, e, (size_t)t, team))
+            ampi_gemm_share(e, &s, way, space ? space + (size_t)t * (bytes / 4) : NULL);
     }
+    ampi_release(&heap, memory);
     return AMP_OK;
 }
 
-static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g) {
-    amp_gemm_args one    = *g;
-    amp_result    result = AMP_OK;
-    size_t        i;
-    (void)self;
-    for (i = 0; i < g->count && result == AMP_OK; i++) {
-        one.a  = ampi_at(g->a, g->a_type, i * g->stride_a);
-        one.b  = ampi_at(g->b, g->b_type, i * g->stride_b);
-        one.c  = ampi_to(g->c, g->c_type, i * g->stride_c);
-        result = ampi_cpu_gemm_one(&one);
-    }
-    return result;
-}
+#if defined(__CUDACC__)
+#pragma nv_diagnostic pop
+#endif
+
+AMPI_STRICT_END
 
 #if defined(__cplusplus)
 #define AMPI_THREAD_LOCAL thread_local
@@ -6315,7 +7340,7 @@ AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight)
     return AMP_OK;
 }
 
-#define AMPI_SMALL 32768.0 /* fp32 products with fewer multiplications are not worth their casts */
+#define AMPI_WORTH_CASTING 32768.0 /* multiplications: fp32 products with fewer stay as they are */
 
 /* The copy of one operand in type, if it is fp32; 0 if there is no room for one. */
 static int ampi_gemm_copy(amp_cache *cache, amp_dtype type, size_t rows, size_t cols,
@@ -6351,7 +7376,7 @@ static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, 
     }
     amp_cache_reset(cache);
     if (g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
-        (double)g->m * (double)g->n * (double)g->k < AMPI_SMALL) {
+        (double)g->m * (double)g->n * (double)g->k < AMPI_WORTH_CASTING) {
         cache->fallbacks++;
         return AMP_OK;
     }
@@ -6383,7 +7408,7 @@ static amp_dtype ampi_sgemm_type(double size, amp_cache **cache, int *tf32) {
     *tf32 = ac->tf32;
     if (type == AMP_F32 || !ac->cache) return AMP_F32;
     amp_cache_reset(ac->cache);
-    if (size < AMPI_SMALL) {
+    if (size < AMPI_WORTH_CASTING) {
         ac->cache->fallbacks++;
         return AMP_F32;
     }

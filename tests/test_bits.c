@@ -1,6 +1,6 @@
 /* Law 7: the same step gives the same bits. Every operation that the law covers runs on fixed data
    for each instruction set, alignment and floating-point mode of the caller; all must give one
-   digest, which stands here. tests/bits.sh builds this file with each compiler and set of flags and
+   digest, which stands here. Products have three: of plain C, of all FMA tiers, and of tiles. tests/bits.sh builds this file with each compiler and set of flags and
    runs it with 1 to 4 threads. */
 
 #ifndef _GNU_SOURCE
@@ -8,10 +8,14 @@
 #endif
 #define AMP_IMPLEMENTATION
 #include "amp.h"
+#include "gemm_ex.h"
 #include "test.h"
 #include "fp.h"
 
-#define EXPECTED 0x0b9e079c9a990808ull
+#define EXPECTED       0x0b9e079c9a990808ull
+#define EXPECTED_C     0x412367cb029dd163ull
+#define EXPECTED_FMA   0xfa277ae451ee0cf1ull
+#define EXPECTED_TILES 0xc6211db70f2b200dull
 
 enum { MOST = 3 * 65536 + 77, ROOM = 4 * MOST + 64 };
 
@@ -210,11 +214,62 @@ static uint64_t digest_of(int offset) {
     return digest;
 }
 
-TEST(tiers, "law 7: one digest for every instruction set, at every alignment") {
-    static const char *const tiers[] = {"c", "avx2", "avx512", "neon"};
+/* Products of all pairs of types, in blocks, thin and tiny; some large enough for several threads. */
+static void products(int offset) {
+    static const size_t shapes[][3] = {{61, 47, 601}, {1, 77, 300}, {77, 1, 300}, {5, 6, 7},
+                                       {193, 170, 131}};
+    static const amp_dtype types[] = {AMP_F32, AMP_F16, AMP_BF16};
+    int                    s, pair, c;
+    for (s = 0; s < 5; s++)
+        for (pair = 0; pair < 9; pair++) {
+            const size_t    m = shapes[s][0], n = shapes[s][1], k = shapes[s][2];
+            const amp_dtype ta = types[pair / 3], tb = types[pair % 3];
+            void           *x = array(0, offset), *y = array(1, offset ^ 1), *z = array(2, offset);
+            fill(x, ta, m * k, -6, 3);
+            fill(y, tb, k * n, -6, 3);
+            for (c = 0; c < 3; c++) {
+                const amp_dtype tc = types[c];
+                fill(z, tc, m * n, -3, 3);
+                fill(array(3, 1), tc, n, -3, 3);
+                gemm_bias(NULL, pair % 2, s % 2, m, n, k, 0.7f, x, ta, 0, y, tb, 0, 0.3f, z, tc,
+                              0, array(3, 1), c % 2);
+                take(z, amp_dtype_size(tc), m * n);
+            }
+        }
+}
+
+static uint64_t digest_of_products(int offset) {
+    digest       = 1469598103934665603ull;
+    random_state = 2;
+    products(offset);
+    return digest;
+}
+
+TEST(products, "law 7: products have one digest in plain C, one in all FMA tiers, one in tiles") {
+    static const char *const tiers[] = {"c", "avx2", "avx512", "neon", "amx"};
+    const uint32_t           saved = fp_get();
     size_t                   t;
     int                      offset;
-    for (t = 0; t < 4; t++) {
+    for (t = 0; t < 5; t++) {
+        const uint64_t expected = t == 0 ? EXPECTED_C : t == 4 ? EXPECTED_TILES : EXPECTED_FMA;
+        if (amp_cpu_force_tier(tiers[t]) != AMP_OK) continue;
+        for (offset = 0; offset < (test_state.quick ? 2 : 8); offset++) {
+            uint64_t seen;
+            fp_set(FP_IEEE | (offset % 2 ? FP_FTZ | FP_DAZ : FP_ROUNDING));
+            seen = digest_of_products(offset);
+            fp_set(saved);
+            CHECK_EQ_U64(seen, expected);
+        }
+        CHECK(strcmp(amp_cpu_tier(), tiers[t]) == 0);
+    }
+    amp_cpu_force_tier(NULL);
+}
+
+TEST(tiers, "law 7: one digest for every instruction set, at every alignment") {
+    static const char *const tiers[] = {"c", "avx2", "avx512", "neon", "amx"};
+    size_t                   t;
+    int                      offset;
+    for (t = 0; t < 5; t++) {
         if (amp_cpu_force_tier(tiers[t]) != AMP_OK) continue;
         printf("#    %s\n", tiers[t]);
         for (offset = 0; offset < (test_state.quick ? 2 : 8); offset++)
@@ -241,6 +296,7 @@ TEST(modes, "law 7: nor does it change with FTZ, DAZ and rounding modes of the c
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     RUN(tiers);
+    RUN(products);
     RUN(modes);
     return test_end();
 }

@@ -3,7 +3,7 @@
 
 #define AMP_IMPLEMENTATION
 #include "amp.h"
-#include "products.h"
+#include "gemm_ex.h"
 #include "test.h"
 
 #include <math.h>

@@ -10,7 +10,7 @@
 
 #define AMP_KERNELS /* for the tables of an optimizer: moments, tallies */
 #include "amp.h"
-#include "products.h"
+#include "gemm_ex.h"
 #include "test.h"
 
 #include <cublas_v2.h>

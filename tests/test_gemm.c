@@ -1,16 +1,26 @@
 /* test_gemm.c - amp_gemm against sums in double, with a bound that follows from the rounding. */
 
-#define _POSIX_C_SOURCE 200809L /* sigsetjmp in fp.h */
-#if defined(__SSE2__) && !defined(__FMA__) && !defined(__FAST_MATH__) && !defined(AMP_CBLAS)
-#define IN_ORDER 1 /* asked before amp.h: gcc forgets __FAST_MATH__ after its pragmas */
-#else
-#define IN_ORDER 0
-#endif
+#define _GNU_SOURCE /* sigsetjmp in fp.h, sigaltstack */
+#include <stdlib.h>
+
+static long  malloc_calls; /* amp.h's malloc is this one */
+static int   malloc_fails;
+static void *counted_malloc(size_t n) {
+    malloc_calls++;
+    return malloc_fails ? NULL : malloc(n);
+}
+#define malloc counted_malloc
 #define AMP_IMPLEMENTATION
 #include "amp.h"
-#include "products.h"
+#undef malloc
+#include "gemm_ex.h"
 #include "test.h"
 #include "fp.h"
+#include "gemm_bits.h"
+#if AMPI_AMX
+#include <sys/wait.h> /* waitpid */
+#include <unistd.h>   /* fork */
+#endif
 
 #include <math.h>
 
@@ -530,35 +540,71 @@ TEST(exact, "manual: sums that fp32 holds exactly are exact, in any order and wi
     }
 }
 
-TEST(order, "manual: products are summed in fp32, in the order of k") {
-    static const size_t sizes[] = {1, 3, 8, 64, 65, 129, 300};
-    uint32_t            number;
-    if (!IN_ORDER) SKIP("with FMA or fast-math the bits of a product are the compiler's choice");
-    random_state = 9;
-    for (number = 0; number < NUM_VARIANTS; number++) {
-        problem p = variant(number);
-        size_t  i, j, l;
-        p.c_type = AMP_F32;
-        p.m      = 1 + random_bits() % 70;
-        p.n      = 1 + random_bits() % 70;
-        p.k      = sizes[random_bits() % COUNT_OF(sizes)];
-        p.beta   = 0.0f;
-        p.alpha  = number % 2 ? 1.0f : 0.7f;
-        problem_make(&p);
-        CHECK_EQ_INT(problem_run(&p), AMP_OK);
-        for (i = 0; i < p.m; i++)
-            for (j = 0; j < p.n; j++) {
-                volatile float sum = 0.0f, product, scaled;
-                for (l = 0; l < p.k; l++) {
-                    product = (float)element(&p.a, p.trans_a, i, l) *
-                              (float)element(&p.b, p.trans_b, l, j);
-                    sum = sum + product;
-                }
-                scaled = p.alpha * sum;
-                CHECK_EQ_F32(load(p.c.at, AMP_F32, i * p.c.ld + j), scaled);
-            }
-        problem_end(&p);
-    }
+/* Bit by bit, in each tier. What a tier rounds, and how many random products it gets. */
+static void bits_in_tier(const char *tier, int rule) {
+    const int count = test_state.quick ? 100 : 1200;
+    int       i;
+    if (amp_cpu_force_tier(tier) != AMP_OK) SKIP("not on this processor");
+    for (i = 0; i < count; i++)
+        bits_one(rule, i % 40 == 7 ? 1 : i == 20 ? 2 : 0, rule == BITS_TILES ? (int)(i % 3) : 0,
+                 BITS_MEMORIES, 50000);
+    CHECK_EQ_INT(strcmp(amp_cpu_tier(), tier), 0);
+    amp_cpu_force_tier(NULL);
+}
+
+TEST(bits_c, "law 7: in plain C products are rounded, then added, in the order of k") {
+    bits_in_tier("c", BITS_C);
+}
+TEST(bits_avx2, "law 7: in AVX2 products are fmaf in the order of k") {
+    bits_in_tier("avx2", BITS_FMA);
+}
+TEST(bits_avx512, "law 7: in AVX-512 products are fmaf in the order of k") {
+    bits_in_tier("avx512", BITS_FMA);
+}
+TEST(bits_neon, "law 7: in NEON products are fmaf in the order of k") {
+    bits_in_tier("neon", BITS_FMA);
+}
+TEST(bits_amx, "law 7: in AMX products of halves equal the model of the tiles, others are fmaf") {
+    bits_in_tier("amx", BITS_TILES);
+}
+
+#if AMPI_AMX
+/* In a child: the permission is for good. 0: products fell back, and were right. */
+static int refused_child(void) {
+    static char     small[4096];
+    static uint16_t a[64 * 64];
+    static float    c[64 * 64];
+    stack_t         s;
+    size_t          i;
+    memset(&s, 0, sizeof s);
+    s.ss_sp   = small;
+    s.ss_size = sizeof small;
+    if (sigaltstack(&s, NULL) != 0) return 2;
+    for (i = 0; i < 64 * 64; i++) a[i] = 0x3f80;
+    if (strcmp(amp_cpu_tier(), "amx") != 0) return 3;
+    amp_gemm(NULL, 0, 0, 64, 64, 64, 1.0f, a, AMP_BF16, 0, a, AMP_BF16, 0, 0.0f, c, AMP_F32, 0);
+    if (strcmp(amp_cpu_tier(), "avx512") != 0) return 4;
+    for (i = 0; i < 64 * 64; i++)
+        if (c[i] < 64.0f || c[i] > 64.0f) return 5;
+    return 0;
+}
+#endif
+
+TEST(refusal, "manual: where Linux refuses the tiles, as it does to a thread with a small alternate "
+              "signal stack, products fall back to avx512") {
+#if AMPI_AMX
+    int   status = 1;
+    pid_t child;
+    if (amp_cpu_force_tier("amx") != AMP_OK) SKIP("no AMX here");
+    fflush(stdout);
+    child = fork();
+    if (child == 0) _exit(refused_child());
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    if (WEXITSTATUS(status) == 2) SKIP("this system wants a larger signal stack anyway");
+    CHECK_EQ_INT(status, 0);
+#else
+    SKIP("no AMX here");
+#endif
 }
 
 /* ------------------------------------------------------------ the caller's floating point */
@@ -761,6 +807,7 @@ TEST(nothing_to_read, "law 11: batches of n = 0 with packed strides are ordinary
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     fp_set(FP_IEEE); /* -Ofast links flush subnormals from the start */
+    RUN(refusal); /* before anybody uses tiles */
     RUN(small);
     RUN(large);
     RUN(alpha_beta);
@@ -772,7 +819,11 @@ int main(int argc, char **argv) {
     RUN(bad_arguments);
     RUN(other_backend);
     RUN(exact);
-    RUN(order);
+    RUN(bits_c);
+    RUN(bits_avx2);
+    RUN(bits_avx512);
+    RUN(bits_neon);
+    RUN(bits_amx);
     RUN(traps);
     RUN(environment);
     RUN(gemm_bias);

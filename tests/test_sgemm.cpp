@@ -9,7 +9,7 @@
 #define AMP_CUBLAS
 #define AMP_IMPLEMENTATION
 #include "amp.h"
-#include "products.h"
+#include "gemm_ex.h"
 #include "test.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
    Every row has its own ceiling: a loop that moves the same bytes and computes nothing, measured in
    the same process, in turns with the function itself. A row is "name n=... GB/s ceiling ratio":
    medians over the rounds, bytes read plus written, and in brackets the quartiles of the ratio.
-   The row "/ C" has the plain C tier in the ceiling's place.
+   The row "/ C" has the plain C tier in the ceiling's place, "/ fp32" the same in fp32.
 
    cc -O3 -march=native -I. tests/bench/bench.c -o bench && ./bench [n] [rounds]
    (-march=native is for the ceilings; amp.h chooses its instructions when it runs) */
@@ -186,6 +186,9 @@ static void prepare(void) {
     opt.plan->host_slots[0].v = opt.plan->slots[0].v = v;
 }
 
+#include "../gemm_ex.h"
+#include "products.h"
+
 int main(int argc, char **argv) {
     n = argc > 1 ? (size_t)strtoul(argv[1], NULL, 10) : 100000000;
     if (argc > 2) rounds = (int)strtol(argv[2], NULL, 10);
@@ -227,6 +230,8 @@ int main(int argc, char **argv) {
         printf("instructions: %s\n", amp_cpu_tier());
         row("normcheck f16", n, 2, normcheck, read_half);
         row("adamw f16", n, 28, update, five_streams);
+        amp_cpu_force_tier(NULL);
     }
+    products();
     return 0;
 }

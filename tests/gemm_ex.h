@@ -1,7 +1,7 @@
-/* products.h - amp_gemm_ex by arguments, as tests like it. */
+/* gemm_ex.h - amp_gemm_ex by arguments, as tests like it. */
 
-#ifndef PRODUCTS_H_INCLUDED
-#define PRODUCTS_H_INCLUDED
+#ifndef GEMM_EX_H_INCLUDED
+#define GEMM_EX_H_INCLUDED
 
 #include "amp.h"
 

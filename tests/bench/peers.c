@@ -1,0 +1,84 @@
+/* peers.c - fp32 products of amp.h beside a CBLAS, one thread each: medians of runs in turns.
+   usage: peers TIER [rounds]    set the BLAS's own instruction set with its variable: peers.sh */
+
+#define _POSIX_C_SOURCE 200809L
+#define AMP_IMPLEMENTATION
+#include "amp.h"
+
+#include <cblas.h>
+#include <stdio.h>
+#include <time.h>
+
+enum { ROOM = 2048 * 2048, MOST = 101 };
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double quantile(double *x, int count, double q) {
+    qsort(x, (size_t)count, sizeof *x, by_value);
+    return x[(int)(q * (count - 1) + 0.5)];
+}
+
+typedef struct shape { int ta, tb, m, n, k; } shape;
+
+static void run(int ours, const shape *s, const float *a, const float *b, float *c) {
+    if (ours)
+        amp_gemm(NULL, s->ta, s->tb, (size_t)s->m, (size_t)s->n, (size_t)s->k, 1.0f, a, AMP_F32, 0,
+                 b, AMP_F32, 0, 0.0f, c, AMP_F32, 0);
+    else
+        cblas_sgemm(CblasRowMajor, s->ta ? CblasTrans : CblasNoTrans,
+                    s->tb ? CblasTrans : CblasNoTrans, s->m, s->n, s->k, 1.0f, a,
+                    s->ta ? s->m : s->k, b, s->tb ? s->k : s->n, 0.0f, c, s->n);
+}
+
+int main(int argc, char **argv) {
+    static const shape shapes[] = {{0, 0, 512, 512, 512},  {0, 0, 1024, 1024, 1024},
+                                   {0, 0, 2048, 2048, 2048}, {0, 0, 256, 3072, 768},
+                                   {0, 0, 64, 512, 784},   {1, 0, 784, 512, 64},
+                                   {1, 0, 768, 768, 1024}, {0, 1, 1024, 768, 768}};
+    const int          rounds = argc > 2 ? (int)strtol(argv[2], NULL, 10) : 9;
+    float             *a = (float *)malloc(ROOM * 4), *b = (float *)malloc(ROOM * 4);
+    float             *c = (float *)calloc(ROOM, 4);
+    size_t             i;
+    if (argc < 2 || rounds < 1 || rounds > MOST || !a || !b || !c) return 2;
+    if (amp_cpu_force_tier(argv[1]) != AMP_OK) {
+        printf("skip %s: not on this processor\n", argv[1]);
+        return 0;
+    }
+    for (i = 0; i < ROOM; i++) {
+        a[i] = (float)(int)(i * 2654435761u >> 8 & 0xffffu) * 1e-5f - 0.3f;
+        b[i] = (float)(int)(i * 2246822519u >> 8 & 0xffffu) * 1e-5f - 0.3f;
+    }
+    for (i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        const shape *s    = &shapes[i];
+        const double work = 2.0 * s->m * s->n * s->k;
+        const int    reps = (int)(1e9 / work) + 1;
+        double       t[2][MOST], ratio[MOST];
+        int          r, who, q;
+        for (r = 0; r < rounds; r++) {
+            for (who = 0; who < 2; who++) {
+                double start;
+                run(who, s, a, b, c);
+                start = now();
+                for (q = 0; q < reps; q++) run(who, s, a, b, c);
+                t[who][r] = (now() - start) / reps;
+            }
+            ratio[r] = t[0][r] / t[1][r];
+        }
+        printf("gemm fp32 %s / BLAS  %c%c %dx%dx%d  %.1f GFLOP/s  BLAS %.1f  ratio=%.2f "
+               "[%.2f %.2f]\n", argv[1], s->ta ? 'T' : 'N', s->tb ? 'T' : 'N', s->m, s->n, s->k,
+               work / quantile(t[1], rounds, 0.5) * 1e-9, work / quantile(t[0], rounds, 0.5) * 1e-9,
+               quantile(ratio, rounds, 0.5), quantile(ratio, rounds, 0.25),
+               quantile(ratio, rounds, 0.75));
+        fflush(stdout);
+    }
+    return 0;
+}

@@ -1,0 +1,54 @@
+# Products of amp.h beside torch (oneDNN), one thread each: medians of runs in turns.
+# usage: peers.py LIBRARY [rounds]    LIBRARY: amp.h compiled as a shared object
+import ctypes, sys, time
+import torch
+
+torch.set_num_threads(1)
+amp = ctypes.CDLL(sys.argv[1])
+rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 9
+size, void, real, whole = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_float, ctypes.c_int
+amp.amp_gemm.argtypes = [void, whole, whole, size, size, size, real, void, whole, size,
+                         void, whole, size, real, void, whole, size]
+types = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+
+
+def timed(run, reps):
+    run()
+    start = time.perf_counter()
+    for _ in range(reps):
+        run()
+    return (time.perf_counter() - start) / reps
+
+
+def quantile(values, q):
+    return sorted(values)[int(q * (len(values) - 1) + 0.5)]
+
+
+for dtype in (torch.bfloat16, torch.float16):
+    for ta, tb, m, n, k in ((0, 0, 512, 512, 512), (0, 0, 1024, 1024, 1024),
+                            (0, 0, 2048, 2048, 2048), (0, 0, 256, 3072, 768),
+                            (0, 0, 64, 512, 784), (1, 0, 784, 512, 64), (1, 0, 768, 768, 1024),
+                            (0, 1, 1024, 768, 768)):
+        a = torch.randn(*((k, m) if ta else (m, k))).to(dtype)
+        b = torch.randn(*((n, k) if tb else (k, n))).to(dtype)
+        c, d = torch.empty(m, n, dtype=dtype), torch.empty(m, n, dtype=dtype)
+        at, bt = (a.t() if ta else a), (b.t() if tb else b)
+        pa, pb, pc, t = a.data_ptr(), b.data_ptr(), c.data_ptr(), types[dtype]
+
+        def ours():
+            amp.amp_gemm(None, ta, tb, m, n, k, 1.0, pa, t, 0, pb, t, 0, 0.0, pc, t, 0)
+
+        def theirs():
+            torch.mm(at, bt, out=d)
+
+        work = 2.0 * m * n * k
+        reps = int(4e9 / work) + 1
+        x, y = [], []
+        for _ in range(rounds):
+            x.append(timed(ours, reps))
+            y.append(timed(theirs, reps))
+        ratio = [q / p for p, q in zip(x, y)]
+        print("gemm %s / torch  %s%s %dx%dx%d  %.1f GFLOP/s  torch %.1f  ratio=%.2f [%.2f %.2f]" % (
+            str(dtype)[6:], "NT"[ta], "NT"[tb], m, n, k, work / quantile(x, 0.5) * 1e-9,
+            work / quantile(y, 0.5) * 1e-9, quantile(ratio, 0.5), quantile(ratio, 0.25),
+            quantile(ratio, 0.75)), flush=True)

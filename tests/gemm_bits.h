@@ -1,0 +1,245 @@
+/* gemm_bits.h - products of amp.h against models of them, bit by bit, on random shapes, types,
+   transposes, leading dimensions, odd addresses, alpha, beta, bias, relu, batches and special
+   values; and nothing outside C is written. Included after amp.h, with malloc replaced (see below)
+   so that a product can find none. */
+
+#ifndef GEMM_BITS_H_INCLUDED
+#define GEMM_BITS_H_INCLUDED
+
+#include "tiles.h"
+
+enum { BITS_C, BITS_FMA, BITS_TILES };                     /* how sums are rounded */
+enum { BITS_MALLOC, BITS_WORKSPACE, BITS_STACK, BITS_MEMORIES }; /* where they are packed */
+
+AMPI_STRICT_BEGIN
+
+static size_t bits_most = 300; /* rows and columns of a big problem */
+
+static uint64_t bits_seed = 88172645463325252u;
+static uint32_t bits_random(void) {
+    bits_seed ^= bits_seed << 13;
+    bits_seed ^= bits_seed >> 7;
+    bits_seed ^= bits_seed << 17;
+    return (uint32_t)(bits_seed >> 16);
+}
+static size_t bits_below(size_t n) { return bits_random() % n; }
+static int    bits_coin(void) { return (int)bits_below(2); }
+
+static uint32_t bits_value(int kind) { /* of a float: moderate; small; moderate with specials */
+    static const uint32_t special[] = {0, 0x80000000u, 0x7f800000u, 0xff800000u, 0x7fc00000u, 1u,
+                                       0x3f800000u, 0x00800000u, 0x7f7fffffu, 0xff7fffffu};
+    const uint32_t r = bits_random();
+    if (kind == 2 && r % 64 == 0) return special[bits_below(10)];
+    if (kind == 1) return (r & 0x80ffffffu) | (40u + bits_random() % 40u) << 23;
+    return (r & 0x807fffffu) | (120u + bits_random() % 12u) << 23;
+}
+
+/* A sum by its definition; a and b are a row and a column, as fp32. */
+static float bits_sum(const float *a, const float *b, size_t k, int rule, int parts) {
+    static const int terms[4][2] = {{0, 1}, {0, 0}, {1, 0}, {1, 1}};
+    uint32_t         x[2][16], y[2][16];
+    float            s = 0.0f;
+    size_t           p, q;
+    int              i, t;
+    for (p = 0; rule == BITS_C && p < k; p++) s = ampi_add(s, ampi_mul(a[p], b[p]));
+    for (p = 0; rule == BITS_FMA && p < k; p++) s = tiles_fmaf(a[p], b[p], s);
+    for (p = 0; rule == BITS_TILES && p < k; p += 32) {
+        for (q = 0; q < 32; q++) {
+            float u = p + q < k ? a[p + q] : 0.0f, v = p + q < k ? b[p + q] : 0.0f;
+            for (i = 0; i < parts; i++) { /* cut a bf16 off; nothing is left of inf and NaN */
+                const uint32_t m = amp_f32_to_bf16(u).bits, n = amp_f32_to_bf16(v).bits;
+                x[i][q / 2] = q % 2 ? x[i][q / 2] | m << 16 : m;
+                y[i][q / 2] = q % 2 ? y[i][q / 2] | n << 16 : n;
+                u = (m & 0x7f80u) == 0x7f80u ? 0.0f : ampi_sub(u, tiles_float(m << 16));
+                v = (n & 0x7f80u) == 0x7f80u ? 0.0f : ampi_sub(v, tiles_float(n << 16));
+            }
+        }
+        if (parts == 1) s = tiles_dot(s, x[0], y[0], 1);
+        for (t = 0; parts == 2 && t < 4; t++) s = tiles_dot(s, x[terms[t][0]], y[terms[t][1]], 1);
+    }
+    return s;
+}
+
+static uint32_t bits_at(const void *x, amp_dtype type, size_t i) {
+    return type == AMP_F32 ? ampi_load_u32(x, i) : ampi_load_u16(x, i);
+}
+
+static int bits_same(uint32_t a, uint32_t b, amp_dtype type) { /* payloads of NaNs may differ */
+    const uint32_t inf = type == AMP_F32 ? 0x7f800000u : type == AMP_F16 ? 0x7c00u : 0x7f80u;
+    const uint32_t top = type == AMP_F32 ? 0x7fffffffu : 0x7fffu;
+    return a == b || ((a & top) > inf && (b & top) > inf);
+}
+
+static unsigned char *bits_matrix(size_t n, amp_dtype type, int kind, size_t shift) {
+    unsigned char *p = (unsigned char *)calloc(n * amp_dtype_size(type) + shift + 1, 1) + shift;
+    size_t         i;
+    for (i = 0; i < n; i++) ampi_store(p, type, i, bits_value(kind));
+    return p;
+}
+
+/* The rule of the manual: which products of halves go to tiles. */
+static int    bits_without_tiles = BITS_FMA;
+static int bits_rule(const amp_gemm_args *g, int rule) {
+    if (rule != BITS_TILES) return rule;
+    return g->a_type != AMP_F32 && g->b_type != AMP_F32 && g->m > 1 && g->n > 1 &&
+                   g->m * g->n * g->k >= 32768 ? BITS_TILES : bits_without_tiles;
+}
+
+/* big: 1 larger; 2 more rows and k than a panel takes, 3 more k. halves: both operands are; 2: and
+   there is work for tiles. */
+static amp_gemm_args bits_problem(int big, int halves) {
+    static const size_t edge[] = {1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 47, 64, 65};
+    amp_gemm_args       g;
+    memset(&g, 0, sizeof g);
+    g.trans_a = bits_coin();
+    g.trans_b = bits_coin();
+    g.relu    = bits_coin();
+    g.m       = bits_below(3) ? edge[bits_below(14)] : 1 + bits_below(100);
+    g.n       = bits_below(3) ? edge[bits_below(14)] : 1 + bits_below(100);
+    if (big) g.m = 1 + (big == 2 ? 1024 + bits_below(70) : bits_below(bits_most));
+    if (big) g.n = 1 + (big >= 2 ? 32 + bits_below(20) : bits_below(bits_most));
+    g.k = bits_below(16) ? (bits_coin() ? edge[bits_below(14)] : 1 + bits_below(300)) : 0;
+    if (big) g.k = big >= 2 ? 2100 : 1 + bits_below(2500);
+    if (halves == 2 && (g.m == 1 || g.n == 1 || g.m * g.n * g.k < 32768))
+        return bits_problem(big, halves);
+    g.a_type = (amp_dtype)(halves ? 1 + bits_below(2) : bits_below(3));
+    g.b_type = (amp_dtype)(halves ? 1 + bits_below(2) : bits_below(3));
+    g.c_type = (amp_dtype)bits_below(3);
+    g.lda    = (g.trans_a ? g.m : g.k) + bits_below(3) * bits_below(9);
+    g.ldb    = (g.trans_b ? g.k : g.n) + bits_below(3) * bits_below(9);
+    g.ldc    = g.n + bits_below(3) * bits_below(9);
+    if (!g.lda) g.lda = 1;
+    if (!g.ldb) g.ldb = 1;
+    g.count    = big || bits_below(4) ? 1 : 1 + bits_below(3);
+    g.stride_a = bits_below(3) ? (g.trans_a ? g.k : g.m) * g.lda : 0;
+    g.stride_b = bits_below(3) ? (g.trans_b ? g.n : g.k) * g.ldb : 0;
+    g.stride_c = g.m * g.ldc;
+    if (g.count > 1 && bits_coin()) { /* products side by side */
+        g.stride_c = g.n;
+        g.ldc      = g.n * g.count + bits_below(3);
+    }
+    g.alpha = bits_coin() ? 1.0f : bits_below(8) ? tiles_float(bits_value(0)) : 0.0f;
+    g.beta  = bits_coin() ? 0.0f : tiles_float(bits_value(0));
+    return g;
+}
+
+/* What element (i, j) of product z should be; old is C before. */
+static uint32_t bits_wanted(const amp_gemm_args *g, const void *old, size_t z, size_t i, size_t j,
+                            int rule, float *row, float *col) {
+    const size_t at = z * g->stride_c + i * g->ldc + j;
+    const int    parts = g->a_type == AMP_BF16 && g->b_type == AMP_BF16 ? 1 : 2;
+    float        s = 0.0f;
+    uint32_t     out[1] = {0};
+    size_t       p;
+    for (p = 0; p < g->k; p++) {
+        row[p] = tiles_float(ampi_load(
+            g->a, g->a_type, z * g->stride_a + (g->trans_a ? p * g->lda + i : i * g->lda + p)));
+        col[p] = tiles_float(ampi_load(
+            g->b, g->b_type, z * g->stride_b + (g->trans_b ? j * g->ldb + p : p * g->ldb + j)));
+    }
+    if (!ampi_is_zero(&g->alpha))
+        s = ampi_mul(bits_sum(row, col, g->k, bits_rule(g, rule), parts), g->alpha);
+    if (!ampi_is_zero(&g->beta))
+        s = ampi_add(s, ampi_mul(g->beta, tiles_float(ampi_load(old, g->c_type, at))));
+    if (g->bias) s = ampi_add(s, tiles_float(ampi_load(g->bias, g->c_type, j)));
+    if (g->relu && tiles_bits(s) - 0x80000000u <= 0x7f800000u) s = 0.0f;
+    ampi_store(out, g->c_type, 0, ampi_bits_of_f32(s));
+    return bits_at(out, g->c_type, 0);
+}
+
+static void bits_fail(const amp_gemm_args *g, const char *what, size_t i, size_t j, uint32_t got,
+                      uint32_t wanted) {
+    char text[240];
+    snprintf(text, sizeof text, "%lux%lux%lu trans %d%d types %d%d%d alpha %g beta %g bias %d relu "
+             "%d count %lu, (%lu, %lu): 0x%lx, not 0x%lx", (unsigned long)g->m,
+             (unsigned long)g->n, (unsigned long)g->k, g->trans_a, g->trans_b, (int)g->a_type,
+             (int)g->b_type, (int)g->c_type, (double)g->alpha, (double)g->beta, g->bias != NULL,
+             g->relu, (unsigned long)g->count, (unsigned long)i, (unsigned long)j,
+             (unsigned long)got, (unsigned long)wanted);
+    test_fail(__FILE__, __LINE__, what, text);
+}
+
+/* Compare C with the model, at elements spread so that the model's work has a limit. */
+static void bits_compare(const amp_gemm_args *g, const void *old, int rule, size_t limit) {
+    float       *row = (float *)calloc(g->k + 1, 4), *col = (float *)calloc(g->k + 1, 4);
+    const size_t step = 1 + g->m * g->n * g->k / limit;
+    size_t       z, e, i, j;
+    for (z = 0; z < g->count; z++)
+        for (e = bits_below(step); e < g->m * g->n; e += step) {
+            uint32_t got, wanted;
+            i      = e / g->n;
+            j      = e % g->n;
+            got    = bits_at(g->c, g->c_type, z * g->stride_c + i * g->ldc + j);
+            wanted = bits_wanted(g, old, z, i, j, rule, row, col);
+            if (!bits_same(got, wanted, g->c_type)) bits_fail(g, "the model", i, j, got, wanted);
+        }
+    free(row);
+    free(col);
+}
+
+/* All bytes of C's array that are not C are as before. */
+static void bits_outside(const amp_gemm_args *g, void *old, size_t n) {
+    const size_t size = amp_dtype_size(g->c_type);
+    size_t       z, i;
+    for (z = 0; z < g->count; z++)
+        for (i = 0; i < g->m; i++) {
+            const size_t at = (z * g->stride_c + i * g->ldc) * size;
+            memcpy((char *)old + at, (const char *)g->c + at, g->n * size);
+        }
+    if (memcmp(old, g->c, n * size) != 0) bits_fail(g, "written outside of C", 0, 0, 0, 0);
+}
+
+/* One random product, in the first kinds of memory. */
+static void bits_one(int rule, int big, int halves, int memories, size_t limit) {
+    amp_gemm_args  g    = bits_problem(big, halves);
+    const int      kind = (int)bits_below(3);
+    const size_t   odd  = bits_below(2), extra = 8;
+    const size_t   cn   = g.stride_c * (g.count - 1) + g.m * g.ldc + extra;
+    const size_t   size = amp_dtype_size(g.c_type), room = amp_gemm_workspace(g.m, g.n, g.k);
+    unsigned char *a, *b, *c, *bias, *old, *first, *space;
+    amp_backend    backend;
+    int            memory;
+    a = bits_matrix(g.lda * (g.trans_a ? g.k : g.m) * g.count, g.a_type, kind, odd * 1);
+    b = bits_matrix(g.ldb * (g.trans_b ? g.n : g.k) * g.count, g.b_type, kind, odd * 2);
+    c = bits_matrix(cn, g.c_type, kind == 1 ? 1 : 0, odd * 3);
+    bias  = bits_matrix(g.n, g.c_type, 0, odd * 5);
+    old   = (unsigned char *)calloc(cn, size);
+    first = (unsigned char *)calloc(cn, size);
+    space = (unsigned char *)calloc(room, 1);
+    memcpy(old, c, cn * size);
+    g.a = a;
+    g.b = b;
+    g.c = c;
+    if (bits_coin()) g.bias = bias;
+    amp_cpu_backend(&backend);
+    for (memory = 0; memory < memories; memory++) {
+        const long calls = malloc_calls;
+        memcpy(c, old, cn * size);
+        backend.workspace      = memory == BITS_WORKSPACE ? space : NULL;
+        backend.workspace_size = memory == BITS_WORKSPACE ? room : 0;
+        malloc_fails           = memory == BITS_STACK;
+        CHECK_EQ_INT(backend.functions->gemm_fn(&backend, &g), AMP_OK);
+        malloc_fails = 0;
+        CHECK(malloc_calls == calls ||
+              (memory != BITS_WORKSPACE && malloc_calls == calls + 1 &&
+               (double)g.m * (double)g.n * (double)g.k > 4194304.0));
+        if (memory == 0) {
+            bits_compare(&g, old, rule, limit);
+            memcpy(first, c, cn * size);
+        } else if (memcmp(first, c, cn * size) != 0) {
+            bits_fail(&g, memory == BITS_STACK ? "on the stack" : "in a workspace", 0, 0, 0, 0);
+        }
+    }
+    memcpy(first, old, cn * size);
+    bits_outside(&g, first, cn);
+    free(a - odd * 1);
+    free(b - odd * 2);
+    free(c - odd * 3);
+    free(bias - odd * 5);
+    free(old);
+    free(first);
+    free(space);
+}
+
+AMPI_STRICT_END
+#endif

@@ -1,0 +1,112 @@
+/* test_tiles.c - products in tiles, on any machine: a model stands in the place of the tile
+   instructions, and everything around them is amp.h's own. */
+
+#define _POSIX_C_SOURCE 200809L /* sigsetjmp in fp.h */
+#include <stdlib.h>
+
+static long malloc_calls;
+static int  malloc_fails;
+static void *counted_malloc(size_t n) {
+    malloc_calls++;
+    return malloc_fails ? NULL : malloc(n);
+}
+#define malloc counted_malloc
+#define AMPI_TILES_MODEL "tests/tiles.h"
+#define AMP_IMPLEMENTATION
+#include "amp.h"
+#undef malloc
+#include "test.h"
+#include "fp.h"
+#include "gemm_bits.h"
+
+static void random_products(int count) {
+    int i;
+    bits_most = 60;
+    for (i = 0; i < count; i++)
+        bits_one(BITS_TILES, i % 40 == 7, i % 8 ? 2 : 0, i % 20 == 7 ? BITS_MEMORIES : 1, 50000);
+}
+
+TEST(permission, "manual: the permission for tiles is asked for at the first product of halves that "
+                 "is large enough, and never before; a refusal falls back") {
+    static uint16_t a[32 * 32], b[32 * 32];
+    static float    x[32 * 32], c[32 * 32];
+    CHECK_EQ_INT(strcmp(amp_cpu_tier(), "amx"), 0);
+    amp_cast(a, AMP_F16, x, AMP_F32, 1024);
+    amp_gemm(NULL, 0, 0, 32, 32, 32, 1, x, AMP_F32, 0, x, AMP_F32, 0, 0, c, AMP_F32, 0);
+    amp_gemm(NULL, 0, 0, 32, 32, 32, 1, x, AMP_F32, 0, a, AMP_F16, 0, 0, c, AMP_F32, 0);
+    amp_gemm(NULL, 0, 0, 32, 32, 31, 1, a, AMP_F16, 0, b, AMP_F16, 0, 0, c, AMP_F32, 0);
+    amp_gemm(NULL, 0, 0, 1, 32, 32, 1, a, AMP_F16, 0, b, AMP_F16, 0, 0, c, AMP_F32, 0);
+    CHECK_EQ_INT(tiles_asked, 0);
+    tiles_granted = 0;
+    CHECK_EQ_INT(amp_gemm(NULL, 0, 0, 32, 32, 32, 1, a, AMP_F16, 0, b, AMP_F16, 0, 0, c, AMP_F32,
+                          0), AMP_OK);
+    CHECK_EQ_INT(tiles_asked, 1);
+    CHECK(strcmp(amp_cpu_tier(), "amx") != 0);
+    amp_gemm(NULL, 0, 0, 32, 32, 32, 1, a, AMP_F16, 0, b, AMP_F16, 0, 0, c, AMP_F32, 0);
+    CHECK_EQ_INT(tiles_asked, 1);
+    tiles_granted = 1;
+    CHECK_EQ_INT(amp_cpu_force_tier("c"), AMP_OK);
+    amp_gemm(NULL, 0, 0, 32, 32, 32, 1, a, AMP_F16, 0, b, AMP_F16, 0, 0, c, AMP_F32, 0);
+    CHECK_EQ_INT(tiles_asked, 1);
+    CHECK_EQ_INT(amp_cpu_force_tier("amx"), AMP_OK);
+    CHECK_EQ_INT(tiles_asked, 1);
+    amp_gemm(NULL, 0, 0, 32, 32, 32, 1, a, AMP_F16, 0, b, AMP_F16, 0, 0, c, AMP_F32, 0);
+    amp_gemm(NULL, 0, 0, 32, 32, 32, 1, a, AMP_F16, 0, b, AMP_F16, 0, 0, c, AMP_F32, 0);
+    CHECK_EQ_INT(tiles_asked, 2);
+    CHECK_EQ_INT(strcmp(amp_cpu_tier(), "amx"), 0);
+}
+
+TEST(packed_in_c, "law 7: products of halves equal the model of the tiles, bit by bit") {
+    tiles_pack_in_c = 1;
+    random_products(test_state.quick ? 40 : 300);
+}
+
+TEST(packed_by_avx512, "law 7: the same, packed and stored by AVX-512") {
+#if AMPI_X86
+    if (!__builtin_cpu_supports("avx512bf16") || amp_cpu_force_tier("avx512") != AMP_OK)
+        SKIP("no AVX-512 with bf16 here");
+    amp_cpu_force_tier("amx");
+    tiles_pack_in_c = 0;
+    random_products(test_state.quick ? 40 : 300);
+#else
+    SKIP("not on this processor");
+#endif
+}
+
+TEST(tall, "law 7: the same where k does not fit one panel, nor (not --quick) rows") {
+    if (test_state.quick) bits_one(BITS_TILES, 3, 1, 1, 100000);
+    else bits_one(BITS_TILES, 2, 1, BITS_MEMORIES, 100000);
+}
+
+TEST(edges, "manual: in tiles bf16 subnormals count as 0, fp16 subnormals do not; an infinity stays "
+            "one in bf16 and gives NaN in fp16") {
+    static const uint16_t one[3] = {0, 0x3c00, 0x3f80}, inf[3] = {0, 0x7c00, 0x7f80};
+    static uint16_t       a[64 * 32], b[32 * 32];
+    static float          c[64 * 32];
+    int                   type, i;
+    CHECK_EQ_INT(amp_cpu_force_tier("amx"), AMP_OK);
+    for (type = 1; type < 3; type++) {
+        memset(a, 0, sizeof a);
+        for (i = 0; i < 32 * 32; i++) b[i] = one[type];
+        a[0]  = 1; /* the least subnormal */
+        a[32] = inf[type];
+        amp_gemm(NULL, 0, 0, 64, 32, 32, 1.0f, a, (amp_dtype)type, 0, b, (amp_dtype)type, 0, 0.0f,
+                 c, AMP_F32, 0);
+        CHECK_EQ_F32(c[0], type == 1 ? 5.9604644775390625e-8f : 0.0f);
+        if (type == 2) CHECK_EQ_U32(tiles_bits(c[32]), 0x7f800000u);
+        else CHECK((tiles_bits(c[32]) & 0x7fffffffu) > 0x7f800000u);
+        CHECK_EQ_F32(c[64], 0.0f);
+    }
+}
+
+int main(int argc, char **argv) {
+    test_begin(argc, argv);
+    bits_without_tiles = BITS_C; /* the tier of the model is plain C in all else */
+    fp_set(FP_IEEE); /* -Ofast links flush subnormals from the start */
+    RUN(permission);
+    RUN(packed_in_c);
+    RUN(packed_by_avx512);
+    RUN(tall);
+    RUN(edges);
+    return test_end();
+}
