@@ -6476,7 +6476,14 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
 /* ------------------------------------------------------------ >>impl  capability */
 
 AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability) {
-    return ampi_capability(major, minor, capability);
+    const amp_result result = ampi_capability(major, minor, capability);
+    if (result != AMP_OK || major || strcmp(amp_cpu_tier(), "amx") != 0) return result;
+    capability->fp16   = 1;
+    capability->bf16   = 1;
+    capability->dtype  = AMP_BF16;
+    capability->advice = "AMX: bf16 products are several times as fast as fp32's and need no loss "
+                         "scale; fp16's are exact, and less than twice as fast";
+    return AMP_OK;
 }
 
 /* ------------------------------------------------------- the second floor */

@@ -1429,7 +1429,14 @@ TEST(capabilities, "manual: tensor cores have fp16 from 7.0 on, bf16 and TF32 fr
         {0, 0, 0, 0, AMP_F32, 0},  {5, 2, 0, 0, AMP_F32, 0}, {6, 1, 0, 0, AMP_F32, 0},
         {7, 0, 1, 0, AMP_F16, 1},  {7, 5, 1, 0, AMP_F16, 1}, {8, 0, 1, 1, AMP_BF16, 0},
         {9, 0, 1, 1, AMP_BF16, 0}, {12, 0, 1, 1, AMP_BF16, 0}};
-    size_t i;
+    amp_capability cpu;
+    size_t         i;
+    OK(amp_capability_of(0, 0, &cpu));
+    if (strcmp(amp_cpu_tier(), "amx") == 0) {
+        CHECK(cpu.fp16 && cpu.bf16 && !cpu.tf32 && cpu.dtype == AMP_BF16 && !cpu.scaler);
+        CHECK(strlen(cpu.advice) > 20);
+    }
+    CHECK_EQ_INT(amp_cpu_force_tier("c"), AMP_OK);
     for (i = 0; i < COUNT_OF(rows); i++) {
         amp_capability c;
         OK(amp_capability_of(rows[i].major, rows[i].minor, &c));
@@ -1441,6 +1448,7 @@ TEST(capabilities, "manual: tensor cores have fp16 from 7.0 on, bf16 and TF32 fr
         CHECK_EQ_INT(c.policy, AMP_POLICY_DEFAULT);
         CHECK(strlen(c.advice) > 20);
     }
+    CHECK_EQ_INT(amp_cpu_force_tier(NULL), AMP_OK);
     CHECK_EQ_INT(amp_capability_of(-1, 0, NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_capability_of(9, 0, NULL), AMP_ERROR_INVALID_ARGUMENT);
 }
