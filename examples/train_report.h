@@ -377,7 +377,7 @@ static void print_verdict(const report *r, int which, int v) {
 
 /* What the table says, in words that follow from its numbers. */
 static void print_reading(const report *r, int which) {
-    const double fp32_ms = mean_of(r, which, FP32, MS), fp16_ms = mean_of(r, which, FP16, MS);
+    const double fp32_ms = mean_of(r, which, FP32, MS);
     if (!variant_on(&r->o, FP16_ALONE)) return; /* one variant alone: nothing to compare */
     printf("\nreading\n");
     print_ratio("gradients flushed to zero", mean_of(r, which, FP16_MASTER, FLUSHED),
@@ -386,12 +386,12 @@ static void print_reading(const report *r, int which) {
                 mean_of(r, which, FP16_MASTER, LOST), "master weights");
     if (!variant_on(&r->o, FP32)) return;
     for (int v = FP32 + 1; v < NUM_VARIANTS; v++) print_verdict(r, which, v);
-    printf("  fp16 keeps %.0f %% of fp32's bytes of activations; a step takes %.2f times as long",
+    printf("  fp16 keeps %.0f %% of fp32's bytes of activations; a step takes %.2f times as long,\n"
+           "  with bf16 %.2f times (products in %s)\n",
            100.0 * mean_of(r, which, FP16, ACT_BYTES) / mean_of(r, which, FP32, ACT_BYTES),
-           fp16_ms / fp32_ms);
-    if (fp16_ms > fp32_ms)
-        printf(":\n    amp_gemm converts to fp32 on the way; here half saves memory, not time");
-    printf("\n");
+           mean_of(r, which, FP16, MS) / fp32_ms, mean_of(r, which, BF16, MS) / fp32_ms,
+           strcmp(amp_cpu_tier(), "amx") == 0 ? "AMX tiles, fp16 in two parts"
+                                              : "fp32 arithmetic, whatever their types");
 }
 
 static void print_parity(const report *r, int which) {
