@@ -191,7 +191,7 @@
        AMP_DEF              everywhere: the linkage of the functions, such as
                             __declspec(dllexport); default extern. AMP_CUDA_DEF is
                             that of the functions in amp_kernels.cu
-       AMP_KERNELS          in amp_kernels.cu only
+       AMP_KERNELS          in amp_kernels.cu, and tests, only
        AMP_NO_CONDITIONAL   for amp_kernels.cu, if a program built with CUDA 12.4 or newer
                             shall load on an older driver: no amp_cuda_if_begin
 

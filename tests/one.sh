@@ -1,5 +1,6 @@
 # Build one test in one configuration, run it, and leave its lines in a log that always closes with
-# "N passed, N failed[, N skipped]", also when it crashed or its compiler is missing.
+# "N passed, N failed[, N skipped]", also when it crashed or its compiler is missing. A test that
+# does not hold amp.h's implementation is linked with amp.o, which lies beside the log.
 # usage: [RUNNER=PROGRAM] one.sh CONFIG TEST COMPILER FLAGS LOG
 config=$1 test=$2 compiler=$3 flags=$4 log=$5
 program=${log%.log}
@@ -23,7 +24,11 @@ case $config in sanitize)
     $compiler -fsanitize=address,undefined "$program.c" -o "$program" 2> /dev/null ||
         skip "$compiler has no address and undefined-behaviour sanitizers"
 esac
-if ! $compiler -std=c99 $flags -I. "tests/test_$test.c" -o "$program" -lm > "$log.part" 2>&1; then
+object=$(dirname "$log")/amp.o
+grep -q '^#define AMP_IMPLEMENTATION' "tests/test_$test.c" && object=
+if ! $compiler -std=c99 $flags -I. "tests/test_$test.c" $object -o "$program" -lm \
+    > "$log.part" 2>&1; then
+    [ -z "$object" ] || cat "$object.log" >> "$log.part"
     printf 'FAIL %s: does not compile\n0 passed, 1 failed\n' "$test" >> "$log.part"
     finish
     exit 0

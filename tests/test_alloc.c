@@ -1,6 +1,6 @@
 /* test_alloc.c - who allocates, when, and what happens when memory or a backend fails. */
 
-#define AMP_IMPLEMENTATION
+#define AMP_KERNELS /* the core: what objects are made of */
 #include "amp.h"
 #include "test.h"
 

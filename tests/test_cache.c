@@ -1,7 +1,7 @@
 /* test_cache.c - half copies for products under autocast: when a copy is made anew, when it is
    the one of before, and that amp_gemm in a scope is amp_gemm on copies that were cast by hand. */
 
-#define AMP_IMPLEMENTATION
+#define AMP_KERNELS /* the core: what objects are made of */
 #include "amp.h"
 #include "gemm_ex.h"
 #include "test.h"

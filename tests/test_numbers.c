@@ -666,6 +666,29 @@ TEST(no_traps, "law 13: \"Hosts that unmask floating-point traps keep running\":
         test_run(label, test_text_##name, test_##name);    \
     } while (0)
 
+TEST(numbers_in_words, "law 19: numbers in these sentences: whole ones to the last digit, others to "
+                       "seven, in every size") {
+    static const struct { double x; const char *text; } cases[] = {
+        {0.0, "0"}, {-1.0, "-1"}, {0.1, "0.1"}, {1.5, "1.5"}, {123456.789, "123456.8"},
+        {1234567.5, "1234568"}, {0.00012345678, "0.0001234568"}, {0.00001, "1e-5"},
+        {9007199254740993.0, "9.007199e15"}, {8999999999999999.0, "8999999999999999"},
+        {123456789012.25, "123456800000"}, {5e-324, "4.940656e-324"},
+        {1.7976931348623157e308, "1.797693e308"}, {9.9999999, "10"}, {-2.5e-7, "-2.5e-7"}};
+    char   text[AMP_PROBLEM_SIZE];
+    size_t i;
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const double x = cases[i].x;
+        text[0] = '\0';
+        ampi_tell_number(text, &x);
+        if (strcmp(text, cases[i].text) != 0) test_fail(__FILE__, __LINE__, cases[i].text, text);
+    }
+    memset(text, 'a', sizeof text); /* no room: cut, and still a string */
+    text[AMP_PROBLEM_SIZE - 3] = '\0';
+    ampi_tell(text, "bcd");
+    CHECK(strcmp(text + AMP_PROBLEM_SIZE - 4, "abc") == 0 || strlen(text) == AMP_PROBLEM_SIZE - 1);
+    ampi_tell(NULL, "nobody asks");
+}
+
 int main(int argc, char **argv) {
     static const char *const tiers[] = {"avx512", "avx2", "neon", "c"};
     char                     best[16];
@@ -719,5 +742,6 @@ int main(int argc, char **argv) {
         RUN_IN_TIER(any_flush_mode);
         RUN_IN_TIER(no_traps);
     }
+    RUN(numbers_in_words);
     return test_end();
 }

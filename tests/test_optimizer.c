@@ -2,7 +2,7 @@
    floats, one rounding per operation (every bit must agree), and in doubles (torch's formulas). */
 
 #define _POSIX_C_SOURCE 200809L /* sigsetjmp in fp.h */
-#define AMP_IMPLEMENTATION
+#define AMP_KERNELS /* the core: what objects are made of */
 #include "amp.h"
 #include "test.h"
 #include "fp.h"
@@ -2858,29 +2858,6 @@ TEST(problems, "law 19: an error names what was wrong: which field of which desc
     amp_optimizer_free(&opt);
 }
 
-TEST(numbers_in_words, "law 19: numbers in these sentences: whole ones to the last digit, others to "
-                       "seven, in every size") {
-    static const struct { double x; const char *text; } cases[] = {
-        {0.0, "0"}, {-1.0, "-1"}, {0.1, "0.1"}, {1.5, "1.5"}, {123456.789, "123456.8"},
-        {1234567.5, "1234568"}, {0.00012345678, "0.0001234568"}, {0.00001, "1e-5"},
-        {9007199254740993.0, "9.007199e15"}, {8999999999999999.0, "8999999999999999"},
-        {123456789012.25, "123456800000"}, {5e-324, "4.940656e-324"},
-        {1.7976931348623157e308, "1.797693e308"}, {9.9999999, "10"}, {-2.5e-7, "-2.5e-7"}};
-    char   text[AMP_PROBLEM_SIZE];
-    size_t i;
-    for (i = 0; i < COUNT_OF(cases); i++) {
-        const double x = cases[i].x;
-        text[0] = '\0';
-        ampi_tell_number(text, &x);
-        if (strcmp(text, cases[i].text) != 0) test_fail(__FILE__, __LINE__, cases[i].text, text);
-    }
-    memset(text, 'a', sizeof text); /* no room: cut, and still a string */
-    text[AMP_PROBLEM_SIZE - 3] = '\0';
-    ampi_tell(text, "bcd");
-    CHECK(strcmp(text + AMP_PROBLEM_SIZE - 4, "abc") == 0 || strlen(text) == AMP_PROBLEM_SIZE - 1);
-    ampi_tell(NULL, "nobody asks");
-}
-
 TEST(lr_ptr_counts, "contract: a learning rate that is written through lr_ptr is one") {
     int kind;
     for (kind = 1; kind < NUM_KINDS; kind++) {
@@ -2980,7 +2957,6 @@ int main(int argc, char **argv) {
     RUN(handed_over);
     RUN(handed_over_errors);
     RUN(problems);
-    RUN(numbers_in_words);
     RUN(lr_ptr_counts);
     RUN(zero_desc);
     RUN(digest);

@@ -2,7 +2,6 @@
    names, the dump, and random sequences against an independent model. */
 
 #define _POSIX_C_SOURCE 200112L /* setenv, unsetenv */
-#define AMP_IMPLEMENTATION
 #include "amp.h"
 #include "posix.h"
 #include "test.h"

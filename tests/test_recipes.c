@@ -1,7 +1,7 @@
 /* test_recipes.c - what examples/recipes.c relies on, to the last bit. */
 
 #define _GNU_SOURCE /* setenv */
-#define AMP_IMPLEMENTATION
+#define AMP_KERNELS /* the core: what objects are made of */
 #include "amp.h"
 #include "posix.h"
 #include "test.h"

@@ -2,7 +2,6 @@
    It reads golden/scaler_traces.txt in AMP_TESTS_DIR. */
 
 #define _GNU_SOURCE /* sigsetjmp */
-#define AMP_IMPLEMENTATION
 #include "amp.h"
 
 #include "fp.h"

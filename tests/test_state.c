@@ -3,7 +3,7 @@
    environment. */
 
 #define _GNU_SOURCE /* sigjmp_buf, setenv, fork */
-#define AMP_IMPLEMENTATION
+#define AMP_KERNELS /* the core: what objects are made of */
 #include "amp.h"
 #include "fp.h"
 #include "posix.h"
@@ -2013,7 +2013,7 @@ TEST(flushed, "law 18: save flushes file and directory") { SKIP(POSIX_WHY); }
 
 TEST(open_step_keeps, "law 18: a save that is refused touches no file: during a step path.new is "
                       "whose it was") {
-    char   path[AMPI_PATH + 10];
+    char   path[4096 + 10];
     stream s;
     print  p;
     refusing_begin(AMP_KIND_OWN, &s, &p);
