@@ -69,7 +69,7 @@ static const char *answer(amp_autocast *ac, amp_op op, amp_dtype input) {
 static void check_answers(const amp_autocast *policy) {
     static dump      d;
     amp_autocast     ac;
-    const amp_scope  plain = {AMP_AUTOCAST_ON, AMP_F32, NULL};
+    const amp_scope  plain = {NULL, AMP_AUTOCAST_ON, AMP_F32};
     const char      *line;
     char             word[8];
     int              op;
@@ -92,7 +92,7 @@ static void check_answers(const amp_autocast *policy) {
 static void check_all_ops(amp_autocast *ac, const char *layer) {
     static const amp_dtype inputs[3]   = {AMP_F32, AMP_F16, AMP_BF16};
     static const int       choices[][2] = {{0, 0}, {0, 1}, {1, 1}, {2, 1}, {1, 2}};
-    const amp_scope        scope       = {AMP_AUTOCAST_INHERIT, AMP_F32, layer};
+    const amp_scope        scope       = {layer, AMP_AUTOCAST_INHERIT, AMP_F32};
     const int              depth       = ac->depth;
     int                    op, c;
     amp_autocast_push(ac, &scope);
@@ -199,8 +199,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     memset(&ac, 0, sizeof ac);
     PROPERTY(amp_autocast_init(&ac, policy, dtype) == AMP_OK, "init");
     for (; depth; depth--) {
-        const amp_scope scope = {(amp_autocast_mode)(depth % 7 == 6 ? 2 : 0),
-                                 (amp_dtype)(depth % 3), depth % 2 ? "decoder.0.norm" : NULL};
+        const amp_scope scope = {depth % 2 ? "decoder.0.norm" : NULL,
+                                 (amp_autocast_mode)(depth % 7 == 6 ? 2 : 0),
+                                 (amp_dtype)(depth % 3)};
         PROPERTY(amp_autocast_push(&ac, &scope) == AMP_OK, "push");
     }
     for (texts = 0; b.at < b.end && texts < 4; texts++) {
