@@ -132,8 +132,8 @@
    fast, if A and B are halves, m and n at least 2 and m n k at least 2^15. Tiles
    have bits of their own (tests/tiles.h is their definition): 32 k at a time, the
    even and the odd of them summed apart. In them bf16 subnormals count as 0 and so
-   do sums below 2^-126; fp16 goes in two bf16 parts, which is exact, but for an
-   infinity, which gives NaN. amp_cpu_force_tier("avx512") keeps to FMA where
+   do sums below 2^-126; fp16 goes in two bf16 parts, which is exact, but an infinity
+   gives NaN where A or B is fp16. amp_cpu_force_tier("avx512") keeps to FMA where
    machines must agree.
 
    >>gpu
@@ -217,7 +217,8 @@
             All of it goes through desc.allocator. amp_gemm on a CPU packs its
             operands in backend->workspace; without one, a product of more than
             2^22 multiply-adds takes memory from malloc until it returns. Where
-            there is none, and for smaller products, 128 KiB of stack do.
+            there is none, and for smaller products, 128 KiB of stack do (140 from
+            a compiler that does not optimize).
    Pointers may be unaligned; n may be odd, 0 (then the pointer may be NULL) or
             above 2^31. Names are kept as pointers: let them outlive the object.
    Threads  No object locks itself: one thread at a time may use an object.
@@ -2893,16 +2894,26 @@ static const ampi_tier *const ampi_tiers[] = {
 enum { AMPI_NUM_TIERS = sizeof ampi_tiers / sizeof ampi_tiers[0] };
 
 /* The tier in use. The only mutable global: cpuid can cost microseconds in a virtual machine, so
-   its answer is kept. Threads that race to write it write the same. */
+   its answer is kept. A thread with an answer yields to one that has set a tier meanwhile: forcing
+   one is never undone. */
 static const ampi_tier *ampi_tier_chosen;
 
 #if defined(__GNUC__) || defined(__clang__)
 #define AMPI_TIER_GET()  __atomic_load_n(&ampi_tier_chosen, __ATOMIC_RELAXED)
 #define AMPI_TIER_SET(t) __atomic_store_n(&ampi_tier_chosen, (t), __ATOMIC_RELAXED)
+#define AMPI_TIER_SWAP(was, t)                                                                  \
+    __atomic_compare_exchange_n(&ampi_tier_chosen, &(was), (t), 0, __ATOMIC_RELAXED,            \
+                                __ATOMIC_RELAXED)
 #else
 #define AMPI_TIER_GET()  ampi_tier_chosen
 #define AMPI_TIER_SET(t) (ampi_tier_chosen = (t))
+#define AMPI_TIER_SWAP(was, t) (ampi_tier_chosen = (t), 1)
 #endif
+
+/* An answer to what was unknown while the tier was `was`; the tier now. */
+static const ampi_tier *ampi_tier_settle(const ampi_tier *was, const ampi_tier *answer) {
+    return AMPI_TIER_SWAP(was, answer) ? answer : was;
+}
 
 /* The first usable tier of that name, or of any. */
 static const ampi_tier *ampi_tier_find(const char *name) {
@@ -2915,11 +2926,7 @@ static const ampi_tier *ampi_tier_find(const char *name) {
 
 static const ampi_tier *ampi_tier_now(void) {
     const ampi_tier *tier = AMPI_TIER_GET();
-    if (!tier) {
-        tier = ampi_tier_find(NULL);
-        AMPI_TIER_SET(tier);
-    }
-    return tier;
+    return tier ? tier : ampi_tier_settle(tier, ampi_tier_find(NULL));
 }
 
 AMP_DEF const char *amp_cpu_tier(void) { return ampi_tier_now()->name; }
@@ -6188,10 +6195,9 @@ static int ampi_suits_tiles(const amp_gemm_args *g) {
 /* May this process use tiles? The answer is kept as the tier. */
 static int ampi_tiles_allowed(void) {
     const ampi_tier *tier = ampi_tier_now();
-    if (tier == &ampi_tier_amx) {
-        tier = ampi_tiles_ask() ? &ampi_tier_amx_allowed : AMPI_TIER_REFUSED;
-        AMPI_TIER_SET(tier);
-    }
+    if (tier == &ampi_tier_amx)
+        tier = ampi_tier_settle(tier,
+                                ampi_tiles_ask() ? &ampi_tier_amx_allowed : AMPI_TIER_REFUSED);
     return tier == &ampi_tier_amx_allowed;
 }
 #endif
@@ -6308,9 +6314,9 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k) {
     amp_gemm_args g;
     size_t        i, most = 0;
     memset(&g, 0, sizeof g);
-    g.m      = m;
-    g.n      = n;
-    g.k      = k;
+    g.m      = ampi_min(m, SIZE_MAX / 8); /* no matrix has more; rounded up, it is still a size_t */
+    g.n      = ampi_min(n, SIZE_MAX / 8);
+    g.k      = ampi_min(k, SIZE_MAX / 8);
     g.a_type = AMP_F16; /* in two parts */
     for (i = 0; i < sizeof ampi_engines / sizeof ampi_engines[0]; i++)
         most = ampi_max(most, ampi_job_bytes(ampi_engines[i], &g));
@@ -6357,6 +6363,10 @@ static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *ar
 #ifdef AMP_CBLAS
     if (ampi_gemm_cblas(&g)) return AMP_OK;
 #endif
+    if (g.k == 0) { /* they may be NULL, to which nothing can be added */
+        g.a = g.b = g.c;
+        g.lda = g.ldb = g.stride_a = g.stride_b = 0;
+    }
     e   = ampi_engine_for(&g);
     way = ampi_way_of(&g);
     if (ampi_work_above(&g, AMPI_HEAVY / ampi_max(g.count, 1))) team = ampi_team();

@@ -782,6 +782,21 @@ TEST(heads, "manual: matrices of C may lie side by side in rows that hold them a
 #undef BATCH
 }
 
+TEST(workspace, "manual: a smaller product never needs a larger workspace, whatever the sizes") {
+    static const size_t sizes[] = {0, 1, 7, 64, 300, 4096, 1 << 20, SIZE_MAX / 2, SIZE_MAX - 1,
+                                   SIZE_MAX};
+    size_t i, m, n, k, before[3] = {0, 0, 0};
+    for (i = 0; i < COUNT_OF(sizes); i++) {
+        m = amp_gemm_workspace(sizes[i], 512, 512);
+        n = amp_gemm_workspace(512, sizes[i], 512);
+        k = amp_gemm_workspace(512, 512, sizes[i]);
+        CHECK(m >= before[0] && n >= before[1] && k >= before[2]);
+        before[0] = m, before[1] = n, before[2] = k;
+    }
+    CHECK(amp_gemm_workspace(SIZE_MAX, SIZE_MAX, SIZE_MAX) >= before[0]);
+    CHECK(amp_gemm_workspace(SIZE_MAX, SIZE_MAX, SIZE_MAX) < (size_t)1 << 30);
+}
+
 TEST(nothing_to_read, "law 11: batches of n = 0 with packed strides are ordinary; what alpha 0 does "
                       "not read may be NULL") {
     float c[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
@@ -828,6 +843,7 @@ int main(int argc, char **argv) {
     RUN(environment);
     RUN(gemm_bias);
     RUN(heads);
+    RUN(workspace);
     RUN(nothing_to_read);
     return test_end();
 }
