@@ -12,8 +12,23 @@
 static float    tiles_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
 static uint32_t tiles_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
 
+#ifdef __MINGW32__ /* whose own is a unit off in one of eight cases */
+/* The product is exact in a double; the sum is rounded to odd there (its last bit says that something
+   is missing), so that rounding to a float is the only rounding that counts. */
+static float tiles_fmaf(float a, float b, float c) {
+    const double p = (double)a * (double)b, s = p + (double)c, part = s - p;
+    const double missing = (p - (s - part)) + ((double)c - part); /* NaN beside infinities */
+    uint64_t     u;
+    double       odd;
+    memcpy(&u, &s, 8);
+    if ((missing > 0.0 || missing < 0.0) && !(u & 1u)) u = (missing > 0.0) == (s > 0.0) ? u + 1 : u - 1;
+    memcpy(&odd, &u, 8);
+    return (float)odd;
+}
+#else
 /* Through a pointer that is read each time, so that no flag makes anything else of it. */
 static float (*volatile const tiles_fmaf)(float, float, float) = fmaf;
+#endif
 
 static float tiles_flushed(float x) {
     const uint32_t u = tiles_bits(x);
