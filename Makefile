@@ -130,7 +130,7 @@ $(BUILD)/train: examples/train.c $(wildcard examples/train_*.h) amp.h | $(BUILD)
 	    zlib='-DAMP_ZLIB -lz'; fi; \
 	    $(CC) -std=c99 $(CFLAGS) $(WARN) -I. $< -o $@ -lm $$zlib
 
-$(BUILD)/bench: tests/bench/bench.c tests/bench/products.h amp.h | $(BUILD)
+$(BUILD)/bench: tests/bench/bench.c tests/bench/products.h tests/bench/clock.h amp.h | $(BUILD)
 	@echo "  CC  $@"
 	$(Q)$(CC) -std=c99 -O3 -march=native $(WARN) -I. $< -o $@ -lm
 

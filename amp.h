@@ -702,8 +702,10 @@ AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, v
    AMP_ERROR_UNSUPPORTED, for a path that leads to something else than a file (POSIX),
    AMP_ERROR_TOO_LARGE, for one of 4096 bytes and more, and in loading AMP_ERROR_NOT_FOUND and
    AMP_ERROR_TRUNCATED. Not with AMP_NO_STDLIB. */
+#ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path);
+#endif
 
 /* ----------------------------------------------------------- >>api  environment */
 
@@ -714,8 +716,10 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
    one, and an fp16 in place of desc's bf16 a moving one in place of such. Capitals, underscores and
    blanks around do not matter, and numbers have a point in every locale. AMP_ERROR_INVALID_CONFIG
    if a value cannot be read; *variable and *value (may be NULL) name it. Not with AMP_NO_STDLIB. */
+#ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
                                      const char **variable, const char **value);
+#endif
 
 /* ------------------------------------------------------------------ >>api  gemm */
 
@@ -931,7 +935,9 @@ AMP_DEF amp_autocast *amp_autocast_current(void);
    product. AMP_ENABLE=0 is off, and so is AMP_DTYPE=fp32 without AMP_POLICY. Of these two a value
    that cannot be read is AMP_ERROR_PARSE too, *value being that value and *position 0. */
 AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position);
+#ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position);
+#endif
 
 /* The i-th layer pattern that no layer has matched so far: a spelling mistake? NULL: no more. */
 AMP_DEF const char *amp_autocast_unmatched(const amp_autocast *ac, int i);
@@ -2166,6 +2172,7 @@ static AMPI_NOINLINE void ampi_tell_number(char *problem, const double *number) 
     if (power) ampi_tell_count(problem, (uint64_t)(power < 0 ? -power : power));
 }
 
+#if !defined(AMP_NO_AUTOCAST) || !defined(AMP_NO_STDLIB) /* policies, and the environment */
 static char ampi_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
 
 /* Is text[0..length) this name? Capitals and underscores do not matter. */
@@ -2194,6 +2201,7 @@ static int ampi_find_type(const char *text, size_t length) {
     const int i = ampi_find(text, length, names, 8);
     return i < 0 ? -1 : i < 3 ? AMP_F32 : i < 6 ? AMP_F16 : AMP_BF16;
 }
+#endif
 
 /* ----------------------------------------------------------------- >>impl  tiers
    The array functions of the CPU, once in plain C and once per SIMD instruction set. A tier is

@@ -123,6 +123,11 @@ new_op() { # a row more in the list: no size changes
 try 'a new op changes no sizeof' new_op
 try 'AMP_NO_STDLIB' $C $here/no_stdlib.c -o "$out/no_stdlib" -lm
 try 'AMP_NO_STDLIB, runs' "$out/no_stdlib"
+printf '#define AMP_IMPLEMENTATION\n#include "amp.h"\nint main(void) { return 0; }\n' > "$out/bare.c"
+for less in AMP_NO_AUTOCAST AMP_NO_STDLIB 'AMP_NO_AUTOCAST -DAMP_NO_STDLIB'; do
+    try "$less" $C -D$less "$out/bare.c" -o "$out/bare" -lm
+    try "$less -DAMP_STATIC" $C -D$less -DAMP_STATIC "$out/bare.c" -o "$out/bare" -lm
+done
 blas=
 printf '%s\n' '#include <cblas.h>' 'int main(void) { float x = 1;' \
     'return (int)cblas_isamax(1, &x, 1); }' > "$out/cblas.c"

@@ -12,8 +12,11 @@
 #define AMP_IMPLEMENTATION
 #include "amp.h"
 
+#include "../gemm_ex.h"
+
 #include <stdio.h>
-#include <time.h>
+
+#include "clock.h"
 
 enum { MAX_ROUNDS = 101 };
 
@@ -22,22 +25,6 @@ static size_t    at; /* where small arrays begin: another place in each round, f
 static int       rounds = 9;
 static float    *p, *m, *v; /* fp32 streams                       */
 static uint16_t *g, *w;     /* half streams: gradients, weights   */
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double quantile(double *x, int count, double q) {
-    qsort(x, (size_t)count, sizeof *x, by_value);
-    return x[(int)(q * (count - 1) + 0.5)];
-}
 
 static double seconds(void (*run)(void), int repeat) {
     const double start = now();
@@ -186,7 +173,6 @@ static void prepare(void) {
     opt.plan->host_slots[0].v = opt.plan->slots[0].v = v;
 }
 
-#include "../gemm_ex.h"
 #include "products.h"
 
 int main(int argc, char **argv) {

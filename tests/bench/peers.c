@@ -7,25 +7,10 @@
 
 #include <cblas.h>
 #include <stdio.h>
-#include <time.h>
+
+#include "clock.h"
 
 enum { ROOM = 2048 * 2048, MOST = 101 };
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double quantile(double *x, int count, double q) {
-    qsort(x, (size_t)count, sizeof *x, by_value);
-    return x[(int)(q * (count - 1) + 0.5)];
-}
 
 typedef struct shape { int ta, tb, m, n, k; } shape;
 
