@@ -38,7 +38,7 @@
                     environment, gemm, cuda, capability; and if you want it
                     autocast, cache, session, sgemm, ops
        >>core       every formula, once, for host and device
-       >>impl       the same rooms; a step's own behind the optimizer's set-up
+       >>impl       the same rooms, and words, arrays, step behind optimizer; tiers last
 
    WHAT IT DOES: half types and casts; loss scaling by the rules of nine systems;
    fp32 master weights with fp16 or bf16 copies; a wrap for the optimizer you have,
@@ -1502,8 +1502,8 @@ AMPI_OPERATIONS(AMPI_FN, double, 64)
     }
 #endif
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__SSE2_MATH__)
-AMPI_SQRT(float, ampi_sqrt, "sqrtss %1, %0", "x")
-AMPI_SQRT(double, ampi_sqrt64, "sqrtsd %1, %0", "x")
+AMPI_SQRT(float, ampi_sqrt, "sqrtss {%1, %0|%0, %1}", "x")
+AMPI_SQRT(double, ampi_sqrt64, "sqrtsd {%1, %0|%0, %1}", "x")
 #elif (defined(__GNUC__) || defined(__clang__)) && defined(__aarch64__)
 AMPI_SQRT(float, ampi_sqrt, "fsqrt %s0, %s1", "w")
 AMPI_SQRT(double, ampi_sqrt64, "fsqrt %d0, %d1", "w")
@@ -1870,35 +1870,40 @@ AMPI_FN float ampi_carry_factor(const amp_plan *plan) {
     return ampi_mul(plan->carry, plan->scaler->scale);
 }
 
-/* The optimizers for a type V of elements, with the constants r of a tensor (rest: 1 - beta).
+/* The constants of a tensor; rest: 1 - beta. */
+typedef struct ampi_rates {
+    float    lr, weight_decay, beta1, beta1_rest, beta2, beta2_rest, bias1, bias2, eps;
+    float    momentum;
+    uint32_t nesterov;
+} ampi_rates;
+
+/* The optimizers for a type V of elements.
 
    AdamW (Loshchilov and Hutter 2019): new p, m, v from an unscaled gradient,
    p -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * p).
    SGD as in torch.optim: decay joins the gradient, m = momentum * m + g, Nesterov looks ahead. */
 #define AMPI_FORMULAS(FN, V, S)                                                                \
-    typedef struct ampi_rates##S {                                                             \
-        V        lr, weight_decay, beta1, beta1_rest, beta2, beta2_rest, bias1, bias2, eps;    \
-        V        momentum;                                                                     \
-        uint32_t nesterov;                                                                     \
-    } ampi_rates##S;                                                                           \
-    FN void ampi_adamw##S(const ampi_rates##S *r, V g, V *p, V *m, V *v) {                     \
+    FN V ampi_times##S(float c, V x) { return ampi_mul##S(ampi_splat##S(c), x); }              \
+    FN void ampi_adamw##S(const ampi_rates *r, V g, V *p, V *m, V *v) {                        \
         V root, u;                                                                             \
-        *m   = ampi_add##S(ampi_mul##S(r->beta1, *m), ampi_mul##S(r->beta1_rest, g));          \
-        u    = ampi_mul##S(ampi_mul##S(r->beta2_rest, g), g);                                  \
-        *v   = ampi_add##S(ampi_mul##S(r->beta2, *v), u);                                      \
-        root = ampi_sqrt##S(ampi_mul##S(*v, r->bias2));                                        \
-        u    = ampi_div##S(ampi_mul##S(*m, r->bias1), ampi_add##S(root, r->eps));              \
-        u    = ampi_add##S(u, ampi_mul##S(r->weight_decay, *p));                               \
-        *p   = ampi_sub##S(*p, ampi_mul##S(r->lr, u));                                         \
+        *m   = ampi_add##S(ampi_times##S(r->beta1, *m), ampi_times##S(r->beta1_rest, g));      \
+        u    = ampi_mul##S(ampi_times##S(r->beta2_rest, g), g);                                \
+        *v   = ampi_add##S(ampi_times##S(r->beta2, *v), u);                                    \
+        root = ampi_sqrt##S(ampi_times##S(r->bias2, *v));                                      \
+        u    = ampi_times##S(r->bias1, *m);                                                    \
+        u    = ampi_div##S(u, ampi_add##S(root, ampi_splat##S(r->eps)));                       \
+        u    = ampi_add##S(u, ampi_times##S(r->weight_decay, *p));                             \
+        *p   = ampi_sub##S(*p, ampi_times##S(r->lr, u));                                       \
     }                                                                                          \
-    FN void ampi_sgd##S(const ampi_rates##S *r, V g, V *p, V *m) {                             \
-        g = ampi_add##S(g, ampi_mul##S(r->weight_decay, *p));                                  \
+    FN void ampi_sgd##S(const ampi_rates *r, V g, V *p, V *m) {                                \
+        g = ampi_add##S(g, ampi_times##S(r->weight_decay, *p));                                \
         if (m) {                                                                               \
-            *m = ampi_add##S(ampi_mul##S(r->momentum, *m), g);                                 \
-            g  = r->nesterov ? ampi_add##S(g, ampi_mul##S(r->momentum, *m)) : *m;              \
+            *m = ampi_add##S(ampi_times##S(r->momentum, *m), g);                               \
+            g  = r->nesterov ? ampi_add##S(g, ampi_times##S(r->momentum, *m)) : *m;            \
         }                                                                                      \
-        *p = ampi_sub##S(*p, ampi_mul##S(r->lr, g));                                           \
+        *p = ampi_sub##S(*p, ampi_times##S(r->lr, g));                                         \
     }
+AMPI_FN float ampi_splat(float x) { return x; }
 AMPI_FORMULAS(AMPI_FN, float, )
 
 AMPI_FN ampi_rates ampi_rates_of(const ampi_control *c, const ampi_slot *slot) {
@@ -2203,33 +2208,50 @@ static int ampi_find_type(const char *text, size_t length) {
 }
 #endif
 
-/* ----------------------------------------------------------------- >>impl  tiers
-   The array functions of the CPU, once in plain C and once per SIMD instruction set. A tier is
-   chosen when the program runs, so that the header asks no -m flags of anybody. All tiers give
-   the same bits: they share the core's formulas and do the same operations to each element. */
+/* ----------------------------------------------------------------- >>impl  arrays
+   What is done to arrays, defined in plain C. The SIMD tiers, at the end of the file, do the same
+   operations to each element, by the core's formulas, so all give the same bits. A tier is chosen
+   when the program runs: the header asks no -m flags of anybody. */
 
 enum {
     AMPI_PIECE  = 1024,   /* arrays are taken in pieces that stay in the first-level cache  */
     AMPI_STREAM = 1 << 22, /* casts of this many elements and more write around the cache   */
-    AMPI_AHEAD  = 4096     /* a norm asks for memory this many bytes before it needs it     */
+    AMPI_WHOLE  = 32      /* tiers take multiples of this; what is left over, plain C       */
 };
 
+/* The arrays of a fused step on one tensor; master, m and v are fp32, model and m may be NULL. */
+typedef struct ampi_update {
+    ampi_rates  rates;
+    const void *grad; /* scaled */
+    void       *master, *m, *v, *model;
+    amp_dtype   grad_type, model_type;
+    float       factor; /* unscales, clips */
+} ampi_update;
+
+/* Elements i to end of arrays, end - i a multiple of AMPI_WHOLE. */
 typedef struct ampi_tier {
     const char *name;
     int (*usable)(void);
-    /* halves to fp32 and back */
-    void (*to_f32)(void *dst, const void *src, amp_dtype src_type, size_t n, int stream);
-    void (*from_f32)(void *dst, amp_dtype dst_type, const void *src, size_t n, int stream);
+    /* halves to fp32 and back; stream: dst + i is aligned to 64 bytes, write around the cache */
+    void (*widen)(void *dst, const void *src, amp_dtype src_type, size_t i, size_t end, int stream);
+    void (*narrow)(void *dst, amp_dtype dst_type, const void *src, size_t i, size_t end,
+                   int stream);
     /* fp32 bits of the largest magnitude, inf and NaN included; adds to the count of zeros and, if
        there are lanes, the squares of the elements to them; element 0 belongs to lane 0 */
-    uint32_t (*check)(const void *x, amp_dtype type, size_t n, float *lanes, size_t *zeros);
-    void (*unscale)(void *dst, const void *grads, amp_dtype type, size_t n, float factor);
-    /* the optimizers, from a scaled gradient to master and model copy (unless that is NULL) */
-    void (*adamw)(const ampi_rates *r, const void *grads, amp_dtype type, float factor, void *p,
-                  void *m, void *v, void *model, amp_dtype model_type, size_t n);
-    void (*sgd)(const ampi_rates *r, const void *grads, amp_dtype type, float factor, void *p,
-                void *m, void *model, amp_dtype model_type, size_t n);
+    uint32_t (*check)(const void *x, amp_dtype type, size_t i, size_t end, float *lanes,
+                      size_t *zeros);
+    void (*unscale)(void *dst, const void *grad, amp_dtype type, size_t i, size_t end,
+                    float factor);
+    void (*adamw)(const ampi_update *u, size_t i, size_t end);
+    void (*sgd)(const ampi_update *u, size_t i, size_t end);
+    const struct ampi_engine *engine; /* of products */
 } ampi_tier;
+
+static const ampi_tier *ampi_tier_now(void); /* >>impl tiers */
+
+static size_t ampi_min(size_t a, size_t b) { return a < b ? a : b; }
+static size_t ampi_max(size_t a, size_t b) { return a > b ? a : b; }
+static size_t ampi_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
 /* Address of element i. */
 static const void *ampi_at(const void *base, amp_dtype type, size_t i) {
@@ -2248,116 +2270,77 @@ AMPI_FN size_t ampi_head(const void *p, size_t size, size_t alignment, size_t n)
     return head / size < n ? head / size : n;
 }
 
-/* The loops of a tier over vectors V of W floats; what is left over goes to the plain C tier. */
+/* The loops of a tier over vectors V of W floats. */
 #define AMPI_LOOPS(FN, V, W, S)                                                                \
-    FN void ampi_unscale_loop##S(void *dst, const void *grads, amp_dtype type, size_t n,       \
-                                 float factor) {                                               \
+    FN void ampi_unscale_from##S(void *dst, const void *grad, amp_dtype type, size_t i,        \
+                                 size_t end, float factor) {                                   \
         const V f = ampi_splat##S(factor);                                                     \
-        size_t  i;                                                                             \
-        for (i = 0; i + W <= n; i += W)                                                        \
-            ampi_put##S(dst, i, ampi_unscaled##S(grads, type, i, f));                          \
+        for (; i < end; i += W) ampi_put##S(dst, i, ampi_unscaled##S(grad, type, i, f));       \
         ampi_done##S();                                                                        \
-        if (i < n)                                                                             \
-            ampi_unscale_loop(ampi_to(dst, AMP_F32, i), ampi_at(grads, type, i), type, n - i,  \
-                              factor);                                                         \
     }                                                                                          \
-    FN ampi_rates##S ampi_splat_rates##S(const ampi_rates *r) {                                \
-        ampi_rates##S v;                                                                       \
-        v.lr           = ampi_splat##S(r->lr);                                                 \
-        v.weight_decay = ampi_splat##S(r->weight_decay);                                       \
-        v.beta1        = ampi_splat##S(r->beta1);                                              \
-        v.beta1_rest   = ampi_splat##S(r->beta1_rest);                                         \
-        v.beta2        = ampi_splat##S(r->beta2);                                              \
-        v.beta2_rest   = ampi_splat##S(r->beta2_rest);                                         \
-        v.bias1        = ampi_splat##S(r->bias1);                                              \
-        v.bias2        = ampi_splat##S(r->bias2);                                              \
-        v.eps          = ampi_splat##S(r->eps);                                                \
-        v.momentum     = ampi_splat##S(r->momentum);                                           \
-        v.nesterov     = r->nesterov;                                                          \
-        return v;                                                                              \
-    }                                                                                          \
-    FN void ampi_adamw_loop##S(const ampi_rates *rates, const void *grads, amp_dtype type,     \
-                               float factor, void *p, void *m, void *v, void *model,           \
-                               amp_dtype model_type, size_t n) {                               \
-        const ampi_rates##S r = ampi_splat_rates##S(rates);                                    \
-        const V             f = ampi_splat##S(factor);                                         \
-        size_t              i;                                                                 \
-        for (i = 0; i + W <= n; i += W) {                                                      \
-            const V g  = ampi_unscaled##S(grads, type, i, f);                                  \
-            V       pi = ampi_get##S(p, i), mi = ampi_get##S(m, i), vi = ampi_get##S(v, i);    \
-            ampi_adamw##S(&r, g, &pi, &mi, &vi);                                               \
-            ampi_put##S(p, i, pi);                                                             \
-            ampi_put##S(m, i, mi);                                                             \
-            ampi_put##S(v, i, vi);                                                             \
-            if (model) ampi_put_as##S(model, model_type, i, pi);                               \
+    FN void ampi_adamw_from##S(const ampi_update *update, size_t i, size_t end) {              \
+        const ampi_update u = *update; /* nothing that is stored changes it */                 \
+        const V           f = ampi_splat##S(u.factor);                                         \
+        for (; i < end; i += W) {                                                              \
+            const V g = ampi_unscaled##S(u.grad, u.grad_type, i, f);                           \
+            V       p = ampi_get##S(u.master, i), m = ampi_get##S(u.m, i);                     \
+            V       v = ampi_get##S(u.v, i);                                                   \
+            ampi_adamw##S(&u.rates, g, &p, &m, &v);                                            \
+            ampi_put##S(u.master, i, p);                                                       \
+            ampi_put##S(u.m, i, m);                                                            \
+            ampi_put##S(u.v, i, v);                                                            \
+            if (u.model) ampi_put_as##S(u.model, u.model_type, i, p);                          \
         }                                                                                      \
         ampi_done##S();                                                                        \
-        if (i < n)                                                                             \
-            ampi_adamw_loop(rates, ampi_at(grads, type, i), type, factor,                      \
-                            ampi_to(p, AMP_F32, i), ampi_to(m, AMP_F32, i),                    \
-                            ampi_to(v, AMP_F32, i), ampi_to(model, model_type, i), model_type, \
-                            n - i);                                                            \
     }                                                                                          \
-    FN void ampi_sgd_loop##S(const ampi_rates *rates, const void *grads, amp_dtype type,       \
-                             float factor, void *p, void *m, void *model,                      \
-                             amp_dtype model_type, size_t n) {                                 \
-        const ampi_rates##S r = ampi_splat_rates##S(rates);                                    \
-        const V             f = ampi_splat##S(factor);                                         \
-        size_t              i;                                                                 \
-        for (i = 0; i + W <= n; i += W) {                                                      \
-            const V g  = ampi_unscaled##S(grads, type, i, f);                                  \
-            V       pi = ampi_get##S(p, i), mi = f;                                            \
-            if (m) mi = ampi_get##S(m, i);                                                     \
-            ampi_sgd##S(&r, g, &pi, m ? &mi : NULL);                                           \
-            ampi_put##S(p, i, pi);                                                             \
-            if (m) ampi_put##S(m, i, mi);                                                      \
-            if (model) ampi_put_as##S(model, model_type, i, pi);                               \
+    FN void ampi_sgd_from##S(const ampi_update *update, size_t i, size_t end) {                \
+        const ampi_update u = *update;                                                         \
+        const V           f = ampi_splat##S(u.factor);                                         \
+        for (; i < end; i += W) {                                                              \
+            const V g = ampi_unscaled##S(u.grad, u.grad_type, i, f);                           \
+            V       p = ampi_get##S(u.master, i), m = u.m ? ampi_get##S(u.m, i) : f;           \
+            ampi_sgd##S(&u.rates, g, &p, u.m ? &m : NULL);                                     \
+            ampi_put##S(u.master, i, p);                                                       \
+            if (u.m) ampi_put##S(u.m, i, m);                                                   \
+            if (u.model) ampi_put_as##S(u.model, u.model_type, i, p);                          \
         }                                                                                      \
         ampi_done##S();                                                                        \
-        if (i < n)                                                                             \
-            ampi_sgd_loop(rates, ampi_at(grads, type, i), type, factor,                        \
-                          ampi_to(p, AMP_F32, i), ampi_to(m, AMP_F32, i),                      \
-                          ampi_to(model, model_type, i), model_type, n - i);                   \
     }
 
 /* Plain C: vectors of one. */
 
 AMPI_FN void  ampi_done(void) {}
-AMPI_FN float ampi_splat(float x) { return x; }
 AMPI_FN float ampi_get(const void *base, size_t i) { return ampi_load_f32(base, i); }
 AMPI_FN void  ampi_put(void *base, size_t i, float x) { ampi_store_f32(base, i, x); }
 AMPI_FN void  ampi_put_as(void *base, amp_dtype type, size_t i, float x) {
     ampi_store(base, type, i, ampi_bits_of_f32(x));
 }
-AMPI_FN float ampi_unscaled(const void *grads, amp_dtype type, size_t i, float factor) {
-    return ampi_unscale(ampi_load(grads, type, i), factor);
+AMPI_FN float ampi_unscaled(const void *grad, amp_dtype type, size_t i, float factor) {
+    return ampi_unscale(ampi_load(grad, type, i), factor);
 }
+AMPI_LOOPS(static, float, 1, )
 
-static int ampi_usable_c(void) { return 1; }
-
-static void ampi_to_f32(void *dst, const void *src, amp_dtype type, size_t n, int stream) {
-    size_t i;
+static void ampi_widen(void *dst, const void *src, amp_dtype type, size_t i, size_t end,
+                       int stream) {
     (void)stream;
     if (type == AMP_F16)
-        for (i = 0; i < n; i++) ampi_store_u32(dst, i, ampi_f32_from_f16(ampi_load_u16(src, i)));
-    else
-        for (i = 0; i < n; i++) ampi_store_u32(dst, i, ampi_f32_from_bf16(ampi_load_u16(src, i)));
+        for (; i < end; i++) ampi_store_u32(dst, i, ampi_f32_from_f16(ampi_load_u16(src, i)));
+    for (; i < end; i++) ampi_store_u32(dst, i, ampi_f32_from_bf16(ampi_load_u16(src, i)));
 }
 
-static void ampi_from_f32(void *dst, amp_dtype type, const void *src, size_t n, int stream) {
-    size_t i;
+static void ampi_narrow(void *dst, amp_dtype type, const void *src, size_t i, size_t end,
+                        int stream) {
     (void)stream;
     if (type == AMP_F16)
-        for (i = 0; i < n; i++) ampi_store_u16(dst, i, ampi_f16_from_f32(ampi_load_u32(src, i)));
-    else
-        for (i = 0; i < n; i++) ampi_store_u16(dst, i, ampi_bf16_from_f32(ampi_load_u32(src, i)));
+        for (; i < end; i++) ampi_store_u16(dst, i, ampi_f16_from_f32(ampi_load_u32(src, i)));
+    for (; i < end; i++) ampi_store_u16(dst, i, ampi_bf16_from_f32(ampi_load_u32(src, i)));
 }
 
-static uint32_t ampi_check(const void *x, amp_dtype type, size_t n, float *lanes,
+static uint32_t ampi_check(const void *x, amp_dtype type, size_t i, size_t end, float *lanes,
                            size_t *zeros) {
-    uint32_t max = 0;
-    size_t   i, none = 0;
-    for (i = 0; i < n; i++) {
+    uint32_t max  = 0;
+    size_t   none = 0;
+    for (; i < end; i++) {
         const uint32_t a = ampi_load(x, type, i) & 0x7fffffffu;
         const float    t = ampi_f32_from_bits(a);
         max              = a > max ? a : max;
@@ -2368,582 +2351,46 @@ static uint32_t ampi_check(const void *x, amp_dtype type, size_t n, float *lanes
     return max;
 }
 
-AMPI_LOOPS(static, float, 1, )
+/* The same on n elements: what fills vectors by the tier in use, the rest in plain C. Casts align
+   what they write around the cache, or else what they read or write most of. */
+static size_t ampi_whole(size_t i, size_t n) { return n - (n - i) % AMPI_WHOLE; }
 
-static const ampi_tier ampi_tier_c = {"c", ampi_usable_c, ampi_to_f32, ampi_from_f32, ampi_check,
-                                      ampi_unscale_loop, ampi_adamw_loop, ampi_sgd_loop};
-
-#if AMPI_X86
-
-static void ampi_cpuid(uint32_t leaf, uint32_t sub, uint32_t *r) {
-    __asm__ __volatile__("cpuid"
-                         : "=a"(r[0]), "=b"(r[1]), "=c"(r[2]), "=d"(r[3])
-                         : "0"(leaf), "2"(sub));
+static void ampi_widen_array(void *dst, const void *src, amp_dtype type, size_t n, int stream) {
+    const size_t i = ampi_head(dst, 4, 64, n), end = ampi_whole(i, n);
+    ampi_widen(dst, src, type, 0, i, 0);
+    ampi_tier_now()->widen(dst, src, type, i, end, stream && (uintptr_t)dst % 4 == 0);
+    ampi_widen(dst, src, type, end, n, 0);
 }
 
-/* What the processor has and the operating system saves: cpuid, and xgetbv for the registers. */
-static uint32_t ampi_cpu_features(void) {
-    uint32_t r[4], low, features = 0;
-    ampi_cpuid(0, 0, r);
-    if (r[0] < 7) return 0;
-    ampi_cpuid(1, 0, r);
-    if ((r[2] >> 27 & 7u) != 7u || !(r[2] >> 12 & 1u)) return 0; /* OSXSAVE, AVX, F16C; FMA */
-    __asm__ __volatile__("xgetbv" : "=a"(low) : "c"(0) : "edx");
-    if ((low & 0x06u) != 0x06u) return 0;
-    ampi_cpuid(7, 0, r);
-    if (r[1] >> 5 & 1u) features = 1u; /* AVX2 */
-    if ((low & 0xe6u) == 0xe6u && (r[1] >> 16 & 1u) && (r[1] >> 30 & 3u) == 3u)
-        features |= 2u; /* AVX-512 F, BW, VL */
-    if (features != 3u || (low & 0x60000u) != 0x60000u || (r[3] >> 22 & 5u) != 5u || r[0] == 0)
-        return features; /* no AMX-BF16, AMX-TILE, or no second page of leaf 7 */
-    ampi_cpuid(7, 1, r);
-    return features | (r[0] >> 5 & 1u) << 2; /* AVX512_BF16 */
+static void ampi_narrow_array(void *dst, amp_dtype type, const void *src, size_t n, int stream) {
+    const int    around = stream && (uintptr_t)dst % 2 == 0;
+    const size_t i = around ? ampi_head(dst, 2, 64, n) : ampi_head(src, 4, 64, n);
+    const size_t end = ampi_whole(i, n);
+    ampi_narrow(dst, type, src, 0, i, 0);
+    ampi_tier_now()->narrow(dst, type, src, i, end, around);
+    ampi_narrow(dst, type, src, end, n, 0);
 }
 
-/* AVX2, F16C and FMA (for products): eight floats. */
-
-#define AMPI_AVX2 static inline __attribute__((unused, target("avx2,fma,f16c")))
-
-AMPI_OPERATIONS(AMPI_AVX2, __m256, _avx2)
-AMPI_AVX2 __m256 ampi_sqrt_avx2(__m256 a) {
-    __m256 r;
-    __asm__("vsqrtps %1, %0" : "=x"(r) : "x"(a));
-    return r;
-}
-AMPI_FORMULAS(AMPI_AVX2, __m256, _avx2)
-
-/* Eight halves to floats and back; bf16 by the rule of ampi_bf16_from_f32. */
-AMPI_AVX2 __m256 ampi_widen_avx2(__m128i h, amp_dtype type) {
-    if (type == AMP_F16) return _mm256_cvtph_ps(h);
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
-}
-AMPI_AVX2 __m128i ampi_bf16_avx2(__m256i u) {
-    const __m256i top   = _mm256_srli_epi32(u, 16);
-    const __m256i even  = _mm256_and_si256(top, _mm256_set1_epi32(1));
-    const __m256i tie   = _mm256_add_epi32(even, _mm256_set1_epi32(0x7fff));
-    const __m256i round = _mm256_srli_epi32(_mm256_add_epi32(u, tie), 16);
-    const __m256i size  = _mm256_and_si256(u, _mm256_set1_epi32(0x7fffffff));
-    const __m256i nan   = _mm256_cmpgt_epi32(size, _mm256_set1_epi32((int)AMPI_F32_INF));
-    const __m256i quiet = _mm256_or_si256(top, _mm256_set1_epi32(0x40));
-    const __m256i wide  = _mm256_blendv_epi8(round, quiet, nan);
-    const __m256i pairs = _mm256_packus_epi32(wide, wide);
-    return _mm256_castsi256_si128(_mm256_permute4x64_epi64(pairs, 0x08));
-}
-AMPI_AVX2 __m128i ampi_narrow_avx2(__m256 x, amp_dtype type) {
-    if (type == AMP_F16) return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
-    return ampi_bf16_avx2(_mm256_castps_si256(x));
+static uint32_t ampi_check_array(const void *x, amp_dtype type, size_t n, float *lanes,
+                                 size_t *zeros) {
+    const size_t   end = ampi_whole(0, n);
+    const uint32_t max = ampi_tier_now()->check(x, type, 0, end, lanes, zeros);
+    const uint32_t rest = ampi_check(x, type, end, n, lanes, zeros);
+    return rest > max ? rest : max;
 }
 
-/* Before SSE code runs again, ours or the host's: it would crawl beside dirty upper halves. */
-AMPI_AVX2 void ampi_done_avx2(void) { _mm256_zeroupper(); }
-
-AMPI_AVX2 __m256 ampi_splat_avx2(float x) { return _mm256_set1_ps(x); }
-AMPI_AVX2 __m256 ampi_get_avx2(const void *base, size_t i) {
-    return _mm256_loadu_ps((const float *)ampi_at(base, AMP_F32, i));
-}
-AMPI_AVX2 void ampi_put_avx2(void *base, size_t i, __m256 x) {
-    _mm256_storeu_ps((float *)ampi_to(base, AMP_F32, i), x);
-}
-AMPI_AVX2 __m256 ampi_get_as_avx2(const void *base, amp_dtype type, size_t i) {
-    if (type == AMP_F32) return ampi_get_avx2(base, i);
-    return ampi_widen_avx2(_mm_loadu_si128((const __m128i *)ampi_at(base, type, i)), type);
-}
-AMPI_AVX2 void ampi_put_as_avx2(void *base, amp_dtype type, size_t i, __m256 x) {
-    if (type == AMP_F32) ampi_put_avx2(base, i, x);
-    else _mm_storeu_si128((__m128i *)ampi_to(base, type, i), ampi_narrow_avx2(x, type));
-}
-AMPI_AVX2 __m256 ampi_unscaled_avx2(const void *grads, amp_dtype type, size_t i, __m256 factor) {
-    const __m256i inf  = _mm256_set1_epi32((int)AMPI_F32_INF);
-    const __m256  g    = ampi_get_as_avx2(grads, type, i);
-    __m256i       bits = _mm256_castps_si256(g), bad;
-    AMPI_PIN(bits);
-    bad = _mm256_cmpeq_epi32(_mm256_and_si256(bits, inf), inf);
-    return _mm256_blendv_ps(ampi_mul_avx2(g, factor), g, _mm256_castsi256_ps(bad));
+static void ampi_unscale_array(void *dst, const void *grad, amp_dtype type, size_t n,
+                               float factor) {
+    const size_t end = ampi_whole(0, n);
+    ampi_tier_now()->unscale(dst, grad, type, 0, end, factor);
+    ampi_unscale_from(dst, grad, type, end, n, factor);
 }
 
-AMPI_LOOPS(AMPI_AVX2, __m256, 8, _avx2)
-
-AMPI_AVX2 void ampi_from_f32_avx2(void *dst, amp_dtype type, const void *src, size_t n,
-                                  int stream) {
-    size_t i = stream ? ampi_head(dst, 2, 16, n) : ampi_head(src, 4, 32, n);
-    stream   = stream && (uintptr_t)ampi_to(dst, type, i) % 16 == 0;
-    ampi_from_f32(dst, type, src, i, 0);
-    for (; i + 8 <= n; i += 8) {
-        const __m128i h = ampi_narrow_avx2(ampi_get_avx2(src, i), type);
-        if (stream) _mm_stream_si128((__m128i *)ampi_to(dst, type, i), h);
-        else _mm_storeu_si128((__m128i *)ampi_to(dst, type, i), h);
-    }
-    if (stream) _mm_sfence();
-    ampi_done_avx2();
-    ampi_from_f32(ampi_to(dst, type, i), type, ampi_at(src, AMP_F32, i), n - i, 0);
-}
-
-AMPI_AVX2 void ampi_to_f32_avx2(void *dst, const void *src, amp_dtype type, size_t n,
-                                int stream) {
-    size_t i = ampi_head(dst, 4, 32, n);
-    stream   = stream && (uintptr_t)ampi_to(dst, AMP_F32, i) % 32 == 0;
-    ampi_to_f32(dst, src, type, i, 0);
-    for (; i + 8 <= n; i += 8) {
-        const __m256 x = ampi_get_as_avx2(src, type, i);
-        if (stream) _mm256_stream_ps((float *)ampi_to(dst, AMP_F32, i), x);
-        else ampi_put_avx2(dst, i, x);
-    }
-    if (stream) _mm_sfence();
-    ampi_done_avx2();
-    ampi_to_f32(ampi_to(dst, AMP_F32, i), ampi_at(src, type, i), type, n - i, 0);
-}
-
-AMPI_AVX2 void ampi_add_squares_avx2(float *lane, __m256 x) {
-    ampi_put_avx2(lane, 0, ampi_add_avx2(ampi_get_avx2(lane, 0), ampi_mul_avx2(x, x)));
-}
-
-/* Magnitudes and zeros of halves are found sixteen at a time, without converting. */
-AMPI_AVX2 uint32_t ampi_check_avx2(const void *x, amp_dtype type, size_t n, float *lanes,
-                                   size_t *zeros) {
-    const __m256i zero = _mm256_setzero_si256();
-    __m256i       max = zero, none = zero, a;
-    uint16_t      m16[16], z16[16];
-    uint32_t      m[8], z[8], largest = 0, rest;
-    size_t        i = 0, k;
-    if (type == AMP_F32) {
-        for (; i + 8 <= n; i += 8) {
-            const __m256 f = ampi_get_avx2(x, i);
-            a    = _mm256_and_si256(_mm256_castps_si256(f), _mm256_set1_epi32(0x7fffffff));
-            max  = _mm256_max_epi32(max, a);
-            none = _mm256_sub_epi32(none, _mm256_cmpeq_epi32(a, zero));
-            _mm_prefetch((const char *)ampi_at(x, type, i) + AMPI_AHEAD, _MM_HINT_T0);
-            if (lanes) ampi_add_squares_avx2(lanes + i % AMPI_LANES, f);
-        }
-        memcpy(m, &max, sizeof m);
-        memcpy(z, &none, sizeof z);
-        for (k = 0; k < 8; k++) {
-            if (m[k] > largest) largest = m[k];
-            *zeros += z[k];
-        }
-    } else {
-        for (; i + 16 <= n; i += 16) {
-            const __m256i h = _mm256_loadu_si256((const __m256i *)ampi_at(x, type, i));
-            a    = _mm256_and_si256(h, _mm256_set1_epi16(0x7fff));
-            max  = _mm256_max_epu16(max, a);
-            none = _mm256_sub_epi16(none, _mm256_cmpeq_epi16(a, zero));
-            if (lanes) { /* to load again is cheaper than to take h apart */
-                float *lane = lanes + i % AMPI_LANES;
-                _mm_prefetch((const char *)ampi_at(x, type, i) + AMPI_AHEAD, _MM_HINT_T0);
-                ampi_add_squares_avx2(lane, ampi_get_as_avx2(x, type, i));
-                ampi_add_squares_avx2(lane + 8, ampi_get_as_avx2(x, type, i + 8));
-            }
-        }
-        memcpy(m16, &max, sizeof m16);
-        memcpy(z16, &none, sizeof z16);
-        for (k = 0; k < 16; k++) {
-            rest = ampi_load(m16, type, k);
-            if (rest > largest) largest = rest;
-            *zeros += z16[k];
-        }
-    }
-    ampi_done_avx2();
-    rest = ampi_check(ampi_at(x, type, i), type, n - i, lanes ? lanes + i % AMPI_LANES : NULL,
-                      zeros);
-    return rest > largest ? rest : largest;
-}
-
-static int ampi_usable_avx2(void) { return (ampi_cpu_features() & 1u) != 0; }
-
-static const ampi_tier ampi_tier_avx2 = {
-    "avx2", ampi_usable_avx2, ampi_to_f32_avx2, ampi_from_f32_avx2, ampi_check_avx2,
-    ampi_unscale_loop_avx2, ampi_adamw_loop_avx2, ampi_sgd_loop_avx2};
-
-/* AVX-512 F, BW and VL: sixteen floats. */
-
-#if !defined(__clang__)
-#pragma GCC diagnostic push /* g++ takes the undefined vectors of its own header for a mistake */
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
-
-#define AMPI_AVX512                                                                            \
-    static inline __attribute__((unused, target("avx512f,avx512bw,avx512vl,popcnt")))
-
-AMPI_OPERATIONS(AMPI_AVX512, __m512, _avx512)
-AMPI_AVX512 __m512 ampi_sqrt_avx512(__m512 a) {
-    __m512 r;
-    __asm__("vsqrtps %1, %0" : "=v"(r) : "v"(a));
-    return r;
-}
-AMPI_FORMULAS(AMPI_AVX512, __m512, _avx512)
-
-AMPI_AVX512 __m512 ampi_widen_avx512(__m256i h, amp_dtype type) {
-    if (type == AMP_F16) return _mm512_cvtph_ps(h);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
-}
-/* bf16 in the upper half of each lane; the lower half is rest. */
-AMPI_AVX512 __m512i ampi_bf16_avx512(__m512i u) {
-    const __m512i   one  = _mm512_set1_epi32(1);
-    const __m512i   tie  = _mm512_set1_epi32(0x7fff);
-    const __m512i   even = _mm512_and_si512(_mm512_srli_epi32(u, 16), one);
-    const __m512i   size = _mm512_and_si512(u, _mm512_set1_epi32(0x7fffffff));
-    const __mmask16 nan  = _mm512_cmpgt_epi32_mask(size, _mm512_set1_epi32((int)AMPI_F32_INF));
-    const __m512i   h    = _mm512_add_epi32(u, _mm512_add_epi32(even, tie));
-    return _mm512_mask_or_epi32(h, nan, u, _mm512_set1_epi32(0x400000));
-}
-AMPI_AVX512 __m256i ampi_narrow_avx512(__m512 x, amp_dtype type) {
-    const __mmask16 all = (__mmask16)0xffff; /* gcc's unmasked macro warns of its own mask */
-    if (type == AMP_F16) return _mm512_maskz_cvtps_ph(all, x, _MM_FROUND_TO_NEAREST_INT);
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(ampi_bf16_avx512(_mm512_castps_si512(x)), 16));
-}
-/* The upper halves of two vectors. */
-AMPI_AVX512 __m512i ampi_uppers_avx512(__m512i x, __m512i y) {
-    static const uint16_t upper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
-                                       23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
-                                       45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
-    return _mm512_permutex2var_epi16(x, _mm512_loadu_si512(upper), y);
-}
-/* Thirty-two at a time: one full store. */
-AMPI_AVX512 __m512i ampi_narrow_two_avx512(__m512 x, __m512 y, amp_dtype type) {
-    if (type == AMP_F16)
-        return _mm512_inserti64x4(_mm512_castsi256_si512(ampi_narrow_avx512(x, type)),
-                                  ampi_narrow_avx512(y, type), 1);
-    return ampi_uppers_avx512(ampi_bf16_avx512(_mm512_castps_si512(x)),
-                              ampi_bf16_avx512(_mm512_castps_si512(y)));
-}
-
-AMPI_AVX512 void   ampi_done_avx512(void) { _mm256_zeroupper(); }
-AMPI_AVX512 __m512 ampi_splat_avx512(float x) { return _mm512_set1_ps(x); }
-AMPI_AVX512 __m512 ampi_get_avx512(const void *base, size_t i) {
-    return _mm512_loadu_ps(ampi_at(base, AMP_F32, i));
-}
-AMPI_AVX512 void ampi_put_avx512(void *base, size_t i, __m512 x) {
-    _mm512_storeu_ps(ampi_to(base, AMP_F32, i), x);
-}
-AMPI_AVX512 __m512 ampi_get_as_avx512(const void *base, amp_dtype type, size_t i) {
-    if (type == AMP_F32) return ampi_get_avx512(base, i);
-    return ampi_widen_avx512(_mm256_loadu_si256((const __m256i *)ampi_at(base, type, i)), type);
-}
-AMPI_AVX512 void ampi_put_as_avx512(void *base, amp_dtype type, size_t i, __m512 x) {
-    if (type == AMP_F32) ampi_put_avx512(base, i, x);
-    else _mm256_storeu_si256((__m256i *)ampi_to(base, type, i), ampi_narrow_avx512(x, type));
-}
-AMPI_AVX512 __m512 ampi_unscaled_avx512(const void *grads, amp_dtype type, size_t i,
-                                        __m512 factor) {
-    const __m512i inf  = _mm512_set1_epi32((int)AMPI_F32_INF);
-    const __m512  g    = ampi_get_as_avx512(grads, type, i);
-    __m512i       bits = _mm512_castps_si512(g);
-    __mmask16     bad;
-    AMPI_PIN(bits);
-    bad = _mm512_cmpeq_epi32_mask(_mm512_and_si512(bits, inf), inf);
-    return _mm512_mask_mov_ps(ampi_mul_avx512(g, factor), bad, g);
-}
-
-AMPI_LOOPS(AMPI_AVX512, __m512, 16, _avx512)
-
-/* What stands before and behind the full vectors. */
-AMPI_AVX512 __mmask16 ampi_mask_avx512(size_t rest) {
-    return (__mmask16)(rest >= 16 ? 0xffffu : (1u << rest) - 1u);
-}
-AMPI_AVX512 void ampi_narrow_rest_avx512(void *dst, amp_dtype type, const void *src, size_t n) {
-    size_t i;
-    for (i = 0; i < n; i += 16) {
-        const __mmask16 mask = ampi_mask_avx512(n - i);
-        const __m512    x    = _mm512_maskz_loadu_ps(mask, ampi_at(src, AMP_F32, i));
-        _mm256_mask_storeu_epi16(ampi_to(dst, type, i), mask, ampi_narrow_avx512(x, type));
-    }
-}
-AMPI_AVX512 void ampi_widen_rest_avx512(void *dst, const void *src, amp_dtype type, size_t n) {
-    size_t i;
-    for (i = 0; i < n; i += 16) {
-        const __mmask16 mask = ampi_mask_avx512(n - i);
-        const __m256i   h    = _mm256_maskz_loadu_epi16(mask, ampi_at(src, type, i));
-        _mm512_mask_storeu_ps(ampi_to(dst, AMP_F32, i), mask, ampi_widen_avx512(h, type));
-    }
-}
-
-/* Inlined with constant type and stream, so that the loop has no branches. */
-AMPI_AVX512 __attribute__((always_inline)) void
-ampi_narrow_all_avx512(void *dst, amp_dtype type, const void *src, size_t n, int stream) {
-    size_t i = stream ? ampi_head(dst, 2, 64, n) : ampi_head(src, 4, 64, n);
-    ampi_narrow_rest_avx512(dst, type, src, i);
-    for (; !stream && i + 64 <= n; i += 64) { /* from the cache, twice as many pay */
-        const __m512 x0 = ampi_get_avx512(src, i), x1 = ampi_get_avx512(src, i + 16);
-        const __m512 x2 = ampi_get_avx512(src, i + 32), x3 = ampi_get_avx512(src, i + 48);
-        _mm512_storeu_si512(ampi_to(dst, type, i), ampi_narrow_two_avx512(x0, x1, type));
-        _mm512_storeu_si512(ampi_to(dst, type, i + 32), ampi_narrow_two_avx512(x2, x3, type));
-    }
-    for (; i + 32 <= n; i += 32) {
-        const __m512i h =
-            ampi_narrow_two_avx512(ampi_get_avx512(src, i), ampi_get_avx512(src, i + 16), type);
-        if (stream) _mm512_stream_si512((__m512i *)ampi_to(dst, type, i), h);
-        else _mm512_storeu_si512(ampi_to(dst, type, i), h);
-    }
-    if (stream) _mm_sfence();
-    ampi_narrow_rest_avx512(ampi_to(dst, type, i), type, ampi_at(src, AMP_F32, i), n - i);
-    ampi_done_avx512();
-}
-
-AMPI_AVX512 void ampi_from_f32_avx512(void *dst, amp_dtype type, const void *src, size_t n,
-                                      int stream) {
-    stream = stream && (uintptr_t)dst % 2 == 0;
-    if (type == AMP_F16 && stream) ampi_narrow_all_avx512(dst, AMP_F16, src, n, 1);
-    else if (type == AMP_F16) ampi_narrow_all_avx512(dst, AMP_F16, src, n, 0);
-    else if (stream) ampi_narrow_all_avx512(dst, AMP_BF16, src, n, 1);
-    else ampi_narrow_all_avx512(dst, AMP_BF16, src, n, 0);
-}
-
-AMPI_AVX512 void ampi_to_f32_avx512(void *dst, const void *src, amp_dtype type, size_t n,
-                                    int stream) {
-    size_t i = ampi_head(dst, 4, 64, n);
-    stream   = stream && (uintptr_t)ampi_to(dst, AMP_F32, i) % 64 == 0;
-    ampi_widen_rest_avx512(dst, src, type, i);
-    for (; i + 16 <= n; i += 16) {
-        const __m512 x = ampi_get_as_avx512(src, type, i);
-        if (stream) _mm512_stream_ps((float *)ampi_to(dst, AMP_F32, i), x);
-        else ampi_put_avx512(dst, i, x);
-    }
-    if (stream) _mm_sfence();
-    ampi_widen_rest_avx512(ampi_to(dst, AMP_F32, i), ampi_at(src, type, i), type, n - i);
-    ampi_done_avx512();
-}
-
-AMPI_AVX512 void ampi_add_squares_avx512(float *lane, __m512 x) {
-    ampi_put_avx512(lane, 0, ampi_add_avx512(ampi_get_avx512(lane, 0), ampi_mul_avx512(x, x)));
-}
-
-AMPI_AVX512 uint32_t ampi_check_avx512(const void *x, amp_dtype type, size_t n, float *lanes,
-                                       size_t *zeros) {
-    __m512i  max = _mm512_setzero_si512(), a;
-    uint16_t m16[32];
-    uint32_t m[16], largest = 0, rest;
-    size_t   i = 0, k, none = 0;
-    if (type == AMP_F32) {
-        for (; i + 16 <= n; i += 16) {
-            const __m512 f = ampi_get_avx512(x, i);
-            a   = _mm512_and_si512(_mm512_castps_si512(f), _mm512_set1_epi32(0x7fffffff));
-            max = _mm512_max_epi32(max, a);
-            none += (size_t)__builtin_popcount(_mm512_testn_epi32_mask(a, a));
-            _mm_prefetch((const char *)ampi_at(x, type, i) + AMPI_AHEAD, _MM_HINT_T0);
-            if (lanes) ampi_add_squares_avx512(lanes + i % AMPI_LANES, f);
-        }
-        memcpy(m, &max, sizeof m);
-        for (k = 0; k < 16; k++)
-            if (m[k] > largest) largest = m[k];
-    } else {
-        for (; i + 32 <= n; i += 32) {
-            const __m512i h = _mm512_loadu_si512(ampi_at(x, type, i));
-            a   = _mm512_and_si512(h, _mm512_set1_epi16(0x7fff));
-            max = _mm512_max_epu16(max, a);
-            none += (size_t)__builtin_popcountll(_mm512_testn_epi16_mask(a, a));
-            if (lanes) {
-                float *lane = lanes + i % AMPI_LANES;
-                _mm_prefetch((const char *)ampi_at(x, type, i) + AMPI_AHEAD, _MM_HINT_T0);
-                ampi_add_squares_avx512(lane, ampi_get_as_avx512(x, type, i));
-                ampi_add_squares_avx512(lane + 16, ampi_get_as_avx512(x, type, i + 16));
-            }
-        }
-        memcpy(m16, &max, sizeof m16);
-        for (k = 0; k < 32; k++) {
-            rest = ampi_load(m16, type, k);
-            if (rest > largest) largest = rest;
-        }
-    }
-    *zeros += none;
-    ampi_done_avx512();
-    rest = ampi_check(ampi_at(x, type, i), type, n - i, lanes ? lanes + i % AMPI_LANES : NULL,
-                      zeros);
-    return rest > largest ? rest : largest;
-}
-
-static int ampi_usable_avx512(void) { return (ampi_cpu_features() & 3u) == 3u; }
-
-static const ampi_tier ampi_tier_avx512 = {
-    "avx512", ampi_usable_avx512, ampi_to_f32_avx512, ampi_from_f32_avx512,
-    ampi_check_avx512, ampi_unscale_loop_avx512, ampi_adamw_loop_avx512, ampi_sgd_loop_avx512};
-
-#if !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
-
-#endif /* AMPI_X86 */
-
-#if AMPI_NEON
-
-/* NEON of AArch64: four floats, always there. */
-
-AMPI_OPERATIONS(AMPI_FN, float32x4_t, _neon)
-AMPI_FN float32x4_t ampi_sqrt_neon(float32x4_t a) {
-    float32x4_t r;
-    __asm__("fsqrt %0.4s, %1.4s" : "=w"(r) : "w"(a));
-    return r;
-}
-AMPI_FORMULAS(AMPI_FN, float32x4_t, _neon)
-
-AMPI_FN void        ampi_done_neon(void) {}
-AMPI_FN float32x4_t ampi_splat_neon(float x) { return vdupq_n_f32(x); }
-AMPI_FN float32x4_t ampi_get_neon(const void *base, size_t i) {
-    return vreinterpretq_f32_u8(vld1q_u8((const uint8_t *)ampi_at(base, AMP_F32, i)));
-}
-AMPI_FN void ampi_put_neon(void *base, size_t i, float32x4_t x) {
-    vst1q_u8((uint8_t *)ampi_to(base, AMP_F32, i), vreinterpretq_u8_f32(x));
-}
-AMPI_FN float32x4_t ampi_get_as_neon(const void *base, amp_dtype type, size_t i) {
-    uint16x4_t h;
-    if (type == AMP_F32) return ampi_get_neon(base, i);
-    h = vreinterpret_u16_u8(vld1_u8((const uint8_t *)ampi_at(base, type, i)));
-    if (type == AMP_F16) return vcvt_f32_f16(vreinterpret_f16_u16(h));
-    return vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(h), 16));
-}
-AMPI_FN uint16x4_t ampi_bf16_neon(uint32x4_t u) {
-    const uint32x4_t top  = vshrq_n_u32(u, 16);
-    const uint32x4_t even = vandq_u32(top, vdupq_n_u32(1));
-    const uint32x4_t tie  = vaddq_u32(even, vdupq_n_u32(0x7fff));
-    const uint32x4_t size = vandq_u32(u, vdupq_n_u32(0x7fffffffu));
-    const uint32x4_t nan  = vcgtq_u32(size, vdupq_n_u32(AMPI_F32_INF));
-    const uint32x4_t h    = vshrq_n_u32(vaddq_u32(u, tie), 16);
-    return vmovn_u32(vbslq_u32(nan, vorrq_u32(top, vdupq_n_u32(0x40)), h));
-}
-AMPI_FN void ampi_put_as_neon(void *base, amp_dtype type, size_t i, float32x4_t x) {
-    uint16x4_t h;
-    if (type == AMP_F32) {
-        ampi_put_neon(base, i, x);
-        return;
-    }
-    h = type == AMP_F16 ? vreinterpret_u16_f16(vcvt_f16_f32(x))
-                        : ampi_bf16_neon(vreinterpretq_u32_f32(x));
-    vst1_u8((uint8_t *)ampi_to(base, type, i), vreinterpret_u8_u16(h));
-}
-AMPI_FN float32x4_t ampi_unscaled_neon(const void *grads, amp_dtype type, size_t i,
-                                       float32x4_t factor) {
-    const uint32x4_t  inf  = vdupq_n_u32(AMPI_F32_INF);
-    const float32x4_t g    = ampi_get_as_neon(grads, type, i);
-    uint32x4_t        bits = vreinterpretq_u32_f32(g);
-    AMPI_PIN(bits);
-    return vbslq_f32(vceqq_u32(vandq_u32(bits, inf), inf), g, ampi_mul_neon(g, factor));
-}
-
-AMPI_LOOPS(static, float32x4_t, 4, _neon)
-
-static void ampi_from_f32_neon(void *dst, amp_dtype type, const void *src, size_t n,
-                               int stream) {
-    size_t i = 0;
-    (void)stream;
-    for (; i + 4 <= n; i += 4) ampi_put_as_neon(dst, type, i, ampi_get_neon(src, i));
-    ampi_from_f32(ampi_to(dst, type, i), type, ampi_at(src, AMP_F32, i), n - i, 0);
-}
-
-static void ampi_to_f32_neon(void *dst, const void *src, amp_dtype type, size_t n, int stream) {
-    size_t i = 0;
-    (void)stream;
-    for (; i + 4 <= n; i += 4) ampi_put_neon(dst, i, ampi_get_as_neon(src, type, i));
-    ampi_to_f32(ampi_to(dst, AMP_F32, i), ampi_at(src, type, i), type, n - i, 0);
-}
-
-static uint32_t ampi_check_neon(const void *x, amp_dtype type, size_t n, float *lanes,
-                                size_t *zeros) {
-    uint32x4_t max = vdupq_n_u32(0), none = vdupq_n_u32(0);
-    uint32_t   largest, rest;
-    size_t     i;
-    for (i = 0; i + 4 <= n; i += 4) {
-        const float32x4_t f = ampi_get_as_neon(x, type, i);
-        const uint32x4_t  a = vandq_u32(vreinterpretq_u32_f32(f), vdupq_n_u32(0x7fffffffu));
-        max                 = vmaxq_u32(max, a);
-        none                = vsubq_u32(none, vceqq_u32(a, vdupq_n_u32(0)));
-        if (lanes) {
-            float *lane = lanes + i % AMPI_LANES;
-            ampi_put_neon(lane, 0, ampi_add_neon(ampi_get_neon(lane, 0), ampi_mul_neon(f, f)));
-        }
-    }
-    *zeros += vaddvq_u32(none);
-    largest = vmaxvq_u32(max);
-    rest = ampi_check(ampi_at(x, type, i), type, n - i, lanes ? lanes + i % AMPI_LANES : NULL,
-                      zeros);
-    return rest > largest ? rest : largest;
-}
-
-static const ampi_tier ampi_tier_neon = {
-    "neon", ampi_usable_c, ampi_to_f32_neon, ampi_from_f32_neon, ampi_check_neon,
-    ampi_unscale_loop_neon, ampi_adamw_loop_neon, ampi_sgd_loop_neon};
-
-#endif /* AMPI_NEON */
-
-#if AMPI_AMX
-
-/* AMX: products of halves in tiles, all else as "avx512" (a model of tiles: as "c"). Usable says
-   what the processor has and the operating system saves. Whether this process may use it is asked
-   at the first product that would; a tier of its own says yes, "avx512" no. */
-
-#ifdef AMPI_TILES_MODEL
-#define AMPI_TIER_REFUSED &ampi_tier_c
-#define AMPI_TIER_AMX                                                                          \
-    {"amx", ampi_usable_c, ampi_to_f32, ampi_from_f32, ampi_check, ampi_unscale_loop,          \
-     ampi_adamw_loop, ampi_sgd_loop}
-#else
-static int ampi_usable_amx(void) { return (ampi_cpu_features() & 4u) != 0; }
-
-#define AMPI_TIER_REFUSED &ampi_tier_avx512
-#define AMPI_TIER_AMX                                                                          \
-    {"amx", ampi_usable_amx, ampi_to_f32_avx512, ampi_from_f32_avx512, ampi_check_avx512,      \
-     ampi_unscale_loop_avx512, ampi_adamw_loop_avx512, ampi_sgd_loop_avx512}
-#endif
-static const ampi_tier ampi_tier_amx = AMPI_TIER_AMX, ampi_tier_amx_allowed = AMPI_TIER_AMX;
-
-#endif /* AMPI_AMX */
-
-/* Best first. */
-static const ampi_tier *const ampi_tiers[] = {
-#if AMPI_AMX
-    &ampi_tier_amx,
-#endif
-#if AMPI_X86
-    &ampi_tier_avx512, &ampi_tier_avx2,
-#endif
-#if AMPI_NEON
-    &ampi_tier_neon,
-#endif
-    &ampi_tier_c};
-
-enum { AMPI_NUM_TIERS = sizeof ampi_tiers / sizeof ampi_tiers[0] };
-
-/* The tier in use. The only mutable global: cpuid can cost microseconds in a virtual machine, so
-   its answer is kept. A thread with an answer yields to one that has set a tier meanwhile: forcing
-   one is never undone. */
-static const ampi_tier *ampi_tier_chosen;
-
-#if defined(__GNUC__) || defined(__clang__)
-#define AMPI_TIER_GET()  __atomic_load_n(&ampi_tier_chosen, __ATOMIC_RELAXED)
-#define AMPI_TIER_SET(t) __atomic_store_n(&ampi_tier_chosen, (t), __ATOMIC_RELAXED)
-#define AMPI_TIER_SWAP(was, t)                                                                  \
-    __atomic_compare_exchange_n(&ampi_tier_chosen, &(was), (t), 0, __ATOMIC_RELAXED,            \
-                                __ATOMIC_RELAXED)
-#else
-#define AMPI_TIER_GET()  ampi_tier_chosen
-#define AMPI_TIER_SET(t) (ampi_tier_chosen = (t))
-#define AMPI_TIER_SWAP(was, t) (ampi_tier_chosen = (t), 1)
-#endif
-
-/* An answer to what was unknown while the tier was `was`; the tier now. */
-static const ampi_tier *ampi_tier_settle(const ampi_tier *was, const ampi_tier *answer) {
-    return AMPI_TIER_SWAP(was, answer) ? answer : was;
-}
-
-/* The first usable tier of that name, or of any. */
-static const ampi_tier *ampi_tier_find(const char *name) {
-    size_t i;
-    for (i = 0; i < (size_t)AMPI_NUM_TIERS; i++)
-        if ((!name || strcmp(name, ampi_tiers[i]->name) == 0) && ampi_tiers[i]->usable())
-            return ampi_tiers[i];
-    return NULL;
-}
-
-static const ampi_tier *ampi_tier_now(void) {
-    const ampi_tier *tier = AMPI_TIER_GET();
-    return tier ? tier : ampi_tier_settle(tier, ampi_tier_find(NULL));
-}
-
-AMP_DEF const char *amp_cpu_tier(void) { return ampi_tier_now()->name; }
-
-AMP_DEF amp_result amp_cpu_force_tier(const char *name) {
-    const ampi_tier *tier = ampi_tier_find(name);
-    if (!tier) return AMP_ERROR_UNSUPPORTED;
-    AMPI_TIER_SET(tier);
-    return AMP_OK;
+static void ampi_update_array(const ampi_update *u, amp_kind kind, size_t n) {
+    const ampi_tier *tier = ampi_tier_now();
+    const size_t     end  = ampi_whole(0, n);
+    (kind == AMP_KIND_ADAMW ? tier->adamw : tier->sgd)(u, 0, end);
+    (kind == AMP_KIND_ADAMW ? ampi_adamw_from : ampi_sgd_from)(u, end, n);
 }
 
 /* --------------------------------------------------------------- >>impl  numbers */
@@ -2975,26 +2422,23 @@ AMP_DEF size_t amp_dtype_size(amp_dtype type) {
     }
 }
 
-static size_t ampi_min(size_t a, size_t b) { return a < b ? a : b; }
-
 /* n elements, forwards, so that an in-place cast to a narrower type is right. */
 static void ampi_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                       size_t n) {
-    const ampi_tier *tier   = ampi_tier_now();
-    const int        stream = n >= AMPI_STREAM && dst != src;
-    float            buffer[AMPI_PIECE];
-    size_t           i, count;
+    const int stream = n >= AMPI_STREAM && dst != src;
+    float     buffer[AMPI_PIECE];
+    size_t    i, count;
     if (dst_type == src_type) {
         if (n) memmove(dst, src, n * amp_dtype_size(src_type));
     } else if (src_type == AMP_F32) {
-        tier->from_f32(dst, dst_type, src, n, stream);
+        ampi_narrow_array(dst, dst_type, src, n, stream);
     } else if (dst_type == AMP_F32) {
-        tier->to_f32(dst, src, src_type, n, stream);
+        ampi_widen_array(dst, src, src_type, n, stream);
     } else {
         for (i = 0; i < n; i += count) {
             count = ampi_min(n - i, AMPI_PIECE);
-            tier->to_f32(buffer, ampi_at(src, src_type, i), src_type, count, 0);
-            tier->from_f32((void *)((char *)dst + 2 * i), dst_type, buffer, count, 0);
+            ampi_widen_array(buffer, ampi_at(src, src_type, i), src_type, count, 0);
+            ampi_narrow_array(ampi_to(dst, dst_type, i), dst_type, buffer, count, 0);
         }
     }
 }
@@ -3036,7 +2480,7 @@ AMP_DEF bool amp_all_finite(const void *x, amp_dtype type, size_t n) {
     fp = ampi_fp_begin();
     for (i = 0; i < n && !ampi_nonfinite(max); i += count) {
         count = ampi_min(n - i, AMPI_CHUNK);
-        max   = ampi_tier_now()->check(ampi_at(x, type, i), type, count, NULL, &zeros);
+        max   = ampi_check_array(ampi_at(x, type, i), type, count, NULL, &zeros);
     }
     ampi_fp_end(fp);
     return !ampi_nonfinite(max);
@@ -3273,17 +2717,16 @@ static void ampi_unscale_finite(void *x, amp_dtype type, size_t n, float factor)
 /* Check src and, if dst is given, write it unscaled: as fp32, or in place. */
 static AMPI_NOINLINE void ampi_scaler_pass(amp_scaler *s, void *dst, amp_dtype dst_type,
                                            const void *src, amp_dtype src_type, size_t n) {
-    const ampi_tier *tier = ampi_tier_now();
-    const float      inv  = ampi_inv_scale(s->scale);
-    float            buffer[AMPI_PIECE];
-    uint32_t         bad = 0, largest = 0, product;
-    size_t           i, count, zeros = 0;
+    const float inv = ampi_inv_scale(s->scale);
+    float       buffer[AMPI_PIECE];
+    uint32_t    bad = 0, largest = 0, product;
+    size_t      i, count, zeros = 0;
     for (i = 0; i < n; i += count) {
         const void *at = ampi_at(src, src_type, i);
         uint32_t    max;
         int         all_finite;
         count      = ampi_min(n - i, AMPI_PIECE);
-        max        = tier->check(at, src_type, count, NULL, &zeros);
+        max        = ampi_check_array(at, src_type, count, NULL, &zeros);
         all_finite = !ampi_nonfinite(max);
         if (!all_finite) {
             bad = 1;
@@ -3291,10 +2734,10 @@ static AMPI_NOINLINE void ampi_scaler_pass(amp_scaler *s, void *dst, amp_dtype d
         }
         if (max > largest) largest = max;
         if (dst && dst_type == AMP_F32) {
-            tier->unscale(ampi_to(dst, AMP_F32, i), at, src_type, count, inv);
+            ampi_unscale_array(ampi_to(dst, AMP_F32, i), at, src_type, count, inv);
         } else if (dst && all_finite) {
-            tier->unscale(buffer, at, src_type, count, inv);
-            tier->from_f32(ampi_to(dst, dst_type, i), dst_type, buffer, count, 0);
+            ampi_unscale_array(buffer, at, src_type, count, inv);
+            ampi_narrow_array(ampi_to(dst, dst_type, i), dst_type, buffer, count, 0);
         } else if (dst) {
             ampi_unscale_finite(ampi_to(dst, dst_type, i), dst_type, count, inv);
         }
@@ -4040,12 +3483,23 @@ static amp_result ampi_cpu_bind(const amp_backend *self, const amp_plan *plan, s
     return AMP_OK;
 }
 
-/* The same as tier->check for a chunk that needs care: elements that are not finite are counted
-   and add nothing to the sum; magnitudes are rescaled before they are squared. */
-static uint32_t ampi_check_careful(const void *x, amp_dtype type, size_t n, float *lanes,
-                                   float rescale, amp_stats *stats) {
+/* The lanes' sum, in pairs. */
+static float ampi_fold(float *lanes) {
+    size_t l, pair;
+    for (pair = AMPI_LANES / 2; pair; pair /= 2)
+        for (l = 0; l < pair; l++) lanes[l] = ampi_add(lanes[l], lanes[l + pair]);
+    return lanes[0];
+}
+
+/* For a chunk that needs care: elements that are not finite are counted and add nothing to the sum;
+   magnitudes are rescaled before they are squared. */
+static double ampi_check_careful(const void *x, amp_dtype type, size_t n, float rescale,
+                                 amp_stats *stats) {
+    float    lanes[AMPI_LANES];
     uint32_t max = 0;
     size_t   i;
+    memset(stats, 0, sizeof *stats);
+    memset(lanes, 0, sizeof lanes);
     for (i = 0; i < n; i++) {
         const uint32_t a = ampi_load(x, type, i) & 0x7fffffffu;
         if (ampi_nonfinite(a)) {
@@ -4059,43 +3513,31 @@ static uint32_t ampi_check_careful(const void *x, amp_dtype type, size_t n, floa
             stats->zeros += a == 0;
         }
     }
-    return max;
+    ampi_store_u32(&stats->max_finite, 0, max);
+    return (double)ampi_fold(lanes);
 }
 
 /* Statistics and sum of squares of a chunk, in the canonical order. */
 static AMPI_NOINLINE double ampi_check_chunk(const void *x, amp_dtype type, size_t n,
                                              amp_stats *stats) {
-    float    lanes[AMPI_LANES];
-    float    rescale = 1.0f;
-    double   back    = 1.0;
+    float    lanes[AMPI_LANES], sum;
     uint32_t max;
-    size_t   l, pair, zeros = 0;
-    int      attempt;
-    for (attempt = 0;; attempt++) {
-        memset(stats, 0, sizeof *stats);
-        memset(lanes, 0, sizeof lanes);
-        if (attempt == 0) {
-            max          = ampi_tier_now()->check(x, type, n, lanes, &zeros);
-            stats->zeros = zeros;
-            if (ampi_nonfinite(max)) continue;
-        } else {
-            max = ampi_check_careful(x, type, n, lanes, rescale, stats);
-        }
-        for (pair = AMPI_LANES / 2; pair; pair /= 2)
-            for (l = 0; l < pair; l++) lanes[l] = ampi_add(lanes[l], lanes[l + pair]);
-        if (rescale < 1.0f || rescale > 1.0f) break;
-        if (ampi_nonfinite(ampi_load_u32(lanes, 0))) {
-            rescale = AMPI_DOWN;
-            back    = AMPI_UP_64;
-        } else if (lanes[0] < AMPI_TINY && max != 0u) {
-            rescale = AMPI_UP;
-            back    = AMPI_DOWN_64;
-        } else {
-            break;
-        }
-    }
+    size_t   zeros = 0;
+    memset(stats, 0, sizeof *stats);
+    memset(lanes, 0, sizeof lanes);
+    max          = ampi_check_array(x, type, n, lanes, &zeros);
+    stats->zeros = zeros;
     ampi_store_u32(&stats->max_finite, 0, max);
-    return ampi_mul64((double)lanes[0], back);
+    sum = ampi_fold(lanes);
+    if (ampi_nonfinite(max)) {
+        sum = (float)ampi_check_careful(x, type, n, 1.0f, stats);
+        max = ampi_load_u32(&stats->max_finite, 0);
+    }
+    if (ampi_nonfinite(ampi_load_u32(&sum, 0)))
+        return ampi_mul64(ampi_check_careful(x, type, n, AMPI_DOWN, stats), AMPI_UP_64);
+    if (sum < AMPI_TINY && max != 0u)
+        return ampi_mul64(ampi_check_careful(x, type, n, AMPI_UP, stats), AMPI_DOWN_64);
+    return (double)sum;
 }
 
 static double ampi_sum_partials(const double *partials, uint64_t num_chunks) {
@@ -4176,7 +3618,7 @@ static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t
     float           buffer[AMPI_PIECE];
     for (; i < end; i += n) {
         n = ampi_min(end - i, AMPI_PIECE);
-        ampi_tier_now()->unscale(buffer, slot->unscaled + i, AMP_F32, n, factor);
+        ampi_unscale_array(buffer, slot->unscaled + i, AMP_F32, n, factor);
         ampi_cast(ampi_to(slot->grad, type, i), type, buffer, AMP_F32, n);
     }
 }
@@ -4184,20 +3626,17 @@ static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t
 /* Elements [i, i + n) of one tensor: the gradient is read once and unscaled on the way. */
 static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i,
                                           size_t n) {
-    const ampi_tier *tier       = ampi_tier_now();
-    const amp_dtype  grad_type  = (amp_dtype)slot->grad_type;
-    const amp_dtype  model_type = (amp_dtype)slot->model_type;
-    const float      factor     = plan->control->gate.inv_scale;
-    const ampi_rates rates      = ampi_rates_of(plan->control, slot);
-    const void      *grads      = ampi_to(slot->grad, grad_type, i);
-    void            *p          = ampi_to(slot->master, AMP_F32, i);
-    void            *m          = ampi_to(slot->m, AMP_F32, i);
-    void            *model      = ampi_to(slot->model, model_type, i);
-    if (plan->kind == AMP_KIND_ADAMW)
-        tier->adamw(&rates, grads, grad_type, factor, p, m, ampi_to(slot->v, AMP_F32, i), model,
-                    model_type, n);
-    else
-        tier->sgd(&rates, grads, grad_type, factor, p, m, model, model_type, n);
+    ampi_update u;
+    u.rates      = ampi_rates_of(plan->control, slot);
+    u.factor     = plan->control->gate.inv_scale;
+    u.grad_type  = (amp_dtype)slot->grad_type;
+    u.model_type = (amp_dtype)slot->model_type;
+    u.grad       = ampi_to(slot->grad, u.grad_type, i);
+    u.master     = ampi_to(slot->master, AMP_F32, i);
+    u.m          = ampi_to(slot->m, AMP_F32, i);
+    u.v          = ampi_to(slot->v, AMP_F32, i);
+    u.model      = ampi_to(slot->model, u.model_type, i);
+    ampi_update_array(&u, plan->kind, n);
 }
 
 static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *slot, ampi_job job, size_t i,
@@ -4212,9 +3651,8 @@ static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *slot, ampi_
                   ampi_at(slot->master, AMP_F32, i), AMP_F32, n);
         break;
     case AMPI_JOB_UNSCALE:
-        ampi_tier_now()->unscale(ampi_to(slot->unscaled, AMP_F32, i),
-                                 ampi_at(slot->grad, grad_type, i), grad_type, n,
-                                 plan->control->gate.inv_scale);
+        ampi_unscale_array(ampi_to(slot->unscaled, AMP_F32, i), ampi_at(slot->grad, grad_type, i),
+                           grad_type, n, plan->control->gate.inv_scale);
         break;
     }
 }
@@ -5319,11 +4757,6 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc, const char **vari
             threads: FMA engines round once per k, plain C twice. So these have one set of bits
             each, and tiles have theirs, in which 32 k (pieces) take turns. */
 
-#if defined(__CUDACC__) /* nvcc hands pragmas on to the host's compiler, but warns */
-#pragma nv_diagnostic push
-#pragma nv_diag_suppress 1675
-#endif
-
 enum {
     AMPI_DEEP        = 16,      /* words of a piece along k                                     */
     AMPI_MOST_ROWS   = 32,      /* of a block                                                   */
@@ -5340,21 +4773,6 @@ enum {
     AMPI_THIN_ROWS   = 1024
 };
 
-#if defined(__GNUC__) || defined(__clang__)
-#define AMPI_HOST   static inline __attribute__((unused))
-#define AMPI_ALWAYS __attribute__((always_inline))
-#else
-#define AMPI_HOST static inline
-#define AMPI_ALWAYS
-#endif
-#if defined(__clang__)
-#define AMPI_UNROLL _Pragma("clang loop unroll(full)")
-#elif defined(__GNUC__) && !defined(__TINYC__)
-#define AMPI_UNROLL _Pragma("GCC unroll 16")
-#else
-#define AMPI_UNROLL
-#endif
-
 /* One block for a kernel: rows and cols say how much of it is there. */
 typedef struct ampi_block {
     const uint32_t *a, *b;
@@ -5366,10 +4784,10 @@ typedef struct ampi_block {
 } ampi_block;
 
 typedef struct ampi_engine {
-    const ampi_tier *tier;
-    size_t           rows, cols, row_step, col_step; /* of a block; what kernels round them to */
-    size_t           depth; /* pieces of a panel along k */
-    int              tiles;
+    size_t rows, cols, row_step, col_step; /* of a block; what kernels round them to */
+    size_t depth;                          /* pieces of a panel along k */
+    int    tiles;
+    void (*begin)(void), (*end)(void); /* of a thread's share, for tiles */
     /* One piece of a strip of width rows from a matrix whose element (r, k) is x[r * rs + k * cs],
        of which rows and ks are there. Of A: [row][16]; of B: [16][row]. */
     void (*pack)(uint32_t *dst, size_t width, int of_b, const void *x, amp_dtype type, int parts,
@@ -5386,605 +4804,16 @@ typedef struct ampi_engine {
                  size_t ldb);
 } ampi_engine;
 
-static size_t ampi_max(size_t a, size_t b) { return a > b ? a : b; }
-static size_t ampi_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+/* >>impl tiers: that of tiles, if this process may use them, which the first call asks, or NULL;
+   and all that there are, NULL behind the last. */
+static const ampi_engine *ampi_engine_tiles_now(void);
+static const ampi_engine *ampi_engine_of(size_t i);
 
 /* C is its sums. */
 static int ampi_is_plain(const amp_gemm_args *g) {
     return ampi_load_u32(&g->alpha, 0) == 0x3f800000u && ampi_is_zero(&g->beta) && !g->bias &&
            !g->relu;
 }
-
-/* The parts of an engine over vectors V of W floats. Its tier has get, put and arithmetic; here are
-   get_part and put_part (the first n elements, if n < W), fma, relu and transpose (W x W). */
-
-#define AMPI_PACK(FN, V, W, S)                                                                 \
-    FN AMPI_ALWAYS void ampi_pack_as##S(uint32_t *dst, size_t width, int of_b, const void *x,  \
-                                        amp_dtype type, size_t rows, size_t ks, size_t rs,     \
-                                        size_t cs) {                                           \
-        size_t r, k, i;                                                                        \
-        for (r = 0; r < width; r += W)                                                         \
-            for (k = 0; k < AMPI_DEEP; k += W) {                                               \
-                V v[W];                                                                        \
-                AMPI_UNROLL for (i = 0; i < W; i++) {                                          \
-                    const size_t row = cs == 1 ? r + i : r, at = cs == 1 ? k : k + i;          \
-                    const size_t all = cs == 1 ? ks : rows, from = cs == 1 ? k : r;            \
-                    v[i] = ampi_get_part##S(ampi_at(x, type, row * rs + at * cs), type,        \
-                                            row < rows && at < ks ? all - from : 0);           \
-                }                                                                              \
-                if ((cs == 1) == of_b) ampi_transpose##S(v);                                   \
-                AMPI_UNROLL for (i = 0; i < W; i++)                                            \
-                    if (of_b) ampi_put##S(dst, (k + i) * width + r, v[i]);                     \
-                    else if (r + i < width) ampi_put##S(dst, (r + i) * AMPI_DEEP + k, v[i]);   \
-            }                                                                                  \
-        ampi_done##S();                                                                        \
-    }                                                                                          \
-    FN void ampi_pack##S(uint32_t *dst, size_t width, int of_b, const void *x, amp_dtype type, \
-                         int parts, size_t rows, size_t ks, size_t rs, size_t cs) {            \
-        (void)parts;                                                                           \
-        if (type == AMP_F32) ampi_pack_as##S(dst, width, of_b, x, AMP_F32, rows, ks, rs, cs);  \
-        else if (type == AMP_F16)                                                              \
-            ampi_pack_as##S(dst, width, of_b, x, AMP_F16, rows, ks, rs, cs);                   \
-        else ampi_pack_as##S(dst, width, of_b, x, AMP_BF16, rows, ks, rs, cs);                 \
-    }
-
-/* R rows of C vectors: constants where it is inlined, so that the sums stay in registers. */
-#define AMPI_KERNEL(FN, V, W, STEP, S)                                                         \
-    FN AMPI_ALWAYS void ampi_sums##S(const ampi_block *x, const size_t R, const size_t C) {    \
-        const uint32_t *a = x->a, *b = x->b;                                                   \
-        V               s[3 * STEP][2], y[2];                                                  \
-        size_t          r, c, k, q;                                                            \
-        AMPI_UNROLL for (r = 0; r < R; r++)                                                    \
-            AMPI_UNROLL for (c = 0; c < C; c++)                                                \
-                s[r][c] = x->in ? ampi_get##S(x->in, (r * 2 + c) * W) : ampi_splat##S(0.0f);   \
-        for (k = 0; k < x->k; k += AMPI_DEEP, a += 3 * STEP * AMPI_DEEP)                       \
-            for (q = 0; q < AMPI_DEEP && k + q < x->k; q++, b += 2 * W) {                      \
-                AMPI_UNROLL for (c = 0; c < C; c++) y[c] = ampi_get##S(b, c * W);              \
-                AMPI_UNROLL for (r = 0; r < R; r++) {                                          \
-                    const V ar = ampi_splat##S(ampi_load_f32(a, r * AMPI_DEEP + q));           \
-                    AMPI_UNROLL for (c = 0; c < C; c++) s[r][c] = ampi_fma##S(ar, y[c], s[r][c]); \
-                }                                                                              \
-            }                                                                                  \
-        AMPI_UNROLL for (r = 0; r < R; r++)                                                    \
-            AMPI_UNROLL for (c = 0; c < C; c++) ampi_put##S(x->out, r * x->ld + c * W, s[r][c]); \
-        ampi_done##S();                                                                        \
-    }                                                                                          \
-    FN void ampi_kernel##S(const ampi_block *x) {                                              \
-        switch ((x->rows + STEP - 1) / STEP * 2 + (x->cols > W)) {                             \
-        case 2: ampi_sums##S(x, STEP, 1); break;                                               \
-        case 3: ampi_sums##S(x, STEP, 2); break;                                               \
-        case 4: ampi_sums##S(x, 2 * STEP, 1); break;                                           \
-        case 5: ampi_sums##S(x, 2 * STEP, 2); break;                                           \
-        case 6: ampi_sums##S(x, 3 * STEP, 1); break;                                           \
-        default: ampi_sums##S(x, 3 * STEP, 2); break;                                          \
-        }                                                                                      \
-    }
-
-#define AMPI_WRITE(FN, V, W, S)                                                                \
-    FN AMPI_ALWAYS void ampi_write_one##S(const amp_gemm_args *g, V x, size_t i, size_t j,     \
-                                          size_t n) {                                          \
-        const amp_dtype type = g->c_type;                                                      \
-        void           *c    = ampi_to(g->c, type, i * g->ldc + j);                            \
-        x = ampi_mul##S(x, ampi_splat##S(g->alpha));                                           \
-        if (!ampi_is_zero(&g->beta))                                                           \
-            x = ampi_add##S(x, ampi_mul##S(ampi_splat##S(g->beta),                             \
-                                           ampi_get_part##S(c, type, n)));                     \
-        if (g->bias)                                                                           \
-            x = ampi_add##S(x, ampi_get_part##S(ampi_at(g->bias, type, j), type, n));          \
-        if (g->relu) x = ampi_relu##S(x);                                                      \
-        ampi_put_part##S(c, type, n, x);                                                       \
-    }                                                                                          \
-    FN void ampi_write##S(const amp_gemm_args *g, const float *sum, size_t ld, size_t i,       \
-                          size_t j, size_t rows, size_t cols) {                                \
-        size_t r, q;                                                                           \
-        for (r = 0; r < rows; r++)                                                             \
-            for (q = 0; q < cols; q += W)                                                      \
-                ampi_write_one##S(g, ampi_get_part##S(sum + r * ld + q, AMP_F32, cols - q),    \
-                                  i + r, j + q, cols - q);                                     \
-        ampi_done##S();                                                                        \
-    }
-
-/* A matrix times a vector. Across, rows lie side by side: few of them stay in registers, many are
-   taken four k at a time. Along, rows lie along k: sixteen at a time, in blocks of W x W. */
-#define AMPI_THIN(FN, V, W, S)                                                                 \
-    FN AMPI_ALWAYS void ampi_thin_across##S(float *sum, const void *x, amp_dtype type,         \
-                                            size_t rows, size_t ks, size_t cs, const float *v) {\
-        size_t r, k = 0, i;                                                                    \
-        V      y[4], s;                                                                        \
-        for (; rows > 8 * W && k + 4 <= ks; k += 4) {                                          \
-            AMPI_UNROLL for (i = 0; i < 4; i++) y[i] = ampi_splat##S(v[k + i]);                \
-            for (r = 0; r < rows; r += W) {                                                    \
-                s = ampi_get##S(sum, r);                                                       \
-                AMPI_UNROLL for (i = 0; i < 4; i++)                                            \
-                    s = ampi_fma##S(ampi_get_part##S(ampi_at(x, type, (k + i) * cs + r), type, \
-                                                     rows - r), y[i], s);                      \
-                ampi_put##S(sum, r, s);                                                        \
-            }                                                                                  \
-        }                                                                                      \
-        for (r = 0; r < rows; r += W) {                                                        \
-            s = ampi_get##S(sum, r);                                                           \
-            for (i = k; i < ks; i++)                                                           \
-                s = ampi_fma##S(ampi_get_part##S(ampi_at(x, type, i * cs + r), type, rows - r),\
-                                ampi_splat##S(v[i]), s);                                       \
-            ampi_put##S(sum, r, s);                                                            \
-        }                                                                                      \
-        ampi_done##S();                                                                        \
-    }                                                                                          \
-    FN AMPI_ALWAYS void ampi_thin_along##S(float *sum, const void *x, amp_dtype type,          \
-                                           size_t rows, size_t ks, size_t rs, const float *v) {\
-        V      s[16 / W], m[W];                                                                \
-        size_t r, k, i, q;                                                                     \
-        for (r = 0; r < rows; r += 16) {                                                       \
-            AMPI_UNROLL for (q = 0; q < 16 / W; q++) s[q] = ampi_get##S(sum, r + q * W);       \
-            for (k = 0; k < ks; k += W)                                                        \
-                AMPI_UNROLL for (q = 0; q < 16 / W; q++) {                                     \
-                    const size_t first = r + q * W;                                            \
-                    if (first >= rows) continue;                                               \
-                    AMPI_UNROLL for (i = 0; i < W; i++)                                        \
-                        m[i] = ampi_get_part##S(ampi_at(x, type, (first + i) * rs + k), type,  \
-                                                first + i < rows ? ks - k : 0);                \
-                    ampi_transpose##S(m);                                                      \
-                    AMPI_UNROLL for (i = 0; i < W; i++)                                        \
-                        if (k + i < ks) s[q] = ampi_fma##S(m[i], ampi_splat##S(v[k + i]), s[q]);\
-                }                                                                              \
-            AMPI_UNROLL for (q = 0; q < 16 / W; q++) ampi_put##S(sum, r + q * W, s[q]);        \
-        }                                                                                      \
-        ampi_done##S();                                                                        \
-    }                                                                                          \
-    FN AMPI_ALWAYS void ampi_thin_as##S(float *sum, const void *x, amp_dtype type,             \
-                                        size_t rows, size_t ks, size_t rs, size_t cs,          \
-                                        const float *v) {                                      \
-        if (rs == 1) ampi_thin_across##S(sum, x, type, rows, ks, cs, v);                       \
-        else ampi_thin_along##S(sum, x, type, rows, ks, rs, v);                                \
-    }                                                                                          \
-    FN void ampi_thin##S(float *sum, const void *x, amp_dtype type, size_t rows, size_t ks,    \
-                         size_t rs, size_t cs, const float *v) {                               \
-        if (type == AMP_F32) ampi_thin_as##S(sum, x, AMP_F32, rows, ks, rs, cs, v);            \
-        else if (type == AMP_F16) ampi_thin_as##S(sum, x, AMP_F16, rows, ks, rs, cs, v);       \
-        else ampi_thin_as##S(sum, x, AMP_BF16, rows, ks, rs, cs, v);                           \
-    }
-
-/* Four rows at a time, W columns; rows that are not there repeat the last one. */
-#define AMPI_SMALL(FN, V, W, S)                                                                \
-    FN void ampi_tiny##S(const amp_gemm_args *g, const float *a, size_t rs, size_t cs,         \
-                         const float *b, size_t ldb) {                                         \
-        const size_t m = g->m, n = g->n, ks = g->k;                                            \
-        size_t       i, j, k, r;                                                               \
-        for (i = 0; i < m; i += 4)                                                             \
-            for (j = 0; j < n; j += W) {                                                       \
-                const float *row[4];                                                           \
-                V            s[4];                                                             \
-                AMPI_UNROLL for (r = 0; r < 4; r++) {                                          \
-                    s[r]   = ampi_splat##S(0.0f);                                              \
-                    row[r] = a + ampi_min(i + r, m - 1) * rs;                                  \
-                }                                                                              \
-                for (k = 0; k < ks; k++) {                                                     \
-                    const V y = ampi_get_part##S(b + k * ldb + j, AMP_F32, n - j);             \
-                    AMPI_UNROLL for (r = 0; r < 4; r++)                                        \
-                        s[r] = ampi_fma##S(ampi_splat##S(ampi_load_f32(row[r], k * cs)), y,    \
-                                           s[r]);                                              \
-                }                                                                              \
-                AMPI_UNROLL for (r = 0; r < 4; r++)                                            \
-                    if (i + r < m) ampi_write_one##S(g, s[r], i + r, j, n - j);                \
-            }                                                                                  \
-        ampi_done##S();                                                                        \
-    }
-
-#define AMPI_ENGINE(FN, V, W, S)                                                               \
-    AMPI_PACK(FN, V, W, S)                                                                     \
-    AMPI_WRITE(FN, V, W, S)                                                                   \
-    AMPI_THIN(FN, V, W, S)                                                                     \
-    AMPI_SMALL(FN, V, W, S)
-
-/* Plain C. Kernels want vectors by name, since what becomes of loops depends on flags. */
-
-AMPI_HOST float ampi_get_part(const void *base, amp_dtype type, size_t n) {
-    return n ? ampi_f32_from_bits(ampi_load(base, type, 0)) : 0.0f;
-}
-AMPI_HOST void ampi_put_part(void *base, amp_dtype type, size_t n, float x) {
-    (void)n;
-    ampi_put_as(base, type, 0, x);
-}
-AMPI_HOST float ampi_fma(float a, float b, float c) { return ampi_add(c, ampi_mul(a, b)); }
-AMPI_HOST float ampi_relu(float x) { return ampi_epilogue(x, NULL, 1); }
-AMPI_HOST void  ampi_transpose(float *v) { (void)v; }
-AMPI_ENGINE(AMPI_HOST, float, 1, )
-
-#if (defined(__GNUC__) || defined(__clang__)) && defined(__LP64__) && !defined(__TINYC__)
-typedef float ampi_f32x4 __attribute__((vector_size(16)));
-enum { AMPI_W4 = 4 };
-AMPI_HOST ampi_f32x4 ampi_splat_x4(float x) {
-    const ampi_f32x4 v = {x, x, x, x};
-    return v;
-}
-#else
-typedef float ampi_f32x4;
-enum { AMPI_W4 = 1 };
-AMPI_HOST ampi_f32x4 ampi_splat_x4(float x) { return x; }
-#endif
-AMPI_OPERATIONS(AMPI_HOST, ampi_f32x4, _x4)
-AMPI_HOST ampi_f32x4 ampi_get_x4(const void *base, size_t i) {
-    ampi_f32x4 x;
-    memcpy(&x, (const char *)base + 4 * i, sizeof x);
-    return x;
-}
-AMPI_HOST void ampi_put_x4(void *base, size_t i, ampi_f32x4 x) {
-    memcpy((char *)base + 4 * i, &x, sizeof x);
-}
-AMPI_HOST ampi_f32x4 ampi_fma_x4(ampi_f32x4 a, ampi_f32x4 b, ampi_f32x4 c) {
-    return ampi_add_x4(c, ampi_mul_x4(a, b));
-}
-AMPI_HOST void ampi_done_x4(void) {}
-AMPI_KERNEL(AMPI_HOST, ampi_f32x4, AMPI_W4, 2, _x4)
-
-static const ampi_engine ampi_engine_c = {
-    &ampi_tier_c, 6, 2 * AMPI_W4, 2, AMPI_W4, 32, 0,
-    ampi_pack, ampi_kernel_x4, ampi_write, ampi_thin, ampi_tiny};
-
-#if AMPI_X86
-
-/* AVX2 and FMA: 6 x 16. */
-
-AMPI_AVX2 __m256i ampi_lanes_avx2(size_t n) {
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-}
-AMPI_AVX2 __m256 ampi_get_few_avx2(const void *base, amp_dtype type, size_t n) {
-    uint16_t copy[8];
-    memset(copy, 0, sizeof copy);
-    memcpy(copy, base, 2 * n);
-    return ampi_get_as_avx2(copy, type, 0);
-}
-AMPI_AVX2 AMPI_ALWAYS __m256 ampi_get_part_avx2(const void *base, amp_dtype type, size_t n) {
-    if (n >= 8) return ampi_get_as_avx2(base, type, 0);
-    if (type == AMP_F32) return _mm256_maskload_ps((const float *)base, ampi_lanes_avx2(n));
-    return ampi_get_few_avx2(base, type, n);
-}
-AMPI_AVX2 void ampi_put_part_avx2(void *base, amp_dtype type, size_t n, __m256 x) {
-    uint16_t copy[8];
-    if (n >= 8) {
-        ampi_put_as_avx2(base, type, 0, x);
-    } else if (type == AMP_F32) {
-        _mm256_maskstore_ps((float *)base, ampi_lanes_avx2(n), x);
-    } else {
-        ampi_put_as_avx2(copy, type, 0, x);
-        memcpy(base, copy, 2 * n);
-    }
-}
-AMPI_AVX2 __m256 ampi_fma_avx2(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
-AMPI_AVX2 __m256 ampi_relu_avx2(__m256 x) { /* to 0 what, as an integer, is at most -inf */
-    __m256i u = _mm256_castps_si256(x);
-    AMPI_PIN(u);
-    return _mm256_castsi256_ps(_mm256_and_si256(
-        u, _mm256_cmpgt_epi32(u, _mm256_set1_epi32((int)(0x80000000u | AMPI_F32_INF)))));
-}
-AMPI_AVX2 void ampi_transpose_avx2(__m256 *v) {
-    __m256 t[8];
-    int    i;
-    AMPI_UNROLL for (i = 0; i < 8; i += 2) {
-        t[i]     = _mm256_unpacklo_ps(v[i], v[i + 1]);
-        t[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
-    }
-    AMPI_UNROLL for (i = 0; i < 8; i += 4) {
-        v[i]     = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-        v[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-        v[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-        v[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-    }
-    AMPI_UNROLL for (i = 0; i < 4; i++) {
-        t[i]     = _mm256_permute2f128_ps(v[i], v[i + 4], 0x20);
-        t[i + 4] = _mm256_permute2f128_ps(v[i], v[i + 4], 0x31);
-    }
-    AMPI_UNROLL for (i = 0; i < 8; i++) v[i] = t[i];
-}
-AMPI_ENGINE(AMPI_AVX2, __m256, 8, _avx2)
-AMPI_KERNEL(AMPI_AVX2, __m256, 8, 2, _avx2)
-
-static const ampi_engine ampi_engine_avx2 = {
-    &ampi_tier_avx2, 6, 16, 2, 8, 32, 0,
-    ampi_pack_avx2, ampi_kernel_avx2, ampi_write_avx2, ampi_thin_avx2, ampi_tiny_avx2};
-
-/* AVX-512: 12 x 32. */
-
-#if !defined(__clang__)
-#pragma GCC diagnostic push /* as in the tiers */
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
-
-AMPI_AVX512 __m512 ampi_get_part_avx512(const void *base, amp_dtype type, size_t n) {
-    const __mmask16 mask = ampi_mask_avx512(n);
-    if (type == AMP_F32) return _mm512_maskz_loadu_ps(mask, base);
-    return ampi_widen_avx512(_mm256_maskz_loadu_epi16(mask, base), type);
-}
-AMPI_AVX512 void ampi_put_part_avx512(void *base, amp_dtype type, size_t n, __m512 x) {
-    const __mmask16 mask = ampi_mask_avx512(n);
-    if (type == AMP_F32) _mm512_mask_storeu_ps(base, mask, x);
-    else _mm256_mask_storeu_epi16(base, mask, ampi_narrow_avx512(x, type));
-}
-AMPI_AVX512 __m512 ampi_fma_avx512(__m512 a, __m512 b, __m512 c) {
-    return _mm512_fmadd_ps(a, b, c);
-}
-AMPI_AVX512 __m512 ampi_relu_avx512(__m512 x) {
-    const __m512i least = _mm512_set1_epi32((int)(0x80000000u | AMPI_F32_INF));
-    __m512i       u     = _mm512_castps_si512(x);
-    AMPI_PIN(u);
-    return _mm512_castsi512_ps(
-        _mm512_maskz_mov_epi32(_mm512_cmpgt_epi32_mask(u, least), u));
-}
-AMPI_AVX512 void ampi_transpose_avx512(__m512 *v) {
-    __m512 t[16];
-    int    i;
-    AMPI_UNROLL for (i = 0; i < 16; i += 2) {
-        t[i]     = _mm512_unpacklo_ps(v[i], v[i + 1]);
-        t[i + 1] = _mm512_unpackhi_ps(v[i], v[i + 1]);
-    }
-    AMPI_UNROLL for (i = 0; i < 16; i += 4) {
-        v[i]     = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
-        v[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
-        v[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-        v[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-    }
-    AMPI_UNROLL for (i = 0; i < 4; i++) {
-        t[i]      = _mm512_shuffle_f32x4(v[i], v[i + 4], 0x88);
-        t[i + 4]  = _mm512_shuffle_f32x4(v[i], v[i + 4], 0xdd);
-        t[i + 8]  = _mm512_shuffle_f32x4(v[i + 8], v[i + 12], 0x88);
-        t[i + 12] = _mm512_shuffle_f32x4(v[i + 8], v[i + 12], 0xdd);
-    }
-    AMPI_UNROLL for (i = 0; i < 4; i++) {
-        v[i]      = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
-        v[i + 8]  = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
-        v[i + 4]  = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0x88);
-        v[i + 12] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0xdd);
-    }
-}
-AMPI_ENGINE(AMPI_AVX512, __m512, 16, _avx512)
-AMPI_KERNEL(AMPI_AVX512, __m512, 16, 4, _avx512)
-
-static const ampi_engine ampi_engine_avx512 = {
-    &ampi_tier_avx512, 12, 32, 4, 16, 32, 0,
-    ampi_pack_avx512, ampi_kernel_avx512, ampi_write_avx512, ampi_thin_avx512, ampi_tiny_avx512};
-
-#endif /* AMPI_X86 */
-
-#if AMPI_NEON
-
-/* NEON: 12 x 8. */
-
-AMPI_HOST float32x4_t ampi_get_few_neon(const void *base, amp_dtype type, size_t n) {
-    uint32_t copy[4];
-    memset(copy, 0, sizeof copy);
-    memcpy(copy, base, n * amp_dtype_size(type));
-    return ampi_get_as_neon(copy, type, 0);
-}
-AMPI_HOST AMPI_ALWAYS float32x4_t ampi_get_part_neon(const void *base, amp_dtype type, size_t n) {
-    return n >= 4 ? ampi_get_as_neon(base, type, 0) : ampi_get_few_neon(base, type, n);
-}
-AMPI_HOST void ampi_put_part_neon(void *base, amp_dtype type, size_t n, float32x4_t x) {
-    uint32_t copy[4];
-    if (n >= 4) {
-        ampi_put_as_neon(base, type, 0, x);
-        return;
-    }
-    ampi_put_as_neon(copy, type, 0, x);
-    memcpy(base, copy, n * amp_dtype_size(type));
-}
-AMPI_HOST float32x4_t ampi_fma_neon(float32x4_t a, float32x4_t b, float32x4_t c) {
-    return vfmaq_f32(c, a, b);
-}
-AMPI_HOST float32x4_t ampi_relu_neon(float32x4_t x) {
-    uint32x4_t u = vreinterpretq_u32_f32(x);
-    AMPI_PIN(u);
-    return vreinterpretq_f32_u32(vandq_u32(
-        u, vcgtq_s32(vreinterpretq_s32_u32(u),
-                     vreinterpretq_s32_u32(vdupq_n_u32(0x80000000u | AMPI_F32_INF)))));
-}
-AMPI_HOST void ampi_transpose_neon(float32x4_t *v) {
-    const float32x4_t t0 = vtrn1q_f32(v[0], v[1]), t1 = vtrn2q_f32(v[0], v[1]);
-    const float32x4_t t2 = vtrn1q_f32(v[2], v[3]), t3 = vtrn2q_f32(v[2], v[3]);
-    v[0] = vcombine_f32(vget_low_f32(t0), vget_low_f32(t2));
-    v[1] = vcombine_f32(vget_low_f32(t1), vget_low_f32(t3));
-    v[2] = vcombine_f32(vget_high_f32(t0), vget_high_f32(t2));
-    v[3] = vcombine_f32(vget_high_f32(t1), vget_high_f32(t3));
-}
-AMPI_ENGINE(AMPI_HOST, float32x4_t, 4, _neon)
-AMPI_KERNEL(AMPI_HOST, float32x4_t, 4, 4, _neon)
-
-static const ampi_engine ampi_engine_neon = {
-    &ampi_tier_neon, 12, 8, 4, 4, 32, 0,
-    ampi_pack_neon, ampi_kernel_neon, ampi_write_neon, ampi_thin_neon, ampi_tiny_neon};
-
-#endif /* AMPI_NEON */
-
-#if AMPI_AMX
-
-/* AMX: 32 x 32, in four of the eight tile registers. The instructions are named in the text, so
-   that they need no header and no target attribute. AMPI_TILES_MODEL is a file of the tests, with a
-   model of them and with packing in plain C, for machines without. */
-
-#ifdef AMPI_TILES_MODEL
-#include AMPI_TILES_MODEL
-#else
-#define AMPI_TILE_LOAD(T, P, S)                                                                \
-    __asm__ __volatile__("tileloadd (%0,%1,1), %%tmm" #T : : "r"(P), "r"((size_t)(S)) : "memory")
-#define AMPI_TILE_STORE(T, P, S)                                                               \
-    __asm__ __volatile__("tilestored %%tmm" #T ", (%0,%1,1)"                                   \
-                         : : "r"(P), "r"((size_t)(S)) : "memory")
-#define AMPI_TILE_DOT(C, A, B)                                                                 \
-    __asm__ __volatile__("tdpbf16ps %%tmm" #B ", %%tmm" #A ", %%tmm" #C : : : "memory")
-#define AMPI_TILE_ZERO(T) __asm__ __volatile__("tilezero %%tmm" #T : : : "memory")
-
-static void ampi_tiles_begin(void) { /* eight tiles of 16 rows of 64 bytes */
-    struct { uint8_t palette, start, zero[14]; uint16_t width[16]; uint8_t rows[16]; } c;
-    int i;
-    memset(&c, 0, sizeof c);
-    c.palette = 1;
-    for (i = 0; i < 8; i++) {
-        c.width[i] = 64;
-        c.rows[i]  = 16;
-    }
-    __asm__ __volatile__("ldtilecfg %0" : : "m"(c) : "memory");
-}
-static void ampi_tiles_end(void) { /* or every switch of threads would save 8 KiB */
-    __asm__ __volatile__("tilerelease" : : : "memory");
-}
-
-/* Linux lends the tile registers to a process that asks, for good; it refuses where a thread has an
-   alternate signal stack too small for them. 158 is arch_prctl, 0x1023 ARCH_REQ_XCOMP_PERM, 18 the
-   registers. */
-static int ampi_tiles_ask(void) {
-    long result;
-    __asm__ __volatile__("syscall"
-                         : "=a"(result) : "0"(158L), "D"(0x1023L), "S"(18L)
-                         : "rcx", "r11", "memory");
-    return result == 0;
-}
-#endif
-
-static void ampi_tiles_a(const uint32_t *a) {
-    AMPI_TILE_LOAD(4, a, 64);
-    AMPI_TILE_LOAD(5, a + 16 * AMPI_DEEP, 64);
-}
-static void ampi_tiles_b(const uint32_t *b) {
-    AMPI_TILE_LOAD(6, b, 128);
-    AMPI_TILE_LOAD(7, b + 16, 128);
-}
-static void ampi_tiles_multiply(void) {
-    AMPI_TILE_DOT(0, 4, 6);
-    AMPI_TILE_DOT(1, 4, 7);
-    AMPI_TILE_DOT(2, 5, 6);
-    AMPI_TILE_DOT(3, 5, 7);
-}
-
-static void ampi_kernel_tiles(const ampi_block *x) {
-    const size_t    part = AMPI_DEEP * 32, step = part * (size_t)x->parts, ld = 4 * x->ld;
-    const uint32_t *a = x->a, *b = x->b;
-    size_t          k;
-    if (!x->in) {
-        AMPI_TILE_ZERO(0); AMPI_TILE_ZERO(1); AMPI_TILE_ZERO(2); AMPI_TILE_ZERO(3);
-    } else {
-        AMPI_TILE_LOAD(0, x->in, 128);
-        AMPI_TILE_LOAD(1, x->in + 16, 128);
-        AMPI_TILE_LOAD(2, x->in + 16 * 32, 128);
-        AMPI_TILE_LOAD(3, x->in + 16 * 32 + 16, 128);
-    }
-    for (k = 0; k < x->k; k += 2 * AMPI_DEEP, a += step, b += step) {
-        ampi_tiles_a(a);
-        if (x->parts == 2) { /* high times low, high high; low high, low low */
-            ampi_tiles_b(b + part);
-            ampi_tiles_multiply();
-        }
-        ampi_tiles_b(b);
-        ampi_tiles_multiply();
-        if (x->parts == 2) {
-            ampi_tiles_a(a + part);
-            ampi_tiles_multiply();
-            ampi_tiles_b(b + part);
-            ampi_tiles_multiply();
-        }
-    }
-    AMPI_TILE_STORE(0, x->out, ld);
-    AMPI_TILE_STORE(1, x->out + 16, ld);
-    AMPI_TILE_STORE(2, x->out + 16 * x->ld, ld);
-    AMPI_TILE_STORE(3, x->out + 16 * x->ld + 16, ld);
-}
-
-#ifdef AMPI_TILES_MODEL
-static const ampi_engine ampi_engine_model = {
-    &ampi_tier_amx, 32, 32, 32, 32, 64, 1,
-    tiles_pack, ampi_kernel_tiles, ampi_write, ampi_thin, ampi_tiny};
-#endif
-
-#if AMPI_X86
-#if !defined(__clang__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
-
-/* Cut the leading bf16 off x: its bits, in the upper half. The rest is exact; of inf and NaN, 0. */
-AMPI_AVX512 __m512i ampi_cut_avx512(__m512 *x) {
-    const __m512i   inf  = _mm512_set1_epi32((int)AMPI_F32_INF);
-    const __m512i   u    = _mm512_castps_si512(*x);
-    const __m512i   high = _mm512_and_si512(ampi_bf16_avx512(u), _mm512_set1_epi32(-65536));
-    const __mmask16 fine = _mm512_cmpneq_epi32_mask(_mm512_and_si512(u, inf), inf);
-    *x = _mm512_maskz_mov_ps(fine, ampi_sub_avx512(*x, _mm512_castsi512_ps(high)));
-    return high;
-}
-
-/* Sixteen rows of a piece: vectors are rows, or pairs of neighboring k of sixteen rows. */
-AMPI_AVX512 AMPI_ALWAYS void ampi_pack_tile_avx512(uint32_t *dst, size_t width, int of_b,
-                                                   const void *x, amp_dtype type, int parts,
-                                                   size_t rows, size_t ks, size_t rs, size_t cs) {
-    const int    along = cs == 1;
-    const size_t part = width * AMPI_DEEP, next = along ? 16 : cs;
-    __m512       v[2][16];
-    size_t       i;
-    int          p;
-    AMPI_UNROLL for (i = 0; i < 16; i++) {
-        const size_t at = along ? i * rs : 2 * i * cs, k = along ? 0 : 2 * i;
-        const size_t n0 = (along ? i < rows : k < ks) ? (along ? ks : rows) : 0;
-        const size_t n1 = along ? (n0 > 16 ? n0 - 16 : 0) : k + 1 < ks ? rows : 0;
-        __m512       e = ampi_get_part_avx512(ampi_at(x, type, at), type, n0);
-        __m512       o = ampi_get_part_avx512(ampi_at(x, type, at + next), type, n1);
-        for (p = 0; p < parts; p++) {
-            const __m512i h0 = parts == 1 ? _mm512_castps_si512(e) : ampi_cut_avx512(&e);
-            const __m512i h1 = parts == 1 ? _mm512_castps_si512(o) : ampi_cut_avx512(&o);
-            v[p][i] = _mm512_castsi512_ps(
-                along ? ampi_uppers_avx512(h0, h1)
-                      : _mm512_or_si512(_mm512_srli_epi32(h0, 16), h1));
-        }
-    }
-    for (p = 0; p < parts; p++) {
-        if (along == of_b) ampi_transpose_avx512(v[p]);
-        AMPI_UNROLL for (i = 0; i < 16; i++)
-            ampi_put_avx512(dst, (size_t)p * part + i * (of_b ? width : 16), v[p][i]);
-    }
-}
-
-AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b, const void *x,
-                                        amp_dtype type, int parts, size_t rows, size_t ks,
-                                        size_t rs, size_t cs) {
-    size_t r;
-    for (r = 0; r < width; r += 16) {
-        uint32_t    *d = dst + (of_b ? r : r * AMPI_DEEP);
-        const void  *y = ampi_at(x, type, r * rs);
-        const size_t n = rows > r ? rows - r : 0;
-        if (parts == 1) ampi_pack_tile_avx512(d, width, of_b, y, AMP_BF16, 1, n, ks, rs, cs);
-        else if (type == AMP_F16)
-            ampi_pack_tile_avx512(d, width, of_b, y, AMP_F16, 2, n, ks, rs, cs);
-        else ampi_pack_tile_avx512(d, width, of_b, y, AMP_BF16, 2, n, ks, rs, cs);
-    }
-    ampi_done_avx512();
-}
-
-/* Sums alone, to bf16, as ampi_write does it: tiles flush subnormals, and so does VCVTNE2PS2BF16,
-   but it is many times as fast as integers are. */
-AMPI_AVX512 void ampi_write_tiles(const amp_gemm_args *g, const float *sum, size_t ld, size_t i,
-                                  size_t j, size_t rows, size_t cols) {
-    const __mmask32 mask = (__mmask32)(0xffffffffu >> (32 - cols));
-    size_t          r;
-    if (g->c_type != AMP_BF16 || !ampi_is_plain(g)) {
-        ampi_write_avx512(g, sum, ld, i, j, rows, cols);
-        return;
-    }
-    for (r = 0; r < rows; r++) {
-        const __m512 low = ampi_get_avx512(sum, r * ld), high = ampi_get_avx512(sum, r * ld + 16);
-        __m512i      h;
-        __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(h) : "v"(low), "v"(high));
-        _mm512_mask_storeu_epi16(ampi_to(g->c, AMP_BF16, (i + r) * g->ldc + j), mask, h);
-    }
-    ampi_done_avx512();
-}
-
-static const ampi_engine ampi_engine_tiles = {
-    &ampi_tier_amx, 32, 32, 32, 32, 64, 1, ampi_pack_pairs_avx512,
-    ampi_kernel_tiles, ampi_write_tiles, ampi_thin_avx512, ampi_tiny_avx512};
-
-#if !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
-#endif /* AMPI_X86 */
-#endif /* AMPI_AMX */
 
 /* How a product is computed; it depends on types, m, n and k alone. */
 typedef enum ampi_way { AMPI_IN_BLOCKS = 0, AMPI_AS_THIN, AMPI_AS_TINY } ampi_way;
@@ -6051,8 +4880,8 @@ static void ampi_claim(const amp_gemm_args *g, size_t i, size_t j, size_t rows, 
 #if AMPI_X86
     for (; rows--; i++) {
         const char *c = (const char *)ampi_at(g->c, g->c_type, i * g->ldc + j);
-        __asm__ __volatile__("prefetchw (%0)" : : "r"(c));
-        __asm__ __volatile__("prefetchw (%0)" : : "r"(ampi_at(c, g->c_type, cols - 1)));
+        __asm__ __volatile__("prefetchw {(%0)|[%0]}" : : "r"(c));
+        __asm__ __volatile__("prefetchw {(%0)|[%0]}" : : "r"(ampi_at(c, g->c_type, cols - 1)));
     }
 #else
     (void)g, (void)i, (void)j, (void)rows, (void)cols;
@@ -6185,50 +5014,15 @@ static ampi_way ampi_way_of(const amp_gemm_args *g) {
                ? AMPI_IN_BLOCKS : AMPI_AS_TINY; /* its copies of A or B would be too large */
 }
 
-#if AMPI_AMX
-#if defined(AMPI_TILES_MODEL) && AMPI_X86
-#define AMPI_ENGINE_TILES (tiles_pack_in_c ? &ampi_engine_model : &ampi_engine_tiles)
-#elif defined(AMPI_TILES_MODEL)
-#define AMPI_ENGINE_TILES &ampi_engine_model
-#else
-#define AMPI_ENGINE_TILES &ampi_engine_tiles
-#endif
-
 /* Both operands are halves, and there is work for tiles. */
 static int ampi_suits_tiles(const amp_gemm_args *g) {
     return g->a_type != AMP_F32 && g->b_type != AMP_F32 && g->m > 1 && g->n > 1 &&
            ampi_work_above(g, AMPI_TILES - 1);
 }
 
-/* May this process use tiles? The answer is kept as the tier. */
-static int ampi_tiles_allowed(void) {
-    const ampi_tier *tier = ampi_tier_now();
-    if (tier == &ampi_tier_amx)
-        tier = ampi_tier_settle(tier,
-                                ampi_tiles_ask() ? &ampi_tier_amx_allowed : AMPI_TIER_REFUSED);
-    return tier == &ampi_tier_amx_allowed;
-}
-#endif
-
-static const ampi_engine *const ampi_engines[] = {
-#if AMPI_X86
-    &ampi_engine_avx512, &ampi_engine_avx2,
-#endif
-#if AMPI_NEON
-    &ampi_engine_neon,
-#endif
-    &ampi_engine_c};
-
 static const ampi_engine *ampi_engine_for(const amp_gemm_args *g) {
-    const ampi_tier *tier;
-    size_t           i = 0;
-    (void)g;
-#if AMPI_AMX
-    if (ampi_suits_tiles(g) && ampi_tiles_allowed()) return AMPI_ENGINE_TILES;
-#endif
-    tier = ampi_tier_now();
-    while (ampi_engines[i]->tier->check != tier->check) i++; /* "amx" has the array functions of */
-    return ampi_engines[i];                                 /* "avx512", and so its products     */
+    const ampi_engine *tiles = ampi_suits_tiles(g) ? ampi_engine_tiles_now() : NULL;
+    return tiles ? tiles : ampi_tier_now()->engine;
 }
 
 /* The products of a batch, or of a thread's share of them. w NULL: without packing. */
@@ -6265,15 +5059,11 @@ static void ampi_gemm_share(const ampi_engine *e, const amp_gemm_args *g, ampi_w
         ampi_job_make(&w, e, g, 0);
         if (!space && w.size > AMPI_STACK) ampi_job_make(&w, e, g, 1);
     }
-#if AMPI_AMX
-    if (e->tiles) ampi_tiles_begin();
-#endif
+    if (e->tiles) e->begin();
     if (way != AMPI_IN_BLOCKS) ampi_gemm_each(e, g, way, NULL, NULL);
     else if (space) ampi_gemm_each(e, g, way, &w, space);
     else ampi_gemm_on_stack(e, g, &w);
-#if AMPI_AMX
-    if (e->tiles) ampi_tiles_end();
-#endif
+    if (e->tiles) e->end();
     ampi_fp_end(fp);
 }
 
@@ -6326,11 +5116,8 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k) {
     g.n      = ampi_min(n, SIZE_MAX / 8);
     g.k      = ampi_min(k, SIZE_MAX / 8);
     g.a_type = AMP_F16; /* in two parts */
-    for (i = 0; i < sizeof ampi_engines / sizeof ampi_engines[0]; i++)
-        most = ampi_max(most, ampi_job_bytes(ampi_engines[i], &g));
-#if AMPI_AMX
-    most = ampi_max(most, ampi_job_bytes(AMPI_ENGINE_TILES, &g));
-#endif
+    for (i = 0; ampi_engine_of(i); i++)
+        most = ampi_max(most, ampi_job_bytes(ampi_engine_of(i), &g));
     return most * ampi_team() + 64;
 }
 
@@ -6364,7 +5151,7 @@ static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *ar
     uint32_t           *space  = NULL;
     size_t              team = 1, bytes = 0;
     int64_t             t;
-    if (ampi_is_zero(&g.alpha)) { /* neither A nor B is read */
+    if (ampi_is_zero(&g.alpha) || g.k == 0) { /* C = beta C: neither A nor B is read */
         g.k     = 0;
         g.alpha = 1.0f;
     }
@@ -6397,10 +5184,6 @@ static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *ar
     ampi_release(&heap, memory);
     return AMP_OK;
 }
-
-#if defined(__CUDACC__)
-#pragma nv_diagnostic pop
-#endif
 
 AMPI_STRICT_END
 
@@ -7578,6 +6361,1166 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *ba
 }
 
 #endif /* AMP_NO_AUTOCAST */
+
+/* ----------------------------------------------------------------- >>impl  tiers
+   The arrays' functions once per instruction set, and the parts of products. */
+
+AMPI_STRICT_BEGIN
+
+#if defined(__CUDACC__) /* nvcc hands pragmas on to the host's compiler, but warns */
+#pragma nv_diagnostic push
+#pragma nv_diag_suppress 1675
+#endif
+
+enum { AMPI_AHEAD = 4096 }; /* a norm asks for memory this many bytes before it needs it */
+
+#if defined(__GNUC__) || defined(__clang__)
+#define AMPI_HOST   static inline __attribute__((unused))
+#define AMPI_ALWAYS __attribute__((always_inline))
+#else
+#define AMPI_HOST static inline
+#define AMPI_ALWAYS
+#endif
+#if defined(__clang__)
+#define AMPI_UNROLL _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__) && !defined(__TINYC__)
+#define AMPI_UNROLL _Pragma("GCC unroll 16")
+#else
+#define AMPI_UNROLL
+#endif
+
+/* f(type, ...) with a type that is constant where f is inlined. */
+#define AMPI_TYPED(f, type, ...)                                                               \
+    ((type) == AMP_F32   ? f(AMP_F32, __VA_ARGS__)                                             \
+     : (type) == AMP_F16 ? f(AMP_F16, __VA_ARGS__)                                             \
+                         : f(AMP_BF16, __VA_ARGS__))
+
+/* The parts of an engine over vectors V of W floats. Its tier has get, put and arithmetic; here are
+   get_part and put_part (the first n elements, if n < W), fma, relu and transpose (W x W). */
+
+#define AMPI_PACK(FN, V, W, S)                                                                 \
+    FN AMPI_ALWAYS void ampi_pack_as##S(const amp_dtype type, uint32_t *dst, size_t width,     \
+                                        int of_b, const void *x, size_t rows, size_t ks,       \
+                                        size_t rs, size_t cs) {                                \
+        size_t r, k, i;                                                                        \
+        for (r = 0; r < width; r += W)                                                         \
+            for (k = 0; k < AMPI_DEEP; k += W) {                                               \
+                V v[W];                                                                        \
+                AMPI_UNROLL for (i = 0; i < W; i++) {                                          \
+                    const size_t row = cs == 1 ? r + i : r, at = cs == 1 ? k : k + i;          \
+                    const size_t all = cs == 1 ? ks : rows, from = cs == 1 ? k : r;            \
+                    v[i] = ampi_get_part##S(ampi_at(x, type, row * rs + at * cs), type,        \
+                                            row < rows && at < ks ? all - from : 0);           \
+                }                                                                              \
+                if ((cs == 1) == of_b) ampi_transpose##S(v);                                   \
+                AMPI_UNROLL for (i = 0; i < W; i++)                                            \
+                    if (of_b) ampi_put##S(dst, (k + i) * width + r, v[i]);                     \
+                    else if (r + i < width) ampi_put##S(dst, (r + i) * AMPI_DEEP + k, v[i]);   \
+            }                                                                                  \
+        ampi_done##S();                                                                        \
+    }                                                                                          \
+    FN void ampi_pack##S(uint32_t *dst, size_t width, int of_b, const void *x, amp_dtype type, \
+                         int parts, size_t rows, size_t ks, size_t rs, size_t cs) {            \
+        (void)parts;                                                                           \
+        AMPI_TYPED(ampi_pack_as##S, type, dst, width, of_b, x, rows, ks, rs, cs);              \
+    }
+
+/* R rows of C vectors: constants where it is inlined, so that the sums stay in registers. */
+#define AMPI_KERNEL(FN, V, W, STEP, S)                                                         \
+    FN AMPI_ALWAYS void ampi_sums##S(const ampi_block *x, const size_t R, const size_t C) {    \
+        const uint32_t *a = x->a, *b = x->b;                                                   \
+        V               s[3 * STEP][2], y[2];                                                  \
+        size_t          r, c, k, q;                                                            \
+        AMPI_UNROLL for (r = 0; r < R; r++)                                                    \
+            AMPI_UNROLL for (c = 0; c < C; c++)                                                \
+                s[r][c] = x->in ? ampi_get##S(x->in, (r * 2 + c) * W) : ampi_splat##S(0.0f);   \
+        for (k = 0; k < x->k; k += AMPI_DEEP, a += 3 * STEP * AMPI_DEEP)                       \
+            for (q = 0; q < AMPI_DEEP && k + q < x->k; q++, b += 2 * W) {                      \
+                AMPI_UNROLL for (c = 0; c < C; c++) y[c] = ampi_get##S(b, c * W);              \
+                AMPI_UNROLL for (r = 0; r < R; r++) {                                          \
+                    const V ar = ampi_splat##S(ampi_load_f32(a, r * AMPI_DEEP + q));           \
+                    AMPI_UNROLL for (c = 0; c < C; c++) s[r][c] = ampi_fma##S(ar, y[c], s[r][c]); \
+                }                                                                              \
+            }                                                                                  \
+        AMPI_UNROLL for (r = 0; r < R; r++)                                                    \
+            AMPI_UNROLL for (c = 0; c < C; c++) ampi_put##S(x->out, r * x->ld + c * W, s[r][c]); \
+        ampi_done##S();                                                                        \
+    }                                                                                          \
+    FN void ampi_kernel##S(const ampi_block *x) {                                              \
+        switch ((x->rows + STEP - 1) / STEP * 2 + (x->cols > W)) {                             \
+        case 2: ampi_sums##S(x, STEP, 1); break;                                               \
+        case 3: ampi_sums##S(x, STEP, 2); break;                                               \
+        case 4: ampi_sums##S(x, 2 * STEP, 1); break;                                           \
+        case 5: ampi_sums##S(x, 2 * STEP, 2); break;                                           \
+        case 6: ampi_sums##S(x, 3 * STEP, 1); break;                                           \
+        default: ampi_sums##S(x, 3 * STEP, 2); break;                                          \
+        }                                                                                      \
+    }
+
+#define AMPI_WRITE(FN, V, W, S)                                                                \
+    FN AMPI_ALWAYS void ampi_write_one##S(const amp_gemm_args *g, V x, size_t i, size_t j,     \
+                                          size_t n) {                                          \
+        const amp_dtype type = g->c_type;                                                      \
+        void           *c    = ampi_to(g->c, type, i * g->ldc + j);                            \
+        x = ampi_mul##S(x, ampi_splat##S(g->alpha));                                           \
+        if (!ampi_is_zero(&g->beta))                                                           \
+            x = ampi_add##S(x, ampi_mul##S(ampi_splat##S(g->beta),                             \
+                                           ampi_get_part##S(c, type, n)));                     \
+        if (g->bias)                                                                           \
+            x = ampi_add##S(x, ampi_get_part##S(ampi_at(g->bias, type, j), type, n));          \
+        if (g->relu) x = ampi_relu##S(x);                                                      \
+        ampi_put_part##S(c, type, n, x);                                                       \
+    }                                                                                          \
+    FN void ampi_write##S(const amp_gemm_args *g, const float *sum, size_t ld, size_t i,       \
+                          size_t j, size_t rows, size_t cols) {                                \
+        size_t r, q;                                                                           \
+        for (r = 0; r < rows; r++)                                                             \
+            for (q = 0; q < cols; q += W)                                                      \
+                ampi_write_one##S(g, ampi_get_part##S(sum + r * ld + q, AMP_F32, cols - q),    \
+                                  i + r, j + q, cols - q);                                     \
+        ampi_done##S();                                                                        \
+    }
+
+/* A matrix times a vector whose rows lie side by side: a few stay in registers; of many, four k at
+   a time are added to sums in memory. */
+#define AMPI_ACROSS(FN, V, W, S)                                                               \
+    FN AMPI_ALWAYS void ampi_across##S(const amp_dtype type, float *sum, const void *x,        \
+                                       size_t rows, size_t ks, size_t cs, const float *v) {    \
+        size_t r, k = 0, i;                                                                    \
+        V      y[4], s;                                                                        \
+        for (; rows > 8 * W && k + 4 <= ks; k += 4) {                                          \
+            AMPI_UNROLL for (i = 0; i < 4; i++) y[i] = ampi_splat##S(v[k + i]);                \
+            for (r = 0; r < rows; r += W) {                                                    \
+                s = ampi_get##S(sum, r);                                                       \
+                AMPI_UNROLL for (i = 0; i < 4; i++)                                            \
+                    s = ampi_fma##S(ampi_get_part##S(ampi_at(x, type, (k + i) * cs + r), type, \
+                                                     rows - r), y[i], s);                      \
+                ampi_put##S(sum, r, s);                                                        \
+            }                                                                                  \
+        }                                                                                      \
+        for (r = 0; r < rows; r += W) {                                                        \
+            s = ampi_get##S(sum, r);                                                           \
+            for (i = k; i < ks; i++)                                                           \
+                s = ampi_fma##S(ampi_get_part##S(ampi_at(x, type, i * cs + r), type, rows - r),\
+                                ampi_splat##S(v[i]), s);                                       \
+            ampi_put##S(sum, r, s);                                                            \
+        }                                                                                      \
+        ampi_done##S();                                                                        \
+    }
+
+/* The same where rows lie along k: sixteen at a time, in blocks of W x W that are turned. */
+#define AMPI_ALONG(FN, V, W, S)                                                                \
+    FN AMPI_ALWAYS void ampi_along##S(const amp_dtype type, float *sum, const void *x,         \
+                                      size_t rows, size_t ks, size_t rs, const float *v) {     \
+        V      s[16 / W], m[W];                                                                \
+        size_t r, k, i, q;                                                                     \
+        for (r = 0; r < rows; r += 16) {                                                       \
+            AMPI_UNROLL for (q = 0; q < 16 / W; q++) s[q] = ampi_get##S(sum, r + q * W);       \
+            for (k = 0; k < ks; k += W)                                                        \
+                AMPI_UNROLL for (q = 0; q < 16 / W; q++) {                                     \
+                    const size_t first = r + q * W;                                            \
+                    if (first >= rows) continue;                                               \
+                    AMPI_UNROLL for (i = 0; i < W; i++)                                        \
+                        m[i] = ampi_get_part##S(ampi_at(x, type, (first + i) * rs + k), type,  \
+                                                first + i < rows ? ks - k : 0);                \
+                    ampi_transpose##S(m);                                                      \
+                    AMPI_UNROLL for (i = 0; i < W; i++)                                        \
+                        if (k + i < ks) s[q] = ampi_fma##S(m[i], ampi_splat##S(v[k + i]), s[q]);\
+                }                                                                              \
+            AMPI_UNROLL for (q = 0; q < 16 / W; q++) ampi_put##S(sum, r + q * W, s[q]);        \
+        }                                                                                      \
+        ampi_done##S();                                                                        \
+    }
+
+#define AMPI_THIN(FN, S)                                                                       \
+    FN void ampi_thin##S(float *sum, const void *x, amp_dtype type, size_t rows, size_t ks,    \
+                         size_t rs, size_t cs, const float *v) {                               \
+        if (rs == 1) AMPI_TYPED(ampi_across##S, type, sum, x, rows, ks, cs, v);                \
+        else AMPI_TYPED(ampi_along##S, type, sum, x, rows, ks, rs, v);                         \
+    }
+
+/* Four rows at a time, W columns; rows that are not there repeat the last one. */
+#define AMPI_SMALL(FN, V, W, S)                                                                \
+    FN void ampi_tiny##S(const amp_gemm_args *g, const float *a, size_t rs, size_t cs,         \
+                         const float *b, size_t ldb) {                                         \
+        const size_t m = g->m, n = g->n, ks = g->k;                                            \
+        size_t       i, j, k, r;                                                               \
+        for (i = 0; i < m; i += 4)                                                             \
+            for (j = 0; j < n; j += W) {                                                       \
+                const float *row[4];                                                           \
+                V            s[4];                                                             \
+                AMPI_UNROLL for (r = 0; r < 4; r++) {                                          \
+                    s[r]   = ampi_splat##S(0.0f);                                              \
+                    row[r] = a + ampi_min(i + r, m - 1) * rs;                                  \
+                }                                                                              \
+                for (k = 0; k < ks; k++) {                                                     \
+                    const V y = ampi_get_part##S(b + k * ldb + j, AMP_F32, n - j);             \
+                    AMPI_UNROLL for (r = 0; r < 4; r++)                                        \
+                        s[r] = ampi_fma##S(ampi_splat##S(ampi_load_f32(row[r], k * cs)), y,    \
+                                           s[r]);                                              \
+                }                                                                              \
+                AMPI_UNROLL for (r = 0; r < 4; r++)                                            \
+                    if (i + r < m) ampi_write_one##S(g, s[r], i + r, j, n - j);                \
+            }                                                                                  \
+        ampi_done##S();                                                                        \
+    }
+
+#define AMPI_ENGINE(FN, V, W, S)                                                               \
+    AMPI_PACK(FN, V, W, S)                                                                     \
+    AMPI_WRITE(FN, V, W, S)                                                                    \
+    AMPI_ACROSS(FN, V, W, S)                                                                   \
+    AMPI_ALONG(FN, V, W, S)                                                                    \
+    AMPI_THIN(FN, S)                                                                           \
+    AMPI_SMALL(FN, V, W, S)
+
+/* Plain C. Kernels want vectors by name, since what becomes of loops depends on flags. */
+
+AMPI_HOST float ampi_get_part(const void *base, amp_dtype type, size_t n) {
+    return n ? ampi_f32_from_bits(ampi_load(base, type, 0)) : 0.0f;
+}
+AMPI_HOST void ampi_put_part(void *base, amp_dtype type, size_t n, float x) {
+    (void)n;
+    ampi_put_as(base, type, 0, x);
+}
+AMPI_HOST float ampi_fma(float a, float b, float c) { return ampi_add(c, ampi_mul(a, b)); }
+AMPI_HOST float ampi_relu(float x) { return ampi_epilogue(x, NULL, 1); }
+AMPI_HOST void  ampi_transpose(float *v) { (void)v; }
+AMPI_ENGINE(AMPI_HOST, float, 1, )
+
+#if (defined(__GNUC__) || defined(__clang__)) && defined(__LP64__) && !defined(__TINYC__)
+typedef float ampi_f32x4 __attribute__((vector_size(16)));
+enum { AMPI_W4 = 4 };
+AMPI_HOST ampi_f32x4 ampi_splat_x4(float x) {
+    const ampi_f32x4 v = {x, x, x, x};
+    return v;
+}
+#else
+typedef float ampi_f32x4;
+enum { AMPI_W4 = 1 };
+AMPI_HOST ampi_f32x4 ampi_splat_x4(float x) { return x; }
+#endif
+AMPI_OPERATIONS(AMPI_HOST, ampi_f32x4, _x4)
+AMPI_HOST ampi_f32x4 ampi_get_x4(const void *base, size_t i) {
+    ampi_f32x4 x;
+    memcpy(&x, (const char *)base + 4 * i, sizeof x);
+    return x;
+}
+AMPI_HOST void ampi_put_x4(void *base, size_t i, ampi_f32x4 x) {
+    memcpy((char *)base + 4 * i, &x, sizeof x);
+}
+AMPI_HOST ampi_f32x4 ampi_fma_x4(ampi_f32x4 a, ampi_f32x4 b, ampi_f32x4 c) {
+    return ampi_add_x4(c, ampi_mul_x4(a, b));
+}
+AMPI_HOST void ampi_done_x4(void) {}
+AMPI_KERNEL(AMPI_HOST, ampi_f32x4, AMPI_W4, 2, _x4)
+
+static const ampi_engine ampi_engine_c = {
+    6, 2 * AMPI_W4, 2, AMPI_W4, 32, 0, NULL, NULL,
+    ampi_pack, ampi_kernel_x4, ampi_write, ampi_thin, ampi_tiny};
+
+static int ampi_usable_c(void) { return 1; }
+
+static const ampi_tier ampi_tier_c = {
+    "c", ampi_usable_c, ampi_widen, ampi_narrow, ampi_check, ampi_unscale_from, ampi_adamw_from,
+    ampi_sgd_from, &ampi_engine_c};
+
+#if AMPI_X86
+
+static void ampi_cpuid(uint32_t leaf, uint32_t sub, uint32_t *r) {
+    __asm__ __volatile__("cpuid"
+                         : "=a"(r[0]), "=b"(r[1]), "=c"(r[2]), "=d"(r[3])
+                         : "0"(leaf), "2"(sub));
+}
+
+/* What the processor has and the operating system saves: cpuid, and xgetbv for the registers. */
+static uint32_t ampi_cpu_features(void) {
+    uint32_t r[4], low, features = 0;
+    ampi_cpuid(0, 0, r);
+    if (r[0] < 7) return 0;
+    ampi_cpuid(1, 0, r);
+    if ((r[2] >> 27 & 7u) != 7u || !(r[2] >> 12 & 1u)) return 0; /* OSXSAVE, AVX, F16C; FMA */
+    __asm__ __volatile__("xgetbv" : "=a"(low) : "c"(0) : "edx");
+    if ((low & 0x06u) != 0x06u) return 0;
+    ampi_cpuid(7, 0, r);
+    if (r[1] >> 5 & 1u) features = 1u; /* AVX2 */
+    if ((low & 0xe6u) == 0xe6u && (r[1] >> 16 & 1u) && (r[1] >> 30 & 3u) == 3u)
+        features |= 2u; /* AVX-512 F, BW, VL */
+    if (features != 3u || (low & 0x60000u) != 0x60000u || (r[3] >> 22 & 5u) != 5u || r[0] == 0)
+        return features; /* no AMX-BF16, AMX-TILE, or no second page of leaf 7 */
+    ampi_cpuid(7, 1, r);
+    return features | (r[0] >> 5 & 1u) << 2; /* AVX512_BF16 */
+}
+
+/* AVX2, F16C and FMA (for products): eight floats. */
+
+#define AMPI_AVX2 static inline __attribute__((unused, target("avx2,fma,f16c")))
+
+AMPI_OPERATIONS(AMPI_AVX2, __m256, _avx2)
+AMPI_AVX2 __m256 ampi_sqrt_avx2(__m256 a) {
+    __m256 r;
+    __asm__("vsqrtps {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
+    return r;
+}
+AMPI_AVX2 __m256 ampi_splat_avx2(float x) { return _mm256_set1_ps(x); }
+AMPI_FORMULAS(AMPI_AVX2, __m256, _avx2)
+
+/* Eight halves to floats and back; bf16 by the rule of ampi_bf16_from_f32. */
+AMPI_AVX2 __m256 ampi_float_avx2(__m128i h, amp_dtype type) {
+    if (type == AMP_F16) return _mm256_cvtph_ps(h);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+AMPI_AVX2 __m128i ampi_bf16_avx2(__m256i u) {
+    const __m256i top   = _mm256_srli_epi32(u, 16);
+    const __m256i even  = _mm256_and_si256(top, _mm256_set1_epi32(1));
+    const __m256i tie   = _mm256_add_epi32(even, _mm256_set1_epi32(0x7fff));
+    const __m256i round = _mm256_srli_epi32(_mm256_add_epi32(u, tie), 16);
+    const __m256i size  = _mm256_and_si256(u, _mm256_set1_epi32(0x7fffffff));
+    const __m256i nan   = _mm256_cmpgt_epi32(size, _mm256_set1_epi32((int)AMPI_F32_INF));
+    const __m256i quiet = _mm256_or_si256(top, _mm256_set1_epi32(0x40));
+    const __m256i wide  = _mm256_blendv_epi8(round, quiet, nan);
+    const __m256i pairs = _mm256_packus_epi32(wide, wide);
+    return _mm256_castsi256_si128(_mm256_permute4x64_epi64(pairs, 0x08));
+}
+AMPI_AVX2 __m128i ampi_half_avx2(__m256 x, amp_dtype type) {
+    if (type == AMP_F16) return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+    return ampi_bf16_avx2(_mm256_castps_si256(x));
+}
+
+/* Before SSE code runs again, ours or the host's: it would crawl beside dirty upper halves. */
+AMPI_AVX2 void ampi_done_avx2(void) { _mm256_zeroupper(); }
+
+AMPI_AVX2 __m256 ampi_get_avx2(const void *base, size_t i) {
+    return _mm256_loadu_ps((const float *)ampi_at(base, AMP_F32, i));
+}
+AMPI_AVX2 void ampi_put_avx2(void *base, size_t i, __m256 x) {
+    _mm256_storeu_ps((float *)ampi_to(base, AMP_F32, i), x);
+}
+AMPI_AVX2 __m256 ampi_get_as_avx2(const void *base, amp_dtype type, size_t i) {
+    if (type == AMP_F32) return ampi_get_avx2(base, i);
+    return ampi_float_avx2(_mm_loadu_si128((const __m128i *)ampi_at(base, type, i)), type);
+}
+AMPI_AVX2 void ampi_put_as_avx2(void *base, amp_dtype type, size_t i, __m256 x) {
+    if (type == AMP_F32) ampi_put_avx2(base, i, x);
+    else _mm_storeu_si128((__m128i *)ampi_to(base, type, i), ampi_half_avx2(x, type));
+}
+AMPI_AVX2 __m256 ampi_unscaled_avx2(const void *grad, amp_dtype type, size_t i, __m256 factor) {
+    const __m256i inf  = _mm256_set1_epi32((int)AMPI_F32_INF);
+    const __m256  g    = ampi_get_as_avx2(grad, type, i);
+    __m256i       bits = _mm256_castps_si256(g), bad;
+    AMPI_PIN(bits);
+    bad = _mm256_cmpeq_epi32(_mm256_and_si256(bits, inf), inf);
+    return _mm256_blendv_ps(ampi_mul_avx2(g, factor), g, _mm256_castsi256_ps(bad));
+}
+
+AMPI_LOOPS(AMPI_AVX2, __m256, 8, _avx2)
+
+AMPI_AVX2 void ampi_narrow_avx2(void *dst, amp_dtype type, const void *src, size_t i, size_t end,
+                                int stream) {
+    for (; i < end; i += 8) {
+        const __m128i h = ampi_half_avx2(ampi_get_avx2(src, i), type);
+        if (stream) _mm_stream_si128((__m128i *)ampi_to(dst, type, i), h);
+        else _mm_storeu_si128((__m128i *)ampi_to(dst, type, i), h);
+    }
+    if (stream) _mm_sfence();
+    ampi_done_avx2();
+}
+
+AMPI_AVX2 void ampi_widen_avx2(void *dst, const void *src, amp_dtype type, size_t i, size_t end,
+                               int stream) {
+    for (; i < end; i += 8) {
+        const __m256 x = ampi_get_as_avx2(src, type, i);
+        if (stream) _mm256_stream_ps((float *)ampi_to(dst, AMP_F32, i), x);
+        else ampi_put_avx2(dst, i, x);
+    }
+    if (stream) _mm_sfence();
+    ampi_done_avx2();
+}
+
+AMPI_AVX2 void ampi_add_squares_avx2(float *lane, __m256 x) {
+    ampi_put_avx2(lane, 0, ampi_add_avx2(ampi_get_avx2(lane, 0), ampi_mul_avx2(x, x)));
+}
+
+/* Magnitudes and zeros of halves are found sixteen at a time, without converting. */
+AMPI_AVX2 uint32_t ampi_check_avx2(const void *x, amp_dtype type, size_t i, size_t end,
+                                   float *lanes, size_t *zeros) {
+    const __m256i zero = _mm256_setzero_si256();
+    __m256i       max = zero, none = zero, a;
+    uint16_t      m[16], z[16];
+    uint32_t      largest = 0;
+    size_t        k;
+    if (type == AMP_F32)
+        for (; i < end; i += 8) {
+            const __m256 f = ampi_get_avx2(x, i);
+            a    = _mm256_and_si256(_mm256_castps_si256(f), _mm256_set1_epi32(0x7fffffff));
+            max  = _mm256_max_epi32(max, a);
+            none = _mm256_sub_epi32(none, _mm256_cmpeq_epi32(a, zero));
+            _mm_prefetch((const char *)ampi_at(x, type, i) + AMPI_AHEAD, _MM_HINT_T0);
+            if (lanes) ampi_add_squares_avx2(lanes + i % AMPI_LANES, f);
+        }
+    else
+        for (; i < end; i += 16) {
+            const __m256i h = _mm256_loadu_si256((const __m256i *)ampi_at(x, type, i));
+            a    = _mm256_and_si256(h, _mm256_set1_epi16(0x7fff));
+            max  = _mm256_max_epu16(max, a);
+            none = _mm256_sub_epi16(none, _mm256_cmpeq_epi16(a, zero));
+            if (lanes) { /* to load again is cheaper than to take h apart */
+                float *lane = lanes + i % AMPI_LANES;
+                _mm_prefetch((const char *)ampi_at(x, type, i) + AMPI_AHEAD, _MM_HINT_T0);
+                ampi_add_squares_avx2(lane, ampi_get_as_avx2(x, type, i));
+                ampi_add_squares_avx2(lane + 8, ampi_get_as_avx2(x, type, i + 8));
+            }
+        }
+    memcpy(m, &max, sizeof m);
+    memcpy(z, &none, sizeof z);
+    ampi_done_avx2();
+    for (k = 0; k < (type == AMP_F32 ? 8u : 16u); k++) {
+        const uint32_t one = ampi_load(m, type, k);
+        largest            = one > largest ? one : largest;
+        *zeros += type == AMP_F32 ? ampi_load_u32(z, k) : z[k];
+    }
+    return largest;
+}
+
+/* Products: 6 x 16. */
+
+AMPI_AVX2 __m256i ampi_lanes_avx2(size_t n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+AMPI_AVX2 __m256 ampi_get_few_avx2(const void *base, amp_dtype type, size_t n) {
+    uint16_t copy[8];
+    memset(copy, 0, sizeof copy);
+    memcpy(copy, base, 2 * n);
+    return ampi_get_as_avx2(copy, type, 0);
+}
+AMPI_AVX2 AMPI_ALWAYS __m256 ampi_get_part_avx2(const void *base, amp_dtype type, size_t n) {
+    if (n >= 8) return ampi_get_as_avx2(base, type, 0);
+    if (type == AMP_F32) return _mm256_maskload_ps((const float *)base, ampi_lanes_avx2(n));
+    return ampi_get_few_avx2(base, type, n);
+}
+AMPI_AVX2 void ampi_put_part_avx2(void *base, amp_dtype type, size_t n, __m256 x) {
+    uint16_t copy[8];
+    if (n >= 8) {
+        ampi_put_as_avx2(base, type, 0, x);
+    } else if (type == AMP_F32) {
+        _mm256_maskstore_ps((float *)base, ampi_lanes_avx2(n), x);
+    } else {
+        ampi_put_as_avx2(copy, type, 0, x);
+        memcpy(base, copy, 2 * n);
+    }
+}
+AMPI_AVX2 __m256 ampi_fma_avx2(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
+AMPI_AVX2 __m256 ampi_relu_avx2(__m256 x) { /* to 0 what, as an integer, is at most -inf */
+    __m256i u = _mm256_castps_si256(x);
+    AMPI_PIN(u);
+    return _mm256_castsi256_ps(_mm256_and_si256(
+        u, _mm256_cmpgt_epi32(u, _mm256_set1_epi32((int)(0x80000000u | AMPI_F32_INF)))));
+}
+AMPI_AVX2 void ampi_transpose_avx2(__m256 *v) {
+    __m256 t[8];
+    int    i;
+    AMPI_UNROLL for (i = 0; i < 8; i += 2) {
+        t[i]     = _mm256_unpacklo_ps(v[i], v[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
+    }
+    AMPI_UNROLL for (i = 0; i < 8; i += 4) {
+        v[i]     = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+        v[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+        v[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        v[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    AMPI_UNROLL for (i = 0; i < 4; i++) {
+        t[i]     = _mm256_permute2f128_ps(v[i], v[i + 4], 0x20);
+        t[i + 4] = _mm256_permute2f128_ps(v[i], v[i + 4], 0x31);
+    }
+    AMPI_UNROLL for (i = 0; i < 8; i++) v[i] = t[i];
+}
+AMPI_ENGINE(AMPI_AVX2, __m256, 8, _avx2)
+AMPI_KERNEL(AMPI_AVX2, __m256, 8, 2, _avx2)
+
+static const ampi_engine ampi_engine_avx2 = {
+    6, 16, 2, 8, 32, 0, NULL, NULL,
+    ampi_pack_avx2, ampi_kernel_avx2, ampi_write_avx2, ampi_thin_avx2, ampi_tiny_avx2};
+
+static int ampi_usable_avx2(void) { return (ampi_cpu_features() & 1u) != 0; }
+
+static const ampi_tier ampi_tier_avx2 = {
+    "avx2", ampi_usable_avx2, ampi_widen_avx2, ampi_narrow_avx2, ampi_check_avx2,
+    ampi_unscale_from_avx2, ampi_adamw_from_avx2, ampi_sgd_from_avx2, &ampi_engine_avx2};
+
+/* AVX-512 F, BW and VL: sixteen floats. */
+
+#if !defined(__clang__)
+#pragma GCC diagnostic push /* g++ takes the undefined vectors of its own header for a mistake */
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
+#define AMPI_AVX512                                                                            \
+    static inline __attribute__((unused, target("avx512f,avx512bw,avx512vl,popcnt")))
+
+AMPI_OPERATIONS(AMPI_AVX512, __m512, _avx512)
+AMPI_AVX512 __m512 ampi_sqrt_avx512(__m512 a) {
+    __m512 r;
+    __asm__("vsqrtps {%1, %0|%0, %1}" : "=v"(r) : "v"(a));
+    return r;
+}
+AMPI_AVX512 __m512 ampi_splat_avx512(float x) { return _mm512_set1_ps(x); }
+AMPI_FORMULAS(AMPI_AVX512, __m512, _avx512)
+
+AMPI_AVX512 __m512 ampi_float_avx512(__m256i h, amp_dtype type) {
+    if (type == AMP_F16) return _mm512_cvtph_ps(h);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+/* bf16 in the upper half of each lane; the lower half is rest. */
+AMPI_AVX512 __m512i ampi_bf16_avx512(__m512i u) {
+    const __m512i   one  = _mm512_set1_epi32(1);
+    const __m512i   tie  = _mm512_set1_epi32(0x7fff);
+    const __m512i   even = _mm512_and_si512(_mm512_srli_epi32(u, 16), one);
+    const __m512i   size = _mm512_and_si512(u, _mm512_set1_epi32(0x7fffffff));
+    const __mmask16 nan  = _mm512_cmpgt_epi32_mask(size, _mm512_set1_epi32((int)AMPI_F32_INF));
+    const __m512i   h    = _mm512_add_epi32(u, _mm512_add_epi32(even, tie));
+    return _mm512_mask_or_epi32(h, nan, u, _mm512_set1_epi32(0x400000));
+}
+AMPI_AVX512 __m256i ampi_half_avx512(__m512 x, amp_dtype type) {
+    const __mmask16 all = (__mmask16)0xffff; /* gcc's unmasked macro warns of its own mask */
+    if (type == AMP_F16) return _mm512_maskz_cvtps_ph(all, x, _MM_FROUND_TO_NEAREST_INT);
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(ampi_bf16_avx512(_mm512_castps_si512(x)), 16));
+}
+/* The upper halves of two vectors. */
+AMPI_AVX512 __m512i ampi_uppers_avx512(__m512i x, __m512i y) {
+    static const uint16_t upper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
+                                       23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
+                                       45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+    return _mm512_permutex2var_epi16(x, _mm512_loadu_si512(upper), y);
+}
+/* Thirty-two at a time: one full store. */
+AMPI_AVX512 __m512i ampi_halves_avx512(__m512 x, __m512 y, amp_dtype type) {
+    if (type == AMP_F16)
+        return _mm512_inserti64x4(_mm512_castsi256_si512(ampi_half_avx512(x, type)),
+                                  ampi_half_avx512(y, type), 1);
+    return ampi_uppers_avx512(ampi_bf16_avx512(_mm512_castps_si512(x)),
+                              ampi_bf16_avx512(_mm512_castps_si512(y)));
+}
+
+AMPI_AVX512 void   ampi_done_avx512(void) { _mm256_zeroupper(); }
+AMPI_AVX512 __m512 ampi_get_avx512(const void *base, size_t i) {
+    return _mm512_loadu_ps(ampi_at(base, AMP_F32, i));
+}
+AMPI_AVX512 void ampi_put_avx512(void *base, size_t i, __m512 x) {
+    _mm512_storeu_ps(ampi_to(base, AMP_F32, i), x);
+}
+AMPI_AVX512 __m512 ampi_get_as_avx512(const void *base, amp_dtype type, size_t i) {
+    if (type == AMP_F32) return ampi_get_avx512(base, i);
+    return ampi_float_avx512(_mm256_loadu_si256((const __m256i *)ampi_at(base, type, i)), type);
+}
+AMPI_AVX512 void ampi_put_as_avx512(void *base, amp_dtype type, size_t i, __m512 x) {
+    if (type == AMP_F32) ampi_put_avx512(base, i, x);
+    else _mm256_storeu_si256((__m256i *)ampi_to(base, type, i), ampi_half_avx512(x, type));
+}
+AMPI_AVX512 __m512 ampi_unscaled_avx512(const void *grad, amp_dtype type, size_t i,
+                                        __m512 factor) {
+    const __m512i inf  = _mm512_set1_epi32((int)AMPI_F32_INF);
+    const __m512  g    = ampi_get_as_avx512(grad, type, i);
+    __m512i       bits = _mm512_castps_si512(g);
+    __mmask16     bad;
+    AMPI_PIN(bits);
+    bad = _mm512_cmpeq_epi32_mask(_mm512_and_si512(bits, inf), inf);
+    return _mm512_mask_mov_ps(ampi_mul_avx512(g, factor), bad, g);
+}
+
+AMPI_LOOPS(AMPI_AVX512, __m512, 16, _avx512)
+
+AMPI_AVX512 __mmask16 ampi_mask_avx512(size_t rest) {
+    return (__mmask16)(rest >= 16 ? 0xffffu : (1u << rest) - 1u);
+}
+
+/* Inlined with constant type and stream, so that the loop has no branches. */
+AMPI_AVX512 AMPI_ALWAYS void ampi_narrow_as_avx512(void *dst, amp_dtype type, const void *src,
+                                                   size_t i, size_t end, int stream) {
+    for (; !stream && i + 64 <= end; i += 64) { /* from the cache, twice as many pay */
+        const __m512 x0 = ampi_get_avx512(src, i), x1 = ampi_get_avx512(src, i + 16);
+        const __m512 x2 = ampi_get_avx512(src, i + 32), x3 = ampi_get_avx512(src, i + 48);
+        _mm512_storeu_si512(ampi_to(dst, type, i), ampi_halves_avx512(x0, x1, type));
+        _mm512_storeu_si512(ampi_to(dst, type, i + 32), ampi_halves_avx512(x2, x3, type));
+    }
+    for (; i < end; i += 32) {
+        const __m512i h =
+            ampi_halves_avx512(ampi_get_avx512(src, i), ampi_get_avx512(src, i + 16), type);
+        if (stream) _mm512_stream_si512((__m512i *)ampi_to(dst, type, i), h);
+        else _mm512_storeu_si512(ampi_to(dst, type, i), h);
+    }
+    if (stream) _mm_sfence();
+    ampi_done_avx512();
+}
+
+AMPI_AVX512 void ampi_narrow_avx512(void *dst, amp_dtype type, const void *src, size_t i,
+                                    size_t end, int stream) {
+    if (type == AMP_F16 && stream) ampi_narrow_as_avx512(dst, AMP_F16, src, i, end, 1);
+    else if (type == AMP_F16) ampi_narrow_as_avx512(dst, AMP_F16, src, i, end, 0);
+    else if (stream) ampi_narrow_as_avx512(dst, AMP_BF16, src, i, end, 1);
+    else ampi_narrow_as_avx512(dst, AMP_BF16, src, i, end, 0);
+}
+
+AMPI_AVX512 void ampi_widen_avx512(void *dst, const void *src, amp_dtype type, size_t i,
+                                   size_t end, int stream) {
+    for (; i < end; i += 16) {
+        const __m512 x = ampi_get_as_avx512(src, type, i);
+        if (stream) _mm512_stream_ps((float *)ampi_to(dst, AMP_F32, i), x);
+        else ampi_put_avx512(dst, i, x);
+    }
+    if (stream) _mm_sfence();
+    ampi_done_avx512();
+}
+
+AMPI_AVX512 void ampi_add_squares_avx512(float *lane, __m512 x) {
+    ampi_put_avx512(lane, 0, ampi_add_avx512(ampi_get_avx512(lane, 0), ampi_mul_avx512(x, x)));
+}
+
+AMPI_AVX512 uint32_t ampi_check_avx512(const void *x, amp_dtype type, size_t i, size_t end,
+                                       float *lanes, size_t *zeros) {
+    __m512i  max = _mm512_setzero_si512(), a;
+    uint16_t m[32];
+    uint32_t largest = 0;
+    size_t   k, none = 0;
+    if (type == AMP_F32)
+        for (; i < end; i += 16) {
+            const __m512 f = ampi_get_avx512(x, i);
+            a   = _mm512_and_si512(_mm512_castps_si512(f), _mm512_set1_epi32(0x7fffffff));
+            max = _mm512_max_epi32(max, a);
+            none += (size_t)__builtin_popcount(_mm512_testn_epi32_mask(a, a));
+            _mm_prefetch((const char *)ampi_at(x, type, i) + AMPI_AHEAD, _MM_HINT_T0);
+            if (lanes) ampi_add_squares_avx512(lanes + i % AMPI_LANES, f);
+        }
+    else
+        for (; i < end; i += 32) {
+            const __m512i h = _mm512_loadu_si512(ampi_at(x, type, i));
+            a   = _mm512_and_si512(h, _mm512_set1_epi16(0x7fff));
+            max = _mm512_max_epu16(max, a);
+            none += (size_t)__builtin_popcountll(_mm512_testn_epi16_mask(a, a));
+            if (lanes) {
+                float *lane = lanes + i % AMPI_LANES;
+                _mm_prefetch((const char *)ampi_at(x, type, i) + AMPI_AHEAD, _MM_HINT_T0);
+                ampi_add_squares_avx512(lane, ampi_get_as_avx512(x, type, i));
+                ampi_add_squares_avx512(lane + 16, ampi_get_as_avx512(x, type, i + 16));
+            }
+        }
+    memcpy(m, &max, sizeof m);
+    ampi_done_avx512();
+    for (k = 0; k < (type == AMP_F32 ? 16u : 32u); k++) {
+        const uint32_t one = ampi_load(m, type, k);
+        largest            = one > largest ? one : largest;
+    }
+    *zeros += none;
+    return largest;
+}
+
+/* Products: 12 x 32. */
+
+AMPI_AVX512 __m512 ampi_get_part_avx512(const void *base, amp_dtype type, size_t n) {
+    const __mmask16 mask = ampi_mask_avx512(n);
+    if (type == AMP_F32) return _mm512_maskz_loadu_ps(mask, base);
+    return ampi_float_avx512(_mm256_maskz_loadu_epi16(mask, base), type);
+}
+AMPI_AVX512 void ampi_put_part_avx512(void *base, amp_dtype type, size_t n, __m512 x) {
+    const __mmask16 mask = ampi_mask_avx512(n);
+    if (type == AMP_F32) _mm512_mask_storeu_ps(base, mask, x);
+    else _mm256_mask_storeu_epi16(base, mask, ampi_half_avx512(x, type));
+}
+AMPI_AVX512 __m512 ampi_fma_avx512(__m512 a, __m512 b, __m512 c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
+AMPI_AVX512 __m512 ampi_relu_avx512(__m512 x) {
+    const __m512i least = _mm512_set1_epi32((int)(0x80000000u | AMPI_F32_INF));
+    __m512i       u     = _mm512_castps_si512(x);
+    AMPI_PIN(u);
+    return _mm512_castsi512_ps(
+        _mm512_maskz_mov_epi32(_mm512_cmpgt_epi32_mask(u, least), u));
+}
+AMPI_AVX512 void ampi_transpose_avx512(__m512 *v) {
+    __m512 t[16];
+    int    i;
+    AMPI_UNROLL for (i = 0; i < 16; i += 2) {
+        t[i]     = _mm512_unpacklo_ps(v[i], v[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(v[i], v[i + 1]);
+    }
+    AMPI_UNROLL for (i = 0; i < 16; i += 4) {
+        v[i]     = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
+        v[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
+        v[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        v[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    AMPI_UNROLL for (i = 0; i < 4; i++) {
+        t[i]      = _mm512_shuffle_f32x4(v[i], v[i + 4], 0x88);
+        t[i + 4]  = _mm512_shuffle_f32x4(v[i], v[i + 4], 0xdd);
+        t[i + 8]  = _mm512_shuffle_f32x4(v[i + 8], v[i + 12], 0x88);
+        t[i + 12] = _mm512_shuffle_f32x4(v[i + 8], v[i + 12], 0xdd);
+    }
+    AMPI_UNROLL for (i = 0; i < 4; i++) {
+        v[i]      = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
+        v[i + 8]  = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
+        v[i + 4]  = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0x88);
+        v[i + 12] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0xdd);
+    }
+}
+AMPI_ENGINE(AMPI_AVX512, __m512, 16, _avx512)
+AMPI_KERNEL(AMPI_AVX512, __m512, 16, 4, _avx512)
+
+static const ampi_engine ampi_engine_avx512 = {
+    12, 32, 4, 16, 32, 0, NULL, NULL,
+    ampi_pack_avx512, ampi_kernel_avx512, ampi_write_avx512, ampi_thin_avx512, ampi_tiny_avx512};
+
+static int ampi_usable_avx512(void) { return (ampi_cpu_features() & 3u) == 3u; }
+
+static const ampi_tier ampi_tier_avx512 = {
+    "avx512", ampi_usable_avx512, ampi_widen_avx512, ampi_narrow_avx512, ampi_check_avx512,
+    ampi_unscale_from_avx512, ampi_adamw_from_avx512, ampi_sgd_from_avx512, &ampi_engine_avx512};
+
+#if !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+
+#endif /* AMPI_X86 */
+
+#if AMPI_NEON
+
+/* NEON of AArch64: four floats, always there. */
+
+AMPI_OPERATIONS(AMPI_FN, float32x4_t, _neon)
+AMPI_FN float32x4_t ampi_sqrt_neon(float32x4_t a) {
+    float32x4_t r;
+    __asm__("fsqrt %0.4s, %1.4s" : "=w"(r) : "w"(a));
+    return r;
+}
+AMPI_FN float32x4_t ampi_splat_neon(float x) { return vdupq_n_f32(x); }
+AMPI_FORMULAS(AMPI_FN, float32x4_t, _neon)
+
+AMPI_FN void        ampi_done_neon(void) {}
+AMPI_FN float32x4_t ampi_get_neon(const void *base, size_t i) {
+    return vreinterpretq_f32_u8(vld1q_u8((const uint8_t *)ampi_at(base, AMP_F32, i)));
+}
+AMPI_FN void ampi_put_neon(void *base, size_t i, float32x4_t x) {
+    vst1q_u8((uint8_t *)ampi_to(base, AMP_F32, i), vreinterpretq_u8_f32(x));
+}
+AMPI_FN float32x4_t ampi_get_as_neon(const void *base, amp_dtype type, size_t i) {
+    uint16x4_t h;
+    if (type == AMP_F32) return ampi_get_neon(base, i);
+    h = vreinterpret_u16_u8(vld1_u8((const uint8_t *)ampi_at(base, type, i)));
+    if (type == AMP_F16) return vcvt_f32_f16(vreinterpret_f16_u16(h));
+    return vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(h), 16));
+}
+AMPI_FN uint16x4_t ampi_bf16_neon(uint32x4_t u) {
+    const uint32x4_t top  = vshrq_n_u32(u, 16);
+    const uint32x4_t even = vandq_u32(top, vdupq_n_u32(1));
+    const uint32x4_t tie  = vaddq_u32(even, vdupq_n_u32(0x7fff));
+    const uint32x4_t size = vandq_u32(u, vdupq_n_u32(0x7fffffffu));
+    const uint32x4_t nan  = vcgtq_u32(size, vdupq_n_u32(AMPI_F32_INF));
+    const uint32x4_t h    = vshrq_n_u32(vaddq_u32(u, tie), 16);
+    return vmovn_u32(vbslq_u32(nan, vorrq_u32(top, vdupq_n_u32(0x40)), h));
+}
+AMPI_FN void ampi_put_as_neon(void *base, amp_dtype type, size_t i, float32x4_t x) {
+    uint16x4_t h;
+    if (type == AMP_F32) {
+        ampi_put_neon(base, i, x);
+        return;
+    }
+    h = type == AMP_F16 ? vreinterpret_u16_f16(vcvt_f16_f32(x))
+                        : ampi_bf16_neon(vreinterpretq_u32_f32(x));
+    vst1_u8((uint8_t *)ampi_to(base, type, i), vreinterpret_u8_u16(h));
+}
+AMPI_FN float32x4_t ampi_unscaled_neon(const void *grad, amp_dtype type, size_t i,
+                                       float32x4_t factor) {
+    const uint32x4_t  inf  = vdupq_n_u32(AMPI_F32_INF);
+    const float32x4_t g    = ampi_get_as_neon(grad, type, i);
+    uint32x4_t        bits = vreinterpretq_u32_f32(g);
+    AMPI_PIN(bits);
+    return vbslq_f32(vceqq_u32(vandq_u32(bits, inf), inf), g, ampi_mul_neon(g, factor));
+}
+
+AMPI_LOOPS(static, float32x4_t, 4, _neon)
+
+static void ampi_narrow_neon(void *dst, amp_dtype type, const void *src, size_t i, size_t end,
+                             int stream) {
+    (void)stream;
+    for (; i < end; i += 4) ampi_put_as_neon(dst, type, i, ampi_get_neon(src, i));
+}
+
+static void ampi_widen_neon(void *dst, const void *src, amp_dtype type, size_t i, size_t end,
+                            int stream) {
+    (void)stream;
+    for (; i < end; i += 4) ampi_put_neon(dst, i, ampi_get_as_neon(src, type, i));
+}
+
+static uint32_t ampi_check_neon(const void *x, amp_dtype type, size_t i, size_t end, float *lanes,
+                                size_t *zeros) {
+    uint32x4_t max = vdupq_n_u32(0), none = vdupq_n_u32(0);
+    for (; i < end; i += 4) {
+        const float32x4_t f = ampi_get_as_neon(x, type, i);
+        const uint32x4_t  a = vandq_u32(vreinterpretq_u32_f32(f), vdupq_n_u32(0x7fffffffu));
+        max                 = vmaxq_u32(max, a);
+        none                = vsubq_u32(none, vceqq_u32(a, vdupq_n_u32(0)));
+        if (lanes) {
+            float *lane = lanes + i % AMPI_LANES;
+            ampi_put_neon(lane, 0, ampi_add_neon(ampi_get_neon(lane, 0), ampi_mul_neon(f, f)));
+        }
+    }
+    *zeros += vaddvq_u32(none);
+    return vmaxvq_u32(max);
+}
+
+/* Products: 12 x 8. */
+
+AMPI_HOST float32x4_t ampi_get_few_neon(const void *base, amp_dtype type, size_t n) {
+    uint32_t copy[4];
+    memset(copy, 0, sizeof copy);
+    memcpy(copy, base, n * amp_dtype_size(type));
+    return ampi_get_as_neon(copy, type, 0);
+}
+AMPI_HOST AMPI_ALWAYS float32x4_t ampi_get_part_neon(const void *base, amp_dtype type, size_t n) {
+    return n >= 4 ? ampi_get_as_neon(base, type, 0) : ampi_get_few_neon(base, type, n);
+}
+AMPI_HOST void ampi_put_part_neon(void *base, amp_dtype type, size_t n, float32x4_t x) {
+    uint32_t copy[4];
+    if (n >= 4) {
+        ampi_put_as_neon(base, type, 0, x);
+        return;
+    }
+    ampi_put_as_neon(copy, type, 0, x);
+    memcpy(base, copy, n * amp_dtype_size(type));
+}
+AMPI_HOST float32x4_t ampi_fma_neon(float32x4_t a, float32x4_t b, float32x4_t c) {
+    return vfmaq_f32(c, a, b);
+}
+AMPI_HOST float32x4_t ampi_relu_neon(float32x4_t x) {
+    uint32x4_t u = vreinterpretq_u32_f32(x);
+    AMPI_PIN(u);
+    return vreinterpretq_f32_u32(vandq_u32(
+        u, vcgtq_s32(vreinterpretq_s32_u32(u),
+                     vreinterpretq_s32_u32(vdupq_n_u32(0x80000000u | AMPI_F32_INF)))));
+}
+AMPI_HOST void ampi_transpose_neon(float32x4_t *v) {
+    const float32x4_t t0 = vtrn1q_f32(v[0], v[1]), t1 = vtrn2q_f32(v[0], v[1]);
+    const float32x4_t t2 = vtrn1q_f32(v[2], v[3]), t3 = vtrn2q_f32(v[2], v[3]);
+    v[0] = vcombine_f32(vget_low_f32(t0), vget_low_f32(t2));
+    v[1] = vcombine_f32(vget_low_f32(t1), vget_low_f32(t3));
+    v[2] = vcombine_f32(vget_high_f32(t0), vget_high_f32(t2));
+    v[3] = vcombine_f32(vget_high_f32(t1), vget_high_f32(t3));
+}
+AMPI_ENGINE(AMPI_HOST, float32x4_t, 4, _neon)
+AMPI_KERNEL(AMPI_HOST, float32x4_t, 4, 4, _neon)
+
+static const ampi_engine ampi_engine_neon = {
+    12, 8, 4, 4, 32, 0, NULL, NULL,
+    ampi_pack_neon, ampi_kernel_neon, ampi_write_neon, ampi_thin_neon, ampi_tiny_neon};
+
+static const ampi_tier ampi_tier_neon = {
+    "neon", ampi_usable_c, ampi_widen_neon, ampi_narrow_neon, ampi_check_neon,
+    ampi_unscale_from_neon, ampi_adamw_from_neon, ampi_sgd_from_neon, &ampi_engine_neon};
+
+#endif /* AMPI_NEON */
+
+#if AMPI_AMX
+
+/* AMX: products of halves, 32 x 32, in four of the eight tile registers. The instructions are named
+   in the text, so that they need no header and no target attribute. AMPI_TILES_MODEL is a file of
+   the tests, with a model of them and with packing in plain C, for machines without. All else is as
+   in "avx512" (by the model as in "c"). */
+
+#ifdef AMPI_TILES_MODEL
+#include AMPI_TILES_MODEL
+#else
+#define AMPI_TILE_LOAD(T, P, S)                                                                \
+    __asm__ __volatile__("tileloadd {(%0,%1,1), %%tmm" #T "|tmm" #T ", [%0+%1*1]}"             \
+                         : : "r"(P), "r"((size_t)(S)) : "memory")
+#define AMPI_TILE_STORE(T, P, S)                                                               \
+    __asm__ __volatile__("tilestored {%%tmm" #T ", (%0,%1,1)|[%0+%1*1], tmm" #T "}"            \
+                         : : "r"(P), "r"((size_t)(S)) : "memory")
+#define AMPI_TILE_DOT(C, A, B)                                                                 \
+    __asm__ __volatile__("tdpbf16ps {%%tmm" #B ", %%tmm" #A ", %%tmm" #C "|tmm" #C ", tmm" #A  \
+                         ", tmm" #B "}" : : : "memory")
+#define AMPI_TILE_ZERO(T) __asm__ __volatile__("tilezero {%%tmm" #T "|tmm" #T "}" : : : "memory")
+
+static void ampi_tiles_begin(void) { /* eight tiles of 16 rows of 64 bytes */
+    struct { uint8_t palette, start, zero[14]; uint16_t width[16]; uint8_t rows[16]; } c;
+    int i;
+    memset(&c, 0, sizeof c);
+    c.palette = 1;
+    for (i = 0; i < 8; i++) {
+        c.width[i] = 64;
+        c.rows[i]  = 16;
+    }
+    __asm__ __volatile__("ldtilecfg %0" : : "m"(c) : "memory");
+}
+static void ampi_tiles_end(void) { /* or every switch of threads would save 8 KiB */
+    __asm__ __volatile__("tilerelease" : : : "memory");
+}
+
+/* Linux lends the tile registers to a process that asks, for good; it refuses where a thread has an
+   alternate signal stack too small for them. 158 is arch_prctl, 0x1023 ARCH_REQ_XCOMP_PERM, 18 the
+   registers. */
+static int ampi_tiles_ask(void) {
+    long result;
+    __asm__ __volatile__("syscall"
+                         : "=a"(result) : "0"(158L), "D"(0x1023L), "S"(18L)
+                         : "rcx", "r11", "memory");
+    return result == 0;
+}
+#endif
+
+static void ampi_tiles_a(const uint32_t *a) {
+    AMPI_TILE_LOAD(4, a, 64);
+    AMPI_TILE_LOAD(5, a + 16 * AMPI_DEEP, 64);
+}
+static void ampi_tiles_b(const uint32_t *b) {
+    AMPI_TILE_LOAD(6, b, 128);
+    AMPI_TILE_LOAD(7, b + 16, 128);
+}
+static void ampi_tiles_multiply(void) {
+    AMPI_TILE_DOT(0, 4, 6);
+    AMPI_TILE_DOT(1, 4, 7);
+    AMPI_TILE_DOT(2, 5, 6);
+    AMPI_TILE_DOT(3, 5, 7);
+}
+
+static void ampi_kernel_tiles(const ampi_block *x) {
+    const size_t    part = AMPI_DEEP * 32, step = part * (size_t)x->parts, ld = 4 * x->ld;
+    const uint32_t *a = x->a, *b = x->b;
+    size_t          k;
+    if (!x->in) {
+        AMPI_TILE_ZERO(0); AMPI_TILE_ZERO(1); AMPI_TILE_ZERO(2); AMPI_TILE_ZERO(3);
+    } else {
+        AMPI_TILE_LOAD(0, x->in, 128);
+        AMPI_TILE_LOAD(1, x->in + 16, 128);
+        AMPI_TILE_LOAD(2, x->in + 16 * 32, 128);
+        AMPI_TILE_LOAD(3, x->in + 16 * 32 + 16, 128);
+    }
+    for (k = 0; k < x->k; k += 2 * AMPI_DEEP, a += step, b += step) {
+        ampi_tiles_a(a);
+        if (x->parts == 2) { /* high times low, high high; low high, low low */
+            ampi_tiles_b(b + part);
+            ampi_tiles_multiply();
+        }
+        ampi_tiles_b(b);
+        ampi_tiles_multiply();
+        if (x->parts == 2) {
+            ampi_tiles_a(a + part);
+            ampi_tiles_multiply();
+            ampi_tiles_b(b + part);
+            ampi_tiles_multiply();
+        }
+    }
+    AMPI_TILE_STORE(0, x->out, ld);
+    AMPI_TILE_STORE(1, x->out + 16, ld);
+    AMPI_TILE_STORE(2, x->out + 16 * x->ld, ld);
+    AMPI_TILE_STORE(3, x->out + 16 * x->ld + 16, ld);
+}
+
+#ifdef AMPI_TILES_MODEL
+static const ampi_engine ampi_engine_model = {
+    32, 32, 32, 32, 64, 1, ampi_tiles_begin, ampi_tiles_end,
+    tiles_pack, ampi_kernel_tiles, ampi_write, ampi_thin, ampi_tiny};
+#endif
+
+#if AMPI_X86
+#if !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
+/* Cut the leading bf16 off x: its bits, in the upper half. The rest is exact; of inf and NaN, 0. */
+AMPI_AVX512 __m512i ampi_cut_avx512(__m512 *x) {
+    const __m512i   inf  = _mm512_set1_epi32((int)AMPI_F32_INF);
+    const __m512i   u    = _mm512_castps_si512(*x);
+    const __m512i   high = _mm512_and_si512(ampi_bf16_avx512(u), _mm512_set1_epi32(-65536));
+    const __mmask16 fine = _mm512_cmpneq_epi32_mask(_mm512_and_si512(u, inf), inf);
+    *x = _mm512_maskz_mov_ps(fine, ampi_sub_avx512(*x, _mm512_castsi512_ps(high)));
+    return high;
+}
+
+/* Sixteen rows of a piece: vectors are rows, or pairs of neighboring k of sixteen rows. */
+AMPI_AVX512 AMPI_ALWAYS void ampi_pack_tile_avx512(uint32_t *dst, size_t width, int of_b,
+                                                   const void *x, amp_dtype type, int parts,
+                                                   size_t rows, size_t ks, size_t rs, size_t cs) {
+    const int    along = cs == 1;
+    const size_t part = width * AMPI_DEEP, next = along ? 16 : cs;
+    __m512       v[2][16];
+    size_t       i;
+    int          p;
+    AMPI_UNROLL for (i = 0; i < 16; i++) {
+        const size_t at = along ? i * rs : 2 * i * cs, k = along ? 0 : 2 * i;
+        const size_t n0 = (along ? i < rows : k < ks) ? (along ? ks : rows) : 0;
+        const size_t n1 = along ? (n0 > 16 ? n0 - 16 : 0) : k + 1 < ks ? rows : 0;
+        __m512       e = ampi_get_part_avx512(ampi_at(x, type, at), type, n0);
+        __m512       o = ampi_get_part_avx512(ampi_at(x, type, at + next), type, n1);
+        for (p = 0; p < parts; p++) {
+            const __m512i h0 = parts == 1 ? _mm512_castps_si512(e) : ampi_cut_avx512(&e);
+            const __m512i h1 = parts == 1 ? _mm512_castps_si512(o) : ampi_cut_avx512(&o);
+            v[p][i] = _mm512_castsi512_ps(
+                along ? ampi_uppers_avx512(h0, h1)
+                      : _mm512_or_si512(_mm512_srli_epi32(h0, 16), h1));
+        }
+    }
+    for (p = 0; p < parts; p++) {
+        if (along == of_b) ampi_transpose_avx512(v[p]);
+        AMPI_UNROLL for (i = 0; i < 16; i++)
+            ampi_put_avx512(dst, (size_t)p * part + i * (of_b ? width : 16), v[p][i]);
+    }
+}
+
+AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b, const void *x,
+                                        amp_dtype type, int parts, size_t rows, size_t ks,
+                                        size_t rs, size_t cs) {
+    size_t r;
+    for (r = 0; r < width; r += 16) {
+        uint32_t    *d = dst + (of_b ? r : r * AMPI_DEEP);
+        const void  *y = ampi_at(x, type, r * rs);
+        const size_t n = rows > r ? rows - r : 0;
+        if (parts == 1) ampi_pack_tile_avx512(d, width, of_b, y, AMP_BF16, 1, n, ks, rs, cs);
+        else if (type == AMP_F16)
+            ampi_pack_tile_avx512(d, width, of_b, y, AMP_F16, 2, n, ks, rs, cs);
+        else ampi_pack_tile_avx512(d, width, of_b, y, AMP_BF16, 2, n, ks, rs, cs);
+    }
+    ampi_done_avx512();
+}
+
+/* Sums alone, to bf16, as ampi_write does it: tiles flush subnormals, and so does VCVTNE2PS2BF16,
+   but it is many times as fast as integers are. */
+AMPI_AVX512 void ampi_write_tiles(const amp_gemm_args *g, const float *sum, size_t ld, size_t i,
+                                  size_t j, size_t rows, size_t cols) {
+    const __mmask32 mask = (__mmask32)(0xffffffffu >> (32 - cols));
+    size_t          r;
+    if (g->c_type != AMP_BF16 || !ampi_is_plain(g)) {
+        ampi_write_avx512(g, sum, ld, i, j, rows, cols);
+        return;
+    }
+    for (r = 0; r < rows; r++) {
+        const __m512 low = ampi_get_avx512(sum, r * ld), high = ampi_get_avx512(sum, r * ld + 16);
+        __m512i      h;
+        __asm__("vcvtne2ps2bf16 {%1, %2, %0|%0, %2, %1}" : "=v"(h) : "v"(low), "v"(high));
+        _mm512_mask_storeu_epi16(ampi_to(g->c, AMP_BF16, (i + r) * g->ldc + j), mask, h);
+    }
+    ampi_done_avx512();
+}
+
+static const ampi_engine ampi_engine_tiles = {
+    32, 32, 32, 32, 64, 1, ampi_tiles_begin, ampi_tiles_end, ampi_pack_pairs_avx512,
+    ampi_kernel_tiles, ampi_write_tiles, ampi_thin_avx512, ampi_tiny_avx512};
+
+#if !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+#endif /* AMPI_X86 */
+
+/* Usable says what the processor has and the operating system saves. Whether this process may use
+   tiles is asked at the first product that would; a tier of its own says yes, another tier no. */
+#ifdef AMPI_TILES_MODEL
+#define AMPI_TIER_REFUSED &ampi_tier_c
+#define AMPI_TIER_AMX                                                                          \
+    {"amx", ampi_usable_c, ampi_widen, ampi_narrow, ampi_check, ampi_unscale_from,             \
+     ampi_adamw_from, ampi_sgd_from, &ampi_engine_c}
+#else
+static int ampi_usable_amx(void) { return (ampi_cpu_features() & 4u) != 0; }
+
+#define AMPI_TIER_REFUSED &ampi_tier_avx512
+#define AMPI_TIER_AMX                                                                          \
+    {"amx", ampi_usable_amx, ampi_widen_avx512, ampi_narrow_avx512, ampi_check_avx512,         \
+     ampi_unscale_from_avx512, ampi_adamw_from_avx512, ampi_sgd_from_avx512,                   \
+     &ampi_engine_avx512}
+#endif
+static const ampi_tier ampi_tier_amx = AMPI_TIER_AMX, ampi_tier_amx_allowed = AMPI_TIER_AMX;
+
+#endif /* AMPI_AMX */
+
+/* Best first. */
+static const ampi_tier *const ampi_tiers[] = {
+#if AMPI_AMX
+    &ampi_tier_amx,
+#endif
+#if AMPI_X86
+    &ampi_tier_avx512, &ampi_tier_avx2,
+#endif
+#if AMPI_NEON
+    &ampi_tier_neon,
+#endif
+    &ampi_tier_c};
+
+enum { AMPI_NUM_TIERS = sizeof ampi_tiers / sizeof ampi_tiers[0] };
+
+/* The tier in use. The only mutable global: cpuid can cost microseconds in a virtual machine, so
+   its answer is kept. A thread with an answer yields to one that has set a tier meanwhile: forcing
+   one is never undone. */
+static const ampi_tier *ampi_tier_chosen;
+
+#if defined(__GNUC__) || defined(__clang__)
+#define AMPI_TIER_GET()  __atomic_load_n(&ampi_tier_chosen, __ATOMIC_RELAXED)
+#define AMPI_TIER_SET(t) __atomic_store_n(&ampi_tier_chosen, (t), __ATOMIC_RELAXED)
+#define AMPI_TIER_SWAP(was, t)                                                                  \
+    __atomic_compare_exchange_n(&ampi_tier_chosen, &(was), (t), 0, __ATOMIC_RELAXED,            \
+                                __ATOMIC_RELAXED)
+#else
+#define AMPI_TIER_GET()  ampi_tier_chosen
+#define AMPI_TIER_SET(t) (ampi_tier_chosen = (t))
+#define AMPI_TIER_SWAP(was, t) (ampi_tier_chosen = (t), 1)
+#endif
+
+/* An answer to what was unknown while the tier was `was`; the tier now. */
+static const ampi_tier *ampi_tier_settle(const ampi_tier *was, const ampi_tier *answer) {
+    return AMPI_TIER_SWAP(was, answer) ? answer : was;
+}
+
+/* The first usable tier of that name, or of any. */
+static const ampi_tier *ampi_tier_find(const char *name) {
+    size_t i;
+    for (i = 0; i < (size_t)AMPI_NUM_TIERS; i++)
+        if ((!name || strcmp(name, ampi_tiers[i]->name) == 0) && ampi_tiers[i]->usable())
+            return ampi_tiers[i];
+    return NULL;
+}
+
+static const ampi_tier *ampi_tier_now(void) {
+    const ampi_tier *tier = AMPI_TIER_GET();
+    return tier ? tier : ampi_tier_settle(tier, ampi_tier_find(NULL));
+}
+
+AMP_DEF const char *amp_cpu_tier(void) { return ampi_tier_now()->name; }
+
+AMP_DEF amp_result amp_cpu_force_tier(const char *name) {
+    const ampi_tier *tier = ampi_tier_find(name);
+    if (!tier) return AMP_ERROR_UNSUPPORTED;
+    AMPI_TIER_SET(tier);
+    return AMP_OK;
+}
+
+#if AMPI_AMX
+#if defined(AMPI_TILES_MODEL) && AMPI_X86
+#define AMPI_ENGINE_TILES (tiles_pack_in_c ? &ampi_engine_model : &ampi_engine_tiles)
+#elif defined(AMPI_TILES_MODEL)
+#define AMPI_ENGINE_TILES &ampi_engine_model
+#else
+#define AMPI_ENGINE_TILES &ampi_engine_tiles
+#endif
+static const ampi_engine *ampi_engine_tiles_now(void) {
+    const ampi_tier *tier = ampi_tier_now();
+    if (tier == &ampi_tier_amx)
+        tier = ampi_tier_settle(tier,
+                                ampi_tiles_ask() ? &ampi_tier_amx_allowed : AMPI_TIER_REFUSED);
+    return tier == &ampi_tier_amx_allowed ? AMPI_ENGINE_TILES : NULL;
+}
+#else
+#define AMPI_ENGINE_TILES NULL
+static const ampi_engine *ampi_engine_tiles_now(void) { return NULL; }
+#endif
+
+static const ampi_engine *ampi_engine_of(size_t i) {
+    if (i < (size_t)AMPI_NUM_TIERS) return ampi_tiers[i]->engine;
+    return i == (size_t)AMPI_NUM_TIERS ? AMPI_ENGINE_TILES : NULL;
+}
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic pop
+#endif
+
+AMPI_STRICT_END
 
 #ifdef __cplusplus
 }

@@ -137,7 +137,7 @@ static uint32_t bits_wanted(const amp_gemm_args *g, const void *old, size_t z, s
         col[p] = tiles_float(ampi_load(
             g->b, g->b_type, z * g->stride_b + (g->trans_b ? j * g->ldb + p : p * g->ldb + j)));
     }
-    if (!ampi_is_zero(&g->alpha))
+    if (!ampi_is_zero(&g->alpha) && g->k)
         s = ampi_mul(bits_sum(row, col, g->k, bits_rule(g, rule), parts), g->alpha);
     if (!ampi_is_zero(&g->beta))
         s = ampi_add(s, ampi_mul(g->beta, tiles_float(ampi_load(old, g->c_type, at))));
