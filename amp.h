@@ -288,8 +288,7 @@ typedef enum amp_result {
     AMP_ERROR_INVALID_ARGUMENT, /* a NULL pointer, or an index or a length out of range           */
     AMP_ERROR_INVALID_ENUM,     /* a dtype, preset or kind that amp.h does not know               */
     AMP_ERROR_INVALID_CONFIG,   /* a number is NaN, infinite, out of range or contradictory       */
-    AMP_ERROR_UNSUPPORTED,      /* understood, but not offered: fp16 in place, another kind, or
-                                   while a stream is captured                                     */
+    AMP_ERROR_UNSUPPORTED,      /* not offered: fp16 in place, another kind, a captured stream    */
     AMP_ERROR_OUT_OF_MEMORY,    /* the allocator returned NULL                                    */
     AMP_ERROR_TOO_LARGE,        /* a size in bytes does not fit size_t                            */
     AMP_ERROR_BAD_STATE,        /* scaler: nothing checked since the last update; optimizer: no
@@ -314,10 +313,9 @@ typedef enum amp_result {
     AMP_ERROR_TRUNCATED         /* state: the file ends too early                                 */
 } amp_result;
 
-/* A result says what kind of thing was wrong. Which it was (the field of a desc with its value and
-   its bounds, the tensor) is told in words, where a desc has a problem: AMP_PROBLEM_SIZE bytes of
-   yours, or NULL. Init, add, prepare, rebind, steps, save and load begin by making it empty. It
-   must outlive the object, and objects of other threads may not share it. */
+/* What was wrong (the field of a desc, its value and bounds; the tensor) is told in words where a
+   desc has a problem: AMP_PROBLEM_SIZE bytes of yours, or NULL. Init, add, prepare, rebind, steps,
+   save and load begin by making it empty. It must outlive the object; threads must not share it. */
 enum { AMP_PROBLEM_SIZE = 200 };
 
 /* A short English sentence for a result, never NULL; the version that is linked, "0.4.0". */
@@ -370,8 +368,7 @@ typedef enum amp_preset {
     AMP_PRESET_STATIC                 /* 2^16 never moves; overflowing steps are still skipped    */
 } amp_preset;
 
-/* How a loss scaler behaves. Zero the struct, set what you care about; zero means the preset's
-   own default. */
+/* Zero the struct, set what you care about; zero means the preset's own default. */
 typedef struct amp_scaler_desc {
     float      init_scale;      /* first loss scale, > 0                                        */
     double     growth_factor;   /* >= 1, default 2                                              */
@@ -410,8 +407,7 @@ typedef struct amp_scaler {
 /* Set s up from desc (NULL: all defaults). AMP_ERROR_INVALID_CONFIG: a number is NaN, negative,
    contradictory or, in DEFAULT and STATIC, such that a scale or its reciprocal is not normal. */
 AMP_DEF amp_result amp_scaler_init(amp_scaler *s, const amp_scaler_desc *desc);
-
-AMP_DEF float amp_scaler_scale_loss(const amp_scaler *s, float loss); /* loss * s->scale */
+AMP_DEF float      amp_scaler_scale_loss(const amp_scaler *s, float loss); /* loss * s->scale */
 
 /* Look at one gradient: found_inf is set if an element is inf or NaN and, in DEFAULT and STATIC,
    if an element would become so when unscaled (possible below scale 1). Accumulates over tensors
@@ -470,10 +466,9 @@ typedef struct amp_backend {
 AMP_DEF amp_result amp_cpu_backend(amp_backend *backend);
 
 /* What CPU functions use: "amx", "avx512", "avx2", "neon" or "c", found out once. All give the same
-   bits, but for products (see >>numbers). "amx" is "avx512" with tiles. It says that processor and
-   system have them; the system's leave is asked at the first product for tiles and never before,
-   for it is given to the process for good, and from then on sigaltstack refuses small stacks. If it
-   is refused (a thread has such a stack), products fall back, and the tier is "avx512".
+   bits, but for products (see >>numbers). "amx" is "avx512" with tiles. The system's leave for them
+   is asked at the first product for tiles, never before: it is given to the process for good, and
+   sigaltstack refuses small stacks then. Refused (a thread has such a stack), the tier is "avx512".
    Force one in the whole process (NULL: the best); AMP_ERROR_UNSUPPORTED if it is not there. */
 AMP_DEF const char *amp_cpu_tier(void);
 AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
@@ -590,11 +585,10 @@ AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tenso
 
 /* Register count tensors that lie one behind the other in the arrays of whole. Of a part, its name,
    n (they add up to whole's), lr_scale, weight_decay, no_weight_decay and keep_fp32 are used; the
-   rest is whole's. Made copies are contiguous too: model(first) + offset is valid. */
+   rest is whole's. Made copies are contiguous too: model(first) + offset is valid.
+   prepare then allocates everything and writes masters and model copies. */
 AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
                                           const amp_tensor *parts, size_t count);
-
-/* Allocate everything and write masters and model copies. */
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt);
 
 /* Tell the new addresses of tensor i after you moved it; NULL leaves that one as it is. Or those of
@@ -680,11 +674,10 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
    replace those of the optimizer that loads; its learning rate is kept if the file has none, and so
    is whether its scaler is disabled (a scaler that was disabled in the file alone starts afresh). A
    run that is saved, loaded and continued has the bits of one that never stopped, also right after
-   a skipped step (what an AMP_KIND_OWN optimizer keeps, such as momentum, you save beside). The
-   format is the same on all machines (little-endian, versioned, checksummed); older versions are
-   read. Model copies are written anew, so dtype may differ; gradients are not saved. A callback
-   moves exactly num_bytes, or returns false. Save refuses what load would refuse, such as a scaler
-   or a learning rate that you have overwritten with NaN: AMP_ERROR_INVALID_CONFIG. */
+   a skipped step (what your own optimizer keeps, save beside). The format is the same on all
+   machines (little-endian, versioned, checksummed); older versions are read. Model copies are
+   written anew: dtype may differ; gradients are not saved. A callback moves exactly num_bytes, or
+   returns false. Save refuses what load would refuse (a scale of NaN): AMP_ERROR_INVALID_CONFIG. */
 typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
 typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
@@ -699,9 +692,8 @@ AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, v
    directory, so that path holds the old state or the new one, whenever the machine stops (POSIX and
    Windows; elsewhere as far as rename replaces). A symbolic link is followed and a file keeps its
    mode, not its owner (POSIX); other names of it (hard links) keep the old state. Errors are also
-   AMP_ERROR_UNSUPPORTED, for a path that leads to something else than a file (POSIX),
-   AMP_ERROR_TOO_LARGE, for one of 4096 bytes and more, and in loading AMP_ERROR_NOT_FOUND and
-   AMP_ERROR_TRUNCATED. Not with AMP_NO_STDLIB. */
+   _UNSUPPORTED, for a path that leads to something else than a file (POSIX), _TOO_LARGE, for one of
+   4096 bytes and more, and in loading _NOT_FOUND and _TRUNCATED. Not with AMP_NO_STDLIB. */
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path);
@@ -731,8 +723,8 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
    it is as large as amp_gemm_workspace says; or else in at most 128 KiB of stack, and if m n k is
    above 2^22 in memory from malloc, freed on return (AMP_NO_STDLIB, no memory: the stack, slower).
    The CUDA backend wants a and b of one type, and c of that type or fp32. Inside a scope of the
-   thread's autocast that has a cache, fp32 operands are cast as the policy says of AMP_OP_GEMM
-   (small products that are fp32 throughout, m n k < 32^3, are not worth it and stay). */
+   thread's autocast that has a cache, fp32 operands are cast as the policy says of AMP_OP_GEMM (not
+   where all is fp32 and m n k < 32^3). */
 AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b,
                             size_t m, size_t n, size_t k, float alpha,
                             const void *a, amp_dtype a_type, size_t lda,
@@ -743,8 +735,7 @@ AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b
    many threads as OpenMP has now: about 1.1 MB each, 3.2 MB where k is above 512. */
 AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
 
-/* More than one product, or more than a product: batches, bias, ReLU. Zeroed, a, b, c, m, n and k
-   set: a plain product of packed fp32 matrices.
+/* Batches, bias, ReLU. Zeroed, with a, b, c, m, n and k: a plain product of packed fp32 matrices.
    The matrices of a batch lie stride elements apart (0 for a or b: the same one). Those of a and b
    may overlap; those of c lie one behind another, or side by side in rows that hold them all
    (heads: ldc = heads * dim, stride_c = dim).
@@ -770,10 +761,9 @@ struct amp_gemm_args {
 AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *args);
 
 /* ------------------------------------------------------------------ >>api  cuda
-   Compile amp_kernels.cu with nvcc and link with -lcublas -lcublasLt. All arrays and scalers are in
-   device memory. Work is queued on a stream in order; nothing allocates, nothing waits, and
-   everything can be captured in a graph. Results have the bits of the CPU's. A CUDA or cuBLAS call
-   that fails gives AMP_ERROR_CUDA or AMP_ERROR_CUBLAS. */
+   In amp_kernels.cu (>>gpu). Arrays and scalers are in device memory; work is queued on a stream in
+   order, nothing allocates or waits, everything can be captured in a graph; the bits are the CPU's.
+   A CUDA or cuBLAS call that fails gives AMP_ERROR_CUDA or AMP_ERROR_CUBLAS. */
 
 #ifndef AMP_CUDA_DEF
 #define AMP_CUDA_DEF extern
@@ -793,9 +783,8 @@ AMP_CUDA_DEF amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream
 /* What the last call in this thread that returned AMP_ERROR_CUDA or AMP_ERROR_CUBLAS was told. */
 AMP_CUDA_DEF int amp_cuda_code(void);
 
-/* The twins of amp_cast (in place only between the two halves) and of amp_scaler_*. They cannot
-   answer for what they find in s: a scaler without init stays as it is, and so does one in whose
-   update nothing has been checked. */
+/* The twins of amp_cast (in place only between the two halves) and of amp_scaler_*. A scaler
+   without init stays as it is, and so does one in whose update nothing has been checked. */
 AMP_CUDA_DEF amp_result amp_cuda_cast(void *dst, amp_dtype dst_type,
                                       const void *src, amp_dtype src_type, size_t n,
                                       amp_stream stream);
@@ -806,7 +795,6 @@ AMP_CUDA_DEF amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *grad, amp_d
 AMP_CUDA_DEF amp_result amp_cuda_scaler_unscale_to(amp_scaler *s, float *dst, const void *src,
                                                    amp_dtype src_type, size_t n,
                                                    amp_stream stream);
-
 AMP_CUDA_DEF amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
 
 /* Multiply the n elements of x, the loss or its gradient, by *scale, which is read when the work
@@ -847,11 +835,9 @@ typedef struct amp_capability {
     const char *advice;           /* the same in words                                            */
 } amp_capability;
 
-/* Of the CPU, as amp.h uses it (amp_cpu_tier names its instructions); of a CUDA compute capability.
-   For that of a device see amp_cuda_capability. */
+/* Of the CPU (0, 0), as amp.h uses it; of a CUDA compute capability; of a device (an index; -1: the
+   current one; in amp_kernels.cu). */
 AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability);
-
-/* What device (an index; -1: the current one) does well. In amp_kernels.cu. */
 AMP_CUDA_DEF amp_result amp_cuda_capability(int device, amp_capability *capability);
 
 /* Stop here, unless you want autocast: what follows decides types for you, and nothing above it
@@ -863,13 +849,10 @@ AMP_CUDA_DEF amp_result amp_cuda_capability(int device, amp_capability *capabili
    (amp_autocast_dtype, under >>api ops), and cast accordingly; amp_gemm asks by itself. It needs no
    scaler, so it serves inference too. */
 
+/* A part of your program. What is zero is inherited from the scope around it; outermost: on. */
 typedef enum amp_autocast_mode {
-    AMP_AUTOCAST_INHERIT = 0, /* outermost: on */
-    AMP_AUTOCAST_ON,
-    AMP_AUTOCAST_OFF
+    AMP_AUTOCAST_INHERIT = 0, AMP_AUTOCAST_ON, AMP_AUTOCAST_OFF
 } amp_autocast_mode;
-
-/* A part of your program. What is zero is inherited from the scope around it. */
 typedef struct amp_scope {
     const char       *layer; /* name, for overrides; must live as long as the scope              */
     amp_autocast_mode mode;
@@ -878,8 +861,8 @@ typedef struct amp_scope {
 
 enum {
     AMP_MAX_SCOPES       = 32,
-    AMP_MAX_OVERRIDES    = 32, /* layer patterns, and their length */
-    AMP_MAX_PATTERN      = 64,
+    AMP_MAX_OVERRIDES    = 32, /* layer patterns  */
+    AMP_MAX_PATTERN      = 64, /* one is shorter  */
     AMP_MAX_OP_OVERRIDES = 256
 };
 
@@ -926,8 +909,7 @@ AMP_DEF amp_autocast *amp_autocast_current(void);
        op:softmax=fp32            a rule for an op: low fp16 bf16 fp32 keep promote pass banned
        decoder.*.norm=fp32        the same for all ops of the layers whose name matches; * stands
                                   for any characters, none included
-   No blanks around =. At most AMP_MAX_OVERRIDES layer patterns, shorter than AMP_MAX_PATTERN, and
-   AMP_MAX_OP_OVERRIDES ops.
+   No blanks around =. At most AMP_MAX_OVERRIDES layer patterns and AMP_MAX_OP_OVERRIDES ops.
    AMP_ERROR_PARSE changes nothing and tells where in text (position may be NULL). The environment
    variable AMP_POLICY may hold the same (not with AMP_NO_STDLIB): unset is AMP_OK. There AMP_DTYPE,
    if it is a half, is low, and an AMP_POLICY that says the other half (so does the name of a policy
@@ -1087,165 +1069,98 @@ typedef enum amp_rule {
    and APEX_O1: Pass, Low, F fp32, Keep, W promote to the widest, B banned. An op that a system
    composes of others has the rule of what they add up to. TF paints graphs; of that a rule per op
    remains: allow L, infer and clear P or W, deny and unlisted F. */
-#define AMP_OP_LIST(X)                                                                         \
-    X(GEMM, "gemm", L, L, L, L, L)                                                             \
-    X(LINEAR, "linear", L, L, L, L, L)                                                         \
-    X(MATMUL, "matmul", L, L, L, L, L)                                                         \
-    X(MM, "mm", L, L, L, L, L)                                                                 \
-    X(MV, "mv", L, L, P, L, L)                                                                 \
-    X(BMM, "bmm", L, L, L, L, L)                                                               \
-    X(ADDMM, "addmm", L, L, L, L, L)                                                           \
-    X(ADDMV, "addmv", L, L, P, L, L)                                                           \
-    X(ADDR, "addr", L, L, P, F, L)                                                             \
-    X(ADDBMM, "addbmm", L, L, L, L, L)                                                         \
-    X(BADDBMM, "baddbmm", L, L, L, L, L)                                                       \
-    X(EINSUM, "einsum", L, L, L, L, P)                                                         \
-    X(CHAIN_MATMUL, "chain_matmul", L, L, L, L, P)                                             \
-    X(LINALG_MULTI_DOT, "linalg_multi_dot", L, L, L, L, P)                                     \
-    X(LINALG_VECDOT, "linalg_vecdot", L, L, L, F, P)                                           \
-    X(CONVOLUTION, "convolution", L, L, L, L, L)                                               \
-    X(CONV1D, "conv1d", L, L, L, L, L)                                                         \
-    X(CONV2D, "conv2d", L, L, L, L, L)                                                         \
-    X(CONV3D, "conv3d", L, L, L, L, L)                                                         \
-    X(CONV_TRANSPOSE1D, "conv_transpose1d", L, L, L, L, L)                                     \
-    X(CONV_TRANSPOSE2D, "conv_transpose2d", L, L, L, L, L)                                     \
-    X(CONV_TRANSPOSE3D, "conv_transpose3d", L, L, L, L, L)                                     \
-    X(CONV_TBC, "conv_tbc", L, L, L, F, L)                                                     \
-    X(SCALED_DOT_PRODUCT_ATTENTION, "scaled_dot_product_attention", L, L, L, L, P)             \
-    X(LSTM_CELL, "lstm_cell", L, L, L, L, P)                                                   \
-    X(GRU_CELL, "gru_cell", L, L, L, L, P)                                                     \
-    X(RNN_TANH_CELL, "rnn_tanh_cell", L, L, L, L, P)                                           \
-    X(RNN_RELU_CELL, "rnn_relu_cell", L, L, L, L, P)                                           \
-    X(PRELU, "prelu", L, L, L, F, L)                                                           \
-    X(ACOS, "acos", F, F, P, F, F)                                                             \
-    X(ASIN, "asin", F, F, P, F, F)                                                             \
-    X(COSH, "cosh", F, F, P, F, F)                                                             \
-    X(SINH, "sinh", F, F, P, F, F)                                                             \
-    X(TAN, "tan", F, F, P, F, F)                                                               \
-    X(ERFINV, "erfinv", F, F, P, F, F)                                                         \
-    X(EXP, "exp", F, F, P, F, F)                                                               \
-    X(EXPM1, "expm1", F, F, P, F, F)                                                           \
-    X(LOG, "log", F, F, P, P, F)                                                               \
-    X(LOG10, "log10", F, F, P, F, F)                                                           \
-    X(LOG2, "log2", F, F, P, F, F)                                                             \
-    X(LOG1P, "log1p", F, F, P, P, P)                                                           \
-    X(POW, "pow", F, F, P, F, F)                                                               \
-    X(RECIPROCAL, "reciprocal", F, F, P, P, F)                                                 \
-    X(RSQRT, "rsqrt", F, F, P, F, F)                                                           \
-    X(SOFTPLUS, "softplus", F, F, P, P, F)                                                     \
-    X(SOFTMAX, "softmax", K, F, P, P, F)                                                       \
-    X(LOG_SOFTMAX, "log_softmax", K, F, P, P, F)                                               \
-    X(SOFTMIN, "softmin", K, F, P, P, F)                                                       \
-    X(LAYER_NORM, "layer_norm", K, F, P, F, F)                                                 \
-    X(RMS_NORM, "rms_norm", K, F, P, F, P)                                                     \
-    X(GROUP_NORM, "group_norm", K, F, P, F, F)                                                 \
-    X(BATCH_NORM, "batch_norm", K, P, P, P, P)                                                 \
-    X(LOCAL_RESPONSE_NORM, "local_response_norm", K, F, P, F, F)                               \
-    X(GELU, "gelu", K, P, P, F, F)                                                             \
-    X(SILU, "silu", K, P, P, P, P)                                                             \
-    X(NORMALIZE, "normalize", F, F, P, F, F)                                                   \
-    X(COSINE_SIMILARITY, "cosine_similarity", F, F, P, F, F)                                   \
-    X(NORM, "norm", F, F, P, F, F)                                                             \
-    X(FROBENIUS_NORM, "frobenius_norm", F, F, P, F, P)                                         \
-    X(NUCLEAR_NORM, "nuclear_norm", F, F, P, F, P)                                             \
-    X(LINALG_VECTOR_NORM, "linalg_vector_norm", F, F, P, F, P)                                 \
-    X(LINALG_MATRIX_NORM, "linalg_matrix_norm", F, F, P, F, P)                                 \
-    X(DIST, "dist", F, F, P, F, F)                                                             \
-    X(PDIST, "pdist", F, F, P, F, P)                                                           \
-    X(CDIST, "cdist", F, F, F, F, P)                                                           \
-    X(RENORM, "renorm", F, F, P, F, F)                                                         \
-    X(LOGSUMEXP, "logsumexp", F, F, P, F, P)                                                   \
-    X(SUM, "sum", F, F, P, F, F)                                                               \
-    X(MEAN, "mean", F, P, P, F, P)                                                             \
-    X(PROD, "prod", F, F, F, P, F)                                                             \
-    X(CUMSUM, "cumsum", F, F, P, F, F)                                                         \
-    X(CUMPROD, "cumprod", F, F, P, F, F)                                                       \
-    X(VAR, "var", F, P, P, F, F)                                                               \
-    X(STD, "std", F, P, P, F, F)                                                               \
-    X(QUANTILE, "quantile", F, P, F, F, P)                                                     \
-    X(CROSS_ENTROPY, "cross_entropy", F, F, F, F, F)                                           \
-    X(NLL_LOSS, "nll_loss", F, F, F, F, F)                                                     \
-    X(MSE_LOSS, "mse_loss", F, F, F, F, F)                                                     \
-    X(L1_LOSS, "l1_loss", F, F, F, F, F)                                                       \
-    X(SMOOTH_L1_LOSS, "smooth_l1_loss", F, F, F, F, F)                                         \
-    X(HUBER_LOSS, "huber_loss", F, F, F, F, F)                                                 \
-    X(KL_DIV, "kl_div", F, F, F, F, F)                                                         \
-    X(POISSON_NLL_LOSS, "poisson_nll_loss", F, F, F, F, F)                                     \
-    X(COSINE_EMBEDDING_LOSS, "cosine_embedding_loss", F, F, F, F, F)                           \
-    X(HINGE_EMBEDDING_LOSS, "hinge_embedding_loss", F, F, F, F, F)                             \
-    X(MARGIN_RANKING_LOSS, "margin_ranking_loss", F, F, F, F, F)                               \
-    X(MULTI_MARGIN_LOSS, "multi_margin_loss", F, F, F, F, F)                                   \
-    X(MULTILABEL_MARGIN_LOSS, "multilabel_margin_loss", F, F, F, F, F)                         \
-    X(SOFT_MARGIN_LOSS, "soft_margin_loss", F, F, F, F, F)                                     \
-    X(TRIPLET_MARGIN_LOSS, "triplet_margin_loss", F, F, F, F, F)                               \
-    X(BCE_WITH_LOGITS, "binary_cross_entropy_with_logits", F, F, F, F, F)                      \
-    X(BINARY_CROSS_ENTROPY, "binary_cross_entropy", B, B, F, F, B)                             \
-    X(CTC_LOSS, "ctc_loss", F, P, F, F, F)                                                     \
-    X(ADD, "add", W, P, P, W, W)                                                               \
-    X(SUB, "sub", W, P, P, W, W)                                                               \
-    X(MUL, "mul", W, P, P, W, W)                                                               \
-    X(DIV, "div", W, P, P, W, W)                                                               \
-    X(COMPARE, "compare", W, P, P, P, W)                                                       \
-    X(BIAS_ADD, "bias_add", W, P, P, W, P)                                                     \
-    X(CAT, "cat", W, P, W, P, W)                                                               \
-    X(STACK, "stack", W, P, W, P, W)                                                           \
-    X(ADDCDIV, "addcdiv", W, W, P, F, W)                                                       \
-    X(ADDCMUL, "addcmul", W, W, P, F, W)                                                       \
-    X(ATAN2, "atan2", W, W, P, F, W)                                                           \
-    X(BILINEAR, "bilinear", W, W, P, F, W)                                                     \
-    X(CROSS, "cross", W, W, P, F, W)                                                           \
-    X(DOT, "dot", W, W, P, L, W)                                                               \
-    X(VDOT, "vdot", W, W, P, F, P)                                                             \
-    X(TENSORDOT, "tensordot", W, W, L, L, P)                                                   \
-    X(GRID_SAMPLER, "grid_sampler", W, W, F, F, F)                                             \
-    X(INDEX_PUT, "index_put", W, W, P, F, P)                                                   \
-    X(INDEX_COPY, "index_copy", W, P, W, F, P)                                                 \
-    X(SCATTER_ADD, "scatter_add", W, W, P, F, P)                                               \
-    X(RELU, "relu", P, P, P, P, P)                                                             \
-    X(LEAKY_RELU, "leaky_relu", P, P, P, P, P)                                                 \
-    X(ELU, "elu", P, P, P, P, P)                                                               \
-    X(SELU, "selu", P, P, P, P, P)                                                             \
-    X(TANH, "tanh", P, P, P, P, P)                                                             \
-    X(SIGMOID, "sigmoid", P, P, P, P, P)                                                       \
-    X(SQRT, "sqrt", P, P, P, P, P)                                                             \
-    X(ERF, "erf", P, P, P, P, P)                                                               \
-    X(ABS, "abs", P, P, P, P, P)                                                               \
-    X(NEG, "neg", P, P, P, P, P)                                                               \
-    X(MAXIMUM, "maximum", P, P, P, P, P)                                                       \
-    X(MINIMUM, "minimum", P, P, P, P, P)                                                       \
-    X(ARGMAX, "argmax", P, P, P, P, P)                                                         \
-    X(DROPOUT, "dropout", P, P, P, P, P)                                                       \
-    X(EMBEDDING, "embedding", P, P, P, P, P)                                                   \
-    X(GATHER, "gather", P, P, P, P, P)                                                         \
-    X(RESHAPE, "reshape", P, P, P, P, P)                                                       \
-    X(TRANSPOSE, "transpose", P, P, P, P, P)                                                   \
-    X(SLICE, "slice", P, P, P, P, P)                                                           \
-    X(SELECT, "select", P, P, P, P, P)                                                         \
-    X(PAD, "pad", P, P, P, P, P)                                                               \
-    X(REFLECTION_PAD, "reflection_pad", P, P, F, P, P)                                         \
-    X(REPLICATION_PAD, "replication_pad", P, P, F, P, P)                                       \
-    X(MAX_POOL2D, "max_pool2d", P, P, P, P, P)                                                 \
-    X(MAX_POOL3D, "max_pool3d", P, P, F, P, P)                                                 \
-    X(AVG_POOL2D, "avg_pool2d", P, P, P, P, P)                                                 \
-    X(AVG_POOL3D, "avg_pool3d", P, P, F, P, P)                                                 \
-    X(UPSAMPLE_NEAREST, "upsample_nearest", P, F, P, P, F)                                     \
-    X(UPSAMPLE_LINEAR, "upsample_linear", F, F, P, F, F)                                       \
-    X(UPSAMPLE_BILINEAR, "upsample_bilinear", F, F, P, F, F)                                   \
-    X(UPSAMPLE_TRILINEAR, "upsample_trilinear", F, F, P, F, F)                                 \
-    X(UPSAMPLE_BICUBIC, "upsample_bicubic", F, F, P, F, F)                                     \
-    X(FFT, "fft", F, P, F, F, P)                                                               \
-    X(STFT, "stft", F, P, F, F, P)                                                             \
-    X(CHOLESKY, "cholesky", F, P, F, F, P)                                                     \
-    X(INVERSE, "inverse", F, P, F, F, P)                                                       \
-    X(PINVERSE, "pinverse", F, P, F, F, P)                                                     \
-    X(LU, "lu", F, P, F, F, P)                                                                 \
-    X(QR, "qr", F, P, F, F, P)                                                                 \
-    X(SVD, "svd", F, P, F, F, P)                                                               \
-    X(EIG, "eig", F, P, F, F, P)                                                               \
-    X(LSTSQ, "lstsq", F, P, F, F, P)                                                           \
-    X(TRACE, "trace", F, P, F, F, P)                                                           \
-    X(POLAR, "polar", F, P, F, F, P)                                                           \
-    X(FAKE_QUANTIZE, "fake_quantize", F, P, F, F, P)
+#define AMP_OP_LIST(X)                                                                             \
+    X(GEMM, "gemm", L, L, L, L, L)                X(LINEAR, "linear", L, L, L, L, L)               \
+    X(MATMUL, "matmul", L, L, L, L, L)            X(MM, "mm", L, L, L, L, L)                       \
+    X(MV, "mv", L, L, P, L, L)                    X(BMM, "bmm", L, L, L, L, L)                     \
+    X(ADDMM, "addmm", L, L, L, L, L)              X(ADDMV, "addmv", L, L, P, L, L)                 \
+    X(ADDR, "addr", L, L, P, F, L)                X(ADDBMM, "addbmm", L, L, L, L, L)               \
+    X(BADDBMM, "baddbmm", L, L, L, L, L)          X(EINSUM, "einsum", L, L, L, L, P)               \
+    X(CHAIN_MATMUL, "chain_matmul", L, L, L, L, P)                                                 \
+    X(LINALG_MULTI_DOT, "linalg_multi_dot", L, L, L, L, P)                                         \
+    X(LINALG_VECDOT, "linalg_vecdot", L, L, L, F, P) X(CONVOLUTION, "convolution", L, L, L, L, L)  \
+    X(CONV1D, "conv1d", L, L, L, L, L)            X(CONV2D, "conv2d", L, L, L, L, L)               \
+    X(CONV3D, "conv3d", L, L, L, L, L) X(CONV_TRANSPOSE1D, "conv_transpose1d", L, L, L, L, L)      \
+    X(CONV_TRANSPOSE2D, "conv_transpose2d", L, L, L, L, L)                                         \
+    X(CONV_TRANSPOSE3D, "conv_transpose3d", L, L, L, L, L) X(CONV_TBC, "conv_tbc", L, L, L, F, L)  \
+    X(SCALED_DOT_PRODUCT_ATTENTION, "scaled_dot_product_attention", L, L, L, L, P)                 \
+    X(LSTM_CELL, "lstm_cell", L, L, L, L, P)      X(GRU_CELL, "gru_cell", L, L, L, L, P)           \
+    X(RNN_TANH_CELL, "rnn_tanh_cell", L, L, L, L, P)                                               \
+    X(RNN_RELU_CELL, "rnn_relu_cell", L, L, L, L, P) X(PRELU, "prelu", L, L, L, F, L)              \
+    X(ACOS, "acos", F, F, P, F, F)                X(ASIN, "asin", F, F, P, F, F)                   \
+    X(COSH, "cosh", F, F, P, F, F)                X(SINH, "sinh", F, F, P, F, F)                   \
+    X(TAN, "tan", F, F, P, F, F)                  X(ERFINV, "erfinv", F, F, P, F, F)               \
+    X(EXP, "exp", F, F, P, F, F)                  X(EXPM1, "expm1", F, F, P, F, F)                 \
+    X(LOG, "log", F, F, P, P, F)                  X(LOG10, "log10", F, F, P, F, F)                 \
+    X(LOG2, "log2", F, F, P, F, F)                X(LOG1P, "log1p", F, F, P, P, P)                 \
+    X(POW, "pow", F, F, P, F, F)                  X(RECIPROCAL, "reciprocal", F, F, P, P, F)       \
+    X(RSQRT, "rsqrt", F, F, P, F, F)              X(SOFTPLUS, "softplus", F, F, P, P, F)           \
+    X(SOFTMAX, "softmax", K, F, P, P, F)          X(LOG_SOFTMAX, "log_softmax", K, F, P, P, F)     \
+    X(SOFTMIN, "softmin", K, F, P, P, F)          X(LAYER_NORM, "layer_norm", K, F, P, F, F)       \
+    X(RMS_NORM, "rms_norm", K, F, P, F, P)        X(GROUP_NORM, "group_norm", K, F, P, F, F)       \
+    X(BATCH_NORM, "batch_norm", K, P, P, P, P)                                                     \
+    X(LOCAL_RESPONSE_NORM, "local_response_norm", K, F, P, F, F) X(GELU, "gelu", K, P, P, F, F)    \
+    X(SILU, "silu", K, P, P, P, P)                X(NORMALIZE, "normalize", F, F, P, F, F)         \
+    X(COSINE_SIMILARITY, "cosine_similarity", F, F, P, F, F) X(NORM, "norm", F, F, P, F, F)        \
+    X(FROBENIUS_NORM, "frobenius_norm", F, F, P, F, P)                                             \
+    X(NUCLEAR_NORM, "nuclear_norm", F, F, P, F, P)                                                 \
+    X(LINALG_VECTOR_NORM, "linalg_vector_norm", F, F, P, F, P)                                     \
+    X(LINALG_MATRIX_NORM, "linalg_matrix_norm", F, F, P, F, P) X(DIST, "dist", F, F, P, F, F)      \
+    X(PDIST, "pdist", F, F, P, F, P)              X(CDIST, "cdist", F, F, F, F, P)                 \
+    X(RENORM, "renorm", F, F, P, F, F)            X(LOGSUMEXP, "logsumexp", F, F, P, F, P)         \
+    X(SUM, "sum", F, F, P, F, F)                  X(MEAN, "mean", F, P, P, F, P)                   \
+    X(PROD, "prod", F, F, F, P, F)                X(CUMSUM, "cumsum", F, F, P, F, F)               \
+    X(CUMPROD, "cumprod", F, F, P, F, F)          X(VAR, "var", F, P, P, F, F)                     \
+    X(STD, "std", F, P, P, F, F)                  X(QUANTILE, "quantile", F, P, F, F, P)           \
+    X(CROSS_ENTROPY, "cross_entropy", F, F, F, F, F) X(NLL_LOSS, "nll_loss", F, F, F, F, F)        \
+    X(MSE_LOSS, "mse_loss", F, F, F, F, F)        X(L1_LOSS, "l1_loss", F, F, F, F, F)             \
+    X(SMOOTH_L1_LOSS, "smooth_l1_loss", F, F, F, F, F) X(HUBER_LOSS, "huber_loss", F, F, F, F, F)  \
+    X(KL_DIV, "kl_div", F, F, F, F, F) X(POISSON_NLL_LOSS, "poisson_nll_loss", F, F, F, F, F)      \
+    X(COSINE_EMBEDDING_LOSS, "cosine_embedding_loss", F, F, F, F, F)                               \
+    X(HINGE_EMBEDDING_LOSS, "hinge_embedding_loss", F, F, F, F, F)                                 \
+    X(MARGIN_RANKING_LOSS, "margin_ranking_loss", F, F, F, F, F)                                   \
+    X(MULTI_MARGIN_LOSS, "multi_margin_loss", F, F, F, F, F)                                       \
+    X(MULTILABEL_MARGIN_LOSS, "multilabel_margin_loss", F, F, F, F, F)                             \
+    X(SOFT_MARGIN_LOSS, "soft_margin_loss", F, F, F, F, F)                                         \
+    X(TRIPLET_MARGIN_LOSS, "triplet_margin_loss", F, F, F, F, F)                                   \
+    X(BCE_WITH_LOGITS, "binary_cross_entropy_with_logits", F, F, F, F, F)                          \
+    X(BINARY_CROSS_ENTROPY, "binary_cross_entropy", B, B, F, F, B)                                 \
+    X(CTC_LOSS, "ctc_loss", F, P, F, F, F)        X(ADD, "add", W, P, P, W, W)                     \
+    X(SUB, "sub", W, P, P, W, W)                  X(MUL, "mul", W, P, P, W, W)                     \
+    X(DIV, "div", W, P, P, W, W)                  X(COMPARE, "compare", W, P, P, P, W)             \
+    X(BIAS_ADD, "bias_add", W, P, P, W, P)        X(CAT, "cat", W, P, W, P, W)                     \
+    X(STACK, "stack", W, P, W, P, W)              X(ADDCDIV, "addcdiv", W, W, P, F, W)             \
+    X(ADDCMUL, "addcmul", W, W, P, F, W)          X(ATAN2, "atan2", W, W, P, F, W)                 \
+    X(BILINEAR, "bilinear", W, W, P, F, W)        X(CROSS, "cross", W, W, P, F, W)                 \
+    X(DOT, "dot", W, W, P, L, W)                  X(VDOT, "vdot", W, W, P, F, P)                   \
+    X(TENSORDOT, "tensordot", W, W, L, L, P)      X(GRID_SAMPLER, "grid_sampler", W, W, F, F, F)   \
+    X(INDEX_PUT, "index_put", W, W, P, F, P)      X(INDEX_COPY, "index_copy", W, P, W, F, P)       \
+    X(SCATTER_ADD, "scatter_add", W, W, P, F, P)  X(RELU, "relu", P, P, P, P, P)                   \
+    X(LEAKY_RELU, "leaky_relu", P, P, P, P, P)    X(ELU, "elu", P, P, P, P, P)                     \
+    X(SELU, "selu", P, P, P, P, P)                X(TANH, "tanh", P, P, P, P, P)                   \
+    X(SIGMOID, "sigmoid", P, P, P, P, P)          X(SQRT, "sqrt", P, P, P, P, P)                   \
+    X(ERF, "erf", P, P, P, P, P)                  X(ABS, "abs", P, P, P, P, P)                     \
+    X(NEG, "neg", P, P, P, P, P)                  X(MAXIMUM, "maximum", P, P, P, P, P)             \
+    X(MINIMUM, "minimum", P, P, P, P, P)          X(ARGMAX, "argmax", P, P, P, P, P)               \
+    X(DROPOUT, "dropout", P, P, P, P, P)          X(EMBEDDING, "embedding", P, P, P, P, P)         \
+    X(GATHER, "gather", P, P, P, P, P)            X(RESHAPE, "reshape", P, P, P, P, P)             \
+    X(TRANSPOSE, "transpose", P, P, P, P, P)      X(SLICE, "slice", P, P, P, P, P)                 \
+    X(SELECT, "select", P, P, P, P, P)            X(PAD, "pad", P, P, P, P, P)                     \
+    X(REFLECTION_PAD, "reflection_pad", P, P, F, P, P)                                             \
+    X(REPLICATION_PAD, "replication_pad", P, P, F, P, P)                                           \
+    X(MAX_POOL2D, "max_pool2d", P, P, P, P, P)    X(MAX_POOL3D, "max_pool3d", P, P, F, P, P)       \
+    X(AVG_POOL2D, "avg_pool2d", P, P, P, P, P)    X(AVG_POOL3D, "avg_pool3d", P, P, F, P, P)       \
+    X(UPSAMPLE_NEAREST, "upsample_nearest", P, F, P, P, F)                                         \
+    X(UPSAMPLE_LINEAR, "upsample_linear", F, F, P, F, F)                                           \
+    X(UPSAMPLE_BILINEAR, "upsample_bilinear", F, F, P, F, F)                                       \
+    X(UPSAMPLE_TRILINEAR, "upsample_trilinear", F, F, P, F, F)                                     \
+    X(UPSAMPLE_BICUBIC, "upsample_bicubic", F, F, P, F, F) X(FFT, "fft", F, P, F, F, P)            \
+    X(STFT, "stft", F, P, F, F, P)                X(CHOLESKY, "cholesky", F, P, F, F, P)           \
+    X(INVERSE, "inverse", F, P, F, F, P)          X(PINVERSE, "pinverse", F, P, F, F, P)           \
+    X(LU, "lu", F, P, F, F, P)                    X(QR, "qr", F, P, F, F, P)                       \
+    X(SVD, "svd", F, P, F, F, P)                  X(EIG, "eig", F, P, F, F, P)                     \
+    X(LSTSQ, "lstsq", F, P, F, F, P)              X(TRACE, "trace", F, P, F, F, P)                 \
+    X(POLAR, "polar", F, P, F, F, P)              X(FAKE_QUANTIZE, "fake_quantize", F, P, F, F, P)
 
 #define AMPI_OP(id, name, a, b, c, d, e) AMP_OP_##id,
 typedef enum amp_op { AMP_OP_LIST(AMPI_OP) AMP_NUM_OPS } amp_op;
