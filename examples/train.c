@@ -26,7 +26,10 @@
                    steps do not count.
        bytes/param memory for weights, masters, gradients and moments, as allocated
        act KiB     activations that one batch keeps for the backward pass
-       ms/step     processor time of the steps that are not sampled, their mean
+       ms/step     processor time of a step: the median of rounds in which the variants take turns
+       speed       fp32's ms over the variant's: how many times as fast as fp32 it is
+       wide ms     the same for the network with 8 times the hidden units and 256 images a step,
+                   which is only timed: there products are most of the work
 
    Biases (under 2 % of the parameters) stay fp32 in every variant, as is usual.                 */
 
@@ -133,7 +136,9 @@ static void setup_optimizer(net *n) {
     n->param_bytes += n->opt_bytes;
 }
 
-static void net_init(net *n, int which, int v, const dataset *data, size_t batch, int seed) {
+/* Hidden layers are `wider` times what the task says. */
+static void net_init(net *n, int which, int v, const dataset *data, size_t batch, size_t wider,
+                     int seed) {
     const amp_dtype T      = variants[v].type;
     size_t          widest = 0;
     memset(n, 0, sizeof *n);
@@ -142,7 +147,8 @@ static void net_init(net *n, int which, int v, const dataset *data, size_t batch
     n->batch = batch;
     n->rng   = (uint64_t)seed * 1000003u + (uint64_t)which + 1;
     for (size_t l = 0; l <= LAYERS; l++) {
-        n->width[l] = l > 0 && l < LAYERS ? tasks[which].hidden[l - 1] : data->pixels;
+        n->width[l] = l > 0 && l < LAYERS ? wider * tasks[which].hidden[l - 1]
+                                           : data->pixels;
         if (l == LAYERS && which == CLASSIFY) n->width[l] = NUM_CLASSES;
         if (n->width[l] > widest) widest = n->width[l];
     }
@@ -216,8 +222,8 @@ static void relu_normalize_back(float *grad, const float *act, size_t width, flo
     }
     sum /= (float)width;
     product /= (float)width;
-    for (size_t i = 0; i < width; i++)
-        grad[i] = act[i] > least ? rstd * (grad[i] - sum - act[i] * product) : 0.0f;
+    for (size_t i = 0; i < width; i++) grad[i] = rstd * (grad[i] - sum - act[i] * product);
+    for (size_t i = 0; i < width; i++) grad[i] = act[i] > least ? grad[i] : 0.0f;
 }
 
 static void load_images(net *n, const dataset *data, const size_t *pick, size_t rows) {
@@ -354,6 +360,16 @@ static void optimizer_step(net *n, float lr) {
         for (size_t i = 0; i < 2 * LAYERS; i++) adamw_without_master(n, i, lr);
 }
 
+/* One step on one batch of images; returns its mean loss. */
+static double train_step(net *n, const dataset *data, const size_t *pick, float lr) {
+    load_images(n, data, pick, n->batch);
+    forward(n, n->batch);
+    const double loss = loss_and_gradient(n, data, pick);
+    backward(n);
+    optimizer_step(n, lr);
+    return loss;
+}
+
 /* One pass over the images, in the given order; returns the mean loss. The learning rate falls to 0
    over all_steps, counting skipped ones too. */
 static double train_epoch(net *n, const dataset *data, const size_t *order, size_t all_steps) {
@@ -363,11 +379,7 @@ static double train_epoch(net *n, const dataset *data, const size_t *order, size
         const size_t *pick = order + b * n->batch;
         const float   lr   = tasks[n->task].lr * (1.0f - (float)n->steps / (float)all_steps);
         measure_begin(&n->m, n->steps, (double)loss_scale(n));
-        load_images(n, data, pick, n->batch);
-        forward(n, n->batch);
-        loss += loss_and_gradient(n, data, pick);
-        backward(n);
-        optimizer_step(n, lr);
+        loss += train_step(n, data, pick, lr);
         measure_end(&n->m, (int)status_of(n).did_step);
     }
     return loss / (double)batches;
@@ -433,7 +445,6 @@ static void record(report *r, net *n, const dataset *data, int v, int seed) {
     column[SCALE][seed]       = (double)loss_scale(n);
     column[PARAM_BYTES][seed] = (double)n->param_bytes / (double)n->num_params;
     column[ACT_BYTES][seed]   = (double)n->act_bytes;
-    column[MS][seed]          = ratio(n->m.ms, n->m.timed_steps);
     for (size_t i = 0; i < NUM_CLASSES && n->task == RECONSTRUCT && seed == 0; i++) {
         float *pixel = r->picture[v] + i * data->pixels;
         load_images(n, data, &r->shown[i], 1);
@@ -451,7 +462,7 @@ static void train_one(report *r, const dataset *data, int which, int v, int seed
     size_t        *order  = need(data->num_train, sizeof(size_t));
     int            first  = 0;
     net            n;
-    net_init(&n, which, v, data, (size_t)o->batch, seed);
+    net_init(&n, which, v, data, (size_t)o->batch, 1, seed);
     if (v == FP16 && seed == 0) n.m.scales = r->scales[which];
     if (o->resume) first = resume(&n, o->resume, data->num_train / n.batch, epochs);
     for (size_t i = 0; i < data->num_train; i++) order[i] = i;
@@ -468,13 +479,38 @@ static void train_one(report *r, const dataset *data, int which, int v, int seed
     free(order);
 }
 
+/* How long a step takes, of the network that is trained or of the wide one: the variants in turns,
+   so that all meet the same machine. The first round warms up. */
+static void time_steps(report *r, const dataset *data, int which, int size) {
+    const size_t batch = size == WIDE ? WIDE_BATCH : (size_t)r->o.batch;
+    const int    steps = size == WIDE ? 1 : 20;
+    net          nets[NUM_VARIANTS];
+    size_t       pick[MAX_BATCH];
+    for (size_t i = 0; i < batch; i++) pick[i] = i % data->num_train;
+    for (int v = 0; v < NUM_VARIANTS; v++)
+        if (variant_on(&r->o, v))
+            net_init(&nets[v], which, v, data, batch, size == WIDE ? WIDER : 1, 0);
+    for (int round = -1; round < ROUNDS; round++) {
+        for (int v = 0; v < NUM_VARIANTS; v++) {
+            const clock_t start = clock();
+            if (!variant_on(&r->o, v)) continue;
+            for (int i = 0; i < steps; i++) train_step(&nets[v], data, pick, 1e-4f);
+            if (round >= 0) r->ms[which][v][size][round] = milliseconds_since(start) / steps;
+        }
+        r->done += TIMED_RUNS / (ROUNDS + 1.0);
+        progress(r, which);
+    }
+    for (int v = 0; v < NUM_VARIANTS; v++)
+        if (variant_on(&r->o, v)) net_free(&nets[v]);
+}
+
 /* What cannot be read or written shall be said now, not after the training. */
 static void try_files(const report *r, const dataset *data) {
     const options *o = &r->o;
     net            n;
     try_pictures(o->out);
     if (!one_run(o)) return;
-    net_init(&n, o->task, the_variant(o), data, (size_t)o->batch, 0);
+    net_init(&n, o->task, the_variant(o), data, (size_t)o->batch, 1, 0);
     if (o->resume) resume(&n, o->resume, data->num_train / n.batch, r->epochs[o->task]);
     if (o->save) save(&n, o->save);
     net_free(&n);
@@ -494,6 +530,8 @@ int main(int argc, char **argv) {
                 if (variant_on(&r.o, v)) train_one(&r, &data, t, v, seed);
             say_seed(&r, t, seed);
         }
+        for (int size = 0; timed(&r.o, t) && size < NUM_SIZES; size++)
+            time_steps(&r, &data, t, size);
     }
     print_results(&r, &data);
     report_free(&r);

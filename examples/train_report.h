@@ -36,6 +36,10 @@ static const variant variants[NUM_VARIANTS] = {
 enum { CLASSIFY, RECONSTRUCT, NUM_TASKS };
 enum { LAYERS = 4, MAX_SEEDS = 20, MAX_EPOCHS = 1000, MAX_BATCH = 1024 };
 
+/* Steps are timed in two sizes: as trained, and wide, where products are most of the work. */
+enum { TRAINED, WIDE, NUM_SIZES };
+enum { WIDER = 8, WIDE_BATCH = 256, ROUNDS = 15, TIMED_RUNS = 5 /* of progress, for each size */ };
+
 typedef struct task {
     const char *name, *metric, *unit;
     int         decimals;           /* of the metric          */
@@ -74,6 +78,8 @@ static int variant_on(const options *o, int v) {
     if (one_run(o)) return v == the_variant(o);
     return o->dtype == ALL_TYPES || (int)variants[v].type == o->dtype;
 }
+
+static int timed(const options *o, int t) { return task_on(o, t) && !one_run(o); }
 
 static void print_help(void) {
     printf("usage: train [options]\n\n"
@@ -174,8 +180,7 @@ typedef struct measures {
     unsigned char    *before[LAYERS]; /* sampled steps: the weights' bits before the step      */
     double           *scales;         /* the loss scale of every step, or NULL                 */
     int               sampling;       /* count in this step?                                   */
-    double            nonzero, flushed, updates, lost, ms, timed_steps;
-    clock_t           start;
+    double            nonzero, flushed, updates, lost;
 } measures;
 
 static int is_zero(const void *x, amp_dtype type, size_t i) {
@@ -207,15 +212,10 @@ static void measure_begin(measures *m, uint64_t step, double scale) {
         const unsigned char *now = updated_weights(m->weight[l], &size);
         memcpy(m->before[l], now, m->weight[l]->n * size);
     }
-    m->start = clock();
 }
 
 static void measure_end(measures *m, int did_step) {
     size_t size;
-    if (!m->sampling) {
-        m->ms += 1e3 * (double)(clock() - m->start) / CLOCKS_PER_SEC;
-        m->timed_steps += 1.0;
-    }
     for (size_t l = 0; m->sampling && did_step && l < LAYERS; l++) {
         const amp_tensor    *t   = m->weight[l];
         const unsigned char *now = updated_weights(t, &size);
@@ -229,15 +229,21 @@ static void measure_end(measures *m, int did_step) {
 
 static double ratio(double part, double whole) { return whole > 0.0 ? part / whole : 0.0; }
 
+/* Of processor time, which does not count while other programs run. */
+static double milliseconds_since(clock_t start) {
+    return 1e3 * (double)(clock() - start) / CLOCKS_PER_SEC;
+}
+
 /* --------------------------------------------------------------------------------------- report */
 
 /* What the training runs leave behind. */
-enum { METRIC, FLUSHED, LOST, SKIPPED, SCALE, PARAM_BYTES, ACT_BYTES, MS, NUM_COLUMNS };
+enum { METRIC, FLUSHED, LOST, SKIPPED, SCALE, PARAM_BYTES, ACT_BYTES, NUM_COLUMNS };
 
 typedef struct report {
     options o;
     double  results[NUM_TASKS][NUM_VARIANTS][NUM_COLUMNS][MAX_SEEDS];
     double  loss[NUM_TASKS][NUM_VARIANTS][MAX_EPOCHS]; /* mean over seeds                         */
+    double  ms[NUM_TASKS][NUM_VARIANTS][NUM_SIZES][ROUNDS]; /* of a step                          */
     int     epochs[NUM_TASKS];
     size_t  steps[NUM_TASKS];                          /* in all epochs                           */
     double *scales[NUM_TASKS];                         /* per step: FP16's loss scale, first seed */
@@ -258,6 +264,7 @@ static void report_init(report *r, const dataset *data) {
         r->scales[t] = need(r->steps[t], sizeof(double));
         for (int v = 0; v < NUM_VARIANTS; v++)
             r->runs += task_on(&r->o, t) && variant_on(&r->o, v) ? r->o.seeds : 0;
+        r->runs += timed(&r->o, t) ? NUM_SIZES * TIMED_RUNS : 0;
     }
     for (int v = 0; v < NUM_VARIANTS; v++)
         r->picture[v] = need(NUM_CLASSES * data->pixels, sizeof(float));
@@ -323,8 +330,37 @@ static double mean_of(const report *r, int which, int v, int column) {
     return over_seeds(r->results[which][v][column], NULL, r->o.seeds).mean;
 }
 
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Milliseconds of a step, and how many times as fast as fp32's that is; 0 if not timed. */
+static double median_ms(const report *r, int which, int v, int size) {
+    double ms[ROUNDS];
+    memcpy(ms, r->ms[which][v][size], sizeof ms);
+    qsort(ms, ROUNDS, sizeof *ms, by_value);
+    return ms[ROUNDS / 2];
+}
+
+static double speed(const report *r, int which, int v, int size) {
+    return ratio(median_ms(r, which, FP32, size), median_ms(r, which, v, size));
+}
+
 static spread minus_fp32(const report *r, int which, int v) {
     return over_seeds(r->results[which][v][METRIC], r->results[which][FP32][METRIC], r->o.seeds);
+}
+
+/* The last columns of a row: for each size, how long a step takes and how fast that is. */
+static void print_times(const report *r, int which, int v) {
+    for (int size = 0; size < NUM_SIZES; size++) {
+        const double ms = median_ms(r, which, v, size), times = speed(r, which, v, size);
+        if (ms > 0.0) printf(" %8.2f", ms);
+        else printf(" %8s", "-");
+        if (times > 0.0) printf(" %5.2fx", times);
+        else printf(" %6s", "-");
+    }
+    printf("\n");
 }
 
 static void print_table(const report *r, int which) {
@@ -332,18 +368,20 @@ static void print_table(const report *r, int which) {
     printf("\n%s: %s on held-out images, mean +- standard deviation over %d seed%s\n\n",
            tasks[which].name, which == CLASSIFY ? "accuracy in %" : "mean squared error",
            r->o.seeds, r->o.seeds > 1 ? "s" : "");
-    printf("%-20s %-19s %9s %9s %8s %9s %11s %8s %8s\n", "", tasks[which].metric, "flushed %",
-           "lost %", "skipped", "scale", "bytes/param", "act KiB", "ms/step");
+    printf("%-20s %-18s %9s %7s %8s %9s %11s %8s %8s %6s %8s %6s\n", "", tasks[which].metric,
+           "flushed %", "lost %", "skipped", "scale", "bytes/param", "act KiB", "ms/step", "speed",
+           "wide ms", "speed");
     for (int v = 0; v < NUM_VARIANTS; v++) {
         const spread m = over_seeds(r->results[which][v][METRIC], NULL, r->o.seeds);
         char         sd[32] = "-";
         if (!variant_on(&r->o, v)) continue;
         if (r->o.seeds > 1) sprintf(sd, "%.*f", decimals, m.sd);
-        printf("%-20s %-7.*f +- %-8s", variants[v].name, decimals, m.mean, sd);
-        printf(" %9.4f %9.3f %8.1f %9.0f %11.2f %8.1f %8.2f\n", mean_of(r, which, v, FLUSHED),
+        printf("%-20s %-7.*f +- %-7s", variants[v].name, decimals, m.mean, sd);
+        printf(" %9.4f %7.3f %8.1f %9.0f %11.2f %8.1f", mean_of(r, which, v, FLUSHED),
                mean_of(r, which, v, LOST), mean_of(r, which, v, SKIPPED),
                mean_of(r, which, v, SCALE), mean_of(r, which, v, PARAM_BYTES),
-               mean_of(r, which, v, ACT_BYTES) / 1024.0, mean_of(r, which, v, MS));
+               mean_of(r, which, v, ACT_BYTES) / 1024.0);
+        print_times(r, which, v);
     }
 }
 
@@ -375,9 +413,17 @@ static void print_verdict(const report *r, int which, int v) {
                "    by up to 1 part in 256, not 2048; pixels show that more than classes do\n");
 }
 
+static void print_speed(const report *r, int which) {
+    printf("  a step in bf16 is %.2f times as fast as in fp32, in fp16 with scaling %.2f times;\n",
+           speed(r, which, BF16, TRAINED), speed(r, which, FP16, TRAINED));
+    printf("  wide (%d times the hidden units, %d images a step) %.2f and %.2f times; products in\n"
+           "  %s\n", WIDER, WIDE_BATCH, speed(r, which, BF16, WIDE), speed(r, which, FP16, WIDE),
+           strcmp(amp_cpu_tier(), "amx") == 0 ? "AMX tiles, fp16 in two parts"
+                                              : "fp32 arithmetic, whatever their types");
+}
+
 /* What the table says, in words that follow from its numbers. */
 static void print_reading(const report *r, int which) {
-    const double fp32_ms = mean_of(r, which, FP32, MS);
     if (!variant_on(&r->o, FP16_ALONE)) return; /* one variant alone: nothing to compare */
     printf("\nreading\n");
     print_ratio("gradients flushed to zero", mean_of(r, which, FP16_MASTER, FLUSHED),
@@ -386,12 +432,9 @@ static void print_reading(const report *r, int which) {
                 mean_of(r, which, FP16_MASTER, LOST), "master weights");
     if (!variant_on(&r->o, FP32)) return;
     for (int v = FP32 + 1; v < NUM_VARIANTS; v++) print_verdict(r, which, v);
-    printf("  fp16 keeps %.0f %% of fp32's bytes of activations; a step takes %.2f times as long,\n"
-           "  with bf16 %.2f times (products in %s)\n",
-           100.0 * mean_of(r, which, FP16, ACT_BYTES) / mean_of(r, which, FP32, ACT_BYTES),
-           mean_of(r, which, FP16, MS) / fp32_ms, mean_of(r, which, BF16, MS) / fp32_ms,
-           strcmp(amp_cpu_tier(), "amx") == 0 ? "AMX tiles, fp16 in two parts"
-                                              : "fp32 arithmetic, whatever their types");
+    printf("  fp16 keeps %.0f %% of fp32's bytes of activations\n",
+           100.0 * mean_of(r, which, FP16, ACT_BYTES) / mean_of(r, which, FP32, ACT_BYTES));
+    print_speed(r, which);
 }
 
 static void print_parity(const report *r, int which) {

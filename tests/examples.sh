@@ -89,6 +89,15 @@ train --data digits --seeds 2 --epochs 2 > "$out/log" 2>&1 &&
     tail -n 1 "$out/log" | grep -Eq '^parity reconstruct: fp32 [0-9.]+ fp16 [0-9.]+ d [-+][0-9.]+ se [0-9.]+ bf16 [0-9.]+ d [-+][0-9.]+ se [0-9.]+ seeds 2$'
 check 'train: a short run ends with the two parity lines' $?
 cp "$out/log" "$out/first"
+awk '$0 ~ /ms\/step +speed +wide ms +speed$/ {tables++}
+     /^(fp32|fp16|bf16).* \+- / {
+         rows++
+         for (i = NF - 3; i < NF; i += 2)
+             bad += !($i > 0 && $(i + 1) ~ /^[0-9]+\.[0-9][0-9]x$/ && $(i + 1) + 0 > 0 &&
+                      ($1 != "fp32" || $(i + 1) == "1.00x"))
+     }
+     END {exit !(tables == 2 && rows == 10 && !bad)}' "$out/first"
+check 'train: every row says how long a step takes and how many times as fast as fp32 that is' $?
 train --data digits --seeds 2 --epochs 2 2> /dev/null | tail -n 2 > "$out/second"
 tail -n 2 "$out/first" | cmp -s - "$out/second"
 check 'train: the same seeds give the same numbers' $?
