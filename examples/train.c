@@ -8,7 +8,8 @@
    READ  from top to bottom: the network, forward, loss and backward, the step, an epoch; then
    save and resume, for interrupted runs. Loss scaling and masters come in at setup_optimizer,
    loss_scale and optimizer_step. Variants, options, counts and tables are in train_report.h,
-   pictures in train_plots.h, the data in train_data.h; measure_... only counts.
+   pictures in train_plots.h, the data in train_data.h, errors and the progress bar in
+   train_cli.h; measure_... only counts.
 
    RUN   cc -O3 -I. examples/train.c -o train -lm && ./train         in the directory of amp.h
 
@@ -468,11 +469,11 @@ static void train_one(report *r, const dataset *data, int which, int v, int seed
     for (size_t i = 0; i < data->num_train; i++) order[i] = i;
     for (int epoch = 0; epoch < epochs; epoch++) {
         shuffle(order, data->num_train, &n.rng); /* each order follows from the one before */
-        r->done += 1.0 / epochs;
-        if (epoch < first || (o->stop_after && epoch >= o->stop_after)) continue;
-        r->loss[which][v][epoch] += train_epoch(&n, data, order, r->steps[which]) / o->seeds;
-        if (o->save) save(&n, o->save);
-        progress(r, which);
+        if (epoch >= first && !(o->stop_after && epoch >= o->stop_after)) {
+            r->loss[which][v][epoch] += train_epoch(&n, data, order, r->steps[which]) / o->seeds;
+            if (o->save) save(&n, o->save);
+        }
+        report_progress(r, which, 1.0 / epochs);
     }
     record(r, &n, data, v, seed);
     net_free(&n);
@@ -497,8 +498,7 @@ static void time_steps(report *r, const dataset *data, int which, int size) {
             for (int i = 0; i < steps; i++) train_step(&nets[v], data, pick, 1e-4f);
             if (round >= 0) r->ms[which][v][size][round] = milliseconds_since(start) / steps;
         }
-        r->done += TIMED_RUNS / (ROUNDS + 1.0);
-        progress(r, which);
+        report_progress(r, which, TIMED_RUNS / (ROUNDS + 1.0));
     }
     for (int v = 0; v < NUM_VARIANTS; v++)
         if (variant_on(&r->o, v)) net_free(&nets[v]);

@@ -47,18 +47,13 @@
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__unix__) || defined(__APPLE__)
-#include <unistd.h>
-static bool on_terminal(void) { return isatty(STDERR_FILENO) != 0; }
-#else
-static bool on_terminal(void) { return false; }
-#endif
+#define PROGRAM "train_cuda"
+#include "train_cli.h" /* fail, parse_count, progress */
 
 enum form { FP32, TF32, HALF, SCALED, GRAPH, NUM_FORMS };
 enum { MAX_LAYERS = 32, WARM_UP = 10, WORKSPACE = 32 << 20 };
@@ -71,29 +66,25 @@ static struct options {
 
 /* ------------------------------------------------------------------------------------- errors */
 
-static void fail(const char *subject, const char *problem, const char *remedy) {
-    fprintf(stderr, "train_cuda: %s: %s; %s\n", subject, problem, remedy);
-    exit(1);
-}
-
 static void must(cudaError_t error) {
     if (error == cudaSuccess) return;
-    fail("CUDA", cudaGetErrorString(error),
+    fail(1, "CUDA", cudaGetErrorString(error),
          error == cudaErrorNoKernelImageForDevice ? "compile with -arch=native for this GPU"
                                                   : "compute-sanitizer can say where");
 }
 
 static void must(cublasStatus_t status) {
     if (status != CUBLAS_STATUS_SUCCESS)
-        fail("cuBLAS", cublasGetStatusString(status), "is its library that of the toolkit?");
+        fail(1, "cuBLAS", cublasGetStatusString(status), "is its library that of the toolkit?");
 }
 
 static void must(amp_result result) {
     if (result == AMP_ERROR_CUDA) must((cudaError_t)amp_cuda_code());
     if (result == AMP_ERROR_CUBLAS) must((cublasStatus_t)amp_cuda_code());
     if (result == AMP_ERROR_OUT_OF_MEMORY)
-        fail("weights", "do not fit in GPU memory", "choose a smaller --width or --layers");
-    if (result != AMP_OK) fail("amp.h", amp_result_string(result), "this is a bug in the example");
+        fail(1, "weights", "do not fit in GPU memory", "choose a smaller --width or --layers");
+    if (result != AMP_OK)
+        fail(1, "amp.h", amp_result_string(result), "this is a bug in the example");
 }
 
 /* ------------------------------------------------------------------------------------ the GPU */
@@ -110,7 +101,7 @@ static void *device_alloc(size_t num_bytes) {
     char  size[64];
     if (cudaMalloc(&p, num_bytes) == cudaSuccess) return p;
     sprintf(size, "%.1f MiB more do not fit", (double)num_bytes / (1 << 20));
-    fail("GPU memory", size, "choose a smaller --width, --batch or --batches");
+    fail(1, "GPU memory", size, "choose a smaller --width, --batch or --batches");
     return NULL;
 }
 
@@ -508,14 +499,6 @@ static double time_checks(void) {
 
 /* ------------------------------------------------------------------------------------- report */
 
-static void progress(int done) {
-    static const char full[] = "####################";
-    if (!on_terminal()) return;
-    fprintf(stderr, "\r[%-20.*s] %-24s", 20 * done / NUM_FORMS, full,
-            done < NUM_FORMS ? form_name(done) : "");
-    if (done == NUM_FORMS) fprintf(stderr, "\r%50s\r", "");
-}
-
 static double roundoff(int f) { /* relative, of one operand of a product */
     return f == FP32 ? 0.0 : f >= HALF && o.dtype == AMP_BF16 ? 1 / 256.0 : 1 / 2048.0;
 }
@@ -613,23 +596,6 @@ static void print_help(void) {
            o.layers, o.width, o.batch, o.batches, o.epochs, o.seed);
 }
 
-static void bad_option(const char *option, const char *value, const char *wanted) {
-    fprintf(stderr, "train_cuda: %s does not take '%s'; give %s (see --help)\n", option, value,
-            wanted);
-    exit(2);
-}
-
-static int parse_count(const char *option, const char *value, int max) {
-    char wanted[64], *end;
-    errno        = 0;
-    const long n = strtol(value, &end, 10);
-    if (end == value || *end || errno || n < 1 || n > max) {
-        sprintf(wanted, "a whole number from 1 to %d", max);
-        bad_option(option, value, wanted);
-    }
-    return (int)n;
-}
-
 static void parse_options(int argc, char **argv) {
     const struct { const char *name; int *number, max; } known[] = {
         {"--layers", &o.layers, MAX_LAYERS}, {"--width", &o.width, 1 << 15},
@@ -646,7 +612,7 @@ static void parse_options(int argc, char **argv) {
         while (k < num_known && strcmp(name, known[k].name) != 0) k++;
         if (k < num_known) *known[k].number = parse_count(name, value, known[k].max);
         else if (strcmp(name, "--dtype") != 0)
-            fail(name, "is not an option", "see --help");
+            fail(2, name, "is not an option", "see --help");
         else if (strcmp(value, "fp16") == 0) o.dtype = AMP_F16;
         else if (strcmp(value, "bf16") == 0) o.dtype = AMP_BF16;
         else bad_option(name, value, "fp16 or bf16");
@@ -659,7 +625,8 @@ static void open_gpu(void) {
     int            count = 0, driver = 0, runtime = 0;
     cudaError_t    error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess || count == 0)
-        fail("no GPU", error != cudaSuccess ? cudaGetErrorString(error) : "the driver knows none",
+        fail(1, "no GPU",
+             error != cudaSuccess ? cudaGetErrorString(error) : "the driver knows none",
              "run it where nvidia-smi lists one");
     must(cudaGetDeviceProperties(&device, 0));
     must(cudaDriverGetVersion(&driver));
@@ -700,10 +667,10 @@ int main(int argc, char **argv) {
     open_gpu();
     make_net();
     for (int f = 0; f < NUM_FORMS; f++) {
-        progress(f);
+        progress((double)f / NUM_FORMS, form_name(f));
         run_form((form)f);
     }
-    progress(NUM_FORMS);
+    progress_end();
     const int ok = report(time_checks());
     free_all();
     return !ok;

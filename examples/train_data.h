@@ -12,6 +12,9 @@
 #define _POSIX_C_SOURCE 200809L /* popen, isatty, mkdir */
 #endif
 
+#define PROGRAM "train"
+#include "train_cli.h" /* fail */
+
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -32,12 +35,6 @@ typedef struct dataset {
     int   *label;                             /* 0..9                                  */
 } dataset;
 
-/* One line that says what was wrong, with which value, and what to do; then the end. */
-static void fail(int code, const char *subject, const char *problem, const char *remedy) {
-    fprintf(stderr, "train: %s: %s; %s\n", subject, problem, remedy);
-    exit(code);
-}
-
 static void *need(size_t count, size_t size) {
     void *p = calloc(count ? count : 1, size);
     if (!p) fail(1, "memory", "there is not enough", "choose a smaller --batch");
@@ -48,9 +45,7 @@ static void *need(size_t count, size_t size) {
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <sys/stat.h>
-#include <unistd.h>
 
-static int  on_terminal(void) { return isatty(STDERR_FILENO); }
 static void make_directory(const char *path) { mkdir(path, 0777); }
 
 #ifndef AMP_ZLIB
@@ -71,7 +66,6 @@ static int gzip_close(FILE *f) { return pclose(f); }
 #endif
 #else
 
-static int  on_terminal(void) { return 0; }
 static void make_directory(const char *path) { (void)path; }
 
 #ifndef AMP_ZLIB

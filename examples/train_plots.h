@@ -6,7 +6,7 @@
 #ifndef TRAIN_PLOTS_H
 #define TRAIN_PLOTS_H
 
-#include "train_data.h" /* fail, make_directory */
+#include "train_data.h" /* make_directory; fail, of train_cli.h */
 
 #include <math.h>
 

@@ -106,22 +106,6 @@ static void print_help(void) {
            tasks[RECONSTRUCT].epochs[1]);
 }
 
-static void bad_option(const char *option, const char *value, const char *wanted) {
-    fprintf(stderr, "train: %s does not take '%s'; give %s (see --help)\n", option, value, wanted);
-    exit(2);
-}
-
-static int parse_count(const char *option, const char *value, int max) {
-    char wanted[64], *end;
-    errno        = 0;
-    const long n = strtol(value, &end, 10);
-    if (end == value || *end || errno || n < 1 || n > max) {
-        sprintf(wanted, "a whole number from 1 to %d", max);
-        bad_option(option, value, wanted);
-    }
-    return (int)n;
-}
-
 static int parse_choice(const char *option, const char *value, const char *const *choices) {
     char wanted[64] = "";
     for (int i = 0; choices[i]; i++) {
@@ -289,15 +273,13 @@ static void print_plan(const report *r, const dataset *data) {
     fflush(stdout);
 }
 
-/* On a terminal, a bar that is drawn over itself. */
-static void progress(const report *r, int which) {
-    static const char full[] = "########################################";
-    const int         done   = (int)(40.0 * r->done / r->runs + 1e-6);
-    if (on_terminal())
-        fprintf(stderr, "\r[%-40.*s] %3d %%  %-12s", done, full, done * 5 / 2, tasks[which].name);
+/* A part of what there is to do, in runs, is done. */
+static void report_progress(report *r, int which, double runs) {
+    r->done += runs;
+    progress(r->done / r->runs, tasks[which].name);
 }
 
-/* Elsewhere, one line per seed. */
+/* Where there is no bar, one line per seed. */
 static void say_seed(const report *r, int which, int seed) {
     if (on_terminal()) return;
     fprintf(stderr, "%s, seed %d of %d:", tasks[which].name, seed + 1, r->o.seeds);
@@ -495,7 +477,7 @@ static void draw_pictures(const report *r, const dataset *data) {
 
 static void print_results(const report *r, const dataset *data) {
     const options *o = &r->o;
-    if (on_terminal()) fprintf(stderr, "\r%70s\r", "");
+    progress_end();
     for (int t = 0; t < NUM_TASKS; t++) {
         if (!task_on(o, t)) continue;
         print_table(r, t);
