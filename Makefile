@@ -99,7 +99,7 @@ cuda: ## compile kernels and CUDA examples with nvcc for every architecture; sho
 	$(Q)sh tests/nvcc.sh $(BUILD)/cuda
 	$(Q)CXX="$(CXX)" sh tests/headers.sh $(ARGS) $(BUILD)/cuda/headers
 
-bench: $(BUILD)/bench ## measure the CPU functions against what memory allows
+bench: $(BUILD)/bench ## measure the CPU functions beside memory, fp32, plain loops and one thread
 	$(Q)$(BUILD)/bench $(ARGS)
 
 # Two files and what pkg-config says of them: --cflags where the header is, and kernels=, the path
@@ -130,9 +130,12 @@ $(BUILD)/train: examples/train.c $(wildcard examples/train_*.h) amp.h | $(BUILD)
 	    zlib='-DAMP_ZLIB -lz'; fi; \
 	    $(CC) -std=c99 $(CFLAGS) $(WARN) -I. $< -o $@ -lm $$zlib
 
-$(BUILD)/bench: tests/bench/bench.c tests/bench/products.h tests/bench/clock.h amp.h | $(BUILD)
+# bench has rows with two threads where the compiler has OpenMP.
+$(BUILD)/bench: tests/bench/bench.c $(wildcard tests/bench/*.h) tests/gemm_ex.h amp.h | $(BUILD)
 	@echo "  CC  $@"
-	$(Q)$(CC) -std=c99 -O3 -march=native $(WARN) -I. $< -o $@ -lm
+	$(Q)openmp=; if echo 'int main(void) { return 0; }' | \
+	    $(CC) -fopenmp -x c - -o $@ > /dev/null 2>&1; then openmp=-fopenmp; fi; \
+	    $(CC) -std=c99 -O3 -march=native $$openmp $(WARN) -I. $< -o $@ -lm
 
 $(BUILD)/%: examples/%.c amp.h | $(BUILD)
 	@echo "  CC  $@"

@@ -3,7 +3,8 @@
    Every row has its own ceiling: a loop that moves the same bytes and computes nothing, measured in
    the same process, in turns with the function itself. A row is "name n=... GB/s ceiling ratio":
    medians over the rounds, bytes read plus written, and in brackets the quartiles of the ratio.
-   The row "/ C" has the plain C tier in the ceiling's place, "/ fp32" the same in fp32.
+   The row "/ C" has the plain C tier in the ceiling's place, "/ fp32" the same in fp32. Time is the
+   processor's, on one thread; with -fopenmp the last rows set two beside one.
 
    cc -O3 -march=native -I. tests/bench/bench.c -o bench && ./bench [n] [rounds]
    (-march=native is for the ceilings; amp.h chooses its instructions when it runs) */
@@ -15,6 +16,9 @@
 #include "../gemm_ex.h"
 
 #include <stdio.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 #include "clock.h"
 
@@ -26,34 +30,41 @@ static int       rounds = 9;
 static float    *p, *m, *v; /* fp32 streams                       */
 static uint16_t *g, *w;     /* half streams: gradients, weights   */
 
+/* Of this process: other programs do not count, and all but the last rows have one thread. */
+static clockid_t clock_used = CLOCK_PROCESS_CPUTIME_ID;
+
 static double seconds(void (*run)(void), int repeat) {
-    const double start = now();
+    const double start = seconds_of(clock_used);
     int          i;
     for (i = 0; i < repeat; i++) run();
-    return (now() - start) / repeat;
+    return (seconds_of(clock_used) - start) / repeat;
 }
 
-/* One row: run against its ceiling, in turns. */
-static void row(const char *name, size_t count, double bytes, void (*run)(void),
-                void (*ceiling)(void)) {
-    double    a[MAX_ROUNDS], b[MAX_ROUNDS], ratio[MAX_ROUNDS], low, high, middle;
-    const int repeat = count < 1000000 ? 300 : 1;
-    int       r;
+/* One row: run, which does `work`, beside another, in turns. */
+static void compare(const char *name, size_t size, double work, const char *unit,
+                    const char *beside, int repeat, void (*run)(void), void (*other)(void)) {
+    double a[MAX_ROUNDS], b[MAX_ROUNDS], ratio[MAX_ROUNDS];
+    int    r;
     for (r = 0; r < rounds; r++) {
         at = n < 4 * n_small ? 0 : (size_t)(r + 1) * 12345677 % (n - 2 * n_small);
         seconds(run, 1);
-        seconds(ceiling, 1);
-        a[r]     = seconds(run, repeat);
-        b[r]     = seconds(ceiling, repeat);
+        a[r] = seconds(run, repeat);
+        seconds(other, 1);
+        b[r]     = seconds(other, repeat);
         ratio[r] = b[r] / a[r];
     }
-    low    = quantile(ratio, rounds, 0.25);
-    high   = quantile(ratio, rounds, 0.75);
-    middle = quantile(ratio, rounds, 0.5);
-    printf("%-22s n=%-10lu %6.1f GB/s  loop    %6.1f  ratio=%.2f [%.2f %.2f]\n", name,
-           (unsigned long)count, 1e-9 * bytes * (double)count / quantile(a, rounds, 0.5),
-           1e-9 * bytes * (double)count / quantile(b, rounds, 0.5), middle, low, high);
+    printf("%-22s n=%-10lu %6.1f %-5s %-7s %6.1f  ratio=%.2f [%.2f %.2f]\n", name,
+           (unsigned long)size, 1e-9 * work / quantile(a, rounds, 0.5), unit, beside,
+           1e-9 * work / quantile(b, rounds, 0.5), quantile(ratio, rounds, 0.5),
+           quantile(ratio, rounds, 0.25), quantile(ratio, rounds, 0.75));
     fflush(stdout);
+}
+
+/* Beside its ceiling. */
+static void row(const char *name, size_t count, double bytes, void (*run)(void),
+                void (*ceiling)(void)) {
+    compare(name, count, bytes * (double)count, "GB/s", "loop", count < 1000000 ? 300 : 1, run,
+            ceiling);
 }
 
 /* ------------------------------------------------------------ ceilings: bytes without arithmetic */
@@ -174,6 +185,7 @@ static void prepare(void) {
 }
 
 #include "products.h"
+#include "thin.h"
 
 int main(int argc, char **argv) {
     n = argc > 1 ? (size_t)strtoul(argv[1], NULL, 10) : 100000000;
@@ -193,6 +205,9 @@ int main(int argc, char **argv) {
                 (unsigned long)n);
         return 1;
     }
+#ifdef _OPENMP
+    omp_set_num_threads(1);
+#endif
     reset();
     prepare();
     printf("instructions: %s\n", amp_cpu_tier());
@@ -219,5 +234,6 @@ int main(int argc, char **argv) {
         amp_cpu_force_tier(NULL);
     }
     products();
+    thin();
     return 0;
 }

@@ -52,9 +52,9 @@ int main(int argc, char **argv) {
             for (who = 0; who < 2; who++) {
                 double start;
                 run(who, s, a, b, c);
-                start = now();
+                start = seconds_of(CLOCK_MONOTONIC);
                 for (q = 0; q < reps; q++) run(who, s, a, b, c);
-                t[who][r] = (now() - start) / reps;
+                t[who][r] = (seconds_of(CLOCK_MONOTONIC) - start) / reps;
             }
             ratio[r] = t[0][r] / t[1][r];
         }

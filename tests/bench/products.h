@@ -20,24 +20,9 @@ static void product_f32(void) { product_run(AMP_F32, AMP_F32); }
 static void product_f16(void) { product_run(AMP_F16, AMP_F32); }
 static void product_bf16(void) { product_run(AMP_BF16, AMP_F32); }
 
-/* run against fp32, in turns. */
 static void product_row(const char *name, const char *unit, size_t size, double work,
                         void (*run)(void), void (*fp32)(void)) {
-    double    a[MAX_ROUNDS], b[MAX_ROUNDS], ratio[MAX_ROUNDS];
-    const int repeat = work > 5e8 ? 1 : (int)(5e8 / work) + 1;
-    int       r;
-    for (r = 0; r < rounds; r++) {
-        seconds(run, 1);
-        a[r] = seconds(run, repeat);
-        seconds(fp32, 1);
-        b[r]     = seconds(fp32, repeat);
-        ratio[r] = b[r] / a[r];
-    }
-    printf("%-22s n=%-10lu %6.1f %-7s fp32    %6.1f  ratio=%.2f [%.2f %.2f]\n", name,
-           (unsigned long)size, work / quantile(a, rounds, 0.5) * 1e-9, unit,
-           work / quantile(b, rounds, 0.5) * 1e-9, quantile(ratio, rounds, 0.5),
-           quantile(ratio, rounds, 0.25), quantile(ratio, rounds, 0.75));
-    fflush(stdout);
+    compare(name, size, work, unit, "fp32", work > 5e8 ? 1 : (int)(5e8 / work) + 1, run, fp32);
 }
 
 /* A network of three layers in one type, AdamW with fp32 masters; the data are fixed. */
