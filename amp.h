@@ -5041,7 +5041,7 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k) {
 static int ampi_gemm_cblas(const amp_gemm_args *g) {
     size_t i;
     if (g->a_type != AMP_F32 || g->b_type != AMP_F32 || g->c_type != AMP_F32 || g->bias ||
-        g->relu || ampi_way_of(g) != AMPI_IN_BLOCKS ||
+        g->relu || g->k == 0 || ampi_way_of(g) != AMPI_IN_BLOCKS ||
         (g->m | g->n | g->k | g->lda | g->ldb | g->ldc) > 0x7fffffff)
         return 0;
     for (i = 0; i < g->count; i++) {
@@ -5066,17 +5066,15 @@ static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *ar
     uint32_t           *space  = NULL;
     size_t              team = 1, bytes = 0;
     int64_t             t;
-    if (ampi_is_zero(&g.alpha) || g.k == 0) { /* C = beta C: neither A nor B is read */
+    if (ampi_is_zero(&g.alpha) || g.k == 0) { /* C = beta C: A and B, maybe NULL, are not read */
         g.k     = 0;
         g.alpha = 1.0f;
+        g.a = g.b = g.c;
+        g.lda = g.ldb = g.stride_a = g.stride_b = 0;
     }
 #ifdef AMP_CBLAS
     if (ampi_gemm_cblas(&g)) return AMP_OK;
 #endif
-    if (g.k == 0) { /* they may be NULL, to which nothing can be added */
-        g.a = g.b = g.c;
-        g.lda = g.ldb = g.stride_a = g.stride_b = 0;
-    }
     e   = ampi_engine_for(&g);
     way = ampi_way_of(&g);
     if (ampi_work_above(&g, AMPI_HEAVY / ampi_max(g.count, 1))) team = ampi_team();
