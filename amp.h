@@ -133,8 +133,11 @@
    have bits of their own (tests/tiles.h is their definition): 32 k at a time, the
    even and the odd of them summed apart. In them bf16 subnormals count as 0 and so
    do sums below 2^-126; fp16 goes in two bf16 parts, which is exact, but an infinity
-   gives NaN where A or B is fp16. amp_cpu_force_tier("avx512") keeps to FMA where
-   machines must agree.
+   gives NaN where A or B is not bf16. With amp_gemm_args.tf32 fp32 goes there too, as
+   two bf16 parts (16 of 24 bits), and the product of the lesser parts is left out.
+   AVX512_BF16 (AMD) takes products of bf16 so, in pairs of k, the odd one first: its
+   model has been compared with Intel's instruction, not yet with AMD's.
+   amp_cpu_force_tier("avx512") keeps to FMA where machines must agree.
 
    >>gpu
 
@@ -465,10 +468,11 @@ typedef struct amp_backend {
 
 AMP_DEF amp_result amp_cpu_backend(amp_backend *backend);
 
-/* What CPU functions use: "amx", "avx512", "avx2", "neon" or "c", found out once. All give the same
-   bits, but for products (see >>numbers). "amx" is "avx512" with tiles. The system's leave for them
-   is asked at the first product for tiles, never before: it is given to the process for good, and
-   sigaltstack refuses small stacks then. Refused (a thread has such a stack), the tier is "avx512".
+/* What CPU functions use: "amx", "avx512_bf16" (unasked on AMD alone), "avx512", "avx2", "neon" or
+   "c", found out once. All give the same bits, but for products (>>numbers). "amx" is "avx512" with
+   tiles; the system's leave for them is asked at the first product for tiles, never before: it is
+   given to the process for good, and sigaltstack refuses small stacks then. If it is refused (a
+   thread has such a stack), the tier is "avx512".
    Force one in the whole process (NULL: the best); AMP_ERROR_UNSUPPORTED if it is not there. */
 AMP_DEF const char *amp_cpu_tier(void);
 AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
@@ -756,7 +760,8 @@ struct amp_gemm_args {
     size_t      stride_a, stride_b, stride_c;
     const void *bias;               /* n elements of c_type, the same for every row; NULL: none  */
     int         relu;
-    int         tf32;               /* nonzero: fp32 operands may be rounded to TF32 (CUDA)      */
+    int         tf32;               /* nonzero: as exact as TF32 is enough: for fp32 operands on */
+                                    /* CUDA; on AMX for these and fp16, by three bf16 products   */
 };
 AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *args);
 
@@ -904,7 +909,7 @@ AMP_DEF amp_autocast *amp_autocast_current(void);
    is said of a layer over what is said of an op:
        fp16, bf16                 low (or float16, half, bfloat16)
        off                        no autocast in any scope
-       tf32                       products that stay in fp32 may use TF32 (CUDA)
+       tf32                       sets amp_gemm_args.tf32; for amp_sgemm what stays in fp32
        torch_cuda, apex_o1 ...    another policy; it forgets all that was said before
        op:softmax=fp32            a rule for an op: low fp16 bf16 fp32 keep promote pass banned
        decoder.*.norm=fp32        the same for all ops of the layers whose name matches; * stands
@@ -1905,10 +1910,14 @@ AMPI_STRICT_END
 #else
 #define AMPI_NEON 0
 #endif
-/* AMX-BF16: where the assembler knows it and the registers are asked of Linux. */
-#if defined(AMPI_TILES_MODEL) ||                                                               \
-    (AMPI_X86 && defined(__linux__) && defined(__LP64__) &&                                    \
-     ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11)))
+/* AVX512_BF16, where the assembler knows it; AMX-BF16, whose registers are asked of Linux. */
+#if AMPI_X86 &&                                                                                \
+    ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
+#define AMPI_PAIRS 1
+#else
+#define AMPI_PAIRS 0
+#endif
+#if defined(AMPI_TILES_MODEL) || (AMPI_PAIRS && defined(__linux__) && defined(__LP64__))
 #define AMPI_AMX 1
 #else
 #define AMPI_AMX 0
@@ -2146,7 +2155,7 @@ typedef struct ampi_update {
 /* Elements i to end of arrays, end - i a multiple of AMPI_WHOLE. */
 typedef struct ampi_tier {
     const char *name;
-    int (*usable)(void);
+    int (*usable)(int by_name); /* or as the best */
     /* halves to fp32 and back; stream: dst + i is aligned to 64 bytes, write around the cache */
     void (*widen)(void *dst, const void *src, amp_dtype src_type, size_t i, size_t end, int stream);
     void (*narrow)(void *dst, amp_dtype dst_type, const void *src, size_t i, size_t end,
@@ -4663,11 +4672,12 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc, const char **vari
    packed, converted on the way, and a kernel multiplies them; many strips of B make a panel.
 
    PIECE    What is packed at a time: 16 words along k of each row of a strip. In the FMA engines a
-            word is an fp32 number; for tiles it is two bf16 numbers, of neighboring k.
+            word is an fp32 number; for tiles (and AVX512_BF16) two bf16 ones, of neighboring k.
    LAYOUT   A strip of A is [piece][row][16], a strip of B [piece][16][column]; what is not there
             is 0. That serves broadcasts of A and vectors of B, and it is what a tile is.
    PARTS    For tiles an fp16 number is two bf16 numbers that add up to it exactly (11 bits are
-            8 + 3), and a product is four; the pieces of both parts follow each other.
+            8 + 3), and a product is four; the pieces of both parts follow each other. Where TF32
+            is exact enough, fp32 is two as well (16 bits), and the least of the four is left out.
    ORDER    An element of C is summed in the order of k, whatever the blocks, the panels and the
             threads: FMA engines round once per k, plain C twice. So these have one set of bits
             each, and tiles have theirs, in which 32 k (pieces) take turns. */
@@ -4683,7 +4693,7 @@ enum {
     AMPI_STACK       = 28672,   /* words of workspace on the stack                              */
     AMPI_HEAVY       = 1 << 22, /* m n k above which a malloc pays, and threads do              */
     AMPI_GEMM_TINY   = 1 << 12, /* m n k up to which nothing is packed                          */
-    AMPI_TILES       = 1 << 15, /* m n k from which products of halves go to tiles              */
+    AMPI_TILES       = 1 << 15, /* m n k from which products of halves go in pairs              */
     AMPI_THIN_K      = 512,     /* of a matrix times a vector, k and rows at a time             */
     AMPI_THIN_ROWS   = 1024
 };
@@ -4691,8 +4701,8 @@ enum {
 /* One block for a kernel: rows and cols say how much of it is there. */
 typedef struct ampi_block {
     const uint32_t *a, *b;
-    size_t          rows, cols, k;
-    int             parts;
+    size_t          rows, cols, words; /* words: along k */
+    int             products;          /* of parts: 1, 3 or 4 */
     const float    *in;  /* sums so far, in rows of engine->cols; NULL: none */
     float          *out;
     size_t          ld;  /* of out */
@@ -4701,8 +4711,8 @@ typedef struct ampi_block {
 typedef struct ampi_engine {
     size_t rows, cols, row_step, col_step; /* of a block; what kernels round them to */
     size_t depth;                          /* pieces of a panel along k */
-    int    tiles;
-    void (*begin)(void), (*end)(void); /* of a thread's share, for tiles */
+    int    pairs;                          /* words are two bf16 numbers, not one of fp32 */
+    void (*begin)(void), (*end)(void);     /* of a thread's share, for tiles; or NULL */
     /* One piece of a strip of width rows from a matrix whose element (r, k) is x[r * rs + k * cs],
        of which rows and ks are there. Of A: [row][16]; of B: [16][row]. */
     void (*pack)(uint32_t *dst, size_t width, int of_b, const void *x, amp_dtype type, int parts,
@@ -4719,9 +4729,9 @@ typedef struct ampi_engine {
                  size_t ldb);
 } ampi_engine;
 
-/* >>impl tiers: that of tiles, if this process may use them, which the first call asks, or NULL;
-   and all that there are, NULL behind the last. */
-static const ampi_engine *ampi_engine_tiles_now(void);
+/* >>impl tiers: that of pairs, or NULL. Tiles split numbers into parts, the other wants bf16 whole;
+   whether this process may use tiles, the first call asks. And all that there are, then NULL. */
+static const ampi_engine *ampi_engine_pairs(int whole);
 static const ampi_engine *ampi_engine_of(size_t i);
 
 /* C is its sums. */
@@ -4745,7 +4755,7 @@ typedef struct ampi_task {
 } ampi_task;
 
 /* k of a piece, and words of a strip. */
-static size_t ampi_unit(const ampi_engine *e) { return e->tiles ? 2 * AMPI_DEEP : AMPI_DEEP; }
+static size_t ampi_unit(const ampi_engine *e) { return e->pairs ? 2 * AMPI_DEEP : AMPI_DEEP; }
 static size_t ampi_strip(const ampi_task *w, size_t width, size_t k) {
     return ampi_up(k, ampi_unit(w->e)) / ampi_unit(w->e) * AMPI_DEEP * (size_t)w->parts * width;
 }
@@ -4757,7 +4767,7 @@ static void ampi_job_make(ampi_task *w, const ampi_engine *e, const amp_gemm_arg
     memset(w, 0, sizeof *w);
     w->e      = e;
     w->g      = g;
-    w->parts  = !e->tiles || (g->a_type == AMP_BF16 && g->b_type == AMP_BF16) ? 1 : 2;
+    w->parts  = !e->pairs || (g->a_type == AMP_BF16 && g->b_type == AMP_BF16) ? 1 : 2;
     w->plain  = g->c_type == AMP_F32 && ampi_is_plain(g);
     w->deep   = (small ? 16u : e->depth) / (size_t)w->parts * unit;
     w->deep   = ampi_min(w->deep, ampi_up(g->k ? g->k : 1, unit));
@@ -4810,20 +4820,20 @@ static void ampi_gemm_block(const ampi_task *w, size_t i, size_t j, size_t k0, s
     const ampi_engine   *e    = w->e;
     const int            last = k1 == g->k;
     ampi_block           x;
-    x.a     = w->a;
-    x.b     = b;
-    x.parts = w->parts;
-    x.rows  = ampi_min(g->m - i, e->rows);
-    x.cols  = ampi_min(g->n - j, e->cols);
-    x.k     = k1 - k0;
-    x.in    = k0 ? sums : NULL;
-    x.out   = sums;
-    x.ld    = e->cols;
+    x.a        = w->a;
+    x.b        = b;
+    x.rows     = ampi_min(g->m - i, e->rows);
+    x.cols     = ampi_min(g->n - j, e->cols);
+    x.words    = e->pairs ? (k1 - k0 + 1) / 2 : k1 - k0;
+    x.products = w->parts == 1 ? 1 : g->tf32 ? 3 : 4;
+    x.in       = k0 ? sums : NULL;
+    x.out      = sums;
+    x.ld       = e->cols;
     if (last && w->plain && x.rows % e->row_step == 0 && x.cols % e->col_step == 0) {
         x.out = (float *)ampi_to(g->c, AMP_F32, i * g->ldc + j);
         x.ld  = g->ldc;
     }
-    if (last && e->tiles) ampi_claim(g, i, j, x.rows, x.cols);
+    if (last && e->begin) ampi_claim(g, i, j, x.rows, x.cols);
     e->kernel(&x);
     if (last && x.out == sums) e->write(g, sums, e->cols, i, j, x.rows, x.cols);
 }
@@ -4929,15 +4939,14 @@ static ampi_way ampi_way_of(const amp_gemm_args *g) {
                ? AMPI_IN_BLOCKS : AMPI_AS_TINY; /* its copies of A or B would be too large */
 }
 
-/* Both operands are halves, and there is work for tiles. */
-static int ampi_suits_tiles(const amp_gemm_args *g) {
-    return g->a_type != AMP_F32 && g->b_type != AMP_F32 && g->m > 1 && g->n > 1 &&
-           ampi_work_above(g, AMPI_TILES - 1);
-}
-
+/* By types, tf32, m, n and k alone. */
 static const ampi_engine *ampi_engine_for(const amp_gemm_args *g) {
-    const ampi_engine *tiles = ampi_suits_tiles(g) ? ampi_engine_tiles_now() : NULL;
-    return tiles ? tiles : ampi_tier_now()->engine;
+    const int          whole = g->a_type == AMP_BF16 && g->b_type == AMP_BF16;
+    const ampi_engine *pairs = NULL;
+    if ((g->tf32 || (g->a_type != AMP_F32 && g->b_type != AMP_F32)) && g->m > 1 && g->n > 1 &&
+        ampi_work_above(g, AMPI_TILES - 1))
+        pairs = ampi_engine_pairs(whole);
+    return pairs ? pairs : ampi_tier_now()->engine;
 }
 
 /* The products of a batch, or of a thread's share of them. w NULL: without packing. */
@@ -4974,11 +4983,11 @@ static void ampi_gemm_share(const ampi_engine *e, const amp_gemm_args *g, ampi_w
         ampi_job_make(&w, e, g, 0);
         if (!space && w.size > AMPI_STACK) ampi_job_make(&w, e, g, 1);
     }
-    if (e->tiles) e->begin();
+    if (e->begin) e->begin();
     if (way != AMPI_IN_BLOCKS) ampi_gemm_each(e, g, way, NULL, NULL);
     else if (space) ampi_gemm_each(e, g, way, &w, space);
     else ampi_gemm_on_stack(e, g, &w);
-    if (e->tiles) e->end();
+    if (e->end) e->end();
     ampi_fp_end(fp);
 }
 
@@ -5041,7 +5050,7 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k) {
 static int ampi_gemm_cblas(const amp_gemm_args *g) {
     size_t i;
     if (g->a_type != AMP_F32 || g->b_type != AMP_F32 || g->c_type != AMP_F32 || g->bias ||
-        g->relu || g->k == 0 || ampi_way_of(g) != AMPI_IN_BLOCKS ||
+        g->relu || g->tf32 || g->k == 0 || ampi_way_of(g) != AMPI_IN_BLOCKS ||
         (g->m | g->n | g->k | g->lda | g->ldb | g->ldc) > 0x7fffffff)
         return 0;
     for (i = 0; i < g->count; i++) {
@@ -6347,8 +6356,8 @@ enum { AMPI_AHEAD = 4096 }; /* a norm asks for memory this many bytes before it 
         AMPI_UNROLL for (r = 0; r < R; r++)                                                    \
             AMPI_UNROLL for (c = 0; c < C; c++)                                                \
                 s[r][c] = x->in ? ampi_get##S(x->in, (r * 2 + c) * W) : ampi_splat##S(0.0f);   \
-        for (k = 0; k < x->k; k += AMPI_DEEP, a += 3 * STEP * AMPI_DEEP)                       \
-            for (q = 0; q < AMPI_DEEP && k + q < x->k; q++, b += 2 * W) {                      \
+        for (k = 0; k < x->words; k += AMPI_DEEP, a += 3 * STEP * AMPI_DEEP)                   \
+            for (q = 0; q < AMPI_DEEP && k + q < x->words; q++, b += 2 * W) {                  \
                 AMPI_UNROLL for (c = 0; c < C; c++) y[c] = ampi_get##S(b, c * W);              \
                 AMPI_UNROLL for (r = 0; r < R; r++) {                                          \
                     const V ar = ampi_splat##S(ampi_load_f32(a, r * AMPI_DEEP + q));           \
@@ -6531,7 +6540,10 @@ static const ampi_engine ampi_engine_c = {
     6, 2 * AMPI_W4, 2, AMPI_W4, 32, 0, NULL, NULL,
     ampi_pack, ampi_kernel_x4, ampi_write, ampi_thin, ampi_tiny};
 
-static int ampi_usable_c(void) { return 1; }
+static int ampi_usable_c(int by_name) {
+    (void)by_name;
+    return 1;
+}
 
 static const ampi_tier ampi_tier_c = {
     "c", ampi_usable_c, ampi_widen, ampi_narrow, ampi_check, ampi_unscale_from, ampi_adamw_from,
@@ -6545,23 +6557,24 @@ static void ampi_cpuid(uint32_t leaf, uint32_t sub, uint32_t *r) {
                          : "0"(leaf), "2"(sub));
 }
 
-/* What the processor has and the operating system saves: cpuid, and xgetbv for the registers. */
+/* What the processor has and the operating system saves, by cpuid and xgetbv: 1 AVX2 (with F16C and
+   FMA), 2 AVX-512 F, BW and VL, 4 AVX512_BF16, 8 AMX-BF16; 16: AMD made it. */
 static uint32_t ampi_cpu_features(void) {
-    uint32_t r[4], low, features = 0;
+    uint32_t r[4], low, amx, features = 0;
     ampi_cpuid(0, 0, r);
     if (r[0] < 7) return 0;
+    if (r[2] == 0x444d4163u) features = 16u; /* "cAMD" */
     ampi_cpuid(1, 0, r);
     if ((r[2] >> 27 & 7u) != 7u || !(r[2] >> 12 & 1u)) return 0; /* OSXSAVE, AVX, F16C; FMA */
     __asm__ __volatile__("xgetbv" : "=a"(low) : "c"(0) : "edx");
     if ((low & 0x06u) != 0x06u) return 0;
     ampi_cpuid(7, 0, r);
-    if (r[1] >> 5 & 1u) features = 1u; /* AVX2 */
-    if ((low & 0xe6u) == 0xe6u && (r[1] >> 16 & 1u) && (r[1] >> 30 & 3u) == 3u)
-        features |= 2u; /* AVX-512 F, BW, VL */
-    if (features != 3u || (low & 0x60000u) != 0x60000u || (r[3] >> 22 & 5u) != 5u || r[0] == 0)
-        return features; /* no AMX-BF16, AMX-TILE, or no second page of leaf 7 */
+    if (r[1] >> 5 & 1u) features |= 1u;
+    if ((low & 0xe6u) == 0xe6u && (r[1] >> 16 & 1u) && (r[1] >> 30 & 3u) == 3u) features |= 2u;
+    if ((features & 3u) != 3u || r[0] == 0) return features; /* or no second page of leaf 7 */
+    amx = (low & 0x60000u) == 0x60000u && (r[3] >> 22 & 5u) == 5u; /* BF16, TILE */
     ampi_cpuid(7, 1, r);
-    return features | (r[0] >> 5 & 1u) << 2; /* AVX512_BF16 */
+    return r[0] >> 5 & 1u ? features | 4u | amx << 3 : features; /* AVX512_BF16 */
 }
 
 /* AVX2, F16C and FMA (for products): eight floats. */
@@ -6754,7 +6767,10 @@ static const ampi_engine ampi_engine_avx2 = {
     6, 16, 2, 8, 32, 0, NULL, NULL,
     ampi_pack_avx2, ampi_kernel_avx2, ampi_write_avx2, ampi_thin_avx2, ampi_tiny_avx2};
 
-static int ampi_usable_avx2(void) { return (ampi_cpu_features() & 1u) != 0; }
+static int ampi_usable_avx2(int by_name) {
+    (void)by_name;
+    return (ampi_cpu_features() & 1u) != 0;
+}
 
 static const ampi_tier ampi_tier_avx2 = {
     "avx2", ampi_usable_avx2, ampi_widen_avx2, ampi_narrow_avx2, ampi_check_avx2,
@@ -6982,11 +6998,120 @@ static const ampi_engine ampi_engine_avx512 = {
     12, 32, 4, 16, 32, 0, NULL, NULL,
     ampi_pack_avx512, ampi_kernel_avx512, ampi_write_avx512, ampi_thin_avx512, ampi_tiny_avx512};
 
-static int ampi_usable_avx512(void) { return (ampi_cpu_features() & 3u) == 3u; }
+static int ampi_usable_avx512(int by_name) {
+    (void)by_name;
+    return (ampi_cpu_features() & 3u) == 3u;
+}
 
 static const ampi_tier ampi_tier_avx512 = {
     "avx512", ampi_usable_avx512, ampi_widen_avx512, ampi_narrow_avx512, ampi_check_avx512,
     ampi_unscale_from_avx512, ampi_adamw_from_avx512, ampi_sgd_from_avx512, &ampi_engine_avx512};
+
+#if AMPI_PAIRS
+
+/* AVX512_BF16: products of bf16, 12 x 32, by the kernel of AVX-512 on words that are pairs. */
+
+/* Cut the leading bf16 off x: its bits, in the upper half. The rest is exact; 0 of inf and NaN, and
+   of what rounds to inf. */
+AMPI_AVX512 __m512i ampi_cut_avx512(__m512 *x) {
+    const __m512i   inf  = _mm512_set1_epi32((int)AMPI_F32_INF);
+    const __m512i   u    = _mm512_castps_si512(*x);
+    const __m512i   high = _mm512_and_si512(ampi_bf16_avx512(u), _mm512_set1_epi32(-65536));
+    const __mmask16 fine = _mm512_cmpneq_epi32_mask(_mm512_and_si512(high, inf), inf);
+    *x = _mm512_maskz_mov_ps(fine, ampi_sub_avx512(*x, _mm512_castsi512_ps(high)));
+    return high;
+}
+
+/* Sixteen rows of a piece: vectors are rows, or pairs of neighboring k of sixteen rows. */
+AMPI_AVX512 AMPI_ALWAYS void ampi_pack_tile_avx512(const amp_dtype type, uint32_t *dst,
+                                                   size_t width, int of_b, const void *x,
+                                                   const int parts, size_t rows, size_t ks,
+                                                   size_t rs, size_t cs) {
+    const int    along = cs == 1;
+    const size_t part = width * AMPI_DEEP, next = along ? 16 : cs;
+    __m512       v[2][16];
+    size_t       i;
+    int          p;
+    AMPI_UNROLL for (i = 0; i < 16; i++) {
+        const size_t at = along ? i * rs : 2 * i * cs, k = along ? 0 : 2 * i;
+        const size_t n0 = (along ? i < rows : k < ks) ? (along ? ks : rows) : 0;
+        const size_t n1 = along ? (n0 > 16 ? n0 - 16 : 0) : k + 1 < ks ? rows : 0;
+        __m512       e = ampi_get_part_avx512(ampi_at(x, type, at), type, n0);
+        __m512       o = ampi_get_part_avx512(ampi_at(x, type, at + next), type, n1);
+        for (p = 0; p < parts; p++) {
+            const __m512i h0 = parts == 1 ? _mm512_castps_si512(e) : ampi_cut_avx512(&e);
+            const __m512i h1 = parts == 1 ? _mm512_castps_si512(o) : ampi_cut_avx512(&o);
+            v[p][i] = _mm512_castsi512_ps(
+                along ? ampi_uppers_avx512(h0, h1)
+                      : _mm512_or_si512(_mm512_srli_epi32(h0, 16), h1));
+        }
+    }
+    for (p = 0; p < parts; p++) {
+        if (along == of_b) ampi_transpose_avx512(v[p]);
+        AMPI_UNROLL for (i = 0; i < 16; i++)
+            if (of_b || i < width)
+                ampi_put_avx512(dst, (size_t)p * part + i * (of_b ? width : 16), v[p][i]);
+    }
+}
+
+AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b, const void *x,
+                                        amp_dtype type, int parts, size_t rows, size_t ks,
+                                        size_t rs, size_t cs) {
+    size_t r;
+    for (r = 0; r < width; r += 16) {
+        uint32_t    *d = dst + (of_b ? r : r * AMPI_DEEP);
+        const void  *y = ampi_at(x, type, r * rs);
+        const size_t n = rows > r ? rows - r : 0;
+        if (parts == 1) ampi_pack_tile_avx512(AMP_BF16, d, width, of_b, y, 1, n, ks, rs, cs);
+        else AMPI_TYPED(ampi_pack_tile_avx512, type, d, width, of_b, y, 2, n, ks, rs, cs);
+    }
+    ampi_done_avx512();
+}
+
+/* Sums alone, to bf16, as ampi_write does it: no sum is subnormal here, so it does not matter that
+   VCVTNE2PS2BF16 flushes them, and it is many times as fast as integers are. */
+AMPI_AVX512 void ampi_write_pairs_avx512(const amp_gemm_args *g, const float *sum, size_t ld,
+                                         size_t i, size_t j, size_t rows, size_t cols) {
+    const __mmask32 mask = (__mmask32)(0xffffffffu >> (32 - cols));
+    size_t          r;
+    if (g->c_type != AMP_BF16 || !ampi_is_plain(g)) {
+        ampi_write_avx512(g, sum, ld, i, j, rows, cols);
+        return;
+    }
+    for (r = 0; r < rows; r++) {
+        const __m512 low = ampi_get_avx512(sum, r * ld), high = ampi_get_avx512(sum, r * ld + 16);
+        __m512i      h;
+        __asm__("vcvtne2ps2bf16 {%1, %2, %0|%0, %2, %1}" : "=v"(h) : "v"(low), "v"(high));
+        _mm512_mask_storeu_epi16(ampi_to(g->c, AMP_BF16, (i + r) * g->ldc + j), mask, h);
+    }
+    ampi_done_avx512();
+}
+
+AMPI_AVX512 __m512 ampi_fma_pairs(__m512 a, __m512 b, __m512 c) { /* the odd k, then the even */
+    __asm__("vdpbf16ps {%2, %1, %0|%0, %1, %2}" : "+v"(c) : "v"(a), "v"(b));
+    return c;
+}
+AMPI_AVX512 __m512 ampi_splat_pairs(float x) { return ampi_splat_avx512(x); }
+AMPI_AVX512 __m512 ampi_get_pairs(const void *base, size_t i) { return ampi_get_avx512(base, i); }
+AMPI_AVX512 void   ampi_put_pairs(void *base, size_t i, __m512 x) { ampi_put_avx512(base, i, x); }
+AMPI_AVX512 void   ampi_done_pairs(void) { ampi_done_avx512(); }
+AMPI_KERNEL(AMPI_AVX512, __m512, 16, 4, _pairs)
+
+static const ampi_engine ampi_engine_pairs_avx512 = {
+    12, 32, 4, 16, 32, 1, NULL, NULL, ampi_pack_pairs_avx512,
+    ampi_kernel_pairs, ampi_write_pairs_avx512, ampi_thin_avx512, ampi_tiny_avx512};
+
+/* On Intel's processors it is slower than FMA, and there only asked for by name. */
+static int ampi_usable_pairs(int by_name) {
+    const uint32_t features = ampi_cpu_features();
+    return (features & 4u) && (by_name || (features & 16u));
+}
+
+static const ampi_tier ampi_tier_pairs = {
+    "avx512_bf16", ampi_usable_pairs, ampi_widen_avx512, ampi_narrow_avx512, ampi_check_avx512,
+    ampi_unscale_from_avx512, ampi_adamw_from_avx512, ampi_sgd_from_avx512, &ampi_engine_avx512};
+
+#endif /* AMPI_PAIRS */
 
 #if !defined(__clang__)
 #pragma GCC diagnostic pop
@@ -7195,7 +7320,7 @@ static void ampi_tiles_multiply(void) {
 }
 
 static void ampi_kernel_tiles(const ampi_block *x) {
-    const size_t    part = AMPI_DEEP * 32, step = part * (size_t)x->parts, ld = 4 * x->ld;
+    const size_t    part = AMPI_DEEP * 32, step = x->products > 1 ? 2 * part : part, ld = 4 * x->ld;
     const uint32_t *a = x->a, *b = x->b;
     size_t          k;
     if (!x->in) {
@@ -7206,17 +7331,19 @@ static void ampi_kernel_tiles(const ampi_block *x) {
         AMPI_TILE_LOAD(2, x->in + 16 * 32, 128);
         AMPI_TILE_LOAD(3, x->in + 16 * 32 + 16, 128);
     }
-    for (k = 0; k < x->k; k += 2 * AMPI_DEEP, a += step, b += step) {
+    for (k = 0; k < x->words; k += AMPI_DEEP, a += step, b += step) {
         ampi_tiles_a(a);
-        if (x->parts == 2) { /* high times low, high high; low high, low low */
+        if (x->products > 1) { /* high times low, high high; low high, low low */
             ampi_tiles_b(b + part);
             ampi_tiles_multiply();
         }
         ampi_tiles_b(b);
         ampi_tiles_multiply();
-        if (x->parts == 2) {
+        if (x->products > 1) {
             ampi_tiles_a(a + part);
             ampi_tiles_multiply();
+        }
+        if (x->products == 4) {
             ampi_tiles_b(b + part);
             ampi_tiles_multiply();
         }
@@ -7233,96 +7360,11 @@ static const ampi_engine ampi_engine_model = {
     tiles_pack, ampi_kernel_tiles, ampi_write, ampi_thin, ampi_tiny};
 #endif
 
-#if AMPI_X86
-#if !defined(__clang__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
-
-/* Cut the leading bf16 off x: its bits, in the upper half. The rest is exact; of inf and NaN, 0. */
-AMPI_AVX512 __m512i ampi_cut_avx512(__m512 *x) {
-    const __m512i   inf  = _mm512_set1_epi32((int)AMPI_F32_INF);
-    const __m512i   u    = _mm512_castps_si512(*x);
-    const __m512i   high = _mm512_and_si512(ampi_bf16_avx512(u), _mm512_set1_epi32(-65536));
-    const __mmask16 fine = _mm512_cmpneq_epi32_mask(_mm512_and_si512(u, inf), inf);
-    *x = _mm512_maskz_mov_ps(fine, ampi_sub_avx512(*x, _mm512_castsi512_ps(high)));
-    return high;
-}
-
-/* Sixteen rows of a piece: vectors are rows, or pairs of neighboring k of sixteen rows. */
-AMPI_AVX512 AMPI_ALWAYS void ampi_pack_tile_avx512(uint32_t *dst, size_t width, int of_b,
-                                                   const void *x, amp_dtype type, int parts,
-                                                   size_t rows, size_t ks, size_t rs, size_t cs) {
-    const int    along = cs == 1;
-    const size_t part = width * AMPI_DEEP, next = along ? 16 : cs;
-    __m512       v[2][16];
-    size_t       i;
-    int          p;
-    AMPI_UNROLL for (i = 0; i < 16; i++) {
-        const size_t at = along ? i * rs : 2 * i * cs, k = along ? 0 : 2 * i;
-        const size_t n0 = (along ? i < rows : k < ks) ? (along ? ks : rows) : 0;
-        const size_t n1 = along ? (n0 > 16 ? n0 - 16 : 0) : k + 1 < ks ? rows : 0;
-        __m512       e = ampi_get_part_avx512(ampi_at(x, type, at), type, n0);
-        __m512       o = ampi_get_part_avx512(ampi_at(x, type, at + next), type, n1);
-        for (p = 0; p < parts; p++) {
-            const __m512i h0 = parts == 1 ? _mm512_castps_si512(e) : ampi_cut_avx512(&e);
-            const __m512i h1 = parts == 1 ? _mm512_castps_si512(o) : ampi_cut_avx512(&o);
-            v[p][i] = _mm512_castsi512_ps(
-                along ? ampi_uppers_avx512(h0, h1)
-                      : _mm512_or_si512(_mm512_srli_epi32(h0, 16), h1));
-        }
-    }
-    for (p = 0; p < parts; p++) {
-        if (along == of_b) ampi_transpose_avx512(v[p]);
-        AMPI_UNROLL for (i = 0; i < 16; i++)
-            ampi_put_avx512(dst, (size_t)p * part + i * (of_b ? width : 16), v[p][i]);
-    }
-}
-
-AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b, const void *x,
-                                        amp_dtype type, int parts, size_t rows, size_t ks,
-                                        size_t rs, size_t cs) {
-    size_t r;
-    for (r = 0; r < width; r += 16) {
-        uint32_t    *d = dst + (of_b ? r : r * AMPI_DEEP);
-        const void  *y = ampi_at(x, type, r * rs);
-        const size_t n = rows > r ? rows - r : 0;
-        if (parts == 1) ampi_pack_tile_avx512(d, width, of_b, y, AMP_BF16, 1, n, ks, rs, cs);
-        else if (type == AMP_F16)
-            ampi_pack_tile_avx512(d, width, of_b, y, AMP_F16, 2, n, ks, rs, cs);
-        else ampi_pack_tile_avx512(d, width, of_b, y, AMP_BF16, 2, n, ks, rs, cs);
-    }
-    ampi_done_avx512();
-}
-
-/* Sums alone, to bf16, as ampi_write does it: tiles flush subnormals, and so does VCVTNE2PS2BF16,
-   but it is many times as fast as integers are. */
-AMPI_AVX512 void ampi_write_tiles(const amp_gemm_args *g, const float *sum, size_t ld, size_t i,
-                                  size_t j, size_t rows, size_t cols) {
-    const __mmask32 mask = (__mmask32)(0xffffffffu >> (32 - cols));
-    size_t          r;
-    if (g->c_type != AMP_BF16 || !ampi_is_plain(g)) {
-        ampi_write_avx512(g, sum, ld, i, j, rows, cols);
-        return;
-    }
-    for (r = 0; r < rows; r++) {
-        const __m512 low = ampi_get_avx512(sum, r * ld), high = ampi_get_avx512(sum, r * ld + 16);
-        __m512i      h;
-        __asm__("vcvtne2ps2bf16 {%1, %2, %0|%0, %2, %1}" : "=v"(h) : "v"(low), "v"(high));
-        _mm512_mask_storeu_epi16(ampi_to(g->c, AMP_BF16, (i + r) * g->ldc + j), mask, h);
-    }
-    ampi_done_avx512();
-}
-
+#if AMPI_PAIRS
 static const ampi_engine ampi_engine_tiles = {
     32, 32, 32, 32, 64, 1, ampi_tiles_begin, ampi_tiles_end, ampi_pack_pairs_avx512,
-    ampi_kernel_tiles, ampi_write_tiles, ampi_thin_avx512, ampi_tiny_avx512};
-
-#if !defined(__clang__)
-#pragma GCC diagnostic pop
+    ampi_kernel_tiles, ampi_write_pairs_avx512, ampi_thin_avx512, ampi_tiny_avx512};
 #endif
-#endif /* AMPI_X86 */
 
 /* Usable says what the processor has and the operating system saves. Whether this process may use
    tiles is asked at the first product that would; a tier of its own says yes, another tier no. */
@@ -7332,7 +7374,10 @@ static const ampi_engine ampi_engine_tiles = {
     {"amx", ampi_usable_c, ampi_widen, ampi_narrow, ampi_check, ampi_unscale_from,             \
      ampi_adamw_from, ampi_sgd_from, &ampi_engine_c}
 #else
-static int ampi_usable_amx(void) { return (ampi_cpu_features() & 4u) != 0; }
+static int ampi_usable_amx(int by_name) {
+    (void)by_name;
+    return (ampi_cpu_features() & 8u) != 0;
+}
 
 #define AMPI_TIER_REFUSED &ampi_tier_avx512
 #define AMPI_TIER_AMX                                                                          \
@@ -7350,6 +7395,9 @@ static const ampi_tier *const ampi_tiers[] = {
     &ampi_tier_amx,
 #endif
 #if AMPI_X86
+#if AMPI_PAIRS
+    &ampi_tier_pairs,
+#endif
     &ampi_tier_avx512, &ampi_tier_avx2,
 #endif
 #if AMPI_NEON
@@ -7385,7 +7433,8 @@ static const ampi_tier *ampi_tier_settle(const ampi_tier *was, const ampi_tier *
 static const ampi_tier *ampi_tier_find(const char *name) {
     size_t i;
     for (i = 0; i < (size_t)AMPI_NUM_TIERS; i++)
-        if ((!name || strcmp(name, ampi_tiers[i]->name) == 0) && ampi_tiers[i]->usable())
+        if ((!name || strcmp(name, ampi_tiers[i]->name) == 0) &&
+            ampi_tiers[i]->usable(name != NULL))
             return ampi_tiers[i];
     return NULL;
 }
@@ -7404,29 +7453,34 @@ AMP_DEF amp_result amp_cpu_force_tier(const char *name) {
     return AMP_OK;
 }
 
-#if AMPI_AMX
-#if defined(AMPI_TILES_MODEL) && AMPI_X86
+#if defined(AMPI_TILES_MODEL) && AMPI_PAIRS
 #define AMPI_ENGINE_TILES (tiles_pack_in_c ? &ampi_engine_model : &ampi_engine_tiles)
 #elif defined(AMPI_TILES_MODEL)
 #define AMPI_ENGINE_TILES &ampi_engine_model
-#else
+#elif AMPI_AMX
 #define AMPI_ENGINE_TILES &ampi_engine_tiles
+#else
+#define AMPI_ENGINE_TILES NULL
 #endif
-static const ampi_engine *ampi_engine_tiles_now(void) {
+
+static const ampi_engine *ampi_engine_pairs(int whole) {
     const ampi_tier *tier = ampi_tier_now();
+#if AMPI_AMX
     if (tier == &ampi_tier_amx)
         tier = ampi_tier_settle(tier,
                                 ampi_tiles_ask() ? &ampi_tier_amx_allowed : AMPI_TIER_REFUSED);
-    return tier == &ampi_tier_amx_allowed ? AMPI_ENGINE_TILES : NULL;
-}
-#else
-#define AMPI_ENGINE_TILES NULL
-static const ampi_engine *ampi_engine_tiles_now(void) { return NULL; }
+    if (tier == &ampi_tier_amx_allowed) return AMPI_ENGINE_TILES;
 #endif
+#if AMPI_PAIRS
+    if (whole && tier == &ampi_tier_pairs) return &ampi_engine_pairs_avx512;
+#endif
+    (void)tier, (void)whole;
+    return NULL;
+}
 
 static const ampi_engine *ampi_engine_of(size_t i) {
     if (i < (size_t)AMPI_NUM_TIERS) return ampi_tiers[i]->engine;
-    return i == (size_t)AMPI_NUM_TIERS ? AMPI_ENGINE_TILES : NULL;
+    return i == (size_t)AMPI_NUM_TIERS ? AMPI_ENGINE_TILES : NULL; /* pairs of AVX-512 take less */
 }
 
 #if defined(__CUDACC__)

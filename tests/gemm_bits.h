@@ -8,7 +8,7 @@
 
 #include "tiles.h"
 
-enum { BITS_C, BITS_FMA, BITS_TILES };                     /* how sums are rounded */
+enum { BITS_C, BITS_FMA, BITS_TILES, BITS_PAIRS };         /* how sums are rounded */
 enum { BITS_MALLOC, BITS_WORKSPACE, BITS_STACK, BITS_MEMORIES }; /* where they are packed */
 
 AMPI_STRICT_BEGIN
@@ -34,8 +34,9 @@ static uint32_t bits_value(int kind) { /* of a float: moderate; small; moderate 
     return (r & 0x807fffffu) | (120u + bits_random() % 12u) << 23;
 }
 
-/* A sum by its definition; a and b are a row and a column, as fp32. */
-static float bits_sum(const float *a, const float *b, size_t k, int rule, int parts) {
+/* A sum by its definition; a and b are a row and a column, as fp32; products of parts: 1, 3, 4. */
+static float bits_sum(const float *a, const float *b, size_t k, int rule, int products) {
+    const int        parts = products > 1 ? 2 : 1;
     static const int terms[4][2] = {{0, 1}, {0, 0}, {1, 0}, {1, 1}};
     uint32_t         x[2][16], y[2][16];
     float            s = 0.0f;
@@ -43,6 +44,10 @@ static float bits_sum(const float *a, const float *b, size_t k, int rule, int pa
     int              i, t;
     for (p = 0; rule == BITS_C && p < k; p++) s = ampi_add(s, ampi_mul(a[p], b[p]));
     for (p = 0; rule == BITS_FMA && p < k; p++) s = tiles_fmaf(a[p], b[p], s);
+    for (p = 0; rule == BITS_PAIRS && p < k; p += 2) {
+        s = p + 1 < k ? tiles_fma(a[p + 1], b[p + 1], s) : tiles_fma(0.0f, 0.0f, s);
+        s = tiles_fma(a[p], b[p], s);
+    }
     for (p = 0; rule == BITS_TILES && p < k; p += 32) {
         for (q = 0; q < 32; q++) {
             float u = p + q < k ? a[p + q] : 0.0f, v = p + q < k ? b[p + q] : 0.0f;
@@ -55,7 +60,7 @@ static float bits_sum(const float *a, const float *b, size_t k, int rule, int pa
             }
         }
         if (parts == 1) s = tiles_dot(s, x[0], y[0], 1);
-        for (t = 0; parts == 2 && t < 4; t++) s = tiles_dot(s, x[terms[t][0]], y[terms[t][1]], 1);
+        for (t = 0; parts == 2 && t < products; t++) s = tiles_dot(s, x[terms[t][0]], y[terms[t][1]], 1);
     }
     return s;
 }
@@ -77,12 +82,14 @@ static unsigned char *bits_matrix(size_t n, amp_dtype type, int kind, size_t shi
     return p;
 }
 
-/* The rule of the manual: which products of halves go to tiles. */
-static int    bits_without_tiles = BITS_FMA;
+/* The rule of the manual: which products of halves go to tiles, or go by pairs. */
+static int bits_without_tiles = BITS_FMA;
 static int bits_rule(const amp_gemm_args *g, int rule) {
-    if (rule != BITS_TILES) return rule;
-    return g->a_type != AMP_F32 && g->b_type != AMP_F32 && g->m > 1 && g->n > 1 &&
-                   g->m * g->n * g->k >= 32768 ? BITS_TILES : bits_without_tiles;
+    const int bf16 = g->a_type == AMP_BF16 && g->b_type == AMP_BF16;
+    const int halves = g->a_type != AMP_F32 && g->b_type != AMP_F32;
+    if (rule == BITS_C || rule == BITS_FMA) return rule;
+    return (rule == BITS_PAIRS ? bf16 : halves || g->tf32) && g->m > 1 && g->n > 1 &&
+                   g->m * g->n * g->k >= 32768 ? rule : bits_without_tiles;
 }
 
 /* big: 1 larger; 2 more rows and k than a panel takes, 3 more k. halves: both operands are; 2: and
@@ -120,6 +127,7 @@ static amp_gemm_args bits_problem(int big, int halves) {
     }
     g.alpha = bits_coin() ? 1.0f : bits_below(8) ? tiles_float(bits_value(0)) : 0.0f;
     g.beta  = bits_coin() ? 0.0f : tiles_float(bits_value(0));
+    g.tf32  = bits_below(3) == 0;
     return g;
 }
 
@@ -127,7 +135,7 @@ static amp_gemm_args bits_problem(int big, int halves) {
 static uint32_t bits_wanted(const amp_gemm_args *g, const void *old, size_t z, size_t i, size_t j,
                             int rule, float *row, float *col) {
     const size_t at = z * g->stride_c + i * g->ldc + j;
-    const int    parts = g->a_type == AMP_BF16 && g->b_type == AMP_BF16 ? 1 : 2;
+    const int    products = g->a_type == AMP_BF16 && g->b_type == AMP_BF16 ? 1 : g->tf32 ? 3 : 4;
     float        s = 0.0f;
     uint32_t     out[1] = {0};
     size_t       p;
@@ -138,7 +146,7 @@ static uint32_t bits_wanted(const amp_gemm_args *g, const void *old, size_t z, s
             g->b, g->b_type, z * g->stride_b + (g->trans_b ? j * g->ldb + p : p * g->ldb + j)));
     }
     if (!ampi_is_zero(&g->alpha) && g->k)
-        s = ampi_mul(bits_sum(row, col, g->k, bits_rule(g, rule), parts), g->alpha);
+        s = ampi_mul(bits_sum(row, col, g->k, bits_rule(g, rule), products), g->alpha);
     if (!ampi_is_zero(&g->beta))
         s = ampi_add(s, ampi_mul(g->beta, tiles_float(ampi_load(old, g->c_type, at))));
     if (g->bias) s = ampi_add(s, tiles_float(ampi_load(g->bias, g->c_type, j)));
@@ -151,10 +159,10 @@ static void bits_fail(const amp_gemm_args *g, const char *what, size_t i, size_t
                       uint32_t wanted) {
     char text[240];
     snprintf(text, sizeof text, "%lux%lux%lu trans %d%d types %d%d%d alpha %g beta %g bias %d relu "
-             "%d count %lu, (%lu, %lu): 0x%lx, not 0x%lx", (unsigned long)g->m,
+             "%d tf32 %d count %lu, (%lu, %lu): 0x%lx, not 0x%lx", (unsigned long)g->m,
              (unsigned long)g->n, (unsigned long)g->k, g->trans_a, g->trans_b, (int)g->a_type,
              (int)g->b_type, (int)g->c_type, (double)g->alpha, (double)g->beta, g->bias != NULL,
-             g->relu, (unsigned long)g->count, (unsigned long)i, (unsigned long)j,
+             g->relu, g->tf32, (unsigned long)g->count, (unsigned long)i, (unsigned long)j,
              (unsigned long)got, (unsigned long)wanted);
     test_fail(__FILE__, __LINE__, what, text);
 }

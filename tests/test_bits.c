@@ -246,7 +246,7 @@ static uint64_t digest_of_products(int offset) {
 }
 
 TEST(products, "law 7: products have one digest in plain C, one in all FMA tiers, one in tiles") {
-    static const char *const tiers[] = {"c", "avx2", "avx512", "neon", "amx"};
+    static const char *const tiers[] = {"c", "avx2", "avx512", "avx512_bf16", "neon", "amx"};
     const uint32_t           saved = fp_get();
     size_t                   t;
     int                      offset;
@@ -266,7 +266,7 @@ TEST(products, "law 7: products have one digest in plain C, one in all FMA tiers
 }
 
 TEST(tiers, "law 7: one digest for every instruction set, at every alignment") {
-    static const char *const tiers[] = {"c", "avx2", "avx512", "neon", "amx"};
+    static const char *const tiers[] = {"c", "avx2", "avx512", "avx512_bf16", "neon", "amx"};
     size_t                   t;
     int                      offset;
     for (t = 0; t < 5; t++) {

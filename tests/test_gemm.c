@@ -546,7 +546,7 @@ static void bits_in_tier(const char *tier, int rule) {
     int       i;
     if (amp_cpu_force_tier(tier) != AMP_OK) SKIP("not on this processor");
     for (i = 0; i < count; i++)
-        bits_one(rule, i % 40 == 7 ? 1 : i == 20 ? 2 : 0, rule == BITS_TILES ? (int)(i % 3) : 0,
+        bits_one(rule, i % 40 == 7 ? 1 : i == 20 ? 2 : 0, rule >= BITS_TILES ? (int)(i % 3) : 0,
                  BITS_MEMORIES, 50000);
     CHECK_EQ_INT(strcmp(amp_cpu_tier(), tier), 0);
     amp_cpu_force_tier(NULL);
@@ -563,6 +563,9 @@ TEST(bits_avx512, "law 7: in AVX-512 products are fmaf in the order of k") {
 }
 TEST(bits_neon, "law 7: in NEON products are fmaf in the order of k") {
     bits_in_tier("neon", BITS_FMA);
+}
+TEST(bits_pairs, "law 7: in AVX512_BF16 products of bf16 equal the model of pairs, others are fmaf") {
+    bits_in_tier("avx512_bf16", BITS_PAIRS);
 }
 TEST(bits_amx, "law 7: in AMX products of halves equal the model of the tiles, others are fmaf") {
     bits_in_tier("amx", BITS_TILES);
@@ -838,6 +841,7 @@ int main(int argc, char **argv) {
     RUN(bits_avx2);
     RUN(bits_avx512);
     RUN(bits_neon);
+    RUN(bits_pairs);
     RUN(bits_amx);
     RUN(traps);
     RUN(environment);

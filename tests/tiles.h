@@ -125,7 +125,7 @@ static void tiles_pack(uint32_t *dst, size_t width, int of_b, const void *x, amp
                 uint32_t      *word = dst + w + (size_t)p * width * 16;
                 const uint32_t h    = amp_f32_to_bf16(tiles_float(u)).bits;
                 *word = k % 2 ? *word | h << 16 : h;
-                u = (u & 0x7f800000u) == 0x7f800000u
+                u = (h & 0x7f80u) == 0x7f80u
                         ? 0 : tiles_bits(tiles_fmaf(tiles_float(h << 16), -1.0f, tiles_float(u)));
             }
         }
