@@ -1,9 +1,10 @@
 /* thin.h - part of bench.c: products that are thin or small, and what a second thread brings.
 
-   A matrix of 4096 x 4096 times a vector, beside a loop that reads the matrix: "rows" where sums lie
-   side by side (m = 1, NN), "k" where the numbers of a sum do (m = 1, NT). Dot products and batches
-   of n^3 beside the loops that one would write, in the order of k and in fp32, whatever the type
-   of ours. Two threads beside one. */
+   A matrix of 4096 x 4096 times a vector, beside a loop that reads the matrix: "rows" where sums
+   lie side by side (m = 1, NN), "k" where the numbers of a sum do (m = 1, NT). Dot products and
+   batches of n^3 beside the loops that one would write, in the order of k and in fp32, whatever
+   the type of ours. Two threads beside one, after a loop that says what the machine has of them:
+   less than 2 where other programs run, or where both threads share a core.                      */
 
 enum { THIN = 4096, DOT = 4096, BATCH = 2000 };
 
@@ -60,6 +61,23 @@ static void thin_row(const char *what, const char *unit, double work, const char
 /* ------------------------------------------------------------------------------ a second thread */
 
 #ifdef _OPENMP
+enum { CHAIN = 1 << 20 };
+static volatile float chain_end[2];
+
+/* Two chains of additions. */
+static void chains(int count) {
+    int i, k;
+    omp_set_num_threads(count);
+#pragma omp parallel for private(k) schedule(static)
+    for (i = 0; i < 2; i++) {
+        float sum = 0.0f;
+        for (k = 0; k < CHAIN; k++) sum += 1.5f;
+        chain_end[i] = sum;
+    }
+}
+static void chains_by_one(void) { chains(1); }
+static void chains_by_two(void) { chains(2); }
+
 static void in_threads(int count) {
     omp_set_num_threads(count);
     product_run(thin_type, AMP_F32);
@@ -78,6 +96,8 @@ static void second_thread(void) {
     product_now = square;
     thin_shape(square.m, square.n, square.k, 1, 0);
     clock_used = CLOCK_MONOTONIC; /* processor time would count both */
+    compare("two threads, a loop", CHAIN, 2.0 * CHAIN, "GFLOP/s", "one", 4, chains_by_two,
+            chains_by_one);
     for (t = 0; t < 3; t++)
         thin_row("two threads 1024^2", "GFLOP/s", work, "one", by_two, by_one, t);
 }
