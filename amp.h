@@ -5207,6 +5207,7 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capab
     if (result != AMP_OK || major || strcmp(amp_cpu_tier(), "amx") != 0) return result;
     capability->fp16   = 1;
     capability->bf16   = 1;
+    capability->tf32   = 1;
     capability->dtype  = AMP_BF16;
     capability->advice = "AMX: bf16 products are several times as fast as fp32's and need no loss "
                          "scale; fp16's are exact, and less than twice as fast";
@@ -7012,13 +7013,16 @@ static const ampi_tier ampi_tier_avx512 = {
 /* AVX512_BF16: products of bf16, 12 x 32, by the kernel of AVX-512 on words that are pairs. */
 
 /* Cut the leading bf16 off x: its bits, in the upper half. The rest is exact; 0 of inf and NaN, and
-   of what rounds to inf. */
+   of what rounds to inf. The instruction takes subnormals for 0, as the products do. */
 AMPI_AVX512 __m512i ampi_cut_avx512(__m512 *x) {
-    const __m512i   inf  = _mm512_set1_epi32((int)AMPI_F32_INF);
-    const __m512i   u    = _mm512_castps_si512(*x);
-    const __m512i   high = _mm512_and_si512(ampi_bf16_avx512(u), _mm512_set1_epi32(-65536));
-    const __mmask16 fine = _mm512_cmpneq_epi32_mask(_mm512_and_si512(high, inf), inf);
-    *x = _mm512_maskz_mov_ps(fine, ampi_sub_avx512(*x, _mm512_castsi512_ps(high)));
+    const __m512i inf = _mm512_set1_epi32((int)AMPI_F32_INF);
+    __m256i       h;
+    __m512i       high;
+    __mmask16     fine;
+    __asm__("vcvtneps2bf16 {%1, %0|%0, %1}" : "=v"(h) : "v"(*x));
+    high = _mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16);
+    fine = _mm512_cmpneq_epi32_mask(_mm512_and_si512(high, inf), inf);
+    *x   = _mm512_maskz_mov_ps(fine, ampi_sub_avx512(*x, _mm512_castsi512_ps(high)));
     return high;
 }
 

@@ -1433,7 +1433,7 @@ TEST(capabilities, "manual: tensor cores have fp16 from 7.0 on, bf16 and TF32 fr
     size_t         i;
     OK(amp_capability_of(0, 0, &cpu));
     if (strcmp(amp_cpu_tier(), "amx") == 0) {
-        CHECK(cpu.fp16 && cpu.bf16 && !cpu.tf32 && cpu.dtype == AMP_BF16 && !cpu.scaler);
+        CHECK(cpu.fp16 && cpu.bf16 && cpu.tf32 && cpu.dtype == AMP_BF16 && !cpu.scaler);
         CHECK(strlen(cpu.advice) > 20);
     }
     CHECK_EQ_INT(amp_cpu_force_tier("c"), AMP_OK);

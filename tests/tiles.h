@@ -123,7 +123,7 @@ static void tiles_pack(uint32_t *dst, size_t width, int of_b, const void *x, amp
             uint32_t     u = r < rows && k < ks ? ampi_load(x, type, r * rs + k * cs) : 0;
             for (p = 0; p < parts; p++) {
                 uint32_t      *word = dst + w + (size_t)p * width * 16;
-                const uint32_t h    = amp_f32_to_bf16(tiles_float(u)).bits;
+                const uint32_t h    = amp_f32_to_bf16(tiles_flushed(tiles_float(u))).bits;
                 *word = k % 2 ? *word | h << 16 : h;
                 u = (h & 0x7f80u) == 0x7f80u
                         ? 0 : tiles_bits(tiles_fmaf(tiles_float(h << 16), -1.0f, tiles_float(u)));

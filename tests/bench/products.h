@@ -19,6 +19,24 @@ static void product_run(amp_dtype type, amp_dtype c_type) {
 static void product_f32(void) { product_run(AMP_F32, AMP_F32); }
 static void product_f16(void) { product_run(AMP_F16, AMP_F32); }
 static void product_bf16(void) { product_run(AMP_BF16, AMP_F32); }
+static void product_tf32_of(amp_dtype type) { /* as exact as TF32 */
+    amp_gemm_args g;
+    memset(&g, 0, sizeof g);
+    g.trans_a = product_now.trans_a;
+    g.trans_b = product_now.trans_b;
+    g.m       = product_now.m;
+    g.n       = product_now.n;
+    g.k       = product_now.k;
+    g.a       = product_a[type];
+    g.b       = product_b[type];
+    g.c       = product_c;
+    g.a_type  = type;
+    g.b_type  = type;
+    g.tf32    = 1;
+    amp_gemm_ex(NULL, &g);
+}
+static void product_tf32(void) { product_tf32_of(AMP_F32); }
+static void product_f16_tf32(void) { product_tf32_of(AMP_F16); }
 
 static void product_row(const char *name, const char *unit, size_t size, double work,
                         void (*run)(void), void (*fp32)(void)) {
@@ -114,6 +132,8 @@ static void products(void) {
     static const product shapes[] = {{512, 512, 512, 0, 0}, {1024, 1024, 1024, 0, 0},
                                      {64, 512, 784, 0, 0},  {784, 512, 64, 1, 0},
                                      {1024, 768, 768, 0, 1}};
+    static const char *const names[]      = {"fp16", "fp16 tf32", "bf16", "tf32"};
+    static void (*const runs[])(void)     = {product_f16, product_f16_tf32, product_bf16, product_tf32};
     const double steps = 1e9; /* so that a row shows steps a second */
     char         name[64];
     size_t       i;
@@ -132,14 +152,14 @@ static void products(void) {
         amp_cast(product_b[t], (amp_dtype)t, product_b[0], AMP_F32, PRODUCT_ROOM);
     }
     for (i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
-        for (t = 1; t < 3; t++) {
+        for (t = 0; t < 4; t++) {
             product_now = shapes[i];
-            sprintf(name, "gemm %s %lux%lu %c%c / fp32", product_types[t],
-                    (unsigned long)shapes[i].m, (unsigned long)shapes[i].n,
-                    shapes[i].trans_a ? 'T' : 'N', shapes[i].trans_b ? 'T' : 'N');
+            sprintf(name, "gemm %s %lux%lu %c%c / fp32", names[t], (unsigned long)shapes[i].m,
+                    (unsigned long)shapes[i].n, shapes[i].trans_a ? 'T' : 'N',
+                    shapes[i].trans_b ? 'T' : 'N');
             product_row(name, "GFLOP/s", shapes[i].k,
                         2.0 * (double)shapes[i].m * (double)shapes[i].n * (double)shapes[i].k,
-                        t == 1 ? product_f16 : product_bf16, product_f32);
+                        runs[t], product_f32);
         }
     for (t = 0; t < 3; t++) mlp_make(&mlps[t], (amp_dtype)t);
     product_row("mlp-step fp16 / fp32", "steps/s", MLP_BATCH, steps, mlp_f16, mlp_f32);
