@@ -2164,6 +2164,7 @@ typedef struct ampi_tier {
        there are lanes, the squares of the elements to them; element 0 belongs to lane 0 */
     uint32_t (*check)(const void *x, amp_dtype type, size_t i, size_t end, float *lanes,
                       size_t *zeros);
+    float (*fold)(float *lanes); /* their sum, in pairs */
     void (*unscale)(void *dst, const void *grad, amp_dtype type, size_t i, size_t end,
                     float factor);
     void (*adamw)(const ampi_update *u, size_t i, size_t end);
@@ -2196,6 +2197,17 @@ AMPI_FN size_t ampi_head(const void *p, size_t size, size_t alignment, size_t n)
 
 /* The loops of a tier over vectors V of W floats. */
 #define AMPI_LOOPS(FN, V, W, S)                                                                \
+    FN float ampi_fold##S(float *lanes) {                                                      \
+        size_t pair, i;                                                                        \
+        for (pair = AMPI_LANES / 2; pair >= W; pair /= 2)                                      \
+            for (i = 0; i < pair; i += W)                                                      \
+                ampi_put##S(lanes, i, ampi_add##S(ampi_get##S(lanes, i),                       \
+                                                  ampi_get##S(lanes, i + pair)));              \
+        ampi_done##S();                                                                        \
+        for (; pair; pair /= 2)                                                                \
+            for (i = 0; i < pair; i++) lanes[i] = ampi_add(lanes[i], lanes[i + pair]);         \
+        return lanes[0];                                                                       \
+    }                                                                                          \
     FN void ampi_unscale_from##S(void *dst, const void *grad, amp_dtype type, size_t i,        \
                                  size_t end, float factor) {                                   \
         const V f = ampi_splat##S(factor);                                                     \
@@ -3407,14 +3419,6 @@ static amp_result ampi_cpu_bind(const amp_backend *self, const amp_plan *plan, s
     return AMP_OK;
 }
 
-/* The lanes' sum, in pairs. */
-static float ampi_fold(float *lanes) {
-    size_t l, pair;
-    for (pair = AMPI_LANES / 2; pair; pair /= 2)
-        for (l = 0; l < pair; l++) lanes[l] = ampi_add(lanes[l], lanes[l + pair]);
-    return lanes[0];
-}
-
 /* For a chunk that needs care: elements that are not finite are counted and add nothing to the sum;
    magnitudes are rescaled before they are squared. */
 static double ampi_check_careful(const void *x, amp_dtype type, size_t n, float rescale,
@@ -3438,7 +3442,7 @@ static double ampi_check_careful(const void *x, amp_dtype type, size_t n, float 
         }
     }
     ampi_store_u32(&stats->max_finite, 0, max);
-    return (double)ampi_fold(lanes);
+    return (double)ampi_tier_now()->fold(lanes);
 }
 
 /* Statistics and sum of squares of a chunk, in the canonical order. */
@@ -3452,7 +3456,7 @@ static AMPI_NOINLINE double ampi_check_chunk(const void *x, amp_dtype type, size
     max          = ampi_check_array(x, type, n, lanes, &zeros);
     stats->zeros = zeros;
     ampi_store_u32(&stats->max_finite, 0, max);
-    sum = ampi_fold(lanes);
+    sum = ampi_tier_now()->fold(lanes);
     if (ampi_nonfinite(max)) {
         sum = (float)ampi_check_careful(x, type, n, 1.0f, stats);
         max = ampi_load_u32(&stats->max_finite, 0);
@@ -6547,8 +6551,8 @@ static int ampi_usable_c(int by_name) {
 }
 
 static const ampi_tier ampi_tier_c = {
-    "c", ampi_usable_c, ampi_widen, ampi_narrow, ampi_check, ampi_unscale_from, ampi_adamw_from,
-    ampi_sgd_from, &ampi_engine_c};
+    "c", ampi_usable_c, ampi_widen, ampi_narrow, ampi_check, ampi_fold, ampi_unscale_from,
+    ampi_adamw_from, ampi_sgd_from, &ampi_engine_c};
 
 #if AMPI_X86
 
@@ -6690,9 +6694,9 @@ AMPI_AVX2 uint32_t ampi_check_avx2(const void *x, amp_dtype type, size_t i, size
             a    = _mm256_and_si256(h, _mm256_set1_epi16(0x7fff));
             max  = _mm256_max_epu16(max, a);
             none = _mm256_sub_epi16(none, _mm256_cmpeq_epi16(a, zero));
+            _mm_prefetch((const char *)ampi_at(x, type, i) + AMPI_AHEAD, _MM_HINT_T0);
             if (lanes) { /* to load again is cheaper than to take h apart */
                 float *lane = lanes + i % AMPI_LANES;
-                _mm_prefetch((const char *)ampi_at(x, type, i) + AMPI_AHEAD, _MM_HINT_T0);
                 ampi_add_squares_avx2(lane, ampi_get_as_avx2(x, type, i));
                 ampi_add_squares_avx2(lane + 8, ampi_get_as_avx2(x, type, i + 8));
             }
@@ -6774,7 +6778,7 @@ static int ampi_usable_avx2(int by_name) {
 }
 
 static const ampi_tier ampi_tier_avx2 = {
-    "avx2", ampi_usable_avx2, ampi_widen_avx2, ampi_narrow_avx2, ampi_check_avx2,
+    "avx2", ampi_usable_avx2, ampi_widen_avx2, ampi_narrow_avx2, ampi_check_avx2, ampi_fold_avx2,
     ampi_unscale_from_avx2, ampi_adamw_from_avx2, ampi_sgd_from_avx2, &ampi_engine_avx2};
 
 /* AVX-512 F, BW and VL: sixteen floats. */
@@ -6927,9 +6931,9 @@ AMPI_AVX512 uint32_t ampi_check_avx512(const void *x, amp_dtype type, size_t i, 
             a   = _mm512_and_si512(h, _mm512_set1_epi16(0x7fff));
             max = _mm512_max_epu16(max, a);
             none += (size_t)__builtin_popcountll(_mm512_testn_epi16_mask(a, a));
+            _mm_prefetch((const char *)ampi_at(x, type, i) + AMPI_AHEAD, _MM_HINT_T0);
             if (lanes) {
                 float *lane = lanes + i % AMPI_LANES;
-                _mm_prefetch((const char *)ampi_at(x, type, i) + AMPI_AHEAD, _MM_HINT_T0);
                 ampi_add_squares_avx512(lane, ampi_get_as_avx512(x, type, i));
                 ampi_add_squares_avx512(lane + 16, ampi_get_as_avx512(x, type, i + 16));
             }
@@ -7006,7 +7010,8 @@ static int ampi_usable_avx512(int by_name) {
 
 static const ampi_tier ampi_tier_avx512 = {
     "avx512", ampi_usable_avx512, ampi_widen_avx512, ampi_narrow_avx512, ampi_check_avx512,
-    ampi_unscale_from_avx512, ampi_adamw_from_avx512, ampi_sgd_from_avx512, &ampi_engine_avx512};
+    ampi_fold_avx512, ampi_unscale_from_avx512, ampi_adamw_from_avx512, ampi_sgd_from_avx512,
+    &ampi_engine_avx512};
 
 #if AMPI_PAIRS
 
@@ -7113,7 +7118,8 @@ static int ampi_usable_pairs(int by_name) {
 
 static const ampi_tier ampi_tier_pairs = {
     "avx512_bf16", ampi_usable_pairs, ampi_widen_avx512, ampi_narrow_avx512, ampi_check_avx512,
-    ampi_unscale_from_avx512, ampi_adamw_from_avx512, ampi_sgd_from_avx512, &ampi_engine_avx512};
+    ampi_fold_avx512, ampi_unscale_from_avx512, ampi_adamw_from_avx512, ampi_sgd_from_avx512,
+    &ampi_engine_avx512};
 
 #endif /* AMPI_PAIRS */
 
@@ -7255,7 +7261,7 @@ static const ampi_engine ampi_engine_neon = {
     ampi_pack_neon, ampi_kernel_neon, ampi_write_neon, ampi_thin_neon, ampi_tiny_neon};
 
 static const ampi_tier ampi_tier_neon = {
-    "neon", ampi_usable_c, ampi_widen_neon, ampi_narrow_neon, ampi_check_neon,
+    "neon", ampi_usable_c, ampi_widen_neon, ampi_narrow_neon, ampi_check_neon, ampi_fold_neon,
     ampi_unscale_from_neon, ampi_adamw_from_neon, ampi_sgd_from_neon, &ampi_engine_neon};
 
 #endif /* AMPI_NEON */
@@ -7375,7 +7381,7 @@ static const ampi_engine ampi_engine_tiles = {
 #ifdef AMPI_TILES_MODEL
 #define AMPI_TIER_REFUSED &ampi_tier_c
 #define AMPI_TIER_AMX                                                                          \
-    {"amx", ampi_usable_c, ampi_widen, ampi_narrow, ampi_check, ampi_unscale_from,             \
+    {"amx", ampi_usable_c, ampi_widen, ampi_narrow, ampi_check, ampi_fold, ampi_unscale_from,  \
      ampi_adamw_from, ampi_sgd_from, &ampi_engine_c}
 #else
 static int ampi_usable_amx(int by_name) {
@@ -7386,7 +7392,7 @@ static int ampi_usable_amx(int by_name) {
 #define AMPI_TIER_REFUSED &ampi_tier_avx512
 #define AMPI_TIER_AMX                                                                          \
     {"amx", ampi_usable_amx, ampi_widen_avx512, ampi_narrow_avx512, ampi_check_avx512,         \
-     ampi_unscale_from_avx512, ampi_adamw_from_avx512, ampi_sgd_from_avx512,                   \
+     ampi_fold_avx512, ampi_unscale_from_avx512, ampi_adamw_from_avx512, ampi_sgd_from_avx512, \
      &ampi_engine_avx512}
 #endif
 static const ampi_tier ampi_tier_amx = AMPI_TIER_AMX, ampi_tier_amx_allowed = AMPI_TIER_AMX;
