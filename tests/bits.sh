@@ -1,48 +1,43 @@
 # Law 7: tests/test_bits.c, built by every compiler and set of flags at hand and run with 1 to 4
-# threads, must find its one digest everywhere.
-# usage: bits.sh DIRECTORY
-dir=$1
-passed=0 failed=0 skipped=0 builds=0
-mkdir -p "$dir"
+# threads, must find its one digest everywhere. make test has a build that is optimized as far as it
+# goes for each compiler; make check has all. usage: bits.sh OUTDIR
+suite=bits out=${1:?usage: bits.sh OUTDIR}
+. tests/lib.sh
+builds=0
+export OMP_WAIT_POLICY=passive # threads that wait leave the processor to others
 
-try() { # try COMPILER FLAGS...
+build() { # build COMPILER FLAGS...
     compiler=$1
     shift
-    if ! command -v "$compiler" > /dev/null 2>&1; then
-        echo "skip bits/$compiler $*: $compiler not found"
-        skipped=$((skipped + 1))
-        return
-    fi
-    program=$dir/bits
-    openmp=-fopenmp threads='1 2 3 4'
-    if ! "$compiler" "$@" $openmp -I. tests/test_bits.c -o "$program" -lm > /dev/null 2>&1; then
-        openmp='' threads=1
-        "$compiler" "$@" -I. tests/test_bits.c -o "$program" -lm > "$dir/bits.out" 2>&1
-    fi
+    have "$compiler" || { skip "$compiler $*" "$compiler not found"; return; }
+    openmp='' threads=1
+    if works "$compiler" -fopenmp; then openmp=-fopenmp threads='1 2 3 4'; fi
+    "$compiler" "$@" $openmp -I. tests/test_bits.c tests/amp.c -o "$out/bits" -lm > "$out/log" 2>&1
     result=$?
     for t in $threads; do
         [ $result = 0 ] || break
-        OMP_NUM_THREADS=$t "$program" --quick > "$dir/bits.out" 2>&1 || result=1
+        OMP_NUM_THREADS=$t "$out/bits" --quick > "$out/log" 2>&1 || result=1
     done
-    tiers=$(sed -n 's/^#    //p' "$dir/bits.out" | tr '\n' ' ')
-    if [ $result = 0 ]; then
-        echo "ok   bits/$compiler $*: $tiers threads ${threads##* }"
-        passed=$((passed + 1)) builds=$((builds + 1))
-    else
-        echo "FAIL bits/$compiler $*"
-        cat "$dir/bits.out"
-        failed=$((failed + 1))
-    fi
+    tiers=$(sed -n 's/^#    //p' "$out/log" | tr '\n' ' ')
+    check "$compiler $*: ${tiers}threads ${threads##* }" $result
+    [ $result != 0 ] || builds=$((builds + 1))
 }
 
-for compiler in gcc clang clang-16 clang-19; do
-    case $compiler in clang-1*) command -v $compiler > /dev/null 2>&1 || continue ;; esac
-    for flags in -O0 -O2 -O3 -Ofast '-Ofast -march=native'; do try $compiler $flags; done
-done
-try tcc
-if command -v nvcc > /dev/null 2>&1; then # the header in somebody's .cu: host code of nvcc
-    try nvcc -x cu -O2
-    try nvcc -x cu -O2 -Xcompiler -Ofast
+if quick; then
+    build gcc -O3
+    build gcc -Ofast -march=native
+    build clang -Ofast -march=native
+    build tcc
+else
+    for compiler in gcc clang clang-16 clang-19; do
+        case $compiler in clang-1*) have $compiler || continue ;; esac
+        for flags in -O0 -O2 -O3 -Ofast '-Ofast -march=native'; do build $compiler $flags; done
+    done
+    build tcc
+fi
+if have nvcc; then # the header in somebody's .cu: host code of nvcc
+    quick || build nvcc -x cu -O2
+    build nvcc -x cu -O2 -Xcompiler -Ofast
 fi
 echo "#    digests: 1 over $builds builds"
-echo "$passed passed, $failed failed, $skipped skipped"
+finish

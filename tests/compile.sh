@@ -1,35 +1,23 @@
 # Does amp.h compile everywhere, without a warning, and is what it defines only its own?
-# One line per configuration; the last line is "N passed, N failed[, N skipped]".
-# usage: compile.sh [OUTPUT-DIRECTORY]    run where amp.h is; CC, CXX, CLANG, CLANGXX may be set
-out=${1:-build/tests}/compile
+# usage: compile.sh OUTDIR    run where amp.h is; CC, CXX, CLANG, CLANGXX may be set
+# In make test each build is as cheap as what it shows allows: warnings in every standard do not
+# wait for code. Those of optimizers are seen where tests are compiled, in seven configurations.
+suite=compile out=${1:?usage: compile.sh OUTDIR}
+. tests/lib.sh
 here=tests/compile
-CC=${CC:-cc}
-CXX=${CXX:-c++}
-CLANG=${CLANG:-clang}
-CLANGXX=${CLANGXX:-clang++}
-passed=0 failed=0 skipped=0
-mkdir -p "$out" || exit 1
+CC=${CC:-cc} CXX=${CXX:-c++} CLANG=${CLANG:-clang} CLANGXX=${CLANGXX:-clang++}
+if quick; then each=-fsyntax-only level=-O0
+else each="-O2 -c -o $out/use.o" level=-O2; fi
 
 WARN='-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-qual -Wcast-align
       -Wundef -Wpointer-arith -Wwrite-strings -Wdouble-promotion -Wformat=2 -Wvla -Werror'
 WARN_C='-Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition'
 
-have() { command -v "${1%% *}" > /dev/null 2>&1; }
-skip() { # skip NAME REASON
-    echo "skip compile/$1: $2"
-    skipped=$((skipped + 1))
-}
-try() { # try NAME COMMAND...: the command must succeed and, where it compiles, print nothing
+silent() { # silent NAME COMMAND...: the command must succeed and, where it compiles, print nothing
     name=$1
     shift
-    if "$@" > "$out/log" 2>&1 && [ ! -s "$out/log" ]; then
-        echo "ok   compile/$name"
-        passed=$((passed + 1))
-    else
-        echo "FAIL compile/$name: $*"
-        sed -n '1,12s/^/     /p' "$out/log"
-        failed=$((failed + 1))
-    fi
+    "$@" > "$out/log" 2>&1 && [ ! -s "$out/log" ]
+    check "$name" $?
 }
 is_gcc() { "$1" --version 2> /dev/null | grep -qi 'gcc\|free software foundation'; }
 accepts() { # accepts COMPILER-WITH-FLAGS SUFFIX: can it compile an empty program so?
@@ -50,17 +38,18 @@ each_standard() { # each_standard COMPILER SUFFIX EXTRA-FLAGS STANDARD...
             skip "$label-$std" 'this compiler does not know the standard'
             continue
         fi
-        try "$label $std -O2, all warnings" \
-            $compiler -std="$std" -O2 $WARN $extra -I. -c "$file" -o "$out/use.o"
-        try "$label $std, declarations alone" \
+        silent "$label $std, all warnings" \
+            $compiler -std="$std" $each $WARN $extra -I. "$file"
+        silent "$label $std, declarations alone" \
             $compiler -std="$std" $WARN $extra -I. -x "$language" -c $here/header_only.c \
             -o "$out/header.o"
         latest=$std
     done
-    for level in -O0 -O3 -Ofast; do
-        try "$label $latest $level, all warnings" \
-            $compiler -std="$latest" $level $WARN $extra -I. "$file" -o "$out/use" -lm
-        try "$label $latest $level, runs" "$out/use"
+    for o in -O0 -O3 -Ofast; do # in make test C is optimized by the configurations
+        if quick && [ "$suffix$o" != cpp-Ofast ] && [ $o != -O0 ]; then continue; fi
+        silent "$label $latest $o, all warnings" \
+            $compiler -std="$latest" $o $WARN $extra -I. "$file" -o "$out/use" -lm
+        silent "$label $latest $o, runs" "$out/use"
     done
 }
 
@@ -72,41 +61,42 @@ each_standard "$CXX"     cpp ''                c++11 c++14 c++17 c++20
 each_standard "$CLANGXX" cpp ''                c++11 c++14 c++17 c++20
 
 if have tcc; then
-    try 'tcc, all warnings' tcc -Wall -Werror -I. $here/use.c -o "$out/use" -lm
-    try 'tcc, runs' "$out/use"
+    silent 'tcc, all warnings' tcc -Wall -Werror -I. $here/use.c -o "$out/use" -lm
+    silent 'tcc, runs' "$out/use"
 else
     skip tcc 'not found'
 fi
 echo 'int main(void) { return 0; }' > "$out/x87.c"
 x87="-m32 -mfpmath=387 -idirafter /usr/include/$($CC -print-multiarch 2> /dev/null)"
 if $CC $x87 "$out/x87.c" -o "$out/x87" 2> /dev/null; then # a square root without libm
-    try 'x87, all warnings, without -lm' \
-        $CC $x87 -std=c99 -O2 $WARN $WARN_C -I. $here/a.c $here/b.c -o "$out/x87"
-    try 'x87, runs' "$out/x87"
+    silent 'x87, all warnings, without -lm' \
+        $CC $x87 -std=c99 $level $WARN $WARN_C -I. $here/a.c $here/b.c -o "$out/x87"
+    silent 'x87, runs' "$out/x87"
 else
     skip x87 "$CC cannot compile for 32-bit x86 (libc6-dev-i386, lib32gcc)"
 fi
 for cross in x86_64-w64-mingw32-gcc aarch64-linux-gnu-gcc; do
     if have $cross; then
-        try "$cross, all warnings" $cross -std=c99 -O2 $WARN -I. -c $here/use.c -o "$out/cross.o"
+        silent "$cross, all warnings" \
+            $cross -std=c99 $level $WARN -I. -c $here/use.c -o "$out/cross.o"
     else
         skip $cross 'not found'
     fi
 done
 
 # Ways to use it.
-C="$CC -std=c99 -O2 $WARN $WARN_C -I."
-try 'two units; the header twice in one' $C $here/a.c $here/b.c -o "$out/two" -lm
-try 'two units, runs' "$out/two"
+C="$CC -std=c99 $level $WARN $WARN_C -I."
+silent 'two units; the header twice in one' $C $here/a.c $here/b.c -o "$out/two" -lm
+silent 'two units, runs' "$out/two"
 for compiler in "$CC" "$CLANG"; do
     if ! have "$compiler"; then skip "static $compiler" 'not found'; continue; fi
-    S="$compiler -std=c99 -O2 $WARN $WARN_C -I. $here/static.c"
-    try "AMP_STATIC, nothing used, $compiler" $S -o "$out/static" -lm
-    try "AMP_STATIC, one function used, $compiler" $S -DUSE_IT -o "$out/static" -lm
-    try "AMP_STATIC, runs, $compiler" "$out/static"
+    S="$compiler -std=c99 $level $WARN $WARN_C -I. $here/static.c"
+    silent "AMP_STATIC, nothing used, $compiler" $S -o "$out/static" -lm
+    silent "AMP_STATIC, one function used, $compiler" $S -DUSE_IT -o "$out/static" -lm
+    silent "AMP_STATIC, runs, $compiler" "$out/static"
 done
-try 'AMP_NO_AUTOCAST' $C -DAMP_NO_AUTOCAST $here/a.c $here/b.c -o "$out/no_autocast" -lm
-try 'AMP_NO_AUTOCAST, runs' "$out/no_autocast"
+silent 'AMP_NO_AUTOCAST' $C -DAMP_NO_AUTOCAST $here/a.c $here/b.c -o "$out/no_autocast" -lm
+silent 'AMP_NO_AUTOCAST, runs' "$out/no_autocast"
 sizes() { # FILE: of what users hold, printed by a program that includes it
     printf '%s\n' '#define AMP_IMPLEMENTATION' "#include \"$1\"" '#include <stdio.h>' \
         'int main(void) { printf("%d %d %d %d\n", (int)sizeof(amp_autocast),' \
@@ -120,13 +110,13 @@ new_op() { # a row more in the list: no size changes
     [ "${one% *}" = "${two% *}" ] && [ $((${one##* } + 1)) = "${two##* }" ] ||
         { echo "$one, then $two"; return 1; }
 }
-try 'a new op changes no sizeof' new_op
-try 'AMP_NO_STDLIB' $C $here/no_stdlib.c -o "$out/no_stdlib" -lm
-try 'AMP_NO_STDLIB, runs' "$out/no_stdlib"
+silent 'a new op changes no sizeof' new_op
+silent 'AMP_NO_STDLIB' $C $here/no_stdlib.c -o "$out/no_stdlib" -lm
+silent 'AMP_NO_STDLIB, runs' "$out/no_stdlib"
 printf '#define AMP_IMPLEMENTATION\n#include "amp.h"\nint main(void) { return 0; }\n' > "$out/bare.c"
 for less in AMP_NO_AUTOCAST AMP_NO_STDLIB 'AMP_NO_AUTOCAST -DAMP_NO_STDLIB'; do
-    try "$less" $C -D$less "$out/bare.c" -o "$out/bare" -lm
-    try "$less -DAMP_STATIC" $C -D$less -DAMP_STATIC "$out/bare.c" -o "$out/bare" -lm
+    silent "$less" $C -D$less "$out/bare.c" -o "$out/bare" -lm
+    silent "$less -DAMP_STATIC" $C -D$less -DAMP_STATIC "$out/bare.c" -o "$out/bare" -lm
 done
 blas=
 printf '%s\n' '#include <cblas.h>' 'int main(void) { float x = 1;' \
@@ -135,8 +125,8 @@ for lib in -lopenblas -lcblas -lblas; do
     if $CC "$out/cblas.c" -o "$out/cblas" $lib > /dev/null 2>&1; then blas=$lib; break; fi
 done
 if [ -n "$blas" ]; then
-    try "AMP_CBLAS with $blas" $C $here/cblas.c -o "$out/cblas" $blas -lm
-    try 'AMP_CBLAS, runs' "$out/cblas"
+    silent "AMP_CBLAS with $blas" $C $here/cblas.c -o "$out/cblas" $blas -lm
+    silent 'AMP_CBLAS, runs' "$out/cblas"
 else
     skip AMP_CBLAS 'no <cblas.h> with a library'
 fi
@@ -166,18 +156,18 @@ printf '#define AMP_IMPLEMENTATION\n#include "amp.h"\n' > "$out/only.c"
 if have nm; then
     for compiler in "$CC" "$CLANG"; do
         have "$compiler" || continue
-        $compiler -std=c99 -O2 -I. -c "$out/only.c" -o "$out/only.o" > "$out/log" 2>&1
-        try "nm: only amp_ names are global, $compiler" only_amp_names "$out/only.o"
-        try "nm: no writable data, $compiler" no_writable_data "$out/only.o"
+        $compiler -std=c99 $level -I. -c "$out/only.c" -o "$out/only.o" > "$out/log" 2>&1
+        silent "nm: only amp_ names are global, $compiler" only_amp_names "$out/only.o"
+        silent "nm: no writable data, $compiler" no_writable_data "$out/only.o"
     done
     $CC -std=c99 -DAMP_NO_AUTOCAST -I. -c "$out/only.c" -o "$out/only.o" > "$out/log" 2>&1
-    try 'nm: AMP_NO_AUTOCAST has nothing of the second floor' first_floor_only "$out/only.o"
+    silent 'nm: AMP_NO_AUTOCAST has nothing of the second floor' first_floor_only "$out/only.o"
     $CC -std=c99 -DAMP_NO_STDLIB -I. -c "$out/only.c" -o "$out/only.o" > "$out/log" 2>&1
-    try 'nm: AMP_NO_STDLIB needs neither malloc nor free' no_allocation "$out/only.o"
+    silent 'nm: AMP_NO_STDLIB needs neither malloc nor free' no_allocation "$out/only.o"
     $CC -std=c99 -I. -c $here/header_only.c -o "$out/header.o" > "$out/log" 2>&1
-    try 'nm: the declarations define nothing' defines_nothing "$out/header.o"
+    silent 'nm: the declarations define nothing' defines_nothing "$out/header.o"
     $CC -std=c99 -I. -c $here/static.c -o "$out/static.o" > "$out/log" 2>&1
-    try 'nm: AMP_STATIC exports nothing' static_is_hidden "$out/static.o"
+    silent 'nm: AMP_STATIC exports nothing' static_is_hidden "$out/static.o"
 else
     skip nm 'not found'
 fi
@@ -221,13 +211,10 @@ asks_no_locale() { # law 9: what a user writes means the same in every locale
     ! grep -nE '(^|[^A-Za-z0-9_"])(strtod|strtof|atof|scanf|sscanf|snprintf|sprintf|isspace|tolower)' \
         "$1"
 }
-try 'amp.h: lines of at most 100 columns' narrow_lines amp.h
-try 'amp.h: law 1: no isnan, isinf, isfinite, x != x' no_float_tests amp.h
-try 'amp.h: ASCII, no tabs, no trailing blanks' plain_text amp.h
-try 'amp.h: law 9: no printing, no exit, errno as the call left it' says_nothing amp.h
-try 'amp.h: nothing that depends on the locale' asks_no_locale amp.h
+silent 'amp.h: lines of at most 100 columns' narrow_lines amp.h
+silent 'amp.h: law 1: no isnan, isinf, isfinite, x != x' no_float_tests amp.h
+silent 'amp.h: ASCII, no tabs, no trailing blanks' plain_text amp.h
+silent 'amp.h: law 9: no printing, no exit, errno as the call left it' says_nothing amp.h
+silent 'amp.h: nothing that depends on the locale' asks_no_locale amp.h
 
-printf '%d passed, %d failed' $passed $failed
-[ $skipped -gt 0 ] && printf ', %d skipped' $skipped
-echo
-[ $failed = 0 ]
+finish

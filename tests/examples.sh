@@ -1,24 +1,16 @@
 # The examples do what their first lines say, README tells the truth, and bad input is answered.
-# usage: examples.sh BUILD
-build=$1
-out=$build/tests/examples
+# usage: examples.sh OUTDIR TRAIN       TRAIN is the program that make has built
+suite=examples out=${1:?usage: examples.sh OUTDIR TRAIN}
 rm -rf "$out"
-mkdir -p "$out"
-passed=0 failed=0
-
-check() { # check NAME STATUS: the status of the command that just ran, and what it should mean
-    if [ "$2" = 0 ]; then echo "ok   examples/$1"; passed=$((passed + 1))
-    else echo "FAIL examples/$1"; failed=$((failed + 1)); [ -f "$out/log" ] && cat "$out/log"; fi
-}
-refuses() { # refuses NAME PATTERN COMMAND...: it must fail with one line that matches the pattern
-    name=$1 pattern=$2
-    shift 2
-    "$@" > "$out/log" 2>&1
-    status=$?
-    [ $status -ne 0 ] && [ $status -lt 126 ] && [ "$(grep -c . "$out/log")" = 1 ] &&
-        grep -q -e "$pattern" "$out/log"
-    check "$name" $?
-}
+. tests/lib.sh
+build=$out/bin
+mkdir -p "$build"
+cp "$2" "$build/train"
+if quick; then level=-O1; else level=-O3; fi
+for program in wrap_step pitfalls which_tensor recipes autocast_ops; do
+    try "$program compiles" ${CC:-cc} -std=c99 $level -Wall -Wextra -I. examples/$program.c \
+        -o "$build/$program" -lm
+done
 train() { "$build/train" --out "$out" "$@"; }
 
 "$build/wrap_step" > "$out/log" 2>&1
@@ -139,4 +131,4 @@ refuses 'train: an unknown task is named'    fly             "$build/train" --ta
 "$build/train" --help > "$out/log" 2>&1 && grep -q -e --seeds "$out/log"
 check 'train: --help' $?
 
-echo "$passed passed, $failed failed"
+finish

@@ -1,12 +1,14 @@
 /* gemm_bits.h - products of amp.h against models of them, bit by bit, on random shapes, types,
    transposes, leading dimensions, odd addresses, alpha, beta, bias, relu, batches and special
-   values; and nothing outside C is written. Included after amp.h, with malloc replaced (see below)
-   so that a product can find none. */
+   values; and nothing outside C is written. Included after amp.h with AMP_KERNELS; amp.c's malloc
+   fails where a product shall find none. */
 
 #ifndef GEMM_BITS_H_INCLUDED
 #define GEMM_BITS_H_INCLUDED
 
+#include "random.h"
 #include "tiles.h"
+#include "white.h"
 
 enum { BITS_C, BITS_FMA, BITS_TILES, BITS_PAIRS };         /* how sums are rounded */
 enum { BITS_MALLOC, BITS_WORKSPACE, BITS_STACK, BITS_MEMORIES }; /* where they are packed */
@@ -15,23 +17,16 @@ AMPI_STRICT_BEGIN
 
 static size_t bits_most = 300; /* rows and columns of a big problem */
 
-static uint64_t bits_seed = 88172645463325252u;
-static uint32_t bits_random(void) {
-    bits_seed ^= bits_seed << 13;
-    bits_seed ^= bits_seed >> 7;
-    bits_seed ^= bits_seed << 17;
-    return (uint32_t)(bits_seed >> 16);
-}
-static size_t bits_below(size_t n) { return bits_random() % n; }
-static int    bits_coin(void) { return (int)bits_below(2); }
+static int bits_coin(void) { return (int)random_below(2); }
+static int bits_zero(float x) { return (tiles_bits(x) & 0x7fffffffu) == 0; }
 
 static uint32_t bits_value(int kind) { /* of a float: moderate; small; moderate with specials */
     static const uint32_t special[] = {0, 0x80000000u, 0x7f800000u, 0xff800000u, 0x7fc00000u, 1u,
                                        0x3f800000u, 0x00800000u, 0x7f7fffffu, 0xff7fffffu};
-    const uint32_t r = bits_random();
-    if (kind == 2 && r % 64 == 0) return special[bits_below(10)];
-    if (kind == 1) return (r & 0x80ffffffu) | (40u + bits_random() % 40u) << 23;
-    return (r & 0x807fffffu) | (120u + bits_random() % 12u) << 23;
+    const uint32_t r = random_bits();
+    if (kind == 2 && r % 64 == 0) return special[random_below(10)];
+    if (kind == 1) return (r & 0x80ffffffu) | (40u + random_bits() % 40u) << 23;
+    return (r & 0x807fffffu) | (120u + random_bits() % 12u) << 23;
 }
 
 /* A sum by its definition; a and b are a row and a column, as fp32; products of parts: 1, 3, 4. */
@@ -102,33 +97,33 @@ static amp_gemm_args bits_problem(int big, int halves) {
     g.trans_a = bits_coin();
     g.trans_b = bits_coin();
     g.relu    = bits_coin();
-    g.m       = bits_below(3) ? edge[bits_below(14)] : 1 + bits_below(100);
-    g.n       = bits_below(3) ? edge[bits_below(14)] : 1 + bits_below(100);
-    if (big) g.m = 1 + (big == 2 ? 1024 + bits_below(70) : bits_below(bits_most));
-    if (big) g.n = 1 + (big >= 2 ? 32 + bits_below(20) : bits_below(bits_most));
-    g.k = bits_below(16) ? (bits_coin() ? edge[bits_below(14)] : 1 + bits_below(300)) : 0;
-    if (big) g.k = big >= 2 ? 2100 : 1 + bits_below(2500);
+    g.m       = random_below(3) ? edge[random_below(14)] : 1 + random_below(100);
+    g.n       = random_below(3) ? edge[random_below(14)] : 1 + random_below(100);
+    if (big) g.m = 1 + (big == 2 ? 1024 + random_below(70) : random_below(bits_most));
+    if (big) g.n = 1 + (big >= 2 ? 32 + random_below(20) : random_below(bits_most));
+    g.k = random_below(16) ? (bits_coin() ? edge[random_below(14)] : 1 + random_below(300)) : 0;
+    if (big) g.k = big >= 2 ? 2100 : 1 + random_below(2500);
     if (halves == 2 && (g.m == 1 || g.n == 1 || g.m * g.n * g.k < 32768))
         return bits_problem(big, halves);
-    g.a_type = (amp_dtype)(halves ? 1 + bits_below(2) : bits_below(3));
-    g.b_type = (amp_dtype)(halves ? 1 + bits_below(2) : bits_below(3));
-    g.c_type = (amp_dtype)bits_below(3);
-    g.lda    = (g.trans_a ? g.m : g.k) + bits_below(3) * bits_below(9);
-    g.ldb    = (g.trans_b ? g.k : g.n) + bits_below(3) * bits_below(9);
-    g.ldc    = g.n + bits_below(3) * bits_below(9);
+    g.a_type = (amp_dtype)(halves ? 1 + random_below(2) : random_below(3));
+    g.b_type = (amp_dtype)(halves ? 1 + random_below(2) : random_below(3));
+    g.c_type = (amp_dtype)random_below(3);
+    g.lda    = (g.trans_a ? g.m : g.k) + random_below(3) * random_below(9);
+    g.ldb    = (g.trans_b ? g.k : g.n) + random_below(3) * random_below(9);
+    g.ldc    = g.n + random_below(3) * random_below(9);
     if (!g.lda) g.lda = 1;
     if (!g.ldb) g.ldb = 1;
-    g.count    = big || bits_below(4) ? 1 : 1 + bits_below(3);
-    g.stride_a = bits_below(3) ? (g.trans_a ? g.k : g.m) * g.lda : 0;
-    g.stride_b = bits_below(3) ? (g.trans_b ? g.n : g.k) * g.ldb : 0;
+    g.count    = big || random_below(4) ? 1 : 1 + random_below(3);
+    g.stride_a = random_below(3) ? (g.trans_a ? g.k : g.m) * g.lda : 0;
+    g.stride_b = random_below(3) ? (g.trans_b ? g.n : g.k) * g.ldb : 0;
     g.stride_c = g.m * g.ldc;
     if (g.count > 1 && bits_coin()) { /* products side by side */
         g.stride_c = g.n;
-        g.ldc      = g.n * g.count + bits_below(3);
+        g.ldc      = g.n * g.count + random_below(3);
     }
-    g.alpha = bits_coin() ? 1.0f : bits_below(8) ? tiles_float(bits_value(0)) : 0.0f;
+    g.alpha = bits_coin() ? 1.0f : random_below(8) ? tiles_float(bits_value(0)) : 0.0f;
     g.beta  = bits_coin() ? 0.0f : tiles_float(bits_value(0));
-    g.tf32  = bits_below(3) == 0;
+    g.tf32  = random_below(3) == 0;
     return g;
 }
 
@@ -146,9 +141,9 @@ static uint32_t bits_wanted(const amp_gemm_args *g, const void *old, size_t z, s
         col[p] = tiles_float(ampi_load(
             g->b, g->b_type, z * g->stride_b + (g->trans_b ? j * g->ldb + p : p * g->ldb + j)));
     }
-    if (!ampi_is_zero(&g->alpha) && g->k)
+    if (!bits_zero(g->alpha) && g->k)
         s = ampi_mul(bits_sum(row, col, g->k, bits_rule(g, rule), products), g->alpha);
-    if (!ampi_is_zero(&g->beta))
+    if (!bits_zero(g->beta))
         s = ampi_add(s, ampi_mul(g->beta, tiles_float(ampi_load(old, g->c_type, at))));
     if (g->bias) s = ampi_add(s, tiles_float(ampi_load(g->bias, g->c_type, j)));
     if (g->relu && tiles_bits(s) - 0x80000000u <= 0x7f800000u) s = 0.0f;
@@ -174,7 +169,7 @@ static void bits_compare(const amp_gemm_args *g, const void *old, int rule, size
     const size_t step = 1 + g->m * g->n * g->k / limit;
     size_t       z, e, i, j;
     for (z = 0; z < g->count; z++)
-        for (e = bits_below(step); e < g->m * g->n; e += step) {
+        for (e = random_below(step); e < g->m * g->n; e += step) {
             uint32_t got, wanted;
             i      = e / g->n;
             j      = e % g->n;
@@ -201,8 +196,8 @@ static void bits_outside(const amp_gemm_args *g, void *old, size_t n) {
 /* One random product, in the first kinds of memory. */
 static void bits_one(int rule, int big, int halves, int memories, size_t limit) {
     amp_gemm_args  g    = bits_problem(big, halves);
-    const int      kind = (int)bits_below(3);
-    const size_t   odd  = bits_below(2), extra = 8;
+    const int      kind = (int)random_below(3);
+    const size_t   odd  = random_below(2), extra = 8;
     const size_t   cn   = g.stride_c * (g.count - 1) + g.m * g.ldc + extra;
     const size_t   size = amp_dtype_size(g.c_type), room = amp_gemm_workspace(g.m, g.n, g.k);
     unsigned char *a, *b, *c, *bias, *old, *first, *space;
@@ -222,15 +217,15 @@ static void bits_one(int rule, int big, int halves, int memories, size_t limit) 
     if (bits_coin()) g.bias = bias;
     amp_cpu_backend(&backend);
     for (memory = 0; memory < memories; memory++) {
-        const long calls = malloc_calls;
+        const long calls = white_malloc_calls;
         memcpy(c, old, cn * size);
         backend.workspace      = memory == BITS_WORKSPACE ? space : NULL;
         backend.workspace_size = memory == BITS_WORKSPACE ? room : 0;
-        malloc_fails           = memory == BITS_STACK;
+        white_malloc_fails           = memory == BITS_STACK;
         CHECK_EQ_INT(backend.functions->gemm_fn(&backend, &g), AMP_OK);
-        malloc_fails = 0;
-        CHECK(malloc_calls == calls ||
-              (memory != BITS_WORKSPACE && malloc_calls == calls + 1 &&
+        white_malloc_fails = 0;
+        CHECK(white_malloc_calls == calls ||
+              (memory != BITS_WORKSPACE && white_malloc_calls == calls + 1 &&
                (double)g.m * (double)g.n * (double)g.k > 4194304.0));
         if (memory == 0) {
             bits_compare(&g, old, rule, limit);

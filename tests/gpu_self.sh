@@ -1,17 +1,10 @@
 # What gpu.sh does with a GPU, tried without one: compilers, tools and programs are shell scripts
 # that succeed, fail, hang or refuse as told. usage: gpu_self.sh OUTDIR, in the repository's root
-# The last line is "N passed, N failed".
-
-mkdir -p "${1:?usage: gpu_self.sh OUTDIR}"
-out=$(cd "$1" && pwd) passed=0 failed=0
+suite=gpu_self out=${1:?usage: gpu_self.sh OUTDIR}
+. tests/lib.sh
+out=$(cd "$out" && pwd)
 rm -rf "$out/bin" "$out/tmp"
 mkdir -p "$out/bin" "$out/tmp"
-
-check() { # check TEXT STATUS: the status of the command that just ran
-    if [ "$2" = 0 ]; then passed=$((passed + 1)); echo "ok   gpu_self/$1"
-    else failed=$((failed + 1)); echo "FAIL gpu_self/$1"; tail -n 30 "$out/said" | sed 's/^/     /'
-    fi
-}
 
 script() { { echo '#!/bin/sh'; cat; } > "$out/bin/$1"; chmod +x "$out/bin/$1"; }
 script nvcc << 'END'
@@ -69,12 +62,12 @@ gpu() {
     shift 2
     rm -rf "$out/out" "$out/limits"
     : > "$out/ran"
-    env "$@" sh tests/gpu.sh "$phase" "$out/out" > "$out/said" 2>&1
+    env "$@" sh tests/gpu.sh "$phase" "$out/out" > "$out/log" 2>&1
     [ $? = "$status" ] && [ "$(ls "$out/out")" = "$(printf 'report.txt\ntable.csv')" ] &&
-        [ -z "$(ls "$out/tmp")" ] && grep -q '^[0-9]* passed, [0-9]* failed' "$out/said"
+        [ -z "$(ls "$out/tmp")" ] && grep -q '^[0-9]* passed, [0-9]* failed' "$out/log"
 }
-line()   { grep -q "$1" "$out/said"; }
-stages() { [ "$(sed -n 's#^[a-zA-Z]* *gpu/\([^:]*\).*#\1#p' "$out/said" | tr '\n' ' ')" = "$1 " ]; }
+line()   { grep -q "$1" "$out/log"; }
+stages() { [ "$(sed -n 's#^[a-zA-Z]* *gpu/\([^:]*\).*#\1#p' "$out/log" | tr '\n' ' ')" = "$1 " ]; }
 seconds() { # what the limits add up to, with those that hold at the same time counted once
     awk '$1 != "-k" {exit 1}
          {limit = $2 + $3}
@@ -96,7 +89,7 @@ awk -F, 'NF != 8 {exit 1}' "$out/out/table.csv" &&
 check "table.csv has the rows of both sides, their ratios, and the stages" $?
 
 gpu 0 2 && line '^ok   gpu/suite: 28 tests$' && line '^ok   gpu/suite-fast-math: 28 tests$' &&
-    [ "$(grep -Ec '^ok   gpu/(step|train|trainer)_' "$out/said")" = 4 ] && [ "$(seconds)" -lt 600 ]
+    [ "$(grep -Ec '^ok   gpu/(step|train|trainer)_' "$out/log")" = 4 ] && [ "$(seconds)" -lt 600 ]
 check "phase 2 runs the suite with both kernels, and the examples, in less than 10 minutes" $?
 
 tools='suite-memcheck suite-racecheck suite-synccheck suite-initcheck ncu'
@@ -127,14 +120,13 @@ check "without PyTorch it is one line" $?
 
 refused=0
 for arguments in '' '1' "4 $out/out" "1 $out/out more"; do
-    sh tests/gpu.sh $arguments > "$out/said" 2>&1
-    [ $? = 2 ] && [ "$(cat "$out/said")" = 'usage: gpu.sh 1|2|3 OUT' ] && refused=$((refused + 1))
+    sh tests/gpu.sh $arguments > "$out/log" 2>&1
+    [ $? = 2 ] && [ "$(cat "$out/log")" = 'usage: gpu.sh 1|2|3 OUT' ] && refused=$((refused + 1))
 done
 [ $refused = 4 ]
 check "wrong arguments are answered with the usage" $?
-NVCC=$out/none sh tests/gpu.sh 1 "$out/out" > "$out/said" 2>&1 &&
-    [ "$(cat "$out/said")" = "skip gpu: $out/none not found" ]
+NVCC=$out/none sh tests/gpu.sh 1 "$out/out" > "$out/log" 2>&1 &&
+    [ "$(cat "$out/log")" = "skip gpu: $out/none not found" ]
 check "without nvcc it is one line, and no failure" $?
 
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+finish

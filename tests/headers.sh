@@ -7,23 +7,13 @@
 # compiler, once with a stream per thread. cuBLAS has no small wheel: where a tree is without it,
 # the declarations in tests/emu/fake stand in. Where a toolkit has ptxas but no nvcc, as those from
 # PyPI do, and clang can compile for CUDA, the kernels are also compiled, for the oldest GPU too.
-# The last line is "N passed, N failed, N skipped".
 
 cxx=${CXX:-c++} trees=${CUDA_HEADERS-} fetch=
 versions='cu11-11.8.89 cu12-12.0.146 cu12-12.4.127 cu12-12.5.82 cu12-12.6.77'
-passed=0 failed=0 skipped=0
 [ "${1-}" != --fetch ] || { fetch=${2:?usage: headers.sh [--fetch DIR] OUTDIR}; shift 2; }
-out=${1:?usage: headers.sh [--fetch DIR] OUTDIR}
+suite=headers out=${1:?usage: headers.sh [--fetch DIR] OUTDIR}
+. tests/lib.sh
 mkdir -p "$out/cublas"
-
-ok()   { passed=$((passed + 1));   echo "ok   headers/$1: $2"; }
-skip() { skipped=$((skipped + 1)); echo "skip headers/$1: $2"; }
-fail() {
-    failed=$((failed + 1))
-    echo "FAIL headers/$1: $2"
-    grep -E 'error|warning' "$out/log" | head -n 12 | sed 's/^/     /'
-}
-finish() { echo "$passed passed, $failed failed, $skipped skipped"; [ $failed = 0 ]; exit; }
 
 # get KIND-VERSION: the wheels of the runtime and of the compiler, laid out like a toolkit
 get() {
@@ -48,7 +38,7 @@ if [ -n "$fetch" ]; then
     fi
 fi
 nvcc=$(command -v "${NVCC:-nvcc}") && [ -z "${CUDA_HEADERS-}" ] && trees="$trees:${nvcc%/bin/*}"
-command -v "${cxx%% *}" > /dev/null 2>&1 || { skip compiler "$cxx not found"; finish; }
+have "$cxx" || { skip compiler "$cxx not found"; finish; }
 case $trees in *[!:]*) ;; *) skip toolkit 'no CUDA toolkit (nvcc, CUDA_HEADERS)'; finish ;; esac
 
 # types NAME FLAGS TEXT
@@ -57,9 +47,9 @@ types() {
     for source in amp_kernels.cu examples/*.cu tests/bench/*.cu tests/test_cuda.cpp; do
         $cxx -std=c++14 -fsyntax-only -Wall -Wextra -Werror -Wno-unknown-pragmas $2 \
             -isystem "$include" -isystem "$cublas" -I. -Itests -include tests/compile/device.h \
-            -x c++ "$source" > "$out/log" 2>&1 || fail "$1" "$3: $source"
+            -x c++ "$source" > "$out/log" 2>&1 || fail "$1: $3: $source"
     done
-    [ $failed != $before ] || ok "$1" "$3"
+    [ $failed != $before ] || ok "$1: $3"
 }
 
 # kernels NAME: real code, by clang and the toolkit's own ptxas
@@ -76,8 +66,8 @@ kernels() {
     for arch in sm_70 sm_90; do
         text="$clang and this toolkit's ptxas make $arch code of the kernels"
         if $clang $flags --cuda-gpu-arch=$arch -isystem "$cublas" -I. -c amp_kernels.cu \
-            -o "$out/kernels.o" > "$out/log" 2>&1; then ok "$1" "$text"
-        else fail "$1" "$text"; fi
+            -o "$out/kernels.o" > "$out/log" 2>&1; then ok "$1: $text"
+        else fail "$1: $text"; fi
     done
 }
 

@@ -1,21 +1,14 @@
 # What README says of make install, pkg-config and CMake, done in a directory of its own.
 # What is not installed costs one line.
 # usage: [CC=COMPILER] install.sh OUTDIR, in the root of the repository
-# The last line is "N passed, N failed[, N skipped]".
 
-out=${1:?usage: install.sh OUTDIR}
+suite=install out=${1:?usage: install.sh OUTDIR}
 cc=${CC:-cc}
-passed=0 failed=0 skipped=0
 rm -rf "$out"
+. tests/lib.sh
 mkdir -p "$out/project"
 out=$(cd "$out" && pwd)
 
-check() { # check TEXT STATUS: the status of the command that just ran, its words in $out/log
-    if [ "$2" = 0 ]; then passed=$((passed + 1)); echo "ok   install/$1"
-    else failed=$((failed + 1)); echo "FAIL install/$1"; head -n 12 "$out/log" | sed 's/^/     /'; fi
-}
-skip() { skipped=$((skipped + 1)); echo "skip install/$1: $2"; }
-have() { command -v "${1%% *}" > /dev/null 2>&1; }
 version() { awk '/define AMP_VERSION_/ {printf "%s%s", dot, $3; dot = "."}' amp.h; }
 
 cat > "$out/project/main.c" <<'END'
@@ -73,5 +66,4 @@ else
     skip 'cmake' 'not installed'
 fi
 
-if [ $skipped = 0 ]; then echo "$passed passed, $failed failed"
-else echo "$passed passed, $failed failed, $skipped skipped"; fi
+finish

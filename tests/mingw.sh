@@ -13,7 +13,7 @@ export RUNNER AMP_QUICK=1 WINEDEBUG=-all WINEPREFIX="$(cd "$dir" && pwd)/wine"
 
 "$RUNNER" wineboot --init > /dev/null 2>&1 # a Windows to run in: it says much, once
 
-$compiler -std=c99 -O2 -Wall -Wextra -I. -DAMP_IMPLEMENTATION -x c -c amp.h -o "$dir/amp.o" \
+$compiler -std=c99 -O2 -Wall -Wextra -I. -c tests/amp.c -o "$dir/amp.o" \
     > "$dir/amp.o.log" 2>&1
 
 for test in "$@"; do

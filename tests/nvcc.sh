@@ -1,23 +1,10 @@
 # What the CUDA compiler says about amp_kernels.cu and the CUDA examples: warnings, registers,
 # spills, the width of memory accesses. Nothing runs, no GPU is needed. usage: nvcc.sh OUTDIR
-# The last line is "N passed, N failed[, N skipped]".
-out=$1
+# make test leaves the programs to headers.sh, which looks at their types, and to the emulator.
+suite=nvcc out=${1:?usage: nvcc.sh OUTDIR}
+. tests/lib.sh
 NVCC=${NVCC:-nvcc}
-passed=0 failed=0
-mkdir -p "$out"
-
-ok() { echo "ok   nvcc/$1"; passed=$((passed + 1)); }
-bad() {
-    echo "FAIL nvcc/$1"
-    [ -z "${2-}" ] || sed 's/^/     /' "$2" | head -n 20
-    failed=$((failed + 1))
-}
-
-command -v "$NVCC" > /dev/null 2>&1 || {
-    echo "skip nvcc: $NVCC not found"
-    echo "0 passed, 0 failed, 1 skipped"
-    exit 0
-}
+have "$NVCC" || { skip "$NVCC" 'not found'; finish; }
 flags="-std=c++14 -I. -Werror all-warnings -Xcompiler -Wall,-Wextra"
 echo "# $($NVCC --version | sed -n 's/.*release/CUDA release/p')"
 archs=
@@ -27,17 +14,16 @@ done
 
 code=
 for arch in $archs; do code="$code -gencode arch=compute_$arch,code=sm_$arch"; done
-programs=$(ls examples/*.cu tests/bench/*.cu) libs='-lcublas -lcublasLt'
+programs=$(quick || ls examples/*.cu tests/bench/*.cu) libs='-lcublas -lcublasLt'
 
-# Everything is compiled once, for all architectures; the kernels beside the programs.
+# Everything is compiled once.
 $NVCC $flags $code -Xptxas -v,-warn-spills,-warn-lmem-usage -c amp_kernels.cu \
-    -o "$out/kernels.o" > "$out/kernels.log" 2>&1 &
+    -o "$out/kernels.o" > "$out/kernels.log" 2>&1
 for program in $programs; do
     name=$(basename "$program" .cu)
     rm -f "$out/$name.o"
     $NVCC $flags $code -c "$program" -o "$out/$name.o" > "$out/$name.log" 2>&1
 done
-wait
 
 # One line for each architecture: the registers of each kernel, and that nothing spills.
 for arch in $archs; do
@@ -61,7 +47,7 @@ for arch in $archs; do
          END {printf "stack %d, spilled %d bytes\n", stack, spill
               exit stack + spill != 0 || kernels < 12}' "$out/kernels.log" > "$out/registers"
     if [ $? = 0 ]; then ok "sm_$arch: registers $(cat "$out/registers")"
-    else bad "sm_$arch: registers $(cat "$out/registers")" "$out/kernels.log"; fi
+    else fail "sm_$arch: registers $(cat "$out/registers")" "$out/kernels.log"; fi
 done
 
 # Every formula is rounded as written, also under --use_fast_math: no flushed subnormal, no
@@ -69,7 +55,7 @@ done
 if $NVCC $flags --use_fast_math -ptx amp_kernels.cu -o "$out/fast.ptx" 2> "$out/fast.log" &&
     ! grep -E 'ftz|approx|fma\.r' "$out/fast.ptx" > "$out/fast.log"; then
     ok "fast-math: no .ftz, .approx or fma in PTX"
-else bad "fast-math: PTX has" "$out/fast.log"; fi
+else fail "fast-math: PTX has" "$out/fast.log"; fi
 
 # Aligned fp32 arrays are read and written 16 bytes at a time, halves 8; the check reads all 16.
 if $NVCC $flags -ptx amp_kernels.cu -o "$out/kernels.ptx" 2> "$out/ptx.log" &&
@@ -85,12 +71,12 @@ if $NVCC $flags -ptx amp_kernels.cu -o "$out/kernels.ptx" 2> "$out/ptx.log" &&
              exit !(check >= 24 && adamw == "4 loads and 5 stores")
          }' "$out/kernels.ptx" > "$out/ptx.log" 2>&1; then
     ok "128 bits: $(cat "$out/ptx.log") of 16 bytes in PTX"
-else bad "128 bits: not found in PTX" "$out/ptx.log"; fi
+else fail "128 bits: not found in PTX" "$out/ptx.log"; fi
 
 for program in $programs; do
     name=$(basename "$program" .cu)
     if [ -f "$out/$name.o" ] && $NVCC "$out/$name.o" "$out/kernels.o" $libs -o "$out/$name" \
         >> "$out/$name.log" 2>&1; then ok "$name: compiles and links for sm:$archs"
-    else bad "$name: does not build" "$out/$name.log"; fi
+    else fail "$name: does not build" "$out/$name.log"; fi
 done
-echo "$passed passed, $failed failed"
+finish

@@ -1,6 +1,6 @@
 # Build one test in one configuration, run it, and leave its lines in a log that always closes with
 # "N passed, N failed[, N skipped]", also when it crashed or its compiler is missing. A test that
-# does not hold amp.h's implementation is linked with amp.o, which lies beside the log.
+# does not include amp.c is linked with amp.o, which lies beside the log.
 # usage: [RUNNER=PROGRAM] one.sh CONFIG TEST COMPILER FLAGS LOG
 config=$1 test=$2 compiler=$3 flags=$4 log=$5
 program=${log%.log}
@@ -25,14 +25,16 @@ case $config in sanitize)
         skip "$compiler has no address and undefined-behaviour sanitizers"
 esac
 object=$(dirname "$log")/amp.o
-grep -q '^#define AMP_IMPLEMENTATION' "tests/test_$test.c" && object=
-if ! $compiler -std=c99 $flags -I. "tests/test_$test.c" $object -o "$program" -lm \
-    > "$log.part" 2>&1; then
+grep -q '^#include "amp.c"' "tests/test_$test.c" && object=
+fails() { # fails WHY: it does, with what the compiler said
     [ -z "$object" ] || cat "$object.log" >> "$log.part"
-    printf 'FAIL %s: does not compile\n0 passed, 1 failed\n' "$test" >> "$log.part"
+    printf 'FAIL %s: %s\n0 passed, 1 failed\n' "$test" "$1" >> "$log.part"
     finish
     exit 0
-fi
+}
+$compiler -std=c99 $flags -I. "tests/test_$test.c" $object -o "$program" -lm > "$log.part" 2>&1 ||
+    fails 'does not compile'
+[ -z "$object" ] || [ ! -s "$object.log" ] || fails 'amp.h compiles with warnings'
 ${RUNNER-} "$program" > "$log.part" 2>&1
 status=$?
 if ! tail -n 1 "$log.part" | grep -Eq '^[0-9]+ passed, [0-9]+ failed'; then

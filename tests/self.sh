@@ -1,18 +1,8 @@
 # Do the tests notice when they test nothing? What test.h promises, tried on programs that break it.
 # usage: [CC=COMPILER] [CXX=COMPILER] self.sh OUTDIR, in the root of the repository
-# The last line is "N passed, N failed[, N skipped]".
-
-out=${1:?usage: self.sh OUTDIR}
+suite=self out=${1:?usage: self.sh OUTDIR}
 cc=${CC:-cc} cxx=${CXX:-c++}
-passed=0 failed=0 skipped=0
-mkdir -p "$out"
-
-check() { # check TEXT STATUS: the status of the command that just ran, its words in $out/log
-    if [ "$2" = 0 ]; then passed=$((passed + 1)); echo "ok   self/$1"
-    else failed=$((failed + 1)); echo "FAIL self/$1"; head -n 12 "$out/log" | sed 's/^/     /'; fi
-}
-skip() { skipped=$((skipped + 1)); echo "skip self/$1: $2"; }
-have() { command -v "${1%% *}" > /dev/null 2>&1; }
+. tests/lib.sh
 
 cat > "$out/complete.c" <<'END'
 #include "test.h"
@@ -44,8 +34,7 @@ done
 
 have "$cc" && $cc -std=c99 -Itests "$out/complete.c" -o "$out/complete" > "$out/log" 2>&1 || {
     skip programs "$cc not found"
-    echo "$passed passed, $failed failed, $skipped skipped"
-    exit 0
+    finish
 }
 
 # ends STATUS LAST-LINE PATTERN ARGUMENTS...: how the program ends; PATTERN is one of its lines
@@ -64,5 +53,4 @@ check "a program all of whose tests are skipped fails" $?
 (export OUTSIDE=1; ends 1 '1 passed, 1 failed, 1 skipped' 'FAIL main: a check outside the tests')
 check "a check that fails outside the tests fails" $?
 
-echo "$passed passed, $failed failed$([ $skipped = 0 ] || echo ", $skipped skipped")"
-[ $failed = 0 ]
+finish

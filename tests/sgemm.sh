@@ -1,61 +1,42 @@
 # amp_sgemm in place of cublasSgemm: its tests and the trainer with and without it, on the emulator.
 # What is not installed costs one line.
-# usage: [CXX=COMPILER] [CC=COMPILER] [CUDA_HOME=TOOLKIT] sgemm.sh OUTDIR, in the repository's root
-# The last line is "N passed, N failed[, N skipped]".
-
-out=${1:?usage: sgemm.sh OUTDIR}
+# usage: [OBJECTS=DIR] [CXX=COMPILER] [CC=COMPILER] [CUDA_HOME=TOOLKIT] sgemm.sh OUTDIR PART, in the
+# repository's root; PART is plain or sanitize
+suite=sgemm out=${1:?usage: sgemm.sh OUTDIR PART}
+part=${2:?usage: sgemm.sh OUTDIR PART}
+. tests/lib.sh
+. tests/emu/kinds.sh
+kind "$part"
 cxx=${CXX:-c++} cc=${CC:-cc}
-fake=-Itests/emu/fake
+objects=${OBJECTS:-build/tests}/kind-$part
 warn='-Wall -Wextra'
-flags="-std=c++14 -O2 -ffp-contract=off -fno-strict-aliasing -Wno-unknown-pragmas -I. -Itests"
-front='-include tests/emu/cuda_emu.h -x c++'
-sanitize='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -DEMU_PLAIN_SHARED'
 most_changed=16  # lines that a trainer may need
 most_apart=2     # percent of the points by which accuracies may differ
-mkdir -p "$out"
-rm -f "$out"/*.part
+have "$cxx" || { skip "$part" "$cxx not found"; finish; }
+if [ "$part" = plain ]; then with=-O1; fi # its own code needs no more
 
-finish() {
-    awk '/^ok / {p++} /^FAIL / {f++} /^skip / {s++}
-         END {printf "%d passed, %d failed", p, f; if (s) printf ", %d skipped", s; print ""}' "$1"
-}
-command -v "${cxx%% *}" > /dev/null 2>&1 || {
-    echo "skip sgemm: $cxx not found" | tee "$out/lines"
-    finish "$out/lines"
-    exit 0
-}
-
-# check PART TEXT LOG COMMAND...: its line goes to PART.part; what it says, to LOG.log
-check() {
-    part=$1 text=$2 log=$3
-    shift 3
-    if "$@" > "$out/$log.log" 2>&1; then echo "ok   sgemm/$text" >> "$out/$part.part"; return; fi
-    { echo "FAIL sgemm/$text"; head -n 12 "$out/$log.log" | sed 's/^/     /'; } >> "$out/$part.part"
-    return 1
-}
-skip() { echo "skip sgemm/$2: $3" >> "$out/$1.part"; } # skip PART NAME REASON
-
-# run NAME ARGUMENTS...: the program's lines, with the configuration in front
-run() {
-    name=$1
-    shift
-    "$out/$name" "$@" > "$out/$name.log" 2>&1
-    code=$?
-    sed -En "s#^(ok|FAIL|skip) +#&sgemm/$name/#; /^(ok|FAIL|skip|    ) /p" "$out/$name.log" \
-        >> "$out/$name.part"
-    tail -n 1 "$out/$name.log" | grep -Eq '^[0-9]+ passed, [0-9]+ failed' && return
-    { echo "FAIL sgemm/$name: ended with status $code"
-      tail -n 12 "$out/$name.log" | sed 's/^/     /'; } >> "$out/$name.part"
+# program NAME SOURCE: with the emulator in front
+program() {
+    object "$out/$1.o" "$cxx" $fake $warn -Werror $with $front -c "$2" &&
+        $cxx $with "$out/$1.o" "$objects/kernels.o" "$objects/emu.o" -o "$out/$1" > "$out/link" 2>&1
+    compiled=$?
+    cat "$objects/kernels.o.log" "$objects/emu.o.log" "$out/$1.o.log" "$out/link" \
+        > "$out/log" 2> /dev/null
+    check "$1: compiles with $cxx" $compiled
+    return $compiled
 }
 
-# build NAME FLAGS EMULATOR-FLAGS
-build() {
-    check "$1" "$1: compiles with $cxx" "$1-build" sh -c "
-        $cxx $flags $fake -w $2 $3 -c tests/emu/cuda_emu.cpp -o '$out/$1-emu.o' &&
-        $cxx $flags $fake -w $2 $front -c amp_kernels.cu -o '$out/$1-kernels.o' &&
-        $cxx $flags $fake $warn -Werror $2 $front -c tests/test_sgemm.cpp -o '$out/$1-test.o' &&
-        $cxx $2 '$out/$1-test.o' '$out/$1-kernels.o' '$out/$1-emu.o' -o '$out/$1'"
+test_sgemm() {
+    program "$part" tests/test_sgemm.cpp || finish
+    lines "$part" "$out/$part" "$@"
 }
+
+if [ "$part" = sanitize ]; then
+    works "$cxx" "$with" ||
+        { skip sanitize "$cxx has no address and undefined-behaviour sanitizers"; finish; }
+    test_sgemm --quick
+    finish
+fi
 
 # As a program would use it, in C and in C++: by a #define of its own, and by amp.h's.
 cat > "$out/names" <<'END'
@@ -88,76 +69,59 @@ for macro in AMP_CUBLAS AMP_CUBLAS_DROP_IN; do
     done
 done
 
-# drop_in PART HEADERS INCLUDE
+# drop_in HEADERS INCLUDE
 drop_in() {
     strict="$warn -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-qual -Wundef -Werror"
-    check "$1" "$2: #define cublasSgemm amp_sgemm in C++, without warnings" "$1-cpp" sh -c "
-        $cxx -std=c++11 $strict $3 -I. -fsyntax-only '$out/use-AMP_CUBLAS.cpp' &&
-        $cxx -std=c++17 $strict $3 -I. -fsyntax-only '$out/use-AMP_CUBLAS_DROP_IN.cpp'"
-    command -v "${cc%% *}" > /dev/null 2>&1 || { skip "$1" "$2 in C" "$cc not found"; return; }
-    check "$1" "$2: #define cublasSgemm amp_sgemm in C, without warnings" "$1-c" sh -c "
-        $cc -std=c99 $strict $3 -I. -fsyntax-only '$out/use-AMP_CUBLAS.c' &&
-        $cc -std=c99 $strict $3 -I. -fsyntax-only '$out/use-AMP_CUBLAS_DROP_IN.c'"
+    try "$1: #define cublasSgemm amp_sgemm in C++, without warnings" sh -c "
+        $cxx -std=c++11 $strict $2 -I. -fsyntax-only '$out/use-AMP_CUBLAS.cpp' &&
+        $cxx -std=c++17 $strict $2 -I. -fsyntax-only '$out/use-AMP_CUBLAS_DROP_IN.cpp'"
+    have "$cc" || { skip "$1 in C" "$cc not found"; return; }
+    try "$1: #define cublasSgemm amp_sgemm in C, without warnings" sh -c "
+        $cc -std=c99 $strict $2 -I. -fsyntax-only '$out/use-AMP_CUBLAS.c' &&
+        $cc -std=c99 $strict $2 -I. -fsyntax-only '$out/use-AMP_CUBLAS_DROP_IN.c'"
 }
 
 toolkit() { # NVIDIA's declarations, which the fake headers only imitate; nothing is linked or run
     cuda=${CUDA_HOME-}
     nvcc=$(command -v nvcc) && [ -z "$cuda" ] && cuda=${nvcc%/bin/nvcc}
     [ -f "$cuda/include/cublas_v2.h" ] || {
-        skip toolkit toolkit 'no CUDA toolkit (nvcc, CUDA_HOME)'
+        skip toolkit 'no CUDA toolkit (nvcc, CUDA_HOME)'
         return
     }
-    drop_in toolkit "NVIDIA's headers" "-isystem $cuda/include"
+    drop_in "NVIDIA's headers" "-isystem $cuda/include"
     for source in tests/test_sgemm.cpp examples/trainer_fp32.cu examples/trainer_amp.cu; do
-        check toolkit "NVIDIA's headers: $source" toolkit \
+        try "NVIDIA's headers: $source" \
             $cxx $flags $warn -isystem "$cuda/include" $front -fsyntax-only $source
     done
 }
 
-lines() { # what diff shows is what is marked, in order, and no more than allowed
+marked() { # what diff shows is what is marked, in order, and no more than allowed
     diff examples/trainer_fp32.cu examples/trainer_amp.cu | grep '^>' > "$out/changed"
     changed=$(grep -c . "$out/changed")
     echo "$changed lines changed or added, of them marked:"
     grep -o 'AMP [0-9]* \*/$' "$out/changed" | awk '$2 != NR {wrong = 1} {print; n++}
         END {exit wrong || n != '"$changed"' || n > '"$most_changed"' || n == 0}'
 }
-accuracy() { sed -n 's/^after .*accuracy \([0-9.]*\)%$/\1/p' "$out/$1.log"; }
+accuracy() { sed -n 's/^after .*accuracy \([0-9.]*\)%$/\1/p' "$out/$1.said"; }
 agree() {
     echo "fp32 $(accuracy trainer_fp32), amp $(accuracy trainer_amp)"
     awk -v a="$(accuracy trainer_fp32)" -v b="$(accuracy trainer_amp)" -v most=$most_apart \
         'BEGIN {exit !(a > 90 && b > 90 && a - b <= most && b - a <= most)}'
 }
-refuses() { ! "$out/$1" --bogus && [ "$(grep -c . "$out/$1.log")" = 1 ]; }
 
-trainers() { # after the plain build, whose emulator and kernels they take
+trainers() {
     for name in trainer_fp32 trainer_amp; do
-        check trainers "$name: compiles" $name sh -c "
-            $cxx $flags $fake $warn -Werror $front -c examples/$name.cu -o '$out/$name.o' &&
-            $cxx '$out/$name.o' '$out/plain-kernels.o' '$out/plain-emu.o' -o '$out/$name'" || return
-        check trainers "$name: an unknown option is refused" $name refuses $name
-        check trainers "$name: runs" $name "$out/$name" --small
+        program $name examples/$name.cu || return
+        refuses "$name: an unknown option is refused" . "$out/$name" --bogus
+        try "$name: runs" "$out/$name" --small
+        cp "$out/log" "$out/$name.said"
     done
-    check trainers "trainer_amp: as accurate as trainer_fp32, to $most_apart percent" agree agree
-    check trainers "trainer_amp: $(lines | head -n 1 | sed 's/,.*//'), all marked" changed lines
+    try "trainer_amp: as accurate as trainer_fp32, to $most_apart percent" agree
+    try "trainer_amp: $(marked | head -n 1 | sed 's/,.*//'), all marked" marked
 }
 
-{
-    drop_in drop_in 'fake headers' '-isystem tests/emu/fake'
-    build plain '' '' && { trainers; run plain; }
-} &
-{
-    toolkit
-    echo 'int main() { return 0; }' > "$out/works.cpp"
-    if $cxx $sanitize "$out/works.cpp" -o "$out/works" > /dev/null 2>&1 && "$out/works"; then
-        build sanitize "$sanitize" -DEMU_ASAN && run sanitize --quick
-    else
-        skip sanitize sanitize "$cxx has no address and undefined-behaviour sanitizers"
-    fi
-} &
-wait
-
-for part in drop_in plain trainers toolkit sanitize; do
-    [ ! -f "$out/$part.part" ] || cat "$out/$part.part"
-done | tee "$out/lines"
-finish "$out/lines"
-! grep -q '^FAIL' "$out/lines"
+drop_in 'fake headers' '-isystem tests/emu/fake'
+toolkit
+trainers
+if quick; then test_sgemm --quick; else test_sgemm; fi
+finish

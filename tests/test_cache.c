@@ -4,7 +4,9 @@
 #define AMP_KERNELS /* the core: what objects are made of */
 #include "amp.h"
 #include "gemm_ex.h"
+#include "random.h"
 #include "test.h"
+#include "values.h"
 
 #include <math.h>
 
@@ -13,16 +15,6 @@
 
 static const amp_dtype halves[2] = {AMP_F16, AMP_BF16};
 
-static uint32_t random_state = 1;
-static uint32_t random_bits(void) {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 17;
-    return random_state ^= random_state << 5;
-}
-static size_t below(size_t n) { return (random_bits() >> 4) % n; }
-static float  random_value(void) { /* in (-1, 1) */
-    return (float)((int32_t)(random_bits() >> 8) - 8388608) * 1.1920929e-7f;
-}
 static void randomize(float *x, size_t n) {
     size_t i;
     for (i = 0; i < n; i++) x[i] = random_value();
@@ -910,7 +902,7 @@ TEST(random_sequences, "10^4 random sequences of add, get, change, remove, step 
         known    model[64];
         int      num = 0, num_live = 0, product = 0, active = 1, op, i, k, ops;
         uint64_t expected[3] = {0, 0, 0}; /* hits, misses, transients */
-        uint32_t seed        = random_state;
+        uint64_t seed        = random_state;
         if (sequence % 100 == 0) { /* arrays 0 and 1 are weights of an optimizer, in fp16 */
             amp_optimizer_free(&owner.opt);
             trained_init(&owner, AMP_KIND_SGD, AMP_F16);
@@ -918,11 +910,11 @@ TEST(random_sequences, "10^4 random sequences of add, get, change, remove, step 
         begin_scope(1 << 15, AMP_F16);
         random_state = seed;
         OK(amp_cache_add_optimizer(&cache, &owner.opt));
-        for (ops = 10 + (int)below(30), op = 0; op < ops; op++) {
-            const int    array = (int)below(ARRAYS), owned = array < 2;
+        for (ops = 10 + (int)random_below(30), op = 0; op < ops; op++) {
+            const int    array = (int)random_below(ARRAYS), owned = array < 2;
             float       *x = owned ? owner.w[array] : memory[array];
             const size_t n = owned ? 96 : ELEMENTS;
-            switch (below(16)) {
+            switch (random_below(16)) {
             case 0: case 1: case 2:
                 OK(amp_cache_add(&cache, x, n));
                 memset(&model[num], 0, sizeof model[0]);
@@ -939,7 +931,7 @@ TEST(random_sequences, "10^4 random sequences of add, get, change, remove, step 
                 break;
             case 4:
                 if (!owned) randomize(x, n); /* a weight with a model copy is its optimizer's */
-                i = (int)below(4) == 0;
+                i = (int)random_below(4) == 0;
                 amp_cache_changed(&cache, i ? NULL : x);
                 for (k = 0; k < num; k++)
                     if (i || model[k].array == array) model[k].has_copy = 0;
@@ -963,7 +955,7 @@ TEST(random_sequences, "10^4 random sequences of add, get, change, remove, step 
                 num_live = 0;
                 break;
             default: {
-                const int     type = (int)below(2), shape = (int)below(SHAPES);
+                const int     type = (int)random_below(2), shape = (int)random_below(SHAPES);
                 const size_t *s    = shapes[shape];
                 const size_t  rows = owned ? (96 - s[0]) / s[3] : s[1];
                 known        *w    = NULL;
@@ -1002,8 +994,6 @@ TEST(random_sequences, "10^4 random sequences of add, get, change, remove, step 
 }
 
 /* ------------------------------------------------------------------------------------- amp_gemm */
-
-static size_t size_of(amp_dtype type) { return type == AMP_F32 ? 4 : 2; }
 
 typedef struct product {
     int       trans_a, trans_b;
@@ -1078,7 +1068,7 @@ TEST(gemm_bits, "manual: in a scope amp_gemm has the bits of amp_gemm on operand
     static const float  alphas[] = {1.0f, -0.5f, 0.0f}, betas[] = {0.0f, 1.0f, 0.25f};
     static const size_t sizes[]  = {32, 33, 36, 41, 47}; /* smaller ones are not cast */
     uint64_t            products = 0;
-    int                 trans, t, c, x, y, extra, weights;
+    int                 trans, t, c, x, y, extra, weights, number = 0;
     size_t              i;
     for (t = 0; t < 2; t++)
         for (weights = 0; weights < 2; weights++) {
@@ -1089,8 +1079,9 @@ TEST(gemm_bits, "manual: in a scope amp_gemm has the bits of amp_gemm on operand
                     for (c = 0; c < 3; c++)
                         for (x = 0; x < 3; x++)
                             for (y = 0; y < 3; y++) {
-                                product_make(trans, sizes[below(5)], sizes[below(5)],
-                                             sizes[below(5)], (size_t)extra, (amp_dtype)c);
+                                if (test_state.quick > 1 && ++number % 5) continue;
+                                product_make(trans, sizes[random_below(5)], sizes[random_below(5)],
+                                             sizes[random_below(5)], (size_t)extra, (amp_dtype)c);
                                 p.alpha = alphas[x];
                                 p.beta  = betas[y];
                                 for (i = 0; y > 0 && i < p.m * p.ldc; i++)
@@ -1193,7 +1184,7 @@ TEST(gemm_policy, "manual: what the policy says of gemm, by op, by layer and by 
         OK(amp_autocast_override(&ac, cases[i].words, NULL));
         CHECK(ac.cache == &cache); /* also when the words name another policy */
         if (cases[i].layer) enter(AMP_AUTOCAST_INHERIT, AMP_F32, cases[i].layer);
-        product_make((int)below(4), 36, 31, 40, 3, AMP_F32);
+        product_make((int)random_below(4), 36, 31, 40, 3, AMP_F32);
         SAME_AS(cases[i].type);
         CHECK_EQ_U64(cache.transients, cases[i].type == AMP_F32 ? 0 : 2);
         end();
@@ -1289,7 +1280,7 @@ TEST(gemm_batched, "manual: count products, their matrices stride elements apart
                    "one or together, in a scope or outside, they have the same bits") {
     static float a[8192], b[8192], c[2][8192];
     size_t       count, i;
-    int          trans, active, zero, round;
+    int          trans, active, zero, round, number = 0;
     begin_scope(1 << 16, AMP_F16);
     for (trans = 0; trans < 4; trans++)
         for (active = 0; active < 2; active++)
@@ -1297,13 +1288,16 @@ TEST(gemm_batched, "manual: count products, their matrices stride elements apart
                 for (count = 1; count < 5; count++)
                     for (round = 0; round < 3; round++) {
                         const int    ta = trans % 2, tb = trans / 2;
-                        const size_t m = 32 + below(4), n = 32 + below(5), k = 32 + below(8);
-                        const size_t lda = (ta ? m : k) + below(3), ldb = (tb ? k : n) + below(3);
-                        const size_t ldc = n + below(3);
-                        const size_t sa = zero & 1 ? 0 : (ta ? k : m) * lda + below(4);
-                        const size_t sb = zero & 2 ? 0 : (tb ? n : k) * ldb + below(4);
-                        const size_t sc = m * ldc + below(4);
+                        const size_t m = 32 + random_below(4), n = 32 + random_below(5);
+                        const size_t k = 32 + random_below(8);
+                        const size_t lda = (ta ? m : k) + random_below(3);
+                        const size_t ldb = (tb ? k : n) + random_below(3);
+                        const size_t ldc = n + random_below(3);
+                        const size_t sa = zero & 1 ? 0 : (ta ? k : m) * lda + random_below(4);
+                        const size_t sb = zero & 2 ? 0 : (tb ? n : k) * ldb + random_below(4);
+                        const size_t sc = m * ldc + random_below(4);
                         const float  beta = round ? 0.5f : 0.0f;
+                        if (test_state.quick > 1 && ++number % 5) continue;
                         amp_autocast_use(active ? &ac : NULL);
                         randomize(a, COUNT_OF(a));
                         randomize(b, COUNT_OF(b));

@@ -11,6 +11,7 @@
 #define AMP_KERNELS /* for the tables of an optimizer: moments, tallies */
 #include "amp.h"
 #include "gemm_ex.h"
+#include "random.h"
 #include "test.h"
 
 #include <cublas_v2.h>
@@ -32,15 +33,10 @@ static unsigned long long differing; /* bytes, of all runs */
 
 /* ------------------------------------------------------------------------- small tools */
 
-struct dice { /* xorshift: the same on every machine */
+struct dice { /* each with a sequence of its own */
     uint64_t s;
-    explicit dice(uint64_t seed) : s(seed * 0x9e3779b97f4a7c15u + 0x1234567u) {
-        for (int i = 0; i < 4; i++) next();
-    }
-    uint32_t next() {
-        s ^= s << 13, s ^= s >> 7, s ^= s << 17;
-        return (uint32_t)(s >> 32);
-    }
+    explicit dice(uint64_t seed) : s(seed * 0x9e3779b97f4a7c15u + 0x1234567u) {}
+    uint32_t next() { return random_next(&s); }
     unsigned below(size_t n) { return (unsigned)((uint64_t)next() * n >> 32); }
     bool     one_in(unsigned n) { return below(n) == 0; }
     float    signed_unit() { return (float)(int32_t)next() * (1.0f / 2147483648.0f); }

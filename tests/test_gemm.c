@@ -1,23 +1,15 @@
 /* test_gemm.c - amp_gemm against sums in double, with a bound that follows from the rounding. */
 
 #define _GNU_SOURCE /* sigsetjmp in fp.h, sigaltstack */
-#include <stdlib.h>
-
-static long  malloc_calls; /* amp.h's malloc is this one */
-static int   malloc_fails;
-static void *counted_malloc(size_t n) {
-    malloc_calls++;
-    return malloc_fails ? NULL : malloc(n);
-}
-#define malloc counted_malloc
-#define AMP_IMPLEMENTATION
+#define AMP_KERNELS /* the core: its conversions and operations, for the models */
 #include "amp.h"
-#undef malloc
 #include "gemm_ex.h"
 #include "test.h"
+#include "values.h"
 #include "fp.h"
 #include "gemm_bits.h"
-#if AMPI_AMX
+#if defined(__linux__)
+#include <signal.h>   /* sigaltstack */
 #include <sys/wait.h> /* waitpid */
 #include <unistd.h>   /* fork */
 #endif
@@ -30,59 +22,8 @@ static const uint32_t nan_bits[3]   = {0x7fc00000u, 0x7e00u, 0x7fc0u};
 static const uint32_t inf_bits[3]   = {0x7f800000u, 0x7c00u, 0x7f80u};
 static const uint32_t guard_bits[3] = {0x7fabcdefu, 0x7dabu, 0x7fabu}; /* signalling NaNs */
 
-static size_t size_of(amp_dtype type) { return type == AMP_F32 ? 4 : 2; }
-
-static uint32_t load_bits(const void *base, amp_dtype type, size_t i) {
-    const unsigned char *at = (const unsigned char *)base + i * size_of(type);
-    uint32_t             u;
-    uint16_t             h;
-    if (type == AMP_F32) {
-        memcpy(&u, at, 4);
-        return u;
-    }
-    memcpy(&h, at, 2);
-    return h;
-}
-
-static void store_bits(void *base, amp_dtype type, size_t i, uint32_t u) {
-    const uint16_t h  = (uint16_t)u;
-    unsigned char *at = (unsigned char *)base + i * size_of(type);
-    if (type == AMP_F32) memcpy(at, &u, 4);
-    else memcpy(at, &h, 2);
-}
-
-static float load(const void *base, amp_dtype type, size_t i) {
-    const unsigned char *at = (const unsigned char *)base + i * size_of(type);
-    amp_f16              h;
-    amp_bf16             b;
-    float                x;
-    switch (type) {
-    case AMP_F16: memcpy(&h, at, 2); return amp_f16_to_f32(h);
-    case AMP_BF16: memcpy(&b, at, 2); return amp_bf16_to_f32(b);
-    default: memcpy(&x, at, 4); return x;
-    }
-}
-
-static void store(void *base, amp_dtype type, size_t i, float x) {
-    uint32_t u;
-    memcpy(&u, &x, 4);
-    if (type == AMP_F16) u = amp_f32_to_f16(x).bits;
-    if (type == AMP_BF16) u = amp_f32_to_bf16(x).bits;
-    store_bits(base, type, i, u);
-}
-
 static int is_nonfinite(const void *base, amp_dtype type, size_t i) {
     return (load_bits(base, type, i) & inf_bits[type]) == inf_bits[type];
-}
-
-static uint32_t random_state = 1;
-static uint32_t random_bits(void) {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 17;
-    return random_state ^= random_state << 5;
-}
-static float random_value(void) { /* in (-1, 1) */
-    return (float)((int32_t)(random_bits() >> 8) - 8388608) * 1.1920929e-7f;
 }
 
 /* A matrix of rows x cols; row r starts at r * ld. The room between rows, and a row on either side
@@ -253,7 +194,7 @@ TEST(large, "manual: the same around the limits of tiles and blocks") {
     random_state = 2;
     for (number = 0; number < rounds * NUM_VARIANTS; number++) {
         problem p = variant(number % NUM_VARIANTS);
-        if (test_state.quick && number % 4) continue;
+        if (test_state.quick && number % (test_state.quick > 1 ? 13 : 4)) continue;
         p.m = sizes[random_bits() % COUNT_OF(sizes)];
         p.n = sizes[random_bits() % COUNT_OF(sizes)];
         p.k = sizes[random_bits() % COUNT_OF(sizes)];
@@ -522,10 +463,10 @@ TEST(exact, "manual: sums that fp32 holds exactly are exact, in any order and wi
         problem_make(&p);
         for (i = 0; i < p.a.rows * p.a.cols; i++)
             store(p.a.at, p.a_type, i / p.a.cols * p.a.ld + i % p.a.cols,
-                  (float)((int)(random_bits() % 15) - 7));
+                  (float)((int)random_below(15) - 7));
         for (i = 0; i < p.b.rows * p.b.cols; i++)
             store(p.b.at, p.b_type, i / p.b.cols * p.b.ld + i % p.b.cols,
-                  (float)((int)(random_bits() % 15) - 7));
+                  (float)((int)random_below(15) - 7));
         for (i = 0; i < p.m * p.n; i++) store(p.c.at, AMP_F32, i / p.n * p.c.ld + i % p.n, 5.0f);
         CHECK_EQ_INT(problem_run(&p), AMP_OK);
         for (i = 0; i < p.m; i++)
@@ -542,12 +483,14 @@ TEST(exact, "manual: sums that fp32 holds exactly are exact, in any order and wi
 
 /* Bit by bit, in each tier. What a tier rounds, and how many random products it gets. */
 static void bits_in_tier(const char *tier, int rule) {
-    const int count = test_state.quick ? 100 : 1200;
+    const int count = test_state.quick > 1 ? 25 : test_state.quick ? 100 : 1200;
     int       i;
     if (amp_cpu_force_tier(tier) != AMP_OK) SKIP("not on this processor");
-    for (i = 0; i < count; i++)
-        bits_one(rule, i % 40 == 7 ? 1 : i == 20 ? 2 : 0, rule >= BITS_TILES ? (int)(i % 3) : 0,
-                 BITS_MEMORIES, 50000);
+    if (test_state.quick > 1) bits_most = 60;
+    for (i = 0; i < count; i++) {
+        const int big = i % 40 == 7 ? 1 : i == 20 ? test_state.quick > 1 ? 3 : 2 : 0;
+        bits_one(rule, big, rule >= BITS_TILES ? i % 3 : 0, BITS_MEMORIES, 50000);
+    }
     CHECK_EQ_INT(strcmp(amp_cpu_tier(), tier), 0);
     amp_cpu_force_tier(NULL);
 }
@@ -571,7 +514,7 @@ TEST(bits_amx, "law 7: in AMX products of halves equal the model of the tiles, o
     bits_in_tier("amx", BITS_TILES);
 }
 
-#if AMPI_AMX
+#if defined(__linux__)
 /* In a child: the permission is for good. 0: products fell back, and were right. */
 static int refused_child(void) {
     static char     small[4096];
@@ -595,7 +538,7 @@ static int refused_child(void) {
 
 TEST(refusal, "manual: where Linux refuses the tiles, as it does to a thread with a small alternate "
               "signal stack, products fall back to avx512") {
-#if AMPI_AMX
+#if defined(__linux__)
     int   status = 1;
     pid_t child;
     if (amp_cpu_force_tier("amx") != AMP_OK) SKIP("no AMX here");
@@ -687,6 +630,7 @@ TEST(environment, "manual: rounding is to nearest and subnormals count, whatever
 TEST(gemm_bias, "manual: amp_gemm_ex adds bias, then ReLU, in fp32, rounds once; NaN stays") {
     static const amp_dtype types[3] = {AMP_F32, AMP_F16, AMP_BF16};
     static unsigned char   a[70 * 40 * 4], b[70 * 40 * 4], c[70 * 80 * 4], bias[80 * 4];
+    static float           fa[70 * 40], fb[70 * 40]; /* a and b */
     int                    mode, t, u;
     for (mode = 0; mode < 16; mode++)
         for (t = 0; t < 3; t++)
@@ -715,16 +659,14 @@ TEST(gemm_bias, "manual: amp_gemm_ex adds bias, then ReLU, in fp32, rounds once;
                     x = NEXT() * 0.0078125f; /* with it, sums do not fit halves */
                     amp_cast(bias + j * amp_dtype_size(types[u]), types[u], &x, AMP_F32, 1);
                 }
+                amp_cast(fa, AMP_F32, a, types[t], m * k);
+                amp_cast(fb, AMP_F32, b, types[t], n * k);
                 for (i = 0; i < m; i++)
                     for (j = 0; j < n; j++) {
                         float sum = 0.0f;
-                        for (p = 0; p < k; p++) {
-                            amp_cast(&x, AMP_F32, a + (ta ? p * lda + i : i * lda + p) *
-                                     amp_dtype_size(types[t]), types[t], 1);
-                            amp_cast(&y, AMP_F32, b + (tb ? j * ldb + p : p * ldb + j) *
-                                     amp_dtype_size(types[t]), types[t], 1);
-                            sum += x * y;
-                        }
+                        for (p = 0; p < k; p++)
+                            sum += fa[ta ? p * lda + i : i * lda + p] *
+                                   fb[tb ? j * ldb + p : p * ldb + j];
                         amp_cast(&x, AMP_F32, c + (i * ldc + j) * amp_dtype_size(types[u]),
                                  types[u], 1);
                         amp_cast(&y, AMP_F32, bias + j * amp_dtype_size(types[u]), types[u], 1);

@@ -5,6 +5,7 @@
 #define AMP_KERNELS /* the core: what objects are made of */
 #include "amp.h"
 #include "test.h"
+#include "values.h"
 #include "fp.h"
 
 #include <math.h>
@@ -98,50 +99,6 @@ static double double_from_bits(uint64_t bits) {
 }
 
 static int finite_bits(uint32_t u) { return (u & 0x7fffffffu) < 0x7f800000u; }
-
-/* ---------------------------------------------------------------------------- typed memory */
-
-static size_t size_of(amp_dtype type) { return type == AMP_F32 ? 4 : 2; }
-
-static float load(const void *base, amp_dtype type, size_t i) {
-    const unsigned char *at = (const unsigned char *)base + i * size_of(type);
-    amp_f16              h;
-    amp_bf16             b;
-    float                x;
-    switch (type) {
-    case AMP_F16: memcpy(&h, at, 2); return amp_f16_to_f32(h);
-    case AMP_BF16: memcpy(&b, at, 2); return amp_bf16_to_f32(b);
-    default: memcpy(&x, at, 4); return x;
-    }
-}
-
-static void store(void *base, amp_dtype type, size_t i, float x) {
-    unsigned char *at = (unsigned char *)base + i * size_of(type);
-    const amp_f16  h  = amp_f32_to_f16(x);
-    const amp_bf16 b  = amp_f32_to_bf16(x);
-    if (type == AMP_F16) memcpy(at, &h, 2);
-    else if (type == AMP_BF16) memcpy(at, &b, 2);
-    else memcpy(at, &x, 4);
-}
-
-static void store_bits(void *base, amp_dtype type, size_t i, uint32_t u) {
-    const uint16_t h  = (uint16_t)u;
-    unsigned char *at = (unsigned char *)base + i * size_of(type);
-    if (type == AMP_F32) memcpy(at, &u, 4);
-    else memcpy(at, &h, 2);
-}
-
-static uint32_t load_bits(const void *base, amp_dtype type, size_t i) {
-    const unsigned char *at = (const unsigned char *)base + i * size_of(type);
-    uint32_t             u;
-    uint16_t             h;
-    if (type == AMP_F32) {
-        memcpy(&u, at, 4);
-        return u;
-    }
-    memcpy(&h, at, 2);
-    return h;
-}
 
 /* inf, -inf, NaN, signalling NaN, NaN with all bits set; then the largest finite one. */
 enum { NUM_NONFINITE = 5, PATTERN_LARGEST = 5 };

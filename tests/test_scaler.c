@@ -5,6 +5,7 @@
 #include "amp.h"
 
 #include "fp.h"
+#include "random.h"
 #include "test.h"
 
 #ifndef AMP_TESTS_DIR
@@ -53,15 +54,6 @@ static int finite_f32(double a) {
     const float r = narrow(a);
     return finite_bits(bits_of(&r));
 }
-
-static uint32_t random_state = 20240229;
-static uint32_t random_u32(void) {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 17;
-    random_state ^= random_state << 5;
-    return random_state;
-}
-static uint32_t random_below(uint32_t n) { return (random_u32() >> 8) % n; }
 
 static amp_scaler_desc desc_of(amp_preset preset) {
     amp_scaler_desc d;
@@ -492,7 +484,7 @@ static void differ(int preset, long steps) {
     fp_set(FP_IEEE);
     for (done = 0; done < steps; done += step) {
         const uint32_t bad_percent = percent[random_below(4)];
-        const uint32_t seed        = random_state;
+        const uint64_t seed        = random_state;
         amp_scaler     s;
         model          m;
         random_setup(preset, &s, &m);
@@ -872,7 +864,7 @@ static void random_grads(unsigned char *x, amp_dtype type, size_t n, uint32_t sp
     size_t i;
     for (i = 0; i < n; i++) {
         uint32_t u;
-        do u = random_u32() ^ random_u32() << 16;
+        do u = random_bits();
         while (!is_finite(type, type == AMP_F32 ? u : u & 0xffffu));
         if (special_every && random_below(special_every) == 0)
             u = specials[type][random_below(10)];
@@ -944,7 +936,7 @@ TEST(unscale_any_scale, "10^5 random scales: the reciprocal is rounded once, fro
     amp_scaler     s        = scaler_of(AMP_PRESET_TORCH, 1.0f, 4);
     int            i, k;
     for (i = 0; i < 100000; i++) {
-        const uint32_t scale = (90u + random_below(80)) << 23 | (random_u32() >> 9);
+        const uint32_t scale = (90u + random_below(80)) << 23 | (random_bits() >> 9);
         uint32_t       y[3], want[3];
         CHECK_EQ_INT(amp_scaler_set_scale(&s, f32(scale)), AMP_OK);
         CHECK_EQ_INT(amp_scaler_unscale_to(&s, (float *)(void *)y, grads, AMP_F32, 3), AMP_OK);

@@ -10,6 +10,7 @@
 #define AMP_IMPLEMENTATION
 #include "amp.h"
 #include "gemm_ex.h"
+#include "random.h"
 #include "test.h"
 
 #include <math.h>
@@ -20,16 +21,7 @@
 #define CUDA(call) CHECK_EQ_INT((call), cudaSuccess)
 #define BLAS(call) CHECK_EQ_INT((call), CUBLAS_STATUS_SUCCESS)
 
-static uint32_t random_state = 1;
-static uint32_t random_bits(void) {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 17;
-    return random_state ^= random_state << 5;
-}
-static int   below(int n) { return (int)((random_bits() >> 4) % (uint32_t)n); }
-static float random_value(void) { /* in (-1, 1) */
-    return (float)((int32_t)(random_bits() >> 8) - 8388608) * 1.1920929e-7f;
-}
+static int below(int n) { return (int)random_below((size_t)n); }
 
 enum { ELEMENTS = 1 << 15, WORKSPACE = 1 << 16 };
 

@@ -8,31 +8,12 @@
 #include "fp.h"
 #include "posix.h"
 #include "test.h"
+#include "heap.h"
 
 #include <errno.h>
 #include <locale.h>
 
-/* -------------------------------------------------------- an allocator, a file in memory */
-
-typedef struct heap { int calls, live, fail_at; } heap;
-
-static void *heap_alloc(size_t num_bytes, void *user_data) {
-    heap *h = (heap *)user_data;
-    void *memory;
-    if (++h->calls == h->fail_at) return NULL;
-    memory = malloc(num_bytes);
-    if (!memory) return NULL;
-    memset(memory, 0x3c, num_bytes < 8192 ? num_bytes : 8192);
-    h->live++;
-    return memory;
-}
-
-static void heap_free(void *memory, void *user_data) {
-    ((heap *)user_data)->live--;
-    free(memory);
-}
-
-static heap the_heap;
+/* -------------------------------------------------------------------------- a file in memory */
 
 typedef struct stream {
     unsigned char *bytes;
@@ -281,6 +262,7 @@ static amp_optimizer_desc desc_of(amp_kind kind, amp_preset preset) {
     d.allocator.alloc_fn     = heap_alloc;
     d.allocator.free_fn      = heap_free;
     d.allocator.user_data    = &the_heap;
+    the_heap.poison          = 0x3c;
     d.scaler.preset          = preset;
     d.scaler.init_scale      = 8192.0f;
     d.scaler.growth_factor   = 3.0; /* with 1/3 as its inverse, wide scales are not powers of 2 */
@@ -1671,11 +1653,12 @@ static int runs_out_of_memory(action act, stream *s, const print *p) {
     amp_result result = AMP_ERROR_OUT_OF_MEMORY;
     int        k;
     for (k = 0; result != AMP_OK && k < 10; k++) {
-        const int live   = the_heap.live;
-        the_heap.calls   = 0;
-        the_heap.fail_at = k + 1;
-        result           = act(s);
-        the_heap.fail_at = 0;
+        const int live      = the_heap.live;
+        the_heap.calls      = 0;
+        the_heap.fail_from  = k + 1;
+        the_heap.fail_count = 1;
+        result              = act(s);
+        the_heap.fail_from  = 0;
         CHECK_EQ_INT(the_heap.live, live);
         if (result == AMP_OK) break;
         CHECK_EQ_INT(result, AMP_ERROR_OUT_OF_MEMORY);

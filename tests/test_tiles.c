@@ -2,19 +2,9 @@
    instructions, and everything around them is amp.h's own. */
 
 #define _POSIX_C_SOURCE 200809L /* sigsetjmp in fp.h */
-#include <stdlib.h>
-
-static long malloc_calls;
-static int  malloc_fails;
-static void *counted_malloc(size_t n) {
-    malloc_calls++;
-    return malloc_fails ? NULL : malloc(n);
-}
-#define malloc counted_malloc
 #define AMPI_TILES_MODEL "tests/tiles.h"
-#define AMP_IMPLEMENTATION
-#include "amp.h"
-#undef malloc
+#define AMP_NO_AUTOCAST
+#include "amp.c"
 #include "test.h"
 #include "fp.h"
 #include "gemm_bits.h"
@@ -58,7 +48,7 @@ TEST(permission, "manual: the permission for tiles is asked for at the first pro
 
 TEST(packed_in_c, "law 7: products of halves equal the model of the tiles, bit by bit") {
     tiles_pack_in_c = 1;
-    random_products(test_state.quick ? 40 : 300);
+    random_products(test_state.quick > 1 ? 10 : test_state.quick ? 40 : 300);
 }
 
 TEST(packed_by_avx512, "law 7: the same, packed and stored by AVX-512") {
@@ -67,7 +57,7 @@ TEST(packed_by_avx512, "law 7: the same, packed and stored by AVX-512") {
         SKIP("no AVX-512 with bf16 here");
     amp_cpu_force_tier("amx");
     tiles_pack_in_c = 0;
-    random_products(test_state.quick ? 40 : 300);
+    random_products(test_state.quick > 1 ? 10 : test_state.quick ? 40 : 300);
 #else
     SKIP("not on this processor");
 #endif

@@ -1,39 +1,23 @@
 # Test the emulator: its own tests in every configuration, and that each seeded bug of bugs.cu is
 # reported by the tool that should, while the correct program is clean.
-# usage: [CXX=COMPILER] [CC=COMPILER] [CUDA=TOOLKIT] self.sh OUTDIR, in the root of the repository
+# usage: [OBJECTS=DIR] [CXX=COMPILER] [CC=COMPILER] [CUDA=TOOLKIT] self.sh OUTDIR, in the root of
+# the repository; the emulator for two of the kinds is in OBJECTS, where make has put it
+suite=emu out=${1:?usage: self.sh OUTDIR}
+. tests/lib.sh
+. tests/emu/kinds.sh
+objects=$(cd "${OBJECTS:-build/tests}" && pwd)
+cxx=${CXX:-c++} cuda=${CUDA:-/usr/local/cuda}
 
-out=${1:?usage: self.sh OUTDIR}
-cxx=${CXX:-c++}
-cuda=${CUDA:-/usr/local/cuda}
-emu=tests/emu
-fake=-I$emu/fake
-flags="-std=c++14 -ffp-contract=off -fno-strict-aliasing -I$emu -I."
-sanitize='-fsanitize=address,undefined -fno-sanitize-recover=undefined'
-passed=0 failed=0 skipped=0
-mkdir -p "$out"
-
-ok()     { passed=$((passed + 1));   echo "ok   emu/$1: $2"; }
-fail()   { failed=$((failed + 1));   echo "FAIL emu/$1: $2"; head -n 12 "$3" | sed 's/^/     /'; }
-skip()   { skipped=$((skipped + 1)); echo "skip emu/$1: $2"; }
-have()   { command -v "${1%% *}" > /dev/null 2>&1; }
-object() { # object NAME COMPILER FLAGS SOURCE
-    $2 $flags $3 -c "$4" -o "$out/$1.o" > "$out/$1.log" 2>&1
+compile() { # compile NAME COMPILER FLAGS SOURCE
+    object "$out/$1.o" "$2" $3 -c "$4"
 }
-works() { # works COMPILER FLAGS: a program compiled so runs
-    have "$1" && echo 'int main() { return 0; }' > "$out/works.cpp" &&
-        $1 $2 "$out/works.cpp" -o "$out/works" > /dev/null 2>&1 && "$out/works" > /dev/null 2>&1
-}
-link() { # link NAME COMPILER FLAGS OBJECT...
-    name=$1 compiler=$2 with=$3
+link() { # link NAME COMPILER FLAGS OBJECT...: the words of the compiler come after those before
+    name=$1 linker=$2 with=$3
     shift 3
-    (cd "$out" && $compiler $with "$@" -o "$name" >> "$name.log" 2>&1)
+    (cd "$out" && $linker $with "$@" -o "$name" >> "$name.o.log" 2>&1)
 }
 
-have "$cxx" || {
-    echo "skip emu: $cxx not found"
-    echo "0 passed, 0 failed, 1 skipped"
-    exit 0
-}
+have "$cxx" || { skip compiler "$cxx not found"; finish; }
 
 # ---- what there is: no toolkit, sanitizer or second compiler is needed ----
 
@@ -41,39 +25,27 @@ racer='' asan='' toolkit=''
 for c in "$cxx" clang++; do
     [ -n "$racer" ] || ! works "$c" -fsanitize=thread || racer=$c
 done
+kind sanitize
+sanitize=$with
 works "$cxx" "$sanitize" && asan=1
 [ -f "$cuda/include/cuda_runtime.h" ] && toolkit=1
 
 # ---- the emulator, once per way to build it ----
 
-{
-    object emu-plain "$cxx" "$fake -O2" $emu/cuda_emu.cpp
-    object emu-ucontext "$cxx" "$fake -O1 -DEMU_UCONTEXT" $emu/cuda_emu.cpp
-    [ -z "$racer" ] || object emu-thread "$racer" "$fake -O1 -g -DEMU_TSAN" $emu/cuda_emu.cpp
-} &
-{
-    [ -z "$asan" ] ||
-        object emu-sanitize "$cxx" "$fake -O1 $sanitize -DEMU_ASAN -DEMU_PLAIN_SHARED" \
-            $emu/cuda_emu.cpp
-    [ -z "$toolkit" ] || object emu-toolkit "$cxx" "-I$cuda/include -O1" $emu/cuda_emu.cpp
-} &
-wait
+cp "$objects/kind-plain/emu.o" "$out/emu-plain.o"
+cp "$objects/kind-sanitize/emu.o" "$out/emu-sanitize.o"
+compile emu-ucontext "$cxx" "$fake -O1 -DEMU_UCONTEXT" $emu/cuda_emu.cpp
+[ -z "$racer" ] || compile emu-thread "$racer" "$fake -O1 -g -DEMU_TSAN" $emu/cuda_emu.cpp
+[ -z "$toolkit" ] || compile emu-toolkit "$cxx" "-I$cuda/include -O1" $emu/cuda_emu.cpp
 
 # ---- its tests ----
 
-kernels="-O1 -include $emu/cuda_emu.h -x c++"
+kernels="-O1 $front"
 tests() { # tests NAME FLAGS [LINK-FLAGS]: with the emulator emu-NAME
-    object "$1" "$cxx" "$kernels $2" $emu/test_emu.cpp &&
-        link "$1" "$cxx" "$3" "$1.o" "emu-$1.o" || {
-        fail "$1" "does not compile" "$out/$1.log"
-        return
-    }
-    "$out/$1" > "$out/$1.out" 2>&1
-    code=$?
-    grep -E '^(ok|FAIL|skip|    ) ' "$out/$1.out" | sed -E "s#^(ok|FAIL|skip) +#&emu/$1/#"
-    set -- "$1" $(grep -E '^[0-9]+ passed, [0-9]+ failed' "$out/$1.out" | tr -dc '0-9 ')
-    passed=$((passed + ${2:-0})) failed=$((failed + ${3:-0})) skipped=$((skipped + ${4:-0}))
-    [ $code = 0 ] || [ "${3:-0}" != 0 ] || fail "$1" "ended with status $code" "$out/$1.out"
+    if compile "$1" "$cxx" "$kernels $2" $emu/test_emu.cpp &&
+        link "$1" "$cxx" "${3-}" "$1.o" "emu-$1.o"; then lines "$1" "$out/$1"
+    else fail "$1: does not compile" "$out/$1.o.log"
+    fi
 }
 
 tests plain "$fake"
@@ -81,18 +53,18 @@ tests ucontext "$fake"
 if [ -n "$toolkit" ]; then tests toolkit "-I$cuda/include"
 else skip toolkit "no CUDA headers"
 fi
-if [ -n "$asan" ]; then tests sanitize "$fake $sanitize -DEMU_PLAIN_SHARED" "$sanitize"
+if [ -n "$asan" ]; then tests sanitize "$fake $sanitize" "$sanitize"
 else skip sanitize "$cxx has no address and undefined-behaviour sanitizers"
 fi
 
 traffic() { # traffic NAME COMPILER FLAGS
     text="bytes loaded and stored in watched ranges are counted, by $2"
     if ! have "$2"; then skip "$1" "$2 not found"
-    elif object "$1-hooks" "$2" "$fake -O2" $emu/traffic.cpp &&
-        object "$1" "$2" "$kernels $fake -DEMU_TRAFFIC -fsanitize=thread $3" $emu/test_emu.cpp &&
+    elif compile "$1-hooks" "$2" "$fake -O2" $emu/traffic.cpp &&
+        compile "$1" "$2" "$kernels $fake -DEMU_TRAFFIC -fsanitize=thread $3" $emu/test_emu.cpp &&
         link "$1" "$2" '' "$1.o" "$1-hooks.o" emu-plain.o &&
-        "$out/$1" --filter traffic > "$out/$1.log" 2>&1; then ok "$1" "$text"
-    else fail "$1" "$text" "$out/$1.log"
+        "$out/$1" --filter traffic > "$out/$1.o.log" 2>&1; then ok "$1: $text"
+    else fail "$1: $text" "$out/$1.o.log"
     fi
 }
 case $($cxx --version) in
@@ -101,13 +73,10 @@ case $($cxx --version) in
    traffic traffic-clang clang++ '-mllvm -tsan-instrument-read-before-write' ;;
 esac
 
-text="the control interface is C11"
 printf '%s\n' '#include "cuda_emu.h"' 'int main(void) { return emu_live_streams() != 0; }' \
     > "$out/control.c"
-if ${CC:-cc} -std=c11 -Wall -Wextra -pedantic -Werror -I$emu $fake -c "$out/control.c" \
-    -o "$out/control.o" > "$out/control.log" 2>&1; then ok control "$text"
-else fail control "$text" "$out/control.log"
-fi
+try "control: the control interface is C11" ${CC:-cc} -std=c11 -Wall -Wextra -pedantic -Werror \
+    -I$emu $fake -c "$out/control.c" -o "$out/control.o"
 
 # ---- the seeded bugs ----
 
@@ -117,23 +86,23 @@ bug() {
     with='' compiler=$cxx missing=
     case $2 in
     sanitize)
-        with="$sanitize -DEMU_PLAIN_SHARED"
+        with=$sanitize
         [ -n "$asan" ] || missing="$cxx has no address and undefined-behaviour sanitizers" ;;
     thread)
         with=-fsanitize=thread compiler=$racer
         [ -n "$racer" ] || missing="no compiler has a thread sanitizer" ;;
     esac
     [ -z "$missing" ] || { skip "$1" "$missing"; return; }
-    object "$1" "$compiler" "$kernels $fake -g $with $5" $emu/bugs.cu &&
+    compile "$1" "$compiler" "$kernels $fake -g $with $5" $emu/bugs.cu &&
         link "$1" "$compiler" "$with" "$1.o" "emu-$2.o" || {
-            fail "$1" "does not compile" "$out/$1.log"
+            fail "$1: does not compile" "$out/$1.o.log"
             return
         }
     "$out/$1" 1 > "$out/$1.log" 2>&1
     code=$?
     if [ "$4" = clean ]; then [ $code = 0 ] && [ ! -s "$out/$1.log" ]
     else [ $code != 0 ] && grep -Eq "$4" "$out/$1.log"
-    fi && ok "$1" "$3" || fail "$1" "$3" "$out/$1.log"
+    fi && ok "$1: $3" || fail "$1: $3" "$out/$1.log"
 }
 
 bug clean plain "the correct program is correct" clean
@@ -158,5 +127,4 @@ EMU_RACE=global
 bug clean-global thread "the correct program is clean for TSan between blocks" clean
 bug fence-race thread "TSan reports a missing fence" 'data race .*bugs.cu' -DBUG_FENCE
 
-echo "$passed passed, $failed failed$([ $skipped = 0 ] || echo ", $skipped skipped")"
-[ $failed = 0 ]
+finish

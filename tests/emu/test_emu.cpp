@@ -1,6 +1,7 @@
 /* test_emu.cpp - tests of the emulator itself. Kernels and host code in one file, compiled like
    a .cu: c++ -std=c++14 -include cuda_emu.h -x c++ test_emu.cpp; see self.sh. */
 
+#include "../random.h"
 #include "../test.h"
 #include "cuda_emu.h"
 
@@ -889,10 +890,8 @@ TEST(counts, "counters count calls, kernels and waits") {
    cuBLAS
    ====================================================================================== */
 
-static uint32_t next_random = 1;
-static int      small_random(void) { /* -8 .. 8: products and sums of these are exact everywhere */
-    next_random = next_random * 1664525u + 1013904223u;
-    return (int)(next_random >> 16) % 17 - 8;
+static int small_random(void) { /* -8 .. 8: products and sums of these are exact everywhere */
+    return (int)random_below(17) - 8;
 }
 
 /* Whole numbers up to 256 as any of the types. */

@@ -7,6 +7,7 @@
    A case that fails is written to the directory of --out, and told as libFuzzer tells it. */
 
 #define _POSIX_C_SOURCE 200112L /* opendir, alarm */
+#include "../random.h"
 #include "fuzz.h"
 
 #include <ctype.h>
@@ -199,17 +200,6 @@ static void run_case(const uint8_t *bytes, size_t size, const char *from) {
 
 /* ------------------------------------------------------------------------------------ mutations */
 
-static uint64_t random_state;
-
-static uint64_t random_bits(void) { /* Vigna's splitmix64 */
-    uint64_t x = random_state += 0x9e3779b97f4a7c15u;
-    x          = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x          = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-static size_t random_below(size_t n) { return n ? (size_t)(random_bits() % n) : 0; }
-
 /* Make room for, or cut out, n bytes at a place. */
 static void insert_bytes(size_t at, size_t n) {
     if (n > MAX_CASE - driver.size) return;
@@ -298,7 +288,6 @@ int main(int argc, char **argv) {
     const char *directory = NULL;
     size_t      i;
     int         a;
-    random_state = 1;
     for (a = 1; a < argc; a++) {
         if (strcmp(argv[a], "--seconds") == 0 && a + 1 < argc) seconds = atol(argv[++a]);
         else if (strcmp(argv[a], "--seed") == 0 && a + 1 < argc)

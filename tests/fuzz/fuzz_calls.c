@@ -4,7 +4,7 @@
 
        case   calls, each a byte and the arguments that it takes (see call_once) */
 
-#define AMP_IMPLEMENTATION
+#define AMP_KERNELS /* the core: what objects are made of */
 #include "amp.h"
 #include "fuzz.h"
 

@@ -4,7 +4,6 @@
               line; a - alone is not set, as is a line that is not there */
 
 #define _POSIX_C_SOURCE 200112L /* setenv, unsetenv */
-#define AMP_IMPLEMENTATION
 #include "amp.h"
 #include "fuzz.h"
 

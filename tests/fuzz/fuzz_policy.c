@@ -3,7 +3,7 @@
        case   policy, low type and depth of scopes (one byte each), then texts divided by \x00: each
               is applied to what the ones before have made */
 
-#define AMP_IMPLEMENTATION
+#define AMP_IMPLEMENTATION /* of its own, to know the size of a line */
 #include "amp.h"
 #include "fuzz.h"
 

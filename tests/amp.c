@@ -1,0 +1,19 @@
+/* amp.c - amp.h, compiled once for each configuration and linked to its tests. They see two things
+   more: a malloc that counts and can fail, and private functions that white.h declares. */
+
+#include "white.h"
+
+long white_malloc_calls;
+int  white_malloc_fails;
+
+static void *counted_malloc(size_t n) {
+    white_malloc_calls++;
+    return white_malloc_fails ? NULL : malloc(n);
+}
+#define malloc counted_malloc
+#define AMP_IMPLEMENTATION
+#include "amp.h"
+#undef malloc
+
+void white_tell(char *problem, const char *text) { ampi_tell(problem, text); }
+void white_tell_number(char *problem, const double *number) { ampi_tell_number(problem, number); }

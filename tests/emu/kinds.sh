@@ -1,0 +1,31 @@
+# kinds.sh - the ways to build a program with the emulator. `kind NAME` sets compiler, the flags of
+# the program and its kernels (with) and those of the emulator (emulator); `object` makes an object.
+# usage: kinds.sh NAME DIR      leaves DIR/emu.o and DIR/kernels.o, empty if that is not possible;
+# what the compiler says stays beside them. make does so once; the scripts take what they find.
+emu=tests/emu
+fake=-I$emu/fake
+flags="-std=c++14 -ffp-contract=off -fno-strict-aliasing -Wno-unknown-pragmas -I. -Itests -I$emu"
+front="-include $emu/cuda_emu.h -x c++"
+sanitizers='-fsanitize=address,undefined -fno-sanitize-recover=undefined -DEMU_PLAIN_SHARED'
+
+kind() {
+    compiler=${CXX:-c++} with=-O2 emulator=-O2
+    case $1 in
+    clang) compiler=clang++ ;;
+    sanitize) with="-Og -g $sanitizers" emulator="-Og -g $sanitizers -DEMU_ASAN" ;;
+    races) with='-O1 -g -fsanitize=thread' emulator='-O1 -g -DEMU_TSAN' ;;
+    esac
+}
+object() { # object FILE COMPILER [FLAGS...] SOURCE: with the words of the compiler in FILE.log
+    file=$1 with_compiler=$2
+    shift 2
+    $with_compiler $flags "$@" -o "$file" > "$file.log" 2>&1
+}
+
+case ${0##*/} in kinds.sh)
+    kind "$1"
+    mkdir -p "$2"
+    object "$2/emu.o" "$compiler" $fake -w $emulator -c $emu/cuda_emu.cpp || : > "$2/emu.o"
+    object "$2/kernels.o" "$compiler" $fake -w $with $front -c amp_kernels.cu ||
+        : > "$2/kernels.o" ;;
+esac

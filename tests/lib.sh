@@ -1,0 +1,57 @@
+# lib.sh - what the scripts here share: a result is a line, "ok", "FAIL" or "skip", and the last
+# line counts them. A script sets suite, the name in front of its results, and out, a directory for
+# what it makes; the words of the command that a result is about go to $out/log.
+#     suite=compile out=${1:?usage: compile.sh OUTDIR}
+#     . tests/lib.sh
+passed=0 failed=0 skipped=0
+mkdir -p "$out" || exit 1
+
+have()  { command -v "${1%% *}" > /dev/null 2>&1; } # have "COMMAND [FLAGS]"
+quick() { case ${AMP_QUICK:-0} in 0) return 1 ;; esac; } # true in make test, false in make check
+
+ok()   { passed=$((passed + 1)); echo "ok   $suite/$1"; }
+skip() { skipped=$((skipped + 1)); echo "skip $suite/$1: $2"; } # skip NAME REASON
+fail() { # fail TEXT [LOG]
+    failed=$((failed + 1))
+    echo "FAIL $suite/$1"
+    [ ! -f "${2-$out/log}" ] || head -n 20 "${2-$out/log}" | sed 's/^/     /'
+}
+check() { if [ "$2" = 0 ]; then ok "$1"; else fail "$1"; fi; } # check TEXT STATUS
+try() { # try TEXT COMMAND...: it must succeed
+    text=$1
+    shift
+    "$@" > "$out/log" 2>&1
+    check "$text" $?
+}
+refuses() { # refuses TEXT PATTERN COMMAND...: it must fail with one line that matches the pattern
+    text=$1 pattern=$2
+    shift 2
+    "$@" > "$out/log" 2>&1
+    status=$?
+    [ $status -ne 0 ] && [ $status -lt 126 ] && [ "$(grep -c . "$out/log")" = 1 ] &&
+        grep -q -e "$pattern" "$out/log"
+    check "$text" $?
+}
+works() { # works COMPILER [FLAGS]: a program that is compiled so runs
+    have "$1" && echo 'int main(void) { return 0; }' > "$out/works.cpp" &&
+        $1 ${2-} "$out/works.cpp" -o "$out/works" > /dev/null 2>&1 && "$out/works" > /dev/null 2>&1
+}
+lines() { # lines NAME PROGRAM ARGUMENTS...: those of a test program, counted, with NAME in front
+    name=$1
+    shift
+    "$@" > "$out/$name.log" 2>&1
+    status=$?
+    sed -En "s#^(ok|FAIL|skip) +#&$suite/$name/#; /^(ok|FAIL|skip|    ) /p" "$out/$name.log"
+    set -- $(tail -n 1 "$out/$name.log" | sed -En '/^[0-9]+ passed, [0-9]+ failed/s/[^0-9]+/ /gp')
+    passed=$((passed + ${1:-0})) failed=$((failed + ${2:-0})) skipped=$((skipped + ${3:-0}))
+    [ $# -ge 2 ] && { [ $status = 0 ] || [ "$2" != 0 ]; } && return
+    tail -n 12 "$out/$name.log" > "$out/log"
+    fail "$name: ended with status $status"
+}
+finish() { # the last line, and the end
+    printf '%d passed, %d failed' $passed $failed
+    [ $skipped = 0 ] || printf ', %d skipped' $skipped
+    echo
+    [ $failed = 0 ]
+    exit
+}
