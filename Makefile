@@ -56,8 +56,9 @@ SUPPORT := $(wildcard tests/*.h) tests/one.sh tests/golden/scaler_traces.txt amp
 
 # Long ones first, so that none is left alone at the end. The model of tiles is an implementation of
 # its own, which takes long to compile: make test has it in two configurations.
-SCRIPTS := compile bits nvcc cuda-sanitize cuda-plain cuda-clang cuda-races cuda-traffic \
-           sgemm-sanitize sgemm-plain emu examples_cuda examples fuzz headers install self gpu_self
+SCRIPTS := bits compile cuda-sanitize emu nvcc examples cuda-plain sgemm-plain cuda-races \
+           cuda-traffic sgemm-sanitize examples_cuda fuzz headers install self gpu_self \
+           $(call less,cuda-clang)
 LOGS := $(SCRIPTS:%=$(BUILD)/tests/%.log) \
         $(foreach c,$(CONFIGS),$(foreach t,$(TESTS),$(BUILD)/tests/$(c)/$(t).log))
 LOGS := $(filter-out $(patsubst %,$(BUILD)/tests/%/tiles.log,\
@@ -207,7 +208,6 @@ $(BUILD)/tests/emu.log: tests/emu/self.sh $(wildcard tests/emu/* tests/emu/fake/
                         $(KERNELS)plain/kernels.o $(KERNELS)sanitize/kernels.o
 	@$(call SCRIPT,$< $(OUT))
 
-# In make test small examples are compiled as fast as possible, not as fast as they run.
 $(BUILD)/tests/examples.log: tests/examples.sh tests/lib.sh $(BUILD)/train $(wildcard examples/*.c)
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/train)
 
