@@ -1594,6 +1594,7 @@ typedef struct ampi_tally {
     unsigned long long nonfinite, nan, zeros;
     unsigned long long late; /* n - index of the first element that is not finite: 0, or the most */
     uint32_t           max;  /* bits of the largest finite magnitude */
+    uint32_t           arrived; /* chunks that have been collected */
 } ampi_tally;
 
 /* One tensor as kernels see it, in backend memory. */
@@ -1628,6 +1629,7 @@ typedef struct ampi_control {
     double     norm2;                    /* what a check finds: sum of squares;    */
     uint32_t   flags[2];                 /* overflow, bits of the largest finite   */
     uint32_t   arrived;                  /* blocks of a check that are done        */
+    uint32_t   seen[2];                  /* what they gather for flags; 0 between  */
     uint64_t   seen_updates;             /* of a shared scaler, plus one; 0: never */
     uint64_t   missed_updates;
     amp_scaler scaler;                   /* unless shared                          */

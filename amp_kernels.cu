@@ -11,7 +11,7 @@
    ONE STEP is two launches, however many tensors there are:
 
        A  ampi_check_kernel    reads the gradients once: finite? norm, statistics; its last block
-                               decides: the gate, this step's numbers, the next scale
+          (_by_four)           decides: the gate, this step's numbers, the next scale
        B  ampi_update_kernel   unless the gate says skip, reads the gradients again and unscales
                                them on the way into the optimizer; publishes the next scale
 
@@ -24,8 +24,13 @@
 
    HOW WORK IS CUT   Tensors are cut into chunks of AMPI_CHUNK elements. In A a warp takes a chunk,
    because the canonical sum goes through it in order, 256 lanes wide: each of the 32 threads holds
-   8 lanes. In B a block takes a quarter of a chunk, or all of it if tensors are small. Loops are
-   grid-strided: every grid and block size gives the same bits.
+   8 lanes; or four warps, if there are few chunks, with 2 lanes a thread. In B a block takes a
+   quarter of a chunk, or all of it if tensors are small. Loops are grid-strided: every grid and
+   block size gives the same bits.
+
+   HOW LOOPS ARE WRITTEN   All loads of an iteration are under way before the first is used, and
+   types are told from each other in front of the loop. tests/nvcc.sh reads in SASS that it is so,
+   and counts instructions.
 
    OTHER STREAMS   A reads what backward wrote. If that ran on another stream, or a collective did,
    let the optimizer's stream wait for it:
@@ -43,6 +48,7 @@
 #include "amp.h"
 
 #define AMPI_DEVICE static __device__ __forceinline__
+#define AMPI_MEMBER __device__ __forceinline__
 
 /* Blocks have up to 256 threads; an SM shall hold at least so many of them. Chosen so that nothing
    spills from sm_75 to sm_120. */
@@ -70,6 +76,30 @@ static amp_result ampi_cublas(cublasStatus_t status) {
 
 template <class T> struct ampi_same { typedef T type; };
 
+/* What would spoil a capture that is under way in this or another thread, unless this thread says
+   that it has no part in any. */
+template <class F> static cudaError_t ampi_outside_captures(const F &call) {
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    const cudaError_t     said = cudaThreadExchangeStreamCaptureMode(&mode);
+    const cudaError_t     done = said == cudaSuccess ? call() : said;
+    const cudaError_t     back = said == cudaSuccess ? cudaThreadExchangeStreamCaptureMode(&mode)
+                                                     : said;
+    return done != cudaSuccess ? done : back;
+}
+
+/* CUDA loads kernels when it first meets them, which had better not be in a capture. */
+static amp_result ampi_load(const void *kernel, cudaFuncAttributes *attributes) {
+    return ampi_cuda(
+        ampi_outside_captures([&] { return cudaFuncGetAttributes(attributes, kernel); }));
+}
+
+static amp_result ampi_is_capturing(amp_stream stream, bool *capturing) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    const amp_result        result = ampi_cuda(cudaStreamIsCapturing(stream, &status));
+    *capturing = status != cudaStreamCaptureStatusNone;
+    return result;
+}
+
 /* kernel<<<blocks, threads, 0, stream>>>(arguments), with its error, as plain C++. */
 template <class... P>
 static amp_result ampi_launch(void (*kernel)(P...), unsigned blocks, unsigned threads,
@@ -77,6 +107,18 @@ static amp_result ampi_launch(void (*kernel)(P...), unsigned blocks, unsigned th
     void *pointers[] = {(void *)&arguments...};
     return ampi_cuda(cudaLaunchKernel((const void *)kernel, dim3(blocks), dim3(threads), pointers,
                                       0, stream));
+}
+
+/* The same where there may be no backend, which would have loaded the kernel. */
+template <class... P>
+static amp_result ampi_launch_alone(void (*kernel)(P...), unsigned blocks, unsigned threads,
+                                    amp_stream stream,
+                                    typename ampi_same<P>::type... arguments) {
+    cudaFuncAttributes attributes;
+    bool               capturing;
+    amp_result         result = ampi_is_capturing(stream, &capturing);
+    if (result == AMP_OK && capturing) result = ampi_load((const void *)kernel, &attributes);
+    return result == AMP_OK ? ampi_launch(kernel, blocks, threads, stream, arguments...) : result;
 }
 
 static unsigned ampi_threads(const amp_backend *backend, unsigned best) {
@@ -89,30 +131,125 @@ static unsigned ampi_blocks(const amp_backend *backend, uint64_t wanted) {
     return (unsigned)(wanted == 0 ? 1 : wanted < most ? wanted : most);
 }
 
+/* ------------------------------------------------------------------- dependent launch */
+
+/* B may be launched while A still runs: its blocks take the room that A's last ones leave, and wait
+   until all that A has written can be read. */
+AMPI_DEVICE void ampi_let_next_begin(void) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+AMPI_DEVICE void ampi_wait_for_previous(void) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* Launch a kernel that begins with ampi_wait_for_previous. */
+#if CUDART_VERSION >= 12030
+template <class... P>
+static amp_result ampi_launch_early(void (*kernel)(P...), unsigned blocks, unsigned threads,
+                                    amp_stream stream,
+                                    typename ampi_same<P>::type... arguments) {
+    void               *pointers[] = {(void *)&arguments...};
+    cudaLaunchAttribute early;
+    cudaLaunchConfig_t  config = {dim3(blocks), dim3(threads), 0, stream, &early, 1};
+    memset(&early, 0, sizeof early);
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    return ampi_cuda(cudaLaunchKernelExC(&config, (const void *)kernel, pointers));
+}
+#else
+#define ampi_launch_early ampi_launch
+#endif
+
+/* ------------------------------------------------------------------- hardware conversions */
+
+/* cvt has the bits of the core's conversions on all numbers, subnormal ones too, but makes one NaN
+   of all. Whoever calls these looks for NaN and then takes the core's. The emulator has what cvt
+   is documented to do. sm_75 has no cvt for bf16, and no need of one: rounding is an addition. */
+AMPI_DEVICE bool ampi_is_nan(uint32_t u) { return (u & 0x7fffffffu) > AMPI_F32_INF; }
+
+#if defined(__CUDA_ARCH__)
+AMPI_DEVICE void ampi_cvt_from_f16(uint32_t word, uint32_t *low, uint32_t *high) {
+    asm("{ .reg .b16 l, h; .reg .f32 x; mov.b32 {l, h}, %2;"
+        " cvt.f32.f16 x, l; mov.b32 %0, x; cvt.f32.f16 x, h; mov.b32 %1, x; }"
+        : "=r"(*low), "=r"(*high)
+        : "r"(word));
+}
+AMPI_DEVICE uint32_t ampi_cvt_to_f16(uint32_t low, uint32_t high) {
+    uint32_t word;
+#if __CUDA_ARCH__ >= 800
+    asm("{ .reg .f32 l, h; mov.b32 l, %1; mov.b32 h, %2; cvt.rn.f16x2.f32 %0, h, l; }"
+        : "=r"(word)
+        : "r"(low), "r"(high));
+#else
+    asm("{ .reg .b16 l, h; .reg .f32 x; mov.b32 x, %1; cvt.rn.f16.f32 l, x;"
+        " mov.b32 x, %2; cvt.rn.f16.f32 h, x; mov.b32 %0, {l, h}; }"
+        : "=r"(word)
+        : "r"(low), "r"(high));
+#endif
+    return word;
+}
+AMPI_DEVICE uint32_t ampi_cvt_to_bf16(uint32_t low, uint32_t high) {
+#if __CUDA_ARCH__ >= 800
+    uint32_t word;
+    asm("{ .reg .f32 l, h; mov.b32 l, %1; mov.b32 h, %2; cvt.rn.bf16x2.f32 %0, h, l; }"
+        : "=r"(word)
+        : "r"(low), "r"(high));
+    return word;
+#else
+    return ampi_bf16_from_f32(low) | (uint32_t)ampi_bf16_from_f32(high) << 16;
+#endif
+}
+/* Not as a comparison in C++, which --use_fast_math would flush. */
+AMPI_DEVICE bool ampi_any_nan(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    uint32_t any;
+    asm("{ .reg .pred p; .reg .f32 a, b; mov.b32 a, %1; mov.b32 b, %2; setp.nan.f32 p, a, b;"
+        " mov.b32 a, %3; mov.b32 b, %4; setp.nan.or.f32 p, a, b, p; selp.u32 %0, 1, 0, p; }"
+        : "=r"(any)
+        : "r"(a), "r"(b), "r"(c), "r"(d));
+    return any != 0;
+}
+#else
+AMPI_DEVICE void ampi_cvt_from_f16(uint32_t word, uint32_t *low, uint32_t *high) {
+    *low  = ampi_f32_from_f16((uint16_t)word);
+    *high = ampi_f32_from_f16((uint16_t)(word >> 16));
+    if (ampi_is_nan(*low)) *low = 0x7fffffffu;
+    if (ampi_is_nan(*high)) *high = 0x7fffffffu;
+}
+AMPI_DEVICE uint32_t ampi_cvt_to_f16(uint32_t low, uint32_t high) {
+    return (ampi_is_nan(low) ? 0x7fffu : ampi_f16_from_f32(low)) |
+           (uint32_t)(ampi_is_nan(high) ? 0x7fffu : ampi_f16_from_f32(high)) << 16;
+}
+AMPI_DEVICE uint32_t ampi_cvt_to_bf16(uint32_t low, uint32_t high) {
+    return (ampi_is_nan(low) ? 0x7fffu : ampi_bf16_from_f32(low)) |
+           (uint32_t)(ampi_is_nan(high) ? 0x7fffu : ampi_bf16_from_f32(high)) << 16;
+}
+AMPI_DEVICE bool ampi_any_nan(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    return ampi_is_nan(a) || ampi_is_nan(b) || ampi_is_nan(c) || ampi_is_nan(d);
+}
+#endif
+
+AMPI_DEVICE uint32_t ampi_narrow(uint32_t type, uint32_t u) {
+    return type == AMP_F16 ? ampi_f16_from_f32(u) : ampi_bf16_from_f32(u);
+}
+
 /* ------------------------------------------------------------------- elementwise access */
 
-/* Arrays are visited in parts, usually of AMPI_PART elements. This is one part of one array, of any
-   type, and how it may be accessed: by groups of four elements in one transaction, by elements or,
-   where not even these are aligned, by bytes. */
-enum { AMPI_PART = AMPI_CHUNK / 4 };
+/* Arrays are visited in parts. A part is a run of groups, of four or eight elements, which all its
+   arrays have at addresses that are multiples of a group's size, and a rest of single elements in
+   front and behind; if the arrays do not agree, all of it is rest. Groups are loops for types that
+   the compiler knows, one transaction for each array; the rest is one loop for all types.
 
-struct ampi_array {
-    char    *base; /* NULL: absent */
-    uint32_t type;
-    bool     by_group, by_element;
+   A loop has two halves for each group, fetch and finish. Fetching leaves elements packed as they
+   lie in memory: an instruction that unpacked them would wait for the load in front of the next. */
+enum {
+    AMPI_ANY    = 3, /* beside amp_dtype: known when the kernel runs */
+    AMPI_ABSENT = 4,
+    AMPI_PART   = AMPI_CHUNK / 2
 };
-
-/* The part that starts at element begin; its groups start at its element first. */
-AMPI_DEVICE ampi_array ampi_array_of(const void *base, uint32_t type, uint64_t begin,
-                                     unsigned first) {
-    const unsigned size = type == AMP_F32 ? 4 : 2;
-    ampi_array     a;
-    a.base       = base ? (char *)base + begin * size : NULL;
-    a.type       = type;
-    a.by_element = (uintptr_t)a.base % size == 0;
-    a.by_group   = ((uintptr_t)a.base + first * size) % (4 * size) == 0;
-    return a;
-}
 
 /* Arrays are in global memory, which the compiler cannot see of pointers found in a table. */
 template <class T> AMPI_DEVICE T *ampi_global(const char *p) {
@@ -122,208 +259,415 @@ template <class T> AMPI_DEVICE T *ampi_global(const char *p) {
     return (T *)p;
 }
 
-/* The bits of a fp16 moved into place are those of the number times 2^-112, also when it is
-   subnormal: a product instead of the core's search for the leading bit, with the same result. inf
-   and NaN come out as finite numbers of 2^16 and more. */
-AMPI_DEVICE uint32_t ampi_magnitude(uint32_t moved) {
-    return ampi_bits_of_f32(
-        ampi_mul(ampi_f32_from_bits(moved), ampi_f32_from_bits(0x77800000u))); /* 2^112 */
+/* ONCE: nobody reads it again soon, so that it leaves the caches first. */
+template <bool ONCE, class T> AMPI_DEVICE T ampi_read(const char *p) {
+    return ONCE ? __ldcs(ampi_global<const T>(p)) : *ampi_global<const T>(p);
+}
+template <bool ONCE, class T> AMPI_DEVICE void ampi_write(char *p, T value) {
+    if (ONCE) __stcs(ampi_global<T>(p), value);
+    else *ampi_global<T>(p) = value;
 }
 
-AMPI_DEVICE uint32_t ampi_widen(uint32_t type, uint32_t half) {
-    const uint32_t moved = half << 13 & 0x0fffe000u, inf = 0x0f800000u;
-    uint32_t       u;
-    if (type != AMP_F16) return ampi_f32_from_bf16((uint16_t)half);
-    u = moved >= inf ? moved + 0x70000000u : ampi_magnitude(moved);
-    if (moved > inf) u |= 0x400000u; /* quiet */
-    return u | (half & 0x8000u) << 16;
+template <int WORDS> struct ampi_raw { uint32_t w[WORDS]; };
+
+template <bool ONCE> AMPI_DEVICE void ampi_fetch(const char *p, ampi_raw<4> *r) {
+    const uint4 q = ampi_read<ONCE, uint4>(p);
+    r->w[0] = q.x, r->w[1] = q.y, r->w[2] = q.z, r->w[3] = q.w;
+}
+template <bool ONCE> AMPI_DEVICE void ampi_fetch(const char *p, ampi_raw<2> *r) {
+    const uint2 q = ampi_read<ONCE, uint2>(p);
+    r->w[0] = q.x, r->w[1] = q.y;
+}
+template <bool ONCE> AMPI_DEVICE void ampi_fetch(const char *p, ampi_raw<1> *r) {
+    r->w[0] = ampi_read<ONCE, uint32_t>(p);
+}
+template <bool ONCE> AMPI_DEVICE void ampi_flush(char *p, const ampi_raw<4> &r) {
+    ampi_write<ONCE>(p, make_uint4(r.w[0], r.w[1], r.w[2], r.w[3]));
+}
+template <bool ONCE> AMPI_DEVICE void ampi_flush(char *p, const ampi_raw<2> &r) {
+    ampi_write<ONCE>(p, make_uint2(r.w[0], r.w[1]));
 }
 
-AMPI_DEVICE uint32_t ampi_narrow(uint32_t type, uint32_t u) {
-    return type == AMP_F16 ? ampi_f16_from_f32(u) : ampi_bf16_from_f32(u);
-}
+template <int TYPE, bool ONCE = false> struct ampi_array;
 
-/* Elements [i, i + N) as they lie in memory, so that all loads can be under way before the first
-   conversion waits for one. */
-template <int N> struct ampi_raw { uint32_t u[N]; };
+/* A part of an array of any type and at any address, by elements or, where not even these are
+   aligned, by bytes. */
+template <bool ONCE> struct ampi_array<AMPI_ANY, ONCE> {
+    char    *base; /* NULL: absent */
+    uint32_t type;
+    bool     by_element;
 
-template <int N> AMPI_DEVICE ampi_raw<N> ampi_fetch(const ampi_array &a, unsigned i) {
-    ampi_raw<N> r;
-    if (N == 4 && a.by_group && a.type == AMP_F32) {
-        const uint4 q = *ampi_global<const uint4>(a.base + i * 4u);
-        r.u[0] = q.x, r.u[1 % N] = q.y, r.u[2 % N] = q.z, r.u[3 % N] = q.w;
-    } else if (N == 4 && a.by_group) {
-        const uint2 q = *ampi_global<const uint2>(a.base + i * 2u);
-        r.u[0] = q.x & 0xffffu, r.u[1 % N] = q.x >> 16;
-        r.u[2 % N] = q.y & 0xffffu, r.u[3 % N] = q.y >> 16;
-    } else {
-#pragma unroll
-        for (unsigned k = 0; k < N; k++) {
-            if (a.type == AMP_F32)
-                r.u[k] = a.by_element ? *ampi_global<const uint32_t>(a.base + (i + k) * 4u)
-                                      : ampi_load_u32(a.base, i + k);
-            else
-                r.u[k] = a.by_element ? *ampi_global<const uint16_t>(a.base + (i + k) * 2u)
-                                      : ampi_load_u16(a.base, i + k);
-        }
+    template <int N> using raw = ampi_raw<1>;
+
+    AMPI_MEMBER bool     is_bf16() const { return type == AMP_BF16 && base; }
+    AMPI_MEMBER unsigned size() const { return type == AMP_F32 ? 4 : 2; }
+    /* Elements in front of the first group of n. */
+    AMPI_MEMBER unsigned head(unsigned n) const {
+        const unsigned past = (unsigned)((uintptr_t)base % (n * size()));
+        return (n * size() - past) % (n * size()) / size();
     }
-    return r;
-}
-
-/* As bits of fp32. */
-template <int N>
-AMPI_DEVICE void ampi_expand(const ampi_array &a, const ampi_raw<N> &r, uint32_t *u) {
-#pragma unroll
-    for (unsigned k = 0; k < N; k++) u[k] = a.type == AMP_F32 ? r.u[k] : ampi_widen(a.type, r.u[k]);
-}
-
-template <int N> AMPI_DEVICE void ampi_get(const ampi_array &a, unsigned i, uint32_t *u) {
-    ampi_expand<N>(a, ampi_fetch<N>(a, i), u);
-}
-
-template <int N> AMPI_DEVICE void ampi_put(const ampi_array &a, unsigned i, const uint32_t *u) {
-    if (N == 4 && a.by_group && a.type == AMP_F32) {
-        *ampi_global<uint4>(a.base + i * 4u) = make_uint4(u[0], u[1], u[2], u[3]);
-    } else if (N == 4 && a.by_group) {
-        *ampi_global<uint2>(a.base + i * 2u) =
-            make_uint2(ampi_narrow(a.type, u[0]) | ampi_narrow(a.type, u[1]) << 16,
-                       ampi_narrow(a.type, u[2]) | ampi_narrow(a.type, u[3]) << 16);
-    } else {
-#pragma unroll
-        for (unsigned k = 0; k < N; k++) {
-            if (!a.by_element)
-                ampi_store(a.base, (amp_dtype)a.type, i + k, u[k]);
-            else if (a.type == AMP_F32)
-                *ampi_global<uint32_t>(a.base + (i + k) * 4u) = u[k];
-            else
-                *ampi_global<uint16_t>(a.base + (i + k) * 2u) =
-                    (uint16_t)ampi_narrow(a.type, u[k]);
-        }
+    AMPI_MEMBER bool has_group(unsigned n, unsigned i) const {
+        return !base || ((uintptr_t)base + i * size()) % (n * size()) == 0;
     }
-}
+    template <int N> AMPI_MEMBER raw<N> fetch(size_t i) const {
+        raw<N> r;
+        if (type == AMP_F32)
+            r.w[0] = by_element ? *ampi_global<const uint32_t>(base + i * 4)
+                                : ampi_load_u32(base, i);
+        else
+            r.w[0] = by_element ? *ampi_global<const uint16_t>(base + i * 2)
+                                : ampi_load_u16(base, i);
+        return r;
+    }
+    template <int N> AMPI_MEMBER void expand(const raw<N> &r, uint32_t *u) const {
+        *u = type == AMP_F32   ? r.w[0]
+             : type == AMP_F16 ? ampi_f32_from_f16((uint16_t)r.w[0])
+                               : ampi_f32_from_bf16((uint16_t)r.w[0]);
+    }
+    AMPI_MEMBER void put_one(size_t i, uint32_t u) const {
+        if (!base) return;
+        if (!by_element) ampi_store(base, (amp_dtype)type, i, u);
+        else if (type == AMP_F32) *ampi_global<uint32_t>(base + i * 4) = u;
+        else *ampi_global<uint16_t>(base + i * 2) = (uint16_t)ampi_narrow(type, u);
+    }
+    template <int N> AMPI_MEMBER void put(size_t i, const uint32_t *u) const { put_one(i, *u); }
+};
+typedef ampi_array<AMPI_ANY> ampi_any;
 
-/* Elements of a part in front of its first group, if the groups follow the alignment of base. */
-AMPI_DEVICE unsigned ampi_head_of(const void *base, uint32_t type, uint64_t begin,
-                                  unsigned count) {
-    const unsigned size = type == AMP_F32 ? 4 : 2;
-    const unsigned past = (unsigned)(((uintptr_t)base + begin * size) % (4 * size));
-    const unsigned head = past % size ? 0 : (4 * size - past) % (4 * size) / size;
-    return head < count ? head : count;
-}
+/* A part of an array in groups. u is always bits of fp32. */
+template <int TYPE, bool ONCE> struct ampi_array {
+    enum { SIZE = TYPE == AMP_F32 ? 4 : 2 };
+    char *base;
 
-/* Share a part of count elements among the block: work.run<4>(i) for groups, run<1>(i) for the
-   elements in front of the first one, and behind the last. */
-template <class W> AMPI_DEVICE void ampi_each(const W &work, unsigned first, unsigned count) {
-    const unsigned behind = first + (count - first) / 4 * 4;
-    for (unsigned i = first + 4 * threadIdx.x; i < behind; i += 4 * blockDim.x)
-        work.template run<4>(i);
-    if (threadIdx.x < first) work.template run<1>(threadIdx.x);
-    if (threadIdx.x < count - behind) work.template run<1>(behind + threadIdx.x);
+    AMPI_MEMBER bool is_bf16() const { return TYPE == AMP_BF16; }
+    AMPI_MEMBER explicit ampi_array(char *from) : base(from) {}
+    AMPI_MEMBER ampi_array(const ampi_any &a) : base(a.base) {}
+
+    template <int N> using raw = ampi_raw<N * SIZE / 4>;
+
+    template <int N> AMPI_MEMBER raw<N> fetch(size_t i) const {
+        raw<N> r;
+        ampi_fetch<ONCE>(base + i * SIZE, &r);
+        return r;
+    }
+    template <int N> AMPI_MEMBER void expand(const raw<N> &r, uint32_t *u) const {
+#pragma unroll
+        for (int k = 0; k < N; k += TYPE == AMP_F32 ? 1 : 2) {
+            const uint32_t w = r.w[k * SIZE / 4];
+            if (TYPE == AMP_F32) u[k] = w;
+            else if (TYPE == AMP_F16) ampi_cvt_from_f16(w, &u[k], &u[k + 1]);
+            else u[k] = w << 16, u[k + 1] = w & 0xffff0000u;
+        }
+#pragma unroll
+        for (int k = 0; TYPE == AMP_F16 && k < N; k += 4)
+            if (ampi_any_nan(u[k], u[k + 1], u[k + 2], u[k + 3])) {
+#pragma unroll
+                for (int j = k; j < k + 4; j++) {
+                    const uint16_t half = (uint16_t)(r.w[j / 2] >> 16 * (j % 2));
+                    if (((uint32_t)(half >> 10) & 0x1fu) == 31u && (half & 0x3ffu))
+                        u[j] = ampi_f32_from_f16(half);
+                }
+            }
+    }
+    template <int N> AMPI_MEMBER void put(size_t i, const uint32_t *u) const {
+        raw<N> r;
+#pragma unroll
+        for (int k = 0; k < N; k += TYPE == AMP_F32 ? 1 : 2) {
+            uint32_t &w = r.w[k * SIZE / 4];
+            if (TYPE == AMP_F32) w = u[k];
+            else if (TYPE == AMP_F16) w = ampi_cvt_to_f16(u[k], u[k + 1]);
+            else w = ampi_cvt_to_bf16(u[k], u[k + 1]);
+        }
+#pragma unroll
+        for (int k = 0; TYPE != AMP_F32 && k < N; k += 4)
+            if (ampi_any_nan(u[k], u[k + 1], u[k + 2], u[k + 3])) {
+#pragma unroll
+                for (int j = k; j < k + 4; j++)
+                    if (ampi_is_nan(u[j]))
+                        r.w[j / 2] = (r.w[j / 2] & 0xffffu << 16 * (1 - j % 2)) |
+                                     ampi_narrow(TYPE, u[j]) << 16 * (j % 2);
+            }
+        ampi_flush<ONCE>(base + i * SIZE, r);
+    }
+    AMPI_MEMBER void put_one(size_t i, uint32_t u) const {
+        if (TYPE == AMP_F32) ampi_write<ONCE, uint32_t>(base + i * SIZE, u);
+        else ampi_write<ONCE, uint16_t>(base + i * SIZE, (uint16_t)ampi_narrow(TYPE, u));
+    }
+};
+
+/* One without elements: nothing is written. */
+template <bool ONCE> struct ampi_array<AMPI_ABSENT, ONCE> {
+    AMPI_MEMBER ampi_array(const ampi_any &) {}
+    AMPI_MEMBER bool is_bf16() const { return false; }
+    template <int N> AMPI_MEMBER void put(size_t, const uint32_t *) const {}
+    AMPI_MEMBER void put_one(size_t, uint32_t) const {}
+};
+
+/* The part that starts at element begin. */
+AMPI_DEVICE ampi_any ampi_part_at(const void *base, uint32_t type, uint64_t begin) {
+    ampi_any a;
+    a.type       = type;
+    a.base       = base ? (char *)base + begin * a.size() : NULL;
+    a.by_element = (uintptr_t)a.base % a.size() == 0;
+    return a;
 }
 
 AMPI_DEVICE unsigned ampi_part_of(uint64_t begin, uint64_t n, unsigned most) {
     return begin >= n ? 0 : n - begin < most ? (unsigned)(n - begin) : most;
 }
 
-AMPI_DEVICE bool ampi_first_thread(void) { return blockIdx.x == 0 && threadIdx.x == 0; }
+/* Elements [first, behind) of a part are groups, the others its rest. */
+struct ampi_span { unsigned first, behind; };
 
-/* ------------------------------------------------------------------- A: check */
-
-/* What a warp finds in a chunk, which it takes in rows of 256 elements, 8 for each thread. Rows
-   start at a 16-byte boundary, so that e-th of a thread need not be the lane of that number; but
-   it is the same lane in every row, and turning all lanes round changes no pair of them. */
-struct ampi_found {
-    float    lane[8];
-    uint32_t max; /* bits of the largest magnitude */
-    uint32_t zeros, nonfinite, nan;
-    int      first; /* not finite */
-};
-
-enum {
-    AMPI_ROW     = AMPI_LANES,
-    AMPI_VECTORS = 8, /* 16-byte loads that a thread may have under way */
-    AMPI_NONE    = 0x7fffffff
-};
-
-/* Which element of a row is e-th of a thread, if a vector has per_vector elements. */
-AMPI_DEVICE int ampi_place(int thread, int e, int per_vector) {
-    return e / per_vector * per_vector * 32 + thread * per_vector + e % per_vector;
+AMPI_DEVICE ampi_span ampi_groups(bool agree, unsigned n, unsigned first, unsigned count) {
+    ampi_span s;
+    agree    = agree && first <= count;
+    s.first  = agree ? first : 0;
+    s.behind = agree ? first + (count - first) / n * n : 0;
+    return s;
 }
 
-template <bool RESCALE>
-AMPI_DEVICE void ampi_take(ampi_found *f, int e, uint32_t magnitude, float rescale) {
-    const float x = ampi_f32_from_bits(magnitude);
-    const float t = RESCALE ? ampi_mul(x, rescale) : x;
-    f->max        = magnitude > f->max ? magnitude : f->max;
-    f->zeros += magnitude == 0;
-    f->lane[e] = ampi_add(f->lane[e], ampi_mul(t, t));
+/* Share groups of N elements among the block. Each thread has UNDER_WAY of them fetched before it
+   finishes one; side by side in a warp, so that their distances are constants. */
+template <int N, int UNDER_WAY, class W>
+AMPI_DEVICE void ampi_each_group(const W &work, ampi_span s) {
+    const unsigned apart = 32 * N, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    unsigned       i     = s.first + (warp * UNDER_WAY * 32 + lane) * N;
+    for (; i + (UNDER_WAY - 1) * apart < s.behind; i += blockDim.x * UNDER_WAY * N) {
+        typename W::template raw<N> r[UNDER_WAY];
+#pragma unroll
+        for (unsigned k = 0; k < UNDER_WAY; k++)
+            r[k] = work.template fetch<N>((size_t)i + k * apart);
+#pragma unroll
+        for (unsigned k = 0; k < UNDER_WAY; k++)
+            work.template finish<N>((size_t)i + k * apart, r[k]);
+    }
+    for (; UNDER_WAY > 1 && i < s.behind; i += apart) /* fewer than that */
+        work.template finish<N>(i, work.template fetch<N>(i));
 }
 
-/* fp32 bits of the magnitudes of two halves in a word; for fp16 as ampi_magnitude has them. */
-template <int TYPE> AMPI_DEVICE void ampi_magnitudes(uint32_t word, uint32_t *low, uint32_t *high) {
-    if (TYPE == AMP_BF16) {
-        *low  = word << 16 & 0x7fff0000u;
-        *high = word & 0x7fff0000u;
-    } else {
-        *low  = ampi_magnitude(word << 13 & 0x0fffe000u);
-        *high = ampi_magnitude(word >> 3 & 0x0fffe000u);
+/* And the rest of a part of count elements, whose work is one for any type. */
+template <int UNDER_WAY, class W>
+AMPI_DEVICE void ampi_each_other(const W &work, ampi_span s, unsigned count) {
+    const unsigned groups = s.behind - s.first, others = count - groups;
+    for (unsigned e = threadIdx.x; e < others; e += UNDER_WAY * blockDim.x) {
+        typename W::template raw<1> r[UNDER_WAY];
+#pragma unroll
+        for (unsigned k = 0, o = e; k < UNDER_WAY; k++, o += blockDim.x)
+            if (o < others) r[k] = work.template fetch<1>(o < s.first ? o : o + groups);
+#pragma unroll
+        for (unsigned k = 0, o = e; k < UNDER_WAY; k++, o += blockDim.x)
+            if (o < others) work.template finish<1>(o < s.first ? o : o + groups, r[k]);
     }
 }
 
-/* Eight elements of a thread in one row: two vectors of fp32, one of halves. */
-template <int TYPE> AMPI_DEVICE void ampi_take_row(ampi_found *f, const uint4 *v) {
+AMPI_DEVICE bool ampi_first_thread(void) { return blockIdx.x == 0 && threadIdx.x == 0; }
+
+/* dst = op(src), element by element. op changes bits of fp32, is told whether they go to bf16, and
+   says whether they shall be stored. */
+template <class OP, int DST, int SRC> struct ampi_mapper {
+    ampi_array<DST> dst;
+    ampi_array<SRC> src;
+    const OP       &op;
+
+    template <int N> using raw = typename ampi_array<SRC>::template raw<N>;
+    template <int N> AMPI_MEMBER raw<N> fetch(size_t i) const {
+        return src.template fetch<N>(i);
+    }
+    template <int N> AMPI_MEMBER void finish(size_t i, const raw<N> &r) const {
+        uint32_t u[N];
+        bool     store[N], all = true;
+        src.template expand<N>(r, u);
 #pragma unroll
-    for (int j = 0; j < (TYPE == AMP_F32 ? 2 : 1); j++) {
-        const uint32_t word[4] = {v[j].x, v[j].y, v[j].z, v[j].w};
+        for (int k = 0; k < N; k++) {
+            store[k] = op(&u[k], dst.is_bf16());
+            all      = all && store[k];
+        }
+        if (all) {
+            dst.template put<N>(i, u);
+        } else {
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            if (TYPE == AMP_F32) {
-                ampi_take<false>(f, 4 * j + k, word[k] & 0x7fffffffu, 1.0f);
-            } else {
-                uint32_t low, high;
-                ampi_magnitudes<TYPE>(word[k], &low, &high);
-                ampi_take<false>(f, 2 * k, low, 1.0f);
-                ampi_take<false>(f, 2 * k + 1, high, 1.0f);
-            }
+            for (int k = 0; k < N; k++)
+                if (store[k]) dst.put_one(i + k, u[k]);
+        }
+    }
+};
+
+/* A thread has 64 bytes under way. Halves alone go by eight, beside fp32 by four: then no array has
+   accesses that leave gaps between the threads of a warp. */
+template <int DST, int SRC, class OP>
+AMPI_DEVICE ampi_span ampi_map_groups(const ampi_any &dst, const ampi_any &src, unsigned count,
+                                      const OP &op) {
+    enum {
+        N         = DST == AMP_F32 || SRC == AMP_F32 ? 4 : 8,
+        UNDER_WAY = 64 / (N * ampi_array<SRC>::SIZE)
+    };
+    const unsigned  first = dst.base ? dst.head(N) : src.head(N);
+    const bool      agree = dst.has_group(N, first) && src.has_group(N, first);
+    const ampi_span s     = ampi_groups(agree, N, first, count);
+    ampi_each_group<N, UNDER_WAY>(ampi_mapper<OP, DST, SRC>{dst, src, op}, s);
+    return s;
+}
+
+/* Which types a kernel has loops for; others are all rest. */
+template <int DST, int SRC> struct ampi_pair {};
+template <class... P> struct ampi_pairs {};
+typedef ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>,
+                   ampi_pair<AMP_F32, AMP_F16>, ampi_pair<AMP_F32, AMP_BF16>,
+                   ampi_pair<AMP_BF16, AMP_F16>, ampi_pair<AMP_F16, AMP_BF16>> ampi_casts;
+
+template <class OP>
+AMPI_DEVICE ampi_span ampi_map_pairs(const ampi_any &, const ampi_any &, unsigned, const OP &,
+                                     ampi_pairs<>) {
+    return ampi_groups(false, 1, 0, 0);
+}
+template <int DST, int SRC, class... P, class OP>
+AMPI_DEVICE ampi_span ampi_map_pairs(const ampi_any &dst, const ampi_any &src, unsigned count,
+                                     const OP &op, ampi_pairs<ampi_pair<DST, SRC>, P...>) {
+    if (src.type == SRC && (dst.base ? dst.type == DST : DST == AMPI_ABSENT))
+        return ampi_map_groups<DST, SRC>(dst, src, count, op);
+    return ampi_map_pairs(dst, src, count, op, ampi_pairs<P...>());
+}
+
+template <class OP, class PAIRS>
+AMPI_DEVICE void ampi_map(const ampi_any &dst, const ampi_any &src, unsigned count, const OP &op,
+                          PAIRS pairs) {
+    const ampi_span s = ampi_map_pairs(dst, src, count, op, pairs);
+    ampi_each_other<4>(ampi_mapper<OP, AMPI_ANY, AMPI_ANY>{dst, src, op}, s, count);
+}
+
+struct ampi_copy_op {
+    AMPI_MEMBER bool operator()(uint32_t *, bool) const { return true; }
+};
+
+struct ampi_unscale_op {
+    float factor;
+    AMPI_MEMBER bool operator()(uint32_t *u, bool) const {
+        *u = ampi_bits_of_f32(ampi_unscale(*u, factor));
+        return true;
+    }
+};
+
+/* count elements become zero. */
+struct ampi_clearer {
+    ampi_any x;
+    template <int N> using raw = ampi_raw<1>;
+    template <int N> AMPI_MEMBER raw<N> fetch(size_t) const { return raw<N>(); }
+    template <int N> AMPI_MEMBER void finish(size_t i, const raw<N> &) const { x.put_one(i, 0); }
+};
+AMPI_DEVICE void ampi_clear(const ampi_any &x, unsigned count) {
+    const unsigned  n = 16 / x.size(), first = x.head(n);
+    const ampi_span s = ampi_groups(x.has_group(n, first), n, first, count);
+    for (unsigned i = s.first + n * threadIdx.x; i < s.behind; i += n * blockDim.x)
+        ampi_flush<false>(x.base + i * x.size(), ampi_raw<4>());
+    ampi_each_other<1>(ampi_clearer{x}, s, count);
+}
+
+/* ------------------------------------------------------------------- A: check */
+
+/* A team of WARPS warps takes a chunk, in rows of 256 elements, of which each of its threads has 8 /
+   WARPS: one warp where there are chunks enough for all multiprocessors; four where there are
+   not, so that a chunk is fetched in fewer turns. Rows start at a 16-byte boundary, so that e-th of
+   a thread need not be the lane of that number; but it is the same lane in every row, and turning
+   all lanes round changes no pair of them. */
+template <int WARPS> struct ampi_found {
+    float    lane[8 / WARPS];
+    uint32_t max;     /* bits of the largest magnitude */
+    uint32_t nonzero; /* in two halves of 16 bits, to be added */
+    uint32_t nonfinite, nan;
+    int      first;   /* not finite */
+};
+
+enum {
+    AMPI_ROW  = AMPI_LANES,
+    AMPI_NONE = 0x7fffffff
+};
+
+/* What the warps of a team tell each other. */
+struct ampi_team {
+    float    lanes[AMPI_LANES];
+    uint32_t word[4];
+};
+
+template <int WARPS> AMPI_DEVICE int ampi_member(void) {
+    return (int)(threadIdx.x % (32 * WARPS));
+}
+
+template <int WARPS> AMPI_DEVICE void ampi_meet(void) {
+    if (WARPS == 1) __syncwarp();
+    else __syncthreads();
+}
+
+/* Which element of a row is e-th of a thread, if a load brings per_load elements. */
+template <int WARPS> AMPI_DEVICE int ampi_place(int e, int per_load) {
+    return e / per_load * per_load * 32 * WARPS + ampi_member<WARPS>() * per_load + e % per_load;
+}
+
+template <bool RESCALE, int WARPS>
+AMPI_DEVICE void ampi_take(ampi_found<WARPS> *f, int e, uint32_t magnitude, float rescale) {
+    const float x = ampi_f32_from_bits(magnitude);
+    const float t = RESCALE ? ampi_mul(x, rescale) : x;
+    f->max     = magnitude > f->max ? magnitude : f->max;
+    f->lane[e] = ampi_add(f->lane[e], ampi_mul(t, t));
+}
+
+/* What one load has brought, from the thread's e-th element on. Halves are compared with zero two at
+   a time: adding 0x7fff carries into the top bit of all but zero. */
+template <int TYPE, int WARPS, int WORDS>
+AMPI_DEVICE void ampi_take_load(ampi_found<WARPS> *f, int e, const ampi_raw<WORDS> &r) {
+#pragma unroll
+    for (int k = 0; k < WORDS; k++) {
+        if (TYPE == AMP_F32) {
+            const uint32_t u = r.w[k] & 0x7fffffffu;
+            f->nonzero += u != 0;
+            ampi_take<false>(f, e + k, u, 1.0f);
+        } else {
+            const uint32_t w = r.w[k] & 0x7fff7fffu;
+            uint32_t       low = w << 16, high = w & 0xffff0000u;
+            f->nonzero += ((w + 0x7fff7fffu) & 0x80008000u) >> 15;
+            if (TYPE == AMP_F16) ampi_cvt_from_f16(w, &low, &high);
+            ampi_take<false>(f, e + 2 * k, low, 1.0f);
+            ampi_take<false>(f, e + 2 * k + 1, high, 1.0f);
         }
     }
 }
 
 /* Rows [from, to) element by element: those that stick out at the ends, those of a chunk that
    needs care, and all of one whose elements are not aligned. */
-template <int TYPE>
-AMPI_DEVICE void ampi_take_ragged(ampi_found *f, const ampi_array &grads, int head, int from,
+template <int PER_LOAD, int WARPS>
+AMPI_DEVICE void ampi_take_ragged(ampi_found<WARPS> *f, const ampi_any &grads, int head, int from,
                                   int to, int count, bool careful, float rescale) {
-    const int per_vector = TYPE == AMP_F32 ? 4 : 8;
     for (int row = from; row < to; row++) {
 #pragma unroll
-        for (int e = 0; e < 8; e++) {
-            const int i = head + row * AMPI_ROW + ampi_place((int)threadIdx.x % 32, e, per_vector);
+        for (int e = 0; e < 8 / WARPS; e++) {
+            const int i = head + row * AMPI_ROW + ampi_place<WARPS>(e, PER_LOAD);
             uint32_t  u;
             if (i < 0 || i >= count) continue;
-            ampi_get<1>(grads, (unsigned)i, &u);
+            grads.expand<1>(grads.fetch<1>((unsigned)i), &u);
             u &= 0x7fffffffu;
             if (careful && ampi_nonfinite(u)) {
                 f->nonfinite++;
                 f->nan += u > AMPI_F32_INF;
                 f->first = i < f->first ? i : f->first;
             } else {
+                f->nonzero += u != 0;
                 ampi_take<true>(f, e, u, rescale);
             }
         }
     }
 }
 
-/* Add the lanes of a warp in the canonical pairs; every thread gets the sum. */
-AMPI_DEVICE float ampi_add_lanes(const ampi_found *f, int per_vector, float *lanes) {
+/* Add the lanes of a team in the canonical pairs; every thread gets the sum. */
+template <int WARPS>
+AMPI_DEVICE float ampi_add_lanes(const ampi_found<WARPS> *f, int per_load, ampi_team *team) {
     const int thread = (int)threadIdx.x % 32;
     float     v[8];
-    __syncwarp();
+    ampi_meet<WARPS>();
 #pragma unroll
-    for (int e = 0; e < 8; e++) lanes[ampi_place(thread, e, per_vector)] = f->lane[e];
-    __syncwarp();
+    for (int e = 0; e < 8 / WARPS; e++) team->lanes[ampi_place<WARPS>(e, per_load)] = f->lane[e];
+    ampi_meet<WARPS>();
 #pragma unroll
-    for (int k = 0; k < 8; k++) v[k] = lanes[thread + 32 * k];
+    for (int k = 0; k < 8; k++) v[k] = team->lanes[thread + 32 * k];
 #pragma unroll
     for (int half = 4; half; half /= 2)
 #pragma unroll
@@ -334,70 +678,110 @@ AMPI_DEVICE float ampi_add_lanes(const ampi_found *f, int per_vector, float *lan
     return __shfl_sync(0xffffffffu, v[0], 0);
 }
 
-AMPI_DEVICE uint32_t ampi_warp_max(uint32_t x) {
+struct ampi_larger {
+    AMPI_MEMBER uint32_t operator()(uint32_t a, uint32_t b) const { return a > b ? a : b; }
+};
+struct ampi_plus {
+    AMPI_MEMBER uint32_t operator()(uint32_t a, uint32_t b) const { return a + b; }
+};
+
+/* Every thread of a team gets what op makes of all their numbers. */
+template <int WARPS, class OP> AMPI_DEVICE uint32_t ampi_agree(uint32_t x, ampi_team *team, OP op) {
 #pragma unroll
-    for (int half = 16; half; half /= 2) {
-        const uint32_t other = __shfl_xor_sync(0xffffffffu, x, half);
-        x = other > x ? other : x;
+    for (int half = 16; half; half /= 2) x = op(x, __shfl_xor_sync(0xffffffffu, x, half));
+    if (WARPS == 1) return x;
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) team->word[threadIdx.x / 32] = x;
+    __syncthreads();
+    return op(op(team->word[0], team->word[1]), op(team->word[2], team->word[3]));
+}
+
+/* One thread of each team tells what was found. A tensor of one chunk is done with that; of
+   several, whoever brings the last publishes what all have gathered, and clears it for the next
+   step. So no block has to walk through all tensors at the end. */
+AMPI_DEVICE void ampi_tell(ampi_slot *slot, const ampi_tally &found) {
+    const unsigned chunks = (unsigned)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK);
+    ampi_tally    *tally  = &slot->tally;
+    ampi_tally     all    = found;
+    if (chunks > 1) {
+        if (found.zeros) atomicAdd(&tally->zeros, found.zeros);
+        if (found.max) atomicMax(&tally->max, found.max);
+        if (found.nonfinite) {
+            atomicAdd(&tally->nonfinite, found.nonfinite);
+            if (found.nan) atomicAdd(&tally->nan, found.nan);
+            atomicMax(&tally->late, found.late);
+        }
+        __threadfence();
+        if (atomicInc(&tally->arrived, chunks - 1) != chunks - 1) return;
+        __threadfence();
+        all              = *tally;
+        tally->nonfinite = tally->nan = tally->zeros = tally->late = 0;
+        tally->max       = 0;
     }
-    return x;
+    slot->stats.nonfinite       = all.nonfinite;
+    slot->stats.nan             = all.nan;
+    slot->stats.zeros           = all.zeros;
+    slot->stats.first_nonfinite = slot->n - all.late; /* n if there is none */
+    slot->stats.max_finite      = ampi_f32_from_bits(all.max);
 }
 
-AMPI_DEVICE uint32_t ampi_warp_sum(uint32_t x) {
-#pragma unroll
-    for (int half = 16; half; half /= 2) x += __shfl_xor_sync(0xffffffffu, x, half);
-    return x;
-}
-
-/* A warp checks count elements, start being the first: what the CPU's ampi_check_chunk does, in the
-   same order. Returns the sum of squares; what is found goes to tally. */
-template <int TYPE>
+/* A team checks count elements, start being the first: what the CPU's ampi_check_chunk does, in the
+   same order. Returns the sum of squares; *found is what one chunk adds to the tensor's tally. */
+template <int TYPE, int WARPS>
 AMPI_DEVICE double ampi_check_chunk(const ampi_slot *slot, uint64_t start, int count,
-                                    float *lanes, ampi_tally *tally) {
-    const int        size       = TYPE == AMP_F32 ? 4 : 2;
-    const int        per_vector = 16 / size;
-    const int        per_row    = 8 / per_vector; /* vectors of a thread */
-    const uint32_t   limit      = TYPE == AMP_F16 ? 0x47800000u : AMPI_F32_INF;
-    const int        thread     = (int)threadIdx.x % 32;
-    const ampi_array grads      = ampi_array_of(slot->grad, TYPE, start, 0);
-    const int        past       = (int)((uintptr_t)grads.base % 16);
-    const int        head       = grads.by_element ? (16 - past) % 16 / size : 0;
-    const int        full       = grads.by_element && count > head ? (count - head) / AMPI_ROW : 0;
-    const int        rows       = (count - head + AMPI_ROW - 1) / AMPI_ROW;
-    const uint4     *vectors    = ampi_global<const uint4>(grads.base + head * size) + thread;
-    float            rescale    = 1.0f, sum;
-    double           back       = 1.0;
-    ampi_found       f;
+                                    ampi_team *team, ampi_tally *found) {
+    typedef ampi_array<TYPE> array;
+    enum {
+        IN_ROW   = 8 / WARPS * array::SIZE, /* bytes of a thread */
+        PER_LOAD = (IN_ROW < 16 ? IN_ROW : 16) / array::SIZE,
+        LOADS    = IN_ROW / array::SIZE / PER_LOAD,
+        ROWS     = 128 / IN_ROW /* of which a thread has all loads under way at once */
+    };
+    const ampi_any grads = ampi_part_at(slot->grad, TYPE, start);
+    const int      head  = grads.by_element ? (int)grads.head(16 / array::SIZE) : 0;
+    const int      full  = grads.by_element && count > head ? (count - head) / AMPI_ROW : 0;
+    const int      rows  = (count - head + AMPI_ROW - 1) / AMPI_ROW;
+    const array    mine(grads.base +
+                     (head + ampi_place<WARPS>(0, PER_LOAD)) * (int)array::SIZE);
+    float          rescale = 1.0f, sum;
+    double         back    = 1.0;
+    ampi_found<WARPS> f;
     for (int attempt = 0;; attempt++) {
         const bool careful = attempt > 0;
         int        row     = 0;
 #pragma unroll
-        for (int e = 0; e < 8; e++) f.lane[e] = 0.0f;
-        f.max = f.zeros = f.nonfinite = f.nan = 0;
+        for (int e = 0; e < 8 / WARPS; e++) f.lane[e] = 0.0f;
+        f.max = f.nonzero = f.nonfinite = f.nan = 0;
         f.first = AMPI_NONE;
         if (head || careful)
-            ampi_take_ragged<TYPE>(&f, grads, head, -1, careful ? rows : 0, count, careful,
-                                   rescale);
+            ampi_take_ragged<PER_LOAD>(&f, grads, head, -1, careful ? rows : 0, count, careful,
+                                       rescale);
         if (!careful) {
-            for (; row + AMPI_VECTORS / per_row <= full; row += AMPI_VECTORS / per_row) {
-                uint4 v[AMPI_VECTORS];
+            typename array::template raw<PER_LOAD> r[ROWS * LOADS];
+            for (; row + ROWS <= full; row += ROWS) {
 #pragma unroll
-                for (int k = 0; k < AMPI_VECTORS; k++)
-                    v[k] = vectors[(row * per_row + k) * 32];
+                for (int k = 0; k < ROWS * LOADS; k++)
+                    r[k] = mine.template fetch<PER_LOAD>((size_t)row * AMPI_ROW +
+                                                         k / LOADS * AMPI_ROW +
+                                                         k % LOADS * (PER_LOAD * 32 * WARPS));
+                __syncwarp(); /* or the compiler puts uses of the first in front of the last */
 #pragma unroll
-                for (int k = 0; k < AMPI_VECTORS; k += per_row) ampi_take_row<TYPE>(&f, v + k);
+                for (int k = 0; k < ROWS * LOADS; k++)
+                    ampi_take_load<TYPE>(&f, k % LOADS * PER_LOAD, r[k]);
             }
             for (; row < full; row++) {
-                uint4 v[2];
 #pragma unroll
-                for (int k = 0; k < per_row; k++) v[k] = vectors[(row * per_row + k) * 32];
-                ampi_take_row<TYPE>(&f, v);
+                for (int k = 0; k < LOADS; k++)
+                    r[k] = mine.template fetch<PER_LOAD>((size_t)row * AMPI_ROW +
+                                                         k * (PER_LOAD * 32 * WARPS));
+#pragma unroll
+                for (int k = 0; k < LOADS; k++) ampi_take_load<TYPE>(&f, k * PER_LOAD, r[k]);
             }
-            ampi_take_ragged<TYPE>(&f, grads, head, full, rows, count, false, 1.0f);
+            ampi_take_ragged<PER_LOAD>(&f, grads, head, full, rows, count, false, 1.0f);
         }
-        f.max = ampi_warp_max(f.max);
-        if (!careful && f.max >= limit) continue; /* sums and zeros say nothing now */
-        sum = ampi_add_lanes(&f, per_vector, lanes);
+        f.max = ampi_agree<WARPS>(f.max, team, ampi_larger());
+        if (!careful && f.max >= AMPI_F32_INF) continue; /* sums and zeros say nothing now */
+        sum = ampi_add_lanes(&f, PER_LOAD, team);
         if (back != 1.0) break;
         if (ampi_nonfinite(ampi_bits_of_f32(sum))) {
             rescale = AMPI_DOWN;
@@ -409,44 +793,37 @@ AMPI_DEVICE double ampi_check_chunk(const ampi_slot *slot, uint64_t start, int c
             break;
         }
     }
-    f.zeros = ampi_warp_sum(f.zeros);
-    if (thread == 0 && f.zeros) atomicAdd(&tally->zeros, (unsigned long long)f.zeros);
-    if (thread == 0 && f.max) atomicMax(&tally->max, f.max);
-    if (f.nonfinite) {
-        atomicAdd(&tally->nonfinite, (unsigned long long)f.nonfinite);
-        if (f.nan) atomicAdd(&tally->nan, (unsigned long long)f.nan);
-        atomicMax(&tally->late, (unsigned long long)(slot->n - start - (unsigned)f.first));
+    found->max   = f.max;
+    if (ampi_agree<WARPS>(f.nonfinite, team, ampi_larger())) {
+        const uint32_t late = (uint32_t)(AMPI_NONE - f.first);
+        found->nonfinite = ampi_agree<WARPS>(f.nonfinite, team, ampi_plus());
+        found->nan       = ampi_agree<WARPS>(f.nan, team, ampi_plus());
+        found->late      = slot->n - start - AMPI_NONE +
+                      ampi_agree<WARPS>(late, team, ampi_larger());
     }
+    found->zeros = (unsigned)count - found->nonfinite -
+                   ampi_agree<WARPS>((f.nonzero & 0xffffu) + (f.nonzero >> 16), team,
+                                     ampi_plus());
     return ampi_mul64(ampi_double(sum), back);
 }
 
-/* The end of A, by one block: statistics are published, and their atomics cleared for the next
-   step; chunks are summed; the scaler runs, unless ranks have to meet first. */
-AMPI_DEVICE void ampi_end_check(const amp_plan *plan, double *lanes, uint32_t *flags) {
+/* The end of A, by one block: chunks are summed; the scaler runs, unless ranks have to meet
+   first. */
+AMPI_DEVICE void ampi_end_check(const amp_plan *plan, double *lanes) {
+    enum { UNDER_WAY = 8 };
     const unsigned thread = threadIdx.x, threads = blockDim.x;
-    uint32_t       bad = 0, largest = 0;
-    for (size_t t = thread; t < plan->num_slots; t += threads) {
-        ampi_slot       *slot  = &plan->slots[t];
-        const ampi_tally tally = slot->tally;
-        slot->stats.zeros      = tally.zeros;
-        slot->stats.max_finite = ampi_f32_from_bits(tally.max);
-        slot->tally.zeros      = 0;
-        slot->tally.max        = 0;
-        if (tally.nonfinite || slot->stats.nonfinite) { /* rarely: now, or in the step before */
-            slot->stats.nonfinite       = tally.nonfinite;
-            slot->stats.nan             = tally.nan;
-            slot->stats.first_nonfinite = slot->n - tally.late; /* n if there is none */
-            slot->tally.nonfinite = slot->tally.nan = slot->tally.late = 0;
-        }
-        bad |= tally.nonfinite != 0;
-        largest = tally.max > largest ? tally.max : largest;
-    }
-    if (bad) atomicOr(&flags[0], 1u);
-    if (largest) atomicMax(&flags[1], largest);
+    ampi_control  *c      = plan->control;
     for (unsigned l = thread; l < AMPI_LANES; l += threads) {
-        double sum = 0.0;
-        for (uint64_t c = l; c < plan->num_chunks; c += AMPI_LANES)
-            sum = ampi_add64(sum, plan->partials[c]);
+        double   sum = 0.0;
+        uint64_t i   = l;
+        for (; i + (UNDER_WAY - 1) * AMPI_LANES < plan->num_chunks; i += UNDER_WAY * AMPI_LANES) {
+            double x[UNDER_WAY];
+#pragma unroll
+            for (int k = 0; k < UNDER_WAY; k++) x[k] = plan->partials[i + k * AMPI_LANES];
+#pragma unroll
+            for (int k = 0; k < UNDER_WAY; k++) sum = ampi_add64(sum, x[k]);
+        }
+        for (; i < plan->num_chunks; i += AMPI_LANES) sum = ampi_add64(sum, plan->partials[i]);
         lanes[l] = sum;
     }
     for (unsigned half = AMPI_LANES / 2; half; half /= 2) {
@@ -456,50 +833,75 @@ AMPI_DEVICE void ampi_end_check(const amp_plan *plan, double *lanes, uint32_t *f
     }
     __syncthreads();
     if (thread == 0) {
-        plan->control->norm2    = lanes[0];
-        plan->control->flags[0] = flags[0] | ampi_found_by_user(plan);
-        plan->control->flags[1] = flags[1];
+        c->norm2    = lanes[0];
+        c->flags[0] = c->seen[0] | ampi_found_by_user(plan);
+        c->flags[1] = c->seen[1];
+        c->seen[0] = c->seen[1] = 0;
         if (!plan->reduces) ampi_decide(plan);
     }
 }
 
-AMPI_KERNEL(2) ampi_check_kernel(amp_plan plan) {
-    __shared__ float    lanes[256 / 32][AMPI_LANES];
-    __shared__ double   sums[AMPI_LANES];
-    __shared__ uint32_t flags[2];
-    __shared__ bool     last;
-    const unsigned      warps = blockDim.x / 32, warp = threadIdx.x / 32;
-    uint64_t            c = (uint64_t)blockIdx.x * warps + warp;
-    for (; c < plan.num_chunks; c += (uint64_t)gridDim.x * warps) {
+/* What the threads of a block share: 256 at most if a warp is a team, else one team. */
+template <int WARPS> struct ampi_check_room {
+    ampi_team teams[WARPS == 1 ? 8 : 1];
+    double    sums[AMPI_LANES];
+    bool      last;
+};
+
+template <int WARPS>
+AMPI_DEVICE void ampi_check(const amp_plan &plan, ampi_check_room<WARPS> *room) {
+    const unsigned per_block = blockDim.x / (32 * WARPS);
+    const unsigned number    = threadIdx.x / (32 * WARPS);
+    const bool     tells     = ampi_member<WARPS>() == 0;
+    ampi_team     *team      = &room->teams[number];
+    uint32_t       bad = 0, largest = 0;
+    uint64_t       c = (uint64_t)blockIdx.x * per_block + number;
+    ampi_let_next_begin();
+    for (; c < plan.num_chunks; c += (uint64_t)gridDim.x * per_block) {
         ampi_slot     *slot  = &plan.slots[plan.chunk_slots[c]];
         const uint64_t start = (c - slot->first_chunk) * AMPI_CHUNK;
         const uint64_t rest  = slot->n - start;
         const int      count = rest < AMPI_CHUNK ? (int)rest : (int)AMPI_CHUNK;
+        ampi_tally     found = {};
         double         sum   = 0.0;
         if (!slot->grad) /* a tensor may have had one in the step before */
             ;
         else if (slot->grad_type == AMP_F16)
-            sum = ampi_check_chunk<AMP_F16>(slot, start, count, lanes[warp], &slot->tally);
+            sum = ampi_check_chunk<AMP_F16, WARPS>(slot, start, count, team, &found);
         else if (slot->grad_type == AMP_BF16)
-            sum = ampi_check_chunk<AMP_BF16>(slot, start, count, lanes[warp], &slot->tally);
+            sum = ampi_check_chunk<AMP_BF16, WARPS>(slot, start, count, team, &found);
         else
-            sum = ampi_check_chunk<AMP_F32>(slot, start, count, lanes[warp], &slot->tally);
-        if (threadIdx.x % 32 == 0) plan.partials[c] = sum;
+            sum = ampi_check_chunk<AMP_F32, WARPS>(slot, start, count, team, &found);
+        if (!tells) continue;
+        plan.partials[c] = sum;
+        bad |= found.nonfinite != 0;
+        largest = found.max > largest ? found.max : largest;
+        ampi_tell(slot, found);
     }
+    if (tells && bad) atomicOr(&plan.control->seen[0], 1u);
+    if (tells && largest) atomicMax(&plan.control->seen[1], largest);
     /* Whoever arrives last sees what all others have written: one thread of each block fences
        before it arrives and after, and the block's barriers hand that on; the last fence of every
        thread is for what its cache may hold. */
     __syncthreads();
     if (threadIdx.x == 0) {
         __threadfence();
-        last     = atomicInc(&plan.control->arrived, gridDim.x - 1) == gridDim.x - 1;
+        room->last = atomicInc(&plan.control->arrived, gridDim.x - 1) == gridDim.x - 1;
         __threadfence();
-        flags[0] = flags[1] = 0;
     }
     __syncthreads();
-    if (!last) return;
+    if (!room->last) return;
     __threadfence();
-    ampi_end_check(&plan, sums, flags);
+    ampi_end_check(&plan, room->sums);
+}
+
+AMPI_KERNEL(2) ampi_check_kernel(amp_plan plan) {
+    __shared__ ampi_check_room<1> room;
+    ampi_check<1>(plan, &room);
+}
+AMPI_KERNEL(2) ampi_check_by_four_kernel(amp_plan plan) {
+    __shared__ ampi_check_room<4> room;
+    ampi_check<4>(plan, &room);
 }
 
 AMPI_KERNEL(4) ampi_decide_kernel(amp_plan plan) { ampi_decide(&plan); }
@@ -508,229 +910,263 @@ AMPI_KERNEL(4) ampi_decide_kernel(amp_plan plan) { ampi_decide(&plan); }
 
 enum ampi_work { AMPI_ADAMW, AMPI_SGD, AMPI_UNSCALE, AMPI_MODEL, AMPI_CARRY };
 
-/* The arrays of one tensor, and what to do to elements [i, i + N) of them. */
-template <int WORK> struct ampi_updater {
+/* A part of one tensor, and what an optimizer needs to know. */
+struct ampi_tensor_part {
+    ampi_any   grad, master, m, v, model;
     ampi_rates rates;
     float      factor;
-    bool       skip, zero;
-    ampi_array grad, master, m, v, model, unscaled;
+    bool       zero; /* the gradients, when they have been read */
+};
 
-    template <int N> __device__ __forceinline__ void run(unsigned i) const {
-        uint32_t   g[N], p[N], x[N], y[N];
-        const bool moves = !skip;
-        if (moves && WORK == AMPI_UNSCALE) {
-            ampi_get<N>(grad, i, g);
+/* An optimizer, for gradients of type GRAD and a model copy of type MODEL. What the next forward
+   does not read is read and written past the caches. */
+template <int WORK, int GRAD, int MODEL> struct ampi_stepper {
+    enum { STATE = GRAD == AMPI_ANY ? (int)AMPI_ANY : (int)AMP_F32, ONCE = GRAD != AMPI_ANY };
+    typedef ampi_array<GRAD, ONCE>                          grad_array;
+    typedef ampi_array<STATE, ONCE && MODEL != AMPI_ABSENT> master_array;
+    typedef ampi_array<STATE, ONCE>                         moment_array;
+    const ampi_rates  &rates;
+    const float        factor;
+    const bool         zero, has_m;
+    grad_array         grad;
+    master_array       master;
+    moment_array       m, v;
+    ampi_array<MODEL>  model;
+
+    AMPI_MEMBER ampi_stepper(const ampi_tensor_part &t)
+        : rates(t.rates), factor(t.factor), zero(t.zero), has_m(WORK == AMPI_ADAMW || t.m.base),
+          grad(t.grad), master(t.master), m(t.m), v(t.v), model(t.model) {}
+
+    template <int N> struct raw {
+        typename grad_array::template raw<N>   grad;
+        typename master_array::template raw<N> master, m, v;
+    };
+    template <int N> AMPI_MEMBER raw<N> fetch(size_t i) const {
+        raw<N> r;
+        r.grad   = grad.template fetch<N>(i);
+        r.master = master.template fetch<N>(i);
+        if (has_m) r.m = m.template fetch<N>(i);
+        if (WORK == AMPI_ADAMW) r.v = v.template fetch<N>(i);
+        return r;
+    }
+    template <int N> AMPI_MEMBER void finish(size_t i, const raw<N> &r) const {
+        uint32_t g[N], p[N], x[N], y[N];
+        grad.template expand<N>(r.grad, g);
+        master.template expand<N>(r.master, p);
+        if (has_m) m.template expand<N>(r.m, x);
+        if (WORK == AMPI_ADAMW) v.template expand<N>(r.v, y);
 #pragma unroll
-            for (int k = 0; k < N; k++) p[k] = ampi_bits_of_f32(ampi_unscale(g[k], factor));
-            ampi_put<N>(unscaled, i, p);
-        } else if (moves && WORK == AMPI_CARRY) {
-            ampi_get<N>(unscaled, i, p);
-#pragma unroll
-            for (int k = 0; k < N; k++) g[k] = ampi_bits_of_f32(ampi_unscale(p[k], factor));
-            ampi_put<N>(grad, i, g);
-        } else if (moves && WORK == AMPI_MODEL) {
-            ampi_get<N>(master, i, p);
-            ampi_put<N>(model, i, p);
-        } else if (moves) {
-            const bool        has_m = WORK == AMPI_ADAMW || m.base;
-            const ampi_raw<N> raw   = ampi_fetch<N>(grad, i);
-            ampi_get<N>(master, i, p);
-            if (has_m) ampi_get<N>(m, i, x);
-            if (WORK == AMPI_ADAMW) ampi_get<N>(v, i, y);
-            ampi_expand<N>(grad, raw, g);
-#pragma unroll
-            for (int k = 0; k < N; k++) {
-                const float gk = ampi_unscale(g[k], factor);
-                float       pk = ampi_f32_from_bits(p[k]), mk = 0.0f, vk = 0.0f;
-                if (has_m) mk = ampi_f32_from_bits(x[k]);
-                if (WORK == AMPI_ADAMW) {
-                    vk = ampi_f32_from_bits(y[k]);
-                    ampi_adamw(&rates, gk, &pk, &mk, &vk);
-                    y[k] = ampi_bits_of_f32(vk);
-                } else if (has_m) {
-                    ampi_sgd(&rates, gk, &pk, &mk);
-                } else {
-                    ampi_sgd(&rates, gk, &pk, NULL);
-                }
-                p[k] = ampi_bits_of_f32(pk);
-                x[k] = ampi_bits_of_f32(mk);
+        for (int k = 0; k < N; k++) {
+            const float gk = ampi_unscale(g[k], factor);
+            float       pk = ampi_f32_from_bits(p[k]), mk = 0.0f, vk = 0.0f;
+            if (has_m) mk = ampi_f32_from_bits(x[k]);
+            if (WORK == AMPI_ADAMW) {
+                vk = ampi_f32_from_bits(y[k]);
+                ampi_adamw(&rates, gk, &pk, &mk, &vk);
+                y[k] = ampi_bits_of_f32(vk);
+            } else if (has_m) {
+                ampi_sgd(&rates, gk, &pk, &mk);
+            } else {
+                ampi_sgd(&rates, gk, &pk, NULL);
             }
-            ampi_put<N>(master, i, p);
-            if (has_m) ampi_put<N>(m, i, x);
-            if (WORK == AMPI_ADAMW) ampi_put<N>(v, i, y);
-            if (model.base) ampi_put<N>(model, i, p);
+            p[k] = ampi_bits_of_f32(pk);
+            x[k] = ampi_bits_of_f32(mk);
+            g[k] = 0;
         }
-        if (zero) {
-#pragma unroll
-            for (int k = 0; k < N; k++) g[k] = 0;
-            ampi_put<N>(grad, i, g);
-        }
+        master.template put<N>(i, p);
+        if (has_m) m.template put<N>(i, x);
+        if (WORK == AMPI_ADAMW) v.template put<N>(i, y);
+        model.template put<N>(i, p);
+        if (zero) grad.template put<N>(i, g);
     }
 };
 
+template <int WORK, int GRAD>
+AMPI_DEVICE void ampi_step_groups(const ampi_tensor_part &t, ampi_span s) {
+    if (!t.model.base)
+        ampi_each_group<4, 1>(ampi_stepper<WORK, GRAD, AMPI_ABSENT>(t), s);
+    else if (t.model.type == AMP_F16)
+        ampi_each_group<4, 1>(ampi_stepper<WORK, GRAD, AMP_F16>(t), s);
+    else
+        ampi_each_group<4, 1>(ampi_stepper<WORK, GRAD, AMP_BF16>(t), s);
+}
+
+/* All of a part: groups, whose types are told from each other here and not in a loop, and the rest.
+   With a model copy in fp32, which hardly anybody wants, all is rest. */
+template <int WORK> AMPI_DEVICE void ampi_step(const ampi_tensor_part &t, unsigned count) {
+    const unsigned first = t.master.head(4);
+    const bool     agree = t.grad.has_group(4, first) && t.master.has_group(4, first) &&
+                       t.m.has_group(4, first) && t.v.has_group(4, first) &&
+                       t.model.has_group(4, first) &&
+                       !(t.model.base && t.model.type == AMP_F32);
+    const ampi_span groups = ampi_groups(agree, 4, first, count);
+    if (t.grad.type == AMP_F16) ampi_step_groups<WORK, AMP_F16>(t, groups);
+    else if (t.grad.type == AMP_BF16) ampi_step_groups<WORK, AMP_BF16>(t, groups);
+    else ampi_step_groups<WORK, AMP_F32>(t, groups);
+    ampi_each_other<2>(ampi_stepper<WORK, AMPI_ANY, AMPI_ANY>(t), groups, count);
+}
+
+/* Blocks take parts of chunks: all of one if tensors are small, a quarter if not. */
+struct ampi_share {
+    ampi_slot *slot;
+    uint64_t   begin;
+    unsigned   count; /* 0 behind the end of a tensor */
+};
+AMPI_DEVICE ampi_share ampi_share_of(const amp_plan *plan, uint64_t part) {
+    const unsigned quarters = plan->parts == 4, length = quarters ? AMPI_CHUNK / 4 : AMPI_CHUNK;
+    const uint64_t chunk    = quarters ? part / 4 : part;
+    ampi_share     s;
+    s.slot  = &plan->slots[plan->chunk_slots[chunk]];
+    s.begin = (chunk - s.slot->first_chunk) * AMPI_CHUNK + (quarters ? part % 4 * length : 0);
+    s.count = ampi_part_of(s.begin, s.slot->n, length);
+    return s;
+}
+
 template <int WORK> AMPI_KERNEL(WORK == AMPI_SGD ? 3 : 4) ampi_update_kernel(amp_plan plan) {
-    const ampi_control *c         = plan.control;
-    const unsigned      per_chunk = plan.parts, length = AMPI_CHUNK / per_chunk;
-    const uint64_t      parts     = plan.num_chunks * per_chunk;
-    const bool          skip      = c->gate.skip != 0 && WORK != AMPI_CARRY;
-    const bool          ends      = WORK != AMPI_UNSCALE && WORK != AMPI_CARRY;
+    const ampi_control *c     = plan.control;
+    const uint64_t      parts = plan.num_chunks * plan.parts;
+    ampi_wait_for_previous();
+    const bool skip = c->gate.skip != 0;
     for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
-        const uint64_t     part  = parts - 1 - k; /* A has left the last gradients in the cache */
-        const uint64_t     chunk = part / per_chunk;
-        const ampi_slot   *slot  = &plan.slots[plan.chunk_slots[chunk]];
-        const uint64_t     begin = (chunk - slot->first_chunk) * AMPI_CHUNK +
-                                   part % per_chunk * length;
-        const unsigned     count = ampi_part_of(begin, slot->n, length);
-        const void        *needs = WORK == AMPI_MODEL ? slot->model : slot->grad;
-        const float       *lead  = WORK == AMPI_UNSCALE || WORK == AMPI_CARRY ? slot->unscaled
-                                                                              : slot->master;
-        const unsigned     first = ampi_head_of(lead, AMP_F32, begin, count);
-        ampi_updater<WORK> update;
-        update.skip = skip || !needs;
-        update.zero = ends && plan.zero_grad && slot->grad;
-        if (count == 0 || (update.skip && !update.zero)) continue;
-        update.factor   = WORK == AMPI_CARRY ? ampi_carry_factor(&plan) : c->gate.inv_scale;
-        update.rates    = ampi_rates_of(c, slot);
-        update.grad     = ampi_array_of(slot->grad, slot->grad_type, begin, first);
-        update.master   = ampi_array_of(slot->master, AMP_F32, begin, first);
-        update.m        = ampi_array_of(slot->m, AMP_F32, begin, first);
-        update.v        = ampi_array_of(slot->v, AMP_F32, begin, first);
-        update.model    = ampi_array_of(slot->model, slot->model_type, begin, first);
-        update.unscaled = ampi_array_of(slot->unscaled, AMP_F32, begin, first);
-        ampi_each(update, first, count);
+        /* backwards: A has left the last gradients in the cache */
+        const ampi_share s    = ampi_share_of(&plan, parts - 1 - k);
+        const ampi_slot *slot = s.slot;
+        ampi_tensor_part t;
+        if (s.count == 0 || !slot->grad) continue;
+        t.grad = ampi_part_at(slot->grad, slot->grad_type, s.begin);
+        t.zero = plan.zero_grad != 0;
+        if (skip) {
+            if (t.zero) ampi_clear(t.grad, s.count);
+            continue;
+        }
+        t.master = ampi_part_at(slot->master, AMP_F32, s.begin);
+        t.m      = ampi_part_at(slot->m, AMP_F32, s.begin);
+        t.v      = ampi_part_at(slot->v, AMP_F32, s.begin);
+        t.model  = ampi_part_at(slot->model, slot->model_type, s.begin);
+        t.rates  = ampi_rates_of(c, slot);
+        t.factor = c->gate.inv_scale;
+        ampi_step<WORK>(t, s.count);
     }
-    if (ends && ampi_first_thread()) ampi_publish(&plan);
+    if (ampi_first_thread()) ampi_publish(&plan);
+}
+
+/* What stands around an optimizer of the user's own. */
+template <int WORK> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
+    const ampi_control   *c       = plan.control;
+    const uint64_t        parts   = plan.num_chunks * plan.parts;
+    const bool            skip    = c->gate.skip != 0 && WORK != AMPI_CARRY;
+    const ampi_unscale_op unscale = {WORK == AMPI_CARRY ? ampi_carry_factor(&plan)
+                                                        : c->gate.inv_scale};
+    for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
+        const ampi_share s        = ampi_share_of(&plan, parts - 1 - k);
+        const ampi_slot *slot     = s.slot;
+        const ampi_any   grad     = ampi_part_at(slot->grad, slot->grad_type, s.begin);
+        const ampi_any   unscaled = ampi_part_at(slot->unscaled, AMP_F32, s.begin);
+        if (s.count == 0) continue;
+        if (WORK == AMPI_UNSCALE && !skip && grad.base)
+            ampi_map(unscaled, grad, s.count, unscale,
+                     ampi_pairs<ampi_pair<AMP_F32, AMP_F16>, ampi_pair<AMP_F32, AMP_BF16>,
+                                ampi_pair<AMP_F32, AMP_F32>>());
+        if (WORK == AMPI_CARRY && grad.base)
+            ampi_map(grad, unscaled, s.count, unscale,
+                     ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>,
+                                ampi_pair<AMP_F32, AMP_F32>>());
+        if (WORK == AMPI_MODEL && !skip && slot->model)
+            ampi_map(ampi_part_at(slot->model, slot->model_type, s.begin),
+                     ampi_part_at(slot->master, AMP_F32, s.begin), s.count, ampi_copy_op(),
+                     ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>>());
+        if (WORK == AMPI_MODEL && plan.zero_grad && grad.base) ampi_clear(grad, s.count);
+    }
+    if (WORK == AMPI_MODEL && ampi_first_thread()) ampi_publish(&plan);
 }
 
 /* ------------------------------------------------------------------- single rooms */
 
-struct ampi_caster {
-    ampi_array dst, src;
-    template <int N> __device__ __forceinline__ void run(unsigned i) const {
-        uint32_t u[N];
-        ampi_get<N>(src, i, u);
-        ampi_put<N>(dst, i, u);
-    }
-};
-
-AMPI_KERNEL(4) ampi_cast_kernel(void *dst, uint32_t dst_type, const void *src, uint32_t src_type,
+AMPI_KERNEL(3) ampi_cast_kernel(void *dst, uint32_t dst_type, const void *src, uint32_t src_type,
                                 uint64_t n) {
     uint64_t begin = (uint64_t)blockIdx.x * AMPI_PART;
-    for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART) {
-        const unsigned count = ampi_part_of(begin, n, AMPI_PART);
-        const unsigned first = ampi_head_of(dst, dst_type, begin, count);
-        ampi_caster    cast;
-        cast.dst = ampi_array_of(dst, dst_type, begin, first);
-        cast.src = ampi_array_of(src, src_type, begin, first);
-        ampi_each(cast, first, count);
-    }
+    for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART)
+        ampi_map(ampi_part_at(dst, dst_type, begin), ampi_part_at(src, src_type, begin),
+                 ampi_part_of(begin, n, AMPI_PART), ampi_copy_op(), ampi_casts());
 }
 
 /* A matrix whose rows lie apart; a block takes parts of rows, or several rows that are short. */
-AMPI_KERNEL(4) ampi_cast_rows_kernel(void *dst, uint32_t dst_type, uint64_t dst_ld,
+enum { AMPI_SHORT = 2048 };
+AMPI_KERNEL(3) ampi_cast_rows_kernel(void *dst, uint32_t dst_type, uint64_t dst_ld,
                                      const void *src, uint32_t src_type, uint64_t src_ld,
                                      uint64_t rows, uint64_t cols) {
     const uint64_t per_row = (cols + AMPI_PART - 1) / AMPI_PART;
-    const unsigned several = cols < AMPI_PART / 2 ? AMPI_PART / (unsigned)cols : 1;
+    const unsigned several = cols < AMPI_SHORT ? AMPI_PART / (unsigned)cols : 1;
     uint64_t       row     = (uint64_t)blockIdx.x * several;
     for (; several > 1 && row < rows; row += (uint64_t)gridDim.x * several) {
         const unsigned count = ampi_part_of(row, rows, several) * (unsigned)cols;
         for (unsigned e = threadIdx.x; e < count; e += blockDim.x) {
             const uint64_t r = row + e / (unsigned)cols, c = e % (unsigned)cols;
+            const ampi_any from = ampi_part_at(src, src_type, r * src_ld + c);
             uint32_t       u;
-            ampi_get<1>(ampi_array_of(src, src_type, r * src_ld + c, 0), 0, &u);
-            ampi_put<1>(ampi_array_of(dst, dst_type, r * dst_ld + c, 0), 0, &u);
+            from.expand<1>(from.fetch<1>(0), &u);
+            ampi_part_at(dst, dst_type, r * dst_ld + c).put_one(0, u);
         }
     }
     for (uint64_t part = blockIdx.x; several == 1 && part < rows * per_row; part += gridDim.x) {
-        const uint64_t begin    = part % per_row * AMPI_PART;
-        const uint64_t in_row   = part / per_row;
-        const unsigned count    = ampi_part_of(begin, cols, AMPI_PART);
-        const uint64_t dst_from = in_row * dst_ld + begin;
-        const unsigned first    = ampi_head_of(dst, dst_type, dst_from, count);
-        ampi_caster    cast;
-        cast.dst = ampi_array_of(dst, dst_type, dst_from, first);
-        cast.src = ampi_array_of(src, src_type, in_row * src_ld + begin, first);
-        ampi_each(cast, first, count);
+        const uint64_t begin  = part % per_row * AMPI_PART;
+        const uint64_t in_row = part / per_row;
+        ampi_map(ampi_part_at(dst, dst_type, in_row * dst_ld + begin),
+                 ampi_part_at(src, src_type, in_row * src_ld + begin),
+                 ampi_part_of(begin, cols, AMPI_PART), ampi_copy_op(), ampi_casts());
     }
 }
 
-struct ampi_scale_by {
-    ampi_array x;
-    float      scale;
-    template <int N> __device__ __forceinline__ void run(unsigned i) const {
-        uint32_t u[N];
-        ampi_get<N>(x, i, u);
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            u[k] = ampi_bits_of_f32(ampi_mul(ampi_f32_from_bits(u[k]), scale));
-        ampi_put<N>(x, i, u);
+struct ampi_scale_op {
+    float scale;
+    AMPI_MEMBER bool operator()(uint32_t *u, bool) const {
+        *u = ampi_bits_of_f32(ampi_mul(ampi_f32_from_bits(*u), scale));
+        return true;
     }
 };
 
-AMPI_KERNEL(4) ampi_scale_kernel(void *x, uint32_t type, uint64_t n, const float *scale) {
-    uint64_t begin = (uint64_t)blockIdx.x * AMPI_PART;
+AMPI_KERNEL(3) ampi_scale_kernel(void *x, uint32_t type, uint64_t n, const float *scale) {
+    const ampi_scale_op op    = {*scale};
+    uint64_t            begin = (uint64_t)blockIdx.x * AMPI_PART;
     for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART) {
-        const unsigned count = ampi_part_of(begin, n, AMPI_PART);
-        const unsigned first = ampi_head_of(x, type, begin, count);
-        ampi_scale_by  work;
-        work.x     = ampi_array_of(x, type, begin, first);
-        work.scale = *scale;
-        ampi_each(work, first, count);
+        const ampi_any part = ampi_part_at(x, type, begin);
+        ampi_map(part, part, ampi_part_of(begin, n, AMPI_PART), op,
+                 ampi_pairs<ampi_pair<AMP_F32, AMP_F32>, ampi_pair<AMP_F16, AMP_F16>,
+                            ampi_pair<AMP_BF16, AMP_BF16>>());
     }
 }
 
-/* Check src and, if there is a dst, write it unscaled, as the CPU's ampi_scaler_pass does. In place
-   an element that is not finite is not touched: a NaN keeps bits that a conversion would not. */
-struct ampi_scaler_work {
-    ampi_array src, dst;
-    float      inv;
-    bool       safe, check, in_place, *bad;
-    template <int N> __device__ __forceinline__ void run(unsigned i) const {
-        uint32_t u[N], r[N];
-        bool     all_finite = true, overflow = false;
-        ampi_get<N>(src, i, u);
-#pragma unroll
-        for (int k = 0; k < N; k++) {
-            const bool finite = !ampi_nonfinite(u[k]);
-            r[k] = check ? ampi_bits_of_f32(ampi_unscale(u[k], inv)) : u[k];
-            all_finite = all_finite && finite;
-            overflow   = overflow || ampi_nonfinite(r[k]);
-            if (in_place && dst.type == AMP_BF16)
-                overflow = overflow || ampi_nonfinite(
-                    ampi_f32_from_bf16(ampi_bf16_from_f32(r[k])));
-        }
-        if (!all_finite || (safe && overflow)) *bad = true;
-        if (!dst.base) return;
-        if (all_finite || !in_place) {
-            ampi_put<N>(dst, i, r);
-        } else {
-#pragma unroll
-            for (int k = 0; k < N; k++)
-                if (!ampi_nonfinite(u[k])) ampi_put<1>(dst, i + k, &r[k]);
-        }
+/* Check and, if there is somewhere to write it, unscale, as the CPU's ampi_scaler_pass does. What is
+   not finite stays so when it is unscaled. In place it is not touched: a NaN in bf16 keeps bits
+   that a conversion would not. */
+struct ampi_scaler_op {
+    float inv;
+    bool  safe, *bad;
+    AMPI_MEMBER bool operator()(uint32_t *u, bool to_bf16) const {
+        const uint32_t from = *u, to = ampi_bits_of_f32(ampi_unscale(from, inv));
+        const uint32_t kept = to_bf16 ? ampi_f32_from_bf16(ampi_bf16_from_f32(to)) : to;
+        *bad = *bad || ampi_nonfinite(safe ? kept : from);
+        *u   = to;
+        return !to_bf16 || !ampi_nonfinite(from);
     }
 };
 
-AMPI_KERNEL(4) ampi_scaler_kernel(amp_scaler *s, void *dst, uint32_t dst_type, const void *src,
+AMPI_KERNEL(3) ampi_scaler_kernel(amp_scaler *s, void *dst, uint32_t dst_type, const void *src,
                                   uint32_t src_type, uint64_t n) {
-    uint64_t         begin = (uint64_t)blockIdx.x * AMPI_PART;
-    bool             bad   = false;
-    ampi_scaler_work work;
-    work.inv      = ampi_inv_scale(s->scale);
-    work.safe     = (s->rules & AMPI_SAFE) != 0;
-    work.check    = s->rules != 0 && !(s->rules & AMPI_DISABLED);
-    work.in_place = dst == src;
-    work.bad      = &bad;
-    if (!work.check && (!dst || work.in_place)) return;
-    for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART) {
-        const unsigned count = ampi_part_of(begin, n, AMPI_PART);
-        const unsigned first = ampi_head_of(src, src_type, begin, count);
-        work.src = ampi_array_of(src, src_type, begin, first);
-        work.dst = ampi_array_of(dst, dst_type, begin, first);
-        ampi_each(work, first, count);
-    }
-    if (!work.check) return;
+    const bool           check = s->rules != 0 && !(s->rules & AMPI_DISABLED);
+    bool                 bad   = false;
+    const ampi_scaler_op op    = {check ? ampi_inv_scale(s->scale) : 1.0f,
+                                  (s->rules & AMPI_SAFE) != 0, &bad};
+    uint64_t             begin = (uint64_t)blockIdx.x * AMPI_PART;
+    if (!check && (!dst || dst == src)) return;
+    for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART)
+        ampi_map(ampi_part_at(dst, dst_type, begin), ampi_part_at(src, src_type, begin),
+                 ampi_part_of(begin, n, AMPI_PART), op,
+                 ampi_pairs<ampi_pair<AMPI_ABSENT, AMP_F16>, ampi_pair<AMPI_ABSENT, AMP_BF16>,
+                            ampi_pair<AMPI_ABSENT, AMP_F32>, ampi_pair<AMP_F32, AMP_F16>,
+                            ampi_pair<AMP_F32, AMP_BF16>, ampi_pair<AMP_F32, AMP_F32>,
+                            ampi_pair<AMP_BF16, AMP_BF16>>());
+    if (!check) return;
     if (bad) atomicOr(&s->found_inf, 1u);
     if (ampi_first_thread() && s->checked != UINT32_MAX) s->checked++;
 }
@@ -779,7 +1215,7 @@ amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dty
     if (dst_type == src_type)
         return ampi_cuda(cudaMemcpyAsync(dst, src, n * (dst_type == AMP_F32 ? 4 : 2),
                                          cudaMemcpyDeviceToDevice, stream));
-    return ampi_launch(ampi_cast_kernel, ampi_blocks_for(n), 256, stream, dst, (uint32_t)dst_type,
+    return ampi_launch_alone(ampi_cast_kernel, ampi_blocks_for(n), 256, stream, dst, (uint32_t)dst_type,
                        src, (uint32_t)src_type, (uint64_t)n);
 }
 
@@ -787,7 +1223,7 @@ static amp_result ampi_scaler_on(amp_scaler *s, void *dst, amp_dtype dst_type, c
                                  amp_dtype src_type, size_t n, amp_stream stream) {
     if (!s || (n && !src)) return AMP_ERROR_INVALID_ARGUMENT;
     if (!ampi_type_ok(src_type)) return AMP_ERROR_INVALID_ENUM;
-    return ampi_launch(ampi_scaler_kernel, ampi_blocks_for(n), 256, stream, s, dst,
+    return ampi_launch_alone(ampi_scaler_kernel, ampi_blocks_for(n), 256, stream, s, dst,
                        (uint32_t)dst_type, src, (uint32_t)src_type, (uint64_t)n);
 }
 
@@ -810,7 +1246,7 @@ amp_result amp_cuda_scaler_unscale_to(amp_scaler *s, float *dst, const void *src
 
 amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream) {
     if (!s) return AMP_ERROR_INVALID_ARGUMENT;
-    return ampi_launch(ampi_scaler_update_kernel, 1, 1, stream, s);
+    return ampi_launch_alone(ampi_scaler_update_kernel, 1, 1, stream, s);
 }
 
 amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const float *scale,
@@ -818,18 +1254,11 @@ amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const float *s
     if (!scale || (n && !x)) return AMP_ERROR_INVALID_ARGUMENT;
     if (!ampi_type_ok(type)) return AMP_ERROR_INVALID_ENUM;
     if (n == 0) return AMP_OK;
-    return ampi_launch(ampi_scale_kernel, ampi_blocks_for(n), 256, stream, x, (uint32_t)type,
+    return ampi_launch_alone(ampi_scale_kernel, ampi_blocks_for(n), 256, stream, x, (uint32_t)type,
                        (uint64_t)n, scale);
 }
 
 /* ------------------------------------------------------------------- the backend */
-
-static amp_result ampi_is_capturing(amp_stream stream, bool *capturing) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    const amp_result        result = ampi_cuda(cudaStreamIsCapturing(stream, &status));
-    *capturing = status != cudaStreamCaptureStatusNone;
-    return result;
-}
 
 /* What waits, or holds on to host memory, is refused before it can spoil a capture. */
 static amp_result ampi_not_capturing(amp_stream stream) {
@@ -843,40 +1272,18 @@ static amp_result ampi_cuda_wait(const amp_backend *self) {
     return result == AMP_OK ? ampi_cuda(cudaStreamSynchronize(self->stream)) : result;
 }
 
-/* cudaMalloc and cudaFree would spoil a capture that is under way in this or another thread, unless
-   this thread says that it knows what it is doing: this memory has no part in any capture. */
-static cudaError_t ampi_outside_captures(void **memory, size_t num_bytes) {
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    const cudaError_t     said = cudaThreadExchangeStreamCaptureMode(&mode);
-    const cudaError_t     done = num_bytes ? cudaMalloc(memory, num_bytes) : cudaFree(*memory);
-    const cudaError_t     back = said == cudaSuccess ? cudaThreadExchangeStreamCaptureMode(&mode)
-                                                     : said;
-    return done != cudaSuccess ? done : back;
-}
-
 static void ampi_cuda_free(const amp_backend *self, void *memory) {
     (void)self;
-    if (ampi_outside_captures(&memory, 0) != cudaSuccess) (void)cudaGetLastError();
-}
-
-template <class... P> static amp_result ampi_preload(void (*kernel)(P...)) {
-    cudaFuncAttributes attributes;
-    return ampi_cuda(cudaFuncGetAttributes(&attributes, (const void *)kernel));
+    if (ampi_outside_captures([&] { return cudaFree(memory); }) != cudaSuccess)
+        (void)cudaGetLastError();
 }
 
 static amp_result ampi_cuda_alloc(const amp_backend *self, size_t num_bytes, void **memory) {
     amp_result  result = ampi_not_capturing(self->stream);
     cudaError_t error;
     void       *p = NULL;
-    /* Kernels are loaded lazily, which had better not be in a capture of the first step. */
-    if (result == AMP_OK) result = ampi_preload(ampi_check_kernel);
-    if (result == AMP_OK) result = ampi_preload(ampi_update_kernel<AMPI_ADAMW>);
-    if (result == AMP_OK) result = ampi_preload(ampi_update_kernel<AMPI_SGD>);
-    if (result == AMP_OK) result = ampi_preload(ampi_update_kernel<AMPI_UNSCALE>);
-    if (result == AMP_OK) result = ampi_preload(ampi_update_kernel<AMPI_MODEL>);
-    if (result == AMP_OK) result = ampi_preload(ampi_update_kernel<AMPI_CARRY>);
     if (result != AMP_OK) return result;
-    error  = ampi_outside_captures(&p, num_bytes);
+    error  = ampi_outside_captures([&] { return cudaMalloc(&p, num_bytes); });
     result = ampi_cuda(error);
     if (error == cudaErrorMemoryAllocation && !p) return AMP_ERROR_OUT_OF_MEMORY;
     if (result == AMP_OK) result = ampi_cuda(cudaMemsetAsync(p, 0, num_bytes, self->stream));
@@ -915,8 +1322,8 @@ static amp_result ampi_cuda_cast_rows(const amp_backend *self, void *dst, amp_dt
                                       size_t src_ld, size_t rows, size_t cols) {
     uint64_t blocks;
     if (rows == 0 || cols == 0) return AMP_OK;
-    blocks = cols < AMPI_PART / 2 ? rows / (AMPI_PART / cols) + 1
-                                  : rows * ((cols + AMPI_PART - 1) / AMPI_PART);
+    blocks = cols < AMPI_SHORT ? rows / (AMPI_PART / cols) + 1
+                               : rows * ((cols + AMPI_PART - 1) / AMPI_PART);
     return ampi_launch(ampi_cast_rows_kernel, ampi_blocks(self, blocks), ampi_threads(self, 256),
                        self->stream, dst, (uint32_t)dst_type, (uint64_t)dst_ld, src,
                        (uint32_t)src_type, (uint64_t)src_ld, (uint64_t)rows, (uint64_t)cols);
@@ -966,11 +1373,14 @@ static amp_result ampi_cuda_bind(const amp_backend *self, const amp_plan *plan, 
 }
 
 static amp_result ampi_cuda_check(const amp_backend *self, const amp_plan *plan) {
-    /* few chunks: small blocks reach more multiprocessors; many: 128 threads leave room for most */
-    const unsigned threads = ampi_threads(self, plan->num_chunks < 2048 ? 64 : 128);
-    const uint64_t warps   = threads / 32;
-    return ampi_launch(ampi_check_kernel,
-                       ampi_blocks(self, (plan->num_chunks + warps - 1) / warps), threads,
+    /* Few chunks (four for each of 128 multiprocessors): four warps take one together. More: a warp
+       takes one, in small blocks, which reach more multiprocessors, or, with many, in blocks of 128
+       threads, which leave room for most. */
+    const bool     few     = plan->num_chunks < 512;
+    const unsigned threads = ampi_threads(self, few || plan->num_chunks >= 2048 ? 128 : 64);
+    const uint64_t teams   = few && threads == 128 ? 1 : threads / 32;
+    return ampi_launch(few && threads == 128 ? ampi_check_by_four_kernel : ampi_check_kernel,
+                       ampi_blocks(self, (plan->num_chunks + teams - 1) / teams), threads,
                        self->stream, *plan);
 }
 
@@ -978,14 +1388,26 @@ static amp_result ampi_cuda_decide(const amp_backend *self, const amp_plan *plan
     return ampi_launch(ampi_decide_kernel, 1, 1, self->stream, *plan);
 }
 
+static amp_result ampi_update(const amp_backend *self, const amp_plan *plan, ampi_job job,
+                              bool early) {
+    void (*kernel)(amp_plan) = job == AMPI_JOB_UNSCALE        ? ampi_around_kernel<AMPI_UNSCALE>
+                               : job == AMPI_JOB_PUBLISH      ? ampi_around_kernel<AMPI_MODEL>
+                               : job == AMPI_JOB_CARRY        ? ampi_around_kernel<AMPI_CARRY>
+                               : plan->kind == AMP_KIND_ADAMW ? ampi_update_kernel<AMPI_ADAMW>
+                                                              : ampi_update_kernel<AMPI_SGD>;
+    const unsigned blocks  = ampi_blocks(self, plan->num_chunks * plan->parts);
+    const unsigned threads = ampi_threads(self, 256);
+    return early && job == AMPI_JOB_FUSED
+               ? ampi_launch_early(kernel, blocks, threads, self->stream, *plan)
+               : ampi_launch(kernel, blocks, threads, self->stream, *plan);
+}
+
 static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan, ampi_job job) {
-    void (*kernel)(amp_plan) = job == AMPI_JOB_UNSCALE           ? ampi_update_kernel<AMPI_UNSCALE>
-                               : job == AMPI_JOB_PUBLISH             ? ampi_update_kernel<AMPI_MODEL>
-                               : job == AMPI_JOB_CARRY           ? ampi_update_kernel<AMPI_CARRY>
-                               : plan->kind == AMP_KIND_ADAMW   ? ampi_update_kernel<AMPI_ADAMW>
-                                                                : ampi_update_kernel<AMPI_SGD>;
-    return ampi_launch(kernel, ampi_blocks(self, plan->num_chunks * plan->parts),
-                       ampi_threads(self, 256), self->stream, *plan);
+    return ampi_update(self, plan, job, false);
+}
+static amp_result ampi_cuda_update_early(const amp_backend *self, const amp_plan *plan,
+                                         ampi_job job) {
+    return ampi_update(self, plan, job, true);
 }
 
 /* What cublasLt would have done: sum is the product in fp32, in memory of its own or in c. */
@@ -996,22 +1418,22 @@ AMPI_KERNEL(4) ampi_epilogue_kernel(void *c, uint32_t c_type, uint64_t ldc, cons
     uint64_t   i       = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < rows * cols; i += (uint64_t)gridDim.x * blockDim.x) {
         const uint64_t   row = i / cols, col = i % cols;
-        const ampi_array to = ampi_array_of(c, c_type, row * ldc + col, 0);
+        const ampi_any to = ampi_part_at(c, c_type, row * ldc + col);
         uint32_t         u, extra = 0;
         float            x = sum[row * ld_sum + col];
         if (reads_c) {
-            ampi_get<1>(to, 0, &u);
+            to.expand<1>(to.fetch<1>(0), &u);
             x = ampi_add(x, ampi_mul(beta, ampi_f32_from_bits(u)));
         }
         if (bias) {
-            ampi_get<1>(ampi_array_of(bias, c_type, col, 0), 0, &extra);
+            const ampi_any at = ampi_part_at(bias, c_type, col);
+            at.expand<1>(at.fetch<1>(0), &extra);
             const float b = ampi_f32_from_bits(extra);
             x             = ampi_epilogue(x, &b, relu);
         } else {
             x = ampi_epilogue(x, NULL, relu);
         }
-        u = ampi_bits_of_f32(x);
-        ampi_put<1>(to, 0, &u);
+        to.put_one(0, ampi_bits_of_f32(x));
     }
 }
 
@@ -1027,9 +1449,18 @@ static void ampi_set(cublasStatus_t *status, cublasStatus_t (*set)(D, A, const v
         *status = set(descriptor, attribute, &value, sizeof value);
 }
 
-/* A product with its epilogue in one kernel. No descriptor is allocated. */
+/* The largest power of two, up to the 256 that cublasLt asks for, that divides an address. */
+static uint32_t ampi_alignment(const void *p) {
+    const uint32_t low = (uint32_t)(uintptr_t)p | 256u;
+    return low & (0u - low);
+}
+
+/* A product with its epilogue in one kernel. No descriptor is allocated. Not told otherwise, cublasLt
+   takes every address to be a multiple of 256, a workspace not to be allowed, and may round parts of
+   a sum to C's type. Nobody can tell it how a bias is aligned. */
 static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_args *g, int k,
                                      cublasComputeType_t type) {
+    const cublasLtHandle_t       lt   = (cublasLtHandle_t)self->context;
     const cublasOperation_t      ta   = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t      tb   = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cudaDataType_t         ab   = ampi_data_type(g->a_type), cd = ampi_data_type(g->c_type);
@@ -1037,9 +1468,17 @@ static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_arg
     const cublasLtEpilogue_t     end  = !g->bias  ? CUBLASLT_EPILOGUE_RELU
                                         : g->relu ? CUBLASLT_EPILOGUE_RELU_BIAS
                                                   : CUBLASLT_EPILOGUE_BIAS;
+    const size_t                 skip = (256 - (uintptr_t)self->workspace % 256) % 256;
+    const bool                   room = self->workspace && self->workspace_size > skip;
+    void                        *workspace = room ? (char *)self->workspace + skip : NULL;
+    const uint64_t               workspace_size = room ? self->workspace_size - skip : 0;
     cublasLtMatmulDescOpaque_t   product;
     cublasLtMatrixLayoutOpaque_t a, b, c;
-    cublasStatus_t               status = cublasLtMatmulDescInit(&product, type, CUDA_R_32F);
+    cublasLtMatmulPreferenceOpaque_t wish;
+    cublasLtMatmulHeuristicResult_t  found;
+    int                              num_found = 0;
+    cublasStatus_t status = cublasLtMatmulDescInit(&product, type, CUDA_R_32F);
+    if (g->bias && ampi_alignment(g->bias) < 16) return CUBLAS_STATUS_NOT_SUPPORTED;
     ampi_set(&status, cublasLtMatmulDescSetAttribute, &product, CUBLASLT_MATMUL_DESC_TRANSA, tb);
     ampi_set(&status, cublasLtMatmulDescSetAttribute, &product, CUBLASLT_MATMUL_DESC_TRANSB, ta);
     ampi_set(&status, cublasLtMatmulDescSetAttribute, &product, CUBLASLT_MATMUL_DESC_EPILOGUE,
@@ -1055,10 +1494,27 @@ static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_arg
                                           (int64_t)g->lda);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasLtMatrixLayoutInit(&c, cd, n, m, (int64_t)g->ldc);
+    if (status == CUBLAS_STATUS_SUCCESS) status = cublasLtMatmulPreferenceInit(&wish);
+    ampi_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
+             CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_size);
+    ampi_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
+             CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+             (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE); /* neither in place: in C's type */
+    ampi_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
+             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, ampi_alignment(g->b));
+    ampi_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
+             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, ampi_alignment(g->a));
+    ampi_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
+             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, ampi_alignment(g->c));
+    ampi_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
+             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, ampi_alignment(g->c));
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatmulAlgoGetHeuristic(lt, &product, &b, &a, &c, &c, &wish, 1, &found,
+                                                &num_found);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
-    return cublasLtMatmul((cublasLtHandle_t)self->context, &product, &g->alpha, g->b, &b, g->a, &a,
-                          &g->beta, g->c, &c, g->c, &c, NULL, self->workspace,
-                          self->workspace_size, self->stream);
+    if (num_found == 0 || found.state != CUBLAS_STATUS_SUCCESS) return CUBLAS_STATUS_NOT_SUPPORTED;
+    return cublasLtMatmul(lt, &product, &g->alpha, g->b, &b, g->a, &a, &g->beta, g->c, &c, g->c,
+                          &c, &found.algo, workspace, (size_t)workspace_size, self->stream);
 }
 
 /* The same in two: the product in fp32, in c or in the workspace, then the rest. */
@@ -1118,8 +1574,10 @@ static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g
     if (g->bias || g->relu) {
         const cublasStatus_t status = k ? ampi_lt_matmul(self, g, (int)k, type)
                                         : CUBLAS_STATUS_NOT_SUPPORTED;
-        return status == CUBLAS_STATUS_NOT_SUPPORTED ? ampi_gemm_then_epilogue(self, g)
-                                                     : ampi_cublas(status);
+        /* whatever it was, unless it began: cuBLAS can do all of them */
+        if (status != CUBLAS_STATUS_SUCCESS && status != CUBLAS_STATUS_EXECUTION_FAILED)
+            return ampi_gemm_then_epilogue(self, g);
+        return ampi_cublas(status);
     }
     if (g->count == 1)
         return ampi_cublas(cublasGemmEx(
@@ -1133,24 +1591,55 @@ static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g
         (long long)g->stride_c, (int)g->count, type, CUBLAS_GEMM_DEFAULT));
 }
 
-static const ampi_functions ampi_cuda_functions = {
-    ampi_cuda_alloc, ampi_cuda_free, ampi_cuda_copy, ampi_cuda_cast, ampi_cuda_cast_rows,
-    ampi_cuda_capture, ampi_cuda_bind, ampi_cuda_check, ampi_cuda_decide, ampi_cuda_update,
-    ampi_cuda_gemm, ampi_cuda_wait};
+/* Load all kernels that functions of a backend launch. May B be launched early? Not if its code was
+   compiled for GPUs before 9.0, even if a newer one runs it, for then it does not wait; nor where
+   graphs, which came to know it in 12.3, may not. */
+static amp_result ampi_load_all(bool *early) {
+    const void *const kernels[] = {(const void *)ampi_check_kernel,
+                                   (const void *)ampi_check_by_four_kernel,
+                                   (const void *)ampi_decide_kernel,
+                                   (const void *)ampi_around_kernel<AMPI_UNSCALE>,
+                                   (const void *)ampi_around_kernel<AMPI_MODEL>,
+                                   (const void *)ampi_around_kernel<AMPI_CARRY>,
+                                   (const void *)ampi_bind_kernel,
+                                   (const void *)ampi_store_kernel,
+                                   (const void *)ampi_cast_kernel,
+                                   (const void *)ampi_cast_rows_kernel,
+                                   (const void *)ampi_epilogue_kernel,
+                                   (const void *)ampi_update_kernel<AMPI_SGD>,
+                                   (const void *)ampi_update_kernel<AMPI_ADAMW>};
+    cudaFuncAttributes code;
+    int                driver = 0;
+    amp_result         result = ampi_cuda(cudaDriverGetVersion(&driver));
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels && result == AMP_OK; i++)
+        result = ampi_load(kernels[i], &code);
+    *early = result == AMP_OK && CUDART_VERSION >= 12030 && driver >= 12030 && code.ptxVersion >= 90;
+    return result;
+}
+
+#define AMPI_CUDA_FUNCTIONS(update)                                                             \
+    {ampi_cuda_alloc,   ampi_cuda_free, ampi_cuda_copy,  ampi_cuda_cast,   ampi_cuda_cast_rows, \
+     ampi_cuda_capture, ampi_cuda_bind, ampi_cuda_check, ampi_cuda_decide, update,              \
+     ampi_cuda_gemm,    ampi_cuda_wait}
+static const ampi_functions ampi_cuda_functions = AMPI_CUDA_FUNCTIONS(ampi_cuda_update);
+static const ampi_functions ampi_cuda_early_functions =
+    AMPI_CUDA_FUNCTIONS(ampi_cuda_update_early);
 
 amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cublas_handle) {
     const cublasHandle_t handle = (cublasHandle_t)cublas_handle;
     amp_result           result = AMP_OK;
+    bool                 early  = false;
     if (!backend) return AMP_ERROR_INVALID_ARGUMENT;
     if (handle) result = ampi_cublas(cublasSetPointerMode(handle, CUBLAS_POINTER_MODE_HOST));
     if (handle && result == AMP_OK) /* or parts of a sum might be rounded to fp16 */
         result = ampi_cublas(
             cublasSetMathMode(handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
+    if (result == AMP_OK) result = ampi_load_all(&early);
     if (result != AMP_OK) return result;
     memset(backend, 0, sizeof *backend);
     backend->context      = cublas_handle;
     backend->stream       = stream;
-    backend->functions    = &ampi_cuda_functions;
+    backend->functions    = early ? &ampi_cuda_early_functions : &ampi_cuda_functions;
     return AMP_OK;
 }
 
@@ -1205,7 +1694,7 @@ amp_result amp_cuda_if_begin(const uint32_t *skip, amp_stream stream, amp_stream
         result = ampi_cuda(
             cudaGraphConditionalHandleCreate(&handle, graph, 0, cudaGraphCondAssignDefault));
     if (result == AMP_OK)
-        result = ampi_launch(ampi_condition_kernel, 1, 1, stream, handle, skip);
+        result = ampi_launch_alone(ampi_condition_kernel, 1, 1, stream, handle, skip);
     if (result == AMP_OK) result = ampi_capture_of(stream, &graph, &before, &num_before);
     if (result != AMP_OK) return result;
     params.type               = cudaGraphNodeTypeConditional;

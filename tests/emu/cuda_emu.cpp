@@ -46,8 +46,8 @@ void  AnnotateBenignRaceSized(const char *file, int line, const volatile void *a
    ====================================================================================== */
 
 unsigned      emu_seed;
-int           emu_async;
-int           emu_lt_unsupported;
+int           emu_async, emu_lazy, emu_per_thread;
+int           emu_lt;
 unsigned long emu_api_calls, emu_fail_at;
 cudaError_t   emu_fail_error = cudaErrorUnknown;
 const char   *emu_last_api   = "";
@@ -83,7 +83,7 @@ unsigned random_below(unsigned n) { /* xorshift */
 
 void emu_reset(void) {
     emu_seed = 0;
-    emu_async = 0;
+    emu_async = emu_lazy = emu_per_thread = 0;
     emu_api_calls = emu_fail_at = 0;
     emu_fail_error = cudaErrorUnknown;
     emu_last_api = "";
@@ -92,7 +92,7 @@ void emu_reset(void) {
     emu_device_major = 9;
     emu_device_minor = 0;
     emu_device_memory = (size_t)8 << 30;
-    emu_lt_unsupported = 0;
+    emu_lt = EMU_LT_WORKS;
     emu_count = emu_counts();
     emu_unwatch_all();
     gemm_log.clear();
@@ -760,7 +760,8 @@ cudaStream_t resolve(cudaStream_t s) {
         legacy_stream.q = legacy = new_queue(true);
         per_thread_stream.q = per_thread = new_queue(true);
     }
-    if (s == NULL || s == cudaStreamLegacy) return &legacy_stream;
+    if (s == NULL) s = emu_per_thread ? cudaStreamPerThread : cudaStreamLegacy;
+    if (s == cudaStreamLegacy) return &legacy_stream;
     if (s == cudaStreamPerThread) return &per_thread_stream;
     return streams.count(s) != 0 ? s : NULL;
 }
@@ -942,9 +943,19 @@ cudaError_t emu_launch(const std::function<void()> &body, dim3 grid, dim3 block,
     return cudaSuccess;
 }
 
+static std::set<const void *> loaded;
+
+cudaError_t emu_load(const void *function) {
+    if (loaded.count(function) == 0 && emu_lazy) TRY(refuse_in_capture(false));
+    loaded.insert(function);
+    return cudaSuccess;
+}
+
 extern "C" {
 
 /* ---- state of the emulator ---- */
+
+void emu_unload(void) { loaded.clear(); }
 
 size_t emu_live_allocations(void) { return heap.size(); }
 size_t emu_live_bytes(void) { return device_bytes; }
@@ -1377,8 +1388,10 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *mode) {
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *function) {
     ENTER("cudaFuncGetAttributes");
     REQUIRE(function != NULL, cudaErrorInvalidValue);
+    TRY(emu_load(function));
     memset((void *)attributes, 0, sizeof *attributes);
     attributes->maxThreadsPerBlock = 1024;
+    attributes->ptxVersion = attributes->binaryVersion = 10 * emu_device_major + emu_device_minor;
     return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *status) {
@@ -1804,11 +1817,58 @@ cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t d, size_
     memcpy((void *)d, &l, sizeof l);
     return CUBLAS_STATUS_SUCCESS;
 }
+/* What a caller promises and allows, as an array that the attribute is an index of. It is handed on
+   in the opaque words of what the heuristic finds. */
+struct lt_wish { uint64_t word[8]; };
+static_assert(sizeof(lt_wish) <= sizeof(cublasLtMatmulPreferenceOpaque_t) &&
+                  sizeof(lt_wish) <= sizeof(cublasLtMatmulAlgo_t), "fits");
+
+cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t d, size_t size) {
+    const lt_wish w = {{0, 0, CUBLASLT_REDUCTION_SCHEME_MASK, 256, 256, 256, 256, 0}};
+    if (injected("cublasLtMatmulPreferenceInit")) return CUBLAS_STATUS_EXECUTION_FAILED;
+    if (size < sizeof w) return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy((void *)d, &w, sizeof w);
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t d,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void *value, size_t size) {
+    lt_wish  w;
+    uint32_t narrow;
+    if (injected("cublasLtMatmulPreferenceSetAttribute")) return CUBLAS_STATUS_EXECUTION_FAILED;
+    memcpy(&w, (void *)d, sizeof w);
+    if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) {
+        if (size != 8) return CUBLAS_STATUS_INVALID_VALUE;
+        memcpy(&w.word[0], value, 8);
+    } else {
+        const int index = attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK ? 2
+                                                                                  : attribute - 2;
+        if (size != 4 || index < 2 || index > 6) return CUBLAS_STATUS_INVALID_VALUE;
+        memcpy(&narrow, value, 4);
+        w.word[index] = narrow;
+    }
+    memcpy((void *)d, &w, sizeof w);
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t light, cublasLtMatmulDesc_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatmulPreference_t wish, int wanted,
+                                              cublasLtMatmulHeuristicResult_t *found, int *count) {
+    if (injected("cublasLtMatmulAlgoGetHeuristic")) return CUBLAS_STATUS_EXECUTION_FAILED;
+    if (handles.count((cublasHandle_t)light) == 0) return CUBLAS_STATUS_NOT_INITIALIZED;
+    if (wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;
+    if (emu_lt == EMU_LT_UNSUPPORTED) return CUBLAS_STATUS_NOT_SUPPORTED;
+    memset((void *)found, 0, sizeof *found);
+    memcpy((void *)&found->algo, (void *)wish, sizeof(lt_wish));
+    *count = emu_lt != EMU_LT_FINDS_NONE;
+    return CUBLAS_STATUS_SUCCESS;
+}
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t light, cublasLtMatmulDesc_t product,
                               const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout,
                               const void *b, cublasLtMatrixLayout_t b_layout, const void *beta,
                               const void *c, cublasLtMatrixLayout_t c_layout, void *d,
-                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo,
                               void *workspace, size_t bytes, cudaStream_t stream) {
     const cublasHandle_t h = (cublasHandle_t)light;
     emu_gemm_call        g = emu_gemm_call();
@@ -1820,7 +1880,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t light, cublasLtMatmulDesc_t produ
     memcpy(&lb, b_layout, sizeof lb);
     memcpy(&lc, c_layout, sizeof lc);
     if (c != d || memcmp(&lc, d_layout, sizeof lc) != 0) return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (emu_lt_unsupported) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (emu_lt == EMU_LT_INVALID) return CUBLAS_STATUS_INVALID_VALUE;
+    if (emu_lt == EMU_LT_MISMATCH) return CUBLAS_STATUS_ARCH_MISMATCH;
+    lt_wish wish = {{0, 0, CUBLASLT_REDUCTION_SCHEME_MASK, 256, 256, 256, 256, 0}};
+    if (algo != NULL) memcpy(&wish, algo, sizeof wish);
+    if ((uintptr_t)a % wish.word[3] || (uintptr_t)b % wish.word[4] ||
+        (uintptr_t)c % wish.word[5] || (uintptr_t)d % wish.word[6] || bytes > wish.word[0] ||
+        (uintptr_t)workspace % 256 || (uintptr_t)p.bias % 16)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    g.reductions = (uint32_t)wish.word[2];
     g.name   = "cublasLtMatmul";
     g.transa = (cublasOperation_t)p.transa, g.transb = (cublasOperation_t)p.transb;
     g.m = (int)lc.rows, g.n = (int)lc.columns;

@@ -59,6 +59,13 @@ void emu_reset(void);
 extern unsigned emu_seed; /* 0: threads, blocks, streams, nodes in order; else shuffled by it */
 extern int      emu_async; /* 0: work runs when it is submitted; 1: when the host waits for it */
 
+/* Kernels are loaded when they are first launched or asked for their attributes. What the device does
+   in a capture nobody has promised; set, it is the worst: the capture is spoilt. */
+extern int emu_lazy;
+void       emu_unload(void); /* all kernels */
+
+extern int emu_per_thread; /* stream 0 is that of a --default-stream per-thread build */
+
 /* Faults: API call number emu_fail_at, counted from emu_api_calls = 0, fails without effect: with
    emu_fail_error, or CUBLAS_STATUS_EXECUTION_FAILED. Functions that only report are not counted. */
 extern unsigned long emu_api_calls, emu_fail_at;
@@ -72,6 +79,7 @@ extern size_t emu_device_memory;
 struct emu_counts {
     unsigned long api_calls;
     unsigned long launches;     /* cudaLaunchKernel: run, queued or captured */
+    unsigned long early_launches; /* of them, those that may begin before the one in front ends */
     unsigned long kernels_run;  /* executed, also out of graphs */
     unsigned long graph_launches;
     unsigned long memcpys, memsets, gemms;
@@ -109,8 +117,12 @@ struct emu_gemm_call {
     cublasPointerMode_t pointer_mode;
     const void         *bias; /* of cublasLt: of C's type, one for each row; NULL: none */
     int                 relu;
+    uint32_t            reductions; /* cublasLt: the schemes that were allowed */
 };
-extern int                  emu_lt_unsupported; /* cublasLt has no kernel for anything */
+/* What cublasLt does with everything. Its kernels want what they were asked for: an address that is
+   less aligned than was said, or more workspace than was allowed, is an invalid value. */
+enum emu_lt_answer { EMU_LT_WORKS, EMU_LT_UNSUPPORTED, EMU_LT_FINDS_NONE, EMU_LT_INVALID, EMU_LT_MISMATCH };
+extern int                  emu_lt;
 size_t                      emu_gemm_calls(void);
 const struct emu_gemm_call *emu_gemm_call_at(size_t i);
 
@@ -140,6 +152,9 @@ extern emu_thread_view *emu_thread; /* the running one */
 extern uint3            emu_block;
 extern dim3             emu_block_dim, emu_grid_dim;
 
+static inline dim3 emu_grid_of(const cudaLaunchConfig_t *c) { return c->gridDim; }
+static inline dim3 emu_block_of(const cudaLaunchConfig_t *c) { return c->blockDim; }
+
 #define threadIdx (emu_thread->index)
 #define blockIdx  emu_block
 #define blockDim  emu_block_dim
@@ -154,6 +169,7 @@ int         emu_lane(void);
 void        emu_fence(void);
 void        emu_trap(int line);
 void        emu_misaligned(int line);
+cudaError_t emu_load(const void *kernel);
 cudaError_t emu_launch(const std::function<void()> &kernel, dim3 grid, dim3 block, size_t shared,
                        cudaStream_t stream);
 
@@ -360,6 +376,8 @@ cudaError_t emu_launch_typed(void (*kernel)(P...), dim3 grid, dim3 block, void *
 template <class... P>
 cudaError_t emu_launch_kernel(void (*kernel)(P...), dim3 grid, dim3 block, void **args,
                               size_t shared, cudaStream_t stream) {
+    const cudaError_t e = emu_load((const void *)kernel);
+    if (e != cudaSuccess) return e;
     return emu_launch_typed(kernel, grid, block, args, shared, stream,
                             std::index_sequence_for<P...>());
 }
@@ -370,6 +388,19 @@ cudaError_t emu_launch_kernel(void (*kernel)(P...), dim3 grid, dim3 block, void 
 #define EMU_WITHOUT(cast)
 #undef cudaLaunchKernel /* with --default-stream per-thread it is a macro */
 #define cudaLaunchKernel(...) emu_launch_kernel(EMU_WITHOUT __VA_ARGS__)
+
+/* A kernel that may begin before the one in front of it has ended begins when that has. */
+template <class... P>
+cudaError_t emu_launch_kernel_ex(const cudaLaunchConfig_t *c, void (*kernel)(P...), void **args) {
+    emu_count.early_launches += c->numAttrs == 1 && c->attrs->id ==
+                                    cudaLaunchAttributeProgrammaticStreamSerialization &&
+                                c->attrs->val.programmaticStreamSerializationAllowed;
+    return emu_launch_kernel(kernel, emu_grid_of(c), emu_block_of(c), args, c->dynamicSmemBytes,
+                             c->stream);
+}
+#undef cudaLaunchKernelExC
+#define cudaLaunchKernelExC(config, kernel, args) \
+    emu_launch_kernel_ex(config, EMU_WITHOUT kernel, args)
 
 #if CUDART_VERSION >= 12040
 extern "C" void cudaGraphSetConditional(cudaGraphConditionalHandle handle, unsigned int value);

@@ -191,6 +191,26 @@ struct cudaGraphNodeParams {
     long long reserved2;
 };
 
+typedef enum cudaLaunchAttributeID {
+    cudaLaunchAttributeProgrammaticStreamSerialization = 6
+} cudaLaunchAttributeID;
+typedef union cudaLaunchAttributeValue {
+    char pad[64];
+    int  programmaticStreamSerializationAllowed;
+} cudaLaunchAttributeValue;
+typedef struct cudaLaunchAttribute_st {
+    cudaLaunchAttributeID    id;
+    char                     pad[8 - sizeof(cudaLaunchAttributeID)];
+    cudaLaunchAttributeValue val;
+} cudaLaunchAttribute;
+typedef struct cudaLaunchConfig_st {
+    dim3                 gridDim, blockDim;
+    size_t               dynamicSmemBytes;
+    cudaStream_t         stream;
+    cudaLaunchAttribute *attrs;
+    unsigned int         numAttrs;
+} cudaLaunchConfig_t;
+
 #define cudaStreamDefault      0x00
 #define cudaStreamNonBlocking  0x01
 #define cudaStreamLegacy       ((cudaStream_t)0x1)
