@@ -463,8 +463,8 @@ AMPI_DEVICE void ampi_each_other(const W &work, ampi_span s, unsigned count) {
 
 AMPI_DEVICE bool ampi_first_thread(void) { return blockIdx.x == 0 && threadIdx.x == 0; }
 
-/* dst = op(src), element by element. op changes bits of fp32, is told whether they go to bf16, and
-   says whether they shall be stored. */
+/* dst = op(src), element by element. op changes bits of fp32, and says of which it does not touch
+   what is there, if that is bf16. */
 template <class OP, int DST, int SRC> struct ampi_mapper {
     ampi_array<DST> dst;
     ampi_array<SRC> src;
@@ -475,31 +475,32 @@ template <class OP, int DST, int SRC> struct ampi_mapper {
         return src.template fetch<N>(i);
     }
     template <int N> AMPI_MEMBER void finish(size_t i, const raw<N> &r) const {
-        uint32_t u[N];
-        bool     store[N], all = true;
-        src.template expand<N>(r, u);
+        uint32_t from[N], to[N];
+        bool     all = true;
+        src.template expand<N>(r, from);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            store[k] = op(&u[k], dst.is_bf16());
-            all      = all && store[k];
+            to[k] = op(from[k], dst.is_bf16());
+            all   = all && !(dst.is_bf16() && op.leaves(from[k]));
         }
         if (all) {
-            dst.template put<N>(i, u);
+            dst.template put<N>(i, to);
         } else {
 #pragma unroll
             for (int k = 0; k < N; k++)
-                if (store[k]) dst.put_one(i + k, u[k]);
+                if (!op.leaves(from[k])) dst.put_one(i + k, to[k]);
         }
     }
 };
 
-/* A thread has 64 bytes under way. Halves alone go by eight, beside fp32 by four: then no array has
-   accesses that leave gaps between the threads of a warp. */
+/* A thread has 64 bytes under way. Beside fp32 halves go by four: then no array has accesses that
+   leave gaps between the threads of a warp. In place too: by eight the compiler is short of
+   predicates, and fetches late. */
 template <int DST, int SRC, class OP>
 AMPI_DEVICE ampi_span ampi_map_groups(const ampi_any &dst, const ampi_any &src, unsigned count,
                                       const OP &op) {
     enum {
-        N         = DST == AMP_F32 || SRC == AMP_F32 ? 4 : 8,
+        N         = DST == AMP_F32 || SRC == AMP_F32 || DST == SRC ? 4 : 8,
         UNDER_WAY = 64 / (N * ampi_array<SRC>::SIZE)
     };
     const unsigned  first = dst.base ? dst.head(N) : src.head(N);
@@ -537,15 +538,16 @@ AMPI_DEVICE void ampi_map(const ampi_any &dst, const ampi_any &src, unsigned cou
 }
 
 struct ampi_copy_op {
-    AMPI_MEMBER bool operator()(uint32_t *, bool) const { return true; }
+    AMPI_MEMBER uint32_t operator()(uint32_t u, bool) const { return u; }
+    AMPI_MEMBER bool     leaves(uint32_t) const { return false; }
 };
 
 struct ampi_unscale_op {
     float factor;
-    AMPI_MEMBER bool operator()(uint32_t *u, bool) const {
-        *u = ampi_bits_of_f32(ampi_unscale(*u, factor));
-        return true;
+    AMPI_MEMBER uint32_t operator()(uint32_t u, bool) const {
+        return ampi_bits_of_f32(ampi_unscale(u, factor));
     }
+    AMPI_MEMBER bool leaves(uint32_t) const { return false; }
 };
 
 /* count elements become zero. */
@@ -1119,10 +1121,10 @@ AMPI_KERNEL(3) ampi_cast_rows_kernel(void *dst, uint32_t dst_type, uint64_t dst_
 
 struct ampi_scale_op {
     float scale;
-    AMPI_MEMBER bool operator()(uint32_t *u, bool) const {
-        *u = ampi_bits_of_f32(ampi_mul(ampi_f32_from_bits(*u), scale));
-        return true;
+    AMPI_MEMBER uint32_t operator()(uint32_t u, bool) const {
+        return ampi_bits_of_f32(ampi_mul(ampi_f32_from_bits(u), scale));
     }
+    AMPI_MEMBER bool leaves(uint32_t) const { return false; }
 };
 
 AMPI_KERNEL(3) ampi_scale_kernel(void *x, uint32_t type, uint64_t n, const float *scale) {
@@ -1137,18 +1139,18 @@ AMPI_KERNEL(3) ampi_scale_kernel(void *x, uint32_t type, uint64_t n, const float
 }
 
 /* Check and, if there is somewhere to write it, unscale, as the CPU's ampi_scaler_pass does. What is
-   not finite stays so when it is unscaled. In place it is not touched: a NaN in bf16 keeps bits
+   not finite stays so when it is unscaled. It is not touched in place: a NaN in bf16 keeps bits
    that a conversion would not. */
 struct ampi_scaler_op {
     float inv;
     bool  safe, *bad;
-    AMPI_MEMBER bool operator()(uint32_t *u, bool to_bf16) const {
-        const uint32_t from = *u, to = ampi_bits_of_f32(ampi_unscale(from, inv));
+    AMPI_MEMBER uint32_t operator()(uint32_t u, bool to_bf16) const {
+        const uint32_t to   = ampi_bits_of_f32(ampi_unscale(u, inv));
         const uint32_t kept = to_bf16 ? ampi_f32_from_bf16(ampi_bf16_from_f32(to)) : to;
-        *bad = *bad || ampi_nonfinite(safe ? kept : from);
-        *u   = to;
-        return !to_bf16 || !ampi_nonfinite(from);
+        *bad = *bad || ampi_nonfinite(safe ? kept : u);
+        return to;
     }
+    AMPI_MEMBER bool leaves(uint32_t u) const { return ampi_nonfinite(u); }
 };
 
 AMPI_KERNEL(3) ampi_scaler_kernel(amp_scaler *s, void *dst, uint32_t dst_type, const void *src,
