@@ -1,10 +1,14 @@
-# What the CUDA compiler says about amp_kernels.cu and the CUDA examples: warnings, registers,
-# spills, the width of memory accesses. Nothing runs, no GPU is needed. usage: nvcc.sh OUTDIR
+# What the CUDA compiler makes of amp_kernels.cu and the CUDA examples: warnings, registers, spills,
+# and the loops in SASS: instructions, loads in front of their uses, loads under way at once.
+# Nothing runs, no GPU is needed. usage: [NVDISASM=PROGRAM] nvcc.sh OUTDIR
+# Where the toolkit came without nvdisasm, PyPI's (5 MB) is put into OUTDIR.
 # make test compiles the kernels for the oldest and the newest GPU, and leaves the programs to
 # headers.sh, which looks at their types, and to the emulator.
 suite=nvcc out=${1:?usage: nvcc.sh OUTDIR}
 . tests/lib.sh
 NVCC=${NVCC:-nvcc}
+most_b=210 # instructions of B, AdamW on fp16, for 4 elements
+most_a=6.7 # of A on fp16, for 1
 have "$NVCC" || { skip "$NVCC" 'not found'; finish; }
 flags="-std=c++14 -I. -Werror all-warnings -Xcompiler -Wall,-Wextra"
 echo "# $($NVCC --version | sed -n 's/.*release/CUDA release/p')"
@@ -21,39 +25,131 @@ code=
 for arch in $archs; do code="$code -gencode arch=compute_$arch,code=sm_$arch"; done
 programs=$(quick || ls examples/*.cu tests/bench/*.cu) libs='-lcublas -lcublasLt'
 
-# Everything is compiled once.
-$NVCC $flags $code -Xptxas -v,-warn-spills,-warn-lmem-usage -c amp_kernels.cu \
-    -o "$out/kernels.o" > "$out/kernels.log" 2>&1
+# Everything is compiled once, for all architectures.
+rm -rf "$out/keep"
+mkdir -p "$out/keep"
+$NVCC $flags $code -Xptxas -v,-warn-spills,-warn-lmem-usage --keep --keep-dir "$out/keep" \
+    -c amp_kernels.cu -o "$out/kernels.o" > "$out/kernels.log" 2>&1
 for program in $programs; do
     name=$(basename "$program" .cu)
     rm -f "$out/$name.o"
     $NVCC $flags $code -c "$program" -o "$out/$name.o" > "$out/$name.log" 2>&1
 done
 
+# ARCHITECTURE FUNCTION REGISTERS SPILLED-BYTES (stack included) of each kernel
+awk '/Compiling entry function/ {split($0, word, "\047"); name = word[2]; arch = word[4]}
+     / bytes stack frame/ {spilled = $1 + $5 + $9}
+     /Used [0-9]+ registers/ {sub(/.*Used /, ""); print arch, name, $1, spilled}' \
+    "$out/kernels.log" > "$out/usage"
+
 # One line for each architecture: the registers of each kernel, and that nothing spills.
 for arch in $archs; do
-    awk -v arch="$arch" '/Compiling entry function/ {
-             mine = index($0, "\x27sm_" arch "\x27")
-             name = $0
-             sub(/.*ampi_/, "", name)
-             sub(/_kernel/, "", name)
-             sub(/8amp_plan.*|[EP].*|yPK.*|\x27.*/, "", name)
-             sub(/ILi0/, "_adamw", name); sub(/ILi1/, "_sgd", name)
-             sub(/ILi2/, "_unscale", name); sub(/ILi3/, "_model", name)
-             sub(/ILi4/, "_carry", name)
-         }
-         mine && /stack frame/ {stack += $1; spill += $5 + $9}
-         mine && /Used [0-9]+ registers/ {
-             used = $0
-             sub(/.*Used /, "", used)
-             printf "%s %d, ", name, used
+    awk -v arch="sm_$arch" '$1 == arch {
+             name = $2
+             sub(/.*ampi_/, "", name); sub(/_kernel/, "", name)
+             sub(/EEv8amp_plan.*|8amp_plan.*|yPKj.*|Pv.*|10ampi_binds.*|P10amp_scaler.*/, "", name)
+             sub(/^update.*ILi0/, "adamw", name); sub(/^update.*ILi1/, "sgd", name)
+             sub(/^around.*ILi2/, "unscale", name); sub(/^around.*ILi3/, "model", name)
+             sub(/^around.*ILi4/, "carry", name)
+             printf "%s %d, ", name, $3
+             spilled += $4
              kernels++
          }
-         END {printf "stack %d, spilled %d bytes\n", stack, spill
-              exit stack + spill != 0 || kernels < 12}' "$out/kernels.log" > "$out/registers"
+         END {printf "spilled %d bytes\n", spilled; exit spilled != 0 || kernels < 16}' \
+        "$out/usage" > "$out/registers"
     if [ $? = 0 ]; then ok "sm_$arch: registers $(cat "$out/registers")"
     else fail "sm_$arch: registers $(cat "$out/registers")" "$out/kernels.log"; fi
 done
+
+find_disassembler() {
+    disasm=$(command -v "${NVDISASM:-nvdisasm}") && return
+    disasm=$(dirname "$(command -v "$NVCC")")/nvdisasm
+    [ ! -x "$disasm" ] || return 0
+    [ -n "$(find "$out/tools" -name nvdisasm 2> /dev/null)" ] ||
+        timeout -k 5 90 python3 -m pip install -q --no-deps --retries 1 --target "$out/tools" \
+            nvidia-cuda-nvdisasm > "$out/tools.log" 2>&1
+    disasm=$(find "$out/tools" -name nvdisasm -type f 2> /dev/null | head -n 1)
+    [ -n "$disasm" ] && "$disasm" --version > /dev/null 2>&1
+}
+
+# judge ARCHITECTURE: two figures, and whether all loops are as they should be
+judge() {
+    awk -v arch="$1" -v most_a=$most_a -v most_b=$most_b '
+        function wrong(what) {print "wrong: " what; failed = 1}
+        function has(name, count) {return index($0 " ", " " name "=" count " ")}
+        FILENAME ~ /usage$/ {if ($1 == arch) {registers[$2] = $3; spills[$2] = $4}; next}
+        {bytes = 0
+         for (i = 6; i <= NF; i++)
+             if ($i ~ /^ld/) {split(substr($i, 3), load, "="); bytes += load[1] / 8 * load[2]}}
+        # B: gradients and model copies in fp16; the zeroing of gradients may be a second store
+        /update_kernelILi0/ && has("from_f16", 4) && (has("to_f16", 2) || has("to_f16", 4)) {
+            printf "sass %s B adamw f16: %d registers, %d spills, %d instructions per 4 elements, loads %s\n",
+                arch, registers[$1], spills[$1], $2, $4
+            if (b++) wrong("two loops of B")
+            if (registers[$1] > 64 || spills[$1] || $2 > most_b || $4 != "first") wrong($0)
+            if (!has("ld128", 3) || !has("ld64", 1) || !has("st128", 3)) wrong($0)
+        }
+        # and all other loops of B over groups: fp32 or halves, with and without a model copy
+        /update_kernel/ && /rsq=4|ld128=[234].*st128=[234]/ {groups[$1]++; if ($4 != "first") wrong($0)}
+        /check_kernel/ && has("ld128", 8) {
+            a++
+            if ($4 != "first") wrong($0)
+            if (has("from_f16", 64)) {
+                printf "sass %s A f16: %d registers, %d spills, %.1f instructions per element, %d loads in flight\n",
+                    arch, registers[$1], spills[$1], $2 / 64, 8
+                if (spills[$1] || $2 / 64 > most_a) wrong($0)
+            }
+        }
+        /check_by_four/ && (has("ld32", 32) || has("ld64", 16)) {teams++; if ($4 != "first") wrong($0)}
+        # a loop for each pair of types, with 64 bytes under way, and a remainder
+        /cast|scale|around/ && !/update/ && bytes >= 64 && /ld128=4|ld64=8/ {
+            maps[$1]++
+            if ($4 != "first") wrong($0)
+        }
+        END {
+            for (k in maps) {
+                want = k ~ /cast/ ? 6 : k ~ /scaler/ ? 7 : k ~ /scale_/ ? 3 : k ~ /ILi3/ ? 2 : 3
+                loops += maps[k]
+                kernels++
+                if (maps[k] < want) wrong(k " has " maps[k] " loops with 64 bytes under way, not " want)
+            }
+            printf "sass %s single arrays: %d loops, 64 bytes in flight per thread, loads first\n", arch, loops
+            if (b != 1) wrong(b + 0 " loops of B for fp16")
+            for (k in groups) all += groups[k]
+            if (all < 18) wrong(all + 0 " loops of B over groups, not 9 for AdamW and 9 for SGD")
+            if (a < 3) wrong(a + 0 " loops of A with 8 loads under way, not 3")
+            if (teams < 3) wrong(teams + 0 " loops of A by four warps, not 3")
+            if (kernels != 7) wrong(kernels + 0 " kernels for single arrays, not 7")
+            exit failed
+        }' "$out/usage" "$out/loops"
+}
+
+# May be launched before A has ended, so B waits before it reads anything, and A lets it begin.
+waits() {
+    awk '/^\.text\./ {name = $0}
+         / ACQBULK/ {if (name ~ /update_kernel/ && !(name in read)) waits++}
+         / LDG/ {read[name] = 1}
+         / PREEXIT/ {if (name ~ /ampi_check/) lets++}
+         END {exit waits != 2 || lets != 2}' "$1"
+}
+
+if find_disassembler; then
+    for arch in $archs; do
+        "$disasm" -c "$out"/keep/amp_kernels*_$arch.cubin > "$out/sass" 2> "$out/loops.log" &&
+            awk -f tests/sass.awk "$out/sass" > "$out/loops" &&
+            judge sm_$arch > "$out/judged" 2>> "$out/loops.log"
+        status=$?
+        grep '^sass' "$out/judged"
+        text="sm_$arch: in SASS loads come first, and loops have no more instructions than they had"
+        if [ $status = 0 ]; then ok "$text"
+        else fail "$text" "$out/judged"; fi
+        [ $arch -ge 90 ] || continue
+        if waits "$out/sass"; then ok "sm_$arch: B waits for A before it reads"
+        else fail "sm_$arch: B does not wait for A, or A does not let it begin"; fi
+    done
+else
+    skip sass 'no nvdisasm'
+fi
 
 # Every formula is rounded as written, also under --use_fast_math: no flushed subnormal, no
 # approximation, no fused multiply-add in the code for the device.
@@ -62,26 +158,15 @@ if $NVCC $flags --use_fast_math -ptx amp_kernels.cu -o "$out/fast.ptx" 2> "$out/
     ok "fast-math: no .ftz, .approx or fma in PTX"
 else fail "fast-math: PTX has" "$out/fast.log"; fi
 
-# Aligned fp32 arrays are read and written 16 bytes at a time, halves 8; the check reads all 16.
-if $NVCC $flags -ptx amp_kernels.cu -o "$out/kernels.ptx" 2> "$out/ptx.log" &&
-    awk '/\.entry/ {name = $0}
-         /ld\.global\.v4/ {loads[name]++}
-         /st\.global\.v4/ {stores[name]++}
-         END {
-             for (k in loads) {
-                 if (k ~ /check_kernel/) check = loads[k]
-                 if (k ~ /update_kernelILi0/) adamw = loads[k] " loads and " stores[k] " stores"
-             }
-             print "check " check " loads, adamw " adamw
-             exit !(check >= 24 && adamw == "4 loads and 5 stores")
-         }' "$out/kernels.ptx" > "$out/ptx.log" 2>&1; then
-    ok "128 bits: $(cat "$out/ptx.log") of 16 bytes in PTX"
-else fail "128 bits: not found in PTX" "$out/ptx.log"; fi
-
 for program in $programs; do
     name=$(basename "$program" .cu)
     if [ -f "$out/$name.o" ] && $NVCC "$out/$name.o" "$out/kernels.o" $libs -o "$out/$name" \
         >> "$out/$name.log" 2>&1; then ok "$name: compiles and links for sm:$archs"
     else fail "$name: does not build" "$out/$name.log"; fi
 done
+text='compiles with a default stream per thread'
+if quick; then skip per-thread 'make check compiles with a default stream per thread'
+elif $NVCC $flags --default-stream per-thread -arch=sm_${archs##* } -c amp_kernels.cu \
+    -o "$out/per_thread.o" > "$out/per_thread.log" 2>&1; then ok "per-thread: $text"
+else fail "per-thread: $text" "$out/per_thread.log"; fi
 finish
