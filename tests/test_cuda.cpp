@@ -277,7 +277,7 @@ struct shape { /* of one tensor */
 struct setup {
     amp_optimizer_desc desc;
     shape              tensors[MOST];
-    int                count, flat, apart, align; /* align: no odd addresses */
+    int                count, flat, apart, align; /* 1: no odd addresses; 2: all as from cudaMalloc */
     int                path, max_blocks, block_size, async, default_stream, shared;
     unsigned           seed;
     int                steps, swaps, twice; /* twice: two steps with the same gradients */
@@ -337,7 +337,8 @@ static array reserve(twins *t, int block, int type, size_t n, dice &r) {
     if (t->s.apart) block = t->num_blocks++;
     struct block *b = &t->blocks[block];
     a.block         = block;
-    a.offset = (b->size + 63) / 64 * 64 + r.below(8) * size_of(type);
+    a.offset = (b->size + 63) / 64 * 64;
+    if (t->s.align < 2) a.offset += r.below(8) * size_of(type);
     if (!t->s.align && r.one_in(8)) a.offset += 1 + r.below(size_of(type) - 1);
     b->size = a.offset + n * size_of(type);
     if (!t->s.apart) b->size += r.below(40);
@@ -2140,17 +2141,17 @@ TEST(per_thread, "law 7: stream 0 of a --default-stream per-thread build, in any
 
 #ifdef EMU_TRAFFIC
 /* Bytes that a step loads from and stores to the arrays of two tensors of together 2^20 numbers. */
-static void check_traffic(int kind, amp_dtype grad_type, amp_dtype dtype, int zero,
-                          unsigned bytes) {
+static void check_traffic_at(int align, int kind, amp_dtype grad_type, amp_dtype dtype, int zero,
+                             unsigned bytes) {
     twins *t = &pair;
     dice   r(26);
-    unsigned long long total = 0;
+    unsigned long long total = 0, sectors = 0;
     memset(&base, 0, sizeof base);
     base.desc.kind     = kind == OWN ? AMP_KIND_OWN : kind == ADAMW ? AMP_KIND_ADAMW : AMP_KIND_SGD;
     base.desc.momentum = kind == MOMENTUM ? 0.9 : 0.0;
     base.desc.dtype    = dtype;
     base.desc.zero_grad = zero;
-    base.count = 2, base.every = 1, base.align = 1;
+    base.count = 2, base.every = 1, base.align = align;
     for (int i = 0; i < 2; i++) {
         base.tensors[i].n         = i == 0 ? 700000 : (1 << 20) - 700000;
         base.tensors[i].weight = base.tensors[i].grad = 1;
@@ -2177,13 +2178,28 @@ static void check_traffic(int kind, amp_dtype grad_type, amp_dtype dtype, int ze
     const int num = 2 * (2 + (dtype != AMP_F32) + (kind == OWN || kind == MOMENTUM ? 1
                                                    : kind == ADAMW                ? 2
                                                                                   : 0));
-    for (int i = 0; i < num; i++) total += emu_watched(i).loaded + emu_watched(i).stored;
-    emu_unwatch_all();
+    for (int i = 0; i < num; i++) {
+        const emu_traffic seen = emu_watched(i);
+        total += seen.loaded + seen.stored;
+        sectors += seen.load_sectors + seen.store_sectors;
+    }
+    /* Every byte that is fetched is used, unless an address is odd; and the banks of shared memory
+       are not much in the way of each other. */
     CHECK_EQ_U64(total, (unsigned long long)bytes << 20);
+    if (align == 2) CHECK_EQ_U64(32 * sectors, total);
+    CHECK(emu_watched_shared().turns <= 2 * emu_watched_shared().least);
+    emu_unwatch_all();
     finish(t);
 }
 
-TEST(traffic, "bytes per parameter that a step moves, counted: AdamW, SGD, own; types; zero_grad") {
+static void check_traffic(int kind, amp_dtype grad_type, amp_dtype dtype, int zero,
+                          unsigned bytes) {
+    check_traffic_at(1, kind, grad_type, dtype, zero, bytes);
+    check_traffic_at(2, kind, grad_type, dtype, zero, bytes);
+}
+
+TEST(traffic, "bytes per parameter that a step moves, counted: AdamW, SGD, own; types; zero_grad; and "
+              "all of every 32-byte sector is used") {
     check_traffic(ADAMW, AMP_F16, AMP_F16, 0, 30);
     if (test_state.failures == 0) printf("bytes per parameter: 30.0 (AdamW, fp16 gradients)\n");
     check_traffic(ADAMW, AMP_BF16, AMP_BF16, 0, 30);
@@ -2194,6 +2210,69 @@ TEST(traffic, "bytes per parameter that a step moves, counted: AdamW, SGD, own; 
     check_traffic(MOMENTUM, AMP_F16, AMP_F16, 0, 22);
     check_traffic(SGD, AMP_F32, AMP_BF16, 0, 18);
     check_traffic(OWN, AMP_F16, AMP_F16, 0, 14);   /* 2; 2, 4; 4, 2 */
+}
+
+/* Single arrays: bytes per element, and all of every sector. */
+static void check_array(int which, amp_dtype to, amp_dtype from, unsigned bytes) {
+    enum { N = 1 << 18 };
+    unsigned char     *src = on_device(4 * N), *dst = on_device(4 * N);
+    unsigned long long total = 0, sectors = 0;
+    amp_scaler         s;
+    CUDA(cudaMemset(src, 0, 4 * N));
+    OK(amp_scaler_init(&s, NULL));
+    upload(shared_device, &s, sizeof s);
+    emu_watch(src, 4 * N);
+    emu_watch(dst, 4 * N);
+    switch (which) {
+    case 0: OK(amp_cuda_cast(dst, to, src, from, N, main_stream)); break;
+    case 1: OK(amp_cuda_scale_loss(src, from, N, &shared_device->scale, main_stream)); break;
+    case 2: OK(amp_cuda_scaler_check(shared_device, src, from, N, main_stream)); break;
+    default:
+        OK(amp_cuda_scaler_unscale_to(shared_device, (float *)(void *)dst, src, from, N,
+                                      main_stream));
+    }
+    CUDA(cudaDeviceSynchronize());
+    for (int i = 0; i < 2; i++) {
+        const emu_traffic seen = emu_watched(i);
+        total += seen.loaded + seen.stored;
+        sectors += seen.load_sectors + seen.store_sectors;
+    }
+    emu_unwatch_all();
+    CHECK_EQ_U64(total, (unsigned long long)bytes * N);
+    CHECK_EQ_U64(32 * sectors, total);
+    CUDA(cudaFree(src));
+    CUDA(cudaFree(dst));
+}
+
+TEST(traffic_of_arrays, "casts, loss scaling and the scaler's passes use all of every sector") {
+    check_array(0, AMP_F16, AMP_F32, 6);
+    check_array(0, AMP_F32, AMP_BF16, 6);
+    check_array(0, AMP_F16, AMP_BF16, 4);
+    check_array(1, AMP_F32, AMP_F32, 8);
+    check_array(1, AMP_F16, AMP_F16, 4);
+    check_array(2, AMP_F32, AMP_F16, 2);
+    check_array(2, AMP_F32, AMP_F32, 4);
+    check_array(3, AMP_F32, AMP_F16, 6);
+}
+
+TEST(traffic_of_atomics, "3000 small tensors: A has no atomic operation on any of them, and on one "
+                         "address one for each block") {
+    enum { COUNT = 3000, N = 5 };
+    unsigned char     *arrays = on_device((size_t)COUNT * 2 * 4 * N);
+    amp_backend        backend;
+    amp_optimizer      opt;
+    unsigned long long most;
+    CUDA(cudaMemset(arrays, 0, (size_t)COUNT * 2 * 4 * N));
+    many_tensors(&opt, &backend, ADAMW, COUNT, arrays, main_stream);
+    emu_unwatch_all();
+    OK(amp_optimizer_adamw(&opt, 0.1f));
+    CUDA(cudaDeviceSynchronize());
+    CHECK_EQ_U64(emu_atomics(opt.plan->slots, COUNT * sizeof(ampi_slot), NULL), 0);
+    CHECK(emu_atomics(opt.plan->control, sizeof(ampi_control), &most) <= 3 * (COUNT / 4));
+    CHECK_EQ_U64(most, COUNT / 4); /* blocks arrive */
+    emu_unwatch_all();
+    amp_optimizer_free(&opt);
+    CUDA(cudaFree(arrays));
 }
 #endif
 
@@ -2524,6 +2603,8 @@ int main(int argc, char **argv) {
     RUN(per_thread);
 #ifdef EMU_TRAFFIC /* the kernels are compiled so that it can count */
     RUN(traffic);
+    RUN(traffic_of_arrays);
+    RUN(traffic_of_atomics);
 #endif
     RUN(faults);
     RUN(out_of_memory);

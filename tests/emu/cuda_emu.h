@@ -128,11 +128,18 @@ const struct emu_gemm_call *emu_gemm_call_at(size_t i);
 
 /* Traffic, with traffic.cpp linked and the kernels compiled with -fsanitize=thread (for clang also
    -mllvm -tsan-instrument-read-before-write) but not linked with it: bytes that kernels load from
-   and store to a range. An atomic operation is a load and a store, atomicCAS only the store. */
-struct emu_traffic { unsigned long long loaded, stored; };
+   and store to a range, and the 32-byte sectors that warps ask for to do so. An atomic operation is
+   a load and a store, atomicCAS only the store. Sectors used in full: 32 times their number is
+   the number of bytes. */
+struct emu_traffic { unsigned long long loaded, stored, load_sectors, store_sectors; };
 int                emu_watch(const void *begin, size_t bytes); /* a new index: 0, 1, 2, ... */
 struct emu_traffic emu_watched(int index);
 void               emu_unwatch_all(void);
+/* Turns that the banks of shared memory take, and what they would take without conflicts. */
+struct emu_shared_traffic { unsigned long long turns, least; };
+struct emu_shared_traffic emu_watched_shared(void);
+/* Atomic operations on a range since emu_unwatch_all, and the most on one address. */
+unsigned long long emu_atomics(const void *begin, size_t bytes, unsigned long long *most);
 
 #ifdef __cplusplus
 } /* extern "C" */

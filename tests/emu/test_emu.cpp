@@ -1079,6 +1079,45 @@ __global__ static void k_touch(float *x, const unsigned short *h, unsigned n) {
     for (unsigned i = threadIdx.x; i < n; i += blockDim.x) x[i] = x[i] * 2 + h[i];
 }
 
+__global__ static void k_stride(const float *in, float *out, unsigned stride) {
+    out[threadIdx.x] = in[threadIdx.x * stride];
+}
+__global__ static void k_banks(float *out, unsigned stride) {
+    __shared__ float room[1024];
+    room[threadIdx.x * stride] = 1.0f;
+    __syncthreads();
+    out[threadIdx.x] = room[threadIdx.x];
+}
+__global__ static void k_counters(unsigned *x) { atomicAdd(&x[threadIdx.x % 4], 1u); }
+
+TEST(sectors, "sectors of a warp's request, turns of banks, atomics per address") {
+    device<float4>   in4(1000), out4(1000);
+    device<float>    in(std::vector<float>(1024, 1.0f)), out(64);
+    device<unsigned> x(std::vector<unsigned>(4)), done(std::vector<unsigned>(1));
+    unsigned long long most;
+    const int        i4 = emu_watch(in4.p, 16000), o4 = emu_watch(out4.p, 16000);
+    const int        i = emu_watch(in.p, 4096), o = emu_watch(out.p, 256);
+    OK(launch(k_copy, 10, 128, 0, in4.p, out4.p, 1000u, done.p));
+    CHECK_EQ_U64(emu_watched(i4).load_sectors, 500); /* vectors in pieces are one request */
+    CHECK_EQ_U64(emu_watched(o4).store_sectors, 500);
+    OK(launch(k_stride, 1, 64, 0, in.p, out.p, 1u));
+    CHECK_EQ_U64(emu_watched(i).load_sectors, 8);
+    OK(launch(k_stride, 1, 64, 0, in.p, out.p, 2u));
+    CHECK_EQ_U64(emu_watched(i).load_sectors, 8 + 16);
+    OK(launch(k_stride, 1, 64, 0, in.p, out.p, 16u));
+    CHECK_EQ_U64(emu_watched(i).load_sectors, 8 + 16 + 64);
+    CHECK_EQ_U64(emu_watched(o).store_sectors, 3 * 8);
+    CHECK_EQ_U64(emu_watched_shared().turns, 0);
+    OK(launch(k_banks, 1, 32, 0, out.p, 1u));
+    CHECK_EQ_U64(emu_watched_shared().turns, 2);
+    OK(launch(k_banks, 1, 32, 0, out.p, 8u));
+    CHECK_EQ_U64(emu_watched_shared().turns, 2 + 8 + 1);
+    CHECK_EQ_U64(emu_watched_shared().least, 4);
+    OK(launch(k_counters, 2, 33, 0, x.p));
+    CHECK_EQ_U64(emu_atomics(x.p, 16, &most), 66);
+    CHECK_EQ_U64(most, 18);
+}
+
 TEST(traffic, "bytes loaded and stored in watched ranges, and in no others") {
     device<float4>   in(std::vector<float4>(1000, make_float4(1, 2, 3, 4))), out(1000);
     device<unsigned> done(std::vector<unsigned>(1));
@@ -1138,6 +1177,7 @@ int main(int argc, char **argv) {
     RUN_CLEAN(gemm_rounding);
     RUN_CLEAN(gemm_state);
 #ifdef EMU_TRAFFIC
+    RUN_CLEAN(sectors);
     RUN_CLEAN(traffic);
 #endif
     return test_end();
