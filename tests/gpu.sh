@@ -1,7 +1,8 @@
 # What only a GPU can show, in three visits of which each has less than ten minutes and no network:
 #
 #     sh tests/gpu.sh 1 OUT     under four: quick conformance, then timings, beside PyTorch's
-#     sh tests/gpu.sh 2 OUT     all of the conformance suite, with --use_fast_math too; examples
+#     sh tests/gpu.sh 2 OUT     all of the conformance suite, with --use_fast_math too; examples; some of the
+#                                  suite with a default stream per thread
 #     sh tests/gpu.sh 3 OUT     compute-sanitizer and Nsight Compute, where the machine lets them
 #
 # The conformance suite compares every byte with the CPU backend. OUT gets report.txt, with all
@@ -148,10 +149,13 @@ case $phase in
 2)
     suite suite
     suite suite_fast --use_fast_math
+    suite suite_per_thread '--default-stream per-thread'
     for source in examples/*.cu; do program "$source"; done
     compiled
     built suite suite && stage suite 150 "$work/suite"
     built suite_fast suite-fast-math && stage suite-fast-math 150 "$work/suite_fast"
+    built suite_per_thread suite-per-thread &&
+        stage suite-per-thread 45 "$work/suite_per_thread" --quick
     for source in examples/*.cu; do
         name=$(basename "$source" .cu)
         built "$name" "$name" && stage "$name" 30 "$work/$name"

@@ -18,6 +18,9 @@
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 #include <math.h>
+#ifdef CUDA_EMU_H
+#include <sys/mman.h>
+#endif
 
 #ifdef CUDA_EMU_H
 enum { EMULATED = 1 };
@@ -1942,6 +1945,121 @@ TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, by cublasLt in one ke
     emulate(0, 0);
 }
 
+/* Memory for an array of 2^32 numbers, all zero; the emulator's has pages only where they are
+   touched, and there only some blocks run. NULL: the machine has no room. */
+static unsigned char *huge(size_t bytes) {
+#ifdef CUDA_EMU_H
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
+    return p == MAP_FAILED ? NULL : (unsigned char *)p;
+#else
+    size_t room = 0, total = 0;
+    void  *p    = NULL;
+    CUDA(cudaMemGetInfo(&room, &total));
+    if (room < bytes + ((size_t)1 << 30)) return NULL;
+    CUDA(cudaMalloc(&p, bytes));
+    CUDA(cudaMemset(p, 0, bytes));
+    return (unsigned char *)p;
+#endif
+}
+static void drop_huge(unsigned char *p, size_t bytes) {
+#ifdef CUDA_EMU_H
+    if (p) munmap(p, bytes);
+#else
+    (void)bytes;
+    CUDA(cudaFree(p));
+#endif
+}
+static void only_blocks(size_t from, size_t to) {
+#ifdef CUDA_EMU_H
+    emu_block_from = from, emu_block_to = to;
+#else
+    (void)from, (void)to;
+#endif
+}
+static void move_tail(unsigned char *to, const unsigned char *from, size_t bytes) {
+#ifdef CUDA_EMU_H
+    memcpy(to, from, bytes);
+#else
+    CUDA(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
+#endif
+}
+
+TEST(huge_arrays, "law 11: arrays of 2^32 + 5 elements are cast, scaled, checked and updated to their "
+                  "ends") {
+    const size_t   n = ((size_t)1 << 32) + 5, tail = 9; /* elements at the end, across 2^32 */
+    const size_t   parts = n / 8192 + 1, chunks = n / AMPI_CHUNK + 1;
+    unsigned char *half = huge(2 * n), *other = huge(2 * n), *full = NULL;
+    uint16_t       h[9];
+    float          f[9];
+    amp_scaler     s;
+    if (!half || !other) {
+        printf("     no room for 2^32 elements: not tested\n");
+        drop_huge(half, 2 * n);
+        drop_huge(other, 2 * n);
+        return;
+    }
+    for (size_t i = 0; i < tail; i++) h[i] = amp_f32_to_bf16((float)(i + 1)).bits;
+    move_tail(half + 2 * (n - tail), (unsigned char *)h, sizeof h);
+    only_blocks(parts - 2, parts);
+    OK(amp_cuda_cast(other, AMP_F16, half, AMP_BF16, n, main_stream));
+    OK(amp_scaler_init(&s, NULL));
+    s.scale = 2.0f;
+    upload(shared_device, &s, sizeof s);
+    OK(amp_cuda_scale_loss(other, AMP_F16, n, &shared_device->scale, main_stream));
+    OK(amp_cuda_scaler_check(shared_device, other, AMP_F16, n, main_stream));
+    CUDA(cudaStreamSynchronize(main_stream));
+    CHECK_EQ_INT(((const amp_scaler *)from_device(shared_device, sizeof s))->found_inf, 0);
+    move_tail((unsigned char *)h, other + 2 * (n - tail), sizeof h);
+    for (size_t i = 0; i < tail; i++)
+        CHECK_EQ_F32(ampi_f32_from_bits(ampi_f32_from_f16(h[i])), 2.0f * (float)(i + 1));
+    h[tail - 1] = 0x7e01;
+    move_tail(other + 2 * (n - tail), (unsigned char *)h, sizeof h);
+    OK(amp_cuda_scaler_check(shared_device, other, AMP_F16, n, main_stream));
+    CUDA(cudaStreamSynchronize(main_stream));
+    CHECK_EQ_INT(((const amp_scaler *)from_device(shared_device, sizeof s))->found_inf, 1);
+    drop_huge(other, 2 * n);
+    only_blocks(0, 0);
+
+    full = huge(4 * n);
+    if (full) {
+        amp_backend        backend;
+        amp_optimizer      opt;
+        amp_optimizer_desc d;
+        amp_tensor         x;
+        amp_gate           gate;
+        ampi_slot          slot;
+        memset(&d, 0, sizeof d);
+        memset(&x, 0, sizeof x);
+        OK(amp_cuda_backend(&backend, main_stream, NULL));
+        d.backend = &backend, d.kind = AMP_KIND_SGD, d.dtype = AMP_F32, d.scaler.disabled = 1;
+        OK(amp_optimizer_init(&opt, &d));
+        x.n = n, x.weight = (float *)(void *)full, x.grad = half, x.grad_type = AMP_BF16;
+        OK(amp_optimizer_add(&opt, &x));
+        OK(amp_optimizer_prepare(&opt));
+        if (EMULATED) { /* A's last block alone does not decide */
+            memset(&gate, 0, sizeof gate);
+            gate.inv_scale = 1.0f;
+            upload(&opt.plan->control->gate, &gate, sizeof gate);
+        }
+        OK(amp_optimizer_set_lr(&opt, 0.5f));
+        only_blocks((chunks + 3) / 4 - 1, (chunks + 3) / 4); /* a warp for each chunk */
+        OK(opt.backend.functions->check_fn(&opt.backend, opt.plan));
+        only_blocks(0, 8);
+        OK(opt.backend.functions->update_fn(&opt.backend, opt.plan, AMPI_JOB_FUSED));
+        CUDA(cudaStreamSynchronize(main_stream));
+        only_blocks(0, 0);
+        move_tail((unsigned char *)f, full + 4 * (n - tail), sizeof f);
+        for (size_t i = 0; i < tail; i++) CHECK_EQ_F32(f[i], -0.5f * (float)(i + 1));
+        download(&slot, opt.plan->slots, sizeof slot);
+        CHECK_EQ_F32(EMULATED ? ampi_f32_from_bits(slot.tally.max)
+                              : slot.stats.max_finite, 9.0f);
+        amp_optimizer_free(&opt);
+        drop_huge(full, 4 * n);
+    }
+    drop_huge(half, 2 * n);
+}
+
 TEST(races, "few blocks of few threads, for a checker of races: all kernels, several times") {
     static const int blocks[] = {1, 2, 3, 6}, widths[] = {32, 64, 128, 256};
     dice             r(30);
@@ -2595,6 +2713,7 @@ int main(int argc, char **argv) {
     RUN(gemm);
     RUN(gemm_errors);
     RUN(gemm_bias);
+    RUN(huge_arrays);
     RUN(races);
 #ifdef CUDA_EMU_H
     RUN(launches);

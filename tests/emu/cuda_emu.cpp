@@ -47,6 +47,7 @@ void  AnnotateBenignRaceSized(const char *file, int line, const volatile void *a
 
 unsigned      emu_seed;
 int           emu_async, emu_lazy, emu_per_thread;
+size_t        emu_block_from, emu_block_to;
 int           emu_lt;
 unsigned long emu_api_calls, emu_fail_at;
 cudaError_t   emu_fail_error = cudaErrorUnknown;
@@ -84,6 +85,7 @@ unsigned random_below(unsigned n) { /* xorshift */
 void emu_reset(void) {
     emu_seed = 0;
     emu_async = emu_lazy = emu_per_thread = 0;
+    emu_block_from = emu_block_to = 0;
     emu_api_calls = emu_fail_at = 0;
     emu_fail_error = cudaErrorUnknown;
     emu_last_api = "";
@@ -402,6 +404,7 @@ void run_grid(const std::function<void()> &body, dim3 grid, dim3 block) {
         for (step = 1 + random_below((unsigned)blocks); gcd(step, blocks) != 1;) step++;
     }
     for (size_t k = 0, i = first; k < blocks; k++, i = (i + step) % blocks) {
+        if (emu_block_to != 0 && (i < emu_block_from || i >= emu_block_to)) continue;
         emu_block = make_uint3((unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y),
                                (unsigned)(i / grid.x / grid.y));
         run_block();

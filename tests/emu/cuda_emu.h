@@ -66,6 +66,10 @@ void       emu_unload(void); /* all kernels */
 
 extern int emu_per_thread; /* stream 0 is that of a --default-stream per-thread build */
 
+/* Blocks [emu_block_from, emu_block_to) of a grid run, others do not, for arrays of which only a part
+   can be visited. emu_block_to = 0: all. */
+extern size_t emu_block_from, emu_block_to;
+
 /* Faults: API call number emu_fail_at, counted from emu_api_calls = 0, fails without effect: with
    emu_fail_error, or CUBLAS_STATUS_EXECUTION_FAILED. Functions that only report are not counted. */
 extern unsigned long emu_api_calls, emu_fail_at;
