@@ -1,7 +1,7 @@
 # What the CUDA compiler makes of amp_kernels.cu and the CUDA examples: warnings, registers, spills,
 # and the loops in SASS: instructions, loads in front of their uses, loads under way at once.
 # Nothing runs, no GPU is needed. usage: [NVDISASM=PROGRAM] nvcc.sh OUTDIR
-# Where the toolkit came without nvdisasm, PyPI's (5 MB) is put into OUTDIR.
+# Where the toolkit came without nvdisasm, make cuda puts PyPI's (5 MB) into OUTDIR.
 # make test compiles the kernels for the oldest and the newest GPU, and leaves the programs to
 # headers.sh, which looks at their types, and to the emulator.
 suite=nvcc out=${1:?usage: nvcc.sh OUTDIR}
@@ -65,7 +65,7 @@ find_disassembler() {
     disasm=$(command -v "${NVDISASM:-nvdisasm}") && return
     disasm=$(dirname "$(command -v "$NVCC")")/nvdisasm
     [ ! -x "$disasm" ] || return 0
-    [ -n "$(find "$out/tools" -name nvdisasm 2> /dev/null)" ] ||
+    quick || [ -n "$(find "$out/tools" -name nvdisasm 2> /dev/null)" ] ||
         timeout -k 5 90 python3 -m pip install -q --no-deps --retries 1 --target "$out/tools" \
             nvidia-cuda-nvdisasm > "$out/tools.log" 2>&1
     disasm=$(find "$out/tools" -name nvdisasm -type f 2> /dev/null | head -n 1)
