@@ -1,8 +1,8 @@
 # What only a GPU can show, in three visits of which each has less than ten minutes and no network:
 #
 #     sh tests/gpu.sh 1 OUT     under four: quick conformance, then timings, beside PyTorch's
-#     sh tests/gpu.sh 2 OUT     all of the conformance suite, with --use_fast_math too; examples; some of the
-#                                  suite with a default stream per thread
+#     sh tests/gpu.sh 2 OUT     all of the conformance suite, with --use_fast_math too, and some with a
+#                                 default stream per thread; examples
 #     sh tests/gpu.sh 3 OUT     compute-sanitizer and Nsight Compute, where the machine lets them
 #
 # The conformance suite compares every byte with the CPU backend. OUT gets report.txt, with all
