@@ -7079,8 +7079,14 @@ AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b, c
     ampi_done_avx512();
 }
 
-/* Sums alone, to bf16, as ampi_write does it: no sum is subnormal here, so it does not matter that
-   VCVTNE2PS2BF16 flushes them, and it is many times as fast as integers are. */
+/* Many times as fast as integers are; but subnormals are flushed. */
+AMPI_AVX512 __m512i ampi_round_pairs(__m512 x, __m512 y) {
+    __m512i h;
+    __asm__("vcvtne2ps2bf16 {%1, %2, %0|%0, %2, %1}" : "=v"(h) : "v"(x), "v"(y));
+    return h;
+}
+
+/* Sums alone, to bf16, as ampi_write does it: no sum is subnormal here. */
 AMPI_AVX512 void ampi_write_pairs_avx512(const amp_gemm_args *g, const float *sum, size_t ld,
                                          size_t i, size_t j, size_t rows, size_t cols) {
     const __mmask32 mask = (__mmask32)(0xffffffffu >> (32 - cols));
@@ -7091,10 +7097,27 @@ AMPI_AVX512 void ampi_write_pairs_avx512(const amp_gemm_args *g, const float *su
     }
     for (r = 0; r < rows; r++) {
         const __m512 low = ampi_get_avx512(sum, r * ld), high = ampi_get_avx512(sum, r * ld + 16);
-        __m512i      h;
-        __asm__("vcvtne2ps2bf16 {%1, %2, %0|%0, %2, %1}" : "=v"(h) : "v"(low), "v"(high));
-        _mm512_mask_storeu_epi16(ampi_to(g->c, AMP_BF16, (i + r) * g->ldc + j), mask, h);
+        _mm512_mask_storeu_epi16(ampi_to(g->c, AMP_BF16, (i + r) * g->ldc + j), mask,
+                                 ampi_round_pairs(low, high));
     }
+    ampi_done_avx512();
+}
+
+/* To bf16 by the instruction, unless there are subnormals. */
+AMPI_AVX512 __m512i ampi_bf16_pairs(const void *src, size_t i) {
+    const __m512 x = ampi_get_avx512(src, i), y = ampi_get_avx512(src, i + 16);
+    __mmask16    a, b;
+    __asm__("vfpclassps {$0x20, %1, %0|%0, %1, 0x20}" : "=k"(a) : "v"(x));
+    __asm__("vfpclassps {$0x20, %1, %0|%0, %1, 0x20}" : "=k"(b) : "v"(y));
+    return a | b ? ampi_halves_avx512(x, y, AMP_BF16) : ampi_round_pairs(x, y);
+}
+AMPI_AVX512 void ampi_narrow_pairs(void *dst, amp_dtype type, const void *src, size_t i,
+                                   size_t end, int stream) {
+    if (type == AMP_F16 || stream) { /* memory is slower than either */
+        ampi_narrow_avx512(dst, type, src, i, end, stream);
+        return;
+    }
+    for (; i < end; i += 32) _mm512_storeu_si512(ampi_to(dst, type, i), ampi_bf16_pairs(src, i));
     ampi_done_avx512();
 }
 
@@ -7119,7 +7142,7 @@ static int ampi_usable_pairs(int by_name) {
 }
 
 static const ampi_tier ampi_tier_pairs = {
-    "avx512_bf16", ampi_usable_pairs, ampi_widen_avx512, ampi_narrow_avx512, ampi_check_avx512,
+    "avx512_bf16", ampi_usable_pairs, ampi_widen_avx512, ampi_narrow_pairs, ampi_check_avx512,
     ampi_fold_avx512, ampi_unscale_from_avx512, ampi_adamw_from_avx512, ampi_sgd_from_avx512,
     &ampi_engine_avx512};
 
@@ -7393,7 +7416,7 @@ static int ampi_usable_amx(int by_name) {
 
 #define AMPI_TIER_REFUSED &ampi_tier_avx512
 #define AMPI_TIER_AMX                                                                          \
-    {"amx", ampi_usable_amx, ampi_widen_avx512, ampi_narrow_avx512, ampi_check_avx512,         \
+    {"amx", ampi_usable_amx, ampi_widen_avx512, ampi_narrow_pairs, ampi_check_avx512,          \
      ampi_fold_avx512, ampi_unscale_from_avx512, ampi_adamw_from_avx512, ampi_sgd_from_avx512, \
      &ampi_engine_avx512}
 #endif
