@@ -229,18 +229,18 @@
             share a scaler.
 
    >>history
-       0.4.0  products on a CPU at the speed of a BLAS, halves through AMX. The cache
-              of half weights is amp_cache in every name; amp_gemm_ex takes batches,
-              bias and ReLU in a struct; what a backend does stands behind one
-              pointer; AMP_NO_AUTOCAST. Repairs: ranks agree on a found_inf written
-              by hand; learning rate and disabled scaler across save and load (format
-              2); steps without any gradient; files behind links, their mode;
-              AMP_DTYPE=bf16 alone; CUDA up to 12.5; errors that name the culprit
-              (desc.problem). New: carry, rebind_all, grad_later, moment1, moment2,
-              first_step, amp_cache_check. amp_optimizer_desc begins with backend,
-              amp_session_start takes an allocator, small products stay in fp32 in
-              amp_gemm as in amp_sgemm, a missing or torn file is NOT_FOUND or
-              TRUNCATED and no longer READ
+       0.4.0  products on a CPU at the speed of a BLAS, halves through AMX (and fp32
+              where TF32 is exact enough) or AVX512_BF16. The cache of half weights is
+              amp_cache in every name; amp_gemm_ex takes batches, bias and ReLU in a
+              struct; what a backend does stands behind one pointer; AMP_NO_AUTOCAST.
+              Repairs: ranks agree on a found_inf written by hand; learning rate and
+              disabled scaler across save and load (format 2); steps without any
+              gradient; files behind links, their mode; AMP_DTYPE=bf16 alone; CUDA up
+              to 12.5; errors that name the culprit (desc.problem). New: carry,
+              rebind_all, grad_later, moment1, moment2, first_step, amp_cache_check.
+              amp_optimizer_desc begins with backend, amp_session_start takes an
+              allocator, small products stay in fp32 in amp_gemm as in amp_sgemm, a
+              missing or torn file is NOT_FOUND or TRUNCATED and no longer READ
        0.3.0  CUDA backend; autocast op lists; steps that do not wait; ranks. Functions
               of a backend take the backend, check_fn lost an argument; norms may differ
               in their last bits from 0.2.0's (smaller chunks)
