@@ -38,7 +38,7 @@
                     environment, gemm, cuda, capability; and if you want it
                     autocast, cache, session, sgemm, ops
        >>core       every formula, once, for host and device
-       >>impl       the same rooms, and words, arrays, step behind optimizer; tiers last
+       >>impl       the same rooms and words, arrays, step; instruction sets (tiers) last
 
    WHAT IT DOES: half types and casts; loss scaling by the rules of nine systems;
    fp32 master weights with fp16 or bf16 copies; a wrap for the optimizer you have,
@@ -133,10 +133,11 @@
    have bits of their own (tests/tiles.h is their definition): 32 k at a time, the
    even and the odd of them summed apart. In them bf16 subnormals count as 0 and so
    do sums below 2^-126; fp16 goes in two bf16 parts, which is exact, but an infinity
-   gives NaN where A or B is not bf16. With amp_gemm_args.tf32 fp32 goes there too, as
-   two bf16 parts (16 of 24 bits), and the product of the lesser parts is left out.
-   AVX512_BF16 (AMD) takes products of bf16 so, in pairs of k, the odd one first: its
-   model has been compared with Intel's instruction, not yet with AMD's.
+   may give NaN where A or B is not bf16. With amp_gemm_args.tf32 fp32 goes there too,
+   in two bf16 parts (16 bits; 8 below 2^-118), and products of the lesser parts are
+   left out, those of fp16 too. AVX512_BF16 (AMD) takes products of bf16 of that size,
+   in pairs of k, the odd one first, with the same zeros: its model has been compared
+   with Intel's instruction, not yet with AMD's.
    amp_cpu_force_tier("avx512") keeps to FMA where machines must agree.
 
    >>gpu
@@ -760,8 +761,8 @@ struct amp_gemm_args {
     size_t      stride_a, stride_b, stride_c;
     const void *bias;               /* n elements of c_type, the same for every row; NULL: none  */
     int         relu;
-    int         tf32;               /* nonzero: as exact as TF32 is enough: for fp32 operands on */
-                                    /* CUDA; on AMX for these and fp16, by three bf16 products   */
+    int         tf32;               /* nonzero: fp32 may be rounded to TF32 (CUDA), or it and    */
+                                    /* fp16 take three bf16 products (AMX, >>numbers)            */
 };
 AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *args);
 
@@ -909,7 +910,7 @@ AMP_DEF amp_autocast *amp_autocast_current(void);
    is said of a layer over what is said of an op:
        fp16, bf16                 low (or float16, half, bfloat16)
        off                        no autocast in any scope
-       tf32                       sets amp_gemm_args.tf32; for amp_sgemm what stays in fp32
+       tf32                       products that stay in fp32 are made with amp_gemm_args.tf32
        torch_cuda, apex_o1 ...    another policy; it forgets all that was said before
        op:softmax=fp32            a rule for an op: low fp16 bf16 fp32 keep promote pass banned
        decoder.*.norm=fp32        the same for all ops of the layers whose name matches; * stands
@@ -3384,8 +3385,9 @@ AMP_DEF uint32_t *amp_optimizer_found_inf_ptr(const amp_optimizer *opt) {
    in the place of the functions from ampi_cpu_check to ampi_publish, with the same formulas.)
      amp_optimizer_adamw   ampi_fused_step: may there be one? the learning rate goes along
        check               ampi_cpu_check, of a tensor ampi_check_slot, of 16384 elements
-                           ampi_check_chunk: finite? squares into 256 lanes, by the tier
-       decide              ampi_sum_partials, ampi_decide: norm, clip factor, gate, next scale
+                           ampi_check_chunk: finite? squares into 256 lanes, by the tier;
+                           ampi_sum_partials (and desc.reduce_fn)
+       decide              ampi_decide: norm, clip factor, gate, next scale
        update              ampi_cpu_update, ampi_update_slot, ampi_step_chunk: read again, unscale,
                            optimizer, master, model copy, by the tier
        publish             zero_grad; ampi_publish: the next scale is the scale
@@ -4682,8 +4684,8 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc, const char **vari
    LAYOUT   A strip of A is [piece][row][16], a strip of B [piece][16][column]; what is not there
             is 0. That serves broadcasts of A and vectors of B, and it is what a tile is.
    PARTS    For tiles an fp16 number is two bf16 numbers that add up to it exactly (11 bits are
-            8 + 3), and a product is four; the pieces of both parts follow each other. Where TF32
-            is exact enough, fp32 is two as well (16 bits), and the least of the four is left out.
+            8 + 3), and a product is four; the pieces of both parts follow each other. For tf32,
+            fp32 is two as well (16 bits), and the least of the four is left out.
    ORDER    An element of C is summed in the order of k, whatever the blocks, the panels and the
             threads: FMA engines round once per k, plain C twice. So these have one set of bits
             each, and tiles have theirs, in which 32 k (pieces) take turns. */
@@ -4746,7 +4748,7 @@ static int ampi_is_plain(const amp_gemm_args *g) {
            !g->relu;
 }
 
-/* How a product is computed; it depends on types, m, n and k alone. */
+/* How a product is computed; it depends on m, n and k alone. */
 typedef enum ampi_way { AMPI_IN_BLOCKS = 0, AMPI_AS_THIN, AMPI_AS_TINY } ampi_way;
 
 /* What the driver knows of a product, or of a thread's slice of one. */
@@ -4869,13 +4871,10 @@ static AMPI_NOINLINE void ampi_gemm_product(ampi_task *w, const amp_gemm_args *g
     w->b    = w->a + w->a_size;
     w->sums = (float *)(void *)(w->b + w->b_size);
     for (i = 0; i < g->m; i += w->tall)
-        for (j = 0; j < g->n; j += w->wide) {
-            k = 0;
-            do /* once even if there is no k: C is beta C then */
+        for (j = 0; j < g->n; j += w->wide)
+            for (k = 0; k < g->k; k += w->deep)
                 ampi_gemm_panel(w, i, ampi_min(i + w->tall, g->m), j, ampi_min(j + w->wide, g->n),
                                 k, ampi_min(k + w->deep, g->k));
-            while ((k += w->deep) < g->k);
-        }
 }
 
 /* m or n is 1: the matrix is read once, as it lies. */
@@ -4938,14 +4937,14 @@ static int ampi_work_above(const amp_gemm_args *g, size_t most) {
     return (double)g->m * (double)g->n * (double)g->k > (double)most;
 }
 
-static ampi_way ampi_way_of(const amp_gemm_args *g) {
+static ampi_way ampi_way_of(const amp_gemm_args *g) { /* without k it is thin or tiny */
     if (g->m == 1 || g->n == 1) return AMPI_AS_THIN;
     if (ampi_work_above(g, AMPI_GEMM_TINY)) return AMPI_IN_BLOCKS;
     return ampi_up(ampi_max(g->m, g->n), AMPI_DEEP) * ampi_up(g->k, AMPI_DEEP) > AMPI_GEMM_TINY
                ? AMPI_IN_BLOCKS : AMPI_AS_TINY; /* its copies of A or B would be too large */
 }
 
-/* By types, tf32, m, n and k alone. */
+/* By the tier, types, tf32, m, n and k alone. */
 static const ampi_engine *ampi_engine_for(const amp_gemm_args *g) {
     const int          whole = g->a_type == AMP_BF16 && g->b_type == AMP_BF16;
     const ampi_engine *pairs = NULL;
@@ -5056,7 +5055,7 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k) {
 static int ampi_gemm_cblas(const amp_gemm_args *g) {
     size_t i;
     if (g->a_type != AMP_F32 || g->b_type != AMP_F32 || g->c_type != AMP_F32 || g->bias ||
-        g->relu || g->tf32 || g->k == 0 || ampi_way_of(g) != AMPI_IN_BLOCKS ||
+        g->relu || ampi_way_of(g) != AMPI_IN_BLOCKS || ampi_engine_for(g)->pairs ||
         (g->m | g->n | g->k | g->lda | g->ldb | g->ldc) > 0x7fffffff)
         return 0;
     for (i = 0; i < g->count; i++) {
@@ -5210,7 +5209,14 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
 
 AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability) {
     const amp_result result = ampi_capability(major, minor, capability);
-    if (result != AMP_OK || major || strcmp(amp_cpu_tier(), "amx") != 0) return result;
+    if (result != AMP_OK || major) return result;
+    if (strcmp(amp_cpu_tier(), "avx512_bf16") == 0) {
+        capability->bf16   = 1;
+        capability->dtype  = AMP_BF16;
+        capability->advice = "AVX512_BF16: bf16 products take half the instructions of fp32's and "
+                             "need no loss scale; fp16's run in fp32";
+    }
+    if (strcmp(amp_cpu_tier(), "amx") != 0) return AMP_OK;
     capability->fp16   = 1;
     capability->bf16   = 1;
     capability->tf32   = 1;
@@ -6107,8 +6113,8 @@ static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, 
     if (!ampi_autocast_active(ac)) return AMP_OK;
     result = amp_autocast_dtype_in(ac, AMP_OP_GEMM, inputs, 2, &type, NULL);
     if (result != AMP_OK) return result;
-    g->tf32 |= ac->tf32;
-    cache      = ac->cache;
+    if (g->a_type == AMP_F32 || g->b_type == AMP_F32) g->tf32 |= ac->tf32;
+    cache = ac->cache;
     if (type == AMP_F32 || !cache || !g->k || ampi_is_zero(&g->alpha)) return AMP_OK;
     if (cache->backend.functions != (backend ? backend->functions : &ampi_cpu_functions) ||
         (backend && cache->backend.stream != backend->stream)) {
@@ -6301,7 +6307,7 @@ AMPI_STRICT_BEGIN
 #pragma nv_diag_suppress 1675
 #endif
 
-enum { AMPI_AHEAD = 4096 }; /* a norm asks for memory this many bytes before it needs it */
+enum { AMPI_AHEAD = 4096 }; /* a check asks for memory this many bytes before it needs it */
 
 #if defined(__GNUC__) || defined(__clang__)
 #define AMPI_HOST   static inline __attribute__((unused))
@@ -7019,17 +7025,23 @@ static const ampi_tier ampi_tier_avx512 = {
 
 /* AVX512_BF16: products of bf16, 12 x 32, by the kernel of AVX-512 on words that are pairs. */
 
-/* Cut the leading bf16 off x: its bits, in the upper half. The rest is exact; 0 of inf and NaN, and
-   of what rounds to inf. The instruction takes subnormals for 0, as the products do. */
-AMPI_AVX512 __m512i ampi_cut_avx512(__m512 *x) {
-    const __m512i inf = _mm512_set1_epi32((int)AMPI_F32_INF);
-    __m256i       h;
-    __m512i       high;
-    __mmask16     fine;
+/* Cut the leading bf16 off x: its bits, in the upper half. The rest is exact; 0 of inf and NaN. Of
+   numbers that would round to inf the largest bf16 is cut off. The instruction takes subnormals for
+   0, as the products do. */
+AMPI_AVX512 AMPI_ALWAYS __m512i ampi_cut_avx512(const amp_dtype type, __m512 *x) {
+    const __m512i   inf  = _mm512_set1_epi32((int)AMPI_F32_INF);
+    const __m512i   u    = _mm512_castps_si512(*x);
+    const __mmask16 fine = _mm512_cmpneq_epi32_mask(_mm512_and_si512(u, inf), inf);
+    __m256i         h;
+    __m512i         high;
     __asm__("vcvtneps2bf16 {%1, %0|%0, %1}" : "=v"(h) : "v"(*x));
     high = _mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16);
-    fine = _mm512_cmpneq_epi32_mask(_mm512_and_si512(high, inf), inf);
-    *x   = _mm512_maskz_mov_ps(fine, ampi_sub_avx512(*x, _mm512_castsi512_ps(high)));
+    if (type == AMP_F32) {
+        const __mmask16 over =
+            _mm512_mask_cmpeq_epi32_mask(fine, _mm512_and_si512(high, inf), inf);
+        high = _mm512_mask_sub_epi32(high, over, high, _mm512_set1_epi32(0x10000));
+    }
+    *x = _mm512_maskz_mov_ps(fine, ampi_sub_avx512(*x, _mm512_castsi512_ps(high)));
     return high;
 }
 
@@ -7050,8 +7062,8 @@ AMPI_AVX512 AMPI_ALWAYS void ampi_pack_tile_avx512(const amp_dtype type, uint32_
         __m512       e = ampi_get_part_avx512(ampi_at(x, type, at), type, n0);
         __m512       o = ampi_get_part_avx512(ampi_at(x, type, at + next), type, n1);
         for (p = 0; p < parts; p++) {
-            const __m512i h0 = parts == 1 ? _mm512_castps_si512(e) : ampi_cut_avx512(&e);
-            const __m512i h1 = parts == 1 ? _mm512_castps_si512(o) : ampi_cut_avx512(&o);
+            const __m512i h0 = parts == 1 ? _mm512_castps_si512(e) : ampi_cut_avx512(type, &e);
+            const __m512i h1 = parts == 1 ? _mm512_castps_si512(o) : ampi_cut_avx512(type, &o);
             v[p][i] = _mm512_castsi512_ps(
                 along ? ampi_uppers_avx512(h0, h1)
                       : _mm512_or_si512(_mm512_srli_epi32(h0, 16), h1));
@@ -7442,9 +7454,9 @@ static const ampi_tier *const ampi_tiers[] = {
 
 enum { AMPI_NUM_TIERS = sizeof ampi_tiers / sizeof ampi_tiers[0] };
 
-/* The tier in use. The only mutable global: cpuid can cost microseconds in a virtual machine, so
-   its answer is kept. A thread with an answer yields to one that has set a tier meanwhile: forcing
-   one is never undone. */
+/* The tier in use: cpuid can cost microseconds in a virtual machine, so its answer is kept. It and a
+   thread's autocast are the only mutable globals. A thread with an answer yields to one that has set
+   a tier meanwhile: forcing one is never undone. */
 static const ampi_tier *ampi_tier_chosen;
 
 #if defined(__GNUC__) || defined(__clang__)
@@ -7515,7 +7527,8 @@ static const ampi_engine *ampi_engine_pairs(int whole) {
 
 static const ampi_engine *ampi_engine_of(size_t i) {
     if (i < (size_t)AMPI_NUM_TIERS) return ampi_tiers[i]->engine;
-    return i == (size_t)AMPI_NUM_TIERS ? AMPI_ENGINE_TILES : NULL; /* pairs of AVX-512 take less */
+    if (i == (size_t)AMPI_NUM_TIERS) return AMPI_ENGINE_TILES; /* pairs of AVX-512 take less room */
+    return NULL;
 }
 
 #if defined(__CUDACC__)

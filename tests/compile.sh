@@ -111,6 +111,11 @@ new_op() { # a row more in the list: no size changes
         { echo "$one, then $two"; return 1; }
 }
 silent 'a new op changes no sizeof' new_op
+if have "$CXX"; then # no tiles, as on other systems and processors
+    silent "$CXX without Linux" $CXX -std=c++11 -U__linux__ $WARN -I. -fsyntax-only $here/cpp.cpp
+else
+    skip 'C++ without Linux' "$CXX not found"
+fi
 silent 'AMP_NO_STDLIB' $C $here/no_stdlib.c -o "$out/no_stdlib" -lm
 silent 'AMP_NO_STDLIB, runs' "$out/no_stdlib"
 printf '#define AMP_IMPLEMENTATION\n#include "amp.h"\nint main(void) { return 0; }\n' > "$out/bare.c"

@@ -47,8 +47,7 @@ static float bits_sum(const float *a, const float *b, size_t k, int rule, int pr
         for (q = 0; q < 32; q++) {
             float u = p + q < k ? a[p + q] : 0.0f, v = p + q < k ? b[p + q] : 0.0f;
             for (i = 0; i < parts; i++) { /* cut a bf16 off; nothing is left of inf and NaN */
-                const uint32_t m = amp_f32_to_bf16(tiles_flushed(u)).bits;
-                const uint32_t n = amp_f32_to_bf16(tiles_flushed(v)).bits;
+                const uint32_t m = tiles_cut(u), n = tiles_cut(v);
                 x[i][q / 2] = q % 2 ? x[i][q / 2] | m << 16 : m;
                 y[i][q / 2] = q % 2 ? y[i][q / 2] | n << 16 : n;
                 u = (m & 0x7f80u) == 0x7f80u ? 0.0f : ampi_sub(u, tiles_float(m << 16));

@@ -1040,17 +1040,31 @@ static amp_result product_run(void) {
                     p.c_type, p.ldc);
 }
 
-/* The product of operands that are cast to type by hand (AMP_F32: as they are), into c[1]. */
+/* The product of operands that are cast to type by hand (AMP_F32: as they are, and by TF32 if the
+   scope's policy has it), into c[1]. */
 static void product_by_hand(amp_dtype type) {
     amp_autocast *before = amp_autocast_use(NULL);
+    amp_gemm_args g;
     if (type != AMP_F32) {
         if (p.a_type == AMP_F32) amp_cast(p.a_half, type, p.a, AMP_F32, a_size());
         if (p.b_type == AMP_F32) amp_cast(p.b_half, type, p.b, AMP_F32, b_size());
     }
-    OK(amp_gemm(NULL, p.trans_a, p.trans_b, p.m, p.n, p.k, p.alpha,
-                type == AMP_F32 ? (void *)p.a : p.a_half, type == AMP_F32 ? p.a_type : type, p.lda,
-                type == AMP_F32 ? (void *)p.b : p.b_half, type == AMP_F32 ? p.b_type : type, p.ldb,
-                p.beta, p.c[1], p.c_type, p.ldc));
+    if (type == AMP_F32 && before && before->tf32 && !before->off) {
+        memset(&g, 0, sizeof g);
+        g.trans_a = p.trans_a, g.trans_b = p.trans_b;
+        g.m = p.m, g.n = p.n, g.k = p.k;
+        g.alpha = p.alpha, g.beta = p.beta; /* not 0, which would be 1 */
+        g.a = p.a, g.b = p.b, g.c = p.c[1];
+        g.a_type = p.a_type, g.b_type = p.b_type, g.c_type = p.c_type;
+        g.lda = p.lda, g.ldb = p.ldb, g.ldc = p.ldc;
+        g.tf32 = 1;
+        OK(amp_gemm_ex(NULL, &g));
+    } else {
+        OK(amp_gemm(NULL, p.trans_a, p.trans_b, p.m, p.n, p.k, p.alpha,
+                    type == AMP_F32 ? (void *)p.a : p.a_half, type == AMP_F32 ? p.a_type : type,
+                    p.lda, type == AMP_F32 ? (void *)p.b : p.b_half,
+                    type == AMP_F32 ? p.b_type : type, p.ldb, p.beta, p.c[1], p.c_type, p.ldc));
+    }
     amp_autocast_use(before);
 }
 

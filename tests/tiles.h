@@ -35,6 +35,13 @@ static float tiles_flushed(float x) {
     return u & 0x7f800000u ? x : tiles_float(u & 0x80000000u);
 }
 
+/* The bf16 that is cut off x: the nearest, but finite if x is, and 0 of a subnormal. */
+static uint32_t tiles_cut(float x) {
+    const uint32_t u = tiles_bits(tiles_flushed(x)), h = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+    if ((u & 0x7fffffffu) > 0x7f800000u) return u >> 16 | 0x40u;
+    return (h & 0x7fffu) == 0x7f80u && (u & 0x7f800000u) != 0x7f800000u ? h - 1 : h;
+}
+
 /* An FMA to nearest even. Operands and results below 2^-126 become zero; a result is judged after
    rounding as if exponents had no limit, so that 2^-126 - 2^-151 and more is normal. */
 static float tiles_fma(float a, float b, float c) {
@@ -123,9 +130,9 @@ static void tiles_pack(uint32_t *dst, size_t width, int of_b, const void *x, amp
             uint32_t     u = r < rows && k < ks ? ampi_load(x, type, r * rs + k * cs) : 0;
             for (p = 0; p < parts; p++) {
                 uint32_t      *word = dst + w + (size_t)p * width * 16;
-                const uint32_t h    = amp_f32_to_bf16(tiles_flushed(tiles_float(u))).bits;
+                const uint32_t h    = tiles_cut(tiles_float(u));
                 *word = k % 2 ? *word | h << 16 : h;
-                u = (h & 0x7f80u) == 0x7f80u
+                u = (u & 0x7f800000u) == 0x7f800000u
                         ? 0 : tiles_bits(tiles_fmaf(tiles_float(h << 16), -1.0f, tiles_float(u)));
             }
         }
