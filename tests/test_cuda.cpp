@@ -1886,6 +1886,7 @@ TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, by cublasLt in one ke
         const bool   has_bias = r.one_in(2) || !relu;
         const size_t m = r.below(20), n = r.below(20), k = r.below(20);
         const float  alpha = r.one_in(8) ? 1.0f : 0.5f, beta = r.one_in(2) ? 0.0f : 2.0f;
+        const size_t odd = r.below(2) * size_of(type); /* an address that Lt is told of */
         buffer       x = matrix(m + 1, k + 1, 0, type, NORMAL, r);
         buffer       y = matrix(k + 1, n + 1, 0, type, NORMAL, r);
         buffer       z = matrix(m + 1, n + 1, 0, c_type, NORMAL, r);
@@ -1913,12 +1914,12 @@ TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, by cublasLt in one ke
         const bool    lt      = product && !two && (!has_bias || (uintptr_t)w.device % 16 == 0);
         const bool    refused = m && n && !room && c_type != AMP_F32 && !lt;
         const amp_result told = gemm_bias(
-            &backend, ta, tb, m, n, k, alpha, x.device, (amp_dtype)type, 0, y.device,
+            &backend, ta, tb, m, n, k, alpha, x.device + odd, (amp_dtype)type, 0, y.device + odd,
             (amp_dtype)type, 0, beta, z.device, (amp_dtype)c_type, n + 1,
             has_bias ? w.device : NULL, relu);
         CHECK_EQ_INT(told, refused ? AMP_ERROR_UNSUPPORTED : AMP_OK);
         if (!refused)
-            OK(gemm_bias(NULL, ta, tb, m, n, k, alpha, x.host, (amp_dtype)type, 0, y.host,
+            OK(gemm_bias(NULL, ta, tb, m, n, k, alpha, x.host + odd, (amp_dtype)type, 0, y.host + odd,
                              (amp_dtype)type, 0, beta, z.host, (amp_dtype)c_type, n + 1,
                              has_bias ? w.host : NULL, relu));
         CUDA(cudaStreamSynchronize(main_stream));
