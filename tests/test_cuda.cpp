@@ -1878,7 +1878,9 @@ TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, by cublasLt in one ke
     amp_backend    backend;
     void          *handle    = blas();
     unsigned char *workspace = on_device(WORKSPACE);
-    unsigned       with_lt   = 0;
+#ifdef CUDA_EMU_H
+    unsigned with_lt = 0;
+#endif
     for (unsigned i = 0; i < few(400); i++) {
         const int    type = (int)(i % 3), c_type = r.one_in(2) ? type : AMP_F32;
         const bool   ta = r.one_in(2), tb = r.one_in(2), relu = r.one_in(2), room = r.one_in(2);
@@ -1941,6 +1943,9 @@ TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, by cublasLt in one ke
         drop(&z);
         drop(&w);
     }
+#ifdef CUDA_EMU_H
+    CHECK(with_lt > 0);
+#endif
     CUDA(cudaFree(workspace));
     CHECK_EQ_INT(cublasDestroy((cublasHandle_t)handle), CUBLAS_STATUS_SUCCESS);
     emulate(0, 0);

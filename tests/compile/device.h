@@ -22,6 +22,9 @@ template <class T> T __shfl_sync(unsigned mask, T value, int lane, int width = 3
 template <class T> T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32);
 template <class T> T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32);
 
+template <class T> T    __ldcs(const T *p);
+template <class T> void __stcs(T *p, T value);
+
 int                atomicAdd(int *p, int v);
 unsigned           atomicAdd(unsigned *p, unsigned v);
 unsigned long long atomicAdd(unsigned long long *p, unsigned long long v);
