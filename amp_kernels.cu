@@ -567,8 +567,8 @@ AMPI_DEVICE void ampi_clear(const ampi_any &x, unsigned count) {
 
 /* ------------------------------------------------------------------- A: check */
 
-/* A team of WARPS warps takes a chunk, in rows of 256 elements, of which each of its threads has 8 /
-   WARPS: one warp where there are chunks enough for all multiprocessors; four where there are
+/* A team of WARPS warps takes a chunk, in rows of 256 elements, of which each of its threads has
+   8 / WARPS: one warp where there are chunks enough for all multiprocessors; four where there are
    not, so that a chunk is fetched in fewer turns. Rows start at a 16-byte boundary, so that e-th of
    a thread need not be the lane of that number; but it is the same lane in every row, and turning
    all lanes round changes no pair of them. */
@@ -613,8 +613,8 @@ AMPI_DEVICE void ampi_take(ampi_found<WARPS> *f, int e, uint32_t magnitude, floa
     f->lane[e] = ampi_add(f->lane[e], ampi_mul(t, t));
 }
 
-/* What one load has brought, from the thread's e-th element on. Halves are compared with zero two at
-   a time: adding 0x7fff carries into the top bit of all but zero. */
+/* What one load has brought, from the thread's e-th element on. Halves are compared with zero two
+   at a time: adding 0x7fff carries into the top bit of all but zero. */
 template <int TYPE, int WARPS, int WORDS>
 AMPI_DEVICE void ampi_take_load(ampi_found<WARPS> *f, int e, const ampi_raw<WORDS> &r) {
 #pragma unroll
@@ -1138,8 +1138,8 @@ AMPI_KERNEL(3) ampi_scale_kernel(void *x, uint32_t type, uint64_t n, const float
     }
 }
 
-/* Check and, if there is somewhere to write it, unscale, as the CPU's ampi_scaler_pass does. What is
-   not finite stays so when it is unscaled. It is not touched in place: a NaN in bf16 keeps bits
+/* Check and, if there is somewhere to write it, unscale, as the CPU's ampi_scaler_pass does. What
+   is not finite stays so when it is unscaled. It is not touched in place: a NaN in bf16 keeps bits
    that a conversion would not. */
 struct ampi_scaler_op {
     float inv;
@@ -1217,8 +1217,8 @@ amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dty
     if (dst_type == src_type)
         return ampi_cuda(cudaMemcpyAsync(dst, src, n * (dst_type == AMP_F32 ? 4 : 2),
                                          cudaMemcpyDeviceToDevice, stream));
-    return ampi_launch_alone(ampi_cast_kernel, ampi_blocks_for(n), 256, stream, dst, (uint32_t)dst_type,
-                       src, (uint32_t)src_type, (uint64_t)n);
+    return ampi_launch_alone(ampi_cast_kernel, ampi_blocks_for(n), 256, stream, dst,
+                             (uint32_t)dst_type, src, (uint32_t)src_type, (uint64_t)n);
 }
 
 static amp_result ampi_scaler_on(amp_scaler *s, void *dst, amp_dtype dst_type, const void *src,
@@ -1457,9 +1457,9 @@ static uint32_t ampi_alignment(const void *p) {
     return low & (0u - low);
 }
 
-/* A product with its epilogue in one kernel. No descriptor is allocated. Not told otherwise, cublasLt
-   takes every address to be a multiple of 256, a workspace not to be allowed, and may round parts of
-   a sum to C's type. Nobody can tell it how a bias is aligned. */
+/* A product with its epilogue in one kernel. No descriptor is allocated. Not told otherwise,
+   cublasLt takes every address to be a multiple of 256, a workspace not to be allowed, and may
+   round parts of a sum to C's type. Nobody can tell it how a bias is aligned. */
 static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_args *g, int k,
                                      cublasComputeType_t type) {
     const cublasLtHandle_t       lt   = (cublasLtHandle_t)self->context;
@@ -1615,7 +1615,8 @@ static amp_result ampi_load_all(bool *early) {
     amp_result         result = ampi_cuda(cudaDriverGetVersion(&driver));
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels && result == AMP_OK; i++)
         result = ampi_load(kernels[i], &code);
-    *early = result == AMP_OK && CUDART_VERSION >= 12030 && driver >= 12030 && code.ptxVersion >= 90;
+    *early = result == AMP_OK && CUDART_VERSION >= 12030 && driver >= 12030 &&
+             code.ptxVersion >= 90;
     return result;
 }
 
