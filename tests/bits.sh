@@ -34,8 +34,8 @@ else
     done
     build tcc
 fi
-if have nvcc; then # the header in somebody's .cu: host code of nvcc
-    quick || build nvcc -x cu -O2
+if ! quick && have nvcc; then # the header in somebody's .cu: host code of nvcc
+    build nvcc -x cu -O2
     build nvcc -x cu -O2 -Xcompiler -Ofast
 fi
 echo "#    digests: 1 over $builds builds"
