@@ -7454,9 +7454,9 @@ static const ampi_tier *const ampi_tiers[] = {
 
 enum { AMPI_NUM_TIERS = sizeof ampi_tiers / sizeof ampi_tiers[0] };
 
-/* The tier in use: cpuid can cost microseconds in a virtual machine, so its answer is kept. It and a
-   thread's autocast are the only mutable globals. A thread with an answer yields to one that has set
-   a tier meanwhile: forcing one is never undone. */
+/* The tier in use: cpuid can cost microseconds in a virtual machine, so its answer is kept. It and
+   a thread's autocast are the only mutable globals. A thread with an answer yields to one that has
+   set a tier meanwhile: forcing one is never undone. */
 static const ampi_tier *ampi_tier_chosen;
 
 #if defined(__GNUC__) || defined(__clang__)
