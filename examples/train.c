@@ -8,8 +8,8 @@
    READ  from top to bottom: the network, forward, loss and backward, the step, an epoch; then
    save and resume, for interrupted runs. Loss scaling and masters come in at setup_optimizer,
    loss_scale and optimizer_step. Variants, options, counts and tables are in train_report.h,
-   pictures in train_plots.h, the data in train_data.h, errors and the progress bar in
-   train_cli.h; measure_... only counts.
+   pictures in train_plots.h and train_svg.h, the data in train_data.h, random numbers in
+   train_numbers.h, errors and the progress bar in train_cli.h; measure_... only counts.
 
    RUN   cc -O3 -I. examples/train.c -o train -lm && ./train         in the directory of amp.h
 
@@ -508,7 +508,7 @@ static void time_steps(report *r, const dataset *data, int which, int size) {
 static void try_files(const report *r, const dataset *data) {
     const options *o = &r->o;
     net            n;
-    try_pictures(o->out);
+    try_picture(o->out, "train_loss.svg");
     if (!one_run(o)) return;
     net_init(&n, o->task, the_variant(o), data, (size_t)o->batch, 1, 0);
     if (o->resume) resume(&n, o->resume, data->num_train / n.batch, r->epochs[o->task]);

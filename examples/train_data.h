@@ -1,4 +1,4 @@
-/* train_data.h - the images that train.c learns from, random numbers, and errors
+/* train_data.h - the images that train.c learns from, in which order, and errors
 
    load_data reads Fashion-MNIST's four IDX files or a table of 8x8 digits, plain or .gz. Whatever
    is wrong with a file ends the program through fail, with one line that names the file, the
@@ -13,7 +13,8 @@
 #endif
 
 #define PROGRAM "train"
-#include "train_cli.h" /* fail */
+#include "train_cli.h"     /* fail */
+#include "train_numbers.h" /* random_u64 */
 
 #include <errno.h>
 #include <stdint.h>
@@ -43,12 +44,8 @@ static void *need(size_t count, size_t size) {
 
 /* ---------------------------------------------------------------------------------- the system */
 
-#if defined(__unix__) || defined(__APPLE__)
-#include <sys/stat.h>
-
-static void make_directory(const char *path) { mkdir(path, 0777); }
-
 #ifndef AMP_ZLIB
+#if defined(__unix__) || defined(__APPLE__)
 static FILE *gzip_open(const char *path) {
     char *command = need(4 * strlen(path) + 64, 1), *p = command;
     p += sprintf(p, "exec gzip -dc 2>/dev/null < '");
@@ -63,12 +60,7 @@ static FILE *gzip_open(const char *path) {
 }
 
 static int gzip_close(FILE *f) { return pclose(f); }
-#endif
 #else
-
-static void make_directory(const char *path) { (void)path; }
-
-#ifndef AMP_ZLIB
 static FILE *gzip_open(const char *path) {
     fail(1, path, "cannot unpack .gz here", "unpack it, or compile with -DAMP_ZLIB and -lz");
     return NULL;
@@ -78,19 +70,7 @@ static int gzip_close(FILE *f) { return fclose(f); }
 #endif
 #endif
 
-/* --------------------------------------------------------------------------- numbers at random */
-
-/* splitmix64: the same numbers everywhere, unlike rand(). */
-static uint64_t random_u64(uint64_t *state) {
-    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-static float random_uniform(uint64_t *state) { /* in [-1, 1) */
-    return (float)(random_u64(state) >> 40) / 8388608.0f - 1.0f;
-}
+/* ----------------------------------------------------------------------------------- the order */
 
 static void shuffle(size_t *order, size_t n, uint64_t *state) {
     for (; n > 1; n--) {

@@ -292,29 +292,8 @@ static void say_seed(const report *r, int which, int seed) {
 
 /* -------------------------------------------------------------------------------------- tables */
 
-typedef struct spread { double mean, sd, se; } spread;
-
-/* Mean, standard deviation and standard error over the seeds of a column, or of its difference to
-   another. One seed has no spread: sd and se are 0, and who prints them says so. */
-static spread over_seeds(const double *x, const double *minus, int seeds) {
-    spread s = {0.0, 0.0, 0.0};
-    for (int i = 0; i < seeds; i++) s.mean += (x[i] - (minus ? minus[i] : 0.0)) / seeds;
-    for (int i = 0; i < seeds; i++) {
-        const double d = x[i] - (minus ? minus[i] : 0.0) - s.mean;
-        s.sd += d * d;
-    }
-    s.sd = seeds > 1 ? sqrt(s.sd / (seeds - 1)) : 0.0;
-    s.se = s.sd / sqrt(seeds);
-    return s;
-}
-
 static double mean_of(const report *r, int which, int v, int column) {
     return over_seeds(r->results[which][v][column], NULL, r->o.seeds).mean;
-}
-
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 /* Milliseconds of a step, and how many times as fast as fp32's that is; 0 if not timed. */
@@ -452,8 +431,9 @@ static void draw_pictures(const report *r, const dataset *data) {
     int         num_rows = 1;
     char        title[96];
     for (int t = 0; t < NUM_TASKS; t++) {
-        loss[t]  = (plot){task_on(&r->o, t) ? titles[0][t] : NULL, (size_t)r->epochs[t], {0}};
-        scale[t] = (plot){titles[1][t], r->steps[t], {r->scales[t]}};
+        loss[t]  = (plot){task_on(&r->o, t) ? titles[0][t] : NULL, (size_t)r->epochs[t], {0},
+                          "epoch", "training loss, mean of the seeds", 0.0};
+        scale[t] = (plot){titles[1][t], r->steps[t], {r->scales[t]}, NULL, NULL, 0.0};
     }
     for (int i = 0; i < NUM_CLASSES; i++)
         rows[0].image[i] = data->image + r->shown[i] * data->pixels;
@@ -466,7 +446,7 @@ static void draw_pictures(const report *r, const dataset *data) {
             rows[num_rows].image[i] = r->picture[v] + (size_t)i * data->pixels;
         rows[num_rows++].label = type_names[variants[v].type];
     }
-    draw_loss(dir, loss, names);
+    draw_curves(dir, "train_loss.svg", loss, names);
     draw_scale(dir, scale, 16777216.0); /* AMP_PRESET_DEFAULT's max_scale */
     sprintf(title, "Held-out images and their reconstructions through %lu numbers",
             (unsigned long)tasks[RECONSTRUCT].hidden[1]);

@@ -1,0 +1,43 @@
+/* train_numbers.h - numbers at random, and what the seeds say of a number                         */
+
+#ifndef TRAIN_NUMBERS_H
+#define TRAIN_NUMBERS_H
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+/* splitmix64: the same numbers everywhere, unlike rand(). */
+static uint64_t random_u64(uint64_t *state) {
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static float random_uniform(uint64_t *state) { /* in [-1, 1) */
+    return (float)(random_u64(state) >> 40) / 8388608.0f - 1.0f;
+}
+
+typedef struct spread { double mean, sd, se; } spread;
+
+/* Mean, standard deviation and standard error over the seeds of a column, or of its difference to
+   another. One seed has no spread: sd and se are 0, and who prints them says so. */
+static spread over_seeds(const double *x, const double *minus, int seeds) {
+    spread s = {0.0, 0.0, 0.0};
+    for (int i = 0; i < seeds; i++) s.mean += (x[i] - (minus ? minus[i] : 0.0)) / seeds;
+    for (int i = 0; i < seeds; i++) {
+        const double d = x[i] - (minus ? minus[i] : 0.0) - s.mean;
+        s.sd += d * d;
+    }
+    s.sd = seeds > 1 ? sqrt(s.sd / (seeds - 1)) : 0.0;
+    s.se = s.sd / sqrt(seeds);
+    return s;
+}
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+#endif /* TRAIN_NUMBERS_H */
