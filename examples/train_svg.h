@@ -146,9 +146,13 @@ static void draw_axes(FILE *f, const axes *a, const char *title, const char *x_t
         svg_line(f, axes_x(a, x), a->y, axes_x(a, x), a->y + a->height, "stroke=\"#eee\"");
         svg_text(f, axes_x(a, x), a->y + a->height + 18.0, "text-anchor=\"middle\"", text);
     }
-    for (int e = (int)floor(a->low); e <= (int)ceil(a->high); e++)
-        for (int i = 0; i < (a->base > 2.0 ? 3 : 1); i++)
-            draw_y_tick(f, a, mantissa[i] * pow(a->base, e), e);
+    for (int e = (int)floor(a->low); e <= (int)ceil(a->high); e++) {
+        if (a->base > 2.0 && a->high - a->low < 0.8) /* less than a decade: all digits */
+            for (int i = 1; i < 10; i++) draw_y_tick(f, a, i * pow(a->base, e), e);
+        else
+            for (int i = 0; i < (a->base > 2.0 ? 3 : 1); i++)
+                draw_y_tick(f, a, mantissa[i] * pow(a->base, e), e);
+    }
     fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"none\" "
                "stroke=\"#888\"/>\n", a->x, a->y, a->width, a->height);
     svg_text(f, a->x + a->width / 2.0, a->y - 10.0,
