@@ -1,0 +1,859 @@
+/* gpt.c - a GPT that learns the bytes of a text, in fp32, fp16 and bf16, with amp.h
+
+   Embedding, blocks of causal attention and a GELU network, layer norm before each, and a head
+   that is the embedding again: GPT-2, with bytes for tokens. Weights, activations and gradients
+   that feed products are stored in half; products are summed in fp32 (amp_gemm_ex); softmax,
+   norms, GELU and loss are computed in fp32, and so is the gradient of the residual stream, to
+   which every block adds. Biases and norms stay fp32 (keep_fp32).
+
+   READ  from top to bottom: vectors, the network, forward, loss, backward, the step; then save and
+   resume, held-out text, writing, --check, runs. Mixed precision comes in at choose_types (what the
+   policy says of the products), setup_optimizer, loss_scale and amp_optimizer_adamw; the rest is
+   what a GPT in fp32 needs, too. Options, tables and the text are in gpt_report.h, --check in
+   gpt_check.h, curves in train_svg.h, errors and the progress bar in train_cli.h.
+
+   RUN   cc -O3 -march=native -I. examples/gpt.c -o gpt -lm && ./gpt      in the directory of amp.h
+
+   Two minutes of progress; then a table, its reading, a picture under build/, some text that the
+   network wrote, and three lines: parity with fp32, speed, memory. See also --help.
+
+   COLUMNS  tokens/s from the processor time of whole steps, medians, the types in turns.
+   bytes/param: weights, copies, gradients, moments. activations: what forward keeps for backward.
+   total: these, and what all steps share: gradients of activations, room for rows and products. */
+
+#define _POSIX_C_SOURCE 200809L /* isatty, mkdir */
+#define PROGRAM "gpt"
+
+#include <stdlib.h>
+
+/* For --check, which shows that a step allocates nothing; a trainer of yours needs none of it. */
+static size_t allocations;
+
+static void *counting_malloc(size_t num_bytes) {
+    allocations++;
+    return malloc(num_bytes);
+}
+
+#define malloc counting_malloc
+#define AMP_IMPLEMENTATION
+#define AMP_STATIC
+#include "amp.h"
+#undef malloc
+
+#include "gpt_report.h" /* options, text, report */
+
+static void check(amp_result r) {
+    if (r != AMP_OK) fail(1, "amp.h", amp_result_string(r), "this is a bug in gpt.c");
+}
+
+/* ------------------------------------------------------------------------------------- vectors
+   Sums in LANES parts and an exponential without branches: loops that a compiler can turn into
+   vector instructions without being allowed to change the order of sums (-ffast-math).          */
+
+enum { LANES = 16 };
+
+static float dot(const float *x, const float *y, size_t n) {
+    float  part[LANES] = {0};
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (size_t j = 0; j < LANES; j++) part[j] += x[i + j] * y[i + j];
+    for (; i < n; i++) part[0] += x[i] * y[i];
+    for (size_t j = 1; j < LANES; j++) part[0] += part[j];
+    return part[0];
+}
+
+static float sum(const float *x, size_t n) {
+    float  part[LANES] = {0};
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (size_t j = 0; j < LANES; j++) part[j] += x[i + j];
+    for (; i < n; i++) part[0] += x[i];
+    for (size_t j = 1; j < LANES; j++) part[0] += part[j];
+    return part[0];
+}
+
+static float largest(const float *x, size_t n) {
+    float max = x[0];
+    for (size_t i = 1; i < n; i++) max = x[i] > max ? x[i] : max;
+    return max;
+}
+
+static void add_to(float *sums, const float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) sums[i] += x[i];
+}
+
+/* e^x to 3e-7: 2^k e^r with |r| below 0.35. |x| is cut to 87 as an integer, since compilers make no
+   vectors of comparisons of floats without -ffast-math; x - x brings back a NaN. */
+static float exponential(float x) {
+    uint32_t bits;
+    float    in_range, power;
+    memcpy(&bits, &x, sizeof bits);
+    const uint32_t size = bits & 0x7fffffffu, most = 0x42ae0000u; /* 87.0f */
+    bits = (bits & 0x80000000u) | (size < most ? size : most);
+    memcpy(&in_range, &bits, sizeof in_range);
+    const int32_t k    = (int32_t)(in_range * 1.44269504f + 127.5f) - 127;
+    const float   r    = in_range - (float)k * 0.693145752f - (float)k * 1.42860677e-6f;
+    const float   tail = 0.5f + r * (1.66666667e-1f + r * (4.16666667e-2f + r * (8.33333333e-3f +
+                         r * 1.38888889e-3f)));
+    bits = (uint32_t)(k + 127) << 23;
+    memcpy(&power, &bits, sizeof power);
+    return power * (1.0f + r * (1.0f + r * tail)) + (x - x);
+}
+
+/* ------------------------------------------------------------------------------------- network */
+
+/* The tensors: embeddings and the last norm, then PER_BLOCK of each block. A bias follows its
+   weight, and of a norm its gain. */
+enum { EMBEDDING, POSITIONS, LAST_GAIN, LAST_BIAS, FIRST_BLOCK };
+enum { GAIN1, BIAS1, QKV, QKV_BIAS, OUT, OUT_BIAS, GAIN2, BIAS2, UP, UP_BIAS, DOWN, DOWN_BIAS,
+       PER_BLOCK };
+enum { VOCABULARY = 256, MAX_TENSORS = FIRST_BLOCK + MAX_LAYERS * PER_BLOCK };
+
+/* What a block keeps for its backward pass; rows are tokens, one batch of them. The block behind
+   the last is the head: of it in, norm1 and stats1 are used. */
+typedef struct block {
+    amp_dtype linear, attention; /* of the operands of its products, as the policy says          */
+    void     *in, *mid;          /* residual stream: before the block, and between its halves    */
+    void     *norm1, *norm2;     /* rows x width, linear                                         */
+    void     *qkv;               /* rows x 3 width, attention                                    */
+    void     *prob;              /* for each sequence and head: context x context, attention     */
+    void     *mix;               /* rows x width, linear: what the heads took from the values    */
+    void     *up, *gelu;         /* rows x 4 width: before bias and GELU; after, linear          */
+    float    *stats1, *stats2;   /* of each row before the norm: mean, 1 / standard deviation    */
+} block;
+
+typedef struct gpt {
+    const options *o;
+    amp_dtype      type;                             /* of weights, activations, gradients       */
+    size_t         layers, width, heads, context, batch, rows;
+    block          block[MAX_LAYERS + 1];
+    amp_tensor     tensor[MAX_TENSORS];
+    char           names[MAX_TENSORS][96];
+    amp_optimizer  opt;
+    amp_backend    backend;                          /* with a workspace for products            */
+    float         *stream_grad, *y;                  /* rows x width                             */
+    float         *logits, *table_grad;              /* rows x 256; that of the embedding        */
+    void          *stream_low, *mix_grad, *wide;     /* gradients for products; widest: 4 width  */
+    float         *score;                            /* heads x context x context                */
+    void          *score_grad;                       /* the same, for products                   */
+    float         *room[3];                          /* rows in fp32, as they are computed       */
+    uint64_t       rng;
+    size_t         num_params, bytes[NUM_MEMORIES];
+    char           problem[AMP_PROBLEM_SIZE];
+    void          *owned[3 * MAX_TENSORS + 16 * MAX_LAYERS];
+    int            num_owned;
+} gpt;
+
+/* Memory that gpt_free releases and the table shows. */
+static void *gpt_alloc(gpt *n, int memory, size_t count, amp_dtype type) {
+    n->bytes[memory] += count * amp_dtype_size(type);
+    return n->owned[n->num_owned++] = need(count, amp_dtype_size(type));
+}
+
+static void *state_malloc(size_t num_bytes, void *total) {
+    *(size_t *)total += num_bytes;
+    return malloc(num_bytes);
+}
+
+static void state_free(void *memory, void *total) {
+    (void)total;
+    free(memory);
+}
+
+/* In which type does the policy have an op of this layer compute its products? */
+static amp_dtype ask(const gpt *n, amp_autocast *policy, const char *layer, amp_op op) {
+    const amp_dtype in[2] = {AMP_F32, AMP_F32};
+    const amp_scope scope = {layer, n->type == AMP_F32 ? AMP_AUTOCAST_OFF : AMP_AUTOCAST_ON,
+                             n->type};
+    amp_dtype       type  = AMP_F32;
+    check(amp_autocast_push(policy, &scope));
+    const amp_result result = amp_autocast_dtype_in(policy, op, in, 2, &type, NULL);
+    if (result != AMP_OK)
+        fail(2, n->o->policy, amp_result_string(result), "see amp_autocast_override in amp.h");
+    check(amp_autocast_pop(policy));
+    if (type != AMP_F32 && type != n->type)
+        fail(2, n->o->policy, "asks for another half type than that of the weights",
+             "leave the type to --dtype");
+    return type;
+}
+
+/* By default all products are in half; --policy "op:bmm=fp32" has attention in fp32, "block0=fp32"
+   a whole block, "head=fp32" the logits. */
+static void choose_types(gpt *n) {
+    amp_autocast policy;
+    char         layer[32];
+    check(amp_autocast_init(&policy, AMP_POLICY_DEFAULT, n->type));
+    if (n->o->policy && n->type != AMP_F32) {
+        const amp_result result = amp_autocast_override(&policy, n->o->policy, NULL);
+        if (result != AMP_OK)
+            fail(2, n->o->policy, amp_result_string(result), "give a --policy as op:bmm=fp32");
+    }
+    for (size_t l = 0; l <= n->layers; l++) {
+        if (l < n->layers) sprintf(layer, "block%d", (int)l);
+        else strcpy(layer, "head");
+        n->block[l].linear    = ask(n, &policy, layer, AMP_OP_LINEAR);
+        n->block[l].attention = ask(n, &policy, layer, AMP_OP_BMM);
+    }
+    if (n->type != AMP_F32 && amp_autocast_unmatched(&policy, 0))
+        fail(2, amp_autocast_unmatched(&policy, 0), "matches no layer",
+             "the layers are block0, block1, ... and head");
+}
+
+/* Describe tensor i, with its memory: a master, and gradients of its type. Masters are random
+   around mean; in --check all are, or a wrong gradient of a bias that is 0 might not show. */
+static void add_tensor(gpt *n, int i, const char *name, size_t count, float mean, float deviation) {
+    amp_tensor *t = &n->tensor[i];
+    sprintf(n->names[i], "%s", name);
+    t->name      = n->names[i];
+    t->n         = count;
+    t->grad_type = deviation > 0.0f ? n->type : AMP_F32;
+    t->weight    = gpt_alloc(n, STATE, count, AMP_F32);
+    t->grad      = gpt_alloc(n, STATE, count, t->grad_type);
+    if (deviation <= 0.0f) t->keep_fp32 = t->no_weight_decay = 1; /* a norm or a bias */
+    if (n->o->check) deviation = 0.2f;
+    for (size_t j = 0; j < count; j++)
+        t->weight[j] = mean + 1.7320508f * deviation * random_uniform(&n->rng);
+    n->num_params += count;
+}
+
+/* GPT-2's start: deviation 0.02, less for what is added to the stream, by the number of adders. */
+static void add_tensors(gpt *n, const char *run, const char *data) {
+    const size_t c = n->width;
+    const float  adders = 0.02f / sqrtf(2.0f * (float)n->layers);
+    const struct {
+        const char *name;
+        size_t      count;
+        float       mean, deviation;
+    } part[PER_BLOCK] = {{"norm1.gain", c, 1, 0},       {"norm1.bias", c, 0, 0},
+                         {"qkv", c * 3 * c, 0, 0.02f},  {"qkv.bias", 3 * c, 0, 0},
+                         {"out", c * c, 0, adders},     {"out.bias", c, 0, 0},
+                         {"norm2.gain", c, 1, 0},       {"norm2.bias", c, 0, 0},
+                         {"up", c * 4 * c, 0, 0.02f},   {"up.bias", 4 * c, 0, 0},
+                         {"down", 4 * c * c, 0, adders}, {"down.bias", c, 0, 0}};
+    char name[64];
+    add_tensor(n, EMBEDDING, run, VOCABULARY * c, 0.0f, 0.02f);
+    add_tensor(n, POSITIONS, data, n->context * c, 0.0f, 0.02f);
+    add_tensor(n, LAST_GAIN, "norm.gain", c, 1.0f, 0.0f);
+    add_tensor(n, LAST_BIAS, "norm.bias", c, 0.0f, 0.0f);
+    for (size_t l = 0; l < n->layers; l++) {
+        for (int k = 0; k < PER_BLOCK; k++) {
+            sprintf(name, "block%d.%s", (int)l, part[k].name);
+            add_tensor(n, FIRST_BLOCK + (int)l * PER_BLOCK + k, name, part[k].count, part[k].mean,
+                       part[k].deviation);
+        }
+    }
+}
+
+static void setup_optimizer(gpt *n) {
+    amp_optimizer_desc desc = {0};
+    desc.dtype        = n->type; /* of the copies that products read; the masters are fp32 */
+    desc.kind         = AMP_KIND_ADAMW;
+    desc.beta2        = 0.95;
+    desc.weight_decay = 0.1f;
+    desc.max_norm     = 1.0f;
+    desc.allocator    = (amp_allocator){state_malloc, state_free, &n->bytes[STATE]};
+    desc.problem      = n->problem;
+    if (n->type == AMP_F16) { /* a moving scale, which starts at 65536 */
+        desc.scaler.growth_interval = 50; /* default 2000: for runs of more than 1000 steps */
+    } else {                  /* fp32 and bf16 need none; steps that are not finite are skipped */
+        desc.scaler.preset     = AMP_PRESET_STATIC;
+        desc.scaler.init_scale = 1.0f;
+    }
+    check(amp_optimizer_init(&n->opt, &desc));
+    for (size_t i = 0; i < FIRST_BLOCK + n->layers * PER_BLOCK; i++)
+        check(amp_optimizer_add(&n->opt, &n->tensor[i]));
+    check(amp_optimizer_prepare(&n->opt));
+}
+
+/* The network in a type. Two of its tensors bear in their names what else decides how a run ends,
+   so that amp.h refuses the saved state of a run with another type, seed, schedule, text ... */
+static void gpt_init(gpt *n, const options *o, const text *t, amp_dtype type, int seed) {
+    char run[96], data[96];
+    memset(n, 0, sizeof *n);
+    n->o       = o;
+    n->type    = type;
+    n->layers  = (size_t)o->layers;
+    n->width   = (size_t)o->width;
+    n->heads   = (size_t)o->heads;
+    n->context = (size_t)o->context;
+    n->batch   = (size_t)o->batch;
+    n->rows    = n->batch * n->context;
+    n->rng     = (uint64_t)seed * 1000003u + 1;
+    choose_types(n);
+    sprintf(run, "embedding of %s seed %d steps %d lr %.6g", type_names[type], seed, o->steps,
+            (double)o->lr);
+    sprintf(data, "positions of heads %d batch %d text %08lx", o->heads, o->batch, t->checksum);
+    add_tensors(n, run, data);
+
+    const size_t rows = n->rows, c = n->width, square = n->heads * n->context * n->context;
+    const size_t widest = 4 * c > VOCABULARY ? 4 * c : VOCABULARY;
+    for (size_t l = 0; l <= n->layers; l++) {
+        block *b = &n->block[l];
+        b->in     = gpt_alloc(n, ACTIVATIONS, rows * c, type);
+        b->norm1  = gpt_alloc(n, ACTIVATIONS, rows * c, b->linear);
+        b->stats1 = gpt_alloc(n, ACTIVATIONS, rows * 2, AMP_F32);
+        if (l == n->layers) break;
+        b->qkv    = gpt_alloc(n, ACTIVATIONS, rows * 3 * c, b->attention);
+        b->prob   = gpt_alloc(n, ACTIVATIONS, n->batch * square, b->attention);
+        b->mix    = gpt_alloc(n, ACTIVATIONS, rows * c, b->linear);
+        b->mid    = gpt_alloc(n, ACTIVATIONS, rows * c, type);
+        b->norm2  = gpt_alloc(n, ACTIVATIONS, rows * c, b->linear);
+        b->stats2 = gpt_alloc(n, ACTIVATIONS, rows * 2, AMP_F32);
+        b->up     = gpt_alloc(n, ACTIVATIONS, rows * 4 * c, type);
+        b->gelu   = gpt_alloc(n, ACTIVATIONS, rows * 4 * c, b->linear);
+    }
+    /* a policy may have some products in fp32, so with one there is room for that */
+    const amp_dtype any = o->policy ? AMP_F32 : type;
+    n->stream_grad = gpt_alloc(n, WORK, rows * c, AMP_F32);
+    n->y           = gpt_alloc(n, WORK, rows * c, AMP_F32);
+    n->logits      = gpt_alloc(n, WORK, rows * VOCABULARY, AMP_F32);
+    n->table_grad  = gpt_alloc(n, WORK, (VOCABULARY + n->context) * c, AMP_F32);
+    n->stream_low  = gpt_alloc(n, WORK, rows * c, any);
+    n->mix_grad    = gpt_alloc(n, WORK, rows * c, any);
+    n->wide        = gpt_alloc(n, WORK, rows * widest, any);
+    n->score       = gpt_alloc(n, WORK, square, AMP_F32);
+    n->score_grad  = gpt_alloc(n, WORK, square, any);
+    for (int i = 0; i < 3; i++)
+        n->room[i] = gpt_alloc(n, WORK, widest > n->context ? widest : n->context, AMP_F32);
+
+    /* with a workspace no product of a step allocates */
+    const size_t most = rows > widest ? rows : widest;
+    check(amp_cpu_backend(&n->backend));
+    n->backend.workspace_size = amp_gemm_workspace(most, most, most);
+    n->backend.workspace      = gpt_alloc(n, WORK, n->backend.workspace_size / 4 + 1, AMP_F32);
+    setup_optimizer(n);
+}
+
+static void gpt_free(gpt *n) {
+    amp_optimizer_free(&n->opt);
+    while (n->num_owned > 0) free(n->owned[--n->num_owned]);
+}
+
+static int tensor_of(size_t l, int part) { return FIRST_BLOCK + (int)l * PER_BLOCK + part; }
+
+/* What products of this type read: the half copy, or the master. */
+static const void *weight(const gpt *n, int i, amp_dtype type) {
+    return type == AMP_F32 ? n->tensor[i].weight : amp_optimizer_model(&n->opt, i);
+}
+
+static float loss_scale(const gpt *n) { return amp_optimizer_loss_scale(&n->opt); }
+
+static amp_status status_of(const gpt *n) {
+    amp_status status;
+    check(amp_optimizer_status(&n->opt, &status));
+    return status;
+}
+
+/* -------------------------------------------------------------------------------- rows, products
+   What is stored in half goes through fp32 row by row, while it is in the first-level cache. In
+   fp32 a row is read and computed where it lies, and nothing is moved.                           */
+
+static void *at(void *x, amp_dtype type, size_t i) { return (char *)x + i * amp_dtype_size(type); }
+
+static const float *read_row(const void *x, amp_dtype type, size_t first, size_t count,
+                             float *room) {
+    if (type == AMP_F32) return (const float *)x + first;
+    check(amp_cast(room, AMP_F32, (const char *)x + first * amp_dtype_size(type), type, count));
+    return room;
+}
+
+/* Where to compute a row; write_row then rounds it. */
+static float *place_row(void *x, amp_dtype type, size_t first, float *room) {
+    return type == AMP_F32 ? (float *)x + first : room;
+}
+
+static void write_row(void *x, amp_dtype type, size_t first, size_t count, const float *row) {
+    if (type != AMP_F32) check(amp_cast(at(x, type, first), type, row, AMP_F32, count));
+}
+
+/* c = op(a) op(b), rows x cols, over k; a and b of one type, sums in fp32. tf32 has fp16 take three
+   products of bf16 parts instead of four where there is AMX: the fourth is below 2^-16 of the sum.
+   fp32 stays fp32. */
+static void multiply(const gpt *n, int trans_a, int trans_b, size_t rows, size_t cols, size_t k,
+                     const void *a, const void *b, amp_dtype type, void *c, amp_dtype c_type) {
+    const amp_gemm_args g = {.trans_a = trans_a, .trans_b = trans_b, .m = rows, .n = cols, .k = k,
+                             .a = a, .a_type = type, .b = b, .b_type = type, .c = c,
+                             .c_type = c_type, .tf32 = type == AMP_F16};
+    check(amp_gemm_ex(&n->backend, &g));
+}
+
+/* A matrix for each head: rows ld apart, heads stride apart. Those of q, k and v lie side by side
+   in the rows of one matrix, so that nothing is transposed or copied. */
+typedef struct per_head {
+    void     *x;
+    amp_dtype type;
+    size_t    ld, stride;
+} per_head;
+
+static void multiply_heads(const gpt *n, int trans_a, int trans_b, size_t rows, size_t cols,
+                           size_t k, float alpha, per_head a, per_head b, per_head c) {
+    const amp_gemm_args g = {
+        .trans_a = trans_a, .trans_b = trans_b, .m = rows, .n = cols, .k = k, .alpha = alpha,
+        .a = a.x, .a_type = a.type, .lda = a.ld, .stride_a = a.stride,
+        .b = b.x, .b_type = b.type, .ldb = b.ld, .stride_b = b.stride,
+        .c = c.x, .c_type = c.type, .ldc = c.ld, .stride_c = c.stride,
+        .count = n->heads, .tf32 = a.type == AMP_F16};
+    check(amp_gemm_ex(&n->backend, &g));
+}
+
+/* Of sequence s: q, k or v (part 0, 1, 2) in a matrix as qkv; what is mixed of v; scores. */
+static per_head head_of_qkv(const gpt *n, void *qkv, amp_dtype type, size_t s, size_t part) {
+    const size_t c = n->width;
+    return (per_head){at(qkv, type, s * n->context * 3 * c + part * c), type, 3 * c, c / n->heads};
+}
+
+static per_head head_of_mix(const gpt *n, void *mix, amp_dtype type, size_t s) {
+    const size_t c = n->width;
+    return (per_head){at(mix, type, s * n->context * c), type, c, c / n->heads};
+}
+
+static per_head head_of_square(const gpt *n, void *square, amp_dtype type, size_t s) {
+    const size_t one = n->context * n->context;
+    return (per_head){at(square, type, s * n->heads * one), type, n->context, one};
+}
+
+/* -------------------------------------------------------------------------------------- forward */
+
+static void embed(gpt *n, const unsigned char *token, size_t rows) {
+    const size_t c = n->width;
+    for (size_t i = 0; i < rows; i++) {
+        const float *e = read_row(weight(n, EMBEDDING, n->type), n->type, token[i] * c, c,
+                                  n->room[0]);
+        const float *p = read_row(weight(n, POSITIONS, n->type), n->type, i % n->context * c, c,
+                                  n->room[1]);
+        float *x = place_row(n->block[0].in, n->type, i * c, n->room[2]);
+        for (size_t j = 0; j < c; j++) x[j] = e[j] + p[j];
+        write_row(n->block[0].in, n->type, i * c, c, x);
+    }
+}
+
+/* y = (x - mean) / deviation * gain + bias, by row; the bias is the tensor behind the gain. */
+static void norm(gpt *n, const void *in, size_t rows, int gain, float *stats, void *out,
+                 amp_dtype out_type) {
+    const size_t c = n->width;
+    const float *g = n->tensor[gain].weight, *bias = n->tensor[gain + 1].weight;
+    for (size_t i = 0; i < rows; i++) {
+        const float *x = read_row(in, n->type, i * c, c, n->room[0]);
+        float       *y = place_row(out, out_type, i * c, n->room[1]);
+        const float  mean = sum(x, c) / (float)c;
+        for (size_t j = 0; j < c; j++) y[j] = x[j] - mean;
+        const float rstd = 1.0f / sqrtf(dot(y, y, c) / (float)c + 1e-5f);
+        for (size_t j = 0; j < c; j++) y[j] = y[j] * rstd * g[j] + bias[j];
+        write_row(out, out_type, i * c, c, y);
+        stats[2 * i]     = mean;
+        stats[2 * i + 1] = rstd;
+    }
+}
+
+/* The stream goes on with what a product gave, still fp32, and its bias: rounded once. */
+static void add_to_stream(gpt *n, const void *in, const float *y, const float *bias, size_t rows,
+                          void *out) {
+    const size_t c = n->width;
+    for (size_t i = 0; i < rows; i++, y += c) {
+        const float *x = read_row(in, n->type, i * c, c, n->room[0]);
+        float       *z = place_row(out, n->type, i * c, n->room[1]);
+        for (size_t j = 0; j < c; j++) z[j] = x[j] + y[j] + bias[j];
+        write_row(out, n->type, i * c, c, z);
+    }
+}
+
+/* Softmax of the first n; what comes after them, later in the text, gets none. */
+static void causal_softmax(const float *score, size_t n, size_t all, float *p) {
+    const float max = largest(score, n);
+    for (size_t j = 0; j < n; j++) p[j] = exponential(score[j] - max);
+    const float scale = 1.0f / sum(p, n);
+    for (size_t j = 0; j < n; j++) p[j] *= scale;
+    for (size_t j = n; j < all; j++) p[j] = 0.0f;
+}
+
+static void attention(gpt *n, block *b, size_t seqs) {
+    const size_t    c = n->width, T = n->context, depth = c / n->heads;
+    const amp_dtype A = b->attention;
+    const float    *bias = n->tensor[tensor_of((size_t)(b - n->block), QKV_BIAS)].weight;
+    for (size_t i = 0; i < seqs * T; i++) {
+        const float *x = read_row(b->qkv, A, i * 3 * c, 3 * c, n->room[0]);
+        float       *y = place_row(b->qkv, A, i * 3 * c, n->room[0]);
+        for (size_t j = 0; j < 3 * c; j++) y[j] = x[j] + bias[j];
+        write_row(b->qkv, A, i * 3 * c, 3 * c, y);
+    }
+    for (size_t s = 0; s < seqs; s++) {
+        const per_head q = head_of_qkv(n, b->qkv, A, s, 0), k = head_of_qkv(n, b->qkv, A, s, 1);
+        const per_head v = head_of_qkv(n, b->qkv, A, s, 2), p = head_of_square(n, b->prob, A, s);
+        multiply_heads(n, 0, 1, T, T, depth, 1.0f / sqrtf((float)depth), q, k,
+                       head_of_square(n, n->score, AMP_F32, 0));
+        for (size_t i = 0; i < n->heads * T; i++) {
+            float *row = place_row(p.x, A, i * T, n->room[0]);
+            causal_softmax(n->score + i * T, i % T + 1, T, row);
+            write_row(p.x, A, i * T, T, row);
+        }
+        multiply_heads(n, 0, 0, T, depth, T, 1.0f, p, v, head_of_mix(n, b->mix, b->linear, s));
+    }
+}
+
+/* x times the logistic function of 2 sqrt(2 / pi) (x + 0.044715 x^3): GELU as in GPT-2. */
+static float gate_of(float x) {
+    return 1.0f / (1.0f + exponential(-1.59576912f * (x + 0.044715f * x * x * x)));
+}
+
+static float gelu_slope(float x) {
+    const float s = gate_of(x);
+    return s + x * s * (1.0f - s) * 1.59576912f * (1.0f + 0.134145f * x * x);
+}
+
+static void gelu(gpt *n, block *b, const float *bias, size_t rows) {
+    const size_t c = 4 * n->width;
+    for (size_t i = 0; i < rows; i++) {
+        const float *x = read_row(b->up, n->type, i * c, c, n->room[0]);
+        float       *y = place_row(b->gelu, b->linear, i * c, n->room[1]);
+        for (size_t j = 0; j < c; j++) y[j] = (x[j] + bias[j]) * gate_of(x[j] + bias[j]);
+        write_row(b->gelu, b->linear, i * c, c, y);
+    }
+}
+
+/* From tokens to logits; seqs sequences of context tokens. */
+static void forward(gpt *n, const unsigned char *token, size_t seqs) {
+    const size_t rows = seqs * n->context, c = n->width;
+    embed(n, token, rows);
+    for (size_t l = 0; l < n->layers; l++) {
+        block          *b = &n->block[l];
+        const amp_dtype L = b->linear;
+        norm(n, b->in, rows, tensor_of(l, GAIN1), b->stats1, b->norm1, L);
+        multiply(n, 0, 0, rows, 3 * c, c, b->norm1, weight(n, tensor_of(l, QKV), L), L, b->qkv,
+                 b->attention);
+        attention(n, b, seqs);
+        multiply(n, 0, 0, rows, c, c, b->mix, weight(n, tensor_of(l, OUT), L), L, n->y, AMP_F32);
+        add_to_stream(n, b->in, n->y, n->tensor[tensor_of(l, OUT_BIAS)].weight, rows, b->mid);
+
+        norm(n, b->mid, rows, tensor_of(l, GAIN2), b->stats2, b->norm2, L);
+        multiply(n, 0, 0, rows, 4 * c, c, b->norm2, weight(n, tensor_of(l, UP), L), L, b->up,
+                 n->type);
+        gelu(n, b, n->tensor[tensor_of(l, UP_BIAS)].weight, rows);
+        multiply(n, 0, 0, rows, c, 4 * c, b->gelu, weight(n, tensor_of(l, DOWN), L), L, n->y,
+                 AMP_F32);
+        add_to_stream(n, b->mid, n->y, n->tensor[tensor_of(l, DOWN_BIAS)].weight, rows, b[1].in);
+    }
+    block *head = &n->block[n->layers];
+    norm(n, head->in, rows, LAST_GAIN, head->stats1, head->norm1, head->linear);
+    multiply(n, 0, 1, rows, VOCABULARY, c, head->norm1, weight(n, EMBEDDING, head->linear),
+             head->linear, n->logits, AMP_F32);
+}
+
+/* The mean cross-entropy; each row of logits becomes its gradient, times the factor. */
+static double cross_entropy(gpt *n, const unsigned char *target, size_t rows, float factor) {
+    double loss = 0.0;
+    for (size_t i = 0; i < rows; i++) {
+        float      *z = n->logits + i * VOCABULARY;
+        const float max = largest(z, VOCABULARY), wanted = z[target[i]] - max;
+        for (size_t j = 0; j < VOCABULARY; j++) z[j] = exponential(z[j] - max);
+        const float total = sum(z, VOCABULARY), scale = factor / ((float)rows * total);
+        loss += (double)(logf(total) - wanted);
+        for (size_t j = 0; j < VOCABULARY; j++) z[j] *= scale;
+        z[target[i]] -= factor / (float)rows;
+    }
+    return loss / (double)rows;
+}
+
+/* ------------------------------------------------------------------------------------- backward
+   Of a full batch, from the gradient of the logits, which carries the loss scale.               */
+
+/* The gradient by the rows before a norm, added to that of the stream, and by gain and bias. */
+static void norm_back(gpt *n, const float *dy, const void *in, const float *stats, int gain) {
+    const size_t c = n->width;
+    const float *g = n->tensor[gain].weight;
+    float       *gain_grad = n->tensor[gain].grad, *bias_grad = n->tensor[gain + 1].grad;
+    float       *d = n->room[1], *z = n->room[2], *dx = n->stream_grad;
+    memset(gain_grad, 0, c * sizeof(float));
+    memset(bias_grad, 0, c * sizeof(float));
+    for (size_t i = 0; i < n->rows; i++, dy += c, dx += c) {
+        const float *x = read_row(in, n->type, i * c, c, n->room[0]);
+        const float  mean = stats[2 * i], rstd = stats[2 * i + 1];
+        for (size_t j = 0; j < c; j++) {
+            z[j] = (x[j] - mean) * rstd;
+            d[j] = dy[j] * g[j];
+            gain_grad[j] += dy[j] * z[j];
+            bias_grad[j] += dy[j];
+        }
+        const float of_mean = sum(d, c) / (float)c, of_deviation = dot(d, z, c) / (float)c;
+        for (size_t j = 0; j < c; j++) dx[j] += rstd * (d[j] - of_mean - z[j] * of_deviation);
+    }
+}
+
+/* The stream's gradient as an operand; that of the bias which was added there is its sum. */
+static void stream_to_low(gpt *n, amp_dtype type, float *bias_grad) {
+    const size_t c = n->width;
+    memset(bias_grad, 0, c * sizeof(float));
+    for (size_t i = 0; i < n->rows; i++) add_to(bias_grad, n->stream_grad + i * c, c);
+    check(amp_cast(n->stream_low, type, n->stream_grad, AMP_F32, n->rows * c));
+}
+
+static void gelu_back(gpt *n, const block *b, const float *bias, float *bias_grad) {
+    const size_t    c = 4 * n->width;
+    const amp_dtype L = b->linear;
+    memset(bias_grad, 0, c * sizeof(float));
+    for (size_t i = 0; i < n->rows; i++) {
+        const float *x  = read_row(b->up, n->type, i * c, c, n->room[0]);
+        const float *dy = read_row(n->wide, L, i * c, c, n->room[1]);
+        float       *dx = place_row(n->wide, L, i * c, n->room[1]);
+        for (size_t j = 0; j < c; j++) dx[j] = dy[j] * gelu_slope(x[j] + bias[j]);
+        add_to(bias_grad, dx, c);
+        write_row(n->wide, L, i * c, c, dx);
+    }
+}
+
+/* From the gradient by mix, in mix_grad, to that by qkv, in wide. */
+static void attention_back(gpt *n, block *b, float *bias_grad) {
+    const size_t    c = n->width, T = n->context, depth = c / n->heads;
+    const amp_dtype A = b->attention, L = b->linear;
+    const float     alpha = 1.0f / sqrtf((float)depth);
+    const per_head  score = head_of_square(n, n->score, AMP_F32, 0);
+    const per_head  ds = head_of_square(n, n->score_grad, A, 0);
+    for (size_t s = 0; s < n->batch; s++) {
+        const per_head q = head_of_qkv(n, b->qkv, A, s, 0), k = head_of_qkv(n, b->qkv, A, s, 1);
+        const per_head v = head_of_qkv(n, b->qkv, A, s, 2), p = head_of_square(n, b->prob, A, s);
+        const per_head dmix = head_of_mix(n, n->mix_grad, A, s);
+        multiply_heads(n, 0, 1, T, T, depth, 1.0f, dmix, v, score);
+        multiply_heads(n, 1, 0, T, depth, T, 1.0f, p, dmix, head_of_qkv(n, n->wide, L, s, 2));
+        for (size_t i = 0; i < n->heads * T; i++) { /* back through the softmax */
+            const float *prob = read_row(p.x, A, i * T, T, n->room[0]);
+            const float *dp = n->score + i * T, mean = dot(prob, dp, i % T + 1);
+            float       *row = place_row(ds.x, A, i * T, n->room[1]);
+            for (size_t j = 0; j < T; j++) row[j] = prob[j] * (dp[j] - mean); /* 0 if later */
+            write_row(ds.x, A, i * T, T, row);
+        }
+        multiply_heads(n, 0, 0, T, depth, T, alpha, ds, k, head_of_qkv(n, n->wide, L, s, 0));
+        multiply_heads(n, 1, 0, T, depth, T, alpha, ds, q, head_of_qkv(n, n->wide, L, s, 1));
+    }
+    memset(bias_grad, 0, 3 * c * sizeof(float));
+    for (size_t i = 0; i < n->rows; i++)
+        add_to(bias_grad, read_row(n->wide, L, i * 3 * c, 3 * c, n->room[0]), 3 * c);
+}
+
+static void block_back(gpt *n, size_t l) {
+    block          *b = &n->block[l];
+    const amp_dtype L = b->linear, T = n->type;
+    const size_t    rows = n->rows, c = n->width;
+    amp_tensor     *t = &n->tensor[tensor_of(l, 0)];
+
+    stream_to_low(n, L, t[DOWN_BIAS].grad);
+    multiply(n, 1, 0, 4 * c, c, rows, b->gelu, n->stream_low, L, t[DOWN].grad, T);
+    multiply(n, 0, 1, rows, 4 * c, c, n->stream_low, weight(n, tensor_of(l, DOWN), L), L, n->wide,
+             L);
+    gelu_back(n, b, t[UP_BIAS].weight, t[UP_BIAS].grad);
+    multiply(n, 1, 0, c, 4 * c, rows, b->norm2, n->wide, L, t[UP].grad, T);
+    multiply(n, 0, 1, rows, c, 4 * c, n->wide, weight(n, tensor_of(l, UP), L), L, n->y, AMP_F32);
+    norm_back(n, n->y, b->mid, b->stats2, tensor_of(l, GAIN2));
+
+    stream_to_low(n, L, t[OUT_BIAS].grad);
+    multiply(n, 1, 0, c, c, rows, b->mix, n->stream_low, L, t[OUT].grad, T);
+    multiply(n, 0, 1, rows, c, c, n->stream_low, weight(n, tensor_of(l, OUT), L), L, n->mix_grad,
+             b->attention);
+    attention_back(n, b, t[QKV_BIAS].grad);
+    multiply(n, 1, 0, c, 3 * c, rows, b->norm1, n->wide, L, t[QKV].grad, T);
+    multiply(n, 0, 1, rows, c, 3 * c, n->wide, weight(n, tensor_of(l, QKV), L), L, n->y, AMP_F32);
+    norm_back(n, n->y, b->in, b->stats1, tensor_of(l, GAIN1));
+}
+
+static void backward(gpt *n, const unsigned char *token) {
+    block          *head = &n->block[n->layers];
+    const amp_dtype L = head->linear;
+    const size_t    rows = n->rows, c = n->width;
+    float          *table = n->table_grad, *positions = n->table_grad + VOCABULARY * c;
+
+    check(amp_cast(n->wide, L, n->logits, AMP_F32, rows * VOCABULARY));
+    multiply(n, 1, 0, VOCABULARY, c, rows, n->wide, head->norm1, L, table, AMP_F32);
+    multiply(n, 0, 0, rows, c, VOCABULARY, n->wide, weight(n, EMBEDDING, L), L, n->y, AMP_F32);
+    memset(n->stream_grad, 0, rows * c * sizeof(float));
+    norm_back(n, n->y, head->in, head->stats1, LAST_GAIN);
+    for (size_t l = n->layers; l-- > 0;) block_back(n, l);
+
+    /* the embedding is the head, too: both its gradients are added in fp32, then rounded */
+    memset(positions, 0, n->context * c * sizeof(float));
+    for (size_t i = 0; i < rows; i++) {
+        add_to(table + token[i] * c, n->stream_grad + i * c, c);
+        add_to(positions + i % n->context * c, n->stream_grad + i * c, c);
+    }
+    check(amp_cast(n->tensor[EMBEDDING].grad, n->type, table, AMP_F32, VOCABULARY * c));
+    check(amp_cast(n->tensor[POSITIONS].grad, n->type, positions, AMP_F32, n->context * c));
+}
+
+/* ------------------------------------------------------------------------------------- the step */
+
+/* A batch follows from the seed and the count of steps taken. So a step that was skipped, after an
+   overflow, is done again with the same text and a smaller scale; all types see the same text in
+   the same steps; and a resumed run needs no state but amp.h's. */
+static void load_batch(const gpt *n, const text *t, int seed, uint64_t step, unsigned char *token,
+                       unsigned char *target) {
+    uint64_t rng = ((uint64_t)seed << 32) + step * 0x2545f4914f6cdd1du + 7;
+    for (size_t s = 0; s < n->batch; s++) {
+        const size_t first = (size_t)(random_u64(&rng) % (t->num_train - n->context));
+        memcpy(token + s * n->context, t->train + first, n->context);
+        memcpy(target + s * n->context, t->train + first + 1, n->context);
+    }
+}
+
+/* Linear warm-up, then a cosine down to a tenth: by the steps that were taken (amp_status.steps),
+   which is what AdamW counts too. Turns of the loop would also count those that were skipped. */
+static float learning_rate(const options *o, uint64_t step) {
+    const double warm = 0.1 * o->steps + 1.0, x = (double)step, peak = (double)o->lr;
+    if (x < warm) return (float)(peak * (x + 1.0) / (warm + 1.0));
+    return (float)(peak * (0.55 + 0.45 * cos(3.14159265 * (x - warm) / (o->steps - warm))));
+}
+
+/* One step, taken or skipped; returns the loss of its batch. */
+static double train_step(gpt *n, const text *t, int seed, unsigned char *token,
+                         unsigned char *target) {
+    const uint64_t step = status_of(n).steps;
+    load_batch(n, t, seed, step, token, target);
+    forward(n, token, n->batch);
+    const double loss = cross_entropy(n, target, n->rows, loss_scale(n));
+    backward(n, token);
+    check(amp_optimizer_adamw(&n->opt, learning_rate(n->o, step))); /* check, clip, unscale, AdamW,
+                                                                       new scale, new copies */
+    return loss;
+}
+
+/* ----------------------------------------------------------------------------- interrupted runs */
+
+/* amp.h's state is all there is: masters, moments, scale and counts. It goes to another file that
+   is renamed, so that the program may be killed at any time. */
+static void save(const gpt *n, const char *path) {
+    const amp_result result = amp_optimizer_save_file(&n->opt, path);
+    if (result != AMP_OK)
+        fail(1, path, amp_result_string(result), "choose a file that can be written with --save");
+}
+
+static void resume(gpt *n, const char *path) {
+    const amp_result result = amp_optimizer_load_file(&n->opt, path);
+    if (result == AMP_ERROR_MISMATCH)
+        fail(1, path, n->problem, "give the other options as when it was saved");
+    if (result != AMP_OK) fail(1, path, amp_result_string(result), "give a file that --save wrote");
+}
+
+/* ---------------------------------------------------------------------- held-out text, writing */
+
+/* The mean loss of windows all over the text that training never sees. */
+static double evaluate(gpt *n, const text *t, unsigned char *token, unsigned char *target) {
+    const size_t windows = held_windows(t, n->context);
+    double       loss    = 0.0;
+    for (size_t w = 0, seqs; w < windows; w += seqs) {
+        seqs = windows - w < n->batch ? windows - w : n->batch;
+        for (size_t s = 0; s < seqs; s++) {
+            const size_t first = (t->num_held - n->context - 1) * (w + s) / windows;
+            memcpy(token + s * n->context, t->held + first, n->context);
+            memcpy(target + s * n->context, t->held + first + 1, n->context);
+        }
+        forward(n, token, seqs);
+        loss += cross_entropy(n, target, seqs * n->context, 1.0f) * (double)seqs;
+    }
+    return loss / (double)windows;
+}
+
+/* Inference in the type of training: byte after byte, each drawn by its probability, the unlikely
+   made less so (temperature 0.8). */
+static void write_text(gpt *n, int count) {
+    unsigned char *window = need(n->context, 1);
+    size_t         length = 0;
+    uint64_t       rng    = 20;
+    for (const char *c = n->o->prompt; *c; c++) { /* the last of the prompt, if it is too long */
+        if (length == n->context) memmove(window, window + 1, --length);
+        window[length++] = (unsigned char)*c;
+    }
+    printf("%s writes, after \"%s\":\n\n    ", type_names[n->type], n->o->prompt);
+    for (int i = 0; i < count; i++) {
+        float *z, draw = (0.5f + 0.5f * random_uniform(&rng));
+        int    byte = 0;
+        forward(n, window, 1); /* what comes behind length does not matter: attention is causal */
+        z = n->logits + (length - 1) * VOCABULARY;
+        for (int j = 0; j < VOCABULARY; j++) z[j] /= 0.8f;
+        causal_softmax(z, VOCABULARY, VOCABULARY, z);
+        while (byte < VOCABULARY - 1 && (draw -= z[byte]) > 0.0f) byte++;
+        if (byte == '\n') printf("\n    ");
+        else putchar(byte >= ' ' && byte < 127 ? byte : '?');
+        if (length == n->context) memmove(window, window + 1, --length);
+        window[length++] = (unsigned char)byte;
+    }
+    printf("\n\n");
+    free(window);
+}
+
+#include "gpt_check.h" /* --check: gradients beside finite differences */
+
+/* ---------------------------------------------------------------------------------- runs, main */
+
+/* What cannot be read or written shall be said now, not after the training. */
+static void try_all(const options *o, const text *t, gpt *n) {
+    try_picture(o->out, PICTURE);
+    for (int v = 0; v < 3; v++) {
+        if (!type_on(o, v)) continue;
+        gpt_init(n, o, t, (amp_dtype)v, 0);
+        if (o->resume) resume(n, o->resume);
+        if (o->save) save(n, o->save);
+        gpt_free(n);
+    }
+}
+
+/* All types from one seed, in turns, so that all meet the same machine: each until it has taken as
+   many steps as the others. */
+static void train_seed(report *r, const text *t, int seed, gpt nets[3]) {
+    const options *o    = &r->o;
+    const int      last = o->stop_after && o->stop_after < o->steps ? o->stop_after : o->steps;
+    unsigned char *token = need((size_t)(o->batch * o->context), 1);
+    unsigned char *target = need((size_t)(o->batch * o->context), 1);
+    for (int v = 0; v < 3; v++) {
+        if (!type_on(o, v)) continue;
+        gpt_init(&nets[v], o, t, (amp_dtype)v, seed);
+        if (o->resume) resume(&nets[v], o->resume);
+    }
+    for (int step = 0; step < last; step++) {
+        for (int v = 0; v < 3; v++) {
+            gpt         *n = &nets[v];
+            double       loss = 0.0;
+            const double start = seconds();
+            if (!type_on(o, v) || status_of(n).steps > (uint64_t)step) continue; /* resumed */
+            while (status_of(n).steps == (uint64_t)step) {
+                loss = train_step(n, t, seed, token, target);
+                if (status_of(n).stuck) fail(1, type_names[v], "the loss scale is at its floor and "
+                                             "gradients overflow", "choose a smaller --lr");
+            }
+            report_step(r, v, step, loss, seconds() - start);
+            if (o->save && ((step + 1) % o->save_every == 0 || step + 1 == last)) save(n, o->save);
+            if (held_point(o, step)) report_held(r, v, step, evaluate(n, t, token, target));
+        }
+        report_progress(r, seed, step);
+    }
+    for (int v = 0; v < 3; v++) {
+        if (!type_on(o, v)) continue;
+        const amp_status status = status_of(&nets[v]);
+        report_end(r, v, seed, evaluate(&nets[v], t, token, target), &status, nets[v].bytes,
+                   nets[v].num_params);
+    }
+    say_seed(r, seed);
+    free(token);
+    free(target);
+}
+
+int main(int argc, char **argv) {
+    static report r;
+    static text   t;
+    static gpt    nets[3];
+    r.o = parse_options(argc, argv);
+    load_text(&t, &r.o);
+    if (r.o.check) return check_network(&r.o, &t);
+    try_all(&r.o, &t, &nets[0]);
+    report_init(&r, &t);
+    for (int seed = 0; seed < r.o.seeds; seed++) {
+        for (int v = 0; v < 3; v++) gpt_free(&nets[v]); /* the last seed's write at the end */
+        train_seed(&r, &t, seed, nets);
+    }
+    print_results(&r);
+    for (int v = AMP_BF16; v >= AMP_F32; v--) {
+        if (!type_on(&r.o, v)) continue;
+        write_text(&nets[v], r.o.write);
+        break;
+    }
+    print_last_lines(&r);
+    for (int v = 0; v < 3; v++) gpt_free(&nets[v]);
+    report_free(&r);
+    free(t.bytes);
+    return 0;
+}
