@@ -17,7 +17,7 @@ WARN := -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-
 
 Q := $(if $(filter 1,$(V)),,@)
 
-EXAMPLES := wrap_step pitfalls which_tensor recipes autocast_ops train
+EXAMPLES := wrap_step pitfalls which_tensor recipes autocast_ops train gpt
 TESTS    := numbers scaler optimizer alloc gemm tiles policy cache state recipes bits
 
 # How amp.h and its tests are built. Their own code needs less of the compiler than amp.h (TFLAGS).
@@ -59,7 +59,7 @@ SUPPORT := $(wildcard tests/*.h) tests/one.sh tests/golden/scaler_traces.txt amp
 # what depends neither on vectors nor on the order of bytes.
 LESS = $(patsubst %,%/tiles,$(filter-out o2 s390x,$(CONFIGS))) s390x/gemm \
        $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/state
-SCRIPTS := bits compile cuda-sanitize emu nvcc examples cuda-plain sgemm-plain cuda-races \
+SCRIPTS := bits compile cuda-sanitize emu nvcc examples gpt cuda-plain sgemm-plain cuda-races \
            cuda-traffic sgemm-sanitize examples_cuda fuzz headers install self gpu_self \
            $(call less,cuda-clang)
 LOGS := $(SCRIPTS:%=$(BUILD)/tests/%.log) \
@@ -147,6 +147,13 @@ $(BUILD)/train: examples/train.c $(wildcard examples/train_*.h) amp.h | $(BUILD)
 	    zlib='-DAMP_ZLIB -lz'; fi; \
 	    $(CC) -std=c99 $(CFLAGS) $(WARN) -I. $< -o $@ -lm $$zlib
 
+# Half of gpt's time is rows in fp32, in loops that gain from all of the machine's vectors.
+$(BUILD)/gpt: examples/gpt.c $(wildcard examples/gpt_*.h examples/train_*.h) amp.h | $(BUILD)
+	@echo "  CC  $@"
+	$(Q)native=; if $(CC) -march=native -E -x c /dev/null > /dev/null 2>&1; then \
+	    native=-march=native; fi; \
+	    $(CC) -std=c99 $$native $(CFLAGS) $(WARN) -I. $< -o $@ -lm
+
 # bench has rows with two threads where the compiler has OpenMP.
 $(BUILD)/bench: tests/bench/bench.c $(wildcard tests/bench/*.h) tests/gemm_ex.h amp.h | $(BUILD)
 	@echo "  CC  $@"
@@ -212,6 +219,9 @@ $(BUILD)/tests/emu.log: tests/emu/self.sh $(wildcard tests/emu/* tests/emu/fake/
 
 $(BUILD)/tests/examples.log: tests/examples.sh tests/lib.sh $(BUILD)/train $(wildcard examples/*.c)
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/train)
+
+$(BUILD)/tests/gpt.log: tests/gpt.sh tests/lib.sh $(BUILD)/gpt
+	@$(call SCRIPT,$< $(OUT) $(BUILD)/gpt)
 
 # The corpora of the fuzzers are replayed by every make test; make check looks for new cases.
 $(BUILD)/tests/fuzz.log $(BUILD)/tests/fuzzing.log: tests/fuzz.sh $(wildcard tests/fuzz/*) \
