@@ -1,4 +1,4 @@
-/* train_numbers.h - numbers at random, and what the seeds say of a number                         */
+/* train_numbers.h - numbers at random, and what the seeds say of a number                        */
 
 #ifndef TRAIN_NUMBERS_H
 #define TRAIN_NUMBERS_H
