@@ -35,13 +35,13 @@ static void *need(size_t count, size_t size) {
 /* -------------------------------------------------------------------------------------- options */
 
 typedef struct options {
-    const char *text, *prompt, *policy, *out, *save, *resume;
+    const char *text, *prompt, *policy, *tier, *out, *save, *resume;
     int         layers, width, heads, context, batch, steps, seeds, dtype, write;
     int         save_every, stop_after, check;
     float       lr;
 } options;
 
-static const options standard = {"amp.h", "/* ", NULL, "build", NULL, NULL,
+static const options standard = {"amp.h", "/* ", NULL, NULL, "build", NULL, NULL,
                                  2, 256, 4, 64, 8, 250, 0, ALL_TYPES, 400, 25, 0, 0, 1.5e-3f};
 
 /* A saved or resumed run is of one type and one seed. */
@@ -65,6 +65,7 @@ static void print_help(void) {
            "  --lr X            largest learning rate (%g)\n"
            "  --policy WORDS    types of products, as amp_autocast_override reads them:\n"
            "                    op:bmm=fp32, block0=fp32, head=fp32 (all in half)\n"
+           "  --tier NAME       instructions of amp.h: amx, avx512, avx2, neon, c (the best)\n"
            "  --prompt TEXT     what the writing continues (\"%s\")\n"
            "  --write N         bytes to write (%d)\n"
            "  --out DIR         where the picture goes (%s)\n"
@@ -124,6 +125,8 @@ static void refuse_contradictions(options *o) {
     if (one_run(o) && (o->dtype == ALL_TYPES || o->seeds > 1))
         fail(2, "--save, --resume, --stop-after", "they are for one run",
              "add --dtype fp32, fp16 or bf16, and leave out --seeds");
+    if (o->tier && amp_cpu_force_tier(o->tier) != AMP_OK)
+        bad_option("--tier", o->tier, "one that this machine has: amx, avx512, avx2, neon or c");
     if (!o->seeds) o->seeds = one_run(o) ? 1 : 3;
 }
 
@@ -134,7 +137,8 @@ static options parse_options(int argc, char **argv) {
         int        *number, max;
     } known[] = {
         {"--text", &o.text, NULL, 0},           {"--prompt", &o.prompt, NULL, 0},
-        {"--policy", &o.policy, NULL, 0},       {"--out", &o.out, NULL, 0},
+        {"--policy", &o.policy, NULL, 0},       {"--tier", &o.tier, NULL, 0},
+        {"--out", &o.out, NULL, 0},
         {"--save", &o.save, NULL, 0},           {"--resume", &o.resume, NULL, 0},
         {"--layers", NULL, &o.layers, MAX_LAYERS}, {"--width", NULL, &o.width, 4096},
         {"--heads", NULL, &o.heads, 256},       {"--context", NULL, &o.context, 4096},

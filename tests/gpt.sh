@@ -18,7 +18,7 @@ gpt > "$out/toy" 2> /dev/null && tail -n 3 "$out/toy" > "$out/log" &&
 check 'a short run ends with its three lines and has drawn its curves' $?
 tail -n 3 "$out/toy"
 awk '/^parity/ {lines++; bad += !($4 < 4.5 && $8 * $8 < 1e-4 && $14 * $14 < 1e-4)}
-     /^  (fp16|bf16) trains/ {lines++; bad += !($9 == 50)}
+     /^  (fp16|bf16) trains/ {lines++; bad += !($10 == 50)}
      END {exit !(lines == 3 && !bad)}' "$out/toy"
 check 'it learns, alike in all types, with half the bytes of activations in halves' $?
 "$out/gpt" --check > "$out/log" 2>&1 && [ "$(grep -c ': 0, without a workspace [1-9]' "$out/log")" = 3 ]
@@ -49,6 +49,7 @@ refuses 'a layer that is not there'    blok         "$out/gpt" --policy 'blok*=f
 refuses 'a bad policy is named'        soft         "$out/gpt" --policy 'op:soft=fp32'
 refuses 'an unknown type is named'     fp64         "$out/gpt" --dtype fp64
 refuses 'an unknown option is named'   --bogus      "$out/gpt" --bogus
+refuses 'an unknown tier is named'     mmx          "$out/gpt" --tier mmx
 refuses 'a bad rate is named'          fast         "$out/gpt" --lr fast
 refuses '--save is for one type'       --dtype      "$out/gpt" --save "$out/whole"
 "$out/gpt" --help > "$out/log" 2>&1 && grep -q -e --policy "$out/log"
