@@ -14,7 +14,7 @@
 
    RUN   cc -O3 -march=native -I. examples/gpt.c -o gpt -lm && ./gpt      in the directory of amp.h
 
-   Two minutes of progress; then a table, its reading, a picture under build/, some text that the
+   Under two minutes of progress; then a table, its reading, a picture under build/, some text that the
    network wrote, and three lines: parity with fp32, speed, memory. See also --help.
 
    COLUMNS  tokens/s from the processor time of whole steps, medians, the types in turns.
@@ -758,7 +758,7 @@ static void write_text(gpt *n, int count) {
         if (length == n->context) memmove(window, window + 1, --length);
         window[length++] = (unsigned char)*c;
     }
-    printf("%s writes, after \"%s\":\n\n    ", type_names[n->type], n->o->prompt);
+    printf("%s goes on from \"%s\":\n\n    %s", type_names[n->type], n->o->prompt, n->o->prompt);
     for (int i = 0; i < count; i++) {
         float *z, draw = (0.5f + 0.5f * random_uniform(&rng));
         int    byte = 0;
