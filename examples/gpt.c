@@ -14,8 +14,8 @@
 
    RUN   cc -O3 -march=native -I. examples/gpt.c -o gpt -lm && ./gpt      in the directory of amp.h
 
-   Under two minutes of progress; then a table, its reading, a picture under build/, some text that the
-   network wrote, and three lines: parity with fp32, speed, memory. See also --help.
+   Under two minutes of progress; then a table, its reading, a picture under build/, some text that
+   the network wrote, and three lines: parity with fp32, speed, memory. See also --help.
 
    COLUMNS  tokens/s from the processor time of whole steps, medians, the types in turns.
    bytes/param: weights, copies, gradients, moments. activations: what forward keeps for backward.
@@ -808,12 +808,14 @@ static void train_seed(report *r, const text *t, int seed, gpt nets[3]) {
         for (int v = 0; v < 3; v++) {
             gpt         *n = &nets[v];
             double       loss = 0.0;
+            int          tries = 0; /* halving goes from the largest scale to the least in 38 */
             const double start = seconds();
             if (!type_on(o, v) || status_of(n).steps > (uint64_t)step) continue; /* resumed */
             while (status_of(n).steps == (uint64_t)step) {
                 loss = train_step(n, t, seed, token, target);
-                if (status_of(n).stuck) fail(1, type_names[v], "the loss scale is at its floor and "
-                                             "gradients overflow", "choose a smaller --lr");
+                if (++tries > 40)
+                    fail(1, type_names[v], "gradients are not finite, at any loss scale",
+                         "choose a smaller --lr");
             }
             report_step(r, v, step, loss, seconds() - start);
             if (o->save && ((step + 1) % o->save_every == 0 || step + 1 == last)) save(n, o->save);

@@ -10,9 +10,9 @@ static double loss_of(gpt *n, const unsigned char *token, const unsigned char *t
     return cross_entropy(n, target, n->rows, 1.0f);
 }
 
-/* The gradient of a tensor along a direction d of random signs, and what the loss itself says of it,
-   (loss(w + h d) - loss(w - h d)) / 2 h: how far they are apart, by the norm of the gradient. With
-   half the h it is a quarter: what is left is the bend of the loss. */
+/* The gradient of a tensor along a direction d of random signs, and what the loss itself says of
+   it, (loss(w + h d) - loss(w - h d)) / 2 h: how far they are apart, by the norm of the gradient.
+   With half the h it is a quarter: what is left is the bend of the loss. */
 static double direction_error(gpt *n, const amp_tensor *t, const unsigned char *token,
                               const unsigned char *target, uint64_t *rng) {
     const float  h = 1e-3f, *grad = t->grad;
