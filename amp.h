@@ -473,8 +473,8 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend);
    "c", found out once. All give the same bits, but for products (>>numbers). "amx" is "avx512" with
    tiles; the system's leave for them is asked at the first product for tiles, never before: it is
    given to the process for good, and sigaltstack refuses small stacks then. If it is refused (a
-   thread has such a stack), the tier is "avx512".
-   Force one in the whole process (NULL: the best); AMP_ERROR_UNSUPPORTED if it is not there. */
+   thread has such a stack), the tier is "avx512". Force one in the whole process (NULL: the best);
+   AMP_ERROR_UNSUPPORTED if it is not there. */
 AMP_DEF const char *amp_cpu_tier(void);
 AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
 
@@ -761,8 +761,7 @@ struct amp_gemm_args {
     size_t      stride_a, stride_b, stride_c;
     const void *bias;               /* n elements of c_type, the same for every row; NULL: none  */
     int         relu;
-    int         tf32;               /* nonzero: fp32 may be rounded to TF32 (CUDA), or it and    */
-                                    /* fp16 take three bf16 products (AMX, >>numbers)            */
+    int         tf32;               /* nonzero: fp32 as TF32 (CUDA); three products (>>numbers)  */
 };
 AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *args);
 

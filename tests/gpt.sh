@@ -25,9 +25,11 @@ check 'it learns, alike in all types, with half the bytes of activations in halv
 check 'gradients agree with finite differences, and a step allocates nothing' $?
 
 one='--dtype fp16 --steps 300'
+rm -f "$out/part"
 gpt $one --save "$out/whole" --save-every 300 > "$out/first" 2> /dev/null
 "$out/gpt" --quick --out "$out" $one --save "$out/part" --save-every 1 > "$out/log" 2>&1 &
-sleep 0.7
+tries=0 # killed as soon as there is a state
+while [ ! -s "$out/part" ] && [ $tries -lt 400 ]; do sleep 0.05; tries=$((tries + 1)); done
 kill -9 $! 2> /dev/null && ! wait $! 2> /dev/null && cp "$out/part" "$out/killed" &&
     ! cmp -s "$out/whole" "$out/killed" &&
     gpt $one --resume "$out/killed" --save "$out/part" --save-every 300 > "$out/second" 2> /dev/null &&
