@@ -34,7 +34,7 @@ FLAGS_o2          := -O2
 FLAGS_ofast       := -Ofast
 FLAGS_clang       := -O2
 FLAGS_clang-ofast := -Ofast -march=native
-FLAGS_sanitize    := -Og -g -fsanitize=address,undefined -fno-sanitize-recover=all
+FLAGS_sanitize    := -Og -g1 -fsanitize=address,undefined -fno-sanitize-recover=all
 FLAGS_aarch64     := -O2 -static
 FLAGS_s390x       := -O2 -static
 WARN_s390x        := -Wno-double-promotion # of all floats: there -std=c99 computes in doubles
@@ -55,13 +55,14 @@ RUN_sanitize      := AMP_QUICK=1
 SUPPORT := $(wildcard tests/*.h) tests/one.sh tests/golden/scaler_traces.txt amp.h
 
 # Long ones first, so that none is left alone at the end. What make test leaves to make check: the
-# model of tiles, which takes long to compile, but for two configurations; and on emulated processors
-# what depends neither on vectors nor on the order of bytes.
-LESS = $(patsubst %,%/tiles,$(filter-out o2 s390x,$(CONFIGS))) s390x/gemm \
-       $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/state
+# model of tiles, which takes long to compile, but for one configuration; clang without -Ofast; and on
+# emulated processors what depends neither on vectors nor on the order of bytes.
+LESS = $(patsubst %,%/tiles,$(filter-out o2,$(CONFIGS))) $(TESTS:%=clang/%) \
+       $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/state \
+       s390x/gemm s390x/optimizer
 SCRIPTS := bits compile cuda-sanitize emu nvcc examples gpt cuda-plain sgemm-plain cuda-races \
-           cuda-traffic sgemm-sanitize examples_cuda fuzz headers install self gpu_self \
-           $(call less,cuda-clang)
+           cuda-traffic examples_cuda fuzz headers install self gpu_self \
+           $(call less,cuda-clang sgemm-sanitize)
 LOGS := $(SCRIPTS:%=$(BUILD)/tests/%.log) \
         $(foreach c,$(CONFIGS),$(foreach t,$(TESTS),$(BUILD)/tests/$(c)/$(t).log))
 LOGS := $(filter-out $(call less,,$(LESS:%=$(BUILD)/tests/%.log)),$(LOGS))

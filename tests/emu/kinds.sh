@@ -14,7 +14,7 @@ kind() {
     compiler=${CXX:-c++} with=-O2 emulator=-O2
     case $1 in
     clang) compiler=clang++ ;;
-    sanitize) with="-Og -g $sanitizers" emulator="-Og -g $sanitizers -DEMU_ASAN" ;;
+    sanitize) with="-Og -g1 $sanitizers" emulator="-Og -g1 $sanitizers -DEMU_ASAN" ;;
     races) with='-O1 -g -fsanitize=thread' emulator='-O1 -g -DEMU_TSAN' ;;
     esac
 }
