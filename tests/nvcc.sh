@@ -2,8 +2,8 @@
 # and the loops in SASS: instructions, loads in front of their uses, loads under way at once.
 # Nothing runs, no GPU is needed. usage: [NVDISASM=PROGRAM] nvcc.sh OUTDIR
 # Where the toolkit came without nvdisasm, make cuda puts PyPI's (5 MB) into OUTDIR.
-# make test compiles the kernels for the oldest and the newest GPU, and leaves the programs to
-# headers.sh, which looks at their types, and to the emulator.
+# make test compiles the kernels for the newest GPU, and leaves the others, and the programs, to
+# make check; headers.sh looks at their types.
 suite=nvcc out=${1:?usage: nvcc.sh OUTDIR}
 . tests/lib.sh
 NVCC=${NVCC:-nvcc}
@@ -18,7 +18,7 @@ for arch in 75 80 86 89 90 100 120; do # an older toolkit knows fewer
 done
 if quick && [ "$archs" ]; then
     set -- $archs
-    archs=" $1 $(eval echo "\${$#}")"
+    archs=" $(eval echo "\${$#}")"
 fi
 
 code=
