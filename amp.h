@@ -281,7 +281,7 @@ extern "C" {
      none                                        amp_optimizer_adamw, _sgd
      a cuBLAS trainer in fp32                    amp_session
      a framework with its own optimizers         amp_cast, amp_scaler
-     several ranks                               amp_optimizer_desc.reduce_fn
+     several ranks                               amp_optimizer_desc.shard; .reduce_fn
      inference                                   amp_cast, amp_gemm, amp_autocast
      a GPU                                       amp_cuda_backend                        */
 
@@ -516,6 +516,10 @@ typedef enum amp_kind {
    your own (a rank that wants to skip) sets flags[0] here. An error is handed on. */
 typedef amp_result (*amp_reduce_fn)(void *user, double *norm2, uint32_t *flags);
 
+/* State in shards, one for each rank: >>api ranks. A count of 0: all of it is here. */
+typedef amp_result (*amp_sum_fn)(void *user, double *sums, size_t count, uint32_t *flags);
+typedef struct amp_shard { int rank, count; amp_sum_fn sum_fn; void *user; } amp_shard;
+
 typedef struct amp_optimizer_desc {
     const amp_backend *backend;       /* NULL: CPU                                               */
     amp_dtype          dtype;         /* of the model copies; AMP_F32: no copies (still scaled)  */
@@ -535,6 +539,7 @@ typedef struct amp_optimizer_desc {
     int    unscale_in_place;          /* nonzero: fp32 gradients (no others) need no buffer      */
     amp_reduce_fn reduce_fn;          /* for ranks whose gradients differ (sharded); else NULL   */
     void         *reduce_user;
+    amp_shard     shard;              /* for ranks that share out masters and moments            */
     uint64_t      first_step;         /* steps taken before, for the bias correction of a run
                                          that is continued with moments from elsewhere           */
     char         *problem;            /* NULL, or AMP_PROBLEM_SIZE bytes: what was wrong         */
@@ -848,6 +853,49 @@ AMP_CUDA_DEF amp_result amp_cuda_capability(int device, amp_capability *capabili
 /* Stop here, unless you want autocast: what follows decides types for you, and nothing above it
    needs it. AMP_NO_AUTOCAST, defined everywhere, leaves it out. */
 #ifndef AMP_NO_AUTOCAST
+
+/* ----------------------------------------------------------------- >>api  ranks
+   Masters and moments in shards (ZeRO stage 1, Rajbhandari et al. 2020), for the fused kinds: of
+   desc.shard.count ranks each keeps about one part in count, and all have the whole model. Whatever
+   count is, also 1, a run has the same bits, if what it adds up and in which order does not depend
+   on it. So, with M micro-batches of one size in a step, each with a number on which its data and
+   dropout depend, and its loss divided by M:
+
+       for (t = 0; t * count < M; t++) {
+           backward of micro-batch t * count + rank        there may be none for this rank
+           all-to-all: each rank gets its ranges           halves; a rank that had none sends none
+           amp_optimizer_accumulate(opt, i, part, type)    each part, in the order of ranks
+       }
+       amp_optimizer_adamw(opt, lr)                        on all ranks
+       all-gather: each rank gives its ranges              of amp_optimizer_model
+
+   A tensor of amp_optimizer_add learns if it has grad or grad_later; that is all grad is for:
+   gradients are added up in fp32, in accumulators of the optimizer's own, which every step clears.
+   weight, or else model, is read in prepare, for all of it and its own part; masters are always the
+   optimizer's. Models are whole, and fp32 where keep_fp32 is set or dtype is AMP_F32.
+   In a check all ranks meet in sum_fn, as in reduce_fn and under its rules: sums are count doubles
+   to be added over the ranks (on every rank but one, each is 0: any order is exact), flags two
+   uint32_t of which each becomes the largest. Prepare, save_file and load_file call it, too, and a
+   rank that fails before it has to end the others; in prepare it tells AMP_ERROR_MISMATCH where
+   other tensors were added or ranks are not numbered from 0 to count - 1. With a count of 1 it may
+   be NULL.
+   amp_optimizer_save_file makes a set: of each rank a file, path.T.R-of-COUNT, T being the steps
+   taken and skipped, and when all are on the disk, path, which names them; then the set that was
+   there goes. load_file loads any set, and any file of one optimizer, on any number of ranks; gather
+   models thereafter. Save and load with callbacks are of one rank's part. With a count of 1 all of
+   this is as without shard. Paths must be the same for all ranks, on one file system.
+   amp_optimizer_stats are those of the rank's part. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a
+   weight cache. */
+
+/* Which elements of tensor i belong to this rank: whole chunks of 16384, and over all tensors, in
+   their order, one run, so that in an array of add_flat it is one piece. (Ranks tell each other
+   theirs once.) Without shard, all. n is 0 for a bad index and before prepare. */
+AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first, size_t *n);
+
+/* Add the scaled gradient of one micro-batch, as many elements as this rank's range of tensor i
+   has, in backend memory. Does not wait. A frozen tensor, or no desc.shard: AMP_ERROR_UNSUPPORTED. */
+AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const void *part,
+                                            amp_dtype type);
 
 /* -------------------------------------------------------------- >>api  autocast
    Which type an op computes in. Tables and a stack of scopes, in an object that you own; you ask
@@ -1602,6 +1650,7 @@ typedef struct ampi_tally {
 typedef struct ampi_slot {
     uint64_t  n;
     uint64_t  first_chunk; /* its chunks are numbered from here         */
+    uint64_t  first;       /* of a tensor in shards: where these n begin */
     float    *master;
     void     *grad;        /* NULL: frozen, or none for now             */
     float    *unscaled;    /* AMP_KIND_OWN: where unscaled gradients go */
@@ -1638,19 +1687,23 @@ typedef struct ampi_control {
     uint32_t   moves;                    /* set: it waits here to be published     */
 } ampi_control;
 
+/* Where ranks meet, between check and decide, and over what, beside flags. */
+typedef enum ampi_meeting { AMPI_ALONE, AMPI_OVER_NORM2, AMPI_OVER_SUMS } ampi_meeting;
+
 struct amp_plan {
     ampi_control *control;  /* backend memory */
     ampi_slot    *slots;    /* backend memory */
     amp_scaler   *scaler;   /* backend memory: control->scaler, or the shared one */
     double       *partials; /* backend memory: sum of squares of each chunk; 0 without gradient */
+    double       *sums;     /* those of all ranks: partials lie among them, others are 0        */
     uint32_t     *chunk_slots; /* backend memory: which slot a chunk belongs to */
     ampi_slot    *host_slots;
     size_t        num_slots;
     size_t        num_weights, num_grads; /* slots that are not empty, and those with a gradient */
-    uint64_t      num_chunks;
+    uint64_t      num_chunks, num_sums;
     amp_kind      kind;
     int           zero_grad, shared;
-    int           reduces;        /* a check stops where ranks meet, at norm2 and flags        */
+    ampi_meeting  meets;          /* in the middle of a check                                  */
     uint32_t      parts;          /* of a chunk, for blocks that share it: 4; most short: 1    */
     int           has_lr, new_lr; /* there is one in backend memory; this one shall go there   */
     float         lr;
@@ -1686,9 +1739,12 @@ struct ampi_functions {
     /* new addresses (ampi_bind) for slots [first, first + count); does not wait */
     amp_result (*bind_fn)(const amp_backend *self, const amp_plan *plan, size_t first,
                           size_t count, float *const *weights, void *const *grads);
-    /* ends with ampi_decide, unless plan->reduces: then decide_fn does that, later */
+    /* ends with ampi_decide, unless plan->meets: then decide_fn does that, later */
     amp_result (*check_fn)(const amp_backend *self, const amp_plan *plan);
     amp_result (*decide_fn)(const amp_backend *self, const amp_plan *plan);
+    /* sums += x, element by element, in fp32 */
+    amp_result (*add_fn)(const amp_backend *self, float *sums, const void *x, amp_dtype type,
+                         size_t n);
     amp_result (*update_fn)(const amp_backend *self, const amp_plan *plan, ampi_job job);
     amp_result (*gemm_fn)(const amp_backend *self, const amp_gemm_args *args);
     amp_result (*wait_fn)(const amp_backend *self);
@@ -2170,6 +2226,7 @@ typedef struct ampi_tier {
     float (*fold)(float *lanes); /* their sum, in pairs */
     void (*unscale)(void *dst, const void *grad, amp_dtype type, size_t i, size_t end,
                     float factor);
+    void (*accumulate)(void *sums, const void *x, amp_dtype type, size_t i, size_t end);
     void (*adamw)(const ampi_update *u, size_t i, size_t end);
     void (*sgd)(const ampi_update *u, size_t i, size_t end);
     const struct ampi_engine *engine; /* of products */
@@ -2215,6 +2272,14 @@ AMPI_FN size_t ampi_head(const void *p, size_t size, size_t alignment, size_t n)
                                  size_t end, float factor) {                                   \
         const V f = ampi_splat##S(factor);                                                     \
         for (; i < end; i += W) ampi_put##S(dst, i, ampi_unscaled##S(grad, type, i, f));       \
+        ampi_done##S();                                                                        \
+    }                                                                                          \
+    FN void ampi_accumulate_from##S(void *sums, const void *x, amp_dtype type, size_t i,       \
+                                    size_t end) {                                              \
+        const V one = ampi_splat##S(1.0f);                                                     \
+        for (; i < end; i += W)                                                                \
+            ampi_put##S(sums, i, ampi_add##S(ampi_get##S(sums, i),                             \
+                                             ampi_unscaled##S(x, type, i, one)));              \
         ampi_done##S();                                                                        \
     }                                                                                          \
     FN void ampi_adamw_from##S(const ampi_update *update, size_t i, size_t end) {              \
@@ -2323,6 +2388,12 @@ static void ampi_unscale_array(void *dst, const void *grad, amp_dtype type, size
     const size_t end = ampi_whole(0, n);
     ampi_tier_now()->unscale(dst, grad, type, 0, end, factor);
     ampi_unscale_from(dst, grad, type, end, n, factor);
+}
+
+static void ampi_accumulate_array(void *sums, const void *x, amp_dtype type, size_t n) {
+    const size_t end = ampi_whole(0, n);
+    ampi_tier_now()->accumulate(sums, x, type, 0, end);
+    ampi_accumulate_from(sums, x, type, end, n);
 }
 
 static void ampi_update_array(const ampi_update *u, amp_kind kind, size_t n) {
@@ -2842,6 +2913,24 @@ static AMPI_NOINLINE void ampi_desc_defaults(amp_optimizer_desc *d) {
     d->backend = NULL;
 }
 
+static amp_result ampi_shard_ok(const amp_optimizer_desc *d) {
+    const amp_shard *s = &d->shard;
+    if (d->kind == AMP_KIND_OWN) {
+        ampi_tell(d->problem, "amp_optimizer_desc.shard is for AMP_KIND_ADAMW and AMP_KIND_SGD");
+        return AMP_ERROR_UNSUPPORTED;
+    }
+    if (s->count < 0 || s->rank < 0 || s->rank >= s->count) {
+        ampi_out(d->problem, "amp_optimizer_desc.shard.rank", (double)s->rank,
+                 "0 or more, and less than count");
+        return AMP_ERROR_INVALID_CONFIG;
+    }
+    if ((s->count > 1 && !s->sum_fn) || d->reduce_fn) {
+        ampi_tell(d->problem, "amp_optimizer_desc.shard needs sum_fn, and no reduce_fn beside it");
+        return AMP_ERROR_INVALID_CONFIG;
+    }
+    return AMP_OK;
+}
+
 static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d,
                                              const amp_backend *backend) {
     amp_scaler scaler;
@@ -2857,6 +2946,10 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d,
     if (!backend->functions) {
         ampi_tell(d->problem, "amp_optimizer_desc.backend was not made by amp_cuda_backend");
         return AMP_ERROR_INVALID_ARGUMENT;
+    }
+    if (d->shard.count) {
+        const amp_result result = ampi_shard_ok(d);
+        if (result != AMP_OK) return result;
     }
     return ampi_scaler_setup(&scaler, &d->scaler, d->problem); /* to learn of its errors now */
 }
@@ -3068,9 +3161,102 @@ static void *ampi_take(ampi_arena *arena, size_t count, size_t size, size_t alig
     return arena->base ? arena->base + start : NULL;
 }
 
-/* An array of tensor e; parts of a flat array follow one another without a gap. */
-static void *ampi_array(ampi_arena *arena, const ampi_entry *e, size_t size) {
-    return ampi_take(arena, e->tensor.n, size, e->flat == 2 ? size : 64);
+/* An array of n elements of tensor e; parts of a flat array follow one another without a gap. */
+static void *ampi_array(ampi_arena *arena, const ampi_entry *e, size_t n, size_t size) {
+    return ampi_take(arena, n, size, e->flat == 2 ? size : 64);
+}
+
+static float *ampi_floats_of(ampi_arena *arena, const ampi_entry *e, uint64_t n) {
+    return (float *)ampi_array(arena, e, (size_t)n, sizeof(float));
+}
+
+static uint64_t ampi_chunks(uint64_t n) { return n / AMPI_CHUNK + (n % AMPI_CHUNK != 0); }
+
+/* How many of the n elements of a tensor lie in front of its first chunk that begins at element at
+   or behind. */
+static uint64_t ampi_in_front(uint64_t n, uint64_t at) {
+    if (at >= n) return n;
+    at = ampi_chunks(at) * AMPI_CHUNK;
+    return at < n ? at : n;
+}
+
+/* What a rank has: the chunks that begin in its part of the elements of all tensors. */
+typedef struct ampi_part { uint64_t begin, end; } ampi_part;
+
+static ampi_part ampi_part_of_rank(uint64_t elements, uint64_t rank, uint64_t count) {
+    ampi_part p;
+    p.begin = elements / count * rank + elements % count * rank / count;
+    rank++;
+    p.end = elements / count * rank + elements % count * rank / count;
+    return p;
+}
+
+/* The same within a tensor of n elements, with so many in front of it. */
+static ampi_part ampi_part_in(const ampi_part *all, uint64_t before, uint64_t n) {
+    ampi_part p;
+    p.begin = ampi_in_front(n, all->begin > before ? all->begin - before : 0);
+    p.end   = ampi_in_front(n, all->end > before ? all->end - before : 0);
+    return p;
+}
+
+static ampi_part ampi_own_part(const amp_optimizer *opt, const ampi_entry *entries) {
+    const amp_shard *s     = &opt->desc.shard;
+    uint64_t         total = 0;
+    size_t           i;
+    for (i = 0; i < opt->num_entries; i++) total += entries[i].tensor.n;
+    return ampi_part_of_rank(total, (uint64_t)s->rank, s->count ? (uint64_t)s->count : 1);
+}
+
+/* Fill in a slot, but for what has its place in the arena. */
+static void ampi_fill_slot(const amp_optimizer_desc *d, const amp_tensor *t, ampi_part own,
+                           ampi_slot *slot) {
+    const int shard = d->shard.count != 0;
+    memset(slot, 0, sizeof *slot);
+    slot->n            = own.end - own.begin;
+    slot->first        = own.begin;
+    slot->lr_scale     = t->lr_scale;
+    slot->weight_decay = t->weight_decay;
+    slot->model_type   = (uint32_t)(t->model ? t->model_type : d->dtype);
+    slot->stats.first_nonfinite = slot->n;
+    if (shard) {
+        if (!t->model && t->keep_fp32) slot->model_type = AMP_F32;
+        slot->model = t->model;
+        return;
+    }
+    slot->master    = t->weight;
+    slot->grad      = t->grad;
+    slot->grad_type = (uint32_t)t->grad_type;
+    slot->model     = t->model == (void *)t->weight ? NULL : t->model;
+    slot->in_place  = d->kind == AMP_KIND_OWN && d->unscale_in_place && t->grad_type == AMP_F32;
+}
+
+/* Model copies that are the optimizer's own. In a flat array keep_fp32 leaves a hole. */
+static void ampi_place_models(const amp_optimizer *opt, const ampi_entry *entries,
+                              ampi_slot *slots, ampi_arena *arena) {
+    const amp_dtype type  = opt->desc.dtype;
+    const int       shard = opt->desc.shard.count != 0;
+    size_t          i;
+    for (i = 0; i < opt->num_entries; i++) {
+        const ampi_entry *e    = &entries[i];
+        const amp_tensor *t    = &e->tensor;
+        void             *here = NULL;
+        if (t->model || (!shard && type == AMP_F32)) continue;
+        if (!t->keep_fp32 || e->flat) here = ampi_array(arena, e, t->n, amp_dtype_size(type));
+        if (!t->keep_fp32) slots[i].model = here;
+    }
+    for (i = 0; i < opt->num_entries && shard; i++) {
+        const amp_tensor *t = &entries[i].tensor;
+        if (!t->model && t->keep_fp32)
+            slots[i].model = ampi_take(arena, t->n, sizeof(float), 64);
+        slots[i].model = ampi_to(slots[i].model, (amp_dtype)slots[i].model_type,
+                                 (size_t)slots[i].first);
+    }
+}
+
+/* All of the model copy of which a slot has a part. */
+static void *ampi_whole_model(const ampi_slot *s) {
+    const size_t size = amp_dtype_size((amp_dtype)s->model_type);
+    return s->model ? (char *)s->model - (size_t)s->first * size : NULL;
 }
 
 /* Give everything in backend memory its place, and fill in the plan and its host_slots. */
@@ -3078,58 +3264,52 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
                         ampi_arena *arena) {
     const amp_optimizer_desc *d = &opt->desc;
     const size_t              count = opt->num_entries;
+    const ampi_part           all   = ampi_own_part(opt, entries);
+    const int   shard    = d->shard.count != 0;
     const int   moments  = ampi_num_moments(d);
     ampi_slot  *slots    = plan->host_slots;
-    uint64_t    elements = 0;
+    uint64_t    elements = 0, before = 0, in_front = 0;
     size_t      i;
-    plan->num_chunks = 0;
+    plan->num_chunks = plan->num_sums = 0;
     for (i = 0; i < count; i++) {
         const amp_tensor *t = &entries[i].tensor;
-        memset(&slots[i], 0, sizeof slots[i]);
-        slots[i].n            = t->n;
-        slots[i].first_chunk  = plan->num_chunks;
-        slots[i].master       = t->weight;
-        slots[i].grad         = t->grad;
-        slots[i].model        = t->model == (void *)t->weight ? NULL : t->model;
-        slots[i].grad_type    = (uint32_t)t->grad_type;
-        slots[i].model_type   = (uint32_t)(t->model ? t->model_type : d->dtype);
-        slots[i].lr_scale     = t->lr_scale;
-        slots[i].weight_decay = t->weight_decay;
-        slots[i].in_place     = d->kind == AMP_KIND_OWN && d->unscale_in_place &&
-                            t->grad_type == AMP_F32;
-        plan->num_chunks += t->n / AMPI_CHUNK + (t->n % AMPI_CHUNK != 0);
-        elements += t->n;
-        slots[i].stats.first_nonfinite = t->n;
+        ampi_fill_slot(d, t, ampi_part_in(&all, before, t->n), &slots[i]);
+        slots[i].first_chunk = plan->num_chunks;
+        plan->num_chunks += ampi_chunks(slots[i].n);
+        plan->num_sums += ampi_chunks(t->n);
+        in_front += ampi_chunks(slots[i].first);
+        elements += slots[i].n;
+        before += t->n;
     }
     plan->parts    = plan->num_chunks > elements / (AMPI_CHUNK / 2) ? 1 : 4;
     plan->control  = (ampi_control *)ampi_take(arena, 1, sizeof *plan->control, 64);
     plan->slots    = (ampi_slot *)ampi_take(arena, count, sizeof *plan->slots, 64);
-    plan->partials = (double *)ampi_take(arena, (size_t)plan->num_chunks, sizeof(double), 64);
+    plan->sums     = (double *)ampi_take(arena, (size_t)plan->num_sums + (size_t)d->shard.count,
+                                         sizeof(double), 64); /* prepare has one for each rank */
+    plan->partials = plan->sums ? plan->sums + in_front : NULL;
     plan->chunk_slots =
         (uint32_t *)ampi_take(arena, (size_t)plan->num_chunks, sizeof(uint32_t), 64);
     plan->scaler   = d->shared_scaler;
     if (!plan->shared && plan->control) plan->scaler = &plan->control->scaler;
-    for (i = 0; i < count; i++) { /* model copies; in a flat array keep_fp32 leaves a hole */
-        const amp_tensor *t = &entries[i].tensor;
-        if (t->model || d->dtype == AMP_F32 || (t->keep_fp32 && !entries[i].flat)) continue;
-        slots[i].model = ampi_array(arena, &entries[i], amp_dtype_size(d->dtype));
-        if (t->keep_fp32) slots[i].model = NULL;
-    }
+    ampi_place_models(opt, entries, slots, arena);
     for (i = 0; i < count; i++)
-        if (!entries[i].tensor.weight)
-            slots[i].master = (float *)ampi_array(arena, &entries[i], sizeof(float));
+        if (shard || !entries[i].tensor.weight)
+            slots[i].master = ampi_floats_of(arena, &entries[i], slots[i].n);
+    for (i = 0; i < count && shard; i++)
+        if (ampi_learns(&entries[i].tensor))
+            slots[i].grad = ampi_floats_of(arena, &entries[i], slots[i].n);
     for (i = 0; i < count; i++) {
         const amp_tensor *t = &entries[i].tensor;
         if (!ampi_learns(t) || d->kind != AMP_KIND_OWN) continue;
         if (slots[i].in_place) slots[i].unscaled = (float *)t->grad;
-        else slots[i].unscaled = (float *)ampi_array(arena, &entries[i], sizeof(float));
+        else slots[i].unscaled = ampi_floats_of(arena, &entries[i], slots[i].n);
     }
     for (i = 0; i < count && moments > 0; i++)
         if (ampi_learns(&entries[i].tensor))
-            slots[i].m = (float *)ampi_array(arena, &entries[i], sizeof(float));
+            slots[i].m = ampi_floats_of(arena, &entries[i], slots[i].n);
     for (i = 0; i < count && moments > 1; i++)
         if (ampi_learns(&entries[i].tensor))
-            slots[i].v = (float *)ampi_array(arena, &entries[i], sizeof(float));
+            slots[i].v = ampi_floats_of(arena, &entries[i], slots[i].n);
 }
 
 /* Zeroed memory of a backend, aligned to 64 bytes; *block is what must be freed. */
@@ -3179,7 +3359,25 @@ static amp_result ampi_fill_chunks(const amp_backend *b, const amp_plan *plan) {
     return result;
 }
 
-/* Masters from models, then models from masters, and the tables to where kernels read them. */
+/* Of a tensor its master, all of its model copy, and the moments it brings. */
+static amp_result ampi_fill_tensor(const amp_backend *b, const amp_tensor *t, const ampi_slot *s) {
+    const amp_dtype type   = (amp_dtype)s->model_type;
+    const size_t    n      = (size_t)s->n, first = (size_t)s->first;
+    void           *model  = ampi_whole_model(s);
+    amp_result      result = AMP_OK;
+    if (!t->weight && t->model) result = ampi_cast_on(b, s->master, AMP_F32, s->model, type, n);
+    if (t->weight && s->master != t->weight)
+        result = ampi_cast_on(b, s->master, AMP_F32, t->weight + first, AMP_F32, n);
+    if (result == AMP_OK && t->weight && model && model != (void *)t->weight)
+        result = ampi_cast_on(b, model, type, t->weight, AMP_F32, t->n);
+    if (result == AMP_OK && t->moment1)
+        result = ampi_cast_on(b, s->m, AMP_F32, t->moment1 + first, AMP_F32, n);
+    if (result == AMP_OK && t->moment2)
+        result = ampi_cast_on(b, s->v, AMP_F32, t->moment2 + first, AMP_F32, n);
+    return result;
+}
+
+/* The tables to where kernels read them, and what tensors begin with. */
 static AMPI_NOINLINE amp_result ampi_fill_backend(const amp_optimizer *opt, const amp_plan *plan) {
     const amp_optimizer_desc *d = &opt->desc;
     const amp_backend        *b = &opt->backend;
@@ -3197,20 +3395,8 @@ static AMPI_NOINLINE amp_result ampi_fill_backend(const amp_optimizer *opt, cons
     control.nesterov       = d->nesterov != 0;
     control.max_norm       = d->max_norm;
     ampi_scaler_setup(&control.scaler, &d->scaler, NULL);
-    for (i = 0; i < plan->num_slots && result == AMP_OK; i++) {
-        const ampi_slot *s    = &plan->host_slots[i];
-        const amp_dtype  type = (amp_dtype)s->model_type;
-        const size_t     n    = (size_t)s->n;
-        const amp_tensor *t   = ampi_tensor(opt, (int)i);
-        if (!t->weight && t->model)
-            result = ampi_cast_on(b, s->master, AMP_F32, s->model, type, n);
-        else if (s->model)
-            result = ampi_cast_on(b, s->model, type, s->master, AMP_F32, n);
-        if (result == AMP_OK && t->moment1)
-            result = ampi_cast_on(b, s->m, AMP_F32, t->moment1, AMP_F32, n);
-        if (result == AMP_OK && t->moment2)
-            result = ampi_cast_on(b, s->v, AMP_F32, t->moment2, AMP_F32, n);
-    }
+    for (i = 0; i < plan->num_slots && result == AMP_OK; i++)
+        result = ampi_fill_tensor(b, ampi_tensor(opt, (int)i), &plan->host_slots[i]);
     if (result == AMP_OK)
         result = ampi_send(b, plan->slots, plan->host_slots,
                             plan->num_slots * sizeof *plan->slots);
@@ -3229,6 +3415,9 @@ static void ampi_count_grads(amp_plan *plan) {
         plan->num_grads += plan->host_slots[i].n && plan->host_slots[i].grad;
     }
 }
+
+/* Have all ranks the same tensors? >>impl ranks */
+static amp_result ampi_same_tables(const amp_optimizer *opt, const amp_plan *plan);
 
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     const size_t header = (sizeof(amp_plan) + 63) / 64 * 64;
@@ -3255,9 +3444,11 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     plan->host_slots = (ampi_slot *)(void *)((char *)plan + header);
     plan->num_slots  = opt->num_entries;
     plan->kind       = opt->desc.kind;
-    plan->zero_grad  = opt->desc.zero_grad;
+    plan->zero_grad  = opt->desc.zero_grad || opt->desc.shard.count;
     plan->shared     = opt->desc.shared_scaler != NULL;
-    plan->reduces    = opt->desc.reduce_fn != NULL;
+    plan->meets      = opt->desc.shard.sum_fn && opt->desc.shard.count ? AMPI_OVER_SUMS
+                       : opt->desc.reduce_fn                           ? AMPI_OVER_NORM2
+                                                                       : AMPI_ALONE;
 
     memset(&arena, 0, sizeof arena);
     ampi_layout(opt, ampi_entries(opt), plan, &arena);
@@ -3271,6 +3462,8 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
         fp     = ampi_fp_begin(); /* configured numbers are rounded to float */
         result = ampi_fill_backend(opt, plan);
         ampi_fp_end(fp);
+        if (result == AMP_OK && plan->meets == AMPI_OVER_SUMS)
+            result = ampi_same_tables(opt, plan);
     }
     if (result != AMP_OK) {
         ampi_block_free(&opt->backend, &opt->desc.allocator, block);
@@ -3294,6 +3487,9 @@ static ampi_slot *ampi_slot_of(const amp_optimizer *opt, int i) {
 static amp_result ampi_can_bind(const amp_optimizer *opt, size_t i, const float *weight,
                                 const void *grad) {
     const amp_tensor *t = ampi_tensor(opt, (int)i);
+    if (opt->desc.shard.count && (weight || grad))
+        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
+                                   "it is in shards: neither weight nor gradient can be replaced");
     if (weight && !t->weight)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "its master is the optimizer's own, and cannot be replaced");
@@ -3343,7 +3539,7 @@ AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *we
 AMP_DEF const void *amp_optimizer_model(const amp_optimizer *opt, int i) {
     const ampi_slot *s = ampi_slot_of(opt, i);
     if (!s) return NULL;
-    return s->model ? s->model : (const void *)s->master;
+    return s->model ? ampi_whole_model(s) : (const void *)s->master;
 }
 
 AMP_DEF float *amp_optimizer_grad(const amp_optimizer *opt, int i) {
@@ -3386,7 +3582,7 @@ AMP_DEF uint32_t *amp_optimizer_found_inf_ptr(const amp_optimizer *opt) {
      amp_optimizer_adamw   ampi_fused_step: may there be one? the learning rate goes along
        check               ampi_cpu_check, of a tensor ampi_check_slot, of 16384 elements
                            ampi_check_chunk: finite? squares into 256 lanes, by the tier;
-                           ampi_sum_partials (and desc.reduce_fn)
+                           ampi_sum_chunks (behind it desc.reduce_fn, before it shard.sum_fn)
        decide              ampi_decide: norm, clip factor, gate, next scale
        update              ampi_cpu_update, ampi_update_slot, ampi_step_chunk: read again, unscale,
                            optimizer, master, model copy, by the tier
@@ -3472,14 +3668,14 @@ static AMPI_NOINLINE double ampi_check_chunk(const void *x, amp_dtype type, size
     return (double)sum;
 }
 
-static double ampi_sum_partials(const double *partials, uint64_t num_chunks) {
+static double ampi_sum_chunks(const amp_plan *plan) {
     double   lanes[AMPI_LANES];
     uint64_t i;
     size_t   l, pair;
     for (l = 0; l < AMPI_LANES; l++) lanes[l] = 0.0;
-    for (i = 0; i < num_chunks; i++) {
+    for (i = 0; i < plan->num_sums; i++) {
         l        = (size_t)(i % AMPI_LANES);
-        lanes[l] = ampi_add64(lanes[l], partials[i]);
+        lanes[l] = ampi_add64(lanes[l], plan->sums[i]);
     }
     for (pair = AMPI_LANES / 2; pair; pair /= 2)
         for (l = 0; l < pair; l++) lanes[l] = ampi_add64(lanes[l], lanes[l + pair]);
@@ -3527,6 +3723,7 @@ static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot) {
 static AMPI_NOINLINE void ampi_cpu_check_plan(const amp_plan *plan) {
     uint32_t largest = 0, bad = 0;
     size_t   t;
+    memset(plan->sums, 0, (size_t)plan->num_sums * sizeof *plan->sums);
     for (t = 0; t < plan->num_slots; t++) {
         ampi_slot *slot = &plan->slots[t];
         uint32_t   max;
@@ -3535,12 +3732,15 @@ static AMPI_NOINLINE void ampi_cpu_check_plan(const amp_plan *plan) {
         if (max > largest) largest = max;
         bad |= (uint32_t)(slot->stats.nonfinite != 0);
     }
-    plan->control->norm2    = ampi_sum_partials(plan->partials, plan->num_chunks);
+    if (plan->meets != AMPI_OVER_SUMS) plan->control->norm2 = ampi_sum_chunks(plan);
     plan->control->flags[0] = bad | ampi_found_by_user(plan);
     plan->control->flags[1] = largest;
 }
 
-static AMPI_NOINLINE void ampi_cpu_decide_plan(const amp_plan *plan) { ampi_decide(plan); }
+static AMPI_NOINLINE void ampi_cpu_decide_plan(const amp_plan *plan) {
+    if (plan->meets == AMPI_OVER_SUMS) plan->control->norm2 = ampi_sum_chunks(plan);
+    ampi_decide(plan);
+}
 
 /* Elements [i, i + n) of the gradient of one tensor, anew from what was unscaled. */
 static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i, size_t n) {
@@ -3621,7 +3821,7 @@ static amp_result ampi_cpu_check(const amp_backend *self, const amp_plan *plan) 
     const uint32_t fp = ampi_fp_begin();
     (void)self;
     ampi_cpu_check_plan(plan);
-    if (!plan->reduces) ampi_cpu_decide_plan(plan);
+    if (!plan->meets) ampi_cpu_decide_plan(plan);
     ampi_fp_end(fp);
     return AMP_OK;
 }
@@ -3631,6 +3831,24 @@ static amp_result ampi_cpu_decide(const amp_backend *self, const amp_plan *plan)
     (void)self;
     ampi_cpu_decide_plan(plan);
     ampi_fp_end(fp);
+    return AMP_OK;
+}
+
+static amp_result ampi_cpu_add(const amp_backend *self, float *sums, const void *x,
+                               amp_dtype type, size_t n) {
+    const int64_t chunks = (int64_t)ampi_chunks(n);
+    int64_t       c;
+    (void)self;
+#if AMPI_OPENMP
+#pragma omp parallel for schedule(static) if (chunks > 1)
+#endif
+    for (c = 0; c < chunks; c++) {
+        const size_t   i  = (size_t)c * AMPI_CHUNK;
+        const uint32_t fp = ampi_fp_begin();
+        ampi_accumulate_array(ampi_to(sums, AMP_F32, i), ampi_at(x, type, i), type,
+                              ampi_min(n - i, AMPI_CHUNK));
+        ampi_fp_end(fp);
+    }
     return AMP_OK;
 }
 
@@ -3646,7 +3864,7 @@ static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g)
 
 static const ampi_functions ampi_cpu_functions = {
     NULL, NULL, ampi_cpu_copy, ampi_cpu_cast, NULL, NULL, ampi_cpu_bind, ampi_cpu_check,
-    ampi_cpu_decide, ampi_cpu_update, ampi_cpu_gemm, ampi_cpu_wait};
+    ampi_cpu_decide, ampi_cpu_add, ampi_cpu_update, ampi_cpu_gemm, ampi_cpu_wait};
 
 AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
     if (!backend) return AMP_ERROR_INVALID_ARGUMENT;
@@ -3666,7 +3884,7 @@ static amp_result ampi_can_step(const amp_optimizer *opt, amp_kind kind) {
         ampi_tell(opt->desc.problem, "the step is of another kind than amp_optimizer_desc.kind");
         return AMP_ERROR_UNSUPPORTED;
     }
-    if (opt->plan->num_weights && !opt->plan->num_grads && !opt->plan->reduces) {
+    if (opt->plan->num_weights && !opt->plan->num_grads && !opt->plan->meets) {
         ampi_tell(opt->desc.problem, "no tensor has a gradient: all are frozen, or grad_later");
         return AMP_ERROR_BAD_STATE;
     }
@@ -3678,9 +3896,13 @@ static amp_result ampi_check_all(const amp_optimizer *opt) {
     const amp_backend  *b      = &opt->backend;
     const amp_plan     *plan   = opt->plan;
     amp_result          result = b->functions->check_fn(b, plan);
-    if (!plan->reduces || result != AMP_OK) return result;
-    result = opt->desc.reduce_fn(opt->desc.reduce_user, &plan->control->norm2,
-                                 plan->control->flags);
+    if (!plan->meets || result != AMP_OK) return result;
+    if (plan->meets == AMPI_OVER_SUMS)
+        result = opt->desc.shard.sum_fn(opt->desc.shard.user, plan->sums, (size_t)plan->num_sums,
+                                        plan->control->flags);
+    else
+        result = opt->desc.reduce_fn(opt->desc.reduce_user, &plan->control->norm2,
+                                     plan->control->flags);
     return result == AMP_OK ? b->functions->decide_fn(b, plan) : result;
 }
 
@@ -3843,9 +4065,14 @@ AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *st
 }
 
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stats *stats) {
+    amp_result result;
     if (!opt || !stats || !ampi_tensor(opt, i)) return AMP_ERROR_INVALID_ARGUMENT;
     if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
-    return ampi_read_back(opt, stats, &opt->plan->slots[i].stats, sizeof *stats);
+    result = ampi_read_back(opt, stats, &opt->plan->slots[i].stats, sizeof *stats);
+    if (result != AMP_OK) return result;
+    stats->first_nonfinite += opt->plan->host_slots[i].first;
+    if (!stats->nonfinite) stats->first_nonfinite = ampi_tensor(opt, i)->n;
+    return AMP_OK;
 }
 
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
@@ -5230,6 +5457,93 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capab
 
 #ifndef AMP_NO_AUTOCAST
 
+/* ---------------------------------------------------------------- >>impl  ranks */
+
+/* A number of the tables that all ranks must have. */
+static uint64_t ampi_hash(uint64_t sum, uint64_t x) {
+    unsigned char bytes[8];
+    ampi_put_le(bytes, x);
+    return ampi_sum_bytes(sum, bytes, sizeof bytes);
+}
+
+static uint32_t ampi_hash_tables(const amp_optimizer *opt) {
+    uint64_t sum = 0;
+    uint32_t bits[2];
+    size_t   i;
+    sum = ampi_hash(sum, (uint64_t)opt->desc.kind);
+    sum = ampi_hash(sum, (uint64_t)opt->desc.shard.count);
+    sum = ampi_hash(sum, opt->num_entries);
+    for (i = 0; i < opt->num_entries; i++) {
+        const amp_tensor *t    = ampi_tensor(opt, (int)i);
+        const char       *name = t->name ? t->name : "";
+        sum = ampi_hash(sum, t->n);
+        sum = ampi_hash(sum, (uint64_t)ampi_learns(t));
+        memcpy(&bits[0], &t->lr_scale, 4);
+        memcpy(&bits[1], &t->weight_decay, 4);
+        sum = ampi_hash(sum, (uint64_t)bits[0] << 32 | bits[1]);
+        while (*name) sum = ampi_hash(sum, (unsigned char)*name++);
+    }
+    return (uint32_t)(sum ^ sum >> 32);
+}
+
+/* All ranks have the same hash if the largest is the smallest; and every number one rank. */
+static amp_result ampi_same_tables(const amp_optimizer *opt, const amp_plan *plan) {
+    const amp_backend *b       = &opt->backend;
+    const amp_shard   *s       = &opt->desc.shard;
+    const uint32_t     hash    = ampi_hash_tables(opt);
+    uint32_t           flags[2];
+    double             one     = 1.0, present = 0.0;
+    amp_result         result;
+    int                rank;
+    flags[0] = hash;
+    flags[1] = ~hash;
+    result   = ampi_send(b, plan->control->flags, flags, sizeof flags);
+    if (result == AMP_OK) result = ampi_send(b, &plan->sums[s->rank], &one, sizeof one);
+    if (result == AMP_OK)
+        result = s->sum_fn(s->user, plan->sums, (size_t)s->count, plan->control->flags);
+    if (result == AMP_OK) result = ampi_read_back(opt, flags, plan->control->flags, sizeof flags);
+    if (result == AMP_OK && flags[0] != ~flags[1]) {
+        ampi_tell(opt->desc.problem, "the ranks have added other tensors, or have other counts");
+        return AMP_ERROR_MISMATCH;
+    }
+    for (rank = 0; rank < s->count && result == AMP_OK; rank++) {
+        result = ampi_read_back(opt, &present, &plan->sums[rank], sizeof present);
+        if (result != AMP_OK || memcmp(&present, &one, sizeof one) == 0) continue;
+        ampi_out(opt->desc.problem, "amp_optimizer_desc.shard.rank", (double)rank,
+                 "that of one rank, and no other");
+        return AMP_ERROR_MISMATCH;
+    }
+    return result;
+}
+
+AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first, size_t *n) {
+    const ampi_slot *s = ampi_slot_of(opt, i);
+    if (first) *first = s ? (size_t)s->first : 0;
+    if (n) *n = s ? (size_t)s->n : 0;
+}
+
+AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const void *part,
+                                            amp_dtype type) {
+    const amp_tensor  *t = ampi_tensor(opt, i);
+    const amp_backend *b;
+    const ampi_slot   *s;
+    if (!t) return AMP_ERROR_INVALID_ARGUMENT;
+    ampi_blank(opt->desc.problem);
+    if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
+    if (!amp_dtype_size(type)) return AMP_ERROR_INVALID_ENUM;
+    b = &opt->backend;
+    s = &opt->plan->host_slots[i];
+    if (s->n && !part) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!opt->desc.shard.count)
+        return ampi_tensor_problem(opt, (size_t)i, t->name, AMP_ERROR_UNSUPPORTED,
+                                   "it is not in shards: its gradient is where grad says");
+    if (!ampi_learns(t))
+        return ampi_tensor_problem(opt, (size_t)i, t->name, AMP_ERROR_UNSUPPORTED,
+                                   "it is frozen: grad or grad_later would make it learn");
+    if (!s->n) return AMP_OK;
+    return b->functions->add_fn(b, (float *)s->grad, part, type, (size_t)s->n);
+}
+
 /* ------------------------------------------------------------- >>impl  autocast */
 
 enum { /* the letters of AMP_OP_LIST */
@@ -5817,6 +6131,7 @@ AMP_DEF amp_result amp_cache_add_optimizer(amp_cache *cache, const amp_optimizer
     if (!cache || !opt) return AMP_ERROR_INVALID_ARGUMENT;
     if (!cache->memory) return AMP_ERROR_BAD_STATE;
     if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
+    if (opt->desc.shard.count) return AMP_ERROR_UNSUPPORTED; /* nobody has whole masters */
     if (cache->num_optimizers >= AMP_MAX_CACHE_OPTIMIZERS) return AMP_ERROR_TOO_LARGE;
     cache->optimizers[cache->num_optimizers++] = opt;
     return AMP_OK;
@@ -6560,7 +6875,7 @@ static int ampi_usable_c(int by_name) {
 
 static const ampi_tier ampi_tier_c = {
     "c", ampi_usable_c, ampi_widen, ampi_narrow, ampi_check, ampi_fold, ampi_unscale_from,
-    ampi_adamw_from, ampi_sgd_from, &ampi_engine_c};
+    ampi_accumulate_from, ampi_adamw_from, ampi_sgd_from, &ampi_engine_c};
 
 #if AMPI_X86
 
@@ -6787,7 +7102,8 @@ static int ampi_usable_avx2(int by_name) {
 
 static const ampi_tier ampi_tier_avx2 = {
     "avx2", ampi_usable_avx2, ampi_widen_avx2, ampi_narrow_avx2, ampi_check_avx2, ampi_fold_avx2,
-    ampi_unscale_from_avx2, ampi_adamw_from_avx2, ampi_sgd_from_avx2, &ampi_engine_avx2};
+    ampi_unscale_from_avx2, ampi_accumulate_from_avx2, ampi_adamw_from_avx2, ampi_sgd_from_avx2,
+    &ampi_engine_avx2};
 
 /* AVX-512 F, BW and VL: sixteen floats. */
 
@@ -7018,8 +7334,8 @@ static int ampi_usable_avx512(int by_name) {
 
 static const ampi_tier ampi_tier_avx512 = {
     "avx512", ampi_usable_avx512, ampi_widen_avx512, ampi_narrow_avx512, ampi_check_avx512,
-    ampi_fold_avx512, ampi_unscale_from_avx512, ampi_adamw_from_avx512, ampi_sgd_from_avx512,
-    &ampi_engine_avx512};
+    ampi_fold_avx512, ampi_unscale_from_avx512, ampi_accumulate_from_avx512,
+    ampi_adamw_from_avx512, ampi_sgd_from_avx512, &ampi_engine_avx512};
 
 #if AMPI_PAIRS
 
@@ -7155,8 +7471,8 @@ static int ampi_usable_pairs(int by_name) {
 
 static const ampi_tier ampi_tier_pairs = {
     "avx512_bf16", ampi_usable_pairs, ampi_widen_avx512, ampi_narrow_pairs, ampi_check_avx512,
-    ampi_fold_avx512, ampi_unscale_from_avx512, ampi_adamw_from_avx512, ampi_sgd_from_avx512,
-    &ampi_engine_avx512};
+    ampi_fold_avx512, ampi_unscale_from_avx512, ampi_accumulate_from_avx512,
+    ampi_adamw_from_avx512, ampi_sgd_from_avx512, &ampi_engine_avx512};
 
 #endif /* AMPI_PAIRS */
 
@@ -7299,7 +7615,8 @@ static const ampi_engine ampi_engine_neon = {
 
 static const ampi_tier ampi_tier_neon = {
     "neon", ampi_usable_c, ampi_widen_neon, ampi_narrow_neon, ampi_check_neon, ampi_fold_neon,
-    ampi_unscale_from_neon, ampi_adamw_from_neon, ampi_sgd_from_neon, &ampi_engine_neon};
+    ampi_unscale_from_neon, ampi_accumulate_from_neon, ampi_adamw_from_neon, ampi_sgd_from_neon,
+    &ampi_engine_neon};
 
 #endif /* AMPI_NEON */
 
@@ -7419,7 +7736,7 @@ static const ampi_engine ampi_engine_tiles = {
 #define AMPI_TIER_REFUSED &ampi_tier_c
 #define AMPI_TIER_AMX                                                                          \
     {"amx", ampi_usable_c, ampi_widen, ampi_narrow, ampi_check, ampi_fold, ampi_unscale_from,  \
-     ampi_adamw_from, ampi_sgd_from, &ampi_engine_c}
+     ampi_accumulate_from, ampi_adamw_from, ampi_sgd_from, &ampi_engine_c}
 #else
 static int ampi_usable_amx(int by_name) {
     (void)by_name;
@@ -7429,8 +7746,8 @@ static int ampi_usable_amx(int by_name) {
 #define AMPI_TIER_REFUSED &ampi_tier_avx512
 #define AMPI_TIER_AMX                                                                          \
     {"amx", ampi_usable_amx, ampi_widen_avx512, ampi_narrow_pairs, ampi_check_avx512,          \
-     ampi_fold_avx512, ampi_unscale_from_avx512, ampi_adamw_from_avx512, ampi_sgd_from_avx512, \
-     &ampi_engine_avx512}
+     ampi_fold_avx512, ampi_unscale_from_avx512, ampi_accumulate_from_avx512,                  \
+     ampi_adamw_from_avx512, ampi_sgd_from_avx512, &ampi_engine_avx512}
 #endif
 static const ampi_tier ampi_tier_amx = AMPI_TIER_AMX, ampi_tier_amx_allowed = AMPI_TIER_AMX;
 

@@ -809,23 +809,21 @@ AMPI_DEVICE double ampi_check_chunk(const ampi_slot *slot, uint64_t start, int c
     return ampi_mul64(ampi_double(sum), back);
 }
 
-/* The end of A, by one block: chunks are summed; the scaler runs, unless ranks have to meet
-   first. */
-AMPI_DEVICE void ampi_end_check(const amp_plan *plan, double *lanes) {
+/* The chunks of all ranks are summed by one block, for its first thread. */
+AMPI_DEVICE double ampi_sum_chunks(const amp_plan *plan, double *lanes) {
     enum { UNDER_WAY = 8 };
     const unsigned thread = threadIdx.x, threads = blockDim.x;
-    ampi_control  *c      = plan->control;
     for (unsigned l = thread; l < AMPI_LANES; l += threads) {
         double   sum = 0.0;
         uint64_t i   = l;
-        for (; i + (UNDER_WAY - 1) * AMPI_LANES < plan->num_chunks; i += UNDER_WAY * AMPI_LANES) {
+        for (; i + (UNDER_WAY - 1) * AMPI_LANES < plan->num_sums; i += UNDER_WAY * AMPI_LANES) {
             double x[UNDER_WAY];
 #pragma unroll
-            for (int k = 0; k < UNDER_WAY; k++) x[k] = plan->partials[i + k * AMPI_LANES];
+            for (int k = 0; k < UNDER_WAY; k++) x[k] = plan->sums[i + k * AMPI_LANES];
 #pragma unroll
             for (int k = 0; k < UNDER_WAY; k++) sum = ampi_add64(sum, x[k]);
         }
-        for (; i < plan->num_chunks; i += AMPI_LANES) sum = ampi_add64(sum, plan->partials[i]);
+        for (; i < plan->num_sums; i += AMPI_LANES) sum = ampi_add64(sum, plan->sums[i]);
         lanes[l] = sum;
     }
     for (unsigned half = AMPI_LANES / 2; half; half /= 2) {
@@ -834,13 +832,28 @@ AMPI_DEVICE void ampi_end_check(const amp_plan *plan, double *lanes) {
             lanes[l] = ampi_add64(lanes[l], lanes[l + half]);
     }
     __syncthreads();
-    if (thread == 0) {
-        c->norm2    = lanes[0];
+    return lanes[0];
+}
+
+/* The end of A, by one block: the scaler runs, unless ranks have to meet first. */
+AMPI_DEVICE void ampi_end_check(const amp_plan *plan, double *lanes) {
+    const double  norm2 = plan->meets == AMPI_OVER_SUMS ? 0.0 : ampi_sum_chunks(plan, lanes);
+    ampi_control *c     = plan->control;
+    if (threadIdx.x == 0) {
+        c->norm2    = norm2;
         c->flags[0] = c->seen[0] | ampi_found_by_user(plan);
         c->flags[1] = c->seen[1];
         c->seen[0] = c->seen[1] = 0;
-        if (!plan->reduces) ampi_decide(plan);
+        if (!plan->meets) ampi_decide(plan);
     }
+}
+
+/* The sums of other ranks' chunks, which hold what the last meeting has brought. */
+AMPI_DEVICE void ampi_clear_others(const amp_plan *plan) {
+    const uint64_t own = (uint64_t)(plan->partials - plan->sums);
+    uint64_t       i   = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < plan->num_sums; i += (uint64_t)gridDim.x * blockDim.x)
+        if (i - own >= plan->num_chunks) plan->sums[i] = 0.0; /* below own it wraps round */
 }
 
 /* What the threads of a block share: 256 at most if a warp is a team, else one team. */
@@ -859,6 +872,7 @@ AMPI_DEVICE void ampi_check(const amp_plan &plan, ampi_check_room<WARPS> *room) 
     uint32_t       bad = 0, largest = 0;
     uint64_t       c = (uint64_t)blockIdx.x * per_block + number;
     ampi_let_next_begin();
+    if (plan.meets == AMPI_OVER_SUMS) ampi_clear_others(&plan);
     for (; c < plan.num_chunks; c += (uint64_t)gridDim.x * per_block) {
         ampi_slot     *slot  = &plan.slots[plan.chunk_slots[c]];
         const uint64_t start = (c - slot->first_chunk) * AMPI_CHUNK;
@@ -906,7 +920,15 @@ AMPI_KERNEL(2) ampi_check_by_four_kernel(amp_plan plan) {
     ampi_check<4>(plan, &room);
 }
 
-AMPI_KERNEL(4) ampi_decide_kernel(amp_plan plan) { ampi_decide(&plan); }
+/* After the ranks' meeting, one block. */
+AMPI_KERNEL(4) ampi_decide_kernel(amp_plan plan) {
+    __shared__ double lanes[AMPI_LANES];
+    double            norm2 = 0.0;
+    if (plan.meets == AMPI_OVER_SUMS) norm2 = ampi_sum_chunks(&plan, lanes);
+    if (threadIdx.x) return;
+    if (plan.meets == AMPI_OVER_SUMS) plan.control->norm2 = norm2;
+    ampi_decide(&plan);
+}
 
 /* ------------------------------------------------------------------- B: update */
 
@@ -1090,6 +1112,49 @@ AMPI_KERNEL(3) ampi_cast_kernel(void *dst, uint32_t dst_type, const void *src, u
     for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART)
         ampi_map(ampi_part_at(dst, dst_type, begin), ampi_part_at(src, src_type, begin),
                  ampi_part_of(begin, n, AMPI_PART), ampi_copy_op(), ampi_casts());
+}
+
+/* sums += x, for accumulators of gradients. */
+template <int TYPE> struct ampi_adder {
+    enum { STATE = TYPE == AMPI_ANY ? (int)AMPI_ANY : (int)AMP_F32 };
+    ampi_array<STATE>      sums;
+    ampi_array<TYPE, TYPE != AMPI_ANY> x;
+
+    AMPI_MEMBER ampi_adder(const ampi_any &s, const ampi_any &from) : sums(s), x(from) {}
+    template <int N> struct raw {
+        typename ampi_array<STATE>::template raw<N>                  sums;
+        typename ampi_array<TYPE, TYPE != AMPI_ANY>::template raw<N> x;
+    };
+    template <int N> AMPI_MEMBER raw<N> fetch(size_t i) const {
+        raw<N> r;
+        r.sums = sums.template fetch<N>(i);
+        r.x    = x.template fetch<N>(i);
+        return r;
+    }
+    template <int N> AMPI_MEMBER void finish(size_t i, const raw<N> &r) const {
+        uint32_t a[N], b[N];
+        sums.template expand<N>(r.sums, a);
+        x.template expand<N>(r.x, b);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            a[k] = ampi_bits_of_f32(ampi_add(ampi_f32_from_bits(a[k]), ampi_f32_from_bits(b[k])));
+        sums.template put<N>(i, a);
+    }
+};
+
+AMPI_KERNEL(3) ampi_add_kernel(float *sums, const void *x, uint32_t type, uint64_t n) {
+    uint64_t begin = (uint64_t)blockIdx.x * AMPI_PART;
+    for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART) {
+        const ampi_any  to    = ampi_part_at(sums, AMP_F32, begin);
+        const ampi_any  from  = ampi_part_at(x, type, begin);
+        const unsigned  count = ampi_part_of(begin, n, AMPI_PART), first = to.head(4);
+        const ampi_span s     = ampi_groups(to.has_group(4, first) && from.has_group(4, first), 4,
+                                            first, count);
+        if (type == AMP_F16) ampi_each_group<4, 4>(ampi_adder<AMP_F16>(to, from), s);
+        else if (type == AMP_BF16) ampi_each_group<4, 4>(ampi_adder<AMP_BF16>(to, from), s);
+        else ampi_each_group<4, 2>(ampi_adder<AMP_F32>(to, from), s);
+        ampi_each_other<2>(ampi_adder<AMPI_ANY>(to, from), s, count);
+    }
 }
 
 /* A matrix whose rows lie apart; a block takes parts of rows, or several rows that are short. */
@@ -1387,7 +1452,16 @@ static amp_result ampi_cuda_check(const amp_backend *self, const amp_plan *plan)
 }
 
 static amp_result ampi_cuda_decide(const amp_backend *self, const amp_plan *plan) {
-    return ampi_launch(ampi_decide_kernel, 1, 1, self->stream, *plan);
+    const unsigned threads = plan->meets == AMPI_OVER_SUMS ? ampi_threads(self, 256) : 1;
+    return ampi_launch(ampi_decide_kernel, 1, threads, self->stream, *plan);
+}
+
+static amp_result ampi_cuda_add(const amp_backend *self, float *sums, const void *x,
+                                amp_dtype type, size_t n) {
+    return ampi_launch(ampi_add_kernel,
+                       ampi_blocks(self, ((uint64_t)n + AMPI_PART - 1) / AMPI_PART),
+                       ampi_threads(self, 256), self->stream, sums, x, (uint32_t)type,
+                       (uint64_t)n);
 }
 
 static amp_result ampi_update(const amp_backend *self, const amp_plan *plan, ampi_job job,
@@ -1606,6 +1680,7 @@ static amp_result ampi_load_all(bool *early) {
                                    (const void *)ampi_bind_kernel,
                                    (const void *)ampi_store_kernel,
                                    (const void *)ampi_cast_kernel,
+                                   (const void *)ampi_add_kernel,
                                    (const void *)ampi_cast_rows_kernel,
                                    (const void *)ampi_epilogue_kernel,
                                    (const void *)ampi_update_kernel<AMPI_SGD>,
@@ -1622,8 +1697,8 @@ static amp_result ampi_load_all(bool *early) {
 
 #define AMPI_CUDA_FUNCTIONS(update)                                                             \
     {ampi_cuda_alloc,   ampi_cuda_free, ampi_cuda_copy,  ampi_cuda_cast,   ampi_cuda_cast_rows, \
-     ampi_cuda_capture, ampi_cuda_bind, ampi_cuda_check, ampi_cuda_decide, update,              \
-     ampi_cuda_gemm,    ampi_cuda_wait}
+     ampi_cuda_capture, ampi_cuda_bind, ampi_cuda_check, ampi_cuda_decide, ampi_cuda_add,       \
+     update,            ampi_cuda_gemm, ampi_cuda_wait}
 static const ampi_functions ampi_cuda_functions = AMPI_CUDA_FUNCTIONS(ampi_cuda_update);
 static const ampi_functions ampi_cuda_early_functions =
     AMPI_CUDA_FUNCTIONS(ampi_cuda_update_early);
