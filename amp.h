@@ -3199,12 +3199,18 @@ static ampi_part ampi_part_in(const ampi_part *all, uint64_t before, uint64_t n)
     return p;
 }
 
-static ampi_part ampi_own_part(const amp_optimizer *opt, const ampi_entry *entries) {
-    const amp_shard *s     = &opt->desc.shard;
-    uint64_t         total = 0;
-    size_t           i;
-    for (i = 0; i < opt->num_entries; i++) total += entries[i].tensor.n;
-    return ampi_part_of_rank(total, (uint64_t)s->rank, s->count ? (uint64_t)s->count : 1);
+/* Of all tensors. */
+static uint64_t ampi_elements(const amp_optimizer *opt) {
+    uint64_t total = 0;
+    size_t   i;
+    for (i = 0; i < opt->num_entries; i++) total += ampi_tensor(opt, (int)i)->n;
+    return total;
+}
+
+static ampi_part ampi_own_part(const amp_optimizer *opt) {
+    const amp_shard *s = &opt->desc.shard;
+    return ampi_part_of_rank(ampi_elements(opt), (uint64_t)s->rank,
+                             s->count ? (uint64_t)s->count : 1);
 }
 
 /* Fill in a slot, but for what has its place in the arena. */
@@ -3264,7 +3270,7 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
                         ampi_arena *arena) {
     const amp_optimizer_desc *d = &opt->desc;
     const size_t              count = opt->num_entries;
-    const ampi_part           all   = ampi_own_part(opt, entries);
+    const ampi_part           all   = ampi_own_part(opt);
     const int   shard    = d->shard.count != 0;
     const int   moments  = ampi_num_moments(d);
     ampi_slot  *slots    = plan->host_slots;
@@ -3416,8 +3422,10 @@ static void ampi_count_grads(amp_plan *plan) {
     }
 }
 
-/* Have all ranks the same tensors? >>impl ranks */
+/* >>impl ranks: have all ranks the same tensors? And did what failed here, or did not, fail
+   anywhere? Then it is theirs on all other ranks. */
 static amp_result ampi_same_tables(const amp_optimizer *opt, const amp_plan *plan);
+static amp_result ampi_agree(const amp_optimizer *opt, amp_result mine, amp_result theirs);
 
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     const size_t header = (sizeof(amp_plan) + 63) / 64 * 64;
@@ -4086,24 +4094,29 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
 /* ----------------------------------------------------------------- >>impl  state
 
    header    "AMPSTATE", u64 version, u64 bytes of the body, u64 sum of these 24 bytes
-   body      kind, tensors; scaler; control; from version 2 on: missed updates, and whether there
-             is a learning rate; of each tensor its size, options and name; then of each tensor its
-             masters and moments, fp32
+   body      kind, tensors; in version 3 rank and number of ranks; scaler; control; from version 2
+             on: missed updates, and whether there is a learning rate; of each tensor its size,
+             options and name; then of each tensor its masters and moments, fp32: in version 3 the
+             rank's part
    trailer   u64 sum of the body
+
+   Version 3 is that of a set of several ranks: its files, and what names them, whose body is three
+   numbers (ampi_set). One optimizer with all of its state writes version 2.
 
    Little-endian. Every number takes eight bytes, names and arrays are padded to eight. A sum takes
    eight bytes at a time, h = (h ^ x) * odd and h ^= h >> 32: both can be undone, so that no change
    within eight bytes goes unseen. */
 
 enum { AMPI_STATE_NAME = 48 }; /* as much of a name as is told */
-enum { AMPI_STATE_VERSION = 2, AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18 };
+enum { AMPI_STATE_VERSION = 2, AMPI_STATE_PART = 3 /* the version of parts and sets */ };
+enum { AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18, AMPI_STATE_SET = 24 };
 
 /* One walk over the state counts its bytes, saves it, verifies a file against it, or loads it. */
 typedef enum ampi_walk { AMPI_COUNT, AMPI_SAVE, AMPI_VERIFY, AMPI_LOAD } ampi_walk;
 
 typedef struct ampi_archive {
     ampi_walk      walk;
-    uint64_t       version;
+    uint64_t       version, rank, ranks; /* whose part it is; of version 3 they are in the file */
     amp_write_fn   write_fn;
     void          *user;
     unsigned char *bytes;      /* saving: a block not yet written; verifying, loading: the body */
@@ -4246,22 +4259,31 @@ static void ampi_swap(unsigned char *p, size_t n) {
     }
 }
 
-/* n fp32 in backend memory. */
-static void ampi_floats(ampi_archive *a, const amp_backend *b, float *x, size_t n) {
-    size_t piece;
+/* The elements of a tensor that a file has, in an array of which the slot has some: x, in backend
+   memory, begins with slot->first. A file that is saved has what the slot has. */
+static void ampi_floats(ampi_archive *a, const amp_backend *b, const ampi_slot *slot, float *x,
+                        ampi_part file) {
+    const uint64_t first = slot->first, behind = first + slot->n;
+    uint64_t       piece;
     if (!x) return;
-    for (; n; n -= piece, x += piece) {
+    for (; file.begin < file.end; file.begin += piece) {
+        const uint64_t i = file.begin, from = i > first ? i : first;
         unsigned char *at;
-        piece = ampi_min(n, AMPI_STATE_BLOCK / 4);
-        at    = ampi_next(a, 4 * piece);
+        uint64_t       to;
+        piece = ampi_min((size_t)(file.end - i), AMPI_STATE_BLOCK / 4);
+        to    = i + piece < behind ? i + piece : behind;
+        at    = ampi_next(a, 4 * (size_t)piece);
         if (!at) continue;
         if (a->walk == AMPI_SAVE) {
-            a->result = b->functions->copy_fn(b, at, x, 4 * piece, AMPI_TO_HOST);
+            a->result = b->functions->copy_fn(b, at, x + (i - first), 4 * (size_t)piece,
+                                              AMPI_TO_HOST);
             if (a->result == AMP_OK) a->result = b->functions->wait_fn(b);
-            ampi_swap(at, piece);
+            ampi_swap(at, (size_t)piece);
         } else if (a->walk == AMPI_LOAD) {
-            ampi_swap(at, piece);
-            a->result = ampi_send(b, x, at, 4 * piece);
+            ampi_swap(at, (size_t)piece);
+            if (from < to)
+                a->result = ampi_send(b, x + (from - first), at + 4 * (from - i),
+                                      4 * (size_t)(to - from));
         }
     }
 }
@@ -4317,7 +4339,7 @@ static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i
     float       weight_decay = slot->weight_decay;
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK)
         ampi_tell_tensor(ampi_blank(a->problem), i, name);
-    ampi_same(a, slot->n, "its size");
+    ampi_same(a, ampi_tensor(opt, (int)i)->n, "its size");
     ampi_same(a, (slot->m ? 1u : 0u) | (slot->v ? 2u : 0u), "which moments it has (frozen: 0)");
     AMPI_NUMBER(a, lr_scale);
     AMPI_NUMBER(a, weight_decay);
@@ -4333,9 +4355,15 @@ static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i
 /* The whole body. Sizes and names are the optimizer's own, so that a file cannot lead astray. */
 static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state) {
     const amp_plan *plan = opt->plan;
+    const ampi_part part = ampi_part_of_rank(ampi_elements(opt), a->rank, a->ranks);
+    uint64_t        before = 0;
     size_t          i;
     ampi_same(a, (uint64_t)opt->desc.kind, "desc.kind");
     ampi_same(a, plan->num_slots, "the number of tensors");
+    if (a->version == AMPI_STATE_PART) {
+        ampi_same(a, a->rank, "the rank");
+        ampi_same(a, a->ranks, "the number of ranks");
+    }
     ampi_walk_scaler(a, &state->scaler);
     ampi_walk_control(a, &state->control);
     if (a->version >= 2) AMPI_NUMBER(a, state->has_lr);
@@ -4344,9 +4372,12 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     a->tables = a->count;
     for (i = 0; i < plan->num_slots; i++) {
         const ampi_slot *slot = &plan->host_slots[i];
-        ampi_floats(a, &opt->backend, slot->master, (size_t)slot->n);
-        ampi_floats(a, &opt->backend, slot->m, (size_t)slot->n);
-        ampi_floats(a, &opt->backend, slot->v, (size_t)slot->n);
+        const uint64_t   n    = ampi_tensor(opt, (int)i)->n;
+        const ampi_part  file = ampi_part_in(&part, before, n);
+        ampi_floats(a, &opt->backend, slot, slot->master, file);
+        ampi_floats(a, &opt->backend, slot, slot->m, file);
+        ampi_floats(a, &opt->backend, slot, slot->v, file);
+        before += n;
     }
 }
 
@@ -4363,12 +4394,22 @@ static amp_result ampi_read_state(const amp_optimizer *opt, ampi_state *state) {
     return ampi_read_back(opt, &state->scaler, opt->plan->scaler, sizeof state->scaler);
 }
 
-/* Of the body of that version: its bytes, and those of its tables. */
+/* Of the body of that version and rank: its bytes, and those of its tables. */
 static void ampi_count_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state,
-                             uint64_t version) {
+                             uint64_t version, uint64_t rank, uint64_t ranks) {
     memset(a, 0, sizeof *a);
     a->version = version;
+    a->rank    = version == AMPI_STATE_PART ? rank : 0;
+    a->ranks   = version == AMPI_STATE_PART ? ranks : 1;
     ampi_walk_state(a, opt, state);
+}
+
+/* The header of a body of so many bytes. */
+static void ampi_put_header(unsigned char *header, uint64_t version, uint64_t size) {
+    memcpy(header, "AMPSTATE", 8);
+    ampi_put_le(header + 8, version);
+    ampi_put_le(header + 16, size);
+    ampi_put_le(header + 24, ampi_sum_bytes(0, header, 24));
 }
 
 /* Is this a scaler that amp_scaler_init, updates and what users may write could have made? */
@@ -4441,11 +4482,10 @@ AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn wri
     if (!opt || !write_fn) return AMP_ERROR_INVALID_ARGUMENT;
     result = ampi_can_save(opt, &state);
     if (result != AMP_OK) return result;
-    ampi_count_state(&a, opt, &state, AMPI_STATE_VERSION);
-    memcpy(ends, "AMPSTATE", 8);
-    ampi_put_le(ends + 8, AMPI_STATE_VERSION);
-    ampi_put_le(ends + 16, a.count);
-    ampi_put_le(ends + 24, ampi_sum_bytes(0, ends, 24));
+    ampi_count_state(&a, opt, &state,
+                     opt->desc.shard.count > 1 ? AMPI_STATE_PART : AMPI_STATE_VERSION,
+                     (uint64_t)opt->desc.shard.rank, (uint64_t)opt->desc.shard.count);
+    ampi_put_header(ends, a.version, a.count);
     a.bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, AMPI_STATE_BLOCK);
     if (!a.bytes) return AMP_ERROR_OUT_OF_MEMORY;
     a.walk     = AMPI_SAVE;
@@ -4470,7 +4510,7 @@ static amp_result ampi_read_header(amp_read_fn read_fn, void *user, uint64_t *ve
     if (ampi_get_le(header + 24) != ampi_sum_bytes(0, header, 24)) return AMP_ERROR_CORRUPT;
     *version = ampi_get_le(header + 8);
     *size    = ampi_get_le(header + 16);
-    if (*version > AMPI_STATE_VERSION) return AMP_ERROR_NEWER;
+    if (*version > AMPI_STATE_PART) return AMP_ERROR_NEWER;
     return *version == 0 ? AMP_ERROR_CORRUPT : AMP_OK;
 }
 
@@ -4524,57 +4564,87 @@ static void ampi_keep_own(const amp_optimizer *opt, const ampi_state *own, uint6
     state->scaler.stuck  = state->scaler.stuck != 0u;
 }
 
-/* Everything that was verified goes to its place, and the model copies follow. */
-static AMPI_NOINLINE amp_result ampi_take_over(const amp_optimizer *opt, ampi_archive *a,
-                                               ampi_state *state) {
-    const amp_backend *b    = &opt->backend;
-    const amp_plan    *plan = opt->plan;
-    const size_t       from = offsetof(ampi_slot, lr_scale);
-    ampi_state         file = *state; /* of which the walk takes what ampi_keep_own has settled */
-    size_t             i;
+/* What was verified of one file goes to its place. */
+static amp_result ampi_load_arrays(ampi_archive *a, const amp_optimizer *opt,
+                                   const ampi_state *state) {
+    ampi_state file = *state; /* of which the walk takes what ampi_keep_own has settled */
     a->walk = AMPI_LOAD;
     a->used = 0;
     ampi_walk_state(a, opt, &file);
+    return a->result;
+}
+
+/* And then the tables, and model copies. */
+static amp_result ampi_take_over(const amp_optimizer *opt, ampi_state *state) {
+    const amp_backend *b    = &opt->backend;
+    const amp_plan    *plan = opt->plan;
+    const size_t       from = offsetof(ampi_slot, lr_scale);
+    amp_result         result = AMP_OK;
+    size_t             i;
     if (!plan->shared) state->control.scaler = state->scaler;
-    for (i = 0; i < plan->num_slots && a->result == AMP_OK; i++) {
+    for (i = 0; i < plan->num_slots && result == AMP_OK; i++) {
         ampi_slot *slot = &plan->host_slots[i];
-        a->result       = ampi_send(b, (char *)&plan->slots[i] + from,
-                                     (char *)slot + from, 2 * sizeof(float));
-        if (a->result == AMP_OK && slot->model)
-            a->result = ampi_cast_on(b, slot->model, (amp_dtype)slot->model_type,
-                                   slot->master, AMP_F32, (size_t)slot->n);
+        result          = ampi_send(b, (char *)&plan->slots[i] + from, (char *)slot + from,
+                                    2 * sizeof(float));
+        if (result == AMP_OK && slot->model)
+            result = ampi_cast_on(b, slot->model, (amp_dtype)slot->model_type, slot->master,
+                                  AMP_F32, (size_t)slot->n);
     }
-    if (a->result == AMP_OK)
-        a->result = ampi_send(b, plan->control, &state->control, sizeof state->control);
-    if (a->result == AMP_OK && plan->shared)
-        a->result = ampi_send(b, plan->scaler, &state->scaler, sizeof state->scaler);
-    return a->result == AMP_OK ? b->functions->wait_fn(b) : a->result;
+    if (result == AMP_OK)
+        result = ampi_send(b, plan->control, &state->control, sizeof state->control);
+    if (result == AMP_OK && plan->shared)
+        result = ampi_send(b, plan->scaler, &state->scaler, sizeof state->scaler);
+    return result == AMP_OK ? b->functions->wait_fn(b) : result;
+}
+
+/* All that was verified: num files, of which the first has brought state. */
+static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_archive *files, size_t num,
+                                              ampi_state *state) {
+    amp_result result = AMP_OK;
+    size_t     k;
+    opt->plan->version++;
+    opt->plan->has_lr = state->has_lr != 0u;
+    for (k = 0; k < num && result == AMP_OK; k++) result = ampi_load_arrays(&files[k], opt, state);
+    return result == AMP_OK ? ampi_take_over(opt, state) : result;
+}
+
+/* Read and verify the rest of a file whose header has been read. a->bytes, which the caller
+   releases, holds it thereafter, and state what it brings beside arrays. */
+static amp_result ampi_load_body(ampi_archive *a, const amp_optimizer *opt, amp_read_fn read_fn,
+                                 void *user, uint64_t size, const ampi_state *own,
+                                 ampi_state *state) {
+    amp_result result;
+    uint32_t   fp;
+    *state = *own;
+    ampi_count_state(a, opt, state, a->version, a->rank, a->ranks);
+    result = ampi_read_body(a, opt, read_fn, user, size);
+    if (result != AMP_OK) return result;
+    fp     = ampi_fp_begin();
+    result = ampi_verify(a, opt, size, state);
+    if (result == AMP_OK) ampi_keep_own(opt, own, a->version, state);
+    ampi_fp_end(fp);
+    return result;
+}
+
+/* For a file of this rank's. */
+static void ampi_blank_archive(ampi_archive *a, const amp_optimizer *opt) {
+    memset(a, 0, sizeof *a);
+    a->rank  = (uint64_t)opt->desc.shard.rank;
+    a->ranks = opt->desc.shard.count ? (uint64_t)opt->desc.shard.count : 1;
 }
 
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user) {
     ampi_archive a;
     ampi_state   own, state;
     amp_result   result;
-    uint64_t     version = 0, size = 0;
-    uint32_t     fp;
+    uint64_t     size = 0;
     if (!opt || !read_fn) return AMP_ERROR_INVALID_ARGUMENT;
+    ampi_blank_archive(&a, opt);
     result = ampi_read_state(opt, &own);
-    if (result == AMP_OK) result = ampi_read_header(read_fn, user, &version, &size);
+    if (result == AMP_OK) result = ampi_read_header(read_fn, user, &a.version, &size);
     if (result != AMP_OK) return result;
-    state = own;
-    ampi_count_state(&a, opt, &state, version);
-    result = ampi_read_body(&a, opt, read_fn, user, size);
-    if (result == AMP_OK) {
-        fp     = ampi_fp_begin();
-        result = ampi_verify(&a, opt, size, &state);
-        if (result == AMP_OK) ampi_keep_own(opt, &own, version, &state);
-        ampi_fp_end(fp);
-    }
-    if (result == AMP_OK) {
-        opt->plan->version++;
-        opt->plan->has_lr = state.has_lr != 0u;
-        result            = ampi_take_over(opt, &a, &state);
-    }
+    result = ampi_load_body(&a, opt, read_fn, user, size, &own, &state);
+    if (result == AMP_OK) result = ampi_load_all(opt, &a, 1, &state);
     ampi_release(&opt->desc.allocator, a.bytes);
     return result;
 }
@@ -4585,24 +4655,12 @@ static bool ampi_file_read(void *user, void *data, size_t num_bytes) {
     return fread(data, 1, num_bytes, (FILE *)user) == num_bytes;
 }
 
-AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path) {
-    FILE      *file;
-    amp_result result;
-    if (!opt || !path) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!opt->initialized) return AMP_ERROR_BAD_STATE;
-    ampi_blank(opt->desc.problem);
-    if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
-    file = fopen(path, "rb");
-    if (!file) return errno == ENOENT ? AMP_ERROR_NOT_FOUND : AMP_ERROR_READ;
-    result = amp_optimizer_load(opt, ampi_file_read, file);
-    if (result == AMP_ERROR_READ && feof(file)) result = AMP_ERROR_TRUNCATED;
-    fclose(file);
-    return result;
-}
-
 /* Where a state goes: to the file that path leads to, by way of one beside it. */
 enum { AMPI_PATH = 4096 };
 typedef struct ampi_target { char path[AMPI_PATH], aside[AMPI_PATH + 4]; } ampi_target;
+
+/* What a file consists of. */
+typedef amp_result (*ampi_content_fn)(const void *content, amp_write_fn write_fn, void *user);
 
 #if AMPI_POSIX
 
@@ -4662,9 +4720,11 @@ static amp_result ampi_follow(char *path) {
 /* The new name is on the disk when its directory is. Some file systems cannot do that. */
 static amp_result ampi_flush_directory(char *path) {
     const size_t length = ampi_directory(path);
+    const char   next   = path[length];
     int          directory, failed;
     if (length) path[length] = '\0';
-    directory = open(length ? path : ".", O_RDONLY);
+    directory    = open(length ? path : ".", O_RDONLY);
+    path[length] = next;
     if (directory < 0) return AMP_OK; /* one that may be written to, but not read */
     failed = fsync(directory) != 0 && errno == EIO;
     close(directory);
@@ -4672,7 +4732,8 @@ static amp_result ampi_flush_directory(char *path) {
 }
 
 /* Write all of it and see it on the disk. */
-static amp_result ampi_write_out(const amp_optimizer *opt, const ampi_target *to) {
+static amp_result ampi_write_out(const ampi_target *to, ampi_content_fn content_fn,
+                                 const void *content) {
     int        file, exists;
     mode_t     mode;
     amp_result result = ampi_mode_of(to->path, &mode, &exists);
@@ -4680,7 +4741,7 @@ static amp_result ampi_write_out(const amp_optimizer *opt, const ampi_target *to
     unlink(to->aside); /* what a crash has left, or somebody's link, is not written into */
     file = open(to->aside, O_WRONLY | O_CREAT | O_EXCL, mode & 0777);
     if (file < 0) return AMP_ERROR_WRITE;
-    result = amp_optimizer_save(opt, ampi_file_write, &file);
+    result = content_fn(content, ampi_file_write, &file);
     if (exists) (void)fchmod(file, mode); /* where that fails it has fewer rights, not more */
     if (result == AMP_OK && fsync(file) != 0) result = AMP_ERROR_WRITE;
     if (close(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
@@ -4722,11 +4783,12 @@ static int ampi_replace(const char *from, const char *to) {
 #endif
 }
 
-static amp_result ampi_write_out(const amp_optimizer *opt, const ampi_target *to) {
+static amp_result ampi_write_out(const ampi_target *to, ampi_content_fn content_fn,
+                                 const void *content) {
     FILE      *file = fopen(to->aside, "wb");
     amp_result result;
     if (!file) return AMP_ERROR_WRITE;
-    result = amp_optimizer_save(opt, ampi_file_write, file);
+    result = content_fn(content, ampi_file_write, file);
     if (fflush(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
 #if defined(_WIN32)
     if (result == AMP_OK && _commit(_fileno(file)) != 0) result = AMP_ERROR_WRITE;
@@ -4743,8 +4805,126 @@ static amp_result ampi_write_out(const amp_optimizer *opt, const ampi_target *to
 
 #endif
 
+/* A set of files, one of each rank; ranks 0: there is none. Its edition tells sets of one turn from
+   each other, so that none is written over. */
+typedef struct ampi_set { uint64_t turn, edition, ranks; } ampi_set;
+
+static amp_result ampi_save_content(const void *opt, amp_write_fn write_fn, void *user) {
+    return amp_optimizer_save((const amp_optimizer *)opt, write_fn, user);
+}
+
+static amp_result ampi_set_content(const void *content, amp_write_fn write_fn, void *user) {
+    const ampi_set *set = (const ampi_set *)content;
+    unsigned char   file[AMPI_STATE_HEADER + AMPI_STATE_SET + 8], *body = file + AMPI_STATE_HEADER;
+    ampi_put_header(file, AMPI_STATE_PART, AMPI_STATE_SET);
+    ampi_put_le(body, set->turn);
+    ampi_put_le(body + 8, set->edition);
+    ampi_put_le(body + 16, set->ranks);
+    ampi_put_le(body + AMPI_STATE_SET, ampi_sum_bytes(0, body, AMPI_STATE_SET));
+    return write_fn(user, file, sizeof file) ? AMP_OK : AMP_ERROR_WRITE;
+}
+
+/* What follows the header of a file that names a set. */
+static amp_result ampi_read_set(FILE *file, ampi_set *set) {
+    unsigned char body[AMPI_STATE_SET + 8];
+    if (!ampi_file_read(file, body, sizeof body)) return AMP_ERROR_READ;
+    if (ampi_get_le(body + AMPI_STATE_SET) != ampi_sum_bytes(0, body, AMPI_STATE_SET))
+        return AMP_ERROR_CORRUPT;
+    set->turn    = ampi_get_le(body);
+    set->edition = ampi_get_le(body + 8);
+    set->ranks   = ampi_get_le(body + 16);
+    return set->ranks && set->ranks <= INT32_MAX ? AMP_OK : AMP_ERROR_CORRUPT;
+}
+
+/* Which set does path name? */
+static ampi_set ampi_set_at(const char *path) {
+    FILE    *file    = fopen(path, "rb");
+    uint64_t version = 0, size = 0;
+    ampi_set set     = {0, 0, 0};
+    if (!file) return set;
+    if (ampi_read_header(ampi_file_read, file, &version, &size) == AMP_OK &&
+        version == AMPI_STATE_PART && size == AMPI_STATE_SET &&
+        ampi_read_set(file, &set) != AMP_OK)
+        set.ranks = 0;
+    fclose(file);
+    return set;
+}
+
+/* Of a rank its file: path.TURN.RANK-of-RANKS, or path.TURN-EDITION.RANK-of-RANKS. */
+enum { AMPI_PART_NAME = 96 };
+static amp_result ampi_name_part(char *name, const char *path, const ampi_set *set,
+                                 uint64_t rank) {
+    const size_t length = strlen(path);
+    char         tail[AMP_PROBLEM_SIZE];
+    ampi_tell(ampi_blank(tail), ".");
+    ampi_tell_count(tail, set->turn);
+    ampi_tell(tail, set->edition ? "-" : "");
+    if (set->edition) ampi_tell_count(tail, set->edition);
+    ampi_tell(tail, ".");
+    ampi_tell_count(tail, rank);
+    ampi_tell(tail, "-of-");
+    ampi_tell_count(tail, set->ranks);
+    if (length >= AMPI_PATH - AMPI_PART_NAME) return AMP_ERROR_TOO_LARGE;
+    memcpy(name, path, length);
+    memcpy(name + length, tail, strlen(tail) + 1);
+    return AMP_OK;
+}
+
+/* To to->path, with all that it takes to find it there after a crash. */
+static amp_result ampi_replace_file(ampi_target *to, ampi_content_fn content_fn,
+                                    const void *content) {
+    const size_t length = strlen(to->path);
+    amp_result   result;
+    memcpy(to->aside, to->path, length);
+    memcpy(to->aside + length, ".new", 5);
+    result = ampi_write_out(to, content_fn, content);
+    return result == AMP_OK ? ampi_flush_directory(to->path) : result;
+}
+
+/* The part of this rank beside path; when all ranks have written theirs, the first one's path. */
+static amp_result ampi_save_set(const amp_optimizer *opt, const char *path, ampi_target *to,
+                                const ampi_set *set) {
+    const int  rank   = opt->desc.shard.rank;
+    amp_result result = ampi_name_part(to->path, path, set, (uint64_t)rank);
+    if (result == AMP_OK) result = ampi_replace_file(to, ampi_save_content, opt);
+    result = ampi_agree(opt, result, AMP_ERROR_WRITE);
+    if (result == AMP_OK && rank == 0) {
+        memcpy(to->path, path, strlen(path) + 1);
+        result = ampi_replace_file(to, ampi_set_content, set);
+    }
+    return ampi_agree(opt, result, AMP_ERROR_WRITE);
+}
+
+/* This rank's share of the files of a set that nothing names any more. */
+static void ampi_remove_set(const amp_shard *shard, const char *path, char *name,
+                            const ampi_set *set) {
+    uint64_t rank = (uint64_t)shard->rank;
+    for (; rank < set->ranks; rank += shard->count ? (uint64_t)shard->count : 1)
+        if (ampi_name_part(name, path, set, rank) == AMP_OK) (void)remove(name);
+}
+
+/* path: resolved; to: room. */
+static amp_result ampi_save_at(const amp_optimizer *opt, const char *path, ampi_target *to,
+                               const ampi_state *state) {
+    const amp_shard *shard = &opt->desc.shard;
+    const ampi_set   old   = ampi_set_at(path);
+    ampi_set         set   = {0, 0, 0};
+    amp_result       result;
+    if (shard->count > 1) {
+        set.turn    = state->control.gate.step + state->control.skipped;
+        set.ranks   = (uint64_t)shard->count;
+        set.edition = old.turn == set.turn && old.ranks == set.ranks ? old.edition + 1 : 0;
+        result      = ampi_save_set(opt, path, to, &set);
+    } else {
+        memcpy(to->path, path, strlen(path) + 1);
+        result = ampi_replace_file(to, ampi_save_content, opt);
+    }
+    if (result == AMP_OK) ampi_remove_set(shard, path, to->path, &old);
+    return result;
+}
+
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path) {
-    ampi_target *to;
+    ampi_target *to; /* and a second one, where the path is resolved */
     ampi_state   state;
     size_t       length;
     amp_result   result;
@@ -4753,18 +4933,126 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     if (result != AMP_OK) return result;
     length = strlen(path);
     if (length >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
-    to = (ampi_target *)ampi_allocate(&opt->desc.allocator, sizeof *to);
+    to = (ampi_target *)ampi_allocate(&opt->desc.allocator, 2 * sizeof *to);
     if (!to) return AMP_ERROR_OUT_OF_MEMORY;
-    memcpy(to->path, path, length + 1);
-    result = ampi_follow(to->path);
-    if (result == AMP_OK) {
-        length = strlen(to->path);
-        memcpy(to->aside, to->path, length);
-        memcpy(to->aside + length, ".new", 5);
-        result = ampi_write_out(opt, to);
-    }
-    if (result == AMP_OK) result = ampi_flush_directory(to->path);
+    memcpy(to[1].path, path, length + 1);
+    result = ampi_follow(to[1].path);
+    if (result == AMP_OK) result = ampi_save_at(opt, to[1].path, to, &state);
     ampi_release(&opt->desc.allocator, to);
+    return result;
+}
+
+/* The files that are being loaded, in one block with the room for their names. */
+typedef struct ampi_loading {
+    ampi_target  *names;
+    ampi_archive *files;
+    size_t        num;
+    ampi_state    own, state; /* before, and as the files bring it */
+} ampi_loading;
+
+/* Which ranks' files have something of this rank's? At least one is read. */
+static void ampi_ranks_to_read(const amp_optimizer *opt, uint64_t ranks, uint64_t *from,
+                               uint64_t *to) {
+    const ampi_part own   = ampi_own_part(opt);
+    const uint64_t  total = ampi_elements(opt);
+    *from = *to = 0;
+    while (*from + 1 < ranks && ampi_part_of_rank(total, *from, ranks).end <= own.begin) ++*from;
+    for (*to = *from; *to + 1 < ranks; ++*to)
+        if (ampi_part_of_rank(total, *to, ranks).end >= own.end) break;
+}
+
+static amp_result ampi_load_room(const amp_optimizer *opt, ampi_loading *l, size_t num) {
+    const size_t size = sizeof *l->names + num * sizeof *l->files;
+    l->names = (ampi_target *)ampi_allocate(&opt->desc.allocator, size);
+    if (!l->names) return AMP_ERROR_OUT_OF_MEMORY;
+    l->files = (ampi_archive *)(void *)(l->names + 1);
+    memset(l->files, 0, num * sizeof *l->files);
+    l->num = num;
+    return AMP_OK;
+}
+
+/* A file that is not open, or whose header was read: what is left of it goes to files[k]. */
+static amp_result ampi_load_part(const amp_optimizer *opt, ampi_loading *l, size_t k, FILE *file,
+                                 uint64_t size) {
+    ampi_archive *a = &l->files[k];
+    ampi_state    state;
+    amp_result    result =
+        ampi_load_body(a, opt, ampi_file_read, file, size, &l->own, k ? &state : &l->state);
+    const size_t past = 4 * 8; /* kind, tensors, rank, ranks */
+    if (result == AMP_OK && k && memcmp(a->bytes + past, l->files[0].bytes + past,
+                                        (size_t)a->tables - past) != 0) {
+        ampi_tell(opt->desc.problem, "the files of this set are not of one moment");
+        result = AMP_ERROR_MISMATCH;
+    }
+    if (result == AMP_ERROR_READ && feof(file)) result = AMP_ERROR_TRUNCATED;
+    return result;
+}
+
+/* All files of the set that path names, of which this rank has something. */
+static amp_result ampi_load_set(const amp_optimizer *opt, ampi_loading *l, const char *path,
+                                const ampi_set *set) {
+    uint64_t   from, to, k, size = 0;
+    amp_result result;
+    ampi_ranks_to_read(opt, set->ranks, &from, &to);
+    result = ampi_load_room(opt, l, (size_t)(to - from) + 1);
+    if (result != AMP_OK) return result;
+    if (strlen(path) >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
+    memcpy(l->names->path, path, strlen(path) + 1);
+    result = ampi_follow(l->names->path);
+    for (k = from; k <= to && result == AMP_OK; k++) {
+        ampi_archive *a = &l->files[k - from];
+        FILE         *file;
+        result = ampi_name_part(l->names->aside, l->names->path, set, k);
+        if (result != AMP_OK) break;
+        file = fopen(l->names->aside, "rb");
+        if (!file) result = errno == ENOENT ? AMP_ERROR_NOT_FOUND : AMP_ERROR_READ;
+        if (file) result = ampi_read_header(ampi_file_read, file, &a->version, &size);
+        a->rank  = k;
+        a->ranks = set->ranks;
+        if (result == AMP_OK) result = ampi_load_part(opt, l, (size_t)(k - from), file, size);
+        if (file) fclose(file);
+        if (result == AMP_OK || (opt->desc.problem && opt->desc.problem[0])) continue;
+        ampi_tell(opt->desc.problem, "of this set: ");
+        ampi_tell(opt->desc.problem, l->names->aside);
+    }
+    return result;
+}
+
+/* A file, or what one names: read and verified. */
+static amp_result ampi_load_from(const amp_optimizer *opt, ampi_loading *l, const char *path) {
+    FILE        *file = fopen(path, "rb");
+    ampi_archive first;
+    ampi_set     set;
+    uint64_t     size = 0;
+    amp_result   result;
+    if (!file) return errno == ENOENT ? AMP_ERROR_NOT_FOUND : AMP_ERROR_READ;
+    ampi_blank_archive(&first, opt);
+    result = ampi_read_header(ampi_file_read, file, &first.version, &size);
+    if (result == AMP_OK && first.version == AMPI_STATE_PART && size == AMPI_STATE_SET) {
+        result = ampi_read_set(file, &set);
+        if (result == AMP_OK) result = ampi_load_set(opt, l, path, &set);
+    } else if (result == AMP_OK) {
+        result = ampi_load_room(opt, l, 1);
+        if (result == AMP_OK) l->files[0] = first;
+        if (result == AMP_OK) result = ampi_load_part(opt, l, 0, file, size);
+    }
+    if (result == AMP_ERROR_READ && feof(file)) result = AMP_ERROR_TRUNCATED;
+    fclose(file);
+    return result;
+}
+
+AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path) {
+    ampi_loading l;
+    amp_result   result;
+    size_t       k;
+    if (!opt || !path) return AMP_ERROR_INVALID_ARGUMENT;
+    memset(&l, 0, sizeof l);
+    result = ampi_read_state(opt, &l.own);
+    if (result != AMP_OK) return result;
+    result = ampi_agree(opt, ampi_load_from(opt, &l, path), AMP_ERROR_READ);
+    if (result == AMP_OK) result = ampi_load_all(opt, l.files, l.num, &l.state);
+    for (k = 0; k < l.num; k++) ampi_release(&opt->desc.allocator, l.files[k].bytes);
+    ampi_release(&opt->desc.allocator, l.names);
     return result;
 }
 
@@ -5514,6 +5802,23 @@ static amp_result ampi_same_tables(const amp_optimizer *opt, const amp_plan *pla
         return AMP_ERROR_MISMATCH;
     }
     return result;
+}
+
+static amp_result ampi_agree(const amp_optimizer *opt, amp_result mine, amp_result theirs) {
+    const amp_backend *b        = &opt->backend;
+    const amp_plan    *plan     = opt->plan;
+    uint32_t           flags[2] = {0, 0};
+    amp_result         result;
+    if (plan->meets != AMPI_OVER_SUMS) return mine;
+    flags[0] = mine != AMP_OK;
+    result   = ampi_send(b, plan->control->flags, flags, sizeof flags);
+    if (result == AMP_OK)
+        result = opt->desc.shard.sum_fn(opt->desc.shard.user, plan->sums, 0, plan->control->flags);
+    if (result == AMP_OK) result = ampi_read_back(opt, flags, plan->control->flags, sizeof flags);
+    if (mine != AMP_OK || result != AMP_OK) return mine != AMP_OK ? mine : result;
+    if (!flags[0]) return AMP_OK;
+    ampi_tell(opt->desc.problem, "another rank could not save or load its part");
+    return theirs;
 }
 
 AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first, size_t *n) {
