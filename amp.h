@@ -4369,7 +4369,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     if (a->version >= 2) AMPI_NUMBER(a, state->has_lr);
     for (i = 0; i < plan->num_slots; i++) ampi_walk_tensor(a, opt, i);
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(a->problem);
-    a->tables = a->count;
+    if (a->walk == AMPI_COUNT) a->tables = a->count;
     for (i = 0; i < plan->num_slots; i++) {
         const ampi_slot *slot = &plan->host_slots[i];
         const uint64_t   n    = ampi_tensor(opt, (int)i)->n;
@@ -4657,7 +4657,7 @@ static bool ampi_file_read(void *user, void *data, size_t num_bytes) {
 
 /* Where a state goes: to the file that path leads to, by way of one beside it. */
 enum { AMPI_PATH = 4096 };
-typedef struct ampi_target { char path[AMPI_PATH], aside[AMPI_PATH + 4]; } ampi_target;
+typedef struct ampi_target { char path[AMPI_PATH], aside[AMPI_PATH + 8]; } ampi_target;
 
 /* What a file consists of. */
 typedef amp_result (*ampi_content_fn)(const void *content, amp_write_fn write_fn, void *user);

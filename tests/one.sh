@@ -26,6 +26,7 @@ case $config in sanitize)
 esac
 object=$(dirname "$log")/amp.o
 grep -q '^#include "amp.c"' "tests/test_$test.c" && object=
+grep -q '^#include <pthread.h>' "tests/test_$test.c" && flags="$flags -pthread"
 fails() { # fails WHY: it does, with what the compiler said
     [ -z "$object" ] || cat "$object.log" >> "$log.part"
     printf 'FAIL %s: %s\n0 passed, 1 failed\n' "$test" "$1" >> "$log.part"

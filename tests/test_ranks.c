@@ -1,0 +1,728 @@
+/* test_ranks.c - masters and moments in shards: every rank is a thread, and they meet at a barrier. */
+
+#define _POSIX_C_SOURCE 200809L
+#include "amp.h"
+#include "test.h"
+#include "posix.h"
+#include "random.h"
+#include "values.h"
+
+/* ------------------------------------------------------------------------------- misuse */
+
+static amp_result init_shard(amp_optimizer_desc *desc, int rank, int count) {
+    amp_optimizer opt;
+    desc->shard.rank  = rank;
+    desc->shard.count = count;
+    return amp_optimizer_init(&opt, desc);
+}
+
+TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
+    amp_optimizer_desc desc;
+    amp_optimizer      opt;
+    amp_tensor         t;
+    float              x[4]    = {1, 2, 3, 4};
+    void              *grad    = x;
+    float             *weights = x;
+    amp_cache          cache;
+    char               problem[AMP_PROBLEM_SIZE];
+    memset(&desc, 0, sizeof desc);
+    desc.problem = problem;
+    CHECK_EQ_INT(init_shard(&desc, 0, 1), AMP_ERROR_UNSUPPORTED);
+    desc.kind = AMP_KIND_ADAMW;
+    CHECK_EQ_INT(init_shard(&desc, 0, 1), AMP_OK);
+    CHECK_EQ_INT(init_shard(&desc, 1, 1), AMP_ERROR_INVALID_CONFIG);
+    CHECK(strstr(problem, "shard.rank is 1") != NULL);
+    CHECK_EQ_INT(init_shard(&desc, -1, 2), AMP_ERROR_INVALID_CONFIG);
+    CHECK_EQ_INT(init_shard(&desc, 0, -2), AMP_ERROR_INVALID_CONFIG);
+    CHECK_EQ_INT(init_shard(&desc, 0, 2), AMP_ERROR_INVALID_CONFIG);
+    CHECK(strstr(problem, "sum_fn") != NULL);
+
+    desc.shard.rank  = 0;
+    desc.shard.count = 1;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+    memset(&t, 0, sizeof t);
+    t.n      = 4;
+    t.weight = x;
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK); /* frozen */
+    t.grad = x;
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, AMP_F32), AMP_ERROR_NOT_PREPARED);
+    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK(amp_optimizer_master(&opt, 1) != x);
+    CHECK_EQ_INT(amp_optimizer_accumulate(NULL, 1, x, AMP_F32), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 2, x, AMP_F32), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, NULL, AMP_F32), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, (amp_dtype)9), AMP_ERROR_INVALID_ENUM);
+    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, x, AMP_F32), AMP_ERROR_UNSUPPORTED);
+    CHECK(strstr(problem, "frozen") != NULL);
+    CHECK_EQ_INT(amp_optimizer_rebind(&opt, 1, x, NULL), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(amp_optimizer_rebind(&opt, 1, NULL, grad), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, &weights, NULL), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(amp_cache_init(&cache, NULL, 1 << 16, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_cache_add_optimizer(&cache, &opt), AMP_ERROR_UNSUPPORTED);
+    amp_cache_free(&cache);
+    amp_optimizer_free(&opt);
+
+    desc.shard.count = 0;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, x, AMP_F32), AMP_ERROR_UNSUPPORTED);
+    amp_optimizer_free(&opt);
+}
+
+#if HAVE_POSIX
+#include <pthread.h>
+
+/* ------------------------------------------------------------------------ ranks that meet */
+
+enum { MAX_RANKS = 8, MAX_SUMS = 64, CHUNK = 16384, NUM_TENSORS = 6 };
+
+/* Who comes last adds up; a rank that has left for good ends all meetings with an error. */
+typedef struct crew {
+    pthread_mutex_t lock;
+    pthread_cond_t  changed;
+    int             count, arrived, left, meetings;
+    double          sums[MAX_SUMS], total[MAX_SUMS];
+    uint32_t        flags[2], largest[2];
+} crew;
+
+typedef struct member {
+    crew         *all;
+    int           rank;
+    amp_optimizer opt;
+    size_t        bytes; /* that its allocator was asked for */
+    amp_result    result;
+    char          problem[AMP_PROBLEM_SIZE];
+} member;
+
+static amp_result meet(void *user, double *sums, size_t count, uint32_t *flags) {
+    crew  *c = ((member *)user)->all;
+    size_t i;
+    int    meeting, together;
+    if (count > MAX_SUMS) return AMP_ERROR_TOO_LARGE;
+    pthread_mutex_lock(&c->lock);
+    meeting = c->meetings;
+    for (i = 0; i < count; i++) c->sums[i] = (c->arrived ? c->sums[i] : 0.0) + sums[i];
+    for (i = 0; i < 2; i++)
+        c->flags[i] = c->arrived && c->flags[i] > flags[i] ? c->flags[i] : flags[i];
+    if (++c->arrived == c->count) {
+        memcpy(c->total, c->sums, count * sizeof *sums);
+        memcpy(c->largest, c->flags, sizeof c->flags);
+        c->arrived = 0;
+        c->meetings++;
+        pthread_cond_broadcast(&c->changed);
+    }
+    while (c->meetings == meeting && !c->left) pthread_cond_wait(&c->changed, &c->lock);
+    together = c->meetings != meeting;
+    memcpy(sums, c->total, count * sizeof *sums);
+    memcpy(flags, c->largest, sizeof c->largest);
+    pthread_mutex_unlock(&c->lock);
+    return together ? AMP_OK : AMP_ERROR_CUDA;
+}
+
+static void *counting_alloc(size_t num_bytes, void *user) {
+    ((member *)user)->bytes += num_bytes;
+    return malloc(num_bytes);
+}
+
+static void plain_free(void *memory, void *user) {
+    (void)user;
+    free(memory);
+}
+
+static member       members[MAX_RANKS];
+static crew         the_crew;
+static void       (*work)(member *m);
+
+static void *run_member(void *user) {
+    member *m = (member *)user;
+    work(m);
+    pthread_mutex_lock(&m->all->lock);
+    m->all->left++;
+    pthread_cond_broadcast(&m->all->changed);
+    pthread_mutex_unlock(&m->all->lock);
+    return NULL;
+}
+
+/* All of count ranks do that at the same time; optimizers stay as they are. */
+static void together(int count, void (*function)(member *m)) {
+    pthread_t threads[MAX_RANKS];
+    int       r;
+    work             = function;
+    the_crew.count   = count;
+    the_crew.arrived = the_crew.left = 0;
+    for (r = 0; r < count; r++) {
+        members[r].all    = &the_crew;
+        members[r].rank   = r;
+        members[r].result = AMP_OK;
+        CHECK_EQ_INT(pthread_create(&threads[r], NULL, run_member, &members[r]), 0);
+    }
+    for (r = 0; r < count; r++) pthread_join(threads[r], NULL);
+}
+
+static void all_are(int count, amp_result result) {
+    int r;
+    for (r = 0; r < count; r++) {
+        CHECK_EQ_INT(members[r].result, result);
+        if (members[r].result != result) printf("     rank %d: %s\n", r, members[r].problem);
+    }
+}
+
+static void all_free(void) {
+    int r;
+    for (r = 0; r < MAX_RANKS; r++) amp_optimizer_free(&members[r].opt);
+}
+
+/* ------------------------------------------------------------- the model, and its gradients */
+
+/* Of several chunks, of one, of a part of one, empty, frozen. */
+static const size_t sizes[NUM_TENSORS] = {5 * CHUNK + 100, 777, 0, CHUNK, 3 * CHUNK - 1, 2000};
+enum { FROZEN = 3, NORM = 1, LEAST = 5 * CHUNK + 100 };
+static float initial[NUM_TENSORS][LEAST], masters[NUM_TENSORS][LEAST];
+static const char *const names[NUM_TENSORS] = {"large", "norm", "empty", "frozen", "middle", "last"};
+
+static struct {
+    amp_dtype type;
+    int       micro, clip, planted, kind; /* planted: the step and micro-batch of an overflow */
+    size_t    other;                      /* a rank that adds another model, plus one         */
+    char      path[128];
+} task;
+
+static size_t total_size(void) {
+    size_t i, n = 0;
+    for (i = 0; i < NUM_TENSORS; i++) n += sizes[i];
+    return n;
+}
+
+/* Elements [first, first + n) of the gradient of a micro-batch, which depends on its number alone. */
+static void gradient(void *to, int step, int number, int tensor, size_t first, size_t n) {
+    const uint64_t seed = (uint64_t)(1 + step * 1000 + number * 10 + tensor) << 32;
+    size_t         i;
+    for (i = 0; i < n; i++) {
+        uint64_t    at = (seed + first + i) * 0x9e3779b97f4a7c15u;
+        const float x  = (float)(int32_t)(random_next(&at) >> 8) * 1.1920929e-7f - 1.0f;
+        store(to, task.type, i, (first + i) % 11 ? x * 0.125f : -0.0f);
+    }
+    if (task.planted == step * 100 + number && tensor == 4 && 40000 >= first && 40000 - first < n)
+        store_bits(to, task.type, 40000 - first, task.type == AMP_F16 ? 0x7c00 : 0x7f80);
+}
+
+static amp_optimizer_desc desc_of(member *m, int count) {
+    amp_optimizer_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.dtype              = task.type;
+    desc.kind               = task.kind ? (amp_kind)task.kind : AMP_KIND_ADAMW;
+    desc.momentum           = 0.9;
+    desc.weight_decay       = 0.01f;
+    desc.scaler.init_scale  = 1024.0f;
+    desc.scaler.growth_interval = 3;
+    desc.max_norm           = task.clip ? 0.01f : 0.0f;
+    desc.problem            = m->problem;
+    desc.allocator.alloc_fn = counting_alloc;
+    desc.allocator.free_fn  = plain_free;
+    desc.allocator.user_data = m;
+    if (count) {
+        desc.shard.rank   = m->rank;
+        desc.shard.count  = count;
+        desc.shard.sum_fn = count > 1 ? meet : NULL;
+        desc.shard.user   = m;
+    }
+    return desc;
+}
+
+/* grads: NULL for shards, where a tensor needs no gradient of its own. */
+static amp_result set_up(member *m, int count, float *const *grads) {
+    const amp_optimizer_desc desc   = desc_of(m, count);
+    amp_result               result = amp_optimizer_init(&m->opt, &desc);
+    int                      i;
+    m->bytes = 0;
+    for (i = 0; i < NUM_TENSORS && result == AMP_OK; i++) {
+        amp_tensor t;
+        memset(&t, 0, sizeof t);
+        t.name       = names[i];
+        t.n          = sizes[i];
+        t.weight     = grads ? masters[i] : initial[i];
+        t.keep_fp32  = i == NORM;
+        t.grad_later = i != FROZEN;
+        if (grads) t.grad = i == FROZEN ? NULL : grads[i];
+        if (task.other == (size_t)m->rank + 1 && i == 4) t.n--;
+        result = amp_optimizer_add(&m->opt, &t);
+    }
+    return result == AMP_OK ? amp_optimizer_prepare(&m->opt) : result;
+}
+
+static amp_result take_step(amp_optimizer *opt) {
+    return opt->desc.kind == AMP_KIND_SGD ? amp_optimizer_sgd(opt, 0.01f)
+                                          : amp_optimizer_adamw(opt, 0.01f);
+}
+
+/* What every rank is sent: its range of each micro-batch, in the order of numbers. */
+static amp_result shard_step(member *m, int step) {
+    void      *half   = malloc(LEAST * 4);
+    amp_result result = AMP_OK;
+    int        number, i;
+    for (number = 0; number < task.micro; number++)
+        for (i = 0; i < NUM_TENSORS && result == AMP_OK; i++) {
+            size_t first, n;
+            if (i == FROZEN) continue;
+            amp_optimizer_range(&m->opt, i, &first, &n);
+            gradient(half, step, number, i, first, n);
+            result = amp_optimizer_accumulate(&m->opt, i, half, task.type);
+        }
+    free(half);
+    return result == AMP_OK ? take_step(&m->opt) : result;
+}
+
+/* --------------------------------------------------------------------------- the reference */
+
+/* One optimizer without shards, whose fp32 gradients are summed by a plain loop. */
+static float *sums[NUM_TENSORS];
+
+static void plain_step(member *m, int step) {
+    void  *half = malloc(LEAST * 4);
+    int    number, i;
+    size_t k;
+    for (i = 0; i < NUM_TENSORS; i++) memset(sums[i], 0, sizes[i] * sizeof(float));
+    for (number = 0; number < task.micro; number++)
+        for (i = 0; i < NUM_TENSORS; i++) {
+            gradient(half, step, number, i, 0, sizes[i]);
+            for (k = 0; k < sizes[i]; k++) sums[i][k] += load(half, task.type, k);
+        }
+    free(half);
+    CHECK_EQ_INT(take_step(&m->opt), AMP_OK);
+}
+
+enum { STEPS = 4 };
+
+static void shard_run(member *m) {
+    int step;
+    m->result = set_up(m, the_crew.count, NULL);
+    for (step = 0; step < STEPS && m->result == AMP_OK; step++) m->result = shard_step(m, step);
+}
+
+static member reference;
+
+static void plain_run(void) {
+    int step, i;
+    amp_optimizer_free(&reference.opt);
+    memset(&reference, 0, sizeof reference);
+    memcpy(masters, initial, sizeof masters);
+    for (i = 0; i < NUM_TENSORS; i++)
+        sums[i] = (float *)realloc(sums[i], (sizes[i] + 1) * sizeof(float));
+    CHECK_EQ_INT(set_up(&reference, 0, sums), AMP_OK);
+    for (step = 0; step < STEPS; step++) plain_step(&reference, step);
+}
+
+/* Do all ranks together have what the reference has? */
+static void compare(int count) {
+    amp_status a, b;
+    int        i, r;
+    CHECK_EQ_INT(amp_optimizer_status(&reference.opt, &a), AMP_OK);
+    for (r = 0; r < count; r++) {
+        CHECK_EQ_INT(amp_optimizer_status(&members[r].opt, &b), AMP_OK);
+        CHECK_EQ_F64(a.norm, b.norm);
+        CHECK_EQ_F32(a.clip_factor, b.clip_factor);
+        CHECK_EQ_F32(a.loss_scale, b.loss_scale);
+        CHECK_EQ_U64(a.steps, b.steps);
+        CHECK_EQ_U64(a.skipped, b.skipped);
+        for (i = 0; i < NUM_TENSORS; i++) {
+            const amp_optimizer *opt = &members[r].opt;
+            const size_t         size = i == NORM ? 4 : size_of(task.type);
+            size_t               first, n;
+            amp_optimizer_range(opt, i, &first, &n);
+            CHECK_MEM(amp_optimizer_master(opt, i),
+                      amp_optimizer_master(&reference.opt, i) + first, n * sizeof(float));
+            CHECK_MEM((const char *)amp_optimizer_model(opt, i) + first * size,
+                      (const char *)amp_optimizer_model(&reference.opt, i) + first * size, n * size);
+        }
+    }
+}
+
+TEST(same_bits, "issue of ranks, law 7: masters, models, norm, clip factor and scale have the same "
+                "bits on 1 to 8 ranks as in one optimizer") {
+    int count;
+    for (task.kind = AMP_KIND_ADAMW; task.kind <= (int)AMP_KIND_SGD; task.kind++)
+        for (task.micro = 6; task.micro <= 7; task.micro++) {
+            task.type    = task.micro == 6 ? AMP_F16 : AMP_BF16;
+            task.clip    = task.micro == 6;
+            task.planted = 2 * 100 + 5; /* in the third step, by one micro-batch alone */
+            plain_run();
+            for (count = 1; count <= MAX_RANKS; count += test_state.quick && count > 3 ? 4 : 1) {
+                together(count, shard_run);
+                all_are(count, AMP_OK);
+                compare(count);
+                all_free();
+            }
+        }
+    task.kind = task.clip = task.planted = 0;
+}
+
+TEST(ranges, "amp.h ranks: ranges are whole chunks, one run over all tensors, and every element "
+             "has one owner") {
+    int count, r, i;
+    task.type = AMP_F16;
+    for (count = 1; count <= MAX_RANKS; count++) {
+        size_t next[NUM_TENSORS] = {0}, most = 0, chunks = 0;
+        together(count, shard_run);
+        all_are(count, AMP_OK);
+        for (r = 0; r < count; r++) {
+            size_t own = 0;
+            for (i = 0; i < NUM_TENSORS; i++) {
+                size_t first, n;
+                amp_optimizer_range(&members[r].opt, i, &first, &n);
+                if (n) {
+                    CHECK_EQ_U64(first, next[i]);
+                    CHECK_EQ_U64(first % CHUNK, 0);
+                    CHECK(n % CHUNK == 0 || first + n == sizes[i]);
+                    next[i] = first + n;
+                }
+                own += n;
+                chunks += (n + CHUNK - 1) / CHUNK;
+            }
+            most = own > most ? own : most;
+        }
+        for (i = 0; i < NUM_TENSORS; i++) CHECK_EQ_U64(next[i], sizes[i]);
+        CHECK_EQ_U64(chunks, 6 + 1 + 1 + 3 + 1);
+        CHECK(most < total_size() / (size_t)count + CHUNK); /* fair, but for a chunk */
+        all_free();
+    }
+}
+
+TEST(bytes, "issue of ranks: a rank has 2 + 12/N bytes of state for each parameter, 4/N to add up "
+            "gradients in, and less than 40 KB of tables") {
+    int count, r;
+    task.type = AMP_BF16;
+    for (count = 1; count <= MAX_RANKS; count *= 2) {
+        together(count, shard_run);
+        all_are(count, AMP_OK);
+        for (r = 0; r < count; r++) {
+            size_t own = 0, frozen = 0, n, first;
+            int    i;
+            for (i = 0; i < NUM_TENSORS; i++) {
+                amp_optimizer_range(&members[r].opt, i, &first, &n);
+                own += n;
+                if (i == FROZEN) frozen = n;
+            }
+            CHECK(members[r].bytes >= 2 * total_size() + 16 * own - 12 * frozen);
+            CHECK(members[r].bytes < 2 * total_size() + 16 * own - 12 * frozen + 40000);
+        }
+        all_free();
+    }
+}
+
+static void prepare_only(member *m) { m->result = set_up(m, the_crew.count, NULL); }
+
+static void same_rank(member *m) {
+    m->rank   = 0;
+    m->result = set_up(m, the_crew.count, NULL);
+}
+
+TEST(tables, "amp.h ranks: prepare tells MISMATCH on all ranks if one has other tensors, or if two "
+             "have one number") {
+    task.type  = AMP_F16;
+    task.other = 3;
+    together(4, prepare_only);
+    all_are(4, AMP_ERROR_MISMATCH);
+    CHECK(strstr(members[0].problem, "other tensors") != NULL);
+    task.other = 0;
+    together(2, same_rank);
+    all_are(2, AMP_ERROR_MISMATCH);
+    CHECK(strstr(members[0].problem, "shard.rank is 0") != NULL);
+    together(2, prepare_only);
+    all_are(2, AMP_OK);
+    all_free();
+}
+
+TEST(which_element, "amp.h ranks: the stats of a rank are those of its part, with the index in the "
+                    "whole tensor") {
+    amp_stats stats;
+    int       r, found = 0;
+    task.type    = AMP_F16;
+    task.micro   = 6;
+    task.planted = (STEPS - 1) * 100 + 5;
+    together(3, shard_run);
+    all_are(3, AMP_OK);
+    for (r = 0; r < 3; r++) {
+        size_t first, n;
+        amp_optimizer_range(&members[r].opt, 4, &first, &n);
+        CHECK_EQ_INT(amp_optimizer_stats(&members[r].opt, 4, &stats), AMP_OK);
+        CHECK_EQ_U64(stats.nonfinite, 40000 >= first && 40000 - first < n);
+        CHECK_EQ_U64(stats.first_nonfinite, stats.nonfinite ? 40000 : sizes[4]);
+        found += stats.nonfinite != 0;
+    }
+    CHECK_EQ_INT(found, 1);
+    all_free();
+    task.planted = 0;
+}
+
+/* --------------------------------------------------------------------------------- files */
+
+static char folder[64];
+
+static const char *path_of(const char *name) {
+    static char paths[4][128];
+    static int  next;
+    char       *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+static void use(const char *name) { snprintf(task.path, sizeof task.path, "%s/%s", folder, name); }
+
+static int file_exists(const char *path) {
+    struct stat s;
+    return stat(path, &s) == 0;
+}
+
+static unsigned char *file_bytes(const char *path, size_t *size) {
+    FILE          *file  = fopen(path, "rb");
+    unsigned char *bytes = (unsigned char *)malloc(8 << 20);
+    *size                = file && bytes ? fread(bytes, 1, 8 << 20, file) : 0;
+    if (file) fclose(file);
+    return bytes;
+}
+
+static void same_files(const char *a, const char *b) {
+    size_t         n, m;
+    unsigned char *x = file_bytes(a, &n), *y = file_bytes(b, &m);
+    CHECK(n > 100);
+    CHECK_EQ_U64(n, m);
+    if (n == m) CHECK_MEM(x, y, n);
+    free(x);
+    free(y);
+}
+
+static void run_and_save(member *m) {
+    shard_run(m);
+    if (m->result == AMP_OK) m->result = amp_optimizer_save_file(&m->opt, task.path);
+}
+static void only_save(member *m) { m->result = amp_optimizer_save_file(&m->opt, task.path); }
+static void only_load(member *m) {
+    m->result = set_up(m, the_crew.count, NULL);
+    if (m->result == AMP_OK) m->result = amp_optimizer_load_file(&m->opt, task.path);
+}
+static void go_on(member *m) {
+    int step;
+    for (step = STEPS; step < 2 * STEPS && m->result == AMP_OK; step++)
+        m->result = shard_step(m, step);
+}
+
+static void begin_files(void) {
+    snprintf(folder, sizeof folder, "/tmp/amp_ranks_%ld", (long)getpid());
+    CHECK_EQ_INT(mkdir(folder, 0777), 0);
+    task.type  = AMP_F16;
+    task.micro = 6;
+    task.clip  = 1;
+    task.planted = 1 * 100 + 2;
+}
+
+static void end_files(void) {
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    CHECK_EQ_INT(system(command), 0);
+    task.clip = task.planted = 0;
+}
+
+TEST(sets, "issue of ranks: a set loads on any number of ranks, and on one it is saved again with "
+           "the bytes of one optimizer's file; a run goes on with the same bits") {
+    static const int counts[] = {4, 3, 1, 2};
+    size_t           k, j;
+    int              step;
+    begin_files();
+    plain_run();
+    CHECK_EQ_INT(amp_optimizer_save_file(&reference.opt, path_of("plain")), AMP_OK);
+    for (k = 0; k < 4; k++) {
+        use("set");
+        together(counts[k], run_and_save);
+        all_are(counts[k], AMP_OK);
+        all_free();
+        for (j = 0; j < 4; j++) {
+            use("set");
+            together(counts[j], only_load);
+            all_are(counts[j], AMP_OK);
+            compare(counts[j]);
+            use("again");
+            together(counts[j], only_save);
+            all_are(counts[j], AMP_OK);
+            all_free();
+            use("again"); /* by then of another number of ranks */
+            together(1, only_load);
+            all_are(1, AMP_OK);
+            use("one");
+            together(1, only_save);
+            same_files(path_of("one"), path_of("plain"));
+            all_free();
+        }
+    }
+    for (step = STEPS; step < 2 * STEPS; step++) plain_step(&reference, step);
+    for (k = 0; k < 4; k++) { /* from one optimizer's file, too */
+        use(k % 2 ? "plain" : "set");
+        together(counts[k], only_load);
+        all_are(counts[k], AMP_OK);
+        together(counts[k], go_on);
+        all_are(counts[k], AMP_OK);
+        compare(counts[k]);
+        all_free();
+    }
+    end_files();
+}
+
+TEST(names, "amp.h ranks: files are path.T.R-of-COUNT; a set goes when the next one is complete, "
+            "and a second one of the same step is another edition") {
+    begin_files();
+    use("s");
+    together(3, run_and_save);
+    all_are(3, AMP_OK);
+    CHECK(file_exists(path_of("s.4.0-of-3")) && file_exists(path_of("s.4.2-of-3")));
+    together(3, only_save);
+    all_are(3, AMP_OK);
+    CHECK(!file_exists(path_of("s.4.0-of-3")) && !file_exists(path_of("s.4.2-of-3")));
+    CHECK(file_exists(path_of("s.4-1.0-of-3")) && file_exists(path_of("s.4-1.2-of-3")));
+    all_free();
+    together(2, only_load);
+    all_are(2, AMP_OK);
+    together(2, go_on);
+    together(2, only_save);
+    all_are(2, AMP_OK);
+    CHECK(!file_exists(path_of("s.4-1.0-of-3")) && !file_exists(path_of("s.4-1.2-of-3")));
+    CHECK(file_exists(path_of("s.8.0-of-2")) && file_exists(path_of("s.8.1-of-2")));
+    all_free();
+    together(1, only_load);
+    all_are(1, AMP_OK);
+    together(1, only_save); /* one file again */
+    all_are(1, AMP_OK);
+    CHECK(!file_exists(path_of("s.8.0-of-2")) && !file_exists(path_of("s.8.1-of-2")));
+    all_free();
+    end_files();
+}
+
+static void overwrite(const char *path, size_t at, const void *bytes, size_t n) {
+    FILE *file = fopen(path, "r+b");
+    CHECK(file != NULL);
+    if (!file) return;
+    fseek(file, (long)at, SEEK_SET);
+    CHECK_EQ_U64(fwrite(bytes, 1, n, file), n);
+    fclose(file);
+}
+
+TEST(damaged, "law 18: what is wrong with a set is told on every rank, which all stay as they were") {
+    unsigned char *bytes, *before;
+    size_t         n, m;
+    begin_files();
+    use("d");
+    together(2, run_and_save);
+    all_are(2, AMP_OK);
+    bytes = file_bytes(path_of("d.4.1-of-2"), &n);
+
+    overwrite(path_of("d.4.1-of-2"), n / 2, "\x55\xaa\x55", 3);
+    together(2, only_load);
+    CHECK_EQ_INT(members[1].result, AMP_ERROR_CORRUPT);
+    CHECK_EQ_INT(members[0].result, AMP_ERROR_READ); /* which has read only its own */
+    CHECK(strstr(members[0].problem, "another rank") != NULL);
+    CHECK(strstr(members[1].problem, "d.4.1-of-2") != NULL);
+    { /* nothing was taken over */
+        amp_status s;
+        CHECK_EQ_INT(amp_optimizer_status(&members[0].opt, &s), AMP_OK);
+        CHECK_EQ_U64(s.steps, 0);
+    }
+    all_free();
+    CHECK_EQ_INT(truncate(path_of("d.4.1-of-2"), (off_t)n / 3), 0);
+    together(1, only_load);
+    all_are(1, AMP_ERROR_TRUNCATED);
+    all_free();
+    CHECK_EQ_INT(remove(path_of("d.4.1-of-2")), 0);
+    together(1, only_load);
+    all_are(1, AMP_ERROR_NOT_FOUND);
+    all_free();
+    { /* a part of another moment */
+        FILE *file = fopen(path_of("d.4.1-of-2"), "wb");
+        CHECK(file && fwrite(bytes, 1, n, file) == n);
+        if (file) fclose(file);
+    }
+    together(2, only_load);
+    all_are(2, AMP_OK);
+    together(2, go_on);
+    use("e");
+    together(2, only_save);
+    all_are(2, AMP_OK);
+    all_free();
+    CHECK_EQ_INT(rename(path_of("e.8.1-of-2"), path_of("d.4.1-of-2")), 0);
+    use("d");
+    together(1, only_load);
+    all_are(1, AMP_ERROR_MISMATCH);
+    CHECK(strstr(members[0].problem, "one moment") != NULL);
+    all_free();
+    use("d.4.0-of-2"); /* a part is not a state of one rank */
+    together(1, only_load);
+    all_are(1, AMP_ERROR_MISMATCH);
+    CHECK(strstr(members[0].problem, "number of ranks is 2") != NULL);
+    all_free();
+
+    before    = file_bytes(path_of("d"), &m); /* a rank that cannot write: the old set stays */
+    use("d");
+    together(2, shard_run);
+    CHECK_EQ_INT(mkdir(path_of("d.4.1-of-2.new"), 0777), 0);
+    CHECK_EQ_INT(mkdir(path_of("d.4-1.1-of-2.new"), 0777), 0);
+    together(2, only_save);
+    CHECK_EQ_INT(members[1].result, AMP_ERROR_WRITE);
+    CHECK_EQ_INT(members[0].result, AMP_ERROR_WRITE);
+    free(bytes);
+    bytes = file_bytes(path_of("d"), &n);
+    CHECK_EQ_U64(n, m);
+    CHECK_MEM(bytes, before, n);
+    all_free();
+    free(bytes);
+    free(before);
+    end_files();
+}
+
+static bool refuse(void *user, const void *data, size_t num_bytes) {
+    (void)user;
+    (void)data;
+    (void)num_bytes;
+    return false;
+}
+
+/* One rank whose state cannot be saved by a callback is its own affair: no meeting. */
+static void save_nothing(member *m) { m->result = amp_optimizer_save(&m->opt, refuse, NULL); }
+
+TEST(callbacks, "amp.h ranks: save and load with callbacks are of one rank, and do not meet") {
+    task.type = AMP_BF16;
+    together(2, shard_run);
+    together(1, save_nothing);
+    all_are(1, AMP_ERROR_WRITE);
+    all_free();
+}
+#else
+TEST(threads, "ranks are threads") { SKIP("no POSIX threads on this system"); }
+#endif
+
+int main(int argc, char **argv) {
+    test_begin(argc, argv);
+    RUN(misuse);
+#if HAVE_POSIX
+    {
+        int i;
+        size_t k;
+        pthread_mutex_init(&the_crew.lock, NULL);
+        pthread_cond_init(&the_crew.changed, NULL);
+        for (i = 0; i < NUM_TENSORS; i++)
+            for (k = 0; k < sizes[i]; k++) initial[i][k] = random_value();
+    }
+    RUN(ranges);
+    RUN(bytes);
+    RUN(same_bits);
+    RUN(tables);
+    RUN(which_element);
+    RUN(sets);
+    RUN(names);
+    RUN(damaged);
+    RUN(callbacks);
+    for (task.micro = 0; task.micro < NUM_TENSORS; task.micro++) free(sums[task.micro]);
+    amp_optimizer_free(&reference.opt);
+#else
+    RUN(threads);
+#endif
+    return test_end();
+}
