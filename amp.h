@@ -867,7 +867,8 @@ AMP_CUDA_DEF amp_result amp_cuda_capability(int device, amp_capability *capabili
            amp_optimizer_accumulate(opt, i, part, type)    each part, in the order of ranks
        }
        amp_optimizer_adamw(opt, lr)                        on all ranks
-       all-gather: each rank gives its ranges              of amp_optimizer_model
+       all-gather: each rank gives its ranges              into amp_optimizer_model (cast const
+                                                           away: this alone may write there)
 
    A tensor of amp_optimizer_add learns if it has grad or grad_later; that is all grad is for:
    gradients are added up in fp32, in accumulators of the optimizer's own, which every step clears.

@@ -613,6 +613,7 @@ TEST(damaged, "law 18: what is wrong with a set is told on every rank, which all
     use("d");
     together(2, run_and_save);
     all_are(2, AMP_OK);
+    all_free();
     bytes = file_bytes(path_of("d.4.1-of-2"), &n);
 
     overwrite(path_of("d.4.1-of-2"), n / 2, "\x55\xaa\x55", 3);
