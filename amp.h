@@ -1,4 +1,4 @@
-/* amp.h - v0.4.0 - automatic mixed precision for training loops in C and CUDA
+/* amp.h - v0.5.0 - automatic mixed precision for training loops in C and CUDA
    SPDX-License-Identifier: MIT OR Unlicense (your choice, see the end of the file)
 
    USE IT
@@ -36,7 +36,7 @@
        >>options    >>promises   >>history       macros; memory, threads, errors
        >>api        results, numbers, scaler, backend, optimizer, state,
                     environment, gemm, cuda, capability; and if you want it
-                    autocast, cache, session, sgemm, ops
+                    ranks; autocast, cache, session, sgemm, ops
        >>core       every formula, once, for host and device
        >>impl       the same rooms and words, arrays, step; instruction sets (tiers) last
 
@@ -174,9 +174,10 @@
    another one, let the optimizer's wait for it before the step, and the other wait
    for the optimizer's before it reads model copies:
        cudaEventRecord(ready, other); cudaStreamWaitEvent(stream, ready, 0);
-   Gradients that differ between ranks (sharded) meet in desc.reduce_fn; those that
-   were all-reduced are the same everywhere and need nothing. With several GPUs, the
-   stream's device must be current in every call. Gradients must not overlap.
+   Gradients that were all-reduced are the same on all ranks and need nothing; where
+   they differ, ranks meet in desc.reduce_fn; and desc.shard shares out masters and
+   moments (>>api ranks). With several GPUs, the stream's device must be current in
+   every call. Gradients must not overlap.
 
    >>options  Macros, with the place where each must be defined.
 
@@ -230,6 +231,7 @@
             share a scaler.
 
    >>history
+       0.5.0  ranks: desc.shard, amp_optimizer_range, _accumulate; states in sets of files
        0.4.0  products on a CPU at the speed of a BLAS, halves through AMX (and fp32
               where TF32 is exact enough) or AVX512_BF16. The cache of half weights is
               amp_cache in every name; amp_gemm_ex takes batches, bias and ReLU in a
@@ -260,7 +262,7 @@
 #endif
 
 #define AMP_VERSION_MAJOR 0
-#define AMP_VERSION_MINOR 4
+#define AMP_VERSION_MINOR 5
 #define AMP_VERSION_PATCH 0
 
 #if !defined(AMP_DEF) && !defined(AMP_STATIC)
@@ -322,7 +324,7 @@ typedef enum amp_result {
    save and load begin by making it empty. It must outlive the object; threads must not share it. */
 enum { AMP_PROBLEM_SIZE = 200 };
 
-/* A short English sentence for a result, never NULL; the version that is linked, "0.4.0". */
+/* A short English sentence for a result, never NULL; the version that is linked, "0.5.0". */
 AMP_DEF const char *amp_result_string(amp_result result);
 AMP_DEF const char *amp_version(void);
 
