@@ -852,9 +852,7 @@ typedef struct amp_capability {
 AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability);
 AMP_CUDA_DEF amp_result amp_cuda_capability(int device, amp_capability *capability);
 
-/* Stop here, unless you want autocast: what follows decides types for you, and nothing above it
-   needs it. AMP_NO_AUTOCAST, defined everywhere, leaves it out. */
-#ifndef AMP_NO_AUTOCAST
+/* Stop here, unless you have several ranks, or want autocast: nothing above needs what follows. */
 
 /* ----------------------------------------------------------------- >>api  ranks
    Masters and moments in shards (ZeRO stage 1, Rajbhandari et al. 2020), for the fused kinds: of
@@ -884,9 +882,9 @@ AMP_CUDA_DEF amp_result amp_cuda_capability(int device, amp_capability *capabili
    be NULL.
    amp_optimizer_save_file makes a set: of each rank a file, path.T.R-of-COUNT, T being the steps
    taken and skipped, and when all are on the disk, path, which names them; then the set that was
-   there goes. load_file loads any set, and any file of one optimizer, on any number of ranks; gather
-   models thereafter. Save and load with callbacks are of one rank's part. With a count of 1 all of
-   this is as without shard. Paths must be the same for all ranks, on one file system.
+   there goes. load_file loads any set, and any file of one optimizer, on any number of ranks;
+   gather models thereafter. Save and load with callbacks are of one rank's part. With a count of 1
+   all of this is as without shard. Paths must be the same for all ranks, on one file system.
    amp_optimizer_stats are those of the rank's part. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a
    weight cache. */
 
@@ -895,15 +893,17 @@ AMP_CUDA_DEF amp_result amp_cuda_capability(int device, amp_capability *capabili
    theirs once.) Without shard, all. n is 0 for a bad index and before prepare. */
 AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first, size_t *n);
 
-/* Add the scaled gradient of one micro-batch, as many elements as this rank's range of tensor i
-   has, in backend memory. Does not wait. A frozen tensor, or no desc.shard: AMP_ERROR_UNSUPPORTED. */
+/* Add the scaled gradient of one micro-batch: the elements of this rank's range of tensor i, in
+   backend memory. Does not wait. A frozen tensor, or no desc.shard: AMP_ERROR_UNSUPPORTED. */
 AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const void *part,
                                             amp_dtype type);
 
 /* -------------------------------------------------------------- >>api  autocast
    Which type an op computes in. Tables and a stack of scopes, in an object that you own; you ask
    (amp_autocast_dtype, under >>api ops), and cast accordingly; amp_gemm asks by itself. It needs no
-   scaler, so it serves inference too. */
+   scaler, so it serves inference too. AMP_NO_AUTOCAST, defined everywhere, leaves out all from here
+   on. */
+#ifndef AMP_NO_AUTOCAST
 
 /* A part of your program. What is zero is inherited from the scope around it; outermost: on. */
 typedef enum amp_autocast_mode {
@@ -3164,13 +3164,9 @@ static void *ampi_take(ampi_arena *arena, size_t count, size_t size, size_t alig
     return arena->base ? arena->base + start : NULL;
 }
 
-/* An array of n elements of tensor e; parts of a flat array follow one another without a gap. */
-static void *ampi_array(ampi_arena *arena, const ampi_entry *e, size_t n, size_t size) {
-    return ampi_take(arena, n, size, e->flat == 2 ? size : 64);
-}
-
+/* n floats of tensor e; parts of a flat array follow one another without a gap. */
 static float *ampi_floats_of(ampi_arena *arena, const ampi_entry *e, uint64_t n) {
-    return (float *)ampi_array(arena, e, (size_t)n, sizeof(float));
+    return (float *)ampi_take(arena, (size_t)n, sizeof(float), e->flat == 2 ? sizeof(float) : 64);
 }
 
 static uint64_t ampi_chunks(uint64_t n) { return n / AMPI_CHUNK + (n % AMPI_CHUNK != 0); }
@@ -3239,7 +3235,8 @@ static void ampi_fill_slot(const amp_optimizer_desc *d, const amp_tensor *t, amp
     slot->in_place  = d->kind == AMP_KIND_OWN && d->unscale_in_place && t->grad_type == AMP_F32;
 }
 
-/* Model copies that are the optimizer's own. In a flat array keep_fp32 leaves a hole. */
+/* Model copies that are the optimizer's own. In a flat array keep_fp32 leaves a hole. cuBLAS chooses
+   by alignments of up to 256 bytes, which shall not depend on what else there is. */
 static void ampi_place_models(const amp_optimizer *opt, const ampi_entry *entries,
                               ampi_slot *slots, ampi_arena *arena) {
     const amp_dtype type  = opt->desc.dtype;
@@ -3250,13 +3247,15 @@ static void ampi_place_models(const amp_optimizer *opt, const ampi_entry *entrie
         const amp_tensor *t    = &e->tensor;
         void             *here = NULL;
         if (t->model || (!shard && type == AMP_F32)) continue;
-        if (!t->keep_fp32 || e->flat) here = ampi_array(arena, e, t->n, amp_dtype_size(type));
+        if (!t->keep_fp32 || e->flat)
+            here = ampi_take(arena, t->n, amp_dtype_size(type),
+                             e->flat == 2 ? amp_dtype_size(type) : 256);
         if (!t->keep_fp32) slots[i].model = here;
     }
     for (i = 0; i < opt->num_entries && shard; i++) {
         const amp_tensor *t = &entries[i].tensor;
         if (!t->model && t->keep_fp32)
-            slots[i].model = ampi_take(arena, t->n, sizeof(float), 64);
+            slots[i].model = ampi_take(arena, t->n, sizeof(float), 256);
         slots[i].model = ampi_to(slots[i].model, (amp_dtype)slots[i].model_type,
                                  (size_t)slots[i].first);
     }
@@ -3425,10 +3424,8 @@ static void ampi_count_grads(amp_plan *plan) {
     }
 }
 
-/* >>impl ranks: have all ranks the same tensors? And did what failed here, or did not, fail
-   anywhere? Then it is theirs on all other ranks. */
+/* >>impl ranks: have all ranks the same tensors? */
 static amp_result ampi_same_tables(const amp_optimizer *opt, const amp_plan *plan);
-static amp_result ampi_agree(const amp_optimizer *opt, amp_result mine, amp_result theirs);
 
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     const size_t header = (sizeof(amp_plan) + 63) / 64 * 64;
@@ -4808,6 +4805,9 @@ static amp_result ampi_write_out(const ampi_target *to, ampi_content_fn content_
 
 #endif
 
+/* >>impl ranks: mine, and where it is AMP_OK theirs, if another rank has failed. */
+static amp_result ampi_agree(const amp_optimizer *opt, amp_result mine, amp_result theirs);
+
 /* A set of files, one of each rank; ranks 0: there is none. Its edition tells sets of one turn from
    each other, so that none is written over. */
 typedef struct ampi_set { uint64_t turn, edition, ranks; } ampi_set;
@@ -4854,7 +4854,6 @@ static ampi_set ampi_set_at(const char *path) {
 }
 
 /* Of a rank its file: path.TURN.RANK-of-RANKS, or path.TURN-EDITION.RANK-of-RANKS. */
-enum { AMPI_PART_NAME = 96 };
 static amp_result ampi_name_part(char *name, const char *path, const ampi_set *set,
                                  uint64_t rank) {
     const size_t length = strlen(path);
@@ -4867,7 +4866,7 @@ static amp_result ampi_name_part(char *name, const char *path, const ampi_set *s
     ampi_tell_count(tail, rank);
     ampi_tell(tail, "-of-");
     ampi_tell_count(tail, set->ranks);
-    if (length >= AMPI_PATH - AMPI_PART_NAME) return AMP_ERROR_TOO_LARGE;
+    if (length + strlen(tail) >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
     memcpy(name, path, length);
     memcpy(name + length, tail, strlen(tail) + 1);
     return AMP_OK;
@@ -5746,8 +5745,6 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capab
 
 /* ------------------------------------------------------- the second floor */
 
-#ifndef AMP_NO_AUTOCAST
-
 /* ---------------------------------------------------------------- >>impl  ranks */
 
 /* A number of the tables that all ranks must have. */
@@ -5807,6 +5804,7 @@ static amp_result ampi_same_tables(const amp_optimizer *opt, const amp_plan *pla
     return result;
 }
 
+#ifndef AMP_NO_STDLIB
 static amp_result ampi_agree(const amp_optimizer *opt, amp_result mine, amp_result theirs) {
     const amp_backend *b        = &opt->backend;
     const amp_plan    *plan     = opt->plan;
@@ -5823,6 +5821,7 @@ static amp_result ampi_agree(const amp_optimizer *opt, amp_result mine, amp_resu
     ampi_tell(opt->desc.problem, "another rank could not save or load its part");
     return theirs;
 }
+#endif
 
 AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first, size_t *n) {
     const ampi_slot *s = ampi_slot_of(opt, i);
@@ -5851,6 +5850,8 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
     if (!s->n) return AMP_OK;
     return b->functions->add_fn(b, (float *)s->grad, part, type, (size_t)s->n);
 }
+
+#ifndef AMP_NO_AUTOCAST
 
 /* ------------------------------------------------------------- >>impl  autocast */
 
