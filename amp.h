@@ -3235,8 +3235,8 @@ static void ampi_fill_slot(const amp_optimizer_desc *d, const amp_tensor *t, amp
     slot->in_place  = d->kind == AMP_KIND_OWN && d->unscale_in_place && t->grad_type == AMP_F32;
 }
 
-/* Model copies that are the optimizer's own. In a flat array keep_fp32 leaves a hole. cuBLAS chooses
-   by alignments of up to 256 bytes, which shall not depend on what else there is. */
+/* Model copies that are the optimizer's own. In a flat array keep_fp32 leaves a hole. cuBLAS looks
+   at alignments of up to 256 bytes, which shall not depend on what else there is. */
 static void ampi_place_models(const amp_optimizer *opt, const ampi_entry *entries,
                               ampi_slot *slots, ampi_arena *arena) {
     const amp_dtype type  = opt->desc.dtype;
