@@ -501,6 +501,9 @@ typedef struct amp_tensor {
     int         grad_later;      /* nonzero: not frozen though grad is NULL: rebind brings it  */
     const float *moment1, *moment2; /* of a run to be continued: momentum or first, and second
                                     moments, unscaled fp32, copied in prepare; fused kinds     */
+    size_t          row_length, max_rows; /* nonzero: grad is of few rows: >>api sparse        */
+    const uint32_t *rows;
+    uint32_t       *num_rows;
 } amp_tensor;
 
 typedef enum amp_kind {
@@ -572,6 +575,8 @@ typedef struct amp_stats {
     uint64_t first_nonfinite; /* index of the first, or n     */
     uint64_t zeros;           /* elements that are 0 or -0    */
     float    max_finite;      /* largest finite magnitude     */
+    uint32_t bad_row;         /* >>api sparse: one more than the first place in rows whose row is not
+                                 in the tensor (or the first behind max_rows); 0: there is none   */
 } amp_stats;
 
 enum { AMP_INLINE_TENSORS = 32 }; /* add allocates only beyond this many */
@@ -897,6 +902,31 @@ AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first,
    backend memory. Does not wait. A frozen tensor, or no desc.shard: AMP_ERROR_UNSUPPORTED. */
 AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const void *part,
                                             amp_dtype type);
+
+/* ---------------------------------------------------------------- >>api  sparse
+   Gradients that touch few rows of a tensor, as those of embeddings do. In amp_tensor row_length is
+   the number of elements in a row, and n that of all rows together. Of a step's gradient,
+
+       *num_rows   says how many rows there are, at most max_rows
+       rows        which ones, in any order; a row may be there more than once
+       grad        the rows, one behind the other, of grad_type, scaled like any gradient
+
+   all in backend memory (a graph replays whatever the count is then) and unchanged until the step is
+   over; with zero_grad a step ends with a count of 0. Prepare takes 4 bytes for each of max_rows *
+   row_length, and some for each row.
+   A check adds up what belongs to one row, in fp32 and in the order of places, and goes on with the
+   sums, rows ascending, as with the elements of a tensor: finite or not, norm, statistics (zeros
+   are those in rows that are there). A count above max_rows, or a row that is not there, skips the
+   step as an overflow does; amp_stats.bad_row tells.
+   The update is lazy: weight, moments and model copy of rows that are there change as in a tensor
+   of which they are all, with the bias corrections of the step; all other rows keep every bit.
+   weight_decay is 0 where it is 0, not the optimizer's. (torch's SparseAdam has eps within the bias
+   correction: eps * sqrt(1 - beta2^step) in place of eps.) Where every row is there once and nothing
+   decays, a step has the bits of one without rows.
+   On CUDA a step with such tensors is 9 to 13 launches, by the largest number of rows in a tensor
+   (2 for each 8 bits of it). AMP_KIND_ADAMW, and AMP_KIND_SGD without momentum; AMP_ERROR_UNSUPPORTED
+   are others, desc.shard, and amp_optimizer_add_flat. rebind moves weight and grad; rows and num_rows
+   stay. */
 
 /* -------------------------------------------------------------- >>api  autocast
    Which type an op computes in. Tables and a stack of scopes, in an object that you own; you ask
