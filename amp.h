@@ -923,8 +923,8 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
    weight_decay is 0 where it is 0, not the optimizer's. (torch's SparseAdam has eps within the bias
    correction: eps * sqrt(1 - beta2^step) in place of eps.) Where every row is there once and nothing
    decays, a step has the bits of one without rows.
-   On CUDA a step with such tensors is 9 to 13 launches, by the largest number of rows in a tensor
-   (2 for each 8 bits of it). AMP_KIND_ADAMW, and AMP_KIND_SGD without momentum; AMP_ERROR_UNSUPPORTED
+   On CUDA a step with such tensors is 8 to 14 launches, by the largest number of rows in a tensor
+   (2 for each 8 bits of it), whatever the counts are. AMP_KIND_ADAMW, and AMP_KIND_SGD without momentum; AMP_ERROR_UNSUPPORTED
    are others, desc.shard, and amp_optimizer_add_flat. rebind moves weight and grad; rows and num_rows
    stay. */
 
@@ -1679,15 +1679,34 @@ typedef struct ampi_tally {
     uint32_t           arrived; /* chunks that have been collected */
 } ampi_tally;
 
+/* A gradient of few rows, in backend memory: where it comes from, and room to sort it by rows (LSD
+   radix sort, AMPI_DIGITS at a time, from one pair of keys and places to the other) and to add up
+   what belongs to one row, into the slot's grad. */
+enum { AMPI_DIGITS = 256, AMPI_TILE = 2048 /* entries that a block of a GPU sorts */ };
+typedef struct ampi_sparse {
+    const uint32_t *rows;
+    uint32_t       *num_rows;
+    uint32_t        slot, most, length, table; /* max_rows; elements in a row; rows in the tensor */
+    uint32_t        first_tile, num_tiles;
+    uint32_t       *keys[2], *places[2];
+    uint32_t       *unique, *begins; /* rows ascending, where each begins in sorted places, end  */
+    uint32_t       *counts;          /* of digits, for each tile                                 */
+    uint32_t        given, touched;  /* of this step: entries, different rows                    */
+    uint32_t        early;           /* most + 1 - the first bad place: 0, or the most           */
+} ampi_sparse;
+
 /* One tensor as kernels see it, in backend memory. */
 typedef struct ampi_slot {
-    uint64_t  n;
+    uint64_t  n;           /* elements; in the backend's table: of few rows, those there are     */
     uint64_t  first_chunk; /* its chunks are numbered from here         */
     uint64_t  first;       /* of a tensor in shards: where these n begin */
     float    *master;
     void     *grad;        /* NULL: frozen, or none for now             */
     float    *unscaled;    /* AMP_KIND_OWN: where unscaled gradients go */
     void     *model;       /* NULL: the master is the model             */
+    ampi_sparse *sparse;   /* NULL: the gradient is of all elements     */
+    void     *values;      /* if it is not, as it comes; grad are sums  */
+    uint32_t  values_type;
     float    *m, *v;       /* first moment or momentum; second moment   */
     uint32_t  grad_type, model_type;
     float     lr_scale, weight_decay;
@@ -1730,7 +1749,12 @@ struct amp_plan {
     double       *partials; /* backend memory: sum of squares of each chunk; 0 without gradient */
     double       *sums;     /* those of all ranks: partials lie among them, others are 0        */
     uint32_t     *chunk_slots; /* backend memory: which slot a chunk belongs to */
+    ampi_sparse  *sparse;      /* backend memory */
     ampi_slot    *host_slots;
+    ampi_sparse  *host_sparse;
+    size_t        num_sparse;
+    uint32_t      num_tiles, passes; /* of all; of the sort                                     */
+    uint32_t      longest;           /* row                                                     */
     size_t        num_slots;
     size_t        num_weights, num_grads; /* slots that are not empty, and those with a gradient */
     uint64_t      num_chunks, num_sums;
@@ -1787,8 +1811,29 @@ struct ampi_functions {
 AMPI_FN void ampi_bind(ampi_slot *slot, float *weight, int grads, void *grad) {
     if (weight) slot->master = weight;
     if (!grads) return;
-    slot->grad = grad;
+    if (slot->sparse) slot->values = grad;
+    else slot->grad = grad;
     if (slot->in_place) slot->unscaled = (float *)grad;
+}
+
+/* Entry i of a gradient of few rows: its row, or where that is not in the tensor the last one (the
+   step will be skipped). */
+AMPI_FN uint32_t ampi_row(const ampi_sparse *s, uint32_t i) {
+    return s->rows[i] < s->table ? s->rows[i] : s->table - 1;
+}
+
+AMPI_FN uint32_t ampi_given(const ampi_slot *slot, const ampi_sparse *s) {
+    const uint32_t n = slot->values ? *s->num_rows : 0u;
+    return n < s->most ? n : s->most;
+}
+
+/* Before the sums are checked: what the statistics are if there are none, and where it is bad. */
+AMPI_FN void ampi_begin_sums(ampi_slot *slot, const ampi_sparse *s) {
+    slot->n                     = (uint64_t)s->touched * s->length;
+    slot->stats.nonfinite       = slot->stats.nan = slot->stats.zeros = 0;
+    slot->stats.first_nonfinite = slot->n;
+    slot->stats.max_finite      = 0.0f;
+    slot->stats.bad_row         = s->early ? s->most + 2u - s->early : 0u;
 }
 
 /* What the user has written into a scaler of the optimizer's own counts as an overflow of this
@@ -3060,6 +3105,25 @@ static int ampi_num_moments(const amp_optimizer_desc *d) {
 /* Has a tensor a gradient, now or later? */
 static int ampi_learns(const amp_tensor *t) { return t->grad != NULL || t->grad_later; }
 
+/* And what it says of rows? */
+static amp_result ampi_rows_check(const amp_optimizer *opt, const amp_tensor *t, size_t i) {
+    if (opt->desc.shard.count || opt->desc.kind == AMP_KIND_OWN ||
+        (opt->desc.kind == AMP_KIND_SGD && ampi_num_moments(&opt->desc)))
+        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
+                                   "row_length is for AdamW, or SGD without momentum, not in shards");
+    if (t->n % t->row_length != 0 || !t->max_rows)
+        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
+                                   "n must be rows of row_length elements, and max_rows 1 or more");
+    if (ampi_learns(t) && (!t->rows || !t->num_rows))
+        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_ARGUMENT,
+                                   "it has a row_length, but no rows or num_rows");
+    if (t->row_length > UINT32_MAX || t->n / t->row_length > UINT32_MAX - 2 ||
+        t->max_rows > UINT32_MAX - 2 || t->max_rows > SIZE_MAX / 64 / t->row_length)
+        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_TOO_LARGE,
+                                   "its rows, or max_rows, are too many");
+    return AMP_OK;
+}
+
 /* May t be the tensor of that index? */
 static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, const amp_tensor *t,
                                                   size_t i) {
@@ -3089,7 +3153,7 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
                                    "AdamW goes on from both moments and desc.first_step");
     if (t->n > SIZE_MAX / 64)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_TOO_LARGE, "it is too large");
-    return AMP_OK;
+    return t->row_length ? ampi_rows_check(opt, t, i) : AMP_OK;
 }
 
 static amp_result ampi_tensor_ok(const amp_optimizer *opt, const amp_tensor *t, size_t i) {
@@ -3123,7 +3187,8 @@ static void ampi_append(amp_optimizer *opt, const amp_tensor *tensor, int flat) 
     e->tensor     = *tensor;
     e->flat       = flat;
     if (ampi_is_zero(&tensor->lr_scale)) e->tensor.lr_scale = 1.0f;
-    if (ampi_is_zero(&tensor->weight_decay)) e->tensor.weight_decay = opt->desc.weight_decay;
+    if (ampi_is_zero(&tensor->weight_decay) && !tensor->row_length)
+        e->tensor.weight_decay = opt->desc.weight_decay;
     if (e->tensor.no_weight_decay) e->tensor.weight_decay = 0.0f;
 }
 
@@ -3159,8 +3224,10 @@ AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *
     if (result != AMP_OK) return result;
     if (!whole || (!parts && count)) return AMP_ERROR_INVALID_ARGUMENT;
     result = ampi_tensor_ok(opt, whole, opt->num_entries);
+    if (result == AMP_OK && whole->row_length) result = AMP_ERROR_UNSUPPORTED;
     for (i = 0; i < count && result == AMP_OK; i++) {
-        if (parts[i].n > whole->n - offset) break;
+        if (parts[i].row_length) result = AMP_ERROR_UNSUPPORTED;
+        if (parts[i].n > whole->n - offset || result != AMP_OK) break;
         t      = ampi_part_of(whole, &parts[i], offset);
         result = ampi_tensor_ok(opt, &t, opt->num_entries + i);
         offset += parts[i].n;
@@ -3242,6 +3309,53 @@ static ampi_part ampi_own_part(const amp_optimizer *opt) {
                              s->count ? (uint64_t)s->count : 1);
 }
 
+/* Is the gradient of a tensor one of few rows? And how many sums may there be? */
+static int ampi_has_rows(const amp_tensor *t) { return t->row_length && ampi_learns(t); }
+
+static uint64_t ampi_most_sums(const amp_tensor *t) {
+    const uint64_t most = (uint64_t)t->max_rows * t->row_length;
+    return most < t->n ? most : t->n;
+}
+
+/* Gradients of few rows: their room, and their sums as gradients. */
+static void ampi_place_rows(const amp_optimizer *opt, const ampi_entry *entries, amp_plan *plan,
+                            ampi_arena *arena) {
+    uint64_t tiles = 0, most = 0;
+    size_t   i, k, used = 0;
+    plan->sparse = (ampi_sparse *)ampi_take(arena, plan->num_sparse, sizeof *plan->sparse, 64);
+    for (i = 0; i < opt->num_entries; i++) {
+        const amp_tensor *t = &entries[i].tensor;
+        ampi_sparse      *s = &plan->host_sparse[used];
+        if (!ampi_has_rows(t)) continue;
+        memset(s, 0, sizeof *s);
+        s->rows       = t->rows;
+        s->num_rows   = t->num_rows;
+        s->slot       = (uint32_t)i;
+        s->most       = (uint32_t)t->max_rows;
+        s->length     = (uint32_t)t->row_length;
+        s->table      = (uint32_t)(t->n / t->row_length);
+        s->first_tile = (uint32_t)tiles;
+        s->num_tiles  = (s->most - 1) / AMPI_TILE + 1;
+        tiles += s->num_tiles;
+        for (k = 0; k < 2; k++) {
+            s->keys[k]   = (uint32_t *)ampi_take(arena, s->most, 4, 64);
+            s->places[k] = (uint32_t *)ampi_take(arena, s->most, 4, 64);
+        }
+        s->unique = (uint32_t *)ampi_take(arena, (size_t)s->most, 4, 64);
+        s->begins = (uint32_t *)ampi_take(arena, (size_t)s->most + 1, 4, 64);
+        s->counts = (uint32_t *)ampi_take(arena, (size_t)s->num_tiles * AMPI_DIGITS, 4, 64);
+        plan->host_slots[i].grad   = ampi_take(arena, (size_t)ampi_most_sums(t), 4, 256);
+        plan->host_slots[i].sparse = plan->sparse ? plan->sparse + used : NULL;
+        if (s->table > most) most = s->table;
+        if (s->length > plan->longest) plan->longest = s->length;
+        used++;
+    }
+    if (tiles > UINT32_MAX) arena->too_large = 1;
+    plan->num_tiles = (uint32_t)tiles;
+    for (plan->passes = 1; plan->passes < 4 && most > (uint64_t)1 << 8 * plan->passes;)
+        plan->passes++;
+}
+
 /* Fill in a slot, but for what has its place in the arena. */
 static void ampi_fill_slot(const amp_optimizer_desc *d, const amp_tensor *t, ampi_part own,
                            ampi_slot *slot) {
@@ -3261,6 +3375,11 @@ static void ampi_fill_slot(const amp_optimizer_desc *d, const amp_tensor *t, amp
     slot->master    = t->weight;
     slot->grad      = t->grad;
     slot->grad_type = (uint32_t)t->grad_type;
+    if (ampi_has_rows(t)) {
+        slot->values      = t->grad;
+        slot->values_type = (uint32_t)t->grad_type;
+        slot->grad_type   = (uint32_t)AMP_F32;
+    }
     slot->model     = t->model == (void *)t->weight ? NULL : t->model;
     slot->in_place  = d->kind == AMP_KIND_OWN && d->unscale_in_place && t->grad_type == AMP_F32;
 }
@@ -3313,8 +3432,8 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
         const amp_tensor *t = &entries[i].tensor;
         ampi_fill_slot(d, t, ampi_part_in(&all, before, t->n), &slots[i]);
         slots[i].first_chunk = plan->num_chunks;
-        plan->num_chunks += ampi_chunks(slots[i].n);
-        plan->num_sums += ampi_chunks(t->n);
+        plan->num_chunks += ampi_chunks(ampi_has_rows(t) ? ampi_most_sums(t) : slots[i].n);
+        plan->num_sums += ampi_chunks(ampi_has_rows(t) ? ampi_most_sums(t) : t->n);
         in_front += ampi_chunks(slots[i].first);
         elements += slots[i].n;
         before += t->n;
@@ -3330,6 +3449,7 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
     plan->scaler   = d->shared_scaler;
     if (!plan->shared && plan->control) plan->scaler = &plan->control->scaler;
     ampi_place_models(opt, entries, slots, arena);
+    ampi_place_rows(opt, entries, plan, arena);
     for (i = 0; i < count; i++)
         if (shard || !entries[i].tensor.weight)
             slots[i].master = ampi_floats_of(arena, &entries[i], slots[i].n);
@@ -3439,6 +3559,9 @@ static AMPI_NOINLINE amp_result ampi_fill_backend(const amp_optimizer *opt, cons
         result = ampi_send(b, plan->slots, plan->host_slots,
                             plan->num_slots * sizeof *plan->slots);
     if (result == AMP_OK)
+        result = ampi_send(b, plan->sparse, plan->host_sparse,
+                           plan->num_sparse * sizeof *plan->sparse);
+    if (result == AMP_OK)
         result = ampi_send(b, plan->control, &control, sizeof control);
     if (result == AMP_OK) result = ampi_fill_chunks(b, plan);
     return result == AMP_OK ? b->functions->wait_fn(b) : result;
@@ -3450,7 +3573,9 @@ static void ampi_count_grads(amp_plan *plan) {
     plan->num_weights = plan->num_grads = 0;
     for (i = 0; i < plan->num_slots; i++) {
         plan->num_weights += plan->host_slots[i].n != 0;
-        plan->num_grads += plan->host_slots[i].n && plan->host_slots[i].grad;
+        plan->num_grads += plan->host_slots[i].n && (plan->host_slots[i].sparse
+                                                         ? plan->host_slots[i].values
+                                                         : plan->host_slots[i].grad);
     }
 }
 
@@ -3465,6 +3590,7 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     amp_plan    *plan;
     void        *block = NULL;
     char        *base  = NULL;
+    size_t       i, num_sparse = 0;
     uint32_t     fp;
     if (result != AMP_OK) return result;
     if (opt->desc.shared_scaler) { /* was it initialized? */
@@ -3472,15 +3598,19 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
         if (result == AMP_OK) result = ampi_scaler_ready(&shared);
         if (result != AMP_OK) return result;
     }
-    if (opt->num_entries > (SIZE_MAX - header) / sizeof(ampi_slot) ||
+    if (opt->num_entries > (SIZE_MAX - header) / sizeof(ampi_slot) / 2 ||
         opt->num_entries > UINT32_MAX)
         return AMP_ERROR_TOO_LARGE;
+    for (i = 0; i < opt->num_entries; i++) num_sparse += ampi_has_rows(ampi_tensor(opt, (int)i));
     plan = (amp_plan *)ampi_allocate(&opt->desc.allocator,
-                                     header + opt->num_entries * sizeof(ampi_slot));
+                                     header + opt->num_entries * sizeof(ampi_slot) +
+                                         num_sparse * sizeof(ampi_sparse));
     if (!plan) return AMP_ERROR_OUT_OF_MEMORY;
     memset(plan, 0, sizeof *plan);
-    plan->host_slots = (ampi_slot *)(void *)((char *)plan + header);
-    plan->num_slots  = opt->num_entries;
+    plan->host_slots  = (ampi_slot *)(void *)((char *)plan + header);
+    plan->num_slots   = opt->num_entries;
+    plan->host_sparse = (ampi_sparse *)(void *)(plan->host_slots + plan->num_slots);
+    plan->num_sparse  = num_sparse;
     plan->kind       = opt->desc.kind;
     plan->zero_grad  = opt->desc.zero_grad || opt->desc.shard.count;
     plan->shared     = opt->desc.shared_scaler != NULL;
@@ -3758,6 +3888,67 @@ static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot) {
     ampi_store_u32(&slot->stats.max_finite, 0, largest);
 }
 
+/* One pass of the sort, by digit number pass: stable. */
+static void ampi_sort_pass(ampi_sparse *s, uint32_t pass) {
+    const uint32_t *keys = s->keys[1 - pass % 2], *places = s->places[1 - pass % 2];
+    uint32_t        count[AMPI_DIGITS], i, d, sum = 0;
+    memset(count, 0, sizeof count);
+    for (i = 0; i < s->given; i++) count[(pass ? keys[i] : ampi_row(s, i)) >> 8 * pass & 255u]++;
+    for (d = 0; d < AMPI_DIGITS; d++) {
+        const uint32_t n = count[d];
+        count[d]         = sum;
+        sum += n;
+    }
+    for (i = 0; i < s->given; i++) {
+        const uint32_t key = pass ? keys[i] : ampi_row(s, i);
+        const uint32_t to  = count[key >> 8 * pass & 255u]++;
+        s->keys[pass % 2][to]   = key;
+        s->places[pass % 2][to] = pass ? places[i] : i;
+    }
+}
+
+/* What belongs to one row, in the order of places. */
+static void ampi_sum_row(const ampi_slot *slot, const ampi_sparse *s, const uint32_t *places,
+                         uint32_t row) {
+    const amp_dtype type = (amp_dtype)slot->values_type;
+    const size_t    n    = s->length;
+    float          *to   = (float *)slot->grad + row * n;
+    uint32_t        i    = s->begins[row];
+    ampi_cast(to, AMP_F32, ampi_at(slot->values, type, places[i] * n), type, n);
+    while (++i < s->begins[row + 1])
+        ampi_accumulate_array(to, ampi_at(slot->values, type, places[i] * n), type, n);
+}
+
+/* Sort a gradient of few rows, and add up. */
+static void ampi_sum_rows(const amp_plan *plan, ampi_slot *slot) {
+    ampi_sparse    *s      = slot->sparse;
+    const uint32_t *keys   = s->keys[(plan->passes - 1) % 2];
+    const uint32_t *places = s->places[(plan->passes - 1) % 2];
+    uint32_t        i;
+    int64_t         row;
+    s->given   = ampi_given(slot, s);
+    s->touched = 0;
+    s->early   = s->given == s->most && *s->num_rows > s->most;
+    for (i = s->given; i-- > 0;)
+        if (s->rows[i] >= s->table) s->early = s->most + 1u - i;
+    for (i = 0; i < plan->passes; i++) ampi_sort_pass(s, i);
+    for (i = 0; i < s->given; i++) {
+        if (i && keys[i] == keys[i - 1]) continue;
+        s->unique[s->touched]   = keys[i];
+        s->begins[s->touched++] = i;
+    }
+    s->begins[s->touched] = s->given;
+#if AMPI_OPENMP
+#pragma omp parallel for schedule(static) if (s->touched > 1000)
+#endif
+    for (row = 0; row < (int64_t)s->touched; row++) {
+        const uint32_t fp = ampi_fp_begin();
+        ampi_sum_row(slot, s, places, (uint32_t)row);
+        ampi_fp_end(fp);
+    }
+    ampi_begin_sums(slot, s);
+}
+
 static AMPI_NOINLINE void ampi_cpu_check_plan(const amp_plan *plan) {
     uint32_t largest = 0, bad = 0;
     size_t   t;
@@ -3765,10 +3956,11 @@ static AMPI_NOINLINE void ampi_cpu_check_plan(const amp_plan *plan) {
     for (t = 0; t < plan->num_slots; t++) {
         ampi_slot *slot = &plan->slots[t];
         uint32_t   max;
+        if (slot->sparse) ampi_sum_rows(plan, slot);
         ampi_check_slot(plan, slot);
         max = ampi_load_u32(&slot->stats.max_finite, 0);
         if (max > largest) largest = max;
-        bad |= (uint32_t)(slot->stats.nonfinite != 0);
+        bad |= (uint32_t)(slot->stats.nonfinite != 0 || slot->stats.bad_row != 0u);
     }
     if (plan->meets != AMPI_OVER_SUMS) plan->control->norm2 = ampi_sum_chunks(plan);
     plan->control->flags[0] = bad | ampi_found_by_user(plan);
@@ -3793,15 +3985,16 @@ static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t
     }
 }
 
-/* Elements [i, i + n) of one tensor: the gradient is read once and unscaled on the way. */
+/* Elements [i, i + n) of one tensor, whose gradient begins with element from: it is read once and
+   unscaled on the way. */
 static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i,
-                                          size_t n) {
+                                          size_t from, size_t n) {
     ampi_update u;
     u.rates      = ampi_rates_of(plan->control, slot);
     u.factor     = plan->control->gate.inv_scale;
     u.grad_type  = (amp_dtype)slot->grad_type;
     u.model_type = (amp_dtype)slot->model_type;
-    u.grad       = ampi_to(slot->grad, u.grad_type, i);
+    u.grad       = ampi_to(slot->grad, u.grad_type, from);
     u.master     = ampi_to(slot->master, AMP_F32, i);
     u.m          = ampi_to(slot->m, AMP_F32, i);
     u.v          = ampi_to(slot->v, AMP_F32, i);
@@ -3814,7 +4007,7 @@ static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *slot, ampi_
     const amp_dtype model_type = (amp_dtype)slot->model_type;
     const amp_dtype grad_type  = (amp_dtype)slot->grad_type;
     switch (job) {
-    case AMPI_JOB_FUSED: ampi_step_chunk(plan, slot, i, n); break;
+    case AMPI_JOB_FUSED: ampi_step_chunk(plan, slot, i, i, n); break;
     case AMPI_JOB_CARRY: ampi_carry_chunk(plan, slot, i, n); break;
     case AMPI_JOB_PUBLISH:
         ampi_cast(ampi_to(slot->model, model_type, i), model_type,
@@ -3841,6 +4034,21 @@ static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, ampi_j
     }
 }
 
+/* Rows that the gradient touches, in their places. */
+static void ampi_update_rows(const amp_plan *plan, const ampi_slot *slot) {
+    const ampi_sparse *s = slot->sparse;
+    const size_t       n = s->length;
+    int64_t            row;
+#if AMPI_OPENMP
+#pragma omp parallel for schedule(static) if (s->touched > 1000)
+#endif
+    for (row = 0; row < (int64_t)s->touched; row++) {
+        const uint32_t fp = ampi_fp_begin();
+        ampi_step_chunk(plan, slot, s->unique[row] * n, (size_t)row * n, n);
+        ampi_fp_end(fp);
+    }
+}
+
 static AMPI_NOINLINE void ampi_cpu_update_plan(const amp_plan *plan, ampi_job job) {
     const int ends  = job == AMPI_JOB_FUSED || job == AMPI_JOB_PUBLISH;
     const int moves = job == AMPI_JOB_CARRY || !plan->control->gate.skip;
@@ -3848,8 +4056,10 @@ static AMPI_NOINLINE void ampi_cpu_update_plan(const amp_plan *plan, ampi_job jo
     for (t = 0; t < plan->num_slots; t++) {
         const ampi_slot *slot  = &plan->slots[t];
         const void      *needs = job == AMPI_JOB_PUBLISH ? slot->model : slot->grad;
-        if (moves && needs) ampi_update_slot(plan, slot, job);
-        if (ends && plan->zero_grad && slot->grad && slot->n)
+        if (moves && slot->sparse) ampi_update_rows(plan, slot);
+        else if (moves && needs) ampi_update_slot(plan, slot, job);
+        if (ends && plan->zero_grad && slot->sparse) *slot->sparse->num_rows = 0;
+        else if (ends && plan->zero_grad && slot->grad && slot->n)
             memset(slot->grad, 0, (size_t)slot->n * amp_dtype_size((amp_dtype)slot->grad_type));
     }
     if (ends) ampi_publish(plan);
@@ -4102,6 +4312,18 @@ AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *st
     return AMP_OK;
 }
 
+/* Which element of the tensor is that of the sums of its rows? */
+static amp_result ampi_place_of_sum(const amp_optimizer *opt, int i, amp_stats *stats) {
+    const amp_plan    *plan = opt->plan;
+    const ampi_sparse *s    = plan->host_sparse;
+    uint32_t           row  = 0;
+    amp_result         result;
+    while (s->slot != (uint32_t)i) s++;
+    result = ampi_read_back(opt, &row, &s->unique[stats->first_nonfinite / s->length], sizeof row);
+    stats->first_nonfinite = (uint64_t)row * s->length + stats->first_nonfinite % s->length;
+    return result;
+}
+
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stats *stats) {
     amp_result result;
     if (!opt || !stats || !ampi_tensor(opt, i)) return AMP_ERROR_INVALID_ARGUMENT;
@@ -4110,7 +4332,8 @@ AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stat
     if (result != AMP_OK) return result;
     stats->first_nonfinite += opt->plan->host_slots[i].first;
     if (!stats->nonfinite) stats->first_nonfinite = ampi_tensor(opt, i)->n;
-    return AMP_OK;
+    else if (ampi_has_rows(ampi_tensor(opt, i))) result = ampi_place_of_sum(opt, i, stats);
+    return result;
 }
 
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
