@@ -36,7 +36,7 @@
        >>options    >>promises   >>history       macros; memory, threads, errors
        >>api        results, numbers, scaler, backend, optimizer, state,
                     environment, gemm, cuda, capability; and if you want it
-                    ranks; autocast, cache, session, sgemm, ops
+                    ranks, sparse; autocast, cache, session, sgemm, ops
        >>core       every formula, once, for host and device
        >>impl       the same rooms and words, arrays, step; instruction sets (tiers) last
 
@@ -231,7 +231,8 @@
             share a scaler.
 
    >>history
-       0.5.0  ranks: desc.shard, amp_optimizer_range, _accumulate; states in sets of files
+       0.5.0  ranks: desc.shard, amp_optimizer_range, _accumulate; states in sets of files.
+              Gradients that touch few rows (amp_tensor.row_length)
        0.4.0  products on a CPU at the speed of a BLAS, halves through AMX (and fp32
               where TF32 is exact enough) or AVX512_BF16. The cache of half weights is
               amp_cache in every name; amp_gemm_ex takes batches, bias and ReLU in a
@@ -575,8 +576,8 @@ typedef struct amp_stats {
     uint64_t first_nonfinite; /* index of the first, or n     */
     uint64_t zeros;           /* elements that are 0 or -0    */
     float    max_finite;      /* largest finite magnitude     */
-    uint32_t bad_row;         /* >>api sparse: one more than the first place in rows whose row is not
-                                 in the tensor (or the first behind max_rows); 0: there is none   */
+    uint32_t bad_row;         /* >>api sparse: 1 + the first place in rows whose row is not in
+                                 the tensor, or that is behind max_rows; 0: there is none */
 } amp_stats;
 
 enum { AMP_INLINE_TENSORS = 32 }; /* add allocates only beyond this many */
@@ -911,22 +912,22 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
        rows        which ones, in any order; a row may be there more than once
        grad        the rows, one behind the other, of grad_type, scaled like any gradient
 
-   all in backend memory (a graph replays whatever the count is then) and unchanged until the step is
-   over; with zero_grad a step ends with a count of 0. Prepare takes 4 bytes for each of max_rows *
-   row_length, and some for each row.
+   all in backend memory (a graph replays whatever the count is then) and unchanged until the step
+   is over; with zero_grad a step ends with a count of 0. Prepare takes 4 bytes for each of max_rows
+   * row_length sums, and about 30 for each of max_rows.
    A check adds up what belongs to one row, in fp32 and in the order of places, and goes on with the
    sums, rows ascending, as with the elements of a tensor: finite or not, norm, statistics (zeros
-   are those in rows that are there). A count above max_rows, or a row that is not there, skips the
-   step as an overflow does; amp_stats.bad_row tells.
+   are those in rows that are there). A count above max_rows, or a row that is not in the tensor,
+   skips the step as an overflow does; amp_stats.bad_row tells.
    The update is lazy: weight, moments and model copy of rows that are there change as in a tensor
    of which they are all, with the bias corrections of the step; all other rows keep every bit.
-   weight_decay is 0 where it is 0, not the optimizer's. (torch's SparseAdam has eps within the bias
-   correction: eps * sqrt(1 - beta2^step) in place of eps.) Where every row is there once and nothing
-   decays, a step has the bits of one without rows.
+   weight_decay is 0 where it is 0, not the optimizer's. (torch's SparseAdam adds eps before the
+   bias correction, so that it is eps / sqrt(1 - beta2^step) here.) Where every row is there once
+   and nothing decays, a step has the bits of one without rows.
    On CUDA a step with such tensors is 8 to 14 launches, by the largest number of rows in a tensor
-   (2 for each 8 bits of it), whatever the counts are. AMP_KIND_ADAMW, and AMP_KIND_SGD without momentum; AMP_ERROR_UNSUPPORTED
-   are others, desc.shard, and amp_optimizer_add_flat. rebind moves weight and grad; rows and num_rows
-   stay. */
+   (2 for each 8 bits of it), whatever the counts are. For AMP_KIND_ADAMW, and AMP_KIND_SGD without
+   momentum; AMP_ERROR_UNSUPPORTED are others, desc.shard, and amp_optimizer_add_flat. rebind moves
+   weight and grad; rows and num_rows stay. */
 
 /* -------------------------------------------------------------- >>api  autocast
    Which type an op computes in. Tables and a stack of scopes, in an object that you own; you ask
@@ -3110,7 +3111,7 @@ static amp_result ampi_rows_check(const amp_optimizer *opt, const amp_tensor *t,
     if (opt->desc.shard.count || opt->desc.kind == AMP_KIND_OWN ||
         (opt->desc.kind == AMP_KIND_SGD && ampi_num_moments(&opt->desc)))
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-                                   "row_length is for AdamW, or SGD without momentum, not in shards");
+                                   "row_length is for AdamW and plain SGD, and not in shards");
     if (t->n % t->row_length != 0 || !t->max_rows)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
                                    "n must be rows of row_length elements, and max_rows 1 or more");
@@ -3601,7 +3602,8 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     if (opt->num_entries > (SIZE_MAX - header) / sizeof(ampi_slot) / 2 ||
         opt->num_entries > UINT32_MAX)
         return AMP_ERROR_TOO_LARGE;
-    for (i = 0; i < opt->num_entries; i++) num_sparse += ampi_has_rows(ampi_tensor(opt, (int)i));
+    for (i = 0; i < opt->num_entries; i++)
+        if (ampi_has_rows(ampi_tensor(opt, (int)i))) num_sparse++;
     plan = (amp_plan *)ampi_allocate(&opt->desc.allocator,
                                      header + opt->num_entries * sizeof(ampi_slot) +
                                          num_sparse * sizeof(ampi_sparse));
