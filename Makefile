@@ -18,7 +18,7 @@ WARN := -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-
 Q := $(if $(filter 1,$(V)),,@)
 
 EXAMPLES := wrap_step pitfalls which_tensor recipes autocast_ops train gpt
-TESTS    := numbers scaler optimizer alloc ranks gemm tiles policy cache state recipes bits
+TESTS    := numbers scaler optimizer alloc ranks sparse gemm tiles policy cache state recipes bits
 
 # How amp.h and its tests are built. Their own code needs less of the compiler than amp.h (TFLAGS).
 # aarch64 has NEON, s390x the other byte order; both run under qemu.

@@ -876,11 +876,11 @@ AMPI_DEVICE void ampi_check(const amp_plan &plan, ampi_check_room<WARPS> *room) 
     for (; c < plan.num_chunks; c += (uint64_t)gridDim.x * per_block) {
         ampi_slot     *slot  = &plan.slots[plan.chunk_slots[c]];
         const uint64_t start = (c - slot->first_chunk) * AMPI_CHUNK;
-        const uint64_t rest  = slot->n - start;
+        const uint64_t rest  = slot->n > start ? slot->n - start : 0; /* of few rows, maybe 0 */
         const int      count = rest < AMPI_CHUNK ? (int)rest : (int)AMPI_CHUNK;
         ampi_tally     found = {};
         double         sum   = 0.0;
-        if (!slot->grad) /* a tensor may have had one in the step before */
+        if (!slot->grad || rest == 0) /* a tensor may have had one in the step before */
             ;
         else if (slot->grad_type == AMP_F16)
             sum = ampi_check_chunk<AMP_F16, WARPS>(slot, start, count, team, &found);
@@ -890,6 +890,7 @@ AMPI_DEVICE void ampi_check(const amp_plan &plan, ampi_check_room<WARPS> *room) 
             sum = ampi_check_chunk<AMP_F32, WARPS>(slot, start, count, team, &found);
         if (!tells) continue;
         plan.partials[c] = sum;
+        if (rest == 0) continue;
         bad |= found.nonfinite != 0;
         largest = found.max > largest ? found.max : largest;
         ampi_tell(slot, found);
@@ -928,6 +929,262 @@ AMPI_KERNEL(4) ampi_decide_kernel(amp_plan plan) {
     if (threadIdx.x) return;
     if (plan.meets == AMPI_OVER_SUMS) plan.control->norm2 = norm2;
     ampi_decide(&plan);
+}
+
+/* ------------------------------------------------------------------- gradients of few rows */
+
+/* In front of A they are sorted by row, stably, and summed; A sees the sums. In tiles of AMPI_TILE
+   entries, one block each; what spans tiles is left to the block that arrives last. A tile is gone
+   through in rounds of a block, and in a round in the order of threads. */
+AMPI_DEVICE ampi_sparse *ampi_sparse_at(const amp_plan *plan, uint32_t tile) {
+    ampi_sparse *s = plan->sparse + plan->num_sparse - 1;
+    while (s->first_tile > tile) s--;
+    return s;
+}
+
+/* Entries of tile number tile of a tensor: [first, behind). */
+struct ampi_tile {
+    uint32_t number, first, behind;
+    AMPI_MEMBER ampi_tile(const ampi_sparse *s, uint32_t tile, uint32_t given) {
+        number = tile - s->first_tile;
+        first  = number * AMPI_TILE;
+        behind = first < given ? first + ampi_part_of(first, given, AMPI_TILE) : first;
+    }
+};
+
+AMPI_DEVICE uint32_t ampi_key(const ampi_sparse *s, uint32_t pass, uint32_t i) {
+    return pass ? s->keys[1 - pass % 2][i] : ampi_row(s, i);
+}
+
+/* Is this the block that arrives last? It sees what all others have written. */
+AMPI_DEVICE bool ampi_is_last(const amp_plan *plan, uint32_t *shared) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        *shared = atomicInc(&plan->control->arrived, gridDim.x - 1) == gridDim.x - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    if (*shared) __threadfence();
+    return *shared != 0;
+}
+
+/* How often is each digit in each tile? Then: where do those of a tile go? */
+AMPI_DEVICE void ampi_place_digits(const ampi_sparse *s, uint32_t *total) {
+    for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x) {
+        total[d] = 0;
+        for (uint32_t k = 0; k < s->num_tiles; k++) total[d] += s->counts[k * AMPI_DIGITS + d];
+    }
+    __syncthreads();
+    for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x) {
+        uint32_t before = 0;
+        for (unsigned k = 0; k < d; k++) before += total[k];
+        for (uint32_t k = 0; k < s->num_tiles; k++) {
+            const uint32_t n                = s->counts[k * AMPI_DIGITS + d];
+            s->counts[k * AMPI_DIGITS + d]  = before;
+            before += n;
+        }
+    }
+    __syncthreads();
+}
+
+AMPI_KERNEL(4) ampi_count_kernel(amp_plan plan, uint32_t pass) {
+    __shared__ uint32_t digits[AMPI_DIGITS], last;
+    for (uint32_t tile = blockIdx.x; tile < plan.num_tiles; tile += gridDim.x) {
+        ampi_sparse   *s     = ampi_sparse_at(&plan, tile);
+        const uint32_t given = ampi_given(&plan.slots[s->slot], s);
+        const ampi_tile t(s, tile, given);
+        if (pass == 0 && t.number == 0 && threadIdx.x == 0) {
+            s->given = given;
+            if (plan.slots[s->slot].values && *s->num_rows > s->most) atomicMax(&s->early, 1u);
+        }
+        for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x) digits[d] = 0;
+        __syncthreads();
+        for (uint32_t i = t.first + threadIdx.x; i < t.behind; i += blockDim.x) {
+            atomicAdd(&digits[ampi_key(s, pass, i) >> 8 * pass & 255u], 1u);
+            if (pass == 0 && s->rows[i] >= s->table) atomicMax(&s->early, s->most + 1u - i);
+        }
+        __syncthreads();
+        for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x)
+            s->counts[t.number * AMPI_DIGITS + d] = digits[d];
+        __syncthreads();
+    }
+    if (!ampi_is_last(&plan, &last)) return;
+    for (size_t k = 0; k < plan.num_sparse; k++) ampi_place_digits(&plan.sparse[k], digits);
+}
+
+/* Which threads of the warp have the same digit? None for one without an entry. */
+AMPI_DEVICE uint32_t ampi_alike(uint32_t digit, bool has) {
+    uint32_t alike = __ballot_sync(0xffffffffu, has);
+#pragma unroll
+    for (int bit = 0; bit < 8; bit++) {
+        const uint32_t ones = __ballot_sync(0xffffffffu, digit >> bit & 1u);
+        alike &= digit >> bit & 1u ? ones : ~ones;
+    }
+    return has ? alike : 0u;
+}
+
+AMPI_KERNEL(4) ampi_scatter_kernel(amp_plan plan, uint32_t pass) {
+    __shared__ uint32_t next[AMPI_DIGITS], found[8][AMPI_DIGITS];
+    const unsigned      warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    const uint32_t      lower = (1u << threadIdx.x % 32) - 1u;
+    for (uint32_t tile = blockIdx.x; tile < plan.num_tiles; tile += gridDim.x) {
+        const ampi_sparse *s = ampi_sparse_at(&plan, tile);
+        const ampi_tile    t(s, tile, s->given);
+        for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x) {
+            next[d] = s->counts[t.number * AMPI_DIGITS + d];
+            for (unsigned w = 0; w < warps; w++) found[w][d] = 0;
+        }
+        __syncthreads();
+        for (uint32_t begin = t.first; begin < t.behind; begin += blockDim.x) {
+            const uint32_t i     = begin + threadIdx.x;
+            const bool     has   = i < t.behind;
+            const uint32_t key   = has ? ampi_key(s, pass, i) : 0u;
+            const uint32_t digit = key >> 8 * pass & 255u;
+            const uint32_t alike = ampi_alike(digit, has);
+            if (has && !(alike & lower)) found[warp][digit] = (uint32_t)__popc(alike);
+            __syncthreads();
+            if (has) {
+                uint32_t to = next[digit] + (uint32_t)__popc(alike & lower);
+                for (unsigned w = 0; w < warp; w++) to += found[w][digit];
+                s->keys[pass % 2][to]   = key;
+                s->places[pass % 2][to] = pass ? s->places[1 - pass % 2][i] : i;
+            }
+            __syncthreads();
+            for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x)
+                for (unsigned w = 0; w < warps; w++) {
+                    next[d] += found[w][d];
+                    found[w][d] = 0;
+                }
+            __syncthreads();
+        }
+    }
+}
+
+/* Does a row begin at sorted entry i? */
+AMPI_DEVICE bool ampi_begins(const uint32_t *keys, uint32_t i) {
+    return i == 0 || keys[i] != keys[i - 1];
+}
+
+/* How many rows begin in each tile? Then: how many in front of it? And what A has to know. */
+AMPI_KERNEL(4) ampi_begins_kernel(amp_plan plan) {
+    __shared__ uint32_t last;
+    for (uint32_t tile = blockIdx.x; tile < plan.num_tiles; tile += gridDim.x) {
+        const ampi_sparse *s    = ampi_sparse_at(&plan, tile);
+        const uint32_t    *keys = s->keys[(plan.passes - 1) % 2];
+        const ampi_tile    t(s, tile, s->given);
+        uint32_t           rows = 0;
+        for (uint32_t begin = t.first; begin < t.behind; begin += blockDim.x) {
+            const uint32_t i = begin + threadIdx.x;
+            rows += (uint32_t)__syncthreads_count(i < t.behind && ampi_begins(keys, i));
+        }
+        if (threadIdx.x == 0) s->counts[t.number] = rows;
+    }
+    if (!ampi_is_last(&plan, &last)) return;
+    for (size_t k = threadIdx.x; k < plan.num_sparse; k += blockDim.x) {
+        ampi_sparse *s    = &plan.sparse[k];
+        uint32_t     rows = 0;
+        for (uint32_t tile = 0; tile < s->num_tiles; tile++) {
+            const uint32_t n = s->counts[tile];
+            s->counts[tile]  = rows;
+            rows += n;
+        }
+        s->touched      = rows;
+        s->begins[rows] = s->given;
+        ampi_begin_sums(&plan.slots[s->slot], s);
+        if (s->early) atomicOr(&plan.control->seen[0], 1u);
+        s->early = 0;
+    }
+}
+
+AMPI_KERNEL(4) ampi_unique_kernel(amp_plan plan) {
+    __shared__ uint32_t found[8];
+    const unsigned      warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    const uint32_t      lower = (1u << threadIdx.x % 32) - 1u;
+    for (uint32_t tile = blockIdx.x; tile < plan.num_tiles; tile += gridDim.x) {
+        const ampi_sparse *s    = ampi_sparse_at(&plan, tile);
+        const uint32_t    *keys = s->keys[(plan.passes - 1) % 2];
+        const ampi_tile    t(s, tile, s->given);
+        uint32_t           row = s->counts[t.number];
+        for (uint32_t begin = t.first; begin < t.behind; begin += blockDim.x) {
+            const uint32_t i     = begin + threadIdx.x;
+            const bool     is    = i < t.behind && ampi_begins(keys, i);
+            const uint32_t alike = __ballot_sync(0xffffffffu, is);
+            uint32_t       to    = row + (uint32_t)__popc(alike & lower);
+            __syncthreads();
+            if (threadIdx.x % 32 == 0) found[warp] = (uint32_t)__popc(alike);
+            __syncthreads();
+            for (unsigned w = 0; w < warps; w++) {
+                if (w < warp) to += found[w];
+                row += found[w];
+            }
+            if (!is) continue;
+            s->unique[to] = keys[i];
+            s->begins[to] = i;
+        }
+    }
+}
+
+/* The sum of one row's values: fetch takes the first one's, finish adds the others. */
+template <int TYPE> struct ampi_row_adder {
+    typedef ampi_array<TYPE>                                             source;
+    typedef ampi_array<TYPE == AMPI_ANY ? (int)AMPI_ANY : (int)AMP_F32> target;
+    const ampi_any &values; /* all of them */
+    const uint32_t *place, *behind;
+    size_t          length;
+    target          sums;
+    source          first;
+
+    AMPI_MEMBER ampi_row_adder(const ampi_any &v, const uint32_t *p, const uint32_t *b, size_t l,
+                               const ampi_any &to)
+        : values(v), place(p), behind(b), length(l), sums(to), first(row(*p)) {}
+    AMPI_MEMBER ampi_any row(uint32_t at) const {
+        return ampi_part_at(values.base, values.type, at * (uint64_t)length);
+    }
+    template <int N> using raw = typename source::template raw<N>;
+    template <int N> AMPI_MEMBER raw<N> fetch(size_t i) const {
+        return first.template fetch<N>(i);
+    }
+    template <int N> AMPI_MEMBER void finish(size_t i, const raw<N> &r) const {
+        uint32_t sum[N], x[N];
+        first.template expand<N>(r, sum);
+        for (const uint32_t *p = place + 1; p < behind; p++) {
+            const source next(row(*p));
+            next.template expand<N>(next.template fetch<N>(i), x);
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                sum[k] = ampi_bits_of_f32(
+                    ampi_add(ampi_f32_from_bits(sum[k]), ampi_f32_from_bits(x[k])));
+        }
+        sums.template put<N>(i, sum);
+    }
+};
+
+/* Blocks take rows. */
+AMPI_KERNEL(3) ampi_sum_rows_kernel(amp_plan plan) {
+    for (size_t k = 0; k < plan.num_sparse; k++) {
+        const ampi_sparse *s      = &plan.sparse[k];
+        const ampi_slot   *slot   = &plan.slots[s->slot];
+        const ampi_any     values = ampi_part_at(slot->values, slot->values_type, 0);
+        const uint32_t    *places = s->places[(plan.passes - 1) % 2];
+        for (uint32_t row = blockIdx.x; row < s->touched; row += gridDim.x) {
+            const ampi_any  to = ampi_part_at(slot->grad, AMP_F32, row * (uint64_t)s->length);
+            const uint32_t *place = places + s->begins[row], *behind = places + s->begins[row + 1];
+            const bool      agree = s->length % 4 == 0 && values.has_group(4, 0);
+            const ampi_span span  = ampi_groups(agree, 4, 0, s->length);
+            if (values.type == AMP_F16)
+                ampi_each_group<4, 1>(
+                    ampi_row_adder<AMP_F16>(values, place, behind, s->length, to), span);
+            else if (values.type == AMP_BF16)
+                ampi_each_group<4, 1>(
+                    ampi_row_adder<AMP_BF16>(values, place, behind, s->length, to), span);
+            else
+                ampi_each_group<4, 1>(
+                    ampi_row_adder<AMP_F32>(values, place, behind, s->length, to), span);
+            ampi_each_other<1>(ampi_row_adder<AMPI_ANY>(values, place, behind, s->length, to),
+                               span, s->length);
+        }
+    }
 }
 
 /* ------------------------------------------------------------------- B: update */
@@ -1056,7 +1313,7 @@ template <int WORK> AMPI_KERNEL(WORK == AMPI_SGD ? 3 : 4) ampi_update_kernel(amp
         const ampi_share s    = ampi_share_of(&plan, parts - 1 - k);
         const ampi_slot *slot = s.slot;
         ampi_tensor_part t;
-        if (s.count == 0 || !slot->grad) continue;
+        if (s.count == 0 || !slot->grad || slot->sparse) continue;
         t.grad = ampi_part_at(slot->grad, slot->grad_type, s.begin);
         t.zero = plan.zero_grad != 0;
         if (skip) {
@@ -1072,6 +1329,29 @@ template <int WORK> AMPI_KERNEL(WORK == AMPI_SGD ? 3 : 4) ampi_update_kernel(amp
         ampi_step<WORK>(t, s.count);
     }
     if (ampi_first_thread()) ampi_publish(&plan);
+}
+
+/* Behind B, gradients of few rows: blocks take rows that are touched, in their places. */
+template <int WORK> AMPI_KERNEL(WORK == AMPI_SGD ? 3 : 4) ampi_rows_kernel(amp_plan plan) {
+    const ampi_control *c = plan.control;
+    for (size_t k = 0; k < plan.num_sparse; k++) {
+        const ampi_sparse *s    = &plan.sparse[k];
+        const ampi_slot   *slot = &plan.slots[s->slot];
+        ampi_tensor_part   t;
+        t.rates  = ampi_rates_of(c, slot);
+        t.factor = c->gate.inv_scale;
+        t.zero   = false;
+        for (uint32_t row = blockIdx.x; !c->gate.skip && row < s->touched; row += gridDim.x) {
+            const uint64_t begin = (uint64_t)s->unique[row] * s->length;
+            t.grad   = ampi_part_at(slot->grad, AMP_F32, row * (uint64_t)s->length);
+            t.master = ampi_part_at(slot->master, AMP_F32, begin);
+            t.m      = ampi_part_at(slot->m, AMP_F32, begin);
+            t.v      = ampi_part_at(slot->v, AMP_F32, begin);
+            t.model  = ampi_part_at(slot->model, slot->model_type, begin);
+            ampi_step<WORK>(t, s->length);
+        }
+        if (plan.zero_grad && ampi_first_thread()) *s->num_rows = 0; /* nobody reads it any more */
+    }
 }
 
 /* What stands around an optimizer of the user's own. */
@@ -1439,6 +1719,34 @@ static amp_result ampi_cuda_bind(const amp_backend *self, const amp_plan *plan, 
     return result;
 }
 
+/* A block for each of most rows, which have threads for the longest. */
+static amp_result ampi_launch_rows(const amp_backend *self, const amp_plan *plan,
+                                   void (*kernel)(amp_plan)) {
+    const unsigned wanted = plan->longest <= 128 ? 32 : plan->longest <= 256 ? 64 : 128;
+    uint64_t       most   = 0;
+    for (size_t k = 0; k < plan->num_sparse; k++)
+        if (plan->host_sparse[k].most > most) most = plan->host_sparse[k].most;
+    return ampi_launch(kernel, ampi_blocks(self, most), ampi_threads(self, wanted), self->stream,
+                       *plan);
+}
+
+/* Everything in front of A for gradients of few rows. */
+static amp_result ampi_sum_rows(const amp_backend *self, const amp_plan *plan) {
+    const unsigned blocks  = ampi_blocks(self, plan->num_tiles);
+    const unsigned threads = ampi_threads(self, 256);
+    amp_result     result  = AMP_OK;
+    for (uint32_t pass = 0; pass < plan->passes && result == AMP_OK; pass++) {
+        result = ampi_launch(ampi_count_kernel, blocks, threads, self->stream, *plan, pass);
+        if (result == AMP_OK)
+            result = ampi_launch(ampi_scatter_kernel, blocks, threads, self->stream, *plan, pass);
+    }
+    if (result == AMP_OK)
+        result = ampi_launch(ampi_begins_kernel, blocks, threads, self->stream, *plan);
+    if (result == AMP_OK)
+        result = ampi_launch(ampi_unique_kernel, blocks, threads, self->stream, *plan);
+    return result == AMP_OK ? ampi_launch_rows(self, plan, ampi_sum_rows_kernel) : result;
+}
+
 static amp_result ampi_cuda_check(const amp_backend *self, const amp_plan *plan) {
     /* Few chunks (four for each of 128 multiprocessors): four warps take one together. More: a warp
        takes one, in small blocks, which reach more multiprocessors, or, with many, in blocks of 128
@@ -1446,6 +1754,10 @@ static amp_result ampi_cuda_check(const amp_backend *self, const amp_plan *plan)
     const bool     few     = plan->num_chunks < 512;
     const unsigned threads = ampi_threads(self, few || plan->num_chunks >= 2048 ? 128 : 64);
     const uint64_t teams   = few && threads == 128 ? 1 : threads / 32;
+    if (plan->num_sparse) {
+        const amp_result result = ampi_sum_rows(self, plan);
+        if (result != AMP_OK) return result;
+    }
     return ampi_launch(few && threads == 128 ? ampi_check_by_four_kernel : ampi_check_kernel,
                        ampi_blocks(self, (plan->num_chunks + teams - 1) / teams), threads,
                        self->stream, *plan);
@@ -1473,9 +1785,14 @@ static amp_result ampi_update(const amp_backend *self, const amp_plan *plan, amp
                                                               : ampi_update_kernel<AMPI_SGD>;
     const unsigned blocks  = ampi_blocks(self, plan->num_chunks * plan->parts);
     const unsigned threads = ampi_threads(self, 256);
-    return early && job == AMPI_JOB_FUSED
-               ? ampi_launch_early(kernel, blocks, threads, self->stream, *plan)
-               : ampi_launch(kernel, blocks, threads, self->stream, *plan);
+    const amp_result result =
+        early && job == AMPI_JOB_FUSED
+            ? ampi_launch_early(kernel, blocks, threads, self->stream, *plan)
+            : ampi_launch(kernel, blocks, threads, self->stream, *plan);
+    if (result != AMP_OK || !plan->num_sparse) return result;
+    return ampi_launch_rows(self, plan,
+                            plan->kind == AMP_KIND_ADAMW ? ampi_rows_kernel<AMPI_ADAMW>
+                                                         : ampi_rows_kernel<AMPI_SGD>);
 }
 
 static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan, ampi_job job) {
@@ -1681,6 +1998,13 @@ static amp_result ampi_load_all(bool *early) {
                                    (const void *)ampi_store_kernel,
                                    (const void *)ampi_cast_kernel,
                                    (const void *)ampi_add_kernel,
+                                   (const void *)ampi_count_kernel,
+                                   (const void *)ampi_scatter_kernel,
+                                   (const void *)ampi_begins_kernel,
+                                   (const void *)ampi_unique_kernel,
+                                   (const void *)ampi_sum_rows_kernel,
+                                   (const void *)ampi_rows_kernel<AMPI_SGD>,
+                                   (const void *)ampi_rows_kernel<AMPI_ADAMW>,
                                    (const void *)ampi_cast_rows_kernel,
                                    (const void *)ampi_epilogue_kernel,
                                    (const void *)ampi_update_kernel<AMPI_SGD>,

@@ -1,0 +1,494 @@
+/* test_sparse.c - gradients that touch few rows of a tensor. */
+
+#define AMP_KERNELS /* moments, to see that untouched rows keep theirs */
+#include "amp.h"
+#include "test.h"
+#include "random.h"
+#include "values.h"
+#include <math.h>
+
+enum { ROWS = 700, LENGTH = 48, MOST = 900, N = ROWS * LENGTH };
+
+/* A table whose gradient is of few rows, and beside it a tensor as others are. */
+typedef struct rig {
+    amp_optimizer opt;
+    float         weight[N], other[64], other_grad[64];
+    unsigned char values[MOST * LENGTH * 4];
+    uint32_t      rows[MOST + 8], count;
+} rig;
+
+static rig one, two;
+
+static amp_optimizer_desc desc_of(amp_kind kind, amp_dtype dtype) {
+    amp_optimizer_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.kind              = kind;
+    desc.dtype             = dtype;
+    desc.scaler.init_scale = 256.0f;
+    return desc;
+}
+
+static void start(rig *r, const amp_optimizer_desc *desc, amp_dtype type, int sparse) {
+    amp_tensor t;
+    size_t     i;
+    CHECK_EQ_INT(amp_optimizer_init(&r->opt, desc), AMP_OK);
+    memset(&t, 0, sizeof t);
+    for (i = 0; i < N; i++) r->weight[i] = (float)(int)(i * 37 % 64) * 0.03125f - 1.0f;
+    for (i = 0; i < 64; i++) r->other[i] = 0.5f;
+    t.name      = "table";
+    t.n         = N;
+    t.weight    = r->weight;
+    t.grad      = r->values;
+    t.grad_type = type;
+    if (sparse) {
+        t.row_length = LENGTH;
+        t.max_rows   = MOST;
+        t.rows       = r->rows;
+        t.num_rows   = &r->count;
+    }
+    CHECK_EQ_INT(amp_optimizer_add(&r->opt, &t), AMP_OK);
+    memset(&t, 0, sizeof t);
+    t.name   = "other";
+    t.n      = 64;
+    t.weight = r->other;
+    t.grad   = r->other_grad;
+    CHECK_EQ_INT(amp_optimizer_add(&r->opt, &t), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_prepare(&r->opt), AMP_OK);
+}
+
+static amp_result step(rig *r) {
+    return r->opt.desc.kind == AMP_KIND_SGD ? amp_optimizer_sgd(&r->opt, 0.01f)
+                                            : amp_optimizer_adamw(&r->opt, 0.01f);
+}
+
+static void random_values(rig *r, amp_dtype type, size_t rows) {
+    size_t i;
+    for (i = 0; i < rows * LENGTH; i++) store(r->values, type, i, i % 13 ? random_value() : -0.0f);
+    for (i = 0; i < 64; i++) r->other_grad[i] = random_value();
+}
+
+/* Every row once, in a random order. */
+static void permute(uint32_t *rows) {
+    uint32_t i;
+    for (i = 0; i < ROWS; i++) rows[i] = i;
+    for (i = ROWS; i > 1; i--) {
+        const size_t   k = random_below(i);
+        const uint32_t t = rows[k];
+        rows[k]          = rows[i - 1];
+        rows[i - 1]      = t;
+    }
+}
+
+static void same_state(const rig *a, const rig *b) {
+    const ampi_slot *s = &a->opt.plan->host_slots[0], *t = &b->opt.plan->host_slots[0];
+    amp_status       x, y;
+    amp_stats        p, q;
+    CHECK_EQ_INT(amp_optimizer_status(&a->opt, &x), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_status(&b->opt, &y), AMP_OK);
+    CHECK_EQ_F64(x.norm, y.norm);
+    CHECK_EQ_F32(x.clip_factor, y.clip_factor);
+    CHECK_EQ_F32(x.loss_scale, y.loss_scale);
+    CHECK_EQ_INT(amp_optimizer_stats(&a->opt, 0, &p), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_stats(&b->opt, 0, &q), AMP_OK);
+    CHECK_MEM(&p, &q, sizeof p);
+    CHECK_MEM(s->master, t->master, N * 4);
+    if (s->m) CHECK_MEM(s->m, t->m, N * 4);
+    if (s->v) CHECK_MEM(s->v, t->v, N * 4);
+    if (s->model) CHECK_MEM(s->model, t->model, N * size_of((amp_dtype)s->model_type));
+    CHECK_MEM(a->other, b->other, sizeof a->other);
+}
+
+TEST(as_dense, "issue of rows: every row once and no decay: the bits of a tensor without rows") {
+    int kind, type, k;
+    for (kind = AMP_KIND_ADAMW; kind <= (int)AMP_KIND_SGD; kind++)
+        for (type = 0; type < 3; type++) {
+            amp_optimizer_desc desc = desc_of((amp_kind)kind, (amp_dtype)((type + 1) % 3));
+            desc.max_norm           = type ? 3.0f : 0.0f;
+            start(&one, &desc, (amp_dtype)type, 1);
+            start(&two, &desc, (amp_dtype)type, 0);
+            for (k = 0; k < 5; k++) {
+                size_t i, bytes = LENGTH * size_of((amp_dtype)type);
+                permute(one.rows);
+                one.count = ROWS;
+                random_values(&one, (amp_dtype)type, ROWS);
+                memcpy(two.other_grad, one.other_grad, sizeof two.other_grad);
+                if (k == 2) /* an overflow */
+                    store_bits(one.values, (amp_dtype)type, 5 * LENGTH + 7,
+                               type == AMP_F32 ? 0x7f800000u : type == AMP_F16 ? 0xfc00u : 0x7f80u);
+                for (i = 0; i < ROWS; i++)
+                    memcpy(two.values + one.rows[i] * bytes, one.values + i * bytes, bytes);
+                CHECK_EQ_INT(step(&one), AMP_OK);
+                CHECK_EQ_INT(step(&two), AMP_OK);
+                same_state(&one, &two);
+            }
+            amp_optimizer_free(&one.opt);
+            amp_optimizer_free(&two.opt);
+        }
+}
+
+/* What a step should do, in plain double precision and in no clever order. */
+static double model_m[N], model_v[N], model_w[N];
+
+static void plain_adamw(const rig *r, amp_dtype type, double scale, int t) {
+    static float sums[N];
+    static char  there[ROWS];
+    size_t       i, j;
+    memset(sums, 0, sizeof sums);
+    memset(there, 0, sizeof there);
+    for (i = 0; i < r->count; i++) {
+        for (j = 0; j < LENGTH; j++)
+            sums[r->rows[i] * LENGTH + j] += load(r->values, type, i * LENGTH + j);
+        there[r->rows[i]] = 1;
+    }
+    for (i = 0; i < N; i++) {
+        const double g = (double)sums[i] / scale;
+        if (!there[i / LENGTH]) continue;
+        model_m[i] = 0.9 * model_m[i] + 0.1 * g;
+        model_v[i] = 0.999 * model_v[i] + 0.001 * g * g;
+        model_w[i] -= 0.01 * (model_m[i] / (1 - pow(0.9, t))) /
+                      (sqrt(model_v[i] / (1 - pow(0.999, t))) + 1e-8);
+    }
+}
+
+TEST(duplicates, "amp.h sparse: rows in any order, some often: summed, stepped with the count of all "
+                 "steps, as in double precision; the others keep every bit") {
+    static float     weight[N], m[N], v[N];
+    static uint16_t  model[N];
+    amp_dtype        type;
+    int              k;
+    for (type = AMP_F32; type <= AMP_BF16; type = (amp_dtype)((int)type + 1)) {
+        amp_optimizer_desc desc = desc_of(AMP_KIND_ADAMW, AMP_F16);
+        const ampi_slot   *s;
+        size_t             i;
+        start(&one, &desc, type, 1);
+        s = &one.opt.plan->host_slots[0];
+        memset(model_m, 0, sizeof model_m);
+        memset(model_v, 0, sizeof model_v);
+        for (i = 0; i < N; i++) model_w[i] = (double)one.weight[i];
+        for (k = 1; k <= 6; k++) {
+            char there[ROWS] = {0};
+            one.count = k == 4 ? 0 : 1 + (uint32_t)random_below(MOST);
+            for (i = 0; i < one.count; i++) {
+                one.rows[i] = (uint32_t)random_below(k % 2 ? ROWS : 20);
+                there[one.rows[i]] = 1;
+            }
+            random_values(&one, type, one.count);
+            memcpy(weight, s->master, sizeof weight);
+            memcpy(m, s->m, sizeof m);
+            memcpy(v, s->v, sizeof v);
+            memcpy(model, s->model, sizeof model);
+            plain_adamw(&one, type, 256.0, k);
+            CHECK_EQ_INT(step(&one), AMP_OK);
+            for (i = 0; i < N; i++) {
+                /* a few roundings of the weight; the update is at most about 10 * lr */
+                const double error = fabs((double)one.weight[i] - model_w[i]);
+                const amp_f16 half = amp_f32_to_f16(one.weight[i]);
+                if (there[i / LENGTH]) {
+                    CHECK(error < 1e-5);
+                    CHECK_EQ_U32(((const uint16_t *)s->model)[i], half.bits);
+                    continue;
+                }
+                CHECK_MEM(&weight[i], &s->master[i], 4);
+                CHECK_MEM(&m[i], &s->m[i], 4);
+                CHECK_MEM(&v[i], &s->v[i], 4);
+                CHECK_MEM(&model[i], (const uint16_t *)s->model + i, 2);
+            }
+        }
+        amp_optimizer_free(&one.opt);
+    }
+}
+
+TEST(order_of_places, "amp.h sparse: what belongs to one row is added in fp32 in the order of places") {
+    amp_optimizer_desc desc = desc_of(AMP_KIND_SGD, AMP_F32);
+    size_t             j;
+    int                k;
+    desc.scaler.init_scale = 1.0f;
+    start(&one, &desc, AMP_F32, 1);
+    for (k = 0; k < 4; k++) one.rows[k] = k == 1 ? 3 : 9;
+    for (j = 0; j < LENGTH; j++) {
+        store(one.values, AMP_F32, 0 * LENGTH + j, 1.0f);
+        store(one.values, AMP_F32, 1 * LENGTH + j, 0.25f);
+        store(one.values, AMP_F32, 2 * LENGTH + j, 3e8f);
+        store(one.values, AMP_F32, 3 * LENGTH + j, -3e8f);
+    }
+    one.count = 4; /* (1 + 3e8) - 3e8 is 0 in fp32 */
+    CHECK_EQ_INT(step(&one), AMP_OK);
+    CHECK_EQ_F32(one.weight[9 * LENGTH], (float)(int)(9 * LENGTH * 37 % 64) * 0.03125f - 1.0f);
+    CHECK_EQ_F32(one.weight[3 * LENGTH], (float)(int)(3 * LENGTH * 37 % 64) * 0.03125f - 1.0f -
+                                             0.01f * 0.25f);
+    amp_optimizer_free(&one.opt);
+}
+
+TEST(sums_beyond_fp16, "amp.h sparse: sums may be beyond fp16") {
+    amp_optimizer_desc desc = desc_of(AMP_KIND_SGD, AMP_F16);
+    amp_status         status;
+    size_t             i;
+    start(&one, &desc, AMP_F16, 1);
+    for (i = 0; i < 10 * LENGTH; i++) store(one.values, AMP_F16, i, 65504.0f);
+    for (i = 0; i < 10; i++) one.rows[i] = 4;
+    one.count = 10;
+    CHECK_EQ_INT(step(&one), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_status(&one.opt, &status), AMP_OK);
+    CHECK_EQ_U32(status.did_step, 1);
+    amp_optimizer_free(&one.opt);
+}
+
+TEST(statistics, "amp.h sparse: non-finite elements are named by their index in the tensor") {
+    amp_optimizer_desc desc = desc_of(AMP_KIND_ADAMW, AMP_F16);
+    amp_stats          stats;
+    amp_status         status;
+    start(&one, &desc, AMP_BF16, 1);
+    random_values(&one, AMP_BF16, 4);
+    one.rows[0] = 600, one.rows[1] = 2, one.rows[2] = 77, one.rows[3] = 2;
+    one.count   = 4;
+    store_bits(one.values, AMP_BF16, 0 * LENGTH + 3, 0x7f80);  /* inf in row 600 */
+    store_bits(one.values, AMP_BF16, 2 * LENGTH + 40, 0x7fc0); /* NaN in row 77  */
+    store_bits(one.values, AMP_BF16, 2 * LENGTH + 41, 0xff80);
+    CHECK_EQ_INT(step(&one), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_stats(&one.opt, 0, &stats), AMP_OK);
+    CHECK_EQ_U64(stats.nonfinite, 3);
+    CHECK_EQ_U64(stats.nan, 1);
+    CHECK_EQ_U64(stats.first_nonfinite, 77 * LENGTH + 40);
+    CHECK_EQ_U32(stats.bad_row, 0);
+    CHECK_EQ_INT(amp_optimizer_status(&one.opt, &status), AMP_OK);
+    CHECK_EQ_U32(status.did_step, 0);
+    one.count = 0; /* nothing there: nothing wrong, and a step */
+    CHECK_EQ_INT(step(&one), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_stats(&one.opt, 0, &stats), AMP_OK);
+    CHECK_EQ_U64(stats.nonfinite + stats.zeros, 0);
+    CHECK_EQ_U64(stats.first_nonfinite, N);
+    CHECK_EQ_INT(amp_optimizer_status(&one.opt, &status), AMP_OK);
+    CHECK_EQ_U32(status.did_step, 1);
+    amp_optimizer_free(&one.opt);
+}
+
+TEST(bad_rows, "amp.h sparse: a row that is not there, or too many, skips the step and is named") {
+    amp_optimizer_desc desc = desc_of(AMP_KIND_ADAMW, AMP_F16);
+    static float       before[N];
+    amp_stats          stats;
+    amp_status         status;
+    uint32_t           i;
+    int                which;
+    start(&one, &desc, AMP_F32, 1);
+    random_values(&one, AMP_F32, MOST);
+    memcpy(before, one.weight, sizeof before);
+    for (which = 0; which < 4; which++) {
+        for (i = 0; i < MOST; i++) one.rows[i] = i % ROWS;
+        one.count = which == 3 ? MOST + 1 : MOST;
+        if (which == 0) one.rows[0] = ROWS;
+        if (which == 1) one.rows[MOST - 1] = UINT32_MAX;
+        if (which == 2) one.rows[30] = one.rows[31] = one.rows[800] = ROWS + 5;
+        CHECK_EQ_INT(step(&one), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_stats(&one.opt, 0, &stats), AMP_OK);
+        CHECK_EQ_U32(stats.bad_row, which == 0 ? 1 : which == 1 ? MOST : which == 2 ? 31 : MOST + 1);
+        CHECK_EQ_INT(amp_optimizer_status(&one.opt, &status), AMP_OK);
+        CHECK_EQ_U32(status.did_step, 0);
+        CHECK_EQ_U32(status.found_inf, 1);
+        CHECK_MEM(one.weight, before, sizeof before);
+    }
+    one.count = MOST;
+    for (i = 0; i < MOST; i++) one.rows[i] = i % ROWS;
+    CHECK_EQ_INT(step(&one), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_stats(&one.opt, 0, &stats), AMP_OK);
+    CHECK_EQ_U32(stats.bad_row, 0);
+    amp_optimizer_free(&one.opt);
+}
+
+TEST(decay_and_zero_grad, "amp.h sparse: the optimizer's weight decay is not a table's; its own acts "
+                          "on rows that are there; zero_grad clears the count, on a skip too") {
+    amp_optimizer_desc desc = desc_of(AMP_KIND_SGD, AMP_F32);
+    int                own;
+    desc.weight_decay      = 0.5f;
+    desc.zero_grad         = 1;
+    desc.scaler.init_scale = 1.0f;
+    for (own = 0; own < 2; own++) {
+        amp_tensor t;
+        float      table[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+        uint32_t   row = 2, count = 1;
+        float      grad[2] = {0, 0};
+        memset(&t, 0, sizeof t);
+        t.n = 8, t.row_length = 2, t.max_rows = 4;
+        t.weight = table, t.grad = grad, t.rows = &row, t.num_rows = &count;
+        t.weight_decay = own ? 0.25f : 0.0f;
+        CHECK_EQ_INT(amp_optimizer_init(&one.opt, &desc), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_add(&one.opt, &t), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_prepare(&one.opt), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_sgd(&one.opt, 1.0f), AMP_OK);
+        CHECK_EQ_F32(table[3], 1.0f);
+        CHECK_EQ_F32(table[4], own ? 0.75f : 1.0f);
+        CHECK_EQ_F32(table[6], 1.0f);
+        CHECK_EQ_U32(count, 0);
+        count = 1, row = 9;
+        CHECK_EQ_INT(amp_optimizer_sgd(&one.opt, 1.0f), AMP_OK);
+        CHECK_EQ_U32(count, 0);
+        amp_optimizer_free(&one.opt);
+    }
+}
+
+TEST(moving_gradients, "amp.h sparse: rebind moves values; a table without a gradient stands still") {
+    static unsigned char elsewhere[4 * LENGTH * 4];
+    amp_optimizer_desc   desc = desc_of(AMP_KIND_SGD, AMP_F32);
+    void                *grads[2];
+    static float         before[N];
+    size_t               i;
+    desc.scaler.init_scale = 1.0f;
+    start(&one, &desc, AMP_F32, 1);
+    random_values(&one, AMP_F32, 1);
+    for (i = 0; i < LENGTH; i++) store(elsewhere, AMP_F32, i, 100.0f);
+    one.rows[0] = 5;
+    one.count   = 1;
+    memcpy(before, one.weight, sizeof before);
+    CHECK_EQ_INT(amp_optimizer_rebind(&one.opt, 0, NULL, elsewhere), AMP_OK);
+    CHECK_EQ_INT(step(&one), AMP_OK);
+    CHECK_EQ_F32(one.weight[5 * LENGTH], before[5 * LENGTH] - 0.01f * 100.0f);
+    memcpy(before, one.weight, sizeof before);
+    grads[0] = NULL;
+    grads[1] = one.other_grad;
+    CHECK_EQ_INT(amp_optimizer_rebind_all(&one.opt, NULL, grads), AMP_OK);
+    CHECK_EQ_INT(step(&one), AMP_OK);
+    CHECK_MEM(one.weight, before, sizeof before);
+    grads[1] = NULL;
+    CHECK_EQ_INT(amp_optimizer_rebind_all(&one.opt, NULL, grads), AMP_OK);
+    CHECK_EQ_INT(step(&one), AMP_ERROR_BAD_STATE); /* law 17 */
+    amp_optimizer_free(&one.opt);
+}
+
+typedef struct tape { unsigned char bytes[N * 12 + 4096]; size_t size, at; } tape;
+static tape saved, again;
+
+static bool put(void *user, const void *data, size_t n) {
+    tape *t = (tape *)user;
+    if (n > sizeof t->bytes - t->size) return false;
+    memcpy(t->bytes + t->size, data, n);
+    t->size += n;
+    return true;
+}
+static bool get(void *user, void *data, size_t n) {
+    tape *t = (tape *)user;
+    if (n > t->size - t->at) return false;
+    memcpy(data, t->bytes + t->at, n);
+    t->at += n;
+    return true;
+}
+
+static void same_batch(uint32_t k) {
+    uint32_t i;
+    random_state = 100 + k;
+    one.count    = 300;
+    for (i = 0; i < one.count; i++) one.rows[i] = (uint32_t)random_below(ROWS);
+    random_values(&one, AMP_F16, one.count);
+    if (k % 4 == 3) store_bits(one.values, AMP_F16, 12, 0x7c00);
+}
+
+TEST(resumed, "law 12: saved, loaded and continued, also after a skip, a run has the bits of one that "
+              "never stopped") {
+    amp_optimizer_desc desc = desc_of(AMP_KIND_ADAMW, AMP_BF16);
+    uint32_t           k, stop;
+    for (stop = 2; stop < 6; stop++) {
+        memset(&saved, 0, sizeof saved);
+        memset(&again, 0, sizeof again);
+        start(&one, &desc, AMP_F16, 1);
+        for (k = 0; k < 8; k++) {
+            if (k == stop) CHECK_EQ_INT(amp_optimizer_save(&one.opt, put, &saved), AMP_OK);
+            same_batch(k);
+            CHECK_EQ_INT(step(&one), AMP_OK);
+        }
+        memcpy(&two, &one, sizeof two); /* weights */
+        CHECK_EQ_INT(amp_optimizer_save(&one.opt, put, &again), AMP_OK);
+        amp_optimizer_free(&one.opt);
+        start(&one, &desc, AMP_F16, 1);
+        CHECK_EQ_INT(amp_optimizer_load(&one.opt, get, &saved), AMP_OK);
+        for (k = stop; k < 8; k++) {
+            same_batch(k);
+            CHECK_EQ_INT(step(&one), AMP_OK);
+        }
+        memset(&saved, 0, sizeof saved);
+        CHECK_EQ_INT(amp_optimizer_save(&one.opt, put, &saved), AMP_OK);
+        CHECK_EQ_U64(saved.size, again.size);
+        CHECK_MEM(saved.bytes, again.bytes, saved.size);
+        CHECK_MEM(one.weight, two.weight, sizeof one.weight);
+        amp_optimizer_free(&one.opt);
+    }
+}
+
+TEST(large_tables, "amp.h sparse: tables of more than 2^8, 2^16 and 2^24 rows are sorted, too") {
+    static const uint32_t tables[] = {256, 257, 65536, 65537, (1u << 24) + 1};
+    amp_optimizer_desc    desc     = desc_of(AMP_KIND_SGD, AMP_F32);
+    size_t                k;
+    desc.scaler.init_scale = 1.0f;
+    for (k = 0; k < 5 - (test_state.quick ? 1u : 0u); k++) {
+        float     *table = (float *)calloc(tables[k], sizeof(float));
+        float      values[6] = {1, 2, 3, 4, 5, 6};
+        uint32_t   rows[6], count = 6;
+        amp_tensor t;
+        rows[0] = tables[k] - 1, rows[1] = 0, rows[2] = 1, rows[3] = tables[k] - 2;
+        rows[4] = tables[k] / 2, rows[5] = tables[k] - 1;
+        memset(&t, 0, sizeof t);
+        t.n = tables[k], t.row_length = 1, t.max_rows = 6;
+        t.weight = table, t.grad = values, t.rows = rows, t.num_rows = &count;
+        CHECK_EQ_INT(amp_optimizer_init(&one.opt, &desc), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_add(&one.opt, &t), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_prepare(&one.opt), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_sgd(&one.opt, 1.0f), AMP_OK);
+        CHECK_EQ_F32(table[0], -2.0f);
+        CHECK_EQ_F32(table[tables[k] - 2], -4.0f);
+        CHECK_EQ_F32(table[tables[k] / 2], -5.0f);
+        CHECK_EQ_F32(table[1], -3.0f);
+        CHECK_EQ_F32(table[tables[k] - 1], -7.0f); /* 1 and 6 */
+        amp_optimizer_free(&one.opt);
+        free(table);
+    }
+}
+
+TEST(misuse, "amp.h sparse: what is not offered, and tables that cannot be") {
+    amp_optimizer_desc desc = desc_of(AMP_KIND_ADAMW, AMP_F16);
+    float              x[12] = {0}, grad[12] = {0};
+    uint32_t           rows[4] = {0}, count = 0;
+    char               problem[AMP_PROBLEM_SIZE];
+    amp_tensor         good, t;
+    int                which;
+    memset(&good, 0, sizeof good);
+    good.n = 12, good.row_length = 3, good.max_rows = 4;
+    good.weight = x, good.grad = grad, good.rows = rows, good.num_rows = &count;
+    for (which = 0; which < 10; which++) {
+        amp_result expected = AMP_ERROR_INVALID_CONFIG;
+        desc         = desc_of(AMP_KIND_ADAMW, AMP_F16);
+        desc.problem = problem;
+        t            = good;
+        if (which == 0) t.row_length = 5;
+        if (which == 1) t.max_rows = 0;
+        if (which == 2) t.rows = NULL, expected = AMP_ERROR_INVALID_ARGUMENT;
+        if (which == 3) t.num_rows = NULL, expected = AMP_ERROR_INVALID_ARGUMENT;
+        if (which == 4) desc.kind = AMP_KIND_OWN, expected = AMP_ERROR_UNSUPPORTED;
+        if (which == 5) desc.kind = AMP_KIND_SGD, desc.momentum = 0.9, expected = AMP_ERROR_UNSUPPORTED;
+        if (which == 6) desc.shard.count = 1, expected = AMP_ERROR_UNSUPPORTED;
+        if (which == 7) t.max_rows = (size_t)UINT32_MAX, expected = AMP_ERROR_TOO_LARGE;
+        if (which == 8) desc.kind = AMP_KIND_SGD, expected = AMP_OK;
+        if (which == 9) t.grad = NULL, t.rows = NULL, expected = AMP_OK; /* frozen */
+        CHECK_EQ_INT(amp_optimizer_init(&one.opt, &desc), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_add(&one.opt, &t), expected);
+        CHECK((problem[0] != '\0') == (expected != AMP_OK));
+        amp_optimizer_free(&one.opt);
+    }
+    desc = desc_of(AMP_KIND_ADAMW, AMP_F16);
+    CHECK_EQ_INT(amp_optimizer_init(&one.opt, &desc), AMP_OK);
+    t = good;
+    CHECK_EQ_INT(amp_optimizer_add_flat(&one.opt, &good, &t, 1), AMP_ERROR_UNSUPPORTED);
+    amp_optimizer_free(&one.opt);
+}
+
+int main(int argc, char **argv) {
+    test_begin(argc, argv);
+    RUN(as_dense);
+    RUN(duplicates);
+    RUN(order_of_places);
+    RUN(sums_beyond_fp16);
+    RUN(statistics);
+    RUN(bad_rows);
+    RUN(decay_and_zero_grad);
+    RUN(moving_gradients);
+    RUN(resumed);
+    RUN(large_tables);
+    RUN(misuse);
+    return test_end();
+}
