@@ -3,7 +3,8 @@
    Every row has its own ceiling: a loop that moves the same bytes and computes nothing, measured in
    the same process, in turns with the function itself. A row is "name n=... GB/s ceiling ratio":
    medians over the rounds, bytes read plus written, and in brackets the quartiles of the ratio.
-   The row "/ C" has the plain C tier in the ceiling's place, "/ fp32" the same in fp32. Time is the
+   "rows" touches one row of 64 in a hundred: beside a loop that moves these rows, and beside the step
+   of all. The row "/ C" has the plain C tier in the ceiling's place, "/ fp32" the same in fp32. Time is the
    processor's, on one thread; with -fopenmp the last rows set two beside one.
 
    cc -O3 -march=native -I. tests/bench/bench.c -o bench && ./bench [n] [rounds]
@@ -184,6 +185,72 @@ static void prepare(void) {
     opt.plan->host_slots[0].v = opt.plan->slots[0].v = v;
 }
 
+/* ------------------------------------------------------------- gradients of few rows: 1 in 100 */
+
+enum { LENGTH = 64 };
+static amp_optimizer table;
+static uint32_t     *touched, num_touched;
+
+static void step_rows(void) { amp_optimizer_adamw(&table, 1e-4f); }
+
+/* The rows of gradient, weight, moments and copy, in the same order, without arithmetic. */
+static void move_rows(void) {
+    uint32_t i;
+    size_t   j;
+    for (i = 0; i < num_touched; i++) {
+        const size_t    at_row = (size_t)touched[i] * LENGTH;
+        uint32_t       *a = (uint32_t *)(void *)(p + at_row), *b = (uint32_t *)(void *)(m + at_row);
+        uint32_t       *c = (uint32_t *)(void *)(v + at_row);
+        const uint16_t *from = g + (size_t)i * LENGTH;
+        for (j = 0; j < LENGTH; j++) {
+            const uint32_t x = a[j];
+            a[j]             = b[j];
+            b[j]             = c[j];
+            c[j]             = x;
+            w[at_row + j]    = from[j];
+        }
+    }
+}
+
+static void rows(void) {
+    amp_optimizer_desc desc;
+    amp_tensor         t;
+    uint32_t           i, x = 7, all = (uint32_t)(n / LENGTH);
+    num_touched = all / 100;
+    touched     = (uint32_t *)malloc(4 * (size_t)num_touched + 4);
+    if (!num_touched || !touched) return;
+    for (i = 0; i < num_touched; i++) {
+        x          = x * 1664525u + 1013904223u;
+        touched[i] = (uint32_t)((uint64_t)x * all >> 32);
+    }
+    memset(&desc, 0, sizeof desc);
+    memset(&t, 0, sizeof t);
+    desc.dtype   = AMP_F16;
+    desc.kind    = AMP_KIND_ADAMW;
+    t.n          = (size_t)all * LENGTH;
+    t.row_length = LENGTH;
+    t.max_rows   = num_touched;
+    t.rows       = touched;
+    t.num_rows   = &num_touched;
+    t.weight     = p;
+    t.grad       = g;
+    t.grad_type  = AMP_F16;
+    t.model      = w;
+    t.model_type = AMP_F16;
+    amp_optimizer_init(&table, &desc);
+    amp_optimizer_add(&table, &t);
+    if (amp_optimizer_prepare(&table) != AMP_OK) return;
+    table.plan->host_slots[0].m = table.plan->slots[0].m = m;
+    table.plan->host_slots[0].v = table.plan->slots[0].v = v;
+    reset();
+    row("rows adamw-step f16", (size_t)num_touched * LENGTH, 28, step_rows, move_rows);
+    reset();
+    compare("rows adamw-step f16", (size_t)num_touched * LENGTH, 28e-2 * (double)n, "GB/s", "dense",
+            1, step_rows, step);
+    amp_optimizer_free(&table);
+    free(touched);
+}
+
 #include "products.h"
 #include "thin.h"
 
@@ -225,6 +292,7 @@ int main(int argc, char **argv) {
     row("adamw f16", n, 28, update, five_streams);
     reset();
     row("adamw-step f16", n, 30, step, read_and_five_streams);
+    rows();
     reset();
     row("adamw-step f16 / C", n, 30, step, step_in_c);
     if (amp_cpu_force_tier("avx2") == AMP_OK) {

@@ -20,20 +20,20 @@ static void product_f32(void) { product_run(AMP_F32, AMP_F32); }
 static void product_f16(void) { product_run(AMP_F16, AMP_F32); }
 static void product_bf16(void) { product_run(AMP_BF16, AMP_F32); }
 static void product_tf32_of(amp_dtype type) { /* as exact as TF32 */
-    amp_gemm_args g;
-    memset(&g, 0, sizeof g);
-    g.trans_a = product_now.trans_a;
-    g.trans_b = product_now.trans_b;
-    g.m       = product_now.m;
-    g.n       = product_now.n;
-    g.k       = product_now.k;
-    g.a       = product_a[type];
-    g.b       = product_b[type];
-    g.c       = product_c;
-    g.a_type  = type;
-    g.b_type  = type;
-    g.tf32    = 1;
-    amp_gemm_ex(NULL, &g);
+    amp_gemm_args q;
+    memset(&q, 0, sizeof q);
+    q.trans_a = product_now.trans_a;
+    q.trans_b = product_now.trans_b;
+    q.m       = product_now.m;
+    q.n       = product_now.n;
+    q.k       = product_now.k;
+    q.a       = product_a[type];
+    q.b       = product_b[type];
+    q.c       = product_c;
+    q.a_type  = type;
+    q.b_type  = type;
+    q.tf32    = 1;
+    amp_gemm_ex(NULL, &q);
 }
 static void product_tf32(void) { product_tf32_of(AMP_F32); }
 static void product_f16_tf32(void) { product_tf32_of(AMP_F16); }
