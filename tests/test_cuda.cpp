@@ -2466,6 +2466,173 @@ TEST(races, "few blocks of few threads, for a checker of races: all kernels, sev
     }
 }
 
+/* One step of the same gradients again and again, in grids of all sizes: everything is put back on
+   the device before each, and compared there after it. */
+
+static __global__ void put_back(uint32_t *to, const uint32_t *from, uint64_t words) {
+    uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < words; i += (uint64_t)gridDim.x * blockDim.x) to[i] = from[i];
+}
+
+static __global__ void count_differing(const uint32_t *a, const uint32_t *b, uint64_t words,
+                                       uint32_t *differing) {
+    uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < words; i += (uint64_t)gridDim.x * blockDim.x)
+        if (a[i] != b[i]) atomicAdd(differing, 1u);
+}
+
+/* Of the statistics: all but the four bytes behind the last member. */
+static __global__ void count_other_stats(const ampi_slot *slots, const amp_stats *expected,
+                                         uint64_t count, uint32_t *differing) {
+    enum { WORDS = (offsetof(amp_stats, max_finite) + 4) / 4 };
+    const uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= count) return;
+    const uint32_t *a = (const uint32_t *)&slots[i].stats, *b = (const uint32_t *)&expected[i];
+    for (int k = 0; k < WORDS; k++)
+        if (a[k] != b[k]) atomicAdd(differing, 1u);
+}
+
+enum { LONG = 4, LONG_SIZE = 2 * AMPI_CHUNK + 5000, GRID_TENSORS = 4096 - 2 * LONG };
+
+struct image { void *live; unsigned char *before, *after; size_t size; }; /* of device memory */
+
+struct grids {
+    amp_backend   backend;
+    amp_optimizer opt[2];
+    int           count;
+    size_t        n;
+    uint16_t     *grads[2];
+    float        *weights[2], *first; /* what they were before the step */
+    image         images[3];          /* control, weights, model copies */
+    ampi_control  control;            /* of the CPU, before the step */
+    amp_stats    *stats[2];
+    uint32_t     *differing;
+};
+
+static void image_of(image *m, void *live, const void *before, const void *after, size_t size) {
+    m->live = live, m->size = size;
+    if (!m->before) m->before = on_device(size);
+    if (!m->after) m->after = on_device(size);
+    upload(m->before, before, size);
+    upload(m->after, after, size);
+}
+
+/* One chunk each, but the first few. */
+static void start_grids(grids *g, int count, dice &r) {
+    amp_tensor        *parts = (amp_tensor *)fresh((size_t)count * sizeof *parts), whole;
+    amp_optimizer_desc d;
+    memset(&d, 0, sizeof d);
+    memset(&whole, 0, sizeof whole);
+    memset(g, 0, sizeof *g);
+    g->count = count;
+    for (int i = 0; i < count; i++) {
+        parts[i].n = i < LONG ? (size_t)LONG_SIZE : 1 + r.below(7);
+        whole.n += parts[i].n;
+    }
+    g->n       = whole.n;
+    g->first   = (float *)fresh(4 * g->n);
+    g->stats[CPU] = (amp_stats *)fresh((size_t)count * sizeof(amp_stats));
+    g->stats[DEV] = (amp_stats *)(void *)on_device((size_t)count * sizeof(amp_stats));
+    g->differing  = (uint32_t *)(void *)on_device(4);
+    CUDA(cudaMemset(g->differing, 0, 4));
+    fill((unsigned char *)g->first, AMP_F32, g->n, NORMAL, r);
+    OK(amp_cuda_backend(&g->backend, main_stream, NULL));
+    d.kind = AMP_KIND_SGD, d.dtype = AMP_F16, d.max_norm = 1.0f;
+    for (int side = CPU; side <= DEV; side++) {
+        g->weights[side] = (float *)(side == CPU ? fresh(4 * g->n) : (void *)on_device(4 * g->n));
+        g->grads[side] = (uint16_t *)(side == CPU ? fresh(2 * g->n) : (void *)on_device(2 * g->n));
+        d.backend       = side == CPU ? NULL : &g->backend;
+        whole.weight    = g->weights[side];
+        whole.grad      = g->grads[side];
+        whole.grad_type = AMP_F16;
+        if (side == CPU) memcpy(g->weights[CPU], g->first, 4 * g->n);
+        else upload(g->weights[DEV], g->first, 4 * g->n);
+        OK(amp_optimizer_init(&g->opt[side], &d));
+        OK(amp_optimizer_add_flat(&g->opt[side], &whole, parts, (size_t)count));
+        OK(amp_optimizer_prepare(&g->opt[side]));
+        OK(amp_optimizer_set_lr(&g->opt[side], 0.5f));
+    }
+    g->control = *g->opt[CPU].plan->control;
+    free(parts);
+}
+
+/* New gradients, and what a step makes of them on the CPU. */
+static void expect(grids *g, bool overflow, dice &r) {
+    amp_optimizer *opt = &g->opt[CPU];
+    void          *grads = g->grads[CPU], *model = (void *)amp_optimizer_model(opt, 0);
+    uint16_t      *before = (uint16_t *)fresh(2 * g->n);
+    fill((unsigned char *)grads, AMP_F16, g->n, (int)r.below(NUM_FINITE), r);
+    if (overflow) spoil((unsigned char *)grads, AMP_F16, g->n, r);
+    upload(g->grads[DEV], grads, 2 * g->n);
+    memcpy(g->weights[CPU], g->first, 4 * g->n);
+    OK(amp_cast(model, AMP_F16, g->first, AMP_F32, g->n));
+    memcpy(before, model, 2 * g->n);
+    *opt->plan->control = g->control;
+    OK(amp_optimizer_step(opt));
+    for (int i = 0; i < g->count; i++) OK(amp_optimizer_stats(opt, i, &g->stats[CPU][i]));
+    upload(g->stats[DEV], g->stats[CPU], (size_t)g->count * sizeof(amp_stats));
+    image_of(&g->images[0], g->opt[DEV].plan->control, &g->control, opt->plan->control,
+             sizeof(ampi_control));
+    image_of(&g->images[1], g->weights[DEV], g->first, g->weights[CPU], 4 * g->n);
+    image_of(&g->images[2], (void *)amp_optimizer_model(&g->opt[DEV], 0), before, model,
+             2 * g->n / 4 * 4);
+    free(before);
+}
+
+static void step_in_grid(grids *g, int blocks, int width) {
+    amp_optimizer *opt = &g->opt[DEV];
+    opt->backend.max_blocks = blocks;
+    opt->backend.block_size = width;
+    for (const image &m : g->images)
+        launch(put_back, 64, 256, main_stream, (uint32_t *)m.live, (const uint32_t *)(void *)m.before,
+               m.size / 4);
+    OK(amp_optimizer_step(opt));
+    for (const image &m : g->images)
+        launch(count_differing, 64, 256, main_stream, (const uint32_t *)m.live,
+               (const uint32_t *)(void *)m.after, m.size / 4, g->differing);
+    launch(count_other_stats, (unsigned)g->count / 64 + 1, 64, main_stream, opt->plan->slots,
+           (const amp_stats *)g->stats[DEV], (uint64_t)g->count, g->differing);
+}
+
+static void finish_grids(grids *g) {
+    for (const image &m : g->images) {
+        CUDA(cudaFree(m.before));
+        CUDA(cudaFree(m.after));
+    }
+    for (int side = CPU; side <= DEV; side++) amp_optimizer_free(&g->opt[side]);
+    free(g->grads[CPU]), free(g->weights[CPU]), free(g->stats[CPU]), free(g->first);
+    CUDA(cudaFree(g->grads[DEV]));
+    CUDA(cudaFree(g->weights[DEV]));
+    CUDA(cudaFree(g->stats[DEV]));
+    CUDA(cudaFree(g->differing));
+}
+
+TEST(grids, "10^5 steps in grids of 1 to 4096 blocks leave the CPU's control bytes, weights, copies "
+            "and statistics (a few, in the emulator)") {
+    static const int widths[] = {32, 64, 128, 256};
+    const unsigned   steps = EMULATED ? few(64) : test_state.quick ? 4096 : 102400;
+    const unsigned   each  = EMULATED ? 2 : 4096; /* with the same gradients */
+    static grids     g;
+    uint32_t         differing = 0;
+    dice             r(44);
+    for (unsigned i = 0; i < steps; i += each) {
+        emulate(i, 0);
+        start_grids(&g, i / each % 2 ? 400 : GRID_TENSORS, r); /* four warps for a chunk, or one */
+        expect(&g, i / each % 4 > 1, r);
+        for (unsigned k = 0; k < each; k++) {
+            const int blocks = EMULATED ? k ? 1 + (int)r.below(4096) : 4096 : 1 + (int)k;
+            step_in_grid(&g, blocks, k % 2 ? r.of(widths) : g.count == 400 ? 128 : 32);
+        }
+        CUDA(cudaStreamSynchronize(main_stream));
+        download(&differing, g.differing, 4);
+        CHECK_EQ_U32(differing, 0);
+        finish_grids(&g);
+    }
+    emulate(0, 0);
+    if (test_state.failures == 0)
+        printf("steps in grids of up to 4096 blocks: %u, all as on the CPU\n", steps);
+}
+
 /* ----------------------------------------------------------- what only the emulator sees */
 
 #ifdef CUDA_EMU_H
@@ -3109,6 +3276,7 @@ int main(int argc, char **argv) {
     RUN(gemm_bias);
     RUN(huge_arrays);
     RUN(races);
+    RUN(grids);
 #ifdef CUDA_EMU_H
     RUN(launches);
     RUN(older_gpus);
