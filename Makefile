@@ -206,7 +206,8 @@ $(BUILD)/tests/bits.log: tests/test_bits.c
 $(BUILD)/tests/gpu_self.log: tests/gpu.sh
 $(BUILD)/tests/install.log: Makefile README.md examples/cmake/CMakeLists.txt
 $(BUILD)/tests/examples_cuda.log: $(wildcard examples/*.cu) $(KERNELS)plain/kernels.o
-$(BUILD)/tests/cuda-plain.log: $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o tests/bench/bench_cuda.cu
+$(BUILD)/tests/cuda-plain.log: $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o \
+                            $(wildcard tests/bench/*.cu) tests/bench/gpu.h
 $(BUILD)/tests/cuda-clang.log: $(KERNELS)clang/kernels.o $(CPU)/clang/amp.o
 $(BUILD)/tests/cuda-sanitize.log: $(KERNELS)sanitize/kernels.o $(CPU)/sanitize/amp.o
 $(BUILD)/tests/cuda-races.log: $(KERNELS)races/kernels.o

@@ -32,14 +32,18 @@ no_stream() { # a suite that cannot test has failed; linked last, so that no def
     check "no-stream: without a device the suite says so in one line, and fails" $?
 }
 
-bench() { # there is no time in the emulator, so the numbers mean nothing
-    object "$out/bench.o" "$compiler" $fake -O1 $front -c tests/bench/bench_cuda.cu &&
-        $compiler "$out/bench.o" "$kernels" "$emulation" -o "$out/bench" > "$out/log" 2>&1 &&
-        "$out/bench" --quick > "$out/log" 2>&1 &&
-        awk -F, '!/^#/ {if (NF != 8) exit 1; rows[$2]++}
-                 END {exit rows["step"] != 2 || rows["graph-clip"] != 2 || rows["copy"] != 2}' \
-            "$out/log"
-    check "bench: bench_cuda --quick prints rows of eight fields for each model" $?
+bench() { # PROGRAM ROWS...: there is no time in the emulator, so the numbers mean nothing
+    program=$1
+    shift
+    object "$out/$program.o" "$compiler" $fake -O1 $front -c "tests/bench/$program.cu" &&
+        $compiler "$out/$program.o" "$kernels" "$emulation" -o "$out/$program" \
+            > "$out/log" 2>&1 &&
+        "$out/$program" --quick > "$out/log" 2>&1 &&
+        awk -F, -v wanted="$*" '
+            !/^#/ {if (NF != 8) exit 1; rows[$1 "," $2]++}
+            END {count = split(wanted, name, " ")
+                 for (i = 1; i <= count; i++) if (rows[name[i]] != 2) exit 1}' "$out/log"
+    check "bench: $program --quick prints rows of eight fields for each model" $?
 }
 
 toolkit() { # NVIDIA's declarations, which the fake headers only imitate
@@ -59,7 +63,10 @@ case $part in
 plain) # all of it, and nothing but a C++ compiler
     build "$objects/o2/amp.o" && {
         no_stream
-        bench
+        bench bench_cuda amp,step amp,graph-clip amp,copy amp,overflow unfused,step \
+            unfused,graph-clip unfused,overflow
+        bench bench_mlp amp,mlp-scaler amp,mlp-scaler-graph amp,mlp-autocast amp,mlp-norm \
+            amp,mlp-tf32 amp,mlp-fp32-graph
         if quick; then lines plain "$out/test" --quick; else lines plain "$out/test"; fi
         figures plain
     }
