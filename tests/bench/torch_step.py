@@ -1,71 +1,43 @@
 """What PyTorch needs for the step that bench_cuda measures: GradScaler and fused AdamW on fp32
 masters whose fp16 gradients and fp16 model copies exist. Prints bench_cuda's rows under its names:
-step, graph (captured, capturable), both with and without clipping, and overflow, a step that is
-skipped. What this PyTorch refuses becomes a comment.
+step, graph (captured, capturable), both with and without clipping, overflow, a step that is
+skipped, and copy, which should be bench_cuda's if the machine is as it was.
 
-usage: torch_step.py [largest number of parameters]"""
-import statistics
+usage: torch_step.py [--cpu] [largest number of parameters]"""
 import sys
-import time
 
 import torch
 
-ROUNDS, LEAST_ROUNDS, TIMES, SECONDS = 21, 3, 5, 1.2  # seconds for one row
-SIZES = [(124_475_904, 148), (1_000_000, 20), (10_000_000, 10_000), (10_000_000, 50),
-         (1_000_000_000, 580)]
+from torch_rows import CPU, DEVICE, begin, captured, take_turns
 
-
-def measure(work):
-    """Milliseconds: median and quartiles."""
-    times, start = [], time.monotonic()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    for r in range(-2, ROUNDS):
-        begin.record()
-        for _ in range(TIMES):
-            work()
-        end.record()
-        end.synchronize()
-        if r >= 0:
-            times.append(begin.elapsed_time(end) / TIMES)
-        if r >= LEAST_ROUNDS and time.monotonic() - start > SECONDS:
-            break
-    low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
-    return middle, low, high
-
-
-def captured(work):
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return graph.replay
+SECONDS = 4  # for one model
+SIZES = [(124_468_000, 148), (1_000_000, 20), (10_000_000, 10_000), (10_000_000, 50),
+         (999_920_000, 580)]
+if CPU:
+    SIZES = [(20_000, 20), (5_000, 100)]
 
 
 def realistic(count, dtype, factor):
     """Of both signs, one in eight zero, as is one row of 512 in four."""
-    x = torch.randn(count, device="cuda") * factor
-    x *= torch.rand(count, device="cuda") > 0.125
+    x = torch.randn(count, device=DEVICE) * factor
+    x *= torch.rand(count, device=DEVICE) > 0.125
     rows = x[: count // 512 * 512].view(-1, 512)
-    rows *= torch.rand(rows.shape[0], 1, device="cuda") > 0.25
+    rows *= torch.rand(rows.shape[0], 1, device=DEVICE) > 0.25
     return x.to(dtype)
 
 
 def model(n, tensors):
-    """The step, as a function of whether to clip, and the gradients it reads."""
+    """The step, as a function of whether to clip; the gradients it reads; the weights and the
+    scaler."""
     part = n // tensors
     weights = [realistic(part, torch.float32, 0.02).requires_grad_() for _ in range(tensors)]
     halves = [w.detach().half() for w in weights]
     grads = [realistic(part, torch.float16, 0.06) for _ in range(tensors)]
     for w in weights:
         w.grad = torch.zeros_like(w)
-    optimizer = torch.optim.AdamW(weights, lr=1e-4, fused=True, capturable=True)
-    scaler = torch.amp.GradScaler("cuda")
-    scaler.scale(torch.ones(1, device="cuda"))
+    optimizer = torch.optim.AdamW(weights, lr=1e-4, fused=True, capturable=not CPU)
+    scaler = torch.amp.GradScaler(DEVICE)
+    scaler.scale(torch.ones(1, device=DEVICE))
     wide, masters = [w.grad for w in weights], [w.detach() for w in weights]
 
     def step(clip):
@@ -77,43 +49,38 @@ def model(n, tensors):
         scaler.update()
         torch._foreach_copy_(halves, masters)
 
-    return step, grads
+    return step, grads, masters, scaler
 
 
 def rows(n, tensors):
-    step, grads = model(n, tensors)
-
-    def measured(what, make):
-        try:
-            values = ",".join(f"{x:.5g}" for x in measure(make()))
-            print(f"torch,{what},{n},{tensors},ms,{values}", flush=True)
-        except RuntimeError as error:
-            print(f"# torch refuses {what} of {n}: {str(error).splitlines()[0]}", flush=True)
-
-    for clip, name in ((False, ""), (True, "-clip")):
-        measured("step" + name, lambda: lambda: step(clip))
-        measured("graph" + name, lambda: captured(lambda: step(clip)))
+    step, grads, masters, scaler = model(n, tensors)
+    source = torch.randint(256, (15 * n,), dtype=torch.uint8, device=DEVICE)
+    target = torch.zeros_like(source)
+    take_turns([("torch", "step", lambda: lambda: step(False)),
+                ("torch", "graph", lambda: captured(lambda: step(False))),
+                ("torch", "step-clip", lambda: lambda: step(True)),
+                ("torch", "graph-clip", lambda: captured(lambda: step(True))),
+                ("torch", "copy", lambda: lambda: target.copy_(source))], SECONDS, n, tensors)
+    before, scale = masters[0].clone(), scaler.get_scale()
     grads[0][0] = float("inf")
-    measured("overflow", lambda: lambda: step(False))
+    take_turns([("torch", "overflow", lambda: lambda: step(False))], 1, n, tensors)
+    if not torch.equal(before, masters[0]) or scaler.get_scale() >= scale:
+        sys.exit("torch_step.py: a step with an inf was not skipped")
 
 
 def main():
-    most = int(float(sys.argv[1])) if len(sys.argv) > 1 else 1_000_000_000
-    print("# torch", torch.__version__, torch.cuda.get_device_name(0))
-    print("name,what,n,tensors,unit,value,low,high")
-    spin, start = torch.zeros(1 << 26, device="cuda"), time.monotonic()
-    while time.monotonic() - start < 0.5:  # a clock that was idle takes its time to rise
-        spin.zero_()
-        torch.cuda.synchronize()
-    del spin
+    numbers = sys.argv[2 if CPU else 1:]
+    most = int(float(numbers[0])) if numbers else 1_000_000_000
+    begin()
     for n, tensors in SIZES:
         if n > most:
             continue
         try:
-            rows(n // tensors * tensors, tensors)
-        except torch.cuda.OutOfMemoryError:
-            print(f"# no memory for {n} parameters", flush=True)
-        torch.cuda.empty_cache()
+            rows(n, tensors)
+        except RuntimeError as error:
+            print(f"# torch refuses {n} parameters: {str(error).splitlines()[0]}", flush=True)
+        if not CPU:
+            torch.cuda.empty_cache()
 
 
 main()
