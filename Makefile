@@ -203,7 +203,7 @@ $(BUILD)/tests/sgemm-%.log: tests/sgemm.sh tests/test_sgemm.cpp tests/lib.sh
 
 $(BUILD)/tests/self.log: tests/test.h
 $(BUILD)/tests/bits.log: tests/test_bits.c
-$(BUILD)/tests/gpu_self.log: tests/gpu.sh
+$(BUILD)/tests/gpu_self.log: tests/gpu.sh tests/gpu_table.awk $(wildcard tests/bench/*cuda.cu tests/bench/*.py)
 $(BUILD)/tests/install.log: Makefile README.md examples/cmake/CMakeLists.txt
 $(BUILD)/tests/examples_cuda.log: $(wildcard examples/*.cu) $(KERNELS)plain/kernels.o
 $(BUILD)/tests/cuda-plain.log: $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o \

@@ -1,25 +1,32 @@
-# What only a GPU can show, in three visits of which each has less than ten minutes and no network:
+# What only a GPU can show, in four visits of which each has less than ten minutes and no network:
 #
-#     sh tests/gpu.sh 1 OUT     under four: quick conformance, then timings, beside PyTorch's
-#     sh tests/gpu.sh 2 OUT     all of the conformance suite, with --use_fast_math too, and some with a
-#                                 default stream per thread; examples
+#     sh tests/gpu.sh 1 OUT     under four: quick conformance; the step beside a copy, beside a kernel
+#                                 for each part of it, and beside PyTorch's
+#     sh tests/gpu.sh 2 OUT     all of the conformance suite, 10^5 steps in grids of all sizes first,
+#                                 with --use_fast_math too, and some with a default stream per
+#                                 thread; examples
 #     sh tests/gpu.sh 3 OUT     compute-sanitizer and Nsight Compute, where the machine lets them
+#     sh tests/gpu.sh 4 OUT     under six: a whole network and products, beside PyTorch and cuBLAS
 #
 # The conformance suite compares every byte with the CPU backend. OUT gets report.txt, with all
-# that was said, and table.csv: the rows of bench_cuda and torch_step.py, what they are of each
-# other, and the seconds of each stage. A stage that fails does not stop the others, one without
-# tests has failed, and what a machine does not have or refuses is skipped. The last line is
-# "N passed, N failed, N skipped"; exits 1 if anything failed.
+# that was said; table.csv: the rows of the benches (bench/gpu.h) as they are measured, the most
+# wanted first, what they are of each other, the machine, and the seconds of each stage; and after 1
+# and 4 table.md, README's tables of it. Those of both phases:
+#     awk -f tests/gpu_table.awk OUT1/table.csv OUT4/table.csv
+# A stage that fails does not stop the others, one without tests has failed, and what a machine does
+# not have or refuses is skipped. The last line is "N passed, N failed, N skipped"; exits 1 if
+# anything failed.
 
-case $#-${1-} in 2-[123]) ;; *) echo 'usage: gpu.sh 1|2|3 OUT' >&2; exit 2 ;; esac
+case $#-${1-} in 2-[1234]) ;; *) echo 'usage: gpu.sh 1|2|3|4 OUT' >&2; exit 2 ;; esac
 NVCC=${NVCC:-nvcc} CC=${CC:-cc}
 command -v "$NVCC" > /dev/null 2>&1 || { echo "skip gpu: $NVCC not found"; exit 0; }
 phase=$1 started=$(date +%s) passed=0 failed=0 skipped=0 programs=
 mkdir -p "$2" && out=$(cd "$2" && pwd) && cd "$(dirname "$0")/.." && work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
+export PYTHONDONTWRITEBYTECODE=1
 : > "$out/report.txt"
-: > "$work/rows"
+echo name,what,n,tensors,unit,value,low,high > "$out/table.csv"
 
 say()  { echo "$*" | tee -a "$out/report.txt"; }
 ok()   { passed=$((passed + 1));   say "ok   gpu/$1"; }
@@ -30,16 +37,20 @@ fail() {
     tail -n 12 "$work/log" | sed 's/^/     /'
 }
 
-# run SECONDS COMMAND...: its words, in the report too
+# run SECONDS COMMAND...: its words, in the report too, and its rows at once in the table
 run() {
     limit=$1
     shift
     echo "\$ $*" >> "$out/report.txt"
-    timeout -k 5 "$limit" "$@" > "$work/log" 2>&1
-    status=$?
+    { timeout -k 5 "$limit" "$@" 2>&1; echo $? > "$work/status"; } | tee "$work/log" |
+        grep --line-buffered -E '^(amp|unfused|torch|torch-compile|cublas),([^,]*,){6}[^,]*$' \
+            >> "$out/table.csv"
     cat "$work/log" >> "$out/report.txt"
-    return $status
+    return "$(cat "$work/status")"
 }
+
+# row WHAT UNIT VALUE: of the run itself
+row() { echo "gpu,$1,,,$2,$(echo "$3" | tr , ' '),," >> "$out/table.csv"; }
 
 # stage NAME SECONDS COMMAND...: it succeeds; the suite has passed tests
 stage() {
@@ -54,7 +65,7 @@ stage() {
     0-*) ok "$name${tests:+: $tests tests}" ;;
     *) fail "$name" "ended with status $status" ;;
     esac
-    echo "gpu,$name,,,s,$(($(date +%s) - begun)),," >> "$work/rows"
+    row "$name" s $(($(date +%s) - begun))
 }
 
 # compile NAME COMMAND...: begins; compiled waits for all of them
@@ -85,40 +96,6 @@ program() { # program SOURCE
     compile "$(basename "$1" .cu)" "$NVCC" $flags "$1" amp_kernels.cu $libs
 }
 
-# What one row is of another: PyTorch's time of ours, and the speed of a copy that we reach.
-ratios() {
-    awk -F, -v OFS=, 'NF == 8 && $6 + 0 > 0 && $7 + 0 > 0 && $8 + 0 > 0 {
-            key = $2 FS $3 FS $4
-            name[$1, key] = 1
-            value[$1, key] = $6; low[$1, key] = $7; high[$1, key] = $8; unit[$1, key] = $5
-            if ($1 == "amp") order[++rows] = key
-        }
-        function over(what, key, an, ak, bn, bk) {
-            if (name[an, ak] && name[bn, bk])
-                printf "%s,%s,x,%.3g,%.3g,%.3g\n", what, key, value[an, ak] / value[bn, bk],
-                    low[an, ak] / high[bn, bk], high[an, ak] / low[bn, bk]
-        }
-        END {
-            for (i = 1; i <= rows; i++) {
-                key = order[i]
-                split(key, part, FS)
-                over("torch/amp", key, "torch", key, "amp", key)
-                copy = "copy" FS part[2] FS part[3]
-                array = "array-copy" FS part[2] FS part[3]
-                if (unit["amp", key] == "GB/s") {
-                    if (key != array) over("of-copy", key, "amp", key, "amp", array)
-                } else if (part[1] ~ /^(step|graph)/) {
-                    over("of-copy", key, "amp", copy, "amp", key)
-                }
-            }
-        }' "$1"
-}
-
-measure() { # measure NAME SECONDS COMMAND...: and its rows
-    stage "$@"
-    grep -E '^(amp|torch),([^,]*,){6}[^,]*$' "$work/log" >> "$work/rows"
-}
-
 # probe TOOL COMMAND...: whether TOOL can watch a program that is certainly correct
 probe() {
     tool=$1
@@ -129,9 +106,25 @@ probe() {
     return 1
 }
 
+# torch NAME SECONDS SCRIPT: where there is one that sees the GPU
+torch() {
+    run 10 python3 -c 'import torch, sys
+print("torch", torch.__version__)
+sys.exit(not torch.cuda.is_available())' || { skip "$1" 'no PyTorch that sees the GPU'; return; }
+    row torch "" "$(sed -n 's/^torch //p' "$work/log")"
+    stage "$1" "$2" python3 "$3"
+}
+
 say "# phase $phase, $(date -u +%Y-%m-%d), $("$NVCC" --version | sed -n 's/.*release/CUDA/p')"
-command -v nvidia-smi > /dev/null 2>&1 &&
-    say "# $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader)"
+row command "" "sh tests/gpu.sh $phase OUT"
+row date "" "$(date -u +%Y-%m-%d)"
+row cuda "" "$("$NVCC" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')"
+ask() { nvidia-smi "--query-gpu=$1" --format=csv,noheader | head -n 1; }
+if command -v nvidia-smi > /dev/null 2>&1; then
+    say "# $(ask name,driver_version,memory.total)"
+    row device "" "$(ask name)"
+    row driver "" "$(ask driver_version)"
+fi
 printf '#define AMP_IMPLEMENTATION\n#include "amp.h"\n' > "$work/cpu.c"
 run 10 "$CC" -std=c99 -O2 -I. -c "$work/cpu.c" -o "$work/cpu.o" || fail compile-cpu "status $?"
 
@@ -141,10 +134,8 @@ case $phase in
     program tests/bench/bench_cuda.cu
     compiled
     built suite suite-quick && stage suite-quick 30 "$work/suite" --quick
-    built bench_cuda bench && measure bench 50 "$work/bench_cuda"
-    if run 10 python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())'; then
-        measure torch 45 python3 tests/bench/torch_step.py
-    else skip torch 'no PyTorch that sees the GPU'; fi
+    built bench_cuda bench && stage bench 50 "$work/bench_cuda"
+    torch torch 45 tests/bench/torch_step.py
     ;;
 2)
     suite suite
@@ -152,13 +143,14 @@ case $phase in
     suite suite_per_thread '--default-stream per-thread'
     for source in examples/*.cu; do program "$source"; done
     compiled
-    built suite suite && stage suite 150 "$work/suite"
-    built suite_fast suite-fast-math && stage suite-fast-math 150 "$work/suite_fast"
+    built suite suite-grids && stage suite-grids 30 "$work/suite" --filter grids
+    built suite suite && stage suite 130 "$work/suite"
+    built suite_fast suite-fast-math && stage suite-fast-math 130 "$work/suite_fast"
     built suite_per_thread suite-per-thread &&
         stage suite-per-thread 45 "$work/suite_per_thread" --quick
     for source in examples/*.cu; do
         name=$(basename "$source" .cu)
-        built "$name" "$name" && stage "$name" 30 "$work/$name"
+        built "$name" "$name" && stage "$name" 20 "$work/$name"
     done
     ;;
 3)
@@ -187,10 +179,17 @@ END
         else skip ncu "profiled nothing: $(tail -n 1 "$work/log")"; fi
     fi
     ;;
+4)
+    program tests/bench/bench_mlp.cu
+    compiled
+    built bench_mlp bench-mlp && stage bench-mlp 75 "$work/bench_mlp"
+    torch torch-mlp 180 tests/bench/torch_mlp.py
+    ;;
 esac
 
-{ echo name,what,n,tensors,unit,value,low,high; cat "$work/rows"; ratios "$work/rows"; } \
-    > "$out/table.csv"
+awk -v form=ratios -f tests/gpu_table.awk "$out/table.csv" > "$work/ratios"
+cat "$work/ratios" >> "$out/table.csv"
+case $phase in 1 | 4) awk -f tests/gpu_table.awk "$out/table.csv" > "$out/table.md" ;; esac
 say "# $(($(date +%s) - started)) s"
 say "$passed passed, $failed failed, $skipped skipped"
 [ $failed = 0 ]

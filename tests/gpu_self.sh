@@ -23,14 +23,23 @@ suite*) echo "${FAKE_TESTS:-28} passed, 0 failed, 1 skipped" ;;
 bench_cuda)
     printf '# fake\nname,what,n,tensors,unit,value,low,high\n'
     printf 'amp,step,100,2,ms,2,1,4\namp,overflow,100,2,ms,1,1,1\namp,copy,100,2,ms,1,1,1\n'
-    printf 'amp,array-copy,100,1,GB/s,50,50,50\namp,cast,100,1,GB/s,40,40,40\n' ;;
+    printf 'amp,array-copy,100,1,GB/s,50,50,50\namp,cast,100,1,GB/s,40,40,40\n'
+    printf 'unfused,step,100,2,ms,3,3,3\n' ;;
+bench_mlp)
+    printf 'amp,mlp-scaler,512,6,ms,2,2,2\namp,mlp-norm,512,6,ms,1.9,1.9,1.9\n'
+    printf 'cublas,halves,4096,1,ms,9,9,9\namp,sgemm-kept,4096,1,ms,10,10,10\n'
+    [ "$name" != "$FAKE_SLEEPS" ] || sleep 60 ;;
 esac
 exit 0
 END
 script python3 << 'END'
-[ "$1" != -c ] || exit "${FAKE_NO_TORCH:-0}"
-echo torch >> "$FAKE/ran"
-printf '# fake\nname,what,n,tensors,unit,value,low,high\ntorch,step,100,2,ms,6,4,8\n'
+[ "$1" != -c ] || { echo 'torch 1.0,0'; exit "${FAKE_NO_TORCH:-0}"; }
+echo "$1" >> "$FAKE/ran"
+printf '# fake\nname,what,n,tensors,unit,value,low,high\n'
+case $1 in
+*step.py) echo 'torch,step,100,2,ms,6,4,8' ;;
+*) printf 'torch,mlp-scaler,512,6,ms,4,4,4\ntorch-compile,mlp-scaler,512,6,ms,3,3,3\n' ;;
+esac
 END
 script compute-sanitizer << 'END'
 [ -z "$FAKE_REFUSES" ] || { echo '========= Error: not for you'; exit 1; }
@@ -49,22 +58,23 @@ exec "$FAKE_TIMEOUT" -k 1 2 "$@"
 END
 script cc < /dev/null
 script nvidia-smi << 'END'
-echo 'Fake GPU, 0.0, 1 MiB'
+case $1 in *=name) echo 'Fake GPU' ;; *=driver_version) echo 1.2 ;; *) echo 'Fake GPU, 1.2' ;; esac
 END
 FAKE=$out FAKE_TIMEOUT=$(command -v timeout) FAKE_UNBUILT='' FAKE_HANGS='' FAKE_FAILS='' \
-    FAKE_REFUSES='' TMPDIR=$out/tmp PATH=$out/bin:$PATH
-export FAKE FAKE_TIMEOUT FAKE_UNBUILT FAKE_HANGS FAKE_FAILS FAKE_REFUSES TMPDIR PATH
+    FAKE_REFUSES='' FAKE_SLEEPS='' TMPDIR=$out/tmp PATH=$out/bin:$PATH
+export FAKE FAKE_TIMEOUT FAKE_UNBUILT FAKE_HANGS FAKE_FAILS FAKE_REFUSES FAKE_SLEEPS TMPDIR PATH
 unset NVCC CC
 
-# gpu STATUS PHASE [VARIABLE=VALUE]...: how it ends, and that it leaves two files and nothing else
+# gpu STATUS PHASE [VARIABLE=VALUE]...: how it ends, and that it leaves its files and nothing else
 gpu() {
     status=$1 phase=$2
     shift 2
     rm -rf "$out/out" "$out/limits"
     : > "$out/ran"
     env "$@" sh tests/gpu.sh "$phase" "$out/out" > "$out/log" 2>&1
-    [ $? = "$status" ] && [ "$(ls "$out/out")" = "$(printf 'report.txt\ntable.csv')" ] &&
-        [ -z "$(ls "$out/tmp")" ] && grep -q '^[0-9]* passed, [0-9]* failed' "$out/log"
+    [ $? = "$status" ] || return 1
+    case $phase in 1 | 4) files='report.txt table.csv table.md ' ;; *) files='report.txt table.csv ' ;; esac
+    [ "$(ls "$out/out" | tr '\n' ' ')" = "$files" ] && [ -z "$(ls "$out/tmp")" ] && grep -q '^[0-9]* passed, [0-9]* failed' "$out/log"
 }
 line()   { grep -q "$1" "$out/log"; }
 stages() { [ "$(sed -n 's#^[a-zA-Z]* *gpu/\([^:]*\).*#\1#p' "$out/log" | tr '\n' ' ')" = "$1 " ]; }
@@ -85,10 +95,16 @@ awk -F, 'NF != 8 {exit 1}' "$out/out/table.csv" &&
     grep -qx 'torch/amp,step,100,2,x,3,1,8' "$out/out/table.csv" &&
     grep -qx 'of-copy,step,100,2,x,0.5,0.25,1' "$out/out/table.csv" &&
     grep -qx 'of-copy,cast,100,1,x,0.8,0.8,0.8' "$out/out/table.csv" &&
+    grep -qx 'unfused/amp,step,100,2,x,1.5,0.75,3' "$out/out/table.csv" &&
+    grep -qx 'gpu,torch,,,,1.0 0,,' "$out/out/table.csv" &&
     grep -q '^gpu,bench,,,s,[0-9]*,,$' "$out/out/table.csv"
 check "table.csv has the rows of both sides, their ratios, and the stages" $?
 
-gpu 0 2 && line '^ok   gpu/suite: 28 tests$' && line '^ok   gpu/suite-fast-math: 28 tests$' &&
+[ "$(head -n 1 "$out/out/table.md" | sed 's/date [-0-9]*;/date;/')" = \
+    'Device Fake GPU, driver 1.2, CUDA 0.0, PyTorch 1.0 0, date; `sh tests/gpu.sh 1 OUT`' ]
+check "table.md begins with the device, its driver and the command" $?
+
+gpu 0 2 && line '^ok   gpu/suite: 28 tests$' && grep -qx 'suite --filter grids' "$out/ran" && line '^ok   gpu/suite-fast-math: 28 tests$' &&
     [ "$(grep -Ec '^ok   gpu/(step|train|trainer)_' "$out/log")" = 4 ] && [ "$(seconds)" -lt 600 ]
 check "phase 2 runs the suite with both kernels, and the examples, in less than 10 minutes" $?
 
@@ -104,6 +120,17 @@ check "and so is a sanitizer that cannot watch even a correct program" $?
 gpu 1 3 FAKE_FAILS=suite && line '^FAIL gpu/suite-initcheck: ended with status 1$'
 check "one that finds something has failed" $?
 
+gpu 0 4 && stages 'compile-bench_mlp bench-mlp torch-mlp' && [ "$(seconds)" -le 360 ] &&
+    grep -qx 'amp-share,mlp-norm,512,6,x,0.05,0.05,0.05' "$out/out/table.csv" &&
+    grep -qx 'torch/amp,mlp-scaler,512,6,x,2,2,2' "$out/out/table.csv" &&
+    grep -qx 'torch-compile/amp,mlp-scaler,512,6,x,1.5,1.5,1.5' "$out/out/table.csv" &&
+    grep -qx 'cublas/amp,sgemm-kept,4096,1,x,0.9,0.9,0.9' "$out/out/table.csv"
+check "phase 4 measures a network and products, beside PyTorch and cuBLAS, in less than 6 minutes" $?
+gpu 1 4 FAKE_SLEEPS=bench_mlp && line '^FAIL gpu/bench-mlp: took more than 75 s$' &&
+    grep -qx 'amp,mlp-norm,512,6,ms,1.9,1.9,1.9' "$out/out/table.csv" &&
+    grep -qx 'torch/amp,mlp-scaler,512,6,x,2,2,2' "$out/out/table.csv"
+check "what was measured before a program was stopped is in the table" $?
+
 gpu 1 1 FAKE_UNBUILT=bench_cuda && line '^FAIL gpu/compile-bench_cuda: ' && line 'not today' &&
     line '^skip gpu/bench: was not built$' && line '^ok   gpu/torch$'
 check "after a program that does not build it goes on" $?
@@ -118,10 +145,81 @@ check "a suite without tests has failed" $?
 gpu 0 1 FAKE_NO_TORCH=1 && line '^skip gpu/torch: no PyTorch that sees the GPU$'
 check "without PyTorch it is one line" $?
 
+# The tables of known values, and of none.
+table() { awk -f tests/gpu_table.awk "$@" > "$out/log" 2>&1; }
+known() { grep -Fqx "$1" "$out/log"; }
+cat > "$out/one.csv" << 'END'
+name,what,n,tensors,unit,value,low,high
+gpu,command,,,,sh tests/gpu.sh 1 OUT,,
+gpu,device,,,,Fake GPU,,
+gpu,driver,,,,1.2,,
+gpu,bench,,,s,40,,
+amp,step,124468000,148,ms,2,1.9,2.1
+amp,graph,124468000,148,ms,1.9004,1.9,2.1
+amp,copy,124468000,148,ms,1.9,1.9,1.9
+unfused,step,124468000,148,ms,3,3,3
+torch,step,124468000,148,ms,3.3,3,6
+torch,graph,124468000,148,ms,3.8008,3.8,3.9
+torch,step-clip,124468000,148,ms,4,4,4
+amp,graph,1000000,20,ms,0.016,0.016,0.017
+amp,graph-clip,1000000,20,ms,0,0,0
+amp,step,1000000,20,ms,nan,nan,nan
+amp,array-copy,124468000,1,GB/s,2500,2400,2600
+amp,cast-f32-f16,124468000,1,GB/s,2000,2000,2000
+END
+cat > "$out/two.csv" << 'END'
+gpu,command,,,,sh tests/gpu.sh 4 OUT,,
+amp,mlp-scaler-graph,512,6,ms,1,1,1
+amp,mlp-norm-graph,512,6,ms,0.995,0.99,1
+amp,mlp-autocast-graph,512,6,ms,0.9,0.9,0.9
+torch,mlp-scaler-graph,512,6,ms,1.5,1.4,1.6
+amp,sgemm-kept,4096,1,ms,0.25,0.25,0.25
+amp,sgemm-cast,4096,1,ms,0.5,0.5,0.5
+cublas,halves,4096,1,ms,0.2,0.2,0.2
+END
+no='not measured'
+table "$out/one.csv" "$out/two.csv" &&
+    known "Device Fake GPU, driver 1.2, CUDA $no, PyTorch $no, date $no; \`sh tests/gpu.sh 1 OUT\`, \
+\`sh tests/gpu.sh 4 OUT\`" &&
+    known '| 124 M | 148 | plain | 2 [1.9-2.1] | 0.95 | 3 [3-3] | 1.50 | 3.3 [3-6] | 1.65 |' &&
+    known '| cast-f32-f16 | 2000 [2000-2000] | 0.80 |' &&
+    known "| 512 | fp16 and a scaler | $no | 1 [1-1] | $no | $no | 1.5 [1.4-1.6] | 1.50 | $no | $no |" &&
+    known "| 4096 | $no | 0.2 [0.2-0.2] | 0.25 [0.25-0.25] | 0.80 | $no | $no | 0.5 [0.5-0.5] | 0.40 |"
+check "gpu_table.awk: medians, quartiles and ratios of known values, of both phases" $?
+known '| step of 124 M, speed of a copy | at least 0.95 | 0.95 | yes |' &&
+    known '| step of 1 M in a graph, us | at most 15 | 16 | **no** |' &&
+    known "| step of 124 M, PyTorch's time | at least 1.7 | 1.65 | **no** |" &&
+    known '| the same, both in a graph | at least 1.7 | 2 | yes |' &&
+    known "| with clipping | at least 2 | $no | |" &&
+    known "| scaler's share of a step that has the norm, % | at most 1 | 0.5 | yes |" &&
+    known '| amp_sgemm 4096, speed of cublasGemmEx | at least 0.9 | 0.8 | **no** |'
+check "gpu_table.awk: a bar is met, is not, or was not measured" $?
+known "| 1 M | 20 | plain | $no | $no | $no | $no | $no | $no |" &&
+    known "| 1 M | 20 | clipped, in a graph | $no | $no | $no | $no | $no | $no |" &&
+    known "| 10 M | 10000 | skipped | $no |  | $no | $no | $no | $no |"
+check "gpu_table.awk: a row that is not there, is zero or no number was not measured" $?
+sed 1q "$out/one.csv" > "$out/none.csv" && table "$out/none.csv" &&
+    [ "$(grep '^|[^-]' "$out/log" | grep -v "$no" | grep -c '[0-9]\.[0-9]')" = 0 ] &&
+    [ "$(grep -c "$no" "$out/log")" -ge 60 ] && ! grep -q 'yes\|\*\*no' "$out/log"
+check "gpu_table.awk: of an empty table it makes up nothing" $?
+wanted=$(sed -n 's/.* sizes = split("\([0-9 ,]*\)", size)/\1/p' tests/gpu_table.awk | tr , '\n')
+same=0 count=0
+for file in bench_cuda.cu torch_step.py; do
+    all=$(tr -d '_ \n' < "tests/bench/$file")
+    echo "$wanted" > "$out/wanted"
+    while read -r n tensors; do
+        count=$((count + 1))
+        case $all in *"{$n,$tensors}"* | *"($n,$tensors)"*) ;; *) continue ;; esac
+        [ $((n % tensors)) = 0 ] && same=$((same + 1))
+    done < "$out/wanted"
+done
+[ $count = 10 ] && [ $same = 10 ]
+check "gpu_table.awk, bench_cuda and torch_step have the same sizes" $?
+
 refused=0
-for arguments in '' '1' "4 $out/out" "1 $out/out more"; do
+for arguments in '' '1' "5 $out/out" "1 $out/out more"; do
     sh tests/gpu.sh $arguments > "$out/log" 2>&1
-    [ $? = 2 ] && [ "$(cat "$out/log")" = 'usage: gpu.sh 1|2|3 OUT' ] && refused=$((refused + 1))
+    [ $? = 2 ] && [ "$(cat "$out/log")" = 'usage: gpu.sh 1|2|3|4 OUT' ] && refused=$((refused + 1))
 done
 [ $refused = 4 ]
 check "wrong arguments are answered with the usage" $?
