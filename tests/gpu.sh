@@ -1,10 +1,10 @@
 # What only a GPU can show, in four visits of which each has less than ten minutes and no network:
 #
-#     sh tests/gpu.sh 1 OUT     under four: quick conformance; the step beside a copy, beside a kernel
-#                                 for each part of it, and beside PyTorch's
-#     sh tests/gpu.sh 2 OUT     all of the conformance suite, 10^5 steps in grids of all sizes first,
-#                                 with --use_fast_math too, and some with a default stream per
-#                                 thread; examples
+#     sh tests/gpu.sh 1 OUT     under four: quick conformance; the step beside a copy, beside kernels
+#                                 for each of its parts, and beside PyTorch's
+#     sh tests/gpu.sh 2 OUT     10^5 steps in grids of all sizes; all of the conformance suite, with
+#                                 --use_fast_math too, and some with a default stream per thread;
+#                                 examples
 #     sh tests/gpu.sh 3 OUT     compute-sanitizer and Nsight Compute, where the machine lets them
 #     sh tests/gpu.sh 4 OUT     under six: a whole network and products, beside PyTorch and cuBLAS
 #

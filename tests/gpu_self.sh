@@ -6,6 +6,7 @@ out=$(cd "$out" && pwd)
 rm -rf "$out/bin" "$out/tmp"
 mkdir -p "$out/bin" "$out/tmp"
 
+python=$(command -v python3)
 script() { { echo '#!/bin/sh'; cat; } > "$out/bin/$1"; chmod +x "$out/bin/$1"; }
 script nvcc << 'END'
 [ "$1" != --version ] || { echo 'Cuda compilation tools, release 0.0, V0.0'; exit; }
@@ -73,8 +74,10 @@ gpu() {
     : > "$out/ran"
     env "$@" sh tests/gpu.sh "$phase" "$out/out" > "$out/log" 2>&1
     [ $? = "$status" ] || return 1
-    case $phase in 1 | 4) files='report.txt table.csv table.md ' ;; *) files='report.txt table.csv ' ;; esac
-    [ "$(ls "$out/out" | tr '\n' ' ')" = "$files" ] && [ -z "$(ls "$out/tmp")" ] && grep -q '^[0-9]* passed, [0-9]* failed' "$out/log"
+    files='report.txt table.csv '
+    case $phase in 1 | 4) files="${files}table.md " ;; esac
+    [ "$(ls "$out/out" | tr '\n' ' ')" = "$files" ] && [ -z "$(ls "$out/tmp")" ] &&
+        grep -q '^[0-9]* passed, [0-9]* failed' "$out/log"
 }
 line()   { grep -q "$1" "$out/log"; }
 stages() { [ "$(sed -n 's#^[a-zA-Z]* *gpu/\([^:]*\).*#\1#p' "$out/log" | tr '\n' ' ')" = "$1 " ]; }
@@ -104,7 +107,8 @@ check "table.csv has the rows of both sides, their ratios, and the stages" $?
     'Device Fake GPU, driver 1.2, CUDA 0.0, PyTorch 1.0 0, date; `sh tests/gpu.sh 1 OUT`' ]
 check "table.md begins with the device, its driver and the command" $?
 
-gpu 0 2 && line '^ok   gpu/suite: 28 tests$' && grep -qx 'suite --filter grids' "$out/ran" && line '^ok   gpu/suite-fast-math: 28 tests$' &&
+gpu 0 2 && line '^ok   gpu/suite: 28 tests$' && grep -qx 'suite --filter grids' "$out/ran" &&
+    line '^ok   gpu/suite-fast-math: 28 tests$' &&
     [ "$(grep -Ec '^ok   gpu/(step|train|trainer)_' "$out/log")" = 4 ] && [ "$(seconds)" -lt 600 ]
 check "phase 2 runs the suite with both kernels, and the examples, in less than 10 minutes" $?
 
@@ -215,6 +219,22 @@ for file in bench_cuda.cu torch_step.py; do
 done
 [ $count = 10 ] && [ $same = 10 ]
 check "gpu_table.awk, bench_cuda and torch_step have the same sizes" $?
+
+# What PyTorch is asked, small and on the CPU: it skips a step with an inf, and all forms learn.
+if [ -z "$python" ]; then skip torch 'no python3'
+elif quick || ! "$python" -c 'import torch' > /dev/null 2>&1; then
+    "$python" -c 'import ast, sys; [ast.parse(open(name).read()) for name in sys.argv[1:]]' \
+        tests/bench/torch_*.py > "$out/log" 2>&1
+    check "torch: the scripts are Python" $?
+    skip torch "what they do: $(quick && echo 'make check tries' || echo 'no PyTorch')"
+else
+    for name in step:10 mlp:12; do
+        PYTHONDONTWRITEBYTECODE=1 "$FAKE_TIMEOUT" 300 "$python" "tests/bench/torch_${name%:*}.py" --cpu \
+            > "$out/log" 2>&1 &&
+            [ "$(grep -Ec '^torch[a-z-]*,([^,]*,){6}[^,]*$' "$out/log")" = ${name#*:} ]
+        check "torch: torch_${name%:*}.py --cpu prints its rows" $?
+    done
+fi
 
 refused=0
 for arguments in '' '1' "5 $out/out" "1 $out/out more"; do

@@ -60,8 +60,8 @@ static __global__ void loss_kernel(T *delta, const float *out, const float *targ
         sum += error * error;
         put(&delta[i], error * factor);
     }
-    for (int half = 16; half; half /= 2) sum += __shfl_down_sync(0xffffffffu, sum, half);
-    if (threadIdx.x % 32 == 0) atomicAdd(loss, sum / (float)n);
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) atomicAdd(loss, sum / (float)n);
 }
 
 template <class T> static __global__ void relu_back_kernel(T *delta, const T *act, uint64_t n) {
@@ -78,6 +78,7 @@ static __global__ void bias_grad_kernel(T *grad, const T *delta, int batch, int 
         const int column = first + lane;
         float     sum    = 0.0f;
         if (column < width)
+#pragma unroll 8
             for (int row = warp; row < batch; row += 8)
                 sum += number(delta[(size_t)row * (size_t)width + (size_t)column]);
         sums[warp][lane] = sum;
@@ -125,7 +126,7 @@ struct net {
         }
     }
     template <class T> void backward(void) const {
-        launch(loss_kernel<T>, size(), (T *)delta[LAYERS - 1], out, target, size(),
+        launch(loss_kernel<T>, size() / 16, (T *)delta[LAYERS - 1], out, target, size(),
                amp_optimizer_loss_scale_ptr(&opt), loss);
         for (int l = LAYERS - 1; l >= 0; l--) {
             launch(bias_grad_kernel<T>, (size_t)width * 8 - 1, (T *)bias_grad[l],

@@ -86,6 +86,17 @@ static void launch(void (*kernel)(P...), size_t n, typename same<P>::type... arg
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; \
          i += (size_t)gridDim.x * blockDim.x)
 
+/* The sum over a block of 256 threads, in its first: one atomic operation then, not 256, which would
+   stand in line at one address. */
+static __device__ float block_sum(float x) {
+    __shared__ float sums[8];
+    for (int half = 16; half; half /= 2) x += __shfl_down_sync(0xffffffffu, x, half);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = x;
+    __syncthreads();
+    for (int w = 1; threadIdx.x == 0 && w < 8; w++) x += sums[w];
+    return x;
+}
+
 /* A graph of what work queues. */
 static cudaGraphExec_t captured(const std::function<void()> &work) {
     cudaGraph_t     graph;
