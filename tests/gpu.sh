@@ -108,7 +108,7 @@ probe() {
 
 # torch NAME SECONDS SCRIPT: where there is one that sees the GPU
 torch() {
-    run 10 python3 -c 'import torch, sys
+    run 25 python3 -c 'import torch, sys
 print("torch", torch.__version__)
 sys.exit(not torch.cuda.is_available())' || { skip "$1" 'no PyTorch that sees the GPU'; return; }
     row torch "" "$(sed -n 's/^torch //p' "$work/log")"
@@ -134,7 +134,7 @@ case $phase in
     program tests/bench/bench_cuda.cu
     compiled
     built suite suite-quick && stage suite-quick 30 "$work/suite" --quick
-    built bench_cuda bench && stage bench 50 "$work/bench_cuda"
+    built bench_cuda bench && stage bench 45 "$work/bench_cuda"
     torch torch 45 tests/bench/torch_step.py
     ;;
 2)
