@@ -1,7 +1,7 @@
 # What only a GPU can show, in four visits of which each has less than ten minutes and no network:
 #
-#     sh tests/gpu.sh 1 OUT     under four: quick conformance; the step beside a copy, beside kernels
-#                                 for each of its parts, and beside PyTorch's
+#     sh tests/gpu.sh 1 OUT     under four: quick conformance; the step beside a copy, kernels for
+#                                 each of its parts, and PyTorch's
 #     sh tests/gpu.sh 2 OUT     10^5 steps in grids of all sizes; all of the conformance suite, with
 #                                 --use_fast_math too, and some with a default stream per thread;
 #                                 examples
