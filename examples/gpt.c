@@ -6,11 +6,12 @@
    norms, GELU and loss are computed in fp32, and so is the gradient of the residual stream, to
    which every block adds. Biases and norms stay fp32 (keep_fp32).
 
-   READ  from top to bottom: vectors, the network, forward, loss, backward, the step; then save and
-   resume, held-out text, writing, --check, runs. Mixed precision comes in at choose_types (what the
+   READ  from top to bottom: vectors, the network, forward, loss, backward, the step; then held-out
+   text, writing, --check, runs. Mixed precision comes in at choose_types (what the
    policy says of the products), setup_optimizer, loss_scale and amp_optimizer_adamw; the rest is
-   what a GPT in fp32 needs, too. Options, tables and the text are in gpt_report.h, --check in
-   gpt_check.h, curves in train_svg.h, errors and the progress bar in train_cli.h.
+   what a GPT in fp32 needs, too. Options and the text are in gpt_report.h, --check in
+   gpt_check.h; what other trainers need too in train_half.h (the policy's answers, rows of halves,
+   the schedule, save and resume), train_compare.h (tables), train_svg.h (curves) and train_cli.h.
 
    RUN   cc -O3 -march=native -I. examples/gpt.c -o gpt -lm && ./gpt      in the directory of amp.h
 
@@ -41,10 +42,7 @@ static void *counting_malloc(size_t num_bytes) {
 #undef malloc
 
 #include "gpt_report.h" /* options, text, report */
-
-static void check(amp_result r) {
-    if (r != AMP_OK) fail(1, "amp.h", amp_result_string(r), "this is a bug in gpt.c");
-}
+#include "train_half.h" /* the policy's answers, rows of halves, save and resume */
 
 /* ------------------------------------------------------------------------------------- vectors
    Sums in LANES parts and an exponential without branches: loops that a compiler can turn into
@@ -150,53 +148,19 @@ static void *gpt_alloc(gpt *n, int memory, size_t count, amp_dtype type) {
     return n->owned[n->num_owned++] = need(count, amp_dtype_size(type));
 }
 
-static void *state_malloc(size_t num_bytes, void *total) {
-    *(size_t *)total += num_bytes;
-    return malloc(num_bytes);
-}
-
-static void state_free(void *memory, void *total) {
-    (void)total;
-    free(memory);
-}
-
-/* In which type does the policy have an op of this layer compute its products? */
-static amp_dtype ask(const gpt *n, amp_autocast *policy, const char *layer, amp_op op) {
-    const amp_dtype in[2] = {AMP_F32, AMP_F32};
-    const amp_scope scope = {layer, n->type == AMP_F32 ? AMP_AUTOCAST_OFF : AMP_AUTOCAST_ON,
-                             n->type};
-    amp_dtype       type  = AMP_F32;
-    check(amp_autocast_push(policy, &scope));
-    const amp_result result = amp_autocast_dtype_in(policy, op, in, 2, &type, NULL);
-    if (result != AMP_OK)
-        fail(2, n->o->policy, amp_result_string(result), "see amp_autocast_override in amp.h");
-    check(amp_autocast_pop(policy));
-    if (type != AMP_F32 && type != n->type)
-        fail(2, n->o->policy, "asks for another half type than that of the weights",
-             "leave the type to --dtype");
-    return type;
-}
-
 /* By default all products are in half; --policy "op:bmm=fp32" has attention in fp32, "block0=fp32"
    a whole block, "head=fp32" the logits. */
 static void choose_types(gpt *n) {
     amp_autocast policy;
     char         layer[32];
-    check(amp_autocast_init(&policy, AMP_POLICY_DEFAULT, n->type));
-    if (n->o->policy && n->type != AMP_F32) {
-        const amp_result result = amp_autocast_override(&policy, n->o->policy, NULL);
-        if (result != AMP_OK)
-            fail(2, n->o->policy, amp_result_string(result), "give a --policy as op:bmm=fp32");
-    }
+    policy_begin(&policy, n->o, n->type);
     for (size_t l = 0; l <= n->layers; l++) {
         if (l < n->layers) sprintf(layer, "block%d", (int)l);
         else strcpy(layer, "head");
-        n->block[l].linear    = ask(n, &policy, layer, AMP_OP_LINEAR);
-        n->block[l].attention = ask(n, &policy, layer, AMP_OP_BMM);
+        n->block[l].linear    = ask(&policy, n->o, n->type, layer, AMP_OP_LINEAR);
+        n->block[l].attention = ask(&policy, n->o, n->type, layer, AMP_OP_BMM);
     }
-    if (n->type != AMP_F32 && amp_autocast_unmatched(&policy, 0))
-        fail(2, amp_autocast_unmatched(&policy, 0), "matches no layer",
-             "the layers are block0, block1, ... and head");
+    policy_end(&policy, n->type, "the layers are block0, block1, ... and head");
 }
 
 /* Describe tensor i, with its memory: a master, and gradients of its type. Masters are random
@@ -338,33 +302,7 @@ static const void *weight(const gpt *n, int i, amp_dtype type) {
 
 static float loss_scale(const gpt *n) { return amp_optimizer_loss_scale(&n->opt); }
 
-static amp_status status_of(const gpt *n) {
-    amp_status status;
-    check(amp_optimizer_status(&n->opt, &status));
-    return status;
-}
-
-/* -------------------------------------------------------------------------------- rows, products
-   What is stored in half goes through fp32 row by row, while it is in the first-level cache. In
-   fp32 a row is read and computed where it lies, and nothing is moved.                           */
-
-static void *at(void *x, amp_dtype type, size_t i) { return (char *)x + i * amp_dtype_size(type); }
-
-static const float *read_row(const void *x, amp_dtype type, size_t first, size_t count,
-                             float *room) {
-    if (type == AMP_F32) return (const float *)x + first;
-    check(amp_cast(room, AMP_F32, (const char *)x + first * amp_dtype_size(type), type, count));
-    return room;
-}
-
-/* Where to compute a row; write_row then rounds it. */
-static float *place_row(void *x, amp_dtype type, size_t first, float *room) {
-    return type == AMP_F32 ? (float *)x + first : room;
-}
-
-static void write_row(void *x, amp_dtype type, size_t first, size_t count, const float *row) {
-    if (type != AMP_F32) check(amp_cast(at(x, type, first), type, row, AMP_F32, count));
-}
+/* ------------------------------------------------------------------------------------- products */
 
 /* c = op(a) op(b), rows x cols, over k; a and b of one type, sums in fp32. tf32 has fp16 take three
    products of bf16 parts instead of four where there is AMX: the fourth is below 2^-16 of the sum.
@@ -691,18 +629,10 @@ static void load_batch(const gpt *n, const text *t, int seed, uint64_t step, uns
     }
 }
 
-/* Linear warm-up, then a cosine down to a tenth: by the steps that were taken (amp_status.steps),
-   which is what AdamW counts too. Turns of the loop would also count those that were skipped. */
-static float learning_rate(const options *o, uint64_t step) {
-    const double warm = 0.1 * o->steps + 1.0, x = (double)step, peak = (double)o->lr;
-    if (x < warm) return (float)(peak * (x + 1.0) / (warm + 1.0));
-    return (float)(peak * (0.55 + 0.45 * cos(3.14159265 * (x - warm) / (o->steps - warm))));
-}
-
 /* One step, taken or skipped; returns the loss of its batch. */
 static double train_step(gpt *n, const text *t, int seed, unsigned char *token,
                          unsigned char *target) {
-    const uint64_t step = status_of(n).steps;
+    const uint64_t step = status_of(&n->opt).steps;
     load_batch(n, t, seed, step, token, target);
     forward(n, token, n->batch);
     const double loss = cross_entropy(n, target, n->rows, loss_scale(n));
@@ -710,23 +640,6 @@ static double train_step(gpt *n, const text *t, int seed, unsigned char *token,
     check(amp_optimizer_adamw(&n->opt, learning_rate(n->o, step))); /* check, clip, unscale, AdamW,
                                                                        new scale, new copies */
     return loss;
-}
-
-/* ----------------------------------------------------------------------------- interrupted runs */
-
-/* amp.h's state is all there is: masters, moments, scale and counts. It goes to another file that
-   is renamed, so that the program may be killed at any time. */
-static void save(const gpt *n, const char *path) {
-    const amp_result result = amp_optimizer_save_file(&n->opt, path);
-    if (result != AMP_OK)
-        fail(1, path, amp_result_string(result), "choose a file that can be written with --save");
-}
-
-static void resume(gpt *n, const char *path) {
-    const amp_result result = amp_optimizer_load_file(&n->opt, path);
-    if (result == AMP_ERROR_MISMATCH)
-        fail(1, path, n->problem, "give the other options as when it was saved");
-    if (result != AMP_OK) fail(1, path, amp_result_string(result), "give a file that --save wrote");
 }
 
 /* ---------------------------------------------------------------------- held-out text, writing */
@@ -786,8 +699,8 @@ static void try_all(const options *o, const text *t, gpt *n) {
     for (int v = 0; v < 3; v++) {
         if (!type_on(o, v)) continue;
         gpt_init(n, o, t, (amp_dtype)v, 0);
-        if (o->resume) resume(n, o->resume);
-        if (o->save) save(n, o->save);
+        if (o->resume) resume(&n->opt, o->resume, n->problem);
+        if (o->save) save(&n->opt, o->save);
         gpt_free(n);
     }
 }
@@ -802,7 +715,7 @@ static void train_seed(report *r, const text *t, int seed, gpt nets[3]) {
     for (int v = 0; v < 3; v++) {
         if (!type_on(o, v)) continue;
         gpt_init(&nets[v], o, t, (amp_dtype)v, seed);
-        if (o->resume) resume(&nets[v], o->resume);
+        if (o->resume) resume(&nets[v].opt, o->resume, nets[v].problem);
     }
     for (int step = 0; step < last; step++) {
         for (int v = 0; v < 3; v++) {
@@ -810,22 +723,23 @@ static void train_seed(report *r, const text *t, int seed, gpt nets[3]) {
             double       loss = 0.0;
             int          tries = 0; /* halving goes from the largest scale to the least in 38 */
             const double start = seconds();
-            if (!type_on(o, v) || status_of(n).steps > (uint64_t)step) continue; /* resumed */
-            while (status_of(n).steps == (uint64_t)step) {
+            if (!type_on(o, v) || status_of(&n->opt).steps > (uint64_t)step) continue; /* resumed */
+            while (status_of(&n->opt).steps == (uint64_t)step) {
                 loss = train_step(n, t, seed, token, target);
                 if (++tries > 40)
                     fail(1, type_names[v], "gradients are not finite, at any loss scale",
                          "choose a smaller --lr");
             }
             report_step(r, v, step, loss, seconds() - start);
-            if (o->save && ((step + 1) % o->save_every == 0 || step + 1 == last)) save(n, o->save);
+            if (o->save && ((step + 1) % o->save_every == 0 || step + 1 == last))
+                save(&n->opt, o->save);
             if (held_point(o, step)) report_held(r, v, step, evaluate(n, t, token, target));
         }
         report_progress(r, seed, step);
     }
     for (int v = 0; v < 3; v++) {
         if (!type_on(o, v)) continue;
-        const amp_status status = status_of(&nets[v]);
+        const amp_status status = status_of(&nets[v].opt);
         report_end(r, v, seed, evaluate(&nets[v], t, token, target), &status, nets[v].bytes,
                    nets[v].num_params);
     }
@@ -842,7 +756,7 @@ int main(int argc, char **argv) {
     load_text(&t, &r.o);
     if (r.o.check) return check_network(&r.o, &t);
     try_all(&r.o, &t, &nets[0]);
-    report_init(&r, &t);
+    report_text(&r, &t);
     for (int seed = 0; seed < r.o.seeds; seed++) {
         for (int v = 0; v < 3; v++) gpt_free(&nets[v]); /* the last seed's write at the end */
         train_seed(&r, &t, seed, nets);

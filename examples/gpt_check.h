@@ -5,33 +5,18 @@
 #ifndef GPT_CHECK_H
 #define GPT_CHECK_H
 
-static double loss_of(gpt *n, const unsigned char *token, const unsigned char *target) {
-    forward(n, token, n->batch);
-    return cross_entropy(n, target, n->rows, 1.0f);
-}
+#include "train_check.h" /* direction_error, add_differences */
 
-/* The gradient of a tensor along a direction d of random signs, and what the loss itself says of
-   it, (loss(w + h d) - loss(w - h d)) / 2 h: how far they are apart, by the norm of the gradient.
-   With half the h it is a quarter: what is left is the bend of the loss. */
-static double direction_error(gpt *n, const amp_tensor *t, const unsigned char *token,
-                              const unsigned char *target, uint64_t *rng) {
-    const float  h = 1e-3f, *grad = t->grad;
-    double       exact = 0.0, square = 0.0, loss[2];
-    float       *saved = need(t->n, sizeof(float)), *d = need(t->n, sizeof(float));
-    memcpy(saved, t->weight, t->n * sizeof(float));
-    for (size_t i = 0; i < t->n; i++) {
-        d[i] = random_u64(rng) >> 63 ? 1.0f : -1.0f;
-        exact += (double)(d[i] * grad[i]);
-        square += (double)grad[i] * (double)grad[i];
-    }
-    for (int side = 0; side < 2; side++) {
-        for (size_t i = 0; i < t->n; i++) t->weight[i] = saved[i] + (side ? -h : h) * d[i];
-        loss[side] = loss_of(n, token, target);
-    }
-    memcpy(t->weight, saved, t->n * sizeof(float));
-    free(saved);
-    free(d);
-    return fabs((loss[0] - loss[1]) / (2.0 * (double)h) - exact) / sqrt(square);
+/* The network with what it is shown. */
+typedef struct shown {
+    gpt           *n;
+    unsigned char *token, *target;
+} shown;
+
+static double loss_of(void *of) {
+    const shown *s = of;
+    forward(s->n, s->token, s->n->batch);
+    return cross_entropy(s->n, s->target, s->n->rows, 1.0f);
 }
 
 /* What amp.h takes from malloc in three steps of products that are large enough to need room, with
@@ -72,17 +57,11 @@ static int check_network(const options *o, const text *t) {
         cross_entropy(&n[type], target, n[type].rows, loss_scale(&n[type]));
         backward(&n[type], token);
         for (size_t i = 0; i < FIRST_BLOCK + n->layers * PER_BLOCK; i++) {
-            const amp_tensor *a = &n[AMP_F32].tensor[i], *b = &n[type].tensor[i];
-            float            *exact = a->grad, *grad = need(a->n, sizeof(float));
-            check(amp_cast(grad, AMP_F32, b->grad, b->grad_type, a->n));
-            for (size_t j = 0; j < a->n; j++) {
-                const double d = (double)(grad[j] / loss_scale(&n[type]) - exact[j]);
-                apart += d * d;
-                square += (double)exact[j] * (double)exact[j];
-            }
-            free(grad);
+            const amp_tensor *a = &n[AMP_F32].tensor[i];
+            shown             s = {&n[AMP_F32], token, target};
+            add_differences(&n[type].tensor[i], loss_scale(&n[type]), a, &apart, &square);
             for (int k = 0; type == AMP_F32 && k < DIRECTIONS; k++) {
-                const double error = direction_error(&n[AMP_F32], a, token, target, &rng);
+                const double error = direction_error(a, 1e-3f, loss_of, &s, &rng);
                 if (error <= worst) continue;
                 worst = error;
                 where = a->name;

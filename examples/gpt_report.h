@@ -1,36 +1,16 @@
-/* gpt_report.h - the options of gpt.c, the text, and what is said of the runs
-
-   Nothing here knows the network: a run hands over losses, times, counts and bytes.              */
+/* gpt_report.h - the options of gpt.c, the text, and the words for train_compare.h               */
 
 #ifndef GPT_REPORT_H
 #define GPT_REPORT_H
 
-#include "amp.h"
 #include "train_cli.h"
 #include "train_numbers.h"
-#include "train_svg.h"
 
-#include <math.h>
 #include <string.h>
-#ifdef _OPENMP
-#include <omp.h>
-#else
-#include <time.h>
-#endif
 
 #define PICTURE "gpt_loss.svg"
 
-enum { MAX_LAYERS = 48, MAX_SEEDS = 20, MAX_STEPS = 1000000, HELD_POINTS = 6, HELD_WINDOWS = 64 };
-enum { STATE, ACTIVATIONS, WORK, NUM_MEMORIES };
-enum { ALL_TYPES = AMP_BF16 + 1 };
-
-static const char *const type_names[] = {"fp32", "fp16", "bf16", "all", NULL}; /* as amp_dtype */
-
-static void *need(size_t count, size_t size) {
-    void *p = calloc(count ? count : 1, size);
-    if (!p) fail(1, "memory", "there is not enough", "choose a smaller --batch, --layers, --width");
-    return p;
-}
+enum { MAX_LAYERS = 48, HELD_WINDOWS = 64 };
 
 /* -------------------------------------------------------------------------------------- options */
 
@@ -41,15 +21,10 @@ typedef struct options {
     float       lr;
 } options;
 
+#include "train_compare.h" /* report, of all that have such options */
+
 static const options standard = {"amp.h", "/* ", NULL, NULL, "build", NULL, NULL,
                                  2, 256, 4, 64, 8, 250, 0, ALL_TYPES, 400, 25, 0, 0, 1.5e-3f};
-
-/* A saved or resumed run is of one type and one seed. */
-static int one_run(const options *o) { return o->save || o->resume || o->stop_after; }
-
-static int type_on(const options *o, int type) {
-    return o->dtype == ALL_TYPES || o->dtype == type;
-}
 
 static void print_help(void) {
     const options *o = &standard;
@@ -102,74 +77,19 @@ static void make_check(options *o) {
     o->steps   = 10;
 }
 
-static float parse_rate(const char *option, const char *value) {
-    char        *end;
-    const double x = strtod(value, &end);
-    if (end == value || *end || !(x > 0.0) || !(x <= 1.0))
-        bad_option(option, value, "a number above 0 and at most 1");
-    return (float)x;
-}
-
-static int parse_type(const char *option, const char *value) {
-    int type = 0;
-    while (type_names[type] && strcmp(value, type_names[type]) != 0) type++;
-    if (!type_names[type]) bad_option(option, value, "fp32, fp16, bf16 or all");
-    return type;
-}
-
-static void refuse_contradictions(options *o) {
-    char value[64];
-    sprintf(value, "--width %d --heads %d", o->width, o->heads);
-    if (o->width % o->heads != 0)
-        fail(2, value, "the width is no multiple of the heads", "choose another --width");
-    if (one_run(o) && (o->dtype == ALL_TYPES || o->seeds > 1))
-        fail(2, "--save, --resume, --stop-after", "they are for one run",
-             "add --dtype fp32, fp16 or bf16, and leave out --seeds");
-    if (o->tier && amp_cpu_force_tier(o->tier) != AMP_OK)
-        bad_option("--tier", o->tier, "one that this machine has: amx, avx512, avx2, neon or c");
-    if (!o->seeds) o->seeds = one_run(o) ? 1 : 3;
-}
-
 static options parse_options(int argc, char **argv) {
     options o = standard;
-    const struct {
-        const char *name, **words;
-        int        *number, max;
-    } known[] = {
-        {"--text", &o.text, NULL, 0},           {"--prompt", &o.prompt, NULL, 0},
-        {"--policy", &o.policy, NULL, 0},       {"--tier", &o.tier, NULL, 0},
-        {"--out", &o.out, NULL, 0},
-        {"--save", &o.save, NULL, 0},           {"--resume", &o.resume, NULL, 0},
-        {"--layers", NULL, &o.layers, MAX_LAYERS}, {"--width", NULL, &o.width, 4096},
-        {"--heads", NULL, &o.heads, 256},       {"--context", NULL, &o.context, 4096},
-        {"--batch", NULL, &o.batch, 4096},      {"--steps", NULL, &o.steps, MAX_STEPS},
-        {"--seeds", NULL, &o.seeds, MAX_SEEDS}, {"--write", NULL, &o.write, 1000000},
-        {"--save-every", NULL, &o.save_every, MAX_STEPS},
-        {"--stop-after", NULL, &o.stop_after, MAX_STEPS}};
-    const size_t num_known = sizeof known / sizeof *known;
-    for (int i = 1; i < argc; i++) {
-        const char *name = argv[i];
-        size_t      k    = 0;
-        if (strcmp(name, "--help") == 0) {
-            print_help();
-            exit(0);
-        }
-        if (strcmp(name, "--quick") == 0 || strcmp(name, "--check") == 0) {
-            (name[2] == 'q' ? make_quick : make_check)(&o);
-            continue;
-        }
-        while (k < num_known && strcmp(name, known[k].name) != 0) k++;
-        const int other = strcmp(name, "--lr") == 0 ? 1 : strcmp(name, "--dtype") == 0 ? 2 : 0;
-        if (k == num_known && !other) fail(2, name, "is not an option", "see --help");
-        if (i + 1 == argc || !*argv[i + 1]) fail(2, name, "needs a value", "see --help");
-        const char *value = argv[++i];
-        if (other == 1) o.lr = parse_rate(name, value);
-        else if (other == 2) o.dtype = parse_type(name, value);
-        else if (known[k].words) *known[k].words = value;
-        else *known[k].number = parse_count(name, value, known[k].max);
-    }
-    if (one_run(&o) && o.dtype != ALL_TYPES && o.seeds == 2) o.seeds = 0; /* --quick's */
-    refuse_contradictions(&o);
+    char    value[64];
+    const known_option own[] = {
+        {"--text", &o.text, NULL, NULL, 0},      {"--prompt", &o.prompt, NULL, NULL, 0},
+        {"--layers", NULL, NULL, &o.layers, MAX_LAYERS},
+        {"--width", NULL, NULL, &o.width, 4096}, {"--heads", NULL, NULL, &o.heads, 256},
+        {"--context", NULL, NULL, &o.context, 4096},
+        {"--write", NULL, NULL, &o.write, 1000000}};
+    parse_all(&o, argc, argv, own, sizeof own / sizeof *own, print_help, make_quick, make_check);
+    sprintf(value, "--width %d --heads %d", o.width, o.heads);
+    if (o.width % o.heads != 0)
+        fail(2, value, "the width is no multiple of the heads", "choose another --width");
     return o;
 }
 
@@ -227,199 +147,21 @@ static void load_text(text *t, const options *o) {
 
 /* --------------------------------------------------------------------------------------- report */
 
-typedef struct report {
-    options o;
-    double *loss[3], *held[3];           /* training loss of each step, held-out loss at points;
-                                            means over the seeds                                  */
-    double *time[3];                     /* seconds of each step of each seed                     */
-    size_t  num_times[3];
-    double  last[3][MAX_SEEDS];          /* held-out loss at the end                              */
-    double  skipped[3], scale[3];        /* means over the seeds                                  */
-    size_t  bytes[3][NUM_MEMORIES], params;
-    uint64_t steps;                      /* taken by the last run                                 */
-} report;
+static const subject gpt_subject = {
+    "gpt", "loss", " in nats per byte", 4, 3, 0.005, 0, "tokens", 0.0, PICTURE,
+    "text that is learned", "loss, nats per byte, mean of the seeds",
+    "text that is held out", "loss, nats per byte, mean of the seeds"};
 
-/* Of processor time, which does not count while other programs run; with threads, of time. */
-static double seconds(void) {
-#ifdef _OPENMP
-    return omp_get_wtime();
-#else
-    return (double)clock() / CLOCKS_PER_SEC;
-#endif
-}
-
-/* The held-out loss is also taken HELD_POINTS times on the way. */
-static int held_every(const options *o) {
-    return o->steps > HELD_POINTS ? o->steps / HELD_POINTS : 1;
-}
-
-static int held_point(const options *o, int step) { return (step + 1) % held_every(o) == 0; }
-
-static void report_init(report *r, const text *t) {
+static void report_text(report *r, const text *t) {
     const options *o = &r->o;
-    for (int v = 0; v < 3; v++) {
-        r->loss[v] = need((size_t)o->steps, sizeof(double));
-        r->held[v] = need((size_t)o->steps, sizeof(double));
-        r->time[v] = need((size_t)o->steps * (size_t)o->seeds, sizeof(double));
-    }
+    r->of                = gpt_subject;
+    r->of.items_per_step = (double)o->batch * o->context;
+    report_init(r);
     printf("%s: %lu bytes to learn, %lu held out\n", o->text, (unsigned long)t->num_train,
            (unsigned long)t->num_held);
     printf("%d blocks of width %d, %d heads; %d steps of %d x %d bytes; products by %s\n",
            o->layers, o->width, o->heads, o->steps, o->batch, o->context, amp_cpu_tier());
     fflush(stdout);
-}
-
-static void report_free(report *r) {
-    for (int v = 0; v < 3; v++) {
-        free(r->loss[v]);
-        free(r->held[v]);
-        free(r->time[v]);
-    }
-}
-
-static void report_step(report *r, int v, int step, double loss, double time) {
-    r->loss[v][step] += loss / r->o.seeds;
-    r->time[v][r->num_times[v]++] = time;
-}
-
-static void report_held(report *r, int v, int step, double loss) {
-    r->held[v][(step + 1) / held_every(&r->o) - 1] += loss / r->o.seeds;
-}
-
-static void report_progress(const report *r, int seed, int step) {
-    char now[64];
-    sprintf(now, "seed %d of %d", seed + 1, r->o.seeds);
-    progress((seed + (step + 1.0) / r->o.steps) / r->o.seeds, now);
-}
-
-static void report_end(report *r, int v, int seed, double held, const amp_status *status,
-                       const size_t *bytes, size_t params) {
-    r->last[v][seed] = held;
-    r->skipped[v] += (double)status->skipped / r->o.seeds;
-    r->scale[v] += (double)status->loss_scale / r->o.seeds;
-    memcpy(r->bytes[v], bytes, sizeof r->bytes[v]);
-    r->params = params;
-    r->steps  = status->steps;
-}
-
-/* Where there is no bar, one line per seed. */
-static void say_seed(const report *r, int seed) {
-    if (on_terminal()) return;
-    fprintf(stderr, "seed %d of %d:", seed + 1, r->o.seeds);
-    for (int v = 0; v < 3; v++)
-        if (type_on(&r->o, v)) fprintf(stderr, "  %s %.4f", type_names[v], r->last[v][seed]);
-    fprintf(stderr, "\n");
-}
-
-/* Tokens per second, by the median of all steps; 0 if there were none. */
-static double speed(const report *r, int v) {
-    double *time = r->time[v];
-    if (r->num_times[v] == 0) return 0.0;
-    qsort(time, r->num_times[v], sizeof *time, by_value);
-    const double median = time[r->num_times[v] / 2];
-    return median > 0.0 ? (double)r->o.batch * r->o.context / median : 0.0;
-}
-
-static double mebibytes(const report *r, int v) {
-    double sum_of = 0.0;
-    for (int i = 0; i < NUM_MEMORIES; i++) sum_of += (double)r->bytes[v][i];
-    return sum_of / 1048576.0;
-}
-
-/* ----------------------------------------------------------------------------- tables, pictures */
-
-static void print_table(const report *r) {
-    printf("\nheld-out loss in nats per byte, mean +- standard deviation over %d seed%s\n\n",
-           r->o.seeds, r->o.seeds > 1 ? "s" : "");
-    printf("%-6s %-17s %8s %9s %10s %7s %12s %16s %11s\n", "", "loss", "skipped", "scale",
-           "tokens/s", "speed", "bytes/param", "activations MiB", "total MiB");
-    for (int v = 0; v < 3; v++) {
-        const spread s = over_seeds(r->last[v], NULL, r->o.seeds);
-        char         sd[32] = "-", times[32] = "-";
-        if (!type_on(&r->o, v)) continue;
-        if (r->o.seeds > 1) sprintf(sd, "%.4f", s.sd);
-        if (speed(r, 0) > 0.0) sprintf(times, "%.2fx", speed(r, v) / speed(r, 0));
-        printf("%-6s %.4f +- %-7s %8.1f %9.0f %10.0f %7s %12.2f %16.1f %11.1f\n", type_names[v],
-               s.mean, sd, r->skipped[v], r->scale[v], speed(r, v), times,
-               (double)r->bytes[v][STATE] / (double)r->params,
-               (double)r->bytes[v][ACTIVATIONS] / 1048576.0, mebibytes(r, v));
-    }
-}
-
-/* What the table says, in words that follow from its numbers. Fewer than three seeds say too little
-   about their spread. */
-static void print_reading(const report *r) {
-    const double fp32 = over_seeds(r->last[0], NULL, r->o.seeds).mean;
-    if (r->o.dtype != ALL_TYPES) return;
-    printf("\nreading\n");
-    for (int v = AMP_F16; v <= AMP_BF16; v++) {
-        const spread d = over_seeds(r->last[v], r->last[0], r->o.seeds);
-        printf("  %s minus fp32, seed by seed: %+.4f", type_names[v], d.mean);
-        if (r->o.seeds > 2) printf(" (se %.4f)", d.se);
-        printf(", %+.2f %% of the loss%s\n", 100.0 * d.mean / fp32,
-               r->o.seeds <= 2                  ? ""
-               : fabs(d.mean) <= 2.0 * d.se     ? ": within two standard errors"
-               : fabs(d.mean) <= 0.005 * fp32   ? ": within 0.5 %"
-                                                : ": more than the seeds explain");
-    }
-    for (int v = AMP_F16; v <= AMP_BF16; v++)
-        printf("  %s trains %.2f times as fast as fp32, with %.0f %% of its bytes of activations\n",
-               type_names[v], speed(r, v) / speed(r, 0),
-               100.0 * (double)r->bytes[v][ACTIVATIONS] / (double)r->bytes[0][ACTIVATIONS]);
-}
-
-/* Training losses are means of as many steps as make about a hundred points. */
-static void draw_picture(report *r) {
-    const options *o      = &r->o;
-    const size_t   every  = (size_t)(o->steps + 99) / 100, count = (size_t)o->steps / every;
-    const int      curve[3] = {0, 3, 4}; /* a broad band, and two lines that can be seen on it */
-    const char    *names[MAX_CURVES] = {0};
-    plot plots[2] = {{"text that is learned", count, {0}, "step",
-                      "loss, nats per byte, mean of the seeds", (double)every},
-                     {"text that is held out", (size_t)(o->steps / held_every(o)), {0}, "step",
-                      "loss, nats per byte, mean of the seeds", held_every(o)}};
-    for (int v = 0; v < 3; v++) {
-        if (!type_on(o, v)) continue;
-        for (size_t i = 0; i < count; i++) {
-            double mean = 0.0;
-            for (size_t j = 0; j < every; j++) mean += r->loss[v][i * every + j] / (double)every;
-            r->loss[v][i] = mean;
-        }
-        names[curve[v]]      = type_names[v];
-        plots[0].y[curve[v]] = r->loss[v];
-        plots[1].y[curve[v]] = r->held[v];
-    }
-    draw_curves(o->out, PICTURE, plots, names);
-    printf("\npicture: %s/%s\n\n", o->out, PICTURE);
-}
-
-static void print_results(report *r) {
-    progress_end();
-    print_table(r);
-    print_reading(r);
-    draw_picture(r);
-}
-
-/* In forms that do not change, for programs. One run says how it ended with all digits. */
-static void print_last_lines(const report *r) {
-    const options *o = &r->o;
-    if (one_run(o))
-        printf("final gpt %s: step %lu of %d, held-out loss %.17g\n", type_names[o->dtype],
-               (unsigned long)r->steps, o->steps, r->last[o->dtype][0]);
-    if (one_run(o) && o->save && r->steps < (uint64_t)o->steps)
-        printf("continue with the same options and --resume %s\n", o->save);
-    if (o->dtype != ALL_TYPES) return; /* nothing to compare */
-    printf("parity gpt:");
-    for (int v = 0; v < 3; v++) {
-        const spread d = over_seeds(r->last[v], r->last[0], o->seeds);
-        printf(" %s %.3f", type_names[v], over_seeds(r->last[v], NULL, o->seeds).mean);
-        if (v != AMP_F32) printf(" d %+.3f se %.3f", d.mean, d.se);
-    }
-    printf(" seeds %d\nspeed gpt:", o->seeds);
-    for (int v = 0; v < 3; v++) printf(" %s %.0f", type_names[v], speed(r, v));
-    printf(" tokens/s\nmemory gpt:");
-    for (int v = 0; v < 3; v++) printf(" %s %.0f", type_names[v], mebibytes(r, v));
-    printf(" MiB\n");
 }
 
 #endif /* GPT_REPORT_H */

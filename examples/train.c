@@ -35,6 +35,7 @@
    Biases (under 2 % of the parameters) stay fp32 in every variant, as is usual.                 */
 
 #define _POSIX_C_SOURCE 200809L /* for train_data.h */
+#define PROGRAM "train"
 
 #define AMP_IMPLEMENTATION
 #define AMP_STATIC

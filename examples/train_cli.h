@@ -1,4 +1,4 @@
-/* train_cli.h - what train.c and train_cuda.cu share: errors, counts as options, a progress bar
+/* train_cli.h - what all trainers share: errors, counts and choices as options, a progress bar
 
    It knows neither data nor network, and is C and C++. PROGRAM, the program's name, is defined
    before this is included.                                                                       */
@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <unistd.h>
@@ -38,6 +39,18 @@ static int parse_count(const char *option, const char *value, int max) {
         bad_option(option, value, wanted);
     }
     return (int)n;
+}
+
+/* The place of value among choices, the last of which is NULL. (Inline: not all programs ask.) */
+static inline int parse_choice(const char *option, const char *value, const char *const *choices) {
+    char wanted[64] = "";
+    for (int i = 0; choices[i]; i++) {
+        if (strcmp(value, choices[i]) == 0) return i;
+        if (i > 0) strcat(wanted, choices[i + 1] ? ", " : " or ");
+        strcat(wanted, choices[i]);
+    }
+    bad_option(option, value, wanted);
+    return 0;
 }
 
 /* On a terminal, a bar that is drawn over itself; share is 0 to 1. */

@@ -1,4 +1,4 @@
-/* train_data.h - the images that train.c learns from, in which order, and errors
+/* train_data.h - the images that train.c and cnn.c learn from, and in which order
 
    load_data reads Fashion-MNIST's four IDX files or a table of 8x8 digits, plain or .gz. Whatever
    is wrong with a file ends the program through fail, with one line that names the file, the
@@ -12,9 +12,8 @@
 #define _POSIX_C_SOURCE 200809L /* popen, isatty, mkdir */
 #endif
 
-#define PROGRAM "train"
 #include "train_cli.h"     /* fail */
-#include "train_numbers.h" /* random_u64 */
+#include "train_numbers.h" /* need, random_u64 */
 
 #include <errno.h>
 #include <stdint.h>
@@ -35,12 +34,6 @@ typedef struct dataset {
     float *image;                             /* 0..1; the held-out images come last   */
     int   *label;                             /* 0..9                                  */
 } dataset;
-
-static void *need(size_t count, size_t size) {
-    void *p = calloc(count ? count : 1, size);
-    if (!p) fail(1, "memory", "there is not enough", "choose a smaller --batch");
-    return p;
-}
 
 /* ---------------------------------------------------------------------------------- the system */
 

@@ -1,11 +1,19 @@
-/* train_numbers.h - numbers at random, and what the seeds say of a number                        */
+/* train_numbers.h - room for numbers, numbers at random, and what the seeds say of a number      */
 
 #ifndef TRAIN_NUMBERS_H
 #define TRAIN_NUMBERS_H
 
+#include "train_cli.h" /* fail */
+
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
+
+static void *need(size_t count, size_t size) {
+    void *p = calloc(count ? count : 1, size);
+    if (!p) fail(1, "memory", "there is not enough", "choose a smaller --batch");
+    return p;
+}
 
 /* splitmix64: the same numbers everywhere, unlike rand(). */
 static uint64_t random_u64(uint64_t *state) {

@@ -106,17 +106,6 @@ static void print_help(void) {
            tasks[RECONSTRUCT].epochs[1]);
 }
 
-static int parse_choice(const char *option, const char *value, const char *const *choices) {
-    char wanted[64] = "";
-    for (int i = 0; choices[i]; i++) {
-        if (strcmp(value, choices[i]) == 0) return i;
-        if (i > 0) strcat(wanted, choices[i + 1] ? ", " : " or ");
-        strcat(wanted, choices[i]);
-    }
-    bad_option(option, value, wanted);
-    return 0;
-}
-
 static options parse_options(int argc, char **argv) {
     options o = {NUM_TASKS, ALL_TYPES, 0, 64, 0, 0, NULL, "build", NULL, NULL};
     const struct {
@@ -450,7 +439,8 @@ static void draw_pictures(const report *r, const dataset *data) {
     draw_scale(dir, scale, 16777216.0); /* AMP_PRESET_DEFAULT's max_scale */
     sprintf(title, "Held-out images and their reconstructions through %lu numbers",
             (unsigned long)tasks[RECONSTRUCT].hidden[1]);
-    if (task_on(&r->o, RECONSTRUCT)) draw_images(dir, title, rows, num_rows, data->side);
+    if (task_on(&r->o, RECONSTRUCT))
+        draw_images(dir, "train_images.svg", title, rows, num_rows, data->side);
     printf("\npictures: %s/train_loss.svg, train_scale.svg%s\n\n", dir,
            task_on(&r->o, RECONSTRUCT) ? ", train_images.svg" : "");
 }

@@ -1,0 +1,183 @@
+/* cnn_report.h - the options of cnn.c, its images and pictures, and the words for train_compare.h
+
+   Nothing here knows the networks.                                                               */
+
+#ifndef CNN_REPORT_H
+#define CNN_REPORT_H
+
+#include "train_data.h"
+#include "train_images.h"
+
+/* -------------------------------------------------------------------------------------- options */
+
+typedef struct options {
+    const char *data, *policy, *tier, *out, *save, *resume;
+    int         task, width, batch, steps, seeds, dtype, save_every, stop_after, check;
+    float       lr;
+} options;
+
+#include "train_compare.h" /* report, of all that have such options */
+
+enum { CNN, UNET, NUM_TASKS };
+static const char *const task_names[] = {"cnn", "unet", "both", NULL};
+static const int         standard_steps[NUM_TASKS] = {300, 200};
+static const options     standard = {NULL, NULL, NULL, "build", NULL, NULL,
+                                     NUM_TASKS, 64, 32, 0, 0, ALL_TYPES, 25, 0, 0, 2e-3f};
+#define NOISE 0.4f
+
+static int task_on(const options *o, int t) { return o->task == NUM_TASKS || o->task == t; }
+
+static void print_help(void) {
+    const options *o = &standard;
+    printf("usage: cnn [options]\n\n"
+           "Train a residual classifier and a denoiser in fp32, fp16 and bf16, and compare.\n\n"
+           "  --task cnn|unet|both                what to train (both)\n"
+           "  --data digits|fashion|PATH          as build/train takes it: Debian's\n"
+           "                                      dataset-fashion-mnist if installed, at half\n"
+           "                                      the size, else examples/digits.csv.gz\n"
+           "  --dtype fp32|fp16|bf16|all          (all)\n"
+           "  --steps N         optimizer steps (cnn %d, unet %d)\n"
+           "  --seeds N         runs of each type (3; 1 of a run that is saved or resumed)\n"
+           "  --width N         channels of the first layers (%d)\n"
+           "  --batch N         images in a step (%d)\n"
+           "  --lr X            largest learning rate (%g)\n"
+           "  --policy WORDS    types of products, as amp_autocast_override reads them:\n"
+           "                    op:linear=fp32, stem=fp32, block1.*=fp32 (all in half)\n"
+           "  --tier NAME       instructions of amp.h: amx, avx512, avx2, neon, c (the best)\n"
+           "  --out DIR         where the pictures go (%s)\n"
+           "  --quick           a toy, in seconds; options after it change it\n"
+           "  --check           gradients beside finite differences, allocations of a step\n"
+           "  --help            this text\n\n"
+           "With one --task and one --dtype:\n\n"
+           "  --save FILE       write the state there, every %d steps (--save-every N)\n"
+           "  --resume FILE     continue from it; with the same other options the end has the\n"
+           "                    bits of an uninterrupted run\n"
+           "  --stop-after N    end after step N, as an interruption would\n",
+           standard_steps[CNN], standard_steps[UNET], o->width, o->batch, (double)o->lr, o->out,
+           o->save_every);
+}
+
+/* Products too small for tiles, and few steps: the machinery runs, and nothing is learned well. */
+static void make_quick(options *o) {
+    o->width = 16;
+    o->batch = 16;
+    o->steps = 60;
+    o->seeds = 2;
+}
+
+static void make_check(options *o) {
+    o->check = 1;
+    o->width = 8;
+    o->batch = 4;
+    o->steps = 10;
+}
+
+static options parse_options(int argc, char **argv) {
+    options            o = standard;
+    const known_option own[] = {{"--data", &o.data, NULL, NULL, 0},
+                                {"--task", NULL, task_names, &o.task, 0},
+                                {"--width", NULL, NULL, &o.width, 512}};
+    parse_all(&o, argc, argv, own, sizeof own / sizeof *own, print_help, make_quick, make_check);
+    if (one_run(&o) && o.task == NUM_TASKS)
+        fail(2, "--save, --resume, --stop-after", "they are for one run",
+             "add --task cnn or unet");
+    return o;
+}
+
+/* --------------------------------------------------------------------------------------- images */
+
+/* Images of 28x28 are shrunk to 14x14, by means of 2x2 pixels: a quarter of the time. */
+static void load_images(dataset *data, const options *o) {
+    load_data(data, o->data);
+    if ((size_t)o->batch > data->num_train)
+        fail(2, "--batch", "is more than there are training images", "choose a smaller one");
+    if (data->side == 8) return;
+    const size_t side = data->side / 2, line = data->side;
+    for (size_t i = 0; i < (data->num_train + data->num_test) * side * side; i++) {
+        const float *x = data->image + i / side * 2 * line + i % side * 2;
+        data->image[i] = 0.25f * (x[0] + x[1] + x[line] + x[line + 1]);
+    }
+    data->side   = side;
+    data->pixels = side * side;
+}
+
+static unsigned long checksum(const dataset *data) {
+    unsigned long sum = 2166136261u; /* FNV-1a */
+    for (size_t i = 0; i < (data->num_train + data->num_test) * data->pixels; i++)
+        sum = ((sum ^ (unsigned long)(data->image[i] * 255.0f)) * 16777619u) & 0xffffffffu;
+    return sum;
+}
+
+/* ------------------------------------------------------------------------------ report, pictures */
+
+static const subject subjects[NUM_TASKS] = {
+    {"cnn", "accuracy %", "", 2, 1, 0.4, 1, "images", 0.0, "cnn_loss.svg",
+     "cnn: images that are learned", "cross-entropy, mean of the seeds",
+     "cnn: images that are held out", "cross-entropy, mean of the seeds"},
+    {"unet", "loss", " (squared error of pixels of 0 to 1)", 5, 5, 0.02, 0, "images", 0.0,
+     "unet_loss.svg", "unet: images that are learned", "squared error, mean of the seeds",
+     "unet: images that are held out", "squared error, mean of the seeds"}};
+
+/* Say what comes; what cannot be written shall be said now, not after the training. */
+static void report_images(report *r, const dataset *data, int task) {
+    options *o = &r->o;
+    if (!o->steps) o->steps = standard_steps[task];
+    r->of                = subjects[task];
+    r->of.items_per_step = o->batch;
+    report_init(r);
+    try_picture(o->out, r->of.picture);
+    printf("%s: %s, in %lux%lu\n", task_names[task], data->name, (unsigned long)data->side,
+           (unsigned long)data->side);
+    printf("width %d; %d steps of %d images; products by %s\n", o->width, o->steps, o->batch,
+           amp_cpu_tier());
+    fflush(stdout);
+}
+
+/* An image of each class, with noise and as the networks clean it. */
+typedef struct gallery {
+    size_t shown[NUM_CLASSES];
+    float *noisy[NUM_CLASSES], *result[3][NUM_CLASSES];
+} gallery;
+
+static void gallery_init(gallery *g, const dataset *data) {
+    for (size_t i = 0; i < NUM_CLASSES; i++) { /* the first held-out image of class i */
+        g->shown[i] = data->num_train;
+        for (size_t k = data->num_test; k-- > 0;)
+            if (data->label[data->num_train + k] == (int)i) g->shown[i] = data->num_train + k;
+        g->noisy[i] = need(data->pixels, sizeof(float));
+        for (int v = 0; v < 3; v++) g->result[v][i] = need(data->pixels, sizeof(float));
+    }
+}
+
+static void gallery_free(gallery *g) {
+    for (size_t i = 0; i < NUM_CLASSES; i++) {
+        free(g->noisy[i]);
+        for (int v = 0; v < 3; v++) free(g->result[v][i]);
+    }
+}
+
+static void draw_gallery(const options *o, const dataset *data, gallery *g) {
+    image_row rows[5] = {{"with noise", {0}}};
+    int       num_rows = 1;
+    for (int v = 0; v < 3; v++)
+        if (type_on(o, v)) rows[num_rows++].label = type_names[v];
+    rows[num_rows].label = "without";
+    for (int i = 0; i < NUM_CLASSES; i++) {
+        int row = 1;
+        for (size_t k = 0; k < data->pixels; k++) { /* grays end at black and white */
+            for (int v = -1; v < 3; v++) {
+                float *x = v < 0 ? &g->noisy[i][k] : &g->result[v][i][k];
+                *x = *x < 0.0f ? 0.0f : *x > 1.0f ? 1.0f : *x;
+            }
+        }
+        rows[0].image[i] = g->noisy[i];
+        for (int v = 0; v < 3; v++)
+            if (type_on(o, v)) rows[row++].image[i] = g->result[v][i];
+        rows[row].image[i] = data->image + g->shown[i] * data->pixels;
+    }
+    draw_images(o->out, "unet_images.svg", "Held-out images with noise, as the networks clean them, "
+                "and without", rows, num_rows + 1, data->side);
+    printf("picture: %s/unet_images.svg\n\n", o->out);
+}
+
+#endif /* CNN_REPORT_H */

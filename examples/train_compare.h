@@ -1,0 +1,329 @@
+/* train_compare.h - training in three types, compared: what gpt.c and cnn.c share of it
+
+   Options that both have, times, then tables, their reading, curves and the last lines. Nothing
+   here knows a network: a run hands over losses, times, counts and bytes. What is trained, and in
+   which words it is spoken of, stands in a subject.
+
+   Before this is included, a program defines PROGRAM and options, a struct that has at least
+
+       const char *policy, *tier, *out, *save, *resume;
+       int         batch, steps, seeds, dtype, save_every, stop_after, check;
+       float       lr;                                                                            */
+
+#ifndef TRAIN_COMPARE_H
+#define TRAIN_COMPARE_H
+
+#include "amp.h"
+#include "train_cli.h"
+#include "train_numbers.h"
+#include "train_svg.h"
+
+#include <math.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#else
+#include <time.h>
+#endif
+
+enum { MAX_SEEDS = 20, MAX_STEPS = 1000000, HELD_POINTS = 6 };
+enum { STATE, ACTIVATIONS, WORK, NUM_MEMORIES };
+enum { ALL_TYPES = AMP_BF16 + 1 };
+
+static const char *const type_names[] = {"fp32", "fp16", "bf16", "all", NULL}; /* as amp_dtype */
+
+/* What is trained, and its words. */
+typedef struct subject {
+    const char *name;                 /* in the last lines                                        */
+    const char *metric, *unit;        /* what held-out data give: "loss", " in nats per byte"     */
+    int         decimals, short_decimals; /* of it: in the table, in the last lines               */
+    double      bar;                  /* how far from fp32 is near: points, or a share of fp32's  */
+    int         in_points;            /* nonzero: the metric is a percentage                      */
+    const char *items;                /* what a step takes, and how many of them                  */
+    double      items_per_step;
+    const char *picture;              /* its file, with two plots and their titles                */
+    const char *learned, *learned_y, *held, *held_y;
+} subject;
+
+/* -------------------------------------------------------------------------------------- options */
+
+/* A saved or resumed run is of one type and one seed. */
+static int one_run(const options *o) { return o->save || o->resume || o->stop_after; }
+
+static int type_on(const options *o, int type) {
+    return o->dtype == ALL_TYPES || o->dtype == type;
+}
+
+static float parse_rate(const char *option, const char *value) {
+    char        *end;
+    const double x = strtod(value, &end);
+    if (end == value || *end || !(x > 0.0) || !(x <= 1.0))
+        bad_option(option, value, "a number above 0 and at most 1");
+    return (float)x;
+}
+
+/* An option with a value: words, one of the choices, or a whole number from 1 to max. */
+typedef struct known_option {
+    const char        *name, **words;
+    const char *const *choices;
+    int               *number, max;
+} known_option;
+
+static int is_among(const known_option *known, size_t count, const char *name, const char *value) {
+    for (size_t k = 0; k < count; k++) {
+        if (strcmp(name, known[k].name) != 0) continue;
+        if (!value || !*value) fail(2, name, "needs a value", "see --help");
+        if (known[k].words) *known[k].words = value;
+        else if (known[k].choices) *known[k].number = parse_choice(name, value, known[k].choices);
+        else *known[k].number = parse_count(name, value, known[k].max);
+        return 1;
+    }
+    return 0;
+}
+
+/* The options of the program and of all; quick and check say what --quick and --check mean. */
+static void parse_all(options *o, int argc, char **argv, const known_option *own, size_t num_own,
+                      void (*help)(void), void (*quick)(options *), void (*check)(options *)) {
+    const known_option common[] = {
+        {"--policy", &o->policy, NULL, NULL, 0}, {"--tier", &o->tier, NULL, NULL, 0},
+        {"--out", &o->out, NULL, NULL, 0},       {"--save", &o->save, NULL, NULL, 0},
+        {"--resume", &o->resume, NULL, NULL, 0}, {"--dtype", NULL, type_names, &o->dtype, 0},
+        {"--batch", NULL, NULL, &o->batch, 4096},
+        {"--steps", NULL, NULL, &o->steps, MAX_STEPS},
+        {"--seeds", NULL, NULL, &o->seeds, MAX_SEEDS},
+        {"--save-every", NULL, NULL, &o->save_every, MAX_STEPS},
+        {"--stop-after", NULL, NULL, &o->stop_after, MAX_STEPS}};
+    for (int i = 1; i < argc; i++) {
+        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
+        if (strcmp(name, "--help") == 0) {
+            help();
+            exit(0);
+        }
+        if (strcmp(name, "--quick") == 0 || strcmp(name, "--check") == 0) {
+            (name[2] == 'q' ? quick : check)(o);
+            continue;
+        }
+        i++;
+        if (strcmp(name, "--lr") == 0 && value) o->lr = parse_rate(name, value);
+        else if (!is_among(own, num_own, name, value) &&
+                 !is_among(common, sizeof common / sizeof *common, name, value))
+            fail(2, name, strcmp(name, "--lr") == 0 ? "needs a value" : "is not an option",
+                 "see --help");
+    }
+    if (one_run(o) && o->dtype != ALL_TYPES && o->seeds == 2) o->seeds = 0; /* --quick's */
+    if (one_run(o) && (o->dtype == ALL_TYPES || o->seeds > 1))
+        fail(2, "--save, --resume, --stop-after", "they are for one run",
+             "add --dtype fp32, fp16 or bf16, and leave out --seeds");
+    if (o->tier && amp_cpu_force_tier(o->tier) != AMP_OK)
+        bad_option("--tier", o->tier, "one that this machine has: amx, avx512, avx2, neon or c");
+    if (!o->seeds) o->seeds = one_run(o) ? 1 : 3;
+}
+
+/* --------------------------------------------------------------------------------------- report */
+
+typedef struct report {
+    options  o;
+    subject  of;
+    double  *loss[3], *held[3];          /* training loss of each step, held-out loss at points;
+                                            means over the seeds                                  */
+    double  *time[3];                    /* seconds of each step of each seed                     */
+    size_t   num_times[3];
+    double   last[3][MAX_SEEDS];         /* the metric at the end                                 */
+    double   skipped[3], scale[3];       /* means over the seeds                                  */
+    size_t   bytes[3][NUM_MEMORIES], params;
+    uint64_t steps;                      /* taken by the last run                                 */
+} report;
+
+/* Of processor time, which does not count while other programs run; with threads, of time. */
+static double seconds(void) {
+#ifdef _OPENMP
+    return omp_get_wtime();
+#else
+    return (double)clock() / CLOCKS_PER_SEC;
+#endif
+}
+
+/* The held-out loss is also taken HELD_POINTS times on the way. */
+static int held_every(const options *o) {
+    return o->steps > HELD_POINTS ? o->steps / HELD_POINTS : 1;
+}
+
+static int held_point(const options *o, int step) { return (step + 1) % held_every(o) == 0; }
+
+static void report_init(report *r) {
+    const options *o = &r->o;
+    for (int v = 0; v < 3; v++) {
+        r->loss[v] = (double *)need((size_t)o->steps, sizeof(double));
+        r->held[v] = (double *)need((size_t)o->steps, sizeof(double));
+        r->time[v] = (double *)need((size_t)o->steps * (size_t)o->seeds, sizeof(double));
+    }
+}
+
+static void report_free(report *r) {
+    for (int v = 0; v < 3; v++) {
+        free(r->loss[v]);
+        free(r->held[v]);
+        free(r->time[v]);
+    }
+}
+
+static void report_step(report *r, int v, int step, double loss, double time) {
+    r->loss[v][step] += loss / r->o.seeds;
+    r->time[v][r->num_times[v]++] = time;
+}
+
+static void report_held(report *r, int v, int step, double loss) {
+    r->held[v][(step + 1) / held_every(&r->o) - 1] += loss / r->o.seeds;
+}
+
+static void report_progress(const report *r, int seed, int step) {
+    char now[64];
+    sprintf(now, "%.16s seed %d of %d", r->of.name, seed + 1, r->o.seeds);
+    progress((seed + (step + 1.0) / r->o.steps) / r->o.seeds, now);
+}
+
+static void report_end(report *r, int v, int seed, double metric, const amp_status *status,
+                       const size_t *bytes, size_t params) {
+    r->last[v][seed] = metric;
+    r->skipped[v] += (double)status->skipped / r->o.seeds;
+    r->scale[v] += (double)status->loss_scale / r->o.seeds;
+    memcpy(r->bytes[v], bytes, sizeof r->bytes[v]);
+    r->params = params;
+    r->steps  = status->steps;
+}
+
+/* Where there is no bar, one line per seed. */
+static void say_seed(const report *r, int seed) {
+    if (on_terminal()) return;
+    fprintf(stderr, "%s seed %d of %d:", r->of.name, seed + 1, r->o.seeds);
+    for (int v = 0; v < 3; v++)
+        if (type_on(&r->o, v))
+            fprintf(stderr, "  %s %.*f", type_names[v], r->of.decimals, r->last[v][seed]);
+    fprintf(stderr, "\n");
+}
+
+/* Items per second, by the median of all steps; 0 if there were none. */
+static double speed(const report *r, int v) {
+    double *time = r->time[v];
+    if (r->num_times[v] == 0) return 0.0;
+    qsort(time, r->num_times[v], sizeof *time, by_value);
+    const double median = time[r->num_times[v] / 2];
+    return median > 0.0 ? r->of.items_per_step / median : 0.0;
+}
+
+static double mebibytes(const report *r, int v) {
+    double sum_of = 0.0;
+    for (int i = 0; i < NUM_MEMORIES; i++) sum_of += (double)r->bytes[v][i];
+    return sum_of / 1048576.0;
+}
+
+/* ----------------------------------------------------------------------------- tables, pictures */
+
+static void print_table(const report *r) {
+    char items[32];
+    printf("\nheld-out %s%s, mean +- standard deviation over %d seed%s\n\n", r->of.metric,
+           r->of.unit, r->o.seeds, r->o.seeds > 1 ? "s" : "");
+    sprintf(items, "%.20s/s", r->of.items);
+    printf("%-6s %-18s %7s %9s %10s %7s %12s %16s %11s\n", "", r->of.metric, "skipped", "scale",
+           items, "speed", "bytes/param", "activations MiB", "total MiB");
+    for (int v = 0; v < 3; v++) {
+        const spread s = over_seeds(r->last[v], NULL, r->o.seeds);
+        char         metric[64], times[32] = "-";
+        if (!type_on(&r->o, v)) continue;
+        if (r->o.seeds > 1)
+            sprintf(metric, "%.*f +- %.*f", r->of.decimals, s.mean, r->of.decimals, s.sd);
+        else sprintf(metric, "%.*f +- -", r->of.decimals, s.mean);
+        if (speed(r, 0) > 0.0) sprintf(times, "%.2fx", speed(r, v) / speed(r, 0));
+        printf("%-6s %-18s %7.1f %9.0f %10.0f %7s %12.2f %16.1f %11.1f\n", type_names[v],
+               metric, r->skipped[v], r->scale[v], speed(r, v), times,
+               (double)r->bytes[v][STATE] / (double)r->params,
+               (double)r->bytes[v][ACTIVATIONS] / 1048576.0, mebibytes(r, v));
+    }
+}
+
+/* Fewer than three seeds say too little about their spread. */
+static void print_judgment(const report *r, const spread *d, double fp32) {
+    const double bar = r->of.in_points ? r->of.bar : r->of.bar * fp32;
+    if (r->of.in_points) printf(" points");
+    else printf(", %+.2f %% of the %s", 100.0 * d->mean / fp32, r->of.metric);
+    if (r->o.seeds <= 2) printf("\n");
+    else if (fabs(d->mean) <= 2.0 * d->se) printf(": within two standard errors\n");
+    else if (fabs(d->mean) > bar) printf(": more than the seeds explain\n");
+    else if (r->of.in_points) printf(": within %g\n", bar);
+    else printf(": within %g %%\n", 100.0 * r->of.bar);
+}
+
+/* What the table says, in words that follow from its numbers. */
+static void print_reading(const report *r) {
+    const double fp32 = over_seeds(r->last[0], NULL, r->o.seeds).mean;
+    if (r->o.dtype != ALL_TYPES) return;
+    printf("\nreading\n");
+    for (int v = AMP_F16; v <= AMP_BF16; v++) {
+        const spread d = over_seeds(r->last[v], r->last[0], r->o.seeds);
+        printf("  %s minus fp32, seed by seed: %+.*f", type_names[v], r->of.decimals, d.mean);
+        if (r->o.seeds > 2) printf(" (se %.*f)", r->of.decimals, d.se);
+        print_judgment(r, &d, fp32);
+    }
+    for (int v = AMP_F16; v <= AMP_BF16; v++)
+        printf("  %s trains %.2f times as fast as fp32, with %.0f %% of its bytes of activations\n",
+               type_names[v], speed(r, v) / speed(r, 0),
+               100.0 * (double)r->bytes[v][ACTIVATIONS] / (double)r->bytes[0][ACTIVATIONS]);
+}
+
+/* Training losses are means of as many steps as make about a hundred points. */
+static void draw_picture(report *r) {
+    const options *o      = &r->o;
+    const subject *s      = &r->of;
+    const size_t   every  = (size_t)(o->steps + 99) / 100, count = (size_t)o->steps / every;
+    const int      curve[3] = {0, 3, 4}; /* a broad band, and two lines that can be seen on it */
+    const char    *names[MAX_CURVES] = {0};
+    plot plots[2] = {{s->learned, count, {0}, "step", s->learned_y, (double)every},
+                     {s->held, (size_t)(o->steps / held_every(o)), {0}, "step", s->held_y,
+                      (double)held_every(o)}};
+    for (int v = 0; v < 3; v++) {
+        if (!type_on(o, v)) continue;
+        for (size_t i = 0; i < count; i++) {
+            double mean = 0.0;
+            for (size_t j = 0; j < every; j++) mean += r->loss[v][i * every + j] / (double)every;
+            r->loss[v][i] = mean;
+        }
+        names[curve[v]]      = type_names[v];
+        plots[0].y[curve[v]] = r->loss[v];
+        plots[1].y[curve[v]] = r->held[v];
+    }
+    draw_curves(o->out, s->picture, plots, names);
+    printf("\npicture: %s/%s\n\n", o->out, s->picture);
+}
+
+static void print_results(report *r) {
+    progress_end();
+    print_table(r);
+    print_reading(r);
+    draw_picture(r);
+}
+
+/* In forms that do not change, for programs. One run says how it ended with all digits. */
+static void print_last_lines(const report *r) {
+    const options *o    = &r->o;
+    const char    *name = r->of.name;
+    if (one_run(o))
+        printf("final %s %s: step %lu of %d, held-out %s %.17g\n", name, type_names[o->dtype],
+               (unsigned long)r->steps, o->steps, r->of.metric, r->last[o->dtype][0]);
+    if (one_run(o) && o->save && r->steps < (uint64_t)o->steps)
+        printf("continue with the same options and --resume %s\n", o->save);
+    if (o->dtype != ALL_TYPES) return; /* nothing to compare */
+    const int digits = r->of.short_decimals;
+    printf("parity %s:", name);
+    for (int v = 0; v < 3; v++) {
+        const spread d = over_seeds(r->last[v], r->last[0], o->seeds);
+        printf(" %s %.*f", type_names[v], digits, over_seeds(r->last[v], NULL, o->seeds).mean);
+        if (v != AMP_F32) printf(" d %+.*f se %.*f", digits, d.mean, digits, d.se);
+    }
+    printf(" seeds %d\nspeed %s:", o->seeds, name);
+    for (int v = 0; v < 3; v++) printf(" %s %.0f", type_names[v], speed(r, v));
+    printf(" %s/s\nmemory %s:", r->of.items, name);
+    for (int v = 0; v < 3; v++) printf(" %s %.0f", type_names[v], mebibytes(r, v));
+    printf(" MiB\n");
+}
+
+#endif /* TRAIN_COMPARE_H */

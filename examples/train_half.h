@@ -1,0 +1,114 @@
+/* train_half.h - what gpt.c and cnn.c share of training in half: the policy's answers, rows of
+   halves, the schedule, save and resume
+
+   It needs amp.h with its implementation, and train_compare.h for the options.                   */
+
+#ifndef TRAIN_HALF_H
+#define TRAIN_HALF_H
+
+#include "train_compare.h"
+
+static void check(amp_result r) {
+    if (r != AMP_OK) fail(1, "amp.h", amp_result_string(r), "this is a bug in " PROGRAM ".c");
+}
+
+/* amp_optimizer's allocator: malloc that counts. */
+static void *state_malloc(size_t num_bytes, void *total) {
+    *(size_t *)total += num_bytes;
+    return malloc(num_bytes);
+}
+
+static void state_free(void *memory, void *total) {
+    (void)total;
+    free(memory);
+}
+
+static amp_status status_of(const amp_optimizer *opt) {
+    amp_status status;
+    check(amp_optimizer_status(opt, &status));
+    return status;
+}
+
+/* --------------------------------------------------------------------------------- types, policy
+   In which type does the policy have an op of a layer compute its products? First policy_begin,
+   then a question for each layer; policy_end finds words that were about no layer.               */
+
+static void policy_begin(amp_autocast *policy, const options *o, amp_dtype type) {
+    check(amp_autocast_init(policy, AMP_POLICY_DEFAULT, type));
+    if (!o->policy || type == AMP_F32) return;
+    const amp_result result = amp_autocast_override(policy, o->policy, NULL);
+    if (result != AMP_OK)
+        fail(2, o->policy, amp_result_string(result), "give a --policy as op:bmm=fp32");
+}
+
+static amp_dtype ask(amp_autocast *policy, const options *o, amp_dtype of_weights,
+                     const char *layer, amp_op op) {
+    const amp_dtype in[2] = {AMP_F32, AMP_F32};
+    const amp_scope scope = {layer, of_weights == AMP_F32 ? AMP_AUTOCAST_OFF : AMP_AUTOCAST_ON,
+                             of_weights};
+    amp_dtype       type  = AMP_F32;
+    check(amp_autocast_push(policy, &scope));
+    const amp_result result = amp_autocast_dtype_in(policy, op, in, 2, &type, NULL);
+    if (result != AMP_OK)
+        fail(2, o->policy, amp_result_string(result), "see amp_autocast_override in amp.h");
+    check(amp_autocast_pop(policy));
+    if (type != AMP_F32 && type != of_weights)
+        fail(2, o->policy, "asks for another half type than that of the weights",
+             "leave the type to --dtype");
+    return type;
+}
+
+static void policy_end(amp_autocast *policy, amp_dtype type, const char *layers) {
+    if (type != AMP_F32 && amp_autocast_unmatched(policy, 0))
+        fail(2, amp_autocast_unmatched(policy, 0), "matches no layer", layers);
+}
+
+/* ------------------------------------------------------------------------------------------ rows
+   What is stored in half goes through fp32 row by row, while it is in the first-level cache. In
+   fp32 a row is read and computed where it lies, and nothing is moved.                           */
+
+static void *at(void *x, amp_dtype type, size_t i) { return (char *)x + i * amp_dtype_size(type); }
+
+static const float *read_row(const void *x, amp_dtype type, size_t first, size_t count,
+                             float *room) {
+    if (type == AMP_F32) return (const float *)x + first;
+    check(amp_cast(room, AMP_F32, (const char *)x + first * amp_dtype_size(type), type, count));
+    return room;
+}
+
+/* Where to compute a row; write_row then rounds it. */
+static float *place_row(void *x, amp_dtype type, size_t first, float *room) {
+    return type == AMP_F32 ? (float *)x + first : room;
+}
+
+static void write_row(void *x, amp_dtype type, size_t first, size_t count, const float *row) {
+    if (type != AMP_F32) check(amp_cast(at(x, type, first), type, row, AMP_F32, count));
+}
+
+/* ------------------------------------------------------------------------ schedule, interruptions */
+
+/* Linear warm-up, then a cosine down to a tenth: by the steps that were taken (amp_status.steps),
+   which is what AdamW counts too. Turns of the loop would also count those that were skipped. */
+static float learning_rate(const options *o, uint64_t step) {
+    const double warm = 0.1 * o->steps + 1.0, x = (double)step, peak = (double)o->lr;
+    if (x < warm) return (float)(peak * (x + 1.0) / (warm + 1.0));
+    return (float)(peak * (0.55 + 0.45 * cos(3.14159265 * (x - warm) / (o->steps - warm))));
+}
+
+/* amp.h's state is all there is: masters, moments, scale and counts. It goes to another file that
+   is renamed, so that the program may be killed at any time. */
+static void save(const amp_optimizer *opt, const char *path) {
+    const amp_result result = amp_optimizer_save_file(opt, path);
+    if (result != AMP_OK)
+        fail(1, path, amp_result_string(result), "choose a file that can be written with --save");
+}
+
+/* problem is the desc's: in which way it is the state of another run. */
+static void resume(amp_optimizer *opt, const char *path, const char *problem) {
+    const amp_result result = amp_optimizer_load_file(opt, path);
+    if (result == AMP_ERROR_MISMATCH)
+        fail(1, path, problem, "give the other options as when it was saved");
+    if (result != AMP_OK) fail(1, path, amp_result_string(result), "give a file that --save wrote");
+}
+
+#endif /* TRAIN_HALF_H */
