@@ -17,7 +17,7 @@ WARN := -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-
 
 Q := $(if $(filter 1,$(V)),,@)
 
-EXAMPLES := wrap_step pitfalls which_tensor recipes autocast_ops train gpt
+EXAMPLES := wrap_step pitfalls which_tensor recipes autocast_ops train gpt cnn
 TESTS    := numbers scaler optimizer alloc ranks sparse gemm tiles policy cache state recipes bits
 
 # How amp.h and its tests are built. Their own code needs less of the compiler than amp.h (TFLAGS).
@@ -60,7 +60,7 @@ SUPPORT := $(wildcard tests/*.h) tests/one.sh tests/golden/scaler_traces.txt amp
 LESS = $(patsubst %,%/tiles,$(filter-out o2,$(CONFIGS))) $(TESTS:%=clang/%) \
        $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/state \
        s390x/gemm s390x/optimizer
-SCRIPTS := bits compile cuda-sanitize emu nvcc examples gpt cuda-plain sgemm-plain cuda-races \
+SCRIPTS := bits compile cuda-sanitize emu nvcc examples gpt cnn cuda-plain sgemm-plain cuda-races \
            cuda-traffic examples_cuda fuzz headers install self gpu_self \
            $(call less,cuda-clang sgemm-sanitize)
 LOGS := $(SCRIPTS:%=$(BUILD)/tests/%.log) \
@@ -141,19 +141,23 @@ logs: $(LOGS)
 clean: ## remove everything that was built
 	$(Q)rm -rf $(BUILD)
 
-# train reads .gz files with zlib where the compiler finds it, and through gzip elsewhere.
+# train and cnn read .gz files with zlib where the compiler finds it, and through gzip elsewhere. Much
+# of gpt's and cnn's time is rows in fp32, in loops that gain from all of the machine's vectors.
+ZLIB   = if echo '\#include <zlib.h>' | $(CC) -E -x c - > /dev/null 2>&1; then \
+         echo '-DAMP_ZLIB -lz'; fi
+NATIVE = if $(CC) -march=native -E -x c /dev/null > /dev/null 2>&1; then echo -march=native; fi
+
 $(BUILD)/train: examples/train.c $(wildcard examples/train_*.h) amp.h | $(BUILD)
 	@echo "  CC  $@"
-	$(Q)zlib=; if echo '#include <zlib.h>' | $(CC) -E -x c - > /dev/null 2>&1; then \
-	    zlib='-DAMP_ZLIB -lz'; fi; \
-	    $(CC) -std=c99 $(CFLAGS) $(WARN) -I. $< -o $@ -lm $$zlib
+	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARN) -I. $< -o $@ -lm $$($(ZLIB))
 
-# Half of gpt's time is rows in fp32, in loops that gain from all of the machine's vectors.
 $(BUILD)/gpt: examples/gpt.c $(wildcard examples/gpt_*.h examples/train_*.h) amp.h | $(BUILD)
 	@echo "  CC  $@"
-	$(Q)native=; if $(CC) -march=native -E -x c /dev/null > /dev/null 2>&1; then \
-	    native=-march=native; fi; \
-	    $(CC) -std=c99 $$native $(CFLAGS) $(WARN) -I. $< -o $@ -lm
+	$(Q)$(CC) -std=c99 $$($(NATIVE)) $(CFLAGS) $(WARN) -I. $< -o $@ -lm
+
+$(BUILD)/cnn: examples/cnn.c $(wildcard examples/cnn_*.h examples/train_*.h) amp.h | $(BUILD)
+	@echo "  CC  $@"
+	$(Q)$(CC) -std=c99 $$($(NATIVE)) $(CFLAGS) $(WARN) -I. $< -o $@ -lm $$($(ZLIB))
 
 # bench has rows with two threads where the compiler has OpenMP.
 $(BUILD)/bench: tests/bench/bench.c $(wildcard tests/bench/*.h) tests/gemm_ex.h amp.h | $(BUILD)
@@ -222,8 +226,8 @@ $(BUILD)/tests/emu.log: tests/emu/self.sh $(wildcard tests/emu/* tests/emu/fake/
 $(BUILD)/tests/examples.log: tests/examples.sh tests/lib.sh $(BUILD)/train $(wildcard examples/*.c)
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/train)
 
-$(BUILD)/tests/gpt.log: tests/gpt.sh tests/lib.sh $(BUILD)/gpt
-	@$(call SCRIPT,$< $(OUT) $(BUILD)/gpt)
+$(BUILD)/tests/gpt.log $(BUILD)/tests/cnn.log: $(BUILD)/tests/%.log: tests/%.sh tests/lib.sh $(BUILD)/%
+	@$(call SCRIPT,$< $(OUT) $(BUILD)/$*)
 
 # The corpora of the fuzzers are replayed by every make test; make check looks for new cases.
 $(BUILD)/tests/fuzz.log $(BUILD)/tests/fuzzing.log: tests/fuzz.sh $(wildcard tests/fuzz/*) \

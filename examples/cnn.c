@@ -121,18 +121,18 @@ static void *net_alloc(net *n, int memory, size_t count, amp_dtype type) {
     return n->owned[n->num_owned++] = need(count, amp_dtype_size(type));
 }
 
-/* By default all products are in half; --policy "op:linear=fp32" has the last unit in fp32,
-   "block1.*=fp32" two others. */
+/* By default all products are in half; --policy "op:linear=fp32" has cnn's head in fp32,
+   "block1.*=fp32" a block. */
 static void choose_types(net *n) {
     amp_autocast policy;
     policy_begin(&policy, n->o, n->type);
     for (int i = 0; i < n->num_units; i++) {
         unit *u = &n->unit[i];
-        u->product = ask(&policy, n->o, n->type, u->name, u->norm ? AMP_OP_CONV2D : AMP_OP_LINEAR);
+        u->product = ask(&policy, n->o, n->type, u->name, u->side > 1 ? AMP_OP_CONV2D : AMP_OP_LINEAR);
     }
     policy_end(&policy, n->type, n->task == CNN
-                   ? "the layers are stem, block1.1, block1.2, block2.1, block2.2, shortcut, head"
-                   : "the layers are down1, down2, middle1, middle2, up and last");
+                   ? "cnn has stem, block1.1, block1.2, block2.1, block2.2, shortcut and head"
+                   : "unet has down1, down2, middle1, middle2, up and last");
 }
 
 /* Describe a tensor, with its memory: a master, and gradients of its type. Masters are random
@@ -781,6 +781,7 @@ static void denoise(net *n, const dataset *data, gallery *g) {
 
 /* What cannot be read or written shall be said now, not after the training. */
 static void try_all(const options *o, const dataset *data, int task, net *n) {
+    try_picture(o->out, subjects[task].picture);
     for (int v = 0; v < 3; v++) {
         if (!type_on(o, v)) continue;
         net_init(n, o, data, task, (amp_dtype)v, 0);
@@ -836,7 +837,6 @@ static void train_seed(report *r, const dataset *data, int task, int seed, net n
 static void train(report *r, const dataset *data, int task, net nets[3]) {
     gallery g;
     report_images(r, data, task);
-    try_all(&r->o, data, task, &nets[0]);
     gallery_init(&g, data);
     for (int seed = 0; seed < r->o.seeds; seed++) {
         train_seed(r, data, task, seed, nets);
@@ -860,9 +860,11 @@ int main(int argc, char **argv) {
     if (o.check) return check_networks(&o, &data);
     for (int task = 0; task < NUM_TASKS; task++) {
         if (!task_on(&o, task)) continue;
-        r[task].o = o;
-        train(&r[task], &data, task, nets);
+        r[task].o = options_of(&o, task);
+        try_all(&r[task].o, &data, task, &nets[0]);
     }
+    for (int task = 0; task < NUM_TASKS; task++)
+        if (task_on(&o, task)) train(&r[task], &data, task, nets);
     for (int task = 0; task < NUM_TASKS; task++) {
         if (!task_on(&o, task)) continue;
         print_last_lines(&r[task]);

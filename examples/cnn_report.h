@@ -61,8 +61,9 @@ static void print_help(void) {
 static void make_quick(options *o) {
     o->width = 16;
     o->batch = 16;
-    o->steps = 60;
+    o->steps = 100;
     o->seeds = 2;
+    o->lr    = 5e-3f;
 }
 
 static void make_check(options *o) {
@@ -81,6 +82,13 @@ static options parse_options(int argc, char **argv) {
     if (one_run(&o) && o.task == NUM_TASKS)
         fail(2, "--save, --resume, --stop-after", "they are for one run",
              "add --task cnn or unet");
+    return o;
+}
+
+/* How long a network is trained, if nobody says. */
+static options options_of(const options *all, int task) {
+    options o = *all;
+    if (!o.steps) o.steps = standard_steps[task];
     return o;
 }
 
@@ -118,14 +126,11 @@ static const subject subjects[NUM_TASKS] = {
      "unet_loss.svg", "unet: images that are learned", "squared error, mean of the seeds",
      "unet: images that are held out", "squared error, mean of the seeds"}};
 
-/* Say what comes; what cannot be written shall be said now, not after the training. */
 static void report_images(report *r, const dataset *data, int task) {
-    options *o = &r->o;
-    if (!o->steps) o->steps = standard_steps[task];
+    const options *o = &r->o;
     r->of                = subjects[task];
     r->of.items_per_step = o->batch;
     report_init(r);
-    try_picture(o->out, r->of.picture);
     printf("%s: %s, in %lux%lu\n", task_names[task], data->name, (unsigned long)data->side,
            (unsigned long)data->side);
     printf("width %d; %d steps of %d images; products by %s\n", o->width, o->steps, o->batch,
