@@ -128,7 +128,8 @@ static void choose_types(net *n) {
     policy_begin(&policy, n->o, n->type);
     for (int i = 0; i < n->num_units; i++) {
         unit *u = &n->unit[i];
-        u->product = ask(&policy, n->o, n->type, u->name, u->side > 1 ? AMP_OP_CONV2D : AMP_OP_LINEAR);
+        u->product = ask(&policy, n->o, n->type, u->name,
+                         u->side > 1 ? AMP_OP_CONV2D : AMP_OP_LINEAR);
     }
     policy_end(&policy, n->type, n->task == CNN
                    ? "cnn has stem, block1.1, block1.2, block2.1, block2.2, shortcut and head"
@@ -291,7 +292,7 @@ static const void *weight(const net *n, const unit *u) {
                                  : amp_optimizer_model(&n->opt, u->first);
 }
 
-/* --------------------------------------------------------------------------- products, convolution */
+/* ------------------------------------------------------------------------ products, convolution */
 
 /* c = op(a) op(b) + beta c, rows x cols, over k; a and b of one type, sums in fp32. tf32 has fp16
    take three products of bf16 parts instead of four where there is AMX: the fourth is below 2^-16
@@ -401,7 +402,10 @@ static void batch_statistics(net *n, const unit *u, size_t rows) {
             const float *z = read_row(u->z, n->type, i * c, now * c, n->room[0]);
             for (const float *end = z + now * c; z < end; z += c) {
                 for (size_t j = 0; !pass && j < c; j++) mean[j] += z[j];
-                for (size_t j = 0; pass && j < c; j++) rstd[j] += (z[j] - mean[j]) * (z[j] - mean[j]);
+                for (size_t j = 0; pass && j < c; j++) {
+                    const float d = z[j] - mean[j];
+                    rstd[j] += d * d;
+                }
             }
         }
         for (size_t j = 0; !pass && j < c; j++) mean[j] /= (float)rows;
@@ -493,7 +497,7 @@ static void norm_back(net *n, const unit *u, int relu, float *dy) {
     }
 }
 
-/* ------------------------------------------------------------------------- what changes the size */
+/* ------------------------------------------------------------------------ what changes the size */
 
 /* Means of 2x2 pixels. */
 static void pool(net *n, const void *x, size_t channels_of_x, size_t images) {
@@ -749,19 +753,20 @@ static double train_step(net *n, const dataset *data, size_t *order, int seed) {
     return loss;
 }
 
-/* --------------------------------------------------------------------------------- held-out images */
+/* ------------------------------------------------------------------------------ held-out images */
 
-/* The mean loss of all images that training never sees; how many of 100 were told right. */
-static double evaluate(net *n, const dataset *data, double *accuracy) {
-    double loss = 0.0;
-    size_t right = 0;
-    for (size_t i = 0, now; i < data->num_test; i += now) {
-        now = data->num_test - i < n->batch ? data->num_test - i : n->batch;
+/* The mean loss of some images that training never sees; how many of 100 were told right. */
+static double evaluate(net *n, const dataset *data, size_t most, double *accuracy) {
+    const size_t images = data->num_test < most ? data->num_test : most;
+    double       loss = 0.0;
+    size_t       right = 0;
+    for (size_t i = 0, now; i < images; i += now) {
+        now = images - i < n->batch ? images - i : n->batch;
         for (size_t k = 0; k < now; k++) load_image(n, data, data->num_train + i + k, k, i + k + 1);
         forward(n, now, 0);
-        loss += loss_of(n, now, 1.0f, &right) * (double)now / (double)data->num_test;
+        loss += loss_of(n, now, 1.0f, &right) * (double)now / (double)images;
     }
-    *accuracy = 100.0 * (double)right / (double)data->num_test;
+    *accuracy = 100.0 * (double)right / (double)images;
     return loss;
 }
 
@@ -819,14 +824,15 @@ static void train_seed(report *r, const dataset *data, int task, int seed, net n
             report_step(r, v, step, loss, seconds() - start);
             if (o->save && ((step + 1) % o->save_every == 0 || step + 1 == last))
                 save(&n->opt, o->save);
-            if (held_point(o, step)) report_held(r, v, step, evaluate(n, data, &accuracy));
+            if (held_point(o, step))
+                report_held(r, v, step, evaluate(n, data, ON_THE_WAY, &accuracy));
         }
         report_progress(r, seed, step);
     }
     for (int v = 0; v < 3; v++) {
         if (!type_on(o, v)) continue;
         const amp_status status = status_of(&nets[v].opt);
-        const double     loss   = evaluate(&nets[v], data, &accuracy);
+        const double     loss   = evaluate(&nets[v], data, data->num_test, &accuracy);
         report_end(r, v, seed, task == CNN ? accuracy : loss, &status, nets[v].bytes,
                    nets[v].num_params);
     }
@@ -860,7 +866,7 @@ int main(int argc, char **argv) {
     if (o.check) return check_networks(&o, &data);
     for (int task = 0; task < NUM_TASKS; task++) {
         if (!task_on(&o, task)) continue;
-        r[task].o = options_of(&o, task);
+        r[task].o = options_of(&o, task, &data);
         try_all(&r[task].o, &data, task, &nets[0]);
     }
     for (int task = 0; task < NUM_TASKS; task++)

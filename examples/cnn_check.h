@@ -44,8 +44,8 @@ static double tensor_error(net *n, const amp_tensor *t, uint64_t *rng) {
 }
 
 /* Are fp32's gradients those of the loss, the halves' near them, and does a step allocate? A unit
-   within the rounding of the bend, a share of about 2^-11 in fp16 and 2^-8 in bf16, may be taken for
-   one of the other side: then the gradient is off by the roots of these, of its norm. */
+   within the rounding of the bend, a share of about 2^-11 in fp16 and 2^-8 in bf16, may be taken
+   for one of the other side: then the gradient is off by the roots of these, of its norm. */
 static int check_network(const options *o, const dataset *data, int task) {
     static net  n[3];
     uint64_t    rng = 1;

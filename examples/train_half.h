@@ -85,7 +85,7 @@ static void write_row(void *x, amp_dtype type, size_t first, size_t count, const
     if (type != AMP_F32) check(amp_cast(at(x, type, first), type, row, AMP_F32, count));
 }
 
-/* ------------------------------------------------------------------------ schedule, interruptions */
+/* ---------------------------------------------------------------------- schedule, interruptions */
 
 /* Linear warm-up, then a cosine down to a tenth: by the steps that were taken (amp_status.steps),
    which is what AdamW counts too. Turns of the loop would also count those that were skipped. */
