@@ -68,7 +68,7 @@ LOGS := $(SCRIPTS:%=$(BUILD)/tests/%.log) \
 LOGS := $(filter-out $(call less,,$(LESS:%=$(BUILD)/tests/%.log)),$(LOGS))
 
 # What make check runs besides.
-CHECK_LOGS := $(BUILD)/tests/fuzzing.log $(BUILD)/tests/mingw.log
+CHECK_LOGS := $(BUILD)/tests/fuzzing.log $(BUILD)/tests/mingw.log $(BUILD)/tests/libtorch.log
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -205,6 +205,7 @@ $(BUILD)/tests/cuda-%.log: tests/cuda.sh tests/test_cuda.cpp tests/lib.sh
 $(BUILD)/tests/sgemm-%.log: tests/sgemm.sh tests/test_sgemm.cpp tests/lib.sh
 	@$(call SCRIPT,$< $(OUT) $*)
 
+$(BUILD)/tests/libtorch.log: examples/libtorch.cpp $(wildcard examples/train_*.h)
 $(BUILD)/tests/self.log: tests/test.h
 $(BUILD)/tests/bits.log: tests/test_bits.c
 $(BUILD)/tests/gpu_self.log: tests/gpu.sh tests/gpu_table.awk $(wildcard tests/bench/*cuda.cu tests/bench/*.py)

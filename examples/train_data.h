@@ -40,7 +40,7 @@ typedef struct dataset {
 #ifndef AMP_ZLIB
 #if defined(__unix__) || defined(__APPLE__)
 static FILE *gzip_open(const char *path) {
-    char *command = need(4 * strlen(path) + 64, 1), *p = command;
+    char *command = (char *)need(4 * strlen(path) + 64, 1), *p = command;
     p += sprintf(p, "exec gzip -dc 2>/dev/null < '");
     for (; *path; path++) { /* inside single quotes, only the single quote is special */
         if (*path == '\'') p += sprintf(p, "'\\''");
@@ -127,13 +127,13 @@ static int stream_close(stream s, const char *path) {
 static unsigned char *read_file(const char *path, size_t *size) {
     const size_t   piece = 1 << 15;
     size_t         room = 2 * piece, got;
-    unsigned char *bytes = need(room, 1);
+    unsigned char *bytes = (unsigned char *)need(room, 1);
     stream         s     = file_exists(path) ? stream_open(path) : NULL;
     if (!s) fail(1, path, strerror(errno ? errno : ENOENT), data_help);
     for (*size = 0; (got = stream_read(s, bytes + *size, (unsigned)piece)) > 0;) {
         *size += got;
         if (room - *size <= piece) {
-            unsigned char *more = realloc(bytes, room *= 2);
+            unsigned char *more = (unsigned char *)realloc(bytes, room *= 2);
             if (!more) fail(1, path, "too large for the memory", data_help);
             bytes = more;
         }
@@ -150,8 +150,8 @@ static void make_room(dataset *d, size_t num_train, size_t num_test, size_t side
     d->num_test  = num_test;
     d->side      = side;
     d->pixels    = side * side;
-    d->image     = need((num_train + num_test) * d->pixels, sizeof(float));
-    d->label     = need(num_train + num_test, sizeof(int));
+    d->image     = (float *)need((num_train + num_test) * d->pixels, sizeof(float));
+    d->label     = (int *)need(num_train + num_test, sizeof(int));
 }
 
 /* ------------------------------------------------------------------------------ Fashion-MNIST */
