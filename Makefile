@@ -17,7 +17,7 @@ WARN := -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-
 
 Q := $(if $(filter 1,$(V)),,@)
 
-EXAMPLES := wrap_step pitfalls which_tensor recipes autocast_ops train gpt cnn
+EXAMPLES := wrap_step pitfalls which_tensor recipes recipes_net autocast_ops train gpt cnn
 TESTS    := numbers scaler optimizer alloc ranks sparse gemm tiles policy cache state recipes bits
 
 # How amp.h and its tests are built. Their own code needs less of the compiler than amp.h (TFLAGS).

@@ -1,4 +1,4 @@
-/* recipes.c - seven situations beyond the plain loop, each in one function
+/* recipes.c - nine situations beyond the plain loop, each in one function; recipes_net.c has more
 
      a  gradient accumulation: the batch does not fit in memory
      b  several losses or optimizers on one loss scale
@@ -7,6 +7,8 @@
      e  a learning-rate schedule and an average of weights that respect skipped steps
      f  several runs in one program, settings from the environment
      g  gradients that carry momentum from step to step
+     h  clipping: behind the unscaling, in front of the step
+     i  the batch of a skipped step again, until it is taken
 
    Build and run:
        cc -O2 -I. examples/recipes.c -o recipes -lm && ./recipes
@@ -351,10 +353,103 @@ static void recipe_g(void) {
           want < 1e-6 && loss < 1e-6);
 }
 
+/* h. Clipping. max_norm is about true gradients: unscale, clip, step. desc.max_norm does it in that
+   order; for a clipping of your own (by value, by layer) write to amp_optimizer_grad between
+   begin_step and end_step. Clip what backward wrote, and every step is max_norm / scale long. */
+enum { CLIP_FP32, CLIP_DESC, CLIP_BY_HAND, CLIP_SCALED, NUM_CLIPS };
+
+static double norm_of(const float *x) {
+    double square = 0.0;
+    for (int j = 0; j < DIM; j++) square += (double)x[j] * (double)x[j];
+    return sqrt(square);
+}
+
+static void clip(float *grad, double max_norm) {
+    const float factor = (float)(max_norm / (norm_of(grad) + 1e-6));
+    for (int j = 0; j < DIM && factor < 1.0f; j++) grad[j] *= factor;
+}
+
+static double clipped_run(int how, float *w) {
+    const float max_norm = 0.5f, lr = 0.25f;
+    const amp_optimizer_desc desc = {.dtype = how == CLIP_FP32 ? AMP_F32 : AMP_F16,
+                                     .max_norm = how <= CLIP_DESC ? max_norm : 0.0f,
+                                     .scaler = {.init_scale = 1024.0f,
+                                                .disabled = how == CLIP_FP32}};
+    amp_optimizer opt;
+    amp_f16       half[DIM];
+    float         grad[DIM];
+    start(&opt, &desc, w, grad, AMP_F32);
+    for (int step = 0; step < 100; step++) {
+        loss_of(amp_optimizer_model(&opt, 0), desc.dtype, 0, SAMPLES,
+                amp_optimizer_loss_scale(&opt), half);
+        must(amp_cast(grad, AMP_F32, half, AMP_F16, DIM));
+        if (how == CLIP_SCALED) clip(grad, (double)max_norm); /* too early */
+        if (amp_optimizer_begin_step(&opt)) {
+            float *g = amp_optimizer_grad(&opt, 0);
+            if (how == CLIP_BY_HAND) clip(g, (double)max_norm);
+            for (int j = 0; j < DIM; j++) w[j] -= lr * g[j];
+        }
+        must(amp_optimizer_end_step(&opt));
+    }
+    amp_optimizer_free(&opt);
+    return loss_of(w, AMP_F32, 0, SAMPLES, 0.0f, NULL);
+}
+
+static void recipe_h(void) {
+    float  w[NUM_CLIPS][DIM] = {{0.0f}};
+    double loss[NUM_CLIPS];
+    for (int how = 0; how < NUM_CLIPS; how++) loss[how] = clipped_run(how, w[how]);
+    printf("h. clipping: loss %.2g in fp32, %.2g by max_norm, %.2g by hand behind begin_step;\n",
+           loss[CLIP_FP32], loss[CLIP_DESC], loss[CLIP_BY_HAND]);
+    printf("   in the wrong order, of scaled gradients, weights came to %.4f instead of %.4f:",
+           norm_of(w[CLIP_SCALED]), norm_of(w[CLIP_FP32]));
+    /* 100 steps of at most 0.25 * 0.5 / 1024 */
+    check(loss[CLIP_DESC] < 1e-4 && loss[CLIP_BY_HAND] < 1e-4 && loss[CLIP_FP32] < 1e-4 &&
+          norm_of(w[CLIP_SCALED]) < 100.0 * 0.25 * 0.5 / 1024.0 * 1.001);
+}
+
+/* i. The batch of a skipped step again, with the smaller scale, until the step is taken: no sample
+   is lost, and the order of batches is that of a run without overflows. Take the batch from the
+   steps taken, not from the turns of the loop. A gradient that is NaN at any scale must end it. */
+static amp_status replayed_run(int trouble, int replay, float *w) {
+    const amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW,
+                                     .scaler = {.init_scale = trouble ? 65536.0f : 1024.0f}};
+    amp_optimizer opt;
+    amp_status    status = {0};
+    amp_f16       grad[DIM];
+    int           tries = 0;
+    start(&opt, &desc, w, grad, AMP_F16);
+    for (int turn = 0; replay ? status.steps < 48 : turn < 48; turn++) {
+        const int batch = replay ? (int)status.steps : turn;
+        loss_of(amp_optimizer_model(&opt, 0), AMP_F16, batch % 16 * 16, 16,
+                amp_optimizer_loss_scale(&opt), grad);
+        if (trouble && turn % 20 == 9) overflow(grad);
+        must(amp_optimizer_adamw(&opt, 0.02f));
+        must(amp_optimizer_status(&opt, &status));
+        tries = status.did_step ? 0 : tries + 1;
+        if (tries > 40) check(0); /* 38 halvings go from the largest scale to the least */
+    }
+    amp_optimizer_free(&opt);
+    return status;
+}
+
+static void recipe_i(void) {
+    float            w[3][DIM] = {{0.0f}};
+    const amp_status clean = replayed_run(0, 1, w[0]), rough = replayed_run(1, 1, w[1]);
+    const amp_status lossy = replayed_run(1, 0, w[2]);
+    printf("i. batch replay: %d batches, %d skipped steps done again: all bits as without overflows;\n",
+           (int)rough.steps, (int)rough.skipped);
+    printf("   a loop that goes on to the next batch loses %d of %d:", (int)lossy.skipped,
+           (int)(lossy.steps + lossy.skipped));
+    check(clean.skipped == 0 && rough.steps == 48 && rough.skipped > 2 &&
+          lossy.skipped > 2 && memcmp(w[0], w[1], sizeof w[0]) == 0 &&
+          memcmp(w[0], w[2], sizeof w[0]) != 0);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1) {
         const int help = strcmp(argv[1], "--help") == 0;
-        if (help) puts("usage: recipes\nRuns seven recipes, a to g; takes no options. Reads\n"
+        if (help) puts("usage: recipes\nRuns nine recipes, a to i; takes no options. Reads\n"
                        "AMP_ENABLE, AMP_DTYPE and AMP_LOSS_SCALE for f.");
         else fprintf(stderr, "recipes: unknown option '%s'; run it without any\n", argv[1]);
         return help ? 0 : 2;
@@ -368,5 +463,7 @@ int main(int argc, char **argv) {
     recipe_e();
     recipe_f(&desc);
     recipe_g();
+    recipe_h();
+    recipe_i();
     return 0;
 }

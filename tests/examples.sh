@@ -6,7 +6,7 @@ rm -rf "$out"
 build=$out/bin
 mkdir -p "$build"
 cp "$2" "$build/train"
-for program in wrap_step pitfalls which_tensor recipes autocast_ops; do
+for program in wrap_step pitfalls which_tensor recipes recipes_net autocast_ops; do
     level=-O3
     if quick; then case $program in pitfalls) level=-O1 ;; *) level=-O0 ;; esac; fi # it trains
     try "$program compiles" ${CC:-cc} -std=c99 $level -Wall -Wextra -I. examples/$program.c \
@@ -25,13 +25,22 @@ check 'pitfalls: fp16 fails without loss scaling and equals fp32 with it' $?
     grep -q '^  output.weight *5   NaN ' "$out/log"
 check 'which_tensor: the tables name both tensors, with index and kind' $?
 "$build/recipes" > "$out/log" 2>&1
-check 'recipes: all seven do what they say' $?
+check 'recipes: all nine do what they say' $?
+grep -q 'came to 0.0122 instead of 2.3184: ok' "$out/log" &&
+    grep -q '48 batches, 4 skipped steps done again: all bits as without overflows' "$out/log"
+check 'recipes: 100 steps clipped too early come to 100 * 0.25 * 0.5 / 1024; no batch is lost' $?
+"$build/recipes_net" > "$out/log" 2>&1
+check 'recipes_net: all three do what they say' $?
+grep -q 'head in fp16 skipped 200 of 200 steps' "$out/log" &&
+    grep -q '^b. inference: 6144 bytes of half weights are left' "$out/log" &&
+    grep -q 'overflows: the same bits; without the gate weights are NaN after step 8: ok' "$out/log"
+check 'recipes_net: an fp16 head never steps, 3072 weights keep 6144 bytes, Muon keeps its bits' $?
 "$build/autocast_ops" > "$out/ops" 2> "$out/log"
 check 'autocast_ops: its forward pass agrees with fp32' $?
 sed -n '/^low:/,/^    binary/p' "$out/ops" > "$out/table" && [ -s "$out/table" ] &&
     sed -n '/^    low: cast/,/^        binary/{s/^    //;p;}' README.md | diff "$out/table" - > "$out/log"
 check 'README: its table of ops is that of autocast_ops' $?
-for program in wrap_step pitfalls which_tensor recipes autocast_ops; do
+for program in wrap_step pitfalls which_tensor recipes recipes_net autocast_ops; do
     "$build/$program" --help > "$out/log" 2>&1 && [ -s "$out/log" ]
     check "$program: --help" $?
     refuses "$program: an unknown option is named" --bogus "$build/$program" --bogus

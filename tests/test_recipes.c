@@ -1,4 +1,4 @@
-/* test_recipes.c - what examples/recipes.c relies on, to the last bit. */
+/* test_recipes.c - what examples/recipes.c and recipes_net.c rely on, to the last bit. */
 
 #define _GNU_SOURCE /* setenv */
 #define AMP_KERNELS /* the core: what objects are made of */
@@ -520,6 +520,137 @@ TEST(from_environment, "recipe f: one desc from the environment serves several r
     unsetenv("AMP_LOSS_SCALE");
 }
 
+/* ================================================================================ h  clipping */
+
+TEST(clipping_order, "recipe h: max_norm, and a clipping of one's own behind begin_step, meet "
+                     "unscaled gradients: factor and gradients have the same bits at every scale") {
+    static run         r;
+    static const float scales[] = {1.0f, 0.125f, 1024.0f, 65536.0f, 16777216.0f};
+    float              first[N], by_hand[N], factor = 0.0f;
+    int                k, i;
+    for (k = 0; k < 5; k++) {
+        amp_optimizer_desc desc = desc_of(AMP_KIND_OWN);
+        desc.scaler.init_scale  = scales[k];
+        run_start(&r, &desc, AMP_F32);
+        for (i = 0; i < N; i++) r.grad[i] = noise(3, (uint32_t)i) * scales[k];
+        CHECK(amp_optimizer_begin_step(&r.opt));
+        memcpy(by_hand, amp_optimizer_grad(&r.opt, 0), sizeof by_hand);
+        for (i = 0; i < N; i++) CHECK_EQ_F32(by_hand[i], noise(3, (uint32_t)i));
+        CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+        amp_optimizer_free(&r.opt);
+
+        desc.max_norm = 0.5f;
+        run_start(&r, &desc, AMP_F32);
+        for (i = 0; i < N; i++) r.grad[i] = noise(3, (uint32_t)i) * scales[k];
+        CHECK(amp_optimizer_begin_step(&r.opt));
+        if (k == 0) memcpy(first, amp_optimizer_grad(&r.opt, 0), sizeof first);
+        CHECK_MEM(first, amp_optimizer_grad(&r.opt, 0), sizeof first);
+        CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+        if (k == 0) factor = status_of(&r).clip_factor;
+        CHECK(factor > 0.0f && factor < 0.1f); /* a norm of about 4.6 sqrt(37) */
+        CHECK_EQ_F32(status_of(&r).clip_factor, factor);
+        amp_optimizer_free(&r.opt);
+    }
+}
+
+/* ================================================================== recipes_net b  inference */
+
+static unsigned char saved[8192];
+static size_t        saved_size, saved_read;
+
+static bool to_saved(void *user, const void *data, size_t n) {
+    (void)user;
+    if (n > sizeof saved - saved_size) return false;
+    memcpy(saved + saved_size, data, n);
+    saved_size += n;
+    return true;
+}
+
+static bool from_saved(void *user, void *data, size_t n) {
+    (void)user;
+    if (n > saved_size - saved_read) return false;
+    memcpy(data, saved + saved_read, n);
+    saved_read += n;
+    return true;
+}
+
+TEST(inference, "recipes_net b: a state loaded into half memory of the caller's leaves there what "
+                "training read, or its masters rounded to another type, after free") {
+    static const amp_dtype types[] = {AMP_F16, AMP_BF16};
+    static run             r;
+    uint16_t               half[N], want[N];
+    int                    k, t;
+    uint32_t               step;
+    for (k = 0; k < 3; k++)
+        for (t = 0; t < 2; t++) {
+            amp_optimizer_desc desc = desc_of(kinds[k]);
+            amp_optimizer      opt;
+            amp_tensor         tensor;
+            run_start(&r, &desc, AMP_F32);
+            for (step = 0; step < 9; step++) one_iteration(&r, 1, step);
+            saved_size = saved_read = 0;
+            CHECK_EQ_INT(amp_optimizer_save(&r.opt, to_saved, NULL), AMP_OK);
+            CHECK_EQ_INT(amp_cast(want, types[t], r.w, AMP_F32, N), AMP_OK);
+            if (t == 0) CHECK_MEM(want, amp_optimizer_model(&r.opt, 0), sizeof want);
+            amp_optimizer_free(&r.opt);
+
+            memset(&tensor, 0, sizeof tensor);
+            memset(half, 0, sizeof half);
+            tensor.name       = "w";
+            tensor.n          = N;
+            tensor.model      = half;
+            tensor.model_type = desc.dtype = types[t];
+            tensor.grad_later = 1;
+            CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+            CHECK_EQ_INT(amp_optimizer_add(&opt, &tensor), AMP_OK);
+            CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+            CHECK_EQ_INT(amp_optimizer_load(&opt, from_saved, NULL), AMP_OK);
+            amp_optimizer_free(&opt);
+            CHECK_MEM(half, want, sizeof want);
+        }
+}
+
+/* ======================================================================= recipes_net c  Muon */
+
+/* STEPS taken steps of momentum kept behind the gate; bad turns have an inf or a NaN somewhere. */
+static void gated(run *r, float *momentum, int every) {
+    amp_optimizer_desc desc = desc_of(AMP_KIND_OWN);
+    int                turn, i;
+    run_start(r, &desc, AMP_F32);
+    memset(momentum, 0, N * sizeof *momentum);
+    for (turn = 0; status_of(r).steps < STEPS; turn++) {
+        const float    scale = amp_optimizer_loss_scale(&r->opt);
+        const uint32_t taken = (uint32_t)status_of(r).steps;
+        const int      bad   = every && turn % every == 1;
+        for (i = 0; i < N; i++) r->grad[i] = noise(taken, (uint32_t)i) * scale;
+        if (bad) memcpy(&r->grad[turn % N], turn & 2 ? &f32_nan : &f32_inf, 4);
+        CHECK_EQ_INT(amp_optimizer_begin_step(&r->opt), !bad);
+        for (i = 0; i < N && !bad; i++) {
+            volatile float kept = 0.875f * momentum[i], change; /* rounded here */
+            momentum[i] = kept + amp_optimizer_grad(&r->opt, 0)[i];
+            change      = 0.0625f * momentum[i];
+            r->w[i] -= change;
+        }
+        CHECK_EQ_INT(amp_optimizer_end_step(&r->opt), AMP_OK);
+    }
+}
+
+TEST(gated_momentum, "recipes_net c: a momentum that is changed behind begin_step alone has, with "
+                     "any overflows, the bits of a run without") {
+    static run clean, rough;
+    float      momentum[2][N];
+    int        every;
+    gated(&clean, momentum[0], 0);
+    for (every = 2; every < 40; every += 6) {
+        gated(&rough, momentum[1], every);
+        CHECK(status_of(&rough).skipped >= 1);
+        CHECK_MEM(momentum[1], momentum[0], sizeof momentum[0]);
+        CHECK_MEM(rough.w, clean.w, sizeof clean.w);
+        amp_optimizer_free(&rough.opt);
+    }
+    amp_optimizer_free(&clean.opt);
+}
+
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     RUN(accumulation);
@@ -536,5 +667,8 @@ int main(int argc, char **argv) {
     RUN(several_runs);
     RUN(same_object);
     RUN(from_environment);
+    RUN(clipping_order);
+    RUN(inference);
+    RUN(gated_momentum);
     return test_end();
 }

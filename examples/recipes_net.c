@@ -1,0 +1,300 @@
+/* recipes_net.c - three situations of a network whose layers are products, each in one function
+
+     a  layers that stay in fp32 in a half network
+     b  inference in half from the state of a training run
+     c  Muon: an optimizer of your own with products in it, and a momentum that no overflow harms
+
+   Build and run:
+       cc -O2 -I. examples/recipes_net.c -o recipes_net -lm && ./recipes_net
+
+   You should see two lines for each, ending with "ok": the program checks what it says and exits
+   with 1 if it does not hold. recipes.c has more, of loop, scale and gradients. The model: two
+   layers, z = relu(x W1) W2, that learn what such a network with other weights gives. */
+
+#define AMP_IMPLEMENTATION
+#include "amp.h"
+
+#include <math.h>   /* sqrt */
+#include <stdio.h>
+#include <stdlib.h> /* exit, malloc */
+#include <string.h> /* memcmp, memcpy, strcmp */
+
+enum { ROWS = 64, IN = 32, HIDDEN = 64, OUT = 16, N1 = IN * HIDDEN, N2 = HIDDEN * OUT };
+
+static void must(amp_result result) {
+    if (result == AMP_OK) return;
+    fprintf(stderr, "recipes_net: amp.h: %s\n", amp_result_string(result));
+    exit(1);
+}
+
+static void check(int ok) {
+    printf(" %s\n\n", ok ? "ok" : "NOT AS CLAIMED");
+    if (!ok) exit(1);
+}
+
+/* c = op(a) op(b) of packed matrices, each of its type. */
+static void multiply(int trans_a, int trans_b, size_t m, size_t n, size_t k, const void *a,
+                     amp_dtype a_type, const void *b, amp_dtype b_type, void *c, amp_dtype c_type) {
+    must(amp_gemm(NULL, trans_a, trans_b, m, n, k, 1.0f, a, a_type, 0, b, b_type, 0, 0.0f, c, c_type,
+                  0));
+}
+
+static void at_random(float *x, size_t n, float size, uint32_t *state) {
+    for (size_t i = 0; i < n; i++) {
+        *state = *state * 1664525u + 1013904223u;
+        x[i]   = ((float)(*state >> 8) / 8388608.0f - 1.0f) * size;
+    }
+}
+
+/* ------------------------------------------------------------------------------------- network */
+
+typedef struct net {
+    amp_dtype     head;              /* of the second layer; the first is in fp16               */
+    float         unit;              /* in which its outputs and targets are counted            */
+    float         x[ROWS * IN], y[ROWS * OUT];
+    float         w1[N1], w2[N2];    /* masters                                                 */
+    amp_f16       x16[ROWS * IN], hidden[ROWS * HIDDEN], hidden_grad[ROWS * HIDDEN], grad1[N1];
+    float         z[ROWS * OUT], grad2[N2], room[ROWS * OUT], wide[ROWS * HIDDEN];
+    amp_optimizer opt;
+} net;
+
+/* Outputs, in fp32, through what the layers store: in fp16 more than 65504 is inf. */
+static void forward(net *n, const void *w1, const void *w2) {
+    multiply(0, 0, ROWS, HIDDEN, IN, n->x16, AMP_F16, w1, AMP_F16, n->hidden, AMP_F16);
+    for (int i = 0; i < ROWS * HIDDEN; i++)
+        if (n->hidden[i].bits >> 15) n->hidden[i].bits = 0;
+    multiply(0, 0, ROWS, OUT, HIDDEN, n->hidden, AMP_F16, w2, n->head, n->room, n->head);
+    must(amp_cast(n->z, AMP_F32, n->room, n->head, ROWS * OUT));
+}
+
+/* The mean squared error in units, and scaled gradients: of the head in its own type. */
+static double backward(net *n, const void *w2, float scale) {
+    double loss = 0.0;
+    for (int i = 0; i < ROWS * OUT; i++) {
+        const float error = (n->z[i] - n->y[i]) / n->unit;
+        loss += (double)error * (double)error / (ROWS * OUT);
+        n->z[i] = 2.0f * error / n->unit / (ROWS * OUT) * scale;
+    }
+    must(amp_cast(n->room, n->head, n->z, AMP_F32, ROWS * OUT));
+    multiply(1, 0, HIDDEN, OUT, ROWS, n->hidden, AMP_F16, n->room, n->head, n->grad2, n->head);
+    multiply(0, 1, ROWS, HIDDEN, OUT, n->room, n->head, w2, n->head, n->hidden_grad, AMP_F16);
+    for (int i = 0; i < ROWS * HIDDEN; i++)
+        if (!n->hidden[i].bits) n->hidden_grad[i].bits = 0;
+    multiply(1, 0, IN, HIDDEN, ROWS, n->x16, AMP_F16, n->hidden_grad, AMP_F16, n->grad1, AMP_F16);
+    return loss;
+}
+
+static void start(net *n, amp_dtype head, float unit, amp_kind kind) {
+    const amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = kind,
+                                     .scaler = {.init_scale = 1048576.0f}};
+    uint32_t                 state = 1;
+    memset(n, 0, sizeof *n);
+    n->head = head;
+    n->unit = unit;
+    at_random(n->x, ROWS * IN, 1.0f, &state);
+    must(amp_cast(n->x16, AMP_F16, n->x, AMP_F32, ROWS * IN));
+    for (int teacher = 1; teacher >= 0; teacher--) { /* then weights to start with */
+        at_random(n->w1, N1, 0.3f, &state);
+        at_random(n->w2, N2, 0.2f * unit, &state);
+        multiply(0, 0, ROWS, HIDDEN, IN, n->x, AMP_F32, n->w1, AMP_F32, n->wide, AMP_F32);
+        for (int i = 0; i < ROWS * HIDDEN; i++) n->wide[i] = n->wide[i] > 0.0f ? n->wide[i] : 0.0f;
+        if (teacher)
+            multiply(0, 0, ROWS, OUT, HIDDEN, n->wide, AMP_F32, n->w2, AMP_F32, n->y, AMP_F32);
+    }
+    const amp_tensor layer[2] = {
+        {.name = "w1", .n = N1, .weight = n->w1, .grad = n->grad1, .grad_type = AMP_F16},
+        {.name = "w2", .n = N2, .weight = n->w2, .grad = n->grad2, .grad_type = head,
+         .keep_fp32 = head == AMP_F32, .lr_scale = unit}};
+    must(amp_optimizer_init(&n->opt, &desc));
+    for (int i = 0; i < 2; i++) must(amp_optimizer_add(&n->opt, &layer[i]));
+    must(amp_optimizer_prepare(&n->opt));
+}
+
+/* Forward and backward of the whole batch, with what products read: copies, or masters where a
+   layer keeps fp32. */
+static double gradients(net *n) {
+    const void *w1 = amp_optimizer_model(&n->opt, 0), *w2 = amp_optimizer_model(&n->opt, 1);
+    forward(n, w1, w2);
+    return backward(n, w2, amp_optimizer_loss_scale(&n->opt));
+}
+
+static amp_status status_of(const net *n) {
+    amp_status status;
+    must(amp_optimizer_status(&n->opt, &status));
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------- recipes */
+
+/* a. A layer that stays in fp32: norms, biases, or as here a head whose outputs are in the hundred
+   thousands. keep_fp32 in its tensor: no copy is made, amp_optimizer_model is the master. Its
+   gradients are fp32, and so are its products, which may mix: here fp16 times fp32. Loss scale,
+   clipping and step are shared with the layers in half. (With autocast, say "head=fp32".) */
+static amp_status with_head(amp_dtype head, double *loss) {
+    static net n;
+    start(&n, head, 100000.0f, AMP_KIND_ADAMW);
+    for (int step = 0; step < 200; step++) {
+        *loss = gradients(&n);
+        must(amp_optimizer_adamw(&n.opt, 0.005f));
+    }
+    const amp_status status = status_of(&n);
+    amp_optimizer_free(&n.opt);
+    return status;
+}
+
+static void recipe_a(void) {
+    double           loss[2];
+    const amp_status half = with_head(AMP_F16, &loss[0]), fp32 = with_head(AMP_F32, &loss[1]);
+    printf("a. a layer in fp32: with outputs above 65504 a head in fp16 skipped %d of 200 steps;\n",
+           (int)half.skipped);
+    printf("   in fp32, below a layer in fp16, it skipped %d, and the error is %.2g of a unit:",
+           (int)fp32.skipped, sqrt(loss[1]));
+    check(half.steps == 0 && half.skipped == 200 && fp32.skipped < 5 && sqrt(loss[1]) < 0.05);
+}
+
+/* b. Inference in half from a saved state. Hand prepare your own half memory as model and nothing
+   else: it makes masters, load fills both, and amp_optimizer_free takes back all but what is yours,
+   2 bytes per weight. (A state that lies in a file: amp_optimizer_load_file.) */
+static size_t blocks, bytes; /* of memory that amp.h holds; that it has asked for */
+
+static void *counted_malloc(size_t num_bytes, void *user) {
+    (void)user;
+    blocks++;
+    bytes += num_bytes;
+    return malloc(num_bytes);
+}
+
+static void counted_free(void *memory, void *user) {
+    (void)user;
+    blocks -= memory != NULL;
+    free(memory);
+}
+
+static bool put(void *f, const void *data, size_t n) { return fwrite(data, 1, n, (FILE *)f) == n; }
+static bool get(void *f, void *data, size_t n) { return fread(data, 1, n, (FILE *)f) == n; }
+
+static void load_weights(FILE *state, amp_f16 *w1, amp_f16 *w2) {
+    const amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW,
+                                     .allocator = {counted_malloc, counted_free, NULL}};
+    const amp_tensor layer[2] = { /* named as they were saved; no gradient now, but they had one */
+        {.name = "w1", .n = N1, .model = w1, .model_type = AMP_F16, .grad_later = 1},
+        {.name = "w2", .n = N2, .model = w2, .model_type = AMP_F16, .grad_later = 1}};
+    amp_optimizer opt;
+    must(amp_optimizer_init(&opt, &desc));
+    for (int i = 0; i < 2; i++) must(amp_optimizer_add(&opt, &layer[i]));
+    must(amp_optimizer_prepare(&opt));
+    must(amp_optimizer_load(&opt, get, state));
+    amp_optimizer_free(&opt);
+}
+
+static void recipe_b(void) {
+    static net     n;
+    static amp_f16 w1[N1], w2[N2];
+    static float   before[ROWS * OUT];
+    FILE          *state = tmpfile();
+    if (!state) must(AMP_ERROR_WRITE);
+    start(&n, AMP_F16, 1.0f, AMP_KIND_ADAMW);
+    for (int step = 0; step < 50; step++) {
+        gradients(&n);
+        must(amp_optimizer_adamw(&n.opt, 0.005f));
+    }
+    forward(&n, amp_optimizer_model(&n.opt, 0), amp_optimizer_model(&n.opt, 1));
+    memcpy(before, n.z, sizeof before);
+    must(amp_optimizer_save(&n.opt, put, state));
+    amp_optimizer_free(&n.opt); /* the end of training */
+
+    rewind(state);
+    load_weights(state, w1, w2);
+    fclose(state);
+    forward(&n, w1, w2);
+    printf("b. inference: %d bytes of half weights are left of the %d that loading took,\n",
+           (int)(sizeof w1 + sizeof w2), (int)(sizeof w1 + sizeof w2 + bytes));
+    printf("   and all outputs have the bits they had in training:");
+    check(blocks == 0 && bytes >= 12 * (N1 + N2) && memcmp(before, n.z, sizeof before) == 0);
+}
+
+/* c. Muon: the momentum of a hidden matrix, made orthogonal by five products of Newton and Schulz,
+   is the step. Momentum and products stand behind begin_step, so that an overflow reaches neither:
+   without that gate the first inf stays in the momentum for ever. The head is stepped by SGD. */
+static void orthogonal(const float *momentum, amp_dtype type, float *result) {
+    static float x[N1], y[N1], a[IN * IN], b[IN * IN]; /* with room for any type */
+    double       square = 0.0;
+    for (int i = 0; i < N1; i++) square += (double)momentum[i] * (double)momentum[i];
+    for (int i = 0; i < N1; i++) y[i] = momentum[i] / (float)(sqrt(square) + 1e-7);
+    must(amp_cast(x, type, y, AMP_F32, N1));
+    for (int i = 0; i < 5; i++) { /* x = 3.4445 x + (-4.775 a + 2.0315 a a) x, with a = x x' */
+        multiply(0, 1, IN, IN, HIDDEN, x, type, x, type, a, type);
+        memcpy(b, a, sizeof b);
+        must(amp_gemm(NULL, 0, 0, IN, IN, IN, 2.0315f, a, type, 0, a, type, 0, -4.775f, b, type, 0));
+        memcpy(y, x, sizeof y);
+        must(amp_gemm(NULL, 0, 0, IN, HIDDEN, IN, 1.0f, b, type, 0, x, type, 0, 3.4445f, y, type, 0));
+        memcpy(x, y, sizeof x);
+    }
+    must(amp_cast(result, AMP_F32, x, type, N1));
+}
+
+/* The mean square of the singular values: 1 where the matrix is orthogonal. */
+static double mean_square(const float *x) {
+    double sum = 0.0;
+    for (int i = 0; i < N1; i++) sum += (double)x[i] * (double)x[i];
+    return sum / IN;
+}
+
+enum { CLEAN, GATED, UNGATED };
+
+static amp_status muon_run(int how, net *n, float *momentum, float *update, double loss[2]) {
+    amp_status status = {0};
+    start(n, AMP_F16, 1.0f, AMP_KIND_OWN);
+    for (int turn = 0; status.steps < 100; turn++) {
+        const float lr = 0.04f * (1.0f - (float)status.steps / 100.0f);
+        loss[turn > 0] = gradients(n); /* the first, and the last */
+        if (how != CLEAN && turn % 50 == 7) n->grad1[3].bits = 0x7c00; /* inf */
+        const float unscale = 1.0f / amp_optimizer_loss_scale(&n->opt);
+        if (how == UNGATED) /* what goes wrong: in front of the check */
+            for (int i = 0; i < N1; i++)
+                momentum[i] = 0.9f * momentum[i] + amp_f16_to_f32(n->grad1[i]) * unscale;
+        if (amp_optimizer_begin_step(&n->opt)) {
+            const float *g1 = amp_optimizer_grad(&n->opt, 0), *g2 = amp_optimizer_grad(&n->opt, 1);
+            for (int i = 0; i < N1 && how != UNGATED; i++) momentum[i] = 0.9f * momentum[i] + g1[i];
+            orthogonal(momentum, AMP_BF16, update);
+            for (int i = 0; i < N1; i++) n->w1[i] -= lr * update[i];
+            for (int i = 0; i < N2; i++) n->w2[i] -= 30.0f * lr * g2[i];
+        }
+        must(amp_optimizer_end_step(&n->opt));
+        status = status_of(n);
+        if (!amp_all_finite(n->w1, AMP_F32, N1)) break; /* the ungated one */
+    }
+    amp_optimizer_free(&n->opt);
+    return status;
+}
+
+static void recipe_c(void) {
+    static net   n[3];
+    static float momentum[3][N1], update[3][N1];
+    amp_status   status[3];
+    double       loss[3][2];
+    for (int how = CLEAN; how <= UNGATED; how++)
+        status[how] = muon_run(how, &n[how], momentum[how], update[how], loss[how]);
+    printf("c. Muon: loss %.2g, %.2g after %d steps; mean square of singular values %.2f; with %d\n",
+           loss[CLEAN][0], loss[CLEAN][1], (int)status[CLEAN].steps, mean_square(update[CLEAN]),
+           (int)status[GATED].skipped);
+    printf("   overflows: the same bits; without the gate weights are NaN after step %d:",
+           (int)status[UNGATED].steps);
+    check(status[GATED].skipped == 2 && mean_square(update[CLEAN]) > 0.5 &&
+          mean_square(update[CLEAN]) < 1.3 && loss[CLEAN][1] < 0.01 * loss[CLEAN][0] && status[UNGATED].steps == 8 &&
+          memcmp(n[CLEAN].w1, n[GATED].w1, sizeof n->w1) == 0 &&
+          memcmp(momentum[CLEAN], momentum[GATED], sizeof momentum[0]) == 0);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) {
+        const int help = strcmp(argv[1], "--help") == 0;
+        if (help) puts("usage: recipes_net\nRuns three recipes, a to c; takes no options.");
+        else fprintf(stderr, "recipes_net: unknown option '%s'; run it without any\n", argv[1]);
+        return help ? 0 : 2;
+    }
+    recipe_a();
+    recipe_b();
+    recipe_c();
+    return 0;
+}
