@@ -285,6 +285,15 @@ static bool next_step(run &r, const images &data, const options &o, int seed, bo
     return taken;
 }
 
+/* Until it has taken so many steps. */
+static void advance(run &r, uint64_t steps, const images &data, const options &o, int seed) {
+    for (int tries = 0; r.taken < steps;) { /* halving goes from the first scale to the least in 30 */
+        if (next_step(r, data, o, seed, false)) tries = 0;
+        else if (++tries > 40)
+            fail(1, r.v.name, "gradients are not finite, at any loss scale", "this is a bug in libtorch.cpp");
+    }
+}
+
 /* -------------------------------------------------------------------------------- save, resume */
 
 /* LibTorch's archive holds the network, its optimizer's moments, and the scaler's bytes; the fused
@@ -338,7 +347,7 @@ static bool same_weights(const run &a, const std::vector<torch::Tensor> &b) {
 static bool interrupt(const variant &v, const images &data, const options &o) {
     const std::string path = std::string(o.out) + "/libtorch.state";
     run  whole(v, 1), resumed(v, 2);
-    while (whole.taken < 10) next_step(whole, data, o, 1, false);
+    advance(whole, 10, data, o, 1);
     std::vector<torch::Tensor> before;
     for (auto &p : whole.parameters) before.push_back(p.detach().clone());
     const float scale   = whole.scale();
@@ -348,8 +357,8 @@ static bool interrupt(const variant &v, const images &data, const options &o) {
            kept ? "no weight changed" : "WEIGHTS CHANGED", (double)scale, (double)whole.scale());
     save(whole, path);
     resume(resumed, path);
-    while (whole.taken < 30) next_step(whole, data, o, 1, false);
-    while (resumed.taken < 30) next_step(resumed, data, o, 1, false);
+    advance(whole, 30, data, o, 1);
+    advance(resumed, 30, data, o, 1);
     const bool same = same_weights(resumed, whole.parameters) && resumed.scale() == whole.scale();
     printf("resumed there, %s at step 30\n", same ? "the same bits" : "OTHER BITS");
     remove(path.c_str());
@@ -394,12 +403,8 @@ static void train_seed(column *table, const images &data, const options &o, int 
     for (int step = 0; step < o.steps; step++) {
         for (int i = 0; i < NUM_VARIANTS; i++) {
             if (table[i].left_out) continue;
-            int          tries = 0; /* halving goes from the first scale to the least in 30 */
             const double start = seconds();
-            while (!next_step(*runs[i], data, o, seed, false))
-                if (++tries > 40)
-                    fail(1, variants[i].name, "gradients are not finite, at any loss scale",
-                         "this is a bug in libtorch.cpp");
+            advance(*runs[i], (uint64_t)step + 1, data, o, seed);
             table[i].time.push_back(seconds() - start);
         }
         progress((seed - 1 + (step + 1.0) / o.steps) / o.seeds, "");
