@@ -7,10 +7,10 @@
    which every block adds. Biases and norms stay fp32 (keep_fp32).
 
    READ  from top to bottom: vectors, the network, forward, loss, backward, the step; then held-out
-   text, writing, --check, runs. Mixed precision comes in at choose_types (what the
-   policy says of the products), setup_optimizer, loss_scale and amp_optimizer_adamw; the rest is
-   what a GPT in fp32 needs, too. Options and the text are in gpt_report.h, --check in
-   gpt_check.h; what other trainers need too in train_half.h (the policy's answers, rows of halves,
+   text, writing, --check, runs. Mixed precision comes in at choose_types (what the policy says of
+   the products), setup_optimizer, loss_scale and amp_optimizer_adamw; the rest is what a GPT in
+   fp32 needs, too. Options and the text are in gpt_report.h, --check in gpt_check.h, --budget in
+   gpt_budget.h; what other trainers need too in train_half.h (the policy's answers, rows of halves,
    the schedule, save and resume), train_compare.h (tables), train_svg.h (curves) and train_cli.h.
 
    RUN   cc -O3 -march=native -I. examples/gpt.c -o gpt -lm && ./gpt      in the directory of amp.h
@@ -689,7 +689,8 @@ static void write_text(gpt *n, int count) {
     free(window);
 }
 
-#include "gpt_check.h" /* --check: gradients beside finite differences */
+#include "gpt_budget.h" /* --budget: the batches that fit into the same memory */
+#include "gpt_check.h"  /* --check: gradients beside finite differences */
 
 /* ---------------------------------------------------------------------------------- runs, main */
 
@@ -755,6 +756,7 @@ int main(int argc, char **argv) {
     r.o = parse_options(argc, argv);
     load_text(&t, &r.o);
     if (r.o.check) return check_network(&r.o, &t);
+    if (r.o.budget) return show_budget(&r.o, &t);
     try_all(&r.o, &t, &nets[0]);
     report_text(&r, &t);
     for (int seed = 0; seed < r.o.seeds; seed++) {

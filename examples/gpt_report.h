@@ -17,14 +17,14 @@ enum { MAX_LAYERS = 48, HELD_WINDOWS = 64 };
 typedef struct options {
     const char *text, *prompt, *policy, *tier, *out, *save, *resume;
     int         layers, width, heads, context, batch, steps, seeds, dtype, write;
-    int         save_every, stop_after, check;
+    int         save_every, stop_after, check, budget;
     float       lr;
 } options;
 
 #include "train_compare.h" /* report, of all that have such options */
 
 static const options standard = {"amp.h", "/* ", NULL, NULL, "build", NULL, NULL,
-                                 2, 256, 4, 64, 8, 250, 0, ALL_TYPES, 400, 25, 0, 0, 1.5e-3f};
+                                 2, 256, 4, 64, 8, 250, 0, ALL_TYPES, 400, 25, 0, 0, 0, 1.5e-3f};
 
 static void print_help(void) {
     const options *o = &standard;
@@ -46,6 +46,7 @@ static void print_help(void) {
            "  --out DIR         where the picture goes (%s)\n"
            "  --quick           a toy, in seconds; options after it change it\n"
            "  --check           gradients beside finite differences, allocations of a step\n"
+           "  --budget MIB      how many rows of each type fit into so much memory, how fast\n"
            "  --help            this text\n\n"
            "With one --dtype:\n\n"
            "  --save FILE       write the state there, every %d steps (--save-every N)\n"
@@ -85,7 +86,8 @@ static options parse_options(int argc, char **argv) {
         {"--layers", NULL, NULL, &o.layers, MAX_LAYERS},
         {"--width", NULL, NULL, &o.width, 4096}, {"--heads", NULL, NULL, &o.heads, 256},
         {"--context", NULL, NULL, &o.context, 4096},
-        {"--write", NULL, NULL, &o.write, 1000000}};
+        {"--write", NULL, NULL, &o.write, 1000000},
+        {"--budget", NULL, NULL, &o.budget, 1 << 20}};
     parse_all(&o, argc, argv, own, sizeof own / sizeof *own, print_help, make_quick, make_check);
     sprintf(value, "--width %d --heads %d", o.width, o.heads);
     if (o.width % o.heads != 0)

@@ -26,7 +26,7 @@
 #include <time.h>
 #endif
 
-enum { MAX_SEEDS = 20, MAX_STEPS = 1000000, HELD_POINTS = 6 };
+enum { MAX_SEEDS = 20, MAX_BATCH = 4096, MAX_STEPS = 1000000, HELD_POINTS = 6 };
 enum { STATE, ACTIVATIONS, WORK, NUM_MEMORIES };
 enum { ALL_TYPES = AMP_BF16 + 1 };
 
@@ -88,7 +88,7 @@ static void parse_all(options *o, int argc, char **argv, const known_option *own
         {"--policy", &o->policy, NULL, NULL, 0}, {"--tier", &o->tier, NULL, NULL, 0},
         {"--out", &o->out, NULL, NULL, 0},       {"--save", &o->save, NULL, NULL, 0},
         {"--resume", &o->resume, NULL, NULL, 0}, {"--dtype", NULL, type_names, &o->dtype, 0},
-        {"--batch", NULL, NULL, &o->batch, 4096},
+        {"--batch", NULL, NULL, &o->batch, MAX_BATCH},
         {"--steps", NULL, NULL, &o->steps, MAX_STEPS},
         {"--seeds", NULL, NULL, &o->seeds, MAX_SEEDS},
         {"--save-every", NULL, NULL, &o->save_every, MAX_STEPS},

@@ -39,6 +39,21 @@ check 'a run that was killed and resumed ends with the same bytes' $?
 try 'attention and head in fp32, if the policy says so' \
     gpt --dtype bf16 --steps 3 --policy 'op:bmm=fp32, head=fp32'
 
+# Bytes of one more sequence, counted anew: of each block 16 widths and the squares of the heads, of
+# the head 2 widths, statistics in fp32; of work 6 widths in the type, 2 and the logits in fp32.
+"$out/gpt" --quick --budget 16 > "$out/log" 2>&1 && awk '
+     /^fp(32|16) |^bf16 / {
+         lines++; e = $1 == "fp32" ? 4 : 2; L = 2; c = 64; T = 32; h = 4
+         one = T * (L * (16 * c * e + h * T * e + 16) + 2 * c * e + 8 + 6 * c * e + 8 * c + 1024)
+         bad += !($3 == T * $2 && $4 <= 16 && $4 + one / 1048576 > 16.001 && $5 > 0)
+         rows[$1] = $3
+     }
+     /^budget gpt: 16 MiB/ {lines++; bad += !($6 == rows["fp32"] && $8 == rows["fp16"] && $10 == rows["bf16"])}
+     END {exit !(lines == 4 && !bad && rows["fp16"] > 1.5 * rows["fp32"] && rows["bf16"] == rows["fp16"])}' \
+    "$out/log"
+check 'the rows that fit into 16 MiB: not one sequence more; in halves half as many again' $?
+refuses 'a budget without room is named'  'budget [0-9]* or more'  "$out/gpt" --budget 8
+
 refuses 'a state of another run is refused' 'lr 0.01' \
     "$out/gpt" --quick $one --lr 0.01 --resume "$out/killed"
 head -c 999 "$out/killed" > "$out/torn"
