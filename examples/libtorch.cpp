@@ -21,8 +21,8 @@
    fp32, in % of its loss, and in points. skipped: steps, of all seeds. ms/step: processor time of
    one thread, medians, the trainers in turns.
 
-   ON A GPU  amp_kernels.cu is linked too, desc.backend is made by amp_cuda_backend with
-   at::cuda::getCurrentCUDAStream(), at::kCPU in Autocast becomes at::kCUDA, and the rest of
+   ON A GPU (untried)  amp_kernels.cu is linked too, desc.backend is made by amp_cuda_backend with
+   at::cuda::getCurrentCUDAStream(), kCPU in Autocast and values becomes kCUDA, and the rest of
    FusedAdamW stays; GradScaler keeps its state in device memory (amp_cuda_scaler_unscale, _update). */
 
 #include <ATen/autocast_mode.h>
