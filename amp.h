@@ -888,9 +888,10 @@ AMP_CUDA_DEF amp_result amp_cuda_capability(int device, amp_capability *capabili
    be NULL.
    amp_optimizer_save_file makes a set: of each rank a file, path.T.R-of-COUNT, T being the steps
    taken and skipped, and when all are on the disk, path, which names them; then the set that was
-   there goes. load_file loads any set, and any file of one optimizer, on any number of ranks;
-   gather models thereafter. Save and load with callbacks are of one rank's part. With a count of 1
-   all of this is as without shard. Paths must be the same for all ranks, on one file system.
+   there goes. (What a save that was cut short leaves behind, path does not name: it may be
+   removed.) load_file loads any set, and any file of one optimizer, on any number of ranks; gather
+   models thereafter. Save and load with callbacks are of one rank's part. With a count of 1 all of
+   this is as without shard. Paths must be the same for all ranks, on one file system.
    amp_optimizer_stats are those of the rank's part. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a
    weight cache. */
 
