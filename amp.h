@@ -914,8 +914,8 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
        grad        the rows, one behind the other, of grad_type, scaled like any gradient
 
    all in backend memory (a graph replays whatever the count is then; rows and num_rows are aligned)
-   and unchanged until the step is over; with zero_grad a step ends with a count of 0. Prepare takes 4 bytes for each of max_rows
-   * row_length sums, and about 30 for each of max_rows.
+   and unchanged until the step is over; with zero_grad a step ends with a count of 0. Prepare takes
+   4 bytes for each of max_rows * row_length sums, and about 30 for each of max_rows.
    A check adds up what belongs to one row, in fp32 and in the order of places, and goes on with the
    sums, rows ascending, as with the elements of a tensor: finite or not, norm, statistics (zeros
    are those in rows that are there). A count above max_rows, or a row that is not in the tensor,
