@@ -15,6 +15,7 @@
 #include "random.h"
 
 #define EXPECTED       0x0b9e079c9a990808ull
+#define EXPECTED_SUMS  0x52f414a426728886ull
 #define EXPECTED_C     0x412367cb029dd163ull
 #define EXPECTED_FMA   0xfa277ae451ee0cf1ull
 #define EXPECTED_PAIRS 0xa81f37b957014aafull
@@ -210,6 +211,64 @@ static uint64_t digest_of(int offset) {
     return digest;
 }
 
+/* What is added up before a step: parts of gradients in a shard, and the rows of a table. */
+static void sums(int offset) {
+    enum { ROWS = 1700, LENGTH = 52, MANY = 2500 };
+    static const amp_dtype types[] = {AMP_F16, AMP_BF16, AMP_F32};
+    static uint32_t        rows[MANY];
+    unsigned char         *w = (unsigned char *)array(0, offset);
+    unsigned char         *g = (unsigned char *)array(1, offset ^ 1);
+    int                    k, step, i;
+    for (k = 0; k < 6; k++) {
+        const amp_dtype    type = types[k % 3];
+        const int          few  = k >= 3;
+        uint32_t           count = 0;
+        amp_optimizer      opt;
+        amp_optimizer_desc d;
+        amp_tensor         t;
+        amp_status         status;
+        memset(&d, 0, sizeof d);
+        memset(&t, 0, sizeof t);
+        d.kind        = AMP_KIND_ADAMW;
+        d.dtype       = k % 2 ? AMP_F16 : AMP_BF16;
+        d.max_norm    = 0.5f;
+        d.shard.count = !few;
+        t.n           = (size_t)ROWS * LENGTH;
+        t.weight      = (float *)(void *)w;
+        t.grad        = g;
+        t.grad_type   = type;
+        t.row_length  = few ? LENGTH : 0;
+        t.max_rows    = few ? MANY : 0;
+        t.rows        = rows;
+        t.num_rows    = &count;
+        fill(w, AMP_F32, t.n, -8, 0);
+        CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+        for (step = 0; step < 4; step++) {
+            count = (uint32_t)(step == 1 ? MANY : 1000);
+            for (i = 0; i < MANY; i++) rows[i] = random_bits() % ROWS;
+            fill(g, type, few ? count * LENGTH : t.n, -14, 2);
+            for (i = 0; i < 3 && !few; i++)
+                CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, g, type), AMP_OK);
+            CHECK_EQ_INT(amp_optimizer_adamw(&opt, 0.01f), AMP_OK);
+            CHECK_EQ_INT(amp_optimizer_status(&opt, &status), AMP_OK);
+            take(&status.norm, 8, 1);
+            take(&status.clip_factor, 4, 1);
+        }
+        take(amp_optimizer_master(&opt, 0), 4, t.n);
+        take(amp_optimizer_model(&opt, 0), 2, t.n);
+        amp_optimizer_free(&opt);
+    }
+}
+
+static uint64_t digest_of_sums(int offset) {
+    digest       = 1469598103934665603ull;
+    random_state = 3;
+    sums(offset);
+    return digest;
+}
+
 /* Products of all pairs of types, in blocks, thin and tiny; some large enough for several threads. */
 static void products(int offset) {
     static const size_t shapes[][3] = {{61, 47, 601}, {1, 77, 300}, {77, 1, 300}, {5, 6, 7},
@@ -273,22 +332,26 @@ TEST(tiers, "law 7: one digest for every instruction set, at every alignment") {
         printf("#    %s\n", tiers[t]);
         for (offset = 0; offset < (test_state.quick > 1 ? 1 : test_state.quick ? 2 : 8); offset++)
             CHECK_EQ_U64(digest_of(offset), EXPECTED);
+        for (offset = 0; offset < (test_state.quick ? 2 : 8); offset++)
+            CHECK_EQ_U64(digest_of_sums(offset), EXPECTED_SUMS);
     }
     amp_cpu_force_tier(NULL);
 }
 
 TEST(modes, "law 7: nor does it change with FTZ, DAZ and rounding modes of the caller") {
     const uint32_t saved = fp_get();
-    uint64_t       seen;
+    uint64_t       seen, sums_seen;
     int            mode;
     if (!FP_CONTROL) SKIP(FP_WHY);
     for (mode = 0; mode < 5; mode++) {
         const uint32_t flags = mode == 4 ? FP_FTZ | FP_DAZ : (uint32_t)FP_ROUNDING * (uint32_t)mode;
         fp_set(FP_IEEE | flags);
         seen = digest_of(mode);
+        sums_seen = digest_of_sums(mode);
         CHECK_EQ_U32(fp_get() & 0xffc0u, FP_IEEE | flags);
         fp_set(saved);
         CHECK_EQ_U64(seen, EXPECTED);
+        CHECK_EQ_U64(sums_seen, EXPECTED_SUMS);
     }
 }
 
