@@ -210,7 +210,6 @@ $(BUILD)/tests/self.log: tests/test.h
 $(BUILD)/tests/bits.log: tests/test_bits.c
 $(BUILD)/tests/gpu_self.log: tests/gpu.sh tests/gpu_table.awk $(wildcard tests/bench/*cuda.cu tests/bench/*.py)
 $(BUILD)/tests/install.log: Makefile README.md examples/cmake/CMakeLists.txt
-$(BUILD)/tests/examples_cuda.log: $(wildcard examples/*.cu) $(KERNELS)plain/kernels.o
 $(BUILD)/tests/cuda-plain.log: $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o \
                             $(wildcard tests/bench/*.cu) tests/bench/gpu.h
 $(BUILD)/tests/cuda-clang.log: $(KERNELS)clang/kernels.o $(CPU)/clang/amp.o
@@ -229,6 +228,10 @@ $(BUILD)/tests/examples.log: tests/examples.sh tests/lib.sh $(BUILD)/train $(wil
 
 $(BUILD)/tests/gpt.log $(BUILD)/tests/cnn.log: $(BUILD)/tests/%.log: tests/%.sh tests/lib.sh $(BUILD)/%
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/$*)
+
+$(BUILD)/tests/examples_cuda.log: tests/examples_cuda.sh tests/lib.sh $(KERNELS)plain/kernels.o \
+                                  $(wildcard examples/*.cu examples/*.cuh) $(BUILD)/gpt
+	@$(call SCRIPT,$< $(OUT) $(BUILD)/gpt)
 
 # The corpora of the fuzzers are replayed by every make test; make check looks for new cases.
 $(BUILD)/tests/fuzz.log $(BUILD)/tests/fuzzing.log: tests/fuzz.sh $(wildcard tests/fuzz/*) \

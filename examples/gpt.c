@@ -8,10 +8,11 @@
 
    READ  from top to bottom: vectors, the network, forward, loss, backward, the step; then held-out
    text, writing, --check, runs. Mixed precision comes in at choose_types (what the policy says of
-   the products), setup_optimizer, loss_scale and amp_optimizer_adamw; the rest is what a GPT in
-   fp32 needs, too. Options and the text are in gpt_report.h, --check in gpt_check.h, --budget in
-   gpt_budget.h; what other trainers need too in train_half.h (the policy's answers, rows of halves,
-   the schedule, save and resume), train_compare.h (tables), train_svg.h (curves) and train_cli.h.
+   the products), training_in (gpt_setup.h), loss_scale and amp_optimizer_adamw; the rest is what a
+   GPT in fp32 needs, too. gpt_setup.h has the tensors and how they begin, gpt_report.h options and
+   the text, gpt_check.h --check, gpt_budget.h --budget; what other trainers need too is in
+   train_half.h (the policy's answers, rows of halves, the schedule), train_compare.h (save and
+   resume, tables), train_svg.h (curves) and train_cli.h. gpt_cuda.cu is the same on a GPU.
 
    RUN   cc -O3 -march=native -I. examples/gpt.c -o gpt -lm && ./gpt      in the directory of amp.h
 
@@ -42,7 +43,15 @@ static void *counting_malloc(size_t num_bytes) {
 #undef malloc
 
 #include "gpt_report.h" /* options, text, report */
-#include "train_half.h" /* the policy's answers, rows of halves, save and resume */
+#include "gpt_setup.h"  /* tensors, how they begin, the optimizer */
+#include "train_half.h" /* the policy's answers, rows of halves, the schedule */
+
+static const options *standard(void) {
+    static const options o = {"amp.h", "/* ", NULL, NULL, "build", NULL, NULL,
+                              2, 256, 4, 64, 8, 250, 0, ALL_TYPES, 400, 25, 0, 0, 0, 0, 1.5e-3f,
+                              0};
+    return &o;
+}
 
 /* ------------------------------------------------------------------------------------- vectors
    Sums in LANES parts and an exponential without branches: loops that a compiler can turn into
@@ -100,13 +109,6 @@ static float exponential(float x) {
 
 /* ------------------------------------------------------------------------------------- network */
 
-/* The tensors: embeddings and the last norm, then PER_BLOCK of each block. A bias follows its
-   weight, and of a norm its gain. */
-enum { EMBEDDING, POSITIONS, LAST_GAIN, LAST_BIAS, FIRST_BLOCK };
-enum { GAIN1, BIAS1, QKV, QKV_BIAS, OUT, OUT_BIAS, GAIN2, BIAS2, UP, UP_BIAS, DOWN, DOWN_BIAS,
-       PER_BLOCK };
-enum { VOCABULARY = 256, MAX_TENSORS = FIRST_BLOCK + MAX_LAYERS * PER_BLOCK };
-
 /* What a block keeps for its backward pass; rows are tokens, one batch of them. The block behind
    the last is the head: of it in, norm1 and stats1 are used. */
 typedef struct block {
@@ -163,76 +165,33 @@ static void choose_types(gpt *n) {
     policy_end(&policy, n->type, "the layers are block0, block1, ... and head");
 }
 
-/* Describe tensor i, with its memory: a master, and gradients of its type. Masters are random
-   around mean; in --check all are, or a wrong gradient of a bias that is 0 might not show. */
-static void add_tensor(gpt *n, int i, const char *name, size_t count, float mean, float deviation) {
+/* Describe tensor i, with its memory: a master, and gradients of its type. In --check all masters
+   are random, or a wrong gradient of a bias that is 0 might not show. */
+static void add_tensor(gpt *n, int i, beginning b) {
     amp_tensor *t = &n->tensor[i];
-    sprintf(n->names[i], "%s", name);
+    strcpy(n->names[i], b.name);
     t->name      = n->names[i];
-    t->n         = count;
-    t->grad_type = deviation > 0.0f ? n->type : AMP_F32;
-    t->weight    = gpt_alloc(n, STATE, count, AMP_F32);
-    t->grad      = gpt_alloc(n, STATE, count, t->grad_type);
-    if (deviation <= 0.0f) t->keep_fp32 = t->no_weight_decay = 1; /* a norm or a bias */
-    if (n->o->check) deviation = 0.2f;
-    for (size_t j = 0; j < count; j++)
-        t->weight[j] = mean + 1.7320508f * deviation * random_uniform(&n->rng);
-    n->num_params += count;
-}
-
-/* GPT-2's start: deviation 0.02, less for what is added to the stream, by the number of adders. */
-static void add_tensors(gpt *n, const char *run, const char *data) {
-    const size_t c = n->width;
-    const float  adders = 0.02f / sqrtf(2.0f * (float)n->layers);
-    const struct {
-        const char *name;
-        size_t      count;
-        float       mean, deviation;
-    } part[PER_BLOCK] = {{"norm1.gain", c, 1, 0},       {"norm1.bias", c, 0, 0},
-                         {"qkv", c * 3 * c, 0, 0.02f},  {"qkv.bias", 3 * c, 0, 0},
-                         {"out", c * c, 0, adders},     {"out.bias", c, 0, 0},
-                         {"norm2.gain", c, 1, 0},       {"norm2.bias", c, 0, 0},
-                         {"up", c * 4 * c, 0, 0.02f},   {"up.bias", 4 * c, 0, 0},
-                         {"down", 4 * c * c, 0, adders}, {"down.bias", c, 0, 0}};
-    char name[64];
-    add_tensor(n, EMBEDDING, run, VOCABULARY * c, 0.0f, 0.02f);
-    add_tensor(n, POSITIONS, data, n->context * c, 0.0f, 0.02f);
-    add_tensor(n, LAST_GAIN, "norm.gain", c, 1.0f, 0.0f);
-    add_tensor(n, LAST_BIAS, "norm.bias", c, 0.0f, 0.0f);
-    for (size_t l = 0; l < n->layers; l++) {
-        for (int k = 0; k < PER_BLOCK; k++) {
-            sprintf(name, "block%d.%s", (int)l, part[k].name);
-            add_tensor(n, FIRST_BLOCK + (int)l * PER_BLOCK + k, name, part[k].count, part[k].mean,
-                       part[k].deviation);
-        }
-    }
+    t->n         = b.count;
+    t->grad_type = b.deviation > 0.0f ? n->type : AMP_F32;
+    t->weight    = gpt_alloc(n, STATE, t->n, AMP_F32);
+    t->grad      = gpt_alloc(n, STATE, t->n, t->grad_type);
+    if (b.deviation <= 0.0f) t->keep_fp32 = t->no_weight_decay = 1; /* a norm or a bias */
+    if (n->o->check) b.deviation = 0.2f;
+    for (size_t j = 0; j < t->n; j++) t->weight[j] = random_weight(&b, &n->rng);
+    n->num_params += t->n;
 }
 
 static void setup_optimizer(gpt *n) {
-    amp_optimizer_desc desc = {0};
-    desc.dtype        = n->type; /* of the copies that products read; the masters are fp32 */
-    desc.kind         = AMP_KIND_ADAMW;
-    desc.beta2        = 0.95;
-    desc.weight_decay = 0.1f;
-    desc.max_norm     = 1.0f;
-    desc.allocator    = (amp_allocator){state_malloc, state_free, &n->bytes[STATE]};
-    desc.problem      = n->problem;
-    if (n->type == AMP_F16) { /* a moving scale, which starts at 65536 */
-        desc.scaler.growth_interval = 50; /* default 2000: for runs of more than 1000 steps */
-    } else {                  /* fp32 and bf16 need none; steps that are not finite are skipped */
-        desc.scaler.preset     = AMP_PRESET_STATIC;
-        desc.scaler.init_scale = 1.0f;
-    }
+    amp_optimizer_desc desc = training_in(n->type);
+    desc.allocator = (amp_allocator){state_malloc, state_free, &n->bytes[STATE]};
+    desc.problem   = n->problem;
     check(amp_optimizer_init(&n->opt, &desc));
-    for (size_t i = 0; i < FIRST_BLOCK + n->layers * PER_BLOCK; i++)
-        check(amp_optimizer_add(&n->opt, &n->tensor[i]));
+    for (int i = 0; i < num_tensors(n->o); i++) check(amp_optimizer_add(&n->opt, &n->tensor[i]));
     check(amp_optimizer_prepare(&n->opt));
 }
 
-/* The network in a type. Two of its tensors bear in their names what else decides how a run ends,
-   so that amp.h refuses the saved state of a run with another type, seed, schedule, text ... */
+/* The network in a type. */
 static void gpt_init(gpt *n, const options *o, const text *t, amp_dtype type, int seed) {
-    char run[96], data[96];
     memset(n, 0, sizeof *n);
     n->o       = o;
     n->type    = type;
@@ -242,12 +201,9 @@ static void gpt_init(gpt *n, const options *o, const text *t, amp_dtype type, in
     n->context = (size_t)o->context;
     n->batch   = (size_t)o->batch;
     n->rows    = n->batch * n->context;
-    n->rng     = (uint64_t)seed * 1000003u + 1;
+    n->rng     = seed_of_weights(seed);
     choose_types(n);
-    sprintf(run, "embedding of %s seed %d steps %d lr %.6g", type_names[type], seed, o->steps,
-            (double)o->lr);
-    sprintf(data, "positions of heads %d batch %d text %08lx", o->heads, o->batch, t->checksum);
-    add_tensors(n, run, data);
+    for (int i = 0; i < num_tensors(o); i++) add_tensor(n, i, beginning_of(o, t, type, seed, i));
 
     const size_t rows = n->rows, c = n->width, square = n->heads * n->context * n->context;
     const size_t widest = 4 * c > VOCABULARY ? 4 * c : VOCABULARY;
@@ -292,8 +248,6 @@ static void gpt_free(gpt *n) {
     amp_optimizer_free(&n->opt);
     while (n->num_owned > 0) free(n->owned[--n->num_owned]);
 }
-
-static int tensor_of(size_t l, int part) { return FIRST_BLOCK + (int)l * PER_BLOCK + part; }
 
 /* What products of this type read: the half copy, or the master. */
 static const void *weight(const gpt *n, int i, amp_dtype type) {
@@ -758,7 +712,7 @@ int main(int argc, char **argv) {
     if (r.o.check) return check_network(&r.o, &t);
     if (r.o.budget) return show_budget(&r.o, &t);
     try_all(&r.o, &t, &nets[0]);
-    report_text(&r, &t);
+    report_text(&r, &t, amp_cpu_tier());
     for (int seed = 0; seed < r.o.seeds; seed++) {
         for (int v = 0; v < 3; v++) gpt_free(&nets[v]); /* the last seed's write at the end */
         train_seed(&r, &t, seed, nets);

@@ -1,4 +1,6 @@
-/* gpt_report.h - the options of gpt.c, the text, and the words for train_compare.h               */
+/* gpt_report.h - the options of gpt.c and gpt_cuda.cu, the text, and the words for train_compare.h
+
+   C and C++. PROGRAM, the program's name, is defined before this is included.                    */
 
 #ifndef GPT_REPORT_H
 #define GPT_REPORT_H
@@ -8,7 +10,7 @@
 
 #include <string.h>
 
-#define PICTURE "gpt_loss.svg"
+#define PICTURE PROGRAM "_loss.svg"
 
 enum { MAX_LAYERS = 48, HELD_WINDOWS = 64 };
 
@@ -17,19 +19,20 @@ enum { MAX_LAYERS = 48, HELD_WINDOWS = 64 };
 typedef struct options {
     const char *text, *prompt, *policy, *tier, *out, *save, *resume;
     int         layers, width, heads, context, batch, steps, seeds, dtype, write;
-    int         save_every, stop_after, check, budget;
+    int         save_every, stop_after, check, budget, overflow;
     float       lr;
+    int         gpu; /* nonzero: with --overflow, but neither policy, tier, writing, --check nor
+                        --budget */
 } options;
 
 #include "train_compare.h" /* report, of all that have such options */
 
-static const options standard = {"amp.h", "/* ", NULL, NULL, "build", NULL, NULL,
-                                 2, 256, 4, 64, 8, 250, 0, ALL_TYPES, 400, 25, 0, 0, 0, 1.5e-3f};
+static const options *standard(void); /* the program's */
 
 static void print_help(void) {
-    const options *o = &standard;
-    printf("usage: gpt [options]\n\n"
-           "Train a GPT on the bytes of a text in fp32, fp16 and bf16; compare; let it write.\n\n"
+    const options *o = standard();
+    printf("usage: " PROGRAM " [options]\n\n"
+           "Train a GPT on the bytes of a text in fp32, fp16 and bf16%s.\n\n"
            "  --text FILE       what to learn; a tenth of it is held out (%s)\n"
            "  --dtype fp32|fp16|bf16|all          (all)\n"
            "  --steps N         optimizer steps (%d)\n"
@@ -38,29 +41,35 @@ static void print_help(void) {
            "  --context N  --batch N              bytes in a sequence, sequences in a step (%d, "
            "%d)\n"
            "  --lr X            largest learning rate (%g)\n"
-           "  --policy WORDS    types of products, as amp_autocast_override reads them:\n"
-           "                    op:bmm=fp32, block0=fp32, head=fp32 (all in half)\n"
-           "  --tier NAME       instructions of amp.h: amx, avx512, avx2, neon, c (the best)\n"
-           "  --prompt TEXT     what the writing continues (\"%s\")\n"
-           "  --write N         bytes to write (%d)\n"
            "  --out DIR         where the picture goes (%s)\n"
-           "  --quick           a toy, in seconds; options after it change it\n"
-           "  --check           gradients beside finite differences, allocations of a step\n"
-           "  --budget MIB      how many rows of each type fit into so much memory, how fast\n"
-           "  --help            this text\n\n"
+           "  --quick           a toy, in seconds; options after it change it\n",
+           o->gpu ? " on a GPU; compare" : "; compare; let it write", o->text, o->steps, o->layers,
+           o->width, o->heads, o->context, o->batch, (double)o->lr, o->out);
+    if (o->gpu)
+        printf("  --overflow N      make the loss inf in the Nth turn, which must be skipped\n");
+    else
+        printf("  --policy WORDS    types of products, as amp_autocast_override reads them:\n"
+               "                    op:bmm=fp32, block0=fp32, head=fp32 (all in half)\n"
+               "  --tier NAME       instructions of amp.h: amx, avx512, avx2, neon, c (the best)\n"
+               "  --prompt TEXT     what the writing continues (\"%s\")\n"
+               "  --write N         bytes to write (%d)\n"
+               "  --check           gradients beside finite differences, allocations of a step\n"
+               "  --budget MIB      how many rows of each type fit into so much memory, how fast\n",
+               o->prompt, o->write);
+    printf("  --help            this text\n\n"
            "With one --dtype:\n\n"
            "  --save FILE       write the state there, every %d steps (--save-every N)\n"
            "  --resume FILE     continue from it; with the same other options the end has the\n"
            "                    bits of an uninterrupted run\n"
            "  --stop-after N    end after step N, as an interruption would\n",
-           o->text, o->steps, o->layers, o->width, o->heads, o->context, o->batch, (double)o->lr,
-           o->prompt, o->write, o->out, o->save_every);
+           o->save_every);
 }
 
 /* Products too small for tiles, and few steps: the machinery runs, and nothing is learned well. */
 static void make_quick(options *o) {
     o->layers  = 2;
     o->width   = 64;
+    o->heads   = 4;
     o->context = 32;
     o->batch   = 4;
     o->steps   = 40;
@@ -79,16 +88,18 @@ static void make_check(options *o) {
 }
 
 static options parse_options(int argc, char **argv) {
-    options o = standard;
-    char    value[64];
+    options   o   = *standard();
+    const int gpu = o.gpu;
+    char      value[64];
     const known_option own[] = {
-        {"--text", &o.text, NULL, NULL, 0},      {"--prompt", &o.prompt, NULL, NULL, 0},
+        {"--text", &o.text, NULL, NULL, 0},
         {"--layers", NULL, NULL, &o.layers, MAX_LAYERS},
         {"--width", NULL, NULL, &o.width, 4096}, {"--heads", NULL, NULL, &o.heads, 256},
         {"--context", NULL, NULL, &o.context, 4096},
-        {"--write", NULL, NULL, &o.write, 1000000},
-        {"--budget", NULL, NULL, &o.budget, 1 << 20}};
-    parse_all(&o, argc, argv, own, sizeof own / sizeof *own, print_help, make_quick, make_check);
+        {gpu ? "--overflow" : "--write", NULL, NULL, gpu ? &o.overflow : &o.write, 1000000},
+        {"--prompt", &o.prompt, NULL, NULL, 0}, {"--budget", NULL, NULL, &o.budget, 1 << 20}};
+    parse_all(&o, argc, argv, own, sizeof own / sizeof *own - (gpu ? 2 : 0), print_help,
+              make_quick, gpu ? NULL : make_check);
     sprintf(value, "--width %d --heads %d", o.width, o.heads);
     if (o.width % o.heads != 0)
         fail(2, value, "the width is no multiple of the heads", "choose another --width");
@@ -105,7 +116,7 @@ typedef struct text {
 
 static size_t held_windows(const text *t, size_t context) {
     const size_t windows = (t->num_held - 1) / context;
-    return windows < HELD_WINDOWS ? windows : HELD_WINDOWS;
+    return windows < HELD_WINDOWS ? windows : (size_t)HELD_WINDOWS;
 }
 
 /* Every tenth piece of 2048 bytes is held out (of less in a short text), so that both parts are of
@@ -115,11 +126,11 @@ static void load_text(text *t, const options *o) {
     FILE  *f = fopen(o->text, "rb");
     size_t room = 1 << 16, size = 0, got, piece;
     if (!f) fail(1, o->text, strerror(errno), "give a file with --text, or run this beside amp.h");
-    unsigned char *all = need(room, 1);
+    unsigned char *all = (unsigned char *)need(room, 1);
     while ((got = fread(all + size, 1, room - size, f)) > 0) {
         size += got;
         if (size < room) continue;
-        all = realloc(all, room *= 2);
+        all = (unsigned char *)realloc(all, room *= 2);
         if (!all) fail(1, o->text, "is too large for memory", "give a smaller file");
     }
     if (ferror(f)) fail(1, o->text, "cannot be read", "give a text file with --text");
@@ -129,7 +140,7 @@ static void load_text(text *t, const options *o) {
         sprintf(problem, "has %lu bytes, fewer than ten contexts", (unsigned long)size);
         fail(1, o->text, problem, "give a longer --text, or a smaller --context");
     }
-    t->bytes = need(size, 1);
+    t->bytes = (unsigned char *)need(size, 1);
     t->train = t->bytes;
     for (int held = 0; held < 2; held++) {
         if (held) t->held = t->bytes + t->num_train;
@@ -150,11 +161,11 @@ static void load_text(text *t, const options *o) {
 /* --------------------------------------------------------------------------------------- report */
 
 static const subject gpt_subject = {
-    "gpt", "loss", " in nats per byte", 4, 3, 0.005, 0, "tokens", 0.0, PICTURE,
+    PROGRAM, "loss", " in nats per byte", 4, 3, 0.005, 0, "tokens", 0.0, PICTURE,
     "text that is learned", "loss, nats per byte, mean of the seeds",
     "text that is held out", "loss, nats per byte, mean of the seeds"};
 
-static void report_text(report *r, const text *t) {
+static void report_text(report *r, const text *t, const char *machine) {
     const options *o = &r->o;
     r->of                = gpt_subject;
     r->of.items_per_step = (double)o->batch * o->context;
@@ -162,7 +173,7 @@ static void report_text(report *r, const text *t) {
     printf("%s: %lu bytes to learn, %lu held out\n", o->text, (unsigned long)t->num_train,
            (unsigned long)t->num_held);
     printf("%d blocks of width %d, %d heads; %d steps of %d x %d bytes; products by %s\n",
-           o->layers, o->width, o->heads, o->steps, o->batch, o->context, amp_cpu_tier());
+           o->layers, o->width, o->heads, o->steps, o->batch, o->context, machine);
     fflush(stdout);
 }
 

@@ -1,8 +1,8 @@
-/* train_compare.h - training in three types, compared: what gpt.c and cnn.c share of it
+/* train_compare.h - training in three types, compared: what gpt.c, gpt_cuda.cu and cnn.c share
 
-   Options that both have, times, then tables, their reading, curves and the last lines. Nothing
-   here knows a network: a run hands over losses, times, counts and bytes. What is trained, and in
-   which words it is spoken of, stands in a subject.
+   Options that all have, save and resume, then tables, their reading, curves and the last lines.
+   Nothing here knows a network: a run hands over losses, times, counts and bytes. What is trained,
+   and in which words it is spoken of, stands in a subject. C and C++.
 
    Before this is included, a program defines PROGRAM and options, a struct that has at least
 
@@ -20,11 +20,6 @@
 
 #include <math.h>
 #include <string.h>
-#ifdef _OPENMP
-#include <omp.h>
-#else
-#include <time.h>
-#endif
 
 enum { MAX_SEEDS = 20, MAX_BATCH = 4096, MAX_STEPS = 1000000, HELD_POINTS = 6 };
 enum { STATE, ACTIVATIONS, WORK, NUM_MEMORIES };
@@ -81,32 +76,34 @@ static int is_among(const known_option *known, size_t count, const char *name, c
     return 0;
 }
 
-/* The options of the program and of all; quick and check say what --quick and --check mean. */
+/* The options of the program and of all; quick and check say what --quick and --check mean. A
+   program without check is for a GPU, and has no --policy and --tier either. */
 static void parse_all(options *o, int argc, char **argv, const known_option *own, size_t num_own,
                       void (*help)(void), void (*quick)(options *), void (*check)(options *)) {
     const known_option common[] = {
-        {"--policy", &o->policy, NULL, NULL, 0}, {"--tier", &o->tier, NULL, NULL, 0},
         {"--out", &o->out, NULL, NULL, 0},       {"--save", &o->save, NULL, NULL, 0},
         {"--resume", &o->resume, NULL, NULL, 0}, {"--dtype", NULL, type_names, &o->dtype, 0},
         {"--batch", NULL, NULL, &o->batch, MAX_BATCH},
         {"--steps", NULL, NULL, &o->steps, MAX_STEPS},
         {"--seeds", NULL, NULL, &o->seeds, MAX_SEEDS},
         {"--save-every", NULL, NULL, &o->save_every, MAX_STEPS},
-        {"--stop-after", NULL, NULL, &o->stop_after, MAX_STEPS}};
+        {"--stop-after", NULL, NULL, &o->stop_after, MAX_STEPS},
+        {"--policy", &o->policy, NULL, NULL, 0}, {"--tier", &o->tier, NULL, NULL, 0}};
+    const size_t num_common = sizeof common / sizeof *common - (check ? 0 : 2);
     for (int i = 1; i < argc; i++) {
         const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
         if (strcmp(name, "--help") == 0) {
             help();
             exit(0);
         }
-        if (strcmp(name, "--quick") == 0 || strcmp(name, "--check") == 0) {
+        if (strcmp(name, "--quick") == 0 || (check && strcmp(name, "--check") == 0)) {
             (name[2] == 'q' ? quick : check)(o);
             continue;
         }
         i++;
         if (strcmp(name, "--lr") == 0 && value) o->lr = parse_rate(name, value);
         else if (!is_among(own, num_own, name, value) &&
-                 !is_among(common, sizeof common / sizeof *common, name, value))
+                 !is_among(common, num_common, name, value))
             fail(2, name, strcmp(name, "--lr") == 0 ? "needs a value" : "is not an option",
                  "see --help");
     }
@@ -117,6 +114,24 @@ static void parse_all(options *o, int argc, char **argv, const known_option *own
     if (o->tier && amp_cpu_force_tier(o->tier) != AMP_OK)
         bad_option("--tier", o->tier, "one that this machine has: amx, avx512, avx2, neon or c");
     if (!o->seeds) o->seeds = one_run(o) ? 1 : 3;
+}
+
+/* -------------------------------------------------------------------------------- interruptions */
+
+/* amp.h's state is all there is: masters, moments, scale and counts. It goes to another file that
+   is renamed, so that the program may be killed at any time. */
+static void save(const amp_optimizer *opt, const char *path) {
+    const amp_result result = amp_optimizer_save_file(opt, path);
+    if (result != AMP_OK)
+        fail(1, path, amp_result_string(result), "choose a file that can be written with --save");
+}
+
+/* problem is the desc's: in which way it is the state of another run. */
+static void resume(amp_optimizer *opt, const char *path, const char *problem) {
+    const amp_result result = amp_optimizer_load_file(opt, path);
+    if (result == AMP_ERROR_MISMATCH)
+        fail(1, path, problem, "give the other options as when it was saved");
+    if (result != AMP_OK) fail(1, path, amp_result_string(result), "give a file that --save wrote");
 }
 
 /* --------------------------------------------------------------------------------------- report */
@@ -133,15 +148,6 @@ typedef struct report {
     size_t   bytes[3][NUM_MEMORIES], params;
     uint64_t steps;                      /* taken by the last run                                 */
 } report;
-
-/* Of processor time, which does not count while other programs run; with threads, of time. */
-static double seconds(void) {
-#ifdef _OPENMP
-    return omp_get_wtime();
-#else
-    return (double)clock() / CLOCKS_PER_SEC;
-#endif
-}
 
 /* The held-out loss is also taken HELD_POINTS times on the way. */
 static int held_every(const options *o) {

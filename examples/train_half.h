@@ -1,5 +1,5 @@
 /* train_half.h - what gpt.c and cnn.c share of training in half: the policy's answers, rows of
-   halves, the schedule, save and resume
+   halves, the schedule, time
 
    It needs amp.h with its implementation, and train_compare.h for the options.                   */
 
@@ -7,6 +7,12 @@
 #define TRAIN_HALF_H
 
 #include "train_compare.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#else
+#include <time.h>
+#endif
 
 static void check(amp_result r) {
     if (r != AMP_OK) fail(1, "amp.h", amp_result_string(r), "this is a bug in " PROGRAM ".c");
@@ -85,7 +91,7 @@ static void write_row(void *x, amp_dtype type, size_t first, size_t count, const
     if (type != AMP_F32) check(amp_cast(at(x, type, first), type, row, AMP_F32, count));
 }
 
-/* ---------------------------------------------------------------------- schedule, interruptions */
+/* ------------------------------------------------------------------------------- schedule, time */
 
 /* Linear warm-up, then a cosine down to a tenth: by the steps that were taken (amp_status.steps),
    which is what AdamW counts too. Turns of the loop would also count those that were skipped. */
@@ -95,20 +101,13 @@ static float learning_rate(const options *o, uint64_t step) {
     return (float)(peak * (0.55 + 0.45 * cos(3.14159265 * (x - warm) / (o->steps - warm))));
 }
 
-/* amp.h's state is all there is: masters, moments, scale and counts. It goes to another file that
-   is renamed, so that the program may be killed at any time. */
-static void save(const amp_optimizer *opt, const char *path) {
-    const amp_result result = amp_optimizer_save_file(opt, path);
-    if (result != AMP_OK)
-        fail(1, path, amp_result_string(result), "choose a file that can be written with --save");
-}
-
-/* problem is the desc's: in which way it is the state of another run. */
-static void resume(amp_optimizer *opt, const char *path, const char *problem) {
-    const amp_result result = amp_optimizer_load_file(opt, path);
-    if (result == AMP_ERROR_MISMATCH)
-        fail(1, path, problem, "give the other options as when it was saved");
-    if (result != AMP_OK) fail(1, path, amp_result_string(result), "give a file that --save wrote");
+/* Of processor time, which does not count while other programs run; with threads, of time. */
+static double seconds(void) {
+#ifdef _OPENMP
+    return omp_get_wtime();
+#else
+    return (double)clock() / CLOCKS_PER_SEC;
+#endif
 }
 
 #endif /* TRAIN_HALF_H */

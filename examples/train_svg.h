@@ -101,8 +101,9 @@ static double step_of(const plot *p) { return p->step > 0.0 ? p->step : 1.0; }
 /* The axes of the left (0) or right (1) plot, wide enough for all its curves; 0 if it is empty. */
 static int fit_axes(axes *a, const plot *p, int place, double base) {
     const double margin = base > 2.0 ? 0.05 : 0.7;
-    *a = (axes){82.0 + 500.0 * place, 80.0, 395.0, 295.0, step_of(p) * (double)p->count,
-                1e9, -1e9, base};
+    const axes empty = {82.0 + 500.0 * place, 80.0, 395.0, 295.0, step_of(p) * (double)p->count,
+                        1e9, -1e9, base};
+    *a = empty;
     for (int k = 0; p->title && k < MAX_CURVES; k++) {
         for (size_t i = 0; p->y[k] && i < p->count; i++) {
             const double value = p->y[k][i], at = drawable(value) ? log(value) / log(base) : 0.0;

@@ -1,6 +1,6 @@
 # The CUDA examples on the emulator: they pass their own checks, and bad input is answered.
-# usage: [OBJECTS=DIR] examples_cuda.sh OUTDIR
-suite=examples_cuda out=${1:?usage: examples_cuda.sh OUTDIR}
+# usage: [OBJECTS=DIR] examples_cuda.sh OUTDIR GPT      GPT is gpt.c, that make has built
+suite=examples_cuda out=${1:?usage: examples_cuda.sh OUTDIR GPT} gpt=${2:?}
 . tests/lib.sh
 . tests/emu/kinds.sh
 kind plain
@@ -8,7 +8,7 @@ objects=${OBJECTS:-build/tests}/kind-plain
 have "$compiler" || { skip compiler "$compiler not found"; finish; }
 if quick; then with=-O1; fi
 
-for program in train_cuda step_cuda; do
+for program in train_cuda step_cuda gpt_cuda; do
     object "$out/$program.o" "$compiler" $fake -w $with $front -c examples/$program.cu &&
         $compiler "$out/$program.o" "$objects/kernels.o" "$objects/emu.o" -o "$out/$program" \
             > "$out/log" 2>&1
@@ -24,4 +24,60 @@ for dtype in fp16 bf16; do
 done
 "$out/step_cuda" > "$out/log" 2>&1 && [ "$(grep -c ' yes$' "$out/log")" = 2 ]
 check 'step_cuda: read-back, gate and conditional node end with the same bits' $?
+
+# gpt_cuda begins with the weights of gpt.c and draws the same text. At this size rows and columns
+# end within a slice, a strip and a batch.
+toy="--quick --text LICENSE --seeds 1 --steps 24 --lr 0.005
+     --layers 1 --width 40 --heads 5 --context 16 --batch 5"
+cuda() { "$out/gpt_cuda" $toy --out "$out" "$@"; }
+final() { sed -n 's/^final [a-z_]* //p' "$1"; } # step, and held-out loss with all digits
+number='[0-9.]+' d='d [-+][0-9.]+ se [0-9.]+' count='[1-9][0-9]*'
+cuda > "$out/toy" 2> /dev/null && tail -n 3 "$out/toy" > "$out/log" &&
+    sed -n 1p "$out/log" |
+        grep -Eq "^parity gpt_cuda: fp32 $number fp16 $number $d bf16 $number $d seeds 1\$" &&
+    sed -n 2p "$out/log" |
+        grep -Eq "^speed gpt_cuda: fp32 $count fp16 $count bf16 $count tokens/s\$" &&
+    sed -n 3p "$out/log" |
+        grep -Eq "^memory gpt_cuda: fp32 $count fp16 $count bf16 $count MiB\$" &&
+    grep -q '</svg>' "$out/gpt_cuda_loss.svg"
+check 'gpt_cuda: a short run ends with its three lines and has drawn its curves' $?
+tail -n 3 "$out/toy"
+awk '/^parity/ {lines++; bad += !($4 < 4.2 && $8 * $8 < 1e-4 && $14 * $14 < 1e-4)}
+     /^  (fp16|bf16) trains/ {lines++; bad += !($10 < 55)}
+     END {exit !(lines == 3 && !bad)}' "$out/toy"
+check 'gpt_cuda: learns from 5.5 to below 4.2, alike in all types' $?
+
+# The two add in different orders. In fp32 a sum of some hundred terms is then off by some ten times
+# 2^-24, and so is what a step moves; in 16 bits the loss may be off by what one rounding is.
+for pair in fp32/1e-6 fp16/4.9e-4 bf16/3.9e-3; do
+    type=${pair%/*} most=${pair#*/}
+    cuda --dtype $type --save "$out/whole.$type" > "$out/gpu.$type" 2> "$out/log" &&
+        "$gpt" $toy --out "$out" --write 1 --dtype $type --save "$out/cpu.state" > "$out/cpu" \
+            2> "$out/log" &&
+        { final "$out/gpu.$type"; final "$out/cpu"; } | awk -v most=$most '
+            {step[NR] = $3; loss[NR] = $NF}
+            END {far = loss[1] / loss[2] - 1
+                 exit !(NR == 2 && step[1] == 24 && step[2] == 24 && far * far < most * most)}'
+    check "gpt_cuda: after 24 steps in $type the loss is that of gpt.c, to $most of it" $?
+done
+
+cuda --dtype fp16 --stop-after 9 --save "$out/part" > "$out/log" 2>&1 &&
+    ! cmp -s "$out/part" "$out/whole.fp16" &&
+    cuda --dtype fp16 --resume "$out/part" --save "$out/part" > "$out/log" 2>&1 &&
+    cmp "$out/part" "$out/whole.fp16" > "$out/log" 2>&1
+check 'gpt_cuda: interrupted and resumed, a run ends with the same bytes' $?
+refuses 'gpt_cuda: what gpt.c has saved is refused' qkv \
+    cuda --dtype bf16 --resume "$out/cpu.state"
+cuda --dtype bf16 --stop-after 24 --overflow 5 > "$out/spoilt" 2> "$out/log" &&
+    grep -Eq '^bf16 .* 1\.0 +1 ' "$out/spoilt" && grep -Eq '^bf16 .* 0\.0 +1 ' "$out/gpu.bf16" &&
+    [ "$(final "$out/gpu.bf16")" = "$(final "$out/spoilt")" ]
+check 'gpt_cuda: an overflow on purpose is skipped, and the end has the bits of a run without' $?
+cuda --dtype fp16 --stop-after 8 --overflow 5 > "$out/log" 2>&1 &&
+    grep -Eq '^fp16 .* 1\.0 +32768 ' "$out/log"
+check 'gpt_cuda: it halves the scale of fp16' $?
+refuses 'gpt_cuda: a width that the heads do not divide by 8'  250 "$out/gpt_cuda" --width 250
+refuses 'gpt_cuda: a context that is no multiple of 8'          20 "$out/gpt_cuda" --context 20
+refuses 'gpt_cuda: a policy is for a CPU'                 --policy "$out/gpt_cuda" --policy a=fp32
+refuses 'gpt_cuda: a state of another run is refused'    'lr 0.005' \
+    cuda --dtype fp16 --lr 0.01 --resume "$out/part"
 finish

@@ -150,7 +150,9 @@ case $phase in
         stage suite-per-thread 45 "$work/suite_per_thread" --quick
     for source in examples/*.cu; do
         name=$(basename "$source" .cu)
-        built "$name" "$name" && stage "$name" 20 "$work/$name"
+        set -- 20 "$work/$name"
+        [ "$name" != gpt_cuda ] || set -- 45 "$work/$name" --out "$work"
+        built "$name" "$name" && stage "$name" "$@"
     done
     ;;
 3)

@@ -22,6 +22,7 @@ template <class T> T __shfl_sync(unsigned mask, T value, int lane, int width = 3
 template <class T> T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32);
 template <class T> T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32);
 
+template <class T> T    __ldcg(const T *p);
 template <class T> T    __ldcs(const T *p);
 template <class T> void __stcs(T *p, T value);
 
@@ -39,6 +40,7 @@ float    __uint_as_float(unsigned u);
 float    __fadd_rn(float a, float b);
 float    __fsub_rn(float a, float b);
 float    __fmul_rn(float a, float b);
+float    cospif(float a);
 double   __dadd_rn(double a, double b);
 
 extern "C" void cudaGraphSetConditional(unsigned long long handle, unsigned value);

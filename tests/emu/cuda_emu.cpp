@@ -7,6 +7,8 @@
 
 #include "cuda_emu.h"
 #include <cublasLt.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -1529,47 +1531,22 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
 
 namespace {
 
-float from_half(uint16_t h) {
-    const int      exponent = h >> 10 & 31;
-    const unsigned fraction = h & 1023;
-    float          v = exponent == 31 ? (fraction != 0 ? NAN : INFINITY)
-                       : exponent == 0 ? ldexpf((float)fraction, -24)
-                                       : ldexpf((float)(fraction + 1024), exponent - 25);
-    return h & 0x8000 ? -v : v;
-}
-
-uint16_t to_half(float f) {
-    const unsigned bits = __float_as_uint(f), sign = bits >> 16 & 0x8000;
-    const float    size = fabsf(f);
-    if (f != f) return 0x7fff;
-    if (size >= 65520.0f) return (uint16_t)(sign | 0x7c00);
-    if (size < 6.103515625e-5f) /* a subnormal: the whole number of 2^-24 that is nearest */
-        return (uint16_t)(sign | (unsigned)nearbyintf(size * 16777216.0f));
-    const unsigned rounded = (bits & 0x7fffffffu) + 0xfff + (bits >> 13 & 1);
-    return (uint16_t)(sign | ((rounded >> 13) - (112u << 10)));
-}
-
-uint16_t to_bfloat(float f) {
-    const unsigned bits = __float_as_uint(f);
-    return (uint16_t)(f != f ? 0x7fffu : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
 size_t size_of(cudaDataType type) { return type == CUDA_R_32F ? 4 : 2; }
 
 float load(const void *base, cudaDataType type, size_t i) {
-    uint16_t h;
+    __half        f16;
+    __nv_bfloat16 bf16;
     if (type == CUDA_R_32F) return ((const float *)base)[i];
-    memcpy(&h, (const char *)base + 2 * i, 2);
-    return type == CUDA_R_16F ? from_half(h) : __uint_as_float((unsigned)h << 16);
+    memcpy((void *)&f16, (const char *)base + 2 * i, 2);
+    memcpy((void *)&bf16, (const char *)base + 2 * i, 2);
+    return type == CUDA_R_16F ? __half2float(f16) : __bfloat162float(bf16);
 }
 
 void store(void *base, cudaDataType type, size_t i, float v) {
-    if (type == CUDA_R_32F) {
-        ((float *)base)[i] = v;
-        return;
-    }
-    uint16_t h = type == CUDA_R_16F ? to_half(v) : to_bfloat(v);
-    memcpy((char *)base + 2 * i, &h, 2);
+    const __half        f16  = __float2half_rn(v);
+    const __nv_bfloat16 bf16 = __float2bfloat16_rn(v);
+    if (type == CUDA_R_32F) ((float *)base)[i] = v;
+    else memcpy((char *)base + 2 * i, type == CUDA_R_16F ? (const void *)&f16 : &bf16, 2);
 }
 
 /* A matrix as floats, column by column, transposed if asked. */

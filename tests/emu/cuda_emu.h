@@ -372,6 +372,7 @@ static inline double __dsqrt_rn(double a) { return sqrt(a); }
 static inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
 static inline float  __double2float_rn(double a) { return (float)a; }
 static inline float  __uint2float_rn(unsigned a) { return (float)a; }
+static inline float  cospif(float a) { return (float)cos(3.14159265358979324 * (double)a); }
 static inline float  __int2float_rn(int a) { return (float)a; }
 
 /* ---- launches ---- */

@@ -311,6 +311,8 @@ TEST(intrinsics, "bit and rounding intrinsics") {
     CHECK_EQ_F32(__fsub_rn(square, __fadd_rn(1.0f, 1.0f / 4096)), 0.0f);
     CHECK_EQ_F32(__fmaf_rn(x, x, -square), 1.0f / 67108864);
     CHECK_EQ_F32(__fsqrt_rn(__fdiv_rn(9.0f, 4.0f)), 1.5f);
+    CHECK_EQ_F32(cospif(0.0f), 1.0f);
+    CHECK_EQ_F32(cospif(1.0f), -1.0f);
 }
 
 TEST(shared_rubbish, "shared memory is filled with 0xff before each block") {
