@@ -16,6 +16,9 @@
 
 void __syncthreads(void);
 void __syncwarp(unsigned mask = 0xffffffffu);
+int  __syncthreads_count(int predicate);
+int  __popc(unsigned x);
+unsigned __ballot_sync(unsigned mask, int predicate);
 void __threadfence(void);
 
 template <class T> T __shfl_sync(unsigned mask, T value, int lane, int width = 32);
@@ -30,6 +33,7 @@ int                atomicAdd(int *p, int v);
 unsigned           atomicAdd(unsigned *p, unsigned v);
 unsigned long long atomicAdd(unsigned long long *p, unsigned long long v);
 float              atomicAdd(float *p, float v);
+double             atomicAdd(double *p, double v);
 unsigned           atomicOr(unsigned *p, unsigned v);
 unsigned           atomicMax(unsigned *p, unsigned v);
 unsigned long long atomicMax(unsigned long long *p, unsigned long long v);
