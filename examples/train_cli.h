@@ -1,7 +1,7 @@
 /* train_cli.h - what all trainers share: errors, counts and choices as options, a progress bar
 
    It knows neither data nor network, and is C and C++. PROGRAM, the program's name, is defined
-   before this is included.                                                                       */
+   before this is included; and END(code), where an error has to end more than this process.      */
 
 #ifndef TRAIN_CLI_H
 #define TRAIN_CLI_H
@@ -18,16 +18,20 @@ static int on_terminal(void) { return isatty(STDERR_FILENO); }
 static int on_terminal(void) { return 0; }
 #endif
 
+#ifndef END
+#define END(code) exit(code)
+#endif
+
 /* One line that says what was wrong, with which value, and what to do; then the end. */
 static void fail(int code, const char *subject, const char *problem, const char *remedy) {
     fprintf(stderr, PROGRAM ": %s: %s; %s\n", subject, problem, remedy);
-    exit(code);
+    END(code);
 }
 
 static void bad_option(const char *option, const char *value, const char *wanted) {
     fprintf(stderr, PROGRAM ": %s does not take '%s'; give %s (see --help)\n", option, value,
             wanted);
-    exit(2);
+    END(2);
 }
 
 static int parse_count(const char *option, const char *value, int max) {
@@ -54,7 +58,7 @@ static inline int parse_choice(const char *option, const char *value, const char
 }
 
 /* On a terminal, a bar that is drawn over itself; share is 0 to 1. */
-static void progress(double share, const char *now) {
+static inline void progress(double share, const char *now) {
     static const char full[] = "########################################";
     const int         done   = (int)(40.0 * share + 1e-6);
     if (on_terminal())
@@ -62,7 +66,7 @@ static void progress(double share, const char *now) {
 }
 
 /* The line is empty again. */
-static void progress_end(void) {
+static inline void progress_end(void) {
     if (on_terminal()) fprintf(stderr, "\r%75s\r", "");
 }
 

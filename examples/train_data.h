@@ -65,7 +65,7 @@ static int gzip_close(FILE *f) { return fclose(f); }
 
 /* ----------------------------------------------------------------------------------- the order */
 
-static void shuffle(size_t *order, size_t n, uint64_t *state) {
+static inline void shuffle(size_t *order, size_t n, uint64_t *state) {
     for (; n > 1; n--) {
         const size_t j = (size_t)(random_u64(state) % n), other = order[j];
         order[j]       = order[n - 1];

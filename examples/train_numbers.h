@@ -31,7 +31,7 @@ typedef struct spread { double mean, sd, se; } spread;
 
 /* Mean, standard deviation and standard error over the seeds of a column, or of its difference to
    another. One seed has no spread: sd and se are 0, and who prints them says so. */
-static spread over_seeds(const double *x, const double *minus, int seeds) {
+static inline spread over_seeds(const double *x, const double *minus, int seeds) {
     spread s = {0.0, 0.0, 0.0};
     for (int i = 0; i < seeds; i++) s.mean += (x[i] - (minus ? minus[i] : 0.0)) / seeds;
     for (int i = 0; i < seeds; i++) {
@@ -43,7 +43,7 @@ static spread over_seeds(const double *x, const double *minus, int seeds) {
     return s;
 }
 
-static int by_value(const void *a, const void *b) {
+static inline int by_value(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
