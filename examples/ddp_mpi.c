@@ -1,0 +1,571 @@
+/* ddp_mpi.c - training on several ranks with MPI, with the same bits on any number of them
+
+   Data parallelism with sharded state (ZeRO stage 1): every rank has the whole model, in halves,
+   and about one part in N of masters, moments and accumulators, in fp32 (amp.h, >>api ranks). A
+   step has M micro-batches with numbers; rank r computes number t N + r in round t. Gradients go
+   by an all-to-all to their owners, who add them in the order of the numbers; models come back by
+   an all-gather. So neither the loss, nor a weight, nor a saved state depends on N.
+
+   READ  from top to bottom: ranks (deadline and pulses), the trainer, two exchanges, micro-batches,
+   rounds and steps, save and resume. The network is in ddp_net.h, options and tables in
+   ddp_report.h, images in train_data.h. ddp_nccl.cu does the same on NVIDIA GPUs.
+
+   RUN   mpicc -O3 -I. examples/ddp_mpi.c -o ddp_mpi -lm && mpirun -n 4 ./ddp_mpi
+         in the directory of amp.h; without mpirun it is one rank. See also --help.
+
+   OVERLAP  A layer's gradient is sent as soon as it is there, and backward goes on; owners wait
+   only before they add. A layer's model is waited for only where forward needs it. That costs
+   memory: without overlap, halves that are sent and received need room for the largest layer;
+   with it, for all of the model: 2 + 2 bytes for each parameter. MPI moves data while it is called,
+   so that forward and backward call it after each layer.
+
+   HOW FAR IT SCALES  P parameters, N ranks, T = M / N rounds in a step, rounded up. The link of
+   each rank carries, in each direction,
+
+       2 P (N-1)/N bytes in every round    gradients, by an all-to-all: those of a reduce-scatter
+       2 P (N-1)/N bytes in every step     models, by an all-gather
+       P / 2048 bytes in every step        sum_fn: a double for a chunk of 16384; left out below
+
+   The table is arithmetic on data sheets, not measured: H100s with 80 GB at 3.35 TB/s, 400 of their
+   989 Tflop/s in bf16, 450 GB/s of NVLink in each direction (N = 8), 50 GB/s of NDR InfiniBand for
+   each GPU (N = 1024); 32 layers, micro-batches of b = 8192 tokens, 6 P b flop each; T = 1.
+
+          P     N    GB on a link     seconds:          compute    longer by, with   bytes for
+                    round and step    link    memory     6 P b     and without       each
+                                                                   overlap           parameter
+        7e9     1    0    +  0        0       0.100      0.86        0 %     0 %      20
+        7e9     8   12.25 + 12.25     0.054   0.031      0.86        2 %     6 %       8
+        7e9  1024   13.99 + 13.99     0.56    0.021      0.86       34 %    65 %       6.02
+       70e9     1    0    +  0        0       1.00       8.6         0 %     0 %      20
+       70e9     8   122.5 + 122.5     0.54    0.31       8.6         2 %     6 %       8
+       70e9  1024   139.9 + 139.9     5.6     0.21       8.6        34 %    65 %       6.02
+
+   memory   10 P bytes in a round, since an owner reads and writes its accumulator for each rank's
+            part (this is the price of one order: on NVLink about as long as the exchange itself),
+            and 38 P / N in a step: AdamW, check, clearing.
+   bytes    2 model, 2 gradient, 2 received (not with one rank), 16 / N: 140, 56, 42 GB for 7e9.
+   overlap  What stays of the exchanges: gradients of the layer next to the input, when backward
+            ends, and its model, when forward begins. A rank's range is one run through all tensors,
+            so that it gets a few large messages (N a round, of 14 MB: 7e9 on 1024). In return, if N
+            is above the layers, all that it gets is of one layer, and the owners of the first layer
+            get theirs after backward: 0.28 s. Ranges in each tensor would leave 0.01 s, but in
+            messages of 47 KB, 290 N of them.
+
+   Where it stops:
+   - Memory. 6 bytes stay on each GPU however many there are: some 13e9 parameters in 80 GB, less
+     activations. 70e9 do not fit; cut in 8 by tensor parallelism over NVLink they are 8.75e9 for
+     each of 128 ranks: 54 GB, 0.69 s of link beside 1.08 s of computing.
+   - The link. Its bytes do not fall with N, and P cancels: gradients can hide behind backward, of
+     4 P b flop, if b is at least flop/s / (2 bytes/s), and models behind forward if it is twice
+     that: 4000 and 8000 tokens on InfiniBand, 444 and 889 on NVLink. More rounds share one
+     all-gather: without overlap 65 % become 35 % at T = 16.
+   - M. A batch of a given size feeds at most M ranks; then a step takes one micro-batch and 4 P
+     bytes on the link, and more ranks only idle.                                                 */
+
+#define _POSIX_C_SOURCE 200809L /* for train_data.h; alarm, clock_gettime */
+
+#include <mpi.h>
+
+#define PROGRAM "ddp_mpi"
+#define END(code) end_all_ranks(code)
+static void end_all_ranks(int code) { MPI_Abort(MPI_COMM_WORLD, code); }
+
+#define AMP_IMPLEMENTATION
+#define AMP_STATIC
+#include "amp.h"
+
+#include "train_data.h"
+#include "ddp_report.h" /* options, table, memory */
+
+#include <sched.h>
+#include <time.h>
+#include <unistd.h>
+
+static void check(amp_result r) {
+    if (r != AMP_OK) fail(1, "amp.h", amp_result_string(r), "this is a bug in ddp_mpi.c");
+}
+
+#include "ddp_net.h" /* the network */
+
+enum { TENSORS = 2 * LAYERS, HANG_SECONDS = 10 };
+static const float learning_rate = 2e-3f;
+
+/* --------------------------------------------------------------------------------------- ranks
+   Whoever waits for others polls, and tells them that it is alive; whoever has waited for longer
+   than the deadline says which rank was silent longest, and ends all. MPI_Init, MPI_Finalize and a
+   file system that hangs cannot be polled: for these there is alarm, which ends a process that has
+   not polled for long, whereupon mpirun ends the others.                                         */
+
+typedef struct peer {
+    double      heard;   /* when, in seconds                    */
+    long        step;    /* the one it was in                   */
+    MPI_Request sending; /* the pulse on its way there, or none */
+    long        sent;    /* what it says                        */
+} peer;
+
+static struct ranks {
+    int         rank, count;
+    double      deadline, waited, beat; /* beat: when the last pulse was sent */
+    long        step;
+    MPI_Comm    work, pulse;            /* pulses do not mix with the work    */
+    peer       *peers;
+} ranks;
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void join_ranks(int *argc, char ***argv) {
+    alarm(HANG_SECONDS); /* until the first pulse */
+    MPI_Init(argc, argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &ranks.rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks.count);
+    MPI_Comm_dup(MPI_COMM_WORLD, &ranks.work);
+    MPI_Comm_dup(MPI_COMM_WORLD, &ranks.pulse);
+    ranks.deadline = HANG_SECONDS;
+    ranks.peers    = need((size_t)ranks.count, sizeof *ranks.peers);
+    for (int r = 0; r < ranks.count; r++) {
+        ranks.peers[r].heard   = seconds();
+        ranks.peers[r].sending = MPI_REQUEST_NULL;
+    }
+}
+
+/* Hear the others. MPI moves its data on, too: it does so while it is called. */
+static void hear(void) {
+    MPI_Status status;
+    int        there;
+    long       step;
+    for (;;) {
+        MPI_Iprobe(MPI_ANY_SOURCE, 0, ranks.pulse, &there, &status);
+        if (!there) return;
+        MPI_Recv(&step, 1, MPI_LONG, status.MPI_SOURCE, 0, ranks.pulse, MPI_STATUS_IGNORE);
+        ranks.peers[status.MPI_SOURCE].heard = seconds();
+        ranks.peers[status.MPI_SOURCE].step  = step;
+    }
+}
+
+/* Be heard: twenty times within a deadline, by each rank that has read what it was told before. */
+static void beat(void) {
+    const double now = seconds();
+    hear();
+    if (now - ranks.beat < ranks.deadline / 20) return;
+    ranks.beat = now;
+    alarm((unsigned)ranks.deadline + HANG_SECONDS);
+    for (int r = 0; r < ranks.count; r++) {
+        peer *p = &ranks.peers[r];
+        int   read;
+        MPI_Test(&p->sending, &read, MPI_STATUS_IGNORE);
+        if (!read || r == ranks.rank) continue;
+        p->sent = ranks.step;
+        MPI_Issend(&p->sent, 1, MPI_LONG, r, 0, ranks.pulse, &p->sending);
+    }
+}
+
+/* Of the others, the one that was silent longest: who still polls was heard of a moment ago. */
+static void give_up(const char *what) {
+    char subject[64], problem[160];
+    int  silent = ranks.rank ? 0 : 1;
+    for (int r = 0; r < ranks.count; r++)
+        if (r != ranks.rank && ranks.peers[r].heard < ranks.peers[silent].heard) silent = r;
+    sprintf(subject, "rank %d in step %ld", ranks.rank, ranks.step);
+    sprintf(problem, "%.40s took longer than %g s, and rank %d was last heard of %.1f s ago, in "
+            "step %ld", what, ranks.deadline, silent, seconds() - ranks.peers[silent].heard,
+            ranks.peers[silent].step);
+    fail(3, subject, problem, "the last set that was saved is whole; --resume it");
+}
+
+/* A pause of more than a second between two looks is no waiting: this process was stopped. */
+static void wait_for(int count, MPI_Request *requests, const char *what) {
+    double looked = seconds(), waited = 0.0;
+    for (int done = 0;;) {
+        MPI_Testall(count, requests, &done, MPI_STATUSES_IGNORE);
+        if (done) break;
+        if (waited > ranks.deadline) give_up(what);
+        beat();
+        sched_yield(); /* tests have more ranks than processors */
+        const double now = seconds();
+        if (now - looked < 1.0) waited += now - looked;
+        looked = now;
+    }
+    ranks.waited += waited;
+}
+
+static void meet(void) {
+    MPI_Request r;
+    MPI_Ibarrier(ranks.work, &r);
+    wait_for(1, &r, "a meeting");
+}
+
+/* desc.shard.sum_fn, and whatever else one rank knows and the others count as 0. */
+static amp_result sum_over_ranks(void *user, double *sums, size_t count, uint32_t *flags) {
+    MPI_Request r[2];
+    (void)user;
+    MPI_Iallreduce(MPI_IN_PLACE, sums, (int)count, MPI_DOUBLE, MPI_SUM, ranks.work, &r[0]);
+    MPI_Iallreduce(MPI_IN_PLACE, flags, 2, MPI_UINT32_T, MPI_MAX, ranks.work, &r[1]);
+    wait_for(2, r, "the sum over the ranks");
+    return AMP_OK;
+}
+
+/* Every pulse is read before anybody leaves: Issend is done when it was. */
+static void leave_ranks(void) {
+    ranks.beat = 1e300; /* no more of them */
+    for (int r = 0; r < ranks.count; r++) wait_for(1, &ranks.peers[r].sending, "the last pulses");
+    meet();
+    MPI_Comm_free(&ranks.pulse);
+    MPI_Comm_free(&ranks.work);
+    free(ranks.peers);
+    alarm(HANG_SECONDS);
+    MPI_Finalize();
+}
+
+/* ------------------------------------------------------------------------------------- trainer */
+
+/* How one tensor travels. Gradients: an all-to-all in each round; models: an all-gather. */
+typedef struct route {
+    int        *count, *at;      /* of each rank's range: elements, and the first          */
+    int        *sends, *sent_at; /* what each rank sends me in this round; where it goes   */
+    void       *grad, *part;     /* of all elements; what all ranks sent of my range       */
+    size_t      own;             /* elements in that range                                 */
+    MPI_Request request;
+} route;
+
+typedef struct trainer {
+    const options *o;
+    mlp            net;
+    MPI_Datatype   wire;            /* as the bits of net.type                                */
+    size_t         size;            /* bytes of one                                           */
+    route          routes[TENSORS]; /* 2 l: the weight of layer l; 2 l + 1: its bias          */
+    int           *nothing;         /* a 0 for each rank: what an idle rank sends             */
+    double        *loss;            /* of each micro-batch of the step, 0 if it is elsewhere  */
+    amp_optimizer  opt;
+    char           problem[AMP_PROBLEM_SIZE];
+    size_t         num_params;
+    memory         bytes;
+} trainer;
+
+static amp_status status_of(const trainer *t) {
+    amp_status s;
+    check(amp_optimizer_status(&t->opt, &s));
+    return s;
+}
+
+/* amp_optimizer's allocator: malloc that counts. */
+static void *count_malloc(size_t num_bytes, void *total) {
+    *(double *)total += (double)num_bytes;
+    return malloc(num_bytes);
+}
+
+static void count_free(void *bytes, void *total) {
+    (void)total;
+    free(bytes);
+}
+
+/* The weight is only read, in prepare; gradients come in parts, by amp_optimizer_accumulate. */
+static void add_tensor(trainer *t, int i, size_t count, float *weight) {
+    static const char *const names[TENSORS] = {"in", "in bias", "hidden", "hidden bias",
+                                               "out", "out bias"};
+    amp_tensor tensor = {0};
+    tensor.name       = names[i];
+    tensor.n          = count;
+    tensor.weight     = weight;
+    tensor.grad_later = 1;
+    tensor.keep_fp32  = i % 2;
+    check(amp_optimizer_add(&t->opt, &tensor));
+    t->routes[i].grad = need(count, t->size);
+    t->num_params += count;
+    t->bytes.models += (double)(count * (i % 2 ? sizeof(float) : t->size));
+    t->bytes.halves += (double)(count * t->size);
+}
+
+/* All ranks make the same weights from the same seed, and keep what is theirs. */
+static void add_layers(trainer *t) {
+    float   *weight[TENSORS];
+    uint64_t rng = 1;
+    for (int i = 0; i < TENSORS; i++) {
+        const size_t l = (size_t)i / 2, in = t->net.width[l], out = t->net.width[l + 1];
+        weight[i] = i % 2 ? need(out, sizeof(float)) : mlp_weight(&t->net, l, &rng);
+        add_tensor(t, i, i % 2 ? out : in * out, weight[i]);
+    }
+    const amp_result result = amp_optimizer_prepare(&t->opt);
+    if (result != AMP_OK) fail(1, amp_result_string(result), t->problem, "start all ranks alike");
+    for (int i = 0; i < TENSORS; i++) free(weight[i]);
+}
+
+/* Ranks that are to send halves to each other have to know each other's ranges. */
+static void plan_route(trainer *t, int i) {
+    const size_t count = (size_t)ranks.count;
+    route       *w = &t->routes[i];
+    int         *all = need(2 * count, sizeof(int)), mine[2];
+    size_t       first;
+    amp_optimizer_range(&t->opt, i, &first, &w->own);
+    mine[0] = (int)w->own; /* --width has a limit */
+    mine[1] = (int)first;
+    MPI_Iallgather(mine, 2, MPI_INT, all, 2, MPI_INT, ranks.work, &w->request);
+    wait_for(1, &w->request, "the exchange of ranges");
+    w->count   = need(4 * count, sizeof(int));
+    w->at      = w->count + count;
+    w->sends   = w->at + count;
+    w->sent_at = w->sends + count;
+    for (size_t r = 0; r < count; r++) {
+        w->count[r]   = all[2 * r];
+        w->at[r]      = all[2 * r + 1];
+        w->sent_at[r] = (int)(r * w->own);
+    }
+    w->part = count > 1 ? need(count * w->own, t->size) : w->grad; /* one rank owns all */
+    t->bytes.own += (double)w->own;
+    if (count > 1) t->bytes.halves += (double)(count * w->own * t->size);
+    free(all);
+}
+
+static void trainer_init(trainer *t, const options *o, const dataset *data) {
+    amp_optimizer_desc desc = {0};
+    t->o    = o;
+    t->wire = o->dtype == AMP_F32 ? MPI_FLOAT : MPI_UINT16_T;
+    t->size = amp_dtype_size((amp_dtype)o->dtype);
+    mlp_init(&t->net, data, (amp_dtype)o->dtype, o->batch, o->width);
+
+    desc.dtype     = t->net.type;
+    desc.kind      = AMP_KIND_ADAMW;
+    desc.max_norm  = o->clip;
+    desc.shard     = (amp_shard){ranks.rank, ranks.count, sum_over_ranks, NULL};
+    desc.allocator = (amp_allocator){count_malloc, count_free, &t->bytes.optimizer};
+    desc.problem   = t->problem;
+    if (o->dtype == AMP_F16) desc.scaler.growth_interval = 20; /* default 2000: for longer runs */
+    else {
+        desc.scaler.preset     = AMP_PRESET_STATIC;
+        desc.scaler.init_scale = 1.0f;
+    }
+    check(amp_optimizer_init(&t->opt, &desc));
+    add_layers(t);
+    for (int i = 0; i < TENSORS; i++) plan_route(t, i);
+    t->nothing = need((size_t)ranks.count, sizeof(int));
+    t->loss    = need((size_t)o->micro, sizeof(double));
+}
+
+static void trainer_free(trainer *t) {
+    for (int i = 0; i < TENSORS; i++) {
+        route *w = &t->routes[i];
+        if (w->part != w->grad) free(w->part);
+        free(w->grad);
+        free(w->count);
+    }
+    free(t->nothing);
+    free(t->loss);
+    mlp_free(&t->net);
+    amp_optimizer_free(&t->opt);
+}
+
+/* ------------------------------------------------------------------------------- two exchanges */
+
+static int works(const trainer *t, int rank, int round) {
+    return round * ranks.count + rank < t->o->micro;
+}
+
+/* The gradient of a tensor is there: send each rank the part that it owns, while backward
+   goes on. In the last round some ranks have no micro-batch; they send nothing, not zeros. */
+static void send_gradient(trainer *t, int i, int round) {
+    route     *w = &t->routes[i];
+    const int *mine = works(t, ranks.rank, round) ? w->count : t->nothing;
+    if (ranks.count == 1) return;
+    for (int r = 0; r < ranks.count; r++) w->sends[r] = works(t, r, round) ? (int)w->own : 0;
+    MPI_Ialltoallv(w->grad, mine, w->at, t->wire, w->part, w->sends, w->sent_at, t->wire,
+                   ranks.work, &w->request);
+}
+
+/* Add what the ranks sent in their order, which is that of the micro-batches. */
+static void add_parts(trainer *t, int i, int round) {
+    route *w = &t->routes[i];
+    if (ranks.count > 1) wait_for(1, &w->request, "the exchange of gradients");
+    for (int r = 0; r < ranks.count && works(t, r, round); r++)
+        check(amp_optimizer_accumulate(&t->opt, i, (char *)w->part + (size_t)r * w->own * t->size,
+                                       t->net.type));
+}
+
+/* Each rank gives the part of the models that it has updated; forward waits, for a layer at a time.
+   The models are the optimizer's, and this is where others write to them. */
+static void gather_models(trainer *t) {
+    for (int i = 0; i < TENSORS && ranks.count > 1; i++) {
+        route *w = &t->routes[i];
+        MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL,
+                        (void *)(uintptr_t)amp_optimizer_model(&t->opt, i), w->count, w->at,
+                        i % 2 ? MPI_FLOAT : t->wire, ranks.work, &w->request);
+    }
+}
+
+static const void *model(trainer *t, size_t i) {
+    if (ranks.count > 1) wait_for(1, &t->routes[i].request, "the exchange of models");
+    return amp_optimizer_model(&t->opt, (int)i);
+}
+
+/* ------------------------------------------------------------ micro-batches, rounds and steps */
+
+static void forward(trainer *t, size_t rows, const uint64_t *number) {
+    for (size_t l = 0; l < LAYERS; l++) {
+        const void *weight = model(t, 2 * l), *bias = model(t, 2 * l + 1);
+        mlp_forward(&t->net, l, rows, weight, (const float *)bias, number);
+        beat();
+    }
+}
+
+/* --plant: what this rank itself owns overflows, and nobody else's check will see it. */
+static void plant(trainer *t, int i) {
+    static const uint32_t infinity[] = {0x7f800000u, 0x7c00u, 0x7f80u};
+    const route          *w = &t->routes[i];
+    const uint16_t        half = (uint16_t)infinity[t->net.type];
+    if (w->own > 0)
+        memcpy((char *)w->grad + (size_t)w->at[ranks.rank] * t->size,
+               t->net.type == AMP_F32 ? (const void *)&infinity[0] : &half, t->size);
+}
+
+static void backward(trainer *t, int round, int planted) {
+    for (size_t l = LAYERS; l-- > 0;) {
+        const int i = (int)(2 * l);
+        mlp_gradient(&t->net, l, t->routes[i].grad, t->routes[i + 1].grad);
+        if (planted) plant(t, i);
+        if (planted) plant(t, i + 1);
+        send_gradient(t, i, round);
+        send_gradient(t, i + 1, round);
+        if (l > 0) mlp_back(&t->net, l, model(t, 2 * l));
+        beat();
+    }
+}
+
+/* The loss is a mean over all images of the step, so that no sum of gradients, wherever it is made,
+   is larger than that of the whole. */
+static void run_micro(trainer *t, uint64_t step, int micro, int round) {
+    const options *o       = t->o;
+    const uint64_t number  = step * (uint64_t)o->micro + (uint64_t)micro;
+    const int      planted = round == 0 && (uint64_t)o->plant_step == step &&
+                        o->plant_rank == ranks.rank;
+    const float images = (float)o->batch * (float)o->micro;
+    mlp_load(&t->net, number);
+    forward(t, t->net.rows, &number);
+    t->loss[micro] = mlp_loss(&t->net, amp_optimizer_loss_scale(&t->opt) / images);
+    backward(t, round, planted);
+}
+
+static void train_step(trainer *t, uint64_t step) {
+    ranks.step = (long)step;
+    memset(t->loss, 0, (size_t)t->o->micro * sizeof *t->loss);
+    for (int round = 0; round * ranks.count < t->o->micro; round++) {
+        if (works(t, ranks.rank, round))
+            run_micro(t, step, round * ranks.count + ranks.rank, round);
+        else /* idle, but all ranks have to post the same exchanges in the same order */
+            for (int l = LAYERS; l-- > 0;)
+                for (int i = 2 * l; i < 2 * l + 2; i++) send_gradient(t, i, round);
+        for (int i = 0; i < TENSORS; i++) add_parts(t, i, round);
+    }
+    check(amp_optimizer_adamw(&t->opt, learning_rate)); /* sum_over_ranks is called in here */
+    gather_models(t);
+}
+
+/* The mean of the step, of which each rank has a part: added in the order of micro-batches. */
+static double loss_of_step(trainer *t) {
+    double   loss     = 0.0;
+    uint32_t flags[2] = {0, 0};
+    check(sum_over_ranks(NULL, t->loss, (size_t)t->o->micro, flags));
+    for (int i = 0; i < t->o->micro; i++) loss += t->loss[i];
+    return loss / ((double)t->o->batch * t->o->micro);
+}
+
+/* ---------------------------------------------------------------------------- interrupted runs */
+
+/* The state is amp.h's alone; the numbers of the micro-batches follow from its counts of steps. */
+static void save(const trainer *t, const char *path) {
+    const amp_result result = amp_optimizer_save_file(&t->opt, path);
+    if (result != AMP_OK)
+        fail(1, path, amp_result_string(result), "choose a file that can be written with --save");
+}
+
+static void resume(trainer *t, const char *path) {
+    const amp_result result = amp_optimizer_load_file(&t->opt, path);
+    if (result == AMP_ERROR_MISMATCH)
+        fail(1, path, t->problem, "give the other options as when it was saved");
+    if (result != AMP_OK) fail(1, path, amp_result_string(result), "give a file that --save wrote");
+    gather_models(t);
+}
+
+/* --------------------------------------------------------------------------- what rank 0 says */
+
+/* Percent of the images that training never sees; every rank has all of the model. */
+static double evaluate(trainer *t) {
+    const size_t all = t->net.data->num_test;
+    size_t       right = 0;
+    for (size_t first = 0, rows; first < all; first += rows) {
+        rows = mlp_load_held_out(&t->net, first);
+        forward(t, rows, NULL);
+        right += mlp_right(&t->net, rows);
+    }
+    return 100.0 * (double)right / (double)all;
+}
+
+/* That of the rank which has most: sums in which every rank but one has 0 bring all to rank 0. */
+static memory largest_memory(const trainer *t) {
+    double  *all = need(3 * (size_t)ranks.count, sizeof *all), *mine = all + 3 * ranks.rank;
+    uint32_t flags[2] = {0, 0};
+    memory   most     = t->bytes;
+    mine[0] = most.optimizer;
+    mine[1] = most.own;
+    mine[2] = most.halves;
+    check(sum_over_ranks(NULL, all, 3 * (size_t)ranks.count, flags));
+    for (int r = 0; r < ranks.count; r++) {
+        if (all[3 * r] <= most.optimizer) continue;
+        most.optimizer = all[3 * r];
+        most.own       = all[3 * r + 1];
+        most.halves    = all[3 * r + 2];
+    }
+    free(all);
+    return most;
+}
+
+static void train(trainer *t) {
+    const options *o     = t->o;
+    const int      says  = ranks.rank == 0;
+    const double   start = seconds();
+    double         loss  = 0.0;
+    amp_status     s     = status_of(t);
+    for (uint64_t step = s.steps + s.skipped; step < (uint64_t)o->steps; step++) {
+        train_step(t, step);
+        if (o->save && (step + 1) % (uint64_t)o->save_every == 0) save(t, o->save);
+        if (!has_row(o, (int)step)) continue;
+        loss = loss_of_step(t);
+        s    = status_of(t);
+        if (says) print_row((int)step, loss, &s);
+    }
+    if (o->save) save(t, o->save);
+    for (size_t i = 0; i < TENSORS; i++) model(t, i); /* that of the last step has arrived */
+    if (!says) return;
+    printf("\n  %.2f s, of which rank 0 waited %.2f s for others\n", seconds() - start,
+           ranks.waited);
+    print_end(o, ranks.count, loss, evaluate(t), &s);
+}
+
+int main(int argc, char **argv) {
+    static trainer t;
+    static dataset data;
+    join_ranks(&argc, &argv);
+    if (ranks.rank > 0) meet(); /* rank 0 looks first, so that what is wrong is said once */
+    const options o = parse_options(argc, argv);
+    refuse_contradictions(&o, ranks.count);
+    if (!o.help) load_data(&data, o.data);
+    if (ranks.rank == 0) meet();
+    if (o.help) {
+        if (ranks.rank == 0) print_help("mpirun -n RANKS ddp_mpi [options]");
+    } else {
+        ranks.deadline = o.deadline;
+        trainer_init(&t, &o, &data);
+        const memory most = largest_memory(&t); /* before others are allocated for a while */
+        if (ranks.rank == 0) print_plan(&o, ranks.count, t.num_params, data.name);
+        if (o.resume) resume(&t, o.resume);
+        if (o.save) save(&t, o.save); /* what cannot be written shall be said now */
+        train(&t);
+        if (ranks.rank == 0) print_memory(&most, ranks.count, t.num_params);
+        trainer_free(&t);
+        free(data.image);
+        free(data.label);
+    }
+    leave_ranks();
+    return 0;
+}

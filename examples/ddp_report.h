@@ -1,0 +1,177 @@
+/* ddp_report.h - the options of ddp_mpi.c and ddp_nccl.cu, and what rank 0 says of a run
+
+   C and C++. Nothing here knows the network or how ranks talk.                                   */
+
+#ifndef DDP_REPORT_H
+#define DDP_REPORT_H
+
+#include "amp.h"
+#include "train_cli.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_MICRO = 4096, ROWS = 12 };
+
+static const char *const type_names[] = {"fp32", "fp16", "bf16"}; /* as amp_dtype */
+
+/* -------------------------------------------------------------------------------------- options */
+
+typedef struct options {
+    const char *data, *save, *resume;
+    int         micro, batch, width, steps, save_every, deadline, dtype, help;
+    int         plant_step, plant_rank; /* -1: none */
+    float       clip;
+} options;
+
+static const options standard = {NULL, NULL, NULL, 8, 32, 256, 60, 20, 10, AMP_F16, 0,
+                                 -1, -1, 0.0f};
+
+static void print_help(const char *how) {
+    const options *o = &standard;
+    printf("usage: %s\n\n"
+           "Train a network on images of digits, on several ranks; the bits of its weights do not\n"
+           "depend on how many there are.\n\n"
+           "  --micro M         micro-batches in a step, of all ranks together (%d)\n"
+           "  --batch N         images in a micro-batch (%d)\n"
+           "  --width N         units of the two hidden layers (%d)\n"
+           "  --steps N         steps, counting what a resumed run has done (%d)\n"
+           "  --dtype T         fp16, bf16 or fp32 (%s)\n"
+           "  --clip X          clip the global norm of the gradient to X (do not)\n"
+           "  --save PATH       write the state there, every %d steps (--save-every N)\n"
+           "  --resume PATH     continue from it; it may be of another number of ranks\n"
+           "  --plant STEP:RANK an infinity in the gradient of this rank alone, in this step\n"
+           "  --deadline N      seconds after which a rank that is silent ends the run (%d)\n"
+           "  --data WHAT       digits, fashion, or a path, as for train (fashion, where it is)\n"
+           "  --help            this text\n",
+           how, o->micro, o->batch, o->width, o->steps, type_names[o->dtype], o->save_every,
+           o->deadline);
+}
+
+static int parse_type(const char *option, const char *value) {
+    int type = 0;
+    while (type < 3 && strcmp(value, type_names[type]) != 0) type++;
+    if (type == 3) bad_option(option, value, "fp16, bf16 or fp32");
+    return type;
+}
+
+static void parse_plant(options *o, const char *option, const char *value) {
+    char rest;
+    if (sscanf(value, "%d:%d%c", &o->plant_step, &o->plant_rank, &rest) != 2 ||
+        o->plant_step < 0 || o->plant_rank < 0)
+        bad_option(option, value, "STEP:RANK, both from 0");
+}
+
+static float parse_clip(const char *option, const char *value) {
+    char        *end;
+    const double x = strtod(value, &end);
+    if (end == value || *end || !(x > 0.0) || !(x <= 1e6))
+        bad_option(option, value, "a number above 0 and at most 1e6");
+    return (float)x;
+}
+
+/* With its own 0, which parse_count refuses: of --steps, to load and save alone. */
+static int parse_steps(const char *option, const char *value) {
+    return strcmp(value, "0") == 0 ? 0 : parse_count(option, value, 1000000);
+}
+
+static options parse_options(int argc, char **argv) {
+    options o = standard;
+    const struct {
+        const char *name, **words;
+        int        *number, max;
+    } known[] = {{"--data", &o.data, NULL, 0},      {"--save", &o.save, NULL, 0},
+                 {"--resume", &o.resume, NULL, 0},  {"--micro", NULL, &o.micro, MAX_MICRO},
+                 {"--batch", NULL, &o.batch, 4096}, {"--width", NULL, &o.width, 4096},
+                 {"--save-every", NULL, &o.save_every, 1000000},
+                 {"--deadline", NULL, &o.deadline, 86400}};
+    const size_t num_known = sizeof known / sizeof *known;
+    for (int i = 1; i < argc; i++) {
+        const char *name = argv[i];
+        size_t      k    = 0;
+        if (strcmp(name, "--help") == 0) {
+            o.help = 1;
+            continue;
+        }
+        while (k < num_known && strcmp(name, known[k].name) != 0) k++;
+        const int steps = !strcmp(name, "--steps"), type = !strcmp(name, "--dtype");
+        const int clip = !strcmp(name, "--clip"), plant = !strcmp(name, "--plant");
+        if (k == num_known && !steps && !type && !clip && !plant)
+            fail(2, name, "is not an option", "see --help");
+        if (i + 1 == argc || !*argv[i + 1]) fail(2, name, "needs a value", "see --help");
+        const char *value = argv[++i];
+        if (steps) o.steps = parse_steps(name, value);
+        else if (type) o.dtype = parse_type(name, value);
+        else if (clip) o.clip = parse_clip(name, value);
+        else if (plant) parse_plant(&o, name, value);
+        else if (known[k].words) *known[k].words = value;
+        else *known[k].number = parse_count(name, value, known[k].max);
+    }
+    return o;
+}
+
+static void refuse_contradictions(const options *o, int ranks) {
+    char value[32];
+    sprintf(value, "%d:%d", o->plant_step, o->plant_rank);
+    if (o->plant_rank >= ranks || o->plant_rank >= o->micro)
+        bad_option("--plant", value, "a rank that there is, and that has a micro-batch");
+}
+
+/* ---------------------------------------------------------------------------------------- table */
+
+/* A row for every so many steps, and for the last. */
+static int has_row(const options *o, int step) {
+    const int every = (o->steps + ROWS - 1) / ROWS;
+    return (step + 1) % every == 0 || step + 1 == o->steps;
+}
+
+static void print_plan(const options *o, int ranks, size_t num_params, const char *data) {
+    printf("%s\n%lu parameters in %s on %d rank%s; a step is %d micro-batches of %d images", data,
+           (unsigned long)num_params, type_names[o->dtype], ranks, ranks == 1 ? "" : "s", o->micro,
+           o->batch);
+    if (o->clip > 0.0f) printf(", clipped to %g", (double)o->clip);
+    printf("\n\n  %6s  %8s  %10s  %8s  %8s  %8s\n", "step", "loss", "scale", "norm", "clipped",
+           "skipped");
+    fflush(stdout);
+}
+
+static void print_row(int step, double loss, const amp_status *s) {
+    printf("  %6d  %8.4f  %10g  %8.4f  %8.4f  %8lu\n", step + 1, loss, (double)s->loss_scale,
+           s->norm, (double)s->clip_factor, (unsigned long)s->skipped);
+    fflush(stdout);
+}
+
+/* --------------------------------------------------------------------------------------- memory */
+
+/* What one rank has in bytes, but for activations. */
+typedef struct memory {
+    double optimizer; /* asked of desc.allocator: models, 16 for each of its own, tables */
+    double models;    /* of these the models: 2 for each parameter, 4 for biases */
+    double own;       /* parameters whose master, moments and accumulator are here: count */
+    double halves;    /* gradients to be sent, and parts of gradients that are received */
+} memory;
+
+/* Of the rank that has most, or of rank 0. */
+static void print_memory(const memory *m, int ranks, size_t num_params) {
+    const double p = (double)num_params, fp32 = 16.0 * m->own;
+    printf("\n  bytes for each parameter, on one rank\n\n"
+           "    model copies                        %8.4f\n"
+           "    master, moments, accumulator        %8.4f  of 16 / %d = %.4f\n"
+           "    tables                              %8.4f\n"
+           "    halves sent and received            %8.4f\n"
+           "memory ddp: ranks %d parameters %.0f optimizer %.0f = models %.0f + 16 * own %.0f + "
+           "tables %.0f; halves %.0f bytes\n",
+           m->models / p, fp32 / p, ranks, 16.0 / ranks, (m->optimizer - m->models - fp32) / p,
+           m->halves / p, ranks, p, m->optimizer, m->models, m->own,
+           m->optimizer - m->models - fp32, m->halves);
+}
+
+static void print_end(const options *o, int ranks, double loss, double right,
+                      const amp_status *s) {
+    printf("ddp: ranks %d micro %d %s steps %lu loss %.6f held-out %.2f %% skipped %lu\n", ranks,
+           o->micro, type_names[o->dtype], (unsigned long)(s->steps + s->skipped), loss, right,
+           (unsigned long)s->skipped);
+}
+
+#endif /* DDP_REPORT_H */
