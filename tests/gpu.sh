@@ -93,7 +93,9 @@ suite() { # suite NAME [FLAGS]: the CPU backend is C
     compile "$1" "$NVCC" $flags ${2-} "$work/$1.cu" amp_kernels.cu "$work/cpu.o" $libs
 }
 program() { # program SOURCE
-    compile "$(basename "$1" .cu)" "$NVCC" $flags "$1" amp_kernels.cu $libs
+    with=$libs
+    ! grep -q '<nccl.h>' "$1" || with="$libs -lnccl"
+    compile "$(basename "$1" .cu)" "$NVCC" $flags "$1" amp_kernels.cu $with
 }
 
 # probe TOOL COMMAND...: whether TOOL can watch a program that is certainly correct
@@ -141,14 +143,20 @@ case $phase in
     suite suite
     suite suite_fast --use_fast_math
     suite suite_per_thread '--default-stream per-thread'
-    for source in examples/*.cu; do program "$source"; done
+    sources=$(ls examples/*.cu)
+    echo '#include <nccl.h>' > "$work/nccl.cu"
+    if ! "$NVCC" -E "$work/nccl.cu" > /dev/null 2>&1; then
+        sources=$(grep -L '<nccl.h>' $sources)
+        skip ddp_nccl 'no nccl.h'
+    fi
+    for source in $sources; do program "$source"; done
     compiled
     built suite suite-grids && stage suite-grids 30 "$work/suite" --filter grids
     built suite suite && stage suite 130 "$work/suite"
     built suite_fast suite-fast-math && stage suite-fast-math 130 "$work/suite_fast"
     built suite_per_thread suite-per-thread &&
         stage suite-per-thread 45 "$work/suite_per_thread" --quick
-    for source in examples/*.cu; do
+    for source in $sources; do
         name=$(basename "$source" .cu)
         set -- 20 "$work/$name"
         [ "$name" != gpt_cuda ] || set -- 45 "$work/$name" --out "$work"

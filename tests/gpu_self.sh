@@ -109,7 +109,8 @@ check "table.md begins with the device, its driver and the command" $?
 
 gpu 0 2 && line '^ok   gpu/suite: 28 tests$' && grep -qx 'suite --filter grids' "$out/ran" &&
     line '^ok   gpu/suite-fast-math: 28 tests$' &&
-    [ "$(grep -Ec '^ok   gpu/(gpt|step|train|trainer)_' "$out/log")" = 5 ] && [ "$(seconds)" -lt 600 ]
+    [ "$(grep -Ec '^ok   gpu/(ddp|gpt|step|train|trainer)_' "$out/log")" = 6 ] &&
+    [ "$(seconds)" -lt 600 ]
 check "phase 2 runs the suite with both kernels, and the examples, in less than 10 minutes" $?
 
 tools='suite-memcheck suite-racecheck suite-synccheck suite-initcheck ncu'

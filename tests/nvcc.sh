@@ -24,6 +24,12 @@ fi
 code=
 for arch in $archs; do code="$code -gencode arch=compute_$arch,code=sm_$arch"; done
 programs=$(quick || ls examples/*.cu tests/bench/*.cu) libs='-lcublas -lcublasLt'
+echo '#include <nccl.h>' > "$out/nccl.cu"
+if $NVCC -E "$out/nccl.cu" > /dev/null 2>&1; then libs="$libs -lnccl"
+else
+    [ -z "$programs" ] || programs=$(grep -L '<nccl.h>' $programs)
+    skip ddp_nccl 'no nccl.h'
+fi
 
 # Everything is compiled once, for all architectures.
 rm -rf "$out/keep"

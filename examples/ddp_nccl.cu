@@ -1,0 +1,762 @@
+/* ddp_nccl.cu - ddp_mpi.c on NVIDIA GPUs, one for each rank: the exchanges are NCCL's
+
+   The same network, steps, order of sums and files, with everything on the GPU: loss scale, sums
+   over the ranks and the decision to skip never wait for the host, which is one step ahead.
+
+   READ  ddp_mpi.c first: its head says what travels and how far that scales. Here: ranks (how NCCL
+   is watched), kernels, the network, the two exchanges, a micro-batch, rounds and steps.
+
+   BUILD AND RUN, in the directory of amp.h; names of variables as torchrun and its likes set them:
+
+       nvcc -O3 -std=c++14 -arch=native -I. examples/ddp_nccl.cu amp_kernels.cu \
+           -lcublas -lcublasLt -lnccl -o ddp_nccl
+       for r in 0 1 2 3; do
+           RANK=$r WORLD_SIZE=4 LOCAL_RANK=$r DDP_ID=/tmp/ddp.id ./ddp_nccl & done; wait
+
+   DDP_ID is a file that all ranks see and that is not there yet. Rank 0 writes NCCL's number of the
+   run into it, and each rank its pulse into DDP_ID.RANK. Without these variables it is one rank.
+
+   OVERLAP  Exchanges run on a stream of their own. It waits for the event behind a layer's
+   gradient, and the stream of the products waits for the event behind an exchange: before parts are
+   added, and before a layer's model is read. That costs 2 + 2 bytes of halves for each parameter,
+   as in ddp_mpi.c, and the multiprocessors on which NCCL copies while backward runs.
+
+   FAILURE  The host never waits for a stream blindly: it polls an event, and NCCL's own errors,
+   until the deadline; then it says whose pulse is oldest, aborts the communicator and ends. Each
+   rank does so by itself; one that was stopped is left to whoever started it.
+
+   BITS  are the same on any number of GPUs of one kind with one version of cuBLAS.               */
+
+#define PROGRAM "ddp_nccl"
+#define END(code) end_rank(code)
+static void end_rank(int code);
+
+#define AMP_IMPLEMENTATION
+#include "amp.h"
+
+#include "train_data.h"
+#include "ddp_report.h" /* options, table, memory */
+
+#include <cublas_v2.h>
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include <math.h>
+#include <sched.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LAYERS = 3, TENSORS = 2 * LAYERS, HANG_SECONDS = 10 };
+static const float learning_rate = 2e-3f, dropped = 0.1f;
+
+/* --------------------------------------------------------------------------------------- ranks */
+
+static struct ranks {
+    int          rank, count;
+    double       deadline, waited, beat; /* beat: when the last pulse was written */
+    uint64_t     step;
+    const char  *id;
+    ncclComm_t   comm;
+    cudaStream_t work, wire;             /* products and optimizer; exchanges     */
+    cudaEvent_t  done, stepped[2];
+    amp_backend  backend;
+    cublasHandle_t cublas;
+    int          patient; /* wait for the sum over ranks, since amp.h will do so blindly */
+} ranks;
+
+static void end_rank(int code) {
+    if (ranks.comm) ncclCommAbort(ranks.comm);
+    _exit(code); /* no destructor waits for a stream that never ends */
+}
+
+static void must(cudaError_t error) {
+    if (error != cudaSuccess)
+        fail(1, "CUDA", cudaGetErrorString(error), "compute-sanitizer can say where");
+}
+
+static void must(amp_result result) {
+    if (result == AMP_ERROR_CUDA) must((cudaError_t)amp_cuda_code());
+    if (result != AMP_OK)
+        fail(1, "amp.h", amp_result_string(result), "this is a bug in ddp_nccl.cu");
+}
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void pulse_path(char *path, int rank) { sprintf(path, "%.480s.%d", ranks.id, rank); }
+
+/* Be seen: twenty times within a deadline. */
+static void beat(void) {
+    char path[512];
+    if (ranks.count == 1 || seconds() - ranks.beat < ranks.deadline / 20) return;
+    ranks.beat = seconds();
+    alarm((unsigned)ranks.deadline + HANG_SECONDS); /* for what cannot be polled: a file system */
+    pulse_path(path, ranks.rank);
+    FILE *f = fopen(path, "w");
+    if (!f) fail(1, path, strerror(errno), "choose a DDP_ID that all ranks can write beside");
+    fprintf(f, "%lu\n", (unsigned long)ranks.step);
+    fclose(f);
+}
+
+/* Of the others, the one whose pulse is oldest. */
+static void give_up(const char *what) {
+    char   path[512], subject[64], problem[160];
+    int    silent = -1;
+    time_t oldest = 0;
+    for (int r = 0; r < ranks.count; r++) {
+        struct stat s;
+        pulse_path(path, r);
+        const time_t heard = stat(path, &s) == 0 ? s.st_mtime : 0;
+        if (r == ranks.rank || (silent >= 0 && heard >= oldest)) continue;
+        silent = r;
+        oldest = heard;
+    }
+    sprintf(subject, "rank %d in step %lu", ranks.rank, (unsigned long)ranks.step);
+    const int length = sprintf(problem, "%.40s took longer than %g s, and rank %d was ", what,
+                               ranks.deadline, silent);
+    if (oldest)
+        sprintf(problem + length, "last heard of %.0f s ago", difftime(time(NULL), oldest));
+    else sprintf(problem + length, "never heard of");
+    fail(3, subject, problem, "the last set that was saved is whole; --resume it");
+}
+
+/* Poll until ready says so. A pause of more than a second between two looks is no waiting. */
+template <class READY>
+static void wait_until(READY ready, const char *what) {
+    double looked = seconds(), waited = 0.0;
+    while (!ready()) {
+        ncclResult_t state = ncclSuccess;
+        if (ranks.comm) ncclCommGetAsyncError(ranks.comm, &state);
+        if (state != ncclSuccess && state != ncclInProgress)
+            fail(3, "NCCL", ncclGetErrorString(state), "a rank or a link has failed; --resume");
+        if (waited > ranks.deadline) give_up(what);
+        beat();
+        sched_yield();
+        const double now = seconds();
+        if (now - looked < 1.0) waited += now - looked;
+        looked = now;
+    }
+    ranks.waited += waited;
+}
+
+/* A communicator that does not block answers "in progress", and later how it ended. */
+static void must(ncclResult_t result) {
+    if (result == ncclInProgress)
+        wait_until([&] {
+            return ncclCommGetAsyncError(ranks.comm, &result) == ncclSuccess &&
+                   result != ncclInProgress;
+        }, "a call of NCCL");
+    if (result != ncclSuccess)
+        fail(3, "NCCL", ncclGetErrorString(result), "NCCL_DEBUG=INFO says more");
+}
+
+/* Inside of a group nothing has begun yet. */
+static void queue(ncclResult_t result) {
+    if (result != ncclInProgress) must(result);
+}
+
+static bool reached(cudaEvent_t event) {
+    const cudaError_t error = cudaEventQuery(event);
+    if (error != cudaErrorNotReady) must(error);
+    return error == cudaSuccess;
+}
+
+/* All that was queued has ended, or this does not return. Calls of amp.h that wait come behind. */
+static void settle(const char *what) {
+    must(cudaEventRecord(ranks.done, ranks.work));
+    wait_until([] { return reached(ranks.done); }, what);
+    must(cudaEventRecord(ranks.done, ranks.wire));
+    wait_until([] { return reached(ranks.done); }, what);
+}
+
+/* Rank 0 makes the number, and renames a file when all of it is there. */
+static void share_id(ncclUniqueId *id) {
+    char path[512];
+    sprintf(path, "%.480s.new", ranks.id);
+    if (ranks.rank == 0) {
+        FILE *f = access(ranks.id, F_OK) == 0 ? NULL : fopen(path, "wb");
+        if (!f) fail(1, ranks.id, "is there, or cannot be written", "choose another DDP_ID");
+        must(ncclGetUniqueId(id));
+        if (fwrite(id, sizeof *id, 1, f) != 1 || fclose(f) != 0 || rename(path, ranks.id) != 0)
+            fail(1, ranks.id, strerror(errno), "choose another DDP_ID");
+        return;
+    }
+    wait_until([] { return access(ranks.id, F_OK) == 0; }, "the file DDP_ID");
+    FILE *f = fopen(ranks.id, "rb");
+    if (!f || fread(id, sizeof *id, 1, f) != 1)
+        fail(1, ranks.id, "cannot be read", "choose another DDP_ID");
+    fclose(f);
+}
+
+static int number_from(const char *name, int otherwise, int max) {
+    const char *value = getenv(name);
+    if (!value || !*value) return otherwise;
+    return strcmp(value, "0") == 0 ? 0 : parse_count(name, value, max);
+}
+
+static void join_ranks(const options *o) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclUniqueId id;
+    int          gpus = 0;
+    ranks.deadline = o->deadline;
+    ranks.count    = number_from("WORLD_SIZE", 1, 65536);
+    ranks.rank     = number_from("RANK", 0, 65536);
+    ranks.id       = getenv("DDP_ID");
+    if (ranks.rank >= ranks.count || (ranks.count > 1 && !ranks.id))
+        fail(2, "RANK, WORLD_SIZE, DDP_ID", "do not name a rank below a size, and a file",
+             "see the head of ddp_nccl.cu");
+    if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0)
+        fail(1, "CUDA", "there is no GPU", "ddp_mpi does the same without");
+    must(cudaSetDevice(number_from("LOCAL_RANK", 0, 65536) % gpus));
+    must(cudaStreamCreateWithFlags(&ranks.work, cudaStreamNonBlocking));
+    must(cudaStreamCreateWithFlags(&ranks.wire, cudaStreamNonBlocking));
+    must(cudaEventCreateWithFlags(&ranks.done, cudaEventDisableTiming));
+    for (int i = 0; i < 2; i++)
+        must(cudaEventCreateWithFlags(&ranks.stepped[i], cudaEventDisableTiming));
+    if (cublasCreate(&ranks.cublas) != CUBLAS_STATUS_SUCCESS)
+        fail(1, "cuBLAS", "does not start", "is its library that of the toolkit?");
+    must(amp_cuda_backend(&ranks.backend, ranks.work, ranks.cublas));
+    if (ranks.count == 1) return;
+    share_id(&id);
+    config.blocking = 0;
+    must(ncclCommInitRankConfig(&ranks.comm, ranks.count, id, ranks.rank, &config));
+    if (ranks.rank == 0) remove(ranks.id); /* all have read it */
+}
+
+static void leave_ranks(void) {
+    char path[512];
+    settle("the end");
+    if (ranks.count == 1) return;
+    must(ncclCommFinalize(ranks.comm));
+    must(ncclCommDestroy(ranks.comm));
+    ranks.comm = NULL;
+    pulse_path(path, ranks.rank);
+    remove(path);
+}
+
+/* desc.shard.sum_fn: queued behind the check and in front of the decision, on the same stream. */
+static amp_result sum_over_ranks(void *user, double *sums, size_t count, uint32_t *flags) {
+    (void)user;
+    if (ranks.count == 1) return AMP_OK;
+    queue(ncclGroupStart());
+    queue(ncclAllReduce(sums, sums, count, ncclDouble, ncclSum, ranks.comm, ranks.work));
+    queue(ncclAllReduce(flags, flags, 2, ncclUint32, ncclMax, ranks.comm, ranks.work));
+    must(ncclGroupEnd());
+    if (ranks.patient) settle("the sum over the ranks");
+    return AMP_OK;
+}
+
+/* ------------------------------------------------------------------------------------- kernels */
+
+#define FOR_EACH(i, n)                                                  \
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; \
+         i += (size_t)gridDim.x * blockDim.x)
+
+template <class T> struct same { typedef T type; };
+
+/* kernel<<<blocks for n elements, 256, 0, stream>>>(arguments), with its error, as plain C++. */
+template <class... P>
+static void launch(void (*kernel)(P...), size_t n, typename same<P>::type... arguments) {
+    void        *pointers[] = {(void *)&arguments...};
+    const size_t blocks     = (n + 255) / 256;
+    must(cudaLaunchKernel((const void *)kernel, dim3(blocks < 1024 ? (unsigned)blocks : 1024u),
+                          dim3(256), pointers, 0, ranks.work));
+}
+
+/* Number i of a stream, which follows from the number of a micro-batch, never from its rank. */
+static __device__ uint64_t draw(uint64_t number, uint64_t stream, uint64_t i) {
+    uint64_t u = (number * 8 + stream) * 0x2545f4914f6cdd1du + i * 0x9e3779b97f4a7c15u;
+    u = (u ^ (u >> 30)) * 0xbf58476d1ce4e5b9u;
+    u = (u ^ (u >> 27)) * 0x94d049bb133111ebu;
+    return u ^ (u >> 31);
+}
+
+/* Images first, first + 1 ..., or at random if count is not 0. */
+static __global__ void load_kernel(float *out, int *label, const float *image, const int *labels,
+                                   size_t rows, size_t pixels, uint64_t number, size_t first,
+                                   size_t count) {
+    FOR_EACH(i, rows * pixels) {
+        const size_t row = i / pixels, pick = count ? draw(number, 0, row) % count : first + row;
+        out[i] = image[pick * pixels + i % pixels];
+        if (i % pixels == 0) label[row] = labels[pick];
+    }
+}
+
+/* dropout(relu(z + bias)), without dropout if keep is 1; the last layer adds the bias alone. */
+static __global__ void activate_kernel(float *z, const float *bias, size_t n, size_t width,
+                                       uint64_t number, uint64_t layer, float keep, int last) {
+    FOR_EACH(i, n) {
+        const float x = z[i] + bias[i % width];
+        const int   stays = (float)(draw(number, layer + 1, i) >> 40) < keep * 16777216.0f;
+        z[i] = last ? x : x > 0.0f && stays ? x / keep : 0.0f;
+    }
+}
+
+/* The gradient by act becomes that by z. */
+static __global__ void relu_back_kernel(float *grad, const float *act, size_t n, float keep) {
+    FOR_EACH(i, n) grad[i] = act[i] > 0.0f ? grad[i] / keep : 0.0f;
+}
+
+/* Softmax and cross-entropy, a thread for an image: logits become their gradient, that of a mean
+   over all images of the step, times the loss scale. */
+static __global__ void loss_kernel(float *logits, const int *label, size_t rows, double *loss,
+                                   const float *scale, float images) {
+    FOR_EACH(row, rows) {
+        float *z = logits + row * NUM_CLASSES, max = z[0], sum = 0.0f;
+        for (int i = 1; i < NUM_CLASSES; i++) max = z[i] > max ? z[i] : max;
+        for (int i = 0; i < NUM_CLASSES; i++) sum += expf(z[i] - max);
+        const float right = z[label[row]];
+        loss[row] = ((double)(max - right) + (double)logf(sum)) / (double)images;
+        for (int i = 0; i < NUM_CLASSES; i++)
+            z[i] = (expf(z[i] - max) / sum - (i == label[row] ? 1.0f : 0.0f)) * *scale / images;
+    }
+}
+
+/* In the order of rows, whatever the grid: losses of images, or columns of gradients. */
+static __global__ void add_losses_kernel(double *sum, const double *loss, size_t rows) {
+    FOR_EACH(once, 1) {
+        double s = 0.0;
+        for (size_t i = 0; i < rows; i++) s += loss[i];
+        *sum = s;
+    }
+}
+
+static __global__ void add_rows_kernel(float *sum, const float *z, size_t rows, size_t width) {
+    FOR_EACH(j, width) {
+        float s = 0.0f;
+        for (size_t i = 0; i < rows; i++) s += z[i * width + j];
+        sum[j] = s;
+    }
+}
+
+/* ------------------------------------------------------------------------------------- network
+   Layer l:  z = act[l] W + b;  the last layer's z, in fp32, is the output; otherwise
+   act[l + 1] = dropout(relu(z)). Tensor 2 l is the weight of layer l, 2 l + 1 its bias.          */
+
+typedef struct route {
+    size_t     *count, *at;     /* of each rank's range: elements, and the first       */
+    char       *grad, *part;    /* of all elements; what all ranks sent of my range    */
+    size_t      own;
+    cudaEvent_t ready, arrived; /* the gradient is there; so is what the others sent   */
+} route;
+
+static struct net {
+    const options *o;
+    const dataset *data;
+    amp_dtype      type;
+    size_t         size, width[LAYERS + 1], rows, num_params;
+    float         *image, *wide, *sum, *out; /* all images; two batches; a row; logits */
+    int           *labels, *label;
+    void          *act[LAYERS], *delta[2];
+    double        *loss, *row_loss;
+    route          routes[TENSORS];
+    amp_optimizer  opt;
+    char           problem[AMP_PROBLEM_SIZE];
+    memory         bytes;
+} net;
+
+static void *device_alloc(size_t count, size_t size) {
+    void *p = NULL;
+    if (cudaMalloc(&p, count && size ? count * size : 1) != cudaSuccess)
+        fail(1, "GPU memory", "there is not enough", "choose a smaller --width or --batch");
+    must(cudaMemsetAsync(p, 0, count * size, ranks.work));
+    return p;
+}
+
+static void to_device(void *dst, const void *src, size_t num_bytes) {
+    must(cudaMemcpyAsync(dst, src, num_bytes, cudaMemcpyHostToDevice, ranks.work));
+    settle("a copy to the GPU");
+}
+
+/* Each rank's ranges, as sums in which every other rank has 0: exact up to 2^53. */
+static void plan_routes(void) {
+    const size_t count = (size_t)ranks.count, num = 2 * TENSORS * count;
+    double      *all = (double *)need(num, sizeof *all);
+    double      *on_device = (double *)device_alloc(num + 1, sizeof *on_device);
+    for (int i = 0; i < TENSORS; i++) {
+        size_t first, own;
+        amp_optimizer_range(&net.opt, i, &first, &own);
+        all[2 * (TENSORS * ranks.rank + i)]     = (double)own;
+        all[2 * (TENSORS * ranks.rank + i) + 1] = (double)first;
+    }
+    to_device(on_device, all, num * sizeof *all);
+    must(sum_over_ranks(NULL, on_device, num, (uint32_t *)(on_device + num)));
+    must(cudaMemcpy(all, on_device, num * sizeof *all, cudaMemcpyDeviceToHost));
+    for (int i = 0; i < TENSORS; i++) {
+        route *w = &net.routes[i];
+        w->count = (size_t *)need(2 * count, sizeof *w->count);
+        w->at    = w->count + count;
+        for (size_t r = 0; r < count; r++) {
+            w->count[r] = (size_t)all[2 * (TENSORS * r + i)];
+            w->at[r]    = (size_t)all[2 * (TENSORS * r + i) + 1];
+        }
+        w->own  = w->count[ranks.rank];
+        w->part = count > 1 ? (char *)device_alloc(count * w->own, net.size) : w->grad;
+        must(cudaEventCreateWithFlags(&w->ready, cudaEventDisableTiming));
+        must(cudaEventCreateWithFlags(&w->arrived, cudaEventDisableTiming));
+        net.bytes.own += (double)w->own;
+        if (count > 1) net.bytes.halves += (double)(count * w->own * net.size);
+    }
+    must(cudaFree(on_device));
+    free(all);
+}
+
+static void add_tensor(int i, const char *name, size_t count, float *weight) {
+    amp_tensor t = {};
+    net.routes[i].grad = (char *)device_alloc(count, net.size);
+    t.name       = name;
+    t.n          = count;
+    t.weight     = weight;
+    t.grad_later = 1; /* in parts, by amp_optimizer_accumulate */
+    t.keep_fp32  = i % 2;
+    must(amp_optimizer_add(&net.opt, &t));
+    net.num_params += count;
+    net.bytes.models += (double)(count * (i % 2 ? 4 : net.size));
+    net.bytes.halves += (double)(count * net.size);
+}
+
+/* All ranks make the same weights from the same seed, and keep what is theirs. */
+static void add_layers(void) {
+    static const char *const names[TENSORS] = {"in", "in bias", "hidden", "hidden bias",
+                                               "out", "out bias"};
+    float   *weight[TENSORS];
+    uint64_t rng = 1;
+    size_t   before, after, total;
+    for (int l = 0; l < LAYERS; l++) {
+        const size_t in = net.width[l], out = net.width[l + 1];
+        float       *host = (float *)need(in * out, sizeof *host);
+        for (size_t i = 0; i < in * out; i++)
+            host[i] = sqrtf(6.0f / (float)in) * random_uniform(&rng);
+        weight[2 * l]     = (float *)device_alloc(in * out, sizeof(float));
+        weight[2 * l + 1] = (float *)device_alloc(out, sizeof(float));
+        to_device(weight[2 * l], host, in * out * sizeof(float));
+        free(host);
+        add_tensor(2 * l, names[2 * l], in * out, weight[2 * l]);
+        add_tensor(2 * l + 1, names[2 * l + 1], out, weight[2 * l + 1]);
+    }
+    must(cudaMemGetInfo(&before, &total));
+    const amp_result result = amp_optimizer_prepare(&net.opt);
+    if (result != AMP_OK) fail(1, amp_result_string(result), net.problem, "start all ranks alike");
+    must(cudaMemGetInfo(&after, &total));
+    net.bytes.optimizer = (double)(before - after); /* in whole pages of the GPU */
+    for (int i = 0; i < TENSORS; i++) must(cudaFree(weight[i]));
+}
+
+static void make_optimizer(void) {
+    amp_optimizer_desc desc = {};
+    desc.backend       = &ranks.backend;
+    desc.dtype         = net.type;
+    desc.kind          = AMP_KIND_ADAMW;
+    desc.max_norm      = net.o->clip;
+    desc.shard.rank    = ranks.rank;
+    desc.shard.count   = ranks.count;
+    desc.shard.sum_fn  = sum_over_ranks;
+    desc.problem       = net.problem;
+    if (net.type == AMP_F16) desc.scaler.growth_interval = 20; /* default 2000: for longer runs */
+    else {
+        desc.scaler.preset     = AMP_PRESET_STATIC;
+        desc.scaler.init_scale = 1.0f;
+    }
+    must(amp_optimizer_init(&net.opt, &desc));
+    add_layers();
+    plan_routes();
+}
+
+static void net_init(const options *o, const dataset *data) {
+    const size_t images = data->num_train + data->num_test;
+    net.o    = o;
+    net.data = data;
+    net.type = (amp_dtype)o->dtype;
+    net.size = amp_dtype_size(net.type);
+    net.rows = (size_t)o->batch;
+    for (int l = 0; l <= LAYERS; l++)
+        net.width[l] = l == 0 ? data->pixels : (size_t)(l == LAYERS ? NUM_CLASSES : o->width);
+    make_optimizer();
+    const size_t widest = net.width[0] > net.width[1] ? net.width[0] : net.width[1];
+    net.image    = (float *)device_alloc(images * data->pixels, sizeof(float));
+    net.labels   = (int *)device_alloc(images, sizeof(int));
+    net.label    = (int *)device_alloc(net.rows, sizeof(int));
+    net.wide     = (float *)device_alloc(2 * net.rows * widest, sizeof(float));
+    net.sum      = (float *)device_alloc(widest, sizeof(float));
+    net.out      = (float *)device_alloc(net.rows * NUM_CLASSES, sizeof(float));
+    net.loss     = (double *)device_alloc((size_t)o->micro + 1, sizeof(double));
+    net.row_loss = (double *)device_alloc(net.rows, sizeof(double));
+    for (int l = 0; l < LAYERS; l++) net.act[l] = device_alloc(net.rows * net.width[l], net.size);
+    for (int i = 0; i < 2; i++) net.delta[i] = device_alloc(net.rows * widest, net.size);
+    to_device(net.image, data->image, images * data->pixels * sizeof(float));
+    to_device(net.labels, data->label, images * sizeof(int));
+}
+
+static amp_status status(void) {
+    amp_status s;
+    settle("a step");
+    must(amp_optimizer_status(&net.opt, &s));
+    return s;
+}
+
+/* --------------------------------------------------------------------- the ranks' two exchanges */
+
+static int works(int rank, int round) { return round * ranks.count + rank < net.o->micro; }
+
+/* The gradient of a tensor is there, or will be when work comes so far: send each rank what it
+   owns. A rank without a micro-batch sends nothing. */
+static void send_gradient(int i, int round) {
+    route *w = &net.routes[i];
+    if (ranks.count == 1) return;
+    must(cudaEventRecord(w->ready, ranks.work));
+    must(cudaStreamWaitEvent(ranks.wire, w->ready, 0));
+    queue(ncclGroupStart());
+    for (int r = 0; r < ranks.count; r++) {
+        if (works(ranks.rank, round) && w->count[r])
+            queue(ncclSend(w->grad + w->at[r] * net.size, w->count[r] * net.size, ncclUint8, r,
+                           ranks.comm, ranks.wire));
+        if (works(r, round) && w->own)
+            queue(ncclRecv(w->part + (size_t)r * w->own * net.size, w->own * net.size, ncclUint8,
+                           r, ranks.comm, ranks.wire));
+    }
+    must(ncclGroupEnd());
+    must(cudaEventRecord(w->arrived, ranks.wire));
+}
+
+/* Add what the ranks sent in their order, which is that of the micro-batches. */
+static void add_parts(int i, int round) {
+    route *w = &net.routes[i];
+    if (ranks.count > 1) must(cudaStreamWaitEvent(ranks.work, w->arrived, 0));
+    for (int r = 0; r < ranks.count && works(r, round); r++)
+        must(amp_optimizer_accumulate(&net.opt, i, w->part + (size_t)r * w->own * net.size,
+                                      net.type));
+}
+
+/* Each rank gives the part of the models that it has updated; forward waits for a layer at a time.
+   The models are the optimizer's, and this is where others write to them. */
+static void gather_models(void) {
+    if (ranks.count == 1) return;
+    must(cudaEventRecord(ranks.done, ranks.work));
+    must(cudaStreamWaitEvent(ranks.wire, ranks.done, 0));
+    for (int i = 0; i < TENSORS; i++) {
+        route       *w = &net.routes[i];
+        char        *model = (char *)(uintptr_t)amp_optimizer_model(&net.opt, i);
+        const size_t size = i % 2 ? sizeof(float) : net.size;
+        queue(ncclGroupStart());
+        for (int r = 0; r < ranks.count; r++)
+            if (w->count[r])
+                queue(ncclBroadcast(model + w->at[r] * size, model + w->at[r] * size,
+                                    w->count[r] * size, ncclUint8, r, ranks.comm, ranks.wire));
+        must(ncclGroupEnd());
+        must(cudaEventRecord(w->arrived, ranks.wire));
+    }
+}
+
+static const void *model(int i) {
+    if (ranks.count > 1) must(cudaStreamWaitEvent(ranks.work, net.routes[i].arrived, 0));
+    return amp_optimizer_model(&net.opt, i);
+}
+
+/* ---------------------------------------------------- a micro-batch: forward, loss and backward */
+
+static void multiply(int trans_a, int trans_b, size_t rows, size_t cols, size_t k, const void *a,
+                     const void *b, void *c, amp_dtype c_type) {
+    must(amp_gemm(&ranks.backend, trans_a, trans_b, rows, cols, k, 1.0f, a, net.type, 0, b,
+                  net.type, 0, 0.0f, c, c_type, 0));
+}
+
+static void cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type, size_t n) {
+    must(amp_cuda_cast(dst, dst_type, src, src_type, n, ranks.work));
+}
+
+/* Micro-batch `number` at random, or for NULL images first, first + 1 ... */
+static void load_images(size_t rows, const uint64_t *number, size_t first) {
+    const size_t pixels = net.width[0];
+    launch(load_kernel, rows * pixels, net.wide, net.label, (const float *)net.image,
+           (const int *)net.labels, rows, pixels, number ? *number : 0, first,
+           number ? net.data->num_train : 0);
+    cast(net.act[0], net.type, net.wide, AMP_F32, rows * pixels);
+}
+
+static void forward(size_t rows, const uint64_t *number) {
+    const float keep = number ? 1.0f - dropped : 1.0f;
+    for (int l = 0; l < LAYERS; l++) {
+        const size_t in = net.width[l], out = net.width[l + 1];
+        const int    last = l + 1 == LAYERS;
+        float       *z = last ? net.out : net.wide;
+        multiply(0, 0, rows, out, in, net.act[l], model(2 * l), z, AMP_F32);
+        launch(activate_kernel, rows * out, z, (const float *)model(2 * l + 1), rows * out, out,
+               number ? *number : 0, (uint64_t)l, keep, last);
+        if (!last) cast(net.act[l + 1], net.type, z, AMP_F32, rows * out);
+    }
+}
+
+/* --plant: what this rank itself owns overflows, and nobody else's check will see it. */
+static void plant(int i) {
+    static const uint32_t infinity[] = {0x7f800000u, 0x7c00u, 0x7f80u};
+    const route          *w = &net.routes[i];
+    const uint16_t        half = (uint16_t)infinity[net.type];
+    if (w->own)
+        to_device(w->grad + w->at[ranks.rank] * net.size,
+                  net.type == AMP_F32 ? (const void *)&infinity[0] : &half, net.size);
+}
+
+static void backward(int round, int planted) {
+    for (int l = LAYERS; l-- > 0;) {
+        const size_t in = net.width[l], out = net.width[l + 1], count = net.rows * in;
+        void        *above = net.delta[0], *below = net.delta[1];
+        multiply(1, 0, in, out, net.rows, net.act[l], above, net.routes[2 * l].grad, net.type);
+        cast(net.wide, AMP_F32, above, net.type, net.rows * out);
+        launch(add_rows_kernel, out, net.sum, (const float *)net.wide, net.rows, out);
+        cast(net.routes[2 * l + 1].grad, net.type, net.sum, AMP_F32, out);
+        for (int i = 2 * l; i < 2 * l + 2; i++) {
+            if (planted) plant(i);
+            send_gradient(i, round);
+        }
+        if (l == 0) return;
+        multiply(0, 1, net.rows, in, out, above, model(2 * l), net.wide, AMP_F32);
+        cast(net.wide + count, AMP_F32, net.act[l], net.type, count);
+        launch(relu_back_kernel, count, net.wide, (const float *)net.wide + count, count,
+               1.0f - dropped);
+        cast(below, net.type, net.wide, AMP_F32, count);
+        net.delta[0] = below;
+        net.delta[1] = above;
+    }
+}
+
+/* ----------------------------------------------------------------------------- rounds and steps */
+
+/* In round t rank r has micro-batch t * ranks + r, if there is such a one. */
+static void run_round(uint64_t step, int round) {
+    const options *o     = net.o;
+    const int      micro = round * ranks.count + ranks.rank;
+    const uint64_t number = step * (uint64_t)o->micro + (uint64_t)micro;
+    const int      planted = round == 0 && (uint64_t)o->plant_step == step &&
+                        o->plant_rank == ranks.rank;
+    if (works(ranks.rank, round)) {
+        load_images(net.rows, &number, 0);
+        forward(net.rows, &number);
+        launch(loss_kernel, net.rows, net.out, (const int *)net.label, net.rows, net.row_loss,
+               amp_optimizer_loss_scale_ptr(&net.opt), (float)net.rows * (float)o->micro);
+        launch(add_losses_kernel, 1, net.loss + micro, (const double *)net.row_loss, net.rows);
+        cast(net.delta[0], net.type, net.out, AMP_F32, net.rows * NUM_CLASSES);
+        backward(round, planted);
+    } else { /* idle, but it receives, in the same order */
+        for (int l = LAYERS; l-- > 0;)
+            for (int i = 2 * l; i < 2 * l + 2; i++) send_gradient(i, round);
+    }
+    for (int i = 0; i < TENSORS; i++) add_parts(i, round);
+}
+
+/* The host queues one step while the GPU is in the one before, and looks that it gets on. */
+static void train_step(uint64_t step) {
+    ranks.step = step;
+    must(cudaMemsetAsync(net.loss, 0, (size_t)net.o->micro * sizeof(double), ranks.work));
+    for (int round = 0; round * ranks.count < net.o->micro; round++) run_round(step, round);
+    must(amp_optimizer_adamw(&net.opt, learning_rate)); /* sum_over_ranks is called in here */
+    must(cudaEventRecord(ranks.stepped[step % 2], ranks.work));
+    gather_models();
+    wait_until([=] { return reached(ranks.stepped[(step + 1) % 2]); }, "a step");
+}
+
+/* The mean of the step, of which each rank has a part: added in the order of micro-batches. */
+static double loss_of_step(void) {
+    const size_t count = (size_t)net.o->micro;
+    double      *all = (double *)need(count, sizeof *all), loss = 0.0;
+    must(sum_over_ranks(NULL, net.loss, count, (uint32_t *)(net.loss + count)));
+    settle("the loss");
+    must(cudaMemcpy(all, net.loss, count * sizeof *all, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < count; i++) loss += all[i];
+    free(all);
+    return loss;
+}
+
+/* ----------------------------------------------------------------------------- interrupted runs */
+
+static void save(const char *path) {
+    settle("a step");
+    ranks.patient = 1;
+    const amp_result result = amp_optimizer_save_file(&net.opt, path);
+    ranks.patient = 0;
+    if (result != AMP_OK)
+        fail(1, path, amp_result_string(result), "choose a file that can be written with --save");
+}
+
+static void resume(const char *path) {
+    ranks.patient = 1;
+    const amp_result result = amp_optimizer_load_file(&net.opt, path);
+    ranks.patient = 0;
+    if (result == AMP_ERROR_MISMATCH)
+        fail(1, path, net.problem, "give the other options as when it was saved");
+    if (result != AMP_OK) fail(1, path, amp_result_string(result), "give a file that --save wrote");
+    gather_models();
+}
+
+/* ----------------------------------------------------------------------------- what rank 0 says */
+
+/* Percent of the images that training never sees; every rank has all of the model. */
+static double evaluate(void) {
+    const dataset *d = net.data;
+    float         *logits = (float *)need(net.rows * NUM_CLASSES, sizeof *logits);
+    size_t         right = 0;
+    for (size_t first = 0, rows; first < d->num_test; first += rows) {
+        rows = d->num_test - first < net.rows ? d->num_test - first : net.rows;
+        load_images(rows, NULL, d->num_train + first);
+        forward(rows, NULL);
+        settle("the held-out images");
+        must(cudaMemcpy(logits, net.out, rows * NUM_CLASSES * sizeof *logits,
+                        cudaMemcpyDeviceToHost));
+        for (size_t i = 0; i < rows; i++) {
+            const float *z = logits + i * NUM_CLASSES;
+            int          best = 0;
+            for (int j = 1; j < NUM_CLASSES; j++)
+                if (z[j] > z[best]) best = j;
+            right += best == d->label[d->num_train + first + i];
+        }
+    }
+    free(logits);
+    return 100.0 * (double)right / (double)d->num_test;
+}
+
+static void train(void) {
+    const options *o    = net.o;
+    const int      says = ranks.rank == 0;
+    const double   start = seconds();
+    double         loss = 0.0;
+    amp_status     s    = status();
+    if (says) print_plan(o, ranks.count, net.num_params, net.data->name);
+    for (uint64_t step = s.steps + s.skipped; step < (uint64_t)o->steps; step++) {
+        train_step(step);
+        if (o->save && (step + 1) % (uint64_t)o->save_every == 0) save(o->save);
+        if (!has_row(o, (int)step)) continue;
+        loss = loss_of_step();
+        s    = status();
+        if (says) print_row((int)step, loss, &s);
+    }
+    if (o->save) save(o->save);
+    settle("the last step");
+    if (!says) return;
+    printf("\n  %.2f s, of which the host waited %.2f s\n", seconds() - start, ranks.waited);
+    print_memory(&net.bytes, ranks.count, net.num_params);
+    print_end(o, ranks.count, loss, evaluate(), &s);
+}
+
+int main(int argc, char **argv) {
+    static dataset data;
+    const options  o = parse_options(argc, argv);
+    if (o.help) {
+        print_help("RANK=R WORLD_SIZE=N LOCAL_RANK=R DDP_ID=FILE ddp_nccl [options]");
+        return 0;
+    }
+    join_ranks(&o);
+    load_data(&data, o.data);
+    refuse_contradictions(&o, ranks.count);
+    ranks.patient = 1;
+    net_init(&o, &data);
+    ranks.patient = 0;
+    if (o.resume) resume(o.resume);
+    if (o.save) save(o.save); /* what cannot be written shall be said now */
+    train();
+    leave_ranks();
+    amp_optimizer_free(&net.opt);
+    return 0;
+}
