@@ -4,6 +4,7 @@
 CC     ?= cc
 CXX    ?= c++
 CLANG  ?= clang
+MPICC  ?= mpicc
 CFLAGS ?= -O3
 BUILD  ?= build
 JOBS   ?= 2
@@ -60,8 +61,8 @@ SUPPORT := $(wildcard tests/*.h) tests/one.sh tests/golden/scaler_traces.txt amp
 LESS = $(patsubst %,%/tiles,$(filter-out o2,$(CONFIGS))) $(TESTS:%=clang/%) \
        $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/state \
        s390x/gemm s390x/optimizer
-SCRIPTS := bits compile cuda-sanitize emu nvcc examples gpt cnn cuda-plain sgemm-plain cuda-races \
-           cuda-traffic examples_cuda fuzz headers install self gpu_self \
+SCRIPTS := bits compile cuda-sanitize emu nvcc examples ranks gpt cnn cuda-plain sgemm-plain \
+           cuda-races cuda-traffic examples_cuda fuzz headers install self gpu_self \
            $(call less,cuda-clang sgemm-sanitize)
 LOGS := $(SCRIPTS:%=$(BUILD)/tests/%.log) \
         $(foreach c,$(CONFIGS),$(foreach t,$(TESTS),$(BUILD)/tests/$(c)/$(t).log))
@@ -79,12 +80,12 @@ VERSION = $(shell awk '/define AMP_VERSION_/ {printf "%s%s", dot, $$3; dot = "."
 help: ## show this help
 	@echo "amp.h $(VERSION)"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
-	@echo "  CC CXX CLANG CFLAGS BUILD JOBS PREFIX V=1 may be set (make clean after a change)"
+	@echo "  CC CXX CLANG MPICC CFLAGS BUILD JOBS PREFIX V=1 may be set (make clean after a change)"
 
 run: $(BUILD)/train ## train on real images in mixed precision: table, pictures, parity with fp32
 	$(Q)$(BUILD)/train --out $(BUILD) $(ARGS)
 
-examples: $(EXAMPLES:%=$(BUILD)/%) ## build all examples
+examples: $(EXAMPLES:%=$(BUILD)/%) $(BUILD)/ddp_mpi ## build all examples
 
 # The last lines of logs, added up.
 SUM = awk '/^[0-9]+ passed, [0-9]+ failed/ {p += $$1; f += $$3; s += $$5} \
@@ -105,8 +106,9 @@ check: ## run all tests in full, fuzzing for two minutes, MinGW and wine: half a
 sum:
 	$(Q)$(SUM) $(LOGS) $(CHECK_LOGS)
 
-soak: ## fuzz for HOURS=8 on two cores; build/soak keeps the cases that were found
+soak: $(BUILD)/ddp_mpi ## kill ranks 500 times; fuzz for HOURS=8, build/soak keeps the cases found
 	$(Q)mkdir -p $(BUILD)/soak
+	$(Q)KILLS=500 sh tests/ranks.sh $(BUILD)/soak/ranks $(BUILD)/ddp_mpi
 	$(Q)export CC="$(CC)" CLANG="$(CLANG)"; seconds=$$(($(HOURS) * 1800)); \
 	    NAMES="state policy" sh tests/fuzz.sh $$seconds $(BUILD)/soak & first=$$!; \
 	    NAMES="calls env" sh tests/fuzz.sh $$seconds $(BUILD)/soak; second=$$?; \
@@ -158,6 +160,11 @@ $(BUILD)/gpt: examples/gpt.c $(wildcard examples/gpt_*.h examples/train_*.h) amp
 $(BUILD)/cnn: examples/cnn.c $(wildcard examples/cnn_*.h examples/train_*.h) amp.h | $(BUILD)
 	@echo "  CC  $@"
 	$(Q)$(CC) -std=c99 $$($(NATIVE)) $(CFLAGS) $(WARN) -I. $< -o $@ -lm $$($(ZLIB))
+
+# Without MPI there is no program, and a line says so.
+$(BUILD)/ddp_mpi: examples/ddp_mpi.c $(wildcard examples/ddp_*.h examples/train_*.h) amp.h | $(BUILD)
+	$(Q)if ! command -v $(MPICC) > /dev/null; then echo "  skip $@: no $(MPICC)"; exit; fi; \
+	    echo "  CC  $@"; $(MPICC) -std=c99 $(CFLAGS) $(WARN) -I. $< -o $@ -lm $$($(ZLIB))
 
 # bench has rows with two threads where the compiler has OpenMP.
 $(BUILD)/bench: tests/bench/bench.c $(wildcard tests/bench/*.h) tests/gemm_ex.h amp.h | $(BUILD)
@@ -232,6 +239,10 @@ $(BUILD)/tests/gpt.log $(BUILD)/tests/cnn.log: $(BUILD)/tests/%.log: tests/%.sh 
 $(BUILD)/tests/examples_cuda.log: tests/examples_cuda.sh tests/lib.sh $(KERNELS)plain/kernels.o \
                                   $(wildcard examples/*.cu examples/*.cuh) $(BUILD)/gpt
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/gpt)
+
+$(BUILD)/tests/ranks.log: tests/ranks.sh tests/lib.sh examples/ddp_nccl.cu tests/emu/fake/nccl.h \
+                          tests/bench/bench_ranks.c $(BUILD)/ddp_mpi $(KERNELS)plain/kernels.o
+	@$(call SCRIPT,$< $(OUT) $(BUILD)/ddp_mpi)
 
 # The corpora of the fuzzers are replayed by every make test; make check looks for new cases.
 $(BUILD)/tests/fuzz.log $(BUILD)/tests/fuzzing.log: tests/fuzz.sh $(wildcard tests/fuzz/*) \

@@ -158,7 +158,7 @@ case $phase in
         stage suite-per-thread 45 "$work/suite_per_thread" --quick
     for source in $sources; do
         name=$(basename "$source" .cu)
-        set -- 20 "$work/$name"
+        set -- 16 "$work/$name"
         [ "$name" != gpt_cuda ] || set -- 45 "$work/$name" --out "$work"
         built "$name" "$name" && stage "$name" "$@"
     done
