@@ -919,7 +919,8 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
    A check adds up what belongs to one row, in fp32 and in the order of places, and goes on with the
    sums, rows ascending, as with the elements of a tensor: finite or not, norm, statistics (zeros
    are those in rows that are there). A count above max_rows, or a row that is not in the tensor,
-   skips the step as an overflow does; amp_stats.bad_row tells.
+   skips the step as an overflow does, and also where the scaler is disabled; amp_stats.bad_row
+   tells.
    The update is lazy: weight, moments and model copy of rows that are there change as in a tensor
    of which they are all, with the bias corrections of the step; all other rows keep every bit.
    weight_decay is 0 where it is 0, not the optimizer's. (torch's SparseAdam adds eps before the
@@ -1685,6 +1686,7 @@ typedef struct ampi_tally {
    radix sort, AMPI_DIGITS at a time, from one pair of keys and places to the other) and to add up
    what belongs to one row, into the slot's grad. */
 enum { AMPI_DIGITS = 256, AMPI_TILE = 2048 /* entries that a block of a GPU sorts */ };
+enum { AMPI_BAD_ROW = 2 }; /* in control->flags[0]: a row that is not there, which always skips */
 typedef struct ampi_sparse {
     const uint32_t *rows;
     uint32_t       *num_rows;
@@ -1898,7 +1900,7 @@ AMPI_FN void ampi_decide(const amp_plan *plan) {
     bad |= (uint32_t)ampi_product_overflows(s, c->flags[1], inv);
     bad |= (uint32_t)((ampi_bits_of_f32(c->gate.inv_scale) & 0x7fffffffu) == 0u);
     c->found_inf = bad;
-    c->gate.skip = disabled ? 0u : bad;
+    c->gate.skip = disabled ? (c->flags[0] & AMPI_BAD_ROW) != 0u : bad;
     c->did_step  = !c->gate.skip;
     c->skipped += c->gate.skip;
     c->gate.step += c->did_step;
@@ -3119,8 +3121,8 @@ static amp_result ampi_rows_check(const amp_optimizer *opt, const amp_tensor *t,
     if (ampi_learns(t) && (!t->rows || !t->num_rows))
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_ARGUMENT,
                                    "it has a row_length, but no rows or num_rows");
-    if (t->row_length > UINT32_MAX || t->n / t->row_length > UINT32_MAX - 2 ||
-        t->max_rows > UINT32_MAX - 2 || t->max_rows > SIZE_MAX / 64 / t->row_length)
+    if (t->row_length > INT32_MAX || t->n / t->row_length > UINT32_MAX - 2 ||
+        t->max_rows > INT32_MAX || t->max_rows > SIZE_MAX / 64 / t->row_length)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_TOO_LARGE,
                                    "its rows, or max_rows, are too many");
     return AMP_OK;
@@ -3311,12 +3313,13 @@ static ampi_part ampi_own_part(const amp_optimizer *opt) {
                              s->count ? (uint64_t)s->count : 1);
 }
 
-/* Is the gradient of a tensor one of few rows? And how many sums may there be? */
+/* Is the gradient of a tensor one of few rows? And how many sums may there be? (Rows that are not
+   there have those of one that may be: in an empty table, too.) */
 static int ampi_has_rows(const amp_tensor *t) { return t->row_length && ampi_learns(t); }
 
 static uint64_t ampi_most_sums(const amp_tensor *t) {
-    const uint64_t most = (uint64_t)t->max_rows * t->row_length;
-    return most < t->n ? most : t->n;
+    const uint64_t most = (uint64_t)t->max_rows * t->row_length, n = t->n ? t->n : t->row_length;
+    return most < n ? most : n;
 }
 
 /* Gradients of few rows: their room, and their sums as gradients. */
@@ -3963,7 +3966,8 @@ static AMPI_NOINLINE void ampi_cpu_check_plan(const amp_plan *plan) {
         ampi_check_slot(plan, slot);
         max = ampi_load_u32(&slot->stats.max_finite, 0);
         if (max > largest) largest = max;
-        bad |= (uint32_t)(slot->stats.nonfinite != 0 || slot->stats.bad_row != 0u);
+        bad |= (uint32_t)(slot->stats.nonfinite != 0);
+        if (slot->stats.bad_row) bad |= AMPI_BAD_ROW;
     }
     if (plan->meets != AMPI_OVER_SUMS) plan->control->norm2 = ampi_sum_chunks(plan);
     plan->control->flags[0] = bad | ampi_found_by_user(plan);

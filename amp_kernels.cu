@@ -1092,7 +1092,7 @@ AMPI_KERNEL(4) ampi_begins_kernel(amp_plan plan) {
         s->touched      = rows;
         s->begins[rows] = s->given;
         ampi_begin_sums(&plan.slots[s->slot], s);
-        if (s->early) atomicOr(&plan.control->seen[0], 1u);
+        if (s->early) atomicOr(&plan.control->seen[0], (uint32_t)AMPI_BAD_ROW);
         s->early = 0;
     }
 }

@@ -294,6 +294,44 @@ TEST(bad_rows, "amp.h sparse: a row that is not there, or too many, skips the st
     amp_optimizer_free(&one.opt);
 }
 
+TEST(never_stepped_on, "amp.h sparse: a row that is not there skips where the scaler is disabled, too, and "
+                       "where the table is empty") {
+    amp_optimizer_desc desc = desc_of(AMP_KIND_SGD, AMP_F32);
+    static float       values[5000];
+    int                empty;
+    desc.scaler.disabled = 1;
+    for (empty = 0; empty < 2; empty++) {
+        float      table[6] = {1, 1, 1, 1, 1, 1};
+        uint32_t   rows[2]  = {1, 3}, count = 2;
+        amp_tensor t;
+        amp_stats  stats;
+        amp_status status;
+        size_t     i;
+        for (i = 0; i < 5000; i++) values[i] = 1.0f;
+        memset(&t, 0, sizeof t);
+        t.n = empty ? 0 : 6, t.row_length = empty ? 2500 : 2, t.max_rows = 2;
+        t.weight = table, t.grad = values, t.rows = rows, t.num_rows = &count;
+        CHECK_EQ_INT(amp_optimizer_init(&one.opt, &desc), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_add(&one.opt, &t), AMP_OK);
+        t.n = 6, t.row_length = 2; /* law 17: something has to learn */
+        CHECK_EQ_INT(amp_optimizer_add(&one.opt, &t), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_prepare(&one.opt), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_sgd(&one.opt, 1.0f), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_stats(&one.opt, 0, &stats), AMP_OK);
+        CHECK_EQ_U32(stats.bad_row, empty ? 1 : 2);
+        CHECK_EQ_INT(amp_optimizer_status(&one.opt, &status), AMP_OK);
+        CHECK_EQ_U32(status.did_step, 0);
+        for (i = 0; i < 6; i++) CHECK_EQ_F32(table[i], 1.0f);
+        rows[1] = 2; /* what is not finite is stepped on, as in any tensor */
+        if (empty) count = 0;
+        values[0] = -INFINITY;
+        CHECK_EQ_INT(amp_optimizer_sgd(&one.opt, 1.0f), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_status(&one.opt, &status), AMP_OK);
+        CHECK_EQ_U32(status.did_step, 1);
+        amp_optimizer_free(&one.opt);
+    }
+}
+
 TEST(decay_and_zero_grad, "amp.h sparse: the optimizer's weight decay is not a table's; its own acts "
                           "on rows that are there; zero_grad clears the count, on a skip too") {
     amp_optimizer_desc desc = desc_of(AMP_KIND_SGD, AMP_F32);
@@ -450,7 +488,7 @@ TEST(misuse, "amp.h sparse: what is not offered, and tables that cannot be") {
     memset(&good, 0, sizeof good);
     good.n = 12, good.row_length = 3, good.max_rows = 4;
     good.weight = x, good.grad = grad, good.rows = rows, good.num_rows = &count;
-    for (which = 0; which < 10; which++) {
+    for (which = 0; which < 11; which++) {
         amp_result expected = AMP_ERROR_INVALID_CONFIG;
         desc         = desc_of(AMP_KIND_ADAMW, AMP_F16);
         desc.problem = problem;
@@ -462,9 +500,10 @@ TEST(misuse, "amp.h sparse: what is not offered, and tables that cannot be") {
         if (which == 4) desc.kind = AMP_KIND_OWN, expected = AMP_ERROR_UNSUPPORTED;
         if (which == 5) desc.kind = AMP_KIND_SGD, desc.momentum = 0.9, expected = AMP_ERROR_UNSUPPORTED;
         if (which == 6) desc.shard.count = 1, expected = AMP_ERROR_UNSUPPORTED;
-        if (which == 7) t.max_rows = (size_t)UINT32_MAX, expected = AMP_ERROR_TOO_LARGE;
+        if (which == 7) t.max_rows = (size_t)1 << 31, expected = AMP_ERROR_TOO_LARGE;
         if (which == 8) desc.kind = AMP_KIND_SGD, expected = AMP_OK;
         if (which == 9) t.grad = NULL, t.rows = NULL, expected = AMP_OK; /* frozen */
+        if (which == 10) t.n = t.row_length = (size_t)1 << 31, expected = AMP_ERROR_TOO_LARGE;
         CHECK_EQ_INT(amp_optimizer_init(&one.opt, &desc), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_add(&one.opt, &t), expected);
         CHECK((problem[0] != '\0') == (expected != AMP_OK));
@@ -485,6 +524,7 @@ int main(int argc, char **argv) {
     RUN(sums_beyond_fp16);
     RUN(statistics);
     RUN(bad_rows);
+    RUN(never_stepped_on);
     RUN(decay_and_zero_grad);
     RUN(moving_gradients);
     RUN(resumed);
