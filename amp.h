@@ -890,10 +890,10 @@ AMP_CUDA_DEF amp_result amp_cuda_capability(int device, amp_capability *capabili
    taken and skipped, and when all are on the disk, path, which names them; then the set that was
    there goes. (What a save that was cut short leaves behind, path does not name: it may be
    removed.) load_file loads any set, and any file of one optimizer, on any number of ranks; gather
-   models thereafter. Save and load with callbacks are of one rank's part. With a count of 1 all of
-   this is as without shard. Paths must be the same for all ranks, on one file system.
-   amp_optimizer_stats are those of the rank's part. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a
-   weight cache. */
+   models thereafter. Loading clears accumulators. Save and load with callbacks are of one rank's
+   part. With a count of 1 all of this is as without shard. Paths must be the same for all ranks, on
+   one file system. amp_optimizer_stats are those of the rank's part. AMP_ERROR_UNSUPPORTED:
+   AMP_KIND_OWN, rebind, a weight cache. */
 
 /* Which elements of tensor i belong to this rank: whole chunks of 16384, and over all tensors, in
    their order, one run, so that in an array of add_flat it is one piece. (Ranks tell each other
@@ -3661,7 +3661,7 @@ static ampi_slot *ampi_slot_of(const amp_optimizer *opt, int i) {
 static amp_result ampi_can_bind(const amp_optimizer *opt, size_t i, const float *weight,
                                 const void *grad) {
     const amp_tensor *t = ampi_tensor(opt, (int)i);
-    if (opt->desc.shard.count && (weight || grad))
+    if (opt->desc.shard.count) /* where NULL, too, would take an accumulator away */
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "it is in shards: neither weight nor gradient can be replaced");
     if (weight && !t->weight)
@@ -4854,6 +4854,8 @@ static amp_result ampi_take_over(const amp_optimizer *opt, ampi_state *state) {
         result = ampi_send(b, plan->control, &state->control, sizeof state->control);
     if (result == AMP_OK && plan->shared)
         result = ampi_send(b, plan->scaler, &state->scaler, sizeof state->scaler);
+    if (result == AMP_OK && opt->desc.shard.count) /* what was accumulated is of another run */
+        result = b->functions->update_fn(b, plan, AMPI_JOB_PUBLISH);
     return result == AMP_OK ? b->functions->wait_fn(b) : result;
 }
 

@@ -21,7 +21,7 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     amp_optimizer      opt;
     amp_tensor         t;
     float              x[4]    = {1, 2, 3, 4};
-    void              *grad    = x;
+    void              *grad    = x, *none[2] = {NULL, NULL};
     float             *weights = x;
     amp_cache          cache;
     char               problem[AMP_PROBLEM_SIZE];
@@ -58,6 +58,8 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     CHECK_EQ_INT(amp_optimizer_rebind(&opt, 1, x, NULL), AMP_ERROR_UNSUPPORTED);
     CHECK_EQ_INT(amp_optimizer_rebind(&opt, 1, NULL, grad), AMP_ERROR_UNSUPPORTED);
     CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, &weights, NULL), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, NULL, none), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, AMP_F32), AMP_OK);
     CHECK_EQ_INT(amp_cache_init(&cache, NULL, 1 << 16, NULL), AMP_OK);
     CHECK_EQ_INT(amp_cache_add_optimizer(&cache, &opt), AMP_ERROR_UNSUPPORTED);
     amp_cache_free(&cache);
@@ -678,6 +680,30 @@ TEST(damaged, "law 18: what is wrong with a set is told on every rank, which all
     end_files();
 }
 
+static void accumulate_and_load(member *m) { /* half of a step, which is then given up */
+    static const float huge[CHUNK] = {1e4f, 1e4f, 1e4f};
+    size_t             first, n;
+    amp_optimizer_range(&m->opt, 5, &first, &n);
+    if (n) m->result = amp_optimizer_accumulate(&m->opt, 5, huge, AMP_F32);
+    if (m->result == AMP_OK) m->result = amp_optimizer_load_file(&m->opt, task.path);
+    if (m->result == AMP_OK) go_on(m);
+}
+
+TEST(given_up, "law 12: a load between two micro-batches leaves nothing of them") {
+    int step;
+    begin_files();
+    plain_run();
+    for (step = STEPS; step < 2 * STEPS; step++) plain_step(&reference, step);
+    use("g");
+    together(2, run_and_save);
+    all_are(2, AMP_OK);
+    together(2, accumulate_and_load);
+    all_are(2, AMP_OK);
+    compare(2);
+    all_free();
+    end_files();
+}
+
 static bool refuse(void *user, const void *data, size_t num_bytes) {
     (void)user;
     (void)data;
@@ -719,6 +745,7 @@ int main(int argc, char **argv) {
     RUN(sets);
     RUN(names);
     RUN(damaged);
+    RUN(given_up);
     RUN(callbacks);
     for (task.micro = 0; task.micro < NUM_TENSORS; task.micro++) free(sums[task.micro]);
     amp_optimizer_free(&reference.opt);
