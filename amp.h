@@ -5074,6 +5074,8 @@ static amp_result ampi_agree(const amp_optimizer *opt, amp_result mine, amp_resu
    each other, so that none is written over. */
 typedef struct ampi_set { uint64_t turn, edition, ranks; } ampi_set;
 
+static uint64_t ampi_turn(const ampi_control *c) { return c->gate.step + c->skipped; }
+
 static amp_result ampi_save_content(const void *opt, amp_write_fn write_fn, void *user) {
     return amp_optimizer_save((const amp_optimizer *)opt, write_fn, user);
 }
@@ -5175,7 +5177,7 @@ static amp_result ampi_save_at(const amp_optimizer *opt, const char *path, ampi_
     ampi_set         set   = {0, 0, 0};
     amp_result       result;
     if (shard->count > 1) {
-        set.turn    = state->control.gate.step + state->control.skipped;
+        set.turn    = ampi_turn(&state->control);
         set.ranks   = (uint64_t)shard->count;
         set.edition = old.turn == set.turn && old.ranks == set.ranks ? old.edition + 1 : 0;
         result      = ampi_save_set(opt, path, to, &set);
@@ -5238,18 +5240,18 @@ static amp_result ampi_load_room(const amp_optimizer *opt, ampi_loading *l, size
 /* A file that is not open, or whose header was read: what is left of it goes to files[k]. */
 static amp_result ampi_load_part(const amp_optimizer *opt, ampi_loading *l, size_t k, FILE *file,
                                  uint64_t size) {
-    ampi_archive *a = &l->files[k];
-    ampi_state    state;
-    amp_result    result =
-        ampi_load_body(a, opt, ampi_file_read, file, size, &l->own, k ? &state : &l->state);
-    const size_t past = 4 * 8; /* kind, tensors, rank, ranks */
-    if (result == AMP_OK && k && memcmp(a->bytes + past, l->files[0].bytes + past,
-                                        (size_t)a->tables - past) != 0) {
-        ampi_tell(opt->desc.problem, "the files of this set are not of one moment");
-        result = AMP_ERROR_MISMATCH;
-    }
-    if (result == AMP_ERROR_READ && feof(file)) result = AMP_ERROR_TRUNCATED;
-    return result;
+    ampi_state state;
+    return ampi_load_body(&l->files[k], opt, ampi_file_read, file, size, &l->own,
+                          k ? &state : &l->state);
+}
+
+/* Is files[k], which was verified, a part of the set that names it, and of one moment with the
+   first? Each rank may read but one: then the turn alone tells. */
+static int ampi_is_of_set(const ampi_loading *l, size_t k, const ampi_set *set) {
+    const ampi_archive *a    = &l->files[k];
+    const size_t        past = 4 * 8; /* kind, tensors, rank, ranks */
+    return a->version == AMPI_STATE_PART && ampi_turn(&l->state.control) == set->turn &&
+           memcmp(a->bytes + past, l->files[0].bytes + past, (size_t)a->tables - past) == 0;
 }
 
 /* All files of the set that path names, of which this rank has something. */
@@ -5274,7 +5276,12 @@ static amp_result ampi_load_set(const amp_optimizer *opt, ampi_loading *l, const
         a->rank  = k;
         a->ranks = set->ranks;
         if (result == AMP_OK) result = ampi_load_part(opt, l, (size_t)(k - from), file, size);
+        if (result == AMP_ERROR_READ && file && feof(file)) result = AMP_ERROR_TRUNCATED;
         if (file) fclose(file);
+        if (result == AMP_OK && !ampi_is_of_set(l, (size_t)(k - from), set)) {
+            ampi_tell(opt->desc.problem, "the files of this set are not of one moment");
+            result = AMP_ERROR_MISMATCH;
+        }
         if (result == AMP_OK || (opt->desc.problem && opt->desc.problem[0])) continue;
         ampi_tell(opt->desc.problem, "of this set: ");
         ampi_tell(opt->desc.problem, l->names->aside);

@@ -656,6 +656,21 @@ TEST(damaged, "law 18: what is wrong with a set is told on every rank, which all
     all_are(1, AMP_ERROR_MISMATCH);
     CHECK(strstr(members[0].problem, "one moment") != NULL);
     all_free();
+    together(2, only_load); /* of which a rank reads that part alone */
+    CHECK_EQ_INT(members[1].result, AMP_ERROR_MISMATCH);
+    CHECK(strstr(members[1].problem, "one moment") != NULL);
+    CHECK_EQ_INT(members[0].result, AMP_ERROR_READ);
+    all_free();
+    plain_run(); /* one optimizer's file is no part */
+    CHECK_EQ_INT(amp_optimizer_save_file(&reference.opt, path_of("d.4.1-of-2")), AMP_OK);
+    together(2, only_load);
+    CHECK_EQ_INT(members[1].result, AMP_ERROR_MISMATCH);
+    CHECK_EQ_INT(members[0].result, AMP_ERROR_READ);
+    all_free();
+    CHECK_EQ_INT(truncate(path_of("d.4.1-of-2"), 0), 0);
+    together(1, only_load);
+    all_are(1, AMP_ERROR_TRUNCATED);
+    all_free();
     use("d.4.0-of-2"); /* a part is not a state of one rank */
     together(1, only_load);
     all_are(1, AMP_ERROR_MISMATCH);
