@@ -4993,12 +4993,12 @@ static amp_result ampi_flush_directory(char *path) {
     return failed ? AMP_ERROR_WRITE : AMP_OK;
 }
 
-/* Write all of it and see it on the disk. */
-static amp_result ampi_write_out(const ampi_target *to, ampi_content_fn content_fn,
-                                 const void *content) {
+/* Write all of it, with like's mode, and see it on the disk. */
+static amp_result ampi_write_out(const ampi_target *to, const char *like,
+                                 ampi_content_fn content_fn, const void *content) {
     int        file, exists;
     mode_t     mode;
-    amp_result result = ampi_mode_of(to->path, &mode, &exists);
+    amp_result result = ampi_mode_of(like, &mode, &exists);
     if (result != AMP_OK) return result;
     unlink(to->aside); /* what a crash has left, or somebody's link, is not written into */
     file = open(to->aside, O_WRONLY | O_CREAT | O_EXCL, mode & 0777);
@@ -5045,10 +5045,11 @@ static int ampi_replace(const char *from, const char *to) {
 #endif
 }
 
-static amp_result ampi_write_out(const ampi_target *to, ampi_content_fn content_fn,
-                                 const void *content) {
+static amp_result ampi_write_out(const ampi_target *to, const char *like,
+                                 ampi_content_fn content_fn, const void *content) {
     FILE      *file = fopen(to->aside, "wb");
     amp_result result;
+    (void)like;
     if (!file) return AMP_ERROR_WRITE;
     result = content_fn(content, ampi_file_write, file);
     if (fflush(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
@@ -5136,14 +5137,15 @@ static amp_result ampi_name_part(char *name, const char *path, const ampi_set *s
     return AMP_OK;
 }
 
-/* To to->path, with all that it takes to find it there after a crash. */
-static amp_result ampi_replace_file(ampi_target *to, ampi_content_fn content_fn,
+/* To to->path, with all that it takes to find it there after a crash. Who may read it is what like
+   says, the file that was there or names the set. */
+static amp_result ampi_replace_file(ampi_target *to, const char *like, ampi_content_fn content_fn,
                                     const void *content) {
     const size_t length = strlen(to->path);
     amp_result   result;
     memcpy(to->aside, to->path, length);
     memcpy(to->aside + length, ".new", 5);
-    result = ampi_write_out(to, content_fn, content);
+    result = ampi_write_out(to, like, content_fn, content);
     return result == AMP_OK ? ampi_flush_directory(to->path) : result;
 }
 
@@ -5152,11 +5154,11 @@ static amp_result ampi_save_set(const amp_optimizer *opt, const char *path, ampi
                                 const ampi_set *set) {
     const int  rank   = opt->desc.shard.rank;
     amp_result result = ampi_name_part(to->path, path, set, (uint64_t)rank);
-    if (result == AMP_OK) result = ampi_replace_file(to, ampi_save_content, opt);
+    if (result == AMP_OK) result = ampi_replace_file(to, path, ampi_save_content, opt);
     result = ampi_agree(opt, result, AMP_ERROR_WRITE);
     if (result == AMP_OK && rank == 0) {
         memcpy(to->path, path, strlen(path) + 1);
-        result = ampi_replace_file(to, ampi_set_content, set);
+        result = ampi_replace_file(to, path, ampi_set_content, set);
     }
     return ampi_agree(opt, result, AMP_ERROR_WRITE);
 }
@@ -5183,7 +5185,7 @@ static amp_result ampi_save_at(const amp_optimizer *opt, const char *path, ampi_
         result      = ampi_save_set(opt, path, to, &set);
     } else {
         memcpy(to->path, path, strlen(path) + 1);
-        result = ampi_replace_file(to, ampi_save_content, opt);
+        result = ampi_replace_file(to, path, ampi_save_content, opt);
     }
     if (result == AMP_OK) ampi_remove_set(shard, path, to->path, &old);
     return result;

@@ -477,6 +477,11 @@ static int file_exists(const char *path) {
     return stat(path, &s) == 0;
 }
 
+static int mode_of(const char *path) {
+    struct stat s;
+    return stat(path, &s) == 0 ? (int)(s.st_mode & 0777) : -1;
+}
+
 static unsigned char *file_bytes(const char *path, size_t *size) {
     FILE          *file  = fopen(path, "rb");
     unsigned char *bytes = (unsigned char *)malloc(8 << 20);
@@ -577,8 +582,11 @@ TEST(names, "amp.h ranks: files are path.T.R-of-COUNT; a set goes when the next 
     together(3, run_and_save);
     all_are(3, AMP_OK);
     CHECK(file_exists(path_of("s.4.0-of-3")) && file_exists(path_of("s.4.2-of-3")));
+    CHECK_EQ_INT(chmod(path_of("s"), 0600), 0); /* of which they keep the mode, law 18 */
     together(3, only_save);
     all_are(3, AMP_OK);
+    CHECK_EQ_INT(mode_of(path_of("s")), 0600);
+    CHECK_EQ_INT(mode_of(path_of("s.4-1.0-of-3")), 0600);
     CHECK(!file_exists(path_of("s.4.0-of-3")) && !file_exists(path_of("s.4.2-of-3")));
     CHECK(file_exists(path_of("s.4-1.0-of-3")) && file_exists(path_of("s.4-1.2-of-3")));
     all_free();
