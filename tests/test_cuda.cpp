@@ -1373,6 +1373,11 @@ TEST(shards_in_a_graph, "law 8: adding up and stepping with shards waits for not
 #endif
     cudaGraphExec_t exec = end_capture(main_stream);
     for (int i = 0; i < TIMES; i++) {
+        if (i == 1) { /* a step that is given up for a load */
+            save(&opt[DEV], &scratch);
+            OK(amp_optimizer_accumulate(&opt[DEV], 0, half, AMP_F16));
+            OK(amp_optimizer_load(&opt[DEV], read_tape, &scratch));
+        }
         CUDA(cudaGraphLaunch(exec, main_stream));
         CUDA(cudaStreamSynchronize(main_stream));
         for (int k = 0; k < 2; k++)
@@ -1550,6 +1555,56 @@ TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicat
         free(other[CPU]), free(grad[CPU]);
         CUDA(cudaFree(other[DEV])), CUDA(cudaFree(grad[DEV]));
     }
+}
+
+TEST(rows_not_there, "amp.h sparse: a row that is not there skips where the scaler is disabled, too, and where "
+                     "the table is empty") {
+    enum { LENGTH = 2500 };
+    dice           r(18);
+    unsigned char *weight = on_device(6 * 4), *values = on_device(2 * LENGTH * 4), *rows = on_device(2 * 4),
+                  *count = on_device(4);
+    const uint32_t at[2] = {1, 3}, two = 2;
+    unsigned char  before[6 * 4];
+    fill(before, AMP_F32, 6, NORMAL, r);
+    upload(weight, before, sizeof before);
+    upload(rows, at, sizeof at);
+    upload(count, &two, sizeof two);
+    for (int empty = 0; empty < 2; empty++) {
+        amp_optimizer_desc desc;
+        amp_optimizer      opt;
+        amp_backend        backend;
+        amp_tensor         t;
+        amp_stats          stats;
+        amp_status         status;
+        memset(&desc, 0, sizeof desc);
+        memset(&t, 0, sizeof t);
+        OK(amp_cuda_backend(&backend, main_stream, NULL));
+        desc.backend         = &backend;
+        desc.kind            = AMP_KIND_ADAMW;
+        desc.dtype           = AMP_F16;
+        desc.scaler.disabled = 1;
+        t.n          = empty ? 0 : 6;
+        t.row_length = empty ? (size_t)LENGTH : 2;
+        t.max_rows   = 2;
+        t.weight     = (float *)(void *)weight;
+        t.grad       = values;
+        t.rows       = (const uint32_t *)(void *)rows;
+        t.num_rows   = (uint32_t *)(void *)count;
+        OK(amp_optimizer_init(&opt, &desc));
+        OK(amp_optimizer_add(&opt, &t));
+        t.n = 6, t.row_length = 2; /* law 17: something has to learn */
+        OK(amp_optimizer_add(&opt, &t));
+        OK(amp_optimizer_prepare(&opt));
+        OK(amp_optimizer_adamw(&opt, 1.0f));
+        OK(amp_optimizer_stats(&opt, 0, &stats));
+        CHECK_EQ_U32(stats.bad_row, empty ? 1 : 2);
+        OK(amp_optimizer_status(&opt, &status));
+        CHECK_EQ_U32(status.did_step, 0);
+        CHECK_MEM(from_device(weight, sizeof before), before, sizeof before);
+        amp_optimizer_free(&opt);
+        runs++;
+    }
+    CUDA(cudaFree(weight)), CUDA(cudaFree(values)), CUDA(cudaFree(rows)), CUDA(cudaFree(count));
 }
 
 TEST(conditional, "law 7: unmodified kernels in a conditional node run exactly when finite: 1000 "
@@ -3258,6 +3313,7 @@ int main(int argc, char **argv) {
     RUN(shards);
     RUN(shards_in_a_graph);
     RUN(few_rows);
+    RUN(rows_not_there);
     RUN(conditional);
     RUN(conditional_errors);
     RUN(capture);
