@@ -36,7 +36,7 @@
        >>options    >>promises   >>history       macros; memory, threads, errors
        >>api        results, numbers, scaler, backend, optimizer, state,
                     environment, gemm, cuda, capability; and if you want it
-                    ranks, sparse; autocast, cache, session, sgemm, ops
+                    ranks, sparse, report; autocast, cache, session, sgemm, ops
        >>core       every formula, once, for host and device
        >>impl       the same rooms and words, arrays, step; instruction sets (tiers) last
 
@@ -548,6 +548,7 @@ typedef struct amp_optimizer_desc {
     amp_shard     shard;              /* for ranks that share out masters and moments            */
     uint64_t      first_step;         /* steps taken before, for the bias correction of a run
                                          that is continued with moments from elsewhere           */
+    const struct amp_report_desc *report; /* NULL: none; >>api report. Read until prepare        */
     char         *problem;            /* NULL, or AMP_PROBLEM_SIZE bytes: what was wrong         */
 } amp_optimizer_desc;
 
@@ -858,7 +859,8 @@ typedef struct amp_capability {
 AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability);
 AMP_CUDA_DEF amp_result amp_cuda_capability(int device, amp_capability *capability);
 
-/* Stop here, unless you have several ranks, or want autocast: nothing above needs what follows. */
+/* Stop here, unless you have several ranks, or want reports or autocast: nothing above needs what
+   follows. */
 
 /* ----------------------------------------------------------------- >>api  ranks
    Masters and moments in shards (ZeRO stage 1, Rajbhandari et al. 2020), for the fused kinds: of
@@ -930,6 +932,144 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
    (2 for each 8 bits of it), whatever the counts are. For AMP_KIND_ADAMW, and AMP_KIND_SGD without
    momentum; AMP_ERROR_UNSUPPORTED are others, desc.shard, and amp_optimizer_add_flat. rebind moves
    weight and grad; rows and num_rows stay. */
+
+/* ---------------------------------------------------------------- >>api  report
+   What happened, in which tensor, why, and what to change; and steps that are skipped because their
+   norm is a spike. For one optimizer:
+
+       amp_report_desc watch = {0};
+       watch.every = 100;                           histograms of every hundredth turn
+       desc.report = &watch;                        before amp_optimizer_init
+       ...
+       if (turn % 100 == 0) amp_optimizer_report_json(&opt, my_write, file);
+
+   It is counted in passes that a step makes anyway, in backend memory: no launch and nothing that
+   waits is added, and a graph replays it. Who asks waits, as for amp_optimizer_status. A turn is a
+   step that was taken or skipped; they are numbered from first_step + 1 on. All of it but the
+   histograms is saved with the state, and a state without it begins a new history. Of ranks each
+   tells of its own part. Of a gradient of few rows the sums of rows are counted, in fp32, and
+   weights are not; a row that is not in the tensor is an overflow. */
+
+typedef struct amp_report_desc {
+    int   every;      /* sample turns 1, 1 + every, 1 + 2 every ...; 0: none                      */
+    float spike_norm; /* skip a step whose unscaled norm is larger; 0: none                       */
+    float spike_z;    /* or so many standard deviations above the mean of what is usual; 0: none  */
+} amp_report_desc;
+
+/* What is usual: mean and variance of norms, of the first 128 that were not spikes all alike, then
+   of each new one by 1/128; before 128, and while the variance is 0, nothing is a spike by spike_z.
+   A spike is skipped through the gate alone: it is no overflow, and the scale goes its way as if it
+   had been taken. Of five in a row the fifth is taken, and what is usual begins anew. */
+
+typedef enum amp_skip {
+    AMP_SKIP_NONE = 0, /* taken                                                                   */
+    AMP_SKIP_OVERFLOW, /* a gradient was not finite, or would not have stayed so                  */
+    AMP_SKIP_SPIKE,
+    AMP_SKIP_ASKED     /* found_inf was written by you, or another rank had an overflow           */
+} amp_skip;
+
+typedef struct amp_turn {
+    uint64_t turn;
+    double   norm;        /* as in amp_status                                                     */
+    float    loss_scale;  /* of its gradients                                                     */
+    float    clip_factor;
+    uint32_t skip;        /* amp_skip                                                             */
+    int32_t  tensor;      /* the first whose gradient was not finite; -1: none                    */
+} amp_turn;
+
+enum { AMP_TURNS = 256 /* that are remembered */, AMP_BINS = 64 /* of a histogram */ };
+
+typedef struct amp_report {
+    uint64_t turns, steps;             /* the number of the last turn; steps as in amp_status     */
+    uint64_t overflows, spikes, asked; /* skipped, by amp_skip                                    */
+    uint64_t growths, backoffs;        /* of the scale                                            */
+    double   norm;
+    float    loss_scale;               /* for the next backward                                   */
+    uint32_t stuck;
+    int      headroom;     /* powers of two that the scale could grow by before the largest gradient
+                              of the last turn left its type; least of all tensors                */
+    int      first_tensor; /* the first that overflowed, and in which turn; -1: none              */
+    uint64_t first_turn;
+    int      most_tensor;  /* the one that did most often, and how often                          */
+    uint64_t most_overflows;
+    uint64_t sampled;      /* the turn of what follows, and of histograms; 0: none yet            */
+    uint64_t grads;        /* gradients that are not 0, and finite                                */
+    uint64_t f16_zero, f16_small, bf16_zero, bf16_small; /* of them, as in amp_tensor_report      */
+    uint64_t updates, lost;
+} amp_report;
+
+typedef struct amp_tensor_report {
+    const char *name;
+    uint64_t    n;
+    amp_stats   stats;     /* of the last turn                                                    */
+    int         headroom;
+    uint64_t    overflows; /* turns in which its gradient was not finite, and held a NaN          */
+    uint64_t    nans;
+    uint64_t    first_turn, last_turn;
+    /* in amp_report.sampled: scaled gradients as they are stored, not 0, that a cast to fp16 or
+       bf16 would make 0, or subnormal */
+    uint64_t    f16_zero, f16_small, bf16_zero, bf16_small;
+    /* weights with a half copy whose gradient is not 0; of them, those whose copy the step left as
+       it was: what would have been lost without a master (Micikevicius et al. 2018, 3.1); and
+       those whose master has no more bits than the copy */
+    uint64_t    updates, lost, halves;
+    /* magnitudes, not 0 and finite, by powers of two: bin b has those from 2^(4 b - 127) on, below
+       2^(4 b - 123), and bin 0 all that are less. Weights of a step that was skipped: none */
+    uint64_t    grads[AMP_BINS], weights[AMP_BINS];
+} amp_tensor_report;
+
+/* What has happened so far. Then, of the same moment, tensor i; and the last turns, at most *count
+   and AMP_TURNS, oldest first. AMP_ERROR_UNSUPPORTED without desc.report. */
+AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *report);
+AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
+                                               amp_tensor_report *report);
+AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_turn *turns,
+                                         size_t *count);
+
+/* What to change, and the number that says so. Nothing is said of a healthy run. Underflow means:
+   of a tensor's fp16 gradients that are not 0, a quarter or more are subnormal in the last sample,
+   which was not skipped. */
+typedef enum amp_advice_code {
+    AMP_ADVICE_NAN = 0,          /* NaN in the last turn, at a scale of 1 or less, or at the end of
+                                    ten overflows in a row: it comes from the model: how many     */
+    AMP_ADVICE_STUCK,            /* five overflows or more in a row, at the least scale: how many */
+    AMP_ADVICE_TOO_MANY_SKIPS,   /* of the last 128 turns (the first 64 of a run apart) more than
+                                    one in ten overflowed, and twice what the growth of the scale
+                                    explains, which is one in growth_interval + 1: how many       */
+    AMP_ADVICE_SCALE_TOO_HIGH,   /* a scale above 1 that never moves overflowed twice or more in
+                                    the last 128 turns: the scale                                 */
+    AMP_ADVICE_SCALE_TOO_LOW,    /* underflow, and four powers of two or more of headroom, in a
+                                    scale that never moves, or is at its largest: the headroom    */
+    AMP_ADVICE_UNDERFLOW,        /* underflow at a scale that cannot be larger: the share in X    */
+    AMP_ADVICE_KEEP_FP32,        /* the same, and the gradients of X are so many powers of two, four
+                                    or more, above those of all other tensors                     */
+    AMP_ADVICE_USE_BF16,         /* the same in tensors with half of all weights or more: the share
+                                    of gradients that are subnormal                               */
+    AMP_ADVICE_MASTERS,          /* a step moves weights of X, but all its masters, 32 or more, are
+                                    halves, so they are none: the share of updates that is lost   */
+    AMP_NUM_ADVICE
+} amp_advice_code;
+
+typedef struct amp_advice {
+    amp_advice_code code;
+    int             tensor; /* -1: of all                                                         */
+    double          number;
+    char            text[AMP_PROBLEM_SIZE];
+} amp_advice;
+
+/* At most AMP_NUM_ADVICE, one of each code; returns in *count how many there are. */
+AMP_DEF amp_result  amp_optimizer_advice(const amp_optimizer *opt, amp_advice *advice, int *count);
+AMP_DEF const char *amp_advice_name(amp_advice_code code);
+
+/* All of it for people, and as one line of JSON for programs (examples/report.c), with the turns
+   since the line before: what stands in amp_report, "history" with an array for each turn in the
+   order of amp_turn, "tensors" with histograms as pairs of bin and count, and "advice". Numbers
+   have a point in every locale; what is not finite is null. AMP_ERROR_WRITE if write_fn returns
+   false. */
+AMP_DEF amp_result amp_optimizer_report_table(const amp_optimizer *opt, amp_write_fn write_fn,
+                                              void *user);
+AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write_fn write_fn,
+                                             void *user);
 
 /* -------------------------------------------------------------- >>api  autocast
    Which type an op computes in. Tables and a stack of scopes, in an object that you own; you ask
@@ -1699,6 +1839,35 @@ typedef struct ampi_sparse {
     uint32_t        early;           /* most + 1 - the first bad place: 0, or the most           */
 } ampi_sparse;
 
+/* What a turn that is sampled counts in one tensor, by additions of integers, so that it does not
+   matter who counts what; and what is remembered of its overflows. In backend memory. */
+enum ampi_count {
+    AMPI_F16_ZERO, AMPI_F16_SMALL, AMPI_BF16_ZERO, AMPI_BF16_SMALL,
+    AMPI_UPDATES, AMPI_LOST, AMPI_HALVES,
+    AMPI_GRADS,
+    AMPI_WEIGHTS = AMPI_GRADS + AMP_BINS,
+    AMPI_COUNTS  = AMPI_WEIGHTS + AMP_BINS
+};
+typedef struct ampi_census { unsigned long long count[AMPI_COUNTS]; } ampi_census;
+typedef struct ampi_mark { uint64_t overflows, nans, first, last; } ampi_mark;
+
+/* Of a run, in backend memory. There are two censuses of each tensor: the one that which tells is
+   that of the last sample; the other is zero until the next. */
+enum { AMPI_USUAL = 128, AMPI_SPIKES_IN_A_ROW = 5 };
+typedef struct ampi_past {
+    uint64_t overflows, spikes, asked;
+    uint64_t norms; /* that mean and variance are made of */
+    double   mean, variance;
+    uint32_t row;   /* of spikes */
+} ampi_past;
+typedef struct ampi_record {
+    uint32_t  which;
+    uint32_t  bad;     /* tensors less the first that this check found; 0: none */
+    uint64_t  sampled; /* turn of the last sample */
+    ampi_past past;
+    amp_turn  turns[AMP_TURNS]; /* turn t at t modulo AMP_TURNS */
+} ampi_record;
+
 /* One tensor as kernels see it, in backend memory. */
 typedef struct ampi_slot {
     uint64_t  n;           /* elements; in the backend's table: of few rows, those there are     */
@@ -1770,6 +1939,15 @@ struct amp_plan {
     float         lr;
     float         carry;          /* the momentum of AMPI_JOB_CARRY                             */
     uint64_t      version;        /* of the masters: counts what may have changed them         */
+    ampi_record  *record;         /* backend memory; NULL: no report                            */
+    ampi_mark    *marks;          /* and one for each slot                                      */
+    ampi_census  *census;         /* and two of these, if anything is sampled                   */
+    amp_report_desc watch;
+    ampi_record  *host_record;    /* what was read of these three, and of the slots             */
+    ampi_mark    *host_marks;
+    ampi_census  *host_census;
+    ampi_slot    *seen_slots;
+    uint64_t      told;           /* the last turn of the line of JSON before                   */
 };
 
 typedef enum ampi_copy { AMPI_TO_BACKEND, AMPI_TO_HOST } ampi_copy;
@@ -1877,6 +2055,9 @@ AMPI_FN void ampi_bias_corrections(ampi_control *c) {
     c->b2_rest = ampi_single(ampi_sub64(1.0, c->beta2));
 }
 
+/* >>core report: the end of a decision, of which it makes the history; may skip a spike. */
+AMPI_FN void ampi_record_turn(const amp_plan *plan, uint32_t bad);
+
 /* Decide, after the check and the ranks' agreement: from the sum of squares, the largest finite
    magnitude and whether anything was not finite (norm2, flags) to the gate, the numbers of this
    step, and the next scale, which waits to be published. The clip factor is torch's, max_norm /
@@ -1901,7 +2082,8 @@ AMPI_FN void ampi_decide(const amp_plan *plan) {
     bad |= (uint32_t)((ampi_bits_of_f32(c->gate.inv_scale) & 0x7fffffffu) == 0u);
     c->found_inf = bad;
     c->gate.skip = disabled ? (c->flags[0] & AMPI_BAD_ROW) != 0u : bad;
-    c->did_step  = !c->gate.skip;
+    if (plan->record) ampi_record_turn(plan, bad);
+    c->did_step = !c->gate.skip;
     c->skipped += c->gate.skip;
     c->gate.step += c->did_step;
     if (c->did_step && plan->kind == AMP_KIND_ADAMW) ampi_bias_corrections(c);
@@ -1981,6 +2163,100 @@ AMPI_FN ampi_rates ampi_rates_of(const ampi_control *c, const ampi_slot *slot) {
     r.momentum     = c->momentum;
     r.nesterov     = c->nesterov;
     return r;
+}
+
+/* ------------------------------------------------------------------ >>core  report */
+
+/* The number of the turn that is under way, until it has been decided; then, of the last. */
+AMPI_FN uint64_t ampi_turns(const ampi_control *c) { return c->gate.step + c->skipped; }
+
+/* Is the turn sampled that a check begins? And the one whose check is over? */
+AMPI_FN int ampi_samples(const amp_plan *plan) {
+    return plan->census && ampi_turns(plan->control) % (uint64_t)plan->watch.every == 0;
+}
+AMPI_FN int ampi_sampled(const amp_plan *plan) {
+    return plan->census && plan->record->sampled == ampi_turns(plan->control);
+}
+
+/* Of slot i: where this turn's check counts, which is the last sample's when the check is over; and
+   what becomes zero then. */
+AMPI_FN ampi_census *ampi_census_of(const amp_plan *plan, uint32_t which, size_t i) {
+    return plan->census + (size_t)(which & 1u) * plan->num_slots + i;
+}
+
+/* A cast rounds to nearest, ties to even: half the least subnormal becomes 0, and what is less than
+   the least normal number by half a step or less becomes that. Bits of magnitudes in fp32. */
+#define AMPI_F16_ZERO_TO     0x33000000u /* 2^-25          */
+#define AMPI_F16_NORMAL_FROM 0x387fe000u /* 2^-14 - 2^-25  */
+#define AMPI_BF16_ZERO_TO    0x00008000u /* 2^-134         */
+#define AMPI_BF16_NORMAL_FROM 0x007f8000u /* 2^-126 - 2^-134 */
+
+AMPI_FN uint32_t ampi_bin(uint32_t magnitude) { return magnitude >> 25; }
+
+/* A tensor's gradient was not finite, or of rows that are not in it. */
+AMPI_FN void ampi_mark_overflow(const amp_plan *plan, size_t i, uint64_t nan) {
+    ampi_mark     *m    = &plan->marks[i];
+    const uint64_t turn = ampi_turns(plan->control) + 1;
+    if (!m->overflows) m->first = turn;
+    m->overflows += m->last != turn; /* a wrong row, and a sum that is not finite, are one */
+    m->last = turn;
+    m->nans += nan != 0;
+}
+
+/* A norm that is no spike, into what is usual. */
+AMPI_FN void ampi_usual(ampi_past *r, double norm) {
+    const double before = ampi_sub64(norm, r->mean);
+    double       n;
+    r->norms += r->norms < AMPI_USUAL;
+    n       = (double)r->norms;
+    r->mean = ampi_add64(r->mean, ampi_div64(before, n));
+    r->variance =
+        ampi_add64(r->variance,
+                   ampi_div64(ampi_sub64(ampi_mul64(before, ampi_sub64(norm, r->mean)),
+                                         r->variance), n));
+}
+
+/* Is this norm one to skip? */
+AMPI_FN int ampi_spike(const amp_plan *plan, double norm) {
+    ampi_past   *r     = &plan->record->past;
+    const double limit = ampi_double(plan->watch.spike_norm), z = ampi_double(plan->watch.spike_z);
+    int          spike = limit > 0.0 && norm > limit;
+    uint64_t     bits;
+    memcpy(&bits, &norm, 8);
+    if ((bits >> 52 & 0x7ffu) == 0x7ffu) return 0; /* from a scale of 0 */
+    if (z > 0.0 && r->norms == AMPI_USUAL && r->variance > 0.0 &&
+        ampi_sub64(norm, r->mean) > ampi_mul64(z, ampi_sqrt64(r->variance)))
+        spike = 1;
+    if (spike && ++r->row < AMPI_SPIKES_IN_A_ROW) return 1;
+    if (spike) r->norms = 0, r->mean = r->variance = 0.0;
+    r->row = 0;
+    ampi_usual(r, norm);
+    return 0;
+}
+
+AMPI_FN void ampi_record_turn(const amp_plan *plan, uint32_t bad) {
+    ampi_control  *c    = plan->control;
+    ampi_record   *r    = plan->record;
+    const uint64_t turn = ampi_turns(c) + 1;
+    amp_turn      *t    = &r->turns[turn % AMP_TURNS];
+    uint32_t       why  = AMP_SKIP_NONE;
+    if (bad) why = r->bad || !c->flags[0] ? AMP_SKIP_OVERFLOW : AMP_SKIP_ASKED;
+    else if (ampi_spike(plan, c->norm)) why = AMP_SKIP_SPIKE;
+    if (why == AMP_SKIP_SPIKE) c->gate.skip = 1;
+    if (!c->gate.skip) why = AMP_SKIP_NONE; /* a disabled scaler steps on */
+    r->past.overflows += why == AMP_SKIP_OVERFLOW;
+    r->past.spikes += why == AMP_SKIP_SPIKE;
+    r->past.asked += why == AMP_SKIP_ASKED;
+    t->turn        = turn;
+    t->norm        = c->norm;
+    t->loss_scale  = plan->scaler->scale;
+    t->clip_factor = c->clip_factor;
+    t->skip        = why;
+    t->tensor      = r->bad ? (int32_t)(plan->num_slots - r->bad) : -1;
+    r->bad         = 0;
+    if (!ampi_samples(plan)) return;
+    r->which ^= 1u;
+    r->sampled = turn;
 }
 
 /* -------------------------------------------------------------------- >>core  gemm */
@@ -2977,6 +3253,14 @@ static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d, char 
         !ampi_f32_ok(problem, "amp_optimizer_desc.max_norm", &d->max_norm, 0.0f, AMPI_F32_MAX,
                      amount))
         return 0;
+    if (d->report &&
+        (!ampi_f32_ok(problem, "amp_report_desc.spike_norm", &d->report->spike_norm, 0.0f,
+                      AMPI_F32_MAX, amount) ||
+         !ampi_f32_ok(problem, "amp_report_desc.spike_z", &d->report->spike_z, 0.0f, AMPI_F32_MAX,
+                      amount)))
+        return 0;
+    if (d->report && d->report->every < 0)
+        return ampi_out(problem, "amp_report_desc.every", (double)d->report->every, "0 or more");
     if (d->first_step > UINT64_MAX / 2)
         return ampi_out(problem, "amp_optimizer_desc.first_step", (double)d->first_step,
                         "less than 2^63");
@@ -3451,6 +3735,12 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
     plan->partials = plan->sums ? plan->sums + in_front : NULL;
     plan->chunk_slots =
         (uint32_t *)ampi_take(arena, (size_t)plan->num_chunks, sizeof(uint32_t), 64);
+    if (plan->host_record) {
+        plan->record = (ampi_record *)ampi_take(arena, 1, sizeof *plan->record, 64);
+        plan->marks  = (ampi_mark *)ampi_take(arena, count, sizeof *plan->marks, 64);
+        if (plan->watch.every)
+            plan->census = (ampi_census *)ampi_take(arena, 2 * count, sizeof *plan->census, 64);
+    }
     plan->scaler   = d->shared_scaler;
     if (!plan->shared && plan->control) plan->scaler = &plan->control->scaler;
     ampi_place_models(opt, entries, slots, arena);
@@ -3584,6 +3874,10 @@ static void ampi_count_grads(amp_plan *plan) {
     }
 }
 
+/* >>impl report: bytes of host memory for one, behind slots in that of a plan; 0: there is none. */
+static size_t ampi_report_room(const amp_optimizer *opt);
+static void   ampi_place_report(const amp_optimizer *opt, amp_plan *plan);
+
 /* >>impl ranks: have all ranks the same tensors? */
 static amp_result ampi_same_tables(const amp_optimizer *opt, const amp_plan *plan);
 
@@ -3603,20 +3897,22 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
         if (result == AMP_OK) result = ampi_scaler_ready(&shared);
         if (result != AMP_OK) return result;
     }
-    if (opt->num_entries > (SIZE_MAX - header) / sizeof(ampi_slot) / 2 ||
-        opt->num_entries > UINT32_MAX)
+    if (opt->num_entries > (SIZE_MAX / 2 - header) / (2 * sizeof(ampi_slot) + 2048) ||
+        opt->num_entries > INT32_MAX)
         return AMP_ERROR_TOO_LARGE;
     for (i = 0; i < opt->num_entries; i++)
         if (ampi_has_rows(ampi_tensor(opt, (int)i))) num_sparse++;
     plan = (amp_plan *)ampi_allocate(&opt->desc.allocator,
                                      header + opt->num_entries * sizeof(ampi_slot) +
-                                         num_sparse * sizeof(ampi_sparse));
+                                         num_sparse * sizeof(ampi_sparse) +
+                                         ampi_report_room(opt));
     if (!plan) return AMP_ERROR_OUT_OF_MEMORY;
     memset(plan, 0, sizeof *plan);
     plan->host_slots  = (ampi_slot *)(void *)((char *)plan + header);
     plan->num_slots   = opt->num_entries;
     plan->host_sparse = (ampi_sparse *)(void *)(plan->host_slots + plan->num_slots);
     plan->num_sparse  = num_sparse;
+    ampi_place_report(opt, plan);
     plan->kind       = opt->desc.kind;
     plan->zero_grad  = opt->desc.zero_grad || opt->desc.shard.count;
     plan->shared     = opt->desc.shared_scaler != NULL;
@@ -3645,6 +3941,7 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
         return result;
     }
     ampi_count_grads(plan);
+    opt->desc.report    = NULL; /* it may be gone */
     opt->plan           = plan;
     opt->backend_memory = block;
     opt->pending        = AMP_OK;
@@ -3856,9 +4153,97 @@ static double ampi_sum_chunks(const amp_plan *plan) {
     return lanes[0];
 }
 
+/* Fewer than 2^32 elements have been counted: they join the others. */
+static void ampi_add_counts(ampi_census *census, const uint32_t *count) {
+    int k;
+#if AMPI_OPENMP
+#pragma omp critical(ampi_counts)
+#endif
+    for (k = 0; k < AMPI_COUNTS; k++) census->count[k] += count[k];
+}
+
+/* Bits of at most AMPI_PIECE elements, as fp32. */
+static void ampi_bits_of_piece(uint32_t *bits, const void *x, amp_dtype type, size_t n) {
+    if (type == AMP_F32) memcpy(bits, x, n * sizeof *bits);
+    else ampi_widen_array(bits, x, type, n, 0);
+}
+
+/* How many of a chunk have which exponent; in four parts, since a count must have been stored
+   before it is read again. */
+typedef struct ampi_exponents { uint32_t part[4][256]; } ampi_exponents;
+
+static void ampi_count_exponents(ampi_exponents *e, const uint32_t *x, size_t n) {
+    size_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        e->part[0][x[i] >> 23 & 255u]++;
+        e->part[1][x[i + 1] >> 23 & 255u]++;
+        e->part[2][x[i + 2] >> 23 & 255u]++;
+        e->part[3][x[i + 3] >> 23 & 255u]++;
+    }
+    for (; i < n; i++) e->part[0][x[i] >> 23 & 255u]++;
+}
+
+/* All of them to the first part, and to bins, where zeros and what is not finite have no place. */
+static void ampi_fill_bins(ampi_exponents *e, uint32_t *bins, uint32_t zeros, uint32_t nonfinite) {
+    uint32_t *all = e->part[0], i;
+    for (i = 0; i < 256; i++) all[i] += e->part[1][i] + e->part[2][i] + e->part[3][i];
+    all[0] -= zeros;
+    all[255] -= nonfinite;
+    for (i = 0; i < 256; i++) bins[ampi_bin(i << 23)] += all[i];
+}
+
+/* What casts would do to gradients; a loop without branches. */
+static void ampi_count_casts(uint32_t *count, const uint32_t *x, size_t n) {
+    uint32_t zeros = 0, f16_zero = 0, f16_small = 0, bf16_zero = 0, bf16_small = 0;
+    size_t   i;
+    for (i = 0; i < n; i++) {
+        const uint32_t a = x[i] & 0x7fffffffu;
+        zeros += a == 0u;
+        f16_zero += a <= AMPI_F16_ZERO_TO;
+        f16_small += a < AMPI_F16_NORMAL_FROM;
+        bf16_zero += a <= AMPI_BF16_ZERO_TO;
+        bf16_small += a < AMPI_BF16_NORMAL_FROM;
+    }
+    count[AMPI_F16_ZERO] += f16_zero - zeros;
+    count[AMPI_F16_SMALL] += f16_small - f16_zero;
+    count[AMPI_BF16_ZERO] += bf16_zero - zeros;
+    count[AMPI_BF16_SMALL] += bf16_small - bf16_zero;
+}
+
+/* A chunk of a gradient in a turn that is sampled. Exponents say what casts would do, but for those
+   in which the bounds lie: no fp16 number is near them, and no bf16 one near that of fp16's normal
+   numbers. */
+static AMPI_NOINLINE void ampi_sample_grads(ampi_census *census, const void *x, amp_dtype type,
+                                            size_t n, const amp_stats *seen) {
+    enum { ZERO = AMPI_F16_ZERO_TO >> 23, NORMAL = AMPI_F16_NORMAL_FROM >> 23 };
+    uint32_t        count[AMPI_COUNTS], bits[AMPI_PIECE];
+    ampi_exponents  e;
+    const uint32_t *all = e.part[0];
+    size_t          i, piece;
+    memset(count, 0, sizeof count);
+    memset(&e, 0, sizeof e);
+    for (i = 0; i < n; i += piece) {
+        piece = ampi_min(n - i, AMPI_PIECE);
+        ampi_bits_of_piece(bits, ampi_at(x, type, i), type, piece);
+        ampi_count_exponents(&e, bits, piece);
+    }
+    ampi_fill_bins(&e, count + AMPI_GRADS, (uint32_t)seen->zeros, (uint32_t)seen->nonfinite);
+    if (all[0] || (type != AMP_F16 && all[ZERO]) || (type == AMP_F32 && all[NORMAL])) {
+        for (i = 0; i < n; i += piece) {
+            piece = ampi_min(n - i, AMPI_PIECE);
+            ampi_bits_of_piece(bits, ampi_at(x, type, i), type, piece);
+            ampi_count_casts(count, bits, piece);
+        }
+    } else {
+        for (i = 1; i < ZERO; i++) count[AMPI_F16_ZERO] += all[i];
+        for (; i <= NORMAL; i++) count[AMPI_F16_SMALL] += all[i];
+    }
+    ampi_add_counts(census, count);
+}
+
 /* Check one tensor, chunk by chunk; threads may share the chunks, since nothing depends on who
    does which. Every thread sets its own floating-point environment. */
-static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot) {
+static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_census *census) {
     const amp_dtype type    = (amp_dtype)slot->grad_type;
     double       *partials  = plan->partials + slot->first_chunk;
     const int64_t chunks    = (int64_t)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK);
@@ -3879,6 +4264,9 @@ static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot) {
         if (slot->grad)
             partials[c] = ampi_check_chunk(ampi_at(slot->grad, type, i), type,
                                            ampi_min((size_t)slot->n - i, AMPI_CHUNK), &seen);
+        if (slot->grad && census)
+            ampi_sample_grads(census, ampi_at(slot->grad, type, i), type,
+                              ampi_min((size_t)slot->n - i, AMPI_CHUNK), &seen);
         ampi_fp_end(fp);
         max = ampi_load_u32(&seen.max_finite, 0);
         if (seen.nonfinite && i + seen.first_nonfinite < first) first = i + seen.first_nonfinite;
@@ -3956,18 +4344,24 @@ static void ampi_sum_rows(const amp_plan *plan, ampi_slot *slot) {
 }
 
 static AMPI_NOINLINE void ampi_cpu_check_plan(const amp_plan *plan) {
-    uint32_t largest = 0, bad = 0;
-    size_t   t;
+    const int samples = ampi_samples(plan);
+    uint32_t  largest = 0, bad = 0;
+    size_t    t;
     memset(plan->sums, 0, (size_t)plan->num_sums * sizeof *plan->sums);
     for (t = 0; t < plan->num_slots; t++) {
         ampi_slot *slot = &plan->slots[t];
         uint32_t   max;
         if (slot->sparse) ampi_sum_rows(plan, slot);
-        ampi_check_slot(plan, slot);
+        ampi_check_slot(plan, slot,
+                        samples ? ampi_census_of(plan, ~plan->record->which, t) : NULL);
         max = ampi_load_u32(&slot->stats.max_finite, 0);
         if (max > largest) largest = max;
-        bad |= (uint32_t)(slot->stats.nonfinite != 0);
-        if (slot->stats.bad_row) bad |= AMPI_BAD_ROW;
+        if (!slot->stats.nonfinite && !slot->stats.bad_row) continue;
+        if (plan->record) {
+            ampi_mark_overflow(plan, t, slot->stats.nan);
+            if (!bad) plan->record->bad = (uint32_t)(plan->num_slots - t);
+        }
+        bad |= slot->stats.bad_row ? (uint32_t)AMPI_BAD_ROW : 1u;
     }
     if (plan->meets != AMPI_OVER_SUMS) plan->control->norm2 = ampi_sum_chunks(plan);
     plan->control->flags[0] = bad | ampi_found_by_user(plan);
@@ -4027,7 +4421,69 @@ static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *slot, ampi_
     }
 }
 
-static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, ampi_job job) {
+/* Of a piece of weights that have a half copy: are copies what they were before? */
+static void ampi_count_copies(uint32_t *count, const ampi_slot *slot, const uint32_t *master,
+                              const uint16_t *before, size_t i, size_t n) {
+    const amp_dtype type = (amp_dtype)slot->model_type, grad_type = (amp_dtype)slot->grad_type;
+    uint32_t        grad[AMPI_PIECE], copy[AMPI_PIECE];
+    uint32_t        updates = 0, lost = 0, halves = 0;
+    uint16_t        after[AMPI_PIECE];
+    size_t          k;
+    memcpy(after, ampi_at(slot->model, type, i), n * sizeof *after);
+    ampi_bits_of_piece(copy, after, type, n);
+    ampi_bits_of_piece(grad, ampi_at(slot->grad, grad_type, i), grad_type, n);
+    for (k = 0; k < n; k++) {
+        const uint32_t moves = (grad[k] & 0x7fffffffu) != 0u;
+        updates += moves;
+        lost += moves & (uint32_t)(before[k] == after[k]);
+        halves += moves & (uint32_t)(copy[k] == master[k]);
+    }
+    count[AMPI_UPDATES] += updates;
+    count[AMPI_LOST] += lost;
+    count[AMPI_HALVES] += halves;
+}
+
+/* Magnitudes of n weights, whose exponents have been counted. */
+static void ampi_fill_weight_bins(uint32_t *count, ampi_exponents *e, const void *master,
+                                  size_t n) {
+    uint32_t zeros = 0, nonfinite = 0;
+    size_t   i;
+    int      part, care = 0;
+    for (part = 0; part < 4; part++) care |= e->part[part][0] || e->part[part][255];
+    for (i = 0; i < n && care; i++) {
+        const uint32_t a = ampi_load_u32(master, i) & 0x7fffffffu;
+        zeros += a == 0u;
+        nonfinite += a >= AMPI_F32_INF;
+    }
+    ampi_fill_bins(e, count + AMPI_WEIGHTS, zeros, nonfinite);
+}
+
+/* A chunk of the end of a step in a turn that is sampled. */
+static AMPI_NOINLINE void ampi_watch_chunk(const amp_plan *plan, const ampi_slot *slot,
+                                           ampi_job job, size_t begin, size_t count_of,
+                                           ampi_census *census) {
+    const int      half = slot->model && slot->model_type != AMP_F32;
+    const size_t   end  = begin + count_of;
+    uint32_t       count[AMPI_COUNTS], master[AMPI_PIECE];
+    uint16_t       before[AMPI_PIECE];
+    ampi_exponents e;
+    size_t         i, n;
+    memset(count, 0, sizeof count);
+    memset(&e, 0, sizeof e);
+    for (i = begin; i < end; i += n) {
+        n = ampi_min(end - i, AMPI_PIECE);
+        if (half) memcpy(before, ampi_at(slot->model, AMP_F16, i), n * sizeof *before);
+        if (slot->model || job == AMPI_JOB_FUSED) ampi_update_chunk(plan, slot, job, i, n);
+        memcpy(master, ampi_at(slot->master, AMP_F32, i), n * sizeof *master);
+        ampi_count_exponents(&e, master, n);
+        if (half) ampi_count_copies(count, slot, master, before, i, n);
+    }
+    ampi_fill_weight_bins(count, &e, ampi_at(slot->master, AMP_F32, begin), count_of);
+    ampi_add_counts(census, count);
+}
+
+static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, ampi_job job,
+                             ampi_census *census) {
     const int64_t chunks = (int64_t)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK);
     int64_t       c;
 #if AMPI_OPENMP
@@ -4036,7 +4492,9 @@ static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, ampi_j
     for (c = 0; c < chunks; c++) {
         const size_t   i  = (size_t)c * AMPI_CHUNK;
         const uint32_t fp = ampi_fp_begin();
-        ampi_update_chunk(plan, slot, job, i, ampi_min((size_t)slot->n - i, AMPI_CHUNK));
+        const size_t   n  = ampi_min((size_t)slot->n - i, AMPI_CHUNK);
+        if (census) ampi_watch_chunk(plan, slot, job, i, n, census);
+        else ampi_update_chunk(plan, slot, job, i, n);
         ampi_fp_end(fp);
     }
 }
@@ -4059,16 +4517,23 @@ static void ampi_update_rows(const amp_plan *plan, const ampi_slot *slot) {
 static AMPI_NOINLINE void ampi_cpu_update_plan(const amp_plan *plan, ampi_job job) {
     const int ends  = job == AMPI_JOB_FUSED || job == AMPI_JOB_PUBLISH;
     const int moves = job == AMPI_JOB_CARRY || !plan->control->gate.skip;
+    const int watch = ends && ampi_sampled(plan);
     size_t    t;
     for (t = 0; t < plan->num_slots; t++) {
         const ampi_slot *slot  = &plan->slots[t];
-        const void      *needs = job == AMPI_JOB_PUBLISH ? slot->model : slot->grad;
+        const int        counts = watch && slot->grad && !slot->sparse;
+        const void      *needs = job == AMPI_JOB_PUBLISH && !counts ? slot->model : slot->grad;
         if (moves && slot->sparse) ampi_update_rows(plan, slot);
-        else if (moves && needs) ampi_update_slot(plan, slot, job);
+        else if (moves && needs)
+            ampi_update_slot(plan, slot, job,
+                             counts ? ampi_census_of(plan, plan->record->which, t) : NULL);
         if (ends && plan->zero_grad && slot->sparse) *slot->sparse->num_rows = 0;
         else if (ends && plan->zero_grad && slot->grad && slot->n)
             memset(slot->grad, 0, (size_t)slot->n * amp_dtype_size((amp_dtype)slot->grad_type));
     }
+    if (watch) /* for the next */
+        memset(ampi_census_of(plan, ~plan->record->which, 0), 0,
+               plan->num_slots * sizeof *plan->census);
     if (ends) ampi_publish(plan);
 }
 
@@ -4356,8 +4821,8 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
    header    "AMPSTATE", u64 version, u64 bytes of the body, u64 sum of these 24 bytes
    body      kind, tensors; in version 3 rank and number of ranks; scaler; control; from version 2
              on: missed updates, and whether there is a learning rate; of each tensor its size,
-             options and name; then of each tensor its masters and moments, fp32: in version 3 the
-             rank's part
+             options and name; if 256 has been added to the version a report (ampi_walk_report);
+             then of each tensor its masters and moments, fp32: in version 3 the rank's part
    trailer   u64 sum of the body
 
    Version 3 is that of a set of several ranks: its files, and what names them, whose body is three
@@ -4369,6 +4834,7 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
 
 enum { AMPI_STATE_NAME = 48 }; /* as much of a name as is told */
 enum { AMPI_STATE_VERSION = 2, AMPI_STATE_PART = 3 /* the version of parts and sets */ };
+enum { AMPI_STATE_REPORT = 256 /* added to it */ };
 enum { AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18, AMPI_STATE_SET = 24 };
 
 /* One walk over the state counts its bytes, saves it, verifies a file against it, or loads it. */
@@ -4591,6 +5057,12 @@ static void ampi_walk_control(ampi_archive *a, ampi_control *c) {
     if (a->version >= 2) AMPI_NUMBER(a, c->missed_updates);
 }
 
+/* >>impl report */
+static void       ampi_walk_report(ampi_archive *a, const amp_plan *plan);
+static amp_result ampi_fetch_history(const amp_optimizer *opt);
+static void       ampi_forget(amp_plan *plan);
+static amp_result ampi_send_history(const amp_optimizer *opt);
+
 /* Size, options and name of tensor i. */
 static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i) {
     ampi_slot  *slot         = &opt->plan->host_slots[i];
@@ -4620,7 +5092,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     size_t          i;
     ampi_same(a, (uint64_t)opt->desc.kind, "desc.kind");
     ampi_same(a, plan->num_slots, "the number of tensors");
-    if (a->version == AMPI_STATE_PART) {
+    if ((a->version & 255u) == AMPI_STATE_PART) {
         ampi_same(a, a->rank, "the rank");
         ampi_same(a, a->ranks, "the number of ranks");
     }
@@ -4628,6 +5100,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     ampi_walk_control(a, &state->control);
     if (a->version >= 2) AMPI_NUMBER(a, state->has_lr);
     for (i = 0; i < plan->num_slots; i++) ampi_walk_tensor(a, opt, i);
+    if (a->version & AMPI_STATE_REPORT) ampi_walk_report(a, plan);
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(a->problem);
     if (a->walk == AMPI_COUNT) a->tables = a->count;
     for (i = 0; i < plan->num_slots; i++) {
@@ -4659,8 +5132,8 @@ static void ampi_count_state(ampi_archive *a, const amp_optimizer *opt, ampi_sta
                              uint64_t version, uint64_t rank, uint64_t ranks) {
     memset(a, 0, sizeof *a);
     a->version = version;
-    a->rank    = version == AMPI_STATE_PART ? rank : 0;
-    a->ranks   = version == AMPI_STATE_PART ? ranks : 1;
+    a->rank    = (version & 255u) == AMPI_STATE_PART ? rank : 0;
+    a->ranks   = (version & 255u) == AMPI_STATE_PART ? ranks : 1;
     ampi_walk_state(a, opt, state);
 }
 
@@ -4726,6 +5199,7 @@ static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_st
 static amp_result ampi_can_save(const amp_optimizer *opt, ampi_state *state) {
     amp_result result = ampi_read_state(opt, state);
     uint32_t   fp;
+    if (result == AMP_OK) result = ampi_fetch_history(opt);
     if (result != AMP_OK) return result;
     fp = ampi_fp_begin();
     if (!ampi_state_sane(opt, state, opt->desc.problem)) result = AMP_ERROR_INVALID_CONFIG;
@@ -4743,7 +5217,8 @@ AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn wri
     result = ampi_can_save(opt, &state);
     if (result != AMP_OK) return result;
     ampi_count_state(&a, opt, &state,
-                     opt->desc.shard.count > 1 ? AMPI_STATE_PART : AMPI_STATE_VERSION,
+                     (opt->desc.shard.count > 1 ? AMPI_STATE_PART : AMPI_STATE_VERSION) +
+                         (opt->plan->record ? (uint64_t)AMPI_STATE_REPORT : 0),
                      (uint64_t)opt->desc.shard.rank, (uint64_t)opt->desc.shard.count);
     ampi_put_header(ends, a.version, a.count);
     a.bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, AMPI_STATE_BLOCK);
@@ -4770,8 +5245,10 @@ static amp_result ampi_read_header(amp_read_fn read_fn, void *user, uint64_t *ve
     if (ampi_get_le(header + 24) != ampi_sum_bytes(0, header, 24)) return AMP_ERROR_CORRUPT;
     *version = ampi_get_le(header + 8);
     *size    = ampi_get_le(header + 16);
-    if (*version > AMPI_STATE_PART) return AMP_ERROR_NEWER;
-    return *version == 0 ? AMP_ERROR_CORRUPT : AMP_OK;
+    if (*version > AMPI_STATE_REPORT + AMPI_STATE_PART ||
+        (*version & ~(uint64_t)AMPI_STATE_REPORT) > AMPI_STATE_PART)
+        return AMP_ERROR_NEWER;
+    return (*version & 255u) == 0 ? AMP_ERROR_CORRUPT : AMP_OK;
 }
 
 /* Read a body of a->count bytes into a->bytes, which the caller releases. If the file's is of
@@ -4856,6 +5333,7 @@ static amp_result ampi_take_over(const amp_optimizer *opt, ampi_state *state) {
         result = ampi_send(b, plan->scaler, &state->scaler, sizeof state->scaler);
     if (result == AMP_OK && opt->desc.shard.count) /* what was accumulated is of another run */
         result = b->functions->update_fn(b, plan, AMPI_JOB_PUBLISH);
+    if (result == AMP_OK) result = ampi_send_history(opt);
     return result == AMP_OK ? b->functions->wait_fn(b) : result;
 }
 
@@ -4866,6 +5344,7 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_archive *
     size_t     k;
     opt->plan->version++;
     opt->plan->has_lr = state->has_lr != 0u;
+    ampi_forget(opt->plan);
     for (k = 0; k < num && result == AMP_OK; k++) result = ampi_load_arrays(&files[k], opt, state);
     return result == AMP_OK ? ampi_take_over(opt, state) : result;
 }
@@ -6120,6 +6599,890 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
                                    "it is frozen: grad or grad_later would make it learn");
     if (!s->n) return AMP_OK;
     return b->functions->add_fn(b, (float *)s->grad, part, type, (size_t)s->n);
+}
+
+/* --------------------------------------------------------------- >>impl  report
+   A step counts into ampi_record, ampi_mark and ampi_census (>>core report); here they are read,
+   saved, judged and written out. */
+
+static size_t ampi_report_room(const amp_optimizer *opt) {
+    const size_t each = sizeof(ampi_mark) + sizeof(ampi_census) + sizeof(ampi_slot);
+    return opt->desc.report ? sizeof(ampi_record) + opt->num_entries * each : 0;
+}
+
+static void ampi_place_report(const amp_optimizer *opt, amp_plan *plan) {
+    const size_t n = opt->num_entries;
+    if (!opt->desc.report) return;
+    plan->watch       = *opt->desc.report;
+    plan->host_record = (ampi_record *)(void *)(plan->host_sparse + plan->num_sparse);
+    plan->host_census = (ampi_census *)(void *)(plan->host_record + 1);
+    plan->seen_slots  = (ampi_slot *)(void *)(plan->host_census + n);
+    plan->host_marks  = (ampi_mark *)(void *)(plan->seen_slots + n);
+    memset(plan->host_record, 0, ampi_report_room(opt));
+}
+
+/* In a state: counters and what is usual, turns, marks of tensors. A file may have what the
+   optimizer does not want, which is read and forgotten. */
+
+static void ampi_walk_past(ampi_archive *a, ampi_past *p) {
+    AMPI_NUMBER(a, p->overflows);
+    AMPI_NUMBER(a, p->spikes);
+    AMPI_NUMBER(a, p->asked);
+    AMPI_NUMBER(a, p->norms);
+    AMPI_NUMBER(a, p->mean);
+    AMPI_NUMBER(a, p->variance);
+    AMPI_NUMBER(a, p->row);
+    if (a->walk == AMPI_VERIFY && a->result == AMP_OK &&
+        (p->norms > AMPI_USUAL || p->row >= AMPI_SPIKES_IN_A_ROW ||
+         !ampi_f64_in(&p->mean, 0.0, AMPI_F64_MAX) ||
+         !ampi_f64_in(&p->variance, 0.0, AMPI_F64_MAX)))
+        a->result = AMP_ERROR_CORRUPT;
+}
+
+static void ampi_walk_turn(ampi_archive *a, amp_turn *t, size_t place, size_t tensors) {
+    AMPI_NUMBER(a, t->turn);
+    AMPI_NUMBER(a, t->norm);
+    AMPI_NUMBER(a, t->loss_scale);
+    AMPI_NUMBER(a, t->clip_factor);
+    AMPI_NUMBER(a, t->skip);
+    AMPI_NUMBER(a, t->tensor);
+    if (a->walk == AMPI_VERIFY && a->result == AMP_OK &&
+        ((t->turn && t->turn % AMP_TURNS != place) || t->skip > (uint32_t)AMP_SKIP_ASKED ||
+         t->tensor < -1 || (t->tensor >= 0 && (size_t)t->tensor >= tensors)))
+        a->result = AMP_ERROR_CORRUPT;
+}
+
+static void ampi_walk_report(ampi_archive *a, const amp_plan *plan) {
+    ampi_record *r = a->walk == AMPI_SAVE || a->walk == AMPI_LOAD ? plan->host_record : NULL;
+    ampi_past    past;
+    amp_turn     turn;
+    ampi_mark    mark;
+    size_t       i;
+    memset(&past, 0, sizeof past);
+    memset(&turn, 0, sizeof turn);
+    memset(&mark, 0, sizeof mark);
+    if (r) past = r->past;
+    ampi_walk_past(a, &past);
+    if (r) r->past = past;
+    for (i = 0; i < AMP_TURNS; i++) {
+        if (r) turn = r->turns[i];
+        ampi_walk_turn(a, &turn, i, plan->num_slots);
+        if (r) r->turns[i] = turn;
+    }
+    for (i = 0; i < plan->num_slots; i++) {
+        if (r) mark = plan->host_marks[i];
+        AMPI_NUMBER(a, mark.overflows);
+        AMPI_NUMBER(a, mark.nans);
+        AMPI_NUMBER(a, mark.first);
+        AMPI_NUMBER(a, mark.last);
+        if (r) plan->host_marks[i] = mark;
+    }
+}
+
+static amp_result ampi_fetch_history(const amp_optimizer *opt) {
+    const amp_plan *plan = opt->plan;
+    amp_result      result;
+    if (!plan->record) return AMP_OK;
+    result = ampi_read_back(opt, plan->host_record, plan->record, sizeof *plan->record);
+    if (result != AMP_OK || !plan->num_slots) return result;
+    return ampi_read_back(opt, plan->host_marks, plan->marks,
+                          plan->num_slots * sizeof *plan->marks);
+}
+
+/* A state is about to be loaded: what was is over. */
+static void ampi_forget(amp_plan *plan) {
+    plan->told = 0;
+    if (!plan->record) return;
+    memset(plan->host_record, 0, sizeof *plan->host_record);
+    memset(plan->host_marks, 0, plan->num_slots * sizeof *plan->host_marks);
+}
+
+/* Censuses begin anew: a step that failed may have left something in both. */
+static amp_result ampi_send_history(const amp_optimizer *opt) {
+    const amp_plan    *plan = opt->plan;
+    const amp_backend *b    = &opt->backend;
+    const size_t       size = plan->num_slots * sizeof *plan->census;
+    amp_result         result;
+    uint32_t           k;
+    if (!plan->record) return AMP_OK;
+    result = ampi_send(b, plan->record, plan->host_record, sizeof *plan->record);
+    if (result == AMP_OK)
+        result =
+            ampi_send(b, plan->marks, plan->host_marks, plan->num_slots * sizeof *plan->marks);
+    memset(plan->host_census, 0, size);
+    for (k = 0; k < 2 && plan->census && result == AMP_OK; k++)
+        result = ampi_send(b, ampi_census_of(plan, k, 0), plan->host_census, size);
+    return result;
+}
+
+/* All that there is to know, when everything before has been done. */
+static amp_result ampi_look(const amp_optimizer *opt, ampi_control *c, amp_scaler *s) {
+    const amp_plan *plan;
+    amp_result      result;
+    if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!opt->initialized) return AMP_ERROR_BAD_STATE;
+    ampi_blank(opt->desc.problem);
+    plan = opt->plan;
+    if (!plan) return AMP_ERROR_NOT_PREPARED;
+    if (!plan->record) {
+        ampi_tell(opt->desc.problem, "set amp_optimizer_desc.report, and there will be one");
+        return AMP_ERROR_UNSUPPORTED;
+    }
+    result = ampi_read_back(opt, c, plan->control, sizeof *c);
+    if (result == AMP_OK) result = ampi_read_back(opt, s, plan->scaler, sizeof *s);
+    if (result == AMP_OK) result = ampi_fetch_history(opt);
+    if (result == AMP_OK && plan->num_slots)
+        result = ampi_read_back(opt, plan->seen_slots, plan->slots,
+                                plan->num_slots * sizeof *plan->slots);
+    if (result == AMP_OK && plan->census && plan->num_slots)
+        result = ampi_read_back(opt, plan->host_census,
+                                ampi_census_of(plan, plan->host_record->which, 0),
+                                plan->num_slots * sizeof *plan->census);
+    return result;
+}
+
+enum { AMPI_UNBOUNDED = 255 }; /* headroom of a gradient that is 0 */
+
+/* Powers of two to the end of the type: of a value of that type, the exponents' difference. */
+static int ampi_headroom(const ampi_slot *slot) {
+    const uint32_t max = ampi_load_u32(&slot->stats.max_finite, 0);
+    if (!max || !slot->grad) return AMPI_UNBOUNDED;
+    return (slot->grad_type == AMP_F16 ? 127 + 15 : 254) - (int)(max >> 23);
+}
+
+static uint64_t ampi_nonzero(const ampi_census *census) {
+    uint64_t sum = 0;
+    int      b;
+    for (b = 0; b < AMP_BINS; b++) sum += census->count[AMPI_GRADS + b];
+    return sum;
+}
+
+/* Into a report what tensor i has. */
+static void ampi_report_of(const amp_plan *plan, int i, amp_report *r) {
+    const ampi_mark          *m     = &plan->host_marks[i];
+    const unsigned long long *count = plan->host_census[i].count;
+    const int                 headroom = ampi_headroom(&plan->seen_slots[i]);
+    if (headroom < r->headroom) r->headroom = headroom;
+    if (m->overflows && (r->first_tensor < 0 || m->first < r->first_turn)) {
+        r->first_tensor = i;
+        r->first_turn   = m->first;
+    }
+    if (m->overflows > r->most_overflows) {
+        r->most_tensor    = i;
+        r->most_overflows = m->overflows;
+    }
+    r->grads += ampi_nonzero(&plan->host_census[i]);
+    r->f16_zero += count[AMPI_F16_ZERO];
+    r->f16_small += count[AMPI_F16_SMALL];
+    r->bf16_zero += count[AMPI_BF16_ZERO];
+    r->bf16_small += count[AMPI_BF16_SMALL];
+    r->updates += count[AMPI_UPDATES];
+    r->lost += count[AMPI_LOST];
+}
+
+static void ampi_fill_report(const amp_plan *plan, const ampi_control *c, const amp_scaler *s,
+                             amp_report *r) {
+    const ampi_record *record = plan->host_record;
+    size_t             i;
+    memset(r, 0, sizeof *r);
+    r->turns        = ampi_turns(c);
+    r->steps        = c->gate.step;
+    r->overflows    = record->past.overflows;
+    r->spikes       = record->past.spikes;
+    r->asked        = record->past.asked;
+    r->growths      = s->growths;
+    r->backoffs     = s->backoffs;
+    r->norm         = c->norm;
+    r->loss_scale   = s->scale;
+    r->stuck        = s->stuck;
+    r->sampled      = record->sampled;
+    r->headroom     = AMPI_UNBOUNDED;
+    r->first_tensor = r->most_tensor = -1;
+    for (i = 0; i < plan->num_slots; i++) ampi_report_of(plan, (int)i, r);
+}
+
+AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *report) {
+    ampi_control c;
+    amp_scaler   s;
+    amp_result   result = report ? ampi_look(opt, &c, &s) : AMP_ERROR_INVALID_ARGUMENT;
+    if (result == AMP_OK) ampi_fill_report(opt->plan, &c, &s, report);
+    return result;
+}
+
+static void ampi_fill_tensor_report(const amp_optimizer *opt, int i, amp_tensor_report *r) {
+    const amp_plan           *plan  = opt->plan;
+    const amp_tensor         *t     = ampi_tensor(opt, i);
+    const ampi_slot          *slot  = &plan->seen_slots[i];
+    const unsigned long long *count = plan->host_census[i].count;
+    int                       b;
+    memset(r, 0, sizeof *r);
+    r->name  = t->name;
+    r->n     = t->n;
+    r->stats = slot->stats;
+    r->stats.first_nonfinite += plan->host_slots[i].first;
+    if (!r->stats.nonfinite) r->stats.first_nonfinite = t->n;
+    else if (ampi_has_rows(t)) (void)ampi_place_of_sum(opt, i, &r->stats);
+    r->headroom   = ampi_headroom(slot);
+    r->overflows  = plan->host_marks[i].overflows;
+    r->nans       = plan->host_marks[i].nans;
+    r->first_turn = plan->host_marks[i].first;
+    r->last_turn  = plan->host_marks[i].last;
+    r->f16_zero   = count[AMPI_F16_ZERO];
+    r->f16_small  = count[AMPI_F16_SMALL];
+    r->bf16_zero  = count[AMPI_BF16_ZERO];
+    r->bf16_small = count[AMPI_BF16_SMALL];
+    r->updates    = count[AMPI_UPDATES];
+    r->lost       = count[AMPI_LOST];
+    r->halves     = count[AMPI_HALVES];
+    for (b = 0; b < AMP_BINS; b++) {
+        r->grads[b]   = count[AMPI_GRADS + b];
+        r->weights[b] = count[AMPI_WEIGHTS + b];
+    }
+}
+
+AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
+                                               amp_tensor_report *report) {
+    if (!report || !ampi_tensor(opt, i)) return AMP_ERROR_INVALID_ARGUMENT;
+    ampi_blank(opt->desc.problem);
+    if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
+    if (!opt->plan->record) return AMP_ERROR_UNSUPPORTED;
+    ampi_fill_tensor_report(opt, i, report);
+    return AMP_OK;
+}
+
+/* A turn, if it is remembered. */
+static const amp_turn *ampi_turn_at(const amp_plan *plan, uint64_t turn) {
+    const amp_turn *t = &plan->host_record->turns[turn % AMP_TURNS];
+    return turn && t->turn == turn ? t : NULL;
+}
+
+/* The first of at most most turns up to the last that are remembered without a gap; behind the last
+   if there is none. */
+static uint64_t ampi_first_turn(const amp_plan *plan, uint64_t last, size_t most) {
+    uint64_t first = last + 1;
+    while (most-- && ampi_turn_at(plan, first - 1)) first--;
+    return first;
+}
+
+AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_turn *turns,
+                                         size_t *count) {
+    const amp_plan *plan;
+    uint64_t        turn, last = 0;
+    size_t          i;
+    if (!opt || !count || (!turns && *count)) return AMP_ERROR_INVALID_ARGUMENT;
+    plan = opt->plan;
+    if (!plan) return AMP_ERROR_NOT_PREPARED;
+    if (!plan->record) return AMP_ERROR_UNSUPPORTED;
+    for (i = 0; i < AMP_TURNS; i++)
+        if (plan->host_record->turns[i].turn > last) last = plan->host_record->turns[i].turn;
+    turn   = ampi_first_turn(plan, last, ampi_min(*count, AMP_TURNS));
+    *count = (size_t)(last + 1 - turn);
+    for (i = 0; i < *count; i++) turns[i] = *ampi_turn_at(plan, turn + i);
+    return AMP_OK;
+}
+
+/* ---- advice */
+
+enum {
+    AMPI_HARMLESS  = 4,   /* powers of two of headroom that a moving scale may well have       */
+    AMPI_ROW       = 5,   /* overflows, at the least scale                                     */
+    AMPI_NAN_ROW   = 10,  /* in which a scale falls by 2^10: more than from 65536 to where most
+                             runs begin to step                                                 */
+    AMPI_RECENT    = 128,
+    AMPI_BEGINNING = 64,  /* turns in which a scale may look for its place                     */
+    AMPI_ENOUGH    = 32   /* elements that a share is made of                                  */
+};
+
+/* What advice is made of, and where it goes. */
+typedef struct ampi_case {
+    const amp_optimizer *opt;
+    const amp_plan      *plan;
+    const amp_scaler    *scaler;
+    amp_report           report;
+    amp_advice          *advice;
+    int                  count;
+} ampi_case;
+
+/* One more; its text is still to be told. */
+static char *ampi_advise(ampi_case *k, amp_advice_code code, int tensor, double number) {
+    amp_advice *a = &k->advice[k->count++];
+    a->code   = code;
+    a->tensor = tensor;
+    memcpy(&a->number, &number, sizeof number);
+    ampi_blank(a->text);
+    if (tensor >= 0) ampi_tell_tensor(a->text, (size_t)tensor, ampi_tensor(k->opt, tensor)->name);
+    return a->text;
+}
+
+static void ampi_tell_percent(char *text, double share) {
+    const double percent = (double)(uint64_t)(share * 1000.0 + 0.5) / 10.0;
+    ampi_tell_number(text, &percent);
+    ampi_tell(text, " %");
+}
+
+static void ampi_tell_scale(char *text, float scale) {
+    const double number = (double)scale;
+    ampi_tell_number(text, &number);
+}
+
+/* Overflows up to the last turn, in a row; at: only those at this scale. */
+static uint64_t ampi_overflows_in_a_row(const ampi_case *k, const float *at) {
+    const uint64_t  last = k->report.turns;
+    const amp_turn *t;
+    uint64_t        row = 0;
+    for (; row < AMP_TURNS && (t = ampi_turn_at(k->plan, last - row)) != NULL; row++)
+        if ((t->skip != (uint32_t)AMP_SKIP_OVERFLOW && t->tensor < 0) ||
+            (at && memcmp(&t->loss_scale, at, sizeof *at) != 0))
+            break;
+    return row;
+}
+
+/* Of the last AMPI_RECENT turns, if there are more by before. */
+static uint64_t ampi_recent_overflows(const ampi_case *k, uint64_t before) {
+    const uint64_t last = k->report.turns;
+    uint64_t       i, sum = 0;
+    if (before && (last < AMPI_RECENT + before ||
+                   !ampi_turn_at(k->plan, last - AMPI_RECENT - before + 1)))
+        return 0;
+    for (i = 0; i < AMPI_RECENT && i < last; i++) {
+        const amp_turn *t = ampi_turn_at(k->plan, last - i);
+        sum += t && t->skip == (uint32_t)AMP_SKIP_OVERFLOW;
+    }
+    return sum;
+}
+
+/* Does the scale of its own never move? */
+static int ampi_moves_never(const amp_scaler *s) {
+    return (s->rules & AMPI_GROW_MASK) == AMPI_GROW_NEVER || (s->rules & AMPI_DISABLED) != 0;
+}
+
+static int ampi_advise_nan(ampi_case *k) {
+    const amp_plan *plan = k->plan;
+    const amp_turn *last = ampi_turn_at(plan, k->report.turns);
+    uint64_t        nan  = 0;
+    int             first = -1;
+    char           *text;
+    size_t          i;
+    for (i = 0; i < plan->num_slots; i++) {
+        if (plan->seen_slots[i].stats.nan && first < 0) first = (int)i;
+        nan += plan->seen_slots[i].stats.nan;
+    }
+    if (!nan || !last) return 0;
+    if (last->loss_scale > 1.0f && ampi_overflows_in_a_row(k, NULL) < AMPI_NAN_ROW) return 0;
+    text = ampi_advise(k, AMP_ADVICE_NAN, first, (double)nan);
+    ampi_tell(text, "the NaN comes from the model, and no loss scale will help; it holds ");
+    ampi_tell_count(text, plan->seen_slots[first].stats.nan);
+    ampi_tell(text, " of ");
+    ampi_tell_count(text, nan);
+    return 1;
+}
+
+static void ampi_advise_skips(ampi_case *k) {
+    const amp_scaler *s    = k->scaler;
+    const uint64_t    row  = ampi_overflows_in_a_row(k, &s->scale);
+    const uint64_t    late = ampi_recent_overflows(k, AMPI_BEGINNING);
+    const double      share = (double)late / AMPI_RECENT;
+    char             *text;
+    if (s->stuck && row >= AMPI_ROW) {
+        text = ampi_advise(k, AMP_ADVICE_STUCK, -1, (double)row);
+        ampi_tell_count(text, row);
+        ampi_tell(text, " overflows in a row at the least loss scale, ");
+        ampi_tell_scale(text, s->scale);
+        ampi_tell(text, ": lower min_scale, or look for what diverges");
+    }
+    if (share > 0.1 && share * ((double)s->growth_interval + 1.0) > 2.0 && !ampi_moves_never(s)) {
+        text = ampi_advise(k, AMP_ADVICE_TOO_MANY_SKIPS, k->report.most_tensor, (double)late);
+        ampi_tell_count(text, late);
+        ampi_tell(text, " of the last 128 turns overflowed, here most often: raise growth_interval"
+                        ", or clip what spikes");
+    }
+}
+
+static void ampi_advise_lower(ampi_case *k) {
+    const uint64_t late = ampi_recent_overflows(k, 0);
+    const float    scale = k->scaler->scale;
+    char          *text;
+    if (!ampi_moves_never(k->scaler) || !(scale > 1.0f) || late < 2) return;
+    text = ampi_advise(k, AMP_ADVICE_SCALE_TOO_HIGH, k->report.most_tensor, (double)scale);
+    ampi_tell(text, "overflows, ");
+    ampi_tell_count(text, late);
+    ampi_tell(text, " of the last 128 turns do: the loss scale ");
+    ampi_tell_scale(text, scale);
+    ampi_tell(text, " is too high, and does not move");
+}
+
+/* Of a tensor's gradients, not 0, the share that is subnormal as it is stored. */
+static double ampi_underflow(const amp_plan *plan, size_t i) {
+    const ampi_census *census  = &plan->host_census[i];
+    const uint64_t     nonzero = ampi_nonzero(census);
+    if (plan->seen_slots[i].grad_type != AMP_F16 || nonzero < AMPI_ENOUGH) return 0.0;
+    return (double)census->count[AMPI_F16_SMALL] / (double)nonzero;
+}
+
+/* Where small gradients are, and large ones. */
+typedef struct ampi_reach {
+    int      worst, largest;   /* tensors: most of it underflows; next to the end of fp16 */
+    int      headroom, next;   /* of the largest, and of the next                         */
+    uint64_t small, weights;   /* in tensors that underflow, and in all                   */
+    uint64_t tiny, grads;
+} ampi_reach;
+
+static ampi_reach ampi_measure(const amp_plan *plan) {
+    ampi_reach e = {-1, -1, AMPI_UNBOUNDED, AMPI_UNBOUNDED, 0, 0, 0, 0};
+    double      most = 0.25, share;
+    size_t      i;
+    for (i = 0; i < plan->num_slots; i++) {
+        const ampi_slot *slot = &plan->seen_slots[i];
+        const int        room = ampi_headroom(slot);
+        if (slot->grad_type != AMP_F16 || !slot->grad) continue;
+        share = ampi_underflow(plan, i);
+        e.weights += plan->host_slots[i].n;
+        e.tiny += plan->host_census[i].count[AMPI_F16_SMALL];
+        e.grads += ampi_nonzero(&plan->host_census[i]);
+        if (share >= 0.25) e.small += plan->host_slots[i].n;
+        if (share >= most) {
+            most    = share;
+            e.worst = (int)i;
+        }
+        if (room < e.headroom) {
+            e.next     = e.headroom;
+            e.headroom = room;
+            e.largest  = (int)i;
+        } else if (room < e.next) {
+            e.next = room;
+        }
+    }
+    return e;
+}
+
+/* Gradients that are too small for fp16: what is to be done depends on how large others are. */
+static void ampi_advise_range(ampi_case *k) {
+    const amp_scaler *s    = k->scaler;
+    const amp_turn   *then = ampi_turn_at(k->plan, k->report.sampled);
+    const amp_turn   *last = ampi_turn_at(k->plan, k->report.turns);
+    const int stays = ampi_moves_never(s) || (s->max_scale > 0.0f && s->scale >= s->max_scale);
+    const ampi_reach e = ampi_measure(k->plan);
+    const double share = e.worst < 0 ? 0.0 : ampi_underflow(k->plan, (size_t)e.worst);
+    char         *text;
+    if (e.worst < 0 || !then || then->skip || !last || last->skip || last->tensor >= 0) return;
+    if (e.headroom >= AMPI_HARMLESS) {
+        if (!stays) return; /* it will grow */
+        text = ampi_advise(k, AMP_ADVICE_SCALE_TOO_LOW, e.worst, (double)e.headroom);
+        ampi_tell_percent(text, share);
+        ampi_tell(text, " of its gradients are subnormal in fp16: the loss scale ");
+        ampi_tell_scale(text, s->scale);
+        ampi_tell(text, " is too low by up to 2^");
+        ampi_tell_count(text, (uint64_t)e.headroom);
+    } else if (e.next - e.headroom >= AMPI_HARMLESS && e.next != AMPI_UNBOUNDED &&
+               ampi_underflow(k->plan, (size_t)e.largest) < 0.25) {
+        text = ampi_advise(k, AMP_ADVICE_KEEP_FP32, e.largest, (double)(e.next - e.headroom));
+        ampi_tell(text, "its gradients are 2^");
+        ampi_tell_count(text, (uint64_t)(e.next - e.headroom));
+        ampi_tell(text, " above all others', which underflow: keep them in fp32");
+    } else if (2 * e.small >= e.weights) {
+        const double tiny = (double)e.tiny / (double)e.grads;
+        text              = ampi_advise(k, AMP_ADVICE_USE_BF16, -1, tiny);
+        ampi_tell_percent(text, tiny);
+        ampi_tell(text, " of gradients are subnormal in fp16 while others are near its end: use "
+                        "bf16");
+    } else {
+        text = ampi_advise(k, AMP_ADVICE_UNDERFLOW, e.worst, share);
+        ampi_tell_percent(text, share);
+        ampi_tell(text, " of its gradients are subnormal at the loss scale ");
+        ampi_tell_scale(text, s->scale);
+        ampi_tell(text, ", which cannot be larger");
+    }
+}
+
+static void ampi_advise_masters(ampi_case *k) {
+    size_t i;
+    for (i = 0; i < k->plan->num_slots; i++) {
+        const unsigned long long *count = k->plan->host_census[i].count;
+        const unsigned long long  updates = count[AMPI_UPDATES], lost = count[AMPI_LOST];
+        char                     *text;
+        if (updates < AMPI_ENOUGH || count[AMPI_HALVES] != updates || lost == updates) continue;
+        text = ampi_advise(k, AMP_ADVICE_MASTERS, (int)i, (double)lost / (double)updates);
+        ampi_tell(text, "its masters are rounded to halves, and a step loses ");
+        ampi_tell_percent(text, (double)lost / (double)updates);
+        ampi_tell(text, " of updates: keep master weights in fp32");
+        return;
+    }
+}
+
+static AMPI_NOINLINE int ampi_judge(const amp_optimizer *opt, const amp_scaler *s,
+                                    const amp_report *report, amp_advice *advice) {
+    ampi_case k;
+    k.opt    = opt;
+    k.plan   = opt->plan;
+    k.scaler = s;
+    k.report = *report;
+    k.advice = advice;
+    k.count  = 0;
+    if (!ampi_advise_nan(&k)) {
+        ampi_advise_skips(&k);
+        ampi_advise_lower(&k);
+        ampi_advise_range(&k);
+    }
+    ampi_advise_masters(&k);
+    return k.count;
+}
+
+AMP_DEF amp_result amp_optimizer_advice(const amp_optimizer *opt, amp_advice *advice, int *count) {
+    ampi_control c;
+    amp_scaler   s;
+    amp_report   report;
+    amp_result   result;
+    uint32_t     fp;
+    if (!advice || !count) return AMP_ERROR_INVALID_ARGUMENT;
+    result = ampi_look(opt, &c, &s);
+    if (result != AMP_OK) return result;
+    ampi_fill_report(opt->plan, &c, &s, &report);
+    fp     = ampi_fp_begin();
+    *count = ampi_judge(opt, &s, &report, advice);
+    ampi_fp_end(fp);
+    return AMP_OK;
+}
+
+static const char *const ampi_advice_names[AMP_NUM_ADVICE] = {
+    "nan",           "stuck",     "too_many_skips", "scale_too_high", "scale_too_low",
+    "underflow",     "keep_fp32", "use_bf16",       "masters"};
+
+AMP_DEF const char *amp_advice_name(amp_advice_code code) {
+    return (unsigned)code < (unsigned)AMP_NUM_ADVICE ? ampi_advice_names[code] : "unknown";
+}
+
+/* ---- output */
+
+/* Text without printf, a block at a time. */
+typedef struct ampi_text {
+    amp_write_fn write_fn;
+    void        *user;
+    size_t       used, line; /* bytes here; and where the line begins */
+    int          failed;
+    char         bytes[512];
+} ampi_text;
+
+static void ampi_text_flush(ampi_text *t) {
+    if (t->used && !t->failed) t->failed = !t->write_fn(t->user, t->bytes, t->used);
+    t->used = 0;
+}
+
+static void ampi_put_char(ampi_text *t, char c) {
+    if (t->used == sizeof t->bytes) ampi_text_flush(t);
+    t->bytes[t->used++] = c;
+}
+
+static void ampi_put_text(ampi_text *t, const char *text) {
+    while (*text) ampi_put_char(t, *text++);
+}
+
+static void ampi_put_number(ampi_text *t, double number) {
+    char text[AMP_PROBLEM_SIZE];
+    ampi_tell_number(ampi_blank(text), &number);
+    ampi_put_text(t, text[0] == 'N' || strchr(text, 'i') ? "null" : text);
+}
+
+/* ,"key": or {"key": in front of a value. */
+static void ampi_put_key(ampi_text *t, char before, const char *key) {
+    ampi_put_char(t, before);
+    ampi_put_char(t, '"');
+    ampi_put_text(t, key);
+    ampi_put_text(t, "\":");
+}
+
+static void ampi_put_field(ampi_text *t, const char *key, double number) {
+    ampi_put_key(t, ',', key);
+    ampi_put_number(t, number);
+}
+
+static void ampi_put_string(ampi_text *t, const char *text) {
+    static const char *const digit = "0123456789abcdef";
+    ampi_put_char(t, '"');
+    for (; text && *text; text++) {
+        const unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\') ampi_put_char(t, '\\');
+        if (c >= ' ') {
+            ampi_put_char(t, *text);
+        } else {
+            ampi_put_text(t, "\\u00");
+            ampi_put_char(t, digit[c >> 4]);
+            ampi_put_char(t, digit[c & 15]);
+        }
+    }
+    ampi_put_char(t, '"');
+}
+
+static void ampi_put_bins(ampi_text *t, const char *key, const uint64_t *bins) {
+    int b, more = 0;
+    ampi_put_key(t, ',', key);
+    ampi_put_char(t, '[');
+    for (b = 0; b < AMP_BINS; b++) {
+        if (!bins[b]) continue;
+        ampi_put_text(t, more++ ? ",[" : "[");
+        ampi_put_number(t, b);
+        ampi_put_char(t, ',');
+        ampi_put_number(t, (double)bins[b]);
+        ampi_put_char(t, ']');
+    }
+    ampi_put_char(t, ']');
+}
+
+static void ampi_put_tensor(ampi_text *t, const amp_optimizer *opt, int i, int sampled) {
+    amp_tensor_report r;
+    ampi_fill_tensor_report(opt, i, &r);
+    ampi_put_key(t, '{', "name");
+    ampi_put_string(t, r.name);
+    ampi_put_field(t, "n", (double)r.n);
+    ampi_put_field(t, "nonfinite", (double)r.stats.nonfinite);
+    ampi_put_field(t, "nan", (double)r.stats.nan);
+    if (r.stats.nonfinite) ampi_put_field(t, "first", (double)r.stats.first_nonfinite);
+    ampi_put_field(t, "zeros", (double)r.stats.zeros);
+    ampi_put_field(t, "max", (double)r.stats.max_finite);
+    ampi_put_field(t, "headroom", r.headroom);
+    if (r.overflows) {
+        ampi_put_field(t, "overflows", (double)r.overflows);
+        ampi_put_field(t, "nans", (double)r.nans);
+        ampi_put_field(t, "first_turn", (double)r.first_turn);
+        ampi_put_field(t, "last_turn", (double)r.last_turn);
+    }
+    if (sampled) {
+        ampi_put_field(t, "f16_zero", (double)r.f16_zero);
+        ampi_put_field(t, "f16_small", (double)r.f16_small);
+        ampi_put_field(t, "bf16_zero", (double)r.bf16_zero);
+        ampi_put_field(t, "bf16_small", (double)r.bf16_small);
+        ampi_put_field(t, "updates", (double)r.updates);
+        ampi_put_field(t, "lost", (double)r.lost);
+        ampi_put_bins(t, "grads", r.grads);
+        ampi_put_bins(t, "weights", r.weights);
+    }
+    ampi_put_char(t, '}');
+}
+
+static void ampi_put_turn(ampi_text *t, const amp_turn *turn) {
+    ampi_put_char(t, '[');
+    ampi_put_number(t, (double)turn->turn);
+    ampi_put_char(t, ',');
+    ampi_put_number(t, turn->norm);
+    ampi_put_char(t, ',');
+    ampi_put_number(t, (double)turn->loss_scale);
+    ampi_put_char(t, ',');
+    ampi_put_number(t, (double)turn->clip_factor);
+    ampi_put_char(t, ',');
+    ampi_put_number(t, (double)turn->skip);
+    ampi_put_char(t, ',');
+    ampi_put_number(t, (double)turn->tensor);
+    ampi_put_char(t, ']');
+}
+
+static void ampi_put_report(ampi_text *t, const amp_report *r) {
+    ampi_put_key(t, '{', "turns");
+    ampi_put_number(t, (double)r->turns);
+    ampi_put_field(t, "steps", (double)r->steps);
+    ampi_put_field(t, "overflows", (double)r->overflows);
+    ampi_put_field(t, "spikes", (double)r->spikes);
+    ampi_put_field(t, "asked", (double)r->asked);
+    ampi_put_field(t, "growths", (double)r->growths);
+    ampi_put_field(t, "backoffs", (double)r->backoffs);
+    ampi_put_field(t, "norm", r->norm);
+    ampi_put_field(t, "loss_scale", (double)r->loss_scale);
+    ampi_put_field(t, "stuck", (double)r->stuck);
+    ampi_put_field(t, "headroom", r->headroom);
+    ampi_put_field(t, "first_tensor", r->first_tensor);
+    ampi_put_field(t, "first_turn", (double)r->first_turn);
+    ampi_put_field(t, "most_tensor", r->most_tensor);
+    ampi_put_field(t, "most_overflows", (double)r->most_overflows);
+    ampi_put_field(t, "sampled", (double)r->sampled);
+    ampi_put_field(t, "grads", (double)r->grads);
+    ampi_put_field(t, "f16_zero", (double)r->f16_zero);
+    ampi_put_field(t, "f16_small", (double)r->f16_small);
+    ampi_put_field(t, "bf16_zero", (double)r->bf16_zero);
+    ampi_put_field(t, "bf16_small", (double)r->bf16_small);
+    ampi_put_field(t, "updates", (double)r->updates);
+    ampi_put_field(t, "lost", (double)r->lost);
+}
+
+static void ampi_put_advice(ampi_text *t, const amp_advice *advice, int count) {
+    int i;
+    ampi_put_key(t, ',', "advice");
+    ampi_put_char(t, '[');
+    for (i = 0; i < count; i++) {
+        if (i) ampi_put_char(t, ',');
+        ampi_put_key(t, '{', "code");
+        ampi_put_string(t, amp_advice_name(advice[i].code));
+        ampi_put_field(t, "tensor", advice[i].tensor);
+        ampi_put_field(t, "number", advice[i].number);
+        ampi_put_key(t, ',', "text");
+        ampi_put_string(t, advice[i].text);
+        ampi_put_char(t, '}');
+    }
+    ampi_put_char(t, ']');
+}
+
+static AMPI_NOINLINE void ampi_put_json(ampi_text *t, const amp_optimizer *opt,
+                                        const amp_report *r, const amp_advice *advice,
+                                        int count) {
+    amp_plan *plan  = opt->plan;
+    uint64_t  turn  = ampi_first_turn(plan, r->turns, AMP_TURNS);
+    size_t    i, more = 0;
+    if (turn <= plan->told && plan->told <= r->turns) turn = plan->told + 1;
+    ampi_put_report(t, r);
+    ampi_put_key(t, ',', "history");
+    ampi_put_char(t, '[');
+    for (; turn <= r->turns; turn++) {
+        if (more++) ampi_put_char(t, ',');
+        ampi_put_turn(t, ampi_turn_at(plan, turn));
+    }
+    ampi_put_char(t, ']');
+    ampi_put_key(t, ',', "tensors");
+    ampi_put_char(t, '[');
+    for (i = 0; i < plan->num_slots; i++) {
+        if (i) ampi_put_char(t, ',');
+        ampi_put_tensor(t, opt, (int)i, r->sampled != 0);
+    }
+    ampi_put_char(t, ']');
+    ampi_put_advice(t, advice, count);
+    ampi_put_text(t, "}\n");
+    ampi_text_flush(t);
+    if (!t->failed) plan->told = r->turns;
+}
+
+/* A column of a table begins. */
+static void ampi_put_column(ampi_text *t, size_t column) {
+    do ampi_put_char(t, ' ');
+    while (t->used < t->line + column);
+}
+
+static void ampi_put_share(ampi_text *t, uint64_t part, uint64_t whole, size_t column) {
+    char text[AMP_PROBLEM_SIZE];
+    ampi_put_column(t, column);
+    if (whole) ampi_tell_percent(ampi_blank(text), (double)part / (double)whole);
+    ampi_put_text(t, whole ? text : "-");
+}
+
+static void ampi_begin_line(ampi_text *t) {
+    ampi_text_flush(t);
+    t->line = 0;
+}
+
+static void ampi_put_row(ampi_text *t, const amp_optimizer *opt, int i, int sampled) {
+    amp_tensor_report r;
+    char              name[40];
+    ampi_fill_tensor_report(opt, i, &r);
+    memset(name, 0, sizeof name);
+    if (r.name) memcpy(name, r.name, ampi_min(strlen(r.name), 29));
+    ampi_begin_line(t);
+    ampi_put_text(t, "  ");
+    ampi_put_text(t, name[0] ? name : "-");
+    ampi_put_column(t, 32);
+    ampi_put_number(t, (double)r.stats.max_finite);
+    ampi_put_column(t, 46);
+    if (r.headroom == AMPI_UNBOUNDED) ampi_put_text(t, "-");
+    else ampi_put_number(t, r.headroom);
+    ampi_put_share(t, r.stats.zeros, opt->plan->seen_slots[i].n, 56);
+    ampi_put_column(t, 65);
+    ampi_put_number(t, (double)r.overflows);
+    if (sampled) {
+        ampi_put_share(t, r.f16_small, ampi_nonzero(&opt->plan->host_census[i]), 76);
+        ampi_put_share(t, r.lost, r.updates, 90);
+    }
+    ampi_put_char(t, '\n');
+}
+
+static void ampi_put_summary(ampi_text *t, const amp_report *r) {
+    const double skipped = (double)(r->overflows + r->spikes + r->asked);
+    ampi_begin_line(t);
+    ampi_put_text(t, "turns ");
+    ampi_put_number(t, (double)r->turns);
+    ampi_put_text(t, ", steps ");
+    ampi_put_number(t, (double)r->steps);
+    ampi_put_text(t, ", skipped ");
+    ampi_put_number(t, skipped);
+    ampi_put_text(t, " (overflows ");
+    ampi_put_number(t, (double)r->overflows);
+    ampi_put_text(t, ", spikes ");
+    ampi_put_number(t, (double)r->spikes);
+    ampi_put_text(t, ", asked ");
+    ampi_put_number(t, (double)r->asked);
+    ampi_put_text(t, ")\nloss scale ");
+    ampi_put_number(t, (double)r->loss_scale);
+    ampi_put_text(t, ", growths ");
+    ampi_put_number(t, (double)r->growths);
+    ampi_put_text(t, ", backoffs ");
+    ampi_put_number(t, (double)r->backoffs);
+    ampi_put_text(t, r->stuck ? ", stuck, norm " : ", norm ");
+    ampi_put_number(t, r->norm);
+    if (r->first_tensor >= 0) {
+        ampi_put_text(t, "\nfirst overflow in turn ");
+        ampi_put_number(t, (double)r->first_turn);
+        ampi_put_text(t, ", tensor ");
+        ampi_put_number(t, r->first_tensor);
+        ampi_put_text(t, "; most, ");
+        ampi_put_number(t, (double)r->most_overflows);
+        ampi_put_text(t, ", tensor ");
+        ampi_put_number(t, r->most_tensor);
+    }
+    ampi_put_char(t, '\n');
+}
+
+static AMPI_NOINLINE void ampi_put_table(ampi_text *t, const amp_optimizer *opt,
+                                         const amp_report *r, const amp_advice *advice,
+                                         int count) {
+    static const char *const names[] = {"largest",   "headroom", "zeros",
+                                        "overflows", "subnormal", "updates lost"};
+    static const size_t      columns[] = {32, 46, 56, 65, 76, 90};
+    size_t                   i;
+    int                      k;
+    ampi_put_summary(t, r);
+    ampi_begin_line(t);
+    ampi_put_text(t, "  gradient, scaled");
+    for (i = 0; i < (r->sampled ? 6u : 4u); i++) {
+        ampi_put_column(t, columns[i]);
+        ampi_put_text(t, names[i]);
+    }
+    ampi_put_char(t, '\n');
+    for (i = 0; i < opt->plan->num_slots; i++) ampi_put_row(t, opt, (int)i, r->sampled != 0);
+    for (k = 0; k < count; k++) {
+        ampi_begin_line(t);
+        ampi_put_text(t, amp_advice_name(advice[k].code));
+        ampi_put_text(t, ": ");
+        ampi_put_text(t, advice[k].text);
+        ampi_put_char(t, '\n');
+    }
+    ampi_text_flush(t);
+}
+
+/* Look, judge and write. */
+static amp_result ampi_write_report(const amp_optimizer *opt, amp_write_fn write_fn, void *user,
+                                    void (*put)(ampi_text *, const amp_optimizer *,
+                                                const amp_report *, const amp_advice *, int)) {
+    amp_advice   advice[AMP_NUM_ADVICE];
+    ampi_control c;
+    amp_scaler   s;
+    amp_report   report;
+    ampi_text    text;
+    amp_result   result;
+    uint32_t     fp;
+    if (!write_fn) return AMP_ERROR_INVALID_ARGUMENT;
+    result = ampi_look(opt, &c, &s);
+    if (result != AMP_OK) return result;
+    memset(&text, 0, sizeof text);
+    text.write_fn = write_fn;
+    text.user     = user;
+    ampi_fill_report(opt->plan, &c, &s, &report);
+    fp = ampi_fp_begin();
+    put(&text, opt, &report, advice, ampi_judge(opt, &s, &report, advice));
+    ampi_fp_end(fp);
+    return text.failed ? AMP_ERROR_WRITE : AMP_OK;
+}
+
+AMP_DEF amp_result amp_optimizer_report_table(const amp_optimizer *opt, amp_write_fn write_fn,
+                                              void *user) {
+    return ampi_write_report(opt, write_fn, user, ampi_put_table);
+}
+
+AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write_fn write_fn,
+                                             void *user) {
+    return ampi_write_report(opt, write_fn, user, ampi_put_json);
 }
 
 #ifndef AMP_NO_AUTOCAST

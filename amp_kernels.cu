@@ -701,7 +701,8 @@ template <int WARPS, class OP> AMPI_DEVICE uint32_t ampi_agree(uint32_t x, ampi_
 /* One thread of each team tells what was found. A tensor of one chunk is done with that; of
    several, whoever brings the last publishes what all have gathered, and clears it for the next
    step. So no block has to walk through all tensors at the end. */
-AMPI_DEVICE void ampi_tell(ampi_slot *slot, const ampi_tally &found) {
+AMPI_DEVICE void ampi_tell(const amp_plan &plan, uint32_t i, const ampi_tally &found) {
+    ampi_slot     *slot   = &plan.slots[i];
     const unsigned chunks = (unsigned)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK);
     ampi_tally    *tally  = &slot->tally;
     ampi_tally     all    = found;
@@ -725,6 +726,10 @@ AMPI_DEVICE void ampi_tell(ampi_slot *slot, const ampi_tally &found) {
     slot->stats.zeros           = all.zeros;
     slot->stats.first_nonfinite = slot->n - all.late; /* n if there is none */
     slot->stats.max_finite      = ampi_f32_from_bits(all.max);
+    if (all.nonfinite && plan.record) {
+        ampi_mark_overflow(&plan, i, all.nan);
+        atomicMax(&plan.record->bad, (uint32_t)plan.num_slots - i);
+    }
 }
 
 /* A team checks count elements, start being the first: what the CPU's ampi_check_chunk does, in the
@@ -856,11 +861,96 @@ AMPI_DEVICE void ampi_clear_others(const amp_plan *plan) {
         if (i - own >= plan->num_chunks) plan->sums[i] = 0.0; /* below own it wraps round */
 }
 
+/* ------------------------------------------------------------------- samples
+
+   A turn that is sampled goes through its arrays once more, element by element: it is one in many.
+   A block counts in memory of its own, then adds to the tensor's census. */
+struct ampi_counter { uint32_t count[AMPI_COUNTS]; };
+
+AMPI_DEVICE void ampi_begin_counts(ampi_counter *c) {
+    for (unsigned k = threadIdx.x; k < AMPI_COUNTS; k += blockDim.x) c->count[k] = 0;
+    __syncthreads();
+}
+
+AMPI_DEVICE void ampi_end_counts(const ampi_counter *c, ampi_census *census) {
+    __syncthreads();
+    for (unsigned k = threadIdx.x; k < AMPI_COUNTS; k += blockDim.x)
+        if (c->count[k]) atomicAdd(&census->count[k], (unsigned long long)c->count[k]);
+    __syncthreads();
+}
+
+AMPI_DEVICE void ampi_count_bin(ampi_counter *c, int first, uint32_t magnitude) {
+    if (magnitude && magnitude < AMPI_F32_INF)
+        atomicAdd(&c->count[first + ampi_bin(magnitude)], 1u);
+}
+
+AMPI_DEVICE void ampi_count_grad(ampi_counter *c, uint32_t magnitude) {
+    ampi_count_bin(c, AMPI_GRADS, magnitude);
+    if (!magnitude || magnitude >= AMPI_F16_NORMAL_FROM) return;
+    atomicAdd(&c->count[magnitude <= AMPI_F16_ZERO_TO ? AMPI_F16_ZERO : AMPI_F16_SMALL], 1u);
+    if (magnitude >= AMPI_BF16_NORMAL_FROM) return;
+    atomicAdd(&c->count[magnitude <= AMPI_BF16_ZERO_TO ? AMPI_BF16_ZERO : AMPI_BF16_SMALL], 1u);
+}
+
+/* Of all gradients, when they have been checked. */
+AMPI_DEVICE void ampi_sample_grads(const amp_plan *plan, ampi_counter *counter) {
+    for (uint64_t c = blockIdx.x; c < plan->num_chunks; c += gridDim.x) {
+        const uint32_t   i     = plan->chunk_slots[c];
+        const ampi_slot *slot  = &plan->slots[i];
+        const uint64_t   start = (c - slot->first_chunk) * AMPI_CHUNK;
+        const ampi_any   grads = ampi_part_at(slot->grad, slot->grad_type, start);
+        const unsigned   count = ampi_part_of(start, slot->n, AMPI_CHUNK);
+        if (!grads.base) continue;
+        ampi_begin_counts(counter);
+        for (unsigned k = threadIdx.x; k < count; k += blockDim.x) {
+            uint32_t u;
+            grads.expand<1>(grads.fetch<1>(k), &u);
+            ampi_count_grad(counter, u & 0x7fffffffu);
+        }
+        ampi_end_counts(counter, ampi_census_of(plan, ~plan->record->which, i));
+    }
+}
+
+/* What a thread does to an element at the end of a step, with what was and what is. */
+struct ampi_witness {
+    ampi_any      grad, master, model;
+    ampi_counter *counter;
+    AMPI_MEMBER uint32_t copy(unsigned i) const { return model.fetch<1>(i).w[0]; }
+    AMPI_MEMBER bool half() const { return model.base && model.type != AMP_F32; }
+    AMPI_MEMBER bool moves(unsigned i) const { /* asked before the gradient is cleared */
+        uint32_t u;
+        if (!half()) return false;
+        grad.expand<1>(grad.fetch<1>(i), &u);
+        return (u & 0x7fffffffu) != 0;
+    }
+    AMPI_MEMBER void tell(unsigned i, bool moved, uint32_t before) const {
+        const uint32_t p = master.fetch<1>(i).w[0];
+        uint32_t       u;
+        ampi_count_bin(counter, AMPI_WEIGHTS, p & 0x7fffffffu);
+        if (!moved) return;
+        const ampi_raw<1> after = model.fetch<1>(i);
+        model.expand<1>(after, &u);
+        atomicAdd(&counter->count[AMPI_UPDATES], 1u);
+        if (after.w[0] == before) atomicAdd(&counter->count[AMPI_LOST], 1u);
+        if (u == p) atomicAdd(&counter->count[AMPI_HALVES], 1u);
+    }
+};
+
+/* The census that the next sample will fill. */
+AMPI_DEVICE void ampi_clear_census(const amp_plan *plan) {
+    ampi_census   *next = ampi_census_of(plan, ~plan->record->which, 0);
+    const uint64_t all  = (uint64_t)plan->num_slots * AMPI_COUNTS;
+    for (uint64_t k = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; k < all;
+         k += (uint64_t)gridDim.x * blockDim.x)
+        next[k / AMPI_COUNTS].count[k % AMPI_COUNTS] = 0;
+}
+
 /* What the threads of a block share: 256 at most if a warp is a team, else one team. */
 template <int WARPS> struct ampi_check_room {
-    ampi_team teams[WARPS == 1 ? 8 : 1];
-    double    sums[AMPI_LANES];
-    bool      last;
+    ampi_team    teams[WARPS == 1 ? 8 : 1];
+    double       sums[AMPI_LANES];
+    ampi_counter counter;
+    bool         last;
 };
 
 template <int WARPS>
@@ -874,7 +964,8 @@ AMPI_DEVICE void ampi_check(const amp_plan &plan, ampi_check_room<WARPS> *room) 
     ampi_let_next_begin();
     if (plan.meets == AMPI_OVER_SUMS) ampi_clear_others(&plan);
     for (; c < plan.num_chunks; c += (uint64_t)gridDim.x * per_block) {
-        ampi_slot     *slot  = &plan.slots[plan.chunk_slots[c]];
+        const uint32_t i     = plan.chunk_slots[c];
+        ampi_slot     *slot  = &plan.slots[i];
         const uint64_t start = (c - slot->first_chunk) * AMPI_CHUNK;
         const uint64_t rest  = slot->n > start ? slot->n - start : 0; /* of few rows, maybe 0 */
         const int      count = rest < AMPI_CHUNK ? (int)rest : (int)AMPI_CHUNK;
@@ -893,8 +984,9 @@ AMPI_DEVICE void ampi_check(const amp_plan &plan, ampi_check_room<WARPS> *room) 
         if (rest == 0) continue;
         bad |= found.nonfinite != 0;
         largest = found.max > largest ? found.max : largest;
-        ampi_tell(slot, found);
+        ampi_tell(plan, i, found);
     }
+    if (ampi_samples(&plan)) ampi_sample_grads(&plan, &room->counter);
     if (tells && bad) atomicOr(&plan.control->seen[0], 1u);
     if (tells && largest) atomicMax(&plan.control->seen[1], largest);
     /* Whoever arrives last sees what all others have written: one thread of each block fences
@@ -1093,6 +1185,10 @@ AMPI_KERNEL(4) ampi_begins_kernel(amp_plan plan) {
         s->begins[rows] = s->given;
         ampi_begin_sums(&plan.slots[s->slot], s);
         if (s->early) atomicOr(&plan.control->seen[0], (uint32_t)AMPI_BAD_ROW);
+        if (s->early && plan.record) {
+            ampi_mark_overflow(&plan, s->slot, 0);
+            atomicMax(&plan.record->bad, (uint32_t)plan.num_slots - s->slot);
+        }
         s->early = 0;
     }
 }
@@ -1303,30 +1399,63 @@ AMPI_DEVICE ampi_share ampi_share_of(const amp_plan *plan, uint64_t part) {
     return s;
 }
 
+AMPI_DEVICE ampi_tensor_part ampi_tensor_part_of(const amp_plan &plan, const ampi_share &s) {
+    const ampi_slot *slot = s.slot;
+    ampi_tensor_part t;
+    t.grad   = ampi_part_at(slot->grad, slot->grad_type, s.begin);
+    t.master = ampi_part_at(slot->master, AMP_F32, s.begin);
+    t.m      = ampi_part_at(slot->m, AMP_F32, s.begin);
+    t.v      = ampi_part_at(slot->v, AMP_F32, s.begin);
+    t.model  = ampi_part_at(slot->model, slot->model_type, s.begin);
+    t.rates  = ampi_rates_of(plan.control, slot);
+    t.factor = plan.control->gate.inv_scale;
+    t.zero   = plan.zero_grad != 0;
+    return t;
+}
+
+/* A turn that is sampled. */
+template <int WORK>
+AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan, ampi_counter *counter) {
+    const uint64_t parts = plan.num_chunks * plan.parts;
+    for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
+        const ampi_share s = ampi_share_of(&plan, k);
+        if (s.count == 0 || !s.slot->grad || s.slot->sparse) continue;
+        const ampi_tensor_part t = ampi_tensor_part_of(plan, s);
+        const ampi_stepper<WORK, AMPI_ANY, AMPI_ANY> step(t);
+        const ampi_witness witness = {t.grad, t.master, t.model, counter};
+        ampi_begin_counts(counter);
+        for (unsigned i = threadIdx.x; i < s.count; i += blockDim.x) {
+            const bool     moves  = witness.moves(i);
+            const uint32_t before = moves ? witness.copy(i) : 0;
+            step.template finish<1>(i, step.template fetch<1>(i));
+            witness.tell(i, moves, before);
+        }
+        ampi_end_counts(counter, ampi_census_of(&plan, plan.record->which,
+                                                (size_t)(s.slot - plan.slots)));
+    }
+}
+
 template <int WORK> AMPI_KERNEL(WORK == AMPI_SGD ? 3 : 4) ampi_update_kernel(amp_plan plan) {
-    const ampi_control *c     = plan.control;
-    const uint64_t      parts = plan.num_chunks * plan.parts;
+    const ampi_control     *c     = plan.control;
+    const uint64_t          parts = plan.num_chunks * plan.parts;
+    __shared__ ampi_counter counter;
     ampi_wait_for_previous();
     const bool skip = c->gate.skip != 0;
+    if (ampi_sampled(&plan)) {
+        ampi_clear_census(&plan);
+        if (!skip) {
+            ampi_update_sampled<WORK>(plan, &counter);
+            if (ampi_first_thread()) ampi_publish(&plan);
+            return;
+        }
+    }
     for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
         /* backwards: A has left the last gradients in the cache */
-        const ampi_share s    = ampi_share_of(&plan, parts - 1 - k);
-        const ampi_slot *slot = s.slot;
-        ampi_tensor_part t;
-        if (s.count == 0 || !slot->grad || slot->sparse) continue;
-        t.grad = ampi_part_at(slot->grad, slot->grad_type, s.begin);
-        t.zero = plan.zero_grad != 0;
-        if (skip) {
-            if (t.zero) ampi_clear(t.grad, s.count);
-            continue;
-        }
-        t.master = ampi_part_at(slot->master, AMP_F32, s.begin);
-        t.m      = ampi_part_at(slot->m, AMP_F32, s.begin);
-        t.v      = ampi_part_at(slot->v, AMP_F32, s.begin);
-        t.model  = ampi_part_at(slot->model, slot->model_type, s.begin);
-        t.rates  = ampi_rates_of(c, slot);
-        t.factor = c->gate.inv_scale;
-        ampi_step<WORK>(t, s.count);
+        const ampi_share s = ampi_share_of(&plan, parts - 1 - k);
+        if (s.count == 0 || !s.slot->grad || s.slot->sparse) continue;
+        if (!skip) ampi_step<WORK>(ampi_tensor_part_of(plan, s), s.count);
+        else if (plan.zero_grad)
+            ampi_clear(ampi_part_at(s.slot->grad, s.slot->grad_type, s.begin), s.count);
     }
     if (ampi_first_thread()) ampi_publish(&plan);
 }
@@ -1354,6 +1483,19 @@ template <int WORK> AMPI_KERNEL(WORK == AMPI_SGD ? 3 : 4) ampi_rows_kernel(amp_p
     }
 }
 
+/* Model copies that are written for a step of the user's own, in a turn that is sampled. */
+AMPI_DEVICE void ampi_copy_sampled(const ampi_witness &witness, unsigned count,
+                                   ampi_census *census) {
+    ampi_begin_counts(witness.counter);
+    for (unsigned i = threadIdx.x; i < count; i += blockDim.x) {
+        const bool     moves  = witness.moves(i);
+        const uint32_t before = moves ? witness.copy(i) : 0;
+        witness.model.put_one(i, witness.master.fetch<1>(i).w[0]);
+        witness.tell(i, moves, before);
+    }
+    ampi_end_counts(witness.counter, census);
+}
+
 /* What stands around an optimizer of the user's own. */
 template <int WORK> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
     const ampi_control   *c       = plan.control;
@@ -1361,6 +1503,9 @@ template <int WORK> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
     const bool            skip    = c->gate.skip != 0 && WORK != AMPI_CARRY;
     const ampi_unscale_op unscale = {WORK == AMPI_CARRY ? ampi_carry_factor(&plan)
                                                         : c->gate.inv_scale};
+    const bool            sampled = WORK == AMPI_MODEL && ampi_sampled(&plan);
+    __shared__ ampi_counter counter;
+    if (sampled) ampi_clear_census(&plan);
     for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
         const ampi_share s        = ampi_share_of(&plan, parts - 1 - k);
         const ampi_slot *slot     = s.slot;
@@ -1375,7 +1520,13 @@ template <int WORK> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
             ampi_map(grad, unscaled, s.count, unscale,
                      ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>,
                                 ampi_pair<AMP_F32, AMP_F32>>());
-        if (WORK == AMPI_MODEL && !skip && slot->model)
+        if (sampled && !skip && grad.base)
+            ampi_copy_sampled({grad, ampi_part_at(slot->master, AMP_F32, s.begin),
+                               ampi_part_at(slot->model, slot->model_type, s.begin), &counter},
+                              s.count,
+                              ampi_census_of(&plan, plan.record->which,
+                                             (size_t)(slot - plan.slots)));
+        else if (WORK == AMPI_MODEL && !skip && slot->model)
             ampi_map(ampi_part_at(slot->model, slot->model_type, s.begin),
                      ampi_part_at(slot->master, AMP_F32, s.begin), s.count, ampi_copy_op(),
                      ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>>());

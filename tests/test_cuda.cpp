@@ -34,6 +34,7 @@ enum { EMULATED = 0 };
 
 static unsigned long      runs;
 static unsigned long long differing; /* bytes, of all runs */
+static unsigned long      samples, spikes; /* comparisons with reports of some */
 
 /* ------------------------------------------------------------------------- small tools */
 
@@ -286,6 +287,8 @@ struct setup {
     int                steps, swaps, twice; /* twice: two steps with the same gradients */
     int                every, overflows;    /* compare, overflow: one step in so many   */
     void              *users[2];            /* reduce_user of each side                 */
+    int                watches;             /* with a report                            */
+    amp_report_desc    watch;
 };
 
 struct block { unsigned char *host, *device; size_t size; };
@@ -452,6 +455,7 @@ static bool start(twins *t, const setup *s, dice &r) {
         amp_optimizer_desc d = s->desc;
         d.backend            = side == CPU ? NULL : &t->backend;
         d.reduce_user        = s->users[side];
+        if (s->watches) d.report = &t->s.watch;
         if (s->shared) d.shared_scaler = side == CPU ? &shared_host : shared_device;
         result[side] = amp_optimizer_init(&t->opt[side], &d);
     }
@@ -616,6 +620,30 @@ static const void *from_device(const void *device, size_t bytes) {
     return scratch.bytes;
 }
 
+/* What the two sides tell of it. */
+static void compare_reports(twins *t) {
+    static amp_turn          turns[2][AMP_TURNS];
+    static amp_tensor_report tensors[2];
+    amp_report               reports[2];
+    size_t                   count[2] = {AMP_TURNS, AMP_TURNS};
+    memset(reports, 0, sizeof reports);
+    for (int side = CPU; side <= DEV; side++) {
+        OK(amp_optimizer_report(&t->opt[side], &reports[side]));
+        OK(amp_optimizer_history(&t->opt[side], turns[side], &count[side]));
+    }
+    same_bytes(t, "report", &reports[CPU], &reports[DEV], sizeof reports[CPU], -1);
+    CHECK_EQ_U64(count[CPU], count[DEV]);
+    same_bytes(t, "history", turns[CPU], turns[DEV], count[CPU] * sizeof turns[0][0], -1);
+    for (int i = 0; i < t->s.count; i++) {
+        for (int side = CPU; side <= DEV; side++)
+            OK(amp_optimizer_report_tensor(&t->opt[side], i, &tensors[side]));
+        same_bytes(t, "report of a tensor", &tensors[CPU].overflows, &tensors[DEV].overflows,
+                   sizeof tensors[CPU] - offsetof(amp_tensor_report, overflows), -1);
+    }
+    samples += reports[CPU].sampled != 0;
+    spikes += reports[CPU].spikes != 0;
+}
+
 /* Everything that the two sides have, after a step. */
 static void compare(twins *t) {
     amp_optimizer *cpu = &t->opt[CPU], *dev = &t->opt[DEV];
@@ -641,6 +669,7 @@ static void compare(twins *t) {
     same_bytes(t, "scaler", amp_optimizer_scaler(cpu),
                from_device(amp_optimizer_scaler(dev), sizeof(amp_scaler)), sizeof(amp_scaler), -1);
     CHECK_EQ_F32(amp_optimizer_loss_scale(cpu), amp_optimizer_loss_scale(dev));
+    if (t->s.watches && !t->nan_ok) compare_reports(t);
     for (int b = 0; b < t->num_blocks; b++) {
         const block *k = &t->blocks[b];
         if (k->size && !t->nan_ok)
@@ -770,6 +799,13 @@ static setup any_setup(int kind, dice &r) {
     s.swaps          = r.one_in(5);
     s.twice          = r.one_in(6);
     s.every          = r.one_in(4) ? 3 : 1;
+    if (r.one_in(3)) { /* a report, with samples, and spikes that are skipped */
+        static const float limits[] = {0.0f, 0.0f, 1.0f, 1e-3f};
+        s.watches          = 1;
+        s.watch.every      = (int)r.below(4);
+        s.watch.spike_norm = r.of(limits);
+        s.watch.spike_z    = r.one_in(2) ? 2.0f : 0.0f;
+    }
     s.overflows      = s.desc.scaler.disabled && !r.one_in(3) ? 0 : 4;
     return s;
 }
@@ -888,6 +924,26 @@ TEST(long_runs, "law 7: 300 steps with moments, loads from the other side, and r
         base.tensors[0].n = 100, base.tensors[1].n = 33;
         i += run(&base, r);
     }
+}
+
+TEST(reports, "law 7: reports, their histograms and spikes, of any list of tensors: on every path, "
+              "sampled in each turn, in graphs too, saved, and loaded from the other side") {
+    dice                r(40);
+    const unsigned long before[2] = {samples, spikes};
+    for (unsigned i = 0; i < few(160);) {
+        setup *s = &base;
+        *s       = any_setup((int)(i % NUM_KINDS), r);
+        s->path  = (int)(i / NUM_KINDS % 4);
+        s->steps = 12;
+        s->watches          = 1;
+        s->watch.every      = 1 + (int)r.below(3);
+        s->watch.spike_norm = r.one_in(3) ? 1e-3f : 0.0f;
+        s->desc.scaler.disabled = 0;
+        any_list(s, 1 + (int)r.below(6), r);
+        i += run(s, r);
+    }
+    CHECK(samples > before[0] + few(160) / 2);
+    CHECK(spikes > before[1]);
 }
 
 /* ------------------------------------------------------------------ values that are not finite */
@@ -2696,6 +2752,9 @@ static unsigned long host_allocations;
 static void *counting_alloc(size_t bytes, void *) { return host_allocations++, malloc(bytes); }
 static void counting_free(void *memory, void *) { free(memory); }
 
+static const amp_report_desc  watch_all = {1, 1e30f, 9.0f};
+static const amp_report_desc *watched; /* NULL: no report */
+
 /* An optimizer of count small tensors, alone on the device. */
 static void many_tensors(amp_optimizer *opt, amp_backend *backend, int kind, int count,
                          unsigned char *arrays, cudaStream_t stream) {
@@ -2710,6 +2769,7 @@ static void many_tensors(amp_optimizer *opt, amp_backend *backend, int kind, int
     d.max_norm           = 1.0f;
     d.allocator.alloc_fn = counting_alloc;
     d.allocator.free_fn  = counting_free;
+    d.report = watched;
     OK(amp_optimizer_init(opt, &d));
     for (int i = 0; i < count; i++) {
         amp_tensor x;
@@ -2739,12 +2799,13 @@ TEST(launches, "law 8: a fused step is two launches, no synchronisation, no copy
     unsigned char   *arrays   = on_device((size_t)10000 * 2 * 4 * 5);
     const size_t     live     = emu_live_allocations();
     CUDA(cudaMemset(arrays, 0, (size_t)10000 * 2 * 4 * 5));
-    for (size_t k = 0; k < (test_state.quick ? 2 : COUNT_OF(counts)); k++)
+    for (size_t k = 0; k < 2 * (test_state.quick ? 2 : COUNT_OF(counts)); k++)
         for (int kind = OWN; kind <= SGD; kind++) {
             amp_backend     backend;
             amp_optimizer   opt;
             cudaGraphExec_t exec;
-            many_tensors(&opt, &backend, kind, counts[k], arrays, main_stream);
+            watched = k % 2 ? &watch_all : NULL; /* with a report, too, and all that it counts */
+            many_tensors(&opt, &backend, kind, counts[k / 2], arrays, main_stream);
             memset(&emu_count, 0, sizeof emu_count);
             host_allocations = 0;
             emu_async        = 1; /* nothing has run when the call returns */
@@ -2777,6 +2838,7 @@ TEST(launches, "law 8: a fused step is two launches, no synchronisation, no copy
             amp_optimizer_free(&opt);
             CHECK_EQ_U64(emu_live_allocations(), live);
         }
+    watched = NULL;
     CUDA(cudaFree(arrays));
     if (test_state.failures == 0 && !test_state.quick)
         printf("launches per step: 2, synchronisations: 0 (tensors 1, 100, 10000)\n");
@@ -3056,6 +3118,8 @@ static bool fault(int operation, unsigned long n, cudaError_t error, dice &r) {
     base = any_setup(own ? OWN : ADAMW, r);
     base.desc.scaler = amp_scaler_desc();
     base.default_stream = base.apart = 0, base.path = PLAIN, base.desc.zero_grad = 0;
+    base.watch.every      = base.watch.every > 0; /* histograms are not loaded */
+    base.watch.spike_norm = 0.0f;                 /* attempts are at steps that are taken */
     /* A wait that failed leaves host memory, which may be gone, to a copy; CUDA has finished with
        pageable memory by then, which the emulator has only if it does not put work off. */
     if (waits) base.async = 0;
@@ -3075,6 +3139,7 @@ static bool fault(int operation, unsigned long n, cudaError_t error, dice &r) {
         amp_optimizer_free(&t->opt[DEV]);
         amp_optimizer_desc d = base.desc;
         d.backend            = &t->backend;
+        d.report             = base.watches ? &base.watch : NULL;
         OK(amp_optimizer_init(&t->opt[DEV], &d));
         OK(add_tensors(t, DEV));
     }
@@ -3146,6 +3211,7 @@ TEST(out_of_memory, "a device without memory: AMP_ERROR_OUT_OF_MEMORY; prepare c
     amp_optimizer_free(&t->opt[DEV]);
     amp_optimizer_desc d = base.desc;
     d.backend            = &t->backend;
+    d.report             = base.watches ? &base.watch : NULL;
     OK(amp_optimizer_init(&t->opt[DEV], &d));
     OK(add_tensors(t, DEV));
     emu_device_memory = emu_live_bytes() + 1000;
@@ -3304,6 +3370,7 @@ int main(int argc, char **argv) {
     RUN(many_chunks);
     RUN(presets);
     RUN(long_runs);
+    RUN(reports);
     RUN(every_pattern);
     RUN(every_index);
     RUN(skip_is_own);

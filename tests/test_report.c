@@ -1,0 +1,1482 @@
+/* test_report.c - what a report says is so: who overflowed, in which turn, what casts would do to
+   gradients and a step did to weights, counted here a second time in doubles; the history across
+   overflows, wrap, save and load; spikes by hand; for each advice a run that must be given it, and
+   twenty healthy ones that must be given none. */
+
+#define AMP_KERNELS /* the core: moments, for the bits of a run */
+#include "amp.h"
+#include "random.h"
+#include "test.h"
+#include "values.h"
+#include "heap.h"
+
+#include <math.h>
+
+#define COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
+#define OK(call)    CHECK_EQ_INT((call), AMP_OK)
+
+enum { MOST = 8 };
+
+/* An optimizer, its tensors, and memory for them. */
+typedef struct rig {
+    amp_optimizer_desc desc;
+    amp_report_desc    watch;
+    amp_tensor         tensor[MOST];
+    int                count;
+    amp_optimizer      opt;
+    uint16_t          *before[MOST]; /* half copies in front of a step */
+    char               problem[AMP_PROBLEM_SIZE];
+} rig;
+
+static const char *const names[MOST] = {"a", "b", "c", "d", "e", "f", "g", "h"};
+
+static void *fresh(size_t n) { return calloc(n + 1, 4); }
+
+/* A rig for tensors of AdamW, on fp16 gradients, to be changed before it is prepared. */
+static void begin(rig *r) {
+    memset(r, 0, sizeof *r);
+    r->desc.dtype   = AMP_F16;
+    r->desc.kind    = AMP_KIND_ADAMW;
+    r->desc.report  = &r->watch;
+    r->desc.problem = r->problem;
+}
+
+static amp_tensor *put(rig *r, size_t n, amp_dtype grad_type) {
+    amp_tensor *t = &r->tensor[r->count];
+    size_t      i;
+    t->name      = names[r->count];
+    t->n         = n;
+    t->weight    = (float *)fresh(n);
+    t->grad      = fresh(n);
+    t->grad_type = grad_type;
+    for (i = 0; i < n; i++) t->weight[i] = random_value();
+    r->before[r->count++] = (uint16_t *)fresh(n);
+    return t;
+}
+
+static void prepare(rig *r) {
+    int i;
+    OK(amp_optimizer_init(&r->opt, &r->desc));
+    for (i = 0; i < r->count; i++) OK(amp_optimizer_add(&r->opt, &r->tensor[i]));
+    OK(amp_optimizer_prepare(&r->opt));
+}
+
+static void end(rig *r) {
+    int i;
+    amp_optimizer_free(&r->opt);
+    for (i = 0; i < r->count; i++) {
+        free(r->tensor[i].weight);
+        free(r->tensor[i].grad);
+        free(r->before[i]);
+    }
+}
+
+/* A step of any kind; one of the user's own is plain descent. */
+static void step(rig *r, float lr) {
+    int    i;
+    size_t k;
+    if (r->desc.kind == AMP_KIND_ADAMW) {
+        OK(amp_optimizer_adamw(&r->opt, lr));
+    } else if (r->desc.kind == AMP_KIND_SGD) {
+        OK(amp_optimizer_sgd(&r->opt, lr));
+    } else {
+        if (amp_optimizer_begin_step(&r->opt))
+            for (i = 0; i < r->count; i++)
+                for (k = 0; k < r->tensor[i].n && r->tensor[i].grad; k++)
+                    amp_optimizer_master(&r->opt, i)[k] -= lr * amp_optimizer_grad(&r->opt, i)[k];
+        OK(amp_optimizer_end_step(&r->opt));
+    }
+}
+
+/* All gradients of tensor i are x, before they are stored. */
+static void fill(rig *r, int i, float x) {
+    size_t k;
+    for (k = 0; k < r->tensor[i].n; k++) store(r->tensor[i].grad, r->tensor[i].grad_type, k, x);
+}
+
+/* Of magnitudes around scale, over four powers of two. */
+static void scatter(rig *r, int i, float scale) {
+    size_t k;
+    for (k = 0; k < r->tensor[i].n; k++)
+        store(r->tensor[i].grad, r->tensor[i].grad_type, k,
+              scale * (random_bits() % 2 ? 1.0f : -1.0f) * (0.25f + 0.75f * fabsf(random_value())));
+}
+
+static amp_report report_of(rig *r) {
+    amp_report report;
+    memset(&report, 0, sizeof report);
+    OK(amp_optimizer_report(&r->opt, &report));
+    return report;
+}
+
+static amp_tensor_report tensor_of(rig *r, int i) {
+    amp_tensor_report report;
+    memset(&report, 0, sizeof report);
+    OK(amp_optimizer_report_tensor(&r->opt, i, &report));
+    return report;
+}
+
+static amp_turn last_turn(rig *r) {
+    amp_turn turn;
+    size_t   count = 1;
+    memset(&turn, 0, sizeof turn);
+    report_of(r);
+    OK(amp_optimizer_history(&r->opt, &turn, &count));
+    CHECK_EQ_U64(count, 1);
+    return turn;
+}
+
+static const uint32_t infinity_of[3]  = {0x7f800000u, 0x7c00u, 0x7f80u};
+static const uint32_t not_a_number[3] = {0xffc01234u, 0xfe01u, 0x7fc1u};
+
+/* ------------------------------------------------------------------------- who overflowed */
+
+/* One element of one tensor is not finite in the turn after next; what is told of it? */
+static void plant(amp_dtype type, int victim, size_t place, int nan) {
+    static const size_t sizes[4] = {1, 37, 16390, 300};
+    rig               r;
+    amp_report        report;
+    amp_tensor_report t;
+    int               i;
+    begin(&r);
+    for (i = 0; i < 4; i++) put(&r, sizes[i], type);
+    prepare(&r);
+    for (i = 0; i < 4; i++) scatter(&r, i, 1.0f);
+    step(&r, 0.01f);
+    store_bits(r.tensor[victim].grad, type, place, nan ? not_a_number[type] : infinity_of[type]);
+    step(&r, 0.01f);
+    report = report_of(&r);
+    t      = tensor_of(&r, victim);
+    CHECK_EQ_U64(report.turns, 2);
+    CHECK_EQ_U64(report.steps, 1);
+    CHECK_EQ_U64(report.overflows, 1);
+    CHECK_EQ_INT(report.first_tensor, victim);
+    CHECK_EQ_INT(report.most_tensor, victim);
+    CHECK_EQ_U64(report.first_turn, 2);
+    CHECK_EQ_U64(report.most_overflows, 1);
+    CHECK_EQ_U64(t.stats.nonfinite, 1);
+    CHECK_EQ_U64(t.stats.nan, nan);
+    CHECK_EQ_U64(t.stats.first_nonfinite, place);
+    CHECK_EQ_U64(t.overflows, 1);
+    CHECK_EQ_U64(t.nans, nan);
+    CHECK_EQ_U64(t.first_turn, 2);
+    CHECK_EQ_U64(t.last_turn, 2);
+    CHECK_EQ_INT(last_turn(&r).tensor, victim);
+    CHECK_EQ_INT(last_turn(&r).skip, AMP_SKIP_OVERFLOW);
+    for (i = 0; i < 4; i++)
+        if (i != victim) CHECK_EQ_U64(tensor_of(&r, i).overflows, 0);
+    end(&r);
+}
+
+TEST(attribution, "a planted NaN or infinity is told with its tensor, index and turn") {
+    static const size_t sizes[4] = {1, 37, 16390, 300};
+    int type, victim, nan;
+    for (type = AMP_F32; type <= AMP_BF16; type++)
+        for (victim = 0; victim < 4; victim++)
+            for (nan = 0; nan < 2; nan++) {
+                const size_t n = sizes[victim];
+                size_t       i;
+                for (i = 0; i < n; i += i < 64 || i > n - 9 ? 1 : test_state.quick ? 2501 : 13)
+                    plant((amp_dtype)type, victim, i, nan);
+                plant((amp_dtype)type, victim, n - 1, nan);
+            }
+}
+
+TEST(first_and_most, "which tensor overflowed first, which most often, and the first in each turn") {
+    static const int planted[9][2] = {{2, -1}, {-1, -1}, {1, 3}, {3, -1}, {1, -1}, {-1, -1},
+                                      {3, -1}, {0, 3}, {-1, -1}}; /* two tensors of each turn */
+    rig        r;
+    amp_turn   turns[AMP_TURNS];
+    amp_report report;
+    size_t     count = AMP_TURNS;
+    int        i, k;
+    begin(&r);
+    for (i = 0; i < 4; i++) put(&r, 20, AMP_F16);
+    prepare(&r);
+    for (k = 0; k < 9; k++) {
+        for (i = 0; i < 4; i++) scatter(&r, i, 1.0f);
+        for (i = 0; i < 2; i++)
+            if (planted[k][i] >= 0) store_bits(r.tensor[planted[k][i]].grad, AMP_F16, 7, 0x7c00u);
+        step(&r, 0.01f);
+    }
+    report = report_of(&r);
+    OK(amp_optimizer_history(&r.opt, turns, &count));
+    CHECK_EQ_U64(count, 9);
+    for (k = 0; k < 9; k++) {
+        CHECK_EQ_U64(turns[k].turn, k + 1);
+        CHECK_EQ_INT(turns[k].tensor, planted[k][0]);
+        CHECK_EQ_INT(turns[k].skip, planted[k][0] < 0 ? AMP_SKIP_NONE : AMP_SKIP_OVERFLOW);
+    }
+    CHECK_EQ_INT(report.first_tensor, 2);
+    CHECK_EQ_U64(report.first_turn, 1);
+    CHECK_EQ_INT(report.most_tensor, 3);
+    CHECK_EQ_U64(report.most_overflows, 4);
+    CHECK_EQ_U64(report.overflows, 6);
+    CHECK_EQ_U64(report.backoffs, 6);
+    CHECK_EQ_U64(tensor_of(&r, 3).first_turn, 3);
+    CHECK_EQ_U64(tensor_of(&r, 3).last_turn, 8);
+    CHECK_EQ_U64(tensor_of(&r, 1).overflows, 2);
+    end(&r);
+}
+
+TEST(asked, "a found_inf that the user writes is a skip that was asked for, of no tensor") {
+    rig r;
+    begin(&r);
+    put(&r, 8, AMP_F16);
+    prepare(&r);
+    fill(&r, 0, 1.0f);
+    amp_optimizer_scaler(&r.opt)->found_inf = 4;
+    step(&r, 0.01f);
+    CHECK_EQ_INT(last_turn(&r).skip, AMP_SKIP_ASKED);
+    CHECK_EQ_INT(last_turn(&r).tensor, -1);
+    CHECK_EQ_U64(report_of(&r).asked, 1);
+    CHECK_EQ_U64(report_of(&r).overflows, 0);
+    end(&r);
+}
+
+TEST(headroom, "headroom: 2^headroom times the largest gradient fits its type, twice that does not") {
+    static const float ends[3] = {3.4028235e38f, 65504.0f, 3.3895314e38f};
+    rig r;
+    int type, k;
+    for (type = AMP_F32; type <= AMP_BF16; type++) {
+        for (k = 0; k < 60; k++) {
+            const float x = ldexpf(1.0f + (float)(random_bits() % 128) / 128.0f,
+                                   (int)random_below(30) - 14);
+            int         room;
+            begin(&r);
+            put(&r, 3, (amp_dtype)type);
+            prepare(&r);
+            store(r.tensor[0].grad, (amp_dtype)type, 1, -x);
+            step(&r, 0.01f);
+            room = report_of(&r).headroom;
+            CHECK_EQ_INT(tensor_of(&r, 0).headroom, room);
+            CHECK(ldexp((double)x, room) <= (double)ends[type]);
+            CHECK(ldexp((double)x, room + 1) > (double)ends[type]);
+            end(&r);
+        }
+    }
+}
+
+/* --------------------------------------------------------------- counts, a second time */
+
+/* The magnitude of fp32 bits, whatever flags say of subnormals. */
+static double magnitude(uint32_t bits) {
+    const uint32_t a = bits & 0x7fffffffu, e = a >> 23;
+    return e ? ldexp((double)((a & 0x7fffffu) | 0x800000u), (int)e - 150) : ldexp((double)a, -149);
+}
+
+static uint32_t bits_at(const void *x, amp_dtype type, size_t i) {
+    const uint32_t u = load_bits(x, type, i);
+    float          f;
+    amp_f16        h;
+    uint32_t       bits;
+    if (type == AMP_F32) return u;
+    if (type == AMP_BF16) return u << 16;
+    h.bits = (uint16_t)u;
+    f      = amp_f16_to_f32(h);
+    memcpy(&bits, &f, 4);
+    return bits;
+}
+
+static int bin_of(double x) {
+    int e, b;
+    frexp(x, &e); /* x is from 2^(e - 1) to 2^e */
+    b = (e - 1 + 127) / 4;
+    return e - 1 + 127 < 0 ? 0 : b;
+}
+
+/* What tensor i should tell of its gradient, as it is now. */
+static void expect_grads(rig *r, int i, amp_tensor_report *want) {
+    const amp_tensor *t = &r->tensor[i];
+    size_t            k;
+    memset(want, 0, sizeof *want);
+    for (k = 0; k < t->n && t->grad; k++) {
+        const uint32_t bits = bits_at(t->grad, t->grad_type, k);
+        const double   x    = magnitude(bits);
+        if ((bits & 0x7fffffffu) >= 0x7f800000u || (bits & 0x7fffffffu) == 0) continue;
+        want->grads[bin_of(x)]++;
+        if (x <= ldexp(1.0, -25)) want->f16_zero++;
+        else if (x < ldexp(1.0, -14) - ldexp(1.0, -25)) want->f16_small++;
+        if (x <= ldexp(1.0, -134)) want->bf16_zero++;
+        else if (x < ldexp(1.0, -126) - ldexp(1.0, -134)) want->bf16_small++;
+    }
+}
+
+/* And of its weights, behind a step that was taken. */
+static void expect_weights(rig *r, int i, amp_tensor_report *want) {
+    const amp_tensor *t     = &r->tensor[i];
+    const void       *model = amp_optimizer_model(&r->opt, i);
+    const amp_dtype   type  = t->model ? t->model_type : r->desc.dtype;
+    const int half = model != (const void *)amp_optimizer_master(&r->opt, i) && type != AMP_F32;
+    size_t    k;
+    for (k = 0; k < t->n && t->grad; k++) {
+        const uint32_t bits = bits_at(amp_optimizer_master(&r->opt, i), AMP_F32, k);
+        if ((bits & 0x7fffffffu) != 0 && (bits & 0x7fffffffu) < 0x7f800000u)
+            want->weights[bin_of(magnitude(bits))]++;
+        if (!half || (bits_at(t->grad, t->grad_type, k) & 0x7fffffffu) == 0) continue;
+        want->updates++;
+        want->lost += load_bits(model, type, k) == r->before[i][k];
+        want->halves += bits_at(model, type, k) == bits;
+    }
+}
+
+static void check_counts(const amp_tensor_report *got, const amp_tensor_report *want) {
+    CHECK_EQ_U64(got->f16_zero, want->f16_zero);
+    CHECK_EQ_U64(got->f16_small, want->f16_small);
+    CHECK_EQ_U64(got->bf16_zero, want->bf16_zero);
+    CHECK_EQ_U64(got->bf16_small, want->bf16_small);
+    CHECK_EQ_U64(got->updates, want->updates);
+    CHECK_EQ_U64(got->lost, want->lost);
+    CHECK_EQ_U64(got->halves, want->halves);
+    CHECK_MEM(got->grads, want->grads, sizeof got->grads);
+    CHECK_MEM(got->weights, want->weights, sizeof got->weights);
+}
+
+/* Any bits, those at the edges of casts more often; finite ones if they shall make a step. */
+static uint32_t any_bits(amp_dtype type, int finite) {
+    static const uint32_t edges[] = {0x33000000u, 0x33000001u, 0x32ffffffu, 0x387fe000u, 0x387fdfffu,
+                                     0x38800000u, 0x387fffffu, 0x00008000u, 0x00008001u, 0x007f8000u,
+                                     0x007f7fffu, 0x00800000u, 1u, 0u, 0x80000000u, 0x7f7fffffu};
+    uint32_t u = random_bits();
+    if (random_bits() % 4 == 0) u = edges[u % COUNT_OF(edges)] ^ (random_bits() & 0x80000000u);
+    if (random_bits() % 4 == 0) u = (u & 0x807fffffu) | (96u + u % 24u) << 23; /* around fp16's end */
+    if (type == AMP_F16) { /* its own edges: all of 16 bits */
+        u >>= 16;
+        return finite && (u & 0x7c00u) == 0x7c00u ? u ^ 0x4000u : u;
+    }
+    if (finite && (u >> 23 & 255u) > 150u) u = (u & 0x807fffffu) | 150u << 23; /* squares are finite */
+    return type == AMP_BF16 ? u >> 16 : u;
+}
+
+static void turn_and_compare(rig *r, int finite, uint64_t turn) {
+    amp_tensor_report want[MOST], got;
+    amp_report        report;
+    amp_status        status;
+    uint64_t          f16_small = 0, lost = 0, updates = 0;
+    int               i;
+    size_t            k;
+    for (i = 0; i < r->count; i++) {
+        const amp_tensor *t = &r->tensor[i];
+        for (k = 0; k < t->n && t->grad; k++)
+            store_bits(t->grad, t->grad_type, k, any_bits(t->grad_type, finite));
+        if (r->desc.dtype != AMP_F32)
+            for (k = 0; k < t->n; k++)
+                r->before[i][k] = (uint16_t)load_bits(amp_optimizer_model(&r->opt, i), AMP_F16, k);
+        expect_grads(r, i, &want[i]);
+    }
+    step(r, 0.001f);
+    report = report_of(r);
+    OK(amp_optimizer_status(&r->opt, &status));
+    CHECK_EQ_U64(report.sampled, turn);
+    for (i = 0; i < r->count; i++) {
+        if (status.did_step) expect_weights(r, i, &want[i]);
+        got = tensor_of(r, i);
+        check_counts(&got, &want[i]);
+        f16_small += want[i].f16_small;
+        lost += want[i].lost;
+        updates += want[i].updates;
+    }
+    CHECK_EQ_U64(report.f16_small, f16_small);
+    CHECK_EQ_U64(report.lost, lost);
+    CHECK_EQ_U64(report.updates, updates);
+}
+
+static void count_all(amp_kind kind, amp_dtype dtype, const char *tier) {
+    static const size_t sizes[MOST] = {0, 1, 33, 1023, 16384 + 5, 1024 + 31, 7, 40000};
+    rig r;
+    int i, turn;
+    begin(&r);
+    r.desc.kind         = kind;
+    r.desc.dtype        = dtype;
+    r.desc.momentum     = random_bits() % 2 ? 0.9 : 0.0;
+    r.desc.scaler.preset = AMP_PRESET_STATIC;
+    r.watch.every       = 1;
+    for (i = 0; i < MOST; i++) put(&r, sizes[i], (amp_dtype)(random_bits() % 3));
+    r.tensor[2].keep_fp32 = 1;
+    r.tensor[3].keep_fp32 = kind == AMP_KIND_OWN;
+    free(r.tensor[6].grad); /* frozen */
+    r.tensor[6].grad = NULL;
+    if (tier) OK(amp_cpu_force_tier(tier));
+    prepare(&r);
+    for (turn = 1; turn <= 4; turn++) turn_and_compare(&r, turn != 3, (uint64_t)turn);
+    end(&r);
+    OK(amp_cpu_force_tier(NULL));
+}
+
+TEST(counts, "what casts would do, histograms and lost updates are those of plain loops in doubles: "
+             "all kinds, types and tiers") {
+    static const char *const tiers[] = {"c", "avx2", "avx512", "neon"};
+    size_t t;
+    int    kind, dtype;
+    for (t = 0; t < COUNT_OF(tiers); t++) {
+        if (amp_cpu_force_tier(tiers[t]) != AMP_OK) continue;
+        for (kind = AMP_KIND_OWN; kind <= AMP_KIND_SGD; kind++)
+            for (dtype = AMP_F32; dtype <= AMP_BF16; dtype++)
+                count_all((amp_kind)kind, (amp_dtype)dtype, tiers[t]);
+    }
+    OK(amp_cpu_force_tier(NULL));
+}
+
+TEST(casts, "as many become 0 or subnormal as amp_cast makes so, at every edge") {
+    enum { N = 4096 };
+    static uint32_t bits[N];
+    static amp_f16  f16[N];
+    static amp_bf16 bf16[N];
+    rig               r;
+    amp_tensor_report got;
+    uint64_t          want[4] = {0, 0, 0, 0};
+    size_t            k;
+    static const uint32_t edges[4] = {0x33000000u, 0x387fe000u, 0x00008000u, 0x007f8000u};
+    begin(&r);
+    r.watch.every        = 1;
+    r.desc.scaler.preset = AMP_PRESET_STATIC;
+    put(&r, N, AMP_F32);
+    prepare(&r);
+    for (k = 0; k < N; k++) bits[k] = edges[k % 4] + (uint32_t)(k / 4) - N / 8;
+    memcpy(r.tensor[0].grad, bits, sizeof bits);
+    OK(amp_cast(f16, AMP_F16, bits, AMP_F32, N));
+    OK(amp_cast(bf16, AMP_BF16, bits, AMP_F32, N));
+    for (k = 0; k < N; k++) {
+        want[0] += (f16[k].bits & 0x7fffu) == 0;
+        want[1] += (f16[k].bits & 0x7fffu) != 0 && (f16[k].bits & 0x7fffu) < 0x400u;
+        want[2] += (bf16[k].bits & 0x7fffu) == 0;
+        want[3] += (bf16[k].bits & 0x7fffu) != 0 && (bf16[k].bits & 0x7fffu) < 0x80u;
+    }
+    step(&r, 0.01f);
+    report_of(&r);
+    got = tensor_of(&r, 0);
+    CHECK_EQ_U64(got.f16_zero, want[0]);
+    CHECK_EQ_U64(got.f16_small, want[1]);
+    CHECK_EQ_U64(got.bf16_zero, want[2]);
+    CHECK_EQ_U64(got.bf16_small, want[3]);
+    end(&r);
+}
+
+TEST(every, "samples are of turns 1, 1 + every, ...; between them the last one stays") {
+    rig      r;
+    uint64_t small[2] = {0, 0};
+    int      turn;
+    begin(&r);
+    r.watch.every        = 3;
+    r.desc.scaler.preset = AMP_PRESET_STATIC;
+    put(&r, 100, AMP_F16);
+    prepare(&r);
+    for (turn = 1; turn <= 11; turn++) {
+        scatter(&r, 0, turn % 2 ? 1e-4f : 1.0f);
+        step(&r, 0.01f);
+        CHECK_EQ_U64(report_of(&r).sampled, (turn - 1) / 3 * 3 + 1);
+        small[turn % 2] = tensor_of(&r, 0).f16_small;
+        if (turn % 3 != 1) CHECK_EQ_U64(small[turn % 2], small[!(turn % 2)]);
+        CHECK((small[turn % 2] > 0) == ((turn - 1) / 3 % 2 == 0));
+    }
+    end(&r);
+}
+
+/* ----------------------------------------------------- nothing else changes by a report */
+
+/* A file in memory. */
+typedef struct tape { unsigned char *bytes; size_t size, room, at; int fails; } tape;
+
+static bool tape_write(void *user, const void *data, size_t num_bytes) {
+    tape *t = (tape *)user;
+    if (t->fails) return false;
+    if (t->size + num_bytes > t->room) {
+        t->room  = 2 * (t->size + num_bytes);
+        t->bytes = (unsigned char *)realloc(t->bytes, t->room);
+    }
+    memcpy(t->bytes + t->size, data, num_bytes);
+    t->size += num_bytes;
+    return true;
+}
+
+static bool tape_read(void *user, void *data, size_t num_bytes) {
+    tape *t = (tape *)user;
+    if (num_bytes > t->size - t->at) return false;
+    memcpy(data, t->bytes + t->at, num_bytes);
+    t->at += num_bytes;
+    return true;
+}
+
+static void save(rig *r, tape *t) {
+    t->size = t->at = 0;
+    OK(amp_optimizer_save(&r->opt, tape_write, t));
+}
+
+static amp_result load_tape(rig *r, tape *t) {
+    t->at = 0;
+    return amp_optimizer_load(&r->opt, tape_read, t);
+}
+
+/* Three tensors and some turns, of which a few overflow. */
+static void some_run(rig *r, int turns) {
+    int i;
+    for (; turns; turns--) {
+        for (i = 0; i < r->count; i++) scatter(r, i, 2.0f);
+        if (random_bits() % 5 == 0)
+            store_bits(r->tensor[random_below((size_t)r->count)].grad, AMP_F16, 3, 0x7c00u);
+        step(r, 0.01f);
+    }
+}
+
+static void three(rig *r) {
+    begin(r);
+    r->desc.scaler.growth_interval = 4;
+    r->desc.max_norm               = 1.0f;
+    put(r, 50, AMP_F16);
+    put(r, 20000, AMP_F16);
+    put(r, 9, AMP_F16)->keep_fp32 = 1;
+}
+
+static void same_weights(rig *a, rig *b) {
+    int i;
+    for (i = 0; i < a->count; i++) {
+        const ampi_slot *s = &a->opt.plan->host_slots[i], *t = &b->opt.plan->host_slots[i];
+        CHECK_MEM(s->master, t->master, 4 * (size_t)s->n);
+        if (s->m) CHECK_MEM(s->m, t->m, 4 * (size_t)s->n);
+        if (s->v) CHECK_MEM(s->v, t->v, 4 * (size_t)s->n);
+        if (s->model)
+            CHECK_MEM(s->model, t->model, amp_dtype_size((amp_dtype)s->model_type) * (size_t)s->n);
+    }
+    CHECK_MEM(amp_optimizer_scaler(&a->opt), amp_optimizer_scaler(&b->opt), sizeof(amp_scaler));
+}
+
+TEST(nothing_else, "with a report a run has the bits of one without; without, a state its bytes") {
+    static const int kinds[] = {AMP_KIND_OWN, AMP_KIND_ADAMW, AMP_KIND_SGD};
+    size_t           k;
+    for (k = 0; k < COUNT_OF(kinds); k++) {
+        rig  a, b;
+        tape t = {NULL, 0, 0, 0, 0};
+        random_state = 5 + k;
+        three(&a);
+        a.desc.kind   = (amp_kind)kinds[k];
+        a.desc.report = NULL;
+        prepare(&a);
+        some_run(&a, 30);
+        random_state = 5 + k;
+        three(&b);
+        b.desc.kind     = (amp_kind)kinds[k];
+        b.watch.every   = 2;
+        b.watch.spike_z = 1e9f;
+        prepare(&b);
+        some_run(&b, 30);
+        same_weights(&a, &b);
+        CHECK(report_of(&b).overflows > 0);
+        save(&a, &t);
+        CHECK_EQ_U64(t.bytes[8] | t.bytes[9] << 8, 2); /* the version, as it was */
+        free(t.bytes);
+        end(&a);
+        end(&b);
+    }
+}
+
+TEST(no_allocation, "steps allocate nothing, reports neither; all is freed") {
+    rig        r;
+    amp_report report;
+    amp_advice advice[AMP_NUM_ADVICE];
+    int        calls, count;
+    memset(&the_heap, 0, sizeof the_heap);
+    the_heap.poison = 0xa5;
+    three(&r);
+    r.watch.every              = 1;
+    r.desc.allocator.alloc_fn  = heap_alloc;
+    r.desc.allocator.free_fn   = heap_free;
+    r.desc.allocator.user_data = &the_heap;
+    prepare(&r);
+    calls = the_heap.calls;
+    some_run(&r, 5);
+    OK(amp_optimizer_report(&r.opt, &report));
+    OK(amp_optimizer_advice(&r.opt, advice, &count));
+    CHECK_EQ_INT(the_heap.calls, calls);
+    CHECK_EQ_U64(report.turns, 5);
+    end(&r);
+    CHECK_EQ_INT(the_heap.live, 0);
+    CHECK_EQ_INT(the_heap.strangers, 0);
+}
+
+TEST(refused, "without desc.report, unprepared or with wrong numbers: errors that name the field") {
+    rig        r;
+    amp_report report;
+    amp_turn   turn;
+    size_t     count = 1;
+    amp_advice advice[AMP_NUM_ADVICE];
+    int        num;
+    static const float wrong[3] = {-1.0f, -1e-30f, 3.0e38f * 10.0f};
+    int        i;
+    begin(&r);
+    r.desc.report = NULL;
+    put(&r, 4, AMP_F16);
+    CHECK_EQ_INT(amp_optimizer_report(NULL, &report), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_report(&r.opt, &report), AMP_ERROR_BAD_STATE);
+    OK(amp_optimizer_init(&r.opt, &r.desc));
+    CHECK_EQ_INT(amp_optimizer_report(&r.opt, &report), AMP_ERROR_NOT_PREPARED);
+    CHECK_EQ_INT(amp_optimizer_history(&r.opt, &turn, &count), AMP_ERROR_NOT_PREPARED);
+    prepare(&r);
+    CHECK_EQ_INT(amp_optimizer_report(&r.opt, &report), AMP_ERROR_UNSUPPORTED);
+    CHECK(strstr(r.problem, "desc.report") != NULL);
+    CHECK_EQ_INT(amp_optimizer_advice(&r.opt, advice, &num), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(amp_optimizer_history(&r.opt, &turn, &count), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(amp_optimizer_report(&r.opt, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    end(&r);
+    for (i = 0; i < 7; i++) {
+        begin(&r);
+        if (i < 3) r.watch.spike_norm = wrong[i];
+        else if (i < 6) r.watch.spike_z = wrong[i - 3];
+        else r.watch.every = -1;
+        CHECK_EQ_INT(amp_optimizer_init(&r.opt, &r.desc), AMP_ERROR_INVALID_CONFIG);
+        CHECK(strstr(r.problem, i < 3   ? "amp_report_desc.spike_norm"
+                                : i < 6 ? "amp_report_desc.spike_z"
+                                        : "amp_report_desc.every is -1") != NULL);
+    }
+}
+
+/* --------------------------------------------------- history: wrap, save and load */
+
+static size_t history(rig *r, amp_turn *turns) {
+    size_t count = AMP_TURNS;
+    report_of(r);
+    OK(amp_optimizer_history(&r->opt, turns, &count));
+    return count;
+}
+
+TEST(ring, "the last 256 turns, across overflows and wrap; the scale's path can be read off them") {
+    static amp_turn all[700], seen[AMP_TURNS];
+    rig      r;
+    size_t   count, i;
+    uint64_t turn;
+    three(&r);
+    prepare(&r);
+    for (turn = 1; turn <= 700; turn++) {
+        amp_status status;
+        const float scale = amp_optimizer_loss_scale(&r.opt);
+        some_run(&r, 1);
+        OK(amp_optimizer_status(&r.opt, &status));
+        all[turn - 1].turn        = turn;
+        all[turn - 1].norm        = status.norm;
+        all[turn - 1].loss_scale  = scale;
+        all[turn - 1].clip_factor = status.clip_factor;
+        all[turn - 1].skip        = status.found_inf ? AMP_SKIP_OVERFLOW : AMP_SKIP_NONE;
+        if (turn != 1 && turn != 255 && turn != 256 && turn != 257 && turn % 100) continue;
+        count = history(&r, seen);
+        CHECK_EQ_U64(count, turn < AMP_TURNS ? turn : AMP_TURNS);
+        for (i = 0; i < count; i++) {
+            const amp_turn *want = &all[turn - count + i];
+            CHECK_EQ_U64(seen[i].turn, want->turn);
+            CHECK_EQ_F64(seen[i].norm, want->norm);
+            CHECK_EQ_F32(seen[i].loss_scale, want->loss_scale);
+            CHECK_EQ_F32(seen[i].clip_factor, want->clip_factor);
+            CHECK_EQ_U32(seen[i].skip, want->skip);
+            CHECK_EQ_INT(seen[i].tensor >= 0, want->skip != 0);
+        }
+    }
+    CHECK(report_of(&r).overflows > 100);
+    count = 10; /* only the last ones */
+    OK(amp_optimizer_history(&r.opt, seen, &count));
+    CHECK_EQ_U64(count, 10);
+    CHECK_EQ_U64(seen[0].turn, 691);
+    end(&r);
+}
+
+TEST(saved, "a run that is saved and loaded has the history of one that was not; other files too") {
+    static amp_turn turns[2][AMP_TURNS];
+    rig        a, b, c;
+    tape       with = {NULL, 0, 0, 0, 0}, without = {NULL, 0, 0, 0, 0}, again = {NULL, 0, 0, 0, 0};
+    amp_report reports[2];
+    uint64_t   dice;
+    random_state = 77;
+    three(&a);
+    a.watch.every   = 5;
+    a.watch.spike_z = 3.0f;
+    prepare(&a);
+    three(&b);
+    b.watch = a.watch;
+    prepare(&b);
+    three(&c);
+    c.desc.report = NULL;
+    prepare(&c);
+    some_run(&c, 3);
+    save(&c, &without);
+    some_run(&a, 400);
+    some_run(&b, 41); /* is forgotten */
+    save(&a, &with);
+    OK(load_tape(&b, &with));
+    save(&b, &again);
+    CHECK_EQ_U64(again.size, with.size);
+    CHECK_MEM(again.bytes, with.bytes, with.size);
+    CHECK_EQ_U64(report_of(&b).sampled, 0); /* histograms are not saved */
+    CHECK_EQ_U64(tensor_of(&b, 1).grads[31] + tensor_of(&b, 1).weights[31], 0);
+    dice = random_state;
+    some_run(&a, 30);
+    random_state = dice;
+    some_run(&b, 30);
+    same_weights(&a, &b);
+    CHECK_EQ_U64(history(&a, turns[0]), AMP_TURNS);
+    CHECK_EQ_U64(history(&b, turns[1]), AMP_TURNS);
+    CHECK_MEM(turns[0], turns[1], sizeof turns[0]);
+    reports[0] = report_of(&a);
+    reports[1] = report_of(&b);
+    CHECK_MEM(&reports[0], &reports[1], sizeof reports[0]);
+    CHECK_EQ_U64(reports[0].sampled, 426);
+
+    OK(load_tape(&c, &with)); /* who wants no report leaves it */
+    some_run(&c, 1);
+    OK(load_tape(&b, &without)); /* and one that was not made begins anew */
+    CHECK_EQ_U64(history(&b, turns[1]), 0);
+    CHECK_EQ_U64(report_of(&b).overflows, 0);
+    CHECK_EQ_U64(report_of(&b).turns, 3);
+    CHECK_EQ_INT(report_of(&b).first_tensor, -1);
+    some_run(&b, 2);
+    CHECK_EQ_U64(history(&b, turns[1]), 2);
+    CHECK_EQ_U64(turns[1][0].turn, 4);
+    free(with.bytes);
+    free(without.bytes);
+    free(again.bytes);
+    end(&a);
+    end(&b);
+    end(&c);
+}
+
+/* Little-endian numbers of 8 bytes, and a state's sum of them. */
+static uint64_t number_at(const unsigned char *p) {
+    uint64_t x = 0;
+    int      i;
+    for (i = 7; i >= 0; i--) x = x << 8 | p[i];
+    return x;
+}
+
+static void put_number(unsigned char *p, uint64_t x) {
+    int i;
+    for (i = 0; i < 8; i++, x >>= 8) p[i] = (unsigned char)x;
+}
+
+static uint64_t sum_of(const unsigned char *p, size_t n) {
+    uint64_t sum = 0;
+    for (; n; n -= 8, p += 8) {
+        sum = (sum ^ number_at(p)) * 0x9e3779b97f4a7c15u;
+        sum ^= sum >> 32;
+    }
+    return sum;
+}
+
+TEST(torn, "a report in a file that no run can have made is refused, and nothing changes") {
+    static amp_turn turns[2][AMP_TURNS];
+    rig    r;
+    tape   t = {NULL, 0, 0, 0, 0};
+    size_t at, body, refused = 0;
+    three(&r);
+    r.watch.spike_z = 3.0f;
+    prepare(&r);
+    some_run(&r, 300);
+    save(&r, &t);
+    body = t.size - 40;
+    CHECK_EQ_U64(history(&r, turns[0]), AMP_TURNS);
+    /* each number of the report, which lies in front of masters and moments: the largest there is */
+    for (at = 32; at + 8 <= 32 + body; at += 8) {
+        const uint64_t was = number_at(t.bytes + at);
+        amp_result     result;
+        if (at > 32 + 8 * (60 + 7 + 6 * 256 + 12)) break;
+        put_number(t.bytes + at, UINT64_MAX);
+        put_number(t.bytes + 32 + body, sum_of(t.bytes + 32, body));
+        result = load_tape(&r, &t);
+        refused += result != AMP_OK;
+        CHECK(result == AMP_OK || result == AMP_ERROR_CORRUPT || result == AMP_ERROR_MISMATCH);
+        put_number(t.bytes + at, was);
+        if (result != AMP_OK) continue;
+        put_number(t.bytes + 32 + body, sum_of(t.bytes + 32, body));
+        OK(load_tape(&r, &t));
+    }
+    CHECK(refused > 255 + 256 + 4); /* turn and skip of each; norms, row, mean, variance */
+    put_number(t.bytes + 32 + body, sum_of(t.bytes + 32, body));
+    CHECK_EQ_U64(history(&r, turns[1]), AMP_TURNS);
+    CHECK_MEM(turns[0], turns[1], sizeof turns[0]);
+    t.bytes[10] = 1; /* version 2 + 256 + 65536 */
+    put_number(t.bytes + 24, sum_of(t.bytes, 24));
+    CHECK_EQ_INT(load_tape(&r, &t), AMP_ERROR_NEWER);
+    free(t.bytes);
+    end(&r);
+}
+
+/* ------------------------------------------------------------------------------ spikes */
+
+/* One fp32 gradient at a scale of 1, so that the norm is what is asked for. */
+static void guard(rig *r, float z, float limit) {
+    begin(r);
+    r->desc.dtype             = AMP_F32;
+    r->desc.scaler.preset     = AMP_PRESET_STATIC;
+    r->desc.scaler.init_scale = 1.0f;
+    r->watch.spike_z          = z;
+    r->watch.spike_norm       = limit;
+    put(r, 1, AMP_F32);
+    prepare(r);
+}
+
+static double last_norm; /* a float's square is rounded before its root is taken */
+
+static int skips(rig *r, float norm) {
+    volatile float square = norm * norm;
+    amp_status     status;
+    fill(r, 0, norm);
+    step(r, 0.0f);
+    OK(amp_optimizer_status(&r->opt, &status));
+    CHECK_EQ_U32(status.found_inf, 0);
+    CHECK_EQ_U32(amp_optimizer_gate(&r->opt)->skip, !status.did_step);
+    last_norm = sqrt((double)square);
+    CHECK_EQ_F64(status.norm, last_norm);
+    CHECK_EQ_INT(last_turn(r).skip, status.did_step ? AMP_SKIP_NONE : AMP_SKIP_SPIKE);
+    return !status.did_step;
+}
+
+TEST(spike_norm, "a norm above the limit is skipped, one that equals it is not; the fifth is taken") {
+    static const float norms[] = {1, 2, 2.0009765625f, 9, 2, 9, 9, 9, 9, 9, 9, 1, 3};
+    static const int   want[]  = {0, 0, 1,          1, 0, 1, 1, 1, 1, 0, 1, 0, 1};
+    rig    r;
+    size_t i;
+    guard(&r, 0.0f, 2.0f);
+    for (i = 0; i < COUNT_OF(norms); i++) CHECK_EQ_INT(skips(&r, norms[i]), want[i]);
+    CHECK_EQ_U64(report_of(&r).spikes, 8);
+    CHECK_EQ_U64(report_of(&r).overflows, 0);
+    end(&r);
+}
+
+/* Mean and variance as the manual has them. */
+typedef struct usual { int n; double mean, variance; } usual;
+
+static void usual_add(usual *u, double x) {
+    const double before = x - u->mean;
+    if (u->n < 128) u->n++;
+    u->mean += before / u->n;
+    u->variance += (before * (x - u->mean) - u->variance) / u->n;
+}
+
+TEST(spike_z, "by hand: nothing before 128 norms, then what is above mean + z deviations, which a "
+              "spike does not change; of five in a row the fifth is taken, and all begins anew") {
+    rig    r;
+    usual  u = {0, 0.0, 0.0};
+    float  edge;
+    int    i, row;
+    guard(&r, 4.0f, 0.0f);
+    for (i = 0; i < 128; i++) {
+        const float x = i == 60 ? 50.0f : i % 2 ? 1.0f : 3.0f; /* a spike too early is none */
+        CHECK_EQ_INT(skips(&r, x), 0);
+        usual_add(&u, last_norm);
+    }
+    for (row = 0; row < 200; row++) { /* it fades by 1/128 */
+        CHECK_EQ_INT(skips(&r, row % 2 ? 1.0f : 3.0f), 0);
+        usual_add(&u, last_norm);
+    }
+    edge = (float)(u.mean + 4.0 * sqrt(u.variance));
+    CHECK_EQ_INT(skips(&r, edge * 1.0001f), 1);
+    CHECK_EQ_INT(skips(&r, edge * 1.0001f), 1); /* a spike has not changed what is usual */
+    CHECK_EQ_INT(skips(&r, edge * 0.9999f), 0);
+    usual_add(&u, last_norm);
+    for (row = 0; row < 4; row++) CHECK_EQ_INT(skips(&r, 100.0f), 1);
+    CHECK_EQ_INT(skips(&r, 100.0f), 0); /* the new level */
+    for (i = 1; i < 128; i++) CHECK_EQ_INT(skips(&r, i % 2 ? 90.0f : 1e6f), 0);
+    CHECK_EQ_INT(skips(&r, 1e8f), 1);
+    end(&r);
+}
+
+TEST(spike_still, "norms that are all the same have no deviation, and no spike") {
+    rig r;
+    int i;
+    guard(&r, 2.0f, 0.0f);
+    for (i = 0; i < 130; i++) CHECK_EQ_INT(skips(&r, 1.0f), 0);
+    CHECK_EQ_INT(skips(&r, 5.0f), 0);
+    end(&r);
+}
+
+TEST(spike_scale, "the guard moves no scale, and a step that it skips leaves all weights as they are") {
+    rig a, b;
+    int i, k;
+    random_state = 9;
+    three(&a);
+    prepare(&a);
+    random_state = 9;
+    three(&b);
+    b.watch.spike_norm = 1e-6f;
+    prepare(&b);
+    for (i = 0; i < 60; i++) {
+        const uint64_t dice = random_state;
+        amp_status     status[2];
+        static float   before[20000];
+        some_run(&a, 1);
+        random_state = dice;
+        memcpy(before, b.tensor[1].weight, sizeof before);
+        some_run(&b, 1);
+        OK(amp_optimizer_status(&a.opt, &status[0]));
+        OK(amp_optimizer_status(&b.opt, &status[1]));
+        CHECK_MEM(amp_optimizer_scaler(&a.opt), amp_optimizer_scaler(&b.opt), sizeof(amp_scaler));
+        CHECK_EQ_U32(status[0].found_inf, status[1].found_inf);
+        k = status[1].did_step;
+        if (!k) CHECK_MEM(before, b.tensor[1].weight, sizeof before);
+        CHECK_EQ_U64(status[1].steps + status[1].skipped, i + 1);
+    }
+    CHECK(report_of(&b).spikes > 20);
+    CHECK(report_of(&b).overflows > 5);
+    CHECK_EQ_U64(report_of(&b).overflows, report_of(&a).overflows);
+    end(&a);
+    end(&b);
+}
+
+TEST(spike_disabled, "a scaler that is disabled never skips overflows, but spikes") {
+    rig r;
+    begin(&r);
+    r.desc.scaler.disabled = 1;
+    r.watch.spike_norm     = 3.0f;
+    put(&r, 1, AMP_F32);
+    prepare(&r);
+    CHECK_EQ_INT(skips(&r, 2.0f), 0);
+    CHECK_EQ_INT(skips(&r, 4.0f), 1);
+    store_bits(r.tensor[0].grad, AMP_F32, 0, 0x7f800000u);
+    step(&r, 0.0f);
+    CHECK_EQ_INT(last_turn(&r).skip, AMP_SKIP_NONE);
+    CHECK_EQ_INT(last_turn(&r).tensor, 0);
+    CHECK_EQ_U64(tensor_of(&r, 0).overflows, 1);
+    end(&r);
+}
+
+TEST(spike_saved, "what is usual is saved: a loaded run skips what the other would have skipped") {
+    rig  a, b;
+    tape t = {NULL, 0, 0, 0, 0};
+    int  i;
+    guard(&a, 3.0f, 0.0f);
+    guard(&b, 3.0f, 0.0f);
+    for (i = 0; i < 200; i++) CHECK_EQ_INT(skips(&a, 1.0f + 0.01f * (float)(i % 7)), 0);
+    for (i = 0; i < 3; i++) CHECK_EQ_INT(skips(&a, 2.0f), 1); /* in the middle of a row */
+    save(&a, &t);
+    OK(load_tape(&b, &t));
+    CHECK_EQ_INT(skips(&b, 2.0f), 1);
+    CHECK_EQ_INT(skips(&b, 2.0f), 0);
+    free(t.bytes);
+    end(&a);
+    end(&b);
+}
+
+/* ------------------------------------------------------------------------------ advice */
+
+/* The only advice there is, or with number -1 there shall be none. */
+static amp_advice only(rig *r, int code) {
+    amp_advice advice[AMP_NUM_ADVICE];
+    int        count = -1, i;
+    memset(advice, 0, sizeof advice);
+    OK(amp_optimizer_advice(&r->opt, advice, &count));
+    CHECK_EQ_INT(count, code >= 0);
+    for (i = 0; i < count; i++) {
+        if ((int)advice[i].code == code) continue;
+        CHECK_EQ_INT(advice[i].code, code);
+        printf("     %s: %s\n", amp_advice_name(advice[i].code), advice[i].text);
+    }
+    return advice[0];
+}
+
+/* Two tensors of 64 with fp16 gradients. */
+static void two(rig *r) {
+    begin(r);
+    r->watch.every = 1;
+    put(r, 64, AMP_F16);
+    put(r, 64, AMP_F16);
+}
+
+static void steps_of(rig *r, int turns, float first, float second) {
+    for (; turns; turns--) {
+        scatter(r, 0, first);
+        scatter(r, 1, second);
+        step(r, 0.01f);
+    }
+}
+
+TEST(advice_nan, "NaN in ten overflows in a row, or at a scale of 1: it comes from the model") {
+    amp_advice a;
+    rig        r;
+    int        i, bf16;
+    for (bf16 = 0; bf16 < 2; bf16++) {
+        two(&r);
+        if (bf16) r.desc.scaler.preset = AMP_PRESET_STATIC, r.desc.scaler.init_scale = 1.0f;
+        prepare(&r);
+        steps_of(&r, 5, 1.0f, 1.0f);
+        for (i = 0; i < (bf16 ? 1 : 10); i++) {
+            only(&r, -1);
+            scatter(&r, 0, 1.0f);
+            store_bits(r.tensor[1].grad, AMP_F16, 9, 0x7e00u);
+            store_bits(r.tensor[1].grad, AMP_F16, 11, 0x7e00u);
+            step(&r, 0.01f);
+        }
+        a = only(&r, AMP_ADVICE_NAN);
+        CHECK_EQ_INT(a.tensor, 1);
+        CHECK_EQ_F64(a.number, 2.0);
+        CHECK(strstr(a.text, "tensor 1 (b): the NaN comes from the model") == a.text);
+        steps_of(&r, 1, 1.0f, 1.0f);
+        only(&r, -1);
+        end(&r);
+    }
+}
+
+TEST(advice_stuck, "five overflows in a row at the least scale") {
+    amp_advice a;
+    rig        r;
+    int        i;
+    two(&r);
+    r.desc.scaler.min_scale  = 8192.0f;
+    prepare(&r);
+    for (i = 0; i < 8; i++) { /* 65536, 32768, 16384, then five at 8192 */
+        only(&r, -1);
+        scatter(&r, 0, 1.0f);
+        store_bits(r.tensor[0].grad, AMP_F16, 5, 0x7c00u);
+        step(&r, 0.01f);
+    }
+    a = only(&r, AMP_ADVICE_STUCK);
+    CHECK_EQ_F64(a.number, 5.0);
+    CHECK_EQ_INT(a.tensor, -1);
+    CHECK(strstr(a.text, "5 overflows in a row at the least loss scale, 8192") != NULL);
+    end(&r);
+}
+
+TEST(advice_skips, "more than one turn in ten overflows, and twice what growth explains") {
+    static const int intervals[] = {2000, 8, 2};
+    amp_advice a;
+    size_t     k;
+    int        i;
+    for (k = 0; k < COUNT_OF(intervals); k++) {
+        rig r;
+        two(&r);
+        r.desc.scaler.growth_interval = intervals[k];
+        r.desc.scaler.min_scale       = 1.0f / 1024.0f;
+        prepare(&r);
+        for (i = 0; i < 300; i++) {
+            scatter(&r, 0, 1.0f);
+            scatter(&r, 1, 1.0f);
+            if (i % 4 == 0) store_bits(r.tensor[1].grad, AMP_F16, 0, 0xfc00u);
+            step(&r, 0.01f);
+            if (i < 191) only(&r, -1);
+        }
+        if (intervals[k] == 2) { /* a growth in three turns explains a third */
+            only(&r, -1);
+        } else {
+            a = only(&r, AMP_ADVICE_TOO_MANY_SKIPS);
+            CHECK_EQ_F64(a.number, 32.0);
+            CHECK_EQ_INT(a.tensor, 1);
+        }
+        end(&r);
+    }
+}
+
+TEST(advice_too_high, "a scale that never moves and overflows") {
+    amp_advice a;
+    rig        r;
+    two(&r);
+    r.desc.scaler.preset     = AMP_PRESET_STATIC;
+    r.desc.scaler.init_scale = 4096.0f;
+    prepare(&r);
+    steps_of(&r, 10, 1.0f, 1.0f);
+    fill(&r, 1, 1e6f);
+    step(&r, 0.01f);
+    only(&r, -1);
+    steps_of(&r, 100, 1.0f, 1.0f);
+    fill(&r, 1, 1e6f);
+    step(&r, 0.01f);
+    a = only(&r, AMP_ADVICE_SCALE_TOO_HIGH);
+    CHECK_EQ_INT(a.tensor, 1);
+    CHECK_EQ_F64(a.number, 4096.0);
+    CHECK(strstr(a.text, "the loss scale 4096 is too high") != NULL);
+    steps_of(&r, 128, 1.0f, 1.0f);
+    only(&r, -1);
+    end(&r);
+}
+
+TEST(advice_too_low, "subnormal gradients and headroom, at a scale that does not grow") {
+    amp_advice a;
+    rig        r;
+    two(&r);
+    r.desc.scaler.preset     = AMP_PRESET_STATIC;
+    r.desc.scaler.init_scale = 2.0f;
+    prepare(&r);
+    steps_of(&r, 1, 1.0f, 1e-4f); /* all below 2^-13, most below 2^-14 */
+    a = only(&r, AMP_ADVICE_SCALE_TOO_LOW);
+    CHECK_EQ_INT(a.tensor, 1);
+    CHECK_EQ_F64(a.number, 16.0); /* 1 is 2^-1 or more: 2^15 in 16 more */
+    steps_of(&r, 1, 1.0f, 1e-2f);
+    only(&r, -1);
+    end(&r);
+    two(&r); /* one that moves will find its place; at its largest it will not */
+    r.desc.scaler.max_scale = 131072.0f;
+    r.desc.scaler.growth_interval = 4;
+    prepare(&r);
+    steps_of(&r, 3, 1.0f, 1e-4f);
+    only(&r, -1);
+    steps_of(&r, 1, 1.0f, 1e-4f);
+    CHECK_EQ_INT(only(&r, AMP_ADVICE_SCALE_TOO_LOW).tensor, 1);
+    end(&r);
+}
+
+TEST(advice_underflow, "subnormal gradients in X while others are near the end of fp16") {
+    amp_advice a;
+    rig        r;
+    int        i;
+    begin(&r);
+    r.watch.every = 1;
+    for (i = 0; i < 4; i++) put(&r, 64, AMP_F16);
+    prepare(&r);
+    scatter(&r, 0, 30000.0f);
+    scatter(&r, 1, 20000.0f);
+    scatter(&r, 2, 1e-4f);
+    scatter(&r, 3, 1.0f);
+    step(&r, 0.01f);
+    a = only(&r, AMP_ADVICE_UNDERFLOW);
+    CHECK_EQ_INT(a.tensor, 2);
+    CHECK_EQ_F64(a.number, (double)tensor_of(&r, 2).f16_small / 64.0);
+    CHECK(strstr(a.text, "at the loss scale 65536") != NULL);
+    end(&r);
+}
+
+TEST(advice_keep_fp32, "one tensor is so far above all others that these underflow") {
+    amp_advice a;
+    rig        r;
+    two(&r);
+    prepare(&r);
+    steps_of(&r, 1, 30000.0f, 1e-4f);
+    a = only(&r, AMP_ADVICE_KEEP_FP32);
+    CHECK_EQ_INT(a.tensor, 0);
+    CHECK_EQ_F64(a.number, (double)(tensor_of(&r, 1).headroom - tensor_of(&r, 0).headroom));
+    CHECK(a.number > 26.0);
+    end(&r);
+}
+
+TEST(advice_use_bf16, "the tensors that underflow hold half of the weights, and have large ones, too") {
+    amp_advice a;
+    rig        r;
+    size_t     k;
+    two(&r);
+    prepare(&r);
+    scatter(&r, 0, 1e-4f);
+    scatter(&r, 1, 1e-4f);
+    for (k = 0; k < 8; k++) {
+        store(r.tensor[0].grad, AMP_F16, k, 30000.0f);
+        store(r.tensor[1].grad, AMP_F16, k, 30000.0f);
+    }
+    step(&r, 0.01f);
+    a = only(&r, AMP_ADVICE_USE_BF16);
+    CHECK_EQ_INT(a.tensor, -1);
+    CHECK_EQ_F64(a.number, (double)report_of(&r).f16_small / 128.0);
+    end(&r);
+}
+
+TEST(advice_masters, "a step of the user's own that rounds masters to halves") {
+    amp_advice a;
+    rig        r;
+    int        round, i;
+    size_t     k;
+    for (round = 1; round >= 0; round--) {
+        two(&r);
+        r.desc.kind = AMP_KIND_OWN;
+        prepare(&r);
+        scatter(&r, 0, 1000.0f);
+        scatter(&r, 1, 1000.0f);
+        CHECK(amp_optimizer_begin_step(&r.opt));
+        for (i = 0; i < 2; i++)
+            for (k = 0; k < 64; k++) {
+                float *w = amp_optimizer_master(&r.opt, i) + k;
+                *w -= 0.01f * amp_optimizer_grad(&r.opt, i)[k];
+                if (round) *w = amp_f16_to_f32(amp_f32_to_f16(*w));
+            }
+        OK(amp_optimizer_end_step(&r.opt));
+        if (round) {
+            a = only(&r, AMP_ADVICE_MASTERS);
+            CHECK_EQ_INT(a.tensor, 0);
+            CHECK_EQ_F64(a.number, (double)tensor_of(&r, 0).lost / 64.0);
+        } else {
+            only(&r, -1);
+        }
+        end(&r);
+    }
+}
+
+TEST(advice_names, "every code has a name of its own") {
+    int i, k;
+    for (i = 0; i < AMP_NUM_ADVICE; i++)
+        for (k = 0; k < i; k++)
+            CHECK(strcmp(amp_advice_name((amp_advice_code)i),
+                         amp_advice_name((amp_advice_code)k)) != 0);
+    CHECK(strcmp(amp_advice_name(AMP_NUM_ADVICE), "unknown") == 0);
+}
+
+/* A network of one hidden layer learns sin(3x); the gradients of a step, times the loss scale. */
+enum { HIDDEN = 40, POINTS = 32 };
+static float network(rig *r, uint64_t *dice) {
+    float  w[3][HIDDEN], g[3][HIDDEN], h[HIDDEN], loss = 0.0f;
+    const float scale = amp_optimizer_loss_scale(&r->opt);
+    int    t, i, j;
+    memset(g, 0, sizeof g);
+    for (t = 0; t < 3; t++)
+        OK(amp_cast(w[t], AMP_F32, amp_optimizer_model(&r->opt, t), r->desc.dtype, HIDDEN));
+    for (i = 0; i < POINTS; i++) {
+        const float x = (float)(int32_t)(random_next(dice) >> 8) / 8388608.0f - 1.0f;
+        float       error = -sinf(3.0f * x);
+        for (j = 0; j < HIDDEN; j++) {
+            h[j] = w[0][j] * x + w[1][j] > 0.0f ? w[0][j] * x + w[1][j] : 0.0f;
+            error += w[2][j] * h[j];
+        }
+        for (j = 0; j < HIDDEN; j++) {
+            const float d = 2.0f / POINTS * error * scale;
+            g[0][j] += h[j] > 0.0f ? d * w[2][j] * x : 0.0f;
+            g[1][j] += h[j] > 0.0f ? d * w[2][j] : 0.0f;
+            g[2][j] += d * h[j];
+        }
+        loss += error * error / POINTS;
+    }
+    for (t = 0; t < 3; t++)
+        OK(amp_cast(r->tensor[t].grad, r->tensor[t].grad_type, g[t], AMP_F32, HIDDEN));
+    return loss;
+}
+
+TEST(healthy, "twenty runs that learn are given no advice, in no turn; their states tell no lie") {
+    static const amp_preset presets[] = {AMP_PRESET_DEFAULT, AMP_PRESET_TORCH, AMP_PRESET_MEGATRON,
+                                         AMP_PRESET_DEEPSPEED, AMP_PRESET_STATIC};
+    int run;
+    for (run = 0; run < 20; run++) {
+        rig      r;
+        uint64_t dice  = (uint64_t)run + 1;
+        float    first = 0.0f, loss = 0.0f;
+        int      i, turns = 600;
+        random_state = (uint64_t)run + 1;
+        begin(&r);
+        r.watch.every   = run % 3 ? 7 : 1;
+        r.watch.spike_z = run % 4 ? 0.0f : 8.0f;
+        r.desc.dtype    = (amp_dtype)(1 + run % 2);
+        r.desc.kind     = (amp_kind)(run / 2 % 3);
+        r.desc.momentum = 0.9;
+        r.desc.max_norm = run % 5 ? 0.0f : 1.0f;
+        r.desc.scaler.preset = presets[run % 5];
+        r.desc.scaler.growth_interval = run % 3 == 1 ? 50 : 0;
+        if (r.desc.scaler.preset == AMP_PRESET_STATIC)
+            r.desc.scaler.init_scale = r.desc.dtype == AMP_F16 ? 1024.0f : 1.0f;
+        for (i = 0; i < 3; i++) put(&r, HIDDEN, r.desc.dtype);
+        for (i = 0; i < HIDDEN; i++) r.tensor[1].weight[i] = 0.25f;
+        for (i = 0; i < HIDDEN; i++) r.tensor[2].weight[i] *= 0.3f;
+        prepare(&r);
+        for (i = 0; i < turns; i++) {
+            loss = network(&r, &dice);
+            if (i == 0) first = loss;
+            step(&r, r.desc.kind == AMP_KIND_ADAMW ? 0.005f : r.desc.kind == AMP_KIND_SGD ? 0.01f
+                                                                                          : 0.05f);
+            only(&r, -1);
+        }
+        CHECK(loss < 0.5f * first);
+        CHECK_EQ_U64(report_of(&r).turns, turns);
+        end(&r);
+    }
+}
+
+/* ------------------------------------------------------------------------------ output */
+
+/* A value of JSON from p on: what is behind it, or NULL. */
+static const char *json_string(const char *p) {
+    if (*p++ != '"') return NULL;
+    for (; *p != '"'; p++) {
+        if ((unsigned char)*p < ' ') return NULL;
+        if (*p == '\\' && !strchr("\"\\u", *++p)) return NULL;
+    }
+    return p + 1;
+}
+
+static const char *json_number(const char *p) {
+    const char *start = p;
+    if (*p == '-') p++;
+    if (*p == '0' && p[1] >= '0' && p[1] <= '9') return NULL;
+    while (*p >= '0' && *p <= '9') p++;
+    if (*p == '.')
+        for (p++; *p >= '0' && *p <= '9'; p++) {}
+    if (*p == 'e') {
+        p += p[1] == '-' ? 2 : 1;
+        while (*p >= '0' && *p <= '9') p++;
+    }
+    return p > start && p[-1] >= '0' && p[-1] <= '9' ? p : NULL;
+}
+
+static const char *json(const char *p) {
+    if (!p || !*p) return NULL;
+    if (*p == '"') return json_string(p);
+    if (strncmp(p, "null", 4) == 0) return p + 4;
+    if (*p == '{' || *p == '[') {
+        const char end_of = *p == '{' ? '}' : ']';
+        const int  object = *p == '{';
+        if (p[1] == end_of) return p + 2;
+        do {
+            p++;
+            if (object) p = json_string(p);
+            if (object && (!p || *p++ != ':')) return NULL;
+            p = json(p);
+        } while (p && *p == ',');
+        return p && *p == end_of ? p + 1 : NULL;
+    }
+    return json_number(p);
+}
+
+/* The number behind a key. */
+static double number_of(const char *line, const char *key) {
+    char        quoted[64];
+    const char *p;
+    snprintf(quoted, sizeof quoted, "\"%s\":", key);
+    p = strstr(line, quoted);
+    CHECK(p != NULL);
+    return p ? atof(p + strlen(quoted)) : -1.0;
+}
+
+static const char *write_json(rig *r, tape *t) {
+    t->size = 0;
+    OK(amp_optimizer_report_json(&r->opt, tape_write, t));
+    CHECK(tape_write(t, "", 1));
+    return (const char *)t->bytes;
+}
+
+TEST(lines, "a line of JSON is JSON, whatever a tensor is called; lines have each turn once") {
+    rig         r;
+    tape        t = {NULL, 0, 0, 0, 0};
+    const char *line, *p;
+    int         k, turn = 0;
+    three(&r);
+    r.tensor[0].name = "say \"hi\" \\ \n\x01 \xc3\xa9";
+    r.tensor[1].name = NULL;
+    r.watch.every    = 2;
+    prepare(&r);
+    for (k = 0; k < 6; k++) {
+        const int turns = k == 4 ? 300 : k; /* more than are remembered */
+        some_run(&r, turns);
+        line = write_json(&r, &t);
+        p    = json(line);
+        CHECK(p != NULL && strcmp(p, "\n") == 0);
+        CHECK_EQ_F64(number_of(line, "turns"), (double)(turn + turns));
+        CHECK(strstr(line, "\"name\":\"say \\\"hi\\\" \\\\ \\u000a\\u0001 \xc3\xa9\"") != NULL);
+        p = strstr(line, "\"history\":[") + 11;
+        if (turns > AMP_TURNS) turn += turns - AMP_TURNS;
+        for (; *p == '['; p = strchr(p, ']') + (strchr(p, ']')[1] == ',' ? 2 : 1))
+            CHECK_EQ_INT(atoi(p + 1), ++turn);
+    }
+    CHECK_EQ_INT(turn, 1 + 2 + 3 + 300 + 5);
+    line = write_json(&r, &t); /* nothing has happened since */
+    CHECK(strstr(line, "\"history\":[]") != NULL);
+    t.fails = 1;
+    CHECK_EQ_INT(amp_optimizer_report_json(&r.opt, tape_write, &t), AMP_ERROR_WRITE);
+    CHECK_EQ_INT(amp_optimizer_report_json(&r.opt, NULL, &t), AMP_ERROR_INVALID_ARGUMENT);
+    free(t.bytes);
+    end(&r);
+}
+
+TEST(line_numbers, "the numbers of a line are those of amp_report and amp_tensor_report") {
+    rig               r;
+    tape              t = {NULL, 0, 0, 0, 0};
+    amp_report        report;
+    amp_tensor_report tensor;
+    const char       *line, *p;
+    three(&r);
+    r.watch.every = 1;
+    prepare(&r);
+    some_run(&r, 40);
+    report = report_of(&r);
+    tensor = tensor_of(&r, 0);
+    line   = write_json(&r, &t);
+    CHECK_EQ_F64(number_of(line, "overflows"), (double)report.overflows);
+    CHECK_EQ_F64(number_of(line, "loss_scale"), (double)report.loss_scale);
+    CHECK_EQ_F64(number_of(line, "backoffs"), (double)report.backoffs);
+    CHECK_EQ_F64(number_of(line, "grads"), (double)report.grads);
+    CHECK_EQ_F64(number_of(line, "updates"), (double)report.updates);
+    CHECK_EQ_F64(number_of(line, "lost"), (double)report.lost);
+    p = strstr(line, "\"name\":\"a\"");
+    CHECK(p != NULL);
+    CHECK_EQ_F64(number_of(p, "n"), 50.0);
+    CHECK_EQ_F64(number_of(p, "zeros"), (double)tensor.stats.zeros);
+    CHECK_EQ_F64(number_of(p, "lost"), (double)tensor.lost);
+    p = strstr(p, "\"grads\":[[");
+    CHECK(p != NULL && tensor.grads[atoi(p + 10)] == (uint64_t)atoi(strchr(p, ',') + 1));
+    free(t.bytes);
+    end(&r);
+}
+
+TEST(table, "the table has a row for each tensor, what was skipped, and the advice") {
+    rig  r;
+    tape t = {NULL, 0, 0, 0, 0};
+    two(&r);
+    r.desc.scaler.preset     = AMP_PRESET_STATIC;
+    r.desc.scaler.init_scale = 2.0f;
+    prepare(&r);
+    steps_of(&r, 3, 1.0f, 1e-4f);
+    OK(amp_optimizer_report_table(&r.opt, tape_write, &t));
+    CHECK(tape_write(&t, "", 1));
+    CHECK(strstr((char *)t.bytes, "turns 3, steps 3, skipped 0 (") == (char *)t.bytes);
+    CHECK(strstr((char *)t.bytes, "\n  a  ") != NULL);
+    CHECK(strstr((char *)t.bytes, "\n  b  ") != NULL);
+    CHECK(strstr((char *)t.bytes, "\nscale_too_low: tensor 1 (b): ") != NULL);
+    free(t.bytes);
+    end(&r);
+}
+
+TEST(shard, "state in shards: the report of a rank of one is that of an optimizer without") {
+    rig               a, b;
+    amp_tensor_report got[2];
+    amp_report        reports[2];
+    static const amp_shard one = {0, 1, NULL, NULL};
+    int               i, turn;
+    for (i = 0; i < 2; i++) {
+        rig *r = i ? &b : &a;
+        random_state = 3;
+        three(r);
+        r->watch.every = 1;
+        if (i) r->desc.shard = one;
+        prepare(r);
+    }
+    for (turn = 0; turn < 4; turn++) {
+        for (i = 0; i < 3; i++) {
+            scatter(&a, i, 1.0f);
+            OK(amp_optimizer_accumulate(&b.opt, i, a.tensor[i].grad, AMP_F16));
+        }
+        step(&a, 0.01f);
+        step(&b, 0.01f);
+    }
+    reports[0] = report_of(&a);
+    reports[1] = report_of(&b);
+    CHECK_EQ_U64(reports[0].lost, reports[1].lost);
+    CHECK_EQ_U64(reports[0].updates, reports[1].updates);
+    CHECK(reports[0].updates > 20000);
+    got[0] = tensor_of(&a, 1);
+    got[1] = tensor_of(&b, 1);
+    check_counts(&got[0], &got[1]);
+    end(&a);
+    end(&b);
+}
+
+int main(int argc, char **argv) {
+    test_begin(argc, argv);
+    RUN(attribution);
+    RUN(first_and_most);
+    RUN(asked);
+    RUN(headroom);
+    RUN(counts);
+    RUN(casts);
+    RUN(every);
+    RUN(nothing_else);
+    RUN(no_allocation);
+    RUN(refused);
+    RUN(ring);
+    RUN(saved);
+    RUN(torn);
+    RUN(spike_norm);
+    RUN(spike_z);
+    RUN(spike_still);
+    RUN(spike_scale);
+    RUN(spike_disabled);
+    RUN(spike_saved);
+    RUN(advice_nan);
+    RUN(advice_stuck);
+    RUN(advice_skips);
+    RUN(advice_too_high);
+    RUN(advice_too_low);
+    RUN(advice_underflow);
+    RUN(advice_keep_fp32);
+    RUN(advice_use_bf16);
+    RUN(advice_masters);
+    RUN(advice_names);
+    RUN(healthy);
+    RUN(lines);
+    RUN(line_numbers);
+    RUN(table);
+    RUN(shard);
+    return test_end();
+}
