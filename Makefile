@@ -18,8 +18,8 @@ WARN := -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-
 
 Q := $(if $(filter 1,$(V)),,@)
 
-EXAMPLES := wrap_step pitfalls which_tensor recipes recipes_net autocast_ops train gpt cnn
-TESTS    := numbers scaler optimizer alloc ranks sparse gemm tiles policy cache state recipes bits
+EXAMPLES := wrap_step pitfalls which_tensor recipes recipes_net autocast_ops train gpt cnn report
+TESTS    := numbers scaler optimizer report alloc ranks sparse gemm tiles policy cache state recipes bits
 
 # How amp.h and its tests are built. Their own code needs less of the compiler than amp.h (TFLAGS).
 # aarch64 has NEON, s390x the other byte order; both run under qemu.
@@ -61,7 +61,7 @@ SUPPORT := $(wildcard tests/*.h) tests/one.sh tests/golden/scaler_traces.txt amp
 LESS = $(patsubst %,%/tiles,$(filter-out o2,$(CONFIGS))) $(TESTS:%=clang/%) \
        $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/state \
        s390x/gemm s390x/optimizer
-SCRIPTS := bits compile cuda-sanitize emu nvcc examples ranks gpt cnn cuda-plain sgemm-plain \
+SCRIPTS := bits compile cuda-sanitize emu nvcc examples ranks gpt cnn report cuda-plain sgemm-plain \
            cuda-races cuda-traffic examples_cuda fuzz headers install self gpu_self \
            $(call less,cuda-clang sgemm-sanitize)
 LOGS := $(SCRIPTS:%=$(BUILD)/tests/%.log) \
@@ -243,6 +243,9 @@ $(BUILD)/tests/examples_cuda.log: tests/examples_cuda.sh tests/lib.sh $(KERNELS)
 $(BUILD)/tests/ranks.log: tests/ranks.sh tests/lib.sh examples/ddp_nccl.cu tests/emu/fake/nccl.h \
                           tests/bench/bench_ranks.c $(BUILD)/ddp_mpi $(KERNELS)plain/kernels.o
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/ddp_mpi)
+
+$(BUILD)/tests/report.log: tests/report.sh tests/lib.sh $(BUILD)/report $(BUILD)/train $(BUILD)/gpt
+	@$(call SCRIPT,$< $(OUT) $(BUILD))
 
 # The corpora of the fuzzers are replayed by every make test; make check looks for new cases.
 $(BUILD)/tests/fuzz.log $(BUILD)/tests/fuzzing.log: tests/fuzz.sh $(wildcard tests/fuzz/*) \

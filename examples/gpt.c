@@ -45,11 +45,12 @@ static void *counting_malloc(size_t num_bytes) {
 #include "gpt_report.h" /* options, text, report */
 #include "gpt_setup.h"  /* tensors, how they begin, the optimizer */
 #include "train_half.h" /* the policy's answers, rows of halves, the schedule */
+#include "train_lines.h" /* --report */
 
 static const options *standard(void) {
     static const options o = {"amp.h", "/* ", NULL, NULL, "build", NULL, NULL,
                               2, 256, 4, 64, 8, 250, 0, ALL_TYPES, 400, 25, 0, 0, 0, 0, 1.5e-3f,
-                              0};
+                              0, NULL};
     return &o;
 }
 
@@ -138,6 +139,7 @@ typedef struct gpt {
     void          *score_grad;                       /* the same, for products                   */
     float         *room[3];                          /* rows in fp32, as they are computed       */
     uint64_t       rng;
+    lines          lines;                            /* of --report                              */
     size_t         num_params, bytes[NUM_MEMORIES];
     char           problem[AMP_PROBLEM_SIZE];
     void          *owned[3 * MAX_TENSORS + 16 * MAX_LAYERS];
@@ -181,10 +183,16 @@ static void add_tensor(gpt *n, int i, beginning b) {
     n->num_params += t->n;
 }
 
+/* One of all runs writes the lines of --report. */
+static int reports(const options *o, int type, int seed) {
+    return o->report && seed == 0 && type == (o->dtype == ALL_TYPES ? (int)AMP_F16 : o->dtype);
+}
+
 static void setup_optimizer(gpt *n) {
     amp_optimizer_desc desc = training_in(n->type);
     desc.allocator = (amp_allocator){state_malloc, state_free, &n->bytes[STATE]};
     desc.problem   = n->problem;
+    desc.report    = n->lines.file ? &n->lines.watch : NULL;
     check(amp_optimizer_init(&n->opt, &desc));
     for (int i = 0; i < num_tensors(n->o); i++) check(amp_optimizer_add(&n->opt, &n->tensor[i]));
     check(amp_optimizer_prepare(&n->opt));
@@ -203,6 +211,8 @@ static void gpt_init(gpt *n, const options *o, const text *t, amp_dtype type, in
     n->rows    = n->batch * n->context;
     n->rng     = seed_of_weights(seed);
     choose_types(n);
+    lines_open(&n->lines, reports(o, (int)type, seed) ? o->report : NULL, o->resume != NULL,
+               (size_t)o->steps);
     for (int i = 0; i < num_tensors(o); i++) add_tensor(n, i, beginning_of(o, t, type, seed, i));
 
     const size_t rows = n->rows, c = n->width, square = n->heads * n->context * n->context;
@@ -245,6 +255,7 @@ static void gpt_init(gpt *n, const options *o, const text *t, amp_dtype type, in
 }
 
 static void gpt_free(gpt *n) {
+    lines_close(&n->lines, &n->opt);
     amp_optimizer_free(&n->opt);
     while (n->num_owned > 0) free(n->owned[--n->num_owned]);
 }
@@ -593,6 +604,7 @@ static double train_step(gpt *n, const text *t, int seed, unsigned char *token,
     backward(n, token);
     check(amp_optimizer_adamw(&n->opt, learning_rate(n->o, step))); /* check, clip, unscale, AdamW,
                                                                        new scale, new copies */
+    lines_step(&n->lines, &n->opt);
     return loss;
 }
 

@@ -21,8 +21,9 @@ typedef struct options {
     int         layers, width, heads, context, batch, steps, seeds, dtype, write;
     int         save_every, stop_after, check, budget, overflow;
     float       lr;
-    int         gpu; /* nonzero: with --overflow, but neither policy, tier, writing, --check nor
-                        --budget */
+    int         gpu; /* nonzero: with --overflow, but neither policy, tier, writing, --check,
+                        --budget nor --report */
+    const char *report;
 } options;
 
 #include "train_compare.h" /* report, of all that have such options */
@@ -54,7 +55,9 @@ static void print_help(void) {
                "  --prompt TEXT     what the writing continues (\"%s\")\n"
                "  --write N         bytes to write (%d)\n"
                "  --check           gradients beside finite differences, allocations of a step\n"
-               "  --budget MIB      how many rows of each type fit into so much memory, how fast\n",
+               "  --budget MIB      how many rows of each type fit into so much memory, how fast\n"
+               "  --report FILE     lines of amp.h's report, for examples/report.c: of fp16, if it\n"
+               "                    runs, and of the first seed\n",
                o->prompt, o->write);
     printf("  --help            this text\n\n"
            "With one --dtype:\n\n"
@@ -97,8 +100,9 @@ static options parse_options(int argc, char **argv) {
         {"--width", NULL, NULL, &o.width, 4096}, {"--heads", NULL, NULL, &o.heads, 256},
         {"--context", NULL, NULL, &o.context, 4096},
         {gpu ? "--overflow" : "--write", NULL, NULL, gpu ? &o.overflow : &o.write, 1000000},
-        {"--prompt", &o.prompt, NULL, NULL, 0}, {"--budget", NULL, NULL, &o.budget, 1 << 20}};
-    parse_all(&o, argc, argv, own, sizeof own / sizeof *own - (gpu ? 2 : 0), print_help,
+        {"--prompt", &o.prompt, NULL, NULL, 0}, {"--budget", NULL, NULL, &o.budget, 1 << 20},
+        {"--report", &o.report, NULL, NULL, 0}};
+    parse_all(&o, argc, argv, own, sizeof own / sizeof *own - (gpu ? 3 : 0), print_help,
               make_quick, gpu ? NULL : make_check);
     sprintf(value, "--width %d --heads %d", o.width, o.heads);
     if (o.width % o.heads != 0)

@@ -43,6 +43,7 @@
 
 #include "train_data.h"
 #include "train_report.h" /* variants, tasks, measures, report */
+#include "train_lines.h"  /* --report */
 
 #include <math.h>
 
@@ -69,6 +70,7 @@ typedef struct net {
     amp_optimizer  opt;
     uint64_t       steps, rng;         /* steps: also those that were skipped                     */
     measures       m;
+    lines         *lines;              /* of --report, or NULL                                    */
     size_t         num_params, param_bytes, act_bytes, opt_bytes;
     void          *owned[12 * LAYERS];
     int            num_owned;
@@ -125,6 +127,7 @@ static void setup_optimizer(net *n) {
     desc.dtype     = n->v->type;
     desc.kind      = AMP_KIND_ADAMW;
     desc.allocator = (amp_allocator){count_malloc, count_free, &n->opt_bytes};
+    desc.report    = n->lines && n->lines->file ? &n->lines->watch : NULL;
     if (n->v->scaling) {
         desc.scaler.preset          = AMP_PRESET_DEFAULT; /* starts at 65536 */
         desc.scaler.growth_interval = 20; /* default 2000: for runs of more than 1000 steps */
@@ -140,11 +143,12 @@ static void setup_optimizer(net *n) {
 
 /* Hidden layers are `wider` times what the task says. */
 static void net_init(net *n, int which, int v, const dataset *data, size_t batch, size_t wider,
-                     int seed) {
+                     int seed, lines *to) {
     const amp_dtype T      = variants[v].type;
     size_t          widest = 0;
     memset(n, 0, sizeof *n);
     n->v     = &variants[v];
+    n->lines = to;
     n->task  = which;
     n->batch = batch;
     n->rng   = (uint64_t)seed * 1000003u + (uint64_t)which + 1;
@@ -360,6 +364,7 @@ static void optimizer_step(net *n, float lr) {
         check(amp_optimizer_adamw(&n->opt, lr));
     else
         for (size_t i = 0; i < 2 * LAYERS; i++) adamw_without_master(n, i, lr);
+    if (n->lines) lines_step(n->lines, &n->opt);
 }
 
 /* One step on one batch of images; returns its mean loss. */
@@ -463,8 +468,11 @@ static void train_one(report *r, const dataset *data, int which, int v, int seed
     const int      epochs = r->epochs[which];
     size_t        *order  = need(data->num_train, sizeof(size_t));
     int            first  = 0;
+    lines          l;
     net            n;
-    net_init(&n, which, v, data, (size_t)o->batch, 1, seed);
+    lines_open(&l, reports(o, which, v, seed) ? o->report : NULL, o->resume != NULL,
+               r->steps[which]);
+    net_init(&n, which, v, data, (size_t)o->batch, 1, seed, &l);
     if (v == FP16 && seed == 0) n.m.scales = r->scales[which];
     if (o->resume) first = resume(&n, o->resume, data->num_train / n.batch, epochs);
     for (size_t i = 0; i < data->num_train; i++) order[i] = i;
@@ -477,6 +485,7 @@ static void train_one(report *r, const dataset *data, int which, int v, int seed
         report_progress(r, which, 1.0 / epochs);
     }
     record(r, &n, data, v, seed);
+    lines_close(&l, &n.opt);
     net_free(&n);
     free(order);
 }
@@ -491,7 +500,8 @@ static void time_steps(report *r, const dataset *data, int which, int size) {
     for (size_t i = 0; i < batch; i++) pick[i] = i % data->num_train;
     for (int v = 0; v < NUM_VARIANTS; v++)
         if (variant_on(&r->o, v))
-            net_init(&nets[v], which, v, data, batch, size == WIDE ? WIDER : 1, 0);
+            net_init(&nets[v], which, v, data, batch, size == WIDE ? WIDER : 1, 0,
+                     NULL);
     for (int round = -1; round < ROUNDS; round++) {
         for (int v = 0; v < NUM_VARIANTS; v++) {
             const clock_t start = clock();
@@ -509,9 +519,12 @@ static void time_steps(report *r, const dataset *data, int which, int size) {
 static void try_files(const report *r, const dataset *data) {
     const options *o = &r->o;
     net            n;
+    lines          l;
     try_picture(o->out, "train_loss.svg");
+    lines_open(&l, o->report, 1, 1);
+    lines_close(&l, NULL);
     if (!one_run(o)) return;
-    net_init(&n, o->task, the_variant(o), data, (size_t)o->batch, 1, 0);
+    net_init(&n, o->task, the_variant(o), data, (size_t)o->batch, 1, 0, NULL);
     if (o->resume) resume(&n, o->resume, data->num_train / n.batch, r->epochs[o->task]);
     if (o->save) save(&n, o->save);
     net_free(&n);

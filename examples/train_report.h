@@ -62,7 +62,7 @@ static const char *const type_names[] = {"fp32", "fp16", "bf16", "all", NULL}; /
 typedef struct options {
     int         task, dtype;                      /* may be NUM_TASKS: both; ALL_TYPES */
     int         epochs, batch, seeds, stop_after; /* 0: as fits the data; never        */
-    const char *data, *out, *save, *resume;
+    const char *data, *out, *save, *resume, *report;
 } options;
 
 static int task_on(const options *o, int t) { return o->task == NUM_TASKS || o->task == t; }
@@ -77,6 +77,12 @@ static int the_variant(const options *o) {
 static int variant_on(const options *o, int v) {
     if (one_run(o)) return v == the_variant(o);
     return o->dtype == ALL_TYPES || (int)variants[v].type == o->dtype;
+}
+
+/* One of all runs writes the lines of --report. */
+static int reports(const options *o, int t, int v, int seed) {
+    return o->report && seed == 0 && t == (o->task == NUM_TASKS ? (int)CLASSIFY : o->task) &&
+           v == (o->dtype == ALL_TYPES ? (int)FP16 : the_variant(o));
 }
 
 static int timed(const options *o, int t) { return task_on(o, t) && !one_run(o); }
@@ -96,6 +102,9 @@ static void print_help(void) {
            "                                     (AMP_DATA if set, else fashion if installed,\n"
            "                                     else digits)\n"
            "  --out DIR                          where the pictures go (build)\n"
+           "  --report FILE                      lines of amp.h's report, for examples/report.c:\n"
+           "                                     of the first task, the first seed, and\n"
+           "                                     fp16+master+scaling unless --dtype is another\n"
            "  --help                             this text\n\n"
            "With one task, one type (fp16 is then fp16+master+scaling alone) and --seeds 1:\n\n"
            "  --save FILE                        write the state there at the end of every epoch\n"
@@ -107,7 +116,7 @@ static void print_help(void) {
 }
 
 static options parse_options(int argc, char **argv) {
-    options o = {NUM_TASKS, ALL_TYPES, 0, 64, 0, 0, NULL, "build", NULL, NULL};
+    options o = {NUM_TASKS, ALL_TYPES, 0, 64, 0, 0, NULL, "build", NULL, NULL, NULL};
     const struct {
         const char *name, **text, *const *choices;
         int        *number, max;
@@ -120,6 +129,7 @@ static options parse_options(int argc, char **argv) {
         {"--seeds", NULL, NULL, &o.seeds, MAX_SEEDS},
         {"--data", &o.data, NULL, NULL, 0},
         {"--out", &o.out, NULL, NULL, 0},
+        {"--report", &o.report, NULL, NULL, 0},
         {"--save", &o.save, NULL, NULL, 0},
         {"--resume", &o.resume, NULL, NULL, 0}};
     const size_t num_known = sizeof known / sizeof *known;

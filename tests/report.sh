@@ -1,0 +1,128 @@
+# The page of a run: examples/report.c on the lines of train, of gpt, and of a run of 100 layers and
+# 10,000 turns; what it refuses; and that a browser shows it without a word on its console.
+# usage: [CC=COMPILER] report.sh OUTDIR DIRECTORY-OF-EXAMPLES
+suite=report out=${1:?usage: report.sh OUTDIR DIRECTORY}
+build=${2:?usage: report.sh OUTDIR DIRECTORY}
+. tests/lib.sh
+
+cat > "$out/many.c" << 'END'
+/* A run of 100 layers and 10,000 turns, as lines: gradients that fade with depth and with time,
+   overflows, a spike, a NaN, a name that HTML would stumble over. */
+#define AMP_IMPLEMENTATION
+#define AMP_STATIC
+#include "amp.h"
+#include <math.h>
+#include <stdio.h>
+
+enum { LAYERS = 100, N = 48, TURNS = 10000, EVERY = 100 };
+static float    weight[LAYERS][N];
+static amp_f16  grad[LAYERS][N];
+static char     names[LAYERS][40];
+static uint32_t dice = 1;
+
+static float uniform(void) {
+    dice = dice * 1664525u + 1013904223u;
+    return (float)(dice >> 8) / 8388608.0f - 1.0f;
+}
+
+static bool put(void *file, const void *data, size_t n) { return fwrite(data, 1, n, (FILE *)file) == n; }
+
+int main(void) {
+    const amp_report_desc watch = {EVERY, 0.0f, 6.0f};
+    amp_optimizer      opt;
+    amp_optimizer_desc desc = {0};
+    desc.dtype  = AMP_F16;
+    desc.kind   = AMP_KIND_ADAMW;
+    desc.report = &watch;
+    desc.scaler.growth_interval = 200;
+    if (amp_optimizer_init(&opt, &desc) != AMP_OK) return 1;
+    for (int i = 0; i < LAYERS; i++) {
+        amp_tensor t = {0};
+        sprintf(names[i], i % 7 ? "block%d.attention.qkv.weight" : "block%d.<mlp> & \"norm\"", i);
+        t.name = names[i], t.n = N, t.weight = weight[i], t.grad = grad[i], t.grad_type = AMP_F16;
+        for (int k = 0; k < N; k++) weight[i][k] = uniform();
+        if (amp_optimizer_add(&opt, &t) != AMP_OK) return 1;
+    }
+    if (amp_optimizer_prepare(&opt) != AMP_OK) return 1;
+    for (int turn = 1; turn <= TURNS; turn++) {
+        const float scale = amp_optimizer_loss_scale(&opt);
+        for (int i = 0; i < LAYERS; i++)
+            for (int k = 0; k < N; k++)
+                grad[i][k] = amp_f32_to_f16(uniform() * uniform() * scale * (turn == 6920 ? 1.8f : 1.0f) *
+                             expf(-0.12f * (float)i - 0.0002f * (float)turn) * 0.4f);
+        if (turn == 9000) grad[60][5].bits = 0x7e00;
+        if (amp_optimizer_adamw(&opt, 1e-3f) != AMP_OK) return 1;
+        if (turn % EVERY == 0 && amp_optimizer_report_json(&opt, put, stdout) != AMP_OK) return 1;
+    }
+    amp_optimizer_free(&opt);
+    return 0;
+}
+END
+${CC:-cc} -std=c99 -O2 -Wall -Wextra -I. "$out/many.c" -o "$out/many" -lm > "$out/log" 2>&1 &&
+    "$out/many" > "$out/many.jsonl" && "$build/report" "$out/many.jsonl" > "$out/log" 2>&1 &&
+    grep -q ': 10000 turns, 100 layers, 100 samples, ' "$out/log"
+check 'a run of 100 layers and 10,000 turns becomes a page, with every turn' $?
+page=$out/many.jsonl.html
+[ "$(wc -c < "$page")" -lt 1000000 ]
+check "its page is smaller than 1 MB: $(($(wc -c < "$page") / 1000)) KB" $?
+grep -E '(src|href)=["'\'']?(https?:)?//|@import|url\(|fetch\(' "$page" > "$out/log"
+[ $? = 1 ]
+check 'it asks nothing of a network' $?
+[ "$(grep -o '<span title=' "$page" | wc -l)" = 100 ] && [ "$(grep -o '<tr><th>' "$page" | wc -l)" = 101 ] &&
+    grep -q 'block0.&#60;mlp> &#38; &#34;norm&#34;' "$page" && ! grep -q '<mlp>' "$page"
+check 'each layer has its row on the map and in the table, its name as text' $?
+grep -q "class='skip overflow' d='M[0-9]" "$page" && grep -q "class='skip spike' d='M[0-9]" "$page" &&
+    grep -q "class=line d='M0 [0-9.]*L1 " "$page"
+check 'the path of the scale, with overflows and the spike' $?
+head -n 30 "$out/many.jsonl" > "$out/short.jsonl" && "$build/report" "$out/short.jsonl" --out "$out/short.html" \
+    --title 'a < b & "c"' > "$out/log" && grep -q ': 3000 turns' "$out/log" &&
+    grep -q '<h1>a &#60; b &#38; ' "$out/short.html"
+check 'a part of the lines, with a title' $?
+
+# Chromium, in both colors and widths; what a page says on its console comes on stderr.
+look() { # look WIDTH SCHEME
+    timeout 60 chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$out/chromium" \
+        --enable-logging=stderr --blink-settings=preferredColorScheme="$2" --window-size="$1",2000 \
+        --screenshot="$out/page_$1_$2.png" "file://$(cd "$out" && pwd)/many.jsonl.html" > "$out/log" 2>&1 &&
+        [ -s "$out/page_$1_$2.png" ] && ! grep -q CONSOLE "$out/log"
+}
+if have chromium; then
+    look 1200 0 && look 1200 1 && look 500 0 && look 500 1
+    check 'a browser shows it at two widths, light and dark, without an error' $?
+    timeout 60 chromium --headless --no-sandbox --disable-gpu --user-data-dir="$out/chromium" --dump-dom \
+        "file://$(cd "$out" && pwd)/many.jsonl.html" 2> "$out/log" | grep -c '<span title=' > "$out/dom"
+    [ "$(cat "$out/dom")" -ge 1 ]
+    check 'and takes it for what it is' $?
+else
+    skip browser 'chromium not found'
+fi
+
+"$build/gpt" --quick --dtype fp16 --seeds 1 --out "$out" --report "$out/gpt.jsonl" > "$out/log" 2>&1 &&
+    "$build/report" "$out/gpt.jsonl" > "$out/log" 2>&1 && grep -q ' 28 layers' "$out/log"
+check 'gpt --report: lines that become a page' $?
+"$build/train" --data digits --task classify --seeds 1 --epochs 2 --dtype fp16 --out "$out" \
+    --report "$out/train.jsonl" > "$out/log" 2>&1 && "$build/report" "$out/train.jsonl" > "$out/log" 2>&1 &&
+    grep -q ': 44 turns, 8 layers, 44 samples' "$out/log"
+check 'train --report: the turns of a run, each once' $?
+"$build/train" --data digits --task classify --seeds 1 --epochs 2 --dtype fp16 --out "$out" 2> /dev/null |
+    grep '^final\|^parity' > "$out/without"
+"$build/train" --data digits --task classify --seeds 1 --epochs 2 --dtype fp16 --out "$out" \
+    --report "$out/train.jsonl" 2> /dev/null | grep '^final\|^parity' | cmp -s - "$out/without"
+check 'train: a run that reports has the numbers of one that does not' $?
+
+refuses 'a missing file is named' nowhere "$build/report" "$out/nowhere"
+refuses 'a foreign file is named, with its line' 'Makefile, line 1' "$build/report" Makefile
+head -c 5000 "$out/many.jsonl" > "$out/torn.jsonl"
+refuses 'a torn line is named' 'torn.jsonl, line 1' "$build/report" "$out/torn.jsonl"
+(cat "$out/gpt.jsonl"; head -n 1 "$out/many.jsonl") > "$out/two.jsonl"
+refuses 'lines of two networks are refused' 'other tensors' "$build/report" "$out/two.jsonl"
+: > "$out/empty.jsonl"
+refuses 'a file without lines is named' 'empty.jsonl: holds no line' "$build/report" "$out/empty.jsonl"
+refuses 'an unknown option is named' --bogus "$build/report" --bogus
+refuses 'a page that cannot be written is named' nowhere "$build/report" "$out/gpt.jsonl" --out "$out/nowhere/x"
+refuses 'train: a report that cannot be written is named, before the training' nowhere \
+    "$build/train" --data digits --out "$out" --report "$out/nowhere/x"
+refuses 'gpt: and here, too' nowhere "$build/gpt" --quick --out "$out" --report "$out/nowhere/x"
+"$build/report" --help > "$out/log" && grep -q usage: "$out/log"
+check '--help' $?
+finish
