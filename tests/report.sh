@@ -48,7 +48,7 @@ int main(void) {
         const float scale = amp_optimizer_loss_scale(&opt);
         for (int i = 0; i < LAYERS; i++)
             for (int k = 0; k < N; k++)
-                grad[i][k] = amp_f32_to_f16(uniform() * uniform() * scale * (turn == 6920 ? 1.8f : 1.0f) *
+                grad[i][k] = amp_f32_to_f16(uniform() * (turn == 6920 ? 1.0f : uniform()) * scale *
                              expf(-0.12f * (float)i - 0.0002f * (float)turn) * 0.4f);
         if (turn == 9000) grad[60][5].bits = 0x7e00;
         if (amp_optimizer_adamw(&opt, 1e-3f) != AMP_OK) return 1;
