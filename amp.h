@@ -947,7 +947,7 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
    waits is added, and a graph replays it. Who asks waits, as for amp_optimizer_status. A turn is a
    step that was taken or skipped; they are numbered from first_step + 1 on. All of it but the
    histograms is saved with the state, and a state without it begins a new history. Of ranks each
-   tells of its own part. Of a gradient of few rows the sums of rows are counted, in fp32, and
+   tells of its own part, and on another number of them goes on from one that had some of it. Of a gradient of few rows the sums of rows are counted, in fp32, and
    weights are not; a row that is not in the tensor is an overflow. */
 
 typedef struct amp_report_desc {
@@ -4849,6 +4849,7 @@ typedef struct ampi_archive {
     size_t         used, size; /* of it; size: there is no more of the body than this           */
     uint64_t       count, sum;
     uint64_t       tables;     /* bytes of the body in front of masters and moments             */
+    uint64_t       common;     /* of them, those that all ranks have alike, but for their number */
     amp_result     result;     /* the first error; nothing moves after it                       */
     char          *problem;
 } ampi_archive;
@@ -5100,6 +5101,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     ampi_walk_control(a, &state->control);
     if (a->version >= 2) AMPI_NUMBER(a, state->has_lr);
     for (i = 0; i < plan->num_slots; i++) ampi_walk_tensor(a, opt, i);
+    if (a->walk == AMPI_COUNT) a->common = a->count;
     if (a->version & AMPI_STATE_REPORT) ampi_walk_report(a, plan);
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(a->problem);
     if (a->walk == AMPI_COUNT) a->tables = a->count;
@@ -5731,8 +5733,9 @@ static amp_result ampi_load_part(const amp_optimizer *opt, ampi_loading *l, size
 static int ampi_is_of_set(const ampi_loading *l, size_t k, const ampi_set *set) {
     const ampi_archive *a    = &l->files[k];
     const size_t        past = 4 * 8; /* kind, tensors, rank, ranks */
-    return a->version == AMPI_STATE_PART && ampi_turn(&l->state.control) == set->turn &&
-           memcmp(a->bytes + past, l->files[0].bytes + past, (size_t)a->tables - past) == 0;
+    return (a->version & 255u) == AMPI_STATE_PART &&
+           ampi_turn(&l->state.control) == set->turn &&
+           memcmp(a->bytes + past, l->files[0].bytes + past, (size_t)a->common - past) == 0;
 }
 
 /* All files of the set that path names, of which this rank has something. */

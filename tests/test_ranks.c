@@ -189,6 +189,7 @@ static struct {
     int       micro, clip, planted, kind; /* planted: the step and micro-batch of an overflow */
     size_t    other;                      /* a rank that adds another model, plus one         */
     char      path[128];
+    amp_report_desc watch;
 } task;
 
 static size_t total_size(void) {
@@ -221,6 +222,7 @@ static amp_optimizer_desc desc_of(member *m, int count) {
     desc.scaler.growth_interval = 3;
     desc.max_norm           = task.clip ? 0.01f : 0.0f;
     desc.problem            = m->problem;
+    desc.report             = task.watch.every ? &task.watch : NULL;
     desc.allocator.alloc_fn = counting_alloc;
     desc.allocator.free_fn  = plain_free;
     desc.allocator.user_data = m;
@@ -575,6 +577,42 @@ TEST(sets, "issue of ranks: a set loads on any number of ranks, and on one it is
     end_files();
 }
 
+TEST(reports, "amp.h report: each rank tells of its part, its own history is saved in its part, and the set "
+              "loads on another number of ranks, too") {
+    amp_report        report;
+    amp_tensor_report tensor;
+    int               r, found = 0;
+    begin_files();
+    task.watch.every = 1;
+    use("r");
+    together(3, run_and_save);
+    all_are(3, AMP_OK);
+    for (r = 0; r < 3; r++) {
+        CHECK_EQ_INT(amp_optimizer_report(&members[r].opt, &report), AMP_OK);
+        CHECK_EQ_U64(report.turns, STEPS);
+        CHECK_EQ_U64(report.overflows + report.asked, 1); /* elsewhere, or here */
+        CHECK_EQ_INT(amp_optimizer_report_tensor(&members[r].opt, 4, &tensor), AMP_OK);
+        found += tensor.overflows == 1;
+    }
+    CHECK_EQ_INT(found, 1);
+    all_free();
+    together(3, only_load);
+    all_are(3, AMP_OK);
+    for (r = 0, found = 0; r < 3; r++) {
+        CHECK_EQ_INT(amp_optimizer_report_tensor(&members[r].opt, 4, &tensor), AMP_OK);
+        found += tensor.overflows == 1 && tensor.first_turn == 2;
+    }
+    CHECK_EQ_INT(found, 1);
+    all_free();
+    together(2, only_load);
+    all_are(2, AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_report(&members[1].opt, &report), AMP_OK);
+    CHECK_EQ_U64(report.turns, STEPS);
+    all_free();
+    task.watch.every = 0;
+    end_files();
+}
+
 TEST(names, "amp.h ranks: files are path.T.R-of-COUNT; a set goes when the next one is complete, "
             "and a second one of the same step is another edition") {
     begin_files();
@@ -766,6 +804,7 @@ int main(int argc, char **argv) {
     RUN(tables);
     RUN(which_element);
     RUN(sets);
+    RUN(reports);
     RUN(names);
     RUN(damaged);
     RUN(given_up);

@@ -714,7 +714,7 @@ static void seal(stream *s) {
 }
 
 TEST(newer, "law 12: a newer file gives AMP_ERROR_NEWER, whatever follows its header") {
-    static const uint64_t versions[] = {4, 5, 255, 256, UINT64_C(1) << 32, UINT64_MAX};
+    static const uint64_t versions[] = {4, 5, 255, 260, 512, UINT64_C(1) << 32, UINT64_MAX};
     stream                s;
     print                 p;
     size_t                v, whole;
