@@ -18,8 +18,9 @@ WARN := -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-
 
 Q := $(if $(filter 1,$(V)),,@)
 
-EXAMPLES := wrap_step pitfalls which_tensor recipes recipes_net autocast_ops train gpt cnn report
-TESTS    := numbers scaler optimizer report alloc ranks sparse gemm tiles policy cache state recipes bits
+EXAMPLES := wrap_step pitfalls which_tensor recipes recipes_net autocast_ops train gpt cnn ncf report
+TESTS    := numbers scaler optimizer report alloc ranks sparse gemm tiles policy cache state \
+            recipes bits
 
 # How amp.h and its tests are built. Their own code needs less of the compiler than amp.h (TFLAGS).
 # aarch64 has NEON, s390x the other byte order; both run under qemu.
@@ -61,8 +62,8 @@ SUPPORT := $(wildcard tests/*.h) tests/one.sh tests/golden/scaler_traces.txt amp
 LESS = $(patsubst %,%/tiles,$(filter-out o2,$(CONFIGS))) $(TESTS:%=clang/%) \
        $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/state \
        s390x/gemm s390x/optimizer
-SCRIPTS := bits compile cuda-sanitize emu nvcc examples ranks gpt cnn report cuda-plain sgemm-plain \
-           cuda-races cuda-traffic examples_cuda fuzz headers install self gpu_self \
+SCRIPTS := bits compile cuda-sanitize emu nvcc examples ranks gpt cnn ncf report cuda-plain \
+           sgemm-plain cuda-races cuda-traffic examples_cuda fuzz headers install self gpu_self \
            $(call less,cuda-clang sgemm-sanitize)
 LOGS := $(SCRIPTS:%=$(BUILD)/tests/%.log) \
         $(foreach c,$(CONFIGS),$(foreach t,$(TESTS),$(BUILD)/tests/$(c)/$(t).log))
@@ -153,7 +154,8 @@ $(BUILD)/train: examples/train.c $(wildcard examples/train_*.h) amp.h | $(BUILD)
 	@echo "  CC  $@"
 	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARN) -I. $< -o $@ -lm $$($(ZLIB))
 
-$(BUILD)/gpt: examples/gpt.c $(wildcard examples/gpt_*.h examples/train_*.h) amp.h | $(BUILD)
+$(BUILD)/gpt $(BUILD)/ncf: $(BUILD)/%: examples/%.c $(wildcard examples/gpt_*.h examples/ncf_*.h \
+                           examples/train_*.h) amp.h | $(BUILD)
 	@echo "  CC  $@"
 	$(Q)$(CC) -std=c99 $$($(NATIVE)) $(CFLAGS) $(WARN) -I. $< -o $@ -lm
 
@@ -233,7 +235,8 @@ $(BUILD)/tests/emu.log: tests/emu/self.sh $(wildcard tests/emu/* tests/emu/fake/
 $(BUILD)/tests/examples.log: tests/examples.sh tests/lib.sh $(BUILD)/train $(wildcard examples/*.c)
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/train)
 
-$(BUILD)/tests/gpt.log $(BUILD)/tests/cnn.log: $(BUILD)/tests/%.log: tests/%.sh tests/lib.sh $(BUILD)/%
+$(BUILD)/tests/gpt.log $(BUILD)/tests/cnn.log $(BUILD)/tests/ncf.log: $(BUILD)/tests/%.log: \
+    tests/%.sh tests/lib.sh $(BUILD)/%
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/$*)
 
 $(BUILD)/tests/examples_cuda.log: tests/examples_cuda.sh tests/lib.sh $(KERNELS)plain/kernels.o \

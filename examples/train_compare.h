@@ -1,4 +1,4 @@
-/* train_compare.h - training in three types, compared: what gpt.c, gpt_cuda.cu and cnn.c share
+/* train_compare.h - training in three types, compared: what gpt.c, gpt_cuda.cu, cnn.c, ncf.c share
 
    Options that all have, save and resume, then tables, their reading, curves and the last lines.
    Nothing here knows a network: a run hands over losses, times, counts and bytes. What is trained,

@@ -1,4 +1,4 @@
-/* train_data.h - the images that train.c and cnn.c learn from, and in which order
+/* train_data.h - the images that train.c and cnn.c learn from
 
    load_data reads Fashion-MNIST's four IDX files or a table of 8x8 digits, plain or .gz. Whatever
    is wrong with a file ends the program through fail, with one line that names the file, the
@@ -62,16 +62,6 @@ static FILE *gzip_open(const char *path) {
 static int gzip_close(FILE *f) { return fclose(f); }
 #endif
 #endif
-
-/* ----------------------------------------------------------------------------------- the order */
-
-static inline void shuffle(size_t *order, size_t n, uint64_t *state) {
-    for (; n > 1; n--) {
-        const size_t j = (size_t)(random_u64(state) % n), other = order[j];
-        order[j]       = order[n - 1];
-        order[n - 1]   = other;
-    }
-}
 
 /* --------------------------------------------------------------------------------------- files */
 

@@ -1,5 +1,5 @@
-/* train_half.h - what gpt.c and cnn.c share of training in half: the policy's answers, rows of
-   halves, the schedule, time
+/* train_half.h - what gpt.c, cnn.c and ncf.c share of training in half: the policy's answers,
+   rows of halves, the schedule, time
 
    It needs amp.h with its implementation, and train_compare.h for the options.                   */
 

@@ -1,4 +1,4 @@
-/* train_numbers.h - room for numbers, numbers at random, and what the seeds say of a number      */
+/* train_numbers.h - room for numbers, numbers and orders at random, what the seeds say           */
 
 #ifndef TRAIN_NUMBERS_H
 #define TRAIN_NUMBERS_H
@@ -25,6 +25,15 @@ static uint64_t random_u64(uint64_t *state) {
 
 static float random_uniform(uint64_t *state) { /* in [-1, 1) */
     return (float)(random_u64(state) >> 40) / 8388608.0f - 1.0f;
+}
+
+/* (Inline: not all programs shuffle.) */
+static inline void shuffle(size_t *order, size_t n, uint64_t *state) {
+    for (; n > 1; n--) {
+        const size_t j = (size_t)(random_u64(state) % n), other = order[j];
+        order[j]       = order[n - 1];
+        order[n - 1]   = other;
+    }
 }
 
 typedef struct spread { double mean, sd, se; } spread;

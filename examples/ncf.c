@@ -1,0 +1,657 @@
+/* ncf.c - a recommender learns who likes what, in fp32, fp16 and bf16, with amp.h
+
+   Neural collaborative filtering (NeuMF; He et al., 2017; MLPerf's recommender): each user and each
+   item has a row in two tables. Rows of the first two are multiplied, rows of the others go through
+   three layers, and one more layer makes of both the logit that this user has met this item. A step
+   touches few rows of the tables, so that their gradients are sparse: a row for each interaction of
+   the batch and the number of the row where it belongs (amp_tensor.rows). amp.h adds up what
+   belongs together and moves these rows alone. Tables, weights, activations and their gradients are
+   stored in half, products are summed in fp32 (amp_gemm_ex), sigmoid and cross-entropy are fp32.
+
+   READ  from top to bottom: the network, forward, loss, backward, the step; then held-out
+   interactions, tables beside dense ones, --check, runs. Sparse gradients come in at add_table and
+   backward; mixed precision at choose_types (what the policy says of the products),
+   setup_optimizer, loss_scale and amp_optimizer_adamw. What is learned and how it is judged is in
+   ncf_data.h, options in ncf_report.h, --check in ncf_check.h; what other trainers need too in
+   train_half.h (the policy's answers, rows of halves, the schedule), train_compare.h (tables, save
+   and resume), train_svg.h (curves) and train_cli.h.
+
+   RUN   cc -O3 -march=native -I. examples/ncf.c -o ncf -lm && ./ncf      in the directory of amp.h
+
+   Under two minutes of progress; then a table, its reading, a picture under build/, and three
+   lines: parity with fp32, speed, memory. See also --help.
+
+   COLUMNS  hit rate at 10: of how many users the interaction held out is among the first 10 of 100;
+   the 99 others are items that the user has not met. interactions/s, with those sampled, from the
+   processor time of whole steps, medians, the types in turns. bytes/param: weights, copies,
+   gradients, moments. activations: what forward keeps for backward. total: these, and what all
+   steps share: gradients of activations, room for rows and products. */
+
+#define _POSIX_C_SOURCE 200809L /* isatty, mkdir */
+#define PROGRAM "ncf"
+
+#include <stdlib.h>
+
+/* For --check, which shows that a step allocates nothing; a trainer of yours needs none of it. */
+static size_t allocations;
+
+static void *counting_malloc(size_t num_bytes) {
+    allocations++;
+    return malloc(num_bytes);
+}
+
+#define malloc counting_malloc
+#define AMP_IMPLEMENTATION
+#define AMP_STATIC
+#include "amp.h"
+#undef malloc
+
+#include "ncf_report.h" /* options, interactions, report */
+#include "train_half.h" /* the policy's answers, rows of halves, schedule, time */
+
+/* ------------------------------------------------------------------------------------- network
+   Activations are matrices with a row for each interaction of the batch.                         */
+
+/* The tensors: tables of users and items, twice; a weight and a bias of each layer; and the last
+   layer, whose weight is in two parts: of what was multiplied, and of what went through layers. */
+enum { FACTOR_USER, FACTOR_ITEM, LAYER_USER, LAYER_ITEM, NUM_TABLES };
+enum { LAYERS = 3, FIRST_LAYER = NUM_TABLES, PREDICT_FACTOR = FIRST_LAYER + 2 * LAYERS,
+       PREDICT_LAYER, PREDICT_BIAS, NUM_TENSORS };
+enum { PIECE = 4096 };
+
+typedef struct ncf {
+    const options *o;
+    amp_dtype      type;                     /* of weights, activations, gradients               */
+    amp_dtype      product[LAYERS + 1];      /* of the operands of products, as the policy says  */
+    size_t         batch, rows;              /* interactions of a step; with those sampled       */
+    size_t         size[NUM_TABLES];         /* of a row of a table                              */
+    size_t         in[LAYERS], out[LAYERS];
+    amp_tensor     tensor[NUM_TENSORS];
+    char           names[NUM_TENSORS][128];
+    amp_optimizer  opt;
+    amp_backend    backend;                  /* with a workspace for products                    */
+    uint32_t      *index[2];                 /* the batch: its users, its items; and how many of */
+    uint32_t       count[NUM_TABLES];        /* these there are (amp_tensor.rows, num_rows)      */
+    float         *label;                    /* 1, or 0 of those sampled                         */
+    void          *factor[2], *product_of;   /* rows of the first two tables, and their product  */
+    void          *x[LAYERS + 1];            /* rows of the others, side by side; behind layers  */
+    float         *logit;                    /* then its gradient                                */
+    void          *low, *ones, *d[2];        /* that for products; 1 each; by activations        */
+    void          *wide[2];                  /* operands that must be fp32                       */
+    float         *room[3];                  /* pieces in fp32, as they are computed             */
+    uint64_t       rng;
+    size_t         num_params, bytes[NUM_MEMORIES];
+    char           problem[AMP_PROBLEM_SIZE];
+    void          *owned[3 * NUM_TENSORS + 24];
+    int            num_owned;
+} ncf;
+
+/* Memory that ncf_free releases and the table shows. */
+static void *ncf_alloc(ncf *n, int memory, size_t count, amp_dtype type) {
+    n->bytes[memory] += count * amp_dtype_size(type);
+    return n->owned[n->num_owned++] = need(count, amp_dtype_size(type));
+}
+
+/* By default all products are in half; --policy "layer0=fp32" has the first layer in fp32,
+   "predict=fp32" the last. */
+static void choose_types(ncf *n) {
+    static const char *const layer[LAYERS + 1] = {"layer0", "layer1", "layer2", "predict"};
+    amp_autocast policy;
+    policy_begin(&policy, n->o, n->type);
+    for (int l = 0; l <= LAYERS; l++)
+        n->product[l] = ask(&policy, n->o, n->type, layer[l], AMP_OP_LINEAR);
+    policy_end(&policy, n->type, "the layers are layer0, layer1, layer2 and predict");
+}
+
+/* Describe tensor i, with its master. In --check all are random and large, or a wrong gradient of a
+   bias that is 0 might not show. */
+static amp_tensor *add_tensor(ncf *n, int i, const char *name, size_t count, float deviation) {
+    amp_tensor *t = &n->tensor[i];
+    sprintf(n->names[i], "%.127s", name);
+    t->name      = n->names[i];
+    t->n         = count;
+    t->grad_type = i == PREDICT_BIAS ? AMP_F32 : n->type;
+    t->keep_fp32 = i == PREDICT_BIAS; /* it is added to logits, which are fp32 */
+    t->weight    = ncf_alloc(n, STATE, count, AMP_F32);
+    if (deviation <= 0.0f) t->no_weight_decay = 1; /* a bias */
+    if (n->o->check) deviation = 0.3f;
+    for (size_t j = 0; j < count; j++)
+        t->weight[j] = 1.7320508f * deviation * random_uniform(&n->rng);
+    n->num_params += count;
+    return t;
+}
+
+/* A table, whose gradient is of few rows: as many as there are interactions in a batch. Which rows
+   they belong to is the batch itself: amp.h does not mind that a row is there more than once. */
+static void add_table(ncf *n, int i, const char *name, size_t num_rows) {
+    amp_tensor *t = add_tensor(n, i, name, num_rows * n->size[i], 0.05f);
+    t->row_length = n->size[i];
+    t->max_rows   = n->rows;
+    t->rows       = n->index[i % 2];
+    t->num_rows   = &n->count[i];
+    t->grad       = ncf_alloc(n, STATE, n->rows * n->size[i], n->type);
+}
+
+static void add_layer(ncf *n, int i, const char *name, size_t count, float deviation) {
+    amp_tensor *t = add_tensor(n, i, name, count, deviation);
+    t->grad = ncf_alloc(n, STATE, count, t->grad_type);
+}
+
+static void add_tensors(ncf *n, const interactions *data, const char *run) {
+    const size_t factors = n->size[FACTOR_USER];
+    char         name[64];
+    add_table(n, FACTOR_USER, run, data->num_users);
+    add_table(n, FACTOR_ITEM, "factor.item", data->num_items);
+    add_table(n, LAYER_USER, "layer.user", data->num_users);
+    add_table(n, LAYER_ITEM, "layer.item", data->num_items);
+    for (int l = 0; l < LAYERS; l++) { /* He's start */
+        const int i = FIRST_LAYER + 2 * l;
+        sprintf(name, "layer%d", l);
+        add_layer(n, i, name, n->out[l] * n->in[l], sqrtf(2.0f / (float)n->in[l]));
+        sprintf(name, "layer%d.bias", l);
+        add_layer(n, i + 1, name, n->out[l], 0.0f);
+    }
+    add_layer(n, PREDICT_FACTOR, "predict.factor", factors, 1.0f);
+    add_layer(n, PREDICT_LAYER, "predict.layer", n->out[LAYERS - 1],
+              sqrtf(1.0f / (float)n->out[LAYERS - 1]));
+    add_layer(n, PREDICT_BIAS, "predict.bias", 1, 0.0f);
+}
+
+static void setup_optimizer(ncf *n) {
+    amp_optimizer_desc desc = {0};
+    desc.dtype        = n->type; /* of the copies that products read; the masters are fp32 */
+    desc.kind         = AMP_KIND_ADAMW;
+    desc.weight_decay = 0.01f;   /* of layers; sparse tensors take part in none of it */
+    desc.allocator    = (amp_allocator){state_malloc, state_free, &n->bytes[STATE]};
+    desc.problem      = n->problem;
+    if (n->type == AMP_F16) { /* a moving scale, which starts at 65536 */
+        desc.scaler.growth_interval = 50; /* default 2000: for longer runs */
+    } else {                  /* fp32 and bf16 need none; steps that are not finite are skipped */
+        desc.scaler.preset     = AMP_PRESET_STATIC;
+        desc.scaler.init_scale = 1.0f;
+    }
+    check(amp_optimizer_init(&n->opt, &desc));
+    for (int i = 0; i < NUM_TENSORS; i++) check(amp_optimizer_add(&n->opt, &n->tensor[i]));
+    check(amp_optimizer_prepare(&n->opt));
+}
+
+static size_t max_of(size_t a, size_t b) { return a > b ? a : b; }
+
+/* For batches, and for all candidates of at least one user. */
+static void make_buffers(ncf *n) {
+    const size_t rows = max_of(n->rows, CANDIDATES), factors = n->size[FACTOR_USER];
+    /* a policy may have some products in fp32, so with one there is room for that */
+    const amp_dtype any = n->o->policy ? AMP_F32 : n->type;
+    const size_t    most = max_of(rows, n->in[0]), extra = n->o->policy ? rows * n->in[0] : 0;
+    for (int i = 0; i < 2; i++) {
+        n->index[i]  = ncf_alloc(n, ACTIVATIONS, rows, AMP_F32); /* as large */
+        n->factor[i] = ncf_alloc(n, ACTIVATIONS, rows * factors, n->type);
+        n->d[i]      = ncf_alloc(n, WORK, rows * n->in[0], n->type);
+    }
+    n->label      = ncf_alloc(n, ACTIVATIONS, rows, AMP_F32);
+    n->product_of = ncf_alloc(n, ACTIVATIONS, rows * factors, n->type);
+    for (int l = 0; l <= LAYERS; l++)
+        n->x[l] = ncf_alloc(n, ACTIVATIONS, rows * (l ? n->out[l - 1] : n->in[0]), n->type);
+    n->logit = ncf_alloc(n, WORK, rows, AMP_F32);
+    n->low   = ncf_alloc(n, WORK, rows, any);
+    n->ones  = ncf_alloc(n, WORK, rows, n->type);
+    for (size_t i = 0; i < rows; i++) {
+        const float one = 1.0f;
+        check(amp_cast(at(n->ones, n->type, i), n->type, &one, AMP_F32, 1));
+    }
+    for (int i = 0; i < 2; i++) n->wide[i] = ncf_alloc(n, WORK, extra, AMP_F32);
+    for (int i = 0; i < 3; i++) n->room[i] = ncf_alloc(n, WORK, PIECE, AMP_F32);
+
+    /* with a workspace no product of a step allocates */
+    check(amp_cpu_backend(&n->backend));
+    n->backend.workspace_size = amp_gemm_workspace(most, most, most);
+    n->backend.workspace      = ncf_alloc(n, WORK, n->backend.workspace_size / 4 + 1, AMP_F32);
+}
+
+/* The network in a type. Its first tensor bears in its name what else decides how a run ends, so
+   that amp.h refuses the saved state of a run with another type, seed, schedule, data ... */
+static void ncf_init(ncf *n, const options *o, const interactions *data, amp_dtype type, int seed) {
+    const size_t width = (size_t)o->width;
+    char         run[128];
+    memset(n, 0, sizeof *n);
+    n->o     = o;
+    n->type  = type;
+    n->batch = (size_t)o->batch;
+    n->rows  = n->batch * (1 + NEGATIVES);
+    n->rng   = (uint64_t)seed * 1000003u + 1;
+    for (int i = 0; i < NUM_TABLES; i++) n->size[i] = i < LAYER_USER ? width / 4 : width / 2;
+    for (int l = 0; l < LAYERS; l++) {
+        n->in[l]  = width >> (l ? l - 1 : 0);
+        n->out[l] = width >> l;
+    }
+    choose_types(n);
+    make_buffers(n);
+    sprintf(run, "factor.user of %s seed %d steps %d batch %d lr %.6g data %08lx",
+            type_names[type], seed, o->steps, o->batch, (double)o->lr, data->checksum);
+    add_tensors(n, data, run);
+    setup_optimizer(n);
+}
+
+static void ncf_free(ncf *n) {
+    amp_optimizer_free(&n->opt);
+    while (n->num_owned > 0) free(n->owned[--n->num_owned]);
+}
+
+static float loss_scale(const ncf *n) { return amp_optimizer_loss_scale(&n->opt); }
+
+/* What is read in this type: the half copy, or the master. */
+static const void *weight(const ncf *n, int i, amp_dtype type) {
+    return type == AMP_F32 ? n->tensor[i].weight : amp_optimizer_model(&n->opt, i);
+}
+
+/* A product of two matrices of one type, summed in fp32. tf32 has fp16 take three products of bf16
+   parts instead of four where there is AMX: the fourth is below 2^-16 of the sum. */
+static void multiply(const ncf *n, amp_gemm_args g) {
+    g.tf32 = g.a_type == AMP_F16;
+    check(amp_gemm_ex(&n->backend, &g));
+}
+
+/* x in the type of a product; where to put it, if the policy has that in fp32. */
+static const void *operand(const ncf *n, const void *x, size_t count, amp_dtype product,
+                           void *wide) {
+    if (product == n->type) return x;
+    check(amp_cast(wide, AMP_F32, x, n->type, count));
+    return wide;
+}
+
+/* ------------------------------------------------------------------------------------- forward */
+
+/* Copies rows of a table; to has rows of stride elements. */
+static void gather(const ncf *n, int table, size_t rows, void *to, size_t stride) {
+    const size_t    size = n->size[table] * amp_dtype_size(n->type);
+    const char     *from = weight(n, table, n->type);
+    const uint32_t *row  = n->tensor[table].rows;
+    for (size_t i = 0; i < rows; i++)
+        memcpy(at(to, n->type, i * stride), from + row[i] * size, size);
+}
+
+static void multiply_factors(ncf *n, size_t rows) {
+    const size_t total = rows * n->size[FACTOR_USER];
+    for (size_t i = 0, now; i < total; i += now) {
+        now = total - i < PIECE ? total - i : PIECE;
+        const float *p = read_row(n->factor[0], n->type, i, now, n->room[0]);
+        const float *q = read_row(n->factor[1], n->type, i, now, n->room[1]);
+        float       *y = place_row(n->product_of, n->type, i, n->room[0]);
+        for (size_t j = 0; j < now; j++) y[j] = p[j] * q[j];
+        write_row(n->product_of, n->type, i, now, y);
+    }
+}
+
+/* A layer with bias and ReLU, in one call. */
+static void layer_forward(const ncf *n, int l, size_t rows) {
+    const amp_dtype product = n->product[l];
+    const int       w = FIRST_LAYER + 2 * l;
+    multiply(n, (amp_gemm_args){
+        .m = rows, .n = n->out[l], .k = n->in[l], .trans_b = 1, .relu = 1,
+        .a = operand(n, n->x[l], rows * n->in[l], product, n->wide[0]), .a_type = product,
+        .b = weight(n, w, product), .b_type = product,
+        .bias = weight(n, w + 1, n->type), .c = n->x[l + 1], .c_type = n->type});
+}
+
+/* Adds a part of the last layer to the logits. */
+static void predict_forward(const ncf *n, int w, const void *x, float beta, size_t rows) {
+    const amp_dtype product = n->product[LAYERS];
+    const size_t    size = n->tensor[w].n;
+    multiply(n, (amp_gemm_args){
+        .m = rows, .n = 1, .k = size, .trans_b = 1, .beta = beta,
+        .a = operand(n, x, rows * size, product, n->wide[0]), .a_type = product,
+        .b = weight(n, w, product), .b_type = product, .c = n->logit});
+}
+
+/* The logits of as many pairs of users and items, in index. */
+static void forward(ncf *n, size_t rows) {
+    const size_t half = n->size[LAYER_USER], factors = n->size[FACTOR_USER];
+    gather(n, FACTOR_USER, rows, n->factor[0], factors);
+    gather(n, FACTOR_ITEM, rows, n->factor[1], factors);
+    gather(n, LAYER_USER, rows, n->x[0], 2 * half);
+    gather(n, LAYER_ITEM, rows, at(n->x[0], n->type, half), 2 * half);
+    multiply_factors(n, rows);
+    for (int l = 0; l < LAYERS; l++) layer_forward(n, l, rows);
+    predict_forward(n, PREDICT_FACTOR, n->product_of, 0.0f, rows);
+    predict_forward(n, PREDICT_LAYER, n->x[LAYERS], 1.0f, rows);
+    for (size_t i = 0; i < rows; i++) n->logit[i] += n->tensor[PREDICT_BIAS].weight[0];
+}
+
+/* Binary cross-entropy of the sigmoids of logits, mean over the batch, in fp32; logit becomes its
+   gradient, times the factor. e^-|z| is never an infinity. */
+static double cross_entropy(ncf *n, float factor) {
+    double loss = 0.0;
+    for (size_t i = 0; i < n->rows; i++) {
+        const float z = n->logit[i], y = n->label[i], e = expf(-fabsf(z));
+        const float sigmoid = (z < 0.0f ? e : 1.0f) / (1.0f + e);
+        loss += (double)((z < 0.0f ? 0.0f : z) - z * y + log1pf(e)) / (double)n->rows;
+        n->logit[i] = (sigmoid - y) * factor / (float)n->rows;
+    }
+    return loss;
+}
+
+/* ------------------------------------------------------------------------------------- backward
+   From the gradient of the logits, which carries the loss scale. What a product leaves is rounded
+   to the type of gradients, or of activations, at once.                                          */
+
+/* The gradient of a part of the last layer, and by what it was given. */
+static void predict_back(const ncf *n, int w, const void *x, void *dx) {
+    const amp_dtype product = n->product[LAYERS];
+    const size_t    size = n->tensor[w].n;
+    multiply(n, (amp_gemm_args){
+        .m = 1, .n = size, .k = n->rows, .a = n->low, .a_type = product,
+        .b = operand(n, x, n->rows * size, product, n->wide[0]), .b_type = product,
+        .c = n->tensor[w].grad, .c_type = n->type});
+    multiply(n, (amp_gemm_args){
+        .m = n->rows, .n = size, .k = 1, .a = n->low, .a_type = product,
+        .b = weight(n, w, product), .b_type = product, .c = dx, .c_type = n->type});
+}
+
+/* The tables' gradients: for each row of the batch, the other row times d. */
+static void factors_back(ncf *n, const void *d) {
+    const size_t total = n->rows * n->size[FACTOR_USER];
+    for (size_t i = 0, now; i < total; i += now) {
+        now = total - i < PIECE ? total - i : PIECE;
+        const float *dy = read_row(d, n->type, i, now, n->room[0]);
+        for (int side = 0; side < 2; side++) {
+            void        *grad  = n->tensor[FACTOR_USER + side].grad;
+            const float *other = read_row(n->factor[!side], n->type, i, now, n->room[1]);
+            float       *g     = place_row(grad, n->type, i, n->room[2]);
+            for (size_t j = 0; j < now; j++) g[j] = dy[j] * other[j];
+            write_row(grad, n->type, i, now, g);
+        }
+    }
+}
+
+/* d becomes 0 where the ReLU was. */
+static void relu_back(const ncf *n, const void *y, void *d, size_t count) {
+    if (n->type == AMP_F32) {
+        const float *out = y;
+        float       *dy  = d;
+        for (size_t i = 0; i < count; i++) dy[i] = out[i] > 0.0f ? dy[i] : 0.0f;
+    } else {
+        const uint16_t *out = y;
+        uint16_t       *dy  = d;
+        for (size_t i = 0; i < count; i++) dy[i] = out[i] ? dy[i] : 0;
+    }
+}
+
+/* A layer's gradients, from d; returns d as products by the weights want it. */
+static const void *layer_back(const ncf *n, int l, void *d) {
+    const amp_dtype product = n->product[l];
+    const int       w = FIRST_LAYER + 2 * l;
+    const size_t    in = n->in[l], out = n->out[l];
+    relu_back(n, n->x[l + 1], d, n->rows * out);
+    multiply(n, (amp_gemm_args){
+        .m = 1, .n = out, .k = n->rows, .a = n->ones, .a_type = n->type, .b = d,
+        .b_type = n->type, .c = n->tensor[w + 1].grad, .c_type = n->type});
+    const void *dy = operand(n, d, n->rows * out, product, n->wide[1]);
+    multiply(n, (amp_gemm_args){
+        .m = out, .n = in, .k = n->rows, .trans_a = 1, .a = dy, .a_type = product,
+        .b = operand(n, n->x[l], n->rows * in, product, n->wide[0]), .b_type = product,
+        .c = n->tensor[w].grad, .c_type = n->type});
+    return dy;
+}
+
+/* Of the gradient by what a layer was given, count columns from first on. */
+static void input_back(const ncf *n, int l, const void *dy, size_t first, size_t count, void *dx) {
+    const amp_dtype product = n->product[l];
+    const char     *w       = weight(n, FIRST_LAYER + 2 * l, product);
+    multiply(n, (amp_gemm_args){
+        .m = n->rows, .n = count, .k = n->out[l], .a = dy, .a_type = product,
+        .b = w + first * amp_dtype_size(product), .b_type = product, .ldb = n->in[l],
+        .c = dx, .c_type = n->type});
+}
+
+/* What comes out of the first layer goes straight to the tables' gradients, users left, items
+   right; and then the count says that these are there. */
+static void backward(ncf *n) {
+    const size_t half = n->size[LAYER_USER];
+    float        sum  = 0.0f;
+    void        *d = n->d[0], *next = n->d[1];
+    for (size_t i = 0; i < n->rows; i++) sum += n->logit[i];
+    *(float *)n->tensor[PREDICT_BIAS].grad = sum;
+    check(amp_cast(n->low, n->product[LAYERS], n->logit, AMP_F32, n->rows));
+    predict_back(n, PREDICT_FACTOR, n->product_of, d);
+    factors_back(n, d);
+    predict_back(n, PREDICT_LAYER, n->x[LAYERS], d);
+    for (int l = LAYERS - 1; l > 0; l--) {
+        input_back(n, l, layer_back(n, l, d), 0, n->in[l], next);
+        void *other = d;
+        d    = next;
+        next = other;
+    }
+    const void *dy = layer_back(n, 0, d);
+    input_back(n, 0, dy, 0, half, n->tensor[LAYER_USER].grad);
+    input_back(n, 0, dy, half, half, n->tensor[LAYER_ITEM].grad);
+    for (int i = 0; i < NUM_TABLES; i++) n->count[i] = (uint32_t)n->rows;
+}
+
+/* ------------------------------------------------------------------------------------- the step */
+
+/* The order in which an epoch shows the interactions. */
+typedef struct deck {
+    const interactions *data;
+    size_t             *order;
+    int                 seed;
+    uint64_t            shuffled; /* one more than the epoch; 0: none yet */
+} deck;
+
+static void shuffle_deck(deck *cards, uint64_t epoch) {
+    const size_t count = cards->data->num_train;
+    uint64_t     rng   = ((uint64_t)cards->seed << 32) + epoch * 0x2545f4914f6cdd1du + 7;
+    if (cards->shuffled == epoch + 1) return;
+    memcpy(cards->order, cards->data->train, count * sizeof *cards->order);
+    shuffle(cards->order, count, &rng);
+    cards->shuffled = epoch + 1;
+}
+
+static void load_pair(ncf *n, size_t to, uint32_t user, uint32_t item, float label) {
+    n->index[0][to] = user;
+    n->index[1][to] = item;
+    n->label[to]    = label;
+}
+
+/* A batch follows from the seed and the count of steps taken. So a step that was skipped, after an
+   overflow, is done again with the same pairs and a smaller scale; all types see the same pairs in
+   the same steps; and a resumed run needs no state but amp.h's. */
+static void load_batch(ncf *n, deck *cards, uint64_t step) {
+    const interactions *data  = cards->data;
+    const uint64_t      steps = data->num_train / n->batch; /* of an epoch */
+    uint64_t            rng   = ((uint64_t)cards->seed << 32) + (step + 1) * 0x9fb21c651e98df25u;
+    shuffle_deck(cards, step / steps);
+    for (size_t i = 0, to = 0; i < n->batch; i++) {
+        const pair *p = &data->pairs[cards->order[step % steps * n->batch + i]];
+        load_pair(n, to++, p->user, p->item, 1.0f);
+        for (int k = 0; k < NEGATIVES; k++)
+            load_pair(n, to++, p->user, random_stranger(data, p->user, &rng), 0.0f);
+    }
+}
+
+/* One step, taken or skipped; returns the loss of its batch. */
+static double train_step(ncf *n, deck *cards) {
+    const uint64_t step = status_of(&n->opt).steps;
+    load_batch(n, cards, step);
+    forward(n, n->rows);
+    const double loss = cross_entropy(n, loss_scale(n));
+    backward(n);
+    check(amp_optimizer_adamw(&n->opt, learning_rate(n->o, step))); /* check, unscale, AdamW, new
+                                                 scale, new copies: of tables, rows in the batch */
+    return loss;
+}
+
+/* ------------------------------------------------------------------------ held-out interactions */
+
+/* For as many users: where among 100 candidates is the one that was held out? */
+static hits evaluate(ncf *n, const interactions *data, size_t most) {
+    const size_t users = data->num_held < most ? data->num_held : most;
+    const size_t at_once = max_of(n->rows / CANDIDATES, 1);
+    hits         h = {0.0, 0.0};
+    for (size_t u = 0, now; u < users; u += now) {
+        now = users - u < at_once ? users - u : at_once;
+        for (size_t i = 0; i < now * CANDIDATES; i++)
+            load_pair(n, i, data->held[u + i / CANDIDATES], data->candidate[u * CANDIDATES + i],
+                      0.0f);
+        forward(n, now * CANDIDATES);
+        for (size_t k = 0; k < now; k++) count_hit(&h, n->logit + k * CANDIDATES, users);
+    }
+    return h;
+}
+
+/* --------------------------------------------------------------------- tables beside dense ones */
+
+/* An optimizer of the tables alone, with the gradients of the last step, or with dense ones of
+   nothing, which cost as much as any. */
+static void tables_init(amp_optimizer *opt, const ncf *n, void *const dense[NUM_TABLES]) {
+    amp_optimizer_desc desc = {0};
+    desc.dtype = n->type;
+    desc.kind  = AMP_KIND_ADAMW;
+    check(amp_optimizer_init(opt, &desc));
+    for (int i = 0; i < NUM_TABLES; i++) {
+        amp_tensor t = n->tensor[i];
+        if (dense) {
+            t.row_length = t.max_rows = 0;
+            t.rows       = NULL;
+            t.num_rows   = NULL;
+            t.grad       = dense[i];
+        }
+        check(amp_optimizer_add(opt, &t));
+    }
+    check(amp_optimizer_prepare(opt));
+}
+
+/* Of 100 rows of the tables, how many were in the last batch? */
+static double rows_touched(const ncf *n) {
+    size_t touched = 0, all = 0;
+    for (int i = FACTOR_USER; i <= FACTOR_ITEM; i++) { /* the other two have the same */
+        const size_t rows = n->tensor[i].n / n->size[i];
+        char        *seen = need(rows, 1);
+        for (size_t k = 0; k < n->rows; k++) {
+            touched += !seen[n->index[i][k]];
+            seen[n->index[i][k]] = 1;
+        }
+        all += rows;
+        free(seen);
+    }
+    return 100.0 * (double)touched / (double)all;
+}
+
+/* How many times as fast as a dense step of the tables is a sparse one, by medians of processor
+   time, in turns? With a learning rate of 0 both compute all and move nothing. */
+static double compare_tables(const ncf *n) {
+    enum { TIMES = 101 };
+    amp_optimizer opt[2];
+    double        time[2][TIMES];
+    void         *dense[NUM_TABLES];
+    for (int i = 0; i < NUM_TABLES; i++)
+        dense[i] = need(n->tensor[i].n, amp_dtype_size(n->type));
+    for (int k = 0; k < 2; k++) tables_init(&opt[k], n, k ? dense : NULL);
+    for (int i = 0; i < TIMES; i++) {
+        for (int k = 0; k < 2; k++) {
+            const double start = seconds();
+            check(amp_optimizer_adamw(&opt[k], 0.0f));
+            time[k][i] = seconds() - start;
+        }
+    }
+    for (int k = 0; k < 2; k++) {
+        amp_optimizer_free(&opt[k]);
+        qsort(time[k], TIMES, sizeof(double), by_value);
+    }
+    for (int i = 0; i < NUM_TABLES; i++) free(dense[i]);
+    return time[0][TIMES / 2] > 0.0 ? time[1][TIMES / 2] / time[0][TIMES / 2] : 0.0;
+}
+
+#include "ncf_check.h" /* --check: gradients beside finite differences */
+
+/* ---------------------------------------------------------------------------------- runs, main */
+
+/* What cannot be read or written shall be said now, not after the training. */
+static void try_all(const options *o, const interactions *data, ncf *n) {
+    try_picture(o->out, PICTURE);
+    for (int v = 0; v < 3; v++) {
+        if (!type_on(o, v)) continue;
+        ncf_init(n, o, data, (amp_dtype)v, 0);
+        if (o->resume) resume(&n->opt, o->resume, n->problem);
+        if (o->save) save(&n->opt, o->save);
+        ncf_free(n);
+    }
+}
+
+/* A step that is taken, at the scale that it needs; returns its loss. */
+static double take_step(ncf *n, deck *cards) {
+    const uint64_t before = status_of(&n->opt).steps;
+    double         loss   = 0.0;
+    int            tries  = 0; /* halving goes from the largest scale to the least in 38 */
+    while (status_of(&n->opt).steps == before) {
+        loss = train_step(n, cards);
+        if (++tries > 40)
+            fail(1, type_names[n->type], "gradients are not finite, at any loss scale",
+                 "choose a smaller --lr");
+    }
+    return loss;
+}
+
+/* All types from one seed, in turns, so that all meet the same machine. */
+static void train_seed(report *r, const interactions *data, int seed, ncf nets[3]) {
+    const options *o     = &r->o;
+    const int      last  = o->stop_after && o->stop_after < o->steps ? o->stop_after : o->steps;
+    deck           cards = {data, need(data->num_train, sizeof(size_t)), seed, 0};
+    for (int v = 0; v < 3; v++) {
+        if (!type_on(o, v)) continue;
+        ncf_init(&nets[v], o, data, (amp_dtype)v, seed);
+        if (o->resume) resume(&nets[v].opt, o->resume, nets[v].problem);
+    }
+    for (int step = 0; step < last; step++) {
+        for (int v = 0; v < 3; v++) {
+            ncf *n = &nets[v];
+            if (!type_on(o, v) || status_of(&n->opt).steps > (uint64_t)step) continue; /* resumed */
+            const double start = seconds();
+            const double loss  = take_step(n, &cards);
+            report_step(r, v, step, loss, seconds() - start);
+            if (o->save && ((step + 1) % o->save_every == 0 || step + 1 == last))
+                save(&n->opt, o->save);
+            if (held_point(o, step)) report_held(r, v, step, evaluate(n, data, ON_THE_WAY).rate);
+        }
+        report_progress(r, seed, step);
+    }
+    free(cards.order);
+}
+
+/* What a seed has come to. */
+static void end_seed(report *r, summary *s, const interactions *data, int seed, ncf nets[3]) {
+    for (int v = 0; v < 3; v++) {
+        if (!type_on(&r->o, v)) continue;
+        const amp_status status = status_of(&nets[v].opt);
+        if (seed == 0) {
+            s->touched  = rows_touched(&nets[v]);
+            s->speed[v] = compare_tables(&nets[v]);
+        }
+        const hits h = evaluate(&nets[v], data, data->num_held);
+        s->ndcg[v] += h.ndcg / r->o.seeds;
+        report_end(r, v, seed, h.rate, &status, nets[v].bytes, nets[v].num_params);
+        ncf_free(&nets[v]);
+    }
+    say_seed(r, seed);
+}
+
+int main(int argc, char **argv) {
+    static report       r;
+    static summary      s;
+    static interactions data;
+    static ncf          nets[3];
+    r.o = parse_options(argc, argv);
+    load_interactions(&data, &r.o);
+    if (r.o.check) return check_network(&r.o, &data);
+    try_all(&r.o, &data, &nets[0]);
+    report_interactions(&r, &data);
+    for (int seed = 0; seed < r.o.seeds; seed++) {
+        train_seed(&r, &data, seed, nets);
+        end_seed(&r, &s, &data, seed, nets);
+    }
+    print_results(&r);
+    print_summary(&r, &s);
+    print_last_lines(&r);
+    report_free(&r);
+    free_interactions(&data);
+    return 0;
+}

@@ -1,0 +1,138 @@
+/* ncf_report.h - the options of ncf.c, and the words for train_compare.h
+
+   Nothing here knows the network.                                                                */
+
+#ifndef NCF_REPORT_H
+#define NCF_REPORT_H
+
+#include "ncf_data.h"
+
+#define PICTURE "ncf_hits.svg"
+
+enum { NEGATIVES = 4, ON_THE_WAY = 1000 }; /* users who are asked while training goes on */
+
+/* -------------------------------------------------------------------------------------- options */
+
+typedef struct options {
+    const char *data, *policy, *tier, *out, *save, *resume;
+    int         users, items, width, batch, steps, seeds, dtype, save_every, stop_after, check;
+    float       lr;
+} options;
+
+#include "train_compare.h" /* report, of all that have such options */
+
+static const options standard = {NULL, NULL, NULL, "build", NULL, NULL,
+                                 6000, 3000, 128, 256, 2000, 0, ALL_TYPES, 100, 0, 0, 3e-3f};
+
+static void print_help(void) {
+    const options *o = &standard;
+    printf("usage: ncf [options]\n\n"
+           "Train a recommender (neural collaborative filtering) in fp32, fp16, bf16; compare.\n\n"
+           "  --data FILE       who liked what: lines of a user and an item, those of a user in\n"
+           "                    the order of time; other columns are ignored (a process)\n"
+           "  --users N  --items N                of the process (%d, %d)\n"
+           "  --dtype fp32|fp16|bf16|all          (all)\n"
+           "  --steps N         optimizer steps (%d)\n"
+           "  --seeds N         runs of each type (3; 1 of a run that is saved or resumed)\n"
+           "  --width N         of the first layer; tables and other layers follow (%d; 256 is\n"
+           "                    MLPerf's)\n"
+           "  --batch N         interactions in a step, each with %d sampled ones (%d)\n"
+           "  --lr X            largest learning rate (%g)\n"
+           "  --policy WORDS    types of products, as amp_autocast_override reads them:\n"
+           "                    layer0=fp32, predict=fp32 (all in half)\n"
+           "  --tier NAME       instructions of amp.h: amx, avx512, avx2, neon, c (the best)\n"
+           "  --out DIR         where the picture goes (%s)\n"
+           "  --quick           a toy, in seconds; options after it change it\n"
+           "  --check           gradients beside finite differences, allocations of a step\n"
+           "  --help            this text\n\n"
+           "With one --dtype:\n\n"
+           "  --save FILE       write the state there, every %d steps (--save-every N)\n"
+           "  --resume FILE     continue from it; with the same other options the end has the\n"
+           "                    bits of an uninterrupted run\n"
+           "  --stop-after N    end after step N, as an interruption would\n",
+           o->users, o->items, o->steps, o->width, NEGATIVES, o->batch, (double)o->lr, o->out,
+           o->save_every);
+}
+
+/* Few users and products too small for tiles: the machinery runs, and a little is learned. */
+static void make_quick(options *o) {
+    o->users = 1000;
+    o->items = 500;
+    o->width = 32;
+    o->batch = 128;
+    o->steps = 800;
+    o->seeds = 2;
+    o->lr    = 1e-2f;
+}
+
+static void make_check(options *o) {
+    o->check = 1;
+    o->users = 60;
+    o->items = 150;
+    o->width = 32;
+    o->batch = 128;
+    o->steps = 10;
+}
+
+static options parse_options(int argc, char **argv) {
+    options            o = standard;
+    char               value[32];
+    const known_option own[] = {{"--data", &o.data, NULL, NULL, 0},
+                                {"--users", NULL, NULL, &o.users, 10000000},
+                                {"--items", NULL, NULL, &o.items, 10000000},
+                                {"--width", NULL, NULL, &o.width, 1024}};
+    parse_all(&o, argc, argv, own, sizeof own / sizeof *own, print_help, make_quick, make_check);
+    sprintf(value, "--width %d", o.width);
+    if (o.width % 4 != 0) fail(2, value, "a quarter of it is no whole number", "choose another");
+    sprintf(value, "--items %d", o.items);
+    if (o.items < MOST + CANDIDATES)
+        fail(2, value, "is fewer than a user meets and is asked about", "choose at least 147");
+    return o;
+}
+
+/* --------------------------------------------------------------------------------------- report */
+
+static void load_interactions(interactions *d, const options *o) {
+    if (o->data) read_interactions(d, o->data);
+    else draw_interactions(d, (size_t)o->users, (size_t)o->items);
+    if (d->num_train < (size_t)o->batch)
+        fail(2, "--batch", "is more than there are interactions", "choose a smaller one");
+}
+
+static const subject ncf_subject = {
+    "ncf", "hit rate at 10, %", "", 2, 1, 0.5, 1, "interactions", 0.0, PICTURE,
+    "interactions that are learned", "cross-entropy, mean of the seeds",
+    "interactions that are held out", "hit rate at 10 in %, mean of the seeds"};
+
+static void report_interactions(report *r, const interactions *d) {
+    const options *o = &r->o;
+    r->of                = ncf_subject;
+    r->of.items_per_step = (double)o->batch * (1 + NEGATIVES);
+    report_init(r);
+    printf("%s: %lu users, %lu items, %lu interactions to learn, %lu held out\n", d->name,
+           (unsigned long)d->num_users, (unsigned long)d->num_items, (unsigned long)d->num_train,
+           (unsigned long)d->num_held);
+    printf("hit rate at 10 of what is popular: %.1f", d->by_popularity);
+    if (!o->data) printf("; of the process itself: %.1f", d->by_process);
+    printf("\nwidth %d; %d steps of %d interactions and %d sampled for each; products by %s\n",
+           o->width, o->steps, o->batch, NEGATIVES, amp_cpu_tier());
+    fflush(stdout);
+}
+
+/* What train_compare.h does not know. */
+typedef struct summary {
+    double ndcg[3];           /* of held-out interactions */
+    double touched, speed[3]; /* rows in a step, in percent; of such a step, beside a dense one */
+} summary;
+
+static void print_summary(const report *r, const summary *s) {
+    printf("NDCG at 10:");
+    for (int v = 0; v < 3; v++)
+        if (type_on(&r->o, v)) printf(" %s %.4f", type_names[v], s->ndcg[v]);
+    printf("\na step of the tables, with %.1f %% of the rows, beside a dense one:", s->touched);
+    for (int v = 0; v < 3; v++)
+        if (type_on(&r->o, v)) printf(" %s %.1fx", type_names[v], s->speed[v]);
+    printf("\n\n");
+}
+
+#endif /* NCF_REPORT_H */
