@@ -947,8 +947,9 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
    waits is added, and a graph replays it. Who asks waits, as for amp_optimizer_status. A turn is a
    step that was taken or skipped; they are numbered from first_step + 1 on. All of it but the
    histograms is saved with the state, and a state without it begins a new history. Of ranks each
-   tells of its own part, and on another number of them goes on from one that had some of it. Of a gradient of few rows the sums of rows are counted, in fp32, and
-   weights are not; a row that is not in the tensor is an overflow. */
+   tells of its own part, and on another number of them goes on from one that had some of it. Of a
+   gradient of few rows the sums of rows are counted, in fp32, and weights are not; a row that is
+   not in the tensor is an overflow. */
 
 typedef struct amp_report_desc {
     int   every;      /* sample turns 1, 1 + every, 1 + 2 every ...; 0: none                      */
@@ -4301,6 +4302,8 @@ static void ampi_sort_pass(ampi_sparse *s, uint32_t pass) {
     }
 }
 
+enum { AMPI_ROWS = 64 }; /* short as rows may be, so many are work for a thread */
+
 /* What belongs to one row, in the order of places. */
 static void ampi_sum_row(const ampi_slot *slot, const ampi_sparse *s, const uint32_t *places,
                          uint32_t row) {
@@ -4335,9 +4338,11 @@ static void ampi_sum_rows(const amp_plan *plan, ampi_slot *slot) {
 #if AMPI_OPENMP
 #pragma omp parallel for schedule(static) if (s->touched > 1000)
 #endif
-    for (row = 0; row < (int64_t)s->touched; row++) {
-        const uint32_t fp = ampi_fp_begin();
-        ampi_sum_row(slot, s, places, (uint32_t)row);
+    for (row = 0; row < (int64_t)s->touched; row += AMPI_ROWS) {
+        const uint32_t fp  = ampi_fp_begin();
+        const uint32_t end = (uint32_t)ampi_min(s->touched, (size_t)row + AMPI_ROWS);
+        uint32_t       r;
+        for (r = (uint32_t)row; r < end; r++) ampi_sum_row(slot, s, places, r);
         ampi_fp_end(fp);
     }
     ampi_begin_sums(slot, s);
@@ -4507,9 +4512,12 @@ static void ampi_update_rows(const amp_plan *plan, const ampi_slot *slot) {
 #if AMPI_OPENMP
 #pragma omp parallel for schedule(static) if (s->touched > 1000)
 #endif
-    for (row = 0; row < (int64_t)s->touched; row++) {
-        const uint32_t fp = ampi_fp_begin();
-        ampi_step_chunk(plan, slot, s->unique[row] * n, (size_t)row * n, n);
+    for (row = 0; row < (int64_t)s->touched; row += AMPI_ROWS) {
+        const uint32_t fp  = ampi_fp_begin();
+        const size_t   end = ampi_min(s->touched, (size_t)row + AMPI_ROWS);
+        size_t         r;
+        for (r = (size_t)row; r < end; r++)
+            ampi_step_chunk(plan, slot, s->unique[r] * n, r * n, n);
         ampi_fp_end(fp);
     }
 }
