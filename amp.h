@@ -5255,7 +5255,7 @@ static amp_result ampi_read_header(amp_read_fn read_fn, void *user, uint64_t *ve
     if (ampi_get_le(header + 24) != ampi_sum_bytes(0, header, 24)) return AMP_ERROR_CORRUPT;
     *version = ampi_get_le(header + 8);
     *size    = ampi_get_le(header + 16);
-    if (*version > AMPI_STATE_REPORT + AMPI_STATE_PART ||
+    if (*version > (uint64_t)AMPI_STATE_REPORT + (uint64_t)AMPI_STATE_PART ||
         (*version & ~(uint64_t)AMPI_STATE_REPORT) > AMPI_STATE_PART)
         return AMP_ERROR_NEWER;
     return (*version & 255u) == 0 ? AMP_ERROR_CORRUPT : AMP_OK;
@@ -6992,7 +6992,7 @@ static void ampi_advise_skips(ampi_case *k) {
     const amp_scaler *s    = k->scaler;
     const uint64_t    row  = ampi_overflows_in_a_row(k, &s->scale);
     const uint64_t    late = ampi_recent_overflows(k, AMPI_BEGINNING);
-    const double      share = (double)late / AMPI_RECENT;
+    const double      share = (double)late / (double)(int)AMPI_RECENT;
     char             *text;
     if (s->stuck && row >= AMPI_ROW) {
         text = ampi_advise(k, AMP_ADVICE_STUCK, -1, (double)row);
