@@ -1061,21 +1061,37 @@ AMPI_DEVICE bool ampi_is_last(const amp_plan *plan, uint32_t *shared) {
     return *shared != 0;
 }
 
+/* Replace every apart-th of counts, one for each tile, by the sum of what is in front; returns that
+   of all. Several loads are under way: one thread has all tiles to go through. */
+AMPI_DEVICE uint32_t ampi_sum_tiles(uint32_t *counts, unsigned apart, uint32_t tiles,
+                                    uint32_t before) {
+    enum { UNDER_WAY = 8 };
+    for (uint32_t tile = 0; tile < tiles; tile += UNDER_WAY) {
+        uint32_t *at = counts + tile * apart, n[UNDER_WAY];
+#pragma unroll
+        for (unsigned k = 0; k < UNDER_WAY; k++) n[k] = tile + k < tiles ? at[k * apart] : 0u;
+#pragma unroll
+        for (unsigned k = 0; k < UNDER_WAY; k++) {
+            if (tile + k < tiles) at[k * apart] = before;
+            before += n[k];
+        }
+    }
+    return before;
+}
+
 /* How often is each digit in each tile? Then: where do those of a tile go? */
 AMPI_DEVICE void ampi_place_digits(const ampi_sparse *s, uint32_t *total) {
     for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x) {
-        total[d] = 0;
-        for (uint32_t k = 0; k < s->num_tiles; k++) total[d] += s->counts[k * AMPI_DIGITS + d];
+        uint32_t sum = 0;
+#pragma unroll 8
+        for (uint32_t k = 0; k < s->num_tiles; k++) sum += s->counts[k * AMPI_DIGITS + d];
+        total[d] = sum;
     }
     __syncthreads();
     for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x) {
         uint32_t before = 0;
         for (unsigned k = 0; k < d; k++) before += total[k];
-        for (uint32_t k = 0; k < s->num_tiles; k++) {
-            const uint32_t n                = s->counts[k * AMPI_DIGITS + d];
-            s->counts[k * AMPI_DIGITS + d]  = before;
-            before += n;
-        }
+        ampi_sum_tiles(s->counts + d, AMPI_DIGITS, s->num_tiles, before);
     }
     __syncthreads();
 }
@@ -1174,13 +1190,8 @@ AMPI_KERNEL(4) ampi_begins_kernel(amp_plan plan) {
     }
     if (!ampi_is_last(&plan, &last)) return;
     for (size_t k = threadIdx.x; k < plan.num_sparse; k += blockDim.x) {
-        ampi_sparse *s    = &plan.sparse[k];
-        uint32_t     rows = 0;
-        for (uint32_t tile = 0; tile < s->num_tiles; tile++) {
-            const uint32_t n = s->counts[tile];
-            s->counts[tile]  = rows;
-            rows += n;
-        }
+        ampi_sparse   *s    = &plan.sparse[k];
+        const uint32_t rows = ampi_sum_tiles(s->counts, 1, s->num_tiles, 0);
         s->touched      = rows;
         s->begins[rows] = s->given;
         ampi_begin_sums(&plan.slots[s->slot], s);

@@ -1463,7 +1463,7 @@ static void make_table(table *t, dice &r) {
     static const uint32_t lengths[] = {1, 3, 4, 16, 64, 132};
     t->length = r.of(lengths);
     t->rows   = 1 + r.below(r.one_in(3) ? 70000 / t->length : 300);
-    t->most   = 1 + r.below(r.one_in(3) ? 5000 : 400);
+    t->most   = 1 + r.below(r.one_in(3) ? t->length == 1 ? 50000 : 5000 : 400); /* to 25 tiles */
     t->type   = (int)r.below(3);
     t->off    = r.one_in(2) ? 0 : r.below(9);
     t->bytes  = (size_t)t->most * t->length * 4 + 16;
