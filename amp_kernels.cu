@@ -867,6 +867,12 @@ AMPI_DEVICE void ampi_clear_others(const amp_plan *plan) {
    A block counts in memory of its own, then adds to the tensor's census. */
 struct ampi_counter { uint32_t count[AMPI_COUNTS]; };
 
+/* Not in a template, where the emulator would not know it for a block's own. */
+AMPI_DEVICE ampi_counter *ampi_counter_of_block(void) {
+    __shared__ ampi_counter counter;
+    return &counter;
+}
+
 AMPI_DEVICE void ampi_begin_counts(ampi_counter *c) {
     for (unsigned k = threadIdx.x; k < AMPI_COUNTS; k += blockDim.x) c->count[k] = 0;
     __syncthreads();
@@ -1447,15 +1453,14 @@ AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan, ampi_counter *counter
 }
 
 template <int WORK> AMPI_KERNEL(WORK == AMPI_SGD ? 3 : 4) ampi_update_kernel(amp_plan plan) {
-    const ampi_control     *c     = plan.control;
-    const uint64_t          parts = plan.num_chunks * plan.parts;
-    __shared__ ampi_counter counter;
+    const ampi_control *c     = plan.control;
+    const uint64_t      parts = plan.num_chunks * plan.parts;
     ampi_wait_for_previous();
     const bool skip = c->gate.skip != 0;
     if (ampi_sampled(&plan)) {
         ampi_clear_census(&plan);
         if (!skip) {
-            ampi_update_sampled<WORK>(plan, &counter);
+            ampi_update_sampled<WORK>(plan, ampi_counter_of_block());
             if (ampi_first_thread()) ampi_publish(&plan);
             return;
         }
@@ -1515,7 +1520,6 @@ template <int WORK> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
     const ampi_unscale_op unscale = {WORK == AMPI_CARRY ? ampi_carry_factor(&plan)
                                                         : c->gate.inv_scale};
     const bool            sampled = WORK == AMPI_MODEL && ampi_sampled(&plan);
-    __shared__ ampi_counter counter;
     if (sampled) ampi_clear_census(&plan);
     for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
         const ampi_share s        = ampi_share_of(&plan, parts - 1 - k);
@@ -1533,7 +1537,8 @@ template <int WORK> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
                                 ampi_pair<AMP_F32, AMP_F32>>());
         if (sampled && !skip && grad.base)
             ampi_copy_sampled({grad, ampi_part_at(slot->master, AMP_F32, s.begin),
-                               ampi_part_at(slot->model, slot->model_type, s.begin), &counter},
+                               ampi_part_at(slot->model, slot->model_type, s.begin),
+                               ampi_counter_of_block()},
                               s.count,
                               ampi_census_of(&plan, plan.record->which,
                                              (size_t)(slot - plan.slots)));
