@@ -44,8 +44,9 @@
    fp32 master weights with fp16 or bf16 copies; a wrap for the optimizer you have,
    and fused AdamW and SGD; global-norm clipping; bitwise save and load; a matrix
    product on mixed types; the op lists of autocast. It says which tensor
-   overflowed. It works on a CPU with nothing else, and with amp_kernels.cu on
-   NVIDIA GPUs, with the same bits (but for the payload of a NaN that was computed).
+   overflowed, and reports how a run goes and what to change. It works on a CPU with
+   nothing else, and with amp_kernels.cu on NVIDIA GPUs, with the same bits (but for
+   the payload of a NaN that was computed).
 
    WHAT IT DOES NOT: tensors, autograd, layers, data loading, schedules. It never
    prints and never exits. Its globals are the instruction set it found (cpuid)
@@ -62,6 +63,7 @@
        master weights    fp32, owned by the optimizer step
        model weights     the copy (fp16, bf16) that forward and backward read
        skipped step      normal, not an error: weights stay, the scale shrinks
+       turn              a step that was taken or skipped
 
    >>steps  One iteration, whoever does the arithmetic:
 
@@ -4841,8 +4843,8 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
    within eight bytes goes unseen. */
 
 enum { AMPI_STATE_NAME = 48 }; /* as much of a name as is told */
-enum { AMPI_STATE_VERSION = 2, AMPI_STATE_PART = 3 /* the version of parts and sets */ };
-enum { AMPI_STATE_REPORT = 256 /* added to it */ };
+enum { AMPI_STATE_VERSION = 2, AMPI_STATE_PART = 3 /* the version of parts and sets */,
+       AMPI_STATE_REPORT = 256 /* is added to it */ };
 enum { AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18, AMPI_STATE_SET = 24 };
 
 /* One walk over the state counts its bytes, saves it, verifies a file against it, or loads it. */
@@ -5255,10 +5257,10 @@ static amp_result ampi_read_header(amp_read_fn read_fn, void *user, uint64_t *ve
     if (ampi_get_le(header + 24) != ampi_sum_bytes(0, header, 24)) return AMP_ERROR_CORRUPT;
     *version = ampi_get_le(header + 8);
     *size    = ampi_get_le(header + 16);
-    if (*version > (uint64_t)AMPI_STATE_REPORT + (uint64_t)AMPI_STATE_PART ||
-        (*version & ~(uint64_t)AMPI_STATE_REPORT) > AMPI_STATE_PART)
+    if (*version > AMPI_STATE_PART && *version != AMPI_STATE_REPORT + AMPI_STATE_VERSION &&
+        *version != AMPI_STATE_REPORT + AMPI_STATE_PART)
         return AMP_ERROR_NEWER;
-    return (*version & 255u) == 0 ? AMP_ERROR_CORRUPT : AMP_OK;
+    return *version == 0 ? AMP_ERROR_CORRUPT : AMP_OK;
 }
 
 /* Read a body of a->count bytes into a->bytes, which the caller releases. If the file's is of
@@ -6992,7 +6994,7 @@ static void ampi_advise_skips(ampi_case *k) {
     const amp_scaler *s    = k->scaler;
     const uint64_t    row  = ampi_overflows_in_a_row(k, &s->scale);
     const uint64_t    late = ampi_recent_overflows(k, AMPI_BEGINNING);
-    const double      share = (double)late / (double)(int)AMPI_RECENT;
+    const double      share = (double)late / (double)AMPI_RECENT;
     char             *text;
     if (s->stuck && row >= AMPI_ROW) {
         text = ampi_advise(k, AMP_ADVICE_STUCK, -1, (double)row);

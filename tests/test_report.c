@@ -1442,6 +1442,48 @@ TEST(shard, "state in shards: the report of a rank of one is that of an optimize
     end(&b);
 }
 
+TEST(rows, "gradients of few rows: sums of rows are counted, and a row that is not there is told") {
+    enum { ROWS = 6, LENGTH = 4 };
+    static const uint32_t at[3] = {4, 1, 4};
+    uint32_t          num_rows = 3, rows[3];
+    amp_tensor_report t;
+    amp_tensor       *x;
+    rig               r;
+    size_t            k;
+    begin(&r);
+    r.watch.every = 1;
+    put(&r, 5, AMP_F16);
+    x = put(&r, ROWS * LENGTH, AMP_F16);
+    memcpy(rows, at, sizeof rows);
+    x->row_length = LENGTH;
+    x->max_rows   = 3;
+    x->rows       = rows;
+    x->num_rows   = &num_rows;
+    prepare(&r);
+    fill(&r, 0, 1.0f);
+    for (k = 0; k < 3 * LENGTH; k++) store(x->grad, AMP_F16, k, k < LENGTH ? 3.0f : 1.0f);
+    step(&r, 0.01f);
+    CHECK_EQ_U64(report_of(&r).overflows, 0);
+    t = tensor_of(&r, 1);
+    CHECK_EQ_U64(t.grads[31], LENGTH);     /* row 1: 1, from 2^-3 on */
+    CHECK_EQ_U64(t.grads[32], LENGTH);     /* row 4: 3 + 1, from 2 on */
+    CHECK_EQ_U64(t.updates, 0);            /* weights are not looked at */
+    CHECK_EQ_U64(report_of(&r).updates, 5);
+    store_bits(x->grad, AMP_F16, 2 * LENGTH + 1, 0x7e00u); /* in row 4 */
+    step(&r, 0.01f);
+    report_of(&r);
+    CHECK_EQ_U64(tensor_of(&r, 1).stats.first_nonfinite, 4 * LENGTH + 1);
+    CHECK_EQ_U64(tensor_of(&r, 1).nans, 1);
+    store(x->grad, AMP_F16, 2 * LENGTH + 1, 1.0f);
+    rows[1] = ROWS;
+    step(&r, 0.01f);
+    CHECK_EQ_INT(last_turn(&r).skip, AMP_SKIP_OVERFLOW);
+    CHECK_EQ_INT(last_turn(&r).tensor, 1);
+    CHECK_EQ_U64(tensor_of(&r, 1).overflows, 2);
+    CHECK_EQ_U64(tensor_of(&r, 1).nans, 1);
+    end(&r);
+}
+
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     RUN(attribution);
@@ -1478,5 +1520,6 @@ int main(int argc, char **argv) {
     RUN(line_numbers);
     RUN(table);
     RUN(shard);
+    RUN(rows);
     return test_end();
 }
