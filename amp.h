@@ -3884,28 +3884,18 @@ static void   ampi_place_report(const amp_optimizer *opt, amp_plan *plan);
 /* >>impl ranks: have all ranks the same tensors? */
 static amp_result ampi_same_tables(const amp_optimizer *opt, const amp_plan *plan);
 
-AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
-    const size_t header = (sizeof(amp_plan) + 63) / 64 * 64;
-    amp_result   result = ampi_can_add(opt);
-    amp_scaler   shared;
-    ampi_arena   arena;
-    amp_plan    *plan;
-    void        *block = NULL;
-    char        *base  = NULL;
-    size_t       i, num_sparse = 0;
-    uint32_t     fp;
-    if (result != AMP_OK) return result;
-    if (opt->desc.shared_scaler) { /* was it initialized? */
-        result = ampi_read_back(opt, &shared, opt->desc.shared_scaler, sizeof shared);
-        if (result == AMP_OK) result = ampi_scaler_ready(&shared);
-        if (result != AMP_OK) return result;
-    }
+/* Room for the tables on the host, and what is known before memory has its places. */
+static amp_result ampi_new_plan(const amp_optimizer *opt, amp_plan **made) {
+    const amp_optimizer_desc *d      = &opt->desc;
+    const size_t              header = (sizeof(amp_plan) + 63) / 64 * 64;
+    size_t                    i, num_sparse = 0;
+    amp_plan                 *plan;
     if (opt->num_entries > (SIZE_MAX / 2 - header) / (2 * sizeof(ampi_slot) + 2048) ||
         opt->num_entries > INT32_MAX)
         return AMP_ERROR_TOO_LARGE;
     for (i = 0; i < opt->num_entries; i++)
         if (ampi_has_rows(ampi_tensor(opt, (int)i))) num_sparse++;
-    plan = (amp_plan *)ampi_allocate(&opt->desc.allocator,
+    plan = (amp_plan *)ampi_allocate(&d->allocator,
                                      header + opt->num_entries * sizeof(ampi_slot) +
                                          num_sparse * sizeof(ampi_sparse) +
                                          ampi_report_room(opt));
@@ -3915,14 +3905,33 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     plan->num_slots   = opt->num_entries;
     plan->host_sparse = (ampi_sparse *)(void *)(plan->host_slots + plan->num_slots);
     plan->num_sparse  = num_sparse;
+    plan->kind        = d->kind;
+    plan->zero_grad   = d->zero_grad || d->shard.count;
+    plan->shared      = d->shared_scaler != NULL;
+    plan->meets       = d->shard.sum_fn && d->shard.count ? AMPI_OVER_SUMS
+                        : d->reduce_fn                    ? AMPI_OVER_NORM2
+                                                          : AMPI_ALONE;
     ampi_place_report(opt, plan);
-    plan->kind       = opt->desc.kind;
-    plan->zero_grad  = opt->desc.zero_grad || opt->desc.shard.count;
-    plan->shared     = opt->desc.shared_scaler != NULL;
-    plan->meets      = opt->desc.shard.sum_fn && opt->desc.shard.count ? AMPI_OVER_SUMS
-                       : opt->desc.reduce_fn                           ? AMPI_OVER_NORM2
-                                                                       : AMPI_ALONE;
+    *made = plan;
+    return AMP_OK;
+}
 
+AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
+    amp_result result = ampi_can_add(opt);
+    amp_scaler shared;
+    ampi_arena arena;
+    amp_plan  *plan  = NULL;
+    void      *block = NULL;
+    char      *base  = NULL;
+    uint32_t   fp;
+    if (result != AMP_OK) return result;
+    if (opt->desc.shared_scaler) { /* was it initialized? */
+        result = ampi_read_back(opt, &shared, opt->desc.shared_scaler, sizeof shared);
+        if (result == AMP_OK) result = ampi_scaler_ready(&shared);
+        if (result != AMP_OK) return result;
+    }
+    result = ampi_new_plan(opt, &plan);
+    if (result != AMP_OK) return result;
     memset(&arena, 0, sizeof arena);
     ampi_layout(opt, ampi_entries(opt), plan, &arena);
     result = arena.too_large ? AMP_ERROR_TOO_LARGE : AMP_OK;

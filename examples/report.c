@@ -369,7 +369,7 @@ static void write_chart(FILE *f, const run *r, int norm) {
         if (c->high > c->low) fprintf(f, "V%.1f", 100.0 * (high - c->high) / (high - low));
         if (c->last < c->high) fprintf(f, "V%.1f", 100.0 * (high - c->last) / (high - low));
     }
-    fprintf(f, "'/></svg></div>");
+    fprintf(f, "H%d'/></svg></div>", COLUMNS);
     write_turns(f, r);
     if (norm) return;
     fprintf(f, "<p class=note>Skipped:");
