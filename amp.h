@@ -36,7 +36,8 @@
        >>options    >>promises   >>history       macros; memory, threads, errors
        >>api        results, numbers, scaler, backend, optimizer, state,
                     environment, gemm, cuda, capability; and if you want it
-                    ranks, sparse, report; autocast, cache, session, sgemm, ops
+                    ranks, sparse, fewer bytes, report; autocast, cache, session,
+                    sgemm, ops
        >>core       every formula, once, for host and device
        >>impl       the same rooms and words, arrays, step; instruction sets (tiers) last
 
@@ -485,6 +486,11 @@ AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
 
 /* ------------------------------------------------------------- >>api  optimizer */
 
+/* How masters and moments are kept: >>api fewer bytes. */
+typedef enum amp_state {
+    AMP_STATE_DEFAULT = 0, AMP_STATE_SPLIT, AMP_STATE_BF16, AMP_STATE_8BIT
+} amp_state;
+
 /* One weight tensor. Memory is the caller's, in the backend's memory, in one of three ways:
    weight only: it is the fp32 master, and a model copy of desc.dtype is made for it;
    model only:  half weights; an fp32 master is made from them;
@@ -507,6 +513,7 @@ typedef struct amp_tensor {
     size_t          row_length, max_rows; /* nonzero: grad is of few rows: >>api sparse        */
     const uint32_t *rows;
     uint32_t       *num_rows;
+    amp_state       state;      /* 0: the optimizer's                                          */
 } amp_tensor;
 
 typedef enum amp_kind {
@@ -551,6 +558,8 @@ typedef struct amp_optimizer_desc {
     uint64_t      first_step;         /* steps taken before, for the bias correction of a run
                                          that is continued with moments from elsewhere           */
     const struct amp_report_desc *report; /* NULL: none; >>api report. Read until prepare        */
+    amp_state     state;              /* masters and moments in fewer bytes; fused kinds         */
+    uint64_t      seed;               /* of its stochastic rounding; any, also 0                 */
     char         *problem;            /* NULL, or AMP_PROBLEM_SIZE bytes: what was wrong         */
 } amp_optimizer_desc;
 
@@ -934,6 +943,39 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
    (2 for each 8 bits of it), whatever the counts are. For AMP_KIND_ADAMW, and AMP_KIND_SGD without
    momentum; AMP_ERROR_UNSUPPORTED are others, desc.shard, and amp_optimizer_add_flat. rebind moves
    weight and grad; rows and num_rows stay. */
+
+/* ----------------------------------------------------------- >>api  fewer bytes
+   A fused step is bound by memory, so what takes fewer bytes is a faster step, too.
+   amp_tensor.state, or else the optimizer's desc.state, says how masters and moments are kept:
+
+                         master                            moments   bytes kept    moved by a step
+      AMP_STATE_DEFAULT  fp32                              fp32      4 + 8 + 2     30
+      AMP_STATE_SPLIT    bf16 model and 16-bit remainder:  fp32      2 + 8 + 2     28
+                         all bits of fp32
+      AMP_STATE_BF16     the same                          bf16      2 + 4 + 2     20
+      AMP_STATE_8BIT     the same                          8 bits    2 + 2.1 + 2   16
+
+   of AdamW, for each element, with a model copy and gradients of halves. Each has the same bits on
+   a CPU and a GPU, in any number of shards, saved and loaded.
+   SPLIT is DEFAULT in other memory: with equal gradients its masters and moments are DEFAULT's bit
+   for bit, and so are its state files. Its model is the master rounded to nearest as DEFAULT's, but
+   for values in the middle between two, of which it is the one away from zero. (Of a NaN it is a
+   NaN; payloads may change.)
+   BF16 rounds moments stochastically: up or down with a chance in proportion to the distance, so
+   that small changes are not lost but on average there. The bits of chance are counted, not drawn:
+   they depend on desc.seed, the tensor's number, the element's, and the step (amp_gate.step), and
+   on nothing else. A state file has the seed. Infinities and NaN stay; no finite value becomes one.
+   8BIT keeps of 32 elements one largest magnitude each, in bf16 rounded up, and codes of 8 bits, to
+   nearest even: of the first moment or momentum m = max * q / (254 - |q|), denser around zero, of
+   the second moment's root q / 255 * max. A NaN makes moments of all 32 a NaN; 2^126 and more
+   counts as 2^126.
+   The model must be of bf16 (AMP_ERROR_INVALID_CONFIG if not), and with keep_fp32 a tensor stays
+   AMP_STATE_DEFAULT. weight is copied in prepare and not used after, amp_optimizer_master is NULL,
+   and a weight cache knows nothing of it: forward reads amp_optimizer_model. Files load where
+   moments are kept alike; else AMP_ERROR_MISMATCH says of which tensor they are not. Reports count
+   no weights of such tensors.
+   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN; rebind of a weight; with AMP_STATE_8BIT moments from
+   elsewhere (moment1, moment2) and a row_length that is not a multiple of 32. */
 
 /* ---------------------------------------------------------------- >>api  report
    What happened, in which tensor, why, and what to change; and steps that are skipped because their
@@ -1883,12 +1925,15 @@ typedef struct ampi_slot {
     ampi_sparse *sparse;   /* NULL: the gradient is of all elements     */
     void     *values;      /* if it is not, as it comes; grad are sums  */
     uint32_t  values_type;
-    float    *m, *v;       /* first moment or momentum; second moment   */
+    void     *m, *v;       /* first moment or momentum; second moment: fp32, or as state says */
     uint32_t  grad_type, model_type;
     float     lr_scale, weight_decay;
     uint32_t  in_place;    /* unscaled is grad                          */
     amp_stats stats;
     ampi_tally tally;
+    uint32_t  state;       /* amp_state; if it is not the default, there is no master, but */
+    uint16_t *low;         /* what model is without of it; and of 8-bit moments            */
+    uint16_t *m_max, *v_max; /* the largest magnitudes in each group: bf16                 */
 } ampi_slot;
 
 /* What changes from step to step, and the numbers that kernels need, in backend memory. */
@@ -1913,6 +1958,7 @@ typedef struct ampi_control {
     amp_scaler scaler;                   /* unless shared                          */
     amp_scaler next;                     /* what the step makes of it, if moves is */
     uint32_t   moves;                    /* set: it waits here to be published     */
+    uint64_t   seed;                     /* of stochastic rounding                 */
 } ampi_control;
 
 /* Where ranks meet, between check and decide, and over what, beside flags. */
@@ -1931,6 +1977,7 @@ struct amp_plan {
     size_t        num_sparse;
     uint32_t      num_tiles, passes; /* of all; of the sort                                     */
     uint32_t      longest;           /* row                                                     */
+    int           fewer, stochastic; /* has a tensor another state than the default, with chance */
     size_t        num_slots;
     size_t        num_weights, num_grads; /* slots that are not empty, and those with a gradient */
     uint64_t      num_chunks, num_sums;
@@ -1972,6 +2019,9 @@ struct ampi_functions {
                           ampi_copy direction);
     amp_result (*cast_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
                           const void *src, amp_dtype src_type, size_t n);
+    /* fp32 to a split master: model of bf16, and what that is without, unless low is NULL */
+    amp_result (*split_fn)(const amp_backend *self, void *model, void *low, const void *src,
+                           size_t n);
     /* a matrix whose rows lie apart; NULL: row by row */
     amp_result (*cast_rows_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
                                size_t dst_ld, const void *src, amp_dtype src_type, size_t src_ld,
@@ -2166,6 +2216,147 @@ AMPI_FN ampi_rates ampi_rates_of(const ampi_control *c, const ampi_slot *slot) {
     r.momentum     = c->momentum;
     r.nesterov     = c->nesterov;
     return r;
+}
+
+/* ------------------------------------------------------------- >>core  fewer bytes
+   How states but the default are kept, for a type V of floats and U of as many 32-bit words, so
+   that vectors have the same formulas, from operators that words and vectors have and, of numbers
+   below 2^31, above (all ones if a > b), least and most. */
+
+enum { AMPI_GROUP = 32 }; /* elements that share a largest magnitude */
+
+/* Of a group: what its codes count in. */
+typedef struct ampi_scale {
+    uint32_t limit; /* bits of the largest magnitude, or of 1 if that is 0 or NaN */
+    float    max;   /* the magnitude                                              */
+    float    steps; /* 254 of m, 255 / limit of v; 0 if max is NaN: then so are all codes */
+} ampi_scale;
+
+/* The largest magnitude of a group, as bits of fp32, to bf16: not below it, or a code would not
+   fit; of 2^126 and more 2^126, so that twice of it is finite. */
+AMPI_FN uint16_t ampi_max_from_f32(uint32_t u) {
+    if (u > AMPI_F32_INF) return 0x7fc0u;
+    if (u > 0x7e800000u) return 0x7e80u;
+    return (uint16_t)((u + 0xffffu) >> 16);
+}
+
+AMPI_FN ampi_scale ampi_scale_of(uint16_t max) {
+    const uint32_t u   = ampi_f32_from_bf16(max);
+    const int      nan = u > AMPI_F32_INF;
+    ampi_scale     s;
+    s.limit = u == 0u || nan ? 0x3f800000u : u;
+    s.max   = ampi_f32_from_bits(u);
+    s.steps = nan ? 0.0f : 254.0f;
+    return s;
+}
+
+/* The same for roots of second moments. */
+AMPI_FN ampi_scale ampi_root_scale_of(uint16_t max) {
+    ampi_scale     s    = ampi_scale_of(max);
+    const uint32_t some = ampi_bits_of_f32(s.steps);
+    s.steps = some ? ampi_div(255.0f, ampi_f32_from_bits(s.limit)) : 0.0f;
+    s.max   = ampi_mul(s.max, 0.003921569f); /* 1 / 255 */
+    return s;
+}
+
+/* What chance depends on beside the lower half of an element's number: seed, tensor, step and the
+   upper half (the finalizer of splitmix64, Steele et al. 2014). */
+typedef struct ampi_seeds { uint32_t a, b; } ampi_seeds;
+
+AMPI_FN uint64_t ampi_mix(uint64_t x) {
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, uint64_t element) {
+    const uint64_t x = ampi_mix(ampi_mix(ampi_mix(ampi_mix(seed) ^ tensor) ^ step) ^ element >> 32);
+    ampi_seeds     k;
+    k.a = (uint32_t)x;
+    k.b = (uint32_t)(x >> 32);
+    return k;
+}
+
+#define AMPI_CODECS(FN, V, U, S)                                                               \
+    FN U ampi_size##S(U u) { return u & ampi_u32##S(0x7fffffffu); }                           \
+    /* A master in two halves: bf16, rounded to nearest, halves away from zero, and of its bits \
+       the lower 16, as a signed number: what was rounded off. Bit 15 is taken from a NaN that  \
+       would round to 0. */                                                                    \
+    FN U ampi_splittable##S(U u) {                                                             \
+        const U over = ampi_above##S(ampi_size##S(u), ampi_u32##S(0x7fff7fffu));               \
+        return u & ~(over & ampi_u32##S(0x8000u));                                             \
+    }                                                                                          \
+    FN U ampi_upper##S(U u) { return (u + ampi_u32##S(0x8000u)) >> ampi_u32##S(16); }          \
+    FN U ampi_join##S(U model, U low) { return (model << ampi_u32##S(16)) + low; }             \
+    /* To bf16, up if what is cut off is more than chance, below 2^16. Above all bf16 it is cut \
+       off, and inf and NaN, which arithmetic has made quiet, stay. */                         \
+    FN U ampi_by_chance##S(U u, U chance) {                                                    \
+        const U fits = ampi_above##S(ampi_u32##S(0x7f7f0000u), ampi_size##S(u));               \
+        return (u + (chance & fits)) >> ampi_u32##S(16);                                       \
+    }                                                                                          \
+    /* 32 bits of chance of an element: a permutation of all numbers for each key, after       \
+       lowbias32 (Wellons 2018). */                                                            \
+    FN U ampi_chance##S(U element, U a, U b) {                                                 \
+        U x = element ^ a;                                                                     \
+        x   = (x ^ x >> ampi_u32##S(16)) * ampi_u32##S(0x7feb352du);                         \
+        x   = ((x ^ x >> ampi_u32##S(15)) + b) * ampi_u32##S(0x846ca68bu);                   \
+        return x ^ x >> ampi_u32##S(16);                                                      \
+    }                                                                                          \
+    /* Codes and back. Sums with 2^23 and 1.5 * 2^23 leave integers in the lowest bits. */     \
+    FN U ampi_m_code##S(V m, const ampi_scale *s) {                                            \
+        const U u    = ampi_bits##S(m);                                                        \
+        const V a    = ampi_from_bits##S(ampi_least##S(ampi_size##S(u), ampi_u32##S(s->limit))); \
+        const V half = ampi_div##S(a, ampi_add##S(ampi_from_bits##S(ampi_u32##S(s->limit)), a)); \
+        const U q    = ampi_bits##S(ampi_mul##S(half, ampi_splat##S(s->steps)));               \
+        const V x    = ampi_from_bits##S(q | (u & ampi_u32##S(0x80000000u)));                 \
+        return ampi_bits##S(ampi_add##S(x, ampi_splat##S(12582912.0f))) & ampi_u32##S(0xffu); \
+    }                                                                                          \
+    FN V ampi_m_value##S(U code, const ampi_scale *s) {                                        \
+        const U biased = (code ^ ampi_u32##S(0x80u)) | ampi_u32##S(0x4b000000u);             \
+        const V q      = ampi_sub##S(ampi_from_bits##S(biased), ampi_splat##S(8388736.0f));    \
+        const V size   = ampi_from_bits##S(ampi_size##S(ampi_bits##S(q)));                     \
+        const V y      = ampi_div##S(q, ampi_sub##S(ampi_splat##S(254.0f), size));             \
+        return ampi_mul##S(ampi_splat##S(s->max), y);                                          \
+    }                                                                                          \
+    FN U ampi_v_code##S(V root, const ampi_scale *s) {                                         \
+        const U a = ampi_least##S(ampi_size##S(ampi_bits##S(root)), ampi_u32##S(s->limit));   \
+        const V q = ampi_mul##S(ampi_from_bits##S(a), ampi_splat##S(s->steps));                \
+        return ampi_bits##S(ampi_add##S(q, ampi_splat##S(8388608.0f))) & ampi_u32##S(0xffu);  \
+    }                                                                                          \
+    FN V ampi_v_value##S(U code, const ampi_scale *s) {                                        \
+        const V q    = ampi_from_bits##S(code | ampi_u32##S(0x4b000000u));                    \
+        const V root = ampi_mul##S(ampi_splat##S(s->max),                                      \
+                                   ampi_sub##S(q, ampi_splat##S(8388608.0f)));                 \
+        return ampi_mul##S(root, root);                                                        \
+    }                                                                                          \
+    /* AdamW as above, but that the root, which the code of v is of, is taken before the bias  \
+       correction; bias is that of roots. Gives the root. */                                   \
+    FN V ampi_adamw_root##S(const ampi_rates *r, float bias, V g, V *p, V *m, V v) {           \
+        V root, u;                                                                             \
+        *m   = ampi_add##S(ampi_times##S(r->beta1, *m), ampi_times##S(r->beta1_rest, g));      \
+        u    = ampi_mul##S(ampi_times##S(r->beta2_rest, g), g);                                \
+        root = ampi_sqrt##S(ampi_add##S(ampi_times##S(r->beta2, v), u));                       \
+        u    = ampi_add##S(ampi_times##S(bias, root), ampi_splat##S(r->eps));                  \
+        u    = ampi_div##S(ampi_times##S(r->bias1, *m), u);                                    \
+        u    = ampi_add##S(u, ampi_times##S(r->weight_decay, *p));                             \
+        *p   = ampi_sub##S(*p, ampi_times##S(r->lr, u));                                       \
+        return root;                                                                           \
+    }
+AMPI_FN uint32_t ampi_u32(uint32_t x) { return x; }
+AMPI_FN uint32_t ampi_bits(float x) { return ampi_bits_of_f32(x); }
+AMPI_FN float    ampi_from_bits(uint32_t u) { return ampi_f32_from_bits(u); }
+AMPI_FN uint32_t ampi_above(uint32_t a, uint32_t b) { return a > b ? 0xffffffffu : 0u; }
+AMPI_FN uint32_t ampi_least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+AMPI_FN uint32_t ampi_most(uint32_t a, uint32_t b) { return a > b ? a : b; }
+AMPI_CODECS(AMPI_FN, float, uint32_t, )
+
+/* The lower half of a master, as the signed number that it is; and a master that did not come from
+   arithmetic: a NaN that signals would be rounded to inf. */
+AMPI_FN uint32_t ampi_signed16(uint16_t low) { return (uint32_t)low - ((low & 0x8000u) << 1); }
+AMPI_FN uint32_t ampi_to_split(uint32_t u) {
+    if ((u & 0x7fffffffu) > AMPI_F32_INF) u |= 0x400000u;
+    return ampi_splittable(u);
 }
 
 /* ------------------------------------------------------------------ >>core  report */
@@ -2572,6 +2763,19 @@ typedef struct ampi_update {
     float       factor; /* unscales, clips */
 } ampi_update;
 
+/* And on one that is kept in fewer bytes; m, v and their maxima may be NULL. */
+typedef struct ampi_fewer {
+    ampi_rates  rates;
+    float       bias, factor; /* of the roots of v; unscales, clips */
+    amp_kind    kind;
+    amp_state   state;
+    amp_dtype   grad_type;
+    const void *grad;
+    void       *model, *low, *m, *v, *m_max, *v_max;
+    uint32_t    element; /* the number of the first, its lower half */
+    ampi_seeds  key;
+} ampi_fewer;
+
 /* Elements i to end of arrays, end - i a multiple of AMPI_WHOLE. */
 typedef struct ampi_tier {
     const char *name;
@@ -2590,6 +2794,7 @@ typedef struct ampi_tier {
     void (*accumulate)(void *sums, const void *x, amp_dtype type, size_t i, size_t end);
     void (*adamw)(const ampi_update *u, size_t i, size_t end);
     void (*sgd)(const ampi_update *u, size_t i, size_t end);
+    void (*fewer)(const ampi_fewer *x, size_t i, size_t end);
     const struct ampi_engine *engine; /* of products */
 } ampi_tier;
 
@@ -3320,6 +3525,12 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d,
         const amp_result result = ampi_shard_ok(d);
         if (result != AMP_OK) return result;
     }
+    if ((unsigned)d->state > (unsigned)AMP_STATE_8BIT)
+        return ampi_unknown(d->problem, "amp_optimizer_desc.state", (int)d->state);
+    if (d->state && d->kind == AMP_KIND_OWN) {
+        ampi_tell(d->problem, "amp_optimizer_desc.state is for AMP_KIND_ADAMW and AMP_KIND_SGD");
+        return AMP_ERROR_UNSUPPORTED;
+    }
     return ampi_scaler_setup(&scaler, &d->scaler, d->problem); /* to learn of its errors now */
 }
 
@@ -3396,6 +3607,35 @@ static int ampi_num_moments(const amp_optimizer_desc *d) {
 /* Has a tensor a gradient, now or later? */
 static int ampi_learns(const amp_tensor *t) { return t->grad != NULL || t->grad_later; }
 
+/* How masters and moments of a tensor are kept. */
+static amp_state ampi_state_of(const amp_optimizer_desc *d, const amp_tensor *t) {
+    if (t->keep_fp32) return AMP_STATE_DEFAULT;
+    return t->state ? t->state : d->state;
+}
+
+/* And does what it says of that go together? */
+static amp_result ampi_state_check(const amp_optimizer *opt, const amp_tensor *t, size_t i) {
+    const amp_state state = ampi_state_of(&opt->desc, t);
+    const amp_dtype type  = t->model ? t->model_type : opt->desc.dtype;
+    if ((unsigned)t->state > (unsigned)AMP_STATE_8BIT)
+        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_ENUM, "state is unknown");
+    if (!state) return AMP_OK;
+    if (opt->desc.kind == AMP_KIND_OWN)
+        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
+                                   "state is for AMP_KIND_ADAMW and AMP_KIND_SGD");
+    if (type != AMP_BF16)
+        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
+                                   "its state needs a model copy of AMP_BF16");
+    if (state != AMP_STATE_8BIT) return AMP_OK;
+    if (t->moment1 || t->moment2)
+        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
+                                   "AMP_STATE_8BIT does not take moment1 or moment2");
+    if (t->row_length % AMPI_GROUP != 0)
+        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
+                                   "AMP_STATE_8BIT needs a row_length that is a multiple of 32");
+    return AMP_OK;
+}
+
 /* And what it says of rows? */
 static amp_result ampi_rows_check(const amp_optimizer *opt, const amp_tensor *t, size_t i) {
     if (opt->desc.shard.count || opt->desc.kind == AMP_KIND_OWN ||
@@ -3418,8 +3658,9 @@ static amp_result ampi_rows_check(const amp_optimizer *opt, const amp_tensor *t,
 /* May t be the tensor of that index? */
 static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, const amp_tensor *t,
                                                   size_t i) {
-    const int most = ampi_learns(t) ? ampi_num_moments(&opt->desc) : 0;
-    char      text[AMP_PROBLEM_SIZE];
+    const int  most   = ampi_learns(t) ? ampi_num_moments(&opt->desc) : 0;
+    amp_result result = AMP_OK;
+    char       text[AMP_PROBLEM_SIZE];
     ampi_blank(text);
     if (!amp_dtype_size(t->grad_type))
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_ENUM, "grad_type is unknown");
@@ -3444,7 +3685,8 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
                                    "AdamW goes on from both moments and desc.first_step");
     if (t->n > SIZE_MAX / 64)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_TOO_LARGE, "it is too large");
-    return t->row_length ? ampi_rows_check(opt, t, i) : AMP_OK;
+    if (t->row_length) result = ampi_rows_check(opt, t, i);
+    return result == AMP_OK ? ampi_state_check(opt, t, i) : result;
 }
 
 static amp_result ampi_tensor_ok(const amp_optimizer *opt, const amp_tensor *t, size_t i) {
@@ -3557,6 +3799,7 @@ static float *ampi_floats_of(ampi_arena *arena, const ampi_entry *e, uint64_t n)
     return (float *)ampi_take(arena, (size_t)n, sizeof(float), e->flat == 2 ? sizeof(float) : 64);
 }
 
+static uint64_t ampi_groups(uint64_t n) { return n / AMPI_GROUP + (n % AMPI_GROUP != 0); }
 static uint64_t ampi_chunks(uint64_t n) { return n / AMPI_CHUNK + (n % AMPI_CHUNK != 0); }
 
 /* How many of the n elements of a tensor lie in front of its first chunk that begins at element at
@@ -3658,13 +3901,14 @@ static void ampi_fill_slot(const amp_optimizer_desc *d, const amp_tensor *t, amp
     slot->lr_scale     = t->lr_scale;
     slot->weight_decay = t->weight_decay;
     slot->model_type   = (uint32_t)(t->model ? t->model_type : d->dtype);
+    slot->state        = (uint32_t)ampi_state_of(d, t);
     slot->stats.first_nonfinite = slot->n;
     if (shard) {
         if (!t->model && t->keep_fp32) slot->model_type = AMP_F32;
         slot->model = t->model;
         return;
     }
-    slot->master    = t->weight;
+    slot->master    = slot->state ? NULL : t->weight;
     slot->grad      = t->grad;
     slot->grad_type = (uint32_t)t->grad_type;
     if (ampi_has_rows(t)) {
@@ -3700,6 +3944,18 @@ static void ampi_place_models(const amp_optimizer *opt, const ampi_entry *entrie
         slots[i].model = ampi_to(slots[i].model, (amp_dtype)slots[i].model_type,
                                  (size_t)slots[i].first);
     }
+}
+
+/* Of a tensor that is kept in fewer bytes what stands for the master, and its moments. */
+static void ampi_place_fewer(ampi_arena *arena, ampi_slot *slot, int moments) {
+    const size_t n = (size_t)slot->n, groups = (size_t)ampi_groups(slot->n);
+    const size_t size = slot->state == AMP_STATE_SPLIT ? 4 : slot->state == AMP_STATE_BF16 ? 2 : 1;
+    slot->low         = (uint16_t *)ampi_take(arena, n, 2, 64);
+    if (moments > 0) slot->m = ampi_take(arena, n, size, 64);
+    if (moments > 1) slot->v = ampi_take(arena, n, size, 64);
+    if (slot->state != AMP_STATE_8BIT) return;
+    if (moments > 0) slot->m_max = (uint16_t *)ampi_take(arena, groups, 2, 64);
+    if (moments > 1) slot->v_max = (uint16_t *)ampi_take(arena, groups, 2, 64);
 }
 
 /* All of the model copy of which a slot has a part. */
@@ -3749,7 +4005,7 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
     ampi_place_models(opt, entries, slots, arena);
     ampi_place_rows(opt, entries, plan, arena);
     for (i = 0; i < count; i++)
-        if (shard || !entries[i].tensor.weight)
+        if (!slots[i].state && (shard || !entries[i].tensor.weight))
             slots[i].master = ampi_floats_of(arena, &entries[i], slots[i].n);
     for (i = 0; i < count && shard; i++)
         if (ampi_learns(&entries[i].tensor))
@@ -3760,11 +4016,14 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
         if (slots[i].in_place) slots[i].unscaled = (float *)t->grad;
         else slots[i].unscaled = ampi_floats_of(arena, &entries[i], slots[i].n);
     }
+    for (i = 0; i < count; i++)
+        if (slots[i].state)
+            ampi_place_fewer(arena, &slots[i], ampi_learns(&entries[i].tensor) ? moments : 0);
     for (i = 0; i < count && moments > 0; i++)
-        if (ampi_learns(&entries[i].tensor))
+        if (ampi_learns(&entries[i].tensor) && !slots[i].state)
             slots[i].m = ampi_floats_of(arena, &entries[i], slots[i].n);
     for (i = 0; i < count && moments > 1; i++)
-        if (ampi_learns(&entries[i].tensor))
+        if (ampi_learns(&entries[i].tensor) && !slots[i].state)
             slots[i].v = ampi_floats_of(arena, &entries[i], slots[i].n);
 }
 
@@ -3819,17 +4078,23 @@ static amp_result ampi_fill_chunks(const amp_backend *b, const amp_plan *plan) {
 static amp_result ampi_fill_tensor(const amp_backend *b, const amp_tensor *t, const ampi_slot *s) {
     const amp_dtype type   = (amp_dtype)s->model_type;
     const size_t    n      = (size_t)s->n, first = (size_t)s->first;
+    const amp_dtype kept   = s->state == AMP_STATE_BF16 ? AMP_BF16 : AMP_F32; /* moments */
     void           *model  = ampi_whole_model(s);
     amp_result      result = AMP_OK;
-    if (!t->weight && t->model) result = ampi_cast_on(b, s->master, AMP_F32, s->model, type, n);
-    if (t->weight && s->master != t->weight)
+    if (s->state && t->weight && n < t->n) /* all of the model, as other ranks round it */
+        result = b->functions->split_fn(b, model, NULL, t->weight, t->n);
+    if (result == AMP_OK && s->state && t->weight)
+        result = b->functions->split_fn(b, s->model, s->low, t->weight + first, n);
+    if (!s->state && !t->weight && t->model)
+        result = ampi_cast_on(b, s->master, AMP_F32, s->model, type, n);
+    if (!s->state && t->weight && s->master != t->weight)
         result = ampi_cast_on(b, s->master, AMP_F32, t->weight + first, AMP_F32, n);
-    if (result == AMP_OK && t->weight && model && model != (void *)t->weight)
+    if (result == AMP_OK && !s->state && t->weight && model && model != (void *)t->weight)
         result = ampi_cast_on(b, model, type, t->weight, AMP_F32, t->n);
     if (result == AMP_OK && t->moment1)
-        result = ampi_cast_on(b, s->m, AMP_F32, t->moment1 + first, AMP_F32, n);
+        result = ampi_cast_on(b, s->m, kept, t->moment1 + first, AMP_F32, n);
     if (result == AMP_OK && t->moment2)
-        result = ampi_cast_on(b, s->v, AMP_F32, t->moment2 + first, AMP_F32, n);
+        result = ampi_cast_on(b, s->v, kept, t->moment2 + first, AMP_F32, n);
     return result;
 }
 
@@ -3850,6 +4115,7 @@ static AMPI_NOINLINE amp_result ampi_fill_backend(const amp_optimizer *opt, cons
     control.momentum       = (float)d->momentum;
     control.nesterov       = d->nesterov != 0;
     control.max_norm       = d->max_norm;
+    control.seed           = d->seed;
     ampi_scaler_setup(&control.scaler, &d->scaler, NULL);
     for (i = 0; i < plan->num_slots && result == AMP_OK; i++)
         result = ampi_fill_tensor(b, ampi_tensor(opt, (int)i), &plan->host_slots[i]);
@@ -3916,6 +4182,14 @@ static amp_result ampi_new_plan(const amp_optimizer *opt, amp_plan **made) {
     return AMP_OK;
 }
 
+static void ampi_note_states(amp_plan *plan) {
+    size_t i;
+    for (i = 0; i < plan->num_slots; i++) {
+        plan->fewer |= plan->host_slots[i].state != AMP_STATE_DEFAULT;
+        plan->stochastic |= plan->host_slots[i].state == AMP_STATE_BF16;
+    }
+}
+
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     amp_result result = ampi_can_add(opt);
     amp_scaler shared;
@@ -3953,6 +4227,7 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
         return result;
     }
     ampi_count_grads(plan);
+    ampi_note_states(plan);
     opt->desc.report    = NULL; /* it may be gone */
     opt->plan           = plan;
     opt->backend_memory = block;
@@ -3973,7 +4248,7 @@ static amp_result ampi_can_bind(const amp_optimizer *opt, size_t i, const float 
     if (opt->desc.shard.count) /* where NULL, too, would take an accumulator away */
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "it is in shards: neither weight nor gradient can be replaced");
-    if (weight && !t->weight)
+    if (weight && (!t->weight || ampi_state_of(&opt->desc, t)))
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "its master is the optimizer's own, and cannot be replaced");
     if (grad && !ampi_learns(t))
@@ -4085,6 +4360,18 @@ static amp_result ampi_cpu_cast(const amp_backend *self, void *dst, amp_dtype ds
                                 const void *src, amp_dtype src_type, size_t n) {
     (void)self;
     return amp_cast(dst, dst_type, src, src_type, n);
+}
+
+static amp_result ampi_cpu_split(const amp_backend *self, void *model, void *low, const void *src,
+                                 size_t n) {
+    size_t i;
+    (void)self;
+    for (i = 0; i < n; i++) {
+        const uint32_t u = ampi_to_split(ampi_load_u32(src, i));
+        ampi_store_u16(model, i, (uint16_t)ampi_upper(u));
+        if (low) ampi_store_u16(low, i, (uint16_t)u);
+    }
+    return AMP_OK;
 }
 
 static amp_result ampi_cpu_wait(const amp_backend *self) {
@@ -4402,11 +4689,47 @@ static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t
     }
 }
 
+/* >>impl fewer bytes: the arrays of x, n elements. */
+static void ampi_fewer_array(const ampi_fewer *x, size_t n);
+
+/* The same of a tensor that is kept in fewer bytes. A key is of 2^32 elements. */
+static AMPI_NOINLINE void ampi_fewer_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i,
+                                           size_t from, size_t n) {
+    const ampi_control *c    = plan->control;
+    const uint64_t      at   = slot->first + i;
+    const uint64_t      rest = ((uint64_t)1 << 32) - (at & 0xffffffffu);
+    const size_t        here = n < rest ? n : (size_t)rest;
+    const size_t        size = slot->state == AMP_STATE_SPLIT  ? 4
+                               : slot->state == AMP_STATE_BF16 ? 2 : 1;
+    ampi_fewer          x;
+    x.rates     = ampi_rates_of(c, slot);
+    x.bias      = ampi_sqrt(x.rates.bias2);
+    x.factor    = c->gate.inv_scale;
+    x.kind      = plan->kind;
+    x.state     = (amp_state)slot->state;
+    x.grad_type = (amp_dtype)slot->grad_type;
+    x.grad      = ampi_to(slot->grad, x.grad_type, from);
+    x.model     = ampi_to(slot->model, AMP_BF16, i);
+    x.low       = slot->low + i;
+    x.m         = slot->m ? (char *)slot->m + i * size : NULL;
+    x.v         = slot->v ? (char *)slot->v + i * size : NULL;
+    x.m_max     = slot->m_max ? slot->m_max + i / AMPI_GROUP : NULL;
+    x.v_max     = slot->v_max ? slot->v_max + i / AMPI_GROUP : NULL;
+    x.element   = (uint32_t)at;
+    x.key       = ampi_seeds_of(c->seed, (uint64_t)(slot - plan->slots), c->gate.step, at);
+    ampi_fewer_array(&x, here);
+    if (here < n) ampi_fewer_chunk(plan, slot, i + here, from + here, n - here);
+}
+
 /* Elements [i, i + n) of one tensor, whose gradient begins with element from: it is read once and
    unscaled on the way. */
 static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i,
                                           size_t from, size_t n) {
     ampi_update u;
+    if (slot->state) {
+        ampi_fewer_chunk(plan, slot, i, from, n);
+        return;
+    }
     u.rates      = ampi_rates_of(plan->control, slot);
     u.factor     = plan->control->gate.inv_scale;
     u.grad_type  = (amp_dtype)slot->grad_type;
@@ -4509,7 +4832,7 @@ static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, ampi_j
         const size_t   i  = (size_t)c * AMPI_CHUNK;
         const uint32_t fp = ampi_fp_begin();
         const size_t   n  = ampi_min((size_t)slot->n - i, AMPI_CHUNK);
-        if (census) ampi_watch_chunk(plan, slot, job, i, n, census);
+        if (census && !slot->state) ampi_watch_chunk(plan, slot, job, i, n, census);
         else ampi_update_chunk(plan, slot, job, i, n);
         ampi_fp_end(fp);
     }
@@ -4602,7 +4925,8 @@ static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan,
 static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g); /* >>impl gemm */
 
 static const ampi_functions ampi_cpu_functions = {
-    NULL, NULL, ampi_cpu_copy, ampi_cpu_cast, NULL, NULL, ampi_cpu_bind, ampi_cpu_check,
+    NULL, NULL, ampi_cpu_copy, ampi_cpu_cast, ampi_cpu_split, NULL, NULL, ampi_cpu_bind,
+    ampi_cpu_check,
     ampi_cpu_decide, ampi_cpu_add, ampi_cpu_update, ampi_cpu_gemm, ampi_cpu_wait};
 
 AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
@@ -4841,7 +5165,8 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
    body      kind, tensors; in version 3 rank and number of ranks; scaler; control; from version 2
              on: missed updates, and whether there is a learning rate; of each tensor its size,
              options and name; if 256 has been added to the version a report (ampi_walk_report);
-             then of each tensor its masters and moments, fp32: in version 3 the rank's part
+             desc.seed if there is a tensor of AMP_STATE_BF16; then of each tensor its masters,
+             fp32, and moments as they are kept: in version 3 the rank's part
    trailer   u64 sum of the body
 
    Version 3 is that of a set of several ranks: its files, and what names them, whose body is three
@@ -4860,6 +5185,7 @@ enum { AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18, AMPI_STATE_SET = 24 }
 typedef enum ampi_walk { AMPI_COUNT, AMPI_SAVE, AMPI_VERIFY, AMPI_LOAD } ampi_walk;
 
 typedef struct ampi_archive {
+    unsigned char *room;       /* of a block, for halves of masters                             */
     ampi_walk      walk;
     uint64_t       version, rank, ranks; /* whose part it is; of version 3 they are in the file */
     amp_write_fn   write_fn;
@@ -4991,47 +5317,111 @@ static void ampi_name(ampi_archive *a, const char *name) {
     }
 }
 
-/* n fp32 to little-endian or back: nothing to do on most machines. */
-static void ampi_swap(unsigned char *p, size_t n) {
+/* n elements to little-endian or back: nothing to do on most machines. */
+static void ampi_swap(unsigned char *p, size_t n, size_t size) {
     const uint16_t one = 1;
     unsigned char  low, x[4];
+    size_t         k;
     memcpy(&low, &one, 1);
-    for (; !low && n; n--, p += 4) {
-        memcpy(x, p, 4);
-        p[0] = x[3];
-        p[1] = x[2];
-        p[2] = x[1];
-        p[3] = x[0];
+    for (; !low && n; n--, p += size) {
+        memcpy(x, p, size);
+        for (k = 0; k < size; k++) p[k] = x[size - 1 - k];
     }
 }
 
-/* The elements of a tensor that a file has, in an array of which the slot has some: x, in backend
-   memory, begins with slot->first. A file that is saved has what the slot has. */
-static void ampi_floats(ampi_archive *a, const amp_backend *b, const ampi_slot *slot, float *x,
-                        ampi_part file) {
-    const uint64_t first = slot->first, behind = first + slot->n;
+/* An array in backend memory that begins with element first of its tensor, n elements of size
+   bytes; with low it is a master of fp32 in two halves. */
+typedef struct ampi_stored {
+    void    *x;
+    uint16_t *low;
+    size_t   size;
+    uint64_t first, n;
+} ampi_stored;
+
+/* n elements from element i of what is stored, to memory at. */
+static void ampi_elements_out(ampi_archive *a, const amp_backend *b, const ampi_stored *s,
+                              uint64_t i, unsigned char *at, size_t n) {
+    const size_t   size = s->low ? 2 : s->size, offset = (size_t)(i - s->first);
+    unsigned char *room = s->low ? a->room : at, *lows = room + 2 * n;
+    size_t         k;
+    a->result = b->functions->copy_fn(b, room, (char *)s->x + offset * size, n * size,
+                                      AMPI_TO_HOST);
+    if (a->result == AMP_OK && s->low)
+        a->result = b->functions->copy_fn(b, lows, s->low + offset, n * 2, AMPI_TO_HOST);
+    if (a->result == AMP_OK) a->result = b->functions->wait_fn(b);
+    for (k = 0; s->low && k < n; k++)
+        ampi_store_u32(at, k, ampi_join(ampi_load_u16(room, k),
+                                         ampi_signed16(ampi_load_u16(lows, k))));
+}
+
+/* And back. */
+static void ampi_elements_in(ampi_archive *a, const amp_backend *b, const ampi_stored *s,
+                             uint64_t i, const unsigned char *at, size_t n) {
+    const size_t         size = s->low ? 2 : s->size, offset = (size_t)(i - s->first);
+    const unsigned char *from = s->low ? a->room : at;
+    size_t               k;
+    for (k = 0; s->low && k < n; k++) {
+        const uint32_t u = ampi_to_split(ampi_load_u32(at, k));
+        ampi_store_u16(a->room, k, (uint16_t)ampi_upper(u));
+        ampi_store_u16(a->room + 2 * n, k, (uint16_t)u);
+    }
+    a->result = ampi_send(b, (char *)s->x + offset * size, from, n * size);
+    if (a->result == AMP_OK && s->low)
+        a->result = ampi_send(b, s->low + offset, a->room + 2 * n, n * 2);
+}
+
+/* The elements of a tensor that a file has, of which some are stored here. A file that is saved has
+   just these. */
+static void ampi_elements_of(ampi_archive *a, const amp_backend *b, const ampi_stored *s,
+                             ampi_part file) {
+    const uint64_t first = s->first, behind = first + s->n;
     uint64_t       piece;
-    if (!x) return;
+    if (!s->x) return;
     for (; file.begin < file.end; file.begin += piece) {
         const uint64_t i = file.begin, from = i > first ? i : first;
         unsigned char *at;
         uint64_t       to;
-        piece = ampi_min((size_t)(file.end - i), AMPI_STATE_BLOCK / 4);
+        piece = ampi_min((size_t)(file.end - i), AMPI_STATE_BLOCK / s->size);
         to    = i + piece < behind ? i + piece : behind;
-        at    = ampi_next(a, 4 * (size_t)piece);
+        at    = ampi_next(a, s->size * (size_t)piece);
         if (!at) continue;
         if (a->walk == AMPI_SAVE) {
-            a->result = b->functions->copy_fn(b, at, x + (i - first), 4 * (size_t)piece,
-                                              AMPI_TO_HOST);
-            if (a->result == AMP_OK) a->result = b->functions->wait_fn(b);
-            ampi_swap(at, (size_t)piece);
+            ampi_elements_out(a, b, s, i, at, (size_t)piece);
+            ampi_swap(at, (size_t)piece, s->size);
         } else if (a->walk == AMPI_LOAD) {
-            ampi_swap(at, (size_t)piece);
+            ampi_swap(at, (size_t)piece, s->size);
             if (from < to)
-                a->result = ampi_send(b, x + (from - first), at + 4 * (from - i),
-                                      4 * (size_t)(to - from));
+                ampi_elements_in(a, b, s, from, at + s->size * (size_t)(from - i),
+                                 (size_t)(to - from));
         }
     }
+}
+
+/* Master and moments of a slot. */
+static void ampi_walk_arrays(ampi_archive *a, const amp_backend *b, const ampi_slot *slot,
+                             ampi_part file) {
+    ampi_stored s;
+    s.first = slot->first;
+    s.n     = slot->n;
+    s.size  = 4;
+    s.low   = slot->low;
+    s.x     = slot->low ? slot->model : (void *)slot->master;
+    ampi_elements_of(a, b, &s, file);
+    s.low  = NULL;
+    s.size = slot->state == AMP_STATE_BF16 ? 2 : slot->state == AMP_STATE_8BIT ? 1 : 4;
+    s.x    = slot->m;
+    ampi_elements_of(a, b, &s, file);
+    s.x = slot->v;
+    ampi_elements_of(a, b, &s, file);
+    s.first    = ampi_groups(s.first); /* a whole number of them, or all */
+    s.n        = ampi_groups(slot->first + slot->n) - s.first;
+    s.size     = 2;
+    file.begin = ampi_groups(file.begin);
+    file.end   = ampi_groups(file.end);
+    s.x        = slot->m_max;
+    ampi_elements_of(a, b, &s, file);
+    s.x = slot->v_max;
+    ampi_elements_of(a, b, &s, file);
 }
 
 static void ampi_walk_scaler(ampi_archive *a, amp_scaler *s) {
@@ -5083,6 +5473,12 @@ static amp_result ampi_fetch_history(const amp_optimizer *opt);
 static void       ampi_forget(amp_plan *plan);
 static amp_result ampi_send_history(const amp_optimizer *opt);
 
+/* How, if not in fp32. */
+static uint32_t ampi_moments_kept(const ampi_slot *slot) {
+    if (!slot->m) return 0;
+    return slot->state == AMP_STATE_BF16 ? 4u : slot->state == AMP_STATE_8BIT ? 8u : 0u;
+}
+
 /* Size, options and name of tensor i. */
 static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i) {
     ampi_slot  *slot         = &opt->plan->host_slots[i];
@@ -5092,7 +5488,8 @@ static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK)
         ampi_tell_tensor(ampi_blank(a->problem), i, name);
     ampi_same(a, ampi_tensor(opt, (int)i)->n, "its size");
-    ampi_same(a, (slot->m ? 1u : 0u) | (slot->v ? 2u : 0u), "which moments it has (frozen: 0)");
+    ampi_same(a, (slot->m ? 1u : 0u) | (slot->v ? 2u : 0u) | ampi_moments_kept(slot),
+              "which moments it has (frozen: 0; AMP_STATE_BF16: and 4; _8BIT: and 8)");
     AMPI_NUMBER(a, lr_scale);
     AMPI_NUMBER(a, weight_decay);
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK &&
@@ -5120,6 +5517,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     ampi_walk_control(a, &state->control);
     if (a->version >= 2) AMPI_NUMBER(a, state->has_lr);
     for (i = 0; i < plan->num_slots; i++) ampi_walk_tensor(a, opt, i);
+    if (plan->stochastic) AMPI_NUMBER(a, state->control.seed);
     if (a->walk == AMPI_COUNT) a->common = a->count;
     if (a->version & AMPI_STATE_REPORT) ampi_walk_report(a, plan);
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(a->problem);
@@ -5128,9 +5526,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
         const ampi_slot *slot = &plan->host_slots[i];
         const uint64_t   n    = ampi_tensor(opt, (int)i)->n;
         const ampi_part  file = ampi_part_in(&part, before, n);
-        ampi_floats(a, &opt->backend, slot, slot->master, file);
-        ampi_floats(a, &opt->backend, slot, slot->m, file);
-        ampi_floats(a, &opt->backend, slot, slot->v, file);
+        ampi_walk_arrays(a, &opt->backend, slot, file);
         before += n;
     }
 }
@@ -5242,8 +5638,9 @@ AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn wri
                          (opt->plan->record ? (uint64_t)AMPI_STATE_REPORT : 0),
                      (uint64_t)opt->desc.shard.rank, (uint64_t)opt->desc.shard.count);
     ampi_put_header(ends, a.version, a.count);
-    a.bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, AMPI_STATE_BLOCK);
+    a.bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, 2 * (size_t)AMPI_STATE_BLOCK);
     if (!a.bytes) return AMP_ERROR_OUT_OF_MEMORY;
+    a.room     = a.bytes + AMPI_STATE_BLOCK;
     a.walk     = AMPI_SAVE;
     a.write_fn = write_fn;
     a.user     = user;
@@ -5279,10 +5676,11 @@ static amp_result ampi_read_body(ampi_archive *a, const amp_optimizer *opt, amp_
     const int      fits = size == a->count;
     const uint64_t some = a->tables + AMPI_STATE_NAME;
     const uint64_t most = fits || size < some ? size : some;
-    if (most > SIZE_MAX - 8) return AMP_ERROR_TOO_LARGE;
+    if (most > SIZE_MAX - 8 - AMPI_STATE_BLOCK) return AMP_ERROR_TOO_LARGE;
     a->size  = (size_t)most;
-    a->bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, a->size + 8);
+    a->bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, a->size + 8 + AMPI_STATE_BLOCK);
     if (!a->bytes) return AMP_ERROR_OUT_OF_MEMORY;
+    a->room = a->bytes + a->size + 8;
     if (!read_fn(user, a->bytes, a->size + (fits ? 8 : 0))) return AMP_ERROR_READ;
     if (fits && ampi_get_le(a->bytes + a->size) != ampi_sum_bytes(0, a->bytes, a->size))
         return AMP_ERROR_CORRUPT;
@@ -5344,7 +5742,7 @@ static amp_result ampi_take_over(const amp_optimizer *opt, ampi_state *state) {
         ampi_slot *slot = &plan->host_slots[i];
         result          = ampi_send(b, (char *)&plan->slots[i] + from, (char *)slot + from,
                                     2 * sizeof(float));
-        if (result == AMP_OK && slot->model)
+        if (result == AMP_OK && slot->model && !slot->state)
             result = ampi_cast_on(b, slot->model, (amp_dtype)slot->model_type, slot->master,
                                   AMP_F32, (size_t)slot->n);
     }
@@ -6533,11 +6931,13 @@ static uint32_t ampi_hash_tables(const amp_optimizer *opt) {
     sum = ampi_hash(sum, (uint64_t)opt->desc.kind);
     sum = ampi_hash(sum, (uint64_t)opt->desc.shard.count);
     sum = ampi_hash(sum, opt->num_entries);
+    sum = ampi_hash(sum, opt->desc.seed);
     for (i = 0; i < opt->num_entries; i++) {
         const amp_tensor *t    = ampi_tensor(opt, (int)i);
         const char       *name = t->name ? t->name : "";
         sum = ampi_hash(sum, t->n);
         sum = ampi_hash(sum, (uint64_t)ampi_learns(t));
+        sum = ampi_hash(sum, (uint64_t)ampi_state_of(&opt->desc, t));
         memcpy(&bits[0], &t->lr_scale, 4);
         memcpy(&bits[1], &t->weight_decay, 4);
         sum = ampi_hash(sum, (uint64_t)bits[0] << 32 | bits[1]);
@@ -8829,6 +9229,129 @@ AMPI_HOST ampi_f32x4 ampi_fma_x4(ampi_f32x4 a, ampi_f32x4 b, ampi_f32x4 c) {
 AMPI_HOST void ampi_done_x4(void) {}
 AMPI_KERNEL(AMPI_HOST, ampi_f32x4, AMPI_W4, 2, _x4)
 
+/* ------------------------------------------------------------- >>impl  fewer bytes
+   The loops of a tier over vectors V of W floats and U of as many words. Beside AMPI_LOOPS' a tier
+   has get16, get16s (signed), put16, get8, put8 (words from and to halves and bytes), count (x, x +
+   1 ...) and largest. */
+
+#define AMPI_FEWER(FN, V, U, W, S, UNROLL)                                                     \
+    FN AMPI_ALWAYS V ampi_get_master##S(const ampi_fewer *x, size_t i) {                       \
+        return ampi_from_bits##S(ampi_join##S(ampi_get16##S(x->model, i),                      \
+                                              ampi_get16s##S(x->low, i)));                     \
+    }                                                                                          \
+    FN AMPI_ALWAYS void ampi_put_master##S(const ampi_fewer *x, size_t i, V p) {               \
+        const U u = ampi_splittable##S(ampi_bits##S(p));                                       \
+        ampi_put16##S(x->model, i, ampi_upper##S(u));                                          \
+        ampi_put16##S(x->low, i, u);                                                           \
+    }                                                                                          \
+    /* Masters in two halves, moments of fp32 or bf16. */                                      \
+    FN AMPI_ALWAYS void ampi_split_as##S(const ampi_fewer *fewer, const amp_kind kind,         \
+                                         const amp_state state, size_t i, size_t end) {        \
+        const ampi_fewer x = *fewer;                                                           \
+        const V          f = ampi_splat##S(x.factor);                                          \
+        for (; i < end; i += W) {                                                              \
+            const V g = ampi_unscaled##S(x.grad, x.grad_type, i, f);                           \
+            V       p = ampi_get_master##S(&x, i), m = f, v = f;                               \
+            if (state == AMP_STATE_BF16) {                                                     \
+                const U up = ampi_u32##S(16);                                                 \
+                if (x.m) m = ampi_from_bits##S(ampi_get16##S(x.m, i) << up);                   \
+                if (x.v) v = ampi_from_bits##S(ampi_get16##S(x.v, i) << up);                   \
+            } else {                                                                           \
+                if (x.m) m = ampi_get##S(x.m, i);                                              \
+                if (x.v) v = ampi_get##S(x.v, i);                                              \
+            }                                                                                  \
+            if (kind == AMP_KIND_ADAMW) ampi_adamw##S(&x.rates, g, &p, &m, &v);                \
+            else ampi_sgd##S(&x.rates, g, &p, x.m ? &m : NULL);                                \
+            ampi_put_master##S(&x, i, p);                                                      \
+            if (state == AMP_STATE_BF16) {                                                     \
+                const U c = ampi_chance##S(ampi_count##S(x.element + (uint32_t)i),             \
+                                           ampi_u32##S(x.key.a), ampi_u32##S(x.key.b));      \
+                if (x.m) ampi_put16##S(x.m, i, ampi_by_chance##S(ampi_bits##S(m),              \
+                                                                 c & ampi_u32##S(0xffffu)));  \
+                if (x.v) ampi_put16##S(x.v, i, ampi_by_chance##S(ampi_bits##S(v),              \
+                                                                 c >> ampi_u32##S(16)));      \
+            } else {                                                                           \
+                if (x.m) ampi_put##S(x.m, i, m);                                               \
+                if (x.v) ampi_put##S(x.v, i, v);                                               \
+            }                                                                                  \
+        }                                                                                      \
+        ampi_done##S();                                                                        \
+    }                                                                                          \
+    /* And of 8 bits, in groups: plain C may get a shorter one. */                             \
+    FN AMPI_ALWAYS void ampi_8bit_as##S(const ampi_fewer *fewer, const amp_kind kind,          \
+                                        size_t i, size_t end) {                                \
+        const ampi_fewer x = *fewer;                                                           \
+        const V          f = ampi_splat##S(x.factor);                                          \
+        V                m[AMPI_GROUP / W], r[AMPI_GROUP / W];                                 \
+        size_t           k, n;                                                                 \
+        for (; i < end; i += n) {                                                              \
+            ampi_scale scale = ampi_scale_of(0), root = scale;                                 \
+            U          most = ampi_u32##S(0), most_r = most;                                  \
+            uint16_t   max;                                                                    \
+            n = W > 1 ? (size_t)AMPI_GROUP : ampi_min(end - i, AMPI_GROUP);                    \
+            if (x.m) scale = ampi_scale_of(ampi_load_u16(x.m_max, i / AMPI_GROUP));            \
+            if (x.v) root = ampi_root_scale_of(ampi_load_u16(x.v_max, i / AMPI_GROUP));        \
+            UNROLL for (k = 0; k * W < n; k++) {                                               \
+                const size_t j = i + k * W;                                                    \
+                const V      g = ampi_unscaled##S(x.grad, x.grad_type, j, f);                  \
+                V            p = ampi_get_master##S(&x, j), y = f;                             \
+                if (x.m) y = ampi_m_value##S(ampi_get8##S(x.m, j), &scale);                    \
+                if (kind == AMP_KIND_ADAMW) {                                                  \
+                    r[k]   = ampi_adamw_root##S(&x.rates, x.bias, g, &p, &y,                   \
+                                                ampi_v_value##S(ampi_get8##S(x.v, j), &root)); \
+                    most_r = ampi_most##S(most_r, ampi_size##S(ampi_bits##S(r[k])));           \
+                } else {                                                                       \
+                    ampi_sgd##S(&x.rates, g, &p, x.m ? &y : NULL);                             \
+                }                                                                              \
+                ampi_put_master##S(&x, j, p);                                                  \
+                most = ampi_most##S(most, ampi_size##S(ampi_bits##S(y)));                      \
+                m[k] = y;                                                                      \
+            }                                                                                  \
+            max   = ampi_max_from_f32(ampi_largest##S(most));                                  \
+            scale = ampi_scale_of(max);                                                        \
+            if (x.m) ampi_store_u16(x.m_max, i / AMPI_GROUP, max);                             \
+            UNROLL for (k = 0; k * W < n; k++)                                                 \
+                if (x.m) ampi_put8##S(x.m, i + k * W, ampi_m_code##S(m[k], &scale));           \
+            if (kind != AMP_KIND_ADAMW) continue;                                              \
+            max  = ampi_max_from_f32(ampi_largest##S(most_r));                                 \
+            root = ampi_root_scale_of(max);                                                    \
+            ampi_store_u16(x.v_max, i / AMPI_GROUP, max);                                      \
+            UNROLL for (k = 0; k * W < n; k++)                                                 \
+                ampi_put8##S(x.v, i + k * W, ampi_v_code##S(r[k], &root));                     \
+        }                                                                                      \
+        ampi_done##S();                                                                        \
+    }                                                                                          \
+    FN void ampi_fewer_from##S(const ampi_fewer *x, size_t i, size_t end) {                    \
+        const int adamw = x->kind == AMP_KIND_ADAMW;                                           \
+        if (x->state == AMP_STATE_8BIT && adamw) ampi_8bit_as##S(x, AMP_KIND_ADAMW, i, end);   \
+        else if (x->state == AMP_STATE_8BIT) ampi_8bit_as##S(x, AMP_KIND_SGD, i, end);         \
+        else if (x->state == AMP_STATE_BF16 && adamw)                                          \
+            ampi_split_as##S(x, AMP_KIND_ADAMW, AMP_STATE_BF16, i, end);                       \
+        else if (x->state == AMP_STATE_BF16)                                                   \
+            ampi_split_as##S(x, AMP_KIND_SGD, AMP_STATE_BF16, i, end);                         \
+        else if (adamw) ampi_split_as##S(x, AMP_KIND_ADAMW, AMP_STATE_SPLIT, i, end);          \
+        else ampi_split_as##S(x, AMP_KIND_SGD, AMP_STATE_SPLIT, i, end);                       \
+    }
+
+AMPI_HOST uint32_t ampi_get16(const void *base, size_t i) { return ampi_load_u16(base, i); }
+AMPI_HOST uint32_t ampi_get16s(const void *base, size_t i) {
+    return ampi_signed16(ampi_load_u16(base, i));
+}
+AMPI_HOST uint32_t ampi_get8(const void *base, size_t i) { return ((const uint8_t *)base)[i]; }
+AMPI_HOST void ampi_put16(void *base, size_t i, uint32_t u) {
+    ampi_store_u16(base, i, (uint16_t)u);
+}
+AMPI_HOST void ampi_put8(void *base, size_t i, uint32_t u) { ((uint8_t *)base)[i] = (uint8_t)u; }
+AMPI_HOST uint32_t ampi_count(uint32_t u) { return u; }
+AMPI_HOST uint32_t ampi_largest(uint32_t u) { return u; }
+AMPI_FEWER(AMPI_HOST, float, uint32_t, 1, , )
+
+static void ampi_fewer_array(const ampi_fewer *x, size_t n) {
+    const size_t end = ampi_whole(0, n);
+    ampi_tier_now()->fewer(x, 0, end);
+    ampi_fewer_from(x, end, n);
+}
+
 static const ampi_engine ampi_engine_c = {
     6, 2 * AMPI_W4, 2, AMPI_W4, 32, 0, NULL, NULL,
     ampi_pack, ampi_kernel_x4, ampi_write, ampi_thin, ampi_tiny};
@@ -8840,7 +9363,7 @@ static int ampi_usable_c(int by_name) {
 
 static const ampi_tier ampi_tier_c = {
     "c", ampi_usable_c, ampi_widen, ampi_narrow, ampi_check, ampi_fold, ampi_unscale_from,
-    ampi_accumulate_from, ampi_adamw_from, ampi_sgd_from, &ampi_engine_c};
+    ampi_accumulate_from, ampi_adamw_from, ampi_sgd_from, ampi_fewer_from, &ampi_engine_c};
 
 #if AMPI_X86
 
@@ -8932,6 +9455,63 @@ AMPI_AVX2 __m256 ampi_unscaled_avx2(const void *grad, amp_dtype type, size_t i, 
 }
 
 AMPI_LOOPS(AMPI_AVX2, __m256, 8, _avx2)
+
+/* Words, whose operators are those of uint32_t. */
+typedef uint32_t ampi_u32x8 __attribute__((vector_size(32)));
+AMPI_AVX2 ampi_u32x8 ampi_u32_avx2(uint32_t x) {
+    return (ampi_u32x8)_mm256_set1_epi32((int)x);
+}
+AMPI_AVX2 ampi_u32x8 ampi_bits_avx2(__m256 x) {
+    AMPI_PIN(x);
+    return (ampi_u32x8)_mm256_castps_si256(x);
+}
+AMPI_AVX2 __m256 ampi_from_bits_avx2(ampi_u32x8 u) { return _mm256_castsi256_ps((__m256i)u); }
+AMPI_AVX2 ampi_u32x8 ampi_above_avx2(ampi_u32x8 a, ampi_u32x8 b) {
+    return (ampi_u32x8)_mm256_cmpgt_epi32((__m256i)a, (__m256i)b);
+}
+AMPI_AVX2 ampi_u32x8 ampi_least_avx2(ampi_u32x8 a, ampi_u32x8 b) {
+    return (ampi_u32x8)_mm256_min_epu32((__m256i)a, (__m256i)b);
+}
+AMPI_AVX2 ampi_u32x8 ampi_most_avx2(ampi_u32x8 a, ampi_u32x8 b) {
+    return (ampi_u32x8)_mm256_max_epu32((__m256i)a, (__m256i)b);
+}
+AMPI_CODECS(AMPI_AVX2, __m256, ampi_u32x8, _avx2)
+
+AMPI_AVX2 ampi_u32x8 ampi_get16_avx2(const void *base, size_t i) {
+    const __m128i h = _mm_loadu_si128((const __m128i *)(const void *)((const char *)base + 2 * i));
+    return (ampi_u32x8)_mm256_cvtepu16_epi32(h);
+}
+AMPI_AVX2 ampi_u32x8 ampi_get16s_avx2(const void *base, size_t i) {
+    const __m128i h = _mm_loadu_si128((const __m128i *)(const void *)((const char *)base + 2 * i));
+    return (ampi_u32x8)_mm256_cvtepi16_epi32(h);
+}
+AMPI_AVX2 ampi_u32x8 ampi_get8_avx2(const void *base, size_t i) {
+    const __m128i b = _mm_loadl_epi64((const __m128i *)(const void *)((const char *)base + i));
+    return (ampi_u32x8)_mm256_cvtepu8_epi32(b);
+}
+/* The lowest halves, twice. */
+AMPI_AVX2 __m128i ampi_lower_avx2(ampi_u32x8 u) {
+    const __m256i x = _mm256_blend_epi16((__m256i)u, _mm256_setzero_si256(), 0xaa);
+    return _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(x, x), 0x08));
+}
+AMPI_AVX2 void ampi_put16_avx2(void *base, size_t i, ampi_u32x8 u) {
+    _mm_storeu_si128((__m128i *)(void *)((char *)base + 2 * i), ampi_lower_avx2(u));
+}
+AMPI_AVX2 void ampi_put8_avx2(void *base, size_t i, ampi_u32x8 u) {
+    const __m128i h = ampi_lower_avx2(u);
+    _mm_storel_epi64((__m128i *)(void *)((char *)base + i), _mm_packus_epi16(h, h));
+}
+AMPI_AVX2 ampi_u32x8 ampi_count_avx2(uint32_t u) {
+    return ampi_u32_avx2(u) + (ampi_u32x8)_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+}
+AMPI_AVX2 uint32_t ampi_largest_avx2(ampi_u32x8 u) {
+    __m128i x = _mm_max_epu32(_mm256_castsi256_si128((__m256i)u),
+                              _mm256_extracti128_si256((__m256i)u, 1));
+    x = _mm_max_epu32(x, _mm_shuffle_epi32(x, 0x4e));
+    x = _mm_max_epu32(x, _mm_shuffle_epi32(x, 0xb1));
+    return (uint32_t)_mm_cvtsi128_si32(x);
+}
+AMPI_FEWER(AMPI_AVX2, __m256, ampi_u32x8, 8, _avx2, AMPI_UNROLL)
 
 AMPI_AVX2 void ampi_narrow_avx2(void *dst, amp_dtype type, const void *src, size_t i, size_t end,
                                 int stream) {
@@ -9068,7 +9648,7 @@ static int ampi_usable_avx2(int by_name) {
 static const ampi_tier ampi_tier_avx2 = {
     "avx2", ampi_usable_avx2, ampi_widen_avx2, ampi_narrow_avx2, ampi_check_avx2, ampi_fold_avx2,
     ampi_unscale_from_avx2, ampi_accumulate_from_avx2, ampi_adamw_from_avx2, ampi_sgd_from_avx2,
-    &ampi_engine_avx2};
+    ampi_fewer_from_avx2, &ampi_engine_avx2};
 
 /* AVX-512 F, BW and VL: sixteen floats. */
 
@@ -9152,6 +9732,58 @@ AMPI_AVX512 __m512 ampi_unscaled_avx512(const void *grad, amp_dtype type, size_t
 }
 
 AMPI_LOOPS(AMPI_AVX512, __m512, 16, _avx512)
+
+typedef uint32_t ampi_u32x16 __attribute__((vector_size(64)));
+AMPI_AVX512 ampi_u32x16 ampi_u32_avx512(uint32_t x) {
+    return (ampi_u32x16)_mm512_set1_epi32((int)x);
+}
+AMPI_AVX512 ampi_u32x16 ampi_bits_avx512(__m512 x) {
+    AMPI_PIN(x);
+    return (ampi_u32x16)_mm512_castps_si512(x);
+}
+AMPI_AVX512 __m512 ampi_from_bits_avx512(ampi_u32x16 u) {
+    return _mm512_castsi512_ps((__m512i)u);
+}
+AMPI_AVX512 ampi_u32x16 ampi_above_avx512(ampi_u32x16 a, ampi_u32x16 b) {
+    return (ampi_u32x16)_mm512_srai_epi32((__m512i)(b - a), 31);
+}
+AMPI_AVX512 ampi_u32x16 ampi_least_avx512(ampi_u32x16 a, ampi_u32x16 b) {
+    return (ampi_u32x16)_mm512_min_epu32((__m512i)a, (__m512i)b);
+}
+AMPI_AVX512 ampi_u32x16 ampi_most_avx512(ampi_u32x16 a, ampi_u32x16 b) {
+    return (ampi_u32x16)_mm512_max_epu32((__m512i)a, (__m512i)b);
+}
+AMPI_CODECS(AMPI_AVX512, __m512, ampi_u32x16, _avx512)
+
+AMPI_AVX512 ampi_u32x16 ampi_get16_avx512(const void *base, size_t i) {
+    const void *at = (const char *)base + 2 * i;
+    return (ampi_u32x16)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)at));
+}
+AMPI_AVX512 ampi_u32x16 ampi_get16s_avx512(const void *base, size_t i) {
+    const void *at = (const char *)base + 2 * i;
+    return (ampi_u32x16)_mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)at));
+}
+AMPI_AVX512 ampi_u32x16 ampi_get8_avx512(const void *base, size_t i) {
+    const void *at = (const char *)base + i;
+    return (ampi_u32x16)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)at));
+}
+AMPI_AVX512 void ampi_put16_avx512(void *base, size_t i, ampi_u32x16 u) {
+    void *at = (char *)base + 2 * i;
+    _mm256_storeu_si256((__m256i *)at, _mm512_cvtepi32_epi16((__m512i)u));
+}
+AMPI_AVX512 void ampi_put8_avx512(void *base, size_t i, ampi_u32x16 u) {
+    void *at = (char *)base + i;
+    _mm_storeu_si128((__m128i *)at, _mm512_cvtepi32_epi8((__m512i)u));
+}
+AMPI_AVX512 ampi_u32x16 ampi_count_avx512(uint32_t u) {
+    const __m512i lanes =
+        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return ampi_u32_avx512(u) + (ampi_u32x16)lanes;
+}
+AMPI_AVX512 uint32_t ampi_largest_avx512(ampi_u32x16 u) {
+    return _mm512_reduce_max_epu32((__m512i)u);
+}
+AMPI_FEWER(AMPI_AVX512, __m512, ampi_u32x16, 16, _avx512, AMPI_UNROLL)
 
 AMPI_AVX512 __mmask16 ampi_mask_avx512(size_t rest) {
     return (__mmask16)(rest >= 16 ? 0xffffu : (1u << rest) - 1u);
@@ -9300,7 +9932,7 @@ static int ampi_usable_avx512(int by_name) {
 static const ampi_tier ampi_tier_avx512 = {
     "avx512", ampi_usable_avx512, ampi_widen_avx512, ampi_narrow_avx512, ampi_check_avx512,
     ampi_fold_avx512, ampi_unscale_from_avx512, ampi_accumulate_from_avx512,
-    ampi_adamw_from_avx512, ampi_sgd_from_avx512, &ampi_engine_avx512};
+    ampi_adamw_from_avx512, ampi_sgd_from_avx512, ampi_fewer_from_avx512, &ampi_engine_avx512};
 
 #if AMPI_PAIRS
 
@@ -9437,7 +10069,7 @@ static int ampi_usable_pairs(int by_name) {
 static const ampi_tier ampi_tier_pairs = {
     "avx512_bf16", ampi_usable_pairs, ampi_widen_avx512, ampi_narrow_pairs, ampi_check_avx512,
     ampi_fold_avx512, ampi_unscale_from_avx512, ampi_accumulate_from_avx512,
-    ampi_adamw_from_avx512, ampi_sgd_from_avx512, &ampi_engine_avx512};
+    ampi_adamw_from_avx512, ampi_sgd_from_avx512, ampi_fewer_from_avx512, &ampi_engine_avx512};
 
 #endif /* AMPI_PAIRS */
 
@@ -9503,6 +10135,43 @@ AMPI_FN float32x4_t ampi_unscaled_neon(const void *grad, amp_dtype type, size_t 
 }
 
 AMPI_LOOPS(static, float32x4_t, 4, _neon)
+
+AMPI_FN uint32x4_t ampi_u32_neon(uint32_t x) { return vdupq_n_u32(x); }
+AMPI_FN uint32x4_t ampi_bits_neon(float32x4_t x) {
+    AMPI_PIN(x);
+    return vreinterpretq_u32_f32(x);
+}
+AMPI_FN float32x4_t ampi_from_bits_neon(uint32x4_t u) { return vreinterpretq_f32_u32(u); }
+AMPI_FN uint32x4_t ampi_above_neon(uint32x4_t a, uint32x4_t b) { return vcgtq_u32(a, b); }
+AMPI_FN uint32x4_t ampi_least_neon(uint32x4_t a, uint32x4_t b) { return vminq_u32(a, b); }
+AMPI_FN uint32x4_t ampi_most_neon(uint32x4_t a, uint32x4_t b) { return vmaxq_u32(a, b); }
+AMPI_CODECS(AMPI_FN, float32x4_t, uint32x4_t, _neon)
+
+AMPI_FN uint32x4_t ampi_get16_neon(const void *base, size_t i) {
+    return vmovl_u16(vreinterpret_u16_u8(vld1_u8((const uint8_t *)base + 2 * i)));
+}
+AMPI_FN uint32x4_t ampi_get16s_neon(const void *base, size_t i) {
+    const int16x4_t h = vreinterpret_s16_u8(vld1_u8((const uint8_t *)base + 2 * i));
+    return vreinterpretq_u32_s32(vmovl_s16(h));
+}
+AMPI_FN uint32x4_t ampi_get8_neon(const void *base, size_t i) {
+    const uint64_t four = ampi_load_u32((const uint8_t *)base + i, 0);
+    return vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(four))));
+}
+AMPI_FN void ampi_put16_neon(void *base, size_t i, uint32x4_t u) {
+    vst1_u8((uint8_t *)base + 2 * i, vreinterpret_u8_u16(vmovn_u32(u)));
+}
+AMPI_FN void ampi_put8_neon(void *base, size_t i, uint32x4_t u) {
+    const uint16x4_t h = vmovn_u32(u);
+    const uint8x8_t  b = vmovn_u16(vcombine_u16(h, h));
+    ampi_store_u32((uint8_t *)base + i, 0, vget_lane_u32(vreinterpret_u32_u8(b), 0));
+}
+AMPI_FN uint32x4_t ampi_count_neon(uint32_t u) {
+    static const uint32_t lanes[4] = {0, 1, 2, 3};
+    return vaddq_u32(vdupq_n_u32(u), vld1q_u32(lanes));
+}
+AMPI_FN uint32_t ampi_largest_neon(uint32x4_t u) { return vmaxvq_u32(u); }
+AMPI_FEWER(AMPI_HOST, float32x4_t, uint32x4_t, 4, _neon, AMPI_UNROLL)
 
 static void ampi_narrow_neon(void *dst, amp_dtype type, const void *src, size_t i, size_t end,
                              int stream) {
@@ -9581,7 +10250,7 @@ static const ampi_engine ampi_engine_neon = {
 static const ampi_tier ampi_tier_neon = {
     "neon", ampi_usable_c, ampi_widen_neon, ampi_narrow_neon, ampi_check_neon, ampi_fold_neon,
     ampi_unscale_from_neon, ampi_accumulate_from_neon, ampi_adamw_from_neon, ampi_sgd_from_neon,
-    &ampi_engine_neon};
+    ampi_fewer_from_neon, &ampi_engine_neon};
 
 #endif /* AMPI_NEON */
 
@@ -9701,7 +10370,7 @@ static const ampi_engine ampi_engine_tiles = {
 #define AMPI_TIER_REFUSED &ampi_tier_c
 #define AMPI_TIER_AMX                                                                          \
     {"amx", ampi_usable_c, ampi_widen, ampi_narrow, ampi_check, ampi_fold, ampi_unscale_from,  \
-     ampi_accumulate_from, ampi_adamw_from, ampi_sgd_from, &ampi_engine_c}
+     ampi_accumulate_from, ampi_adamw_from, ampi_sgd_from, ampi_fewer_from, &ampi_engine_c}
 #else
 static int ampi_usable_amx(int by_name) {
     (void)by_name;
@@ -9712,7 +10381,7 @@ static int ampi_usable_amx(int by_name) {
 #define AMPI_TIER_AMX                                                                          \
     {"amx", ampi_usable_amx, ampi_widen_avx512, ampi_narrow_pairs, ampi_check_avx512,          \
      ampi_fold_avx512, ampi_unscale_from_avx512, ampi_accumulate_from_avx512,                  \
-     ampi_adamw_from_avx512, ampi_sgd_from_avx512, &ampi_engine_avx512}
+     ampi_adamw_from_avx512, ampi_sgd_from_avx512, ampi_fewer_from_avx512, &ampi_engine_avx512}
 #endif
 static const ampi_tier ampi_tier_amx = AMPI_TIER_AMX, ampi_tier_amx_allowed = AMPI_TIER_AMX;
 

@@ -1436,7 +1436,7 @@ AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan, ampi_counter *counter
     const uint64_t parts = plan.num_chunks * plan.parts;
     for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
         const ampi_share s = ampi_share_of(&plan, k);
-        if (s.count == 0 || !s.slot->grad || s.slot->sparse) continue;
+        if (s.count == 0 || !s.slot->grad || s.slot->sparse || s.slot->state) continue;
         const ampi_tensor_part t = ampi_tensor_part_of(plan, s);
         const ampi_stepper<WORK, AMPI_ANY, AMPI_ANY> step(t);
         const ampi_witness witness = {t.grad, t.master, t.model, counter};
@@ -1452,32 +1452,245 @@ AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan, ampi_counter *counter
     }
 }
 
-template <int WORK> AMPI_KERNEL(WORK == AMPI_SGD ? 3 : 4) ampi_update_kernel(amp_plan plan) {
-    const ampi_control *c     = plan.control;
-    const uint64_t      parts = plan.num_chunks * plan.parts;
-    ampi_wait_for_previous();
-    const bool skip = c->gate.skip != 0;
-    if (ampi_sampled(&plan)) {
-        ampi_clear_census(&plan);
-        if (!skip) {
-            ampi_update_sampled<WORK>(plan, ampi_counter_of_block());
-            if (ampi_first_thread()) ampi_publish(&plan);
-            return;
+/* States but the default. Each thread has N elements of a group of 32, so that 32 / N lanes agree
+   on its largest magnitude: four where arrays are aligned for it, or one. */
+struct ampi_fewer_part {
+    ampi_any        grad;
+    const ampi_slot *slot;
+    uint64_t        begin; /* of the part, in the slot */
+    ampi_seeds      key;
+    ampi_rates      rates;
+    float           bias, factor;
+    bool            zero;
+};
+
+/* N halves or bytes of arrays as words, and back. */
+template <int N, bool ONCE> AMPI_DEVICE void ampi_get_halves(const void *p, uint32_t *u) {
+    ampi_raw<2> r;
+    if (N == 1) r.w[0] = ampi_load_u16(p, 0);
+    else ampi_fetch<ONCE>((const char *)p, &r);
+#pragma unroll
+    for (int k = 0; k < N; k++) u[k] = r.w[k / 2] >> 16 * (k % 2) & 0xffffu;
+}
+template <int N, bool ONCE> AMPI_DEVICE void ampi_put_halves(void *p, const uint32_t *u) {
+    ampi_raw<2> r;
+#pragma unroll
+    for (int k = 0; k < N / 2; k++) r.w[k] = (u[2 * k] & 0xffffu) | u[2 * k + 1] << 16;
+    if (N == 1) ampi_store_u16(p, 0, (uint16_t)u[0]);
+    else ampi_flush<ONCE>((char *)p, r);
+}
+template <int N> AMPI_DEVICE void ampi_get_bytes(const void *p, uint32_t *u) {
+    const uint32_t w = N == 1 ? *ampi_global<const uint8_t>((const char *)p)
+                              : ampi_read<true, uint32_t>((const char *)p);
+#pragma unroll
+    for (int k = 0; k < N; k++) u[k] = w >> 8 * k & 0xffu;
+}
+template <int N> AMPI_DEVICE void ampi_put_bytes(void *p, const uint32_t *u) {
+    uint32_t w = 0;
+#pragma unroll
+    for (int k = 0; k < N; k++) w |= u[k] << 8 * k;
+    if (N == 1) *ampi_global<uint8_t>((char *)p) = (uint8_t)w;
+    else ampi_write<true, uint32_t>((char *)p, w);
+}
+
+/* N elements of a gradient, whose type is found here. */
+template <class A, int N> AMPI_DEVICE void ampi_get_as(const A &a, size_t i, uint32_t *u) {
+    a.template expand<N>(a.template fetch<N>(i), u);
+}
+template <int N> AMPI_DEVICE void ampi_get_grad(const ampi_any &a, size_t i, uint32_t *u) {
+    if (N == 1) ampi_get_as<ampi_any, 1>(a, i, u);
+    else if (a.type == AMP_F16) ampi_get_as<ampi_array<AMP_F16, true>, 4>(a, i, u);
+    else if (a.type == AMP_BF16) ampi_get_as<ampi_array<AMP_BF16, true>, 4>(a, i, u);
+    else ampi_get_as<ampi_array<AMP_F32, true>, 4>(a, i, u);
+}
+
+/* N moments, as bits of fp32; of 8 bits by their group's scale. */
+template <int STATE, int N, bool ROOT>
+AMPI_DEVICE void ampi_get_moments(const void *base, const uint16_t *max, size_t i, float *x) {
+    uint32_t u[N];
+    if (STATE == AMP_STATE_SPLIT) {
+        const ampi_array<AMP_F32, true> a((char *)base);
+        if (N == 1) u[0] = *ampi_global<const uint32_t>((const char *)base + 4 * i);
+        else ampi_get_as<ampi_array<AMP_F32, true>, 4>(a, i, u);
+    } else if (STATE == AMP_STATE_BF16) {
+        ampi_get_halves<N, true>((const char *)base + 2 * i, u);
+    } else {
+        ampi_get_bytes<N>((const char *)base + i, u);
+    }
+    const uint16_t   of    = STATE == AMP_STATE_8BIT ? max[i / AMPI_GROUP] : (uint16_t)0;
+    const ampi_scale scale = ROOT ? ampi_root_scale_of(of) : ampi_scale_of(of);
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        x[k] = STATE == AMP_STATE_SPLIT  ? ampi_f32_from_bits(u[k])
+               : STATE == AMP_STATE_BF16 ? ampi_f32_from_bits(u[k] << 16)
+               : ROOT                    ? ampi_v_value(u[k], &scale)
+                                         : ampi_m_value(u[k], &scale);
+}
+
+/* And back: x are moments, or roots of them; in 8 bits all lanes of a warp come here. chance: 16 of
+   its bits for each, from bit shift on. */
+template <int STATE, int N, bool ROOT>
+AMPI_DEVICE void ampi_put_moments(void *base, uint16_t *max, size_t i, bool here, const float *x,
+                                  const uint32_t *chance) {
+    uint32_t   u[N], most = 0;
+    ampi_scale scale;
+#pragma unroll
+    for (int k = 0; k < N; k++) u[k] = ampi_bits_of_f32(x[k]);
+    if (STATE == AMP_STATE_8BIT) {
+#pragma unroll
+        for (int k = 0; k < N; k++) most = here ? ampi_most(most, ampi_size(u[k])) : most;
+#pragma unroll
+        for (int lanes = 16 / N; lanes; lanes /= 2)
+            most = ampi_most(most, __shfl_xor_sync(0xffffffffu, most, lanes));
+        const uint16_t of = ampi_max_from_f32(most);
+        scale = ROOT ? ampi_root_scale_of(of) : ampi_scale_of(of);
+        if (here && i % AMPI_GROUP == 0) max[i / AMPI_GROUP] = of;
+    }
+    if (!here) return;
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        if (STATE == AMP_STATE_BF16)
+            u[k] = ampi_by_chance(u[k], chance[k] >> (ROOT ? 16 : 0) & 0xffffu);
+        else if (STATE == AMP_STATE_8BIT)
+            u[k] = ROOT ? ampi_v_code(x[k], &scale) : ampi_m_code(x[k], &scale);
+    if (STATE == AMP_STATE_8BIT) ampi_put_bytes<N>((char *)base + i, u);
+    else if (STATE == AMP_STATE_BF16) ampi_put_halves<N, true>((char *)base + 2 * i, u);
+    else if (N == 1) *ampi_global<uint32_t>((char *)base + 4 * i) = u[0];
+    else ampi_array<AMP_F32, true>((char *)base).template put<4>(i, u);
+}
+
+template <int WORK>
+AMPI_DEVICE float ampi_step_one(const ampi_fewer_part &t, bool rooted, float g, float *p, float *m,
+                                float v) {
+    if (WORK == AMPI_ADAMW && rooted) return ampi_adamw_root(&t.rates, t.bias, g, p, m, v);
+    if (WORK == AMPI_ADAMW) ampi_adamw(&t.rates, g, p, m, &v);
+    else if (t.slot->m) ampi_sgd(&t.rates, g, p, m);
+    else ampi_sgd(&t.rates, g, p, NULL);
+    return v;
+}
+
+/* Elements [first, behind) of a part, whole groups of 32 unless N is 1. */
+template <int WORK, int STATE, int N>
+AMPI_DEVICE void ampi_fewer_groups(const ampi_fewer_part &t, unsigned first, unsigned behind) {
+    const ampi_slot *slot  = t.slot;
+    const uint32_t   at    = (uint32_t)(slot->first + t.begin);
+    const bool       has_m = WORK == AMPI_ADAMW || slot->m;
+    for (unsigned base = first + threadIdx.x / 32 * 32 * N; base < behind; base += blockDim.x * N) {
+        const unsigned e    = base + threadIdx.x % 32 * N;
+        const bool     here = e < behind;
+        const size_t   i    = (size_t)t.begin + e;
+        uint32_t       g[N], h[N], l[N], chance[N];
+        float          m[N], v[N];
+#pragma unroll
+        for (int k = 0; k < N; k++) m[k] = v[k] = 0.0f, chance[k] = 0;
+        if (here) {
+            ampi_get_grad<N>(t.grad, e, g);
+            ampi_get_halves<N, false>((char *)slot->model + 2 * i, h);
+            ampi_get_halves<N, true>(slot->low + i, l);
+            if (has_m) ampi_get_moments<STATE, N, false>(slot->m, slot->m_max, i, m);
+            if (WORK == AMPI_ADAMW) ampi_get_moments<STATE, N, true>(slot->v, slot->v_max, i, v);
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                float p = ampi_f32_from_bits(ampi_join(h[k], ampi_signed16((uint16_t)l[k])));
+                v[k] = ampi_step_one<WORK>(t, STATE == AMP_STATE_8BIT, ampi_unscale(g[k], t.factor),
+                                           &p, &m[k], v[k]);
+                l[k] = ampi_splittable(ampi_bits_of_f32(p));
+                h[k] = ampi_upper(l[k]);
+                g[k] = 0;
+                if (STATE == AMP_STATE_BF16)
+                    chance[k] = ampi_chance(at + e + k, t.key.a, t.key.b);
+            }
+            ampi_put_halves<N, false>((char *)slot->model + 2 * i, h);
+            ampi_put_halves<N, true>(slot->low + i, l);
+            if (t.zero) {
+                if (N == 1) t.grad.put_one(e, 0);
+                else if (t.grad.type == AMP_F32)
+                    ampi_array<AMP_F32, true>(t.grad).template put<4>(e, g);
+                else
+                    ampi_array<AMP_BF16, true>(t.grad).template put<4>(e, g);
+            }
         }
+        if (has_m) ampi_put_moments<STATE, N, false>(slot->m, slot->m_max, i, here, m, chance);
+        if (WORK == AMPI_ADAMW)
+            ampi_put_moments<STATE, N, true>(slot->v, slot->v_max, i, here, v, chance);
     }
-    for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
-        /* backwards: A has left the last gradients in the cache */
-        const ampi_share s = ampi_share_of(&plan, parts - 1 - k);
-        if (s.count == 0 || !s.slot->grad || s.slot->sparse) continue;
-        if (!skip) ampi_step<WORK>(ampi_tensor_part_of(plan, s), s.count);
-        else if (plan.zero_grad)
-            ampi_clear(ampi_part_at(s.slot->grad, s.slot->grad_type, s.begin), s.count);
+}
+
+template <int WORK, int STATE>
+AMPI_DEVICE void ampi_fewer_as(const ampi_fewer_part &t, unsigned count) {
+    const bool agree = t.begin % 4 == 0 && t.grad.has_group(4, 0) &&
+                       (uintptr_t)t.slot->model % 8 == 0;
+    const unsigned whole = agree ? count / AMPI_GROUP * AMPI_GROUP : 0;
+    ampi_fewer_groups<WORK, STATE, 4>(t, 0, whole);
+    ampi_fewer_groups<WORK, STATE, 1>(t, whole, count);
+}
+
+/* count elements of a slot that is not of the default state, from element begin. A key is of 2^32
+   elements. */
+template <int WORK>
+AMPI_DEVICE void ampi_step_fewer(const amp_plan &plan, const ampi_slot *slot, ampi_any grad,
+                                 uint64_t begin, unsigned count, bool zero) {
+    const ampi_control *c = plan.control;
+    ampi_fewer_part     t;
+    t.slot   = slot;
+    t.rates  = ampi_rates_of(c, slot);
+    t.bias   = ampi_sqrt(t.rates.bias2);
+    t.factor = c->gate.inv_scale;
+    t.zero   = zero;
+    for (unsigned here; count; count -= here, begin += here, grad.base += here * grad.size()) {
+        const uint64_t at = slot->first + begin, rest = 0x100000000u - (at & 0xffffffffu);
+        here    = count < rest ? count : (unsigned)rest;
+        t.grad  = grad;
+        t.begin = begin;
+        t.key   = ampi_seeds_of(c->seed, (uint64_t)(slot - plan.slots), c->gate.step, at);
+        if (slot->state == AMP_STATE_SPLIT) ampi_fewer_as<WORK, AMP_STATE_SPLIT>(t, here);
+        else if (slot->state == AMP_STATE_BF16) ampi_fewer_as<WORK, AMP_STATE_BF16>(t, here);
+        else ampi_fewer_as<WORK, AMP_STATE_8BIT>(t, here);
     }
+}
+
+/* B for the share of a block, of a tensor of the default state, or, with FEWER, any. */
+template <int WORK, bool FEWER>
+AMPI_DEVICE void ampi_update_share(const amp_plan &plan, const ampi_share &s, bool skip) {
+    const ampi_slot *slot = s.slot;
+    if (s.count == 0 || !slot->grad || slot->sparse) return;
+    const ampi_any grad = ampi_part_at(slot->grad, slot->grad_type, s.begin);
+    if (skip && plan.zero_grad) ampi_clear(grad, s.count);
+    if (skip) return;
+    if (FEWER && slot->state)
+        ampi_step_fewer<WORK>(plan, slot, grad, s.begin, s.count, plan.zero_grad != 0);
+    else
+        ampi_step<WORK>(ampi_tensor_part_of(plan, s), s.count);
+}
+
+/* All of B. What a turn that is sampled counts is of tensors of the default state. */
+template <int WORK, bool FEWER> AMPI_DEVICE void ampi_update_all(const amp_plan &plan) {
+    const uint64_t parts = plan.num_chunks * plan.parts;
+    ampi_wait_for_previous();
+    const bool skip = plan.control->gate.skip != 0, sampled = ampi_sampled(&plan) && !skip;
+    if (ampi_sampled(&plan)) ampi_clear_census(&plan);
+    if (sampled) ampi_update_sampled<WORK>(plan, ampi_counter_of_block());
+    if (FEWER || !sampled)
+        for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
+            /* backwards: A has left the last gradients in the cache */
+            const ampi_share s = ampi_share_of(&plan, parts - 1 - k);
+            if (!sampled || s.slot->state) ampi_update_share<WORK, FEWER>(plan, s, skip);
+        }
     if (ampi_first_thread()) ampi_publish(&plan);
 }
 
+template <int WORK> AMPI_KERNEL(WORK == AMPI_SGD ? 3 : 4) ampi_update_kernel(amp_plan plan) {
+    ampi_update_all<WORK, false>(plan);
+}
+
+/* B where a tensor has another state than the default. */
+template <int WORK> AMPI_KERNEL(WORK == AMPI_SGD ? 2 : 3) ampi_fewer_kernel(amp_plan plan) {
+    ampi_update_all<WORK, true>(plan);
+}
+
 /* Behind B, gradients of few rows: blocks take rows that are touched, in their places. */
-template <int WORK> AMPI_KERNEL(WORK == AMPI_SGD ? 3 : 4) ampi_rows_kernel(amp_plan plan) {
+template <int WORK, bool FEWER>
+AMPI_KERNEL(FEWER ? 2 : WORK == AMPI_SGD ? 3 : 4) ampi_rows_kernel(amp_plan plan) {
     const ampi_control *c = plan.control;
     for (size_t k = 0; k < plan.num_sparse; k++) {
         const ampi_sparse *s    = &plan.sparse[k];
@@ -1489,6 +1702,10 @@ template <int WORK> AMPI_KERNEL(WORK == AMPI_SGD ? 3 : 4) ampi_rows_kernel(amp_p
         for (uint32_t row = blockIdx.x; !c->gate.skip && row < s->touched; row += gridDim.x) {
             const uint64_t begin = (uint64_t)s->unique[row] * s->length;
             t.grad   = ampi_part_at(slot->grad, AMP_F32, row * (uint64_t)s->length);
+            if (FEWER && slot->state) {
+                ampi_step_fewer<WORK>(plan, slot, t.grad, begin, s->length, false);
+                continue;
+            }
             t.master = ampi_part_at(slot->master, AMP_F32, begin);
             t.m      = ampi_part_at(slot->m, AMP_F32, begin);
             t.v      = ampi_part_at(slot->v, AMP_F32, begin);
@@ -1552,6 +1769,16 @@ template <int WORK> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
 }
 
 /* ------------------------------------------------------------------- single rooms */
+
+/* Only prepare asks for it. */
+AMPI_KERNEL(3) ampi_split_kernel(void *model, void *low, const void *src, uint64_t n) {
+    uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < n; i += (uint64_t)gridDim.x * blockDim.x) {
+        const uint32_t u = ampi_to_split(ampi_load_u32(src, i));
+        ampi_store_u16(model, i, (uint16_t)ampi_upper(u));
+        if (low) ampi_store_u16(low, i, (uint16_t)u);
+    }
+}
 
 AMPI_KERNEL(3) ampi_cast_kernel(void *dst, uint32_t dst_type, const void *src, uint32_t src_type,
                                 uint64_t n) {
@@ -1831,6 +2058,12 @@ static amp_result ampi_cuda_cast(const amp_backend *self, void *dst, amp_dtype d
     return amp_cuda_cast(dst, dst_type, src, src_type, n, self->stream);
 }
 
+static amp_result ampi_cuda_split(const amp_backend *self, void *model, void *low, const void *src,
+                                  size_t n) {
+    return ampi_launch(ampi_split_kernel, ampi_blocks(self, ((uint64_t)n + 255) / 256),
+                       ampi_threads(self, 256), self->stream, model, low, src, (uint64_t)n);
+}
+
 static amp_result ampi_cuda_cast_rows(const amp_backend *self, void *dst, amp_dtype dst_type,
                                       size_t dst_ld, const void *src, amp_dtype src_type,
                                       size_t src_ld, size_t rows, size_t cols) {
@@ -1948,8 +2181,11 @@ static amp_result ampi_update(const amp_backend *self, const amp_plan *plan, amp
     void (*kernel)(amp_plan) = job == AMPI_JOB_UNSCALE        ? ampi_around_kernel<AMPI_UNSCALE>
                                : job == AMPI_JOB_PUBLISH      ? ampi_around_kernel<AMPI_MODEL>
                                : job == AMPI_JOB_CARRY        ? ampi_around_kernel<AMPI_CARRY>
-                               : plan->kind == AMP_KIND_ADAMW ? ampi_update_kernel<AMPI_ADAMW>
-                                                              : ampi_update_kernel<AMPI_SGD>;
+                               : plan->kind == AMP_KIND_ADAMW
+                                   ? plan->fewer ? ampi_fewer_kernel<AMPI_ADAMW>
+                                                 : ampi_update_kernel<AMPI_ADAMW>
+                               : plan->fewer ? ampi_fewer_kernel<AMPI_SGD>
+                                             : ampi_update_kernel<AMPI_SGD>;
     const unsigned blocks  = ampi_blocks(self, plan->num_chunks * plan->parts);
     const unsigned threads = ampi_threads(self, 256);
     const amp_result result =
@@ -1958,8 +2194,11 @@ static amp_result ampi_update(const amp_backend *self, const amp_plan *plan, amp
             : ampi_launch(kernel, blocks, threads, self->stream, *plan);
     if (result != AMP_OK || !plan->num_sparse) return result;
     return ampi_launch_rows(self, plan,
-                            plan->kind == AMP_KIND_ADAMW ? ampi_rows_kernel<AMPI_ADAMW>
-                                                         : ampi_rows_kernel<AMPI_SGD>);
+                            plan->kind == AMP_KIND_ADAMW
+                                ? plan->fewer ? ampi_rows_kernel<AMPI_ADAMW, true>
+                                              : ampi_rows_kernel<AMPI_ADAMW, false>
+                            : plan->fewer ? ampi_rows_kernel<AMPI_SGD, true>
+                                          : ampi_rows_kernel<AMPI_SGD, false>);
 }
 
 static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan, ampi_job job) {
@@ -2170,9 +2409,14 @@ static amp_result ampi_load_all(bool *early) {
                                    (const void *)ampi_begins_kernel,
                                    (const void *)ampi_unique_kernel,
                                    (const void *)ampi_sum_rows_kernel,
-                                   (const void *)ampi_rows_kernel<AMPI_SGD>,
-                                   (const void *)ampi_rows_kernel<AMPI_ADAMW>,
+                                   (const void *)ampi_rows_kernel<AMPI_SGD, false>,
+                                   (const void *)ampi_rows_kernel<AMPI_SGD, true>,
+                                   (const void *)ampi_rows_kernel<AMPI_ADAMW, false>,
+                                   (const void *)ampi_rows_kernel<AMPI_ADAMW, true>,
                                    (const void *)ampi_cast_rows_kernel,
+                                   (const void *)ampi_split_kernel,
+                                   (const void *)ampi_fewer_kernel<AMPI_SGD>,
+                                   (const void *)ampi_fewer_kernel<AMPI_ADAMW>,
                                    (const void *)ampi_epilogue_kernel,
                                    (const void *)ampi_update_kernel<AMPI_SGD>,
                                    (const void *)ampi_update_kernel<AMPI_ADAMW>};
@@ -2187,9 +2431,9 @@ static amp_result ampi_load_all(bool *early) {
 }
 
 #define AMPI_CUDA_FUNCTIONS(update)                                                             \
-    {ampi_cuda_alloc,   ampi_cuda_free, ampi_cuda_copy,  ampi_cuda_cast,   ampi_cuda_cast_rows, \
-     ampi_cuda_capture, ampi_cuda_bind, ampi_cuda_check, ampi_cuda_decide, ampi_cuda_add,       \
-     update,            ampi_cuda_gemm, ampi_cuda_wait}
+    {ampi_cuda_alloc,     ampi_cuda_free,    ampi_cuda_copy, ampi_cuda_cast,  ampi_cuda_split,  \
+     ampi_cuda_cast_rows, ampi_cuda_capture, ampi_cuda_bind, ampi_cuda_check, ampi_cuda_decide, \
+     ampi_cuda_add,       update,            ampi_cuda_gemm, ampi_cuda_wait}
 static const ampi_functions ampi_cuda_functions = AMPI_CUDA_FUNCTIONS(ampi_cuda_update);
 static const ampi_functions ampi_cuda_early_functions =
     AMPI_CUDA_FUNCTIONS(ampi_cuda_update_early);

@@ -276,6 +276,7 @@ struct shape { /* of one tensor */
     int       weight, grad, model; /* which arrays are given */
     int       keep_fp32, no_weight_decay;
     float     lr_scale, weight_decay;
+    amp_state state;
 };
 
 struct setup {
@@ -370,6 +371,7 @@ static amp_tensor tensor_of(const twins *t, int i, int side) {
     x.weight_decay    = s->weight_decay;
     x.no_weight_decay = s->no_weight_decay;
     x.keep_fp32       = s->keep_fp32;
+    x.state           = s->state;
     return x;
 }
 
@@ -875,6 +877,25 @@ TEST(flat, "law 7: tensors that lie in one array (add_flat)") {
     }
 }
 
+TEST(fewer_bytes, "law 7: split masters, moments of bf16 and 8 bits, mixed: sizes x types x any setup") {
+    dice r(7);
+    for (unsigned i = 0; i < few(400);) {
+        base                      = any_setup(ADAMW + (int)(i % 4), r);
+        base.desc.scaler.preset   = AMP_PRESET_DEFAULT;
+        base.desc.scaler.disabled = 0;
+        base.desc.dtype           = AMP_BF16;
+        base.desc.state           = (amp_state)r.below(4);
+        base.desc.seed            = r.next();
+        any_list(&base, 1 + (int)r.below(6), r);
+        for (int k = 0; k < base.count; k++) {
+            shape *x = &base.tensors[k];
+            x->state = (amp_state)r.below(4);
+            if (x->model && !x->keep_fp32) x->model_type = AMP_BF16;
+        }
+        i += run(&base, r);
+    }
+}
+
 TEST(many_chunks, "law 7: more than 256 chunks: the sum over chunks goes round") {
     dice r(6);
     for (unsigned i = 0; i < few(20);) {
@@ -1356,6 +1377,7 @@ TEST(shards, "law 7: 1, 2 and 3 ranks that share out masters and moments, as on 
         like.desc.dtype                  = (amp_dtype)r.below(3);
         like.desc.max_norm               = r.one_in(2) ? 0.5f : 0.0f;
         like.desc.scaler.growth_interval = 2;
+        if (r.one_in(2)) like.desc.dtype = AMP_BF16, like.desc.state = (amp_state)r.below(4);
         for (int k = 0; k < count; k++)
             for (int side = CPU; side <= DEV; side++) {
                 shard *s = &all[k];
@@ -1556,6 +1578,7 @@ TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicat
         desc.weight_decay           = 0.25f;
         desc.scaler.growth_interval = 2;
         desc.report = i % 3 ? &watch : NULL;
+        if (r.one_in(2)) desc.dtype = AMP_BF16, desc.state = (amp_state)r.below(4);
         for (int k = 0; k < TABLES; k++) {
             make_table(&tables[k], r);
             most = tables[k].rows > most ? tables[k].rows : most;
@@ -1581,6 +1604,7 @@ TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicat
                 t.rows         = tables[k].at[side];
                 t.num_rows     = tables[k].count[side];
                 t.weight_decay = k == 1 ? 0.125f : 0.0f;
+                if (desc.state == AMP_STATE_8BIT && tables[k].length % 32) t.state = AMP_STATE_BF16;
                 OK(amp_optimizer_add(&opt[side], &t));
             }
             memset(&t, 0, sizeof t);
@@ -3375,6 +3399,7 @@ int main(int argc, char **argv) {
     RUN(sgd_steps);
     RUN(lists);
     RUN(flat);
+    RUN(fewer_bytes);
     RUN(many_chunks);
     RUN(presets);
     RUN(long_runs);

@@ -1,0 +1,649 @@
+/* test_fewer.c - masters and moments in fewer bytes: the codecs against formulas in double, chance
+   against its mean and variance, and whole optimizers: split beside default, instruction sets, state
+   files, shards, rows, and what is refused. */
+
+#define _POSIX_C_SOURCE 200809L /* sigsetjmp in fp.h */
+#define AMP_KERNELS /* the core: codecs */
+#include "amp.h"
+#include "fp.h"
+#include "random.h"
+#include "test.h"
+
+#include <math.h>
+
+#define OK(call) CHECK_EQ_INT((call), AMP_OK)
+#define COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
+
+static uint32_t bits_of(float x) {
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+static float float_of(uint32_t u) {
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
+static int is_nan(uint32_t u) { return (u & 0x7fffffffu) > 0x7f800000u; }
+
+/* ------------------------------------------------------------------------- codecs */
+
+TEST(round_trip, "a master in two halves: all 2^32 floats come back; its model is the nearest bf16, halves "
+                 "away from zero; a NaN stays a NaN") {
+    const uint64_t apart = test_state.quick == 0 ? 1 : test_state.quick == 1 ? 199 : 49999;
+    uint64_t       x;
+    for (x = 0; x < (uint64_t)1 << 32; x += apart) {
+        const uint32_t u    = (uint32_t)x;
+        const uint32_t s    = ampi_to_split(u);
+        const uint16_t half = (uint16_t)ampi_upper(s), low = (uint16_t)s;
+        const uint32_t back = ampi_join(half, ampi_signed16(low));
+        const uint32_t near = u + 0x8000u; /* of a finite one */
+        if (is_nan(u)) {
+            if (!is_nan((uint32_t)half << 16) || !is_nan(back) || (back ^ u) >> 31)
+                CHECK_EQ_U32(back, u);
+        } else if (back != u || half != (uint16_t)(near >> 16)) {
+            CHECK_EQ_U32(back, u);
+            CHECK_EQ_U32(half, near >> 16);
+        }
+    }
+}
+
+/* What the codes are by the formulas, and how far from a whole number. */
+static double m_code(double m, double max) { return m == 0.0 ? 0.0 : 254.0 * m / (max + fabs(m)); }
+static double v_code(double root, double max) { return root == 0.0 ? 0.0 : 255.0 * root / max; }
+
+TEST(maxima, "a group's maximum is in bf16 not below it, less than 1/128 above; 2^126 and more is 2^126") {
+    uint32_t u;
+    for (u = 0; u <= 0x7f800000u; u += test_state.quick ? 9973 : 101) {
+        const uint32_t max = (uint32_t)ampi_max_from_f32(u) << 16;
+        if (u > 0x7e800000u) CHECK_EQ_U32(max, 0x7e800000u);
+        else CHECK(max >= u && max - u < 0x10000u && (u != 0 || max == 0));
+    }
+    CHECK_EQ_U32(ampi_max_from_f32(0x7f800001u), 0x7fc0);
+    CHECK_EQ_U32(ampi_max_from_f32(0x7fffffffu), 0x7fc0);
+    CHECK_EQ_U32(ampi_max_from_f32(0x7f800000u), 0x7e80);
+    CHECK_EQ_U32(ampi_max_from_f32(1), 1);
+}
+
+/* One magnitude in a group of a maximum: codes are the formulas' to nearest, and back. Two roundings
+   of 2^-24 each of at most 255: not further than 2^-15 from a half. */
+static void one_code(uint32_t magnitude, uint16_t max) {
+    const ampi_scale s = ampi_scale_of(max), r = ampi_root_scale_of(max);
+    const double     top = (double)float_of((uint32_t)max << 16), x = (double)float_of(magnitude);
+    const uint32_t   plus = ampi_m_code(float_of(magnitude), &s);
+    const uint32_t   minus = ampi_m_code(float_of(magnitude | 0x80000000u), &s);
+    const uint32_t   root = ampi_v_code(float_of(magnitude), &r);
+    const double     m = m_code(x, top), v = v_code(x, top), half = 0.5 + 1.0 / 32768;
+    double           y;
+    CHECK(plus <= 127 && ((plus + minus) & 255) == 0);
+    CHECK(fabs((double)plus - m) <= half);
+    y = top * (double)plus / (254.0 - (double)plus);
+    CHECK(fabs((double)ampi_m_value(plus, &s) - y) <= y * 3e-7 + 1.5e-45);
+    CHECK_EQ_U32(bits_of(ampi_m_value(minus, &s)) & 0x7fffffffu, bits_of(ampi_m_value(plus, &s)));
+    if (max < 0x1a00 || max > 0x5f80) return; /* roots are of squares that floats have */
+    CHECK(root <= 255 && fabs((double)root - v) <= half);
+    y = top * (double)root / 255.0;
+    CHECK(fabs((double)ampi_v_value(root, &r) - y * y) <= y * y * 6e-7 + 1.5e-45);
+}
+
+TEST(codes, "codes of 8 bits are the formulas' in double, to nearest: at the maximum and around, zeros, "
+            "subnormals, each half, random values") {
+    uint64_t rng = 1;
+    uint32_t max;
+    int      i;
+    for (max = 1; max <= 0x7e80; max += test_state.quick ? 37 : 1) {
+        const uint32_t top = max << 16;
+        const double   size = (double)float_of(top);
+        one_code(0, (uint16_t)max);
+        one_code(top, (uint16_t)max);
+        one_code(top - 1, (uint16_t)max);
+        one_code(top - 0xffff, (uint16_t)max);
+        one_code(1, (uint16_t)max);
+        for (i = 0; i < 8; i++) {
+            const double q = random_next(&rng) % 127 + 0.5;
+            one_code(bits_of((float)(size * q / (254.0 - q))), (uint16_t)max);
+            one_code(bits_of((float)(size * (random_next(&rng) % 255 + 0.5) / 255.0)), (uint16_t)max);
+            one_code(random_next(&rng) % top, (uint16_t)max);
+        }
+    }
+}
+
+TEST(codes_of_all, "each code of 8 bits comes back as itself; what is too large as the largest; of a group "
+                   "with a NaN all is a NaN") {
+    static const uint16_t max[] = {0x0080, 0x1a00, 0x3000, 0x3f80, 0x4049, 0x5f80, 0x7e80};
+    size_t                k;
+    uint32_t              q;
+    for (k = 0; k < COUNT_OF(max); k++) {
+        const ampi_scale s = ampi_scale_of(max[k]), r = ampi_root_scale_of(max[k]);
+        for (q = 0; q < 256; q++) {
+            const float m = ampi_m_value(q, &s);
+            if (q != 128) CHECK_EQ_U32(ampi_m_code(m, &s), q); /* -128 is never written */
+            if (max[k] >= 0x2800 && max[k] <= 0x5f00)
+                CHECK_EQ_U32(ampi_v_code(ampi_sqrt(ampi_v_value(q, &r)), &r), q);
+        }
+        CHECK_EQ_U32(ampi_m_code(float_of(0x7f800000u), &s), 127);
+        CHECK_EQ_U32(ampi_m_code(float_of(0xff7fffffu), &s), 129);
+        if (max[k] >= 0x1a00) CHECK_EQ_U32(ampi_v_code(float_of(0x7f800000u), &r), 255);
+    }
+    {
+        const ampi_scale s = ampi_scale_of(0x7fc0), r = ampi_root_scale_of(0x7fc0), z = ampi_scale_of(0);
+        CHECK_EQ_U32(ampi_m_code(float_of(0xffc00001u), &s), 0);
+        CHECK_EQ_U32(ampi_v_code(float_of(0xffc00001u), &r), 0);
+        CHECK(is_nan(bits_of(ampi_m_value(0, &s))) && is_nan(bits_of(ampi_v_value(0, &r))));
+        CHECK_EQ_U32(bits_of(ampi_m_value(0, &z)), 0);
+        CHECK_EQ_U32(ampi_m_code(float_of(0x80000000u), &z), 0);
+    }
+}
+
+/* ------------------------------------------------------------------------- chance */
+
+TEST(chance, "rounding by chance: mean and variance of values of each kind within 4 sigma; what bf16 has, "
+             "infinities and NaN stay; nothing finite becomes infinite") {
+    static const uint32_t value[] = {0x3f800001, 0x3f808000, 0x3f80fffe, 0xbf804000, 0x00000001,
+                                     0x00008000, 0x007fff00, 0x80012345, 0x00800001, 0x7f7e8000};
+    const uint32_t        draws = test_state.quick == 0 ? 10000000 : test_state.quick == 1 ? 300000 : 20000;
+    size_t                k;
+    uint32_t              i;
+    int                   upper;
+    for (k = 0; k < COUNT_OF(value); k++)
+        for (upper = 0; upper < 2; upper++) {
+            const ampi_seeds s = ampi_seeds_of(7, k, 3, 0);
+            const uint16_t   down = (uint16_t)(value[k] >> 16);
+            const double     p = (value[k] & 0xffffu) / 65536.0, n = (double)draws;
+            double           ups = 0;
+            for (i = 0; i < draws; i++) {
+                const uint32_t c = ampi_chance(i, s.a, s.b);
+                const uint16_t h = (uint16_t)ampi_by_chance(value[k], upper ? c >> 16 : c & 0xffffu);
+                if (h != down) CHECK_EQ_U32(h, down + 1u);
+                ups += h != down;
+            }
+            /* a count of coins: its mean n p, its variance n p (1 - p); so of the rounded value */
+            CHECK(fabs(ups - n * p) <= 4.0 * sqrt(n * p * (1.0 - p)) + 1.0);
+        }
+    for (i = 0; i < 65536; i += 255) {
+        CHECK_EQ_U32(ampi_by_chance(0x7f800000u, i), 0x7f80);
+        CHECK_EQ_U32(ampi_by_chance(0xff800000u, i), 0xff80);
+        CHECK_EQ_U32(ampi_by_chance(0x7fc00001u, i), 0x7fc0);
+        CHECK_EQ_U32(ampi_by_chance(0x7fffffffu, i), 0x7fff);
+        CHECK_EQ_U32(ampi_by_chance(0x7f7fffffu, i), 0x7f7f);
+        CHECK_EQ_U32(ampi_by_chance(0x3f810000u, i), 0x3f81);
+        CHECK_EQ_U32(ampi_by_chance(0x80000000u, i), 0x8000);
+    }
+}
+
+TEST(chance_is_independent, "bits of chance of both moments, of neighbours, steps, tensors and seeds: no two "
+                            "correlate by more than 4 sigma") {
+    const uint32_t n = test_state.quick == 2 ? 10000 : 1000000;
+    const uint64_t other[][4] = {{1, 1, 1, 0}, {2, 1, 1, 0}, {1, 2, 1, 0}, {1, 1, 2, 0},
+                                 {1, 1, 1, (uint64_t)1 << 32}};
+    const ampi_seeds one = ampi_seeds_of(1, 1, 1, 0);
+    size_t           k;
+    for (k = 0; k < COUNT_OF(other); k++) {
+        const ampi_seeds two = ampi_seeds_of(other[k][0], other[k][1], other[k][2], other[k][3]);
+        double           sum = 0, across = 0;
+        uint32_t         i;
+        for (i = 0; i < n; i++) {
+            const uint32_t a = ampi_chance(i, one.a, one.b), b = ampi_chance(i + !k, two.a, two.b);
+            sum += ((double)(a >> 16) - 32767.5) * ((double)(b >> 16) - 32767.5);
+            across += ((double)(a >> 16) - 32767.5) * ((double)(b & 0xffffu) - 32767.5);
+        }
+        /* the product of two uniform numbers in 2^16 has variance (2^32 / 12)^2 */
+        CHECK(fabs(sum) <= 4.0 * sqrt((double)n) * (4294967296.0 / 12));
+        CHECK(fabs(across) <= 4.0 * sqrt((double)n) * (4294967296.0 / 12));
+    }
+}
+
+/* ------------------------------------------------------------------------- optimizers */
+
+enum { TENSORS = 4, LONGEST = 40000 };
+static const size_t sizes[TENSORS] = {1000, 33, LONGEST, 7};
+
+typedef struct run {
+    amp_optimizer opt;
+    amp_bf16     *grad[TENSORS];
+    float        *weight[TENSORS];
+    char          problem[AMP_PROBLEM_SIZE];
+} run;
+
+static void *some(size_t n) {
+    void *p = calloc(n ? n : 1, 1);
+    if (!p) exit(2);
+    return p;
+}
+
+static float unit(uint64_t *rng) { return (float)(int32_t)random_next(rng) / 2147483648.0f; }
+
+static void fill(run *r, uint64_t step) { /* gradients of a step */
+    uint64_t rng = step + 77;
+    size_t   i, k;
+    for (i = 0; i < TENSORS; i++)
+        for (k = 0; k < sizes[i]; k++) r->grad[i][k] = amp_f32_to_bf16(unit(&rng) * 100.0f);
+    if (step % 5 == 4) r->grad[2][123].bits = 0x7f80; /* an overflow */
+}
+
+static void begin(run *r, amp_optimizer_desc d, const amp_state *states) {
+    uint64_t rng = 5;
+    size_t   i, k;
+    d.dtype   = AMP_BF16;
+    d.problem = r->problem;
+    if (d.kind == AMP_KIND_OWN) d.kind = AMP_KIND_ADAMW;
+    d.weight_decay = 0.01f;
+    OK(amp_optimizer_init(&r->opt, &d));
+    for (i = 0; i < TENSORS; i++) {
+        amp_tensor t;
+        memset(&t, 0, sizeof t);
+        r->grad[i]   = (amp_bf16 *)some(sizes[i] * 2);
+        r->weight[i] = (float *)some(sizes[i] * 4);
+        for (k = 0; k < sizes[i]; k++) r->weight[i][k] = unit(&rng);
+        t.n         = sizes[i];
+        t.weight    = r->weight[i];
+        t.grad      = r->grad[i];
+        t.grad_type = AMP_BF16;
+        t.state     = states ? states[i] : AMP_STATE_DEFAULT;
+        OK(amp_optimizer_add(&r->opt, &t));
+    }
+    OK(amp_optimizer_prepare(&r->opt));
+}
+
+static void steps(run *r, uint64_t from, uint64_t to) {
+    for (; from < to; from++) {
+        fill(r, from);
+        OK(r->opt.desc.kind == AMP_KIND_SGD ? amp_optimizer_sgd(&r->opt, 0.01f)
+                                            : amp_optimizer_adamw(&r->opt, 0.01f));
+    }
+}
+
+static void end(run *r) {
+    size_t i;
+    amp_optimizer_free(&r->opt);
+    for (i = 0; i < TENSORS; i++) free(r->grad[i]), free(r->weight[i]);
+}
+
+/* Everything an optimizer keeps, as a state in memory. */
+typedef struct blob { unsigned char *bytes; size_t used, at; } blob;
+static bool blob_write(void *user, const void *data, size_t n) {
+    blob *b  = (blob *)user;
+    b->bytes = (unsigned char *)realloc(b->bytes, b->used + n);
+    if (!b->bytes) exit(2);
+    memcpy(b->bytes + b->used, data, n);
+    b->used += n;
+    return true;
+}
+static bool blob_read(void *user, void *data, size_t n) {
+    blob *b = (blob *)user;
+    if (n > b->used - b->at) return false;
+    memcpy(data, b->bytes + b->at, n);
+    b->at += n;
+    return true;
+}
+static blob saved(run *r) {
+    blob b = {NULL, 0, 0};
+    OK(amp_optimizer_save(&r->opt, blob_write, &b));
+    return b;
+}
+static amp_result loaded(run *r, blob *b) {
+    b->at = 0;
+    return amp_optimizer_load(&r->opt, blob_read, b);
+}
+static int same(const blob *a, const blob *b) {
+    return a->used == b->used && memcmp(a->bytes, b->bytes, a->used) == 0;
+}
+static int same_models(run *a, run *b) {
+    int i;
+    for (i = 0; i < TENSORS; i++)
+        if (memcmp(amp_optimizer_model(&a->opt, i), amp_optimizer_model(&b->opt, i), sizes[i] * 2) != 0)
+            return 0;
+    return 1;
+}
+
+static amp_optimizer_desc desc_of(amp_kind kind, double momentum, amp_state state) {
+    amp_optimizer_desc d;
+    memset(&d, 0, sizeof d);
+    d.kind     = kind;
+    d.momentum = momentum;
+    d.state    = state;
+    d.seed     = 11;
+    return d;
+}
+
+/* Each kind of step in each state. */
+static const struct { amp_kind kind; double momentum; } kinds[] = {
+    {AMP_KIND_ADAMW, 0.0}, {AMP_KIND_SGD, 0.9}, {AMP_KIND_SGD, 0.0}};
+
+TEST(split_is_default, "manual: with equal gradients split's masters and moments are default's bit for bit, "
+                       "and its files; each loads the other's; models differ on ties at most") {
+    size_t k;
+    for (k = 0; k < COUNT_OF(kinds); k++) {
+        run  a, b;
+        blob x, y;
+        int  i;
+        begin(&a, desc_of(kinds[k].kind, kinds[k].momentum, AMP_STATE_DEFAULT), NULL);
+        begin(&b, desc_of(kinds[k].kind, kinds[k].momentum, AMP_STATE_SPLIT), NULL);
+        steps(&a, 0, 12);
+        steps(&b, 0, 12);
+        x = saved(&a);
+        y = saved(&b);
+        CHECK(same(&x, &y));
+        for (i = 0; i < TENSORS; i++) {
+            const float    *master = amp_optimizer_master(&a.opt, i);
+            const amp_bf16 *model  = (const amp_bf16 *)amp_optimizer_model(&b.opt, i);
+            size_t          j;
+            CHECK(amp_optimizer_master(&b.opt, i) == NULL);
+            for (j = 0; j < sizes[i]; j++)
+                CHECK_EQ_U32(model[j].bits, (bits_of(master[j]) + 0x8000u) >> 16);
+        }
+        steps(&a, 12, 15);
+        OK(loaded(&b, &x));
+        OK(loaded(&a, &y));
+        steps(&a, 12, 20);
+        steps(&b, 12, 20);
+        free(x.bytes), free(y.bytes);
+        x = saved(&a);
+        y = saved(&b);
+        CHECK(same(&x, &y));
+        free(x.bytes), free(y.bytes);
+        end(&a), end(&b);
+    }
+}
+
+TEST(tiers, "law 7: every instruction set gives the same bits, in each state and kind") {
+    static const char *const tier[] = {"avx512", "avx2", "neon"};
+    const char *const        best   = amp_cpu_tier();
+    size_t                   k, t;
+    int                      state, any = 0;
+    for (t = 0; t < COUNT_OF(tier); t++) {
+        if (amp_cpu_force_tier(tier[t]) != AMP_OK) continue;
+        any = 1;
+        for (k = 0; k < COUNT_OF(kinds); k++)
+            for (state = AMP_STATE_SPLIT; state <= AMP_STATE_8BIT; state++) {
+                run  a, b;
+                blob x, y;
+                OK(amp_cpu_force_tier(tier[t]));
+                begin(&a, desc_of(kinds[k].kind, kinds[k].momentum, (amp_state)state), NULL);
+                steps(&a, 0, 8);
+                OK(amp_cpu_force_tier("c"));
+                begin(&b, desc_of(kinds[k].kind, kinds[k].momentum, (amp_state)state), NULL);
+                steps(&b, 0, 8);
+                x = saved(&a);
+                y = saved(&b);
+                CHECK(same(&x, &y) && same_models(&a, &b));
+                free(x.bytes), free(y.bytes);
+                end(&a), end(&b);
+            }
+    }
+    OK(amp_cpu_force_tier(best));
+    if (!any) SKIP("there is one instruction set");
+}
+
+TEST(resume, "law 12: saved, loaded and continued is never stopped, in each state and in a mixture, also "
+             "into another seed; a skipped step changes nothing") {
+    static const amp_state mixed[TENSORS] = {AMP_STATE_8BIT, AMP_STATE_SPLIT, AMP_STATE_BF16,
+                                             AMP_STATE_DEFAULT};
+    int                    state;
+    for (state = 0; state <= AMP_STATE_8BIT + 1; state++) {
+        const amp_state   *states = state > AMP_STATE_8BIT ? mixed : NULL;
+        amp_optimizer_desc d = desc_of(AMP_KIND_ADAMW, 0.0, states ? AMP_STATE_DEFAULT : (amp_state)state);
+        run                a, b;
+        blob               x, y;
+        begin(&a, d, states);
+        d.seed = 12;
+        begin(&b, d, states);
+        steps(&a, 0, 5); /* the last one is skipped */
+        x = saved(&a);
+        steps(&a, 5, 12);
+        OK(loaded(&b, &x));
+        steps(&b, 5, 12);
+        free(x.bytes);
+        x = saved(&a);
+        y = saved(&b);
+        CHECK(same(&x, &y) && same_models(&a, &b));
+        free(x.bytes), free(y.bytes);
+        end(&a), end(&b);
+    }
+}
+
+TEST(across, "manual: a state whose moments are kept otherwise is refused by name, and nothing changes") {
+    int from, to;
+    for (from = 0; from <= AMP_STATE_8BIT; from++)
+        for (to = 0; to <= AMP_STATE_8BIT; to++) {
+            const int alike = from == to || (from <= AMP_STATE_SPLIT && to <= AMP_STATE_SPLIT);
+            run       a, b;
+            blob      x, y, z;
+            begin(&a, desc_of(AMP_KIND_ADAMW, 0.0, (amp_state)from), NULL);
+            begin(&b, desc_of(AMP_KIND_ADAMW, 0.0, (amp_state)to), NULL);
+            steps(&a, 0, 3);
+            x = saved(&a);
+            y = saved(&b);
+            CHECK_EQ_INT(loaded(&b, &x), alike ? AMP_OK : AMP_ERROR_MISMATCH);
+            CHECK(alike || (strstr(b.problem, "tensor 0") && strstr(b.problem, "not ")));
+            z = saved(&b);
+            CHECK(same(&z, alike ? &x : &y));
+            free(x.bytes), free(y.bytes), free(z.bytes);
+            end(&a), end(&b);
+        }
+}
+
+TEST(seeds, "another seed is another rounding of moments; the same one the same") {
+    amp_optimizer_desc d = desc_of(AMP_KIND_ADAMW, 0.0, AMP_STATE_BF16);
+    run                a, b, c;
+    blob               x, y, z;
+    begin(&a, d, NULL);
+    begin(&b, d, NULL);
+    d.seed = 12;
+    begin(&c, d, NULL);
+    steps(&a, 0, 3), steps(&b, 0, 3), steps(&c, 0, 3);
+    x = saved(&a), y = saved(&b), z = saved(&c);
+    CHECK(same(&x, &y) && !same(&x, &z) && !same_models(&a, &c));
+    free(x.bytes), free(y.bytes), free(z.bytes);
+    end(&a), end(&b), end(&c);
+}
+
+TEST(near_default, "moments in fewer bytes are near default's: masters after 50 steps") {
+    static const double most[] = {0.0, 0.0, 0.02, 0.1}; /* of the way that weights went, on average */
+    int                 state;
+    for (state = AMP_STATE_BF16; state <= AMP_STATE_8BIT; state++) {
+        run           a, b;
+        const float  *master;
+        const amp_bf16 *model;
+        double        way = 0.0, off = 0.0;
+        size_t        j;
+        begin(&a, desc_of(AMP_KIND_ADAMW, 0.0, AMP_STATE_DEFAULT), NULL);
+        begin(&b, desc_of(AMP_KIND_ADAMW, 0.0, (amp_state)state), NULL);
+        steps(&a, 0, 50), steps(&b, 0, 50);
+        master = amp_optimizer_master(&a.opt, 2);
+        model  = (const amp_bf16 *)amp_optimizer_model(&b.opt, 2);
+        for (j = 0; j < LONGEST; j++) {
+            way += fabs((double)master[j] - (double)b.weight[2][j]); /* b's stand where they began */
+            off += fabs((double)master[j] - (double)amp_bf16_to_f32(model[j]));
+        }
+        CHECK(off <= most[state] * way + LONGEST * 0.002); /* and bf16 is 2^-9 coarse */
+        if (off > most[state] * way + LONGEST * 0.002) printf("     %g of %g\n", off, way);
+        end(&a), end(&b);
+    }
+}
+
+/* ------------------------------------------------------------------------- rows and shards */
+
+TEST(rows, "gradients of few rows: where every row is there once, the bits of a dense step; rows that are "
+           "not there keep every bit") {
+    enum { LENGTH = 64, ROWS = 40, N = LENGTH * ROWS };
+    int state;
+    for (state = AMP_STATE_SPLIT; state <= AMP_STATE_8BIT; state++) {
+        static float       grad[N], weight[N];
+        static amp_bf16    before[N];
+        uint32_t           rows[ROWS], num = ROWS, i;
+        amp_optimizer_desc d = desc_of(AMP_KIND_ADAMW, 0.0, (amp_state)state);
+        amp_optimizer      a, b;
+        amp_tensor         t;
+        uint64_t           rng = 3;
+        d.dtype = AMP_BF16;
+        for (i = 0; i < N; i++) grad[i] = unit(&rng) * 65536.0f, weight[i] = unit(&rng);
+        for (i = 0; i < ROWS; i++) rows[i] = i;
+        memset(&t, 0, sizeof t);
+        t.n      = N;
+        t.weight = weight;
+        t.grad   = grad;
+        OK(amp_optimizer_init(&a, &d));
+        OK(amp_optimizer_add(&a, &t));
+        OK(amp_optimizer_prepare(&a));
+        t.row_length = LENGTH;
+        t.max_rows   = ROWS;
+        t.rows       = rows;
+        t.num_rows   = &num;
+        OK(amp_optimizer_init(&b, &d));
+        OK(amp_optimizer_add(&b, &t));
+        OK(amp_optimizer_prepare(&b));
+        for (i = 0; i < 4; i++) {
+            OK(amp_optimizer_adamw(&a, 0.01f));
+            OK(amp_optimizer_adamw(&b, 0.01f));
+        }
+        CHECK(memcmp(amp_optimizer_model(&a, 0), amp_optimizer_model(&b, 0), sizeof before) == 0);
+        memcpy(before, amp_optimizer_model(&b, 0), sizeof before);
+        num     = 1;
+        rows[0] = 7;
+        OK(amp_optimizer_adamw(&b, 0.01f));
+        CHECK(memcmp(before, amp_optimizer_model(&b, 0), 7 * LENGTH * 2) == 0);
+        CHECK(memcmp(before + 7 * LENGTH, (const amp_bf16 *)amp_optimizer_model(&b, 0) + 7 * LENGTH,
+                     LENGTH * 2) != 0);
+        CHECK(memcmp(before + 8 * LENGTH, (const amp_bf16 *)amp_optimizer_model(&b, 0) + 8 * LENGTH,
+                     (ROWS - 8) * LENGTH * 2) == 0);
+        amp_optimizer_free(&a);
+        amp_optimizer_free(&b);
+    }
+}
+
+/* Two ranks that take turns in one thread: a sum is what the first has left plus what comes. Here
+   gradients are the same on both, so that norms need no meeting but for the sums: clipping is off. */
+static amp_result no_sum(void *user, double *sums, size_t count, uint32_t *flags) {
+    size_t i; /* prepare: each rank is there; flags: the smallest and largest are the same */
+    (void)user, (void)flags;
+    for (i = 0; i < count && count == 2; i++) sums[i] = 1.0;
+    return AMP_OK;
+}
+
+TEST(shards, "law 10: on two ranks as on one, in each state: models, and chance by the element's number") {
+    enum { N = 3 * 16384 + 70 };
+    static float weight[N], grad[N];
+    int          state, rank, k;
+    size_t       i, first, n;
+    uint64_t     rng = 9;
+    for (i = 0; i < N; i++) weight[i] = unit(&rng), grad[i] = unit(&rng);
+    for (state = 0; state <= AMP_STATE_8BIT; state++) {
+        amp_optimizer opt[3];
+        for (k = 0; k < 3; k++) { /* one of one rank, two of two */
+            amp_optimizer_desc d = desc_of(AMP_KIND_ADAMW, 0.0, (amp_state)state);
+            amp_tensor         t;
+            memset(&t, 0, sizeof t);
+            rank          = k ? k - 1 : 0;
+            d.dtype       = AMP_BF16;
+            d.shard.rank  = rank;
+            d.shard.count = k ? 2 : 1;
+            d.shard.sum_fn = k ? no_sum : NULL;
+            t.n = N, t.weight = weight, t.grad_later = 1;
+            OK(amp_optimizer_init(&opt[k], &d));
+            OK(amp_optimizer_add(&opt[k], &t));
+            OK(amp_optimizer_prepare(&opt[k]));
+        }
+        for (i = 0; i < 6; i++)
+            for (k = 0; k < 3; k++) {
+                amp_optimizer_range(&opt[k], 0, &first, &n);
+                OK(amp_optimizer_accumulate(&opt[k], 0, grad + first, AMP_F32));
+                OK(amp_optimizer_adamw(&opt[k], 0.01f));
+            }
+        for (k = 1; k < 3; k++) {
+            amp_optimizer_range(&opt[k], 0, &first, &n);
+            CHECK(n > 0 && memcmp((const amp_bf16 *)amp_optimizer_model(&opt[0], 0) + first,
+                                  (const amp_bf16 *)amp_optimizer_model(&opt[k], 0) + first, n * 2) == 0);
+        }
+        for (k = 0; k < 3; k++) amp_optimizer_free(&opt[k]);
+    }
+}
+
+/* ------------------------------------------------------------------------- refusals */
+
+static amp_result adding(amp_optimizer_desc d, amp_tensor t, const char *word) {
+    char          problem[AMP_PROBLEM_SIZE];
+    amp_optimizer opt;
+    amp_result    result;
+    memset(&opt, 0, sizeof opt);
+    d.problem = problem;
+    result    = amp_optimizer_init(&opt, &d);
+    if (result == AMP_OK) result = amp_optimizer_add(&opt, &t);
+    CHECK(result == AMP_OK || strstr(problem, word));
+    amp_optimizer_free(&opt);
+    return result;
+}
+
+TEST(refusals, "manual: what a state cannot be with is refused, and told") {
+    amp_optimizer_desc d = desc_of(AMP_KIND_OWN, 0.0, AMP_STATE_SPLIT);
+    float              weight[96], grad[96];
+    uint32_t           rows[3] = {0, 1, 2}, num = 3;
+    float             *moved = weight;
+    amp_optimizer      opt;
+    amp_tensor         t;
+    memset(&t, 0, sizeof t);
+    t.n = 96, t.weight = weight, t.grad = grad;
+    memset(weight, 0, sizeof weight);
+    memset(grad, 0, sizeof grad);
+    d.dtype = AMP_BF16;
+    CHECK_EQ_INT(adding(d, t, "state is for"), AMP_ERROR_UNSUPPORTED);
+    d.state = AMP_STATE_DEFAULT;
+    t.state = AMP_STATE_BF16;
+    CHECK_EQ_INT(adding(d, t, "state is for"), AMP_ERROR_UNSUPPORTED);
+    d.kind = AMP_KIND_ADAMW;
+    CHECK_EQ_INT(adding(d, t, ""), AMP_OK);
+    d.dtype = AMP_F16;
+    CHECK_EQ_INT(adding(d, t, "AMP_BF16"), AMP_ERROR_INVALID_CONFIG);
+    t.keep_fp32 = 1;
+    CHECK_EQ_INT(adding(d, t, ""), AMP_OK);
+    t.keep_fp32 = 0;
+    d.dtype     = AMP_BF16;
+    t.state     = (amp_state)99;
+    CHECK_EQ_INT(adding(d, t, "state is unknown"), AMP_ERROR_INVALID_ENUM);
+    t.state = AMP_STATE_DEFAULT;
+    d.state = (amp_state)4;
+    CHECK_EQ_INT(adding(d, t, "state"), AMP_ERROR_INVALID_ENUM);
+    d.state      = AMP_STATE_8BIT;
+    d.first_step = 3;
+    t.moment1 = t.moment2 = grad;
+    CHECK_EQ_INT(adding(d, t, "moment1"), AMP_ERROR_UNSUPPORTED);
+    d.state = AMP_STATE_BF16;
+    CHECK_EQ_INT(adding(d, t, ""), AMP_OK);
+    d.state   = AMP_STATE_8BIT;
+    t.moment1 = t.moment2 = NULL;
+    t.row_length = 48, t.max_rows = 2, t.rows = rows, t.num_rows = &num;
+    CHECK_EQ_INT(adding(d, t, "multiple of 32"), AMP_ERROR_UNSUPPORTED);
+    t.row_length = 32;
+    CHECK_EQ_INT(adding(d, t, ""), AMP_OK);
+    t.row_length = 0;
+    OK(amp_optimizer_init(&opt, &d));
+    OK(amp_optimizer_add(&opt, &t));
+    OK(amp_optimizer_prepare(&opt));
+    CHECK_EQ_INT(amp_optimizer_rebind(&opt, 0, moved, NULL), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(amp_optimizer_rebind(&opt, 0, NULL, grad), AMP_OK);
+    CHECK(amp_optimizer_master(&opt, 0) == NULL && amp_optimizer_model(&opt, 0) != NULL);
+    amp_optimizer_free(&opt);
+}
+
+int main(int argc, char **argv) {
+    const uint32_t fp = fp_get();
+    test_begin(argc, argv);
+    fp_set(FP_IEEE); /* the core alone: a program built with -ffast-math begins with subnormals flushed */
+    RUN(round_trip);
+    RUN(maxima);
+    RUN(codes);
+    RUN(codes_of_all);
+    fp_set(fp);
+    RUN(chance);
+    RUN(chance_is_independent);
+    RUN(split_is_default);
+    RUN(tiers);
+    RUN(resume);
+    RUN(across);
+    RUN(seeds);
+    RUN(near_default);
+    RUN(rows);
+    RUN(shards);
+    RUN(refusals);
+    return test_end();
+}
