@@ -9234,6 +9234,8 @@ AMPI_KERNEL(AMPI_HOST, ampi_f32x4, AMPI_W4, 2, _x4)
    has get16, get16s (signed), put16, get8, put8 (words from and to halves and bytes), count (x, x +
    1 ...) and largest. */
 
+enum { AMPI_SOME = 16 }; /* groups of 8-bit moments */
+
 #define AMPI_FEWER(FN, V, U, W, S, UNROLL)                                                     \
     FN AMPI_ALWAYS V ampi_get_master##S(const ampi_fewer *x, size_t i) {                       \
         return ampi_from_bits##S(ampi_join##S(ampi_get16##S(x->model, i),                      \
@@ -9249,75 +9251,97 @@ AMPI_KERNEL(AMPI_HOST, ampi_f32x4, AMPI_W4, 2, _x4)
                                          const amp_state state, size_t i, size_t end) {        \
         const ampi_fewer x = *fewer;                                                           \
         const V          f = ampi_splat##S(x.factor);                                          \
+        const int        has_v = kind == AMP_KIND_ADAMW, has_m = has_v || x.m;                 \
         for (; i < end; i += W) {                                                              \
             const V g = ampi_unscaled##S(x.grad, x.grad_type, i, f);                           \
             V       p = ampi_get_master##S(&x, i), m = f, v = f;                               \
             if (state == AMP_STATE_BF16) {                                                     \
-                const U up = ampi_u32##S(16);                                                 \
-                if (x.m) m = ampi_from_bits##S(ampi_get16##S(x.m, i) << up);                   \
-                if (x.v) v = ampi_from_bits##S(ampi_get16##S(x.v, i) << up);                   \
+                const U up = ampi_u32##S(16);                                                  \
+                if (has_m) m = ampi_from_bits##S(ampi_get16##S(x.m, i) << up);                 \
+                if (has_v) v = ampi_from_bits##S(ampi_get16##S(x.v, i) << up);                 \
             } else {                                                                           \
-                if (x.m) m = ampi_get##S(x.m, i);                                              \
-                if (x.v) v = ampi_get##S(x.v, i);                                              \
+                if (has_m) m = ampi_get##S(x.m, i);                                            \
+                if (has_v) v = ampi_get##S(x.v, i);                                            \
             }                                                                                  \
-            if (kind == AMP_KIND_ADAMW) ampi_adamw##S(&x.rates, g, &p, &m, &v);                \
-            else ampi_sgd##S(&x.rates, g, &p, x.m ? &m : NULL);                                \
+            if (has_v) ampi_adamw##S(&x.rates, g, &p, &m, &v);                                 \
+            else ampi_sgd##S(&x.rates, g, &p, has_m ? &m : NULL);                              \
             ampi_put_master##S(&x, i, p);                                                      \
             if (state == AMP_STATE_BF16) {                                                     \
                 const U c = ampi_chance##S(ampi_count##S(x.element + (uint32_t)i),             \
-                                           ampi_u32##S(x.key.a), ampi_u32##S(x.key.b));      \
-                if (x.m) ampi_put16##S(x.m, i, ampi_by_chance##S(ampi_bits##S(m),              \
-                                                                 c & ampi_u32##S(0xffffu)));  \
-                if (x.v) ampi_put16##S(x.v, i, ampi_by_chance##S(ampi_bits##S(v),              \
-                                                                 c >> ampi_u32##S(16)));      \
+                                           ampi_u32##S(x.key.a), ampi_u32##S(x.key.b));        \
+                if (has_m) ampi_put16##S(x.m, i, ampi_by_chance##S(ampi_bits##S(m),            \
+                                                                 c & ampi_u32##S(0xffffu)));   \
+                if (has_v) ampi_put16##S(x.v, i, ampi_by_chance##S(ampi_bits##S(v),            \
+                                                                 c >> ampi_u32##S(16)));       \
             } else {                                                                           \
-                if (x.m) ampi_put##S(x.m, i, m);                                               \
-                if (x.v) ampi_put##S(x.v, i, v);                                               \
+                if (has_m) ampi_put##S(x.m, i, m);                                             \
+                if (has_v) ampi_put##S(x.v, i, v);                                             \
             }                                                                                  \
         }                                                                                      \
         ampi_done##S();                                                                        \
     }                                                                                          \
-    /* And of 8 bits, in groups: plain C may get a shorter one. */                             \
+    /* And of 8 bits, in groups; plain C may get a shorter one. Some groups are stepped, and then\
+       coded, so that none waits for its maximum. */                                           \
+    FN AMPI_ALWAYS void ampi_step_group##S(const ampi_fewer *x, const amp_kind kind, size_t i, \
+                                           size_t n, V *m, V *r, uint16_t *max) {              \
+        const int        has_v = kind == AMP_KIND_ADAMW, has_m = has_v || x->m;                \
+        const V          f     = ampi_splat##S(x->factor);                                     \
+        const ampi_scale scale =                                                               \
+            ampi_scale_of(has_m ? ampi_load_u16(x->m_max, i / AMPI_GROUP) : 0);                \
+        const ampi_scale root =                                                                \
+            ampi_root_scale_of(has_v ? ampi_load_u16(x->v_max, i / AMPI_GROUP) : 0);           \
+        U      most = ampi_u32##S(0), most_r = most;                                           \
+        size_t k;                                                                              \
+        UNROLL for (k = 0; k * W < n; k++) {                                                   \
+            const size_t j = i + k * W;                                                        \
+            const V      g = ampi_unscaled##S(x->grad, x->grad_type, j, f);                    \
+            V            p = ampi_get_master##S(x, j), y = f;                                  \
+            if (has_m) y = ampi_m_value##S(ampi_get8##S(x->m, j), &scale);                     \
+            if (has_v) {                                                                       \
+                r[k]   = ampi_adamw_root##S(&x->rates, x->bias, g, &p, &y,                     \
+                                            ampi_v_value##S(ampi_get8##S(x->v, j), &root));    \
+                most_r = ampi_most##S(most_r, ampi_size##S(ampi_bits##S(r[k])));               \
+            } else {                                                                           \
+                ampi_sgd##S(&x->rates, g, &p, has_m ? &y : NULL);                              \
+            }                                                                                  \
+            ampi_put_master##S(x, j, p);                                                       \
+            most = ampi_most##S(most, ampi_size##S(ampi_bits##S(y)));                          \
+            m[k] = y;                                                                          \
+        }                                                                                      \
+        max[0] = ampi_max_from_f32(ampi_largest##S(most));                                     \
+        max[1] = ampi_max_from_f32(ampi_largest##S(most_r));                                   \
+    }                                                                                          \
+    FN AMPI_ALWAYS void ampi_code_group##S(const ampi_fewer *x, const amp_kind kind, size_t i, \
+                                           size_t n, const V *m, const V *r,                   \
+                                           const uint16_t *max) {                              \
+        const ampi_scale scale = ampi_scale_of(max[0]), root = ampi_root_scale_of(max[1]);     \
+        const int        has_v = kind == AMP_KIND_ADAMW, has_m = has_v || x->m;                \
+        size_t           k;                                                                    \
+        if (has_m) ampi_store_u16(x->m_max, i / AMPI_GROUP, max[0]);                           \
+        UNROLL for (k = 0; k * W < n; k++)                                                     \
+            if (has_m) ampi_put8##S(x->m, i + k * W, ampi_m_code##S(m[k], &scale));            \
+        if (!has_v) return;                                                                    \
+        ampi_store_u16(x->v_max, i / AMPI_GROUP, max[1]);                                      \
+        UNROLL for (k = 0; k * W < n; k++)                                                     \
+            ampi_put8##S(x->v, i + k * W, ampi_v_code##S(r[k], &root));                        \
+    }                                                                                          \
     FN AMPI_ALWAYS void ampi_8bit_as##S(const ampi_fewer *fewer, const amp_kind kind,          \
                                         size_t i, size_t end) {                                \
         const ampi_fewer x = *fewer;                                                           \
-        const V          f = ampi_splat##S(x.factor);                                          \
-        V                m[AMPI_GROUP / W], r[AMPI_GROUP / W];                                 \
-        size_t           k, n;                                                                 \
-        for (; i < end; i += n) {                                                              \
-            ampi_scale scale = ampi_scale_of(0), root = scale;                                 \
-            U          most = ampi_u32##S(0), most_r = most;                                  \
-            uint16_t   max;                                                                    \
-            n = W > 1 ? (size_t)AMPI_GROUP : ampi_min(end - i, AMPI_GROUP);                    \
-            if (x.m) scale = ampi_scale_of(ampi_load_u16(x.m_max, i / AMPI_GROUP));            \
-            if (x.v) root = ampi_root_scale_of(ampi_load_u16(x.v_max, i / AMPI_GROUP));        \
-            UNROLL for (k = 0; k * W < n; k++) {                                               \
-                const size_t j = i + k * W;                                                    \
-                const V      g = ampi_unscaled##S(x.grad, x.grad_type, j, f);                  \
-                V            p = ampi_get_master##S(&x, j), y = f;                             \
-                if (x.m) y = ampi_m_value##S(ampi_get8##S(x.m, j), &scale);                    \
-                if (kind == AMP_KIND_ADAMW) {                                                  \
-                    r[k]   = ampi_adamw_root##S(&x.rates, x.bias, g, &p, &y,                   \
-                                                ampi_v_value##S(ampi_get8##S(x.v, j), &root)); \
-                    most_r = ampi_most##S(most_r, ampi_size##S(ampi_bits##S(r[k])));           \
-                } else {                                                                       \
-                    ampi_sgd##S(&x.rates, g, &p, x.m ? &y : NULL);                             \
-                }                                                                              \
-                ampi_put_master##S(&x, j, p);                                                  \
-                most = ampi_most##S(most, ampi_size##S(ampi_bits##S(y)));                      \
-                m[k] = y;                                                                      \
+        V                m[AMPI_SOME * AMPI_GROUP / W], r[AMPI_SOME * AMPI_GROUP / W];         \
+        uint16_t         max[AMPI_SOME][2];                                                    \
+        size_t           g, at, n;                                                             \
+        while (i < end) {                                                                      \
+            for (g = 0, at = i; g < AMPI_SOME && at < end; g++, at += n) {                     \
+                n = W > 1 ? (size_t)AMPI_GROUP : ampi_min(end - at, AMPI_GROUP);               \
+                ampi_step_group##S(&x, kind, at, n, m + g * (AMPI_GROUP / W),                  \
+                                   r + g * (AMPI_GROUP / W), max[g]);                          \
             }                                                                                  \
-            max   = ampi_max_from_f32(ampi_largest##S(most));                                  \
-            scale = ampi_scale_of(max);                                                        \
-            if (x.m) ampi_store_u16(x.m_max, i / AMPI_GROUP, max);                             \
-            UNROLL for (k = 0; k * W < n; k++)                                                 \
-                if (x.m) ampi_put8##S(x.m, i + k * W, ampi_m_code##S(m[k], &scale));           \
-            if (kind != AMP_KIND_ADAMW) continue;                                              \
-            max  = ampi_max_from_f32(ampi_largest##S(most_r));                                 \
-            root = ampi_root_scale_of(max);                                                    \
-            ampi_store_u16(x.v_max, i / AMPI_GROUP, max);                                      \
-            UNROLL for (k = 0; k * W < n; k++)                                                 \
-                ampi_put8##S(x.v, i + k * W, ampi_v_code##S(r[k], &root));                     \
+            for (g = 0; g < AMPI_SOME && i < end; g++, i += n) {                               \
+                n = W > 1 ? (size_t)AMPI_GROUP : ampi_min(end - i, AMPI_GROUP);                \
+                ampi_code_group##S(&x, kind, i, n, m + g * (AMPI_GROUP / W),                   \
+                                   r + g * (AMPI_GROUP / W), max[g]);                          \
+            }                                                                                  \
         }                                                                                      \
         ampi_done##S();                                                                        \
     }                                                                                          \
