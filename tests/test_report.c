@@ -1062,6 +1062,7 @@ TEST(advice_skips, "more than one turn in ten overflows, and twice what growth e
 TEST(advice_too_high, "a scale that never moves and overflows") {
     amp_advice a;
     rig        r;
+    int        i;
     two(&r);
     r.desc.scaler.preset     = AMP_PRESET_STATIC;
     r.desc.scaler.init_scale = 4096.0f;
@@ -1077,6 +1078,11 @@ TEST(advice_too_high, "a scale that never moves and overflows") {
     CHECK_EQ_INT(a.tensor, 1);
     CHECK_EQ_F64(a.number, 4096.0);
     CHECK(strstr(a.text, "the loss scale 4096 is too high") != NULL);
+    for (i = 0; i < 6; i++) { /* it has no floor to be stuck at */
+        fill(&r, 1, 1e6f);
+        step(&r, 0.01f);
+        only(&r, AMP_ADVICE_SCALE_TOO_HIGH);
+    }
     steps_of(&r, 128, 1.0f, 1.0f);
     only(&r, -1);
     end(&r);
