@@ -224,6 +224,10 @@ static uint32_t finite_bits(int type, uint32_t u) {
     return (u >> shift & 0xffu) >= 247u ? u ^ 0x20u << shift : u;
 }
 
+/* Where casts to halves begin to give 0, or subnormal numbers, and bins of histograms end. */
+static const uint32_t edges[] = {0x33000000u, 0x33000001u, 0x387fdfffu, 0x387fe000u, 0x00008000u, 0x00008001u,
+                                 0x007f7fffu, 0x007f8000u, 0x3dffffffu, 0x3e000000u, 0x41ffffffu, 0x42000000u};
+
 static void fill(unsigned char *at, int type, size_t n, int pattern, dice &r) {
     const float unit = ldexpf(1.0f, (int)r.below(16) - 8);
     for (size_t i = 0; i < n; i++) {
@@ -237,6 +241,7 @@ static void fill(unsigned char *at, int type, size_t n, int pattern, dice &r) {
         else if (p == VAST) u = half_of(type, ldexpf(r.signed_unit(), 60 + (int)r.below(60)));
         else if (p == ZEROS) u = sign;
         else if (p == SPARSE) u = r.one_in(50) ? half_of(type, r.signed_unit() * unit) : sign;
+        else if (p == BITS && type == AMP_F32 && r.one_in(8)) u = r.of(edges) | sign;
         else if (p == BITS) u = finite_bits(type, r.next() >> (type == AMP_F32 ? 0 : 16));
         else u = r.next() >> (type == AMP_F32 ? 0 : 16);
         put(at, type, i, u);
