@@ -9328,7 +9328,8 @@ enum { AMPI_SOME = 16 }; /* groups of 8-bit moments */
     FN AMPI_ALWAYS void ampi_8bit_as##S(const ampi_fewer *fewer, const amp_kind kind,          \
                                         size_t i, size_t end) {                                \
         const ampi_fewer x = *fewer;                                                           \
-        V                m[AMPI_SOME * AMPI_GROUP / W], r[AMPI_SOME * AMPI_GROUP / W];         \
+        V                m[(int)AMPI_SOME * (int)AMPI_GROUP / W];                              \
+        V                r[(int)AMPI_SOME * (int)AMPI_GROUP / W];                              \
         uint16_t         max[AMPI_SOME][2];                                                    \
         size_t           g, at, n;                                                             \
         while (i < end) {                                                                      \
