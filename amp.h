@@ -992,8 +992,8 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
    step that was taken or skipped; they are numbered from first_step + 1 on. All of it but the
    histograms is saved with the state, and a state without it begins a new history. Of ranks each
    tells of its own part, and on another number of them goes on from one that had some of it. Of a
-   gradient of few rows the sums of rows are counted, in fp32, and weights are not; a row that is
-   not in the tensor is an overflow. */
+   gradient of few rows the sums of rows are counted, in fp32; a row that is not in the tensor is an
+   overflow. Weights of such a tensor, and in states but AMP_STATE_DEFAULT, are not counted. */
 
 typedef struct amp_report_desc {
     int   every;      /* sample turns 1, 1 + every, 1 + 2 every ...; 0: none                      */
