@@ -18,10 +18,9 @@ WARN := -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-
 
 Q := $(if $(filter 1,$(V)),,@)
 
-EXAMPLES := wrap_step pitfalls which_tensor recipes recipes_net autocast_ops train state gpt cnn \
-            ncf report
-TESTS    := numbers scaler optimizer report alloc ranks sparse fewer gemm tiles policy cache state \
-            recipes bits
+EXAMPLES := wrap_step pitfalls which_tensor recipes recipes_net autocast_ops train state gpt cnn ncf report
+TESTS    := numbers scaler optimizer report alloc ranks sparse fewer gemm tiles policy cache \
+            state recipes bits
 
 # How amp.h and its tests are built. Their own code needs less of the compiler than amp.h (TFLAGS).
 # aarch64 has NEON, s390x the other byte order; both run under qemu.

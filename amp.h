@@ -36,8 +36,8 @@
        >>options    >>promises   >>history       macros; memory, threads, errors
        >>api        results, numbers, scaler, backend, optimizer, state,
                     environment, gemm, cuda, capability; and if you want it
-                    ranks, sparse, fewer bytes, report; autocast, cache, session,
-                    sgemm, ops
+                    ranks, sparse, report, fewer bytes; autocast, cache,
+                    session, sgemm, ops
        >>core       every formula, once, for host and device
        >>impl       the same rooms and words, arrays, step; instruction sets (tiers) last
 
@@ -944,39 +944,6 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
    momentum; AMP_ERROR_UNSUPPORTED are others, desc.shard, and amp_optimizer_add_flat. rebind moves
    weight and grad; rows and num_rows stay. */
 
-/* ----------------------------------------------------------- >>api  fewer bytes
-   A fused step is bound by memory, so what takes fewer bytes is a faster step, too.
-   amp_tensor.state, or else the optimizer's desc.state, says how masters and moments are kept:
-
-                         master                            moments   bytes kept    moved by a step
-      AMP_STATE_DEFAULT  fp32                              fp32      4 + 8 + 2     30
-      AMP_STATE_SPLIT    bf16 model and 16-bit remainder:  fp32      2 + 8 + 2     28
-                         all bits of fp32
-      AMP_STATE_BF16     the same                          bf16      2 + 4 + 2     20
-      AMP_STATE_8BIT     the same                          8 bits    2 + 2.1 + 2   16
-
-   of AdamW, for each element, with a model copy and gradients of halves. Each has the same bits on
-   a CPU and a GPU, in any number of shards, saved and loaded.
-   SPLIT is DEFAULT in other memory: with equal gradients its masters and moments are DEFAULT's bit
-   for bit, and so are its state files. Its model is the master rounded to nearest as DEFAULT's, but
-   for values in the middle between two, of which it is the one away from zero. (Of a NaN it is a
-   NaN; payloads may change.)
-   BF16 rounds moments stochastically: up or down with a chance in proportion to the distance, so
-   that small changes are not lost but on average there. The bits of chance are counted, not drawn:
-   they depend on desc.seed, the tensor's number, the element's, and the step (amp_gate.step), and
-   on nothing else. A state file has the seed. Infinities and NaN stay; no finite value becomes one.
-   8BIT keeps of 32 elements one largest magnitude each, in bf16 rounded up, and codes of 8 bits, to
-   nearest even: of the first moment or momentum m = max * q / (254 - |q|), denser around zero, of
-   the second moment's root q / 255 * max. A NaN makes moments of all 32 a NaN; 2^126 and more
-   counts as 2^126.
-   The model must be of bf16 (AMP_ERROR_INVALID_CONFIG if not), and with keep_fp32 a tensor stays
-   AMP_STATE_DEFAULT. weight is copied in prepare and not used after, amp_optimizer_master is NULL,
-   and a weight cache knows nothing of it: forward reads amp_optimizer_model. Files load where
-   moments are kept alike; else AMP_ERROR_MISMATCH says of which tensor they are not. Reports count
-   no weights of such tensors.
-   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN; rebind of a weight; with AMP_STATE_8BIT moments from
-   elsewhere (moment1, moment2) and a row_length that is not a multiple of 32. */
-
 /* ---------------------------------------------------------------- >>api  report
    What happened, in which tensor, why, and what to change; and steps that are skipped because their
    norm is a spike. For one optimizer:
@@ -1115,6 +1082,40 @@ AMP_DEF amp_result amp_optimizer_report_table(const amp_optimizer *opt, amp_writ
                                               void *user);
 AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write_fn write_fn,
                                              void *user);
+
+/* ----------------------------------------------------------- >>api  fewer bytes
+   A fused step is bound by memory, so what takes fewer bytes is a faster step, too. The state of a
+   tensor, or else desc.state, says how its masters and moments are kept:
+
+                          master                             moments    bytes kept     moved
+       AMP_STATE_DEFAULT  fp32                               fp32       4 + 8 + 2           30
+       AMP_STATE_SPLIT    bf16 model and 16-bit remainder:   fp32       2 + 8 + 2           28
+                          all bits of fp32
+       AMP_STATE_BF16     the same                           bf16       2 + 4 + 2           20
+       AMP_STATE_8BIT     the same                           8 bits     2 + 2.1 + 2         16
+
+   by AdamW, for each element, with a model copy and gradients of halves. Each has the same bits on
+   a CPU and a GPU, in any number of shards, saved and loaded.
+   SPLIT is DEFAULT in other memory: with equal gradients its masters and moments are DEFAULT's bit
+   for bit, and so are its state files. Its model is the master rounded to nearest as DEFAULT's, but
+   for values in the middle between two, of which it is the one away from zero. (Of a NaN it is a
+   NaN; payloads may change.)
+   BF16 rounds moments stochastically: up or down with a chance in proportion to the distance, so
+   that small changes are not lost but on average there. The bits of chance are counted, not drawn:
+   they depend on desc.seed, the tensor's number, the element's, and the step (amp_gate.step), and
+   on nothing else. A state file has the seed. Infinities and NaN stay; no finite value becomes one.
+   8BIT keeps of 32 elements one largest magnitude each, in bf16 rounded up, and codes of 8 bits, to
+   nearest even: of the first moment or momentum m = max * q / (254 - |q|), denser around zero, of
+   the second moment's root q / 255 * max, q being 1 or more unless the root is 0: a momentum would
+   leap over one that was rounded to 0. A NaN makes moments of all 32 a NaN; 2^126 and more counts
+   as 2^126.
+   The model must be of bf16 (AMP_ERROR_INVALID_CONFIG if not), and with keep_fp32 a tensor stays
+   AMP_STATE_DEFAULT. weight is copied in prepare and not used after, amp_optimizer_master is NULL,
+   and a weight cache knows nothing of it: forward reads amp_optimizer_model. Files load
+   where moments are kept alike; else AMP_ERROR_MISMATCH says of which tensor they are not. A report
+   counts gradients, but neither weights nor updates.
+   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN; rebind of a weight; with AMP_STATE_8BIT moments from
+   elsewhere (moment1, moment2) and a row_length that is not a multiple of 32. */
 
 /* -------------------------------------------------------------- >>api  autocast
    Which type an op computes in. Tables and a stack of scopes, in an object that you own; you ask
@@ -2218,6 +2219,99 @@ AMPI_FN ampi_rates ampi_rates_of(const ampi_control *c, const ampi_slot *slot) {
     return r;
 }
 
+/* ------------------------------------------------------------------ >>core  report */
+
+/* The number of the turn that is under way, until it has been decided; then, of the last. */
+AMPI_FN uint64_t ampi_turns(const ampi_control *c) { return c->gate.step + c->skipped; }
+
+/* Is the turn sampled that a check begins? And the one whose check is over? */
+AMPI_FN int ampi_samples(const amp_plan *plan) {
+    return plan->census && ampi_turns(plan->control) % (uint64_t)plan->watch.every == 0;
+}
+AMPI_FN int ampi_sampled(const amp_plan *plan) {
+    return plan->census && plan->record->sampled == ampi_turns(plan->control);
+}
+
+/* Of slot i: where this turn's check counts, which is the last sample's when the check is over; and
+   what becomes zero then. */
+AMPI_FN ampi_census *ampi_census_of(const amp_plan *plan, uint32_t which, size_t i) {
+    return plan->census + (size_t)(which & 1u) * plan->num_slots + i;
+}
+
+/* A cast rounds to nearest, ties to even: half the least subnormal becomes 0, and what is less than
+   the least normal number by half a step or less becomes that. Bits of magnitudes in fp32. */
+#define AMPI_F16_ZERO_TO     0x33000000u /* 2^-25          */
+#define AMPI_F16_NORMAL_FROM 0x387fe000u /* 2^-14 - 2^-25  */
+#define AMPI_BF16_ZERO_TO    0x00008000u /* 2^-134         */
+#define AMPI_BF16_NORMAL_FROM 0x007f8000u /* 2^-126 - 2^-134 */
+
+AMPI_FN uint32_t ampi_bin(uint32_t magnitude) { return magnitude >> 25; }
+
+/* A tensor's gradient was not finite, or of rows that are not in it. */
+AMPI_FN void ampi_mark_overflow(const amp_plan *plan, size_t i, uint64_t nan) {
+    ampi_mark     *m    = &plan->marks[i];
+    const uint64_t turn = ampi_turns(plan->control) + 1;
+    if (!m->overflows) m->first = turn;
+    m->overflows += m->last != turn; /* a wrong row, and a sum that is not finite, are one */
+    m->last = turn;
+    m->nans += nan != 0;
+}
+
+/* A norm that is no spike, into what is usual. */
+AMPI_FN void ampi_usual(ampi_past *r, double norm) {
+    const double before = ampi_sub64(norm, r->mean);
+    double       n;
+    r->norms += r->norms < AMPI_USUAL;
+    n       = (double)r->norms;
+    r->mean = ampi_add64(r->mean, ampi_div64(before, n));
+    r->variance =
+        ampi_add64(r->variance,
+                   ampi_div64(ampi_sub64(ampi_mul64(before, ampi_sub64(norm, r->mean)),
+                                         r->variance), n));
+}
+
+/* Is this norm one to skip? */
+AMPI_FN int ampi_spike(const amp_plan *plan, double norm) {
+    ampi_past   *r     = &plan->record->past;
+    const double limit = ampi_double(plan->watch.spike_norm), z = ampi_double(plan->watch.spike_z);
+    int          spike = limit > 0.0 && norm > limit;
+    uint64_t     bits;
+    memcpy(&bits, &norm, 8);
+    if ((bits >> 52 & 0x7ffu) == 0x7ffu) return 0; /* from a scale of 0 */
+    if (z > 0.0 && r->norms == AMPI_USUAL && r->variance > 0.0 &&
+        ampi_sub64(norm, r->mean) > ampi_mul64(z, ampi_sqrt64(r->variance)))
+        spike = 1;
+    if (spike && ++r->row < AMPI_SPIKES_IN_A_ROW) return 1;
+    if (spike) r->norms = 0, r->mean = r->variance = 0.0;
+    r->row = 0;
+    ampi_usual(r, norm);
+    return 0;
+}
+
+AMPI_FN void ampi_record_turn(const amp_plan *plan, uint32_t bad) {
+    ampi_control  *c    = plan->control;
+    ampi_record   *r    = plan->record;
+    const uint64_t turn = ampi_turns(c) + 1;
+    amp_turn      *t    = &r->turns[turn % AMP_TURNS];
+    uint32_t       why  = AMP_SKIP_NONE;
+    if (bad) why = r->bad || !c->flags[0] ? AMP_SKIP_OVERFLOW : AMP_SKIP_ASKED;
+    else if (ampi_spike(plan, c->norm)) why = AMP_SKIP_SPIKE;
+    if (why == AMP_SKIP_SPIKE) c->gate.skip = 1;
+    if (!c->gate.skip) why = AMP_SKIP_NONE; /* a disabled scaler steps on */
+    r->past.overflows += why == AMP_SKIP_OVERFLOW;
+    r->past.spikes += why == AMP_SKIP_SPIKE;
+    r->past.asked += why == AMP_SKIP_ASKED;
+    t->turn        = turn;
+    t->norm        = c->norm;
+    t->loss_scale  = plan->scaler->scale;
+    t->clip_factor = c->clip_factor;
+    t->skip        = why;
+    t->tensor      = r->bad ? (int32_t)(plan->num_slots - r->bad) : -1;
+    r->bad         = 0;
+    if (!ampi_samples(plan)) return;
+    r->which ^= 1u;
+    r->sampled = turn;
+}
 /* ------------------------------------------------------------- >>core  fewer bytes
    How states but the default are kept, for a type V of floats and U of as many 32-bit words, so
    that vectors have the same formulas, from operators that words and vectors have and, of numbers
@@ -2319,10 +2413,12 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
         const V y      = ampi_div##S(q, ampi_sub##S(ampi_splat##S(254.0f), size));             \
         return ampi_mul##S(ampi_splat##S(s->max), y);                                          \
     }                                                                                          \
+    /* At least 1 but of 0: a moment over a root that was rounded to 0 would be a leap. */     \
     FN U ampi_v_code##S(V root, const ampi_scale *s) {                                         \
-        const U a = ampi_least##S(ampi_size##S(ampi_bits##S(root)), ampi_u32##S(s->limit));   \
+        const U u = ampi_size##S(ampi_bits##S(root)), a = ampi_least##S(u, ampi_u32##S(s->limit));\
         const V q = ampi_mul##S(ampi_from_bits##S(a), ampi_splat##S(s->steps));                \
-        return ampi_bits##S(ampi_add##S(q, ampi_splat##S(8388608.0f))) & ampi_u32##S(0xffu);  \
+        const U c = ampi_bits##S(ampi_add##S(q, ampi_splat##S(8388608.0f)));                   \
+        return ampi_most##S(c & ampi_u32##S(0xffu), ampi_least##S(u, ampi_u32##S(1)));         \
     }                                                                                          \
     FN V ampi_v_value##S(U code, const ampi_scale *s) {                                        \
         const V q    = ampi_from_bits##S(code | ampi_u32##S(0x4b000000u));                    \
@@ -2357,100 +2453,6 @@ AMPI_FN uint32_t ampi_signed16(uint16_t low) { return (uint32_t)low - ((low & 0x
 AMPI_FN uint32_t ampi_to_split(uint32_t u) {
     if ((u & 0x7fffffffu) > AMPI_F32_INF) u |= 0x400000u;
     return ampi_splittable(u);
-}
-
-/* ------------------------------------------------------------------ >>core  report */
-
-/* The number of the turn that is under way, until it has been decided; then, of the last. */
-AMPI_FN uint64_t ampi_turns(const ampi_control *c) { return c->gate.step + c->skipped; }
-
-/* Is the turn sampled that a check begins? And the one whose check is over? */
-AMPI_FN int ampi_samples(const amp_plan *plan) {
-    return plan->census && ampi_turns(plan->control) % (uint64_t)plan->watch.every == 0;
-}
-AMPI_FN int ampi_sampled(const amp_plan *plan) {
-    return plan->census && plan->record->sampled == ampi_turns(plan->control);
-}
-
-/* Of slot i: where this turn's check counts, which is the last sample's when the check is over; and
-   what becomes zero then. */
-AMPI_FN ampi_census *ampi_census_of(const amp_plan *plan, uint32_t which, size_t i) {
-    return plan->census + (size_t)(which & 1u) * plan->num_slots + i;
-}
-
-/* A cast rounds to nearest, ties to even: half the least subnormal becomes 0, and what is less than
-   the least normal number by half a step or less becomes that. Bits of magnitudes in fp32. */
-#define AMPI_F16_ZERO_TO     0x33000000u /* 2^-25          */
-#define AMPI_F16_NORMAL_FROM 0x387fe000u /* 2^-14 - 2^-25  */
-#define AMPI_BF16_ZERO_TO    0x00008000u /* 2^-134         */
-#define AMPI_BF16_NORMAL_FROM 0x007f8000u /* 2^-126 - 2^-134 */
-
-AMPI_FN uint32_t ampi_bin(uint32_t magnitude) { return magnitude >> 25; }
-
-/* A tensor's gradient was not finite, or of rows that are not in it. */
-AMPI_FN void ampi_mark_overflow(const amp_plan *plan, size_t i, uint64_t nan) {
-    ampi_mark     *m    = &plan->marks[i];
-    const uint64_t turn = ampi_turns(plan->control) + 1;
-    if (!m->overflows) m->first = turn;
-    m->overflows += m->last != turn; /* a wrong row, and a sum that is not finite, are one */
-    m->last = turn;
-    m->nans += nan != 0;
-}
-
-/* A norm that is no spike, into what is usual. */
-AMPI_FN void ampi_usual(ampi_past *r, double norm) {
-    const double before = ampi_sub64(norm, r->mean);
-    double       n;
-    r->norms += r->norms < AMPI_USUAL;
-    n       = (double)r->norms;
-    r->mean = ampi_add64(r->mean, ampi_div64(before, n));
-    r->variance =
-        ampi_add64(r->variance,
-                   ampi_div64(ampi_sub64(ampi_mul64(before, ampi_sub64(norm, r->mean)),
-                                         r->variance), n));
-}
-
-/* Is this norm one to skip? */
-AMPI_FN int ampi_spike(const amp_plan *plan, double norm) {
-    ampi_past   *r     = &plan->record->past;
-    const double limit = ampi_double(plan->watch.spike_norm), z = ampi_double(plan->watch.spike_z);
-    int          spike = limit > 0.0 && norm > limit;
-    uint64_t     bits;
-    memcpy(&bits, &norm, 8);
-    if ((bits >> 52 & 0x7ffu) == 0x7ffu) return 0; /* from a scale of 0 */
-    if (z > 0.0 && r->norms == AMPI_USUAL && r->variance > 0.0 &&
-        ampi_sub64(norm, r->mean) > ampi_mul64(z, ampi_sqrt64(r->variance)))
-        spike = 1;
-    if (spike && ++r->row < AMPI_SPIKES_IN_A_ROW) return 1;
-    if (spike) r->norms = 0, r->mean = r->variance = 0.0;
-    r->row = 0;
-    ampi_usual(r, norm);
-    return 0;
-}
-
-AMPI_FN void ampi_record_turn(const amp_plan *plan, uint32_t bad) {
-    ampi_control  *c    = plan->control;
-    ampi_record   *r    = plan->record;
-    const uint64_t turn = ampi_turns(c) + 1;
-    amp_turn      *t    = &r->turns[turn % AMP_TURNS];
-    uint32_t       why  = AMP_SKIP_NONE;
-    if (bad) why = r->bad || !c->flags[0] ? AMP_SKIP_OVERFLOW : AMP_SKIP_ASKED;
-    else if (ampi_spike(plan, c->norm)) why = AMP_SKIP_SPIKE;
-    if (why == AMP_SKIP_SPIKE) c->gate.skip = 1;
-    if (!c->gate.skip) why = AMP_SKIP_NONE; /* a disabled scaler steps on */
-    r->past.overflows += why == AMP_SKIP_OVERFLOW;
-    r->past.spikes += why == AMP_SKIP_SPIKE;
-    r->past.asked += why == AMP_SKIP_ASKED;
-    t->turn        = turn;
-    t->norm        = c->norm;
-    t->loss_scale  = plan->scaler->scale;
-    t->clip_factor = c->clip_factor;
-    t->skip        = why;
-    t->tensor      = r->bad ? (int32_t)(plan->num_slots - r->bad) : -1;
-    r->bad         = 0;
-    if (!ampi_samples(plan)) return;
-    r->which ^= 1u;
-    r->sampled = turn;
 }
 
 /* -------------------------------------------------------------------- >>core  gemm */
@@ -3980,6 +3982,8 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
         const amp_tensor *t = &entries[i].tensor;
         ampi_fill_slot(d, t, ampi_part_in(&all, before, t->n), &slots[i]);
         slots[i].first_chunk = plan->num_chunks;
+        plan->fewer |= slots[i].state != AMP_STATE_DEFAULT;
+        plan->stochastic |= slots[i].state == AMP_STATE_BF16 && moments > 0 && ampi_learns(t);
         plan->num_chunks += ampi_chunks(ampi_has_rows(t) ? ampi_most_sums(t) : slots[i].n);
         plan->num_sums += ampi_chunks(ampi_has_rows(t) ? ampi_most_sums(t) : t->n);
         in_front += ampi_chunks(slots[i].first);
@@ -4182,14 +4186,6 @@ static amp_result ampi_new_plan(const amp_optimizer *opt, amp_plan **made) {
     return AMP_OK;
 }
 
-static void ampi_note_states(amp_plan *plan) {
-    size_t i;
-    for (i = 0; i < plan->num_slots; i++) {
-        plan->fewer |= plan->host_slots[i].state != AMP_STATE_DEFAULT;
-        plan->stochastic |= plan->host_slots[i].state == AMP_STATE_BF16;
-    }
-}
-
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     amp_result result = ampi_can_add(opt);
     amp_scaler shared;
@@ -4227,7 +4223,6 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
         return result;
     }
     ampi_count_grads(plan);
-    ampi_note_states(plan);
     opt->desc.report    = NULL; /* it may be gone */
     opt->plan           = plan;
     opt->backend_memory = block;
@@ -4832,7 +4827,7 @@ static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, ampi_j
         const size_t   i  = (size_t)c * AMPI_CHUNK;
         const uint32_t fp = ampi_fp_begin();
         const size_t   n  = ampi_min((size_t)slot->n - i, AMPI_CHUNK);
-        if (census && !slot->state) ampi_watch_chunk(plan, slot, job, i, n, census);
+        if (census) ampi_watch_chunk(plan, slot, job, i, n, census);
         else ampi_update_chunk(plan, slot, job, i, n);
         ampi_fp_end(fp);
     }
@@ -4863,7 +4858,7 @@ static AMPI_NOINLINE void ampi_cpu_update_plan(const amp_plan *plan, ampi_job jo
     size_t    t;
     for (t = 0; t < plan->num_slots; t++) {
         const ampi_slot *slot  = &plan->slots[t];
-        const int        counts = watch && slot->grad && !slot->sparse;
+        const int        counts = watch && slot->grad && !slot->sparse && !slot->state;
         const void      *needs = job == AMPI_JOB_PUBLISH && !counts ? slot->model : slot->grad;
         if (moves && slot->sparse) ampi_update_rows(plan, slot);
         else if (moves && needs)
@@ -4926,8 +4921,7 @@ static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g)
 
 static const ampi_functions ampi_cpu_functions = {
     NULL, NULL, ampi_cpu_copy, ampi_cpu_cast, ampi_cpu_split, NULL, NULL, ampi_cpu_bind,
-    ampi_cpu_check,
-    ampi_cpu_decide, ampi_cpu_add, ampi_cpu_update, ampi_cpu_gemm, ampi_cpu_wait};
+    ampi_cpu_check, ampi_cpu_decide, ampi_cpu_add, ampi_cpu_update, ampi_cpu_gemm, ampi_cpu_wait};
 
 AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
     if (!backend) return AMP_ERROR_INVALID_ARGUMENT;
@@ -5164,8 +5158,8 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
    header    "AMPSTATE", u64 version, u64 bytes of the body, u64 sum of these 24 bytes
    body      kind, tensors; in version 3 rank and number of ranks; scaler; control; from version 2
              on: missed updates, and whether there is a learning rate; of each tensor its size,
-             options and name; if 256 has been added to the version a report (ampi_walk_report);
-             desc.seed if there is a tensor of AMP_STATE_BF16; then of each tensor its masters,
+             options and name; desc.seed if there is a tensor of AMP_STATE_BF16; if 256 has been
+             added to the version a report (ampi_walk_report); then of each tensor its masters,
              fp32, and moments as they are kept: in version 3 the rank's part
    trailer   u64 sum of the body
 
@@ -5473,10 +5467,17 @@ static amp_result ampi_fetch_history(const amp_optimizer *opt);
 static void       ampi_forget(amp_plan *plan);
 static amp_result ampi_send_history(const amp_optimizer *opt);
 
-/* How, if not in fp32. */
-static uint32_t ampi_moments_kept(const ampi_slot *slot) {
-    if (!slot->m) return 0;
-    return slot->state == AMP_STATE_BF16 ? 4u : slot->state == AMP_STATE_8BIT ? 8u : 0u;
+/* Which moments a tensor has, and how they are kept. */
+static void ampi_walk_moments(ampi_archive *a, const ampi_slot *slot) {
+    const uint64_t kept  = !slot->m                         ? 0u
+                           : slot->state == AMP_STATE_BF16 ? 1u
+                           : slot->state == AMP_STATE_8BIT ? 2u : 0u;
+    const uint64_t which = (slot->m ? 1u : 0u) | (slot->v ? 2u : 0u), ours = kept << 2 | which;
+    uint64_t       x     = ours;
+    AMPI_NUMBER(a, x);
+    if (x == ours || a->result != AMP_OK) return;
+    if ((x & 3u) != which) ampi_differs(a, "which moments it has (frozen: 0)", x, ours);
+    else ampi_differs(a, "what its moments are of (0 fp32, 1 bf16, 2 8 bits)", x >> 2, kept);
 }
 
 /* Size, options and name of tensor i. */
@@ -5488,8 +5489,7 @@ static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK)
         ampi_tell_tensor(ampi_blank(a->problem), i, name);
     ampi_same(a, ampi_tensor(opt, (int)i)->n, "its size");
-    ampi_same(a, (slot->m ? 1u : 0u) | (slot->v ? 2u : 0u) | ampi_moments_kept(slot),
-              "which moments it has (frozen: 0; AMP_STATE_BF16: and 4; _8BIT: and 8)");
+    ampi_walk_moments(a, slot);
     AMPI_NUMBER(a, lr_scale);
     AMPI_NUMBER(a, weight_decay);
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK &&
@@ -9231,8 +9231,8 @@ AMPI_KERNEL(AMPI_HOST, ampi_f32x4, AMPI_W4, 2, _x4)
 
 /* ------------------------------------------------------------- >>impl  fewer bytes
    The loops of a tier over vectors V of W floats and U of as many words. Beside AMPI_LOOPS' a tier
-   has get16, get16s (signed), put16, get8, put8 (words from and to halves and bytes), count (x, x +
-   1 ...) and largest. */
+   has get16, get16s (signed), put16, get8, put8 (words from and to halves and bytes), count (x,
+   x + 1 ...) and largest. */
 
 enum { AMPI_SOME = 16 }; /* groups of 8-bit moments */
 

@@ -1452,6 +1452,30 @@ AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan, ampi_counter *counter
     }
 }
 
+template <int WORK> AMPI_KERNEL(WORK == AMPI_SGD ? 3 : 4) ampi_update_kernel(amp_plan plan) {
+    const ampi_control *c     = plan.control;
+    const uint64_t      parts = plan.num_chunks * plan.parts;
+    ampi_wait_for_previous();
+    const bool skip = c->gate.skip != 0;
+    if (ampi_sampled(&plan)) {
+        ampi_clear_census(&plan);
+        if (!skip) {
+            ampi_update_sampled<WORK>(plan, ampi_counter_of_block());
+            if (ampi_first_thread()) ampi_publish(&plan);
+            return;
+        }
+    }
+    for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
+        /* backwards: A has left the last gradients in the cache */
+        const ampi_share s = ampi_share_of(&plan, parts - 1 - k);
+        if (s.count == 0 || !s.slot->grad || s.slot->sparse) continue;
+        if (!skip) ampi_step<WORK>(ampi_tensor_part_of(plan, s), s.count);
+        else if (plan.zero_grad)
+            ampi_clear(ampi_part_at(s.slot->grad, s.slot->grad_type, s.begin), s.count);
+    }
+    if (ampi_first_thread()) ampi_publish(&plan);
+}
+
 /* States but the default. Each thread has N elements of a group of 32, so that 32 / N lanes agree
    on its largest magnitude: four where arrays are aligned for it, or one. */
 struct ampi_fewer_part {
@@ -1603,11 +1627,11 @@ AMPI_DEVICE void ampi_fewer_groups(const ampi_fewer_part &t, unsigned first, uns
             ampi_put_halves<N, false>((char *)slot->model + 2 * i, h);
             ampi_put_halves<N, true>(slot->low + i, l);
             if (t.zero) {
+                const ampi_array<AMP_F32, true>  wide(t.grad);
+                const ampi_array<AMP_BF16, true> half(t.grad); /* or fp16: a zero is a zero */
                 if (N == 1) t.grad.put_one(e, 0);
-                else if (t.grad.type == AMP_F32)
-                    ampi_array<AMP_F32, true>(t.grad).template put<4>(e, g);
-                else
-                    ampi_array<AMP_BF16, true>(t.grad).template put<4>(e, g);
+                else if (t.grad.type == AMP_F32) wide.template put<4>(e, g);
+                else half.template put<4>(e, g);
             }
         }
         if (has_m) ampi_put_moments<STATE, N, false>(slot->m, slot->m_max, i, here, m, chance);
@@ -1649,43 +1673,26 @@ AMPI_DEVICE void ampi_step_fewer(const amp_plan &plan, const ampi_slot *slot, am
     }
 }
 
-/* B for the share of a block, of a tensor of the default state, or, with FEWER, any. */
-template <int WORK, bool FEWER>
-AMPI_DEVICE void ampi_update_share(const amp_plan &plan, const ampi_share &s, bool skip) {
-    const ampi_slot *slot = s.slot;
-    if (s.count == 0 || !slot->grad || slot->sparse) return;
-    const ampi_any grad = ampi_part_at(slot->grad, slot->grad_type, s.begin);
-    if (skip && plan.zero_grad) ampi_clear(grad, s.count);
-    if (skip) return;
-    if (FEWER && slot->state)
-        ampi_step_fewer<WORK>(plan, slot, grad, s.begin, s.count, plan.zero_grad != 0);
-    else
-        ampi_step<WORK>(ampi_tensor_part_of(plan, s), s.count);
-}
-
-/* All of B. What a turn that is sampled counts is of tensors of the default state. */
-template <int WORK, bool FEWER> AMPI_DEVICE void ampi_update_all(const amp_plan &plan) {
+/* B where a tensor has another state than the default; in a turn that is sampled weights and
+   updates of those alone that have it are counted. */
+template <int WORK> AMPI_KERNEL(2) ampi_fewer_kernel(amp_plan plan) {
     const uint64_t parts = plan.num_chunks * plan.parts;
     ampi_wait_for_previous();
-    const bool skip = plan.control->gate.skip != 0, sampled = ampi_sampled(&plan) && !skip;
-    if (ampi_sampled(&plan)) ampi_clear_census(&plan);
-    if (sampled) ampi_update_sampled<WORK>(plan, ampi_counter_of_block());
-    if (FEWER || !sampled)
-        for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
-            /* backwards: A has left the last gradients in the cache */
-            const ampi_share s = ampi_share_of(&plan, parts - 1 - k);
-            if (!sampled || s.slot->state) ampi_update_share<WORK, FEWER>(plan, s, skip);
-        }
+    const bool skip = plan.control->gate.skip != 0, sampled = ampi_sampled(&plan) != 0;
+    if (sampled) ampi_clear_census(&plan);
+    if (sampled && !skip) ampi_update_sampled<WORK>(plan, ampi_counter_of_block());
+    for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
+        const ampi_share s    = ampi_share_of(&plan, parts - 1 - k);
+        const ampi_slot *slot = s.slot;
+        if (s.count == 0 || !slot->grad || slot->sparse) continue;
+        if (skip && plan.zero_grad)
+            ampi_clear(ampi_part_at(slot->grad, slot->grad_type, s.begin), s.count);
+        else if (!skip && slot->state)
+            ampi_step_fewer<WORK>(plan, slot, ampi_part_at(slot->grad, slot->grad_type, s.begin),
+                                  s.begin, s.count, plan.zero_grad != 0);
+        else if (!skip && !sampled) ampi_step<WORK>(ampi_tensor_part_of(plan, s), s.count);
+    }
     if (ampi_first_thread()) ampi_publish(&plan);
-}
-
-template <int WORK> AMPI_KERNEL(WORK == AMPI_SGD ? 3 : 4) ampi_update_kernel(amp_plan plan) {
-    ampi_update_all<WORK, false>(plan);
-}
-
-/* B where a tensor has another state than the default. */
-template <int WORK> AMPI_KERNEL(WORK == AMPI_SGD ? 2 : 3) ampi_fewer_kernel(amp_plan plan) {
-    ampi_update_all<WORK, true>(plan);
 }
 
 /* Behind B, gradients of few rows: blocks take rows that are touched, in their places. */

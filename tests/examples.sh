@@ -6,7 +6,7 @@ rm -rf "$out"
 build=$out/bin
 mkdir -p "$build"
 cp "$2" "$build/train"
-for program in wrap_step pitfalls which_tensor recipes recipes_net autocast_ops; do
+for program in wrap_step pitfalls which_tensor recipes recipes_net autocast_ops state; do
     level=-O3
     if quick; then case $program in pitfalls) level=-O1 ;; *) level=-O0 ;; esac; fi # it trains
     try "$program compiles" ${CC:-cc} -std=c99 $level -Wall -Wextra -I. examples/$program.c \
@@ -40,7 +40,13 @@ check 'autocast_ops: its forward pass agrees with fp32' $?
 sed -n '/^low:/,/^    binary/p' "$out/ops" > "$out/table" && [ -s "$out/table" ] &&
     sed -n '/^    low: cast/,/^        binary/{s/^    //;p;}' README.md | diff "$out/table" - > "$out/log"
 check 'README: its table of ops is that of autocast_ops' $?
-for program in wrap_step pitfalls which_tensor recipes recipes_net autocast_ops; do
+"$build/state" --quick > "$out/log" 2>&1 &&
+    awk '/^state [a-z0-9]+ kept [0-9.]+ moved [0-9.]+ speed [0-9.]+ d [+-][0-9.]+ se [0-9.]+$/ {
+             kept = kept " " $4; moved = moved " " $6; n++}
+         $2 == "split" && ($10 > 0.01 || $10 < -0.01) {n = 0} # its steps are the default'"'"'s
+         END {exit !(n == 4 && kept == " 14.0 12.0 8.0 6.1" && moved == " 30.0 28.0 20.0 16.2")}' "$out/log"
+check 'state: each state keeps the bytes that amp.h says, and split trains as the default does' $?
+for program in wrap_step pitfalls which_tensor recipes recipes_net autocast_ops state; do
     "$build/$program" --help > "$out/log" 2>&1 && [ -s "$out/log" ]
     check "$program: --help" $?
     refuses "$program: an unknown option is named" --bogus "$build/$program" --bogus

@@ -4,8 +4,9 @@
    the same process, in turns with the function itself. A row is "name n=... GB/s ceiling ratio":
    medians over the rounds, bytes read plus written, and in brackets the quartiles of the ratio.
    "rows" touches one row of 64 in a hundred: beside a loop that moves these rows, and beside the step
-   of all. The row "/ C" has the plain C tier in the ceiling's place, "/ fp32" the same in fp32. Time is the
-   processor's, on one thread; with -fopenmp the last rows set two beside one.
+   of all. "split", "bf16" and "8bit" are states, beside the default's step. The row "/ C" has the plain
+   C tier in the ceiling's place, "/ fp32" the same in fp32. Time is the processor's, on one thread;
+   with -fopenmp the last rows set two beside one.
 
    cc -O3 -march=native -I. tests/bench/bench.c -o bench && ./bench [n] [rounds]
    (-march=native is for the ceilings; amp.h chooses its instructions when it runs) */
@@ -251,6 +252,39 @@ static void rows(void) {
     free(touched);
 }
 
+/* A step with masters and moments in fewer bytes, beside one of the default state. */
+static amp_optimizer fewer;
+
+static void step_fewer(void) { amp_optimizer_adamw(&fewer, 1e-4f); }
+
+static void states(void) {
+    static const struct { const char *name; amp_state state; double bytes; } kinds[] = {
+        {"split adamw-step f16", AMP_STATE_SPLIT, 28},
+        {"bf16 adamw-step f16", AMP_STATE_BF16, 20},
+        {"8bit adamw-step f16", AMP_STATE_8BIT, 16.25}};
+    size_t k;
+    for (k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        amp_optimizer_desc desc;
+        amp_tensor         t;
+        memset(&desc, 0, sizeof desc);
+        memset(&t, 0, sizeof t);
+        desc.dtype  = AMP_BF16;
+        desc.kind   = AMP_KIND_ADAMW;
+        desc.state  = kinds[k].state;
+        t.n         = n;
+        t.weight    = p;
+        t.grad      = g;
+        t.grad_type = AMP_F16;
+        amp_optimizer_init(&fewer, &desc);
+        amp_optimizer_add(&fewer, &t);
+        reset();
+        if (amp_optimizer_prepare(&fewer) == AMP_OK)
+            compare(kinds[k].name, n, kinds[k].bytes * (double)n, "GB/s", "default", 1, step_fewer,
+                    step);
+        amp_optimizer_free(&fewer);
+    }
+}
+
 #include "products.h"
 #include "thin.h"
 
@@ -293,6 +327,7 @@ int main(int argc, char **argv) {
     reset();
     row("adamw-step f16", n, 30, step, read_and_five_streams);
     rows();
+    states();
     reset();
     row("adamw-step f16 / C", n, 30, step, step_in_c);
     if (amp_cpu_force_tier("avx2") == AMP_OK) {
