@@ -2401,8 +2401,8 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
     FN U ampi_m_code##S(V m, const ampi_scale *s) {                                            \
         const U u    = ampi_bits##S(m);                                                        \
         const V a    = ampi_from_bits##S(ampi_least##S(ampi_size##S(u), ampi_u32##S(s->limit))); \
-        const V half = ampi_div##S(a, ampi_add##S(ampi_from_bits##S(ampi_u32##S(s->limit)), a)); \
-        const U q    = ampi_bits##S(ampi_mul##S(half, ampi_splat##S(s->steps)));               \
+        const V part = ampi_div##S(a, ampi_add##S(ampi_from_bits##S(ampi_u32##S(s->limit)), a)); \
+        const U q    = ampi_bits##S(ampi_mul##S(part, ampi_splat##S(s->steps)));               \
         const V x    = ampi_from_bits##S(q | (u & ampi_u32##S(0x80000000u)));                 \
         return ampi_bits##S(ampi_add##S(x, ampi_splat##S(12582912.0f))) & ampi_u32##S(0xffu); \
     }                                                                                          \
@@ -4796,7 +4796,7 @@ static void ampi_fill_weight_bins(uint32_t *count, ampi_exponents *e, const void
 static AMPI_NOINLINE void ampi_watch_chunk(const amp_plan *plan, const ampi_slot *slot,
                                            ampi_job job, size_t begin, size_t count_of,
                                            ampi_census *census) {
-    const int      half = slot->model && slot->model_type != AMP_F32;
+    const int      low  = slot->model && slot->model_type != AMP_F32;
     const size_t   end  = begin + count_of;
     uint32_t       count[AMPI_COUNTS], master[AMPI_PIECE];
     uint16_t       before[AMPI_PIECE];
@@ -4806,11 +4806,11 @@ static AMPI_NOINLINE void ampi_watch_chunk(const amp_plan *plan, const ampi_slot
     memset(&e, 0, sizeof e);
     for (i = begin; i < end; i += n) {
         n = ampi_min(end - i, AMPI_PIECE);
-        if (half) memcpy(before, ampi_at(slot->model, AMP_F16, i), n * sizeof *before);
+        if (low) memcpy(before, ampi_at(slot->model, AMP_F16, i), n * sizeof *before);
         if (slot->model || job == AMPI_JOB_FUSED) ampi_update_chunk(plan, slot, job, i, n);
         memcpy(master, ampi_at(slot->master, AMP_F32, i), n * sizeof *master);
         ampi_count_exponents(&e, master, n);
-        if (half) ampi_count_copies(count, slot, master, before, i, n);
+        if (low) ampi_count_copies(count, slot, master, before, i, n);
     }
     ampi_fill_weight_bins(count, &e, ampi_at(slot->master, AMP_F32, begin), count_of);
     ampi_add_counts(census, count);

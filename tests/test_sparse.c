@@ -189,8 +189,8 @@ TEST(duplicates, "amp.h sparse: rows in any order, some often: summed, stepped w
                     continue;
                 }
                 CHECK_MEM(&weight[i], &s->master[i], 4);
-                CHECK_MEM(&m[i], &s->m[i], 4);
-                CHECK_MEM(&v[i], &s->v[i], 4);
+                CHECK_MEM(&m[i], (const float *)s->m + i, 4);
+                CHECK_MEM(&v[i], (const float *)s->v + i, 4);
                 CHECK_MEM(&model[i], (const uint16_t *)s->model + i, 2);
             }
         }
