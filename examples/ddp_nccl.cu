@@ -11,7 +11,7 @@
        nvcc -O3 -std=c++14 -arch=native -I. examples/ddp_nccl.cu amp_kernels.cu \
            -lcublas -lcublasLt -lnccl -o ddp_nccl
        for r in 0 1 2 3; do
-           RANK=$r WORLD_SIZE=4 LOCAL_RANK=$r DDP_ID=/tmp/ddp.id ./ddp_nccl & done; wait
+           RANK=$r WORLD_SIZE=4 LOCAL_RANK=$r DDP_ID=ddp.id ./ddp_nccl & done; wait
 
    DDP_ID is a file that all ranks see and that is not there yet. Rank 0 writes NCCL's number of the
    run into it, and each rank its pulse into DDP_ID.RANK. Without these variables it is one rank.

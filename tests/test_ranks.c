@@ -462,7 +462,7 @@ TEST(which_element, "amp.h ranks: the stats of a rank are those of its part, wit
 
 /* --------------------------------------------------------------------------------- files */
 
-static char folder[64];
+static char folder[96];
 
 static const char *path_of(const char *name) {
     static char paths[4][128];
@@ -517,8 +517,15 @@ static void go_on(member *m) {
         m->result = shard_step(m, step);
 }
 
+/* In TMPDIR, or build/tests. */
 static void begin_files(void) {
-    snprintf(folder, sizeof folder, "/tmp/amp_ranks_%ld", (long)getpid());
+    const char *dir = getenv("TMPDIR");
+    if (!dir || strlen(dir) > 60) {
+        mkdir("build", 0777);
+        mkdir("build/tests", 0777);
+        dir = "build/tests";
+    }
+    snprintf(folder, sizeof folder, "%s/ranks_%ld", dir, (long)getpid());
     CHECK_EQ_INT(mkdir(folder, 0777), 0);
     task.type  = AMP_F16;
     task.micro = 6;
@@ -528,7 +535,7 @@ static void begin_files(void) {
 
 static void end_files(void) {
     char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
     CHECK_EQ_INT(system(command), 0);
     task.clip = task.planted = 0;
 }
