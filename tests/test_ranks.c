@@ -520,7 +520,7 @@ static void go_on(member *m) {
 /* In TMPDIR, or build/tests. */
 static void begin_files(void) {
     const char *dir = getenv("TMPDIR");
-    if (!dir || strlen(dir) > 60) {
+    if (!dir || !dir[0] || strlen(dir) > 60) {
         mkdir("build", 0777);
         mkdir("build/tests", 0777);
         dir = "build/tests";
