@@ -193,6 +193,8 @@ static void setup_optimizer(gpt *n) {
     desc.allocator = (amp_allocator){state_malloc, state_free, &n->bytes[STATE]};
     desc.problem   = n->problem;
     desc.report    = n->lines.file ? &n->lines.watch : NULL;
+    /* Of --check's one step none may overflow, whatever the text; training would skip it. */
+    if (n->o->check && n->type == AMP_F16) desc.scaler.init_scale = 256.0f;
     check(amp_optimizer_init(&n->opt, &desc));
     for (int i = 0; i < num_tensors(n->o); i++) check(amp_optimizer_add(&n->opt, &n->tensor[i]));
     check(amp_optimizer_prepare(&n->opt));

@@ -285,6 +285,55 @@ static void states(void) {
     }
 }
 
+/* --------------------------------------- a report that samples one turn in a hundred, and none */
+
+enum { WATCHED = 20, WATCHED_N = 50000, TURNS = 100 };
+static amp_optimizer watched, unwatched;
+
+static void hundred_steps(amp_optimizer *o) {
+    int i;
+    for (i = 0; i < TURNS; i++) amp_optimizer_adamw(o, 1e-6f);
+}
+static void steps_watched(void) { hundred_steps(&watched); }
+static void steps_unwatched(void) { hundred_steps(&unwatched); }
+
+static int prepare_watched(amp_optimizer *o, amp_dtype type, const amp_report_desc *report) {
+    amp_optimizer_desc desc;
+    amp_tensor         t;
+    size_t             i;
+    memset(&desc, 0, sizeof desc);
+    memset(&t, 0, sizeof t);
+    desc.kind   = AMP_KIND_ADAMW;
+    desc.dtype  = type == AMP_BF16 ? AMP_BF16 : AMP_F16;
+    desc.report = report;
+    amp_optimizer_init(o, &desc);
+    for (i = 0; i < WATCHED; i++) {
+        t.n         = WATCHED_N;
+        t.weight    = p + i * WATCHED_N;
+        t.grad      = type == AMP_F32 ? (void *)(m + i * WATCHED_N) : (void *)(g + i * WATCHED_N);
+        t.grad_type = type;
+        amp_optimizer_add(o, &t);
+    }
+    return amp_optimizer_prepare(o) == AMP_OK;
+}
+
+static void reports(void) {
+    static const char *const names[] = {"report f32", "report f16", "report bf16"};
+    amp_report_desc          watch;
+    int                      type;
+    memset(&watch, 0, sizeof watch);
+    watch.every = TURNS;
+    for (type = 0; type < 3 && n >= (size_t)WATCHED * WATCHED_N; type++) {
+        reset();
+        if (prepare_watched(&watched, (amp_dtype)type, &watch) &&
+            prepare_watched(&unwatched, (amp_dtype)type, NULL))
+            compare(names[type], (size_t)WATCHED * WATCHED_N, 1.0 * WATCHED * WATCHED_N * TURNS, "Gel/s", "without",
+                    1, steps_watched, steps_unwatched);
+        amp_optimizer_free(&watched);
+        amp_optimizer_free(&unwatched);
+    }
+}
+
 #include "products.h"
 #include "thin.h"
 
@@ -327,6 +376,7 @@ int main(int argc, char **argv) {
     reset();
     row("adamw-step f16", n, 30, step, read_and_five_streams);
     rows();
+    reports();
     states();
     reset();
     row("adamw-step f16 / C", n, 30, step, step_in_c);
