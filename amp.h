@@ -486,9 +486,12 @@ AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
 
 /* ------------------------------------------------------------- >>api  optimizer */
 
-/* How masters and moments are kept: >>api fewer bytes. */
+/* How masters (upper digit) and moments (lower) are kept: >>api fewer bytes. */
 typedef enum amp_state {
-    AMP_STATE_DEFAULT = 0, AMP_STATE_SPLIT, AMP_STATE_BF16, AMP_STATE_8BIT
+    AMP_STATE_DEFAULT = 0,
+    AMP_STATE_SPLIT = 0x10, AMP_STATE_BF16 = 0x11, AMP_STATE_8BIT = 0x12, AMP_STATE_8BIT_24 = 0x22,
+    AMP_STATE_SR    = 0x30, AMP_STATE_SR_BF16    = 0x31, AMP_STATE_SR_8BIT    = 0x32,
+    AMP_STATE_KAHAN = 0x40, AMP_STATE_KAHAN_BF16 = 0x41, AMP_STATE_KAHAN_8BIT = 0x42
 } amp_state;
 
 /* One weight tensor. Memory is the caller's, in the backend's memory, in one of three ways:
@@ -1087,35 +1090,49 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
    A fused step is bound by memory, so what takes fewer bytes is a faster step, too. The state of a
    tensor, or else desc.state, says how its masters and moments are kept:
 
-                          master                             moments    bytes kept     moved
-       AMP_STATE_DEFAULT  fp32                               fp32       4 + 8 + 2           30
-       AMP_STATE_SPLIT    bf16 model and 16-bit remainder:   fp32       2 + 8 + 2           28
-                          all bits of fp32
-       AMP_STATE_BF16     the same                           bf16       2 + 4 + 2           20
-       AMP_STATE_8BIT     the same                           8 bits     2 + 2.1 + 2         16
+                              master                            moments   bytes kept  moved
+       AMP_STATE_DEFAULT      fp32                              fp32      2 + 4 + 8      30
+       AMP_STATE_SPLIT        model of bf16 and 16 bits more:   fp32      2 + 2 + 8      28
+                              all of fp32
+       AMP_STATE_BF16         the same                          bf16      2 + 2 + 4      20
+       AMP_STATE_8BIT         the same                          8 bits    2 + 2 + 2.1    16
+       AMP_STATE_8BIT_24      model and 8 bits more             8 bits    2 + 1 + 2.1    14
+       AMP_STATE_KAHAN        model and a half, the rest        fp32      2 + 2 + 8      28
+         _BF16, _8BIT         the same                          so        8; 6.1         20; 16
+       AMP_STATE_SR           the model alone, by chance        fp32      2 + 8          24
+         _BF16, _8BIT         the same                          so        6; 4.1         16; 12
 
    by AdamW, for each element, with a model copy and gradients of halves. Each has the same bits on
    a CPU and a GPU, in any number of shards, saved and loaded.
    SPLIT is DEFAULT in other memory: with equal gradients its masters and moments are DEFAULT's bit
    for bit, and so are its state files. Its model is the master rounded to nearest as DEFAULT's, but
    for values in the middle between two, of which it is the one away from zero. (Of a NaN it is a
-   NaN; payloads may change.)
-   BF16 rounds moments stochastically: up or down with a chance in proportion to the distance, so
-   that small changes are not lost but on average there. The bits of chance are counted, not drawn:
-   they depend on desc.seed, the tensor's number, the element's, and the step (amp_gate.step), and
-   on nothing else. A state file has the seed. Infinities and NaN stay; no finite value becomes one.
+   NaN; payloads may change.) It and what is made of it want models of bf16; all others take fp16,
+   too.
+   8BIT_24 rounds masters to nearest even: of bf16 to 16 bits of fp32's 24, of fp16 to 19, and to
+   2^-32. A step that changes a weight by less than half of the last one does not change it.
+   KAHAN keeps of a master what rounding to the model has left, rounded to another half (of fp16
+   2^11 times as much, as it would be subnormal; Kahan 1965, Zamirai et al. 2020). In bf16 SPLIT
+   keeps more in the same bytes.
+   SR has no master: a weight is rounded stochastically, up or down with a chance in proportion to
+   the distance, so that small changes are not lost but there on average (also among fp16's
+   subnormals, to 2^-37); what it costs is noise, of half a step in weights. So rounds BF16 its
+   moments. The bits of chance are counted, not drawn: they depend on desc.seed, the tensor's
+   number, the element's, and the step (amp_gate.step), and on nothing else. A state file has the
+   seed. Infinities and NaN stay; no finite value becomes one, but weights stay where halves end.
    8BIT keeps of 32 elements one largest magnitude each, in bf16 rounded up, and codes of 8 bits, to
    nearest even: of the first moment or momentum m = max * q / (254 - |q|), denser around zero, of
    the second moment's root q / 255 * max, q being 1 or more unless the root is 0: a momentum would
    leap over one that was rounded to 0. A NaN makes moments of all 32 a NaN; 2^126 and more counts
    as 2^126.
-   The model must be of bf16 (AMP_ERROR_INVALID_CONFIG if not), and with keep_fp32 a tensor stays
-   AMP_STATE_DEFAULT. weight is copied in prepare and not used after, amp_optimizer_master is NULL,
-   and a weight cache knows nothing of it: forward reads amp_optimizer_model. Files load
-   where moments are kept alike; else AMP_ERROR_MISMATCH says of which tensor they are not. A report
-   counts gradients, but neither weights nor updates.
-   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN; rebind of a weight; with AMP_STATE_8BIT moments from
-   elsewhere (moment1, moment2) and a row_length that is not a multiple of 32. */
+   With keep_fp32 a tensor stays AMP_STATE_DEFAULT. weight is copied in prepare and not used after,
+   amp_optimizer_master is NULL, and a weight cache knows nothing of it: forward reads
+   amp_optimizer_model. Files load where moments are kept alike, and masters, too; but all of fp32
+   (DEFAULT, SPLIT) takes those of 8BIT_24 and SR, whose numbers it has. Else AMP_ERROR_MISMATCH says
+   of which tensor they are not. A report counts gradients, but neither weights nor updates.
+   AMP_ERROR_INVALID_CONFIG: a model of another type. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN; rebind of
+   a weight; with moments of 8 bits those from elsewhere (moment1, moment2) and a row_length that is
+   not a multiple of 32. */
 
 /* -------------------------------------------------------------- >>api  autocast
    Which type an op computes in. Tables and a stack of scopes, in an object that you own; you ask
@@ -1933,7 +1950,7 @@ typedef struct ampi_slot {
     amp_stats stats;
     ampi_tally tally;
     uint32_t  state;       /* amp_state; if it is not the default, there is no master, but */
-    uint16_t *low;         /* what model is without of it; and of 8-bit moments            */
+    void     *low;         /* what model is without of it, or NULL; and of 8-bit moments   */
     uint16_t *m_max, *v_max; /* the largest magnitudes in each group: bf16                 */
 } ampi_slot;
 
@@ -2020,8 +2037,9 @@ struct ampi_functions {
                           ampi_copy direction);
     amp_result (*cast_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
                           const void *src, amp_dtype src_type, size_t n);
-    /* fp32 to a split master: model of bf16, and what that is without, unless low is NULL */
-    amp_result (*split_fn)(const amp_backend *self, void *model, void *low, const void *src,
+    /* fp32 to what stands for masters in a state: models, and unless it is NULL low */
+    amp_result (*split_fn)(const amp_backend *self, void *model, amp_dtype model_type, void *low,
+                           amp_state state, const void *src,
                            size_t n);
     /* a matrix whose rows lie apart; NULL: row by row */
     amp_result (*cast_rows_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
@@ -2319,6 +2337,27 @@ AMPI_FN void ampi_record_turn(const amp_plan *plan, uint32_t bad) {
 
 enum { AMPI_GROUP = 32 }; /* elements that share a largest magnitude */
 
+/* The digits of amp_state: what stands for a master, and what moments are of. */
+enum { AMPI_MASTER_SPLIT = 1, AMPI_MASTER_24, AMPI_MASTER_SR, AMPI_MASTER_KAHAN };
+enum { AMPI_MOMENTS_F32, AMPI_MOMENTS_BF16, AMPI_MOMENTS_8BIT };
+
+AMPI_FN int ampi_masters_in(uint32_t state) { return (int)(state >> 4); }
+AMPI_FN int ampi_moments_in(uint32_t state) { return (int)(state & 15u); }
+
+/* Bytes that stand for a master beside the model, and of a moment. */
+AMPI_FN size_t ampi_low_size(uint32_t state) {
+    const int master = ampi_masters_in(state);
+    return master == AMPI_MASTER_SR ? 0 : master == AMPI_MASTER_24 ? 1 : 2;
+}
+AMPI_FN size_t ampi_moment_size(uint32_t state) { return (size_t)4 >> ampi_moments_in(state); }
+
+AMPI_FN int ampi_state_known(uint32_t state) {
+    const int master = ampi_masters_in(state), moments = ampi_moments_in(state);
+    if (master == 0 || master == AMPI_MASTER_24)
+        return state == AMP_STATE_DEFAULT || state == AMP_STATE_8BIT_24;
+    return master <= AMPI_MASTER_KAHAN && moments <= AMPI_MOMENTS_8BIT;
+}
+
 /* Of a group: what its codes count in. */
 typedef struct ampi_scale {
     uint32_t limit; /* bits of the largest magnitude, or of 1 if that is 0 or NaN */
@@ -2374,20 +2413,96 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
 
 #define AMPI_CODECS(FN, V, U, S)                                                               \
     FN U ampi_size##S(U u) { return u & ampi_u32##S(0x7fffffffu); }                           \
-    /* A master in two halves: bf16, rounded to nearest, halves away from zero, and of its bits \
-       the lower 16, as a signed number: what was rounded off. Bit 15 is taken from a NaN that  \
-       would round to 0. */                                                                    \
+    /* A number in the wide form of its half type: in the upper 16 bits a half, in the lower what\
+       that is without. Of bf16 it is fp32; of fp16 the last 3 are 0, and subnormals, which have \
+       2^-14 added and taken away, are as evenly spaced as fp16's. Finite ones stay below inf. */ \
+    FN U ampi_wide##S(V x, const int f16) {                                                    \
+        const U u = ampi_bits##S(x), a = ampi_size##S(u);                                      \
+        const U tiny = ampi_above##S(ampi_u32##S(0x38800000u), a);                             \
+        const U odd  = ampi_above##S(a, ampi_u32##S(0x7f7fffffu));                             \
+        const U nan  = ampi_above##S(a, ampi_u32##S(0x7f800000u));                             \
+        U       w    = tiny & ampi_u32##S(0x38800000u);                                        \
+        if (!f16) return u;                                                                    \
+        w = ampi_bits##S(ampi_add##S(ampi_from_bits##S(a), ampi_from_bits##S(w)));             \
+        w = ampi_least##S(w, ampi_u32##S(0x477fffffu)) - ampi_u32##S(0x38000000u);             \
+        w = (w - (tiny & ampi_u32##S(0x00800000u))) << ampi_u32##S(3);                         \
+        w = (w & ~odd) | (odd & ampi_u32##S(0x7c000000u)) | (nan & ampi_u32##S(0x02000000u));  \
+        return w | (u & ampi_u32##S(0x80000000u));                                             \
+    }                                                                                          \
+    FN V ampi_from_wide##S(U w, const int f16) {                                               \
+        const U a    = ampi_size##S(w) >> ampi_u32##S(3);                                      \
+        const U tiny = ampi_above##S(ampi_u32##S(0x00800000u), a);                             \
+        const U odd  = ampi_above##S(a, ampi_u32##S(0x0f7fffffu));                             \
+        const U off  = ampi_u32##S(0x38000000u) + (tiny & ampi_u32##S(0x00800000u));           \
+        const U u    = a + off + (odd & ampi_u32##S(0x38000000u));                             \
+        V       x    = ampi_from_bits##S(tiny & ampi_u32##S(0x38800000u));                     \
+        if (!f16) return ampi_from_bits##S(w);                                                 \
+        x = ampi_sub##S(ampi_from_bits##S(u), x);                                              \
+        return ampi_from_bits##S(ampi_bits##S(x) | (w & ampi_u32##S(0x80000000u)));            \
+    }                                                                                          \
+    /* Plus up, below 2^bits, if it can be rounded: above all finite halves, or those with more  \
+       bits, and of inf and NaN, which arithmetic has made quiet, the last bits are cut off. */  \
+    FN U ampi_rounding##S(U w, U up, const int bits, const int f16) {                          \
+        const uint32_t most = (f16 ? 0x7c000000u : 0x7f800000u) - ((uint32_t)1 << bits);        \
+        return w + (up & ampi_above##S(ampi_u32##S(most), ampi_size##S(w)));                   \
+    }                                                                                          \
+    FN U ampi_by_chance##S(U w, U chance, const int f16) {                                     \
+        return ampi_rounding##S(w, chance, 16, f16) >> ampi_u32##S(16);                        \
+    }                                                                                          \
+    /* To nearest even. */                                                                     \
+    FN U ampi_nearest##S(U w, const int bits, const int f16) {                                 \
+        const U odd = w >> ampi_u32##S((uint32_t)bits) & ampi_u32##S(1);                       \
+        const U up  = ampi_u32##S(((uint32_t)1 << (bits - 1)) - 1) + odd;                      \
+        const U r   = ampi_rounding##S(w, up, bits, f16);                                      \
+        return r >> ampi_u32##S((uint32_t)bits) << ampi_u32##S((uint32_t)bits);                \
+    }                                                                                          \
+    /* A master in two parts: a half, to nearest, of two the one away from zero, and of its wide \
+       form the lower bits, as a signed number: what was rounded off. Bit 15 is taken from a NaN \
+       that would round to 0. */                                                               \
     FN U ampi_splittable##S(U u) {                                                             \
         const U over = ampi_above##S(ampi_size##S(u), ampi_u32##S(0x7fff7fffu));               \
         return u & ~(over & ampi_u32##S(0x8000u));                                             \
     }                                                                                          \
     FN U ampi_upper##S(U u) { return (u + ampi_u32##S(0x8000u)) >> ampi_u32##S(16); }          \
-    FN U ampi_join##S(U model, U low) { return (model << ampi_u32##S(16)) + low; }             \
-    /* To bf16, up if what is cut off is more than chance, below 2^16. Above all bf16 it is cut \
-       off, and inf and NaN, which arithmetic has made quiet, stay. */                         \
-    FN U ampi_by_chance##S(U u, U chance) {                                                    \
-        const U fits = ampi_above##S(ampi_u32##S(0x7f7f0000u), ampi_size##S(u));               \
-        return (u + (chance & fits)) >> ampi_u32##S(16);                                       \
+    FN U ampi_signed##S(U u, uint32_t sign) {                                                  \
+        return (u ^ ampi_u32##S(sign)) - ampi_u32##S(sign);                                    \
+    }                                                                                          \
+    /* A master from the bits of its model and what else is kept; and that in low, the model     \
+       returned. Kahan's compensation is kept 2^11 times as large in fp16, where it would often  \
+       be subnormal: it is no larger than the weight then. Of inf and NaN there is none. */      \
+    FN V ampi_master##S(U model, U low, const int master, const int f16) {                     \
+        U w = model << ampi_u32##S(16);                                                        \
+        V x;                                                                                   \
+        if (master == AMPI_MASTER_SPLIT)                                                       \
+            return ampi_from_bits##S(w + ampi_signed##S(low, 0x8000u));                        \
+        if (master == AMPI_MASTER_24) w += ampi_signed##S(low, 0x80u) << ampi_u32##S(8);       \
+        x = ampi_from_wide##S(w, f16);                                                         \
+        if (master != AMPI_MASTER_KAHAN) return x;                                             \
+        w = low << ampi_u32##S(16);                                                            \
+        return ampi_add##S(x, ampi_times##S(f16 ? 1.0f / 2048.0f : 1.0f,                       \
+                                            ampi_from_wide##S(w, f16)));                       \
+    }                                                                                          \
+    FN U ampi_parts##S(V p, U chance, U *low, const int master, const int f16) {               \
+        U u = ampi_bits##S(p), h;                                                              \
+        V c;                                                                                   \
+        *low = u;                                                                              \
+        if (master == AMPI_MASTER_SPLIT) {                                                     \
+            *low = ampi_splittable##S(u);                                                      \
+            return ampi_upper##S(*low);                                                        \
+        }                                                                                      \
+        h = ampi_wide##S(p, f16);                                                              \
+        if (master == AMPI_MASTER_SR) return ampi_by_chance##S(h, chance, f16);                \
+        if (master == AMPI_MASTER_24) {                                                        \
+            h    = ampi_splittable##S(ampi_nearest##S(h, 8, f16));                             \
+            *low = h >> ampi_u32##S(8) & ampi_u32##S(0xffu);                                   \
+            return ampi_upper##S(h);                                                           \
+        }                                                                                      \
+        h = ampi_nearest##S(h, 16, f16);                                                       \
+        c = ampi_sub##S(p, ampi_from_wide##S(h, f16));                                         \
+        c = ampi_times##S(f16 ? 2048.0f : 1.0f, c);                                            \
+        u = ampi_above##S(ampi_u32##S(0x7f800000u), ampi_size##S(u));                          \
+        *low = (ampi_nearest##S(ampi_wide##S(c, f16), 16, f16) & u) >> ampi_u32##S(16);        \
+        return h >> ampi_u32##S(16);                                                           \
     }                                                                                          \
     /* 32 bits of chance of an element: a permutation of all numbers for each key, after       \
        lowbias32 (Wellons 2018). */                                                            \
@@ -2447,12 +2562,31 @@ AMPI_FN uint32_t ampi_least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 AMPI_FN uint32_t ampi_most(uint32_t a, uint32_t b) { return a > b ? a : b; }
 AMPI_CODECS(AMPI_FN, float, uint32_t, )
 
-/* The lower half of a master, as the signed number that it is; and a master that did not come from
-   arithmetic: a NaN that signals would be rounded to inf. */
-AMPI_FN uint32_t ampi_signed16(uint16_t low) { return (uint32_t)low - ((low & 0x8000u) << 1); }
-AMPI_FN uint32_t ampi_to_split(uint32_t u) {
+AMPI_FN void ampi_store_low(void *low, size_t i, size_t size, uint32_t u) {
+    if (size == 2) ampi_store_u16(low, i, (uint16_t)u);
+    else if (size == 1) ((uint8_t *)low)[i] = (uint8_t)u;
+}
+AMPI_FN uint32_t ampi_load_low(const void *low, size_t i, size_t size) {
+    return size == 2 ? ampi_load_u16(low, i) : size == 1 ? ((const uint8_t *)low)[i] : 0u;
+}
+
+/* The parts of a master that did not come from arithmetic, where a NaN might signal: to nearest
+   also if there is no low. */
+AMPI_FN uint32_t ampi_parts_of(uint32_t u, uint32_t *low, int master, int f16) {
     if ((u & 0x7fffffffu) > AMPI_F32_INF) u |= 0x400000u;
-    return ampi_splittable(u);
+    return ampi_parts(ampi_f32_from_bits(u), 0x8000u, low, master, f16);
+}
+
+/* What a file has of a master: fp32, which those of 24 bits and of halves are of; of Kahan's both
+   halves, as their sum may have more bits. And its parts again, the same. */
+AMPI_FN uint32_t ampi_filed(uint32_t model, uint32_t low, int master, int f16) {
+    if (master == AMPI_MASTER_KAHAN) return model << 16 | low;
+    return ampi_bits_of_f32(ampi_master(model, low, master, f16));
+}
+AMPI_FN uint32_t ampi_unfiled(uint32_t u, uint32_t *low, int master, int f16) {
+    if (master != AMPI_MASTER_KAHAN) return ampi_parts_of(u, low, master, f16);
+    *low = u & 0xffffu;
+    return u >> 16;
 }
 
 /* -------------------------------------------------------------------- >>core  gemm */
@@ -2770,7 +2904,7 @@ typedef struct ampi_fewer {
     ampi_rates  rates;
     float       bias, factor; /* of the roots of v; unscales, clips */
     amp_kind    kind;
-    amp_state   state;
+    int         master, moments, f16; /* of its state; is the model of fp16? */
     amp_dtype   grad_type;
     const void *grad;
     void       *model, *low, *m, *v, *m_max, *v_max;
@@ -3527,7 +3661,7 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d,
         const amp_result result = ampi_shard_ok(d);
         if (result != AMP_OK) return result;
     }
-    if ((unsigned)d->state > (unsigned)AMP_STATE_8BIT)
+    if (!ampi_state_known((uint32_t)d->state))
         return ampi_unknown(d->problem, "amp_optimizer_desc.state", (int)d->state);
     if (d->state && d->kind == AMP_KIND_OWN) {
         ampi_tell(d->problem, "amp_optimizer_desc.state is for AMP_KIND_ADAMW and AMP_KIND_SGD");
@@ -3619,22 +3753,25 @@ static amp_state ampi_state_of(const amp_optimizer_desc *d, const amp_tensor *t)
 static amp_result ampi_state_check(const amp_optimizer *opt, const amp_tensor *t, size_t i) {
     const amp_state state = ampi_state_of(&opt->desc, t);
     const amp_dtype type  = t->model ? t->model_type : opt->desc.dtype;
-    if ((unsigned)t->state > (unsigned)AMP_STATE_8BIT)
+    if (!ampi_state_known((uint32_t)t->state))
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_ENUM, "state is unknown");
     if (!state) return AMP_OK;
     if (opt->desc.kind == AMP_KIND_OWN)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "state is for AMP_KIND_ADAMW and AMP_KIND_SGD");
-    if (type != AMP_BF16)
+    if (type != AMP_BF16 && ampi_masters_in(state) == AMPI_MASTER_SPLIT)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
                                    "its state needs a model copy of AMP_BF16");
-    if (state != AMP_STATE_8BIT) return AMP_OK;
+    if (type == AMP_F32)
+        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
+                                   "its state needs a model copy of halves");
+    if (ampi_moments_in(state) != AMPI_MOMENTS_8BIT) return AMP_OK;
     if (t->moment1 || t->moment2)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-                                   "AMP_STATE_8BIT does not take moment1 or moment2");
+                                   "moments of 8 bits are not taken from moment1 or moment2");
     if (t->row_length % AMPI_GROUP != 0)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-                                   "AMP_STATE_8BIT needs a row_length that is a multiple of 32");
+                                   "moments of 8 bits need a row_length that is a multiple of 32");
     return AMP_OK;
 }
 
@@ -3948,14 +4085,20 @@ static void ampi_place_models(const amp_optimizer *opt, const ampi_entry *entrie
     }
 }
 
+/* Does a state round by chance? */
+static int ampi_by_seed(uint32_t state, int moments) {
+    return ampi_masters_in(state) == AMPI_MASTER_SR ||
+           (ampi_moments_in(state) == AMPI_MOMENTS_BF16 && moments > 0);
+}
+
 /* Of a tensor that is kept in fewer bytes what stands for the master, and its moments. */
 static void ampi_place_fewer(ampi_arena *arena, ampi_slot *slot, int moments) {
     const size_t n = (size_t)slot->n, groups = (size_t)ampi_groups(slot->n);
-    const size_t size = slot->state == AMP_STATE_SPLIT ? 4 : slot->state == AMP_STATE_BF16 ? 2 : 1;
-    slot->low         = (uint16_t *)ampi_take(arena, n, 2, 64);
+    const size_t size = ampi_moment_size(slot->state), low = ampi_low_size(slot->state);
+    if (low > 0) slot->low = ampi_take(arena, n, low, 64);
     if (moments > 0) slot->m = ampi_take(arena, n, size, 64);
     if (moments > 1) slot->v = ampi_take(arena, n, size, 64);
-    if (slot->state != AMP_STATE_8BIT) return;
+    if (ampi_moments_in(slot->state) != AMPI_MOMENTS_8BIT) return;
     if (moments > 0) slot->m_max = (uint16_t *)ampi_take(arena, groups, 2, 64);
     if (moments > 1) slot->v_max = (uint16_t *)ampi_take(arena, groups, 2, 64);
 }
@@ -3983,7 +4126,7 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
         ampi_fill_slot(d, t, ampi_part_in(&all, before, t->n), &slots[i]);
         slots[i].first_chunk = plan->num_chunks;
         plan->fewer |= slots[i].state != AMP_STATE_DEFAULT;
-        plan->stochastic |= slots[i].state == AMP_STATE_BF16 && moments > 0 && ampi_learns(t);
+        plan->stochastic |= ampi_learns(t) && ampi_by_seed(slots[i].state, moments);
         plan->num_chunks += ampi_chunks(ampi_has_rows(t) ? ampi_most_sums(t) : slots[i].n);
         plan->num_sums += ampi_chunks(ampi_has_rows(t) ? ampi_most_sums(t) : t->n);
         in_front += ampi_chunks(slots[i].first);
@@ -4082,13 +4225,14 @@ static amp_result ampi_fill_chunks(const amp_backend *b, const amp_plan *plan) {
 static amp_result ampi_fill_tensor(const amp_backend *b, const amp_tensor *t, const ampi_slot *s) {
     const amp_dtype type   = (amp_dtype)s->model_type;
     const size_t    n      = (size_t)s->n, first = (size_t)s->first;
-    const amp_dtype kept   = s->state == AMP_STATE_BF16 ? AMP_BF16 : AMP_F32; /* moments */
+    const amp_state state  = (amp_state)s->state;
+    const amp_dtype kept   = ampi_moments_in(s->state) == AMPI_MOMENTS_BF16 ? AMP_BF16 : AMP_F32;
     void           *model  = ampi_whole_model(s);
     amp_result      result = AMP_OK;
     if (s->state && t->weight && n < t->n) /* all of the model, as other ranks round it */
-        result = b->functions->split_fn(b, model, NULL, t->weight, t->n);
+        result = b->functions->split_fn(b, model, type, NULL, state, t->weight, t->n);
     if (result == AMP_OK && s->state && t->weight)
-        result = b->functions->split_fn(b, s->model, s->low, t->weight + first, n);
+        result = b->functions->split_fn(b, s->model, type, s->low, state, t->weight + first, n);
     if (!s->state && !t->weight && t->model)
         result = ampi_cast_on(b, s->master, AMP_F32, s->model, type, n);
     if (!s->state && t->weight && s->master != t->weight)
@@ -4357,15 +4501,19 @@ static amp_result ampi_cpu_cast(const amp_backend *self, void *dst, amp_dtype ds
     return amp_cast(dst, dst_type, src, src_type, n);
 }
 
-static amp_result ampi_cpu_split(const amp_backend *self, void *model, void *low, const void *src,
-                                 size_t n) {
-    size_t i;
+static amp_result ampi_cpu_split(const amp_backend *self, void *model, amp_dtype model_type,
+                                 void *low, amp_state state, const void *src, size_t n) {
+    const uint32_t fp = ampi_fp_begin();
+    size_t         i;
+    uint32_t       rest;
     (void)self;
     for (i = 0; i < n; i++) {
-        const uint32_t u = ampi_to_split(ampi_load_u32(src, i));
-        ampi_store_u16(model, i, (uint16_t)ampi_upper(u));
-        if (low) ampi_store_u16(low, i, (uint16_t)u);
+        ampi_store_u16(model, i, (uint16_t)ampi_parts_of(ampi_load_u32(src, i), &rest,
+                                                         ampi_masters_in((uint32_t)state),
+                                                         model_type == AMP_F16));
+        if (low) ampi_store_low(low, i, ampi_low_size((uint32_t)state), rest);
     }
+    ampi_fp_end(fp);
     return AMP_OK;
 }
 
@@ -4694,18 +4842,19 @@ static AMPI_NOINLINE void ampi_fewer_chunk(const amp_plan *plan, const ampi_slot
     const uint64_t      at   = slot->first + i;
     const uint64_t      rest = ((uint64_t)1 << 32) - (at & 0xffffffffu);
     const size_t        here = n < rest ? n : (size_t)rest;
-    const size_t        size = slot->state == AMP_STATE_SPLIT  ? 4
-                               : slot->state == AMP_STATE_BF16 ? 2 : 1;
+    const size_t        size = ampi_moment_size(slot->state), low = ampi_low_size(slot->state);
     ampi_fewer          x;
     x.rates     = ampi_rates_of(c, slot);
     x.bias      = ampi_sqrt(x.rates.bias2);
     x.factor    = c->gate.inv_scale;
     x.kind      = plan->kind;
-    x.state     = (amp_state)slot->state;
+    x.master    = ampi_masters_in(slot->state);
+    x.moments   = ampi_moments_in(slot->state);
+    x.f16       = slot->model_type == (uint32_t)AMP_F16;
     x.grad_type = (amp_dtype)slot->grad_type;
     x.grad      = ampi_to(slot->grad, x.grad_type, from);
     x.model     = ampi_to(slot->model, AMP_BF16, i);
-    x.low       = slot->low + i;
+    x.low       = slot->low ? (char *)slot->low + i * low : NULL;
     x.m         = slot->m ? (char *)slot->m + i * size : NULL;
     x.v         = slot->v ? (char *)slot->v + i * size : NULL;
     x.m_max     = slot->m_max ? slot->m_max + i / AMPI_GROUP : NULL;
@@ -5158,7 +5307,7 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
    header    "AMPSTATE", u64 version, u64 bytes of the body, u64 sum of these 24 bytes
    body      kind, tensors; in version 3 rank and number of ranks; scaler; control; from version 2
              on: missed updates, and whether there is a learning rate; of each tensor its size,
-             options and name; desc.seed if there is a tensor of AMP_STATE_BF16; if 256 has been
+             options and name; desc.seed if 512 has been added to the version; if 256 has been
              added to the version a report (ampi_walk_report); then of each tensor its masters,
              fp32, and moments as they are kept: in version 3 the rank's part
    trailer   u64 sum of the body
@@ -5172,7 +5321,7 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
 
 enum { AMPI_STATE_NAME = 48 }; /* as much of a name as is told */
 enum { AMPI_STATE_VERSION = 2, AMPI_STATE_PART = 3 /* the version of parts and sets */,
-       AMPI_STATE_REPORT = 256 /* is added to it */ };
+       AMPI_STATE_REPORT = 256, AMPI_STATE_SEED = 512 /* are added to it */ };
 enum { AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18, AMPI_STATE_SET = 24 };
 
 /* One walk over the state counts its bytes, saves it, verifies a file against it, or loads it. */
@@ -5324,44 +5473,55 @@ static void ampi_swap(unsigned char *p, size_t n, size_t size) {
 }
 
 /* An array in backend memory that begins with element first of its tensor, n elements of size
-   bytes; with low it is a master of fp32 in two halves. */
+   bytes; or with a state what stands for masters, which are of 4. */
 typedef struct ampi_stored {
-    void    *x;
-    uint16_t *low;
+    void    *x, *low;
     size_t   size;
     uint64_t first, n;
+    uint32_t state;
+    int      f16;
 } ampi_stored;
 
 /* n elements from element i of what is stored, to memory at. */
 static void ampi_elements_out(ampi_archive *a, const amp_backend *b, const ampi_stored *s,
                               uint64_t i, unsigned char *at, size_t n) {
-    const size_t   size = s->low ? 2 : s->size, offset = (size_t)(i - s->first);
-    unsigned char *room = s->low ? a->room : at, *lows = room + 2 * n;
+    const size_t   size = s->state ? 2 : s->size, low = s->low ? ampi_low_size(s->state) : 0;
+    const size_t   offset = (size_t)(i - s->first);
+    unsigned char *room = s->state ? a->room : at, *lows = room + 2 * n;
     size_t         k;
+    uint32_t       fp;
     a->result = b->functions->copy_fn(b, room, (char *)s->x + offset * size, n * size,
                                       AMPI_TO_HOST);
-    if (a->result == AMP_OK && s->low)
-        a->result = b->functions->copy_fn(b, lows, s->low + offset, n * 2, AMPI_TO_HOST);
+    if (a->result == AMP_OK && low > 0)
+        a->result = b->functions->copy_fn(b, lows, (char *)s->low + offset * low, n * low,
+                                          AMPI_TO_HOST);
     if (a->result == AMP_OK) a->result = b->functions->wait_fn(b);
-    for (k = 0; s->low && k < n; k++)
-        ampi_store_u32(at, k, ampi_join(ampi_load_u16(room, k),
-                                         ampi_signed16(ampi_load_u16(lows, k))));
+    fp = ampi_fp_begin();
+    for (k = 0; s->state && k < n; k++)
+        ampi_store_u32(at, k, ampi_filed(ampi_load_u16(room, k), ampi_load_low(lows, k, low),
+                                         ampi_masters_in(s->state), s->f16));
+    ampi_fp_end(fp);
 }
 
 /* And back. */
 static void ampi_elements_in(ampi_archive *a, const amp_backend *b, const ampi_stored *s,
                              uint64_t i, const unsigned char *at, size_t n) {
-    const size_t         size = s->low ? 2 : s->size, offset = (size_t)(i - s->first);
-    const unsigned char *from = s->low ? a->room : at;
+    const size_t         size = s->state ? 2 : s->size, low = s->low ? ampi_low_size(s->state) : 0;
+    const size_t         offset = (size_t)(i - s->first);
+    const unsigned char *from = s->state ? a->room : at;
+    const uint32_t       fp = ampi_fp_begin();
     size_t               k;
-    for (k = 0; s->low && k < n; k++) {
-        const uint32_t u = ampi_to_split(ampi_load_u32(at, k));
-        ampi_store_u16(a->room, k, (uint16_t)ampi_upper(u));
-        ampi_store_u16(a->room + 2 * n, k, (uint16_t)u);
+    uint32_t             rest;
+    for (k = 0; s->state && k < n; k++) {
+        const uint32_t u = ampi_load_u32(at, k);
+        ampi_store_u16(a->room, k, (uint16_t)ampi_unfiled(u, &rest, ampi_masters_in(s->state),
+                                                          s->f16));
+        ampi_store_low(a->room + 2 * n, k, low, rest);
     }
+    ampi_fp_end(fp);
     a->result = ampi_send(b, (char *)s->x + offset * size, from, n * size);
-    if (a->result == AMP_OK && s->low)
-        a->result = ampi_send(b, s->low + offset, a->room + 2 * n, n * 2);
+    if (a->result == AMP_OK && low > 0)
+        a->result = ampi_send(b, (char *)s->low + offset * low, a->room + 2 * n, n * low);
 }
 
 /* The elements of a tensor that a file has, of which some are stored here. A file that is saved has
@@ -5399,11 +5559,14 @@ static void ampi_walk_arrays(ampi_archive *a, const amp_backend *b, const ampi_s
     s.n     = slot->n;
     s.size  = 4;
     s.low   = slot->low;
-    s.x     = slot->low ? slot->model : (void *)slot->master;
+    s.state = slot->state;
+    s.f16   = slot->model_type == (uint32_t)AMP_F16;
+    s.x     = slot->state ? slot->model : (void *)slot->master;
     ampi_elements_of(a, b, &s, file);
-    s.low  = NULL;
-    s.size = slot->state == AMP_STATE_BF16 ? 2 : slot->state == AMP_STATE_8BIT ? 1 : 4;
-    s.x    = slot->m;
+    s.low   = NULL;
+    s.size  = ampi_moment_size(slot->state);
+    s.state = 0;
+    s.x     = slot->m;
     ampi_elements_of(a, b, &s, file);
     s.x = slot->v;
     ampi_elements_of(a, b, &s, file);
@@ -5467,17 +5630,32 @@ static amp_result ampi_fetch_history(const amp_optimizer *opt);
 static void       ampi_forget(amp_plan *plan);
 static amp_result ampi_send_history(const amp_optimizer *opt);
 
-/* Which moments a tensor has, and how they are kept. */
-static void ampi_walk_moments(ampi_archive *a, const ampi_slot *slot) {
-    const uint64_t kept  = !slot->m                         ? 0u
-                           : slot->state == AMP_STATE_BF16 ? 1u
-                           : slot->state == AMP_STATE_8BIT ? 2u : 0u;
-    const uint64_t which = (slot->m ? 1u : 0u) | (slot->v ? 2u : 0u), ours = kept << 2 | which;
-    uint64_t       x     = ours;
+/* What a file says of a tensor's masters: 0, they may be any fp32. */
+enum { AMPI_FILED_F32, AMPI_FILED_24, AMPI_FILED_SR = 3, AMPI_FILED_KAHAN = 5 }; /* + 1: of fp16 */
+
+static uint64_t ampi_filed_as(const ampi_slot *slot) {
+    const int      master = ampi_masters_in(slot->state);
+    const uint64_t f16    = slot->model_type == (uint32_t)AMP_F16;
+    if (master <= AMPI_MASTER_SPLIT) return AMPI_FILED_F32;
+    return f16 + (master == AMPI_MASTER_24   ? AMPI_FILED_24
+                  : master == AMPI_MASTER_SR ? AMPI_FILED_SR : AMPI_FILED_KAHAN);
+}
+
+/* Which moments a tensor has, how they are kept, and masters: where all of fp32 is, there is what
+   is of fewer bits. */
+static void ampi_walk_kept(ampi_archive *a, const ampi_slot *slot) {
+    const uint64_t which = (slot->m ? 1u : 0u) | (slot->v ? 2u : 0u), as = ampi_filed_as(slot);
+    const uint64_t kept  = slot->m ? (uint64_t)ampi_moments_in(slot->state) : 0;
+    uint64_t       x     = as << 4 | kept << 2 | which;
     AMPI_NUMBER(a, x);
-    if (x == ours || a->result != AMP_OK) return;
-    if ((x & 3u) != which) ampi_differs(a, "which moments it has (frozen: 0)", x, ours);
-    else ampi_differs(a, "what its moments are of (0 fp32, 1 bf16, 2 8 bits)", x >> 2, kept);
+    if (a->result != AMP_OK) return;
+    if ((x & 3u) != which)
+        ampi_differs(a, "which moments it has (frozen: 0)", x & 3u, which);
+    else if ((x >> 2 & 3u) != kept)
+        ampi_differs(a, "what its moments are of (0 fp32, 1 bf16, 2 8 bits)", x >> 2 & 3u, kept);
+    else if (x >> 4 != as && (as != AMPI_FILED_F32 || x >> 4 >= AMPI_FILED_KAHAN))
+        ampi_differs(a, "what its masters are of (0 fp32, 1 bf16 and 8 bits, 3 bf16, 5 bf16 twice; "
+                        "2, 4, 6 fp16)", x >> 4, as);
 }
 
 /* Size, options and name of tensor i. */
@@ -5489,7 +5667,7 @@ static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK)
         ampi_tell_tensor(ampi_blank(a->problem), i, name);
     ampi_same(a, ampi_tensor(opt, (int)i)->n, "its size");
-    ampi_walk_moments(a, slot);
+    ampi_walk_kept(a, slot);
     AMPI_NUMBER(a, lr_scale);
     AMPI_NUMBER(a, weight_decay);
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK &&
@@ -5517,7 +5695,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     ampi_walk_control(a, &state->control);
     if (a->version >= 2) AMPI_NUMBER(a, state->has_lr);
     for (i = 0; i < plan->num_slots; i++) ampi_walk_tensor(a, opt, i);
-    if (plan->stochastic) AMPI_NUMBER(a, state->control.seed);
+    if (a->version & AMPI_STATE_SEED) AMPI_NUMBER(a, state->control.seed);
     if (a->walk == AMPI_COUNT) a->common = a->count;
     if (a->version & AMPI_STATE_REPORT) ampi_walk_report(a, plan);
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(a->problem);
@@ -5635,7 +5813,8 @@ AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn wri
     if (result != AMP_OK) return result;
     ampi_count_state(&a, opt, &state,
                      (opt->desc.shard.count > 1 ? AMPI_STATE_PART : AMPI_STATE_VERSION) +
-                         (opt->plan->record ? (uint64_t)AMPI_STATE_REPORT : 0),
+                         (opt->plan->record ? (uint64_t)AMPI_STATE_REPORT : 0) +
+                         (opt->plan->stochastic ? (uint64_t)AMPI_STATE_SEED : 0),
                      (uint64_t)opt->desc.shard.rank, (uint64_t)opt->desc.shard.count);
     ampi_put_header(ends, a.version, a.count);
     a.bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, 2 * (size_t)AMPI_STATE_BLOCK);
@@ -5657,14 +5836,15 @@ AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn wri
 static amp_result ampi_read_header(amp_read_fn read_fn, void *user, uint64_t *version,
                                    uint64_t *size) {
     unsigned char header[AMPI_STATE_HEADER];
+    uint64_t      plain;
     if (!read_fn(user, header, 8)) return AMP_ERROR_READ;
     if (memcmp(header, "AMPSTATE", 8) != 0) return AMP_ERROR_FOREIGN;
     if (!read_fn(user, header + 8, sizeof header - 8)) return AMP_ERROR_READ;
     if (ampi_get_le(header + 24) != ampi_sum_bytes(0, header, 24)) return AMP_ERROR_CORRUPT;
     *version = ampi_get_le(header + 8);
     *size    = ampi_get_le(header + 16);
-    if (*version > AMPI_STATE_PART && *version != AMPI_STATE_REPORT + AMPI_STATE_VERSION &&
-        *version != AMPI_STATE_REPORT + AMPI_STATE_PART)
+    plain = *version & ~(uint64_t)(AMPI_STATE_REPORT + AMPI_STATE_SEED);
+    if (plain > AMPI_STATE_PART || (plain < AMPI_STATE_VERSION && plain != *version))
         return AMP_ERROR_NEWER;
     return *version == 0 ? AMP_ERROR_CORRUPT : AMP_OK;
 }
@@ -9231,31 +9411,43 @@ AMPI_KERNEL(AMPI_HOST, ampi_f32x4, AMPI_W4, 2, _x4)
 
 /* ------------------------------------------------------------- >>impl  fewer bytes
    The loops of a tier over vectors V of W floats and U of as many words. Beside AMPI_LOOPS' a tier
-   has get16, get16s (signed), put16, get8, put8 (words from and to halves and bytes), count (x,
+   has get16, put16, get8, put8 (words from and to halves and bytes), count (x,
    x + 1 ...) and largest. */
 
 enum { AMPI_SOME = 16 }; /* groups of 8-bit moments */
 
 #define AMPI_FEWER(FN, V, U, W, S, UNROLL)                                                     \
-    FN AMPI_ALWAYS V ampi_get_master##S(const ampi_fewer *x, size_t i) {                       \
-        return ampi_from_bits##S(ampi_join##S(ampi_get16##S(x->model, i),                      \
-                                              ampi_get16s##S(x->low, i)));                     \
+    FN AMPI_ALWAYS V ampi_get_master##S(const ampi_fewer *x, const int master, size_t i) {     \
+        const int bytes = master == AMPI_MASTER_SR ? 0 : master == AMPI_MASTER_24 ? 1 : 2;     \
+        const U   model = ampi_get16##S(x->model, i);                                          \
+        const U   low   = bytes == 0   ? model                                                 \
+                          : bytes == 1 ? ampi_get8##S(x->low, i) : ampi_get16##S(x->low, i);   \
+        return ampi_master##S(model, low, master, x->f16);                                     \
     }                                                                                          \
-    FN AMPI_ALWAYS void ampi_put_master##S(const ampi_fewer *x, size_t i, V p) {               \
-        const U u = ampi_splittable##S(ampi_bits##S(p));                                       \
-        ampi_put16##S(x->model, i, ampi_upper##S(u));                                          \
-        ampi_put16##S(x->low, i, u);                                                           \
+    FN AMPI_ALWAYS void ampi_put_master##S(const ampi_fewer *x, const int master, size_t i,    \
+                                           V p) {                                              \
+        const U n = ampi_count##S(x->element + (uint32_t)i);                                   \
+        U       c = n, low;                                                                    \
+        if (master == AMPI_MASTER_SR)                                                          \
+            c = ampi_chance##S(n, ampi_u32##S(x->key.b), ampi_u32##S(x->key.a)) >>             \
+                ampi_u32##S(16);                                                               \
+        ampi_put16##S(x->model, i, ampi_parts##S(p, c, &low, master, x->f16));                 \
+        if (master == AMPI_MASTER_24) ampi_put8##S(x->low, i, low);                            \
+        else if (master != AMPI_MASTER_SR) ampi_put16##S(x->low, i, low);                      \
     }                                                                                          \
-    /* Masters in two halves, moments of fp32 or bf16. */                                      \
+    /* Moments of fp32 or bf16. What is constant is the caller's; of masters split is, or the    \
+       loop asks. */                                                                           \
     FN AMPI_ALWAYS void ampi_split_as##S(const ampi_fewer *fewer, const amp_kind kind,         \
-                                         const amp_state state, size_t i, size_t end) {        \
+                                         const int split, const int moments, size_t i,         \
+                                         size_t end) {                                         \
         const ampi_fewer x = *fewer;                                                           \
         const V          f = ampi_splat##S(x.factor);                                          \
         const int        has_v = kind == AMP_KIND_ADAMW, has_m = has_v || x.m;                 \
+        const int        master = split ? (int)AMPI_MASTER_SPLIT : x.master;                   \
         for (; i < end; i += W) {                                                              \
             const V g = ampi_unscaled##S(x.grad, x.grad_type, i, f);                           \
-            V       p = ampi_get_master##S(&x, i), m = f, v = f;                               \
-            if (state == AMP_STATE_BF16) {                                                     \
+            V       p = ampi_get_master##S(&x, master, i), m = f, v = f;                       \
+            if (moments == AMPI_MOMENTS_BF16) {                                                \
                 const U up = ampi_u32##S(16);                                                  \
                 if (has_m) m = ampi_from_bits##S(ampi_get16##S(x.m, i) << up);                 \
                 if (has_v) v = ampi_from_bits##S(ampi_get16##S(x.v, i) << up);                 \
@@ -9265,14 +9457,14 @@ enum { AMPI_SOME = 16 }; /* groups of 8-bit moments */
             }                                                                                  \
             if (has_v) ampi_adamw##S(&x.rates, g, &p, &m, &v);                                 \
             else ampi_sgd##S(&x.rates, g, &p, has_m ? &m : NULL);                              \
-            ampi_put_master##S(&x, i, p);                                                      \
-            if (state == AMP_STATE_BF16) {                                                     \
+            ampi_put_master##S(&x, master, i, p);                                              \
+            if (moments == AMPI_MOMENTS_BF16) {                                                \
                 const U c = ampi_chance##S(ampi_count##S(x.element + (uint32_t)i),             \
                                            ampi_u32##S(x.key.a), ampi_u32##S(x.key.b));        \
                 if (has_m) ampi_put16##S(x.m, i, ampi_by_chance##S(ampi_bits##S(m),            \
-                                                                 c & ampi_u32##S(0xffffu)));   \
+                                                             c & ampi_u32##S(0xffffu), 0));    \
                 if (has_v) ampi_put16##S(x.v, i, ampi_by_chance##S(ampi_bits##S(v),            \
-                                                                 c >> ampi_u32##S(16)));       \
+                                                             c >> ampi_u32##S(16), 0));        \
             } else {                                                                           \
                 if (has_m) ampi_put##S(x.m, i, m);                                             \
                 if (has_v) ampi_put##S(x.v, i, v);                                             \
@@ -9282,8 +9474,10 @@ enum { AMPI_SOME = 16 }; /* groups of 8-bit moments */
     }                                                                                          \
     /* And of 8 bits, in groups; plain C may get a shorter one. Some groups are stepped, and then\
        coded, so that none waits for its maximum. */                                           \
-    FN AMPI_ALWAYS void ampi_step_group##S(const ampi_fewer *x, const amp_kind kind, size_t i, \
-                                           size_t n, V *m, V *r, uint16_t *max) {              \
+    FN AMPI_ALWAYS void ampi_step_group##S(const ampi_fewer *x, const amp_kind kind,           \
+                                           const int split, size_t i, size_t n, V *m, V *r,    \
+                                           uint16_t *max) {                                    \
+        const int        master = split ? (int)AMPI_MASTER_SPLIT : x->master;                  \
         const int        has_v = kind == AMP_KIND_ADAMW, has_m = has_v || x->m;                \
         const V          f     = ampi_splat##S(x->factor);                                     \
         const ampi_scale scale =                                                               \
@@ -9295,7 +9489,7 @@ enum { AMPI_SOME = 16 }; /* groups of 8-bit moments */
         UNROLL for (k = 0; k * W < n; k++) {                                                   \
             const size_t j = i + k * W;                                                        \
             const V      g = ampi_unscaled##S(x->grad, x->grad_type, j, f);                    \
-            V            p = ampi_get_master##S(x, j), y = f;                                  \
+            V            p = ampi_get_master##S(x, master, j), y = f;                          \
             if (has_m) y = ampi_m_value##S(ampi_get8##S(x->m, j), &scale);                     \
             if (has_v) {                                                                       \
                 r[k]   = ampi_adamw_root##S(&x->rates, x->bias, g, &p, &y,                     \
@@ -9304,7 +9498,7 @@ enum { AMPI_SOME = 16 }; /* groups of 8-bit moments */
             } else {                                                                           \
                 ampi_sgd##S(&x->rates, g, &p, has_m ? &y : NULL);                              \
             }                                                                                  \
-            ampi_put_master##S(x, j, p);                                                       \
+            ampi_put_master##S(x, master, j, p);                                               \
             most = ampi_most##S(most, ampi_size##S(ampi_bits##S(y)));                          \
             m[k] = y;                                                                          \
         }                                                                                      \
@@ -9326,7 +9520,7 @@ enum { AMPI_SOME = 16 }; /* groups of 8-bit moments */
             ampi_put8##S(x->v, i + k * W, ampi_v_code##S(r[k], &root));                        \
     }                                                                                          \
     FN AMPI_ALWAYS void ampi_8bit_as##S(const ampi_fewer *fewer, const amp_kind kind,          \
-                                        size_t i, size_t end) {                                \
+                                        const int split, size_t i, size_t end) {               \
         const ampi_fewer x = *fewer;                                                           \
         V                m[(int)AMPI_SOME * (int)AMPI_GROUP / W];                              \
         V                r[(int)AMPI_SOME * (int)AMPI_GROUP / W];                              \
@@ -9335,7 +9529,7 @@ enum { AMPI_SOME = 16 }; /* groups of 8-bit moments */
         while (i < end) {                                                                      \
             for (g = 0, at = i; g < AMPI_SOME && at < end; g++, at += n) {                     \
                 n = W > 1 ? (size_t)AMPI_GROUP : ampi_min(end - at, AMPI_GROUP);               \
-                ampi_step_group##S(&x, kind, at, n, m + g * (AMPI_GROUP / W),                  \
+                ampi_step_group##S(&x, kind, split, at, n, m + g * (AMPI_GROUP / W),           \
                                    r + g * (AMPI_GROUP / W), max[g]);                          \
             }                                                                                  \
             for (g = 0; g < AMPI_SOME && i < end; g++, i += n) {                               \
@@ -9346,22 +9540,22 @@ enum { AMPI_SOME = 16 }; /* groups of 8-bit moments */
         }                                                                                      \
         ampi_done##S();                                                                        \
     }                                                                                          \
+    FN AMPI_ALWAYS void ampi_fewer_as##S(const ampi_fewer *x, const amp_kind kind,             \
+                                         const int split, size_t i, size_t end) {              \
+        if (x->moments == AMPI_MOMENTS_8BIT) ampi_8bit_as##S(x, kind, split, i, end);          \
+        else if (x->moments == AMPI_MOMENTS_BF16)                                              \
+            ampi_split_as##S(x, kind, split, AMPI_MOMENTS_BF16, i, end);                       \
+        else ampi_split_as##S(x, kind, split, AMPI_MOMENTS_F32, i, end);                       \
+    }                                                                                          \
     FN void ampi_fewer_from##S(const ampi_fewer *x, size_t i, size_t end) {                    \
-        const int adamw = x->kind == AMP_KIND_ADAMW;                                           \
-        if (x->state == AMP_STATE_8BIT && adamw) ampi_8bit_as##S(x, AMP_KIND_ADAMW, i, end);   \
-        else if (x->state == AMP_STATE_8BIT) ampi_8bit_as##S(x, AMP_KIND_SGD, i, end);         \
-        else if (x->state == AMP_STATE_BF16 && adamw)                                          \
-            ampi_split_as##S(x, AMP_KIND_ADAMW, AMP_STATE_BF16, i, end);                       \
-        else if (x->state == AMP_STATE_BF16)                                                   \
-            ampi_split_as##S(x, AMP_KIND_SGD, AMP_STATE_BF16, i, end);                         \
-        else if (adamw) ampi_split_as##S(x, AMP_KIND_ADAMW, AMP_STATE_SPLIT, i, end);          \
-        else ampi_split_as##S(x, AMP_KIND_SGD, AMP_STATE_SPLIT, i, end);                       \
+        const int adamw = x->kind == AMP_KIND_ADAMW, split = x->master == AMPI_MASTER_SPLIT;   \
+        if (adamw && split) ampi_fewer_as##S(x, AMP_KIND_ADAMW, 1, i, end);                    \
+        else if (adamw) ampi_fewer_as##S(x, AMP_KIND_ADAMW, 0, i, end);                        \
+        else if (split) ampi_fewer_as##S(x, AMP_KIND_SGD, 1, i, end);                          \
+        else ampi_fewer_as##S(x, AMP_KIND_SGD, 0, i, end);                                     \
     }
 
 AMPI_HOST uint32_t ampi_get16(const void *base, size_t i) { return ampi_load_u16(base, i); }
-AMPI_HOST uint32_t ampi_get16s(const void *base, size_t i) {
-    return ampi_signed16(ampi_load_u16(base, i));
-}
 AMPI_HOST uint32_t ampi_get8(const void *base, size_t i) { return ((const uint8_t *)base)[i]; }
 AMPI_HOST void ampi_put16(void *base, size_t i, uint32_t u) {
     ampi_store_u16(base, i, (uint16_t)u);
@@ -9505,10 +9699,6 @@ AMPI_CODECS(AMPI_AVX2, __m256, ampi_u32x8, _avx2)
 AMPI_AVX2 ampi_u32x8 ampi_get16_avx2(const void *base, size_t i) {
     const __m128i h = _mm_loadu_si128((const __m128i *)(const void *)((const char *)base + 2 * i));
     return (ampi_u32x8)_mm256_cvtepu16_epi32(h);
-}
-AMPI_AVX2 ampi_u32x8 ampi_get16s_avx2(const void *base, size_t i) {
-    const __m128i h = _mm_loadu_si128((const __m128i *)(const void *)((const char *)base + 2 * i));
-    return (ampi_u32x8)_mm256_cvtepi16_epi32(h);
 }
 AMPI_AVX2 ampi_u32x8 ampi_get8_avx2(const void *base, size_t i) {
     const __m128i b = _mm_loadl_epi64((const __m128i *)(const void *)((const char *)base + i));
@@ -9783,10 +9973,6 @@ AMPI_CODECS(AMPI_AVX512, __m512, ampi_u32x16, _avx512)
 AMPI_AVX512 ampi_u32x16 ampi_get16_avx512(const void *base, size_t i) {
     const void *at = (const char *)base + 2 * i;
     return (ampi_u32x16)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)at));
-}
-AMPI_AVX512 ampi_u32x16 ampi_get16s_avx512(const void *base, size_t i) {
-    const void *at = (const char *)base + 2 * i;
-    return (ampi_u32x16)_mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)at));
 }
 AMPI_AVX512 ampi_u32x16 ampi_get8_avx512(const void *base, size_t i) {
     const void *at = (const char *)base + i;
@@ -10174,10 +10360,6 @@ AMPI_CODECS(AMPI_FN, float32x4_t, uint32x4_t, _neon)
 
 AMPI_FN uint32x4_t ampi_get16_neon(const void *base, size_t i) {
     return vmovl_u16(vreinterpret_u16_u8(vld1_u8((const uint8_t *)base + 2 * i)));
-}
-AMPI_FN uint32x4_t ampi_get16s_neon(const void *base, size_t i) {
-    const int16x4_t h = vreinterpret_s16_u8(vld1_u8((const uint8_t *)base + 2 * i));
-    return vreinterpretq_u32_s32(vmovl_s16(h));
 }
 AMPI_FN uint32x4_t ampi_get8_neon(const void *base, size_t i) {
     const uint64_t four = ampi_load_u32((const uint8_t *)base + i, 0);

@@ -1485,6 +1485,7 @@ struct ampi_fewer_part {
     ampi_seeds      key;
     ampi_rates      rates;
     float           bias, factor;
+    int             master, f16; /* of its state; is the model of fp16? */
     bool            zero;
 };
 
@@ -1529,38 +1530,38 @@ template <int N> AMPI_DEVICE void ampi_get_grad(const ampi_any &a, size_t i, uin
 }
 
 /* N moments, as bits of fp32; of 8 bits by their group's scale. */
-template <int STATE, int N, bool ROOT>
+template <int MOMENTS, int N, bool ROOT>
 AMPI_DEVICE void ampi_get_moments(const void *base, const uint16_t *max, size_t i, float *x) {
     uint32_t u[N];
-    if (STATE == AMP_STATE_SPLIT) {
+    if (MOMENTS == AMPI_MOMENTS_F32) {
         const ampi_array<AMP_F32, true> a((char *)base);
         if (N == 1) u[0] = *ampi_global<const uint32_t>((const char *)base + 4 * i);
         else ampi_get_as<ampi_array<AMP_F32, true>, 4>(a, i, u);
-    } else if (STATE == AMP_STATE_BF16) {
+    } else if (MOMENTS == AMPI_MOMENTS_BF16) {
         ampi_get_halves<N, true>((const char *)base + 2 * i, u);
     } else {
         ampi_get_bytes<N>((const char *)base + i, u);
     }
-    const uint16_t   of    = STATE == AMP_STATE_8BIT ? max[i / AMPI_GROUP] : (uint16_t)0;
+    const uint16_t   of    = MOMENTS == AMPI_MOMENTS_8BIT ? max[i / AMPI_GROUP] : (uint16_t)0;
     const ampi_scale scale = ROOT ? ampi_root_scale_of(of) : ampi_scale_of(of);
 #pragma unroll
     for (int k = 0; k < N; k++)
-        x[k] = STATE == AMP_STATE_SPLIT  ? ampi_f32_from_bits(u[k])
-               : STATE == AMP_STATE_BF16 ? ampi_f32_from_bits(u[k] << 16)
+        x[k] = MOMENTS == AMPI_MOMENTS_F32  ? ampi_f32_from_bits(u[k])
+               : MOMENTS == AMPI_MOMENTS_BF16 ? ampi_f32_from_bits(u[k] << 16)
                : ROOT                    ? ampi_v_value(u[k], &scale)
                                          : ampi_m_value(u[k], &scale);
 }
 
 /* And back: x are moments, or roots of them; in 8 bits all lanes of a warp come here. chance: 16 of
    its bits for each, from bit shift on. */
-template <int STATE, int N, bool ROOT>
+template <int MOMENTS, int N, bool ROOT>
 AMPI_DEVICE void ampi_put_moments(void *base, uint16_t *max, size_t i, bool here, const float *x,
                                   const uint32_t *chance) {
     uint32_t   u[N], most = 0;
     ampi_scale scale;
 #pragma unroll
     for (int k = 0; k < N; k++) u[k] = ampi_bits_of_f32(x[k]);
-    if (STATE == AMP_STATE_8BIT) {
+    if (MOMENTS == AMPI_MOMENTS_8BIT) {
 #pragma unroll
         for (int k = 0; k < N; k++) most = here ? ampi_most(most, ampi_size(u[k])) : most;
 #pragma unroll
@@ -1573,14 +1574,44 @@ AMPI_DEVICE void ampi_put_moments(void *base, uint16_t *max, size_t i, bool here
     if (!here) return;
 #pragma unroll
     for (int k = 0; k < N; k++)
-        if (STATE == AMP_STATE_BF16)
-            u[k] = ampi_by_chance(u[k], chance[k] >> (ROOT ? 16 : 0) & 0xffffu);
-        else if (STATE == AMP_STATE_8BIT)
+        if (MOMENTS == AMPI_MOMENTS_BF16)
+            u[k] = ampi_by_chance(u[k], chance[k] >> (ROOT ? 16 : 0) & 0xffffu, 0);
+        else if (MOMENTS == AMPI_MOMENTS_8BIT)
             u[k] = ROOT ? ampi_v_code(x[k], &scale) : ampi_m_code(x[k], &scale);
-    if (STATE == AMP_STATE_8BIT) ampi_put_bytes<N>((char *)base + i, u);
-    else if (STATE == AMP_STATE_BF16) ampi_put_halves<N, true>((char *)base + 2 * i, u);
+    if (MOMENTS == AMPI_MOMENTS_8BIT) ampi_put_bytes<N>((char *)base + i, u);
+    else if (MOMENTS == AMPI_MOMENTS_BF16) ampi_put_halves<N, true>((char *)base + 2 * i, u);
     else if (N == 1) *ampi_global<uint32_t>((char *)base + 4 * i) = u[0];
     else ampi_array<AMP_F32, true>((char *)base).template put<4>(i, u);
+}
+
+/* N masters from what stands for them, and back; chance is for weights of halves. */
+template <int N>
+AMPI_DEVICE void ampi_get_masters(const ampi_fewer_part &t, uint64_t i, float *p) {
+    uint32_t h[N], l[N];
+#pragma unroll
+    for (int k = 0; k < N; k++) l[k] = 0;
+    ampi_get_halves<N, false>((const char *)t.slot->model + 2 * i, h);
+    if (t.master == AMPI_MASTER_24) ampi_get_bytes<N>((const char *)t.slot->low + i, l);
+    else if (t.master != AMPI_MASTER_SR)
+        ampi_get_halves<N, true>((const char *)t.slot->low + 2 * i, l);
+#pragma unroll
+    for (int k = 0; k < N; k++) p[k] = ampi_master(h[k], l[k], t.master, t.f16);
+}
+template <int N>
+AMPI_DEVICE void ampi_put_masters(const ampi_fewer_part &t, uint64_t i, uint32_t number,
+                                  const float *p) {
+    uint32_t h[N], l[N];
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        uint32_t chance = 0;
+        if (t.master == AMPI_MASTER_SR)
+            chance = ampi_chance(number + k, t.key.b, t.key.a) >> 16;
+        h[k] = ampi_parts(p[k], chance, &l[k], t.master, t.f16);
+    }
+    ampi_put_halves<N, false>((char *)t.slot->model + 2 * i, h);
+    if (t.master == AMPI_MASTER_24) ampi_put_bytes<N>((char *)t.slot->low + i, l);
+    else if (t.master != AMPI_MASTER_SR)
+        ampi_put_halves<N, true>((char *)t.slot->low + 2 * i, l);
 }
 
 template <int WORK>
@@ -1594,7 +1625,7 @@ AMPI_DEVICE float ampi_step_one(const ampi_fewer_part &t, bool rooted, float g, 
 }
 
 /* Elements [first, behind) of a part, whole groups of 32 unless N is 1. */
-template <int WORK, int STATE, int N>
+template <int WORK, int MOMENTS, int N>
 AMPI_DEVICE void ampi_fewer_groups(const ampi_fewer_part &t, unsigned first, unsigned behind) {
     const ampi_slot *slot  = t.slot;
     const uint32_t   at    = (uint32_t)(slot->first + t.begin);
@@ -1603,29 +1634,24 @@ AMPI_DEVICE void ampi_fewer_groups(const ampi_fewer_part &t, unsigned first, uns
         const unsigned e    = base + threadIdx.x % 32 * N;
         const bool     here = e < behind;
         const size_t   i    = (size_t)t.begin + e;
-        uint32_t       g[N], h[N], l[N], chance[N];
-        float          m[N], v[N];
+        uint32_t       g[N], chance[N];
+        float          p[N], m[N], v[N];
 #pragma unroll
         for (int k = 0; k < N; k++) m[k] = v[k] = 0.0f, chance[k] = 0;
         if (here) {
             ampi_get_grad<N>(t.grad, e, g);
-            ampi_get_halves<N, false>((char *)slot->model + 2 * i, h);
-            ampi_get_halves<N, true>(slot->low + i, l);
-            if (has_m) ampi_get_moments<STATE, N, false>(slot->m, slot->m_max, i, m);
-            if (WORK == AMPI_ADAMW) ampi_get_moments<STATE, N, true>(slot->v, slot->v_max, i, v);
+            ampi_get_masters<N>(t, i, p);
+            if (has_m) ampi_get_moments<MOMENTS, N, false>(slot->m, slot->m_max, i, m);
+            if (WORK == AMPI_ADAMW) ampi_get_moments<MOMENTS, N, true>(slot->v, slot->v_max, i, v);
 #pragma unroll
             for (int k = 0; k < N; k++) {
-                float p = ampi_f32_from_bits(ampi_join(h[k], ampi_signed16((uint16_t)l[k])));
-                v[k] = ampi_step_one<WORK>(t, STATE == AMP_STATE_8BIT, ampi_unscale(g[k], t.factor),
-                                           &p, &m[k], v[k]);
-                l[k] = ampi_splittable(ampi_bits_of_f32(p));
-                h[k] = ampi_upper(l[k]);
+                v[k] = ampi_step_one<WORK>(t, MOMENTS == AMPI_MOMENTS_8BIT,
+                                           ampi_unscale(g[k], t.factor), &p[k], &m[k], v[k]);
                 g[k] = 0;
-                if (STATE == AMP_STATE_BF16)
+                if (MOMENTS == AMPI_MOMENTS_BF16)
                     chance[k] = ampi_chance(at + e + k, t.key.a, t.key.b);
             }
-            ampi_put_halves<N, false>((char *)slot->model + 2 * i, h);
-            ampi_put_halves<N, true>(slot->low + i, l);
+            ampi_put_masters<N>(t, i, at + e, p);
             if (t.zero) {
                 const ampi_array<AMP_F32, true>  wide(t.grad);
                 const ampi_array<AMP_BF16, true> half(t.grad); /* or fp16: a zero is a zero */
@@ -1634,19 +1660,19 @@ AMPI_DEVICE void ampi_fewer_groups(const ampi_fewer_part &t, unsigned first, uns
                 else half.template put<4>(e, g);
             }
         }
-        if (has_m) ampi_put_moments<STATE, N, false>(slot->m, slot->m_max, i, here, m, chance);
+        if (has_m) ampi_put_moments<MOMENTS, N, false>(slot->m, slot->m_max, i, here, m, chance);
         if (WORK == AMPI_ADAMW)
-            ampi_put_moments<STATE, N, true>(slot->v, slot->v_max, i, here, v, chance);
+            ampi_put_moments<MOMENTS, N, true>(slot->v, slot->v_max, i, here, v, chance);
     }
 }
 
-template <int WORK, int STATE>
+template <int WORK, int MOMENTS>
 AMPI_DEVICE void ampi_fewer_as(const ampi_fewer_part &t, unsigned count) {
     const bool agree = t.begin % 4 == 0 && t.grad.has_group(4, 0) &&
                        (uintptr_t)t.slot->model % 8 == 0;
     const unsigned whole = agree ? count / AMPI_GROUP * AMPI_GROUP : 0;
-    ampi_fewer_groups<WORK, STATE, 4>(t, 0, whole);
-    ampi_fewer_groups<WORK, STATE, 1>(t, whole, count);
+    ampi_fewer_groups<WORK, MOMENTS, 4>(t, 0, whole);
+    ampi_fewer_groups<WORK, MOMENTS, 1>(t, whole, count);
 }
 
 /* count elements of a slot that is not of the default state, from element begin. A key is of 2^32
@@ -1660,6 +1686,8 @@ AMPI_DEVICE void ampi_step_fewer(const amp_plan &plan, const ampi_slot *slot, am
     t.rates  = ampi_rates_of(c, slot);
     t.bias   = ampi_sqrt(t.rates.bias2);
     t.factor = c->gate.inv_scale;
+    t.master = ampi_masters_in(slot->state);
+    t.f16    = slot->model_type == (uint32_t)AMP_F16;
     t.zero   = zero;
     for (unsigned here; count; count -= here, begin += here, grad.base += here * grad.size()) {
         const uint64_t at = slot->first + begin, rest = 0x100000000u - (at & 0xffffffffu);
@@ -1667,9 +1695,10 @@ AMPI_DEVICE void ampi_step_fewer(const amp_plan &plan, const ampi_slot *slot, am
         t.grad  = grad;
         t.begin = begin;
         t.key   = ampi_seeds_of(c->seed, (uint64_t)(slot - plan.slots), c->gate.step, at);
-        if (slot->state == AMP_STATE_SPLIT) ampi_fewer_as<WORK, AMP_STATE_SPLIT>(t, here);
-        else if (slot->state == AMP_STATE_BF16) ampi_fewer_as<WORK, AMP_STATE_BF16>(t, here);
-        else ampi_fewer_as<WORK, AMP_STATE_8BIT>(t, here);
+        const int moments = ampi_moments_in(slot->state);
+        if (moments == AMPI_MOMENTS_8BIT) ampi_fewer_as<WORK, AMPI_MOMENTS_8BIT>(t, here);
+        else if (moments == AMPI_MOMENTS_BF16) ampi_fewer_as<WORK, AMPI_MOMENTS_BF16>(t, here);
+        else ampi_fewer_as<WORK, AMPI_MOMENTS_F32>(t, here);
     }
 }
 
@@ -1778,12 +1807,15 @@ template <int WORK> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
 /* ------------------------------------------------------------------- single rooms */
 
 /* Only prepare asks for it. */
-AMPI_KERNEL(3) ampi_split_kernel(void *model, void *low, const void *src, uint64_t n) {
+AMPI_KERNEL(3) ampi_split_kernel(void *model, uint32_t model_type, void *low, uint32_t state,
+                                 const void *src, uint64_t n) {
     uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < n; i += (uint64_t)gridDim.x * blockDim.x) {
-        const uint32_t u = ampi_to_split(ampi_load_u32(src, i));
-        ampi_store_u16(model, i, (uint16_t)ampi_upper(u));
-        if (low) ampi_store_u16(low, i, (uint16_t)u);
+        uint32_t rest;
+        ampi_store_u16(model, i, (uint16_t)ampi_parts_of(ampi_load_u32(src, i), &rest,
+                                                         ampi_masters_in(state),
+                                                         model_type == AMP_F16));
+        if (low) ampi_store_low(low, i, ampi_low_size(state), rest);
     }
 }
 
@@ -2065,10 +2097,11 @@ static amp_result ampi_cuda_cast(const amp_backend *self, void *dst, amp_dtype d
     return amp_cuda_cast(dst, dst_type, src, src_type, n, self->stream);
 }
 
-static amp_result ampi_cuda_split(const amp_backend *self, void *model, void *low, const void *src,
-                                  size_t n) {
+static amp_result ampi_cuda_split(const amp_backend *self, void *model, amp_dtype model_type,
+                                  void *low, amp_state state, const void *src, size_t n) {
     return ampi_launch(ampi_split_kernel, ampi_blocks(self, ((uint64_t)n + 255) / 256),
-                       ampi_threads(self, 256), self->stream, model, low, src, (uint64_t)n);
+                       ampi_threads(self, 256), self->stream, model, (uint32_t)model_type, low,
+                       (uint32_t)state, src, (uint64_t)n);
 }
 
 static amp_result ampi_cuda_cast_rows(const amp_backend *self, void *dst, amp_dtype dst_type,

@@ -15,7 +15,7 @@
 #include "random.h"
 
 #define EXPECTED       0x0b9e079c9a990808ull
-#define EXPECTED_SUMS  0xc0a1b34c453c1199ull
+#define EXPECTED_SUMS  0x620706bc07eb5700ull
 #define EXPECTED_C     0x412367cb029dd163ull
 #define EXPECTED_FMA   0xfa277ae451ee0cf1ull
 #define EXPECTED_PAIRS 0xa81f37b957014aafull
@@ -210,10 +210,14 @@ static bool take_bytes(void *user, const void *data, size_t num_bytes) {
 
 /* Masters and moments in fewer bytes: state files, which are the same on all machines. */
 static void fewer(int offset) {
-    static const struct { amp_kind kind; amp_state state; } settings[] = {
-        {AMP_KIND_ADAMW, AMP_STATE_SPLIT}, {AMP_KIND_ADAMW, AMP_STATE_BF16},
-        {AMP_KIND_ADAMW, AMP_STATE_8BIT},  {AMP_KIND_SGD, AMP_STATE_BF16},
-        {AMP_KIND_SGD, AMP_STATE_8BIT}};
+    static const struct { amp_kind kind; amp_state state; amp_dtype type; } settings[] = {
+        {AMP_KIND_ADAMW, AMP_STATE_SPLIT, AMP_BF16},      {AMP_KIND_ADAMW, AMP_STATE_BF16, AMP_BF16},
+        {AMP_KIND_ADAMW, AMP_STATE_8BIT, AMP_BF16},       {AMP_KIND_SGD, AMP_STATE_BF16, AMP_BF16},
+        {AMP_KIND_SGD, AMP_STATE_8BIT, AMP_BF16},         {AMP_KIND_ADAMW, AMP_STATE_8BIT_24, AMP_BF16},
+        {AMP_KIND_ADAMW, AMP_STATE_8BIT_24, AMP_F16},     {AMP_KIND_ADAMW, AMP_STATE_SR, AMP_BF16},
+        {AMP_KIND_ADAMW, AMP_STATE_SR_BF16, AMP_F16},     {AMP_KIND_ADAMW, AMP_STATE_SR_8BIT, AMP_F16},
+        {AMP_KIND_ADAMW, AMP_STATE_KAHAN, AMP_F16},       {AMP_KIND_ADAMW, AMP_STATE_KAHAN_BF16, AMP_BF16},
+        {AMP_KIND_SGD, AMP_STATE_KAHAN_8BIT, AMP_F16}};
     enum { SOME = 20000 };
     size_t k;
     int    step;
@@ -222,7 +226,7 @@ static void fewer(int offset) {
         amp_optimizer_desc d;
         amp_tensor         tensor;
         memset(&d, 0, sizeof d);
-        d.dtype        = AMP_BF16;
+        d.dtype        = settings[k].type;
         d.kind         = settings[k].kind;
         d.state        = settings[k].state;
         d.momentum     = 0.9;
