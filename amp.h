@@ -1951,7 +1951,7 @@ typedef struct ampi_slot {
     ampi_tally tally;
     uint32_t  state;       /* amp_state; if it is not the default, there is no master, but */
     void     *low;         /* what model is without of it, or NULL; and of 8-bit moments   */
-    uint16_t *m_max, *v_max; /* the largest magnitudes in each group: bf16                 */
+    uint8_t  *m_scale, *v_scale; /* the exponents of each group                            */
 } ampi_slot;
 
 /* What changes from step to step, and the numbers that kernels need, in backend memory. */
@@ -2358,37 +2358,23 @@ AMPI_FN int ampi_state_known(uint32_t state) {
     return master <= AMPI_MASTER_KAHAN && moments <= AMPI_MOMENTS_8BIT;
 }
 
-/* Of a group: what its codes count in. */
-typedef struct ampi_scale {
-    uint32_t limit; /* bits of the largest magnitude, or of 1 if that is 0 or NaN */
-    float    max;   /* the magnitude                                              */
-    float    steps; /* 254 of m, 255 / limit of v; 0 if max is NaN: then so are all codes */
-} ampi_scale;
+/* Of a group, that its largest magnitude be from 1 to 2: what values are multiplied by for their
+   codes, and codes for their values. Powers of two, but of a NaN. */
+typedef struct ampi_scale { float down, up; } ampi_scale;
 
-/* The largest magnitude of a group, as bits of fp32, to bf16: not below it, or a code would not
-   fit; of 2^126 and more 2^126, so that twice of it is finite. */
-AMPI_FN uint16_t ampi_max_from_f32(uint32_t u) {
-    if (u > AMPI_F32_INF) return 0x7fc0u;
-    if (u > 0x7e800000u) return 0x7e80u;
-    return (uint16_t)((u + 0xffffu) >> 16);
+/* The power of two of a group's largest magnitude, as the exponent of fp32, in which that stays
+   below 1.93, where the codes end with room to be rounded up; 255 if there is a NaN. */
+AMPI_FN uint8_t ampi_exponent_of(uint32_t most) {
+    const uint32_t e = (most + 0x00090000u) >> 23;
+    if (most > AMPI_F32_INF) return 255;
+    return (uint8_t)(e < 1u ? 1u : e > 253u ? 253u : e);
 }
 
-AMPI_FN ampi_scale ampi_scale_of(uint16_t max) {
-    const uint32_t u   = ampi_f32_from_bf16(max);
-    const int      nan = u > AMPI_F32_INF;
+AMPI_FN ampi_scale ampi_scale_of(uint8_t exponent) {
+    const uint32_t e = exponent < 1 ? 1u : exponent > 253 ? 253u : exponent;
     ampi_scale     s;
-    s.limit = u == 0u || nan ? 0x3f800000u : u;
-    s.max   = ampi_f32_from_bits(u);
-    s.steps = nan ? 0.0f : 254.0f;
-    return s;
-}
-
-/* The same for roots of second moments. */
-AMPI_FN ampi_scale ampi_root_scale_of(uint16_t max) {
-    ampi_scale     s    = ampi_scale_of(max);
-    const uint32_t some = ampi_bits_of_f32(s.steps);
-    s.steps = some ? ampi_div(255.0f, ampi_f32_from_bits(s.limit)) : 0.0f;
-    s.max   = ampi_mul(s.max, 0.003921569f); /* 1 / 255 */
+    s.down = ampi_f32_from_bits((254u - e) << 23);
+    s.up   = ampi_f32_from_bits(exponent == 255 ? 0x7fc00000u : e << 23);
     return s;
 }
 
@@ -2512,47 +2498,36 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
         x   = ((x ^ x >> ampi_u32##S(15)) + b) * ampi_u32##S(0x846ca68bu);                   \
         return x ^ x >> ampi_u32##S(16);                                                      \
     }                                                                                          \
-    /* Codes and back. Sums with 2^23 and 1.5 * 2^23 leave integers in the lowest bits. */     \
-    FN U ampi_m_code##S(V m, const ampi_scale *s) {                                            \
-        const U u    = ampi_bits##S(m);                                                        \
-        const V a    = ampi_from_bits##S(ampi_least##S(ampi_size##S(u), ampi_u32##S(s->limit))); \
-        const V part = ampi_div##S(a, ampi_add##S(ampi_from_bits##S(ampi_u32##S(s->limit)), a)); \
-        const U q    = ampi_bits##S(ampi_mul##S(part, ampi_splat##S(s->steps)));               \
-        const V x    = ampi_from_bits##S(q | (u & ampi_u32##S(0x80000000u)));                 \
-        return ampi_bits##S(ampi_add##S(x, ampi_splat##S(12582912.0f))) & ampi_u32##S(0xffu); \
+    /* Codes of 8 bits and back: of a magnitude y below 2 the upper bits of y + least as a float,\
+       4 of them behind the point, less those of least: floats above least, and evenly spaced    \
+       below. Rounded up if what is cut off is more than chance, below 2^16. */                  \
+    FN U ampi_code##S(V y, uint32_t least, U chance) {                                         \
+        const U u = ampi_least##S(ampi_size##S(ampi_bits##S(y)), ampi_u32##S(0x3ff70000u));    \
+        const V z = ampi_add##S(ampi_from_bits##S(u), ampi_from_bits##S(ampi_u32##S(least)));  \
+        const U w = ampi_bits##S(z) - ampi_u32##S(least) + (chance << ampi_u32##S(3));         \
+        return w >> ampi_u32##S(19);                                                           \
     }                                                                                          \
-    FN V ampi_m_value##S(U code, const ampi_scale *s) {                                        \
-        const U biased = (code ^ ampi_u32##S(0x80u)) | ampi_u32##S(0x4b000000u);             \
-        const V q      = ampi_sub##S(ampi_from_bits##S(biased), ampi_splat##S(8388736.0f));    \
-        const V size   = ampi_from_bits##S(ampi_size##S(ampi_bits##S(q)));                     \
-        const V y      = ampi_div##S(q, ampi_sub##S(ampi_splat##S(254.0f), size));             \
-        return ampi_mul##S(ampi_splat##S(s->max), y);                                          \
+    FN V ampi_decode##S(U code, uint32_t least) {                                              \
+        const V z = ampi_from_bits##S((code << ampi_u32##S(19)) + ampi_u32##S(least));         \
+        return ampi_sub##S(z, ampi_from_bits##S(ampi_u32##S(least)));                          \
     }                                                                                          \
-    /* At least 1 but of 0: a moment over a root that was rounded to 0 would be a leap. */     \
-    FN U ampi_v_code##S(V root, const ampi_scale *s) {                                         \
-        const U u = ampi_size##S(ampi_bits##S(root)), a = ampi_least##S(u, ampi_u32##S(s->limit));\
-        const V q = ampi_mul##S(ampi_from_bits##S(a), ampi_splat##S(s->steps));                \
-        const U c = ampi_bits##S(ampi_add##S(q, ampi_splat##S(8388608.0f)));                   \
-        return ampi_most##S(c & ampi_u32##S(0xffu), ampi_least##S(u, ampi_u32##S(1)));         \
+    /* Of m 7 bits, from 2^-7, and the sign; of v 8 bits, from 2^-15, and at least 1 but of 0: a \
+       moment over a root that was rounded to 0 would be a leap. */                            \
+    FN U ampi_m_code##S(V m, float down, U chance) {                                           \
+        const U sign = ampi_bits##S(m) >> ampi_u32##S(24) & ampi_u32##S(0x80u);                \
+        return ampi_code##S(ampi_times##S(down, m), 0x3c000000u, chance) | sign;               \
     }                                                                                          \
-    FN V ampi_v_value##S(U code, const ampi_scale *s) {                                        \
-        const V q    = ampi_from_bits##S(code | ampi_u32##S(0x4b000000u));                    \
-        const V root = ampi_mul##S(ampi_splat##S(s->max),                                      \
-                                   ampi_sub##S(q, ampi_splat##S(8388608.0f)));                 \
-        return ampi_mul##S(root, root);                                                        \
+    FN V ampi_m_value##S(U code, float up) {                                                   \
+        const V m = ampi_decode##S(code & ampi_u32##S(0x7fu), 0x3c000000u);                    \
+        const U s = (code & ampi_u32##S(0x80u)) << ampi_u32##S(24);                            \
+        return ampi_times##S(up, ampi_from_bits##S(ampi_bits##S(m) | s));                      \
     }                                                                                          \
-    /* AdamW as above, but that the root, which the code of v is of, is taken before the bias  \
-       correction; bias is that of roots. Gives the root. */                                   \
-    FN V ampi_adamw_root##S(const ampi_rates *r, float bias, V g, V *p, V *m, V v) {           \
-        V root, u;                                                                             \
-        *m   = ampi_add##S(ampi_times##S(r->beta1, *m), ampi_times##S(r->beta1_rest, g));      \
-        u    = ampi_mul##S(ampi_times##S(r->beta2_rest, g), g);                                \
-        root = ampi_sqrt##S(ampi_add##S(ampi_times##S(r->beta2, v), u));                       \
-        u    = ampi_add##S(ampi_times##S(bias, root), ampi_splat##S(r->eps));                  \
-        u    = ampi_div##S(ampi_times##S(r->bias1, *m), u);                                    \
-        u    = ampi_add##S(u, ampi_times##S(r->weight_decay, *p));                             \
-        *p   = ampi_sub##S(*p, ampi_times##S(r->lr, u));                                       \
-        return root;                                                                           \
+    FN U ampi_v_code##S(V v, float down, U chance) {                                           \
+        const U q = ampi_code##S(ampi_times##S(down, v), 0x38000000u, chance);                 \
+        return ampi_most##S(q, ampi_least##S(ampi_size##S(ampi_bits##S(v)), ampi_u32##S(1)));  \
+    }                                                                                          \
+    FN V ampi_v_value##S(U code, float up) {                                                   \
+        return ampi_times##S(up, ampi_decode##S(code, 0x38000000u));                           \
     }
 AMPI_FN uint32_t ampi_u32(uint32_t x) { return x; }
 AMPI_FN uint32_t ampi_bits(float x) { return ampi_bits_of_f32(x); }
@@ -2899,15 +2874,16 @@ typedef struct ampi_update {
     float       factor; /* unscales, clips */
 } ampi_update;
 
-/* And on one that is kept in fewer bytes; m, v and their maxima may be NULL. */
+/* And on one that is kept in fewer bytes; m, v and their scales may be NULL. */
 typedef struct ampi_fewer {
     ampi_rates  rates;
-    float       bias, factor; /* of the roots of v; unscales, clips */
+    float       factor; /* unscales, clips */
     amp_kind    kind;
     int         master, moments, f16; /* of its state; is the model of fp16? */
     amp_dtype   grad_type;
     const void *grad;
-    void       *model, *low, *m, *v, *m_max, *v_max;
+    void       *model, *low, *m, *v;
+    uint8_t    *m_scale, *v_scale;
     uint32_t    element; /* the number of the first, its lower half */
     ampi_seeds  key;
 } ampi_fewer;
@@ -4088,7 +4064,7 @@ static void ampi_place_models(const amp_optimizer *opt, const ampi_entry *entrie
 /* Does a state round by chance? */
 static int ampi_by_seed(uint32_t state, int moments) {
     return ampi_masters_in(state) == AMPI_MASTER_SR ||
-           (ampi_moments_in(state) == AMPI_MOMENTS_BF16 && moments > 0);
+           (ampi_moments_in(state) != AMPI_MOMENTS_F32 && moments > 0);
 }
 
 /* Of a tensor that is kept in fewer bytes what stands for the master, and its moments. */
@@ -4099,8 +4075,8 @@ static void ampi_place_fewer(ampi_arena *arena, ampi_slot *slot, int moments) {
     if (moments > 0) slot->m = ampi_take(arena, n, size, 64);
     if (moments > 1) slot->v = ampi_take(arena, n, size, 64);
     if (ampi_moments_in(slot->state) != AMPI_MOMENTS_8BIT) return;
-    if (moments > 0) slot->m_max = (uint16_t *)ampi_take(arena, groups, 2, 64);
-    if (moments > 1) slot->v_max = (uint16_t *)ampi_take(arena, groups, 2, 64);
+    if (moments > 0) slot->m_scale = (uint8_t *)ampi_take(arena, groups, 1, 64);
+    if (moments > 1) slot->v_scale = (uint8_t *)ampi_take(arena, groups, 1, 64);
 }
 
 /* All of the model copy of which a slot has a part. */
@@ -4845,7 +4821,6 @@ static AMPI_NOINLINE void ampi_fewer_chunk(const amp_plan *plan, const ampi_slot
     const size_t        size = ampi_moment_size(slot->state), low = ampi_low_size(slot->state);
     ampi_fewer          x;
     x.rates     = ampi_rates_of(c, slot);
-    x.bias      = ampi_sqrt(x.rates.bias2);
     x.factor    = c->gate.inv_scale;
     x.kind      = plan->kind;
     x.master    = ampi_masters_in(slot->state);
@@ -4857,8 +4832,8 @@ static AMPI_NOINLINE void ampi_fewer_chunk(const amp_plan *plan, const ampi_slot
     x.low       = slot->low ? (char *)slot->low + i * low : NULL;
     x.m         = slot->m ? (char *)slot->m + i * size : NULL;
     x.v         = slot->v ? (char *)slot->v + i * size : NULL;
-    x.m_max     = slot->m_max ? slot->m_max + i / AMPI_GROUP : NULL;
-    x.v_max     = slot->v_max ? slot->v_max + i / AMPI_GROUP : NULL;
+    x.m_scale   = slot->m_scale ? slot->m_scale + i / AMPI_GROUP : NULL;
+    x.v_scale   = slot->v_scale ? slot->v_scale + i / AMPI_GROUP : NULL;
     x.element   = (uint32_t)at;
     x.key       = ampi_seeds_of(c->seed, (uint64_t)(slot - plan->slots), c->gate.step, at);
     ampi_fewer_array(&x, here);
@@ -5572,12 +5547,12 @@ static void ampi_walk_arrays(ampi_archive *a, const amp_backend *b, const ampi_s
     ampi_elements_of(a, b, &s, file);
     s.first    = ampi_groups(s.first); /* a whole number of them, or all */
     s.n        = ampi_groups(slot->first + slot->n) - s.first;
-    s.size     = 2;
+    s.size     = 1;
     file.begin = ampi_groups(file.begin);
     file.end   = ampi_groups(file.end);
-    s.x        = slot->m_max;
+    s.x        = slot->m_scale;
     ampi_elements_of(a, b, &s, file);
-    s.x = slot->v_max;
+    s.x = slot->v_scale;
     ampi_elements_of(a, b, &s, file);
 }
 
@@ -9475,67 +9450,71 @@ enum { AMPI_SOME = 16 }; /* groups of 8-bit moments */
     /* And of 8 bits, in groups; plain C may get a shorter one. Some groups are stepped, and then\
        coded, so that none waits for its maximum. */                                           \
     FN AMPI_ALWAYS void ampi_step_group##S(const ampi_fewer *x, const amp_kind kind,           \
-                                           const int split, size_t i, size_t n, V *m, V *r,    \
-                                           uint16_t *max) {                                    \
+                                           const int split, size_t i, size_t n, V *m, V *v,    \
+                                           uint8_t *scale) {                                   \
         const int        master = split ? (int)AMPI_MASTER_SPLIT : x->master;                  \
         const int        has_v = kind == AMP_KIND_ADAMW, has_m = has_v || x->m;                \
         const V          f     = ampi_splat##S(x->factor);                                     \
-        const ampi_scale scale =                                                               \
-            ampi_scale_of(has_m ? ampi_load_u16(x->m_max, i / AMPI_GROUP) : 0);                \
-        const ampi_scale root =                                                                \
-            ampi_root_scale_of(has_v ? ampi_load_u16(x->v_max, i / AMPI_GROUP) : 0);           \
-        U      most = ampi_u32##S(0), most_r = most;                                           \
+        const ampi_scale of_m = ampi_scale_of(has_m ? x->m_scale[i / AMPI_GROUP] : (uint8_t)1); \
+        const ampi_scale of_v = ampi_scale_of(has_v ? x->v_scale[i / AMPI_GROUP] : (uint8_t)1); \
+        U      most = ampi_u32##S(0), most_v = most;                                           \
         size_t k;                                                                              \
         UNROLL for (k = 0; k * W < n; k++) {                                                   \
             const size_t j = i + k * W;                                                        \
             const V      g = ampi_unscaled##S(x->grad, x->grad_type, j, f);                    \
-            V            p = ampi_get_master##S(x, master, j), y = f;                          \
-            if (has_m) y = ampi_m_value##S(ampi_get8##S(x->m, j), &scale);                     \
+            V            p = ampi_get_master##S(x, master, j), y = f, z = f;                   \
+            if (has_m) y = ampi_m_value##S(ampi_get8##S(x->m, j), of_m.up);                    \
             if (has_v) {                                                                       \
-                r[k]   = ampi_adamw_root##S(&x->rates, x->bias, g, &p, &y,                     \
-                                            ampi_v_value##S(ampi_get8##S(x->v, j), &root));    \
-                most_r = ampi_most##S(most_r, ampi_size##S(ampi_bits##S(r[k])));               \
+                z = ampi_v_value##S(ampi_get8##S(x->v, j), of_v.up);                           \
+                ampi_adamw##S(&x->rates, g, &p, &y, &z);                                       \
+                most_v = ampi_most##S(most_v, ampi_size##S(ampi_bits##S(z)));                  \
             } else {                                                                           \
                 ampi_sgd##S(&x->rates, g, &p, has_m ? &y : NULL);                              \
             }                                                                                  \
             ampi_put_master##S(x, master, j, p);                                               \
             most = ampi_most##S(most, ampi_size##S(ampi_bits##S(y)));                          \
             m[k] = y;                                                                          \
+            v[k] = z;                                                                          \
         }                                                                                      \
-        max[0] = ampi_max_from_f32(ampi_largest##S(most));                                     \
-        max[1] = ampi_max_from_f32(ampi_largest##S(most_r));                                   \
+        scale[0] = ampi_exponent_of(ampi_largest##S(most));                                    \
+        scale[1] = ampi_exponent_of(ampi_largest##S(most_v));                                  \
     }                                                                                          \
     FN AMPI_ALWAYS void ampi_code_group##S(const ampi_fewer *x, const amp_kind kind, size_t i, \
-                                           size_t n, const V *m, const V *r,                   \
-                                           const uint16_t *max) {                              \
-        const ampi_scale scale = ampi_scale_of(max[0]), root = ampi_root_scale_of(max[1]);     \
-        const int        has_v = kind == AMP_KIND_ADAMW, has_m = has_v || x->m;                \
-        size_t           k;                                                                    \
-        if (has_m) ampi_store_u16(x->m_max, i / AMPI_GROUP, max[0]);                           \
-        UNROLL for (k = 0; k * W < n; k++)                                                     \
-            if (has_m) ampi_put8##S(x->m, i + k * W, ampi_m_code##S(m[k], &scale));            \
-        if (!has_v) return;                                                                    \
-        ampi_store_u16(x->v_max, i / AMPI_GROUP, max[1]);                                      \
-        UNROLL for (k = 0; k * W < n; k++)                                                     \
-            ampi_put8##S(x->v, i + k * W, ampi_v_code##S(r[k], &root));                        \
+                                           size_t n, const V *m, const V *v,                   \
+                                           const uint8_t *scale) {                             \
+        const float down = ampi_scale_of(scale[0]).down, down_v = ampi_scale_of(scale[1]).down; \
+        const int   has_v = kind == AMP_KIND_ADAMW;                                            \
+        size_t      k;                                                                         \
+        if (!has_v && !x->m) return;                                                           \
+        x->m_scale[i / AMPI_GROUP] = scale[0];                                                 \
+        if (has_v) x->v_scale[i / AMPI_GROUP] = scale[1];                                      \
+        UNROLL for (k = 0; k * W < n; k++) {                                                   \
+            const size_t j = i + k * W;                                                        \
+            const U      c = ampi_chance##S(ampi_count##S(x->element + (uint32_t)j),           \
+                                            ampi_u32##S(x->key.a), ampi_u32##S(x->key.b));     \
+            const U      d = c & ampi_u32##S(0xffffu);                                         \
+            ampi_put8##S(x->m, j, ampi_m_code##S(m[k], down, d));                              \
+            if (!has_v) continue;                                                              \
+            ampi_put8##S(x->v, j, ampi_v_code##S(v[k], down_v, c >> ampi_u32##S(16)));         \
+        }                                                                                      \
     }                                                                                          \
     FN AMPI_ALWAYS void ampi_8bit_as##S(const ampi_fewer *fewer, const amp_kind kind,          \
                                         const int split, size_t i, size_t end) {               \
         const ampi_fewer x = *fewer;                                                           \
         V                m[(int)AMPI_SOME * (int)AMPI_GROUP / W];                              \
-        V                r[(int)AMPI_SOME * (int)AMPI_GROUP / W];                              \
-        uint16_t         max[AMPI_SOME][2];                                                    \
+        V                v[(int)AMPI_SOME * (int)AMPI_GROUP / W];                              \
+        uint8_t          scale[AMPI_SOME][2];                                                  \
         size_t           g, at, n;                                                             \
         while (i < end) {                                                                      \
             for (g = 0, at = i; g < AMPI_SOME && at < end; g++, at += n) {                     \
                 n = W > 1 ? (size_t)AMPI_GROUP : ampi_min(end - at, AMPI_GROUP);               \
                 ampi_step_group##S(&x, kind, split, at, n, m + g * (AMPI_GROUP / W),           \
-                                   r + g * (AMPI_GROUP / W), max[g]);                          \
+                                   v + g * (AMPI_GROUP / W), scale[g]);                        \
             }                                                                                  \
             for (g = 0; g < AMPI_SOME && i < end; g++, i += n) {                               \
                 n = W > 1 ? (size_t)AMPI_GROUP : ampi_min(end - i, AMPI_GROUP);                \
                 ampi_code_group##S(&x, kind, i, n, m + g * (AMPI_GROUP / W),                   \
-                                   r + g * (AMPI_GROUP / W), max[g]);                          \
+                                   v + g * (AMPI_GROUP / W), scale[g]);                        \
             }                                                                                  \
         }                                                                                      \
         ampi_done##S();                                                                        \

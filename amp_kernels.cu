@@ -1484,7 +1484,7 @@ struct ampi_fewer_part {
     uint64_t        begin; /* of the part, in the slot */
     ampi_seeds      key;
     ampi_rates      rates;
-    float           bias, factor;
+    float           factor;
     int             master, f16; /* of its state; is the model of fp16? */
     bool            zero;
 };
@@ -1529,9 +1529,9 @@ template <int N> AMPI_DEVICE void ampi_get_grad(const ampi_any &a, size_t i, uin
     else ampi_get_as<ampi_array<AMP_F32, true>, 4>(a, i, u);
 }
 
-/* N moments, as bits of fp32; of 8 bits by their group's scale. */
-template <int MOMENTS, int N, bool ROOT>
-AMPI_DEVICE void ampi_get_moments(const void *base, const uint16_t *max, size_t i, float *x) {
+/* N moments; of 8 bits by their group's exponent. */
+template <int MOMENTS, int N, bool SECOND>
+AMPI_DEVICE void ampi_get_moments(const void *base, const uint8_t *scale, size_t i, float *x) {
     uint32_t u[N];
     if (MOMENTS == AMPI_MOMENTS_F32) {
         const ampi_array<AMP_F32, true> a((char *)base);
@@ -1542,23 +1542,22 @@ AMPI_DEVICE void ampi_get_moments(const void *base, const uint16_t *max, size_t 
     } else {
         ampi_get_bytes<N>((const char *)base + i, u);
     }
-    const uint16_t   of    = MOMENTS == AMPI_MOMENTS_8BIT ? max[i / AMPI_GROUP] : (uint16_t)0;
-    const ampi_scale scale = ROOT ? ampi_root_scale_of(of) : ampi_scale_of(of);
+    const float up =
+        ampi_scale_of(MOMENTS == AMPI_MOMENTS_8BIT ? scale[i / AMPI_GROUP] : (uint8_t)1).up;
 #pragma unroll
     for (int k = 0; k < N; k++)
-        x[k] = MOMENTS == AMPI_MOMENTS_F32  ? ampi_f32_from_bits(u[k])
+        x[k] = MOMENTS == AMPI_MOMENTS_F32    ? ampi_f32_from_bits(u[k])
                : MOMENTS == AMPI_MOMENTS_BF16 ? ampi_f32_from_bits(u[k] << 16)
-               : ROOT                    ? ampi_v_value(u[k], &scale)
-                                         : ampi_m_value(u[k], &scale);
+               : SECOND                       ? ampi_v_value(u[k], up)
+                                              : ampi_m_value(u[k], up);
 }
 
-/* And back: x are moments, or roots of them; in 8 bits all lanes of a warp come here. chance: 16 of
-   its bits for each, from bit shift on. */
-template <int MOMENTS, int N, bool ROOT>
-AMPI_DEVICE void ampi_put_moments(void *base, uint16_t *max, size_t i, bool here, const float *x,
+/* And back; in 8 bits all lanes of a warp come here. chance: 16 of its bits for each. */
+template <int MOMENTS, int N, bool SECOND>
+AMPI_DEVICE void ampi_put_moments(void *base, uint8_t *scale, size_t i, bool here, const float *x,
                                   const uint32_t *chance) {
-    uint32_t   u[N], most = 0;
-    ampi_scale scale;
+    uint32_t u[N], most = 0;
+    float    down = 0.0f;
 #pragma unroll
     for (int k = 0; k < N; k++) u[k] = ampi_bits_of_f32(x[k]);
     if (MOMENTS == AMPI_MOMENTS_8BIT) {
@@ -1567,17 +1566,18 @@ AMPI_DEVICE void ampi_put_moments(void *base, uint16_t *max, size_t i, bool here
 #pragma unroll
         for (int lanes = 16 / N; lanes; lanes /= 2)
             most = ampi_most(most, __shfl_xor_sync(0xffffffffu, most, lanes));
-        const uint16_t of = ampi_max_from_f32(most);
-        scale = ROOT ? ampi_root_scale_of(of) : ampi_scale_of(of);
-        if (here && i % AMPI_GROUP == 0) max[i / AMPI_GROUP] = of;
+        const uint8_t exponent = ampi_exponent_of(most);
+        down = ampi_scale_of(exponent).down;
+        if (here && i % AMPI_GROUP == 0) scale[i / AMPI_GROUP] = exponent;
     }
     if (!here) return;
 #pragma unroll
-    for (int k = 0; k < N; k++)
-        if (MOMENTS == AMPI_MOMENTS_BF16)
-            u[k] = ampi_by_chance(u[k], chance[k] >> (ROOT ? 16 : 0) & 0xffffu, 0);
+    for (int k = 0; k < N; k++) {
+        const uint32_t c = SECOND ? chance[k] >> 16 : chance[k] & 0xffffu;
+        if (MOMENTS == AMPI_MOMENTS_BF16) u[k] = ampi_by_chance(u[k], c, 0);
         else if (MOMENTS == AMPI_MOMENTS_8BIT)
-            u[k] = ROOT ? ampi_v_code(x[k], &scale) : ampi_m_code(x[k], &scale);
+            u[k] = SECOND ? ampi_v_code(x[k], down, c) : ampi_m_code(x[k], down, c);
+    }
     if (MOMENTS == AMPI_MOMENTS_8BIT) ampi_put_bytes<N>((char *)base + i, u);
     else if (MOMENTS == AMPI_MOMENTS_BF16) ampi_put_halves<N, true>((char *)base + 2 * i, u);
     else if (N == 1) *ampi_global<uint32_t>((char *)base + 4 * i) = u[0];
@@ -1615,13 +1615,9 @@ AMPI_DEVICE void ampi_put_masters(const ampi_fewer_part &t, uint64_t i, uint32_t
 }
 
 template <int WORK>
-AMPI_DEVICE float ampi_step_one(const ampi_fewer_part &t, bool rooted, float g, float *p, float *m,
-                                float v) {
-    if (WORK == AMPI_ADAMW && rooted) return ampi_adamw_root(&t.rates, t.bias, g, p, m, v);
-    if (WORK == AMPI_ADAMW) ampi_adamw(&t.rates, g, p, m, &v);
-    else if (t.slot->m) ampi_sgd(&t.rates, g, p, m);
-    else ampi_sgd(&t.rates, g, p, NULL);
-    return v;
+AMPI_DEVICE void ampi_step_one(const ampi_fewer_part &t, float g, float *p, float *m, float *v) {
+    if (WORK == AMPI_ADAMW) ampi_adamw(&t.rates, g, p, m, v);
+    else ampi_sgd(&t.rates, g, p, t.slot->m ? m : NULL);
 }
 
 /* Elements [first, behind) of a part, whole groups of 32 unless N is 1. */
@@ -1641,14 +1637,13 @@ AMPI_DEVICE void ampi_fewer_groups(const ampi_fewer_part &t, unsigned first, uns
         if (here) {
             ampi_get_grad<N>(t.grad, e, g);
             ampi_get_masters<N>(t, i, p);
-            if (has_m) ampi_get_moments<MOMENTS, N, false>(slot->m, slot->m_max, i, m);
-            if (WORK == AMPI_ADAMW) ampi_get_moments<MOMENTS, N, true>(slot->v, slot->v_max, i, v);
+            if (has_m) ampi_get_moments<MOMENTS, N, false>(slot->m, slot->m_scale, i, m);
+            if (WORK == AMPI_ADAMW) ampi_get_moments<MOMENTS, N, true>(slot->v, slot->v_scale, i, v);
 #pragma unroll
             for (int k = 0; k < N; k++) {
-                v[k] = ampi_step_one<WORK>(t, MOMENTS == AMPI_MOMENTS_8BIT,
-                                           ampi_unscale(g[k], t.factor), &p[k], &m[k], v[k]);
+                ampi_step_one<WORK>(t, ampi_unscale(g[k], t.factor), &p[k], &m[k], &v[k]);
                 g[k] = 0;
-                if (MOMENTS == AMPI_MOMENTS_BF16)
+                if (MOMENTS != AMPI_MOMENTS_F32)
                     chance[k] = ampi_chance(at + e + k, t.key.a, t.key.b);
             }
             ampi_put_masters<N>(t, i, at + e, p);
@@ -1660,9 +1655,9 @@ AMPI_DEVICE void ampi_fewer_groups(const ampi_fewer_part &t, unsigned first, uns
                 else half.template put<4>(e, g);
             }
         }
-        if (has_m) ampi_put_moments<MOMENTS, N, false>(slot->m, slot->m_max, i, here, m, chance);
+        if (has_m) ampi_put_moments<MOMENTS, N, false>(slot->m, slot->m_scale, i, here, m, chance);
         if (WORK == AMPI_ADAMW)
-            ampi_put_moments<MOMENTS, N, true>(slot->v, slot->v_max, i, here, v, chance);
+            ampi_put_moments<MOMENTS, N, true>(slot->v, slot->v_scale, i, here, v, chance);
     }
 }
 
@@ -1684,7 +1679,6 @@ AMPI_DEVICE void ampi_step_fewer(const amp_plan &plan, const ampi_slot *slot, am
     ampi_fewer_part     t;
     t.slot   = slot;
     t.rates  = ampi_rates_of(c, slot);
-    t.bias   = ampi_sqrt(t.rates.bias2);
     t.factor = c->gate.inv_scale;
     t.master = ampi_masters_in(slot->state);
     t.f16    = slot->model_type == (uint32_t)AMP_F16;
