@@ -2501,7 +2501,7 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
     /* Codes of 8 bits and back: of a magnitude y below 2 the upper bits of y + least as a float,\
        4 of them behind the point, less those of least: floats above least, and evenly spaced    \
        below. Rounded up if what is cut off is more than chance, below 2^16. */                  \
-    FN U ampi_code##S(V y, uint32_t least, U chance) {                                         \
+    FN U ampi_encode##S(V y, uint32_t least, U chance) {                                         \
         const U u = ampi_least##S(ampi_size##S(ampi_bits##S(y)), ampi_u32##S(0x3ff70000u));    \
         const V z = ampi_add##S(ampi_from_bits##S(u), ampi_from_bits##S(ampi_u32##S(least)));  \
         const U w = ampi_bits##S(z) - ampi_u32##S(least) + (chance << ampi_u32##S(3));         \
@@ -2515,7 +2515,7 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
        moment over a root that was rounded to 0 would be a leap. */                            \
     FN U ampi_m_code##S(V m, float down, U chance) {                                           \
         const U sign = ampi_bits##S(m) >> ampi_u32##S(24) & ampi_u32##S(0x80u);                \
-        return ampi_code##S(ampi_times##S(down, m), 0x3c000000u, chance) | sign;               \
+        return ampi_encode##S(ampi_times##S(down, m), 0x3c000000u, chance) | sign;               \
     }                                                                                          \
     FN V ampi_m_value##S(U code, float up) {                                                   \
         const V m = ampi_decode##S(code & ampi_u32##S(0x7fu), 0x3c000000u);                    \
@@ -2523,7 +2523,7 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
         return ampi_times##S(up, ampi_from_bits##S(ampi_bits##S(m) | s));                      \
     }                                                                                          \
     FN U ampi_v_code##S(V v, float down, U chance) {                                           \
-        const U q = ampi_code##S(ampi_times##S(down, v), 0x38000000u, chance);                 \
+        const U q = ampi_encode##S(ampi_times##S(down, v), 0x38000000u, chance);                 \
         return ampi_most##S(q, ampi_least##S(ampi_size##S(ampi_bits##S(v)), ampi_u32##S(1)));  \
     }                                                                                          \
     FN V ampi_v_value##S(U code, float up) {                                                   \
