@@ -24,7 +24,9 @@
    total: these, and what all steps share: gradients of activations, room for rows and products. */
 
 #define _POSIX_C_SOURCE 200809L /* isatty, mkdir */
+#ifndef PROGRAM /* state.c compares states with this network, too */
 #define PROGRAM "gpt"
+#endif
 
 #include <stdlib.h>
 
@@ -50,7 +52,7 @@ static void *counting_malloc(size_t num_bytes) {
 static const options *standard(void) {
     static const options o = {"amp.h", "/* ", NULL, NULL, "build", NULL, NULL,
                               2, 256, 4, 64, 8, 250, 0, ALL_TYPES, 400, 25, 0, 0, 0, 0, 1.5e-3f,
-                              0, NULL};
+                              0, NULL, 0};
     return &o;
 }
 
@@ -152,6 +154,11 @@ static void *gpt_alloc(gpt *n, int memory, size_t count, amp_dtype type) {
     return n->owned[n->num_owned++] = need(count, amp_dtype_size(type));
 }
 
+/* How are masters and moments kept? */
+static amp_state state_of(const gpt *n) {
+    return n->type == AMP_BF16 ? states[n->o->state].state : AMP_STATE_DEFAULT;
+}
+
 /* By default all products are in half; --policy "op:bmm=fp32" has attention in fp32, "block0=fp32"
    a whole block, "head=fp32" the logits. */
 static void choose_types(gpt *n) {
@@ -163,6 +170,9 @@ static void choose_types(gpt *n) {
         else strcpy(layer, "head");
         n->block[l].linear    = ask(&policy, n->o, n->type, layer, AMP_OP_LINEAR);
         n->block[l].attention = ask(&policy, n->o, n->type, layer, AMP_OP_BMM);
+        if (state_of(n) && n->block[l].linear == AMP_F32)
+            fail(2, n->o->policy, "asks for weights in fp32, of which --state keeps none",
+                 "leave out one of them, or have only op:bmm in fp32");
     }
     policy_end(&policy, n->type, "the layers are block0, block1, ... and head");
 }
@@ -188,16 +198,32 @@ static int reports(const options *o, int type, int seed) {
     return o->report && seed == 0 && type == (o->dtype == ALL_TYPES ? (int)AMP_F16 : o->dtype);
 }
 
-static void setup_optimizer(gpt *n) {
+/* In fewer bytes a master was copied when the optimizer was prepared; forward reads its model. */
+static void drop_masters(gpt *n) {
+    for (int i = 0; i < num_tensors(n->o); i++) {
+        amp_tensor *t = &n->tensor[i];
+        if (!state_of(n) || t->keep_fp32) continue;
+        for (int k = 0; k < n->num_owned; k++)
+            if (n->owned[k] == t->weight) n->owned[k] = NULL;
+        free(t->weight);
+        t->weight = NULL;
+        n->bytes[STATE] -= t->n * sizeof(float);
+    }
+}
+
+static void setup_optimizer(gpt *n, int seed) {
     amp_optimizer_desc desc = training_in(n->type);
     desc.allocator = (amp_allocator){state_malloc, state_free, &n->bytes[STATE]};
     desc.problem   = n->problem;
     desc.report    = n->lines.file ? &n->lines.watch : NULL;
+    desc.state     = state_of(n);
+    desc.seed      = (uint64_t)seed; /* of moments that are rounded by chance */
     /* Of --check's one step none may overflow, whatever the text; training would skip it. */
     if (n->o->check && n->type == AMP_F16) desc.scaler.init_scale = 256.0f;
     check(amp_optimizer_init(&n->opt, &desc));
     for (int i = 0; i < num_tensors(n->o); i++) check(amp_optimizer_add(&n->opt, &n->tensor[i]));
     check(amp_optimizer_prepare(&n->opt));
+    drop_masters(n);
 }
 
 /* The network in a type. */
@@ -253,7 +279,7 @@ static void gpt_init(gpt *n, const options *o, const text *t, amp_dtype type, in
     check(amp_cpu_backend(&n->backend));
     n->backend.workspace_size = amp_gemm_workspace(most, most, most);
     n->backend.workspace      = gpt_alloc(n, WORK, n->backend.workspace_size / 4 + 1, AMP_F32);
-    setup_optimizer(n);
+    setup_optimizer(n, seed);
 }
 
 static void gpt_free(gpt *n) {

@@ -22,11 +22,13 @@ typedef struct options {
     int         save_every, stop_after, check, budget, overflow;
     float       lr;
     int         gpu; /* nonzero: with --overflow, but neither policy, tier, writing, --check,
-                        --budget nor --report */
+                        --budget, --report nor --state */
     const char *report;
+    int         state; /* how masters and moments of bf16 are kept: of train_states.h */
 } options;
 
 #include "train_compare.h" /* report, of all that have such options */
+#include "train_states.h"
 
 static const options *standard(void); /* the program's */
 
@@ -57,7 +59,9 @@ static void print_help(void) {
                "  --check           gradients beside finite differences, allocations of a step\n"
                "  --budget MIB      how many rows of each type fit into so much memory, how fast\n"
                "  --report FILE     lines of amp.h's report, for examples/report.c: of fp16, if it\n"
-               "                    runs, and of the first seed\n",
+               "                    runs, and of the first seed\n"
+               "  --state NAME      masters and moments in fewer bytes, with --dtype bf16: split,\n"
+               "                    bf16, 8bit ..., as examples/state.c compares them (default)\n",
                o->prompt, o->write);
     printf("  --help            this text\n\n"
            "With one --dtype:\n\n"
@@ -101,12 +105,15 @@ static options parse_options(int argc, char **argv) {
         {"--context", NULL, NULL, &o.context, 4096},
         {gpu ? "--overflow" : "--write", NULL, NULL, gpu ? &o.overflow : &o.write, 1000000},
         {"--prompt", &o.prompt, NULL, NULL, 0}, {"--budget", NULL, NULL, &o.budget, 1 << 20},
-        {"--report", &o.report, NULL, NULL, 0}};
-    parse_all(&o, argc, argv, own, sizeof own / sizeof *own - (gpu ? 3 : 0), print_help,
+        {"--report", &o.report, NULL, NULL, 0}, {"--state", NULL, state_names, &o.state, 0}};
+    parse_all(&o, argc, argv, own, sizeof own / sizeof *own - (gpu ? 4 : 0), print_help,
               make_quick, gpu ? NULL : make_check);
     sprintf(value, "--width %d --heads %d", o.width, o.heads);
     if (o.width % o.heads != 0)
         fail(2, value, "the width is no multiple of the heads", "choose another --width");
+    sprintf(value, "--state %s", state_names[o.state]);
+    if (o.state && o.dtype != AMP_BF16)
+        fail(2, value, "is for models in bf16 alone", "add --dtype bf16");
     return o;
 }
 

@@ -1,93 +1,109 @@
 /* state.c - masters and moments in fewer bytes, side by side: what each state keeps and moves, how fast
    a step is with it, and how far the loss it trains to is from the default's
 
-   READ  from top to bottom: a classifier of digits in bf16, trained from the same seeds in each state;
-   then one large tensor, stepped in all states in turns. All that differs is desc.state.
+   READ  from top to bottom: a network of digits in bf16, with train.c's two tasks (classify and
+   reconstruct); the third task, which is gpt.c's network; then one large tensor, stepped in turns.
+   All that differs is desc.state. The states and their names are in train_states.h.
 
    RUN   cc -O3 -I. examples/state.c -o state -lm && ./state          in the directory of amp.h
 
-   About two minutes on two cores. The last lines, one for each state:
+   A table with a row for each state, and last a line for each:
 
        state NAME kept BYTES moved BYTES speed RATIO d DIFFERENCE se ERROR
 
        kept    bytes for each parameter, as allocated: model copy, master, moments
        moved   bytes that a step reads and writes for each parameter, with gradients of halves
-       speed   the default's time of a step over this one's: medians over turns
-       d       of the mean training loss of the last epochs, the difference to the default's, over the
-               default's: a mean over the seeds, and se its standard error                          */
+       speed   the default's time of a step over this one's: medians of turns
+       d       (loss - the default's) / the default's: of one seed's loss, the mean of the last
+               sixth of its steps; in the table the mean over the seeds, in the last lines over
+               the tasks, too
+       se      its standard error, from how the seeds differ
+
+   In the table a task is "within" if |d| is at most 2 se or 0.003, else "beyond". The seeds share
+   beginning and batches with the default's, so that nothing but the state tells them apart; yet two
+   runs that differ in one bit part like two seeds after some hundred steps, which is what se shows. */
 
 #define _POSIX_C_SOURCE 200809L /* for train_data.h */
 #define PROGRAM "state"
 
-#define AMP_IMPLEMENTATION
-#define AMP_STATIC
-#include "amp.h"
-
 #include "train_data.h"
 
-#include <math.h>
-#include <time.h>
+int gpt_main(int argc, char **argv);
+#define main gpt_main /* gpt.c is a program, of which the network is needed here; it brings amp.h */
+#include "gpt.c"
+#undef main
 
-enum { LAYERS = 3, HIDDEN = 128, BATCH = 64, MAX_SEEDS = 20, MAX_TURNS = 101, NUM_STATES = 4 };
+#include "train_states.h"
 
-static const struct { const char *name; amp_state state; double moved; } states[NUM_STATES] = {
-    {"default", AMP_STATE_DEFAULT, 30},
-    {"split", AMP_STATE_SPLIT, 28},
-    {"bf16", AMP_STATE_BF16, 20},
-    {"8bit", AMP_STATE_8BIT, 16.25},
-};
+enum { LAYERS = 4, WIDEST = 128, IMAGES = 64, MAX_TURNS = 101 };
+enum { CLASSIFY, RECONSTRUCT, GPT, NUM_TASKS };
 
-typedef struct options {
+static const char *const task_names[] = {"classify", "reconstruct", "gpt"};
+static const size_t      hidden[][LAYERS - 1] = {{WIDEST, WIDEST, WIDEST}, {WIDEST, 32, WIDEST}};
+
+typedef struct plan {
+    options     gpt; /* gpt.c's: the network, its text and steps; seeds: of all tasks */
     const char *data;
-    int         seeds, epochs, tail, turns; /* tail: epochs whose losses count */
-    size_t      elements;                   /* of the large tensor             */
-} options;
+    int         epochs, turns;
+    size_t      elements; /* of the large tensor */
+} plan;
 
-static void check(amp_result r) {
-    if (r != AMP_OK) fail(1, "amp.h", amp_result_string(r), "this is a bug in state.c");
+/* The mean loss of the last sixth of the steps. */
+typedef struct last_losses { size_t steps, counted; double mean; } last_losses;
+
+static void add_loss(last_losses *l, size_t step, double loss) {
+    if (step < l->steps - (l->steps + 5) / 6) return;
+    l->mean += (loss - l->mean) / (double)++l->counted;
 }
 
-/* ------------------------------------------------------------------------------------- network
-   act[l + 1] = relu(act[l] W + b), in bf16; the last layer's output in fp32 is that of softmax. */
+/* ---------------------------------------------------------------------------- a network of digits
+   act[l + 1] = relu(act[l] W + b), in bf16; the last layer's output, in fp32, is that of softmax, or
+   of a sigmoid for each pixel.                                                                    */
 
 typedef struct net {
+    int           task;
     size_t        width[LAYERS + 1];
     amp_bf16     *weight[LAYERS], *grad[LAYERS], *act[LAYERS], *delta[2];
     float        *bias[LAYERS], *grad_bias[LAYERS], *wide;
     amp_optimizer opt;
 } net;
 
-static void net_init(net *n, const dataset *data, int state, int seed) {
-    amp_optimizer_desc desc = {0};
-    uint64_t           rng  = (uint64_t)seed * 1000003u + 1;
-    desc.dtype              = AMP_BF16;
-    desc.kind               = AMP_KIND_ADAMW;
-    desc.scaler.preset      = AMP_PRESET_STATIC; /* bf16 needs no moving scale */
-    desc.scaler.init_scale  = 1.0f;
-    desc.state              = states[state].state;
-    desc.seed               = (uint64_t)seed;
+static void add_layer(net *n, int l, uint64_t *rng) {
+    const size_t in = n->width[l], out = n->width[l + 1];
+    amp_tensor   w = {0}, b = {0};
+    n->act[l]       = need(IMAGES * in, 2);
+    n->weight[l]    = need(in * out, 2);
+    n->grad[l]      = need(in * out, 2);
+    n->bias[l]      = need(out, sizeof(float));
+    n->grad_bias[l] = need(out, sizeof(float));
+    for (size_t i = 0; i < in * out; i++)
+        n->weight[l][i] = amp_f32_to_bf16(sqrtf(3.0f / (float)in) * random_uniform(rng));
+    w.n = in * out, w.model = n->weight[l], w.model_type = AMP_BF16;
+    w.grad = n->grad[l], w.grad_type = AMP_BF16;
+    b.n = out, b.weight = n->bias[l], b.grad = n->grad_bias[l], b.keep_fp32 = 1;
+    check(amp_optimizer_add(&n->opt, &w));
+    check(amp_optimizer_add(&n->opt, &b));
+}
+
+static void net_init(net *n, const dataset *data, int task, int state, int seed) {
+    const size_t       widest = data->pixels > WIDEST ? data->pixels : WIDEST;
+    amp_optimizer_desc desc   = {0};
+    uint64_t           rng    = seed_of_weights(seed);
+    desc.dtype             = AMP_BF16;
+    desc.kind              = AMP_KIND_ADAMW;
+    desc.scaler.preset     = AMP_PRESET_STATIC; /* bf16 needs no moving scale */
+    desc.scaler.init_scale = 1.0f;
+    desc.state             = states[state].state;
+    desc.seed              = (uint64_t)seed;
     memset(n, 0, sizeof *n);
     check(amp_optimizer_init(&n->opt, &desc));
-    for (int l = 0; l <= LAYERS; l++)
-        n->width[l] = l == 0 ? data->pixels : l == LAYERS ? NUM_CLASSES : HIDDEN;
-    n->wide = need(BATCH * data->pixels + 2 * data->pixels * HIDDEN + BATCH * HIDDEN, sizeof(float));
-    for (int d = 0; d < 2; d++) n->delta[d] = need(BATCH * (data->pixels + HIDDEN), 2);
-    for (int l = 0; l < LAYERS; l++) {
-        const size_t in = n->width[l], out = n->width[l + 1];
-        amp_tensor   w = {0}, b = {0};
-        n->act[l]       = need(BATCH * in, 2);
-        n->weight[l]    = need(in * out, 2);
-        n->grad[l]      = need(in * out, 2);
-        n->bias[l]      = need(out, sizeof(float));
-        n->grad_bias[l] = need(out, sizeof(float));
-        for (size_t i = 0; i < in * out; i++)
-            n->weight[l][i] = amp_f32_to_bf16(sqrtf(3.0f / (float)in) * random_uniform(&rng));
-        w.n = in * out, w.model = n->weight[l], w.model_type = AMP_BF16;
-        w.grad = n->grad[l], w.grad_type = AMP_BF16;
-        b.n = out, b.weight = n->bias[l], b.grad = n->grad_bias[l], b.keep_fp32 = 1;
-        check(amp_optimizer_add(&n->opt, &w));
-        check(amp_optimizer_add(&n->opt, &b));
-    }
+    n->task = task;
+    for (int l = 1; l < LAYERS; l++) n->width[l] = hidden[task][l - 1];
+    n->width[0]      = data->pixels;
+    n->width[LAYERS] = task == CLASSIFY ? NUM_CLASSES : data->pixels;
+    n->wide          = need((IMAGES + widest) * widest, sizeof(float));
+    for (int d = 0; d < 2; d++) n->delta[d] = need(IMAGES * widest, 2);
+    for (int l = 0; l < LAYERS; l++) add_layer(n, l, &rng);
     check(amp_optimizer_prepare(&n->opt));
 }
 
@@ -100,8 +116,8 @@ static void net_free(net *n) {
     }
 }
 
-static void multiply(int trans_a, int trans_b, size_t rows, size_t cols, size_t k, const amp_bf16 *a,
-                     const amp_bf16 *b, float *c) {
+static void product(int trans_a, int trans_b, size_t rows, size_t cols, size_t k, const amp_bf16 *a,
+                    const amp_bf16 *b, float *c) {
     check(amp_gemm(NULL, trans_a, trans_b, rows, cols, k, 1.0f, a, AMP_BF16, 0, b, AMP_BF16, 0, 0.0f,
                    c, AMP_F32, 0));
 }
@@ -110,191 +126,290 @@ static void narrow(amp_bf16 *to, const float *from, size_t n) {
     check(amp_cast(to, AMP_BF16, from, AMP_F32, n));
 }
 
-/* Softmax and cross-entropy of one image; the logits become their gradient. */
-static double cross_entropy(float *z, int label) {
-    float max = z[0], sum = 0.0f;
-    for (int i = 1; i < NUM_CLASSES; i++) max = z[i] > max ? z[i] : max;
-    for (int i = 0; i < NUM_CLASSES; i++) sum += z[i] = expf(z[i] - max);
-    for (int i = 0; i < NUM_CLASSES; i++) z[i] /= sum;
-    const double p = (double)z[label];
-    z[label] -= 1.0f;
-    for (int i = 0; i < NUM_CLASSES; i++) z[i] /= BATCH;
-    return -log(p > 1e-30 ? p : 1e-30);
-}
-
-/* Forward, loss and backward of the images in pick; the gradients go to where the optimizer reads. */
-static double gradients(net *n, const dataset *data, const size_t *pick) {
-    double loss = 0.0;
-    for (size_t i = 0; i < BATCH; i++)
+/* The output is left in wide. */
+static void net_forward(net *n, const dataset *data, const size_t *pick) {
+    for (size_t i = 0; i < IMAGES; i++)
         narrow(n->act[0] + i * data->pixels, data->image + pick[i] * data->pixels, data->pixels);
     for (int l = 0; l < LAYERS; l++) {
         const size_t in = n->width[l], out = n->width[l + 1];
-        multiply(0, 0, BATCH, out, in, n->act[l], n->weight[l], n->wide);
-        for (size_t i = 0; i < BATCH * out; i++) {
+        product(0, 0, IMAGES, out, in, n->act[l], n->weight[l], n->wide);
+        for (size_t i = 0; i < IMAGES * out; i++) {
             n->wide[i] += n->bias[l][i % out];
             if (l + 1 < LAYERS && n->wide[i] < 0.0f) n->wide[i] = 0.0f;
         }
-        if (l + 1 < LAYERS) narrow(n->act[l + 1], n->wide, BATCH * out);
+        if (l + 1 < LAYERS) narrow(n->act[l + 1], n->wide, IMAGES * out);
     }
-    for (size_t i = 0; i < BATCH; i++)
-        loss += cross_entropy(n->wide + i * NUM_CLASSES, data->label[pick[i]]);
-    narrow(n->delta[0], n->wide, BATCH * NUM_CLASSES);
+}
+
+/* Softmax and cross-entropy of one image; the logits become their gradient. */
+static double class_loss(float *z, int label) {
+    float max = z[0], total = 0.0f;
+    for (int i = 1; i < NUM_CLASSES; i++) max = z[i] > max ? z[i] : max;
+    for (int i = 0; i < NUM_CLASSES; i++) total += z[i] = expf(z[i] - max);
+    for (int i = 0; i < NUM_CLASSES; i++) z[i] /= total;
+    const double p = (double)z[label];
+    z[label] -= 1.0f;
+    return -log(p > 1e-30 ? p : 1e-30);
+}
+
+/* Sigmoid and mean squared error of one image; the output becomes its gradient. */
+static double pixel_loss(float *z, const float *target, size_t count) {
+    double total = 0.0;
+    for (size_t i = 0; i < count; i++) {
+        const float y = 1.0f / (1.0f + expf(-z[i])), d = y - target[i];
+        total += (double)d * (double)d;
+        z[i] = 2.0f * d * y * (1.0f - y) / (float)count;
+    }
+    return total / (double)count;
+}
+
+/* The mean loss of the images in pick; its gradient, in bf16, goes to delta[0]. */
+static double net_loss(net *n, const dataset *data, const size_t *pick) {
+    const size_t out  = n->width[LAYERS];
+    double       loss = 0.0;
+    for (size_t i = 0; i < IMAGES; i++)
+        loss += n->task == CLASSIFY
+                    ? class_loss(n->wide + i * out, data->label[pick[i]])
+                    : pixel_loss(n->wide + i * out, data->image + pick[i] * out, out);
+    for (size_t i = 0; i < IMAGES * out; i++) n->wide[i] /= IMAGES;
+    narrow(n->delta[0], n->wide, IMAGES * out);
+    return loss / IMAGES;
+}
+
+static void net_backward(net *n) {
     for (int l = LAYERS; l-- > 0;) {
         const size_t in = n->width[l], out = n->width[l + 1];
-        multiply(1, 0, in, out, BATCH, n->act[l], n->delta[0], n->wide);
+        product(1, 0, in, out, IMAGES, n->act[l], n->delta[0], n->wide);
         narrow(n->grad[l], n->wide, in * out);
         memset(n->grad_bias[l], 0, out * sizeof(float));
-        for (size_t i = 0; i < BATCH * out; i++)
+        for (size_t i = 0; i < IMAGES * out; i++)
             n->grad_bias[l][i % out] += amp_bf16_to_f32(n->delta[0][i]);
-        if (l == 0) break;
-        multiply(0, 1, BATCH, in, out, n->delta[0], n->weight[l], n->wide);
-        for (size_t i = 0; i < BATCH * in; i++)
+        if (l == 0) return;
+        product(0, 1, IMAGES, in, out, n->delta[0], n->weight[l], n->wide);
+        for (size_t i = 0; i < IMAGES * in; i++)
             if (n->act[l][i].bits == 0) n->wide[i] = 0.0f; /* relu */
-        narrow(n->delta[1], n->wide, BATCH * in);
+        narrow(n->delta[1], n->wide, IMAGES * in);
         amp_bf16 *below = n->delta[1];
         n->delta[1]     = n->delta[0];
         n->delta[0]     = below;
     }
-    return loss / BATCH;
 }
 
-/* Train one network; the mean loss of the last epochs, in which the learning rate goes down. */
-static double train(const options *o, const dataset *data, int state, int seed) {
-    size_t  *order   = need(data->num_train, sizeof *order), steps = 0;
-    uint64_t shuffles = (uint64_t)seed + 99;
-    double   loss    = 0.0;
-    net      n;
-    net_init(&n, data, state, seed);
+/* Train one network, with a learning rate that goes down. */
+static double train_net(const plan *p, const dataset *data, int task, int state, int seed) {
+    const size_t batches = data->num_train / IMAGES;
+    size_t      *order   = need(data->num_train, sizeof *order);
+    uint64_t     rng     = (uint64_t)seed + 99;
+    last_losses  last    = {batches * (size_t)p->epochs, 0, 0.0};
+    net          n;
+    net_init(&n, data, task, state, seed);
     for (size_t i = 0; i < data->num_train; i++) order[i] = i;
-    for (int epoch = 0; epoch < o->epochs; epoch++) {
-        const float rate = 1e-3f * (float)(o->epochs - epoch) / (float)o->epochs;
-        shuffle(order, data->num_train, &shuffles);
-        for (size_t i = 0; i + BATCH <= data->num_train; i += BATCH) {
-            const double l = gradients(&n, data, order + i);
-            check(amp_optimizer_adamw(&n.opt, rate));
-            if (epoch < o->epochs - o->tail) continue;
-            loss += l;
-            steps++;
-        }
+    for (size_t step = 0; step < last.steps; step++) {
+        const size_t *pick = order + step % batches * IMAGES, epoch = step / batches;
+        if (step % batches == 0) shuffle(order, data->num_train, &rng);
+        net_forward(&n, data, pick);
+        add_loss(&last, step, net_loss(&n, data, pick));
+        net_backward(&n);
+        check(amp_optimizer_adamw(&n.opt, 1e-3f * (1.0f - (float)epoch / (float)p->epochs)));
     }
     net_free(&n);
     free(order);
-    return loss / (double)steps;
+    return last.mean;
+}
+
+/* --------------------------------------------------------------------------------------- the GPT */
+
+static double train_gpt(const plan *p, const text *t, int state, int seed) {
+    static gpt     n;
+    options        o      = p->gpt;
+    const size_t   bytes  = (size_t)(o.batch * o.context);
+    unsigned char *token  = need(bytes, 1), *target = need(bytes, 1);
+    last_losses    last   = {(size_t)o.steps, 0, 0.0};
+    o.state = state;
+    gpt_init(&n, &o, t, AMP_BF16, seed);
+    for (size_t step = 0; step < last.steps; step++)
+        add_loss(&last, step, train_step(&n, t, seed, token, target));
+    gpt_free(&n);
+    free(token);
+    free(target);
+    return last.mean;
 }
 
 /* ---------------------------------------------------------------------------------- one large step */
 
-static void *count_malloc(size_t num_bytes, void *total) {
-    *(size_t *)total += num_bytes;
-    return malloc(num_bytes);
+typedef struct large {
+    amp_optimizer opt;
+    amp_bf16     *model;
+    size_t        bytes; /* that amp.h allocated */
+    double        time[MAX_TURNS];
+} large;
+
+static void large_init(large *l, int state, amp_bf16 *grad, size_t count) {
+    amp_optimizer_desc desc = {0};
+    amp_tensor         t    = {0};
+    memset(l, 0, sizeof *l);
+    desc.dtype     = AMP_BF16;
+    desc.kind      = AMP_KIND_ADAMW;
+    desc.state     = states[state].state;
+    desc.allocator = (amp_allocator){state_malloc, state_free, &l->bytes};
+    l->model       = need(count, 2);
+    for (size_t i = 0; i < count; i++) l->model[i] = grad[count - 1 - i];
+    t.n = count, t.model = l->model, t.model_type = AMP_BF16;
+    t.grad = grad, t.grad_type = AMP_BF16;
+    check(amp_optimizer_init(&l->opt, &desc));
+    check(amp_optimizer_add(&l->opt, &t));
+    check(amp_optimizer_prepare(&l->opt));
 }
 
-static void count_free(void *memory, void *total) {
-    (void)total;
-    free(memory);
+static void large_free(large *l) {
+    amp_optimizer_free(&l->opt);
+    free(l->model);
 }
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+static void large_step(large *l, int turn) {
+    const double start = seconds();
+    check(amp_optimizer_adamw(&l->opt, 1e-4f));
+    if (turn >= 0) l->time[turn] = seconds() - start;
 }
 
-/* Of each state the bytes kept for a parameter, and how many times as fast as the default a step is. */
-static void measure(const options *o, double *kept, double *speed) {
-    static double times[NUM_STATES][MAX_TURNS];
-    static size_t bytes[NUM_STATES];
-    amp_optimizer opt[NUM_STATES];
-    amp_bf16     *model[NUM_STATES], *grad = need(o->elements, 2);
-    for (size_t i = 0; i < o->elements; i++)
+static double median(double *x, int count) {
+    qsort(x, (size_t)count, sizeof *x, by_value);
+    return x[count / 2];
+}
+
+/* Of each state the bytes kept for a parameter, and how many times as fast as the default a step is:
+   beside the default's, in turns, so that both meet the same machine. */
+static void measure(const plan *p, double *kept, double *speed) {
+    static large base, other;
+    amp_bf16    *grad = need(p->elements, 2);
+    for (size_t i = 0; i < p->elements; i++)
         grad[i] = amp_f32_to_bf16(1e-3f * (float)((int)(i * 7919 % 2001) - 1000));
-    for (int s = 0; s < NUM_STATES; s++) {
-        amp_optimizer_desc desc = {0};
-        amp_tensor         t    = {0};
-        desc.dtype     = AMP_BF16;
-        desc.kind      = AMP_KIND_ADAMW;
-        desc.state     = states[s].state;
-        desc.allocator = (amp_allocator){count_malloc, count_free, &bytes[s]};
-        model[s]       = need(o->elements, 2);
-        for (size_t i = 0; i < o->elements; i++) model[s][i] = grad[o->elements - 1 - i];
-        t.n = o->elements, t.model = model[s], t.model_type = AMP_BF16;
-        t.grad = grad, t.grad_type = AMP_BF16;
-        check(amp_optimizer_init(&opt[s], &desc));
-        check(amp_optimizer_add(&opt[s], &t));
-        check(amp_optimizer_prepare(&opt[s]));
-        kept[s] = 2.0 + (double)bytes[s] / (double)o->elements;
-    }
-    for (int turn = -1; turn < o->turns; turn++) /* the first one touches all pages */
-        for (int s = 0; s < NUM_STATES; s++) {
-            const double start = now();
-            check(amp_optimizer_adamw(&opt[s], 1e-4f));
-            if (turn >= 0) times[s][turn] = now() - start;
+    large_init(&base, 0, grad, p->elements);
+    kept[0]  = 2.0 + (double)base.bytes / (double)p->elements;
+    speed[0] = 1.0;
+    for (int s = 1; s < NUM_STATES; s++) {
+        progress((double)s / NUM_STATES, "large steps");
+        large_init(&other, s, grad, p->elements);
+        kept[s] = 2.0 + (double)other.bytes / (double)p->elements;
+        for (int turn = -1; turn < p->turns; turn++) { /* the first one touches all pages */
+            large_step(&base, turn);
+            large_step(&other, turn);
         }
-    for (int s = 0; s < NUM_STATES; s++) {
-        qsort(times[s], (size_t)o->turns, sizeof(double), by_value);
-        speed[s] = times[0][o->turns / 2] / times[s][o->turns / 2];
-        amp_optimizer_free(&opt[s]);
-        free(model[s]);
+        speed[s] = median(base.time, p->turns) / median(other.time, p->turns);
+        large_free(&other);
     }
+    large_free(&base);
     free(grad);
 }
 
-/* ------------------------------------------------------------------------------------------ main */
+/* --------------------------------------------------------------------------------- results, main */
 
-static const char help_text[] =
-    "usage: state [--quick] [--seeds N] [--epochs N] [--elements MILLIONS] [--data PATH]\n"
-    "Trains a classifier in each of amp.h's states, and times one large step in each.\n"
-    "  --quick      two seeds, few epochs and a small step: what it prints then means little\n"
+typedef double losses[NUM_STATES][MAX_SEEDS]; /* of a task */
+
+static void train_all(const plan *p, const dataset *data, const text *t, losses *loss) {
+    const int runs = p->gpt.seeds * NUM_STATES * NUM_TASKS;
+    int       done = 0;
+    for (int seed = 0; seed < p->gpt.seeds; seed++)
+        for (int s = 0; s < NUM_STATES; s++)
+            for (int task = 0; task < NUM_TASKS; task++) {
+                char now[40];
+                sprintf(now, "%.12s, %.10s", task_names[task], states[s].name);
+                progress((double)done++ / runs, now);
+                loss[task][s][seed] = task == GPT ? train_gpt(p, t, s, seed)
+                                                  : train_net(p, data, task, s, seed);
+            }
+}
+
+/* Two seeds are no ground for a judgment. */
+static const char *judge(spread d, int seeds) {
+    if (seeds < 3) return "-";
+    return fabs(d.mean) <= 2.0 * d.se || fabs(d.mean) <= 0.003 ? "within" : "beyond";
+}
+
+/* A row for each state; all[s][seed] becomes d, a mean over the tasks. */
+static void print_losses(losses *loss, int seeds, losses all) {
+    printf("\n%-12s", "loss, d");
+    for (int task = 0; task < NUM_TASKS; task++) printf("  %-24s", task_names[task]);
+    for (int s = 0; s < NUM_STATES; s++) {
+        printf("\n%-12s", states[s].name);
+        for (int task = 0; task < NUM_TASKS; task++) {
+            double d[MAX_SEEDS];
+            for (int seed = 0; seed < seeds; seed++) {
+                d[seed] = loss[task][s][seed] / loss[task][0][seed] - 1.0;
+                all[s][seed] += d[seed] / NUM_TASKS;
+            }
+            const spread of = over_seeds(d, NULL, seeds);
+            if (s > 0) printf("  %+.4f +- %.4f %-7s", of.mean, of.se, judge(of, seeds));
+            else printf("  %-24.5f", over_seeds(loss[task][0], NULL, seeds).mean);
+        }
+    }
+    printf("\n\nwithin: the loss differs from the default's by at most two standard errors, or 0.003 of it%s\n\n",
+           seeds < 3 ? "\n(-: of fewer than three seeds nothing is said)" : "");
+}
+
+static const char help_of_state[] =
+    "usage: state [--quick] [--seeds N] [--epochs N] [--steps N] [--elements MILLIONS]\n"
+    "             [--data PATH] [--text FILE]\n"
+    "Trains three tasks in each of amp.h's states, and times one large step in each.\n"
+    "  --quick      two seeds, few epochs and steps: what it prints then means little\n"
     "  --seeds      5: of which d is the mean\n"
-    "  --epochs     30\n"
-    "  --elements   50: parameters of the large step, in millions; 14 + 12 + 8 + 6 bytes for each\n"
-    "  --data       digits, fashion or a path, as in train --help\n";
+    "  --epochs     30, of the digits\n"
+    "  --steps      250, of the GPT\n"
+    "  --elements   50: parameters of the large step, in millions; up to 28 bytes for each\n"
+    "  --data       digits, fashion or a path, as in train --help\n"
+    "  --text       what the GPT learns (amp.h)\n";
 
-static options parse(int argc, char **argv) {
-    options o = {"digits", 5, 30, 5, 15, 50000000};
+static plan parse(int argc, char **argv) {
+    plan p = {*standard(), "digits", 30, 15, 50000000};
+    p.gpt.dtype = AMP_BF16;
+    p.gpt.width = 128;
+    p.gpt.seeds = 5;
     for (int i = 1; i < argc; i++) {
         const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
-        if (strcmp(name, "--help") == 0) printf("%s", help_text), exit(0);
+        if (strcmp(name, "--help") == 0) printf("%s", help_of_state), exit(0);
         if (strcmp(name, "--quick") == 0) {
-            o.seeds = 2, o.epochs = 4, o.tail = 1, o.turns = 3, o.elements = 1000000;
+            make_quick(&p.gpt);
+            p.epochs = 4, p.turns = 3, p.elements = 1000000;
             continue;
         }
-        if (strcmp(name, "--seeds") == 0) o.seeds = parse_count(name, value, MAX_SEEDS);
-        else if (strcmp(name, "--epochs") == 0) o.epochs = parse_count(name, value, 1000);
+        if (strcmp(name, "--seeds") == 0) p.gpt.seeds = parse_count(name, value, MAX_SEEDS);
+        else if (strcmp(name, "--epochs") == 0) p.epochs = parse_count(name, value, 1000);
+        else if (strcmp(name, "--steps") == 0) p.gpt.steps = parse_count(name, value, MAX_STEPS);
         else if (strcmp(name, "--elements") == 0)
-            o.elements = (size_t)parse_count(name, value, 2000) * 1000000;
-        else if (strcmp(name, "--data") == 0 && *value) o.data = value;
+            p.elements = (size_t)parse_count(name, value, 2000) * 1000000;
+        else if (strcmp(name, "--data") == 0 && *value) p.data = value;
+        else if (strcmp(name, "--text") == 0 && *value) p.gpt.text = value;
         else fail(2, name, "unknown option, or no value", "see --help");
         i++;
     }
-    if (o.tail > o.epochs) o.tail = o.epochs;
-    return o;
+    return p;
 }
 
 int main(int argc, char **argv) {
-    const options o = parse(argc, argv);
-    static double loss[NUM_STATES][MAX_SEEDS];
+    const plan    p = parse(argc, argv);
+    static losses loss[NUM_TASKS];
+    static losses all;
+    static text   t;
     double        kept[NUM_STATES], speed[NUM_STATES];
     dataset       data;
-    load_data(&data, o.data);
-    for (int seed = 0; seed < o.seeds; seed++)
-        for (int s = 0; s < NUM_STATES; s++) {
-            progress((double)(seed * NUM_STATES + s) / (o.seeds * NUM_STATES), states[s].name);
-            loss[s][seed] = train(&o, &data, s, seed);
-        }
-    progress(1.0, "large steps");
-    measure(&o, kept, speed);
+    load_data(&data, p.data);
+    load_text(&t, &p.gpt);
+    train_all(&p, &data, &t, loss);
+    measure(&p, kept, speed);
     progress_end();
-    printf("%s; %d seeds, %d epochs; a step of %lu parameters, %s\n", data.name, o.seeds, o.epochs,
-           (unsigned long)o.elements, amp_cpu_tier());
-    printf("loss with the default state: %.5f\n", over_seeds(loss[0], NULL, o.seeds).mean);
+    printf("%s; %d epochs\n", data.name, p.epochs);
+    printf("%s: %d blocks of width %d; %d steps of %d x %d bytes\n", p.gpt.text, p.gpt.layers,
+           p.gpt.width, p.gpt.steps, p.gpt.batch, p.gpt.context);
+    printf("%d seeds; a step of %lu parameters; %s\n", p.gpt.seeds, (unsigned long)p.elements,
+           amp_cpu_tier());
+    print_losses(loss, p.gpt.seeds, all);
     for (int s = 0; s < NUM_STATES; s++) {
-        const double base = over_seeds(loss[0], NULL, o.seeds).mean;
-        const spread d    = over_seeds(loss[s], loss[0], o.seeds);
+        const spread d = over_seeds(all[s], NULL, p.gpt.seeds);
         printf("state %s kept %.1f moved %.1f speed %.2f d %+.4f se %.4f\n", states[s].name, kept[s],
-               states[s].moved, speed[s], d.mean / base, d.se / base);
+               states[s].moved, speed[s], d.mean, d.se);
     }
     free(data.image);
     free(data.label);
+    free(t.bytes);
     return 0;
 }

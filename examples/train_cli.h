@@ -47,7 +47,7 @@ static int parse_count(const char *option, const char *value, int max) {
 
 /* The place of value among choices, the last of which is NULL. (Inline: not all programs ask.) */
 static inline int parse_choice(const char *option, const char *value, const char *const *choices) {
-    char wanted[64] = "";
+    char wanted[256] = "";
     for (int i = 0; choices[i]; i++) {
         if (strcmp(value, choices[i]) == 0) return i;
         if (i > 0) strcat(wanted, choices[i + 1] ? ", " : " or ");
