@@ -144,8 +144,9 @@ logs: $(LOGS)
 clean: ## remove everything that was built
 	$(Q)rm -rf $(BUILD)
 
-# train and cnn read .gz files with zlib where the compiler finds it, and through gzip elsewhere. Much
-# of gpt's and cnn's time is rows in fp32, in loops that gain from all of the machine's vectors.
+# train, cnn and state read .gz files with zlib where the compiler finds it, and through gzip elsewhere.
+# Much of the time of gpt, cnn and state is rows in fp32, in loops that gain from all of the machine's
+# vectors.
 ZLIB   = if echo '\#include <zlib.h>' | $(CC) -E -x c - > /dev/null 2>&1; then \
          echo '-DAMP_ZLIB -lz'; fi
 NATIVE = if $(CC) -march=native -E -x c /dev/null > /dev/null 2>&1; then echo -march=native; fi
@@ -159,7 +160,9 @@ $(BUILD)/gpt $(BUILD)/ncf: $(BUILD)/%: examples/%.c $(wildcard examples/gpt_*.h 
 	@echo "  CC  $@"
 	$(Q)$(CC) -std=c99 $$($(NATIVE)) $(CFLAGS) $(WARN) -I. $< -o $@ -lm
 
-$(BUILD)/cnn: examples/cnn.c $(wildcard examples/cnn_*.h examples/train_*.h) amp.h | $(BUILD)
+$(BUILD)/cnn: $(wildcard examples/cnn_*.h)
+$(BUILD)/state: $(wildcard examples/gpt.c examples/gpt_*.h)
+$(BUILD)/cnn $(BUILD)/state: $(BUILD)/%: examples/%.c $(wildcard examples/train_*.h) amp.h | $(BUILD)
 	@echo "  CC  $@"
 	$(Q)$(CC) -std=c99 $$($(NATIVE)) $(CFLAGS) $(WARN) -I. $< -o $@ -lm $$($(ZLIB))
 
@@ -232,7 +235,8 @@ $(BUILD)/tests/emu.log: tests/emu/self.sh $(wildcard tests/emu/* tests/emu/fake/
                         $(KERNELS)plain/kernels.o $(KERNELS)sanitize/kernels.o
 	@$(call SCRIPT,$< $(OUT))
 
-$(BUILD)/tests/examples.log: tests/examples.sh tests/lib.sh $(BUILD)/train $(wildcard examples/*.c)
+$(BUILD)/tests/examples.log: tests/examples.sh tests/lib.sh $(BUILD)/train \
+                             $(wildcard examples/*.c examples/gpt_*.h)
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/train)
 
 $(BUILD)/tests/gpt.log $(BUILD)/tests/cnn.log $(BUILD)/tests/ncf.log: $(BUILD)/tests/%.log: \

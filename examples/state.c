@@ -26,13 +26,13 @@
 #define _POSIX_C_SOURCE 200809L /* for train_data.h */
 #define PROGRAM "state"
 
-#include "train_data.h"
-
 int gpt_main(int argc, char **argv);
 #define main gpt_main /* gpt.c is a program, of which the network is needed here; it brings amp.h */
 #include "gpt.c"
 #undef main
 
+#include "train_data.h"
+#include "train_rows.h"
 #include "train_states.h"
 
 enum { LAYERS = 4, WIDEST = 128, IMAGES = 64, MAX_TURNS = 101 };
@@ -57,14 +57,15 @@ static void add_loss(last_losses *l, size_t step, double loss) {
 }
 
 /* ---------------------------------------------------------------------------- a network of digits
-   act[l + 1] = relu(act[l] W + b), in bf16; the last layer's output, in fp32, is that of softmax, or
-   of a sigmoid for each pixel.                                                                    */
+   act[l + 1] = normalize(relu(act[l] W + b)), in bf16; the last layer's act[l] W + b, in fp32, goes to
+   a softmax, or to a sigmoid for each pixel.                                                      */
 
 typedef struct net {
     int           task;
     size_t        width[LAYERS + 1];
     amp_bf16     *weight[LAYERS], *grad[LAYERS], *act[LAYERS], *delta[2];
     float        *bias[LAYERS], *grad_bias[LAYERS], *wide;
+    float         rstd[LAYERS + 1][IMAGES], least[LAYERS + 1][IMAGES]; /* as in train.c */
     amp_optimizer opt;
 } net;
 
@@ -101,7 +102,7 @@ static void net_init(net *n, const dataset *data, int task, int state, int seed)
     for (int l = 1; l < LAYERS; l++) n->width[l] = hidden[task][l - 1];
     n->width[0]      = data->pixels;
     n->width[LAYERS] = task == CLASSIFY ? NUM_CLASSES : data->pixels;
-    n->wide          = need((IMAGES + widest) * widest, sizeof(float));
+    n->wide          = need((2 * IMAGES + widest) * widest, sizeof(float));
     for (int d = 0; d < 2; d++) n->delta[d] = need(IMAGES * widest, 2);
     for (int l = 0; l < LAYERS; l++) add_layer(n, l, &rng);
     check(amp_optimizer_prepare(&n->opt));
@@ -133,34 +134,17 @@ static void net_forward(net *n, const dataset *data, const size_t *pick) {
     for (int l = 0; l < LAYERS; l++) {
         const size_t in = n->width[l], out = n->width[l + 1];
         product(0, 0, IMAGES, out, in, n->act[l], n->weight[l], n->wide);
-        for (size_t i = 0; i < IMAGES * out; i++) {
-            n->wide[i] += n->bias[l][i % out];
-            if (l + 1 < LAYERS && n->wide[i] < 0.0f) n->wide[i] = 0.0f;
+        for (size_t i = 0; i < IMAGES; i++) {
+            float *z = n->wide + i * out, *least = &n->least[l + 1][i];
+            if (l + 1 == LAYERS) {
+                add_to(z, n->bias[l], out);
+                continue;
+            }
+            relu_normalize(z, n->bias[l], out, &n->rstd[l + 1][i], least);
+            *least = amp_bf16_to_f32(amp_f32_to_bf16(*least)); /* as act, with which it is compared */
         }
         if (l + 1 < LAYERS) narrow(n->act[l + 1], n->wide, IMAGES * out);
     }
-}
-
-/* Softmax and cross-entropy of one image; the logits become their gradient. */
-static double class_loss(float *z, int label) {
-    float max = z[0], total = 0.0f;
-    for (int i = 1; i < NUM_CLASSES; i++) max = z[i] > max ? z[i] : max;
-    for (int i = 0; i < NUM_CLASSES; i++) total += z[i] = expf(z[i] - max);
-    for (int i = 0; i < NUM_CLASSES; i++) z[i] /= total;
-    const double p = (double)z[label];
-    z[label] -= 1.0f;
-    return -log(p > 1e-30 ? p : 1e-30);
-}
-
-/* Sigmoid and mean squared error of one image; the output becomes its gradient. */
-static double pixel_loss(float *z, const float *target, size_t count) {
-    double total = 0.0;
-    for (size_t i = 0; i < count; i++) {
-        const float y = 1.0f / (1.0f + expf(-z[i])), d = y - target[i];
-        total += (double)d * (double)d;
-        z[i] = 2.0f * d * y * (1.0f - y) / (float)count;
-    }
-    return total / (double)count;
 }
 
 /* The mean loss of the images in pick; its gradient, in bf16, goes to delta[0]. */
@@ -169,8 +153,8 @@ static double net_loss(net *n, const dataset *data, const size_t *pick) {
     double       loss = 0.0;
     for (size_t i = 0; i < IMAGES; i++)
         loss += n->task == CLASSIFY
-                    ? class_loss(n->wide + i * out, data->label[pick[i]])
-                    : pixel_loss(n->wide + i * out, data->image + pick[i] * out, out);
+                    ? softmax_error(n->wide + i * out, out, data->label[pick[i]])
+                    : squared_error(n->wide + i * out, out, data->image + pick[i] * out);
     for (size_t i = 0; i < IMAGES * out; i++) n->wide[i] /= IMAGES;
     narrow(n->delta[0], n->wide, IMAGES * out);
     return loss / IMAGES;
@@ -179,6 +163,7 @@ static double net_loss(net *n, const dataset *data, const size_t *pick) {
 static void net_backward(net *n) {
     for (int l = LAYERS; l-- > 0;) {
         const size_t in = n->width[l], out = n->width[l + 1];
+        float       *act = n->wide + IMAGES * in;
         product(1, 0, in, out, IMAGES, n->act[l], n->delta[0], n->wide);
         narrow(n->grad[l], n->wide, in * out);
         memset(n->grad_bias[l], 0, out * sizeof(float));
@@ -186,8 +171,9 @@ static void net_backward(net *n) {
             n->grad_bias[l][i % out] += amp_bf16_to_f32(n->delta[0][i]);
         if (l == 0) return;
         product(0, 1, IMAGES, in, out, n->delta[0], n->weight[l], n->wide);
-        for (size_t i = 0; i < IMAGES * in; i++)
-            if (n->act[l][i].bits == 0) n->wide[i] = 0.0f; /* relu */
+        check(amp_cast(act, AMP_F32, n->act[l], AMP_BF16, IMAGES * in));
+        for (size_t i = 0; i < IMAGES; i++)
+            relu_normalize_back(n->wide + i * in, act + i * in, in, n->rstd[l][i], n->least[l][i]);
         narrow(n->delta[1], n->wide, IMAGES * in);
         amp_bf16 *below = n->delta[1];
         n->delta[1]     = n->delta[0];
@@ -205,12 +191,12 @@ static double train_net(const plan *p, const dataset *data, int task, int state,
     net_init(&n, data, task, state, seed);
     for (size_t i = 0; i < data->num_train; i++) order[i] = i;
     for (size_t step = 0; step < last.steps; step++) {
-        const size_t *pick = order + step % batches * IMAGES, epoch = step / batches;
+        const size_t *pick = order + step % batches * IMAGES;
         if (step % batches == 0) shuffle(order, data->num_train, &rng);
         net_forward(&n, data, pick);
         add_loss(&last, step, net_loss(&n, data, pick));
         net_backward(&n);
-        check(amp_optimizer_adamw(&n.opt, 1e-3f * (1.0f - (float)epoch / (float)p->epochs)));
+        check(amp_optimizer_adamw(&n.opt, 1e-3f * (1.0f - (float)step / (float)last.steps)));
     }
     net_free(&n);
     free(order);
@@ -329,7 +315,7 @@ static const char *judge(spread d, int seeds) {
 /* A row for each state; all[s][seed] becomes d, a mean over the tasks. */
 static void print_losses(losses *loss, int seeds, losses all) {
     printf("\n%-12s", "loss, d");
-    for (int task = 0; task < NUM_TASKS; task++) printf("  %-24s", task_names[task]);
+    for (int task = 0; task < NUM_TASKS; task++) printf("  %-25s", task_names[task]);
     for (int s = 0; s < NUM_STATES; s++) {
         printf("\n%-12s", states[s].name);
         for (int task = 0; task < NUM_TASKS; task++) {
@@ -340,7 +326,7 @@ static void print_losses(losses *loss, int seeds, losses all) {
             }
             const spread of = over_seeds(d, NULL, seeds);
             if (s > 0) printf("  %+.4f +- %.4f %-7s", of.mean, of.se, judge(of, seeds));
-            else printf("  %-24.5f", over_seeds(loss[task][0], NULL, seeds).mean);
+            else printf("  %-25.5f", over_seeds(loss[task][0], NULL, seeds).mean);
         }
     }
     printf("\n\nwithin: the loss differs from the default's by at most two standard errors, or 0.003 of it%s\n\n",
@@ -353,14 +339,14 @@ static const char help_of_state[] =
     "Trains three tasks in each of amp.h's states, and times one large step in each.\n"
     "  --quick      two seeds, few epochs and steps: what it prints then means little\n"
     "  --seeds      5: of which d is the mean\n"
-    "  --epochs     30, of the digits\n"
+    "  --epochs     20, of the digits\n"
     "  --steps      250, of the GPT\n"
     "  --elements   50: parameters of the large step, in millions; up to 28 bytes for each\n"
     "  --data       digits, fashion or a path, as in train --help\n"
     "  --text       what the GPT learns (amp.h)\n";
 
 static plan parse(int argc, char **argv) {
-    plan p = {*standard(), "digits", 30, 15, 50000000};
+    plan p = {*standard(), "digits", 20, 15, 50000000};
     p.gpt.dtype = AMP_BF16;
     p.gpt.width = 128;
     p.gpt.seeds = 5;

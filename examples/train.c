@@ -7,9 +7,10 @@
 
    READ  from top to bottom: the network, forward, loss and backward, the step, an epoch; then
    save and resume, for interrupted runs. Loss scaling and masters come in at setup_optimizer,
-   loss_scale and optimizer_step. Variants, options, counts and tables are in train_report.h,
-   pictures in train_plots.h and train_svg.h, the data in train_data.h, random numbers in
-   train_numbers.h, errors and the progress bar in train_cli.h; measure_... only counts.
+   loss_scale and optimizer_step. What is computed in fp32, row by row, is in train_rows.h; variants,
+   options, counts and tables in train_report.h, pictures in train_plots.h and train_svg.h, the data
+   in train_data.h, random numbers in train_numbers.h, errors and the progress bar in train_cli.h;
+   measure_... only counts.
 
    RUN   cc -O3 -I. examples/train.c -o train -lm && ./train         in the directory of amp.h
 
@@ -43,6 +44,7 @@
 
 #include "train_data.h"
 #include "train_report.h" /* variants, tasks, measures, report */
+#include "train_rows.h"   /* relu and normalization, softmax and losses, of a row in fp32 */
 #include "train_lines.h"  /* --report */
 
 #include <math.h>
@@ -201,37 +203,6 @@ static void multiply(const net *n, int trans_a, int trans_b, size_t rows, size_t
                    0.0f, c, c_type, 0));
 }
 
-/* relu(z + bias), then mean 0 and variance 1 over the row; what 0 became goes to *least. */
-static void relu_normalize(float *z, const float *bias, size_t width, float *rstd, float *least) {
-    float sum = 0.0f, squares = 0.0f;
-    for (size_t i = 0; i < width; i++) {
-        z[i] = z[i] + bias[i] > 0.0f ? z[i] + bias[i] : 0.0f;
-        sum += z[i];
-    }
-    const float mean = sum / (float)width;
-    for (size_t i = 0; i < width; i++) {
-        z[i] -= mean;
-        squares += z[i] * z[i];
-    }
-    *rstd  = 1.0f / sqrtf(squares / (float)width + 1e-5f);
-    *least = -mean * *rstd;
-    for (size_t i = 0; i < width; i++) z[i] *= *rstd;
-}
-
-/* The gradient by act[l] becomes the gradient by z: back through normalize and relu. */
-static void relu_normalize_back(float *grad, const float *act, size_t width, float rstd,
-                                float least) {
-    float sum = 0.0f, product = 0.0f;
-    for (size_t i = 0; i < width; i++) {
-        sum += grad[i];
-        product += grad[i] * act[i];
-    }
-    sum /= (float)width;
-    product /= (float)width;
-    for (size_t i = 0; i < width; i++) grad[i] = rstd * (grad[i] - sum - act[i] * product);
-    for (size_t i = 0; i < width; i++) grad[i] = act[i] > least ? grad[i] : 0.0f;
-}
-
 static void load_images(net *n, const dataset *data, const size_t *pick, size_t rows) {
     const size_t width = n->width[0], row_bytes = width * amp_dtype_size(n->v->type);
     for (size_t i = 0; i < rows; i++)
@@ -267,31 +238,6 @@ static void store_gradient(net *n, void *dst, const float *src, size_t count) {
     measure_stored(&n->m, dst, n->v->type, src, count);
 }
 
-/* Softmax and cross-entropy of one image; the logits become their gradient. */
-static double cross_entropy(float *logit, size_t count, int label) {
-    float max = logit[0], sum = 0.0f;
-    for (size_t i = 1; i < count; i++)
-        if (logit[i] > max) max = logit[i];
-    for (size_t i = 0; i < count; i++) sum += logit[i] = expf(logit[i] - max);
-    for (size_t i = 0; i < count; i++) logit[i] /= sum;
-    const double p = (double)logit[label];
-    logit[label] -= 1.0f;
-    return -log(p > 1e-30 ? p : 1e-30);
-}
-
-static float sigmoid(float z) { return 1.0f / (1.0f + expf(-z)); }
-
-/* Sigmoid and mean squared error of one image; the output becomes its gradient. */
-static double squared_error(float *z, size_t count, const float *target) {
-    double sum = 0.0;
-    for (size_t i = 0; i < count; i++) {
-        const float y = sigmoid(z[i]), d = y - target[i];
-        sum += (double)d * (double)d;
-        z[i] = 2.0f * d * y * (1.0f - y) / (float)count;
-    }
-    return sum / (double)count;
-}
-
 /* The mean loss of the batch; its gradient, times the loss scale, goes to delta[0]. */
 static double loss_and_gradient(net *n, const dataset *data, const size_t *pick) {
     const size_t width = n->width[LAYERS];
@@ -299,7 +245,7 @@ static double loss_and_gradient(net *n, const dataset *data, const size_t *pick)
     double       loss  = 0.0;
     for (size_t i = 0; i < n->batch; i++) {
         float *y = n->out + i * width;
-        loss += n->task == CLASSIFY ? cross_entropy(y, width, data->label[pick[i]])
+        loss += n->task == CLASSIFY ? softmax_error(y, width, data->label[pick[i]])
                                     : squared_error(y, width, data->image + pick[i] * width);
     }
     for (size_t i = 0; i < n->batch * width; i++) n->out[i] *= scale / (float)n->batch;

@@ -223,9 +223,9 @@ static char *parse_row(char *p, float *image, int *label) {
 /* Every fifth digit is held out, so that both parts have digits of all writers. */
 static void load_digits(dataset *d, const char *path) {
     size_t size, rows = 0;
-    char  *text = (char *)read_file(path, &size), *p = text, problem[96];
-    for (size_t i = 0; i < size; i++) rows += text[i] == '\n';
-    rows += size > 0 && text[size - 1] != '\n';
+    char  *table = (char *)read_file(path, &size), *p = table, problem[96];
+    for (size_t i = 0; i < size; i++) rows += table[i] == '\n';
+    rows += size > 0 && table[size - 1] != '\n';
     if (rows < 50) fail(1, path, "has fewer than 50 rows", data_help);
     make_room(d, rows - rows / 5, rows / 5, 8);
     for (size_t row = 0, train = 0, test = d->num_train; row < rows; row++) {
@@ -237,7 +237,7 @@ static void load_digits(dataset *d, const char *path) {
             fail(1, path, problem, data_help);
         }
     }
-    free(text);
+    free(table);
     snprintf(d->name, sizeof d->name, "%lu digits of 8x8 pixels in %.300s: every fifth held out",
              (unsigned long)rows, path);
 }

@@ -54,6 +54,26 @@ try 'attention and head in fp32, if the policy says so' \
 check 'the rows that fit into 16 MiB: not one sequence more; in halves half as many again' $?
 refuses 'a budget without room is named'  'budget [0-9]* or more'  "$out/gpt" --budget 8
 
+# Of 116736 weights and 1792 gains and biases: fewer bytes in each state than in the default.
+for state in default split bf16 8bit; do
+    gpt --dtype bf16 --state $state --seeds 1 2> /dev/null | awk '$1 == "bf16" && NF == 11 {print $9}'
+done > "$out/log"
+awk '{saved = kept - $1} NR == 1 {kept = $1} NR > 1 {
+         want = (NR == 2 ? 2 : NR == 3 ? 6 : 7.875) * 116736 / 118528
+         bad += !(saved > want - 0.011 && saved < want + 0.011)
+     } END {exit !(NR == 4 && kept > 16 && kept < 16.3 && !bad)}' "$out/log"
+check '--state keeps 2, 6 and 7.875 bytes less for a weight' $?
+gpt --dtype bf16 --state 8bit --save "$out/8bit" > "$out/log" 2>&1 &&
+    gpt --dtype bf16 --state 8bit --save "$out/part" --stop-after 17 > "$out/log" 2>&1 &&
+    ! cmp -s "$out/8bit" "$out/part" &&
+    gpt --dtype bf16 --state 8bit --resume "$out/part" --save "$out/part" > "$out/log" 2>&1 &&
+    cmp "$out/8bit" "$out/part" > "$out/log" 2>&1
+check 'with --state 8bit a run that was stopped and resumed ends with the same bytes' $?
+refuses 'moments that are kept otherwise are refused' 8bit \
+    "$out/gpt" --quick --dtype bf16 --state bf16 --resume "$out/8bit"
+refuses 'an unknown state is named'    9bit         "$out/gpt" --dtype bf16 --state 9bit
+refuses '--state is for bf16'          8bit.*bf16   "$out/gpt" --state 8bit
+refuses '--state has no weights in fp32'  head      "$out/gpt" --dtype bf16 --state split --policy head=fp32
 refuses 'a state of another run is refused' 'lr 0.01' \
     "$out/gpt" --quick $one --lr 0.01 --resume "$out/killed"
 head -c 999 "$out/killed" > "$out/torn"
