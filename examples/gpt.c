@@ -12,7 +12,8 @@
    GPT in fp32 needs, too. gpt_setup.h has the tensors and how they begin, gpt_report.h options and
    the text, gpt_check.h --check, gpt_budget.h --budget; what other trainers need too is in
    train_half.h (the policy's answers, rows of halves, the schedule), train_compare.h (save and
-   resume, tables), train_svg.h (curves) and train_cli.h. gpt_cuda.cu is the same on a GPU.
+   resume, tables), train_states.h (--state), train_svg.h (curves) and train_cli.h. gpt_cuda.cu is
+   the same on a GPU.
 
    RUN   cc -O3 -march=native -I. examples/gpt.c -o gpt -lm && ./gpt      in the directory of amp.h
 
