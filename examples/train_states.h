@@ -10,11 +10,18 @@
 
 /* The name, desc.state, and the bytes that a step of AdamW reads and writes for each parameter, with
    gradients of halves. The default comes first. */
-#define STATES(X)                          \
-    X("default", AMP_STATE_DEFAULT, 30.0)  \
-    X("split", AMP_STATE_SPLIT, 28.0)      \
-    X("bf16", AMP_STATE_BF16, 20.0)        \
-    X("8bit", AMP_STATE_8BIT, 16.25)
+#define STATES(X)                                   \
+    X("default", AMP_STATE_DEFAULT, 30.0)           \
+    X("split", AMP_STATE_SPLIT, 28.0)               \
+    X("bf16", AMP_STATE_BF16, 20.0)                 \
+    X("8bit", AMP_STATE_8BIT, 16.25)                \
+    X("8bit-24", AMP_STATE_8BIT_24, 14.25)          \
+    X("kahan", AMP_STATE_KAHAN, 28.0)               \
+    X("kahan-bf16", AMP_STATE_KAHAN_BF16, 20.0)     \
+    X("kahan-8bit", AMP_STATE_KAHAN_8BIT, 16.25)    \
+    X("sr", AMP_STATE_SR, 24.0)                     \
+    X("sr-bf16", AMP_STATE_SR_BF16, 16.0)           \
+    X("sr-8bit", AMP_STATE_SR_8BIT, 12.25)
 
 #define STATE_NAME(name, state, moved) name,
 #define STATE_ROW(name, state, moved)  {name, state, moved},

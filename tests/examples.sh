@@ -41,23 +41,24 @@ sed -n '/^low:/,/^    binary/p' "$out/ops" > "$out/table" && [ -s "$out/table" ]
     sed -n '/^    low: cast/,/^        binary/{s/^    //;p;}' README.md | diff "$out/table" - > "$out/log"
 check 'README: its table of ops is that of autocast_ops' $?
 "$build/state" --quick > "$out/log" 2>&1 &&
-    awk '/^state [a-z0-9]+ kept [0-9.]+ moved [0-9.]+ speed [0-9.]+ d [+-][0-9.]+ se [0-9.]+$/ {
+    awk '/^state [a-z0-9-]+ kept [0-9.]+ moved [0-9.]+ speed [0-9.]+ d [+-][0-9.]+ se [0-9.]+$/ {
              kept = kept " " $4; moved = moved " " $6; n++}
-         END {exit !(n == 4 && kept == " 14.0 12.0 8.0 6.1" && moved == " 30.0 28.0 20.0 16.2")}' "$out/log"
+         END {exit !(n == 11 && kept == " 14.0 12.0 8.0 6.1 5.1 12.0 8.0 6.1 10.0 6.0 4.1" &&
+                     moved == " 30.0 28.0 20.0 16.2 14.2 28.0 20.0 16.2 24.0 16.0 12.2")}' "$out/log"
 check 'state: each state keeps the bytes that amp.h says' $?
 # d of a last line is the mean of its row, but for digits that are not printed. A split master has the
 # default's bits, and its model where no value lies in the middle: one in 65536, from which two runs
-# part slowly, an 8-bit weight that is rounded otherwise at a time.
+# part slowly: two seeds of the quick run by less than 0.005; without the low halves it is 0.4.
 awk 'function size(x) {return x < 0 ? -x : x}
      /^loss, d +classify +reconstruct +gpt *$/ {table = 1}
      table && $1 == "default" && NF == 4 {rows++; bad += !($2 > 0 && $2 < 2 && $3 > 0 && $3 < 0.2 && $4 > 0 && $4 < 5)}
      table && $3 == "+-" && $5 $9 $13 == "---" && NF == 13 {
          rows++; mean[$1] = ($2 + $6 + $10) / 3
-         bad += $1 == "split" && size($2) + size($6) + size($10) > 0.01
+         bad += $1 == "split" && size($2) + size($6) + size($10) > 0.02
      }
      /^state / {lines++; bad += size($10 - mean[$2]) > 0.000101}
      /^state default/ {bad += !($8 == "1.00" && $10 == "+0.0000" && $12 == "0.0000")}
-     END {exit !(rows == 4 && lines == 4 && !bad)}' "$out/log"
+     END {exit !(rows == 11 && lines == 11 && !bad)}' "$out/log"
 check 'state: a table of three tasks, of which the lines are means; split trains as the default does' $?
 for program in wrap_step pitfalls which_tensor recipes recipes_net autocast_ops state; do
     "$build/$program" --help > "$out/log" 2>&1 && [ -s "$out/log" ]
