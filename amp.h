@@ -2333,7 +2333,8 @@ AMPI_FN void ampi_record_turn(const amp_plan *plan, uint32_t bad) {
 /* ------------------------------------------------------------- >>core  fewer bytes
    How states but the default are kept, for a type V of floats and U of as many 32-bit words, so
    that vectors have the same formulas, from operators that words and vectors have and, of numbers
-   below 2^31, above (all ones if a > b), least and most. */
+   below 2^31, above (all ones if a > b), least and most; and add_below, which adds up to words
+   whose size is below most. */
 
 enum { AMPI_GROUP = 32 }; /* elements that share a largest magnitude */
 
@@ -2430,7 +2431,7 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
        bits, and of inf and NaN, which arithmetic has made quiet, the last bits are cut off. */  \
     FN U ampi_rounding##S(U w, U up, const int bits, const int f16) {                          \
         const uint32_t most = (f16 ? 0x7c000000u : 0x7f800000u) - ((uint32_t)1 << bits);        \
-        return w + (up & ampi_above##S(ampi_u32##S(most), ampi_size##S(w)));                   \
+        return ampi_add_below##S(w, up, ampi_u32##S(most));                                    \
     }                                                                                          \
     FN U ampi_by_chance##S(U w, U chance, const int f16) {                                     \
         return ampi_rounding##S(w, chance, 16, f16) >> ampi_u32##S(16);                        \
@@ -2442,16 +2443,12 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
         const U r   = ampi_rounding##S(w, up, bits, f16);                                      \
         return r >> ampi_u32##S((uint32_t)bits) << ampi_u32##S((uint32_t)bits);                \
     }                                                                                          \
-    /* A master in two parts: a half, to nearest, of two the one away from zero, and of its wide \
-       form the lower bits, as a signed number: what was rounded off. Bit 15 is taken from a NaN \
-       that would round to 0. */                                                               \
-    FN U ampi_splittable##S(U u) {                                                             \
-        const U over = ampi_above##S(ampi_size##S(u), ampi_u32##S(0x7fff7fffu));               \
-        return u & ~(over & ampi_u32##S(0x8000u));                                             \
-    }                                                                                          \
-    FN U ampi_upper##S(U u) { return (u + ampi_u32##S(0x8000u)) >> ampi_u32##S(16); }          \
-    FN U ampi_signed##S(U u, uint32_t sign) {                                                  \
-        return (u ^ ampi_u32##S(sign)) - ampi_u32##S(sign);                                    \
+    /* A master in two parts, the upper and lower bits of its wide form plus half a step of the  \
+       model: that is to nearest, of two the one away from zero. A NaN that would become a 0 is   \
+       made a smaller one. */                                                                  \
+    FN U ampi_split##S(U w) {                                                                  \
+        const U size = ampi_least##S(ampi_size##S(w), ampi_u32##S(0x7fff7fffu));               \
+        return (size | (w & ampi_u32##S(0x80000000u))) + ampi_u32##S(0x8000u);                 \
     }                                                                                          \
     /* A master from the bits of its model and what else is kept; and that in low, the model     \
        returned. Kahan's compensation is kept 2^11 times as large in fp16, where it would often  \
@@ -2460,8 +2457,9 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
         U w = model << ampi_u32##S(16);                                                        \
         V x;                                                                                   \
         if (master == AMPI_MASTER_SPLIT)                                                       \
-            return ampi_from_bits##S(w + ampi_signed##S(low, 0x8000u));                        \
-        if (master == AMPI_MASTER_24) w += ampi_signed##S(low, 0x80u) << ampi_u32##S(8);       \
+            return ampi_from_bits##S((w | low) - ampi_u32##S(0x8000u));                        \
+        if (master == AMPI_MASTER_24)                                                          \
+            w = (w | low << ampi_u32##S(8)) - ampi_u32##S(0x8000u);                            \
         x = ampi_from_wide##S(w, f16);                                                         \
         if (master != AMPI_MASTER_KAHAN) return x;                                             \
         w = low << ampi_u32##S(16);                                                            \
@@ -2471,17 +2469,14 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
     FN U ampi_parts##S(V p, U chance, U *low, const int master, const int f16) {               \
         U u = ampi_bits##S(p), h;                                                              \
         V c;                                                                                   \
-        *low = u;                                                                              \
-        if (master == AMPI_MASTER_SPLIT) {                                                     \
-            *low = ampi_splittable##S(u);                                                      \
-            return ampi_upper##S(*low);                                                        \
-        }                                                                                      \
+        *low = ampi_split##S(u);                                                               \
+        if (master == AMPI_MASTER_SPLIT) return *low >> ampi_u32##S(16);                       \
         h = ampi_wide##S(p, f16);                                                              \
         if (master == AMPI_MASTER_SR) return ampi_by_chance##S(h, chance, f16);                \
         if (master == AMPI_MASTER_24) {                                                        \
-            h    = ampi_splittable##S(ampi_nearest##S(h, 8, f16));                             \
+            h    = ampi_split##S(ampi_nearest##S(h, 8, f16));                                  \
             *low = h >> ampi_u32##S(8) & ampi_u32##S(0xffu);                                   \
-            return ampi_upper##S(h);                                                           \
+            return h >> ampi_u32##S(16);                                                       \
         }                                                                                      \
         h = ampi_nearest##S(h, 16, f16);                                                       \
         c = ampi_sub##S(p, ampi_from_wide##S(h, f16));                                         \
@@ -2494,37 +2489,40 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
        lowbias32 (Wellons 2018). */                                                            \
     FN U ampi_chance##S(U element, U a, U b) {                                                 \
         U x = element ^ a;                                                                     \
-        x   = (x ^ x >> ampi_u32##S(16)) * ampi_u32##S(0x7feb352du);                         \
+        x   = x * ampi_u32##S(0x7feb352du);                                                    \
         x   = ((x ^ x >> ampi_u32##S(15)) + b) * ampi_u32##S(0x846ca68bu);                   \
         return x ^ x >> ampi_u32##S(16);                                                      \
     }                                                                                          \
     /* Codes of 8 bits and back: of a magnitude y below 2 the upper bits of y + least as a float,\
-       4 of them behind the point, less those of least: floats above least, and evenly spaced    \
-       below. Rounded up if what is cut off is more than chance, below 2^16. */                  \
-    FN U ampi_encode##S(V y, uint32_t least, U chance) {                                         \
-        const U u = ampi_least##S(ampi_size##S(ampi_bits##S(y)), ampi_u32##S(0x3ff70000u));    \
-        const V z = ampi_add##S(ampi_from_bits##S(u), ampi_from_bits##S(ampi_u32##S(least)));  \
-        const U w = ampi_bits##S(z) - ampi_u32##S(least) + (chance << ampi_u32##S(3));         \
-        return w >> ampi_u32##S(19);                                                           \
+       4 of them behind the point: floats above least, and evenly spaced below. Rounded up if what\
+       is cut off is more than chance, below 2^19. Bits above the lower 8, of which those of least \
+       are 0, do not count. */                                                                 \
+    FN U ampi_encode##S(U y, uint32_t least, U chance) {                                       \
+        const V z = ampi_from_bits##S(ampi_least##S(y, ampi_u32##S(0x3ff70000u)));             \
+        return ampi_bits##S(ampi_add##S(z, ampi_from_bits##S(ampi_u32##S(least)))) + chance;   \
     }                                                                                          \
     FN V ampi_decode##S(U code, uint32_t least) {                                              \
         const V z = ampi_from_bits##S((code << ampi_u32##S(19)) + ampi_u32##S(least));         \
         return ampi_sub##S(z, ampi_from_bits##S(ampi_u32##S(least)));                          \
     }                                                                                          \
-    /* Of m 7 bits, from 2^-7, and the sign; of v 8 bits, from 2^-15, and at least 1 but of 0: a \
-       moment over a root that was rounded to 0 would be a leap. */                            \
+    /* Of m 7 bits, from 2^-7, and the sign, beside which that of least is 1. */               \
     FN U ampi_m_code##S(V m, float down, U chance) {                                           \
-        const U sign = ampi_bits##S(m) >> ampi_u32##S(24) & ampi_u32##S(0x80u);                \
-        return ampi_encode##S(ampi_times##S(down, m), 0x3c000000u, chance) | sign;               \
+        const U y    = ampi_size##S(ampi_bits##S(ampi_times##S(down, m)));                     \
+        const U plus = ~(ampi_bits##S(m) >> ampi_u32##S(24)) & ampi_u32##S(0x80u);             \
+        const U c    = chance & ampi_u32##S(0x7ffffu);                                         \
+        return ampi_encode##S(y, 0x3c000000u, c) >> ampi_u32##S(19) ^ plus;                    \
     }                                                                                          \
     FN V ampi_m_value##S(U code, float up) {                                                   \
         const V m = ampi_decode##S(code & ampi_u32##S(0x7fu), 0x3c000000u);                    \
         const U s = (code & ampi_u32##S(0x80u)) << ampi_u32##S(24);                            \
         return ampi_times##S(up, ampi_from_bits##S(ampi_bits##S(m) | s));                      \
     }                                                                                          \
+    /* Of v 8 bits, from 2^-15, and at least 1: a moment over the root of a v that was rounded to \
+       0 would be a leap. */                                                                   \
     FN U ampi_v_code##S(V v, float down, U chance) {                                           \
-        const U q = ampi_encode##S(ampi_times##S(down, v), 0x38000000u, chance);                 \
-        return ampi_most##S(q, ampi_least##S(ampi_size##S(ampi_bits##S(v)), ampi_u32##S(1)));  \
+        const U y = ampi_bits##S(ampi_times##S(down, v)), c = chance >> ampi_u32##S(13);       \
+        const U w = ampi_encode##S(y, 0x38000000u, c);                                         \
+        return ampi_most##S(w, ampi_u32##S(0x38080000u)) >> ampi_u32##S(19);                   \
     }                                                                                          \
     FN V ampi_v_value##S(U code, float up) {                                                   \
         return ampi_times##S(up, ampi_decode##S(code, 0x38000000u));                           \
@@ -2535,6 +2533,9 @@ AMPI_FN float    ampi_from_bits(uint32_t u) { return ampi_f32_from_bits(u); }
 AMPI_FN uint32_t ampi_above(uint32_t a, uint32_t b) { return a > b ? 0xffffffffu : 0u; }
 AMPI_FN uint32_t ampi_least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 AMPI_FN uint32_t ampi_most(uint32_t a, uint32_t b) { return a > b ? a : b; }
+AMPI_FN uint32_t ampi_add_below(uint32_t w, uint32_t up, uint32_t most) {
+    return (w & 0x7fffffffu) < most ? w + up : w;
+}
 AMPI_CODECS(AMPI_FN, float, uint32_t, )
 
 AMPI_FN void ampi_store_low(void *low, size_t i, size_t size, uint32_t u) {
@@ -2933,6 +2934,16 @@ AMPI_FN size_t ampi_head(const void *p, size_t size, size_t alignment, size_t n)
     return head / size < n ? head / size : n;
 }
 
+/* A step with its five streams asks for memory so many elements before it needs it, from vectors
+   and as far as its arrays go: what processors fetch by themselves comes late, and costs up to a
+   fifth of the time. */
+enum { AMPI_SOON = 512 };
+#if defined(__GNUC__) || defined(__clang__)
+#define AMPI_PREFETCH(base, type, i) __builtin_prefetch(ampi_at(base, type, i))
+#else
+#define AMPI_PREFETCH(base, type, i) ((void)0)
+#endif
+
 /* The loops of a tier over vectors V of W floats. */
 #define AMPI_LOOPS(FN, V, W, S)                                                                \
     FN float ampi_fold##S(float *lanes) {                                                      \
@@ -2967,6 +2978,13 @@ AMPI_FN size_t ampi_head(const void *p, size_t size, size_t alignment, size_t n)
             const V g = ampi_unscaled##S(u.grad, u.grad_type, i, f);                           \
             V       p = ampi_get##S(u.master, i), m = ampi_get##S(u.m, i);                     \
             V       v = ampi_get##S(u.v, i);                                                   \
+            if (W > 1 && i + AMPI_SOON < end) {                                                \
+                AMPI_PREFETCH(u.grad, u.grad_type, i + AMPI_SOON);                             \
+                AMPI_PREFETCH(u.master, AMP_F32, i + AMPI_SOON);                               \
+                AMPI_PREFETCH(u.m, AMP_F32, i + AMPI_SOON);                                    \
+                AMPI_PREFETCH(u.v, AMP_F32, i + AMPI_SOON);                                    \
+                if (u.model) AMPI_PREFETCH(u.model, u.model_type, i + AMPI_SOON);              \
+            }                                                                                  \
             ampi_adamw##S(&u.rates, g, &p, &m, &v);                                            \
             ampi_put##S(u.master, i, p);                                                       \
             ampi_put##S(u.m, i, m);                                                            \
@@ -2981,6 +2999,12 @@ AMPI_FN size_t ampi_head(const void *p, size_t size, size_t alignment, size_t n)
         for (; i < end; i += W) {                                                              \
             const V g = ampi_unscaled##S(u.grad, u.grad_type, i, f);                           \
             V       p = ampi_get##S(u.master, i), m = u.m ? ampi_get##S(u.m, i) : f;           \
+            if (W > 1 && i + AMPI_SOON < end) {                                                \
+                AMPI_PREFETCH(u.grad, u.grad_type, i + AMPI_SOON);                             \
+                AMPI_PREFETCH(u.master, AMP_F32, i + AMPI_SOON);                               \
+                if (u.m) AMPI_PREFETCH(u.m, AMP_F32, i + AMPI_SOON);                           \
+                if (u.model) AMPI_PREFETCH(u.model, u.model_type, i + AMPI_SOON);              \
+            }                                                                                  \
             ampi_sgd##S(&u.rates, g, &p, u.m ? &m : NULL);                                     \
             ampi_put##S(u.master, i, p);                                                       \
             if (u.m) ampi_put##S(u.m, i, m);                                                   \
@@ -9387,11 +9411,21 @@ AMPI_KERNEL(AMPI_HOST, ampi_f32x4, AMPI_W4, 2, _x4)
 /* ------------------------------------------------------------- >>impl  fewer bytes
    The loops of a tier over vectors V of W floats and U of as many words. Beside AMPI_LOOPS' a tier
    has get16, put16, get8, put8 (words from and to halves and bytes), count (x,
-   x + 1 ...) and largest. */
+   x + 1 ...) and largest16, the largest upper and the largest lower
+   half of words. */
 
 enum { AMPI_SOME = 16 }; /* groups of 8-bit moments */
 
 #define AMPI_FEWER(FN, V, U, W, S, UNROLL)                                                     \
+    FN AMPI_ALWAYS void ampi_soon##S(const ampi_fewer *x, const int moments, size_t i) {       \
+        const amp_dtype type = moments == AMPI_MOMENTS_F32 ? AMP_F32 : AMP_BF16;               \
+        const size_t    j    = moments == AMPI_MOMENTS_8BIT ? i / 2 : i;                       \
+        AMPI_PREFETCH(x->grad, x->grad_type, i);                                               \
+        AMPI_PREFETCH(x->model, AMP_BF16, i);                                                  \
+        if (x->low) AMPI_PREFETCH(x->low, AMP_BF16, x->master == AMPI_MASTER_24 ? i / 2 : i);  \
+        if (x->m) AMPI_PREFETCH(x->m, type, j);                                                \
+        if (x->v) AMPI_PREFETCH(x->v, type, j);                                                \
+    }                                                                                          \
     FN AMPI_ALWAYS V ampi_get_master##S(const ampi_fewer *x, const int master, size_t i) {     \
         const int bytes = master == AMPI_MASTER_SR ? 0 : master == AMPI_MASTER_24 ? 1 : 2;     \
         const U   model = ampi_get16##S(x->model, i);                                          \
@@ -9422,6 +9456,7 @@ enum { AMPI_SOME = 16 }; /* groups of 8-bit moments */
         for (; i < end; i += W) {                                                              \
             const V g = ampi_unscaled##S(x.grad, x.grad_type, i, f);                           \
             V       p = ampi_get_master##S(&x, master, i), m = f, v = f;                       \
+            if (W > 1 && i + AMPI_SOON < end) ampi_soon##S(&x, moments, i + AMPI_SOON);        \
             if (moments == AMPI_MOMENTS_BF16) {                                                \
                 const U up = ampi_u32##S(16);                                                  \
                 if (has_m) m = ampi_from_bits##S(ampi_get16##S(x.m, i) << up);                 \
@@ -9457,8 +9492,9 @@ enum { AMPI_SOME = 16 }; /* groups of 8-bit moments */
         const V          f     = ampi_splat##S(x->factor);                                     \
         const ampi_scale of_m = ampi_scale_of(has_m ? x->m_scale[i / AMPI_GROUP] : (uint8_t)1); \
         const ampi_scale of_v = ampi_scale_of(has_v ? x->v_scale[i / AMPI_GROUP] : (uint8_t)1); \
-        U      most = ampi_u32##S(0), most_v = most;                                           \
-        size_t k;                                                                              \
+        U        most = ampi_u32##S(0), most_v = most;                                         \
+        uint32_t both;                                                                         \
+        size_t   k;                                                                            \
         UNROLL for (k = 0; k * W < n; k++) {                                                   \
             const size_t j = i + k * W;                                                        \
             const V      g = ampi_unscaled##S(x->grad, x->grad_type, j, f);                    \
@@ -9467,7 +9503,7 @@ enum { AMPI_SOME = 16 }; /* groups of 8-bit moments */
             if (has_v) {                                                                       \
                 z = ampi_v_value##S(ampi_get8##S(x->v, j), of_v.up);                           \
                 ampi_adamw##S(&x->rates, g, &p, &y, &z);                                       \
-                most_v = ampi_most##S(most_v, ampi_size##S(ampi_bits##S(z)));                  \
+                most_v = ampi_most##S(most_v, ampi_bits##S(z)); /* no sign but a NaN's */      \
             } else {                                                                           \
                 ampi_sgd##S(&x->rates, g, &p, has_m ? &y : NULL);                              \
             }                                                                                  \
@@ -9476,8 +9512,11 @@ enum { AMPI_SOME = 16 }; /* groups of 8-bit moments */
             m[k] = y;                                                                          \
             v[k] = z;                                                                          \
         }                                                                                      \
-        scale[0] = ampi_exponent_of(ampi_largest##S(most));                                    \
-        scale[1] = ampi_exponent_of(ampi_largest##S(most_v));                                  \
+        /* upper halves tell an exponent, and a NaN, which arithmetic has made quiet */         \
+        most = most >> ampi_u32##S(16) | (most_v & ampi_u32##S(0xffff0000u));                  \
+        both = ampi_largest16##S(most);                                                        \
+        scale[0] = ampi_exponent_of(both << 16);                                               \
+        scale[1] = ampi_exponent_of(both & 0xffff0000u);                                       \
     }                                                                                          \
     FN AMPI_ALWAYS void ampi_code_group##S(const ampi_fewer *x, const amp_kind kind, size_t i, \
                                            size_t n, const V *m, const V *v,                   \
@@ -9492,10 +9531,8 @@ enum { AMPI_SOME = 16 }; /* groups of 8-bit moments */
             const size_t j = i + k * W;                                                        \
             const U      c = ampi_chance##S(ampi_count##S(x->element + (uint32_t)j),           \
                                             ampi_u32##S(x->key.a), ampi_u32##S(x->key.b));     \
-            const U      d = c & ampi_u32##S(0xffffu);                                         \
-            ampi_put8##S(x->m, j, ampi_m_code##S(m[k], down, d));                              \
-            if (!has_v) continue;                                                              \
-            ampi_put8##S(x->v, j, ampi_v_code##S(v[k], down_v, c >> ampi_u32##S(16)));         \
+            ampi_put8##S(x->m, j, ampi_m_code##S(m[k], down, c));                              \
+            if (has_v) ampi_put8##S(x->v, j, ampi_v_code##S(v[k], down_v, c));                 \
         }                                                                                      \
     }                                                                                          \
     FN AMPI_ALWAYS void ampi_8bit_as##S(const ampi_fewer *fewer, const amp_kind kind,          \
@@ -9513,6 +9550,8 @@ enum { AMPI_SOME = 16 }; /* groups of 8-bit moments */
             }                                                                                  \
             for (g = 0; g < AMPI_SOME && i < end; g++, i += n) {                               \
                 n = W > 1 ? (size_t)AMPI_GROUP : ampi_min(end - i, AMPI_GROUP);                \
+                if (W > 1 && i + AMPI_SOON < end)                                              \
+                    ampi_soon##S(&x, AMPI_MOMENTS_8BIT, i + AMPI_SOON);                        \
                 ampi_code_group##S(&x, kind, i, n, m + g * (AMPI_GROUP / W),                   \
                                    v + g * (AMPI_GROUP / W), scale[g]);                        \
             }                                                                                  \
@@ -9541,7 +9580,7 @@ AMPI_HOST void ampi_put16(void *base, size_t i, uint32_t u) {
 }
 AMPI_HOST void ampi_put8(void *base, size_t i, uint32_t u) { ((uint8_t *)base)[i] = (uint8_t)u; }
 AMPI_HOST uint32_t ampi_count(uint32_t u) { return u; }
-AMPI_HOST uint32_t ampi_largest(uint32_t u) { return u; }
+AMPI_HOST uint32_t ampi_largest16(uint32_t u) { return u; }
 AMPI_FEWER(AMPI_HOST, float, uint32_t, 1, , )
 
 static void ampi_fewer_array(const ampi_fewer *x, size_t n) {
@@ -9673,7 +9712,10 @@ AMPI_AVX2 ampi_u32x8 ampi_least_avx2(ampi_u32x8 a, ampi_u32x8 b) {
 AMPI_AVX2 ampi_u32x8 ampi_most_avx2(ampi_u32x8 a, ampi_u32x8 b) {
     return (ampi_u32x8)_mm256_max_epu32((__m256i)a, (__m256i)b);
 }
-AMPI_CODECS(AMPI_AVX2, __m256, ampi_u32x8, _avx2)
+AMPI_AVX2 ampi_u32x8 ampi_add_below_avx2(ampi_u32x8 w, ampi_u32x8 up, ampi_u32x8 most) {
+    return w + (up & ampi_above_avx2(most, w & ampi_u32_avx2(0x7fffffffu)));
+}
+AMPI_CODECS(AMPI_AVX2 AMPI_ALWAYS, __m256, ampi_u32x8, _avx2)
 
 AMPI_AVX2 ampi_u32x8 ampi_get16_avx2(const void *base, size_t i) {
     const __m128i h = _mm_loadu_si128((const __m128i *)(const void *)((const char *)base + 2 * i));
@@ -9692,17 +9734,17 @@ AMPI_AVX2 void ampi_put16_avx2(void *base, size_t i, ampi_u32x8 u) {
     _mm_storeu_si128((__m128i *)(void *)((char *)base + 2 * i), ampi_lower_avx2(u));
 }
 AMPI_AVX2 void ampi_put8_avx2(void *base, size_t i, ampi_u32x8 u) {
-    const __m128i h = ampi_lower_avx2(u);
+    const __m128i h = ampi_lower_avx2(u & ampi_u32_avx2(0xffu)); /* what is larger would be 255 */
     _mm_storel_epi64((__m128i *)(void *)((char *)base + i), _mm_packus_epi16(h, h));
 }
 AMPI_AVX2 ampi_u32x8 ampi_count_avx2(uint32_t u) {
     return ampi_u32_avx2(u) + (ampi_u32x8)_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
 }
-AMPI_AVX2 uint32_t ampi_largest_avx2(ampi_u32x8 u) {
-    __m128i x = _mm_max_epu32(_mm256_castsi256_si128((__m256i)u),
+AMPI_AVX2 uint32_t ampi_largest16_avx2(ampi_u32x8 u) {
+    __m128i x = _mm_max_epu16(_mm256_castsi256_si128((__m256i)u),
                               _mm256_extracti128_si256((__m256i)u, 1));
-    x = _mm_max_epu32(x, _mm_shuffle_epi32(x, 0x4e));
-    x = _mm_max_epu32(x, _mm_shuffle_epi32(x, 0xb1));
+    x = _mm_max_epu16(x, _mm_shuffle_epi32(x, 0x4e));
+    x = _mm_max_epu16(x, _mm_shuffle_epi32(x, 0xb1));
     return (uint32_t)_mm_cvtsi128_si32(x);
 }
 AMPI_FEWER(AMPI_AVX2, __m256, ampi_u32x8, 8, _avx2, AMPI_UNROLL)
@@ -9947,7 +9989,12 @@ AMPI_AVX512 ampi_u32x16 ampi_least_avx512(ampi_u32x16 a, ampi_u32x16 b) {
 AMPI_AVX512 ampi_u32x16 ampi_most_avx512(ampi_u32x16 a, ampi_u32x16 b) {
     return (ampi_u32x16)_mm512_max_epu32((__m512i)a, (__m512i)b);
 }
-AMPI_CODECS(AMPI_AVX512, __m512, ampi_u32x16, _avx512)
+AMPI_AVX512 ampi_u32x16 ampi_add_below_avx512(ampi_u32x16 w, ampi_u32x16 up, ampi_u32x16 most) {
+    const __mmask16 fits =
+        _mm512_cmplt_epu32_mask((__m512i)(w & ampi_u32_avx512(0x7fffffffu)), (__m512i)most);
+    return (ampi_u32x16)_mm512_mask_add_epi32((__m512i)w, fits, (__m512i)w, (__m512i)up);
+}
+AMPI_CODECS(AMPI_AVX512 AMPI_ALWAYS, __m512, ampi_u32x16, _avx512)
 
 AMPI_AVX512 ampi_u32x16 ampi_get16_avx512(const void *base, size_t i) {
     const void *at = (const char *)base + 2 * i;
@@ -9970,8 +10017,13 @@ AMPI_AVX512 ampi_u32x16 ampi_count_avx512(uint32_t u) {
         _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     return ampi_u32_avx512(u) + (ampi_u32x16)lanes;
 }
-AMPI_AVX512 uint32_t ampi_largest_avx512(ampi_u32x16 u) {
-    return _mm512_reduce_max_epu32((__m512i)u);
+AMPI_AVX512 uint32_t ampi_largest16_avx512(ampi_u32x16 u) {
+    const __m256i y = _mm256_max_epu16(_mm512_castsi512_si256((__m512i)u),
+                                       _mm512_extracti64x4_epi64((__m512i)u, 1));
+    __m128i       x = _mm_max_epu16(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
+    x = _mm_max_epu16(x, _mm_shuffle_epi32(x, 0x4e));
+    x = _mm_max_epu16(x, _mm_shuffle_epi32(x, 0xb1));
+    return (uint32_t)_mm_cvtsi128_si32(x);
 }
 AMPI_FEWER(AMPI_AVX512, __m512, ampi_u32x16, 16, _avx512, AMPI_UNROLL)
 
@@ -10335,7 +10387,10 @@ AMPI_FN float32x4_t ampi_from_bits_neon(uint32x4_t u) { return vreinterpretq_f32
 AMPI_FN uint32x4_t ampi_above_neon(uint32x4_t a, uint32x4_t b) { return vcgtq_u32(a, b); }
 AMPI_FN uint32x4_t ampi_least_neon(uint32x4_t a, uint32x4_t b) { return vminq_u32(a, b); }
 AMPI_FN uint32x4_t ampi_most_neon(uint32x4_t a, uint32x4_t b) { return vmaxq_u32(a, b); }
-AMPI_CODECS(AMPI_FN, float32x4_t, uint32x4_t, _neon)
+AMPI_FN uint32x4_t ampi_add_below_neon(uint32x4_t w, uint32x4_t up, uint32x4_t most) {
+    return w + (up & ampi_above_neon(most, w & ampi_u32_neon(0x7fffffffu)));
+}
+AMPI_CODECS(AMPI_FN AMPI_ALWAYS, float32x4_t, uint32x4_t, _neon)
 
 AMPI_FN uint32x4_t ampi_get16_neon(const void *base, size_t i) {
     return vmovl_u16(vreinterpret_u16_u8(vld1_u8((const uint8_t *)base + 2 * i)));
@@ -10356,7 +10411,10 @@ AMPI_FN uint32x4_t ampi_count_neon(uint32_t u) {
     static const uint32_t lanes[4] = {0, 1, 2, 3};
     return vaddq_u32(vdupq_n_u32(u), vld1q_u32(lanes));
 }
-AMPI_FN uint32_t ampi_largest_neon(uint32x4_t u) { return vmaxvq_u32(u); }
+AMPI_FN uint32_t ampi_largest16_neon(uint32x4_t u) {
+    const uint16x8_t h = vreinterpretq_u16_u32(u);
+    return (uint32_t)vmaxvq_u16(vuzp2q_u16(h, h)) << 16 | vmaxvq_u16(vuzp1q_u16(h, h));
+}
 AMPI_FEWER(AMPI_HOST, float32x4_t, uint32x4_t, 4, _neon, AMPI_UNROLL)
 
 static void ampi_narrow_neon(void *dst, amp_dtype type, const void *src, size_t i, size_t end,

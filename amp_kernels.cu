@@ -1513,7 +1513,7 @@ template <int N> AMPI_DEVICE void ampi_get_bytes(const void *p, uint32_t *u) {
 template <int N> AMPI_DEVICE void ampi_put_bytes(void *p, const uint32_t *u) {
     uint32_t w = 0;
 #pragma unroll
-    for (int k = 0; k < N; k++) w |= u[k] << 8 * k;
+    for (int k = 0; k < N; k++) w |= (u[k] & 0xffu) << 8 * k;
     if (N == 1) *ampi_global<uint8_t>((char *)p) = (uint8_t)w;
     else ampi_write<true, uint32_t>((char *)p, w);
 }
@@ -1576,7 +1576,7 @@ AMPI_DEVICE void ampi_put_moments(void *base, uint8_t *scale, size_t i, bool her
         const uint32_t c = SECOND ? chance[k] >> 16 : chance[k] & 0xffffu;
         if (MOMENTS == AMPI_MOMENTS_BF16) u[k] = ampi_by_chance(u[k], c, 0);
         else if (MOMENTS == AMPI_MOMENTS_8BIT)
-            u[k] = SECOND ? ampi_v_code(x[k], down, c) : ampi_m_code(x[k], down, c);
+            u[k] = SECOND ? ampi_v_code(x[k], down, chance[k]) : ampi_m_code(x[k], down, chance[k]);
     }
     if (MOMENTS == AMPI_MOMENTS_8BIT) ampi_put_bytes<N>((char *)base + i, u);
     else if (MOMENTS == AMPI_MOMENTS_BF16) ampi_put_halves<N, true>((char *)base + 2 * i, u);

@@ -261,14 +261,14 @@ static void states(void) {
     static const struct { const char *name; amp_state state; double bytes; } kinds[] = {
         {"split adamw-step f16", AMP_STATE_SPLIT, 28},
         {"bf16 adamw-step f16", AMP_STATE_BF16, 20},
-        {"8bit adamw-step f16", AMP_STATE_8BIT, 16.25},
-        {"8bit-24 adamw-step f16", AMP_STATE_8BIT_24, 14.25},
+        {"8bit adamw-step f16", AMP_STATE_8BIT, 16.125},
+        {"8bit-24 adamw-step f16", AMP_STATE_8BIT_24, 14.125},
         {"sr adamw-step f16", AMP_STATE_SR, 24},
         {"sr-bf16 adamw-step f16", AMP_STATE_SR_BF16, 16},
-        {"sr-8bit adamw-step f16", AMP_STATE_SR_8BIT, 12.25},
+        {"sr-8bit adamw-step f16", AMP_STATE_SR_8BIT, 12.125},
         {"kahan adamw-step f16", AMP_STATE_KAHAN, 28},
         {"kahan-bf16 adamw-step f16", AMP_STATE_KAHAN_BF16, 20},
-        {"kahan-8bit adamw-step f16", AMP_STATE_KAHAN_8BIT, 16.25}};
+        {"kahan-8bit adamw-step f16", AMP_STATE_KAHAN_8BIT, 16.125}};
     size_t k;
     for (k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
         amp_optimizer_desc desc;
