@@ -1107,8 +1107,7 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
    SPLIT is DEFAULT in other memory: with equal gradients its masters and moments are DEFAULT's bit
    for bit, and so are its state files. Its model is the master rounded to nearest as DEFAULT's, but
    for values in the middle between two, of which it is the one away from zero. (Of a NaN it is a
-   NaN; payloads may change.) It and what is made of it want models of bf16; all others take fp16,
-   too.
+   NaN; payloads may change.) SPLIT, BF16 and 8BIT want models of bf16; the others take fp16, too.
    8BIT_24 rounds masters to nearest even: of bf16 to 16 bits of fp32's 24, of fp16 to 19, and to
    2^-32. A step that changes a weight by less than half of the last one does not change it.
    KAHAN keeps of a master what rounding to the model has left, rounded to another half (of fp16
@@ -1116,15 +1115,17 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
    keeps more in the same bytes.
    SR has no master: a weight is rounded stochastically, up or down with a chance in proportion to
    the distance, so that small changes are not lost but there on average (also among fp16's
-   subnormals, to 2^-37); what it costs is noise, of half a step in weights. So rounds BF16 its
-   moments. The bits of chance are counted, not drawn: they depend on desc.seed, the tensor's
+   subnormals, to 2^-37); what it costs is noise, of half a step in weights. BF16's moments are
+   rounded so, too. The bits of chance are counted, not drawn: they depend on desc.seed, the tensor's
    number, the element's, and the step (amp_gate.step), and on nothing else. A state file has the
    seed. Infinities and NaN stay; no finite value becomes one, but weights stay where halves end.
-   8BIT keeps of 32 elements one largest magnitude each, in bf16 rounded up, and codes of 8 bits, to
-   nearest even: of the first moment or momentum m = max * q / (254 - |q|), denser around zero, of
-   the second moment's root q / 255 * max, q being 1 or more unless the root is 0: a momentum would
-   leap over one that was rounded to 0. A NaN makes moments of all 32 a NaN; 2^126 and more counts
-   as 2^126.
+   8BIT keeps of 32 elements a power of two, in which the largest is from 1 to 2, and of each a float
+   with 4 bits behind the point: of the first moment or momentum a sign and 7 bits, evenly spaced
+   below 2^-7, of the second moment 8 bits, evenly spaced below 2^-15, and never 0 after a step, as a
+   momentum would leap over its root. (As OCP's MX formats, but for codes; Rouhani et al. 2023.)
+   These, too, are rounded by chance: neighbours are 3 to 6 % apart, and a step moves a moment by
+   far less, so that to nearest it would stay for ever where one large gradient has put it. A NaN
+   makes moments of all 32 a NaN, and what is beyond 2^127 counts as that.
    With keep_fp32 a tensor stays AMP_STATE_DEFAULT. weight is copied in prepare and not used after,
    amp_optimizer_master is NULL, and a weight cache knows nothing of it: forward reads
    amp_optimizer_model. Files load where moments are kept alike, and masters, too; but all of fp32
