@@ -1397,7 +1397,7 @@ template <int WORK> AMPI_DEVICE void ampi_step(const ampi_tensor_part &t, unsign
     if (t.grad.type == AMP_F16) ampi_step_groups<WORK, AMP_F16>(t, groups);
     else if (t.grad.type == AMP_BF16) ampi_step_groups<WORK, AMP_BF16>(t, groups);
     else ampi_step_groups<WORK, AMP_F32>(t, groups);
-    ampi_each_other<2>(ampi_stepper<WORK, AMPI_ANY, AMPI_ANY>(t), groups, count);
+    ampi_each_other<1>(ampi_stepper<WORK, AMPI_ANY, AMPI_ANY>(t), groups, count); /* two spill */
 }
 
 /* Blocks take parts of chunks: all of one if tensors are small, a quarter if not. */
@@ -1430,6 +1430,14 @@ AMPI_DEVICE ampi_tensor_part ampi_tensor_part_of(const amp_plan &plan, const amp
     return t;
 }
 
+AMPI_DEVICE ampi_witness ampi_witness_of(const ampi_share &s, ampi_counter *counter) {
+    const ampi_slot *slot = s.slot;
+    const ampi_witness witness = {ampi_part_at(slot->grad, slot->grad_type, s.begin),
+                                  ampi_part_at(slot->master, AMP_F32, s.begin),
+                                  ampi_part_at(slot->model, slot->model_type, s.begin), counter};
+    return witness;
+}
+
 /* A turn that is sampled. */
 template <int WORK>
 AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan, ampi_counter *counter) {
@@ -1437,15 +1445,16 @@ AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan, ampi_counter *counter
     for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
         const ampi_share s = ampi_share_of(&plan, k);
         if (s.count == 0 || !s.slot->grad || s.slot->sparse || s.slot->state) continue;
-        const ampi_tensor_part t = ampi_tensor_part_of(plan, s);
-        const ampi_stepper<WORK, AMPI_ANY, AMPI_ANY> step(t);
-        const ampi_witness witness = {t.grad, t.master, t.model, counter};
         ampi_begin_counts(counter);
         for (unsigned i = threadIdx.x; i < s.count; i += blockDim.x) {
-            const bool     moves  = witness.moves(i);
-            const uint32_t before = moves ? witness.copy(i) : 0;
+            /* Each time anew: what stays in registers here is spilled where roots and quotients
+               go their slow ways, which have one room for all steps of the kernel. */
+            const ampi_witness witness = ampi_witness_of(s, counter);
+            const bool         moves   = witness.moves(i);
+            const uint32_t     before  = moves ? witness.copy(i) : 0;
+            const ampi_stepper<WORK, AMPI_ANY, AMPI_ANY> step(ampi_tensor_part_of(plan, s));
             step.template finish<1>(i, step.template fetch<1>(i));
-            witness.tell(i, moves, before);
+            ampi_witness_of(s, counter).tell(i, moves, before);
         }
         ampi_end_counts(counter, ampi_census_of(&plan, plan.record->which,
                                                 (size_t)(s.slot - plan.slots)));
@@ -1617,7 +1626,8 @@ AMPI_DEVICE void ampi_put_masters(const ampi_fewer_part &t, uint64_t i, uint32_t
 template <int WORK>
 AMPI_DEVICE void ampi_step_one(const ampi_fewer_part &t, float g, float *p, float *m, float *v) {
     if (WORK == AMPI_ADAMW) ampi_adamw(&t.rates, g, p, m, v);
-    else ampi_sgd(&t.rates, g, p, t.slot->m ? m : NULL);
+    else if (t.slot->m) ampi_sgd(&t.rates, g, p, m); /* a choice of pointers needs a stack */
+    else ampi_sgd(&t.rates, g, p, NULL);
 }
 
 /* Elements [first, behind) of a part, whole groups of 32 unless N is 1. */

@@ -169,6 +169,8 @@ torch,step-clip,124468000,148,ms,4,4,4
 amp,graph,1000000,20,ms,0.016,0.016,0.017
 amp,graph-clip,1000000,20,ms,0,0,0
 amp,step,1000000,20,ms,nan,nan,nan
+amp,state-default,124468000,148,ms,2.4,2.4,2.5
+amp,state-8bit,124468000,148,ms,1.5,1.4,1.6
 amp,array-copy,124468000,1,GB/s,2500,2400,2600
 amp,cast-f32-f16,124468000,1,GB/s,2000,2000,2000
 END
@@ -187,6 +189,7 @@ table "$out/one.csv" "$out/two.csv" &&
     known "Device Fake GPU, driver 1.2, CUDA $no, PyTorch $no, date $no; \`sh tests/gpu.sh 1 OUT\`, \
 \`sh tests/gpu.sh 4 OUT\`" &&
     known '| 124 M | 148 | plain | 2 [1.9-2.1] | 0.95 | 3 [3-3] | 1.50 | 3.3 [3-6] | 1.65 |' &&
+    known '| 8bit | 1.5 [1.4-1.6] | 1.60 |' && known "| sr | $no | $no |" &&
     known '| cast-f32-f16 | 2000 [2000-2000] | 0.80 |' &&
     known "| 512 | fp16 and a scaler | $no | 1 [1-1] | $no | $no | 1.5 [1.4-1.6] | 1.50 | $no | $no |" &&
     known "| 4096 | $no | 0.2 [0.2-0.2] | 0.25 [0.25-0.25] | 0.80 | $no | $no | 0.5 [0.5-0.5] | 0.40 |"
@@ -195,6 +198,7 @@ known '| step of 124 M, speed of a copy | at least 0.95 | 0.95 | yes |' &&
     known '| step of 1 M in a graph, us | at most 15 | 16 | **no** |' &&
     known "| step of 124 M, PyTorch's time | at least 1.7 | 1.65 | **no** |" &&
     known '| the same, both in a graph | at least 1.7 | 2 | yes |' &&
+    known "| step with moments of 8 bits, speed of the default's | at least 1.5 | 1.6 | yes |" &&
     known "| with clipping | at least 2 | $no | |" &&
     known "| scaler's share of a step that has the norm, % | at most 1 | 0.5 | yes |" &&
     known '| amp_sgemm 4096, speed of cublasGemmEx | at least 0.9 | 0.8 | **no** |'

@@ -12,6 +12,8 @@ BEGIN {
     batches = split("128,256,512,513", batch)
     forms   = split("fp32:fp32,tf32:TF32,autocast:fp16,scaler:fp16 and a scaler", form_of)
     edges   = split("1024,2048,4096,8192", edge)
+    states  = split("default,split,bf16,8bit,8bit-24,sr,sr-bf16,sr-8bit,kahan,kahan-bf16,kahan-8bit", \
+                    state)
     kinds   = split("kept:both copies kept,weight:one operand cast,cast:both operands cast", kind)
     arrays  = split("cast-f32-f16,cast-f16-f32,scaler-check,scaler-unscale,scaler-unscale-to," \
                     "scale-loss", array)
@@ -174,6 +176,8 @@ function print_bars(    i, at, part, s) {
     bar("with clipping", over("torch", "step-clip" at, "amp", "step-clip" at), 2, "at least")
     bar("with clipping, both in a graph", over("torch", "graph-clip" at, "amp", "graph-clip" at), 2,
         "at least")
+    bar("step with moments of 8 bits, speed of the default's",
+        over("amp", "state-default" at, "amp", "state-8bit" at), 1.5, "at least")
     at = "-graph,512,6"
     s = over("amp", "mlp-norm" at, "amp", "mlp-scaler" at)
     bar("scaler's share of a step that has the norm, %", s == none ? none : 100 * (1 - s), 1,
@@ -183,6 +187,17 @@ function print_bars(    i, at, part, s) {
         "at most")
     bar("amp_sgemm 4096, speed of cublasGemmEx",
         over("cublas", "halves,4096,1", "amp", "sgemm-kept,4096,1"), 0.9, "at least")
+}
+
+function print_states(    i, at, what) {
+    at = ",124468000,148"
+    print "\n| state, 124 M | ms | speed of the default's |"
+    print columns(3)
+    for (i = 1; i <= states; i++) {
+        what = "state-" state[i] at
+        print "| " state[i] " | " cell("amp", what) " | " \
+            times("amp", "state-default" at, "amp", what) " |"
+    }
 }
 
 function known(word) {return word in said ? said[word] : none}
@@ -196,6 +211,7 @@ END {
         "; " (commands ? "`" commands "`" : "command " none)
     print_bars()
     print_steps()
+    print_states()
     print_arrays()
     print_network()
     print_products()

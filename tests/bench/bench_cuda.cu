@@ -13,6 +13,7 @@
        graph, graph-clip    the same, replayed from a CUDA graph
        overflow             a step that finds an inf and is skipped
        check                the first of a step's two launches alone
+       state-default, ...   the first with models of bf16 and amp_state: split, bf16, 8bit and so on
        copy                 cudaMemcpyAsync from device to device: reads and writes 15 bytes each
        cast, scale-loss, ...  functions for single arrays, in GB/s read and written
 
@@ -143,10 +144,12 @@ struct model {
 
 /* Equal tensors in one array of weights and one of gradients. */
 static void prepare(model *m, amp_backend *gpu, float *weights, uint16_t *grads, size_t part,
-                    size_t num_tensors, float max_norm) {
+                    size_t num_tensors, float max_norm, amp_dtype type = AMP_F16,
+                    amp_state state = AMP_STATE_DEFAULT) {
     amp_optimizer_desc desc = {};
     desc.backend  = gpu;
-    desc.dtype    = AMP_F16;
+    desc.dtype    = type;
+    desc.state    = state;
     desc.kind     = AMP_KIND_ADAMW;
     desc.max_norm = max_norm;
     good(amp_optimizer_init(&m->opt, &desc));
@@ -266,6 +269,48 @@ static void measure(amp_backend *gpu, size_t n, size_t tensors) {
         cudaFree(p);
 }
 
+/* The step in all states, in turns; weights are the default's, and what others begin with. */
+static void measure_states(amp_backend *gpu, size_t n, size_t tensors) {
+    struct kept { const char *what; amp_state state; };
+    static const kept states[] = {
+        {"state-default", AMP_STATE_DEFAULT},       {"state-split", AMP_STATE_SPLIT},
+        {"state-bf16", AMP_STATE_BF16},             {"state-8bit", AMP_STATE_8BIT},
+        {"state-8bit-24", AMP_STATE_8BIT_24},       {"state-sr", AMP_STATE_SR},
+        {"state-sr-bf16", AMP_STATE_SR_BF16},       {"state-sr-8bit", AMP_STATE_SR_8BIT},
+        {"state-kahan", AMP_STATE_KAHAN},           {"state-kahan-bf16", AMP_STATE_KAHAN_BF16},
+        {"state-kahan-8bit", AMP_STATE_KAHAN_8BIT}};
+    enum { STATES = sizeof states / sizeof *states };
+    const int         times = quick ? 1 : 5;
+    size_t            have = 0, total = 0;
+    model             models[STATES];
+    std::vector<turn> turns;
+    n -= n % tensors;
+    good(cudaMemGetInfo(&have, &total));
+    if (have / 120 < n) { /* 6 for weights and gradients, in all about 100 for states */
+        printf("# no memory for %zu parameters in all states\n", n);
+        return;
+    }
+    float    *weights = on_device<float>(n);
+    uint16_t *grads   = on_device<uint16_t>(n);
+    launch(fill_floats, n, weights, n, 1, 0.04f);
+    launch(fill_halves, n, grads, n);
+    for (int i = 0; i < STATES; i++) {
+        amp_optimizer *opt = &models[i].opt;
+        prepare(&models[i], gpu, weights, grads, n / tensors, tensors, 0.0f, AMP_BF16,
+                states[i].state);
+        turns.push_back({"amp", states[i].what, times,
+                         [opt] { good(amp_optimizer_adamw(opt, learning_rate)); }});
+    }
+    take_turns(turns, 3.0, n, tensors);
+    for (model &m : models) {
+        amp_status status;
+        good(amp_optimizer_status(&m.opt, &status));
+        must(status.skipped == 0 && status.steps > 0, "a finite step was skipped");
+        release(&m);
+    }
+    for (void *p : {(void *)weights, (void *)grads}) cudaFree(p);
+}
+
 /* ------------------------------------------------------------------------ single arrays */
 
 static void measure_arrays(size_t n) {
@@ -321,6 +366,7 @@ int main(int argc, char **argv) {
         if (sizes[i][0] <= most) measure(&gpu, sizes[i][0], sizes[i][1]);
         if (i > 0) continue;
         compare_steps(&gpu);
+        measure_states(&gpu, std::min(most, sizes[i][0]), sizes[i][1]);
         measure_arrays(quick ? 20000 : std::min(most, (size_t)124468000));
     }
     return 0;
