@@ -1452,7 +1452,8 @@ AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan, ampi_counter *counter
             const ampi_witness witness = ampi_witness_of(s, counter);
             const bool         moves   = witness.moves(i);
             const uint32_t     before  = moves ? witness.copy(i) : 0;
-            const ampi_stepper<WORK, AMPI_ANY, AMPI_ANY> step(ampi_tensor_part_of(plan, s));
+            const ampi_tensor_part t = ampi_tensor_part_of(plan, s);
+            const ampi_stepper<WORK, AMPI_ANY, AMPI_ANY> step(t);
             step.template finish<1>(i, step.template fetch<1>(i));
             ampi_witness_of(s, counter).tell(i, moves, before);
         }
