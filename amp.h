@@ -1105,9 +1105,10 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
    by AdamW, for each element, with a model copy and gradients of halves. Each has the same bits on
    a CPU and a GPU, in any number of shards, saved and loaded.
    SPLIT is DEFAULT in other memory: with equal gradients its masters and moments are DEFAULT's bit
-   for bit, and so are its state files. Its model is the master rounded to nearest as DEFAULT's, but
-   for values in the middle between two, of which it is the one away from zero. (Of a NaN it is a
-   NaN; payloads may change.) SPLIT, BF16 and 8BIT want models of bf16; the others take fp16, too.
+   for bit, and so are its state files. Its model is the master rounded to nearest as DEFAULT's,
+   but for values in the middle between two, of which it is the one away from zero. (Of a NaN it is
+   a NaN; payloads may change.) SPLIT, BF16 and 8BIT want models of bf16; the others take fp16,
+   too.
    8BIT_24 rounds masters to nearest even: of bf16 to 16 bits of fp32's 24, of fp16 to 19, and to
    2^-32. A step that changes a weight by less than half of the last one does not change it.
    KAHAN keeps of a master what rounding to the model has left, rounded to another half (of fp16
@@ -1116,24 +1117,25 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
    SR has no master: a weight is rounded stochastically, up or down with a chance in proportion to
    the distance, so that small changes are not lost but there on average (also among fp16's
    subnormals, to 2^-37); what it costs is noise, of half a step in weights. BF16's moments are
-   rounded so, too. The bits of chance are counted, not drawn: they depend on desc.seed, the tensor's
-   number, the element's, and the step (amp_gate.step), and on nothing else. A state file has the
-   seed. Infinities and NaN stay; no finite value becomes one, but weights stay where halves end.
-   8BIT keeps of 32 elements a power of two, in which the largest is from 1 to 2, and of each a float
-   with 4 bits behind the point: of the first moment or momentum a sign and 7 bits, evenly spaced
-   below 2^-7, of the second moment 8 bits, evenly spaced below 2^-15, and never 0 after a step, as a
-   momentum would leap over its root. (As OCP's MX formats, but for codes; Rouhani et al. 2023.)
-   These, too, are rounded by chance: neighbours are 3 to 6 % apart, and a step moves a moment by
-   far less, so that to nearest it would stay for ever where one large gradient has put it. A NaN
-   makes moments of all 32 a NaN, and what is beyond 2^127 counts as that.
+   rounded so, too. The bits of chance are counted, not drawn: they depend on desc.seed, the
+   tensor's number, the element's, and the step (amp_gate.step), and on nothing else. A state file
+   has the seed. Infinities and NaN stay; no finite value becomes one, but weights stay where
+   halves end.
+   8BIT keeps of 32 elements a power of two, in which the largest is from 1 to 2, and of each a
+   float with 4 bits behind the point: of the first moment or momentum a sign and 7 bits, evenly
+   spaced below 2^-7, of the second moment 8 bits, evenly spaced below 2^-15, and never 0 after a
+   step, as a momentum would leap over its root. (One exponent for 32, as in OCP's MX formats; Rouhani et
+   al. 2023.) These, too, are rounded by chance: neighbours are 3 to 6 % apart, and a step moves a
+   moment by far less, so that to nearest it would stay for ever where one large gradient has put
+   it. A NaN makes moments of all 32 a NaN, and what is beyond 2^127 counts as that.
    With keep_fp32 a tensor stays AMP_STATE_DEFAULT. weight is copied in prepare and not used after,
    amp_optimizer_master is NULL, and a weight cache knows nothing of it: forward reads
    amp_optimizer_model. Files load where moments are kept alike, and masters, too; but all of fp32
-   (DEFAULT, SPLIT) takes those of 8BIT_24 and SR, whose numbers it has. Else AMP_ERROR_MISMATCH says
-   of which tensor they are not. A report counts gradients, but neither weights nor updates.
-   AMP_ERROR_INVALID_CONFIG: a model of another type. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN; rebind of
-   a weight; with moments of 8 bits those from elsewhere (moment1, moment2) and a row_length that is
-   not a multiple of 32. */
+   (DEFAULT, SPLIT) takes those of 8BIT_24 and SR, whose numbers it has. Else AMP_ERROR_MISMATCH
+   says of which tensor they are not. A report counts gradients, but neither weights nor updates.
+   AMP_ERROR_INVALID_CONFIG: a model of another type. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN; rebind
+   of a weight; with moments of 8 bits those from elsewhere (moment1, moment2) and a row_length
+   that is not a multiple of 32. */
 
 /* -------------------------------------------------------------- >>api  autocast
    Which type an op computes in. Tables and a stack of scopes, in an object that you own; you ask
