@@ -1124,8 +1124,8 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
    8BIT keeps of 32 elements a power of two, in which the largest is from 1 to 2, and of each a
    float with 4 bits behind the point: of the first moment or momentum a sign and 7 bits, evenly
    spaced below 2^-7, of the second moment 8 bits, evenly spaced below 2^-15, and never 0 after a
-   step, as a momentum would leap over its root. (One exponent for 32, as in OCP's MX formats; Rouhani et
-   al. 2023.) These, too, are rounded by chance: neighbours are 3 to 6 % apart, and a step moves a
+   step, as a momentum would leap over its root. (One exponent for 32, as in OCP's MX formats;
+   Rouhani et al. 2023.) These, too, are rounded by chance: neighbours are 3 to 6 % apart, and a step moves a
    moment by far less, so that to nearest it would stay for ever where one large gradient has put
    it. A NaN makes moments of all 32 a NaN, and what is beyond 2^127 counts as that.
    With keep_fp32 a tensor stays AMP_STATE_DEFAULT. weight is copied in prepare and not used after,
@@ -9743,7 +9743,7 @@ AMPI_AVX2 void ampi_put8_avx2(void *base, size_t i, ampi_u32x8 u) {
 AMPI_AVX2 ampi_u32x8 ampi_count_avx2(uint32_t u) {
     return ampi_u32_avx2(u) + (ampi_u32x8)_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
 }
-AMPI_AVX2 uint32_t ampi_largest16_avx2(ampi_u32x8 u) {
+AMPI_AVX2 AMPI_ALWAYS uint32_t ampi_largest16_avx2(ampi_u32x8 u) {
     __m128i x = _mm_max_epu16(_mm256_castsi256_si128((__m256i)u),
                               _mm256_extracti128_si256((__m256i)u, 1));
     x = _mm_max_epu16(x, _mm_shuffle_epi32(x, 0x4e));
@@ -10020,7 +10020,7 @@ AMPI_AVX512 ampi_u32x16 ampi_count_avx512(uint32_t u) {
         _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     return ampi_u32_avx512(u) + (ampi_u32x16)lanes;
 }
-AMPI_AVX512 uint32_t ampi_largest16_avx512(ampi_u32x16 u) {
+AMPI_AVX512 AMPI_ALWAYS uint32_t ampi_largest16_avx512(ampi_u32x16 u) {
     const __m256i y = _mm256_max_epu16(_mm512_castsi512_si256((__m512i)u),
                                        _mm512_extracti64x4_epi64((__m512i)u, 1));
     __m128i       x = _mm_max_epu16(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
