@@ -1126,8 +1126,9 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
    spaced below 2^-7, of the second moment 8 bits, evenly spaced below 2^-15, and never 0 after a
    step, as a momentum would leap over its root. (One exponent for 32, as in OCP's MX formats;
    Rouhani et al. 2023.) These, too, are rounded by chance: neighbours are 3 to 6 % apart, and a
-   step moves a moment by far less, so that to nearest it would stay for ever where one large gradient has put
-   it. A NaN makes moments of all 32 a NaN, and what is beyond 2^127 counts as that.
+   step moves a moment by far less, so that to nearest it would stay for ever where one large
+   gradient has put it. A NaN makes moments of all 32 a NaN, and what is beyond 2^127 counts as
+   that.
    With keep_fp32 a tensor stays AMP_STATE_DEFAULT. weight is copied in prepare and not used after,
    amp_optimizer_master is NULL, and a weight cache knows nothing of it: forward reads
    amp_optimizer_model. Files load where moments are kept alike, and masters, too; but all of fp32

@@ -14,11 +14,11 @@
     X("default", AMP_STATE_DEFAULT, 30.0)           \
     X("split", AMP_STATE_SPLIT, 28.0)               \
     X("bf16", AMP_STATE_BF16, 20.0)                 \
-    X("8bit", AMP_STATE_8BIT, 16.125)                \
-    X("8bit-24", AMP_STATE_8BIT_24, 14.125)          \
+    X("8bit", AMP_STATE_8BIT, 16.125)               \
+    X("8bit-24", AMP_STATE_8BIT_24, 14.125)         \
     X("kahan", AMP_STATE_KAHAN, 28.0)               \
     X("kahan-bf16", AMP_STATE_KAHAN_BF16, 20.0)     \
-    X("kahan-8bit", AMP_STATE_KAHAN_8BIT, 16.125)    \
+    X("kahan-8bit", AMP_STATE_KAHAN_8BIT, 16.125)   \
     X("sr", AMP_STATE_SR, 24.0)                     \
     X("sr-bf16", AMP_STATE_SR_BF16, 16.0)           \
     X("sr-8bit", AMP_STATE_SR_8BIT, 12.125)
