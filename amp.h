@@ -2041,7 +2041,8 @@ struct ampi_functions {
                           ampi_copy direction);
     amp_result (*cast_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
                           const void *src, amp_dtype src_type, size_t n);
-    /* fp32 to what stands for masters in a state: models, and unless it is NULL low */
+    /* fp32, or if src is NULL the models there are, to what stands for masters in a state: models,
+       and unless it is NULL low */
     amp_result (*split_fn)(const amp_backend *self, void *model, amp_dtype model_type, void *low,
                            amp_state state, const void *src,
                            size_t n);
@@ -4235,8 +4236,9 @@ static amp_result ampi_fill_tensor(const amp_backend *b, const amp_tensor *t, co
     amp_result      result = AMP_OK;
     if (s->state && t->weight && n < t->n) /* all of the model, as other ranks round it */
         result = b->functions->split_fn(b, model, type, NULL, state, t->weight, t->n);
-    if (result == AMP_OK && s->state && t->weight)
-        result = b->functions->split_fn(b, s->model, type, s->low, state, t->weight + first, n);
+    if (result == AMP_OK && s->state)
+        result = b->functions->split_fn(b, s->model, type, s->low, state,
+                                        t->weight ? t->weight + first : NULL, n);
     if (!s->state && !t->weight && t->model)
         result = ampi_cast_on(b, s->master, AMP_F32, s->model, type, n);
     if (!s->state && t->weight && s->master != t->weight)
@@ -4507,14 +4509,14 @@ static amp_result ampi_cpu_cast(const amp_backend *self, void *dst, amp_dtype ds
 
 static amp_result ampi_cpu_split(const amp_backend *self, void *model, amp_dtype model_type,
                                  void *low, amp_state state, const void *src, size_t n) {
-    const uint32_t fp = ampi_fp_begin();
+    const int      master = ampi_masters_in((uint32_t)state), f16 = model_type == AMP_F16;
+    const uint32_t fp     = ampi_fp_begin();
     size_t         i;
-    uint32_t       rest;
+    uint32_t       u, rest;
     (void)self;
     for (i = 0; i < n; i++) {
-        ampi_store_u16(model, i, (uint16_t)ampi_parts_of(ampi_load_u32(src, i), &rest,
-                                                         ampi_masters_in((uint32_t)state),
-                                                         model_type == AMP_F16));
+        u = src ? ampi_load_u32(src, i) : ampi_load(model, model_type, i);
+        ampi_store_u16(model, i, (uint16_t)ampi_parts_of(u, &rest, master, f16));
         if (low) ampi_store_low(low, i, ampi_low_size((uint32_t)state), rest);
     }
     ampi_fp_end(fp);

@@ -1816,9 +1816,9 @@ AMPI_KERNEL(3) ampi_split_kernel(void *model, uint32_t model_type, void *low, ui
                                  const void *src, uint64_t n) {
     uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < n; i += (uint64_t)gridDim.x * blockDim.x) {
-        uint32_t rest;
-        ampi_store_u16(model, i, (uint16_t)ampi_parts_of(ampi_load_u32(src, i), &rest,
-                                                         ampi_masters_in(state),
+        const uint32_t u = src ? ampi_load_u32(src, i) : ampi_load(model, (amp_dtype)model_type, i);
+        uint32_t       rest;
+        ampi_store_u16(model, i, (uint16_t)ampi_parts_of(u, &rest, ampi_masters_in(state),
                                                          model_type == AMP_F16));
         if (low) ampi_store_low(low, i, ampi_low_size(state), rest);
     }

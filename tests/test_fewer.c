@@ -591,6 +591,49 @@ TEST(across, "manual: a file loads where moments are kept alike, and masters, or
         }
 }
 
+/* An optimizer of one tensor, that brings a model, and weights or NULL. */
+static void one_tensor(amp_optimizer *opt, amp_optimizer_desc d, size_t n, uint16_t *model, float *weight,
+                       float *grad) {
+    amp_tensor t;
+    memset(&t, 0, sizeof t);
+    t.n = n, t.grad = grad, t.weight = weight, t.model = model, t.model_type = d.dtype;
+    OK(amp_optimizer_init(opt, &d));
+    OK(amp_optimizer_add(opt, &t));
+    OK(amp_optimizer_prepare(opt));
+}
+
+TEST(model_only, "manual: half weights alone are what a run begins with, zeros too: the bits of one that begins "
+                 "with the same numbers in fp32") {
+    enum { N = 300 };
+    static float    weight[N], grad[N];
+    static uint16_t model[N], other[N], before[N];
+    size_t          k, form, i;
+    for (k = 0; k < COUNT_OF(kinds); k++)
+        for (form = FEWER; form < FORMS; form++) {
+            const amp_optimizer_desc d   = desc_in(kinds[k].kind, kinds[k].momentum, form);
+            const int                f16 = forms[form].type == AMP_F16;
+            amp_optimizer            a, b;
+            uint64_t                 rng = 5;
+            for (i = 0; i < N; i++) {
+                const float x = i % 9 ? unit(&rng) : i % 2 ? -0.0f : 0.0f;
+                model[i]  = before[i] = f16 ? amp_f32_to_f16(x).bits : amp_f32_to_bf16(x).bits;
+                weight[i] = (float)half_value(model[i], f16);
+                grad[i]   = unit(&rng) * 65536.0f;
+            }
+            one_tensor(&a, d, N, model, NULL, grad);
+            one_tensor(&b, d, N, other, weight, grad);
+            CHECK(memcmp(model, before, sizeof model) == 0 && memcmp(other, before, sizeof other) == 0);
+            for (i = 0; i < 5; i++) {
+                OK(d.kind == AMP_KIND_SGD ? amp_optimizer_sgd(&a, 0.001f) : amp_optimizer_adamw(&a, 0.001f));
+                OK(d.kind == AMP_KIND_SGD ? amp_optimizer_sgd(&b, 0.001f) : amp_optimizer_adamw(&b, 0.001f));
+                CHECK(memcmp(model, other, sizeof model) == 0);
+            }
+            CHECK(memcmp(model, before, sizeof model) != 0);
+            amp_optimizer_free(&a);
+            amp_optimizer_free(&b);
+        }
+}
+
 static void one_seed(amp_state state) {
     amp_optimizer_desc d = desc_of(AMP_KIND_ADAMW, 0.0, state);
     run                a, b, c;
@@ -917,6 +960,7 @@ int main(int argc, char **argv) {
     RUN(tiers);
     RUN(resume);
     RUN(across);
+    RUN(model_only);
     RUN(seeds);
     RUN(near_default);
     RUN(small_steps);
