@@ -2457,7 +2457,8 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
     }                                                                                          \
     /* A master from the bits of its model and what else is kept; and that in low, the model     \
        returned. Kahan's compensation is kept 2^11 times as large in fp16, where it would often  \
-       be subnormal: it is no larger than the weight then. Of inf and NaN there is none. */      \
+       be subnormal: it is no larger than the weight then. Of inf and NaN there is none, and one \
+       above all halves, of a weight that is, ends where its sum with the model is finite. */    \
     FN V ampi_master##S(U model, U low, const int master, const int f16) {                     \
         U w = model << ampi_u32##S(16);                                                        \
         V x;                                                                                   \
@@ -2472,7 +2473,7 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
                                             ampi_from_wide##S(w, f16)));                       \
     }                                                                                          \
     FN U ampi_parts##S(V p, U chance, U *low, const int master, const int f16) {               \
-        U u = ampi_bits##S(p), h;                                                              \
+        U u = ampi_bits##S(p), h, odd;                                                         \
         V c;                                                                                   \
         *low = ampi_split##S(u);                                                               \
         if (master == AMPI_MASTER_SPLIT) return *low >> ampi_u32##S(16);                       \
@@ -2486,8 +2487,12 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
         h = ampi_nearest##S(h, 16, f16);                                                       \
         c = ampi_sub##S(p, ampi_from_wide##S(h, f16));                                         \
         c = ampi_times##S(f16 ? 2048.0f : 1.0f, c);                                            \
-        u = ampi_above##S(ampi_u32##S(0x7f800000u), ampi_size##S(u));                          \
-        *low = (ampi_nearest##S(ampi_wide##S(c, f16), 16, f16) & u) >> ampi_u32##S(16);        \
+        odd = ampi_above##S(ampi_size##S(u), ampi_u32##S(0x7f7fffffu));                        \
+        u = ampi_bits##S(c);                                                                   \
+        u = ampi_least##S(ampi_size##S(u), ampi_u32##S(0x7b7f0000u)) |                         \
+            (u & ampi_u32##S(0x80000000u));                                                    \
+        u = ampi_nearest##S(ampi_wide##S(ampi_from_bits##S(u), f16), 16, f16);                 \
+        *low = (u & ~odd) >> ampi_u32##S(16);                                                  \
         return h >> ampi_u32##S(16);                                                           \
     }                                                                                          \
     /* 32 bits of chance of an element: a permutation of all numbers for each key, after       \

@@ -176,6 +176,7 @@ TEST(masters, "masters in fewer bits, against double: of 24 bits to nearest even
             if (f16) d += ldexp(1.0, -48); /* the wide form's rounding, 2^-37, of 2^11 times as much */
             if (size < top) CHECK(size_of(w + y - exact) <= d / 2);
             CHECK_EQ_U32(bits_of(ampi_master(h, low, AMPI_MASTER_KAHAN, f16)), bits_of((float)(w + y)));
+            CHECK((bits_of((float)(w + y)) & 0x7fffffffu) < 0x7f800000u);
         }
     for (master = AMPI_MASTER_SPLIT; master <= AMPI_MASTER_KAHAN; master++)
         for (f16 = master == AMPI_MASTER_SPLIT ? 0 : 1; f16 >= 0; f16--) {
