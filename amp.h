@@ -3762,7 +3762,8 @@ static amp_state ampi_state_of(const amp_optimizer_desc *d, const amp_tensor *t)
 /* And does what it says of that go together? */
 static amp_result ampi_state_check(const amp_optimizer *opt, const amp_tensor *t, size_t i) {
     const amp_state state = ampi_state_of(&opt->desc, t);
-    const amp_dtype type  = t->model ? t->model_type : opt->desc.dtype;
+    const int       same  = t->model && t->model == (void *)t->weight;
+    const amp_dtype type  = same ? AMP_F32 : t->model ? t->model_type : opt->desc.dtype;
     if (!ampi_state_known((uint32_t)t->state))
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_ENUM, "state is unknown");
     if (!state) return AMP_OK;

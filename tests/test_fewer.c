@@ -913,6 +913,9 @@ TEST(refusals, "manual: what a state cannot be with is refused, and told") {
     t.keep_fp32 = 1;
     CHECK_EQ_INT(adding(d, t, ""), AMP_OK);
     t.keep_fp32 = 0;
+    t.model = weight, t.model_type = AMP_BF16; /* the weights themselves: there is no copy */
+    CHECK_EQ_INT(adding(d, t, "halves"), AMP_ERROR_INVALID_CONFIG);
+    t.model = NULL;
     d.dtype     = AMP_BF16;
     t.state     = (amp_state)0x20;
     CHECK_EQ_INT(adding(d, t, "state is unknown"), AMP_ERROR_INVALID_ENUM);
