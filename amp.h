@@ -1120,15 +1120,16 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
    rounded so, too. The bits of chance are counted, not drawn: they depend on desc.seed, the
    tensor's number, the element's, and the step (amp_gate.step), and on nothing else. A state file
    has the seed. Infinities and NaN stay; no finite value becomes one, but weights stay where
-   halves end.
+   halves end, as KAHAN's do (8BIT_24's: models beyond are infinite, as DEFAULT's, masters below
+   the next power of two).
    8BIT keeps of 32 elements a power of two, in which the largest is from 1 to 2, and of each a
    float with 4 bits behind the point: of the first moment or momentum a sign and 7 bits, evenly
    spaced below 2^-7, of the second moment 8 bits, evenly spaced below 2^-15, and never 0 after a
    step, as a momentum would leap over its root. (One exponent for 32, as in OCP's MX formats;
    Rouhani et al. 2023.) These, too, are rounded by chance: neighbours are 3 to 6 % apart, and a
    step moves a moment by far less, so that to nearest it would stay for ever where one large
-   gradient has put it. A NaN makes moments of all 32 a NaN, and what is beyond 2^127 counts as
-   that.
+   gradient has put it. A NaN makes moments of all 32 a NaN, and what is above 1.9 * 2^126 counts
+   as that.
    With keep_fp32 a tensor stays AMP_STATE_DEFAULT. weight is copied in prepare and not used after,
    amp_optimizer_master is NULL, and a weight cache knows nothing of it: forward reads
    amp_optimizer_model. Files load where moments are kept alike, and masters, too; but all of fp32
@@ -2341,7 +2342,7 @@ AMPI_FN void ampi_record_turn(const amp_plan *plan, uint32_t bad) {
    below 2^31, above (all ones if a > b), least and most; and add_below, which adds up to words
    whose size is below most. */
 
-enum { AMPI_GROUP = 32 }; /* elements that share a largest magnitude */
+enum { AMPI_GROUP = 32 }; /* elements that share an exponent */
 
 /* The digits of amp_state: what stands for a master, and what moments are of. */
 enum { AMPI_MASTER_SPLIT = 1, AMPI_MASTER_24, AMPI_MASTER_SR, AMPI_MASTER_KAHAN };
@@ -5320,7 +5321,8 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
              on: missed updates, and whether there is a learning rate; of each tensor its size,
              options and name; desc.seed if 512 has been added to the version; if 256 has been
              added to the version a report (ampi_walk_report); then of each tensor its masters,
-             fp32, and moments as they are kept: in version 3 the rank's part
+             fp32 (Kahan's: both halves), and moments as they are kept: in version 3 the rank's
+             part
    trailer   u64 sum of the body
 
    Version 3 is that of a set of several ranks: its files, and what names them, whose body is three
@@ -9422,9 +9424,8 @@ AMPI_KERNEL(AMPI_HOST, ampi_f32x4, AMPI_W4, 2, _x4)
 
 /* ------------------------------------------------------------- >>impl  fewer bytes
    The loops of a tier over vectors V of W floats and U of as many words. Beside AMPI_LOOPS' a tier
-   has get16, put16, get8, put8 (words from and to halves and bytes), count (x,
-   x + 1 ...) and largest16, the largest upper and the largest lower
-   half of words. */
+   has get16, put16, get8, put8 (words from and to halves and bytes), count (x, x + 1 ...) and
+   largest16, the largest upper and the largest lower half of words. */
 
 enum { AMPI_SOME = 16 }; /* groups of 8-bit moments */
 

@@ -530,6 +530,59 @@ TEST(tiers, "law 7: every instruction set gives the same bits, in each state and
     if (!any) SKIP("there is one instruction set");
 }
 
+/* An optimizer of one tensor, that brings a model, and weights or NULL. */
+static void one_tensor(amp_optimizer *opt, amp_optimizer_desc d, size_t n, uint16_t *model, float *weight,
+                       float *grad) {
+    amp_tensor t;
+    memset(&t, 0, sizeof t);
+    t.n = n, t.grad = grad, t.weight = weight, t.model = model, t.model_type = d.dtype;
+    OK(amp_optimizer_init(opt, &d));
+    OK(amp_optimizer_add(opt, &t));
+    OK(amp_optimizer_prepare(opt));
+}
+
+TEST(ends, "law 7: instruction sets agree where numbers end, too: weights and gradients of all sizes, inf and NaN") {
+    enum { N = 992 };
+    static const char *const tier[] = {"avx512", "avx2", "neon"};
+    static float             weight[N], grad[N];
+    const char *const        best = amp_cpu_tier();
+    size_t                   k, t, form;
+    uint64_t                 rng = 8;
+    uint32_t                 i;
+    int                      any = 0;
+    for (i = 0; i < N; i++) {
+        weight[i] = float_of(i % 97 == 96 ? 0x7fc00000u : i % 31 == 30 ? 0xff800000u : some_float(&rng, i));
+        grad[i]   = float_of(some_float(&rng, i % 5 ? i : i / 5)) * (i / 160 % 2 ? 1.0f : 1e-30f);
+    }
+    for (t = 0; t < COUNT_OF(tier); t++) {
+        if (amp_cpu_force_tier(tier[t]) != AMP_OK) continue;
+        any = 1;
+        for (k = 0; k < COUNT_OF(kinds); k++)
+            for (form = 0; form < FORMS; form++) {
+                run  r[2];
+                blob x[2];
+                int  c, step;
+                for (c = 0; c < 2; c++) {
+                    amp_optimizer_desc d = desc_in(kinds[k].kind, kinds[k].momentum, form);
+                    static float       own[N];
+                    d.scaler.disabled = 1;
+                    memcpy(own, weight, sizeof own);
+                    OK(amp_cpu_force_tier(c ? "c" : tier[t]));
+                    one_tensor(&r[c].opt, d, N, NULL, own, grad);
+                    for (step = 0; step < 3; step++)
+                        OK(d.kind == AMP_KIND_SGD ? amp_optimizer_sgd(&r[c].opt, 1.0f)
+                                                  : amp_optimizer_adamw(&r[c].opt, 1.0f));
+                    x[c] = saved(&r[c]);
+                }
+                CHECK(same(&x[0], &x[1]));
+                CHECK(memcmp(amp_optimizer_model(&r[0].opt, 0), amp_optimizer_model(&r[1].opt, 0), N * 2) == 0);
+                for (c = 0; c < 2; c++) free(x[c].bytes), amp_optimizer_free(&r[c].opt);
+            }
+    }
+    OK(amp_cpu_force_tier(best));
+    if (!any) SKIP("there is one instruction set");
+}
+
 TEST(resume, "law 12: saved, loaded and continued is never stopped, in each state and in a mixture, also "
              "into another seed; a skipped step changes nothing") {
     static const amp_state mixed[2][TENSORS] = {
@@ -584,23 +637,14 @@ TEST(across, "manual: a file loads where moments are kept alike, and masters, or
                 for (i = 0; i < TENSORS && masters_of(to) == AMPI_MASTER_SPLIT && forms[from].type == AMP_BF16; i++)
                     CHECK(memcmp(amp_optimizer_model(&a.opt, i), amp_optimizer_model(&b.opt, i),
                                  sizes[i] * 2) == 0);
+                if (masters_of(from) == AMPI_MASTER_SR && masters_of(to) == 0 && forms[from].type == forms[to].type)
+                    CHECK(same_models(&a, &b)); /* halves are what they were */
             } else {
                 CHECK(same(&z, alike ? &x : &y));
             }
             free(x.bytes), free(y.bytes), free(z.bytes);
             end(&a), end(&b);
         }
-}
-
-/* An optimizer of one tensor, that brings a model, and weights or NULL. */
-static void one_tensor(amp_optimizer *opt, amp_optimizer_desc d, size_t n, uint16_t *model, float *weight,
-                       float *grad) {
-    amp_tensor t;
-    memset(&t, 0, sizeof t);
-    t.n = n, t.grad = grad, t.weight = weight, t.model = model, t.model_type = d.dtype;
-    OK(amp_optimizer_init(opt, &d));
-    OK(amp_optimizer_add(opt, &t));
-    OK(amp_optimizer_prepare(opt));
 }
 
 TEST(model_only, "manual: half weights alone are what a run begins with, zeros too: the bits of one that begins "
@@ -962,6 +1006,7 @@ int main(int argc, char **argv) {
     RUN(chance_is_independent);
     RUN(split_is_default);
     RUN(tiers);
+    RUN(ends);
     RUN(resume);
     RUN(across);
     RUN(model_only);
