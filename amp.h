@@ -4905,7 +4905,8 @@ static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *slot, ampi_
     switch (job) {
     case AMPI_JOB_FUSED: ampi_step_chunk(plan, slot, i, i, n); break;
     case AMPI_JOB_CARRY: ampi_carry_chunk(plan, slot, i, n); break;
-    case AMPI_JOB_PUBLISH:
+    case AMPI_JOB_PUBLISH: /* of a state in fewer bytes models are written with masters */
+        if (slot->state) break;
         ampi_cast(ampi_to(slot->model, model_type, i), model_type,
                   ampi_at(slot->master, AMP_F32, i), AMP_F32, n);
         break;
