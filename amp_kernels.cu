@@ -1793,14 +1793,14 @@ template <int WORK> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
             ampi_map(grad, unscaled, s.count, unscale,
                      ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>,
                                 ampi_pair<AMP_F32, AMP_F32>>());
-        if (sampled && !skip && grad.base)
+        if (sampled && !skip && grad.base && !slot->state)
             ampi_copy_sampled({grad, ampi_part_at(slot->master, AMP_F32, s.begin),
                                ampi_part_at(slot->model, slot->model_type, s.begin),
                                ampi_counter_of_block()},
                               s.count,
                               ampi_census_of(&plan, plan.record->which,
                                              (size_t)(slot - plan.slots)));
-        else if (WORK == AMPI_MODEL && !skip && slot->model)
+        else if (WORK == AMPI_MODEL && !skip && slot->model && !slot->state)
             ampi_map(ampi_part_at(slot->model, slot->model_type, s.begin),
                      ampi_part_at(slot->master, AMP_F32, s.begin), s.count, ampi_copy_op(),
                      ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>>());
