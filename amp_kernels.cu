@@ -1438,6 +1438,14 @@ AMPI_DEVICE ampi_witness ampi_witness_of(const ampi_share &s, ampi_counter *coun
     return witness;
 }
 
+/* Where roots and quotients go their slow ways, which have one room for all steps of a kernel, what
+   a sampled turn keeps in registers would be spilled below 10.0: there it is looked up anew. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 1000
+enum { AMPI_ANEW = 1 };
+#else
+enum { AMPI_ANEW = 0 };
+#endif
+
 /* A turn that is sampled. */
 template <int WORK>
 AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan, ampi_counter *counter) {
@@ -1445,17 +1453,18 @@ AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan, ampi_counter *counter
     for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
         const ampi_share s = ampi_share_of(&plan, k);
         if (s.count == 0 || !s.slot->grad || s.slot->sparse || s.slot->state) continue;
+        ampi_tensor_part t       = ampi_tensor_part_of(plan, s);
+        ampi_witness     witness = {t.grad, t.master, t.model, counter};
         ampi_begin_counts(counter);
         for (unsigned i = threadIdx.x; i < s.count; i += blockDim.x) {
-            /* Each time anew: what stays in registers here is spilled where roots and quotients
-               go their slow ways, which have one room for all steps of the kernel. */
-            const ampi_witness witness = ampi_witness_of(s, counter);
-            const bool         moves   = witness.moves(i);
-            const uint32_t     before  = moves ? witness.copy(i) : 0;
-            const ampi_tensor_part t = ampi_tensor_part_of(plan, s);
+            if (AMPI_ANEW) witness = ampi_witness_of(s, counter);
+            const bool     moves  = witness.moves(i);
+            const uint32_t before = moves ? witness.copy(i) : 0;
+            if (AMPI_ANEW) t = ampi_tensor_part_of(plan, s);
             const ampi_stepper<WORK, AMPI_ANY, AMPI_ANY> step(t);
             step.template finish<1>(i, step.template fetch<1>(i));
-            ampi_witness_of(s, counter).tell(i, moves, before);
+            if (AMPI_ANEW) witness = ampi_witness_of(s, counter);
+            witness.tell(i, moves, before);
         }
         ampi_end_counts(counter, ampi_census_of(&plan, plan.record->which,
                                                 (size_t)(s.slot - plan.slots)));
