@@ -723,6 +723,29 @@ TEST(seeds, "another seed is another rounding of moments or weights; the same on
     one_seed(AMP_STATE_SR_8BIT);
 }
 
+TEST(twins, "tensors that are alike but for their number are rounded otherwise, in each state of chance") {
+    static const amp_state by_chance[] = {AMP_STATE_BF16, AMP_STATE_8BIT, AMP_STATE_SR};
+    enum { N = 500 };
+    static float weight[N], grad[N];
+    uint64_t     rng = 6;
+    size_t       k, i;
+    for (i = 0; i < N; i++) weight[i] = unit(&rng), grad[i] = unit(&rng) * 100.0f;
+    for (k = 0; k < COUNT_OF(by_chance); k++) {
+        amp_optimizer_desc d = desc_of(AMP_KIND_ADAMW, 0.0, by_chance[k]);
+        amp_optimizer      opt;
+        amp_tensor         t;
+        memset(&t, 0, sizeof t);
+        t.n = N, t.weight = weight, t.grad = grad;
+        OK(amp_optimizer_init(&opt, &d));
+        OK(amp_optimizer_add(&opt, &t));
+        OK(amp_optimizer_add(&opt, &t));
+        OK(amp_optimizer_prepare(&opt));
+        for (i = 0; i < 10; i++) OK(amp_optimizer_adamw(&opt, 0.01f));
+        CHECK(memcmp(amp_optimizer_model(&opt, 0), amp_optimizer_model(&opt, 1), N * 2) != 0);
+        amp_optimizer_free(&opt);
+    }
+}
+
 TEST(near_default, "moments in fewer bytes are near default's: masters after 50 steps") {
     static const double most[] = {1e-6, 0.02, 0.1}; /* of the way that weights went, on average */
     size_t              form;
@@ -1047,6 +1070,7 @@ int main(int argc, char **argv) {
     RUN(across);
     RUN(model_only);
     RUN(seeds);
+    RUN(twins);
     RUN(near_default);
     RUN(small_steps);
     RUN(decays);
