@@ -59,10 +59,10 @@ for state in default split bf16 8bit sr-8bit; do
     gpt --dtype bf16 --state $state --seeds 1 2> /dev/null | awk '$1 == "bf16" && NF == 11 {print $9}'
 done > "$out/log"
 awk '{saved = kept - $1} NR == 1 {kept = $1} NR > 1 {
-         want = (NR == 2 ? 2 : NR == 3 ? 6 : NR == 4 ? 7.875 : 9.875) * 116736 / 118528
+         want = (NR == 2 ? 2 : NR == 3 ? 6 : NR == 4 ? 7.9375 : 9.9375) * 116736 / 118528
          bad += !(saved > want - 0.011 && saved < want + 0.011)
      } END {exit !(NR == 5 && kept > 16 && kept < 16.3 && !bad)}' "$out/log"
-check '--state keeps 2, 6, 7.875 and 9.875 bytes less for a weight' $?
+check '--state keeps 2, 6, 7.9375 and 9.9375 bytes less for a weight' $?
 gpt --dtype bf16 --state 8bit --save "$out/8bit" > "$out/log" 2>&1 &&
     gpt --dtype bf16 --state 8bit --save "$out/part" --stop-after 17 > "$out/log" 2>&1 &&
     ! cmp -s "$out/8bit" "$out/part" &&
