@@ -637,7 +637,7 @@ TEST(across, "manual: a file loads where moments are kept alike, and masters, or
              "is refused by name, and nothing changes") {
     size_t from, to;
     for (from = 0; from < FORMS; from++)
-        for (to = 0; to < FORMS; to++) {
+        for (to = 0; to < FORMS; to += test_state.quick == 2 && to < FORMS - 4 ? 4 : 1) {
             const int moments = moments_of(from) == moments_of(to), fp32 = masters_of(to) <= 1;
             const int masters = fp32 ? masters_of(from) != AMPI_MASTER_KAHAN
                                      : masters_of(from) == masters_of(to) && forms[from].type == forms[to].type;
@@ -749,7 +749,7 @@ TEST(twins, "tensors that are alike but for their number are rounded otherwise, 
 TEST(near_default, "moments in fewer bytes are near default's: masters after 50 steps") {
     static const double most[] = {1e-6, 0.02, 0.1}; /* of the way that weights went, on average */
     size_t              form;
-    for (form = FEWER; form < FORMS; form++) {
+    for (form = FEWER; form < FORMS; form += test_state.quick == 2 ? 4 : 1) {
         run             a, b;
         const float    *master;
         const amp_bf16 *model;
@@ -832,7 +832,7 @@ TEST(small_steps, "steps too small for a half are not lost: by chance they are t
                   "sigma, with 8 bits more or a compensation in each weight") {
     enum { N = 20000, STEPS = 200 };
     size_t form;
-    for (form = FEWER; form < FORMS; form++) {
+    for (form = FEWER; form < FORMS; form += test_state.quick == 2 ? 4 : 1) {
         amp_optimizer_desc d    = desc_in(AMP_KIND_SGD, 0.0, form);
         const int          f16  = forms[form].type == AMP_F16, sr = masters_of(form) == AMPI_MASTER_SR;
         float             *weight = (float *)some(N * 4), *grad = (float *)some(N * 4);
