@@ -1571,7 +1571,7 @@ AMPI_DEVICE void ampi_get_moments(const void *base, const uint8_t *scale, size_t
                                               : ampi_m_value(u[k], up);
 }
 
-/* And back; in 8 bits all lanes of a warp come here. chance: 16 of its bits for each. */
+/* And back; in 8 bits all lanes of a warp come here. chance: 16 of its bits for each, in 8 bits 19. */
 template <int MOMENTS, int N, bool SECOND>
 AMPI_DEVICE void ampi_put_moments(void *base, uint8_t *scale, size_t i, bool here, const float *x,
                                   const uint32_t *chance) {
