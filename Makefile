@@ -144,32 +144,31 @@ logs: $(LOGS)
 clean: ## remove everything that was built
 	$(Q)rm -rf $(BUILD)
 
-# train, cnn and state read .gz files with zlib where the compiler finds it, and through gzip elsewhere.
-# Much of the time of gpt, cnn and state is rows in fp32, in loops that gain from all of the machine's
-# vectors.
-ZLIB   = if echo '\#include <zlib.h>' | $(CC) -E -x c - > /dev/null 2>&1; then \
-         echo '-DAMP_ZLIB -lz'; fi
-NATIVE = if $(CC) -march=native -E -x c /dev/null > /dev/null 2>&1; then echo -march=native; fi
+# amp.h is compiled once for all examples, which then take its implementation for included. Each
+# builds alone, too, as its first lines say.
+LINKED := -DAMP_CORE_INCLUDED -DAMP_IMPLEMENTATION_INCLUDED
 
-$(BUILD)/train: examples/train.c $(wildcard examples/train_*.h) amp.h | $(BUILD)
+$(BUILD)/amp.o: examples/train_count.h amp.h | $(BUILD)
 	@echo "  CC  $@"
-	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARN) -I. $< -o $@ -lm $$($(ZLIB))
+	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARN) -I. -x c -c $< -o $@
 
-$(BUILD)/gpt $(BUILD)/ncf: $(BUILD)/%: examples/%.c $(wildcard examples/gpt_*.h examples/ncf_*.h \
-                           examples/train_*.h) amp.h | $(BUILD)
-	@echo "  CC  $@"
-	$(Q)$(CC) -std=c99 $$($(NATIVE)) $(CFLAGS) $(WARN) -I. $< -o $@ -lm
-
-$(BUILD)/cnn: $(wildcard examples/cnn_*.h)
-$(BUILD)/state: $(wildcard examples/gpt.c examples/gpt_*.h)
-$(BUILD)/cnn $(BUILD)/state: $(BUILD)/%: examples/%.c $(wildcard examples/train_*.h) amp.h | $(BUILD)
-	@echo "  CC  $@"
-	$(Q)$(CC) -std=c99 $$($(NATIVE)) $(CFLAGS) $(WARN) -I. $< -o $@ -lm $$($(ZLIB))
+# .gz files are read with zlib where the compiler finds it, and through gzip elsewhere. Much of the time
+# of these trainers is rows in fp32, in loops that gain from all of the machine's vectors.
+ZLIB    = if echo '\#include <zlib.h>' | $(CC) -E -x c - > /dev/null 2>&1; then \
+          echo '-DAMP_ZLIB -lz'; fi
+NATIVE  = if $(CC) -march=native -E -x c /dev/null > /dev/null 2>&1; then echo -march=native; fi
+EXAMPLE = -std=c99 $(if $(filter gpt cnn ncf state,$*),$$($(NATIVE))) $(CFLAGS) $(WARN) $(LINKED) -I. \
+          $< $(BUILD)/amp.o -o $@ -lm $$($(ZLIB))
 
 # Without MPI there is no program, and a line says so.
-$(BUILD)/ddp_mpi: examples/ddp_mpi.c $(wildcard examples/ddp_*.h examples/train_*.h) amp.h | $(BUILD)
+$(BUILD)/ddp_mpi: $(BUILD)/%: examples/%.c $(wildcard examples/*.h) $(BUILD)/amp.o
 	$(Q)if ! command -v $(MPICC) > /dev/null; then echo "  skip $@: no $(MPICC)"; exit; fi; \
-	    echo "  CC  $@"; $(MPICC) -std=c99 $(CFLAGS) $(WARN) -I. $< -o $@ -lm $$($(ZLIB))
+	    echo "  CC  $@"; $(MPICC) $(EXAMPLE)
+
+$(BUILD)/state: examples/gpt.c
+$(BUILD)/%: examples/%.c $(wildcard examples/*.h) $(BUILD)/amp.o
+	@echo "  CC  $@"
+	$(Q)$(CC) $(EXAMPLE)
 
 # bench has rows with two threads where the compiler has OpenMP.
 $(BUILD)/bench: tests/bench/bench.c $(wildcard tests/bench/*.h) tests/gemm_ex.h amp.h | $(BUILD)
@@ -177,10 +176,6 @@ $(BUILD)/bench: tests/bench/bench.c $(wildcard tests/bench/*.h) tests/gemm_ex.h 
 	$(Q)openmp=; if echo 'int main(void) { return 0; }' | \
 	    $(CC) -fopenmp -x c - -o $@ > /dev/null 2>&1; then openmp=-fopenmp; fi; \
 	    $(CC) -std=c99 -O3 -march=native $$openmp $(WARN) -I. $< -o $@ -lm
-
-$(BUILD)/%: examples/%.c amp.h | $(BUILD)
-	@echo "  CC  $@"
-	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARN) -I. $< -o $@ -lm
 
 $(BUILD):
 	$(Q)mkdir -p $@
@@ -235,20 +230,20 @@ $(BUILD)/tests/emu.log: tests/emu/self.sh $(wildcard tests/emu/* tests/emu/fake/
                         $(KERNELS)plain/kernels.o $(KERNELS)sanitize/kernels.o
 	@$(call SCRIPT,$< $(OUT))
 
-$(BUILD)/tests/examples.log: tests/examples.sh tests/lib.sh $(BUILD)/train \
-                             $(wildcard examples/*.c examples/gpt_*.h)
-	@$(call SCRIPT,$< $(OUT) $(BUILD)/train)
+$(BUILD)/tests/examples.log: tests/examples.sh tests/lib.sh $(EXAMPLES:%=$(BUILD)/%)
+	@$(call SCRIPT,$< $(OUT) $(BUILD))
 
 $(BUILD)/tests/gpt.log $(BUILD)/tests/cnn.log $(BUILD)/tests/ncf.log: $(BUILD)/tests/%.log: \
     tests/%.sh tests/lib.sh $(BUILD)/%
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/$*)
 
 $(BUILD)/tests/examples_cuda.log: tests/examples_cuda.sh tests/lib.sh $(KERNELS)plain/kernels.o \
-                                  $(wildcard examples/*.cu examples/*.cuh) $(BUILD)/gpt
+                                  $(CPU)/o2/amp.o $(wildcard examples/*.cu*) $(BUILD)/gpt
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/gpt)
 
 $(BUILD)/tests/ranks.log: tests/ranks.sh tests/lib.sh examples/ddp_nccl.cu tests/emu/fake/nccl.h \
-                          tests/bench/bench_ranks.c $(BUILD)/ddp_mpi $(KERNELS)plain/kernels.o
+                          tests/bench/bench_ranks.c $(BUILD)/ddp_mpi $(KERNELS)plain/kernels.o \
+                          $(CPU)/o2/amp.o
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/ddp_mpi)
 
 $(BUILD)/tests/report.log: tests/report.sh tests/lib.sh $(BUILD)/report $(BUILD)/train $(BUILD)/gpt

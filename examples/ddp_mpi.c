@@ -71,7 +71,6 @@
 static void end_all_ranks(int code) { MPI_Abort(MPI_COMM_WORLD, code); }
 
 #define AMP_IMPLEMENTATION
-#define AMP_STATIC
 #include "amp.h"
 
 #include "train_data.h"

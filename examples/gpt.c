@@ -29,22 +29,7 @@
 #define PROGRAM "gpt"
 #endif
 
-#include <stdlib.h>
-
-/* For --check, which shows that a step allocates nothing; a trainer of yours needs none of it. */
-static size_t allocations;
-
-static void *counting_malloc(size_t num_bytes) {
-    allocations++;
-    return malloc(num_bytes);
-}
-
-#define malloc counting_malloc
-#define AMP_IMPLEMENTATION
-#define AMP_STATIC
-#include "amp.h"
-#undef malloc
-
+#include "train_count.h" /* amp.h, with a malloc that counts */
 #include "gpt_report.h" /* options, text, report */
 #include "gpt_setup.h"  /* tensors, how they begin, the optimizer */
 #include "train_half.h" /* the policy's answers, rows of halves, the schedule */

@@ -30,22 +30,7 @@
 #define _POSIX_C_SOURCE 200809L /* isatty, mkdir */
 #define PROGRAM "ncf"
 
-#include <stdlib.h>
-
-/* For --check, which shows that a step allocates nothing; a trainer of yours needs none of it. */
-static size_t allocations;
-
-static void *counting_malloc(size_t num_bytes) {
-    allocations++;
-    return malloc(num_bytes);
-}
-
-#define malloc counting_malloc
-#define AMP_IMPLEMENTATION
-#define AMP_STATIC
-#include "amp.h"
-#undef malloc
-
+#include "train_count.h" /* amp.h, with a malloc that counts */
 #include "ncf_report.h" /* options, interactions, report */
 #include "train_half.h" /* the policy's answers, rows of halves, schedule, time */
 

@@ -39,7 +39,6 @@
 #define PROGRAM "train"
 
 #define AMP_IMPLEMENTATION
-#define AMP_STATIC
 #include "amp.h"
 
 #include "train_data.h"

@@ -1,16 +1,13 @@
 # The examples do what their first lines say, README tells the truth, and bad input is answered.
-# usage: examples.sh OUTDIR TRAIN       TRAIN is the program that make has built
-suite=examples out=${1:?usage: examples.sh OUTDIR TRAIN}
+# usage: examples.sh OUTDIR BUILD       BUILD is where make has put the examples
+suite=examples out=${1:?usage: examples.sh OUTDIR BUILD} build=${2:?}
 rm -rf "$out"
 . tests/lib.sh
-build=$out/bin
-mkdir -p "$build"
-cp "$2" "$build/train"
-for program in wrap_step pitfalls which_tensor recipes recipes_net autocast_ops state; do
-    level=-O3
-    if quick; then case $program in pitfalls | state) level=-O1 ;; *) level=-O0 ;; esac; fi # it trains
-    try "$program compiles" ${CC:-cc} -std=c99 $level -Wall -Wextra -I. examples/$program.c \
-        -o "$build/$program" -lm
+programs='wrap_step pitfalls which_tensor recipes recipes_net autocast_ops state'
+for program in $programs train gpt cnn ncf report; do # make has linked them with one amp.o
+    into="-O0 -o $out/alone -lm"
+    if quick && [ $program != wrap_step ]; then into=-fsyntax-only; fi
+    try "$program compiles alone" ${CC:-cc} -std=c99 -Wall -Wextra -I. examples/$program.c $into
 done
 train() { "$build/train" --out "$out" "$@"; }
 
@@ -60,7 +57,7 @@ awk 'function size(x) {return x < 0 ? -x : x}
      /^state default/ {bad += !($8 == "1.00" && $10 == "+0.0000" && $12 == "0.0000")}
      END {exit !(rows == 11 && lines == 11 && !bad)}' "$out/log"
 check 'state: a table of three tasks, of which the lines are means; split trains as the default does' $?
-for program in wrap_step pitfalls which_tensor recipes recipes_net autocast_ops state; do
+for program in $programs; do
     "$build/$program" --help > "$out/log" 2>&1 && [ -s "$out/log" ]
     check "$program: --help" $?
     refuses "$program: an unknown option is named" --bogus "$build/$program" --bogus

@@ -5,13 +5,14 @@ suite=examples_cuda out=${1:?usage: examples_cuda.sh OUTDIR GPT} gpt=${2:?}
 . tests/emu/kinds.sh
 kind plain
 objects=${OBJECTS:-build/tests}/kind-plain
+cpu=$objects/../o2/amp.o
 have "$compiler" || { skip compiler "$compiler not found"; finish; }
 if quick; then with=-O1; fi
 
 for program in train_cuda step_cuda gpt_cuda; do
-    object "$out/$program.o" "$compiler" $fake -w $with $front -c examples/$program.cu &&
-        $compiler "$out/$program.o" "$objects/kernels.o" "$objects/emu.o" -o "$out/$program" \
-            > "$out/log" 2>&1
+    object "$out/$program.o" "$compiler" $fake -w $with $linked $front -c examples/$program.cu &&
+        $compiler "$out/$program.o" "$objects/kernels.o" "$objects/emu.o" "$cpu" \
+            -o "$out/$program" > "$out/log" 2>&1
     check "$program: compiles with $compiler" $?
     "$out/$program" --help > "$out/log" 2>&1 && [ -s "$out/log" ]
     check "$program: --help" $?

@@ -189,9 +189,9 @@ exchanged() { # exchanged RANKS TYPE: on the emulator; a CPU writes the state ag
 emulated() {
     have mpicxx || { skip ddp_nccl 'no mpicxx'; return; }
     [ -s "$objects/kernels.o" ] || { skip ddp_nccl 'there is no emulator'; return; }
-    OMPI_CXX=$compiler object "$out/nccl.o" mpicxx $fake -w -O1 $front -c examples/ddp_nccl.cu &&
+    OMPI_CXX=$compiler object "$out/nccl.o" mpicxx $fake -w -O1 $linked $front -c examples/ddp_nccl.cu &&
         OMPI_CXX=$compiler mpicxx "$out/nccl.o" "$objects/kernels.o" "$objects/emu.o" \
-            -o "$out/nccl" > "$out/log" 2>&1 ||
+            "$objects/../o2/amp.o" -o "$out/nccl" > "$out/log" 2>&1 ||
         { fail 'ddp_nccl: does not compile' "$out/nccl.o.log"; return; }
     same=0
     for type in $(quick && echo fp16 || echo fp16 bf16 fp32); do

@@ -5,6 +5,7 @@
 emu=tests/emu
 fake=-I$emu/fake
 flags="-std=c++14 -ffp-contract=off -fno-strict-aliasing -Wno-unknown-pragmas -I. -Itests -I$emu"
+linked='-DAMP_CORE_INCLUDED -DAMP_IMPLEMENTATION_INCLUDED' # with an amp.o, for which see Makefile
 front="-include $emu/cuda_emu.h -x c++"
 # NULL is an address that is not there: no need to look at every pointer twice.
 sanitizers='-fsanitize=address,undefined -fno-sanitize=null -fno-sanitize-recover=undefined
