@@ -234,6 +234,8 @@
             share a scaler.
 
    >>history
+       0.5.1  Repairs: batches with bias or ReLU on CUDA. A product whose C shares an element
+              with A or B is refused. Distinct results: NOT_INITIALIZED, OVERLAP, WORKSPACE
        0.5.0  ranks: desc.shard, amp_optimizer_range, _accumulate; states in sets of files.
               Gradients that touch few rows (amp_tensor.row_length)
        0.4.0  products on a CPU at the speed of a BLAS, halves through AMX (and fp32
@@ -298,11 +300,13 @@ typedef enum amp_result {
     AMP_ERROR_INVALID_ARGUMENT, /* a NULL pointer, or an index or a length out of range           */
     AMP_ERROR_INVALID_ENUM,     /* a dtype, preset or kind that amp.h does not know               */
     AMP_ERROR_INVALID_CONFIG,   /* a number is NaN, infinite, out of range or contradictory       */
-    AMP_ERROR_UNSUPPORTED,      /* not offered: fp16 in place, another kind, a captured stream    */
+    AMP_ERROR_UNSUPPORTED,      /* not offered: fp16 in place, another kind, a captured stream,
+                                   a product on CUDA without a cuBLAS handle                      */
     AMP_ERROR_OUT_OF_MEMORY,    /* the allocator returned NULL                                    */
-    AMP_ERROR_TOO_LARGE,        /* a size in bytes does not fit size_t                            */
+    AMP_ERROR_TOO_LARGE,        /* a size in bytes does not fit size_t, or one of a product on CUDA
+                                   is 2^31 or more                                                */
     AMP_ERROR_BAD_STATE,        /* scaler: nothing checked since the last update; optimizer: no
-                                   gradient, no learning rate, unscaled already; or no init       */
+                                   gradient, no learning rate, unscaled already                   */
     AMP_ERROR_NOT_PREPARED,     /* optimizer: a step before amp_optimizer_prepare                 */
     AMP_ERROR_PREPARED,         /* optimizer: add or prepare after amp_optimizer_prepare          */
     AMP_ERROR_STEP_OPEN,        /* optimizer: begin_step twice, or a change during an open step   */
@@ -315,12 +319,16 @@ typedef enum amp_result {
     AMP_ERROR_MISMATCH,         /* state: of other tensors, or of another kind of optimizer       */
     AMP_ERROR_BANNED,           /* policy: the op is not safe in halves; override it              */
     AMP_ERROR_MIXED_TYPES,      /* policy: fp16 and bf16 in one op that promotes its inputs, or
-                                   one in AMP_DTYPE and the other in AMP_POLICY                   */
+                                   one in AMP_DTYPE and the other in AMP_POLICY; gemm: types that
+                                   cuBLAS does not multiply                                       */
     AMP_ERROR_PARSE,            /* policy: words that cannot be understood                        */
     AMP_ERROR_CUDA,             /* a CUDA call failed: amp_cuda_code() is its cudaError_t         */
     AMP_ERROR_CUBLAS,           /* a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t    */
     AMP_ERROR_NOT_FOUND,        /* state: there is no such file                                   */
-    AMP_ERROR_TRUNCATED         /* state: the file ends too early                                 */
+    AMP_ERROR_TRUNCATED,        /* state: the file ends too early                                 */
+    AMP_ERROR_NOT_INITIALIZED,  /* a scaler, an optimizer or a cache before its init              */
+    AMP_ERROR_OVERLAP,          /* gemm: an element of C is also one of A or B, or twice one of C */
+    AMP_ERROR_WORKSPACE         /* gemm on CUDA: backend.workspace is NULL or too small for this  */
 } amp_result;
 
 /* What was wrong (the field of a desc, its value and bounds; the tensor) is told in words where a
@@ -752,10 +760,13 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
    transpose where trans is nonzero. Each matrix has its own type; products are summed in fp32, in
    the order of k (>>numbers says how they are rounded; AMP_CBLAS may take another order). A leading
    dimension is the distance of rows in elements, 0 if packed. C is not read if beta is 0, nor A and
-   B if alpha is 0; C must not overlap them. backend NULL: CPU. A CPU packs in backend->workspace if
+   B if alpha is 0: here that is a factor, as in BLAS (amp_gemm_args.alpha of 0 means 1). If C shares
+   an element with an A or B that is read, this is AMP_ERROR_OVERLAP; matrices in one buffer whose
+   rows take turns share none. backend NULL: CPU. A CPU packs in backend->workspace if
    it is as large as amp_gemm_workspace says; or else in at most 128 KiB of stack, and if m n k is
    above 2^22 in memory from malloc, freed on return (AMP_NO_STDLIB, no memory: the stack, slower).
-   The CUDA backend wants a and b of one type, and c of that type or fp32. Inside a scope of the
+   The CUDA backend wants a and b of one type, and c of that type or fp32: AMP_ERROR_MIXED_TYPES; in
+   a capture it wants a workspace: AMP_ERROR_WORKSPACE. Inside a scope of the
    thread's autocast that has a cache, fp32 operands are cast as the policy says of AMP_OP_GEMM (not
    where all is fp32 and m n k < 32^3). */
 AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b,
@@ -774,12 +785,12 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
    (heads: ldc = heads * dim, stride_c = dim).
    With bias or relu, c = alpha op(A) op(B) + beta C + bias, then negative elements become 0; all in
    fp32 and rounded once to c_type; NaN stays. On CUDA that is one kernel where cublasLt has one;
-   elsewhere two, and for a c of halves these need 4 m n bytes of backend->workspace, or it is
-   AMP_ERROR_UNSUPPORTED. */
+   elsewhere two, and for a c of halves these need 4 m n count + 256 bytes of backend->workspace, or
+   it is AMP_ERROR_WORKSPACE. */
 struct amp_gemm_args {
     int         trans_a, trans_b;
     size_t      m, n, k;
-    float       alpha;              /* 0 means 1; C = beta C alone has a k of 0                  */
+    float       alpha;              /* 0 means 1 (not so in amp_gemm); C = beta C: a k of 0      */
     float       beta;
     const void *a, *b;
     void       *c;
@@ -2697,10 +2708,11 @@ AMP_DEF const char *amp_result_string(amp_result result) {
                "amp_scaler_unscale_to), while a stream is captured, without a cuBLAS handle, or "
                "for a path that is not a file's";
     case AMP_ERROR_OUT_OF_MEMORY: return "the allocator returned NULL";
-    case AMP_ERROR_TOO_LARGE: return "a size in bytes does not fit size_t";
+    case AMP_ERROR_TOO_LARGE:
+        return "a size in bytes does not fit size_t, or one of a product on CUDA is 2^31 or more";
     case AMP_ERROR_BAD_STATE:
-        return "call init first, check a gradient before this update, set a learning rate, give "
-               "a tensor its gradient, or unscale only once";
+        return "check a gradient before this update, set a learning rate, give a tensor its "
+               "gradient, or unscale only once";
     case AMP_ERROR_NOT_PREPARED: return "call amp_optimizer_prepare first";
     case AMP_ERROR_PREPARED: return "the optimizer is already prepared";
     case AMP_ERROR_STEP_OPEN:
@@ -2714,12 +2726,18 @@ AMP_DEF const char *amp_result_string(amp_result result) {
     case AMP_ERROR_MISMATCH: return "the state is of other tensors or another kind of optimizer";
     case AMP_ERROR_BANNED: return "the op is not safe in halves: override it, or use its logits";
     case AMP_ERROR_MIXED_TYPES:
-        return "fp16 and bf16 in one op, or one in AMP_DTYPE and the other in AMP_POLICY";
+        return "fp16 and bf16 in one op, or one in AMP_DTYPE and the other in AMP_POLICY; a "
+               "product on CUDA wants A and B of one type, and C of that type or fp32";
     case AMP_ERROR_PARSE: return "a word of the policy cannot be understood";
     case AMP_ERROR_CUDA: return "a CUDA call failed: amp_cuda_code() is its cudaError_t";
     case AMP_ERROR_CUBLAS: return "a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t";
     case AMP_ERROR_NOT_FOUND: return "there is no such file";
     case AMP_ERROR_TRUNCATED: return "the file ends too early";
+    case AMP_ERROR_NOT_INITIALIZED: return "call the init function of this object first";
+    case AMP_ERROR_OVERLAP:
+        return "C shares an element with A or B, or with another matrix of its batch";
+    case AMP_ERROR_WORKSPACE:
+        return "give the backend a workspace, or a larger one, for this product on CUDA";
     default: return "unknown result";
     }
 }
@@ -3400,7 +3418,7 @@ AMP_DEF amp_result amp_scaler_init(amp_scaler *s, const amp_scaler_desc *desc) {
 /* Every preset has a rule, so no rule means that init was not called. */
 static amp_result ampi_scaler_ready(const amp_scaler *s) {
     if (!s) return AMP_ERROR_INVALID_ARGUMENT;
-    return s->rules ? AMP_OK : AMP_ERROR_BAD_STATE;
+    return s->rules ? AMP_OK : AMP_ERROR_NOT_INITIALIZED;
 }
 
 static AMPI_NOINLINE float ampi_scale_loss(const amp_scaler *s, const float *loss) {
@@ -3733,7 +3751,7 @@ static amp_result ampi_tensor_problem(const amp_optimizer *opt, size_t i, const 
 /* May the optimizer still be given tensors? */
 static amp_result ampi_can_add(const amp_optimizer *opt) {
     if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!opt->initialized) return AMP_ERROR_BAD_STATE;
+    if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
     ampi_blank(opt->desc.problem);
     return opt->plan ? AMP_ERROR_PREPARED : AMP_OK;
 }
@@ -4440,7 +4458,7 @@ AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight
 AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *weights,
                                             void *const *grads) {
     if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!opt->initialized) return AMP_ERROR_BAD_STATE;
+    if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
     ampi_blank(opt->desc.problem);
     if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
     return ampi_rebind(opt, 0, opt->num_entries, weights, grads);
@@ -5095,7 +5113,7 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
 /* May a step of this kind begin? */
 static amp_result ampi_can_step(const amp_optimizer *opt, amp_kind kind) {
     if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!opt->initialized) return AMP_ERROR_BAD_STATE;
+    if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
     ampi_blank(opt->desc.problem);
     if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
     if (opt->step_open) return AMP_ERROR_STEP_OPEN;
@@ -5138,7 +5156,7 @@ AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt) {
 AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt) {
     amp_result result;
     if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!opt->initialized) return AMP_ERROR_BAD_STATE;
+    if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
     ampi_blank(opt->desc.problem);
     if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
     if (!opt->step_open) return AMP_ERROR_STEP_NOT_OPEN;
@@ -5168,7 +5186,7 @@ AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt) {
 AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
     amp_result result, pending;
     if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!opt->initialized) return AMP_ERROR_BAD_STATE;
+    if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
     pending      = opt->pending;
     opt->pending = AMP_OK;
     if (!opt->step_open) {
@@ -5246,7 +5264,7 @@ AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt) {
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr) {
     amp_result result = AMP_OK;
     if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!opt->initialized) return AMP_ERROR_BAD_STATE;
+    if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
     ampi_blank(opt->desc.problem);
     if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
     result = ampi_check_rate(opt, "lr", &lr);
@@ -5726,7 +5744,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
 /* What is in backend memory of an optimizer between two steps. */
 static amp_result ampi_read_state(const amp_optimizer *opt, ampi_state *state) {
     amp_result result;
-    if (!opt->initialized) return AMP_ERROR_BAD_STATE;
+    if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
     ampi_blank(opt->desc.problem);
     if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
     if (opt->step_open) return AMP_ERROR_STEP_OPEN;
@@ -7028,7 +7046,46 @@ static amp_result ampi_matrix_ok(const void *x, int used, amp_dtype type, size_t
     return count > 1 && stride > SIZE_MAX / 8 / count ? AMP_ERROR_TOO_LARGE : AMP_OK;
 }
 
-/* Check and run a product whose arguments are all there. */
+/* Does one of count things, pitch apart from 0 on, begin in [*x, *y)? Else both become relative to
+   the last that begins before them. */
+static int ampi_begins_in(uintptr_t *x, uintptr_t *y, size_t pitch, size_t count) {
+    const size_t i = ampi_min(*x / pitch, count - 1);
+    *x -= i * pitch;
+    *y -= i * pitch;
+    return *x == 0 || (i + 1 < count && pitch < *y);
+}
+
+/* Is an element of C in bytes of memory at row? Its matrices lie behind each other or, as heads do,
+   side by side. */
+static int ampi_meets_row(const amp_gemm_args *g, uintptr_t row, size_t bytes) {
+    const size_t    size = amp_dtype_size(g->c_type), ld = g->ldc * size;
+    const size_t    stride = ampi_max(g->stride_c, 1) * size;
+    const uintptr_t c = (uintptr_t)g->c;
+    uintptr_t       x = row - c, y = x + bytes;
+    if (row <= c) return c - row < bytes;
+    if (g->stride_c < g->ldc)
+        return ampi_begins_in(&x, &y, ld, g->m) || ampi_begins_in(&x, &y, stride, g->count) ||
+               x < g->n * size;
+    return ampi_begins_in(&x, &y, stride, g->count) || ampi_begins_in(&x, &y, ld, g->m) ||
+           x < g->n * size;
+}
+
+/* Does C share an element with A or B? Row by row, but only where their ranges meet. */
+static int ampi_meets(const amp_gemm_args *g, const void *matrix, amp_dtype type, size_t rows,
+                      size_t cols, size_t ld, size_t stride) {
+    const size_t    size = amp_dtype_size(type), count = stride ? g->count : 1;
+    const uintptr_t x = (uintptr_t)matrix, c = (uintptr_t)g->c;
+    const size_t    last = (count - 1) * stride + (rows - 1) * ld + cols;
+    const size_t    last_c = (g->count - 1) * g->stride_c + (g->m - 1) * g->ldc + g->n;
+    size_t          i, r;
+    if (x < c ? c - x >= last * size : x - c >= last_c * amp_dtype_size(g->c_type)) return 0;
+    for (i = 0; i < count; i++)
+        for (r = 0; r < rows; r++)
+            if (ampi_meets_row(g, x + (i * stride + r * ld) * size, cols * size)) return 1;
+    return 0;
+}
+
+/* Check and run a product whose arguments are all there: an alpha of 0 is 0 from here on. */
 static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g) {
     const size_t count = g->count;
     const int    reads = !ampi_is_zero(&g->alpha); /* A and B */
@@ -7044,7 +7101,13 @@ static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g) {
     if (g->m == 0 || g->n == 0) return AMP_OK;
     if (count > 1 && g->stride_c < (g->m - 1) * g->ldc + g->n && /* not one behind another? */
         (g->stride_c < g->n || g->stride_c * (count - 1) + g->n > g->ldc)) /* nor side by side */
-        return AMP_ERROR_INVALID_ARGUMENT;
+        return AMP_ERROR_OVERLAP;
+    if (reads && g->k &&
+        (ampi_meets(g, g->a, g->a_type, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k, g->lda,
+                    g->stride_a) ||
+         ampi_meets(g, g->b, g->b_type, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n, g->ldb,
+                    g->stride_b)))
+        return AMP_ERROR_OVERLAP;
     if (ampi_current.product_fn) result = ampi_current.product_fn(ampi_current.context, backend, g);
     if (result != AMP_OK) return result;
     if (!backend) return ampi_cpu_gemm(NULL, g);
@@ -7336,7 +7399,7 @@ static amp_result ampi_look(const amp_optimizer *opt, ampi_control *c, amp_scale
     const amp_plan *plan;
     amp_result      result;
     if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!opt->initialized) return AMP_ERROR_BAD_STATE;
+    if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
     ampi_blank(opt->desc.problem);
     plan = opt->plan;
     if (!plan) return AMP_ERROR_NOT_PREPARED;
@@ -8677,7 +8740,7 @@ AMP_DEF void amp_cache_free(amp_cache *cache) {
 AMP_DEF amp_result amp_cache_add(amp_cache *cache, const float *weight, size_t n) {
     ampi_cached *e;
     if (!cache || !weight || !n) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!cache->memory) return AMP_ERROR_BAD_STATE;
+    if (!cache->memory) return AMP_ERROR_NOT_INITIALIZED;
     if (cache->num_entries >= AMP_MAX_CACHED) return AMP_ERROR_TOO_LARGE;
     e = &cache->entries[cache->num_entries++];
     memset(e, 0, sizeof *e);
@@ -8688,7 +8751,7 @@ AMP_DEF amp_result amp_cache_add(amp_cache *cache, const float *weight, size_t n
 
 AMP_DEF amp_result amp_cache_add_optimizer(amp_cache *cache, const amp_optimizer *opt) {
     if (!cache || !opt) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!cache->memory) return AMP_ERROR_BAD_STATE;
+    if (!cache->memory) return AMP_ERROR_NOT_INITIALIZED;
     if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
     if (opt->desc.shard.count) return AMP_ERROR_UNSUPPORTED; /* nobody has whole masters */
     if (cache->num_optimizers >= AMP_MAX_CACHE_OPTIMIZERS) return AMP_ERROR_TOO_LARGE;
@@ -8875,7 +8938,7 @@ AMP_DEF amp_result amp_cache_get(amp_cache *cache, const float *x, size_t rows, 
     if (!cache || !x || !rows || !cols || ld < cols || !copy || !copy_ld)
         return AMP_ERROR_INVALID_ARGUMENT;
     if (type != AMP_F16 && type != AMP_BF16) return AMP_ERROR_INVALID_ENUM;
-    if (!cache->memory) return AMP_ERROR_BAD_STATE;
+    if (!cache->memory) return AMP_ERROR_NOT_INITIALIZED;
     if (rows > SIZE_MAX / 64 / ld) return AMP_ERROR_TOO_LARGE;
     m.x       = x;
     m.rows    = rows;
@@ -8948,7 +9011,7 @@ AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight)
     uint64_t version;
     int      i;
     if (!cache) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!cache->memory) return AMP_ERROR_BAD_STATE;
+    if (!cache->memory) return AMP_ERROR_NOT_INITIALIZED;
     version = ampi_cache_version(cache);
     for (i = 0; i < cache->num_entries; i++) {
         const ampi_cached *e = &cache->entries[i];

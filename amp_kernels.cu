@@ -2263,17 +2263,19 @@ static amp_result ampi_cuda_update_early(const amp_backend *self, const amp_plan
     return ampi_update(self, plan, job, true);
 }
 
-/* What cublasLt would have done: sum is the product in fp32, in memory of its own or in c. */
-AMPI_KERNEL(4) ampi_epilogue_kernel(void *c, uint32_t c_type, uint64_t ldc, const float *sum,
-                                    uint64_t ld_sum, float beta, const void *bias, int relu,
-                                    uint64_t rows, uint64_t cols) {
+/* What cublasLt would have done: sum is the product in fp32, in memory of its own or in c. all: rows
+   of a matrix, times columns, times the matrices of the batch. */
+AMPI_KERNEL(4) ampi_epilogue_kernel(void *c, uint32_t c_type, uint64_t ldc, uint64_t stride_c,
+                                    const float *sum, uint64_t ld_sum, uint64_t stride_sum,
+                                    float beta, const void *bias, int relu, uint64_t rows,
+                                    uint64_t cols, uint64_t all) {
     const bool reads_c = (ampi_bits_of_f32(beta) & 0x7fffffffu) != 0u;
     uint64_t   i       = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i < rows * cols; i += (uint64_t)gridDim.x * blockDim.x) {
-        const uint64_t   row = i / cols, col = i % cols;
-        const ampi_any to = ampi_part_at(c, c_type, row * ldc + col);
-        uint32_t         u, extra = 0;
-        float            x = sum[row * ld_sum + col];
+    for (; i < all; i += (uint64_t)gridDim.x * blockDim.x) {
+        const uint64_t line = i / cols, col = i % cols, matrix = line / rows, row = line % rows;
+        const ampi_any to = ampi_part_at(c, c_type, matrix * stride_c + row * ldc + col);
+        uint32_t       u, extra = 0;
+        float          x = sum[matrix * stride_sum + row * ld_sum + col];
         if (reads_c) {
             to.expand<1>(to.fetch<1>(0), &u);
             x = ampi_add(x, ampi_mul(beta, ampi_f32_from_bits(u)));
@@ -2302,6 +2304,18 @@ static void ampi_set(cublasStatus_t *status, cublasStatus_t (*set)(D, A, const v
         *status = set(descriptor, attribute, &value, sizeof value);
 }
 
+/* One matrix of a batch, column-major, and how far apart they lie. */
+static void ampi_set_layout(cublasStatus_t *status, cublasLtMatrixLayoutOpaque_t *layout,
+                            amp_dtype type, uint64_t rows, uint64_t cols, size_t ld, size_t count,
+                            size_t stride) {
+    if (*status == CUBLAS_STATUS_SUCCESS)
+        *status = cublasLtMatrixLayoutInit(layout, ampi_data_type(type), rows, cols, (int64_t)ld);
+    ampi_set(status, cublasLtMatrixLayoutSetAttribute, layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+             (int32_t)count);
+    ampi_set(status, cublasLtMatrixLayoutSetAttribute, layout,
+             CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, (int64_t)stride);
+}
+
 /* The largest power of two, up to the 256 that cublasLt asks for, that divides an address. */
 static uint32_t ampi_alignment(const void *p) {
     const uint32_t low = (uint32_t)(uintptr_t)p | 256u;
@@ -2310,13 +2324,13 @@ static uint32_t ampi_alignment(const void *p) {
 
 /* A product with its epilogue in one kernel. No descriptor is allocated. Not told otherwise,
    cublasLt takes every address to be a multiple of 256, a workspace not to be allowed, and may
-   round parts of a sum to C's type. Nobody can tell it how a bias is aligned. */
+   round parts of a sum to C's type. Nobody can tell it how a bias is aligned; all matrices of a batch
+   have the same one, as its stride is 0 if nobody sets it. */
 static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_args *g, int k,
                                      cublasComputeType_t type) {
     const cublasLtHandle_t       lt   = (cublasLtHandle_t)self->context;
     const cublasOperation_t      ta   = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t      tb   = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const cudaDataType_t         ab   = ampi_data_type(g->a_type), cd = ampi_data_type(g->c_type);
     const uint64_t               m = g->m, n = g->n, kk = (uint64_t)k;
     const cublasLtEpilogue_t     end  = !g->bias  ? CUBLASLT_EPILOGUE_RELU
                                         : g->relu ? CUBLASLT_EPILOGUE_RELU_BIAS
@@ -2339,14 +2353,11 @@ static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_arg
     if (g->bias)
         ampi_set(&status, cublasLtMatmulDescSetAttribute, &product,
                  CUBLASLT_MATMUL_DESC_BIAS_POINTER, g->bias);
-    if (status == CUBLAS_STATUS_SUCCESS)
-        status = cublasLtMatrixLayoutInit(&b, ab, g->trans_b ? kk : n, g->trans_b ? n : kk,
-                                          (int64_t)g->ldb);
-    if (status == CUBLAS_STATUS_SUCCESS)
-        status = cublasLtMatrixLayoutInit(&a, ab, g->trans_a ? m : kk, g->trans_a ? kk : m,
-                                          (int64_t)g->lda);
-    if (status == CUBLAS_STATUS_SUCCESS)
-        status = cublasLtMatrixLayoutInit(&c, cd, n, m, (int64_t)g->ldc);
+    ampi_set_layout(&status, &b, g->b_type, g->trans_b ? kk : n, g->trans_b ? n : kk, g->ldb,
+                    g->count, g->stride_b);
+    ampi_set_layout(&status, &a, g->a_type, g->trans_a ? m : kk, g->trans_a ? kk : m, g->lda,
+                    g->count, g->stride_a);
+    ampi_set_layout(&status, &c, g->c_type, n, m, g->ldc, g->count, g->stride_c);
     if (status == CUBLAS_STATUS_SUCCESS) status = cublasLtMatmulPreferenceInit(&wish);
     ampi_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
              CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_size);
@@ -2372,7 +2383,8 @@ static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_arg
 
 /* The same in two: the product in fp32, in c or in the workspace, then the rest. */
 static amp_result ampi_gemm_then_epilogue(const amp_backend *self, const amp_gemm_args *g) {
-    const size_t  bytes = (g->m * g->n * sizeof(float) + 255) / 256 * 256;
+    const size_t  one   = g->m * g->n, all = one * g->count;
+    const size_t  bytes = (all * sizeof(float) + 255) / 256 * 256;
     amp_backend   rest  = *self;
     amp_gemm_args plain = *g;
     float         beta  = 0.0f;
@@ -2380,10 +2392,11 @@ static amp_result ampi_gemm_then_epilogue(const amp_backend *self, const amp_gem
     plain.bias = NULL;
     plain.relu = 0;
     if (g->c_type != AMP_F32) {
-        if (!self->workspace || self->workspace_size <= bytes) return AMP_ERROR_UNSUPPORTED;
+        if (!self->workspace || self->workspace_size <= bytes) return AMP_ERROR_WORKSPACE;
         plain.c             = self->workspace;
         plain.c_type        = AMP_F32;
         plain.ldc           = g->n;
+        plain.stride_c      = one;
         plain.beta          = 0.0f;
         beta                = g->beta;
         rest.workspace      = (char *)self->workspace + bytes;
@@ -2391,10 +2404,11 @@ static amp_result ampi_gemm_then_epilogue(const amp_backend *self, const amp_gem
     }
     result = self->functions->gemm_fn(&rest, &plain);
     if (result != AMP_OK) return result;
-    return ampi_launch(ampi_epilogue_kernel, ampi_blocks(self, ((uint64_t)g->m * g->n + 255) / 256),
-                       256, self->stream, g->c, (uint32_t)g->c_type, (uint64_t)g->ldc,
-                       (const float *)plain.c, (uint64_t)plain.ldc, beta, g->bias, g->relu,
-                       (uint64_t)g->m, (uint64_t)g->n);
+    return ampi_launch(ampi_epilogue_kernel, ampi_blocks(self, ((uint64_t)all + 255) / 256), 256,
+                       self->stream, g->c, (uint32_t)g->c_type, (uint64_t)g->ldc,
+                       (uint64_t)g->stride_c, (const float *)plain.c, (uint64_t)plain.ldc,
+                       (uint64_t)plain.stride_c, beta, g->bias, g->relu, (uint64_t)g->m,
+                       (uint64_t)g->n, (uint64_t)all);
 }
 
 /* cuBLAS sees a row-major matrix as the transpose of a column-major one: C' = op(B)' op(A)'. */
@@ -2407,15 +2421,16 @@ static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g
     amp_result           result;
     cublasOperation_t    ta, tb;
     cublasComputeType_t  type;
-    if (!handle || g->a_type != g->b_type) return AMP_ERROR_UNSUPPORTED;
-    if (g->c_type != AMP_F32 && g->c_type != g->a_type) return AMP_ERROR_UNSUPPORTED;
+    if (!handle) return AMP_ERROR_UNSUPPORTED;
+    if (g->a_type != g->b_type || (g->c_type != AMP_F32 && g->c_type != g->a_type))
+        return AMP_ERROR_MIXED_TYPES;
     if (g->m > largest || g->n > largest || g->k > largest || g->lda > largest ||
         g->ldb > largest || g->ldc > largest || g->count > largest)
         return AMP_ERROR_TOO_LARGE;
     if (!self->workspace) { /* cuBLAS would allocate one for every graph */
         result = ampi_is_capturing(self->stream, &capturing);
         if (result != AMP_OK) return result;
-        if (capturing) return AMP_ERROR_BAD_STATE;
+        if (capturing) return AMP_ERROR_WORKSPACE;
     }
     result = ampi_cublas(cublasSetStream(handle, self->stream)); /* resets the workspace */
     if (result == AMP_OK && self->workspace)

@@ -298,7 +298,7 @@ TEST(free_safe, "manual: free is safe on NULL, on a zeroed object, before prepar
         if (round > 1) CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
         amp_optimizer_free(&opt);
         amp_optimizer_free(&opt);
-        CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_ERROR_BAD_STATE);
+        CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_ERROR_NOT_INITIALIZED);
     }
     all_freed();
 }

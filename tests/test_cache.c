@@ -698,10 +698,10 @@ TEST(bad_arguments, "manual: errors for NULL, for sizes of 0, for types that are
     CHECK_EQ_INT(amp_cache_add(NULL, w, 64), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_cache_add(&cache, NULL, 64), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_cache_add(&cache, w, 0), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_cache_add(&zero, w, 64), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(amp_cache_add(&zero, w, 64), AMP_ERROR_NOT_INITIALIZED);
     CHECK_EQ_INT(amp_cache_add_optimizer(NULL, &opt), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_cache_add_optimizer(&cache, NULL), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_cache_add_optimizer(&zero, &opt), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(amp_cache_add_optimizer(&zero, &opt), AMP_ERROR_NOT_INITIALIZED);
     CHECK_EQ_INT(amp_cache_add_optimizer(&cache, &opt), AMP_ERROR_NOT_PREPARED);
 #define BAD(cache, x, rows, cols, ld, type, error) \
     CHECK_EQ_INT(amp_cache_get(cache, x, rows, cols, ld, type, &copy, &copy_ld), error)
@@ -712,7 +712,7 @@ TEST(bad_arguments, "manual: errors for NULL, for sizes of 0, for types that are
     BAD(&cache, w, 8, 8, 7, AMP_F16, AMP_ERROR_INVALID_ARGUMENT);
     BAD(&cache, w, 8, 8, 8, AMP_F32, AMP_ERROR_INVALID_ENUM);
     BAD(&cache, w, 8, 8, 8, (amp_dtype)3, AMP_ERROR_INVALID_ENUM);
-    BAD(&zero, w, 8, 8, 8, AMP_F16, AMP_ERROR_BAD_STATE);
+    BAD(&zero, w, 8, 8, 8, AMP_F16, AMP_ERROR_NOT_INITIALIZED);
     BAD(&cache, w, SIZE_MAX / 8, 8, 8, AMP_F16, AMP_ERROR_TOO_LARGE);
     BAD(&cache, w, 8, 8, SIZE_MAX / 8, AMP_F16, AMP_ERROR_TOO_LARGE);
     BAD(&cache, w, 1, SIZE_MAX / 2, SIZE_MAX / 2, AMP_F16, AMP_ERROR_TOO_LARGE);
@@ -759,7 +759,7 @@ TEST(memory, "manual: one allocation, by the allocator given; its failure leaves
     refuse = 1;
     CHECK_EQ_INT(amp_cache_init(&s, NULL, 4096, &allocator), AMP_ERROR_OUT_OF_MEMORY);
     amp_cache_free(&s);
-    CHECK_EQ_INT(amp_cache_get(&s, w, 8, 8, 8, AMP_F16, &copy, &ld), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(amp_cache_get(&s, w, 8, 8, 8, AMP_F16, &copy, &ld), AMP_ERROR_NOT_INITIALIZED);
     refuse = 0;
     asked  = 0;
     OK(amp_cache_init(&s, NULL, 4096, &allocator));
@@ -1337,7 +1337,7 @@ TEST(gemm_batched, "manual: count products, their matrices stride elements apart
     }
     CHECK_EQ_INT(gemm_batched(NULL, 0, 0, 4, 8, 16, 1.0f, a, AMP_F32, 0, 64, b, AMP_F32, 0, 0,
                                   0.0f, c[0], AMP_F32, 0, 31, 2),
-                 AMP_ERROR_INVALID_ARGUMENT); /* products would write over one another */
+                 AMP_ERROR_OVERLAP); /* products would write over one another */
     CHECK_EQ_INT(gemm_batched(NULL, 0, 0, 4, 8, 16, 1.0f, a, AMP_F32, 0, SIZE_MAX / 4, b,
                                   AMP_F32, 0, 0, 0.0f, c[0], AMP_F32, 0, 32, 4),
                  AMP_ERROR_TOO_LARGE);
@@ -1571,7 +1571,7 @@ TEST(checked, "law 17: a cached copy of a weight that changed unannounced is fou
     OK(amp_cache_check(&cache, NULL));
     CHECK_EQ_INT(amp_cache_check(NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
     end();
-    CHECK_EQ_INT(amp_cache_check(&cache, NULL), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(amp_cache_check(&cache, NULL), AMP_ERROR_NOT_INITIALIZED);
 }
 
 TEST(contradiction, "law 17: a policy that contradicts the model copies that exist is counted") {

@@ -2229,8 +2229,8 @@ TEST(arguments, "wrong arguments are answered without touching the device") {
     CHECK_EQ_INT(amp_cuda_scale_loss(NULL, AMP_F32, 1, f, NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_cuda_scale_loss(p, unknown, 1, f, NULL), AMP_ERROR_INVALID_ENUM);
     CHECK_EQ_INT(amp_cuda_scale_loss(NULL, AMP_F32, 0, f, NULL), AMP_OK);
-    CHECK_EQ_INT(amp_gemm(&b, 0, 0, 1, 1, 1, 1.0f, p, AMP_F32, 0, p, AMP_F32, 0, 0.0f, p, AMP_F32,
-                          0), AMP_ERROR_UNSUPPORTED); /* no handle */
+    CHECK_EQ_INT(amp_gemm(&b, 0, 0, 1, 1, 1, 1.0f, p, AMP_F32, 0, p, AMP_F32, 0, 0.0f, p + 8,
+                          AMP_F32, 0), AMP_ERROR_UNSUPPORTED); /* no handle */
 #ifdef CUDA_EMU_H
     CHECK_EQ_U64(emu_count.launches + emu_count.api_calls, 0);
 #endif
@@ -2396,12 +2396,12 @@ TEST(gemm_errors, "amp_gemm: no capture without a workspace, no mixed types, no 
     buffer      z = matrix(4, 4, 0, AMP_F32, NORMAL, r);
     OK(amp_cuda_backend(&backend, main_stream, handle));
     begin_capture(main_stream);
-    CHECK_EQ_INT(multiply(&backend, &p, x.device, y.device, z.device), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(multiply(&backend, &p, x.device, y.device, z.device), AMP_ERROR_WORKSPACE);
     CUDA(cudaGraphExecDestroy(end_capture(main_stream))); /* it was not spoiled */
     CHECK_EQ_INT(amp_gemm(&backend, 0, 0, 4, 4, 4, 1.0f, x.device, AMP_F16, 0, y.device, AMP_BF16,
-                          0, 0.0f, z.device, AMP_F32, 0), AMP_ERROR_UNSUPPORTED);
+                          0, 0.0f, z.device, AMP_F32, 0), AMP_ERROR_MIXED_TYPES);
     CHECK_EQ_INT(amp_gemm(&backend, 0, 0, 4, 4, 4, 1.0f, x.device, AMP_F16, 0, y.device, AMP_F16,
-                          0, 0.0f, z.device, AMP_BF16, 0), AMP_ERROR_UNSUPPORTED);
+                          0, 0.0f, z.device, AMP_BF16, 0), AMP_ERROR_MIXED_TYPES);
     CHECK_EQ_INT(amp_gemm(&backend, 0, 0, 1, 4, 4, 1.0f, x.device, AMP_F16, huge, y.device, AMP_F16,
                           0, 0.0f, z.device, AMP_F16, 0), AMP_ERROR_TOO_LARGE);
     CHECK_EQ_INT(amp_gemm(&backend, 0, 0, 1, 1, huge, 1.0f, x.device, AMP_F16, 0, y.device,
@@ -2415,34 +2415,45 @@ TEST(gemm_errors, "amp_gemm: no capture without a workspace, no mixed types, no 
 }
 
 /* Small integers, so that sums are exact in any order and both sides must round alike. */
-TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, by cublasLt in one kernel or in two") {
-    enum { WORKSPACE = 1 << 20 };
+TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, in batches too, by cublasLt in one kernel or "
+                "in two; these keep to the workspace that there is") {
+    enum { WORKSPACE = 1 << 16 };
     dice           r(29);
     amp_backend    backend;
     void          *handle    = blas();
-    unsigned char *workspace = on_device(WORKSPACE);
+    unsigned char *workspace = on_device(2 * WORKSPACE);
+    unsigned char  behind[WORKSPACE], clean[WORKSPACE];
 #ifdef CUDA_EMU_H
-    unsigned with_lt = 0;
+    unsigned with_lt = 0, batches = 0;
 #endif
+    memset(clean, 0x5a, sizeof clean);
     for (unsigned i = 0; i < few(400); i++) {
         const int    type = (int)(i % 3), c_type = r.one_in(2) ? type : AMP_F32;
-        const bool   ta = r.one_in(2), tb = r.one_in(2), relu = r.one_in(2), room = r.one_in(2);
+        const bool   ta = r.one_in(2), tb = r.one_in(2), relu = r.one_in(2);
         const int    two = EMULATED && r.one_in(3) ? 1 + (int)r.below(4) : 0; /* an answer of Lt's */
-        const bool   has_bias = r.one_in(2) || !relu;
+        const bool   has_bias = r.one_in(2) || !relu, heads = r.one_in(2);
         const size_t m = r.below(20), n = r.below(20), k = r.below(20);
-        const float  alpha = r.one_in(8) ? 1.0f : 0.5f, beta = r.one_in(2) ? 0.0f : 2.0f;
+        const size_t count = r.one_in(2) ? 1 : 1 + r.below(4);
         const size_t odd = r.below(2) * size_of(type); /* an address that Lt is told of */
-        buffer       x = matrix(m + 1, k + 1, 0, type, NORMAL, r);
-        buffer       y = matrix(k + 1, n + 1, 0, type, NORMAL, r);
-        buffer       z = matrix(m + 1, n + 1, 0, c_type, NORMAL, r);
-        buffer       w = matrix(1, n + 1, 0, c_type, NORMAL, r);
+        const size_t needed = (4 * m * n * count + 255) / 256 * 256; /* and more than this */
+        const size_t given  = r.one_in(2) ? 0 : needed + r.below(2) * 256;
+        amp_gemm_args g = {};
+        g.trans_a = ta, g.trans_b = tb, g.m = m, g.n = n, g.k = k, g.count = count;
+        g.alpha = r.one_in(8) ? 1.0f : 0.5f, g.beta = r.one_in(2) ? 0.0f : 2.0f;
+        g.a_type = g.b_type = (amp_dtype)type, g.c_type = (amp_dtype)c_type;
+        g.stride_a = r.one_in(3) ? 0 : m * k, g.stride_b = r.one_in(3) ? 0 : n * k + 1;
+        g.ldc      = heads ? n * count + 1 : n + 1;
+        g.stride_c = heads ? n : m * g.ldc + 1;
+        const size_t elements[4] = {(m * k + 1) * count + 1, (n * k + 1) * count + 1,
+                                    (m * g.ldc + 1) * count + 1, n + 1};
+        buffer       x = matrix(1, elements[0], 0, type, NORMAL, r);
+        buffer       y = matrix(1, elements[1], 0, type, NORMAL, r);
+        buffer       z = matrix(1, elements[2], 0, c_type, NORMAL, r);
+        buffer       w = matrix(1, elements[3], 0, c_type, NORMAL, r);
         buffer      *all[4]   = {&x, &y, &z, &w};
         const int    types[4] = {type, type, c_type, c_type};
         for (int b = 0; b < 4; b++) {
-            for (size_t e = 0; e < (b == 0   ? (m + 1) * (k + 1)
-                                    : b == 1 ? (k + 1) * (n + 1)
-                                    : b == 2 ? (m + 1) * (n + 1)
-                                             : n + 1); e++)
+            for (size_t e = 0; e < elements[b]; e++)
                 ampi_store(all[b]->host, (amp_dtype)types[b], e,
                            float_to_bits((float)(int)r.below(7) - 3.0f +
                                          (b == 3 ? 0.0078125f : 0.0f)));
@@ -2450,35 +2461,38 @@ TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, by cublasLt in one ke
         }
         emulate(i % 3, (int)(i / 3 % 2));
         OK(amp_cuda_backend(&backend, main_stream, handle));
-        if (room) backend.workspace = workspace, backend.workspace_size = WORKSPACE;
+        if (given) backend.workspace = workspace, backend.workspace_size = given;
+        CUDA(cudaMemset(workspace + given, 0x5a, WORKSPACE));
+        CUDA(cudaDeviceSynchronize());
 #ifdef CUDA_EMU_H
         const size_t before = emu_gemm_calls();
         emu_lt              = two;
 #endif
         const bool    product = m && n && k;
         const bool    lt      = product && !two && (!has_bias || (uintptr_t)w.device % 16 == 0);
-        const bool    refused = m && n && !room && c_type != AMP_F32 && !lt;
-        const amp_result told = gemm_bias(
-            &backend, ta, tb, m, n, k, alpha, x.device + odd, (amp_dtype)type, 0, y.device + odd,
-            (amp_dtype)type, 0, beta, z.device, (amp_dtype)c_type, n + 1,
-            has_bias ? w.device : NULL, relu);
-        CHECK_EQ_INT(told, refused ? AMP_ERROR_UNSUPPORTED : AMP_OK);
-        if (!refused)
-            OK(gemm_bias(NULL, ta, tb, m, n, k, alpha, x.host + odd, (amp_dtype)type, 0, y.host + odd,
-                             (amp_dtype)type, 0, beta, z.host, (amp_dtype)c_type, n + 1,
-                             has_bias ? w.host : NULL, relu));
+        const bool    refused = m && n && given <= needed && c_type != AMP_F32 && !lt;
+        g.a = x.device + odd, g.b = y.device + odd, g.c = z.device;
+        g.bias = has_bias ? w.device : NULL, g.relu = relu;
+        CHECK_EQ_INT(amp_gemm_ex(&backend, &g), refused ? AMP_ERROR_WORKSPACE : AMP_OK);
+        g.a = x.host + odd, g.b = y.host + odd, g.c = z.host;
+        g.bias = has_bias ? w.host : NULL;
+        if (!refused) OK(amp_gemm_ex(NULL, &g));
         CUDA(cudaStreamSynchronize(main_stream));
         same_buffer("C", &z, c_type, false);
+        CUDA(cudaMemcpy(behind, workspace + given, WORKSPACE, cudaMemcpyDeviceToHost));
+        CHECK_MEM(behind, clean, WORKSPACE);
 #ifdef CUDA_EMU_H
         emu_lt = EMU_LT_WORKS;
         if (m && n && !refused) {
-            const struct emu_gemm_call *g = emu_gemm_call_at(before);
+            const struct emu_gemm_call *call = emu_gemm_call_at(before);
             CHECK_EQ_U64(emu_gemm_calls(), before + 1);
-            CHECK_EQ_INT(strcmp(g->name, "cublasLtMatmul") == 0, lt);
-            if (lt) CHECK_EQ_INT(g->reductions, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+            CHECK_EQ_INT(strcmp(call->name, "cublasLtMatmul") == 0, lt);
+            if (lt) CHECK_EQ_INT(call->reductions, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+            CHECK_EQ_INT(call->batch, (int)count);
             with_lt += lt;
-            CHECK_EQ_INT(g->compute, CUBLAS_COMPUTE_32F);
-            CHECK(g->stream == main_stream);
+            batches += lt && count > 1;
+            CHECK_EQ_INT(call->compute, CUBLAS_COMPUTE_32F);
+            CHECK(call->stream == main_stream);
         }
 #endif
         drop(&x);
@@ -2487,7 +2501,7 @@ TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, by cublasLt in one ke
         drop(&w);
     }
 #ifdef CUDA_EMU_H
-    CHECK(with_lt > 0);
+    CHECK(with_lt > 0 && batches > 0);
 #endif
     CUDA(cudaFree(workspace));
     CHECK_EQ_INT(cublasDestroy((cublasHandle_t)handle), CUBLAS_STATUS_SUCCESS);
@@ -3349,7 +3363,7 @@ static amp_result attempt_room(rooms *m, int which) {
 
 TEST(faults_in_rooms, "each CUDA and cuBLAS call of casts, scaler twins and products fails once, "
                       "without effect, and is told") {
-    static const int calls[] = {2, 1, 2, 2, 2, 2, 2, 81, 3, 3, 19};
+    static const int calls[] = {2, 1, 2, 2, 2, 2, 2, 81, 3, 3, 25};
     dice             r(29);
     rooms            m;
     amp_scaler       s;

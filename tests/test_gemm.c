@@ -688,9 +688,9 @@ TEST(gemm_bias, "manual: amp_gemm_ex adds bias, then ReLU, in fp32, rounds once;
         const uint32_t bits[6] = {0x7fc00000u, 0xffc00001u, 0xff800000u, 0x7f800000u, 0x80000000u,
                                   0x80000001u};
         const uint32_t wanted[6] = {0x7fc00000u, 0xffc00001u, 0, 0x7f800000u, 0, 0};
-        float          one = 0.0f, z[6];
-        memset(z, 0, sizeof z);
-        CHECK_EQ_INT(gemm_bias(NULL, 0, 0, 1, 6, 1, 0.0f, &one, AMP_F32, 0, z, AMP_F32, 0, 0.0f,
+        float          one = 0.0f, zero[6], z[6];
+        memset(zero, 0, sizeof zero);
+        CHECK_EQ_INT(gemm_bias(NULL, 0, 0, 1, 6, 1, 0.0f, &one, AMP_F32, 0, zero, AMP_F32, 0, 0.0f,
                                    z, AMP_F32, 0, bits, 1), AMP_OK);
         CHECK_MEM(z, wanted, sizeof z);
     }
@@ -718,10 +718,10 @@ TEST(heads, "manual: matrices of C may lie side by side in rows that hold them a
 #define BATCH(ld, stride, count)                                                              \
     gemm_batched(NULL, 0, 0, ROWS, DIM, K, 1.0f, a, AMP_F32, HEADS * K, 1, b, AMP_F32,    \
                      DIM, 0, 0.0f, c, AMP_F32, ld, stride, count)
-    CHECK_EQ_INT(BATCH(LD, DIM, 4), AMP_ERROR_INVALID_ARGUMENT);     /* the fourth has no place */
-    CHECK_EQ_INT(BATCH(LD, DIM - 1, 3), AMP_ERROR_INVALID_ARGUMENT); /* they would overlap */
-    CHECK_EQ_INT(BATCH(LD - 1, DIM, 3), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(BATCH(DIM, ROWS * DIM - 1, 2), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(BATCH(LD, DIM, 4), AMP_ERROR_OVERLAP);     /* the fourth has no place */
+    CHECK_EQ_INT(BATCH(LD, DIM - 1, 3), AMP_ERROR_OVERLAP); /* they would overlap */
+    CHECK_EQ_INT(BATCH(LD - 1, DIM, 3), AMP_ERROR_OVERLAP);
+    CHECK_EQ_INT(BATCH(DIM, ROWS * DIM - 1, 2), AMP_ERROR_OVERLAP);
     CHECK_EQ_INT(BATCH(LD, DIM, 3), AMP_OK);
     CHECK_EQ_INT(BATCH(DIM, ROWS * DIM, 2), AMP_OK);
 #undef BATCH
@@ -764,6 +764,104 @@ TEST(nothing_to_read, "law 11: batches of n = 0 with packed strides are ordinary
                  AMP_ERROR_INVALID_ENUM);
 }
 
+/* Bytes of a batch of matrices, marked. Says whether one was marked before. */
+static int mark(unsigned char *marks, size_t at, amp_dtype type, size_t rows, size_t cols, size_t ld,
+                size_t stride, size_t count, unsigned char value) {
+    int    twice = 0;
+    size_t i, r, b;
+    for (i = 0; i < count; i++)
+        for (r = 0; r < rows; r++)
+            for (b = 0; b < cols * amp_dtype_size(type); b++) {
+                unsigned char *to = marks + at + (i * stride + r * ld) * amp_dtype_size(type) + b;
+                twice |= *to;
+                *to |= value;
+            }
+    return twice;
+}
+
+TEST(overlap, "manual: an element of C shared with A or B is refused and nothing is written; matrices "
+              "interleaved in one buffer are not, and give what they give apart") {
+    static unsigned char bytes[4096], apart[3][4096], marks[4096];
+    unsigned             r = 1, run, refused = 0, shared = 0;
+#define BELOW(n) (r = r * 1664525u + 1013904223u, (size_t)(r >> 8) % (n))
+    for (run = 0; run < 20000; run++) {
+        amp_gemm_args g;
+        size_t        at[3], a_rows, a_cols, b_rows, b_cols, i;
+        int           meets;
+        memset(&g, 0, sizeof g);
+        g.m = 1 + BELOW(5), g.n = 1 + BELOW(5), g.k = BELOW(8);
+        g.trans_a = (int)BELOW(2), g.trans_b = (int)BELOW(2), g.count = 1 + BELOW(3);
+        g.a_type = (amp_dtype)BELOW(3), g.b_type = (amp_dtype)BELOW(3);
+        g.c_type = (amp_dtype)BELOW(3);
+        a_rows = g.trans_a ? g.k : g.m, a_cols = g.m + g.k - a_rows;
+        b_rows = g.trans_b ? g.n : g.k, b_cols = g.n + g.k - b_rows;
+        g.ldc = g.n + BELOW(20), g.lda = a_cols + BELOW(20) + 1, g.ldb = b_cols + BELOW(20) + 1;
+        if (BELOW(2)) g.lda = g.ldb = g.ldc = 12 + BELOW(12);
+        g.stride_a = BELOW(3) ? BELOW(40) : 0, g.stride_b = BELOW(3) ? BELOW(40) : 0;
+        g.stride_c = g.n + BELOW(20);
+        if (BELOW(2)) g.stride_c = (g.m - 1) * g.ldc + g.n + BELOW(6);
+        for (i = 0; i < 3; i++) at[i] = 2 * BELOW(200);
+        if (g.count > 1 && g.stride_c < (g.m - 1) * g.ldc + g.n &&
+            g.stride_c * (g.count - 1) + g.n > g.ldc)
+            continue; /* the test of heads */
+        memset(marks, 0, sizeof marks);
+        mark(marks, at[2], g.c_type, g.m, g.n, g.ldc, g.stride_c, g.count, 1);
+        meets = mark(marks, at[0], g.a_type, a_rows, a_cols, g.lda, g.stride_a, g.count, 2) & 1;
+        meets |= mark(marks, at[1], g.b_type, b_rows, b_cols, g.ldb, g.stride_b, g.count, 2) & 1;
+        for (i = 0; i < sizeof bytes; i++) bytes[i] = (unsigned char)(BELOW(64) + 1);
+        for (i = 0; i < 3; i++) memcpy(apart[i], bytes, sizeof bytes);
+        g.a = bytes + at[0], g.b = bytes + at[1], g.c = bytes + at[2];
+        CHECK_EQ_INT(amp_gemm_ex(NULL, &g), meets ? AMP_ERROR_OVERLAP : AMP_OK);
+        refused += meets != 0, shared += meets == 0;
+        g.a = apart[0] + at[0], g.b = apart[1] + at[1], g.c = apart[2] + at[2];
+        if (!meets) CHECK_EQ_INT(amp_gemm_ex(NULL, &g), AMP_OK);
+        CHECK_MEM(bytes, apart[2], sizeof bytes);
+    }
+    CHECK(refused > 2000 && shared > 2000);
+#undef BELOW
+    {
+        float x[4] = {1, 2, 3, 4};
+        CHECK_EQ_INT(amp_gemm(NULL, 0, 0, 2, 2, 2, 1.0f, x, AMP_F32, 0, x, AMP_F32, 0, 0.0f, x,
+                              AMP_F32, 0), AMP_ERROR_OVERLAP);
+        CHECK_EQ_F32(x[3], 4.0f);
+        CHECK_EQ_INT(amp_gemm(NULL, 0, 0, 2, 2, 2, 0.0f, x, AMP_F32, 0, x, AMP_F32, 0, 2.0f, x,
+                              AMP_F32, 0), AMP_OK); /* they are not read */
+        CHECK_EQ_F32(x[3], 8.0f);
+    }
+}
+
+static float      alpha_seen;
+static amp_result see_alpha(const amp_backend *self, const amp_gemm_args *args) {
+    (void)self;
+    alpha_seen = args->alpha;
+    return AMP_OK;
+}
+
+#define GEMM_ALPHA(backend, alpha)                                                             \
+    amp_gemm(backend, 0, 0, 1, 1, 1, alpha, a, AMP_F32, 0, b, AMP_F32, 0, 0.0f, c, AMP_F32, 0)
+TEST(alpha, "manual: an alpha of 0 is a factor in amp_gemm, as in BLAS; in amp_gemm_args it means 1") {
+    float          a[1] = {3}, b[1] = {5}, c[1] = {7};
+    amp_backend    backend;
+    ampi_functions functions;
+    amp_gemm_args  g;
+    memset(&g, 0, sizeof g);
+    g.m = g.n = g.k = 1, g.a = a, g.b = b, g.c = c;
+    CHECK_EQ_INT(amp_gemm_ex(NULL, &g), AMP_OK);
+    CHECK_EQ_F32(c[0], 15.0f);
+    CHECK_EQ_INT(GEMM_ALPHA(NULL, 0.0f), AMP_OK);
+    CHECK_EQ_F32(c[0], 0.0f);
+    CHECK_EQ_INT(amp_cpu_backend(&backend), AMP_OK);
+    functions         = *backend.functions;
+    functions.gemm_fn = see_alpha;
+    backend.functions = &functions;
+    CHECK_EQ_INT(amp_gemm_ex(&backend, &g), AMP_OK);
+    CHECK_EQ_F32(alpha_seen, 1.0f);
+    CHECK_EQ_INT(GEMM_ALPHA(&backend, 0.0f), AMP_OK);
+    CHECK_EQ_F32(alpha_seen, 0.0f);
+    CHECK_EQ_INT(GEMM_ALPHA(&backend, -0.0f), AMP_OK);
+    CHECK_EQ_F32(alpha_seen, -0.0f);
+}
+
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     fp_set(FP_IEEE); /* -Ofast links flush subnormals from the start */
@@ -791,5 +889,7 @@ int main(int argc, char **argv) {
     RUN(heads);
     RUN(workspace);
     RUN(nothing_to_read);
+    RUN(overlap);
+    RUN(alpha);
     return test_end();
 }

@@ -606,7 +606,7 @@ TEST(refused, "without desc.report, unprepared or with wrong numbers: errors tha
     r.desc.report = NULL;
     put(&r, 4, AMP_F16);
     CHECK_EQ_INT(amp_optimizer_report(NULL, &report), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_optimizer_report(&r.opt, &report), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(amp_optimizer_report(&r.opt, &report), AMP_ERROR_NOT_INITIALIZED);
     OK(amp_optimizer_init(&r.opt, &r.desc));
     CHECK_EQ_INT(amp_optimizer_report(&r.opt, &report), AMP_ERROR_NOT_PREPARED);
     CHECK_EQ_INT(amp_optimizer_history(&r.opt, &turn, &count), AMP_ERROR_NOT_PREPARED);

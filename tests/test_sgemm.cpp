@@ -838,7 +838,7 @@ TEST(copies, "law 7: amp_cache_get on CUDA has the bits of the CPU's for all lea
         CHECK(amp_cache_init(&s, &w.gpu, ROOM, NULL) != AMP_OK);
     }
     emu_fail_at = 0;
-    CHECK_EQ_INT(amp_cache_get(&s, w.a, 8, 8, 8, AMP_F16, &copy, &ld), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(amp_cache_get(&s, w.a, 8, 8, 8, AMP_F16, &copy, &ld), AMP_ERROR_NOT_INITIALIZED);
     amp_cache_free(&s);
     end();
     CHECK_EQ_U64(emu_live_allocations(), 0);

@@ -1760,7 +1760,7 @@ static cublasStatus_t gemm_ex(const char *name, cublasHandle_t h, cublasOperatio
 
 /* cublasLt: what is set in a descriptor lies in its opaque words. */
 struct lt_product { uint32_t compute, scale, transa, transb, epilogue, unused; const void *bias; };
-struct lt_layout { uint64_t type, rows, columns; int64_t ld; };
+struct lt_layout { uint64_t type, rows, columns; int64_t ld, stride, count; };
 
 cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t d, size_t size,
                                                cublasComputeType_t compute, cudaDataType_t scale) {
@@ -1791,9 +1791,27 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
 cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t d, size_t size,
                                                  cudaDataType type, uint64_t rows, uint64_t columns,
                                                  int64_t ld) {
-    const lt_layout l = {(uint64_t)type, rows, columns, ld};
+    const lt_layout l = {(uint64_t)type, rows, columns, ld, 0, 1};
     if (injected("cublasLtMatrixLayoutInit")) return CUBLAS_STATUS_EXECUTION_FAILED;
     if (size < sizeof l || ld < (int64_t)rows) return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy((void *)d, &l, sizeof l);
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t          d,
+                                                cublasLtMatrixLayoutAttribute_t attribute,
+                                                const void *value, size_t size) {
+    lt_layout l;
+    int32_t   count;
+    if (injected("cublasLtMatrixLayoutSetAttribute")) return CUBLAS_STATUS_EXECUTION_FAILED;
+    memcpy(&l, d, sizeof l);
+    if (attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT && size == 4) {
+        memcpy(&count, value, 4);
+        l.count = count;
+    } else if (attribute == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET && size == 8) {
+        memcpy(&l.stride, value, 8);
+    } else {
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
     memcpy((void *)d, &l, sizeof l);
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -1881,7 +1899,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t light, cublasLtMatmulDesc_t produ
     g.a = a, g.b = b, g.c = d;
     g.atype = (cudaDataType)la.type, g.btype = (cudaDataType)lb.type;
     g.ctype   = (cudaDataType)lc.type;
-    g.batch   = 1;
+    if (lc.count < 1 || la.count != lc.count || lb.count != lc.count)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    g.batch   = (int)lc.count;
+    g.stridea = la.stride, g.strideb = lb.stride, g.stridec = lc.stride;
     g.compute = (cublasComputeType_t)p.compute;
     g.relu    = (p.epilogue & CUBLASLT_EPILOGUE_RELU) != 0;
     if (p.epilogue & CUBLASLT_EPILOGUE_BIAS) {

@@ -114,7 +114,7 @@ static int a_gradient_is_infinite(void) {
 }
 
 static amp_result before_step(amp_kind kind) {
-    if (!w.initialized) return AMP_ERROR_BAD_STATE;
+    if (!w.initialized) return AMP_ERROR_NOT_INITIALIZED;
     if (!w.prepared) return AMP_ERROR_NOT_PREPARED;
     if (w.open) return AMP_ERROR_STEP_OPEN;
     if (w.kind != kind) return AMP_ERROR_UNSUPPORTED;
@@ -269,7 +269,7 @@ static void was_added(int i, unsigned how) {
 }
 
 static amp_result may_add(void) {
-    if (!w.initialized) return AMP_ERROR_BAD_STATE;
+    if (!w.initialized) return AMP_ERROR_NOT_INITIALIZED;
     return w.prepared ? AMP_ERROR_PREPARED : AMP_OK;
 }
 
@@ -361,7 +361,7 @@ static amp_result call_rebind_all(fuzz_bytes *b) {
         if (grads[i] && !w.has_grad[i]) allowed = AMP_ERROR_UNSUPPORTED;
     }
     if (w.open) allowed = AMP_ERROR_STEP_OPEN;
-    if (!w.prepared) allowed = w.initialized ? AMP_ERROR_NOT_PREPARED : AMP_ERROR_BAD_STATE;
+    if (!w.prepared) allowed = w.initialized ? AMP_ERROR_NOT_PREPARED : AMP_ERROR_NOT_INITIALIZED;
     result = amp_optimizer_rebind_all(&w.opt, NULL, grads);
     expect(result, allowed, allowed);
     for (i = 0; i < w.num_tensors && result == AMP_OK; i++) w.grad_now[i] = grads[i] != NULL;
@@ -419,7 +419,7 @@ static amp_result call_check(void) {
 static amp_result call_unscale(void) {
     const amp_result result  = amp_optimizer_unscale(&w.opt);
     amp_result       allowed = w.open == 2 ? AMP_ERROR_BAD_STATE : AMP_OK;
-    if (!w.initialized) allowed = AMP_ERROR_BAD_STATE;
+    if (!w.initialized) allowed = AMP_ERROR_NOT_INITIALIZED;
     else if (!w.prepared) allowed = AMP_ERROR_NOT_PREPARED;
     else if (!w.open) allowed = AMP_ERROR_STEP_NOT_OPEN;
     expect(result, allowed, allowed);
@@ -430,7 +430,7 @@ static amp_result call_unscale(void) {
 static amp_result call_end_step(void) {
     const amp_result result  = amp_optimizer_end_step(&w.opt);
     amp_result       allowed = w.pending;
-    if (!w.initialized) allowed = AMP_ERROR_BAD_STATE;
+    if (!w.initialized) allowed = AMP_ERROR_NOT_INITIALIZED;
     else if (!w.open && w.pending == AMP_OK)
         allowed = w.prepared ? AMP_ERROR_STEP_NOT_OPEN : AMP_ERROR_NOT_PREPARED;
     expect(result, allowed, allowed);
@@ -468,7 +468,7 @@ static amp_result call_set_lr(fuzz_bytes *b) {
     const unsigned     r       = fuzz_u8(b) % 4u;
     const amp_result   result  = amp_optimizer_set_lr(&w.opt, rates[r]);
     amp_result         allowed = r < 2 ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
-    if (!w.prepared) allowed = w.initialized ? AMP_ERROR_NOT_PREPARED : AMP_ERROR_BAD_STATE;
+    if (!w.prepared) allowed = w.initialized ? AMP_ERROR_NOT_PREPARED : AMP_ERROR_NOT_INITIALIZED;
     expect(result, allowed, allowed);
     if (result == AMP_OK) w.lr = LR_SET;
     return result;
@@ -487,7 +487,7 @@ static amp_result call_carry(fuzz_bytes *b) {
 }
 
 static amp_result before_state(void) {
-    if (!w.initialized) return AMP_ERROR_BAD_STATE;
+    if (!w.initialized) return AMP_ERROR_NOT_INITIALIZED;
     if (!w.prepared) return AMP_ERROR_NOT_PREPARED;
     return w.open ? AMP_ERROR_STEP_OPEN : AMP_OK;
 }

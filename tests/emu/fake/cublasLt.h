@@ -33,6 +33,10 @@ typedef enum {
     CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8
 } cublasLtMatmulDescAttributes_t;
 typedef enum {
+    CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT          = 5,
+    CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET = 6
+} cublasLtMatrixLayoutAttribute_t;
+typedef enum {
     CUBLASLT_EPILOGUE_DEFAULT   = 1,
     CUBLASLT_EPILOGUE_RELU      = 2,
     CUBLASLT_EPILOGUE_BIAS      = 4,
@@ -74,6 +78,9 @@ static inline cublasStatus_t cublasLtMatrixLayoutInit(cublasLtMatrixLayout_t mat
                                                       uint64_t cols, int64_t ld) {
     return cublasLtMatrixLayoutInit_internal(matLayout, sizeof(*matLayout), type, rows, cols, ld);
 }
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t          matLayout,
+                                                cublasLtMatrixLayoutAttribute_t attr,
+                                                const void *buf, size_t sizeInBytes);
 cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t pref, size_t size);
 static inline cublasStatus_t cublasLtMatmulPreferenceInit(cublasLtMatmulPreference_t pref) {
     return cublasLtMatmulPreferenceInit_internal(pref, sizeof(*pref));
