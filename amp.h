@@ -760,9 +760,9 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
    transpose where trans is nonzero. Each matrix has its own type; products are summed in fp32, in
    the order of k (>>numbers says how they are rounded; AMP_CBLAS may take another order). A leading
    dimension is the distance of rows in elements, 0 if packed. C is not read if beta is 0, nor A and
-   B if alpha is 0: here that is a factor, as in BLAS (amp_gemm_args.alpha of 0 means 1). If C shares
-   an element with an A or B that is read, this is AMP_ERROR_OVERLAP; matrices in one buffer whose
-   rows take turns share none. backend NULL: CPU. A CPU packs in backend->workspace if
+   B if alpha is 0: here a factor, as in BLAS (an amp_gemm_args.alpha of 0 means 1). If C shares an
+   element with an A or B that is read, this is AMP_ERROR_OVERLAP; matrices in one buffer whose rows
+   take turns share none. backend NULL: CPU. A CPU packs in backend->workspace if
    it is as large as amp_gemm_workspace says; or else in at most 128 KiB of stack, and if m n k is
    above 2^22 in memory from malloc, freed on return (AMP_NO_STDLIB, no memory: the stack, slower).
    The CUDA backend wants a and b of one type, and c of that type or fp32: AMP_ERROR_MIXED_TYPES; in

@@ -2263,8 +2263,8 @@ static amp_result ampi_cuda_update_early(const amp_backend *self, const amp_plan
     return ampi_update(self, plan, job, true);
 }
 
-/* What cublasLt would have done: sum is the product in fp32, in memory of its own or in c. all: rows
-   of a matrix, times columns, times the matrices of the batch. */
+/* What cublasLt would have done: sum is the product in fp32, in memory of its own or in c. all:
+   elements of all matrices of the batch, which are rows x cols each. */
 AMPI_KERNEL(4) ampi_epilogue_kernel(void *c, uint32_t c_type, uint64_t ldc, uint64_t stride_c,
                                     const float *sum, uint64_t ld_sum, uint64_t stride_sum,
                                     float beta, const void *bias, int relu, uint64_t rows,
@@ -2324,8 +2324,8 @@ static uint32_t ampi_alignment(const void *p) {
 
 /* A product with its epilogue in one kernel. No descriptor is allocated. Not told otherwise,
    cublasLt takes every address to be a multiple of 256, a workspace not to be allowed, and may
-   round parts of a sum to C's type. Nobody can tell it how a bias is aligned; all matrices of a batch
-   have the same one, as its stride is 0 if nobody sets it. */
+   round parts of a sum to C's type. Nobody can tell it how a bias is aligned. All matrices of a
+   batch have the same bias, whose stride is 0 unless it is set. */
 static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_args *g, int k,
                                      cublasComputeType_t type) {
     const cublasLtHandle_t       lt   = (cublasLtHandle_t)self->context;
