@@ -542,7 +542,8 @@ typedef enum amp_kind {
    your own (a rank that wants to skip) sets flags[0] here. An error is handed on. */
 typedef amp_result (*amp_reduce_fn)(void *user, double *norm2, uint32_t *flags);
 
-/* State in shards, one for each rank: >>api ranks. A count of 0: all of it is here. */
+/* State in shards, one for each rank: >>api ranks. A count of 0: all of it is here, whatever rank
+   says. */
 typedef amp_result (*amp_sum_fn)(void *user, double *sums, size_t count, uint32_t *flags);
 typedef struct amp_shard { int rank, count; amp_sum_fn sum_fn; void *user; } amp_shard;
 
@@ -3649,6 +3650,7 @@ static AMPI_NOINLINE void ampi_desc_defaults(amp_optimizer_desc *d) {
     if (!(d->beta1 > 0.0)) d->beta1 = 0.9;
     if (!(d->beta2 > 0.0)) d->beta2 = 0.999;
     if (!(d->eps > 0.0)) d->eps = 1e-8;
+    if (!d->shard.count) d->shard.rank = 0; /* of one that shares nothing out */
     d->backend = NULL;
 }
 

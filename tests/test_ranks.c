@@ -73,6 +73,49 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     amp_optimizer_free(&opt);
 }
 
+TEST(no_shards, "amp.h shard: with a count of 0 all of the state is here, whatever rank says") {
+    static const int ranks[] = {1, -1, INT32_MAX};
+    size_t           k;
+    int              kind;
+    for (kind = AMP_KIND_OWN; kind <= (int)AMP_KIND_SGD; kind++)
+        for (k = 0; k < sizeof ranks / sizeof *ranks; k++) {
+            float              weight[3] = {1, 2, 3}, grad[3] = {1, 1, 1};
+            amp_optimizer_desc desc;
+            amp_optimizer      opt;
+            amp_tensor         t;
+            amp_status         status;
+            amp_bf16           model;
+            memset(&desc, 0, sizeof desc);
+            desc.kind       = (amp_kind)kind;
+            desc.dtype      = AMP_BF16;
+            desc.shard.rank = ranks[k];
+            desc.scaler.disabled = 1;
+            memset(&t, 0, sizeof t);
+            t.n      = 3;
+            t.weight = weight;
+            t.grad   = grad;
+            CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+            CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+            CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+            memcpy(&model, (const amp_bf16 *)amp_optimizer_model(&opt, 0) + 2, sizeof model);
+            CHECK_EQ_F32(amp_bf16_to_f32(model), 3.0f);
+            if (kind == (int)AMP_KIND_OWN) {
+                CHECK(amp_optimizer_begin_step(&opt));
+                CHECK_EQ_F32(amp_optimizer_grad(&opt, 0)[2], 1.0f);
+                CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
+            } else if (kind == (int)AMP_KIND_ADAMW) {
+                CHECK_EQ_INT(amp_optimizer_adamw(&opt, 0.5f), AMP_OK);
+                CHECK(weight[2] < 3.0f);
+            } else {
+                CHECK_EQ_INT(amp_optimizer_sgd(&opt, 0.5f), AMP_OK);
+                CHECK_EQ_F32(weight[2], 2.5f);
+            }
+            CHECK_EQ_INT(amp_optimizer_status(&opt, &status), AMP_OK);
+            CHECK(status.norm > 1.73 && status.norm < 1.74); /* the root of 3 */
+            amp_optimizer_free(&opt);
+        }
+}
+
 #if HAVE_POSIX
 #include <pthread.h>
 
@@ -796,6 +839,7 @@ TEST(threads, "ranks are threads") { SKIP("no POSIX threads on this system"); }
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     RUN(misuse);
+    RUN(no_shards);
 #if HAVE_POSIX
     {
         int i;
