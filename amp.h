@@ -3654,13 +3654,19 @@ static AMPI_NOINLINE void ampi_desc_defaults(amp_optimizer_desc *d) {
     d->backend = NULL;
 }
 
+enum { AMPI_RANKS = 65536 }; /* at most: whatever the file of a set says, it is read in no time */
+
 static amp_result ampi_shard_ok(const amp_optimizer_desc *d) {
     const amp_shard *s = &d->shard;
     if (d->kind == AMP_KIND_OWN) {
         ampi_tell(d->problem, "amp_optimizer_desc.shard is for AMP_KIND_ADAMW and AMP_KIND_SGD");
         return AMP_ERROR_UNSUPPORTED;
     }
-    if (s->count < 0 || s->rank < 0 || s->rank >= s->count) {
+    if (s->count < 0 || s->count > AMPI_RANKS) {
+        ampi_out(d->problem, "amp_optimizer_desc.shard.count", (double)s->count, "0 to 65536");
+        return AMP_ERROR_INVALID_CONFIG;
+    }
+    if (s->rank < 0 || s->rank >= s->count) {
         ampi_out(d->problem, "amp_optimizer_desc.shard.rank", (double)s->rank,
                  "0 or more, and less than count");
         return AMP_ERROR_INVALID_CONFIG;
@@ -4328,8 +4334,8 @@ static void ampi_count_grads(amp_plan *plan) {
 static size_t ampi_report_room(const amp_optimizer *opt);
 static void   ampi_place_report(const amp_optimizer *opt, amp_plan *plan);
 
-/* >>impl ranks: have all ranks the same tensors? */
-static amp_result ampi_same_tables(const amp_optimizer *opt, const amp_plan *plan);
+/* >>impl ranks: has the plan that is filled in the same tables on all ranks? */
+static amp_result ampi_same_tables(const amp_optimizer *opt);
 
 /* Room for the tables on the host, and what is known before memory has its places. */
 static amp_result ampi_new_plan(const amp_optimizer *opt, amp_plan **made) {
@@ -4391,17 +4397,17 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
         fp     = ampi_fp_begin(); /* configured numbers are rounded to float */
         result = ampi_fill_backend(opt, plan);
         ampi_fp_end(fp);
-        if (result == AMP_OK && plan->meets == AMPI_OVER_SUMS)
-            result = ampi_same_tables(opt, plan);
+        opt->plan = plan;
+        if (result == AMP_OK && plan->meets == AMPI_OVER_SUMS) result = ampi_same_tables(opt);
     }
     if (result != AMP_OK) {
+        opt->plan = NULL;
         ampi_block_free(&opt->backend, &opt->desc.allocator, block);
         ampi_release(&opt->desc.allocator, plan);
         return result;
     }
     ampi_count_grads(plan);
     opt->desc.report    = NULL; /* it may be gone */
-    opt->plan           = plan;
     opt->backend_memory = block;
     opt->pending        = AMP_OK;
     opt->carries        = 1; /* nothing, so far */
@@ -5371,7 +5377,7 @@ typedef struct ampi_archive {
     size_t         used, size; /* of it; size: there is no more of the body than this           */
     uint64_t       count, sum;
     uint64_t       tables;     /* bytes of the body in front of masters and moments             */
-    uint64_t       common;     /* of them, those that all ranks have alike, but for their number */
+    uint64_t       common;     /* hash of the numbers and names that all ranks have alike        */
     amp_result     result;     /* the first error; nothing moves after it                       */
     char          *problem;
 } ampi_archive;
@@ -5395,11 +5401,13 @@ static void ampi_put_le(unsigned char *p, uint64_t x) {
     for (i = 0; i < 8; i++, x >>= 8) p[i] = (unsigned char)x;
 }
 
+static uint64_t ampi_hash(uint64_t sum, uint64_t x) {
+    sum = (sum ^ x) * 0x9e3779b97f4a7c15u;
+    return sum ^ sum >> 32;
+}
+
 static uint64_t ampi_sum_bytes(uint64_t sum, const unsigned char *p, size_t num_bytes) {
-    for (; num_bytes; num_bytes -= 8, p += 8) {
-        sum = (sum ^ ampi_get_le(p)) * 0x9e3779b97f4a7c15u;
-        sum ^= sum >> 32;
-    }
+    for (; num_bytes; num_bytes -= 8, p += 8) sum = ampi_hash(sum, ampi_get_le(p));
     return sum;
 }
 
@@ -5431,18 +5439,27 @@ static void ampi_number(ampi_archive *a, void *number, size_t size) {
     unsigned char *at = ampi_next(a, 8);
     uint64_t       x64 = 0;
     uint32_t       x32 = 0;
-    if (!at) return;
-    if (a->walk == AMPI_SAVE) {
+    if (!at && a->walk != AMPI_COUNT) return;
+    if (a->walk == AMPI_SAVE || a->walk == AMPI_COUNT) {
         memcpy(size == 4 ? (void *)&x32 : (void *)&x64, number, size);
-        ampi_put_le(at, size == 4 ? x32 : x64);
+        if (size == 4) x64 = x32;
+        if (at) ampi_put_le(at, x64);
     } else {
         x64 = ampi_get_le(at);
         x32 = (uint32_t)x64;
         memcpy(number, size == 4 ? (void *)&x32 : (void *)&x64, size);
     }
+    a->common = ampi_hash(a->common, x64);
 }
 
 #define AMPI_NUMBER(a, x) ampi_number((a), &(x), sizeof(x))
+
+/* A number in which ranks may differ. */
+static void ampi_own_number(ampi_archive *a, uint32_t *number) {
+    const uint64_t common = a->common;
+    AMPI_NUMBER(a, *number);
+    a->common = common;
+}
 
 /* Of a file that is not this optimizer's: what is otherwise, once. */
 static void ampi_differs(ampi_archive *a, const char *what, uint64_t theirs, uint64_t ours) {
@@ -5480,8 +5497,9 @@ static void ampi_tell_name(ampi_archive *a, uint64_t length) {
 static void ampi_name(ampi_archive *a, const char *name) {
     const uint64_t length = name ? strlen(name) : 0;
     uint64_t       theirs = length;
-    size_t         rest   = (size_t)length, piece;
+    size_t         rest   = (size_t)length, piece, i;
     AMPI_NUMBER(a, theirs);
+    for (i = 0; i < rest; i++) a->common = ampi_hash(a->common, (unsigned char)name[i]);
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK &&
         (theirs != length || rest > a->size - a->used ||
          (rest && memcmp(a->bytes + a->used, name, rest) != 0)))
@@ -5618,8 +5636,8 @@ static void ampi_walk_arrays(ampi_archive *a, const amp_backend *b, const ampi_s
 static void ampi_walk_scaler(ampi_archive *a, amp_scaler *s) {
     AMPI_NUMBER(a, s->scale);
     AMPI_NUMBER(a, s->growth_tracker);
-    AMPI_NUMBER(a, s->found_inf);
-    AMPI_NUMBER(a, s->checked);
+    ampi_own_number(a, &s->found_inf);
+    ampi_own_number(a, &s->checked);
     AMPI_NUMBER(a, s->hysteresis_tracker);
     AMPI_NUMBER(a, s->stuck);
     AMPI_NUMBER(a, s->next_scale);
@@ -5717,7 +5735,7 @@ static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i
 static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state) {
     const amp_plan *plan = opt->plan;
     const ampi_part part = ampi_part_of_rank(ampi_elements(opt), a->rank, a->ranks);
-    uint64_t        before = 0;
+    uint64_t        before = 0, common;
     size_t          i;
     ampi_same(a, (uint64_t)opt->desc.kind, "desc.kind");
     ampi_same(a, plan->num_slots, "the number of tensors");
@@ -5725,13 +5743,15 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
         ampi_same(a, a->rank, "the rank");
         ampi_same(a, a->ranks, "the number of ranks");
     }
+    a->common = ampi_hash((uint64_t)opt->desc.kind, plan->num_slots);
     ampi_walk_scaler(a, &state->scaler);
     ampi_walk_control(a, &state->control);
-    if (a->version >= 2) AMPI_NUMBER(a, state->has_lr);
+    if (a->version >= 2) ampi_own_number(a, &state->has_lr);
     for (i = 0; i < plan->num_slots; i++) ampi_walk_tensor(a, opt, i);
     if (a->version & AMPI_STATE_SEED) AMPI_NUMBER(a, state->control.seed);
-    if (a->walk == AMPI_COUNT) a->common = a->count;
+    common = a->common;
     if (a->version & AMPI_STATE_REPORT) ampi_walk_report(a, plan);
+    a->common = common; /* a report is of one rank */
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(a->problem);
     if (a->walk == AMPI_COUNT) a->tables = a->count;
     for (i = 0; i < plan->num_slots; i++) {
@@ -5917,9 +5937,10 @@ static amp_result ampi_verify(ampi_archive *a, const amp_optimizer *opt, uint64_
    none. (In version 1 a learning rate of 0 without a step is none.) */
 static void ampi_keep_own(const amp_optimizer *opt, const ampi_state *own, uint64_t version,
                           ampi_state *state) {
-    ampi_control  *c        = &state->control;
+    ampi_control  *c      = &state->control;
     const uint32_t theirs = state->scaler.rules & AMPI_DISABLED;
     const uint32_t ours   = own->scaler.rules & AMPI_DISABLED;
+    const uint32_t fp     = ampi_fp_begin();
     if (version < 2) state->has_lr = c->gate.step || c->skipped || !ampi_is_zero(&c->lr);
     if (!state->has_lr) {
         state->has_lr = own->has_lr;
@@ -5932,6 +5953,7 @@ static void ampi_keep_own(const amp_optimizer *opt, const ampi_state *own, uint6
     c->found_inf         = c->found_inf != 0u;
     c->did_step          = c->did_step != 0u;
     state->scaler.stuck  = state->scaler.stuck != 0u;
+    ampi_fp_end(fp);
 }
 
 /* What was verified of one file goes to its place. */
@@ -5970,11 +5992,12 @@ static amp_result ampi_take_over(const amp_optimizer *opt, ampi_state *state) {
     return result == AMP_OK ? b->functions->wait_fn(b) : result;
 }
 
-/* All that was verified: num files, of which the first has brought state. */
+/* All that was verified: num files, which have brought state. */
 static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_archive *files, size_t num,
-                                              ampi_state *state) {
+                                              const ampi_state *own, ampi_state *state) {
     amp_result result = AMP_OK;
     size_t     k;
+    ampi_keep_own(opt, own, files[0].version, state);
     opt->plan->version++;
     opt->plan->has_lr = state->has_lr != 0u;
     ampi_forget(opt->plan);
@@ -5995,7 +6018,6 @@ static amp_result ampi_load_body(ampi_archive *a, const amp_optimizer *opt, amp_
     if (result != AMP_OK) return result;
     fp     = ampi_fp_begin();
     result = ampi_verify(a, opt, size, state);
-    if (result == AMP_OK) ampi_keep_own(opt, own, a->version, state);
     ampi_fp_end(fp);
     return result;
 }
@@ -6018,7 +6040,7 @@ AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, v
     if (result == AMP_OK) result = ampi_read_header(read_fn, user, &a.version, &size);
     if (result != AMP_OK) return result;
     result = ampi_load_body(&a, opt, read_fn, user, size, &own, &state);
-    if (result == AMP_OK) result = ampi_load_all(opt, &a, 1, &state);
+    if (result == AMP_OK) result = ampi_load_all(opt, &a, 1, &own, &state);
     ampi_release(&opt->desc.allocator, a.bytes);
     return result;
 }
@@ -6180,8 +6202,9 @@ static amp_result ampi_write_out(const ampi_target *to, const char *like,
 
 #endif
 
-/* >>impl ranks: mine, and where it is AMP_OK theirs, if another rank has failed. */
-static amp_result ampi_agree(const amp_optimizer *opt, amp_result mine, amp_result theirs);
+/* >>impl ranks */
+static amp_result ampi_agree(const amp_optimizer *opt, amp_result mine, amp_result theirs,
+                             uint64_t hash, const char *text, size_t count);
 
 /* A set of files, one of each rank; ranks 0: there is none. Its edition tells sets of one turn from
    each other, so that none is written over. */
@@ -6213,7 +6236,7 @@ static amp_result ampi_read_set(FILE *file, ampi_set *set) {
     set->turn    = ampi_get_le(body);
     set->edition = ampi_get_le(body + 8);
     set->ranks   = ampi_get_le(body + 16);
-    return set->ranks && set->ranks <= INT32_MAX ? AMP_OK : AMP_ERROR_CORRUPT;
+    return set->ranks && set->ranks <= AMPI_RANKS ? AMP_OK : AMP_ERROR_CORRUPT;
 }
 
 /* Which set does path name? */
@@ -6261,21 +6284,7 @@ static amp_result ampi_replace_file(ampi_target *to, const char *like, ampi_cont
     return result == AMP_OK ? ampi_flush_directory(to->path) : result;
 }
 
-/* The part of this rank beside path; when all ranks have written theirs, the first one's path. */
-static amp_result ampi_save_set(const amp_optimizer *opt, const char *path, ampi_target *to,
-                                const ampi_set *set) {
-    const int  rank   = opt->desc.shard.rank;
-    amp_result result = ampi_name_part(to->path, path, set, (uint64_t)rank);
-    if (result == AMP_OK) result = ampi_replace_file(to, path, ampi_save_content, opt);
-    result = ampi_agree(opt, result, AMP_ERROR_WRITE);
-    if (result == AMP_OK && rank == 0) {
-        memcpy(to->path, path, strlen(path) + 1);
-        result = ampi_replace_file(to, path, ampi_set_content, set);
-    }
-    return ampi_agree(opt, result, AMP_ERROR_WRITE);
-}
-
-/* This rank's share of the files of a set that nothing names any more. */
+/* This rank's share of the files of a set that nothing names. */
 static void ampi_remove_set(const amp_shard *shard, const char *path, char *name,
                             const ampi_set *set) {
     uint64_t rank = (uint64_t)shard->rank;
@@ -6283,18 +6292,53 @@ static void ampi_remove_set(const amp_shard *shard, const char *path, char *name
         if (ampi_name_part(name, path, set, rank) == AMP_OK) (void)remove(name);
 }
 
+/* The part of this rank beside path; when all ranks have written theirs, the first one's path. */
+static amp_result ampi_save_parts(const amp_optimizer *opt, const char *path, ampi_target *to,
+                                  const ampi_set *set, uint64_t common) {
+    static const char *const text = "the ranks are not at one step: loss scale, learning rate or "
+                                    "numbers of steps differ";
+    const int  rank   = opt->desc.shard.rank;
+    amp_result result = ampi_name_part(to->path, path, set, (uint64_t)rank);
+    if (result == AMP_OK) result = ampi_replace_file(to, path, ampi_save_content, opt);
+    result = ampi_agree(opt, result, AMP_ERROR_WRITE, common, text, 0);
+    if (result == AMP_OK && rank == 0) {
+        memcpy(to->path, path, strlen(path) + 1);
+        result = ampi_replace_file(to, path, ampi_set_content, set);
+    }
+    return ampi_agree(opt, result, AMP_ERROR_WRITE, common, text, 0);
+}
+
+/* A set in place of what path names. What a save that failed has written goes, unless path names it
+   already: then it is the directory that could not be flushed. */
+static amp_result ampi_save_set(const amp_optimizer *opt, const char *path, ampi_target *to,
+                                ampi_state *state, const ampi_set *old) {
+    const uint64_t ranks = (uint64_t)opt->desc.shard.count;
+    ampi_set       set, named;
+    ampi_archive   a;
+    amp_result     result;
+    int            error;
+    set.turn    = ampi_turn(&state->control);
+    set.edition = old->turn == set.turn && old->ranks == ranks ? old->edition + 1 : 0;
+    set.ranks   = ranks;
+    ampi_count_state(&a, opt, state, AMPI_STATE_PART, 0, ranks);
+    result = ampi_save_parts(opt, path, to, &set, a.common);
+    if (result == AMP_OK) return AMP_OK;
+    error = errno; /* of the call that failed */
+    named = ampi_set_at(path);
+    if (memcmp(&named, &set, sizeof set) != 0)
+        ampi_remove_set(&opt->desc.shard, path, to->path, &set);
+    errno = error;
+    return result;
+}
+
 /* path: resolved; to: room. */
 static amp_result ampi_save_at(const amp_optimizer *opt, const char *path, ampi_target *to,
-                               const ampi_state *state) {
+                               ampi_state *state) {
     const amp_shard *shard = &opt->desc.shard;
     const ampi_set   old   = ampi_set_at(path);
-    ampi_set         set   = {0, 0, 0};
     amp_result       result;
     if (shard->count > 1) {
-        set.turn    = ampi_turn(&state->control);
-        set.ranks   = (uint64_t)shard->count;
-        set.edition = old.turn == set.turn && old.ranks == set.ranks ? old.edition + 1 : 0;
-        result      = ampi_save_set(opt, path, to, &set);
+        result = ampi_save_set(opt, path, to, state, &old);
     } else {
         memcpy(to->path, path, strlen(path) + 1);
         result = ampi_replace_file(to, path, ampi_save_content, opt);
@@ -6351,22 +6395,37 @@ static amp_result ampi_load_room(const amp_optimizer *opt, ampi_loading *l, size
     return AMP_OK;
 }
 
-/* A file that is not open, or whose header was read: what is left of it goes to files[k]. */
+/* What is left of a file whose header was read goes to files[k]; and to state, with what ranks may
+   have of their own: an overflow of one is one of all. */
 static amp_result ampi_load_part(const amp_optimizer *opt, ampi_loading *l, size_t k, FILE *file,
                                  uint64_t size) {
-    ampi_state state;
-    return ampi_load_body(&l->files[k], opt, ampi_file_read, file, size, &l->own,
-                          k ? &state : &l->state);
+    const ampi_state before = l->state;
+    const amp_result result = ampi_load_body(&l->files[k], opt, ampi_file_read, file, size,
+                                             &l->own, &l->state);
+    amp_scaler      *s      = &l->state.scaler;
+    s->found_inf |= before.scaler.found_inf;
+    if (s->checked < before.scaler.checked) s->checked = before.scaler.checked;
+    l->state.has_lr |= before.has_lr;
+    return result;
 }
 
+#define AMPI_NOT_ONE "the files of this set are not of one moment"
+
 /* Is files[k], which was verified, a part of the set that names it, and of one moment with the
-   first? Each rank may read but one: then the turn alone tells. */
+   first? (Where each rank reads but one, they learn when they meet.) */
 static int ampi_is_of_set(const ampi_loading *l, size_t k, const ampi_set *set) {
-    const ampi_archive *a    = &l->files[k];
-    const size_t        past = 4 * 8; /* kind, tensors, rank, ranks */
+    const ampi_archive *a = &l->files[k];
     return (a->version & 255u) == AMPI_STATE_PART &&
-           ampi_turn(&l->state.control) == set->turn &&
-           memcmp(a->bytes + past, l->files[0].bytes + past, (size_t)a->common - past) == 0;
+           ampi_turn(&l->state.control) == set->turn && a->common == l->files[0].common;
+}
+
+/* What is wrong with a part of a set: it lies beside the file that names it. */
+static void ampi_tell_part(char *problem, const char *path, amp_result result) {
+    const char *slash = strrchr(path, '/');
+    ampi_tell(problem, "part ");
+    ampi_tell(problem, slash ? slash + 1 : path);
+    ampi_tell(problem, ": ");
+    ampi_tell(problem, amp_result_string(result));
 }
 
 /* All files of the set that path names, of which this rank has something. */
@@ -6394,12 +6453,11 @@ static amp_result ampi_load_set(const amp_optimizer *opt, ampi_loading *l, const
         if (result == AMP_ERROR_READ && file && feof(file)) result = AMP_ERROR_TRUNCATED;
         if (file) fclose(file);
         if (result == AMP_OK && !ampi_is_of_set(l, (size_t)(k - from), set)) {
-            ampi_tell(opt->desc.problem, "the files of this set are not of one moment");
+            ampi_tell(opt->desc.problem, AMPI_NOT_ONE);
             result = AMP_ERROR_MISMATCH;
         }
-        if (result == AMP_OK || (opt->desc.problem && opt->desc.problem[0])) continue;
-        ampi_tell(opt->desc.problem, "of this set: ");
-        ampi_tell(opt->desc.problem, l->names->aside);
+        if (result != AMP_OK && opt->desc.problem && !opt->desc.problem[0])
+            ampi_tell_part(opt->desc.problem, l->names->aside, result);
     }
     return result;
 }
@@ -6435,8 +6493,10 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
     memset(&l, 0, sizeof l);
     result = ampi_read_state(opt, &l.own);
     if (result != AMP_OK) return result;
-    result = ampi_agree(opt, ampi_load_from(opt, &l, path), AMP_ERROR_READ);
-    if (result == AMP_OK) result = ampi_load_all(opt, l.files, l.num, &l.state);
+    result = ampi_load_from(opt, &l, path);
+    result = ampi_agree(opt, result, AMP_ERROR_READ, l.num ? l.files[0].common : 0, AMPI_NOT_ONE,
+                        0);
+    if (result == AMP_OK) result = ampi_load_all(opt, l.files, l.num, &l.own, &l.state);
     for (k = 0; k < l.num; k++) ampi_release(&opt->desc.allocator, l.files[k].bytes);
     ampi_release(&opt->desc.allocator, l.names);
     return result;
@@ -7176,57 +7236,70 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capab
 
 /* ---------------------------------------------------------------- >>impl  ranks */
 
-/* A number of the tables that all ranks must have. */
-static uint64_t ampi_hash(uint64_t sum, uint64_t x) {
-    unsigned char bytes[8];
-    ampi_put_le(bytes, x);
-    return ampi_sum_bytes(sum, bytes, sizeof bytes);
-}
-
-static uint32_t ampi_hash_tables(const amp_optimizer *opt) {
-    uint64_t sum = 0;
-    uint32_t bits[2];
-    size_t   i;
-    sum = ampi_hash(sum, (uint64_t)opt->desc.kind);
-    sum = ampi_hash(sum, (uint64_t)opt->desc.shard.count);
-    sum = ampi_hash(sum, opt->num_entries);
-    sum = ampi_hash(sum, opt->desc.seed);
-    for (i = 0; i < opt->num_entries; i++) {
-        const amp_tensor *t    = ampi_tensor(opt, (int)i);
-        const char       *name = t->name ? t->name : "";
-        sum = ampi_hash(sum, t->n);
-        sum = ampi_hash(sum, (uint64_t)ampi_learns(t));
-        sum = ampi_hash(sum, (uint64_t)ampi_state_of(&opt->desc, t));
-        memcpy(&bits[0], &t->lr_scale, 4);
-        memcpy(&bits[1], &t->weight_decay, 4);
-        sum = ampi_hash(sum, (uint64_t)bits[0] << 32 | bits[1]);
-        while (*name) sum = ampi_hash(sum, (unsigned char)*name++);
-    }
-    return (uint32_t)(sum ^ sum >> 32);
-}
-
-/* All ranks have the same hash if the largest is the smallest; and every number one rank. */
-static amp_result ampi_same_tables(const amp_optimizer *opt, const amp_plan *plan) {
-    const amp_backend *b       = &opt->backend;
-    const amp_shard   *s       = &opt->desc.shard;
-    const uint32_t     hash    = ampi_hash_tables(opt);
+/* Have all ranks succeeded, and have they the same hash? mine is this rank's result, theirs what it
+   is told of another's failure, text of another's hash. The plan's first count sums are added. A
+   hash is made odd, and its complement is even: two numbers that are all ones tell of a failure. */
+static amp_result ampi_agree(const amp_optimizer *opt, amp_result mine, amp_result theirs,
+                             uint64_t hash, const char *text, size_t count) {
+    const amp_backend *b      = &opt->backend;
+    const amp_shard   *s      = &opt->desc.shard;
+    const amp_plan    *plan   = opt->plan;
+    const uint32_t     failed = mine == AMP_OK ? 0 : UINT32_MAX, odd = (uint32_t)(hash >> 32) | 1u;
     uint32_t           flags[2];
-    double             one     = 1.0, present = 0.0;
     amp_result         result;
-    int                rank;
-    flags[0] = hash;
-    flags[1] = ~hash;
+    if (plan->meets != AMPI_OVER_SUMS) return mine;
+    flags[0] = odd | failed;
+    flags[1] = ~odd | failed;
     result   = ampi_send(b, plan->control->flags, flags, sizeof flags);
-    if (result == AMP_OK) result = ampi_send(b, &plan->sums[s->rank], &one, sizeof one);
-    if (result == AMP_OK)
-        result = s->sum_fn(s->user, plan->sums, (size_t)s->count, plan->control->flags);
+    if (result == AMP_OK) result = s->sum_fn(s->user, plan->sums, count, plan->control->flags);
     if (result == AMP_OK) result = ampi_read_back(opt, flags, plan->control->flags, sizeof flags);
-    if (result == AMP_OK && flags[0] != ~flags[1]) {
-        ampi_tell(opt->desc.problem, "the ranks have added other tensors, or have other counts");
-        return AMP_ERROR_MISMATCH;
+    if (mine != AMP_OK || result != AMP_OK) return mine != AMP_OK ? mine : result;
+    if (flags[0] == ~flags[1]) return AMP_OK; /* the largest is the smallest */
+    if (flags[0] == flags[1]) text = "another rank could not save or load its part";
+    ampi_tell(opt->desc.problem, text);
+    return flags[0] == flags[1] ? theirs : AMP_ERROR_MISMATCH;
+}
+
+/* Of what all ranks must have alike: what a file says, and of the rest what decides a step or how
+   large a number is that ranks exchange. */
+static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
+    const amp_plan *plan  = opt->plan;
+    const uint64_t  count = (uint64_t)opt->desc.shard.count;
+    uint64_t        sum;
+    ampi_archive    a;
+    size_t          i;
+    ampi_count_state(&a, opt, state, AMPI_STATE_PART, 0, count);
+    sum = ampi_hash(a.common, count);
+    sum = ampi_hash(sum, opt->desc.seed);
+    sum = ampi_hash(sum, (uint64_t)opt->desc.dtype);
+    sum = ampi_hash(sum, ampi_load_u32(&plan->watch.spike_norm, 0));
+    sum = ampi_hash(sum, ampi_load_u32(&plan->watch.spike_z, 0));
+    for (i = 0; i < plan->num_slots; i++) {
+        const amp_tensor *t = ampi_tensor(opt, (int)i);
+        sum = ampi_hash(sum, (uint64_t)ampi_learns(t) << 1 | (t->keep_fp32 != 0));
+        sum = ampi_hash(sum, (uint64_t)t->grad_type);
+        sum = ampi_hash(sum, plan->host_slots[i].model_type);
+        sum = ampi_hash(sum, plan->host_slots[i].state);
     }
+    return sum;
+}
+
+/* Has every number from 0 to count - 1 one rank, and have all ranks the same tables? */
+static amp_result ampi_same_tables(const amp_optimizer *opt) {
+    const amp_shard *s       = &opt->desc.shard;
+    double          *sums    = opt->plan->sums;
+    double           one     = 1.0, present = 0.0;
+    ampi_state       state;
+    amp_result       result = ampi_read_state(opt, &state);
+    int              rank;
+    if (result == AMP_OK) result = ampi_send(&opt->backend, &sums[s->rank], &one, sizeof one);
+    if (result == AMP_OK)
+        result = ampi_agree(opt, AMP_OK, AMP_OK, ampi_hash_tables(opt, &state),
+                            "the ranks have added other tensors, or their descs differ: in dtype, "
+                            "kind, state, seed, shard.count, scaler, max_norm, betas or the like",
+                            (size_t)s->count);
     for (rank = 0; rank < s->count && result == AMP_OK; rank++) {
-        result = ampi_read_back(opt, &present, &plan->sums[rank], sizeof present);
+        result = ampi_read_back(opt, &present, &sums[rank], sizeof present);
         if (result != AMP_OK || memcmp(&present, &one, sizeof one) == 0) continue;
         ampi_out(opt->desc.problem, "amp_optimizer_desc.shard.rank", (double)rank,
                  "that of one rank, and no other");
@@ -7234,25 +7307,6 @@ static amp_result ampi_same_tables(const amp_optimizer *opt, const amp_plan *pla
     }
     return result;
 }
-
-#ifndef AMP_NO_STDLIB
-static amp_result ampi_agree(const amp_optimizer *opt, amp_result mine, amp_result theirs) {
-    const amp_backend *b        = &opt->backend;
-    const amp_plan    *plan     = opt->plan;
-    uint32_t           flags[2] = {0, 0};
-    amp_result         result;
-    if (plan->meets != AMPI_OVER_SUMS) return mine;
-    flags[0] = mine != AMP_OK;
-    result   = ampi_send(b, plan->control->flags, flags, sizeof flags);
-    if (result == AMP_OK)
-        result = opt->desc.shard.sum_fn(opt->desc.shard.user, plan->sums, 0, plan->control->flags);
-    if (result == AMP_OK) result = ampi_read_back(opt, flags, plan->control->flags, sizeof flags);
-    if (mine != AMP_OK || result != AMP_OK) return mine != AMP_OK ? mine : result;
-    if (!flags[0]) return AMP_OK;
-    ampi_tell(opt->desc.problem, "another rank could not save or load its part");
-    return theirs;
-}
-#endif
 
 AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first, size_t *n) {
     const ampi_slot *s = ampi_slot_of(opt, i);

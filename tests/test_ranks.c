@@ -34,6 +34,8 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     CHECK(strstr(problem, "shard.rank is 1") != NULL);
     CHECK_EQ_INT(init_shard(&desc, -1, 2), AMP_ERROR_INVALID_CONFIG);
     CHECK_EQ_INT(init_shard(&desc, 0, -2), AMP_ERROR_INVALID_CONFIG);
+    CHECK_EQ_INT(init_shard(&desc, 0, 65537), AMP_ERROR_INVALID_CONFIG);
+    CHECK(strstr(problem, "shard.count is 65537") != NULL);
     CHECK_EQ_INT(init_shard(&desc, 0, 2), AMP_ERROR_INVALID_CONFIG);
     CHECK(strstr(problem, "sum_fn") != NULL);
 
@@ -225,12 +227,13 @@ static void all_free(void) {
 static const size_t sizes[NUM_TENSORS] = {5 * CHUNK + 100, 777, 0, CHUNK, 3 * CHUNK - 1, 2000};
 enum { FROZEN = 3, NORM = 1, LEAST = 5 * CHUNK + 100 };
 static float initial[NUM_TENSORS][LEAST], masters[NUM_TENSORS][LEAST];
-static const char *const names[NUM_TENSORS] = {"large", "norm", "empty", "frozen", "middle", "last"};
+static const char *const names[NUM_TENSORS] = {"large", "norm", "empty", "frozen", "middle", NULL};
 
 static struct {
     amp_dtype type;
     int       micro, clip, planted, kind; /* planted: the step and micro-batch of an overflow */
-    size_t    other;                      /* a rank that adds another model, plus one         */
+    size_t    other;                      /* a rank that has something else, plus one: what   */
+    int       what;
     char      path[128];
     amp_report_desc watch;
 } task;
@@ -278,11 +281,55 @@ static amp_optimizer_desc desc_of(member *m, int count) {
     return desc;
 }
 
+/* In what a rank differs from all others; WHATS: no more of it. */
+enum {
+    W_SIZE, W_NAME, W_GRAD, W_LR_SCALE, W_DECAY, W_KEEP_FP32, W_GRAD_TYPE, W_STATE, W_MODEL_TYPE,
+    W_DTYPE, W_KIND, W_MOMENTUM, W_NESTEROV, W_BETA1, W_BETA2, W_EPS, W_MAX_NORM, W_SEED, W_FIRST_STEP,
+    W_SCALE, W_GROWTH, W_INTERVAL, W_DISABLED, W_PRESET, W_SPIKE, WHATS
+};
+
+static void differ_in_desc(amp_optimizer_desc *desc) {
+    static const amp_report_desc spike = {100, 3.0f, 0.0f};
+    if (task.what == W_DTYPE) desc->dtype = AMP_BF16;
+    if (task.what == W_KIND) desc->kind = AMP_KIND_SGD;
+    if (task.what == W_MOMENTUM) desc->momentum = 0.5;
+    if (task.what == W_NESTEROV) desc->nesterov = 1;
+    if (task.what == W_BETA1) desc->beta1 = 0.8;
+    if (task.what == W_BETA2) desc->beta2 = 0.95;
+    if (task.what == W_EPS) desc->eps = 1e-6;
+    if (task.what == W_MAX_NORM) desc->max_norm = 2.0f;
+    if (task.what == W_SEED) desc->seed = (uint64_t)1 << 63;
+    if (task.what == W_FIRST_STEP) desc->first_step = 5;
+    if (task.what == W_SCALE) desc->scaler.init_scale = 2048.0f;
+    if (task.what == W_GROWTH) desc->scaler.growth_factor = 4.0;
+    if (task.what == W_INTERVAL) desc->scaler.growth_interval = 7;
+    if (task.what == W_DISABLED) desc->scaler.disabled = 1;
+    if (task.what == W_PRESET) desc->scaler.preset = AMP_PRESET_STATIC;
+    if (task.what == W_SPIKE) desc->report = &spike;
+}
+
+static void differ_in_tensor(amp_tensor *t, int i) {
+    static amp_bf16 model[LEAST];
+    if (i == NUM_TENSORS - 1 && task.what == W_LR_SCALE) t->lr_scale = 0.5f;
+    if (i != 4) return;
+    if (task.what == W_SIZE) t->n--;
+    if (task.what == W_NAME) t->name = "Middle";
+    if (task.what == W_GRAD) t->grad_later = 0;
+    if (task.what == W_DECAY) t->no_weight_decay = 1;
+    if (task.what == W_KEEP_FP32) t->keep_fp32 = 1;
+    if (task.what == W_GRAD_TYPE) t->grad_type = AMP_BF16;
+    if (task.what == W_STATE) t->state = AMP_STATE_SR;
+    if (task.what == W_MODEL_TYPE) t->model = model, t->model_type = AMP_BF16;
+}
+
 /* grads: NULL for shards, where a tensor needs no gradient of its own. */
 static amp_result set_up(member *m, int count, float *const *grads) {
-    const amp_optimizer_desc desc   = desc_of(m, count);
-    amp_result               result = amp_optimizer_init(&m->opt, &desc);
-    int                      i;
+    const int          differs = task.other == (size_t)m->rank + 1;
+    amp_optimizer_desc desc    = desc_of(m, count);
+    amp_result         result;
+    int                i;
+    if (differs) differ_in_desc(&desc);
+    result   = amp_optimizer_init(&m->opt, &desc);
     m->bytes = 0;
     for (i = 0; i < NUM_TENSORS && result == AMP_OK; i++) {
         amp_tensor t;
@@ -293,7 +340,7 @@ static amp_result set_up(member *m, int count, float *const *grads) {
         t.keep_fp32  = i == NORM;
         t.grad_later = i != FROZEN;
         if (grads) t.grad = i == FROZEN ? NULL : grads[i];
-        if (task.other == (size_t)m->rank + 1 && i == 4) t.n--;
+        if (differs) differ_in_tensor(&t, i);
         result = amp_optimizer_add(&m->opt, &t);
     }
     return result == AMP_OK ? amp_optimizer_prepare(&m->opt) : result;
@@ -465,13 +512,19 @@ static void same_rank(member *m) {
     m->result = set_up(m, the_crew.count, NULL);
 }
 
-TEST(tables, "amp.h ranks: prepare tells MISMATCH on all ranks if one has other tensors, or if two "
-             "have one number") {
+TEST(tables, "amp.h ranks: prepare tells MISMATCH on all ranks if one has other tensors or numbers, or "
+             "if two have one rank") {
     task.type  = AMP_F16;
     task.other = 3;
-    together(4, prepare_only);
-    all_are(4, AMP_ERROR_MISMATCH);
-    CHECK(strstr(members[0].problem, "other tensors") != NULL);
+    for (task.what = 0; task.what < WHATS; task.what++) {
+        together(3, prepare_only);
+        all_are(3, AMP_ERROR_MISMATCH);
+        if (members[0].result == AMP_OK) printf("     what %d\n", task.what);
+        CHECK(strstr(members[0].problem, "other tensors") != NULL);
+        CHECK(strstr(members[0].problem, "max_norm") != NULL);
+        CHECK(amp_optimizer_model(&members[0].opt, 0) == NULL); /* it is not prepared */
+        all_free();
+    }
     task.other = 0;
     together(2, same_rank);
     all_are(2, AMP_ERROR_MISMATCH);
@@ -705,8 +758,8 @@ static void overwrite(const char *path, size_t at, const void *bytes, size_t n) 
 }
 
 TEST(damaged, "law 18: what is wrong with a set is told on every rank, which all stay as they were") {
-    unsigned char *bytes, *before;
-    size_t         n, m;
+    unsigned char *bytes;
+    size_t         n;
     begin_files();
     use("d");
     together(2, run_and_save);
@@ -733,6 +786,7 @@ TEST(damaged, "law 18: what is wrong with a set is told on every rank, which all
     CHECK_EQ_INT(remove(path_of("d.4.1-of-2")), 0);
     together(1, only_load);
     all_are(1, AMP_ERROR_NOT_FOUND);
+    CHECK(strcmp(members[0].problem, "part d.4.1-of-2: there is no such file") == 0);
     all_free();
     { /* a part of another moment */
         FILE *file = fopen(path_of("d.4.1-of-2"), "wb");
@@ -773,21 +827,167 @@ TEST(damaged, "law 18: what is wrong with a set is told on every rank, which all
     CHECK(strstr(members[0].problem, "number of ranks is 2") != NULL);
     all_free();
 
-    before    = file_bytes(path_of("d"), &m); /* a rank that cannot write: the old set stays */
-    use("d");
-    together(2, shard_run);
-    CHECK_EQ_INT(mkdir(path_of("d.4.1-of-2.new"), 0777), 0);
-    CHECK_EQ_INT(mkdir(path_of("d.4-1.1-of-2.new"), 0777), 0);
-    together(2, only_save);
-    CHECK_EQ_INT(members[1].result, AMP_ERROR_WRITE);
-    CHECK_EQ_INT(members[0].result, AMP_ERROR_WRITE);
     free(bytes);
-    bytes = file_bytes(path_of("d"), &n);
+    end_files();
+}
+
+/* Is the set that was saved in step 4 all there is? */
+static void only_old_set(const unsigned char *before, size_t n) {
+    size_t         m;
+    unsigned char *bytes = file_bytes(path_of("u"), &m);
     CHECK_EQ_U64(n, m);
-    CHECK_MEM(bytes, before, n);
-    all_free();
+    if (n == m) CHECK_MEM(bytes, before, n);
     free(bytes);
+    CHECK(file_exists(path_of("u.4.0-of-2")) && file_exists(path_of("u.4.1-of-2")));
+    CHECK(!file_exists(path_of("u.4-1.0-of-2")) && !file_exists(path_of("u.4-1.1-of-2")));
+}
+
+static void scale_and_save(member *m) {
+    if (m->rank == 1) CHECK_EQ_INT(amp_scaler_set_scale(amp_optimizer_scaler(&m->opt), 64.0f), AMP_OK);
+    only_save(m);
+}
+
+TEST(unsaved, "law 18: a save that fails on one rank fails on all, leaves the set that was there, and "
+              "nothing of its own") {
+    unsigned char *before;
+    size_t         n;
+    begin_files();
+    use("u");
+    together(2, run_and_save);
+    all_are(2, AMP_OK);
+    before = file_bytes(path_of("u"), &n);
+    CHECK_EQ_INT(mkdir(path_of("u.4-1.1-of-2.new"), 0777), 0); /* a part that cannot be written */
+    together(2, only_save);
+    all_are(2, AMP_ERROR_WRITE);
+    only_old_set(before, n);
+    CHECK_EQ_INT(rmdir(path_of("u.4-1.1-of-2.new")), 0);
+    CHECK_EQ_INT(mkdir(path_of("u.new"), 0777), 0); /* what names the set */
+    together(2, only_save);
+    all_are(2, AMP_ERROR_WRITE);
+    only_old_set(before, n);
+    CHECK_EQ_INT(rmdir(path_of("u.new")), 0);
+    together(2, scale_and_save); /* a set that no other number of ranks could load */
+    all_are(2, AMP_ERROR_MISMATCH);
+    CHECK(strstr(members[0].problem, "loss scale") && strstr(members[1].problem, "loss scale"));
+    only_old_set(before, n);
+    all_free();
     free(before);
+    end_files();
+}
+
+static void ask_one(member *m) { /* of what ranks may have of their own, before and after a step */
+    m->result = set_up(m, the_crew.count, NULL);
+    if (m->rank == 1) CHECK(amp_optimizer_lr_ptr(&m->opt) != NULL);
+    if (m->result == AMP_OK) m->result = amp_optimizer_save_file(&m->opt, task.path);
+}
+static void skip_one(member *m) {
+    shard_run(m);
+    if (m->rank == 1) amp_optimizer_scaler(&m->opt)->found_inf = 1;
+    if (m->result == AMP_OK) m->result = amp_optimizer_save_file(&m->opt, task.path);
+}
+static void one_step(member *m) { m->result = shard_step(m, STEPS); }
+static void step_as_set(member *m) { m->result = amp_optimizer_step(&m->opt); }
+
+TEST(of_one_rank, "amp.h state: what one rank alone has written or asked for before a save is there after "
+                  "a load on any number of ranks") {
+    static const int counts[] = {2, 1, 3};
+    amp_status       status;
+    int              k, r;
+    begin_files();
+    use("asked");
+    together(2, ask_one);
+    all_are(2, AMP_OK);
+    all_free();
+    use("skip");
+    together(2, skip_one);
+    all_are(2, AMP_OK);
+    all_free();
+    for (k = 0; k < 3; k++) {
+        use("skip");
+        together(counts[k], only_load);
+        all_are(counts[k], AMP_OK);
+        together(counts[k], one_step);
+        all_are(counts[k], AMP_OK);
+        for (r = 0; r < counts[k]; r++) {
+            CHECK_EQ_INT(amp_optimizer_status(&members[r].opt, &status), AMP_OK);
+            CHECK_EQ_U64(status.skipped, 2); /* with the planted one */
+            CHECK_EQ_U64(status.steps, STEPS - 1);
+        }
+        all_free();
+        use("asked");
+        together(counts[k], only_load);
+        all_are(counts[k], AMP_OK);
+        if (counts[k] == 1) together(1, step_as_set);
+        all_are(counts[k], AMP_OK);
+        all_free();
+    }
+    end_files();
+}
+
+static void copy_file(const char *from, const char *to) {
+    size_t         n;
+    unsigned char *bytes = file_bytes(from, &n);
+    FILE          *file  = fopen(to, "wb");
+    CHECK(file && fwrite(bytes, 1, n, file) == n);
+    if (file) fclose(file);
+    free(bytes);
+}
+
+TEST(two_runs, "law 12: parts of two runs in the same step are no set, also where each rank reads one") {
+    int count;
+    begin_files();
+    use("a");
+    together(2, run_and_save);
+    all_are(2, AMP_OK);
+    all_free();
+    use("b");
+    task.micro = 7;
+    together(2, run_and_save);
+    all_are(2, AMP_OK);
+    all_free();
+    copy_file(path_of("b.4.1-of-2"), path_of("a.4.1-of-2"));
+    use("a");
+    for (count = 1; count <= 2; count++) {
+        together(count, only_load);
+        all_are(count, AMP_ERROR_MISMATCH);
+        CHECK(strstr(members[count - 1].problem, "one moment") != NULL);
+        all_free();
+    }
+    end_files();
+}
+
+TEST(hostile, "law 18: a file that names a set of two thousand million ranks is refused at once, and "
+              "written over") {
+    static const unsigned char many[8] = {0xff, 0xff, 0xff, 0x7f}, most[8] = {0, 0, 1};
+    unsigned char *bytes;
+    uint64_t       sum = 0, x;
+    size_t         n, i, at;
+    begin_files();
+    use("h");
+    together(2, run_and_save);
+    all_are(2, AMP_OK);
+    for (i = 0; i < 2; i++) {
+        bytes = file_bytes(path_of("h"), &n);
+        CHECK_EQ_U64(n, 64);
+        memcpy(bytes + 48, i ? most : many, 8);
+        for (at = 32, sum = 0; at < 56; at += 8, sum ^= sum >> 32) { /* amp.h, >>impl state */
+            int k;
+            for (k = 7, x = 0; k >= 0; k--) x = x << 8 | bytes[at + (size_t)k];
+            sum = (sum ^ x) * 0x9e3779b97f4a7c15u;
+        }
+        for (at = 56; at < 64; at++, sum >>= 8) bytes[at] = (unsigned char)sum;
+        overwrite(path_of("h"), 0, bytes, 64);
+        free(bytes);
+        all_free();
+        together(1, only_load);
+        all_are(1, i ? AMP_ERROR_NOT_FOUND : AMP_ERROR_CORRUPT);
+        CHECK(!i || strcmp(members[0].problem, "part h.4.0-of-65536: there is no such file") == 0);
+        all_free();
+        together(2, shard_run);
+        together(2, only_save);
+        all_are(2, AMP_OK);
+    }
+    all_free();
     end_files();
 }
 
@@ -858,6 +1058,10 @@ int main(int argc, char **argv) {
     RUN(reports);
     RUN(names);
     RUN(damaged);
+    RUN(unsaved);
+    RUN(of_one_rank);
+    RUN(two_runs);
+    RUN(hostile);
     RUN(given_up);
     RUN(callbacks);
     for (task.micro = 0; task.micro < NUM_TENSORS; task.micro++) free(sums[task.micro]);
