@@ -235,7 +235,9 @@
 
    >>history
        0.5.1  Repairs: batches with bias or ReLU on CUDA. A product whose C shares an element
-              with A or B is refused. Distinct results: NOT_INITIALIZED, OVERLAP, WORKSPACE
+              with A or B is refused. Distinct results: NOT_INITIALIZED, OVERLAP, WORKSPACE.
+              Ranks agree on desc and tensors in prepare, on scale, learning rate and steps
+              in save and load; a save that fails leaves nothing; shard.rank without count
        0.5.0  ranks: desc.shard, amp_optimizer_range, _accumulate; states in sets of files.
               Gradients that touch few rows (amp_tensor.row_length)
        0.4.0  products on a CPU at the speed of a BLAS, halves through AMX (and fp32
@@ -718,8 +720,9 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
    run that is saved, loaded and continued has the bits of one that never stopped, also right after
    a skipped step (what your own optimizer keeps, save beside). The format is the same on all
    machines (little-endian, versioned, checksummed); older versions are read. Model copies are
-   written anew: dtype may differ; gradients are not saved. A callback moves exactly num_bytes, or
-   returns false. Save refuses what load would refuse (a scale of NaN): AMP_ERROR_INVALID_CONFIG. */
+   written anew: dtype may differ (see amp_state); gradients are not saved. A callback moves exactly
+   num_bytes, or returns false. Save refuses what load would refuse (a scale of NaN):
+   AMP_ERROR_INVALID_CONFIG. */
 typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
 typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
@@ -911,17 +914,19 @@ AMP_CUDA_DEF amp_result amp_cuda_capability(int device, amp_capability *capabili
    In a check all ranks meet in sum_fn, as in reduce_fn and under its rules: sums are count doubles
    to be added over the ranks (on every rank but one, each is 0: any order is exact), flags two
    uint32_t of which each becomes the largest. Prepare, save_file and load_file call it, too, and a
-   rank that fails before it has to end the others; in prepare it tells AMP_ERROR_MISMATCH where
-   other tensors were added or ranks are not numbered from 0 to count - 1. With a count of 1 it may
-   be NULL.
+   rank that fails before it has to end the others. In prepare AMP_ERROR_MISMATCH tells all ranks
+   that one has another desc or other tensors, or that they are not numbered from 0 to count - 1,
+   which is at most 65535. With a count of 1 it may be NULL.
    amp_optimizer_save_file makes a set: of each rank a file, path.T.R-of-COUNT, T being the steps
    taken and skipped, and when all are on the disk, path, which names them; then the set that was
-   there goes. (What a save that was cut short leaves behind, path does not name: it may be
-   removed.) load_file loads any set, and any file of one optimizer, on any number of ranks; gather
-   models thereafter. Loading clears accumulators. Save and load with callbacks are of one rank's
-   part. With a count of 1 all of this is as without shard. Paths must be the same for all ranks, on
-   one file system. amp_optimizer_stats are those of the rank's part. AMP_ERROR_UNSUPPORTED:
-   AMP_KIND_OWN, rebind, a weight cache. */
+   there goes. It stays if a rank fails, or if AMP_ERROR_MISMATCH tells that loss scale, learning
+   rate or numbers of steps differ. (What a save that was cut short leaves behind, path does not
+   name: it may be removed.) load_file loads any set, and any file of one optimizer, on any number
+   of ranks; gather models thereafter. AMP_ERROR_MISMATCH tells of files of two runs, too. Loading
+   clears accumulators. Save and load with callbacks are of one rank's part. With a count of 1 all
+   of this is as without shard. Paths must be the same for all ranks, on one file system.
+   amp_optimizer_stats are those of the rank's part. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a
+   weight cache. */
 
 /* Which elements of tensor i belong to this rank: whole chunks of 16384, and over all tensors, in
    their order, one run, so that in an array of add_flat it is one piece. (Ranks tell each other
@@ -1144,9 +1149,12 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
    as that.
    With keep_fp32 a tensor stays AMP_STATE_DEFAULT. weight is copied in prepare and not used after,
    amp_optimizer_master is NULL, and a weight cache knows nothing of it: forward reads
-   amp_optimizer_model. Files load where moments are kept alike, and masters, too; but all of fp32
-   (DEFAULT, SPLIT) takes those of 8BIT_24 and SR, whose numbers it has. Else AMP_ERROR_MISMATCH
-   says of which tensor they are not. A report counts gradients, but neither weights nor updates.
+   amp_optimizer_model. A file loads where the format of moments, if there are any, and that of
+   masters are its own (SPLIT, BF16 and 8BIT have all of fp32, as DEFAULT; 8BIT_24, KAHAN and SR
+   want its type of models, too). fp32 also takes masters of 8BIT_24 and SR: so 8BIT loads files of
+   8BIT_24 and SR_8BIT, BF16 those of SR_BF16, DEFAULT and SPLIT those of SR. Else
+   AMP_ERROR_MISMATCH says of which tensor they are not. A report counts gradients, but neither
+   weights nor updates.
    AMP_ERROR_INVALID_CONFIG: a model of another type. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN; rebind
    of a weight; with moments of 8 bits those from elsewhere (moment1, moment2) and a row_length
    that is not a multiple of 32. */

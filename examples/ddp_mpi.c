@@ -475,14 +475,16 @@ static double loss_of_step(trainer *t) {
 static void save(const trainer *t, const char *path) {
     const amp_result result = amp_optimizer_save_file(&t->opt, path);
     if (result != AMP_OK)
-        fail(1, path, amp_result_string(result), "choose a file that can be written with --save");
+        fail(1, path, t->problem[0] ? t->problem : amp_result_string(result),
+             "choose a file that can be written with --save");
 }
 
 static void resume(trainer *t, const char *path) {
     const amp_result result = amp_optimizer_load_file(&t->opt, path);
     if (result == AMP_ERROR_MISMATCH)
         fail(1, path, t->problem, "give the other options as when it was saved");
-    if (result != AMP_OK) fail(1, path, amp_result_string(result), "give a file that --save wrote");
+    if (result != AMP_OK)
+        fail(1, path, t->problem[0] ? t->problem : amp_result_string(result), "give a file that --save wrote");
     gather_models(t);
 }
 

@@ -678,7 +678,8 @@ static void save(const char *path) {
     const amp_result result = amp_optimizer_save_file(&net.opt, path);
     ranks.patient = 0;
     if (result != AMP_OK)
-        fail(1, path, amp_result_string(result), "choose a file that can be written with --save");
+        fail(1, path, net.problem[0] ? net.problem : amp_result_string(result),
+             "choose a file that can be written with --save");
 }
 
 static void resume(const char *path) {
@@ -687,7 +688,8 @@ static void resume(const char *path) {
     ranks.patient = 0;
     if (result == AMP_ERROR_MISMATCH)
         fail(1, path, net.problem, "give the other options as when it was saved");
-    if (result != AMP_OK) fail(1, path, amp_result_string(result), "give a file that --save wrote");
+    if (result != AMP_OK)
+        fail(1, path, net.problem[0] ? net.problem : amp_result_string(result), "give a file that --save wrote");
     gather_models();
 }
 

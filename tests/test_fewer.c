@@ -633,7 +633,7 @@ TEST(resume, "law 12: saved, loaded and continued is never stopped, in each stat
     }
 }
 
-TEST(across, "manual: a file loads where moments are kept alike, and masters, or into all of fp32; else it "
+TEST(across, "manual: a file loads where formats of moments and masters are its own, or into all of fp32; else it "
              "is refused by name, and nothing changes") {
     size_t from, to;
     for (from = 0; from < FORMS; from++)
