@@ -194,6 +194,9 @@
                             mean amp_sgemm
        -fopenmp             with it, no macro: large arrays are shared by threads
        AMP_NO_AUTOCAST      everywhere: without autocast, weight cache and session
+       AMP_FILE             with it, if this file has another name: that, in quotes.
+                            It reads itself, once for each set of vector instructions
+       AMP_NO_VECTORS       with it: plain C alone; several times slower
        AMP_NO_STDLIB        with it: no malloc, files or environment; every desc
                             must then carry an allocator
        AMP_DEF              everywhere: the linkage of the functions, such as
@@ -260,6 +263,10 @@
        0.1.0  conversions, scaler with fourteen presets, optimizer wrap, fused
               AdamW and SGD, clipping, gemm, CPU backend                       */
 
+#define AMP_VERSION_MAJOR 0
+#define AMP_VERSION_MINOR 5
+#define AMP_VERSION_PATCH 0
+
 #ifndef AMP_H_INCLUDED
 #define AMP_H_INCLUDED
 
@@ -268,10 +275,6 @@
 #ifndef __cplusplus
 #include <stdbool.h> /* bool */
 #endif
-
-#define AMP_VERSION_MAJOR 0
-#define AMP_VERSION_MINOR 5
-#define AMP_VERSION_PATCH 0
 
 #if !defined(AMP_DEF) && !defined(AMP_STATIC)
 #define AMP_DEF extern
@@ -1519,6 +1522,11 @@ AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_
 #else
 #define AMPI_FN static inline
 #endif
+#if defined(__GNUC__) || defined(__clang__)
+#define AMPI_ALWAYS __attribute__((always_inline))
+#else
+#define AMPI_ALWAYS
+#endif
 
 #define AMPI_F32_INF 0x7f800000u /* exponent all ones: inf, or NaN with a fraction */
 
@@ -2218,35 +2226,6 @@ typedef struct ampi_rates {
     uint32_t nesterov;
 } ampi_rates;
 
-/* The optimizers for a type V of elements.
-
-   AdamW (Loshchilov and Hutter 2019): new p, m, v from an unscaled gradient,
-   p -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * p).
-   SGD as in torch.optim: decay joins the gradient, m = momentum * m + g, Nesterov looks ahead. */
-#define AMPI_FORMULAS(FN, V, S)                                                                \
-    FN V ampi_times##S(float c, V x) { return ampi_mul##S(ampi_splat##S(c), x); }              \
-    FN void ampi_adamw##S(const ampi_rates *r, V g, V *p, V *m, V *v) {                        \
-        V root, u;                                                                             \
-        *m   = ampi_add##S(ampi_times##S(r->beta1, *m), ampi_times##S(r->beta1_rest, g));      \
-        u    = ampi_mul##S(ampi_times##S(r->beta2_rest, g), g);                                \
-        *v   = ampi_add##S(ampi_times##S(r->beta2, *v), u);                                    \
-        root = ampi_sqrt##S(ampi_times##S(r->bias2, *v));                                      \
-        u    = ampi_times##S(r->bias1, *m);                                                    \
-        u    = ampi_div##S(u, ampi_add##S(root, ampi_splat##S(r->eps)));                       \
-        u    = ampi_add##S(u, ampi_times##S(r->weight_decay, *p));                             \
-        *p   = ampi_sub##S(*p, ampi_times##S(r->lr, u));                                       \
-    }                                                                                          \
-    FN void ampi_sgd##S(const ampi_rates *r, V g, V *p, V *m) {                                \
-        g = ampi_add##S(g, ampi_times##S(r->weight_decay, *p));                                \
-        if (m) {                                                                               \
-            *m = ampi_add##S(ampi_times##S(r->momentum, *m), g);                               \
-            g  = r->nesterov ? ampi_add##S(g, ampi_times##S(r->momentum, *m)) : *m;            \
-        }                                                                                      \
-        *p = ampi_sub##S(*p, ampi_times##S(r->lr, g));                                         \
-    }
-AMPI_FN float ampi_splat(float x) { return x; }
-AMPI_FORMULAS(AMPI_FN, float, )
-
 AMPI_FN ampi_rates ampi_rates_of(const ampi_control *c, const ampi_slot *slot) {
     ampi_rates r;
     r.lr           = ampi_mul(c->lr, slot->lr_scale);
@@ -2357,10 +2336,7 @@ AMPI_FN void ampi_record_turn(const amp_plan *plan, uint32_t bad) {
     r->sampled = turn;
 }
 /* ------------------------------------------------------------- >>core  fewer bytes
-   How states but the default are kept, for a type V of floats and U of as many 32-bit words, so
-   that vectors have the same formulas, from operators that words and vectors have and, of numbers
-   below 2^31, above (all ones if a > b), least and most; and add_below, which adds up to words
-   whose size is below most. */
+   How states but the default are kept (codecs: >>core formulas). */
 
 enum { AMPI_GROUP = 32 }; /* elements that share an exponent */
 
@@ -2424,178 +2400,6 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
     return k;
 }
 
-#define AMPI_CODECS(FN, V, U, S)                                                               \
-    FN U ampi_size##S(U u) { return u & ampi_u32##S(0x7fffffffu); }                           \
-    /* A number in the wide form of its half type: in the upper 16 bits a half, in the lower what\
-       that is without. Of bf16 it is fp32; of fp16 the last 3 are 0, and subnormals, which have \
-       2^-14 added and taken away, are as evenly spaced as fp16's. Finite ones stay below inf. */ \
-    FN U ampi_wide##S(V x, const int f16) {                                                    \
-        const U u = ampi_bits##S(x), a = ampi_size##S(u);                                      \
-        const U tiny = ampi_above##S(ampi_u32##S(0x38800000u), a);                             \
-        const U odd  = ampi_above##S(a, ampi_u32##S(0x7f7fffffu));                             \
-        const U nan  = ampi_above##S(a, ampi_u32##S(0x7f800000u));                             \
-        U       w    = tiny & ampi_u32##S(0x38800000u);                                        \
-        if (!f16) return u;                                                                    \
-        w = ampi_bits##S(ampi_add##S(ampi_from_bits##S(a), ampi_from_bits##S(w)));             \
-        w = ampi_least##S(w, ampi_u32##S(0x477fffffu)) - ampi_u32##S(0x38000000u);             \
-        w = (w - (tiny & ampi_u32##S(0x00800000u))) << ampi_u32##S(3);                         \
-        w = (w & ~odd) | (odd & ampi_u32##S(0x7c000000u)) | (nan & ampi_u32##S(0x02000000u));  \
-        return w | (u & ampi_u32##S(0x80000000u));                                             \
-    }                                                                                          \
-    FN V ampi_from_wide##S(U w, const int f16) {                                               \
-        const U a    = ampi_size##S(w) >> ampi_u32##S(3);                                      \
-        const U tiny = ampi_above##S(ampi_u32##S(0x00800000u), a);                             \
-        const U odd  = ampi_above##S(a, ampi_u32##S(0x0f7fffffu));                             \
-        const U off  = ampi_u32##S(0x38000000u) + (tiny & ampi_u32##S(0x00800000u));           \
-        const U u    = a + off + (odd & ampi_u32##S(0x38000000u));                             \
-        V       x    = ampi_from_bits##S(tiny & ampi_u32##S(0x38800000u));                     \
-        if (!f16) return ampi_from_bits##S(w);                                                 \
-        x = ampi_sub##S(ampi_from_bits##S(u), x);                                              \
-        return ampi_from_bits##S(ampi_bits##S(x) | (w & ampi_u32##S(0x80000000u)));            \
-    }                                                                                          \
-    /* Plus up, below 2^bits, if it can be rounded: above all finite halves, or those with more  \
-       bits, and of inf and NaN, which arithmetic has made quiet, the last bits are cut off. */  \
-    FN U ampi_rounding##S(U w, U up, const int bits, const int f16) {                          \
-        const uint32_t most = (f16 ? 0x7c000000u : 0x7f800000u) - ((uint32_t)1 << bits);        \
-        return ampi_add_below##S(w, up, ampi_u32##S(most));                                    \
-    }                                                                                          \
-    FN U ampi_by_chance##S(U w, U chance, const int f16) {                                     \
-        return ampi_rounding##S(w, chance, 16, f16) >> ampi_u32##S(16);                        \
-    }                                                                                          \
-    /* To nearest even. */                                                                     \
-    FN U ampi_nearest##S(U w, const int bits, const int f16) {                                 \
-        const U odd = w >> ampi_u32##S((uint32_t)bits) & ampi_u32##S(1);                       \
-        const U up  = ampi_u32##S(((uint32_t)1 << (bits - 1)) - 1) + odd;                      \
-        const U r   = ampi_rounding##S(w, up, bits, f16);                                      \
-        return r >> ampi_u32##S((uint32_t)bits) << ampi_u32##S((uint32_t)bits);                \
-    }                                                                                          \
-    /* A master in two parts, the upper and lower bits of its wide form plus half a step of the  \
-       model: that is to nearest, of two the one away from zero. A NaN that would become a 0 is   \
-       made a smaller one. */                                                                  \
-    FN U ampi_split##S(U w) {                                                                  \
-        const U size = ampi_least##S(ampi_size##S(w), ampi_u32##S(0x7fff7fffu));               \
-        return (size | (w & ampi_u32##S(0x80000000u))) + ampi_u32##S(0x8000u);                 \
-    }                                                                                          \
-    /* A master from the bits of its model and what else is kept; and that in low, the model     \
-       returned. Kahan's compensation is kept 2^11 times as large in fp16, where it would often  \
-       be subnormal: it is no larger than the weight then. Of inf and NaN there is none, and one \
-       above all halves, of a weight that is, ends where its sum with the model is finite. */    \
-    FN V ampi_master##S(U model, U low, const int master, const int f16) {                     \
-        U w = model << ampi_u32##S(16);                                                        \
-        V x;                                                                                   \
-        if (master == AMPI_MASTER_SPLIT)                                                       \
-            return ampi_from_bits##S((w | low) - ampi_u32##S(0x8000u));                        \
-        if (master == AMPI_MASTER_24)                                                          \
-            w = (w | low << ampi_u32##S(8)) - ampi_u32##S(0x8000u);                            \
-        x = ampi_from_wide##S(w, f16);                                                         \
-        if (master != AMPI_MASTER_KAHAN) return x;                                             \
-        w = low << ampi_u32##S(16);                                                            \
-        return ampi_add##S(x, ampi_times##S(f16 ? 1.0f / 2048.0f : 1.0f,                       \
-                                            ampi_from_wide##S(w, f16)));                       \
-    }                                                                                          \
-    FN U ampi_parts##S(V p, U chance, U *low, const int master, const int f16) {               \
-        U u = ampi_bits##S(p), h, odd;                                                         \
-        V c;                                                                                   \
-        *low = ampi_split##S(u);                                                               \
-        if (master == AMPI_MASTER_SPLIT) return *low >> ampi_u32##S(16);                       \
-        h = ampi_wide##S(p, f16);                                                              \
-        if (master == AMPI_MASTER_SR) return ampi_by_chance##S(h, chance, f16);                \
-        if (master == AMPI_MASTER_24) {                                                        \
-            h    = ampi_split##S(ampi_nearest##S(h, 8, f16));                                  \
-            *low = h >> ampi_u32##S(8) & ampi_u32##S(0xffu);                                   \
-            return h >> ampi_u32##S(16);                                                       \
-        }                                                                                      \
-        h = ampi_nearest##S(h, 16, f16);                                                       \
-        c = ampi_sub##S(p, ampi_from_wide##S(h, f16));                                         \
-        c = ampi_times##S(f16 ? 2048.0f : 1.0f, c);                                            \
-        odd = ampi_above##S(ampi_size##S(u), ampi_u32##S(0x7f7fffffu));                        \
-        u = ampi_bits##S(c);                                                                   \
-        u = ampi_least##S(ampi_size##S(u), ampi_u32##S(0x7b7f0000u)) |                         \
-            (u & ampi_u32##S(0x80000000u));                                                    \
-        u = ampi_nearest##S(ampi_wide##S(ampi_from_bits##S(u), f16), 16, f16);                 \
-        *low = (u & ~odd) >> ampi_u32##S(16);                                                  \
-        return h >> ampi_u32##S(16);                                                           \
-    }                                                                                          \
-    /* 32 bits of chance of an element: a permutation of all numbers for each key, after       \
-       lowbias32 (Wellons 2018). */                                                            \
-    FN U ampi_chance##S(U element, U a, U b) {                                                 \
-        U x = element ^ a;                                                                     \
-        x   = x * ampi_u32##S(0x7feb352du);                                                    \
-        x   = ((x ^ x >> ampi_u32##S(15)) + b) * ampi_u32##S(0x846ca68bu);                   \
-        return x ^ x >> ampi_u32##S(16);                                                      \
-    }                                                                                          \
-    /* Codes of 8 bits and back: of a magnitude y below 2 the upper bits of y + least as a float,\
-       4 of them behind the point: floats above least, and evenly spaced below. Rounded up if what\
-       is cut off is more than chance, below 2^19. Bits above the lower 8, of which those of least \
-       are 0, do not count. */                                                                 \
-    FN U ampi_encode##S(U y, uint32_t least, U chance) {                                       \
-        const V z = ampi_from_bits##S(ampi_least##S(y, ampi_u32##S(0x3ff70000u)));             \
-        return ampi_bits##S(ampi_add##S(z, ampi_from_bits##S(ampi_u32##S(least)))) + chance;   \
-    }                                                                                          \
-    FN V ampi_decode##S(U code, uint32_t least) {                                              \
-        const V z = ampi_from_bits##S((code << ampi_u32##S(19)) + ampi_u32##S(least));         \
-        return ampi_sub##S(z, ampi_from_bits##S(ampi_u32##S(least)));                          \
-    }                                                                                          \
-    /* Of m 7 bits, from 2^-7, and the sign, beside which that of least is 1. */               \
-    FN U ampi_m_code##S(V m, float down, U chance) {                                           \
-        const U y    = ampi_size##S(ampi_bits##S(ampi_times##S(down, m)));                     \
-        const U plus = ~(ampi_bits##S(m) >> ampi_u32##S(24)) & ampi_u32##S(0x80u);             \
-        const U c    = chance & ampi_u32##S(0x7ffffu);                                         \
-        return ampi_encode##S(y, 0x3c000000u, c) >> ampi_u32##S(19) ^ plus;                    \
-    }                                                                                          \
-    FN V ampi_m_value##S(U code, float up) {                                                   \
-        const V m = ampi_decode##S(code & ampi_u32##S(0x7fu), 0x3c000000u);                    \
-        const U s = (code & ampi_u32##S(0x80u)) << ampi_u32##S(24);                            \
-        return ampi_times##S(up, ampi_from_bits##S(ampi_bits##S(m) | s));                      \
-    }                                                                                          \
-    /* Of v 8 bits, from 2^-15, and at least 1: a moment over the root of a v that was rounded to \
-       0 would be a leap. */                                                                   \
-    FN U ampi_v_code##S(V v, float down, U chance) {                                           \
-        const U y = ampi_bits##S(ampi_times##S(down, v)), c = chance >> ampi_u32##S(13);       \
-        const U w = ampi_encode##S(y, 0x38000000u, c);                                         \
-        return ampi_most##S(w, ampi_u32##S(0x38080000u)) >> ampi_u32##S(19);                   \
-    }                                                                                          \
-    FN V ampi_v_value##S(U code, float up) {                                                   \
-        return ampi_times##S(up, ampi_decode##S(code, 0x38000000u));                           \
-    }
-AMPI_FN uint32_t ampi_u32(uint32_t x) { return x; }
-AMPI_FN uint32_t ampi_bits(float x) { return ampi_bits_of_f32(x); }
-AMPI_FN float    ampi_from_bits(uint32_t u) { return ampi_f32_from_bits(u); }
-AMPI_FN uint32_t ampi_above(uint32_t a, uint32_t b) { return a > b ? 0xffffffffu : 0u; }
-AMPI_FN uint32_t ampi_least(uint32_t a, uint32_t b) { return a < b ? a : b; }
-AMPI_FN uint32_t ampi_most(uint32_t a, uint32_t b) { return a > b ? a : b; }
-AMPI_FN uint32_t ampi_add_below(uint32_t w, uint32_t up, uint32_t most) {
-    return (w & 0x7fffffffu) < most ? w + up : w;
-}
-AMPI_CODECS(AMPI_FN, float, uint32_t, )
-
-AMPI_FN void ampi_store_low(void *low, size_t i, size_t size, uint32_t u) {
-    if (size == 2) ampi_store_u16(low, i, (uint16_t)u);
-    else if (size == 1) ((uint8_t *)low)[i] = (uint8_t)u;
-}
-AMPI_FN uint32_t ampi_load_low(const void *low, size_t i, size_t size) {
-    return size == 2 ? ampi_load_u16(low, i) : size == 1 ? ((const uint8_t *)low)[i] : 0u;
-}
-
-/* The parts of a master that did not come from arithmetic, where a NaN might signal: to nearest
-   also if there is no low. */
-AMPI_FN uint32_t ampi_parts_of(uint32_t u, uint32_t *low, int master, int f16) {
-    if ((u & 0x7fffffffu) > AMPI_F32_INF) u |= 0x400000u;
-    return ampi_parts(ampi_f32_from_bits(u), 0x8000u, low, master, f16);
-}
-
-/* What a file has of a master: fp32, which those of 24 bits and of halves are of; of Kahan's both
-   halves, as their sum may have more bits. And its parts again, the same. */
-AMPI_FN uint32_t ampi_filed(uint32_t model, uint32_t low, int master, int f16) {
-    if (master == AMPI_MASTER_KAHAN) return model << 16 | low;
-    return ampi_bits_of_f32(ampi_master(model, low, master, f16));
-}
-AMPI_FN uint32_t ampi_unfiled(uint32_t u, uint32_t *low, int master, int f16) {
-    if (master != AMPI_MASTER_KAHAN) return ampi_parts_of(u, low, master, f16);
-    *low = u & 0xffffu;
-    return u >> 16;
-}
-
 /* -------------------------------------------------------------------- >>core  gemm */
 
 /* What follows a product: NaN stays. */
@@ -2626,9 +2430,247 @@ AMPI_FN amp_result ampi_capability(int major, int minor, amp_capability *c) {
     return AMP_OK;
 }
 
+/* Plain C: vectors of one. The tiers define these functions and the last five macros anew. */
+AMPI_FN float    ampi_splat(float x) { return x; }
+AMPI_FN uint32_t ampi_u32(uint32_t x) { return x; }
+AMPI_FN uint32_t ampi_bits(float x) { return ampi_bits_of_f32(x); }
+AMPI_FN float    ampi_from_bits(uint32_t u) { return ampi_f32_from_bits(u); }
+AMPI_FN uint32_t ampi_above(uint32_t a, uint32_t b) { return a > b ? 0xffffffffu : 0u; }
+AMPI_FN uint32_t ampi_least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+AMPI_FN uint32_t ampi_most(uint32_t a, uint32_t b) { return a > b ? a : b; }
+AMPI_FN uint32_t ampi_add_below(uint32_t w, uint32_t up, uint32_t most) {
+    return (w & 0x7fffffffu) < most ? w + up : w;
+}
+
+#define AMPI_PASTE(a, b) a##b
+#define AMPI_JOIN(a, b)  AMPI_PASTE(a, b)
+#define AMPI_(name)      AMPI_JOIN(ampi_##name, AMPI_TIER) /* a tier's function of that name */
+#define AMPI_IN          AMPI_HERE AMPI_ALWAYS             /* that its loops are made of     */
+#define AMPI_TIER
+#define AMPI_HERE AMPI_FN
+#define AMPI_V    float
+#define AMPI_U    uint32_t
+#define AMPI_W    1
+
 AMPI_STRICT_END
 
 #endif /* AMP_CORE_INCLUDED */
+
+/* ---------------------------------------------------------------- >>core  formulas
+   Read once for plain C and, by the file itself, once for each tier, for vectors AMPI_V of AMPI_W
+   floats and AMPI_U of as many 32-bit words: functions whose names end in the tier's. They are made
+   of operators, which words and vectors have, and of what a tier defines itself. Of numbers below
+   2^31 that is above (all ones if a > b), least and most; and add_below, which adds up to words
+   whose size is below most. */
+
+#ifdef AMPI_W
+
+AMPI_STRICT_BEGIN
+
+/* Optimizers.
+
+   AdamW (Loshchilov and Hutter 2019): new p, m, v from an unscaled gradient,
+   p -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * p).
+   SGD as in torch.optim: decay joins the gradient, m = momentum * m + g, Nesterov looks ahead. */
+
+AMPI_IN AMPI_V AMPI_(times)(float c, AMPI_V x) { return AMPI_(mul)(AMPI_(splat)(c), x); }
+
+AMPI_IN void AMPI_(adamw)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m, AMPI_V *v) {
+    AMPI_V root, u;
+    *m   = AMPI_(add)(AMPI_(times)(r->beta1, *m), AMPI_(times)(r->beta1_rest, g));
+    u    = AMPI_(mul)(AMPI_(times)(r->beta2_rest, g), g);
+    *v   = AMPI_(add)(AMPI_(times)(r->beta2, *v), u);
+    root = AMPI_(sqrt)(AMPI_(times)(r->bias2, *v));
+    u    = AMPI_(times)(r->bias1, *m);
+    u    = AMPI_(div)(u, AMPI_(add)(root, AMPI_(splat)(r->eps)));
+    u    = AMPI_(add)(u, AMPI_(times)(r->weight_decay, *p));
+    *p   = AMPI_(sub)(*p, AMPI_(times)(r->lr, u));
+}
+
+AMPI_IN void AMPI_(sgd)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m) {
+    g = AMPI_(add)(g, AMPI_(times)(r->weight_decay, *p));
+    if (m) {
+        *m = AMPI_(add)(AMPI_(times)(r->momentum, *m), g);
+        g  = r->nesterov ? AMPI_(add)(g, AMPI_(times)(r->momentum, *m)) : *m;
+    }
+    *p = AMPI_(sub)(*p, AMPI_(times)(r->lr, g));
+}
+
+/* Codecs of states but the default. */
+AMPI_IN AMPI_U AMPI_(size)(AMPI_U u) { return u & 0x7fffffffu; }
+
+/* A number in the wide form of its half type: in the upper 16 bits a half, in the lower what that
+   is without. Of bf16 it is fp32; of fp16 the last 3 are 0, and subnormals, which have 2^-14 added
+   and taken away, are as evenly spaced as fp16's. Finite ones stay below inf. */
+AMPI_IN AMPI_U AMPI_(wide)(AMPI_V x, const int f16) {
+    const AMPI_U u = AMPI_(bits)(x), a = AMPI_(size)(u);
+    const AMPI_U tiny = AMPI_(above)(AMPI_(u32)(0x38800000u), a);
+    const AMPI_U odd  = AMPI_(above)(a, AMPI_(u32)(0x7f7fffffu));
+    const AMPI_U nan  = AMPI_(above)(a, AMPI_(u32)(0x7f800000u));
+    AMPI_U       w    = tiny & 0x38800000u;
+    if (!f16) return u;
+    w = AMPI_(bits)(AMPI_(add)(AMPI_(from_bits)(a), AMPI_(from_bits)(w)));
+    w = AMPI_(least)(w, AMPI_(u32)(0x477fffffu)) - 0x38000000u;
+    w = (w - (tiny & 0x00800000u)) << 3;
+    w = (w & ~odd) | (odd & 0x7c000000u) | (nan & 0x02000000u);
+    return w | (u & 0x80000000u);
+}
+AMPI_IN AMPI_V AMPI_(from_wide)(AMPI_U w, const int f16) {
+    const AMPI_U a    = AMPI_(size)(w) >> 3;
+    const AMPI_U tiny = AMPI_(above)(AMPI_(u32)(0x00800000u), a);
+    const AMPI_U odd  = AMPI_(above)(a, AMPI_(u32)(0x0f7fffffu));
+    const AMPI_U off  = 0x38000000u + (tiny & 0x00800000u);
+    const AMPI_U u    = a + off + (odd & 0x38000000u);
+    AMPI_V       x    = AMPI_(from_bits)(tiny & 0x38800000u);
+    if (!f16) return AMPI_(from_bits)(w);
+    x = AMPI_(sub)(AMPI_(from_bits)(u), x);
+    return AMPI_(from_bits)(AMPI_(bits)(x) | (w & 0x80000000u));
+}
+
+/* Plus up, below 2^bits, if it can be rounded: above all finite halves, or those with more bits,
+   and of inf and NaN, which arithmetic has made quiet, the last bits are cut off. */
+AMPI_IN AMPI_U AMPI_(rounding)(AMPI_U w, AMPI_U up, const int bits, const int f16) {
+    const uint32_t most = (f16 ? 0x7c000000u : 0x7f800000u) - ((uint32_t)1 << bits);
+    return AMPI_(add_below)(w, up, AMPI_(u32)(most));
+}
+AMPI_IN AMPI_U AMPI_(by_chance)(AMPI_U w, AMPI_U chance, const int f16) {
+    return AMPI_(rounding)(w, chance, 16, f16) >> 16;
+}
+
+/* To nearest even. */
+AMPI_IN AMPI_U AMPI_(nearest)(AMPI_U w, const int bits, const int f16) {
+    const AMPI_U odd = w >> AMPI_(u32)((uint32_t)bits) & 1;
+    const AMPI_U up  = AMPI_(u32)(((uint32_t)1 << (bits - 1)) - 1) + odd;
+    const AMPI_U r   = AMPI_(rounding)(w, up, bits, f16);
+    return r >> AMPI_(u32)((uint32_t)bits) << AMPI_(u32)((uint32_t)bits);
+}
+
+/* A master in two parts, the upper and lower bits of its wide form plus half a step of the model:
+   that is to nearest, of two the one away from zero. A NaN that would become a 0 is made a smaller
+   one. */
+AMPI_IN AMPI_U AMPI_(split)(AMPI_U w) {
+    const AMPI_U size = AMPI_(least)(AMPI_(size)(w), AMPI_(u32)(0x7fff7fffu));
+    return (size | (w & 0x80000000u)) + 0x8000u;
+}
+
+/* A master from the bits of its model and what else is kept; and that in low, the model returned.
+   Kahan's compensation is kept 2^11 times as large in fp16, where it would often be subnormal: it
+   is no larger than the weight then. Of inf and NaN there is none, and one above all halves, of a
+   weight that is, ends where its sum with the model is finite. */
+AMPI_IN AMPI_V AMPI_(master)(AMPI_U model, AMPI_U low, const int master, const int f16) {
+    AMPI_U w = model << 16;
+    AMPI_V x;
+    if (master == AMPI_MASTER_SPLIT) return AMPI_(from_bits)((w | low) - 0x8000u);
+    if (master == AMPI_MASTER_24) w = (w | low << 8) - 0x8000u;
+    x = AMPI_(from_wide)(w, f16);
+    if (master != AMPI_MASTER_KAHAN) return x;
+    w = low << 16;
+    return AMPI_(add)(x, AMPI_(times)(f16 ? 1.0f / 2048.0f : 1.0f, AMPI_(from_wide)(w, f16)));
+}
+AMPI_IN AMPI_U AMPI_(parts)(AMPI_V p, AMPI_U chance, AMPI_U *low, const int master,
+                            const int f16) {
+    AMPI_U u = AMPI_(bits)(p), h, odd;
+    AMPI_V c;
+    *low = AMPI_(split)(u);
+    if (master == AMPI_MASTER_SPLIT) return *low >> 16;
+    h = AMPI_(wide)(p, f16);
+    if (master == AMPI_MASTER_SR) return AMPI_(by_chance)(h, chance, f16);
+    if (master == AMPI_MASTER_24) {
+        h    = AMPI_(split)(AMPI_(nearest)(h, 8, f16));
+        *low = h >> 8 & 0xffu;
+        return h >> 16;
+    }
+    h = AMPI_(nearest)(h, 16, f16);
+    c = AMPI_(sub)(p, AMPI_(from_wide)(h, f16));
+    c = AMPI_(times)(f16 ? 2048.0f : 1.0f, c);
+    odd = AMPI_(above)(AMPI_(size)(u), AMPI_(u32)(0x7f7fffffu));
+    u = AMPI_(bits)(c);
+    u = AMPI_(least)(AMPI_(size)(u), AMPI_(u32)(0x7b7f0000u)) | (u & 0x80000000u);
+    u = AMPI_(nearest)(AMPI_(wide)(AMPI_(from_bits)(u), f16), 16, f16);
+    *low = (u & ~odd) >> 16;
+    return h >> 16;
+}
+
+/* 32 bits of chance of an element: a permutation of all numbers for each key, after lowbias32
+   (Wellons 2018). */
+AMPI_IN AMPI_U AMPI_(chance)(AMPI_U element, AMPI_U a, AMPI_U b) {
+    AMPI_U x = (element ^ a) * 0x7feb352du;
+    x        = ((x ^ x >> 15) + b) * 0x846ca68bu;
+    return x ^ x >> 16;
+}
+
+/* Codes of 8 bits and back: of a magnitude y below 2 the upper bits of y + least as a float, 4 of
+   them behind the point: floats above least, and evenly spaced below. Rounded up if what is cut off
+   is more than chance, below 2^19. Bits above the lower 8, of which those of least are 0, do not
+   count. */
+AMPI_IN AMPI_U AMPI_(encode)(AMPI_U y, uint32_t least, AMPI_U chance) {
+    const AMPI_V z = AMPI_(from_bits)(AMPI_(least)(y, AMPI_(u32)(0x3ff70000u)));
+    return AMPI_(bits)(AMPI_(add)(z, AMPI_(from_bits)(AMPI_(u32)(least)))) + chance;
+}
+AMPI_IN AMPI_V AMPI_(decode)(AMPI_U code, uint32_t least) {
+    const AMPI_V z = AMPI_(from_bits)((code << 19) + AMPI_(u32)(least));
+    return AMPI_(sub)(z, AMPI_(from_bits)(AMPI_(u32)(least)));
+}
+
+/* Of m 7 bits, from 2^-7, and the sign, beside which that of least is 1. */
+AMPI_IN AMPI_U AMPI_(m_code)(AMPI_V m, float down, AMPI_U chance) {
+    const AMPI_U y    = AMPI_(size)(AMPI_(bits)(AMPI_(times)(down, m)));
+    const AMPI_U plus = ~(AMPI_(bits)(m) >> 24) & 0x80u;
+    const AMPI_U c    = chance & 0x7ffffu;
+    return AMPI_(encode)(y, 0x3c000000u, c) >> 19 ^ plus;
+}
+AMPI_IN AMPI_V AMPI_(m_value)(AMPI_U code, float up) {
+    const AMPI_V m = AMPI_(decode)(code & 0x7fu, 0x3c000000u);
+    const AMPI_U s = (code & 0x80u) << 24;
+    return AMPI_(times)(up, AMPI_(from_bits)(AMPI_(bits)(m) | s));
+}
+
+/* Of v 8 bits, from 2^-15, and at least 1: a moment over the root of a v that was rounded to 0
+   would be a leap. */
+AMPI_IN AMPI_U AMPI_(v_code)(AMPI_V v, float down, AMPI_U chance) {
+    const AMPI_U y = AMPI_(bits)(AMPI_(times)(down, v)), c = chance >> 13;
+    const AMPI_U w = AMPI_(encode)(y, 0x38000000u, c);
+    return AMPI_(most)(w, AMPI_(u32)(0x38080000u)) >> 19;
+}
+AMPI_IN AMPI_V AMPI_(v_value)(AMPI_U code, float up) {
+    return AMPI_(times)(up, AMPI_(decode)(code, 0x38000000u));
+}
+
+#if AMPI_W == 1 /* that of which no tier has its own */
+
+AMPI_FN void ampi_store_low(void *low, size_t i, size_t size, uint32_t u) {
+    if (size == 2) ampi_store_u16(low, i, (uint16_t)u);
+    else if (size == 1) ((uint8_t *)low)[i] = (uint8_t)u;
+}
+AMPI_FN uint32_t ampi_load_low(const void *low, size_t i, size_t size) {
+    return size == 2 ? ampi_load_u16(low, i) : size == 1 ? ((const uint8_t *)low)[i] : 0u;
+}
+
+/* The parts of a master that did not come from arithmetic, where a NaN might signal: to nearest
+   also if there is no low. */
+AMPI_FN uint32_t ampi_parts_of(uint32_t u, uint32_t *low, int master, int f16) {
+    if ((u & 0x7fffffffu) > AMPI_F32_INF) u |= 0x400000u;
+    return ampi_parts(ampi_f32_from_bits(u), 0x8000u, low, master, f16);
+}
+
+/* What a file has of a master: fp32, which those of 24 bits and of halves are of; of Kahan's both
+   halves, as their sum may have more bits. And its parts again, the same. */
+AMPI_FN uint32_t ampi_filed(uint32_t model, uint32_t low, int master, int f16) {
+    if (master == AMPI_MASTER_KAHAN) return model << 16 | low;
+    return ampi_bits_of_f32(ampi_master(model, low, master, f16));
+}
+AMPI_FN uint32_t ampi_unfiled(uint32_t u, uint32_t *low, int master, int f16) {
+    if (master != AMPI_MASTER_KAHAN) return ampi_parts_of(u, low, master, f16);
+    *low = u & 0xffffu;
+    return u >> 16;
+}
+
+#undef AMPI_W
+#endif
+
+AMPI_STRICT_END
+
+#endif /* AMPI_W */
 
 /* ========================================================================= >>impl */
 
@@ -2652,17 +2694,32 @@ AMPI_STRICT_END
 #endif
 #endif
 /* The SIMD tiers that this compiler can build. */
-#if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__) && !defined(__TINYC__)
+#if (defined(__GNUC__) || defined(__clang__)) && !defined(__TINYC__) && !defined(AMP_NO_VECTORS)
+#define AMPI_VECTORS 1
+#else
+#define AMPI_VECTORS 0
+#endif
+#if AMPI_VECTORS && defined(__x86_64__)
 #define AMPI_X86 1
 #include <immintrin.h> /* AVX2, F16C, AVX-512 */
 #else
 #define AMPI_X86 0
 #endif
-#if (defined(__GNUC__) || defined(__clang__)) && defined(__aarch64__) && defined(__ARM_NEON)
+#if AMPI_VECTORS && defined(__aarch64__) && defined(__ARM_NEON)
 #define AMPI_NEON 1
 #include <arm_neon.h>
 #else
 #define AMPI_NEON 0
+#endif
+/* The name by which the file reads itself, once for each tier: not __FILE__, which is relative to
+   where the compiler runs. */
+#ifndef AMP_FILE
+#define AMP_FILE "amp.h"
+#endif
+#if (AMPI_X86 || AMPI_NEON) && defined(__has_include)
+#if !__has_include(AMP_FILE)
+#error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
+#endif
 #endif
 /* AVX512_BF16, where the assembler knows it; AMX-BF16, whose registers are asked of Linux. */
 #if AMPI_X86 &&                                                                                \
@@ -2688,8 +2745,10 @@ AMPI_STRICT_END
 
 #if defined(__GNUC__) || defined(__clang__)
 #define AMPI_NOINLINE __attribute__((noinline))
+#define AMPI_HOST     static inline __attribute__((unused))
 #else
 #define AMPI_NOINLINE
+#define AMPI_HOST static inline
 #endif
 
 #ifdef _MSC_VER
@@ -2982,75 +3041,6 @@ enum { AMPI_SOON = 512 };
 #define AMPI_PREFETCH(base, type, i) ((void)0)
 #endif
 
-/* The loops of a tier over vectors V of W floats. */
-#define AMPI_LOOPS(FN, V, W, S)                                                                \
-    FN float ampi_fold##S(float *lanes) {                                                      \
-        size_t pair, i;                                                                        \
-        for (pair = AMPI_LANES / 2; pair >= W; pair /= 2)                                      \
-            for (i = 0; i < pair; i += W)                                                      \
-                ampi_put##S(lanes, i, ampi_add##S(ampi_get##S(lanes, i),                       \
-                                                  ampi_get##S(lanes, i + pair)));              \
-        ampi_done##S();                                                                        \
-        for (; pair; pair /= 2)                                                                \
-            for (i = 0; i < pair; i++) lanes[i] = ampi_add(lanes[i], lanes[i + pair]);         \
-        return lanes[0];                                                                       \
-    }                                                                                          \
-    FN void ampi_unscale_from##S(void *dst, const void *grad, amp_dtype type, size_t i,        \
-                                 size_t end, float factor) {                                   \
-        const V f = ampi_splat##S(factor);                                                     \
-        for (; i < end; i += W) ampi_put##S(dst, i, ampi_unscaled##S(grad, type, i, f));       \
-        ampi_done##S();                                                                        \
-    }                                                                                          \
-    FN void ampi_accumulate_from##S(void *sums, const void *x, amp_dtype type, size_t i,       \
-                                    size_t end) {                                              \
-        const V one = ampi_splat##S(1.0f);                                                     \
-        for (; i < end; i += W)                                                                \
-            ampi_put##S(sums, i, ampi_add##S(ampi_get##S(sums, i),                             \
-                                             ampi_unscaled##S(x, type, i, one)));              \
-        ampi_done##S();                                                                        \
-    }                                                                                          \
-    FN void ampi_adamw_from##S(const ampi_update *update, size_t i, size_t end) {              \
-        const ampi_update u = *update; /* nothing that is stored changes it */                 \
-        const V           f = ampi_splat##S(u.factor);                                         \
-        for (; i < end; i += W) {                                                              \
-            const V g = ampi_unscaled##S(u.grad, u.grad_type, i, f);                           \
-            V       p = ampi_get##S(u.master, i), m = ampi_get##S(u.m, i);                     \
-            V       v = ampi_get##S(u.v, i);                                                   \
-            if (W > 1 && i + AMPI_SOON < end) {                                                \
-                AMPI_PREFETCH(u.grad, u.grad_type, i + AMPI_SOON);                             \
-                AMPI_PREFETCH(u.master, AMP_F32, i + AMPI_SOON);                               \
-                AMPI_PREFETCH(u.m, AMP_F32, i + AMPI_SOON);                                    \
-                AMPI_PREFETCH(u.v, AMP_F32, i + AMPI_SOON);                                    \
-                if (u.model) AMPI_PREFETCH(u.model, u.model_type, i + AMPI_SOON);              \
-            }                                                                                  \
-            ampi_adamw##S(&u.rates, g, &p, &m, &v);                                            \
-            ampi_put##S(u.master, i, p);                                                       \
-            ampi_put##S(u.m, i, m);                                                            \
-            ampi_put##S(u.v, i, v);                                                            \
-            if (u.model) ampi_put_as##S(u.model, u.model_type, i, p);                          \
-        }                                                                                      \
-        ampi_done##S();                                                                        \
-    }                                                                                          \
-    FN void ampi_sgd_from##S(const ampi_update *update, size_t i, size_t end) {                \
-        const ampi_update u = *update;                                                         \
-        const V           f = ampi_splat##S(u.factor);                                         \
-        for (; i < end; i += W) {                                                              \
-            const V g = ampi_unscaled##S(u.grad, u.grad_type, i, f);                           \
-            V       p = ampi_get##S(u.master, i), m = u.m ? ampi_get##S(u.m, i) : f;           \
-            if (W > 1 && i + AMPI_SOON < end) {                                                \
-                AMPI_PREFETCH(u.grad, u.grad_type, i + AMPI_SOON);                             \
-                AMPI_PREFETCH(u.master, AMP_F32, i + AMPI_SOON);                               \
-                if (u.m) AMPI_PREFETCH(u.m, AMP_F32, i + AMPI_SOON);                           \
-                if (u.model) AMPI_PREFETCH(u.model, u.model_type, i + AMPI_SOON);              \
-            }                                                                                  \
-            ampi_sgd##S(&u.rates, g, &p, u.m ? &m : NULL);                                     \
-            ampi_put##S(u.master, i, p);                                                       \
-            if (u.m) ampi_put##S(u.m, i, m);                                                   \
-            if (u.model) ampi_put_as##S(u.model, u.model_type, i, p);                          \
-        }                                                                                      \
-        ampi_done##S();                                                                        \
-    }
-
 /* Plain C: vectors of one. */
 
 AMPI_FN void  ampi_done(void) {}
@@ -3062,7 +3052,98 @@ AMPI_FN void  ampi_put_as(void *base, amp_dtype type, size_t i, float x) {
 AMPI_FN float ampi_unscaled(const void *grad, amp_dtype type, size_t i, float factor) {
     return ampi_unscale(ampi_load(grad, type, i), factor);
 }
-AMPI_LOOPS(static, float, 1, )
+
+#undef AMPI_HERE
+#define AMPI_HERE AMPI_HOST
+#define AMPI_W    1
+
+#endif /* AMP_IMPLEMENTATION_INCLUDED */
+
+/* Loops of a tier over vectors (>>core formulas). */
+
+#ifdef AMPI_W
+
+AMPI_STRICT_BEGIN
+
+AMPI_HERE float AMPI_(fold)(float *lanes) {
+    size_t pair, i;
+    for (pair = AMPI_LANES / 2; pair >= AMPI_W; pair /= 2)
+        for (i = 0; i < pair; i += AMPI_W)
+            AMPI_(put)(lanes, i, AMPI_(add)(AMPI_(get)(lanes, i), AMPI_(get)(lanes, i + pair)));
+    AMPI_(done)();
+    for (; pair; pair /= 2)
+        for (i = 0; i < pair; i++) lanes[i] = ampi_add(lanes[i], lanes[i + pair]);
+    return lanes[0];
+}
+
+AMPI_HERE void AMPI_(unscale_from)(void *dst, const void *grad, amp_dtype type, size_t i,
+                                   size_t end, float factor) {
+    const AMPI_V f = AMPI_(splat)(factor);
+    for (; i < end; i += AMPI_W) AMPI_(put)(dst, i, AMPI_(unscaled)(grad, type, i, f));
+    AMPI_(done)();
+}
+
+AMPI_HERE void AMPI_(accumulate_from)(void *sums, const void *x, amp_dtype type, size_t i,
+                                      size_t end) {
+    const AMPI_V one = AMPI_(splat)(1.0f);
+    for (; i < end; i += AMPI_W)
+        AMPI_(put)(sums, i, AMPI_(add)(AMPI_(get)(sums, i), AMPI_(unscaled)(x, type, i, one)));
+    AMPI_(done)();
+}
+
+AMPI_HERE void AMPI_(adamw_from)(const ampi_update *update, size_t i, size_t end) {
+    const ampi_update u = *update; /* nothing that is stored changes it */
+    const AMPI_V      f = AMPI_(splat)(u.factor);
+    for (; i < end; i += AMPI_W) {
+        const AMPI_V g = AMPI_(unscaled)(u.grad, u.grad_type, i, f);
+        AMPI_V       p = AMPI_(get)(u.master, i), m = AMPI_(get)(u.m, i);
+        AMPI_V       v = AMPI_(get)(u.v, i);
+        if (AMPI_W > 1 && i + AMPI_SOON < end) {
+            AMPI_PREFETCH(u.grad, u.grad_type, i + AMPI_SOON);
+            AMPI_PREFETCH(u.master, AMP_F32, i + AMPI_SOON);
+            AMPI_PREFETCH(u.m, AMP_F32, i + AMPI_SOON);
+            AMPI_PREFETCH(u.v, AMP_F32, i + AMPI_SOON);
+            if (u.model) AMPI_PREFETCH(u.model, u.model_type, i + AMPI_SOON);
+        }
+        AMPI_(adamw)(&u.rates, g, &p, &m, &v);
+        AMPI_(put)(u.master, i, p);
+        AMPI_(put)(u.m, i, m);
+        AMPI_(put)(u.v, i, v);
+        if (u.model) AMPI_(put_as)(u.model, u.model_type, i, p);
+    }
+    AMPI_(done)();
+}
+
+AMPI_HERE void AMPI_(sgd_from)(const ampi_update *update, size_t i, size_t end) {
+    const ampi_update u = *update;
+    const AMPI_V      f = AMPI_(splat)(u.factor);
+    for (; i < end; i += AMPI_W) {
+        const AMPI_V g = AMPI_(unscaled)(u.grad, u.grad_type, i, f);
+        AMPI_V       p = AMPI_(get)(u.master, i), m = u.m ? AMPI_(get)(u.m, i) : f;
+        if (AMPI_W > 1 && i + AMPI_SOON < end) {
+            AMPI_PREFETCH(u.grad, u.grad_type, i + AMPI_SOON);
+            AMPI_PREFETCH(u.master, AMP_F32, i + AMPI_SOON);
+            if (u.m) AMPI_PREFETCH(u.m, AMP_F32, i + AMPI_SOON);
+            if (u.model) AMPI_PREFETCH(u.model, u.model_type, i + AMPI_SOON);
+        }
+        AMPI_(sgd)(&u.rates, g, &p, u.m ? &m : NULL);
+        AMPI_(put)(u.master, i, p);
+        if (u.m) AMPI_(put)(u.m, i, m);
+        if (u.model) AMPI_(put_as)(u.model, u.model_type, i, p);
+    }
+    AMPI_(done)();
+}
+
+AMPI_STRICT_END
+
+#undef AMPI_TIER
+#undef AMPI_HERE
+#undef AMPI_V
+#undef AMPI_U
+#endif /* AMPI_W */
+
+#if defined(AMPI_W) && AMPI_W == 1 /* >>impl goes on */
+#undef AMPI_W
 
 static void ampi_widen(void *dst, const void *src, amp_dtype type, size_t i, size_t end,
                        int stream) {
@@ -9310,13 +9391,6 @@ AMPI_STRICT_BEGIN
 
 enum { AMPI_AHEAD = 4096 }; /* a check asks for memory this many bytes before it needs it */
 
-#if defined(__GNUC__) || defined(__clang__)
-#define AMPI_HOST   static inline __attribute__((unused))
-#define AMPI_ALWAYS __attribute__((always_inline))
-#else
-#define AMPI_HOST static inline
-#define AMPI_ALWAYS
-#endif
 #if defined(__clang__)
 #define AMPI_UNROLL _Pragma("clang loop unroll(full)")
 #elif defined(__GNUC__) && !defined(__TINYC__)
@@ -9782,7 +9856,6 @@ AMPI_AVX2 __m256 ampi_sqrt_avx2(__m256 a) {
     return r;
 }
 AMPI_AVX2 __m256 ampi_splat_avx2(float x) { return _mm256_set1_ps(x); }
-AMPI_FORMULAS(AMPI_AVX2, __m256, _avx2)
 
 /* Eight halves to floats and back; bf16 by the rule of ampi_bf16_from_f32. */
 AMPI_AVX2 __m256 ampi_float_avx2(__m128i h, amp_dtype type) {
@@ -9832,8 +9905,6 @@ AMPI_AVX2 __m256 ampi_unscaled_avx2(const void *grad, amp_dtype type, size_t i, 
     return _mm256_blendv_ps(ampi_mul_avx2(g, factor), g, _mm256_castsi256_ps(bad));
 }
 
-AMPI_LOOPS(AMPI_AVX2, __m256, 8, _avx2)
-
 /* Words, whose operators are those of uint32_t. */
 typedef uint32_t ampi_u32x8 __attribute__((vector_size(32)));
 AMPI_AVX2 ampi_u32x8 ampi_u32_avx2(uint32_t x) {
@@ -9856,7 +9927,17 @@ AMPI_AVX2 ampi_u32x8 ampi_most_avx2(ampi_u32x8 a, ampi_u32x8 b) {
 AMPI_AVX2 ampi_u32x8 ampi_add_below_avx2(ampi_u32x8 w, ampi_u32x8 up, ampi_u32x8 most) {
     return w + (up & ampi_above_avx2(most, w & ampi_u32_avx2(0x7fffffffu)));
 }
-AMPI_CODECS(AMPI_AVX2 AMPI_ALWAYS, __m256, ampi_u32x8, _avx2)
+
+#define AMPI_TIER _avx2
+#define AMPI_HERE AMPI_AVX2
+#define AMPI_V    __m256
+#define AMPI_U    ampi_u32x8
+#define AMPI_W    8
+#include AMP_FILE
+#ifdef AMPI_TIER
+#error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
+#endif
+#undef AMPI_W
 
 AMPI_AVX2 ampi_u32x8 ampi_get16_avx2(const void *base, size_t i) {
     const __m128i h = _mm_loadu_si128((const __m128i *)(const void *)((const char *)base + 2 * i));
@@ -10045,7 +10126,6 @@ AMPI_AVX512 __m512 ampi_sqrt_avx512(__m512 a) {
     return r;
 }
 AMPI_AVX512 __m512 ampi_splat_avx512(float x) { return _mm512_set1_ps(x); }
-AMPI_FORMULAS(AMPI_AVX512, __m512, _avx512)
 
 AMPI_AVX512 __m512 ampi_float_avx512(__m256i h, amp_dtype type) {
     if (type == AMP_F16) return _mm512_cvtph_ps(h);
@@ -10108,8 +10188,6 @@ AMPI_AVX512 __m512 ampi_unscaled_avx512(const void *grad, amp_dtype type, size_t
     return _mm512_mask_mov_ps(ampi_mul_avx512(g, factor), bad, g);
 }
 
-AMPI_LOOPS(AMPI_AVX512, __m512, 16, _avx512)
-
 typedef uint32_t ampi_u32x16 __attribute__((vector_size(64)));
 AMPI_AVX512 ampi_u32x16 ampi_u32_avx512(uint32_t x) {
     return (ampi_u32x16)_mm512_set1_epi32((int)x);
@@ -10135,7 +10213,14 @@ AMPI_AVX512 ampi_u32x16 ampi_add_below_avx512(ampi_u32x16 w, ampi_u32x16 up, amp
         _mm512_cmplt_epu32_mask((__m512i)(w & ampi_u32_avx512(0x7fffffffu)), (__m512i)most);
     return (ampi_u32x16)_mm512_mask_add_epi32((__m512i)w, fits, (__m512i)w, (__m512i)up);
 }
-AMPI_CODECS(AMPI_AVX512 AMPI_ALWAYS, __m512, ampi_u32x16, _avx512)
+
+#define AMPI_TIER _avx512
+#define AMPI_HERE AMPI_AVX512
+#define AMPI_V    __m512
+#define AMPI_U    ampi_u32x16
+#define AMPI_W    16
+#include AMP_FILE
+#undef AMPI_W
 
 AMPI_AVX512 ampi_u32x16 ampi_get16_avx512(const void *base, size_t i) {
     const void *at = (const char *)base + 2 * i;
@@ -10473,7 +10558,6 @@ AMPI_FN float32x4_t ampi_sqrt_neon(float32x4_t a) {
     return r;
 }
 AMPI_FN float32x4_t ampi_splat_neon(float x) { return vdupq_n_f32(x); }
-AMPI_FORMULAS(AMPI_FN, float32x4_t, _neon)
 
 AMPI_FN void        ampi_done_neon(void) {}
 AMPI_FN float32x4_t ampi_get_neon(const void *base, size_t i) {
@@ -10517,8 +10601,6 @@ AMPI_FN float32x4_t ampi_unscaled_neon(const void *grad, amp_dtype type, size_t 
     return vbslq_f32(vceqq_u32(vandq_u32(bits, inf), inf), g, ampi_mul_neon(g, factor));
 }
 
-AMPI_LOOPS(static, float32x4_t, 4, _neon)
-
 AMPI_FN uint32x4_t ampi_u32_neon(uint32_t x) { return vdupq_n_u32(x); }
 AMPI_FN uint32x4_t ampi_bits_neon(float32x4_t x) {
     AMPI_PIN(x);
@@ -10531,7 +10613,17 @@ AMPI_FN uint32x4_t ampi_most_neon(uint32x4_t a, uint32x4_t b) { return vmaxq_u32
 AMPI_FN uint32x4_t ampi_add_below_neon(uint32x4_t w, uint32x4_t up, uint32x4_t most) {
     return w + (up & ampi_above_neon(most, w & ampi_u32_neon(0x7fffffffu)));
 }
-AMPI_CODECS(AMPI_FN AMPI_ALWAYS, float32x4_t, uint32x4_t, _neon)
+
+#define AMPI_TIER _neon
+#define AMPI_HERE AMPI_HOST
+#define AMPI_V    float32x4_t
+#define AMPI_U    uint32x4_t
+#define AMPI_W    4
+#include AMP_FILE
+#ifdef AMPI_TIER
+#error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
+#endif
+#undef AMPI_W
 
 AMPI_FN uint32x4_t ampi_get16_neon(const void *base, size_t i) {
     return vmovl_u16(vreinterpret_u16_u8(vld1_u8((const uint8_t *)base + 2 * i)));

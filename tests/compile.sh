@@ -20,6 +20,7 @@ silent() { # silent NAME COMMAND...: the command must succeed and, where it comp
     check "$name" $?
 }
 is_gcc() { "$1" --version 2> /dev/null | grep -qi 'gcc\|free software foundation'; }
+refused() { ! "$@" > /dev/null 2>&1; }
 accepts() { # accepts COMPILER-WITH-FLAGS SUFFIX: can it compile an empty program so?
     echo 'int main(void) { return 0; }' > "$out/empty.$2"
     $1 -c "$out/empty.$2" -o "$out/empty.o" > /dev/null 2>&1
@@ -85,6 +86,7 @@ for cross in x86_64-w64-mingw32-gcc aarch64-linux-gnu-gcc; do
 done
 
 # Ways to use it.
+printf '#define AMP_IMPLEMENTATION\n#include "amp.h"\n' > "$out/only.c"
 C="$CC -std=c99 $level $WARN $WARN_C -I."
 silent 'two units; the header twice in one' $C $here/a.c $here/b.c -o "$out/two" -lm
 silent 'two units, runs' "$out/two"
@@ -116,6 +118,53 @@ if have "$CXX"; then # no tiles, as on other systems and processors
 else
     skip 'C++ without Linux' "$CXX not found"
 fi
+# amp.h reads itself, by its name: whatever the way to it, the code is the same, vectors and all, or
+# an #error names the macros that help.
+ways=$(cd "$out" && pwd)/ways
+rm -rf "$ways"
+mkdir -p "$ways/decoy" "$ways/other" "$ways/real"
+cp amp.h "$ways/renamed.h"
+cp amp.h "$ways/real"
+sed 's/^#define AMP_VERSION_PATCH .*/#define AMP_VERSION_PATCH 99/' amp.h > "$ways/other/amp.h"
+echo '#define DECOY' > "$ways/decoy/amp.h"
+printf '#define AMP_IMPLEMENTATION\n#include "renamed.h"\n' > "$ways/renamed.c"
+printf '#define AMP_IMPLEMENTATION\n#include "real/amp.h"\n' > "$ways/real.c"
+{ echo '#define AMP_IMPLEMENTATION' && cat amp.h; } > "$ways/pasted.c"
+code_of() { "$@" -std=c99 -E -P 2>&1 | grep . > "$out/code"; } # COMPILER FLAGS... FILE
+same_code() { code_of "$@" && cmp "$out/code" "$out/usual"; }
+plain_code() { code_of "$@" && grep -q ampi_fold "$out/code" && ! grep -q ampi_fold_ "$out/code"; }
+says_how() { # COMPILER FLAGS... FILE: it does not compile, and both macros are named
+    ! "$@" -std=c99 -fsyntax-only > "$out/errors" 2>&1 &&
+        grep -q 'error.*AMP_FILE.*AMP_NO_VECTORS' "$out/errors"
+}
+for compiler in "$CC" "$CLANG"; do
+    if ! have "$compiler"; then skip "amp.h by other ways, $compiler" 'not found'; continue; fi
+    code_of $compiler -I. "$out/only.c" && mv "$out/code" "$out/usual"
+    case $($compiler -dumpmachine) in
+    x86_64* | aarch64*)
+        silent "$compiler: a renamed header says what to define" says_how $compiler "$ways/renamed.c"
+        silent "$compiler: so does one that finds another file of its name" \
+            says_how $compiler -I"$ways/decoy" "$ways/renamed.c"
+        silent "$compiler: so does its text pasted into a file" says_how $compiler "$ways/pasted.c"
+        silent "$compiler: another version is not taken for this one" \
+            refused $compiler -std=c99 -Werror -fsyntax-only -I"$ways/other" "$ways/renamed.c" ;;
+    *) skip "$compiler: a renamed header" 'no vectors here' ;;
+    esac
+    silent "$compiler: renamed, with AMP_FILE" \
+        same_code $compiler '-DAMP_FILE="renamed.h"' "$ways/renamed.c"
+    silent "$compiler: renamed, with AMP_NO_VECTORS" \
+        plain_code $compiler -DAMP_NO_VECTORS "$ways/renamed.c"
+    silent "$compiler: pasted, with AMP_NO_VECTORS" \
+        plain_code $compiler -DAMP_NO_VECTORS "$ways/pasted.c"
+    silent "$compiler: pasted, where amp.h is" same_code $compiler -I. "$ways/pasted.c"
+    silent "$compiler: -include amp.h" \
+        same_code $compiler -DAMP_IMPLEMENTATION -include ./amp.h -x c /dev/null
+    silent "$compiler: another amp.h first in the path" \
+        same_code $compiler -I"$ways/decoy" "$ways/real.c"
+done
+silent 'AMP_NO_VECTORS' $C -DAMP_NO_VECTORS $here/use.c -o "$out/use" -lm
+silent 'AMP_NO_VECTORS, runs' "$out/use"
+
 silent 'AMP_NO_STDLIB' $C $here/no_stdlib.c -o "$out/no_stdlib" -lm
 silent 'AMP_NO_STDLIB, runs' "$out/no_stdlib"
 printf '#define AMP_IMPLEMENTATION\n#include "amp.h"\nint main(void) { return 0; }\n' > "$out/bare.c"
@@ -157,7 +206,6 @@ defines_nothing() { # FILE: not one symbol
 static_is_hidden() { # FILE: main is all
     nm -g --defined-only "$1" | awk '$3 != "main" && $3 != "_main" {print; bad = 1} END {exit bad}'
 }
-printf '#define AMP_IMPLEMENTATION\n#include "amp.h"\n' > "$out/only.c"
 if have nm; then
     for compiler in "$CC" "$CLANG"; do
         have "$compiler" || continue
