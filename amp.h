@@ -239,6 +239,7 @@
    >>history
        0.5.1  Repairs: batches with bias or ReLU on CUDA. A product whose C shares an element
               with A or B is refused. Distinct results: NOT_INITIALIZED, OVERLAP, WORKSPACE.
+              Names that are not UTF-8 in reports.
               Ranks agree on desc and tensors in prepare, on scale, learning rate and steps
               in save and load; a save that fails leaves nothing; shard.rank without count
        0.5.0  ranks: desc.shard, amp_optimizer_range, _accumulate; states in sets of files.
@@ -1099,8 +1100,8 @@ AMP_DEF const char *amp_advice_name(amp_advice_code code);
 /* All of it for people, and as one line of JSON for programs (examples/report.c), with the turns
    since the line before: what stands in amp_report, "history" with an array for each turn in the
    order of amp_turn, "tensors" with histograms as pairs of bin and count, and "advice". Numbers
-   have a point in every locale; what is not finite is null. AMP_ERROR_WRITE if write_fn returns
-   false. */
+   have a point in every locale; what is not finite is null; bytes of a name that are not UTF-8 are
+   taken as Latin-1. AMP_ERROR_WRITE if write_fn returns false. */
 AMP_DEF amp_result amp_optimizer_report_table(const amp_optimizer *opt, amp_write_fn write_fn,
                                               void *user);
 AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write_fn write_fn,
@@ -4726,10 +4727,13 @@ static double ampi_sum_chunks(const amp_plan *plan) {
 /* Fewer than 2^32 elements have been counted: they join the others. */
 static void ampi_add_counts(ampi_census *census, const uint32_t *count) {
     int k;
+    for (k = 0; k < AMPI_COUNTS; k++) {
+        if (!count[k]) continue;
 #if AMPI_OPENMP
-#pragma omp critical(ampi_counts)
+#pragma omp atomic /* a critical section would be a symbol of its own */
 #endif
-    for (k = 0; k < AMPI_COUNTS; k++) census->count[k] += count[k];
+        census->count[k] += count[k];
+    }
 }
 
 /* Bits of at most AMPI_PIECE elements, as fp32. */
@@ -8019,13 +8023,29 @@ static void ampi_put_field(ampi_text *t, const char *key, double number) {
     ampi_put_number(t, number);
 }
 
+/* Bytes of the UTF-8 character that text begins with; 0: there is none (RFC 3629). */
+static int ampi_utf8(const char *text) {
+    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
+    const unsigned        c = (unsigned char)text[0];
+    const int n = c < 0x80 ? 1 : c >> 5 == 6 ? 2 : c >> 4 == 14 ? 3 : c >> 3 == 30 ? 4 : 0;
+    uint32_t  code = n == 1 ? c : c & 0x7fu >> n;
+    int       i;
+    for (i = 1; i < n; i++) {
+        if (((unsigned char)text[i] & 0xc0) != 0x80) return 0;
+        code = code << 6 | ((unsigned char)text[i] & 0x3fu);
+    }
+    return code >= least[n] && code <= 0x10ffff && code >> 11 != 0x1b ? n : 0;
+}
+
 static void ampi_put_string(ampi_text *t, const char *text) {
     static const char *const digit = "0123456789abcdef";
+    int                      more  = 0; /* bytes of a character */
     ampi_put_char(t, '"');
-    for (; text && *text; text++) {
+    for (; text && *text; text++, more--) {
         const unsigned char c = (unsigned char)*text;
         if (c == '"' || c == '\\') ampi_put_char(t, '\\');
-        if (c >= ' ') {
+        if (more <= 0) more = ampi_utf8(text);
+        if (c >= ' ' && more > 0) {
             ampi_put_char(t, *text);
         } else {
             ampi_put_text(t, "\\u00");

@@ -1366,6 +1366,58 @@ TEST(lines, "a line of JSON is JSON, whatever a tensor is called; lines have eac
     end(&r);
 }
 
+TEST(names, "RFC 8259: JSON is UTF-8, so a name that is not is written as Latin-1, byte by byte; a "
+            "character that advice has cut too") {
+    static const char *const name[][2] = {
+        {"\xc3\xa9 \xe2\x82\xac \xf0\x9f\x99\x82 \xf4\x8f\xbf\xbf",
+         "\xc3\xa9 \xe2\x82\xac \xf0\x9f\x99\x82 \xf4\x8f\xbf\xbf"},
+        {"gr\xf6\xdf" "e", "gr\\u00f6\\u00dfe"},          /* Latin-1 */
+        {"\xe9", "\\u00e9"},                              /* cut short */
+        {"\xe2\x82", "\\u00e2\\u0082"},
+        {"a\xe2\x82z", "a\\u00e2\\u0082z"},
+        {"\xc3\xa9\x80\xc3\xa9", "\xc3\xa9\\u0080\xc3\xa9"},
+        {"\xc1\xbf", "\\u00c1\\u00bf"},                   /* longer than it has to be */
+        {"\xe0\x9f\xbf", "\\u00e0\\u009f\\u00bf"},
+        {"\xf0\x8f\xbf\xbf", "\\u00f0\\u008f\\u00bf\\u00bf"},
+        {"\xed\xa0\x80", "\\u00ed\\u00a0\\u0080"},         /* a surrogate */
+        {"\xf4\x90\x80\x80", "\\u00f4\\u0090\\u0080\\u0080"}, /* beyond 10ffff */
+        {"\xff\xfe", "\\u00ff\\u00fe"}};
+    char        long_name[402], wanted[64];
+    const char *line;
+    size_t      i, k;
+    tape        t = {NULL, 0, 0, 0, 0};
+    for (i = 0; i < COUNT_OF(name); i++) {
+        rig r;
+        two(&r);
+        r.tensor[0].name = name[i][0];
+        prepare(&r);
+        line = write_json(&r, &t);
+        snprintf(wanted, sizeof wanted, "\"name\":\"%s\",", name[i][1]);
+        CHECK(strstr(line, wanted) != NULL);
+        end(&r);
+    }
+    for (k = 0; k < 2; k++) { /* of two lengths, one is cut within a character */
+        rig r;
+        two(&r);
+        r.desc.scaler.preset = AMP_PRESET_STATIC, r.desc.scaler.init_scale = 1.0f;
+        memset(long_name, 'x', sizeof long_name);
+        for (i = 1; i < 401; i++) long_name[i] = i % 2 ? '\xc3' : '\xa9';
+        long_name[401]   = '\0';
+        r.tensor[0].name = long_name + k;
+        prepare(&r);
+        store_bits(r.tensor[0].grad, AMP_F16, 9, 0x7e00u);
+        step(&r, 0.01f);
+        line = strstr(write_json(&r, &t), "\"advice\":[{");
+        CHECK(line != NULL);
+        for (i = 0; line && line[i]; i++) {
+            if (line[i] == '\xc3') CHECK(line[++i] == '\xa9');
+            else CHECK((unsigned char)line[i] < 0x80);
+        }
+        end(&r);
+    }
+    free(t.bytes);
+}
+
 TEST(line_numbers, "the numbers of a line are those of amp_report and amp_tensor_report") {
     rig               r;
     tape              t = {NULL, 0, 0, 0, 0};
@@ -1523,6 +1575,7 @@ int main(int argc, char **argv) {
     RUN(advice_names);
     RUN(healthy);
     RUN(lines);
+    RUN(names);
     RUN(line_numbers);
     RUN(table);
     RUN(shard);
