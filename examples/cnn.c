@@ -79,7 +79,7 @@ typedef struct net {
     size_t         side, width, batch;
     unit           unit[MAX_UNITS];
     amp_tensor     tensor[MAX_TENSORS];
-    char           names[MAX_TENSORS][128];
+    char           names[MAX_TENSORS][32], run[128];
     amp_optimizer  opt;
     amp_backend    backend;                          /* with a workspace for products            */
     void          *input, *pooled;                   /* images; pixels of half the size          */
@@ -139,12 +139,12 @@ static void add_tensor(net *n, const char *name, size_t count, float mean, float
 }
 
 /* He's start: what enters a unit leaves it as large, in spite of the ReLU. */
-static void add_tensors(net *n, unit *u, const char *run) {
+static void add_tensors(net *n, unit *u) {
     static const char *const part[PER_UNIT] = {"weight", "bias", "gain", "mean", "variance"};
-    char name[128];
+    char name[32];
     u->first = n->num_tensors;
     for (int k = 0; k < (u->norm ? PER_UNIT : GAIN); k++) {
-        sprintf(name, "%.16s.%s%s", u->name, part[k], u->first + k == 0 ? run : "");
+        sprintf(name, "%.16s.%s", u->name, part[k]);
         if (k == WEIGHT)
             add_tensor(n, name, u->out * u->taps * u->in, 0.0f,
                        sqrtf(2.0f / (float)(u->taps * u->in)), 1);
@@ -158,7 +158,7 @@ static size_t channels(const net *n, int widths, int last) {
     return widths ? (size_t)widths * n->width : last && n->task == CNN ? NUM_CLASSES : 1;
 }
 
-static void add_units(net *n, const char *run) {
+static void add_units(net *n) {
     const plan *p = n->task == CNN ? cnn_plan : unet_plan;
     n->num_units = n->task == CNN ? HEAD + 1 : LAST + 1;
     for (int i = 0; i < n->num_units; i++, p++) {
@@ -174,7 +174,7 @@ static void add_units(net *n, const char *run) {
     for (int i = 0; i < n->num_units; i++) {
         unit        *u      = &n->unit[i];
         const size_t values = n->batch * u->side * u->side * u->out;
-        add_tensors(n, u, run);
+        add_tensors(n, u);
         if (!u->norm) continue;
         u->z     = net_alloc(n, ACTIVATIONS, values, n->type);
         u->y     = net_alloc(n, ACTIVATIONS, values, n->type);
@@ -198,6 +198,7 @@ static void setup_optimizer(net *n) {
     }
     check(amp_optimizer_init(&n->opt, &desc));
     for (int i = 0; i < n->num_tensors; i++) check(amp_optimizer_add(&n->opt, &n->tensor[i]));
+    check(name_run(&n->opt, n->run));
     check(amp_optimizer_prepare(&n->opt));
 }
 
@@ -244,11 +245,9 @@ static void make_buffers(net *n) {
     n->backend.workspace      = net_alloc(n, WORK, n->backend.workspace_size / 4 + 1, AMP_F32);
 }
 
-/* The network in a type. Its first tensor bears in its name what else decides how a run ends, so
-   that amp.h refuses the saved state of a run with another type, seed, schedule, data ... */
+/* The network in a type. */
 static void net_init(net *n, const options *o, const dataset *data, int task, amp_dtype type,
                      int seed) {
-    char run[96];
     memset(n, 0, sizeof *n);
     n->o     = o;
     n->task  = task;
@@ -257,9 +256,9 @@ static void net_init(net *n, const options *o, const dataset *data, int task, am
     n->width = (size_t)o->width;
     n->batch = (size_t)o->batch;
     n->rng   = (uint64_t)seed * 1000003u + 1;
-    sprintf(run, " of %s seed %d steps %d batch %d lr %.6g data %08lx", type_names[type], seed,
+    sprintf(n->run, "run of %s seed %d steps %d batch %d lr %.6g data %08lx", type_names[type], seed,
             o->steps, o->batch, (double)o->lr, checksum(data));
-    add_units(n, run);
+    add_units(n);
     make_buffers(n);
     setup_optimizer(n);
 }

@@ -117,7 +117,7 @@ typedef struct gpt {
     size_t         layers, width, heads, context, batch, rows;
     block          block[MAX_LAYERS + 1];
     amp_tensor     tensor[MAX_TENSORS];
-    char           names[MAX_TENSORS][96];
+    char           names[MAX_TENSORS][96], run[128];
     amp_optimizer  opt;
     amp_backend    backend;                          /* with a workspace for products            */
     float         *stream_grad, *y;                  /* rows x width                             */
@@ -208,6 +208,7 @@ static void setup_optimizer(gpt *n, int seed) {
     if (n->o->check && n->type == AMP_F16) desc.scaler.init_scale = 256.0f;
     check(amp_optimizer_init(&n->opt, &desc));
     for (int i = 0; i < num_tensors(n->o); i++) check(amp_optimizer_add(&n->opt, &n->tensor[i]));
+    check(name_run(&n->opt, n->run));
     check(amp_optimizer_prepare(&n->opt));
     drop_masters(n);
 }
@@ -224,10 +225,11 @@ static void gpt_init(gpt *n, const options *o, const text *t, amp_dtype type, in
     n->batch   = (size_t)o->batch;
     n->rows    = n->batch * n->context;
     n->rng     = seed_of_weights(seed);
+    describe_run(n->run, o, t, type, seed);
     choose_types(n);
     lines_open(&n->lines, reports(o, (int)type, seed) ? o->report : NULL, o->resume != NULL,
-               (size_t)o->steps);
-    for (int i = 0; i < num_tensors(o); i++) add_tensor(n, i, beginning_of(o, t, type, seed, i));
+               (size_t)o->steps, type_names[type]);
+    for (int i = 0; i < num_tensors(o); i++) add_tensor(n, i, beginning_of(o, i));
 
     const size_t rows = n->rows, c = n->width, square = n->heads * n->context * n->context;
     const size_t widest = 4 * c > VOCABULARY ? 4 * c : VOCABULARY;
@@ -618,7 +620,7 @@ static double train_step(gpt *n, const text *t, int seed, unsigned char *token,
     backward(n, token);
     check(amp_optimizer_adamw(&n->opt, learning_rate(n->o, step))); /* check, clip, unscale, AdamW,
                                                                        new scale, new copies */
-    lines_step(&n->lines, &n->opt);
+    lines_step(&n->lines, &n->opt, loss);
     return loss;
 }
 

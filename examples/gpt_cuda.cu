@@ -140,7 +140,7 @@ struct gpt {
     int             layers, width, heads, context, batch;
     layer           at[MAX_LAYERS + 1];
     amp_tensor      tensor[MAX_TENSORS];
-    char            names[MAX_TENSORS][128];
+    char            names[MAX_TENSORS][128], run[128];
     amp_optimizer   opt;
     memory          token, target, one_hot;        /* the batch                                   */
     memory          stream_grad, y, logits;        /* fp32: rows x width; rows x 256              */
@@ -203,6 +203,7 @@ static void setup_optimizer(gpt *n) {
     desc.problem = n->problem;
     must(amp_optimizer_init(&n->opt, &desc));
     for (int i = 0; i < num_tensors(n->o); i++) must(amp_optimizer_add(&n->opt, &n->tensor[i]));
+    must(name_run(&n->opt, n->run));
     must(amp_optimizer_prepare(&n->opt));
 }
 
@@ -481,9 +482,10 @@ static void gpt_init(gpt *n, const options *o, const text *t, amp_dtype type, in
     n->batch   = o->batch;
     n->rng     = seed_of_weights(seed);
     for (int i = 0; i < num_tensors(o); i++) {
-        const beginning b = beginning_of(o, t, type, seed, i);
+        const beginning b = beginning_of(o, i);
         add_tensor(n, i, &b);
     }
+    describe_run(n->run, o, t, type, seed);
     allocate(n);
     setup_optimizer(n);
     if (type == AMP_F32) capture<float>(n, seed, t);

@@ -29,10 +29,14 @@ typedef struct beginning {
     float  mean, deviation;
 } beginning;
 
-/* GPT-2's start: deviation 0.02, less for what is added to the stream, by the number of adders. Two
-   tensors bear in their names what else decides how a run ends, so that amp.h refuses the saved
-   state of a run with another type, seed, schedule, text ... */
-static beginning beginning_of(const options *o, const text *t, amp_dtype type, int seed, int i) {
+/* What decides how a run ends, for name_run. */
+static void describe_run(char run[128], const options *o, const text *t, amp_dtype type, int seed) {
+    sprintf(run, "run of %s seed %d steps %d lr %.6g heads %d batch %d text %08lx",
+            type_names[type], seed, o->steps, (double)o->lr, o->heads, o->batch, t->checksum);
+}
+
+/* GPT-2's start: deviation 0.02, less for what is added to the stream, by the number of adders. */
+static beginning beginning_of(const options *o, int i) {
     static const struct {
         const char *name;
         size_t      count; /* times width, but of weights times width again */
@@ -49,12 +53,10 @@ static beginning beginning_of(const options *o, const text *t, amp_dtype type, i
     b.deviation = i <= POSITIONS ? 0.02f : 0.0f;
     if (i == EMBEDDING) {
         b.count = VOCABULARY * c;
-        sprintf(b.name, "embedding of %s seed %d steps %d lr %.6g", type_names[type], seed,
-                o->steps, (double)o->lr);
+        strcpy(b.name, "embedding");
     } else if (i == POSITIONS) {
         b.count = (size_t)o->context * c;
-        sprintf(b.name, "positions of heads %d batch %d text %08lx", o->heads, o->batch,
-                t->checksum);
+        strcpy(b.name, "positions");
     } else if (k < 0) {
         sprintf(b.name, "norm.%s", i == LAST_GAIN ? "gain" : "bias");
     } else {

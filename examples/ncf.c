@@ -52,7 +52,7 @@ typedef struct ncf {
     size_t         size[NUM_TABLES];         /* of a row of a table                              */
     size_t         in[LAYERS], out[LAYERS];
     amp_tensor     tensor[NUM_TENSORS];
-    char           names[NUM_TENSORS][128];
+    char           names[NUM_TENSORS][64], run[128];
     amp_optimizer  opt;
     amp_backend    backend;                  /* with a workspace for products                    */
     uint32_t      *index[2];                 /* the batch: its users, its items; and how many of */
@@ -92,7 +92,7 @@ static void choose_types(ncf *n) {
    bias that is 0 might not show. */
 static amp_tensor *add_tensor(ncf *n, int i, const char *name, size_t count, float deviation) {
     amp_tensor *t = &n->tensor[i];
-    sprintf(n->names[i], "%.127s", name);
+    sprintf(n->names[i], "%.63s", name);
     t->name      = n->names[i];
     t->n         = count;
     t->grad_type = i == PREDICT_BIAS ? AMP_F32 : n->type;
@@ -122,10 +122,10 @@ static void add_layer(ncf *n, int i, const char *name, size_t count, float devia
     t->grad = ncf_alloc(n, STATE, count, t->grad_type);
 }
 
-static void add_tensors(ncf *n, const interactions *data, const char *run) {
+static void add_tensors(ncf *n, const interactions *data) {
     const size_t factors = n->size[FACTOR_USER];
     char         name[64];
-    add_table(n, FACTOR_USER, run, data->num_users);
+    add_table(n, FACTOR_USER, "factor.user", data->num_users);
     add_table(n, FACTOR_ITEM, "factor.item", data->num_items);
     add_table(n, LAYER_USER, "layer.user", data->num_users);
     add_table(n, LAYER_ITEM, "layer.item", data->num_items);
@@ -157,6 +157,7 @@ static void setup_optimizer(ncf *n) {
     }
     check(amp_optimizer_init(&n->opt, &desc));
     for (int i = 0; i < NUM_TENSORS; i++) check(amp_optimizer_add(&n->opt, &n->tensor[i]));
+    check(name_run(&n->opt, n->run));
     check(amp_optimizer_prepare(&n->opt));
 }
 
@@ -193,11 +194,9 @@ static void make_buffers(ncf *n) {
     n->backend.workspace      = ncf_alloc(n, WORK, n->backend.workspace_size / 4 + 1, AMP_F32);
 }
 
-/* The network in a type. Its first tensor bears in its name what else decides how a run ends, so
-   that amp.h refuses the saved state of a run with another type, seed, schedule, data ... */
+/* The network in a type. */
 static void ncf_init(ncf *n, const options *o, const interactions *data, amp_dtype type, int seed) {
     const size_t width = (size_t)o->width;
-    char         run[128];
     memset(n, 0, sizeof *n);
     n->o     = o;
     n->type  = type;
@@ -211,9 +210,9 @@ static void ncf_init(ncf *n, const options *o, const interactions *data, amp_dty
     }
     choose_types(n);
     make_buffers(n);
-    sprintf(run, "factor.user of %s seed %d steps %d batch %d lr %.6g data %08lx",
+    sprintf(n->run, "run of %s seed %d steps %d batch %d lr %.6g data %08lx",
             type_names[type], seed, o->steps, o->batch, (double)o->lr, data->checksum);
-    add_tensors(n, data, run);
+    add_tensors(n, data);
     setup_optimizer(n);
 }
 

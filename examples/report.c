@@ -2,16 +2,17 @@
 
    train and gpt write a line of JSON now and then (--report FILE), and so can a trainer of yours
    with amp_optimizer_report_json. This program makes one page of them, which needs neither a
-   network nor anything beside: the path of the loss scale and the turns that were skipped, the
-   norm, the exponents of each layer's gradients over the run, how much of each layer underflows,
-   and the advice that was given.
+   network nor anything beside it, to look at or to send to somebody: what was run, where and when;
+   the loss; the loss scale and the steps that were skipped; the norm; the exponents of each layer's
+   gradients over the run, beside the limits of fp16; and the advice that was given.
 
    READ  from top to bottom: a reader of JSON, what is kept of a run, its lines; then the page, part
-   by part. Colors and sizes are in the style sheet, at the end.
+   by part. Colors and sizes are in the style sheet, at the end. Lines may come from a run that was
+   killed while it wrote: what is not a whole line is left out, and the page says so.
 
    RUN   cc -O2 -I. examples/report.c -o report -lm && ./gpt --report run.jsonl && ./report run.jsonl
 
-   A long run is thinned out: 600 columns of turns with the least and the largest of each, and 160
+   A long run is thinned out: 600 columns of steps with the least and the largest of each, and 160
    columns of samples. So a page of a hundred layers has about 200 KB, however long the run is.   */
 
 #include <errno.h>
@@ -33,7 +34,8 @@ static void *need(void *old, size_t count, size_t size) {
 }
 
 /* ---------------------------------------------------------------------------------------- JSON
-   Values are places in the text. A line has been looked through by skip before anything is taken. */
+   Values are places in the text. All of a line has been passed by skip before anything is taken
+   from it, so what follows finds brackets and quotes where they belong.                          */
 
 static const char *blank(const char *p) {
     while (*p == ' ' || *p == '\t' || *p == '\r') p++;
@@ -98,26 +100,48 @@ static const char *member(const char *object, const char *key) {
     return NULL;
 }
 
+/* Its number, cut to what can be counted with; otherwise if it is none. */
 static double number(const char *value, double otherwise) {
-    return value && *value != 'n' ? strtod(value, NULL) : otherwise;
+    const double most = 1e18, x = value && strchr("+-.0123456789", *value) ? strtod(value, NULL)
+                                                                            : otherwise;
+    return x > most ? most : x < -most ? -most : x;
 }
 
 static double number_of(const char *object, const char *key) {
     return number(member(object, key), 0.0);
 }
 
-/* A string as HTML; \u00.. stands for what nobody wants to see. */
+/* One character as HTML; what no page should hold becomes a question mark. */
+static char *put_html(char *t, unsigned char c) {
+    if (c < ' ' || c == 127) *t++ = '?';
+    else if (strchr("<>&'\"", c)) t += sprintf(t, "&#%d;", c);
+    else *t++ = (char)c;
+    return t;
+}
+
+static char *html_of(const char *from, size_t length) {
+    char *text = need(NULL, length + 1, 6), *t = text;
+    while (length--) t = put_html(t, (unsigned char)*from++);
+    *t = '\0';
+    return text;
+}
+
+/* A string of JSON as HTML; so that no name fills the page, the first 200 characters of it. */
 static char *text_of(const char *value) {
-    char *text, *t;
+    char *text = need(NULL, 201, 8), *t = text, hex[5] = "";
     if (!value || *value != '"') value = "\"\"";
-    const char *end = skip_string(value);
-    t = text = need(NULL, (size_t)(end - value), 6);
-    for (value++; value < end - 1; value++) {
-        if (*value == '\\' && value[1] == 'u') value += 5, *t++ = '?';
-        else if (*value == '<' || *value == '&' || *value == '\'')
-            t += sprintf(t, "&#%d;", *value);
-        else if (*value == '\\') value++, t += sprintf(t, "&#%d;", *value);
-        else *t++ = *value;
+    value++;
+    for (int length = 0; *value != '"' && length < 200; length++) {
+        value += *value == '\\';
+        if (value[-1] == '\\' && *value == 'u' &&
+            strspn(value + 1, "0123456789abcdefABCDEF") >= 4) {
+            const long c = strtol(memcpy(hex, value + 1, 4), NULL, 16);
+            if (c < 128) t = put_html(t, (unsigned char)c);
+            else t += sprintf(t, "&#%ld;", c);
+            value += 5;
+        } else {
+            t = put_html(t, (unsigned char)*value++);
+        }
     }
     *t = '\0';
     return text;
@@ -125,35 +149,40 @@ static char *text_of(const char *value) {
 
 /* --------------------------------------------------------------------------------------- the run */
 
-enum { BINS = 64, COLUMNS = 600, SAMPLES = 160, WHYS = 4 };
+enum { BINS = 64, COLUMNS = 600, SAMPLES = 160, WHYS = 4, ADVICES = 64 };
 enum { NO_CELL = -1 };
+enum { LOSS, SCALE, NORM, NUM_CHARTS };
+enum { PROGRAM, COMMAND, TYPES, PROCESSOR, DATE, NUM_WORDS }; /* of what was run */
 
-typedef struct turn { double turn, norm, scale; int why; } turn;
+typedef struct step { double number, y[NUM_CHARTS]; int why; } step;
 
 typedef struct sample { /* of a tensor, in a line */
     signed char median;  /* bin of its gradients; NO_CELL: none */
-    float       small;   /* share of them that is subnormal in fp16, or less */
+    float       small;   /* share of them that is subnormal in fp16, or less: 0 to 1 */
 } sample;
 
 typedef struct tensor {
     char  *name;
-    double n, max, headroom, overflows, nans, first_turn, zeros, small, lost;
+    double n, max, headroom, overflows, nans, first, small, lost; /* lost < 0: not counted */
 } tensor;
 
 typedef struct advice { char *code, *text; double first, last; } advice;
 
 typedef struct run {
     const char *path;
-    turn       *turns;
-    size_t      num_turns, room;
+    char       *words[NUM_WORDS];
+    char        note[200]; /* which lines were left out */
+    step       *steps, *losses;
+    size_t      num_steps, num_losses, room[2];
+    double      least_loss;
     tensor     *tensors;
     size_t      num_tensors;
     sample     *samples; /* num_tensors of each line */
-    double     *at;      /* the turn of each */
+    double     *at;      /* the step of each */
     size_t      lines;
-    advice     *advices;
+    advice      advices[ADVICES];
     size_t      num_advices;
-    double      steps, overflows, spikes, asked, growths, backoffs, scale, norm, stuck;
+    double      last, taken, overflows, spikes, asked, growths, backoffs, scale, stuck;
 } run;
 
 /* The bin in which half of the gradients are reached; those of one bin are alike. */
@@ -161,33 +190,40 @@ static sample read_sample(const char *object) {
     double count[BINS] = {0}, all = 0.0, half = 0.0;
     sample s = {NO_CELL, 0.0f};
     for (const char *pair = first_of(member(object, "grads")); pair; pair = next_of(pair)) {
-        const int    bin  = (int)number(first_of(pair), -1.0);
+        const double bin = number(first_of(pair), -1.0);
         const char  *much = first_of(pair) ? next_of(first_of(pair)) : NULL;
-        if (bin >= 0 && bin < BINS) all += count[bin] = number(much, 0.0);
+        if (bin >= 0.0 && bin < BINS) all += count[(int)bin] = fabs(number(much, 0.0));
     }
     if (!(all > 0.0)) return s;
     for (int b = 0; b < BINS && s.median == NO_CELL; b++)
         if ((half += count[b]) >= all / 2.0) s.median = (signed char)b;
-    s.small = (float)((number_of(object, "f16_zero") + number_of(object, "f16_small")) / all);
+    const double small = (number_of(object, "f16_zero") + number_of(object, "f16_small")) / all;
+    s.small = small > 1.0 ? 1.0f : small > 0.0 ? (float)small : 0.0f;
     return s;
 }
 
 static void read_tensor(run *r, const char *object, size_t i) {
     tensor *t = &r->tensors[i];
     free(t->name);
-    t->name       = text_of(member(object, "name"));
-    t->n          = number_of(object, "n");
-    t->max        = number_of(object, "max");
-    t->headroom   = number_of(object, "headroom");
-    t->overflows  = number_of(object, "overflows");
-    t->nans       = number_of(object, "nans");
-    t->first_turn = number_of(object, "first_turn");
-    t->zeros      = t->n > 0.0 ? number_of(object, "zeros") / t->n : 0.0;
-    const double updates = number_of(object, "updates");
+    t->name      = text_of(member(object, "name"));
+    t->n         = number_of(object, "n");
+    t->max       = number_of(object, "max");
+    t->headroom  = number_of(object, "headroom");
+    t->overflows = number_of(object, "overflows");
+    t->nans      = number_of(object, "nans");
+    t->first     = number_of(object, "first_turn");
+    const double updates = number_of(object, "updates"), lost = number_of(object, "lost");
     const sample s       = read_sample(object);
-    if (updates > 0.0) t->lost = number_of(object, "lost") / updates;
+    if (updates > 0.0) t->lost = lost > updates ? 1.0 : lost > 0.0 ? lost / updates : 0.0;
     if (s.median != NO_CELL) t->small = (double)s.small;
     r->samples[r->lines * r->num_tensors + i] = s;
+}
+
+/* Steps come in order; a run that was resumed may tell of one again. */
+static void add_step(step **steps, size_t *count, size_t *room, step s) {
+    if (*count && s.number <= (*steps)[*count - 1].number) return;
+    if (*count == *room) *steps = need(*steps, *room = 2 * *room + 1024, sizeof **steps);
+    (*steps)[(*count)++] = s;
 }
 
 static void read_history(run *r, const char *list) {
@@ -195,12 +231,26 @@ static void read_history(run *r, const char *list) {
         double x[5] = {0};
         int    k    = 0;
         for (const char *v = first_of(entry); v && k < 5; v = next_of(v)) x[k++] = number(v, 0.0);
-        if (r->num_turns == r->room)
-            r->turns = need(r->turns, r->room = 2 * r->room + 1024, sizeof *r->turns);
-        if (r->num_turns && x[0] <= r->turns[r->num_turns - 1].turn) continue; /* resumed */
         const int why = x[4] > 0.0 && x[4] < WHYS ? (int)x[4] : 0;
-        r->turns[r->num_turns++] = (turn){x[0], x[1], x[2], why};
+        add_step(&r->steps, &r->num_steps, &r->room[0],
+                 (step){x[0], {0.0, x[2], why == 1 ? 0.0 : x[1]}, why}); /* norms of finite ones */
     }
+}
+
+/* What train_lines.h adds to amp.h's lines: what is run, and the losses since the line before. */
+static int read_extra(run *r, const char *line) {
+    static const char *const key[NUM_WORDS] = {"program", "command", "types", "processor", "date"};
+    const char *about = member(line, "run"), *loss = first_of(member(line, "losses"));
+    for (int k = 0; about && k < NUM_WORDS; k++) {
+        free(r->words[k]);
+        r->words[k] = text_of(member(about, key[k]));
+    }
+    for (double at = number(loss, 1.0); loss && (loss = next_of(loss)) != NULL; at++) {
+        const step s = {at, {number(loss, NAN), 0.0, 0.0}, 0};
+        if (!r->num_losses || s.y[LOSS] < r->least_loss) r->least_loss = s.y[LOSS];
+        add_step(&r->losses, &r->num_losses, &r->room[1], s);
+    }
+    return about || member(line, "losses");
 }
 
 /* Each advice once, with the lines in which it was given. */
@@ -209,72 +259,85 @@ static void read_advice(run *r, const char *list, double now) {
         char  *code = text_of(member(a, "code"));
         size_t i    = 0;
         while (i < r->num_advices && strcmp(r->advices[i].code, code) != 0) i++;
-        if (i == r->num_advices) {
-            r->advices    = need(r->advices, ++r->num_advices, sizeof *r->advices);
-            r->advices[i] = (advice){code, NULL, now, now};
-        } else {
-            free(code);
-        }
+        if (i < r->num_advices || i == ADVICES) free(code);
+        else r->advices[r->num_advices++] = (advice){code, NULL, now, now};
+        if (i == ADVICES) continue;
         free(r->advices[i].text);
         r->advices[i].text = text_of(member(a, "text"));
         r->advices[i].last = now;
     }
 }
 
-static void read_line(run *r, const char *line, size_t number_of_line) {
-    const char *end = skip(line, 0), *tensors = member(line, "tensors");
+/* Is it a line of a report? It has been read, then, and says what it is otherwise. */
+static const char *read_line(run *r, const char *line) {
+    const char *end = *line == '{' ? skip(line, 0) : NULL;
     size_t      count = 0, i = 0;
-    char        where[1200];
-    snprintf(where, sizeof where, "%.1000s, line %lu", r->path, (unsigned long)number_of_line);
-    if (!end || *blank(end) || !tensors || *tensors != '[' || !member(line, "history"))
-        fail(1, where, "is not a line of amp_optimizer_report_json", "give what --report wrote");
+    if (!end || *blank(end)) return *line == '{' && !end ? "ends early" : "is not one of a report";
+    if (read_extra(r, line)) return NULL;
+    const char *tensors = member(line, "tensors");
+    if (!tensors || *tensors != '[' || !member(line, "history")) return "is not one of a report";
     for (const char *t = first_of(tensors); t; t = next_of(t)) count++;
+    if (r->lines && count != r->num_tensors) return "has other tensors than those before it";
+    if (r->lines && number_of(line, "turns") <= r->last) return NULL; /* resumed: told again */
     if (!r->lines) {
         r->num_tensors = count;
         r->tensors     = need(NULL, count, sizeof *r->tensors);
         memset(r->tensors, 0, count * sizeof *r->tensors);
+        for (i = 0; i < count; i++) r->tensors[i].lost = -1.0;
     }
-    if (count != r->num_tensors)
-        fail(1, where, "has other tensors than the lines before", "give one run in a file");
     r->samples = need(r->samples, (r->lines + 1) * (count + 1), sizeof *r->samples);
     r->at      = need(r->at, r->lines + 1, sizeof *r->at);
     r->at[r->lines] = number_of(line, "sampled");
+    i = 0;
     for (const char *t = first_of(tensors); t; t = next_of(t)) read_tensor(r, t, i++);
     read_history(r, member(line, "history"));
     read_advice(r, member(line, "advice"), number_of(line, "turns"));
     r->lines++;
-    r->steps     = number_of(line, "steps");
+    r->last      = number_of(line, "turns");
+    r->taken     = number_of(line, "steps");
     r->overflows = number_of(line, "overflows");
     r->spikes    = number_of(line, "spikes");
     r->asked     = number_of(line, "asked");
     r->growths   = number_of(line, "growths");
     r->backoffs  = number_of(line, "backoffs");
     r->scale     = number_of(line, "loss_scale");
-    r->norm      = number_of(line, "norm");
     r->stuck     = number_of(line, "stuck");
+    return NULL;
+}
+
+/* A line that is none is left out with a note; without any that is one, it is the end. */
+static void take_line(run *r, const char *line, unsigned long number_of_line) {
+    char        where[1200];
+    const char *wrong = *line ? read_line(r, line) : NULL;
+    if (!wrong) return;
+    snprintf(where, sizeof where, "%.1000s, line %lu", r->path, number_of_line);
+    if (!r->lines || *wrong == 'h') fail(1, where, wrong, "give what one run wrote with --report");
+    if (!*r->note)
+        snprintf(r->note, sizeof r->note, "line %lu %s%s; this is the page of the others",
+                 number_of_line, wrong, *wrong == 'e' ? " (the run was killed?)" : "");
 }
 
 static void read_run(run *r, const char *path) {
     FILE  *f = fopen(path, "rb");
-    size_t used = 0, room = 1 << 16, lines = 0;
+    size_t used = 0, room = 1 << 16;
     char  *line = need(NULL, room, 1);
-    r->path     = path;
+    unsigned long lines = 0;
+    r->path = path;
     if (!f) fail(1, path, strerror(errno), "give a file that --report of train or gpt wrote");
-    for (int c = getc(f); c != EOF; c = getc(f)) {
+    for (int c = 0; c != EOF;) {
+        c = getc(f);
         if (used + 1 == room) line = need(line, room *= 2, 1);
-        if (c != '\n') {
+        if (c != '\n' && c != EOF) {
             line[used++] = (char)c;
             continue;
         }
         line[used] = '\0';
-        lines++;
-        if (used) read_line(r, line, lines);
+        lines += c != EOF || used > 0;
+        if (used) take_line(r, line, lines);
         used = 0;
     }
-    line[used] = '\0';
-    if (used) read_line(r, line, lines + 1); /* the last may lack its end */
     if (ferror(f)) fail(1, path, strerror(errno), "give a file that can be read");
-    if (!r->lines) fail(1, path, "holds no line", "give what --report of train or gpt wrote");
+    if (!r->lines) fail(1, path, "holds no line of a report", "give what train --report wrote");
     fclose(f);
     free(line);
 }
@@ -285,39 +348,62 @@ static void read_run(run *r, const char *path) {
 static const char *power(double x) {
     static const char *const digit[10] = {"⁰", "¹", "²", "³", "⁴", "⁵", "⁶", "⁷", "⁸", "⁹"};
     static char text[64];
+    char        decimal[16];
     int         e;
     if (!(x > 0.0) || x > 1e300) return x > 0.0 ? "∞" : "0";
-    frexp(x, &e);
-    e--;
-    if (ldexp(1.0, e) < x) {
+    if (frexp(x, &e) > 0.5) {
         snprintf(text, sizeof text, "%.3g", x);
         return text;
     }
-    snprintf(text, sizeof text, "2%s%s%s", e < 0 ? "⁻" : "",
-             abs(e) > 99 ? digit[abs(e) / 100] : "", abs(e) > 9 ? digit[abs(e) / 10 % 10] : "");
-    strcat(text, digit[abs(e) % 10]);
+    sprintf(decimal, "%d", abs(e - 1));
+    strcpy(text, e < 1 ? "2⁻" : "2");
+    for (const char *d = decimal; *d; d++) strcat(text, digit[*d - '0']);
     return text;
 }
 
 /* ------------------------------------------------------------------------------------ the charts
    Pictures fill their boxes, whatever their shape; words stand beside them in HTML, so that they
-   have the same size on a phone.                                                                 */
+   have the same size on a phone. All have the same steps from left to right.                     */
 
-typedef struct column { double low, high, last; int skipped[WHYS]; } column; /* of turns */
+typedef struct column { double low, high, last; int skipped[WHYS]; } column; /* of steps */
 
-static double log_of(double x) { return x > 0.0 && x < 1e300 ? log2(x) : -1e9; }
+/* Where a value stands: by its logarithm, but losses that are not all above 0. -1e9: nowhere. */
+static double height_of(const run *r, int chart, double y) {
+    if (chart == LOSS && r->least_loss <= 0.0) return fabs(y) < 1e9 ? y : -1e9;
+    return y > 0.0 ? log2(y) : -1e9;
+}
 
-/* Of the scale or of the norm, what columns show; the range of it goes to *low, *high. */
-static void thin_out(const run *r, int norm, column *columns, double *low, double *high) {
-    *low = 1e9, *high = -1e9;
-    for (int i = 0; i < COLUMNS; i++) columns[i] = (column){1e9, -1e9, -1e9, {0}};
-    for (size_t i = 0; i < r->num_turns; i++) {
-        const turn  *t = &r->turns[i];
-        const double y = log_of(norm ? t->norm : t->scale);
-        column      *c = &columns[i * COLUMNS / r->num_turns];
-        if (t->why) c->skipped[t->why]++;
-        if (y < -1e8) continue;
-        if (norm && t->why == 1) continue; /* of finite elements alone */
+static size_t steps_of(const run *r, int chart, const step **steps) {
+    *steps = chart == LOSS ? r->losses : r->steps;
+    return chart == LOSS ? r->num_losses : r->num_steps;
+}
+
+/* The first and the last step of all charts. */
+static void ends_of(const run *r, double *first, double *last) {
+    *first = 1e18, *last = 0.0;
+    for (int chart = LOSS; chart <= SCALE; chart++) {
+        const step  *s;
+        const size_t count = steps_of(r, chart, &s);
+        if (count && s[0].number < *first) *first = s[0].number;
+        if (count && s[count - 1].number > *last) *last = s[count - 1].number;
+    }
+    if (*first > *last) *first = *last;
+}
+
+/* What the columns show, and its range. */
+static void thin_out(const run *r, int chart, column *columns, double *low, double *high) {
+    const step  *s;
+    const size_t count = steps_of(r, chart, &s);
+    double       first, last;
+    ends_of(r, &first, &last);
+    *low = 1e18, *high = -1e18;
+    for (int i = 0; i < COLUMNS; i++) columns[i] = (column){1e18, -1e18, 0.0, {0}};
+    for (size_t i = 0; i < count; i++) {
+        const double y = height_of(r, chart, s[i].y[chart]);
+        const int    k = (int)((s[i].number - first) / (last - first + 1.0) * COLUMNS);
+        column      *c = &columns[k < COLUMNS ? k : COLUMNS - 1];
+        if (s[i].why) c->skipped[s[i].why]++;
+        if (y <= -1e9) continue;
         c->low  = y < c->low ? y : c->low;
         c->high = y > c->high ? y : c->high;
         c->last = y;
@@ -326,55 +412,70 @@ static void thin_out(const run *r, int norm, column *columns, double *low, doubl
     }
 }
 
-static void write_labels(FILE *f, double low, double high) {
-    fprintf(f, "<div class=y>");
-    for (int k = 0; k < 3; k++)
-        fprintf(f, "<span>%s</span>", power(ldexp(1.0, (int)(high + (low - high) * k / 2.0))));
-    fprintf(f, "</div>");
+/* Whole powers of two, with one in the middle; of the loss a little more than its range. */
+static void round_range(int chart, double *low, double *high) {
+    if (*low > *high) *low = *high = 0.0;
+    if (chart == LOSS) {
+        const double more = *high > *low ? 0.05 * (*high - *low) : 0.5;
+        *low -= more, *high += more;
+        return;
+    }
+    *low  = floor(*low) - (chart == SCALE);
+    *high = ceil(*high) + (chart == SCALE);
+    if (*low >= *high) *high = *low + 2.0;
+    if (fmod(*high - *low, 2.0) > 0.0) ++*high;
 }
 
-static void write_turns(FILE *f, const run *r) {
-    const double last = r->num_turns ? r->turns[r->num_turns - 1].turn : 0.0;
-    const double first = r->num_turns ? r->turns[0].turn : 0.0;
-    fprintf(f, "<div class=x><span>turn %.0f</span><span>%.0f</span><span>%.0f</span></div>", first,
+static void write_steps(FILE *f, double first, double last) {
+    fprintf(f, "<div class=x><span>step %.0f</span><span>%.0f</span><span>%.0f</span></div>", first,
             floor((first + last) / 2.0), last);
 }
 
-static void write_chart(FILE *f, const run *r, int norm) {
+static void write_chart(FILE *f, const run *r, int chart) {
+    static const char *const name[NUM_CHARTS] = {"loss", "loss scale", "norm of gradients"};
     static const char *const why[WHYS] = {"", "overflow", "spike", "asked"};
     static column columns[COLUMNS];
-    double        low, high;
-    thin_out(r, norm, columns, &low, &high);
-    if (low > high) low = 0.0, high = 1.0;
-    low = floor(low) - (norm ? 0.0 : 1.0), high = ceil(high) + (norm ? 0.0 : 1.0);
-    if (low >= high) high = low + 2.0;
-    if (fmod(high - low, 2.0) != 0.0) high++; /* a label in the middle */
-    fprintf(f, "<div class=chart>");
-    write_labels(f, low, high);
-    fprintf(f, "<svg viewBox='0 0 %d 100' preserveAspectRatio=none role=img aria-label='%s'>"
-               "<path class=grid d='M0 .5H%dM0 50H%dM0 99.5H%d'/>",
-            COLUMNS, norm ? "norm of gradients by turn" : "loss scale by turn", COLUMNS, COLUMNS,
-            COLUMNS);
-    for (int k = 1; k < WHYS && !norm; k++) {
+    double        low, high, first, last;
+    thin_out(r, chart, columns, &low, &high);
+    round_range(chart, &low, &high);
+    fprintf(f, "<div class=chart><div class=y>");
+    for (int k = 0; k < 3; k++) {
+        const double y = high + (low - high) * k / 2.0;
+        if (chart == LOSS) fprintf(f, "<span>%.2g</span>", r->least_loss > 0.0 ? exp2(y) : y);
+        else fprintf(f, "<span>%s</span>", power(ldexp(1.0, (int)y)));
+    }
+    fprintf(f, "</div><svg viewBox='0 0 %d 100' preserveAspectRatio=none role=img aria-label='%s "
+               "by step'><path class=grid d='M0 .5H%dM0 50H%dM0 99.5H%d'/>",
+            COLUMNS, name[chart], COLUMNS, COLUMNS, COLUMNS);
+    for (int k = 1; k < WHYS && chart == SCALE; k++) {
         fprintf(f, "<path class='skip %s' d='", why[k]);
         for (int i = 0; i < COLUMNS; i++)
             if (columns[i].skipped[k]) fprintf(f, "M%d.5 0V100", i);
         fprintf(f, "'/>");
     }
     fprintf(f, "<path class=line d='");
-    for (int i = 0, more = 0; i < COLUMNS; i++) {
+    const double by = 100.0 / (high - low);
+    double       was = 1e18;
+    for (int i = 0, more = 0; i < COLUMNS; i++) { /* a scale holds until it changes: stairs */
         const column *c = &columns[i];
         if (c->low > c->high) continue;
-        fprintf(f, "%c%d %.1f", more++ ? 'L' : 'M', i, 100.0 * (high - c->low) / (high - low));
-        if (c->high > c->low) fprintf(f, "V%.1f", 100.0 * (high - c->high) / (high - low));
-        if (c->last < c->high) fprintf(f, "V%.1f", 100.0 * (high - c->last) / (high - low));
+        if (chart == SCALE && !(c->low < was) && !(c->high > was)) continue;
+        if (more && chart == SCALE) fprintf(f, "H%dV%.1f", i, by * (high - c->low));
+        else fprintf(f, "%c%d %.1f", more ? 'L' : 'M', i, by * (high - c->low));
+        if (c->high > c->low) fprintf(f, "V%.1f", by * (high - c->high));
+        if (c->last < c->high) fprintf(f, "V%.1f", by * (high - c->last));
+        more = 1, was = c->last;
     }
-    fprintf(f, "H%d'/></svg></div>", COLUMNS);
-    write_turns(f, r);
-    if (norm) return;
-    fprintf(f, "<p class=note>Skipped:");
-    for (int k = 1; k < WHYS; k++) fprintf(f, " <span class='why %s'>%s</span>", why[k], why[k]);
-    fprintf(f, "</p>");
+    fprintf(f, "%s'/></svg></div>", chart == SCALE ? "H600" : "");
+    ends_of(r, &first, &last);
+    write_steps(f, first, last);
+}
+
+static void write_why(FILE *f, const run *r) {
+    fprintf(f, "<p class=note>Skipped: <span class=why>overflow</span>");
+    if (r->spikes > 0.0) fprintf(f, " <span class='why spike'>spike</span>");
+    if (r->asked > 0.0) fprintf(f, " <span class='why asked'>asked for</span>");
+    fprintf(f, ". After an overflow the scale is halved, after many good steps doubled.</p>");
 }
 
 /* The line that column c of the map shows. */
@@ -382,8 +483,9 @@ static size_t line_at(const run *r, size_t c, size_t columns) {
     return (c + 1) * r->lines / columns - 1;
 }
 
-/* Bins of four powers of two, from what is below 2^-23 to what is 2^9 and more. */
-enum { COLORS = 10, FIRST_BIN = 25 };
+/* Bins of four powers of two, from what is below 2^-23, which fp16 does not have, to what is 2^17
+   and more, which it does not have either. Below 2^-15 it has fewer digits. */
+enum { COLORS = 12, FIRST_BIN = 25 };
 static int color_of(int bin) {
     const int color = bin - FIRST_BIN;
     return color < 0 ? 0 : color >= COLORS ? COLORS - 1 : color;
@@ -391,103 +493,142 @@ static int color_of(int bin) {
 
 static const char *const digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
+/* A tensor of no elements is no layer. */
+static int is_layer(const tensor *t) { return t->n > 0.0; }
+
+static size_t num_layers(const run *r) {
+    size_t count = 0;
+    for (size_t i = 0; i < r->num_tensors; i++) count += (size_t)is_layer(&r->tensors[i]);
+    return count;
+}
+
 static void write_map(FILE *f, const run *r) {
     const size_t columns = r->lines < SAMPLES ? r->lines : SAMPLES;
-    fprintf(f, "<div class=map style='--rows:%lu'><div class=names>",
-            (unsigned long)r->num_tensors);
+    fprintf(f, "<div class=map style='--rows:%lu'><div class=names>", (unsigned long)num_layers(r));
     for (size_t i = 0; i < r->num_tensors; i++)
-        fprintf(f, "<span title='%s'>%s</span>", r->tensors[i].name, r->tensors[i].name);
+        if (is_layer(&r->tensors[i]))
+            fprintf(f, "<span title='%s'>%s</span>", r->tensors[i].name, r->tensors[i].name);
     fprintf(f, "</div><svg id=map viewBox='0 0 %lu %lu' preserveAspectRatio=none role=img "
-               "aria-label='exponents of gradients by layer and turn'>",
-            (unsigned long)columns, (unsigned long)r->num_tensors);
+               "aria-label='exponents of gradients by layer and step'>",
+            (unsigned long)columns, (unsigned long)num_layers(r));
     for (int k = 0; k < COLORS; k++) {
         fprintf(f, "<path class=c%d d='", k);
-        for (size_t i = 0; i < r->num_tensors; i++)
-            for (size_t c = 0, from; c < columns; c++) { /* a run of cells that look alike */
-                for (from = c; c < columns; c++) {
+        for (size_t i = 0, row = 0; i < r->num_tensors; row += (size_t)is_layer(&r->tensors[i++]))
+            for (size_t c = 0, from; is_layer(&r->tensors[i]) && c < columns; c++) {
+                for (from = c; c < columns; c++) { /* a run of cells that look alike */
                     const int m = r->samples[line_at(r, c, columns) * r->num_tensors + i].median;
                     if (m == NO_CELL || color_of(m) != k) break;
                 }
                 if (c > from)
-                    fprintf(f, "M%lu %luh%luv1H%luz", (unsigned long)from, (unsigned long)i,
+                    fprintf(f, "M%lu %luh%luv1H%luz", (unsigned long)from, (unsigned long)row,
                             (unsigned long)(c - from), (unsigned long)from);
             }
         fprintf(f, "'/>");
     }
     fprintf(f, "</svg></div>");
-    write_turns(f, r);
-    fprintf(f, "<div class=key><span>below 2⁻²³</span>");
+    write_steps(f, r->at[line_at(r, 0, columns)], r->at[r->lines - 1]);
+    fprintf(f, "<div class=key>");
     for (int k = 0; k < COLORS; k++) fprintf(f, "<i class=c%d></i>", k);
-    fprintf(f, "<span>2⁹ and more</span></div><p id=cell class=note>The median of a layer's "
-               "gradients, scaled, as they are stored.</p>");
-    fprintf(f, "<script>const cells=[");
+    for (int k = 1; k < COLORS; k++) /* where one color ends; on a phone every other one */
+        fprintf(f, "<b class=k%d style='grid-column:%d/span 2'>%s</b>", k % 2, k,
+                power(ldexp(1.0, 4 * (FIRST_BIN + k) - 127)));
+    fprintf(f, "<u>0</u><u style='grid-column:span 2'>subnormal</u><u style='grid-column:span 8'>"
+               "normal in fp16</u><u>∞</u></div><p id=cell class=note>The median of a layer's "
+               "gradients, scaled, as they are stored.</p><script>const cells=[");
     for (size_t i = 0; i < r->num_tensors; i++) {
-        fprintf(f, "%s'", i ? "," : "");
+        if (!is_layer(&r->tensors[i])) continue;
+        fprintf(f, "'");
         for (size_t c = 0; c < columns; c++) {
             const sample *s = &r->samples[line_at(r, c, columns) * r->num_tensors + i];
             fprintf(f, "%c%c", s->median == NO_CELL ? '-' : digits[(int)s->median],
                     digits[(int)(s->small * 50.0f + 0.5f)]);
         }
-        fprintf(f, "'");
+        fprintf(f, "',");
     }
     fprintf(f, "],at=[");
-    for (size_t c = 0; c < columns; c++)
-        fprintf(f, "%s%.0f", c ? "," : "", r->at[line_at(r, c, columns)]);
+    for (size_t c = 0; c < columns; c++) fprintf(f, "%.0f,", r->at[line_at(r, c, columns)]);
     fprintf(f, "];</script>");
 }
 
 /* ----------------------------------------------------------------------------------- the tables */
 
 static void write_advice(FILE *f, const run *r) {
-    const double last = r->num_turns ? r->turns[r->num_turns - 1].turn : 0.0;
     if (!r->num_advices) {
-        fprintf(f, "<p class=good>There is no advice: nothing looked wrong in any line.</p>");
+        fprintf(f, "<p class=good>None: amp.h found nothing to change in %lu samples.</p>",
+                (unsigned long)r->lines);
         return;
     }
     fprintf(f, "<ul class=advice>");
     for (size_t i = 0; i < r->num_advices; i++) {
         const advice *a = &r->advices[i];
-        fprintf(f, "<li class=%s><b>%s</b> %s <small>", a->last >= last ? "now" : "past", a->code,
-                a->text);
-        if (a->first < a->last) fprintf(f, "turns %.0f to %.0f", a->first, a->last);
-        else fprintf(f, "turn %.0f", a->last);
+        fprintf(f, "<li class=%s><b>%s</b> %s <small>", a->last >= r->last ? "now" : "past",
+                a->code, a->text);
+        if (a->first < a->last) fprintf(f, "steps %.0f to %.0f", a->first, a->last);
+        else fprintf(f, "step %.0f", a->last);
         fprintf(f, "</small></li>");
     }
     fprintf(f, "</ul>");
 }
 
-static void write_cards(FILE *f, const run *r) {
-    const double turns = r->steps + r->overflows + r->spikes + r->asked;
-    fprintf(f, "<div class=cards><div><b>%.0f</b> turns</div><div><b>%.0f</b> steps</div>"
-               "<div><b>%.0f</b> overflows</div>", turns, r->steps, r->overflows);
-    if (r->spikes > 0.0) fprintf(f, "<div><b>%.0f</b> spikes</div>", r->spikes);
-    if (r->asked > 0.0) fprintf(f, "<div><b>%.0f</b> asked for</div>", r->asked);
-    fprintf(f, "<div><b>%s</b> loss scale%s</div>", power(r->scale), r->stuck > 0.0 ? ", stuck" : "");
-    fprintf(f, "<div><b>%.0f ↑ %.0f ↓</b> growths, backoffs</div></div>", r->growths, r->backoffs);
+/* What was run, if the lines say so. */
+static void write_about(FILE *f, const run *r) {
+    static const char *const name[NUM_WORDS] = {"", "command", "types", "processor", "date"};
+    if (*r->note) fprintf(f, "<p class=hot>%s</p>", r->note);
+    if (!r->words[PROGRAM]) return;
+    fprintf(f, "<dl>");
+    for (int k = COMMAND; k < NUM_WORDS; k++)
+        if (*r->words[k]) fprintf(f, "<dt>%s</dt><dd>%s</dd>", name[k], r->words[k]);
+    fprintf(f, "</dl>");
 }
 
-static void write_share(FILE *f, double share) {
-    const double percent = 100.0 * share;
-    fprintf(f, "<td class=bar><i style='width:%.0f%%'></i><span>%.*f %%</span></td>", percent,
-            percent > 0.0 && percent < 10.0 ? 1 : 0, percent);
+static void write_cards(FILE *f, const run *r) {
+    const double skipped = r->overflows + r->spikes + r->asked;
+    double       parameters = 0.0;
+    for (size_t i = 0; i < r->num_tensors; i++) parameters += r->tensors[i].n;
+    fprintf(f, "<div class=cards><div><b>%.0f</b> steps</div><div><b>%.0f</b> skipped", r->last,
+            skipped);
+    if (r->spikes > 0.0) fprintf(f, ", %.0f spikes", r->spikes);
+    if (r->asked > 0.0) fprintf(f, ", %.0f asked for", r->asked);
+    fprintf(f, "</div><div><b>%s</b> loss scale%s</div>", power(r->scale),
+            r->stuck > 0.0 ? ", stuck" : "");
+    fprintf(f, "<div><b>%.0f ↑ %.0f ↓</b> it grew, fell</div>", r->growths, r->backoffs);
+    if (r->num_losses)
+        fprintf(f, "<div><b>%.4g</b> last loss</div>", r->losses[r->num_losses - 1].y[LOSS]);
+    fprintf(f, "<div><b>%.0f</b> parameters, %lu tensors</div></div>", parameters,
+            (unsigned long)num_layers(r));
+}
+
+/* A share; of what is not stored in fp16 (or not counted) a line. */
+static void write_share(FILE *f, double share, const char *bar) {
+    if (share < 0.0) fprintf(f, "<td>–</td>");
+    else
+        fprintf(f, "<td class=bar><i%s style='width:%.0f%%'></i><span>%.*f %%</span></td>", bar,
+                100.0 * share, share > 0.0 && share < 0.1 ? 1 : 0, 100.0 * share);
 }
 
 static void write_layers(FILE *f, const run *r) {
-    fprintf(f, "<div class=wide><table><thead><tr><th>layer<th>weights<th>largest<th>headroom"
-               "<th>underflow<th>updates lost<th>overflows</tr></thead><tbody>");
+    fprintf(f, "<table><thead><tr><th>tensor<th>overflows<th>headroom<th>underflow"
+               "<th>below half a unit<th class=far>elements<th class=far>largest</tr></thead><tbody>");
     for (size_t i = 0; i < r->num_tensors; i++) {
         const tensor *t = &r->tensors[i];
-        fprintf(f, "<tr><th>%s</th><td>%.0f</td><td>%.3g</td>", t->name, t->n, t->max);
+        const int     is_half = t->headroom <= 40.0; /* there is no more in fp16 */
+        if (!is_layer(t)) continue;
+        fprintf(f, "<tr><th title='%s'>%s</th>", t->name, t->name);
+        if (t->overflows > 0.0)
+            fprintf(f, "<td class=hot>%.0f <small>from %.0f%s</small></td>", t->overflows, t->first,
+                    t->nans > 0.0 ? ", NaN" : "");
+        else fprintf(f, "<td>0</td>");
         if (t->headroom < 255.0) fprintf(f, "<td>%s</td>", power(pow(2.0, t->headroom)));
         else fprintf(f, "<td>–</td>");
-        write_share(f, t->small);
-        write_share(f, t->lost);
-        if (t->overflows > 0.0)
-            fprintf(f, "<td class=hot>%.0f <small>from turn %.0f%s</small></td></tr>", t->overflows,
-                    t->first_turn, t->nans > 0.0 ? ", NaN" : "");
-        else fprintf(f, "<td>0</td></tr>");
+        write_share(f, is_half ? t->small : -1.0, t->small >= 0.25 ? " class=much" : "");
+        write_share(f, t->lost, "");
+        fprintf(f, "<td class=far>%.0f</td><td class=far>%.3g</td></tr>", t->n, t->max);
     }
-    fprintf(f, "</tbody></table></div>");
+    fprintf(f, "</tbody></table><p class=note>Of the last sample. Headroom: by how much gradients "
+               "could grow before one overflows. Underflow: of gradients in fp16, those that are "
+               "subnormal there; from 25 %% on amp.h calls it much. Below half a unit: updates too "
+               "small to show in a 16-bit copy by themselves. Masters add them up, so nothing is "
+               "lost; without masters it would be.</p>");
 }
 
 /* ------------------------------------------------------------------------------------- the page */
@@ -495,27 +636,29 @@ static void write_layers(FILE *f, const run *r) {
 static const char *const style =
     ":root{color-scheme:light dark;--paper:#fcfcfa;--ink:#222;--soft:#666;--rule:#ddd;--line:#0b63a5;"
     "--hot:#b3261e;--spike:#a15c00;--good:#1b6e3c;--card:#f0efea;--row:14px;"
-    "--c0:#3b1c6b;--c1:#5a3596;--c2:#7d5bb5;--c3:#a48bcf;--c4:#cbbfe3;--c5:#e6e4de;--c6:#f5d3a6;"
-    "--c7:#efa85b;--c8:#d9752b;--c9:#a8430f}"
+    "--c0:#4a148c;--c1:#8e4ec6;--c2:#c9a7e8;--c3:#dcebf7;--c4:#bcdcf0;--c5:#95c8e6;--c6:#69b0d8;"
+    "--c7:#4295c4;--c8:#2478a8;--c9:#0f5c88;--c10:#064166;--c11:#d3302f}"
     "@media(prefers-color-scheme:dark){:root{--paper:#16171a;--ink:#e8e6e1;--soft:#a2a19c;--rule:#3a3b40;"
     "--line:#6db7f2;--hot:#ff8a80;--spike:#f0b35a;--good:#7fd19b;--card:#222429;"
-    "--c0:#b79cff;--c1:#9a7ae6;--c2:#7a5bc4;--c3:#5b449a;--c4:#41366b;--c5:#34353a;--c6:#5c4426;"
-    "--c7:#8d5f26;--c8:#c98537;--c9:#ffb765}}"
+    "--c0:#d9b3ff;--c1:#a56be0;--c2:#6d3fa3;--c3:#12324a;--c4:#174261;--c5:#1c5379;--c6:#246892;"
+    "--c7:#347fae;--c8:#4f99c8;--c9:#77b5dd;--c10:#a9d4ef;--c11:#ff6b60}}"
     "*{box-sizing:border-box}body{margin:0 auto;max-width:1080px;padding:16px;background:var(--paper);"
     "color:var(--ink);font:15px/1.45 system-ui,Helvetica,Arial,'DejaVu Sans',sans-serif}"
-    "h1{font-size:1.35rem;margin:.2rem 0 1rem;overflow-wrap:anywhere}h2{font-size:1.05rem;margin:1.8rem 0 .5rem}"
-    "small,.note{color:var(--soft)}.note{margin:.4rem 0;min-height:1.5em}.good{color:var(--good)}"
+    "h1{font-size:1.35rem;margin:.2rem 0 .6rem;overflow-wrap:anywhere}h2{font-size:1.05rem;margin:1.8rem 0 .5rem}"
+    "small,.note{color:var(--soft)}.note{margin:.4rem 0;min-height:1.5em}.good{color:var(--good);margin:0}"
+    ".hot{color:var(--hot)}dl{display:grid;grid-template-columns:auto 1fr;gap:2px 12px;margin:0 0 1rem}"
+    "dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}"
     ".cards{display:flex;flex-wrap:wrap;gap:8px}.cards div{background:var(--card);border-radius:6px;"
     "padding:8px 12px;flex:1 1 auto;color:var(--soft)}.cards b{color:var(--ink);font-size:1.15rem;display:block}"
     ".advice{list-style:none;margin:0;padding:0}.advice li{border-left:4px solid var(--rule);padding:6px 10px;"
     "margin:6px 0;background:var(--card);overflow-wrap:anywhere}.advice .now{border-color:var(--hot)}"
     ".advice b{margin-right:.4em}"
-    ".chart{display:flex;height:170px}.chart svg{flex:1;min-width:0;height:100%;background:var(--card)}"
+    ".chart{display:flex;height:150px}.chart svg{flex:1;min-width:0;height:100%;background:var(--card)}"
     ".y{width:56px;display:flex;flex-direction:column;justify-content:space-between;text-align:right;"
     "padding-right:6px;color:var(--soft);font-size:12px;line-height:1}"
     ".x{display:flex;justify-content:space-between;padding-left:56px;color:var(--soft);font-size:12px}"
     "path{vector-effect:non-scaling-stroke;fill:none}.grid{stroke:var(--rule)}.line{stroke:var(--line);"
-    "stroke-width:1.8}.skip{stroke-width:1.2;opacity:.55}.overflow{stroke:var(--hot)}"
+    "stroke-width:1.6}.skip{stroke-width:1.2;opacity:.55}.overflow{stroke:var(--hot)}"
     ".spike{stroke:var(--spike)}.asked{stroke:var(--soft)}"
     ".why::before{content:'';display:inline-block;width:2px;height:12px;margin:0 6px 0 10px;vertical-align:-1px;"
     "background:var(--hot)}.why.spike::before{background:var(--spike)}.why.asked::before{background:var(--soft)}"
@@ -523,16 +666,18 @@ static const char *const style =
     "text-align:right;padding-right:6px}.map .names span{display:block;height:var(--row);overflow:hidden;"
     "text-overflow:ellipsis;white-space:nowrap}.map svg{flex:1;min-width:0;height:calc(var(--row)*var(--rows));"
     "background:var(--card);shape-rendering:crispEdges}#mapx .x{padding-left:var(--names,190px)}"
-    ".key{display:flex;align-items:center;gap:0;margin-top:6px;font-size:12px;color:var(--soft);flex-wrap:wrap}"
-    ".key i{width:22px;height:12px}.key span{margin:0 8px}"
-    ".wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}"
+    ".key{display:grid;grid-template-columns:repeat(12,1fr);max-width:620px;margin:10px 0 0 auto;font-size:12px;"
+    "color:var(--soft);text-align:center}.key i{height:14px}.key b{font-weight:400;grid-row:2}"
+    ".key u{text-decoration:none;border-top:2px solid var(--rule);margin:2px 1px;white-space:nowrap}"
+    "table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}"
     "td,th{text-align:right;padding:3px 8px;border-bottom:1px solid var(--rule);white-space:nowrap}"
     "th:first-child{text-align:left;max-width:190px;overflow:hidden;text-overflow:ellipsis;font-weight:500}"
-    "thead th{color:var(--soft);font-weight:400}.hot{color:var(--hot)}"
+    "thead th{color:var(--soft);font-weight:400;white-space:normal;vertical-align:bottom}"
     ".bar{position:relative;min-width:90px}.bar i{position:absolute;left:8px;top:5px;bottom:5px;max-width:calc(100% - 16px);"
-    "background:var(--line);opacity:.28}.bar span{position:relative}"
-    "@media(max-width:600px){:root{--names:96px}body{padding:10px}.y{width:46px}.x{padding-left:46px}"
-    "td,th{padding:3px 5px}.bar{min-width:70px}th:first-child{max-width:110px}}";
+    "background:var(--soft);opacity:.18}.bar .much{background:var(--hot);opacity:.35}.bar span{position:relative}"
+    "@media(max-width:600px){:root{--names:118px}body{padding:10px}.y{width:46px}.x{padding-left:46px}"
+    "td,th{padding:3px 4px}.bar{min-width:56px}.bar i{left:4px;max-width:calc(100% - 8px)}"
+    "th:first-child{max-width:118px}.far,.key .k0{display:none}td small{display:block}}";
 
 /* Where the pointer is on the map, in words. */
 static const char *const script =
@@ -543,7 +688,7 @@ static const char *const script =
     "r=Math.min(cells.length-1,Math.max(0,Math.floor((e.clientY-b.top)/b.height*cells.length))),"
     "d='ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/',"
     "m=d.indexOf(cells[r][2*c]),s=d.indexOf(cells[r][2*c+1]);"
-    "cell.textContent=names[r]+', turn '+at[c]+': '+(m<0?'no gradients':"
+    "cell.textContent=names[r]+', step '+at[c]+': '+(0>m?'no gradients':"
     "'median from 2^'+(4*m-127)+' to 2^'+(4*m-123)+', '+2*s+' % would be subnormal or 0 in fp16')});";
 
 static void write_page(FILE *f, const run *r, const char *title) {
@@ -553,35 +698,47 @@ static void write_page(FILE *f, const run *r, const char *title) {
     for (int k = 0; k < COLORS; k++)
         fprintf(f, ".c%d{fill:var(--c%d);background:var(--c%d)}", k, k, k);
     fprintf(f, "</style></head><body><h1>%s</h1>", title);
+    write_about(f, r);
     write_cards(f, r);
     fprintf(f, "<h2>Advice</h2>");
     write_advice(f, r);
-    fprintf(f, "<h2>Loss scale, and turns that were skipped</h2>");
-    write_chart(f, r, 0);
+    if (r->num_losses) {
+        fprintf(f, "<h2>Loss</h2>");
+        write_chart(f, r, LOSS);
+    }
+    fprintf(f, "<h2>Loss scale, and steps that were skipped</h2>");
+    write_chart(f, r, SCALE);
+    write_why(f, r);
     fprintf(f, "<h2>Norm of the unscaled gradients</h2>");
-    write_chart(f, r, 1);
-    fprintf(f, "<h2>Exponents of gradients, by layer and turn</h2><div id=mapx>");
+    write_chart(f, r, NORM);
+    fprintf(f, "<h2>Exponents of gradients, by layer and step</h2><div id=mapx>");
     write_map(f, r);
-    fprintf(f, "</div><h2>Layers, in the last sample</h2>");
+    fprintf(f, "</div><h2>Tensors</h2>");
     write_layers(f, r);
-    fprintf(f, "<p class=note>Underflow: of gradients as they are stored, those that a cast to fp16 "
-               "makes subnormal or 0. Updates lost: of weights with a gradient, those whose half copy "
-               "a step left as it was; their masters moved.</p><script>%s</script></body></html>\n",
-            script);
+    fprintf(f, "<script>%s</script></body></html>\n", script);
 }
 
 static void print_help(void) {
     puts("usage: report LINES [--out PAGE] [--title TEXT]\n\n"
          "Make a page of HTML of what train --report or gpt --report wrote.\n\n"
          "  --out PAGE    where it goes (LINES.html)\n"
-         "  --title TEXT  its headline (LINES)\n"
+         "  --title TEXT  its headline (the program and its types, or LINES)\n"
          "  --help        this text");
+}
+
+/* The title that was given, or that of the run. */
+static char *title_of(const run *r, const char *title) {
+    char text[1300];
+    if (title || !r->words[PROGRAM])
+        return html_of(title ? title : r->path, strlen(title ? title : r->path));
+    snprintf(text, sizeof text, "%.600s in %.600s", r->words[PROGRAM], r->words[TYPES]);
+    return strcpy(need(NULL, strlen(text) + 1, 1), text);
 }
 
 int main(int argc, char **argv) {
     static run  r;
     const char *path = NULL, *out = NULL, *title = NULL;
-    char        page[1100], quoted[1100];
+    char        page[1100];
     for (int i = 1; i < argc; i++) {
         const int named = strcmp(argv[i], "--out") == 0 || strcmp(argv[i], "--title") == 0;
         if (strcmp(argv[i], "--help") == 0) return print_help(), 0;
@@ -597,14 +754,14 @@ int main(int argc, char **argv) {
     read_run(&r, path);
     snprintf(page, sizeof page, "%s.html", path);
     if (!out) out = page;
-    snprintf(quoted, sizeof quoted, "\"%.1000s\"", title ? title : path);
     FILE *f = fopen(out, "wb");
     if (!f) fail(1, out, strerror(errno), "choose a file that can be written with --out");
-    write_page(f, &r, text_of(quoted));
-    const int  good = !ferror(f);
+    write_page(f, &r, title_of(&r, title));
     const long size = ftell(f);
+    const int  good = !ferror(f);
     if (fclose(f) != 0 || !good) fail(1, out, "cannot be written", "is the disk full?");
-    printf("%s: %lu turns, %lu layers, %lu samples, %ld KB\n", out, (unsigned long)r.num_turns,
-           (unsigned long)r.num_tensors, (unsigned long)r.lines, (size + 512) / 1024);
+    if (*r.note) printf("%s: %s\n", path, r.note);
+    printf("%s: %.0f steps, %lu tensors, %lu samples, %ld KB\n", out, r.last,
+           (unsigned long)num_layers(&r), (unsigned long)r.lines, (size + 512) / 1024);
     return 0;
 }

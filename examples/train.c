@@ -108,12 +108,13 @@ static amp_tensor *add_tensor(net *n, size_t i, const char *name, size_t count, 
     return t;
 }
 
-/* The weights of layer l, uniform with variance 1 / fan-in, and its biases, 0. A weight bears the
-   name of its variant, so that the saved state of another variant is refused. */
+/* The weights of layer l, uniform with variance 1 / fan-in, and its biases, 0. */
 static void add_layer(net *n, size_t l) {
+    static const char *const names[LAYERS][2] = {{"layer0", "layer0.bias"}, {"layer1", "layer1.bias"},
+                                                 {"layer2", "layer2.bias"}, {"layer3", "layer3.bias"}};
     const size_t in = n->width[l], out = n->width[l + 1], count = in * out;
-    amp_tensor  *w  = add_tensor(n, 2 * l, n->v->name, count, n->v->type);
-    add_tensor(n, 2 * l + 1, "bias", out, AMP_F32)->keep_fp32 = 1;
+    amp_tensor  *w  = add_tensor(n, 2 * l, names[l][0], count, n->v->type);
+    add_tensor(n, 2 * l + 1, names[l][1], out, AMP_F32)->keep_fp32 = 1;
     for (size_t i = 0; i < count; i++)
         n->wide[i] = sqrtf(3.0f / (float)in) * random_uniform(&n->rng);
     if (w->weight) memcpy(w->weight, n->wide, count * sizeof(float));
@@ -125,6 +126,7 @@ static void add_layer(net *n, size_t l) {
 /* Everything that differs between the variants, but for the one without master weights. */
 static void setup_optimizer(net *n) {
     amp_optimizer_desc desc = {0};
+    amp_tensor         run  = {0};
     desc.dtype     = n->v->type;
     desc.kind      = AMP_KIND_ADAMW;
     desc.allocator = (amp_allocator){count_malloc, count_free, &n->opt_bytes};
@@ -138,6 +140,8 @@ static void setup_optimizer(net *n) {
     }
     check(amp_optimizer_init(&n->opt, &desc));
     for (int i = 0; i < 2 * LAYERS; i++) check(amp_optimizer_add(&n->opt, &n->tensor[i]));
+    run.name = n->v->name; /* no elements: the saved state of another variant is refused */
+    check(amp_optimizer_add(&n->opt, &run));
     check(amp_optimizer_prepare(&n->opt));
     n->param_bytes += n->opt_bytes;
 }
@@ -309,7 +313,6 @@ static void optimizer_step(net *n, float lr) {
         check(amp_optimizer_adamw(&n->opt, lr));
     else
         for (size_t i = 0; i < 2 * LAYERS; i++) adamw_without_master(n, i, lr);
-    if (n->lines) lines_step(n->lines, &n->opt);
 }
 
 /* One step on one batch of images; returns its mean loss. */
@@ -319,6 +322,7 @@ static double train_step(net *n, const dataset *data, const size_t *pick, float 
     const double loss = loss_and_gradient(n, data, pick);
     backward(n);
     optimizer_step(n, lr);
+    if (n->lines) lines_step(n->lines, &n->opt, loss);
     return loss;
 }
 
@@ -416,7 +420,7 @@ static void train_one(report *r, const dataset *data, int which, int v, int seed
     lines          l;
     net            n;
     lines_open(&l, reports(o, which, v, seed) ? o->report : NULL, o->resume != NULL,
-               r->steps[which]);
+               r->steps[which], variants[v].name);
     net_init(&n, which, v, data, (size_t)o->batch, 1, seed, &l);
     if (v == FP16 && seed == 0) n.m.scales = r->scales[which];
     if (o->resume) first = resume(&n, o->resume, data->num_train / n.batch, epochs);
@@ -464,10 +468,8 @@ static void time_steps(report *r, const dataset *data, int which, int size) {
 static void try_files(const report *r, const dataset *data) {
     const options *o = &r->o;
     net            n;
-    lines          l;
     try_picture(o->out, "train_loss.svg");
-    lines_open(&l, o->report, 1, 1);
-    lines_close(&l, NULL);
+    lines_try(o->report);
     if (!one_run(o)) return;
     net_init(&n, o->task, the_variant(o), data, (size_t)o->batch, 1, 0, NULL);
     if (o->resume) resume(&n, o->resume, data->num_train / n.batch, r->epochs[o->task]);

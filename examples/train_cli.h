@@ -22,6 +22,15 @@ static int on_terminal(void) { return 0; }
 #define END(code) exit(code)
 #endif
 
+static char command_line[512]; /* what keep_command was given, for reports */
+
+static inline void keep_command(int argc, char **argv) {
+    size_t used = 0;
+    for (int i = 0; i < argc && used < sizeof command_line; i++)
+        used += (size_t)snprintf(command_line + used, sizeof command_line - used, "%s%s",
+                                 i ? " " : "", argv[i]);
+}
+
 /* One line that says what was wrong, with which value, and what to do; then the end. */
 static void fail(int code, const char *subject, const char *problem, const char *remedy) {
     fprintf(stderr, PROGRAM ": %s: %s; %s\n", subject, problem, remedy);

@@ -90,6 +90,7 @@ static void parse_all(options *o, int argc, char **argv, const known_option *own
         {"--stop-after", NULL, NULL, &o->stop_after, MAX_STEPS},
         {"--policy", &o->policy, NULL, NULL, 0}, {"--tier", &o->tier, NULL, NULL, 0}};
     const size_t num_common = sizeof common / sizeof *common - (check ? 0 : 2);
+    keep_command(argc, argv);
     for (int i = 1; i < argc; i++) {
         const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
         if (strcmp(name, "--help") == 0) {
@@ -117,6 +118,15 @@ static void parse_all(options *o, int argc, char **argv, const known_option *own
 }
 
 /* -------------------------------------------------------------------------------- interruptions */
+
+/* Behind the tensors of a network one without elements, whose name says what else decides how a run
+   ends: so amp.h refuses the saved state of a run with another type, seed, schedule, data ... */
+static amp_result name_run(amp_optimizer *opt, const char *run) {
+    amp_tensor t;
+    memset(&t, 0, sizeof t);
+    t.name = run;
+    return amp_optimizer_add(opt, &t);
+}
 
 /* amp.h's state is all there is: masters, moments, scale and counts. It goes to another file that
    is renamed, so that the program may be killed at any time. */

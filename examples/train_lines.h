@@ -1,54 +1,108 @@
 /* train_lines.h - what --report writes: amp.h's report of a run, a line of JSON now and then
 
-   A line holds the turns since the one before and the histograms of a sample, of which a run has
-   about a hundred. examples/report.c makes a page of them.                                       */
+   A line holds the steps since the one before and the histograms of a sample, of which a run has
+   about a hundred. In front of it stands a line of the losses of these steps, and in front of all
+   one of what is run, and where. examples/report.c makes a page of them.                         */
 
 #ifndef TRAIN_LINES_H
 #define TRAIN_LINES_H
 
 #include "amp.h"
-#include "train_cli.h" /* fail */
+#include "train_cli.h"     /* fail, command_line */
+#include "train_numbers.h" /* need */
 
 #include <string.h>
+#include <time.h>
 
 enum { LINES = 100 };
 
 typedef struct lines {
-    FILE           *file;  /* NULL: no report       */
+    FILE           *file;   /* NULL: no report       */
     const char     *path;
-    amp_report_desc watch; /* for amp_optimizer_desc */
-    uint64_t        turns;
+    amp_report_desc watch;  /* for amp_optimizer_desc */
+    double         *losses; /* since the last line   */
+    int             count;
 } lines;
 
-/* For a run of so many steps; a run that is resumed goes on behind what is there. */
-static void lines_open(lines *l, const char *path, int append, size_t steps) {
+static void lines_put_string(FILE *f, const char *key, const char *s) {
+    fprintf(f, ",\"%s\":\"", key);
+    for (; *s; s++)
+        if (*s == '"' || *s == '\\') fprintf(f, "\\%c", *s);
+        else putc(*s < ' ' || *s > '~' ? '?' : *s, f);
+    putc('"', f);
+}
+
+/* What Linux says of the processor; elsewhere the instructions that amp.h uses have to do. */
+static void lines_put_processor(FILE *f) {
+    char  line[256], name[320] = "";
+    FILE *cpu = fopen("/proc/cpuinfo", "r");
+    while (cpu && !*name && fgets(line, sizeof line, cpu))
+        if (strncmp(line, "model name\t: ", 13) == 0)
+            sprintf(name, "%.*s, ", (int)strcspn(line + 13, "\n"), line + 13);
+    if (cpu) fclose(cpu);
+    lines_put_string(f, "processor", strcat(strcat(name, "products by "), amp_cpu_tier()));
+}
+
+/* A file that cannot be written shall be named before a run, not after it. */
+static void lines_try(const char *path) {
+    FILE *f = path ? fopen(path, "ab") : NULL;
+    if (f) fclose(f);
+    else if (path) fail(1, path, strerror(errno), "choose a file that can be written with --report");
+}
+
+/* For a run of so many steps; one that is resumed goes on behind what is there, even if that ends
+   within a line. */
+static void lines_open(lines *l, const char *path, int append, size_t steps, const char *types) {
+    char         date[64];
+    const time_t now = time(NULL);
     memset(l, 0, sizeof *l);
     if (!path) return;
     l->path        = path;
     l->watch.every = (int)((steps + LINES - 1) / LINES);
-    l->file        = fopen(path, append ? "ab" : "wb");
-    if (!l->file) fail(1, path, strerror(errno), "choose a file that can be written with --report");
+    l->losses      = (double *)need((size_t)l->watch.every, sizeof(double));
+    lines_try(path);
+    l->file = fopen(path, append ? "ab" : "wb");
+    strftime(date, sizeof date, "%Y-%m-%d %H:%M UTC", gmtime(&now));
+    fprintf(l->file, "%s{\"run\":{\"program\":\"" PROGRAM "\"", append ? "\n" : "");
+    lines_put_string(l->file, "command", command_line);
+    lines_put_string(l->file, "types", types);
+    lines_put_processor(l->file);
+    lines_put_string(l->file, "date", date);
+    fprintf(l->file, "}}\n");
 }
 
 static bool lines_put(void *file, const void *data, size_t num_bytes) {
     return fwrite(data, 1, num_bytes, (FILE *)file) == num_bytes;
 }
 
-static void lines_write(const lines *l, const amp_optimizer *opt) {
-    if (amp_optimizer_report_json(opt, lines_put, l->file) != AMP_OK)
+static void lines_write(lines *l, const amp_optimizer *opt) {
+    amp_report now;
+    amp_result result = amp_optimizer_report(opt, &now);
+    if (result == AMP_OK) {
+        fprintf(l->file, "{\"losses\":[%.0f", (double)now.turns - l->count + 1.0);
+        for (int i = 0; i < l->count; i++)
+            fprintf(l->file, fabs(l->losses[i]) < 1e30 ? ",%.6g" : ",null", l->losses[i]);
+        fprintf(l->file, "]}\n");
+        result = amp_optimizer_report_json(opt, lines_put, l->file);
+    }
+    if (result != AMP_OK || fflush(l->file) != 0)
         fail(1, l->path, "cannot write a report", "is the disk full?");
+    l->count = 0;
 }
 
-/* After every turn. */
-static void lines_step(lines *l, const amp_optimizer *opt) {
-    if (l->file && ++l->turns % (uint64_t)l->watch.every == 0) lines_write(l, opt);
+/* After every step, with its loss. */
+static void lines_step(lines *l, const amp_optimizer *opt, double loss) {
+    if (!l->file) return;
+    l->losses[l->count++] = loss;
+    if (l->count == l->watch.every) lines_write(l, opt);
 }
 
-/* After the last, with the turns that are left. */
+/* After the last, with the steps that are left. */
 static void lines_close(lines *l, const amp_optimizer *opt) {
     if (!l->file) return;
-    if (l->turns % (uint64_t)l->watch.every) lines_write(l, opt);
+    if (l->count) lines_write(l, opt);
     if (fclose(l->file) != 0) fail(1, l->path, strerror(errno), "is the disk full?");
+    free(l->losses);
     l->file = NULL;
 }
 

@@ -133,6 +133,7 @@ static options parse_options(int argc, char **argv) {
         {"--save", &o.save, NULL, NULL, 0},
         {"--resume", &o.resume, NULL, NULL, 0}};
     const size_t num_known = sizeof known / sizeof *known;
+    keep_command(argc, argv);
     for (int i = 1; i < argc; i += 2) {
         const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
         size_t      k    = 0;

@@ -1,12 +1,12 @@
 # The page of a run: examples/report.c on the lines of train, of gpt, and of a run of 100 layers and
-# 10,000 turns; what it refuses; and that a browser shows it without a word on its console.
+# 10,000 steps; what it refuses; and that a browser shows it without a word on its console.
 # usage: [CC=COMPILER] report.sh OUTDIR DIRECTORY-OF-EXAMPLES
 suite=report out=${1:?usage: report.sh OUTDIR DIRECTORY}
 build=${2:?usage: report.sh OUTDIR DIRECTORY}
 . tests/lib.sh
 
 cat > "$out/many.c" << 'END'
-/* A run of 100 layers and 10,000 turns, as lines: gradients that fade with depth and with time,
+/* A run of 100 layers and 10,000 steps, as lines: gradients that fade with depth and with time,
    overflows, a spike, a NaN, a name that HTML would stumble over. */
 #define AMP_IMPLEMENTATION
 #define AMP_STATIC
@@ -60,22 +60,23 @@ int main(void) {
 END
 ${CC:-cc} -std=c99 -O2 -Wall -Wextra -I. "$out/many.c" -o "$out/many" -lm > "$out/log" 2>&1 &&
     "$out/many" > "$out/many.jsonl" && "$build/report" "$out/many.jsonl" > "$out/log" 2>&1 &&
-    grep -q ': 10000 turns, 100 layers, 100 samples, ' "$out/log"
-check 'a run of 100 layers and 10,000 turns becomes a page, with every turn' $?
+    grep -q ': 10000 steps, 100 tensors, 100 samples, ' "$out/log"
+check 'a run of 100 layers and 10,000 steps becomes a page' $?
 page=$out/many.jsonl.html
 [ "$(wc -c < "$page")" -lt 1000000 ]
 check "its page is smaller than 1 MB: $(($(wc -c < "$page") / 1000)) KB" $?
 grep -E '(src|href)=["'\'']?(https?:)?//|@import|url\(|fetch\(' "$page" > "$out/log"
 [ $? = 1 ]
 check 'it asks nothing of a network' $?
-[ "$(grep -o '<span title=' "$page" | wc -l)" = 100 ] && [ "$(grep -o '<tr><th>' "$page" | wc -l)" = 101 ] &&
-    grep -q 'block0.&#60;mlp> &#38; &#34;norm&#34;' "$page" && ! grep -q '<mlp>' "$page"
+[ "$(grep -o '<span title=' "$page" | wc -l)" = 100 ] &&
+    [ "$(grep -o '<tr><th title=' "$page" | wc -l)" = 100 ] &&
+    grep -q 'block0.&#60;mlp&#62; &#38; &#34;norm&#34;' "$page" && ! grep -q '<mlp>' "$page"
 check 'each layer has its row on the map and in the table, its name as text' $?
 grep -q "class='skip overflow' d='M[0-9]" "$page" && grep -q "class='skip spike' d='M[0-9]" "$page" &&
-    grep -q "class=line d='M0 [0-9.]*L1 " "$page"
-check 'the path of the scale, with overflows and the spike' $?
+    grep -q "class=line d='M0 [0-9.]*H[0-9]*V" "$page" && grep -q "class=line d='M0 [0-9.V]*L1 " "$page"
+check 'the scale in stairs, with overflows and the spike; the norm as a line' $?
 head -n 30 "$out/many.jsonl" > "$out/short.jsonl" && "$build/report" "$out/short.jsonl" --out "$out/short.html" \
-    --title 'a < b & "c"' > "$out/log" && grep -q ': 3000 turns' "$out/log" &&
+    --title 'a < b & "c"' > "$out/log" && grep -q ': 3000 steps' "$out/log" &&
     grep -q '<h1>a &#60; b &#38; ' "$out/short.html"
 check 'a part of the lines, with a title' $?
 
@@ -98,12 +99,16 @@ else
 fi
 
 "$build/gpt" --quick --dtype fp16 --seeds 1 --out "$out" --report "$out/gpt.jsonl" > "$out/log" 2>&1 &&
-    "$build/report" "$out/gpt.jsonl" > "$out/log" 2>&1 && grep -q ' 28 layers' "$out/log"
-check 'gpt --report: lines that become a page' $?
+    "$build/report" "$out/gpt.jsonl" > "$out/log" 2>&1 && grep -q ' 28 tensors' "$out/log" && grep -q '<h1>gpt in fp16</h1>' "$out/gpt.jsonl.html" &&
+    grep -q '<dt>command</dt><dd>[^<]*gpt --quick --dtype fp16' "$out/gpt.jsonl.html" &&
+    grep -q '<dt>processor' "$out/gpt.jsonl.html" && grep -q '<h2>Loss</h2>' "$out/gpt.jsonl.html" &&
+    ! grep -q 'run of fp16' "$out/gpt.jsonl.html"
+check 'gpt --report: lines that become a page, with what was run, where, and its losses' $?
 "$build/train" --data digits --task classify --seeds 1 --epochs 2 --dtype fp16 --out "$out" \
     --report "$out/train.jsonl" > "$out/log" 2>&1 && "$build/report" "$out/train.jsonl" > "$out/log" 2>&1 &&
-    grep -q ': 44 turns, 8 layers, 44 samples' "$out/log"
-check 'train --report: the turns of a run, each once' $?
+    grep -q ': 44 steps, 8 tensors, 44 samples' "$out/log" &&
+    [ "$(grep -o '<th title=.layer[0-3][.bias]*.>' "$out/train.jsonl.html" | sort -u | wc -l)" = 8 ]
+check 'train --report: the steps of a run, each once, and eight names' $?
 "$build/train" --data digits --task classify --seeds 1 --epochs 2 --dtype fp16 --out "$out" 2> /dev/null |
     grep '^final\|^parity' > "$out/without"
 "$build/train" --data digits --task classify --seeds 1 --epochs 2 --dtype fp16 --out "$out" \
@@ -113,7 +118,26 @@ check 'train: a run that reports has the numbers of one that does not' $?
 refuses 'a missing file is named' nowhere "$build/report" "$out/nowhere"
 refuses 'a foreign file is named, with its line' 'Makefile, line 1' "$build/report" Makefile
 head -c 5000 "$out/many.jsonl" > "$out/torn.jsonl"
-refuses 'a torn line is named' 'torn.jsonl, line 1' "$build/report" "$out/torn.jsonl"
+refuses 'a torn line alone is named' 'torn.jsonl, line 1: ends early' "$build/report" "$out/torn.jsonl"
+head -c 20000 "$out/train.jsonl" > "$out/torn.jsonl"
+torn=$(($(wc -l < "$out/torn.jsonl") + 1))
+"$build/report" "$out/torn.jsonl" > "$out/log" &&
+    grep -q "torn.jsonl: line $torn ends early (the run was killed?)" "$out/log" &&
+    grep -q "line $torn ends early" "$out/torn.jsonl.html"
+check 'behind whole lines it is left out, and the page says so' $?
+(cat "$out/torn.jsonl"; echo; sed 1d "$out/train.jsonl") > "$out/again.jsonl"
+"$build/report" "$out/again.jsonl" > "$out/log" && grep -q ': 44 steps, 8 tensors, 44 samples' "$out/log"
+check 'a run that was killed and resumed: each step once' $?
+"$build/report" "$out/train.jsonl" --out "$out/title.html" --title 'a\' > "$out/log" 2>&1 &&
+    grep -qF '<h1>a\</h1>' "$out/title.html"
+check 'a title may end in a backslash' $?
+refuses 'a full disk is named' 'disk full' "$build/report" "$out/train.jsonl" --out /dev/full
+head -n 9 "$out/train.jsonl" > "$out/seed.jsonl"
+with='-O1 -fsanitize=address,undefined -fno-sanitize-recover=all'
+works "${CC:-cc}" "$with -x c" || with=-O1
+${CC:-cc} -std=c99 $with tests/report_damage.c -o "$out/damage" -lm > "$out/log" 2>&1 &&
+    ASAN_OPTIONS=detect_leaks=0 "$out/damage" "$out/seed.jsonl" $(quick && echo 2000 || echo 20000) > "$out/log"
+check "$(cat "$out/log"): no crash, and no tag that is not the page's" $?
 (cat "$out/gpt.jsonl"; head -n 1 "$out/many.jsonl") > "$out/two.jsonl"
 refuses 'lines of two networks are refused' 'other tensors' "$build/report" "$out/two.jsonl"
 : > "$out/empty.jsonl"
