@@ -180,7 +180,7 @@
    Gradients that were all-reduced are the same on all ranks and need nothing; where
    they differ, ranks meet in desc.reduce_fn; and desc.shard shares out masters and
    moments (>>api ranks). With several GPUs, the stream's device must be current in
-   every call. Gradients must not overlap.
+   every call.
 
    >>options  Macros, with the place where each must be defined.
 
@@ -241,7 +241,9 @@
               with A or B is refused. Distinct results: NOT_INITIALIZED, OVERLAP, WORKSPACE.
               Names that are not UTF-8 in reports.
               Ranks agree on desc and tensors in prepare, on scale, learning rate and steps
-              in save and load; a save that fails leaves nothing; shard.rank without count
+              in save and load; a save that fails leaves nothing; shard.rank without count.
+              Weights of states without an fp32 master are NaN after prepare, and a weight
+              cache refuses them; prepare refuses arrays that overlap
        0.5.0  ranks: desc.shard, amp_optimizer_range, _accumulate; states in sets of files.
               Gradients that touch few rows (amp_tensor.row_length)
        0.4.0  products on a CPU at the speed of a BLAS, halves through AMX (and fp32
@@ -333,7 +335,8 @@ typedef enum amp_result {
     AMP_ERROR_NOT_FOUND,        /* state: there is no such file                                   */
     AMP_ERROR_TRUNCATED,        /* state: the file ends too early                                 */
     AMP_ERROR_NOT_INITIALIZED,  /* a scaler, an optimizer or a cache before its init              */
-    AMP_ERROR_OVERLAP,          /* gemm: an element of C is also one of A or B, or twice one of C */
+    AMP_ERROR_OVERLAP,          /* gemm: an element of C is also one of A or B, or twice one of C;
+                                   optimizer: weights, gradients or models share memory           */
     AMP_ERROR_WORKSPACE         /* gemm on CUDA: backend.workspace is NULL or too small for this  */
 } amp_result;
 
@@ -634,7 +637,9 @@ AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tenso
 /* Register count tensors that lie one behind the other in the arrays of whole. Of a part, its name,
    n (they add up to whole's), lr_scale, weight_decay, no_weight_decay and keep_fp32 are used; the
    rest is whole's. Made copies are contiguous too: model(first) + offset is valid.
-   prepare then allocates everything and writes masters and model copies. */
+   prepare then allocates everything and writes masters and model copies. AMP_ERROR_OVERLAP where a weight,
+   gradient or model overlaps another one, of this tensor or of any (a weight that was added twice);
+   rows and num_rows may be shared. (rebind does not look.) */
 AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
                                           const amp_tensor *parts, size_t count);
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt);
@@ -1151,14 +1156,16 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
    step moves a moment by far less, so that to nearest it would stay for ever where one large
    gradient has put it. A NaN makes moments of all 32 a NaN, and what is above 1.9 * 2^126 counts
    as that.
-   With keep_fp32 a tensor stays AMP_STATE_DEFAULT. weight is copied in prepare and not used after,
-   amp_optimizer_master is NULL, and a weight cache knows nothing of it: forward reads
-   amp_optimizer_model. A file loads where the format of moments, if there are any, and that of
-   masters are its own (SPLIT, BF16 and 8BIT have all of fp32, as DEFAULT; 8BIT_24, KAHAN and SR
-   want its type of models, too). fp32 also takes masters of 8BIT_24 and SR: so 8BIT loads files of
-   8BIT_24 and SR_8BIT, BF16 those of SR_BF16, DEFAULT and SPLIT those of SR. Else
-   AMP_ERROR_MISMATCH says of which tensor they are not. A report counts gradients, but neither
-   weights nor updates.
+   8BIT_24, SR and KAHAN round fp16's numbers below 2^-14 to 2^-37 first, so that a model may be one
+   step beside the nearest: fp32's 0x35abffe8 begins as 0x0016, in DEFAULT as 0x0015.
+   With keep_fp32 a tensor stays AMP_STATE_DEFAULT. Of others weight is copied in prepare, which
+   then fills it with NaN, and not used after; amp_optimizer_master is NULL, forward reads
+   amp_optimizer_model, and a weight cache refuses the optimizer. A file loads where the format of
+   moments, if there are any, and that of masters are its own (SPLIT, BF16 and 8BIT have all of fp32,
+   as DEFAULT; 8BIT_24, KAHAN and SR want its type of models, too). fp32 also takes masters of
+   8BIT_24 and SR: so 8BIT loads files of 8BIT_24 and SR_8BIT, BF16 those of SR_BF16, DEFAULT and
+   SPLIT those of SR. Else AMP_ERROR_MISMATCH says of which tensor they are not. A report counts
+   gradients, but neither weights nor updates.
    AMP_ERROR_INVALID_CONFIG: a model of another type. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN; rebind
    of a weight; with moments of 8 bits those from elsewhere (moment1, moment2) and a row_length
    that is not a multiple of 32. */
@@ -1304,7 +1311,9 @@ AMP_DEF void       amp_cache_free(amp_cache *cache); /* safe on a zeroed object,
 
 /* Weights whose copies may be kept: one copy of each, so add blocks that you multiply with one by
    one. Those of a prepared optimizer cost nothing where it has model copies of the type wanted;
-   its steps tell that added weights have changed. opt must outlive cache. */
+   its steps tell that added weights have changed. opt must outlive cache. AMP_ERROR_UNSUPPORTED:
+   desc.shard, and a weight in another state than AMP_STATE_DEFAULT: there is no fp32 matrix whose
+   copy a product could have; desc.problem names the tensor. */
 AMP_DEF amp_result amp_cache_add(amp_cache *cache, const float *weight, size_t n);
 AMP_DEF amp_result amp_cache_add_optimizer(amp_cache *cache, const amp_optimizer *opt);
 
@@ -2804,7 +2813,8 @@ AMP_DEF const char *amp_result_string(amp_result result) {
     case AMP_ERROR_TRUNCATED: return "the file ends too early";
     case AMP_ERROR_NOT_INITIALIZED: return "call the init function of this object first";
     case AMP_ERROR_OVERLAP:
-        return "C shares an element with A or B, or with another matrix of its batch";
+        return "C shares an element with A or B, or with another matrix of its batch; or weights, "
+               "gradients and models of an optimizer overlap";
     case AMP_ERROR_WORKSPACE:
         return "give the backend a workspace, or a larger one, for this product on CUDA";
     default: return "unknown result";
@@ -4375,6 +4385,19 @@ static amp_result ampi_fill_tensor(const amp_backend *b, const amp_tensor *t, co
     return result;
 }
 
+/* A weight that was copied and that no step writes again becomes NaN: whoever goes on reading it,
+   in place of the model, is told at once. */
+static amp_result ampi_spoil_weight(const amp_backend *b, float *weight, size_t n) {
+    uint32_t   nan[AMPI_PIECE];
+    size_t     i, done = ampi_min(n, AMPI_PIECE);
+    amp_result result;
+    for (i = 0; i < AMPI_PIECE; i++) nan[i] = 0x7fc00000u;
+    result = ampi_send(b, weight, nan, done * sizeof *nan);
+    for (; done < n && result == AMP_OK; done += ampi_min(n - done, done))
+        result = ampi_cast_on(b, weight + done, AMP_F32, weight, AMP_F32, ampi_min(n - done, done));
+    return result;
+}
+
 /* The tables to where kernels read them, and what tensors begin with. */
 static AMPI_NOINLINE amp_result ampi_fill_backend(const amp_optimizer *opt, const amp_plan *plan) {
     const amp_optimizer_desc *d = &opt->desc;
@@ -4418,6 +4441,67 @@ static void ampi_count_grads(amp_plan *plan) {
                                                          ? plan->host_slots[i].values
                                                          : plan->host_slots[i].grad);
     }
+}
+
+/* Memory of a tensor: no step can have it twice. */
+typedef struct ampi_range { uintptr_t begin, end; uint32_t tensor; char what; } ampi_range;
+typedef char ampi_ranges_fit_slots[sizeof(ampi_slot) >= 3 * sizeof(ampi_range) ? 1 : -1];
+
+static size_t ampi_add_range(ampi_range *r, const void *begin, uint64_t n, amp_dtype type,
+                             size_t tensor, char what) {
+    if (!begin || !n) return 0;
+    r->begin  = (uintptr_t)begin;
+    r->end    = r->begin + (uintptr_t)n * amp_dtype_size(type);
+    r->tensor = (uint32_t)tensor;
+    r->what   = what;
+    return 1;
+}
+
+/* By where they begin (Shell 1959). */
+static void ampi_sort_ranges(ampi_range *r, size_t num) {
+    size_t gap, i, k;
+    for (gap = num / 2; gap; gap = gap == 2 ? 1 : gap * 5 / 11)
+        for (i = gap; i < num; i++) {
+            const ampi_range x = r[i];
+            for (k = i; k >= gap && r[k - gap].begin > x.begin; k -= gap) r[k] = r[k - gap];
+            r[k] = x;
+        }
+}
+
+static const char *ampi_range_name(const ampi_range *r) {
+    return r->what == 'w' ? "weight " : r->what == 'g' ? "grad " : "model ";
+}
+
+/* Is each array that a step reads or writes apart from all others? (Of ranks, gradients are but
+   flags.) room: for three ranges of each tensor. */
+static amp_result ampi_apart(const amp_optimizer *opt, ampi_range *room) {
+    char  *problem = opt->desc.problem;
+    size_t i, num = 0;
+    for (i = 0; i < opt->num_entries; i++) {
+        const amp_tensor *t    = ampi_tensor(opt, (int)i);
+        const uint64_t    sent = t->row_length ? (uint64_t)t->max_rows * t->row_length : t->n;
+        num += ampi_add_range(room + num, t->weight, t->n, AMP_F32, i, 'w');
+        if (t->model != (void *)t->weight)
+            num += ampi_add_range(room + num, t->model, t->n, t->model_type, i, 'm');
+        if (!opt->desc.shard.count)
+            num += ampi_add_range(room + num, t->grad, sent, t->grad_type, i, 'g');
+    }
+    ampi_sort_ranges(room, num);
+    for (i = 1; i < num; i++) {
+        const int         later = room[i].tensor >= room[i - 1].tensor;
+        const ampi_range *a = &room[later ? i - 1 : i], *b = &room[later ? i : i - 1];
+        if (room[i].begin >= room[i - 1].end) continue;
+        ampi_tell_tensor(problem, b->tensor, ampi_tensor(opt, (int)b->tensor)->name);
+        ampi_tell(problem, "its ");
+        ampi_tell(problem, ampi_range_name(b));
+        ampi_tell(problem, "overlaps the ");
+        ampi_tell(problem, ampi_range_name(a));
+        ampi_tell(problem, "of ");
+        ampi_tell_tensor(problem, a->tensor, ampi_tensor(opt, (int)a->tensor)->name);
+        ampi_tell(problem, "give each its own memory");
+        return AMP_ERROR_OVERLAP;
+    }
+    return AMP_OK;
 }
 
 /* >>impl report: bytes of host memory for one, behind slots in that of a plan; 0: there is none. */
@@ -4466,6 +4550,7 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     amp_plan  *plan  = NULL;
     void      *block = NULL;
     char      *base  = NULL;
+    size_t     i;
     uint32_t   fp;
     if (result != AMP_OK) return result;
     if (opt->desc.shared_scaler) { /* was it initialized? */
@@ -4480,6 +4565,8 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     result = arena.too_large ? AMP_ERROR_TOO_LARGE : AMP_OK;
     if (result == AMP_OK)
         result = ampi_block_alloc(&opt->backend, &opt->desc.allocator, arena.used, &block, &base);
+    if (result == AMP_OK) /* in the slots, which are filled in below */
+        result = ampi_apart(opt, (ampi_range *)(void *)plan->host_slots);
     if (result == AMP_OK) {
         memset(&arena, 0, sizeof arena);
         arena.base = base;
@@ -4489,6 +4576,11 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
         ampi_fp_end(fp);
         opt->plan = plan;
         if (result == AMP_OK && plan->meets == AMPI_OVER_SUMS) result = ampi_same_tables(opt);
+        for (i = 0; i < plan->num_slots && result == AMP_OK; i++) {
+            const amp_tensor *t = ampi_tensor(opt, (int)i);
+            if (plan->host_slots[i].state && t->weight)
+                result = ampi_spoil_weight(&opt->backend, t->weight, t->n);
+        }
     }
     if (result != AMP_OK) {
         opt->plan = NULL;
@@ -8915,10 +9007,23 @@ AMP_DEF amp_result amp_cache_add(amp_cache *cache, const float *weight, size_t n
 }
 
 AMP_DEF amp_result amp_cache_add_optimizer(amp_cache *cache, const amp_optimizer *opt) {
+    size_t i;
     if (!cache || !opt) return AMP_ERROR_INVALID_ARGUMENT;
     if (!cache->memory) return AMP_ERROR_NOT_INITIALIZED;
     if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
-    if (opt->desc.shard.count) return AMP_ERROR_UNSUPPORTED; /* nobody has whole masters */
+    ampi_blank(opt->desc.problem);
+    if (opt->desc.shard.count) {
+        ampi_tell(opt->desc.problem, "desc.shard is set, and no rank has whole masters: forward "
+                                     "reads amp_optimizer_model");
+        return AMP_ERROR_UNSUPPORTED;
+    }
+    for (i = 0; i < opt->plan->num_slots; i++) {
+        const amp_tensor *t = ampi_tensor(opt, (int)i);
+        if (t->weight && opt->plan->host_slots[i].state)
+            return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
+                                       "its state has no fp32 master: forward reads "
+                                       "amp_optimizer_model");
+    }
     if (cache->num_optimizers >= AMP_MAX_CACHE_OPTIMIZERS) return AMP_ERROR_TOO_LARGE;
     cache->optimizers[cache->num_optimizers++] = opt;
     return AMP_OK;

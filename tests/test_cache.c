@@ -498,6 +498,41 @@ TEST(masters_made, "the master that prepare made from half weights finds the hal
     }
 }
 
+TEST(no_masters, "manual: a weight in a state that has no fp32 master, and one in shards, has no place in a cache: "
+                 "it is refused, and desc.problem names the tensor") {
+    static const amp_state states[] = {AMP_STATE_SPLIT, AMP_STATE_8BIT_24, AMP_STATE_SR, AMP_STATE_KAHAN};
+    float                  w[2][64], g[64];
+    char                   why[AMP_PROBLEM_SIZE];
+    size_t                 k;
+    begin(1 << 16);
+    for (k = 0; k <= COUNT_OF(states); k++) {
+        const int          split = k < COUNT_OF(states);
+        amp_optimizer_desc d;
+        amp_optimizer      opt;
+        amp_tensor         t;
+        memset(&d, 0, sizeof d);
+        memset(&t, 0, sizeof t);
+        randomize(w[0], 128);
+        d.problem = why;
+        d.kind    = AMP_KIND_ADAMW;
+        d.dtype   = AMP_BF16;
+        d.shard.count = !split;
+        OK(amp_optimizer_init(&opt, &d));
+        t.n = 64, t.weight = w[0], t.keep_fp32 = 1;
+        OK(amp_optimizer_add(&opt, &t)); /* this one would do */
+        t.name = "table", t.weight = w[1], t.grad = g, t.keep_fp32 = 0;
+        t.state = split ? states[k] : AMP_STATE_DEFAULT;
+        OK(amp_optimizer_add(&opt, &t));
+        OK(amp_optimizer_prepare(&opt));
+        CHECK_EQ_INT(amp_cache_add_optimizer(&cache, &opt), AMP_ERROR_UNSUPPORTED);
+        CHECK(strstr(why, split ? "tensor 1 (table): its state" : "desc.shard") != NULL &&
+              strstr(why, "amp_optimizer_model") != NULL);
+        CHECK_EQ_INT(cache.num_optimizers, 0);
+        amp_optimizer_free(&opt);
+    }
+    end();
+}
+
 TEST(rebind, "after amp_optimizer_rebind the new address has the model copy, and the old address "
              "has none") {
     static float moved[96];
@@ -1631,6 +1666,7 @@ int main(int argc, char **argv) {
     RUN(model_copies);
     RUN(flat);
     RUN(masters_made);
+    RUN(no_masters);
     RUN(rebind);
     RUN(load);
     RUN(freed);

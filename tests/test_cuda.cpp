@@ -1665,7 +1665,8 @@ TEST(rows_not_there, "amp.h sparse: a row that is not there skips where the scal
     enum { LENGTH = 2500 };
     dice           r(18);
     unsigned char *weight = on_device(6 * 4), *values = on_device(2 * LENGTH * 4), *rows = on_device(2 * 4),
-                  *count = on_device(4);
+                  *count = on_device(4),
+                  *other = on_device(6 * 4), *others = on_device(2 * LENGTH * 4);
     const uint32_t at[2] = {1, 3}, two = 2;
     unsigned char  before[6 * 4];
     fill(before, AMP_F32, 6, NORMAL, r);
@@ -1696,6 +1697,7 @@ TEST(rows_not_there, "amp.h sparse: a row that is not there skips where the scal
         OK(amp_optimizer_init(&opt, &desc));
         OK(amp_optimizer_add(&opt, &t));
         t.n = 6, t.row_length = 2; /* law 17: something has to learn */
+        t.weight = (float *)(void *)other, t.grad = others;
         OK(amp_optimizer_add(&opt, &t));
         OK(amp_optimizer_prepare(&opt));
         OK(amp_optimizer_adamw(&opt, 1.0f));
@@ -1708,6 +1710,47 @@ TEST(rows_not_there, "amp.h sparse: a row that is not there skips where the scal
         runs++;
     }
     CUDA(cudaFree(weight)), CUDA(cudaFree(values)), CUDA(cudaFree(rows)), CUDA(cudaFree(count));
+    CUDA(cudaFree(other)), CUDA(cudaFree(others));
+}
+
+TEST(spent_weights, "manual: a weight that prepare has copied and no step writes is NaN in device memory, too; "
+                    "and a gradient that overlaps a weight is refused there") {
+    const size_t n = 70001;
+    for (int state = 0; state < 2; state++) {
+        unsigned char     *weight = on_device((n + 1) * 4), *grad = on_device(n * 2);
+        unsigned char     *host   = (unsigned char *)fresh((n + 1) * 4);
+        char               why[AMP_PROBLEM_SIZE];
+        amp_optimizer_desc desc;
+        amp_optimizer      opt;
+        amp_backend        backend;
+        amp_tensor         t;
+        memset(&desc, 0, sizeof desc);
+        memset(&t, 0, sizeof t);
+        upload(weight, host, (n + 1) * 4);
+        OK(amp_cuda_backend(&backend, main_stream, NULL));
+        desc.backend = &backend;
+        desc.kind    = AMP_KIND_ADAMW;
+        desc.dtype   = AMP_BF16;
+        desc.state   = state ? AMP_STATE_SPLIT : AMP_STATE_DEFAULT;
+        desc.problem = why;
+        t.n = n, t.weight = (float *)(void *)weight, t.grad = weight + 4, t.grad_type = AMP_BF16;
+        OK(amp_optimizer_init(&opt, &desc));
+        OK(amp_optimizer_add(&opt, &t));
+        CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_ERROR_OVERLAP);
+        CHECK(strstr(why, "tensor 0: its grad overlaps the weight of tensor 0: ") != NULL);
+        amp_optimizer_free(&opt);
+        CHECK_MEM(from_device(weight, (n + 1) * 4), host, (n + 1) * 4); /* nothing changed */
+        t.grad = grad;
+        OK(amp_optimizer_init(&opt, &desc));
+        OK(amp_optimizer_add(&opt, &t));
+        OK(amp_optimizer_prepare(&opt));
+        for (size_t i = 0; i < n && state; i++) memcpy(host + 4 * i, "\0\0\300\177", 4); /* a NaN */
+        CHECK_MEM(from_device(weight, (n + 1) * 4), host, (n + 1) * 4);
+        amp_optimizer_free(&opt);
+        CUDA(cudaFree(weight)), CUDA(cudaFree(grad));
+        free(host);
+        runs++;
+    }
 }
 
 TEST(conditional, "law 7: unmodified kernels in a conditional node run exactly when finite: 1000 "
@@ -3491,6 +3534,7 @@ int main(int argc, char **argv) {
     RUN(shards_in_a_graph);
     RUN(few_rows);
     RUN(rows_not_there);
+    RUN(spent_weights);
     RUN(conditional);
     RUN(conditional_errors);
     RUN(capture);

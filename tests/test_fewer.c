@@ -726,19 +726,21 @@ TEST(seeds, "another seed is another rounding of moments or weights; the same on
 TEST(twins, "tensors that are alike but for their number are rounded otherwise, in each state of chance") {
     static const amp_state by_chance[] = {AMP_STATE_BF16, AMP_STATE_8BIT, AMP_STATE_SR};
     enum { N = 500 };
-    static float weight[N], grad[N];
-    uint64_t     rng = 6;
+    static float weight[2][N], grad[2][N];
     size_t       k, i;
-    for (i = 0; i < N; i++) weight[i] = unit(&rng), grad[i] = unit(&rng) * 100.0f;
     for (k = 0; k < COUNT_OF(by_chance); k++) {
         amp_optimizer_desc d = desc_of(AMP_KIND_ADAMW, 0.0, by_chance[k]);
         amp_optimizer      opt;
-        amp_tensor         t;
-        memset(&t, 0, sizeof t);
-        t.n = N, t.weight = weight, t.grad = grad;
+        int                twin;
         OK(amp_optimizer_init(&opt, &d));
-        OK(amp_optimizer_add(&opt, &t));
-        OK(amp_optimizer_add(&opt, &t));
+        for (twin = 0; twin < 2; twin++) {
+            uint64_t   rng = 6;
+            amp_tensor t;
+            memset(&t, 0, sizeof t);
+            for (i = 0; i < N; i++) weight[twin][i] = unit(&rng), grad[twin][i] = unit(&rng) * 100.0f;
+            t.n = N, t.weight = weight[twin], t.grad = grad[twin];
+            OK(amp_optimizer_add(&opt, &t));
+        }
         OK(amp_optimizer_prepare(&opt));
         for (i = 0; i < 10; i++) OK(amp_optimizer_adamw(&opt, 0.01f));
         CHECK(memcmp(amp_optimizer_model(&opt, 0), amp_optimizer_model(&opt, 1), N * 2) != 0);
@@ -750,6 +752,7 @@ TEST(near_default, "moments in fewer bytes are near default's: masters after 50 
     static const double most[] = {1e-6, 0.02, 0.1}; /* of the way that weights went, on average */
     size_t              form;
     for (form = FEWER; form < FORMS; form += test_state.quick == 2 ? 4 : 1) {
+        static float    begun[LONGEST];
         run             a, b;
         const float    *master;
         const amp_bf16 *model;
@@ -757,12 +760,13 @@ TEST(near_default, "moments in fewer bytes are near default's: masters after 50 
         double          way = 0.0, off = 0.0, all = 0.0;
         size_t          j;
         begin(&a, desc_of(AMP_KIND_ADAMW, 0.0, AMP_STATE_DEFAULT), NULL);
+        memcpy(begun, a.weight[2], sizeof begun);
         begin(&b, desc_in(AMP_KIND_ADAMW, 0.0, form), NULL);
         steps(&a, 0, 50), steps(&b, 0, 50);
         master = amp_optimizer_master(&a.opt, 2);
         model  = (const amp_bf16 *)amp_optimizer_model(&b.opt, 2);
         for (j = 0; j < LONGEST; j++) {
-            way += fabs((double)master[j] - (double)b.weight[2][j]); /* b's stand where they began */
+            way += fabs((double)master[j] - (double)begun[j]);
             off += fabs((double)master[j] - half_value(model[j].bits, forms[form].type == AMP_F16));
         }
         /* bf16 is 2^-9 coarse; by chance a step in each of 50 steps that is wrong by half of one, of
@@ -874,22 +878,23 @@ TEST(rows, "gradients of few rows: where every row is there once, the bits of a 
     enum { LENGTH = 64, ROWS = 40, N = LENGTH * ROWS };
     size_t form;
     for (form = FEWER; form < FORMS; form++) {
-        static float       grad[N], weight[N];
+        static float       grad[N], weight[2][N];
         static amp_bf16    before[N];
         uint32_t           rows[ROWS], num = ROWS, i;
         amp_optimizer_desc d = desc_in(AMP_KIND_ADAMW, 0.0, form);
         amp_optimizer      a, b;
         amp_tensor         t;
         uint64_t           rng = 3;
-        for (i = 0; i < N; i++) grad[i] = unit(&rng) * 65536.0f, weight[i] = unit(&rng);
+        for (i = 0; i < N; i++) grad[i] = unit(&rng) * 65536.0f, weight[0][i] = weight[1][i] = unit(&rng);
         for (i = 0; i < ROWS; i++) rows[i] = i;
         memset(&t, 0, sizeof t);
         t.n      = N;
-        t.weight = weight;
+        t.weight = weight[0];
         t.grad   = grad;
         OK(amp_optimizer_init(&a, &d));
         OK(amp_optimizer_add(&a, &t));
         OK(amp_optimizer_prepare(&a));
+        t.weight     = weight[1];
         t.row_length = LENGTH;
         t.max_rows   = ROWS;
         t.rows       = rows;
@@ -940,11 +945,11 @@ static void part_comes_back(amp_optimizer *opt, const float *grad) {
 TEST(shards, "law 10: on two ranks as on one, in each state: models, and chance by the element's number; a "
              "rank's file brings its part back") {
     enum { N = 3 * 16384 + 70 };
-    static float weight[N], grad[N];
+    static float begun[N], weight[3][N], grad[N];
     int          rank, k;
     size_t       i, first, n, form;
     uint64_t     rng = 9;
-    for (i = 0; i < N; i++) weight[i] = unit(&rng), grad[i] = unit(&rng);
+    for (i = 0; i < N; i++) begun[i] = unit(&rng), grad[i] = unit(&rng);
     for (form = 0; form < FORMS; form++) {
         amp_optimizer opt[3];
         for (k = 0; k < 3; k++) { /* one of one rank, two of two */
@@ -955,7 +960,8 @@ TEST(shards, "law 10: on two ranks as on one, in each state: models, and chance 
             d.shard.rank  = rank;
             d.shard.count = k ? 2 : 1;
             d.shard.sum_fn = k ? no_sum : NULL;
-            t.n = N, t.weight = weight, t.grad_later = 1;
+            memcpy(weight[k], begun, sizeof begun);
+            t.n = N, t.weight = weight[k], t.grad_later = 1;
             OK(amp_optimizer_init(&opt[k], &d));
             OK(amp_optimizer_add(&opt[k], &t));
             OK(amp_optimizer_prepare(&opt[k]));
@@ -974,6 +980,47 @@ TEST(shards, "law 10: on two ranks as on one, in each state: models, and chance 
         }
         for (k = 0; k < 3; k++) amp_optimizer_free(&opt[k]);
     }
+}
+
+/* ------------------------------------------------------------------------- what is not a master */
+
+TEST(spent_weights, "manual: a weight that prepare has copied and no step writes is NaN, to its last element; "
+                    "masters, and weights of tensors with keep_fp32, stay") {
+    static const size_t lengths[] = {1, 1023, 1024, 1025, 5000, 70001};
+    size_t              form, k, i;
+    for (form = 0; form < FORMS; form++)
+        for (k = 0; k < COUNT_OF(lengths); k++) {
+            const size_t       n      = lengths[k];
+            float             *weight = (float *)some((n + 1) * 4), kept[3] = {1.0f, 2.0f, 3.0f}, grad[3];
+            amp_optimizer_desc d      = desc_in(AMP_KIND_ADAMW, 0.0, form);
+            amp_optimizer      opt;
+            amp_tensor         t;
+            memset(&t, 0, sizeof t);
+            for (i = 0; i <= n; i++) weight[i] = 0.5f;
+            t.n = n, t.weight = weight, t.grad_later = 1;
+            OK(amp_optimizer_init(&opt, &d));
+            OK(amp_optimizer_add(&opt, &t));
+            t.n = 3, t.weight = kept, t.grad = grad, t.keep_fp32 = 1;
+            OK(amp_optimizer_add(&opt, &t));
+            OK(amp_optimizer_prepare(&opt));
+            for (i = 0; i < n; i++)
+                if (is_nan(bits_of(weight[i])) != (form >= FEWER)) break;
+            CHECK_EQ_INT(i, n);
+            CHECK_EQ_F32(weight[n], 0.5f);
+            CHECK(kept[0] == 1.0f && kept[1] == 2.0f && kept[2] == 3.0f);
+            CHECK_EQ_F32((float)half_value(((const amp_bf16 *)amp_optimizer_model(&opt, 0))[n - 1].bits,
+                                           forms[form].type == AMP_F16), 0.5f);
+            amp_optimizer_free(&opt);
+            free(weight);
+        }
+}
+
+TEST(twice_rounded, "manual: fp16's below 2^-14 are rounded to 2^-37 first in 8BIT_24, SR and KAHAN: 35abffe8") {
+    int      master;
+    uint32_t low;
+    CHECK_EQ_U32(amp_f32_to_f16(float_of(0x35abffe8u)).bits, 0x0015u);
+    for (master = AMPI_MASTER_24; master <= AMPI_MASTER_KAHAN; master++)
+        CHECK_EQ_U32(ampi_parts_of(0x35abffe8u, &low, master, 1), 0x0016u);
 }
 
 /* ------------------------------------------------------------------------- refusals */
@@ -1078,6 +1125,8 @@ int main(int argc, char **argv) {
     RUN(decays);
     RUN(rows);
     RUN(shards);
+    RUN(spent_weights);
+    RUN(twice_rounded);
     RUN(refusals);
     return test_end();
 }

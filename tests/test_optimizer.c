@@ -2815,6 +2815,100 @@ TEST(problems, "law 19: an error names what was wrong: which field of which desc
     amp_optimizer_free(&opt);
 }
 
+/* What prepare answers to two tensors, and whether it says so in these words. */
+static amp_result apart(const amp_tensor *one, const amp_tensor *two, const char *text) {
+    char               why[AMP_PROBLEM_SIZE];
+    amp_optimizer_desc d = {0};
+    amp_optimizer      opt;
+    amp_result         result;
+    d.problem = why;
+    d.dtype   = AMP_F16;
+    d.kind    = AMP_KIND_ADAMW;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(&opt, one), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(&opt, two), AMP_OK);
+    result = amp_optimizer_prepare(&opt);
+    if (result == AMP_OK ? why[0] : !strstr(why, text)) test_fail(__FILE__, __LINE__, text, why);
+    if (result != AMP_OK) CHECK(!amp_optimizer_begin_step(&opt) && !amp_optimizer_model(&opt, 0));
+    amp_optimizer_free(&opt);
+    return result;
+}
+
+TEST(arrays_apart, "manual: prepare refuses gradients that overlap, a weight that was added twice, a gradient "
+                   "that is a weight, by name; what only touches, and rows and num_rows, may be shared") {
+    static float w[64], g[64];
+    uint32_t     rows[2] = {0, 1}, num = 2;
+    amp_tensor   a = {0}, b = {0};
+    int          k;
+    a.name = "first", a.n = 16, a.weight = w, a.grad = g;
+    b.name = "second", b.n = 16, b.weight = w + 16, b.grad = g + 16;
+    CHECK_EQ_INT(apart(&a, &b, ""), AMP_OK); /* one behind the other */
+    CHECK_EQ_INT(apart(&b, &a, ""), AMP_OK);
+    for (k = 1; k < 32; k += 30) {
+        b.weight = w + (k == 1 ? 15 : 1); /* by one element, and by all but one */
+        b.grad   = g + 32;
+        CHECK_EQ_INT(apart(&a, &b, "tensor 1 (second): its weight overlaps the weight of tensor 0 (first): "),
+                     AMP_ERROR_OVERLAP);
+        CHECK_EQ_INT(apart(&b, &a, "tensor 1 (first): its weight overlaps the weight of tensor 0 (second): "),
+                     AMP_ERROR_OVERLAP);
+        b.weight = w + 16, b.grad = g + (k == 1 ? 15 : 1);
+        CHECK_EQ_INT(apart(&a, &b, "tensor 1 (second): its grad overlaps the grad of tensor 0 (first): "),
+                     AMP_ERROR_OVERLAP);
+    }
+    b.grad = g + 16;
+    CHECK_EQ_INT(apart(&a, &a, "overlaps the "), AMP_ERROR_OVERLAP);
+    b.grad = w;
+    CHECK_EQ_INT(apart(&a, &b, "tensor 1 (second): its grad overlaps the weight of tensor 0 (first): "),
+                 AMP_ERROR_OVERLAP);
+    b.grad = b.weight;
+    CHECK_EQ_INT(apart(&a, &b, "tensor 1 (second): its "), AMP_ERROR_OVERLAP);
+    b.grad = g + 8, b.grad_type = AMP_F16; /* 16 halves take 8 floats */
+    a.n = 8;
+    CHECK_EQ_INT(apart(&a, &b, ""), AMP_OK);
+    b.grad = (char *)(g + 8) - 2;
+    CHECK_EQ_INT(apart(&a, &b, "its grad overlaps the grad of tensor 0"), AMP_ERROR_OVERLAP);
+    b.grad = g + 16, b.model = (char *)(w + 7) + 2, b.model_type = AMP_BF16;
+    CHECK_EQ_INT(apart(&a, &b, "its model overlaps the weight of tensor 0"), AMP_ERROR_OVERLAP);
+    b.model = b.weight, b.model_type = AMP_F32; /* the weights themselves */
+    CHECK_EQ_INT(apart(&a, &b, ""), AMP_OK);
+    b.model = NULL, b.grad = NULL, b.weight = w + 15, a.n = 15; /* frozen */
+    CHECK_EQ_INT(apart(&a, &b, ""), AMP_OK);
+    b.weight = w;
+    CHECK_EQ_INT(apart(&a, &b, "its weight overlaps"), AMP_ERROR_OVERLAP);
+    /* of few rows a gradient is as long as max_rows says, whatever n is */
+    a.n = 16, a.row_length = 4, a.max_rows = 2, a.rows = rows, a.num_rows = &num;
+    b = a;
+    b.name = "second", b.weight = w + 16, b.grad = g + 8;
+    CHECK_EQ_INT(apart(&a, &b, ""), AMP_OK);
+    b.grad = g + 7;
+    CHECK_EQ_INT(apart(&a, &b, "tensor 1 (second): its grad overlaps the grad of tensor 0 (first): "),
+                 AMP_ERROR_OVERLAP);
+}
+
+TEST(many_apart, "manual: of 10^4 tensors in any order, two that overlap by one element are found") {
+    enum { MANY = 10000 };
+    static float       w[2 * MANY], g[2 * MANY];
+    char               why[AMP_PROBLEM_SIZE];
+    amp_optimizer_desc d = {0};
+    int                round, i;
+    d.problem = why;
+    for (round = 0; round < 4; round++) {
+        amp_optimizer opt;
+        CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
+        for (i = 0; i < MANY; i++) {
+            const int  at = (i * 7919 + 3) % MANY; /* a prime: a permutation */
+            amp_tensor t  = {0};
+            t.n      = round && i == 2500 * round ? 3 : 2; /* into the next one's weight or gradient */
+            t.weight = w + 2 * (MANY - 1 - at);
+            t.grad   = g + 2 * at;
+            CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+        }
+        CHECK_EQ_INT(amp_optimizer_prepare(&opt), round ? AMP_ERROR_OVERLAP : AMP_OK);
+        if (round) CHECK(strstr(why, "overlaps the ") != NULL);
+        amp_optimizer_free(&opt);
+    }
+}
+
 TEST(lr_ptr_counts, "contract: a learning rate that is written through lr_ptr is one") {
     int kind;
     for (kind = 1; kind < NUM_KINDS; kind++) {
@@ -2914,6 +3008,8 @@ int main(int argc, char **argv) {
     RUN(handed_over);
     RUN(handed_over_errors);
     RUN(problems);
+    RUN(arrays_apart);
+    RUN(many_apart);
     RUN(lr_ptr_counts);
     RUN(zero_desc);
     RUN(digest);

@@ -20,7 +20,7 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     amp_optimizer_desc desc;
     amp_optimizer      opt;
     amp_tensor         t;
-    float              x[4]    = {1, 2, 3, 4};
+    float              x[4]    = {1, 2, 3, 4}, other[4] = {5, 6, 7, 8};
     void              *grad    = x, *none[2] = {NULL, NULL};
     float             *weights = x;
     amp_cache          cache;
@@ -46,11 +46,12 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     t.n      = 4;
     t.weight = x;
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK); /* frozen */
-    t.grad = x;
+    t.weight = other;
+    t.grad   = other; /* but a flag */
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, AMP_F32), AMP_ERROR_NOT_PREPARED);
     CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
-    CHECK(amp_optimizer_master(&opt, 1) != x);
+    CHECK(amp_optimizer_master(&opt, 1) != other);
     CHECK_EQ_INT(amp_optimizer_accumulate(NULL, 1, x, AMP_F32), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 2, x, AMP_F32), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, NULL, AMP_F32), AMP_ERROR_INVALID_ARGUMENT);
@@ -68,6 +69,7 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     amp_optimizer_free(&opt);
 
     desc.shard.count = 0;
+    t.grad           = x;
     CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);

@@ -297,23 +297,24 @@ TEST(bad_rows, "amp.h sparse: a row that is not there, or too many, skips the st
 TEST(never_stepped_on, "amp.h sparse: a row that is not there skips where the scaler is disabled, too, and "
                        "where the table is empty") {
     amp_optimizer_desc desc = desc_of(AMP_KIND_SGD, AMP_F32);
-    static float       values[5000];
+    static float       values[2][5000];
     int                empty;
     desc.scaler.disabled = 1;
     for (empty = 0; empty < 2; empty++) {
-        float      table[6] = {1, 1, 1, 1, 1, 1};
-        uint32_t   rows[2]  = {1, 3}, count = 2;
+        float      table[6] = {1, 1, 1, 1, 1, 1}, other[6] = {1, 1, 1, 1, 1, 1};
+        uint32_t   rows[2]  = {1, 3}, count = 2; /* of both */
         amp_tensor t;
         amp_stats  stats;
         amp_status status;
         size_t     i;
-        for (i = 0; i < 5000; i++) values[i] = 1.0f;
+        for (i = 0; i < 5000; i++) values[0][i] = values[1][i] = 1.0f;
         memset(&t, 0, sizeof t);
         t.n = empty ? 0 : 6, t.row_length = empty ? 2500 : 2, t.max_rows = 2;
-        t.weight = table, t.grad = values, t.rows = rows, t.num_rows = &count;
+        t.weight = table, t.grad = values[0], t.rows = rows, t.num_rows = &count;
         CHECK_EQ_INT(amp_optimizer_init(&one.opt, &desc), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_add(&one.opt, &t), AMP_OK);
         t.n = 6, t.row_length = 2; /* law 17: something has to learn */
+        t.weight = other, t.grad = values[1];
         CHECK_EQ_INT(amp_optimizer_add(&one.opt, &t), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_prepare(&one.opt), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_sgd(&one.opt, 1.0f), AMP_OK);
@@ -321,10 +322,10 @@ TEST(never_stepped_on, "amp.h sparse: a row that is not there skips where the sc
         CHECK_EQ_U32(stats.bad_row, empty ? 1 : 2);
         CHECK_EQ_INT(amp_optimizer_status(&one.opt, &status), AMP_OK);
         CHECK_EQ_U32(status.did_step, 0);
-        for (i = 0; i < 6; i++) CHECK_EQ_F32(table[i], 1.0f);
+        for (i = 0; i < 6; i++) CHECK(table[i] == 1.0f && other[i] == 1.0f);
         rows[1] = 2; /* what is not finite is stepped on, as in any tensor */
         if (empty) count = 0;
-        values[0] = -INFINITY;
+        values[0][0] = -INFINITY;
         CHECK_EQ_INT(amp_optimizer_sgd(&one.opt, 1.0f), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_status(&one.opt, &status), AMP_OK);
         CHECK_EQ_U32(status.did_step, 1);
@@ -343,7 +344,7 @@ TEST(decay_and_zero_grad, "amp.h sparse: the optimizer's weight decay is not a t
         amp_tensor t;
         float      table[8] = {1, 1, 1, 1, 1, 1, 1, 1};
         uint32_t   row = 2, count = 1;
-        float      grad[2] = {0, 0};
+        float      grad[8] = {0, 0};
         memset(&t, 0, sizeof t);
         t.n = 8, t.row_length = 2, t.max_rows = 4;
         t.weight = table, t.grad = grad, t.rows = &row, t.num_rows = &count;

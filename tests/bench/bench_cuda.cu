@@ -269,7 +269,8 @@ static void measure(amp_backend *gpu, size_t n, size_t tensors) {
         cudaFree(p);
 }
 
-/* The step in all states, in turns; weights are the default's, and what others begin with. */
+/* The step in all states, in turns; weights are the default's, and what others begin with, of whom
+   each leaves NaN. */
 static void measure_states(amp_backend *gpu, size_t n, size_t tensors) {
     struct kept { const char *what; amp_state state; };
     static const kept states[] = {
@@ -292,15 +293,16 @@ static void measure_states(amp_backend *gpu, size_t n, size_t tensors) {
     }
     float    *weights = on_device<float>(n);
     uint16_t *grads   = on_device<uint16_t>(n);
-    launch(fill_floats, n, weights, n, 1, 0.04f);
     launch(fill_halves, n, grads, n);
     for (int i = 0; i < STATES; i++) {
         amp_optimizer *opt = &models[i].opt;
+        launch(fill_floats, n, weights, n, 1, 0.04f);
         prepare(&models[i], gpu, weights, grads, n / tensors, tensors, 0.0f, AMP_BF16,
                 states[i].state);
         turns.push_back({"amp", states[i].what, times,
                          [opt] { good(amp_optimizer_adamw(opt, learning_rate)); }});
     }
+    launch(fill_floats, n, weights, n, 1, 0.04f);
     take_turns(turns, 3.0, n, tensors);
     for (model &m : models) {
         amp_status status;
