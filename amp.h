@@ -637,9 +637,9 @@ AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tenso
 /* Register count tensors that lie one behind the other in the arrays of whole. Of a part, its name,
    n (they add up to whole's), lr_scale, weight_decay, no_weight_decay and keep_fp32 are used; the
    rest is whole's. Made copies are contiguous too: model(first) + offset is valid.
-   prepare then allocates everything and writes masters and model copies. AMP_ERROR_OVERLAP where a weight,
-   gradient or model overlaps another one, of this tensor or of any (a weight that was added twice);
-   rows and num_rows may be shared. (rebind does not look.) */
+   prepare then allocates everything and writes masters and model copies. AMP_ERROR_OVERLAP where a
+   weight, gradient or model overlaps another one, of this tensor or of any (a weight that was added
+   twice); rows and num_rows may be shared. (rebind does not look.) */
 AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
                                           const amp_tensor *parts, size_t count);
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt);
@@ -1161,8 +1161,8 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
    With keep_fp32 a tensor stays AMP_STATE_DEFAULT. Of others weight is copied in prepare, which
    then fills it with NaN, and not used after; amp_optimizer_master is NULL, forward reads
    amp_optimizer_model, and a weight cache refuses the optimizer. A file loads where the format of
-   moments, if there are any, and that of masters are its own (SPLIT, BF16 and 8BIT have all of fp32,
-   as DEFAULT; 8BIT_24, KAHAN and SR want its type of models, too). fp32 also takes masters of
+   moments, if there are any, and that of masters are its own (SPLIT, BF16 and 8BIT have all of
+   fp32, as DEFAULT; 8BIT_24, KAHAN and SR want its type of models, too). fp32 also takes masters of
    8BIT_24 and SR: so 8BIT loads files of 8BIT_24 and SR_8BIT, BF16 those of SR_BF16, DEFAULT and
    SPLIT those of SR. Else AMP_ERROR_MISMATCH says of which tensor they are not. A report counts
    gradients, but neither weights nor updates.
