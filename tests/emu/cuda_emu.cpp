@@ -1510,6 +1510,29 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
     emu_count.graph_launches++;
     return cudaSuccess;
 }
+/* They count alone where there is no array. */
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count) {
+    ENTER("cudaGraphGetNodes");
+    const size_t room = nodes ? *count : 0;
+    *count            = graph->nodes.size();
+    for (size_t i = 0; i < *count && i < room; i++) nodes[i] = graph->nodes[i].get();
+    return cudaSuccess;
+}
+cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t *from, cudaGraphNode_t *to,
+                              cudaGraphEdgeData *data, size_t *count) {
+    ENTER("cudaGraphGetEdges");
+    const size_t room = from ? *count : 0;
+    *count            = 0;
+    for (const std::shared_ptr<CUgraphNode_st> &node : graph->nodes)
+        for (cudaGraphNode_t need : node->needs) {
+            if (*count < room) {
+                from[*count] = need, to[*count] = node.get();
+                if (data) data[*count] = cudaGraphEdgeData();
+            }
+            ++*count;
+        }
+    return cudaSuccess;
+}
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
     ENTER("cudaGraphDestroy");
     REQUIRE(graphs.erase(graph) != 0, cudaErrorInvalidValue);
