@@ -2965,6 +2965,8 @@ TEST(nothing_waits, "law 8: behind a kernel that spins for 200 ms all calls of a
     unsigned char *arrays    = on_device((size_t)TENSORS * 2 * 4 * 5);
     unsigned char *workspace = on_device(WORKSPACE), *x = on_device(4096);
     void          *handle    = blas();
+    cudaEvent_t    spun;
+    CUDA(cudaEventCreate(&spun));
     CUDA(cudaMemset(arrays, 0, (size_t)TENSORS * 2 * 4 * 5));
     CUDA(cudaMemset(x, 0, 4096));
     for (int kind = OWN; kind <= SGD; kind++) {
@@ -2977,6 +2979,7 @@ TEST(nothing_waits, "law 8: behind a kernel that spins for 200 ms all calls of a
         emulate(0, 1);
         for (int spins = 0; spins < 2; spins++) { /* once before, so that all is loaded */
             if (spins) launch(user_spin, 1, 1, main_stream);
+            CUDA(cudaEventRecord(spun, main_stream));
             const std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
             if (kind != OWN) OK(amp_optimizer_set_lr(&opt, 0.1f));
             step_of(&opt, kind);
@@ -2987,7 +2990,7 @@ TEST(nothing_waits, "law 8: behind a kernel that spins for 200 ms all calls of a
             OK(amp_cuda_scaler_unscale(shared_device, x + 1024, AMP_F32, 100, main_stream));
             OK(amp_cuda_scaler_update(shared_device, main_stream));
             OK(multiply(&blas_backend, &p, x, x + 1024, x + 2048));
-            if (spins) CHECK_EQ_INT(cudaStreamQuery(main_stream), cudaErrorNotReady);
+            if (spins) CHECK_EQ_INT(cudaEventQuery(spun), cudaErrorNotReady);
             CUDA(cudaStreamSynchronize(main_stream));
         }
         (void)cudaGetLastError(); /* that it was not ready */
@@ -3001,6 +3004,7 @@ TEST(nothing_waits, "law 8: behind a kernel that spins for 200 ms all calls of a
     CUDA(cudaFree(arrays));
     CUDA(cudaFree(workspace));
     CUDA(cudaFree(x));
+    CUDA(cudaEventDestroy(spun));
     CHECK_EQ_INT(cublasDestroy((cublasHandle_t)handle), CUBLAS_STATUS_SUCCESS);
 }
 
