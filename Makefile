@@ -120,8 +120,9 @@ cuda: ## compile kernels and CUDA examples with nvcc for every architecture; sho
 	$(Q)sh tests/nvcc.sh $(BUILD)/cuda
 	$(Q)CXX="$(CXX)" sh tests/headers.sh $(ARGS) $(BUILD)/cuda/headers
 
-bench: $(BUILD)/bench ## measure the CPU functions beside memory, fp32, plain loops and one thread
+bench: $(BUILD)/bench $(BUILD)/bench_ranks ## measure the CPU functions beside memory, fp32, plain loops and one thread
 	$(Q)$(BUILD)/bench $(ARGS)
+	$(Q)$(BUILD)/bench_ranks
 
 # Two files and what pkg-config says of them: --cflags where the header is, and kernels=, the path
 # of the CUDA source that a program with a GPU compiles besides.
@@ -169,6 +170,10 @@ $(BUILD)/state: examples/gpt.c
 $(BUILD)/%: examples/%.c $(wildcard examples/*.h) $(BUILD)/amp.o
 	@echo "  CC  $@"
 	$(Q)$(CC) $(EXAMPLE)
+
+$(BUILD)/bench_ranks: tests/bench/bench_ranks.c tests/bench/clock.h amp.h | $(BUILD)
+	@echo "  CC  $@"
+	$(Q)$(CC) -std=c99 $(CFLAGS) -I. $< -o $@ -lm
 
 # bench has rows with two threads where the compiler has OpenMP.
 $(BUILD)/bench: tests/bench/bench.c $(wildcard tests/bench/*.h) tests/gemm_ex.h amp.h | $(BUILD)
