@@ -140,7 +140,7 @@
    in two bf16 parts (16 bits; 8 below 2^-118), and products of the lesser parts are
    left out, those of fp16 too. AVX512_BF16 (AMD) takes products of bf16 of that size,
    in pairs of k, the odd one first, with the same zeros: its model has been compared
-   with Intel's instruction, not yet with AMD's.
+   with the instruction of Intel's processors and of AMD's (Zen 4).
    amp_cpu_force_tier("avx512") keeps to FMA where machines must agree.
 
    >>gpu
@@ -245,7 +245,8 @@
               Weights of states without an fp32 master are NaN after prepare, and a weight
               cache refuses them; prepare refuses arrays that overlap
        0.5.0  ranks: desc.shard, amp_optimizer_range, _accumulate; states in sets of files.
-              Gradients that touch few rows (amp_tensor.row_length)
+              Gradients that touch few rows (amp_tensor.row_length). Masters and moments
+              in fewer bytes (desc.state). What happens in a run, and advice (desc.report)
        0.4.0  products on a CPU at the speed of a BLAS, halves through AMX (and fp32
               where TF32 is exact enough) or AVX512_BF16. The cache of half weights is
               amp_cache in every name; amp_gemm_ex takes batches, bias and ReLU in a
@@ -1113,8 +1114,9 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
                                              void *user);
 
 /* ----------------------------------------------------------- >>api  fewer bytes
-   A fused step is bound by memory, so what takes fewer bytes is a faster step, too. The state of a
-   tensor, or else desc.state, says how its masters and moments are kept:
+   This saves memory. A step is faster only where memory binds it: on one core seven of the ten are
+   slower than DEFAULT (README). The state of a tensor, or else desc.state, says how its masters and
+   moments are kept:
 
                               master                            moments   bytes kept  moved
        AMP_STATE_DEFAULT      fp32                              fp32      2 + 4 + 8      30

@@ -379,8 +379,9 @@ static void print_speed(const report *r, int which) {
            speed(r, which, BF16, TRAINED), speed(r, which, FP16, TRAINED));
     printf("  wide (%d times the hidden units, %d images a step) %.2f and %.2f times; products in\n"
            "  %s\n", WIDER, WIDE_BATCH, speed(r, which, BF16, WIDE), speed(r, which, FP16, WIDE),
-           strcmp(amp_cpu_tier(), "amx") == 0 ? "AMX tiles, fp16 in two parts"
-                                              : "fp32 arithmetic, whatever their types");
+           strcmp(amp_cpu_tier(), "amx") == 0           ? "AMX tiles, fp16 in two parts"
+           : strcmp(amp_cpu_tier(), "avx512_bf16") == 0 ? "AVX512_BF16, fp16 in fp32 arithmetic"
+                                                        : "fp32 arithmetic, whatever their types");
 }
 
 /* What the table says, in words that follow from its numbers. */
