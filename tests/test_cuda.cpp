@@ -2497,7 +2497,7 @@ TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, in batches too, by cu
     unsigned with_lt = 0, batches = 0;
 #endif
     memset(clean, 0x5a, sizeof clean);
-    for (unsigned i = 0; i < few(400); i++) {
+    for (unsigned i = 0; i < few(3200); i++) {
         const int    type = (int)(i % 3), c_type = r.one_in(2) ? type : AMP_F32;
         const bool   ta = r.one_in(2), tb = r.one_in(2), relu = r.one_in(2);
         const int    two = EMULATED && r.one_in(3) ? 1 + (int)r.below(4) : 0; /* an answer of Lt's */
