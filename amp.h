@@ -6390,8 +6390,8 @@ static amp_result ampi_write_out(const ampi_target *to, const char *like,
 #endif
 
 /* >>impl ranks */
-static amp_result ampi_agree(const amp_optimizer *opt, amp_result mine, amp_result theirs,
-                             uint64_t hash, const char *text, size_t count);
+static int ampi_agree(const amp_optimizer *opt, amp_result *result, amp_result theirs,
+                      uint64_t hash, const char *text, size_t count);
 
 /* A set of files, one of each rank; ranks 0: there is none. Its edition tells sets of one turn from
    each other, so that none is written over. */
@@ -6479,38 +6479,40 @@ static void ampi_remove_set(const amp_shard *shard, const char *path, char *name
         if (ampi_name_part(name, path, set, rank) == AMP_OK) (void)remove(name);
 }
 
-/* The part of this rank beside path; when all ranks have written theirs, the first one's path. */
-static amp_result ampi_save_parts(const amp_optimizer *opt, const char *path, ampi_target *to,
-                                  const ampi_set *set, uint64_t common) {
+/* The part of this rank beside path; when all ranks have written theirs, the first one's path. 0:
+   the ranks have not met, and the first may name the set though another one fails. */
+static int ampi_save_parts(const amp_optimizer *opt, const char *path, ampi_target *to,
+                           const ampi_set *set, uint64_t common, amp_result *result) {
     static const char *const text = "the ranks are not at one step: loss scale, learning rate or "
                                     "numbers of steps differ";
-    const int  rank   = opt->desc.shard.rank;
-    amp_result result = ampi_name_part(to->path, path, set, (uint64_t)rank);
-    if (result == AMP_OK) result = ampi_replace_file(to, path, ampi_save_content, opt);
-    result = ampi_agree(opt, result, AMP_ERROR_WRITE, common, text, 0);
-    if (result == AMP_OK && rank == 0) {
+    const int rank = opt->desc.shard.rank;
+    int       met;
+    *result = ampi_name_part(to->path, path, set, (uint64_t)rank);
+    if (*result == AMP_OK) *result = ampi_replace_file(to, path, ampi_save_content, opt);
+    met = ampi_agree(opt, result, AMP_ERROR_WRITE, common, text, 0);
+    if (*result == AMP_OK && rank == 0) {
         memcpy(to->path, path, strlen(path) + 1);
-        result = ampi_replace_file(to, path, ampi_set_content, set);
+        *result = ampi_replace_file(to, path, ampi_set_content, set);
     }
-    return ampi_agree(opt, result, AMP_ERROR_WRITE, common, text, 0);
+    return ampi_agree(opt, result, AMP_ERROR_WRITE, common, text, 0) && met;
 }
 
-/* A set in place of what path names. What a save that failed has written goes, unless path names it
-   already: then it is the directory that could not be flushed. */
+/* A set in place of the old one. What a save that failed has written goes, if path does not name it
+   and never will. */
 static amp_result ampi_save_set(const amp_optimizer *opt, const char *path, ampi_target *to,
                                 ampi_state *state, const ampi_set *old) {
     const uint64_t ranks = (uint64_t)opt->desc.shard.count;
     ampi_set       set, named;
     ampi_archive   a;
     amp_result     result;
-    int            error;
+    int            met, error;
     set.turn    = ampi_turn(&state->control);
     set.edition = old->turn == set.turn && old->ranks == ranks ? old->edition + 1 : 0;
     set.ranks   = ranks;
     ampi_count_state(&a, opt, state, AMPI_STATE_PART, 0, ranks);
-    result = ampi_save_parts(opt, path, to, &set, a.common);
-    if (result == AMP_OK) return AMP_OK;
+    met   = ampi_save_parts(opt, path, to, &set, a.common, &result);
     error = errno; /* of the call that failed */
+    if (result == AMP_OK || !met) return result;
     named = ampi_set_at(path);
     if (memcmp(&named, &set, sizeof set) != 0)
         ampi_remove_set(&opt->desc.shard, path, to->path, &set);
@@ -6681,8 +6683,7 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
     result = ampi_read_state(opt, &l.own);
     if (result != AMP_OK) return result;
     result = ampi_load_from(opt, &l, path);
-    result = ampi_agree(opt, result, AMP_ERROR_READ, l.num ? l.files[0].common : 0, AMPI_NOT_ONE,
-                        0);
+    ampi_agree(opt, &result, AMP_ERROR_READ, l.num ? l.files[0].common : 0, AMPI_NOT_ONE, 0);
     if (result == AMP_OK) result = ampi_load_all(opt, l.files, l.num, &l.own, &l.state);
     for (k = 0; k < l.num; k++) ampi_release(&opt->desc.allocator, l.files[k].bytes);
     ampi_release(&opt->desc.allocator, l.names);
@@ -7423,28 +7424,31 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capab
 
 /* ---------------------------------------------------------------- >>impl  ranks */
 
-/* Have all ranks succeeded, and have they the same hash? mine is this rank's result, theirs what it
-   is told of another's failure, text of another's hash. The plan's first count sums are added. A
-   hash is made odd, and its complement is even: two numbers that are all ones tell of a failure. */
-static amp_result ampi_agree(const amp_optimizer *opt, amp_result mine, amp_result theirs,
-                             uint64_t hash, const char *text, size_t count) {
-    const amp_backend *b      = &opt->backend;
-    const amp_shard   *s      = &opt->desc.shard;
-    const amp_plan    *plan   = opt->plan;
-    const uint32_t     failed = mine == AMP_OK ? 0 : UINT32_MAX, odd = (uint32_t)(hash >> 32) | 1u;
+/* Have all ranks succeeded, and have they the same hash? *result is this rank's, and becomes theirs
+   if another one has failed; text: if hashes differ. The plan's first count sums are added. 0: the
+   ranks have not met, and others may have learnt something else. A hash is made odd, and then its
+   complement is even: two numbers that are all ones tell of a failure. */
+static int ampi_agree(const amp_optimizer *opt, amp_result *result, amp_result theirs,
+                      uint64_t hash, const char *text, size_t count) {
+    const amp_backend *b    = &opt->backend;
+    const amp_shard   *s    = &opt->desc.shard;
+    const amp_plan    *plan = opt->plan;
+    const uint32_t     odd  = (uint32_t)(hash >> 32) | 1u;
     uint32_t           flags[2];
-    amp_result         result;
-    if (plan->meets != AMPI_OVER_SUMS) return mine;
-    flags[0] = odd | failed;
-    flags[1] = ~odd | failed;
-    result   = ampi_send(b, plan->control->flags, flags, sizeof flags);
-    if (result == AMP_OK) result = s->sum_fn(s->user, plan->sums, count, plan->control->flags);
-    if (result == AMP_OK) result = ampi_read_back(opt, flags, plan->control->flags, sizeof flags);
-    if (mine != AMP_OK || result != AMP_OK) return mine != AMP_OK ? mine : result;
-    if (flags[0] == ~flags[1]) return AMP_OK; /* the largest is the smallest */
-    if (flags[0] == flags[1]) text = "another rank could not save or load its part";
-    ampi_tell(opt->desc.problem, text);
-    return flags[0] == flags[1] ? theirs : AMP_ERROR_MISMATCH;
+    amp_result         met;
+    if (plan->meets != AMPI_OVER_SUMS) return 1;
+    flags[0] = *result == AMP_OK ? odd : UINT32_MAX;
+    flags[1] = *result == AMP_OK ? ~odd : UINT32_MAX;
+    met      = ampi_send(b, plan->control->flags, flags, sizeof flags);
+    if (met == AMP_OK) met = s->sum_fn(s->user, plan->sums, count, plan->control->flags);
+    if (met == AMP_OK) met = ampi_read_back(opt, flags, plan->control->flags, sizeof flags);
+    if (*result != AMP_OK) return met == AMP_OK;
+    *result = met;
+    if (met != AMP_OK || flags[0] == ~flags[1]) return met == AMP_OK; /* the largest: the least */
+    *result = flags[0] == flags[1] ? theirs : AMP_ERROR_MISMATCH;
+    ampi_tell(opt->desc.problem,
+              flags[0] == flags[1] ? "another rank could not save or load its part" : text);
+    return 1;
 }
 
 /* Of what all ranks must have alike: what a file says, and of the rest what decides a step or how
@@ -7458,12 +7462,11 @@ static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
     ampi_count_state(&a, opt, state, AMPI_STATE_PART, 0, count);
     sum = ampi_hash(a.common, count);
     sum = ampi_hash(sum, opt->desc.seed);
-    sum = ampi_hash(sum, (uint64_t)opt->desc.dtype);
     sum = ampi_hash(sum, ampi_load_u32(&plan->watch.spike_norm, 0));
     sum = ampi_hash(sum, ampi_load_u32(&plan->watch.spike_z, 0));
     for (i = 0; i < plan->num_slots; i++) {
         const amp_tensor *t = ampi_tensor(opt, (int)i);
-        sum = ampi_hash(sum, (uint64_t)ampi_learns(t) << 1 | (t->keep_fp32 != 0));
+        sum = ampi_hash(sum, (uint64_t)ampi_learns(t));
         sum = ampi_hash(sum, (uint64_t)t->grad_type);
         sum = ampi_hash(sum, plan->host_slots[i].model_type);
         sum = ampi_hash(sum, plan->host_slots[i].state);
@@ -7481,10 +7484,10 @@ static amp_result ampi_same_tables(const amp_optimizer *opt) {
     int              rank;
     if (result == AMP_OK) result = ampi_send(&opt->backend, &sums[s->rank], &one, sizeof one);
     if (result == AMP_OK)
-        result = ampi_agree(opt, AMP_OK, AMP_OK, ampi_hash_tables(opt, &state),
-                            "the ranks have added other tensors, or their descs differ: in dtype, "
-                            "kind, state, seed, shard.count, scaler, max_norm, betas or the like",
-                            (size_t)s->count);
+        ampi_agree(opt, &result, result, ampi_hash_tables(opt, &state),
+                   "the ranks have added other tensors, or their descs differ: in dtype, kind, "
+                   "state, seed, shard.count, scaler, max_norm, betas or the like",
+                   (size_t)s->count);
     for (rank = 0; rank < s->count && result == AMP_OK; rank++) {
         result = ampi_read_back(opt, &present, &sums[rank], sizeof present);
         if (result != AMP_OK || memcmp(&present, &one, sizeof one) == 0) continue;

@@ -141,15 +141,18 @@ typedef struct member {
     int           rank;
     amp_optimizer opt;
     size_t        bytes; /* that its allocator was asked for */
+    int           deaf, slow; /* of meetings it learns nothing, from this one on; it lets others end */
     amp_result    result;
     char          problem[AMP_PROBLEM_SIZE];
 } member;
 
 static amp_result meet(void *user, double *sums, size_t count, uint32_t *flags) {
-    crew  *c = ((member *)user)->all;
-    size_t i;
-    int    meeting, together;
+    member *m = (member *)user;
+    crew   *c = m->all;
+    size_t  i;
+    int     meeting, together;
     if (count > MAX_SUMS) return AMP_ERROR_TOO_LARGE;
+    if (m->deaf > 1) return AMP_ERROR_CUDA;
     pthread_mutex_lock(&c->lock);
     meeting = c->meetings;
     for (i = 0; i < count; i++) c->sums[i] = (c->arrived ? c->sums[i] : 0.0) + sums[i];
@@ -163,7 +166,9 @@ static amp_result meet(void *user, double *sums, size_t count, uint32_t *flags) 
         pthread_cond_broadcast(&c->changed);
     }
     while (c->meetings == meeting && !c->left) pthread_cond_wait(&c->changed, &c->lock);
-    together = c->meetings != meeting;
+    together = c->meetings != meeting && !m->deaf;
+    if (m->deaf) m->deaf++;
+    while (m->slow && !c->left) pthread_cond_wait(&c->changed, &c->lock);
     memcpy(sums, c->total, count * sizeof *sums);
     memcpy(flags, c->largest, sizeof c->largest);
     pthread_mutex_unlock(&c->lock);
@@ -877,6 +882,29 @@ TEST(unsaved, "law 18: a save that fails on one rank fails on all, leaves the se
     end_files();
 }
 
+static void save_unheard(member *m) { /* rank 1 is gone when rank 0 names the set */
+    m->deaf = m->rank == 1;
+    m->slow = m->rank == 0;
+    only_save(m);
+    m->deaf = m->slow = 0;
+}
+
+TEST(unheard, "law 18: where ranks fail to meet in a save, path names the old set or the new one, and that "
+              "is whole") {
+    begin_files();
+    use("u");
+    together(2, run_and_save);
+    all_are(2, AMP_OK);
+    together(2, save_unheard);
+    all_are(2, AMP_ERROR_CUDA);
+    all_free();
+    CHECK(file_exists(path_of("u.4-1.0-of-2")));
+    together(2, only_load);
+    all_are(2, AMP_OK);
+    all_free();
+    end_files();
+}
+
 static void ask_one(member *m) { /* of what ranks may have of their own, before and after a step */
     m->result = set_up(m, the_crew.count, NULL);
     if (m->rank == 1) CHECK(amp_optimizer_lr_ptr(&m->opt) != NULL);
@@ -1061,6 +1089,7 @@ int main(int argc, char **argv) {
     RUN(names);
     RUN(damaged);
     RUN(unsaved);
+    RUN(unheard);
     RUN(of_one_rank);
     RUN(two_runs);
     RUN(hostile);
