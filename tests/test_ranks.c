@@ -240,7 +240,7 @@ static struct {
     amp_dtype type;
     int       micro, clip, planted, kind; /* planted: the step and micro-batch of an overflow */
     size_t    other;                      /* a rank that has something else, plus one: what   */
-    int       what;
+    int       what, plain;                /* plain: SGD without momentum                      */
     char      path[128];
     amp_report_desc watch;
 } task;
@@ -269,7 +269,7 @@ static amp_optimizer_desc desc_of(member *m, int count) {
     memset(&desc, 0, sizeof desc);
     desc.dtype              = task.type;
     desc.kind               = task.kind ? (amp_kind)task.kind : AMP_KIND_ADAMW;
-    desc.momentum           = 0.9;
+    desc.momentum           = task.plain ? 0.0 : 0.9;
     desc.weight_decay       = 0.01f;
     desc.scaler.init_scale  = 1024.0f;
     desc.scaler.growth_interval = 3;
@@ -297,7 +297,7 @@ enum {
 
 static void differ_in_desc(amp_optimizer_desc *desc) {
     static const amp_report_desc spike = {100, 3.0f, 0.0f};
-    if (task.what == W_DTYPE) desc->dtype = AMP_BF16;
+    if (task.what == W_DTYPE) desc->dtype = AMP_F16;
     if (task.what == W_KIND) desc->kind = AMP_KIND_SGD;
     if (task.what == W_MOMENTUM) desc->momentum = 0.5;
     if (task.what == W_NESTEROV) desc->nesterov = 1;
@@ -316,7 +316,7 @@ static void differ_in_desc(amp_optimizer_desc *desc) {
 }
 
 static void differ_in_tensor(amp_tensor *t, int i) {
-    static amp_bf16 model[LEAST];
+    static amp_f16 model[LEAST];
     if (i == NUM_TENSORS - 1 && task.what == W_LR_SCALE) t->lr_scale = 0.5f;
     if (i != 4) return;
     if (task.what == W_SIZE) t->n--;
@@ -325,8 +325,8 @@ static void differ_in_tensor(amp_tensor *t, int i) {
     if (task.what == W_DECAY) t->no_weight_decay = 1;
     if (task.what == W_KEEP_FP32) t->keep_fp32 = 1;
     if (task.what == W_GRAD_TYPE) t->grad_type = AMP_BF16;
-    if (task.what == W_STATE) t->state = AMP_STATE_SR;
-    if (task.what == W_MODEL_TYPE) t->model = model, t->model_type = AMP_BF16;
+    if (task.what == W_STATE) t->state = AMP_STATE_SPLIT;
+    if (task.what == W_MODEL_TYPE) t->model = model, t->model_type = AMP_F16;
 }
 
 /* grads: NULL for shards, where a tensor needs no gradient of its own. */
@@ -521,9 +521,11 @@ static void same_rank(member *m) {
 
 TEST(tables, "amp.h ranks: prepare tells MISMATCH on all ranks if one has other tensors or numbers, or "
              "if two have one rank") {
-    task.type  = AMP_F16;
+    task.type  = AMP_BF16;
     task.other = 3;
     for (task.what = 0; task.what < WHATS; task.what++) {
+        task.plain = task.what == W_GRAD; /* where no moments tell */
+        task.kind  = task.plain ? AMP_KIND_SGD : 0;
         together(3, prepare_only);
         all_are(3, AMP_ERROR_MISMATCH);
         if (members[0].result == AMP_OK) printf("     what %d\n", task.what);
@@ -907,12 +909,16 @@ TEST(unheard, "law 18: where ranks fail to meet in a save, path names the old se
 
 static void ask_one(member *m) { /* of what ranks may have of their own, before and after a step */
     m->result = set_up(m, the_crew.count, NULL);
-    if (m->rank == 1) CHECK(amp_optimizer_lr_ptr(&m->opt) != NULL);
+    if (m->rank == 0) CHECK(amp_optimizer_lr_ptr(&m->opt) != NULL);
     if (m->result == AMP_OK) m->result = amp_optimizer_save_file(&m->opt, task.path);
 }
 static void skip_one(member *m) {
+    static const float more = 1.0f; /* a gradient beside those of the optimizer */
     shard_run(m);
-    if (m->rank == 1) amp_optimizer_scaler(&m->opt)->found_inf = 1;
+    if (m->result == AMP_OK && m->rank == 0) {
+        amp_optimizer_scaler(&m->opt)->found_inf = 1;
+        m->result = amp_scaler_check(amp_optimizer_scaler(&m->opt), &more, AMP_F32, 1);
+    }
     if (m->result == AMP_OK) m->result = amp_optimizer_save_file(&m->opt, task.path);
 }
 static void one_step(member *m) { m->result = shard_step(m, STEPS); }
@@ -936,6 +942,7 @@ TEST(of_one_rank, "amp.h state: what one rank alone has written or asked for bef
         use("skip");
         together(counts[k], only_load);
         all_are(counts[k], AMP_OK);
+        CHECK_EQ_U64(amp_optimizer_scaler(&members[0].opt)->checked, 1);
         together(counts[k], one_step);
         all_are(counts[k], AMP_OK);
         for (r = 0; r < counts[k]; r++) {
