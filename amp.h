@@ -237,7 +237,8 @@
             share a scaler.
 
    >>history
-       0.5.1  Repairs: batches with bias or ReLU on CUDA. A product whose C shares an element
+       0.5.1  amp_gemm_args.compute: fp32 operands rounded while a CPU packs them.
+              Repairs: batches with bias or ReLU on CUDA. A product whose C shares an element
               with A or B is refused. Distinct results: NOT_INITIALIZED, OVERLAP, WORKSPACE.
               Names that are not UTF-8 in reports.
               Ranks agree on desc and tensors in prepare, on scale, learning rate and steps
@@ -328,8 +329,9 @@ typedef enum amp_result {
     AMP_ERROR_MISMATCH,         /* state: of other tensors, or of another kind of optimizer       */
     AMP_ERROR_BANNED,           /* policy: the op is not safe in halves; override it              */
     AMP_ERROR_MIXED_TYPES,      /* policy: fp16 and bf16 in one op that promotes its inputs, or
-                                   one in AMP_DTYPE and the other in AMP_POLICY; gemm: types that
-                                   cuBLAS does not multiply                                       */
+                                   one in AMP_DTYPE and the other in AMP_POLICY; gemm: one as an
+                                   operand, the other in compute, or types that cuBLAS does not
+                                   multiply                                                      */
     AMP_ERROR_PARSE,            /* policy: words that cannot be understood                        */
     AMP_ERROR_CUDA,             /* a CUDA call failed: amp_cuda_code() is its cudaError_t         */
     AMP_ERROR_CUBLAS,           /* a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t    */
@@ -800,7 +802,11 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
    With bias or relu, c = alpha op(A) op(B) + beta C + bias, then negative elements become 0; all in
    fp32 and rounded once to c_type; NaN stays. On CUDA that is one kernel where cublasLt has one;
    elsewhere two, and for a c of halves these need 4 m n count + 256 bytes of backend->workspace, or
-   it is AMP_ERROR_WORKSPACE. */
+   it is AMP_ERROR_WORKSPACE.
+   With compute AMP_BF16 or AMP_F16 a CPU rounds those of a and b that are fp32 while it packs them:
+   the bits of amp_cast and then the product, without its array (amp_capability_of says where that
+   is faster than fp32). An operand of the other 16-bit type is AMP_ERROR_MIXED_TYPES. Autocast
+   leaves such a product as it is. CUDA: AMP_ERROR_UNSUPPORTED if a or b is fp32, cast them. */
 struct amp_gemm_args {
     int         trans_a, trans_b;
     size_t      m, n, k;
@@ -815,6 +821,7 @@ struct amp_gemm_args {
     const void *bias;               /* n elements of c_type, the same for every row; NULL: none  */
     int         relu;
     int         tf32;               /* nonzero: fp32 as TF32 (CUDA); three products (>>numbers)  */
+    amp_dtype   compute;            /* 0: a and b as they are; or what fp32 is rounded to        */
 };
 AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *args);
 
@@ -6865,22 +6872,31 @@ typedef struct ampi_block {
     size_t          ld;  /* of out */
 } ampi_block;
 
+/* op(A), or the transpose of op(B): its element (r, k) is x[r * rs + k * cs]; rs or cs is 1. */
+typedef struct ampi_operand {
+    const void *x;
+    amp_dtype   type, as; /* as: what it counts as; not type where fp32 is rounded to 16 bits */
+    size_t      rs, cs;
+} ampi_operand;
+
 typedef struct ampi_engine {
     size_t rows, cols, row_step, col_step; /* of a block; what kernels round them to */
     size_t depth;                          /* pieces of a panel along k */
     int    pairs;                          /* words are two bf16 numbers, not one of fp32 */
     void (*begin)(void), (*end)(void);     /* of a thread's share, for tiles; or NULL */
-    /* One piece of a strip of width rows from a matrix whose element (r, k) is x[r * rs + k * cs],
-       of which rows and ks are there. Of A: [row][16]; of B: [16][row]. */
-    void (*pack)(uint32_t *dst, size_t width, int of_b, const void *x, amp_dtype type, int parts,
-                 size_t rows, size_t ks, size_t rs, size_t cs);
+    /* Rows of memory as fp32: dst[r * ld + i] is x[r * step + i]; whole vectors are written. */
+    void (*convert)(float *dst, size_t ld, const ampi_operand *x, size_t step, size_t rows,
+                    size_t n);
+    /* One piece of a strip of width rows, of which rows and ks are there. Of A: [row][16]; of B:
+       [16][row]. */
+    void (*pack)(uint32_t *dst, size_t width, int of_b, const ampi_operand *x, int parts,
+                 size_t rows, size_t ks);
     void (*kernel)(const ampi_block *block);
     /* Rows i, columns j and on of C from their sums: alpha, beta, bias, relu. */
     void (*write)(const amp_gemm_args *g, const float *sum, size_t ld, size_t i, size_t j,
                    size_t rows, size_t cols);
-    /* sum[r] += x[r * rs + k * cs] * v[k], where rs or cs is 1. */
-    void (*thin)(float *sum, const void *x, amp_dtype type, size_t rows, size_t ks, size_t rs,
-                 size_t cs, const float *v);
+    /* sum[r] += element (r, k) * v[k]. */
+    void (*thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks, const float *v);
     /* All of a product in fp32: op(A) is a[r * rs + k * cs], op(B) b[k * ldb + column]. */
     void (*tiny)(const amp_gemm_args *g, const float *a, size_t rs, size_t cs, const float *b,
                  size_t ldb);
@@ -6895,6 +6911,42 @@ static const ampi_engine *ampi_engine_of(size_t i);
 static int ampi_is_plain(const amp_gemm_args *g) {
     return ampi_load_u32(&g->alpha, 0) == 0x3f800000u && ampi_is_zero(&g->beta) && !g->bias &&
            !g->relu;
+}
+
+static amp_dtype ampi_counts_as(amp_dtype type, amp_dtype compute) {
+    return type == AMP_F32 ? compute : type;
+}
+
+static ampi_operand ampi_operand_of(const amp_gemm_args *g, int of_b) {
+    const int    along = of_b ? g->trans_b : !g->trans_a;
+    const size_t ld    = of_b ? g->ldb : g->lda;
+    ampi_operand x;
+    x.x    = of_b ? g->b : g->a;
+    x.type = of_b ? g->b_type : g->a_type;
+    x.as   = ampi_counts_as(x.type, g->compute);
+    x.rs   = along ? ld : 1;
+    x.cs   = along ? 1 : ld;
+    return x;
+}
+
+/* From element (r, k) on. */
+static ampi_operand ampi_operand_at(ampi_operand x, size_t r, size_t k) {
+    x.x = ampi_at(x.x, x.type, r * x.rs + k * x.cs);
+    return x;
+}
+
+/* Element i, as it counts, as bits of fp32. */
+static uint32_t ampi_load_as(const ampi_operand *x, size_t i) {
+    uint32_t u = ampi_load(x->x, x->type, i), rounded;
+    if (x->as == x->type) return u;
+    ampi_store(&rounded, x->as, 0, u);
+    return ampi_load(&rounded, x->as, 0);
+}
+
+/* All of A and B is bf16, or counts as it. */
+static int ampi_is_whole(const amp_gemm_args *g) {
+    return ampi_counts_as(g->a_type, g->compute) == AMP_BF16 &&
+           ampi_counts_as(g->b_type, g->compute) == AMP_BF16;
 }
 
 /* How a product is computed; it depends on m, n and k alone. */
@@ -6924,7 +6976,7 @@ static void ampi_job_make(ampi_task *w, const ampi_engine *e, const amp_gemm_arg
     memset(w, 0, sizeof *w);
     w->e      = e;
     w->g      = g;
-    w->parts  = !e->pairs || (g->a_type == AMP_BF16 && g->b_type == AMP_BF16) ? 1 : 2;
+    w->parts  = !e->pairs || ampi_is_whole(g) ? 1 : 2;
     w->plain  = g->c_type == AMP_F32 && ampi_is_plain(g);
     w->deep   = (small ? 16u : e->depth) / (size_t)w->parts * unit;
     w->deep   = ampi_min(w->deep, ampi_up(g->k ? g->k : 1, unit));
@@ -6939,21 +6991,18 @@ static void ampi_job_make(ampi_task *w, const ampi_engine *e, const amp_gemm_arg
 /* Rows r0 to r1 of op(A), or columns of op(B), k0 to k1, packed in strips; along memory's rows. */
 static void ampi_pack_strips(const ampi_task *w, int of_b, size_t r0, size_t r1, size_t k0,
                              size_t k1) {
-    const amp_gemm_args *g      = w->g;
-    const size_t    width  = of_b ? w->e->cols : w->e->rows, unit = ampi_unit(w->e);
-    const size_t    pieces = (k1 - k0 + unit - 1) / unit, strips = (r1 - r0 + width - 1) / width;
-    const int       along  = of_b ? g->trans_b : !g->trans_a;
-    const amp_dtype type   = of_b ? g->b_type : g->a_type;
-    const size_t    ld = of_b ? g->ldb : g->lda, rs = along ? ld : 1, cs = along ? 1 : ld;
-    const size_t    inner = along ? pieces : strips, outer = along ? strips : pieces;
-    size_t          o, q;
+    const ampi_operand all = ampi_operand_of(w->g, of_b);
+    const size_t width  = of_b ? w->e->cols : w->e->rows, unit = ampi_unit(w->e);
+    const size_t pieces = (k1 - k0 + unit - 1) / unit, strips = (r1 - r0 + width - 1) / width;
+    const size_t inner = all.cs == 1 ? pieces : strips, outer = all.cs == 1 ? strips : pieces;
+    size_t       o, q;
     for (o = 0; o < outer; o++)
         for (q = 0; q < inner; q++) {
-            const size_t s = along ? o : q, p = along ? q : o, r = r0 + s * width;
+            const size_t s = all.cs == 1 ? o : q, p = all.cs == 1 ? q : o, r = r0 + s * width;
             const size_t k = k0 + p * unit, piece = ampi_strip(w, width, 1);
-            w->e->pack((of_b ? w->b : w->a) + (s * pieces + p) * piece, width, of_b,
-                       ampi_at(of_b ? g->b : g->a, type, r * rs + k * cs), type, w->parts,
-                       ampi_min(r1 - r, width), ampi_min(k1 - k, unit), rs, cs);
+            const ampi_operand x = ampi_operand_at(all, r, k);
+            w->e->pack((of_b ? w->b : w->a) + (s * pieces + p) * piece, width, of_b, &x, w->parts,
+                       ampi_min(r1 - r, width), ampi_min(k1 - k, unit));
         }
 }
 
@@ -7028,56 +7077,54 @@ static AMPI_NOINLINE void ampi_gemm_product(ampi_task *w, const amp_gemm_args *g
 
 /* m or n is 1: the matrix is read once, as it lies. */
 static AMPI_NOINLINE void ampi_gemm_thin(const ampi_engine *e, const amp_gemm_args *g) {
-    const int       row = g->m == 1;
-    const amp_dtype type = row ? g->b_type : g->a_type, v_type = row ? g->a_type : g->b_type;
-    const size_t    all = row ? g->n : g->m;
-    const size_t    rs = all == 1 ? 1 : row ? (g->trans_b ? g->ldb : 1) : (g->trans_a ? 1 : g->lda);
-    const size_t    cs = row ? (g->trans_b ? 1 : g->ldb) : (g->trans_a ? g->lda : 1);
-    const size_t    vs = row ? (g->trans_a ? g->lda : 1) : (g->trans_b ? 1 : g->ldb);
-    float           v[AMPI_THIN_K], sum[AMPI_THIN_ROWS + AMPI_MOST_ROWS];
-    size_t          r, k, i;
+    const int          row = g->m == 1;
+    const size_t       all = row ? g->n : g->m;
+    const ampi_operand y   = ampi_operand_of(g, !row);
+    ampi_operand       x   = ampi_operand_of(g, row), at;
+    float              v[AMPI_THIN_K], sum[AMPI_THIN_ROWS + AMPI_MOST_ROWS];
+    size_t             r, k, i;
+    if (all == 1) x.rs = 1;
     for (r = 0; r < all; r += AMPI_THIN_ROWS) {
         const size_t rows = ampi_min(all - r, AMPI_THIN_ROWS);
         memset(sum, 0, (rows + AMPI_MOST_ROWS) * sizeof *sum);
         for (k = 0; k < g->k; k += AMPI_THIN_K) {
             const size_t ks = ampi_min(g->k - k, AMPI_THIN_K);
-            if (vs == 1) ampi_cast(v, AMP_F32, ampi_at(row ? g->a : g->b, v_type, k), v_type, ks);
-            for (i = 0; vs != 1 && i < ks; i++)
-                ampi_store_u32(v, i, ampi_load(row ? g->a : g->b, v_type, (k + i) * vs));
-            e->thin(sum, ampi_at(row ? g->b : g->a, type, r * rs + k * cs), type, rows, ks, rs,
-                    cs, v);
+            at = ampi_operand_at(y, 0, k);
+            if (y.cs == 1) e->convert(v, 0, &at, 0, 1, ks);
+            for (i = 0; y.cs != 1 && i < ks; i++) ampi_store_u32(v, i, ampi_load_as(&at, i * y.cs));
+            at = ampi_operand_at(x, r, k);
+            e->thin(sum, &at, rows, ks, v);
         }
         if (row) e->write(g, sum, 0, 0, r, 1, rows);
         else e->write(g, sum, 1, r, 0, rows, 1);
     }
 }
 
-/* All of a small op(A)' or op(B) as fp32, dst[k * width + row]; the width. */
-static size_t ampi_pack_tiny(const ampi_engine *e, float *dst, const void *x, amp_dtype type,
-                             size_t rows, size_t ks, size_t rs, size_t cs) {
-    const size_t width = ampi_up(rows, e->col_step);
-    size_t       k;
-    for (k = 0; k < ks; k += AMPI_DEEP)
-        e->pack((uint32_t *)(void *)(dst + k * width), width, 1, ampi_at(x, type, k * cs), type, 1,
-                rows, ampi_min(ks - k, AMPI_DEEP), rs, cs);
-    return width;
-}
-
 /* Operands are read in place if they are fp32 and, of B, rows. */
 static AMPI_NOINLINE void ampi_gemm_tiny(const ampi_engine *e, const amp_gemm_args *g) {
-    float        a[AMPI_GEMM_TINY], b[AMPI_GEMM_TINY];
-    const float *pa = (const float *)g->a, *pb = (const float *)g->b;
-    size_t       rs = g->trans_a ? 1 : g->lda, cs = g->trans_a ? g->lda : 1, ldb = g->ldb;
-    if (g->a_type != AMP_F32) {
-        cs = ampi_pack_tiny(e, a, g->a, g->a_type, g->m, g->k, rs, cs);
-        rs = 1;
+    const ampi_operand x = ampi_operand_of(g, 0), y = ampi_operand_of(g, 1);
+    const size_t       unit = e->col_step;
+    float              a[AMPI_GEMM_TINY], b[AMPI_GEMM_TINY];
+    const float       *pa = (const float *)g->a, *pb = (const float *)g->b;
+    size_t             rs = x.rs, cs = x.cs, ldb = y.cs, k;
+    if (x.as != AMP_F32) {
+        const int along = cs == 1;
+        if (along) rs = ampi_up(g->k, unit);
+        else cs = ampi_up(g->m, unit);
+        e->convert(a, ampi_max(rs, cs), &x, along ? x.rs : x.cs, along ? g->m : g->k,
+                   along ? g->k : g->m);
         pa = a;
     }
-    if (g->b_type != AMP_F32 || g->trans_b) {
-        ldb = ampi_pack_tiny(e, b, g->b, g->b_type, g->n, g->k, g->trans_b ? ldb : 1,
-                             g->trans_b ? 1 : ldb);
+    if (y.as != AMP_F32 || g->trans_b) {
+        ldb = ampi_up(g->n, unit);
         pb  = b;
     }
+    for (k = 0; g->trans_b && k < g->k; k += AMPI_DEEP) {
+        const ampi_operand at = ampi_operand_at(y, 0, k);
+        e->pack((uint32_t *)(void *)(b + k * ldb), ldb, 1, &at, 1, g->n,
+                ampi_min(g->k - k, AMPI_DEEP));
+    }
+    if (pb == b && !g->trans_b) e->convert(b, ldb, &y, y.cs, g->k, g->n);
     e->tiny(g, pa, rs, cs, pb, ldb);
 }
 
@@ -7093,13 +7140,13 @@ static ampi_way ampi_way_of(const amp_gemm_args *g) { /* without k it is thin or
                ? AMPI_IN_BLOCKS : AMPI_AS_TINY; /* its copies of A or B would be too large */
 }
 
-/* By the tier, types, tf32, m, n and k alone. */
+/* By the tier, types, compute, tf32, m, n and k alone. */
 static const ampi_engine *ampi_engine_for(const amp_gemm_args *g) {
-    const int          whole = g->a_type == AMP_BF16 && g->b_type == AMP_BF16;
     const ampi_engine *pairs = NULL;
-    if ((g->tf32 || (g->a_type != AMP_F32 && g->b_type != AMP_F32)) && g->m > 1 && g->n > 1 &&
-        ampi_work_above(g, AMPI_TILES - 1))
-        pairs = ampi_engine_pairs(whole);
+    if ((g->tf32 || (ampi_counts_as(g->a_type, g->compute) != AMP_F32 &&
+                     ampi_counts_as(g->b_type, g->compute) != AMP_F32)) &&
+        g->m > 1 && g->n > 1 && ampi_work_above(g, AMPI_TILES - 1))
+        pairs = ampi_engine_pairs(ampi_is_whole(g));
     return pairs ? pairs : ampi_tier_now()->engine;
 }
 
@@ -7203,8 +7250,8 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k) {
 /* Products of fp32 alone, large enough for the BLAS; what is thin or tiny is faster here. */
 static int ampi_gemm_cblas(const amp_gemm_args *g) {
     size_t i;
-    if (g->a_type != AMP_F32 || g->b_type != AMP_F32 || g->c_type != AMP_F32 || g->bias ||
-        g->relu || ampi_way_of(g) != AMPI_IN_BLOCKS || ampi_engine_for(g)->pairs ||
+    if (g->a_type != AMP_F32 || g->b_type != AMP_F32 || g->c_type != AMP_F32 || g->compute ||
+        g->bias || g->relu || ampi_way_of(g) != AMPI_IN_BLOCKS || ampi_engine_for(g)->pairs ||
         (g->m | g->n | g->k | g->lda | g->ldb | g->ldc) > 0x7fffffff)
         return 0;
     for (i = 0; i < g->count; i++) {
@@ -7348,6 +7395,10 @@ static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g) {
         result = ampi_matrix_ok(g->b, reads, g->b_type, g->trans_b ? g->n : g->k,
                                 g->trans_b ? g->k : g->n, &g->ldb, g->stride_b, count);
     if (result != AMP_OK) return result;
+    if (!amp_dtype_size(g->compute)) return AMP_ERROR_INVALID_ENUM;
+    if (g->compute && ((g->a_type != AMP_F32 && g->a_type != g->compute) ||
+                       (g->b_type != AMP_F32 && g->b_type != g->compute)))
+        return AMP_ERROR_MIXED_TYPES;
     if (g->m == 0 || g->n == 0) return AMP_OK;
     if (count > 1 && g->stride_c < (g->m - 1) * g->ldc + g->n && /* not one behind another? */
         (g->stride_c < g->n || g->stride_c * (count - 1) + g->n > g->ldc)) /* nor side by side */
@@ -7358,7 +7409,8 @@ static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g) {
          ampi_meets(g, g->b, g->b_type, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n, g->ldb,
                     g->stride_b)))
         return AMP_ERROR_OVERLAP;
-    if (ampi_current.product_fn) result = ampi_current.product_fn(ampi_current.context, backend, g);
+    if (ampi_current.product_fn && !g->compute)
+        result = ampi_current.product_fn(ampi_current.context, backend, g);
     if (result != AMP_OK) return result;
     if (!backend) return ampi_cpu_gemm(NULL, g);
     return backend->functions->gemm_fn(backend, g);
@@ -9529,40 +9581,61 @@ enum { AMPI_AHEAD = 4096 }; /* a check asks for memory this many bytes before it
 #define AMPI_UNROLL
 #endif
 
-/* f(type, ...) with a type that is constant where f is inlined. */
-#define AMPI_TYPED(f, type, ...)                                                               \
-    ((type) == AMP_F32   ? f(AMP_F32, __VA_ARGS__)                                             \
-     : (type) == AMP_F16 ? f(AMP_F16, __VA_ARGS__)                                             \
-                         : f(AMP_BF16, __VA_ARGS__))
-
 /* The parts of an engine over vectors V of W floats. Its tier has get, put and arithmetic; here are
    get_part and put_part (the first n elements, if n < W), fma, relu and transpose (W x W). */
 
 #define AMPI_PACK(FN, V, W, S)                                                                 \
-    FN AMPI_ALWAYS void ampi_pack_as##S(const amp_dtype type, uint32_t *dst, size_t width,     \
-                                        int of_b, const void *x, size_t rows, size_t ks,       \
-                                        size_t rs, size_t cs) {                                \
-        size_t r, k, i;                                                                        \
+    /* Elements i and on, n of them (or W) there, as they count. */                            \
+    FN V ampi_value##S(const ampi_operand *x, size_t i, size_t n) {                            \
+        const V v = ampi_get_part##S(ampi_at(x->x, x->type, i), x->type, n);                   \
+        return x->as == x->type ? v : ampi_round##S(v, x->as);                                 \
+    }                                                                                          \
+    FN void ampi_convert##S(float *dst, size_t ld, const ampi_operand *x, size_t step,         \
+                            size_t rows, size_t n) {                                           \
+        size_t r, i;                                                                           \
+        for (r = 0; r < rows; r++)                                                             \
+            for (i = 0; i < n; i += W)                                                         \
+                ampi_put##S(dst, r * ld + i, ampi_value##S(x, r * step + i, n - i));           \
+        ampi_done##S();                                                                        \
+    }                                                                                          \
+    /* W rows of memory: v[i] begins at element at + i * step. */                              \
+    FN AMPI_ALWAYS void ampi_rows##S(V *v, const ampi_operand *x, size_t at, size_t step,      \
+                                     size_t rows, size_t n) {                                  \
+        V      edge[W];                                                                        \
+        size_t i;                                                                              \
+        if (rows < W || n < W || x->as != x->type) {                                           \
+            for (i = 0; i < W; i++)                                                            \
+                edge[i] = i < rows ? ampi_value##S(x, at + i * step, n) : ampi_splat##S(0.0f); \
+            AMPI_UNROLL for (i = 0; i < W; i++) v[i] = edge[i];                                \
+        } else if (x->type == AMP_F32) {                                                       \
+            AMPI_UNROLL for (i = 0; i < W; i++)                                                \
+                v[i] = ampi_get_as##S(x->x, AMP_F32, at + i * step);                           \
+        } else if (x->type == AMP_F16) {                                                       \
+            AMPI_UNROLL for (i = 0; i < W; i++)                                                \
+                v[i] = ampi_get_as##S(x->x, AMP_F16, at + i * step);                           \
+        } else {                                                                               \
+            AMPI_UNROLL for (i = 0; i < W; i++)                                                \
+                v[i] = ampi_get_as##S(x->x, AMP_BF16, at + i * step);                          \
+        }                                                                                      \
+    }                                                                                          \
+    FN void ampi_pack##S(uint32_t *dst, size_t width, int of_b, const ampi_operand *operand,   \
+                         int parts, size_t rows, size_t ks) {                                  \
+        const ampi_operand x = *operand;                                                       \
+        const int          along = x.cs == 1;                                                  \
+        size_t             r, k, i;                                                            \
+        (void)parts;                                                                           \
         for (r = 0; r < width; r += W)                                                         \
             for (k = 0; k < AMPI_DEEP; k += W) {                                               \
-                V v[W];                                                                        \
-                AMPI_UNROLL for (i = 0; i < W; i++) {                                          \
-                    const size_t row = cs == 1 ? r + i : r, at = cs == 1 ? k : k + i;          \
-                    const size_t all = cs == 1 ? ks : rows, from = cs == 1 ? k : r;            \
-                    v[i] = ampi_get_part##S(ampi_at(x, type, row * rs + at * cs), type,        \
-                                            row < rows && at < ks ? all - from : 0);           \
-                }                                                                              \
-                if ((cs == 1) == of_b) ampi_transpose##S(v);                                   \
+                const size_t nr = rows > r ? rows - r : 0, nk = ks > k ? ks - k : 0;           \
+                V            v[W];                                                             \
+                ampi_rows##S(v, &x, r * x.rs + k * x.cs, along ? x.rs : x.cs,                  \
+                             along ? nr : nk, along ? nk : nr);                                \
+                if (along == of_b) ampi_transpose##S(v);                                       \
                 AMPI_UNROLL for (i = 0; i < W; i++)                                            \
                     if (of_b) ampi_put##S(dst, (k + i) * width + r, v[i]);                     \
                     else if (r + i < width) ampi_put##S(dst, (r + i) * AMPI_DEEP + k, v[i]);   \
             }                                                                                  \
         ampi_done##S();                                                                        \
-    }                                                                                          \
-    FN void ampi_pack##S(uint32_t *dst, size_t width, int of_b, const void *x, amp_dtype type, \
-                         int parts, size_t rows, size_t ks, size_t rs, size_t cs) {            \
-        (void)parts;                                                                           \
-        AMPI_TYPED(ampi_pack_as##S, type, dst, width, of_b, x, rows, ks, rs, cs);              \
     }
 
 /* R rows of C vectors: constants where it is inlined, so that the sums stay in registers. */
@@ -9621,62 +9694,56 @@ enum { AMPI_AHEAD = 4096 }; /* a check asks for memory this many bytes before it
         ampi_done##S();                                                                        \
     }
 
-/* A matrix times a vector whose rows lie side by side: a few stay in registers; of many, four k at
-   a time are added to sums in memory. */
-#define AMPI_ACROSS(FN, V, W, S)                                                               \
-    FN AMPI_ALWAYS void ampi_across##S(const amp_dtype type, float *sum, const void *x,        \
-                                       size_t rows, size_t ks, size_t cs, const float *v) {    \
-        size_t r, k = 0, i;                                                                    \
-        V      y[4], s;                                                                        \
+/* A matrix times a vector. Where its rows lie side by side, a few stay in registers; of many, four
+   k at a time are added to sums in memory. Where they lie along k, sixteen are turned at a time. */
+#define AMPI_THIN(FN, V, W, S)                                                                 \
+    FN void ampi_across##S(float *sum, const ampi_operand *operand, size_t rows, size_t ks,    \
+                           const float *v) {                                                   \
+        const ampi_operand x = *operand;                                                       \
+        size_t             r, k = 0, i;                                                        \
+        V                  y[4], s;                                                            \
         for (; rows > 8 * W && k + 4 <= ks; k += 4) {                                          \
             AMPI_UNROLL for (i = 0; i < 4; i++) y[i] = ampi_splat##S(v[k + i]);                \
             for (r = 0; r < rows; r += W) {                                                    \
                 s = ampi_get##S(sum, r);                                                       \
                 AMPI_UNROLL for (i = 0; i < 4; i++)                                            \
-                    s = ampi_fma##S(ampi_get_part##S(ampi_at(x, type, (k + i) * cs + r), type, \
-                                                     rows - r), y[i], s);                      \
+                    s = ampi_fma##S(ampi_value##S(&x, (k + i) * x.cs + r, rows - r), y[i], s); \
                 ampi_put##S(sum, r, s);                                                        \
             }                                                                                  \
         }                                                                                      \
         for (r = 0; r < rows; r += W) {                                                        \
             s = ampi_get##S(sum, r);                                                           \
             for (i = k; i < ks; i++)                                                           \
-                s = ampi_fma##S(ampi_get_part##S(ampi_at(x, type, i * cs + r), type, rows - r),\
+                s = ampi_fma##S(ampi_value##S(&x, i * x.cs + r, rows - r),                     \
                                 ampi_splat##S(v[i]), s);                                       \
             ampi_put##S(sum, r, s);                                                            \
         }                                                                                      \
         ampi_done##S();                                                                        \
-    }
-
-/* The same where rows lie along k: sixteen at a time, in blocks of W x W that are turned. */
-#define AMPI_ALONG(FN, V, W, S)                                                                \
-    FN AMPI_ALWAYS void ampi_along##S(const amp_dtype type, float *sum, const void *x,         \
-                                      size_t rows, size_t ks, size_t rs, const float *v) {     \
-        V      s[16 / W], m[W];                                                                \
-        size_t r, k, i, q;                                                                     \
+    }                                                                                          \
+    FN void ampi_along##S(float *sum, const ampi_operand *operand, size_t rows, size_t ks,     \
+                          const float *v) {                                                    \
+        const ampi_operand x = *operand;                                                       \
+        V                  s[16 / W], m[W];                                                    \
+        size_t             r, k, i, q;                                                         \
         for (r = 0; r < rows; r += 16) {                                                       \
             AMPI_UNROLL for (q = 0; q < 16 / W; q++) s[q] = ampi_get##S(sum, r + q * W);       \
             for (k = 0; k < ks; k += W)                                                        \
                 AMPI_UNROLL for (q = 0; q < 16 / W; q++) {                                     \
                     const size_t first = r + q * W;                                            \
                     if (first >= rows) continue;                                               \
-                    AMPI_UNROLL for (i = 0; i < W; i++)                                        \
-                        m[i] = ampi_get_part##S(ampi_at(x, type, (first + i) * rs + k), type,  \
-                                                first + i < rows ? ks - k : 0);                \
+                    ampi_rows##S(m, &x, first * x.rs + k, x.rs, rows - first, ks - k);         \
                     ampi_transpose##S(m);                                                      \
                     AMPI_UNROLL for (i = 0; i < W; i++)                                        \
-                        if (k + i < ks) s[q] = ampi_fma##S(m[i], ampi_splat##S(v[k + i]), s[q]);\
+                        if (k + i < ks) s[q] = ampi_fma##S(m[i], ampi_splat##S(v[k + i]), s[q]); \
                 }                                                                              \
             AMPI_UNROLL for (q = 0; q < 16 / W; q++) ampi_put##S(sum, r + q * W, s[q]);        \
         }                                                                                      \
         ampi_done##S();                                                                        \
-    }
-
-#define AMPI_THIN(FN, S)                                                                       \
-    FN void ampi_thin##S(float *sum, const void *x, amp_dtype type, size_t rows, size_t ks,    \
-                         size_t rs, size_t cs, const float *v) {                               \
-        if (rs == 1) AMPI_TYPED(ampi_across##S, type, sum, x, rows, ks, cs, v);                \
-        else AMPI_TYPED(ampi_along##S, type, sum, x, rows, ks, rs, v);                         \
+    }                                                                                          \
+    FN void ampi_thin##S(float *sum, const ampi_operand *x, size_t rows, size_t ks,            \
+                         const float *v) {                                                     \
+        if (x->rs == 1) ampi_across##S(sum, x, rows, ks, v);                                   \
+        else ampi_along##S(sum, x, rows, ks, v);                                               \
     }
 
 /* Four rows at a time, W columns; rows that are not there repeat the last one. */
@@ -9708,15 +9775,21 @@ enum { AMPI_AHEAD = 4096 }; /* a check asks for memory this many bytes before it
 #define AMPI_ENGINE(FN, V, W, S)                                                               \
     AMPI_PACK(FN, V, W, S)                                                                     \
     AMPI_WRITE(FN, V, W, S)                                                                    \
-    AMPI_ACROSS(FN, V, W, S)                                                                   \
-    AMPI_ALONG(FN, V, W, S)                                                                    \
-    AMPI_THIN(FN, S)                                                                           \
+    AMPI_THIN(FN, V, W, S)                                                                     \
     AMPI_SMALL(FN, V, W, S)
 
 /* Plain C. Kernels want vectors by name, since what becomes of loops depends on flags. */
 
+AMPI_HOST float ampi_get_as(const void *base, amp_dtype type, size_t i) {
+    return ampi_f32_from_bits(ampi_load(base, type, i));
+}
+AMPI_HOST float ampi_round(float x, amp_dtype type) {
+    uint32_t h;
+    ampi_store(&h, type, 0, ampi_bits_of_f32(x));
+    return ampi_get_as(&h, type, 0);
+}
 AMPI_HOST float ampi_get_part(const void *base, amp_dtype type, size_t n) {
-    return n ? ampi_f32_from_bits(ampi_load(base, type, 0)) : 0.0f;
+    return n ? ampi_get_as(base, type, 0) : 0.0f;
 }
 AMPI_HOST void ampi_put_part(void *base, amp_dtype type, size_t n, float x) {
     (void)n;
@@ -9936,7 +10009,7 @@ static void ampi_fewer_array(const ampi_fewer *x, size_t n) {
 
 static const ampi_engine ampi_engine_c = {
     6, 2 * AMPI_W4, 2, AMPI_W4, 32, 0, NULL, NULL,
-    ampi_pack, ampi_kernel_x4, ampi_write, ampi_thin, ampi_tiny};
+    ampi_convert, ampi_pack, ampi_kernel_x4, ampi_write, ampi_thin, ampi_tiny};
 
 static int ampi_usable_c(int by_name) {
     (void)by_name;
@@ -10195,6 +10268,9 @@ AMPI_AVX2 void ampi_put_part_avx2(void *base, amp_dtype type, size_t n, __m256 x
         memcpy(base, copy, 2 * n);
     }
 }
+AMPI_AVX2 __m256 ampi_round_avx2(__m256 x, amp_dtype type) {
+    return ampi_float_avx2(ampi_half_avx2(x, type), type);
+}
 AMPI_AVX2 __m256 ampi_fma_avx2(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
 AMPI_AVX2 __m256 ampi_relu_avx2(__m256 x) { /* to 0 what, as an integer, is at most -inf */
     __m256i u = _mm256_castps_si256(x);
@@ -10226,7 +10302,8 @@ AMPI_KERNEL(AMPI_AVX2, __m256, 8, 2, _avx2)
 
 static const ampi_engine ampi_engine_avx2 = {
     6, 16, 2, 8, 32, 0, NULL, NULL,
-    ampi_pack_avx2, ampi_kernel_avx2, ampi_write_avx2, ampi_thin_avx2, ampi_tiny_avx2};
+    ampi_convert_avx2, ampi_pack_avx2, ampi_kernel_avx2, ampi_write_avx2,
+    ampi_thin_avx2, ampi_tiny_avx2};
 
 static int ampi_usable_avx2(int by_name) {
     (void)by_name;
@@ -10479,6 +10556,9 @@ AMPI_AVX512 void ampi_put_part_avx512(void *base, amp_dtype type, size_t n, __m5
     if (type == AMP_F32) _mm512_mask_storeu_ps(base, mask, x);
     else _mm256_mask_storeu_epi16(base, mask, ampi_half_avx512(x, type));
 }
+AMPI_AVX512 __m512 ampi_round_avx512(__m512 x, amp_dtype type) {
+    return ampi_float_avx512(ampi_half_avx512(x, type), type);
+}
 AMPI_AVX512 __m512 ampi_fma_avx512(__m512 a, __m512 b, __m512 c) {
     return _mm512_fmadd_ps(a, b, c);
 }
@@ -10520,7 +10600,8 @@ AMPI_KERNEL(AMPI_AVX512, __m512, 16, 4, _avx512)
 
 static const ampi_engine ampi_engine_avx512 = {
     12, 32, 4, 16, 32, 0, NULL, NULL,
-    ampi_pack_avx512, ampi_kernel_avx512, ampi_write_avx512, ampi_thin_avx512, ampi_tiny_avx512};
+    ampi_convert_avx512, ampi_pack_avx512, ampi_kernel_avx512, ampi_write_avx512,
+    ampi_thin_avx512, ampi_tiny_avx512};
 
 static int ampi_usable_avx512(int by_name) {
     (void)by_name;
@@ -10536,77 +10617,143 @@ static const ampi_tier ampi_tier_avx512 = {
 
 /* AVX512_BF16: products of bf16, 12 x 32, by the kernel of AVX-512 on words that are pairs. */
 
-/* Cut the leading bf16 off x: its bits, in the upper half. The rest is exact; 0 of inf and NaN. Of
-   numbers that would round to inf the largest bf16 is cut off. The instruction takes subnormals for
-   0, as the products do. */
-AMPI_AVX512 AMPI_ALWAYS __m512i ampi_cut_avx512(const amp_dtype type, __m512 *x) {
-    const __m512i   inf  = _mm512_set1_epi32((int)AMPI_F32_INF);
-    const __m512i   u    = _mm512_castps_si512(*x);
-    const __mmask16 fine = _mm512_cmpneq_epi32_mask(_mm512_and_si512(u, inf), inf);
-    __m256i         h;
-    __m512i         high;
-    __asm__("vcvtneps2bf16 {%1, %0|%0, %1}" : "=v"(h) : "v"(*x));
-    high = _mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16);
-    if (type == AMP_F32) {
-        const __mmask16 over =
-            _mm512_mask_cmpeq_epi32_mask(fine, _mm512_and_si512(high, inf), inf);
-        high = _mm512_mask_sub_epi32(high, over, high, _mm512_set1_epi32(0x10000));
-    }
-    *x = _mm512_maskz_mov_ps(fine, ampi_sub_avx512(*x, _mm512_castsi512_ps(high)));
-    return high;
-}
-
-/* Sixteen rows of a piece: vectors are rows, or pairs of neighboring k of sixteen rows. */
-AMPI_AVX512 AMPI_ALWAYS void ampi_pack_tile_avx512(const amp_dtype type, uint32_t *dst,
-                                                   size_t width, int of_b, const void *x,
-                                                   const int parts, size_t rows, size_t ks,
-                                                   size_t rs, size_t cs) {
-    const int    along = cs == 1;
-    const size_t part = width * AMPI_DEEP, next = along ? 16 : cs;
-    __m512       v[2][16];
-    size_t       i;
-    int          p;
-    AMPI_UNROLL for (i = 0; i < 16; i++) {
-        const size_t at = along ? i * rs : 2 * i * cs, k = along ? 0 : 2 * i;
-        const size_t n0 = (along ? i < rows : k < ks) ? (along ? ks : rows) : 0;
-        const size_t n1 = along ? (n0 > 16 ? n0 - 16 : 0) : k + 1 < ks ? rows : 0;
-        __m512       e = ampi_get_part_avx512(ampi_at(x, type, at), type, n0);
-        __m512       o = ampi_get_part_avx512(ampi_at(x, type, at + next), type, n1);
-        for (p = 0; p < parts; p++) {
-            const __m512i h0 = parts == 1 ? _mm512_castps_si512(e) : ampi_cut_avx512(type, &e);
-            const __m512i h1 = parts == 1 ? _mm512_castps_si512(o) : ampi_cut_avx512(type, &o);
-            v[p][i] = _mm512_castsi512_ps(
-                along ? ampi_uppers_avx512(h0, h1)
-                      : _mm512_or_si512(_mm512_srli_epi32(h0, 16), h1));
-        }
-    }
-    for (p = 0; p < parts; p++) {
-        if (along == of_b) ampi_transpose_avx512(v[p]);
-        AMPI_UNROLL for (i = 0; i < 16; i++)
-            if (of_b || i < width)
-                ampi_put_avx512(dst, (size_t)p * part + i * (of_b ? width : 16), v[p][i]);
-    }
-}
-
-AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b, const void *x,
-                                        amp_dtype type, int parts, size_t rows, size_t ks,
-                                        size_t rs, size_t cs) {
-    size_t r;
-    for (r = 0; r < width; r += 16) {
-        uint32_t    *d = dst + (of_b ? r : r * AMPI_DEEP);
-        const void  *y = ampi_at(x, type, r * rs);
-        const size_t n = rows > r ? rows - r : 0;
-        if (parts == 1) ampi_pack_tile_avx512(AMP_BF16, d, width, of_b, y, 1, n, ks, rs, cs);
-        else AMPI_TYPED(ampi_pack_tile_avx512, type, d, width, of_b, y, 2, n, ks, rs, cs);
-    }
-    ampi_done_avx512();
-}
-
 /* Many times as fast as integers are; but subnormals are flushed. */
 AMPI_AVX512 __m512i ampi_round_pairs(__m512 x, __m512 y) {
     __m512i h;
     __asm__("vcvtne2ps2bf16 {%1, %2, %0|%0, %2, %1}" : "=v"(h) : "v"(x), "v"(y));
     return h;
+}
+
+/* Cut the leading bf16 off x: its bits, in the upper half. The rest is exact; 0 of inf and NaN. Of
+   numbers that would round to inf the largest bf16 is cut off. The instruction takes subnormals for
+   0, as the products do. */
+AMPI_AVX512 AMPI_ALWAYS __m512i ampi_cut_avx512(__m512 *x) {
+    const __m512i   inf  = _mm512_set1_epi32((int)AMPI_F32_INF);
+    const __m512i   u    = _mm512_castps_si512(*x);
+    const __mmask16 fine = _mm512_cmpneq_epi32_mask(_mm512_and_si512(u, inf), inf);
+    __m256i         h;
+    __m512i         high;
+    __mmask16       over;
+    __asm__("vcvtneps2bf16 {%1, %0|%0, %1}" : "=v"(h) : "v"(*x));
+    high = _mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16);
+    over = _mm512_mask_cmpeq_epi32_mask(fine, _mm512_and_si512(high, inf), inf);
+    high = _mm512_mask_sub_epi32(high, over, high, _mm512_set1_epi32(0x10000));
+    *x   = _mm512_maskz_mov_ps(fine, ampi_sub_avx512(*x, _mm512_castsi512_ps(high)));
+    return high;
+}
+
+/* What the instruction would flush, though it rounds to a normal bf16, made normal. */
+AMPI_AVX512 __m512 ampi_normal_pairs(__m512 x) {
+    const __m512i   u = _mm512_castps_si512(x), edge = _mm512_set1_epi32(0x7f8000);
+    const __m512i   v = _mm512_and_si512(u, _mm512_set1_epi32(0x7fff8000));
+    const __mmask16 k = _mm512_cmpeq_epi32_mask(v, edge);
+    return _mm512_castsi512_ps(_mm512_mask_add_epi32(u, k, u, _mm512_set1_epi32(0x8000)));
+}
+
+/* Words i of a piece of bf16: of sixteen rows, from (r, k) = (i, 0) or (0, 2 i) on. */
+typedef struct ampi_span { size_t first, second, n0, n1; } ampi_span;
+AMPI_AVX512 ampi_span ampi_span_of(const ampi_operand *x, size_t i, size_t rows, size_t ks) {
+    ampi_span s;
+    if (x->cs == 1) { /* thirty-two k of row i */
+        s.first  = i * x->rs;
+        s.second = s.first + 16;
+        s.n0     = i < rows ? ks : 0;
+        s.n1     = s.n0 > 16 ? s.n0 - 16 : 0;
+    } else { /* sixteen rows of k = 2 i and of the next */
+        s.first  = 2 * i * x->cs;
+        s.second = s.first + x->cs;
+        s.n0     = 2 * i < ks ? rows : 0;
+        s.n1     = 2 * i + 1 < ks ? rows : 0;
+    }
+    return s;
+}
+
+/* Both vectors of a span as bf16. */
+AMPI_AVX512 AMPI_ALWAYS __m512i ampi_span_bf16(const ampi_operand *x, const amp_dtype type,
+                                               ampi_span s) {
+    const void *p = ampi_at(x->x, type, s.first), *q = ampi_at(x->x, type, s.second);
+    if (type == AMP_F32)
+        return ampi_round_pairs(ampi_normal_pairs(ampi_get_part_avx512(p, AMP_F32, s.n0)),
+                                ampi_normal_pairs(ampi_get_part_avx512(q, AMP_F32, s.n1)));
+    return _mm512_inserti64x4(
+        _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(ampi_mask_avx512(s.n0), p)),
+        _mm256_maskz_loadu_epi16(ampi_mask_avx512(s.n1), q), 1);
+}
+
+/* Sixteen rows of a piece: vectors are rows, or pairs of neighboring k of sixteen rows. */
+AMPI_AVX512 AMPI_ALWAYS void ampi_pack_tile_avx512(uint32_t *dst, size_t width, int of_b,
+                                                   __m512 *v, int along) {
+    size_t i;
+    if (along == of_b) ampi_transpose_avx512(v);
+    AMPI_UNROLL for (i = 0; i < 16; i++)
+        if (of_b || i < width) ampi_put_avx512(dst, i * (of_b ? width : 16), v[i]);
+}
+
+AMPI_AVX512 void ampi_pack_whole_avx512(uint32_t *dst, size_t width, int of_b,
+                                        const ampi_operand *x, size_t rows, size_t ks) {
+    static const uint16_t zip[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    const __m512i order = _mm512_loadu_si512(zip);
+    __m512i       edge[16];
+    __m512        v[16];
+    size_t        i;
+    if (rows < 16 || ks < 32) {
+        for (i = 0; i < 16; i++) {
+            const ampi_span s = ampi_span_of(x, i, rows, ks);
+            edge[i] = x->type == AMP_F32 ? ampi_span_bf16(x, AMP_F32, s)
+                                         : ampi_span_bf16(x, AMP_BF16, s);
+        }
+        AMPI_UNROLL for (i = 0; i < 16; i++) v[i] = _mm512_castsi512_ps(edge[i]);
+    } else if (x->type == AMP_F32) {
+        AMPI_UNROLL for (i = 0; i < 16; i++)
+            v[i] = _mm512_castsi512_ps(
+                ampi_span_bf16(x, AMP_F32, ampi_span_of(x, i, 16, 32)));
+    } else {
+        AMPI_UNROLL for (i = 0; i < 16; i++)
+            v[i] = _mm512_castsi512_ps(
+                ampi_span_bf16(x, AMP_BF16, ampi_span_of(x, i, 16, 32)));
+    }
+    if (x->cs != 1)
+        AMPI_UNROLL for (i = 0; i < 16; i++)
+            v[i] = _mm512_castsi512_ps(
+                _mm512_permutexvar_epi16(order, _mm512_castps_si512(v[i])));
+    ampi_pack_tile_avx512(dst, width, of_b, v, x->cs == 1);
+}
+
+AMPI_AVX512 void ampi_pack_parts_avx512(uint32_t *dst, size_t width, int of_b,
+                                        const ampi_operand *x, size_t rows, size_t ks) {
+    __m512 t[2][16], v[16];
+    size_t i;
+    int    p;
+    for (i = 0; i < 16; i++) {
+        const ampi_span s = ampi_span_of(x, i, rows, ks);
+        __m512          e = ampi_value_avx512(x, s.first, s.n0);
+        __m512          o = ampi_value_avx512(x, s.second, s.n1);
+        for (p = 0; p < 2; p++) {
+            const __m512i h0 = ampi_cut_avx512(&e), h1 = ampi_cut_avx512(&o);
+            t[p][i] = _mm512_castsi512_ps(
+                x->cs == 1 ? ampi_uppers_avx512(h0, h1)
+                           : _mm512_or_si512(_mm512_srli_epi32(h0, 16), h1));
+        }
+    }
+    for (p = 0; p < 2; p++) {
+        AMPI_UNROLL for (i = 0; i < 16; i++) v[i] = t[p][i];
+        ampi_pack_tile_avx512(dst + (size_t)p * width * AMPI_DEEP, width, of_b, v, x->cs == 1);
+    }
+}
+
+AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b,
+                                        const ampi_operand *operand, int parts, size_t rows,
+                                        size_t ks) {
+    size_t r;
+    for (r = 0; r < width; r += 16) {
+        const ampi_operand x = ampi_operand_at(*operand, r, 0);
+        uint32_t          *d = dst + (of_b ? r : r * AMPI_DEEP);
+        const size_t       n = rows > r ? rows - r : 0;
+        if (parts == 1) ampi_pack_whole_avx512(d, width, of_b, &x, n, ks);
+        else ampi_pack_parts_avx512(d, width, of_b, &x, n, ks);
+    }
+    ampi_done_avx512();
 }
 
 /* Sums alone, to bf16, as ampi_write does it: no sum is subnormal here. */
@@ -10655,7 +10802,7 @@ AMPI_AVX512 void   ampi_done_pairs(void) { ampi_done_avx512(); }
 AMPI_KERNEL(AMPI_AVX512, __m512, 16, 4, _pairs)
 
 static const ampi_engine ampi_engine_pairs_avx512 = {
-    12, 32, 4, 16, 32, 1, NULL, NULL, ampi_pack_pairs_avx512,
+    12, 32, 4, 16, 32, 1, NULL, NULL, ampi_convert_avx512, ampi_pack_pairs_avx512,
     ampi_kernel_pairs, ampi_write_pairs_avx512, ampi_thin_avx512, ampi_tiny_avx512};
 
 /* On Intel's processors it is slower than FMA, and there only asked for by name. */
@@ -10829,6 +10976,11 @@ AMPI_HOST void ampi_put_part_neon(void *base, amp_dtype type, size_t n, float32x
     ampi_put_as_neon(copy, type, 0, x);
     memcpy(base, copy, n * amp_dtype_size(type));
 }
+AMPI_HOST float32x4_t ampi_round_neon(float32x4_t x, amp_dtype type) {
+    uint32_t half[2];
+    ampi_put_as_neon(half, type, 0, x);
+    return ampi_get_as_neon(half, type, 0);
+}
 AMPI_HOST float32x4_t ampi_fma_neon(float32x4_t a, float32x4_t b, float32x4_t c) {
     return vfmaq_f32(c, a, b);
 }
@@ -10852,7 +11004,8 @@ AMPI_KERNEL(AMPI_HOST, float32x4_t, 4, 4, _neon)
 
 static const ampi_engine ampi_engine_neon = {
     12, 8, 4, 4, 32, 0, NULL, NULL,
-    ampi_pack_neon, ampi_kernel_neon, ampi_write_neon, ampi_thin_neon, ampi_tiny_neon};
+    ampi_convert_neon, ampi_pack_neon, ampi_kernel_neon, ampi_write_neon,
+    ampi_thin_neon, ampi_tiny_neon};
 
 static const ampi_tier ampi_tier_neon = {
     "neon", ampi_usable_c, ampi_widen_neon, ampi_narrow_neon, ampi_check_neon, ampi_fold_neon,
@@ -10962,13 +11115,14 @@ static void ampi_kernel_tiles(const ampi_block *x) {
 #ifdef AMPI_TILES_MODEL
 static const ampi_engine ampi_engine_model = {
     32, 32, 32, 32, 64, 1, ampi_tiles_begin, ampi_tiles_end,
-    tiles_pack, ampi_kernel_tiles, ampi_write, ampi_thin, ampi_tiny};
+    ampi_convert, tiles_pack, ampi_kernel_tiles, ampi_write, ampi_thin, ampi_tiny};
 #endif
 
 #if AMPI_PAIRS
 static const ampi_engine ampi_engine_tiles = {
-    32, 32, 32, 32, 64, 1, ampi_tiles_begin, ampi_tiles_end, ampi_pack_pairs_avx512,
-    ampi_kernel_tiles, ampi_write_pairs_avx512, ampi_thin_avx512, ampi_tiny_avx512};
+    32, 32, 32, 32, 64, 1, ampi_tiles_begin, ampi_tiles_end,
+    ampi_convert_avx512, ampi_pack_pairs_avx512, ampi_kernel_tiles, ampi_write_pairs_avx512,
+    ampi_thin_avx512, ampi_tiny_avx512};
 #endif
 
 /* Usable says what the processor has and the operating system saves. Whether this process may use

@@ -2421,7 +2421,8 @@ static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g
     amp_result           result;
     cublasOperation_t    ta, tb;
     cublasComputeType_t  type;
-    if (!handle) return AMP_ERROR_UNSUPPORTED;
+    if (!handle || (g->compute && (g->a_type == AMP_F32 || g->b_type == AMP_F32)))
+        return AMP_ERROR_UNSUPPORTED;
     if (g->a_type != g->b_type || (g->c_type != AMP_F32 && g->c_type != g->a_type))
         return AMP_ERROR_MIXED_TYPES;
     if (g->m > largest || g->n > largest || g->k > largest || g->lda > largest ||

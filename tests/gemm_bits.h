@@ -244,5 +244,61 @@ static void bits_one(int rule, int big, int halves, int memories, size_t limit) 
     free(space);
 }
 
+/* One random product with compute, of operands of fp32 or of its type, beside amp_cast of what is
+   fp32 and then the product. Values are any bits at all, or those of bits_value. */
+static void bits_rounded(amp_dtype compute, int big, int halves) {
+    static const uint32_t hostile[] = {0x00000001u, 0x007f7fffu, 0x007f8000u, 0x007fffffu, 0x00800000u,
+                                       0x33000000u, 0x33000001u, 0x387fe000u, 0x387fefffu, 0x477fefffu,
+                                       0x477ff000u, 0x7f7f7fffu, 0x7f7f8000u, 0x7f7fffffu, 0x7f800000u,
+                                       0x7f800001u, 0x7fffffffu, 0x3f808000u, 0x3f818000u, 0x0u};
+    amp_gemm_args  g    = bits_problem(big, halves), wanted;
+    const int      kind = (int)random_below(3), wild = random_below(4) == 0;
+    const size_t   size = amp_dtype_size(g.c_type), cn = g.stride_c * (g.count - 1) + g.m * g.ldc;
+    const size_t   an = g.lda * (g.trans_a ? g.k : g.m) * g.count, odd = random_below(2);
+    const size_t   bn = g.ldb * (g.trans_b ? g.n : g.k) * g.count;
+    unsigned char *a, *b, *c, *d, *a16, *b16;
+    size_t         i;
+    g.a_type = random_below(3) ? AMP_F32 : compute;
+    g.b_type = random_below(3) && g.a_type != AMP_F32 ? compute : AMP_F32;
+    g.compute = compute;
+    a = bits_matrix(an, g.a_type, kind, odd);
+    b = bits_matrix(bn, g.b_type, kind, odd * 3);
+    for (i = 0; wild && i < an; i++)
+        if (random_below(4) == 0)
+            ampi_store(a, g.a_type, i, hostile[random_below(20)] | random_bits() << 31);
+    for (i = 0; wild && i < bn; i++)
+        if (random_below(8) == 0) ampi_store(b, g.b_type, i, random_bits());
+    a16 = (unsigned char *)calloc(an + 1, 2);
+    b16 = (unsigned char *)calloc(bn + 1, 2);
+    amp_cast(a16, compute, a, g.a_type, an);
+    amp_cast(b16, compute, b, g.b_type, bn);
+    c = bits_matrix(cn, g.c_type, 0, 0);
+    d = (unsigned char *)calloc(cn, size);
+    memcpy(d, c, cn * size);
+    g.a            = a;
+    g.b            = b;
+    g.c            = c;
+    wanted         = g;
+    wanted.a       = a16;
+    wanted.b       = b16;
+    wanted.c       = d;
+    wanted.compute = AMP_F32;
+    wanted.a_type = wanted.b_type = compute;
+    CHECK_EQ_INT(amp_gemm_ex(NULL, &g), AMP_OK);
+    CHECK_EQ_INT(amp_gemm_ex(NULL, &wanted), AMP_OK);
+    for (i = 0; i < cn; i++)
+        if (bits_at(c, g.c_type, i) != bits_at(d, g.c_type, i)) {
+            bits_fail(&g, "amp_cast, then the product", i / g.ldc, i % g.ldc, bits_at(c, g.c_type, i),
+                      bits_at(d, g.c_type, i));
+            break;
+        }
+    free(a - odd);
+    free(b - odd * 3);
+    free(a16);
+    free(b16);
+    free(c);
+    free(d);
+}
+
 AMPI_STRICT_END
 #endif

@@ -2461,6 +2461,7 @@ TEST(gemm_errors, "amp_gemm: no capture without a workspace, no mixed types, no 
     amp_backend backend;
     void       *handle = blas();
     product     p      = {0, 0, 4, 4, 4, 0, 0, 0, 1.0f, 0.0f, AMP_F16, AMP_F16};
+    amp_gemm_args g;
     const size_t huge  = (size_t)1 << 31;
     buffer      x = matrix(4, 4, 0, AMP_F32, NORMAL, r), y = matrix(4, 4, 0, AMP_F32, NORMAL, r);
     buffer      z = matrix(4, 4, 0, AMP_F32, NORMAL, r);
@@ -2476,6 +2477,16 @@ TEST(gemm_errors, "amp_gemm: no capture without a workspace, no mixed types, no 
                           0, 0.0f, z.device, AMP_F16, 0), AMP_ERROR_TOO_LARGE);
     CHECK_EQ_INT(amp_gemm(&backend, 0, 0, 1, 1, huge, 1.0f, x.device, AMP_F16, 0, y.device,
                           AMP_F16, 0, 0.0f, z.device, AMP_F16, 0), AMP_ERROR_TOO_LARGE);
+    memset(&g, 0, sizeof g);
+    g.m = g.n = g.k = 4;
+    g.a       = x.device;
+    g.b       = y.device;
+    g.c       = z.device;
+    g.b_type  = AMP_F16;
+    g.compute = AMP_F16;
+    CHECK_EQ_INT(amp_gemm_ex(&backend, &g), AMP_ERROR_UNSUPPORTED); /* a is fp32 */
+    g.compute = AMP_BF16;
+    CHECK_EQ_INT(amp_gemm_ex(&backend, &g), AMP_ERROR_MIXED_TYPES);
     CUDA(cudaStreamSynchronize(main_stream));
     same_buffer("C", &z, AMP_F32, false);
     drop(&x);

@@ -514,6 +514,43 @@ TEST(bits_amx, "law 7: in AMX products of halves equal the model of the tiles, o
     bits_in_tier("amx", BITS_TILES);
 }
 
+TEST(rounded, "manual: compute rounds fp32 operands to 16 bits: in every tier the bits of amp_cast and "
+              "then the product, hostile values included; the other 16-bit type is refused by name") {
+    static const char *const tiers[] = {"c", "avx2", "avx512", "avx512_bf16", "amx", "neon"};
+    const int                count   = test_state.quick > 1 ? 50 : test_state.quick ? 1000 : 25000;
+    static uint16_t          x[64];
+    static float             y[64], z[64];
+    amp_gemm_args            g;
+    size_t                   t;
+    int                      i;
+    for (t = 0; t < COUNT_OF(tiers); t++) {
+        if (amp_cpu_force_tier(tiers[t]) != AMP_OK) continue;
+        random_state = 12;
+        for (i = 0; i < count; i++)
+            bits_rounded(i % 3 ? AMP_BF16 : AMP_F16, i % 100 == 7, i % 2 ? 2 : 0);
+    }
+    amp_cpu_force_tier(NULL);
+    memset(&g, 0, sizeof g);
+    g.m = g.n = g.k = 8;
+    g.a = x, g.b = y, g.c = z;
+    for (i = 0; i < 16; i++) {
+        const amp_dtype compute = (amp_dtype)(i / 4), a = (amp_dtype)(i % 4);
+        const int       mixed = compute != AMP_F32 && a != AMP_F32 && a != compute;
+        z[0]      = 77.0f;
+        g.a_type  = a;
+        g.compute = compute;
+        CHECK_EQ_INT(amp_gemm_ex(NULL, &g), i / 4 == 3 || i % 4 == 3 ? AMP_ERROR_INVALID_ENUM
+                                            : mixed ? AMP_ERROR_MIXED_TYPES : AMP_OK);
+        CHECK_EQ_F32(z[0], i / 4 == 3 || i % 4 == 3 || mixed ? 77.0f : 0.0f);
+        g.a = y, g.b = x; /* the other one */
+        g.a_type = AMP_F32, g.b_type = a;
+        if (i / 4 < 3 && i % 4 < 3)
+            CHECK_EQ_INT(amp_gemm_ex(NULL, &g), mixed ? AMP_ERROR_MIXED_TYPES : AMP_OK);
+        g.a = x, g.b = y;
+        g.b_type = AMP_F32;
+    }
+}
+
 #if defined(__linux__)
 /* In a child: the permission is for good. 0: products fell back, and were right. */
 static int refused_child(void) {
@@ -883,6 +920,7 @@ int main(int argc, char **argv) {
     RUN(bits_neon);
     RUN(bits_pairs);
     RUN(bits_amx);
+    RUN(rounded);
     RUN(traps);
     RUN(environment);
     RUN(gemm_bias);

@@ -68,6 +68,21 @@ TEST(tall, "law 7: the same where k does not fit one panel, nor (not --quick) ro
     else bits_one(BITS_TILES, 2, 1, BITS_MEMORIES, 100000);
 }
 
+TEST(rounded, "manual: compute gives the bits of amp_cast and then the product in tiles too, packed "
+              "in C and by AVX-512") {
+    const int count = test_state.quick > 1 ? 10 : test_state.quick ? 20 : 1000;
+    int       i;
+    bits_most = 60;
+#if AMPI_X86
+    if (__builtin_cpu_supports("avx512bf16")) {
+        tiles_pack_in_c = 0;
+        for (i = 0; i < count; i++) bits_rounded(i % 2 ? AMP_BF16 : AMP_F16, i % 40 == 7, 2);
+    }
+#endif
+    tiles_pack_in_c = 1;
+    for (i = 0; i < count; i++) bits_rounded(i % 2 ? AMP_BF16 : AMP_F16, i % 40 == 7, 2);
+}
+
 TEST(edges, "manual: in tiles bf16 subnormals count as 0, fp16 subnormals do not; an infinity stays "
             "one in bf16 and gives NaN in fp16") {
     static const uint16_t one[3] = {0, 0x3c00, 0x3f80}, inf[3] = {0, 0x7c00, 0x7f80};
@@ -97,6 +112,7 @@ int main(int argc, char **argv) {
     RUN(packed_in_c);
     RUN(packed_by_avx512);
     RUN(tall);
+    RUN(rounded);
     RUN(edges);
     return test_end();
 }
