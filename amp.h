@@ -10651,9 +10651,9 @@ AMPI_AVX512 __m512 ampi_normal_pairs(__m512 x) {
 }
 
 /* Words i of a piece of bf16: of sixteen rows, from (r, k) = (i, 0) or (0, 2 i) on. */
-typedef struct ampi_span { size_t first, second, n0, n1; } ampi_span;
-AMPI_AVX512 ampi_span ampi_span_of(const ampi_operand *x, size_t i, size_t rows, size_t ks) {
-    ampi_span s;
+typedef struct ampi_words { size_t first, second, n0, n1; } ampi_words;
+AMPI_AVX512 ampi_words ampi_words_of(const ampi_operand *x, size_t i, size_t rows, size_t ks) {
+    ampi_words s;
     if (x->cs == 1) { /* thirty-two k of row i */
         s.first  = i * x->rs;
         s.second = s.first + 16;
@@ -10669,8 +10669,8 @@ AMPI_AVX512 ampi_span ampi_span_of(const ampi_operand *x, size_t i, size_t rows,
 }
 
 /* Both vectors of a span as bf16. */
-AMPI_AVX512 AMPI_ALWAYS __m512i ampi_span_bf16(const ampi_operand *x, const amp_dtype type,
-                                               ampi_span s) {
+AMPI_AVX512 AMPI_ALWAYS __m512i ampi_words_bf16(const ampi_operand *x, const amp_dtype type,
+                                                ampi_words s) {
     const void *p = ampi_at(x->x, type, s.first), *q = ampi_at(x->x, type, s.second);
     if (type == AMP_F32)
         return ampi_round_pairs(ampi_normal_pairs(ampi_get_part_avx512(p, AMP_F32, s.n0)),
@@ -10699,19 +10699,19 @@ AMPI_AVX512 void ampi_pack_whole_avx512(uint32_t *dst, size_t width, int of_b,
     size_t        i;
     if (rows < 16 || ks < 32) {
         for (i = 0; i < 16; i++) {
-            const ampi_span s = ampi_span_of(x, i, rows, ks);
-            edge[i] = x->type == AMP_F32 ? ampi_span_bf16(x, AMP_F32, s)
-                                         : ampi_span_bf16(x, AMP_BF16, s);
+            const ampi_words s = ampi_words_of(x, i, rows, ks);
+            edge[i] = x->type == AMP_F32 ? ampi_words_bf16(x, AMP_F32, s)
+                                         : ampi_words_bf16(x, AMP_BF16, s);
         }
         AMPI_UNROLL for (i = 0; i < 16; i++) v[i] = _mm512_castsi512_ps(edge[i]);
     } else if (x->type == AMP_F32) {
         AMPI_UNROLL for (i = 0; i < 16; i++)
             v[i] = _mm512_castsi512_ps(
-                ampi_span_bf16(x, AMP_F32, ampi_span_of(x, i, 16, 32)));
+                ampi_words_bf16(x, AMP_F32, ampi_words_of(x, i, 16, 32)));
     } else {
         AMPI_UNROLL for (i = 0; i < 16; i++)
             v[i] = _mm512_castsi512_ps(
-                ampi_span_bf16(x, AMP_BF16, ampi_span_of(x, i, 16, 32)));
+                ampi_words_bf16(x, AMP_BF16, ampi_words_of(x, i, 16, 32)));
     }
     if (x->cs != 1)
         AMPI_UNROLL for (i = 0; i < 16; i++)
@@ -10726,7 +10726,7 @@ AMPI_AVX512 void ampi_pack_parts_avx512(uint32_t *dst, size_t width, int of_b,
     size_t i;
     int    p;
     for (i = 0; i < 16; i++) {
-        const ampi_span s = ampi_span_of(x, i, rows, ks);
+        const ampi_words s = ampi_words_of(x, i, rows, ks);
         __m512          e = ampi_value_avx512(x, s.first, s.n0);
         __m512          o = ampi_value_avx512(x, s.second, s.n1);
         for (p = 0; p < 2; p++) {

@@ -518,7 +518,7 @@ TEST(rounded, "manual: compute rounds fp32 operands to 16 bits: in every tier th
               "then the product, hostile values included; the other 16-bit type is refused by name") {
     static const char *const tiers[] = {"c", "avx2", "avx512", "avx512_bf16", "amx", "neon"};
     const int                count   = test_state.quick > 1 ? 50 : test_state.quick ? 1000 : 25000;
-    static uint16_t          x[64];
+    static uint32_t          x[64]; /* of any type */
     static float             y[64], z[64];
     amp_gemm_args            g;
     size_t                   t;
