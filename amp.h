@@ -218,7 +218,8 @@
             field, number or tensor was wrong stands in desc.problem, if you give
             it room. Every flag's zero is the default.
    Silence  What cannot have worked says so: a step without any gradient is an
-            error; status.missed_updates counts updates of a shared scaler that
+            error; status.stuck tells that no step is taken any more;
+            status.missed_updates counts updates of a shared scaler that
             were forgotten, amp_cache.mismatches products whose type contradicts
             the model copies, and amp_cache_check finds a cached weight that
             was changed without amp_cache_changed.
@@ -244,7 +245,12 @@
               Ranks agree on desc and tensors in prepare, on scale, learning rate and steps
               in save and load; a save that fails leaves nothing; shard.rank without count.
               Weights of states without an fp32 master are NaN after prepare, and a weight
-              cache refuses them; prepare refuses arrays that overlap
+              cache refuses them; prepare refuses arrays that overlap. Format 4 of states has
+              amp_status.skipped_in_a_row, which makes a run stuck in every preset. A disabled
+              scaler counts good; what end_step and others refuse says which call is missing;
+              reports are of one moment, and advice names the tensor whose weights hold a NaN.
+              amp_cache.small apart from fallbacks; amp_cache_check has a result of its own,
+              STALE
        0.5.0  ranks: desc.shard, amp_optimizer_range, _accumulate; states in sets of files.
               Gradients that touch few rows (amp_tensor.row_length). Masters and moments
               in fewer bytes (desc.state). What happens in a run, and advice (desc.report)
@@ -340,7 +346,8 @@ typedef enum amp_result {
     AMP_ERROR_NOT_INITIALIZED,  /* a scaler, an optimizer or a cache before its init              */
     AMP_ERROR_OVERLAP,          /* gemm: an element of C is also one of A or B, or twice one of C;
                                    optimizer: weights, gradients or models share memory           */
-    AMP_ERROR_WORKSPACE         /* gemm on CUDA: backend.workspace is NULL or too small for this  */
+    AMP_ERROR_WORKSPACE,        /* gemm on CUDA: backend.workspace is NULL or too small for this  */
+    AMP_ERROR_STALE             /* cache: a weight was written to without amp_cache_changed       */
 } amp_result;
 
 /* What was wrong (the field of a desc, its value and bounds; the tensor) is told in words where a
@@ -408,7 +415,8 @@ typedef struct amp_scaler_desc {
     int        hysteresis;      /* it backs off at the Nth overflow; not in presets marked -    */
     float      min_scale;       /* backing off stops here                                       */
     float      max_scale;       /* growth stops here; both also bound a default init_scale      */
-    int        disabled;        /* nonzero: scale is 1, nothing is checked, no step is skipped  */
+    int        disabled;        /* nonzero: scale is 1, nothing is checked, no step is skipped;
+                                   an update only counts                                        */
     amp_preset preset;
     char      *problem;         /* NULL, or AMP_PROBLEM_SIZE bytes: what amp_scaler_init refused */
 } amp_scaler_desc;
@@ -597,10 +605,11 @@ typedef struct amp_status {
     float    loss_scale;   /* for the next backward                                              */
     uint32_t did_step;     /* 1: weights moved, 0: skipped                                       */
     uint32_t found_inf;    /* 1: a gradient was inf or NaN, or would have become so              */
-    uint32_t stuck;        /* the scaler's                                                       */
+    uint32_t stuck;        /* 1: the scaler's, or skipped_in_a_row is 40 or more                 */
     uint64_t steps;        /* taken (and first_step): what AdamW's bias correction counts, not
                               the turns of your loop                                             */
     uint64_t skipped;
+    uint64_t skipped_in_a_row; /* up to the last step; 0: that one was taken                     */
     uint64_t missed_updates; /* checks that found a shared scaler not updated since the last one:
                               amp_scaler_update is forgotten somewhere                           */
 } amp_status;
@@ -674,7 +683,8 @@ AMP_DEF const float *amp_optimizer_loss_scale_ptr(const amp_optimizer *opt);
 AMP_DEF amp_scaler  *amp_optimizer_scaler(const amp_optimizer *opt);
 
 /* Check all gradients. True: all finite; they are unscaled, step now. False: skip, or an error,
-   which end_step returns. Call end_step in either case. Kind must be AMP_KIND_OWN. */
+   which end_step returns; desc.problem says which call was missing. Call end_step in either case.
+   Kind must be AMP_KIND_OWN. */
 AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt);
 
 /* Update the scale and, unless skipped, write the model copies. Returns begin_step's error if it
@@ -1034,7 +1044,7 @@ typedef struct amp_report {
     uint64_t growths, backoffs;        /* of the scale                                            */
     double   norm;
     float    loss_scale;               /* for the next backward                                   */
-    uint32_t stuck;
+    uint32_t stuck;                    /* as in amp_status                                        */
     int      headroom;     /* powers of two that the scale could grow by before the largest gradient
                               of the last turn left its type; least of all tensors                */
     int      first_tensor; /* the first that overflowed, and in which turn; -1: none              */
@@ -1067,8 +1077,10 @@ typedef struct amp_tensor_report {
     uint64_t    grads[AMP_BINS], weights[AMP_BINS];
 } amp_tensor_report;
 
-/* What has happened so far. Then, of the same moment, tensor i; and the last turns, at most *count
-   and AMP_TURNS, oldest first. AMP_ERROR_UNSUPPORTED without desc.report. */
+/* What has happened so far. Then, of the same moment, whatever happened since, tensor i; and the
+   last turns, at most *count and AMP_TURNS, oldest first: AMP_ERROR_BAD_STATE before the first
+   amp_optimizer_report (_advice, _table, _json), and after a load. AMP_ERROR_UNSUPPORTED without
+   desc.report. */
 AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *report);
 AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
                                                amp_tensor_report *report);
@@ -1080,7 +1092,9 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_turn *tur
    which was not skipped. */
 typedef enum amp_advice_code {
     AMP_ADVICE_NAN = 0,          /* NaN in the last turn, at a scale of 1 or less, or at the end of
-                                    ten overflows in a row: it comes from the model: how many     */
+                                    ten overflows in a row: it comes from the model: how many, and
+                                    the tensor whose weights are not finite (all are read), or else
+                                    the first whose gradient holds one                            */
     AMP_ADVICE_STUCK,            /* five overflows or more in a row, at the least scale: how many */
     AMP_ADVICE_TOO_MANY_SKIPS,   /* of the last 128 turns (the first 64 of a run apart) more than
                                     one in ten overflowed, and twice what the growth of the scale
@@ -1293,7 +1307,9 @@ struct amp_cache { /* read the counters; the rest is private */
     uint64_t hits;       /* the copy of a weight was right, or is the optimizer's model copy      */
     uint64_t misses;     /* a weight was cast                                                     */
     uint64_t transients; /* something else was cast, for one product                              */
-    uint64_t fallbacks;  /* products left in fp32: too small, no room, another stream             */
+    uint64_t fallbacks;  /* products left in fp32: no room (num_bytes is too small), or another
+                            stream or backend                                                     */
+    uint64_t small;      /* products left in fp32, as casts would take longer: m n k < 32^3       */
     uint64_t mismatches; /* weights wanted in fp16 whose model copy is bf16, or the reverse: the
                             policy contradicts desc.dtype, and every product casts them           */
     uint64_t cast_bytes; /* that casts have written                                               */
@@ -1332,7 +1348,7 @@ AMP_DEF void amp_cache_changed(amp_cache *cache, const float *weight);
 AMP_DEF void amp_cache_remove(amp_cache *cache, const float *weight);
 
 /* For debugging: does the kept copy of every added weight equal the weight as it is now? If
-   not, AMP_ERROR_BAD_STATE, and *weight (may be NULL) is one that was written to without
+   not, AMP_ERROR_STALE, and *weight (may be NULL) is one that was written to without
    amp_cache_changed. Reads all weights and copies; waits for the backend. */
 AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight);
 
@@ -1875,13 +1891,12 @@ AMPI_FN int ampi_scaler_run_complete(amp_scaler *s) {
     return grow;
 }
 
-/* The state machine of all presets: one update. */
-AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
+/* The state machine of all presets: where the scale goes. */
+AMPI_FN void ampi_scaler_move(amp_scaler *s) {
     const double live = s->next_scale; /* differs from s->scale only in AMPI_WIDE, AMPI_DELAY */
     const double min_scale = ampi_double(s->min_scale), max_scale = ampi_double(s->max_scale);
     double       next      = live;
     if (s->found_inf != 0u) {
-        s->skipped++;
         s->growth_tracker = 0;
         if (s->hysteresis_tracker > 1) {
             s->hysteresis_tracker--;
@@ -1895,7 +1910,6 @@ AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
         }
     } else {
         const int grow = ampi_scaler_run_complete(s);
-        s->good++;
         if ((s->rules & AMPI_REFILL_GOOD) || (grow && (s->rules & AMPI_REFILL_GROWTH)))
             s->hysteresis_tracker = s->hysteresis;
         if (grow) {
@@ -1909,8 +1923,15 @@ AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
     }
     s->next_scale = next;
     s->scale      = ampi_single((s->rules & AMPI_DELAY) ? live : next);
-    s->found_inf  = 0u;
-    s->checked    = 0u;
+}
+
+/* One update, of which a disabled scaler makes nothing but its count. */
+AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
+    if (s->found_inf != 0u) s->skipped++;
+    else s->good++;
+    if (!(s->rules & AMPI_DISABLED)) ampi_scaler_move(s);
+    s->found_inf = 0u;
+    s->checked   = 0u;
 }
 
 /* ---------------------------------------------------------------- >>core  optimizer */
@@ -2014,7 +2035,7 @@ typedef struct ampi_control {
     uint32_t   found_inf;
     uint32_t   did_step;
     uint32_t   nesterov;
-    uint64_t   skipped;
+    uint64_t   skipped, skipped_in_a_row;
     double     beta1, beta2;
     float      eps, momentum, max_norm, lr;
     float      b1, b1_rest, b2, b2_rest; /* beta and 1 - beta, rounded from double */
@@ -2030,6 +2051,13 @@ typedef struct ampi_control {
     uint32_t   moves;                    /* set: it waits here to be published     */
     uint64_t   seed;                     /* of stochastic rounding                 */
 } ampi_control;
+
+/* Does no step move the weights any more? A scale at its floor does not tell where none moves; and
+   from 2^32 down to 1, with a hysteresis of 2, it takes 33 overflows. */
+enum { AMPI_STUCK = 40 };
+AMPI_FN uint32_t ampi_stuck(const ampi_control *c, const amp_scaler *s) {
+    return s->stuck != 0u || c->skipped_in_a_row >= AMPI_STUCK;
+}
 
 /* Where ranks meet, between check and decide, and over what, beside flags. */
 typedef enum ampi_meeting { AMPI_ALONE, AMPI_OVER_NORM2, AMPI_OVER_SUMS } ampi_meeting;
@@ -2067,6 +2095,9 @@ struct amp_plan {
     ampi_mark    *host_marks;
     ampi_census  *host_census;
     ampi_slot    *seen_slots;
+    int           seen;           /* amp_optimizer_report has read them: all are of one moment  */
+    ampi_record  *filed_record;   /* of a state that is being saved or loaded                   */
+    ampi_mark    *filed_marks;
     uint64_t      told;           /* the last turn of the line of JSON before                   */
 };
 
@@ -2194,7 +2225,7 @@ AMPI_FN void ampi_decide(const amp_plan *plan) {
     const uint32_t disabled = s->rules & AMPI_DISABLED;
     const float    inv      = ampi_inv_scale(s->scale);
     const double   max_norm = ampi_double(c->max_norm);
-    uint32_t       bad      = c->flags[0] != 0u;
+    uint32_t       bad      = c->flags[0] != 0u, skips;
     if (plan->new_lr) c->lr = plan->lr;
     c->norm        = ampi_mul64(ampi_sqrt64(c->norm2), ampi_double(inv));
     c->clip_factor = 1.0f;
@@ -2206,16 +2237,18 @@ AMPI_FN void ampi_decide(const amp_plan *plan) {
     bad |= (uint32_t)ampi_product_overflows(s, c->flags[1], inv);
     bad |= (uint32_t)((ampi_bits_of_f32(c->gate.inv_scale) & 0x7fffffffu) == 0u);
     c->found_inf = bad;
-    c->gate.skip = disabled ? (c->flags[0] & AMPI_BAD_ROW) != 0u : bad;
+    skips        = disabled ? (c->flags[0] & AMPI_BAD_ROW) != 0u : bad;
+    c->gate.skip = skips;
     if (plan->record) ampi_record_turn(plan, bad);
     c->did_step = !c->gate.skip;
     c->skipped += c->gate.skip;
+    c->skipped_in_a_row = c->gate.skip ? c->skipped_in_a_row + 1 : 0;
     c->gate.step += c->did_step;
     if (c->did_step && plan->kind == AMP_KIND_ADAMW) ampi_bias_corrections(c);
-    c->moves = !disabled && !plan->shared;
+    c->moves = !plan->shared;
     if (c->moves) {
         c->next           = *s;
-        c->next.found_inf = bad;
+        c->next.found_inf = skips;
         s->found_inf      = 0u; /* what is written from here on is for the next step */
         ampi_scaler_transition(&c->next);
     } else if (!disabled) {
@@ -2826,6 +2859,8 @@ AMP_DEF const char *amp_result_string(amp_result result) {
                "gradients and models of an optimizer overlap";
     case AMP_ERROR_WORKSPACE:
         return "give the backend a workspace, or a larger one, for this product on CUDA";
+    case AMP_ERROR_STALE:
+        return "a cached weight was written to: call amp_cache_changed whenever one is";
     default: return "unknown result";
     }
 }
@@ -3649,8 +3684,7 @@ AMP_DEF amp_result amp_scaler_update(amp_scaler *s) {
     const amp_result ready = ampi_scaler_ready(s);
     uint32_t         fp;
     if (ready != AMP_OK) return ready;
-    if (s->rules & AMPI_DISABLED) return AMP_OK;
-    if (!s->checked && !s->found_inf) return AMP_ERROR_BAD_STATE;
+    if (!(s->rules & AMPI_DISABLED) && !s->checked && !s->found_inf) return AMP_ERROR_BAD_STATE;
     fp = ampi_fp_begin();
     ampi_scaler_update(s);
     ampi_fp_end(fp);
@@ -3768,7 +3802,8 @@ enum { AMPI_RANKS = 65536 }; /* at most: whatever the file of a set says, it is 
 static amp_result ampi_shard_ok(const amp_optimizer_desc *d) {
     const amp_shard *s = &d->shard;
     if (d->kind == AMP_KIND_OWN) {
-        ampi_tell(d->problem, "amp_optimizer_desc.shard is for AMP_KIND_ADAMW and AMP_KIND_SGD");
+        ampi_tell(d->problem, "amp_optimizer_desc.shard is for AMP_KIND_ADAMW and AMP_KIND_SGD: "
+                              "desc.kind is AMP_KIND_OWN");
         return AMP_ERROR_UNSUPPORTED;
     }
     if (s->count < 0 || s->count > AMPI_RANKS) {
@@ -3810,7 +3845,8 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d,
     if (!ampi_state_known((uint32_t)d->state))
         return ampi_unknown(d->problem, "amp_optimizer_desc.state", (int)d->state);
     if (d->state && d->kind == AMP_KIND_OWN) {
-        ampi_tell(d->problem, "amp_optimizer_desc.state is for AMP_KIND_ADAMW and AMP_KIND_SGD");
+        ampi_tell(d->problem, "amp_optimizer_desc.state is for AMP_KIND_ADAMW and AMP_KIND_SGD: "
+                              "desc.kind is AMP_KIND_OWN");
         return AMP_ERROR_UNSUPPORTED;
     }
     return ampi_scaler_setup(&scaler, &d->scaler, d->problem); /* to learn of its errors now */
@@ -3865,12 +3901,40 @@ static amp_result ampi_tensor_problem(const amp_optimizer *opt, size_t i, const 
     return result;
 }
 
+/* An error, with the one sentence that says what to do. */
+static amp_result ampi_refuse(const amp_optimizer *opt, amp_result result, const char *text) {
+    ampi_tell(ampi_blank(opt->desc.problem), text);
+    return result;
+}
+
 /* May the optimizer still be given tensors? */
 static amp_result ampi_can_add(const amp_optimizer *opt) {
     if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
     if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
     ampi_blank(opt->desc.problem);
-    return opt->plan ? AMP_ERROR_PREPARED : AMP_OK;
+    if (!opt->plan) return AMP_OK;
+    return ampi_refuse(opt, AMP_ERROR_PREPARED,
+                       "the optimizer is prepared: add all tensors before amp_optimizer_prepare");
+}
+
+/* What nearly all calls want of it. */
+static amp_result ampi_prepared(const amp_optimizer *opt) {
+    if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
+    ampi_blank(opt->desc.problem);
+    if (opt->plan) return AMP_OK;
+    return ampi_refuse(opt, AMP_ERROR_NOT_PREPARED,
+                       "the optimizer is not prepared: call amp_optimizer_prepare, once, after the "
+                       "last amp_optimizer_add");
+}
+
+/* And those that have no place within a step. */
+static amp_result ampi_between_steps(const amp_optimizer *opt) {
+    const amp_result result = ampi_prepared(opt);
+    if (result != AMP_OK || !opt->step_open) return result;
+    return ampi_refuse(opt, AMP_ERROR_STEP_OPEN,
+                       "a step is open: call amp_optimizer_end_step after every begin_step, also "
+                       "where that returns false, and after every check");
 }
 
 static AMPI_NOINLINE int ampi_tensor_numbers_ok(const float *lr_scale, const float *weight_decay,
@@ -3905,7 +3969,8 @@ static amp_result ampi_state_check(const amp_optimizer *opt, const amp_tensor *t
     if (!state) return AMP_OK;
     if (opt->desc.kind == AMP_KIND_OWN)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-                                   "state is for AMP_KIND_ADAMW and AMP_KIND_SGD");
+                                   "state is for AMP_KIND_ADAMW and AMP_KIND_SGD: desc.kind is "
+                                   "AMP_KIND_OWN");
     if (type != AMP_BF16 && ampi_masters_in(state) == AMPI_MASTER_SPLIT)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
                                    "its state needs a model copy of AMP_BF16");
@@ -3924,10 +3989,15 @@ static amp_result ampi_state_check(const amp_optimizer *opt, const amp_tensor *t
 
 /* And what it says of rows? */
 static amp_result ampi_rows_check(const amp_optimizer *opt, const amp_tensor *t, size_t i) {
-    if (opt->desc.shard.count || opt->desc.kind == AMP_KIND_OWN ||
+    const int own = opt->desc.kind == AMP_KIND_OWN;
+    if (opt->desc.shard.count || own ||
         (opt->desc.kind == AMP_KIND_SGD && ampi_num_moments(&opt->desc)))
-        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-                                   "row_length is for AdamW and plain SGD, and not in shards");
+        return ampi_tensor_problem(
+            opt, i, t->name, AMP_ERROR_UNSUPPORTED,
+            own ? "row_length is for AMP_KIND_ADAMW and AMP_KIND_SGD: desc.kind is AMP_KIND_OWN"
+            : opt->desc.shard.count
+                ? "row_length is not for desc.shard: leave one of them 0"
+                : "row_length is for SGD without momentum: set desc.momentum to 0, or use AdamW");
     if (t->n % t->row_length != 0 || !t->max_rows)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
                                    "n must be rows of row_length elements, and max_rows 1 or more");
@@ -4043,10 +4113,12 @@ AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *
     if (result != AMP_OK) return result;
     if (!whole || (!parts && count)) return AMP_ERROR_INVALID_ARGUMENT;
     result = ampi_tensor_ok(opt, whole, opt->num_entries);
-    if (result == AMP_OK && whole->row_length) result = AMP_ERROR_UNSUPPORTED;
     for (i = 0; i < count && result == AMP_OK; i++) {
-        if (parts[i].row_length) result = AMP_ERROR_UNSUPPORTED;
-        if (parts[i].n > whole->n - offset || result != AMP_OK) break;
+        if (whole->row_length || parts[i].row_length)
+            return ampi_refuse(opt, AMP_ERROR_UNSUPPORTED,
+                               "row_length is not for amp_optimizer_add_flat: add that tensor by "
+                               "amp_optimizer_add");
+        if (parts[i].n > whole->n - offset) break;
         t      = ampi_part_of(whole, &parts[i], offset);
         result = ampi_tensor_ok(opt, &t, opt->num_entries + i);
         offset += parts[i].n;
@@ -4343,12 +4415,20 @@ static void ampi_block_free(const amp_backend *b, const amp_allocator *a, void *
     else ampi_release(a, block);
 }
 
+/* What a backend refuses, as only CUDA's does. */
+static amp_result ampi_captured(const amp_optimizer *opt, amp_result result) {
+    if (result != AMP_ERROR_UNSUPPORTED) return result;
+    return ampi_refuse(opt, result, "the stream is being captured, which this call cannot be part "
+                                    "of: call it before the capture or after");
+}
+
 /* Bring num_bytes from backend memory to the host, when everything before has been done. */
 static amp_result ampi_read_back(const amp_optimizer *opt, void *dst, const void *src,
                                  size_t num_bytes) {
     const amp_backend *b      = &opt->backend;
-    const amp_result   result = b->functions->copy_fn(b, dst, src, num_bytes, AMPI_TO_HOST);
-    return result == AMP_OK ? b->functions->wait_fn(b) : result;
+    amp_result         result = b->functions->copy_fn(b, dst, src, num_bytes, AMPI_TO_HOST);
+    if (result == AMP_OK) result = b->functions->wait_fn(b);
+    return ampi_captured(opt, result);
 }
 
 /* The slot of every chunk. */
@@ -4564,7 +4644,9 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     if (result != AMP_OK) return result;
     if (opt->desc.shared_scaler) { /* was it initialized? */
         result = ampi_read_back(opt, &shared, opt->desc.shared_scaler, sizeof shared);
-        if (result == AMP_OK) result = ampi_scaler_ready(&shared);
+        if (result == AMP_OK && !shared.rules)
+            result = ampi_refuse(opt, AMP_ERROR_NOT_INITIALIZED,
+                                 "desc.shared_scaler is not initialized: call amp_scaler_init");
         if (result != AMP_OK) return result;
     }
     result = ampi_new_plan(opt, &plan);
@@ -4573,7 +4655,8 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     ampi_layout(opt, ampi_entries(opt), plan, &arena);
     result = arena.too_large ? AMP_ERROR_TOO_LARGE : AMP_OK;
     if (result == AMP_OK)
-        result = ampi_block_alloc(&opt->backend, &opt->desc.allocator, arena.used, &block, &base);
+        result = ampi_captured(opt, ampi_block_alloc(&opt->backend, &opt->desc.allocator,
+                                                     arena.used, &block, &base));
     if (result == AMP_OK) /* in the slots, which are filled in below */
         result = ampi_apart(opt, (ampi_range *)(void *)plan->host_slots);
     if (result == AMP_OK) {
@@ -4616,10 +4699,12 @@ static amp_result ampi_can_bind(const amp_optimizer *opt, size_t i, const float 
     const amp_tensor *t = ampi_tensor(opt, (int)i);
     if (opt->desc.shard.count) /* where NULL, too, would take an accumulator away */
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-                                   "it is in shards: neither weight nor gradient can be replaced");
+                                   "it is in shards, which keep what prepare was given: prepare "
+                                   "another optimizer, and load the state");
     if (weight && (!t->weight || ampi_state_of(&opt->desc, t)))
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-                                   "its master is the optimizer's own, and cannot be replaced");
+                                   "its master is the optimizer's own: write to it by "
+                                   "amp_optimizer_master, or load a state");
     if (grad && !ampi_learns(t))
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "it was added as frozen: set grad_later in amp_tensor");
@@ -4629,15 +4714,15 @@ static amp_result ampi_can_bind(const amp_optimizer *opt, size_t i, const float 
 /* Slots [first, first + count) to new addresses, all or none. */
 static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
                               float *const *weights, void *const *grads) {
-    amp_plan  *plan   = opt->plan;
-    amp_result result = AMP_OK;
+    amp_result result = ampi_between_steps(opt);
+    amp_plan  *plan   = result == AMP_OK ? opt->plan : NULL;
     size_t     i;
-    if (opt->step_open) return AMP_ERROR_STEP_OPEN;
     for (i = 0; i < count && result == AMP_OK; i++)
         result =
             ampi_can_bind(opt, first + i, weights ? weights[i] : NULL, grads ? grads[i] : NULL);
     if (result == AMP_OK)
-        result = opt->backend.functions->bind_fn(&opt->backend, plan, first, count, weights, grads);
+        result = ampi_captured(opt, opt->backend.functions->bind_fn(&opt->backend, plan, first,
+                                                                    count, weights, grads));
     if (result != AMP_OK) return result;
     for (i = 0; i < count; i++)
         ampi_bind(&plan->host_slots[first + i], weights ? weights[i] : NULL, grads != NULL,
@@ -4649,18 +4734,12 @@ static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
 
 AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad) {
     if (!ampi_tensor(opt, i)) return AMP_ERROR_INVALID_ARGUMENT;
-    ampi_blank(opt->desc.problem);
-    if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
     return ampi_rebind(opt, (size_t)i, 1, weight ? &weight : NULL, grad ? &grad : NULL);
 }
 
 AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *weights,
                                             void *const *grads) {
-    if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
-    ampi_blank(opt->desc.problem);
-    if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
-    return ampi_rebind(opt, 0, opt->num_entries, weights, grads);
+    return ampi_rebind(opt, 0, opt ? opt->num_entries : 0, weights, grads);
 }
 
 AMP_DEF const void *amp_optimizer_model(const amp_optimizer *opt, int i) {
@@ -5312,22 +5391,34 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
     return AMP_OK;
 }
 
+/* The step of kind is not that of desc.kind. */
+static amp_result ampi_other_kind(const amp_optimizer *opt, amp_kind kind) {
+    static const char *const kinds[] = {"AMP_KIND_OWN", "AMP_KIND_ADAMW", "AMP_KIND_SGD"};
+    static const char *const steps[] = {"begin_step", "amp_optimizer_adamw", "amp_optimizer_sgd"};
+    const amp_kind           ours    = opt->desc.kind;
+    char                    *problem = opt->desc.problem;
+    if (kind != AMP_KIND_OWN) ampi_tell(problem, steps[kind]);
+    ampi_tell(problem, kind == AMP_KIND_OWN ? "desc.kind is " : ": desc.kind is ");
+    ampi_tell(problem, kinds[ours]);
+    ampi_tell(problem, kind == AMP_KIND_OWN ? ": call " : "; set ");
+    ampi_tell(problem, kind == AMP_KIND_OWN ? steps[ours] : kinds[kind]);
+    ampi_tell(problem, kind == AMP_KIND_OWN ? " instead of begin_step" : "");
+    return AMP_ERROR_UNSUPPORTED;
+}
+
 /* May a step of this kind begin? */
 static amp_result ampi_can_step(const amp_optimizer *opt, amp_kind kind) {
-    if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
-    ampi_blank(opt->desc.problem);
-    if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
-    if (opt->step_open) return AMP_ERROR_STEP_OPEN;
-    if (opt->desc.kind != kind) {
-        ampi_tell(opt->desc.problem, "the step is of another kind than amp_optimizer_desc.kind");
-        return AMP_ERROR_UNSUPPORTED;
-    }
-    if (opt->plan->num_weights && !opt->plan->num_grads && !opt->plan->meets) {
-        ampi_tell(opt->desc.problem, "no tensor has a gradient: all are frozen, or grad_later");
-        return AMP_ERROR_BAD_STATE;
-    }
-    return AMP_OK;
+    const amp_result result = ampi_between_steps(opt);
+    size_t           i;
+    if (result != AMP_OK) return result;
+    if (opt->desc.kind != kind) return ampi_other_kind(opt, kind);
+    if (!opt->plan->num_weights || opt->plan->num_grads || opt->plan->meets) return AMP_OK;
+    for (i = 0; i < opt->num_entries; i++)
+        if (ampi_learns(ampi_tensor(opt, (int)i)))
+            return ampi_refuse(opt, AMP_ERROR_BAD_STATE,
+                               "no tensor has a gradient now: bring one by amp_optimizer_rebind");
+    return ampi_refuse(opt, AMP_ERROR_BAD_STATE,
+                       "all tensors are frozen: set grad, or grad_later, in amp_tensor");
 }
 
 /* A check, with the ranks' meeting in the middle if there is one. */
@@ -5355,17 +5446,20 @@ AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt) {
     return AMP_OK;
 }
 
+static amp_result ampi_open_step(const amp_optimizer *opt) {
+    const amp_result result = ampi_prepared(opt);
+    if (result != AMP_OK || opt->step_open) return result;
+    return ampi_refuse(opt, AMP_ERROR_STEP_NOT_OPEN,
+                       "no step is open: call amp_optimizer_begin_step, or amp_optimizer_check");
+}
+
 AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt) {
-    amp_result result;
-    if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
-    ampi_blank(opt->desc.problem);
-    if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
-    if (!opt->step_open) return AMP_ERROR_STEP_NOT_OPEN;
-    if (opt->step_open > 1) { /* in place, gradients would be divided again */
-        ampi_tell(opt->desc.problem, "the gradients of this step are unscaled already");
-        return AMP_ERROR_BAD_STATE;
-    }
+    amp_result result = ampi_open_step(opt);
+    if (result != AMP_OK) return result;
+    if (opt->step_open > 1) /* in place, gradients would be divided again */
+        return ampi_refuse(opt, AMP_ERROR_BAD_STATE,
+                           "the gradients of this step are unscaled already: call "
+                           "amp_optimizer_unscale once after amp_optimizer_check");
     result = opt->backend.functions->update_fn(&opt->backend, opt->plan, AMPI_JOB_UNSCALE);
     if (result == AMP_OK) opt->step_open = 2;
     return result;
@@ -5391,10 +5485,8 @@ AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
     if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
     pending      = opt->pending;
     opt->pending = AMP_OK;
-    if (!opt->step_open) {
-        if (pending != AMP_OK) return pending;
-        return opt->plan ? AMP_ERROR_STEP_NOT_OPEN : AMP_ERROR_NOT_PREPARED;
-    }
+    if (!opt->step_open) /* problem still says what begin_step has told */
+        return pending != AMP_OK ? pending : ampi_open_step(opt);
     opt->plan->version++;
     result = opt->backend.functions->update_fn(&opt->backend, opt->plan, AMPI_JOB_PUBLISH);
     if (result != AMP_OK) return result;
@@ -5417,15 +5509,14 @@ static amp_result ampi_check_rate(const amp_optimizer *opt, const char *name, co
 AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum) {
     amp_result result = ampi_can_step(opt, AMP_KIND_OWN);
     if (result == AMP_OK) result = ampi_check_rate(opt, "momentum", &momentum);
-    if (result == AMP_OK && opt->desc.unscale_in_place) {
-        ampi_tell(opt->desc.problem, "unscale_in_place leaves nothing to carry");
-        result = AMP_ERROR_UNSUPPORTED;
-    }
-    if (result == AMP_OK && !opt->carries) {
-        ampi_tell(opt->desc.problem, "the last step was not unscaled: nothing can be carried");
-        result = AMP_ERROR_BAD_STATE;
-    }
     if (result != AMP_OK) return result;
+    if (opt->desc.unscale_in_place)
+        return ampi_refuse(opt, AMP_ERROR_UNSUPPORTED,
+                           "desc.unscale_in_place leaves nothing to carry: set it to 0");
+    if (!opt->carries)
+        return ampi_refuse(opt, AMP_ERROR_BAD_STATE,
+                           "the last step was not unscaled, and nothing can be carried: call "
+                           "amp_optimizer_unscale after amp_optimizer_check");
     opt->plan->carry = momentum;
     return opt->backend.functions->update_fn(&opt->backend, opt->plan, AMPI_JOB_CARRY);
 }
@@ -5434,14 +5525,15 @@ AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum) {
 static amp_result ampi_fused_step(amp_optimizer *opt, amp_kind kind, const float *lr) {
     amp_result result = ampi_can_step(opt, kind);
     amp_plan  *plan;
-    if (result == AMP_OK && kind == AMP_KIND_OWN) result = AMP_ERROR_UNSUPPORTED;
+    if (result == AMP_OK && kind == AMP_KIND_OWN)
+        result = ampi_refuse(opt, AMP_ERROR_UNSUPPORTED,
+                             "amp_optimizer_step: desc.kind is AMP_KIND_OWN; call begin_step");
     if (result == AMP_OK && lr) result = ampi_check_rate(opt, "lr", lr);
     if (result != AMP_OK) return result;
     plan = opt->plan;
-    if (!lr && !plan->has_lr) {
-        ampi_tell(opt->desc.problem, "there is no learning rate yet: call amp_optimizer_set_lr");
-        return AMP_ERROR_BAD_STATE;
-    }
+    if (!lr && !plan->has_lr)
+        return ampi_refuse(opt, AMP_ERROR_BAD_STATE,
+                           "there is no learning rate yet: call amp_optimizer_set_lr");
     plan->new_lr = lr != NULL;
     if (lr) memcpy(&plan->lr, lr, sizeof *lr);
     result = ampi_check_all(opt);
@@ -5464,12 +5556,8 @@ AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt) {
 }
 
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr) {
-    amp_result result = AMP_OK;
-    if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
-    ampi_blank(opt->desc.problem);
-    if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
-    result = ampi_check_rate(opt, "lr", &lr);
+    amp_result result = ampi_prepared(opt);
+    if (result == AMP_OK) result = ampi_check_rate(opt, "lr", &lr);
     if (result == AMP_OK)
         result = ampi_send(&opt->backend, &opt->plan->control->lr, &lr, sizeof lr);
     if (result == AMP_OK) opt->plan->has_lr = 1;
@@ -5496,19 +5584,24 @@ AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *st
     status->loss_scale  = s.scale;
     status->did_step    = c.did_step;
     status->found_inf   = c.found_inf;
-    status->stuck       = s.stuck;
+    status->stuck       = ampi_stuck(&c, &s);
     status->steps       = c.gate.step;
     status->skipped     = c.skipped;
+    status->skipped_in_a_row = c.skipped_in_a_row;
     status->missed_updates = c.missed_updates;
     return AMP_OK;
 }
 
-/* Which element of the tensor is that of the sums of its rows? */
-static amp_result ampi_place_of_sum(const amp_optimizer *opt, int i, amp_stats *stats) {
+/* Which element of the tensor is that of a rank's part, or of the sums of its rows? */
+static amp_result ampi_place_in_tensor(const amp_optimizer *opt, int i, amp_stats *stats) {
     const amp_plan    *plan = opt->plan;
+    const amp_tensor  *t    = ampi_tensor(opt, i);
     const ampi_sparse *s    = plan->host_sparse;
     uint32_t           row  = 0;
     amp_result         result;
+    stats->first_nonfinite += plan->host_slots[i].first;
+    if (!stats->nonfinite) stats->first_nonfinite = t->n;
+    if (!stats->nonfinite || !ampi_has_rows(t)) return AMP_OK;
     while (s->slot != (uint32_t)i) s++;
     result = ampi_read_back(opt, &row, &s->unique[stats->first_nonfinite / s->length], sizeof row);
     stats->first_nonfinite = (uint64_t)row * s->length + stats->first_nonfinite % s->length;
@@ -5520,11 +5613,7 @@ AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stat
     if (!opt || !stats || !ampi_tensor(opt, i)) return AMP_ERROR_INVALID_ARGUMENT;
     if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
     result = ampi_read_back(opt, stats, &opt->plan->slots[i].stats, sizeof *stats);
-    if (result != AMP_OK) return result;
-    stats->first_nonfinite += opt->plan->host_slots[i].first;
-    if (!stats->nonfinite) stats->first_nonfinite = ampi_tensor(opt, i)->n;
-    else if (ampi_has_rows(ampi_tensor(opt, i))) result = ampi_place_of_sum(opt, i, stats);
-    return result;
+    return result == AMP_OK ? ampi_place_in_tensor(opt, i, stats) : result;
 }
 
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
@@ -5538,25 +5627,30 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
 /* ----------------------------------------------------------------- >>impl  state
 
    header    "AMPSTATE", u64 version, u64 bytes of the body, u64 sum of these 24 bytes
-   body      kind, tensors; in version 3 rank and number of ranks; scaler; control; from version 2
-             on: missed updates, and whether there is a learning rate; of each tensor its size,
-             options and name; desc.seed if 512 has been added to the version; if 256 has been
-             added to the version a report (ampi_walk_report); then of each tensor its masters,
-             fp32 (Kahan's: both halves), and moments as they are kept: in version 3 the rank's
-             part
+   body      kind, tensors; in a part rank and number of ranks; scaler; control; from version 2
+             on: missed updates, and whether there is a learning rate; from version 4 on: steps
+             skipped in a row; of each tensor its size, options and name; desc.seed if 512 has been
+             added to the version; if 256 has been added to the version a report
+             (ampi_walk_report); then of each tensor its masters, fp32 (Kahan's: both halves), and
+             moments as they are kept: in a part the rank's
    trailer   u64 sum of the body
 
-   Version 3 is that of a set of several ranks: its files, and what names them, whose body is three
-   numbers (ampi_set). One optimizer with all of its state writes version 2.
+   Version 5 (3 until 0.5.0) is that of a set of several ranks: its parts, and what names them,
+   whose body is three numbers (ampi_set). One optimizer with all of its state writes version 4 (1,
+   2).
 
    Little-endian. Every number takes eight bytes, names and arrays are padded to eight. A sum takes
    eight bytes at a time, h = (h ^ x) * odd and h ^= h >> 32: both can be undone, so that no change
    within eight bytes goes unseen. */
 
 enum { AMPI_STATE_NAME = 48 }; /* as much of a name as is told */
-enum { AMPI_STATE_VERSION = 2, AMPI_STATE_PART = 3 /* the version of parts and sets */,
+enum { AMPI_STATE_VERSION = 4, AMPI_STATE_PART = 5 /* the version of parts and sets */,
        AMPI_STATE_REPORT = 256, AMPI_STATE_SEED = 512 /* are added to it */ };
 enum { AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18, AMPI_STATE_SET = 24 };
+
+/* Of a rank's part, or of what names a set; of one optimizer with all of its state the version is
+   even, or 1. */
+static int ampi_is_part(uint64_t version) { return (version & 255u) >= 3 && (version & 1u); }
 
 /* One walk over the state counts its bytes, saves it, verifies a file against it, or loads it. */
 typedef enum ampi_walk { AMPI_COUNT, AMPI_SAVE, AMPI_VERIFY, AMPI_LOAD } ampi_walk;
@@ -5564,7 +5658,7 @@ typedef enum ampi_walk { AMPI_COUNT, AMPI_SAVE, AMPI_VERIFY, AMPI_LOAD } ampi_wa
 typedef struct ampi_archive {
     unsigned char *room;       /* of a block, for halves of masters                             */
     ampi_walk      walk;
-    uint64_t       version, rank, ranks; /* whose part it is; of version 3 they are in the file */
+    uint64_t       version, rank, ranks; /* whose part it is; in a part they are in the file   */
     amp_write_fn   write_fn;
     void          *user;
     unsigned char *bytes;      /* saving: a block not yet written; verifying, loading: the body */
@@ -5872,7 +5966,8 @@ static void ampi_walk_control(ampi_archive *a, ampi_control *c) {
 
 /* >>impl report */
 static void       ampi_walk_report(ampi_archive *a, const amp_plan *plan);
-static amp_result ampi_fetch_history(const amp_optimizer *opt);
+static amp_result ampi_fetch_history(const amp_optimizer *opt, ampi_record *record,
+                                     ampi_mark *marks);
 static void       ampi_forget(amp_plan *plan);
 static amp_result ampi_send_history(const amp_optimizer *opt);
 
@@ -5933,7 +6028,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     size_t          i;
     ampi_same(a, (uint64_t)opt->desc.kind, "desc.kind");
     ampi_same(a, plan->num_slots, "the number of tensors");
-    if ((a->version & 255u) == AMPI_STATE_PART) {
+    if (ampi_is_part(a->version)) {
         ampi_same(a, a->rank, "the rank");
         ampi_same(a, a->ranks, "the number of ranks");
     }
@@ -5941,6 +6036,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     ampi_walk_scaler(a, &state->scaler);
     ampi_walk_control(a, &state->control);
     if (a->version >= 2) ampi_own_number(a, &state->has_lr);
+    if ((a->version & 255u) >= 4) AMPI_NUMBER(a, state->control.skipped_in_a_row);
     for (i = 0; i < plan->num_slots; i++) ampi_walk_tensor(a, opt, i);
     if (a->version & AMPI_STATE_SEED) AMPI_NUMBER(a, state->control.seed);
     common = a->common;
@@ -5959,11 +6055,8 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
 
 /* What is in backend memory of an optimizer between two steps. */
 static amp_result ampi_read_state(const amp_optimizer *opt, ampi_state *state) {
-    amp_result result;
-    if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
-    ampi_blank(opt->desc.problem);
-    if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
-    if (opt->step_open) return AMP_ERROR_STEP_OPEN;
+    amp_result result = ampi_between_steps(opt);
+    if (result != AMP_OK) return result;
     state->has_lr = opt->plan->has_lr != 0;
     result = ampi_read_back(opt, &state->control, opt->plan->control, sizeof state->control);
     if (result != AMP_OK) return result;
@@ -5975,8 +6068,8 @@ static void ampi_count_state(ampi_archive *a, const amp_optimizer *opt, ampi_sta
                              uint64_t version, uint64_t rank, uint64_t ranks) {
     memset(a, 0, sizeof *a);
     a->version = version;
-    a->rank    = (version & 255u) == AMPI_STATE_PART ? rank : 0;
-    a->ranks   = (version & 255u) == AMPI_STATE_PART ? ranks : 1;
+    a->rank    = ampi_is_part(version) ? rank : 0;
+    a->ranks   = ampi_is_part(version) ? ranks : 1;
     ampi_walk_state(a, opt, state);
 }
 
@@ -6042,7 +6135,8 @@ static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_st
 static amp_result ampi_can_save(const amp_optimizer *opt, ampi_state *state) {
     amp_result result = ampi_read_state(opt, state);
     uint32_t   fp;
-    if (result == AMP_OK) result = ampi_fetch_history(opt);
+    if (result == AMP_OK)
+        result = ampi_fetch_history(opt, opt->plan->filed_record, opt->plan->filed_marks);
     if (result != AMP_OK) return result;
     fp = ampi_fp_begin();
     if (!ampi_state_sane(opt, state, opt->desc.problem)) result = AMP_ERROR_INVALID_CONFIG;
@@ -6092,7 +6186,7 @@ static amp_result ampi_read_header(amp_read_fn read_fn, void *user, uint64_t *ve
     *version = ampi_get_le(header + 8);
     *size    = ampi_get_le(header + 16);
     plain = *version & ~(uint64_t)(AMPI_STATE_REPORT + AMPI_STATE_SEED);
-    if (plain > AMPI_STATE_PART || (plain < AMPI_STATE_VERSION && plain != *version))
+    if (plain > AMPI_STATE_PART || (plain < 2 && plain != *version))
         return AMP_ERROR_NEWER;
     return *version == 0 ? AMP_ERROR_CORRUPT : AMP_OK;
 }
@@ -6142,6 +6236,7 @@ static void ampi_keep_own(const amp_optimizer *opt, const ampi_state *own, uint6
     }
     if (ours != theirs && (ours || opt->plan->shared)) state->scaler = own->scaler;
     else if (ours != theirs) ampi_scaler_setup(&state->scaler, &opt->desc.scaler, NULL);
+    if ((version & 255u) < 4) c->skipped_in_a_row = 0;
     c->seen_updates      = 0;
     c->gate.skip         = c->gate.skip != 0u; /* version 1 had others than 1 */
     c->found_inf         = c->found_inf != 0u;
@@ -6440,7 +6535,7 @@ static ampi_set ampi_set_at(const char *path) {
     ampi_set set     = {0, 0, 0};
     if (!file) return set;
     if (ampi_read_header(ampi_file_read, file, &version, &size) == AMP_OK &&
-        version == AMPI_STATE_PART && size == AMPI_STATE_SET &&
+        ampi_is_part(version) && size == AMPI_STATE_SET &&
         ampi_read_set(file, &set) != AMP_OK)
         set.ranks = 0;
     fclose(file);
@@ -6557,6 +6652,8 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     if (!to) return AMP_ERROR_OUT_OF_MEMORY;
     memcpy(to[1].path, path, length + 1);
     result = ampi_follow(to[1].path);
+    if (result == AMP_ERROR_UNSUPPORTED)
+        (void)ampi_refuse(opt, result, "the path leads to something that is not a file");
     if (result == AMP_OK) result = ampi_save_at(opt, to[1].path, to, &state);
     ampi_release(&opt->desc.allocator, to);
     return result;
@@ -6611,7 +6708,7 @@ static amp_result ampi_load_part(const amp_optimizer *opt, ampi_loading *l, size
    first? (Where each rank reads but one, they learn when they meet.) */
 static int ampi_is_of_set(const ampi_loading *l, size_t k, const ampi_set *set) {
     const ampi_archive *a = &l->files[k];
-    return (a->version & 255u) == AMPI_STATE_PART &&
+    return ampi_is_part(a->version) &&
            ampi_turn(&l->state.control) == set->turn && a->common == l->files[0].common;
 }
 
@@ -6668,7 +6765,7 @@ static amp_result ampi_load_from(const amp_optimizer *opt, ampi_loading *l, cons
     if (!file) return errno == ENOENT ? AMP_ERROR_NOT_FOUND : AMP_ERROR_READ;
     ampi_blank_archive(&first, opt);
     result = ampi_read_header(ampi_file_read, file, &first.version, &size);
-    if (result == AMP_OK && first.version == AMPI_STATE_PART && size == AMPI_STATE_SET) {
+    if (result == AMP_OK && ampi_is_part(first.version) && size == AMPI_STATE_SET) {
         result = ampi_read_set(file, &set);
         if (result == AMP_OK) result = ampi_load_set(opt, l, path, &set);
     } else if (result == AMP_OK) {
@@ -7561,9 +7658,10 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
     const amp_tensor  *t = ampi_tensor(opt, i);
     const amp_backend *b;
     const ampi_slot   *s;
+    amp_result         result;
     if (!t) return AMP_ERROR_INVALID_ARGUMENT;
-    ampi_blank(opt->desc.problem);
-    if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
+    result = ampi_prepared(opt);
+    if (result != AMP_OK) return result;
     if (!amp_dtype_size(type)) return AMP_ERROR_INVALID_ENUM;
     b = &opt->backend;
     s = &opt->plan->host_slots[i];
@@ -7583,18 +7681,20 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
    saved, judged and written out. */
 
 static size_t ampi_report_room(const amp_optimizer *opt) {
-    const size_t each = sizeof(ampi_mark) + sizeof(ampi_census) + sizeof(ampi_slot);
-    return opt->desc.report ? sizeof(ampi_record) + opt->num_entries * each : 0;
+    const size_t each = 2 * sizeof(ampi_mark) + sizeof(ampi_census) + sizeof(ampi_slot);
+    return opt->desc.report ? 2 * sizeof(ampi_record) + opt->num_entries * each : 0;
 }
 
 static void ampi_place_report(const amp_optimizer *opt, amp_plan *plan) {
     const size_t n = opt->num_entries;
     if (!opt->desc.report) return;
     plan->watch       = *opt->desc.report;
-    plan->host_record = (ampi_record *)(void *)(plan->host_sparse + plan->num_sparse);
-    plan->host_census = (ampi_census *)(void *)(plan->host_record + 1);
-    plan->seen_slots  = (ampi_slot *)(void *)(plan->host_census + n);
-    plan->host_marks  = (ampi_mark *)(void *)(plan->seen_slots + n);
+    plan->host_record  = (ampi_record *)(void *)(plan->host_sparse + plan->num_sparse);
+    plan->filed_record = plan->host_record + 1;
+    plan->host_census  = (ampi_census *)(void *)(plan->filed_record + 1);
+    plan->seen_slots   = (ampi_slot *)(void *)(plan->host_census + n);
+    plan->host_marks   = (ampi_mark *)(void *)(plan->seen_slots + n);
+    plan->filed_marks  = plan->host_marks + n;
     memset(plan->host_record, 0, ampi_report_room(opt));
 }
 
@@ -7630,7 +7730,7 @@ static void ampi_walk_turn(ampi_archive *a, amp_turn *t, size_t place, size_t te
 }
 
 static void ampi_walk_report(ampi_archive *a, const amp_plan *plan) {
-    ampi_record *r = a->walk == AMPI_SAVE || a->walk == AMPI_LOAD ? plan->host_record : NULL;
+    ampi_record *r = a->walk == AMPI_SAVE || a->walk == AMPI_LOAD ? plan->filed_record : NULL;
     ampi_past    past;
     amp_turn     turn;
     ampi_mark    mark;
@@ -7647,31 +7747,32 @@ static void ampi_walk_report(ampi_archive *a, const amp_plan *plan) {
         if (r) r->turns[i] = turn;
     }
     for (i = 0; i < plan->num_slots; i++) {
-        if (r) mark = plan->host_marks[i];
+        if (r) mark = plan->filed_marks[i];
         AMPI_NUMBER(a, mark.overflows);
         AMPI_NUMBER(a, mark.nans);
         AMPI_NUMBER(a, mark.first);
         AMPI_NUMBER(a, mark.last);
-        if (r) plan->host_marks[i] = mark;
+        if (r) plan->filed_marks[i] = mark;
     }
 }
 
-static amp_result ampi_fetch_history(const amp_optimizer *opt) {
+static amp_result ampi_fetch_history(const amp_optimizer *opt, ampi_record *record,
+                                     ampi_mark *marks) {
     const amp_plan *plan = opt->plan;
     amp_result      result;
     if (!plan->record) return AMP_OK;
-    result = ampi_read_back(opt, plan->host_record, plan->record, sizeof *plan->record);
+    result = ampi_read_back(opt, record, plan->record, sizeof *record);
     if (result != AMP_OK || !plan->num_slots) return result;
-    return ampi_read_back(opt, plan->host_marks, plan->marks,
-                          plan->num_slots * sizeof *plan->marks);
+    return ampi_read_back(opt, marks, plan->marks, plan->num_slots * sizeof *marks);
 }
 
 /* A state is about to be loaded: what was is over. */
 static void ampi_forget(amp_plan *plan) {
     plan->told = 0;
+    plan->seen = 0;
     if (!plan->record) return;
-    memset(plan->host_record, 0, sizeof *plan->host_record);
-    memset(plan->host_marks, 0, plan->num_slots * sizeof *plan->host_marks);
+    memset(plan->filed_record, 0, sizeof *plan->filed_record);
+    memset(plan->filed_marks, 0, plan->num_slots * sizeof *plan->filed_marks);
 }
 
 /* Censuses begin anew: a step that failed may have left something in both. */
@@ -7682,32 +7783,44 @@ static amp_result ampi_send_history(const amp_optimizer *opt) {
     amp_result         result;
     uint32_t           k;
     if (!plan->record) return AMP_OK;
-    result = ampi_send(b, plan->record, plan->host_record, sizeof *plan->record);
+    result = ampi_send(b, plan->record, plan->filed_record, sizeof *plan->record);
     if (result == AMP_OK)
         result =
-            ampi_send(b, plan->marks, plan->host_marks, plan->num_slots * sizeof *plan->marks);
+            ampi_send(b, plan->marks, plan->filed_marks, plan->num_slots * sizeof *plan->marks);
     memset(plan->host_census, 0, size);
     for (k = 0; k < 2 && plan->census && result == AMP_OK; k++)
         result = ampi_send(b, ampi_census_of(plan, k, 0), plan->host_census, size);
     return result;
 }
 
+/* Is there a report? */
+static amp_result ampi_watched(const amp_optimizer *opt) {
+    const amp_result result = ampi_prepared(opt);
+    if (result != AMP_OK || opt->plan->record) return result;
+    return ampi_refuse(opt, AMP_ERROR_UNSUPPORTED,
+                       "set amp_optimizer_desc.report, and there will be one");
+}
+
+/* And has it been asked for, since the run began? */
+static amp_result ampi_reported(const amp_optimizer *opt) {
+    const amp_result result = ampi_watched(opt);
+    if (result != AMP_OK || opt->plan->seen) return result;
+    return ampi_refuse(opt, AMP_ERROR_BAD_STATE,
+                       "call amp_optimizer_report first, and again after a load: this is of its "
+                       "moment");
+}
+
 /* All that there is to know, when everything before has been done. */
 static amp_result ampi_look(const amp_optimizer *opt, ampi_control *c, amp_scaler *s) {
-    const amp_plan *plan;
-    amp_result      result;
-    if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
-    ampi_blank(opt->desc.problem);
-    plan = opt->plan;
-    if (!plan) return AMP_ERROR_NOT_PREPARED;
-    if (!plan->record) {
-        ampi_tell(opt->desc.problem, "set amp_optimizer_desc.report, and there will be one");
-        return AMP_ERROR_UNSUPPORTED;
-    }
-    result = ampi_read_back(opt, c, plan->control, sizeof *c);
+    amp_result result = ampi_watched(opt);
+    amp_plan  *plan;
+    size_t     i;
+    if (result != AMP_OK) return result;
+    plan       = opt->plan;
+    plan->seen = 0;
+    result     = ampi_read_back(opt, c, plan->control, sizeof *c);
     if (result == AMP_OK) result = ampi_read_back(opt, s, plan->scaler, sizeof *s);
-    if (result == AMP_OK) result = ampi_fetch_history(opt);
+    if (result == AMP_OK) result = ampi_fetch_history(opt, plan->host_record, plan->host_marks);
     if (result == AMP_OK && plan->num_slots)
         result = ampi_read_back(opt, plan->seen_slots, plan->slots,
                                 plan->num_slots * sizeof *plan->slots);
@@ -7715,6 +7828,9 @@ static amp_result ampi_look(const amp_optimizer *opt, ampi_control *c, amp_scale
         result = ampi_read_back(opt, plan->host_census,
                                 ampi_census_of(plan, plan->host_record->which, 0),
                                 plan->num_slots * sizeof *plan->census);
+    for (i = 0; i < plan->num_slots && result == AMP_OK; i++)
+        result = ampi_place_in_tensor(opt, (int)i, &plan->seen_slots[i].stats);
+    plan->seen = result == AMP_OK;
     return result;
 }
 
@@ -7771,7 +7887,7 @@ static void ampi_fill_report(const amp_plan *plan, const ampi_control *c, const 
     r->backoffs     = s->backoffs;
     r->norm         = c->norm;
     r->loss_scale   = s->scale;
-    r->stuck        = s->stuck;
+    r->stuck        = ampi_stuck(c, s);
     r->sampled      = record->sampled;
     r->headroom     = AMPI_UNBOUNDED;
     r->first_tensor = r->most_tensor = -1;
@@ -7796,9 +7912,6 @@ static void ampi_fill_tensor_report(const amp_optimizer *opt, int i, amp_tensor_
     r->name  = t->name;
     r->n     = t->n;
     r->stats = slot->stats;
-    r->stats.first_nonfinite += plan->host_slots[i].first;
-    if (!r->stats.nonfinite) r->stats.first_nonfinite = t->n;
-    else if (ampi_has_rows(t)) (void)ampi_place_of_sum(opt, i, &r->stats);
     r->headroom   = ampi_headroom(slot);
     r->overflows  = plan->host_marks[i].overflows;
     r->nans       = plan->host_marks[i].nans;
@@ -7819,12 +7932,11 @@ static void ampi_fill_tensor_report(const amp_optimizer *opt, int i, amp_tensor_
 
 AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
                                                amp_tensor_report *report) {
+    amp_result result;
     if (!report || !ampi_tensor(opt, i)) return AMP_ERROR_INVALID_ARGUMENT;
-    ampi_blank(opt->desc.problem);
-    if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
-    if (!opt->plan->record) return AMP_ERROR_UNSUPPORTED;
-    ampi_fill_tensor_report(opt, i, report);
-    return AMP_OK;
+    result = ampi_reported(opt);
+    if (result == AMP_OK) ampi_fill_tensor_report(opt, i, report);
+    return result;
 }
 
 /* A turn, if it is remembered. */
@@ -7846,10 +7958,11 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_turn *tur
     const amp_plan *plan;
     uint64_t        turn, last = 0;
     size_t          i;
+    amp_result      result;
     if (!opt || !count || (!turns && *count)) return AMP_ERROR_INVALID_ARGUMENT;
+    result = ampi_reported(opt);
+    if (result != AMP_OK) return result;
     plan = opt->plan;
-    if (!plan) return AMP_ERROR_NOT_PREPARED;
-    if (!plan->record) return AMP_ERROR_UNSUPPORTED;
     for (i = 0; i < AMP_TURNS; i++)
         if (plan->host_record->turns[i].turn > last) last = plan->host_record->turns[i].turn;
     turn   = ampi_first_turn(plan, last, ampi_min(*count, AMP_TURNS));
@@ -7933,11 +8046,30 @@ static int ampi_moves_never(const amp_scaler *s) {
     return (s->rules & AMPI_GROW_MASK) == AMPI_GROW_NEVER || (s->rules & AMPI_DISABLED) != 0;
 }
 
+/* The first tensor that holds a weight that is not finite; -1: none. Of masters that are in two
+   words the models tell. */
+static int ampi_bad_master(const amp_optimizer *opt) {
+    unsigned char piece[4 * AMPI_PIECE];
+    size_t        t, i, n, zeros = 0;
+    for (t = 0; t < opt->plan->num_slots; t++) {
+        const ampi_slot *slot = &opt->plan->host_slots[t];
+        const void      *x    = slot->state ? slot->model : (const void *)slot->master;
+        const amp_dtype  type = slot->state ? (amp_dtype)slot->model_type : AMP_F32;
+        for (i = 0; i < slot->n; i += n) {
+            n = ampi_min((size_t)slot->n - i, AMPI_PIECE);
+            if (ampi_read_back(opt, piece, ampi_at(x, type, i), n * amp_dtype_size(type)) != AMP_OK)
+                return -1;
+            if (ampi_nonfinite(ampi_check_array(piece, type, n, NULL, &zeros))) return (int)t;
+        }
+    }
+    return -1;
+}
+
 static int ampi_advise_nan(ampi_case *k) {
     const amp_plan *plan = k->plan;
     const amp_turn *last = ampi_turn_at(plan, k->report.turns);
     uint64_t        nan  = 0;
-    int             first = -1;
+    int             first = -1, master;
     char           *text;
     size_t          i;
     for (i = 0; i < plan->num_slots; i++) {
@@ -7946,7 +8078,13 @@ static int ampi_advise_nan(ampi_case *k) {
     }
     if (!nan || !last) return 0;
     if (last->loss_scale > 1.0f && ampi_overflows_in_a_row(k, NULL) < AMPI_NAN_ROW) return 0;
-    text = ampi_advise(k, AMP_ADVICE_NAN, first, (double)nan);
+    master = ampi_bad_master(k->opt);
+    text   = ampi_advise(k, AMP_ADVICE_NAN, master < 0 ? first : master, (double)nan);
+    if (master >= 0) {
+        ampi_tell(text, "its weights are not all finite, so gradients hold NaN, and no loss scale "
+                        "will help: load a state from before");
+        return 1;
+    }
     ampi_tell(text, "the NaN comes from the model, and no loss scale will help; it holds ");
     ampi_tell_count(text, plan->seen_slots[first].stats.nan);
     ampi_tell(text, " of ");
@@ -9064,16 +9202,16 @@ AMP_DEF amp_result amp_cache_add(amp_cache *cache, const float *weight, size_t n
 }
 
 AMP_DEF amp_result amp_cache_add_optimizer(amp_cache *cache, const amp_optimizer *opt) {
-    size_t i;
+    amp_result result;
+    size_t     i;
     if (!cache || !opt) return AMP_ERROR_INVALID_ARGUMENT;
     if (!cache->memory) return AMP_ERROR_NOT_INITIALIZED;
-    if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
-    ampi_blank(opt->desc.problem);
-    if (opt->desc.shard.count) {
-        ampi_tell(opt->desc.problem, "desc.shard is set, and no rank has whole masters: forward "
-                                     "reads amp_optimizer_model");
-        return AMP_ERROR_UNSUPPORTED;
-    }
+    result = ampi_prepared(opt);
+    if (result != AMP_OK) return result;
+    if (opt->desc.shard.count)
+        return ampi_refuse(opt, AMP_ERROR_UNSUPPORTED,
+                           "desc.shard is set, and no rank has whole masters: forward reads "
+                           "amp_optimizer_model");
     for (i = 0; i < opt->plan->num_slots; i++) {
         const amp_tensor *t = ampi_tensor(opt, (int)i);
         if (t->weight && opt->plan->host_slots[i].state)
@@ -9328,7 +9466,7 @@ static amp_result ampi_cache_compare(const amp_cache *cache, const ampi_cached *
             if (result == AMP_OK) result = b->functions->wait_fn(b);
             if (result == AMP_OK) result = amp_cast(fresh, m->type, now, AMP_F32, n);
             if (result != AMP_OK) return result;
-            if (memcmp(fresh, kept, 2 * n) != 0) return AMP_ERROR_BAD_STATE;
+            if (memcmp(fresh, kept, 2 * n) != 0) return AMP_ERROR_STALE;
         }
     }
     return AMP_OK;
@@ -9345,7 +9483,7 @@ AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight)
         amp_result         result;
         if (!e->valid || e->of.version != version || e->of.capture || cache->captured) continue;
         result = ampi_cache_compare(cache, e);
-        if (result == AMP_ERROR_BAD_STATE && weight) *weight = e->base;
+        if (result == AMP_ERROR_STALE && weight) *weight = e->base;
         if (result != AMP_OK) return result;
     }
     return AMP_OK;
@@ -9388,7 +9526,7 @@ static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, 
     amp_cache_reset(cache);
     if (g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
         (double)g->m * (double)g->n * (double)g->k < AMPI_WORTH_CASTING) {
-        cache->fallbacks++;
+        cache->small++;
         return AMP_OK;
     }
     if (ampi_gemm_copy(cache, type, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k, g->count,
@@ -9420,7 +9558,7 @@ static amp_dtype ampi_sgemm_type(double size, amp_cache **cache, int *tf32) {
     if (type == AMP_F32 || !ac->cache) return AMP_F32;
     amp_cache_reset(ac->cache);
     if (size < AMPI_WORTH_CASTING) {
-        ac->cache->fallbacks++;
+        ac->cache->small++;
         return AMP_F32;
     }
     *cache = ac->cache;

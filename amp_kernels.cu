@@ -1966,8 +1966,8 @@ AMPI_KERNEL(3) ampi_scaler_kernel(amp_scaler *s, void *dst, uint32_t dst_type, c
 }
 
 AMPI_KERNEL(4) ampi_scaler_update_kernel(amp_scaler *s) {
-    if (s->rules == 0 || (s->rules & AMPI_DISABLED)) return;
-    if (s->checked || s->found_inf) ampi_scaler_transition(s);
+    if (s->rules == 0) return;
+    if ((s->rules & AMPI_DISABLED) || s->checked || s->found_inf) ampi_scaler_transition(s);
 }
 
 /* New addresses for slots [first, first + count), as an argument of a launch: nothing waits, and it

@@ -2815,6 +2815,160 @@ TEST(problems, "law 19: an error names what was wrong: which field of which desc
     amp_optimizer_free(&opt);
 }
 
+TEST(skips_in_a_row, "manual: status says how many steps were skipped in a row, in every preset, and that a run is "
+                     "stuck after 40; a step that is taken ends the row") {
+    int preset, disabled, k;
+    for (preset = 0; preset <= (int)AMP_PRESET_STATIC; preset++)
+        for (disabled = 0; disabled < 2; disabled++) {
+            amp_optimizer_desc d = {0};
+            amp_status         status;
+            rig                r;
+            d.kind            = AMP_KIND_SGD;
+            d.scaler.preset   = (amp_preset)preset;
+            d.scaler.disabled = disabled;
+            rig_single(&r, &d, 5, AMP_F32);
+            for (k = 1; k <= 45; k++) {
+                ((float *)r.tensor[0].grad)[3] = from_bits(k == 3 ? 0 : 0x7f800000u);
+                CHECK_EQ_INT(amp_optimizer_sgd(&r.opt, 0.0f), AMP_OK);
+                status = status_of(&r);
+                CHECK_EQ_U64(status.skipped_in_a_row, disabled || k == 3 ? 0 : k < 3 ? k : k - 3);
+                if (k - 3 >= 40 && !disabled) CHECK_EQ_U32(status.stuck, 1);
+                else if (preset == (int)AMP_PRESET_STATIC || disabled) CHECK_EQ_U32(status.stuck, 0);
+            }
+            ((float *)r.tensor[0].grad)[3] = 0.0f;
+            CHECK_EQ_INT(amp_optimizer_sgd(&r.opt, 0.0f), AMP_OK);
+            status = status_of(&r);
+            CHECK_EQ_U64(status.skipped_in_a_row, 0);
+            CHECK_EQ_U32(status.stuck, amp_optimizer_scaler(&r.opt)->stuck);
+            rig_end(&r);
+        }
+}
+
+TEST(counts_without_scaler, "manual: good is updates without found_inf where the scaler is disabled, too: good + 1 is "
+                            "the step") {
+    amp_optimizer_desc d = {0};
+    rig                r;
+    int                k, kind;
+    for (kind = 0; kind < NUM_KINDS; kind++) {
+        d                 = kind_desc(kind);
+        d.scaler.disabled = 1;
+        rig_single(&r, &d, 5, AMP_F32);
+        for (k = 0; k < 4; k++) {
+            fill_grads(&r, (uint32_t)k, 1.0f);
+            if (k == 2) ((float *)r.tensor[0].grad)[3] = from_bits(0x7f800000u); /* is stepped on */
+            rig_step(&r, 0.0f);
+            CHECK_EQ_U64(amp_optimizer_scaler(&r.opt)->good, k + 1);
+            CHECK_EQ_U64(amp_optimizer_scaler(&r.opt)->skipped, 0);
+            CHECK_EQ_U64(status_of(&r).steps, k + 1);
+            CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 1.0f);
+        }
+        rig_end(&r);
+    }
+}
+
+/* Of a call that is refused: is problem this sentence, or has it these words? */
+#define SAYS(call, result, words)                                              \
+    do {                                                                       \
+        CHECK_EQ_INT((call), result);                                          \
+        if (!strstr(why, words)) test_fail(__FILE__, __LINE__, words, why);    \
+    } while (0)
+
+TEST(missing_calls, "law 16: begin_step before prepare, or after a step that was not ended, says which call is missing, "
+                    "and end_step says it again; each wrong call has one sentence of its own") {
+    float              w[4] = {1, 2, 3, 4}, g[4] = {0, 0, 0, 0};
+    char               why[AMP_PROBLEM_SIZE];
+    amp_optimizer_desc d = {0};
+    amp_optimizer      opt;
+    amp_tensor         t = {0};
+    d.problem = why;
+    t.n = 4, t.weight = w, t.grad = g;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    CHECK(!amp_optimizer_begin_step(&opt));
+    CHECK(strstr(why, "call amp_optimizer_prepare") != NULL);
+    SAYS(amp_optimizer_end_step(&opt), AMP_ERROR_NOT_PREPARED, "call amp_optimizer_prepare");
+    SAYS(amp_optimizer_end_step(&opt), AMP_ERROR_NOT_PREPARED, "call amp_optimizer_prepare");
+    SAYS(amp_optimizer_check(&opt), AMP_ERROR_NOT_PREPARED, "call amp_optimizer_prepare");
+    SAYS(amp_optimizer_unscale(&opt), AMP_ERROR_NOT_PREPARED, "call amp_optimizer_prepare");
+    SAYS(amp_optimizer_set_lr(&opt, 1.0f), AMP_ERROR_NOT_PREPARED, "call amp_optimizer_prepare");
+    SAYS(amp_optimizer_rebind(&opt, 0, w, NULL), AMP_ERROR_NOT_PREPARED, "call amp_optimizer_prepare");
+    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK_EQ_INT(why[0], 0);
+    SAYS(amp_optimizer_add(&opt, &t), AMP_ERROR_PREPARED, "before amp_optimizer_prepare");
+    SAYS(amp_optimizer_end_step(&opt), AMP_ERROR_STEP_NOT_OPEN, "call amp_optimizer_begin_step");
+    SAYS(amp_optimizer_unscale(&opt), AMP_ERROR_STEP_NOT_OPEN, "call amp_optimizer_begin_step");
+    CHECK(amp_optimizer_begin_step(&opt));
+    CHECK_EQ_INT(why[0], 0);
+    SAYS(amp_optimizer_rebind_all(&opt, NULL, NULL), AMP_ERROR_STEP_OPEN, "call amp_optimizer_end_step");
+    SAYS(amp_optimizer_unscale(&opt), AMP_ERROR_BAD_STATE, "amp_optimizer_unscale once");
+    CHECK(!amp_optimizer_begin_step(&opt)); /* forgotten */
+    CHECK(strstr(why, "call amp_optimizer_end_step after every begin_step") != NULL);
+    SAYS(amp_optimizer_end_step(&opt), AMP_ERROR_STEP_OPEN, "call amp_optimizer_end_step after every begin_step");
+    CHECK(amp_optimizer_begin_step(&opt));
+    CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
+    CHECK_EQ_INT(why[0], 0);
+    CHECK_EQ_INT(amp_optimizer_check(&opt), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
+    SAYS(amp_optimizer_carry(&opt, 0.5f), AMP_ERROR_BAD_STATE, "call amp_optimizer_unscale after");
+    SAYS(amp_optimizer_adamw(&opt, 1.0f), AMP_ERROR_UNSUPPORTED,
+         "amp_optimizer_adamw: desc.kind is AMP_KIND_OWN; set AMP_KIND_ADAMW");
+    SAYS(amp_optimizer_sgd(&opt, 1.0f), AMP_ERROR_UNSUPPORTED,
+         "amp_optimizer_sgd: desc.kind is AMP_KIND_OWN; set AMP_KIND_SGD");
+    SAYS(amp_optimizer_step(&opt), AMP_ERROR_UNSUPPORTED, "amp_optimizer_step: desc.kind is AMP_KIND_OWN");
+    amp_optimizer_free(&opt);
+}
+
+TEST(one_cause, "law 19: UNSUPPORTED and BAD_STATE of an optimizer say one cause and one remedy") {
+    float              w[4] = {1, 2, 3, 4}, g[4] = {0, 0, 0, 0};
+    uint32_t           rows[2] = {0, 1}, num = 2;
+    char               why[AMP_PROBLEM_SIZE];
+    void              *none[1] = {NULL};
+    amp_optimizer_desc d = {0};
+    amp_optimizer      opt;
+    amp_scaler         shared;
+    amp_tensor         t = {0}, part;
+    d.problem = why;
+    d.unscale_in_place = 1;
+    t.n = 4, t.weight = w, t.grad = g;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
+    part = t, part.row_length = 2, part.max_rows = 2, part.rows = rows, part.num_rows = &num;
+    SAYS(amp_optimizer_add(&opt, &part), AMP_ERROR_UNSUPPORTED, "desc.kind is AMP_KIND_OWN");
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    SAYS(amp_optimizer_carry(&opt, 0.5f), AMP_ERROR_UNSUPPORTED, "set it to 0");
+    CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, NULL, none), AMP_OK);
+    CHECK(!amp_optimizer_begin_step(&opt));
+    SAYS(amp_optimizer_end_step(&opt), AMP_ERROR_BAD_STATE, "bring one by amp_optimizer_rebind");
+    amp_optimizer_free(&opt);
+    d.kind     = AMP_KIND_SGD;
+    d.momentum = 0.5;
+    t.grad     = NULL;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
+    SAYS(amp_optimizer_add(&opt, &part), AMP_ERROR_UNSUPPORTED, "set desc.momentum to 0");
+    SAYS(amp_optimizer_add_flat(&opt, &t, &part, 1), AMP_ERROR_UNSUPPORTED, "add that tensor by amp_optimizer_add");
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    SAYS(amp_optimizer_sgd(&opt, 0.5f), AMP_ERROR_BAD_STATE, "all tensors are frozen: set grad");
+    SAYS(amp_optimizer_rebind(&opt, 0, NULL, g), AMP_ERROR_UNSUPPORTED, "set grad_later");
+    SAYS(amp_optimizer_adamw(&opt, 0.5f), AMP_ERROR_UNSUPPORTED,
+         "amp_optimizer_adamw: desc.kind is AMP_KIND_SGD; set AMP_KIND_ADAMW");
+    CHECK(!amp_optimizer_begin_step(&opt));
+    SAYS(amp_optimizer_end_step(&opt), AMP_ERROR_UNSUPPORTED,
+         "desc.kind is AMP_KIND_SGD: call amp_optimizer_sgd instead of begin_step");
+    amp_optimizer_free(&opt);
+    memset(&shared, 0, sizeof shared);
+    d.shared_scaler = &shared;
+    t.grad          = g;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    SAYS(amp_optimizer_prepare(&opt), AMP_ERROR_NOT_INITIALIZED, "desc.shared_scaler is not initialized");
+    CHECK_EQ_INT(amp_scaler_init(&shared, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    SAYS(amp_optimizer_step(&opt), AMP_ERROR_BAD_STATE, "call amp_optimizer_set_lr");
+    amp_optimizer_free(&opt);
+}
+#undef SAYS
+
 /* What prepare answers to two tensors, and whether it says so in these words. */
 static amp_result apart(const amp_tensor *one, const amp_tensor *two, const char *text) {
     char               why[AMP_PROBLEM_SIZE];
@@ -3008,6 +3162,10 @@ int main(int argc, char **argv) {
     RUN(handed_over);
     RUN(handed_over_errors);
     RUN(problems);
+    RUN(skips_in_a_row);
+    RUN(counts_without_scaler);
+    RUN(missing_calls);
+    RUN(one_cause);
     RUN(arrays_apart);
     RUN(many_apart);
     RUN(lr_ptr_counts);

@@ -562,7 +562,7 @@ TEST(nothing_else, "with a report a run has the bits of one without; without, a 
         same_weights(&a, &b);
         CHECK(report_of(&b).overflows > 0);
         save(&a, &t);
-        CHECK_EQ_U64(t.bytes[8] | t.bytes[9] << 8, 2); /* the version, as it was */
+        CHECK_EQ_U64(t.bytes[8] | t.bytes[9] << 8, 4); /* the version of one without */
         free(t.bytes);
         end(&a);
         end(&b);
@@ -788,7 +788,7 @@ TEST(torn, "a report in a file that no run can have made is refused, and nothing
     put_number(t.bytes + 32 + body, sum_of(t.bytes + 32, body));
     CHECK_EQ_U64(history(&r, turns[1]), AMP_TURNS);
     CHECK_MEM(turns[0], turns[1], sizeof turns[0]);
-    t.bytes[10] = 1; /* version 2 + 256 + 65536 */
+    t.bytes[10] = 1; /* version 4 + 256 + 65536 */
     put_number(t.bytes + 24, sum_of(t.bytes, 24));
     CHECK_EQ_INT(load_tape(&r, &t), AMP_ERROR_NEWER);
     free(t.bytes);
@@ -1008,6 +1008,80 @@ TEST(advice_nan, "NaN in ten overflows in a row, or at a scale of 1: it comes fr
         only(&r, -1);
         end(&r);
     }
+}
+
+TEST(advice_nan_in_a_weight, "a weight that is not finite makes all gradients NaN: its tensor is named, in every state") {
+    static const amp_state states[] = {AMP_STATE_DEFAULT, AMP_STATE_SPLIT, AMP_STATE_SR};
+    const uint32_t         inf = 0x7f800000u;
+    size_t                 k;
+    int                    i;
+    for (k = 0; k < sizeof states / sizeof states[0]; k++) {
+        amp_advice a;
+        rig        r;
+        begin(&r);
+        r.watch.every            = 1;
+        r.desc.kind              = AMP_KIND_ADAMW;
+        r.desc.dtype             = AMP_BF16;
+        r.desc.state             = states[k];
+        r.desc.scaler.preset     = AMP_PRESET_STATIC;
+        r.desc.scaler.init_scale = 1.0f;
+        for (i = 0; i < 3; i++) put(&r, 3000, AMP_F16);
+        memcpy(&r.tensor[2].weight[2999], &inf, 4);
+        prepare(&r);
+        for (i = 0; i < 3; i++) {
+            scatter(&r, i, 1.0f);
+            store_bits(r.tensor[i].grad, AMP_F16, 9, 0x7e00u);
+        }
+        step(&r, 0.01f);
+        a = only(&r, AMP_ADVICE_NAN);
+        CHECK_EQ_INT(a.tensor, 2);
+        CHECK_EQ_F64(a.number, 3.0);
+        CHECK(strstr(a.text, "tensor 2 (c): its weights are not all finite") == a.text);
+        end(&r);
+    }
+}
+
+TEST(one_moment, "manual: tensors and turns are of the moment of the last amp_optimizer_report, whatever was saved or "
+                 "stepped since; before it, and after a load, there is none") {
+    amp_tensor_report first, again;
+    amp_turn          turns[4];
+    amp_turn          later[4];
+    size_t            count = 4;
+    char              why[AMP_PROBLEM_SIZE];
+    tape              t;
+    rig               r;
+    memset(&t, 0, sizeof t);
+    two(&r);
+    r.desc.problem = why;
+    prepare(&r);
+    steps_of(&r, 3, 1.0f, 1.0f);
+    CHECK_EQ_INT(amp_optimizer_report_tensor(&r.opt, 0, &first), AMP_ERROR_BAD_STATE);
+    CHECK(strstr(why, "call amp_optimizer_report first") != NULL);
+    CHECK_EQ_INT(amp_optimizer_history(&r.opt, turns, &count), AMP_ERROR_BAD_STATE);
+    CHECK(strstr(why, "call amp_optimizer_report first") != NULL);
+    CHECK_EQ_U64(report_of(&r).turns, 3);
+    first = tensor_of(&r, 0);
+    OK(amp_optimizer_history(&r.opt, turns, &count));
+    CHECK_EQ_U64(count, 3);
+    store_bits(r.tensor[0].grad, AMP_F16, 5, 0x7c00u);
+    step(&r, 0.01f);
+    save(&r, &t); /* tells nobody what has happened */
+    again = tensor_of(&r, 0);
+    CHECK_MEM(&again, &first, sizeof first);
+    CHECK_EQ_U64(again.overflows, 0);
+    count = 4;
+    OK(amp_optimizer_history(&r.opt, later, &count));
+    CHECK_EQ_U64(count, 3);
+    CHECK_EQ_U64(later[2].turn, 3);
+    CHECK_EQ_U64(report_of(&r).turns, 4);
+    CHECK_EQ_U64(tensor_of(&r, 0).overflows, 1);
+    OK(load_tape(&r, &t));
+    CHECK_EQ_INT(amp_optimizer_report_tensor(&r.opt, 0, &again), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(amp_optimizer_history(&r.opt, turns, &count), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_U64(report_of(&r).turns, 4);
+    CHECK_EQ_U64(tensor_of(&r, 0).overflows, 1);
+    free(t.bytes);
+    end(&r);
 }
 
 TEST(advice_stuck, "five overflows in a row at the least scale") {
@@ -1564,6 +1638,8 @@ int main(int argc, char **argv) {
     RUN(spike_disabled);
     RUN(spike_saved);
     RUN(advice_nan);
+    RUN(advice_nan_in_a_weight);
+    RUN(one_moment);
     RUN(advice_stuck);
     RUN(advice_skips);
     RUN(advice_too_high);

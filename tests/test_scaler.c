@@ -1202,8 +1202,8 @@ TEST(set_scale_keeps_tracker, "amp_scaler_set_scale keeps growth_tracker, clears
     }
 }
 
-TEST(disabled, "disabled: the scale is 1, nothing is checked, no step is skipped, no byte of the "
-               "scaler changes") {
+TEST(disabled, "disabled: the scale is 1, nothing is checked, no step is skipped, and of the "
+               "scaler nothing changes but its counts of updates, which a run with scaler has, too") {
     const uint32_t inf  = 0x7f800000u;
     uint32_t       g[3] = {0x7f800000u, 0x3f800000u, 0x7fc00000u}, y[3] = {0, 0, 0};
     const uint16_t h[3] = {0x3c00, 0x7c00, 0x0001};
@@ -1233,6 +1233,13 @@ TEST(disabled, "disabled: the scale is 1, nothing is checked, no step is skipped
         CHECK_EQ_INT(amp_scaler_set_scale(&s, 8.0f), AMP_OK);
         CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
         CHECK_EQ_INT(calls, 2);
+        CHECK_EQ_U64(s.good, 2);
+        CHECK_EQ_U64(s.skipped, 0);
+        s.found_inf = 1; /* by hand */
+        CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
+        CHECK_EQ_U64(s.good, 2);
+        CHECK_EQ_U64(s.skipped, 1);
+        s.good = s.skipped = 0;
         CHECK_MEM(&s, &before, sizeof s);
     }
 }
