@@ -44,7 +44,7 @@ static void print_help(void) {
            "  --lr X            largest learning rate (%g)\n"
            "  --policy WORDS    types of products, as amp_autocast_override reads them:\n"
            "                    op:linear=fp32, stem=fp32, block1.*=fp32 (all in half)\n"
-           "  --tier NAME       instructions of amp.h: amx, avx512, avx2, neon, c (the best)\n"
+           "  --tier NAME       instructions of amp.h: %s (the best)\n"
            "  --out DIR         where the pictures go (%s)\n"
            "  --quick           a toy, in seconds; options after it change it\n"
            "  --check           gradients beside finite differences, allocations of a step\n"
@@ -55,7 +55,8 @@ static void print_help(void) {
            "                    bits of an uninterrupted run\n"
            "  --stop-after N    end after step N, as an interruption would\n",
            standard_steps[0][CNN], standard_steps[0][UNET], standard_steps[1][CNN],
-           standard_steps[1][UNET], o->width, o->batch, (double)o->lr, o->out, o->save_every);
+           standard_steps[1][UNET], o->width, o->batch, (double)o->lr, tiers_here(), o->out,
+           o->save_every);
 }
 
 /* Products too small for tiles, and few steps: the machinery runs, and nothing is learned well. */
@@ -121,11 +122,11 @@ static unsigned long checksum(const dataset *data) {
 
 static const subject subjects[NUM_TASKS] = {
     {"cnn", "accuracy %", "", 2, 1, 0.4, 1, "images", 0.0, "cnn_loss.svg",
-     "cnn: images that are learned", "cross-entropy, mean of the seeds",
-     "cnn: images that are held out", "cross-entropy, mean of the seeds"},
+     "cnn: images that are learned", "cross-entropy",
+     "cnn: images that are held out", "cross-entropy"},
     {"unet", "loss", " (squared error of pixels of 0 to 1)", 5, 5, 0.02, 0, "images", 0.0,
-     "unet_loss.svg", "unet: images that are learned", "squared error, mean of the seeds",
-     "unet: images that are held out", "squared error, mean of the seeds"}};
+     "unet_loss.svg", "unet: images that are learned", "squared error",
+     "unet: images that are held out", "squared error"}};
 
 static void report_images(report *r, const dataset *data, int task) {
     const options *o = &r->o;

@@ -527,6 +527,7 @@ static void train(trainer *t) {
     const double   start = seconds();
     double         loss  = 0.0;
     amp_status     s     = status_of(t);
+    ranks.waited = 0.0; /* until now to get ready */
     for (uint64_t step = s.steps + s.skipped; step < (uint64_t)o->steps; step++) {
         train_step(t, step);
         if (o->save && (step + 1) % (uint64_t)o->save_every == 0) save(t, o->save);

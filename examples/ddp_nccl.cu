@@ -726,6 +726,7 @@ static void train(void) {
     double         loss = 0.0;
     amp_status     s    = status();
     if (says) print_plan(o, ranks.count, net.num_params, net.data->name);
+    ranks.waited = 0.0; /* until now to get ready */
     for (uint64_t step = s.steps + s.skipped; step < (uint64_t)o->steps; step++) {
         train_step(step);
         if (o->save && (step + 1) % (uint64_t)o->save_every == 0) save(o->save);

@@ -53,7 +53,7 @@ static void print_help(void) {
     else
         printf("  --policy WORDS    types of products, as amp_autocast_override reads them:\n"
                "                    op:bmm=fp32, block0=fp32, head=fp32 (all in half)\n"
-               "  --tier NAME       instructions of amp.h: amx, avx512, avx2, neon, c (the best)\n"
+               "  --tier NAME       instructions of amp.h: %s (the best)\n"
                "  --prompt TEXT     what the writing continues (\"%s\")\n"
                "  --write N         bytes to write (%d)\n"
                "  --check           gradients beside finite differences, allocations of a step\n"
@@ -62,7 +62,7 @@ static void print_help(void) {
                "                    runs, and of the first seed\n"
                "  --state NAME      masters and moments in fewer bytes, with --dtype bf16: split,\n"
                "                    bf16, 8bit ..., as examples/state.c compares them (default)\n",
-               o->prompt, o->write);
+               tiers_here(), o->prompt, o->write);
     printf("  --help            this text\n\n"
            "With one --dtype:\n\n"
            "  --save FILE       write the state there, every %d steps (--save-every N)\n"
@@ -173,8 +173,8 @@ static void load_text(text *t, const options *o) {
 
 static const subject gpt_subject = {
     PROGRAM, "loss", " in nats per byte", 4, 3, 0.005, 0, "tokens", 0.0, PICTURE,
-    "text that is learned", "loss, nats per byte, mean of the seeds",
-    "text that is held out", "loss, nats per byte, mean of the seeds"};
+    "text that is learned", "loss, nats per byte",
+    "text that is held out", "loss, nats per byte"};
 
 static void report_text(report *r, const text *t, const char *machine) {
     const options *o = &r->o;

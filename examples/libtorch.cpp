@@ -449,8 +449,8 @@ static void print_parity(const column *table, const options &o, trainer how, con
     for (int i = 0; i < NUM_VARIANTS; i++) {
         if (table[i].left_out || variants[i].how != how || variants[i].type == at::kFloat) continue;
         const spread d = over_seeds(table[i].loss, table[0].loss, o.seeds);
-        printf(" %.4s %.4f d %+.4f se %.4f", variants[i].name,
-               over_seeds(table[i].loss, NULL, o.seeds).mean, d.mean, d.se);
+        printf(" %.4s %.4f", variants[i].name, over_seeds(table[i].loss, NULL, o.seeds).mean);
+        print_difference(&d, 4, o.seeds);
     }
     printf(" seeds %d\n", o.seeds);
 }

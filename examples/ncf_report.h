@@ -40,7 +40,7 @@ static void print_help(void) {
            "  --lr X            largest learning rate (%g)\n"
            "  --policy WORDS    types of products, as amp_autocast_override reads them:\n"
            "                    layer0=fp32, predict=fp32 (all in half)\n"
-           "  --tier NAME       instructions of amp.h: amx, avx512, avx2, neon, c (the best)\n"
+           "  --tier NAME       instructions of amp.h: %s (the best)\n"
            "  --out DIR         where the picture goes (%s)\n"
            "  --quick           a toy, in seconds; options after it change it\n"
            "  --check           gradients beside finite differences, allocations of a step\n"
@@ -50,8 +50,8 @@ static void print_help(void) {
            "  --resume FILE     continue from it; with the same other options the end has the\n"
            "                    bits of an uninterrupted run\n"
            "  --stop-after N    end after step N, as an interruption would\n",
-           o->users, o->items, o->steps, o->width, NEGATIVES, o->batch, (double)o->lr, o->out,
-           o->save_every);
+           o->users, o->items, o->steps, o->width, NEGATIVES, o->batch, (double)o->lr,
+           tiers_here(), o->out, o->save_every);
 }
 
 /* Few users and products too small for tiles: the machinery runs, and a little is learned. */
@@ -101,8 +101,8 @@ static void load_interactions(interactions *d, const options *o) {
 
 static const subject ncf_subject = {
     "ncf", "hit rate at 10, %", "", 2, 1, 0.5, 1, "interactions", 0.0, PICTURE,
-    "interactions that are learned", "cross-entropy, mean of the seeds",
-    "interactions that are held out", "hit rate at 10 in %, mean of the seeds"};
+    "interactions that are learned", "cross-entropy",
+    "interactions that are held out", "hit rate at 10 in %, of 1000 users"};
 
 static void report_interactions(report *r, const interactions *d) {
     const options *o = &r->o;

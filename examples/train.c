@@ -83,17 +83,6 @@ static void *net_alloc(net *n, size_t count, amp_dtype type, size_t *total) {
     return n->owned[n->num_owned++] = need(count, amp_dtype_size(type));
 }
 
-/* amp_optimizer's allocator: malloc that counts. */
-static void *count_malloc(size_t num_bytes, void *total) {
-    *(size_t *)total += num_bytes;
-    return malloc(num_bytes);
-}
-
-static void count_free(void *memory, void *total) {
-    (void)total;
-    free(memory);
-}
-
 /* Describe tensor i, with its memory. A master is ours; amp_optimizer makes the half copy of it. */
 static amp_tensor *add_tensor(net *n, size_t i, const char *name, size_t count, amp_dtype type) {
     amp_tensor *t = &n->tensor[i];
@@ -129,7 +118,7 @@ static void setup_optimizer(net *n) {
     amp_tensor         run  = {0};
     desc.dtype     = n->v->type;
     desc.kind      = AMP_KIND_ADAMW;
-    desc.allocator = (amp_allocator){count_malloc, count_free, &n->opt_bytes};
+    desc.allocator = (amp_allocator){state_malloc, state_free, &n->opt_bytes};
     desc.report    = n->lines && n->lines->file ? &n->lines->watch : NULL;
     if (n->v->scaling) {
         desc.scaler.preset          = AMP_PRESET_DEFAULT; /* starts at 65536 */

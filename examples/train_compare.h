@@ -76,6 +76,17 @@ static int is_among(const known_option *known, size_t count, const char *name, c
     return 0;
 }
 
+/* The instructions that amp.h can use on this machine. */
+static const char *tiers_here(void) {
+    static const char *const tiers[] = {"amx", "avx512_bf16", "avx512", "avx2", "neon", "c"};
+    static char here[64] = "";
+    for (int i = 0; i < 6; i++)
+        if (amp_cpu_force_tier(tiers[i]) == AMP_OK)
+            strcat(strcat(here, *here ? ", " : ""), tiers[i]);
+    amp_cpu_force_tier(NULL);
+    return here;
+}
+
 /* The options of the program and of all; quick and check say what --quick and --check mean. A
    program without check is for a GPU, and has no --policy and --tier either. */
 static void parse_all(options *o, int argc, char **argv, const known_option *own, size_t num_own,
@@ -113,7 +124,7 @@ static void parse_all(options *o, int argc, char **argv, const known_option *own
         fail(2, "--save, --resume, --stop-after", "they are for one run",
              "add --dtype fp32, fp16 or bf16, and leave out --seeds");
     if (o->tier && amp_cpu_force_tier(o->tier) != AMP_OK)
-        bad_option("--tier", o->tier, "one that this machine has: amx, avx512, avx2, neon or c");
+        bad_option("--tier", o->tier, tiers_here());
     if (!o->seeds) o->seeds = one_run(o) ? 1 : 3;
 }
 
@@ -293,9 +304,13 @@ static void draw_picture(report *r) {
     const size_t   every  = (size_t)(o->steps + 99) / 100, count = (size_t)o->steps / every;
     const int      curve[3] = {0, 3, 4}; /* a broad band, and two lines that can be seen on it */
     const char    *names[MAX_CURVES] = {0};
-    plot plots[2] = {{s->learned, count, {0}, "step", s->learned_y, (double)every},
-                     {s->held, (size_t)(o->steps / held_every(o)), {0}, "step", s->held_y,
+    char           y[2][96];
+    plot plots[2] = {{s->learned, count, {0}, "step", y[0], (double)every},
+                     {s->held, (size_t)(o->steps / held_every(o)), {0}, "step", y[1],
                       (double)held_every(o)}};
+    for (int p = 0; p < 2; p++)
+        sprintf(y[p], "%.70s%s", p ? s->held_y : s->learned_y,
+                o->seeds > 1 ? ", mean of the seeds" : "");
     for (int v = 0; v < 3; v++) {
         if (!type_on(o, v)) continue;
         for (size_t i = 0; i < count; i++) {
@@ -333,7 +348,7 @@ static void print_last_lines(const report *r) {
     for (int v = 0; v < 3; v++) {
         const spread d = over_seeds(r->last[v], r->last[0], o->seeds);
         printf(" %s %.*f", type_names[v], digits, over_seeds(r->last[v], NULL, o->seeds).mean);
-        if (v != AMP_F32) printf(" d %+.*f se %.*f", digits, d.mean, digits, d.se);
+        if (v != AMP_F32) print_difference(&d, digits, o->seeds);
     }
     printf(" seeds %d\nspeed %s:", o->seeds, name);
     for (int v = 0; v < 3; v++) printf(" %s %.0f", type_names[v], speed(r, v));

@@ -18,17 +18,6 @@ static void check(amp_result r) {
     if (r != AMP_OK) fail(1, "amp.h", amp_result_string(r), "this is a bug in " PROGRAM ".c");
 }
 
-/* amp_optimizer's allocator: malloc that counts. */
-static void *state_malloc(size_t num_bytes, void *total) {
-    *(size_t *)total += num_bytes;
-    return malloc(num_bytes);
-}
-
-static void state_free(void *memory, void *total) {
-    (void)total;
-    free(memory);
-}
-
 static amp_status status_of(const amp_optimizer *opt) {
     amp_status status;
     check(amp_optimizer_status(opt, &status));

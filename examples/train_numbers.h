@@ -8,11 +8,32 @@
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void *need(size_t count, size_t size) {
     void *p = calloc(count ? count : 1, size);
     if (!p) fail(1, "memory", "there is not enough", "choose a smaller --batch");
     return p;
+}
+
+/* amp_optimizer's allocator: malloc that counts what is in use. The size stands in front. */
+enum { IN_FRONT = 64 };
+
+static inline void *state_malloc(size_t num_bytes, void *total) {
+    char *memory = (char *)malloc(num_bytes + IN_FRONT);
+    if (!memory) return NULL;
+    memcpy(memory, &num_bytes, sizeof num_bytes);
+    *(size_t *)total += num_bytes;
+    return memory + IN_FRONT;
+}
+
+static inline void state_free(void *memory, void *total) {
+    size_t num_bytes;
+    if (!memory) return;
+    memory = (char *)memory - IN_FRONT;
+    memcpy(&num_bytes, memory, sizeof num_bytes);
+    *(size_t *)total -= num_bytes;
+    free(memory);
 }
 
 /* splitmix64: the same numbers everywhere, unlike rand(). */
@@ -50,6 +71,12 @@ static inline spread over_seeds(const double *x, const double *minus, int seeds)
     s.sd = seeds > 1 ? sqrt(s.sd / (seeds - 1)) : 0.0;
     s.se = s.sd / sqrt(seeds);
     return s;
+}
+
+/* A difference in a line for programs: of one seed there is no standard error. */
+static inline void print_difference(const spread *d, int digits, int seeds) {
+    if (seeds > 1) printf(" d %+.*f se %.*f", digits, d->mean, digits, d->se);
+    else printf(" d %+.*f se -", digits, d->mean);
 }
 
 static inline int by_value(const void *a, const void *b) {

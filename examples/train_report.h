@@ -407,7 +407,7 @@ static void print_parity(const report *r, int which) {
         if (v == FP16_ALONE || v == FP16_MASTER) continue;
         printf(" %s %.*f%s", type_names[variants[v].type], t->decimals,
                mean_of(r, which, v, METRIC), t->unit);
-        if (v != FP32) printf(" d %+.*f se %.*f", t->decimals, d.mean, t->decimals, d.se);
+        if (v != FP32) print_difference(&d, t->decimals, r->o.seeds);
     }
     printf(" seeds %d\n", r->o.seeds);
 }
@@ -433,7 +433,7 @@ static void draw_pictures(const report *r, const dataset *data) {
     char        title[96];
     for (int t = 0; t < NUM_TASKS; t++) {
         loss[t]  = (plot){task_on(&r->o, t) ? titles[0][t] : NULL, (size_t)r->epochs[t], {0},
-                          "epoch", "training loss, mean of the seeds", 0.0};
+                          "epoch", r->o.seeds > 1 ? "training loss, mean of the seeds" : "training loss", 0.0};
         scale[t] = (plot){titles[1][t], r->steps[t], {r->scales[t]}, NULL, NULL, 0.0};
     }
     for (int i = 0; i < NUM_CLASSES; i++)

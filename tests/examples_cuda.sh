@@ -32,7 +32,7 @@ toy="--quick --text LICENSE --seeds 1 --steps 24 --lr 0.005
      --layers 1 --width 40 --heads 5 --context 16 --batch 5"
 cuda() { "$out/gpt_cuda" $toy --out "$out" "$@"; }
 final() { sed -n 's/^final [a-z_]* //p' "$1"; } # step, and held-out loss with all digits
-number='[0-9.]+' d='d [-+][0-9.]+ se [0-9.]+' count='[1-9][0-9]*'
+number='[0-9.]+' d='d [-+][0-9.]+ se -' count='[1-9][0-9]*'
 cuda > "$out/toy" 2> /dev/null && tail -n 3 "$out/toy" > "$out/log" &&
     sed -n 1p "$out/log" |
         grep -Eq "^parity gpt_cuda: fp32 $number fp16 $number $d bf16 $number $d seeds 1\$" &&
