@@ -239,7 +239,7 @@ $(BUILD)/tests/examples.log: tests/examples.sh tests/lib.sh $(EXAMPLES:%=$(BUILD
 	@$(call SCRIPT,$< $(OUT) $(BUILD))
 
 $(BUILD)/tests/gpt.log $(BUILD)/tests/cnn.log $(BUILD)/tests/ncf.log: $(BUILD)/tests/%.log: \
-    tests/%.sh tests/lib.sh $(BUILD)/%
+    tests/trainer.sh tests/lib.sh $(BUILD)/%
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/$*)
 
 $(BUILD)/tests/examples_cuda.log: tests/examples_cuda.sh tests/lib.sh $(KERNELS)plain/kernels.o \

@@ -30,7 +30,9 @@
 
 #include "train_count.h" /* amp.h, with a malloc that counts */
 #include "cnn_report.h" /* options, images, report, pictures */
-#include "train_half.h" /* the policy's answers, rows of halves, save and resume */
+#include "train_half.h" /* the policy's answers, rows of halves, the schedule */
+
+typedef dataset corpus;
 
 /* ------------------------------------------------------------------------------------ networks
    Activations are matrices: a row for each pixel of each image, a column for each channel.      */
@@ -74,7 +76,9 @@ typedef struct unit {
 
 typedef struct net {
     const options *o;
-    int            task, num_units, num_tensors;
+    const dataset *data;
+    size_t        *order;                            /* of the training images, in an epoch      */
+    int            seed, task, num_units, num_tensors;
     amp_dtype      type;                             /* of weights, activations, gradients       */
     size_t         side, width, batch;
     unit           unit[MAX_UNITS];
@@ -246,11 +250,12 @@ static void make_buffers(net *n) {
 }
 
 /* The network in a type. */
-static void net_init(net *n, const options *o, const dataset *data, int task, amp_dtype type,
-                     int seed) {
+static void net_init(net *n, const options *o, const dataset *data, amp_dtype type, int seed) {
     memset(n, 0, sizeof *n);
     n->o     = o;
-    n->task  = task;
+    n->data  = data;
+    n->seed  = seed;
+    n->task  = o->task;
     n->type  = type;
     n->side  = data->side;
     n->width = (size_t)o->width;
@@ -258,6 +263,7 @@ static void net_init(net *n, const options *o, const dataset *data, int task, am
     n->rng   = (uint64_t)seed * 1000003u + 1;
     sprintf(n->run, "run of %s seed %d steps %d batch %d lr %.6g data %08lx", type_names[type], seed,
             o->steps, o->batch, (double)o->lr, checksum(data));
+    n->order = n->owned[n->num_owned++] = need(data->num_train, sizeof *n->order);
     add_units(n);
     make_buffers(n);
     setup_optimizer(n);
@@ -695,11 +701,11 @@ static void backward(net *n) { (n->task == CNN ? cnn_back : unet_back)(n); }
 
 /* An image goes in; for the denoiser with noise, whose deviation is NOISE: three numbers that are
    even between -1 and 1 add up to deviation 1. */
-static void load_image(net *n, const dataset *data, size_t image, size_t to, uint64_t rng) {
+static void load_image(net *n, size_t image, size_t to, uint64_t rng) {
     const size_t pixels = n->side * n->side;
-    const float *clean  = data->image + image * data->pixels;
+    const float *clean  = n->data->image + image * pixels;
     float       *x      = place_row(n->input, n->type, to * pixels, n->room[0]);
-    n->label[to] = data->label[image];
+    n->label[to] = n->data->label[image];
     memcpy(x, clean, pixels * sizeof(float));
     if (n->task == UNET) {
         memcpy(n->target + to * pixels, clean, pixels * sizeof(float));
@@ -713,24 +719,34 @@ static void load_image(net *n, const dataset *data, size_t image, size_t to, uin
    a step that was skipped, after an overflow, is done again with the same images and a smaller
    scale; all types see the same images in the same steps; and a resumed run needs no state but
    amp.h's. */
-static void load_batch(net *n, const dataset *data, size_t *order, int seed, uint64_t step) {
-    const uint64_t steps = data->num_train / n->batch; /* of an epoch */
-    uint64_t       rng = ((uint64_t)seed << 32) + step / steps * 0x2545f4914f6cdd1du + 7;
-    for (size_t i = 0; i < data->num_train; i++) order[i] = i;
-    shuffle(order, data->num_train, &rng);
+static void load_batch(net *n, uint64_t step) {
+    const size_t   images = n->data->num_train;
+    const uint64_t steps = images / n->batch; /* of an epoch */
+    uint64_t       rng = ((uint64_t)n->seed << 32) + step / steps * 0x2545f4914f6cdd1du + 7;
+    for (size_t i = 0; i < images; i++) n->order[i] = i;
+    shuffle(n->order, images, &rng);
     rng += step;
     for (size_t i = 0; i < n->batch; i++)
-        load_image(n, data, order[step % steps * n->batch + i], i, random_u64(&rng));
+        load_image(n, n->order[step % steps * n->batch + i], i, random_u64(&rng));
+}
+
+static double batch_loss(net *n) {
+    size_t right = 0;
+    forward(n, n->batch, 1);
+    return loss_of(n, n->batch, loss_scale(n), &right);
+}
+
+static double gradients(net *n, uint64_t step) {
+    load_batch(n, step);
+    const double loss = batch_loss(n);
+    backward(n);
+    return loss;
 }
 
 /* One step, taken or skipped; returns the loss of its batch. */
-static double train_step(net *n, const dataset *data, size_t *order, int seed) {
-    const uint64_t step  = status_of(&n->opt).steps;
-    size_t         right = 0;
-    load_batch(n, data, order, seed, step);
-    forward(n, n->batch, 1);
-    const double loss = loss_of(n, n->batch, loss_scale(n), &right);
-    backward(n);
+static double train_step(net *n) {
+    const uint64_t step = status_of(&n->opt).steps;
+    const double   loss = gradients(n, step);
     check(amp_optimizer_adamw(&n->opt, learning_rate(n->o, step))); /* check, clip, unscale, AdamW,
                                                                        new scale, new copies */
     if (status_of(&n->opt).did_step) follow_statistics(n);
@@ -739,97 +755,45 @@ static double train_step(net *n, const dataset *data, size_t *order, int seed) {
 
 /* ------------------------------------------------------------------------------ held-out images */
 
-/* The mean loss of some images that training never sees; how many of 100 were told right. */
-static double evaluate(net *n, const dataset *data, size_t most, double *accuracy) {
-    const size_t images = data->num_test < most ? data->num_test : most;
-    double       loss = 0.0;
-    size_t       right = 0;
+/* The mean loss of some images that training never sees; at the end of all, and of cnn how many of
+   100 were told right. */
+static double evaluate(net *n, int at_end) {
+    const dataset *d = n->data;
+    const size_t   images = !at_end && d->num_test > ON_THE_WAY ? (size_t)ON_THE_WAY : d->num_test;
+    double         loss = 0.0;
+    size_t         right = 0;
     for (size_t i = 0, now; i < images; i += now) {
         now = images - i < n->batch ? images - i : n->batch;
-        for (size_t k = 0; k < now; k++) load_image(n, data, data->num_train + i + k, k, i + k + 1);
+        for (size_t k = 0; k < now; k++) load_image(n, d->num_train + i + k, k, i + k + 1);
         forward(n, now, 0);
         loss += loss_of(n, now, 1.0f, &right) * (double)now / (double)images;
     }
-    *accuracy = 100.0 * (double)right / (double)images;
-    return loss;
+    return at_end && n->task == CNN ? 100.0 * (double)right / (double)images : loss;
 }
 
 /* What the picture shows: an image of each class with noise, and what is left of the noise. */
 static void denoise(net *n, const dataset *data, gallery *g) {
     for (size_t i = 0; i < NUM_CLASSES; i++) {
-        load_image(n, data, g->shown[i], 0, g->shown[i] - data->num_train + 1);
+        load_image(n, g->shown[i], 0, g->shown[i] - data->num_train + 1);
         forward(n, 1, 0);
         check(amp_cast(g->noisy[i], AMP_F32, n->input, n->type, data->pixels));
         memcpy(g->result[n->type][i], n->out, data->pixels * sizeof(float));
     }
 }
 
-#include "cnn_check.h" /* --check: gradients beside finite differences */
-
 /* ---------------------------------------------------------------------------------- runs, main */
 
-/* What cannot be read or written shall be said now, not after the training. */
-static void try_all(const options *o, const dataset *data, int task, net *n) {
-    try_picture(o->out, subjects[task].picture);
-    for (int v = 0; v < 3; v++) {
-        if (!type_on(o, v)) continue;
-        net_init(n, o, data, task, (amp_dtype)v, 0);
-        if (o->resume) resume(&n->opt, o->resume, n->problem);
-        if (o->save) save(&n->opt, o->save);
-        net_free(n);
-    }
-}
+static void enlarge(options *o) { o->width = o->batch = 32; }
 
-/* All types from one seed, in turns, so that all meet the same machine: each until it has taken as
-   many steps as the others. */
-static void train_seed(report *r, const dataset *data, int task, int seed, net nets[3]) {
-    const options *o     = &r->o;
-    const int      last  = o->stop_after && o->stop_after < o->steps ? o->stop_after : o->steps;
-    size_t        *order = need(data->num_train, sizeof *order);
-    double         accuracy;
-    for (int v = 0; v < 3; v++) {
-        if (!type_on(o, v)) continue;
-        net_init(&nets[v], o, data, task, (amp_dtype)v, seed);
-        if (o->resume) resume(&nets[v].opt, o->resume, nets[v].problem);
-    }
-    for (int step = 0; step < last; step++) {
-        for (int v = 0; v < 3; v++) {
-            net         *n = &nets[v];
-            double       loss = 0.0;
-            int          tries = 0; /* halving goes from the largest scale to the least in 38 */
-            const double start = seconds();
-            if (!type_on(o, v) || status_of(&n->opt).steps > (uint64_t)step) continue; /* resumed */
-            while (status_of(&n->opt).steps == (uint64_t)step) {
-                loss = train_step(n, data, order, seed);
-                if (++tries > 40)
-                    fail(1, type_names[v], "gradients are not finite, at any loss scale",
-                         "choose a smaller --lr");
-            }
-            report_step(r, v, step, loss, seconds() - start);
-            if (o->save && ((step + 1) % o->save_every == 0 || step + 1 == last))
-                save(&n->opt, o->save);
-            if (held_point(o, step))
-                report_held(r, v, step, evaluate(n, data, ON_THE_WAY, &accuracy));
-        }
-        report_progress(r, seed, step);
-    }
-    for (int v = 0; v < 3; v++) {
-        if (!type_on(o, v)) continue;
-        const amp_status status = status_of(&nets[v].opt);
-        const double     loss   = evaluate(&nets[v], data, data->num_test, &accuracy);
-        report_end(r, v, seed, task == CNN ? accuracy : loss, &status, nets[v].bytes,
-                   nets[v].num_params);
-    }
-    say_seed(r, seed);
-    free(order);
-}
+#include "train_runs.h" /* all types in turns; --check */
 
-static void train(report *r, const dataset *data, int task, net nets[3]) {
-    gallery g;
+static void train(report *r, const dataset *data, net nets[3]) {
+    const int task = r->o.task;
+    gallery   g;
     report_images(r, data, task);
     gallery_init(&g, data);
     for (int seed = 0; seed < r->o.seeds; seed++) {
-        train_seed(r, data, task, seed, nets);
+        train_seed(r, data, seed, nets);
         for (int v = 0; v < 3; v++) {
             if (!type_on(&r->o, v)) continue;
             if (task == UNET && seed == 0) denoise(&nets[v], data, &g);
@@ -846,15 +810,18 @@ int main(int argc, char **argv) {
     static dataset data;
     static net     nets[3];
     const options  o = parse_options(argc, argv);
+    int            failures = 0;
     load_images(&data, &o);
-    if (o.check) return check_networks(&o, &data);
     for (int task = 0; task < NUM_TASKS; task++) {
-        if (!task_on(&o, task)) continue;
         r[task].o = options_of(&o, task, &data);
-        try_all(&r[task].o, &data, task, &nets[0]);
+        if (task_on(&o, task) && o.check)
+            failures += check_network(&r[task].o, &data, task_names[task],
+                                      (bounds){3e-4f, 6e-2, 2.0 / 45.25, 2.0 / 16.0});
+        else if (task_on(&o, task)) try_all(&r[task].o, &data, subjects[task].picture);
     }
+    if (o.check) return failures;
     for (int task = 0; task < NUM_TASKS; task++)
-        if (task_on(&o, task)) train(&r[task], &data, task, nets);
+        if (task_on(&o, task)) train(&r[task], &data, nets);
     for (int task = 0; task < NUM_TASKS; task++) {
         if (!task_on(&o, task)) continue;
         print_last_lines(&r[task]);
@@ -862,5 +829,5 @@ int main(int argc, char **argv) {
     }
     free(data.image);
     free(data.label);
-    return 0;
+    return finish(0);
 }

@@ -6,7 +6,6 @@
 #define CNN_REPORT_H
 
 #include "train_data.h"
-#include "train_images.h"
 
 /* -------------------------------------------------------------------------------------- options */
 
@@ -90,6 +89,7 @@ static options parse_options(int argc, char **argv) {
 /* How long a network is trained, if nobody says. */
 static options options_of(const options *all, int task, const dataset *data) {
     options o = *all;
+    o.task = task;
     if (!o.steps) o.steps = standard_steps[data->side != 8][task];
     return o;
 }
@@ -163,28 +163,25 @@ static void gallery_free(gallery *g) {
     }
 }
 
-static void draw_gallery(const options *o, const dataset *data, gallery *g) {
-    image_row rows[5] = {{"noisy", {0}}};
-    int       num_rows = 1;
-    for (int v = 0; v < 3; v++)
-        if (type_on(o, v)) rows[num_rows++].label = type_names[v];
-    rows[num_rows].label = "clean";
-    for (int i = 0; i < NUM_CLASSES; i++) {
-        int row = 1;
-        for (size_t k = 0; k < data->pixels; k++) { /* grays end at black and white */
-            for (int v = -1; v < 3; v++) {
-                float *x = v < 0 ? &g->noisy[i][k] : &g->result[v][i][k];
-                *x = *x < 0.0f ? 0.0f : *x > 1.0f ? 1.0f : *x;
-            }
-        }
+static void draw_gallery(const options *o, const dataset *data, const gallery *g) {
+    image_row rows[7] = {{"noisy", {0}, {0}}, {"clean", {0}, {0}}};
+    int       num_rows = 2;
+    for (int i = 0; i < SHOWN; i++) {
         rows[0].image[i] = g->noisy[i];
-        for (int v = 0; v < 3; v++)
-            if (type_on(o, v)) rows[row++].image[i] = g->result[v][i];
-        rows[row].image[i] = data->image + g->shown[i] * data->pixels;
+        rows[1].image[i] = data->image + g->shown[i] * data->pixels;
     }
-    draw_images(o->out, "unet_images.svg",
-                "Held-out images with noise, as the networks clean them, and as they were", rows,
-                num_rows + 1, data->side);
+    for (int minus = 0; minus < 2; minus++)
+        for (int v = 0; v < 3; v++) {
+            if (!type_on(o, v) || (minus && (v == 0 || o->dtype != ALL_TYPES))) continue;
+            for (int i = 0; i < SHOWN; i++) {
+                rows[num_rows].image[i] = g->result[v][i];
+                if (minus) rows[num_rows].minus[i] = g->result[0][i];
+            }
+            rows[num_rows++].label = !minus         ? type_names[v]
+                                     : v == AMP_F16 ? "|\xce\x94 fp16| x 10" : "|\xce\x94 bf16| x 10";
+        }
+    draw_images(o->out, "unet_images.svg", "Held-out images, denoised; differences to fp32", rows,
+                num_rows, data->side);
     printf("picture: %s/unet_images.svg\n\n", o->out);
 }
 

@@ -35,6 +35,8 @@
 #include "train_half.h" /* the policy's answers, rows of halves, the schedule */
 #include "train_lines.h" /* --report */
 
+typedef text corpus;
+
 static const options *standard(void) {
     static const options o = {"amp.h", "/* ", NULL, NULL, "build", NULL, NULL,
                               2, 256, 4, 64, 8, 250, 0, ALL_TYPES, 400, 25, 0, 0, 0, 0, 1.5e-3f,
@@ -111,8 +113,10 @@ typedef struct block {
     float    *stats1, *stats2;   /* of each row before the norm: mean, 1 / standard deviation    */
 } block;
 
-typedef struct gpt {
+typedef struct net {
     const options *o;
+    const text    *text;
+    int            seed, num_tensors;
     amp_dtype      type;                             /* of weights, activations, gradients       */
     size_t         layers, width, heads, context, batch, rows;
     block          block[MAX_LAYERS + 1];
@@ -126,28 +130,29 @@ typedef struct gpt {
     float         *score;                            /* heads x context x context                */
     void          *score_grad;                       /* the same, for products                   */
     float         *room[3];                          /* rows in fp32, as they are computed       */
+    unsigned char *token, *target;                   /* of a batch: bytes, and those behind them */
     uint64_t       rng;
     lines          lines;                            /* of --report                              */
     size_t         num_params, bytes[NUM_MEMORIES];
     char           problem[AMP_PROBLEM_SIZE];
     void          *owned[3 * MAX_TENSORS + 16 * MAX_LAYERS];
     int            num_owned;
-} gpt;
+} net;
 
-/* Memory that gpt_free releases and the table shows. */
-static void *gpt_alloc(gpt *n, int memory, size_t count, amp_dtype type) {
+/* Memory that net_free releases and the table shows. */
+static void *net_alloc(net *n, int memory, size_t count, amp_dtype type) {
     n->bytes[memory] += count * amp_dtype_size(type);
     return n->owned[n->num_owned++] = need(count, amp_dtype_size(type));
 }
 
 /* How are masters and moments kept? */
-static amp_state state_of(const gpt *n) {
+static amp_state state_of(const net *n) {
     return n->type == AMP_BF16 ? states[n->o->state].state : AMP_STATE_DEFAULT;
 }
 
 /* By default all products are in half; --policy "op:bmm=fp32" has attention in fp32, "block0=fp32"
    a whole block, "head=fp32" the logits. */
-static void choose_types(gpt *n) {
+static void choose_types(net *n) {
     amp_autocast policy;
     char         layer[32];
     policy_begin(&policy, n->o, n->type);
@@ -165,14 +170,14 @@ static void choose_types(gpt *n) {
 
 /* Describe tensor i, with its memory: a master, and gradients of its type. In --check all masters
    are random, or a wrong gradient of a bias that is 0 might not show. */
-static void add_tensor(gpt *n, int i, beginning b) {
+static void add_tensor(net *n, int i, beginning b) {
     amp_tensor *t = &n->tensor[i];
     strcpy(n->names[i], b.name);
     t->name      = n->names[i];
     t->n         = b.count;
     t->grad_type = b.deviation > 0.0f ? n->type : AMP_F32;
-    t->weight    = gpt_alloc(n, STATE, t->n, AMP_F32);
-    t->grad      = gpt_alloc(n, STATE, t->n, t->grad_type);
+    t->weight    = net_alloc(n, STATE, t->n, AMP_F32);
+    t->grad      = net_alloc(n, STATE, t->n, t->grad_type);
     if (b.deviation <= 0.0f) t->keep_fp32 = t->no_weight_decay = 1; /* a norm or a bias */
     if (n->o->check) b.deviation = 0.2f;
     for (size_t j = 0; j < t->n; j++) t->weight[j] = random_weight(&b, &n->rng);
@@ -185,8 +190,8 @@ static int reports(const options *o, int type, int seed) {
 }
 
 /* In fewer bytes a master was copied when the optimizer was prepared; forward reads its model. */
-static void drop_masters(gpt *n) {
-    for (int i = 0; i < num_tensors(n->o); i++) {
+static void drop_masters(net *n) {
+    for (int i = 0; i < n->num_tensors; i++) {
         amp_tensor *t = &n->tensor[i];
         if (!state_of(n) || t->keep_fp32) continue;
         for (int k = 0; k < n->num_owned; k++)
@@ -197,7 +202,7 @@ static void drop_masters(gpt *n) {
     }
 }
 
-static void setup_optimizer(gpt *n, int seed) {
+static void setup_optimizer(net *n, int seed) {
     amp_optimizer_desc desc = training_in(n->type);
     desc.allocator = (amp_allocator){state_malloc, state_free, &n->bytes[STATE]};
     desc.problem   = n->problem;
@@ -207,17 +212,20 @@ static void setup_optimizer(gpt *n, int seed) {
     /* Of --check's one step none may overflow, whatever the text; training would skip it. */
     if (n->o->check && n->type == AMP_F16) desc.scaler.init_scale = 256.0f;
     check(amp_optimizer_init(&n->opt, &desc));
-    for (int i = 0; i < num_tensors(n->o); i++) check(amp_optimizer_add(&n->opt, &n->tensor[i]));
+    for (int i = 0; i < n->num_tensors; i++) check(amp_optimizer_add(&n->opt, &n->tensor[i]));
     check(name_run(&n->opt, n->run));
     check(amp_optimizer_prepare(&n->opt));
     drop_masters(n);
 }
 
 /* The network in a type. */
-static void gpt_init(gpt *n, const options *o, const text *t, amp_dtype type, int seed) {
+static void net_init(net *n, const options *o, const text *t, amp_dtype type, int seed) {
     memset(n, 0, sizeof *n);
     n->o       = o;
+    n->text    = t;
+    n->seed    = seed;
     n->type    = type;
+    n->num_tensors = num_tensors(o);
     n->layers  = (size_t)o->layers;
     n->width   = (size_t)o->width;
     n->heads   = (size_t)o->heads;
@@ -229,66 +237,68 @@ static void gpt_init(gpt *n, const options *o, const text *t, amp_dtype type, in
     choose_types(n);
     lines_open(&n->lines, reports(o, (int)type, seed) ? o->report : NULL, o->resume != NULL,
                (size_t)o->steps, type_names[type]);
-    for (int i = 0; i < num_tensors(o); i++) add_tensor(n, i, beginning_of(o, i));
+    for (int i = 0; i < n->num_tensors; i++) add_tensor(n, i, beginning_of(o, i));
 
     const size_t rows = n->rows, c = n->width, square = n->heads * n->context * n->context;
     const size_t widest = 4 * c > VOCABULARY ? 4 * c : VOCABULARY;
     for (size_t l = 0; l <= n->layers; l++) {
         block *b = &n->block[l];
-        b->in     = gpt_alloc(n, ACTIVATIONS, rows * c, type);
-        b->norm1  = gpt_alloc(n, ACTIVATIONS, rows * c, b->linear);
-        b->stats1 = gpt_alloc(n, ACTIVATIONS, rows * 2, AMP_F32);
+        b->in     = net_alloc(n, ACTIVATIONS, rows * c, type);
+        b->norm1  = net_alloc(n, ACTIVATIONS, rows * c, b->linear);
+        b->stats1 = net_alloc(n, ACTIVATIONS, rows * 2, AMP_F32);
         if (l == n->layers) break;
-        b->qkv    = gpt_alloc(n, ACTIVATIONS, rows * 3 * c, b->attention);
-        b->prob   = gpt_alloc(n, ACTIVATIONS, n->batch * square, b->attention);
-        b->mix    = gpt_alloc(n, ACTIVATIONS, rows * c, b->linear);
-        b->mid    = gpt_alloc(n, ACTIVATIONS, rows * c, type);
-        b->norm2  = gpt_alloc(n, ACTIVATIONS, rows * c, b->linear);
-        b->stats2 = gpt_alloc(n, ACTIVATIONS, rows * 2, AMP_F32);
-        b->up     = gpt_alloc(n, ACTIVATIONS, rows * 4 * c, type);
-        b->gelu   = gpt_alloc(n, ACTIVATIONS, rows * 4 * c, b->linear);
+        b->qkv    = net_alloc(n, ACTIVATIONS, rows * 3 * c, b->attention);
+        b->prob   = net_alloc(n, ACTIVATIONS, n->batch * square, b->attention);
+        b->mix    = net_alloc(n, ACTIVATIONS, rows * c, b->linear);
+        b->mid    = net_alloc(n, ACTIVATIONS, rows * c, type);
+        b->norm2  = net_alloc(n, ACTIVATIONS, rows * c, b->linear);
+        b->stats2 = net_alloc(n, ACTIVATIONS, rows * 2, AMP_F32);
+        b->up     = net_alloc(n, ACTIVATIONS, rows * 4 * c, type);
+        b->gelu   = net_alloc(n, ACTIVATIONS, rows * 4 * c, b->linear);
     }
     /* a policy may have some products in fp32, so with one there is room for that */
     const amp_dtype any = o->policy ? AMP_F32 : type;
-    n->stream_grad = gpt_alloc(n, WORK, rows * c, AMP_F32);
-    n->y           = gpt_alloc(n, WORK, rows * c, AMP_F32);
-    n->logits      = gpt_alloc(n, WORK, rows * VOCABULARY, AMP_F32);
-    n->table_grad  = gpt_alloc(n, WORK, (VOCABULARY + n->context) * c, AMP_F32);
-    n->stream_low  = gpt_alloc(n, WORK, rows * c, any);
-    n->mix_grad    = gpt_alloc(n, WORK, rows * c, any);
-    n->wide        = gpt_alloc(n, WORK, rows * widest, any);
-    n->score       = gpt_alloc(n, WORK, square, AMP_F32);
-    n->score_grad  = gpt_alloc(n, WORK, square, any);
+    n->stream_grad = net_alloc(n, WORK, rows * c, AMP_F32);
+    n->y           = net_alloc(n, WORK, rows * c, AMP_F32);
+    n->logits      = net_alloc(n, WORK, rows * VOCABULARY, AMP_F32);
+    n->table_grad  = net_alloc(n, WORK, (VOCABULARY + n->context) * c, AMP_F32);
+    n->stream_low  = net_alloc(n, WORK, rows * c, any);
+    n->mix_grad    = net_alloc(n, WORK, rows * c, any);
+    n->wide        = net_alloc(n, WORK, rows * widest, any);
+    n->score       = net_alloc(n, WORK, square, AMP_F32);
+    n->token       = n->owned[n->num_owned++] = need(2 * rows, 1);
+    n->target      = n->token + rows;
+    n->score_grad  = net_alloc(n, WORK, square, any);
     for (int i = 0; i < 3; i++)
-        n->room[i] = gpt_alloc(n, WORK, widest > n->context ? widest : n->context, AMP_F32);
+        n->room[i] = net_alloc(n, WORK, widest > n->context ? widest : n->context, AMP_F32);
 
     /* with a workspace no product of a step allocates */
     const size_t most = rows > widest ? rows : widest;
     check(amp_cpu_backend(&n->backend));
     n->backend.workspace_size = amp_gemm_workspace(most, most, most);
-    n->backend.workspace      = gpt_alloc(n, WORK, n->backend.workspace_size / 4 + 1, AMP_F32);
+    n->backend.workspace      = net_alloc(n, WORK, n->backend.workspace_size / 4 + 1, AMP_F32);
     setup_optimizer(n, seed);
 }
 
-static void gpt_free(gpt *n) {
+static void net_free(net *n) {
     lines_close(&n->lines, &n->opt);
     amp_optimizer_free(&n->opt);
     while (n->num_owned > 0) free(n->owned[--n->num_owned]);
 }
 
 /* What products of this type read: the half copy, or the master. */
-static const void *weight(const gpt *n, int i, amp_dtype type) {
+static const void *weight(const net *n, int i, amp_dtype type) {
     return type == AMP_F32 ? n->tensor[i].weight : amp_optimizer_model(&n->opt, i);
 }
 
-static float loss_scale(const gpt *n) { return amp_optimizer_loss_scale(&n->opt); }
+static float loss_scale(const net *n) { return amp_optimizer_loss_scale(&n->opt); }
 
 /* ------------------------------------------------------------------------------------- products */
 
 /* c = op(a) op(b), rows x cols, over k; a and b of one type, sums in fp32. tf32 has fp16 take three
    products of bf16 parts instead of four where there is AMX: the fourth is below 2^-16 of the sum.
    fp32 stays fp32. */
-static void multiply(const gpt *n, int trans_a, int trans_b, size_t rows, size_t cols, size_t k,
+static void multiply(const net *n, int trans_a, int trans_b, size_t rows, size_t cols, size_t k,
                      const void *a, const void *b, amp_dtype type, void *c, amp_dtype c_type) {
     const amp_gemm_args g = {.trans_a = trans_a, .trans_b = trans_b, .m = rows, .n = cols, .k = k,
                              .a = a, .a_type = type, .b = b, .b_type = type, .c = c,
@@ -304,7 +314,7 @@ typedef struct per_head {
     size_t    ld, stride;
 } per_head;
 
-static void multiply_heads(const gpt *n, int trans_a, int trans_b, size_t rows, size_t cols,
+static void multiply_heads(const net *n, int trans_a, int trans_b, size_t rows, size_t cols,
                            size_t k, float alpha, per_head a, per_head b, per_head c) {
     const amp_gemm_args g = {
         .trans_a = trans_a, .trans_b = trans_b, .m = rows, .n = cols, .k = k, .alpha = alpha,
@@ -316,24 +326,24 @@ static void multiply_heads(const gpt *n, int trans_a, int trans_b, size_t rows, 
 }
 
 /* Of sequence s: q, k or v (part 0, 1, 2) in a matrix as qkv; what is mixed of v; scores. */
-static per_head head_of_qkv(const gpt *n, void *qkv, amp_dtype type, size_t s, size_t part) {
+static per_head head_of_qkv(const net *n, void *qkv, amp_dtype type, size_t s, size_t part) {
     const size_t c = n->width;
     return (per_head){at(qkv, type, s * n->context * 3 * c + part * c), type, 3 * c, c / n->heads};
 }
 
-static per_head head_of_mix(const gpt *n, void *mix, amp_dtype type, size_t s) {
+static per_head head_of_mix(const net *n, void *mix, amp_dtype type, size_t s) {
     const size_t c = n->width;
     return (per_head){at(mix, type, s * n->context * c), type, c, c / n->heads};
 }
 
-static per_head head_of_square(const gpt *n, void *square, amp_dtype type, size_t s) {
+static per_head head_of_square(const net *n, void *square, amp_dtype type, size_t s) {
     const size_t one = n->context * n->context;
     return (per_head){at(square, type, s * n->heads * one), type, n->context, one};
 }
 
 /* -------------------------------------------------------------------------------------- forward */
 
-static void embed(gpt *n, const unsigned char *token, size_t rows) {
+static void embed(net *n, const unsigned char *token, size_t rows) {
     const size_t c = n->width;
     for (size_t i = 0; i < rows; i++) {
         const float *e = read_row(weight(n, EMBEDDING, n->type), n->type, token[i] * c, c,
@@ -347,7 +357,7 @@ static void embed(gpt *n, const unsigned char *token, size_t rows) {
 }
 
 /* y = (x - mean) / deviation * gain + bias, by row; the bias is the tensor behind the gain. */
-static void norm(gpt *n, const void *in, size_t rows, int gain, float *stats, void *out,
+static void norm(net *n, const void *in, size_t rows, int gain, float *stats, void *out,
                  amp_dtype out_type) {
     const size_t c = n->width;
     const float *g = n->tensor[gain].weight, *bias = n->tensor[gain + 1].weight;
@@ -365,7 +375,7 @@ static void norm(gpt *n, const void *in, size_t rows, int gain, float *stats, vo
 }
 
 /* The stream goes on with what a product gave, still fp32, and its bias: rounded once. */
-static void add_to_stream(gpt *n, const void *in, const float *y, const float *bias, size_t rows,
+static void add_to_stream(net *n, const void *in, const float *y, const float *bias, size_t rows,
                           void *out) {
     const size_t c = n->width;
     for (size_t i = 0; i < rows; i++, y += c) {
@@ -385,7 +395,7 @@ static void causal_softmax(const float *score, size_t n, size_t all, float *p) {
     for (size_t j = n; j < all; j++) p[j] = 0.0f;
 }
 
-static void attention(gpt *n, block *b, size_t seqs) {
+static void attention(net *n, block *b, size_t seqs) {
     const size_t    c = n->width, T = n->context, depth = c / n->heads;
     const amp_dtype A = b->attention;
     const float    *bias = n->tensor[tensor_of((size_t)(b - n->block), QKV_BIAS)].weight;
@@ -419,7 +429,7 @@ static float gelu_slope(float x) {
     return s + x * s * (1.0f - s) * 1.59576912f * (1.0f + 0.134145f * x * x);
 }
 
-static void gelu(gpt *n, block *b, const float *bias, size_t rows) {
+static void gelu(net *n, block *b, const float *bias, size_t rows) {
     const size_t c = 4 * n->width;
     for (size_t i = 0; i < rows; i++) {
         const float *x = read_row(b->up, n->type, i * c, c, n->room[0]);
@@ -430,7 +440,7 @@ static void gelu(gpt *n, block *b, const float *bias, size_t rows) {
 }
 
 /* From tokens to logits; seqs sequences of context tokens. */
-static void forward(gpt *n, const unsigned char *token, size_t seqs) {
+static void forward(net *n, const unsigned char *token, size_t seqs) {
     const size_t rows = seqs * n->context, c = n->width;
     embed(n, token, rows);
     for (size_t l = 0; l < n->layers; l++) {
@@ -458,16 +468,16 @@ static void forward(gpt *n, const unsigned char *token, size_t seqs) {
 }
 
 /* The mean cross-entropy; each row of logits becomes its gradient, times the factor. */
-static double cross_entropy(gpt *n, const unsigned char *target, size_t rows, float factor) {
+static double cross_entropy(net *n, size_t rows, float factor) {
     double loss = 0.0;
     for (size_t i = 0; i < rows; i++) {
         float      *z = n->logits + i * VOCABULARY;
-        const float max = largest(z, VOCABULARY), wanted = z[target[i]] - max;
+        const float max = largest(z, VOCABULARY), wanted = z[n->target[i]] - max;
         for (size_t j = 0; j < VOCABULARY; j++) z[j] = exponential(z[j] - max);
         const float total = sum(z, VOCABULARY), scale = factor / ((float)rows * total);
         loss += (double)(logf(total) - wanted);
         for (size_t j = 0; j < VOCABULARY; j++) z[j] *= scale;
-        z[target[i]] -= factor / (float)rows;
+        z[n->target[i]] -= factor / (float)rows;
     }
     return loss / (double)rows;
 }
@@ -476,7 +486,7 @@ static double cross_entropy(gpt *n, const unsigned char *target, size_t rows, fl
    Of a full batch, from the gradient of the logits, which carries the loss scale.               */
 
 /* The gradient by the rows before a norm, added to that of the stream, and by gain and bias. */
-static void norm_back(gpt *n, const float *dy, const void *in, const float *stats, int gain) {
+static void norm_back(net *n, const float *dy, const void *in, const float *stats, int gain) {
     const size_t c = n->width;
     const float *g = n->tensor[gain].weight;
     float       *gain_grad = n->tensor[gain].grad, *bias_grad = n->tensor[gain + 1].grad;
@@ -498,14 +508,14 @@ static void norm_back(gpt *n, const float *dy, const void *in, const float *stat
 }
 
 /* The stream's gradient as an operand; that of the bias which was added there is its sum. */
-static void stream_to_low(gpt *n, amp_dtype type, float *bias_grad) {
+static void stream_to_low(net *n, amp_dtype type, float *bias_grad) {
     const size_t c = n->width;
     memset(bias_grad, 0, c * sizeof(float));
     for (size_t i = 0; i < n->rows; i++) add_to(bias_grad, n->stream_grad + i * c, c);
     check(amp_cast(n->stream_low, type, n->stream_grad, AMP_F32, n->rows * c));
 }
 
-static void gelu_back(gpt *n, const block *b, const float *bias, float *bias_grad) {
+static void gelu_back(net *n, const block *b, const float *bias, float *bias_grad) {
     const size_t    c = 4 * n->width;
     const amp_dtype L = b->linear;
     memset(bias_grad, 0, c * sizeof(float));
@@ -520,7 +530,7 @@ static void gelu_back(gpt *n, const block *b, const float *bias, float *bias_gra
 }
 
 /* From the gradient by mix, in mix_grad, to that by qkv, in wide. */
-static void attention_back(gpt *n, block *b, float *bias_grad) {
+static void attention_back(net *n, block *b, float *bias_grad) {
     const size_t    c = n->width, T = n->context, depth = c / n->heads;
     const amp_dtype A = b->attention, L = b->linear;
     const float     alpha = 1.0f / sqrtf((float)depth);
@@ -547,7 +557,7 @@ static void attention_back(gpt *n, block *b, float *bias_grad) {
         add_to(bias_grad, read_row(n->wide, L, i * 3 * c, 3 * c, n->room[0]), 3 * c);
 }
 
-static void block_back(gpt *n, size_t l) {
+static void block_back(net *n, size_t l) {
     block          *b = &n->block[l];
     const amp_dtype L = b->linear, T = n->type;
     const size_t    rows = n->rows, c = n->width;
@@ -572,7 +582,7 @@ static void block_back(gpt *n, size_t l) {
     norm_back(n, n->y, b->in, b->stats1, tensor_of(l, GAIN1));
 }
 
-static void backward(gpt *n, const unsigned char *token) {
+static void backward(net *n, const unsigned char *token) {
     block          *head = &n->block[n->layers];
     const amp_dtype L = head->linear;
     const size_t    rows = n->rows, c = n->width;
@@ -600,24 +610,32 @@ static void backward(gpt *n, const unsigned char *token) {
 /* A batch follows from the seed and the count of steps taken. So a step that was skipped, after an
    overflow, is done again with the same text and a smaller scale; all types see the same text in
    the same steps; and a resumed run needs no state but amp.h's. */
-static void load_batch(const gpt *n, const text *t, int seed, uint64_t step, unsigned char *token,
-                       unsigned char *target) {
-    uint64_t rng = ((uint64_t)seed << 32) + step * 0x2545f4914f6cdd1du + 7;
+static void load_batch(net *n, uint64_t step) {
+    const text *t = n->text;
+    uint64_t    rng = ((uint64_t)n->seed << 32) + step * 0x2545f4914f6cdd1du + 7;
     for (size_t s = 0; s < n->batch; s++) {
         const size_t first = (size_t)(random_u64(&rng) % (t->num_train - n->context));
-        memcpy(token + s * n->context, t->train + first, n->context);
-        memcpy(target + s * n->context, t->train + first + 1, n->context);
+        memcpy(n->token + s * n->context, t->train + first, n->context);
+        memcpy(n->target + s * n->context, t->train + first + 1, n->context);
     }
 }
 
+static double batch_loss(net *n) {
+    forward(n, n->token, n->batch);
+    return cross_entropy(n, n->rows, loss_scale(n));
+}
+
+static double gradients(net *n, uint64_t step) {
+    load_batch(n, step);
+    const double loss = batch_loss(n);
+    backward(n, n->token);
+    return loss;
+}
+
 /* One step, taken or skipped; returns the loss of its batch. */
-static double train_step(gpt *n, const text *t, int seed, unsigned char *token,
-                         unsigned char *target) {
+static double train_step(net *n) {
     const uint64_t step = status_of(&n->opt).steps;
-    load_batch(n, t, seed, step, token, target);
-    forward(n, token, n->batch);
-    const double loss = cross_entropy(n, target, n->rows, loss_scale(n));
-    backward(n, token);
+    const double   loss = gradients(n, step);
     check(amp_optimizer_adamw(&n->opt, learning_rate(n->o, step))); /* check, clip, unscale, AdamW,
                                                                        new scale, new copies */
     lines_step(&n->lines, &n->opt, loss);
@@ -627,25 +645,27 @@ static double train_step(gpt *n, const text *t, int seed, unsigned char *token,
 /* ---------------------------------------------------------------------- held-out text, writing */
 
 /* The mean loss of windows all over the text that training never sees. */
-static double evaluate(gpt *n, const text *t, unsigned char *token, unsigned char *target) {
+static double evaluate(net *n, int at_end) {
+    const text  *t = n->text;
     const size_t windows = held_windows(t, n->context);
     double       loss    = 0.0;
+    (void)at_end; /* it is the curve's, too */
     for (size_t w = 0, seqs; w < windows; w += seqs) {
         seqs = windows - w < n->batch ? windows - w : n->batch;
         for (size_t s = 0; s < seqs; s++) {
             const size_t first = (t->num_held - n->context - 1) * (w + s) / windows;
-            memcpy(token + s * n->context, t->held + first, n->context);
-            memcpy(target + s * n->context, t->held + first + 1, n->context);
+            memcpy(n->token + s * n->context, t->held + first, n->context);
+            memcpy(n->target + s * n->context, t->held + first + 1, n->context);
         }
-        forward(n, token, seqs);
-        loss += cross_entropy(n, target, seqs * n->context, 1.0f) * (double)seqs;
+        forward(n, n->token, seqs);
+        loss += cross_entropy(n, seqs * n->context, 1.0f) * (double)seqs;
     }
     return loss / (double)windows;
 }
 
 /* Inference in the type of training: byte after byte, each drawn by its probability, the unlikely
    made less so (temperature 0.8). */
-static void write_text(gpt *n, int count) {
+static void write_text(net *n, int count) {
     unsigned char *window = need(n->context, 1);
     size_t         length = 0;
     uint64_t       rng    = 20;
@@ -671,78 +691,30 @@ static void write_text(gpt *n, int count) {
     free(window);
 }
 
-#include "gpt_budget.h" /* --budget: the batches that fit into the same memory */
-#include "gpt_check.h"  /* --check: gradients beside finite differences */
-
 /* ---------------------------------------------------------------------------------- runs, main */
 
-/* What cannot be read or written shall be said now, not after the training. */
-static void try_all(const options *o, const text *t, gpt *n) {
-    try_picture(o->out, PICTURE);
-    for (int v = 0; v < 3; v++) {
-        if (!type_on(o, v)) continue;
-        gpt_init(n, o, t, (amp_dtype)v, 0);
-        if (o->resume) resume(&n->opt, o->resume, n->problem);
-        if (o->save) save(&n->opt, o->save);
-        gpt_free(n);
-    }
+static void enlarge(options *o) {
+    o->layers  = 1;
+    o->width   = 128;
+    o->context = 64;
+    o->batch   = 16;
 }
 
-/* All types from one seed, in turns, so that all meet the same machine: each until it has taken as
-   many steps as the others. */
-static void train_seed(report *r, const text *t, int seed, gpt nets[3]) {
-    const options *o    = &r->o;
-    const int      last = o->stop_after && o->stop_after < o->steps ? o->stop_after : o->steps;
-    unsigned char *token = need((size_t)(o->batch * o->context), 1);
-    unsigned char *target = need((size_t)(o->batch * o->context), 1);
-    for (int v = 0; v < 3; v++) {
-        if (!type_on(o, v)) continue;
-        gpt_init(&nets[v], o, t, (amp_dtype)v, seed);
-        if (o->resume) resume(&nets[v].opt, o->resume, nets[v].problem);
-    }
-    for (int step = 0; step < last; step++) {
-        for (int v = 0; v < 3; v++) {
-            gpt         *n = &nets[v];
-            double       loss = 0.0;
-            int          tries = 0; /* halving goes from the largest scale to the least in 38 */
-            const double start = seconds();
-            if (!type_on(o, v) || status_of(&n->opt).steps > (uint64_t)step) continue; /* resumed */
-            while (status_of(&n->opt).steps == (uint64_t)step) {
-                loss = train_step(n, t, seed, token, target);
-                if (++tries > 40)
-                    fail(1, type_names[v], "gradients are not finite, at any loss scale",
-                         "choose a smaller --lr");
-            }
-            report_step(r, v, step, loss, seconds() - start);
-            if (o->save && ((step + 1) % o->save_every == 0 || step + 1 == last))
-                save(&n->opt, o->save);
-            if (held_point(o, step)) report_held(r, v, step, evaluate(n, t, token, target));
-        }
-        report_progress(r, seed, step);
-    }
-    for (int v = 0; v < 3; v++) {
-        if (!type_on(o, v)) continue;
-        const amp_status status = status_of(&nets[v].opt);
-        report_end(r, v, seed, evaluate(&nets[v], t, token, target), &status, nets[v].bytes,
-                   nets[v].num_params);
-    }
-    say_seed(r, seed);
-    free(token);
-    free(target);
-}
+#include "train_runs.h" /* all types in turns; --check */
+#include "gpt_budget.h" /* --budget: the batches that fit into the same memory */
 
 int main(int argc, char **argv) {
     static report r;
     static text   t;
-    static gpt    nets[3];
+    static net    nets[3];
     r.o = parse_options(argc, argv);
     load_text(&t, &r.o);
-    if (r.o.check) return check_network(&r.o, &t);
+    if (r.o.check) return check_network(&r.o, &t, PROGRAM, (bounds){1e-3f, 5e-3, 1e-2, 5e-2});
     if (r.o.budget) return show_budget(&r.o, &t);
-    try_all(&r.o, &t, &nets[0]);
+    try_all(&r.o, &t, PICTURE);
     report_text(&r, &t, amp_cpu_tier());
     for (int seed = 0; seed < r.o.seeds; seed++) {
-        for (int v = 0; v < 3; v++) gpt_free(&nets[v]); /* the last seed's write at the end */
+        for (int v = 0; v < 3; v++) net_free(&nets[v]); /* the last seed's write at the end */
         train_seed(&r, &t, seed, nets);
     }
     print_results(&r);
@@ -752,8 +724,8 @@ int main(int argc, char **argv) {
         break;
     }
     print_last_lines(&r);
-    for (int v = 0; v < 3; v++) gpt_free(&nets[v]);
+    for (int v = 0; v < 3; v++) net_free(&nets[v]);
     report_free(&r);
     free(t.bytes);
-    return 0;
+    return finish(0);
 }

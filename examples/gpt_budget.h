@@ -8,13 +8,13 @@
 enum { BUDGET_STEPS = 9 };
 
 static size_t memory_with(const options *o, const text *t, amp_dtype type, int batch) {
-    static gpt n;
+    static net n;
     options    with = *o;
     size_t     bytes = 0;
     with.batch = batch;
-    gpt_init(&n, &with, t, type, 0);
+    net_init(&n, &with, t, type, 0);
     for (int i = 0; i < NUM_MEMORIES; i++) bytes += n.bytes[i];
-    gpt_free(&n);
+    net_free(&n);
     return bytes;
 }
 
@@ -37,21 +37,17 @@ static int largest_batch(const options *o, const text *t, amp_dtype type) {
 
 /* Tokens per second, by the median of a few steps. One network at a time: the budget is for one. */
 static double speed_with(const options *o, const text *t, amp_dtype type, int batch) {
-    static gpt     n;
-    options        with = *o;
-    double         time[BUDGET_STEPS];
-    unsigned char *token  = need((size_t)(batch * o->context), 1);
-    unsigned char *target = need((size_t)(batch * o->context), 1);
+    static net n;
+    options    with = *o;
+    double     time[BUDGET_STEPS];
     with.batch = batch;
-    gpt_init(&n, &with, t, type, 0);
+    net_init(&n, &with, t, type, 0);
     for (int i = 0; i < BUDGET_STEPS; i++) {
         const double start = seconds();
-        train_step(&n, t, 0, token, target);
+        train_step(&n);
         time[i] = seconds() - start;
     }
-    gpt_free(&n);
-    free(token);
-    free(target);
+    net_free(&n);
     qsort(time, BUDGET_STEPS, sizeof *time, by_value);
     return batch * o->context / time[BUDGET_STEPS / 2];
 }

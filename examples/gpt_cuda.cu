@@ -538,7 +538,7 @@ static double replay(gpt *n, int turns) {
 }
 
 /* Until so many steps were taken, at most EVERY: those that are skipped are made up for. */
-static void train_until(report *r, gpt *n, int until) {
+static void train_until(report *r, gpt *n, int seed, int until) {
     const int from  = (int)status_of(n).steps;
     int       turns = 0; /* halving goes from the largest scale to the least in 38 */
     double    losses[EVERY], time = 0.0;
@@ -553,7 +553,7 @@ static void train_until(report *r, gpt *n, int until) {
                          (size_t)(until - from) * sizeof *losses, cudaMemcpyDeviceToHost,
                          gpu.stream));
     must(cudaStreamSynchronize(gpu.stream));
-    for (int i = from; i < until; i++) report_step(r, n->type, i, losses[i - from], time);
+    for (int i = from; i < until; i++) report_step(r, n->type, seed, i, losses[i - from], time);
 }
 
 /* What cannot be read or written shall be said now, not after the training. */
@@ -584,11 +584,11 @@ static void train_seed(report *r, const text *t, int seed, gpt nets[3]) {
         for (int v = 0; v < 3; v++) {
             gpt *n = &nets[v];
             if (!type_on(o, v) || (int)status_of(n).steps >= step) continue; /* resumed */
-            train_until(r, n, step);
+            train_until(r, n, seed, step);
             if (save_now) save(&n->opt, o->save);
-            if (held_now) report_held(r, v, step - 1, evaluate(n, t));
+            if (held_now) report_held(r, v, seed, step - 1, evaluate(n, t));
+            report_progress(r, v, seed, step - 1, status_of(n).skipped);
         }
-        report_progress(r, seed, step - 1);
     }
     for (int v = 0; v < 3; v++) {
         if (!type_on(o, v)) continue;
@@ -596,7 +596,6 @@ static void train_seed(report *r, const text *t, int seed, gpt nets[3]) {
         report_end(r, v, seed, evaluate(&nets[v], t), &status, nets[v].bytes, nets[v].num_params);
         gpt_free(&nets[v]);
     }
-    say_seed(r, seed);
 }
 
 /* What vector loads, tensor cores and rows in registers ask for. */

@@ -32,7 +32,9 @@
 
 #include "train_count.h" /* amp.h, with a malloc that counts */
 #include "ncf_report.h" /* options, interactions, report */
-#include "train_half.h" /* the policy's answers, rows of halves, schedule, time */
+#include "train_half.h" /* the policy's answers, rows of halves, the schedule */
+
+typedef interactions corpus;
 
 /* ------------------------------------------------------------------------------------- network
    Activations are matrices with a row for each interaction of the batch.                         */
@@ -44,8 +46,13 @@ enum { LAYERS = 3, FIRST_LAYER = NUM_TABLES, PREDICT_FACTOR = FIRST_LAYER + 2 * 
        PREDICT_LAYER, PREDICT_BIAS, NUM_TENSORS };
 enum { PIECE = 4096 };
 
-typedef struct ncf {
+typedef struct net {
     const options *o;
+    const interactions *data;
+    size_t        *order;                    /* in which an epoch shows the interactions         */
+    uint64_t       shuffled;                 /* one more than its epoch; 0: none yet             */
+    double         ndcg;                     /* of the last evaluation                           */
+    int            seed, num_tensors;
     amp_dtype      type;                     /* of weights, activations, gradients               */
     amp_dtype      product[LAYERS + 1];      /* of the operands of products, as the policy says  */
     size_t         batch, rows;              /* interactions of a step; with those sampled       */
@@ -69,17 +76,17 @@ typedef struct ncf {
     char           problem[AMP_PROBLEM_SIZE];
     void          *owned[3 * NUM_TENSORS + 24];
     int            num_owned;
-} ncf;
+} net;
 
-/* Memory that ncf_free releases and the table shows. */
-static void *ncf_alloc(ncf *n, int memory, size_t count, amp_dtype type) {
+/* Memory that net_free releases and the table shows. */
+static void *net_alloc(net *n, int memory, size_t count, amp_dtype type) {
     n->bytes[memory] += count * amp_dtype_size(type);
     return n->owned[n->num_owned++] = need(count, amp_dtype_size(type));
 }
 
 /* By default all products are in half; --policy "layer0=fp32" has the first layer in fp32,
    "predict=fp32" the last. */
-static void choose_types(ncf *n) {
+static void choose_types(net *n) {
     static const char *const layer[LAYERS + 1] = {"layer0", "layer1", "layer2", "predict"};
     amp_autocast policy;
     policy_begin(&policy, n->o, n->type);
@@ -90,14 +97,14 @@ static void choose_types(ncf *n) {
 
 /* Describe tensor i, with its master. In --check all are random and large, or a wrong gradient of a
    bias that is 0 might not show. */
-static amp_tensor *add_tensor(ncf *n, int i, const char *name, size_t count, float deviation) {
+static amp_tensor *add_tensor(net *n, int i, const char *name, size_t count, float deviation) {
     amp_tensor *t = &n->tensor[i];
     sprintf(n->names[i], "%.63s", name);
     t->name      = n->names[i];
     t->n         = count;
     t->grad_type = i == PREDICT_BIAS ? AMP_F32 : n->type;
     t->keep_fp32 = i == PREDICT_BIAS; /* it is added to logits, which are fp32 */
-    t->weight    = ncf_alloc(n, STATE, count, AMP_F32);
+    t->weight    = net_alloc(n, STATE, count, AMP_F32);
     if (deviation <= 0.0f) t->no_weight_decay = 1; /* a bias */
     if (n->o->check) deviation = 0.3f;
     for (size_t j = 0; j < count; j++)
@@ -108,21 +115,21 @@ static amp_tensor *add_tensor(ncf *n, int i, const char *name, size_t count, flo
 
 /* A table, whose gradient is of few rows: as many as there are interactions in a batch. Which rows
    they belong to is the batch itself: amp.h does not mind that a row is there more than once. */
-static void add_table(ncf *n, int i, const char *name, size_t num_rows) {
+static void add_table(net *n, int i, const char *name, size_t num_rows) {
     amp_tensor *t = add_tensor(n, i, name, num_rows * n->size[i], 0.05f);
     t->row_length = n->size[i];
     t->max_rows   = n->rows;
     t->rows       = n->index[i % 2];
     t->num_rows   = &n->count[i];
-    t->grad       = ncf_alloc(n, STATE, n->rows * n->size[i], n->type);
+    t->grad       = net_alloc(n, STATE, n->rows * n->size[i], n->type);
 }
 
-static void add_layer(ncf *n, int i, const char *name, size_t count, float deviation) {
+static void add_layer(net *n, int i, const char *name, size_t count, float deviation) {
     amp_tensor *t = add_tensor(n, i, name, count, deviation);
-    t->grad = ncf_alloc(n, STATE, count, t->grad_type);
+    t->grad = net_alloc(n, STATE, count, t->grad_type);
 }
 
-static void add_tensors(ncf *n, const interactions *data) {
+static void add_tensors(net *n, const interactions *data) {
     const size_t factors = n->size[FACTOR_USER];
     char         name[64];
     add_table(n, FACTOR_USER, "factor.user", data->num_users);
@@ -142,7 +149,7 @@ static void add_tensors(ncf *n, const interactions *data) {
     add_layer(n, PREDICT_BIAS, "predict.bias", 1, 0.0f);
 }
 
-static void setup_optimizer(ncf *n) {
+static void setup_optimizer(net *n) {
     amp_optimizer_desc desc = {0};
     desc.dtype        = n->type; /* of the copies that products read; the masters are fp32 */
     desc.kind         = AMP_KIND_ADAMW;
@@ -164,42 +171,46 @@ static void setup_optimizer(ncf *n) {
 static size_t max_of(size_t a, size_t b) { return a > b ? a : b; }
 
 /* For batches, and for all candidates of at least one user. */
-static void make_buffers(ncf *n) {
+static void make_buffers(net *n) {
     const size_t rows = max_of(n->rows, CANDIDATES), factors = n->size[FACTOR_USER];
     /* a policy may have some products in fp32, so with one there is room for that */
     const amp_dtype any = n->o->policy ? AMP_F32 : n->type;
     const size_t    most = max_of(rows, n->in[0]), extra = n->o->policy ? rows * n->in[0] : 0;
     for (int i = 0; i < 2; i++) {
-        n->index[i]  = ncf_alloc(n, ACTIVATIONS, rows, AMP_F32); /* as large */
-        n->factor[i] = ncf_alloc(n, ACTIVATIONS, rows * factors, n->type);
-        n->d[i]      = ncf_alloc(n, WORK, rows * n->in[0], n->type);
+        n->index[i]  = net_alloc(n, ACTIVATIONS, rows, AMP_F32); /* as large */
+        n->factor[i] = net_alloc(n, ACTIVATIONS, rows * factors, n->type);
+        n->d[i]      = net_alloc(n, WORK, rows * n->in[0], n->type);
     }
-    n->label      = ncf_alloc(n, ACTIVATIONS, rows, AMP_F32);
-    n->product_of = ncf_alloc(n, ACTIVATIONS, rows * factors, n->type);
+    n->label      = net_alloc(n, ACTIVATIONS, rows, AMP_F32);
+    n->product_of = net_alloc(n, ACTIVATIONS, rows * factors, n->type);
     for (int l = 0; l <= LAYERS; l++)
-        n->x[l] = ncf_alloc(n, ACTIVATIONS, rows * (l ? n->out[l - 1] : n->in[0]), n->type);
-    n->logit = ncf_alloc(n, WORK, rows, AMP_F32);
-    n->low   = ncf_alloc(n, WORK, rows, any);
-    n->ones  = ncf_alloc(n, WORK, rows, n->type);
+        n->x[l] = net_alloc(n, ACTIVATIONS, rows * (l ? n->out[l - 1] : n->in[0]), n->type);
+    n->logit = net_alloc(n, WORK, rows, AMP_F32);
+    n->low   = net_alloc(n, WORK, rows, any);
+    n->ones  = net_alloc(n, WORK, rows, n->type);
     for (size_t i = 0; i < rows; i++) {
         const float one = 1.0f;
         check(amp_cast(at(n->ones, n->type, i), n->type, &one, AMP_F32, 1));
     }
-    for (int i = 0; i < 2; i++) n->wide[i] = ncf_alloc(n, WORK, extra, AMP_F32);
-    for (int i = 0; i < 3; i++) n->room[i] = ncf_alloc(n, WORK, PIECE, AMP_F32);
+    for (int i = 0; i < 2; i++) n->wide[i] = net_alloc(n, WORK, extra, AMP_F32);
+    for (int i = 0; i < 3; i++) n->room[i] = net_alloc(n, WORK, PIECE, AMP_F32);
 
     /* with a workspace no product of a step allocates */
     check(amp_cpu_backend(&n->backend));
     n->backend.workspace_size = amp_gemm_workspace(most, most, most);
-    n->backend.workspace      = ncf_alloc(n, WORK, n->backend.workspace_size / 4 + 1, AMP_F32);
+    n->backend.workspace      = net_alloc(n, WORK, n->backend.workspace_size / 4 + 1, AMP_F32);
 }
 
 /* The network in a type. */
-static void ncf_init(ncf *n, const options *o, const interactions *data, amp_dtype type, int seed) {
+static void net_init(net *n, const options *o, const interactions *data, amp_dtype type, int seed) {
     const size_t width = (size_t)o->width;
     memset(n, 0, sizeof *n);
     n->o     = o;
+    n->data  = data;
+    n->seed  = seed;
     n->type  = type;
+    n->num_tensors = NUM_TENSORS;
+    n->order = n->owned[n->num_owned++] = need(data->num_train, sizeof *n->order);
     n->batch = (size_t)o->batch;
     n->rows  = n->batch * (1 + NEGATIVES);
     n->rng   = (uint64_t)seed * 1000003u + 1;
@@ -216,27 +227,27 @@ static void ncf_init(ncf *n, const options *o, const interactions *data, amp_dty
     setup_optimizer(n);
 }
 
-static void ncf_free(ncf *n) {
+static void net_free(net *n) {
     amp_optimizer_free(&n->opt);
     while (n->num_owned > 0) free(n->owned[--n->num_owned]);
 }
 
-static float loss_scale(const ncf *n) { return amp_optimizer_loss_scale(&n->opt); }
+static float loss_scale(const net *n) { return amp_optimizer_loss_scale(&n->opt); }
 
 /* What is read in this type: the half copy, or the master. */
-static const void *weight(const ncf *n, int i, amp_dtype type) {
+static const void *weight(const net *n, int i, amp_dtype type) {
     return type == AMP_F32 ? n->tensor[i].weight : amp_optimizer_model(&n->opt, i);
 }
 
 /* A product of two matrices of one type, summed in fp32. tf32 has fp16 take three products of bf16
    parts instead of four where there is AMX: the fourth is below 2^-16 of the sum. */
-static void multiply(const ncf *n, amp_gemm_args g) {
+static void multiply(const net *n, amp_gemm_args g) {
     g.tf32 = g.a_type == AMP_F16;
     check(amp_gemm_ex(&n->backend, &g));
 }
 
 /* x in the type of a product; where to put it, if the policy has that in fp32. */
-static const void *operand(const ncf *n, const void *x, size_t count, amp_dtype product,
+static const void *operand(const net *n, const void *x, size_t count, amp_dtype product,
                            void *wide) {
     if (product == n->type) return x;
     check(amp_cast(wide, AMP_F32, x, n->type, count));
@@ -246,7 +257,7 @@ static const void *operand(const ncf *n, const void *x, size_t count, amp_dtype 
 /* ------------------------------------------------------------------------------------- forward */
 
 /* Copies rows of a table; to has rows of stride elements. */
-static void gather(const ncf *n, int table, size_t rows, void *to, size_t stride) {
+static void gather(const net *n, int table, size_t rows, void *to, size_t stride) {
     const size_t    size = n->size[table] * amp_dtype_size(n->type);
     const char     *from = weight(n, table, n->type);
     const uint32_t *row  = n->tensor[table].rows;
@@ -254,7 +265,7 @@ static void gather(const ncf *n, int table, size_t rows, void *to, size_t stride
         memcpy(at(to, n->type, i * stride), from + row[i] * size, size);
 }
 
-static void multiply_factors(ncf *n, size_t rows) {
+static void multiply_factors(net *n, size_t rows) {
     const size_t total = rows * n->size[FACTOR_USER];
     for (size_t i = 0, now; i < total; i += now) {
         now = total - i < PIECE ? total - i : PIECE;
@@ -267,7 +278,7 @@ static void multiply_factors(ncf *n, size_t rows) {
 }
 
 /* A layer with bias and ReLU, in one call. */
-static void layer_forward(const ncf *n, int l, size_t rows) {
+static void layer_forward(const net *n, int l, size_t rows) {
     const amp_dtype product = n->product[l];
     const int       w = FIRST_LAYER + 2 * l;
     multiply(n, (amp_gemm_args){
@@ -278,7 +289,7 @@ static void layer_forward(const ncf *n, int l, size_t rows) {
 }
 
 /* Adds a part of the last layer to the logits. */
-static void predict_forward(const ncf *n, int w, const void *x, float beta, size_t rows) {
+static void predict_forward(const net *n, int w, const void *x, float beta, size_t rows) {
     const amp_dtype product = n->product[LAYERS];
     const size_t    size = n->tensor[w].n;
     multiply(n, (amp_gemm_args){
@@ -288,7 +299,7 @@ static void predict_forward(const ncf *n, int w, const void *x, float beta, size
 }
 
 /* The logits of as many pairs of users and items, in index. */
-static void forward(ncf *n, size_t rows) {
+static void forward(net *n, size_t rows) {
     const size_t half = n->size[LAYER_USER], factors = n->size[FACTOR_USER];
     gather(n, FACTOR_USER, rows, n->factor[0], factors);
     gather(n, FACTOR_ITEM, rows, n->factor[1], factors);
@@ -303,7 +314,7 @@ static void forward(ncf *n, size_t rows) {
 
 /* Binary cross-entropy of the sigmoids of logits, mean over the batch, in fp32; logit becomes its
    gradient, times the factor. e^-|z| is never an infinity. */
-static double cross_entropy(ncf *n, float factor) {
+static double cross_entropy(net *n, float factor) {
     double loss = 0.0;
     for (size_t i = 0; i < n->rows; i++) {
         const float z = n->logit[i], y = n->label[i], e = expf(-fabsf(z));
@@ -319,7 +330,7 @@ static double cross_entropy(ncf *n, float factor) {
    to the type of gradients, or of activations, at once.                                          */
 
 /* The gradient of a part of the last layer, and by what it was given. */
-static void predict_back(const ncf *n, int w, const void *x, void *dx) {
+static void predict_back(const net *n, int w, const void *x, void *dx) {
     const amp_dtype product = n->product[LAYERS];
     const size_t    size = n->tensor[w].n;
     multiply(n, (amp_gemm_args){
@@ -332,7 +343,7 @@ static void predict_back(const ncf *n, int w, const void *x, void *dx) {
 }
 
 /* The tables' gradients: for each row of the batch, the other row times d. */
-static void factors_back(ncf *n, const void *d) {
+static void factors_back(net *n, const void *d) {
     const size_t total = n->rows * n->size[FACTOR_USER];
     for (size_t i = 0, now; i < total; i += now) {
         now = total - i < PIECE ? total - i : PIECE;
@@ -348,7 +359,7 @@ static void factors_back(ncf *n, const void *d) {
 }
 
 /* d becomes 0 where the ReLU was. */
-static void relu_back(const ncf *n, const void *y, void *d, size_t count) {
+static void relu_back(const net *n, const void *y, void *d, size_t count) {
     if (n->type == AMP_F32) {
         const float *out = y;
         float       *dy  = d;
@@ -361,7 +372,7 @@ static void relu_back(const ncf *n, const void *y, void *d, size_t count) {
 }
 
 /* A layer's gradients, from d; returns d as products by the weights want it. */
-static const void *layer_back(const ncf *n, int l, void *d) {
+static const void *layer_back(const net *n, int l, void *d) {
     const amp_dtype product = n->product[l];
     const int       w = FIRST_LAYER + 2 * l;
     const size_t    in = n->in[l], out = n->out[l];
@@ -378,7 +389,7 @@ static const void *layer_back(const ncf *n, int l, void *d) {
 }
 
 /* Of the gradient by what a layer was given, count columns from first on. */
-static void input_back(const ncf *n, int l, const void *dy, size_t first, size_t count, void *dx) {
+static void input_back(const net *n, int l, const void *dy, size_t first, size_t count, void *dx) {
     const amp_dtype product = n->product[l];
     const char     *w       = weight(n, FIRST_LAYER + 2 * l, product);
     multiply(n, (amp_gemm_args){
@@ -389,7 +400,7 @@ static void input_back(const ncf *n, int l, const void *dy, size_t first, size_t
 
 /* What comes out of the first layer goes straight to the tables' gradients, users left, items
    right; and then the count says that these are there. */
-static void backward(ncf *n) {
+static void backward(net *n) {
     const size_t half = n->size[LAYER_USER];
     float        sum  = 0.0f;
     void        *d = n->d[0], *next = n->d[1];
@@ -413,24 +424,16 @@ static void backward(ncf *n) {
 
 /* ------------------------------------------------------------------------------------- the step */
 
-/* The order in which an epoch shows the interactions. */
-typedef struct deck {
-    const interactions *data;
-    size_t             *order;
-    int                 seed;
-    uint64_t            shuffled; /* one more than the epoch; 0: none yet */
-} deck;
-
-static void shuffle_deck(deck *cards, uint64_t epoch) {
-    const size_t count = cards->data->num_train;
-    uint64_t     rng   = ((uint64_t)cards->seed << 32) + epoch * 0x2545f4914f6cdd1du + 7;
-    if (cards->shuffled == epoch + 1) return;
-    memcpy(cards->order, cards->data->train, count * sizeof *cards->order);
-    shuffle(cards->order, count, &rng);
-    cards->shuffled = epoch + 1;
+static void shuffle_epoch(net *n, uint64_t epoch) {
+    const size_t count = n->data->num_train;
+    uint64_t     rng   = ((uint64_t)n->seed << 32) + epoch * 0x2545f4914f6cdd1du + 7;
+    if (n->shuffled == epoch + 1) return;
+    memcpy(n->order, n->data->train, count * sizeof *n->order);
+    shuffle(n->order, count, &rng);
+    n->shuffled = epoch + 1;
 }
 
-static void load_pair(ncf *n, size_t to, uint32_t user, uint32_t item, float label) {
+static void load_pair(net *n, size_t to, uint32_t user, uint32_t item, float label) {
     n->index[0][to] = user;
     n->index[1][to] = item;
     n->label[to]    = label;
@@ -439,26 +442,35 @@ static void load_pair(ncf *n, size_t to, uint32_t user, uint32_t item, float lab
 /* A batch follows from the seed and the count of steps taken. So a step that was skipped, after an
    overflow, is done again with the same pairs and a smaller scale; all types see the same pairs in
    the same steps; and a resumed run needs no state but amp.h's. */
-static void load_batch(ncf *n, deck *cards, uint64_t step) {
-    const interactions *data  = cards->data;
-    const uint64_t      steps = data->num_train / n->batch; /* of an epoch */
-    uint64_t            rng   = ((uint64_t)cards->seed << 32) + (step + 1) * 0x9fb21c651e98df25u;
-    shuffle_deck(cards, step / steps);
+static void load_batch(net *n, uint64_t step) {
+    const interactions *d = n->data;
+    const uint64_t      steps = d->num_train / n->batch; /* of an epoch */
+    uint64_t            rng   = ((uint64_t)n->seed << 32) + (step + 1) * 0x9fb21c651e98df25u;
+    shuffle_epoch(n, step / steps);
     for (size_t i = 0, to = 0; i < n->batch; i++) {
-        const pair *p = &data->pairs[cards->order[step % steps * n->batch + i]];
+        const pair *p = &d->pairs[n->order[step % steps * n->batch + i]];
         load_pair(n, to++, p->user, p->item, 1.0f);
         for (int k = 0; k < NEGATIVES; k++)
-            load_pair(n, to++, p->user, random_stranger(data, p->user, &rng), 0.0f);
+            load_pair(n, to++, p->user, random_stranger(d, p->user, &rng), 0.0f);
     }
 }
 
-/* One step, taken or skipped; returns the loss of its batch. */
-static double train_step(ncf *n, deck *cards) {
-    const uint64_t step = status_of(&n->opt).steps;
-    load_batch(n, cards, step);
+static double batch_loss(net *n) {
     forward(n, n->rows);
-    const double loss = cross_entropy(n, loss_scale(n));
+    return cross_entropy(n, loss_scale(n));
+}
+
+static double gradients(net *n, uint64_t step) {
+    load_batch(n, step);
+    const double loss = batch_loss(n);
     backward(n);
+    return loss;
+}
+
+/* One step, taken or skipped; returns the loss of its batch. */
+static double train_step(net *n) {
+    const uint64_t step = status_of(&n->opt).steps;
+    const double   loss = gradients(n, step);
     check(amp_optimizer_adamw(&n->opt, learning_rate(n->o, step))); /* check, unscale, AdamW, new
                                                  scale, new copies: of tables, rows in the batch */
     return loss;
@@ -466,27 +478,28 @@ static double train_step(ncf *n, deck *cards) {
 
 /* ------------------------------------------------------------------------ held-out interactions */
 
-/* For as many users: where among 100 candidates is the one that was held out? */
-static hits evaluate(ncf *n, const interactions *data, size_t most) {
-    const size_t users = data->num_held < most ? data->num_held : most;
+/* Of all users, or of some: where among 100 candidates is the one that was held out? */
+static double evaluate(net *n, int at_end) {
+    const interactions *d = n->data;
+    const size_t users = !at_end && d->num_held > ON_THE_WAY ? (size_t)ON_THE_WAY : d->num_held;
     const size_t at_once = max_of(n->rows / CANDIDATES, 1);
     hits         h = {0.0, 0.0};
     for (size_t u = 0, now; u < users; u += now) {
         now = users - u < at_once ? users - u : at_once;
         for (size_t i = 0; i < now * CANDIDATES; i++)
-            load_pair(n, i, data->held[u + i / CANDIDATES], data->candidate[u * CANDIDATES + i],
-                      0.0f);
+            load_pair(n, i, d->held[u + i / CANDIDATES], d->candidate[u * CANDIDATES + i], 0.0f);
         forward(n, now * CANDIDATES);
         for (size_t k = 0; k < now; k++) count_hit(&h, n->logit + k * CANDIDATES, users);
     }
-    return h;
+    n->ndcg = h.ndcg;
+    return h.rate;
 }
 
 /* --------------------------------------------------------------------- tables beside dense ones */
 
 /* An optimizer of the tables alone, with the gradients of the last step, or with dense ones of
    nothing, which cost as much as any. */
-static void tables_init(amp_optimizer *opt, const ncf *n, void *const dense[NUM_TABLES]) {
+static void tables_init(amp_optimizer *opt, const net *n, void *const dense[NUM_TABLES]) {
     amp_optimizer_desc desc = {0};
     desc.dtype = n->type;
     desc.kind  = AMP_KIND_ADAMW;
@@ -505,7 +518,7 @@ static void tables_init(amp_optimizer *opt, const ncf *n, void *const dense[NUM_
 }
 
 /* Of 100 rows of the tables, how many were in the last batch? */
-static double rows_touched(const ncf *n) {
+static double rows_touched(const net *n) {
     size_t touched = 0, all = 0;
     for (int i = FACTOR_USER; i <= FACTOR_ITEM; i++) { /* the other two have the same */
         const size_t rows = n->tensor[i].n / n->size[i];
@@ -522,7 +535,7 @@ static double rows_touched(const ncf *n) {
 
 /* How many times as fast as a dense step of the tables is a sparse one, by medians of processor
    time, in turns? With a learning rate of 0 both compute all and move nothing. */
-static double compare_tables(const ncf *n) {
+static double compare_tables(const net *n) {
     enum { TIMES = 101 };
     amp_optimizer opt[2];
     double        time[2][TIMES];
@@ -545,97 +558,48 @@ static double compare_tables(const ncf *n) {
     return time[0][TIMES / 2] > 0.0 ? time[1][TIMES / 2] / time[0][TIMES / 2] : 0.0;
 }
 
-#include "ncf_check.h" /* --check: gradients beside finite differences */
-
 /* ---------------------------------------------------------------------------------- runs, main */
 
-/* What cannot be read or written shall be said now, not after the training. */
-static void try_all(const options *o, const interactions *data, ncf *n) {
-    try_picture(o->out, PICTURE);
-    for (int v = 0; v < 3; v++) {
-        if (!type_on(o, v)) continue;
-        ncf_init(n, o, data, (amp_dtype)v, 0);
-        if (o->resume) resume(&n->opt, o->resume, n->problem);
-        if (o->save) save(&n->opt, o->save);
-        ncf_free(n);
-    }
+static void enlarge(options *o) {
+    o->width = 256;
+    o->batch = 64;
 }
 
-/* A step that is taken, at the scale that it needs; returns its loss. */
-static double take_step(ncf *n, deck *cards) {
-    const uint64_t before = status_of(&n->opt).steps;
-    double         loss   = 0.0;
-    int            tries  = 0; /* halving goes from the largest scale to the least in 38 */
-    while (status_of(&n->opt).steps == before) {
-        loss = train_step(n, cards);
-        if (++tries > 40)
-            fail(1, type_names[n->type], "gradients are not finite, at any loss scale",
-                 "choose a smaller --lr");
-    }
-    return loss;
-}
-
-/* All types from one seed, in turns, so that all meet the same machine. */
-static void train_seed(report *r, const interactions *data, int seed, ncf nets[3]) {
-    const options *o     = &r->o;
-    const int      last  = o->stop_after && o->stop_after < o->steps ? o->stop_after : o->steps;
-    deck           cards = {data, need(data->num_train, sizeof(size_t)), seed, 0};
-    for (int v = 0; v < 3; v++) {
-        if (!type_on(o, v)) continue;
-        ncf_init(&nets[v], o, data, (amp_dtype)v, seed);
-        if (o->resume) resume(&nets[v].opt, o->resume, nets[v].problem);
-    }
-    for (int step = 0; step < last; step++) {
-        for (int v = 0; v < 3; v++) {
-            ncf *n = &nets[v];
-            if (!type_on(o, v) || status_of(&n->opt).steps > (uint64_t)step) continue; /* resumed */
-            const double start = seconds();
-            const double loss  = take_step(n, &cards);
-            report_step(r, v, step, loss, seconds() - start);
-            if (o->save && ((step + 1) % o->save_every == 0 || step + 1 == last))
-                save(&n->opt, o->save);
-            if (held_point(o, step)) report_held(r, v, step, evaluate(n, data, ON_THE_WAY).rate);
-        }
-        report_progress(r, seed, step);
-    }
-    free(cards.order);
-}
+#include "train_runs.h" /* all types in turns; --check */
 
 /* What a seed has come to. */
-static void end_seed(report *r, summary *s, const interactions *data, int seed, ncf nets[3]) {
+static void end_seed(const report *r, summary *s, int seed, net nets[3]) {
     for (int v = 0; v < 3; v++) {
         if (!type_on(&r->o, v)) continue;
-        const amp_status status = status_of(&nets[v].opt);
+        s->ndcg[v] += nets[v].ndcg / r->o.seeds;
         if (seed == 0) {
+            load_batch(&nets[v], 0);
             s->touched  = rows_touched(&nets[v]);
             s->speed[v] = compare_tables(&nets[v]);
         }
-        const hits h = evaluate(&nets[v], data, data->num_held);
-        s->ndcg[v] += h.ndcg / r->o.seeds;
-        report_end(r, v, seed, h.rate, &status, nets[v].bytes, nets[v].num_params);
-        ncf_free(&nets[v]);
+        net_free(&nets[v]);
     }
-    say_seed(r, seed);
 }
 
 int main(int argc, char **argv) {
     static report       r;
     static summary      s;
     static interactions data;
-    static ncf          nets[3];
+    static net          nets[3];
     r.o = parse_options(argc, argv);
     load_interactions(&data, &r.o);
-    if (r.o.check) return check_network(&r.o, &data);
-    try_all(&r.o, &data, &nets[0]);
+    if (r.o.check)
+        return check_network(&r.o, &data, PROGRAM, (bounds){2e-4f, 5e-2, 2.0 / 45.25, 2.0 / 16.0});
+    try_all(&r.o, &data, PICTURE);
     report_interactions(&r, &data);
     for (int seed = 0; seed < r.o.seeds; seed++) {
         train_seed(&r, &data, seed, nets);
-        end_seed(&r, &s, &data, seed, nets);
+        end_seed(&r, &s, seed, nets);
     }
     print_results(&r);
     print_summary(&r, &s);
     print_last_lines(&r);
     report_free(&r);
     free_interactions(&data);
-    return 0;
+    return finish(0);
 }

@@ -60,16 +60,16 @@ static void add_loss(last_losses *l, size_t step, double loss) {
    act[l + 1] = normalize(relu(act[l] W + b)), in bf16; the last layer's act[l] W + b, in fp32, goes to
    a softmax, or to a sigmoid for each pixel.                                                      */
 
-typedef struct net {
+typedef struct mlp {
     int           task;
     size_t        width[LAYERS + 1];
     amp_bf16     *weight[LAYERS], *grad[LAYERS], *act[LAYERS], *delta[2];
     float        *bias[LAYERS], *grad_bias[LAYERS], *wide;
     float         rstd[LAYERS + 1][IMAGES], least[LAYERS + 1][IMAGES]; /* as in train.c */
     amp_optimizer opt;
-} net;
+} mlp;
 
-static void add_layer(net *n, int l, uint64_t *rng) {
+static void add_layer(mlp *n, int l, uint64_t *rng) {
     const size_t in = n->width[l], out = n->width[l + 1];
     amp_tensor   w = {0}, b = {0};
     n->act[l]       = need(IMAGES * in, 2);
@@ -86,7 +86,7 @@ static void add_layer(net *n, int l, uint64_t *rng) {
     check(amp_optimizer_add(&n->opt, &b));
 }
 
-static void net_init(net *n, const dataset *data, int task, int state, int seed) {
+static void mlp_init(mlp *n, const dataset *data, int task, int state, int seed) {
     const size_t       widest = data->pixels > WIDEST ? data->pixels : WIDEST;
     amp_optimizer_desc desc   = {0};
     uint64_t           rng    = seed_of_weights(seed);
@@ -108,7 +108,7 @@ static void net_init(net *n, const dataset *data, int task, int state, int seed)
     check(amp_optimizer_prepare(&n->opt));
 }
 
-static void net_free(net *n) {
+static void mlp_free(mlp *n) {
     amp_optimizer_free(&n->opt);
     free(n->wide), free(n->delta[0]), free(n->delta[1]);
     for (int l = 0; l < LAYERS; l++) {
@@ -128,7 +128,7 @@ static void narrow(amp_bf16 *to, const float *from, size_t n) {
 }
 
 /* The output is left in wide. */
-static void net_forward(net *n, const dataset *data, const size_t *pick) {
+static void mlp_forward(mlp *n, const dataset *data, const size_t *pick) {
     for (size_t i = 0; i < IMAGES; i++)
         narrow(n->act[0] + i * data->pixels, data->image + pick[i] * data->pixels, data->pixels);
     for (int l = 0; l < LAYERS; l++) {
@@ -148,7 +148,7 @@ static void net_forward(net *n, const dataset *data, const size_t *pick) {
 }
 
 /* The mean loss of the images in pick; its gradient, in bf16, goes to delta[0]. */
-static double net_loss(net *n, const dataset *data, const size_t *pick) {
+static double mlp_loss(mlp *n, const dataset *data, const size_t *pick) {
     const size_t out  = n->width[LAYERS];
     double       loss = 0.0;
     for (size_t i = 0; i < IMAGES; i++)
@@ -160,7 +160,7 @@ static double net_loss(net *n, const dataset *data, const size_t *pick) {
     return loss / IMAGES;
 }
 
-static void net_backward(net *n) {
+static void mlp_backward(mlp *n) {
     for (int l = LAYERS; l-- > 0;) {
         const size_t in = n->width[l], out = n->width[l + 1];
         float       *act = n->wide + IMAGES * in;
@@ -182,23 +182,23 @@ static void net_backward(net *n) {
 }
 
 /* Train one network, with a learning rate that goes down. */
-static double train_net(const plan *p, const dataset *data, int task, int state, int seed) {
+static double train_mlp(const plan *p, const dataset *data, int task, int state, int seed) {
     const size_t batches = data->num_train / IMAGES;
     size_t      *order   = need(data->num_train, sizeof *order);
     uint64_t     rng     = (uint64_t)seed + 99;
     last_losses  last    = {batches * (size_t)p->epochs, 0, 0.0};
-    net          n;
-    net_init(&n, data, task, state, seed);
+    mlp          n;
+    mlp_init(&n, data, task, state, seed);
     for (size_t i = 0; i < data->num_train; i++) order[i] = i;
     for (size_t step = 0; step < last.steps; step++) {
         const size_t *pick = order + step % batches * IMAGES;
         if (step % batches == 0) shuffle(order, data->num_train, &rng);
-        net_forward(&n, data, pick);
-        add_loss(&last, step, net_loss(&n, data, pick));
-        net_backward(&n);
+        mlp_forward(&n, data, pick);
+        add_loss(&last, step, mlp_loss(&n, data, pick));
+        mlp_backward(&n);
         check(amp_optimizer_adamw(&n.opt, 2e-3f * (1.0f - (float)step / (float)last.steps)));
     }
-    net_free(&n);
+    mlp_free(&n);
     free(order);
     return last.mean;
 }
@@ -206,18 +206,13 @@ static double train_net(const plan *p, const dataset *data, int task, int state,
 /* --------------------------------------------------------------------------------------- the GPT */
 
 static double train_gpt(const plan *p, const text *t, int state, int seed) {
-    static gpt     n;
-    options        o      = p->gpt;
-    const size_t   bytes  = (size_t)(o.batch * o.context);
-    unsigned char *token  = need(bytes, 1), *target = need(bytes, 1);
-    last_losses    last   = {(size_t)o.steps, 0, 0.0};
+    static net  n;
+    options     o    = p->gpt;
+    last_losses last = {(size_t)o.steps, 0, 0.0};
     o.state = state;
-    gpt_init(&n, &o, t, AMP_BF16, seed);
-    for (size_t step = 0; step < last.steps; step++)
-        add_loss(&last, step, train_step(&n, t, seed, token, target));
-    gpt_free(&n);
-    free(token);
-    free(target);
+    net_init(&n, &o, t, AMP_BF16, seed);
+    for (size_t step = 0; step < last.steps; step++) add_loss(&last, step, train_step(&n));
+    net_free(&n);
     return last.mean;
 }
 
@@ -302,7 +297,7 @@ static void train_all(const plan *p, const dataset *data, const text *t, losses 
                 sprintf(now, "%.12s, %.10s", task_names[task], states[s].name);
                 progress((double)done++ / runs, now);
                 loss[task][s][seed] = task == GPT ? train_gpt(p, t, s, seed)
-                                                  : train_net(p, data, task, s, seed);
+                                                  : train_mlp(p, data, task, s, seed);
             }
 }
 

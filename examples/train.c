@@ -417,10 +417,18 @@ static void train_one(report *r, const dataset *data, int which, int v, int seed
     for (int epoch = 0; epoch < epochs; epoch++) {
         shuffle(order, data->num_train, &n.rng); /* each order follows from the one before */
         if (epoch >= first && !(o->stop_after && epoch >= o->stop_after)) {
-            r->loss[which][v][epoch] += train_epoch(&n, data, order, r->steps[which]) / o->seeds;
+            const clock_t start = clock();
+            const double  loss  = train_epoch(&n, data, order, r->steps[which]);
+            const double  ms    = milliseconds_since(start);
+            char          run[64];
+            sprintf(run, "%s %s seed %d/%d", tasks[which].name, variants[v].name, seed + 1, o->seeds);
+            report_loss(r, which, v, seed, epoch, loss);
+            r->done += 1.0 / epochs;
+            progress_step(r->done / r->runs, run, (int)n.steps, (int)r->steps[which], loss,
+                          ms > 0.0 ? 1e3 * (double)data->num_train / ms : 0.0, "images",
+                          (unsigned long)status_of(&n).skipped);
             if (o->save) save(&n, o->save);
         }
-        report_progress(r, which, 1.0 / epochs);
     }
     record(r, &n, data, v, seed);
     lines_close(&l, &n.opt);
@@ -447,7 +455,7 @@ static void time_steps(report *r, const dataset *data, int which, int size) {
             for (int i = 0; i < steps; i++) train_step(&nets[v], data, pick, 1e-4f);
             if (round >= 0) r->ms[which][v][size][round] = milliseconds_since(start) / steps;
         }
-        report_progress(r, which, TIMED_RUNS / (ROUNDS + 1.0));
+        progress((r->done += TIMED_RUNS / (ROUNDS + 1.0)) / r->runs, "the time of steps");
     }
     for (int v = 0; v < NUM_VARIANTS; v++)
         if (variant_on(&r->o, v)) net_free(&nets[v]);
@@ -478,7 +486,6 @@ int main(int argc, char **argv) {
         for (int seed = 0; task_on(&r.o, t) && seed < r.o.seeds; seed++) {
             for (int v = 0; v < NUM_VARIANTS; v++)
                 if (variant_on(&r.o, v)) train_one(&r, &data, t, v, seed);
-            say_seed(&r, t, seed);
         }
         for (int size = 0; timed(&r.o, t) && size < NUM_SIZES; size++)
             time_steps(&r, &data, t, size);
@@ -487,5 +494,5 @@ int main(int argc, char **argv) {
     report_free(&r);
     free(data.image);
     free(data.label);
-    return 0;
+    return finish(0);
 }

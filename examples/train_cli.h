@@ -1,4 +1,4 @@
-/* train_cli.h - what all trainers share: errors, counts and choices as options, a progress bar
+/* train_cli.h - what all trainers share: errors, counts and choices as options, progress
 
    It knows neither data nor network, and is C and C++. PROGRAM, the program's name, is defined
    before this is included; and END(code), where an error has to end more than this process.      */
@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <unistd.h>
@@ -66,17 +67,41 @@ static inline int parse_choice(const char *option, const char *value, const char
     return 0;
 }
 
-/* On a terminal, a bar that is drawn over itself; share is 0 to 1. */
+/* Of what is being done a line with the time that is left, share being 0 to 1: on a terminal one that
+   is rewritten each second, elsewhere one every 10 s. */
 static inline void progress(double share, const char *now) {
-    static const char full[] = "########################################";
-    const int         done   = (int)(40.0 * share + 1e-6);
-    if (on_terminal())
-        fprintf(stderr, "\r[%-40.*s] %3d %%  %-24s", done, full, done * 5 / 2, now);
+    static time_t begin, said;
+    const time_t  t = time(NULL);
+    char          line[160];
+    if (!begin) begin = said = t;
+    if (share <= 0.0 || difftime(t, said) < (on_terminal() ? 1.0 : 10.0)) return;
+    const int left = (int)(difftime(t, begin) * (1.0 - share) / share + 0.5);
+    said = t;
+    snprintf(line, sizeof line, "%.120s  %d:%02d left", now, left / 60, left % 60);
+    if (on_terminal()) fprintf(stderr, "\r%-99s", line);
+    else fprintf(stderr, "%s\n", line);
+}
+
+/* With a step of a run: its loss, items per second, and how many steps were skipped. */
+static inline void progress_step(double share, const char *run, int step, int steps, double loss,
+                                 double rate, const char *items, unsigned long skipped) {
+    char now[160];
+    snprintf(now, sizeof now, "%.40s  step %d/%d  loss %.3g  %.1f%s %.12s/s  skipped %lu", run, step,
+             steps, loss, rate < 1e4 ? rate : rate < 1e6 ? rate * 1e-3 : rate * 1e-6,
+             rate < 1e4 ? "" : rate < 1e6 ? "k" : "M", items, skipped);
+    progress(share, now);
 }
 
 /* The line is empty again. */
 static inline void progress_end(void) {
-    if (on_terminal()) fprintf(stderr, "\r%75s\r", "");
+    if (on_terminal()) fprintf(stderr, "\r%99s\r", "");
+}
+
+/* The end of a program: what it printed must have arrived. */
+static inline int finish(int status) {
+    if (fflush(stdout) != 0 || ferror(stdout))
+        fail(1, "standard output", strerror(errno), "is the disk full?");
+    return status;
 }
 
 #endif /* TRAIN_CLI_H */

@@ -16,7 +16,7 @@
 #include "amp.h"
 #include "train_cli.h"
 #include "train_numbers.h"
-#include "train_svg.h"
+#include "train_pictures.h"
 
 #include <math.h>
 #include <string.h>
@@ -160,8 +160,8 @@ static void resume(amp_optimizer *opt, const char *path, const char *problem) {
 typedef struct report {
     options  o;
     subject  of;
-    double  *loss[3], *held[3];          /* training loss of each step, held-out loss at points;
-                                            means over the seeds                                  */
+    double  *loss[3], *held[3];          /* training loss of each step, held-out loss at points,
+                                            of one seed behind the other                          */
     double  *time[3];                    /* seconds of each step of each seed                     */
     size_t   num_times[3];
     double   last[3][MAX_SEEDS];         /* the metric at the end                                 */
@@ -180,8 +180,8 @@ static int held_point(const options *o, int step) { return (step + 1) % held_eve
 static void report_init(report *r) {
     const options *o = &r->o;
     for (int v = 0; v < 3; v++) {
-        r->loss[v] = (double *)need((size_t)o->steps, sizeof(double));
-        r->held[v] = (double *)need((size_t)o->steps, sizeof(double));
+        r->loss[v] = (double *)need((size_t)o->steps * (size_t)o->seeds, sizeof(double));
+        r->held[v] = (double *)need((size_t)o->steps * (size_t)o->seeds, sizeof(double));
         r->time[v] = (double *)need((size_t)o->steps * (size_t)o->seeds, sizeof(double));
     }
 }
@@ -194,19 +194,24 @@ static void report_free(report *r) {
     }
 }
 
-static void report_step(report *r, int v, int step, double loss, double time) {
-    r->loss[v][step] += loss / r->o.seeds;
+static void report_step(report *r, int v, int seed, int step, double loss, double time) {
+    r->loss[v][seed * r->o.steps + step] = loss;
     r->time[v][r->num_times[v]++] = time;
 }
 
-static void report_held(report *r, int v, int step, double loss) {
-    r->held[v][(step + 1) / held_every(&r->o) - 1] += loss / r->o.seeds;
+static void report_held(report *r, int v, int seed, int step, double loss) {
+    r->held[v][seed * r->o.steps + (step + 1) / held_every(&r->o) - 1] = loss;
 }
 
-static void report_progress(const report *r, int seed, int step) {
-    char now[64];
-    sprintf(now, "%.16s seed %d of %d", r->of.name, seed + 1, r->o.seeds);
-    progress((seed + (step + 1.0) / r->o.steps) / r->o.seeds, now);
+/* After a step of type v. */
+static void report_progress(const report *r, int v, int seed, int step, uint64_t skipped) {
+    const options *o = &r->o;
+    const double   time = r->time[v][r->num_times[v] - 1];
+    char           run[48];
+    sprintf(run, "%.16s %s seed %d/%d", r->of.name, type_names[v], seed + 1, o->seeds);
+    progress_step((seed + (step + 1.0) / o->steps) / o->seeds, run, step + 1, o->steps,
+                  r->loss[v][seed * o->steps + step], time > 0.0 ? r->of.items_per_step / time : 0.0,
+                  r->of.items, (unsigned long)skipped);
 }
 
 static void report_end(report *r, int v, int seed, double metric, const amp_status *status,
@@ -217,16 +222,6 @@ static void report_end(report *r, int v, int seed, double metric, const amp_stat
     memcpy(r->bytes[v], bytes, sizeof r->bytes[v]);
     r->params = params;
     r->steps  = status->steps;
-}
-
-/* Where there is no bar, one line per seed. */
-static void say_seed(const report *r, int seed) {
-    if (on_terminal()) return;
-    fprintf(stderr, "%s seed %d of %d:", r->of.name, seed + 1, r->o.seeds);
-    for (int v = 0; v < 3; v++)
-        if (type_on(&r->o, v))
-            fprintf(stderr, "  %s %.*f", type_names[v], r->of.decimals, r->last[v][seed]);
-    fprintf(stderr, "\n");
 }
 
 /* Items per second, by the median of all steps; 0 if there were none. */
@@ -297,36 +292,68 @@ static void print_reading(const report *r) {
                100.0 * (double)r->bytes[v][ACTIVATIONS] / (double)r->bytes[0][ACTIVATIONS]);
 }
 
+/* Of a curve, over the seeds, the mean of every so many values, and between what they are. */
+static void add_curve(plot *p, int curve, const double *x, int each, size_t every, int seeds) {
+    double *y = (double *)need(3 * p->count, sizeof *y), *low = y + p->count, *high = low + p->count;
+    for (size_t i = 0; i < p->count; i++) {
+        for (int seed = 0; seed < seeds; seed++) {
+            double mean = 0.0;
+            for (size_t j = 0; j < every; j++)
+                mean += x[(size_t)(seed * each) + i * every + j] / (double)every;
+            y[i] += mean / seeds;
+            if (seed == 0 || mean < low[i]) low[i] = mean;
+            if (seed == 0 || mean > high[i]) high[i] = mean;
+        }
+    }
+    p->y[curve] = y;
+    if (seeds > 1) p->low[curve] = low, p->high[curve] = high;
+}
+
+/* What there is to see: how far from fp32 the curves end. */
+static void say_end(char *title, const char *what, const plot *p, const int *curve) {
+    double most = 0.0;
+    for (int v = 1; v < 3 && p->count && p->y[curve[v]] && p->y[curve[0]]; v++) {
+        const double fp32 = p->y[curve[0]][p->count - 1], d = p->y[curve[v]][p->count - 1] - fp32;
+        if (fabs(d / fp32) > most) most = fabs(d / fp32);
+    }
+    sprintf(title, "%.40s", what);
+    if (p->y[curve[0]] && p->y[curve[2]])
+        sprintf(title + strlen(title), ": 16 bits end within %.2g %% of fp32", 100.0 * most);
+}
+
 /* Training losses are means of as many steps as make about a hundred points. */
-static void draw_picture(report *r) {
+static void draw_picture(const report *r) {
     const options *o      = &r->o;
     const subject *s      = &r->of;
-    const size_t   every  = (size_t)(o->steps + 99) / 100, count = (size_t)o->steps / every;
+    const size_t   every  = (size_t)(o->steps + 99) / 100;
     const int      curve[3] = {0, 3, 4}; /* a broad band, and two lines that can be seen on it */
     const char    *names[MAX_CURVES] = {0};
-    char           y[2][96];
-    plot plots[2] = {{s->learned, count, {0}, "step", y[0], (double)every},
-                     {s->held, (size_t)(o->steps / held_every(o)), {0}, "step", y[1],
-                      (double)held_every(o)}};
-    for (int p = 0; p < 2; p++)
-        sprintf(y[p], "%.70s%s", p ? s->held_y : s->learned_y,
-                o->seeds > 1 ? ", mean of the seeds" : "");
-    for (int v = 0; v < 3; v++) {
-        if (!type_on(o, v)) continue;
-        for (size_t i = 0; i < count; i++) {
-            double mean = 0.0;
-            for (size_t j = 0; j < every; j++) mean += r->loss[v][i * every + j] / (double)every;
-            r->loss[v][i] = mean;
+    char           title[2][120], what[2][120];
+    plot           plots[2];
+    memset(plots, 0, sizeof plots);
+    for (int p = 0; p < 2; p++) {
+        const size_t width = p ? (size_t)held_every(o) : every;
+        plots[p].count   = (size_t)o->steps / width;
+        plots[p].x_title = "step";
+        plots[p].step    = (double)width;
+        for (int v = 0; v < 3; v++) {
+            if (!type_on(o, v)) continue;
+            names[curve[v]] = type_names[v];
+            add_curve(&plots[p], curve[v], p ? r->held[v] : r->loss[v], o->steps, p ? 1 : every,
+                      o->seeds);
         }
-        names[curve[v]]      = type_names[v];
-        plots[0].y[curve[v]] = r->loss[v];
-        plots[1].y[curve[v]] = r->held[v];
+        say_end(title[p], p ? s->held : s->learned, &plots[p], curve);
+        sprintf(what[p], "%.70s%s", p ? s->held_y : s->learned_y,
+                o->seeds > 1 ? "; mean and spread of the seeds" : "");
+        plots[p].title = title[p];
+        plots[p].what  = what[p];
     }
     draw_curves(o->out, s->picture, plots, names);
+    for (int k = 0; k < 2 * MAX_CURVES; k++) free((void *)(uintptr_t)plots[k % 2].y[k / 2]);
     printf("\npicture: %s/%s\n\n", o->out, s->picture);
 }
 
-static void print_results(report *r) {
+static void print_results(const report *r) {
     progress_end();
     print_table(r);
     print_reading(r);

@@ -1,7 +1,7 @@
 /* train_report.h - what train.c compares, what it counts while it trains, and what it says
 
    The five variants and the two tasks, the options, the counting of a run (measures), then tables,
-   their reading and the pictures, by way of train_plots.h. Nothing here knows the network: a run
+   their reading and the pictures, by way of train_pictures.h. Nothing here knows the network: a run
    hands over tensors, gradients as they are stored, and how it ended.                            */
 
 #ifndef TRAIN_REPORT_H
@@ -9,7 +9,7 @@
 
 #include "amp.h"
 #include "train_data.h"
-#include "train_plots.h"
+#include "train_pictures.h"
 
 #include <math.h>
 #include <time.h>
@@ -226,7 +226,7 @@ enum { METRIC, FLUSHED, LOST, SKIPPED, SCALE, PARAM_BYTES, ACT_BYTES, NUM_COLUMN
 typedef struct report {
     options o;
     double  results[NUM_TASKS][NUM_VARIANTS][NUM_COLUMNS][MAX_SEEDS];
-    double  loss[NUM_TASKS][NUM_VARIANTS][MAX_EPOCHS]; /* mean over seeds                         */
+    double  loss[NUM_TASKS][NUM_VARIANTS][3][MAX_EPOCHS]; /* mean, least, largest over the seeds  */
     double  ms[NUM_TASKS][NUM_VARIANTS][NUM_SIZES][ROUNDS]; /* of a step                          */
     int     epochs[NUM_TASKS];
     size_t  steps[NUM_TASKS];                          /* in all epochs                           */
@@ -273,21 +273,12 @@ static void print_plan(const report *r, const dataset *data) {
     fflush(stdout);
 }
 
-/* A part of what there is to do, in runs, is done. */
-static void report_progress(report *r, int which, double runs) {
-    r->done += runs;
-    progress(r->done / r->runs, tasks[which].name);
-}
-
-/* Where there is no bar, one line per seed. */
-static void say_seed(const report *r, int which, int seed) {
-    if (on_terminal()) return;
-    fprintf(stderr, "%s, seed %d of %d:", tasks[which].name, seed + 1, r->o.seeds);
-    for (int v = 0; v < NUM_VARIANTS; v++)
-        if (variant_on(&r->o, v))
-            fprintf(stderr, "  %s %.*f", variants[v].name, tasks[which].decimals,
-                    r->results[which][v][METRIC][seed]);
-    fprintf(stderr, "\n");
+/* The mean loss of an epoch of a run. */
+static void report_loss(report *r, int which, int v, int seed, int epoch, double loss) {
+    double(*of)[MAX_EPOCHS] = r->loss[which][v];
+    of[0][epoch] += loss / r->o.seeds;
+    if (seed == 0 || loss < of[1][epoch]) of[1][epoch] = loss;
+    if (seed == 0 || loss > of[2][epoch]) of[2][epoch] = loss;
 }
 
 /* -------------------------------------------------------------------------------------- tables */
@@ -422,37 +413,70 @@ static void print_final(const report *r, int which, int v) {
     if (stopped && o->save) printf("continue with the same options and --resume %s\n", o->save);
 }
 
-static void draw_pictures(const report *r, const dataset *data) {
-    static const char *const titles[2][2] = {
-        {"classify: cross-entropy", "reconstruct: mean squared error"},
-        {"classify: loss scale", "reconstruct: loss scale"}};
-    const char *const dir = r->o.out, *names[MAX_CURVES] = {0};
-    plot        loss[2] = {{0}}, scale[2] = {{0}};
-    image_row   rows[4] = {{"original", {0}}};
-    int         num_rows = 1;
-    char        title[96];
+static void draw_losses(const report *r) {
+    plot        p[2] = {{0}};
+    const char *names[MAX_CURVES] = {0};
+    char        title[2][96], what[2][96];
     for (int t = 0; t < NUM_TASKS; t++) {
-        loss[t]  = (plot){task_on(&r->o, t) ? titles[0][t] : NULL, (size_t)r->epochs[t], {0},
-                          "epoch", r->o.seeds > 1 ? "training loss, mean of the seeds" : "training loss", 0.0};
-        scale[t] = (plot){titles[1][t], r->steps[t], {r->scales[t]}, NULL, NULL, 0.0};
+        const double(*last)[MAX_EPOCHS] = NULL;
+        if (!task_on(&r->o, t)) continue;
+        for (int v = 0; v < NUM_VARIANTS; v++) {
+            if (!variant_on(&r->o, v)) continue;
+            names[v]  = variants[v].name;
+            last      = r->loss[t][v];
+            p[t].y[v] = last[0];
+            if (r->o.seeds > 1) p[t].low[v] = last[1], p[t].high[v] = last[2];
+        }
+        if (r->o.dtype != ALL_TYPES) sprintf(title[t], "%s", tasks[t].name);
+        else {
+            const double fp32 = r->loss[t][FP32][0][r->epochs[t] - 1];
+            const double alone = r->loss[t][FP16_ALONE][0][r->epochs[t] - 1];
+            sprintf(title[t], "%s: fp16 alone ends at %.2g times fp32's loss", tasks[t].name,
+                    ratio(alone, fp32));
+        }
+        sprintf(what[t], "%s%s", t == CLASSIFY ? "cross-entropy in training"
+                                               : "mean squared error in training",
+                r->o.seeds > 1 ? "; mean and spread of the seeds" : "");
+        p[t].title   = title[t];
+        p[t].what    = what[t];
+        p[t].x_title = "epoch";
+        p[t].count   = (size_t)r->epochs[t];
     }
-    for (int i = 0; i < NUM_CLASSES; i++)
-        rows[0].image[i] = data->image + r->shown[i] * data->pixels;
-    for (int v = 0; v < NUM_VARIANTS; v++) {
-        if (!variant_on(&r->o, v)) continue;
-        names[v] = variants[v].name;
-        for (int t = 0; t < NUM_TASKS; t++) loss[t].y[v] = r->loss[t][v];
-        if (v == FP16_ALONE || v == FP16_MASTER) continue;
-        for (int i = 0; i < NUM_CLASSES; i++)
-            rows[num_rows].image[i] = r->picture[v] + (size_t)i * data->pixels;
-        rows[num_rows++].label = type_names[variants[v].type];
+    draw_curves(r->o.out, "train_loss.svg", p, names);
+}
+
+static void draw_pictures(const report *r, const dataset *data) {
+    const char *const dir = r->o.out;
+    plot              scale[2] = {{0}};
+    image_row         rows[6] = {{"original", {0}, {0}}};
+    char              title[2][64];
+    int               num_rows = 1;
+    for (int t = 0; t < NUM_TASKS; t++) {
+        int overflows = 0;
+        for (size_t i = 1; i < r->steps[t]; i++)
+            overflows += drawable(r->scales[t][i]) && r->scales[t][i] < r->scales[t][i - 1];
+        sprintf(title[t], "%s: the scale grows, and is halved %d times", tasks[t].name, overflows);
+        scale[t] = (plot){task_on(&r->o, t) ? title[t] : NULL,
+                          "loss scale of fp16, first seed; a dot: overflow, step skipped",
+                          r->steps[t], {r->scales[t]}, {0}, {0}, "step", 0.0};
     }
-    draw_curves(dir, "train_loss.svg", loss, names);
-    draw_scale(dir, scale, 16777216.0); /* AMP_PRESET_DEFAULT's max_scale */
-    sprintf(title, "Held-out images and their reconstructions through %lu numbers",
-            (unsigned long)tasks[RECONSTRUCT].hidden[1]);
+    for (int i = 0; i < SHOWN; i++) rows[0].image[i] = data->image + r->shown[i] * data->pixels;
+    for (int minus = 0; minus < 2; minus++)
+        for (int v = 0; v < NUM_VARIANTS; v++) {
+            if (!variant_on(&r->o, v) || v == FP16_ALONE || v == FP16_MASTER) continue;
+            if (minus && (v == FP32 || r->o.dtype != ALL_TYPES)) continue;
+            for (int i = 0; i < SHOWN; i++) {
+                rows[num_rows].image[i] = r->picture[v] + (size_t)i * data->pixels;
+                if (minus) rows[num_rows].minus[i] = r->picture[FP32] + (size_t)i * data->pixels;
+            }
+            rows[num_rows++].label = !minus      ? type_names[variants[v].type]
+                                     : v == FP16 ? "|\xce\x94 fp16| x 10" : "|\xce\x94 bf16| x 10";
+        }
+    draw_losses(r);
+    draw_scales(dir, "train_scale.svg", scale);
     if (task_on(&r->o, RECONSTRUCT))
-        draw_images(dir, "train_images.svg", title, rows, num_rows, data->side);
+        draw_images(dir, "train_images.svg", "Held-out images, reconstructed; differences to fp32",
+                    rows, num_rows, data->side);
     printf("\npictures: %s/train_loss.svg, train_scale.svg%s\n\n", dir,
            task_on(&r->o, RECONSTRUCT) ? ", train_images.svg" : "");
 }

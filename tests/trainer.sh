@@ -1,0 +1,209 @@
+# A trainer of examples/ (gpt, cnn, ncf) learns, alike in all types, with right gradients; killed and
+# resumed, it ends with the same bits; bad input is answered. make test runs its toy, make check the
+# full run besides.
+# usage: trainer.sh OUTDIR PROGRAM       PROGRAM is one of the three, that make has built
+suite=${2##*/} out=${1:?usage: trainer.sh OUTDIR PROGRAM}
+rm -rf "$out"
+. tests/lib.sh
+program=$out/$suite
+cp "$2" "$program"
+
+# What differs: what is learned, its words and pictures, the least that a toy learns, and what a full
+# run may differ by from fp32, in which loss is a share and what is in percent are points.
+data= only= stop=450 # options of all runs, of one run
+case $suite in
+gpt) tasks=gpt items=tokens pictures=gpt_loss one='--steps 300' stop=17
+     policy='op:bmm=fp32, head=fp32' learns='gpt < 4.5' near=0.0027 far=0.005 fast='1.3 2.0' ;;
+cnn) tasks='cnn unet' items=images pictures='cnn_loss unet_loss unet_images' data='--data digits'
+     policy='op:linear=fp32, block1.*=fp32' one='--task unet --steps 300' stop=150 only='--task cnn'
+     learns='cnn > 90 unet < 0.06' near='2 0.02' far='0.4 0.02' fast='1.1 1.5' ;;
+ncf) tasks=ncf items=interactions pictures=ncf_hits one='--steps 600' stop=450 # in the second epoch
+     policy='layer1=fp32, predict=fp32' learns='ncf > 60' near=3 far=0.5 fast='1 1.4' ;;
+esac
+full()  { "$program" $data --out "$out" "$@"; }
+toy()   { full --quick "$@"; }
+run()   { toy $one --dtype fp16 "$@"; }
+wrong() { # wrong TEXT PATTERN OPTIONS...
+    text=$1 pattern=$2
+    shift 2
+    refuses "$text" "$pattern" "$program" --quick $data --out "$out" "$@"
+}
+number='[0-9.]+' d='d [-+][0-9.]+ se [0-9.]+' count='[1-9][0-9]*'
+
+many=$(($(echo $tasks | wc -w) * 3))
+toy > "$out/toy" 2> "$out/log"
+status=$?
+tail -n $many "$out/toy" | tee "$out/last"
+for task in $tasks; do
+    for form in "parity $task: fp32 $number fp16 $number $d bf16 $number $d seeds 2" \
+                "speed $task: fp32 $count fp16 $count bf16 $count $items/s" \
+                "memory $task: fp32 $count fp16 $count bf16 $count MiB"; do
+        grep -Eqx "$form" "$out/last" || status=1
+    done
+done
+for picture in $pictures; do grep -q '</svg>' "$out/$picture.svg" || status=1; done
+check "a short run ends with its $many lines and has drawn its pictures" $status
+
+# parity FILE BOUNDS: a share of fp32's loss, or points, for each task
+parity() {
+    awk -v bounds="$2" -v learns="$3" '
+        function size(x) {return x < 0 ? -x : x}
+        BEGIN {split(bounds, most); tasks = split(learns, want) / 3}
+        /^parity/ {
+            most_now = most[++n] * ($2 ~ /cnn|ncf/ ? 1 : $4)
+            bad += size($8) > most_now || size($14) > most_now
+            for (i = 1; i <= tasks; i++)
+                if (want[3 * i - 2] ":" == $2)
+                    bad += want[3 * i - 1] == "<" ? $4 >= want[3 * i] : $4 <= want[3 * i]
+        }
+        END {exit !(n > 0 && !bad)}' "$1"
+}
+parity "$out/toy" "$near" "$learns" && awk '
+    /^  (fp16|bf16) trains/ {lines++; bad += !($10 < 52)}
+    END {exit !(lines > 1 && !bad)}' "$out/toy"
+check 'it learns, alike in all types, with half the bytes of activations in halves' $?
+full --check > "$out/log" 2>&1 &&
+    [ "$(grep -c ': 0, without a workspace [1-9]' "$out/log")" = $many ]
+check 'gradients agree with finite differences, and a step allocates nothing' $?
+try 'with some layers in fp32, too, if the policy says so' full --check $only --policy "$policy"
+
+rm -f "$out/part"
+run --save "$out/whole" --save-every 9999 > "$out/first" 2> "$out/log"
+"$program" --quick $data --out "$out" --dtype fp16 $one --save "$out/part" --save-every 1 > "$out/log" 2>&1 &
+tries=0 # killed as soon as there is a state
+while [ ! -s "$out/part" ] && [ $tries -lt 400 ]; do sleep 0.05; tries=$((tries + 1)); done
+kill -9 $! 2> /dev/null && ! wait $! 2> /dev/null && cp "$out/part" "$out/killed" &&
+    ! cmp -s "$out/whole" "$out/killed" &&
+    run --resume "$out/killed" --save "$out/part" --save-every 9999 > "$out/second" 2> /dev/null &&
+    cmp "$out/whole" "$out/part" > "$out/log" 2>&1 &&
+    [ "$(grep '^final' "$out/first")" = "$(grep '^final' "$out/second")" ]
+check 'a run that was killed and resumed ends with the same bytes' $?
+run --stop-after $stop --save "$out/part" > "$out/log" 2>&1 &&
+    run --resume "$out/part" --save "$out/part" > "$out/second" 2> /dev/null &&
+    cmp "$out/whole" "$out/part" > "$out/log" 2>&1 &&
+    [ "$(awk '/^fp16  / {print $(NF - 2)}' "$out/first")" = \
+      "$(awk '/^fp16  / {print $(NF - 2)}' "$out/second")" ]
+check "and so does one that was stopped after step $stop, with as many bytes for a parameter" $?
+
+one="$one --dtype fp16"
+wrong 'a state of another run is refused' 'lr 0.05' $one --lr 0.05 --resume "$out/killed"
+head -c 999 "$out/killed" > "$out/torn"
+wrong 'a torn state is named'        torn       $one --resume "$out/torn"
+wrong 'a layer that is not there'    blok       --policy 'blok*=fp32'
+wrong 'a bad policy is named'        soft       --policy 'op:soft=fp32'
+wrong 'an unknown type is named'     fp64       --dtype fp64
+wrong 'an unknown option is named'   --bogus    --bogus
+wrong 'an option without value'      'value'    --steps
+wrong 'an unknown tier is named, with those that are there' 'mmx.*c (see'   --tier mmx
+wrong 'a bad rate is named'          fast       --lr fast
+wrong '--save is for one type'       --dtype    $only --save "$out/whole"
+wrong 'a state that cannot be saved is named'   /dev/full  $one --save /dev/full
+wrong 'a directory that cannot be made is named'  /dev/full  --out /dev/full
+toy $one --steps 1 2> "$out/log" > /dev/full
+[ $? = 1 ] && [ "$(grep -c 'standard output' "$out/log")" = 1 ]
+check 'a full disk is named' $?
+"$program" --help > "$out/log" 2>&1 && grep -q -e --policy "$out/log"
+check '--help' $?
+
+case $suite in
+gpt)
+    # Bytes of one more sequence, counted anew: of each block 16 widths and the squares of the heads,
+    # of the head 2 widths, statistics in fp32; of work 6 widths in the type, 2 and the logits in fp32.
+    "$program" --quick --budget 16 > "$out/log" 2>&1 && awk '
+         /^fp(32|16) |^bf16 / {
+             lines++; e = $1 == "fp32" ? 4 : 2; L = 2; c = 64; T = 32; h = 4
+             one = T * (L * (16 * c * e + h * T * e + 16) + 2 * c * e + 8 + 6 * c * e + 8 * c + 1024)
+             bad += !($3 == T * $2 && $4 <= 16 && $4 + one / 1048576 > 16.001 && $5 > 0)
+             rows[$1] = $3
+         }
+         /^budget gpt: 16 MiB/ {lines++; bad += !($6 == rows["fp32"] && $8 == rows["fp16"] && $10 == rows["bf16"])}
+         END {exit !(lines == 4 && !bad && rows["fp16"] > 1.5 * rows["fp32"] && rows["bf16"] == rows["fp16"])}' \
+        "$out/log"
+    check 'the rows that fit into 16 MiB: not one sequence more; in halves half as many again' $?
+    wrong 'a budget without room is named'  'budget [0-9]* or more'  --width 512 --budget 4
+
+    # Of 116736 weights and 1792 gains and biases: fewer bytes in each state than in the default.
+    for state in default split bf16 8bit sr-8bit; do
+        toy --dtype bf16 --state $state --seeds 1 2> /dev/null |
+            awk '$1 == "bf16" && NF == 11 {print $9}'
+    done > "$out/log"
+    awk '{saved = kept - $1} NR == 1 {kept = $1} NR > 1 {
+             want = (NR == 2 ? 2 : NR == 3 ? 6 : NR == 4 ? 7.9375 : 9.9375) * 116736 / 118528
+             bad += !(saved > want - 0.011 && saved < want + 0.011)
+         } END {exit !(NR == 5 && kept > 16 && kept < 16.3 && !bad)}' "$out/log"
+    check '--state keeps 2, 6, 7.9375 and 9.9375 bytes less for a weight' $?
+    bit8='--dtype bf16 --state 8bit'
+    toy $bit8 --save "$out/8bit" > "$out/log" 2>&1 &&
+        toy $bit8 --save "$out/part" --stop-after 17 > "$out/log" 2>&1 &&
+        ! cmp -s "$out/8bit" "$out/part" &&
+        toy $bit8 --resume "$out/part" --save "$out/part" > "$out/log" 2>&1 &&
+        cmp "$out/8bit" "$out/part" > "$out/log" 2>&1
+    check 'with --state 8bit a run that was stopped and resumed ends with the same bytes' $?
+    wrong 'moments that are kept otherwise are refused' 8bit --dtype bf16 --state bf16 --resume "$out/8bit"
+    wrong 'an unknown state is named'    9bit         --dtype bf16 --state 9bit
+    wrong '--state is for bf16'          8bit.*bf16   --state 8bit
+    wrong '--state has no weights in fp32'  head      --dtype bf16 --state split --policy head=fp32
+    wrong 'a missing text is named'      nowhere      --text "$out/nowhere"
+    wrong 'a directory is named'         "$out"       --text "$out"
+    wrong 'a text too short is named'    digits.txt   --context 64 --text examples/digits.txt
+    wrong 'a width that the heads do not divide'  250 --width 250
+    wrong 'a report on a full disk is named'  'disk full'  $one --report /dev/full ;;
+cnn)
+    wrong 'a state of the other network is refused' killed $one --task cnn --resume "$out/killed"
+    wrong 'a missing path is named'      nowhere    --data "$out/nowhere"
+    wrong 'a batch too large is named'   --batch    --batch 4096
+    wrong 'an unknown task is named'     fly        --task fly
+    wrong '--save is for one task'       --task     --dtype fp16 --save "$out/whole" ;;
+ncf)
+    # In a file, each of 300 users meets 20 of the 40 items of a kind. The other file says the same.
+    awk 'BEGIN {for (k = 0; k < 20; k++) for (u = 0; u < 300; u++)
+         printf "%d\t%d\t5\t99%d\n", 1000 + u * 7, u % 5 + 5 * ((u * 13 + k * 7) % 40), k}' \
+        > "$out/likes"
+    awk '{printf "%s, %s:3.5\r\n", $1, $2; if (NR % 1000 == 0) print "\n" $1, $2}' "$out/likes" \
+        > "$out/same"
+    for file in likes same; do toy --dtype bf16 --seeds 1 --data "$out/$file" 2> /dev/null; done > "$out/log"
+    [ "$(grep -c ': 300 users, 200 items, 5700 interactions to learn, 300 held out' "$out/log")" = 2 ] &&
+        awk '/^bf16 / {n++; bad += !($2 > 90 && (n == 1 || $2 == was)); was = $2}
+             END {exit !(n == 2 && !bad)}' "$out/log"
+    check 'it learns from a file, however its columns are divided' $?
+    # The first item of each user is nobody else's, the last one is popular.
+    awk 'BEGIN {for (u = 0; u < 150; u++) for (k = 0; k < 7; k++)
+         print u, k == 0 ? 1000 + u : (u + k) % 8}' > "$out/taste"
+    toy --dtype bf16 --seeds 1 --steps 1 --data "$out/taste" > "$out/log" 2> /dev/null &&
+        grep -q 'of what is popular: 100.0$' "$out/log"
+    check 'the last line of a user is held out' $?
+    wrong 'a missing file is named'      nowhere    --data "$out/nowhere"
+    wrong 'a directory is named'         "$out"     --data "$out"
+    pair() { # pair TEXT PATTERN LINES: behind 6000 good ones
+        { cat "$out/likes"; printf "$3\n"; } > "$out/words"
+        wrong "$1" "$2" --data "$out/words"
+    }
+    pair 'a line that is no pair'       'line 6001 .*17 ten'  '17 ten'
+    pair 'a number too large'           'line 6001'  '17 4294967296'
+    pair 'a number that is not whole'   'line 6001'  '17 18.5\n3 4'
+    sed -n 1,300p "$out/likes" > "$out/few"
+    wrong 'users of one item each'       'no user of two' --data "$out/few"
+    awk 'BEGIN {for (i = 0; i < 110; i++) print i % 5 ? 1 : 2, i}' > "$out/few"
+    wrong 'a user who has met nearly all' '88 of 110' --data "$out/few"
+    : > "$out/few"
+    wrong 'an empty file'                'no user of two' --data "$out/few"
+    wrong 'a batch too large is named'   --batch    --users 10 --batch 4096
+    wrong 'too few items are named'      146        --items 146
+    wrong 'a width that is no multiple of 4'  30    --width 30 ;;
+esac
+quick && finish
+
+# In full: five seeds of what README shows.
+try 'a run of five seeds ends' full --seeds 5
+cp "$out/log" "$out/full"
+tail -n $many "$out/full"
+parity "$out/full" "$far" ''
+check "fp16 and bf16 end within $far of fp32: a share of the loss, or points" $?
+set -- 0.95 0.95
+grep -q 'products by amx' "$out/full" && set -- $fast
+awk -v fp16=$1 -v bf16=$2 '
+     /^speed/ {lines++; bad += $6 < fp16 * $4 || $8 < bf16 * $4}
+     /beside a dense one/ {for (i = NF; i > NF - 6; i -= 2) bad += !($i + 0 > 1)}
+     END {exit !(lines && !bad)}' "$out/full"
+check "fp16 is at least $1 times and bf16 $2 times as fast as fp32; sparse faster than dense" $?
+finish
