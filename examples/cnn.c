@@ -9,12 +9,11 @@
    the gradients that flow from layer to layer, to which every branch adds, and the losses.
 
    READ  from top to bottom: the networks, products, convolution, norm, what changes sizes, forward,
-   losses, backward, the step; then held-out images, --check, runs. Mixed precision comes in at
-   choose_types (what the policy says of the products), setup_optimizer, loss_scale and train_step;
-   the rest is what a trainer in fp32 needs, too. Options and pictures are in cnn_report.h, --check
-   in cnn_check.h, the images in train_data.h; what other trainers need too in train_half.h (the
-   policy's answers, rows of halves, the schedule, save and resume), train_compare.h (tables),
-   train_svg.h and train_images.h (pictures), train_cli.h (errors, the progress bar).
+   losses, backward, the step; then held-out images, main. Mixed precision comes in at choose_types
+   (what the policy says of the products), setup_optimizer, loss_scale and train_step; the rest is
+   what a trainer in fp32 needs, too. cnn_report.h has options and pictures, train_data.h the images,
+   train_runs.h the loop over seeds, types and steps, and --check; train_half.h the policy's answers,
+   rows of halves and the schedule. The other train_*.h say in their first line what they have.
 
    RUN   cc -O3 -march=native -I. examples/cnn.c -o cnn -lm && ./cnn      in the directory of amp.h
 

@@ -7,13 +7,12 @@
    which every block adds. Biases and norms stay fp32 (keep_fp32).
 
    READ  from top to bottom: vectors, the network, forward, loss, backward, the step; then held-out
-   text, writing, --check, runs. Mixed precision comes in at choose_types (what the policy says of
-   the products), training_in (gpt_setup.h), loss_scale and amp_optimizer_adamw; the rest is what a
-   GPT in fp32 needs, too. gpt_setup.h has the tensors and how they begin, gpt_report.h options and
-   the text, gpt_check.h --check, gpt_budget.h --budget; what other trainers need too is in
-   train_half.h (the policy's answers, rows of halves, the schedule), train_compare.h (save and
-   resume, tables), train_states.h (--state), train_svg.h (curves) and train_cli.h. gpt_cuda.cu is
-   the same on a GPU.
+   text, writing, main. Mixed precision comes in at choose_types (what the policy says of the
+   products), training_in (gpt_setup.h), loss_scale and amp_optimizer_adamw; the rest is what a GPT in
+   fp32 needs, too. gpt_setup.h has the tensors and how they begin, gpt_report.h options and the
+   text, gpt_budget.h --budget, train_runs.h the loop over seeds, types and steps, and --check;
+   train_half.h the policy's answers, rows of halves and the schedule. The other train_*.h say in
+   their first line what they have. gpt_cuda.cu is the same on a GPU.
 
    RUN   cc -O3 -march=native -I. examples/gpt.c -o gpt -lm && ./gpt      in the directory of amp.h
 

@@ -8,8 +8,8 @@
    READ  from top to bottom: the network, forward, loss and backward, the step, an epoch; then
    save and resume, for interrupted runs. Loss scaling and masters come in at setup_optimizer,
    loss_scale and optimizer_step. What is computed in fp32, row by row, is in train_rows.h; variants,
-   options, counts and tables in train_report.h, pictures in train_plots.h and train_svg.h, the data
-   in train_data.h, random numbers in train_numbers.h, errors and the progress bar in train_cli.h;
+   options, counts and tables in train_report.h, pictures in train_pictures.h, the data in
+   train_data.h, random numbers in train_numbers.h, errors and progress in train_cli.h;
    measure_... only counts.
 
    RUN   cc -O3 -I. examples/train.c -o train -lm && ./train         in the directory of amp.h

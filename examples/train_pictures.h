@@ -261,7 +261,7 @@ static inline int shade_of(const image_row *row, int i, size_t pixel) {
 
 static inline void draw_images(const char *dir, const char *file, const char *title,
                                const image_row *rows, int num_rows, size_t side) {
-    const double left = 90.0, gap = 4.0, size = (PICTURE_WIDTH - left - 8.0) / SHOWN - gap;
+    const double left = 98.0, gap = 4.0, size = (PICTURE_WIDTH - left - 8.0) / SHOWN - gap;
     const double px = size / (double)side;
     FILE        *f = svg_begin(dir, file, 48 + (int)(num_rows * (size + gap)));
     svg_text(f, 12.0, 26.0, "font-size=\"15\" font-weight=\"bold\"", title);

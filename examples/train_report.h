@@ -431,7 +431,7 @@ static void draw_losses(const report *r) {
         else {
             const double fp32 = r->loss[t][FP32][0][r->epochs[t] - 1];
             const double alone = r->loss[t][FP16_ALONE][0][r->epochs[t] - 1];
-            sprintf(title[t], "%s: fp16 alone ends at %.2g times fp32's loss", tasks[t].name,
+            sprintf(title[t], "%s: fp16 alone ends at %.2f times fp32's loss", tasks[t].name,
                     ratio(alone, fp32));
         }
         sprintf(what[t], "%s%s", t == CLASSIFY ? "cross-entropy in training"
