@@ -332,7 +332,8 @@ typedef enum amp_result {
     AMP_ERROR_FOREIGN,          /* state: not one of amp.h                                        */
     AMP_ERROR_NEWER,            /* state: written by a newer amp.h                                */
     AMP_ERROR_CORRUPT,          /* state: bytes have changed since it was written                 */
-    AMP_ERROR_MISMATCH,         /* state: of other tensors, or of another kind of optimizer       */
+    AMP_ERROR_MISMATCH,         /* state: of other tensors, or of another kind of optimizer;
+                                   ranks: they differ in what must be alike                       */
     AMP_ERROR_BANNED,           /* policy: the op is not safe in halves; override it              */
     AMP_ERROR_MIXED_TYPES,      /* policy: fp16 and bf16 in one op that promotes its inputs, or
                                    one in AMP_DTYPE and the other in AMP_POLICY; gemm: one as an
@@ -942,8 +943,8 @@ AMP_CUDA_DEF amp_result amp_cuda_capability(int device, amp_capability *capabili
    to be added over the ranks (on every rank but one, each is 0: any order is exact), flags two
    uint32_t of which each becomes the largest. Prepare, save_file and load_file call it, too, and a
    rank that fails before it has to end the others. In prepare AMP_ERROR_MISMATCH tells all ranks
-   that one has another desc or other tensors, or that they are not numbered from 0 to count - 1,
-   which is at most 65535. With a count of 1 it may be NULL.
+   that their tensors differ, or their descs in what decides a step, or that they are not numbered
+   from 0 to count - 1 (at most 65535). With a count of 1 it may be NULL.
    amp_optimizer_save_file makes a set: of each rank a file, path.T.R-of-COUNT, T being the steps
    taken and skipped, and when all are on the disk, path, which names them; then the set that was
    there goes. It stays if a rank fails, or if AMP_ERROR_MISMATCH tells that loss scale, learning
@@ -7593,15 +7594,16 @@ static int ampi_agree(const amp_optimizer *opt, amp_result *result, amp_result t
     if (met == AMP_OK) met = ampi_read_back(opt, flags, plan->control->flags, sizeof flags);
     if (*result != AMP_OK) return met == AMP_OK;
     *result = met;
-    if (met != AMP_OK || flags[0] == ~flags[1]) return met == AMP_OK; /* the largest: the least */
+    if (met != AMP_OK) return 0;
+    if (flags[0] == ~flags[1]) return 1; /* the largest hash is the smallest */
     *result = flags[0] == flags[1] ? theirs : AMP_ERROR_MISMATCH;
     ampi_tell(opt->desc.problem,
               flags[0] == flags[1] ? "another rank could not save or load its part" : text);
     return 1;
 }
 
-/* Of what all ranks must have alike: what a file says, and of the rest what decides a step or how
-   large a number is that ranks exchange. */
+/* Of what all ranks must have alike: what a file says, and of the rest what decides a step, and
+   types that travel between ranks. */
 static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
     const amp_plan *plan  = opt->plan;
     const uint64_t  count = (uint64_t)opt->desc.shard.count;

@@ -484,7 +484,8 @@ static void resume(trainer *t, const char *path) {
     if (result == AMP_ERROR_MISMATCH)
         fail(1, path, t->problem, "give the other options as when it was saved");
     if (result != AMP_OK)
-        fail(1, path, t->problem[0] ? t->problem : amp_result_string(result), "give a file that --save wrote");
+        fail(1, path, t->problem[0] ? t->problem : amp_result_string(result),
+             "give a file that --save wrote");
     gather_models(t);
 }
 

@@ -689,7 +689,8 @@ static void resume(const char *path) {
     if (result == AMP_ERROR_MISMATCH)
         fail(1, path, net.problem, "give the other options as when it was saved");
     if (result != AMP_OK)
-        fail(1, path, net.problem[0] ? net.problem : amp_result_string(result), "give a file that --save wrote");
+        fail(1, path, net.problem[0] ? net.problem : amp_result_string(result),
+             "give a file that --save wrote");
     gather_models();
 }
 
