@@ -238,7 +238,9 @@
             share a scaler.
 
    >>history
-       0.5.1  amp_gemm_args.compute: fp32 operands rounded while a CPU packs them.
+       0.5.1  amp_matmul, amp_linear, amp_linear_backward: the short way to 16-bit products.
+              amp_gemm_args.compute: fp32 operands rounded while a CPU packs them; so does
+              amp_gemm in a scope without a cache, where it stayed in fp32 (other bits).
               Repairs: batches with bias or ReLU on CUDA. A product whose C shares an element
               with A or B is refused. Distinct results: NOT_INITIALIZED, OVERLAP, WORKSPACE.
               Names that are not UTF-8 in reports.
@@ -300,6 +302,7 @@ extern "C" {
 #endif
 
 /* You have                                      use
+     loops that multiply matrices, on a CPU      amp_linear, amp_matmul
      a loop that owns its memory                 amp_scaler
      an optimizer of your own                    amp_optimizer_begin_step, _end_step
      none                                        amp_optimizer_adamw, _sgd
@@ -783,6 +786,23 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
 
 /* ------------------------------------------------------------------ >>api  gemm */
 
+/* c = a b, all fp32, row-major, packed: a is m x k, b is k x n, c is m x n. With a compute of AMP_BF16
+   or AMP_F16, a and b are rounded to it on the way into the product: the bits of amp_cast and then
+   amp_gemm, no copy, and the speed of 16-bit products where the CPU has them (amp_capability_of).
+   AMP_F32 rounds nothing. Sums are fp32. On the CPU; memory and errors as amp_gemm. */
+AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b, size_t m, size_t n, size_t k,
+                              amp_dtype compute);
+
+/* A linear layer in the same manner: y = x w^T + bias, where x is rows x in, w is out x in (a row for
+   each output, as PyTorch stores it), bias has out elements or is NULL, y is rows x out.
+   backward: dx = dy w, dw = dy^T x, and dbias = the sums of dy's columns, in fp32, row after row. dx,
+   dw and dbias may each be NULL; nonzero accumulate adds to dw and dbias what was there. */
+AMP_DEF amp_result amp_linear(float *y, const float *x, const float *w, const float *bias,
+                              size_t rows, size_t in, size_t out, amp_dtype compute);
+AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const float *dy,
+                                       const float *x, const float *w, size_t rows, size_t in,
+                                       size_t out, int accumulate, amp_dtype compute);
+
 /* C = alpha op(A) op(B) + beta C; row-major; C is m x n, op(A) is m x k, op(B) is k x n, op is the
    transpose where trans is nonzero. Each matrix has its own type; products are summed in fp32, in
    the order of k (>>numbers says how they are rounded; AMP_CBLAS may take another order). A leading
@@ -793,9 +813,11 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
    it is as large as amp_gemm_workspace says; or else in at most 128 KiB of stack, and if m n k is
    above 2^22 in memory from malloc, freed on return (AMP_NO_STDLIB, no memory: the stack, slower).
    The CUDA backend wants a and b of one type, and c of that type or fp32: AMP_ERROR_MIXED_TYPES; in
-   a capture it wants a workspace: AMP_ERROR_WORKSPACE. Inside a scope of the
-   thread's autocast that has a cache, fp32 operands are cast as the policy says of AMP_OP_GEMM (not
-   where all is fp32 and m n k < 32^3). */
+   a capture it wants a workspace: AMP_ERROR_WORKSPACE. In a scope of the
+   thread's autocast, fp32 operands are cast as the policy says of AMP_OP_GEMM: into the scope's
+   cache, if it has one; without one a CPU rounds them as amp_gemm_args.compute does, where that is
+   faster (amp_capability_of) or an override names the op. Where all is fp32 and m n k < 32^3, and
+   where compute is set, autocast changes nothing. */
 AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b,
                             size_t m, size_t n, size_t k, float alpha,
                             const void *a, amp_dtype a_type, size_t lda,
@@ -1227,7 +1249,8 @@ typedef struct ampi_op_override { uint16_t op; uint8_t rule, dtype; } ampi_op_ov
 
 typedef struct amp_cache amp_cache; /* below */
 
-/* All members are private but cache, which you may set: where amp_gemm and amp_sgemm cast to. */
+/* All members are private but cache, which you may set: where amp_gemm and amp_sgemm cast to. NULL
+   is fine on a CPU, which then rounds operands inside the product. */
 typedef struct amp_autocast {
     amp_cache    *cache;
     amp_policy    policy;
@@ -7480,8 +7503,8 @@ static int ampi_meets(const amp_gemm_args *g, const void *matrix, amp_dtype type
     return 0;
 }
 
-/* Check and run a product whose arguments are all there: an alpha of 0 is 0 from here on. */
-static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g) {
+/* Check a product whose arguments are all there, and replace leading dimensions of 0. */
+static amp_result ampi_gemm_ok(amp_gemm_args *g) {
     const size_t count = g->count;
     const int    reads = !ampi_is_zero(&g->alpha); /* A and B */
     amp_result   result =
@@ -7507,6 +7530,13 @@ static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g) {
          ampi_meets(g, g->b, g->b_type, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n, g->ldb,
                     g->stride_b)))
         return AMP_ERROR_OVERLAP;
+    return AMP_OK;
+}
+
+/* Check and run a product whose arguments are all there. */
+static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g) {
+    amp_result result = ampi_gemm_ok(g);
+    if (result != AMP_OK || g->m == 0 || g->n == 0) return result;
     if (ampi_current.product_fn && !g->compute)
         result = ampi_current.product_fn(ampi_current.context, backend, g);
     if (result != AMP_OK) return result;
@@ -7547,6 +7577,64 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
     if (ampi_is_zero(&g.alpha)) g.alpha = 1.0f;
     if (g.count == 0) g.count = 1;
     return ampi_gemm(backend, &g);
+}
+
+/* A product of packed fp32 matrices. */
+static amp_gemm_args ampi_matmul_args(float *c, const float *a, int trans_a, const float *b,
+                                      int trans_b, size_t m, size_t n, size_t k,
+                                      amp_dtype compute) {
+    amp_gemm_args g;
+    memset(&g, 0, sizeof g);
+    g.trans_a = trans_a;
+    g.trans_b = trans_b;
+    g.m       = m;
+    g.n       = n;
+    g.k       = k;
+    g.a       = a;
+    g.b       = b;
+    g.c       = c;
+    g.alpha   = 1.0f;
+    g.count   = 1;
+    g.compute = compute;
+    return g;
+}
+
+AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b, size_t m, size_t n, size_t k,
+                              amp_dtype compute) {
+    amp_gemm_args g = ampi_matmul_args(c, a, 0, b, 0, m, n, k, compute);
+    return ampi_gemm(NULL, &g);
+}
+
+AMP_DEF amp_result amp_linear(float *y, const float *x, const float *w, const float *bias,
+                              size_t rows, size_t in, size_t out, amp_dtype compute) {
+    amp_gemm_args g = ampi_matmul_args(y, x, 0, w, 1, rows, out, in, compute);
+    g.bias          = bias;
+    return ampi_gemm(NULL, &g);
+}
+
+/* The sums of x's columns, row after row, to those that are there. */
+static void ampi_add_rows(float *sums, const float *x, size_t rows, size_t cols) {
+    const uint32_t fp = ampi_fp_begin();
+    size_t         i;
+    for (i = 0; i < rows; i++) ampi_accumulate_array(sums, x + i * cols, AMP_F32, cols);
+    ampi_fp_end(fp);
+}
+
+AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const float *dy,
+                                       const float *x, const float *w, size_t rows, size_t in,
+                                       size_t out, int accumulate, amp_dtype compute) {
+    amp_gemm_args of_x = ampi_matmul_args(dx, dy, 0, w, 0, rows, in, out, compute);
+    amp_gemm_args of_w = ampi_matmul_args(dw, dy, 1, x, 0, out, in, rows, compute);
+    amp_result    result = dx ? ampi_gemm_ok(&of_x) : AMP_OK;
+    if (accumulate) of_w.beta = 1.0f;
+    if (result == AMP_OK && dw) result = ampi_gemm_ok(&of_w);
+    if (result == AMP_OK && dbias && !dy && rows && out) result = AMP_ERROR_INVALID_ARGUMENT;
+    if (result == AMP_OK && dx) result = ampi_gemm(NULL, &of_x);
+    if (result == AMP_OK && dw) result = ampi_gemm(NULL, &of_w);
+    if (result != AMP_OK || !dbias) return result;
+    if (!accumulate) memset(dbias, 0, out * sizeof *dbias);
+    ampi_add_rows(dbias, dy, rows, out);
+    return AMP_OK;
 }
 
 /* ------------------------------------------------------------ >>impl  capability */
@@ -9507,6 +9595,19 @@ static int ampi_gemm_copy(amp_cache *cache, amp_dtype type, size_t rows, size_t 
     return amp_cache_get(cache, (const float *)*x, rows, cols, *ld, type, x, ld) == AMP_OK;
 }
 
+/* Without a cache: is a product on a CPU to round its fp32 operands to type by itself? Where that
+   is faster, or the policy names the op. */
+static int ampi_rounds(const amp_autocast *ac, const amp_backend *backend, const amp_gemm_args *g,
+                       amp_dtype type) {
+    amp_capability cpu;
+    if (backend && backend->functions != &ampi_cpu_functions) return 0;
+    if ((g->a_type != AMP_F32 && g->a_type != type) || (g->b_type != AMP_F32 && g->b_type != type))
+        return 0;
+    if (ampi_said_of(ac, AMP_OP_GEMM)) return 1;
+    (void)amp_capability_of(0, 0, &cpu);
+    return type == AMP_F16 ? cpu.fp16 : cpu.bf16;
+}
+
 /* Operands as the policy wants them. */
 static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, amp_gemm_args *g) {
     amp_autocast *ac        = (amp_autocast *)context;
@@ -9514,20 +9615,26 @@ static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, 
     amp_gemm_args halves    = *g;
     amp_cache    *cache;
     amp_result    result;
+    int           small;
     if (!ampi_autocast_active(ac)) return AMP_OK;
     result = amp_autocast_dtype_in(ac, AMP_OP_GEMM, inputs, 2, &type, NULL);
     if (result != AMP_OK) return result;
     if (g->a_type == AMP_F32 || g->b_type == AMP_F32) g->tf32 |= ac->tf32;
     cache = ac->cache;
-    if (type == AMP_F32 || !cache || !g->k || ampi_is_zero(&g->alpha)) return AMP_OK;
+    small = g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
+            (double)g->m * (double)g->n * (double)g->k < AMPI_WORTH_CASTING;
+    if (type == AMP_F32 || !g->k || ampi_is_zero(&g->alpha)) return AMP_OK;
+    if (!cache) {
+        if (!small && ampi_rounds(ac, backend, g, type)) g->compute = type;
+        return AMP_OK;
+    }
     if (cache->backend.functions != (backend ? backend->functions : &ampi_cpu_functions) ||
         (backend && cache->backend.stream != backend->stream)) {
         cache->fallbacks++;
         return AMP_OK;
     }
     amp_cache_reset(cache);
-    if (g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
-        (double)g->m * (double)g->n * (double)g->k < AMPI_WORTH_CASTING) {
+    if (small) {
         cache->small++;
         return AMP_OK;
     }

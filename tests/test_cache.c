@@ -1260,10 +1260,42 @@ TEST(gemm_policy, "manual: what the policy says of gemm, by op, by layer and by 
     OK(amp_autocast_pop(&ac));
     SAME_AS(AMP_F32); /* outside all scopes */
     end();
-    begin_scope(1 << 16, AMP_F16);
-    ac.cache = NULL; /* nowhere to cast to: as without autocast */
-    SAME_AS(AMP_F32);
-    end();
+}
+
+TEST(gemm_without_cache, "manual: in a scope without a cache a CPU rounds fp32 operands by itself, to the bits of "
+                         "casts, where that is faster or an override names the op; what is small or sets "
+                         "compute stays as it is") {
+    static const char *const tiers[] = {NULL, "avx2", "c"};
+    const char              *best    = amp_cpu_tier();
+    amp_capability           cpu;
+    size_t                   i;
+    int                      t, named;
+    for (i = 0; i < COUNT_OF(tiers); i++) {
+        if (amp_cpu_force_tier(tiers[i]) != AMP_OK) continue;
+        OK(amp_capability_of(0, 0, &cpu));
+        CHECK_EQ_INT(cpu.bf16, strcmp(amp_cpu_tier(), "amx") == 0 || strcmp(amp_cpu_tier(), "avx512_bf16") == 0);
+        for (t = 0; t < 2; t++)
+            for (named = 0; named < 2; named++) {
+                const amp_dtype low   = halves[t];
+                const int       pays  = low == AMP_F16 ? cpu.fp16 : cpu.bf16;
+                const amp_dtype becomes = pays || named ? low : AMP_F32;
+                begin_scope(1 << 16, low);
+                ac.cache = NULL;
+                if (named) OK(amp_autocast_override(&ac, "op:gemm=low", NULL));
+                product_make((int)random_below(4), 36, 31, 40, 3, AMP_F32);
+                SAME_AS(becomes);
+                product_make((int)random_below(4), 20, 20, 20, 0, AMP_F32);
+                SAME_AS(AMP_F32);
+                product_make((int)random_below(4), 20, 20, 20, 0, AMP_F16); /* not all is fp32 */
+                SAME_AS(becomes);
+                enter(AMP_AUTOCAST_OFF, AMP_F32, NULL);
+                product_make((int)random_below(4), 36, 31, 40, 3, AMP_F32);
+                SAME_AS(AMP_F32);
+                OK(amp_autocast_pop(&ac));
+                end();
+            }
+    }
+    OK(amp_cpu_force_tier(best));
 }
 
 TEST(gemm_types, "an operand that is half already stays; another half than the scope's is left "
@@ -1688,6 +1720,7 @@ int main(int argc, char **argv) {
     RUN(gemm_alpha_zero);
     RUN(gemm_cached);
     RUN(gemm_policy);
+    RUN(gemm_without_cache);
     RUN(gemm_types);
     RUN(gemm_no_room);
     RUN(gemm_batched);

@@ -867,6 +867,97 @@ TEST(overlap, "manual: an element of C shared with A or B is refused and nothing
     }
 }
 
+/* n floats, no larger than 1. */
+static float *some_floats(size_t n) {
+    float *x = (float *)malloc((n + 1) * sizeof *x);
+    size_t i;
+    for (i = 0; i < n; i++) x[i] = random_value();
+    return x;
+}
+
+/* The product that amp_matmul and a layer stand for, by amp_cast to compute, or as it is. */
+static void cast_product(float *c, const float *a, int trans_a, const float *b, int trans_b, size_t m,
+                         size_t n, size_t k, const float *bias, float beta, amp_dtype compute) {
+    void         *as = malloc(m * k * 4 + 1), *bs = malloc(k * n * 4 + 1);
+    amp_gemm_args g;
+    CHECK_EQ_INT(amp_cast(as, compute, a, AMP_F32, m * k), AMP_OK);
+    CHECK_EQ_INT(amp_cast(bs, compute, b, AMP_F32, k * n), AMP_OK);
+    memset(&g, 0, sizeof g);
+    g.trans_a = trans_a, g.trans_b = trans_b;
+    g.m = m, g.n = n, g.k = k;
+    g.a = as, g.b = bs, g.c = c;
+    g.a_type = g.b_type = compute;
+    g.beta = beta, g.bias = bias;
+    CHECK_EQ_INT(amp_gemm_ex(NULL, &g), AMP_OK);
+    free(as), free(bs);
+}
+
+static void one_layer(size_t rows, size_t in, size_t out, amp_dtype compute) {
+    float *x = some_floats(rows * in), *w = some_floats(out * in), *bias = some_floats(out);
+    float *dy = some_floats(rows * out), *y = some_floats(rows * out), *y2 = some_floats(rows * out);
+    float *dx = some_floats(rows * in), *dx2 = some_floats(rows * in), *wt = some_floats(in * out);
+    float *dw = some_floats(out * in), *dw2 = some_floats(out * in), *db = some_floats(out);
+    float *db2 = some_floats(out);
+    size_t i, j;
+    int    accumulate;
+    CHECK_EQ_INT(amp_linear(y, x, w, bias, rows, in, out, compute), AMP_OK);
+    cast_product(y2, x, 0, w, 1, rows, out, in, bias, 0.0f, compute);
+    CHECK_MEM(y, y2, rows * out * 4);
+    for (i = 0; i < out; i++)
+        for (j = 0; j < in; j++) wt[j * out + i] = w[i * in + j];
+    CHECK_EQ_INT(amp_matmul(y, x, wt, rows, out, in, compute), AMP_OK);
+    cast_product(y2, x, 0, wt, 0, rows, out, in, NULL, 0.0f, compute);
+    CHECK_MEM(y, y2, rows * out * 4);
+    for (accumulate = 0; accumulate < 2; accumulate++) {
+        memcpy(dw2, dw, out * in * 4), memcpy(db2, db, out * 4);
+        if (!accumulate) memset(db2, 0, out * 4);
+        CHECK_EQ_INT(amp_linear_backward(dx, dw, db, dy, x, w, rows, in, out, accumulate, compute),
+                     AMP_OK);
+        cast_product(dx2, dy, 0, w, 0, rows, in, out, NULL, 0.0f, compute);
+        cast_product(dw2, dy, 1, x, 0, out, in, rows, NULL, (float)accumulate, compute);
+        for (i = 0; i < rows; i++)
+            for (j = 0; j < out; j++) db2[j] = ampi_add(db2[j], dy[i * out + j]);
+        CHECK_MEM(dx, dx2, rows * in * 4);
+        CHECK_MEM(dw, dw2, out * in * 4);
+        CHECK_MEM(db, db2, out * 4);
+    }
+    CHECK_EQ_INT(amp_linear_backward(NULL, NULL, NULL, dy, x, w, rows, in, out, 0, compute), AMP_OK);
+    free(x), free(w), free(bias), free(dy), free(y), free(y2), free(dx), free(dx2), free(wt);
+    free(dw), free(dw2), free(db), free(db2);
+}
+
+TEST(layers, "manual: amp_matmul and a linear layer's products have the bits of casts and amp_gemm_ex; "
+             "dbias is summed row after row; accumulate adds to what was there") {
+    static const size_t sizes[][3] = {{1, 1, 1}, {3, 5, 2}, {17, 40, 33}, {64, 64, 64}, {5, 0, 3},
+                                      {0, 4, 3}, {4, 6, 0}};
+    amp_dtype type;
+    size_t    i;
+    for (i = 0; i < COUNT_OF(sizes); i++)
+        for (type = AMP_F32; type <= AMP_BF16; type = (amp_dtype)(type + 1))
+            one_layer(sizes[i][0], sizes[i][1], sizes[i][2], type);
+}
+
+TEST(layers_refuse, "law 9: a layer with a bad argument is refused, and none of its outputs changes") {
+    float a[64], c[64], before[64];
+    int   i;
+    for (i = 0; i < 64; i++) a[i] = 1.0f, c[i] = before[i] = (float)i;
+    CHECK_EQ_INT(amp_matmul(c, NULL, a, 2, 2, 2, AMP_F32), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_matmul(c, a, a, 2, 2, 2, (amp_dtype)9), AMP_ERROR_INVALID_ENUM);
+    CHECK_EQ_INT(amp_matmul(c, c, a, 2, 2, 2, AMP_BF16), AMP_ERROR_OVERLAP);
+    CHECK_EQ_INT(amp_linear(c, a, NULL, NULL, 2, 2, 2, AMP_F32), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_linear_backward(c, c + 8, c + 16, NULL, a, a, 2, 2, 2, 0, AMP_F32),
+                 AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_linear_backward(c, c + 8, c + 16, a, NULL, a, 2, 2, 2, 0, AMP_F32),
+                 AMP_ERROR_INVALID_ARGUMENT); /* dx could be had, but not dw */
+    CHECK_EQ_INT(amp_linear_backward(c, c + 8, c + 16, a, c + 8, a, 2, 2, 2, 0, AMP_F32),
+                 AMP_ERROR_OVERLAP);
+    CHECK_EQ_INT(amp_linear_backward(NULL, NULL, c, NULL, a, a, 2, 2, 2, 0, AMP_F32),
+                 AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_linear_backward(c, c + 8, c + 16, a, a, a, (size_t)-1 / 2, 2, 2, 0, AMP_F32),
+                 AMP_ERROR_TOO_LARGE);
+    CHECK_MEM(c, before, sizeof c);
+}
+
 static float      alpha_seen;
 static amp_result see_alpha(const amp_backend *self, const amp_gemm_args *args) {
     (void)self;
@@ -929,5 +1020,7 @@ int main(int argc, char **argv) {
     RUN(nothing_to_read);
     RUN(overlap);
     RUN(alpha);
+    RUN(layers);
+    RUN(layers_refuse);
     return test_end();
 }
