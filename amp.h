@@ -786,17 +786,18 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
 
 /* ------------------------------------------------------------------ >>api  gemm */
 
-/* c = a b, all fp32, row-major, packed: a is m x k, b is k x n, c is m x n. With a compute of AMP_BF16
-   or AMP_F16, a and b are rounded to it on the way into the product: the bits of amp_cast and then
-   amp_gemm, no copy, and the speed of 16-bit products where the CPU has them (amp_capability_of).
-   AMP_F32 rounds nothing. Sums are fp32. On the CPU; memory and errors as amp_gemm. */
-AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b, size_t m, size_t n, size_t k,
-                              amp_dtype compute);
+/* c = a b, all fp32, row-major, packed: a is m x k, b is k x n, c is m x n. With a compute of
+   AMP_BF16 or AMP_F16, a and b are rounded to it on the way into the product: the bits of amp_cast
+   and then amp_gemm, no copy, and the speed of 16-bit products where the CPU has them
+   (amp_capability_of). AMP_F32 rounds nothing. Sums are fp32. On the CPU; memory and errors as
+   amp_gemm. */
+AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b,
+                              size_t m, size_t n, size_t k, amp_dtype compute);
 
-/* A linear layer in the same manner: y = x w^T + bias, where x is rows x in, w is out x in (a row for
-   each output, as PyTorch stores it), bias has out elements or is NULL, y is rows x out.
-   backward: dx = dy w, dw = dy^T x, and dbias = the sums of dy's columns, in fp32, row after row. dx,
-   dw and dbias may each be NULL; nonzero accumulate adds to dw and dbias what was there. */
+/* A linear layer in the same manner: y = x w^T + bias, where x is rows x in, w is out x in (a row
+   for each output, as PyTorch stores it), bias has out elements or is NULL, y is rows x out.
+   backward: dx = dy w, dw = dy^T x, and dbias = the sums of dy's columns, in fp32, row after row.
+   dx, dw and dbias may each be NULL; nonzero accumulate adds to dw and dbias what was there. */
 AMP_DEF amp_result amp_linear(float *y, const float *x, const float *w, const float *bias,
                               size_t rows, size_t in, size_t out, amp_dtype compute);
 AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const float *dy,
@@ -7599,8 +7600,8 @@ static amp_gemm_args ampi_matmul_args(float *c, const float *a, int trans_a, con
     return g;
 }
 
-AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b, size_t m, size_t n, size_t k,
-                              amp_dtype compute) {
+AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b, size_t m, size_t n,
+                              size_t k, amp_dtype compute) {
     amp_gemm_args g = ampi_matmul_args(c, a, 0, b, 0, m, n, k, compute);
     return ampi_gemm(NULL, &g);
 }
