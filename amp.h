@@ -7465,8 +7465,8 @@ static amp_result ampi_matrix_ok(const void *x, int used, amp_dtype type, size_t
     return count > 1 && stride > SIZE_MAX / 8 / count ? AMP_ERROR_TOO_LARGE : AMP_OK;
 }
 
-/* Does one of count things, pitch apart from 0 on, begin in [*x, *y)? Else both become relative to
-   the last that begins before them. */
+/* Does one of count rows (or matrices), pitch bytes apart from 0 on, begin in [*x, *y)? If not, both
+   become relative to the last that begins before them. */
 static int ampi_begins_in(uintptr_t *x, uintptr_t *y, size_t pitch, size_t count) {
     const size_t i = ampi_min(*x / pitch, count - 1);
     *x -= i * pitch;
@@ -7478,7 +7478,7 @@ static int ampi_begins_in(uintptr_t *x, uintptr_t *y, size_t pitch, size_t count
    side by side. */
 static int ampi_meets_row(const amp_gemm_args *g, uintptr_t row, size_t bytes) {
     const size_t    size = amp_dtype_size(g->c_type), ld = g->ldc * size;
-    const size_t    stride = ampi_max(g->stride_c, 1) * size;
+    const size_t    stride = g->count > 1 ? g->stride_c * size : 1; /* not 0 */
     const uintptr_t c = (uintptr_t)g->c;
     uintptr_t       x = row - c, y = x + bytes;
     if (row <= c) return c - row < bytes;

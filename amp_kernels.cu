@@ -2310,6 +2310,7 @@ static void ampi_set_layout(cublasStatus_t *status, cublasLtMatrixLayoutOpaque_t
                             size_t stride) {
     if (*status == CUBLAS_STATUS_SUCCESS)
         *status = cublasLtMatrixLayoutInit(layout, ampi_data_type(type), rows, cols, (int64_t)ld);
+    if (count == 1) return;
     ampi_set(status, cublasLtMatrixLayoutSetAttribute, layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
              (int32_t)count);
     ampi_set(status, cublasLtMatrixLayoutSetAttribute, layout,

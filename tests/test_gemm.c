@@ -837,6 +837,7 @@ TEST(overlap, "manual: an element of C shared with A or B is refused and nothing
         g.stride_a = BELOW(3) ? BELOW(40) : 0, g.stride_b = BELOW(3) ? BELOW(40) : 0;
         g.stride_c = g.n + BELOW(20);
         if (BELOW(2)) g.stride_c = (g.m - 1) * g.ldc + g.n + BELOW(6);
+        if (g.count == 1) g.stride_c = SIZE_MAX / 2 + 1; /* of no meaning */
         for (i = 0; i < 3; i++) at[i] = 2 * BELOW(200);
         if (g.count > 1 && g.stride_c < (g.m - 1) * g.ldc + g.n &&
             g.stride_c * (g.count - 1) + g.n > g.ldc)
