@@ -2475,7 +2475,7 @@ TEST(gemm_errors, "amp_gemm: no capture without a workspace, no mixed types, no 
                           0, 0.0f, z.device, AMP_BF16, 0), AMP_ERROR_MIXED_TYPES);
     CHECK_EQ_INT(amp_gemm(&backend, 0, 0, 1, 4, 4, 1.0f, x.device, AMP_F16, huge, y.device, AMP_F16,
                           0, 0.0f, z.device, AMP_F16, 0), AMP_ERROR_TOO_LARGE);
-    CHECK_EQ_INT(amp_gemm(&backend, 0, 0, 1, 1, huge, 1.0f, x.device, AMP_F16, 0, y.device,
+    CHECK_EQ_INT(amp_gemm(&backend, 0, 0, 1, 1, huge, 0.0f, x.device, AMP_F16, 0, y.device,
                           AMP_F16, 0, 0.0f, z.device, AMP_F16, 0), AMP_ERROR_TOO_LARGE);
     memset(&g, 0, sizeof g);
     g.m = g.n = g.k = 4;
