@@ -7465,8 +7465,8 @@ static amp_result ampi_matrix_ok(const void *x, int used, amp_dtype type, size_t
     return count > 1 && stride > SIZE_MAX / 8 / count ? AMP_ERROR_TOO_LARGE : AMP_OK;
 }
 
-/* Does one of count rows (or matrices), pitch bytes apart from 0 on, begin in [*x, *y)? If not, both
-   become relative to the last that begins before them. */
+/* Does one of count rows (or matrices), pitch bytes apart from 0 on, begin in [*x, *y)? If not,
+   both become relative to the last that begins before them. */
 static int ampi_begins_in(uintptr_t *x, uintptr_t *y, size_t pitch, size_t count) {
     const size_t i = ampi_min(*x / pitch, count - 1);
     *x -= i * pitch;
