@@ -74,7 +74,7 @@ CHECK_LOGS := $(BUILD)/tests/fuzzing.log $(BUILD)/tests/mingw.log $(BUILD)/tests
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check sum soak cuda bench bench-peers logs examples install clean
+.PHONY: help run test check sum soak cuda gpu-carry bench bench-peers logs examples install clean
 
 VERSION = $(shell awk '/define AMP_VERSION_/ {printf "%s%s", dot, $$3; dot = "."}' amp.h)
 
@@ -119,6 +119,9 @@ cuda: ## compile kernels and CUDA examples with nvcc for every architecture; sho
 	$(Q)mkdir -p $(BUILD)/cuda
 	$(Q)sh tests/nvcc.sh $(BUILD)/cuda
 	$(Q)CXX="$(CXX)" sh tests/headers.sh $(ARGS) $(BUILD)/cuda/headers
+
+gpu-carry: ## compile for a visit to a GPU (ARCH=90) what gpu.sh falls back on: take build/gpu along
+	$(Q)sh tests/gpu.sh carry build/gpu
 
 bench: $(BUILD)/bench $(BUILD)/bench_ranks ## measure the CPU functions beside memory, fp32, plain loops and one thread
 	$(Q)$(BUILD)/bench $(ARGS)

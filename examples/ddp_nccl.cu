@@ -14,7 +14,8 @@
            RANK=$r WORLD_SIZE=4 LOCAL_RANK=$r DDP_ID=ddp.id ./ddp_nccl & done; wait
 
    DDP_ID is a file that all ranks see and that is not there yet. Rank 0 writes NCCL's number of the
-   run into it, and each rank its pulse into DDP_ID.RANK. Without these variables it is one rank.
+   run into it, and each rank its pulse into DDP_ID.RANK. Without these variables it is one rank, and
+   with DDP_ID alone one that goes through NCCL.
 
    OVERLAP  Exchanges run on a stream of their own. It waits for the event behind a layer's
    gradient, and the stream of the products waits for the event behind an exchange: before parts are
@@ -220,7 +221,7 @@ static void join_ranks(const options *o) {
     if (cublasCreate(&ranks.cublas) != CUBLAS_STATUS_SUCCESS)
         fail(1, "cuBLAS", "does not start", "is its library that of the toolkit?");
     must(amp_cuda_backend(&ranks.backend, ranks.work, ranks.cublas));
-    if (ranks.count == 1) return;
+    if (!ranks.id) return;
     share_id(&id);
     config.blocking = 0;
     must(ncclCommInitRankConfig(&ranks.comm, ranks.count, id, ranks.rank, &config));
@@ -230,7 +231,7 @@ static void join_ranks(const options *o) {
 static void leave_ranks(void) {
     char path[512];
     settle("the end");
-    if (ranks.count == 1) return;
+    if (!ranks.comm) return;
     must(ncclCommFinalize(ranks.comm));
     must(ncclCommDestroy(ranks.comm));
     ranks.comm = NULL;
@@ -241,7 +242,7 @@ static void leave_ranks(void) {
 /* desc.shard.sum_fn: queued behind the check and in front of the decision, on the same stream. */
 static amp_result sum_over_ranks(void *user, double *sums, size_t count, uint32_t *flags) {
     (void)user;
-    if (ranks.count == 1) return AMP_OK;
+    if (!ranks.comm) return AMP_OK;
     queue(ncclGroupStart());
     queue(ncclAllReduce(sums, sums, count, ncclDouble, ncclSum, ranks.comm, ranks.work));
     queue(ncclAllReduce(flags, flags, 2, ncclUint32, ncclMax, ranks.comm, ranks.work));

@@ -42,7 +42,7 @@ bench() { # PROGRAM ROWS...: there is no time in the emulator, so the numbers me
         awk -F, -v wanted="$*" '
             !/^#/ {if (NF != 8) exit 1; rows[$1 "," $2]++}
             END {count = split(wanted, name, " ")
-                 for (i = 1; i <= count; i++) if (rows[name[i]] != (name[i] ~ /state/ ? 1 : 2)) exit 1}' "$out/log"
+                 for (i = 1; i <= count; i++) if (rows[name[i]] != (name[i] ~ /state|rows|sampled/ ? 1 : 2)) exit 1}' "$out/log"
     check "bench: $program --quick prints rows of eight fields for each model" $?
 }
 
@@ -63,8 +63,9 @@ case $part in
 plain) # all of it, and nothing but a C++ compiler
     build "$objects/o2/amp.o" && {
         no_stream
-        bench bench_cuda amp,step amp,graph-clip amp,copy amp,overflow amp,state-kahan-8bit unfused,step \
-            unfused,graph-clip unfused,overflow
+        bench bench_cuda amp,step amp,graph-clip amp,cold amp,copy amp,overflow \
+            amp,state-kahan-8bit amp,sampled amp,rows-same unfused,step unfused,graph-clip \
+            unfused,overflow
         bench bench_mlp amp,mlp-scaler amp,mlp-scaler-graph amp,mlp-autocast amp,mlp-norm \
             amp,mlp-tf32 amp,mlp-fp32-graph
         if quick; then lines plain "$out/test" --quick; else lines plain "$out/test"; fi

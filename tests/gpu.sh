@@ -1,29 +1,30 @@
 # What only a GPU can show, in four visits of which each has less than ten minutes and no network:
 #
 #     sh tests/gpu.sh 1 OUT     under four: quick conformance; the step beside a copy, kernels for
-#                                 each of its parts, and PyTorch's
+#                                 each of its parts, and PyTorch's; without early launch
 #     sh tests/gpu.sh 2 OUT     10^5 steps in grids of all sizes; all of the conformance suite, with
-#                                 --use_fast_math too, and some with a default stream per thread;
-#                                 examples
+#                                 --use_fast_math too, and some without early launch and with a
+#                                 default stream per thread; examples; NCCL with one rank
 #     sh tests/gpu.sh 3 OUT     compute-sanitizer and Nsight Compute, where the machine lets them
 #     sh tests/gpu.sh 4 OUT     under six: a whole network and products, beside PyTorch and cuBLAS
+#     sh tests/gpu.sh carry DIR without a GPU: what all of them compile, for ARCH=90
 #
 # The conformance suite compares every byte with the CPU backend. OUT gets report.txt, with all
 # that was said; table.csv: the rows of the benches (bench/gpu.h) as they are measured, the most
-# wanted first, what they are of each other, the machine, and the seconds of each stage; and after 1
-# and 4 table.md, README's tables of it. Those of both phases:
+# wanted first, what they are of each other, the machine, and of each stage seconds, clocks and
+# watts; and after 1 and 4 table.md, README's tables of it. Those of both phases:
 #     awk -f tests/gpu_table.awk OUT1/table.csv OUT4/table.csv
 # A stage that fails does not stop the others, one without tests has failed, and what a machine does
-# not have or refuses is skipped. The last line is "N passed, N failed, N skipped"; exits 1 if
-# anything failed.
+# not have or refuses is skipped. What does not compile there is taken from build/gpu, where make
+# gpu-carry has put it, if that was made of the same sources. The last line is "N passed, N failed,
+# N skipped"; exits 1 if anything failed, or if nothing has run on a GPU.
 
-case $#-${1-} in 2-[1234]) ;; *) echo 'usage: gpu.sh 1|2|3|4 OUT' >&2; exit 2 ;; esac
+case $#-${1-} in 2-[1234] | 2-carry) ;; *) echo 'usage: gpu.sh 1|2|3|4|carry OUT' >&2; exit 2 ;; esac
 NVCC=${NVCC:-nvcc} CC=${CC:-cc}
-command -v "$NVCC" > /dev/null 2>&1 || { echo "skip gpu: $NVCC not found"; exit 0; }
-phase=$1 started=$(date +%s) passed=0 failed=0 skipped=0 programs=
+case $1 in 1) most=235 ;; 4) most=355 ;; carry) most=3000 ;; *) most=570 ;; esac
+phase=$1 started=$(date +%s) passed=0 failed=0 skipped=0 ran=0 gpu=unseen
+deadline=$((started + most))
 mkdir -p "$2" && out=$(cd "$2" && pwd) && cd "$(dirname "$0")/.." && work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
-trap 'exit 1' HUP INT TERM
 export PYTHONDONTWRITEBYTECODE=1
 : > "$out/report.txt"
 echo name,what,n,tensors,unit,value,low,high > "$out/table.csv"
@@ -31,10 +32,32 @@ echo name,what,n,tensors,unit,value,low,high > "$out/table.csv"
 say()  { echo "$*" | tee -a "$out/report.txt"; }
 ok()   { passed=$((passed + 1));   say "ok   gpu/$1"; }
 skip() { skipped=$((skipped + 1)); say "skip gpu/$1: $2"; }
-fail() {
+fail() { # fail NAME TEXT [LOG]
     failed=$((failed + 1))
     say "FAIL gpu/$1: $2"
-    tail -n 12 "$work/log" | sed 's/^/     /'
+    [ ! -f "${3-}" ] || tail -n 12 "$3" | sed 's/^/     /'
+}
+tables() {
+    case $phase in 1 | 4) awk -f tests/gpu_table.awk "$out/table.csv" > "$out/table.md" ;; esac
+}
+finish() {
+    [ $phase = carry ] || [ $ran -gt 0 ] || fail gpu 'nothing has run on a GPU'
+    awk -v form=ratios -f tests/gpu_table.awk "$out/table.csv" > "$work/ratios"
+    cat "$work/ratios" >> "$out/table.csv"
+    tables
+    say "# $(($(date +%s) - started)) s"
+    say "$passed passed, $failed failed, $skipped skipped"
+    rm -rf "$work"
+    [ $failed = 0 ] && exit 0
+    exit 1
+}
+trap finish EXIT
+trap 'exit 1' HUP INT TERM
+
+# least SECONDS: they, or what the phase has left
+least() {
+    left=$((deadline - $(date +%s)))
+    if [ $left -lt "$1" ]; then echo $left; else echo "$1"; fi
 }
 
 # run SECONDS COMMAND...: its words, in the report too, and its rows at once in the table
@@ -43,8 +66,8 @@ run() {
     shift
     echo "\$ $*" >> "$out/report.txt"
     { timeout -k 5 "$limit" "$@" 2>&1; echo $? > "$work/status"; } | tee "$work/log" |
-        grep --line-buffered -E '^(amp|unfused|torch|torch-compile|cublas),([^,]*,){6}[^,]*$' \
-            >> "$out/table.csv"
+        grep --line-buffered -E '^(amp|unfused|torch[a-z-]*|cublas),([^,]*,){6}[^,]*$' \
+            >> "${rows:-$out/table.csv}"
     cat "$work/log" >> "$out/report.txt"
     return "$(cat "$work/status")"
 }
@@ -52,154 +75,309 @@ run() {
 # row WHAT UNIT VALUE: of the run itself
 row() { echo "gpu,$1,,,$2,$(echo "$3" | tr , ' '),," >> "$out/table.csv"; }
 
+# ask WHAT: of the device; watch, and watched NAME: its clocks and power in between
+ask() { nvidia-smi -i 0 "--query-gpu=$1" --format=csv,noheader,nounits 2> /dev/null; }
+watch() {
+    nvidia-smi -i 0 --query-gpu=clocks.sm,clocks.mem,power.draw,temperature.gpu \
+        --format=csv,noheader,nounits -lms 500 > "$work/watch" 2> /dev/null &
+}
+watched() {
+    kill $! 2> /dev/null
+    wait $! 2> /dev/null
+    awk -F ', *' -v stage="$1" '
+        NF == 4 && $1 ~ /^[0-9]/ {
+            seen++
+            for (i = 1; i <= 4; i++) {
+                sum[i] += $i
+                if (seen == 1 || $i + 0 < low[i]) low[i] = $i + 0
+                if (seen == 1 || $i + 0 > high[i]) high[i] = $i + 0
+            }
+        }
+        END {
+            split("clock memory-clock power temperature", what, " ")
+            split("MHz MHz W C", unit, " ")
+            for (i = 1; seen && i <= 4; i++)
+                printf "gpu,%s-%s,,,%s,%.0f,%.0f,%.0f\n", stage, what[i], unit[i], sum[i] / seen,
+                    low[i], high[i]
+        }' "$work/watch" | tee -a "$out/table.csv" >> "$out/report.txt"
+}
+
 # stage NAME SECONDS COMMAND...: it succeeds; the suite has passed tests
 stage() {
-    name=$1 begun=$(date +%s)
-    shift
-    run "$@"
+    name=$1 begun=$(date +%s) limit=$(least "$2")
+    shift 2
+    [ "$limit" -ge 3 ] || { skip "$name" 'no time left'; return; }
+    watch
+    run "$limit" "$@"
     status=$?
+    watched "$name"
     tests=$(sed -n 's/^\([0-9]*\) passed, .*/\1/p' "$work/log" | tail -n 1)
     case $status-$name-$tests in
-    124-* | 137-*) fail "$name" "took more than $1 s" ;;
-    0-*suite*- | 0-*suite*-0) fail "$name" 'no test ran' ;;
-    0-*) ok "$name${tests:+: $tests tests}" ;;
-    *) fail "$name" "ended with status $status" ;;
+    124-* | 137-*) fail "$name" "took more than $limit s" "$work/log" ;;
+    0-*suite*- | 0-*suite*-0) fail "$name" 'no test ran' "$work/log" ;;
+    0-*) ran=$((ran + 1)); ok "$name${tests:+: $tests tests}" ;;
+    *) fail "$name" "ended with status $status" "$work/log" ;;
     esac
     row "$name" s $(($(date +%s) - begun))
+    tables
 }
 
-# compile NAME COMMAND...: begins; compiled waits for all of them
-compile() {
-    name=$1
-    shift
-    programs="$programs $name"
-    { timeout -k 5 55 "$@" -o "$work/$name" > "$work/$name.log" 2>&1 ||
-        rm -f "$work/$name"; } &
+# ------------------------------------------------------------------------------ compiling
+
+# begin NAME SECONDS COMMAND...: begins to make a file, as many at once as there are processors;
+# made waits for all. What fails is taken from those that were carried along.
+begin() {
+    making="$making $1" jobs=$((jobs + 1)) file=$work/$1 limit=$(least "$2")
+    [ $phase != carry ] || limit=600 # where nobody waits
+    shift 2
+    {
+        begun=$(date +%s)
+        timeout -k 5 "$limit" "$@" -o "$file" > "$file.log" 2>&1 || rm -f "$file"
+        echo $(($(date +%s) - begun)) > "$file.took"
+    } &
+    [ $((jobs % cores)) != 0 ] || wait
 }
-compiled() {
+made() {
     wait
-    for name in $programs; do
-        cp "$work/$name.log" "$work/log"
-        cat "$work/log" >> "$out/report.txt"
-        if [ -x "$work/$name" ]; then ok "compile-$name"
-        else fail "compile-$name" 'does not build'; fi
+    for name in $making; do
+        took=$(cat "$work/$name.took")
+        cat "$work/$name.log" >> "$out/report.txt"
+        row "compile-$name" s "$took"
+        if [ -f "$work/$name" ]; then ok "compile-$name: $took s"
+        else
+            fail "compile-$name" "is not made after $took s" "$work/$name.log"
+            carry "$name"
+        fi
     done
+    making=
 }
-built() { [ -x "$work/$1" ] || { skip "$2" 'was not built'; return 1; }; }
-
-flags="-O2 -std=c++14 -arch=native -I. -Itests" libs='-lcublas -lcublasLt'
-suite() { # suite NAME [FLAGS]: the CPU backend is C
-    cp tests/test_cuda.cpp "$work/$1.cu"
-    compile "$1" "$NVCC" $flags ${2-} "$work/$1.cu" amp_kernels.cu "$work/cpu.o" $libs
-}
-program() { # program SOURCE
-    with=$libs
-    ! grep -q '<nccl.h>' "$1" || with="$libs -lnccl"
-    compile "$(basename "$1" .cu)" "$NVCC" $flags "$1" amp_kernels.cu $with
+carry() {
+    [ ! -f "$carried/$1" ] || { cp "$carried/$1" "$work" && say "# $1 was carried along"; }
 }
 
-# probe TOOL COMMAND...: whether TOOL can watch a program that is certainly correct
-probe() {
-    tool=$1
-    shift
-    command -v "$1" > /dev/null 2>&1 || { skip "$tool" "$1 not found"; return 1; }
-    run 15 "$@" "$work/probe" && return
-    skip "$tool" "refused: $(grep -v '^ *$' "$work/log" | tail -n 1)"
+# What a program is linked of. Kernels are compiled once for each way: as they are, with fast
+# mathematics, with a default stream per thread, and as for older GPUs, without early launch (late).
+objects_of() {
+    case $1 in
+    suite) echo kernels.o test.o cpu.o ;;
+    suite_fast) echo kernels_fast.o test.o cpu.o ;;
+    suite_late) echo kernels_late.o test.o cpu.o ;;
+    suite_per_thread) echo kernels_per_thread.o test_per_thread.o cpu.o ;;
+    bench_late) echo kernels_late.o bench_cuda.o ;;
+    probe) echo probe.o ;;
+    *) echo kernels.o "$1.o" ;;
+    esac
+}
+compile() { # compile OBJECT
+    target=-arch=sm_$ARCH with= source=examples/${1%.o}.cu
+    case $1 in
+    cpu.o) begin cpu.o 60 "$CC" -std=c99 -O2 -I. -c "$work/cpu.c"; return ;;
+    kernels*) source=amp_kernels.cu ;;
+    test*) source='-x cu tests/test_cuda.cpp' ;;
+    bench*) source=tests/bench/${1%.o}.cu ;;
+    probe.o) source=$work/probe.cu ;;
+    esac
+    case $1 in
+    *_fast.o) with=--use_fast_math ;;
+    *_late.o) target="-gencode arch=compute_80,code=sm_$ARCH" ;;
+    *_per_thread.o) with='--default-stream per-thread' ;;
+    esac
+    begin "$1" 150 "$NVCC" -O2 -std=c++14 $target $with -I. -Itests $includes -c $source
+}
+build() { # build PROGRAM...
+    for name in $(for program; do objects_of "$program"; done | tr ' ' '\n' | sort -u); do
+        [ ! "$cuda" ] || compile $name
+    done
+    made
+    for program; do
+        set --
+        for name in $(objects_of "$program"); do set -- "$@" "$work/$name"; done
+        if [ "$cuda" ] && ls "$@" > /dev/null 2>&1; then
+            case $program in *nccl*) set -- "$@" $nccl ;; esac
+            begin "$program" 60 "$NVCC" -arch=sm_$ARCH "$@" $libraries
+        else carry "$program"; fi
+    done
+    made
+}
+built() { # built PROGRAM STAGE
+    if [ $gpu = none ]; then skip "$2" 'no GPU'
+    elif [ ! -x "$work/$1" ]; then skip "$2" 'was not built'
+    else return 0; fi
     return 1
 }
 
-# torch NAME SECONDS SCRIPT: where there is one that sees the GPU
+# find_file SUBDIRECTORY/FILE...: the first there is of the toolkit's, the system's or a wheel's
+find_file() {
+    for home in $homes; do
+        for file; do
+            for file in $home/$file; do [ ! -f "$file" ] || { echo "$file"; return; }; done
+        done
+    done
+    return 1
+}
+library() { # library NAME: the words that link it; in wheels its name ends with a number
+    file=$(find_file "lib64/lib$1.so*" "lib/lib$1.so*" "lib/*/lib$1.so*") &&
+        echo "-L${file%/*} -l:${file##*/}"
+}
+header() { # header FILE: the word that finds it
+    file=$(find_file "include/$1") && case $file in
+    "$toolkit"/* | /usr/include/*) ;;
+    *) echo "-I${file%/*}" ;;
+    esac
+}
+
+# tried NAME COMMAND...: whether a tool can watch a program that is certainly correct
+tried() {
+    name=$1
+    shift
+    built probe $name || return 1
+    command -v "$1" > /dev/null 2>&1 || { skip $name "$1 not found"; return 1; }
+    run "$(least 30)" "$@" "$work/probe" && return
+    skip $name "refused: $(grep -v '^ *$' "$work/log" | tail -n 1)"
+    return 1
+}
+# sanitize TOOL: kernels of all kinds, eight runs of each test
+sanitize() {
+    tool=$1
+    set -- compute-sanitizer --tool $tool --error-exitcode 1
+    built suite $tool && tried $tool "$@" || return
+    for test in races few_rows fewer_bytes shards casts reports scaler_twins; do
+        stage suite-$tool-$test 60 env AMP_QUICK=2 "$@" "$work/suite" --filter $test
+    done
+}
+
+# torch NAME SECONDS SCRIPT: where there is one that sees the GPU; with libraries of its own
 torch() {
-    run 25 python3 -c 'import torch, sys
+    run "$(least 60)" env -u LD_LIBRARY_PATH python3 -c 'import torch, sys
 print("torch", torch.__version__)
 sys.exit(not torch.cuda.is_available())' || { skip "$1" 'no PyTorch that sees the GPU'; return; }
     row torch "" "$(sed -n 's/^torch //p' "$work/log")"
-    stage "$1" "$2" python3 "$3"
+    stage "$1" "$2" env -u LD_LIBRARY_PATH python3 "$3"
 }
 
-say "# phase $phase, $(date -u +%Y-%m-%d), $("$NVCC" --version | sed -n 's/.*release/CUDA/p')"
+# ------------------------------------------------------------------------------ the machine
+
+cuda=$("$NVCC" --version 2> /dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p')
+ARCH=${ARCH:-$(ask compute_cap | sed -n 's/^\([0-9]*\)\.\([0-9]\)$/\1\2/p')}
+ARCH=${ARCH:-90}
+cores=$(nproc 2> /dev/null || echo 4)
+say "# gpu.sh $phase, $(date -u +%Y-%m-%d), $(uname -srm), $cores processors, CUDA ${cuda:-is missing}"
 row command "" "sh tests/gpu.sh $phase OUT"
 row date "" "$(date -u +%Y-%m-%d)"
-row cuda "" "$("$NVCC" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')"
-ask() { nvidia-smi "--query-gpu=$1" --format=csv,noheader | head -n 1; }
+[ ! "$cuda" ] || row cuda "" "$cuda"
 if command -v nvidia-smi > /dev/null 2>&1; then
     say "# $(ask name,driver_version,memory.total)"
     row device "" "$(ask name)"
     row driver "" "$(ask driver_version)"
+else say '# no nvidia-smi: no clocks, no watts'
 fi
+nvcc_is=$(command -v "$NVCC") && toolkit=$(readlink -f "$nvcc_is") && toolkit=${toolkit%/bin/*}
+homes="${toolkit=/usr/local/cuda} /usr"
+for wheel in $(python3 -c 'import nvidia; print(*nvidia.__path__)' 2> /dev/null); do
+    homes="$homes $wheel/*"
+done
+making='' jobs=0
+libraries="$(library cublas) $(library cublasLt)" includes="$(header cublas_v2.h) $(header nccl.h)"
+examples=$(ls examples/*.cu)
+nccl=$(library nccl) && header nccl.h > /dev/null || {
+    examples=$(grep -L '<nccl.h>' $examples)
+    case $phase in 2 | carry) skip ddp_nccl 'no nccl.h, or no library' ;; esac
+}
+examples=$(for source in $examples; do basename "$source" .cu; done)
+# of programs that were linked elsewhere, too
+LD_LIBRARY_PATH=$(echo $libraries $nccl | tr ' ' '\n' | sed -n 's/^-L//p' | tr '\n' :)${LD_LIBRARY_PATH-}
+export LD_LIBRARY_PATH
 printf '#define AMP_IMPLEMENTATION\n#include "amp.h"\n' > "$work/cpu.c"
-run 10 "$CC" -std=c99 -O2 -I. -c "$work/cpu.c" -o "$work/cpu.o" || fail compile-cpu "status $?"
-
-case $phase in
-1)
-    suite suite
-    program tests/bench/bench_cuda.cu
-    compiled
-    built suite suite-quick && stage suite-quick 30 "$work/suite" --quick
-    built bench_cuda bench && stage bench 45 "$work/bench_cuda"
-    torch torch 45 tests/bench/torch_step.py
-    ;;
-2)
-    suite suite
-    suite suite_fast --use_fast_math
-    suite suite_per_thread '--default-stream per-thread'
-    sources=$(ls examples/*.cu)
-    echo '#include <nccl.h>' > "$work/nccl.cu"
-    if ! "$NVCC" -E "$work/nccl.cu" > /dev/null 2>&1; then
-        sources=$(grep -L '<nccl.h>' $sources)
-        skip ddp_nccl 'no nccl.h'
-    fi
-    for source in $sources; do program "$source"; done
-    compiled
-    built suite suite-grids && stage suite-grids 30 "$work/suite" --filter grids
-    built suite suite && stage suite 130 "$work/suite"
-    built suite_fast suite-fast-math && stage suite-fast-math 130 "$work/suite_fast"
-    built suite_per_thread suite-per-thread &&
-        stage suite-per-thread 45 "$work/suite_per_thread" --quick
-    for source in $sources; do
-        name=$(basename "$source" .cu)
-        set -- 16 "$work/$name"
-        [ "$name" != gpt_cuda ] || set -- 45 "$work/$name" --out "$work"
-        built "$name" "$name" && stage "$name" "$@"
-    done
-    ;;
-3)
-    cat > "$work/probe.cu" <<'END'
+cat > "$work/probe.cu" <<'END'
+#include <stdio.h>
 static __global__ void one(int *p) { *p = 1; }
 int main() {
     int *p, value = 0;
-    if (cudaMalloc((void **)&p, sizeof *p) != cudaSuccess) return 1;
-    one<<<1, 1>>>(p);
-    return cudaMemcpy(&value, p, sizeof value, cudaMemcpyDeviceToHost) != cudaSuccess || value != 1;
+    cudaError_t error = cudaMalloc((void **)&p, sizeof *p);
+    if (error == cudaSuccess) {
+        one<<<1, 1>>>(p);
+        error = cudaMemcpy(&value, p, sizeof value, cudaMemcpyDeviceToHost);
+    }
+    if (error == cudaSuccess && value != 1) error = cudaErrorUnknown;
+    printf("%s\n", cudaGetErrorString(error));
+    return error != cudaSuccess;
 }
 END
-    compile probe "$NVCC" $flags "$work/probe.cu"
-    suite suite
-    program tests/bench/bench_cuda.cu
-    compiled
-    for tool in memcheck racecheck synccheck initcheck; do
-        built probe $tool && built suite $tool || continue
-        set -- compute-sanitizer --tool $tool --error-exitcode 1
-        probe $tool "$@" && stage suite-$tool 70 "$@" "$work/suite" --quick --filter races
+sources=$(cat amp.h amp_kernels.cu tests/*.h tests/test_cuda.cpp tests/bench/*.cu tests/bench/gpu.h \
+    examples/*.cu* examples/*.h | cksum)
+carried=${CARRIED:-build/gpu}
+if [ $phase = carry ]; then
+    build probe suite suite_fast suite_late suite_per_thread bench_cuda bench_late bench_mlp $examples
+    rm -f "$work"/*.took "$work"/*.log "$work"/*.c "$work"/*.cu
+    cp "$work"/* "$out" && echo "$sources $ARCH" > "$out/of"
+    say "# $(du -sm "$out" | cut -f 1) MB, of which a machine may take 64 with the sources"
+    exit
+fi
+[ "$(cat "$carried/of" 2> /dev/null)" = "$sources $ARCH" ] || {
+    if [ -d "$carried" ]; then say "# $carried is of other sources or another GPU: not used"
+    else say "# $carried is not there (make gpu-carry)"; fi
+    carried=$work/none
+}
+[ "$cuda" ] || skip compile "$NVCC not found, so what was carried along"
+
+# programs PROGRAM...: what the phase needs, and whether there is a GPU at all
+programs() {
+    build probe "$@"
+    [ ! -x "$work/probe" ] || run 60 "$work/probe" || {
+        gpu=none
+        skip probe "$(tail -n 1 "$work/log")"
+    }
+}
+
+case $phase in
+1)
+    programs suite bench_cuda bench_late
+    built suite suite-quick && stage suite-quick 60 "$work/suite" --quick
+    built bench_cuda bench && stage bench 75 "$work/bench_cuda"
+    torch torch 75 tests/bench/torch_step.py
+    rows=$work/late.csv
+    : > "$rows"
+    built bench_late bench-late && stage bench-late 30 "$work/bench_late" 1e6
+    sed -n 's/^amp,/late,/p' "$rows" >> "$out/table.csv"
+    rows=
+    ;;
+2)
+    programs suite suite_fast suite_late suite_per_thread $examples
+    built suite suite-grids && stage suite-grids 60 "$work/suite" --filter grids
+    built suite suite && stage suite 240 "$work/suite"
+    built suite_late suite-late && stage suite-late 60 "$work/suite_late" --quick
+    built suite_per_thread suite-per-thread &&
+        stage suite-per-thread 60 "$work/suite_per_thread" --quick
+    for name in $examples; do
+        built $name $name || continue
+        case $name in
+        gpt_cuda) stage $name 60 "$work/$name" --out "$work" ;;
+        ddp_nccl) # a communicator of one rank, too
+            stage $name 30 "$work/$name"
+            stage $name-one 30 env DDP_ID="$work/ddp" RANK=0 WORLD_SIZE=1 "$work/$name" ;;
+        *) stage $name 30 "$work/$name" ;;
+        esac
     done
-    set -- ncu --kernel-name regex:ampi_ --launch-skip 4 --launch-count 8 --kill yes \
-        --section SpeedOfLight --section WarpStateStats --section Occupancy
-    if built probe ncu && built bench_cuda ncu && probe ncu ncu; then
-        if run 75 "$@" "$work/bench_cuda" || grep -q ampi_ "$work/log"; then ok ncu
+    built suite_fast suite-fast-math && stage suite-fast-math 240 "$work/suite_fast"
+    ;;
+3)
+    programs suite bench_cuda
+    for tool in memcheck racecheck; do sanitize $tool; done
+    set -- ncu --clock-control none # which are not ours to lock
+    if built bench_cuda ncu && tried ncu "$@"; then
+        watch
+        run "$(least 120)" "$@" --kernel-name 'regex:ampi_(check|update|fewer)' --launch-count 64 \
+            --section SpeedOfLight --section MemoryWorkloadAnalysis --section WarpStateStats \
+            --section Occupancy --section LaunchStats "$work/bench_cuda" --once
+        watched ncu
+        if grep -q ampi_ "$work/log"; then ran=$((ran + 1)) && ok ncu
         else skip ncu "profiled nothing: $(tail -n 1 "$work/log")"; fi
     fi
+    for tool in synccheck initcheck; do sanitize $tool; done
     ;;
 4)
-    program tests/bench/bench_mlp.cu
-    compiled
-    built bench_mlp bench-mlp && stage bench-mlp 75 "$work/bench_mlp"
-    torch torch-mlp 180 tests/bench/torch_mlp.py
+    programs bench_mlp
+    built bench_mlp bench-mlp && stage bench-mlp 120 "$work/bench_mlp"
+    torch torch-mlp 200 tests/bench/torch_mlp.py
     ;;
 esac
-
-awk -v form=ratios -f tests/gpu_table.awk "$out/table.csv" > "$work/ratios"
-cat "$work/ratios" >> "$out/table.csv"
-case $phase in 1 | 4) awk -f tests/gpu_table.awk "$out/table.csv" > "$out/table.md" ;; esac
-say "# $(($(date +%s) - started)) s"
-say "$passed passed, $failed failed, $skipped skipped"
-[ $failed = 0 ]

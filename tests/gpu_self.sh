@@ -1,5 +1,6 @@
 # What gpu.sh does with a GPU, tried without one: compilers, tools and programs are shell scripts
-# that succeed, fail, hang or refuse as told. usage: gpu_self.sh OUTDIR, in the repository's root
+# that succeed, fail, crash, hang, refuse or take their time as told.
+# usage: gpu_self.sh OUTDIR, in the repository's root
 suite=gpu_self out=${1:?usage: gpu_self.sh OUTDIR}
 . tests/lib.sh
 out=$(cd "$out" && pwd)
@@ -10,145 +11,240 @@ python=$(command -v python3)
 script() { { echo '#!/bin/sh'; cat; } > "$out/bin/$1"; chmod +x "$out/bin/$1"; }
 script nvcc << 'END'
 [ "$1" != --version ] || { echo 'Cuda compilation tools, release 0.0, V0.0'; exit; }
-for program; do :; done
-[ "${program##*/}" != "$FAKE_UNBUILT" ] || { echo 'error: not today'; exit 1; }
-cp "$FAKE/bin/program" "$program"
+for made; do :; done
+[ "${made##*/}" != "$FAKE_UNBUILT" ] || { echo 'error: not today'; exit 1; }
+case $made in
+*.o) echo "$*" > "$made" ;;
+*) [ -z "$FAKE_LINKS" ] || { echo "$*"; exit 1; }; cp "$FAKE/bin/program" "$made" ;;
+esac
+END
+script cc << 'END'
+for made; do :; done
+echo "$*" > "$made"
 END
 script program << 'END'
 name=${0##*/}
 echo "$name $*" >> "$FAKE/ran"
 [ "$name" != "$FAKE_HANGS" ] || sleep 60
+[ "$name" != "$FAKE_CRASHES" ] || kill -SEGV $$
 [ "$name" != "$FAKE_FAILS" ] || { echo '3 passed, 1 failed'; exit 1; }
 case $name in
+probe) [ -z "$FAKE_NO_GPU" ] || { echo 'no CUDA-capable device is detected'; exit 1; } ;;
 suite*) echo "${FAKE_TESTS:-28} passed, 0 failed, 1 skipped" ;;
-bench_cuda)
+bench_cuda | bench_late)
     printf '# fake\nname,what,n,tensors,unit,value,low,high\n'
     printf 'amp,step,100,2,ms,2,1,4\namp,overflow,100,2,ms,1,1,1\namp,copy,100,2,ms,1,1,1\n'
     printf 'amp,array-copy,100,1,GB/s,50,50,50\namp,cast,100,1,GB/s,40,40,40\n'
     printf 'unfused,step,100,2,ms,3,3,3\n' ;;
 bench_mlp)
     printf 'amp,mlp-scaler,512,6,ms,2,2,2\namp,mlp-norm,512,6,ms,1.9,1.9,1.9\n'
-    printf 'cublas,halves,4096,1,ms,9,9,9\namp,sgemm-kept,4096,1,ms,10,10,10\n'
-    [ "$name" != "$FAKE_SLEEPS" ] || sleep 60 ;;
+    printf 'cublas,halves,4096,1,ms,9,9,9\namp,sgemm-kept,4096,1,ms,10,10,10\n' ;;
 esac
 exit 0
 END
 script python3 << 'END'
-[ "$1" != -c ] || { echo 'torch 1.0,0'; exit "${FAKE_NO_TORCH:-0}"; }
+case $1-$2 in
+-c-*nvidia*) exit 1 ;;
+-c-*) echo 'torch 1.0,0'; exit "${FAKE_NO_TORCH:-0}" ;;
+esac
 echo "$1" >> "$FAKE/ran"
 printf '# fake\nname,what,n,tensors,unit,value,low,high\n'
 case $1 in
-*step.py) echo 'torch,step,100,2,ms,6,4,8' ;;
+*step.py) printf 'torch,step,100,2,ms,6,4,8\ntorch-foreach,step,100,2,ms,8,8,8\n' ;;
 *) printf 'torch,mlp-scaler,512,6,ms,4,4,4\ntorch-compile,mlp-scaler,512,6,ms,3,3,3\n' ;;
 esac
 END
 script compute-sanitizer << 'END'
 [ -z "$FAKE_REFUSES" ] || { echo '========= Error: not for you'; exit 1; }
-echo "$1 $2" >> "$FAKE/ran"
+echo "$1 $2 $AMP_QUICK" >> "$FAKE/ran"
 shift 4
 exec "$@"
 END
 script ncu << 'END'
-echo '==ERROR== ERR_NVGPUCTRPERM'
-exit 1
+[ -n "$FAKE_NCU" ] || { echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1; }
+echo "ncu $*" >> "$FAKE/ran"
+echo '==PROF== Profiling "ampi_check_kernel": 0%....100%'
+END
+script nvidia-smi << 'END'
+case $* in
+*=name*) echo 'Fake GPU' ;;
+*=driver_version*) echo 1.2 ;;
+*=compute_cap*) echo 9.0 ;;
+*=clocks*) printf '1000, 3000, 100.00, 50\n1200, 3000, 300.00, 60\n' ;;
+esac
+END
+
+# Time passes in names of files: FAKE_SECONDS says how long a command takes; if that is more than
+# its limit, it is killed then, after its words. Compilers work side by side, and so do linkers.
+script nproc << 'END'
+echo 64
+END
+script date << 'END'
+[ "$*" = +%s ] || exec "$FAKE_DATE" "$@"
+sum=0
+for kind in run compile link; do
+    last=0
+    for name in "$FAKE/clock/$kind"/*; do
+        [ "${name##*/}" -le $last ] || last=${name##*/}
+    done
+    sum=$((sum + last))
+done
+echo $sum
 END
 script timeout << 'END'
-echo "$*" >> "$FAKE/limits"
+limit=$3 seconds=0 into=run
 shift 3
-exec "$FAKE_TIMEOUT" -k 1 2 "$@"
+for word in ${1##*/} ${2##*/} ${4##*/} ${5##*/}; do
+    for slow in $FAKE_SECONDS; do [ "$word" != "${slow%=*}" ] || seconds=${slow#*=}; done
+done
+[ ! "$FAKE_HANGS" ] || exec "$FAKE_TIMEOUT" -k 1 2 "$@"
+"$@"
+status=$?
+[ "$seconds" -le "$limit" ] || seconds=$limit status=124
+case ${1##*/}-" $* " in
+*cc-*' -c '*) into=compile ;;
+nvcc-*) into=link ;;
+*) set -- "$FAKE"/clock/run/*; shift $(($# - 1)); seconds=$((seconds + ${1##*/})) ;;
+esac
+: > "$FAKE/clock/$into/$seconds"
+exit $status
 END
-script cc < /dev/null
-script nvidia-smi << 'END'
-case $1 in *=name) echo 'Fake GPU' ;; *=driver_version) echo 1.2 ;; *) echo 'Fake GPU, 1.2' ;; esac
-END
-FAKE=$out FAKE_TIMEOUT=$(command -v timeout) FAKE_UNBUILT='' FAKE_HANGS='' FAKE_FAILS='' \
-    FAKE_REFUSES='' FAKE_SLEEPS='' TMPDIR=$out/tmp PATH=$out/bin:$PATH
-export FAKE FAKE_TIMEOUT FAKE_UNBUILT FAKE_HANGS FAKE_FAILS FAKE_REFUSES FAKE_SLEEPS TMPDIR PATH
-unset NVCC CC
+FAKE=$out FAKE_TIMEOUT=$(command -v timeout) FAKE_DATE=$(command -v date) TMPDIR=$out/tmp
+PATH=$out/bin:$PATH CARRIED=$out/carried
+export FAKE FAKE_TIMEOUT FAKE_DATE TMPDIR PATH CARRIED
+for name in UNBUILT LINKS HANGS FAILS CRASHES REFUSES SECONDS NCU NO_GPU; do export FAKE_$name=; done
+unset NVCC CC ARCH
+rm -rf "$CARRIED"
 
+morning() {
+    rm -rf "$out/clock"
+    mkdir -p "$out/clock/run" "$out/clock/compile" "$out/clock/link"
+    : > "$out/clock/run/1000" > "$out/clock/compile/0" > "$out/clock/link/0"
+}
 # gpu STATUS PHASE [VARIABLE=VALUE]...: how it ends, and that it leaves its files and nothing else
 gpu() {
     status=$1 phase=$2
     shift 2
-    rm -rf "$out/out" "$out/limits"
+    rm -rf "$out/out"
+    morning
     : > "$out/ran"
     env "$@" sh tests/gpu.sh "$phase" "$out/out" > "$out/log" 2>&1
     [ $? = "$status" ] || return 1
     files='report.txt table.csv '
     case $phase in 1 | 4) files="${files}table.md " ;; esac
     [ "$(ls "$out/out" | tr '\n' ' ')" = "$files" ] && [ -z "$(ls "$out/tmp")" ] &&
-        grep -q '^[0-9]* passed, [0-9]* failed' "$out/log"
+        tail -n 1 "$out/log" | grep -q '^[0-9]* passed, [0-9]* failed' &&
+        tail -n 1 "$out/out/report.txt" | grep -q '^[0-9]* passed, [0-9]* failed'
 }
 line()   { grep -q "$1" "$out/log"; }
-stages() { [ "$(sed -n 's#^[a-zA-Z]* *gpu/\([^:]*\).*#\1#p' "$out/log" | tr '\n' ' ')" = "$1 " ]; }
-seconds() { # what the limits add up to, with those that hold at the same time counted once
-    awk '$1 != "-k" {exit 1}
-         {limit = $2 + $3}
-         $4 ~ /nvcc$/ {if (limit > most) most = limit; next}
-         {sum += limit}
-         END {print sum + most}' "$out/limits"
+has()    { grep -qx "$1" "$out/out/table.csv"; }
+stages() { # but the compilers'
+    [ "$(sed -n '/gpu.compile/d;s#^[a-zA-Z]* *gpu/\([^:]*\).*#\1#p' "$out/log" | tr '\n' ' ')" = "$1 " ]
 }
+took() { [ $(($(date +%s) - 1000)) -le "$1" ]; }
 
-gpu 0 1 && stages 'compile-suite compile-bench_cuda suite-quick bench torch' &&
-    line '^5 passed, 0 failed, 0 skipped$'
-check "phase 1 builds, tests, measures, asks PyTorch, and leaves two files" $?
-[ "$(seconds)" -le 240 ]
-check "the limits of phase 1 add up to less than 4 minutes" $?
-awk -F, 'NF != 8 {exit 1}' "$out/out/table.csv" &&
-    grep -qx 'torch/amp,step,100,2,x,3,1,8' "$out/out/table.csv" &&
-    grep -qx 'of-copy,step,100,2,x,0.5,0.25,1' "$out/out/table.csv" &&
-    grep -qx 'of-copy,cast,100,1,x,0.8,0.8,0.8' "$out/out/table.csv" &&
-    grep -qx 'unfused/amp,step,100,2,x,1.5,0.75,3' "$out/out/table.csv" &&
-    grep -qx 'gpu,torch,,,,1.0 0,,' "$out/out/table.csv" &&
-    grep -q '^gpu,bench,,,s,[0-9]*,,$' "$out/out/table.csv"
-check "table.csv has the rows of both sides, their ratios, and the stages" $?
-
+gpu 0 1 && stages 'suite-quick bench torch bench-late' && line '^14 passed, 0 failed, 0 skipped$'
+check "phase 1 builds, tests, measures, asks PyTorch, and leaves three files" $?
+awk -F, 'NF != 8 {exit 1}' "$out/out/table.csv" && has 'torch/amp,step,100,2,x,3,1,8' &&
+    has 'of-copy,step,100,2,x,0.5,0.25,1' && has 'of-copy,cast,100,1,x,0.8,0.8,0.8' &&
+    has 'unfused/amp,step,100,2,x,1.5,0.75,3' && has 'late/amp,step,100,2,x,1,0.25,4' &&
+    has 'torch-foreach/amp,step,100,2,x,4,2,8' && has 'gpu,torch,,,,1.0 0,,' &&
+    has 'gpu,bench,,,s,[0-9]*,,' && has 'gpu,bench-clock,,,MHz,1100,1000,1200' &&
+    has 'gpu,bench-power,,,W,200,100,300' && has 'gpu,compile-kernels.o,,,s,[0-9]*,,'
+check "table.csv has the rows of both sides, their ratios, and of each stage seconds, clocks, watts" $?
 [ "$(head -n 1 "$out/out/table.md" | sed 's/date [-0-9]*;/date;/')" = \
     'Device Fake GPU, driver 1.2, CUDA 0.0, PyTorch 1.0 0, date; `sh tests/gpu.sh 1 OUT`' ]
 check "table.md begins with the device, its driver and the command" $?
 
-gpu 0 2 && line '^ok   gpu/suite: 28 tests$' && grep -qx 'suite --filter grids' "$out/ran" &&
-    line '^ok   gpu/suite-fast-math: 28 tests$' &&
-    [ "$(grep -Ec '^ok   gpu/(ddp|gpt|step|train|trainer)_' "$out/log")" = 6 ] &&
-    [ "$(seconds)" -lt 600 ]
-check "phase 2 runs the suite with both kernels, and the examples, in less than 10 minutes" $?
+gpu 0 1 FAKE_SECONDS='cc=20 nvcc=60 suite=20 bench_cuda=40 torch_step.py=40' && took 240 &&
+    line '^ok   gpu/bench-late'
+check "a cc and an nvcc that take 20 s and 60 s leave phase 1 whole" $?
+gpu 1 1 FAKE_SECONDS='nvcc=60 suite=999 bench_cuda=999 python3=999' && took 240 &&
+    line '^FAIL gpu/suite-quick: took more than 60 s$' && line '^FAIL gpu/bench: took more than' &&
+    has 'amp,step,100,2,ms,2,1,4'
+check "whatever hangs, phase 1 ends within 4 minutes, with the rows that were printed" $?
+gpu 1 2 FAKE_SECONDS='nvcc=60 suite=999 suite_fast=999 suite_late=999
+    suite_per_thread=999 gpt_cuda=999' && took 600 &&
+    line '^skip gpu/suite-fast-math: no time left$'
+check "and phase 2 within 10, and says for what there was no time" $?
+gpu 1 3 FAKE_SECONDS='nvcc=60 compute-sanitizer=999' && took 600 && gpu 1 4 FAKE_NCU=1 \
+    FAKE_SECONDS='nvcc=60 bench_mlp=999 python3=999' && took 360 &&
+    has 'amp,mlp-norm,512,6,ms,1.9,1.9,1.9'
+check "phases 3 and 4 within 10 and 6" $?
 
-tools='suite-memcheck suite-racecheck suite-synccheck suite-initcheck ncu'
-gpu 0 3 && stages "compile-probe compile-suite compile-bench_cuda $tools" &&
-    [ "$(grep -cx 'suite --quick --filter races' "$out/ran")" = 4 ] && [ "$(seconds)" -lt 600 ]
-check "phase 3 runs each sanitizer on tests that a device has, in less than 10 minutes" $?
-line '^skip gpu/ncu: refused: ==ERROR== ERR_NVGPUCTRPERM$' && line ', 0 failed, 1 skipped$'
+gpu 0 2 && line '^ok   gpu/suite: 28 tests$' && grep -qx 'suite --filter grids' "$out/ran" &&
+    line '^ok   gpu/suite-fast-math: 28 tests$' && line '^ok   gpu/suite-late: 28 tests$' &&
+    [ "$(grep -Ec '^ok   gpu/(gpt|step|train|trainer)_' "$out/log")" = 5 ] &&
+    [ "$(grep -c 'kernels.*took\|kernels[a-z_]*.o: ' "$out/log")" = 4 ]
+check "phase 2 compiles four objects of kernels once, and runs the suite with each, and the examples" $?
+
+gpu 0 3 FAKE_NCU=1 && [ "$(grep -c '^--tool [a-z]* 2$' "$out/ran")" = 28 ] &&
+    [ "$(grep -cx 'suite --filter fewer_bytes' "$out/ran")" = 4 ] && line '^ok   gpu/ncu$' &&
+    grep -q '^ncu --clock-control none .*ampi_(check|update|fewer).*--once$' "$out/ran"
+check "phase 3 runs each sanitizer on seven tests, and ncu on both launches of every state" $?
+gpu 0 3 && line '^skip gpu/ncu: refused: ==ERROR== ERR_NVGPUCTRPERM$' && line ', 0 failed, 1 skipped$'
 check "what ncu may not do is skipped" $?
-gpu 0 3 FAKE_REFUSES=1 && line '^skip gpu/memcheck: refused: ========= Error: not for you$' &&
-    line '^3 passed, 0 failed, 5 skipped$' && ! grep -q '^suite' "$out/ran"
+mv "$out/bin/ncu" "$out/ncu"
+gpu 0 3 PATH="$out/bin:/usr/bin:/bin" && line '^skip gpu/ncu: ncu not found$'
+check "and so is ncu where there is none" $?
+mv "$out/ncu" "$out/bin/ncu"
+gpu 1 3 FAKE_REFUSES=1 && line '^skip gpu/memcheck: refused: ========= Error: not for you$' &&
+    line '^FAIL gpu/gpu: nothing has run on a GPU$' && ! grep -q '^suite' "$out/ran"
 check "and so is a sanitizer that cannot watch even a correct program" $?
-gpu 1 3 FAKE_FAILS=suite && line '^FAIL gpu/suite-initcheck: ended with status 1$'
+gpu 1 3 FAKE_FAILS=suite && line '^FAIL gpu/suite-initcheck-races: ended with status 1$'
 check "one that finds something has failed" $?
 
-gpu 0 4 && stages 'compile-bench_mlp bench-mlp torch-mlp' && [ "$(seconds)" -le 360 ] &&
-    grep -qx 'amp-share,mlp-norm,512,6,x,0.05,0.05,0.05' "$out/out/table.csv" &&
-    grep -qx 'torch/amp,mlp-scaler,512,6,x,2,2,2' "$out/out/table.csv" &&
-    grep -qx 'torch-compile/amp,mlp-scaler,512,6,x,1.5,1.5,1.5' "$out/out/table.csv" &&
-    grep -qx 'cublas/amp,sgemm-kept,4096,1,x,0.9,0.9,0.9' "$out/out/table.csv"
-check "phase 4 measures a network and products, beside PyTorch and cuBLAS, in under 6 minutes" $?
-gpu 1 4 FAKE_SLEEPS=bench_mlp && line '^FAIL gpu/bench-mlp: took more than 75 s$' &&
-    grep -qx 'amp,mlp-norm,512,6,ms,1.9,1.9,1.9' "$out/out/table.csv" &&
-    grep -qx 'torch/amp,mlp-scaler,512,6,x,2,2,2' "$out/out/table.csv"
-check "what was measured before a program was stopped is in the table" $?
+gpu 0 4 && stages 'bench-mlp torch-mlp' && has 'amp-share,mlp-norm,512,6,x,0.05,0.05,0.05' &&
+    has 'torch/amp,mlp-scaler,512,6,x,2,2,2' && has 'torch-compile/amp,mlp-scaler,512,6,x,1.5,1.5,1.5' &&
+    has 'cublas/amp,sgemm-kept,4096,1,x,0.9,0.9,0.9'
+check "phase 4 measures a network and products, beside PyTorch and cuBLAS" $?
 
 gpu 1 1 FAKE_UNBUILT=bench_cuda && line '^FAIL gpu/compile-bench_cuda: ' && line 'not today' &&
     line '^skip gpu/bench: was not built$' && line '^ok   gpu/torch$'
 check "after a program that does not build it goes on" $?
+gpu 1 1 FAKE_SECONDS=cc=61 && line '^FAIL gpu/compile-cpu.o: ' && line '^ok   gpu/bench$' &&
+    line '^skip gpu/suite-quick: was not built$'
+check "and after an object that takes too long" $?
 gpu 1 1 FAKE_FAILS=suite && line '^FAIL gpu/suite-quick: ended with status 1$' &&
     line '^ok   gpu/bench$' && line '^ok   gpu/torch$'
 check "after a test that fails it goes on" $?
-gpu 1 1 FAKE_HANGS=suite && line '^FAIL gpu/suite-quick: took more than 30 s$' &&
+gpu 1 1 FAKE_CRASHES=suite && line '^FAIL gpu/suite-quick: ended with status 139$' &&
+    line '^ok   gpu/bench$'
+check "and after a program that crashes" $?
+gpu 1 1 FAKE_HANGS=suite && line '^FAIL gpu/suite-quick: took more than 60 s$' &&
     line '^ok   gpu/bench$'
 check "a program that hangs is stopped" $?
 gpu 1 2 FAKE_TESTS=0 && line '^FAIL gpu/suite: no test ran$' && line '^ok   gpu/step_cuda$'
 check "a suite without tests has failed" $?
 gpu 0 1 FAKE_NO_TORCH=1 && line '^skip gpu/torch: no PyTorch that sees the GPU$'
 check "without PyTorch it is one line" $?
+
+# What was built before goes along.
+morning
+sh tests/gpu.sh carry "$CARRIED" > "$out/log" 2>&1 && line '^ok   gpu/compile-kernels_late.o' &&
+    line '^ok   gpu/compile-suite_per_thread' && line '^# [0-9]* MB, of which' &&
+    [ -x "$CARRIED/bench_mlp" ]
+check "gpu.sh carry builds what all phases need" $?
+gpu 1 1 FAKE_SECONDS=nvcc=999 && line '^FAIL gpu/compile-kernels.o: is not made after [0-9]* s$' &&
+    line '^# kernels.o was carried along$' && line '^ok   gpu/suite-quick: 28 tests$'
+check "an object or a program that does not build is one that was carried along" $?
+gpu 1 1 FAKE_LINKS=1 && line '^FAIL gpu/compile-suite: ' && line '^ok   gpu/suite-quick: 28 tests$'
+check "and so is a program that does not link" $?
+gpu 0 1 NVCC=none && line '^skip gpu/compile: none not found' && line '^ok   gpu/suite-quick: 28 tests$'
+check "without nvcc all programs are" $?
+echo 1 >> "$CARRIED/of"
+gpu 1 1 NVCC=none FAKE_NO_TORCH=1 && line 'is of other sources or another GPU: not used$' &&
+    line '^skip gpu/suite-quick: was not built$'
+check "but not those of other sources" $?
+rm -rf "$CARRIED"
+gpu 0 1 NVCC=none && stages 'suite-quick bench torch bench-late' && has 'torch,step,100,2,ms,6,4,8'
+check "without nvcc PyTorch is measured" $?
+gpu 1 1 NVCC=none FAKE_NO_TORCH=1 && line '^FAIL gpu/gpu: nothing has run on a GPU$' &&
+    grep -q '^# Fake GPU' "$out/out/report.txt"
+check "and without PyTorch nothing, which has failed, and the report says what is there" $?
+gpu 1 1 FAKE_NO_GPU=1 FAKE_NO_TORCH=1 && line '^skip gpu/probe: no CUDA-capable device is detected$' &&
+    line '^skip gpu/suite-quick: no GPU$'
+check "without a GPU nothing is tried" $?
 
 # The tables of known values, and of none.
 table() { awk -f tests/gpu_table.awk "$@" > "$out/log" 2>&1; }
@@ -171,6 +267,13 @@ amp,graph-clip,1000000,20,ms,0,0,0
 amp,step,1000000,20,ms,nan,nan,nan
 amp,state-default,124468000,148,ms,2.4,2.4,2.5
 amp,state-8bit,124468000,148,ms,1.5,1.4,1.6
+amp,report,124468000,148,ms,2.4,2.4,2.4
+amp,sampled,124468000,148,ms,6,6,6
+amp,graph,1000000,20,ms,0.016,0.016,0.017
+late,graph,1000000,20,ms,0.02,0.02,0.02
+torch-foreach,step,124468000,148,ms,5,5,5
+amp,rows,38597376,1,ms,0.1,0.1,0.1
+amp,rows-all,38597376,1,ms,0.4,0.4,0.4
 amp,array-copy,124468000,1,GB/s,2500,2400,2600
 amp,cast-f32-f16,124468000,1,GB/s,2000,2000,2000
 END
@@ -190,6 +293,11 @@ table "$out/one.csv" "$out/two.csv" &&
 \`sh tests/gpu.sh 4 OUT\`" &&
     known '| 124 M | 148 | plain | 2 [1.9-2.1] | 0.95 | 3 [3-3] | 1.50 | 3.3 [3-6] | 1.65 |' &&
     known '| 8bit | 1.5 [1.4-1.6] | 1.60 |' && known "| sr | $no | $no |" &&
+    known '| that samples each | 6 [6-6] | no report | 2.50 |' &&
+    known '| the same in a graph | 0.02 [0.02-0.02] | with it | 1.25 |' &&
+    known '| 8192 of 50257 rows of 768 | 0.1 [0.1-0.1] | all rows | 0.25 |' &&
+    known '| PyTorch foreach, 124 M | 5 [5-5] | amp.h | 2.50 |' &&
+    known "| 8192 times the same row | $no | all rows | $no |" &&
     known '| cast-f32-f16 | 2000 [2000-2000] | 0.80 |' &&
     known "| 512 | fp16 and a scaler | $no | 1 [1-1] | $no | $no | 1.5 [1.4-1.6] | 1.50 | $no | $no |" &&
     known "| 4096 | $no | 0.2 [0.2-0.2] | 0.25 [0.25-0.25] | 0.80 | $no | $no | 0.5 [0.5-0.5] | 0.40 |"
@@ -233,7 +341,7 @@ elif quick || ! "$python" -c 'import torch' > /dev/null 2>&1; then
     check "torch: the scripts are Python" $?
     skip torch "what they do: $(quick && echo 'make check tries' || echo 'no PyTorch')"
 else
-    for name in step:8 mlp:10; do
+    for name in step:16 mlp:10; do
         PYTHONDONTWRITEBYTECODE=1 "$FAKE_TIMEOUT" 600 \
             "$python" "tests/bench/torch_${name%:*}.py" --cpu > "$out/log" 2>&1 &&
             [ "$(grep -Ec '^torch[a-z-]*,([^,]*,){6}[^,]*$' "$out/log")" = ${name#*:} ]
@@ -244,12 +352,8 @@ fi
 refused=0
 for arguments in '' '1' "5 $out/out" "1 $out/out more"; do
     sh tests/gpu.sh $arguments > "$out/log" 2>&1
-    [ $? = 2 ] && [ "$(cat "$out/log")" = 'usage: gpu.sh 1|2|3|4 OUT' ] && refused=$((refused + 1))
+    [ $? = 2 ] && [ "$(cat "$out/log")" = 'usage: gpu.sh 1|2|3|4|carry OUT' ] && refused=$((refused + 1))
 done
 [ $refused = 4 ]
 check "wrong arguments are answered with the usage" $?
-NVCC=$out/none sh tests/gpu.sh 1 "$out/out" > "$out/log" 2>&1 &&
-    [ "$(cat "$out/log")" = "skip gpu: $out/none not found" ]
-check "without nvcc it is one line, and no failure" $?
-
 finish

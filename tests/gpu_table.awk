@@ -7,8 +7,8 @@ BEGIN {
     FS = OFS = ","
     none = "not measured"
     sizes = split("124468000 148,1000000 20,10000000 50,10000000 10000,999920000 580", size)
-    steps = split("step:plain,graph:in a graph,step-clip:clipped,graph-clip:clipped; in a graph," \
-                  "overflow:skipped", step)
+    steps = split("step:plain,graph:in a graph,cold:in a graph; caches cold,step-clip:clipped," \
+                  "graph-clip:clipped; in a graph,overflow:skipped", step)
     batches = split("128,256,512,513", batch)
     forms   = split("fp32:fp32,tf32:TF32,autocast:fp16,scaler:fp16 and a scaler", form_of)
     edges   = split("1024,2048,4096,8192", edge)
@@ -20,7 +20,7 @@ BEGIN {
 }
 NF != 8 || $1 == "name" {next}
 $1 == "gpu" {
-    if ($5 == "s") next
+    if ($5 != "") next
     if ($2 == "command") commands = commands (commands ? "`, `" : "") $6
     said[$2] = $6
     next
@@ -57,7 +57,9 @@ function ratios_of(name, key,    part, at, suffix) {
     if (name != "amp") return
     ratio("unfused/amp", key, "unfused", key, "amp", key)
     ratio("torch/amp", key, "torch", key, "amp", key)
+    ratio("torch-foreach/amp", key, "torch-foreach", key, "amp", key)
     ratio("torch-compile/amp", key, "torch-compile", key, "amp", key)
+    ratio("late/amp", key, "late", key, "amp", key)
     if (part[1] ~ /^sgemm/) ratio("cublas/amp", key, "cublas", "halves" at, "amp", key)
     if (part[1] ~ /^(step|graph)/) ratio("of-copy", key, "amp", "copy" at, "amp", key)
     if (unit["amp", key] == "GB/s" && part[1] != "array-copy")
@@ -200,6 +202,32 @@ function print_states(    i, at, what) {
     }
 }
 
+# beside TEXT NAME KEY PEER-TEXT PEER KEY
+function beside(text, an, ak, peer, bn, bk) {
+    print "| " text " | " cell(an, ak) " | " peer " | " times(an, ak, bn, bk) " |"
+}
+function print_others(    i, large, small, rows_at, word) {
+    large = ",124468000,148"; small = ",1000000,20"; rows_at = ",38597376,1"
+    print "\n| also | ms | times that of | x |"
+    print columns(4)
+    beside("1 M without early launch", "late", "step" small, "with it", "amp", "step" small)
+    beside("the same in a graph", "late", "graph" small, "with it", "amp", "graph" small)
+    beside("124 M, a report that samples one turn in 100", "amp", "report" large, "no report", "amp",
+           "state-default" large)
+    beside("that samples each", "amp", "sampled" large, "no report", "amp", "state-default" large)
+    beside("8192 of 50257 rows of 768", "amp", "rows" rows_at, "all rows", "amp",
+           "rows-all" rows_at)
+    beside("8192 times the same row", "amp", "rows-same" rows_at, "all rows", "amp",
+           "rows-all" rows_at)
+    for (i = 1; i <= 2; i++) {
+        word = i == 1 ? "step" : "step-clip"
+        beside("PyTorch foreach, 124 M" (i == 1 ? "" : ", clipped"), "torch-foreach", word large,
+               "amp.h", "amp", word large)
+        beside("PyTorch compiled, 124 M" (i == 1 ? "" : ", clipped"), "torch-compile", word large,
+               "amp.h", "amp", word large)
+    }
+}
+
 function known(word) {return word in said ? said[word] : none}
 END {
     if (form == "ratios") {
@@ -212,6 +240,7 @@ END {
     print_bars()
     print_steps()
     print_states()
+    print_others()
     print_arrays()
     print_network()
     print_products()

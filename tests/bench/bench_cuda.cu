@@ -2,7 +2,7 @@
 
    nvcc -O2 -arch=native -I. tests/bench/bench_cuda.cu amp_kernels.cu \
        -lcublas -lcublasLt -o bench_cuda
-   ./bench_cuda [--quick] [largest number of parameters, default 1000000000]
+   ./bench_cuda [--quick | --once] [largest number of parameters, default 1000000000]
 
    Prints rows (gpu.h), between comments that start with #; torch_step.py prints the same of
    PyTorch. Everything that is measured takes turns with everything else of its model. AdamW with
@@ -11,9 +11,13 @@
 
        step, step-clip      amp_optimizer_adamw, without and with clipping; two launches
        graph, graph-clip    the same, replayed from a CUDA graph
+       cold                 graph behind a write of 256 MB, so that no cache has anything of it
        overflow             a step that finds an inf and is skipped
        check                the first of a step's two launches alone
        state-default, ...   the first with models of bf16 and amp_state: split, bf16, 8bit and so on
+       report, sampled      state-default with a report that samples one turn in 100, or each
+       rows, rows-same      the step of an embedding of 50257 rows of 768, whose gradient is of 8192
+                            rows: any, or one and the same; rows-all: an array, as others have it
        copy                 cudaMemcpyAsync from device to device: reads and writes 15 bytes each
        cast, scale-loss, ...  functions for single arrays, in GB/s read and written
 
@@ -21,7 +25,8 @@
    unscales and looks for inf, one that adds squares if it clips, AdamW, a cast; nothing waits there
    either. That is 40 bytes for each parameter, 44 with clipping. What both compute is compared.
 
-   --quick: small models and few rounds, to see that it works. */
+   --quick: small models and few rounds, to see that it works. --once: the first model, without a
+   second time, for a profiler of kernels. */
 
 #define AMP_IMPLEMENTATION
 #include "amp.h"
@@ -145,8 +150,11 @@ struct model {
 /* Equal tensors in one array of weights and one of gradients. */
 static void prepare(model *m, amp_backend *gpu, float *weights, uint16_t *grads, size_t part,
                     size_t num_tensors, float max_norm, amp_dtype type = AMP_F16,
-                    amp_state state = AMP_STATE_DEFAULT) {
-    amp_optimizer_desc desc = {};
+                    amp_state state = AMP_STATE_DEFAULT, int every = 0) {
+    amp_optimizer_desc desc  = {};
+    amp_report_desc    watch = {};
+    watch.every   = every;
+    desc.report   = every ? &watch : NULL;
     desc.backend  = gpu;
     desc.dtype    = type;
     desc.state    = state;
@@ -213,7 +221,8 @@ static void compare_steps(amp_backend *gpu) {
 /* One model with and without clipping: what is measured takes turns. */
 static void measure(amp_backend *gpu, size_t n, size_t tensors) {
     const size_t   part  = n / tensors;
-    const int      times = quick ? 1 : n < 20000000 ? 50 : 5;
+    const int      times = several(n < 20000000 ? 50 : 5);
+    const size_t   washed = quick ? 1 << 20 : 1 << 28;
     const int      fewer = std::max(1, times / (1 + (int)(tensors / 100)));
     const uint16_t inf   = 0x7c00;
     model          plain, clip;
@@ -228,6 +237,7 @@ static void measure(amp_backend *gpu, size_t n, size_t tensors) {
     float    *weights = on_device<float>(n);
     uint16_t *grads   = on_device<uint16_t>(n);
     char     *from = on_device<char>(BYTES / 2 * n), *to = on_device<char>(BYTES / 2 * n);
+    char     *wash = on_device<char>(washed);
     launch(fill_floats, n, weights, n, 1, 0.04f);
     launch(fill_halves, n, grads, n);
     prepare(&plain, gpu, weights, grads, part, tensors, 0.0f);
@@ -240,6 +250,8 @@ static void measure(amp_backend *gpu, size_t n, size_t tensors) {
     std::vector<turn> turns = {
         {"amp", "step", times, stepping},
         {"amp", "graph", times, [&] { good(cudaGraphLaunch(plain.replay, stream)); }},
+        {"amp", "cold", 1, [&] { good(cudaGraphLaunch(plain.replay, stream)); },
+         [&] { good(cudaMemsetAsync(wash, 0, washed, stream)); }},
         {"amp", "step-clip", times, [&] { good(amp_optimizer_adamw(&clip.opt, learning_rate)); }},
         {"amp", "graph-clip", times, [&] { good(cudaGraphLaunch(clip.replay, stream)); }},
         {"amp", "check", times,
@@ -257,37 +269,38 @@ static void measure(amp_backend *gpu, size_t n, size_t tensors) {
     good(amp_optimizer_status(&plain.opt, &status));
     must(status.skipped == 0, "a finite step was skipped");
     good(cudaMemcpy(grads + n / 2, &inf, 2, cudaMemcpyHostToDevice));
-    turns = {{"amp", "overflow", times, stepping}, {"unfused", "overflow", fewer, turns[6].work}};
+    turns = {{"amp", "overflow", times, stepping}, {"unfused", "overflow", fewer, [&] { many.step(0.0f); }}};
     take_turns(turns, 0.0, n, tensors);
     good(amp_optimizer_status(&plain.opt, &status));
-    must(status.skipped >= (uint64_t)(4 * times), "an overflow was not found");
+    must(status.skipped >= (uint64_t)(once ? 1 : 4 * times), "an overflow was not found");
     cudaGraphExecDestroy(many_plain);
     cudaGraphExecDestroy(many_clip);
     release(&plain);
     release(&clip);
-    for (void *p : {(void *)weights, (void *)grads, (void *)from, (void *)to, (void *)many.c})
+    for (void *p : {(void *)weights, (void *)grads, (void *)from, (void *)to, (void *)wash, (void *)many.c})
         cudaFree(p);
 }
 
 /* The step in all states, in turns; weights are the default's, and what others begin with, of whom
    each leaves NaN. */
 static void measure_states(amp_backend *gpu, size_t n, size_t tensors) {
-    struct kept { const char *what; amp_state state; };
+    struct kept { const char *what; amp_state state; int every = 0; };
     static const kept states[] = {
         {"state-default", AMP_STATE_DEFAULT},       {"state-split", AMP_STATE_SPLIT},
         {"state-bf16", AMP_STATE_BF16},             {"state-8bit", AMP_STATE_8BIT},
         {"state-8bit-24", AMP_STATE_8BIT_24},       {"state-sr", AMP_STATE_SR},
         {"state-sr-bf16", AMP_STATE_SR_BF16},       {"state-sr-8bit", AMP_STATE_SR_8BIT},
         {"state-kahan", AMP_STATE_KAHAN},           {"state-kahan-bf16", AMP_STATE_KAHAN_BF16},
-        {"state-kahan-8bit", AMP_STATE_KAHAN_8BIT}};
+        {"state-kahan-8bit", AMP_STATE_KAHAN_8BIT}, {"report", AMP_STATE_DEFAULT, 100},
+        {"sampled", AMP_STATE_DEFAULT, 1}};
     enum { STATES = sizeof states / sizeof *states };
-    const int         times = quick ? 1 : 5;
+    const int         times = several(5);
     size_t            have = 0, total = 0;
     model             models[STATES];
     std::vector<turn> turns;
     n -= n % tensors;
     good(cudaMemGetInfo(&have, &total));
-    if (have / 120 < n) { /* 6 for weights and gradients, in all about 100 for states */
+    if (have / 150 < n) { /* 6 for weights and gradients, in all about 130 for states */
         printf("# no memory for %zu parameters in all states\n", n);
         return;
     }
@@ -298,7 +311,7 @@ static void measure_states(amp_backend *gpu, size_t n, size_t tensors) {
         amp_optimizer *opt = &models[i].opt;
         launch(fill_floats, n, weights, n, 1, 0.04f);
         prepare(&models[i], gpu, weights, grads, n / tensors, tensors, 0.0f, AMP_BF16,
-                states[i].state);
+                states[i].state, states[i].every);
         turns.push_back({"amp", states[i].what, times,
                          [opt] { good(amp_optimizer_adamw(opt, learning_rate)); }});
     }
@@ -313,6 +326,53 @@ static void measure_states(amp_backend *gpu, size_t n, size_t tensors) {
     for (void *p : {(void *)weights, (void *)grads}) cudaFree(p);
 }
 
+/* An embedding: its optimizer is that of prepare, but for the gradient. */
+static void measure_rows(amp_backend *gpu) {
+    const uint32_t        table = quick ? 100 : 50257, most = quick ? 32 : 8192, same = 7;
+    const size_t          length = quick ? 64 : 768, n = table * length;
+    std::vector<uint32_t> any(most), one(most, same);
+    model                 whole;
+    amp_optimizer         few;
+    amp_optimizer_desc    desc = {};
+    amp_tensor            t    = {};
+    float    *weights = on_device<float>(2 * n);
+    uint16_t *grads   = on_device<uint16_t>(n);
+    uint32_t *rows = on_device<uint32_t>(3 * most + 1), *count = rows + 3 * most;
+    for (uint32_t i = 0; i < most; i++) any[i] = scrambled(i) % table;
+    launch(fill_floats, 2 * n, weights, 2 * n, 1, 0.04f);
+    launch(fill_halves, n, grads, n);
+    good(cudaStreamSynchronize(stream));
+    good(cudaMemcpy(rows, any.data(), 4 * most, cudaMemcpyHostToDevice));
+    good(cudaMemcpy(rows + most, any.data(), 4 * most, cudaMemcpyHostToDevice));
+    good(cudaMemcpy(rows + 2 * most, one.data(), 4 * most, cudaMemcpyHostToDevice));
+    good(cudaMemcpy(count, &most, 4, cudaMemcpyHostToDevice));
+    prepare(&whole, gpu, weights, grads, n, 1, 0.0f);
+    desc.backend = gpu;
+    desc.dtype   = AMP_F16;
+    desc.kind    = AMP_KIND_ADAMW;
+    good(amp_optimizer_init(&few, &desc));
+    t.n = n, t.weight = weights + n, t.grad = grads, t.grad_type = AMP_F16;
+    t.row_length = length, t.max_rows = most, t.rows = rows, t.num_rows = count;
+    good(amp_optimizer_add(&few, &t));
+    good(amp_optimizer_prepare(&few));
+    const auto touch = [=](const uint32_t *which) {
+        good(cudaMemcpyAsync(rows, which, 4 * most, cudaMemcpyDeviceToDevice, stream));
+    };
+    const auto        step  = [&] { good(amp_optimizer_adamw(&few, learning_rate)); };
+    std::vector<turn> turns = {
+        {"amp", "rows", several(5), step, [=] { touch(rows + most); }},
+        {"amp", "rows-same", several(5), step, [=] { touch(rows + 2 * most); }},
+        {"amp", "rows-all", several(5),
+         [&] { good(amp_optimizer_adamw(&whole.opt, learning_rate)); }}};
+    take_turns(turns, 1.0, n, 1);
+    amp_status status;
+    good(amp_optimizer_status(&few, &status));
+    must(status.skipped == 0 && status.steps > 0, "a step of few rows was skipped");
+    release(&whole);
+    amp_optimizer_free(&few);
+    for (void *p : {(void *)weights, (void *)grads, (void *)rows}) cudaFree(p);
+}
+
 /* ------------------------------------------------------------------------ single arrays */
 
 static void measure_arrays(size_t n) {
@@ -321,7 +381,7 @@ static void measure_arrays(size_t n) {
     uint16_t   *grads = on_device<uint16_t>(n);
     amp_scaler  initial;
     const auto  rate = [&](const char *what, double bytes, const std::function<void()> &work) {
-        std::vector<turn> turns = {{"amp", what, quick ? 1 : 5, work}};
+        std::vector<turn> turns = {{"amp", what, several(5), work}};
         take_turns(turns, 0.2, n, 1, bytes * (double)n);
     };
     good(amp_scaler_init(&initial, NULL));
@@ -355,8 +415,9 @@ int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         char *end = NULL;
         if (strcmp(argv[i], "--quick") == 0) quick = true;
+        else if (strcmp(argv[i], "--once") == 0) once = true;
         else if ((most = (size_t)strtod(argv[i], &end)) == 0 || *end != '\0') {
-            fprintf(stderr, "usage: bench_cuda [--quick] [largest number of parameters]\n");
+            fprintf(stderr, "usage: bench_cuda [--quick | --once] [largest number of parameters]\n");
             return 2;
         }
     }
@@ -367,8 +428,10 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < num_sizes; i++) {
         if (sizes[i][0] <= most) measure(&gpu, sizes[i][0], sizes[i][1]);
         if (i > 0) continue;
-        compare_steps(&gpu);
+        if (!once) compare_steps(&gpu);
         measure_states(&gpu, std::min(most, sizes[i][0]), sizes[i][1]);
+        if (once) break;
+        measure_rows(&gpu);
         measure_arrays(quick ? 20000 : std::min(most, (size_t)124468000));
     }
     return 0;

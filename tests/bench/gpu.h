@@ -20,6 +20,9 @@
 #define ROW_HEAD "name,what,n,tensors,unit,value,low,high\n"
 
 static bool quick; /* small sizes and few rounds, to see that it works */
+static bool once;  /* all once, for a profiler */
+
+static int several(int times) { return quick || once ? 1 : times; }
 
 static void must(bool ok, const char *what) {
     if (ok) return;
@@ -56,7 +59,7 @@ static void begin(void) {
     good(cudaStreamCreate(&stream));
     good(cudaEventCreate(&before));
     good(cudaEventCreate(&after));
-    if (quick) return;
+    if (quick || once) return;
     good(cudaMalloc(&p, bytes));
     for (const double start = seconds(); seconds() - start < 0.5;) {
         for (int i = 0; i < 8; i++) good(cudaMemsetAsync(p, 0, bytes, stream));
@@ -118,14 +121,16 @@ static cudaGraphExec_t captured(const std::function<void()> &work) {
 struct turn {
     const char           *name, *what;
     int                   times; /* in a row */
-    std::function<void()> work;
+    std::function<void()> work, first; /* first: in front, not measured */
     std::vector<double>   ms;
 
-    turn(const char *name_, const char *what_, int times_, std::function<void()> work_)
-        : name(name_), what(what_), times(times_), work(work_) {}
+    turn(const char *name_, const char *what_, int times_, std::function<void()> work_,
+         std::function<void()> first_ = nullptr)
+        : name(name_), what(what_), times(times_), work(work_), first(first_) {}
 
     void take(void) {
         float all = 0.0f;
+        if (first) first();
         good(cudaEventRecord(before, stream));
         for (int i = 0; i < times; i++) work();
         good(cudaEventRecord(after, stream));
@@ -149,9 +154,9 @@ struct turn {
 /* All take turns: a round to warm up, then at most 21 or, after five, as many as there is time. */
 static void take_turns(std::vector<turn> &turns, double most_seconds, size_t n, size_t tensors,
                        double bytes = 0.0) {
-    const int    rounds = quick ? 3 : 21;
+    const int    rounds = once ? 1 : quick ? 3 : 21;
     const double start  = seconds();
-    for (int r = -1; r < rounds; r++) {
+    for (int r = once ? 0 : -1; r < rounds; r++) {
         for (turn &t : turns) t.take();
         if (r < 0)
             for (turn &t : turns) t.ms.clear();
@@ -162,7 +167,7 @@ static void take_turns(std::vector<turn> &turns, double most_seconds, size_t n, 
 
 /* ----------------------------------------------------------------------------- numbers */
 
-static __device__ uint32_t scrambled(uint64_t i) {
+static __host__ __device__ uint32_t scrambled(uint64_t i) {
     uint64_t x = (i + 1) * 0x9e3779b97f4a7c15u;
     x ^= x >> 29;
     x *= 0xbf58476d1ce4e5b9u;

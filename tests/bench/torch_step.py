@@ -1,7 +1,9 @@
 """What PyTorch needs for the step that bench_cuda measures: GradScaler and fused AdamW on fp32
 masters whose fp16 gradients and fp16 model copies exist. Prints bench_cuda's rows under its names:
 step, graph (captured, capturable), both with and without clipping, overflow, a step that is
-skipped, and copy, which should be bench_cuda's if the machine is as it was.
+skipped, and copy, which should be bench_cuda's if the machine is as it was. torch-foreach and
+torch-compile have the steps of the optimizer that is not fused, and of torch.compile's, for which
+GradScaler waits to see whether there was an inf.
 
 usage: torch_step.py [--cpu] [largest number of parameters]"""
 import sys
@@ -26,7 +28,7 @@ def realistic(count, dtype, factor):
     return x.to(dtype)
 
 
-def model(n, tensors):
+def model(n, tensors, kind):
     """The step, as a function of whether to clip; the gradients it reads; the weights and the
     scaler."""
     part = n // tensors
@@ -35,7 +37,10 @@ def model(n, tensors):
     grads = [realistic(part, torch.float16, 0.06) for _ in range(tensors)]
     for w in weights:
         w.grad = torch.zeros_like(w)
-    optimizer = torch.optim.AdamW(weights, lr=1e-4, fused=True, capturable=not CPU)
+    optimizer = torch.optim.AdamW(weights, lr=1e-4, fused=kind == "fused",
+                                  foreach=kind != "fused", capturable=not CPU)
+    if kind == "compile":
+        optimizer.step = torch.compile(optimizer.step)
     scaler = torch.amp.GradScaler(DEVICE)
     scaler.scale(torch.ones(1, device=DEVICE))
     wide, masters = [w.grad for w in weights], [w.detach() for w in weights]
@@ -53,7 +58,7 @@ def model(n, tensors):
 
 
 def rows(n, tensors):
-    step, grads, masters, scaler = model(n, tensors)
+    step, grads, masters, scaler = model(n, tensors, "fused")
     source = torch.randint(256, (15 * n,), dtype=torch.uint8, device=DEVICE)
     target = torch.zeros_like(source)
     take_turns([("torch", "step", lambda: lambda: step(False)),
@@ -68,17 +73,25 @@ def rows(n, tensors):
         sys.exit("torch_step.py: a step with an inf was not skipped")
 
 
+def rows_of(kind, n, tensors):
+    step = model(n, tensors, kind)[0]
+    take_turns([(f"torch-{kind}", "step", lambda: lambda: step(False)),
+                (f"torch-{kind}", "step-clip", lambda: lambda: step(True))], 2, n, tensors)
+
+
 def main():
     numbers = sys.argv[2 if CPU else 1:]
     most = int(float(numbers[0])) if numbers else 1_000_000_000
     begin()
-    for n, tensors in SIZES:
-        if n > most:
-            continue
+    sizes = [size for size in SIZES if size[0] <= most]
+    measured = [(rows, size) for size in sizes]
+    measured += [(lambda *size, kind=kind: rows_of(kind, *size), size)  # compiling takes its time
+                 for kind in ("foreach", "compile") for size in sizes[:2]]
+    for measure, size in measured:
         try:
-            rows(n, tensors)
+            measure(*size)
         except RuntimeError as error:
-            print(f"# torch refuses {n} parameters: {str(error).splitlines()[0]}", flush=True)
+            print(f"# torch refuses {size[0]} parameters: {str(error).splitlines()[0]}", flush=True)
         if not CPU:
             torch.cuda.empty_cache()
 
