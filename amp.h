@@ -325,7 +325,7 @@ typedef enum amp_result {
     AMP_ERROR_TOO_LARGE,        /* a size in bytes does not fit size_t, or one of a product on CUDA
                                    is 2^31 or more                                                */
     AMP_ERROR_BAD_STATE,        /* scaler: nothing checked since the last update; optimizer: no
-                                   gradient, no learning rate, unscaled already                   */
+                                   gradient, no learning rate, unscaled already, no report yet    */
     AMP_ERROR_NOT_PREPARED,     /* optimizer: a step before amp_optimizer_prepare                 */
     AMP_ERROR_PREPARED,         /* optimizer: add or prepare after amp_optimizer_prepare          */
     AMP_ERROR_STEP_OPEN,        /* optimizer: begin_step twice, or a change during an open step   */
@@ -354,9 +354,10 @@ typedef enum amp_result {
     AMP_ERROR_STALE             /* cache: a weight was written to without amp_cache_changed       */
 } amp_result;
 
-/* What was wrong (the field of a desc, its value and bounds; the tensor) is told in words where a
-   desc has a problem: AMP_PROBLEM_SIZE bytes of yours, or NULL. Init, add, prepare, rebind, steps,
-   save and load begin by making it empty. It must outlive the object; threads must not share it. */
+/* What was wrong (the field of a desc, its value and bounds; the tensor; the call that is missing) is
+   told in words where a desc has a problem: AMP_PROBLEM_SIZE bytes of yours, or NULL. Init, add,
+   prepare, rebind, steps, reports, save and load begin by making it empty. It must outlive the
+   object; threads must not share it. */
 enum { AMP_PROBLEM_SIZE = 200 };
 
 /* A short English sentence for a result, never NULL; the version that is linked, "0.5.0". */
@@ -2857,7 +2858,7 @@ AMP_DEF const char *amp_result_string(amp_result result) {
         return "a size in bytes does not fit size_t, or one of a product on CUDA is 2^31 or more";
     case AMP_ERROR_BAD_STATE:
         return "check a gradient before this update, set a learning rate, give a tensor its "
-               "gradient, or unscale only once";
+               "gradient, unscale only once, or ask for a report first";
     case AMP_ERROR_NOT_PREPARED: return "call amp_optimizer_prepare first";
     case AMP_ERROR_PREPARED: return "the optimizer is already prepared";
     case AMP_ERROR_STEP_OPEN:
@@ -4509,7 +4510,7 @@ static amp_result ampi_spoil_weight(const amp_backend *b, float *weight, size_t 
     result = ampi_send(b, weight, nan, done * sizeof *nan);
     for (; done < n && result == AMP_OK; done += ampi_min(n - done, done))
         result = ampi_cast_on(b, weight + done, AMP_F32, weight, AMP_F32, ampi_min(n - done, done));
-    return result;
+    return result == AMP_OK ? b->functions->wait_fn(b) : result; /* it may be freed now */
 }
 
 /* The tables to where kernels read them, and what tensors begin with. */
@@ -5510,8 +5511,8 @@ AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
     if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
     pending      = opt->pending;
     opt->pending = AMP_OK;
-    if (!opt->step_open) /* problem still says what begin_step has told */
-        return pending != AMP_OK ? pending : ampi_open_step(opt);
+    if (pending == AMP_OK) ampi_blank(opt->desc.problem); /* or it says what begin_step has told */
+    if (!opt->step_open) return pending != AMP_OK ? pending : ampi_open_step(opt);
     opt->plan->version++;
     result = opt->backend.functions->update_fn(&opt->backend, opt->plan, AMPI_JOB_PUBLISH);
     if (result != AMP_OK) return result;

@@ -1848,13 +1848,16 @@ TEST(capture, "whatever waits or allocates is refused while the stream is captur
         CHECK(start(t, &base, r));
         amp_optimizer     *opt = &t->opt[DEV];
         amp_optimizer_desc d   = opt->desc;
+        char               why[AMP_PROBLEM_SIZE];
         d.backend              = &t->backend;
+        d.problem              = why;
         OK(amp_optimizer_init(&more, &d));
         const amp_tensor x = tensor_of(t, 0, DEV);
         OK(amp_optimizer_add(&more, &x));
         save(opt, f);
         begin_capture(t->stream);
         CHECK_EQ_INT(amp_optimizer_prepare(&more), AMP_ERROR_UNSUPPORTED);
+        CHECK(strstr(why, "the stream is being captured") == why);
         CHECK_EQ_INT(amp_optimizer_status(opt, &status), AMP_ERROR_UNSUPPORTED);
         CHECK_EQ_INT(amp_optimizer_stats(opt, 0, &stats), AMP_ERROR_UNSUPPORTED);
         CHECK_EQ_INT(amp_optimizer_load(opt, read_tape, f), AMP_ERROR_UNSUPPORTED);

@@ -767,6 +767,71 @@ static void overwrite(const char *path, size_t at, const void *bytes, size_t n) 
     fclose(file);
 }
 
+/* The sum of what stands from one place to another is there behind it (amp.h, >>impl state). */
+static void seal(unsigned char *bytes, size_t from, size_t to) {
+    uint64_t sum = 0, x;
+    size_t   at;
+    int      k;
+    for (at = from; at < to; at += 8, sum ^= sum >> 32) {
+        for (k = 7, x = 0; k >= 0; k--) x = x << 8 | bytes[at + (size_t)k];
+        sum = (sum ^ x) * 0x9e3779b97f4a7c15u;
+    }
+    for (k = 0; k < 8; k++, sum >>= 8) bytes[to + (size_t)k] = (unsigned char)sum;
+}
+
+/* A part, or what names a set, as 0.5.0 wrote it: version 3, without the steps skipped in a row. */
+static void as_of_0_5_0(const char *path) {
+    enum { ROW = 32 + 8 * 42 };
+    size_t         n;
+    unsigned char *bytes = file_bytes(path, &n);
+    FILE          *file  = fopen(path, "wb");
+    uint64_t       body;
+    size_t         k;
+    CHECK_EQ_INT(bytes[8], 5);
+    bytes[8] = 3;
+    if (n > 64) {
+        CHECK(bytes[ROW] <= 1); /* one skip, or none, since */
+        memmove(bytes + ROW, bytes + ROW + 8, n - ROW - 8);
+        n -= 8;
+        for (k = 0, body = n - 40; k < 8; k++, body >>= 8) bytes[16 + k] = (unsigned char)body;
+        seal(bytes, 32, n - 8);
+    }
+    seal(bytes, 0, 24);
+    if (file) {
+        CHECK_EQ_U64(fwrite(bytes, 1, n, file), n);
+        fclose(file);
+    }
+    free(bytes);
+}
+
+TEST(old_sets, "law 12: a set of 0.5.0 loads on any number of ranks, and its run goes on with the same bits") {
+    int count, step;
+    begin_files();
+    plain_run();
+    use("s");
+    together(2, run_and_save);
+    all_are(2, AMP_OK);
+    all_free();
+    as_of_0_5_0(path_of("s"));
+    as_of_0_5_0(path_of("s.4.0-of-2"));
+    as_of_0_5_0(path_of("s.4.1-of-2"));
+    for (step = STEPS; step < 2 * STEPS; step++) plain_step(&reference, step);
+    for (count = 1; count <= 3; count++) {
+        together(count, only_load);
+        all_are(count, AMP_OK);
+        together(count, go_on);
+        all_are(count, AMP_OK);
+        compare(count);
+        all_free();
+    }
+    together(2, only_load);
+    together(2, only_save); /* and goes when the next one is complete */
+    all_are(2, AMP_OK);
+    CHECK(!file_exists(path_of("s.4.0-of-2")) && file_exists(path_of("s.4-1.0-of-2")));
+    all_free();
+    end_files();
+}
+
 TEST(damaged, "law 18: what is wrong with a set is told on every rank, which all stay as they were") {
     unsigned char *bytes;
     size_t         n;
@@ -998,8 +1063,7 @@ TEST(hostile, "law 18: a file that names a set of two thousand million ranks is 
               "written over") {
     static const unsigned char many[8] = {0xff, 0xff, 0xff, 0x7f}, most[8] = {0, 0, 1};
     unsigned char *bytes;
-    uint64_t       sum = 0, x;
-    size_t         n, i, at;
+    size_t         n, i;
     begin_files();
     use("h");
     together(2, run_and_save);
@@ -1008,12 +1072,7 @@ TEST(hostile, "law 18: a file that names a set of two thousand million ranks is 
         bytes = file_bytes(path_of("h"), &n);
         CHECK_EQ_U64(n, 64);
         memcpy(bytes + 48, i ? most : many, 8);
-        for (at = 32, sum = 0; at < 56; at += 8, sum ^= sum >> 32) { /* amp.h, >>impl state */
-            int k;
-            for (k = 7, x = 0; k >= 0; k--) x = x << 8 | bytes[at + (size_t)k];
-            sum = (sum ^ x) * 0x9e3779b97f4a7c15u;
-        }
-        for (at = 56; at < 64; at++, sum >>= 8) bytes[at] = (unsigned char)sum;
+        seal(bytes, 32, 56);
         overwrite(path_of("h"), 0, bytes, 64);
         free(bytes);
         all_free();
@@ -1095,6 +1154,7 @@ int main(int argc, char **argv) {
     RUN(sets);
     RUN(reports);
     RUN(names);
+    RUN(old_sets);
     RUN(damaged);
     RUN(unsaved);
     RUN(unheard);
