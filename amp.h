@@ -354,8 +354,8 @@ typedef enum amp_result {
     AMP_ERROR_STALE             /* cache: a weight was written to without amp_cache_changed       */
 } amp_result;
 
-/* What was wrong (the field of a desc, its value and bounds; the tensor; the call that is missing) is
-   told in words where a desc has a problem: AMP_PROBLEM_SIZE bytes of yours, or NULL. Init, add,
+/* What was wrong (the field of a desc, its value and bounds; the tensor; the call that is missing)
+   is told in words where a desc has a problem: AMP_PROBLEM_SIZE bytes of yours, or NULL. Init, add,
    prepare, rebind, steps, reports, save and load begin by making it empty. It must outlive the
    object; threads must not share it. */
 enum { AMP_PROBLEM_SIZE = 200 };
