@@ -2419,7 +2419,13 @@ AMPI_FN void ampi_record_turn(const amp_plan *plan, uint32_t bad) {
 enum { AMPI_GROUP = 32 }; /* elements that share an exponent */
 
 /* The digits of amp_state: what stands for a master, and what moments are of. */
-enum { AMPI_MASTER_SPLIT = 1, AMPI_MASTER_24, AMPI_MASTER_SR, AMPI_MASTER_KAHAN };
+enum {
+    AMPI_MASTER_F32,
+    AMPI_MASTER_SPLIT,
+    AMPI_MASTER_24,
+    AMPI_MASTER_SR,
+    AMPI_MASTER_KAHAN
+};
 enum { AMPI_MOMENTS_F32, AMPI_MOMENTS_BF16, AMPI_MOMENTS_8BIT };
 
 AMPI_FN int ampi_masters_in(uint32_t state) { return (int)(state >> 4); }
@@ -2437,26 +2443,6 @@ AMPI_FN int ampi_state_known(uint32_t state) {
     if (master == 0 || master == AMPI_MASTER_24)
         return state == AMP_STATE_DEFAULT || state == AMP_STATE_8BIT_24;
     return master <= AMPI_MASTER_KAHAN && moments <= AMPI_MOMENTS_8BIT;
-}
-
-/* Of a group, that its largest magnitude be from 1 to 2: what values are multiplied by for their
-   codes, and codes for their values. Powers of two, but of a NaN. */
-typedef struct ampi_scale { float down, up; } ampi_scale;
-
-/* The power of two of a group's largest magnitude, as the exponent of fp32, in which that stays
-   below 1.93, where the codes end with room to be rounded up; 255 if there is a NaN. */
-AMPI_FN uint8_t ampi_exponent_of(uint32_t most) {
-    const uint32_t e = (most + 0x00090000u) >> 23;
-    if (most > AMPI_F32_INF) return 255;
-    return (uint8_t)(e < 1u ? 1u : e > 253u ? 253u : e);
-}
-
-AMPI_FN ampi_scale ampi_scale_of(uint8_t exponent) {
-    const uint32_t e = exponent < 1 ? 1u : exponent > 253 ? 253u : exponent;
-    ampi_scale     s;
-    s.down = ampi_f32_from_bits((254u - e) << 23);
-    s.up   = ampi_f32_from_bits(exponent == 255 ? 0x7fc00000u : e << 23);
-    return s;
 }
 
 /* What chance depends on beside the lower half of an element's number: seed, tensor, step and the
@@ -2677,6 +2663,27 @@ AMPI_IN AMPI_U AMPI_(chance)(AMPI_U element, AMPI_U a, AMPI_U b) {
     return x ^ x >> 16;
 }
 
+/* The power of two of a group's largest magnitude, as the exponent of fp32, in which that stays
+   below 1.93, where the codes end with room to be rounded up; 255 if there is a NaN. (0x00090000
+   leaves the lower 16 bits alone: they may be missing.) */
+AMPI_IN AMPI_U AMPI_(exponent_of)(AMPI_U most) {
+    const AMPI_U e   = AMPI_(least)((most + 0x00090000u) >> 23, AMPI_(u32)(253));
+    const AMPI_U nan = AMPI_(above)(AMPI_(size)(most), AMPI_(u32)(AMPI_F32_INF));
+    return AMPI_(most)(e, AMPI_(u32)(1)) | (nan & 255);
+}
+
+/* What a group's values are multiplied by for their codes, and codes for their values: powers of
+   two, but of a NaN. */
+AMPI_IN AMPI_V AMPI_(down_of)(AMPI_U exponent) {
+    const AMPI_U e = AMPI_(most)(AMPI_(least)(exponent, AMPI_(u32)(253)), AMPI_(u32)(1));
+    return AMPI_(from_bits)((254 - e) << 23);
+}
+AMPI_IN AMPI_V AMPI_(up_of)(AMPI_U exponent) {
+    const AMPI_U e   = AMPI_(most)(AMPI_(least)(exponent, AMPI_(u32)(253)), AMPI_(u32)(1));
+    const AMPI_U nan = AMPI_(above)(exponent, AMPI_(u32)(254));
+    return AMPI_(from_bits)((e << 23 & ~nan) | (nan & 0x7fc00000u));
+}
+
 /* Codes of 8 bits and back: of a magnitude y below 2 the upper bits of y + least as a float, 4 of
    them behind the point: floats above least, and evenly spaced below. Rounded up if what is cut off
    is more than chance, below 2^19. Bits above the lower 8, of which those of least are 0, do not
@@ -2819,6 +2826,14 @@ AMPI_STRICT_END
 #define AMPI_OPENMP 1
 #else
 #define AMPI_OPENMP 0
+#endif
+
+#if defined(__clang__)
+#define AMPI_UNROLL _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__) && !defined(__TINYC__)
+#define AMPI_UNROLL _Pragma("GCC unroll 16")
+#else
+#define AMPI_UNROLL
 #endif
 
 #if defined(__GNUC__) || defined(__clang__)
@@ -3044,28 +3059,20 @@ enum {
     AMPI_WHOLE  = 32      /* tiers take multiples of this; what is left over, plain C       */
 };
 
-/* The arrays of a fused step on one tensor; master, m and v are fp32, model and m may be NULL. */
-typedef struct ampi_update {
-    ampi_rates  rates;
-    const void *grad; /* scaled */
-    void       *master, *m, *v, *model;
-    amp_dtype   grad_type, model_type;
-    float       factor; /* unscales, clips */
-} ampi_update;
-
-/* And on one that is kept in fewer bytes; m, v and their scales may be NULL. */
-typedef struct ampi_fewer {
+/* The arrays of a fused step on one tensor, as they are stored. */
+typedef struct ampi_arrays {
     ampi_rates  rates;
     float       factor; /* unscales, clips */
     amp_kind    kind;
-    int         master, moments, f16; /* of its state; is the model of fp16? */
-    amp_dtype   grad_type;
+    uint32_t    state, f16; /* how masters and moments are stored; is the model of fp16? */
+    amp_dtype   grad_type, model_type;
     const void *grad;
-    void       *model, *low, *m, *v;
+    void       *weight; /* masters of fp32 */
+    void       *model, *low, *m, *v; /* may be NULL */
     uint8_t    *m_scale, *v_scale;
     uint32_t    element; /* the number of the first, its lower half */
     ampi_seeds  key;
-} ampi_fewer;
+} ampi_arrays;
 
 /* Elements i to end of arrays, end - i a multiple of AMPI_WHOLE. */
 typedef struct ampi_tier {
@@ -3083,9 +3090,7 @@ typedef struct ampi_tier {
     void (*unscale)(void *dst, const void *grad, amp_dtype type, size_t i, size_t end,
                     float factor);
     void (*accumulate)(void *sums, const void *x, amp_dtype type, size_t i, size_t end);
-    void (*adamw)(const ampi_update *u, size_t i, size_t end);
-    void (*sgd)(const ampi_update *u, size_t i, size_t end);
-    void (*fewer)(const ampi_fewer *x, size_t i, size_t end);
+    void (*step)(const ampi_arrays *x, size_t i, size_t end);
     const struct ampi_engine *engine; /* of products */
 } ampi_tier;
 
@@ -3122,6 +3127,48 @@ enum { AMPI_SOON = 512 };
 #define AMPI_PREFETCH(base, type, i) ((void)0)
 #endif
 
+/* The arrays from element i on. */
+static ampi_arrays ampi_arrays_from(const ampi_arrays *arrays, size_t i) {
+    const size_t low = ampi_low_size(arrays->state), moment = ampi_moment_size(arrays->state);
+    ampi_arrays  x   = *arrays;
+    x.grad   = ampi_at(x.grad, x.grad_type, i);
+    x.weight = ampi_to(x.weight, AMP_F32, i);
+    x.model  = ampi_to(x.model, x.model_type, i);
+    if (x.low) x.low = (char *)x.low + i * low;
+    if (x.m) x.m = (char *)x.m + i * moment;
+    if (x.v) x.v = (char *)x.v + i * moment;
+    if (x.m_scale) x.m_scale += i / AMPI_GROUP;
+    if (x.v_scale) x.v_scale += i / AMPI_GROUP;
+    x.element += (uint32_t)i;
+    return x;
+}
+
+/* A step takes arrays in blocks: what no formula reads is decoded to fp32 in a buffer, the formula
+   runs, and it is encoded again. (bf16 is read and written by the formula's loop: phases throughout
+   take 20 to 50 % longer.) With masters of fp32 all is one block; longer ones do not pay else. */
+enum { AMPI_BLOCK = 512, AMPI_GROUPS = AMPI_BLOCK / AMPI_GROUP };
+typedef struct ampi_step_block {
+    ampi_arrays x;         /* from its first element on                   */
+    size_t      n, left;   /* elements; as far as memory may be asked for */
+    void       *p, *m, *v; /* what the formula reads: x's own, or decoded */
+} ampi_step_block;
+
+/* Of a block of n elements; compilers see the bound. */
+AMPI_HOST size_t ampi_block_groups(size_t n) {
+    return ampi_min((n + AMPI_GROUP - 1) / AMPI_GROUP, AMPI_GROUPS);
+}
+
+AMPI_HOST AMPI_ALWAYS void ampi_soon(const ampi_arrays *x, int wide, int moments, size_t i) {
+    const amp_dtype type = moments == AMPI_MOMENTS_F32 ? AMP_F32 : AMP_BF16;
+    const size_t    j    = moments == AMPI_MOMENTS_8BIT ? i / 2 : i;
+    AMPI_PREFETCH(x->grad, x->grad_type, i);
+    if (wide) AMPI_PREFETCH(x->weight, AMP_F32, i);
+    if (x->model) AMPI_PREFETCH(x->model, wide ? x->model_type : AMP_BF16, i);
+    if (!wide && x->low) AMPI_PREFETCH(x->low, AMP_BF16, ampi_low_size(x->state) == 1 ? i / 2 : i);
+    if (x->m) AMPI_PREFETCH(x->m, type, j);
+    if (x->v) AMPI_PREFETCH(x->v, type, j);
+}
+
 /* Plain C: vectors of one. */
 
 AMPI_FN void  ampi_done(void) {}
@@ -3133,9 +3180,18 @@ AMPI_FN void  ampi_put_as(void *base, amp_dtype type, size_t i, float x) {
 AMPI_FN float ampi_unscaled(const void *grad, amp_dtype type, size_t i, float factor) {
     return ampi_unscale(ampi_load(grad, type, i), factor);
 }
+AMPI_FN uint32_t ampi_get16(const void *base, size_t i) { return ampi_load_u16(base, i); }
+AMPI_FN uint32_t ampi_get8(const void *base, size_t i) { return ((const uint8_t *)base)[i]; }
+AMPI_FN void     ampi_put16(void *base, size_t i, uint32_t u) {
+    ampi_store_u16(base, i, (uint16_t)u);
+}
+AMPI_FN void     ampi_put8(void *base, size_t i, uint32_t u) { ((uint8_t *)base)[i] = (uint8_t)u; }
+AMPI_FN uint32_t ampi_count(uint32_t u) { return u; }
+AMPI_FN uint32_t ampi_largest16(uint32_t u) { return u; }
 
 #undef AMPI_HERE
 #define AMPI_HERE AMPI_HOST
+#define AMPI_LOOP static AMPI_NOINLINE
 #define AMPI_W    1
 
 #endif /* AMP_IMPLEMENTATION_INCLUDED */
@@ -3146,7 +3202,7 @@ AMPI_FN float ampi_unscaled(const void *grad, amp_dtype type, size_t i, float fa
 
 AMPI_STRICT_BEGIN
 
-AMPI_HERE float AMPI_(fold)(float *lanes) {
+AMPI_LOOP float AMPI_(fold)(float *lanes) {
     size_t pair, i;
     for (pair = AMPI_LANES / 2; pair >= AMPI_W; pair /= 2)
         for (i = 0; i < pair; i += AMPI_W)
@@ -3157,14 +3213,14 @@ AMPI_HERE float AMPI_(fold)(float *lanes) {
     return lanes[0];
 }
 
-AMPI_HERE void AMPI_(unscale_from)(void *dst, const void *grad, amp_dtype type, size_t i,
+AMPI_LOOP void AMPI_(unscale_from)(void *dst, const void *grad, amp_dtype type, size_t i,
                                    size_t end, float factor) {
     const AMPI_V f = AMPI_(splat)(factor);
     for (; i < end; i += AMPI_W) AMPI_(put)(dst, i, AMPI_(unscaled)(grad, type, i, f));
     AMPI_(done)();
 }
 
-AMPI_HERE void AMPI_(accumulate_from)(void *sums, const void *x, amp_dtype type, size_t i,
+AMPI_LOOP void AMPI_(accumulate_from)(void *sums, const void *x, amp_dtype type, size_t i,
                                       size_t end) {
     const AMPI_V one = AMPI_(splat)(1.0f);
     for (; i < end; i += AMPI_W)
@@ -3172,55 +3228,212 @@ AMPI_HERE void AMPI_(accumulate_from)(void *sums, const void *x, amp_dtype type,
     AMPI_(done)();
 }
 
-AMPI_HERE void AMPI_(adamw_from)(const ampi_update *update, size_t i, size_t end) {
-    const ampi_update u = *update; /* nothing that is stored changes it */
-    const AMPI_V      f = AMPI_(splat)(u.factor);
-    for (; i < end; i += AMPI_W) {
-        const AMPI_V g = AMPI_(unscaled)(u.grad, u.grad_type, i, f);
-        AMPI_V       p = AMPI_(get)(u.master, i), m = AMPI_(get)(u.m, i);
-        AMPI_V       v = AMPI_(get)(u.v, i);
-        if (AMPI_W > 1 && i + AMPI_SOON < end) {
-            AMPI_PREFETCH(u.grad, u.grad_type, i + AMPI_SOON);
-            AMPI_PREFETCH(u.master, AMP_F32, i + AMPI_SOON);
-            AMPI_PREFETCH(u.m, AMP_F32, i + AMPI_SOON);
-            AMPI_PREFETCH(u.v, AMP_F32, i + AMPI_SOON);
-            if (u.model) AMPI_PREFETCH(u.model, u.model_type, i + AMPI_SOON);
+/* The step. Formulas: which one, and whether masters and moments are fp32, bf16 or decoded, is
+   constant where this is inlined. */
+AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, const int wide,
+                            const int moments) {
+    const ampi_step_block b = *block; /* nothing that is stored changes it */
+
+    const int    bf16  = moments == AMPI_MOMENTS_BF16;
+    const int    has_v = kind == AMP_KIND_ADAMW, has_m = has_v || b.m;
+    const size_t more  = AMPI_W > 1 && b.left > AMPI_SOON ? b.left - AMPI_SOON : 0;
+    const AMPI_V f     = AMPI_(splat)(b.x.factor);
+    size_t       i;
+    for (i = 0; i < b.n; i += AMPI_W) {
+        const AMPI_V g = AMPI_(unscaled)(b.x.grad, b.x.grad_type, i, f);
+        AMPI_V       p = AMPI_(get)(b.p, i), m = f, v = f;
+        if (has_m) m = bf16 ? AMPI_(from_bits)(AMPI_(get16)(b.m, i) << 16) : AMPI_(get)(b.m, i);
+        if (has_v) v = bf16 ? AMPI_(from_bits)(AMPI_(get16)(b.v, i) << 16) : AMPI_(get)(b.v, i);
+        if (i < more) ampi_soon(&b.x, wide, moments, i + AMPI_SOON);
+        if (kind == AMP_KIND_ADAMW) AMPI_(adamw)(&b.x.rates, g, &p, &m, &v);
+        else AMPI_(sgd)(&b.x.rates, g, &p, has_m ? &m : NULL);
+        AMPI_(put)(b.p, i, p);
+        if (bf16) {
+            const AMPI_U c = AMPI_(chance)(AMPI_(count)(b.x.element + (uint32_t)i),
+                                           AMPI_(u32)(b.x.key.a), AMPI_(u32)(b.x.key.b));
+            if (has_m) AMPI_(put16)(b.m, i, AMPI_(by_chance)(AMPI_(bits)(m), c & 0xffffu, 0));
+            if (has_v) AMPI_(put16)(b.v, i, AMPI_(by_chance)(AMPI_(bits)(v), c >> 16, 0));
+        } else {
+            if (has_m) AMPI_(put)(b.m, i, m);
+            if (has_v) AMPI_(put)(b.v, i, v);
         }
-        AMPI_(adamw)(&u.rates, g, &p, &m, &v);
-        AMPI_(put)(u.master, i, p);
-        AMPI_(put)(u.m, i, m);
-        AMPI_(put)(u.v, i, v);
-        if (u.model) AMPI_(put_as)(u.model, u.model_type, i, p);
+        if (wide && b.x.model) AMPI_(put_as)(b.x.model, b.x.model_type, i, p);
+    }
+    AMPI_(done)();
+}
+AMPI_IN void AMPI_(formula_of)(const ampi_step_block *b, const amp_kind kind) {
+    const int moments = ampi_moments_in(b->x.state);
+    if (b->p == b->x.weight) AMPI_(formula)(b, kind, 1, AMPI_MOMENTS_F32);
+    else if (moments == AMPI_MOMENTS_F32) AMPI_(formula)(b, kind, 0, AMPI_MOMENTS_F32);
+    else if (moments == AMPI_MOMENTS_BF16) AMPI_(formula)(b, kind, 0, AMPI_MOMENTS_BF16);
+    else AMPI_(formula)(b, kind, 0, AMPI_MOMENTS_8BIT);
+}
+AMPI_LOOP void AMPI_(adamw_on)(const ampi_step_block *b) { AMPI_(formula_of)(b, AMP_KIND_ADAMW); }
+AMPI_LOOP void AMPI_(sgd_on)(const ampi_step_block *b) { AMPI_(formula_of)(b, AMP_KIND_SGD); }
+
+/* Masters in words beside the model; format and type are constant where these are inlined. */
+AMPI_IN void AMPI_(get_masters)(const ampi_step_block *block, const int master, const int f16) {
+    const ampi_step_block b = *block;
+    size_t                i;
+    for (i = 0; i < b.n; i += AMPI_W) {
+        const AMPI_U model = AMPI_(get16)(b.x.model, i);
+        const AMPI_U low   = master == AMPI_MASTER_SR   ? model
+                             : master == AMPI_MASTER_24 ? AMPI_(get8)(b.x.low, i)
+                                                        : AMPI_(get16)(b.x.low, i);
+        AMPI_(put)(b.p, i, AMPI_(master)(model, low, master, f16));
+    }
+    AMPI_(done)();
+}
+AMPI_IN void AMPI_(put_masters)(const ampi_step_block *block, const int master, const int f16) {
+    const ampi_step_block b = *block;
+    size_t                i;
+    for (i = 0; i < b.n; i += AMPI_W) {
+        AMPI_U c = AMPI_(count)(b.x.element + (uint32_t)i), low;
+        if (master == AMPI_MASTER_SR) /* swapped keys: other random bits than those of moments */
+            c = AMPI_(chance)(c, AMPI_(u32)(b.x.key.b), AMPI_(u32)(b.x.key.a)) >> 16;
+        AMPI_(put16)(b.x.model, i, AMPI_(parts)(AMPI_(get)(b.p, i), c, &low, master, f16));
+        if (master == AMPI_MASTER_24) AMPI_(put8)(b.x.low, i, low);
+        else if (master != AMPI_MASTER_SR) AMPI_(put16)(b.x.low, i, low);
+    }
+    AMPI_(done)();
+}
+AMPI_IN void AMPI_(masters_of)(const ampi_step_block *b, int put, const int master) {
+    if (put && b->x.f16) AMPI_(put_masters)(b, master, 1);
+    else if (put) AMPI_(put_masters)(b, master, 0);
+    else if (b->x.f16) AMPI_(get_masters)(b, master, 1);
+    else AMPI_(get_masters)(b, master, 0);
+}
+AMPI_LOOP void AMPI_(masters)(const ampi_step_block *b, int put) {
+    switch (ampi_masters_in(b->x.state)) {
+    case AMPI_MASTER_SPLIT: AMPI_(masters_of)(b, put, AMPI_MASTER_SPLIT); break;
+    case AMPI_MASTER_24: AMPI_(masters_of)(b, put, AMPI_MASTER_24); break;
+    case AMPI_MASTER_SR: AMPI_(masters_of)(b, put, AMPI_MASTER_SR); break;
+    default: AMPI_(masters_of)(b, put, AMPI_MASTER_KAHAN);
+    }
+}
+
+/* Moments of 8 bits: a vector of scales at a time. Only plain C gets a group that is shorter, so
+   the others know how many vectors there are. */
+#if AMPI_W == 1
+#define AMPI_UNROLLED
+#else
+#define AMPI_UNROLLED AMPI_UNROLL
+#endif
+AMPI_IN size_t AMPI_(group)(size_t n) {
+    return AMPI_W > 1 || n > AMPI_GROUP ? (size_t)AMPI_GROUP : n;
+}
+AMPI_IN void AMPI_(ups)(const uint8_t *scale, float *up, size_t groups) {
+    uint8_t few[AMPI_GROUPS];
+    size_t  g;
+    if (groups < AMPI_GROUPS) scale = (const uint8_t *)memcpy(few, scale, groups);
+    for (g = 0; g < groups; g += AMPI_W)
+        AMPI_(put)(up, g, AMPI_(up_of)(AMPI_(get8)(scale, g)));
+}
+
+AMPI_IN void AMPI_(get_8bit)(const ampi_step_block *block, const int has_v) {
+    const ampi_step_block b = *block;
+    const size_t          groups = ampi_block_groups(b.n);
+    float                 up[2][AMPI_GROUPS];
+    size_t                g, k;
+    AMPI_(ups)(b.x.m_scale, up[0], groups);
+    if (has_v) AMPI_(ups)(b.x.v_scale, up[1], groups);
+    for (g = 0; g < groups; g++) {
+        const size_t i = g * AMPI_GROUP, n = AMPI_(group)(b.n - i);
+        AMPI_UNROLLED for (k = 0; k < n; k += AMPI_W) {
+            AMPI_(put)(b.m, i + k, AMPI_(m_value)(AMPI_(get8)(b.x.m, i + k), up[0][g]));
+            if (has_v) AMPI_(put)(b.v, i + k, AMPI_(v_value)(AMPI_(get8)(b.x.v, i + k), up[1][g]));
+        }
     }
     AMPI_(done)();
 }
 
-AMPI_HERE void AMPI_(sgd_from)(const ampi_update *update, size_t i, size_t end) {
-    const ampi_update u = *update;
-    const AMPI_V      f = AMPI_(splat)(u.factor);
-    for (; i < end; i += AMPI_W) {
-        const AMPI_V g = AMPI_(unscaled)(u.grad, u.grad_type, i, f);
-        AMPI_V       p = AMPI_(get)(u.master, i), m = u.m ? AMPI_(get)(u.m, i) : f;
-        if (AMPI_W > 1 && i + AMPI_SOON < end) {
-            AMPI_PREFETCH(u.grad, u.grad_type, i + AMPI_SOON);
-            AMPI_PREFETCH(u.master, AMP_F32, i + AMPI_SOON);
-            if (u.m) AMPI_PREFETCH(u.m, AMP_F32, i + AMPI_SOON);
-            if (u.model) AMPI_PREFETCH(u.model, u.model_type, i + AMPI_SOON);
+/* The largest magnitudes of all groups; the upper halves tell an exponent, and a NaN, which
+   arithmetic has made quiet. */
+AMPI_IN void AMPI_(largest)(const ampi_step_block *b, const int has_v, float *m, float *v) {
+    size_t g, k;
+    for (g = 0; g < ampi_block_groups(b->n); g++) {
+        const size_t i = g * AMPI_GROUP, n = AMPI_(group)(b->n - i);
+        AMPI_U       x = AMPI_(u32)(0), y = x;
+        uint32_t     both;
+        AMPI_UNROLLED for (k = 0; k < n; k += AMPI_W) {
+            x = AMPI_(most)(x, AMPI_(size)(AMPI_(bits)(AMPI_(get)(b->m, i + k))));
+            if (has_v) /* no sign but a NaN's */
+                y = AMPI_(most)(y, AMPI_(bits)(AMPI_(get)(b->v, i + k)));
         }
-        AMPI_(sgd)(&u.rates, g, &p, u.m ? &m : NULL);
-        AMPI_(put)(u.master, i, p);
-        if (u.m) AMPI_(put)(u.m, i, m);
-        if (u.model) AMPI_(put_as)(u.model, u.model_type, i, p);
+        both = AMPI_(largest16)(x >> 16 | (y & 0xffff0000u));
+        ampi_store_u32(m, g, both << 16);
+        ampi_store_u32(v, g, both & 0xffff0000u);
+    }
+}
+
+/* Scales of groups: what codes are made with, in place of the largest magnitudes. */
+AMPI_IN void AMPI_(scales)(float *largest, uint8_t *scale, size_t groups) {
+    uint8_t few[AMPI_GROUPS], *to = groups < AMPI_GROUPS ? few : scale;
+    size_t  g;
+    for (g = 0; g < groups; g += AMPI_W) {
+        const AMPI_U exponent = AMPI_(exponent_of)(AMPI_(bits)(AMPI_(get)(largest, g)));
+        AMPI_(put8)(to, g, exponent);
+        AMPI_(put)(largest, g, AMPI_(down_of)(exponent));
+    }
+    if (to == few) memcpy(scale, few, groups);
+}
+
+AMPI_IN void AMPI_(put_8bit)(const ampi_step_block *block, const int has_v) {
+    const ampi_step_block b = *block;
+    const size_t          groups = ampi_block_groups(b.n);
+    float                 down[2][AMPI_GROUPS];
+    size_t                g, k;
+    AMPI_(largest)(&b, has_v, down[0], down[1]);
+    AMPI_(scales)(down[0], b.x.m_scale, groups);
+    if (has_v) AMPI_(scales)(down[1], b.x.v_scale, groups);
+    for (g = 0; g < groups; g++) {
+        const size_t i = g * AMPI_GROUP, n = AMPI_(group)(b.n - i);
+        AMPI_UNROLLED for (k = 0; k < n; k += AMPI_W) {
+            const size_t j = i + k;
+            const AMPI_U c = AMPI_(chance)(AMPI_(count)(b.x.element + (uint32_t)j),
+                                           AMPI_(u32)(b.x.key.a), AMPI_(u32)(b.x.key.b));
+            AMPI_(put8)(b.x.m, j, AMPI_(m_code)(AMPI_(get)(b.m, j), down[0][g], c));
+            if (has_v) AMPI_(put8)(b.x.v, j, AMPI_(v_code)(AMPI_(get)(b.v, j), down[1][g], c));
+        }
     }
     AMPI_(done)();
+}
+AMPI_LOOP void AMPI_(moments_8bit)(const ampi_step_block *b, int put) {
+    if (put && b->v) AMPI_(put_8bit)(b, 1);
+    else if (put) AMPI_(put_8bit)(b, 0);
+    else if (b->v) AMPI_(get_8bit)(b, 1);
+    else AMPI_(get_8bit)(b, 0);
+}
+
+AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
+    const int       wide  = ampi_masters_in(x->state) == AMPI_MASTER_F32;
+    const int       coded = ampi_moments_in(x->state) == AMPI_MOMENTS_8BIT && x->m;
+    AMPI_V          room[3][AMPI_BLOCK / AMPI_W];
+    ampi_step_block b;
+    for (; i < end; i += b.n) {
+        b.x    = ampi_arrays_from(x, i);
+        b.left = end - i;
+        b.n    = wide ? end - i : ampi_min(end - i, AMPI_BLOCK);
+        b.p    = wide ? b.x.weight : room[0];
+        b.m    = coded ? room[1] : b.x.m;
+        b.v    = coded && x->v ? room[2] : b.x.v;
+        if (!wide) AMPI_(masters)(&b, 0);
+        if (coded) AMPI_(moments_8bit)(&b, 0);
+        if (x->kind == AMP_KIND_ADAMW) AMPI_(adamw_on)(&b);
+        else AMPI_(sgd_on)(&b);
+        if (!wide) AMPI_(masters)(&b, 1);
+        if (coded) AMPI_(moments_8bit)(&b, 1);
+    }
 }
 
 AMPI_STRICT_END
 
 #undef AMPI_TIER
 #undef AMPI_HERE
+#undef AMPI_LOOP
 #undef AMPI_V
 #undef AMPI_U
+#undef AMPI_UNROLLED
 #endif /* AMPI_W */
 
 #if defined(AMPI_W) && AMPI_W == 1 /* >>impl goes on */
@@ -3298,11 +3511,10 @@ static void ampi_accumulate_array(void *sums, const void *x, amp_dtype type, siz
     ampi_accumulate_from(sums, x, type, end, n);
 }
 
-static void ampi_update_array(const ampi_update *u, amp_kind kind, size_t n) {
-    const ampi_tier *tier = ampi_tier_now();
-    const size_t     end  = ampi_whole(0, n);
-    (kind == AMP_KIND_ADAMW ? tier->adamw : tier->sgd)(u, 0, end);
-    (kind == AMP_KIND_ADAMW ? ampi_adamw_from : ampi_sgd_from)(u, end, n);
+static void ampi_step_array(const ampi_arrays *x, size_t n) {
+    const size_t end = ampi_whole(0, n);
+    ampi_tier_now()->step(x, 0, end);
+    ampi_step_from(x, end, n);
 }
 
 /* --------------------------------------------------------------- >>impl  numbers */
@@ -5170,57 +5382,39 @@ static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t
     }
 }
 
-/* >>impl fewer bytes: the arrays of x, n elements. */
-static void ampi_fewer_array(const ampi_fewer *x, size_t n);
-
-/* The same of a tensor that is kept in fewer bytes. A key is of 2^32 elements. */
-static AMPI_NOINLINE void ampi_fewer_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i,
-                                           size_t from, size_t n) {
+/* Elements [i, i + n) of one tensor, whose gradient begins with element from: it is read once and
+   unscaled on the way. A key is of 2^32 elements. */
+static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i,
+                                          size_t from, size_t n) {
+    static const ampi_seeds none = {0, 0};
     const ampi_control *c    = plan->control;
     const uint64_t      at   = slot->first + i;
     const uint64_t      rest = ((uint64_t)1 << 32) - (at & 0xffffffffu);
     const size_t        here = n < rest ? n : (size_t)rest;
-    const size_t        size = ampi_moment_size(slot->state), low = ampi_low_size(slot->state);
-    ampi_fewer          x;
-    x.rates     = ampi_rates_of(c, slot);
-    x.factor    = c->gate.inv_scale;
-    x.kind      = plan->kind;
-    x.master    = ampi_masters_in(slot->state);
-    x.moments   = ampi_moments_in(slot->state);
-    x.f16       = slot->model_type == (uint32_t)AMP_F16;
-    x.grad_type = (amp_dtype)slot->grad_type;
-    x.grad      = ampi_to(slot->grad, x.grad_type, from);
-    x.model     = ampi_to(slot->model, AMP_BF16, i);
-    x.low       = slot->low ? (char *)slot->low + i * low : NULL;
-    x.m         = slot->m ? (char *)slot->m + i * size : NULL;
-    x.v         = slot->v ? (char *)slot->v + i * size : NULL;
-    x.m_scale   = slot->m_scale ? slot->m_scale + i / AMPI_GROUP : NULL;
-    x.v_scale   = slot->v_scale ? slot->v_scale + i / AMPI_GROUP : NULL;
-    x.element   = (uint32_t)at;
-    x.key       = ampi_seeds_of(c->seed, (uint64_t)(slot - plan->slots), c->gate.step, at);
-    ampi_fewer_array(&x, here);
-    if (here < n) ampi_fewer_chunk(plan, slot, i + here, from + here, n - here);
-}
-
-/* Elements [i, i + n) of one tensor, whose gradient begins with element from: it is read once and
-   unscaled on the way. */
-static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i,
-                                          size_t from, size_t n) {
-    ampi_update u;
-    if (slot->state) {
-        ampi_fewer_chunk(plan, slot, i, from, n);
-        return;
-    }
-    u.rates      = ampi_rates_of(plan->control, slot);
-    u.factor     = plan->control->gate.inv_scale;
-    u.grad_type  = (amp_dtype)slot->grad_type;
-    u.model_type = (amp_dtype)slot->model_type;
-    u.grad       = ampi_to(slot->grad, u.grad_type, from);
-    u.master     = ampi_to(slot->master, AMP_F32, i);
-    u.m          = ampi_to(slot->m, AMP_F32, i);
-    u.v          = ampi_to(slot->v, AMP_F32, i);
-    u.model      = ampi_to(slot->model, u.model_type, i);
-    ampi_update_array(&u, plan->kind, n);
+    ampi_arrays         x;
+    x.rates      = ampi_rates_of(c, slot);
+    x.factor     = c->gate.inv_scale;
+    x.kind       = plan->kind;
+    x.state      = slot->state;
+    x.f16        = slot->model_type == (uint32_t)AMP_F16;
+    x.grad_type  = (amp_dtype)slot->grad_type;
+    x.model_type = (amp_dtype)slot->model_type;
+    x.grad       = slot->grad;
+    x.weight     = slot->master;
+    x.model      = slot->model;
+    x.low        = slot->low;
+    x.m          = slot->m;
+    x.v          = slot->v;
+    x.m_scale    = slot->m_scale;
+    x.v_scale    = slot->v_scale;
+    x.element    = (uint32_t)slot->first;
+    x.key        = none;
+    if (plan->stochastic)
+        x.key = ampi_seeds_of(c->seed, (uint64_t)(slot - plan->slots), c->gate.step, at);
+    x      = ampi_arrays_from(&x, i);
+    x.grad = ampi_at(slot->grad, x.grad_type, from);
+    ampi_step_array(&x, here);
+    if (here < n) ampi_step_chunk(plan, slot, i + here, from + here, n - here);
 }
 
 static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *slot, ampi_job job, size_t i,
@@ -9822,14 +10016,6 @@ AMPI_STRICT_BEGIN
 
 enum { AMPI_AHEAD = 4096 }; /* a check asks for memory this many bytes before it needs it */
 
-#if defined(__clang__)
-#define AMPI_UNROLL _Pragma("clang loop unroll(full)")
-#elif defined(__GNUC__) && !defined(__TINYC__)
-#define AMPI_UNROLL _Pragma("GCC unroll 16")
-#else
-#define AMPI_UNROLL
-#endif
-
 /* The parts of an engine over vectors V of W floats. Its tier has get, put and arithmetic; here are
    get_part and put_part (the first n elements, if n < W), fma, relu and transpose (W x W). */
 
@@ -10076,186 +10262,6 @@ AMPI_HOST ampi_f32x4 ampi_fma_x4(ampi_f32x4 a, ampi_f32x4 b, ampi_f32x4 c) {
 AMPI_HOST void ampi_done_x4(void) {}
 AMPI_KERNEL(AMPI_HOST, ampi_f32x4, AMPI_W4, 2, _x4)
 
-/* ------------------------------------------------------------- >>impl  fewer bytes
-   The loops of a tier over vectors V of W floats and U of as many words. Beside AMPI_LOOPS' a tier
-   has get16, put16, get8, put8 (words from and to halves and bytes), count (x, x + 1 ...) and
-   largest16, the largest upper and the largest lower half of words. */
-
-enum { AMPI_SOME = 16 }; /* groups of 8-bit moments */
-
-#define AMPI_FEWER(FN, V, U, W, S, UNROLL)                                                     \
-    FN AMPI_ALWAYS void ampi_soon##S(const ampi_fewer *x, const int moments, size_t i) {       \
-        const amp_dtype type = moments == AMPI_MOMENTS_F32 ? AMP_F32 : AMP_BF16;               \
-        const size_t    j    = moments == AMPI_MOMENTS_8BIT ? i / 2 : i;                       \
-        AMPI_PREFETCH(x->grad, x->grad_type, i);                                               \
-        AMPI_PREFETCH(x->model, AMP_BF16, i);                                                  \
-        if (x->low) AMPI_PREFETCH(x->low, AMP_BF16, x->master == AMPI_MASTER_24 ? i / 2 : i);  \
-        if (x->m) AMPI_PREFETCH(x->m, type, j);                                                \
-        if (x->v) AMPI_PREFETCH(x->v, type, j);                                                \
-    }                                                                                          \
-    FN AMPI_ALWAYS V ampi_get_master##S(const ampi_fewer *x, const int master, size_t i) {     \
-        const int bytes = master == AMPI_MASTER_SR ? 0 : master == AMPI_MASTER_24 ? 1 : 2;     \
-        const U   model = ampi_get16##S(x->model, i);                                          \
-        const U   low   = bytes == 0   ? model                                                 \
-                          : bytes == 1 ? ampi_get8##S(x->low, i) : ampi_get16##S(x->low, i);   \
-        return ampi_master##S(model, low, master, x->f16);                                     \
-    }                                                                                          \
-    FN AMPI_ALWAYS void ampi_put_master##S(const ampi_fewer *x, const int master, size_t i,    \
-                                           V p) {                                              \
-        const U n = ampi_count##S(x->element + (uint32_t)i);                                   \
-        U       c = n, low;                                                                    \
-        if (master == AMPI_MASTER_SR)                                                          \
-            c = ampi_chance##S(n, ampi_u32##S(x->key.b), ampi_u32##S(x->key.a)) >>             \
-                ampi_u32##S(16);                                                               \
-        ampi_put16##S(x->model, i, ampi_parts##S(p, c, &low, master, x->f16));                 \
-        if (master == AMPI_MASTER_24) ampi_put8##S(x->low, i, low);                            \
-        else if (master != AMPI_MASTER_SR) ampi_put16##S(x->low, i, low);                      \
-    }                                                                                          \
-    /* Moments of fp32 or bf16. What is constant is the caller's; of masters split is, or the    \
-       loop asks. */                                                                           \
-    FN AMPI_ALWAYS void ampi_split_as##S(const ampi_fewer *fewer, const amp_kind kind,         \
-                                         const int split, const int moments, size_t i,         \
-                                         size_t end) {                                         \
-        const ampi_fewer x = *fewer;                                                           \
-        const V          f = ampi_splat##S(x.factor);                                          \
-        const int        has_v = kind == AMP_KIND_ADAMW, has_m = has_v || x.m;                 \
-        const int        master = split ? (int)AMPI_MASTER_SPLIT : x.master;                   \
-        for (; i < end; i += W) {                                                              \
-            const V g = ampi_unscaled##S(x.grad, x.grad_type, i, f);                           \
-            V       p = ampi_get_master##S(&x, master, i), m = f, v = f;                       \
-            if (W > 1 && i + AMPI_SOON < end) ampi_soon##S(&x, moments, i + AMPI_SOON);        \
-            if (moments == AMPI_MOMENTS_BF16) {                                                \
-                const U up = ampi_u32##S(16);                                                  \
-                if (has_m) m = ampi_from_bits##S(ampi_get16##S(x.m, i) << up);                 \
-                if (has_v) v = ampi_from_bits##S(ampi_get16##S(x.v, i) << up);                 \
-            } else {                                                                           \
-                if (has_m) m = ampi_get##S(x.m, i);                                            \
-                if (has_v) v = ampi_get##S(x.v, i);                                            \
-            }                                                                                  \
-            if (has_v) ampi_adamw##S(&x.rates, g, &p, &m, &v);                                 \
-            else ampi_sgd##S(&x.rates, g, &p, has_m ? &m : NULL);                              \
-            ampi_put_master##S(&x, master, i, p);                                              \
-            if (moments == AMPI_MOMENTS_BF16) {                                                \
-                const U c = ampi_chance##S(ampi_count##S(x.element + (uint32_t)i),             \
-                                           ampi_u32##S(x.key.a), ampi_u32##S(x.key.b));        \
-                if (has_m) ampi_put16##S(x.m, i, ampi_by_chance##S(ampi_bits##S(m),            \
-                                                             c & ampi_u32##S(0xffffu), 0));    \
-                if (has_v) ampi_put16##S(x.v, i, ampi_by_chance##S(ampi_bits##S(v),            \
-                                                             c >> ampi_u32##S(16), 0));        \
-            } else {                                                                           \
-                if (has_m) ampi_put##S(x.m, i, m);                                             \
-                if (has_v) ampi_put##S(x.v, i, v);                                             \
-            }                                                                                  \
-        }                                                                                      \
-        ampi_done##S();                                                                        \
-    }                                                                                          \
-    /* And of 8 bits, in groups; plain C may get a shorter one. Some groups are stepped, and then\
-       coded, so that none waits for its maximum. */                                           \
-    FN AMPI_ALWAYS void ampi_step_group##S(const ampi_fewer *x, const amp_kind kind,           \
-                                           const int split, size_t i, size_t n, V *m, V *v,    \
-                                           uint8_t *scale) {                                   \
-        const int        master = split ? (int)AMPI_MASTER_SPLIT : x->master;                  \
-        const int        has_v = kind == AMP_KIND_ADAMW, has_m = has_v || x->m;                \
-        const V          f     = ampi_splat##S(x->factor);                                     \
-        const ampi_scale of_m = ampi_scale_of(has_m ? x->m_scale[i / AMPI_GROUP] : (uint8_t)1); \
-        const ampi_scale of_v = ampi_scale_of(has_v ? x->v_scale[i / AMPI_GROUP] : (uint8_t)1); \
-        U        most = ampi_u32##S(0), most_v = most;                                         \
-        uint32_t both;                                                                         \
-        size_t   k;                                                                            \
-        UNROLL for (k = 0; k * W < n; k++) {                                                   \
-            const size_t j = i + k * W;                                                        \
-            const V      g = ampi_unscaled##S(x->grad, x->grad_type, j, f);                    \
-            V            p = ampi_get_master##S(x, master, j), y = f, z = f;                   \
-            if (has_m) y = ampi_m_value##S(ampi_get8##S(x->m, j), of_m.up);                    \
-            if (has_v) {                                                                       \
-                z = ampi_v_value##S(ampi_get8##S(x->v, j), of_v.up);                           \
-                ampi_adamw##S(&x->rates, g, &p, &y, &z);                                       \
-                most_v = ampi_most##S(most_v, ampi_bits##S(z)); /* no sign but a NaN's */      \
-            } else {                                                                           \
-                ampi_sgd##S(&x->rates, g, &p, has_m ? &y : NULL);                              \
-            }                                                                                  \
-            ampi_put_master##S(x, master, j, p);                                               \
-            most = ampi_most##S(most, ampi_size##S(ampi_bits##S(y)));                          \
-            m[k] = y;                                                                          \
-            v[k] = z;                                                                          \
-        }                                                                                      \
-        /* upper halves tell an exponent, and a NaN, which arithmetic has made quiet */         \
-        most = most >> ampi_u32##S(16) | (most_v & ampi_u32##S(0xffff0000u));                  \
-        both = ampi_largest16##S(most);                                                        \
-        scale[0] = ampi_exponent_of(both << 16);                                               \
-        scale[1] = ampi_exponent_of(both & 0xffff0000u);                                       \
-    }                                                                                          \
-    FN AMPI_ALWAYS void ampi_code_group##S(const ampi_fewer *x, const amp_kind kind, size_t i, \
-                                           size_t n, const V *m, const V *v,                   \
-                                           const uint8_t *scale) {                             \
-        const float down = ampi_scale_of(scale[0]).down, down_v = ampi_scale_of(scale[1]).down; \
-        const int   has_v = kind == AMP_KIND_ADAMW;                                            \
-        size_t      k;                                                                         \
-        if (!has_v && !x->m) return;                                                           \
-        x->m_scale[i / AMPI_GROUP] = scale[0];                                                 \
-        if (has_v) x->v_scale[i / AMPI_GROUP] = scale[1];                                      \
-        UNROLL for (k = 0; k * W < n; k++) {                                                   \
-            const size_t j = i + k * W;                                                        \
-            const U      c = ampi_chance##S(ampi_count##S(x->element + (uint32_t)j),           \
-                                            ampi_u32##S(x->key.a), ampi_u32##S(x->key.b));     \
-            ampi_put8##S(x->m, j, ampi_m_code##S(m[k], down, c));                              \
-            if (has_v) ampi_put8##S(x->v, j, ampi_v_code##S(v[k], down_v, c));                 \
-        }                                                                                      \
-    }                                                                                          \
-    FN AMPI_ALWAYS void ampi_8bit_as##S(const ampi_fewer *fewer, const amp_kind kind,          \
-                                        const int split, size_t i, size_t end) {               \
-        const ampi_fewer x = *fewer;                                                           \
-        V                m[(int)AMPI_SOME * (int)AMPI_GROUP / W];                              \
-        V                v[(int)AMPI_SOME * (int)AMPI_GROUP / W];                              \
-        uint8_t          scale[AMPI_SOME][2];                                                  \
-        size_t           g, at, n;                                                             \
-        while (i < end) {                                                                      \
-            for (g = 0, at = i; g < AMPI_SOME && at < end; g++, at += n) {                     \
-                n = W > 1 ? (size_t)AMPI_GROUP : ampi_min(end - at, AMPI_GROUP);               \
-                ampi_step_group##S(&x, kind, split, at, n, m + g * (AMPI_GROUP / W),           \
-                                   v + g * (AMPI_GROUP / W), scale[g]);                        \
-            }                                                                                  \
-            for (g = 0; g < AMPI_SOME && i < end; g++, i += n) {                               \
-                n = W > 1 ? (size_t)AMPI_GROUP : ampi_min(end - i, AMPI_GROUP);                \
-                if (W > 1 && i + AMPI_SOON < end)                                              \
-                    ampi_soon##S(&x, AMPI_MOMENTS_8BIT, i + AMPI_SOON);                        \
-                ampi_code_group##S(&x, kind, i, n, m + g * (AMPI_GROUP / W),                   \
-                                   v + g * (AMPI_GROUP / W), scale[g]);                        \
-            }                                                                                  \
-        }                                                                                      \
-        ampi_done##S();                                                                        \
-    }                                                                                          \
-    FN AMPI_ALWAYS void ampi_fewer_as##S(const ampi_fewer *x, const amp_kind kind,             \
-                                         const int split, size_t i, size_t end) {              \
-        if (x->moments == AMPI_MOMENTS_8BIT) ampi_8bit_as##S(x, kind, split, i, end);          \
-        else if (x->moments == AMPI_MOMENTS_BF16)                                              \
-            ampi_split_as##S(x, kind, split, AMPI_MOMENTS_BF16, i, end);                       \
-        else ampi_split_as##S(x, kind, split, AMPI_MOMENTS_F32, i, end);                       \
-    }                                                                                          \
-    FN void ampi_fewer_from##S(const ampi_fewer *x, size_t i, size_t end) {                    \
-        const int adamw = x->kind == AMP_KIND_ADAMW, split = x->master == AMPI_MASTER_SPLIT;   \
-        if (adamw && split) ampi_fewer_as##S(x, AMP_KIND_ADAMW, 1, i, end);                    \
-        else if (adamw) ampi_fewer_as##S(x, AMP_KIND_ADAMW, 0, i, end);                        \
-        else if (split) ampi_fewer_as##S(x, AMP_KIND_SGD, 1, i, end);                          \
-        else ampi_fewer_as##S(x, AMP_KIND_SGD, 0, i, end);                                     \
-    }
-
-AMPI_HOST uint32_t ampi_get16(const void *base, size_t i) { return ampi_load_u16(base, i); }
-AMPI_HOST uint32_t ampi_get8(const void *base, size_t i) { return ((const uint8_t *)base)[i]; }
-AMPI_HOST void ampi_put16(void *base, size_t i, uint32_t u) {
-    ampi_store_u16(base, i, (uint16_t)u);
-}
-AMPI_HOST void ampi_put8(void *base, size_t i, uint32_t u) { ((uint8_t *)base)[i] = (uint8_t)u; }
-AMPI_HOST uint32_t ampi_count(uint32_t u) { return u; }
-AMPI_HOST uint32_t ampi_largest16(uint32_t u) { return u; }
-AMPI_FEWER(AMPI_HOST, float, uint32_t, 1, , )
-
-static void ampi_fewer_array(const ampi_fewer *x, size_t n) {
-    const size_t end = ampi_whole(0, n);
-    ampi_tier_now()->fewer(x, 0, end);
-    ampi_fewer_from(x, end, n);
-}
-
 static const ampi_engine ampi_engine_c = {
     6, 2 * AMPI_W4, 2, AMPI_W4, 32, 0, NULL, NULL,
     ampi_convert, ampi_pack, ampi_kernel_x4, ampi_write, ampi_thin, ampi_tiny};
@@ -10267,7 +10273,7 @@ static int ampi_usable_c(int by_name) {
 
 static const ampi_tier ampi_tier_c = {
     "c", ampi_usable_c, ampi_widen, ampi_narrow, ampi_check, ampi_fold, ampi_unscale_from,
-    ampi_accumulate_from, ampi_adamw_from, ampi_sgd_from, ampi_fewer_from, &ampi_engine_c};
+    ampi_accumulate_from, ampi_step_from, &ampi_engine_c};
 
 #if AMPI_X86
 
@@ -10380,17 +10386,6 @@ AMPI_AVX2 ampi_u32x8 ampi_add_below_avx2(ampi_u32x8 w, ampi_u32x8 up, ampi_u32x8
     return w + (up & ampi_above_avx2(most, w & ampi_u32_avx2(0x7fffffffu)));
 }
 
-#define AMPI_TIER _avx2
-#define AMPI_HERE AMPI_AVX2
-#define AMPI_V    __m256
-#define AMPI_U    ampi_u32x8
-#define AMPI_W    8
-#include AMP_FILE
-#ifdef AMPI_TIER
-#error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
-#endif
-#undef AMPI_W
-
 AMPI_AVX2 ampi_u32x8 ampi_get16_avx2(const void *base, size_t i) {
     const __m128i h = _mm_loadu_si128((const __m128i *)(const void *)((const char *)base + 2 * i));
     return (ampi_u32x8)_mm256_cvtepu16_epi32(h);
@@ -10421,7 +10416,18 @@ AMPI_AVX2 AMPI_ALWAYS uint32_t ampi_largest16_avx2(ampi_u32x8 u) {
     x = _mm_max_epu16(x, _mm_shuffle_epi32(x, 0xb1));
     return (uint32_t)_mm_cvtsi128_si32(x);
 }
-AMPI_FEWER(AMPI_AVX2, __m256, ampi_u32x8, 8, _avx2, AMPI_UNROLL)
+
+#define AMPI_TIER _avx2
+#define AMPI_HERE AMPI_AVX2
+#define AMPI_LOOP static AMPI_NOINLINE __attribute__((target("avx2,fma,f16c")))
+#define AMPI_V    __m256
+#define AMPI_U    ampi_u32x8
+#define AMPI_W    8
+#include AMP_FILE
+#ifdef AMPI_TIER
+#error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
+#endif
+#undef AMPI_W
 
 AMPI_AVX2 void ampi_narrow_avx2(void *dst, amp_dtype type, const void *src, size_t i, size_t end,
                                 int stream) {
@@ -10561,8 +10567,7 @@ static int ampi_usable_avx2(int by_name) {
 
 static const ampi_tier ampi_tier_avx2 = {
     "avx2", ampi_usable_avx2, ampi_widen_avx2, ampi_narrow_avx2, ampi_check_avx2, ampi_fold_avx2,
-    ampi_unscale_from_avx2, ampi_accumulate_from_avx2, ampi_adamw_from_avx2, ampi_sgd_from_avx2,
-    ampi_fewer_from_avx2, &ampi_engine_avx2};
+    ampi_unscale_from_avx2, ampi_accumulate_from_avx2, ampi_step_from_avx2, &ampi_engine_avx2};
 
 /* AVX-512 F, BW and VL: sixteen floats. */
 
@@ -10670,14 +10675,6 @@ AMPI_AVX512 ampi_u32x16 ampi_add_below_avx512(ampi_u32x16 w, ampi_u32x16 up, amp
     return (ampi_u32x16)_mm512_mask_add_epi32((__m512i)w, fits, (__m512i)w, (__m512i)up);
 }
 
-#define AMPI_TIER _avx512
-#define AMPI_HERE AMPI_AVX512
-#define AMPI_V    __m512
-#define AMPI_U    ampi_u32x16
-#define AMPI_W    16
-#include AMP_FILE
-#undef AMPI_W
-
 AMPI_AVX512 ampi_u32x16 ampi_get16_avx512(const void *base, size_t i) {
     const void *at = (const char *)base + 2 * i;
     return (ampi_u32x16)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)at));
@@ -10707,7 +10704,15 @@ AMPI_AVX512 AMPI_ALWAYS uint32_t ampi_largest16_avx512(ampi_u32x16 u) {
     x = _mm_max_epu16(x, _mm_shuffle_epi32(x, 0xb1));
     return (uint32_t)_mm_cvtsi128_si32(x);
 }
-AMPI_FEWER(AMPI_AVX512, __m512, ampi_u32x16, 16, _avx512, AMPI_UNROLL)
+
+#define AMPI_TIER _avx512
+#define AMPI_HERE AMPI_AVX512
+#define AMPI_LOOP static AMPI_NOINLINE __attribute__((target("avx512f,avx512bw,avx512vl")))
+#define AMPI_V    __m512
+#define AMPI_U    ampi_u32x16
+#define AMPI_W    16
+#include AMP_FILE
+#undef AMPI_W
 
 AMPI_AVX512 __mmask16 ampi_mask_avx512(size_t rest) {
     return (__mmask16)(rest >= 16 ? 0xffffu : (1u << rest) - 1u);
@@ -10860,7 +10865,7 @@ static int ampi_usable_avx512(int by_name) {
 static const ampi_tier ampi_tier_avx512 = {
     "avx512", ampi_usable_avx512, ampi_widen_avx512, ampi_narrow_avx512, ampi_check_avx512,
     ampi_fold_avx512, ampi_unscale_from_avx512, ampi_accumulate_from_avx512,
-    ampi_adamw_from_avx512, ampi_sgd_from_avx512, ampi_fewer_from_avx512, &ampi_engine_avx512};
+    ampi_step_from_avx512, &ampi_engine_avx512};
 
 #if AMPI_PAIRS
 
@@ -11063,7 +11068,7 @@ static int ampi_usable_pairs(int by_name) {
 static const ampi_tier ampi_tier_pairs = {
     "avx512_bf16", ampi_usable_pairs, ampi_widen_avx512, ampi_narrow_pairs, ampi_check_avx512,
     ampi_fold_avx512, ampi_unscale_from_avx512, ampi_accumulate_from_avx512,
-    ampi_adamw_from_avx512, ampi_sgd_from_avx512, ampi_fewer_from_avx512, &ampi_engine_avx512};
+    ampi_step_from_avx512, &ampi_engine_avx512};
 
 #endif /* AMPI_PAIRS */
 
@@ -11140,17 +11145,6 @@ AMPI_FN uint32x4_t ampi_add_below_neon(uint32x4_t w, uint32x4_t up, uint32x4_t m
     return w + (up & ampi_above_neon(most, w & ampi_u32_neon(0x7fffffffu)));
 }
 
-#define AMPI_TIER _neon
-#define AMPI_HERE AMPI_HOST
-#define AMPI_V    float32x4_t
-#define AMPI_U    uint32x4_t
-#define AMPI_W    4
-#include AMP_FILE
-#ifdef AMPI_TIER
-#error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
-#endif
-#undef AMPI_W
-
 AMPI_FN uint32x4_t ampi_get16_neon(const void *base, size_t i) {
     return vmovl_u16(vreinterpret_u16_u8(vld1_u8((const uint8_t *)base + 2 * i)));
 }
@@ -11174,7 +11168,18 @@ AMPI_FN uint32_t ampi_largest16_neon(uint32x4_t u) {
     const uint16x8_t h = vreinterpretq_u16_u32(u);
     return (uint32_t)vmaxvq_u16(vuzp2q_u16(h, h)) << 16 | vmaxvq_u16(vuzp1q_u16(h, h));
 }
-AMPI_FEWER(AMPI_HOST, float32x4_t, uint32x4_t, 4, _neon, AMPI_UNROLL)
+
+#define AMPI_TIER _neon
+#define AMPI_HERE AMPI_HOST
+#define AMPI_LOOP static AMPI_NOINLINE
+#define AMPI_V    float32x4_t
+#define AMPI_U    uint32x4_t
+#define AMPI_W    4
+#include AMP_FILE
+#ifdef AMPI_TIER
+#error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
+#endif
+#undef AMPI_W
 
 static void ampi_narrow_neon(void *dst, amp_dtype type, const void *src, size_t i, size_t end,
                              int stream) {
@@ -11258,8 +11263,7 @@ static const ampi_engine ampi_engine_neon = {
 
 static const ampi_tier ampi_tier_neon = {
     "neon", ampi_usable_c, ampi_widen_neon, ampi_narrow_neon, ampi_check_neon, ampi_fold_neon,
-    ampi_unscale_from_neon, ampi_accumulate_from_neon, ampi_adamw_from_neon, ampi_sgd_from_neon,
-    ampi_fewer_from_neon, &ampi_engine_neon};
+    ampi_unscale_from_neon, ampi_accumulate_from_neon, ampi_step_from_neon, &ampi_engine_neon};
 
 #endif /* AMPI_NEON */
 
@@ -11380,7 +11384,7 @@ static const ampi_engine ampi_engine_tiles = {
 #define AMPI_TIER_REFUSED &ampi_tier_c
 #define AMPI_TIER_AMX                                                                          \
     {"amx", ampi_usable_c, ampi_widen, ampi_narrow, ampi_check, ampi_fold, ampi_unscale_from,  \
-     ampi_accumulate_from, ampi_adamw_from, ampi_sgd_from, ampi_fewer_from, &ampi_engine_c}
+     ampi_accumulate_from, ampi_step_from, &ampi_engine_c}
 #else
 static int ampi_usable_amx(int by_name) {
     (void)by_name;
@@ -11391,7 +11395,7 @@ static int ampi_usable_amx(int by_name) {
 #define AMPI_TIER_AMX                                                                          \
     {"amx", ampi_usable_amx, ampi_widen_avx512, ampi_narrow_pairs, ampi_check_avx512,          \
      ampi_fold_avx512, ampi_unscale_from_avx512, ampi_accumulate_from_avx512,                  \
-     ampi_adamw_from_avx512, ampi_sgd_from_avx512, ampi_fewer_from_avx512, &ampi_engine_avx512}
+     ampi_step_from_avx512, &ampi_engine_avx512}
 #endif
 static const ampi_tier ampi_tier_amx = AMPI_TIER_AMX, ampi_tier_amx_allowed = AMPI_TIER_AMX;
 

@@ -1562,7 +1562,7 @@ AMPI_DEVICE void ampi_get_moments(const void *base, const uint8_t *scale, size_t
         ampi_get_bytes<N>((const char *)base + i, u);
     }
     const float up =
-        ampi_scale_of(MOMENTS == AMPI_MOMENTS_8BIT ? scale[i / AMPI_GROUP] : (uint8_t)1).up;
+        ampi_up_of(MOMENTS == AMPI_MOMENTS_8BIT ? scale[i / AMPI_GROUP] : 1u);
 #pragma unroll
     for (int k = 0; k < N; k++)
         x[k] = MOMENTS == AMPI_MOMENTS_F32    ? ampi_f32_from_bits(u[k])
@@ -1585,9 +1585,9 @@ AMPI_DEVICE void ampi_put_moments(void *base, uint8_t *scale, size_t i, bool her
 #pragma unroll
         for (int lanes = 16 / N; lanes; lanes /= 2)
             most = ampi_most(most, __shfl_xor_sync(0xffffffffu, most, lanes));
-        const uint8_t exponent = ampi_exponent_of(most);
-        down = ampi_scale_of(exponent).down;
-        if (here && i % AMPI_GROUP == 0) scale[i / AMPI_GROUP] = exponent;
+        const uint32_t exponent = ampi_exponent_of(most);
+        down = ampi_down_of(exponent);
+        if (here && i % AMPI_GROUP == 0) scale[i / AMPI_GROUP] = (uint8_t)exponent;
     }
     if (!here) return;
 #pragma unroll
