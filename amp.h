@@ -241,6 +241,7 @@
        0.5.1  amp_matmul, amp_linear, amp_linear_backward: the short way to 16-bit products.
               amp_gemm_args.compute: fp32 operands rounded while a CPU packs them; so does
               amp_gemm in a scope without a cache, where it stayed in fp32 (other bits).
+              amp_gemm_args.bias_type: set it where bias is of 16 bits; zero is fp32.
               Repairs: batches with bias or ReLU on CUDA. A product whose C shares an element
               with A or B is refused. Distinct results: NOT_INITIALIZED, OVERLAP, WORKSPACE.
               Names that are not UTF-8 in reports.
@@ -853,7 +854,8 @@ struct amp_gemm_args {
     size_t      lda, ldb, ldc;      /* 0: packed                                                 */
     size_t      count;              /* of a batch; 0 means 1                                     */
     size_t      stride_a, stride_b, stride_c;
-    const void *bias;               /* n elements of c_type, the same for every row; NULL: none  */
+    const void *bias;               /* n elements of bias_type, for every row; NULL: none        */
+    amp_dtype   bias_type;
     int         relu;
     int         tf32;               /* nonzero: fp32 as TF32 (CUDA); three products (>>numbers)  */
     amp_dtype   compute;            /* 0: a and b as they are; or what fp32 is rounded to        */
@@ -7526,7 +7528,7 @@ static int ampi_gemm_split(amp_gemm_args *s, const ampi_engine *e, size_t t, siz
     } else {
         s->n = n;
         b = from * (s->trans_b ? s->ldb : 1), c = from;
-        if (s->bias) s->bias = ampi_at(s->bias, s->c_type, from);
+        if (s->bias) s->bias = ampi_at(s->bias, s->bias_type, from);
     }
     s->a = ampi_at(s->a, s->a_type, a);
     s->b = ampi_at(s->b, s->b_type, b);
@@ -7712,7 +7714,8 @@ static amp_result ampi_gemm_ok(amp_gemm_args *g) {
         result = ampi_matrix_ok(g->b, reads, g->b_type, g->trans_b ? g->n : g->k,
                                 g->trans_b ? g->k : g->n, &g->ldb, g->stride_b, count);
     if (result != AMP_OK) return result;
-    if (!amp_dtype_size(g->compute)) return AMP_ERROR_INVALID_ENUM;
+    if (!amp_dtype_size(g->compute) || (g->bias && !amp_dtype_size(g->bias_type)))
+        return AMP_ERROR_INVALID_ENUM;
     if (g->compute && ((g->a_type != AMP_F32 && g->a_type != g->compute) ||
                        (g->b_type != AMP_F32 && g->b_type != g->compute)))
         return AMP_ERROR_MIXED_TYPES;
@@ -10115,7 +10118,8 @@ enum { AMPI_AHEAD = 4096 }; /* a check asks for memory this many bytes before it
             x = ampi_add##S(x, ampi_mul##S(ampi_splat##S(g->beta),                             \
                                            ampi_get_part##S(c, type, n)));                     \
         if (g->bias)                                                                           \
-            x = ampi_add##S(x, ampi_get_part##S(ampi_at(g->bias, type, j), type, n));          \
+            x = ampi_add##S(x, ampi_get_part##S(ampi_at(g->bias, g->bias_type, j),             \
+                                                g->bias_type, n));                             \
         if (g->relu) x = ampi_relu##S(x);                                                      \
         ampi_put_part##S(c, type, n, x);                                                       \
     }                                                                                          \

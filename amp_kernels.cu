@@ -2267,8 +2267,8 @@ static amp_result ampi_cuda_update_early(const amp_backend *self, const amp_plan
    elements of all matrices of the batch, which are rows x cols each. */
 AMPI_KERNEL(4) ampi_epilogue_kernel(void *c, uint32_t c_type, uint64_t ldc, uint64_t stride_c,
                                     const float *sum, uint64_t ld_sum, uint64_t stride_sum,
-                                    float beta, const void *bias, int relu, uint64_t rows,
-                                    uint64_t cols, uint64_t all) {
+                                    float beta, const void *bias, uint32_t bias_type, int relu,
+                                    uint64_t rows, uint64_t cols, uint64_t all) {
     const bool reads_c = (ampi_bits_of_f32(beta) & 0x7fffffffu) != 0u;
     uint64_t   i       = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < all; i += (uint64_t)gridDim.x * blockDim.x) {
@@ -2281,7 +2281,7 @@ AMPI_KERNEL(4) ampi_epilogue_kernel(void *c, uint32_t c_type, uint64_t ldc, uint
             x = ampi_add(x, ampi_mul(beta, ampi_f32_from_bits(u)));
         }
         if (bias) {
-            const ampi_any at = ampi_part_at(bias, c_type, col);
+            const ampi_any at = ampi_part_at(bias, bias_type, col);
             at.expand<1>(at.fetch<1>(0), &extra);
             const float b = ampi_f32_from_bits(extra);
             x             = ampi_epilogue(x, &b, relu);
@@ -2346,7 +2346,8 @@ static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_arg
     cublasLtMatmulHeuristicResult_t  found;
     int                              num_found = 0;
     cublasStatus_t status = cublasLtMatmulDescInit(&product, type, CUDA_R_32F);
-    if (g->bias && ampi_alignment(g->bias) < 16) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (g->bias && (g->bias_type != g->c_type || ampi_alignment(g->bias) < 16))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     ampi_set(&status, cublasLtMatmulDescSetAttribute, &product, CUBLASLT_MATMUL_DESC_TRANSA, tb);
     ampi_set(&status, cublasLtMatmulDescSetAttribute, &product, CUBLASLT_MATMUL_DESC_TRANSB, ta);
     ampi_set(&status, cublasLtMatmulDescSetAttribute, &product, CUBLASLT_MATMUL_DESC_EPILOGUE,
@@ -2408,8 +2409,8 @@ static amp_result ampi_gemm_then_epilogue(const amp_backend *self, const amp_gem
     return ampi_launch(ampi_epilogue_kernel, ampi_blocks(self, ((uint64_t)all + 255) / 256), 256,
                        self->stream, g->c, (uint32_t)g->c_type, (uint64_t)g->ldc,
                        (uint64_t)g->stride_c, (const float *)plain.c, (uint64_t)plain.ldc,
-                       (uint64_t)plain.stride_c, beta, g->bias, g->relu, (uint64_t)g->m,
-                       (uint64_t)g->n, (uint64_t)all);
+                       (uint64_t)plain.stride_c, beta, g->bias, (uint32_t)g->bias_type, g->relu,
+                       (uint64_t)g->m, (uint64_t)g->n, (uint64_t)all);
 }
 
 /* cuBLAS sees a row-major matrix as the transpose of a column-major one: C' = op(B)' op(A)'. */

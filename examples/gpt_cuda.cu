@@ -274,7 +274,7 @@ static void multiply(const gpt *n, int trans_a, int trans_b, int rows, int cols,
     g.trans_a = trans_a, g.trans_b = trans_b;
     g.m = (size_t)rows, g.n = (size_t)cols, g.k = (size_t)k, g.beta = beta;
     g.a = a, g.b = b, g.c = c, g.bias = bias;
-    g.a_type = g.b_type = n->type, g.c_type = c_type;
+    g.a_type = g.b_type = n->type, g.c_type = g.bias_type = c_type;
     must(amp_gemm_ex(&gpu.backend, &g));
 }
 

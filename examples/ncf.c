@@ -285,7 +285,8 @@ static void layer_forward(const net *n, int l, size_t rows) {
         .m = rows, .n = n->out[l], .k = n->in[l], .trans_b = 1, .relu = 1,
         .a = operand(n, n->x[l], rows * n->in[l], product, n->wide[0]), .a_type = product,
         .b = weight(n, w, product), .b_type = product,
-        .bias = weight(n, w + 1, n->type), .c = n->x[l + 1], .c_type = n->type});
+        .bias = weight(n, w + 1, n->type), .bias_type = n->type,
+        .c = n->x[l + 1], .c_type = n->type});
 }
 
 /* Adds a part of the last layer to the logits. */

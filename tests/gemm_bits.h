@@ -144,7 +144,7 @@ static uint32_t bits_wanted(const amp_gemm_args *g, const void *old, size_t z, s
         s = ampi_mul(bits_sum(row, col, g->k, bits_rule(g, rule), products), g->alpha);
     if (!bits_zero(g->beta))
         s = ampi_add(s, ampi_mul(g->beta, tiles_float(ampi_load(old, g->c_type, at))));
-    if (g->bias) s = ampi_add(s, tiles_float(ampi_load(g->bias, g->c_type, j)));
+    if (g->bias) s = ampi_add(s, tiles_float(ampi_load(g->bias, g->bias_type, j)));
     if (g->relu && tiles_bits(s) - 0x80000000u <= 0x7f800000u) s = 0.0f;
     ampi_store(out, g->c_type, 0, ampi_bits_of_f32(s));
     return bits_at(out, g->c_type, 0);
@@ -205,7 +205,8 @@ static void bits_one(int rule, int big, int halves, int memories, size_t limit) 
     a = bits_matrix(g.lda * (g.trans_a ? g.k : g.m) * g.count, g.a_type, kind, odd * 1);
     b = bits_matrix(g.ldb * (g.trans_b ? g.n : g.k) * g.count, g.b_type, kind, odd * 2);
     c = bits_matrix(cn, g.c_type, kind == 1 ? 1 : 0, odd * 3);
-    bias  = bits_matrix(g.n, g.c_type, 0, odd * 5);
+    g.bias_type = (amp_dtype)random_below(3);
+    bias        = bits_matrix(g.n, g.bias_type, 0, odd * 5);
     old   = (unsigned char *)calloc(cn, size);
     first = (unsigned char *)calloc(cn, size);
     space = (unsigned char *)calloc(room, 1);

@@ -40,7 +40,7 @@ static inline amp_result gemm_bias(const amp_backend *backend, int trans_a, int 
     g.a = a, g.a_type = a_type, g.lda = lda;
     g.b = b, g.b_type = b_type, g.ldb = ldb;
     g.c = c, g.c_type = c_type, g.ldc = ldc;
-    g.bias = bias, g.relu = relu;
+    g.bias = bias, g.bias_type = c_type, g.relu = relu;
     return amp_gemm_ex(backend, &g);
 }
 

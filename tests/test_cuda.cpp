@@ -2533,9 +2533,10 @@ TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, in batches too, by cu
         buffer       x = matrix(1, elements[0], 0, type, NORMAL, r);
         buffer       y = matrix(1, elements[1], 0, type, NORMAL, r);
         buffer       z = matrix(1, elements[2], 0, c_type, NORMAL, r);
-        buffer       w = matrix(1, elements[3], 0, c_type, NORMAL, r);
+        const amp_dtype w_type = r.one_in(3) ? (amp_dtype)r.below(3) : c_type;
+        buffer       w = matrix(1, elements[3], 0, w_type, NORMAL, r);
         buffer      *all[4]   = {&x, &y, &z, &w};
-        const int    types[4] = {type, type, c_type, c_type};
+        const int    types[4] = {type, type, c_type, w_type};
         for (int b = 0; b < 4; b++) {
             for (size_t e = 0; e < elements[b]; e++)
                 ampi_store(all[b]->host, (amp_dtype)types[b], e,
@@ -2553,10 +2554,10 @@ TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, in batches too, by cu
         emu_lt              = two;
 #endif
         const bool    product = m && n && k;
-        const bool    lt      = product && !two && (!has_bias || (uintptr_t)w.device % 16 == 0);
+        const bool    lt      = product && !two && (!has_bias || (w_type == c_type && (uintptr_t)w.device % 16 == 0));
         const bool    no_room = m && n && given <= needed && c_type != AMP_F32; /* fp32 sums */
         g.a = x.device + odd, g.b = y.device + odd, g.c = z.device;
-        g.bias = has_bias ? w.device : NULL, g.relu = relu;
+        g.bias = has_bias ? w.device : NULL, g.bias_type = w_type, g.relu = relu;
         const amp_result told    = amp_gemm_ex(&backend, &g);
         const bool       refused = told == AMP_ERROR_WORKSPACE;
         if (EMULATED) CHECK_EQ_INT(refused, no_room && !lt);

@@ -112,7 +112,7 @@ struct net {
         g.trans_a = trans_a, g.trans_b = trans_b;
         g.m = (size_t)m, g.n = (size_t)n, g.k = (size_t)k;
         g.a = a, g.b = b, g.c = c;
-        g.a_type = g.b_type = type, g.c_type = c_type;
+        g.a_type = g.b_type = type, g.c_type = g.bias_type = c_type;
         g.bias = bias_, g.relu = relu, g.tf32 = tf32;
         good(amp_gemm_ex(&gpu, &g));
     }
