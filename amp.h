@@ -4168,7 +4168,7 @@ static amp_result ampi_prepared(const amp_optimizer *opt) {
                        "last amp_optimizer_add");
 }
 
-/* And those that have no place within a step. */
+/* What calls that have no place within a step want. */
 static amp_result ampi_between_steps(const amp_optimizer *opt) {
     const amp_result result = ampi_prepared(opt);
     if (result != AMP_OK || !opt->step_open) return result;
@@ -4943,8 +4943,7 @@ static amp_result ampi_can_bind(const amp_optimizer *opt, size_t i, const float 
                                    "another optimizer, and load the state");
     if (weight && (!t->weight || ampi_state_of(&opt->desc, t)))
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-                                   "its master is the optimizer's own: write to it by "
-                                   "amp_optimizer_master, or load a state");
+                                   "its master is the optimizer's own: leave weight NULL here");
     if (grad && !ampi_learns(t))
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "it was added as frozen: set grad_later in amp_tensor");
@@ -5668,6 +5667,7 @@ AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt) {
     return AMP_OK;
 }
 
+/* What calls that have their place within a step want. */
 static amp_result ampi_open_step(const amp_optimizer *opt) {
     const amp_result result = ampi_prepared(opt);
     if (result != AMP_OK || opt->step_open) return result;
@@ -8090,7 +8090,7 @@ static amp_result ampi_watched(const amp_optimizer *opt) {
                        "set amp_optimizer_desc.report, and there will be one");
 }
 
-/* And has it been asked for, since the run began? */
+/* Has it been asked for, so that tensors and turns have a moment to be of? */
 static amp_result ampi_reported(const amp_optimizer *opt) {
     const amp_result result = ampi_watched(opt);
     if (result != AMP_OK || opt->plan->seen) return result;
