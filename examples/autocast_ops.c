@@ -270,6 +270,11 @@ static void override(amp_autocast *ac, const char *where, const char *text) {
     fail(where, "cannot be understood at ^: ", marked);
 }
 
+static int finish(int status) {
+    if (fflush(stdout) != 0) fail("standard output", "cannot be written; is the disk full?", "");
+    return status;
+}
+
 int main(int argc, char **argv) {
     enum { POLICY, OVERRIDE, OP, INPUTS, LAYER, DUMP, COMPARE, NUM_OPTIONS };
     static const char *const options[] = {"--policy", "--override", "--op", "--inputs", "--layer",
@@ -293,7 +298,7 @@ int main(int argc, char **argv) {
     if (given[COMPARE]) compare();
     if (given[DUMP]) must(amp_autocast_dump(&ac, print_line, stdout));
     if (given[OP]) answer(&ac, given[OP], given[INPUTS] ? given[INPUTS] : "fp32", given[LAYER]);
-    if (given[OP] || given[DUMP] || given[COMPARE]) return 0;
+    if (given[OP] || given[DUMP] || given[COMPARE]) return finish(0);
     print_rules(&ac);
-    return run_network(&ac);
+    return finish(run_network(&ac));
 }

@@ -76,9 +76,9 @@ static void make_check(options *o) {
 
 static options parse_options(int argc, char **argv) {
     options            o = standard;
-    const known_option own[] = {{"--data", &o.data, NULL, NULL, 0},
-                                {"--task", NULL, task_names, &o.task, 0},
-                                {"--width", NULL, NULL, &o.width, 512}};
+    const known_option own[] = {word_option("--data", &o.data),
+                                choice_option("--task", task_names, &o.task),
+                                count_option("--width", &o.width, 512)};
     parse_all(&o, argc, argv, own, sizeof own / sizeof *own, print_help, make_quick, make_check);
     if (one_run(&o) && o.task == NUM_TASKS)
         fail(2, "--save, --resume, --stop-after", "they are for one run",

@@ -569,6 +569,7 @@ int main(int argc, char **argv) {
         free(data.image);
         free(data.label);
     }
+    finish(0);
     leave_ranks();
     return 0;
 }

@@ -14,7 +14,7 @@
 
 enum { MAX_MICRO = 4096, ROWS = 12 };
 
-static const char *const type_names[] = {"fp32", "fp16", "bf16"}; /* as amp_dtype */
+static const char *const type_names[] = {"fp32", "fp16", "bf16", NULL}; /* as amp_dtype */
 
 /* -------------------------------------------------------------------------------------- options */
 
@@ -49,13 +49,6 @@ static void print_help(const char *how) {
            o->deadline);
 }
 
-static int parse_type(const char *option, const char *value) {
-    int type = 0;
-    while (type < 3 && strcmp(value, type_names[type]) != 0) type++;
-    if (type == 3) bad_option(option, value, "fp16, bf16 or fp32");
-    return type;
-}
-
 static void parse_plant(options *o, const char *option, const char *value) {
     char rest;
     if (sscanf(value, "%d:%d%c", &o->plant_step, &o->plant_rank, &rest) != 2 ||
@@ -63,50 +56,23 @@ static void parse_plant(options *o, const char *option, const char *value) {
         bad_option(option, value, "STEP:RANK, both from 0");
 }
 
-static float parse_clip(const char *option, const char *value) {
-    char        *end;
-    const double x = strtod(value, &end);
-    if (end == value || *end || !(x > 0.0) || !(x <= 1e6))
-        bad_option(option, value, "a number above 0 and at most 1e6");
-    return (float)x;
-}
-
-/* With its own 0, which parse_count refuses: of --steps, to load and save alone. */
-static int parse_steps(const char *option, const char *value) {
-    return strcmp(value, "0") == 0 ? 0 : parse_count(option, value, 1000000);
-}
-
 static options parse_options(int argc, char **argv) {
-    options o = standard;
-    const struct {
-        const char *name, **words;
-        int        *number, max;
-    } known[] = {{"--data", &o.data, NULL, 0},      {"--save", &o.save, NULL, 0},
-                 {"--resume", &o.resume, NULL, 0},  {"--micro", NULL, &o.micro, MAX_MICRO},
-                 {"--batch", NULL, &o.batch, 4096}, {"--width", NULL, &o.width, 4096},
-                 {"--save-every", NULL, &o.save_every, 1000000},
-                 {"--deadline", NULL, &o.deadline, 86400}};
-    const size_t num_known = sizeof known / sizeof *known;
+    options            o = standard;
+    const known_option known[] = {
+        word_option("--data", &o.data), word_option("--save", &o.save),
+        word_option("--resume", &o.resume), choice_option("--dtype", type_names, &o.dtype),
+        count_option("--micro", &o.micro, MAX_MICRO), count_option("--batch", &o.batch, 4096),
+        count_option("--width", &o.width, 4096), count_option("--steps", &o.steps, 1000000),
+        count_option("--save-every", &o.save_every, 1000000),
+        count_option("--deadline", &o.deadline, 86400), real_option("--clip", &o.clip, 1e6)};
     for (int i = 1; i < argc; i++) {
-        const char *name = argv[i];
-        size_t      k    = 0;
-        if (strcmp(name, "--help") == 0) {
-            o.help = 1;
-            continue;
-        }
-        while (k < num_known && strcmp(name, known[k].name) != 0) k++;
-        const int steps = !strcmp(name, "--steps"), type = !strcmp(name, "--dtype");
-        const int clip = !strcmp(name, "--clip"), plant = !strcmp(name, "--plant");
-        if (k == num_known && !steps && !type && !clip && !plant)
-            fail(2, name, "is not an option", "see --help");
-        if (i + 1 == argc || !*argv[i + 1]) fail(2, name, "needs a value", "see --help");
-        const char *value = argv[++i];
-        if (steps) o.steps = parse_steps(name, value);
-        else if (type) o.dtype = parse_type(name, value);
-        else if (clip) o.clip = parse_clip(name, value);
-        else if (plant) parse_plant(&o, name, value);
-        else if (known[k].words) *known[k].words = value;
-        else *known[k].number = parse_count(name, value, known[k].max);
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        if (strcmp(argv[i], "--help") == 0) o.help = 1;
+        else if (strcmp(argv[i], "--plant") == 0) parse_plant(&o, argv[i++], value);
+        else if (strcmp(argv[i], "--steps") == 0 && strcmp(value, "0") == 0) /* to load and save */
+            o.steps = 0, i++;
+        else if (!is_among(known, sizeof known / sizeof *known, argv, &i))
+            fail(2, argv[i], "is not an option", "see --help");
     }
     return o;
 }

@@ -99,13 +99,13 @@ static options parse_options(int argc, char **argv) {
     const int gpu = o.gpu;
     char      value[64];
     const known_option own[] = {
-        {"--text", &o.text, NULL, NULL, 0},
-        {"--layers", NULL, NULL, &o.layers, MAX_LAYERS},
-        {"--width", NULL, NULL, &o.width, 4096}, {"--heads", NULL, NULL, &o.heads, 256},
-        {"--context", NULL, NULL, &o.context, 4096},
-        {gpu ? "--overflow" : "--write", NULL, NULL, gpu ? &o.overflow : &o.write, 1000000},
-        {"--prompt", &o.prompt, NULL, NULL, 0}, {"--budget", NULL, NULL, &o.budget, 1 << 20},
-        {"--report", &o.report, NULL, NULL, 0}, {"--state", NULL, state_names, &o.state, 0}};
+        word_option("--text", &o.text), count_option("--layers", &o.layers, MAX_LAYERS),
+        count_option("--width", &o.width, 4096), count_option("--heads", &o.heads, 256),
+        count_option("--context", &o.context, 4096),
+        gpu ? count_option("--overflow", &o.overflow, 1000000)
+            : count_option("--write", &o.write, 1000000),
+        word_option("--prompt", &o.prompt), count_option("--budget", &o.budget, 1 << 20),
+        word_option("--report", &o.report), choice_option("--state", state_names, &o.state)};
     parse_all(&o, argc, argv, own, sizeof own / sizeof *own - (gpu ? 4 : 0), print_help,
               make_quick, gpu ? NULL : make_check);
     sprintf(value, "--width %d --heads %d", o.width, o.heads);

@@ -460,34 +460,25 @@ static void print_parity(const column *table, const options &o, trainer how, con
     printf(" seeds %d\n", o.seeds);
 }
 
+static void print_help() {
+    const options o;
+    printf("usage: libtorch [options]\n\n"
+           "Train a LibTorch module in mixed precision with amp.h; compare with fp32.\n\n"
+           "  --data NAME   digits, fashion, or files as train.c reads them\n"
+           "  --seeds N     runs of each trainer (%d)\n"
+           "  --steps N     optimizer steps, at least 40 (%d)\n"
+           "  --batch N     images in a step (%d)\n"
+           "  --out DIR     where states of interrupted runs go, for a moment (%s)\n",
+           o.seeds, o.steps, o.batch, o.out);
+}
+
 static options parse_options(int argc, char **argv) {
     options     o;
-    const struct {
-        const char *name, **word;
-        int        *number, max;
-    } known[] = {
-        {"--data", &o.data, nullptr, 0},         {"--out", &o.out, nullptr, 0},
-        {"--seeds", nullptr, &o.seeds, MAX_SEEDS}, {"--steps", nullptr, &o.steps, 100000},
-        {"--batch", nullptr, &o.batch, 1024}};
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0) {
-            printf("usage: libtorch [options]\n\n"
-                   "Train a LibTorch module in mixed precision with amp.h; compare with fp32.\n\n"
-                   "  --data NAME   digits, fashion, or files as train.c reads them\n"
-                   "  --seeds N     runs of each trainer (%d)\n"
-                   "  --steps N     optimizer steps, at least 40 (%d)\n"
-                   "  --batch N     images in a step (%d)\n"
-                   "  --out DIR     where states of interrupted runs go, for a moment (%s)\n",
-                   o.seeds, o.steps, o.batch, o.out);
-            exit(0);
-        }
-        size_t k = 0;
-        while (k < sizeof known / sizeof *known && strcmp(argv[i], known[k].name) != 0) k++;
-        if (k == sizeof known / sizeof *known) fail(2, argv[i], "is not an option", "see --help");
-        if (i + 1 == argc || !*argv[i + 1]) fail(2, argv[i], "needs a value", "see --help");
-        if (known[k].word) *known[k].word = argv[++i];
-        else *known[k].number = parse_count(known[k].name, argv[++i], known[k].max);
-    }
+    const known_option known[] = {
+        word_option("--data", &o.data), word_option("--out", &o.out),
+        count_option("--seeds", &o.seeds, MAX_SEEDS), count_option("--steps", &o.steps, 100000),
+        count_option("--batch", &o.batch, 1024)};
+    parse_known(argc, argv, known, sizeof known / sizeof *known, print_help);
     if (o.steps < 40) bad_option("--steps", std::to_string(o.steps).c_str(), "at least 40");
     return o;
 }
@@ -512,7 +503,7 @@ static int compare(int argc, char **argv) {
     printf("\n");
     print_parity(table, o, SCALER, "scaler");
     print_parity(table, o, FUSED, "fused");
-    return good ? 0 : 1;
+    return finish(good ? 0 : 1);
 }
 
 int main(int argc, char **argv) {

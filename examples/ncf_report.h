@@ -77,10 +77,10 @@ static void make_check(options *o) {
 static options parse_options(int argc, char **argv) {
     options            o = standard;
     char               value[32];
-    const known_option own[] = {{"--data", &o.data, NULL, NULL, 0},
-                                {"--users", NULL, NULL, &o.users, 10000000},
-                                {"--items", NULL, NULL, &o.items, 10000000},
-                                {"--width", NULL, NULL, &o.width, 1024}};
+    const known_option own[] = {word_option("--data", &o.data),
+                                count_option("--users", &o.users, 10000000),
+                                count_option("--items", &o.items, 10000000),
+                                count_option("--width", &o.width, 1024)};
     parse_all(&o, argc, argv, own, sizeof own / sizeof *own, print_help, make_quick, make_check);
     sprintf(value, "--width %d", o.width);
     if (o.width % 4 != 0) fail(2, value, "a quarter of it is no whole number", "choose another");

@@ -15,6 +15,8 @@
 
 #define AMP_IMPLEMENTATION
 #include "amp.h"
+#define PROGRAM "pitfalls"
+#include "train_cli.h" /* fail, no_options, finish */
 
 #include <math.h>   /* sinf, sqrtf, fabsf, tanhf */
 #include <stdio.h>
@@ -22,9 +24,7 @@
 #include <string.h> /* memcpy, strcmp */
 
 static void must(amp_result result) {
-    if (result == AMP_OK) return;
-    fprintf(stderr, "pitfalls: amp.h: %s\n", amp_result_string(result));
-    exit(1);
+    if (result != AMP_OK) fail(1, "amp.h", amp_result_string(result), "this is a bug in pitfalls.c");
 }
 
 static int verdict(int ok) {
@@ -373,21 +373,12 @@ static int section_e(void) {
 
 int main(int argc, char **argv) {
     int ok;
-    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
-        printf("usage: pitfalls\n"
-               "Shows, with numbers computed here, why mixed precision needs masters and a loss\n"
-               "scale. Takes no options. Exits with 1 if one of its claims does not hold.\n");
-        return 0;
-    }
-    if (argc > 1) {
-        fprintf(stderr, "pitfalls: unknown option '%s'; run it without any, or with --help\n",
-                argv[1]);
-        return 2;
-    }
+    no_options(argc, argv, "Shows, with numbers computed here, why mixed precision needs masters and a loss\n"
+                           "scale. Takes no options. Exits with 1 if one of its claims does not hold.");
     ok = section_a();
     ok &= section_b();
     ok &= section_c();
     ok &= section_d();
     ok &= section_e();
-    return ok ? 0 : 1;
+    return finish(ok ? 0 : 1);
 }

@@ -19,6 +19,8 @@
 
 #define AMP_IMPLEMENTATION
 #include "amp.h"
+#define PROGRAM "recipes"
+#include "train_cli.h" /* fail, no_options, finish */
 
 #include <math.h>   /* sqrt, fabs */
 #include <stdio.h>
@@ -29,9 +31,7 @@ enum { DIM = 16, SAMPLES = 256 };
 static float data_x[SAMPLES][DIM], data_y[SAMPLES];
 
 static void must(amp_result result) {
-    if (result == AMP_OK) return;
-    fprintf(stderr, "recipes: amp.h: %s\n", amp_result_string(result));
-    exit(1);
+    if (result != AMP_OK) fail(1, "amp.h", amp_result_string(result), "this is a bug in recipes.c");
 }
 
 static void check(int ok) {
@@ -447,13 +447,8 @@ static void recipe_i(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc > 1) {
-        const int help = strcmp(argv[1], "--help") == 0;
-        if (help) puts("usage: recipes\nRuns nine recipes, a to i; takes no options. Reads\n"
-                       "AMP_ENABLE, AMP_DTYPE and AMP_LOSS_SCALE for f.");
-        else fprintf(stderr, "recipes: unknown option '%s'; run it without any\n", argv[1]);
-        return help ? 0 : 2;
-    }
+    no_options(argc, argv, "Runs nine recipes, a to i; takes no options. Reads AMP_ENABLE, AMP_DTYPE and\n"
+                           "AMP_LOSS_SCALE for f.");
     const amp_optimizer_desc desc = settings();
     make_data();
     recipe_a();
@@ -465,5 +460,5 @@ int main(int argc, char **argv) {
     recipe_g();
     recipe_h();
     recipe_i();
-    return 0;
+    return finish(0);
 }

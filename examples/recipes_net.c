@@ -13,6 +13,8 @@
 
 #define AMP_IMPLEMENTATION
 #include "amp.h"
+#define PROGRAM "recipes_net"
+#include "train_cli.h" /* fail, no_options, finish */
 
 #include <math.h>   /* sqrt */
 #include <stdio.h>
@@ -22,9 +24,7 @@
 enum { ROWS = 64, IN = 32, HIDDEN = 64, OUT = 16, N1 = IN * HIDDEN, N2 = HIDDEN * OUT };
 
 static void must(amp_result result) {
-    if (result == AMP_OK) return;
-    fprintf(stderr, "recipes_net: amp.h: %s\n", amp_result_string(result));
-    exit(1);
+    if (result != AMP_OK) fail(1, "amp.h", amp_result_string(result), "this is a bug in recipes_net.c");
 }
 
 static void check(int ok) {
@@ -287,14 +287,9 @@ static void recipe_c(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc > 1) {
-        const int help = strcmp(argv[1], "--help") == 0;
-        if (help) puts("usage: recipes_net\nRuns three recipes, a to c; takes no options.");
-        else fprintf(stderr, "recipes_net: unknown option '%s'; run it without any\n", argv[1]);
-        return help ? 0 : 2;
-    }
+    no_options(argc, argv, "Runs three recipes, a to c; takes no options.");
     recipe_a();
     recipe_b();
     recipe_c();
-    return 0;
+    return finish(0);
 }

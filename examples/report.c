@@ -763,5 +763,6 @@ int main(int argc, char **argv) {
     if (*r.note) printf("%s: %s\n", path, r.note);
     printf("%s: %.0f steps, %lu tensors, %lu samples, %ld KB\n", out, r.last,
            (unsigned long)num_layers(&r), (unsigned long)r.lines, (size + 512) / 1024);
+    if (fflush(stdout) != 0) fail(1, "standard output", strerror(errno), "is the disk full?");
     return 0;
 }

@@ -346,24 +346,20 @@ static plan parse(int argc, char **argv) {
     p.gpt.width = 128;
     p.gpt.seeds = 10;
     p.gpt.steps = 150;
+    int                millions = 0;
+    const known_option known[] = {
+        count_option("--seeds", &p.gpt.seeds, MAX_SEEDS), count_option("--epochs", &p.epochs, 1000),
+        count_option("--steps", &p.gpt.steps, MAX_STEPS), word_option("--data", &p.data),
+        count_option("--elements", &millions, 2000), word_option("--text", &p.gpt.text)};
     for (int i = 1; i < argc; i++) {
-        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
-        if (strcmp(name, "--help") == 0) printf("%s", help_of_state), exit(0);
-        if (strcmp(name, "--quick") == 0) {
+        if (strcmp(argv[i], "--help") == 0) printf("%s", help_of_state), exit(0);
+        else if (strcmp(argv[i], "--quick") == 0) {
             make_quick(&p.gpt);
             p.epochs = 4, p.turns = 3, p.elements = 1000000;
-            continue;
-        }
-        if (strcmp(name, "--seeds") == 0) p.gpt.seeds = parse_count(name, value, MAX_SEEDS);
-        else if (strcmp(name, "--epochs") == 0) p.epochs = parse_count(name, value, 1000);
-        else if (strcmp(name, "--steps") == 0) p.gpt.steps = parse_count(name, value, MAX_STEPS);
-        else if (strcmp(name, "--elements") == 0)
-            p.elements = (size_t)parse_count(name, value, 2000) * 1000000;
-        else if (strcmp(name, "--data") == 0 && *value) p.data = value;
-        else if (strcmp(name, "--text") == 0 && *value) p.gpt.text = value;
-        else fail(2, name, "unknown option, or no value", "see --help");
-        i++;
+        } else if (!is_among(known, sizeof known / sizeof *known, argv, &i))
+            fail(2, argv[i], "is not an option", "see --help");
     }
+    if (millions) p.elements = (size_t)millions * 1000000;
     return p;
 }
 
@@ -393,5 +389,5 @@ int main(int argc, char **argv) {
     free(data.image);
     free(data.label);
     free(t.bytes);
-    return 0;
+    return finish(0);
 }

@@ -44,6 +44,7 @@
 #include "train_data.h"
 #include "train_report.h" /* variants, tasks, measures, report */
 #include "train_rows.h"   /* relu and normalization, softmax and losses, of a row in fp32 */
+#include "train_save.h"   /* save, resume */
 #include "train_lines.h"  /* --report */
 
 #include <math.h>
@@ -71,6 +72,7 @@ typedef struct net {
     amp_optimizer  opt;
     uint64_t       steps, rng;         /* steps: also those that were skipped                     */
     measures       m;
+    char           problem[AMP_PROBLEM_SIZE];
     lines         *lines;              /* of --report, or NULL                                    */
     size_t         num_params, param_bytes, act_bytes, opt_bytes;
     void          *owned[12 * LAYERS];
@@ -115,9 +117,9 @@ static void add_layer(net *n, size_t l) {
 /* Everything that differs between the variants, but for the one without master weights. */
 static void setup_optimizer(net *n) {
     amp_optimizer_desc desc = {0};
-    amp_tensor         run  = {0};
     desc.dtype     = n->v->type;
     desc.kind      = AMP_KIND_ADAMW;
+    desc.problem   = n->problem;
     desc.allocator = (amp_allocator){state_malloc, state_free, &n->opt_bytes};
     desc.report    = n->lines && n->lines->file ? &n->lines->watch : NULL;
     if (n->v->scaling) {
@@ -129,8 +131,7 @@ static void setup_optimizer(net *n) {
     }
     check(amp_optimizer_init(&n->opt, &desc));
     for (int i = 0; i < 2 * LAYERS; i++) check(amp_optimizer_add(&n->opt, &n->tensor[i]));
-    run.name = n->v->name; /* no elements: the saved state of another variant is refused */
-    check(amp_optimizer_add(&n->opt, &run));
+    check(name_run(&n->opt, n->v->name));
     check(amp_optimizer_prepare(&n->opt));
     n->param_bytes += n->opt_bytes;
 }
@@ -334,13 +335,9 @@ static double train_epoch(net *n, const dataset *data, const size_t *order, size
 
 /* The state is amp.h's alone: masters, moments, scale, counts of steps. The epoch follows from the
    counts, the order of the images from seed and epoch. Returns the epochs that are done. */
-static int resume(net *n, const char *path, size_t batches, int epochs) {
-    const amp_result result = amp_optimizer_load_file(&n->opt, path);
-    char             problem[128];
-    if (result != AMP_OK)
-        fail(1, path, amp_result_string(result),
-             result == AMP_ERROR_MISMATCH ? "give --task, --dtype and --data as when it was saved"
-                                          : "give a file that --save wrote");
+static int go_on(net *n, const char *path, size_t batches, int epochs) {
+    char problem[128];
+    resume(&n->opt, path, n->problem);
     n->steps = status_of(n).steps + status_of(n).skipped;
     if (n->steps % batches != 0 || n->steps / batches > (uint64_t)epochs) {
         sprintf(problem, "is of step %lu, which is not the end of one of %d epochs of %lu steps",
@@ -348,12 +345,6 @@ static int resume(net *n, const char *path, size_t batches, int epochs) {
         fail(1, path, problem, "give --epochs, --batch and --data as when it was saved");
     }
     return (int)(n->steps / batches);
-}
-
-static void save(const net *n, const char *path) {
-    const amp_result result = amp_optimizer_save_file(&n->opt, path);
-    if (result != AMP_OK)
-        fail(1, path, amp_result_string(result), "choose a file that can be written with --save");
 }
 
 /* ------------------------------------------------------------------------------ held-out images */
@@ -412,7 +403,7 @@ static void train_one(report *r, const dataset *data, int which, int v, int seed
                r->steps[which], variants[v].name);
     net_init(&n, which, v, data, (size_t)o->batch, 1, seed, &l);
     if (v == FP16 && seed == 0) n.m.scales = r->scales[which];
-    if (o->resume) first = resume(&n, o->resume, data->num_train / n.batch, epochs);
+    if (o->resume) first = go_on(&n, o->resume, data->num_train / n.batch, epochs);
     for (size_t i = 0; i < data->num_train; i++) order[i] = i;
     for (int epoch = 0; epoch < epochs; epoch++) {
         shuffle(order, data->num_train, &n.rng); /* each order follows from the one before */
@@ -427,7 +418,7 @@ static void train_one(report *r, const dataset *data, int which, int v, int seed
             progress_step(r->done / r->runs, run, (int)n.steps, (int)r->steps[which], loss,
                           ms > 0.0 ? 1e3 * (double)data->num_train / ms : 0.0, "images",
                           (unsigned long)status_of(&n).skipped);
-            if (o->save) save(&n, o->save);
+            if (o->save) save(&n.opt, o->save);
         }
     }
     record(r, &n, data, v, seed);
@@ -469,8 +460,8 @@ static void try_files(const report *r, const dataset *data) {
     lines_try(o->report);
     if (!one_run(o)) return;
     net_init(&n, o->task, the_variant(o), data, (size_t)o->batch, 1, 0, NULL);
-    if (o->resume) resume(&n, o->resume, data->num_train / n.batch, r->epochs[o->task]);
-    if (o->save) save(&n, o->save);
+    if (o->resume) go_on(&n, o->resume, data->num_train / n.batch, r->epochs[o->task]);
+    if (o->save) save(&n.opt, o->save);
     net_free(&n);
 }
 

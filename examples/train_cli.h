@@ -33,38 +33,101 @@ static inline void keep_command(int argc, char **argv) {
 }
 
 /* One line that says what was wrong, with which value, and what to do; then the end. */
-static void fail(int code, const char *subject, const char *problem, const char *remedy) {
+static inline void fail(int code, const char *subject, const char *problem, const char *remedy) {
     fprintf(stderr, PROGRAM ": %s: %s; %s\n", subject, problem, remedy);
     END(code);
 }
 
-static void bad_option(const char *option, const char *value, const char *wanted) {
+static inline void bad_option(const char *option, const char *value, const char *wanted) {
     fprintf(stderr, PROGRAM ": %s does not take '%s'; give %s (see --help)\n", option, value,
             wanted);
     END(2);
 }
 
-static int parse_count(const char *option, const char *value, int max) {
-    char wanted[64], *end;
-    errno        = 0;
-    const long n = strtol(value, &end, 10);
-    if (end == value || *end || errno || n < 1 || n > max) {
-        sprintf(wanted, "a whole number from 1 to %d", max);
-        bad_option(option, value, wanted);
-    }
-    return (int)n;
+/* An option with a value: a word, one of the choices (of which the last is NULL), a whole number from
+   1 to most, or a number above 0 and at most that. */
+typedef struct known_option {
+    const char        *name, **word;
+    const char *const *choices;
+    int               *count;
+    float             *real;
+    double             most;
+} known_option;
+
+static inline known_option word_option(const char *name, const char **to) {
+    const known_option k = {name, to, NULL, NULL, NULL, 0.0};
+    return k;
 }
 
-/* The place of value among choices, the last of which is NULL. (Inline: not all programs ask.) */
-static inline int parse_choice(const char *option, const char *value, const char *const *choices) {
-    char wanted[256] = "";
-    for (int i = 0; choices[i]; i++) {
-        if (strcmp(value, choices[i]) == 0) return i;
-        if (i > 0) strcat(wanted, choices[i + 1] ? ", " : " or ");
-        strcat(wanted, choices[i]);
+static inline known_option choice_option(const char *name, const char *const *choices, int *to) {
+    const known_option k = {name, NULL, choices, to, NULL, 0.0};
+    return k;
+}
+
+static inline known_option count_option(const char *name, int *to, int most) {
+    const known_option k = {name, NULL, NULL, to, NULL, (double)most};
+    return k;
+}
+
+static inline known_option real_option(const char *name, float *to, double most) {
+    const known_option k = {name, NULL, NULL, NULL, to, most};
+    return k;
+}
+
+static inline void take_value(const known_option *k, const char *value) {
+    char         wanted[256] = "", *end;
+    const double x = strtod(value, &end);
+    if (k->word) {
+        *k->word = value;
+        return;
     }
-    bad_option(option, value, wanted);
+    for (int i = 0; k->choices && k->choices[i]; i++) {
+        if (strcmp(value, k->choices[i]) == 0) {
+            *k->count = i;
+            return;
+        }
+        if (i > 0) strcat(wanted, k->choices[i + 1] ? ", " : " or ");
+        strcat(wanted, k->choices[i]);
+    }
+    const int whole = !k->real, good = !k->choices && end != value && !*end && x <= k->most;
+    if (good && x > 0.0 && !whole) *k->real = (float)x;
+    else if (good && x >= 1.0 && whole && x <= (double)(int)x) *k->count = (int)x;
+    else {
+        if (!k->choices && whole) sprintf(wanted, "a whole number from 1 to %.0f", k->most);
+        else if (!k->choices) sprintf(wanted, "a number above 0 and at most %g", k->most);
+        bad_option(k->name, value, wanted);
+    }
+}
+
+/* Is argv[*i] among these? Then its value is taken, too, and *i goes on. */
+static inline int is_among(const known_option *known, size_t count, char **argv, int *i) {
+    for (size_t k = 0; k < count; k++) {
+        if (strcmp(argv[*i], known[k].name) != 0) continue;
+        if (!argv[*i + 1] || !*argv[*i + 1]) fail(2, argv[*i], "needs a value", "see --help");
+        take_value(&known[k], argv[++*i]);
+        return 1;
+    }
     return 0;
+}
+
+/* Options that all have values; and those of a program that has none. */
+static inline void parse_known(int argc, char **argv, const known_option *known, size_t count,
+                               void (*help)(void)) {
+    keep_command(argc, argv);
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0) {
+            help();
+            exit(0);
+        }
+        if (!is_among(known, count, argv, &i)) fail(2, argv[i], "is not an option", "see --help");
+    }
+}
+
+static inline void no_options(int argc, char **argv, const char *help) {
+    if (argc < 2) return;
+    if (strcmp(argv[1], "--help") != 0) fail(2, argv[1], "is not an option", "run it without any");
+    printf("usage: " PROGRAM "\n%s\n", help);
+    exit(0);
 }
 
 /* Of what is being done a line with the time that is left, share being 0 to 1: on a terminal one that

@@ -1,6 +1,6 @@
 /* train_compare.h - training in three types, compared: what gpt.c, gpt_cuda.cu, cnn.c, ncf.c share
 
-   Options that all have, save and resume, then tables, their reading, curves and the last lines.
+   Options that all have, then tables, their reading, curves and the last lines.
    Nothing here knows a network: a run hands over losses, times, counts and bytes. What is trained,
    and in which words it is spoken of, stands in a subject. C and C++.
 
@@ -17,6 +17,7 @@
 #include "train_cli.h"
 #include "train_numbers.h"
 #include "train_pictures.h"
+#include "train_save.h"
 
 #include <math.h>
 #include <string.h>
@@ -49,33 +50,6 @@ static int type_on(const options *o, int type) {
     return o->dtype == ALL_TYPES || o->dtype == type;
 }
 
-static float parse_rate(const char *option, const char *value) {
-    char        *end;
-    const double x = strtod(value, &end);
-    if (end == value || *end || !(x > 0.0) || !(x <= 1.0))
-        bad_option(option, value, "a number above 0 and at most 1");
-    return (float)x;
-}
-
-/* An option with a value: words, one of the choices, or a whole number from 1 to max. */
-typedef struct known_option {
-    const char        *name, **words;
-    const char *const *choices;
-    int               *number, max;
-} known_option;
-
-static int is_among(const known_option *known, size_t count, const char *name, const char *value) {
-    for (size_t k = 0; k < count; k++) {
-        if (strcmp(name, known[k].name) != 0) continue;
-        if (!value || !*value) fail(2, name, "needs a value", "see --help");
-        if (known[k].words) *known[k].words = value;
-        else if (known[k].choices) *known[k].number = parse_choice(name, value, known[k].choices);
-        else *known[k].number = parse_count(name, value, known[k].max);
-        return 1;
-    }
-    return 0;
-}
-
 /* The instructions that amp.h can use on this machine. */
 static const char *tiers_here(void) {
     static const char *const tiers[] = {"amx", "avx512_bf16", "avx512", "avx2", "neon", "c"};
@@ -92,32 +66,25 @@ static const char *tiers_here(void) {
 static void parse_all(options *o, int argc, char **argv, const known_option *own, size_t num_own,
                       void (*help)(void), void (*quick)(options *), void (*check)(options *)) {
     const known_option common[] = {
-        {"--out", &o->out, NULL, NULL, 0},       {"--save", &o->save, NULL, NULL, 0},
-        {"--resume", &o->resume, NULL, NULL, 0}, {"--dtype", NULL, type_names, &o->dtype, 0},
-        {"--batch", NULL, NULL, &o->batch, MAX_BATCH},
-        {"--steps", NULL, NULL, &o->steps, MAX_STEPS},
-        {"--seeds", NULL, NULL, &o->seeds, MAX_SEEDS},
-        {"--save-every", NULL, NULL, &o->save_every, MAX_STEPS},
-        {"--stop-after", NULL, NULL, &o->stop_after, MAX_STEPS},
-        {"--policy", &o->policy, NULL, NULL, 0}, {"--tier", &o->tier, NULL, NULL, 0}};
+        word_option("--out", &o->out), word_option("--save", &o->save),
+        word_option("--resume", &o->resume), choice_option("--dtype", type_names, &o->dtype),
+        count_option("--batch", &o->batch, MAX_BATCH),
+        count_option("--steps", &o->steps, MAX_STEPS),
+        count_option("--seeds", &o->seeds, MAX_SEEDS),
+        count_option("--save-every", &o->save_every, MAX_STEPS),
+        count_option("--stop-after", &o->stop_after, MAX_STEPS), real_option("--lr", &o->lr, 1.0),
+        word_option("--policy", &o->policy), word_option("--tier", &o->tier)};
     const size_t num_common = sizeof common / sizeof *common - (check ? 0 : 2);
     keep_command(argc, argv);
     for (int i = 1; i < argc; i++) {
-        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
-        if (strcmp(name, "--help") == 0) {
+        if (strcmp(argv[i], "--help") == 0) {
             help();
             exit(0);
         }
-        if (strcmp(name, "--quick") == 0 || (check && strcmp(name, "--check") == 0)) {
-            (name[2] == 'q' ? quick : check)(o);
-            continue;
-        }
-        i++;
-        if (strcmp(name, "--lr") == 0 && value) o->lr = parse_rate(name, value);
-        else if (!is_among(own, num_own, name, value) &&
-                 !is_among(common, num_common, name, value))
-            fail(2, name, strcmp(name, "--lr") == 0 ? "needs a value" : "is not an option",
-                 "see --help");
+        if (strcmp(argv[i], "--quick") == 0) quick(o);
+        else if (check && strcmp(argv[i], "--check") == 0) check(o);
+        else if (!is_among(own, num_own, argv, &i) && !is_among(common, num_common, argv, &i))
+            fail(2, argv[i], "is not an option", "see --help");
     }
     if (one_run(o) && o->dtype != ALL_TYPES && o->seeds == 2) o->seeds = 0; /* --quick's */
     if (one_run(o) && (o->dtype == ALL_TYPES || o->seeds > 1))
@@ -126,33 +93,6 @@ static void parse_all(options *o, int argc, char **argv, const known_option *own
     if (o->tier && amp_cpu_force_tier(o->tier) != AMP_OK)
         bad_option("--tier", o->tier, tiers_here());
     if (!o->seeds) o->seeds = one_run(o) ? 1 : 3;
-}
-
-/* -------------------------------------------------------------------------------- interruptions */
-
-/* Behind the tensors of a network one without elements, whose name says what else decides how a run
-   ends: so amp.h refuses the saved state of a run with another type, seed, schedule, data ... */
-static amp_result name_run(amp_optimizer *opt, const char *run) {
-    amp_tensor t;
-    memset(&t, 0, sizeof t);
-    t.name = run;
-    return amp_optimizer_add(opt, &t);
-}
-
-/* amp.h's state is all there is: masters, moments, scale and counts. It goes to another file that
-   is renamed, so that the program may be killed at any time. */
-static void save(const amp_optimizer *opt, const char *path) {
-    const amp_result result = amp_optimizer_save_file(opt, path);
-    if (result != AMP_OK)
-        fail(1, path, amp_result_string(result), "choose a file that can be written with --save");
-}
-
-/* problem is the desc's: in which way it is the state of another run. */
-static void resume(amp_optimizer *opt, const char *path, const char *problem) {
-    const amp_result result = amp_optimizer_load_file(opt, path);
-    if (result == AMP_ERROR_MISMATCH)
-        fail(1, path, problem, "give the other options as when it was saved");
-    if (result != AMP_OK) fail(1, path, amp_result_string(result), "give a file that --save wrote");
 }
 
 /* --------------------------------------------------------------------------------------- report */

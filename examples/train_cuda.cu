@@ -597,26 +597,15 @@ static void print_help(void) {
 }
 
 static void parse_options(int argc, char **argv) {
-    const struct { const char *name; int *number, max; } known[] = {
-        {"--layers", &o.layers, MAX_LAYERS}, {"--width", &o.width, 1 << 15},
-        {"--batch", &o.batch, 1 << 15},      {"--batches", &o.batches, 10000},
-        {"--epochs", &o.epochs, 10000},      {"--seed", &o.seed, 10000}};
-    const int num_known = (int)(sizeof known / sizeof *known);
-    for (int i = 1; i < argc; i += 2) {
-        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
-        int         k    = 0;
-        if (strcmp(name, "--help") == 0) {
-            print_help();
-            exit(0);
-        }
-        while (k < num_known && strcmp(name, known[k].name) != 0) k++;
-        if (k < num_known) *known[k].number = parse_count(name, value, known[k].max);
-        else if (strcmp(name, "--dtype") != 0)
-            fail(2, name, "is not an option", "see --help");
-        else if (strcmp(value, "fp16") == 0) o.dtype = AMP_F16;
-        else if (strcmp(value, "bf16") == 0) o.dtype = AMP_BF16;
-        else bad_option(name, value, "fp16 or bf16");
-    }
+    static const char *const types[] = {"fp16", "bf16", NULL};
+    int                      type    = 0;
+    const known_option known[] = {
+        count_option("--layers", &o.layers, MAX_LAYERS), count_option("--width", &o.width, 1 << 15),
+        count_option("--batch", &o.batch, 1 << 15), count_option("--batches", &o.batches, 10000),
+        count_option("--epochs", &o.epochs, 10000), count_option("--seed", &o.seed, 10000),
+        choice_option("--dtype", types, &type)};
+    parse_known(argc, argv, known, sizeof known / sizeof *known, print_help);
+    o.dtype = type ? AMP_BF16 : AMP_F16;
 }
 
 /* Find the GPU, say what it is, and set up a stream and cuBLAS. */

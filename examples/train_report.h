@@ -117,37 +117,15 @@ static void print_help(void) {
 
 static options parse_options(int argc, char **argv) {
     options o = {NUM_TASKS, ALL_TYPES, 0, 64, 0, 0, NULL, "build", NULL, NULL, NULL};
-    const struct {
-        const char *name, **text, *const *choices;
-        int        *number, max;
-    } known[] = {
-        {"--task", NULL, task_names, &o.task, 0},
-        {"--dtype", NULL, type_names, &o.dtype, 0},
-        {"--epochs", NULL, NULL, &o.epochs, MAX_EPOCHS},
-        {"--stop-after", NULL, NULL, &o.stop_after, MAX_EPOCHS},
-        {"--batch", NULL, NULL, &o.batch, MAX_BATCH},
-        {"--seeds", NULL, NULL, &o.seeds, MAX_SEEDS},
-        {"--data", &o.data, NULL, NULL, 0},
-        {"--out", &o.out, NULL, NULL, 0},
-        {"--report", &o.report, NULL, NULL, 0},
-        {"--save", &o.save, NULL, NULL, 0},
-        {"--resume", &o.resume, NULL, NULL, 0}};
-    const size_t num_known = sizeof known / sizeof *known;
-    keep_command(argc, argv);
-    for (int i = 1; i < argc; i += 2) {
-        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
-        size_t      k    = 0;
-        if (strcmp(name, "--help") == 0) {
-            print_help();
-            exit(0);
-        }
-        while (k < num_known && strcmp(name, known[k].name) != 0) k++;
-        if (k == num_known) fail(2, name, "is not an option", "see --help");
-        if (!*value) fail(2, name, "needs a value", "see --help");
-        if (known[k].text) *known[k].text = value;
-        else if (known[k].choices) *known[k].number = parse_choice(name, value, known[k].choices);
-        else *known[k].number = parse_count(name, value, known[k].max);
-    }
+    const known_option known[] = {
+        choice_option("--task", task_names, &o.task), choice_option("--dtype", type_names, &o.dtype),
+        count_option("--epochs", &o.epochs, MAX_EPOCHS),
+        count_option("--stop-after", &o.stop_after, MAX_EPOCHS),
+        count_option("--batch", &o.batch, MAX_BATCH), count_option("--seeds", &o.seeds, MAX_SEEDS),
+        word_option("--data", &o.data), word_option("--out", &o.out),
+        word_option("--report", &o.report), word_option("--save", &o.save),
+        word_option("--resume", &o.resume)};
+    parse_known(argc, argv, known, sizeof known / sizeof *known, print_help);
     if (one_run(&o) && (o.task == NUM_TASKS || o.dtype == ALL_TYPES || o.seeds != 1))
         fail(2, "--save, --resume, --stop-after", "they are for one run",
              "add --task classify or reconstruct, --dtype fp32, fp16 or bf16, and --seeds 1");

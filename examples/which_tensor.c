@@ -10,6 +10,8 @@
 
 #define AMP_IMPLEMENTATION
 #include "amp.h"
+#define PROGRAM "which_tensor"
+#include "train_cli.h" /* no_options, finish */
 #include <math.h>   /* sinf */
 #include <stdio.h>
 #include <string.h> /* strcmp, strstr */
@@ -65,12 +67,7 @@ int main(int argc, char **argv) {
     amp_optimizer      opt;
     amp_status         status = {0};
     amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW, .problem = problem};
-    if (argc > 1) {
-        const int help = strcmp(argv[1], "--help") == 0;
-        if (help) puts("usage: which_tensor\nFinds two planted overflows; takes no options.");
-        else fprintf(stderr, "which_tensor: unknown option '%s'; run it without any\n", argv[1]);
-        return help ? 0 : 2;
-    }
+    no_options(argc, argv, "Finds two planted overflows; takes no options.");
     desc.beta1 = 2.0; /* for once, to see what is said */
     int ok = amp_optimizer_init(&opt, &desc) != AMP_OK && strstr(problem, "beta1 is 2,") != NULL;
     printf("refused: %s\n", problem);
@@ -95,5 +92,5 @@ int main(int argc, char **argv) {
     ok = ok && strcmp(found[0], "hidden.weight 17   inf") == 0 && status.skipped == 2 &&
          strcmp(found[1], "output.weight 5   NaN") == 0 && loss < 0.01f;
     printf("\n%s: the loss ends at %.4f\n", ok ? "ok" : "FAILED", (double)loss);
-    return !ok;
+    return finish(!ok);
 }

@@ -145,5 +145,6 @@ int main(int argc, char **argv) {
     const int    ok    = apart <= 0.02 && losses[0][EPOCHS] < 0.01 * losses[0][0];
     printf("%s: the last losses differ by %.2f%%; weight copies take %d bytes instead of %d\n",
            ok ? "ok" : "FAILED", 100.0 * apart, 2 * WEIGHTS, 4 * WEIGHTS);
-    return !ok;
+    if (fflush(stdout) != 0) perror("wrap_step: standard output");
+    return !ok || ferror(stdout);
 }
