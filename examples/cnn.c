@@ -186,19 +186,11 @@ static void add_units(net *n) {
 }
 
 static void setup_optimizer(net *n) {
-    amp_optimizer_desc desc = {0};
-    desc.dtype        = n->type; /* of the copies that products read; the masters are fp32 */
-    desc.kind         = AMP_KIND_ADAMW;
+    amp_optimizer_desc desc = adamw_in(n->type);
     desc.weight_decay = 0.05f;
     desc.max_norm     = 5.0f;
     desc.allocator    = (amp_allocator){state_malloc, state_free, &n->bytes[STATE]};
     desc.problem      = n->problem;
-    if (n->type == AMP_F16) { /* a moving scale, which starts at 65536 */
-        desc.scaler.growth_interval = 50; /* default 2000: for runs of more than 1000 steps */
-    } else {                  /* fp32 and bf16 need none; steps that are not finite are skipped */
-        desc.scaler.preset     = AMP_PRESET_STATIC;
-        desc.scaler.init_scale = 1.0f;
-    }
     check(amp_optimizer_init(&n->opt, &desc));
     for (int i = 0; i < n->num_tensors; i++) check(amp_optimizer_add(&n->opt, &n->tensor[i]));
     check(name_run(&n->opt, n->run));

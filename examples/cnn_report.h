@@ -29,33 +29,18 @@ static int task_on(const options *o, int t) { return o->task == NUM_TASKS || o->
 
 static void print_help(void) {
     const options *o = &standard;
+    char           steps[96];
+    sprintf(steps, "cnn %d, unet %d; Fashion-MNIST: %d, %d", standard_steps[0][CNN],
+            standard_steps[0][UNET], standard_steps[1][CNN], standard_steps[1][UNET]);
     printf("usage: cnn [options]\n\n"
            "Train a residual classifier and a denoiser in fp32, fp16 and bf16, and compare.\n\n"
            "  --task cnn|unet|both                what to train (both)\n"
            "  --data digits|fashion|PATH          as build/train takes it: Debian's\n"
            "                                      dataset-fashion-mnist if installed, at half\n"
            "                                      the size, else examples/digits.csv.gz\n"
-           "  --dtype fp32|fp16|bf16|all          (all)\n"
-           "  --steps N         optimizer steps (cnn %d, unet %d; Fashion-MNIST: %d, %d)\n"
-           "  --seeds N         runs of each type (3; 1 of a run that is saved or resumed)\n"
-           "  --width N         channels of the first layers (%d)\n"
-           "  --batch N         images in a step (%d)\n"
-           "  --lr X            largest learning rate (%g)\n"
-           "  --policy WORDS    types of products, as amp_autocast_override reads them:\n"
-           "                    op:linear=fp32, stem=fp32, block1.*=fp32 (all in half)\n"
-           "  --tier NAME       instructions of amp.h: %s (the best)\n"
-           "  --out DIR         where the pictures go (%s)\n"
-           "  --quick           a toy, in seconds; options after it change it\n"
-           "  --check           gradients beside finite differences, allocations of a step\n"
-           "  --help            this text\n\n"
-           "With one --task and one --dtype:\n\n"
-           "  --save FILE       write the state there, every %d steps (--save-every N)\n"
-           "  --resume FILE     continue from it; with the same other options the end has the\n"
-           "                    bits of an uninterrupted run\n"
-           "  --stop-after N    end after step N, as an interruption would\n",
-           standard_steps[0][CNN], standard_steps[0][UNET], standard_steps[1][CNN],
-           standard_steps[1][UNET], o->width, o->batch, (double)o->lr, tiers_here(), o->out,
-           o->save_every);
+           "  --width N         channels of the first layers (%d)\n", o->width);
+    print_first_options(o, steps);
+    print_last_options(o, "op:linear=fp32, stem=fp32, block1.*=fp32", "--task and one --dtype");
 }
 
 /* Products too small for tiles, and few steps: the machinery runs, and nothing is learned well. */

@@ -42,6 +42,8 @@ static void end_rank(int code);
 #include <cuda_runtime.h>
 #include <nccl.h>
 
+#include "cuda_must.cuh"
+
 #include <math.h>
 #include <sched.h>
 #include <sys/stat.h>
@@ -69,17 +71,6 @@ static struct ranks {
 static void end_rank(int code) {
     if (ranks.comm) ncclCommAbort(ranks.comm);
     _exit(code); /* no destructor waits for a stream that never ends */
-}
-
-static void must(cudaError_t error) {
-    if (error != cudaSuccess)
-        fail(1, "CUDA", cudaGetErrorString(error), "compute-sanitizer can say where");
-}
-
-static void must(amp_result result) {
-    if (result == AMP_ERROR_CUDA) must((cudaError_t)amp_cuda_code());
-    if (result != AMP_OK)
-        fail(1, "amp.h", amp_result_string(result), "this is a bug in ddp_nccl.cu");
 }
 
 static double seconds(void) {
@@ -194,9 +185,12 @@ static void share_id(ncclUniqueId *id) {
 }
 
 static int number_from(const char *name, int otherwise, int max) {
-    const char *value = getenv(name);
+    const char        *value  = getenv(name);
+    int                number = 0;
+    const known_option k      = count_option(name, &number, max);
     if (!value || !*value) return otherwise;
-    return strcmp(value, "0") == 0 ? 0 : parse_count(name, value, max);
+    if (strcmp(value, "0") != 0) take_value(&k, value);
+    return number;
 }
 
 static void join_ranks(const options *o) {

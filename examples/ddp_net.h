@@ -10,6 +10,7 @@
 
 #include "amp.h"
 #include "train_data.h"
+#include "train_rows.h" /* softmax_error */
 
 #include <math.h>
 
@@ -105,23 +106,11 @@ static void mlp_forward(mlp *m, size_t l, size_t rows, const void *weight, const
     if (!last) check(amp_cast(m->act[l + 1], m->type, z, AMP_F32, rows * out));
 }
 
-/* Softmax and cross-entropy of one image; the logits become their gradient. */
-static double cross_entropy(float *logit, int label) {
-    float max = logit[0], sum = 0.0f;
-    for (int i = 1; i < NUM_CLASSES; i++)
-        if (logit[i] > max) max = logit[i];
-    for (int i = 0; i < NUM_CLASSES; i++) sum += logit[i] = expf(logit[i] - max);
-    for (int i = 0; i < NUM_CLASSES; i++) logit[i] /= sum;
-    const double p = (double)logit[label];
-    logit[label] -= 1.0f;
-    return -log(p > 1e-30 ? p : 1e-30);
-}
-
 /* The sum of the losses; its gradient, times scale, is where backward begins. */
 static double mlp_loss(mlp *m, float scale) {
     double loss = 0.0;
     for (size_t i = 0; i < m->rows; i++)
-        loss += cross_entropy(m->out + i * NUM_CLASSES, m->data->label[m->pick[i]]);
+        loss += softmax_error(m->out + i * NUM_CLASSES, NUM_CLASSES, m->data->label[m->pick[i]]);
     for (size_t i = 0; i < m->rows * NUM_CLASSES; i++) m->out[i] *= scale;
     check(amp_cast(m->delta[0], m->type, m->out, AMP_F32, m->rows * NUM_CLASSES));
     return loss;

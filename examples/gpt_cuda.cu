@@ -40,6 +40,7 @@
 #include "gpt_kernels.cuh"
 #include "gpt_report.h" /* options, text, report */
 #include "gpt_setup.h"  /* tensors, how they begin, the optimizer */
+#include "cuda_must.cuh"
 
 enum { EVERY = 10, WORKSPACE = 32 << 20 }; /* steps between two waits; bytes for products */
 
@@ -48,32 +49,6 @@ static const options *standard(void) {
                               6, 384, 6, 256, 16, 250, 0, ALL_TYPES, 0, 25, 0, 0, 0, 0, 1.5e-3f,
                               1, NULL, 0};
     return &o;
-}
-
-/* --------------------------------------------------------------------------------------- errors */
-
-static void must(cudaError_t error) {
-    if (error == cudaSuccess) return;
-    fail(1, "CUDA", cudaGetErrorString(error),
-         error == cudaErrorNoKernelImageForDevice ? "compile with -arch=native for this GPU"
-                                                  : "compute-sanitizer can say where");
-}
-
-static void must(cublasStatus_t status) {
-    if (status != CUBLAS_STATUS_SUCCESS)
-        fail(1, "cuBLAS", cublasGetStatusString(status),
-             status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH
-                 ? "a GPU before 8.0 may have no bf16; choose --dtype fp32 or fp16"
-                 : "is its library that of the toolkit?");
-}
-
-static void must(amp_result result) {
-    if (result == AMP_ERROR_CUDA) must((cudaError_t)amp_cuda_code());
-    if (result == AMP_ERROR_CUBLAS) must((cublasStatus_t)amp_cuda_code());
-    if (result == AMP_ERROR_OUT_OF_MEMORY)
-        fail(1, "GPU memory", "the optimizer's does not fit", "choose a smaller --width, --layers");
-    if (result != AMP_OK)
-        fail(1, "amp.h", amp_result_string(result), "this is a bug in gpt_cuda.cu");
 }
 
 /* -------------------------------------------------------------------------------------- the GPU */
@@ -655,5 +630,5 @@ int main(int argc, char **argv) {
     close_gpu();
     report_free(&r);
     free(t.bytes);
-    return 0;
+    return finish(0);
 }

@@ -34,42 +34,27 @@ static const options *standard(void); /* the program's */
 
 static void print_help(void) {
     const options *o = standard();
+    char           steps[16];
+    sprintf(steps, "%d", o->steps);
     printf("usage: " PROGRAM " [options]\n\n"
            "Train a GPT on the bytes of a text in fp32, fp16 and bf16%s.\n\n"
            "  --text FILE       what to learn; a tenth of it is held out (%s)\n"
-           "  --dtype fp32|fp16|bf16|all          (all)\n"
-           "  --steps N         optimizer steps (%d)\n"
-           "  --seeds N         runs of each type (3; 1 of a run that is saved or resumed)\n"
-           "  --layers N  --width N  --heads N    the network (%d, %d, %d)\n"
-           "  --context N  --batch N              bytes in a sequence, sequences in a step (%d, "
-           "%d)\n"
-           "  --lr X            largest learning rate (%g)\n"
-           "  --out DIR         where the picture goes (%s)\n"
-           "  --quick           a toy, in seconds; options after it change it\n",
-           o->gpu ? " on a GPU; compare" : "; compare; let it write", o->text, o->steps, o->layers,
-           o->width, o->heads, o->context, o->batch, (double)o->lr, o->out);
+           "  --layers N  --width N  --heads N  --context N    the network (%d, %d, %d, %d)\n",
+           o->gpu ? " on a GPU; compare" : "; compare; let it write", o->text, o->layers, o->width,
+           o->heads, o->context);
+    print_first_options(o, steps);
     if (o->gpu)
         printf("  --overflow N      make the loss inf in the Nth turn, which must be skipped\n");
     else
-        printf("  --policy WORDS    types of products, as amp_autocast_override reads them:\n"
-               "                    op:bmm=fp32, block0=fp32, head=fp32 (all in half)\n"
-               "  --tier NAME       instructions of amp.h: %s (the best)\n"
-               "  --prompt TEXT     what the writing continues (\"%s\")\n"
+        printf("  --prompt TEXT     what the writing continues (\"%s\")\n"
                "  --write N         bytes to write (%d)\n"
-               "  --check           gradients beside finite differences, allocations of a step\n"
                "  --budget MIB      how many rows of each type fit into so much memory, how fast\n"
                "  --report FILE     lines of amp.h's report, for examples/report.c: of fp16, if it\n"
                "                    runs, and of the first seed\n"
                "  --state NAME      masters and moments in fewer bytes, with --dtype bf16: split,\n"
                "                    bf16, 8bit ..., as examples/state.c compares them (default)\n",
-               tiers_here(), o->prompt, o->write);
-    printf("  --help            this text\n\n"
-           "With one --dtype:\n\n"
-           "  --save FILE       write the state there, every %d steps (--save-every N)\n"
-           "  --resume FILE     continue from it; with the same other options the end has the\n"
-           "                    bits of an uninterrupted run\n"
-           "  --stop-after N    end after step N, as an interruption would\n",
-           o->save_every);
+               o->prompt, o->write);
+    print_last_options(o, o->gpu ? NULL : "op:bmm=fp32, block0=fp32, head=fp32", "--dtype");
 }
 
 /* Products too small for tiles, and few steps: the machinery runs, and nothing is learned well. */

@@ -76,19 +76,10 @@ static float random_weight(const beginning *b, uint64_t *rng) {
 
 /* AdamW with clipping. */
 static amp_optimizer_desc training_in(amp_dtype type) {
-    amp_optimizer_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.dtype        = type; /* of the copies that products read; the masters are fp32 */
-    desc.kind         = AMP_KIND_ADAMW;
+    amp_optimizer_desc desc = adamw_in(type);
     desc.beta2        = 0.95;
     desc.weight_decay = 0.1f;
     desc.max_norm     = 1.0f;
-    if (type == AMP_F16) { /* a moving scale, which starts at 65536 */
-        desc.scaler.growth_interval = 50; /* default 2000: for runs of more than 1000 steps */
-    } else { /* fp32 and bf16 need none; steps that are not finite are skipped */
-        desc.scaler.preset     = AMP_PRESET_STATIC;
-        desc.scaler.init_scale = 1.0f;
-    }
     return desc;
 }
 

@@ -150,18 +150,10 @@ static void add_tensors(net *n, const interactions *data) {
 }
 
 static void setup_optimizer(net *n) {
-    amp_optimizer_desc desc = {0};
-    desc.dtype        = n->type; /* of the copies that products read; the masters are fp32 */
-    desc.kind         = AMP_KIND_ADAMW;
-    desc.weight_decay = 0.01f;   /* of layers; sparse tensors take part in none of it */
+    amp_optimizer_desc desc = adamw_in(n->type);
+    desc.weight_decay = 0.01f; /* of layers; sparse tensors take part in none of it */
     desc.allocator    = (amp_allocator){state_malloc, state_free, &n->bytes[STATE]};
     desc.problem      = n->problem;
-    if (n->type == AMP_F16) { /* a moving scale, which starts at 65536 */
-        desc.scaler.growth_interval = 50; /* default 2000: for longer runs */
-    } else {                  /* fp32 and bf16 need none; steps that are not finite are skipped */
-        desc.scaler.preset     = AMP_PRESET_STATIC;
-        desc.scaler.init_scale = 1.0f;
-    }
     check(amp_optimizer_init(&n->opt, &desc));
     for (int i = 0; i < NUM_TENSORS; i++) check(amp_optimizer_add(&n->opt, &n->tensor[i]));
     check(name_run(&n->opt, n->run));

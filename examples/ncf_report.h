@@ -26,32 +26,17 @@ static const options standard = {NULL, NULL, NULL, "build", NULL, NULL,
 
 static void print_help(void) {
     const options *o = &standard;
+    char           steps[16];
+    sprintf(steps, "%d", o->steps);
     printf("usage: ncf [options]\n\n"
            "Train a recommender (neural collaborative filtering) in fp32, fp16, bf16; compare.\n\n"
            "  --data FILE       who liked what: lines of a user and an item, those of a user in\n"
            "                    the order of time; other columns are ignored (a process)\n"
            "  --users N  --items N                of the process (%d, %d)\n"
-           "  --dtype fp32|fp16|bf16|all          (all)\n"
-           "  --steps N         optimizer steps (%d)\n"
-           "  --seeds N         runs of each type (3; 1 of a run that is saved or resumed)\n"
            "  --width N         of the first layer; tables and other layers follow (%d; 256 is\n"
-           "                    MLPerf's)\n"
-           "  --batch N         interactions in a step, each with %d sampled ones (%d)\n"
-           "  --lr X            largest learning rate (%g)\n"
-           "  --policy WORDS    types of products, as amp_autocast_override reads them:\n"
-           "                    layer0=fp32, predict=fp32 (all in half)\n"
-           "  --tier NAME       instructions of amp.h: %s (the best)\n"
-           "  --out DIR         where the picture goes (%s)\n"
-           "  --quick           a toy, in seconds; options after it change it\n"
-           "  --check           gradients beside finite differences, allocations of a step\n"
-           "  --help            this text\n\n"
-           "With one --dtype:\n\n"
-           "  --save FILE       write the state there, every %d steps (--save-every N)\n"
-           "  --resume FILE     continue from it; with the same other options the end has the\n"
-           "                    bits of an uninterrupted run\n"
-           "  --stop-after N    end after step N, as an interruption would\n",
-           o->users, o->items, o->steps, o->width, NEGATIVES, o->batch, (double)o->lr,
-           tiers_here(), o->out, o->save_every);
+           "                    MLPerf's)\n", o->users, o->items, o->width);
+    print_first_options(o, steps);
+    print_last_options(o, "layer0=fp32, predict=fp32", "--dtype");
 }
 
 /* Few users and products too small for tiles: the machinery runs, and a little is learned. */

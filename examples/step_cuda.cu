@@ -28,6 +28,10 @@
 
 #include <cuda_runtime.h>
 
+#define PROGRAM "step_cuda"
+#include "train_cli.h" /* fail, no_options, finish */
+#include "cuda_must.cuh"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,26 +78,6 @@ static __global__ void gradient_kernel(float *grad, const float *x, const float 
     if (j >= DIM) return;
     for (int i = 0; i < SAMPLES; i++) sum = fmaf(error[i], x[i * DIM + j], sum);
     grad[j] = *spike ? 1e9f : 2.0f / SAMPLES * sum * *scale;
-}
-
-/* ------------------------------------------------------------------------------------- errors */
-
-static void fail(const char *subject, const char *problem, const char *remedy) {
-    fprintf(stderr, "step_cuda: %s: %s; %s\n", subject, problem, remedy);
-    exit(1);
-}
-
-static void must(cudaError_t error) {
-    if (error == cudaSuccess) return;
-    fail("CUDA", cudaGetErrorString(error),
-         error == cudaErrorNoKernelImageForDevice ? "compile with -arch=native for this GPU"
-         : error == cudaErrorMemoryAllocation     ? "nvidia-smi shows who uses the GPU's memory"
-                                                  : "compute-sanitizer can say where");
-}
-
-static void must(amp_result result) {
-    if (result == AMP_ERROR_CUDA) must((cudaError_t)amp_cuda_code());
-    if (result != AMP_OK) fail("amp.h", amp_result_string(result), "this is a bug in the example");
 }
 
 template <class T> struct same { typedef T type; };
@@ -303,17 +287,11 @@ static void make_data(void) {
 int main(int argc, char **argv) {
     int  count = 0;
     bool ok;
-    if (argc > 1) {
-        const bool help = strcmp(argv[1], "--help") == 0;
-        if (help)
-            puts("usage: step_cuda\nRuns one optimizer kernel on a GPU in three ways that skip "
-                 "steps after an overflow,\nand compares them; takes no options.");
-        else fprintf(stderr, "step_cuda: unknown option '%s'; run it without any\n", argv[1]);
-        return help ? 0 : 2;
-    }
+    no_options(argc, argv, "Runs one optimizer kernel on a GPU in three ways that skip steps after an overflow,\n"
+                           "and compares them; takes no options.");
     const cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess || count == 0)
-        fail("no GPU", error != cudaSuccess ? cudaGetErrorString(error) : "the driver knows none",
+        fail(1, "no GPU", error != cudaSuccess ? cudaGetErrorString(error) : "the driver knows none",
              "run it where nvidia-smi lists one");
     must(cudaStreamCreateWithFlags(&g.stream, cudaStreamNonBlocking));
     must(cudaStreamCreateWithFlags(&g.body, cudaStreamNonBlocking));
@@ -324,5 +302,5 @@ int main(int argc, char **argv) {
     for (void *p : owned) must(cudaFree(p));
     must(cudaStreamDestroy(g.stream));
     must(cudaStreamDestroy(g.body));
-    return !ok;
+    return finish(!ok);
 }

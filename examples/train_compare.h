@@ -61,6 +61,33 @@ static const char *tiers_here(void) {
     return here;
 }
 
+/* What all programs say of these options: in front of those of their own, and behind. */
+static void print_first_options(const options *o, const char *steps) {
+    printf("  --dtype fp32|fp16|bf16|all          (all)\n"
+           "  --steps N         optimizer steps (%s)\n"
+           "  --seeds N         runs of each type (3; 1 of a run that is saved or resumed)\n"
+           "  --batch N         of a step (%d)\n"
+           "  --lr X            largest learning rate (%g)\n"
+           "  --out DIR         where pictures go (%s)\n"
+           "  --quick           a toy, in seconds; options after it change it\n",
+           steps, o->batch, (double)o->lr, o->out);
+}
+
+static void print_last_options(const options *o, const char *policy, const char *one) {
+    if (policy)
+        printf("  --policy WORDS    types of products, as amp_autocast_override reads them:\n"
+               "                    %s (all in half)\n"
+               "  --tier NAME       instructions of amp.h: %s (the best)\n"
+               "  --check           gradients beside finite differences, allocations of a step\n",
+               policy, tiers_here());
+    printf("  --help            this text\n\n"
+           "With one %s:\n\n"
+           "  --save FILE       write the state there, every %d steps (--save-every N)\n"
+           "  --resume FILE     continue from it; with the same other options the end has the\n"
+           "                    bits of an uninterrupted run\n"
+           "  --stop-after N    end after step N, as an interruption would\n", one, o->save_every);
+}
+
 /* The options of the program and of all; quick and check say what --quick and --check mean. A
    program without check is for a GPU, and has no --policy and --tier either. */
 static void parse_all(options *o, int argc, char **argv, const known_option *own, size_t num_own,
@@ -93,6 +120,23 @@ static void parse_all(options *o, int argc, char **argv, const known_option *own
     if (o->tier && amp_cpu_force_tier(o->tier) != AMP_OK)
         bad_option("--tier", o->tier, tiers_here());
     if (!o->seeds) o->seeds = one_run(o) ? 1 : 3;
+}
+
+/* ------------------------------------------------------------------------------------ optimizer */
+
+/* AdamW, with a loss scale where the type wants one. */
+static amp_optimizer_desc adamw_in(amp_dtype type) {
+    amp_optimizer_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.dtype = type; /* of the copies that products read; the masters are fp32 */
+    desc.kind  = AMP_KIND_ADAMW;
+    if (type == AMP_F16) { /* a moving scale, which starts at 65536 */
+        desc.scaler.growth_interval = 50; /* default 2000: for runs of more than 1000 steps */
+    } else { /* fp32 and bf16 need none; steps that are not finite are skipped */
+        desc.scaler.preset     = AMP_PRESET_STATIC;
+        desc.scaler.init_scale = 1.0f;
+    }
+    return desc;
 }
 
 /* --------------------------------------------------------------------------------------- report */

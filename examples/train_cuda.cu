@@ -53,7 +53,8 @@
 #include <string.h>
 
 #define PROGRAM "train_cuda"
-#include "train_cli.h" /* fail, parse_count, progress */
+#include "train_cli.h" /* fail, options, progress */
+#include "cuda_must.cuh"
 
 enum form { FP32, TF32, HALF, SCALED, GRAPH, NUM_FORMS };
 enum { MAX_LAYERS = 32, WARM_UP = 10, WORKSPACE = 32 << 20 };
@@ -63,29 +64,6 @@ static struct options {
     int       layers, width, batch, batches, epochs, seed;
     amp_dtype dtype;
 } o = {3, 4096, 512, 50, 3, 1, AMP_F16};
-
-/* ------------------------------------------------------------------------------------- errors */
-
-static void must(cudaError_t error) {
-    if (error == cudaSuccess) return;
-    fail(1, "CUDA", cudaGetErrorString(error),
-         error == cudaErrorNoKernelImageForDevice ? "compile with -arch=native for this GPU"
-                                                  : "compute-sanitizer can say where");
-}
-
-static void must(cublasStatus_t status) {
-    if (status != CUBLAS_STATUS_SUCCESS)
-        fail(1, "cuBLAS", cublasGetStatusString(status), "is its library that of the toolkit?");
-}
-
-static void must(amp_result result) {
-    if (result == AMP_ERROR_CUDA) must((cudaError_t)amp_cuda_code());
-    if (result == AMP_ERROR_CUBLAS) must((cublasStatus_t)amp_cuda_code());
-    if (result == AMP_ERROR_OUT_OF_MEMORY)
-        fail(1, "weights", "do not fit in GPU memory", "choose a smaller --width or --layers");
-    if (result != AMP_OK)
-        fail(1, "amp.h", amp_result_string(result), "this is a bug in the example");
-}
 
 /* ------------------------------------------------------------------------------------ the GPU */
 
@@ -662,5 +640,5 @@ int main(int argc, char **argv) {
     progress_end();
     const int ok = report(time_checks());
     free_all();
-    return !ok;
+    return finish(!ok);
 }

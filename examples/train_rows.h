@@ -1,4 +1,4 @@
-/* train_rows.h - what train.c and state.c compute in fp32, one row at a time: relu with normalization,
+/* train_rows.h - what train.c, state.c and ddp_mpi.c compute in fp32, row by row: relu with normalization,
    softmax and the losses of train.c's two tasks                                                  */
 
 #ifndef TRAIN_ROWS_H
@@ -7,7 +7,7 @@
 #include <math.h>
 
 /* relu(z + bias), then mean 0 and variance 1 over the row; what 0 became goes to *least. */
-static void relu_normalize(float *z, const float *bias, size_t width, float *rstd, float *least) {
+static inline void relu_normalize(float *z, const float *bias, size_t width, float *rstd, float *least) {
     float sum = 0.0f, squares = 0.0f;
     for (size_t i = 0; i < width; i++) {
         z[i] = z[i] + bias[i] > 0.0f ? z[i] + bias[i] : 0.0f;
@@ -24,7 +24,7 @@ static void relu_normalize(float *z, const float *bias, size_t width, float *rst
 }
 
 /* The gradient by act[l] becomes the gradient by z: back through normalize and relu. */
-static void relu_normalize_back(float *grad, const float *act, size_t width, float rstd,
+static inline void relu_normalize_back(float *grad, const float *act, size_t width, float rstd,
                                 float least) {
     float sum = 0.0f, product = 0.0f;
     for (size_t i = 0; i < width; i++) {
@@ -38,7 +38,7 @@ static void relu_normalize_back(float *grad, const float *act, size_t width, flo
 }
 
 /* Softmax and cross-entropy of one image; the logits become their gradient. */
-static double softmax_error(float *logit, size_t count, int label) {
+static inline double softmax_error(float *logit, size_t count, int label) {
     float max = logit[0], sum = 0.0f;
     for (size_t i = 1; i < count; i++)
         if (logit[i] > max) max = logit[i];
@@ -49,10 +49,10 @@ static double softmax_error(float *logit, size_t count, int label) {
     return -log(p > 1e-30 ? p : 1e-30);
 }
 
-static float sigmoid(float z) { return 1.0f / (1.0f + expf(-z)); }
+static inline float sigmoid(float z) { return 1.0f / (1.0f + expf(-z)); }
 
 /* Sigmoid and mean squared error of one image; the output becomes its gradient. */
-static double squared_error(float *z, size_t count, const float *target) {
+static inline double squared_error(float *z, size_t count, const float *target) {
     double sum = 0.0;
     for (size_t i = 0; i < count; i++) {
         const float y = sigmoid(z[i]), d = y - target[i];

@@ -63,7 +63,7 @@ for program in $programs; do
     refuses "$program: an unknown option is named" --bogus "$build/$program" --bogus
     case $program in state) continue ;; esac # it takes long
     { "$build/$program" 3>&2 2>&1 > /dev/full; echo $?; } > "$out/log"
-    [ "$(sed -n '$p' "$out/log")" = 1 ] && [ "$(grep -c 'standard output' "$out/log")" = 1 ]
+    [ "$(sed -n '$p' "$out/log")" != 0 ] && [ "$(grep -c 'standard output' "$out/log")" = 1 ]
     check "$program: a full disk is named" $?
 done
 

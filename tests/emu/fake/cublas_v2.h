@@ -5,6 +5,8 @@
 
 #include "cuda_runtime_api.h"
 
+#define CUBLAS_VER_MAJOR 13
+
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -1,0 +1,37 @@
+/* cuda_must.cuh - what the CUDA examples do when a call of CUDA, cuBLAS or amp.h fails
+
+   Include it after their headers and train_cli.h.                                                */
+
+#ifndef CUDA_MUST_CUH
+#define CUDA_MUST_CUH
+
+static inline void must(cudaError_t error) {
+    if (error == cudaSuccess) return;
+    fail(1, "CUDA", cudaGetErrorString(error),
+         error == cudaErrorNoKernelImageForDevice ? "compile with -arch=native for this GPU"
+         : error == cudaErrorMemoryAllocation     ? "nvidia-smi shows who uses the GPU's memory"
+                                                  : "compute-sanitizer can say where");
+}
+
+#ifdef CUBLAS_VER_MAJOR
+static inline void must(cublasStatus_t status) {
+    if (status != CUBLAS_STATUS_SUCCESS)
+        fail(1, "cuBLAS", cublasGetStatusString(status),
+             status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH
+                 ? "a GPU before 8.0 may have no bf16; choose --dtype fp32 or fp16"
+                 : "is its library that of the toolkit?");
+}
+#endif
+
+static inline void must(amp_result result) {
+    if (result == AMP_ERROR_CUDA) must((cudaError_t)amp_cuda_code());
+#ifdef CUBLAS_VER_MAJOR
+    if (result == AMP_ERROR_CUBLAS) must((cublasStatus_t)amp_cuda_code());
+#endif
+    if (result == AMP_ERROR_OUT_OF_MEMORY)
+        fail(1, "GPU memory", "the optimizer's does not fit", "choose a smaller --width, --layers");
+    if (result != AMP_OK)
+        fail(1, "amp.h", amp_result_string(result), "this is a bug in " PROGRAM ".cu");
+}
+
+#endif /* CUDA_MUST_CUH */
