@@ -54,9 +54,10 @@ finish() {
 trap finish EXIT
 trap 'exit 1' HUP INT TERM
 
-# least SECONDS: they, or what the phase has left
+# least SECONDS: they, or what the phase has left, but 1: no limit is 0
 least() {
     left=$((deadline - $(date +%s)))
+    [ $left -ge 1 ] || left=1
     if [ $left -lt "$1" ]; then echo $left; else echo "$1"; fi
 }
 
@@ -272,10 +273,11 @@ if command -v nvidia-smi > /dev/null 2>&1; then
 else say '# no nvidia-smi: no clocks, no watts'
 fi
 nvcc_is=$(command -v "$NVCC") && toolkit=$(readlink -f "$nvcc_is") && toolkit=${toolkit%/bin/*}
-homes="${toolkit=/usr/local/cuda} /usr"
+homes=${toolkit=/usr/local/cuda}
 for wheel in $(python3 -c 'import nvidia; print(*nvidia.__path__)' 2> /dev/null); do
     homes="$homes $wheel/*"
 done
+homes="$homes /usr"
 making='' jobs=0
 libraries="$(library cublas) $(library cublasLt)" includes="$(header cublas_v2.h) $(header nccl.h)"
 examples=$(ls examples/*.cu)
@@ -334,12 +336,12 @@ case $phase in
     programs suite bench_cuda bench_late
     built suite suite-quick && stage suite-quick 60 "$work/suite" --quick
     built bench_cuda bench && stage bench 75 "$work/bench_cuda"
-    torch torch 75 tests/bench/torch_step.py
     rows=$work/late.csv
     : > "$rows"
     built bench_late bench-late && stage bench-late 30 "$work/bench_late" 1e6
     sed -n 's/^amp,/late,/p' "$rows" >> "$out/table.csv"
     rows=
+    torch torch 110 tests/bench/torch_step.py
     ;;
 2)
     programs suite suite_fast suite_late suite_per_thread $examples

@@ -44,7 +44,7 @@ exit 0
 END
 script python3 << 'END'
 case $1-$2 in
--c-*nvidia*) exit 1 ;;
+-c-*nvidia*) echo "$FAKE_WHEELS"; exit ;;
 -c-*) echo 'torch 1.0,0'; exit "${FAKE_NO_TORCH:-0}" ;;
 esac
 echo "$1" >> "$FAKE/ran"
@@ -112,7 +112,7 @@ END
 FAKE=$out FAKE_TIMEOUT=$(command -v timeout) FAKE_DATE=$(command -v date) TMPDIR=$out/tmp
 PATH=$out/bin:$PATH CARRIED=$out/carried
 export FAKE FAKE_TIMEOUT FAKE_DATE TMPDIR PATH CARRIED
-for name in UNBUILT LINKS HANGS FAILS CRASHES REFUSES SECONDS NCU NO_GPU; do export FAKE_$name=; done
+for name in UNBUILT LINKS HANGS FAILS CRASHES REFUSES SECONDS NCU NO_GPU WHEELS; do export FAKE_$name=; done
 unset NVCC CC ARCH
 rm -rf "$CARRIED"
 
@@ -143,7 +143,7 @@ stages() { # but the compilers'
 }
 took() { [ $(($(date +%s) - 1000)) -le "$1" ]; }
 
-gpu 0 1 && stages 'suite-quick bench torch bench-late' && line '^14 passed, 0 failed, 0 skipped$'
+gpu 0 1 && stages 'suite-quick bench bench-late torch' && line '^14 passed, 0 failed, 0 skipped$'
 check "phase 1 builds, tests, measures, asks PyTorch, and leaves three files" $?
 awk -F, 'NF != 8 {exit 1}' "$out/out/table.csv" && has 'torch/amp,step,100,2,x,3,1,8' &&
     has 'of-copy,step,100,2,x,0.5,0.25,1' && has 'of-copy,cast,100,1,x,0.8,0.8,0.8' &&
@@ -157,7 +157,7 @@ check "table.csv has the rows of both sides, their ratios, and of each stage sec
 check "table.md begins with the device, its driver and the command" $?
 
 gpu 0 1 FAKE_SECONDS='cc=20 nvcc=60 suite=20 bench_cuda=40 torch_step.py=40' && took 240 &&
-    line '^ok   gpu/bench-late'
+    line '^ok   gpu/torch$'
 check "a cc and an nvcc that take 20 s and 60 s leave phase 1 whole" $?
 gpu 1 1 FAKE_SECONDS='nvcc=60 suite=999 bench_cuda=999 python3=999' && took 240 &&
     line '^FAIL gpu/suite-quick: took more than 60 s$' && line '^FAIL gpu/bench: took more than' &&
@@ -237,7 +237,14 @@ gpu 1 1 NVCC=none FAKE_NO_TORCH=1 && line 'is of other sources or another GPU: n
     line '^skip gpu/suite-quick: was not built$'
 check "but not those of other sources" $?
 rm -rf "$CARRIED"
-gpu 0 1 NVCC=none && stages 'suite-quick bench torch bench-late' && has 'torch,step,100,2,ms,6,4,8'
+mkdir -p "$out/wheels/cu13/lib" "$out/wheels/nccl/lib" "$out/wheels/nccl/include"
+: > "$out/wheels/cu13/lib/libcublas.so.13" > "$out/wheels/cu13/lib/libcublasLt.so.13"
+: > "$out/wheels/nccl/lib/libnccl.so.2" > "$out/wheels/nccl/include/nccl.h"
+gpu 1 2 FAKE_WHEELS="$out/wheels" FAKE_LINKS=1 && ! line 'skip gpu/ddp_nccl: no nccl.h' &&
+    line "ddp_nccl.o -L$out/wheels/nccl/lib -l:libnccl.so.2 -L$out/wheels/cu13/lib -l:libcublas.so.13"
+check "cublas, cublasLt and nccl are found in wheels, under the only names they have there" $?
+rm -rf "$out/wheels"
+gpu 0 1 NVCC=none && stages 'suite-quick bench bench-late torch' && has 'torch,step,100,2,ms,6,4,8'
 check "without nvcc PyTorch is measured" $?
 gpu 1 1 NVCC=none FAKE_NO_TORCH=1 && line '^FAIL gpu/gpu: nothing has run on a GPU$' &&
     grep -q '^# Fake GPU' "$out/out/report.txt"
