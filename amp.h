@@ -242,6 +242,7 @@
               amp_gemm_args.compute: fp32 operands rounded while a CPU packs them; so does
               amp_gemm in a scope without a cache, where it stayed in fp32 (other bits).
               amp_gemm_args.bias_type: set it where bias is of 16 bits; zero is fp32.
+              amp_optimizer_refresh: model copies from masters, now.
               Repairs: batches with bias or ReLU on CUDA. A product whose C shares an element
               with A or B is refused. Distinct results: NOT_INITIALIZED, OVERLAP, WORKSPACE.
               Names that are not UTF-8 in reports.
@@ -326,7 +327,8 @@ typedef enum amp_result {
     AMP_ERROR_TOO_LARGE,        /* a size in bytes does not fit size_t, or one of a product on CUDA
                                    is 2^31 or more                                                */
     AMP_ERROR_BAD_STATE,        /* scaler: nothing checked since the last update; optimizer: no
-                                   gradient, no learning rate, unscaled already, no report yet    */
+                                   gradient, no learning rate, unscaled already, no report yet, no
+                                   weights for a refresh                                          */
     AMP_ERROR_NOT_PREPARED,     /* optimizer: a step before amp_optimizer_prepare                 */
     AMP_ERROR_PREPARED,         /* optimizer: add or prepare after amp_optimizer_prepare          */
     AMP_ERROR_STEP_OPEN,        /* optimizer: begin_step twice, or a change during an open step   */
@@ -672,6 +674,14 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad);
 AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *weights,
                                             void *const *grads);
+
+/* Write the model copies from the masters now, after you have written to masters: best weights
+   restored, an average of weights, a target network. The bits are those of a step; moments, scale
+   and counters stay. Does not wait, and serves in a graph. A tensor whose state has no fp32 master
+   takes its weights, as in prepare, from an array that rebind has brought since the last refresh
+   and that is only read (by every replay of a graph); AMP_ERROR_BAD_STATE if there is none. In
+   shards a rank writes its range of the models. */
+AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt);
 
 /* Of tensor i: what forward and backward read (the model copy, or the master where there is none);
    the fp32 master; and for your optimizer the fp32 gradient, unscaled, clipped if max_norm is set,
@@ -1216,9 +1226,9 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
    8BIT_24 and SR: so 8BIT loads files of 8BIT_24 and SR_8BIT, BF16 those of SR_BF16, DEFAULT and
    SPLIT those of SR. Else AMP_ERROR_MISMATCH says of which tensor they are not. A report counts
    gradients, but neither weights nor updates.
-   AMP_ERROR_INVALID_CONFIG: a model of another type. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN; rebind
-   of a weight; with moments of 8 bits those from elsewhere (moment1, moment2) and a row_length
-   that is not a multiple of 32. */
+   AMP_ERROR_INVALID_CONFIG: a model of another type. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN; with
+   moments of 8 bits those from elsewhere (moment1, moment2) and a row_length that is not a multiple
+   of 32. */
 
 /* -------------------------------------------------------------- >>api  autocast
    Which type an op computes in. Tables and a stack of scopes, in an object that you own; you ask
@@ -4941,7 +4951,7 @@ static amp_result ampi_can_bind(const amp_optimizer *opt, size_t i, const float 
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "it is in shards, which keep what prepare was given: prepare "
                                    "another optimizer, and load the state");
-    if (weight && (!t->weight || ampi_state_of(&opt->desc, t)))
+    if (weight && !t->weight && !opt->plan->host_slots[i].state)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "its master is the optimizer's own: leave weight NULL here");
     if (grad && !ampi_learns(t))
@@ -4981,6 +4991,38 @@ AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *we
     return ampi_rebind(opt, 0, opt ? opt->num_entries : 0, weights, grads);
 }
 
+/* Model copies from masters, or from what rebind has brought in their place. */
+static amp_result ampi_write_models(const amp_optimizer *opt) {
+    const amp_backend *b      = &opt->backend;
+    amp_result         result = AMP_OK;
+    size_t             i;
+    for (i = 0; i < opt->plan->num_slots && result == AMP_OK; i++) {
+        ampi_slot      *s    = &opt->plan->host_slots[i];
+        const amp_dtype type = (amp_dtype)s->model_type;
+        if (!s->model || !s->master) continue;
+        result = s->state ? b->functions->split_fn(b, s->model, type, s->low, (amp_state)s->state,
+                                                   s->master, (size_t)s->n)
+                          : ampi_cast_on(b, s->model, type, s->master, AMP_F32, (size_t)s->n);
+        if (s->state) s->master = NULL;
+    }
+    return result;
+}
+
+AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt) {
+    const amp_result result = ampi_between_steps(opt);
+    size_t           i;
+    for (i = 0; result == AMP_OK && i < opt->plan->num_slots; i++) {
+        const ampi_slot *s = &opt->plan->host_slots[i];
+        if (s->state && s->n && !s->master)
+            return ampi_tensor_problem(opt, i, ampi_tensor(opt, (int)i)->name, AMP_ERROR_BAD_STATE,
+                                       "it has no fp32 master: bring its weights by "
+                                       "amp_optimizer_rebind");
+    }
+    if (result != AMP_OK) return result;
+    opt->plan->version++;
+    return ampi_write_models(opt);
+}
+
 AMP_DEF const void *amp_optimizer_model(const amp_optimizer *opt, int i) {
     const ampi_slot *s = ampi_slot_of(opt, i);
     if (!s) return NULL;
@@ -4994,7 +5036,7 @@ AMP_DEF float *amp_optimizer_grad(const amp_optimizer *opt, int i) {
 
 AMP_DEF float *amp_optimizer_master(const amp_optimizer *opt, int i) {
     const ampi_slot *s = ampi_slot_of(opt, i);
-    return s ? s->master : NULL;
+    return s && !s->state ? s->master : NULL;
 }
 
 AMP_DEF amp_scaler *amp_optimizer_scaler(const amp_optimizer *opt) {
@@ -6489,10 +6531,9 @@ static amp_result ampi_take_over(const amp_optimizer *opt, ampi_state *state) {
         ampi_slot *slot = &plan->host_slots[i];
         result          = ampi_send(b, (char *)&plan->slots[i] + from, (char *)slot + from,
                                     2 * sizeof(float));
-        if (result == AMP_OK && slot->model && !slot->state)
-            result = ampi_cast_on(b, slot->model, (amp_dtype)slot->model_type, slot->master,
-                                  AMP_F32, (size_t)slot->n);
+        if (slot->state) slot->master = NULL; /* what rebind has brought is of before */
     }
+    if (result == AMP_OK) result = ampi_write_models(opt);
     if (result == AMP_OK)
         result = ampi_send(b, plan->control, &state->control, sizeof state->control);
     if (result == AMP_OK && plan->shared)

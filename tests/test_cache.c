@@ -588,6 +588,23 @@ TEST(load, "law: a load writes the weights, so copies from before it are stale")
     }
 }
 
+TEST(refresh, "contract: a refresh tells that masters have changed, so a kept copy from before it is stale") {
+    int d;
+    for (d = 0; d < 2; d++) { /* without and with model copies of the type wanted */
+        begin(1 << 16);
+        trained_init(&owner, AMP_KIND_SGD, d ? AMP_F16 : AMP_F32);
+        OK(amp_cache_add_optimizer(&cache, &owner.opt));
+        OK(amp_cache_add(&cache, owner.w[0], 96));
+        GET(owner.w[0], 12, 8, 8, AMP_F16);
+        randomize(owner.w[0], 96);
+        OK(amp_optimizer_refresh(&owner.opt));
+        amp_cache_reset(&cache);
+        GET(owner.w[0], 12, 8, 8, AMP_F16);
+        amp_optimizer_free(&owner.opt);
+        end();
+    }
+}
+
 TEST(freed, "an optimizer that was freed before the cache, against the manual, is not read") {
     begin(1 << 16);
     trained_init(&owner, AMP_KIND_SGD, AMP_F16);
@@ -1705,6 +1722,7 @@ int main(int argc, char **argv) {
     RUN(no_masters);
     RUN(rebind);
     RUN(load);
+    RUN(refresh);
     RUN(freed);
     RUN(two_optimizers);
     RUN(steps_without_products);

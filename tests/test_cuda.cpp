@@ -2063,6 +2063,61 @@ TEST(carry, "law 7, law 14: gradients that carry momentum, through overflows and
     }
 }
 
+TEST(refresh, "law 7, law 8: model copies from masters that were written to, and from weights that rebind brings: "
+              "in a graph, which reads them anew in every replay; the bytes of the CPU's, and of its steps after that") {
+    dice r(21);
+    for (unsigned i = 0; i < few(40);) {
+        twins          *t = &pair;
+        float          *brought[2][3];
+        cudaGraphExec_t exec;
+        base = any_setup(ADAMW + (int)(i % 4), r);
+        base.desc.scaler = amp_scaler_desc();
+        base.path = PLAIN, base.default_stream = 0;
+        any_list(&base, 3, r);
+        for (int k = 0; k < 3; k++)
+            if (base.desc.dtype == AMP_BF16 && r.one_in(2) && !base.tensors[k].model)
+                base.tensors[k].state = any_state(AMP_BF16, r);
+        if (!start(t, &base, r)) continue;
+        new_gradients(t, false, r);
+        step_on_cpu(t);
+        step_on_device(t);
+        for (int k = 0; k < 3; k++) { /* without a state of its own its master, else what rebind brings */
+            const ampi_slot *s = &t->opt[CPU].plan->host_slots[k];
+            const size_t     n = s->n * 4;
+            brought[CPU][k]    = (float *)(void *)fresh(n);
+            brought[DEV][k]    = (float *)(void *)on_device(n);
+            for (int side = CPU; side <= DEV && s->state; side++)
+                OK(amp_optimizer_rebind(&t->opt[side], k, brought[side][k], NULL));
+        }
+        begin_capture(t->stream);
+        OK(amp_optimizer_refresh(&t->opt[DEV]));
+        exec = end_capture(t->stream);
+        for (int replay = 0; replay < 2; replay++) {
+            for (int k = 0; k < 3; k++) {
+                const ampi_slot *s = &t->opt[CPU].plan->host_slots[k];
+                const size_t     n = s->n * 4;
+                float           *x = s->state ? brought[CPU][k] : s->master;
+                fill((unsigned char *)x, AMP_F32, s->n, NORMAL, r);
+                upload(s->state ? brought[DEV][k] : t->opt[DEV].plan->host_slots[k].master, x, n);
+                if (s->state) OK(amp_optimizer_rebind(&t->opt[CPU], k, x, NULL));
+            }
+            OK(amp_optimizer_refresh(&t->opt[CPU]));
+            CUDA(cudaGraphLaunch(exec, t->stream));
+            compare(t);
+        }
+        for (int step = 0; step < 2; step++) {
+            new_gradients(t, step == 1, r);
+            step_on_cpu(t);
+            step_on_device(t);
+            compare(t);
+        }
+        CUDA(cudaGraphExecDestroy(exec));
+        finish(t);
+        for (int k = 0; k < 3; k++) free(brought[CPU][k]), CUDA(cudaFree(brought[DEV][k]));
+        i++, runs++;
+    }
+}
+
 /* ------------------------------------------------------------------------- single rooms */
 
 /* Two arrays of bytes, the same on both sides, with room around what is used. */
@@ -3686,6 +3741,7 @@ int main(int argc, char **argv) {
     RUN(rebind);
     RUN(rebind_all);
     RUN(carry);
+    RUN(refresh);
     RUN(casts);
     RUN(every_float);
     RUN(scaler_twins);

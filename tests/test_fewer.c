@@ -380,7 +380,7 @@ static void fill(run *r, uint64_t step) { /* gradients of a step */
     if (step % 5 == 4) r->grad[2][123].bits = 0x7f80; /* an overflow */
 }
 
-static void begin(run *r, amp_optimizer_desc d, const amp_state *states) {
+static void begin_with(run *r, amp_optimizer_desc d, const amp_state *states, float *const *weights) {
     uint64_t rng = 5;
     size_t   i, k;
     d.problem = r->problem;
@@ -392,7 +392,7 @@ static void begin(run *r, amp_optimizer_desc d, const amp_state *states) {
         memset(&t, 0, sizeof t);
         r->grad[i]   = (amp_bf16 *)some(sizes[i] * 2);
         r->weight[i] = (float *)some(sizes[i] * 4);
-        for (k = 0; k < sizes[i]; k++) r->weight[i][k] = unit(&rng);
+        for (k = 0; k < sizes[i]; k++) r->weight[i][k] = weights ? weights[i][k] : unit(&rng);
         t.n         = sizes[i];
         t.weight    = r->weight[i];
         t.grad      = r->grad[i];
@@ -402,6 +402,8 @@ static void begin(run *r, amp_optimizer_desc d, const amp_state *states) {
     }
     OK(amp_optimizer_prepare(&r->opt));
 }
+
+static void begin(run *r, amp_optimizer_desc d, const amp_state *states) { begin_with(r, d, states, NULL); }
 
 static void steps(run *r, uint64_t from, uint64_t to) {
     for (; from < to; from++) {
@@ -1023,6 +1025,49 @@ TEST(spent_weights, "manual: a weight that prepare has copied and no step writes
         }
 }
 
+TEST(refresh, "manual: refresh takes weights that rebind has brought as prepare does: steps from there have the "
+              "bits of an optimizer that begins with them; moments stay; nothing is taken twice, or after a load") {
+    size_t form, i, k;
+    for (form = FEWER; form < FORMS; form++) {
+        const amp_optimizer_desc d = desc_in(AMP_KIND_ADAMW, 0.0, form);
+        run                      a, b, c;
+        float                   *brought[TENSORS];
+        blob                     x, y;
+        begin(&a, d, NULL), begin(&b, d, NULL), begin(&c, d, NULL);
+        steps(&c, 0, 3);
+        for (i = 0; i < TENSORS; i++) {
+            uint64_t rng = i + 9;
+            brought[i]   = (float *)some(sizes[i] * 4);
+            for (k = 0; k < sizes[i]; k++) brought[i][k] = unit(&rng) * 3.0f;
+        }
+        CHECK_EQ_INT(amp_optimizer_refresh(&a.opt), AMP_ERROR_BAD_STATE);
+        CHECK(strstr(a.problem, "tensor 0") == a.problem && strstr(a.problem, "rebind") != NULL);
+        OK(amp_optimizer_rebind(&a.opt, 0, brought[0], NULL));
+        CHECK_EQ_INT(amp_optimizer_refresh(&a.opt), AMP_ERROR_BAD_STATE);
+        CHECK(strstr(a.problem, "tensor 1") == a.problem && same_models(&a, &b));
+        OK(amp_optimizer_rebind_all(&a.opt, brought, NULL));
+        CHECK(amp_optimizer_master(&a.opt, 0) == NULL);
+        OK(amp_optimizer_refresh(&a.opt));
+        CHECK_EQ_INT(amp_optimizer_refresh(&a.opt), AMP_ERROR_BAD_STATE);
+        OK(amp_optimizer_rebind_all(&c.opt, brought, NULL));
+        OK(amp_optimizer_refresh(&c.opt));
+        CHECK(same_models(&a, &c) && !same_models(&a, &b));
+        end(&b);
+        begin_with(&b, d, NULL, brought);
+        CHECK(same_models(&a, &b));
+        steps(&a, 0, 7), steps(&b, 0, 7);
+        x = saved(&a), y = saved(&b);
+        CHECK(same(&x, &y) && same_models(&a, &b));
+        OK(amp_optimizer_rebind_all(&c.opt, brought, NULL));
+        OK(loaded(&c, &x));
+        CHECK(same_models(&a, &c));
+        CHECK_EQ_INT(amp_optimizer_refresh(&c.opt), AMP_ERROR_BAD_STATE);
+        free(x.bytes), free(y.bytes);
+        for (i = 0; i < TENSORS; i++) free(brought[i]);
+        end(&a), end(&b), end(&c);
+    }
+}
+
 TEST(twice_rounded, "manual: fp16's below 2^-14 are rounded to 2^-37 first in 8BIT_24, SR and KAHAN: 35abffe8") {
     int      master;
     uint32_t low;
@@ -1102,7 +1147,7 @@ TEST(refusals, "manual: what a state cannot be with is refused, and told") {
     OK(amp_optimizer_init(&opt, &d));
     OK(amp_optimizer_add(&opt, &t));
     OK(amp_optimizer_prepare(&opt));
-    CHECK_EQ_INT(amp_optimizer_rebind(&opt, 0, moved, NULL), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(amp_optimizer_rebind(&opt, 0, moved, NULL), AMP_OK); /* for a refresh */
     CHECK_EQ_INT(amp_optimizer_rebind(&opt, 0, NULL, grad), AMP_OK);
     CHECK(amp_optimizer_master(&opt, 0) == NULL && amp_optimizer_model(&opt, 0) != NULL);
     amp_optimizer_free(&opt);
@@ -1134,6 +1179,7 @@ int main(int argc, char **argv) {
     RUN(rows);
     RUN(shards);
     RUN(spent_weights);
+    RUN(refresh);
     RUN(twice_rounded);
     RUN(refusals);
     return test_end();

@@ -1808,6 +1808,88 @@ TEST(stuck, "contract: at the floor the scale stays and a sticky stuck is set; t
     rig_end(&r);
 }
 
+/* ================================================================================== refresh */
+
+static uint64_t moments(const rig *r, size_t i) {
+    const uint64_t h = hash_array(1469598103934665603ull, moment(r, i, 0), AMP_F32, r->tensor[i].n);
+    return hash_array(h, moment(r, i, 1), AMP_F32, r->tensor[i].n);
+}
+
+TEST(refresh, "contract: model copies from masters, now: 0 bits off those of the step whose masters are put "
+              "back, and of a cast of any bits; moments, scale and counters stay") {
+    static const size_t lengths[] = {0, 1, 1000, 40001};
+    int                 kind, type;
+    size_t              i, k;
+    for (kind = AMP_KIND_OWN; kind <= AMP_KIND_ADAMW; kind++)
+        for (type = AMP_F32; type <= AMP_BF16; type++) {
+            amp_optimizer_desc desc = {0};
+            rig                r;
+            float             *best[4];
+            void              *copy[4], *cast = malloc(4 * 40001);
+            amp_status         before, after;
+            uint64_t           moved[4];
+            desc.kind  = (amp_kind)kind;
+            desc.dtype = (amp_dtype)type;
+            rig_begin(&r, 4);
+            for (i = 0; i < 4; i++)
+                rig_tensor(&r, i, lengths[i], i == 2 ? MODEL | GRAD : WEIGHT | GRAD, AMP_F32, AMP_F16, 0);
+            r.tensor[1].keep_fp32 = 1;
+            rig_prepare(&r, &desc);
+            for (k = 0; k < 4; k++) {
+                fill_grads(&r, (uint32_t)k, 65536.0f);
+                CHECK(rig_step(&r, 0.25f));
+                for (i = 0; i < 4 && k == 1; i++) {
+                    const size_t bytes = lengths[i] * size_of(copy_type(&r, i));
+                    best[i]            = (float *)malloc(4 * lengths[i] + 1);
+                    copy[i]            = malloc(bytes + 1);
+                    memcpy(best[i], amp_optimizer_master(&r.opt, (int)i), 4 * lengths[i]);
+                    memcpy(copy[i], amp_optimizer_model(&r.opt, (int)i), bytes);
+                }
+            }
+            before = status_of(&r);
+            for (i = 0; i < 4; i++) moved[i] = moments(&r, i);
+            for (i = 0; i < 4; i++)
+                memcpy(amp_optimizer_master(&r.opt, (int)i), best[i], 4 * lengths[i]);
+            CHECK_EQ_INT(amp_optimizer_refresh(&r.opt), AMP_OK);
+            after = status_of(&r);
+            CHECK_EQ_F32(after.loss_scale, before.loss_scale);
+            CHECK(after.steps == before.steps && after.skipped == before.skipped && after.did_step);
+            for (i = 0; i < 4 && kind == AMP_KIND_ADAMW; i++) CHECK_EQ_U64(moments(&r, i), moved[i]);
+            for (i = 0; i < 4; i++)
+                CHECK_MEM(amp_optimizer_model(&r.opt, (int)i), copy[i],
+                          lengths[i] * size_of(copy_type(&r, i)));
+            for (k = 0; k < 40001; k++)
+                store(amp_optimizer_master(&r.opt, 3), AMP_F32, k,
+                      from_bits(mix((uint32_t)k, 5, (uint32_t)type) | (k % 9 ? 0u : 0x7f800000u)));
+            CHECK_EQ_INT(amp_optimizer_refresh(&r.opt), AMP_OK);
+            CHECK_EQ_INT(amp_cast(cast, desc.dtype, amp_optimizer_master(&r.opt, 3), AMP_F32, 40001), AMP_OK);
+            CHECK_MEM(amp_optimizer_model(&r.opt, 3), cast, 40001 * size_of(desc.dtype));
+            for (i = 0; i < 4; i++) free(best[i]), free(copy[i]);
+            free(cast);
+            rig_end(&r);
+        }
+}
+
+TEST(refresh_errors, "law 16: refresh before prepare or in an open step is answered, and changes nothing") {
+    amp_optimizer_desc desc = {0};
+    rig                r;
+    CHECK_EQ_INT(amp_optimizer_refresh(NULL), AMP_ERROR_INVALID_ARGUMENT);
+    desc.dtype = AMP_F16;
+    rig_begin(&r, 1);
+    CHECK_EQ_INT(amp_optimizer_refresh(&r.opt), AMP_ERROR_NOT_INITIALIZED);
+    CHECK_EQ_INT(amp_optimizer_init(&r.opt, &desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_refresh(&r.opt), AMP_ERROR_NOT_PREPARED);
+    rig_tensor(&r, 0, 7, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
+    rig_prepare(&r, &desc);
+    CHECK(amp_optimizer_begin_step(&r.opt));
+    r.tensor[0].weight[0] = 2.0f;
+    CHECK_EQ_INT(amp_optimizer_refresh(&r.opt), AMP_ERROR_STEP_OPEN);
+    CHECK(((const amp_f16 *)amp_optimizer_model(&r.opt, 0))[0].bits != 0x4000);
+    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+    CHECK_EQ_U32(((const amp_f16 *)amp_optimizer_model(&r.opt, 0))[0].bits, 0x4000);
+    rig_end(&r);
+}
+
 /* =================================================================================== rebind */
 
 TEST(rebind, "contract: rebind after a realloc of the host's; results equal the run without a "
@@ -3137,6 +3219,8 @@ int main(int argc, char **argv) {
     RUN(disabled_scaler);
     RUN(static_scaler);
     RUN(stuck);
+    RUN(refresh);
+    RUN(refresh_errors);
     RUN(rebind);
     RUN(rebind_errors);
     RUN(misuse);
