@@ -170,7 +170,7 @@ objects_of() {
     esac
 }
 compile() { # compile OBJECT
-    target=-arch=sm_$ARCH with= source=examples/${1%.o}.cu
+    virtual=$ARCH with= source=examples/${1%.o}.cu
     case $1 in
     cpu.o) begin cpu.o 60 "$CC" -std=c99 -O2 -I. -c "$work/cpu.c"; return ;;
     kernels*) source=amp_kernels.cu ;;
@@ -180,10 +180,11 @@ compile() { # compile OBJECT
     esac
     case $1 in
     *_fast.o) with=--use_fast_math ;;
-    *_late.o) target="-gencode arch=compute_80,code=sm_$ARCH" ;;
+    *_late.o) virtual=80 ;;
     *_per_thread.o) with='--default-stream per-thread' ;;
     esac
-    begin "$1" 150 "$NVCC" -O2 -std=c++14 $target $with -I. -Itests $includes -c $source
+    begin "$1" 150 "$NVCC" -O2 -std=c++14 -gencode arch=compute_$virtual,code=sm_$ARCH $with -I. \
+        -Itests $includes -c $source
 }
 build() { # build PROGRAM...
     for name in $(for program; do objects_of "$program"; done | tr ' ' '\n' | sort -u); do
