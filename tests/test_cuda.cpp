@@ -2357,7 +2357,7 @@ TEST(arguments, "wrong arguments are answered without touching the device") {
     CHECK_EQ_INT(amp_cuda_scale_loss(NULL, AMP_F32, 1, f, NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_cuda_scale_loss(p, unknown, 1, f, NULL), AMP_ERROR_INVALID_ENUM);
     CHECK_EQ_INT(amp_cuda_scale_loss(NULL, AMP_F32, 0, f, NULL), AMP_OK);
-    CHECK_EQ_INT(amp_gemm(&b, 0, 0, 1, 1, 1, 1.0f, p, AMP_F32, 0, p, AMP_F32, 0, 0.0f, p + 8,
+    CHECK_EQ_INT(amp_gemm(&b, 0, 0, 1, 1, 1, 1.0f, p, AMP_F32, 0, p, AMP_F32, 0, 0.0f, f + 2,
                           AMP_F32, 0), AMP_ERROR_UNSUPPORTED); /* no handle */
 #ifdef CUDA_EMU_H
     CHECK_EQ_U64(emu_count.launches + emu_count.api_calls, 0);
@@ -2588,7 +2588,7 @@ TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, in batches too, by cu
         buffer       x = matrix(1, elements[0], 0, type, NORMAL, r);
         buffer       y = matrix(1, elements[1], 0, type, NORMAL, r);
         buffer       z = matrix(1, elements[2], 0, c_type, NORMAL, r);
-        const amp_dtype w_type = r.one_in(3) ? (amp_dtype)r.below(3) : c_type;
+        const amp_dtype w_type = r.one_in(3) ? (amp_dtype)r.below(3) : (amp_dtype)c_type;
         buffer       w = matrix(1, elements[3], 0, w_type, NORMAL, r);
         buffer      *all[4]   = {&x, &y, &z, &w};
         const int    types[4] = {type, type, c_type, w_type};
