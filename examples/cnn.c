@@ -8,12 +8,13 @@
    Batch norm stays in fp32: its parameters (keep_fp32), its statistics, its arithmetic; and so do
    the gradients that flow from layer to layer, to which every branch adds, and the losses.
 
-   READ  from top to bottom: the networks, products, convolution, norm, what changes sizes, forward,
-   losses, backward, the step; then held-out images, main. Mixed precision comes in at choose_types
-   (what the policy says of the products), setup_optimizer, loss_scale and train_step; the rest is
-   what a trainer in fp32 needs, too. cnn_report.h has options and pictures, train_data.h the images,
-   train_runs.h the loop over seeds, types and steps, and --check; train_half.h the policy's answers,
-   rows of halves and the schedule. The other train_*.h say in their first line what they have.
+   READ  from top to bottom: the networks, products, convolution, norm, what changes sizes,
+   forward, losses, backward, the step; then held-out images, main. Mixed precision comes in at
+   choose_types (what the policy says of the products), setup_optimizer, loss_scale and train_step;
+   the rest is what a trainer in fp32 needs, too. cnn_report.h has options and pictures,
+   train_data.h the images, train_runs.h the loop over seeds, types and steps, and --check;
+   train_half.h the policy's answers, rows of halves and the schedule. The other train_*.h say in
+   their first line what they have.
 
    RUN   cc -O3 -march=native -I. examples/cnn.c -o cnn -lm && ./cnn      in the directory of amp.h
 
@@ -252,8 +253,8 @@ static void net_init(net *n, const options *o, const dataset *data, amp_dtype ty
     n->width = (size_t)o->width;
     n->batch = (size_t)o->batch;
     n->rng   = (uint64_t)seed * 1000003u + 1;
-    sprintf(n->run, "run of %s seed %d steps %d batch %d lr %.6g data %08lx", type_names[type], seed,
-            o->steps, o->batch, (double)o->lr, checksum(data));
+    sprintf(n->run, "run of %s seed %d steps %d batch %d lr %.6g data %08lx", type_names[type],
+            seed, o->steps, o->batch, (double)o->lr, checksum(data));
     n->order = n->owned[n->num_owned++] = need(data->num_train, sizeof *n->order);
     add_units(n);
     make_buffers(n);

@@ -162,8 +162,7 @@ static void draw_gallery(const options *o, const dataset *data, const gallery *g
                 rows[num_rows].image[i] = g->result[v][i];
                 if (minus) rows[num_rows].minus[i] = g->result[0][i];
             }
-            rows[num_rows++].label = !minus         ? type_names[v]
-                                     : v == AMP_F16 ? "|\xce\x94 fp16| x 10" : "|\xce\x94 bf16| x 10";
+            rows[num_rows++].label = minus ? differences[v] : type_names[v];
         }
     draw_images(o->out, "unet_images.svg", "Held-out images, denoised; differences to fp32", rows,
                 num_rows, data->side);

@@ -8,8 +8,8 @@
 
    READ  from top to bottom: vectors, the network, forward, loss, backward, the step; then held-out
    text, writing, main. Mixed precision comes in at choose_types (what the policy says of the
-   products), training_in (gpt_setup.h), loss_scale and amp_optimizer_adamw; the rest is what a GPT in
-   fp32 needs, too. gpt_setup.h has the tensors and how they begin, gpt_report.h options and the
+   products), training_in (gpt_setup.h), loss_scale and amp_optimizer_adamw; the rest is what a GPT
+   in fp32 needs, too. gpt_setup.h has the tensors and how they begin, gpt_report.h options and the
    text, gpt_budget.h --budget, train_runs.h the loop over seeds, types and steps, and --check;
    train_half.h the policy's answers, rows of halves and the schedule. The other train_*.h say in
    their first line what they have. gpt_cuda.cu is the same on a GPU.

@@ -9,12 +9,12 @@
    stored in half, products are summed in fp32 (amp_gemm_ex), sigmoid and cross-entropy are fp32.
 
    READ  from top to bottom: the network, forward, loss, backward, the step; then held-out
-   interactions, tables beside dense ones, main. Sparse gradients come in at add_table and backward;
-   mixed precision at choose_types (what the policy says of the products), setup_optimizer,
-   loss_scale and amp_optimizer_adamw. ncf_data.h has what is learned and how it is judged,
-   ncf_report.h options, train_runs.h the loop over seeds, types and steps, and --check; train_half.h
-   the policy's answers, rows of halves and the schedule. The other train_*.h say in their first line
-   what they have.
+   interactions, tables beside dense ones, main. Sparse gradients come in at add_table and
+   backward; mixed precision at choose_types (what the policy says of the products),
+   setup_optimizer, loss_scale and amp_optimizer_adamw. ncf_data.h has what is learned and how it
+   is judged, ncf_report.h options, train_runs.h the loop over seeds, types and steps, and --check;
+   train_half.h the policy's answers, rows of halves and the schedule. The other train_*.h say in
+   their first line what they have.
 
    RUN   cc -O3 -march=native -I. examples/ncf.c -o ncf -lm && ./ncf      in the directory of amp.h
 

@@ -24,7 +24,8 @@
 #include <string.h> /* memcpy, strcmp */
 
 static void must(amp_result result) {
-    if (result != AMP_OK) fail(1, "amp.h", amp_result_string(result), "this is a bug in pitfalls.c");
+    if (result != AMP_OK)
+        fail(1, "amp.h", amp_result_string(result), "this is a bug in pitfalls.c");
 }
 
 static int verdict(int ok) {
@@ -373,8 +374,9 @@ static int section_e(void) {
 
 int main(int argc, char **argv) {
     int ok;
-    no_options(argc, argv, "Shows, with numbers computed here, why mixed precision needs masters and a loss\n"
-                           "scale. Takes no options. Exits with 1 if one of its claims does not hold.");
+    no_options(argc, argv,
+               "Shows, with numbers computed here, why mixed precision needs masters and a loss\n"
+               "scale. Takes no options. Exits with 1 if one of its claims does not hold.");
     ok = section_a();
     ok &= section_b();
     ok &= section_c();

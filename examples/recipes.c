@@ -31,7 +31,8 @@ enum { DIM = 16, SAMPLES = 256 };
 static float data_x[SAMPLES][DIM], data_y[SAMPLES];
 
 static void must(amp_result result) {
-    if (result != AMP_OK) fail(1, "amp.h", amp_result_string(result), "this is a bug in recipes.c");
+    if (result != AMP_OK)
+        fail(1, "amp.h", amp_result_string(result), "this is a bug in recipes.c");
 }
 
 static void check(int ok) {
@@ -447,8 +448,8 @@ static void recipe_i(void) {
 }
 
 int main(int argc, char **argv) {
-    no_options(argc, argv, "Runs nine recipes, a to i; takes no options. Reads AMP_ENABLE, AMP_DTYPE and\n"
-                           "AMP_LOSS_SCALE for f.");
+    no_options(argc, argv, "Runs nine recipes, a to i; takes no options. Reads AMP_ENABLE,\n"
+                           "AMP_DTYPE and AMP_LOSS_SCALE for f.");
     const amp_optimizer_desc desc = settings();
     make_data();
     recipe_a();

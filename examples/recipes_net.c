@@ -24,7 +24,8 @@
 enum { ROWS = 64, IN = 32, HIDDEN = 64, OUT = 16, N1 = IN * HIDDEN, N2 = HIDDEN * OUT };
 
 static void must(amp_result result) {
-    if (result != AMP_OK) fail(1, "amp.h", amp_result_string(result), "this is a bug in recipes_net.c");
+    if (result != AMP_OK)
+        fail(1, "amp.h", amp_result_string(result), "this is a bug in recipes_net.c");
 }
 
 static void check(int ok) {

@@ -272,7 +272,8 @@ static void read_advice(run *r, const char *list, double now) {
 static const char *read_line(run *r, const char *line) {
     const char *end = *line == '{' ? skip(line, 0) : NULL;
     size_t      count = 0, i = 0;
-    if (!end || *blank(end)) return *line == '{' && !end ? "ends early" : "is not one of a report";
+    if (!end && *line == '{') return "ends early";
+    if (!end || *blank(end)) return "is not one of a report";
     if (read_extra(r, line)) return NULL;
     const char *tensors = member(line, "tensors");
     if (!tensors || *tensors != '[' || !member(line, "history")) return "is not one of a report";

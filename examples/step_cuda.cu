@@ -287,8 +287,8 @@ static void make_data(void) {
 int main(int argc, char **argv) {
     int  count = 0;
     bool ok;
-    no_options(argc, argv, "Runs one optimizer kernel on a GPU in three ways that skip steps after an overflow,\n"
-                           "and compares them; takes no options.");
+    no_options(argc, argv, "Runs one optimizer kernel on a GPU in three ways that skip steps after an\n"
+                           "overflow, and compares them; takes no options.");
     const cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess || count == 0)
         fail(1, "no GPU", error != cudaSuccess ? cudaGetErrorString(error) : "the driver knows none",

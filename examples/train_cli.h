@@ -150,8 +150,8 @@ static inline void progress_step(double share, const char *run, int step, int st
                                  double rate, const char *items, unsigned long skipped) {
     char now[160];
     snprintf(now, sizeof now, "%.40s  step %d/%d  loss %.3g  %.1f%s %.12s/s  skipped %lu", run, step,
-             steps, loss, rate < 1e4 ? rate : rate < 1e6 ? rate * 1e-3 : rate * 1e-6,
-             rate < 1e4 ? "" : rate < 1e6 ? "k" : "M", items, skipped);
+             steps, loss, rate < 1e3 ? rate : rate < 1e6 ? rate * 1e-3 : rate * 1e-6,
+             rate < 1e3 ? "" : rate < 1e6 ? "k" : "M", items, skipped);
     progress(share, now);
 }
 

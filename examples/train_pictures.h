@@ -253,6 +253,8 @@ typedef struct image_row {
     const float *image[SHOWN], *minus[SHOWN];
 } image_row;
 
+static const char *const differences[] = {"", "|\xce\x94 fp16| x 10", "|\xce\x94 bf16| x 10"}; /* to fp32 */
+
 static inline int shade_of(const image_row *row, int i, size_t pixel) {
     float x = row->image[i][pixel];
     if (row->minus[i]) x = 10.0f * fabsf(x - row->minus[i][pixel]);

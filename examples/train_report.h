@@ -447,8 +447,7 @@ static void draw_pictures(const report *r, const dataset *data) {
                 rows[num_rows].image[i] = r->picture[v] + (size_t)i * data->pixels;
                 if (minus) rows[num_rows].minus[i] = r->picture[FP32] + (size_t)i * data->pixels;
             }
-            rows[num_rows++].label = !minus      ? type_names[variants[v].type]
-                                     : v == FP16 ? "|\xce\x94 fp16| x 10" : "|\xce\x94 bf16| x 10";
+            rows[num_rows++].label = (minus ? differences : type_names)[variants[v].type];
         }
     draw_losses(r);
     draw_scales(dir, "train_scale.svg", scale);
