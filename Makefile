@@ -62,7 +62,7 @@ SUPPORT := $(wildcard tests/*.h) tests/one.sh tests/golden/scaler_traces.txt amp
 LESS = $(patsubst %,%/tiles,$(filter-out o2,$(CONFIGS))) $(TESTS:%=clang/%) \
        $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/state \
        s390x/gemm s390x/optimizer
-SCRIPTS := bits compile cuda-sanitize emu nvcc examples ranks gpt cnn ncf report cuda-plain \
+SCRIPTS := bits compile cuda-sanitize emu nvcc examples ranks gpt cnn ncf report cuda-plain cblas \
            sgemm-plain cuda-races cuda-traffic examples_cuda fuzz headers install self gpu_self \
            $(call less,cuda-clang sgemm-sanitize)
 LOGS := $(SCRIPTS:%=$(BUILD)/tests/%.log) \
@@ -220,6 +220,7 @@ $(BUILD)/tests/cuda-%.log: tests/cuda.sh tests/test_cuda.cpp tests/lib.sh
 $(BUILD)/tests/sgemm-%.log: tests/sgemm.sh tests/test_sgemm.cpp tests/lib.sh
 	@$(call SCRIPT,$< $(OUT) $*)
 
+$(BUILD)/tests/cblas.log: tests/test_cblas.c tests/cblas_trainer.c
 $(BUILD)/tests/libtorch.log: examples/libtorch.cpp $(wildcard examples/train_*.h)
 $(BUILD)/tests/self.log: tests/test.h
 $(BUILD)/tests/bits.log: tests/test_bits.c

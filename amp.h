@@ -188,6 +188,8 @@
        AMP_STATIC           with it: makes all functions static to that file
        AMP_CBLAS            with it, after your <cblas.h>: amp_gemm multiplies fp32
                             matrices with cblas_sgemm, unless they are thin or tiny
+       AMP_CBLAS_DROP_IN    where you call it and with AMP_IMPLEMENTATION, after your
+                            <cblas.h>: cblas_sgemm means amp_gemm, under autocast
        AMP_CUBLAS           where you call it and with AMP_IMPLEMENTATION, after your
                             <cublas_v2.h>: amp_sgemm, cublasSgemm under autocast;
                             AMP_CUBLAS_DROP_IN in its place also makes cublasSgemm
@@ -242,6 +244,7 @@
               amp_gemm_args.compute: fp32 operands rounded while a CPU packs them; so does
               amp_gemm in a scope without a cache, where it stayed in fp32 (other bits).
               amp_gemm_args.bias_type: set it where bias is of 16 bits; zero is fp32.
+              AMP_CBLAS_DROP_IN: cblas_sgemm under autocast; sessions on a CPU need no cache.
               amp_optimizer_refresh: model copies from masters, now.
               Repairs: batches with bias or ReLU on CUDA. A product whose C shares an element
               with A or B is refused. Distinct results: NOT_INITIALIZED, OVERLAP, WORKSPACE.
@@ -308,7 +311,7 @@ extern "C" {
      a loop that owns its memory                 amp_scaler
      an optimizer of your own                    amp_optimizer_begin_step, _end_step
      none                                        amp_optimizer_adamw, _sgd
-     a cuBLAS trainer in fp32                    amp_session
+     a trainer on cuBLAS or cblas_sgemm          amp_session, AMP_CBLAS_DROP_IN
      a framework with its own optimizers         amp_cast, amp_scaler
      several ranks                               amp_optimizer_desc.shard; .reduce_fn
      inference                                   amp_cast, amp_gemm, amp_autocast
@@ -1400,9 +1403,10 @@ AMP_DEF void       amp_cache_reset(amp_cache *cache);
 
 /* --------------------------------------------------------------- >>api  session */
 
-/* All that an fp32 trainer of cublasSgemm or amp_gemm needs, in one call: a scaler in backend
-   memory, a weight cache of num_bytes (both from allocator, as in amp_cache_init), an autocast of
-   fp16 in a scope, current in this thread; changed by AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and
+/* All that an fp32 trainer of cublasSgemm, cblas_sgemm or amp_gemm needs, in one call: a scaler in
+   backend memory, a weight cache of num_bytes (both from allocator, as in amp_cache_init; on a CPU
+   0 is none, for products round operands by themselves), an autocast of fp16 in a scope, current in
+   this thread; changed by AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and
    AMP_POLICY where they are set (their errors: amp_desc_from_env and amp_autocast_from_env say
    where). Then scale the loss, unscale gradients, step unless scaler->found_inf, update the scaler,
    and call amp_cache_changed. Ending it makes the autocast current that was so before: end sessions
@@ -1573,6 +1577,23 @@ AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_
                                          int count, amp_dtype *compute, amp_dtype *output);
 
 #endif /* AMP_NO_AUTOCAST */
+
+/* ----------------------------------------------------------------- >>api  cblas */
+
+#ifdef AMP_CBLAS_DROP_IN /* defined after your <cblas.h>, also where AMP_IMPLEMENTATION is */
+#ifdef AMP_CBLAS
+#error "AMP_CBLAS multiplies by cblas_sgemm, which AMP_CBLAS_DROP_IN replaces: define one of them"
+#endif
+/* cblas_sgemm, in rows and in columns, is amp_gemm on the CPU from here on: in a scope of the
+   calling thread's autocast its operands are rounded as the policy says, elsewhere it has the bits
+   of fp32. What amp_gemm refuses (bad arguments, a C that overlaps A or B) goes to the original,
+   (cblas_sgemm)(...), which answers as it always did. Scopes belong to a thread: a worker computes
+   in fp32 until it has amp_autocast_use for a copy of yours, whose cache is NULL. */
+AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b, int m, int n,
+                             int k, float alpha, const float *a, int lda, const float *b, int ldb,
+                             float beta, float *c, int ldc);
+#define cblas_sgemm(...) amp_cblas_sgemm(__VA_ARGS__)
+#endif
 
 #ifdef __cplusplus
 }
@@ -7837,6 +7858,34 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
     return ampi_gemm(backend, &g);
 }
 
+#ifdef AMP_CBLAS_DROP_IN
+#ifdef __cplusplus /* a number as the enumeration that x is of, whatever this BLAS calls it */
+#define AMPI_LIKE(x, number) decltype(x)(number)
+#else
+#define AMPI_LIKE(x, number) (number)
+#endif
+
+static int ampi_cblas_trans(unsigned trans) { /* -1: it is none */
+    return trans == CblasNoTrans ? 0 : trans == CblasTrans || trans == CblasConjTrans ? 1 : -1;
+}
+
+AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b, int m, int n,
+                             int k, float alpha, const float *a, int lda, const float *b, int ldb,
+                             float beta, float *c, int ldc) {
+    const int at = ampi_cblas_trans(trans_a), bt = ampi_cblas_trans(trans_b);
+    const int swap = order == CblasColMajor; /* in rows C's transpose is that of B and that of A */
+    if ((swap || order == CblasRowMajor) && (at | bt | m | n | k) >= 0 && lda > 0 && ldb > 0 &&
+        ldc > 0 &&
+        amp_gemm(NULL, swap ? bt : at, swap ? at : bt, (size_t)(swap ? n : m),
+                 (size_t)(swap ? m : n), (size_t)k, alpha, swap ? b : a, AMP_F32,
+                 (size_t)(swap ? ldb : lda), swap ? a : b, AMP_F32, (size_t)(swap ? lda : ldb),
+                 beta, c, AMP_F32, (size_t)ldc) == AMP_OK)
+        return;
+    (cblas_sgemm)(AMPI_LIKE(CblasRowMajor, order), AMPI_LIKE(CblasTrans, trans_a),
+                  AMPI_LIKE(CblasTrans, trans_b), m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
+#endif
+
 /* A product of packed fp32 matrices. */
 static amp_gemm_args ampi_matmul_args(float *c, const float *a, int trans_a, const float *b,
                                       int trans_b, size_t m, size_t n, size_t k,
@@ -10031,8 +10080,9 @@ AMP_DEF void amp_session_end(amp_session *session) {
 AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *backend,
                                      size_t num_bytes, const amp_allocator *allocator,
                                      const amp_scaler_desc *desc) {
-    const size_t  room = (sizeof(amp_scaler) + 255) / 256 * 256; /* behind the copies */
-    amp_cache  *cache   = session ? &session->cache : NULL;
+    const size_t  room    = (sizeof(amp_scaler) + 255) / 256 * 256; /* behind the copies */
+    const int     on_cpu  = !backend || backend->functions == &ampi_cpu_functions;
+    amp_cache    *cache   = session ? &session->cache : NULL;
     amp_optimizer_desc d;
     amp_scaler         scaler;
     amp_autocast       ac;
@@ -10053,7 +10103,8 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *ba
     if (result == AMP_OK) result = amp_autocast_push(&ac, &scope);
     if (result == AMP_OK && num_bytes > SIZE_MAX / 2 - room) result = AMP_ERROR_TOO_LARGE;
     if (result == AMP_OK)
-        result = amp_cache_init(cache, backend, num_bytes ? num_bytes + room : 0, allocator);
+        result = amp_cache_init(cache, backend, num_bytes || on_cpu ? num_bytes + room : 0,
+                                allocator);
     if (result != AMP_OK) return result;
     cache->size = cache->top -= room;
     result = ampi_send(&cache->backend, cache->memory + cache->size, &scaler, sizeof scaler);
@@ -10063,7 +10114,7 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *ba
     }
     session->scaler           = (amp_scaler *)(void *)(cache->memory + cache->size);
     session->autocast         = ac;
-    session->autocast.cache = cache;
+    session->autocast.cache   = num_bytes ? cache : NULL;
     session->before           = amp_autocast_use(&session->autocast);
     return AMP_OK;
 }

@@ -1512,9 +1512,12 @@ TEST(a_session, "manual: amp_session_start makes a scaler, cache and a scope of 
     amp_session_end(&session);
     amp_session_end(&session);
     CHECK(amp_autocast_current() == NULL && session.scaler == NULL);
+    OK(amp_session_start(&session, NULL, 0, NULL, &desc)); /* without a cache: products round by themselves */
+    CHECK(amp_autocast_current() == &session.autocast && session.autocast.cache == NULL);
+    CHECK_EQ_F32(session.scaler->scale, 8.0f);
+    amp_session_end(&session);
     desc.init_scale = -1.0f;
     CHECK_EQ_INT(amp_session_start(&session, NULL, 1 << 16, NULL, &desc), AMP_ERROR_INVALID_CONFIG);
-    CHECK_EQ_INT(amp_session_start(&session, NULL, 0, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_session_start(NULL, NULL, 1 << 16, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK(amp_autocast_current() == NULL && session.scaler == NULL);
 }

@@ -855,6 +855,7 @@ TEST(session, "manual: amp_session_start makes a scope with cache and a scaler o
     setenv("AMP_POLICY", "fp15", 1);
     CHECK_EQ_INT(amp_session_start(&session, &w.gpu, ROOM, NULL, NULL), AMP_ERROR_PARSE);
     unsetenv("AMP_POLICY");
+    CHECK_EQ_INT(amp_session_start(&session, &w.gpu, 0, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
     emu_fail_error = cudaErrorUnknown;
     for (int fail = 1;; fail++) {
         emu_api_calls           = 0;

@@ -1,0 +1,64 @@
+# AMP_CBLAS_DROP_IN: cblas_sgemm beside amp_gemm, and a trainer of it with and without amp.h. What is
+# not installed costs one line.
+# usage: [CC=COMPILER] [CXX=COMPILER] cblas.sh OUTDIR, in the repository's root
+suite=cblas out=${1:?usage: cblas.sh OUTDIR}
+. tests/lib.sh
+cc=${CC:-cc} cxx=${CXX:-c++}
+strict='-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-qual -Wundef -Werror'
+export OPENBLAS_NUM_THREADS=1
+
+printf '%s\n' '#include <cblas.h>' 'int main(void) { float x = 1;' \
+    'return (int)cblas_isamax(1, &x, 1); }' > "$out/has.c"
+for blas in -lopenblas -lcblas -lblas none; do
+    $cc "$out/has.c" -o "$out/has" $blas > /dev/null 2>&1 && break
+done
+[ "$blas" != none ] || { skip cblas_sgemm 'no <cblas.h> with a library'; finish; }
+
+printf '%s\n' '#include <cblas.h>' '#define AMP_CBLAS_DROP_IN' '#define AMP_IMPLEMENTATION' \
+    '#include "amp.h"' 'void f(float *x); void f(float *x) {' \
+    'cblas_sgemm(CblasColMajor, CblasNoTrans, CblasTrans, 1, 1, 1, 1.0f, x, 1, x, 1, 0.0f, x, 1); }' \
+    > "$out/use.c"
+cp "$out/use.c" "$out/use.cpp"
+try "in C++, without warnings" $cxx -std=c++11 $strict -I. -fsyntax-only "$out/use.cpp"
+try "AMP_NO_AUTOCAST, without warnings" $cc -std=c99 $strict -DAMP_NO_AUTOCAST -I. -fsyntax-only \
+    "$out/use.c"
+! $cc -std=c99 -DAMP_CBLAS -E -I. "$out/use.c" -o "$out/use.i" > "$out/log" 2>&1 &&
+    grep -q 'error.*define one of them' "$out/log"
+check "AMP_CBLAS with it is an #error" $?
+try "in C, without warnings" $cc -std=c99 -O2 $strict -I. -c "$out/use.c" -o "$out/amp.o" || finish
+linked='-DAMP_CORE_INCLUDED -DAMP_IMPLEMENTATION_INCLUDED'
+program() { # NAME FLAGS...
+    name=$1
+    shift
+    try "$name compiles" $cc -std=c99 -Wall -Wextra -Werror $linked -pthread -I. "$@" -o "$out/$name" $blas -lm
+}
+program calls -O1 tests/test_cblas.c "$out/amp.o" -Wl,--wrap=cblas_sgemm && lines calls "$out/calls"
+
+# losses NAME PROGRAM COMMAND...: of three seeds, a line for each network
+losses() {
+    name=$1 program=$2
+    shift 2
+    for seed in 1 2 3; do "$@" "$out/$program" 48 48 200 $seed || return; done > "$out/$name.txt"
+}
+# near ONE OTHER MOST TEXT: losses of three seeds together differ by less than MOST. Among seeds they differ
+# by 9 %; bf16 rounds each operand by 2^-9 at most, at random, and 48 of them average out.
+near() {
+    paste "$out/$1.txt" "$out/$2.txt" | awk -v most="$3" '
+        $1 != $5 || $2 + 0 <= 0 || $6 + 0 <= 0 {exit bad = 1}
+        {a[$1] += $2; b[$1] += $6}
+        END {for (n in a) if (a[n] / b[n] - 1 > most || b[n] / a[n] - 1 > most) bad = 1
+             exit bad || NR != 6}' > "$out/log" 2>&1
+    status=$?
+    paste "$out/$1.txt" "$out/$2.txt" >> "$out/log"
+    check "$4" $status
+}
+program plain -O3 tests/cblas_trainer.c
+program amp -O3 -DAMP tests/cblas_trainer.c "$out/amp.o"
+losses plain plain env
+losses fp32 amp env AMP_ENABLE=0
+losses bf16 amp env AMP_DTYPE=bf16 AMP_POLICY=op:gemm=low
+near plain fp32 0.001 "the trainer, MLP and RNN: in fp32 the losses of the BLAS"
+near plain bf16 0.02 "the trainer, MLP and RNN: in bf16 losses at parity over 3 seeds"
+! cmp -s "$out/fp32.txt" "$out/bf16.txt"
+check "the trainer: bf16 is not fp32" $?
+finish
