@@ -461,7 +461,7 @@ static void print_parity(const column *table, const options &o, trainer how, con
 }
 
 static void print_help() {
-    const options o;
+    const options o = options();
     printf("usage: libtorch [options]\n\n"
            "Train a LibTorch module in mixed precision with amp.h; compare with fp32.\n\n"
            "  --data NAME   digits, fashion, or files as train.c reads them\n"

@@ -246,7 +246,7 @@ static int read_extra(run *r, const char *line) {
         r->words[k] = text_of(member(about, key[k]));
     }
     for (double at = number(loss, 1.0); loss && (loss = next_of(loss)) != NULL; at++) {
-        const step s = {at, {number(loss, NAN), 0.0, 0.0}, 0};
+        const step s = {at, {number(loss, (double)NAN), 0.0, 0.0}, 0};
         if (!r->num_losses || s.y[LOSS] < r->least_loss) r->least_loss = s.y[LOSS];
         add_step(&r->losses, &r->num_losses, &r->room[1], s);
     }
