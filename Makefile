@@ -18,7 +18,7 @@ WARN := -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-
 
 Q := $(if $(filter 1,$(V)),,@)
 
-EXAMPLES := wrap_step pitfalls which_tensor recipes recipes_net autocast_ops train state gpt cnn ncf report
+EXAMPLES := linear wrap_step pitfalls which_tensor recipes recipes_net autocast_ops train state gpt cnn ncf report
 TESTS    := numbers scaler optimizer report alloc ranks sparse fewer gemm tiles policy cache \
             state recipes bits
 
@@ -62,7 +62,7 @@ SUPPORT := $(wildcard tests/*.h) tests/one.sh tests/golden/scaler_traces.txt amp
 LESS = $(patsubst %,%/tiles,$(filter-out o2,$(CONFIGS))) $(TESTS:%=clang/%) \
        $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/state \
        s390x/gemm s390x/optimizer
-SCRIPTS := bits compile cuda-sanitize emu nvcc examples ranks gpt cnn ncf report cuda-plain cblas \
+SCRIPTS := bits compile readme cuda-sanitize emu nvcc examples ranks gpt cnn ncf report cuda-plain cblas \
            sgemm-plain cuda-races cuda-traffic examples_cuda fuzz headers install self gpu_self \
            $(call less,cuda-clang sgemm-sanitize)
 LOGS := $(SCRIPTS:%=$(BUILD)/tests/%.log) \
@@ -127,17 +127,18 @@ bench: $(BUILD)/bench $(BUILD)/bench_ranks ## measure the CPU functions beside m
 	$(Q)$(BUILD)/bench $(ARGS)
 	$(Q)$(BUILD)/bench_ranks
 
-# Two files and what pkg-config says of them: --cflags where the header is, and kernels=, the path
-# of the CUDA source that a program with a GPU compiles besides.
+# What pkg-config says: --cflags, where the header is, and kernels=, the path of the CUDA source that a
+# program with a GPU compiles besides. include/amp/amp.h is for Windows, which has an <amp.h> of its own.
 install: ## copy amp.h, amp_kernels.cu and amp.pc below PREFIX (and DESTDIR)
-	$(Q)mkdir -p "$(DESTDIR)$(PREFIX)/include" "$(DESTDIR)$(PREFIX)/share/amp" \
+	$(Q)mkdir -p "$(DESTDIR)$(PREFIX)/include/amp" "$(DESTDIR)$(PREFIX)/share/amp" \
 	    "$(DESTDIR)$(PREFIX)/share/pkgconfig"
 	$(Q)cp amp.h "$(DESTDIR)$(PREFIX)/include/amp.h"
-	$(Q)cp amp_kernels.cu "$(DESTDIR)$(PREFIX)/share/amp/amp_kernels.cu"
-	$(Q)printf '%s\n' 'prefix=$(abspath $(PREFIX))' 'includedir=$${prefix}/include' \
-	    'kernels=$${prefix}/share/amp/amp_kernels.cu' '' 'Name: amp' \
+	$(Q)cp amp.h "$(DESTDIR)$(PREFIX)/include/amp/amp.h"
+	$(Q)cp amp_kernels.cu LICENSE "$(DESTDIR)$(PREFIX)/share/amp/"
+	$(Q)printf '%s\n' 'prefix=$(if $(filter /%,$(PREFIX)),$(PREFIX),$(CURDIR)/$(PREFIX))' \
+	    'includedir=$${prefix}/include' 'kernels=$${prefix}/share/amp/amp_kernels.cu' '' 'Name: amp' \
 	    'Description: Automatic mixed precision for C and CUDA, in one header' \
-	    'Version: $(VERSION)' 'Cflags: -I$${includedir}' 'Libs.private: -lm' \
+	    'Version: $(VERSION)' 'Cflags: -I"$${includedir}"' 'Libs.private: -lm' \
 	    > "$(DESTDIR)$(PREFIX)/share/pkgconfig/amp.pc"
 
 bench-peers: ## measure products of the CPU beside OpenBLAS and torch, where they are
@@ -225,7 +226,8 @@ $(BUILD)/tests/libtorch.log: examples/libtorch.cpp $(wildcard examples/train_*.h
 $(BUILD)/tests/self.log: tests/test.h
 $(BUILD)/tests/bits.log: tests/test_bits.c
 $(BUILD)/tests/gpu_self.log: tests/gpu.sh tests/gpu_table.awk $(wildcard tests/bench/*cuda.cu tests/bench/*.py)
-$(BUILD)/tests/install.log: Makefile README.md examples/cmake/CMakeLists.txt
+$(BUILD)/tests/readme.log: README.md
+$(BUILD)/tests/install.log: Makefile README.md $(wildcard examples/packaging/*/*)
 $(BUILD)/tests/cuda-plain.log: $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o \
                             $(wildcard tests/bench/*.cu) tests/bench/gpu.h
 $(BUILD)/tests/cuda-clang.log: $(KERNELS)clang/kernels.o $(CPU)/clang/amp.o
@@ -246,7 +248,7 @@ $(BUILD)/tests/gpt.log $(BUILD)/tests/cnn.log $(BUILD)/tests/ncf.log: $(BUILD)/t
     tests/trainer.sh tests/lib.sh $(BUILD)/%
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/$*)
 
-$(BUILD)/tests/examples_cuda.log: tests/examples_cuda.sh tests/lib.sh $(KERNELS)plain/kernels.o \
+$(BUILD)/tests/examples_cuda.log: tests/examples_cuda.sh README.md tests/lib.sh $(KERNELS)plain/kernels.o \
                                   $(CPU)/o2/amp.o $(wildcard examples/*.cu*) $(BUILD)/gpt
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/gpt)
 

@@ -22,49 +22,93 @@ int main(void) {
 }
 END
 
-MAKEFLAGS= make --no-print-directory install PREFIX="$out/prefix" > "$out/log" 2>&1 &&
-    cmp amp.h "$out/prefix/include/amp.h" >> "$out/log" 2>&1
-check 'make install PREFIX= copies the header' $?
+prefix="$out/a prefix"
+MAKEFLAGS= make --no-print-directory install PREFIX="$prefix" > "$out/log" 2>&1 &&
+    cmp amp.h "$prefix/include/amp.h" >> "$out/log" 2>&1 &&
+    cmp amp.h "$prefix/include/amp/amp.h" >> "$out/log" 2>&1
+check 'make install PREFIX= copies the header, a PREFIX with a blank in it too' $?
 MAKEFLAGS= make --no-print-directory install PREFIX=/opt/amp DESTDIR="$out/stage" > "$out/log" 2>&1 &&
     cmp amp.h "$out/stage/opt/amp/include/amp.h" >> "$out/log" 2>&1 &&
     grep -x 'prefix=/opt/amp' "$out/stage/opt/amp/share/pkgconfig/amp.pc" >> "$out/log" 2>&1
 check 'DESTDIR= is where files go, not what amp.pc says' $?
 
+runs() { [ "$("$1" 2> "$out/log")" = "$(version)" ]; } # runs PROGRAM: it prints the version
 if have pkg-config; then
-    PKG_CONFIG_PATH=$out/prefix/share/pkgconfig
+    PKG_CONFIG_PATH=$prefix/share/pkgconfig
     export PKG_CONFIG_PATH
     pkg-config --modversion amp > "$out/log" 2>&1 && [ "$(cat "$out/log")" = "$(version)" ]
     check "pkg-config: amp.pc has the header's version, $(version)" $?
-    cmp amp_kernels.cu "$(pkg-config --variable=kernels amp)" > "$out/log" 2>&1
+    cmp amp_kernels.cu "$(pkg-config --variable=kernels amp | tr -d '\\')" > "$out/log" 2>&1
     check 'pkg-config: the variable kernels leads to amp_kernels.cu' $?
-    (cd "$out/project" && $cc $(pkg-config --cflags amp) main.c -o program \
-        $(pkg-config --libs amp) && ./program) > "$out/log" 2>&1 &&
-        [ "$(tail -n 1 "$out/log")" = "$(version)" ]
+    eval "$cc $(pkg-config --cflags amp) '$out/project/main.c' -o '$out/program' $(pkg-config --libs amp)" \
+        > "$out/log" 2>&1 && runs "$out/program"
     check 'pkg-config: a program compiles with its flags and runs' $?
 else
     skip 'pkg-config' 'not installed'
 fi
 
-tag=$(sed -n 's/.*GIT_TAG \([^ )]*\).*/\1/p' README.md)
-[ "$tag" = main ] || git rev-parse -q --verify "$tag^{commit}" > "$out/log" 2>&1
-check "README: its CMake snippet asks for what there is: $tag" $?
+# Windows has an <amp.h> of its own. Ours is found by #include "amp.h" beside the file, or as <amp/amp.h>.
+mkdir -p "$out/decoy"
+echo '#error C++ AMP' > "$out/decoy/amp.h"
+cp amp.h "$out/project/amp.h"
+sed 's,"amp.h",<amp/amp.h>,' "$out/project/main.c" > "$out/project/angle.c"
+for compiler in "$cc" x86_64-w64-mingw32-gcc; do
+    if ! have "$compiler"; then skip "$compiler: a decoy <amp.h>" 'not installed'; continue; fi
+    $compiler -fsyntax-only -isystem "$out/decoy" "$out/project/main.c" > "$out/log" 2>&1 &&
+        $compiler -fsyntax-only -I "$out/decoy" -I "$prefix/include" "$out/project/angle.c" >> "$out/log" 2>&1
+    check "$compiler: with an <amp.h> of the system in its path ours is found" $?
+done
+rm "$out/project/amp.h"
 
-# README's snippet, with this checkout in place of a download.
-if have cmake; then
+# A clone of this checkout, as it is now, stands for the repository.
+url() { sed "s,URL_OF_THIS_REPOSITORY,file://$out/repository,g"; }
+if git rev-parse --git-dir > /dev/null 2>&1; then
+    git clone -q --bare . "$out/repository" > "$out/log" 2>&1 &&
+        git -C "$out/repository" update-ref refs/heads/main HEAD
+    check 'a local clone for the packages' $?
+fi
+
+# README's snippet as it stands there but for the address.
+if have cmake && [ -d "$out/repository" ]; then
     {
         echo 'cmake_minimum_required(VERSION 3.18)'
         echo 'project(trainer LANGUAGES C)'
         echo 'add_executable(trainer main.c)'
-        sed -n '/^```cmake/,/^```$/p' README.md | sed '/^```/d'
+        sed -n '/^```cmake/,/^```$/p' README.md | sed '/^```/d' | url
     } > "$out/project/CMakeLists.txt"
     grep -q FetchContent "$out/project/CMakeLists.txt" &&
-        CC="$cc" cmake -S "$out/project" -B "$out/cmake" -DFETCHCONTENT_SOURCE_DIR_AMP="$PWD" \
-            > "$out/log" 2>&1 &&
-        cmake --build "$out/cmake" >> "$out/log" 2>&1 &&
-        [ "$("$out/cmake/trainer")" = "$(version)" ]
+        CC="$cc" cmake -S "$out/project" -B "$out/cmake" > "$out/log" 2>&1 &&
+        cmake --build "$out/cmake" >> "$out/log" 2>&1 && runs "$out/cmake/trainer"
     check 'cmake: the FetchContent snippet of README builds a program' $?
 else
-    skip 'cmake' 'not installed'
+    skip 'cmake' 'not installed, or no git'
+fi
+
+packages=examples/packaging
+if have meson && have ninja && [ -d "$out/repository" ]; then
+    mkdir -p "$out/project/subprojects/packagefiles/amp"
+    url < $packages/meson/amp.wrap > "$out/project/subprojects/amp.wrap"
+    cp $packages/meson/meson.build "$out/project/subprojects/packagefiles/amp/"
+    printf '%s\n' "project('trainer', 'c')" \
+        "executable('trainer', 'main.c', dependencies: dependency('amp'))" > "$out/project/meson.build"
+    CC="$cc" meson setup --wrap-mode=forcefallback "$out/meson" "$out/project" > "$out/log" 2>&1 &&
+        ninja -C "$out/meson" >> "$out/log" 2>&1 && runs "$out/meson/trainer"
+    check 'meson: the subproject of packaging/meson builds a program' $?
+else
+    skip 'meson' 'not installed, or no git'
+fi
+if have conan && have cmake; then
+    CONAN_HOME=$out/conan
+    export CONAN_HOME
+    { conan profile detect && conan create $packages/conan; } > "$out/log" 2>&1 &&
+        header=$(find "$out/conan/p" -path '*/p/include/amp/amp.h') && cmp amp.h "$header" >> "$out/log" 2>&1
+    check 'conan: the recipe of packaging/conan makes a package' $?
+else
+    skip 'conan' 'not installed'
+fi
+if have python3; then # vcpkg itself is not to be had here
+    python3 -m json.tool $packages/vcpkg/vcpkg.json > "$out/log" 2>&1
+    check 'vcpkg: the manifest is JSON' $?
 fi
 
 finish

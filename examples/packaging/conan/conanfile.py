@@ -1,0 +1,40 @@
+# conan create examples/packaging/conan, in a checkout: a header-only package, amp-h/VERSION. #include "amp.h".
+import os
+import re
+
+from conan import ConanFile
+from conan.tools.files import copy, load
+
+
+class AmpH(ConanFile):
+    name = "amp-h"
+    description = "Automatic mixed precision for training loops in C and CUDA, in one header"
+    license = "MIT OR Unlicense"
+    package_type = "header-library"
+    settings = "os"
+    no_copy_source = True
+
+    def _root(self):
+        return os.path.join(self.recipe_folder, "..", "..", "..")
+
+    def set_version(self):
+        parts = re.findall(r"#define AMP_VERSION_\w+ (\d+)", load(self, os.path.join(self._root(), "amp.h")))
+        self.version = ".".join(parts)
+
+    def export_sources(self):
+        for name in ("amp.h", "amp_kernels.cu", "LICENSE"):
+            copy(self, name, self._root(), self.export_sources_folder)
+
+    def package(self):
+        copy(self, "amp.h", self.source_folder, os.path.join(self.package_folder, "include"))
+        copy(self, "amp.h", self.source_folder, os.path.join(self.package_folder, "include", "amp"))
+        copy(self, "amp_kernels.cu", self.source_folder, os.path.join(self.package_folder, "share", "amp"))
+        copy(self, "LICENSE", self.source_folder, os.path.join(self.package_folder, "licenses"))
+
+    def package_info(self):
+        self.cpp_info.bindirs = self.cpp_info.libdirs = []
+        if self.settings.get_safe("os") in ("Linux", "FreeBSD"):
+            self.cpp_info.system_libs = ["m"]
+
+    def package_id(self):
+        self.info.clear()
