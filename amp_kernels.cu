@@ -22,6 +22,13 @@
        B           gradient 2, master 4, m 4, v 4    master 4, m 4, v 4, model 2
        together    16                                14                             = 30
 
+   What a step costs, AdamW, fp16 gradients and copies; counted in the emulator or read in SASS, no time:
+
+       launches for 1 to 10,000 tensors   2; 3 if ranks must agree; 8 to 14 with gradients of few rows
+       host synchronisations              0
+       registers, spills                  at most 64, none (nvcc 13.0, sm_75 to sm_120: make cuda)
+       instructions                       B 190 to 203 for 4 elements, A 5.9 to 6.6 for one
+
    HOW WORK IS CUT   Tensors are cut into chunks of AMPI_CHUNK elements. In A a warp takes a chunk,
    because the canonical sum goes through it in order, 256 lanes wide: each of the 32 threads holds
    8 lanes; or four warps, if there are few chunks, with 2 lanes a thread. In B a block takes a

@@ -18,6 +18,48 @@ for program in train_cuda step_cuda gpt_cuda; do
     check "$program: --help" $?
     refuses "$program: an unknown option is named" --bogus "$out/$program" --bogus
 done
+# README's block for a GPU, in a program with eight weights whose loss is 2^-10: scaled it is 64.
+cat > "$out/readme.head" << 'END'
+#include "amp.h"
+#include <cuda_runtime.h>
+#include <string.h>
+int main(void) {
+    const size_t       n = 8;
+    const float        lr = 0.5f, ones[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    const amp_f16      loss[8] = {{0x1400}, {0}, {0}, {0}, {0}, {0}, {0}, {0}};
+    amp_f16            scaled[8];
+    cudaStream_t       stream;
+    void              *w, *grad, *dloss;
+    amp_optimizer      opt;
+    amp_optimizer_desc desc;
+    amp_tensor         t;
+    amp_status         status;
+    memset(&desc, 0, sizeof desc), memset(&t, 0, sizeof t);
+    cudaStreamCreate(&stream);
+    cudaMalloc(&w, sizeof ones), cudaMalloc(&grad, sizeof loss), cudaMalloc(&dloss, sizeof loss);
+    cudaMemcpy(w, ones, sizeof ones, cudaMemcpyHostToDevice), cudaMemset(grad, 0, sizeof loss);
+    cudaMemcpy(dloss, loss, sizeof loss, cudaMemcpyHostToDevice);
+    desc.dtype = AMP_F16;
+END
+cat > "$out/readme.init" << 'END'
+    t.n = n, t.weight = (float *)w, t.grad = grad, t.grad_type = AMP_F16;
+    if (amp_optimizer_init(&opt, &desc) || amp_optimizer_add(&opt, &t) || amp_optimizer_prepare(&opt)) return 1;
+END
+cat > "$out/readme.tail" << 'END'
+    cudaMemcpy(scaled, dloss, sizeof scaled, cudaMemcpyDeviceToHost);
+    if (amp_optimizer_status(&opt, &status) || status.steps != 1) return 2;
+    amp_optimizer_free(&opt);
+    return scaled[0].bits != 0x5400;
+}
+END
+awk -v out="$out" '/^```c$/ {b++; next} b == 3 && /^```/ {exit} b == 3 {print > (out "/readme." (step ? "step" : "desc"))}
+    b == 3 && /^\/\* init/ {step = 1}' README.md
+cat "$out/readme.head" "$out/readme.desc" "$out/readme.init" "$out/readme.step" "$out/readme.tail" > "$out/readme_gpu.cpp"
+object "$out/readme_gpu.o" "$compiler" $fake -w $with $linked -include $emu/cuda_emu.h -c "$out/readme_gpu.cpp" &&
+    $compiler "$out/readme_gpu.o" "$objects/kernels.o" "$objects/emu.o" "$cpu" -o "$out/readme_gpu" > "$out/log" 2>&1 &&
+    "$out/readme_gpu" > "$out/log" 2>&1
+check 'README: the block for a GPU compiles, scales the loss and takes a step' $?
+
 small="--width 64 --batch 32 --batches 10 --epochs 2"
 for dtype in fp16 bf16; do
     "$out/train_cuda" $small --dtype $dtype > "$out/log" 2>&1 && grep -q '^ok' "$out/log"

@@ -1,0 +1,56 @@
+# README's blocks of code: extracted, compiled as C99 and C++11 without a warning, run, and what they print compared.
+# (The block for CMake is run by install.sh, the one for a GPU on the emulator by examples_cuda.sh.)
+# usage: [CC=COMPILER CXX=COMPILER CLANG=COMPILER] readme.sh OUTDIR
+suite=readme out=${1:?usage: readme.sh OUTDIR}
+rm -rf "$out"
+. tests/lib.sh
+
+block() { awk -v n="$1" '/^```c$/ {b++; next} /^```/ {if (b == n) exit} b == n' README.md; } # block NUMBER
+
+block 1 > "$out/fast.c"
+sed -n '/It prints/,$s/^   \(step .*[0-9]\).*/\1/p' "$out/fast.c" > "$out/expected"
+
+# The second one stands in a trainer of eight weights. w halves in each of eight steps: the first of nine overflows.
+{
+    printf '%s\n' '#define AMP_IMPLEMENTATION' '#include "amp.h"' '#include <string.h>'
+    cat << 'END'
+static float w[8] = {1}, dloss;
+static amp_f16 grad[8];
+static void forward(const void *model) { dloss = model != NULL; }
+static void backward(float d) { for (int i = 0; i < 8; i++) grad[i] = amp_f32_to_f16(d * w[i]); }
+static void sgd_step(float *x, const float *g, int n, float lr) { while (n--) x[n] -= lr * g[n]; }
+int main(void) {
+    int step, steps = 9, n = 8;
+    float lr = 0.5f;
+END
+    block 2
+    echo '    amp_optimizer_free(&opt); return !(w[0] == 0.00390625f); }'
+} > "$out/wrap.c"
+
+for compiler in "${CC:-gcc} -std=c99" "${CLANG:-clang} -std=c99" "${CXX:-g++} -std=c++11 -x c++" \
+    "${CLANG:-clang}++ -std=c++11 -x c++"; do
+    if ! have "$compiler"; then skip "$compiler" 'not installed'; continue; fi
+    $compiler -O0 -Wall -Wextra -Werror -I. "$out/fast.c" -o "$out/fast" -lm > "$out/log" 2>&1 &&
+        "$out/fast" > "$out/log" && [ -s "$out/expected" ] && diff "$out/expected" "$out/log" >> "$out/log"
+    check "$compiler: the shortest program prints what it says" $?
+    $compiler -O0 -Wall -Wextra -Werror -I. "$out/wrap.c" -o "$out/wrap" -lm > "$out/log" 2>&1 && "$out/wrap"
+    check "$compiler: the wrap halves its weight in each step but the first, which overflows" $?
+done
+
+[ "$(wc -l < README.md)" -le 200 ]
+check 'at most 200 lines' $?
+lines=$(grep -c 'AMP [0-9]* \*/$' examples/trainer_amp.cu)
+grep -q "AMP_CUBLAS_DROP_IN\`: $lines lines, " README.md
+check "its cuBLAS trainer needs $lines lines" $?
+for name in $(grep -o '`amp_[a-z0-9_]*`' README.md | tr -d '`' | sort -u); do
+    grep -q "\b$name\b" amp.h || case $name in amp_kernels) ;; *) echo "$name" ;; esac
+done > "$out/log"
+[ ! -s "$out/log" ]
+check 'every name in it exists' $?
+for file in $(grep -oE '`(examples|tests|build)/[a-z_/]*(\.[a-z]+)?`|`[a-z_]+\.(c|cu|cpp)`' README.md | tr -d '`' | sort -u); do
+    case $file in build/*) file=examples/${file#build/}.c ;; */*) ;; fast.c) continue ;; *) file=examples/$file ;; esac
+    [ -e "$file" ] || [ -e "${file#examples/}" ] || echo "$file"
+done > "$out/log"
+[ ! -s "$out/log" ]
+check 'every file in it exists' $?
+finish
