@@ -3167,8 +3167,11 @@ AMPI_FN size_t ampi_head(const void *p, size_t size, size_t alignment, size_t n)
 enum { AMPI_SOON = 512 };
 #if defined(__GNUC__) || defined(__clang__)
 #define AMPI_PREFETCH(base, type, i) __builtin_prefetch(ampi_at(base, type, i))
+#define AMPI_PREFETCH_FAR(base, type, i, bytes)                                                \
+    __builtin_prefetch((const char *)ampi_at(base, type, i) + (bytes), 0, 2)
 #else
-#define AMPI_PREFETCH(base, type, i) ((void)0)
+#define AMPI_PREFETCH(base, type, i)            ((void)0)
+#define AMPI_PREFETCH_FAR(base, type, i, bytes) ((void)0)
 #endif
 
 /* The arrays from element i on. */
@@ -3472,12 +3475,6 @@ AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
 
 AMPI_STRICT_END
 
-#undef AMPI_TIER
-#undef AMPI_HERE
-#undef AMPI_LOOP
-#undef AMPI_V
-#undef AMPI_U
-#undef AMPI_UNROLLED
 #endif /* AMPI_W */
 
 #if defined(AMPI_W) && AMPI_W == 1 /* >>impl goes on */
@@ -7256,9 +7253,13 @@ enum {
     AMPI_TALL_SMALL  = 64,      /* the same on the stack                                        */
     AMPI_STACK       = 28672,   /* words of workspace on the stack                              */
     AMPI_HEAVY       = 1 << 22, /* m n k above which a malloc pays, and threads do              */
+    AMPI_FEW_ROWS    = 3,       /* of A, where B is transposed: they go one by one              */
+    AMPI_BY_HAND     = 64,      /* elements of a small B that are turned one by one             */
     AMPI_GEMM_TINY   = 1 << 12, /* m n k up to which nothing is packed                          */
     AMPI_TILES       = 1 << 15, /* m n k from which products of halves go in pairs              */
-    AMPI_THIN_K      = 512,     /* of a matrix times a vector, k and rows at a time             */
+    AMPI_PACK_AHEAD  = 384,     /* bytes of a row before packing needs them; to the second level:
+                                   rows often share a set of the first                          */
+    AMPI_THIN_K      = 4096,    /* of a matrix times a vector, k and rows at a time             */
     AMPI_THIN_ROWS   = 1024
 };
 
@@ -7297,9 +7298,9 @@ typedef struct ampi_engine {
                    size_t rows, size_t cols);
     /* sum[r] += element (r, k) * v[k]. */
     void (*thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks, const float *v);
-    /* All of a product in fp32: op(A) is a[r * rs + k * cs], op(B) b[k * ldb + column]. */
-    void (*tiny)(const amp_gemm_args *g, const float *a, size_t rs, size_t cs, const float *b,
-                 size_t ldb);
+    /* All of a product: op(A) is a[r * rs + k * cs]; b's columns lie side by side. */
+    void (*tiny)(const amp_gemm_args *g, const float *a, size_t rs, size_t cs,
+                 const ampi_operand *b);
 } ampi_engine;
 
 /* >>impl tiers: that of pairs, or NULL. Tiles split numbers into parts, the other wants bf16 whole;
@@ -7350,7 +7351,7 @@ static int ampi_is_whole(const amp_gemm_args *g) {
 }
 
 /* How a product is computed; it depends on m, n and k alone. */
-typedef enum ampi_way { AMPI_IN_BLOCKS = 0, AMPI_AS_THIN, AMPI_AS_TINY } ampi_way;
+typedef enum ampi_way { AMPI_IN_BLOCKS = 0, AMPI_AS_THIN, AMPI_AS_TINY, AMPI_BY_ROWS } ampi_way;
 
 /* What the driver knows of a product, or of a thread's slice of one. */
 typedef struct ampi_task {
@@ -7495,37 +7496,66 @@ static AMPI_NOINLINE void ampi_gemm_thin(const ampi_engine *e, const amp_gemm_ar
             at = ampi_operand_at(x, r, k);
             e->thin(sum, &at, rows, ks, v);
         }
-        if (row) e->write(g, sum, 0, 0, r, 1, rows);
+        if (row || (g->ldc == 1 && !g->bias)) e->write(g, sum, 0, 0, r, 1, rows);
         else e->write(g, sum, 1, r, 0, rows, 1);
     }
 }
 
-/* Operands are read in place if they are fp32 and, of B, rows. */
+/* Few rows, each a thin product: to turn B for all of them takes longer. */
+static void ampi_gemm_rows(const ampi_engine *e, const amp_gemm_args *g) {
+    amp_gemm_args one = *g;
+    size_t        i;
+    one.m = 1;
+    for (i = 0; i < g->m; i++) {
+        one.a = ampi_at(g->a, g->a_type, i * (g->trans_a ? 1 : g->lda));
+        one.c = ampi_to(g->c, g->c_type, i * g->ldc);
+        ampi_gemm_thin(e, &one);
+    }
+}
+
+/* The transpose of a small B: few elements by hand, as they are; more as they are packed. */
+static void ampi_turn_tiny(const ampi_engine *e, const amp_gemm_args *g, ampi_operand *y,
+                           float *b) {
+    const size_t ldb = ampi_up(g->n, e->col_step);
+    size_t       r, k;
+    if (g->n * g->k > AMPI_BY_HAND) {
+        for (k = 0; k < g->k; k += AMPI_DEEP) {
+            const ampi_operand at = ampi_operand_at(*y, 0, k);
+            e->pack((uint32_t *)(void *)(b + k * ldb), ldb, 1, &at, 1, g->n,
+                    ampi_min(g->k - k, AMPI_DEEP));
+        }
+        y->type = y->as = AMP_F32;
+    } else if (y->type == AMP_F32) {
+        for (k = 0; k < g->k; k++)
+            for (r = 0; r < g->n; r++)
+                ampi_store_u32(b, k * ldb + r, ampi_load_u32(y->x, r * y->rs + k));
+    } else {
+        for (k = 0; k < g->k; k++)
+            for (r = 0; r < g->n; r++)
+                ampi_store_u16(b, k * ldb + r, ampi_load_u16(y->x, r * y->rs + k));
+    }
+    y->x  = b;
+    y->rs = 1;
+    y->cs = ldb;
+}
+
+/* A is read in place if it is fp32, B if its columns lie side by side. */
 static AMPI_NOINLINE void ampi_gemm_tiny(const ampi_engine *e, const amp_gemm_args *g) {
-    const ampi_operand x = ampi_operand_of(g, 0), y = ampi_operand_of(g, 1);
-    const size_t       unit = e->col_step;
+    const ampi_operand x = ampi_operand_of(g, 0);
+    const int          along = !g->trans_a;
+    ampi_operand       y = ampi_operand_of(g, 1);
     float              a[AMPI_GEMM_TINY], b[AMPI_GEMM_TINY];
-    const float       *pa = (const float *)g->a, *pb = (const float *)g->b;
-    size_t             rs = x.rs, cs = x.cs, ldb = y.cs, k;
+    const float       *pa = (const float *)g->a;
+    size_t             rs = x.rs, cs = x.cs;
     if (x.as != AMP_F32) {
-        const int along = cs == 1;
-        if (along) rs = ampi_up(g->k, unit);
-        else cs = ampi_up(g->m, unit);
-        e->convert(a, ampi_max(rs, cs), &x, along ? x.rs : x.cs, along ? g->m : g->k,
+        if (along) rs = ampi_up(g->k, e->col_step);
+        else cs = ampi_up(g->m, e->col_step);
+        e->convert(a, along ? rs : cs, &x, along ? x.rs : x.cs, along ? g->m : g->k,
                    along ? g->k : g->m);
         pa = a;
     }
-    if (y.as != AMP_F32 || g->trans_b) {
-        ldb = ampi_up(g->n, unit);
-        pb  = b;
-    }
-    for (k = 0; g->trans_b && k < g->k; k += AMPI_DEEP) {
-        const ampi_operand at = ampi_operand_at(y, 0, k);
-        e->pack((uint32_t *)(void *)(b + k * ldb), ldb, 1, &at, 1, g->n,
-                ampi_min(g->k - k, AMPI_DEEP));
-    }
-    if (pb == b && !g->trans_b) e->convert(b, ldb, &y, y.cs, g->k, g->n);
-    e->tiny(g, pa, rs, cs, pb, ldb);
+    if (g->trans_b) ampi_turn_tiny(e, g, &y, b);
+    e->tiny(g, pa, rs, cs, &y);
 }
 
 /* Has a product more than most multiply-adds? */
@@ -7534,7 +7564,9 @@ static int ampi_work_above(const amp_gemm_args *g, size_t most) {
 }
 
 static ampi_way ampi_way_of(const amp_gemm_args *g) { /* without k it is thin or tiny */
-    if (g->m == 1 || g->n == 1) return AMPI_AS_THIN;
+    if (g->m == 1 || g->n == 1)
+        return ampi_work_above(g, g->n == 1 ? AMPI_BY_HAND / 4 : 4 * AMPI_BY_HAND) ? AMPI_AS_THIN
+                                                                              : AMPI_AS_TINY;
     if (ampi_work_above(g, AMPI_GEMM_TINY)) return AMPI_IN_BLOCKS;
     return ampi_up(ampi_max(g->m, g->n), AMPI_DEEP) * ampi_up(g->k, AMPI_DEEP) > AMPI_GEMM_TINY
                ? AMPI_IN_BLOCKS : AMPI_AS_TINY; /* its copies of A or B would be too large */
@@ -7553,13 +7585,19 @@ static const ampi_engine *ampi_engine_for(const amp_gemm_args *g) {
 /* The products of a batch, or of a thread's share of them. w NULL: without packing. */
 static void ampi_gemm_each(const ampi_engine *e, const amp_gemm_args *g, ampi_way way, ampi_task *w,
                            uint32_t *space) {
-    amp_gemm_args one = *g;
+    amp_gemm_args one;
     size_t        i;
+    if (way == AMPI_AS_TINY && g->count == 1) {
+        ampi_gemm_tiny(e, g);
+        return;
+    }
+    one = *g;
     for (i = 0; i < g->count; i++) {
         one.a = ampi_at(g->a, g->a_type, i * g->stride_a);
         one.b = ampi_at(g->b, g->b_type, i * g->stride_b);
         one.c = ampi_to(g->c, g->c_type, i * g->stride_c);
         if (way == AMPI_AS_THIN) ampi_gemm_thin(e, &one);
+        else if (way == AMPI_BY_ROWS) ampi_gemm_rows(e, &one);
         else if (way == AMPI_AS_TINY) ampi_gemm_tiny(e, &one);
         else ampi_gemm_product(w, &one, space);
     }
@@ -7687,6 +7725,8 @@ static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *ar
 #endif
     e   = ampi_engine_for(&g);
     way = ampi_way_of(&g);
+    if (way == AMPI_IN_BLOCKS && g.trans_b && g.m <= AMPI_FEW_ROWS && !e->pairs)
+        way = AMPI_BY_ROWS;
     if (ampi_work_above(&g, AMPI_HEAVY / ampi_max(g.count, 1))) team = ampi_team();
     if (way == AMPI_IN_BLOCKS) {
         bytes = ampi_job_bytes(e, &g);
@@ -7696,8 +7736,13 @@ static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *ar
             memory = ampi_allocate(&heap, bytes * team + 64);
         if (memory) space = ampi_align(memory);
     }
+    if (team == 1) {
+        ampi_gemm_share(e, &g, way, space);
+        ampi_release(&heap, memory);
+        return AMP_OK;
+    }
 #if AMPI_OPENMP
-#pragma omp parallel for schedule(static) if (team > 1)
+#pragma omp parallel for schedule(static)
 #endif
     for (t = 0; t < (int64_t)team; t++) {
         amp_gemm_args s = g;
@@ -10134,62 +10179,247 @@ AMPI_STRICT_BEGIN
 
 enum { AMPI_AHEAD = 4096 }; /* a check asks for memory this many bytes before it needs it */
 
-/* The parts of an engine over vectors V of W floats. Its tier has get, put and arithmetic; here are
-   get_part and put_part (the first n elements, if n < W), fma, relu and transpose (W x W). */
+/* What x is, compilers do not know: they make no copies of a loop for its values, and do not unroll
+   one of so many turns. */
+#if defined(__GNUC__) || defined(__clang__)
+#define AMPI_HIDE(x) __asm__("" : "+r"(x))
+#else
+#define AMPI_HIDE(x) ((void)0)
+#endif
 
-#define AMPI_PACK(FN, V, W, S)                                                                 \
-    /* Elements i and on, n of them (or W) there, as they count. */                            \
-    FN V ampi_value##S(const ampi_operand *x, size_t i, size_t n) {                            \
-        const V v = ampi_get_part##S(ampi_at(x->x, x->type, i), x->type, n);                   \
-        return x->as == x->type ? v : ampi_round##S(v, x->as);                                 \
-    }                                                                                          \
-    FN void ampi_convert##S(float *dst, size_t ld, const ampi_operand *x, size_t step,         \
-                            size_t rows, size_t n) {                                           \
-        size_t r, i;                                                                           \
-        for (r = 0; r < rows; r++)                                                             \
-            for (i = 0; i < n; i += W)                                                         \
-                ampi_put##S(dst, r * ld + i, ampi_value##S(x, r * step + i, n - i));           \
-        ampi_done##S();                                                                        \
-    }                                                                                          \
-    /* W rows of memory: v[i] begins at element at + i * step. */                              \
-    FN AMPI_ALWAYS void ampi_rows##S(V *v, const ampi_operand *x, size_t at, size_t step,      \
-                                     size_t rows, size_t n) {                                  \
-        V      edge[W];                                                                        \
-        size_t i;                                                                              \
-        if (rows < W || n < W || x->as != x->type) {                                           \
-            for (i = 0; i < W; i++)                                                            \
-                edge[i] = i < rows ? ampi_value##S(x, at + i * step, n) : ampi_splat##S(0.0f); \
-            AMPI_UNROLL for (i = 0; i < W; i++) v[i] = edge[i];                                \
-        } else if (x->type == AMP_F32) {                                                       \
-            AMPI_UNROLL for (i = 0; i < W; i++)                                                \
-                v[i] = ampi_get_as##S(x->x, AMP_F32, at + i * step);                           \
-        } else if (x->type == AMP_F16) {                                                       \
-            AMPI_UNROLL for (i = 0; i < W; i++)                                                \
-                v[i] = ampi_get_as##S(x->x, AMP_F16, at + i * step);                           \
-        } else {                                                                               \
-            AMPI_UNROLL for (i = 0; i < W; i++)                                                \
-                v[i] = ampi_get_as##S(x->x, AMP_BF16, at + i * step);                          \
-        }                                                                                      \
-    }                                                                                          \
-    FN void ampi_pack##S(uint32_t *dst, size_t width, int of_b, const ampi_operand *operand,   \
-                         int parts, size_t rows, size_t ks) {                                  \
-        const ampi_operand x = *operand;                                                       \
-        const int          along = x.cs == 1;                                                  \
-        size_t             r, k, i;                                                            \
-        (void)parts;                                                                           \
-        for (r = 0; r < width; r += W)                                                         \
-            for (k = 0; k < AMPI_DEEP; k += W) {                                               \
-                const size_t nr = rows > r ? rows - r : 0, nk = ks > k ? ks - k : 0;           \
-                V            v[W];                                                             \
-                ampi_rows##S(v, &x, r * x.rs + k * x.cs, along ? x.rs : x.cs,                  \
-                             along ? nr : nk, along ? nk : nr);                                \
-                if (along == of_b) ampi_transpose##S(v);                                       \
-                AMPI_UNROLL for (i = 0; i < W; i++)                                            \
-                    if (of_b) ampi_put##S(dst, (k + i) * width + r, v[i]);                     \
-                    else if (r + i < width) ampi_put##S(dst, (r + i) * AMPI_DEEP + k, v[i]);   \
-            }                                                                                  \
-        ampi_done##S();                                                                        \
+/* Of products in plain C. */
+
+AMPI_HOST float ampi_get_as(const void *base, amp_dtype type, size_t i) {
+    return ampi_f32_from_bits(ampi_load(base, type, i));
+}
+AMPI_HOST float ampi_round(float x, amp_dtype type) {
+    uint32_t h;
+    ampi_store(&h, type, 0, ampi_bits_of_f32(x));
+    return ampi_get_as(&h, type, 0);
+}
+AMPI_HOST float ampi_get_part(const void *base, amp_dtype type, size_t n) {
+    return n ? ampi_get_as(base, type, 0) : 0.0f;
+}
+AMPI_HOST void ampi_put_part(void *base, amp_dtype type, size_t n, float x) {
+    (void)n;
+    ampi_put_as(base, type, 0, x);
+}
+AMPI_HOST float ampi_fma(float a, float b, float c) { return ampi_add(c, ampi_mul(a, b)); }
+AMPI_HOST float ampi_relu(float x) { return ampi_epilogue(x, NULL, 1); }
+AMPI_HOST void  ampi_transpose(float *v) { (void)v; }
+
+AMPI_STRICT_END
+
+#define AMPI_W 1
+
+#endif /* AMP_IMPLEMENTATION_INCLUDED */
+
+/* Products of a tier over vectors (>>core formulas). It has get, put and arithmetic; get_part and
+   put_part (the first n elements, if n < W), round, fma, relu and transpose (W x W). */
+
+#ifdef AMPI_W
+
+AMPI_STRICT_BEGIN
+
+/* Elements i and on, n of them (or W) there, as they count. */
+AMPI_IN AMPI_V AMPI_(value)(const ampi_operand *x, size_t i, size_t n) {
+    const AMPI_V v = AMPI_(get_part)(ampi_at(x->x, x->type, i), x->type, n);
+    return x->as == x->type ? v : AMPI_(round)(v, x->as);
+}
+
+AMPI_HERE void AMPI_(convert)(float *dst, size_t ld, const ampi_operand *x, size_t step,
+                              size_t rows, size_t n) {
+    size_t r, i;
+    for (r = 0; r < rows; r++)
+        for (i = 0; i < n; i += AMPI_W)
+            AMPI_(put)(dst, r * ld + i, AMPI_(value)(x, r * step + i, n - i));
+    AMPI_(done)();
+}
+
+/* All of W rows of memory of a type: v[i] begins at element i * step. */
+AMPI_IN void AMPI_(rows_of)(AMPI_V *v, const void *x, const amp_dtype type, size_t step) {
+    size_t i;
+    AMPI_UNROLL for (i = 0; i < AMPI_W; i++) {
+        AMPI_PREFETCH_FAR(x, type, i * step, AMPI_PACK_AHEAD);
+        v[i] = AMPI_(get_as)(x, type, i * step);
     }
+}
+
+/* Those and n elements that are there. */
+AMPI_IN void AMPI_(rows)(AMPI_V *v, const ampi_operand *x, size_t step, size_t rows, size_t n) {
+    AMPI_V edge[AMPI_W], *at = edge;
+    size_t i, all = AMPI_W;
+    int    type = (int)x->type;
+    AMPI_HIDE(type);
+    AMPI_HIDE(all);
+    AMPI_HIDE(at);
+    if (AMPI_W == 1 || rows < AMPI_W || n < AMPI_W || x->as != x->type) {
+        for (i = 0; i < all; i++)
+            at[i] = i < rows ? AMPI_(value)(x, i * step, n) : AMPI_(splat)(0.0f);
+        AMPI_UNROLL for (i = 0; i < AMPI_W; i++) v[i] = edge[i];
+    } else if (type == AMP_F32) {
+        AMPI_(rows_of)(v, x->x, AMP_F32, step);
+    } else if (type == AMP_F16) {
+        AMPI_(rows_of)(v, x->x, AMP_F16, step);
+    } else {
+        AMPI_(rows_of)(v, x->x, AMP_BF16, step);
+    }
+}
+
+AMPI_HERE void AMPI_(pack)(uint32_t *dst, size_t width, int of_b, const ampi_operand *x,
+                           int parts, size_t rows, size_t ks) {
+    const int along = x->cs == 1;
+    size_t    r, k, i;
+    (void)parts;
+    for (r = 0; r < width; r += AMPI_W)
+        for (k = 0; k < AMPI_DEEP; k += AMPI_W) {
+            const ampi_operand at = ampi_operand_at(*x, r, k);
+            const size_t       nr = rows > r ? rows - r : 0, nk = ks > k ? ks - k : 0;
+            int                turn = along == of_b, b = of_b;
+            AMPI_V             v[AMPI_W];
+            AMPI_HIDE(turn);
+            AMPI_HIDE(b);
+            AMPI_(rows)(v, &at, along ? x->rs : x->cs, along ? nr : nk, along ? nk : nr);
+            if (turn) AMPI_(transpose)(v);
+            if (b)
+                AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
+                    AMPI_(put)(dst, (k + i) * width + r, v[i]);
+            else
+                AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
+                    if (r + i < width) AMPI_(put)(dst, (r + i) * AMPI_DEEP + k, v[i]);
+        }
+    AMPI_(done)();
+}
+
+AMPI_HERE void AMPI_(write_one)(const amp_gemm_args *g, AMPI_V x, size_t i, size_t j, size_t n) {
+    const amp_dtype type = g->c_type;
+    void           *c    = ampi_to(g->c, type, i * g->ldc + j);
+    x = AMPI_(mul)(x, AMPI_(splat)(g->alpha));
+    if (!ampi_is_zero(&g->beta))
+        x = AMPI_(add)(x, AMPI_(mul)(AMPI_(splat)(g->beta), AMPI_(get_part)(c, type, n)));
+    if (g->bias)
+        x = AMPI_(add)(x, AMPI_(get_part)(ampi_at(g->bias, g->bias_type, j), g->bias_type, n));
+    if (g->relu) x = AMPI_(relu)(x);
+    AMPI_(put_part)(c, type, n, x);
+}
+
+AMPI_HERE void AMPI_(write)(const amp_gemm_args *g, const float *sum, size_t ld, size_t i,
+                            size_t j, size_t rows, size_t cols) {
+    size_t r, q;
+    for (r = 0; r < rows; r++)
+        for (q = 0; q < cols; q += AMPI_W)
+            AMPI_(write_one)(g, AMPI_(get_part)(sum + r * ld + q, AMP_F32, cols - q), i + r, j + q,
+                             cols - q);
+    AMPI_(done)();
+}
+
+/* A matrix times a vector. Where its rows lie side by side, a few stay in registers; of many, four
+   k at a time are added to sums in memory. */
+AMPI_IN AMPI_V AMPI_(add_four)(AMPI_V s, const void *x, const amp_dtype type, size_t cs,
+                               const AMPI_V *y) {
+    size_t i;
+    AMPI_UNROLL for (i = 0; i < 4; i++) {
+        AMPI_PREFETCH_FAR(x, type, (i + 4) * cs, 0);
+        s = AMPI_(fma)(AMPI_(get_as)(x, type, i * cs), y[i], s);
+    }
+    return s;
+}
+AMPI_IN AMPI_V AMPI_(add_some)(AMPI_V s, const ampi_operand *x, size_t r, size_t rows, size_t ks,
+                               const float *v) {
+    size_t i;
+    for (i = 0; i < ks; i++)
+        s = AMPI_(fma)(AMPI_(value)(x, i * x->cs + r, rows - r), AMPI_(splat)(v[i]), s);
+    return s;
+}
+AMPI_HERE void AMPI_(across)(float *sum, const ampi_operand *operand, size_t rows, size_t ks,
+                             const float *v) {
+    const int some = operand->as != operand->type;
+    size_t    r, k = 0, i;
+    AMPI_V    y[4], s;
+    for (; rows > 8 * AMPI_W && k + 4 <= ks; k += 4) {
+        const ampi_operand x = ampi_operand_at(*operand, 0, k);
+        AMPI_UNROLL for (i = 0; i < 4; i++) y[i] = AMPI_(splat)(v[k + i]);
+        for (r = 0; r < rows; r += AMPI_W) {
+            const void *at = ampi_at(x.x, x.type, r);
+            s = AMPI_(get)(sum, r);
+            if (some || rows - r < AMPI_W) s = AMPI_(add_some)(s, &x, r, rows, 4, v + k);
+            else if (x.type == AMP_F32) s = AMPI_(add_four)(s, at, AMP_F32, x.cs, y);
+            else if (x.type == AMP_F16) s = AMPI_(add_four)(s, at, AMP_F16, x.cs, y);
+            else s = AMPI_(add_four)(s, at, AMP_BF16, x.cs, y);
+            AMPI_(put)(sum, r, s);
+        }
+    }
+    for (r = 0; r < rows; r += AMPI_W) {
+        const ampi_operand x = ampi_operand_at(*operand, 0, k);
+        AMPI_(put)(sum, r, AMPI_(add_some)(AMPI_(get)(sum, r), &x, r, rows, ks - k, v + k));
+    }
+    AMPI_(done)();
+}
+
+/* Where they lie along k, sixteen are turned at a time. */
+AMPI_HERE void AMPI_(along)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
+                            const float *v) {
+    AMPI_V s, m[AMPI_W];
+    size_t r, k, i;
+    for (r = 0; r < rows; r += AMPI_W) {
+        s = AMPI_(get)(sum, r);
+        for (k = 0; k < ks; k += AMPI_W) {
+            const ampi_operand at = ampi_operand_at(*x, r, k);
+            AMPI_(rows)(m, &at, x->rs, rows - r, ks - k);
+            AMPI_(transpose)(m);
+            AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
+                if (k + i < ks) s = AMPI_(fma)(m[i], AMPI_(splat)(v[k + i]), s);
+        }
+        AMPI_(put)(sum, r, s);
+    }
+    AMPI_(done)();
+}
+
+AMPI_HERE void AMPI_(thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
+                           const float *v) {
+    if (x->rs == 1) AMPI_(across)(sum, x, rows, ks, v);
+    else AMPI_(along)(sum, x, rows, ks, v);
+}
+
+/* Four rows at a time, W columns; rows that are not there repeat the last one. */
+AMPI_HERE void AMPI_(tiny)(const amp_gemm_args *g, const float *a, size_t rs, size_t cs,
+                           const ampi_operand *operand) {
+    const ampi_operand b = *operand;
+    const size_t m = g->m, n = g->n, ks = g->k;
+    size_t       i, j, k, r;
+    for (i = 0; i < m; i += 4)
+        for (j = 0; j < n; j += AMPI_W) {
+            const float *row[4];
+            AMPI_V       s[4], sums[4];
+            AMPI_UNROLL for (r = 0; r < 4; r++) {
+                s[r]   = AMPI_(splat)(0.0f);
+                row[r] = a + ampi_min(i + r, m - 1) * rs;
+            }
+            for (k = 0; k < ks; k++) {
+                const AMPI_V y = AMPI_(value)(&b, k * b.cs + j, n - j);
+                AMPI_UNROLL for (r = 0; r < 4; r++)
+                    s[r] = AMPI_(fma)(AMPI_(splat)(ampi_load_f32(row[r], k * cs)), y, s[r]);
+            }
+            AMPI_UNROLL for (r = 0; r < 4; r++) sums[r] = s[r];
+            for (r = 0; r < 4 && i + r < m; r++) AMPI_(write_one)(g, sums[r], i + r, j, n - j);
+        }
+    AMPI_(done)();
+}
+
+AMPI_STRICT_END
+
+#undef AMPI_TIER
+#undef AMPI_HERE
+#undef AMPI_LOOP
+#undef AMPI_V
+#undef AMPI_U
+#undef AMPI_UNROLLED
+#endif /* AMPI_W */
+
+#if defined(AMPI_W) && AMPI_W == 1 /* >>impl goes on */
+#undef AMPI_W
+
+AMPI_STRICT_BEGIN
 
 /* R rows of C vectors: constants where it is inlined, so that the sums stay in registers. */
 #define AMPI_KERNEL(FN, V, W, STEP, S)                                                         \
@@ -10223,137 +10453,7 @@ enum { AMPI_AHEAD = 4096 }; /* a check asks for memory this many bytes before it
         }                                                                                      \
     }
 
-#define AMPI_WRITE(FN, V, W, S)                                                                \
-    FN AMPI_ALWAYS void ampi_write_one##S(const amp_gemm_args *g, V x, size_t i, size_t j,     \
-                                          size_t n) {                                          \
-        const amp_dtype type = g->c_type;                                                      \
-        void           *c    = ampi_to(g->c, type, i * g->ldc + j);                            \
-        x = ampi_mul##S(x, ampi_splat##S(g->alpha));                                           \
-        if (!ampi_is_zero(&g->beta))                                                           \
-            x = ampi_add##S(x, ampi_mul##S(ampi_splat##S(g->beta),                             \
-                                           ampi_get_part##S(c, type, n)));                     \
-        if (g->bias)                                                                           \
-            x = ampi_add##S(x, ampi_get_part##S(ampi_at(g->bias, g->bias_type, j),             \
-                                                g->bias_type, n));                             \
-        if (g->relu) x = ampi_relu##S(x);                                                      \
-        ampi_put_part##S(c, type, n, x);                                                       \
-    }                                                                                          \
-    FN void ampi_write##S(const amp_gemm_args *g, const float *sum, size_t ld, size_t i,       \
-                          size_t j, size_t rows, size_t cols) {                                \
-        size_t r, q;                                                                           \
-        for (r = 0; r < rows; r++)                                                             \
-            for (q = 0; q < cols; q += W)                                                      \
-                ampi_write_one##S(g, ampi_get_part##S(sum + r * ld + q, AMP_F32, cols - q),    \
-                                  i + r, j + q, cols - q);                                     \
-        ampi_done##S();                                                                        \
-    }
-
-/* A matrix times a vector. Where its rows lie side by side, a few stay in registers; of many, four
-   k at a time are added to sums in memory. Where they lie along k, sixteen are turned at a time. */
-#define AMPI_THIN(FN, V, W, S)                                                                 \
-    FN void ampi_across##S(float *sum, const ampi_operand *operand, size_t rows, size_t ks,    \
-                           const float *v) {                                                   \
-        const ampi_operand x = *operand;                                                       \
-        size_t             r, k = 0, i;                                                        \
-        V                  y[4], s;                                                            \
-        for (; rows > 8 * W && k + 4 <= ks; k += 4) {                                          \
-            AMPI_UNROLL for (i = 0; i < 4; i++) y[i] = ampi_splat##S(v[k + i]);                \
-            for (r = 0; r < rows; r += W) {                                                    \
-                s = ampi_get##S(sum, r);                                                       \
-                AMPI_UNROLL for (i = 0; i < 4; i++)                                            \
-                    s = ampi_fma##S(ampi_value##S(&x, (k + i) * x.cs + r, rows - r), y[i], s); \
-                ampi_put##S(sum, r, s);                                                        \
-            }                                                                                  \
-        }                                                                                      \
-        for (r = 0; r < rows; r += W) {                                                        \
-            s = ampi_get##S(sum, r);                                                           \
-            for (i = k; i < ks; i++)                                                           \
-                s = ampi_fma##S(ampi_value##S(&x, i * x.cs + r, rows - r),                     \
-                                ampi_splat##S(v[i]), s);                                       \
-            ampi_put##S(sum, r, s);                                                            \
-        }                                                                                      \
-        ampi_done##S();                                                                        \
-    }                                                                                          \
-    FN void ampi_along##S(float *sum, const ampi_operand *operand, size_t rows, size_t ks,     \
-                          const float *v) {                                                    \
-        const ampi_operand x = *operand;                                                       \
-        V                  s[16 / W], m[W];                                                    \
-        size_t             r, k, i, q;                                                         \
-        for (r = 0; r < rows; r += 16) {                                                       \
-            AMPI_UNROLL for (q = 0; q < 16 / W; q++) s[q] = ampi_get##S(sum, r + q * W);       \
-            for (k = 0; k < ks; k += W)                                                        \
-                AMPI_UNROLL for (q = 0; q < 16 / W; q++) {                                     \
-                    const size_t first = r + q * W;                                            \
-                    if (first >= rows) continue;                                               \
-                    ampi_rows##S(m, &x, first * x.rs + k, x.rs, rows - first, ks - k);         \
-                    ampi_transpose##S(m);                                                      \
-                    AMPI_UNROLL for (i = 0; i < W; i++)                                        \
-                        if (k + i < ks) s[q] = ampi_fma##S(m[i], ampi_splat##S(v[k + i]), s[q]); \
-                }                                                                              \
-            AMPI_UNROLL for (q = 0; q < 16 / W; q++) ampi_put##S(sum, r + q * W, s[q]);        \
-        }                                                                                      \
-        ampi_done##S();                                                                        \
-    }                                                                                          \
-    FN void ampi_thin##S(float *sum, const ampi_operand *x, size_t rows, size_t ks,            \
-                         const float *v) {                                                     \
-        if (x->rs == 1) ampi_across##S(sum, x, rows, ks, v);                                   \
-        else ampi_along##S(sum, x, rows, ks, v);                                               \
-    }
-
-/* Four rows at a time, W columns; rows that are not there repeat the last one. */
-#define AMPI_SMALL(FN, V, W, S)                                                                \
-    FN void ampi_tiny##S(const amp_gemm_args *g, const float *a, size_t rs, size_t cs,         \
-                         const float *b, size_t ldb) {                                         \
-        const size_t m = g->m, n = g->n, ks = g->k;                                            \
-        size_t       i, j, k, r;                                                               \
-        for (i = 0; i < m; i += 4)                                                             \
-            for (j = 0; j < n; j += W) {                                                       \
-                const float *row[4];                                                           \
-                V            s[4];                                                             \
-                AMPI_UNROLL for (r = 0; r < 4; r++) {                                          \
-                    s[r]   = ampi_splat##S(0.0f);                                              \
-                    row[r] = a + ampi_min(i + r, m - 1) * rs;                                  \
-                }                                                                              \
-                for (k = 0; k < ks; k++) {                                                     \
-                    const V y = ampi_get_part##S(b + k * ldb + j, AMP_F32, n - j);             \
-                    AMPI_UNROLL for (r = 0; r < 4; r++)                                        \
-                        s[r] = ampi_fma##S(ampi_splat##S(ampi_load_f32(row[r], k * cs)), y,    \
-                                           s[r]);                                              \
-                }                                                                              \
-                AMPI_UNROLL for (r = 0; r < 4; r++)                                            \
-                    if (i + r < m) ampi_write_one##S(g, s[r], i + r, j, n - j);                \
-            }                                                                                  \
-        ampi_done##S();                                                                        \
-    }
-
-#define AMPI_ENGINE(FN, V, W, S)                                                               \
-    AMPI_PACK(FN, V, W, S)                                                                     \
-    AMPI_WRITE(FN, V, W, S)                                                                    \
-    AMPI_THIN(FN, V, W, S)                                                                     \
-    AMPI_SMALL(FN, V, W, S)
-
-/* Plain C. Kernels want vectors by name, since what becomes of loops depends on flags. */
-
-AMPI_HOST float ampi_get_as(const void *base, amp_dtype type, size_t i) {
-    return ampi_f32_from_bits(ampi_load(base, type, i));
-}
-AMPI_HOST float ampi_round(float x, amp_dtype type) {
-    uint32_t h;
-    ampi_store(&h, type, 0, ampi_bits_of_f32(x));
-    return ampi_get_as(&h, type, 0);
-}
-AMPI_HOST float ampi_get_part(const void *base, amp_dtype type, size_t n) {
-    return n ? ampi_get_as(base, type, 0) : 0.0f;
-}
-AMPI_HOST void ampi_put_part(void *base, amp_dtype type, size_t n, float x) {
-    (void)n;
-    ampi_put_as(base, type, 0, x);
-}
-AMPI_HOST float ampi_fma(float a, float b, float c) { return ampi_add(c, ampi_mul(a, b)); }
-AMPI_HOST float ampi_relu(float x) { return ampi_epilogue(x, NULL, 1); }
-AMPI_HOST void  ampi_transpose(float *v) { (void)v; }
-AMPI_ENGINE(AMPI_HOST, float, 1, )
-
+/* Plain C's kernels want vectors by name, since what becomes of loops depends on flags. */
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__LP64__) && !defined(__TINYC__)
 typedef float ampi_f32x4 __attribute__((vector_size(16)));
 enum { AMPI_W4 = 4 };
@@ -10536,6 +10636,63 @@ AMPI_AVX2 AMPI_ALWAYS uint32_t ampi_largest16_avx2(ampi_u32x8 u) {
     return (uint32_t)_mm_cvtsi128_si32(x);
 }
 
+/* Products: 6 x 16. */
+
+AMPI_AVX2 __m256i ampi_lanes_avx2(size_t n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+AMPI_AVX2 __m256 ampi_get_few_avx2(const void *base, amp_dtype type, size_t n) {
+    uint16_t copy[8];
+    memset(copy, 0, sizeof copy);
+    memcpy(copy, base, 2 * n);
+    return ampi_get_as_avx2(copy, type, 0);
+}
+AMPI_AVX2 AMPI_ALWAYS __m256 ampi_get_part_avx2(const void *base, amp_dtype type, size_t n) {
+    if (n >= 8) return ampi_get_as_avx2(base, type, 0);
+    if (type == AMP_F32) return _mm256_maskload_ps((const float *)base, ampi_lanes_avx2(n));
+    return ampi_get_few_avx2(base, type, n);
+}
+AMPI_AVX2 void ampi_put_part_avx2(void *base, amp_dtype type, size_t n, __m256 x) {
+    uint16_t copy[8];
+    if (n >= 8) {
+        ampi_put_as_avx2(base, type, 0, x);
+    } else if (type == AMP_F32) {
+        _mm256_maskstore_ps((float *)base, ampi_lanes_avx2(n), x);
+    } else {
+        ampi_put_as_avx2(copy, type, 0, x);
+        memcpy(base, copy, 2 * n);
+    }
+}
+AMPI_AVX2 __m256 ampi_round_avx2(__m256 x, amp_dtype type) {
+    return ampi_float_avx2(ampi_half_avx2(x, type), type);
+}
+AMPI_AVX2 __m256 ampi_fma_avx2(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
+AMPI_AVX2 __m256 ampi_relu_avx2(__m256 x) { /* to 0 what, as an integer, is at most -inf */
+    __m256i u = _mm256_castps_si256(x);
+    AMPI_PIN(u);
+    return _mm256_castsi256_ps(_mm256_and_si256(
+        u, _mm256_cmpgt_epi32(u, _mm256_set1_epi32((int)(0x80000000u | AMPI_F32_INF)))));
+}
+AMPI_AVX2 void ampi_transpose_avx2(__m256 *v) {
+    __m256 t[8];
+    int    i;
+    AMPI_UNROLL for (i = 0; i < 8; i += 2) {
+        t[i]     = _mm256_unpacklo_ps(v[i], v[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
+    }
+    AMPI_UNROLL for (i = 0; i < 8; i += 4) {
+        v[i]     = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+        v[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+        v[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        v[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    AMPI_UNROLL for (i = 0; i < 4; i++) {
+        t[i]     = _mm256_permute2f128_ps(v[i], v[i + 4], 0x20);
+        t[i + 4] = _mm256_permute2f128_ps(v[i], v[i + 4], 0x31);
+    }
+    AMPI_UNROLL for (i = 0; i < 8; i++) v[i] = t[i];
+}
+
 #define AMPI_TIER _avx2
 #define AMPI_HERE AMPI_AVX2
 #define AMPI_LOOP static AMPI_NOINLINE __attribute__((target("avx2,fma,f16c")))
@@ -10615,63 +10772,6 @@ AMPI_AVX2 uint32_t ampi_check_avx2(const void *x, amp_dtype type, size_t i, size
     return largest;
 }
 
-/* Products: 6 x 16. */
-
-AMPI_AVX2 __m256i ampi_lanes_avx2(size_t n) {
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-}
-AMPI_AVX2 __m256 ampi_get_few_avx2(const void *base, amp_dtype type, size_t n) {
-    uint16_t copy[8];
-    memset(copy, 0, sizeof copy);
-    memcpy(copy, base, 2 * n);
-    return ampi_get_as_avx2(copy, type, 0);
-}
-AMPI_AVX2 AMPI_ALWAYS __m256 ampi_get_part_avx2(const void *base, amp_dtype type, size_t n) {
-    if (n >= 8) return ampi_get_as_avx2(base, type, 0);
-    if (type == AMP_F32) return _mm256_maskload_ps((const float *)base, ampi_lanes_avx2(n));
-    return ampi_get_few_avx2(base, type, n);
-}
-AMPI_AVX2 void ampi_put_part_avx2(void *base, amp_dtype type, size_t n, __m256 x) {
-    uint16_t copy[8];
-    if (n >= 8) {
-        ampi_put_as_avx2(base, type, 0, x);
-    } else if (type == AMP_F32) {
-        _mm256_maskstore_ps((float *)base, ampi_lanes_avx2(n), x);
-    } else {
-        ampi_put_as_avx2(copy, type, 0, x);
-        memcpy(base, copy, 2 * n);
-    }
-}
-AMPI_AVX2 __m256 ampi_round_avx2(__m256 x, amp_dtype type) {
-    return ampi_float_avx2(ampi_half_avx2(x, type), type);
-}
-AMPI_AVX2 __m256 ampi_fma_avx2(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
-AMPI_AVX2 __m256 ampi_relu_avx2(__m256 x) { /* to 0 what, as an integer, is at most -inf */
-    __m256i u = _mm256_castps_si256(x);
-    AMPI_PIN(u);
-    return _mm256_castsi256_ps(_mm256_and_si256(
-        u, _mm256_cmpgt_epi32(u, _mm256_set1_epi32((int)(0x80000000u | AMPI_F32_INF)))));
-}
-AMPI_AVX2 void ampi_transpose_avx2(__m256 *v) {
-    __m256 t[8];
-    int    i;
-    AMPI_UNROLL for (i = 0; i < 8; i += 2) {
-        t[i]     = _mm256_unpacklo_ps(v[i], v[i + 1]);
-        t[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
-    }
-    AMPI_UNROLL for (i = 0; i < 8; i += 4) {
-        v[i]     = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-        v[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-        v[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-        v[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-    }
-    AMPI_UNROLL for (i = 0; i < 4; i++) {
-        t[i]     = _mm256_permute2f128_ps(v[i], v[i + 4], 0x20);
-        t[i + 4] = _mm256_permute2f128_ps(v[i], v[i + 4], 0x31);
-    }
-    AMPI_UNROLL for (i = 0; i < 8; i++) v[i] = t[i];
-}
-AMPI_ENGINE(AMPI_AVX2, __m256, 8, _avx2)
 AMPI_KERNEL(AMPI_AVX2, __m256, 8, 2, _avx2)
 
 static const ampi_engine ampi_engine_avx2 = {
@@ -10824,6 +10924,62 @@ AMPI_AVX512 AMPI_ALWAYS uint32_t ampi_largest16_avx512(ampi_u32x16 u) {
     return (uint32_t)_mm_cvtsi128_si32(x);
 }
 
+/* Products: 12 x 32. */
+
+AMPI_AVX512 __mmask16 ampi_mask_avx512(size_t rest) {
+    return (__mmask16)(rest >= 16 ? 0xffffu : (1u << rest) - 1u);
+}
+
+AMPI_AVX512 __m512 ampi_get_part_avx512(const void *base, amp_dtype type, size_t n) {
+    const __mmask16 mask = ampi_mask_avx512(n);
+    if (type == AMP_F32) return _mm512_maskz_loadu_ps(mask, base);
+    return ampi_float_avx512(_mm256_maskz_loadu_epi16(mask, base), type);
+}
+AMPI_AVX512 void ampi_put_part_avx512(void *base, amp_dtype type, size_t n, __m512 x) {
+    const __mmask16 mask = ampi_mask_avx512(n);
+    if (type == AMP_F32) _mm512_mask_storeu_ps(base, mask, x);
+    else _mm256_mask_storeu_epi16(base, mask, ampi_half_avx512(x, type));
+}
+AMPI_AVX512 __m512 ampi_round_avx512(__m512 x, amp_dtype type) {
+    return ampi_float_avx512(ampi_half_avx512(x, type), type);
+}
+AMPI_AVX512 __m512 ampi_fma_avx512(__m512 a, __m512 b, __m512 c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
+AMPI_AVX512 __m512 ampi_relu_avx512(__m512 x) {
+    const __m512i least = _mm512_set1_epi32((int)(0x80000000u | AMPI_F32_INF));
+    __m512i       u     = _mm512_castps_si512(x);
+    AMPI_PIN(u);
+    return _mm512_castsi512_ps(
+        _mm512_maskz_mov_epi32(_mm512_cmpgt_epi32_mask(u, least), u));
+}
+AMPI_AVX512 void ampi_transpose_avx512(__m512 *v) {
+    __m512 t[16];
+    int    i;
+    AMPI_UNROLL for (i = 0; i < 16; i += 2) {
+        t[i]     = _mm512_unpacklo_ps(v[i], v[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(v[i], v[i + 1]);
+    }
+    AMPI_UNROLL for (i = 0; i < 16; i += 4) {
+        v[i]     = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
+        v[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
+        v[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        v[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    AMPI_UNROLL for (i = 0; i < 4; i++) {
+        t[i]      = _mm512_shuffle_f32x4(v[i], v[i + 4], 0x88);
+        t[i + 4]  = _mm512_shuffle_f32x4(v[i], v[i + 4], 0xdd);
+        t[i + 8]  = _mm512_shuffle_f32x4(v[i + 8], v[i + 12], 0x88);
+        t[i + 12] = _mm512_shuffle_f32x4(v[i + 8], v[i + 12], 0xdd);
+    }
+    AMPI_UNROLL for (i = 0; i < 4; i++) {
+        v[i]      = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
+        v[i + 8]  = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
+        v[i + 4]  = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0x88);
+        v[i + 12] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0xdd);
+    }
+}
+
 #define AMPI_TIER _avx512
 #define AMPI_HERE AMPI_AVX512
 #define AMPI_LOOP static AMPI_NOINLINE __attribute__((target("avx512f,avx512bw,avx512vl")))
@@ -10832,10 +10988,6 @@ AMPI_AVX512 AMPI_ALWAYS uint32_t ampi_largest16_avx512(ampi_u32x16 u) {
 #define AMPI_W    16
 #include AMP_FILE
 #undef AMPI_W
-
-AMPI_AVX512 __mmask16 ampi_mask_avx512(size_t rest) {
-    return (__mmask16)(rest >= 16 ? 0xffffu : (1u << rest) - 1u);
-}
 
 /* Inlined with constant type and stream, so that the loop has no branches. */
 AMPI_AVX512 AMPI_ALWAYS void ampi_narrow_as_avx512(void *dst, amp_dtype type, const void *src,
@@ -10917,58 +11069,6 @@ AMPI_AVX512 uint32_t ampi_check_avx512(const void *x, amp_dtype type, size_t i, 
     return largest;
 }
 
-/* Products: 12 x 32. */
-
-AMPI_AVX512 __m512 ampi_get_part_avx512(const void *base, amp_dtype type, size_t n) {
-    const __mmask16 mask = ampi_mask_avx512(n);
-    if (type == AMP_F32) return _mm512_maskz_loadu_ps(mask, base);
-    return ampi_float_avx512(_mm256_maskz_loadu_epi16(mask, base), type);
-}
-AMPI_AVX512 void ampi_put_part_avx512(void *base, amp_dtype type, size_t n, __m512 x) {
-    const __mmask16 mask = ampi_mask_avx512(n);
-    if (type == AMP_F32) _mm512_mask_storeu_ps(base, mask, x);
-    else _mm256_mask_storeu_epi16(base, mask, ampi_half_avx512(x, type));
-}
-AMPI_AVX512 __m512 ampi_round_avx512(__m512 x, amp_dtype type) {
-    return ampi_float_avx512(ampi_half_avx512(x, type), type);
-}
-AMPI_AVX512 __m512 ampi_fma_avx512(__m512 a, __m512 b, __m512 c) {
-    return _mm512_fmadd_ps(a, b, c);
-}
-AMPI_AVX512 __m512 ampi_relu_avx512(__m512 x) {
-    const __m512i least = _mm512_set1_epi32((int)(0x80000000u | AMPI_F32_INF));
-    __m512i       u     = _mm512_castps_si512(x);
-    AMPI_PIN(u);
-    return _mm512_castsi512_ps(
-        _mm512_maskz_mov_epi32(_mm512_cmpgt_epi32_mask(u, least), u));
-}
-AMPI_AVX512 void ampi_transpose_avx512(__m512 *v) {
-    __m512 t[16];
-    int    i;
-    AMPI_UNROLL for (i = 0; i < 16; i += 2) {
-        t[i]     = _mm512_unpacklo_ps(v[i], v[i + 1]);
-        t[i + 1] = _mm512_unpackhi_ps(v[i], v[i + 1]);
-    }
-    AMPI_UNROLL for (i = 0; i < 16; i += 4) {
-        v[i]     = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
-        v[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
-        v[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-        v[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-    }
-    AMPI_UNROLL for (i = 0; i < 4; i++) {
-        t[i]      = _mm512_shuffle_f32x4(v[i], v[i + 4], 0x88);
-        t[i + 4]  = _mm512_shuffle_f32x4(v[i], v[i + 4], 0xdd);
-        t[i + 8]  = _mm512_shuffle_f32x4(v[i + 8], v[i + 12], 0x88);
-        t[i + 12] = _mm512_shuffle_f32x4(v[i + 8], v[i + 12], 0xdd);
-    }
-    AMPI_UNROLL for (i = 0; i < 4; i++) {
-        v[i]      = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
-        v[i + 8]  = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
-        v[i + 4]  = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0x88);
-        v[i + 12] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0xdd);
-    }
-}
-AMPI_ENGINE(AMPI_AVX512, __m512, 16, _avx512)
 AMPI_KERNEL(AMPI_AVX512, __m512, 16, 4, _avx512)
 
 static const ampi_engine ampi_engine_avx512 = {
@@ -11062,43 +11162,59 @@ AMPI_AVX512 AMPI_ALWAYS void ampi_pack_tile_avx512(uint32_t *dst, size_t width, 
         if (of_b || i < width) ampi_put_avx512(dst, i * (of_b ? width : 16), v[i]);
 }
 
+/* All of sixteen vectors. */
+AMPI_AVX512 AMPI_ALWAYS void ampi_words_whole(__m512 *v, const ampi_operand *x,
+                                              const amp_dtype type) {
+    const size_t step = x->cs == 1 ? x->rs : 2 * x->cs, next = x->cs == 1 ? 16 : x->cs;
+    ampi_words   s    = {0, next, 16, 16};
+    size_t       i;
+    AMPI_UNROLL for (i = 0; i < 16; i++) {
+        AMPI_PREFETCH_FAR(x->x, type, s.first, AMPI_PACK_AHEAD);
+        AMPI_PREFETCH_FAR(x->x, type, s.second, AMPI_PACK_AHEAD);
+        v[i] = _mm512_castsi512_ps(ampi_words_bf16(x, type, s));
+        s.first += step;
+        s.second += step;
+    }
+}
+
 AMPI_AVX512 void ampi_pack_whole_avx512(uint32_t *dst, size_t width, int of_b,
                                         const ampi_operand *x, size_t rows, size_t ks) {
     static const uint16_t zip[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    const __m512i order = _mm512_loadu_si512(zip);
-    __m512i       edge[16];
-    __m512        v[16];
-    size_t        i;
+    __m512 edge[16], *at = edge, v[16];
+    size_t i, all = 16;
+    AMPI_HIDE(all);
+    AMPI_HIDE(at);
     if (rows < 16 || ks < 32) {
-        for (i = 0; i < 16; i++) {
+        for (i = 0; i < all; i++) {
             const ampi_words s = ampi_words_of(x, i, rows, ks);
-            edge[i] = x->type == AMP_F32 ? ampi_words_bf16(x, AMP_F32, s)
-                                         : ampi_words_bf16(x, AMP_BF16, s);
+            at[i] = _mm512_castsi512_ps(x->type == AMP_F32 ? ampi_words_bf16(x, AMP_F32, s)
+                                                           : ampi_words_bf16(x, AMP_BF16, s));
         }
-        AMPI_UNROLL for (i = 0; i < 16; i++) v[i] = _mm512_castsi512_ps(edge[i]);
+        AMPI_UNROLL for (i = 0; i < 16; i++) v[i] = edge[i];
     } else if (x->type == AMP_F32) {
-        AMPI_UNROLL for (i = 0; i < 16; i++)
-            v[i] = _mm512_castsi512_ps(
-                ampi_words_bf16(x, AMP_F32, ampi_words_of(x, i, 16, 32)));
+        ampi_words_whole(v, x, AMP_F32);
     } else {
-        AMPI_UNROLL for (i = 0; i < 16; i++)
-            v[i] = _mm512_castsi512_ps(
-                ampi_words_bf16(x, AMP_BF16, ampi_words_of(x, i, 16, 32)));
+        ampi_words_whole(v, x, AMP_BF16);
     }
     if (x->cs != 1)
         AMPI_UNROLL for (i = 0; i < 16; i++)
-            v[i] = _mm512_castsi512_ps(
-                _mm512_permutexvar_epi16(order, _mm512_castps_si512(v[i])));
+            v[i] = _mm512_castsi512_ps(_mm512_permutexvar_epi16(_mm512_loadu_si512(zip),
+                                                                _mm512_castps_si512(v[i])));
     ampi_pack_tile_avx512(dst, width, of_b, v, x->cs == 1);
 }
 
 AMPI_AVX512 void ampi_pack_parts_avx512(uint32_t *dst, size_t width, int of_b,
                                         const ampi_operand *x, size_t rows, size_t ks) {
-    __m512 t[2][16], v[16];
-    size_t i;
+    __m512 high[16], low[16], *t[2], v[16];
+    size_t i, all = 16;
     int    p;
-    for (i = 0; i < 16; i++) {
+    t[0] = high;
+    t[1] = low;
+    AMPI_HIDE(all);
+    AMPI_HIDE(t[0]);
+    AMPI_HIDE(t[1]);
+    for (i = 0; i < all; i++) {
         const ampi_words s = ampi_words_of(x, i, rows, ks);
         __m512          e = ampi_value_avx512(x, s.first, s.n0);
         __m512          o = ampi_value_avx512(x, s.second, s.n1);
@@ -11288,47 +11404,6 @@ AMPI_FN uint32_t ampi_largest16_neon(uint32x4_t u) {
     return (uint32_t)vmaxvq_u16(vuzp2q_u16(h, h)) << 16 | vmaxvq_u16(vuzp1q_u16(h, h));
 }
 
-#define AMPI_TIER _neon
-#define AMPI_HERE AMPI_HOST
-#define AMPI_LOOP static AMPI_NOINLINE
-#define AMPI_V    float32x4_t
-#define AMPI_U    uint32x4_t
-#define AMPI_W    4
-#include AMP_FILE
-#ifdef AMPI_TIER
-#error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
-#endif
-#undef AMPI_W
-
-static void ampi_narrow_neon(void *dst, amp_dtype type, const void *src, size_t i, size_t end,
-                             int stream) {
-    (void)stream;
-    for (; i < end; i += 4) ampi_put_as_neon(dst, type, i, ampi_get_neon(src, i));
-}
-
-static void ampi_widen_neon(void *dst, const void *src, amp_dtype type, size_t i, size_t end,
-                            int stream) {
-    (void)stream;
-    for (; i < end; i += 4) ampi_put_neon(dst, i, ampi_get_as_neon(src, type, i));
-}
-
-static uint32_t ampi_check_neon(const void *x, amp_dtype type, size_t i, size_t end, float *lanes,
-                                size_t *zeros) {
-    uint32x4_t max = vdupq_n_u32(0), none = vdupq_n_u32(0);
-    for (; i < end; i += 4) {
-        const float32x4_t f = ampi_get_as_neon(x, type, i);
-        const uint32x4_t  a = vandq_u32(vreinterpretq_u32_f32(f), vdupq_n_u32(0x7fffffffu));
-        max                 = vmaxq_u32(max, a);
-        none                = vsubq_u32(none, vceqq_u32(a, vdupq_n_u32(0)));
-        if (lanes) {
-            float *lane = lanes + i % AMPI_LANES;
-            ampi_put_neon(lane, 0, ampi_add_neon(ampi_get_neon(lane, 0), ampi_mul_neon(f, f)));
-        }
-    }
-    *zeros += vaddvq_u32(none);
-    return vmaxvq_u32(max);
-}
-
 /* Products: 12 x 8. */
 
 AMPI_HOST float32x4_t ampi_get_few_neon(const void *base, amp_dtype type, size_t n) {
@@ -11372,7 +11447,48 @@ AMPI_HOST void ampi_transpose_neon(float32x4_t *v) {
     v[2] = vcombine_f32(vget_high_f32(t0), vget_high_f32(t2));
     v[3] = vcombine_f32(vget_high_f32(t1), vget_high_f32(t3));
 }
-AMPI_ENGINE(AMPI_HOST, float32x4_t, 4, _neon)
+
+#define AMPI_TIER _neon
+#define AMPI_HERE AMPI_HOST
+#define AMPI_LOOP static AMPI_NOINLINE
+#define AMPI_V    float32x4_t
+#define AMPI_U    uint32x4_t
+#define AMPI_W    4
+#include AMP_FILE
+#ifdef AMPI_TIER
+#error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
+#endif
+#undef AMPI_W
+
+static void ampi_narrow_neon(void *dst, amp_dtype type, const void *src, size_t i, size_t end,
+                             int stream) {
+    (void)stream;
+    for (; i < end; i += 4) ampi_put_as_neon(dst, type, i, ampi_get_neon(src, i));
+}
+
+static void ampi_widen_neon(void *dst, const void *src, amp_dtype type, size_t i, size_t end,
+                            int stream) {
+    (void)stream;
+    for (; i < end; i += 4) ampi_put_neon(dst, i, ampi_get_as_neon(src, type, i));
+}
+
+static uint32_t ampi_check_neon(const void *x, amp_dtype type, size_t i, size_t end, float *lanes,
+                                size_t *zeros) {
+    uint32x4_t max = vdupq_n_u32(0), none = vdupq_n_u32(0);
+    for (; i < end; i += 4) {
+        const float32x4_t f = ampi_get_as_neon(x, type, i);
+        const uint32x4_t  a = vandq_u32(vreinterpretq_u32_f32(f), vdupq_n_u32(0x7fffffffu));
+        max                 = vmaxq_u32(max, a);
+        none                = vsubq_u32(none, vceqq_u32(a, vdupq_n_u32(0)));
+        if (lanes) {
+            float *lane = lanes + i % AMPI_LANES;
+            ampi_put_neon(lane, 0, ampi_add_neon(ampi_get_neon(lane, 0), ampi_mul_neon(f, f)));
+        }
+    }
+    *zeros += vaddvq_u32(none);
+    return vmaxvq_u32(max);
+}
+
 AMPI_KERNEL(AMPI_HOST, float32x4_t, 4, 4, _neon)
 
 static const ampi_engine ampi_engine_neon = {

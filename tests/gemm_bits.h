@@ -288,7 +288,7 @@ static void bits_rounded(amp_dtype compute, int big, int halves) {
     CHECK_EQ_INT(amp_gemm_ex(NULL, &g), AMP_OK);
     CHECK_EQ_INT(amp_gemm_ex(NULL, &wanted), AMP_OK);
     for (i = 0; i < cn; i++)
-        if (bits_at(c, g.c_type, i) != bits_at(d, g.c_type, i)) {
+        if (!bits_same(bits_at(c, g.c_type, i), bits_at(d, g.c_type, i), g.c_type)) {
             bits_fail(&g, "amp_cast, then the product", i / g.ldc, i % g.ldc, bits_at(c, g.c_type, i),
                       bits_at(d, g.c_type, i));
             break;
