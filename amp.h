@@ -9719,7 +9719,8 @@ static const void *ampi_model_copy(amp_cache *cache, const float *x, size_t exte
         for (i = 0; plan && i < plan->num_slots; i++) {
             const ampi_slot *s = &plan->host_slots[i];
             const char      *copy;
-            if (!s->master || !ampi_within(x, extent, s->master, (size_t)s->n)) continue;
+            if (s->state || !s->master || !ampi_within(x, extent, s->master, (size_t)s->n))
+                continue; /* of a state, rebind has brought what models are not yet copies of */
             if (s->model && s->model_type != (uint32_t)type && s->model_type != AMP_F32)
                 cache->mismatches++;
             if (!s->model || s->model_type != (uint32_t)type) return NULL;

@@ -533,6 +533,44 @@ TEST(no_masters, "manual: a weight in a state that has no fp32 master, and one i
     end();
 }
 
+TEST(brought, "manual: weights that rebind brings to a state without masters have no copy before the refresh, "
+              "and none after it: products read them as they are") {
+    static const amp_state states[] = {AMP_STATE_SPLIT, AMP_STATE_8BIT_24, AMP_STATE_SR, AMP_STATE_KAHAN};
+    static amp_bf16        model[64];
+    float                  fresh[64], g[64];
+    size_t                 k, i;
+    int                    refreshed;
+    for (k = 0; k < COUNT_OF(states); k++) {
+        amp_optimizer_desc d;
+        amp_optimizer      opt;
+        amp_tensor         t;
+        memset(&d, 0, sizeof d);
+        memset(&t, 0, sizeof t);
+        memset(model, 0, sizeof model);
+        begin(1 << 16);
+        for (i = 0; i < 64; i++) fresh[i] = (float)i + 1.0f;
+        d.kind  = AMP_KIND_ADAMW;
+        d.dtype = AMP_BF16;
+        d.state = states[k];
+        OK(amp_optimizer_init(&opt, &d));
+        t.n = 64, t.model = model, t.model_type = AMP_BF16, t.grad = g;
+        OK(amp_optimizer_add(&opt, &t));
+        OK(amp_optimizer_prepare(&opt));
+        OK(amp_cache_add_optimizer(&cache, &opt));
+        OK(amp_optimizer_rebind(&opt, 0, fresh, NULL));
+        for (refreshed = 0; refreshed < 2; refreshed++) {
+            const amp_bf16 *copy = (const amp_bf16 *)GET(fresh, 8, 8, 8, AMP_BF16);
+            for (i = 0; i < 64 && copy; i++) CHECK_EQ_F32(amp_bf16_to_f32(copy[i]), fresh[i]);
+            CHECK(copy && copy != model);
+            CHECK_EQ_U64(cache.mismatches, 0);
+            if (!refreshed) OK(amp_optimizer_refresh(&opt));
+            amp_cache_reset(&cache);
+        }
+        amp_optimizer_free(&opt);
+        end();
+    }
+}
+
 TEST(rebind, "after amp_optimizer_rebind the new address has the model copy, and the old address "
              "has none") {
     static float moved[96];
@@ -1723,6 +1761,7 @@ int main(int argc, char **argv) {
     RUN(flat);
     RUN(masters_made);
     RUN(no_masters);
+    RUN(brought);
     RUN(rebind);
     RUN(load);
     RUN(refresh);
