@@ -813,7 +813,8 @@ AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b,
 /* A linear layer in the same manner: y = x w^T + bias, where x is rows x in, w is out x in (a row
    for each output, as PyTorch stores it), bias has out elements or is NULL, y is rows x out.
    backward: dx = dy w, dw = dy^T x, and dbias = the sums of dy's columns, in fp32, row after row.
-   dx, dw and dbias may each be NULL; nonzero accumulate adds to dw and dbias what was there. */
+   dx, dw and dbias may each be NULL; dx may be x; nonzero accumulate adds to dw and dbias what was
+   there. AMP_ERROR_OVERLAP, too, if dw shares an element with w or dx. */
 AMP_DEF amp_result amp_linear(float *y, const float *x, const float *w, const float *bias,
                               size_t rows, size_t in, size_t out, amp_dtype compute);
 AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const float *dy,
@@ -7982,8 +7983,12 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
     if (accumulate) of_w.beta = 1.0f;
     if (result == AMP_OK && dw) result = ampi_gemm_ok(&of_w);
     if (result == AMP_OK && dbias && !dy && rows && out) result = AMP_ERROR_INVALID_ARGUMENT;
+    if (result == AMP_OK && dx && dw && rows && in && out &&
+        (ampi_meets(&of_w, w, AMP_F32, out, in, in, 0) ||
+         ampi_meets(&of_w, dx, AMP_F32, rows, in, in, 0)))
+        result = AMP_ERROR_OVERLAP;
+    if (result == AMP_OK && dw) result = ampi_gemm(NULL, &of_w); /* first, as dx may be x */
     if (result == AMP_OK && dx) result = ampi_gemm(NULL, &of_x);
-    if (result == AMP_OK && dw) result = ampi_gemm(NULL, &of_w);
     if (result != AMP_OK || !dbias) return result;
     if (!accumulate) memset(dbias, 0, out * sizeof *dbias);
     ampi_add_rows(dbias, dy, rows, out);

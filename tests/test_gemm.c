@@ -938,6 +938,20 @@ TEST(layers, "manual: amp_matmul and a linear layer's products have the bits of 
             one_layer(sizes[i][0], sizes[i][1], sizes[i][2], type);
 }
 
+TEST(layers_in_place, "manual: dx may be x: gradients are those of a dx of its own") {
+    float     x[6], dx[6], w[6], dw[6], again[6], dy[4];
+    amp_dtype type;
+    int       i;
+    for (type = AMP_F32; type <= AMP_BF16; type = (amp_dtype)(type + 1)) {
+        for (i = 0; i < 6; i++) x[i] = (float)i - 2.0f, w[i] = 0.5f * (float)(i % 4);
+        for (i = 0; i < 4; i++) dy[i] = (float)(i * i) - 3.0f;
+        CHECK_EQ_INT(amp_linear_backward(dx, dw, NULL, dy, x, w, 2, 3, 2, 0, type), AMP_OK);
+        CHECK_EQ_INT(amp_linear_backward(x, again, NULL, dy, x, w, 2, 3, 2, 0, type), AMP_OK);
+        CHECK_MEM(x, dx, sizeof x);
+        CHECK_MEM(again, dw, sizeof dw);
+    }
+}
+
 TEST(layers_refuse, "law 9: a layer with a bad argument is refused, and none of its outputs changes") {
     float a[64], c[64], before[64];
     int   i;
@@ -951,6 +965,10 @@ TEST(layers_refuse, "law 9: a layer with a bad argument is refused, and none of 
     CHECK_EQ_INT(amp_linear_backward(c, c + 8, c + 16, a, NULL, a, 2, 2, 2, 0, AMP_F32),
                  AMP_ERROR_INVALID_ARGUMENT); /* dx could be had, but not dw */
     CHECK_EQ_INT(amp_linear_backward(c, c + 8, c + 16, a, c + 8, a, 2, 2, 2, 0, AMP_F32),
+                 AMP_ERROR_OVERLAP);
+    CHECK_EQ_INT(amp_linear_backward(c, c + 8, c + 16, a, a, c + 9, 2, 2, 2, 0, AMP_F32),
+                 AMP_ERROR_OVERLAP);
+    CHECK_EQ_INT(amp_linear_backward(c, c + 3, c + 16, a, a, a, 2, 2, 2, 0, AMP_F32),
                  AMP_ERROR_OVERLAP);
     CHECK_EQ_INT(amp_linear_backward(NULL, NULL, c, NULL, a, a, 2, 2, 2, 0, AMP_F32),
                  AMP_ERROR_INVALID_ARGUMENT);
@@ -1022,6 +1040,7 @@ int main(int argc, char **argv) {
     RUN(overlap);
     RUN(alpha);
     RUN(layers);
+    RUN(layers_in_place);
     RUN(layers_refuse);
     return test_end();
 }
