@@ -1411,7 +1411,8 @@ AMP_DEF void       amp_cache_reset(amp_cache *cache);
    this thread; changed by AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and
    AMP_POLICY where they are set (their errors: amp_desc_from_env and amp_autocast_from_env say
    where). Then scale the loss, unscale gradients, step unless scaler->found_inf, update the scaler,
-   and call amp_cache_changed. Ending it makes the autocast current that was so before: end sessions
+   and call amp_cache_changed. A loop's own Adam is at step scaler->good + 1, with AMP_ENABLE=0 too;
+   scaler->skipped counts the others. Ending it makes the autocast current that was so before: end sessions
    in the reverse order. AMP_ERROR_BAD_STATE if it is running. */
 typedef struct amp_session {
     amp_scaler   *scaler;

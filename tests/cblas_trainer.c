@@ -1,7 +1,14 @@
 /* cblas_trainer.c - a trainer in fp32 that multiplies with cblas_sgemm alone: a network of three layers, by rows,
    and a recurrent one, by columns, learn what a network of their kind with random weights does. With -DAMP it has
-   the lines that amp.h needs; the type is AMP_DTYPE's. For cblas.sh, and for README's figures.
-   usage: cblas_trainer WIDTH BATCH STEPS SEED */
+   the lines that amp.h needs; the type is AMP_DTYPE's.
+   usage: cblas_trainer WIDTH BATCH STEPS SEED
+
+   cblas_trainer 512 512 16 1, milliseconds of processor time a step on one core of an AMD EPYC (Zen 4), gcc 12.2
+   -O3 -march=native, medians of three runs while other programs had the processor too:
+
+                    OpenBLAS 0.3.21, one thread   amp.h, fp32 (AMP_ENABLE=0)   bf16 (AMP_DTYPE=bf16)
+       layers                              34.2                         32.8    19.9   1.7x
+       recurrent                          111.0                        113.5    65.4   1.7x */
 
 #include <cblas.h>
 #include <math.h>

@@ -651,6 +651,121 @@ TEST(gated_momentum, "recipes_net c: a momentum that is changed behind begin_ste
     amp_optimizer_free(&clean.opt);
 }
 
+/* ====================================================================================== FAQ */
+
+/* An Adam of the user's own, whose moments are frozen tensors of the same optimizer. */
+typedef struct adam { amp_optimizer opt; float w[N], grad[N], m[N], v[N]; } adam;
+
+static void adam_start(adam *a) {
+    amp_optimizer_desc desc = desc_of(AMP_KIND_OWN);
+    amp_tensor         t[3];
+    int                i;
+    memset(a, 0, sizeof *a);
+    memset(t, 0, sizeof t);
+    for (i = 0; i < N; i++) a->w[i] = (float)(i - 18) * 0.0625f;
+    t[0].weight = a->w, t[0].grad = a->grad;
+    t[1].weight = a->m, t[1].keep_fp32 = 1;
+    t[2].weight = a->v, t[2].keep_fp32 = 1;
+    CHECK_EQ_INT(amp_optimizer_init(&a->opt, &desc), AMP_OK);
+    for (i = 0; i < 3; i++) {
+        t[i].n = N;
+        CHECK_EQ_INT(amp_optimizer_add(&a->opt, &t[i]), AMP_OK);
+    }
+    CHECK_EQ_INT(amp_optimizer_prepare(&a->opt), AMP_OK);
+}
+
+static void adam_step(adam *a, uint32_t step) {
+    const float *g = amp_optimizer_grad(&a->opt, 0);
+    int          i;
+    for (i = 0; i < N; i++) a->grad[i] = noise(step, (uint32_t)i) * amp_optimizer_loss_scale(&a->opt);
+    if (step % 4 == 3) memcpy(&a->grad[5], &f32_inf, 4);
+    if (amp_optimizer_begin_step(&a->opt))
+        for (i = 0; i < N; i++) { /* each rounded here, whatever the flags */
+            volatile float m = 0.75f * a->m[i], v = 0.875f * a->v[i], gg = g[i] * g[i], change;
+            a->m[i] = m + 0.25f * g[i];
+            a->v[i] = v + 0.125f * gg;
+            change  = a->m[i] / (a->v[i] + 1.0f);
+            change  = change * 0.125f;
+            a->w[i] -= change;
+        }
+    CHECK_EQ_INT(amp_optimizer_end_step(&a->opt), AMP_OK);
+}
+
+TEST(own_moments, "README: moments of an optimizer of one's own are frozen tensors: no step touches them, they have no "
+                  "copy, and one file holds them with the rest") {
+    static adam       all, half, again;
+    const amp_scaler *s;
+    uint32_t          step;
+    adam_start(&all), adam_start(&half), adam_start(&again);
+    for (step = 0; step < 12; step++) adam_step(&all, step);
+    for (step = 0; step < 8; step++) adam_step(&half, step); /* the last one is skipped */
+    saved_size = saved_read = 0;
+    CHECK_EQ_INT(amp_optimizer_save(&half.opt, to_saved, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_load(&again.opt, from_saved, NULL), AMP_OK);
+    CHECK_MEM(again.v, half.v, sizeof half.v);
+    for (; step < 12; step++) adam_step(&again, step);
+    CHECK_MEM(again.w, all.w, sizeof all.w);
+    CHECK_MEM(again.m, all.m, sizeof all.m);
+    CHECK_MEM(again.v, all.v, sizeof all.v);
+    CHECK(amp_optimizer_model(&all.opt, 1) == (const void *)all.m && amp_optimizer_grad(&all.opt, 1) == NULL);
+    s = amp_optimizer_scaler(&again.opt);
+    CHECK(s->good == 9 && s->skipped == 3);
+    amp_optimizer_free(&all.opt), amp_optimizer_free(&half.opt), amp_optimizer_free(&again.opt);
+}
+
+TEST(average_evaluated, "README: an average of weights is evaluated through the masters and refresh; put back, the run "
+                        "has the bits of one that was left alone") {
+    static run         r, alone;
+    static amp_f16     cast[N];
+    float              kept[N];
+    amp_optimizer_desc desc;
+    uint32_t           step;
+    int                k, i;
+    for (k = 0; k < 3; k++) {
+        desc = desc_of(kinds[k]);
+        run_start(&r, &desc, AMP_F32), run_start(&alone, &desc, AMP_F32);
+        for (step = 0; step < 12; step++) {
+            for (i = 0; i < N; i++)
+                r.grad[i] = alone.grad[i] = noise(step, (uint32_t)i) * amp_optimizer_loss_scale(&r.opt);
+            if (step == 7) memcpy(&r.grad[3], &f32_nan, 4), memcpy(&alone.grad[3], &f32_nan, 4);
+            run_step(&r, 0.125f), run_step(&alone, 0.125f);
+            for (i = 0; i < N; i++) r.average[i] = 0.5f * r.average[i] + 0.5f * r.w[i];
+            memcpy(kept, r.w, sizeof kept);
+            memcpy(r.w, r.average, sizeof r.w);
+            CHECK_EQ_INT(amp_optimizer_refresh(&r.opt), AMP_OK);
+            CHECK_EQ_INT(amp_cast(cast, AMP_F16, r.average, AMP_F32, N), AMP_OK);
+            CHECK_MEM(amp_optimizer_model(&r.opt, 0), cast, sizeof cast);
+            memcpy(r.w, kept, sizeof kept);
+            CHECK_EQ_INT(amp_optimizer_refresh(&r.opt), AMP_OK);
+            same_runs(&r, &alone);
+        }
+        amp_optimizer_free(&r.opt), amp_optimizer_free(&alone.opt);
+    }
+}
+
+TEST(session_counts, "manual: a loop's own Adam is at step scaler->good + 1 in a session, with AMP_ENABLE=0 too, where "
+                     "what is not finite is a step as it always was") {
+    static amp_session session;
+    float              grad[3] = {1.0f, 2.0f, 3.0f};
+    int                off, step;
+    for (off = 0; off < 2; off++) {
+        if (off) setenv("AMP_ENABLE", "0", 1);
+        CHECK_EQ_INT(amp_session_start(&session, NULL, 0, NULL, NULL), AMP_OK);
+        unsetenv("AMP_ENABLE");
+        for (step = 0; step < 5; step++) {
+            CHECK_EQ_U64(session.scaler->good, off || step < 3 ? step : step - 1);
+            if (off) CHECK_EQ_F32(session.scaler->scale, 1.0f);
+            grad[1] = 2.0f;
+            if (step == 2) memcpy(&grad[1], &f32_inf, 4);
+            CHECK_EQ_INT(amp_scaler_unscale(session.scaler, grad, AMP_F32, 3), AMP_OK);
+            CHECK_EQ_INT(session.scaler->found_inf != 0, !off && step == 2);
+            CHECK_EQ_INT(amp_scaler_update(session.scaler), AMP_OK);
+        }
+        CHECK_EQ_U64(session.scaler->skipped, off ? 0 : 1);
+        amp_session_end(&session);
+    }
+}
+
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     RUN(accumulation);
@@ -670,5 +785,8 @@ int main(int argc, char **argv) {
     RUN(clipping_order);
     RUN(inference);
     RUN(gated_momentum);
+    RUN(own_moments);
+    RUN(average_evaluated);
+    RUN(session_counts);
     return test_end();
 }
