@@ -1408,12 +1408,12 @@ AMP_DEF void       amp_cache_reset(amp_cache *cache);
 /* All that an fp32 trainer of cublasSgemm, cblas_sgemm or amp_gemm needs, in one call: a scaler in
    backend memory, a weight cache of num_bytes (both from allocator, as in amp_cache_init; on a CPU
    0 is none, for products round operands by themselves), an autocast of fp16 in a scope, current in
-   this thread; changed by AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and
-   AMP_POLICY where they are set (their errors: amp_desc_from_env and amp_autocast_from_env say
-   where). Then scale the loss, unscale gradients, step unless scaler->found_inf, update the scaler,
-   and call amp_cache_changed. A loop's own Adam is at step scaler->good + 1, with AMP_ENABLE=0 too;
-   scaler->skipped counts the others. Ending it makes the autocast current that was so before: end sessions
-   in the reverse order. AMP_ERROR_BAD_STATE if it is running. */
+   this thread; changed by AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY where they are set
+   (their errors: amp_desc_from_env and amp_autocast_from_env say where). Then scale the loss,
+   unscale gradients, step unless scaler->found_inf, update the scaler, and call amp_cache_changed.
+   A loop's own Adam is at step scaler->good + 1, with AMP_ENABLE=0 too; scaler->skipped counts the
+   others. Ending it makes the autocast current that was so before: end sessions in the reverse
+   order. AMP_ERROR_BAD_STATE if it is running. */
 typedef struct amp_session {
     amp_scaler   *scaler;
     amp_cache     cache;
