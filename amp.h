@@ -1,4 +1,4 @@
-/* amp.h - v0.5.0 - automatic mixed precision for training loops in C and CUDA
+/* amp.h - v0.5.1 - automatic mixed precision for training loops in C and CUDA
    SPDX-License-Identifier: MIT OR Unlicense (your choice, see the end of the file)
 
    USE IT
@@ -284,7 +284,7 @@
 
 #define AMP_VERSION_MAJOR 0
 #define AMP_VERSION_MINOR 5
-#define AMP_VERSION_PATCH 0
+#define AMP_VERSION_PATCH 1
 
 #ifndef AMP_H_INCLUDED
 #define AMP_H_INCLUDED
@@ -367,7 +367,7 @@ typedef enum amp_result {
    object; threads must not share it. */
 enum { AMP_PROBLEM_SIZE = 200 };
 
-/* A short English sentence for a result, never NULL; the version that is linked, "0.5.0". */
+/* A short English sentence for a result, never NULL; the version that is linked, "0.5.1". */
 AMP_DEF const char *amp_result_string(amp_result result);
 AMP_DEF const char *amp_version(void);
 
