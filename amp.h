@@ -36,7 +36,7 @@
        >>options    >>promises   >>history       macros; memory, threads, errors
        >>api        results, numbers, scaler, backend, optimizer, state,
                     environment, gemm, cuda, capability; and if you want it
-                    ranks, sparse, report, fewer bytes; autocast, cache,
+                    ranks, sparse, report, storage; autocast, cache,
                     session, sgemm, ops
        >>core       every formula, once, for host and device
        >>impl       the same rooms and words, arrays, step; instruction sets (tiers) last
@@ -64,7 +64,7 @@
        master weights    fp32, owned by the optimizer step
        model weights     the copy (fp16, bf16) that forward and backward read
        skipped step      normal, not an error: weights stay, the scale shrinks
-       turn              a step that was taken or skipped
+       turn              (amp_turn) a step, taken or skipped
 
    >>steps  One iteration, whoever does the arithmetic:
 
@@ -261,7 +261,7 @@
               renamed; AMP_NO_VECTORS): gcc -O3 takes a third less time
        0.5.0  ranks: desc.shard, amp_optimizer_range, _accumulate; states in sets of files.
               Gradients that touch few rows (amp_tensor.row_length). Masters and moments
-              in fewer bytes (desc.state). What happens in a run, and advice (desc.report)
+              in storage formats (desc.state). What happens in a run, and advice (desc.report)
        0.4.0  products on a CPU at the speed of a BLAS, halves through AMX (and fp32
               where TF32 is exact enough) or AVX512_BF16. The cache of half weights is
               amp_cache in every name; amp_gemm_ex takes batches, bias and ReLU in a
@@ -526,7 +526,7 @@ AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
 
 /* ------------------------------------------------------------- >>api  optimizer */
 
-/* How masters (upper digit) and moments (lower) are kept: >>api fewer bytes. */
+/* The storage format of masters (upper digit) and moments (lower): >>api storage. */
 typedef enum amp_state {
     AMP_STATE_DEFAULT = 0,
     AMP_STATE_SPLIT = 0x10, AMP_STATE_BF16 = 0x11, AMP_STATE_8BIT = 0x12, AMP_STATE_8BIT_24 = 0x22,
@@ -571,7 +571,7 @@ typedef enum amp_kind {
    that lies on two ranks counts twice. Both are in backend memory: on a CPU reduce before you
    return, on CUDA queue it on the backend's stream (ncclAllReduce of ncclDouble, ncclSum, and of
    ncclUint32, ncclMax), which a capture records; the step is then three launches. A consensus of
-   your own (a rank that wants to skip) sets flags[0] here. An error is handed on. */
+   your own (a rank that wants to skip) sets flags[0] here. An error is returned. */
 typedef amp_result (*amp_reduce_fn)(void *user, double *norm2, uint32_t *flags);
 
 /* State in shards, one for each rank: >>api ranks. A count of 0: all of it is here, whatever rank
@@ -602,7 +602,7 @@ typedef struct amp_optimizer_desc {
     uint64_t      first_step;         /* steps taken before, for the bias correction of a run
                                          that is continued with moments from elsewhere           */
     const struct amp_report_desc *report; /* NULL: none; >>api report. Read until prepare        */
-    amp_state     state;              /* masters and moments in fewer bytes; fused kinds         */
+    amp_state     state;              /* storage of masters and moments; fused kinds             */
     uint64_t      seed;               /* of its stochastic rounding; any, also 0                 */
     char         *problem;            /* NULL, or AMP_PROBLEM_SIZE bytes: what was wrong         */
 } amp_optimizer_desc;
@@ -619,7 +619,7 @@ typedef struct amp_status {
     uint32_t found_inf;    /* 1: a gradient was inf or NaN, or would have become so              */
     uint32_t stuck;        /* 1: the scaler's, or skipped_in_a_row is 40 or more                 */
     uint64_t steps;        /* taken (and first_step): what AdamW's bias correction counts, not
-                              the turns of your loop                                             */
+                              the iterations of your loop                                        */
     uint64_t skipped;
     uint64_t skipped_in_a_row; /* up to the last step; 0: that one was taken                     */
     uint64_t missed_updates; /* checks that found a shared scaler not updated since the last one:
@@ -1038,29 +1038,30 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
    norm is a spike. For one optimizer:
 
        amp_report_desc watch = {0};
-       watch.every = 100;                           histograms of every hundredth turn
+       watch.every = 100;                           histograms of every 100th step   
        desc.report = &watch;                        before amp_optimizer_init
        ...
        if (turn % 100 == 0) amp_optimizer_report_json(&opt, my_write, file);
 
    It is counted in passes that a step makes anyway, in backend memory: no launch and nothing that
-   waits is added, and a graph replays it. Who asks waits, as for amp_optimizer_status. A turn is a
-   step that was taken or skipped; they are numbered from first_step + 1 on. All of it but the
-   histograms is saved with the state, and a state without it begins a new history. Of ranks each
-   tells of its own part, and on another number of them goes on from one that had some of it. Of a
-   gradient of few rows the sums of rows are counted, in fp32; a row that is not in the tensor is an
-   overflow. Weights of such a tensor, and in states but AMP_STATE_DEFAULT, are not counted. */
+   waits is added, and a graph replays it. Reading it waits, as amp_optimizer_status does. A turn is
+   a step that was taken or skipped; turns are numbered from first_step + 1 on. Everything but the
+   histograms is saved with the state; a state without a report begins a new history. Each rank
+   reports its own shard; on another number of ranks it continues that of a rank which had a piece
+   of it. For a gradient of few rows the sums of rows are counted, in fp32; a row that is not in the
+   tensor is an overflow. Weights of such a tensor, and in any storage but AMP_STATE_DEFAULT, are
+   not counted. */
 
 typedef struct amp_report_desc {
-    int   every;      /* sample turns 1, 1 + every, 1 + 2 every ...; 0: none                      */
+    int   every;      /* histograms at turns 1, 1 + every, 1 + 2 every ...; 0: none               */
     float spike_norm; /* skip a step whose unscaled norm is larger; 0: none                       */
-    float spike_z;    /* or so many standard deviations above the mean of what is usual; 0: none  */
+    float spike_z;    /* or so many standard deviations above the running mean; 0: none          */
 } amp_report_desc;
 
-/* What is usual: mean and variance of norms, of the first 128 that were not spikes all alike, then
-   of each new one by 1/128; before 128, and while the variance is 0, nothing is a spike by spike_z.
-   A spike is skipped through the gate alone: it is no overflow, and the scale goes its way as if it
-   had been taken. Of five in a row the fifth is taken, and what is usual begins anew. */
+/* The running mean and variance average the first 128 norms that were not spikes, then decay with
+   weight 1/128. Before 128 norms, and while the variance is 0, spike_z finds no spike. A spike is
+   skipped by the gate alone. It is not an overflow: the scale advances as after a step that was
+   taken. The fifth spike in a row is taken, and the statistics begin anew. */
 
 typedef enum amp_skip {
     AMP_SKIP_NONE = 0, /* taken                                                                   */
@@ -1088,7 +1089,7 @@ typedef struct amp_report {
     float    loss_scale;               /* for the next backward                                   */
     uint32_t stuck;                    /* as in amp_status                                        */
     int      headroom;     /* powers of two that the scale could grow by before the largest gradient
-                              of the last turn left its type; least of all tensors                */
+                              of the last turn left its type: the minimum over tensors            */
     int      first_tensor; /* the first that overflowed, and in which turn; -1: none              */
     uint64_t first_turn;
     int      most_tensor;  /* the one that did most often, and how often                          */
@@ -1166,22 +1167,22 @@ typedef struct amp_advice {
 AMP_DEF amp_result  amp_optimizer_advice(const amp_optimizer *opt, amp_advice *advice, int *count);
 AMP_DEF const char *amp_advice_name(amp_advice_code code);
 
-/* All of it for people, and as one line of JSON for programs (examples/report.c), with the turns
-   since the line before: what stands in amp_report, "history" with an array for each turn in the
-   order of amp_turn, "tensors" with histograms as pairs of bin and count, and "advice". Numbers
-   have a point in every locale; what is not finite is null; bytes of a name that are not UTF-8 are
-   taken as Latin-1. AMP_ERROR_WRITE if write_fn returns false. */
+/* The whole report for people, and as one line of JSON for programs (examples/report.c), with
+   the turns since the line before: what stands in amp_report, "history" with an array for each
+   turn in the order of amp_turn, "tensors" with histograms as pairs of bin and count, and
+   "advice". Numbers have a point in every locale; what is not finite is null; bytes of a name
+   that are not UTF-8 are taken as Latin-1. AMP_ERROR_WRITE if write_fn returns false. */
 AMP_DEF amp_result amp_optimizer_report_table(const amp_optimizer *opt, amp_write_fn write_fn,
                                               void *user);
 AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write_fn write_fn,
                                              void *user);
 
-/* ----------------------------------------------------------- >>api  fewer bytes
-   This saves memory. A step is faster only where memory binds it: on one core seven of the ten are
-   slower than DEFAULT (README). The state of a tensor, or else desc.state, says how its masters and
-   moments are kept:
+/* --------------------------------------------------------------- >>api  storage
+   Low-precision optimizer state. It saves memory. A step is faster only where memory binds it: on
+   one core seven of the ten are slower than DEFAULT (examples/state.c). The state of a tensor, or
+   else desc.state, is the storage format of its masters and moments:
 
-                              master                            moments   bytes kept  moved
+                              master                            moments   bytes kept  r + w
        AMP_STATE_DEFAULT      fp32                              fp32      2 + 4 + 8      30
        AMP_STATE_SPLIT        model of bf16 and 16 bits more:   fp32      2 + 2 + 8      28
                               all of fp32
@@ -1190,37 +1191,37 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
        AMP_STATE_8BIT_24      model and 8 bits more             8 bits    2 + 1 + 2.1    14
        AMP_STATE_KAHAN        model and a half, the rest        fp32      2 + 2 + 8      28
          _BF16, _8BIT         the same                          so        8; 6.1         20; 16
-       AMP_STATE_SR           the model alone, by chance        fp32      2 + 8          24
+       AMP_STATE_SR           the model alone, stochastically   fp32      2 + 8          24
          _BF16, _8BIT         the same                          so        6; 4.1         16; 12
 
-   by AdamW, for each element, with a model copy and gradients of halves. Each has the same bits on
-   a CPU and a GPU, in any number of shards, saved and loaded.
+   in bytes for each element, by AdamW, with a model copy and gradients of 16 bits (r + w: read and
+   written by a step). Each has the same bits on a CPU and a GPU, on any number of ranks, saved and
+   loaded.
    SPLIT is DEFAULT in other memory: with equal gradients its masters and moments are DEFAULT's bit
-   for bit, and so are its state files. Its model is the master rounded to nearest as DEFAULT's,
-   but for values in the middle between two, of which it is the one away from zero. (Of a NaN it is
-   a NaN; payloads may change.) SPLIT, BF16 and 8BIT want models of bf16; the others take fp16,
-   too.
+   for bit, and so are its state files. Its model is the master rounded to nearest as DEFAULT's, but
+   ties round away from zero. (A NaN stays a NaN; its payload may change.) SPLIT, BF16 and 8BIT want
+   models of bf16; the others take fp16, too.
    8BIT_24 rounds masters to nearest even: of bf16 to 16 bits of fp32's 24, of fp16 to 19, and to
    2^-32. A step that changes a weight by less than half of the last one does not change it.
    KAHAN keeps of a master what rounding to the model has left, rounded to another half (of fp16
    2^11 times as much, as it would be subnormal; Kahan 1965, Zamirai et al. 2020). In bf16 SPLIT
    keeps more in the same bytes.
-   SR has no master: a weight is rounded stochastically, up or down with a chance in proportion to
-   the distance, so that small changes are not lost but there on average (also among fp16's
+   SR has no master: a weight is rounded stochastically, up or down with a probability in proportion
+   to the distance, so that small changes are not lost but there on average (also among fp16's
    subnormals, to 2^-37); what it costs is noise, of half a step in weights. BF16's moments are
-   rounded so, too. The bits of chance are counted, not drawn: they depend on desc.seed, the
-   tensor's number, the element's, and the step (amp_gate.step), and on nothing else. A state file
+   rounded so, too. Random bits are a hash of a counter: of desc.seed, the tensor's number, the
+   element's, and the step (amp_gate.step), and of nothing else. A state file
    has the seed. Infinities and NaN stay; no finite value becomes one, but weights stay where
    halves end, as KAHAN's do (8BIT_24's: models beyond are infinite, as DEFAULT's, masters below
    the next power of two).
    8BIT keeps of 32 elements a power of two, in which the largest is from 1 to 2, and of each a
    float with 4 bits behind the point: of the first moment or momentum a sign and 7 bits, evenly
    spaced below 2^-7, of the second moment 8 bits, evenly spaced below 2^-15, and never 0 after a
-   step, as a momentum would leap over its root. (One exponent for 32, as in OCP's MX formats;
-   Rouhani et al. 2023.) These, too, are rounded by chance: neighbours are 3 to 6 % apart, and a
-   step moves a moment by far less, so that to nearest it would stay for ever where one large
-   gradient has put it. A NaN makes moments of all 32 a NaN, and what is above 1.9 * 2^126 counts
-   as that.
+   step, because dividing by the root of a second moment of 0 would blow up the update. (One
+   exponent for 32, as in OCP's MX formats; Rouhani et al. 2023.) They are rounded stochastically:
+   neighbours are 3 to 6 % apart, and a step moves a moment by far less, so that to nearest it would
+   stay for ever where one large gradient has put it. A NaN makes moments of all 32 a NaN, and what
+   is above 1.9 * 2^126 counts as that.
    8BIT_24, SR and KAHAN round fp16's numbers below 2^-14 to 2^-37 first, so that a model may be one
    step beside the nearest: fp32's 0x35abffe8 begins as 0x0016, in DEFAULT as 0x0015.
    With keep_fp32 a tensor stays AMP_STATE_DEFAULT. Of others weight is copied in prepare, which
@@ -1412,7 +1413,7 @@ AMP_DEF void       amp_cache_reset(amp_cache *cache);
    (their errors: amp_desc_from_env and amp_autocast_from_env say where). Then scale the loss,
    unscale gradients, step unless scaler->found_inf, update the scaler, and call amp_cache_changed.
    A loop's own Adam is at step scaler->good + 1, with AMP_ENABLE=0 too; scaler->skipped counts the
-   others. Ending it makes the autocast current that was so before: end sessions in the reverse
+   others. Ending it restores the previous autocast: end sessions in the reverse
    order. AMP_ERROR_BAD_STATE if it is running. */
 typedef struct amp_session {
     amp_scaler   *scaler;
@@ -2459,7 +2460,7 @@ AMPI_FN void ampi_record_turn(const amp_plan *plan, uint32_t bad) {
     r->which ^= 1u;
     r->sampled = turn;
 }
-/* ------------------------------------------------------------- >>core  fewer bytes
+/* ----------------------------------------------------------------- >>core  storage
    How states but the default are kept (codecs: >>core formulas). */
 
 enum { AMPI_GROUP = 32 }; /* elements that share an exponent */
@@ -4587,13 +4588,13 @@ static void ampi_place_models(const amp_optimizer *opt, const ampi_entry *entrie
     }
 }
 
-/* Does a state round by chance? */
+/* Does a state round stochastically? */
 static int ampi_by_seed(uint32_t state, int moments) {
     return ampi_masters_in(state) == AMPI_MASTER_SR ||
            (ampi_moments_in(state) != AMPI_MOMENTS_F32 && moments > 0);
 }
 
-/* Of a tensor that is kept in fewer bytes what stands for the master, and its moments. */
+/* Of a tensor in a low-precision storage what stands for the master, and its moments. */
 static void ampi_place_fewer(ampi_arena *arena, ampi_slot *slot, int moments) {
     const size_t n = (size_t)slot->n, groups = (size_t)ampi_groups(slot->n);
     const size_t size = ampi_moment_size(slot->state), low = ampi_low_size(slot->state);
@@ -5502,7 +5503,7 @@ static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *slot, ampi_
     switch (job) {
     case AMPI_JOB_FUSED: ampi_step_chunk(plan, slot, i, i, n); break;
     case AMPI_JOB_CARRY: ampi_carry_chunk(plan, slot, i, n); break;
-    case AMPI_JOB_PUBLISH: /* of a state in fewer bytes models are written with masters */
+    case AMPI_JOB_PUBLISH: /* of a low-precision state models are written with masters */
         if (slot->state) break;
         ampi_cast(ampi_to(slot->model, model_type, i), model_type,
                   ampi_at(slot->master, AMP_F32, i), AMP_F32, n);
