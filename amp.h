@@ -7708,39 +7708,41 @@ static int ampi_gemm_cblas(const amp_gemm_args *g) {
 }
 #endif
 
-static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *args) {
+static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g) {
     const amp_allocator heap = {NULL, NULL, NULL};
     const ampi_engine  *e;
-    amp_gemm_args       g = *args;
+    amp_gemm_args       nothing;
     ampi_way            way;
     void               *memory = NULL;
     uint32_t           *space  = NULL;
     size_t              team = 1, bytes = 0;
     int64_t             t;
-    if (ampi_is_zero(&g.alpha) || g.k == 0) { /* C = beta C: A and B, maybe NULL, are not read */
-        g.k     = 0;
-        g.alpha = 1.0f;
-        g.a = g.b = g.c;
-        g.lda = g.ldb = g.stride_a = g.stride_b = 0;
+    if (ampi_is_zero(&g->alpha) || g->k == 0) { /* C = beta C: A and B, maybe NULL, are not read */
+        nothing       = *g;
+        nothing.k     = 0;
+        nothing.alpha = 1.0f;
+        nothing.a = nothing.b = nothing.c;
+        nothing.lda = nothing.ldb = nothing.stride_a = nothing.stride_b = 0;
+        g = &nothing;
     }
 #ifdef AMP_CBLAS
-    if (ampi_gemm_cblas(&g)) return AMP_OK;
+    if (ampi_gemm_cblas(g)) return AMP_OK;
 #endif
-    e   = ampi_engine_for(&g);
-    way = ampi_way_of(&g);
-    if (way == AMPI_IN_BLOCKS && g.trans_b && g.m <= AMPI_FEW_ROWS && !e->pairs)
+    e   = ampi_engine_for(g);
+    way = ampi_way_of(g);
+    if (way == AMPI_IN_BLOCKS && g->trans_b && g->m <= AMPI_FEW_ROWS && !e->pairs)
         way = AMPI_BY_ROWS;
-    if (ampi_work_above(&g, AMPI_HEAVY / ampi_max(g.count, 1))) team = ampi_team();
+    if (ampi_work_above(g, AMPI_HEAVY / ampi_max(g->count, 1))) team = ampi_team();
     if (way == AMPI_IN_BLOCKS) {
-        bytes = ampi_job_bytes(e, &g);
+        bytes = ampi_job_bytes(e, g);
         if (self && self->workspace && self->workspace_size >= bytes * team + 64)
             space = ampi_align(self->workspace);
-        else if (ampi_work_above(&g, AMPI_HEAVY))
+        else if (ampi_work_above(g, AMPI_HEAVY))
             memory = ampi_allocate(&heap, bytes * team + 64);
         if (memory) space = ampi_align(memory);
     }
     if (team == 1) {
-        ampi_gemm_share(e, &g, way, space);
+        ampi_gemm_share(e, g, way, space);
         ampi_release(&heap, memory);
         return AMP_OK;
     }
@@ -7748,7 +7750,7 @@ static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *ar
 #pragma omp parallel for schedule(static)
 #endif
     for (t = 0; t < (int64_t)team; t++) {
-        amp_gemm_args s = g;
+        amp_gemm_args s = *g;
         if (ampi_gemm_split(&s, e, (size_t)t, team))
             ampi_gemm_share(e, &s, way, space ? space + (size_t)t * (bytes / 4) : NULL);
     }
