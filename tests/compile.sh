@@ -196,7 +196,7 @@ no_writable_data() { # FILE: tables of addresses are read-only once loaded; law 
             $1 !~ /^ampi_(tier_chosen|current)([.][0-9])?$/ {print $1, $7; bad = 1} END {exit bad}'
 }
 first_floor_only() {
-    ! nm "$1" | grep -iE 'autocast|cache|session|amp_op_|ampi_op'
+    ! nm "$1" | grep -iE 'autocast|cache|session|amp_op_|ampi_ops'
 }
 no_allocation() { # FILE: it does not even ask for the names
     ! nm -u "$1" | grep -wE '_?(malloc|calloc|realloc|free)'
