@@ -979,7 +979,8 @@ AMP_CUDA_DEF amp_result amp_cuda_capability(int device, amp_capability *capabili
    A tensor of amp_optimizer_add learns if it has grad or grad_later; that is all grad is for:
    gradients are added up in fp32, in accumulators of the optimizer's own, which every step clears.
    weight, or else model, is read in prepare, for all of it and its own part; masters are always the
-   optimizer's. Models are whole, and fp32 where keep_fp32 is set or dtype is AMP_F32.
+   optimizer's, and no step writes weight: forward reads amp_optimizer_model. Models are whole, and
+   fp32 where keep_fp32 is set or dtype is AMP_F32.
    In a check all ranks meet in sum_fn, as in reduce_fn and under its rules: sums are count doubles
    to be added over the ranks (on every rank but one, each is 0: any order is exact), flags two
    uint32_t of which each becomes the largest. Prepare, save_file and load_file call it, too, and a
