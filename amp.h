@@ -11149,6 +11149,10 @@ AMPI_AVX512 ampi_words ampi_words_of(const ampi_operand *x, size_t i, size_t row
         s.n0     = 2 * i < ks ? rows : 0;
         s.n1     = 2 * i + 1 < ks ? rows : 0;
     }
+    /* What is loaded nothing of has no address outside of x: where a page is missing there, the
+       processor takes hundreds of cycles to find that it needs nothing of it. */
+    if (!s.n0) s.first = 0;
+    if (!s.n1) s.second = s.first;
     return s;
 }
 
