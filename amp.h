@@ -1407,15 +1407,17 @@ AMP_DEF void       amp_cache_reset(amp_cache *cache);
 
 /* --------------------------------------------------------------- >>api  session */
 
-/* All that an fp32 trainer of cublasSgemm, cblas_sgemm or amp_gemm needs, in one call: a scaler in
-   backend memory, a weight cache of num_bytes (both from allocator, as in amp_cache_init; on a CPU
-   0 is none, for products round operands by themselves), an autocast of fp16 in a scope, current in
-   this thread; changed by AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY where they are set
-   (their errors: amp_desc_from_env and amp_autocast_from_env say where). Then scale the loss,
-   unscale gradients, step unless scaler->found_inf, update the scaler, and call amp_cache_changed.
-   A loop's own Adam is at step scaler->good + 1, with AMP_ENABLE=0 too; scaler->skipped counts the
-   others. Ending it restores the previous autocast: end sessions in the reverse
-   order. AMP_ERROR_BAD_STATE if it is running. */
+/* All that an fp32 trainer of cublasSgemm, cblas_sgemm or amp_gemm needs, in one call: a scaler
+   in backend memory, a weight cache of num_bytes (both from allocator, as in amp_cache_init; on
+   a CPU 0 is none, for products round operands by themselves), an autocast of fp16 in a scope,
+   current in this thread (without a cache of bf16, if amp_capability_of says that it pays, and
+   then a scale of 1 that does not move, unless desc is given); changed by AMP_DTYPE,
+   AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY where they are set (their errors: amp_desc_from_env
+   and amp_autocast_from_env say where). Then scale the loss, unscale gradients, step unless
+   scaler->found_inf, update the scaler, and call amp_cache_changed. A loop's own Adam is at step
+   scaler->good + 1, with AMP_ENABLE=0 too; scaler->skipped counts the others. Ending it restores
+   the previous autocast: end sessions in the reverse order. AMP_ERROR_BAD_STATE if it is
+   running. */
 typedef struct amp_session {
     amp_scaler   *scaler;
     amp_cache     cache;
@@ -10140,6 +10142,7 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *ba
     const size_t  room    = (sizeof(amp_scaler) + 255) / 256 * 256; /* behind the copies */
     const int     on_cpu  = !backend || backend->functions == &ampi_cpu_functions;
     amp_cache    *cache   = session ? &session->cache : NULL;
+    amp_capability     cpu;
     amp_optimizer_desc d;
     amp_scaler         scaler;
     amp_autocast       ac;
@@ -10148,9 +10151,14 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *ba
     if (!session) return AMP_ERROR_INVALID_ARGUMENT;
     if (amp_autocast_current() == &session->autocast) return AMP_ERROR_BAD_STATE;
     memset(&d, 0, sizeof d);
-    if (desc) d.scaler = *desc;
     d.dtype = AMP_F16;
-    result  = amp_autocast_init(&ac, AMP_POLICY_DEFAULT, AMP_F16);
+    if (on_cpu && !num_bytes && amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16) {
+        d.dtype             = AMP_BF16;
+        d.scaler.preset     = AMP_PRESET_STATIC;
+        d.scaler.init_scale = 1.0f;
+    }
+    if (desc) d.scaler = *desc;
+    result = amp_autocast_init(&ac, AMP_POLICY_DEFAULT, d.dtype);
 #ifndef AMP_NO_STDLIB
     if (result == AMP_OK) result = amp_desc_from_env(&d, NULL, NULL);
     if (result == AMP_OK) result = amp_autocast_from_env(&ac, NULL, NULL);

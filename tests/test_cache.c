@@ -1536,6 +1536,7 @@ static amp_session session;
 TEST(a_session, "manual: amp_session_start makes a scaler, cache and a scope of fp16 that is current "
                 "in this thread; it ends with nothing left") {
     amp_scaler_desc desc;
+    amp_capability  cpu;
     amp_dtype       inputs[2] = {AMP_F32, AMP_F32}, compute = AMP_F32;
     memset(&desc, 0, sizeof desc);
     desc.init_scale = 8.0f;
@@ -1553,6 +1554,12 @@ TEST(a_session, "manual: amp_session_start makes a scaler, cache and a scope of 
     OK(amp_session_start(&session, NULL, 0, NULL, &desc)); /* without a cache: products round by themselves */
     CHECK(amp_autocast_current() == &session.autocast && session.autocast.cache == NULL);
     CHECK_EQ_F32(session.scaler->scale, 8.0f);
+    amp_session_end(&session);
+    OK(amp_capability_of(0, 0, &cpu));
+    OK(amp_session_start(&session, NULL, 0, NULL, NULL)); /* the type that pays here */
+    OK(amp_autocast_dtype(AMP_OP_GEMM, inputs, 2, &compute, NULL));
+    CHECK_EQ_INT(compute, cpu.bf16 ? AMP_BF16 : AMP_F16);
+    CHECK_EQ_F32(session.scaler->scale, cpu.bf16 ? 1.0f : 65536.0f);
     amp_session_end(&session);
     desc.init_scale = -1.0f;
     CHECK_EQ_INT(amp_session_start(&session, NULL, 1 << 16, NULL, &desc), AMP_ERROR_INVALID_CONFIG);
