@@ -1039,7 +1039,7 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
    norm is a spike. For one optimizer:
 
        amp_report_desc watch = {0};
-       watch.every = 100;                           histograms of every 100th step   
+       watch.every = 100;                           histograms of every 100th step
        desc.report = &watch;                        before amp_optimizer_init
        ...
        if (turn % 100 == 0) amp_optimizer_report_json(&opt, my_write, file);
