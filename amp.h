@@ -5019,6 +5019,7 @@ static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
 }
 
 AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad) {
+    if (opt && opt->initialized) ampi_blank(opt->desc.problem);
     if (!ampi_tensor(opt, i)) return AMP_ERROR_INVALID_ARGUMENT;
     return ampi_rebind(opt, (size_t)i, 1, weight ? &weight : NULL, grad ? &grad : NULL);
 }
