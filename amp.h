@@ -10275,7 +10275,7 @@ AMPI_IN void AMPI_(rows)(AMPI_V *v, const ampi_operand *x, size_t step, size_t r
     AMPI_HIDE(at);
     if (AMPI_W == 1 || rows < AMPI_W || n < AMPI_W || x->as != x->type) {
         for (i = 0; i < all; i++)
-            at[i] = i < rows ? AMPI_(value)(x, i * step, n) : AMPI_(splat)(0.0f);
+            at[i] = i < rows && n ? AMPI_(value)(x, i * step, n) : AMPI_(splat)(0.0f);
         AMPI_UNROLL for (i = 0; i < AMPI_W; i++) v[i] = edge[i];
     } else if (type == AMP_F32) {
         AMPI_(rows_of)(v, x->x, AMP_F32, step);
@@ -11260,9 +11260,9 @@ AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b,
                                         size_t ks) {
     size_t r;
     for (r = 0; r < width; r += 16) {
-        const ampi_operand x = ampi_operand_at(*operand, r, 0);
-        uint32_t          *d = dst + (of_b ? r : r * AMPI_DEEP);
         const size_t       n = rows > r ? rows - r : 0;
+        const ampi_operand x = ampi_operand_at(*operand, n ? r : 0, 0); /* ampi_words_of says why */
+        uint32_t          *d = dst + (of_b ? r : r * AMPI_DEEP);
         if (parts == 1) ampi_pack_whole_avx512(d, width, of_b, &x, n, ks);
         else ampi_pack_parts_avx512(d, width, of_b, &x, n, ks);
     }
