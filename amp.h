@@ -258,7 +258,7 @@
               reports are of one moment, and advice names the tensor whose weights hold a NaN.
               amp_cache.small apart from fallbacks; amp_cache_check has a result of its own,
               STALE. The file reads itself once for each instruction set (AMP_FILE, if it is
-              renamed; AMP_NO_VECTORS): gcc -O3 takes a third less time
+              renamed; AMP_NO_VECTORS): gcc -O3 takes a third less time. Versions do not mix
        0.5.0  ranks: desc.shard, amp_optimizer_range, _accumulate; states in sets of files.
               Gradients that touch few rows (amp_tensor.row_length). Masters and moments
               in storage formats (desc.state). What happens in a run, and advice (desc.report)
@@ -370,6 +370,7 @@ enum { AMP_PROBLEM_SIZE = 200 };
 /* A short English sentence for a result, never NULL; the version that is linked, "0.5.1". */
 AMP_DEF const char *amp_result_string(amp_result result);
 AMP_DEF const char *amp_version(void);
+enum { AMPI_VERSION = AMP_VERSION_MAJOR * 10000 + AMP_VERSION_MINOR * 100 + AMP_VERSION_PATCH };
 
 /* --------------------------------------------------------------- >>api  numbers */
 
@@ -2578,6 +2579,11 @@ AMPI_STRICT_END
    whose size is below most. */
 
 #ifdef AMPI_W
+
+/* What was read before is of this version. */
+typedef char AMPI_(another_version_of_amp_h_see_AMP_FILE_and_AMP_NO_VECTORS)
+    [AMPI_VERSION == AMP_VERSION_MAJOR * 10000 + AMP_VERSION_MINOR * 100 + AMP_VERSION_PATCH
+         ? 1 : -1];
 
 AMPI_STRICT_BEGIN
 

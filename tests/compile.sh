@@ -20,7 +20,6 @@ silent() { # silent NAME COMMAND...: the command must succeed and, where it comp
     check "$name" $?
 }
 is_gcc() { "$1" --version 2> /dev/null | grep -qi 'gcc\|free software foundation'; }
-refused() { ! "$@" > /dev/null 2>&1; }
 accepts() { # accepts COMPILER-WITH-FLAGS SUFFIX: can it compile an empty program so?
     echo 'int main(void) { return 0; }' > "$out/empty.$2"
     $1 -c "$out/empty.$2" -o "$out/empty.o" > /dev/null 2>&1
@@ -129,6 +128,9 @@ sed 's/^#define AMP_VERSION_PATCH .*/#define AMP_VERSION_PATCH 99/' amp.h > "$wa
 echo '#define DECOY' > "$ways/decoy/amp.h"
 printf '#define AMP_IMPLEMENTATION\n#include "renamed.h"\n' > "$ways/renamed.c"
 printf '#define AMP_IMPLEMENTATION\n#include "real/amp.h"\n' > "$ways/real.c"
+# from the system's directories, where compilers do not warn of macros that change
+printf '#define AMP_IMPLEMENTATION\n#include <renamed.h>\n' > "$ways/system.c"
+printf '#include <other/amp.h>\n#define AMP_IMPLEMENTATION\n#include <real/amp.h>\n' > "$ways/mixed.c"
 { echo '#define AMP_IMPLEMENTATION' && cat amp.h; } > "$ways/pasted.c"
 code_of() { "$@" -std=c99 -E -P 2>&1 | grep . > "$out/code"; } # COMPILER FLAGS... FILE
 same_code() { code_of "$@" && cmp "$out/code" "$out/usual"; }
@@ -147,7 +149,9 @@ for compiler in "$CC" "$CLANG"; do
             says_how $compiler -I"$ways/decoy" "$ways/renamed.c"
         silent "$compiler: so does its text pasted into a file" says_how $compiler "$ways/pasted.c"
         silent "$compiler: another version is not taken for this one" \
-            refused $compiler -std=c99 -Werror -fsyntax-only -I"$ways/other" "$ways/renamed.c" ;;
+            says_how $compiler -isystem "$ways" -isystem "$ways/other" "$ways/system.c"
+        silent "$compiler: nor implemented under another's declarations" \
+            says_how $compiler -isystem "$ways" -isystem "$ways/other" "$ways/mixed.c" ;;
     *) skip "$compiler: a renamed header" 'no vectors here' ;;
     esac
     silent "$compiler: renamed, with AMP_FILE" \
