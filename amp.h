@@ -1328,7 +1328,8 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
 /* ----------------------------------------------------------------- >>api  cache
    The weight cache of PyTorch's autocast: half copies of fp32 matrices, for products that autocast
    sends to halves. Weights that you add are cast once and kept until they change; everything else
-   is cast for one product. */
+   is cast for one product. On a CPU, which can round operands inside a product, it pays where few
+   rows (below 256) meet a weight that stays as it is; activations gain nothing. */
 
 enum { AMP_MAX_CACHED = 256, AMP_MAX_CACHE_OPTIMIZERS = 8 };
 
