@@ -1608,6 +1608,9 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 }
 #endif
 #endif /* AMP_H_INCLUDED: stop reading here if you only use the library. */
+#if defined(AMP_CBLAS_DROP_IN) && !defined(cblas_sgemm)
+#error "amp.h was included before AMP_CBLAS_DROP_IN was defined: define it before the first time"
+#endif
 
 /* ========================================================================= >>core
    Every formula of amp.h, once, for the CPU backend (AMP_IMPLEMENTATION) and for the kernels

@@ -25,6 +25,9 @@ try "AMP_NO_AUTOCAST, without warnings" $cc -std=c99 $strict -DAMP_NO_AUTOCAST -
 ! $cc -std=c99 -DAMP_CBLAS -E -I. "$out/use.c" -o "$out/use.i" > "$out/log" 2>&1 &&
     grep -q 'error.*define one of them' "$out/log"
 check "AMP_CBLAS with it is an #error" $?
+! $cc -std=c99 -include ./amp.h -E -I. "$out/use.c" -o "$out/use.i" > "$out/log" 2>&1 &&
+    grep -q 'error.*before the first time' "$out/log"
+check "after a first amp.h without it is an #error" $?
 try "in C, without warnings" $cc -std=c99 -O2 $strict -I. -c "$out/use.c" -o "$out/amp.o" || finish
 linked='-DAMP_CORE_INCLUDED -DAMP_IMPLEMENTATION_INCLUDED'
 program() { # NAME FLAGS...
