@@ -295,6 +295,24 @@ TEST(empty, "law 11: k = 0 leaves beta C; m or n = 0 writes nothing; then pointe
     }
 }
 
+TEST(subnormal_alpha, "law 11: an alpha that is subnormal is no 0, though the host flushes") {
+    const uint32_t alpha_bits = 0x00100000u, want_bits = 0x03000000u; /* 2^-129, 2^-121 */
+    const float    a = 16.0f, b = 16.0f;
+    float          c = 5.0f;
+    amp_gemm_args  g;
+    amp_result     result;
+    if (!FP_CONTROL) SKIP(FP_WHY);
+    memset(&g, 0, sizeof g);
+    memcpy(&g.alpha, &alpha_bits, sizeof g.alpha);
+    g.a = &a, g.b = &b, g.c = &c;
+    g.m = g.n = g.k = 1;
+    fp_set(FP_IEEE | FP_FTZ | FP_DAZ);
+    result = amp_gemm_ex(NULL, &g);
+    fp_set(FP_IEEE);
+    CHECK_EQ_INT(result, AMP_OK);
+    CHECK_EQ_INT(memcmp(&c, &want_bits, sizeof c), 0);
+}
+
 /* Kind of a result: finite, inf, -inf or NaN. */
 static char class_of(const matrix *m, size_t r, size_t c) {
     const uint32_t u = load_bits(m->at, m->type, r * m->ld + c), inf = inf_bits[m->type];
@@ -1018,6 +1036,7 @@ int main(int argc, char **argv) {
     RUN(alpha_beta);
     RUN(not_read);
     RUN(empty);
+    RUN(subnormal_alpha);
     RUN(infinities);
     RUN(nan_factors);
     RUN(overflow);
