@@ -248,6 +248,7 @@
               amp_optimizer_refresh: model copies from masters, now.
               Repairs: batches with bias or ReLU on CUDA. A product whose C shares an element
               with A or B is refused. Distinct results: NOT_INITIALIZED, OVERLAP, WORKSPACE.
+              An alpha that is subnormal is no 0 under clang 19 where the host flushes.
               Names that are not UTF-8 in reports.
               Ranks agree on desc and tensors in prepare, on scale, learning rate and steps
               in save and load; a save that fails leaves nothing; shard.rank without count.

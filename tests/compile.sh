@@ -280,4 +280,11 @@ silent 'amp.h: ASCII, no tabs, no trailing blanks' plain_text amp.h
 silent 'amp.h: law 9: no printing, no exit, errno as the call left it' says_nothing amp.h
 silent 'amp.h: nothing that depends on the locale' asks_no_locale amp.h
 
+# Each clang there is: what their optimizers take for a comparison of floats differs.
+for compiler in clang clang-19; do
+    if ! have $compiler; then skip "$compiler: a subnormal alpha" 'not installed'; continue; fi
+    $compiler -std=c99 -O2 -I. tests/compile/flush.c -o "$out/flush" -lm > "$out/log" 2>&1 && "$out/flush"
+    check "$compiler: a subnormal alpha is no 0 where the host flushes" $?
+done
+
 finish
