@@ -249,7 +249,7 @@
               Repairs: batches with bias or ReLU on CUDA. A product whose C shares an element
               with A or B is refused. Distinct results: NOT_INITIALIZED, OVERLAP, WORKSPACE.
               An alpha that is subnormal is no 0 under clang 19 where the host flushes.
-              Names that are not UTF-8 in reports.
+              Names that are not UTF-8 in reports, and a norm of -NaN in JSON.
               Ranks agree on desc and tensors in prepare, on scale, learning rate and steps
               in save and load; a save that fails leaves nothing; shard.rank without count.
               Weights of states without an fp32 master are NaN after prepare, and a weight
@@ -2831,6 +2831,7 @@ AMPI_STRICT_END
 #if defined(AMP_IMPLEMENTATION) && !defined(AMP_IMPLEMENTATION_INCLUDED)
 #define AMP_IMPLEMENTATION_INCLUDED
 
+#include <stdarg.h> /* va_list: text */
 #ifndef AMP_NO_STDLIB
 #include <errno.h>
 #include <stdio.h>  /* fopen, fread, rename: state files */
@@ -2907,9 +2908,11 @@ AMPI_STRICT_END
 
 #if defined(__GNUC__) || defined(__clang__)
 #define AMPI_NOINLINE __attribute__((noinline))
+#define AMPI_PRINTS   __attribute__((format(printf, 2, 3)))
 #define AMPI_HOST     static inline __attribute__((unused))
 #else
 #define AMPI_NOINLINE
+#define AMPI_PRINTS
 #define AMPI_HOST static inline
 #endif
 
@@ -3024,66 +3027,128 @@ static void     ampi_fp_end(uint32_t saved) { (void)saved; }
 #endif
 
 /* ------------------------------------------------------------------ >>impl  words
-   Sentences for the problem of a desc, put together without printf, locale or allocation; they may
-   be given NULL, by a caller who does not want to know. And words that a user has written. */
+   Text without printf, locale or allocation: error messages, tables, JSON; and words that a user
+   has written. */
 
-static char *ampi_blank(char *problem) {
-    if (problem) problem[0] = '\0';
-    return problem;
+/* Where text goes: into room bytes; when they are full, and at the end of a line, to write_fn. */
+typedef struct ampi_text {
+    char        *bytes;
+    size_t       room, used;
+    amp_write_fn write_fn; /* NULL: what has no room is left out */
+    void        *user;
+    int          failed;
+} ampi_text;
+
+static void ampi_print_flush(ampi_text *t) {
+    if (!t->write_fn) return;
+    if (t->used && !t->failed) t->failed = !t->write_fn(t->user, t->bytes, t->used);
+    t->used = 0;
 }
 
-static void ampi_tell(char *problem, const char *text) {
-    size_t used = problem ? strlen(problem) : 0;
-    if (!problem) return;
-    while (*text && used < AMP_PROBLEM_SIZE - 1) problem[used++] = *text++;
-    problem[used] = '\0';
+static void ampi_print_char(ampi_text *t, char c) {
+    if (t->used == t->room) ampi_print_flush(t);
+    if (t->used < t->room) t->bytes[t->used++] = c;
+    if (c == '\n') ampi_print_flush(t);
 }
 
-static void ampi_tell_count(char *problem, uint64_t n) {
+static void ampi_print_text(ampi_text *t, const char *text) {
+    while (*text) ampi_print_char(t, *text++);
+}
+
+static void ampi_print_count(ampi_text *t, uint64_t n) {
     char digits[21], *p = digits + sizeof digits - 1;
     *p = '\0';
     do *--p = (char)('0' + n % 10);
     while (n /= 10);
-    ampi_tell(problem, p);
+    ampi_print_text(t, p);
 }
 
 /* Whole numbers to the last digit, others to seven: 0.1, 3.402823e38. */
-static AMPI_NOINLINE void ampi_tell_number(char *problem, const double *number) {
-    char     digits[AMP_PROBLEM_SIZE];
-    uint64_t bits, n;
-    double   x;
-    int      length, power = 0, point; /* of ten: of the last digit, and of the first */
-    memcpy(&bits, number, 8);
-    if (bits >> 63) ampi_tell(problem, "-");
+static AMPI_NOINLINE void ampi_print_number(ampi_text *t, double x) {
+    uint64_t bits, n, ten;
+    int      power = 0, point; /* of ten: of the last digit, and of the first */
+    memcpy(&bits, &x, 8);
+    if ((bits >> 52 & 0x7ff) == 0x7ff && t->write_fn) {
+        ampi_print_text(t, "null"); /* JSON has no other word for it */
+        return;
+    }
+    if (bits >> 63) ampi_print_char(t, '-');
     bits &= ~(uint64_t)0 >> 1;
     if (bits >= (uint64_t)0x7ff << 52) {
-        ampi_tell(problem, bits > (uint64_t)0x7ff << 52 ? "NaN" : "inf");
+        ampi_print_text(t, bits > (uint64_t)0x7ff << 52 ? "NaN" : "inf");
         return;
     }
     memcpy(&x, &bits, 8);
     if (x < 9e15 && !((double)(uint64_t)x < x)) {
-        ampi_tell_count(problem, (uint64_t)x);
+        ampi_print_count(t, (uint64_t)x);
         return;
     }
     for (; x >= 9999999.5; power++) x /= 10.0;
     for (; x < 999999.95; power--) x *= 10.0;
     for (n = (uint64_t)(x + 0.5); n % 10 == 0; power++) n /= 10;
-    digits[0] = '\0';
-    ampi_tell_count(digits, n);
-    length = (int)strlen(digits);
-    point  = power + length - 1;
-    if (point < -4 || point > 14) point = 0;
-    power += length - 1 - point; /* what an exponent has to say */
-    if (point < 0) ampi_tell(problem, "0.");
-    for (; point < -1; point++) ampi_tell(problem, "0");
-    for (n = 0; digits[n]; n++, point--) {
-        const char text[2] = {digits[n], '\0'};
-        ampi_tell(problem, text);
-        if (point == 0 && digits[n + 1]) ampi_tell(problem, ".");
+    for (ten = 1, point = power; n / ten >= 10; ten *= 10) point++;
+    power = point < -4 || point > 14 ? point : 0; /* what an exponent has to say */
+    point -= power;
+    if (point < 0) ampi_print_text(t, "0.");
+    for (; point < -1; point++) ampi_print_char(t, '0');
+    for (; ten; n %= ten, ten /= 10, point--) {
+        ampi_print_char(t, (char)('0' + n / ten));
+        if (point == 0 && ten > 1) ampi_print_char(t, '.');
     }
-    for (; point >= 0; point--) ampi_tell(problem, "0");
-    if (power) ampi_tell(problem, power < 0 ? "e-" : "e");
-    if (power) ampi_tell_count(problem, (uint64_t)(power < 0 ? -power : power));
+    for (; point >= 0; point--) ampi_print_char(t, '0');
+    if (power) ampi_print_text(t, power < 0 ? "e-" : "e");
+    if (power) ampi_print_count(t, (uint64_t)(power < 0 ? -power : power));
+}
+
+/* %s is a text, %g a number, %% a percent sign; nothing else. */
+static void ampi_print_list(ampi_text *t, const char *format, va_list list) {
+    for (; *format; format++) {
+        if (*format != '%') ampi_print_char(t, *format);
+        else if (*++format == 's') ampi_print_text(t, va_arg(list, const char *));
+        else if (*format == 'g') ampi_print_number(t, va_arg(list, double));
+        else ampi_print_char(t, '%');
+    }
+}
+
+AMPI_HOST ampi_text ampi_text_to(amp_write_fn write_fn, void *user, char *bytes, size_t room) {
+    ampi_text t;
+    t.bytes    = bytes;
+    t.room     = room;
+    t.used     = 0;
+    t.write_fn = write_fn;
+    t.user     = user;
+    t.failed   = 0;
+    return t;
+}
+
+AMPI_HOST AMPI_PRINTS void ampi_print(ampi_text *t, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    ampi_print_list(t, format, list);
+    va_end(list);
+}
+
+/* A column of a table begins. */
+AMPI_HOST void ampi_print_to(ampi_text *t, size_t column) {
+    do ampi_print_char(t, ' ');
+    while (t->used < column);
+}
+
+/* Append to an error message: AMP_PROBLEM_SIZE bytes, or NULL where nobody wants to know. */
+static AMPI_PRINTS void ampi_tell(char *problem, const char *format, ...) {
+    ampi_text t = ampi_text_to(NULL, NULL, problem, AMP_PROBLEM_SIZE - 1);
+    va_list   list;
+    if (!problem) return;
+    t.used = strlen(problem);
+    va_start(list, format);
+    ampi_print_list(&t, format, list);
+    va_end(list);
+    problem[t.used] = '\0';
+}
+
+static char *ampi_blank(char *problem) {
+    if (problem) problem[0] = '\0';
+    return problem;
 }
 
 #if !defined(AMP_NO_AUTOCAST) || !defined(AMP_NO_STDLIB) /* policies, and the environment */
@@ -3736,11 +3801,7 @@ static int ampi_f64_in(const double *x, double low, double high) {
 
 /* The same, and what is wrong otherwise: the field, its value and its bounds. */
 static int ampi_out(char *problem, const char *field, double x, const char *bounds) {
-    ampi_tell(problem, field);
-    ampi_tell(problem, " is ");
-    ampi_tell_number(problem, &x);
-    ampi_tell(problem, ", and must be ");
-    ampi_tell(problem, bounds);
+    ampi_tell(problem, "%s is %g, and must be %s", field, x, bounds);
     return 0;
 }
 
@@ -3756,11 +3817,7 @@ static int ampi_f64_ok(char *problem, const char *field, const double *x, double
 
 /* An enum that has no such value. */
 static amp_result ampi_unknown(char *problem, const char *field, int value) {
-    ampi_tell(problem, field);
-    ampi_tell(problem, " is ");
-    if (value < 0) ampi_tell(problem, "-");
-    ampi_tell_count(problem, value < 0 ? 0u - (uint64_t)value : (uint64_t)value);
-    ampi_tell(problem, ", which amp.h does not know");
+    ampi_tell(problem, "%s is %g, which amp.h does not know", field, (double)value);
     return AMP_ERROR_INVALID_ENUM;
 }
 
@@ -4193,23 +4250,20 @@ static const amp_tensor *ampi_tensor(const amp_optimizer *opt, int i) {
 
 /* Of what the rest of the sentence speaks. */
 static void ampi_tell_tensor(char *problem, size_t i, const char *name) {
-    ampi_tell(problem, "tensor ");
-    ampi_tell_count(problem, i);
-    ampi_tell(problem, name ? " (" : "");
-    ampi_tell(problem, name ? name : "");
-    ampi_tell(problem, name ? "): " : ": ");
+    ampi_tell(problem, "tensor %g%s%s%s: ", (double)i, name ? " (" : "", name ? name : "",
+              name ? ")" : "");
 }
 
 static amp_result ampi_tensor_problem(const amp_optimizer *opt, size_t i, const char *name,
                                       amp_result result, const char *text) {
     ampi_tell_tensor(opt->desc.problem, i, name);
-    ampi_tell(opt->desc.problem, text);
+    ampi_tell(opt->desc.problem, "%s", text);
     return result;
 }
 
 /* An error, with the one sentence that says what to do. */
 static amp_result ampi_refuse(const amp_optimizer *opt, amp_result result, const char *text) {
-    ampi_tell(ampi_blank(opt->desc.problem), text);
+    ampi_tell(ampi_blank(opt->desc.problem), "%s", text);
     return result;
 }
 
@@ -4435,8 +4489,7 @@ AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *
     }
     if (result != AMP_OK) return result;
     if (i < count || offset != whole->n) {
-        ampi_tell(opt->desc.problem, "the parts' n do not add up to whole's ");
-        ampi_tell_count(opt->desc.problem, whole->n);
+        ampi_tell(opt->desc.problem, "the parts' n do not add up to whole's %g", (double)whole->n);
         return AMP_ERROR_INVALID_ARGUMENT;
     }
     result = ampi_reserve(opt, count);
@@ -4868,7 +4921,7 @@ static void ampi_sort_ranges(ampi_range *r, size_t num) {
 }
 
 static const char *ampi_range_name(const ampi_range *r) {
-    return r->what == 'w' ? "weight " : r->what == 'g' ? "grad " : "model ";
+    return r->what == 'w' ? "weight" : r->what == 'g' ? "grad" : "model";
 }
 
 /* Is each array that a step reads or writes apart from all others? (Of ranks, gradients are but
@@ -4891,11 +4944,7 @@ static amp_result ampi_apart(const amp_optimizer *opt, ampi_range *room) {
         const ampi_range *a = &room[later ? i - 1 : i], *b = &room[later ? i : i - 1];
         if (room[i].begin >= room[i - 1].end) continue;
         ampi_tell_tensor(problem, b->tensor, ampi_tensor(opt, (int)b->tensor)->name);
-        ampi_tell(problem, "its ");
-        ampi_tell(problem, ampi_range_name(b));
-        ampi_tell(problem, "overlaps the ");
-        ampi_tell(problem, ampi_range_name(a));
-        ampi_tell(problem, "of ");
+        ampi_tell(problem, "its %s overlaps the %s of ", ampi_range_name(b), ampi_range_name(a));
         ampi_tell_tensor(problem, a->tensor, ampi_tensor(opt, (int)a->tensor)->name);
         ampi_tell(problem, "give each its own memory");
         return AMP_ERROR_OVERLAP;
@@ -5722,13 +5771,12 @@ static amp_result ampi_other_kind(const amp_optimizer *opt, amp_kind kind) {
     static const char *const kinds[] = {"AMP_KIND_OWN", "AMP_KIND_ADAMW", "AMP_KIND_SGD"};
     static const char *const steps[] = {"begin_step", "amp_optimizer_adamw", "amp_optimizer_sgd"};
     const amp_kind           ours    = opt->desc.kind;
-    char                    *problem = opt->desc.problem;
-    if (kind != AMP_KIND_OWN) ampi_tell(problem, steps[kind]);
-    ampi_tell(problem, kind == AMP_KIND_OWN ? "desc.kind is " : ": desc.kind is ");
-    ampi_tell(problem, kinds[ours]);
-    ampi_tell(problem, kind == AMP_KIND_OWN ? ": call " : "; set ");
-    ampi_tell(problem, kind == AMP_KIND_OWN ? steps[ours] : kinds[kind]);
-    ampi_tell(problem, kind == AMP_KIND_OWN ? " instead of begin_step" : "");
+    if (kind == AMP_KIND_OWN)
+        ampi_tell(opt->desc.problem, "desc.kind is %s: call %s instead of begin_step", kinds[ours],
+                  steps[ours]);
+    else
+        ampi_tell(opt->desc.problem, "%s: desc.kind is %s; set %s", steps[kind], kinds[ours],
+                  kinds[kind]);
     return AMP_ERROR_UNSUPPORTED;
 }
 
@@ -6079,11 +6127,7 @@ static void ampi_own_number(ampi_archive *a, uint32_t *number) {
 /* Of a file that is not this optimizer's: what is otherwise, once. */
 static void ampi_differs(ampi_archive *a, const char *what, uint64_t theirs, uint64_t ours) {
     a->result = AMP_ERROR_MISMATCH;
-    ampi_tell(a->problem, what);
-    ampi_tell(a->problem, " is ");
-    ampi_tell_count(a->problem, theirs);
-    ampi_tell(a->problem, " in the file, not ");
-    ampi_tell_count(a->problem, ours);
+    ampi_tell(a->problem, "%s is %g in the file, not %g", what, (double)theirs, (double)ours);
 }
 
 /* A number that must be the same in the file. */
@@ -6104,9 +6148,7 @@ static void ampi_tell_name(ampi_archive *a, uint64_t length) {
     for (; n; n--) /* whatever a file may hold */
         if ((unsigned char)text[n - 1] < ' ') text[n - 1] = '?';
     a->result = AMP_ERROR_MISMATCH;
-    ampi_tell(a->problem, "its name in the file is \"");
-    ampi_tell(a->problem, text);
-    ampi_tell(a->problem, "\"");
+    ampi_tell(a->problem, "its name in the file is \"%s\"", text);
 }
 
 static void ampi_name(ampi_archive *a, const char *name) {
@@ -6875,14 +6917,9 @@ static amp_result ampi_name_part(char *name, const char *path, const ampi_set *s
                                  uint64_t rank) {
     const size_t length = strlen(path);
     char         tail[AMP_PROBLEM_SIZE];
-    ampi_tell(ampi_blank(tail), ".");
-    ampi_tell_count(tail, set->turn);
-    ampi_tell(tail, set->edition ? "-" : "");
-    if (set->edition) ampi_tell_count(tail, set->edition);
-    ampi_tell(tail, ".");
-    ampi_tell_count(tail, rank);
-    ampi_tell(tail, "-of-");
-    ampi_tell_count(tail, set->ranks);
+    ampi_tell(ampi_blank(tail), ".%g", (double)set->turn);
+    if (set->edition) ampi_tell(tail, "-%g", (double)set->edition);
+    ampi_tell(tail, ".%g-of-%g", (double)rank, (double)set->ranks);
     if (length + strlen(tail) >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
     memcpy(name, path, length);
     memcpy(name + length, tail, strlen(tail) + 1);
@@ -7043,10 +7080,7 @@ static int ampi_is_of_set(const ampi_loading *l, size_t k, const ampi_set *set) 
 /* What is wrong with a part of a set: it lies beside the file that names it. */
 static void ampi_tell_part(char *problem, const char *path, amp_result result) {
     const char *slash = strrchr(path, '/');
-    ampi_tell(problem, "part ");
-    ampi_tell(problem, slash ? slash + 1 : path);
-    ampi_tell(problem, ": ");
-    ampi_tell(problem, amp_result_string(result));
+    ampi_tell(problem, "part %s: %s", slash ? slash + 1 : path, amp_result_string(result));
 }
 
 /* All files of the set that path names, of which this rank has something. */
@@ -8076,7 +8110,7 @@ static int ampi_agree(const amp_optimizer *opt, amp_result *result, amp_result t
     if (met != AMP_OK) return 0;
     if (flags[0] == ~flags[1]) return 1; /* the largest hash is the smallest */
     *result = flags[0] == flags[1] ? theirs : AMP_ERROR_MISMATCH;
-    ampi_tell(opt->desc.problem,
+    ampi_tell(opt->desc.problem, "%s",
               flags[0] == flags[1] ? "another rank could not save or load its part" : text);
     return 1;
 }
@@ -8485,15 +8519,9 @@ static char *ampi_advise(ampi_case *k, amp_advice_code code, int tensor, double 
     return a->text;
 }
 
-static void ampi_tell_percent(char *text, double share) {
-    const double percent = (double)(uint64_t)(share * 1000.0 + 0.5) / 10.0;
-    ampi_tell_number(text, &percent);
-    ampi_tell(text, " %");
-}
-
-static void ampi_tell_scale(char *text, float scale) {
-    const double number = (double)scale;
-    ampi_tell_number(text, &number);
+/* In percent, to one digit behind the point. */
+static double ampi_percent(double share) {
+    return (double)(uint64_t)(share * 1000.0 + 0.5) / 10.0;
 }
 
 /* Overflows up to the last turn, in a row; at: only those at this scale. */
@@ -8566,10 +8594,8 @@ static int ampi_advise_nan(ampi_case *k) {
                         "will help: load a state from before");
         return 1;
     }
-    ampi_tell(text, "the NaN comes from the model, and no loss scale will help; it holds ");
-    ampi_tell_count(text, plan->seen_slots[first].stats.nan);
-    ampi_tell(text, " of ");
-    ampi_tell_count(text, nan);
+    ampi_tell(text, "the NaN comes from the model, and no loss scale will help; it holds %g of %g",
+              (double)plan->seen_slots[first].stats.nan, (double)nan);
     return 1;
 }
 
@@ -8581,16 +8607,13 @@ static void ampi_advise_skips(ampi_case *k) {
     char             *text;
     if (s->stuck && row >= AMPI_ROW) {
         text = ampi_advise(k, AMP_ADVICE_STUCK, -1, (double)row);
-        ampi_tell_count(text, row);
-        ampi_tell(text, " overflows in a row at the least loss scale, ");
-        ampi_tell_scale(text, s->scale);
-        ampi_tell(text, ": lower min_scale, or look for what diverges");
+        ampi_tell(text, "%g overflows in a row at the least loss scale, %g: lower min_scale, or "
+                        "look for what diverges", (double)row, (double)s->scale);
     }
     if (share > 0.1 && share * ((double)s->growth_interval + 1.0) > 2.0 && !ampi_moves_never(s)) {
         text = ampi_advise(k, AMP_ADVICE_TOO_MANY_SKIPS, k->report.most_tensor, (double)late);
-        ampi_tell_count(text, late);
-        ampi_tell(text, " of the last 128 turns overflowed, here most often: raise growth_interval"
-                        ", or clip what spikes");
+        ampi_tell(text, "%g of the last 128 turns overflowed, here most often: raise "
+                        "growth_interval, or clip what spikes", (double)late);
     }
 }
 
@@ -8600,11 +8623,8 @@ static void ampi_advise_lower(ampi_case *k) {
     char          *text;
     if (!ampi_moves_never(k->scaler) || !(scale > 1.0f) || late < 2) return;
     text = ampi_advise(k, AMP_ADVICE_SCALE_TOO_HIGH, k->report.most_tensor, (double)scale);
-    ampi_tell(text, "overflows, ");
-    ampi_tell_count(text, late);
-    ampi_tell(text, " of the last 128 turns do: the loss scale ");
-    ampi_tell_scale(text, scale);
-    ampi_tell(text, " is too high, and does not move");
+    ampi_tell(text, "overflows, %g of the last 128 turns do: the loss scale %g is too high, and "
+                    "does not move", (double)late, (double)scale);
 }
 
 /* Of a tensor's gradients, not 0, the share that is subnormal as it is stored. */
@@ -8664,29 +8684,23 @@ static void ampi_advise_range(ampi_case *k) {
     if (e.headroom >= AMPI_HARMLESS) {
         if (!stays) return; /* it will grow */
         text = ampi_advise(k, AMP_ADVICE_SCALE_TOO_LOW, e.worst, (double)e.headroom);
-        ampi_tell_percent(text, share);
-        ampi_tell(text, " of its gradients are subnormal in fp16: the loss scale ");
-        ampi_tell_scale(text, s->scale);
-        ampi_tell(text, " is too low by up to 2^");
-        ampi_tell_count(text, (uint64_t)e.headroom);
+        ampi_tell(text, "%g %% of its gradients are subnormal in fp16: the loss scale %g is too "
+                        "low by up to 2^%g", ampi_percent(share), (double)s->scale,
+                  (double)e.headroom);
     } else if (e.next - e.headroom >= AMPI_HARMLESS && e.next != AMPI_UNBOUNDED &&
                ampi_underflow(k->plan, (size_t)e.largest) < 0.25) {
         text = ampi_advise(k, AMP_ADVICE_KEEP_FP32, e.largest, (double)(e.next - e.headroom));
-        ampi_tell(text, "its gradients are 2^");
-        ampi_tell_count(text, (uint64_t)(e.next - e.headroom));
-        ampi_tell(text, " above all others', which underflow: keep them in fp32");
+        ampi_tell(text, "its gradients are 2^%g above all others', which underflow: keep them in "
+                        "fp32", (double)(e.next - e.headroom));
     } else if (2 * e.small >= e.weights) {
         const double tiny = (double)e.tiny / (double)e.grads;
         text              = ampi_advise(k, AMP_ADVICE_USE_BF16, -1, tiny);
-        ampi_tell_percent(text, tiny);
-        ampi_tell(text, " of gradients are subnormal in fp16 while others are near its end: use "
-                        "bf16");
+        ampi_tell(text, "%g %% of gradients are subnormal in fp16 while others are near its end: "
+                        "use bf16", ampi_percent(tiny));
     } else {
         text = ampi_advise(k, AMP_ADVICE_UNDERFLOW, e.worst, share);
-        ampi_tell_percent(text, share);
-        ampi_tell(text, " of its gradients are subnormal at the loss scale ");
-        ampi_tell_scale(text, s->scale);
-        ampi_tell(text, ", which cannot be larger");
+        ampi_tell(text, "%g %% of its gradients are subnormal at the loss scale %g, which cannot "
+                        "be larger", ampi_percent(share), (double)s->scale);
     }
 }
 
@@ -8698,9 +8712,9 @@ static void ampi_advise_masters(ampi_case *k) {
         char                     *text;
         if (updates < AMPI_ENOUGH || count[AMPI_HALVES] != updates || lost == updates) continue;
         text = ampi_advise(k, AMP_ADVICE_MASTERS, (int)i, (double)lost / (double)updates);
-        ampi_tell(text, "its masters are rounded to halves, and a step loses ");
-        ampi_tell_percent(text, (double)lost / (double)updates);
-        ampi_tell(text, " of updates: keep master weights in fp32");
+        ampi_tell(text, "its masters are rounded to halves, and a step loses %g %% of updates: "
+                        "keep master weights in fp32",
+                  ampi_percent((double)lost / (double)updates));
         return;
     }
 }
@@ -8749,48 +8763,6 @@ AMP_DEF const char *amp_advice_name(amp_advice_code code) {
 
 /* ---- output */
 
-/* Text without printf, a block at a time. */
-typedef struct ampi_text {
-    amp_write_fn write_fn;
-    void        *user;
-    size_t       used, line; /* bytes here; and where the line begins */
-    int          failed;
-    char         bytes[512];
-} ampi_text;
-
-static void ampi_text_flush(ampi_text *t) {
-    if (t->used && !t->failed) t->failed = !t->write_fn(t->user, t->bytes, t->used);
-    t->used = 0;
-}
-
-static void ampi_put_char(ampi_text *t, char c) {
-    if (t->used == sizeof t->bytes) ampi_text_flush(t);
-    t->bytes[t->used++] = c;
-}
-
-static void ampi_put_text(ampi_text *t, const char *text) {
-    while (*text) ampi_put_char(t, *text++);
-}
-
-static void ampi_put_number(ampi_text *t, double number) {
-    char text[AMP_PROBLEM_SIZE];
-    ampi_tell_number(ampi_blank(text), &number);
-    ampi_put_text(t, text[0] == 'N' || strchr(text, 'i') ? "null" : text);
-}
-
-/* ,"key": or {"key": in front of a value. */
-static void ampi_put_key(ampi_text *t, char before, const char *key) {
-    ampi_put_char(t, before);
-    ampi_put_char(t, '"');
-    ampi_put_text(t, key);
-    ampi_put_text(t, "\":");
-}
-
-static void ampi_put_field(ampi_text *t, const char *key, double number) {
-    ampi_put_key(t, ',', key);
-    ampi_put_number(t, number);
-}
-
 /* Bytes of the UTF-8 character that text begins with; 0: there is none (RFC 3629). */
 static int ampi_utf8(const char *text) {
     static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
@@ -8805,262 +8777,159 @@ static int ampi_utf8(const char *text) {
     return code >= least[n] && code <= 0x10ffff && code >> 11 != 0x1b ? n : 0;
 }
 
-static void ampi_put_string(ampi_text *t, const char *text) {
+static void ampi_print_string(ampi_text *t, const char *text) {
     static const char *const digit = "0123456789abcdef";
     int                      more  = 0; /* bytes of a character */
-    ampi_put_char(t, '"');
+    ampi_print_char(t, '"');
     for (; text && *text; text++, more--) {
         const unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\') ampi_put_char(t, '\\');
+        if (c == '"' || c == '\\') ampi_print_char(t, '\\');
         if (more <= 0) more = ampi_utf8(text);
         if (c >= ' ' && more > 0) {
-            ampi_put_char(t, *text);
+            ampi_print_char(t, *text);
         } else {
-            ampi_put_text(t, "\\u00");
-            ampi_put_char(t, digit[c >> 4]);
-            ampi_put_char(t, digit[c & 15]);
+            ampi_print_text(t, "\\u00");
+            ampi_print_char(t, digit[c >> 4]);
+            ampi_print_char(t, digit[c & 15]);
         }
     }
-    ampi_put_char(t, '"');
+    ampi_print_char(t, '"');
 }
 
-static void ampi_put_bins(ampi_text *t, const char *key, const uint64_t *bins) {
+static void ampi_print_bins(ampi_text *t, const char *key, const uint64_t *bins) {
     int b, more = 0;
-    ampi_put_key(t, ',', key);
-    ampi_put_char(t, '[');
-    for (b = 0; b < AMP_BINS; b++) {
-        if (!bins[b]) continue;
-        ampi_put_text(t, more++ ? ",[" : "[");
-        ampi_put_number(t, b);
-        ampi_put_char(t, ',');
-        ampi_put_number(t, (double)bins[b]);
-        ampi_put_char(t, ']');
-    }
-    ampi_put_char(t, ']');
+    ampi_print(t, ",\"%s\":[", key);
+    for (b = 0; b < AMP_BINS; b++)
+        if (bins[b]) ampi_print(t, "%s[%g,%g]", more++ ? "," : "", (double)b, (double)bins[b]);
+    ampi_print_char(t, ']');
 }
 
-static void ampi_put_tensor(ampi_text *t, const amp_optimizer *opt, int i, int sampled) {
+static void ampi_print_tensor(ampi_text *t, const amp_optimizer *opt, int i, int sampled) {
     amp_tensor_report r;
     ampi_fill_tensor_report(opt, i, &r);
-    ampi_put_key(t, '{', "name");
-    ampi_put_string(t, r.name);
-    ampi_put_field(t, "n", (double)r.n);
-    ampi_put_field(t, "nonfinite", (double)r.stats.nonfinite);
-    ampi_put_field(t, "nan", (double)r.stats.nan);
-    if (r.stats.nonfinite) ampi_put_field(t, "first", (double)r.stats.first_nonfinite);
-    ampi_put_field(t, "zeros", (double)r.stats.zeros);
-    ampi_put_field(t, "max", (double)r.stats.max_finite);
-    ampi_put_field(t, "headroom", r.headroom);
-    if (r.overflows) {
-        ampi_put_field(t, "overflows", (double)r.overflows);
-        ampi_put_field(t, "nans", (double)r.nans);
-        ampi_put_field(t, "first_turn", (double)r.first_turn);
-        ampi_put_field(t, "last_turn", (double)r.last_turn);
-    }
+    ampi_print(t, "{\"name\":");
+    ampi_print_string(t, r.name);
+    ampi_print(t, ",\"n\":%g,\"nonfinite\":%g,\"nan\":%g", (double)r.n, (double)r.stats.nonfinite,
+             (double)r.stats.nan);
+    if (r.stats.nonfinite) ampi_print(t, ",\"first\":%g", (double)r.stats.first_nonfinite);
+    ampi_print(t, ",\"zeros\":%g,\"max\":%g,\"headroom\":%g", (double)r.stats.zeros,
+             (double)r.stats.max_finite, (double)r.headroom);
+    if (r.overflows)
+        ampi_print(t, ",\"overflows\":%g,\"nans\":%g,\"first_turn\":%g,\"last_turn\":%g",
+                 (double)r.overflows, (double)r.nans, (double)r.first_turn, (double)r.last_turn);
     if (sampled) {
-        ampi_put_field(t, "f16_zero", (double)r.f16_zero);
-        ampi_put_field(t, "f16_small", (double)r.f16_small);
-        ampi_put_field(t, "bf16_zero", (double)r.bf16_zero);
-        ampi_put_field(t, "bf16_small", (double)r.bf16_small);
-        ampi_put_field(t, "updates", (double)r.updates);
-        ampi_put_field(t, "lost", (double)r.lost);
-        ampi_put_bins(t, "grads", r.grads);
-        ampi_put_bins(t, "weights", r.weights);
+        ampi_print(t, ",\"f16_zero\":%g,\"f16_small\":%g,\"bf16_zero\":%g,\"bf16_small\":%g,"
+                    "\"updates\":%g,\"lost\":%g",
+                 (double)r.f16_zero, (double)r.f16_small, (double)r.bf16_zero,
+                 (double)r.bf16_small, (double)r.updates, (double)r.lost);
+        ampi_print_bins(t, "grads", r.grads);
+        ampi_print_bins(t, "weights", r.weights);
     }
-    ampi_put_char(t, '}');
+    ampi_print_char(t, '}');
 }
 
-static void ampi_put_turn(ampi_text *t, const amp_turn *turn) {
-    ampi_put_char(t, '[');
-    ampi_put_number(t, (double)turn->turn);
-    ampi_put_char(t, ',');
-    ampi_put_number(t, turn->norm);
-    ampi_put_char(t, ',');
-    ampi_put_number(t, (double)turn->loss_scale);
-    ampi_put_char(t, ',');
-    ampi_put_number(t, (double)turn->clip_factor);
-    ampi_put_char(t, ',');
-    ampi_put_number(t, (double)turn->skip);
-    ampi_put_char(t, ',');
-    ampi_put_number(t, (double)turn->tensor);
-    ampi_put_char(t, ']');
+static void ampi_print_report(ampi_text *t, const amp_report *r) {
+    ampi_print(t, "{\"turns\":%g,\"steps\":%g,\"overflows\":%g,\"spikes\":%g,\"asked\":%g,"
+                "\"growths\":%g,\"backoffs\":%g,\"norm\":%g,\"loss_scale\":%g,\"stuck\":%g,"
+                "\"headroom\":%g,\"first_tensor\":%g,\"first_turn\":%g,\"most_tensor\":%g,"
+                "\"most_overflows\":%g,",
+             (double)r->turns, (double)r->steps, (double)r->overflows, (double)r->spikes,
+             (double)r->asked, (double)r->growths, (double)r->backoffs, r->norm,
+             (double)r->loss_scale, (double)r->stuck, (double)r->headroom,
+             (double)r->first_tensor, (double)r->first_turn, (double)r->most_tensor,
+             (double)r->most_overflows);
+    ampi_print(t, "\"sampled\":%g,\"grads\":%g,\"f16_zero\":%g,\"f16_small\":%g,\"bf16_zero\":%g,"
+                "\"bf16_small\":%g,\"updates\":%g,\"lost\":%g",
+             (double)r->sampled, (double)r->grads, (double)r->f16_zero, (double)r->f16_small,
+             (double)r->bf16_zero, (double)r->bf16_small, (double)r->updates, (double)r->lost);
 }
 
-static void ampi_put_report(ampi_text *t, const amp_report *r) {
-    ampi_put_key(t, '{', "turns");
-    ampi_put_number(t, (double)r->turns);
-    ampi_put_field(t, "steps", (double)r->steps);
-    ampi_put_field(t, "overflows", (double)r->overflows);
-    ampi_put_field(t, "spikes", (double)r->spikes);
-    ampi_put_field(t, "asked", (double)r->asked);
-    ampi_put_field(t, "growths", (double)r->growths);
-    ampi_put_field(t, "backoffs", (double)r->backoffs);
-    ampi_put_field(t, "norm", r->norm);
-    ampi_put_field(t, "loss_scale", (double)r->loss_scale);
-    ampi_put_field(t, "stuck", (double)r->stuck);
-    ampi_put_field(t, "headroom", r->headroom);
-    ampi_put_field(t, "first_tensor", r->first_tensor);
-    ampi_put_field(t, "first_turn", (double)r->first_turn);
-    ampi_put_field(t, "most_tensor", r->most_tensor);
-    ampi_put_field(t, "most_overflows", (double)r->most_overflows);
-    ampi_put_field(t, "sampled", (double)r->sampled);
-    ampi_put_field(t, "grads", (double)r->grads);
-    ampi_put_field(t, "f16_zero", (double)r->f16_zero);
-    ampi_put_field(t, "f16_small", (double)r->f16_small);
-    ampi_put_field(t, "bf16_zero", (double)r->bf16_zero);
-    ampi_put_field(t, "bf16_small", (double)r->bf16_small);
-    ampi_put_field(t, "updates", (double)r->updates);
-    ampi_put_field(t, "lost", (double)r->lost);
-}
-
-static void ampi_put_advice(ampi_text *t, const amp_advice *advice, int count) {
-    int i;
-    ampi_put_key(t, ',', "advice");
-    ampi_put_char(t, '[');
-    for (i = 0; i < count; i++) {
-        if (i) ampi_put_char(t, ',');
-        ampi_put_key(t, '{', "code");
-        ampi_put_string(t, amp_advice_name(advice[i].code));
-        ampi_put_field(t, "tensor", advice[i].tensor);
-        ampi_put_field(t, "number", advice[i].number);
-        ampi_put_key(t, ',', "text");
-        ampi_put_string(t, advice[i].text);
-        ampi_put_char(t, '}');
-    }
-    ampi_put_char(t, ']');
-}
-
-static AMPI_NOINLINE void ampi_put_json(ampi_text *t, const amp_optimizer *opt,
+static AMPI_NOINLINE void ampi_print_json(ampi_text *t, const amp_optimizer *opt,
                                         const amp_report *r, const amp_advice *advice,
                                         int count) {
-    amp_plan *plan  = opt->plan;
-    uint64_t  turn  = ampi_first_turn(plan, r->turns, AMP_TURNS);
+    amp_plan *plan = opt->plan;
+    uint64_t  turn = ampi_first_turn(plan, r->turns, AMP_TURNS);
     size_t    i, more = 0;
+    int       k;
     if (turn <= plan->told && plan->told <= r->turns) turn = plan->told + 1;
-    ampi_put_report(t, r);
-    ampi_put_key(t, ',', "history");
-    ampi_put_char(t, '[');
+    ampi_print_report(t, r);
+    ampi_print(t, ",\"history\":[");
     for (; turn <= r->turns; turn++) {
-        if (more++) ampi_put_char(t, ',');
-        ampi_put_turn(t, ampi_turn_at(plan, turn));
+        const amp_turn *at = ampi_turn_at(plan, turn);
+        ampi_print(t, "%s[%g,%g,%g,%g,%g,%g]", more++ ? "," : "", (double)at->turn, at->norm,
+                 (double)at->loss_scale, (double)at->clip_factor, (double)at->skip,
+                 (double)at->tensor);
     }
-    ampi_put_char(t, ']');
-    ampi_put_key(t, ',', "tensors");
-    ampi_put_char(t, '[');
+    ampi_print(t, "],\"tensors\":[");
     for (i = 0; i < plan->num_slots; i++) {
-        if (i) ampi_put_char(t, ',');
-        ampi_put_tensor(t, opt, (int)i, r->sampled != 0);
+        if (i) ampi_print_char(t, ',');
+        ampi_print_tensor(t, opt, (int)i, r->sampled != 0);
     }
-    ampi_put_char(t, ']');
-    ampi_put_advice(t, advice, count);
-    ampi_put_text(t, "}\n");
-    ampi_text_flush(t);
+    ampi_print(t, "],\"advice\":[");
+    for (k = 0; k < count; k++) {
+        ampi_print(t, "%s{\"code\":\"%s\",\"tensor\":%g,\"number\":%g,\"text\":", k ? "," : "",
+                 amp_advice_name(advice[k].code), (double)advice[k].tensor, advice[k].number);
+        ampi_print_string(t, advice[k].text);
+        ampi_print_char(t, '}');
+    }
+    ampi_print(t, "]}\n");
     if (!t->failed) plan->told = r->turns;
 }
 
-/* A column of a table begins. */
-static void ampi_put_column(ampi_text *t, size_t column) {
-    do ampi_put_char(t, ' ');
-    while (t->used < t->line + column);
+static void ampi_print_share(ampi_text *t, uint64_t some, uint64_t all, size_t column) {
+    ampi_print_to(t, column);
+    if (all) ampi_print(t, "%g %%", ampi_percent((double)some / (double)all));
+    else ampi_print_char(t, '-');
 }
 
-static void ampi_put_share(ampi_text *t, uint64_t part, uint64_t whole, size_t column) {
-    char text[AMP_PROBLEM_SIZE];
-    ampi_put_column(t, column);
-    if (whole) ampi_tell_percent(ampi_blank(text), (double)part / (double)whole);
-    ampi_put_text(t, whole ? text : "-");
-}
-
-static void ampi_begin_line(ampi_text *t) {
-    ampi_text_flush(t);
-    t->line = 0;
-}
-
-static void ampi_put_row(ampi_text *t, const amp_optimizer *opt, int i, int sampled) {
+static void ampi_print_row(ampi_text *t, const amp_optimizer *opt, int i, int sampled) {
     amp_tensor_report r;
     char              name[40];
     ampi_fill_tensor_report(opt, i, &r);
     memset(name, 0, sizeof name);
     if (r.name) memcpy(name, r.name, ampi_min(strlen(r.name), 29));
-    ampi_begin_line(t);
-    ampi_put_text(t, "  ");
-    ampi_put_text(t, name[0] ? name : "-");
-    ampi_put_column(t, 32);
-    ampi_put_number(t, (double)r.stats.max_finite);
-    ampi_put_column(t, 46);
-    if (r.headroom == AMPI_UNBOUNDED) ampi_put_text(t, "-");
-    else ampi_put_number(t, r.headroom);
-    ampi_put_share(t, r.stats.zeros, opt->plan->seen_slots[i].n, 56);
-    ampi_put_column(t, 65);
-    ampi_put_number(t, (double)r.overflows);
+    ampi_print(t, "  %s", name[0] ? name : "-");
+    ampi_print_to(t, 32);
+    ampi_print_number(t, (double)r.stats.max_finite);
+    ampi_print_to(t, 46);
+    if (r.headroom == AMPI_UNBOUNDED) ampi_print_char(t, '-');
+    else ampi_print_number(t, r.headroom);
+    ampi_print_share(t, r.stats.zeros, opt->plan->seen_slots[i].n, 56);
+    ampi_print_to(t, 65);
+    ampi_print_number(t, (double)r.overflows);
     if (sampled) {
-        ampi_put_share(t, r.f16_small, ampi_nonzero(&opt->plan->host_census[i]), 76);
-        ampi_put_share(t, r.lost, r.updates, 90);
+        ampi_print_share(t, r.f16_small, ampi_nonzero(&opt->plan->host_census[i]), 76);
+        ampi_print_share(t, r.lost, r.updates, 90);
     }
-    ampi_put_char(t, '\n');
+    ampi_print_char(t, '\n');
 }
 
-static void ampi_put_summary(ampi_text *t, const amp_report *r) {
-    const double skipped = (double)(r->overflows + r->spikes + r->asked);
-    ampi_begin_line(t);
-    ampi_put_text(t, "turns ");
-    ampi_put_number(t, (double)r->turns);
-    ampi_put_text(t, ", steps ");
-    ampi_put_number(t, (double)r->steps);
-    ampi_put_text(t, ", skipped ");
-    ampi_put_number(t, skipped);
-    ampi_put_text(t, " (overflows ");
-    ampi_put_number(t, (double)r->overflows);
-    ampi_put_text(t, ", spikes ");
-    ampi_put_number(t, (double)r->spikes);
-    ampi_put_text(t, ", asked ");
-    ampi_put_number(t, (double)r->asked);
-    ampi_put_text(t, ")\nloss scale ");
-    ampi_put_number(t, (double)r->loss_scale);
-    ampi_put_text(t, ", growths ");
-    ampi_put_number(t, (double)r->growths);
-    ampi_put_text(t, ", backoffs ");
-    ampi_put_number(t, (double)r->backoffs);
-    ampi_put_text(t, r->stuck ? ", stuck, norm " : ", norm ");
-    ampi_put_number(t, r->norm);
-    if (r->first_tensor >= 0) {
-        ampi_put_text(t, "\nfirst overflow in turn ");
-        ampi_put_number(t, (double)r->first_turn);
-        ampi_put_text(t, ", tensor ");
-        ampi_put_number(t, r->first_tensor);
-        ampi_put_text(t, "; most, ");
-        ampi_put_number(t, (double)r->most_overflows);
-        ampi_put_text(t, ", tensor ");
-        ampi_put_number(t, r->most_tensor);
-    }
-    ampi_put_char(t, '\n');
-}
-
-static AMPI_NOINLINE void ampi_put_table(ampi_text *t, const amp_optimizer *opt,
+static AMPI_NOINLINE void ampi_print_table(ampi_text *t, const amp_optimizer *opt,
                                          const amp_report *r, const amp_advice *advice,
                                          int count) {
-    static const char *const names[] = {"largest",   "headroom", "zeros",
-                                        "overflows", "subnormal", "updates lost"};
+    static const char *const names[]   = {"largest",   "headroom",  "zeros",
+                                          "overflows", "subnormal", "updates lost"};
     static const size_t      columns[] = {32, 46, 56, 65, 76, 90};
     size_t                   i;
     int                      k;
-    ampi_put_summary(t, r);
-    ampi_begin_line(t);
-    ampi_put_text(t, "  gradient, scaled");
+    ampi_print(t, "turns %g, steps %g, skipped %g (overflows %g, spikes %g, asked %g)\n",
+             (double)r->turns, (double)r->steps, (double)(r->overflows + r->spikes + r->asked),
+             (double)r->overflows, (double)r->spikes, (double)r->asked);
+    ampi_print(t, "loss scale %g, growths %g, backoffs %g%s, norm %g\n", (double)r->loss_scale,
+             (double)r->growths, (double)r->backoffs, r->stuck ? ", stuck" : "", r->norm);
+    if (r->first_tensor >= 0)
+        ampi_print(t, "first overflow in turn %g, tensor %g; most, %g, tensor %g\n",
+                 (double)r->first_turn, (double)r->first_tensor, (double)r->most_overflows,
+                 (double)r->most_tensor);
+    ampi_print(t, "  gradient, scaled");
     for (i = 0; i < (r->sampled ? 6u : 4u); i++) {
-        ampi_put_column(t, columns[i]);
-        ampi_put_text(t, names[i]);
+        ampi_print_to(t, columns[i]);
+        ampi_print_text(t, names[i]);
     }
-    ampi_put_char(t, '\n');
-    for (i = 0; i < opt->plan->num_slots; i++) ampi_put_row(t, opt, (int)i, r->sampled != 0);
-    for (k = 0; k < count; k++) {
-        ampi_begin_line(t);
-        ampi_put_text(t, amp_advice_name(advice[k].code));
-        ampi_put_text(t, ": ");
-        ampi_put_text(t, advice[k].text);
-        ampi_put_char(t, '\n');
-    }
-    ampi_text_flush(t);
+    ampi_print_char(t, '\n');
+    for (i = 0; i < opt->plan->num_slots; i++) ampi_print_row(t, opt, (int)i, r->sampled != 0);
+    for (k = 0; k < count; k++)
+        ampi_print(t, "%s: %s\n", amp_advice_name(advice[k].code), advice[k].text);
 }
 
 /* Look, judge and write. */
@@ -9072,14 +8941,13 @@ static amp_result ampi_write_report(const amp_optimizer *opt, amp_write_fn write
     amp_scaler   s;
     amp_report   report;
     ampi_text    text;
+    char         bytes[512];
     amp_result   result;
     uint32_t     fp;
     if (!write_fn) return AMP_ERROR_INVALID_ARGUMENT;
     result = ampi_look(opt, &c, &s);
     if (result != AMP_OK) return result;
-    memset(&text, 0, sizeof text);
-    text.write_fn = write_fn;
-    text.user     = user;
+    text = ampi_text_to(write_fn, user, bytes, sizeof bytes);
     ampi_fill_report(opt->plan, &c, &s, &report);
     fp = ampi_fp_begin();
     put(&text, opt, &report, advice, ampi_judge(opt, &s, &report, advice));
@@ -9089,12 +8957,12 @@ static amp_result ampi_write_report(const amp_optimizer *opt, amp_write_fn write
 
 AMP_DEF amp_result amp_optimizer_report_table(const amp_optimizer *opt, amp_write_fn write_fn,
                                               void *user) {
-    return ampi_write_report(opt, write_fn, user, ampi_put_table);
+    return ampi_write_report(opt, write_fn, user, ampi_print_table);
 }
 
 AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write_fn write_fn,
                                              void *user) {
-    return ampi_write_report(opt, write_fn, user, ampi_put_json);
+    return ampi_write_report(opt, write_fn, user, ampi_print_json);
 }
 
 AMPI_COLD_END
@@ -9562,24 +9430,6 @@ AMP_DEF const char *amp_autocast_unmatched(const amp_autocast *ac, int i) {
     return NULL;
 }
 
-/* Lines of columns, without printf. */
-typedef struct ampi_line { char text[160]; size_t used; } ampi_line;
-
-/* text in a column of its own; column 0: right behind what is there. */
-static void ampi_line_add(ampi_line *line, const char *text, size_t column) {
-    const size_t room = sizeof line->text - 1;
-    if (column && line->used >= column) column = line->used + 1;
-    while (line->used < column && line->used < room) line->text[line->used++] = ' ';
-    while (*text && line->used < room) line->text[line->used++] = *text++;
-}
-
-static int ampi_line_end(ampi_line *line, amp_write_fn write_fn, void *user) {
-    const size_t length = line->used + 1;
-    line->text[line->used] = '\n';
-    line->used             = 0;
-    return write_fn(user, line->text, length);
-}
-
 static const char *ampi_dump_type(amp_rule rule, amp_dtype low) {
     switch (rule) {
     case AMP_RULE_LOW: return ampi_type_names[low];
@@ -9590,51 +9440,49 @@ static const char *ampi_dump_type(amp_rule rule, amp_dtype low) {
     }
 }
 
-static int ampi_dump_row(ampi_line *line, const char *name, amp_rule rule, amp_dtype low,
-                         const char *reason, amp_write_fn write_fn, void *user) {
-    ampi_line_add(line, name, 0);
-    ampi_line_add(line, ampi_rule_names[rule], 34);
-    ampi_line_add(line, ampi_dump_type(rule, low), 43);
-    ampi_line_add(line, rule == AMP_RULE_KEEP ? "inputs'" : ampi_dump_type(rule, low), 52);
-    ampi_line_add(line, reason, 61);
-    return ampi_line_end(line, write_fn, user);
+static void ampi_dump_row(ampi_text *t, const char *name, const char *rule, const char *compute,
+                          const char *output, const char *reason) {
+    ampi_print_text(t, name);
+    ampi_print_to(t, 34);
+    ampi_print_text(t, rule);
+    ampi_print_to(t, 43);
+    ampi_print_text(t, compute);
+    ampi_print_to(t, 52);
+    ampi_print_text(t, output);
+    ampi_print_to(t, 61);
+    ampi_print(t, "%s\n", reason);
+}
+
+static void ampi_dump_rule(ampi_text *t, const char *name, amp_rule rule, amp_dtype low,
+                           const char *reason) {
+    const char *type = ampi_dump_type(rule, low);
+    ampi_dump_row(t, name, ampi_rule_names[rule], type, rule == AMP_RULE_KEEP ? "inputs'" : type,
+                  reason);
 }
 
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user) {
-    ampi_line line;
-    int       i, ok;
+    char      line[160];
+    ampi_text t = ampi_text_to(write_fn, user, line, sizeof line);
+    int       i;
     if (!ac || !write_fn) return AMP_ERROR_INVALID_ARGUMENT;
-    line.used = 0;
-    ampi_line_add(&line, "policy ", 0);
-    ampi_line_add(&line, ampi_policy_names[ac->policy], 0);
-    ampi_line_add(&line, ", low ", 0);
-    ampi_line_add(&line, ampi_type_names[ac->dtype], 0);
-    if (ac->off) ampi_line_add(&line, ", off", 0);
-    if (ac->tf32) ampi_line_add(&line, ", tf32", 0);
-    ok = ampi_line_end(&line, write_fn, user);
-    ampi_line_add(&line, "op", 0);
-    ampi_line_add(&line, "rule", 34);
-    ampi_line_add(&line, "compute", 43);
-    ampi_line_add(&line, "return", 52);
-    ampi_line_add(&line, "reason", 61);
-    ok = ok && ampi_line_end(&line, write_fn, user);
-    for (i = 0; i < (int)AMP_NUM_OPS && ok; i++) {
+    ampi_print(&t, "policy %s, low %s%s%s\n", ampi_policy_names[ac->policy],
+             ampi_type_names[ac->dtype], ac->off ? ", off" : "", ac->tf32 ? ", tf32" : "");
+    ampi_dump_row(&t, "op", "rule", "compute", "return", "reason");
+    for (i = 0; i < (int)AMP_NUM_OPS; i++) {
         const ampi_op_override *said = ampi_said_of(ac, (amp_op)i);
-        const amp_rule  rule =
-            said ? (amp_rule)said->rule : ampi_policy_rule(ac->policy, (amp_op)i);
-        const amp_dtype low = said && said->dtype ? (amp_dtype)said->dtype : ac->dtype;
-        ok = ampi_dump_row(&line, ampi_ops[i].name, rule, low, said ? "override" : "policy",
-                           write_fn, user);
+        ampi_dump_rule(&t, ampi_ops[i].name,
+                       said ? (amp_rule)said->rule : ampi_policy_rule(ac->policy, (amp_op)i),
+                       said && said->dtype ? (amp_dtype)said->dtype : ac->dtype,
+                       said ? "override" : "policy");
     }
-    for (i = 0; i < ac->num_overrides && ok; i++) {
-        const ampi_override *o   = &ac->overrides[i];
-        const amp_dtype      low = o->dtype ? (amp_dtype)o->dtype : ac->dtype;
-        ampi_line_add(&line, "layers ", 0);
-        ok = ampi_dump_row(&line, o->pattern, (amp_rule)o->rule, low,
-                           o->hits ? "override" : "override, matched nothing yet", write_fn,
-                           user);
+    for (i = 0; i < ac->num_overrides; i++) {
+        const ampi_override *o = &ac->overrides[i];
+        ampi_print_text(&t, "layers ");
+        ampi_dump_rule(&t, o->pattern, (amp_rule)o->rule,
+                       o->dtype ? (amp_dtype)o->dtype : ac->dtype,
+                       o->hits ? "override" : "override, matched nothing yet");
     }
-    return ok ? AMP_OK : AMP_ERROR_WRITE;
+    return t.failed ? AMP_ERROR_WRITE : AMP_OK;
 }
 
 /* -------------------------------------------------------------- >>impl  cache */

@@ -1440,6 +1440,24 @@ TEST(lines, "a line of JSON is JSON, whatever a tensor is called; lines have eac
     end(&r);
 }
 
+TEST(no_norm, "what is not finite is null in JSON: at a scale of 0 the norm is NaN or -NaN") {
+    rig         r;
+    tape        t = {NULL, 0, 0, 0, 0};
+    const char *line;
+    three(&r);
+    r.desc.scaler.preset     = AMP_PRESET_TORCH;
+    r.desc.scaler.init_scale = 1e-45f;
+    prepare(&r);
+    fill(&r, 0, INFINITY); /* the scale backs off to 0 */
+    step(&r, 0.1f);
+    fill(&r, 0, 0.0f);
+    step(&r, 0.1f);
+    line = write_json(&r, &t);
+    CHECK(json(line) != NULL && strstr(line, "\"norm\":null,\"loss_scale\":0,") != NULL);
+    free(t.bytes);
+    end(&r);
+}
+
 TEST(names, "RFC 8259: JSON is UTF-8, so a name that is not is written as Latin-1, byte by byte; a "
             "character that advice has cut too") {
     static const char *const name[][2] = {
@@ -1651,6 +1669,7 @@ int main(int argc, char **argv) {
     RUN(advice_names);
     RUN(healthy);
     RUN(lines);
+    RUN(no_norm);
     RUN(names);
     RUN(line_numbers);
     RUN(table);

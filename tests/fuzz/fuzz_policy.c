@@ -3,11 +3,11 @@
        case   policy, low type and depth of scopes (one byte each), then texts divided by \x00: each
               is applied to what the ones before have made */
 
-#define AMP_IMPLEMENTATION /* of its own, to know the size of a line */
+#define AMP_IMPLEMENTATION
 #include "amp.h"
 #include "fuzz.h"
 
-enum { MAX_TEXT = 2048, MAX_DUMP = 1 << 15, LINE_SIZE = sizeof(ampi_line), NUM_POLICIES = 10 };
+enum { MAX_TEXT = 2048, MAX_DUMP = 1 << 15, LINE_SIZE = 161, NUM_POLICIES = 10 };
 
 /* ---------------------------------------------------------------------------------------- dump */
 
