@@ -254,9 +254,10 @@
               in save and load; a save that fails leaves nothing; shard.rank without count.
               Weights of states without an fp32 master are NaN after prepare, and a weight
               cache refuses them; prepare refuses arrays that overlap. Format 4 of states has
-              amp_status.skipped_in_a_row, which makes a run stuck in every preset. A disabled
-              scaler counts good; what end_step and others refuse says which call is missing;
-              reports are of one moment, and advice names the tensor whose weights hold a NaN.
+              amp_status.skipped_in_a_row, which makes a run stuck in every preset; so has
+              amp_scaler, which when disabled counts good, too. What is refused says which call
+              is missing; reports are of one moment, and advice names the tensor whose weights
+              hold a NaN.
               amp_cache.small apart from fallbacks; amp_cache_check has a result of its own,
               STALE. The file reads itself once for each instruction set (AMP_FILE, if it is
               renamed; AMP_NO_VECTORS): gcc -O3 takes a third less time. Versions do not mix
@@ -447,6 +448,7 @@ typedef struct amp_scaler {
     uint32_t stuck;              /* sticky: a backoff was due but the scale is at its floor     */
     double   next_scale;         /* what the rules hold: wider than scale, or one update ahead  */
     uint64_t good, skipped;      /* updates without and with found_inf                          */
+    uint64_t skipped_in_a_row;   /* up to the last update; 0: that one was good                 */
     uint64_t growths, backoffs;  /* how often the scale went up and down                        */
     double   growth_factor;
     double   backoff_factor;     /* 0: divide by growth_factor, whose reciprocal is not exact   */
@@ -1418,9 +1420,9 @@ AMP_DEF void       amp_cache_reset(amp_cache *cache);
    AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY where they are set (their errors: amp_desc_from_env
    and amp_autocast_from_env say where). Then scale the loss, unscale gradients, step unless
    scaler->found_inf, update the scaler, and call amp_cache_changed. A loop's own Adam is at step
-   scaler->good + 1, with AMP_ENABLE=0 too; scaler->skipped counts the others. Ending it restores
-   the previous autocast: end sessions in the reverse order. AMP_ERROR_BAD_STATE if it is
-   running. */
+   scaler->good + 1, with AMP_ENABLE=0 too; scaler->skipped counts the others, skipped_in_a_row
+   tells of a run that is stuck. Ending it restores the previous autocast: end sessions in the
+   reverse order. AMP_ERROR_BAD_STATE if it is running. */
 typedef struct amp_session {
     amp_scaler   *scaler;
     amp_cache     cache;
@@ -2017,8 +2019,8 @@ AMPI_FN void ampi_scaler_move(amp_scaler *s) {
 
 /* One update, of which a disabled scaler makes nothing but its count. */
 AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
-    if (s->found_inf != 0u) s->skipped++;
-    else s->good++;
+    if (s->found_inf != 0u) s->skipped++, s->skipped_in_a_row++;
+    else s->good++, s->skipped_in_a_row = 0u;
     if (!(s->rules & AMPI_DISABLED)) ampi_scaler_move(s);
     s->found_inf = 0u;
     s->checked   = 0u;
@@ -6407,7 +6409,10 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     ampi_walk_scaler(a, &state->scaler);
     ampi_walk_control(a, &state->control);
     if (a->version >= 2) ampi_own_number(a, &state->has_lr);
-    if ((a->version & 255u) >= 4) AMPI_NUMBER(a, state->control.skipped_in_a_row);
+    if ((a->version & 255u) >= 4) {
+        AMPI_NUMBER(a, state->control.skipped_in_a_row);
+        AMPI_NUMBER(a, state->scaler.skipped_in_a_row);
+    }
     for (i = 0; i < plan->num_slots; i++) ampi_walk_tensor(a, opt, i);
     if (a->version & AMPI_STATE_SEED) AMPI_NUMBER(a, state->control.seed);
     common = a->common;
@@ -6607,7 +6612,7 @@ static void ampi_keep_own(const amp_optimizer *opt, const ampi_state *own, uint6
     }
     if (ours != theirs && (ours || opt->plan->shared)) state->scaler = own->scaler;
     else if (ours != theirs) ampi_scaler_setup(&state->scaler, &opt->desc.scaler, NULL);
-    if ((version & 255u) < 4) c->skipped_in_a_row = 0;
+    if ((version & 255u) < 4) c->skipped_in_a_row = state->scaler.skipped_in_a_row = 0;
     c->seen_updates      = 0;
     c->gate.skip         = c->gate.skip != 0u; /* version 1 had others than 1 */
     c->found_inf         = c->found_inf != 0u;

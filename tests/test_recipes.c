@@ -744,7 +744,7 @@ TEST(average_evaluated, "README: an average of weights is evaluated through the 
 }
 
 TEST(session_counts, "manual: a loop's own Adam is at step scaler->good + 1 in a session, with AMP_ENABLE=0 too, where "
-                     "what is not finite is a step as it always was") {
+                     "what is not finite is a step as it always was; skipped_in_a_row ends a run that is stuck") {
     static amp_session session;
     float              grad[3] = {1.0f, 2.0f, 3.0f};
     int                off, step;
@@ -752,16 +752,18 @@ TEST(session_counts, "manual: a loop's own Adam is at step scaler->good + 1 in a
         if (off) setenv("AMP_ENABLE", "0", 1);
         CHECK_EQ_INT(amp_session_start(&session, NULL, 0, NULL, NULL), AMP_OK);
         unsetenv("AMP_ENABLE");
-        for (step = 0; step < 5; step++) {
-            CHECK_EQ_U64(session.scaler->good, off || step < 3 ? step : step - 1);
+        for (step = 0; step < 6; step++) {
+            CHECK_EQ_U64(session.scaler->good, off || step < 3 ? step : step < 5 ? 2 : step - 2);
             if (off) CHECK_EQ_F32(session.scaler->scale, 1.0f);
             grad[1] = 2.0f;
-            if (step == 2) memcpy(&grad[1], &f32_inf, 4);
+            if (step == 2 || step == 3) memcpy(&grad[1], &f32_inf, 4);
+            CHECK_EQ_U64(session.scaler->skipped_in_a_row, off || step < 3 || step > 4 ? 0 : step - 2);
             CHECK_EQ_INT(amp_scaler_unscale(session.scaler, grad, AMP_F32, 3), AMP_OK);
-            CHECK_EQ_INT(session.scaler->found_inf != 0, !off && step == 2);
+            CHECK_EQ_INT(session.scaler->found_inf != 0, !off && (step == 2 || step == 3));
             CHECK_EQ_INT(amp_scaler_update(session.scaler), AMP_OK);
         }
-        CHECK_EQ_U64(session.scaler->skipped, off ? 0 : 1);
+        CHECK_EQ_U64(session.scaler->skipped, off ? 0 : 2);
+        CHECK_EQ_U64(session.scaler->skipped_in_a_row, 0);
         amp_session_end(&session);
     }
 }

@@ -147,7 +147,7 @@ TEST(preset_defaults, "a zeroed desc is the preset: its first scale, interval, l
         CHECK_EQ_F64(s.backoff_factor, 0.5);
         CHECK_EQ_INT(s.growth_tracker, 0);
         CHECK_EQ_U32(s.found_inf | s.checked | s.stuck, 0);
-        CHECK_EQ_U64(s.good + s.skipped + s.growths + s.backoffs, 0);
+        CHECK_EQ_U64(s.good + s.skipped + s.skipped_in_a_row + s.growths + s.backoffs, 0);
         CHECK_EQ_U32(s.preset, i);
         if (i == AMP_PRESET_STATIC) continue;
         CHECK_EQ_F32(s.min_scale, (float)rows[i].min);
@@ -431,6 +431,7 @@ static int random_step(int preset, amp_scaler *s, model *m, int bad) {
     static const uint32_t any_bits[4] = {1u, 2u, 0x80000000u, 0xffffffffu};
     const uint64_t        growths_before = s->growths, backoffs_before = s->backoffs;
     const uint64_t        good_before = s->good, skipped_before = s->skipped;
+    const uint64_t        row_before = s->skipped_in_a_row;
     uint32_t              stuck_before;
     double                before, after;
     float                 want;
@@ -470,6 +471,7 @@ static int random_step(int preset, amp_scaler *s, model *m, int bad) {
     if (result != AMP_OK || (FP_CONTROL && mode_after != mode)) return 0;
     if (bits_of(&s->scale) != bits_of(&want) || s->found_inf || s->checked) return 0;
     if (s->good != good_before + !bad || s->skipped != skipped_before + (bad != 0)) return 0;
+    if (s->skipped_in_a_row != (bad ? row_before + 1 : 0)) return 0;
     if (s->backoffs != backoffs_before + fall || s->growths != growths_before + rise) return 0;
     if (preset == AMP_PRESET_STATIC) return s->stuck == 0;
     if (!s->stuck != !(stuck_before || (m->due && !fall))) return 0; /* sticky */
@@ -1239,7 +1241,8 @@ TEST(disabled, "disabled: the scale is 1, nothing is checked, no step is skipped
         CHECK_EQ_INT(amp_scaler_update(&s), AMP_OK);
         CHECK_EQ_U64(s.good, 2);
         CHECK_EQ_U64(s.skipped, 1);
-        s.good = s.skipped = 0;
+        CHECK_EQ_U64(s.skipped_in_a_row, 1);
+        s.good = s.skipped = s.skipped_in_a_row = 0;
         CHECK_MEM(&s, &before, sizeof s);
     }
 }
