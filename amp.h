@@ -448,7 +448,6 @@ typedef struct amp_scaler {
     uint32_t stuck;              /* sticky: a backoff was due but the scale is at its floor     */
     double   next_scale;         /* what the rules hold: wider than scale, or one update ahead  */
     uint64_t good, skipped;      /* updates without and with found_inf                          */
-    uint64_t skipped_in_a_row;   /* up to the last update; 0: that one was good                 */
     uint64_t growths, backoffs;  /* how often the scale went up and down                        */
     double   growth_factor;
     double   backoff_factor;     /* 0: divide by growth_factor, whose reciprocal is not exact   */
@@ -456,6 +455,7 @@ typedef struct amp_scaler {
     float    min_scale, max_scale; /* 0: none                                                   */
     uint32_t preset;             /* amp_preset                                                  */
     uint32_t rules;              /* private: what the preset means, as bits                     */
+    uint64_t skipped_in_a_row;   /* up to the last update; 0: that one was good                 */
 } amp_scaler;
 
 /* Set s up from desc (NULL: all defaults). AMP_ERROR_INVALID_CONFIG: a number is NaN, negative,
@@ -6409,10 +6409,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     ampi_walk_scaler(a, &state->scaler);
     ampi_walk_control(a, &state->control);
     if (a->version >= 2) ampi_own_number(a, &state->has_lr);
-    if ((a->version & 255u) >= 4) {
-        AMPI_NUMBER(a, state->control.skipped_in_a_row);
-        AMPI_NUMBER(a, state->scaler.skipped_in_a_row);
-    }
+    if ((a->version & 255u) >= 4) AMPI_NUMBER(a, state->control.skipped_in_a_row);
     for (i = 0; i < plan->num_slots; i++) ampi_walk_tensor(a, opt, i);
     if (a->version & AMPI_STATE_SEED) AMPI_NUMBER(a, state->control.seed);
     common = a->common;
@@ -6610,9 +6607,10 @@ static void ampi_keep_own(const amp_optimizer *opt, const ampi_state *own, uint6
         state->has_lr = own->has_lr;
         c->lr         = own->control.lr;
     }
+    if ((version & 255u) < 4) c->skipped_in_a_row = 0;
+    state->scaler.skipped_in_a_row = c->skipped_in_a_row;
     if (ours != theirs && (ours || opt->plan->shared)) state->scaler = own->scaler;
     else if (ours != theirs) ampi_scaler_setup(&state->scaler, &opt->desc.scaler, NULL);
-    if ((version & 255u) < 4) c->skipped_in_a_row = state->scaler.skipped_in_a_row = 0;
     c->seen_updates      = 0;
     c->gate.skip         = c->gate.skip != 0u; /* version 1 had others than 1 */
     c->found_inf         = c->found_inf != 0u;
