@@ -6409,7 +6409,10 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     ampi_walk_scaler(a, &state->scaler);
     ampi_walk_control(a, &state->control);
     if (a->version >= 2) ampi_own_number(a, &state->has_lr);
-    if ((a->version & 255u) >= 4) AMPI_NUMBER(a, state->control.skipped_in_a_row);
+    if ((a->version & 255u) >= 4) {
+        AMPI_NUMBER(a, state->control.skipped_in_a_row);
+        AMPI_NUMBER(a, state->scaler.skipped_in_a_row);
+    }
     for (i = 0; i < plan->num_slots; i++) ampi_walk_tensor(a, opt, i);
     if (a->version & AMPI_STATE_SEED) AMPI_NUMBER(a, state->control.seed);
     common = a->common;
@@ -6607,8 +6610,7 @@ static void ampi_keep_own(const amp_optimizer *opt, const ampi_state *own, uint6
         state->has_lr = own->has_lr;
         c->lr         = own->control.lr;
     }
-    if ((version & 255u) < 4) c->skipped_in_a_row = 0;
-    state->scaler.skipped_in_a_row = c->skipped_in_a_row;
+    if ((version & 255u) < 4) c->skipped_in_a_row = state->scaler.skipped_in_a_row = 0;
     if (ours != theirs && (ours || opt->plan->shared)) state->scaler = own->scaler;
     else if (ours != theirs) ampi_scaler_setup(&state->scaler, &opt->desc.scaler, NULL);
     c->seen_updates      = 0;

@@ -790,9 +790,9 @@ static void as_of_0_5_0(const char *path) {
     CHECK_EQ_INT(bytes[8], 5);
     bytes[8] = 3;
     if (n > 64) {
-        CHECK(bytes[ROW] <= 1); /* one skip, or none, since */
-        memmove(bytes + ROW, bytes + ROW + 8, n - ROW - 8);
-        n -= 8;
+        CHECK(bytes[ROW] <= 1 && bytes[ROW + 8] <= 1); /* one skip, or none, since */
+        memmove(bytes + ROW, bytes + ROW + 16, n - ROW - 16);
+        n -= 16;
         for (k = 0, body = n - 40; k < 8; k++, body >>= 8) bytes[16 + k] = (unsigned char)body;
         seal(bytes, 32, n - 8);
     }
