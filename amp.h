@@ -178,7 +178,7 @@
    for the optimizer's before it reads model copies:
        cudaEventRecord(ready, other); cudaStreamWaitEvent(stream, ready, 0);
    Gradients that were all-reduced are the same on all ranks and need nothing; where
-   they differ, ranks meet in desc.reduce_fn; and desc.shard shares out masters and
+   they differ, ranks meet in desc.reduce_fn; and desc.ranks shares out masters and
    moments (>>api ranks). With several GPUs, the stream's device must be current in
    every call.
 
@@ -246,6 +246,9 @@
               amp_gemm_args.bias_type: set it where bias is of 16 bits; zero is fp32.
               AMP_CBLAS_DROP_IN: cblas_sgemm under autocast; sessions on a CPU need no cache.
               amp_optimizer_refresh: model copies from masters, now.
+              desc.ranks points to amp_ranks, which was desc.shard; amp_tensor.rows to amp_rows,
+              which has its row_length, max_rows, rows and num_rows; both, and what desc.report
+              points to, are copied in init and add.
               Repairs: batches with bias or ReLU on CUDA. A product whose C shares an element
               with A or B is refused. Distinct results: NOT_INITIALIZED, OVERLAP, WORKSPACE.
               An alpha that is subnormal is no 0 under clang 19 where the host flushes.
@@ -316,7 +319,7 @@ extern "C" {
      none                                        amp_optimizer_adamw, _sgd
      a trainer on cuBLAS or cblas_sgemm          amp_session, AMP_CBLAS_DROP_IN
      a framework with its own optimizers         amp_cast, amp_scaler
-     several ranks                               amp_optimizer_desc.shard; .reduce_fn
+     several ranks                               amp_optimizer_desc.ranks; .reduce_fn
      inference                                   amp_cast, amp_gemm, amp_autocast
      a GPU                                       amp_cuda_backend                        */
 
@@ -557,9 +560,7 @@ typedef struct amp_tensor {
     int         grad_later;      /* nonzero: not frozen though grad is NULL: rebind brings it  */
     const float *moment1, *moment2; /* of a run to be continued: momentum or first, and second
                                     moments, unscaled fp32, copied in prepare; fused kinds     */
-    size_t          row_length, max_rows; /* nonzero: grad is of few rows: >>api sparse        */
-    const uint32_t *rows;
-    uint32_t       *num_rows;
+    const struct amp_rows *rows; /* grad is of few rows: >>api sparse; NULL: of all            */
     amp_state       state;      /* 0: the optimizer's                                          */
 } amp_tensor;
 
@@ -577,11 +578,6 @@ typedef enum amp_kind {
    ncclUint32, ncclMax), which a capture records; the step is then three launches. A consensus of
    your own (a rank that wants to skip) sets flags[0] here. An error is returned. */
 typedef amp_result (*amp_reduce_fn)(void *user, double *norm2, uint32_t *flags);
-
-/* State in shards, one for each rank: >>api ranks. A count of 0: all of it is here, whatever rank
-   says. */
-typedef amp_result (*amp_sum_fn)(void *user, double *sums, size_t count, uint32_t *flags);
-typedef struct amp_shard { int rank, count; amp_sum_fn sum_fn; void *user; } amp_shard;
 
 typedef struct amp_optimizer_desc {
     const amp_backend *backend;       /* NULL: CPU                                               */
@@ -602,10 +598,10 @@ typedef struct amp_optimizer_desc {
     int    unscale_in_place;          /* nonzero: fp32 gradients (no others) need no buffer      */
     amp_reduce_fn reduce_fn;          /* for ranks whose gradients differ (sharded); else NULL   */
     void         *reduce_user;
-    amp_shard     shard;              /* for ranks that share out masters and moments            */
     uint64_t      first_step;         /* steps taken before, for the bias correction of a run
                                          that is continued with moments from elsewhere           */
-    const struct amp_report_desc *report; /* NULL: none; >>api report. Read until prepare        */
+    const struct amp_ranks       *ranks;  /* share out masters and moments: >>api ranks          */
+    const struct amp_report_desc *report; /* what happens in a run: >>api report                 */
     amp_state     state;              /* storage of masters and moments; fused kinds             */
     uint64_t      seed;               /* of its stochastic rounding; any, also 0                 */
     char         *problem;            /* NULL, or AMP_PROBLEM_SIZE bytes: what was wrong         */
@@ -641,24 +637,12 @@ typedef struct amp_stats {
                                  the tensor, or that is behind max_rows; 0: there is none */
 } amp_stats;
 
-enum { AMP_INLINE_TENSORS = 32 }; /* add allocates only beyond this many */
-/* Declare one, zeroed or not, and call amp_optimizer_init. All members are private. */
-typedef struct ampi_entry { amp_tensor tensor; int flat; } ampi_entry; /* flat: 1 first, 2 next */
-typedef struct amp_optimizer {
-    amp_optimizer_desc desc;
-    amp_backend        backend;
-    ampi_entry         inline_entries[AMP_INLINE_TENSORS];
-    ampi_entry        *entries; /* NULL while they fit inline */
-    size_t             num_entries, capacity;
-    amp_plan          *plan;    /* NULL until prepared */
-    void              *backend_memory;
-    int                initialized, step_open; /* 1: checked, 2: and unscaled */
-    int                carries; /* the last step was unscaled */
-    amp_result         pending; /* begin_step's, for end_step */
-} amp_optimizer;
+/* Declare one, zeroed or not, and call amp_optimizer_init. It may be moved. */
+typedef struct amp_optimizer amp_optimizer;
 
 /* Set up from desc (NULL: all defaults); allocates nothing; free it when done. Then register
-   tensors; the index of each is the number added before. */
+   tensors; the index of each is the number added before. Both copy what they are given, structs
+   behind ranks, report and rows too. */
 AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_desc *desc);
 AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tensor);
 
@@ -966,9 +950,9 @@ AMP_CUDA_DEF amp_result amp_cuda_capability(int device, amp_capability *capabili
 
 /* ----------------------------------------------------------------- >>api  ranks
    Masters and moments in shards (ZeRO stage 1, Rajbhandari et al. 2020), for the fused kinds: of
-   desc.shard.count ranks each keeps about one part in count, and all have the whole model. Whatever
-   count is, also 1, a run has the same bits, if what it adds up and in which order does not depend
-   on it. So, with M micro-batches of one size in a step, each with a number on which its data and
+   desc.ranks->count ranks each keeps about one part in count, and all have the whole model.
+   Whatever count is, also 1, a run has the same bits, if what it adds up and in which order does
+   not depend on it. So, with M micro-batches of one size in a step, each with a number on which its data and
    dropout depend, and its loss divided by M:
 
        for (t = 0; t * count < M; t++) {
@@ -998,27 +982,33 @@ AMP_CUDA_DEF amp_result amp_cuda_capability(int device, amp_capability *capabili
    name: it may be removed.) load_file loads any set, and any file of one optimizer, on any number
    of ranks; gather models thereafter. AMP_ERROR_MISMATCH tells of files of two runs, too. Loading
    clears accumulators. Save and load with callbacks are of one rank's part. With a count of 1 all
-   of this is as without shard. Paths must be the same for all ranks, on one file system.
+   of this is as without ranks. Paths must be the same for all ranks, on one file system.
    amp_optimizer_stats are those of the rank's part. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a
    weight cache. */
 
+typedef struct amp_ranks {
+    int rank, count; /* a count of 0: as without ranks, whatever rank says */
+    amp_result (*sum_fn)(void *user, double *sums, size_t count, uint32_t *flags);
+    void *user;
+} amp_ranks;
+
 /* Which elements of tensor i belong to this rank: whole chunks of 16384, and over all tensors, in
    their order, one run, so that in an array of add_flat it is one piece. (Ranks tell each other
-   theirs once.) Without shard, all. n is 0 for a bad index and before prepare. */
+   theirs once.) Without ranks, all. n is 0 for a bad index and before prepare. */
 AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first, size_t *n);
 
 /* Add the scaled gradient of one micro-batch: the elements of this rank's range of tensor i, in
-   backend memory. Does not wait. A frozen tensor, or no desc.shard: AMP_ERROR_UNSUPPORTED. */
+   backend memory. Does not wait. A frozen tensor, or no desc.ranks: AMP_ERROR_UNSUPPORTED. */
 AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const void *part,
                                             amp_dtype type);
 
 /* ---------------------------------------------------------------- >>api  sparse
-   Gradients that touch few rows of a tensor, as those of embeddings do. In amp_tensor row_length is
-   the number of elements in a row, and n that of all rows together. Of a step's gradient,
+   Gradients that touch few rows of a tensor, as those of embeddings do: amp_tensor.rows says where
+   they are, and n is that of all rows together. Of a step's gradient,
 
        *num_rows   says how many rows there are, at most max_rows
        rows        which ones, in any order; a row may be there more than once
-       grad        the rows, one behind the other, of grad_type, scaled like any gradient
+       grad        (of amp_tensor) the rows, one behind the other, of grad_type, scaled
 
    all in backend memory (a graph replays whatever the count is then; rows and num_rows are aligned)
    and unchanged until the step is over; with zero_grad a step ends with a count of 0. Prepare takes
@@ -1035,8 +1025,15 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
    and nothing decays, a step has the bits of one without rows.
    On CUDA a step with such tensors is 8 to 14 launches, by the largest number of rows in a tensor
    (2 for each 8 bits of it), whatever the counts are. For AMP_KIND_ADAMW, and AMP_KIND_SGD without
-   momentum; AMP_ERROR_UNSUPPORTED are others, desc.shard, and amp_optimizer_add_flat. rebind moves
+   momentum; AMP_ERROR_UNSUPPORTED are others, desc.ranks, and amp_optimizer_add_flat. rebind moves
    weight and grad; rows and num_rows stay. */
+
+typedef struct amp_rows {
+    size_t          row_length; /* elements of a row */
+    size_t          max_rows;
+    const uint32_t *rows;
+    uint32_t       *num_rows;
+} amp_rows;
 
 /* ---------------------------------------------------------------- >>api  report
    What happened, in which tensor, why, and what to change; and steps that are skipped because their
@@ -1387,7 +1384,7 @@ AMP_DEF void       amp_cache_free(amp_cache *cache); /* safe on a zeroed object,
 /* Weights whose copies may be kept: one copy of each, so add blocks that you multiply with one by
    one. Those of a prepared optimizer cost nothing where it has model copies of the type wanted;
    its steps tell that added weights have changed. opt must outlive cache. AMP_ERROR_UNSUPPORTED:
-   desc.shard, and a weight in another state than AMP_STATE_DEFAULT: there is no fp32 matrix whose
+   desc.ranks, and a weight in another state than AMP_STATE_DEFAULT: there is no fp32 matrix whose
    copy a product could have; desc.problem names the tensor. */
 AMP_DEF amp_result amp_cache_add(amp_cache *cache, const float *weight, size_t n);
 AMP_DEF amp_result amp_cache_add_optimizer(amp_cache *cache, const amp_optimizer *opt);
@@ -1589,6 +1586,25 @@ AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_
                                          int count, amp_dtype *compute, amp_dtype *output);
 
 #endif /* AMP_NO_AUTOCAST */
+
+/* The members of amp_optimizer, all private. */
+enum { AMP_INLINE_TENSORS = 32 }; /* add allocates only beyond this many */
+typedef struct ampi_entry { amp_tensor tensor; amp_rows rows; int flat; } ampi_entry;
+struct amp_optimizer {
+    amp_optimizer_desc desc; /* but for what ranks and report point to: */
+    amp_ranks          ranks;
+    amp_report_desc    watch;
+    int                reports;
+    amp_backend        backend;
+    ampi_entry         inline_entries[AMP_INLINE_TENSORS];
+    ampi_entry        *entries; /* NULL while they fit inline; flat: 1 first, 2 next */
+    size_t             num_entries, capacity;
+    amp_plan          *plan;    /* NULL until prepared */
+    void              *backend_memory;
+    int                initialized, step_open; /* 1: checked, 2: and unscaled */
+    int                carries; /* the last step was unscaled */
+    amp_result         pending; /* begin_step's, for end_step */
+};
 
 /* ----------------------------------------------------------------- >>api  cblas */
 
@@ -4158,30 +4174,29 @@ static AMPI_NOINLINE void ampi_desc_defaults(amp_optimizer_desc *d) {
     if (!(d->beta1 > 0.0)) d->beta1 = 0.9;
     if (!(d->beta2 > 0.0)) d->beta2 = 0.999;
     if (!(d->eps > 0.0)) d->eps = 1e-8;
-    if (!d->shard.count) d->shard.rank = 0; /* of one that shares nothing out */
     d->backend = NULL;
 }
 
 enum { AMPI_RANKS = 65536 }; /* at most: whatever the file of a set says, it is read in no time */
 
-static amp_result ampi_shard_ok(const amp_optimizer_desc *d) {
-    const amp_shard *s = &d->shard;
+static amp_result ampi_ranks_ok(const amp_optimizer_desc *d) {
+    const amp_ranks *r = d->ranks;
     if (d->kind == AMP_KIND_OWN) {
-        ampi_tell(d->problem, "amp_optimizer_desc.shard is for AMP_KIND_ADAMW and AMP_KIND_SGD: "
+        ampi_tell(d->problem, "amp_optimizer_desc.ranks is for AMP_KIND_ADAMW and AMP_KIND_SGD: "
                               "desc.kind is AMP_KIND_OWN");
         return AMP_ERROR_UNSUPPORTED;
     }
-    if (s->count < 0 || s->count > AMPI_RANKS) {
-        ampi_out(d->problem, "amp_optimizer_desc.shard.count", (double)s->count, "0 to 65536");
+    if (r->count < 0 || r->count > AMPI_RANKS) {
+        ampi_out(d->problem, "amp_ranks.count", (double)r->count, "0 to 65536");
         return AMP_ERROR_INVALID_CONFIG;
     }
-    if (s->rank < 0 || s->rank >= s->count) {
-        ampi_out(d->problem, "amp_optimizer_desc.shard.rank", (double)s->rank,
+    if (r->rank < 0 || r->rank >= r->count) {
+        ampi_out(d->problem, "amp_ranks.rank", (double)r->rank,
                  "0 or more, and less than count");
         return AMP_ERROR_INVALID_CONFIG;
     }
-    if ((s->count > 1 && !s->sum_fn) || d->reduce_fn) {
-        ampi_tell(d->problem, "amp_optimizer_desc.shard needs sum_fn, and no reduce_fn beside it");
+    if ((r->count > 1 && !r->sum_fn) || d->reduce_fn) {
+        ampi_tell(d->problem, "amp_optimizer_desc.ranks needs sum_fn, and no reduce_fn beside it");
         return AMP_ERROR_INVALID_CONFIG;
     }
     return AMP_OK;
@@ -4203,8 +4218,8 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d,
         ampi_tell(d->problem, "amp_optimizer_desc.backend was not made by amp_cuda_backend");
         return AMP_ERROR_INVALID_ARGUMENT;
     }
-    if (d->shard.count) {
-        const amp_result result = ampi_shard_ok(d);
+    if (d->ranks && d->ranks->count) {
+        const amp_result result = ampi_ranks_ok(d);
         if (result != AMP_OK) return result;
     }
     if (!ampi_state_known((uint32_t)d->state))
@@ -4234,6 +4249,11 @@ AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_de
     ampi_fp_end(fp);
     if (result != AMP_OK) return result;
     memset(opt, 0, sizeof *opt);
+    if (d.ranks && d.ranks->count) opt->ranks = *d.ranks;
+    if (d.report) opt->watch = *d.report;
+    opt->reports     = d.report != NULL;
+    d.ranks          = NULL; /* what is behind them may go */
+    d.report         = NULL;
     opt->desc        = d;
     opt->backend     = backend;
     opt->capacity    = AMP_INLINE_TENSORS;
@@ -4245,9 +4265,13 @@ static ampi_entry *ampi_entries(amp_optimizer *opt) {
     return opt->entries ? opt->entries : opt->inline_entries;
 }
 
+static const ampi_entry *ampi_entry_of(const amp_optimizer *opt, size_t i) {
+    return opt->entries ? &opt->entries[i] : &opt->inline_entries[i];
+}
+
 static const amp_tensor *ampi_tensor(const amp_optimizer *opt, int i) {
     if (!opt || !opt->initialized || i < 0 || (size_t)i >= opt->num_entries) return NULL;
-    return opt->entries ? &opt->entries[i].tensor : &opt->inline_entries[i].tensor;
+    return &ampi_entry_of(opt, (size_t)i)->tensor;
 }
 
 /* Of what the rest of the sentence speaks. */
@@ -4343,7 +4367,7 @@ static amp_result ampi_state_check(const amp_optimizer *opt, const amp_tensor *t
     if (t->moment1 || t->moment2)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "moments of 8 bits are not taken from moment1 or moment2");
-    if (t->row_length % AMPI_GROUP != 0)
+    if (t->rows && t->rows->row_length % AMPI_GROUP != 0)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "moments of 8 bits need a row_length that is a multiple of 32");
     return AMP_OK;
@@ -4351,23 +4375,23 @@ static amp_result ampi_state_check(const amp_optimizer *opt, const amp_tensor *t
 
 /* And what it says of rows? */
 static amp_result ampi_rows_check(const amp_optimizer *opt, const amp_tensor *t, size_t i) {
-    const int own = opt->desc.kind == AMP_KIND_OWN;
-    if (opt->desc.shard.count || own ||
-        (opt->desc.kind == AMP_KIND_SGD && ampi_num_moments(&opt->desc)))
+    const amp_rows *r   = t->rows;
+    const int       own = opt->desc.kind == AMP_KIND_OWN;
+    if (opt->ranks.count || own || (opt->desc.kind == AMP_KIND_SGD && ampi_num_moments(&opt->desc)))
         return ampi_tensor_problem(
             opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-            own ? "row_length is for AMP_KIND_ADAMW and AMP_KIND_SGD: desc.kind is AMP_KIND_OWN"
-            : opt->desc.shard.count
-                ? "row_length is not for desc.shard: leave one of them 0"
-                : "row_length is for SGD without momentum: set desc.momentum to 0, or use AdamW");
-    if (t->n % t->row_length != 0 || !t->max_rows)
+            own ? "rows are for AMP_KIND_ADAMW and AMP_KIND_SGD: desc.kind is AMP_KIND_OWN"
+            : opt->ranks.count
+                ? "rows are not for desc.ranks: leave one of them NULL"
+                : "rows are for SGD without momentum: set desc.momentum to 0, or use AdamW");
+    if (!r->row_length || t->n % r->row_length != 0 || !r->max_rows)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
                                    "n must be rows of row_length elements, and max_rows 1 or more");
-    if (ampi_learns(t) && (!t->rows || !t->num_rows))
+    if (ampi_learns(t) && (!r->rows || !r->num_rows))
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_ARGUMENT,
                                    "it has a row_length, but no rows or num_rows");
-    if (t->row_length > INT32_MAX || t->n / t->row_length > UINT32_MAX - 2 ||
-        t->max_rows > INT32_MAX || t->max_rows > SIZE_MAX / 64 / t->row_length)
+    if (r->row_length > INT32_MAX || t->n / r->row_length > UINT32_MAX - 2 ||
+        r->max_rows > INT32_MAX || r->max_rows > SIZE_MAX / 64 / r->row_length)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_TOO_LARGE,
                                    "its rows, or max_rows, are too many");
     return AMP_OK;
@@ -4403,7 +4427,7 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
                                    "AdamW goes on from both moments and desc.first_step");
     if (t->n > SIZE_MAX / 64)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_TOO_LARGE, "it is too large");
-    if (t->row_length) result = ampi_rows_check(opt, t, i);
+    if (t->rows) result = ampi_rows_check(opt, t, i);
     return result == AMP_OK ? ampi_state_check(opt, t, i) : result;
 }
 
@@ -4439,10 +4463,13 @@ static int ampi_is_zero(const float *x) {
 
 static void ampi_append(amp_optimizer *opt, const amp_tensor *tensor, int flat) {
     ampi_entry *e = &ampi_entries(opt)[opt->num_entries++];
-    e->tensor     = *tensor;
-    e->flat       = flat;
+    memset(e, 0, sizeof *e);
+    e->tensor = *tensor;
+    e->flat   = flat;
+    if (tensor->rows) e->rows = *tensor->rows;
+    e->tensor.rows = NULL; /* what is behind it may go */
     if (ampi_is_zero(&tensor->lr_scale)) e->tensor.lr_scale = 1.0f;
-    if (ampi_is_zero(&tensor->weight_decay) && !tensor->row_length)
+    if (ampi_is_zero(&tensor->weight_decay) && !tensor->rows)
         e->tensor.weight_decay = opt->desc.weight_decay;
     if (e->tensor.no_weight_decay) e->tensor.weight_decay = 0.0f;
 }
@@ -4480,9 +4507,9 @@ AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *
     if (!whole || (!parts && count)) return AMP_ERROR_INVALID_ARGUMENT;
     result = ampi_tensor_ok(opt, whole, opt->num_entries);
     for (i = 0; i < count && result == AMP_OK; i++) {
-        if (whole->row_length || parts[i].row_length)
+        if (whole->rows || parts[i].rows)
             return ampi_refuse(opt, AMP_ERROR_UNSUPPORTED,
-                               "row_length is not for amp_optimizer_add_flat: add that tensor by "
+                               "rows are not for amp_optimizer_add_flat: add that tensor by "
                                "amp_optimizer_add");
         if (parts[i].n > whole->n - offset) break;
         t      = ampi_part_of(whole, &parts[i], offset);
@@ -4561,17 +4588,20 @@ static uint64_t ampi_elements(const amp_optimizer *opt) {
 }
 
 static ampi_part ampi_own_part(const amp_optimizer *opt) {
-    const amp_shard *s = &opt->desc.shard;
-    return ampi_part_of_rank(ampi_elements(opt), (uint64_t)s->rank,
-                             s->count ? (uint64_t)s->count : 1);
+    const amp_ranks *r = &opt->ranks;
+    return ampi_part_of_rank(ampi_elements(opt), (uint64_t)r->rank,
+                             r->count ? (uint64_t)r->count : 1);
 }
 
 /* Is the gradient of a tensor one of few rows? And how many sums may there be? (Rows that are not
    there have those of one that may be: in an empty table, too.) */
-static int ampi_has_rows(const amp_tensor *t) { return t->row_length && ampi_learns(t); }
+static int ampi_has_rows(const ampi_entry *e) {
+    return e->rows.row_length && ampi_learns(&e->tensor);
+}
 
-static uint64_t ampi_most_sums(const amp_tensor *t) {
-    const uint64_t most = (uint64_t)t->max_rows * t->row_length, n = t->n ? t->n : t->row_length;
+static uint64_t ampi_most_sums(const ampi_entry *e) {
+    const uint64_t most = (uint64_t)e->rows.max_rows * e->rows.row_length;
+    const uint64_t n    = e->tensor.n ? e->tensor.n : e->rows.row_length;
     return most < n ? most : n;
 }
 
@@ -4582,16 +4612,16 @@ static void ampi_place_rows(const amp_optimizer *opt, const ampi_entry *entries,
     size_t   i, k, used = 0;
     plan->sparse = (ampi_sparse *)ampi_take(arena, plan->num_sparse, sizeof *plan->sparse, 64);
     for (i = 0; i < opt->num_entries; i++) {
-        const amp_tensor *t = &entries[i].tensor;
-        ampi_sparse      *s = &plan->host_sparse[used];
-        if (!ampi_has_rows(t)) continue;
+        const amp_rows *r = &entries[i].rows;
+        ampi_sparse    *s = &plan->host_sparse[used];
+        if (!ampi_has_rows(&entries[i])) continue;
         memset(s, 0, sizeof *s);
-        s->rows       = t->rows;
-        s->num_rows   = t->num_rows;
+        s->rows       = r->rows;
+        s->num_rows   = r->num_rows;
         s->slot       = (uint32_t)i;
-        s->most       = (uint32_t)t->max_rows;
-        s->length     = (uint32_t)t->row_length;
-        s->table      = (uint32_t)(t->n / t->row_length);
+        s->most       = (uint32_t)r->max_rows;
+        s->length     = (uint32_t)r->row_length;
+        s->table      = (uint32_t)(entries[i].tensor.n / r->row_length);
         s->first_tile = (uint32_t)tiles;
         s->num_tiles  = (s->most - 1) / AMPI_TILE + 1;
         tiles += s->num_tiles;
@@ -4602,7 +4632,7 @@ static void ampi_place_rows(const amp_optimizer *opt, const ampi_entry *entries,
         s->unique = (uint32_t *)ampi_take(arena, (size_t)s->most, 4, 64);
         s->begins = (uint32_t *)ampi_take(arena, (size_t)s->most + 1, 4, 64);
         s->counts = (uint32_t *)ampi_take(arena, (size_t)s->num_tiles * AMPI_DIGITS, 4, 64);
-        plan->host_slots[i].grad   = ampi_take(arena, (size_t)ampi_most_sums(t), 4, 256);
+        plan->host_slots[i].grad   = ampi_take(arena, (size_t)ampi_most_sums(&entries[i]), 4, 256);
         plan->host_slots[i].sparse = plan->sparse ? plan->sparse + used : NULL;
         if (s->table > most) most = s->table;
         if (s->length > plan->longest) plan->longest = s->length;
@@ -4615,9 +4645,10 @@ static void ampi_place_rows(const amp_optimizer *opt, const ampi_entry *entries,
 }
 
 /* Fill in a slot, but for what has its place in the arena. */
-static void ampi_fill_slot(const amp_optimizer_desc *d, const amp_tensor *t, ampi_part own,
+static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, ampi_part own,
                            ampi_slot *slot) {
-    const int shard = d->shard.count != 0;
+    const amp_optimizer_desc *d = &opt->desc;
+    const amp_tensor         *t = &e->tensor;
     memset(slot, 0, sizeof *slot);
     slot->n            = own.end - own.begin;
     slot->first        = own.begin;
@@ -4626,7 +4657,7 @@ static void ampi_fill_slot(const amp_optimizer_desc *d, const amp_tensor *t, amp
     slot->model_type   = (uint32_t)(t->model ? t->model_type : d->dtype);
     slot->state        = (uint32_t)ampi_state_of(d, t);
     slot->stats.first_nonfinite = slot->n;
-    if (shard) {
+    if (opt->ranks.count) {
         if (!t->model && t->keep_fp32) slot->model_type = AMP_F32;
         slot->model = t->model;
         return;
@@ -4634,7 +4665,7 @@ static void ampi_fill_slot(const amp_optimizer_desc *d, const amp_tensor *t, amp
     slot->master    = slot->state ? NULL : t->weight;
     slot->grad      = t->grad;
     slot->grad_type = (uint32_t)t->grad_type;
-    if (ampi_has_rows(t)) {
+    if (ampi_has_rows(e)) {
         slot->values      = t->grad;
         slot->values_type = (uint32_t)t->grad_type;
         slot->grad_type   = (uint32_t)AMP_F32;
@@ -4648,7 +4679,7 @@ static void ampi_fill_slot(const amp_optimizer_desc *d, const amp_tensor *t, amp
 static void ampi_place_models(const amp_optimizer *opt, const ampi_entry *entries,
                               ampi_slot *slots, ampi_arena *arena) {
     const amp_dtype type  = opt->desc.dtype;
-    const int       shard = opt->desc.shard.count != 0;
+    const int       shard = opt->ranks.count != 0;
     size_t          i;
     for (i = 0; i < opt->num_entries; i++) {
         const ampi_entry *e    = &entries[i];
@@ -4699,7 +4730,7 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
     const amp_optimizer_desc *d = &opt->desc;
     const size_t              count = opt->num_entries;
     const ampi_part           all   = ampi_own_part(opt);
-    const int   shard    = d->shard.count != 0;
+    const int   shard    = opt->ranks.count != 0;
     const int   moments  = ampi_num_moments(d);
     ampi_slot  *slots    = plan->host_slots;
     uint64_t    elements = 0, before = 0, in_front = 0;
@@ -4707,12 +4738,14 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
     plan->num_chunks = plan->num_sums = 0;
     for (i = 0; i < count; i++) {
         const amp_tensor *t = &entries[i].tensor;
-        ampi_fill_slot(d, t, ampi_part_in(&all, before, t->n), &slots[i]);
+        ampi_fill_slot(opt, &entries[i], ampi_part_in(&all, before, t->n), &slots[i]);
         slots[i].first_chunk = plan->num_chunks;
         plan->fewer |= slots[i].state != AMP_STATE_DEFAULT;
         plan->stochastic |= ampi_learns(t) && ampi_by_seed(slots[i].state, moments);
-        plan->num_chunks += ampi_chunks(ampi_has_rows(t) ? ampi_most_sums(t) : slots[i].n);
-        plan->num_sums += ampi_chunks(ampi_has_rows(t) ? ampi_most_sums(t) : t->n);
+        plan->num_chunks +=
+            ampi_chunks(ampi_has_rows(&entries[i]) ? ampi_most_sums(&entries[i]) : slots[i].n);
+        plan->num_sums +=
+            ampi_chunks(ampi_has_rows(&entries[i]) ? ampi_most_sums(&entries[i]) : t->n);
         in_front += ampi_chunks(slots[i].first);
         elements += slots[i].n;
         before += t->n;
@@ -4720,7 +4753,7 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
     plan->parts    = plan->num_chunks > elements / (AMPI_CHUNK / 2) ? 1 : 4;
     plan->control  = (ampi_control *)ampi_take(arena, 1, sizeof *plan->control, 64);
     plan->slots    = (ampi_slot *)ampi_take(arena, count, sizeof *plan->slots, 64);
-    plan->sums     = (double *)ampi_take(arena, (size_t)plan->num_sums + (size_t)d->shard.count,
+    plan->sums     = (double *)ampi_take(arena, (size_t)plan->num_sums + (size_t)opt->ranks.count,
                                          sizeof(double), 64); /* prepare has one for each rank */
     plan->partials = plan->sums ? plan->sums + in_front : NULL;
     plan->chunk_slots =
@@ -4932,12 +4965,14 @@ static amp_result ampi_apart(const amp_optimizer *opt, ampi_range *room) {
     char  *problem = opt->desc.problem;
     size_t i, num = 0;
     for (i = 0; i < opt->num_entries; i++) {
-        const amp_tensor *t    = ampi_tensor(opt, (int)i);
-        const uint64_t    sent = t->row_length ? (uint64_t)t->max_rows * t->row_length : t->n;
+        const ampi_entry *e    = ampi_entry_of(opt, i);
+        const amp_tensor *t    = &e->tensor;
+        const uint64_t    most = (uint64_t)e->rows.max_rows * e->rows.row_length;
+        const uint64_t    sent = e->rows.row_length ? most : t->n;
         num += ampi_add_range(room + num, t->weight, t->n, AMP_F32, i, 'w');
         if (t->model != (void *)t->weight)
             num += ampi_add_range(room + num, t->model, t->n, t->model_type, i, 'm');
-        if (!opt->desc.shard.count)
+        if (!opt->ranks.count)
             num += ampi_add_range(room + num, t->grad, sent, t->grad_type, i, 'g');
     }
     ampi_sort_ranges(room, num);
@@ -4971,7 +5006,7 @@ static amp_result ampi_new_plan(const amp_optimizer *opt, amp_plan **made) {
         opt->num_entries > INT32_MAX)
         return AMP_ERROR_TOO_LARGE;
     for (i = 0; i < opt->num_entries; i++)
-        if (ampi_has_rows(ampi_tensor(opt, (int)i))) num_sparse++;
+        num_sparse += (size_t)ampi_has_rows(ampi_entry_of(opt, i));
     plan = (amp_plan *)ampi_allocate(&d->allocator,
                                      header + opt->num_entries * sizeof(ampi_slot) +
                                          num_sparse * sizeof(ampi_sparse) +
@@ -4983,11 +5018,11 @@ static amp_result ampi_new_plan(const amp_optimizer *opt, amp_plan **made) {
     plan->host_sparse = (ampi_sparse *)(void *)(plan->host_slots + plan->num_slots);
     plan->num_sparse  = num_sparse;
     plan->kind        = d->kind;
-    plan->zero_grad   = d->zero_grad || d->shard.count;
+    plan->zero_grad   = d->zero_grad || opt->ranks.count;
     plan->shared      = d->shared_scaler != NULL;
-    plan->meets       = d->shard.sum_fn && d->shard.count ? AMPI_OVER_SUMS
-                        : d->reduce_fn                    ? AMPI_OVER_NORM2
-                                                          : AMPI_ALONE;
+    plan->meets       = opt->ranks.sum_fn ? AMPI_OVER_SUMS
+                        : d->reduce_fn    ? AMPI_OVER_NORM2
+                                          : AMPI_ALONE;
     ampi_place_report(opt, plan);
     *made = plan;
     return AMP_OK;
@@ -5042,7 +5077,6 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
         return result;
     }
     ampi_count_grads(plan);
-    opt->desc.report    = NULL; /* it may be gone */
     opt->backend_memory = block;
     opt->pending        = AMP_OK;
     opt->carries        = 1; /* nothing, so far */
@@ -5058,7 +5092,7 @@ static ampi_slot *ampi_slot_of(const amp_optimizer *opt, int i) {
 static amp_result ampi_can_bind(const amp_optimizer *opt, size_t i, const float *weight,
                                 const void *grad) {
     const amp_tensor *t = ampi_tensor(opt, (int)i);
-    if (opt->desc.shard.count) /* where NULL, too, would take an accumulator away */
+    if (opt->ranks.count) /* where NULL, too, would take an accumulator away */
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "it is in shards, which keep what prepare was given: prepare "
                                    "another optimizer, and load the state");
@@ -5183,7 +5217,7 @@ AMPI_COLD_END
      amp_optimizer_adamw   ampi_fused_step: may there be one? the learning rate goes along
        check               ampi_cpu_check, of a tensor ampi_check_slot, of 16384 elements
                            ampi_check_chunk: finite? squares into 256 lanes, by the tier;
-                           ampi_sum_chunks (behind it desc.reduce_fn, before it shard.sum_fn)
+                           ampi_sum_chunks (behind it desc.reduce_fn, before it ranks.sum_fn)
        decide              ampi_decide: norm, clip factor, gate, next scale
        update              ampi_cpu_update, ampi_update_slot, ampi_step_chunk: read again, unscale,
                            optimizer, master, model copy, by the tier
@@ -5804,8 +5838,8 @@ static amp_result ampi_check_all(const amp_optimizer *opt) {
     amp_result          result = b->functions->check_fn(b, plan);
     if (!plan->meets || result != AMP_OK) return result;
     if (plan->meets == AMPI_OVER_SUMS)
-        result = opt->desc.shard.sum_fn(opt->desc.shard.user, plan->sums, (size_t)plan->num_sums,
-                                        plan->control->flags);
+        result = opt->ranks.sum_fn(opt->ranks.user, plan->sums, (size_t)plan->num_sums,
+                                   plan->control->flags);
     else
         result = opt->desc.reduce_fn(opt->desc.reduce_user, &plan->control->norm2,
                                      plan->control->flags);
@@ -5978,7 +6012,7 @@ static amp_result ampi_place_in_tensor(const amp_optimizer *opt, int i, amp_stat
     amp_result         result;
     stats->first_nonfinite += plan->host_slots[i].first;
     if (!stats->nonfinite) stats->first_nonfinite = t->n;
-    if (!stats->nonfinite || !ampi_has_rows(t)) return AMP_OK;
+    if (!stats->nonfinite || !plan->host_slots[i].sparse) return AMP_OK;
     while (s->slot != (uint32_t)i) s++;
     result = ampi_read_back(opt, &row, &s->unique[stats->first_nonfinite / s->length], sizeof row);
     stats->first_nonfinite = (uint64_t)row * s->length + stats->first_nonfinite % s->length;
@@ -6530,10 +6564,10 @@ AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn wri
     result = ampi_can_save(opt, &state);
     if (result != AMP_OK) return result;
     ampi_count_state(&a, opt, &state,
-                     (opt->desc.shard.count > 1 ? AMPI_STATE_PART : AMPI_STATE_VERSION) +
+                     (opt->ranks.count > 1 ? AMPI_STATE_PART : AMPI_STATE_VERSION) +
                          (opt->plan->record ? (uint64_t)AMPI_STATE_REPORT : 0) +
                          (opt->plan->stochastic ? (uint64_t)AMPI_STATE_SEED : 0),
-                     (uint64_t)opt->desc.shard.rank, (uint64_t)opt->desc.shard.count);
+                     (uint64_t)opt->ranks.rank, (uint64_t)opt->ranks.count);
     ampi_put_header(ends, a.version, a.count);
     a.bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, 2 * (size_t)AMPI_STATE_BLOCK);
     if (!a.bytes) return AMP_ERROR_OUT_OF_MEMORY;
@@ -6650,7 +6684,7 @@ static amp_result ampi_take_over(const amp_optimizer *opt, ampi_state *state) {
         result = ampi_send(b, plan->control, &state->control, sizeof state->control);
     if (result == AMP_OK && plan->shared)
         result = ampi_send(b, plan->scaler, &state->scaler, sizeof state->scaler);
-    if (result == AMP_OK && opt->desc.shard.count) /* what was accumulated is of another run */
+    if (result == AMP_OK && opt->ranks.count) /* what was accumulated is of another run */
         result = b->functions->update_fn(b, plan, AMPI_JOB_PUBLISH);
     if (result == AMP_OK) result = ampi_send_history(opt);
     return result == AMP_OK ? b->functions->wait_fn(b) : result;
@@ -6689,8 +6723,8 @@ static amp_result ampi_load_body(ampi_archive *a, const amp_optimizer *opt, amp_
 /* For a file of this rank's. */
 static void ampi_blank_archive(ampi_archive *a, const amp_optimizer *opt) {
     memset(a, 0, sizeof *a);
-    a->rank  = (uint64_t)opt->desc.shard.rank;
-    a->ranks = opt->desc.shard.count ? (uint64_t)opt->desc.shard.count : 1;
+    a->rank  = (uint64_t)opt->ranks.rank;
+    a->ranks = opt->ranks.count ? (uint64_t)opt->ranks.count : 1;
 }
 
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user) {
@@ -6944,10 +6978,10 @@ static amp_result ampi_replace_file(ampi_target *to, const char *like, ampi_cont
 }
 
 /* This rank's share of the files of a set that nothing names. */
-static void ampi_remove_set(const amp_shard *shard, const char *path, char *name,
+static void ampi_remove_set(const amp_ranks *r, const char *path, char *name,
                             const ampi_set *set) {
-    uint64_t rank = (uint64_t)shard->rank;
-    for (; rank < set->ranks; rank += shard->count ? (uint64_t)shard->count : 1)
+    uint64_t rank = (uint64_t)r->rank;
+    for (; rank < set->ranks; rank += r->count ? (uint64_t)r->count : 1)
         if (ampi_name_part(name, path, set, rank) == AMP_OK) (void)remove(name);
 }
 
@@ -6957,7 +6991,7 @@ static int ampi_save_parts(const amp_optimizer *opt, const char *path, ampi_targ
                            const ampi_set *set, uint64_t common, amp_result *result) {
     static const char *const text = "the ranks are not at one step: loss scale, learning rate or "
                                     "numbers of steps differ";
-    const int rank = opt->desc.shard.rank;
+    const int rank = opt->ranks.rank;
     int       met;
     *result = ampi_name_part(to->path, path, set, (uint64_t)rank);
     if (*result == AMP_OK) *result = ampi_replace_file(to, path, ampi_save_content, opt);
@@ -6973,7 +7007,7 @@ static int ampi_save_parts(const amp_optimizer *opt, const char *path, ampi_targ
    and never will. */
 static amp_result ampi_save_set(const amp_optimizer *opt, const char *path, ampi_target *to,
                                 ampi_state *state, const ampi_set *old) {
-    const uint64_t ranks = (uint64_t)opt->desc.shard.count;
+    const uint64_t ranks = (uint64_t)opt->ranks.count;
     ampi_set       set, named;
     ampi_archive   a;
     amp_result     result;
@@ -6987,7 +7021,7 @@ static amp_result ampi_save_set(const amp_optimizer *opt, const char *path, ampi
     if (result == AMP_OK || !met) return result;
     named = ampi_set_at(path);
     if (memcmp(&named, &set, sizeof set) != 0)
-        ampi_remove_set(&opt->desc.shard, path, to->path, &set);
+        ampi_remove_set(&opt->ranks, path, to->path, &set);
     errno = error;
     return result;
 }
@@ -6995,16 +7029,15 @@ static amp_result ampi_save_set(const amp_optimizer *opt, const char *path, ampi
 /* path: resolved; to: room. */
 static amp_result ampi_save_at(const amp_optimizer *opt, const char *path, ampi_target *to,
                                ampi_state *state) {
-    const amp_shard *shard = &opt->desc.shard;
-    const ampi_set   old   = ampi_set_at(path);
-    amp_result       result;
-    if (shard->count > 1) {
+    const ampi_set old = ampi_set_at(path);
+    amp_result     result;
+    if (opt->ranks.count > 1) {
         result = ampi_save_set(opt, path, to, state, &old);
     } else {
         memcpy(to->path, path, strlen(path) + 1);
         result = ampi_replace_file(to, path, ampi_save_content, opt);
     }
-    if (result == AMP_OK) ampi_remove_set(shard, path, to->path, &old);
+    if (result == AMP_OK) ampi_remove_set(&opt->ranks, path, to->path, &old);
     return result;
 }
 
@@ -8099,7 +8132,7 @@ AMPI_COLD_BEGIN
 static int ampi_agree(const amp_optimizer *opt, amp_result *result, amp_result theirs,
                       uint64_t hash, const char *text, size_t count) {
     const amp_backend *b    = &opt->backend;
-    const amp_shard   *s    = &opt->desc.shard;
+    const amp_ranks   *s    = &opt->ranks;
     const amp_plan    *plan = opt->plan;
     const uint32_t     odd  = (uint32_t)(hash >> 32) | 1u;
     uint32_t           flags[2];
@@ -8124,7 +8157,7 @@ static int ampi_agree(const amp_optimizer *opt, amp_result *result, amp_result t
    types that travel between ranks. */
 static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
     const amp_plan *plan  = opt->plan;
-    const uint64_t  count = (uint64_t)opt->desc.shard.count;
+    const uint64_t  count = (uint64_t)opt->ranks.count;
     uint64_t        sum;
     ampi_archive    a;
     size_t          i;
@@ -8145,7 +8178,7 @@ static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
 
 /* Has every number from 0 to count - 1 one rank, and have all ranks the same tables? */
 static amp_result ampi_same_tables(const amp_optimizer *opt) {
-    const amp_shard *s       = &opt->desc.shard;
+    const amp_ranks *s       = &opt->ranks;
     double          *sums    = opt->plan->sums;
     double           one     = 1.0, present = 0.0;
     ampi_state       state;
@@ -8155,12 +8188,12 @@ static amp_result ampi_same_tables(const amp_optimizer *opt) {
     if (result == AMP_OK)
         ampi_agree(opt, &result, result, ampi_hash_tables(opt, &state),
                    "the ranks have added other tensors, or their descs differ: in dtype, kind, "
-                   "state, seed, shard.count, scaler, max_norm, betas or the like",
+                   "state, seed, ranks, scaler, max_norm, betas or the like",
                    (size_t)s->count);
     for (rank = 0; rank < s->count && result == AMP_OK; rank++) {
         result = ampi_read_back(opt, &present, &sums[rank], sizeof present);
         if (result != AMP_OK || memcmp(&present, &one, sizeof one) == 0) continue;
-        ampi_out(opt->desc.problem, "amp_optimizer_desc.shard.rank", (double)rank,
+        ampi_out(opt->desc.problem, "amp_ranks.rank", (double)rank,
                  "that of one rank, and no other");
         return AMP_ERROR_MISMATCH;
     }
@@ -8186,7 +8219,7 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
     b = &opt->backend;
     s = &opt->plan->host_slots[i];
     if (s->n && !part) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!opt->desc.shard.count)
+    if (!opt->ranks.count)
         return ampi_tensor_problem(opt, (size_t)i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "it is not in shards: its gradient is where grad says");
     if (!ampi_learns(t))
@@ -8202,13 +8235,13 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
 
 static size_t ampi_report_room(const amp_optimizer *opt) {
     const size_t each = 2 * sizeof(ampi_mark) + sizeof(ampi_census) + sizeof(ampi_slot);
-    return opt->desc.report ? 2 * sizeof(ampi_record) + opt->num_entries * each : 0;
+    return opt->reports ? 2 * sizeof(ampi_record) + opt->num_entries * each : 0;
 }
 
 static void ampi_place_report(const amp_optimizer *opt, amp_plan *plan) {
     const size_t n = opt->num_entries;
-    if (!opt->desc.report) return;
-    plan->watch       = *opt->desc.report;
+    if (!opt->reports) return;
+    plan->watch        = opt->watch;
     plan->host_record  = (ampi_record *)(void *)(plan->host_sparse + plan->num_sparse);
     plan->filed_record = plan->host_record + 1;
     plan->host_census  = (ampi_census *)(void *)(plan->filed_record + 1);
@@ -9544,9 +9577,9 @@ AMP_DEF amp_result amp_cache_add_optimizer(amp_cache *cache, const amp_optimizer
     if (!cache->memory) return AMP_ERROR_NOT_INITIALIZED;
     result = ampi_prepared(opt);
     if (result != AMP_OK) return result;
-    if (opt->desc.shard.count)
+    if (opt->ranks.count)
         return ampi_refuse(opt, AMP_ERROR_UNSUPPORTED,
-                           "desc.shard is set, and no rank has whole masters: forward reads "
+                           "desc.ranks is set, and no rank has whole masters: forward reads "
                            "amp_optimizer_model");
     for (i = 0; i < opt->plan->num_slots; i++) {
         const amp_tensor *t = ampi_tensor(opt, (int)i);

@@ -197,7 +197,7 @@ static void meet(void) {
     wait_for(1, &r, "a meeting");
 }
 
-/* desc.shard.sum_fn, and whatever else one rank knows and the others count as 0. */
+/* amp_ranks.sum_fn, and whatever else one rank knows and the others count as 0. */
 static amp_result sum_over_ranks(void *user, double *sums, size_t count, uint32_t *flags) {
     MPI_Request r[2];
     (void)user;
@@ -319,7 +319,8 @@ static void plan_route(trainer *t, int i) {
 }
 
 static void trainer_init(trainer *t, const options *o, const dataset *data) {
-    amp_optimizer_desc desc = {0};
+    const amp_ranks    shares = {ranks.rank, ranks.count, sum_over_ranks, NULL};
+    amp_optimizer_desc desc   = {0};
     t->o    = o;
     t->wire = o->dtype == AMP_F32 ? MPI_FLOAT : MPI_UINT16_T;
     t->size = amp_dtype_size((amp_dtype)o->dtype);
@@ -328,7 +329,7 @@ static void trainer_init(trainer *t, const options *o, const dataset *data) {
     desc.dtype     = t->net.type;
     desc.kind      = AMP_KIND_ADAMW;
     desc.max_norm  = o->clip;
-    desc.shard     = (amp_shard){ranks.rank, ranks.count, sum_over_ranks, NULL};
+    desc.ranks     = &shares;
     desc.allocator = (amp_allocator){count_malloc, count_free, &t->bytes.optimizer};
     desc.problem   = t->problem;
     if (o->dtype == AMP_F16) desc.scaler.growth_interval = 20; /* default 2000: for longer runs */

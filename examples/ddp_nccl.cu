@@ -233,7 +233,7 @@ static void leave_ranks(void) {
     remove(path);
 }
 
-/* desc.shard.sum_fn: queued behind the check and in front of the decision, on the same stream. */
+/* amp_ranks.sum_fn: queued behind the check and in front of the decision, on the same stream. */
 static amp_result sum_over_ranks(void *user, double *sums, size_t count, uint32_t *flags) {
     (void)user;
     if (!ranks.comm) return AMP_OK;
@@ -442,14 +442,13 @@ static void add_layers(void) {
 }
 
 static void make_optimizer(void) {
-    amp_optimizer_desc desc = {};
+    const amp_ranks    shares = {ranks.rank, ranks.count, sum_over_ranks, NULL};
+    amp_optimizer_desc desc   = {};
     desc.backend       = &ranks.backend;
     desc.dtype         = net.type;
     desc.kind          = AMP_KIND_ADAMW;
     desc.max_norm      = net.o->clip;
-    desc.shard.rank    = ranks.rank;
-    desc.shard.count   = ranks.count;
-    desc.shard.sum_fn  = sum_over_ranks;
+    desc.ranks         = &shares;
     desc.problem       = net.problem;
     if (net.type == AMP_F16) desc.scaler.growth_interval = 20; /* default 2000: for longer runs */
     else {

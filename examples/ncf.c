@@ -59,11 +59,12 @@ typedef struct net {
     size_t         size[NUM_TABLES];         /* of a row of a table                              */
     size_t         in[LAYERS], out[LAYERS];
     amp_tensor     tensor[NUM_TENSORS];
+    amp_rows       touched[NUM_TABLES];
     char           names[NUM_TENSORS][64], run[128];
     amp_optimizer  opt;
     amp_backend    backend;                  /* with a workspace for products                    */
     uint32_t      *index[2];                 /* the batch: its users, its items; and how many of */
-    uint32_t       count[NUM_TABLES];        /* these there are (amp_tensor.rows, num_rows)      */
+    uint32_t       count[NUM_TABLES];        /* these there are (amp_rows.rows, num_rows)        */
     float         *label;                    /* 1, or 0 of those sampled                         */
     void          *factor[2], *product_of;   /* rows of the first two tables, and their product  */
     void          *x[LAYERS + 1];            /* rows of the others, side by side; behind layers  */
@@ -117,11 +118,10 @@ static amp_tensor *add_tensor(net *n, int i, const char *name, size_t count, flo
    they belong to is the batch itself: amp.h does not mind that a row is there more than once. */
 static void add_table(net *n, int i, const char *name, size_t num_rows) {
     amp_tensor *t = add_tensor(n, i, name, num_rows * n->size[i], 0.05f);
-    t->row_length = n->size[i];
-    t->max_rows   = n->rows;
-    t->rows       = n->index[i % 2];
-    t->num_rows   = &n->count[i];
-    t->grad       = net_alloc(n, STATE, n->rows * n->size[i], n->type);
+    n->touched[i] = (amp_rows){.row_length = n->size[i], .max_rows = n->rows,
+                               .rows = n->index[i % 2], .num_rows = &n->count[i]};
+    t->rows = &n->touched[i];
+    t->grad = net_alloc(n, STATE, n->rows * n->size[i], n->type);
 }
 
 static void add_layer(net *n, int i, const char *name, size_t count, float deviation) {
@@ -252,7 +252,7 @@ static const void *operand(const net *n, const void *x, size_t count, amp_dtype 
 static void gather(const net *n, int table, size_t rows, void *to, size_t stride) {
     const size_t    size = n->size[table] * amp_dtype_size(n->type);
     const char     *from = weight(n, table, n->type);
-    const uint32_t *row  = n->tensor[table].rows;
+    const uint32_t *row  = n->touched[table].rows;
     for (size_t i = 0; i < rows; i++)
         memcpy(at(to, n->type, i * stride), from + row[i] * size, size);
 }
@@ -500,10 +500,8 @@ static void tables_init(amp_optimizer *opt, const net *n, void *const dense[NUM_
     for (int i = 0; i < NUM_TABLES; i++) {
         amp_tensor t = n->tensor[i];
         if (dense) {
-            t.row_length = t.max_rows = 0;
-            t.rows       = NULL;
-            t.num_rows   = NULL;
-            t.grad       = dense[i];
+            t.rows = NULL;
+            t.grad = dense[i];
         }
         check(amp_optimizer_add(opt, &t));
     }

@@ -128,12 +128,13 @@ static double tensor_error(net *n, const amp_tensor *t, float h, uint64_t *rng) 
 /* The tensor with all of its gradient, in fp32 and unscaled: rows are added where they belong. To be
    freed. */
 static amp_tensor dense(const amp_tensor *t, float scale) {
-    amp_tensor   d = *t;
-    const size_t count = t->row_length ? *t->num_rows * t->row_length : t->n;
-    float       *grad = need(t->n, sizeof(float)), *part = need(count, sizeof(float));
+    amp_tensor      d = *t;
+    const amp_rows *r = t->rows;
+    const size_t    count = r ? *r->num_rows * r->row_length : t->n;
+    float          *grad = need(t->n, sizeof(float)), *part = need(count, sizeof(float));
     check(amp_cast(part, AMP_F32, t->grad, t->grad_type, count));
     for (size_t i = 0; i < count; i++)
-        grad[t->row_length ? t->rows[i / t->row_length] * t->row_length + i % t->row_length : i] +=
+        grad[r ? r->rows[i / r->row_length] * r->row_length + i % r->row_length : i] +=
             part[i] / scale;
     free(part);
     d.grad = grad;

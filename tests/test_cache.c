@@ -507,6 +507,7 @@ TEST(no_masters, "manual: a weight in a state that has no fp32 master, and one i
     begin(1 << 16);
     for (k = 0; k <= COUNT_OF(states); k++) {
         const int          split = k < COUNT_OF(states);
+        const amp_ranks    alone = {0, 1, NULL, NULL};
         amp_optimizer_desc d;
         amp_optimizer      opt;
         amp_tensor         t;
@@ -516,7 +517,7 @@ TEST(no_masters, "manual: a weight in a state that has no fp32 master, and one i
         d.problem = why;
         d.kind    = AMP_KIND_ADAMW;
         d.dtype   = AMP_BF16;
-        d.shard.count = !split;
+        if (!split) d.ranks = &alone;
         OK(amp_optimizer_init(&opt, &d));
         t.n = 64, t.weight = w[0], t.keep_fp32 = 1;
         OK(amp_optimizer_add(&opt, &t)); /* this one would do */
@@ -525,7 +526,7 @@ TEST(no_masters, "manual: a weight in a state that has no fp32 master, and one i
         OK(amp_optimizer_add(&opt, &t));
         OK(amp_optimizer_prepare(&opt));
         CHECK_EQ_INT(amp_cache_add_optimizer(&cache, &opt), AMP_ERROR_UNSUPPORTED);
-        CHECK(strstr(why, split ? "tensor 1 (table): its state" : "desc.shard") != NULL &&
+        CHECK(strstr(why, split ? "tensor 1 (table): its state" : "desc.ranks") != NULL &&
               strstr(why, "amp_optimizer_model") != NULL);
         CHECK_EQ_INT(cache.num_optimizers, 0);
         amp_optimizer_free(&opt);

@@ -1338,10 +1338,8 @@ static amp_result begin_shard(shard *s, int side, int rank, int count, const set
     backend.max_blocks = like->max_blocks;
     backend.block_size = like->block_size;
     desc.backend       = &backend;
-    desc.shard.rank    = rank;
-    desc.shard.count   = count;
-    desc.shard.sum_fn  = meet_all;
-    desc.shard.user    = &s->parties[side];
+    const amp_ranks ranks = {rank, count, meet_all, &s->parties[side]};
+    desc.ranks         = &ranks;
     OK(amp_optimizer_init(&s->opt[side], &desc));
     for (int i = 0, at = 0; i < SHARDED; at += (int)shard_sizes[i++]) {
         amp_tensor t;
@@ -1471,8 +1469,8 @@ TEST(shards_in_a_graph, "law 8: adding up and stepping with shards waits for not
     memset(&desc, 0, sizeof desc);
     desc.kind         = AMP_KIND_ADAMW;
     desc.dtype        = AMP_F16;
-    desc.shard.count  = 1;
-    desc.shard.sum_fn = meet_nobody;
+    const amp_ranks alone = {0, 1, meet_nobody, NULL};
+    desc.ranks        = &alone;
     for (int side = CPU; side <= DEV; side++) {
         if (side == DEV) OK(amp_cuda_backend(&backend, main_stream, NULL));
         desc.backend = side == DEV ? &backend : NULL;
@@ -1636,13 +1634,12 @@ TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicat
             for (int k = 0; k < TABLES; k++) {
                 memset(&t, 0, sizeof t);
                 t.n            = (size_t)tables[k].rows * tables[k].length;
-                t.row_length   = tables[k].length;
-                t.max_rows     = tables[k].most;
+                const amp_rows few = {tables[k].length, tables[k].most, tables[k].at[side],
+                                      tables[k].count[side]};
                 t.weight       = (float *)(void *)tables[k].weight[side];
                 t.grad         = tables[k].values[side] + tables[k].off;
                 t.grad_type    = (amp_dtype)tables[k].type;
-                t.rows         = tables[k].at[side];
-                t.num_rows     = tables[k].count[side];
+                t.rows         = &few;
                 t.weight_decay = k == 1 ? 0.125f : 0.0f;
                 if (ampi_moments_in(desc.state) == AMPI_MOMENTS_8BIT && tables[k].length % 32)
                     t.state = AMP_STATE_SR;
@@ -1714,15 +1711,14 @@ TEST(rows_not_there, "amp.h sparse: a row that is not there skips where the scal
         desc.dtype           = AMP_F16;
         desc.scaler.disabled = 1;
         t.n          = empty ? 0 : 6;
-        t.row_length = empty ? (size_t)LENGTH : 2;
-        t.max_rows   = 2;
+        amp_rows few = {empty ? (size_t)LENGTH : 2, 2, (const uint32_t *)(void *)rows,
+                        (uint32_t *)(void *)count};
         t.weight     = (float *)(void *)weight;
         t.grad       = values;
-        t.rows       = (const uint32_t *)(void *)rows;
-        t.num_rows   = (uint32_t *)(void *)count;
+        t.rows       = &few;
         OK(amp_optimizer_init(&opt, &desc));
         OK(amp_optimizer_add(&opt, &t));
-        t.n = 6, t.row_length = 2; /* law 17: something has to learn */
+        t.n = 6, few.row_length = 2; /* law 17: something has to learn */
         t.weight = (float *)(void *)other, t.grad = others;
         OK(amp_optimizer_add(&opt, &t));
         OK(amp_optimizer_prepare(&opt));

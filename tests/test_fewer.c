@@ -891,6 +891,7 @@ TEST(rows, "gradients of few rows: where every row is there once, the bits of a 
         static float       grad[N], weight[2][N];
         static amp_bf16    before[N];
         uint32_t           rows[ROWS], num = ROWS, i;
+        amp_rows           table;
         amp_optimizer_desc d = desc_in(AMP_KIND_ADAMW, 0.0, form);
         amp_optimizer      a, b;
         amp_tensor         t;
@@ -904,11 +905,12 @@ TEST(rows, "gradients of few rows: where every row is there once, the bits of a 
         OK(amp_optimizer_init(&a, &d));
         OK(amp_optimizer_add(&a, &t));
         OK(amp_optimizer_prepare(&a));
-        t.weight     = weight[1];
-        t.row_length = LENGTH;
-        t.max_rows   = ROWS;
-        t.rows       = rows;
-        t.num_rows   = &num;
+        t.weight = weight[1];
+        t.rows   = &table;
+        table.row_length = LENGTH;
+        table.max_rows   = ROWS;
+        table.rows       = rows;
+        table.num_rows   = &num;
         OK(amp_optimizer_init(&b, &d));
         OK(amp_optimizer_add(&b, &t));
         OK(amp_optimizer_prepare(&b));
@@ -964,12 +966,15 @@ TEST(shards, "law 10: on two ranks as on one, in each state: models, and chance 
         amp_optimizer opt[3];
         for (k = 0; k < 3; k++) { /* one of one rank, two of two */
             amp_optimizer_desc d = desc_in(AMP_KIND_ADAMW, 0.0, form);
+            amp_ranks          ranks;
             amp_tensor         t;
             memset(&t, 0, sizeof t);
             rank          = k ? k - 1 : 0;
-            d.shard.rank  = rank;
-            d.shard.count = k ? 2 : 1;
-            d.shard.sum_fn = k ? no_sum : NULL;
+            memset(&ranks, 0, sizeof ranks);
+            ranks.rank  = rank;
+            ranks.count = k ? 2 : 1;
+            if (k) ranks.sum_fn = no_sum;
+            d.ranks = &ranks;
             memcpy(weight[k], begun, sizeof begun);
             t.n = N, t.weight = weight[k], t.grad_later = 1;
             OK(amp_optimizer_init(&opt[k], &d));
@@ -1095,6 +1100,7 @@ TEST(refusals, "manual: what a state cannot be with is refused, and told") {
     amp_optimizer_desc d = desc_of(AMP_KIND_OWN, 0.0, AMP_STATE_SPLIT);
     float              weight[96], grad[96];
     uint32_t           rows[3] = {0, 1, 2}, num = 3;
+    amp_rows           table;
     float             *moved = weight;
     amp_optimizer      opt;
     amp_tensor         t;
@@ -1139,11 +1145,12 @@ TEST(refusals, "manual: what a state cannot be with is refused, and told") {
     CHECK_EQ_INT(adding(d, t, ""), AMP_OK);
     d.state   = AMP_STATE_8BIT;
     t.moment1 = t.moment2 = NULL;
-    t.row_length = 48, t.max_rows = 2, t.rows = rows, t.num_rows = &num;
+    table.row_length = 48, table.max_rows = 2, table.rows = rows, table.num_rows = &num;
+    t.rows = &table;
     CHECK_EQ_INT(adding(d, t, "multiple of 32"), AMP_ERROR_UNSUPPORTED);
-    t.row_length = 32;
+    table.row_length = 32;
     CHECK_EQ_INT(adding(d, t, ""), AMP_OK);
-    t.row_length = 0;
+    t.rows = NULL;
     OK(amp_optimizer_init(&opt, &d));
     OK(amp_optimizer_add(&opt, &t));
     OK(amp_optimizer_prepare(&opt));

@@ -3003,6 +3003,7 @@ TEST(missing_calls, "law 16: begin_step before prepare, or after a step that was
 TEST(one_cause, "law 19: UNSUPPORTED and BAD_STATE of an optimizer say one cause and one remedy") {
     float              w[4] = {1, 2, 3, 4}, g[4] = {0, 0, 0, 0};
     uint32_t           rows[2] = {0, 1}, num = 2;
+    amp_rows           table;
     char               why[AMP_PROBLEM_SIZE];
     void              *none[1] = {NULL};
     amp_optimizer_desc d = {0};
@@ -3013,7 +3014,8 @@ TEST(one_cause, "law 19: UNSUPPORTED and BAD_STATE of an optimizer say one cause
     d.unscale_in_place = 1;
     t.n = 4, t.weight = w, t.grad = g;
     CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
-    part = t, part.row_length = 2, part.max_rows = 2, part.rows = rows, part.num_rows = &num;
+    part = t, part.rows = &table;
+    table.row_length = table.max_rows = 2, table.rows = rows, table.num_rows = &num;
     SAYS(amp_optimizer_add(&opt, &part), AMP_ERROR_UNSUPPORTED, "desc.kind is AMP_KIND_OWN");
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
@@ -3054,6 +3056,47 @@ TEST(one_cause, "law 19: UNSUPPORTED and BAD_STATE of an optimizer say one cause
 #undef SAYS
 
 /* What prepare answers to two tensors, and whether it says so in these words. */
+TEST(copied_structs, "amp.h optimizer: init and add copy what ranks, report and rows point to") {
+    float              w[8] = {0}, g[4] = {1, 1, 1, 1}, x[4] = {0};
+    const uint32_t     at[2] = {3, 1};
+    uint32_t           num = 2;
+    amp_ranks          ranks = {0, 1, NULL, NULL};
+    amp_report_desc    watch = {1, 0.0f, 0.0f};
+    amp_rows           rows  = {2, 2, at, &num};
+    amp_optimizer_desc d = {0};
+    amp_optimizer      opt, moved;
+    amp_tensor         t = {0};
+    amp_report         report;
+    size_t             first = 1, n = 0;
+    d.kind = AMP_KIND_SGD, d.scaler.disabled = 1, d.report = &watch;
+    t.n = 8, t.weight = w, t.grad = g, t.rows = &rows;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    memset(&watch, 0xff, sizeof watch); /* nobody has them any more */
+    memset(&rows, 0xff, sizeof rows);
+    moved = opt; /* nor the place of the optimizer */
+    memset(&opt, 0xff, sizeof opt);
+    CHECK_EQ_INT(amp_optimizer_prepare(&moved), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_sgd(&moved, 1.0f), AMP_OK);
+    CHECK(w[0] == 0.0f && w[2] == -1.0f && w[5] == 0.0f && w[7] == -1.0f);
+    CHECK_EQ_INT(amp_optimizer_report(&moved, &report), AMP_OK);
+    CHECK_EQ_U64(report.sampled, 1);
+    amp_optimizer_free(&moved);
+
+    d.report = NULL, d.ranks = &ranks;
+    t.n = 4, t.weight = x, t.rows = NULL;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
+    memset(&ranks, 0xff, sizeof ranks);
+    CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    amp_optimizer_range(&opt, 0, &first, &n);
+    CHECK(first == 0 && n == 4);
+    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, g, AMP_F32), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_sgd(&opt, 1.0f), AMP_OK);
+    CHECK_EQ_F32(((const float *)amp_optimizer_model(&opt, 0))[3], -1.0f);
+    amp_optimizer_free(&opt);
+}
+
 static amp_result apart(const amp_tensor *one, const amp_tensor *two, const char *text) {
     char               why[AMP_PROBLEM_SIZE];
     amp_optimizer_desc d = {0};
@@ -3076,6 +3119,7 @@ TEST(arrays_apart, "manual: prepare refuses gradients that overlap, a weight tha
                    "that is a weight, by name; what only touches, and rows and num_rows, may be shared") {
     static float w[64], g[64];
     uint32_t     rows[2] = {0, 1}, num = 2;
+    amp_rows     table;
     amp_tensor   a = {0}, b = {0};
     int          k;
     a.name = "first", a.n = 16, a.weight = w, a.grad = g;
@@ -3114,7 +3158,8 @@ TEST(arrays_apart, "manual: prepare refuses gradients that overlap, a weight tha
     b.weight = w;
     CHECK_EQ_INT(apart(&a, &b, "its weight overlaps"), AMP_ERROR_OVERLAP);
     /* of few rows a gradient is as long as max_rows says, whatever n is */
-    a.n = 16, a.row_length = 4, a.max_rows = 2, a.rows = rows, a.num_rows = &num;
+    a.n = 16, a.rows = &table;
+    table.row_length = 4, table.max_rows = 2, table.rows = rows, table.num_rows = &num;
     b = a;
     b.name = "second", b.weight = w + 16, b.grad = g + 8;
     CHECK_EQ_INT(apart(&a, &b, ""), AMP_OK);
@@ -3252,6 +3297,7 @@ int main(int argc, char **argv) {
     RUN(counts_without_scaler);
     RUN(missing_calls);
     RUN(one_cause);
+    RUN(copied_structs);
     RUN(arrays_apart);
     RUN(many_apart);
     RUN(lr_ptr_counts);

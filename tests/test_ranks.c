@@ -11,8 +11,10 @@
 
 static amp_result init_shard(amp_optimizer_desc *desc, int rank, int count) {
     amp_optimizer opt;
-    desc->shard.rank  = rank;
-    desc->shard.count = count;
+    amp_ranks     ranks = {0, 0, NULL, NULL};
+    ranks.rank  = rank;
+    ranks.count = count;
+    desc->ranks = &ranks;
     return amp_optimizer_init(&opt, desc);
 }
 
@@ -23,6 +25,7 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     float              x[4]    = {1, 2, 3, 4}, other[4] = {5, 6, 7, 8};
     void              *grad    = x, *none[2] = {NULL, NULL};
     float             *weights = x;
+    const amp_ranks    alone   = {0, 1, NULL, NULL};
     amp_cache          cache;
     char               problem[AMP_PROBLEM_SIZE];
     memset(&desc, 0, sizeof desc);
@@ -31,16 +34,15 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     desc.kind = AMP_KIND_ADAMW;
     CHECK_EQ_INT(init_shard(&desc, 0, 1), AMP_OK);
     CHECK_EQ_INT(init_shard(&desc, 1, 1), AMP_ERROR_INVALID_CONFIG);
-    CHECK(strstr(problem, "shard.rank is 1") != NULL);
+    CHECK(strstr(problem, "amp_ranks.rank is 1") != NULL);
     CHECK_EQ_INT(init_shard(&desc, -1, 2), AMP_ERROR_INVALID_CONFIG);
     CHECK_EQ_INT(init_shard(&desc, 0, -2), AMP_ERROR_INVALID_CONFIG);
     CHECK_EQ_INT(init_shard(&desc, 0, 65537), AMP_ERROR_INVALID_CONFIG);
-    CHECK(strstr(problem, "shard.count is 65537") != NULL);
+    CHECK(strstr(problem, "amp_ranks.count is 65537") != NULL);
     CHECK_EQ_INT(init_shard(&desc, 0, 2), AMP_ERROR_INVALID_CONFIG);
     CHECK(strstr(problem, "sum_fn") != NULL);
 
-    desc.shard.rank  = 0;
-    desc.shard.count = 1;
+    desc.ranks = &alone;
     CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
     memset(&t, 0, sizeof t);
     t.n      = 4;
@@ -68,7 +70,7 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     amp_cache_free(&cache);
     amp_optimizer_free(&opt);
 
-    desc.shard.count = 0;
+    desc.ranks = NULL;
     t.grad           = x;
     CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
@@ -77,8 +79,8 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     amp_optimizer_free(&opt);
 }
 
-TEST(no_shards, "amp.h shard: with a count of 0 all of the state is here, whatever rank says") {
-    static const int ranks[] = {1, -1, INT32_MAX};
+TEST(no_shards, "amp.h ranks: with a count of 0 all of the state is here, whatever rank says") {
+    static const amp_ranks ranks[] = {{1, 0, NULL, NULL}, {-1, 0, NULL, NULL}, {INT32_MAX, 0, NULL, NULL}};
     size_t           k;
     int              kind;
     for (kind = AMP_KIND_OWN; kind <= (int)AMP_KIND_SGD; kind++)
@@ -92,7 +94,7 @@ TEST(no_shards, "amp.h shard: with a count of 0 all of the state is here, whatev
             memset(&desc, 0, sizeof desc);
             desc.kind       = (amp_kind)kind;
             desc.dtype      = AMP_BF16;
-            desc.shard.rank = ranks[k];
+            desc.ranks      = &ranks[k];
             desc.scaler.disabled = 1;
             memset(&t, 0, sizeof t);
             t.n      = 3;
@@ -139,6 +141,7 @@ typedef struct crew {
 typedef struct member {
     crew         *all;
     int           rank;
+    amp_ranks     ranks;
     amp_optimizer opt;
     size_t        bytes; /* that its allocator was asked for */
     int           deaf, slow; /* of meetings it learns nothing, from this one on; it lets others end */
@@ -280,10 +283,11 @@ static amp_optimizer_desc desc_of(member *m, int count) {
     desc.allocator.free_fn  = plain_free;
     desc.allocator.user_data = m;
     if (count) {
-        desc.shard.rank   = m->rank;
-        desc.shard.count  = count;
-        desc.shard.sum_fn = count > 1 ? meet : NULL;
-        desc.shard.user   = m;
+        m->ranks.rank   = m->rank;
+        m->ranks.count  = count;
+        m->ranks.sum_fn = count > 1 ? meet : NULL;
+        m->ranks.user   = m;
+        desc.ranks      = &m->ranks;
     }
     return desc;
 }
@@ -537,7 +541,7 @@ TEST(tables, "amp.h ranks: prepare tells MISMATCH on all ranks if one has other 
     task.other = 0;
     together(2, same_rank);
     all_are(2, AMP_ERROR_MISMATCH);
-    CHECK(strstr(members[0].problem, "shard.rank is 0") != NULL);
+    CHECK(strstr(members[0].problem, "amp_ranks.rank is 0") != NULL);
     together(2, prepare_only);
     all_are(2, AMP_OK);
     all_free();

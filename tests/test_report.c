@@ -1562,14 +1562,14 @@ TEST(shard, "state in shards: the report of a rank of one is that of an optimize
     rig               a, b;
     amp_tensor_report got[2];
     amp_report        reports[2];
-    static const amp_shard one = {0, 1, NULL, NULL};
+    static const amp_ranks one = {0, 1, NULL, NULL};
     int               i, turn;
     for (i = 0; i < 2; i++) {
         rig *r = i ? &b : &a;
         random_state = 3;
         three(r);
         r->watch.every = 1;
-        if (i) r->desc.shard = one;
+        if (i) r->desc.ranks = &one;
         prepare(r);
     }
     for (turn = 0; turn < 4; turn++) {
@@ -1596,6 +1596,7 @@ TEST(rows, "gradients of few rows: sums of rows are counted, and a row that is n
     enum { ROWS = 6, LENGTH = 4 };
     static const uint32_t at[3] = {4, 1, 4};
     uint32_t          num_rows = 3, rows[3];
+    amp_rows          table;
     amp_tensor_report t;
     amp_tensor       *x;
     rig               r;
@@ -1605,10 +1606,11 @@ TEST(rows, "gradients of few rows: sums of rows are counted, and a row that is n
     put(&r, 5, AMP_F16);
     x = put(&r, ROWS * LENGTH, AMP_F16);
     memcpy(rows, at, sizeof rows);
-    x->row_length = LENGTH;
-    x->max_rows   = 3;
-    x->rows       = rows;
-    x->num_rows   = &num_rows;
+    x->rows = &table;
+    table.row_length = LENGTH;
+    table.max_rows   = 3;
+    table.rows       = rows;
+    table.num_rows   = &num_rows;
     prepare(&r);
     fill(&r, 0, 1.0f);
     for (k = 0; k < 3 * LENGTH; k++) store(x->grad, AMP_F16, k, k < LENGTH ? 3.0f : 1.0f);

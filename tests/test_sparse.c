@@ -28,8 +28,18 @@ static amp_optimizer_desc desc_of(amp_kind kind, amp_dtype dtype) {
     return desc;
 }
 
+static amp_rows rows_of(size_t length, size_t most, const uint32_t *rows, uint32_t *count) {
+    amp_rows r;
+    r.row_length = length;
+    r.max_rows   = most;
+    r.rows       = rows;
+    r.num_rows   = count;
+    return r;
+}
+
 static void start(rig *r, const amp_optimizer_desc *desc, amp_dtype type, int sparse) {
     amp_tensor t;
+    amp_rows   table;
     size_t     i;
     CHECK_EQ_INT(amp_optimizer_init(&r->opt, desc), AMP_OK);
     memset(&t, 0, sizeof t);
@@ -41,10 +51,8 @@ static void start(rig *r, const amp_optimizer_desc *desc, amp_dtype type, int sp
     t.grad      = r->values;
     t.grad_type = type;
     if (sparse) {
-        t.row_length = LENGTH;
-        t.max_rows   = MOST;
-        t.rows       = r->rows;
-        t.num_rows   = &r->count;
+        table = rows_of(LENGTH, MOST, r->rows, &r->count);
+        t.rows = &table;
     }
     CHECK_EQ_INT(amp_optimizer_add(&r->opt, &t), AMP_OK);
     memset(&t, 0, sizeof t);
@@ -303,17 +311,18 @@ TEST(never_stepped_on, "amp.h sparse: a row that is not there skips where the sc
     for (empty = 0; empty < 2; empty++) {
         float      table[6] = {1, 1, 1, 1, 1, 1}, other[6] = {1, 1, 1, 1, 1, 1};
         uint32_t   rows[2]  = {1, 3}, count = 2; /* of both */
+        amp_rows   few;
         amp_tensor t;
         amp_stats  stats;
         amp_status status;
         size_t     i;
         for (i = 0; i < 5000; i++) values[0][i] = values[1][i] = 1.0f;
         memset(&t, 0, sizeof t);
-        t.n = empty ? 0 : 6, t.row_length = empty ? 2500 : 2, t.max_rows = 2;
-        t.weight = table, t.grad = values[0], t.rows = rows, t.num_rows = &count;
+        few = rows_of(empty ? 2500 : 2, 2, rows, &count);
+        t.n = empty ? 0 : 6, t.weight = table, t.grad = values[0], t.rows = &few;
         CHECK_EQ_INT(amp_optimizer_init(&one.opt, &desc), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_add(&one.opt, &t), AMP_OK);
-        t.n = 6, t.row_length = 2; /* law 17: something has to learn */
+        t.n = 6, few.row_length = 2; /* law 17: something has to learn */
         t.weight = other, t.grad = values[1];
         CHECK_EQ_INT(amp_optimizer_add(&one.opt, &t), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_prepare(&one.opt), AMP_OK);
@@ -344,10 +353,11 @@ TEST(decay_and_zero_grad, "amp.h sparse: the optimizer's weight decay is not a t
         amp_tensor t;
         float      table[8] = {1, 1, 1, 1, 1, 1, 1, 1};
         uint32_t   row = 2, count = 1;
+        amp_rows   few;
         float      grad[8] = {0, 0};
         memset(&t, 0, sizeof t);
-        t.n = 8, t.row_length = 2, t.max_rows = 4;
-        t.weight = table, t.grad = grad, t.rows = &row, t.num_rows = &count;
+        few = rows_of(2, 4, &row, &count);
+        t.n = 8, t.weight = table, t.grad = grad, t.rows = &few;
         t.weight_decay = own ? 0.25f : 0.0f;
         CHECK_EQ_INT(amp_optimizer_init(&one.opt, &desc), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_add(&one.opt, &t), AMP_OK);
@@ -459,12 +469,13 @@ TEST(large_tables, "amp.h sparse: tables of more than 2^8, 2^16 and 2^24 rows ar
         float     *table = (float *)calloc(tables[k], sizeof(float));
         float      values[6] = {1, 2, 3, 4, 5, 6};
         uint32_t   rows[6], count = 6;
+        amp_rows   few;
         amp_tensor t;
         rows[0] = tables[k] - 1, rows[1] = 0, rows[2] = 1, rows[3] = tables[k] - 2;
         rows[4] = tables[k] / 2, rows[5] = tables[k] - 1;
         memset(&t, 0, sizeof t);
-        t.n = tables[k], t.row_length = 1, t.max_rows = 6;
-        t.weight = table, t.grad = values, t.rows = rows, t.num_rows = &count;
+        few = rows_of(1, 6, rows, &count);
+        t.n = tables[k], t.weight = table, t.grad = values, t.rows = &few;
         CHECK_EQ_INT(amp_optimizer_init(&one.opt, &desc), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_add(&one.opt, &t), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_prepare(&one.opt), AMP_OK);
@@ -483,28 +494,30 @@ TEST(misuse, "amp.h sparse: what is not offered, and tables that cannot be") {
     amp_optimizer_desc desc = desc_of(AMP_KIND_ADAMW, AMP_F16);
     float              x[12] = {0}, grad[12] = {0};
     uint32_t           rows[4] = {0}, count = 0;
+    amp_rows           few;
     char               problem[AMP_PROBLEM_SIZE];
+    static const amp_ranks alone = {0, 1, NULL, NULL};
     amp_tensor         good, t;
     int                which;
     memset(&good, 0, sizeof good);
-    good.n = 12, good.row_length = 3, good.max_rows = 4;
-    good.weight = x, good.grad = grad, good.rows = rows, good.num_rows = &count;
+    good.n = 12, good.weight = x, good.grad = grad, good.rows = &few;
     for (which = 0; which < 11; which++) {
         amp_result expected = AMP_ERROR_INVALID_CONFIG;
         desc         = desc_of(AMP_KIND_ADAMW, AMP_F16);
         desc.problem = problem;
         t            = good;
-        if (which == 0) t.row_length = 5;
-        if (which == 1) t.max_rows = 0;
-        if (which == 2) t.rows = NULL, expected = AMP_ERROR_INVALID_ARGUMENT;
-        if (which == 3) t.num_rows = NULL, expected = AMP_ERROR_INVALID_ARGUMENT;
+        few          = rows_of(3, 4, rows, &count);
+        if (which == 0) few.row_length = 5;
+        if (which == 1) few.max_rows = 0;
+        if (which == 2) few.rows = NULL, expected = AMP_ERROR_INVALID_ARGUMENT;
+        if (which == 3) few.num_rows = NULL, expected = AMP_ERROR_INVALID_ARGUMENT;
         if (which == 4) desc.kind = AMP_KIND_OWN, expected = AMP_ERROR_UNSUPPORTED;
         if (which == 5) desc.kind = AMP_KIND_SGD, desc.momentum = 0.9, expected = AMP_ERROR_UNSUPPORTED;
-        if (which == 6) desc.shard.count = 1, expected = AMP_ERROR_UNSUPPORTED;
-        if (which == 7) t.max_rows = (size_t)1 << 31, expected = AMP_ERROR_TOO_LARGE;
+        if (which == 6) desc.ranks = &alone, expected = AMP_ERROR_UNSUPPORTED;
+        if (which == 7) few.max_rows = (size_t)1 << 31, expected = AMP_ERROR_TOO_LARGE;
         if (which == 8) desc.kind = AMP_KIND_SGD, expected = AMP_OK;
-        if (which == 9) t.grad = NULL, t.rows = NULL, expected = AMP_OK; /* frozen */
-        if (which == 10) t.n = t.row_length = (size_t)1 << 31, expected = AMP_ERROR_TOO_LARGE;
+        if (which == 9) t.grad = NULL, few.rows = NULL, expected = AMP_OK; /* frozen */
+        if (which == 10) t.n = few.row_length = (size_t)1 << 31, expected = AMP_ERROR_TOO_LARGE;
         CHECK_EQ_INT(amp_optimizer_init(&one.opt, &desc), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_add(&one.opt, &t), expected);
         CHECK((problem[0] != '\0') == (expected != AMP_OK));
@@ -512,7 +525,8 @@ TEST(misuse, "amp.h sparse: what is not offered, and tables that cannot be") {
     }
     desc = desc_of(AMP_KIND_ADAMW, AMP_F16);
     CHECK_EQ_INT(amp_optimizer_init(&one.opt, &desc), AMP_OK);
-    t = good;
+    t   = good;
+    few = rows_of(3, 4, rows, &count);
     CHECK_EQ_INT(amp_optimizer_add_flat(&one.opt, &good, &t, 1), AMP_ERROR_UNSUPPORTED);
     amp_optimizer_free(&one.opt);
 }

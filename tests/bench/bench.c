@@ -216,6 +216,7 @@ static void move_rows(void) {
 static void rows(void) {
     amp_optimizer_desc desc;
     amp_tensor         t;
+    amp_rows           few;
     uint32_t           i, x = 7, all = (uint32_t)(n / LENGTH);
     num_touched = all / 100;
     touched     = (uint32_t *)malloc(4 * (size_t)num_touched + 4);
@@ -229,10 +230,11 @@ static void rows(void) {
     desc.dtype   = AMP_F16;
     desc.kind    = AMP_KIND_ADAMW;
     t.n          = (size_t)all * LENGTH;
-    t.row_length = LENGTH;
-    t.max_rows   = num_touched;
-    t.rows       = touched;
-    t.num_rows   = &num_touched;
+    t.rows       = &few;
+    few.row_length = LENGTH;
+    few.max_rows   = num_touched;
+    few.rows       = touched;
+    few.num_rows   = &num_touched;
     t.weight     = p;
     t.grad       = g;
     t.grad_type  = AMP_F16;

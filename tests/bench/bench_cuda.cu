@@ -352,7 +352,8 @@ static void measure_rows(amp_backend *gpu) {
     desc.kind    = AMP_KIND_ADAMW;
     good(amp_optimizer_init(&few, &desc));
     t.n = n, t.weight = weights + n, t.grad = grads, t.grad_type = AMP_F16;
-    t.row_length = length, t.max_rows = most, t.rows = rows, t.num_rows = count;
+    const amp_rows touched = {length, most, rows, count};
+    t.rows = &touched;
     good(amp_optimizer_add(&few, &t));
     good(amp_optimizer_prepare(&few));
     const auto touch = [=](const uint32_t *which) {

@@ -1,4 +1,4 @@
-/* bench_ranks.c - what desc.shard costs where there is one rank
+/* bench_ranks.c - what desc.ranks costs where there is one rank
 
    The same step twice, in turns: AdamW on fp32 gradients that micro-batches were added to. Without
    shard the loop adds them itself, and zero_grad clears them; with it amp_optimizer_accumulate adds
@@ -47,13 +47,14 @@ static void begin(size_t size) {
     for (size_t k = 0; k < n; k++) half[k] = amp_f32_to_f16((float)(k * 7919 % 2001) - 1000.0f);
     for (size_t k = 0; k < TENSORS * n; k++) weight[k] = (float)(k % 1001) * 1e-3f;
     for (s = 0; s < 2; s++) {
+        static const amp_ranks alone = {0, 1, NULL, NULL};
         amp_optimizer_desc desc;
         memset(&desc, 0, sizeof desc);
         desc.dtype       = AMP_F16;
         desc.kind        = AMP_KIND_ADAMW;
         desc.max_norm    = 1.0f;
         desc.zero_grad   = s == PLAIN;
-        desc.shard.count = s == SHARDED;
+        if (s == SHARDED) desc.ranks = &alone;
         must(amp_optimizer_init(&opt[s], &desc));
         for (i = 0; i < TENSORS; i++) {
             amp_tensor t;
