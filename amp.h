@@ -952,8 +952,8 @@ AMP_CUDA_DEF amp_result amp_cuda_capability(int device, amp_capability *capabili
    Masters and moments in shards (ZeRO stage 1, Rajbhandari et al. 2020), for the fused kinds: of
    desc.ranks->count ranks each keeps about one part in count, and all have the whole model.
    Whatever count is, also 1, a run has the same bits, if what it adds up and in which order does
-   not depend on it. So, with M micro-batches of one size in a step, each with a number on which its data and
-   dropout depend, and its loss divided by M:
+   not depend on it. So, with M micro-batches of one size in a step, each with a number on which its
+   data and dropout depend, and its loss divided by M:
 
        for (t = 0; t * count < M; t++) {
            backward of micro-batch t * count + rank        there may be none for this rank
