@@ -2112,27 +2112,40 @@ typedef struct ampi_record {
     amp_turn  turns[AMP_TURNS]; /* turn t at t modulo AMP_TURNS */
 } ampi_record;
 
+/* Storage formats: of moments, and of what is stored of masters beside the model. */
+enum {
+    AMPI_F32,
+    AMPI_BF16, AMPI_8BIT,                          /* moments */
+    AMPI_SPLIT, AMPI_24BIT, AMPI_SR, AMPI_KAHAN    /* masters */
+};
+enum { AMPI_GROUP = 32 }; /* elements that share a scale */
+
+/* An array as it is stored: its format, with the size of an element in bytes. */
+typedef struct ampi_stored {
+    void    *data;         /* NULL: there is none                            */
+    uint8_t *scale;        /* of a format with groups: the exponents of each */
+    uint32_t format, size;
+} ampi_stored;
+
 /* One tensor as kernels see it, in backend memory. */
 typedef struct ampi_slot {
     uint64_t  n;           /* elements; in the backend's table: of few rows, those there are     */
     uint64_t  first_chunk; /* its chunks are numbered from here         */
     uint64_t  first;       /* of a tensor in shards: where these n begin */
-    float    *master;
+    ampi_stored master;    /* or what model is without of it            */
+    ampi_stored moment[2]; /* first or momentum; second                 */
+    float    *weight;      /* where master is not of fp32: what rebind has brought for a refresh */
     void     *grad;        /* NULL: frozen, or none for now             */
     float    *unscaled;    /* AMP_KIND_OWN: where unscaled gradients go */
     void     *model;       /* NULL: the master is the model             */
     ampi_sparse *sparse;   /* NULL: the gradient is of all elements     */
     void     *values;      /* if it is not, as it comes; grad are sums  */
     uint32_t  values_type;
-    void     *m, *v;       /* first moment or momentum; second moment: fp32, or as state says */
     uint32_t  grad_type, model_type;
     float     lr_scale, weight_decay;
     uint32_t  in_place;    /* unscaled is grad                          */
     amp_stats stats;
     ampi_tally tally;
-    uint32_t  state;       /* amp_state; if it is not the default, there is no master, but */
-    void     *low;         /* what model is without of it, or NULL; and of 8-bit moments   */
-    uint8_t  *m_scale, *v_scale; /* the exponents of each group                            */
 } ampi_slot;
 
 /* What changes from step to step, and the numbers that kernels need, in backend memory. */
@@ -2183,7 +2196,7 @@ struct amp_plan {
     size_t        num_sparse;
     uint32_t      num_tiles, passes; /* of all; of the sort                                     */
     uint32_t      longest;           /* row                                                     */
-    int           fewer, stochastic; /* has a tensor another state than the default, with chance */
+    int           fewer, stochastic; /* is an array of another format than fp32; by random bits */
     size_t        num_slots;
     size_t        num_weights, num_grads; /* slots that are not empty, and those with a gradient */
     uint64_t      num_chunks, num_sums;
@@ -2228,11 +2241,10 @@ struct ampi_functions {
                           ampi_copy direction);
     amp_result (*cast_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
                           const void *src, amp_dtype src_type, size_t n);
-    /* fp32, or if src is NULL the models there are, to what stands for masters in a state: models,
-       and unless it is NULL low */
-    amp_result (*split_fn)(const amp_backend *self, void *model, amp_dtype model_type, void *low,
-                           amp_state state, const void *src,
-                           size_t n);
+    /* fp32, or if src is NULL the models there are, to models, and what a master not of fp32 is
+       beside them, unless its data is NULL */
+    amp_result (*split_fn)(const amp_backend *self, void *model, amp_dtype model_type,
+                           const ampi_stored *master, const void *src, size_t n);
     /* a matrix whose rows lie apart; NULL: row by row */
     amp_result (*cast_rows_fn)(const amp_backend *self, void *dst, amp_dtype dst_type,
                                size_t dst_ld, const void *src, amp_dtype src_type, size_t src_ld,
@@ -2255,7 +2267,8 @@ struct ampi_functions {
 
 /* New addresses for a tensor: its weight unless that is NULL, and its gradient if grads is set. */
 AMPI_FN void ampi_bind(ampi_slot *slot, float *weight, int grads, void *grad) {
-    if (weight) slot->master = weight;
+    if (weight && slot->master.format == AMPI_F32) slot->master.data = weight;
+    else if (weight) slot->weight = weight;
     if (!grads) return;
     if (slot->sparse) slot->values = grad;
     else slot->grad = grad;
@@ -2496,36 +2509,7 @@ AMPI_FN void ampi_record_turn(const amp_plan *plan, uint32_t bad) {
     r->sampled = turn;
 }
 /* ----------------------------------------------------------------- >>core  storage
-   How states but the default are kept (codecs: >>core formulas). */
-
-enum { AMPI_GROUP = 32 }; /* elements that share an exponent */
-
-/* The digits of amp_state: what stands for a master, and what moments are of. */
-enum {
-    AMPI_MASTER_F32,
-    AMPI_MASTER_SPLIT,
-    AMPI_MASTER_24,
-    AMPI_MASTER_SR,
-    AMPI_MASTER_KAHAN
-};
-enum { AMPI_MOMENTS_F32, AMPI_MOMENTS_BF16, AMPI_MOMENTS_8BIT };
-
-AMPI_FN int ampi_masters_in(uint32_t state) { return (int)(state >> 4); }
-AMPI_FN int ampi_moments_in(uint32_t state) { return (int)(state & 15u); }
-
-/* Bytes that stand for a master beside the model, and of a moment. */
-AMPI_FN size_t ampi_low_size(uint32_t state) {
-    const int master = ampi_masters_in(state);
-    return master == AMPI_MASTER_SR ? 0 : master == AMPI_MASTER_24 ? 1 : 2;
-}
-AMPI_FN size_t ampi_moment_size(uint32_t state) { return (size_t)4 >> ampi_moments_in(state); }
-
-AMPI_FN int ampi_state_known(uint32_t state) {
-    const int master = ampi_masters_in(state), moments = ampi_moments_in(state);
-    if (master == 0 || master == AMPI_MASTER_24)
-        return state == AMP_STATE_DEFAULT || state == AMP_STATE_8BIT_24;
-    return master <= AMPI_MASTER_KAHAN && moments <= AMPI_MOMENTS_8BIT;
-}
+   Random bits (codecs: >>core formulas). */
 
 /* What chance depends on beside the lower half of an element's number: seed, tensor, step and the
    upper half (the finalizer of splitmix64, Steele et al. 2014). */
@@ -2711,10 +2695,10 @@ AMPI_IN AMPI_U AMPI_(split)(AMPI_U w) {
 AMPI_IN AMPI_V AMPI_(master)(AMPI_U model, AMPI_U low, const int master, const int f16) {
     AMPI_U w = model << 16;
     AMPI_V x;
-    if (master == AMPI_MASTER_SPLIT) return AMPI_(from_bits)((w | low) - 0x8000u);
-    if (master == AMPI_MASTER_24) w = (w | low << 8) - 0x8000u;
+    if (master == AMPI_SPLIT) return AMPI_(from_bits)((w | low) - 0x8000u);
+    if (master == AMPI_24BIT) w = (w | low << 8) - 0x8000u;
     x = AMPI_(from_wide)(w, f16);
-    if (master != AMPI_MASTER_KAHAN) return x;
+    if (master != AMPI_KAHAN) return x;
     w = low << 16;
     return AMPI_(add)(x, AMPI_(times)(f16 ? 1.0f / 2048.0f : 1.0f, AMPI_(from_wide)(w, f16)));
 }
@@ -2723,10 +2707,10 @@ AMPI_IN AMPI_U AMPI_(parts)(AMPI_V p, AMPI_U chance, AMPI_U *low, const int mast
     AMPI_U u = AMPI_(bits)(p), h, odd;
     AMPI_V c;
     *low = AMPI_(split)(u);
-    if (master == AMPI_MASTER_SPLIT) return *low >> 16;
+    if (master == AMPI_SPLIT) return *low >> 16;
     h = AMPI_(wide)(p, f16);
-    if (master == AMPI_MASTER_SR) return AMPI_(by_chance)(h, chance, f16);
-    if (master == AMPI_MASTER_24) {
+    if (master == AMPI_SR) return AMPI_(by_chance)(h, chance, f16);
+    if (master == AMPI_24BIT) {
         h    = AMPI_(split)(AMPI_(nearest)(h, 8, f16));
         *low = h >> 8 & 0xffu;
         return h >> 16;
@@ -2825,14 +2809,24 @@ AMPI_FN uint32_t ampi_parts_of(uint32_t u, uint32_t *low, int master, int f16) {
     return ampi_parts(ampi_f32_from_bits(u), 0x8000u, low, master, f16);
 }
 
+/* Element i of src, or of models if that is NULL, to models and what masters are beside them. */
+AMPI_FN void ampi_split_one(void *model, amp_dtype type, const ampi_stored *master,
+                            const void *src, size_t i) {
+    const uint32_t u = src ? ampi_load_u32(src, i) : ampi_load(model, type, i);
+    uint32_t       low;
+    ampi_store_u16(model, i,
+                   (uint16_t)ampi_parts_of(u, &low, (int)master->format, type == AMP_F16));
+    if (master->data) ampi_store_low(master->data, i, master->size, low);
+}
+
 /* What a file has of a master: fp32, which those of 24 bits and of halves are of; of Kahan's both
    halves, as their sum may have more bits. And its parts again, the same. */
 AMPI_FN uint32_t ampi_filed(uint32_t model, uint32_t low, int master, int f16) {
-    if (master == AMPI_MASTER_KAHAN) return model << 16 | low;
+    if (master == AMPI_KAHAN) return model << 16 | low;
     return ampi_bits_of_f32(ampi_master(model, low, master, f16));
 }
 AMPI_FN uint32_t ampi_unfiled(uint32_t u, uint32_t *low, int master, int f16) {
-    if (master != AMPI_MASTER_KAHAN) return ampi_parts_of(u, low, master, f16);
+    if (master != AMPI_KAHAN) return ampi_parts_of(u, low, master, f16);
     *low = u & 0xffffu;
     return u >> 16;
 }
@@ -3216,12 +3210,11 @@ typedef struct ampi_arrays {
     ampi_rates  rates;
     float       factor; /* unscales, clips */
     amp_kind    kind;
-    uint32_t    state, f16; /* how masters and moments are stored; is the model of fp16? */
+    uint32_t    f16; /* is the model of fp16? */
     amp_dtype   grad_type, model_type;
     const void *grad;
-    void       *weight; /* masters of fp32 */
-    void       *model, *low, *m, *v; /* may be NULL */
-    uint8_t    *m_scale, *v_scale;
+    void       *model;
+    ampi_stored master, moment[2];
     uint32_t    element; /* the number of the first, its lower half */
     ampi_seeds  key;
 } ampi_arrays;
@@ -3282,18 +3275,20 @@ enum { AMPI_SOON = 512 };
 #define AMPI_PREFETCH_FAR(base, type, i, bytes) ((void)0)
 #endif
 
-/* The arrays from element i on. */
+/* An array from element i on, the first of a group; and all that a step has. */
+static ampi_stored ampi_stored_from(const ampi_stored *stored, size_t i) {
+    ampi_stored s = *stored;
+    if (s.data) s.data = (char *)s.data + i * s.size;
+    if (s.scale) s.scale += i / AMPI_GROUP;
+    return s;
+}
 static ampi_arrays ampi_arrays_from(const ampi_arrays *arrays, size_t i) {
-    const size_t low = ampi_low_size(arrays->state), moment = ampi_moment_size(arrays->state);
-    ampi_arrays  x   = *arrays;
-    x.grad   = ampi_at(x.grad, x.grad_type, i);
-    x.weight = ampi_to(x.weight, AMP_F32, i);
-    x.model  = ampi_to(x.model, x.model_type, i);
-    if (x.low) x.low = (char *)x.low + i * low;
-    if (x.m) x.m = (char *)x.m + i * moment;
-    if (x.v) x.v = (char *)x.v + i * moment;
-    if (x.m_scale) x.m_scale += i / AMPI_GROUP;
-    if (x.v_scale) x.v_scale += i / AMPI_GROUP;
+    ampi_arrays x = *arrays;
+    x.grad        = ampi_at(x.grad, x.grad_type, i);
+    x.model       = ampi_to(x.model, x.model_type, i);
+    x.master      = ampi_stored_from(&x.master, i);
+    x.moment[0]   = ampi_stored_from(&x.moment[0], i);
+    x.moment[1]   = ampi_stored_from(&x.moment[1], i);
     x.element += (uint32_t)i;
     return x;
 }
@@ -3313,15 +3308,19 @@ AMPI_HOST size_t ampi_block_groups(size_t n) {
     return ampi_min((n + AMPI_GROUP - 1) / AMPI_GROUP, AMPI_GROUPS);
 }
 
-AMPI_HOST AMPI_ALWAYS void ampi_soon(const ampi_arrays *x, int wide, int moments, size_t i) {
-    const amp_dtype type = moments == AMPI_MOMENTS_F32 ? AMP_F32 : AMP_BF16;
-    const size_t    j    = moments == AMPI_MOMENTS_8BIT ? i / 2 : i;
+AMPI_HOST AMPI_ALWAYS void ampi_soon(const ampi_step_block *b, int wide, int moments, size_t i) {
+    const ampi_arrays *x = &b->x; /* of which p, m and v are known to be the same, where they are */
+    const amp_dtype type = moments == AMPI_F32 ? AMP_F32 : AMP_BF16;
+    const size_t    j    = moments == AMPI_8BIT ? i / 2 : i;
+    const void     *m    = moments == AMPI_8BIT ? x->moment[0].data : b->m;
+    const void     *v    = moments == AMPI_8BIT ? x->moment[1].data : b->v;
+    const void     *low  = x->master.data;
     AMPI_PREFETCH(x->grad, x->grad_type, i);
-    if (wide) AMPI_PREFETCH(x->weight, AMP_F32, i);
+    if (wide) AMPI_PREFETCH(b->p, AMP_F32, i);
     if (x->model) AMPI_PREFETCH(x->model, wide ? x->model_type : AMP_BF16, i);
-    if (!wide && x->low) AMPI_PREFETCH(x->low, AMP_BF16, ampi_low_size(x->state) == 1 ? i / 2 : i);
-    if (x->m) AMPI_PREFETCH(x->m, type, j);
-    if (x->v) AMPI_PREFETCH(x->v, type, j);
+    if (!wide && low) AMPI_PREFETCH(low, AMP_BF16, x->master.size == 1 ? i / 2 : i);
+    if (m) AMPI_PREFETCH(m, type, j);
+    if (v) AMPI_PREFETCH(v, type, j);
 }
 
 /* Plain C: vectors of one. */
@@ -3389,7 +3388,7 @@ AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, c
                             const int moments) {
     const ampi_step_block b = *block; /* nothing that is stored changes it */
 
-    const int    bf16  = moments == AMPI_MOMENTS_BF16;
+    const int    bf16  = moments == AMPI_BF16;
     const int    has_v = kind == AMP_KIND_ADAMW, has_m = has_v || b.m;
     const size_t more  = AMPI_W > 1 && b.left > AMPI_SOON ? b.left - AMPI_SOON : 0;
     const AMPI_V f     = AMPI_(splat)(b.x.factor);
@@ -3399,7 +3398,7 @@ AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, c
         AMPI_V       p = AMPI_(get)(b.p, i), m = f, v = f;
         if (has_m) m = bf16 ? AMPI_(from_bits)(AMPI_(get16)(b.m, i) << 16) : AMPI_(get)(b.m, i);
         if (has_v) v = bf16 ? AMPI_(from_bits)(AMPI_(get16)(b.v, i) << 16) : AMPI_(get)(b.v, i);
-        if (i < more) ampi_soon(&b.x, wide, moments, i + AMPI_SOON);
+        if (i < more) ampi_soon(&b, wide, moments, i + AMPI_SOON);
         if (kind == AMP_KIND_ADAMW) AMPI_(adamw)(&b.x.rates, g, &p, &m, &v);
         else AMPI_(sgd)(&b.x.rates, g, &p, has_m ? &m : NULL);
         AMPI_(put)(b.p, i, p);
@@ -3417,11 +3416,11 @@ AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, c
     AMPI_(done)();
 }
 AMPI_IN void AMPI_(formula_of)(const ampi_step_block *b, const amp_kind kind) {
-    const int moments = ampi_moments_in(b->x.state);
-    if (b->p == b->x.weight) AMPI_(formula)(b, kind, 1, AMPI_MOMENTS_F32);
-    else if (moments == AMPI_MOMENTS_F32) AMPI_(formula)(b, kind, 0, AMPI_MOMENTS_F32);
-    else if (moments == AMPI_MOMENTS_BF16) AMPI_(formula)(b, kind, 0, AMPI_MOMENTS_BF16);
-    else AMPI_(formula)(b, kind, 0, AMPI_MOMENTS_8BIT);
+    const uint32_t moments = b->x.moment[0].format;
+    if (b->x.master.format == AMPI_F32) AMPI_(formula)(b, kind, 1, AMPI_F32);
+    else if (moments == AMPI_F32) AMPI_(formula)(b, kind, 0, AMPI_F32);
+    else if (moments == AMPI_BF16) AMPI_(formula)(b, kind, 0, AMPI_BF16);
+    else AMPI_(formula)(b, kind, 0, AMPI_8BIT);
 }
 AMPI_LOOP void AMPI_(adamw_on)(const ampi_step_block *b) { AMPI_(formula_of)(b, AMP_KIND_ADAMW); }
 AMPI_LOOP void AMPI_(sgd_on)(const ampi_step_block *b) { AMPI_(formula_of)(b, AMP_KIND_SGD); }
@@ -3432,9 +3431,9 @@ AMPI_IN void AMPI_(get_masters)(const ampi_step_block *block, const int master, 
     size_t                i;
     for (i = 0; i < b.n; i += AMPI_W) {
         const AMPI_U model = AMPI_(get16)(b.x.model, i);
-        const AMPI_U low   = master == AMPI_MASTER_SR   ? model
-                             : master == AMPI_MASTER_24 ? AMPI_(get8)(b.x.low, i)
-                                                        : AMPI_(get16)(b.x.low, i);
+        const AMPI_U low   = master == AMPI_SR      ? model
+                             : master == AMPI_24BIT ? AMPI_(get8)(b.x.master.data, i)
+                                                    : AMPI_(get16)(b.x.master.data, i);
         AMPI_(put)(b.p, i, AMPI_(master)(model, low, master, f16));
     }
     AMPI_(done)();
@@ -3444,11 +3443,11 @@ AMPI_IN void AMPI_(put_masters)(const ampi_step_block *block, const int master, 
     size_t                i;
     for (i = 0; i < b.n; i += AMPI_W) {
         AMPI_U c = AMPI_(count)(b.x.element + (uint32_t)i), low;
-        if (master == AMPI_MASTER_SR) /* swapped keys: other random bits than those of moments */
+        if (master == AMPI_SR) /* swapped keys: other random bits than those of moments */
             c = AMPI_(chance)(c, AMPI_(u32)(b.x.key.b), AMPI_(u32)(b.x.key.a)) >> 16;
         AMPI_(put16)(b.x.model, i, AMPI_(parts)(AMPI_(get)(b.p, i), c, &low, master, f16));
-        if (master == AMPI_MASTER_24) AMPI_(put8)(b.x.low, i, low);
-        else if (master != AMPI_MASTER_SR) AMPI_(put16)(b.x.low, i, low);
+        if (master == AMPI_24BIT) AMPI_(put8)(b.x.master.data, i, low);
+        else if (master != AMPI_SR) AMPI_(put16)(b.x.master.data, i, low);
     }
     AMPI_(done)();
 }
@@ -3459,11 +3458,11 @@ AMPI_IN void AMPI_(masters_of)(const ampi_step_block *b, int put, const int mast
     else AMPI_(get_masters)(b, master, 0);
 }
 AMPI_LOOP void AMPI_(masters)(const ampi_step_block *b, int put) {
-    switch (ampi_masters_in(b->x.state)) {
-    case AMPI_MASTER_SPLIT: AMPI_(masters_of)(b, put, AMPI_MASTER_SPLIT); break;
-    case AMPI_MASTER_24: AMPI_(masters_of)(b, put, AMPI_MASTER_24); break;
-    case AMPI_MASTER_SR: AMPI_(masters_of)(b, put, AMPI_MASTER_SR); break;
-    default: AMPI_(masters_of)(b, put, AMPI_MASTER_KAHAN);
+    switch (b->x.master.format) {
+    case AMPI_SPLIT: AMPI_(masters_of)(b, put, AMPI_SPLIT); break;
+    case AMPI_24BIT: AMPI_(masters_of)(b, put, AMPI_24BIT); break;
+    case AMPI_SR: AMPI_(masters_of)(b, put, AMPI_SR); break;
+    default: AMPI_(masters_of)(b, put, AMPI_KAHAN);
     }
 }
 
@@ -3487,16 +3486,17 @@ AMPI_IN void AMPI_(ups)(const uint8_t *scale, float *up, size_t groups) {
 
 AMPI_IN void AMPI_(get_8bit)(const ampi_step_block *block, const int has_v) {
     const ampi_step_block b = *block;
+    const void           *m = b.x.moment[0].data, *v = b.x.moment[1].data;
     const size_t          groups = ampi_block_groups(b.n);
     float                 up[2][AMPI_GROUPS];
     size_t                g, k;
-    AMPI_(ups)(b.x.m_scale, up[0], groups);
-    if (has_v) AMPI_(ups)(b.x.v_scale, up[1], groups);
+    AMPI_(ups)(b.x.moment[0].scale, up[0], groups);
+    if (has_v) AMPI_(ups)(b.x.moment[1].scale, up[1], groups);
     for (g = 0; g < groups; g++) {
         const size_t i = g * AMPI_GROUP, n = AMPI_(group)(b.n - i);
         AMPI_UNROLLED for (k = 0; k < n; k += AMPI_W) {
-            AMPI_(put)(b.m, i + k, AMPI_(m_value)(AMPI_(get8)(b.x.m, i + k), up[0][g]));
-            if (has_v) AMPI_(put)(b.v, i + k, AMPI_(v_value)(AMPI_(get8)(b.x.v, i + k), up[1][g]));
+            AMPI_(put)(b.m, i + k, AMPI_(m_value)(AMPI_(get8)(m, i + k), up[0][g]));
+            if (has_v) AMPI_(put)(b.v, i + k, AMPI_(v_value)(AMPI_(get8)(v, i + k), up[1][g]));
         }
     }
     AMPI_(done)();
@@ -3535,20 +3535,21 @@ AMPI_IN void AMPI_(scales)(float *largest, uint8_t *scale, size_t groups) {
 
 AMPI_IN void AMPI_(put_8bit)(const ampi_step_block *block, const int has_v) {
     const ampi_step_block b = *block;
+    void                 *m = b.x.moment[0].data, *v = b.x.moment[1].data;
     const size_t          groups = ampi_block_groups(b.n);
     float                 down[2][AMPI_GROUPS];
     size_t                g, k;
     AMPI_(largest)(&b, has_v, down[0], down[1]);
-    AMPI_(scales)(down[0], b.x.m_scale, groups);
-    if (has_v) AMPI_(scales)(down[1], b.x.v_scale, groups);
+    AMPI_(scales)(down[0], b.x.moment[0].scale, groups);
+    if (has_v) AMPI_(scales)(down[1], b.x.moment[1].scale, groups);
     for (g = 0; g < groups; g++) {
         const size_t i = g * AMPI_GROUP, n = AMPI_(group)(b.n - i);
         AMPI_UNROLLED for (k = 0; k < n; k += AMPI_W) {
             const size_t j = i + k;
             const AMPI_U c = AMPI_(chance)(AMPI_(count)(b.x.element + (uint32_t)j),
                                            AMPI_(u32)(b.x.key.a), AMPI_(u32)(b.x.key.b));
-            AMPI_(put8)(b.x.m, j, AMPI_(m_code)(AMPI_(get)(b.m, j), down[0][g], c));
-            if (has_v) AMPI_(put8)(b.x.v, j, AMPI_(v_code)(AMPI_(get)(b.v, j), down[1][g], c));
+            AMPI_(put8)(m, j, AMPI_(m_code)(AMPI_(get)(b.m, j), down[0][g], c));
+            if (has_v) AMPI_(put8)(v, j, AMPI_(v_code)(AMPI_(get)(b.v, j), down[1][g], c));
         }
     }
     AMPI_(done)();
@@ -3561,17 +3562,17 @@ AMPI_LOOP void AMPI_(moments_8bit)(const ampi_step_block *b, int put) {
 }
 
 AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
-    const int       wide  = ampi_masters_in(x->state) == AMPI_MASTER_F32;
-    const int       coded = ampi_moments_in(x->state) == AMPI_MOMENTS_8BIT && x->m;
+    const int       wide  = x->master.format == AMPI_F32;
+    const int       coded = x->moment[0].scale != NULL, has_v = x->moment[1].data != NULL;
     AMPI_V          room[3][AMPI_BLOCK / AMPI_W];
     ampi_step_block b;
     for (; i < end; i += b.n) {
         b.x    = ampi_arrays_from(x, i);
         b.left = end - i;
         b.n    = wide ? end - i : ampi_min(end - i, AMPI_BLOCK);
-        b.p    = wide ? b.x.weight : room[0];
-        b.m    = coded ? room[1] : b.x.m;
-        b.v    = coded && x->v ? room[2] : b.x.v;
+        b.p    = wide ? b.x.master.data : room[0];
+        b.m    = coded ? room[1] : b.x.moment[0].data;
+        b.v    = coded && has_v ? room[2] : b.x.moment[1].data;
         if (!wide) AMPI_(masters)(&b, 0);
         if (coded) AMPI_(moments_8bit)(&b, 0);
         if (x->kind == AMP_KIND_ADAMW) AMPI_(adamw_on)(&b);
@@ -4135,6 +4136,19 @@ AMPI_COLD_BEGIN
 
 /* ------------------------------------------------------------- >>impl  optimizer */
 
+/* Storage formats: bytes of an element; elements that share a scale, if any do; whether numbers are
+   rounded stochastically; and what a file says (of masters 1 more if models are fp16; 0: any fp32).
+   All arrays are aligned to 64 bytes. */
+typedef struct ampi_format { uint8_t size, group, random, filed; } ampi_format;
+enum { AMPI_FILED_F32, AMPI_FILED_24BIT, AMPI_FILED_SR = 3, AMPI_FILED_KAHAN = 5 };
+static const ampi_format ampi_formats[] = {
+    {4, 0, 0, AMPI_FILED_F32},
+    {2, 0, 1, 1},          /* bf16  */
+    {1, AMPI_GROUP, 1, 2}, /* 8bit  */
+    {2, 0, 0, AMPI_FILED_F32}, {1, 0, 0, AMPI_FILED_24BIT}, {0, 0, 1, AMPI_FILED_SR},
+    {2, 0, 0, AMPI_FILED_KAHAN}
+};
+
 /* Numbers are compared in here, in an environment without traps, and only once known to be finite;
    but compilers may compare first. */
 static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d, char *problem) {
@@ -4175,6 +4189,11 @@ static AMPI_NOINLINE void ampi_desc_defaults(amp_optimizer_desc *d) {
     if (!(d->beta2 > 0.0)) d->beta2 = 0.999;
     if (!(d->eps > 0.0)) d->eps = 1e-8;
     d->backend = NULL;
+}
+
+static int ampi_state_known(uint32_t state) {
+    if (state < 16 || state == AMP_STATE_8BIT_24) return !state || state == AMP_STATE_8BIT_24;
+    return state >> 4 != 2 && state >> 4 <= 4 && (state & 15u) <= 2;
 }
 
 enum { AMPI_RANKS = 65536 }; /* at most: whatever the file of a set says, it is read in no time */
@@ -4357,13 +4376,13 @@ static amp_result ampi_state_check(const amp_optimizer *opt, const amp_tensor *t
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "state is for AMP_KIND_ADAMW and AMP_KIND_SGD: desc.kind is "
                                    "AMP_KIND_OWN");
-    if (type != AMP_BF16 && ampi_masters_in(state) == AMPI_MASTER_SPLIT)
+    if (type != AMP_BF16 && (uint32_t)state >> 4 == 1)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
                                    "its state needs a model copy of AMP_BF16");
     if (type == AMP_F32)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
                                    "its state needs a model copy of halves");
-    if (ampi_moments_in(state) != AMPI_MOMENTS_8BIT) return AMP_OK;
+    if (((uint32_t)state & 15u) != AMPI_8BIT) return AMP_OK;
     if (t->moment1 || t->moment2)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "moments of 8 bits are not taken from moment1 or moment2");
@@ -4644,25 +4663,34 @@ static void ampi_place_rows(const amp_optimizer *opt, const ampi_entry *entries,
         plan->passes++;
 }
 
+static void ampi_set_format(ampi_stored *s, uint32_t format) {
+    s->format = format;
+    s->size   = ampi_formats[format].size;
+}
+
 /* Fill in a slot, but for what has its place in the arena. */
 static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, ampi_part own,
                            ampi_slot *slot) {
-    const amp_optimizer_desc *d = &opt->desc;
-    const amp_tensor         *t = &e->tensor;
+    static const uint8_t masters[] = {AMPI_F32, AMPI_SPLIT, AMPI_24BIT, AMPI_SR, AMPI_KAHAN};
+    const amp_optimizer_desc *d     = &opt->desc;
+    const amp_tensor         *t     = &e->tensor;
+    const uint32_t            state = (uint32_t)ampi_state_of(d, t);
+    int                       k;
     memset(slot, 0, sizeof *slot);
     slot->n            = own.end - own.begin;
     slot->first        = own.begin;
     slot->lr_scale     = t->lr_scale;
     slot->weight_decay = t->weight_decay;
     slot->model_type   = (uint32_t)(t->model ? t->model_type : d->dtype);
-    slot->state        = (uint32_t)ampi_state_of(d, t);
+    ampi_set_format(&slot->master, masters[state >> 4]);
+    for (k = 0; k < 2; k++) ampi_set_format(&slot->moment[k], state & 15u);
     slot->stats.first_nonfinite = slot->n;
     if (opt->ranks.count) {
         if (!t->model && t->keep_fp32) slot->model_type = AMP_F32;
         slot->model = t->model;
         return;
     }
-    slot->master    = slot->state ? NULL : t->weight;
+    if (slot->master.format == AMPI_F32) slot->master.data = t->weight;
     slot->grad      = t->grad;
     slot->grad_type = (uint32_t)t->grad_type;
     if (ampi_has_rows(e)) {
@@ -4700,22 +4728,18 @@ static void ampi_place_models(const amp_optimizer *opt, const ampi_entry *entrie
     }
 }
 
-/* Does a state round stochastically? */
-static int ampi_by_seed(uint32_t state, int moments) {
-    return ampi_masters_in(state) == AMPI_MASTER_SR ||
-           (ampi_moments_in(state) != AMPI_MOMENTS_F32 && moments > 0);
+/* Does a slot with so many moments round stochastically? */
+static int ampi_by_seed(const ampi_slot *s, int moments) {
+    return ampi_formats[s->master.format].random ||
+           (moments > 0 && ampi_formats[s->moment[0].format].random);
 }
 
-/* Of a tensor in a low-precision storage what stands for the master, and its moments. */
-static void ampi_place_fewer(ampi_arena *arena, ampi_slot *slot, int moments) {
-    const size_t n = (size_t)slot->n, groups = (size_t)ampi_groups(slot->n);
-    const size_t size = ampi_moment_size(slot->state), low = ampi_low_size(slot->state);
-    if (low > 0) slot->low = ampi_take(arena, n, low, 64);
-    if (moments > 0) slot->m = ampi_take(arena, n, size, 64);
-    if (moments > 1) slot->v = ampi_take(arena, n, size, 64);
-    if (ampi_moments_in(slot->state) != AMPI_MOMENTS_8BIT) return;
-    if (moments > 0) slot->m_scale = (uint8_t *)ampi_take(arena, groups, 1, 64);
-    if (moments > 1) slot->v_scale = (uint8_t *)ampi_take(arena, groups, 1, 64);
+/* n elements of tensor e in their format, and scales of groups. */
+static void ampi_place(ampi_arena *arena, const ampi_entry *e, uint64_t n, ampi_stored *s) {
+    if (s->format == AMPI_F32) s->data = ampi_floats_of(arena, e, n);
+    else if (s->size) s->data = ampi_take(arena, (size_t)n, s->size, 64);
+    if (ampi_formats[s->format].group)
+        s->scale = (uint8_t *)ampi_take(arena, (size_t)ampi_groups(n), 1, 64);
 }
 
 /* All of the model copy of which a slot has a part. */
@@ -4735,13 +4759,14 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
     ampi_slot  *slots    = plan->host_slots;
     uint64_t    elements = 0, before = 0, in_front = 0;
     size_t      i;
+    int         k;
     plan->num_chunks = plan->num_sums = 0;
     for (i = 0; i < count; i++) {
         const amp_tensor *t = &entries[i].tensor;
         ampi_fill_slot(opt, &entries[i], ampi_part_in(&all, before, t->n), &slots[i]);
         slots[i].first_chunk = plan->num_chunks;
-        plan->fewer |= slots[i].state != AMP_STATE_DEFAULT;
-        plan->stochastic |= ampi_learns(t) && ampi_by_seed(slots[i].state, moments);
+        plan->fewer |= slots[i].master.format != AMPI_F32;
+        plan->stochastic |= ampi_learns(t) && ampi_by_seed(&slots[i], moments);
         plan->num_chunks +=
             ampi_chunks(ampi_has_rows(&entries[i]) ? ampi_most_sums(&entries[i]) : slots[i].n);
         plan->num_sums +=
@@ -4769,8 +4794,8 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
     ampi_place_models(opt, entries, slots, arena);
     ampi_place_rows(opt, entries, plan, arena);
     for (i = 0; i < count; i++)
-        if (!slots[i].state && (shard || !entries[i].tensor.weight))
-            slots[i].master = ampi_floats_of(arena, &entries[i], slots[i].n);
+        if (shard || !slots[i].master.data)
+            ampi_place(arena, &entries[i], slots[i].n, &slots[i].master);
     for (i = 0; i < count && shard; i++)
         if (ampi_learns(&entries[i].tensor))
             slots[i].grad = ampi_floats_of(arena, &entries[i], slots[i].n);
@@ -4780,15 +4805,10 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
         if (slots[i].in_place) slots[i].unscaled = (float *)t->grad;
         else slots[i].unscaled = ampi_floats_of(arena, &entries[i], slots[i].n);
     }
-    for (i = 0; i < count; i++)
-        if (slots[i].state)
-            ampi_place_fewer(arena, &slots[i], ampi_learns(&entries[i].tensor) ? moments : 0);
-    for (i = 0; i < count && moments > 0; i++)
-        if (ampi_learns(&entries[i].tensor) && !slots[i].state)
-            slots[i].m = ampi_floats_of(arena, &entries[i], slots[i].n);
-    for (i = 0; i < count && moments > 1; i++)
-        if (ampi_learns(&entries[i].tensor) && !slots[i].state)
-            slots[i].v = ampi_floats_of(arena, &entries[i], slots[i].n);
+    for (k = 0; k < moments; k++)
+        for (i = 0; i < count; i++)
+            if (ampi_learns(&entries[i].tensor))
+                ampi_place(arena, &entries[i], slots[i].n, &slots[i].moment[k]);
 }
 
 /* Zeroed memory of a backend, aligned to 64 bytes; *block is what must be freed. */
@@ -4850,25 +4870,27 @@ static amp_result ampi_fill_chunks(const amp_backend *b, const amp_plan *plan) {
 static amp_result ampi_fill_tensor(const amp_backend *b, const amp_tensor *t, const ampi_slot *s) {
     const amp_dtype type   = (amp_dtype)s->model_type;
     const size_t    n      = (size_t)s->n, first = (size_t)s->first;
-    const amp_state state  = (amp_state)s->state;
-    const amp_dtype kept   = ampi_moments_in(s->state) == AMPI_MOMENTS_BF16 ? AMP_BF16 : AMP_F32;
+    const int       wide   = s->master.format == AMPI_F32;
+    const amp_dtype stored = s->moment[0].format == AMPI_BF16 ? AMP_BF16 : AMP_F32;
+    ampi_stored     none   = s->master;
     void           *model  = ampi_whole_model(s);
     amp_result      result = AMP_OK;
-    if (s->state && t->weight && n < t->n) /* all of the model, as other ranks round it */
-        result = b->functions->split_fn(b, model, type, NULL, state, t->weight, t->n);
-    if (result == AMP_OK && s->state)
-        result = b->functions->split_fn(b, s->model, type, s->low, state,
+    none.data = NULL;
+    if (!wide && t->weight && n < t->n) /* all of the model, as other ranks round it */
+        result = b->functions->split_fn(b, model, type, &none, t->weight, t->n);
+    if (result == AMP_OK && !wide)
+        result = b->functions->split_fn(b, s->model, type, &s->master,
                                         t->weight ? t->weight + first : NULL, n);
-    if (!s->state && !t->weight && t->model)
-        result = ampi_cast_on(b, s->master, AMP_F32, s->model, type, n);
-    if (!s->state && t->weight && s->master != t->weight)
-        result = ampi_cast_on(b, s->master, AMP_F32, t->weight + first, AMP_F32, n);
-    if (result == AMP_OK && !s->state && t->weight && model && model != (void *)t->weight)
+    if (wide && !t->weight && t->model)
+        result = ampi_cast_on(b, s->master.data, AMP_F32, s->model, type, n);
+    if (wide && t->weight && s->master.data != (void *)t->weight)
+        result = ampi_cast_on(b, s->master.data, AMP_F32, t->weight + first, AMP_F32, n);
+    if (result == AMP_OK && wide && t->weight && model && model != (void *)t->weight)
         result = ampi_cast_on(b, model, type, t->weight, AMP_F32, t->n);
     if (result == AMP_OK && t->moment1)
-        result = ampi_cast_on(b, s->m, kept, t->moment1 + first, AMP_F32, n);
+        result = ampi_cast_on(b, s->moment[0].data, stored, t->moment1 + first, AMP_F32, n);
     if (result == AMP_OK && t->moment2)
-        result = ampi_cast_on(b, s->v, kept, t->moment2 + first, AMP_F32, n);
+        result = ampi_cast_on(b, s->moment[1].data, stored, t->moment2 + first, AMP_F32, n);
     return result;
 }
 
@@ -5066,7 +5088,7 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
         if (result == AMP_OK && plan->meets == AMPI_OVER_SUMS) result = ampi_same_tables(opt);
         for (i = 0; i < plan->num_slots && result == AMP_OK; i++) {
             const amp_tensor *t = ampi_tensor(opt, (int)i);
-            if (plan->host_slots[i].state && t->weight)
+            if (plan->host_slots[i].master.format != AMPI_F32 && t->weight)
                 result = ampi_spoil_weight(&opt->backend, t->weight, t->n);
         }
     }
@@ -5096,7 +5118,7 @@ static amp_result ampi_can_bind(const amp_optimizer *opt, size_t i, const float 
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "it is in shards, which keep what prepare was given: prepare "
                                    "another optimizer, and load the state");
-    if (weight && !t->weight && !opt->plan->host_slots[i].state)
+    if (weight && !t->weight && opt->plan->host_slots[i].master.format == AMPI_F32)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "its master is the optimizer's own: leave weight NULL here");
     if (grad && !ampi_learns(t))
@@ -5145,11 +5167,11 @@ static amp_result ampi_write_models(const amp_optimizer *opt) {
     for (i = 0; i < opt->plan->num_slots && result == AMP_OK; i++) {
         ampi_slot      *s    = &opt->plan->host_slots[i];
         const amp_dtype type = (amp_dtype)s->model_type;
-        if (!s->model || !s->master) continue;
-        result = s->state ? b->functions->split_fn(b, s->model, type, s->low, (amp_state)s->state,
-                                                   s->master, (size_t)s->n)
-                          : ampi_cast_on(b, s->model, type, s->master, AMP_F32, (size_t)s->n);
-        if (s->state) s->master = NULL;
+        if (s->weight)
+            result = b->functions->split_fn(b, s->model, type, &s->master, s->weight, (size_t)s->n);
+        else if (s->model && s->master.format == AMPI_F32)
+            result = ampi_cast_on(b, s->model, type, s->master.data, AMP_F32, (size_t)s->n);
+        s->weight = NULL;
     }
     return result;
 }
@@ -5159,7 +5181,7 @@ AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt) {
     size_t           i;
     for (i = 0; result == AMP_OK && i < opt->plan->num_slots; i++) {
         const ampi_slot *s = &opt->plan->host_slots[i];
-        if (s->state && s->n && !s->master)
+        if (s->master.format != AMPI_F32 && s->n && !s->weight)
             return ampi_tensor_problem(opt, i, ampi_tensor(opt, (int)i)->name, AMP_ERROR_BAD_STATE,
                                        "it has no fp32 master: bring its weights by "
                                        "amp_optimizer_rebind");
@@ -5172,7 +5194,7 @@ AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt) {
 AMP_DEF const void *amp_optimizer_model(const amp_optimizer *opt, int i) {
     const ampi_slot *s = ampi_slot_of(opt, i);
     if (!s) return NULL;
-    return s->model ? ampi_whole_model(s) : (const void *)s->master;
+    return s->model ? ampi_whole_model(s) : s->master.data;
 }
 
 AMP_DEF float *amp_optimizer_grad(const amp_optimizer *opt, int i) {
@@ -5182,7 +5204,7 @@ AMP_DEF float *amp_optimizer_grad(const amp_optimizer *opt, int i) {
 
 AMP_DEF float *amp_optimizer_master(const amp_optimizer *opt, int i) {
     const ampi_slot *s = ampi_slot_of(opt, i);
-    return s && !s->state ? s->master : NULL;
+    return s && s->master.format == AMPI_F32 ? (float *)s->master.data : NULL;
 }
 
 AMP_DEF amp_scaler *amp_optimizer_scaler(const amp_optimizer *opt) {
@@ -5240,17 +5262,12 @@ static amp_result ampi_cpu_cast(const amp_backend *self, void *dst, amp_dtype ds
 }
 
 static amp_result ampi_cpu_split(const amp_backend *self, void *model, amp_dtype model_type,
-                                 void *low, amp_state state, const void *src, size_t n) {
-    const int      master = ampi_masters_in((uint32_t)state), f16 = model_type == AMP_F16;
-    const uint32_t fp     = ampi_fp_begin();
+                                 const ampi_stored *master, const void *src, size_t n) {
+    const uint32_t fp = ampi_fp_begin();
     size_t         i;
-    uint32_t       u, rest;
     (void)self;
-    for (i = 0; i < n; i++) {
-        u = src ? ampi_load_u32(src, i) : ampi_load(model, model_type, i);
-        ampi_store_u16(model, i, (uint16_t)ampi_parts_of(u, &rest, master, f16));
-        if (low) ampi_store_low(low, i, ampi_low_size((uint32_t)state), rest);
-    }
+    for (i = 0; i < n; i++)
+        ampi_split_one(model, model_type, master, src, i);
     ampi_fp_end(fp);
     return AMP_OK;
 }
@@ -5586,18 +5603,14 @@ static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot 
     x.rates      = ampi_rates_of(c, slot);
     x.factor     = c->gate.inv_scale;
     x.kind       = plan->kind;
-    x.state      = slot->state;
     x.f16        = slot->model_type == (uint32_t)AMP_F16;
     x.grad_type  = (amp_dtype)slot->grad_type;
     x.model_type = (amp_dtype)slot->model_type;
     x.grad       = slot->grad;
-    x.weight     = slot->master;
     x.model      = slot->model;
-    x.low        = slot->low;
-    x.m          = slot->m;
-    x.v          = slot->v;
-    x.m_scale    = slot->m_scale;
-    x.v_scale    = slot->v_scale;
+    x.master     = slot->master;
+    x.moment[0]  = slot->moment[0];
+    x.moment[1]  = slot->moment[1];
     x.element    = (uint32_t)slot->first;
     x.key        = none;
     if (plan->stochastic)
@@ -5616,9 +5629,9 @@ static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *slot, ampi_
     case AMPI_JOB_FUSED: ampi_step_chunk(plan, slot, i, i, n); break;
     case AMPI_JOB_CARRY: ampi_carry_chunk(plan, slot, i, n); break;
     case AMPI_JOB_PUBLISH: /* of a low-precision state models are written with masters */
-        if (slot->state) break;
+        if (slot->master.format != AMPI_F32) break;
         ampi_cast(ampi_to(slot->model, model_type, i), model_type,
-                  ampi_at(slot->master, AMP_F32, i), AMP_F32, n);
+                  ampi_at(slot->master.data, AMP_F32, i), AMP_F32, n);
         break;
     case AMPI_JOB_UNSCALE:
         ampi_unscale_array(ampi_to(slot->unscaled, AMP_F32, i), ampi_at(slot->grad, grad_type, i),
@@ -5680,11 +5693,11 @@ static AMPI_NOINLINE void ampi_watch_chunk(const amp_plan *plan, const ampi_slot
         n = ampi_min(end - i, AMPI_PIECE);
         if (low) memcpy(before, ampi_at(slot->model, AMP_F16, i), n * sizeof *before);
         if (slot->model || job == AMPI_JOB_FUSED) ampi_update_chunk(plan, slot, job, i, n);
-        memcpy(master, ampi_at(slot->master, AMP_F32, i), n * sizeof *master);
+        memcpy(master, ampi_at(slot->master.data, AMP_F32, i), n * sizeof *master);
         ampi_count_exponents(&e, master, n);
         if (low) ampi_count_copies(count, slot, master, before, i, n);
     }
-    ampi_fill_weight_bins(count, &e, ampi_at(slot->master, AMP_F32, begin), count_of);
+    ampi_fill_weight_bins(count, &e, ampi_at(slot->master.data, AMP_F32, begin), count_of);
     ampi_add_counts(census, count);
 }
 
@@ -5730,7 +5743,8 @@ static AMPI_NOINLINE void ampi_cpu_update_plan(const amp_plan *plan, ampi_job jo
     size_t    t;
     for (t = 0; t < plan->num_slots; t++) {
         const ampi_slot *slot  = &plan->slots[t];
-        const int        counts = watch && slot->grad && !slot->sparse && !slot->state;
+        const int        counts = watch && slot->grad && !slot->sparse &&
+                           slot->master.format == AMPI_F32;
         const void      *needs = job == AMPI_JOB_PUBLISH && !counts ? slot->model : slot->grad;
         if (moves && slot->sparse) ampi_update_rows(plan, slot);
         else if (moves && needs)
@@ -6218,60 +6232,61 @@ static void ampi_swap(unsigned char *p, size_t n, size_t size) {
 }
 
 /* An array in backend memory that begins with element first of its tensor, n elements of size
-   bytes; or with a state what stands for masters, which are of 4. */
-typedef struct ampi_stored {
-    void    *x, *low;
+   bytes; or beside a model what a master is that is not of fp32, which a file has of 4 bytes. */
+typedef struct ampi_section {
+    const ampi_slot *coded; /* whose masters they are, or NULL */
+    void    *x;
     size_t   size;
     uint64_t first, n;
-    uint32_t state;
-    int      f16;
-} ampi_stored;
+} ampi_section;
 
-/* n elements from element i of what is stored, to memory at. */
-static void ampi_elements_out(ampi_archive *a, const amp_backend *b, const ampi_stored *s,
+/* n elements from element i of a section, to memory at. */
+static void ampi_elements_out(ampi_archive *a, const amp_backend *b, const ampi_section *s,
                               uint64_t i, unsigned char *at, size_t n) {
-    const size_t   size = s->state ? 2 : s->size, low = s->low ? ampi_low_size(s->state) : 0;
+    const ampi_slot *c = s->coded;
+    const size_t   size = c ? 2 : s->size, low = c ? c->master.size : 0;
     const size_t   offset = (size_t)(i - s->first);
-    unsigned char *room = s->state ? a->room : at, *lows = room + 2 * n;
+    unsigned char *room = c ? a->room : at, *lows = room + 2 * n;
     size_t         k;
     uint32_t       fp;
     a->result = b->functions->copy_fn(b, room, (char *)s->x + offset * size, n * size,
                                       AMPI_TO_HOST);
     if (a->result == AMP_OK && low > 0)
-        a->result = b->functions->copy_fn(b, lows, (char *)s->low + offset * low, n * low,
+        a->result = b->functions->copy_fn(b, lows, (char *)c->master.data + offset * low, n * low,
                                           AMPI_TO_HOST);
     if (a->result == AMP_OK) a->result = b->functions->wait_fn(b);
     fp = ampi_fp_begin();
-    for (k = 0; s->state && k < n; k++)
+    for (k = 0; c && k < n; k++)
         ampi_store_u32(at, k, ampi_filed(ampi_load_u16(room, k), ampi_load_low(lows, k, low),
-                                         ampi_masters_in(s->state), s->f16));
+                                         (int)c->master.format, c->model_type == AMP_F16));
     ampi_fp_end(fp);
 }
 
 /* And back. */
-static void ampi_elements_in(ampi_archive *a, const amp_backend *b, const ampi_stored *s,
+static void ampi_elements_in(ampi_archive *a, const amp_backend *b, const ampi_section *s,
                              uint64_t i, const unsigned char *at, size_t n) {
-    const size_t         size = s->state ? 2 : s->size, low = s->low ? ampi_low_size(s->state) : 0;
+    const ampi_slot     *c = s->coded;
+    const size_t         size = c ? 2 : s->size, low = c ? c->master.size : 0;
     const size_t         offset = (size_t)(i - s->first);
-    const unsigned char *from = s->state ? a->room : at;
+    const unsigned char *from = c ? a->room : at;
     const uint32_t       fp = ampi_fp_begin();
     size_t               k;
     uint32_t             rest;
-    for (k = 0; s->state && k < n; k++) {
+    for (k = 0; c && k < n; k++) {
         const uint32_t u = ampi_load_u32(at, k);
-        ampi_store_u16(a->room, k, (uint16_t)ampi_unfiled(u, &rest, ampi_masters_in(s->state),
-                                                          s->f16));
+        ampi_store_u16(a->room, k, (uint16_t)ampi_unfiled(u, &rest, (int)c->master.format,
+                                                          c->model_type == AMP_F16));
         ampi_store_low(a->room + 2 * n, k, low, rest);
     }
     ampi_fp_end(fp);
     a->result = ampi_send(b, (char *)s->x + offset * size, from, n * size);
     if (a->result == AMP_OK && low > 0)
-        a->result = ampi_send(b, (char *)s->low + offset * low, a->room + 2 * n, n * low);
+        a->result = ampi_send(b, (char *)c->master.data + offset * low, a->room + 2 * n, n * low);
 }
 
 /* The elements of a tensor that a file has, of which some are stored here. A file that is saved has
    just these. */
-static void ampi_elements_of(ampi_archive *a, const amp_backend *b, const ampi_stored *s,
+static void ampi_elements_of(ampi_archive *a, const amp_backend *b, const ampi_section *s,
                              ampi_part file) {
     const uint64_t first = s->first, behind = first + s->n;
     uint64_t       piece;
@@ -6299,31 +6314,29 @@ static void ampi_elements_of(ampi_archive *a, const amp_backend *b, const ampi_s
 /* Master and moments of a slot. */
 static void ampi_walk_arrays(ampi_archive *a, const amp_backend *b, const ampi_slot *slot,
                              ampi_part file) {
-    ampi_stored s;
+    ampi_section s;
+    int          k;
     s.first = slot->first;
     s.n     = slot->n;
     s.size  = 4;
-    s.low   = slot->low;
-    s.state = slot->state;
-    s.f16   = slot->model_type == (uint32_t)AMP_F16;
-    s.x     = slot->state ? slot->model : (void *)slot->master;
+    s.coded = slot->master.format == AMPI_F32 ? NULL : slot;
+    s.x     = s.coded ? slot->model : slot->master.data;
     ampi_elements_of(a, b, &s, file);
-    s.low   = NULL;
-    s.size  = ampi_moment_size(slot->state);
-    s.state = 0;
-    s.x     = slot->m;
-    ampi_elements_of(a, b, &s, file);
-    s.x = slot->v;
-    ampi_elements_of(a, b, &s, file);
+    s.coded = NULL;
+    for (k = 0; k < 2; k++) {
+        s.size = slot->moment[k].size;
+        s.x    = slot->moment[k].data;
+        ampi_elements_of(a, b, &s, file);
+    }
     s.first    = ampi_groups(s.first); /* a whole number of them, or all */
     s.n        = ampi_groups(slot->first + slot->n) - s.first;
     s.size     = 1;
     file.begin = ampi_groups(file.begin);
     file.end   = ampi_groups(file.end);
-    s.x        = slot->m_scale;
-    ampi_elements_of(a, b, &s, file);
-    s.x = slot->v_scale;
-    ampi_elements_of(a, b, &s, file);
+    for (k = 0; k < 2; k++) {
+        s.x = slot->moment[k].scale;
+        ampi_elements_of(a, b, &s, file);
+    }
 }
 
 AMPI_COLD_BEGIN
@@ -6378,22 +6391,18 @@ static amp_result ampi_fetch_history(const amp_optimizer *opt, ampi_record *reco
 static void       ampi_forget(amp_plan *plan);
 static amp_result ampi_send_history(const amp_optimizer *opt);
 
-/* What a file says of a tensor's masters: 0, they may be any fp32. */
-enum { AMPI_FILED_F32, AMPI_FILED_24, AMPI_FILED_SR = 3, AMPI_FILED_KAHAN = 5 }; /* + 1: of fp16 */
-
+/* What a file says of a tensor's masters. */
 static uint64_t ampi_filed_as(const ampi_slot *slot) {
-    const int      master = ampi_masters_in(slot->state);
-    const uint64_t f16    = slot->model_type == (uint32_t)AMP_F16;
-    if (master <= AMPI_MASTER_SPLIT) return AMPI_FILED_F32;
-    return f16 + (master == AMPI_MASTER_24   ? AMPI_FILED_24
-                  : master == AMPI_MASTER_SR ? AMPI_FILED_SR : AMPI_FILED_KAHAN);
+    const uint64_t filed = ampi_formats[slot->master.format].filed;
+    return filed == AMPI_FILED_F32 ? filed : filed + (slot->model_type == (uint32_t)AMP_F16);
 }
 
 /* Which moments a tensor has, how they are kept, and masters: where all of fp32 is, there is what
    is of fewer bits. */
 static void ampi_walk_kept(ampi_archive *a, const ampi_slot *slot) {
-    const uint64_t which = (slot->m ? 1u : 0u) | (slot->v ? 2u : 0u), as = ampi_filed_as(slot);
-    const uint64_t kept  = slot->m ? (uint64_t)ampi_moments_in(slot->state) : 0;
+    const uint64_t which = (slot->moment[0].data ? 1u : 0u) | (slot->moment[1].data ? 2u : 0u);
+    const uint64_t as    = ampi_filed_as(slot);
+    const uint64_t kept  = which ? ampi_formats[slot->moment[0].format].filed : 0;
     uint64_t       x     = as << 4 | kept << 2 | which;
     AMPI_NUMBER(a, x);
     if (a->result != AMP_OK) return;
@@ -6677,7 +6686,7 @@ static amp_result ampi_take_over(const amp_optimizer *opt, ampi_state *state) {
         ampi_slot *slot = &plan->host_slots[i];
         result          = ampi_send(b, (char *)&plan->slots[i] + from, (char *)slot + from,
                                     2 * sizeof(float));
-        if (slot->state) slot->master = NULL; /* what rebind has brought is of before */
+        slot->weight = NULL; /* what rebind has brought is of before */
     }
     if (result == AMP_OK) result = ampi_write_models(opt);
     if (result == AMP_OK)
@@ -8171,7 +8180,8 @@ static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
         sum = ampi_hash(sum, (uint64_t)ampi_learns(t));
         sum = ampi_hash(sum, (uint64_t)t->grad_type);
         sum = ampi_hash(sum, plan->host_slots[i].model_type);
-        sum = ampi_hash(sum, plan->host_slots[i].state);
+        sum = ampi_hash(sum, plan->host_slots[i].master.format);
+        sum = ampi_hash(sum, plan->host_slots[i].moment[0].format);
     }
     return sum;
 }
@@ -8600,8 +8610,9 @@ static int ampi_bad_master(const amp_optimizer *opt) {
     size_t        t, i, n, zeros = 0;
     for (t = 0; t < opt->plan->num_slots; t++) {
         const ampi_slot *slot = &opt->plan->host_slots[t];
-        const void      *x    = slot->state ? slot->model : (const void *)slot->master;
-        const amp_dtype  type = slot->state ? (amp_dtype)slot->model_type : AMP_F32;
+        const int        wide = slot->master.format == AMPI_F32;
+        const void      *x    = wide ? slot->master.data : slot->model;
+        const amp_dtype  type = wide ? AMP_F32 : (amp_dtype)slot->model_type;
         for (i = 0; i < slot->n; i += n) {
             n = ampi_min((size_t)slot->n - i, AMPI_PIECE);
             if (ampi_read_back(opt, piece, ampi_at(x, type, i), n * amp_dtype_size(type)) != AMP_OK)
@@ -9583,7 +9594,7 @@ AMP_DEF amp_result amp_cache_add_optimizer(amp_cache *cache, const amp_optimizer
                            "amp_optimizer_model");
     for (i = 0; i < opt->plan->num_slots; i++) {
         const amp_tensor *t = ampi_tensor(opt, (int)i);
-        if (t->weight && opt->plan->host_slots[i].state)
+        if (t->weight && opt->plan->host_slots[i].master.format != AMPI_F32)
             return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
                                        "its state has no fp32 master: forward reads "
                                        "amp_optimizer_model");
@@ -9640,13 +9651,15 @@ static const void *ampi_model_copy(amp_cache *cache, const float *x, size_t exte
         const amp_plan *plan = cache->optimizers[o]->plan;
         for (i = 0; plan && i < plan->num_slots; i++) {
             const ampi_slot *s = &plan->host_slots[i];
+            const float     *from = (const float *)s->master.data;
             const char      *copy;
-            if (s->state || !s->master || !ampi_within(x, extent, s->master, (size_t)s->n))
-                continue; /* of a state, rebind has brought what models are not yet copies of */
+            if (s->master.format != AMPI_F32 || !from ||
+                !ampi_within(x, extent, from, (size_t)s->n))
+                continue;
             if (s->model && s->model_type != (uint32_t)type && s->model_type != AMP_F32)
                 cache->mismatches++;
             if (!s->model || s->model_type != (uint32_t)type) return NULL;
-            copy = (const char *)s->model + 2 * (size_t)(x - s->master);
+            copy = (const char *)s->model + 2 * (size_t)(x - from);
             return (uintptr_t)copy % 16 == 0 && ld % 8 == 0 ? copy : NULL;
         }
     }

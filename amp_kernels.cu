@@ -1427,9 +1427,9 @@ AMPI_DEVICE ampi_tensor_part ampi_tensor_part_of(const amp_plan &plan, const amp
     const ampi_slot *slot = s.slot;
     ampi_tensor_part t;
     t.grad   = ampi_part_at(slot->grad, slot->grad_type, s.begin);
-    t.master = ampi_part_at(slot->master, AMP_F32, s.begin);
-    t.m      = ampi_part_at(slot->m, AMP_F32, s.begin);
-    t.v      = ampi_part_at(slot->v, AMP_F32, s.begin);
+    t.master = ampi_part_at(slot->master.data, AMP_F32, s.begin);
+    t.m      = ampi_part_at(slot->moment[0].data, AMP_F32, s.begin);
+    t.v      = ampi_part_at(slot->moment[1].data, AMP_F32, s.begin);
     t.model  = ampi_part_at(slot->model, slot->model_type, s.begin);
     t.rates  = ampi_rates_of(plan.control, slot);
     t.factor = plan.control->gate.inv_scale;
@@ -1440,7 +1440,7 @@ AMPI_DEVICE ampi_tensor_part ampi_tensor_part_of(const amp_plan &plan, const amp
 AMPI_DEVICE ampi_witness ampi_witness_of(const ampi_share &s, ampi_counter *counter) {
     const ampi_slot *slot = s.slot;
     const ampi_witness witness = {ampi_part_at(slot->grad, slot->grad_type, s.begin),
-                                  ampi_part_at(slot->master, AMP_F32, s.begin),
+                                  ampi_part_at(slot->master.data, AMP_F32, s.begin),
                                   ampi_part_at(slot->model, slot->model_type, s.begin), counter};
     return witness;
 }
@@ -1459,7 +1459,9 @@ AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan, ampi_counter *counter
     const uint64_t parts = plan.num_chunks * plan.parts;
     for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
         const ampi_share s = ampi_share_of(&plan, k);
-        if (s.count == 0 || !s.slot->grad || s.slot->sparse || s.slot->state) continue;
+        if (s.count == 0 || !s.slot->grad || s.slot->sparse ||
+            s.slot->master.format != AMPI_F32)
+            continue;
         ampi_tensor_part t       = ampi_tensor_part_of(plan, s);
         ampi_witness     witness = {t.grad, t.master, t.model, counter};
         ampi_begin_counts(counter);
@@ -1557,36 +1559,38 @@ template <int N> AMPI_DEVICE void ampi_get_grad(const ampi_any &a, size_t i, uin
 
 /* N moments; of 8 bits by their group's exponent. */
 template <int MOMENTS, int N, bool SECOND>
-AMPI_DEVICE void ampi_get_moments(const void *base, const uint8_t *scale, size_t i, float *x) {
-    uint32_t u[N];
-    if (MOMENTS == AMPI_MOMENTS_F32) {
+AMPI_DEVICE void ampi_get_moments(const ampi_stored &s, size_t i, float *x) {
+    const void *base = s.data;
+    uint32_t    u[N];
+    if (MOMENTS == AMPI_F32) {
         const ampi_array<AMP_F32, true> a((char *)base);
         if (N == 1) u[0] = *ampi_global<const uint32_t>((const char *)base + 4 * i);
         else ampi_get_as<ampi_array<AMP_F32, true>, 4>(a, i, u);
-    } else if (MOMENTS == AMPI_MOMENTS_BF16) {
+    } else if (MOMENTS == AMPI_BF16) {
         ampi_get_halves<N, true>((const char *)base + 2 * i, u);
     } else {
         ampi_get_bytes<N>((const char *)base + i, u);
     }
     const float up =
-        ampi_up_of(MOMENTS == AMPI_MOMENTS_8BIT ? scale[i / AMPI_GROUP] : 1u);
+        ampi_up_of(MOMENTS == AMPI_8BIT ? s.scale[i / AMPI_GROUP] : 1u);
 #pragma unroll
     for (int k = 0; k < N; k++)
-        x[k] = MOMENTS == AMPI_MOMENTS_F32    ? ampi_f32_from_bits(u[k])
-               : MOMENTS == AMPI_MOMENTS_BF16 ? ampi_f32_from_bits(u[k] << 16)
+        x[k] = MOMENTS == AMPI_F32    ? ampi_f32_from_bits(u[k])
+               : MOMENTS == AMPI_BF16 ? ampi_f32_from_bits(u[k] << 16)
                : SECOND                       ? ampi_v_value(u[k], up)
                                               : ampi_m_value(u[k], up);
 }
 
 /* And back; in 8 bits all lanes of a warp come here. chance: 16 of its bits for each, in 8 bits 19. */
 template <int MOMENTS, int N, bool SECOND>
-AMPI_DEVICE void ampi_put_moments(void *base, uint8_t *scale, size_t i, bool here, const float *x,
+AMPI_DEVICE void ampi_put_moments(const ampi_stored &s, size_t i, bool here, const float *x,
                                   const uint32_t *chance) {
+    void    *base = s.data;
     uint32_t u[N], most = 0;
     float    down = 0.0f;
 #pragma unroll
     for (int k = 0; k < N; k++) u[k] = ampi_bits_of_f32(x[k]);
-    if (MOMENTS == AMPI_MOMENTS_8BIT) {
+    if (MOMENTS == AMPI_8BIT) {
 #pragma unroll
         for (int k = 0; k < N; k++) most = here ? ampi_most(most, ampi_size(u[k])) : most;
 #pragma unroll
@@ -1594,18 +1598,18 @@ AMPI_DEVICE void ampi_put_moments(void *base, uint8_t *scale, size_t i, bool her
             most = ampi_most(most, __shfl_xor_sync(0xffffffffu, most, lanes));
         const uint32_t exponent = ampi_exponent_of(most);
         down = ampi_down_of(exponent);
-        if (here && i % AMPI_GROUP == 0) scale[i / AMPI_GROUP] = (uint8_t)exponent;
+        if (here && i % AMPI_GROUP == 0) s.scale[i / AMPI_GROUP] = (uint8_t)exponent;
     }
     if (!here) return;
 #pragma unroll
     for (int k = 0; k < N; k++) {
         const uint32_t c = SECOND ? chance[k] >> 16 : chance[k] & 0xffffu;
-        if (MOMENTS == AMPI_MOMENTS_BF16) u[k] = ampi_by_chance(u[k], c, 0);
-        else if (MOMENTS == AMPI_MOMENTS_8BIT)
+        if (MOMENTS == AMPI_BF16) u[k] = ampi_by_chance(u[k], c, 0);
+        else if (MOMENTS == AMPI_8BIT)
             u[k] = SECOND ? ampi_v_code(x[k], down, chance[k]) : ampi_m_code(x[k], down, chance[k]);
     }
-    if (MOMENTS == AMPI_MOMENTS_8BIT) ampi_put_bytes<N>((char *)base + i, u);
-    else if (MOMENTS == AMPI_MOMENTS_BF16) ampi_put_halves<N, true>((char *)base + 2 * i, u);
+    if (MOMENTS == AMPI_8BIT) ampi_put_bytes<N>((char *)base + i, u);
+    else if (MOMENTS == AMPI_BF16) ampi_put_halves<N, true>((char *)base + 2 * i, u);
     else if (N == 1) *ampi_global<uint32_t>((char *)base + 4 * i) = u[0];
     else ampi_array<AMP_F32, true>((char *)base).template put<4>(i, u);
 }
@@ -1617,9 +1621,9 @@ AMPI_DEVICE void ampi_get_masters(const ampi_fewer_part &t, uint64_t i, float *p
 #pragma unroll
     for (int k = 0; k < N; k++) l[k] = 0;
     ampi_get_halves<N, false>((const char *)t.slot->model + 2 * i, h);
-    if (t.master == AMPI_MASTER_24) ampi_get_bytes<N>((const char *)t.slot->low + i, l);
-    else if (t.master != AMPI_MASTER_SR)
-        ampi_get_halves<N, true>((const char *)t.slot->low + 2 * i, l);
+    if (t.master == AMPI_24BIT) ampi_get_bytes<N>((const char *)t.slot->master.data + i, l);
+    else if (t.master != AMPI_SR)
+        ampi_get_halves<N, true>((const char *)t.slot->master.data + 2 * i, l);
 #pragma unroll
     for (int k = 0; k < N; k++) p[k] = ampi_master(h[k], l[k], t.master, t.f16);
 }
@@ -1630,20 +1634,20 @@ AMPI_DEVICE void ampi_put_masters(const ampi_fewer_part &t, uint64_t i, uint32_t
 #pragma unroll
     for (int k = 0; k < N; k++) {
         uint32_t chance = 0;
-        if (t.master == AMPI_MASTER_SR)
+        if (t.master == AMPI_SR)
             chance = ampi_chance(number + k, t.key.b, t.key.a) >> 16;
         h[k] = ampi_parts(p[k], chance, &l[k], t.master, t.f16);
     }
     ampi_put_halves<N, false>((char *)t.slot->model + 2 * i, h);
-    if (t.master == AMPI_MASTER_24) ampi_put_bytes<N>((char *)t.slot->low + i, l);
-    else if (t.master != AMPI_MASTER_SR)
-        ampi_put_halves<N, true>((char *)t.slot->low + 2 * i, l);
+    if (t.master == AMPI_24BIT) ampi_put_bytes<N>((char *)t.slot->master.data + i, l);
+    else if (t.master != AMPI_SR)
+        ampi_put_halves<N, true>((char *)t.slot->master.data + 2 * i, l);
 }
 
 template <int WORK>
 AMPI_DEVICE void ampi_step_one(const ampi_fewer_part &t, float g, float *p, float *m, float *v) {
     if (WORK == AMPI_ADAMW) ampi_adamw(&t.rates, g, p, m, v);
-    else if (t.slot->m) ampi_sgd(&t.rates, g, p, m); /* a choice of pointers needs a stack */
+    else if (t.slot->moment[0].data) ampi_sgd(&t.rates, g, p, m); /* chosen pointers need a stack */
     else ampi_sgd(&t.rates, g, p, NULL);
 }
 
@@ -1652,7 +1656,7 @@ template <int WORK, int MOMENTS, int N>
 AMPI_DEVICE void ampi_fewer_groups(const ampi_fewer_part &t, unsigned first, unsigned behind) {
     const ampi_slot *slot  = t.slot;
     const uint32_t   at    = (uint32_t)(slot->first + t.begin);
-    const bool       has_m = WORK == AMPI_ADAMW || slot->m;
+    const bool       has_m = WORK == AMPI_ADAMW || slot->moment[0].data;
     for (unsigned base = first + threadIdx.x / 32 * 32 * N; base < behind; base += blockDim.x * N) {
         const unsigned e    = base + threadIdx.x % 32 * N;
         const bool     here = e < behind;
@@ -1664,13 +1668,13 @@ AMPI_DEVICE void ampi_fewer_groups(const ampi_fewer_part &t, unsigned first, uns
         if (here) {
             ampi_get_grad<N>(t.grad, e, g);
             ampi_get_masters<N>(t, i, p);
-            if (has_m) ampi_get_moments<MOMENTS, N, false>(slot->m, slot->m_scale, i, m);
-            if (WORK == AMPI_ADAMW) ampi_get_moments<MOMENTS, N, true>(slot->v, slot->v_scale, i, v);
+            if (has_m) ampi_get_moments<MOMENTS, N, false>(slot->moment[0], i, m);
+            if (WORK == AMPI_ADAMW) ampi_get_moments<MOMENTS, N, true>(slot->moment[1], i, v);
 #pragma unroll
             for (int k = 0; k < N; k++) {
                 ampi_step_one<WORK>(t, ampi_unscale(g[k], t.factor), &p[k], &m[k], &v[k]);
                 g[k] = 0;
-                if (MOMENTS != AMPI_MOMENTS_F32)
+                if (MOMENTS != AMPI_F32)
                     chance[k] = ampi_chance(at + e + k, t.key.a, t.key.b);
             }
             ampi_put_masters<N>(t, i, at + e, p);
@@ -1682,9 +1686,9 @@ AMPI_DEVICE void ampi_fewer_groups(const ampi_fewer_part &t, unsigned first, uns
                 else half.template put<4>(e, g);
             }
         }
-        if (has_m) ampi_put_moments<MOMENTS, N, false>(slot->m, slot->m_scale, i, here, m, chance);
+        if (has_m) ampi_put_moments<MOMENTS, N, false>(slot->moment[0], i, here, m, chance);
         if (WORK == AMPI_ADAMW)
-            ampi_put_moments<MOMENTS, N, true>(slot->v, slot->v_scale, i, here, v, chance);
+            ampi_put_moments<MOMENTS, N, true>(slot->moment[1], i, here, v, chance);
     }
 }
 
@@ -1707,7 +1711,7 @@ AMPI_DEVICE void ampi_step_fewer(const amp_plan &plan, const ampi_slot *slot, am
     t.slot   = slot;
     t.rates  = ampi_rates_of(c, slot);
     t.factor = c->gate.inv_scale;
-    t.master = ampi_masters_in(slot->state);
+    t.master = (int)slot->master.format;
     t.f16    = slot->model_type == (uint32_t)AMP_F16;
     t.zero   = zero;
     for (unsigned here; count; count -= here, begin += here, grad.base += here * grad.size()) {
@@ -1716,10 +1720,10 @@ AMPI_DEVICE void ampi_step_fewer(const amp_plan &plan, const ampi_slot *slot, am
         t.grad  = grad;
         t.begin = begin;
         t.key   = ampi_seeds_of(c->seed, (uint64_t)(slot - plan.slots), c->gate.step, at);
-        const int moments = ampi_moments_in(slot->state);
-        if (moments == AMPI_MOMENTS_8BIT) ampi_fewer_as<WORK, AMPI_MOMENTS_8BIT>(t, here);
-        else if (moments == AMPI_MOMENTS_BF16) ampi_fewer_as<WORK, AMPI_MOMENTS_BF16>(t, here);
-        else ampi_fewer_as<WORK, AMPI_MOMENTS_F32>(t, here);
+        const uint32_t moments = slot->moment[0].format;
+        if (moments == AMPI_8BIT) ampi_fewer_as<WORK, AMPI_8BIT>(t, here);
+        else if (moments == AMPI_BF16) ampi_fewer_as<WORK, AMPI_BF16>(t, here);
+        else ampi_fewer_as<WORK, AMPI_F32>(t, here);
     }
 }
 
@@ -1737,7 +1741,7 @@ template <int WORK> AMPI_KERNEL(2) ampi_fewer_kernel(amp_plan plan) {
         if (s.count == 0 || !slot->grad || slot->sparse) continue;
         if (skip && plan.zero_grad)
             ampi_clear(ampi_part_at(slot->grad, slot->grad_type, s.begin), s.count);
-        else if (!skip && slot->state)
+        else if (!skip && slot->master.format != AMPI_F32)
             ampi_step_fewer<WORK>(plan, slot, ampi_part_at(slot->grad, slot->grad_type, s.begin),
                                   s.begin, s.count, plan.zero_grad != 0);
         else if (!skip && !sampled) ampi_step<WORK>(ampi_tensor_part_of(plan, s), s.count);
@@ -1759,13 +1763,13 @@ AMPI_KERNEL(FEWER ? 2 : WORK == AMPI_SGD ? 3 : 4) ampi_rows_kernel(amp_plan plan
         for (uint32_t row = blockIdx.x; !c->gate.skip && row < s->touched; row += gridDim.x) {
             const uint64_t begin = (uint64_t)s->unique[row] * s->length;
             t.grad   = ampi_part_at(slot->grad, AMP_F32, row * (uint64_t)s->length);
-            if (FEWER && slot->state) {
+            if (FEWER && slot->master.format != AMPI_F32) {
                 ampi_step_fewer<WORK>(plan, slot, t.grad, begin, s->length, false);
                 continue;
             }
-            t.master = ampi_part_at(slot->master, AMP_F32, begin);
-            t.m      = ampi_part_at(slot->m, AMP_F32, begin);
-            t.v      = ampi_part_at(slot->v, AMP_F32, begin);
+            t.master = ampi_part_at(slot->master.data, AMP_F32, begin);
+            t.m      = ampi_part_at(slot->moment[0].data, AMP_F32, begin);
+            t.v      = ampi_part_at(slot->moment[1].data, AMP_F32, begin);
             t.model  = ampi_part_at(slot->model, slot->model_type, begin);
             ampi_step<WORK>(t, s->length);
         }
@@ -1809,16 +1813,16 @@ template <int WORK> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
             ampi_map(grad, unscaled, s.count, unscale,
                      ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>,
                                 ampi_pair<AMP_F32, AMP_F32>>());
-        if (sampled && !skip && grad.base && !slot->state)
-            ampi_copy_sampled({grad, ampi_part_at(slot->master, AMP_F32, s.begin),
+        if (sampled && !skip && grad.base && slot->master.format == AMPI_F32)
+            ampi_copy_sampled({grad, ampi_part_at(slot->master.data, AMP_F32, s.begin),
                                ampi_part_at(slot->model, slot->model_type, s.begin),
                                ampi_counter_of_block()},
                               s.count,
                               ampi_census_of(&plan, plan.record->which,
                                              (size_t)(slot - plan.slots)));
-        else if (WORK == AMPI_MODEL && !skip && slot->model && !slot->state)
+        else if (WORK == AMPI_MODEL && !skip && slot->model && slot->master.format == AMPI_F32)
             ampi_map(ampi_part_at(slot->model, slot->model_type, s.begin),
-                     ampi_part_at(slot->master, AMP_F32, s.begin), s.count, ampi_copy_op(),
+                     ampi_part_at(slot->master.data, AMP_F32, s.begin), s.count, ampi_copy_op(),
                      ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>>());
         if (WORK == AMPI_MODEL && plan.zero_grad && grad.base) ampi_clear(grad, s.count);
     }
@@ -1828,16 +1832,11 @@ template <int WORK> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
 /* ------------------------------------------------------------------- single rooms */
 
 /* Only prepare asks for it. */
-AMPI_KERNEL(3) ampi_split_kernel(void *model, uint32_t model_type, void *low, uint32_t state,
+AMPI_KERNEL(3) ampi_split_kernel(void *model, uint32_t model_type, ampi_stored master,
                                  const void *src, uint64_t n) {
     uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i < n; i += (uint64_t)gridDim.x * blockDim.x) {
-        const uint32_t u = src ? ampi_load_u32(src, i) : ampi_load(model, (amp_dtype)model_type, i);
-        uint32_t       rest;
-        ampi_store_u16(model, i, (uint16_t)ampi_parts_of(u, &rest, ampi_masters_in(state),
-                                                         model_type == AMP_F16));
-        if (low) ampi_store_low(low, i, ampi_low_size(state), rest);
-    }
+    for (; i < n; i += (uint64_t)gridDim.x * blockDim.x)
+        ampi_split_one(model, (amp_dtype)model_type, &master, src, i);
 }
 
 AMPI_KERNEL(3) ampi_cast_kernel(void *dst, uint32_t dst_type, const void *src, uint32_t src_type,
@@ -2119,10 +2118,10 @@ static amp_result ampi_cuda_cast(const amp_backend *self, void *dst, amp_dtype d
 }
 
 static amp_result ampi_cuda_split(const amp_backend *self, void *model, amp_dtype model_type,
-                                  void *low, amp_state state, const void *src, size_t n) {
+                                  const ampi_stored *master, const void *src, size_t n) {
     return ampi_launch(ampi_split_kernel, ampi_blocks(self, ((uint64_t)n + 255) / 256),
-                       ampi_threads(self, 256), self->stream, model, (uint32_t)model_type, low,
-                       (uint32_t)state, src, (uint64_t)n);
+                       ampi_threads(self, 256), self->stream, model, (uint32_t)model_type, *master,
+                       src, (uint64_t)n);
 }
 
 static amp_result ampi_cuda_cast_rows(const amp_backend *self, void *dst, amp_dtype dst_type,

@@ -728,7 +728,7 @@ static void compare(twins *t) {
         if (c->unscaled)
             same_bytes(t, "unscaled", c->unscaled, from_device(d->unscaled, 4 * n), 4 * n, AMP_F32);
         if (t->nan_ok)
-            same_bytes(t, "master", c->master, from_device(d->master, 4 * n), 4 * n, AMP_F32);
+            same_bytes(t, "master", c->master.data, from_device(d->master.data, 4 * n), 4 * n, AMP_F32);
     }
 }
 
@@ -1641,7 +1641,7 @@ TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicat
                 t.grad_type    = (amp_dtype)tables[k].type;
                 t.rows         = &few;
                 t.weight_decay = k == 1 ? 0.125f : 0.0f;
-                if (ampi_moments_in(desc.state) == AMPI_MOMENTS_8BIT && tables[k].length % 32)
+                if ((desc.state & 15) == AMPI_8BIT && tables[k].length % 32)
                     t.state = AMP_STATE_SR;
                 OK(amp_optimizer_add(&opt[side], &t));
             }
@@ -2082,7 +2082,7 @@ TEST(refresh, "law 7, law 8: model copies from masters that were written to, and
             const size_t     n = s->n * 4;
             brought[CPU][k]    = (float *)(void *)fresh(n);
             brought[DEV][k]    = (float *)(void *)on_device(n);
-            for (int side = CPU; side <= DEV && s->state; side++)
+            for (int side = CPU; side <= DEV && s->master.format != AMPI_F32; side++)
                 OK(amp_optimizer_rebind(&t->opt[side], k, brought[side][k], NULL));
         }
         begin_capture(t->stream);
@@ -2092,10 +2092,11 @@ TEST(refresh, "law 7, law 8: model copies from masters that were written to, and
             for (int k = 0; k < 3; k++) {
                 const ampi_slot *s = &t->opt[CPU].plan->host_slots[k];
                 const size_t     n = s->n * 4;
-                float           *x = s->state ? brought[CPU][k] : s->master;
+                const bool       wide = s->master.format == AMPI_F32;
+                float           *x = wide ? (float *)s->master.data : brought[CPU][k];
                 fill((unsigned char *)x, AMP_F32, s->n, NORMAL, r);
-                upload(s->state ? brought[DEV][k] : t->opt[DEV].plan->host_slots[k].master, x, n);
-                if (s->state) OK(amp_optimizer_rebind(&t->opt[CPU], k, x, NULL));
+                upload(wide ? t->opt[DEV].plan->host_slots[k].master.data : brought[DEV][k], x, n);
+                if (!wide) OK(amp_optimizer_rebind(&t->opt[CPU], k, x, NULL));
             }
             OK(amp_optimizer_refresh(&t->opt[CPU]));
             CUDA(cudaGraphLaunch(exec, t->stream));
@@ -3252,7 +3253,7 @@ static void check_traffic_at(int align, int kind, amp_dtype grad_type, amp_dtype
     for (int i = 0; i < 2; i++) {
         const ampi_slot *s        = &t->opt[DEV].plan->host_slots[i];
         const size_t     n        = (size_t)s->n;
-        const void      *arrays[] = {s->master, s->m, s->v, s->unscaled};
+        const void      *arrays[] = {s->master.data, s->moment[0].data, s->moment[1].data, s->unscaled};
         for (size_t k = 0; k < COUNT_OF(arrays); k++)
             if (arrays[k]) emu_watch(arrays[k], 4 * n);
         emu_watch(s->grad, n * size_of(grad_type));
@@ -3305,8 +3306,7 @@ TEST(traffic, "bytes per parameter that a step moves, counted: AdamW, SGD, own; 
 
 /* The same of a state in fewer bytes, but for the largest magnitudes of groups, which lanes share. */
 static void check_traffic_of_state(amp_state state, unsigned bytes) {
-    const size_t size = ampi_moment_size(state), low = ampi_low_size(state);
-    twins       *t    = &pair;
+    twins *t = &pair;
     dice   r(27);
     unsigned long long total = 0, sectors = 0;
     memset(&base, 0, sizeof base);
@@ -3321,9 +3321,9 @@ static void check_traffic_of_state(amp_state state, unsigned bytes) {
     const ampi_slot *s = &t->opt[DEV].plan->host_slots[0];
     emu_watch(s->grad, 2 << 20);
     emu_watch(s->model, 2 << 20);
-    emu_watch(s->m, size << 20);
-    emu_watch(s->v, size << 20);
-    if (low) emu_watch(s->low, low << 20);
+    const uint64_t low = s->master.size;
+    for (int k = 0; k < 2; k++) emu_watch(s->moment[k].data, (size_t)s->moment[k].size << 20);
+    if (low) emu_watch(s->master.data, low << 20);
     OK(fused(&t->opt[DEV], 0.01f));
     CUDA(cudaDeviceSynchronize());
     for (int i = 0; i < 4 + (low > 0); i++) {

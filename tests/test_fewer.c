@@ -41,7 +41,10 @@ static const struct { amp_state state; amp_dtype type; } forms[] = {
 enum { FORMS = sizeof forms / sizeof forms[0], FEWER = 2 /* the first of them that is not the default */ };
 
 static int moments_of(size_t form) { return (int)forms[form].state & 15; }
-static int masters_of(size_t form) { return (int)forms[form].state >> 4; }
+static int masters_of(size_t form) {
+    static const int masters[] = {AMPI_F32, AMPI_SPLIT, AMPI_24BIT, AMPI_SR, AMPI_KAHAN};
+    return masters[forms[form].state >> 4];
+}
 
 /* ------------------------------------------------------------------------- codecs */
 
@@ -52,9 +55,9 @@ TEST(round_trip, "a master in two halves: all 2^32 floats come back; its model i
     for (x = 0; x < (uint64_t)1 << 32; x += apart) {
         const uint32_t u    = (uint32_t)x;
         uint32_t       rest;
-        const uint16_t half = (uint16_t)ampi_parts_of(u, &rest, AMPI_MASTER_SPLIT, 0);
+        const uint16_t half = (uint16_t)ampi_parts_of(u, &rest, AMPI_SPLIT, 0);
         const uint16_t low  = (uint16_t)rest;
-        const uint32_t back = bits_of(ampi_master(half, low, AMPI_MASTER_SPLIT, 0));
+        const uint32_t back = bits_of(ampi_master(half, low, AMPI_SPLIT, 0));
         const uint32_t near = u + 0x8000u; /* of a finite one */
         if (is_nan(u)) {
             if (!is_nan((uint32_t)half << 16) || !is_nan(back) || (back ^ u) >> 31)
@@ -147,25 +150,25 @@ TEST(masters, "masters in fewer bits, against double: of 24 bits to nearest even
             const double   x = size_of(exact) < 1.0 ? in_wide(float_of(u), f16) : exact;
             const double   size = size_of(x), step = half_step(size < top ? x : top, f16);
             double         w, y, d;
-            uint32_t       h = ampi_parts_of(u, &low, AMPI_MASTER_24, f16), l, again;
+            uint32_t       h = ampi_parts_of(u, &low, AMPI_24BIT, f16), l, again;
             /* of 24 bits: the half is the one nearest to what is kept; above all halves it is inf */
-            y = (double)ampi_master(h, low, AMPI_MASTER_24, f16);
+            y = (double)ampi_master(h, low, AMPI_24BIT, f16);
             d = size_of(nearbyint(x / step * 256.0) * step / 256.0);
             if (size < top + step * 255 / 256) CHECK(size_of(y) == d && (y < 0.0) == (x < 0.0 && d > 0.0));
             else CHECK(size_of(y) == top + step * 255 / 256);
-            again = ampi_parts_of(bits_of((float)y), &l, AMPI_MASTER_24, f16);
+            again = ampi_parts_of(bits_of((float)y), &l, AMPI_24BIT, f16);
             CHECK(again == h && l == low && low <= 0xffu);
             w = half_value(h, f16);
             CHECK(size_of(y) >= top + step / 2 ? size_of(w) > top : size_of(y - w) <= step / 2);
             /* by chance: down for all chances that are small, never farther than a step */
-            h = ampi_parts(float_of(u), c, &low, AMPI_MASTER_SR, f16);
+            h = ampi_parts(float_of(u), c, &low, AMPI_SR, f16);
             w = half_value(h, f16);
             CHECK(size >= top ? size_of(w) == top : size_of(w - x) < step && !is_nan(bits_of((float)w)));
-            CHECK_EQ_U32(ampi_parts(float_of(bits_of((float)w)), c, &low, AMPI_MASTER_SR, f16), h);
-            h = ampi_parts(float_of(u), 0, &low, AMPI_MASTER_SR, f16);
+            CHECK_EQ_U32(ampi_parts(float_of(bits_of((float)w)), c, &low, AMPI_SR, f16), h);
+            h = ampi_parts(float_of(u), 0, &low, AMPI_SR, f16);
             CHECK(size_of(half_value(h, f16)) <= size);
             /* Kahan's: both are halves to nearest, the second in 2^-11 of fp16's */
-            h = ampi_parts_of(u, &low, AMPI_MASTER_KAHAN, f16);
+            h = ampi_parts_of(u, &low, AMPI_KAHAN, f16);
             w = half_value(h, f16);
             y = half_value(low, f16) * (f16 ? 1.0 / 2048 : 1.0);
             CHECK(size >= top ? size_of(w) == top : size_of(w - x) <= step / 2);
@@ -175,11 +178,11 @@ TEST(masters, "masters in fewer bits, against double: of 24 bits to nearest even
             if (f16) d = half_step(step * 1024, 1) / 2048;
             if (f16) d += ldexp(1.0, -48); /* the wide form's rounding, 2^-37, of 2^11 times as much */
             if (size < top) CHECK(size_of(w + y - exact) <= d / 2);
-            CHECK_EQ_U32(bits_of(ampi_master(h, low, AMPI_MASTER_KAHAN, f16)), bits_of((float)(w + y)));
+            CHECK_EQ_U32(bits_of(ampi_master(h, low, AMPI_KAHAN, f16)), bits_of((float)(w + y)));
             CHECK((bits_of((float)(w + y)) & 0x7fffffffu) < 0x7f800000u);
         }
-    for (master = AMPI_MASTER_SPLIT; master <= AMPI_MASTER_KAHAN; master++)
-        for (f16 = master == AMPI_MASTER_SPLIT ? 0 : 1; f16 >= 0; f16--) {
+    for (master = AMPI_SPLIT; master <= AMPI_KAHAN; master++)
+        for (f16 = master == AMPI_SPLIT ? 0 : 1; f16 >= 0; f16--) {
             const uint32_t inf = f16 ? 0x7c00u : 0x7f80u;
             for (i = 0; i < 65536; i += 257) {
                 low = 0;
@@ -648,8 +651,8 @@ TEST(across, "manual: a file loads where formats of moments and masters are its 
     size_t from, to;
     for (from = 0; from < FORMS; from++)
         for (to = 0; to < FORMS; to += test_state.quick == 2 && to < FORMS - 4 ? 4 : 1) {
-            const int moments = moments_of(from) == moments_of(to), fp32 = masters_of(to) <= 1;
-            const int masters = fp32 ? masters_of(from) != AMPI_MASTER_KAHAN
+            const int moments = moments_of(from) == moments_of(to), fp32 = masters_of(to) <= AMPI_SPLIT;
+            const int masters = fp32 ? masters_of(from) != AMPI_KAHAN
                                      : masters_of(from) == masters_of(to) && forms[from].type == forms[to].type;
             const int alike   = moments && masters;
             run       a, b;
@@ -664,12 +667,12 @@ TEST(across, "manual: a file loads where formats of moments and masters are its 
             CHECK(alike || (strstr(b.problem, "tensor 0") &&
                             strstr(b.problem, moments ? "masters are of" : "moments are of")));
             z = saved(&b);
-            if (alike && fp32 && masters_of(from) > 1) { /* the same numbers under another name */
-                CHECK(z.used == x.used || masters_of(from) == AMPI_MASTER_SR); /* a seed less */
-                for (i = 0; i < TENSORS && masters_of(to) == AMPI_MASTER_SPLIT && forms[from].type == AMP_BF16; i++)
+            if (alike && fp32 && masters_of(from) > AMPI_SPLIT) { /* the same numbers under another name */
+                CHECK(z.used == x.used || masters_of(from) == AMPI_SR); /* a seed less */
+                for (i = 0; i < TENSORS && masters_of(to) == AMPI_SPLIT && forms[from].type == AMP_BF16; i++)
                     CHECK(memcmp(amp_optimizer_model(&a.opt, i), amp_optimizer_model(&b.opt, i),
                                  sizes[i] * 2) == 0);
-                if (masters_of(from) == AMPI_MASTER_SR && masters_of(to) == 0 && forms[from].type == forms[to].type)
+                if (masters_of(from) == AMPI_SR && masters_of(to) == 0 && forms[from].type == forms[to].type)
                     CHECK(same_models(&a, &b)); /* halves are what they were */
             } else {
                 CHECK(same(&z, alike ? &x : &y));
@@ -766,7 +769,7 @@ TEST(near_default, "moments in fewer bytes are near default's: masters after 50 
         run             a, b;
         const float    *master;
         const amp_bf16 *model;
-        const int       sr = masters_of(form) == AMPI_MASTER_SR;
+        const int       sr = masters_of(form) == AMPI_SR;
         double          way = 0.0, off = 0.0, all = 0.0;
         size_t          j;
         begin(&a, desc_of(AMP_KIND_ADAMW, 0.0, AMP_STATE_DEFAULT), NULL);
@@ -794,8 +797,10 @@ static void means_of(const amp_optimizer *opt, size_t k, double *m, double *v) {
     size_t           i;
     *m = *v = 0.0;
     for (i = k; i < s->n; i += 4) {
-        *m += fabs((double)ampi_m_value(((const uint8_t *)s->m)[i], ampi_up_of(s->m_scale[i / 32])));
-        *v += (double)ampi_v_value(((const uint8_t *)s->v)[i], ampi_up_of(s->v_scale[i / 32]));
+        *m += fabs((double)ampi_m_value(((const uint8_t *)s->moment[0].data)[i],
+                                       ampi_up_of(s->moment[0].scale[i / 32])));
+        *v += (double)ampi_v_value(((const uint8_t *)s->moment[1].data)[i],
+                                   ampi_up_of(s->moment[1].scale[i / 32]));
     }
     *m /= (double)(s->n / 4);
     *v /= (double)(s->n / 4);
@@ -848,7 +853,7 @@ TEST(small_steps, "steps too small for a half are not lost: by chance they are t
     size_t form;
     for (form = FEWER; form < FORMS; form += test_state.quick == 2 ? 4 : 1) {
         amp_optimizer_desc d    = desc_in(AMP_KIND_SGD, 0.0, form);
-        const int          f16  = forms[form].type == AMP_F16, sr = masters_of(form) == AMPI_MASTER_SR;
+        const int          f16  = forms[form].type == AMP_F16, sr = masters_of(form) == AMPI_SR;
         float             *weight = (float *)some(N * 4), *grad = (float *)some(N * 4);
         const double       step = ldexp(1.0, -14), went = STEPS * step, half = half_step(1.0, f16);
         double             sum = 0.0, far = 0.0, worst = 0.0, sigma;
@@ -1077,7 +1082,7 @@ TEST(twice_rounded, "manual: fp16's below 2^-14 are rounded to 2^-37 first in 8B
     int      master;
     uint32_t low;
     CHECK_EQ_U32(amp_f32_to_f16(float_of(0x35abffe8u)).bits, 0x0015u);
-    for (master = AMPI_MASTER_24; master <= AMPI_MASTER_KAHAN; master++)
+    for (master = AMPI_24BIT; master <= AMPI_KAHAN; master++)
         CHECK_EQ_U32(ampi_parts_of(0x35abffe8u, &low, master, 1), 0x0016u);
 }
 

@@ -258,7 +258,7 @@ static amp_status status_of(const rig *r) {
 /* The moments have no getter. */
 static const float *moment(const rig *r, size_t i, int which) {
     const ampi_slot *slot = &r->opt.plan->host_slots[i];
-    return which == 0 ? slot->m : slot->v;
+    return (const float *)slot->moment[which].data;
 }
 
 static amp_dtype copy_type(const rig *r, size_t i) { /* of what amp_optimizer_model returns */
@@ -2743,8 +2743,8 @@ TEST(handed_over, "contract: moment1, moment2 and first_step continue a run of a
                 fill_grads(&r, (uint32_t)step, 65536.0f);
                 if (step == 3) {
                     slot            = &r.opt.plan->slots[0];
-                    t.moment1       = slot->m;
-                    t.moment2       = slot->v;
+                    t.moment1       = (const float *)slot->moment[0].data;
+                    t.moment2       = (const float *)slot->moment[1].data;
                     desc.first_step = 3;
                     memcpy(w, r.tensor[0].weight, sizeof w);
                     CHECK_EQ_INT(amp_optimizer_init(&next, &desc), AMP_OK);

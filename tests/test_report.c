@@ -528,12 +528,12 @@ static void three(rig *r) {
 }
 
 static void same_weights(rig *a, rig *b) {
-    int i;
+    int i, k;
     for (i = 0; i < a->count; i++) {
         const ampi_slot *s = &a->opt.plan->host_slots[i], *t = &b->opt.plan->host_slots[i];
-        CHECK_MEM(s->master, t->master, 4 * (size_t)s->n);
-        if (s->m) CHECK_MEM(s->m, t->m, 4 * (size_t)s->n);
-        if (s->v) CHECK_MEM(s->v, t->v, 4 * (size_t)s->n);
+        CHECK_MEM(s->master.data, t->master.data, 4 * (size_t)s->n);
+        for (k = 0; k < 2; k++)
+            if (s->moment[k].data) CHECK_MEM(s->moment[k].data, t->moment[k].data, 4 * (size_t)s->n);
         if (s->model)
             CHECK_MEM(s->model, t->model, amp_dtype_size((amp_dtype)s->model_type) * (size_t)s->n);
     }

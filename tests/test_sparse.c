@@ -99,9 +99,9 @@ static void same_state(const rig *a, const rig *b) {
     CHECK_EQ_INT(amp_optimizer_stats(&a->opt, 0, &p), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_stats(&b->opt, 0, &q), AMP_OK);
     CHECK_MEM(&p, &q, sizeof p);
-    CHECK_MEM(s->master, t->master, N * 4);
-    if (s->m) CHECK_MEM(s->m, t->m, N * 4);
-    if (s->v) CHECK_MEM(s->v, t->v, N * 4);
+    CHECK_MEM(s->master.data, t->master.data, N * 4);
+    if (s->moment[0].data) CHECK_MEM(s->moment[0].data, t->moment[0].data, N * 4);
+    if (s->moment[1].data) CHECK_MEM(s->moment[1].data, t->moment[1].data, N * 4);
     if (s->model) CHECK_MEM(s->model, t->model, N * size_of((amp_dtype)s->model_type));
     CHECK_MEM(a->other, b->other, sizeof a->other);
 }
@@ -181,9 +181,9 @@ TEST(duplicates, "amp.h sparse: rows in any order, some often: summed, stepped w
                 there[one.rows[i]] = 1;
             }
             random_values(&one, type, one.count);
-            memcpy(weight, s->master, sizeof weight);
-            memcpy(m, s->m, sizeof m);
-            memcpy(v, s->v, sizeof v);
+            memcpy(weight, s->master.data, sizeof weight);
+            memcpy(m, s->moment[0].data, sizeof m);
+            memcpy(v, s->moment[1].data, sizeof v);
             memcpy(model, s->model, sizeof model);
             plain_adamw(&one, type, 256.0, k);
             CHECK_EQ_INT(step(&one), AMP_OK);
@@ -196,9 +196,9 @@ TEST(duplicates, "amp.h sparse: rows in any order, some often: summed, stepped w
                     CHECK_EQ_U32(((const uint16_t *)s->model)[i], half.bits);
                     continue;
                 }
-                CHECK_MEM(&weight[i], &s->master[i], 4);
-                CHECK_MEM(&m[i], (const float *)s->m + i, 4);
-                CHECK_MEM(&v[i], (const float *)s->v + i, 4);
+                CHECK_MEM(&weight[i], (const float *)s->master.data + i, 4);
+                CHECK_MEM(&m[i], (const float *)s->moment[0].data + i, 4);
+                CHECK_MEM(&v[i], (const float *)s->moment[1].data + i, 4);
                 CHECK_MEM(&model[i], (const uint16_t *)s->model + i, 2);
             }
         }

@@ -182,8 +182,8 @@ static void prepare(void) {
                 (unsigned long)n);
         exit(1);
     }
-    opt.plan->host_slots[0].m = opt.plan->slots[0].m = m; /* the streams that five_streams moves */
-    opt.plan->host_slots[0].v = opt.plan->slots[0].v = v;
+    opt.plan->slots[0].moment[0].data = m; /* the streams that five_streams moves */
+    opt.plan->slots[0].moment[1].data = v;
 }
 
 /* ------------------------------------------------------------- gradients of few rows: 1 in 100 */
@@ -243,8 +243,8 @@ static void rows(void) {
     amp_optimizer_init(&table, &desc);
     amp_optimizer_add(&table, &t);
     if (amp_optimizer_prepare(&table) != AMP_OK) return;
-    table.plan->host_slots[0].m = table.plan->slots[0].m = m;
-    table.plan->host_slots[0].v = table.plan->slots[0].v = v;
+    table.plan->slots[0].moment[0].data = m;
+    table.plan->slots[0].moment[1].data = v;
     reset();
     row("rows adamw-step f16", (size_t)num_touched * LENGTH, 28, step_rows, move_rows);
     reset();
