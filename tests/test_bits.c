@@ -15,7 +15,8 @@
 #include "random.h"
 
 #define EXPECTED       0x0b9e079c9a990808ull
-#define EXPECTED_SUMS  0x0c684bef3e2af995ull
+#define EXPECTED_SUMS  0x15db9677c0be71b4ull
+#define EXPECTED_DRAWN 0x958bc6aa754523a8ull /* states that are rounded with random bits */
 #define EXPECTED_C     0x412367cb029dd163ull
 #define EXPECTED_FMA   0xfa277ae451ee0cf1ull
 #define EXPECTED_PAIRS 0xa81f37b957014aafull
@@ -208,20 +209,21 @@ static bool take_bytes(void *user, const void *data, size_t num_bytes) {
     return true;
 }
 
-/* Masters and moments in fewer bytes: state files, which are the same on all machines. */
-static void fewer(int offset) {
-    static const struct { amp_kind kind; amp_state state; amp_dtype type; } settings[] = {
-        {AMP_KIND_ADAMW, AMP_STATE_SPLIT, AMP_BF16},      {AMP_KIND_ADAMW, AMP_STATE_BF16, AMP_BF16},
-        {AMP_KIND_ADAMW, AMP_STATE_8BIT, AMP_BF16},       {AMP_KIND_SGD, AMP_STATE_BF16, AMP_BF16},
-        {AMP_KIND_SGD, AMP_STATE_8BIT, AMP_BF16},         {AMP_KIND_ADAMW, AMP_STATE_8BIT_24, AMP_BF16},
-        {AMP_KIND_ADAMW, AMP_STATE_8BIT_24, AMP_F16},     {AMP_KIND_ADAMW, AMP_STATE_SR, AMP_BF16},
+/* Masters and moments in fewer bytes: state files, which are the same on all machines. The first
+   DRAWN settings are rounded with random bits. */
+enum { DRAWN = 12, SETTINGS = 14 };
+static void fewer(int offset, size_t k, size_t end) {
+    static const struct { amp_kind kind; amp_state state; amp_dtype type; } settings[SETTINGS] = {
+        {AMP_KIND_ADAMW, AMP_STATE_BF16, AMP_BF16},       {AMP_KIND_ADAMW, AMP_STATE_8BIT, AMP_BF16},
+        {AMP_KIND_SGD, AMP_STATE_BF16, AMP_BF16},         {AMP_KIND_SGD, AMP_STATE_8BIT, AMP_BF16},
+        {AMP_KIND_ADAMW, AMP_STATE_8BIT_24, AMP_BF16},    {AMP_KIND_ADAMW, AMP_STATE_8BIT_24, AMP_F16},
+        {AMP_KIND_ADAMW, AMP_STATE_SR, AMP_BF16},         {AMP_KIND_SGD, AMP_STATE_SR, AMP_F16},
         {AMP_KIND_ADAMW, AMP_STATE_SR_BF16, AMP_F16},     {AMP_KIND_ADAMW, AMP_STATE_SR_8BIT, AMP_F16},
-        {AMP_KIND_ADAMW, AMP_STATE_KAHAN, AMP_F16},       {AMP_KIND_ADAMW, AMP_STATE_KAHAN_BF16, AMP_BF16},
-        {AMP_KIND_SGD, AMP_STATE_KAHAN_8BIT, AMP_F16}};
+        {AMP_KIND_ADAMW, AMP_STATE_KAHAN_BF16, AMP_BF16}, {AMP_KIND_SGD, AMP_STATE_KAHAN_8BIT, AMP_F16},
+        {AMP_KIND_ADAMW, AMP_STATE_SPLIT, AMP_BF16},      {AMP_KIND_ADAMW, AMP_STATE_KAHAN, AMP_F16}};
     enum { SOME = 20000 };
-    size_t k;
-    int    step;
-    for (k = 0; k < sizeof settings / sizeof settings[0]; k++) {
+    int step;
+    for (; k < end; k++) {
         amp_optimizer      opt;
         amp_optimizer_desc d;
         amp_tensor         tensor;
@@ -320,7 +322,14 @@ static uint64_t digest_of_sums(int offset) {
     digest       = 1469598103934665603ull;
     random_state = 3;
     sums(offset);
-    fewer(offset);
+    fewer(offset, DRAWN, SETTINGS);
+    return digest;
+}
+
+static uint64_t digest_of_drawn(int offset) {
+    digest       = 1469598103934665603ull;
+    random_state = 5;
+    fewer(offset, 0, DRAWN);
     return digest;
 }
 
@@ -389,13 +398,15 @@ TEST(tiers, "law 7: one digest for every instruction set, at every alignment") {
             CHECK_EQ_U64(digest_of(offset), EXPECTED);
         for (offset = 0; offset < (test_state.quick ? 2 : 8); offset++)
             CHECK_EQ_U64(digest_of_sums(offset), EXPECTED_SUMS);
+        for (offset = 0; offset < (test_state.quick ? 2 : 8); offset++)
+            CHECK_EQ_U64(digest_of_drawn(offset), EXPECTED_DRAWN);
     }
     amp_cpu_force_tier(NULL);
 }
 
 TEST(modes, "law 7: nor does it change with FTZ, DAZ and rounding modes of the caller") {
     const uint32_t saved = fp_get();
-    uint64_t       seen, sums_seen;
+    uint64_t       seen, sums_seen, drawn_seen;
     int            mode;
     if (!FP_CONTROL) SKIP(FP_WHY);
     for (mode = 0; mode < 5; mode++) {
@@ -403,10 +414,12 @@ TEST(modes, "law 7: nor does it change with FTZ, DAZ and rounding modes of the c
         fp_set(FP_IEEE | flags);
         seen = digest_of(mode);
         sums_seen = digest_of_sums(mode);
+        drawn_seen = digest_of_drawn(mode);
         CHECK_EQ_U32(fp_get() & 0xffc0u, FP_IEEE | flags);
         fp_set(saved);
         CHECK_EQ_U64(seen, EXPECTED);
         CHECK_EQ_U64(sums_seen, EXPECTED_SUMS);
+        CHECK_EQ_U64(drawn_seen, EXPECTED_DRAWN);
     }
 }
 
