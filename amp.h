@@ -262,7 +262,9 @@
               is missing; reports are of one moment, and advice names the tensor whose weights
               hold a NaN.
               amp_cache.small apart from fallbacks; amp_cache_check has a result of its own,
-              STALE. The file reads itself once for each instruction set (AMP_FILE, if it is
+              STALE. Random bits of stochastic rounding are others, and better: a run of such a
+              format that goes on from a file of 0.5.0 is not bit for bit what it would have
+              been. The file reads itself once for each instruction set (AMP_FILE, if it is
               renamed; AMP_NO_VECTORS): gcc -O3 takes a third less time. Versions do not mix
        0.5.0  ranks: desc.shard, amp_optimizer_range, _accumulate; states in sets of files.
               Gradients that touch few rows (amp_tensor.row_length). Masters and moments
@@ -1212,17 +1214,20 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
    to the distance, so that small changes are not lost but there on average (also among fp16's
    subnormals, to 2^-37); what it costs is noise, of half a step in weights. BF16's moments are
    rounded so, too. Random bits are a hash of a counter: of desc.seed, the tensor's number, the
-   element's, and the step (amp_gate.step), and of nothing else. A state file
-   has the seed. Infinities and NaN stay; no finite value becomes one, but weights stay where
-   halves end, as KAHAN's do (8BIT_24's: models beyond are infinite, as DEFAULT's, masters below
-   the next power of two).
+   element's, and the step (amp_gate.step), and of nothing else: 16 for each number that is rounded.
+   From fp32 to bf16 that is all that is cut off, as from fp32 to an fp16 below 2^-14; above 13
+   count. A state file has the seed; a run from a file of 0.5.0 goes on with these bits, which are
+   other ones than 0.5.0's. Infinities and NaN stay; no finite value becomes one, but weights stay
+   where halves end, as KAHAN's do (8BIT_24's: models beyond are infinite, as DEFAULT's, masters
+   below the next power of two).
    8BIT keeps of 32 elements a power of two, in which the largest is from 1 to 2, and of each a
    float with 4 bits behind the point: of the first moment or momentum a sign and 7 bits, evenly
    spaced below 2^-7, of the second moment 8 bits, evenly spaced below 2^-15, and never 0 after a
    step, because dividing by the root of a second moment of 0 would blow up the update. (One
    exponent for 32, as in OCP's MX formats; Rouhani et al. 2023.) They are rounded stochastically:
    neighbours are 3 to 6 % apart, and a step moves a moment by far less, so that to nearest it would
-   stay for ever where one large gradient has put it. A NaN makes moments of all 32 a NaN, and what
+   stay for ever where one large gradient has put it. (With beta2 = 0.999, 8 or 10 random bits would
+   often lose the step.) A NaN makes moments of all 32 a NaN, and what
    is above 1.9 * 2^126 counts as that.
    8BIT_24, SR and KAHAN round fp16's numbers below 2^-14 to 2^-37 first, so that a model may be one
    step beside the nearest: fp32's 0x35abffe8 begins as 0x0016, in DEFAULT as 0x0015.
@@ -2511,8 +2516,10 @@ AMPI_FN void ampi_record_turn(const amp_plan *plan, uint32_t bad) {
 /* ----------------------------------------------------------------- >>core  storage
    Random bits (codecs: >>core formulas). */
 
-/* What chance depends on beside the lower half of an element's number: seed, tensor, step and the
-   upper half (the finalizer of splitmix64, Steele et al. 2014). */
+/* The key of random bits: seed, tensor, step, and which 2^24 elements of the tensor (the finalizer
+   of splitmix64, Steele et al. 2014). Farther apart, at powers of two, the bits of one key would
+   depend on each other. */
+enum { AMPI_KEYED = 1 << 24 };
 typedef struct ampi_seeds { uint32_t a, b; } ampi_seeds;
 
 AMPI_FN uint64_t ampi_mix(uint64_t x) {
@@ -2523,7 +2530,8 @@ AMPI_FN uint64_t ampi_mix(uint64_t x) {
 }
 
 AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, uint64_t element) {
-    const uint64_t x = ampi_mix(ampi_mix(ampi_mix(ampi_mix(seed) ^ tensor) ^ step) ^ element >> 32);
+    const uint64_t of = ampi_mix(ampi_mix(ampi_mix(seed) ^ tensor) ^ step);
+    const uint64_t x  = ampi_mix(of ^ element / AMPI_KEYED);
     ampi_seeds     k;
     k.a = (uint32_t)x;
     k.b = (uint32_t)(x >> 32);
@@ -2668,8 +2676,8 @@ AMPI_IN AMPI_U AMPI_(rounding)(AMPI_U w, AMPI_U up, const int bits, const int f1
     const uint32_t most = (f16 ? 0x7c000000u : 0x7f800000u) - ((uint32_t)1 << bits);
     return AMPI_(add_below)(w, up, AMPI_(u32)(most));
 }
-AMPI_IN AMPI_U AMPI_(by_chance)(AMPI_U w, AMPI_U chance, const int f16) {
-    return AMPI_(rounding)(w, chance, 16, f16) >> 16;
+AMPI_IN AMPI_U AMPI_(stochastic)(AMPI_U w, AMPI_U random, const int f16) {
+    return AMPI_(rounding)(w, random, 16, f16) >> 16;
 }
 
 /* To nearest even. */
@@ -2702,14 +2710,14 @@ AMPI_IN AMPI_V AMPI_(master)(AMPI_U model, AMPI_U low, const int master, const i
     w = low << 16;
     return AMPI_(add)(x, AMPI_(times)(f16 ? 1.0f / 2048.0f : 1.0f, AMPI_(from_wide)(w, f16)));
 }
-AMPI_IN AMPI_U AMPI_(parts)(AMPI_V p, AMPI_U chance, AMPI_U *low, const int master,
+AMPI_IN AMPI_U AMPI_(parts)(AMPI_V p, AMPI_U random, AMPI_U *low, const int master,
                             const int f16) {
     AMPI_U u = AMPI_(bits)(p), h, odd;
     AMPI_V c;
     *low = AMPI_(split)(u);
     if (master == AMPI_SPLIT) return *low >> 16;
     h = AMPI_(wide)(p, f16);
-    if (master == AMPI_SR) return AMPI_(by_chance)(h, chance, f16);
+    if (master == AMPI_SR) return AMPI_(stochastic)(h, random, f16);
     if (master == AMPI_24BIT) {
         h    = AMPI_(split)(AMPI_(nearest)(h, 8, f16));
         *low = h >> 8 & 0xffu;
@@ -2726,12 +2734,18 @@ AMPI_IN AMPI_U AMPI_(parts)(AMPI_V p, AMPI_U chance, AMPI_U *low, const int mast
     return h >> 16;
 }
 
-/* 32 bits of chance of an element: a permutation of all numbers for each key, after lowbias32
-   (Wellons 2018). */
-AMPI_IN AMPI_U AMPI_(chance)(AMPI_U element, AMPI_U a, AMPI_U b) {
-    AMPI_U x = (element ^ a) * 0x7feb352du;
-    x        = ((x ^ x >> 15) + b) * 0x846ca68bu;
+/* Random bits: of elements 2 * pair, the lower 16, and 2 * pair + 1. Of each key they are a
+   permutation of all numbers: a Weyl sequence, mixed as in lowbias32 (Wellons 2018). The arrays of
+   an element that are rounded stochastically, masters, then m, then v, take those of random, of
+   again(random), and of again once more. */
+AMPI_IN AMPI_U AMPI_(again)(AMPI_U x) {
+    x = x * 0x846ca68bu;
     return x ^ x >> 16;
+}
+AMPI_IN AMPI_U AMPI_(random)(AMPI_U pair, AMPI_U a, AMPI_U b) {
+    AMPI_U x = pair * 0x9e3779b9u + a;
+    x        = (x ^ x >> 16) * 0x7feb352du + b;
+    return AMPI_(again)(x ^ x >> 15);
 }
 
 /* The power of two of a group's largest magnitude, as the exponent of fp32, in which that stays
@@ -2756,12 +2770,12 @@ AMPI_IN AMPI_V AMPI_(up_of)(AMPI_U exponent) {
 }
 
 /* Codes of 8 bits and back: of a magnitude y below 2 the upper bits of y + least as a float, 4 of
-   them behind the point: floats above least, and evenly spaced below. Rounded up if what is cut off
-   is more than chance, below 2^19. Bits above the lower 8, of which those of least are 0, do not
-   count. */
-AMPI_IN AMPI_U AMPI_(encode)(AMPI_U y, uint32_t least, AMPI_U chance) {
+   them behind the point: floats above least, and evenly spaced below. Rounded up if what is cut
+   off, 19 bits, and the random bits, the upper 16 of as many, are 2^19 or more. Bits above the lower
+   8, of which those of least are 0, do not count. */
+AMPI_IN AMPI_U AMPI_(encode)(AMPI_U y, uint32_t least, AMPI_U random) {
     const AMPI_V z = AMPI_(from_bits)(AMPI_(least)(y, AMPI_(u32)(0x3ff70000u)));
-    return AMPI_(bits)(AMPI_(add)(z, AMPI_(from_bits)(AMPI_(u32)(least)))) + chance;
+    return AMPI_(bits)(AMPI_(add)(z, AMPI_(from_bits)(AMPI_(u32)(least)))) + (random << 3);
 }
 AMPI_IN AMPI_V AMPI_(decode)(AMPI_U code, uint32_t least) {
     const AMPI_V z = AMPI_(from_bits)((code << 19) + AMPI_(u32)(least));
@@ -2769,11 +2783,10 @@ AMPI_IN AMPI_V AMPI_(decode)(AMPI_U code, uint32_t least) {
 }
 
 /* Of m 7 bits, from 2^-7, and the sign, beside which that of least is 1. */
-AMPI_IN AMPI_U AMPI_(m_code)(AMPI_V m, float down, AMPI_U chance) {
+AMPI_IN AMPI_U AMPI_(m_code)(AMPI_V m, float down, AMPI_U random) {
     const AMPI_U y    = AMPI_(size)(AMPI_(bits)(AMPI_(times)(down, m)));
     const AMPI_U plus = ~(AMPI_(bits)(m) >> 24) & 0x80u;
-    const AMPI_U c    = chance & 0x7ffffu;
-    return AMPI_(encode)(y, 0x3c000000u, c) >> 19 ^ plus;
+    return AMPI_(encode)(y, 0x3c000000u, random) >> 19 ^ plus;
 }
 AMPI_IN AMPI_V AMPI_(m_value)(AMPI_U code, float up) {
     const AMPI_V m = AMPI_(decode)(code & 0x7fu, 0x3c000000u);
@@ -2783,9 +2796,9 @@ AMPI_IN AMPI_V AMPI_(m_value)(AMPI_U code, float up) {
 
 /* Of v 8 bits, from 2^-15, and at least 1: a moment over the root of a v that was rounded to 0
    would be a leap. */
-AMPI_IN AMPI_U AMPI_(v_code)(AMPI_V v, float down, AMPI_U chance) {
-    const AMPI_U y = AMPI_(bits)(AMPI_(times)(down, v)), c = chance >> 13;
-    const AMPI_U w = AMPI_(encode)(y, 0x38000000u, c);
+AMPI_IN AMPI_U AMPI_(v_code)(AMPI_V v, float down, AMPI_U random) {
+    const AMPI_U y = AMPI_(bits)(AMPI_(times)(down, v));
+    const AMPI_U w = AMPI_(encode)(y, 0x38000000u, random);
     return AMPI_(most)(w, AMPI_(u32)(0x38080000u)) >> 19;
 }
 AMPI_IN AMPI_V AMPI_(v_value)(AMPI_U code, float up) {
@@ -3297,10 +3310,12 @@ static ampi_arrays ampi_arrays_from(const ampi_arrays *arrays, size_t i) {
    runs, and it is encoded again. (bf16 is read and written by the formula's loop: phases throughout
    take 20 to 50 % longer.) With masters of fp32 all is one block; longer ones do not pay else. */
 enum { AMPI_BLOCK = 512, AMPI_GROUPS = AMPI_BLOCK / AMPI_GROUP };
+enum { AMPI_DRAWN = AMPI_BLOCK + 32 }; /* random bits of a block, in whole pairs and vectors */
 typedef struct ampi_step_block {
     ampi_arrays x;         /* from its first element on                   */
     size_t      n, left;   /* elements; as far as memory may be asked for */
     void       *p, *m, *v; /* what the formula reads: x's own, or decoded */
+    const uint16_t *p_random, *m_random, *v_random; /* of what is rounded stochastically */
 } ampi_step_block;
 
 /* Of a block of n elements; compilers see the bound. */
@@ -3340,6 +3355,10 @@ AMPI_FN void     ampi_put16(void *base, size_t i, uint32_t u) {
     ampi_store_u16(base, i, (uint16_t)u);
 }
 AMPI_FN void     ampi_put8(void *base, size_t i, uint32_t u) { ((uint8_t *)base)[i] = (uint8_t)u; }
+AMPI_FN void     ampi_put_words(void *base, uint32_t u) {
+    ampi_store_u16(base, 0, (uint16_t)u);
+    ampi_store_u16(base, 1, (uint16_t)(u >> 16));
+}
 AMPI_FN uint32_t ampi_count(uint32_t u) { return u; }
 AMPI_FN uint32_t ampi_largest16(uint32_t u) { return u; }
 
@@ -3403,10 +3422,12 @@ AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, c
         else AMPI_(sgd)(&b.x.rates, g, &p, has_m ? &m : NULL);
         AMPI_(put)(b.p, i, p);
         if (bf16) {
-            const AMPI_U c = AMPI_(chance)(AMPI_(count)(b.x.element + (uint32_t)i),
-                                           AMPI_(u32)(b.x.key.a), AMPI_(u32)(b.x.key.b));
-            if (has_m) AMPI_(put16)(b.m, i, AMPI_(by_chance)(AMPI_(bits)(m), c & 0xffffu, 0));
-            if (has_v) AMPI_(put16)(b.v, i, AMPI_(by_chance)(AMPI_(bits)(v), c >> 16, 0));
+            if (has_m)
+                AMPI_(put16)(b.m, i, AMPI_(stochastic)(AMPI_(bits)(m),
+                                                       AMPI_(get16)(b.m_random, i), 0));
+            if (has_v)
+                AMPI_(put16)(b.v, i, AMPI_(stochastic)(AMPI_(bits)(v),
+                                                       AMPI_(get16)(b.v_random, i), 0));
         } else {
             if (has_m) AMPI_(put)(b.m, i, m);
             if (has_v) AMPI_(put)(b.v, i, v);
@@ -3442,10 +3463,9 @@ AMPI_IN void AMPI_(put_masters)(const ampi_step_block *block, const int master, 
     const ampi_step_block b = *block;
     size_t                i;
     for (i = 0; i < b.n; i += AMPI_W) {
-        AMPI_U c = AMPI_(count)(b.x.element + (uint32_t)i), low;
-        if (master == AMPI_SR) /* swapped keys: other random bits than those of moments */
-            c = AMPI_(chance)(c, AMPI_(u32)(b.x.key.b), AMPI_(u32)(b.x.key.a)) >> 16;
-        AMPI_(put16)(b.x.model, i, AMPI_(parts)(AMPI_(get)(b.p, i), c, &low, master, f16));
+        AMPI_U r = AMPI_(u32)(0), low;
+        if (master == AMPI_SR) r = AMPI_(get16)(b.p_random, i);
+        AMPI_(put16)(b.x.model, i, AMPI_(parts)(AMPI_(get)(b.p, i), r, &low, master, f16));
         if (master == AMPI_24BIT) AMPI_(put8)(b.x.master.data, i, low);
         else if (master != AMPI_SR) AMPI_(put16)(b.x.master.data, i, low);
     }
@@ -3546,10 +3566,11 @@ AMPI_IN void AMPI_(put_8bit)(const ampi_step_block *block, const int has_v) {
         const size_t i = g * AMPI_GROUP, n = AMPI_(group)(b.n - i);
         AMPI_UNROLLED for (k = 0; k < n; k += AMPI_W) {
             const size_t j = i + k;
-            const AMPI_U c = AMPI_(chance)(AMPI_(count)(b.x.element + (uint32_t)j),
-                                           AMPI_(u32)(b.x.key.a), AMPI_(u32)(b.x.key.b));
-            AMPI_(put8)(m, j, AMPI_(m_code)(AMPI_(get)(b.m, j), down[0][g], c));
-            if (has_v) AMPI_(put8)(v, j, AMPI_(v_code)(AMPI_(get)(b.v, j), down[1][g], c));
+            AMPI_(put8)(m, j, AMPI_(m_code)(AMPI_(get)(b.m, j), down[0][g],
+                                                AMPI_(get16)(b.m_random, j)));
+            if (has_v)
+                AMPI_(put8)(v, j, AMPI_(v_code)(AMPI_(get)(b.v, j), down[1][g],
+                                                    AMPI_(get16)(b.v_random, j)));
         }
     }
     AMPI_(done)();
@@ -3561,11 +3582,34 @@ AMPI_LOOP void AMPI_(moments_8bit)(const ampi_step_block *b, int put) {
     else AMPI_(get_8bit)(b, 0);
 }
 
+/* Random bits of a block, a row for each array that is rounded with them. A block may begin within
+   a pair. */
+AMPI_LOOP void AMPI_(draw)(ampi_step_block *b, uint16_t *room) {
+    const ampi_arrays *x     = &b->x;
+    const size_t       odd   = x->element & 1u;
+    const int          coded = x->moment[0].format != AMPI_F32;
+    const AMPI_U       a = AMPI_(u32)(x->key.a), c = AMPI_(u32)(x->key.b);
+    AMPI_U             pair = AMPI_(count)(x->element >> 1);
+    size_t             rows = 0, j;
+    if (x->master.format == AMPI_SR) b->p_random = room + odd, rows++;
+    if (coded && x->moment[0].data) b->m_random = room + rows++ * AMPI_DRAWN + odd;
+    if (coded && x->moment[1].data) b->v_random = room + rows++ * AMPI_DRAWN + odd;
+    for (j = 0; rows && j < b->n + odd; j += 2 * AMPI_W, pair = pair + AMPI_(u32)(AMPI_W)) {
+        AMPI_U r = AMPI_(random)(pair, a, c);
+        AMPI_(put_words)(room + j, r);
+        if (rows > 1) AMPI_(put_words)(room + AMPI_DRAWN + j, r = AMPI_(again)(r));
+        if (rows > 2) AMPI_(put_words)(room + 2 * AMPI_DRAWN + j, AMPI_(again)(r));
+    }
+    AMPI_(done)();
+}
+
 AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
     const int       wide  = x->master.format == AMPI_F32;
     const int       coded = x->moment[0].scale != NULL, has_v = x->moment[1].data != NULL;
     AMPI_V          room[3][AMPI_BLOCK / AMPI_W];
+    uint16_t        drawn[3 * AMPI_DRAWN];
     ampi_step_block b;
+    b.p_random = b.m_random = b.v_random = NULL;
     for (; i < end; i += b.n) {
         b.x    = ampi_arrays_from(x, i);
         b.left = end - i;
@@ -3573,7 +3617,7 @@ AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
         b.p    = wide ? b.x.master.data : room[0];
         b.m    = coded ? room[1] : b.x.moment[0].data;
         b.v    = coded && has_v ? room[2] : b.x.moment[1].data;
-        if (!wide) AMPI_(masters)(&b, 0);
+        if (!wide) AMPI_(draw)(&b, drawn), AMPI_(masters)(&b, 0);
         if (coded) AMPI_(moments_8bit)(&b, 0);
         if (x->kind == AMP_KIND_ADAMW) AMPI_(adamw_on)(&b);
         else AMPI_(sgd_on)(&b);
@@ -5591,13 +5635,13 @@ static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t
 }
 
 /* Elements [i, i + n) of one tensor, whose gradient begins with element from: it is read once and
-   unscaled on the way. A key is of 2^32 elements. */
+   unscaled on the way; all of one key at a time. */
 static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i,
                                           size_t from, size_t n) {
     static const ampi_seeds none = {0, 0};
     const ampi_control *c    = plan->control;
     const uint64_t      at   = slot->first + i;
-    const uint64_t      rest = ((uint64_t)1 << 32) - (at & 0xffffffffu);
+    const uint64_t      rest = AMPI_KEYED - at % AMPI_KEYED;
     const size_t        here = n < rest ? n : (size_t)rest;
     ampi_arrays         x;
     x.rates      = ampi_rates_of(c, slot);
@@ -6062,7 +6106,7 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
 
    Version 5 (3 until 0.5.0) is that of a set of several ranks: its parts, and what names them,
    whose body is three numbers (ampi_set). One optimizer with all of its state writes version 4 (1,
-   2).
+   2). Random bits of stochastic rounding are others from version 4 on; the file is the same.
 
    Little-endian. Every number takes eight bytes, names and arrays are padded to eight. A sum takes
    eight bytes at a time, h = (h ^ x) * odd and h ^= h >> 32: both can be undone, so that no change
@@ -10559,6 +10603,9 @@ AMPI_AVX2 void ampi_put8_avx2(void *base, size_t i, ampi_u32x8 u) {
     const __m128i h = ampi_lower_avx2(u & ampi_u32_avx2(0xffu)); /* what is larger would be 255 */
     _mm_storel_epi64((__m128i *)(void *)((char *)base + i), _mm_packus_epi16(h, h));
 }
+AMPI_AVX2 void ampi_put_words_avx2(void *base, ampi_u32x8 u) {
+    _mm256_storeu_si256((__m256i *)base, (__m256i)u);
+}
 AMPI_AVX2 ampi_u32x8 ampi_count_avx2(uint32_t u) {
     return ampi_u32_avx2(u) + (ampi_u32x8)_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
 }
@@ -10843,6 +10890,9 @@ AMPI_AVX512 void ampi_put16_avx512(void *base, size_t i, ampi_u32x16 u) {
 AMPI_AVX512 void ampi_put8_avx512(void *base, size_t i, ampi_u32x16 u) {
     void *at = (char *)base + i;
     _mm_storeu_si128((__m128i *)at, _mm512_cvtepi32_epi8((__m512i)u));
+}
+AMPI_AVX512 void ampi_put_words_avx512(void *base, ampi_u32x16 u) {
+    _mm512_storeu_si512(base, (__m512i)u);
 }
 AMPI_AVX512 ampi_u32x16 ampi_count_avx512(uint32_t u) {
     const __m512i lanes =
@@ -11332,6 +11382,9 @@ AMPI_FN void ampi_put8_neon(void *base, size_t i, uint32x4_t u) {
     const uint16x4_t h = vmovn_u32(u);
     const uint8x8_t  b = vmovn_u16(vcombine_u16(h, h));
     ampi_store_u32((uint8_t *)base + i, 0, vget_lane_u32(vreinterpret_u32_u8(b), 0));
+}
+AMPI_FN void ampi_put_words_neon(void *base, uint32x4_t u) {
+    vst1q_u8((uint8_t *)base, vreinterpretq_u8_u32(u));
 }
 AMPI_FN uint32x4_t ampi_count_neon(uint32_t u) {
     static const uint32_t lanes[4] = {0, 1, 2, 3};

@@ -1581,10 +1581,29 @@ AMPI_DEVICE void ampi_get_moments(const ampi_stored &s, size_t i, float *x) {
                                               : ampi_m_value(u[k], up);
 }
 
-/* And back; in 8 bits all lanes of a warp come here. chance: 16 of its bits for each, in 8 bits 19. */
+/* The random bits of N elements from one whose number is even, unless N is 1: words of pairs, that
+   array after array takes. */
+template <int N> struct ampi_draws {
+    uint32_t word[(N + 1) / 2], odd;
+
+    AMPI_MEMBER void begin(uint32_t number, ampi_seeds key) {
+        odd = number & 1u;
+#pragma unroll
+        for (int k = 0; k < N; k += 2) word[k / 2] = ampi_random(number / 2 + k / 2, key.a, key.b);
+    }
+    AMPI_MEMBER uint32_t of(int k) const {
+        return (N == 1 ? odd : k & 1u) ? word[k / 2] >> 16 : word[k / 2] & 0xffffu;
+    }
+    AMPI_MEMBER void next() {
+#pragma unroll
+        for (int k = 0; k < N; k += 2) word[k / 2] = ampi_again(word[k / 2]);
+    }
+};
+
+/* And back; in 8 bits all lanes of a warp come here. */
 template <int MOMENTS, int N, bool SECOND>
 AMPI_DEVICE void ampi_put_moments(const ampi_stored &s, size_t i, bool here, const float *x,
-                                  const uint32_t *chance) {
+                                  ampi_draws<N> *draws) {
     void    *base = s.data;
     uint32_t u[N], most = 0;
     float    down = 0.0f;
@@ -1603,18 +1622,19 @@ AMPI_DEVICE void ampi_put_moments(const ampi_stored &s, size_t i, bool here, con
     if (!here) return;
 #pragma unroll
     for (int k = 0; k < N; k++) {
-        const uint32_t c = SECOND ? chance[k] >> 16 : chance[k] & 0xffffu;
-        if (MOMENTS == AMPI_BF16) u[k] = ampi_by_chance(u[k], c, 0);
+        const uint32_t r = MOMENTS == AMPI_F32 ? 0u : draws->of(k);
+        if (MOMENTS == AMPI_BF16) u[k] = ampi_stochastic(u[k], r, 0);
         else if (MOMENTS == AMPI_8BIT)
-            u[k] = SECOND ? ampi_v_code(x[k], down, chance[k]) : ampi_m_code(x[k], down, chance[k]);
+            u[k] = SECOND ? ampi_v_code(x[k], down, r) : ampi_m_code(x[k], down, r);
     }
+    if (MOMENTS != AMPI_F32) draws->next();
     if (MOMENTS == AMPI_8BIT) ampi_put_bytes<N>((char *)base + i, u);
     else if (MOMENTS == AMPI_BF16) ampi_put_halves<N, true>((char *)base + 2 * i, u);
     else if (N == 1) *ampi_global<uint32_t>((char *)base + 4 * i) = u[0];
     else ampi_array<AMP_F32, true>((char *)base).template put<4>(i, u);
 }
 
-/* N masters from what stands for them, and back; chance is for weights of halves. */
+/* N masters from what stands for them, and back; draws are for weights without masters. */
 template <int N>
 AMPI_DEVICE void ampi_get_masters(const ampi_fewer_part &t, uint64_t i, float *p) {
     uint32_t h[N], l[N];
@@ -1628,16 +1648,12 @@ AMPI_DEVICE void ampi_get_masters(const ampi_fewer_part &t, uint64_t i, float *p
     for (int k = 0; k < N; k++) p[k] = ampi_master(h[k], l[k], t.master, t.f16);
 }
 template <int N>
-AMPI_DEVICE void ampi_put_masters(const ampi_fewer_part &t, uint64_t i, uint32_t number,
-                                  const float *p) {
+AMPI_DEVICE void ampi_put_masters(const ampi_fewer_part &t, uint64_t i, const float *p,
+                                  ampi_draws<N> *draws) {
     uint32_t h[N], l[N];
 #pragma unroll
-    for (int k = 0; k < N; k++) {
-        uint32_t chance = 0;
-        if (t.master == AMPI_SR)
-            chance = ampi_chance(number + k, t.key.b, t.key.a) >> 16;
-        h[k] = ampi_parts(p[k], chance, &l[k], t.master, t.f16);
-    }
+    for (int k = 0; k < N; k++) h[k] = ampi_parts(p[k], draws->of(k), &l[k], t.master, t.f16);
+    if (t.master == AMPI_SR) draws->next();
     ampi_put_halves<N, false>((char *)t.slot->model + 2 * i, h);
     if (t.master == AMPI_24BIT) ampi_put_bytes<N>((char *)t.slot->master.data + i, l);
     else if (t.master != AMPI_SR)
@@ -1661,10 +1677,12 @@ AMPI_DEVICE void ampi_fewer_groups(const ampi_fewer_part &t, unsigned first, uns
         const unsigned e    = base + threadIdx.x % 32 * N;
         const bool     here = e < behind;
         const size_t   i    = (size_t)t.begin + e;
-        uint32_t       g[N], chance[N];
+        ampi_draws<N>  draws = {};
+        uint32_t       g[N];
         float          p[N], m[N], v[N];
 #pragma unroll
-        for (int k = 0; k < N; k++) m[k] = v[k] = 0.0f, chance[k] = 0;
+        for (int k = 0; k < N; k++) m[k] = v[k] = 0.0f;
+        if (MOMENTS != AMPI_F32 || t.master == AMPI_SR) draws.begin(at + e, t.key);
         if (here) {
             ampi_get_grad<N>(t.grad, e, g);
             ampi_get_masters<N>(t, i, p);
@@ -1674,10 +1692,8 @@ AMPI_DEVICE void ampi_fewer_groups(const ampi_fewer_part &t, unsigned first, uns
             for (int k = 0; k < N; k++) {
                 ampi_step_one<WORK>(t, ampi_unscale(g[k], t.factor), &p[k], &m[k], &v[k]);
                 g[k] = 0;
-                if (MOMENTS != AMPI_F32)
-                    chance[k] = ampi_chance(at + e + k, t.key.a, t.key.b);
             }
-            ampi_put_masters<N>(t, i, at + e, p);
+            ampi_put_masters<N>(t, i, p, &draws);
             if (t.zero) {
                 const ampi_array<AMP_F32, true>  wide(t.grad);
                 const ampi_array<AMP_BF16, true> half(t.grad); /* or fp16: a zero is a zero */
@@ -1686,9 +1702,9 @@ AMPI_DEVICE void ampi_fewer_groups(const ampi_fewer_part &t, unsigned first, uns
                 else half.template put<4>(e, g);
             }
         }
-        if (has_m) ampi_put_moments<MOMENTS, N, false>(slot->moment[0], i, here, m, chance);
+        if (has_m) ampi_put_moments<MOMENTS, N, false>(slot->moment[0], i, here, m, &draws);
         if (WORK == AMPI_ADAMW)
-            ampi_put_moments<MOMENTS, N, true>(slot->moment[1], i, here, v, chance);
+            ampi_put_moments<MOMENTS, N, true>(slot->moment[1], i, here, v, &draws);
     }
 }
 
@@ -1701,8 +1717,8 @@ AMPI_DEVICE void ampi_fewer_as(const ampi_fewer_part &t, unsigned count) {
     ampi_fewer_groups<WORK, MOMENTS, 1>(t, whole, count);
 }
 
-/* count elements of a slot that is not of the default state, from element begin. A key is of 2^32
-   elements. */
+/* count elements of a slot that is not of the default state, from element begin; all of one key at
+   a time. */
 template <int WORK>
 AMPI_DEVICE void ampi_step_fewer(const amp_plan &plan, const ampi_slot *slot, ampi_any grad,
                                  uint64_t begin, unsigned count, bool zero) {
@@ -1715,7 +1731,7 @@ AMPI_DEVICE void ampi_step_fewer(const amp_plan &plan, const ampi_slot *slot, am
     t.f16    = slot->model_type == (uint32_t)AMP_F16;
     t.zero   = zero;
     for (unsigned here; count; count -= here, begin += here, grad.base += here * grad.size()) {
-        const uint64_t at = slot->first + begin, rest = 0x100000000u - (at & 0xffffffffu);
+        const uint64_t at = slot->first + begin, rest = AMPI_KEYED - at % AMPI_KEYED;
         here    = count < rest ? count : (unsigned)rest;
         t.grad  = grad;
         t.begin = begin;

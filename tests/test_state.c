@@ -1349,6 +1349,47 @@ TEST(golden_read, "law 12: a state of version 1 is read, and its run goes on as 
     stream_free(&go_on);
 }
 
+TEST(other_random_bits, "History: a file of 0.5.0 has other random bits in front of it than behind it: it loads, "
+                        "seed and state as they are, for a run that goes on") {
+    static float       w[40], g[40];
+    static uint16_t    models[2][40];
+    amp_optimizer_desc d;
+    amp_optimizer      opt;
+    amp_tensor         t;
+    stream             s[2];
+    int                k;
+    memset(&d, 0, sizeof d);
+    memset(&t, 0, sizeof t);
+    memset(s, 0, sizeof s);
+    d.kind = AMP_KIND_ADAMW, d.dtype = AMP_BF16, d.state = AMP_STATE_SR_8BIT;
+    t.n = 40, t.weight = w, t.grad = g;
+    g[7] = 3.0f;
+    for (k = 0; k < 2; k++) {
+        d.seed = (uint64_t)(5 + k);
+        CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+        CHECK_EQ_INT(k ? load(&opt, &s[0]) : amp_optimizer_adamw(&opt, 0.1f), AMP_OK);
+        CHECK_EQ_INT(save(&opt, &s[k]), AMP_OK);
+        CHECK_EQ_U64(word_get(s[k].bytes + 8), 512 + 4);
+        if (k == 0) { /* as 0.5.0 has it */
+            as_version(&s[0], 2);
+            word_put(s[0].bytes + 8, 512 + 2);
+            seal(&s[0]);
+        }
+        CHECK_EQ_INT(amp_optimizer_adamw(&opt, 0.1f), AMP_OK);
+        memcpy(models[k], amp_optimizer_model(&opt, 0), sizeof models[k]);
+        amp_optimizer_free(&opt);
+    }
+    as_version(&s[1], 2);
+    word_put(s[1].bytes + 8, 512 + 2);
+    seal(&s[1]);
+    stream_equal(&s[0], &s[1]);
+    CHECK_MEM(models[0], models[1], sizeof models[0]);
+    stream_free(&s[0]);
+    stream_free(&s[1]);
+}
+
 /* An independent reader: walks a state by its description and compares it with what the API shows.
    Returns the place behind what it read. */
 static size_t read_numbers(const stream *s, const rig *r) {
@@ -2533,6 +2574,7 @@ int main(int argc, char **argv) {
     RUN_FRESH(mismatch_named);
     RUN_FRESH(golden_written);
     RUN_FRESH(golden_read);
+    RUN_FRESH(other_random_bits);
     RUN_FRESH(layout);
     RUN_FRESH(blocks);
     RUN_FRESH(any_bits);
