@@ -2771,8 +2771,8 @@ AMPI_IN AMPI_V AMPI_(up_of)(AMPI_U exponent) {
 
 /* Codes of 8 bits and back: of a magnitude y below 2 the upper bits of y + least as a float, 4 of
    them behind the point: floats above least, and evenly spaced below. Rounded up if what is cut
-   off, 19 bits, and the random bits, the upper 16 of as many, are 2^19 or more. Bits above the lower
-   8, of which those of least are 0, do not count. */
+   off, 19 bits, and the random bits, the upper 16 of as many, are 2^19 or more. Bits above the
+   lower 8, of which those of least are 0, do not count. */
 AMPI_IN AMPI_U AMPI_(encode)(AMPI_U y, uint32_t least, AMPI_U random) {
     const AMPI_V z = AMPI_(from_bits)(AMPI_(least)(y, AMPI_(u32)(0x3ff70000u)));
     return AMPI_(bits)(AMPI_(add)(z, AMPI_(from_bits)(AMPI_(u32)(least)))) + (random << 3);
