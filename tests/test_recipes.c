@@ -3,8 +3,11 @@
 #define _GNU_SOURCE /* setenv */
 #define AMP_KERNELS /* the core: what objects are made of */
 #include "amp.h"
+#include "fp.h"
 #include "posix.h"
 #include "test.h"
+
+#include <fenv.h> /* feholdexcept, fesetenv */
 
 enum { N = 37, STEPS = 60 };
 
@@ -743,6 +746,159 @@ TEST(average_evaluated, "README: an average of weights is evaluated through the 
     }
 }
 
+/* A host that allocates gradients in its first backward, or hands out others in every step. */
+TEST(gradients_late, "manual: grad_later, then rebind once or rebind_all in every step: the bits of gradients that were "
+                     "there from the start; one that is absent leaves its tensor alone") {
+    static run         known;
+    static float       w[2][N], idle[2][N], g[2][N];
+    float             *grads[2];
+    amp_optimizer      opt;
+    amp_optimizer_desc desc;
+    amp_tensor         t[2];
+    amp_status         a, b;
+    uint32_t           step;
+    int                k, all, i;
+    for (k = 0; k < 3; k++)
+        for (all = 0; all < 2; all++) {
+            desc = desc_of(kinds[k]);
+            run_start(&known, &desc, AMP_F32);
+            memcpy(w[all], known.w, sizeof known.w);
+            memcpy(idle[0], known.w, sizeof known.w), memcpy(idle[1], known.w, sizeof known.w);
+            memset(t, 0, sizeof t);
+            t[0].n = t[1].n = N;
+            t[0].grad_later = t[1].grad_later = 1;
+            t[0].weight = w[all], t[1].weight = idle[0];
+            CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+            for (i = 0; i < 2; i++) CHECK_EQ_INT(amp_optimizer_add(&opt, &t[i]), AMP_OK);
+            CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+            for (step = 0; step < 8; step++) {
+                const float scale = amp_optimizer_loss_scale(&opt);
+                grads[0]          = g[all ? step % 2 : 0]; /* where this backward has put it */
+                grads[1]          = NULL;
+                for (i = 0; i < N; i++) grads[0][i] = known.grad[i] = noise(step, (uint32_t)i) * scale;
+                if (step == 3) memcpy(&grads[0][9], &f32_inf, 4), memcpy(&known.grad[9], &f32_inf, 4);
+                run_step(&known, 0.125f);
+
+                if (all) CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, NULL, (void *const *)grads), AMP_OK);
+                else if (step == 0) CHECK_EQ_INT(amp_optimizer_rebind(&opt, 0, NULL, grads[0]), AMP_OK);
+                if (kinds[k] == AMP_KIND_ADAMW) CHECK_EQ_INT(amp_optimizer_adamw(&opt, 0.125f), AMP_OK);
+                else if (kinds[k] == AMP_KIND_SGD) CHECK_EQ_INT(amp_optimizer_sgd(&opt, 0.125f), AMP_OK);
+                else {
+                    if (amp_optimizer_begin_step(&opt))
+                        for (i = 0; i < N; i++) {
+                            volatile float change = 0.125f * amp_optimizer_grad(&opt, 0)[i];
+                            w[all][i] -= change;
+                        }
+                    CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
+                }
+                CHECK_MEM(w[all], known.w, sizeof known.w);
+            }
+            CHECK_EQ_INT(amp_optimizer_status(&opt, &a), AMP_OK);
+            b = status_of(&known);
+            CHECK_EQ_F64(a.norm, b.norm);
+            CHECK(a.steps == 7 && b.steps == 7 && a.skipped == 1 && a.loss_scale == b.loss_scale);
+            CHECK_MEM(idle[0], idle[1], sizeof idle[0]);
+            amp_optimizer_free(&opt), amp_optimizer_free(&known.opt);
+        }
+}
+
+/* One array for all weights, of which biases and norms stay in fp32: the copies have the masters'
+   offsets, with a hole where a tensor has none. */
+TEST(flat_with_fp32, "manual: over one flat array weights are at model(first) + offset, whether or not others keep_fp32, "
+                     "and those are read in the master, at the same offset") {
+    enum { PARTS = 5, ALL = 90 };
+    static const size_t sizes[PARTS] = {40, 3, 30, 2, 15};
+    static float        w[ALL], g[ALL];
+    amp_tensor          whole, parts[PARTS];
+    amp_optimizer_desc  desc = desc_of(AMP_KIND_SGD);
+    amp_optimizer       opt;
+    uint32_t            step;
+    size_t              i, at;
+    int                 p;
+    memset(&whole, 0, sizeof whole), memset(parts, 0, sizeof parts);
+    whole.n = ALL, whole.weight = w, whole.grad = g;
+    for (p = 0; p < PARTS; p++) parts[p].n = sizes[p], parts[p].keep_fp32 = p % 2;
+    for (i = 0; i < ALL; i++) w[i] = noise(99, (uint32_t)i);
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, parts, PARTS), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    for (step = 0; step < 4; step++) {
+        const amp_f16 *model = (const amp_f16 *)amp_optimizer_model(&opt, 0);
+        for (p = 0, at = 0; p < PARTS; at += sizes[p++])
+            if (parts[p].keep_fp32) {
+                CHECK(amp_optimizer_model(&opt, p) == (const void *)(w + at));
+            } else {
+                CHECK(amp_optimizer_model(&opt, p) == (const void *)(model + at));
+                for (i = at; i < at + sizes[p]; i++) CHECK_EQ_U32(model[i].bits, amp_f32_to_f16(w[i]).bits);
+            }
+        for (i = 0; i < ALL; i++) g[i] = noise(step, (uint32_t)i) * amp_optimizer_loss_scale(&opt);
+        if (step == 2) memcpy(&g[41], &f32_nan, 4);
+        CHECK_EQ_INT(amp_optimizer_sgd(&opt, 0.125f), AMP_OK);
+        if (step == 1) {
+            w[50] = 3.0f; /* by hand */
+            CHECK_EQ_INT(amp_optimizer_refresh(&opt), AMP_OK);
+        }
+    }
+    amp_optimizer_free(&opt);
+}
+
+/* A host that traps inf - inf and division by 0 (KANN does): an overflow is ordinary under a loss
+   scale, and its own code computes inf - inf from it. Its traps are off from forward to the end of
+   backward; they stay in its optimizer, which sees finite gradients only. */
+#if FP_TRAPPING
+static run trapping;
+static int with_traps, held;
+
+static void host_backward(float *grad, uint32_t step, float dloss) {
+    int i;
+    for (i = 0; i < N; i++) { /* inf - inf where fp16 overflows */
+        volatile float a = amp_f16_to_f32(amp_f32_to_f16(noise(step, (uint32_t)i) * dloss));
+        volatile float b = amp_f16_to_f32(amp_f32_to_f16(noise(step, (uint32_t)i) * 0.5f * dloss));
+        grad[i]          = a - b;
+    }
+}
+
+static void trapping_run(void) {
+    amp_optimizer_desc desc = desc_of(AMP_KIND_OWN);
+    uint32_t           step;
+    desc.scaler.init_scale = 65536.0f;
+    run_start(&trapping, &desc, AMP_F32);
+    fp_set(with_traps ? FP_IEEE & ~0x280u : FP_IEEE); /* KANN's: invalid, and division by 0 */
+    for (step = 0; step < 10; step++) {
+        const float scale = amp_optimizer_loss_scale(&trapping.opt);
+        fenv_t      traps;
+        if (held) feholdexcept(&traps); /* no traps from here */
+        host_backward(trapping.grad, step, scale);
+        if (held) fesetenv(&traps);     /* to here */
+        run_step(&trapping, 0.125f);
+    }
+}
+
+TEST(trapping_host, "manual: a host that traps floating-point exceptions switches them off around forward and backward "
+                    "alone; the run has the bits of one without traps, and without that it dies") {
+    static float w[N];
+    amp_status   status;
+    held = 0, with_traps = 1;
+    CHECK(!fp_runs_without_trap(trapping_run)); /* what the two lines are for */
+    amp_optimizer_free(&trapping.opt);
+    with_traps = 0;
+    trapping_run();
+    status = status_of(&trapping);
+    CHECK_EQ_U64(status.skipped, 4); /* at 2^16 to 2^13: noise comes to 8 */
+    CHECK_EQ_U64(status.steps, 6);
+    memcpy(w, trapping.w, sizeof w);
+    amp_optimizer_free(&trapping.opt);
+    held = with_traps = 1;
+    CHECK(fp_runs_without_trap(trapping_run));
+    status = status_of(&trapping);
+    CHECK_EQ_U64(status.skipped, 4);
+    CHECK_MEM(trapping.w, w, sizeof w);
+    amp_optimizer_free(&trapping.opt);
+}
+#else
+TEST(trapping_host, "manual: a host that traps floating-point exceptions") { SKIP(FP_WHY); }
+#endif
+
 TEST(session_counts, "manual: a loop's own Adam is at step scaler->good + 1 in a session, with AMP_ENABLE=0 too, where "
                      "what is not finite is a step as it always was; skipped_in_a_row ends a run that is stuck") {
     static amp_session session;
@@ -789,6 +945,9 @@ int main(int argc, char **argv) {
     RUN(gated_momentum);
     RUN(own_moments);
     RUN(average_evaluated);
+    RUN(gradients_late);
+    RUN(flat_with_fp32);
+    RUN(trapping_host);
     RUN(session_counts);
     return test_end();
 }
