@@ -96,6 +96,15 @@
    resumed run needs); for inference in halves save the model copies beside. Bias
    correction counts status.steps, the steps taken, and so should a schedule.
 
+   Recipes with lines to copy are in examples/recipes.c, and in tests/test_recipes.c:
+       moments of your own    tensors with grad NULL and keep_fp32; one file saves all
+       other weights          an average, the best: into the masters; amp_optimizer_refresh
+       gradients come late    grad_later; amp_optimizer_rebind, or rebind_all in each step
+       one flat array         add_flat: a weight is at model(first) + offset where first is
+                              a copy; tensors with keep_fp32 are read in the master
+       unmasked traps         (KANN) feholdexcept before forward, fesetenv after backward:
+                              an overflow makes inf - inf in your code; amp.h needs none
+
    A run of another program goes on here in one of two ways. Its optimizer keeps
    its moments and steps between begin_step and end_step, on fp32 masters and
    unscaled gradients as before; or the fused steps take over: moment1 and moment2
@@ -233,6 +242,15 @@
             2^22 multiply-adds takes memory from malloc until it returns. Where
             there is none, and for smaller products, 128 KiB of stack do (140 from
             a compiler that does not optimize).
+   Bytes    a parameter with AdamW: weight, gradient, moments and what prepare adds:
+            fp32, your own loop                  4 + 4 + 8        16
+            around it, fp32 gradients            4 + 4 + 8 + 6    22
+            the same, unscale_in_place           4 + 4 + 8 + 2    18
+            around it, 16-bit gradients          4 + 2 + 8 + 6    20
+            amp_optimizer_adamw                  4 + 4 + 10       18
+            the same, 16-bit gradients           4 + 2 + 10       16
+            So it grows. Activations in 16 bits halve theirs, and >>api storage
+            keeps moments and masters in fewer bytes.
    Pointers may be unaligned; n may be odd, 0 (then the pointer may be NULL) or
             above 2^31. Names are kept as pointers: let them outlive the object.
    Threads  No object locks itself: one thread at a time may use an object.

@@ -9,7 +9,7 @@ enum { MAX_BLOCKS = 64, FOREVER = 1 << 30 };
 typedef struct heap {
     int    calls, frees, live, strangers; /* strangers: freed but not ours         */
     int    fail_from, fail_count;         /* calls [fail_from, + fail_count) fail  */
-    size_t largest;                       /* bytes asked for in one call           */
+    size_t largest, bytes;                /* asked for in one call, and in all     */
     int    poison;                        /* byte that memory is filled with       */
     void  *block[MAX_BLOCKS];
 } heap;
@@ -19,6 +19,7 @@ static inline void *heap_alloc(size_t num_bytes, void *user_data) {
     int   call = ++h->calls, i;
     void *memory;
     if (num_bytes > h->largest) h->largest = num_bytes;
+    h->bytes += num_bytes;
     if (h->fail_from && call >= h->fail_from && call - h->fail_from < h->fail_count) return NULL;
     if (num_bytes > ((size_t)1 << 30)) return NULL;
     memory = malloc(num_bytes);

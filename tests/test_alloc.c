@@ -616,6 +616,36 @@ TEST(backend_without_memory, "manual: alloc_fn and free_fn may both be NULL: the
     all_freed();
 }
 
+/* ------------------------------------------------------------------- the manual's table of bytes */
+
+TEST(bytes_a_parameter, "manual, >>promises: what prepare adds, in bytes a parameter, to weights and gradients of the "
+                        "caller's") {
+    enum { MANY = 1 << 18 };
+    static float w[MANY], g[MANY];
+    static const struct { amp_kind kind; amp_dtype grad, dtype; int in_place; double added; } rows[] = {
+        {AMP_KIND_OWN, AMP_F32, AMP_BF16, 0, 6},   {AMP_KIND_OWN, AMP_F32, AMP_BF16, 1, 2},
+        {AMP_KIND_OWN, AMP_BF16, AMP_BF16, 0, 6},  {AMP_KIND_OWN, AMP_F32, AMP_F32, 1, 0},
+        {AMP_KIND_ADAMW, AMP_F32, AMP_F16, 0, 10}, {AMP_KIND_ADAMW, AMP_F16, AMP_F16, 0, 10}};
+    size_t i;
+    for (i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        amp_optimizer_desc desc = heap_desc(rows[i].kind);
+        amp_optimizer      opt;
+        amp_tensor         t;
+        double             added;
+        memset(&t, 0, sizeof t);
+        desc.dtype            = rows[i].dtype;
+        desc.unscale_in_place = rows[i].in_place;
+        t.n = MANY, t.weight = w, t.grad = g, t.grad_type = rows[i].grad;
+        CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+        added = (double)the_heap.bytes / MANY;
+        CHECK(added >= rows[i].added && added < rows[i].added + 0.05); /* and tables */
+        amp_optimizer_free(&opt);
+        all_freed();
+    }
+}
+
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     RUN(fails_once);
@@ -631,5 +661,6 @@ int main(int argc, char **argv) {
     RUN(backend_fails);
     RUN(backend_memory);
     RUN(backend_without_memory);
+    RUN(bytes_a_parameter);
     return test_end();
 }
