@@ -1,11 +1,12 @@
 /* pitfalls.c - why mixed precision needs more than replacing float by half
 
-   Five short sections, each with numbers computed here:
+   Six short sections, each with numbers computed here:
      a  a small update to a weight of 1 is rounded away in fp16 and bf16
      b  a small gradient becomes zero in fp16, unless the loss is scaled
      c  without an fp32 master, 1000 updates of 0.0001 do not move a weight; with one they do
      d  a network that fp16 cannot train without a loss scale; with one it equals fp32
      e  after -Ofast, the usual test for inf finds none; amp_all_finite does
+     f  in bf16 one inf in a gradient ends a run that only clips, or only looks at its loss
 
    Build and run:
        cc -O2 -I. examples/pitfalls.c -o pitfalls -lm && ./pitfalls
@@ -372,6 +373,86 @@ static int section_e(void) {
     return verdict(!amp);
 }
 
+/* ------------------------------------------------------------------ f: one inf, in bf16
+
+   bf16 needs no scale, and yet a gradient may be inf for once: a bad sample, a division, a flipped
+   bit. A clip that trusts the norm divides by inf: 0 times inf is NaN, and a NaN passes every later
+   comparison. Who looks at the loss alone sees it one step late, and then skips for ever. */
+enum { WEIGHTS = 16, POINTS = 64, BEFORE = 10, AFTER = 100 };
+enum { BY_CLIP, BY_LOSS, BY_AMP, WITHOUT_IT, WAYS };
+
+/* Fit y = sum of w x by SGD on copies and gradients in bf16. */
+static void fit(int way, float *w, int *taken, double *loss) {
+    static const uint32_t inf = 0x7f800000u;
+    amp_bf16              grad[WEIGHTS];
+    float                 model[WEIGHTS], g[WEIGHTS];
+    amp_optimizer         opt;
+    amp_optimizer_desc    desc   = {.dtype = AMP_BF16, .max_norm = 1.0f, .scaler = {
+                                    .init_scale = 1.0f, .preset = AMP_PRESET_STATIC}};
+    amp_tensor            tensor = {.n = WEIGHTS, .weight = w, .grad = grad, .grad_type = AMP_BF16};
+    must(amp_optimizer_init(&opt, &desc));
+    must(amp_optimizer_add(&opt, &tensor));
+    must(amp_optimizer_prepare(&opt));
+    for (int step = 0; step <= BEFORE + AFTER; step++) {
+        uint32_t state = (uint32_t)step % 4;
+        float    norm = 0.0f, sum = 0.0f;
+        int      go;
+        if (way == WITHOUT_IT && step == BEFORE) continue;
+        for (int j = 0; j < WEIGHTS; j++) model[j] = amp_bf16_to_f32(amp_f32_to_bf16(w[j]));
+        memset(g, 0, sizeof g);
+        for (int i = 0; i < POINTS; i++) {
+            float x[WEIGHTS], error = 0.0f;
+            for (int j = 0; j < WEIGHTS; j++) {
+                x[j] = uniform(&state);
+                error += (model[j] - (float)(j - 7) * 0.125f) * x[j];
+            }
+            for (int j = 0; j < WEIGHTS; j++) g[j] += 2.0f / POINTS * error * x[j];
+            sum += error * error / POINTS;
+        }
+        *loss = (double)sum;
+        if (step == BEFORE) memcpy(&g[3], &inf, sizeof inf);
+        must(amp_cast(grad, AMP_BF16, g, AMP_F32, WEIGHTS));
+        if (way >= BY_AMP) {
+            go = amp_optimizer_begin_step(&opt);
+            memcpy(g, amp_optimizer_grad(&opt, 0), sizeof g); /* clipped, if it is to be read */
+        } else {
+            must(amp_cast(g, AMP_F32, grad, AMP_BF16, WEIGHTS));
+            for (int j = 0; j < WEIGHTS; j++) norm += g[j] * g[j];
+            norm = sqrtf(norm);
+            if (norm > 1.0f)
+                for (int j = 0; j < WEIGHTS; j++) g[j] *= 1.0f / norm;
+            go = way == BY_CLIP || amp_all_finite(&sum, AMP_F32, 1);
+        }
+        *taken += go;
+        for (int j = 0; j < WEIGHTS && go; j++) w[j] -= 0.2f * g[j];
+        if (way >= BY_AMP) must(amp_optimizer_end_step(&opt));
+    }
+    amp_optimizer_free(&opt);
+}
+
+static int section_f(void) {
+    static const char *const name[WAYS] = {"clip by the norm", "check of the loss", "amp.h",
+                                           "without that batch"};
+    float  w[WAYS][WEIGHTS] = {{0.0f}};
+    int    taken[WAYS]      = {0}, lost[WAYS] = {0};
+    double loss[WAYS];
+    printf("f. bf16, one inf in the gradient of step %d, then %d steps more\n"
+           "                        taken  skipped  weights lost  loss\n", BEFORE + 1, AFTER);
+    for (int way = 0; way < WAYS; way++) {
+        fit(way, w[way], &taken[way], &loss[way]);
+        for (int j = 0; j < WEIGHTS; j++) lost[way] += !amp_all_finite(&w[way][j], AMP_F32, 1);
+        printf("   %-18s %8d %8d %8d of %d  ", name[way], taken[way],
+               BEFORE + AFTER + (way < WITHOUT_IT) - taken[way], lost[way], WEIGHTS);
+        if (lost[way]) puts("nan");
+        else printf("%.2g\n", loss[way]);
+    }
+    printf("   amp.h has %s of the run without that batch\n",
+           memcmp(w[BY_AMP], w[WITHOUT_IT], sizeof w[0]) ? "NOT the bits" : "the bits");
+    return verdict(lost[BY_CLIP] && lost[BY_LOSS] && taken[BY_LOSS] == BEFORE + 1 && !lost[BY_AMP] &&
+                   taken[BY_AMP] == BEFORE + AFTER && loss[BY_AMP] < 1e-3 &&
+                   memcmp(w[BY_AMP], w[WITHOUT_IT], sizeof w[0]) == 0);
+}
+
 int main(int argc, char **argv) {
     int ok;
     no_options(argc, argv,
@@ -382,5 +463,6 @@ int main(int argc, char **argv) {
     ok &= section_c();
     ok &= section_d();
     ok &= section_e();
+    ok &= section_f();
     return finish(ok ? 0 : 1);
 }
