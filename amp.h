@@ -3427,7 +3427,7 @@ AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, c
 
     const int    bf16  = moments == AMPI_BF16;
     const int    has_v = kind == AMP_KIND_ADAMW, has_m = has_v || b.m;
-    const size_t more  = AMPI_W > 1 && b.left > AMPI_SOON ? b.left - AMPI_SOON : 0;
+    size_t       more  = AMPI_W > 1 && b.left > AMPI_SOON ? b.left - AMPI_SOON : 0;
     const AMPI_V f     = AMPI_(splat)(b.x.factor);
     size_t       i;
     for (i = 0; i < b.n; i += AMPI_W) {

@@ -158,6 +158,13 @@ else
     skip sass 'no nvdisasm'
 fi
 
+# nvcc reads a .cu with its own compiler, whose warnings gcc does not have.
+printf '#define AMP_IMPLEMENTATION\n#include "amp.h"\n' > "$out/implementation.cu"
+if $NVCC $flags -Xcompiler -fsyntax-only -c "$out/implementation.cu" \
+    -o "$out/implementation.o" > "$out/implementation.log" 2>&1; then
+    ok "implementation: no warning in a .cu"
+else fail "implementation: warnings in a .cu" "$out/implementation.log"; fi
+
 # Every formula is rounded as written, also under --use_fast_math: no flushed subnormal, no
 # approximation, no fused multiply-add in the code for the device.
 if $NVCC $flags --use_fast_math -ptx amp_kernels.cu -o "$out/fast.ptx" 2> "$out/fast.log" &&
