@@ -1670,7 +1670,7 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 #else
 #define AMPI_FN static inline
 #endif
-#if defined(__GNUC__) || defined(__clang__)
+#if (defined(__GNUC__) || defined(__clang__)) && defined(__OPTIMIZE__) /* at -O0: calls */
 #define AMPI_ALWAYS __attribute__((always_inline))
 #else
 #define AMPI_ALWAYS
