@@ -1806,11 +1806,15 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
 #define AMPI_STRICT_END
 #endif
 
-/* Set-up, files and reports run once or seldom: small code takes gcc a tenth less of its time. */
+/* Set-up, files and reports run once or seldom: small code takes a compiler a tenth less time. */
 #if defined(__OPTIMIZE__) && defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 #define AMPI_COLD_BEGIN                                                                        \
     _Pragma("GCC push_options") _Pragma("GCC optimize(\"Os,no-fast-math,fp-contract=off\")")
 #define AMPI_COLD_END _Pragma("GCC pop_options")
+#elif defined(__OPTIMIZE__) && defined(__clang__) && !defined(__CUDACC__)
+#define AMPI_COLD_BEGIN                                                                        \
+    _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
+#define AMPI_COLD_END _Pragma("clang attribute pop")
 #else
 #define AMPI_COLD_BEGIN
 #define AMPI_COLD_END
@@ -9375,6 +9379,8 @@ AMP_DEF amp_result amp_autocast_dtype(amp_op op, const amp_dtype *inputs, int co
     return amp_autocast_dtype_in(amp_autocast_current(), op, inputs, count, compute, output);
 }
 
+AMPI_COLD_BEGIN
+
 /* A rule, or a type: "fp16" is low with that type. */
 static int ampi_read_rule(const char *text, size_t length, uint32_t *rule, uint32_t *dtype) {
     const int type = ampi_find_type(text, length);
@@ -9595,6 +9601,8 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
     }
     return t.failed ? AMP_ERROR_WRITE : AMP_OK;
 }
+
+AMPI_COLD_END
 
 /* -------------------------------------------------------------- >>impl  cache */
 
@@ -10114,6 +10122,8 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
 #pragma pop_macro("cublasSgemmStridedBatched")
 #endif
 
+AMPI_COLD_BEGIN
+
 AMP_DEF void amp_session_end(amp_session *session) {
     if (!session) return;
     if (amp_autocast_current() == &session->autocast) amp_autocast_use(session->before);
@@ -10168,6 +10178,8 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *ba
     session->before           = amp_autocast_use(&session->autocast);
     return AMP_OK;
 }
+
+AMPI_COLD_END
 
 #endif /* AMP_NO_AUTOCAST */
 
