@@ -1012,6 +1012,7 @@ typedef struct amp_ranks {
     void *user;
 } amp_ranks;
 
+#ifndef AMP_NO_RANKS
 /* Which elements of tensor i belong to this rank: whole chunks of 16384, and over all tensors, in
    their order, one run, so that in an array of add_flat it is one piece. (Ranks tell each other
    theirs once.) Without ranks, all. n is 0 for a bad index and before prepare. */
@@ -1021,6 +1022,7 @@ AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first,
    backend memory. Does not wait. A frozen tensor, or no desc.ranks: AMP_ERROR_UNSUPPORTED. */
 AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const void *part,
                                             amp_dtype type);
+#endif
 
 /* ---------------------------------------------------------------- >>api  sparse
    Gradients that touch few rows of a tensor, as those of embeddings do: amp_tensor.rows says where
@@ -1142,6 +1144,7 @@ typedef struct amp_tensor_report {
     uint64_t    grads[AMP_BINS], weights[AMP_BINS];
 } amp_tensor_report;
 
+#ifndef AMP_NO_REPORT
 /* What has happened so far. Then, of the same moment, whatever happened since, tensor i; and the
    last turns, at most *count and AMP_TURNS, oldest first: AMP_ERROR_BAD_STATE before the first
    amp_optimizer_report (_advice, _table, _json), and after a load. AMP_ERROR_UNSUPPORTED without
@@ -1198,6 +1201,7 @@ AMP_DEF amp_result amp_optimizer_report_table(const amp_optimizer *opt, amp_writ
                                               void *user);
 AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write_fn write_fn,
                                              void *user);
+#endif /* AMP_NO_REPORT */
 
 /* --------------------------------------------------------------- >>api  storage
    Low-precision optimizer state. It saves memory. A step is faster only where memory binds it: on
@@ -4198,6 +4202,54 @@ static amp_result ampi_cast_on(const amp_backend *b, void *dst, amp_dtype dst_ty
     return b->functions->cast_fn(b, dst, dst_type, src, src_type, n);
 }
 
+/* What the second floor adds to set-up, step and files. It stands there, for the first one names
+   nothing of it; a room that was left out (AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT) is NULL. */
+typedef struct ampi_archive ampi_archive;
+typedef struct ampi_arena   ampi_arena;
+typedef struct ampi_loading ampi_loading;
+typedef struct ampi_state   ampi_state;
+typedef struct ampi_target  ampi_target;
+typedef struct ampi_second_floor {
+    /* set-up: may the desc, or a tensor, be so? */
+    amp_result (*ranks_ok)(const amp_optimizer_desc *d);
+    amp_result (*report_ok)(const amp_optimizer_desc *d);
+    amp_result (*rows_ok)(const amp_optimizer *opt, const amp_tensor *t, size_t i);
+    /* places in backend memory; bytes of host memory behind the plan's tables, and places there */
+    void   (*rows_layout)(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
+    void   (*report_layout)(amp_plan *plan, ampi_arena *arena);
+    size_t (*report_room)(const amp_optimizer *opt);
+    void   (*report_place)(const amp_optimizer *opt, amp_plan *plan);
+    /* a step: add up rows, in front of their check; move these rows; count in a chunk of a turn
+       that is sampled, behind its check, and around its update; where in rows an element is */
+    void       (*rows_sum)(const amp_plan *plan, ampi_slot *slot);
+    void       (*rows_step)(const amp_plan *plan, const ampi_slot *slot);
+    void       (*report_grads)(ampi_census *census, const void *x, amp_dtype type, size_t n,
+                         const amp_stats *seen);
+    void       (*report_weights)(const amp_plan *plan, const ampi_slot *slot, ampi_job job,
+                           size_t begin, size_t n, ampi_census *census);
+    amp_result (*rows_stats)(const amp_optimizer *opt, int i, amp_stats *stats);
+    /* ranks meet: in prepare (are tables the same?), and behind load_file */
+    amp_result (*ranks_meet)(const amp_optimizer *opt);
+    void       (*ranks_loaded)(const amp_optimizer *opt, const ampi_loading *l, amp_result *result);
+    /* files: a set, or what replaces one; what a set has for this rank; a report's history */
+    amp_result (*ranks_save)(const amp_optimizer *opt, const char *path, ampi_target *to,
+                             ampi_state *state);
+    amp_result (*ranks_load)(const amp_optimizer *opt, const char *path, ampi_loading *l,
+                             void *file);
+    amp_result (*report_save)(const amp_optimizer *opt);
+    void       (*report_walk)(ampi_archive *a, const amp_plan *plan);
+    void       (*report_forget)(amp_plan *plan);
+    amp_result (*report_load)(const amp_optimizer *opt);
+} ampi_second_floor;
+static const ampi_second_floor *ampi_second(void);
+
+/* Something of a desc or a file is of a room that was left out. */
+static amp_result ampi_left_out(char *problem, const char *what, const char *macro) {
+    ampi_tell(problem, "%s needs what %s has left out: compile AMP_IMPLEMENTATION without it", what,
+              macro);
+    return AMP_ERROR_UNSUPPORTED;
+}
+
 AMPI_COLD_BEGIN
 
 /* ------------------------------------------------------------- >>impl  optimizer */
@@ -4231,14 +4283,6 @@ static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d, char 
         !ampi_f32_ok(problem, "amp_optimizer_desc.max_norm", &d->max_norm, 0.0f, AMPI_F32_MAX,
                      amount))
         return 0;
-    if (d->report &&
-        (!ampi_f32_ok(problem, "amp_report_desc.spike_norm", &d->report->spike_norm, 0.0f,
-                      AMPI_F32_MAX, amount) ||
-         !ampi_f32_ok(problem, "amp_report_desc.spike_z", &d->report->spike_z, 0.0f, AMPI_F32_MAX,
-                      amount)))
-        return 0;
-    if (d->report && d->report->every < 0)
-        return ampi_out(problem, "amp_report_desc.every", (double)d->report->every, "0 or more");
     if (d->first_step > UINT64_MAX / 2)
         return ampi_out(problem, "amp_optimizer_desc.first_step", (double)d->first_step,
                         "less than 2^63");
@@ -4262,34 +4306,11 @@ static int ampi_state_known(uint32_t state) {
     return state >> 4 != 2 && state >> 4 <= 4 && (state & 15u) <= 2;
 }
 
-enum { AMPI_RANKS = 65536 }; /* at most: whatever the file of a set says, it is read in no time */
-
-static amp_result ampi_ranks_ok(const amp_optimizer_desc *d) {
-    const amp_ranks *r = d->ranks;
-    if (d->kind == AMP_KIND_OWN) {
-        ampi_tell(d->problem, "amp_optimizer_desc.ranks is for AMP_KIND_ADAMW and AMP_KIND_SGD: "
-                              "desc.kind is AMP_KIND_OWN");
-        return AMP_ERROR_UNSUPPORTED;
-    }
-    if (r->count < 0 || r->count > AMPI_RANKS) {
-        ampi_out(d->problem, "amp_ranks.count", (double)r->count, "0 to 65536");
-        return AMP_ERROR_INVALID_CONFIG;
-    }
-    if (r->rank < 0 || r->rank >= r->count) {
-        ampi_out(d->problem, "amp_ranks.rank", (double)r->rank,
-                 "0 or more, and less than count");
-        return AMP_ERROR_INVALID_CONFIG;
-    }
-    if ((r->count > 1 && !r->sum_fn) || d->reduce_fn) {
-        ampi_tell(d->problem, "amp_optimizer_desc.ranks needs sum_fn, and no reduce_fn beside it");
-        return AMP_ERROR_INVALID_CONFIG;
-    }
-    return AMP_OK;
-}
-
 static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d,
                                              const amp_backend *backend) {
-    amp_scaler scaler;
+    const ampi_second_floor *up     = ampi_second();
+    amp_result               result = AMP_OK;
+    amp_scaler               scaler;
     if (!amp_dtype_size(d->dtype))
         return ampi_unknown(d->problem, "amp_optimizer_desc.dtype", (int)d->dtype);
     if ((unsigned)d->kind > (unsigned)AMP_KIND_SGD)
@@ -4303,10 +4324,13 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d,
         ampi_tell(d->problem, "amp_optimizer_desc.backend was not made by amp_cuda_backend");
         return AMP_ERROR_INVALID_ARGUMENT;
     }
-    if (d->ranks && d->ranks->count) {
-        const amp_result result = ampi_ranks_ok(d);
-        if (result != AMP_OK) return result;
-    }
+    if (d->ranks && d->ranks->count)
+        result = up->ranks_ok ? up->ranks_ok(d)
+                              : ampi_left_out(d->problem, "desc.ranks", "AMP_NO_RANKS");
+    if (result == AMP_OK && d->report)
+        result = up->report_ok ? up->report_ok(d)
+                               : ampi_left_out(d->problem, "desc.report", "AMP_NO_REPORT");
+    if (result != AMP_OK) return result;
     if (!ampi_state_known((uint32_t)d->state))
         return ampi_unknown(d->problem, "amp_optimizer_desc.state", (int)d->state);
     if (d->state && d->kind == AMP_KIND_OWN) {
@@ -4458,30 +4482,6 @@ static amp_result ampi_state_check(const amp_optimizer *opt, const amp_tensor *t
     return AMP_OK;
 }
 
-/* And what it says of rows? */
-static amp_result ampi_rows_check(const amp_optimizer *opt, const amp_tensor *t, size_t i) {
-    const amp_rows *r   = t->rows;
-    const int       own = opt->desc.kind == AMP_KIND_OWN;
-    if (opt->ranks.count || own || (opt->desc.kind == AMP_KIND_SGD && ampi_num_moments(&opt->desc)))
-        return ampi_tensor_problem(
-            opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-            own ? "rows are for AMP_KIND_ADAMW and AMP_KIND_SGD: desc.kind is AMP_KIND_OWN"
-            : opt->ranks.count
-                ? "rows are not for desc.ranks: leave one of them NULL"
-                : "rows are for SGD without momentum: set desc.momentum to 0, or use AdamW");
-    if (!r->row_length || t->n % r->row_length != 0 || !r->max_rows)
-        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
-                                   "n must be rows of row_length elements, and max_rows 1 or more");
-    if (ampi_learns(t) && (!r->rows || !r->num_rows))
-        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_ARGUMENT,
-                                   "it has a row_length, but no rows or num_rows");
-    if (r->row_length > INT32_MAX || t->n / r->row_length > UINT32_MAX - 2 ||
-        r->max_rows > INT32_MAX || r->max_rows > SIZE_MAX / 64 / r->row_length)
-        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_TOO_LARGE,
-                                   "its rows, or max_rows, are too many");
-    return AMP_OK;
-}
-
 /* May t be the tensor of that index? */
 static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, const amp_tensor *t,
                                                   size_t i) {
@@ -4512,7 +4512,9 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
                                    "AdamW goes on from both moments and desc.first_step");
     if (t->n > SIZE_MAX / 64)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_TOO_LARGE, "it is too large");
-    if (t->rows) result = ampi_rows_check(opt, t, i);
+    if (t->rows && !ampi_second()->rows_ok)
+        return ampi_left_out(opt->desc.problem, "amp_tensor.rows", "AMP_NO_ROWS");
+    if (t->rows) result = ampi_second()->rows_ok(opt, t, i);
     return result == AMP_OK ? ampi_state_check(opt, t, i) : result;
 }
 
@@ -4617,7 +4619,7 @@ AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *
 }
 
 /* Memory is laid out by running the same code twice: without base, to learn the size, and with. */
-typedef struct ampi_arena { char *base; size_t used; int too_large; } ampi_arena;
+struct ampi_arena { char *base; size_t used; int too_large; };
 
 static void *ampi_take(ampi_arena *arena, size_t count, size_t size, size_t alignment) {
     const size_t start = (arena->used + alignment - 1) / alignment * alignment;
@@ -4688,45 +4690,6 @@ static uint64_t ampi_most_sums(const ampi_entry *e) {
     const uint64_t most = (uint64_t)e->rows.max_rows * e->rows.row_length;
     const uint64_t n    = e->tensor.n ? e->tensor.n : e->rows.row_length;
     return most < n ? most : n;
-}
-
-/* Gradients of few rows: their room, and their sums as gradients. */
-static void ampi_place_rows(const amp_optimizer *opt, const ampi_entry *entries, amp_plan *plan,
-                            ampi_arena *arena) {
-    uint64_t tiles = 0, most = 0;
-    size_t   i, k, used = 0;
-    plan->sparse = (ampi_sparse *)ampi_take(arena, plan->num_sparse, sizeof *plan->sparse, 64);
-    for (i = 0; i < opt->num_entries; i++) {
-        const amp_rows *r = &entries[i].rows;
-        ampi_sparse    *s = &plan->host_sparse[used];
-        if (!ampi_has_rows(&entries[i])) continue;
-        memset(s, 0, sizeof *s);
-        s->rows       = r->rows;
-        s->num_rows   = r->num_rows;
-        s->slot       = (uint32_t)i;
-        s->most       = (uint32_t)r->max_rows;
-        s->length     = (uint32_t)r->row_length;
-        s->table      = (uint32_t)(entries[i].tensor.n / r->row_length);
-        s->first_tile = (uint32_t)tiles;
-        s->num_tiles  = (s->most - 1) / AMPI_TILE + 1;
-        tiles += s->num_tiles;
-        for (k = 0; k < 2; k++) {
-            s->keys[k]   = (uint32_t *)ampi_take(arena, s->most, 4, 64);
-            s->places[k] = (uint32_t *)ampi_take(arena, s->most, 4, 64);
-        }
-        s->unique = (uint32_t *)ampi_take(arena, (size_t)s->most, 4, 64);
-        s->begins = (uint32_t *)ampi_take(arena, (size_t)s->most + 1, 4, 64);
-        s->counts = (uint32_t *)ampi_take(arena, (size_t)s->num_tiles * AMPI_DIGITS, 4, 64);
-        plan->host_slots[i].grad   = ampi_take(arena, (size_t)ampi_most_sums(&entries[i]), 4, 256);
-        plan->host_slots[i].sparse = plan->sparse ? plan->sparse + used : NULL;
-        if (s->table > most) most = s->table;
-        if (s->length > plan->longest) plan->longest = s->length;
-        used++;
-    }
-    if (tiles > UINT32_MAX) arena->too_large = 1;
-    plan->num_tiles = (uint32_t)tiles;
-    for (plan->passes = 1; plan->passes < 4 && most > (uint64_t)1 << 8 * plan->passes;)
-        plan->passes++;
 }
 
 static void ampi_set_format(ampi_stored *s, uint32_t format) {
@@ -4849,16 +4812,11 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
     plan->partials = plan->sums ? plan->sums + in_front : NULL;
     plan->chunk_slots =
         (uint32_t *)ampi_take(arena, (size_t)plan->num_chunks, sizeof(uint32_t), 64);
-    if (plan->host_record) {
-        plan->record = (ampi_record *)ampi_take(arena, 1, sizeof *plan->record, 64);
-        plan->marks  = (ampi_mark *)ampi_take(arena, count, sizeof *plan->marks, 64);
-        if (plan->watch.every)
-            plan->census = (ampi_census *)ampi_take(arena, 2 * count, sizeof *plan->census, 64);
-    }
+    if (plan->host_record) ampi_second()->report_layout(plan, arena);
     plan->scaler   = d->shared_scaler;
     if (!plan->shared && plan->control) plan->scaler = &plan->control->scaler;
     ampi_place_models(opt, entries, slots, arena);
-    ampi_place_rows(opt, entries, plan, arena);
+    if (plan->num_sparse) ampi_second()->rows_layout(opt, plan, arena);
     for (i = 0; i < count; i++)
         if (shard || !slots[i].master.data)
             ampi_place(arena, &entries[i], slots[i].n, &slots[i].master);
@@ -4997,7 +4955,7 @@ static AMPI_NOINLINE amp_result ampi_fill_backend(const amp_optimizer *opt, cons
     if (result == AMP_OK)
         result = ampi_send(b, plan->slots, plan->host_slots,
                             plan->num_slots * sizeof *plan->slots);
-    if (result == AMP_OK)
+    if (result == AMP_OK && plan->num_sparse)
         result = ampi_send(b, plan->sparse, plan->host_sparse,
                            plan->num_sparse * sizeof *plan->sparse);
     if (result == AMP_OK)
@@ -5077,13 +5035,6 @@ static amp_result ampi_apart(const amp_optimizer *opt, ampi_range *room) {
     return AMP_OK;
 }
 
-/* >>impl report: bytes of host memory for one, behind slots in that of a plan; 0: there is none. */
-static size_t ampi_report_room(const amp_optimizer *opt);
-static void   ampi_place_report(const amp_optimizer *opt, amp_plan *plan);
-
-/* >>impl ranks: has the plan that is filled in the same tables on all ranks? */
-static amp_result ampi_same_tables(const amp_optimizer *opt);
-
 /* Room for the tables on the host, and what is known before memory has its places. */
 static amp_result ampi_new_plan(const amp_optimizer *opt, amp_plan **made) {
     const amp_optimizer_desc *d      = &opt->desc;
@@ -5098,7 +5049,7 @@ static amp_result ampi_new_plan(const amp_optimizer *opt, amp_plan **made) {
     plan = (amp_plan *)ampi_allocate(&d->allocator,
                                      header + opt->num_entries * sizeof(ampi_slot) +
                                          num_sparse * sizeof(ampi_sparse) +
-                                         ampi_report_room(opt));
+                                         (opt->reports ? ampi_second()->report_room(opt) : 0));
     if (!plan) return AMP_ERROR_OUT_OF_MEMORY;
     memset(plan, 0, sizeof *plan);
     plan->host_slots  = (ampi_slot *)(void *)((char *)plan + header);
@@ -5111,7 +5062,7 @@ static amp_result ampi_new_plan(const amp_optimizer *opt, amp_plan **made) {
     plan->meets       = opt->ranks.sum_fn ? AMPI_OVER_SUMS
                         : d->reduce_fn    ? AMPI_OVER_NORM2
                                           : AMPI_ALONE;
-    ampi_place_report(opt, plan);
+    if (opt->reports) ampi_second()->report_place(opt, plan);
     *made = plan;
     return AMP_OK;
 }
@@ -5151,7 +5102,8 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
         result = ampi_fill_backend(opt, plan);
         ampi_fp_end(fp);
         opt->plan = plan;
-        if (result == AMP_OK && plan->meets == AMPI_OVER_SUMS) result = ampi_same_tables(opt);
+        if (result == AMP_OK && plan->meets == AMPI_OVER_SUMS)
+            result = ampi_second()->ranks_meet(opt);
         for (i = 0; i < plan->num_slots && result == AMP_OK; i++) {
             const amp_tensor *t = ampi_tensor(opt, (int)i);
             if (plan->host_slots[i].master.format != AMPI_F32 && t->weight)
@@ -5416,97 +5368,6 @@ static double ampi_sum_chunks(const amp_plan *plan) {
     return lanes[0];
 }
 
-/* Fewer than 2^32 elements have been counted: they join the others. */
-static void ampi_add_counts(ampi_census *census, const uint32_t *count) {
-    int k;
-    for (k = 0; k < AMPI_COUNTS; k++) {
-        if (!count[k]) continue;
-#if AMPI_OPENMP
-#pragma omp atomic /* a critical section would be a symbol of its own */
-#endif
-        census->count[k] += count[k];
-    }
-}
-
-/* Bits of at most AMPI_PIECE elements, as fp32. */
-static void ampi_bits_of_piece(uint32_t *bits, const void *x, amp_dtype type, size_t n) {
-    if (type == AMP_F32) memcpy(bits, x, n * sizeof *bits);
-    else ampi_widen_array(bits, x, type, n, 0);
-}
-
-/* How many of a chunk have which exponent; in four parts, since a count must have been stored
-   before it is read again. */
-typedef struct ampi_exponents { uint32_t part[4][256]; } ampi_exponents;
-
-static void ampi_count_exponents(ampi_exponents *e, const uint32_t *x, size_t n) {
-    size_t i = 0;
-    for (; i + 4 <= n; i += 4) {
-        e->part[0][x[i] >> 23 & 255u]++;
-        e->part[1][x[i + 1] >> 23 & 255u]++;
-        e->part[2][x[i + 2] >> 23 & 255u]++;
-        e->part[3][x[i + 3] >> 23 & 255u]++;
-    }
-    for (; i < n; i++) e->part[0][x[i] >> 23 & 255u]++;
-}
-
-/* All of them to the first part, and to bins, where zeros and what is not finite have no place. */
-static void ampi_fill_bins(ampi_exponents *e, uint32_t *bins, uint32_t zeros, uint32_t nonfinite) {
-    uint32_t *all = e->part[0], i;
-    for (i = 0; i < 256; i++) all[i] += e->part[1][i] + e->part[2][i] + e->part[3][i];
-    all[0] -= zeros;
-    all[255] -= nonfinite;
-    for (i = 0; i < 256; i++) bins[ampi_bin(i << 23)] += all[i];
-}
-
-/* What casts would do to gradients; a loop without branches. */
-static void ampi_count_casts(uint32_t *count, const uint32_t *x, size_t n) {
-    uint32_t zeros = 0, f16_zero = 0, f16_small = 0, bf16_zero = 0, bf16_small = 0;
-    size_t   i;
-    for (i = 0; i < n; i++) {
-        const uint32_t a = x[i] & 0x7fffffffu;
-        zeros += a == 0u;
-        f16_zero += a <= AMPI_F16_ZERO_TO;
-        f16_small += a < AMPI_F16_NORMAL_FROM;
-        bf16_zero += a <= AMPI_BF16_ZERO_TO;
-        bf16_small += a < AMPI_BF16_NORMAL_FROM;
-    }
-    count[AMPI_F16_ZERO] += f16_zero - zeros;
-    count[AMPI_F16_SMALL] += f16_small - f16_zero;
-    count[AMPI_BF16_ZERO] += bf16_zero - zeros;
-    count[AMPI_BF16_SMALL] += bf16_small - bf16_zero;
-}
-
-/* A chunk of a gradient in a turn that is sampled. Exponents say what casts would do, but for those
-   in which the bounds lie: no fp16 number is near them, and no bf16 one near that of fp16's normal
-   numbers. */
-static AMPI_NOINLINE void ampi_sample_grads(ampi_census *census, const void *x, amp_dtype type,
-                                            size_t n, const amp_stats *seen) {
-    enum { ZERO = AMPI_F16_ZERO_TO >> 23, NORMAL = AMPI_F16_NORMAL_FROM >> 23 };
-    uint32_t        count[AMPI_COUNTS], bits[AMPI_PIECE];
-    ampi_exponents  e;
-    const uint32_t *all = e.part[0];
-    size_t          i, piece;
-    memset(count, 0, sizeof count);
-    memset(&e, 0, sizeof e);
-    for (i = 0; i < n; i += piece) {
-        piece = ampi_min(n - i, AMPI_PIECE);
-        ampi_bits_of_piece(bits, ampi_at(x, type, i), type, piece);
-        ampi_count_exponents(&e, bits, piece);
-    }
-    ampi_fill_bins(&e, count + AMPI_GRADS, (uint32_t)seen->zeros, (uint32_t)seen->nonfinite);
-    if (all[0] || (type != AMP_F16 && all[ZERO]) || (type == AMP_F32 && all[NORMAL])) {
-        for (i = 0; i < n; i += piece) {
-            piece = ampi_min(n - i, AMPI_PIECE);
-            ampi_bits_of_piece(bits, ampi_at(x, type, i), type, piece);
-            ampi_count_casts(count, bits, piece);
-        }
-    } else {
-        for (i = 1; i < ZERO; i++) count[AMPI_F16_ZERO] += all[i];
-        for (; i <= NORMAL; i++) count[AMPI_F16_SMALL] += all[i];
-    }
-    ampi_add_counts(census, count);
-}
-
 /* Check one tensor, chunk by chunk; threads may share the chunks, since nothing depends on who
    does which. Every thread sets its own floating-point environment. */
 static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_census *census) {
@@ -5531,8 +5392,8 @@ static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_census *
             partials[c] = ampi_check_chunk(ampi_at(slot->grad, type, i), type,
                                            ampi_min((size_t)slot->n - i, AMPI_CHUNK), &seen);
         if (slot->grad && census)
-            ampi_sample_grads(census, ampi_at(slot->grad, type, i), type,
-                              ampi_min((size_t)slot->n - i, AMPI_CHUNK), &seen);
+            ampi_second()->report_grads(census, ampi_at(slot->grad, type, i), type,
+                                        ampi_min((size_t)slot->n - i, AMPI_CHUNK), &seen);
         ampi_fp_end(fp);
         max = ampi_load_u32(&seen.max_finite, 0);
         if (seen.nonfinite && i + seen.first_nonfinite < first) first = i + seen.first_nonfinite;
@@ -5548,71 +5409,6 @@ static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_census *
     ampi_store_u32(&slot->stats.max_finite, 0, largest);
 }
 
-/* One pass of the sort, by digit number pass: stable. */
-static void ampi_sort_pass(ampi_sparse *s, uint32_t pass) {
-    const uint32_t *keys = s->keys[1 - pass % 2], *places = s->places[1 - pass % 2];
-    uint32_t        count[AMPI_DIGITS], i, d, sum = 0;
-    memset(count, 0, sizeof count);
-    for (i = 0; i < s->given; i++) count[(pass ? keys[i] : ampi_row(s, i)) >> 8 * pass & 255u]++;
-    for (d = 0; d < AMPI_DIGITS; d++) {
-        const uint32_t n = count[d];
-        count[d]         = sum;
-        sum += n;
-    }
-    for (i = 0; i < s->given; i++) {
-        const uint32_t key = pass ? keys[i] : ampi_row(s, i);
-        const uint32_t to  = count[key >> 8 * pass & 255u]++;
-        s->keys[pass % 2][to]   = key;
-        s->places[pass % 2][to] = pass ? places[i] : i;
-    }
-}
-
-enum { AMPI_ROWS = 64 }; /* short as rows may be, so many are work for a thread */
-
-/* What belongs to one row, in the order of places. */
-static void ampi_sum_row(const ampi_slot *slot, const ampi_sparse *s, const uint32_t *places,
-                         uint32_t row) {
-    const amp_dtype type = (amp_dtype)slot->values_type;
-    const size_t    n    = s->length;
-    float          *to   = (float *)slot->grad + row * n;
-    uint32_t        i    = s->begins[row];
-    ampi_cast(to, AMP_F32, ampi_at(slot->values, type, places[i] * n), type, n);
-    while (++i < s->begins[row + 1])
-        ampi_accumulate_array(to, ampi_at(slot->values, type, places[i] * n), type, n);
-}
-
-/* Sort a gradient of few rows, and add up. */
-static void ampi_sum_rows(const amp_plan *plan, ampi_slot *slot) {
-    ampi_sparse    *s      = slot->sparse;
-    const uint32_t *keys   = s->keys[(plan->passes - 1) % 2];
-    const uint32_t *places = s->places[(plan->passes - 1) % 2];
-    uint32_t        i;
-    int64_t         row;
-    s->given   = ampi_given(slot, s);
-    s->touched = 0;
-    s->early   = s->given == s->most && *s->num_rows > s->most;
-    for (i = s->given; i-- > 0;)
-        if (s->rows[i] >= s->table) s->early = s->most + 1u - i;
-    for (i = 0; i < plan->passes; i++) ampi_sort_pass(s, i);
-    for (i = 0; i < s->given; i++) {
-        if (i && keys[i] == keys[i - 1]) continue;
-        s->unique[s->touched]   = keys[i];
-        s->begins[s->touched++] = i;
-    }
-    s->begins[s->touched] = s->given;
-#if AMPI_OPENMP
-#pragma omp parallel for schedule(static) if (s->touched > 1000)
-#endif
-    for (row = 0; row < (int64_t)s->touched; row += AMPI_ROWS) {
-        const uint32_t fp  = ampi_fp_begin();
-        const uint32_t end = (uint32_t)ampi_min(s->touched, (size_t)row + AMPI_ROWS);
-        uint32_t       r;
-        for (r = (uint32_t)row; r < end; r++) ampi_sum_row(slot, s, places, r);
-        ampi_fp_end(fp);
-    }
-    ampi_begin_sums(slot, s);
-}
-
 static AMPI_NOINLINE void ampi_cpu_check_plan(const amp_plan *plan) {
     const int samples = ampi_samples(plan);
     uint32_t  largest = 0, bad = 0;
@@ -5621,7 +5417,7 @@ static AMPI_NOINLINE void ampi_cpu_check_plan(const amp_plan *plan) {
     for (t = 0; t < plan->num_slots; t++) {
         ampi_slot *slot = &plan->slots[t];
         uint32_t   max;
-        if (slot->sparse) ampi_sum_rows(plan, slot);
+        if (slot->sparse) ampi_second()->rows_sum(plan, slot);
         ampi_check_slot(plan, slot,
                         samples ? ampi_census_of(plan, ~plan->record->which, t) : NULL);
         max = ampi_load_u32(&slot->stats.max_finite, 0);
@@ -5706,67 +5502,6 @@ static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *slot, ampi_
     }
 }
 
-/* Of a piece of weights that have a half copy: are copies what they were before? */
-static void ampi_count_copies(uint32_t *count, const ampi_slot *slot, const uint32_t *master,
-                              const uint16_t *before, size_t i, size_t n) {
-    const amp_dtype type = (amp_dtype)slot->model_type, grad_type = (amp_dtype)slot->grad_type;
-    uint32_t        grad[AMPI_PIECE], copy[AMPI_PIECE];
-    uint32_t        updates = 0, lost = 0, halves = 0;
-    uint16_t        after[AMPI_PIECE];
-    size_t          k;
-    memcpy(after, ampi_at(slot->model, type, i), n * sizeof *after);
-    ampi_bits_of_piece(copy, after, type, n);
-    ampi_bits_of_piece(grad, ampi_at(slot->grad, grad_type, i), grad_type, n);
-    for (k = 0; k < n; k++) {
-        const uint32_t moves = (grad[k] & 0x7fffffffu) != 0u;
-        updates += moves;
-        lost += moves & (uint32_t)(before[k] == after[k]);
-        halves += moves & (uint32_t)(copy[k] == master[k]);
-    }
-    count[AMPI_UPDATES] += updates;
-    count[AMPI_LOST] += lost;
-    count[AMPI_HALVES] += halves;
-}
-
-/* Magnitudes of n weights, whose exponents have been counted. */
-static void ampi_fill_weight_bins(uint32_t *count, ampi_exponents *e, const void *master,
-                                  size_t n) {
-    uint32_t zeros = 0, nonfinite = 0;
-    size_t   i;
-    int      part, care = 0;
-    for (part = 0; part < 4; part++) care |= e->part[part][0] || e->part[part][255];
-    for (i = 0; i < n && care; i++) {
-        const uint32_t a = ampi_load_u32(master, i) & 0x7fffffffu;
-        zeros += a == 0u;
-        nonfinite += a >= AMPI_F32_INF;
-    }
-    ampi_fill_bins(e, count + AMPI_WEIGHTS, zeros, nonfinite);
-}
-
-/* A chunk of the end of a step in a turn that is sampled. */
-static AMPI_NOINLINE void ampi_watch_chunk(const amp_plan *plan, const ampi_slot *slot,
-                                           ampi_job job, size_t begin, size_t count_of,
-                                           ampi_census *census) {
-    const int      low  = slot->model && slot->model_type != AMP_F32;
-    const size_t   end  = begin + count_of;
-    uint32_t       count[AMPI_COUNTS], master[AMPI_PIECE];
-    uint16_t       before[AMPI_PIECE];
-    ampi_exponents e;
-    size_t         i, n;
-    memset(count, 0, sizeof count);
-    memset(&e, 0, sizeof e);
-    for (i = begin; i < end; i += n) {
-        n = ampi_min(end - i, AMPI_PIECE);
-        if (low) memcpy(before, ampi_at(slot->model, AMP_F16, i), n * sizeof *before);
-        if (slot->model || job == AMPI_JOB_FUSED) ampi_update_chunk(plan, slot, job, i, n);
-        memcpy(master, ampi_at(slot->master.data, AMP_F32, i), n * sizeof *master);
-        ampi_count_exponents(&e, master, n);
-        if (low) ampi_count_copies(count, slot, master, before, i, n);
-    }
-    ampi_fill_weight_bins(count, &e, ampi_at(slot->master.data, AMP_F32, begin), count_of);
-    ampi_add_counts(census, count);
-}
-
 static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, ampi_job job,
                              ampi_census *census) {
     const int64_t chunks = (int64_t)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK);
@@ -5778,26 +5513,8 @@ static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, ampi_j
         const size_t   i  = (size_t)c * AMPI_CHUNK;
         const uint32_t fp = ampi_fp_begin();
         const size_t   n  = ampi_min((size_t)slot->n - i, AMPI_CHUNK);
-        if (census) ampi_watch_chunk(plan, slot, job, i, n, census);
+        if (census) ampi_second()->report_weights(plan, slot, job, i, n, census);
         else ampi_update_chunk(plan, slot, job, i, n);
-        ampi_fp_end(fp);
-    }
-}
-
-/* Rows that the gradient touches, in their places. */
-static void ampi_update_rows(const amp_plan *plan, const ampi_slot *slot) {
-    const ampi_sparse *s = slot->sparse;
-    const size_t       n = s->length;
-    int64_t            row;
-#if AMPI_OPENMP
-#pragma omp parallel for schedule(static) if (s->touched > 1000)
-#endif
-    for (row = 0; row < (int64_t)s->touched; row += AMPI_ROWS) {
-        const uint32_t fp  = ampi_fp_begin();
-        const size_t   end = ampi_min(s->touched, (size_t)row + AMPI_ROWS);
-        size_t         r;
-        for (r = (size_t)row; r < end; r++)
-            ampi_step_chunk(plan, slot, s->unique[r] * n, r * n, n);
         ampi_fp_end(fp);
     }
 }
@@ -5812,7 +5529,7 @@ static AMPI_NOINLINE void ampi_cpu_update_plan(const amp_plan *plan, ampi_job jo
         const int        counts = watch && slot->grad && !slot->sparse &&
                            slot->master.format == AMPI_F32;
         const void      *needs = job == AMPI_JOB_PUBLISH && !counts ? slot->model : slot->grad;
-        if (moves && slot->sparse) ampi_update_rows(plan, slot);
+        if (moves && slot->sparse) ampi_second()->rows_step(plan, slot);
         else if (moves && needs)
             ampi_update_slot(plan, slot, job,
                              counts ? ampi_census_of(plan, plan->record->which, t) : NULL);
@@ -6085,18 +5802,10 @@ AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *st
 
 /* Which element of the tensor is that of a rank's part, or of the sums of its rows? */
 static amp_result ampi_place_in_tensor(const amp_optimizer *opt, int i, amp_stats *stats) {
-    const amp_plan    *plan = opt->plan;
-    const amp_tensor  *t    = ampi_tensor(opt, i);
-    const ampi_sparse *s    = plan->host_sparse;
-    uint32_t           row  = 0;
-    amp_result         result;
-    stats->first_nonfinite += plan->host_slots[i].first;
-    if (!stats->nonfinite) stats->first_nonfinite = t->n;
-    if (!stats->nonfinite || !plan->host_slots[i].sparse) return AMP_OK;
-    while (s->slot != (uint32_t)i) s++;
-    result = ampi_read_back(opt, &row, &s->unique[stats->first_nonfinite / s->length], sizeof row);
-    stats->first_nonfinite = (uint64_t)row * s->length + stats->first_nonfinite % s->length;
-    return result;
+    const ampi_slot *s = &opt->plan->host_slots[i];
+    stats->first_nonfinite += s->first;
+    if (!stats->nonfinite) stats->first_nonfinite = ampi_tensor(opt, i)->n;
+    return stats->nonfinite && s->sparse ? ampi_second()->rows_stats(opt, i, stats) : AMP_OK;
 }
 
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stats *stats) {
@@ -6146,7 +5855,7 @@ static int ampi_is_part(uint64_t version) { return (version & 255u) >= 3 && (ver
 /* One walk over the state counts its bytes, saves it, verifies a file against it, or loads it. */
 typedef enum ampi_walk { AMPI_COUNT, AMPI_SAVE, AMPI_VERIFY, AMPI_LOAD } ampi_walk;
 
-typedef struct ampi_archive {
+struct ampi_archive {
     unsigned char *room;       /* of a block, for halves of masters                             */
     ampi_walk      walk;
     uint64_t       version, rank, ranks; /* whose part it is; in a part they are in the file   */
@@ -6159,14 +5868,14 @@ typedef struct ampi_archive {
     uint64_t       common;     /* hash of the numbers and names that all ranks have alike        */
     amp_result     result;     /* the first error; nothing moves after it                       */
     char          *problem;
-} ampi_archive;
+};
 
 /* What is saved beside masters and moments. */
-typedef struct ampi_state {
+struct ampi_state {
     ampi_control control;
     amp_scaler   scaler;
     uint32_t     has_lr;
-} ampi_state;
+};
 
 static uint64_t ampi_get_le(const unsigned char *p) {
     uint64_t x = 0;
@@ -6450,13 +6159,6 @@ static void ampi_walk_control(ampi_archive *a, ampi_control *c) {
     if (a->version >= 2) AMPI_NUMBER(a, c->missed_updates);
 }
 
-/* >>impl report */
-static void       ampi_walk_report(ampi_archive *a, const amp_plan *plan);
-static amp_result ampi_fetch_history(const amp_optimizer *opt, ampi_record *record,
-                                     ampi_mark *marks);
-static void       ampi_forget(amp_plan *plan);
-static amp_result ampi_send_history(const amp_optimizer *opt);
-
 /* What a file says of a tensor's masters. */
 static uint64_t ampi_filed_as(const ampi_slot *slot) {
     const uint64_t filed = ampi_formats[slot->master.format].filed;
@@ -6525,7 +6227,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     for (i = 0; i < plan->num_slots; i++) ampi_walk_tensor(a, opt, i);
     if (a->version & AMPI_STATE_SEED) AMPI_NUMBER(a, state->control.seed);
     common = a->common;
-    if (a->version & AMPI_STATE_REPORT) ampi_walk_report(a, plan);
+    if (a->version & AMPI_STATE_REPORT) ampi_second()->report_walk(a, plan);
     a->common = common; /* a report is of one rank */
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(a->problem);
     if (a->walk == AMPI_COUNT) a->tables = a->count;
@@ -6620,8 +6322,7 @@ static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_st
 static amp_result ampi_can_save(const amp_optimizer *opt, ampi_state *state) {
     amp_result result = ampi_read_state(opt, state);
     uint32_t   fp;
-    if (result == AMP_OK)
-        result = ampi_fetch_history(opt, opt->plan->filed_record, opt->plan->filed_marks);
+    if (result == AMP_OK && opt->plan->record) result = ampi_second()->report_save(opt);
     if (result != AMP_OK) return result;
     fp = ampi_fp_begin();
     if (!ampi_state_sane(opt, state, opt->desc.problem)) result = AMP_ERROR_INVALID_CONFIG;
@@ -6761,7 +6462,7 @@ static amp_result ampi_take_over(const amp_optimizer *opt, ampi_state *state) {
         result = ampi_send(b, plan->scaler, &state->scaler, sizeof state->scaler);
     if (result == AMP_OK && opt->ranks.count) /* what was accumulated is of another run */
         result = b->functions->update_fn(b, plan, AMPI_JOB_PUBLISH);
-    if (result == AMP_OK) result = ampi_send_history(opt);
+    if (result == AMP_OK && plan->record) result = ampi_second()->report_load(opt);
     return result == AMP_OK ? b->functions->wait_fn(b) : result;
 }
 
@@ -6773,7 +6474,7 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_archive *
     ampi_keep_own(opt, own, files[0].version, state);
     opt->plan->version++;
     opt->plan->has_lr = state->has_lr != 0u;
-    ampi_forget(opt->plan);
+    if (opt->plan->record) ampi_second()->report_forget(opt->plan);
     for (k = 0; k < num && result == AMP_OK; k++) result = ampi_load_arrays(&files[k], opt, state);
     return result == AMP_OK ? ampi_take_over(opt, state) : result;
 }
@@ -6785,6 +6486,8 @@ static amp_result ampi_load_body(ampi_archive *a, const amp_optimizer *opt, amp_
                                  ampi_state *state) {
     amp_result result;
     uint32_t   fp;
+    if ((a->version & AMPI_STATE_REPORT) && !ampi_second()->report_walk)
+        return ampi_left_out(opt->desc.problem, "the report in the file", "AMP_NO_REPORT");
     *state = *own;
     ampi_count_state(a, opt, state, a->version, a->rank, a->ranks);
     result = ampi_read_body(a, opt, read_fn, user, size);
@@ -6826,7 +6529,7 @@ static bool ampi_file_read(void *user, void *data, size_t num_bytes) {
 
 /* Where a state goes: to the file that path leads to, by way of one beside it. */
 enum { AMPI_PATH = 4096 };
-typedef struct ampi_target { char path[AMPI_PATH], aside[AMPI_PATH + 8]; } ampi_target;
+struct ampi_target { char path[AMPI_PATH], aside[AMPI_PATH + 8]; };
 
 /* What a file consists of. */
 typedef amp_result (*ampi_content_fn)(const void *content, amp_write_fn write_fn, void *user);
@@ -6975,69 +6678,8 @@ static amp_result ampi_write_out(const ampi_target *to, const char *like,
 
 #endif
 
-/* >>impl ranks */
-static int ampi_agree(const amp_optimizer *opt, amp_result *result, amp_result theirs,
-                      uint64_t hash, const char *text, size_t count);
-
-/* A set of files, one of each rank; ranks 0: there is none. Its edition tells sets of one turn from
-   each other, so that none is written over. */
-typedef struct ampi_set { uint64_t turn, edition, ranks; } ampi_set;
-
-static uint64_t ampi_turn(const ampi_control *c) { return c->gate.step + c->skipped; }
-
 static amp_result ampi_save_content(const void *opt, amp_write_fn write_fn, void *user) {
     return amp_optimizer_save((const amp_optimizer *)opt, write_fn, user);
-}
-
-static amp_result ampi_set_content(const void *content, amp_write_fn write_fn, void *user) {
-    const ampi_set *set = (const ampi_set *)content;
-    unsigned char   file[AMPI_STATE_HEADER + AMPI_STATE_SET + 8], *body = file + AMPI_STATE_HEADER;
-    ampi_put_header(file, AMPI_STATE_PART, AMPI_STATE_SET);
-    ampi_put_le(body, set->turn);
-    ampi_put_le(body + 8, set->edition);
-    ampi_put_le(body + 16, set->ranks);
-    ampi_put_le(body + AMPI_STATE_SET, ampi_sum_bytes(0, body, AMPI_STATE_SET));
-    return write_fn(user, file, sizeof file) ? AMP_OK : AMP_ERROR_WRITE;
-}
-
-/* What follows the header of a file that names a set. */
-static amp_result ampi_read_set(FILE *file, ampi_set *set) {
-    unsigned char body[AMPI_STATE_SET + 8];
-    if (!ampi_file_read(file, body, sizeof body)) return AMP_ERROR_READ;
-    if (ampi_get_le(body + AMPI_STATE_SET) != ampi_sum_bytes(0, body, AMPI_STATE_SET))
-        return AMP_ERROR_CORRUPT;
-    set->turn    = ampi_get_le(body);
-    set->edition = ampi_get_le(body + 8);
-    set->ranks   = ampi_get_le(body + 16);
-    return set->ranks && set->ranks <= AMPI_RANKS ? AMP_OK : AMP_ERROR_CORRUPT;
-}
-
-/* Which set does path name? */
-static ampi_set ampi_set_at(const char *path) {
-    FILE    *file    = fopen(path, "rb");
-    uint64_t version = 0, size = 0;
-    ampi_set set     = {0, 0, 0};
-    if (!file) return set;
-    if (ampi_read_header(ampi_file_read, file, &version, &size) == AMP_OK &&
-        ampi_is_part(version) && size == AMPI_STATE_SET &&
-        ampi_read_set(file, &set) != AMP_OK)
-        set.ranks = 0;
-    fclose(file);
-    return set;
-}
-
-/* Of a rank its file: path.TURN.RANK-of-RANKS, or path.TURN-EDITION.RANK-of-RANKS. */
-static amp_result ampi_name_part(char *name, const char *path, const ampi_set *set,
-                                 uint64_t rank) {
-    const size_t length = strlen(path);
-    char         tail[AMP_PROBLEM_SIZE];
-    ampi_tell(ampi_blank(tail), ".%g", (double)set->turn);
-    if (set->edition) ampi_tell(tail, "-%g", (double)set->edition);
-    ampi_tell(tail, ".%g-of-%g", (double)rank, (double)set->ranks);
-    if (length + strlen(tail) >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
-    memcpy(name, path, length);
-    memcpy(name + length, tail, strlen(tail) + 1);
-    return AMP_OK;
 }
 
 /* To to->path, with all that it takes to find it there after a crash. Who may read it is what like
@@ -7052,68 +6694,10 @@ static amp_result ampi_replace_file(ampi_target *to, const char *like, ampi_cont
     return result == AMP_OK ? ampi_flush_directory(to->path) : result;
 }
 
-/* This rank's share of the files of a set that nothing names. */
-static void ampi_remove_set(const amp_ranks *r, const char *path, char *name,
-                            const ampi_set *set) {
-    uint64_t rank = (uint64_t)r->rank;
-    for (; rank < set->ranks; rank += r->count ? (uint64_t)r->count : 1)
-        if (ampi_name_part(name, path, set, rank) == AMP_OK) (void)remove(name);
-}
-
-/* The part of this rank beside path; when all ranks have written theirs, the first one's path. 0:
-   the ranks have not met, and the first may name the set though another one fails. */
-static int ampi_save_parts(const amp_optimizer *opt, const char *path, ampi_target *to,
-                           const ampi_set *set, uint64_t common, amp_result *result) {
-    static const char *const text = "the ranks are not at one step: loss scale, learning rate or "
-                                    "numbers of steps differ";
-    const int rank = opt->ranks.rank;
-    int       met;
-    *result = ampi_name_part(to->path, path, set, (uint64_t)rank);
-    if (*result == AMP_OK) *result = ampi_replace_file(to, path, ampi_save_content, opt);
-    met = ampi_agree(opt, result, AMP_ERROR_WRITE, common, text, 0);
-    if (*result == AMP_OK && rank == 0) {
-        memcpy(to->path, path, strlen(path) + 1);
-        *result = ampi_replace_file(to, path, ampi_set_content, set);
-    }
-    return ampi_agree(opt, result, AMP_ERROR_WRITE, common, text, 0) && met;
-}
-
-/* A set in place of the old one. What a save that failed has written goes, if path does not name it
-   and never will. */
-static amp_result ampi_save_set(const amp_optimizer *opt, const char *path, ampi_target *to,
-                                ampi_state *state, const ampi_set *old) {
-    const uint64_t ranks = (uint64_t)opt->ranks.count;
-    ampi_set       set, named;
-    ampi_archive   a;
-    amp_result     result;
-    int            met, error;
-    set.turn    = ampi_turn(&state->control);
-    set.edition = old->turn == set.turn && old->ranks == ranks ? old->edition + 1 : 0;
-    set.ranks   = ranks;
-    ampi_count_state(&a, opt, state, AMPI_STATE_PART, 0, ranks);
-    met   = ampi_save_parts(opt, path, to, &set, a.common, &result);
-    error = errno; /* of the call that failed */
-    if (result == AMP_OK || !met) return result;
-    named = ampi_set_at(path);
-    if (memcmp(&named, &set, sizeof set) != 0)
-        ampi_remove_set(&opt->ranks, path, to->path, &set);
-    errno = error;
-    return result;
-}
-
 /* path: resolved; to: room. */
-static amp_result ampi_save_at(const amp_optimizer *opt, const char *path, ampi_target *to,
-                               ampi_state *state) {
-    const ampi_set old = ampi_set_at(path);
-    amp_result     result;
-    if (opt->ranks.count > 1) {
-        result = ampi_save_set(opt, path, to, state, &old);
-    } else {
-        memcpy(to->path, path, strlen(path) + 1);
-        result = ampi_replace_file(to, path, ampi_save_content, opt);
-    }
-    if (result == AMP_OK) ampi_remove_set(&opt->ranks, path, to->path, &old);
-    return result;
+static amp_result ampi_save_at(const amp_optimizer *opt, const char *path, ampi_target *to) {
+    memcpy(to->path, path, strlen(path) + 1);
+    return ampi_replace_file(to, path, ampi_save_content, opt);
 }
 
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path) {
@@ -7132,29 +6716,20 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     result = ampi_follow(to[1].path);
     if (result == AMP_ERROR_UNSUPPORTED)
         (void)ampi_refuse(opt, result, "the path leads to something that is not a file");
-    if (result == AMP_OK) result = ampi_save_at(opt, to[1].path, to, &state);
+    if (result == AMP_OK)
+        result = ampi_second()->ranks_save ? ampi_second()->ranks_save(opt, to[1].path, to, &state)
+                                           : ampi_save_at(opt, to[1].path, to);
     ampi_release(&opt->desc.allocator, to);
     return result;
 }
 
 /* The files that are being loaded, in one block with the room for their names. */
-typedef struct ampi_loading {
+struct ampi_loading {
     ampi_target  *names;
     ampi_archive *files;
     size_t        num;
     ampi_state    own, state; /* before, and as the files bring it */
-} ampi_loading;
-
-/* Which ranks' files have something of this rank's? At least one is read. */
-static void ampi_ranks_to_read(const amp_optimizer *opt, uint64_t ranks, uint64_t *from,
-                               uint64_t *to) {
-    const ampi_part own   = ampi_own_part(opt);
-    const uint64_t  total = ampi_elements(opt);
-    *from = *to = 0;
-    while (*from + 1 < ranks && ampi_part_of_rank(total, *from, ranks).end <= own.begin) ++*from;
-    for (*to = *from; *to + 1 < ranks; ++*to)
-        if (ampi_part_of_rank(total, *to, ranks).end >= own.end) break;
-}
+};
 
 static amp_result ampi_load_room(const amp_optimizer *opt, ampi_loading *l, size_t num) {
     const size_t size = sizeof *l->names + num * sizeof *l->files;
@@ -7180,69 +6755,20 @@ static amp_result ampi_load_part(const amp_optimizer *opt, ampi_loading *l, size
     return result;
 }
 
-#define AMPI_NOT_ONE "the files of this set are not of one moment"
-
-/* Is files[k], which was verified, a part of the set that names it, and of one moment with the
-   first? (Where each rank reads but one, they learn when they meet.) */
-static int ampi_is_of_set(const ampi_loading *l, size_t k, const ampi_set *set) {
-    const ampi_archive *a = &l->files[k];
-    return ampi_is_part(a->version) &&
-           ampi_turn(&l->state.control) == set->turn && a->common == l->files[0].common;
-}
-
-/* What is wrong with a part of a set: it lies beside the file that names it. */
-static void ampi_tell_part(char *problem, const char *path, amp_result result) {
-    const char *slash = strrchr(path, '/');
-    ampi_tell(problem, "part %s: %s", slash ? slash + 1 : path, amp_result_string(result));
-}
-
-/* All files of the set that path names, of which this rank has something. */
-static amp_result ampi_load_set(const amp_optimizer *opt, ampi_loading *l, const char *path,
-                                const ampi_set *set) {
-    uint64_t   from, to, k, size = 0;
-    amp_result result;
-    ampi_ranks_to_read(opt, set->ranks, &from, &to);
-    result = ampi_load_room(opt, l, (size_t)(to - from) + 1);
-    if (result != AMP_OK) return result;
-    if (strlen(path) >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
-    memcpy(l->names->path, path, strlen(path) + 1);
-    result = ampi_follow(l->names->path);
-    for (k = from; k <= to && result == AMP_OK; k++) {
-        ampi_archive *a = &l->files[k - from];
-        FILE         *file;
-        result = ampi_name_part(l->names->aside, l->names->path, set, k);
-        if (result != AMP_OK) break;
-        file = fopen(l->names->aside, "rb");
-        if (!file) result = errno == ENOENT ? AMP_ERROR_NOT_FOUND : AMP_ERROR_READ;
-        if (file) result = ampi_read_header(ampi_file_read, file, &a->version, &size);
-        a->rank  = k;
-        a->ranks = set->ranks;
-        if (result == AMP_OK) result = ampi_load_part(opt, l, (size_t)(k - from), file, size);
-        if (result == AMP_ERROR_READ && file && feof(file)) result = AMP_ERROR_TRUNCATED;
-        if (file) fclose(file);
-        if (result == AMP_OK && !ampi_is_of_set(l, (size_t)(k - from), set)) {
-            ampi_tell(opt->desc.problem, AMPI_NOT_ONE);
-            result = AMP_ERROR_MISMATCH;
-        }
-        if (result != AMP_OK && opt->desc.problem && !opt->desc.problem[0])
-            ampi_tell_part(opt->desc.problem, l->names->aside, result);
-    }
-    return result;
-}
-
 /* A file, or what one names: read and verified. */
 static amp_result ampi_load_from(const amp_optimizer *opt, ampi_loading *l, const char *path) {
-    FILE        *file = fopen(path, "rb");
-    ampi_archive first;
-    ampi_set     set;
-    uint64_t     size = 0;
-    amp_result   result;
+    const ampi_second_floor *up   = ampi_second();
+    FILE                    *file = fopen(path, "rb");
+    ampi_archive             first;
+    uint64_t                 size = 0;
+    amp_result               result;
     if (!file) return errno == ENOENT ? AMP_ERROR_NOT_FOUND : AMP_ERROR_READ;
     ampi_blank_archive(&first, opt);
     result = ampi_read_header(ampi_file_read, file, &first.version, &size);
     if (result == AMP_OK && ampi_is_part(first.version) && size == AMPI_STATE_SET) {
-        result = ampi_read_set(file, &set);
-        if (result == AMP_OK) result = ampi_load_set(opt, l, path, &set);
+        result = up->ranks_load
+                     ? up->ranks_load(opt, path, l, file)
+                     : ampi_left_out(opt->desc.problem, "a set of files", "AMP_NO_RANKS");
     } else if (result == AMP_OK) {
         result = ampi_load_room(opt, l, 1);
         if (result == AMP_OK) l->files[0] = first;
@@ -7262,7 +6788,7 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
     result = ampi_read_state(opt, &l.own);
     if (result != AMP_OK) return result;
     result = ampi_load_from(opt, &l, path);
-    ampi_agree(opt, &result, AMP_ERROR_READ, l.num ? l.files[0].common : 0, AMPI_NOT_ONE, 0);
+    if (opt->plan->meets == AMPI_OVER_SUMS) ampi_second()->ranks_loaded(opt, &l, &result);
     if (result == AMP_OK) result = ampi_load_all(opt, l.files, l.num, &l.own, &l.state);
     for (k = 0; k < l.num; k++) ampi_release(&opt->desc.allocator, l.files[k].bytes);
     ampi_release(&opt->desc.allocator, l.names);
@@ -8200,6 +7726,33 @@ AMPI_COLD_BEGIN
 
 /* ---------------------------------------------------------------- >>impl  ranks */
 
+#ifndef AMP_NO_RANKS
+
+enum { AMPI_RANKS = 65536 }; /* at most: whatever the file of a set says, it is read in no time */
+
+static amp_result ampi_ranks_ok(const amp_optimizer_desc *d) {
+    const amp_ranks *r = d->ranks;
+    if (d->kind == AMP_KIND_OWN) {
+        ampi_tell(d->problem, "amp_optimizer_desc.ranks is for AMP_KIND_ADAMW and AMP_KIND_SGD: "
+                              "desc.kind is AMP_KIND_OWN");
+        return AMP_ERROR_UNSUPPORTED;
+    }
+    if (r->count < 0 || r->count > AMPI_RANKS) {
+        ampi_out(d->problem, "amp_ranks.count", (double)r->count, "0 to 65536");
+        return AMP_ERROR_INVALID_CONFIG;
+    }
+    if (r->rank < 0 || r->rank >= r->count) {
+        ampi_out(d->problem, "amp_ranks.rank", (double)r->rank,
+                 "0 or more, and less than count");
+        return AMP_ERROR_INVALID_CONFIG;
+    }
+    if ((r->count > 1 && !r->sum_fn) || d->reduce_fn) {
+        ampi_tell(d->problem, "amp_optimizer_desc.ranks needs sum_fn, and no reduce_fn beside it");
+        return AMP_ERROR_INVALID_CONFIG;
+    }
+    return AMP_OK;
+}
+
 /* Have all ranks succeeded, and have they the same hash? *result is this rank's, and becomes theirs
    if another one has failed; text: if hashes differ. The plan's first count sums are added. 0: the
    ranks have not met, and others may have learnt something else. A hash is made odd, and then its
@@ -8212,7 +7765,6 @@ static int ampi_agree(const amp_optimizer *opt, amp_result *result, amp_result t
     const uint32_t     odd  = (uint32_t)(hash >> 32) | 1u;
     uint32_t           flags[2];
     amp_result         met;
-    if (plan->meets != AMPI_OVER_SUMS) return 1;
     flags[0] = *result == AMP_OK ? odd : UINT32_MAX;
     flags[1] = *result == AMP_OK ? ~odd : UINT32_MAX;
     met      = ampi_send(b, plan->control->flags, flags, sizeof flags);
@@ -8305,18 +7857,539 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
     return b->functions->add_fn(b, (float *)s->grad, part, type, (size_t)s->n);
 }
 
+#ifndef AMP_NO_STDLIB
+
+/* A set of files, one of each rank; ranks 0: there is none. Its edition tells sets of one turn from
+   each other, so that none is written over. */
+typedef struct ampi_set { uint64_t turn, edition, ranks; } ampi_set;
+
+static amp_result ampi_set_content(const void *content, amp_write_fn write_fn, void *user) {
+    const ampi_set *set = (const ampi_set *)content;
+    unsigned char   file[AMPI_STATE_HEADER + AMPI_STATE_SET + 8], *body = file + AMPI_STATE_HEADER;
+    ampi_put_header(file, AMPI_STATE_PART, AMPI_STATE_SET);
+    ampi_put_le(body, set->turn);
+    ampi_put_le(body + 8, set->edition);
+    ampi_put_le(body + 16, set->ranks);
+    ampi_put_le(body + AMPI_STATE_SET, ampi_sum_bytes(0, body, AMPI_STATE_SET));
+    return write_fn(user, file, sizeof file) ? AMP_OK : AMP_ERROR_WRITE;
+}
+
+/* What follows the header of a file that names a set. */
+static amp_result ampi_read_set(FILE *file, ampi_set *set) {
+    unsigned char body[AMPI_STATE_SET + 8];
+    if (!ampi_file_read(file, body, sizeof body)) return AMP_ERROR_READ;
+    if (ampi_get_le(body + AMPI_STATE_SET) != ampi_sum_bytes(0, body, AMPI_STATE_SET))
+        return AMP_ERROR_CORRUPT;
+    set->turn    = ampi_get_le(body);
+    set->edition = ampi_get_le(body + 8);
+    set->ranks   = ampi_get_le(body + 16);
+    return set->ranks && set->ranks <= AMPI_RANKS ? AMP_OK : AMP_ERROR_CORRUPT;
+}
+
+/* Which set does path name? */
+static ampi_set ampi_set_at(const char *path) {
+    FILE    *file    = fopen(path, "rb");
+    uint64_t version = 0, size = 0;
+    ampi_set set     = {0, 0, 0};
+    if (!file) return set;
+    if (ampi_read_header(ampi_file_read, file, &version, &size) == AMP_OK &&
+        ampi_is_part(version) && size == AMPI_STATE_SET &&
+        ampi_read_set(file, &set) != AMP_OK)
+        set.ranks = 0;
+    fclose(file);
+    return set;
+}
+
+/* Of a rank its file: path.TURN.RANK-of-RANKS, or path.TURN-EDITION.RANK-of-RANKS. */
+static amp_result ampi_name_part(char *name, const char *path, const ampi_set *set,
+                                 uint64_t rank) {
+    const size_t length = strlen(path);
+    char         tail[AMP_PROBLEM_SIZE];
+    ampi_tell(ampi_blank(tail), ".%g", (double)set->turn);
+    if (set->edition) ampi_tell(tail, "-%g", (double)set->edition);
+    ampi_tell(tail, ".%g-of-%g", (double)rank, (double)set->ranks);
+    if (length + strlen(tail) >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
+    memcpy(name, path, length);
+    memcpy(name + length, tail, strlen(tail) + 1);
+    return AMP_OK;
+}
+
+/* This rank's share of the files of a set that nothing names. */
+static void ampi_remove_set(const amp_ranks *r, const char *path, char *name,
+                            const ampi_set *set) {
+    uint64_t rank = (uint64_t)r->rank;
+    for (; rank < set->ranks; rank += r->count ? (uint64_t)r->count : 1)
+        if (ampi_name_part(name, path, set, rank) == AMP_OK) (void)remove(name);
+}
+
+/* The part of this rank beside path; when all ranks have written theirs, the first one's path. 0:
+   the ranks have not met, and the first may name the set though another one fails. */
+static int ampi_save_parts(const amp_optimizer *opt, const char *path, ampi_target *to,
+                           const ampi_set *set, uint64_t common, amp_result *result) {
+    static const char *const text = "the ranks are not at one step: loss scale, learning rate or "
+                                    "numbers of steps differ";
+    const int rank = opt->ranks.rank;
+    int       met;
+    *result = ampi_name_part(to->path, path, set, (uint64_t)rank);
+    if (*result == AMP_OK) *result = ampi_replace_file(to, path, ampi_save_content, opt);
+    met = ampi_agree(opt, result, AMP_ERROR_WRITE, common, text, 0);
+    if (*result == AMP_OK && rank == 0) {
+        memcpy(to->path, path, strlen(path) + 1);
+        *result = ampi_replace_file(to, path, ampi_set_content, set);
+    }
+    return ampi_agree(opt, result, AMP_ERROR_WRITE, common, text, 0) && met;
+}
+
+/* A set in place of the old one. What a save that failed has written goes, if path does not name it
+   and never will. */
+static amp_result ampi_save_set(const amp_optimizer *opt, const char *path, ampi_target *to,
+                                ampi_state *state, const ampi_set *old) {
+    const uint64_t ranks = (uint64_t)opt->ranks.count;
+    ampi_set       set, named;
+    ampi_archive   a;
+    amp_result     result;
+    int            met, error;
+    set.turn    = ampi_turns(&state->control);
+    set.edition = old->turn == set.turn && old->ranks == ranks ? old->edition + 1 : 0;
+    set.ranks   = ranks;
+    ampi_count_state(&a, opt, state, AMPI_STATE_PART, 0, ranks);
+    met   = ampi_save_parts(opt, path, to, &set, a.common, &result);
+    error = errno; /* of the call that failed */
+    if (result == AMP_OK || !met) return result;
+    named = ampi_set_at(path);
+    if (memcmp(&named, &set, sizeof set) != 0)
+        ampi_remove_set(&opt->ranks, path, to->path, &set);
+    errno = error;
+    return result;
+}
+
+/* path: resolved; to: room. Whatever is saved there, no file of the set that was there stays. */
+static amp_result ampi_save_ranks(const amp_optimizer *opt, const char *path, ampi_target *to,
+                                  ampi_state *state) {
+    const ampi_set   old    = ampi_set_at(path);
+    const amp_result result = opt->ranks.count > 1 ? ampi_save_set(opt, path, to, state, &old)
+                                                   : ampi_save_at(opt, path, to);
+    if (result == AMP_OK) ampi_remove_set(&opt->ranks, path, to->path, &old);
+    return result;
+}
+
+/* Which ranks' files have something of this rank's? At least one is read. */
+static void ampi_ranks_to_read(const amp_optimizer *opt, uint64_t ranks, uint64_t *from,
+                               uint64_t *to) {
+    const ampi_part own   = ampi_own_part(opt);
+    const uint64_t  total = ampi_elements(opt);
+    *from = *to = 0;
+    while (*from + 1 < ranks && ampi_part_of_rank(total, *from, ranks).end <= own.begin) ++*from;
+    for (*to = *from; *to + 1 < ranks; ++*to)
+        if (ampi_part_of_rank(total, *to, ranks).end >= own.end) break;
+}
+
+#define AMPI_NOT_ONE "the files of this set are not of one moment"
+
+/* Is files[k], which was verified, a part of the set that names it, and of one moment with the
+   first? (Where each rank reads but one, they learn when they meet.) */
+static int ampi_is_of_set(const ampi_loading *l, size_t k, const ampi_set *set) {
+    const ampi_archive *a = &l->files[k];
+    return ampi_is_part(a->version) &&
+           ampi_turns(&l->state.control) == set->turn && a->common == l->files[0].common;
+}
+
+/* What is wrong with a part of a set: it lies beside the file that names it. */
+static void ampi_tell_part(char *problem, const char *path, amp_result result) {
+    const char *slash = strrchr(path, '/');
+    ampi_tell(problem, "part %s: %s", slash ? slash + 1 : path, amp_result_string(result));
+}
+
+/* All files of the set that path names, of which this rank has something. */
+static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi_loading *l,
+                                void *named) {
+    uint64_t   from, to, k, size = 0;
+    ampi_set   set;
+    amp_result result = ampi_read_set((FILE *)named, &set);
+    if (result != AMP_OK) return result;
+    ampi_ranks_to_read(opt, set.ranks, &from, &to);
+    result = ampi_load_room(opt, l, (size_t)(to - from) + 1);
+    if (result != AMP_OK) return result;
+    if (strlen(path) >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
+    memcpy(l->names->path, path, strlen(path) + 1);
+    result = ampi_follow(l->names->path);
+    for (k = from; k <= to && result == AMP_OK; k++) {
+        ampi_archive *a = &l->files[k - from];
+        FILE         *file;
+        result = ampi_name_part(l->names->aside, l->names->path, &set, k);
+        if (result != AMP_OK) break;
+        file = fopen(l->names->aside, "rb");
+        if (!file) result = errno == ENOENT ? AMP_ERROR_NOT_FOUND : AMP_ERROR_READ;
+        if (file) result = ampi_read_header(ampi_file_read, file, &a->version, &size);
+        a->rank  = k;
+        a->ranks = set.ranks;
+        if (result == AMP_OK) result = ampi_load_part(opt, l, (size_t)(k - from), file, size);
+        if (result == AMP_ERROR_READ && file && feof(file)) result = AMP_ERROR_TRUNCATED;
+        if (file) fclose(file);
+        if (result == AMP_OK && !ampi_is_of_set(l, (size_t)(k - from), &set)) {
+            ampi_tell(opt->desc.problem, AMPI_NOT_ONE);
+            result = AMP_ERROR_MISMATCH;
+        }
+        if (result != AMP_OK && opt->desc.problem && !opt->desc.problem[0])
+            ampi_tell_part(opt->desc.problem, l->names->aside, result);
+    }
+    return result;
+}
+
+/* Where each rank reads but one file of a set, they learn of others' here. */
+static void ampi_meet_loaded(const amp_optimizer *opt, const ampi_loading *l, amp_result *result) {
+    ampi_agree(opt, result, AMP_ERROR_READ, l->num ? l->files[0].common : 0, AMPI_NOT_ONE, 0);
+}
+
+#endif /* AMP_NO_STDLIB */
+
+#endif /* AMP_NO_RANKS */
+
+/* ---------------------------------------------------------------- >>impl  sparse */
+
+#ifndef AMP_NO_ROWS
+
+/* Does what a tensor says of rows go together? */
+static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t, size_t i) {
+    const amp_rows *r   = t->rows;
+    const int       own = opt->desc.kind == AMP_KIND_OWN;
+    if (opt->ranks.count || own || (opt->desc.kind == AMP_KIND_SGD && ampi_num_moments(&opt->desc)))
+        return ampi_tensor_problem(
+            opt, i, t->name, AMP_ERROR_UNSUPPORTED,
+            own ? "rows are for AMP_KIND_ADAMW and AMP_KIND_SGD: desc.kind is AMP_KIND_OWN"
+            : opt->ranks.count
+                ? "rows are not for desc.ranks: leave one of them NULL"
+                : "rows are for SGD without momentum: set desc.momentum to 0, or use AdamW");
+    if (!r->row_length || t->n % r->row_length != 0 || !r->max_rows)
+        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
+                                   "n must be rows of row_length elements, and max_rows 1 or more");
+    if (ampi_learns(t) && (!r->rows || !r->num_rows))
+        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_ARGUMENT,
+                                   "it has a row_length, but no rows or num_rows");
+    if (r->row_length > INT32_MAX || t->n / r->row_length > UINT32_MAX - 2 ||
+        r->max_rows > INT32_MAX || r->max_rows > SIZE_MAX / 64 / r->row_length)
+        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_TOO_LARGE,
+                                   "its rows, or max_rows, are too many");
+    return AMP_OK;
+}
+
+/* Gradients of few rows: their room, and their sums as gradients. */
+static void ampi_place_rows(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena) {
+    uint64_t tiles = 0, most = 0;
+    size_t   i, k, used = 0;
+    plan->sparse = (ampi_sparse *)ampi_take(arena, plan->num_sparse, sizeof *plan->sparse, 64);
+    for (i = 0; i < opt->num_entries; i++) {
+        const ampi_entry *e = ampi_entry_of(opt, i);
+        const amp_rows   *r = &e->rows;
+        ampi_sparse      *s = &plan->host_sparse[used];
+        if (!ampi_has_rows(e)) continue;
+        memset(s, 0, sizeof *s);
+        s->rows       = r->rows;
+        s->num_rows   = r->num_rows;
+        s->slot       = (uint32_t)i;
+        s->most       = (uint32_t)r->max_rows;
+        s->length     = (uint32_t)r->row_length;
+        s->table      = (uint32_t)(e->tensor.n / r->row_length);
+        s->first_tile = (uint32_t)tiles;
+        s->num_tiles  = (s->most - 1) / AMPI_TILE + 1;
+        tiles += s->num_tiles;
+        for (k = 0; k < 2; k++) {
+            s->keys[k]   = (uint32_t *)ampi_take(arena, s->most, 4, 64);
+            s->places[k] = (uint32_t *)ampi_take(arena, s->most, 4, 64);
+        }
+        s->unique = (uint32_t *)ampi_take(arena, (size_t)s->most, 4, 64);
+        s->begins = (uint32_t *)ampi_take(arena, (size_t)s->most + 1, 4, 64);
+        s->counts = (uint32_t *)ampi_take(arena, (size_t)s->num_tiles * AMPI_DIGITS, 4, 64);
+        plan->host_slots[i].grad   = ampi_take(arena, (size_t)ampi_most_sums(e), 4, 256);
+        plan->host_slots[i].sparse = plan->sparse ? plan->sparse + used : NULL;
+        if (s->table > most) most = s->table;
+        if (s->length > plan->longest) plan->longest = s->length;
+        used++;
+    }
+    if (tiles > UINT32_MAX) arena->too_large = 1;
+    plan->num_tiles = (uint32_t)tiles;
+    for (plan->passes = 1; plan->passes < 4 && most > (uint64_t)1 << 8 * plan->passes;)
+        plan->passes++;
+}
+
+/* Which element of the tensor is that of the sums? */
+static amp_result ampi_place_in_rows(const amp_optimizer *opt, int i, amp_stats *stats) {
+    const ampi_sparse *s      = opt->plan->host_sparse;
+    uint32_t           row    = 0;
+    amp_result         result = AMP_OK;
+    while (s->slot != (uint32_t)i) s++;
+    result = ampi_read_back(opt, &row, &s->unique[stats->first_nonfinite / s->length], sizeof row);
+    stats->first_nonfinite = (uint64_t)row * s->length + stats->first_nonfinite % s->length;
+    return result;
+}
+
+AMPI_COLD_END
+
+/* One pass of the sort, by digit number pass: stable. */
+static void ampi_sort_pass(ampi_sparse *s, uint32_t pass) {
+    const uint32_t *keys = s->keys[1 - pass % 2], *places = s->places[1 - pass % 2];
+    uint32_t        count[AMPI_DIGITS], i, d, sum = 0;
+    memset(count, 0, sizeof count);
+    for (i = 0; i < s->given; i++) count[(pass ? keys[i] : ampi_row(s, i)) >> 8 * pass & 255u]++;
+    for (d = 0; d < AMPI_DIGITS; d++) {
+        const uint32_t n = count[d];
+        count[d]         = sum;
+        sum += n;
+    }
+    for (i = 0; i < s->given; i++) {
+        const uint32_t key = pass ? keys[i] : ampi_row(s, i);
+        const uint32_t to  = count[key >> 8 * pass & 255u]++;
+        s->keys[pass % 2][to]   = key;
+        s->places[pass % 2][to] = pass ? places[i] : i;
+    }
+}
+
+enum { AMPI_ROWS = 64 }; /* short as rows may be, so many are work for a thread */
+
+/* What belongs to one row, in the order of places. */
+static void ampi_sum_row(const ampi_slot *slot, const ampi_sparse *s, const uint32_t *places,
+                         uint32_t row) {
+    const amp_dtype type = (amp_dtype)slot->values_type;
+    const size_t    n    = s->length;
+    float          *to   = (float *)slot->grad + row * n;
+    uint32_t        i    = s->begins[row];
+    ampi_cast(to, AMP_F32, ampi_at(slot->values, type, places[i] * n), type, n);
+    while (++i < s->begins[row + 1])
+        ampi_accumulate_array(to, ampi_at(slot->values, type, places[i] * n), type, n);
+}
+
+/* Sort a gradient of few rows, and add up. */
+static void ampi_sum_rows(const amp_plan *plan, ampi_slot *slot) {
+    ampi_sparse    *s      = slot->sparse;
+    const uint32_t *keys   = s->keys[(plan->passes - 1) % 2];
+    const uint32_t *places = s->places[(plan->passes - 1) % 2];
+    uint32_t        i;
+    int64_t         row;
+    s->given   = ampi_given(slot, s);
+    s->touched = 0;
+    s->early   = s->given == s->most && *s->num_rows > s->most;
+    for (i = s->given; i-- > 0;)
+        if (s->rows[i] >= s->table) s->early = s->most + 1u - i;
+    for (i = 0; i < plan->passes; i++) ampi_sort_pass(s, i);
+    for (i = 0; i < s->given; i++) {
+        if (i && keys[i] == keys[i - 1]) continue;
+        s->unique[s->touched]   = keys[i];
+        s->begins[s->touched++] = i;
+    }
+    s->begins[s->touched] = s->given;
+#if AMPI_OPENMP
+#pragma omp parallel for schedule(static) if (s->touched > 1000)
+#endif
+    for (row = 0; row < (int64_t)s->touched; row += AMPI_ROWS) {
+        const uint32_t fp  = ampi_fp_begin();
+        const uint32_t end = (uint32_t)ampi_min(s->touched, (size_t)row + AMPI_ROWS);
+        uint32_t       r;
+        for (r = (uint32_t)row; r < end; r++) ampi_sum_row(slot, s, places, r);
+        ampi_fp_end(fp);
+    }
+    ampi_begin_sums(slot, s);
+}
+
+/* Rows that the gradient touches, in their places. */
+static void ampi_update_rows(const amp_plan *plan, const ampi_slot *slot) {
+    const ampi_sparse *s = slot->sparse;
+    const size_t       n = s->length;
+    int64_t            row;
+#if AMPI_OPENMP
+#pragma omp parallel for schedule(static) if (s->touched > 1000)
+#endif
+    for (row = 0; row < (int64_t)s->touched; row += AMPI_ROWS) {
+        const uint32_t fp  = ampi_fp_begin();
+        const size_t   end = ampi_min(s->touched, (size_t)row + AMPI_ROWS);
+        size_t         r;
+        for (r = (size_t)row; r < end; r++)
+            ampi_step_chunk(plan, slot, s->unique[r] * n, r * n, n);
+        ampi_fp_end(fp);
+    }
+}
+
+#endif /* AMP_NO_ROWS */
+
 /* --------------------------------------------------------------- >>impl  report
    A step counts into ampi_record, ampi_mark and ampi_census (>>core report); here they are read,
    saved, judged and written out. */
 
+#ifndef AMP_NO_REPORT
+
+/* Fewer than 2^32 elements have been counted: they join the others. */
+static void ampi_add_counts(ampi_census *census, const uint32_t *count) {
+    int k;
+    for (k = 0; k < AMPI_COUNTS; k++) {
+        if (!count[k]) continue;
+#if AMPI_OPENMP
+#pragma omp atomic /* a critical section would be a symbol of its own */
+#endif
+        census->count[k] += count[k];
+    }
+}
+
+/* Bits of at most AMPI_PIECE elements, as fp32. */
+static void ampi_bits_of_piece(uint32_t *bits, const void *x, amp_dtype type, size_t n) {
+    if (type == AMP_F32) memcpy(bits, x, n * sizeof *bits);
+    else ampi_widen_array(bits, x, type, n, 0);
+}
+
+/* How many of a chunk have which exponent; in four parts, since a count must have been stored
+   before it is read again. */
+typedef struct ampi_exponents { uint32_t part[4][256]; } ampi_exponents;
+
+static void ampi_count_exponents(ampi_exponents *e, const uint32_t *x, size_t n) {
+    size_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        e->part[0][x[i] >> 23 & 255u]++;
+        e->part[1][x[i + 1] >> 23 & 255u]++;
+        e->part[2][x[i + 2] >> 23 & 255u]++;
+        e->part[3][x[i + 3] >> 23 & 255u]++;
+    }
+    for (; i < n; i++) e->part[0][x[i] >> 23 & 255u]++;
+}
+
+/* All of them to the first part, and to bins, where zeros and what is not finite have no place. */
+static void ampi_fill_bins(ampi_exponents *e, uint32_t *bins, uint32_t zeros, uint32_t nonfinite) {
+    uint32_t *all = e->part[0], i;
+    for (i = 0; i < 256; i++) all[i] += e->part[1][i] + e->part[2][i] + e->part[3][i];
+    all[0] -= zeros;
+    all[255] -= nonfinite;
+    for (i = 0; i < 256; i++) bins[ampi_bin(i << 23)] += all[i];
+}
+
+/* What casts would do to gradients; a loop without branches. */
+static void ampi_count_casts(uint32_t *count, const uint32_t *x, size_t n) {
+    uint32_t zeros = 0, f16_zero = 0, f16_small = 0, bf16_zero = 0, bf16_small = 0;
+    size_t   i;
+    for (i = 0; i < n; i++) {
+        const uint32_t a = x[i] & 0x7fffffffu;
+        zeros += a == 0u;
+        f16_zero += a <= AMPI_F16_ZERO_TO;
+        f16_small += a < AMPI_F16_NORMAL_FROM;
+        bf16_zero += a <= AMPI_BF16_ZERO_TO;
+        bf16_small += a < AMPI_BF16_NORMAL_FROM;
+    }
+    count[AMPI_F16_ZERO] += f16_zero - zeros;
+    count[AMPI_F16_SMALL] += f16_small - f16_zero;
+    count[AMPI_BF16_ZERO] += bf16_zero - zeros;
+    count[AMPI_BF16_SMALL] += bf16_small - bf16_zero;
+}
+
+/* A chunk of a gradient in a turn that is sampled. Exponents say what casts would do, but for those
+   in which the bounds lie: no fp16 number is near them, and no bf16 one near that of fp16's normal
+   numbers. */
+static AMPI_NOINLINE void ampi_sample_grads(ampi_census *census, const void *x, amp_dtype type,
+                                            size_t n, const amp_stats *seen) {
+    enum { ZERO = AMPI_F16_ZERO_TO >> 23, NORMAL = AMPI_F16_NORMAL_FROM >> 23 };
+    uint32_t        count[AMPI_COUNTS], bits[AMPI_PIECE];
+    ampi_exponents  e;
+    const uint32_t *all = e.part[0];
+    size_t          i, piece;
+    memset(count, 0, sizeof count);
+    memset(&e, 0, sizeof e);
+    for (i = 0; i < n; i += piece) {
+        piece = ampi_min(n - i, AMPI_PIECE);
+        ampi_bits_of_piece(bits, ampi_at(x, type, i), type, piece);
+        ampi_count_exponents(&e, bits, piece);
+    }
+    ampi_fill_bins(&e, count + AMPI_GRADS, (uint32_t)seen->zeros, (uint32_t)seen->nonfinite);
+    if (all[0] || (type != AMP_F16 && all[ZERO]) || (type == AMP_F32 && all[NORMAL])) {
+        for (i = 0; i < n; i += piece) {
+            piece = ampi_min(n - i, AMPI_PIECE);
+            ampi_bits_of_piece(bits, ampi_at(x, type, i), type, piece);
+            ampi_count_casts(count, bits, piece);
+        }
+    } else {
+        for (i = 1; i < ZERO; i++) count[AMPI_F16_ZERO] += all[i];
+        for (; i <= NORMAL; i++) count[AMPI_F16_SMALL] += all[i];
+    }
+    ampi_add_counts(census, count);
+}
+
+/* Of a piece of weights that have a half copy: are copies what they were before? */
+static void ampi_count_copies(uint32_t *count, const ampi_slot *slot, const uint32_t *master,
+                              const uint16_t *before, size_t i, size_t n) {
+    const amp_dtype type = (amp_dtype)slot->model_type, grad_type = (amp_dtype)slot->grad_type;
+    uint32_t        grad[AMPI_PIECE], copy[AMPI_PIECE];
+    uint32_t        updates = 0, lost = 0, halves = 0;
+    uint16_t        after[AMPI_PIECE];
+    size_t          k;
+    memcpy(after, ampi_at(slot->model, type, i), n * sizeof *after);
+    ampi_bits_of_piece(copy, after, type, n);
+    ampi_bits_of_piece(grad, ampi_at(slot->grad, grad_type, i), grad_type, n);
+    for (k = 0; k < n; k++) {
+        const uint32_t moves = (grad[k] & 0x7fffffffu) != 0u;
+        updates += moves;
+        lost += moves & (uint32_t)(before[k] == after[k]);
+        halves += moves & (uint32_t)(copy[k] == master[k]);
+    }
+    count[AMPI_UPDATES] += updates;
+    count[AMPI_LOST] += lost;
+    count[AMPI_HALVES] += halves;
+}
+
+/* Magnitudes of n weights, whose exponents have been counted. */
+static void ampi_fill_weight_bins(uint32_t *count, ampi_exponents *e, const void *master,
+                                  size_t n) {
+    uint32_t zeros = 0, nonfinite = 0;
+    size_t   i;
+    int      part, care = 0;
+    for (part = 0; part < 4; part++) care |= e->part[part][0] || e->part[part][255];
+    for (i = 0; i < n && care; i++) {
+        const uint32_t a = ampi_load_u32(master, i) & 0x7fffffffu;
+        zeros += a == 0u;
+        nonfinite += a >= AMPI_F32_INF;
+    }
+    ampi_fill_bins(e, count + AMPI_WEIGHTS, zeros, nonfinite);
+}
+
+/* A chunk of the end of a step in a turn that is sampled. */
+static AMPI_NOINLINE void ampi_watch_chunk(const amp_plan *plan, const ampi_slot *slot,
+                                           ampi_job job, size_t begin, size_t count_of,
+                                           ampi_census *census) {
+    const int      low  = slot->model && slot->model_type != AMP_F32;
+    const size_t   end  = begin + count_of;
+    uint32_t       count[AMPI_COUNTS], master[AMPI_PIECE];
+    uint16_t       before[AMPI_PIECE];
+    ampi_exponents e;
+    size_t         i, n;
+    memset(count, 0, sizeof count);
+    memset(&e, 0, sizeof e);
+    for (i = begin; i < end; i += n) {
+        n = ampi_min(end - i, AMPI_PIECE);
+        if (low) memcpy(before, ampi_at(slot->model, AMP_F16, i), n * sizeof *before);
+        if (slot->model || job == AMPI_JOB_FUSED) ampi_update_chunk(plan, slot, job, i, n);
+        memcpy(master, ampi_at(slot->master.data, AMP_F32, i), n * sizeof *master);
+        ampi_count_exponents(&e, master, n);
+        if (low) ampi_count_copies(count, slot, master, before, i, n);
+    }
+    ampi_fill_weight_bins(count, &e, ampi_at(slot->master.data, AMP_F32, begin), count_of);
+    ampi_add_counts(census, count);
+}
+
+AMPI_COLD_BEGIN
+
+static AMPI_NOINLINE amp_result ampi_report_ok(const amp_optimizer_desc *d) {
+    static const char *const amount = "0 or more, and finite";
+    const amp_report_desc   *r      = d->report;
+    if (r->every < 0)
+        ampi_out(d->problem, "amp_report_desc.every", (double)r->every, "0 or more");
+    else if (ampi_f32_ok(d->problem, "amp_report_desc.spike_norm", &r->spike_norm, 0.0f,
+                         AMPI_F32_MAX, amount) &&
+             ampi_f32_ok(d->problem, "amp_report_desc.spike_z", &r->spike_z, 0.0f, AMPI_F32_MAX,
+                         amount))
+        return AMP_OK;
+    return AMP_ERROR_INVALID_CONFIG;
+}
+
 static size_t ampi_report_room(const amp_optimizer *opt) {
     const size_t each = 2 * sizeof(ampi_mark) + sizeof(ampi_census) + sizeof(ampi_slot);
-    return opt->reports ? 2 * sizeof(ampi_record) + opt->num_entries * each : 0;
+    return 2 * sizeof(ampi_record) + opt->num_entries * each;
 }
 
 static void ampi_place_report(const amp_optimizer *opt, amp_plan *plan) {
     const size_t n = opt->num_entries;
-    if (!opt->reports) return;
     plan->watch        = opt->watch;
     plan->host_record  = (ampi_record *)(void *)(plan->host_sparse + plan->num_sparse);
     plan->filed_record = plan->host_record + 1;
@@ -8325,6 +8398,14 @@ static void ampi_place_report(const amp_optimizer *opt, amp_plan *plan) {
     plan->host_marks   = (ampi_mark *)(void *)(plan->seen_slots + n);
     plan->filed_marks  = plan->host_marks + n;
     memset(plan->host_record, 0, ampi_report_room(opt));
+}
+
+static void ampi_layout_report(amp_plan *plan, ampi_arena *arena) {
+    const size_t n = plan->num_slots;
+    plan->record = (ampi_record *)ampi_take(arena, 1, sizeof *plan->record, 64);
+    plan->marks  = (ampi_mark *)ampi_take(arena, n, sizeof *plan->marks, 64);
+    if (plan->watch.every)
+        plan->census = (ampi_census *)ampi_take(arena, 2 * n, sizeof *plan->census, 64);
 }
 
 /* In a state: counters and what is usual, turns, marks of tensors. A file may have what the
@@ -8387,19 +8468,20 @@ static void ampi_walk_report(ampi_archive *a, const amp_plan *plan) {
 
 static amp_result ampi_fetch_history(const amp_optimizer *opt, ampi_record *record,
                                      ampi_mark *marks) {
-    const amp_plan *plan = opt->plan;
-    amp_result      result;
-    if (!plan->record) return AMP_OK;
-    result = ampi_read_back(opt, record, plan->record, sizeof *record);
+    const amp_plan *plan   = opt->plan;
+    amp_result      result = ampi_read_back(opt, record, plan->record, sizeof *record);
     if (result != AMP_OK || !plan->num_slots) return result;
     return ampi_read_back(opt, marks, plan->marks, plan->num_slots * sizeof *marks);
+}
+
+static amp_result ampi_fetch_filed(const amp_optimizer *opt) {
+    return ampi_fetch_history(opt, opt->plan->filed_record, opt->plan->filed_marks);
 }
 
 /* A state is about to be loaded: what was is over. */
 static void ampi_forget(amp_plan *plan) {
     plan->told = 0;
     plan->seen = 0;
-    if (!plan->record) return;
     memset(plan->filed_record, 0, sizeof *plan->filed_record);
     memset(plan->filed_marks, 0, plan->num_slots * sizeof *plan->filed_marks);
 }
@@ -8411,7 +8493,6 @@ static amp_result ampi_send_history(const amp_optimizer *opt) {
     const size_t       size = plan->num_slots * sizeof *plan->census;
     amp_result         result;
     uint32_t           k;
-    if (!plan->record) return AMP_OK;
     result = ampi_send(b, plan->record, plan->filed_record, sizeof *plan->record);
     if (result == AMP_OK)
         result =
@@ -9078,6 +9159,47 @@ AMP_DEF amp_result amp_optimizer_report_table(const amp_optimizer *opt, amp_writ
 AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write_fn write_fn,
                                              void *user) {
     return ampi_write_report(opt, write_fn, user, ampi_print_json);
+}
+
+#endif /* AMP_NO_REPORT */
+
+/* ---------------------------------------------------------------- >>impl  hooks
+   What the first floor knows of the second. */
+
+#ifndef AMP_NO_RANKS
+#define AMPI_OF_RANKS(function) function
+#else
+#define AMPI_OF_RANKS(function) NULL
+#endif
+#if !defined(AMP_NO_RANKS) && !defined(AMP_NO_STDLIB)
+#define AMPI_OF_SETS(function) function
+#else
+#define AMPI_OF_SETS(function) NULL
+#endif
+#ifndef AMP_NO_ROWS
+#define AMPI_OF_ROWS(function) function
+#else
+#define AMPI_OF_ROWS(function) NULL
+#endif
+#ifndef AMP_NO_REPORT
+#define AMPI_OF_REPORT(function) function
+#else
+#define AMPI_OF_REPORT(function) NULL
+#endif
+
+static const ampi_second_floor *ampi_second(void) {
+    static const ampi_second_floor floor = {
+        AMPI_OF_RANKS(ampi_ranks_ok),        AMPI_OF_REPORT(ampi_report_ok),
+        AMPI_OF_ROWS(ampi_rows_ok),          AMPI_OF_ROWS(ampi_place_rows),
+        AMPI_OF_REPORT(ampi_layout_report),  AMPI_OF_REPORT(ampi_report_room),
+        AMPI_OF_REPORT(ampi_place_report),   AMPI_OF_ROWS(ampi_sum_rows),
+        AMPI_OF_ROWS(ampi_update_rows),      AMPI_OF_REPORT(ampi_sample_grads),
+        AMPI_OF_REPORT(ampi_watch_chunk),    AMPI_OF_ROWS(ampi_place_in_rows),
+        AMPI_OF_RANKS(ampi_same_tables),     AMPI_OF_SETS(ampi_meet_loaded),
+        AMPI_OF_SETS(ampi_save_ranks),       AMPI_OF_SETS(ampi_load_set),
+        AMPI_OF_REPORT(ampi_fetch_filed),    AMPI_OF_REPORT(ampi_walk_report),
+        AMPI_OF_REPORT(ampi_forget),         AMPI_OF_REPORT(ampi_send_history)};
+    return &floor;
 }
 
 AMPI_COLD_END
