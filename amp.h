@@ -265,8 +265,11 @@
               AMP_CBLAS_DROP_IN: cblas_sgemm under autocast; sessions on a CPU need no cache.
               amp_optimizer_refresh: model copies from masters, now.
               desc.ranks points to amp_ranks, which was desc.shard; amp_tensor.rows to amp_rows,
-              which has its row_length, max_rows, rows and num_rows; both, and what desc.report
-              points to, are copied in init and add.
+              which has its row_length, max_rows, rows and num_rows; desc.storage and that of
+              amp_tensor to amp_storage, a format for masters and one for moments, in place of
+              state: AMP_STATE_SPLIT is {AMP_FORMAT_SPLIT}, _BF16 and _8BIT {AMP_FORMAT_SPLIT,
+              AMP_FORMAT_BF16} and the like, _8BIT_24 {AMP_FORMAT_24BIT, AMP_FORMAT_8BIT}. These,
+              and what desc.report points to, are copied in init and add.
               Repairs: batches with bias or ReLU on CUDA. A product whose C shares an element
               with A or B is refused. Distinct results: NOT_INITIALIZED, OVERLAP, WORKSPACE.
               An alpha that is subnormal is no 0 under clang 19 where the host flushes.
@@ -553,14 +556,6 @@ AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
 
 /* ------------------------------------------------------------- >>api  optimizer */
 
-/* The storage format of masters (upper digit) and moments (lower): >>api storage. */
-typedef enum amp_state {
-    AMP_STATE_DEFAULT = 0,
-    AMP_STATE_SPLIT = 0x10, AMP_STATE_BF16 = 0x11, AMP_STATE_8BIT = 0x12, AMP_STATE_8BIT_24 = 0x22,
-    AMP_STATE_SR    = 0x30, AMP_STATE_SR_BF16    = 0x31, AMP_STATE_SR_8BIT    = 0x32,
-    AMP_STATE_KAHAN = 0x40, AMP_STATE_KAHAN_BF16 = 0x41, AMP_STATE_KAHAN_8BIT = 0x42
-} amp_state;
-
 /* One weight tensor. Memory is the caller's, in the backend's memory, in one of three ways:
    weight only: it is the fp32 master, and a model copy of desc.dtype is made for it;
    model only:  half weights; an fp32 master is made from them;
@@ -581,7 +576,7 @@ typedef struct amp_tensor {
     const float *moment1, *moment2; /* of a run to be continued: momentum or first, and second
                                     moments, unscaled fp32, copied in prepare; fused kinds     */
     const struct amp_rows *rows; /* grad is of few rows: >>api sparse; NULL: of all            */
-    amp_state       state;      /* 0: the optimizer's                                          */
+    const struct amp_storage *storage; /* of master and moments: >>api storage; NULL: desc's   */
 } amp_tensor;
 
 typedef enum amp_kind {
@@ -622,7 +617,7 @@ typedef struct amp_optimizer_desc {
                                          that is continued with moments from elsewhere           */
     const struct amp_ranks       *ranks;  /* share out masters and moments: >>api ranks          */
     const struct amp_report_desc *report; /* what happens in a run: >>api report                 */
-    amp_state     state;              /* storage of masters and moments; fused kinds             */
+    const struct amp_storage     *storage; /* of masters and moments: >>api storage; fused kinds */
     uint64_t      seed;               /* of its stochastic rounding; any, also 0                 */
     char         *problem;            /* NULL, or AMP_PROBLEM_SIZE bytes: what was wrong         */
 } amp_optimizer_desc;
@@ -770,7 +765,7 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
    run that is saved, loaded and continued has the bits of one that never stopped, also right after
    a skipped step (what your own optimizer keeps, save beside). The format is the same on all
    machines (little-endian, versioned, checksummed); older versions are read. Model copies are
-   written anew: dtype may differ (see amp_state); gradients are not saved. A callback moves exactly
+   written anew: dtype may differ (>>api storage); gradients are not saved. A callback moves exactly
    num_bytes, or returns false. Save refuses what load would refuse (a scale of NaN):
    AMP_ERROR_INVALID_CONFIG. */
 typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
@@ -1073,7 +1068,7 @@ typedef struct amp_rows {
    histograms is saved with the state; a state without a report begins a new history. Each rank
    reports its own shard; on another number of ranks it continues that of a rank which had a piece
    of it. For a gradient of few rows the sums of rows are counted, in fp32; a row that is not in the
-   tensor is an overflow. Weights of such a tensor, and in any storage but AMP_STATE_DEFAULT, are
+   tensor is an overflow. Weights of such a tensor, and whose masters are not of fp32, are
    not counted. */
 
 typedef struct amp_report_desc {
@@ -1205,29 +1200,29 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
 
 /* --------------------------------------------------------------- >>api  storage
    Low-precision optimizer state. It saves memory. A step is faster only where memory binds it: on
-   one core seven of the ten are slower than DEFAULT (examples/state.c). The state of a tensor, or
-   else desc.state, is the storage format of its masters and moments:
+   one core seven of the ten are slower than fp32 (examples/state.c). The storage of a tensor, or
+   else that of desc, names the formats of its master and its moments, a row of AMP_STORAGE_LIST:
 
-                              master                            moments   bytes kept  r + w
-       AMP_STATE_DEFAULT      fp32                              fp32      2 + 4 + 8      30
-       AMP_STATE_SPLIT        model of bf16 and 16 bits more:   fp32      2 + 2 + 8      28
-                              all of fp32
-       AMP_STATE_BF16         the same                          bf16      2 + 2 + 4      20
-       AMP_STATE_8BIT         the same                          8 bits    2 + 2 + 2.1    16
-       AMP_STATE_8BIT_24      model and 8 bits more             8 bits    2 + 1 + 2.1    14
-       AMP_STATE_KAHAN        model and a half, the rest        fp32      2 + 2 + 8      28
-         _BF16, _8BIT         the same                          so        8; 6.1         20; 16
-       AMP_STATE_SR           the model alone, stochastically   fp32      2 + 8          24
-         _BF16, _8BIT         the same                          so        6; 4.1         16; 12
+                      master                            moments   bytes kept  r + w
+       fp32           fp32                              fp32      2 + 4 + 8      30
+       split          model of bf16 and 16 bits more:   fp32      2 + 2 + 8      28
+                      all of fp32
+       split+bf16     the same                          bf16      2 + 2 + 4      20
+       split+8bit     the same                          8 bits    2 + 2 + 2.1    16
+       24bit+8bit     model and 8 bits more             8 bits    2 + 1 + 2.1    14
+       kahan          model and a half, the rest        fp32      2 + 2 + 8      28
+        +bf16, +8bit  the same                          so        8; 6.1         20; 16
+       sr             the model alone, stochastically   fp32      2 + 8          24
+        +bf16, +8bit  the same                          so        6; 4.1         16; 12
 
    in bytes for each element, by AdamW, with a model copy and gradients of 16 bits (r + w: read and
    written by a step). Each has the same bits on a CPU and a GPU, on any number of ranks, saved and
    loaded.
-   SPLIT is DEFAULT in other memory: with equal gradients its masters and moments are DEFAULT's bit
-   for bit, and so are its state files. Its model is the master rounded to nearest as DEFAULT's, but
-   ties round away from zero. (A NaN stays a NaN; its payload may change.) SPLIT, BF16 and 8BIT want
-   models of bf16; the others take fp16, too.
-   8BIT_24 rounds masters to nearest even: of bf16 to 16 bits of fp32's 24, of fp16 to 19, and to
+   SPLIT is fp32 in other memory: with equal gradients its masters and moments are fp32's bit for
+   bit, and so are its state files. Its model is the master rounded to nearest as fp32's, but ties
+   round away from zero. (A NaN stays a NaN; its payload may change.) It wants models of bf16; the
+   others take fp16, too.
+   24BIT rounds masters to nearest even: of bf16 to 16 bits of fp32's 24, of fp16 to 19, and to
    2^-32. A step that changes a weight by less than half of the last one does not change it.
    KAHAN keeps of a master what rounding to the model has left, rounded to another half (of fp16
    2^11 times as much, as it would be subnormal; Kahan 1965, Zamirai et al. 2020). In bf16 SPLIT
@@ -1240,8 +1235,8 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
    From fp32 to bf16 that is all that is cut off, as from fp32 to an fp16 below 2^-14; above 13
    count. A state file has the seed; a run from a file of 0.5.0 goes on with these bits, which are
    other ones than 0.5.0's. Infinities and NaN stay; no finite value becomes one, but weights stay
-   where halves end, as KAHAN's do (8BIT_24's: models beyond are infinite, as DEFAULT's, masters
-   below the next power of two).
+   where halves end, as KAHAN's do (24BIT's: models beyond are infinite, as fp32's, masters below
+   the next power of two).
    8BIT keeps of 32 elements a power of two, in which the largest is from 1 to 2, and of each a
    float with 4 bits behind the point: of the first moment or momentum a sign and 7 bits, evenly
    spaced below 2^-7, of the second moment 8 bits, evenly spaced below 2^-15, and never 0 after a
@@ -1251,19 +1246,45 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
    stay for ever where one large gradient has put it. (With beta2 = 0.999, 8 or 10 random bits would
    often lose the step.) A NaN makes moments of all 32 a NaN, and what
    is above 1.9 * 2^126 counts as that.
-   8BIT_24, SR and KAHAN round fp16's numbers below 2^-14 to 2^-37 first, so that a model may be one
-   step beside the nearest: fp32's 0x35abffe8 begins as 0x0016, in DEFAULT as 0x0015.
-   With keep_fp32 a tensor stays AMP_STATE_DEFAULT. Of others weight is copied in prepare, which
-   then fills it with NaN, and not used after; amp_optimizer_master is NULL, forward reads
+   24BIT, SR and KAHAN round fp16's numbers below 2^-14 to 2^-37 first, so that a model may be one
+   step beside the nearest: fp32's 0x35abffe8 begins as 0x0016, without them as 0x0015.
+   With keep_fp32 a tensor is stored in fp32. Where masters are not, weight is copied in prepare,
+   which then fills it with NaN, and not used after; amp_optimizer_master is NULL, forward reads
    amp_optimizer_model, and a weight cache refuses the optimizer. A file loads where the format of
-   moments, if there are any, and that of masters are its own (SPLIT, BF16 and 8BIT have all of
-   fp32, as DEFAULT; 8BIT_24, KAHAN and SR want its type of models, too). fp32 also takes masters of
-   8BIT_24 and SR: so 8BIT loads files of 8BIT_24 and SR_8BIT, BF16 those of SR_BF16, DEFAULT and
-   SPLIT those of SR. Else AMP_ERROR_MISMATCH says of which tensor they are not. A report counts
+   moments, if there are any, and that of masters are its own (24BIT, KAHAN and SR want its type of
+   models, too). SPLIT and fp32, which are one to a file, also take masters of 24BIT and SR: so
+   split+8bit loads files of 24bit+8bit and sr+8bit, split+bf16 those of sr+bf16, fp32 and split
+   those of sr. Else AMP_ERROR_MISMATCH says of which tensor they are not. A report counts
    gradients, but neither weights nor updates.
-   AMP_ERROR_INVALID_CONFIG: a model of another type. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN; with
-   moments of 8 bits those from elsewhere (moment1, moment2) and a row_length that is not a multiple
-   of 32. */
+   AMP_ERROR_INVALID_CONFIG: formats that are no row of the list, or a model of another type.
+   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN; with moments of 8 bits those from elsewhere (moment1,
+   moment2) and a row_length that is not a multiple of 32. */
+
+typedef enum amp_format {
+    AMP_FORMAT_F32 = 0,
+    AMP_FORMAT_BF16,  /* moments    */
+    AMP_FORMAT_8BIT,
+    AMP_FORMAT_SPLIT, /* and masters */
+    AMP_FORMAT_24BIT,
+    AMP_FORMAT_SR,
+    AMP_FORMAT_KAHAN
+} amp_format;
+
+typedef struct amp_storage { amp_format master, moments; } amp_storage;
+
+/* X(name, master, moments) for each. */
+#define AMP_STORAGE_LIST(X)                                                                        \
+    X("fp32", AMP_FORMAT_F32, AMP_FORMAT_F32)                                                      \
+    X("split", AMP_FORMAT_SPLIT, AMP_FORMAT_F32)                                                   \
+    X("split+bf16", AMP_FORMAT_SPLIT, AMP_FORMAT_BF16)                                             \
+    X("split+8bit", AMP_FORMAT_SPLIT, AMP_FORMAT_8BIT)                                             \
+    X("24bit+8bit", AMP_FORMAT_24BIT, AMP_FORMAT_8BIT)                                             \
+    X("kahan", AMP_FORMAT_KAHAN, AMP_FORMAT_F32)                                                   \
+    X("kahan+bf16", AMP_FORMAT_KAHAN, AMP_FORMAT_BF16)                                             \
+    X("kahan+8bit", AMP_FORMAT_KAHAN, AMP_FORMAT_8BIT)                                             \
+    X("sr", AMP_FORMAT_SR, AMP_FORMAT_F32)                                                         \
+    X("sr+bf16", AMP_FORMAT_SR, AMP_FORMAT_BF16)                                                   \
+    X("sr+8bit", AMP_FORMAT_SR, AMP_FORMAT_8BIT)
 
 /* -------------------------------------------------------------- >>api  autocast
    Which type an op computes in. Tables and a stack of scopes, in an object that you own; you ask
@@ -1411,7 +1432,7 @@ AMP_DEF void       amp_cache_free(amp_cache *cache); /* safe on a zeroed object,
 /* Weights whose copies may be kept: one copy of each, so add blocks that you multiply with one by
    one. Those of a prepared optimizer cost nothing where it has model copies of the type wanted;
    its steps tell that added weights have changed. opt must outlive cache. AMP_ERROR_UNSUPPORTED:
-   desc.ranks, and a weight in another state than AMP_STATE_DEFAULT: there is no fp32 matrix whose
+   desc.ranks, and a weight whose storage has no fp32 master: there is no fp32 matrix whose
    copy a product could have; desc.problem names the tensor. */
 AMP_DEF amp_result amp_cache_add(amp_cache *cache, const float *weight, size_t n);
 AMP_DEF amp_result amp_cache_add_optimizer(amp_cache *cache, const amp_optimizer *opt);
@@ -1616,10 +1637,16 @@ AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_
 
 /* The members of amp_optimizer, all private. */
 enum { AMP_INLINE_TENSORS = 32 }; /* add allocates only beyond this many */
-typedef struct ampi_entry { amp_tensor tensor; amp_rows rows; int flat; } ampi_entry;
+typedef struct ampi_entry {
+    amp_tensor  tensor;
+    amp_rows    rows;
+    amp_storage storage;
+    int         flat;
+} ampi_entry;
 struct amp_optimizer {
-    amp_optimizer_desc desc; /* but for what ranks and report point to: */
+    amp_optimizer_desc desc; /* but for what ranks, report and storage point to: */
     amp_ranks          ranks;
+    amp_storage        storage;
     amp_report_desc    watch;
     int                reports;
     amp_backend        backend;
@@ -2143,15 +2170,9 @@ typedef struct ampi_record {
     amp_turn  turns[AMP_TURNS]; /* turn t at t modulo AMP_TURNS */
 } ampi_record;
 
-/* Storage formats: of moments, and of what is stored of masters beside the model. */
-enum {
-    AMPI_F32,
-    AMPI_BF16, AMPI_8BIT,                          /* moments */
-    AMPI_SPLIT, AMPI_24BIT, AMPI_SR, AMPI_KAHAN    /* masters */
-};
 enum { AMPI_GROUP = 32 }; /* elements that share a scale */
 
-/* An array as it is stored: its format, with the size of an element in bytes. */
+/* A moment, or of a master what is stored beside the model: size is bytes of an element. */
 typedef struct ampi_stored {
     void    *data;         /* NULL: there is none                            */
     uint8_t *scale;        /* of a format with groups: the exponents of each */
@@ -2298,7 +2319,7 @@ struct ampi_functions {
 
 /* New addresses for a tensor: its weight unless that is NULL, and its gradient if grads is set. */
 AMPI_FN void ampi_bind(ampi_slot *slot, float *weight, int grads, void *grad) {
-    if (weight && slot->master.format == AMPI_F32) slot->master.data = weight;
+    if (weight && slot->master.format == AMP_FORMAT_F32) slot->master.data = weight;
     else if (weight) slot->weight = weight;
     if (!grads) return;
     if (slot->sparse) slot->values = grad;
@@ -2729,10 +2750,10 @@ AMPI_IN AMPI_U AMPI_(split)(AMPI_U w) {
 AMPI_IN AMPI_V AMPI_(master)(AMPI_U model, AMPI_U low, const int master, const int f16) {
     AMPI_U w = model << 16;
     AMPI_V x;
-    if (master == AMPI_SPLIT) return AMPI_(from_bits)((w | low) - 0x8000u);
-    if (master == AMPI_24BIT) w = (w | low << 8) - 0x8000u;
+    if (master == AMP_FORMAT_SPLIT) return AMPI_(from_bits)((w | low) - 0x8000u);
+    if (master == AMP_FORMAT_24BIT) w = (w | low << 8) - 0x8000u;
     x = AMPI_(from_wide)(w, f16);
-    if (master != AMPI_KAHAN) return x;
+    if (master != AMP_FORMAT_KAHAN) return x;
     w = low << 16;
     return AMPI_(add)(x, AMPI_(times)(f16 ? 1.0f / 2048.0f : 1.0f, AMPI_(from_wide)(w, f16)));
 }
@@ -2741,10 +2762,10 @@ AMPI_IN AMPI_U AMPI_(parts)(AMPI_V p, AMPI_U random, AMPI_U *low, const int mast
     AMPI_U u = AMPI_(bits)(p), h, odd;
     AMPI_V c;
     *low = AMPI_(split)(u);
-    if (master == AMPI_SPLIT) return *low >> 16;
+    if (master == AMP_FORMAT_SPLIT) return *low >> 16;
     h = AMPI_(wide)(p, f16);
-    if (master == AMPI_SR) return AMPI_(stochastic)(h, random, f16);
-    if (master == AMPI_24BIT) {
+    if (master == AMP_FORMAT_SR) return AMPI_(stochastic)(h, random, f16);
+    if (master == AMP_FORMAT_24BIT) {
         h    = AMPI_(split)(AMPI_(nearest)(h, 8, f16));
         *low = h >> 8 & 0xffu;
         return h >> 16;
@@ -2861,11 +2882,11 @@ AMPI_FN void ampi_split_one(void *model, amp_dtype type, const ampi_stored *mast
 /* What a file has of a master: fp32, which those of 24 bits and of halves are of; of Kahan's both
    halves, as their sum may have more bits. And its parts again, the same. */
 AMPI_FN uint32_t ampi_filed(uint32_t model, uint32_t low, int master, int f16) {
-    if (master == AMPI_KAHAN) return model << 16 | low;
+    if (master == AMP_FORMAT_KAHAN) return model << 16 | low;
     return ampi_bits_of_f32(ampi_master(model, low, master, f16));
 }
 AMPI_FN uint32_t ampi_unfiled(uint32_t u, uint32_t *low, int master, int f16) {
-    if (master != AMPI_KAHAN) return ampi_parts_of(u, low, master, f16);
+    if (master != AMP_FORMAT_KAHAN) return ampi_parts_of(u, low, master, f16);
     *low = u & 0xffffu;
     return u >> 16;
 }
@@ -3351,10 +3372,10 @@ AMPI_HOST size_t ampi_block_groups(size_t n) {
 
 AMPI_HOST AMPI_ALWAYS void ampi_soon(const ampi_step_block *b, int wide, int moments, size_t i) {
     const ampi_arrays *x = &b->x; /* of which p, m and v are known to be the same, where they are */
-    const amp_dtype type = moments == AMPI_F32 ? AMP_F32 : AMP_BF16;
-    const size_t    j    = moments == AMPI_8BIT ? i / 2 : i;
-    const void     *m    = moments == AMPI_8BIT ? x->moment[0].data : b->m;
-    const void     *v    = moments == AMPI_8BIT ? x->moment[1].data : b->v;
+    const amp_dtype type = moments == AMP_FORMAT_F32 ? AMP_F32 : AMP_BF16;
+    const size_t    j    = moments == AMP_FORMAT_8BIT ? i / 2 : i;
+    const void     *m    = moments == AMP_FORMAT_8BIT ? x->moment[0].data : b->m;
+    const void     *v    = moments == AMP_FORMAT_8BIT ? x->moment[1].data : b->v;
     const void     *low  = x->master.data;
     AMPI_PREFETCH(x->grad, x->grad_type, i);
     if (wide) AMPI_PREFETCH(b->p, AMP_F32, i);
@@ -3433,7 +3454,7 @@ AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, c
                             const int moments) {
     const ampi_step_block b = *block; /* nothing that is stored changes it */
 
-    const int    bf16  = moments == AMPI_BF16;
+    const int    bf16  = moments == AMP_FORMAT_BF16;
     const int    has_v = kind == AMP_KIND_ADAMW, has_m = has_v || b.m;
     size_t       more  = AMPI_W > 1 && b.left > AMPI_SOON ? b.left - AMPI_SOON : 0;
     const AMPI_V f     = AMPI_(splat)(b.x.factor);
@@ -3464,10 +3485,10 @@ AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, c
 }
 AMPI_IN void AMPI_(formula_of)(const ampi_step_block *b, const amp_kind kind) {
     const uint32_t moments = b->x.moment[0].format;
-    if (b->x.master.format == AMPI_F32) AMPI_(formula)(b, kind, 1, AMPI_F32);
-    else if (moments == AMPI_F32) AMPI_(formula)(b, kind, 0, AMPI_F32);
-    else if (moments == AMPI_BF16) AMPI_(formula)(b, kind, 0, AMPI_BF16);
-    else AMPI_(formula)(b, kind, 0, AMPI_8BIT);
+    if (b->x.master.format == AMP_FORMAT_F32) AMPI_(formula)(b, kind, 1, AMP_FORMAT_F32);
+    else if (moments == AMP_FORMAT_F32) AMPI_(formula)(b, kind, 0, AMP_FORMAT_F32);
+    else if (moments == AMP_FORMAT_BF16) AMPI_(formula)(b, kind, 0, AMP_FORMAT_BF16);
+    else AMPI_(formula)(b, kind, 0, AMP_FORMAT_8BIT);
 }
 AMPI_LOOP void AMPI_(adamw_on)(const ampi_step_block *b) { AMPI_(formula_of)(b, AMP_KIND_ADAMW); }
 AMPI_LOOP void AMPI_(sgd_on)(const ampi_step_block *b) { AMPI_(formula_of)(b, AMP_KIND_SGD); }
@@ -3478,8 +3499,8 @@ AMPI_IN void AMPI_(get_masters)(const ampi_step_block *block, const int master, 
     size_t                i;
     for (i = 0; i < b.n; i += AMPI_W) {
         const AMPI_U model = AMPI_(get16)(b.x.model, i);
-        const AMPI_U low   = master == AMPI_SR      ? model
-                             : master == AMPI_24BIT ? AMPI_(get8)(b.x.master.data, i)
+        const AMPI_U low   = master == AMP_FORMAT_SR      ? model
+                             : master == AMP_FORMAT_24BIT ? AMPI_(get8)(b.x.master.data, i)
                                                     : AMPI_(get16)(b.x.master.data, i);
         AMPI_(put)(b.p, i, AMPI_(master)(model, low, master, f16));
     }
@@ -3490,10 +3511,10 @@ AMPI_IN void AMPI_(put_masters)(const ampi_step_block *block, const int master, 
     size_t                i;
     for (i = 0; i < b.n; i += AMPI_W) {
         AMPI_U r = AMPI_(u32)(0), low;
-        if (master == AMPI_SR) r = AMPI_(get16)(b.p_random, i);
+        if (master == AMP_FORMAT_SR) r = AMPI_(get16)(b.p_random, i);
         AMPI_(put16)(b.x.model, i, AMPI_(parts)(AMPI_(get)(b.p, i), r, &low, master, f16));
-        if (master == AMPI_24BIT) AMPI_(put8)(b.x.master.data, i, low);
-        else if (master != AMPI_SR) AMPI_(put16)(b.x.master.data, i, low);
+        if (master == AMP_FORMAT_24BIT) AMPI_(put8)(b.x.master.data, i, low);
+        else if (master != AMP_FORMAT_SR) AMPI_(put16)(b.x.master.data, i, low);
     }
     AMPI_(done)();
 }
@@ -3505,10 +3526,10 @@ AMPI_IN void AMPI_(masters_of)(const ampi_step_block *b, int put, const int mast
 }
 AMPI_LOOP void AMPI_(masters)(const ampi_step_block *b, int put) {
     switch (b->x.master.format) {
-    case AMPI_SPLIT: AMPI_(masters_of)(b, put, AMPI_SPLIT); break;
-    case AMPI_24BIT: AMPI_(masters_of)(b, put, AMPI_24BIT); break;
-    case AMPI_SR: AMPI_(masters_of)(b, put, AMPI_SR); break;
-    default: AMPI_(masters_of)(b, put, AMPI_KAHAN);
+    case AMP_FORMAT_SPLIT: AMPI_(masters_of)(b, put, AMP_FORMAT_SPLIT); break;
+    case AMP_FORMAT_24BIT: AMPI_(masters_of)(b, put, AMP_FORMAT_24BIT); break;
+    case AMP_FORMAT_SR: AMPI_(masters_of)(b, put, AMP_FORMAT_SR); break;
+    default: AMPI_(masters_of)(b, put, AMP_FORMAT_KAHAN);
     }
 }
 
@@ -3613,11 +3634,11 @@ AMPI_LOOP void AMPI_(moments_8bit)(const ampi_step_block *b, int put) {
 AMPI_LOOP void AMPI_(draw)(ampi_step_block *b, uint16_t *room) {
     const ampi_arrays *x     = &b->x;
     const size_t       odd   = x->element & 1u;
-    const int          coded = x->moment[0].format != AMPI_F32;
+    const int          coded = x->moment[0].format != AMP_FORMAT_F32;
     const AMPI_U       a = AMPI_(u32)(x->key.a), c = AMPI_(u32)(x->key.b);
     AMPI_U             pair = AMPI_(count)(x->element >> 1);
     size_t             rows = 0, j;
-    if (x->master.format == AMPI_SR) b->p_random = room + odd, rows++;
+    if (x->master.format == AMP_FORMAT_SR) b->p_random = room + odd, rows++;
     if (coded && x->moment[0].data) b->m_random = room + rows++ * AMPI_DRAWN + odd;
     if (coded && x->moment[1].data) b->v_random = room + rows++ * AMPI_DRAWN + odd;
     for (j = 0; rows && j < b->n + odd; j += 2 * AMPI_W, pair = pair + AMPI_(u32)(AMPI_W)) {
@@ -3630,7 +3651,7 @@ AMPI_LOOP void AMPI_(draw)(ampi_step_block *b, uint16_t *room) {
 }
 
 AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
-    const int       wide  = x->master.format == AMPI_F32;
+    const int       wide  = x->master.format == AMP_FORMAT_F32;
     const int       coded = x->moment[0].scale != NULL, has_v = x->moment[1].data != NULL;
     AMPI_V          room[3][AMPI_BLOCK / AMPI_W];
     uint16_t        drawn[3 * AMPI_DRAWN];
@@ -4254,17 +4275,19 @@ AMPI_COLD_BEGIN
 
 /* ------------------------------------------------------------- >>impl  optimizer */
 
-/* Storage formats: bytes of an element; elements that share a scale, if any do; whether numbers are
-   rounded stochastically; and what a file says (of masters 1 more if models are fp16; 0: any fp32).
-   All arrays are aligned to 64 bytes. */
-typedef struct ampi_format { uint8_t size, group, random, filed; } ampi_format;
-enum { AMPI_FILED_F32, AMPI_FILED_24BIT, AMPI_FILED_SR = 3, AMPI_FILED_KAHAN = 5 };
+/* Storage formats, in the order of amp_format: bytes of an element; elements that share a scale, or
+   0; are numbers rounded stochastically? and what a file says: of masters 1 more if models are of
+   fp16, and 0 where they may be any fp32. */
+enum { AMPI_FILED_F32, AMPI_FILED_KAHAN = 5 };
+typedef struct ampi_format { const char *name; uint8_t size, group, random, filed; } ampi_format;
 static const ampi_format ampi_formats[] = {
-    {4, 0, 0, AMPI_FILED_F32},
-    {2, 0, 1, 1},          /* bf16  */
-    {1, AMPI_GROUP, 1, 2}, /* 8bit  */
-    {2, 0, 0, AMPI_FILED_F32}, {1, 0, 0, AMPI_FILED_24BIT}, {0, 0, 1, AMPI_FILED_SR},
-    {2, 0, 0, AMPI_FILED_KAHAN}
+    {"fp32", 4, 0, 0, AMPI_FILED_F32},
+    {"bf16", 2, 0, 1, 1},
+    {"8bit", 1, AMPI_GROUP, 1, 2},
+    {"split", 2, 0, 0, AMPI_FILED_F32},
+    {"24bit", 1, 0, 0, 1},
+    {"sr", 0, 0, 1, 3},
+    {"kahan", 2, 0, 0, AMPI_FILED_KAHAN}
 };
 
 /* Numbers are compared in here, in an environment without traps, and only once known to be finite;
@@ -4301,9 +4324,24 @@ static AMPI_NOINLINE void ampi_desc_defaults(amp_optimizer_desc *d) {
     d->backend = NULL;
 }
 
-static int ampi_state_known(uint32_t state) {
-    if (state < 16 || state == AMP_STATE_8BIT_24) return !state || state == AMP_STATE_8BIT_24;
-    return state >> 4 != 2 && state >> 4 <= 4 && (state & 15u) <= 2;
+/* Is it a row of the list? */
+static amp_result ampi_storage_ok(const amp_storage *s, char *problem) {
+#define AMPI_ROW(name, master, moments) {name, {master, moments}},
+    static const struct { const char *name; amp_storage s; } rows[] = {AMP_STORAGE_LIST(AMPI_ROW)};
+#undef AMPI_ROW
+    const unsigned formats = sizeof ampi_formats / sizeof ampi_formats[0];
+    const size_t   num = sizeof rows / sizeof rows[0];
+    size_t         i;
+    for (i = 0; i < num; i++)
+        if (rows[i].s.master == s->master && rows[i].s.moments == s->moments) return AMP_OK;
+    if ((unsigned)s->master >= formats)
+        return ampi_unknown(problem, "amp_storage.master", (int)s->master);
+    if ((unsigned)s->moments >= formats)
+        return ampi_unknown(problem, "amp_storage.moments", (int)s->moments);
+    ampi_tell(problem, "amp_storage is %s+%s: take", ampi_formats[s->master].name,
+              ampi_formats[s->moments].name);
+    for (i = 0; i < num; i++) ampi_tell(problem, "%s %s", i ? "," : "", rows[i].name);
+    return AMP_ERROR_INVALID_CONFIG;
 }
 
 static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d,
@@ -4330,11 +4368,10 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d,
     if (result == AMP_OK && d->report)
         result = up->report_ok ? up->report_ok(d)
                                : ampi_left_out(d->problem, "desc.report", "AMP_NO_REPORT");
+    if (result == AMP_OK && d->storage) result = ampi_storage_ok(d->storage, d->problem);
     if (result != AMP_OK) return result;
-    if (!ampi_state_known((uint32_t)d->state))
-        return ampi_unknown(d->problem, "amp_optimizer_desc.state", (int)d->state);
-    if (d->state && d->kind == AMP_KIND_OWN) {
-        ampi_tell(d->problem, "amp_optimizer_desc.state is for AMP_KIND_ADAMW and AMP_KIND_SGD: "
+    if (d->storage && d->storage->master != AMP_FORMAT_F32 && d->kind == AMP_KIND_OWN) {
+        ampi_tell(d->problem, "amp_optimizer_desc.storage is for AMP_KIND_ADAMW and AMP_KIND_SGD: "
                               "desc.kind is AMP_KIND_OWN");
         return AMP_ERROR_UNSUPPORTED;
     }
@@ -4360,9 +4397,11 @@ AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_de
     memset(opt, 0, sizeof *opt);
     if (d.ranks && d.ranks->count) opt->ranks = *d.ranks;
     if (d.report) opt->watch = *d.report;
+    if (d.storage) opt->storage = *d.storage;
     opt->reports     = d.report != NULL;
     d.ranks          = NULL; /* what is behind them may go */
     d.report         = NULL;
+    d.storage        = NULL;
     opt->desc        = d;
     opt->backend     = backend;
     opt->capacity    = AMP_INLINE_TENSORS;
@@ -4448,31 +4487,29 @@ static int ampi_num_moments(const amp_optimizer_desc *d) {
 /* Has a tensor a gradient, now or later? */
 static int ampi_learns(const amp_tensor *t) { return t->grad != NULL || t->grad_later; }
 
-/* How masters and moments of a tensor are kept. */
-static amp_state ampi_state_of(const amp_optimizer_desc *d, const amp_tensor *t) {
-    if (t->keep_fp32) return AMP_STATE_DEFAULT;
-    return t->state ? t->state : d->state;
+/* How master and moments of a tensor are stored. */
+static amp_storage ampi_storage_of(const amp_optimizer *opt, const amp_tensor *t) {
+    static const amp_storage fp32 = {AMP_FORMAT_F32, AMP_FORMAT_F32};
+    return t->keep_fp32 ? fp32 : t->storage ? *t->storage : opt->storage;
 }
 
-/* And does what it says of that go together? */
-static amp_result ampi_state_check(const amp_optimizer *opt, const amp_tensor *t, size_t i) {
-    const amp_state state = ampi_state_of(&opt->desc, t);
-    const int       same  = t->model && t->model == (void *)t->weight;
-    const amp_dtype type  = same ? AMP_F32 : t->model ? t->model_type : opt->desc.dtype;
-    if (!ampi_state_known((uint32_t)t->state))
-        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_ENUM, "state is unknown");
-    if (!state) return AMP_OK;
+/* Does that go together with what else it says? */
+static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor *t, size_t i) {
+    const amp_storage s    = ampi_storage_of(opt, t);
+    const int         same = t->model && t->model == (void *)t->weight;
+    const amp_dtype   type = same ? AMP_F32 : t->model ? t->model_type : opt->desc.dtype;
+    if (s.master == AMP_FORMAT_F32) return AMP_OK;
     if (opt->desc.kind == AMP_KIND_OWN)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-                                   "state is for AMP_KIND_ADAMW and AMP_KIND_SGD: desc.kind is "
+                                   "storage is for AMP_KIND_ADAMW and AMP_KIND_SGD: desc.kind is "
                                    "AMP_KIND_OWN");
-    if (type != AMP_BF16 && (uint32_t)state >> 4 == 1)
+    if (type != AMP_BF16 && s.master == AMP_FORMAT_SPLIT)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
-                                   "its state needs a model copy of AMP_BF16");
+                                   "its storage needs a model copy of AMP_BF16");
     if (type == AMP_F32)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
-                                   "its state needs a model copy of halves");
-    if (((uint32_t)state & 15u) != AMPI_8BIT) return AMP_OK;
+                                   "its storage needs a model copy of halves");
+    if (s.moments != AMP_FORMAT_8BIT) return AMP_OK;
     if (t->moment1 || t->moment2)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "moments of 8 bits are not taken from moment1 or moment2");
@@ -4514,8 +4551,10 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_TOO_LARGE, "it is too large");
     if (t->rows && !ampi_second()->rows_ok)
         return ampi_left_out(opt->desc.problem, "amp_tensor.rows", "AMP_NO_ROWS");
+    if (t->storage) result = ampi_storage_ok(t->storage, text);
+    if (result != AMP_OK) return ampi_tensor_problem(opt, i, t->name, result, text);
     if (t->rows) result = ampi_second()->rows_ok(opt, t, i);
-    return result == AMP_OK ? ampi_state_check(opt, t, i) : result;
+    return result == AMP_OK ? ampi_storage_check(opt, t, i) : result;
 }
 
 static amp_result ampi_tensor_ok(const amp_optimizer *opt, const amp_tensor *t, size_t i) {
@@ -4554,7 +4593,9 @@ static void ampi_append(amp_optimizer *opt, const amp_tensor *tensor, int flat) 
     e->tensor = *tensor;
     e->flat   = flat;
     if (tensor->rows) e->rows = *tensor->rows;
-    e->tensor.rows = NULL; /* what is behind it may go */
+    e->storage        = ampi_storage_of(opt, tensor);
+    e->tensor.rows    = NULL; /* what is behind them may go */
+    e->tensor.storage = NULL;
     if (ampi_is_zero(&tensor->lr_scale)) e->tensor.lr_scale = 1.0f;
     if (ampi_is_zero(&tensor->weight_decay) && !tensor->rows)
         e->tensor.weight_decay = opt->desc.weight_decay;
@@ -4582,6 +4623,7 @@ static amp_tensor ampi_part_of(const amp_tensor *whole, const amp_tensor *part, 
     t.grad_later = whole->grad_later;
     t.moment1    = whole->moment1 ? whole->moment1 + offset : NULL;
     t.moment2    = whole->moment2 ? whole->moment2 + offset : NULL;
+    if (!t.storage) t.storage = whole->storage;
     return t;
 }
 
@@ -4692,18 +4734,16 @@ static uint64_t ampi_most_sums(const ampi_entry *e) {
     return most < n ? most : n;
 }
 
-static void ampi_set_format(ampi_stored *s, uint32_t format) {
-    s->format = format;
+static void ampi_set_format(ampi_stored *s, amp_format format) {
+    s->format = (uint32_t)format;
     s->size   = ampi_formats[format].size;
 }
 
 /* Fill in a slot, but for what has its place in the arena. */
 static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, ampi_part own,
                            ampi_slot *slot) {
-    static const uint8_t masters[] = {AMPI_F32, AMPI_SPLIT, AMPI_24BIT, AMPI_SR, AMPI_KAHAN};
-    const amp_optimizer_desc *d     = &opt->desc;
-    const amp_tensor         *t     = &e->tensor;
-    const uint32_t            state = (uint32_t)ampi_state_of(d, t);
+    const amp_optimizer_desc *d = &opt->desc;
+    const amp_tensor         *t = &e->tensor;
     int                       k;
     memset(slot, 0, sizeof *slot);
     slot->n            = own.end - own.begin;
@@ -4711,15 +4751,15 @@ static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, ampi_p
     slot->lr_scale     = t->lr_scale;
     slot->weight_decay = t->weight_decay;
     slot->model_type   = (uint32_t)(t->model ? t->model_type : d->dtype);
-    ampi_set_format(&slot->master, masters[state >> 4]);
-    for (k = 0; k < 2; k++) ampi_set_format(&slot->moment[k], state & 15u);
+    ampi_set_format(&slot->master, e->storage.master);
+    for (k = 0; k < 2; k++) ampi_set_format(&slot->moment[k], e->storage.moments);
     slot->stats.first_nonfinite = slot->n;
     if (opt->ranks.count) {
         if (!t->model && t->keep_fp32) slot->model_type = AMP_F32;
         slot->model = t->model;
         return;
     }
-    if (slot->master.format == AMPI_F32) slot->master.data = t->weight;
+    if (slot->master.format == AMP_FORMAT_F32) slot->master.data = t->weight;
     slot->grad      = t->grad;
     slot->grad_type = (uint32_t)t->grad_type;
     if (ampi_has_rows(e)) {
@@ -4765,7 +4805,7 @@ static int ampi_by_seed(const ampi_slot *s, int moments) {
 
 /* n elements of tensor e in their format, and scales of groups. */
 static void ampi_place(ampi_arena *arena, const ampi_entry *e, uint64_t n, ampi_stored *s) {
-    if (s->format == AMPI_F32) s->data = ampi_floats_of(arena, e, n);
+    if (s->format == AMP_FORMAT_F32) s->data = ampi_floats_of(arena, e, n);
     else if (s->size) s->data = ampi_take(arena, (size_t)n, s->size, 64);
     if (ampi_formats[s->format].group)
         s->scale = (uint8_t *)ampi_take(arena, (size_t)ampi_groups(n), 1, 64);
@@ -4794,7 +4834,7 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
         const amp_tensor *t = &entries[i].tensor;
         ampi_fill_slot(opt, &entries[i], ampi_part_in(&all, before, t->n), &slots[i]);
         slots[i].first_chunk = plan->num_chunks;
-        plan->fewer |= slots[i].master.format != AMPI_F32;
+        plan->fewer |= slots[i].master.format != AMP_FORMAT_F32;
         plan->stochastic |= ampi_learns(t) && ampi_by_seed(&slots[i], moments);
         plan->num_chunks +=
             ampi_chunks(ampi_has_rows(&entries[i]) ? ampi_most_sums(&entries[i]) : slots[i].n);
@@ -4894,8 +4934,8 @@ static amp_result ampi_fill_chunks(const amp_backend *b, const amp_plan *plan) {
 static amp_result ampi_fill_tensor(const amp_backend *b, const amp_tensor *t, const ampi_slot *s) {
     const amp_dtype type   = (amp_dtype)s->model_type;
     const size_t    n      = (size_t)s->n, first = (size_t)s->first;
-    const int       wide   = s->master.format == AMPI_F32;
-    const amp_dtype stored = s->moment[0].format == AMPI_BF16 ? AMP_BF16 : AMP_F32;
+    const int       wide   = s->master.format == AMP_FORMAT_F32;
+    const amp_dtype stored = s->moment[0].format == AMP_FORMAT_BF16 ? AMP_BF16 : AMP_F32;
     ampi_stored     none   = s->master;
     void           *model  = ampi_whole_model(s);
     amp_result      result = AMP_OK;
@@ -5106,7 +5146,7 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
             result = ampi_second()->ranks_meet(opt);
         for (i = 0; i < plan->num_slots && result == AMP_OK; i++) {
             const amp_tensor *t = ampi_tensor(opt, (int)i);
-            if (plan->host_slots[i].master.format != AMPI_F32 && t->weight)
+            if (plan->host_slots[i].master.format != AMP_FORMAT_F32 && t->weight)
                 result = ampi_spoil_weight(&opt->backend, t->weight, t->n);
         }
     }
@@ -5136,7 +5176,7 @@ static amp_result ampi_can_bind(const amp_optimizer *opt, size_t i, const float 
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "it is in shards, which keep what prepare was given: prepare "
                                    "another optimizer, and load the state");
-    if (weight && !t->weight && opt->plan->host_slots[i].master.format == AMPI_F32)
+    if (weight && !t->weight && opt->plan->host_slots[i].master.format == AMP_FORMAT_F32)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "its master is the optimizer's own: leave weight NULL here");
     if (grad && !ampi_learns(t))
@@ -5187,7 +5227,7 @@ static amp_result ampi_write_models(const amp_optimizer *opt) {
         const amp_dtype type = (amp_dtype)s->model_type;
         if (s->weight)
             result = b->functions->split_fn(b, s->model, type, &s->master, s->weight, (size_t)s->n);
-        else if (s->model && s->master.format == AMPI_F32)
+        else if (s->model && s->master.format == AMP_FORMAT_F32)
             result = ampi_cast_on(b, s->model, type, s->master.data, AMP_F32, (size_t)s->n);
         s->weight = NULL;
     }
@@ -5199,7 +5239,7 @@ AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt) {
     size_t           i;
     for (i = 0; result == AMP_OK && i < opt->plan->num_slots; i++) {
         const ampi_slot *s = &opt->plan->host_slots[i];
-        if (s->master.format != AMPI_F32 && s->n && !s->weight)
+        if (s->master.format != AMP_FORMAT_F32 && s->n && !s->weight)
             return ampi_tensor_problem(opt, i, ampi_tensor(opt, (int)i)->name, AMP_ERROR_BAD_STATE,
                                        "it has no fp32 master: bring its weights by "
                                        "amp_optimizer_rebind");
@@ -5222,7 +5262,7 @@ AMP_DEF float *amp_optimizer_grad(const amp_optimizer *opt, int i) {
 
 AMP_DEF float *amp_optimizer_master(const amp_optimizer *opt, int i) {
     const ampi_slot *s = ampi_slot_of(opt, i);
-    return s && s->master.format == AMPI_F32 ? (float *)s->master.data : NULL;
+    return s && s->master.format == AMP_FORMAT_F32 ? (float *)s->master.data : NULL;
 }
 
 AMP_DEF amp_scaler *amp_optimizer_scaler(const amp_optimizer *opt) {
@@ -5491,7 +5531,7 @@ static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *slot, ampi_
     case AMPI_JOB_FUSED: ampi_step_chunk(plan, slot, i, i, n); break;
     case AMPI_JOB_CARRY: ampi_carry_chunk(plan, slot, i, n); break;
     case AMPI_JOB_PUBLISH: /* of a low-precision state models are written with masters */
-        if (slot->master.format != AMPI_F32) break;
+        if (slot->master.format != AMP_FORMAT_F32) break;
         ampi_cast(ampi_to(slot->model, model_type, i), model_type,
                   ampi_at(slot->master.data, AMP_F32, i), AMP_F32, n);
         break;
@@ -5527,7 +5567,7 @@ static AMPI_NOINLINE void ampi_cpu_update_plan(const amp_plan *plan, ampi_job jo
     for (t = 0; t < plan->num_slots; t++) {
         const ampi_slot *slot  = &plan->slots[t];
         const int        counts = watch && slot->grad && !slot->sparse &&
-                           slot->master.format == AMPI_F32;
+                           slot->master.format == AMP_FORMAT_F32;
         const void      *needs = job == AMPI_JOB_PUBLISH && !counts ? slot->model : slot->grad;
         if (moves && slot->sparse) ampi_second()->rows_step(plan, slot);
         else if (moves && needs)
@@ -6094,7 +6134,7 @@ static void ampi_walk_arrays(ampi_archive *a, const amp_backend *b, const ampi_s
     s.first = slot->first;
     s.n     = slot->n;
     s.size  = 4;
-    s.coded = slot->master.format == AMPI_F32 ? NULL : slot;
+    s.coded = slot->master.format == AMP_FORMAT_F32 ? NULL : slot;
     s.x     = s.coded ? slot->model : slot->master.data;
     ampi_elements_of(a, b, &s, file);
     s.coded = NULL;
@@ -7816,7 +7856,7 @@ static amp_result ampi_same_tables(const amp_optimizer *opt) {
     if (result == AMP_OK)
         ampi_agree(opt, &result, result, ampi_hash_tables(opt, &state),
                    "the ranks have added other tensors, or their descs differ: in dtype, kind, "
-                   "state, seed, ranks, scaler, max_norm, betas or the like",
+                   "storage, seed, ranks, scaler, max_norm, betas or the like",
                    (size_t)s->count);
     for (rank = 0; rank < s->count && result == AMP_OK; rank++) {
         result = ampi_read_back(opt, &present, &sums[rank], sizeof present);
@@ -8757,7 +8797,7 @@ static int ampi_bad_master(const amp_optimizer *opt) {
     size_t        t, i, n, zeros = 0;
     for (t = 0; t < opt->plan->num_slots; t++) {
         const ampi_slot *slot = &opt->plan->host_slots[t];
-        const int        wide = slot->master.format == AMPI_F32;
+        const int        wide = slot->master.format == AMP_FORMAT_F32;
         const void      *x    = wide ? slot->master.data : slot->model;
         const amp_dtype  type = wide ? AMP_F32 : (amp_dtype)slot->model_type;
         for (i = 0; i < slot->n; i += n) {
@@ -9786,9 +9826,9 @@ AMP_DEF amp_result amp_cache_add_optimizer(amp_cache *cache, const amp_optimizer
                            "amp_optimizer_model");
     for (i = 0; i < opt->plan->num_slots; i++) {
         const amp_tensor *t = ampi_tensor(opt, (int)i);
-        if (t->weight && opt->plan->host_slots[i].master.format != AMPI_F32)
+        if (t->weight && opt->plan->host_slots[i].master.format != AMP_FORMAT_F32)
             return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-                                       "its state has no fp32 master: forward reads "
+                                       "its storage has no fp32 master: forward reads "
                                        "amp_optimizer_model");
     }
     if (cache->num_optimizers >= AMP_MAX_CACHE_OPTIMIZERS) return AMP_ERROR_TOO_LARGE;
@@ -9845,7 +9885,7 @@ static const void *ampi_model_copy(amp_cache *cache, const float *x, size_t exte
             const ampi_slot *s = &plan->host_slots[i];
             const float     *from = (const float *)s->master.data;
             const char      *copy;
-            if (s->master.format != AMPI_F32 || !from ||
+            if (s->master.format != AMP_FORMAT_F32 || !from ||
                 !ampi_within(x, extent, from, (size_t)s->n))
                 continue;
             if (s->model && s->model_type != (uint32_t)type && s->model_type != AMP_F32)

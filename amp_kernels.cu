@@ -1460,7 +1460,7 @@ AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan, ampi_counter *counter
     for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
         const ampi_share s = ampi_share_of(&plan, k);
         if (s.count == 0 || !s.slot->grad || s.slot->sparse ||
-            s.slot->master.format != AMPI_F32)
+            s.slot->master.format != AMP_FORMAT_F32)
             continue;
         ampi_tensor_part t       = ampi_tensor_part_of(plan, s);
         ampi_witness     witness = {t.grad, t.master, t.model, counter};
@@ -1562,21 +1562,21 @@ template <int MOMENTS, int N, bool SECOND>
 AMPI_DEVICE void ampi_get_moments(const ampi_stored &s, size_t i, float *x) {
     const void *base = s.data;
     uint32_t    u[N];
-    if (MOMENTS == AMPI_F32) {
+    if (MOMENTS == AMP_FORMAT_F32) {
         const ampi_array<AMP_F32, true> a((char *)base);
         if (N == 1) u[0] = *ampi_global<const uint32_t>((const char *)base + 4 * i);
         else ampi_get_as<ampi_array<AMP_F32, true>, 4>(a, i, u);
-    } else if (MOMENTS == AMPI_BF16) {
+    } else if (MOMENTS == AMP_FORMAT_BF16) {
         ampi_get_halves<N, true>((const char *)base + 2 * i, u);
     } else {
         ampi_get_bytes<N>((const char *)base + i, u);
     }
     const float up =
-        ampi_up_of(MOMENTS == AMPI_8BIT ? s.scale[i / AMPI_GROUP] : 1u);
+        ampi_up_of(MOMENTS == AMP_FORMAT_8BIT ? s.scale[i / AMPI_GROUP] : 1u);
 #pragma unroll
     for (int k = 0; k < N; k++)
-        x[k] = MOMENTS == AMPI_F32    ? ampi_f32_from_bits(u[k])
-               : MOMENTS == AMPI_BF16 ? ampi_f32_from_bits(u[k] << 16)
+        x[k] = MOMENTS == AMP_FORMAT_F32    ? ampi_f32_from_bits(u[k])
+               : MOMENTS == AMP_FORMAT_BF16 ? ampi_f32_from_bits(u[k] << 16)
                : SECOND                       ? ampi_v_value(u[k], up)
                                               : ampi_m_value(u[k], up);
 }
@@ -1609,7 +1609,7 @@ AMPI_DEVICE void ampi_put_moments(const ampi_stored &s, size_t i, bool here, con
     float    down = 0.0f;
 #pragma unroll
     for (int k = 0; k < N; k++) u[k] = ampi_bits_of_f32(x[k]);
-    if (MOMENTS == AMPI_8BIT) {
+    if (MOMENTS == AMP_FORMAT_8BIT) {
 #pragma unroll
         for (int k = 0; k < N; k++) most = here ? ampi_most(most, ampi_size(u[k])) : most;
 #pragma unroll
@@ -1622,14 +1622,14 @@ AMPI_DEVICE void ampi_put_moments(const ampi_stored &s, size_t i, bool here, con
     if (!here) return;
 #pragma unroll
     for (int k = 0; k < N; k++) {
-        const uint32_t r = MOMENTS == AMPI_F32 ? 0u : draws->of(k);
-        if (MOMENTS == AMPI_BF16) u[k] = ampi_stochastic(u[k], r, 0);
-        else if (MOMENTS == AMPI_8BIT)
+        const uint32_t r = MOMENTS == AMP_FORMAT_F32 ? 0u : draws->of(k);
+        if (MOMENTS == AMP_FORMAT_BF16) u[k] = ampi_stochastic(u[k], r, 0);
+        else if (MOMENTS == AMP_FORMAT_8BIT)
             u[k] = SECOND ? ampi_v_code(x[k], down, r) : ampi_m_code(x[k], down, r);
     }
-    if (MOMENTS != AMPI_F32) draws->next();
-    if (MOMENTS == AMPI_8BIT) ampi_put_bytes<N>((char *)base + i, u);
-    else if (MOMENTS == AMPI_BF16) ampi_put_halves<N, true>((char *)base + 2 * i, u);
+    if (MOMENTS != AMP_FORMAT_F32) draws->next();
+    if (MOMENTS == AMP_FORMAT_8BIT) ampi_put_bytes<N>((char *)base + i, u);
+    else if (MOMENTS == AMP_FORMAT_BF16) ampi_put_halves<N, true>((char *)base + 2 * i, u);
     else if (N == 1) *ampi_global<uint32_t>((char *)base + 4 * i) = u[0];
     else ampi_array<AMP_F32, true>((char *)base).template put<4>(i, u);
 }
@@ -1641,8 +1641,8 @@ AMPI_DEVICE void ampi_get_masters(const ampi_fewer_part &t, uint64_t i, float *p
 #pragma unroll
     for (int k = 0; k < N; k++) l[k] = 0;
     ampi_get_halves<N, false>((const char *)t.slot->model + 2 * i, h);
-    if (t.master == AMPI_24BIT) ampi_get_bytes<N>((const char *)t.slot->master.data + i, l);
-    else if (t.master != AMPI_SR)
+    if (t.master == AMP_FORMAT_24BIT) ampi_get_bytes<N>((const char *)t.slot->master.data + i, l);
+    else if (t.master != AMP_FORMAT_SR)
         ampi_get_halves<N, true>((const char *)t.slot->master.data + 2 * i, l);
 #pragma unroll
     for (int k = 0; k < N; k++) p[k] = ampi_master(h[k], l[k], t.master, t.f16);
@@ -1653,10 +1653,10 @@ AMPI_DEVICE void ampi_put_masters(const ampi_fewer_part &t, uint64_t i, const fl
     uint32_t h[N], l[N];
 #pragma unroll
     for (int k = 0; k < N; k++) h[k] = ampi_parts(p[k], draws->of(k), &l[k], t.master, t.f16);
-    if (t.master == AMPI_SR) draws->next();
+    if (t.master == AMP_FORMAT_SR) draws->next();
     ampi_put_halves<N, false>((char *)t.slot->model + 2 * i, h);
-    if (t.master == AMPI_24BIT) ampi_put_bytes<N>((char *)t.slot->master.data + i, l);
-    else if (t.master != AMPI_SR)
+    if (t.master == AMP_FORMAT_24BIT) ampi_put_bytes<N>((char *)t.slot->master.data + i, l);
+    else if (t.master != AMP_FORMAT_SR)
         ampi_put_halves<N, true>((char *)t.slot->master.data + 2 * i, l);
 }
 
@@ -1682,7 +1682,7 @@ AMPI_DEVICE void ampi_fewer_groups(const ampi_fewer_part &t, unsigned first, uns
         float          p[N], m[N], v[N];
 #pragma unroll
         for (int k = 0; k < N; k++) m[k] = v[k] = 0.0f;
-        if (MOMENTS != AMPI_F32 || t.master == AMPI_SR) draws.begin(at + e, t.key);
+        if (MOMENTS != AMP_FORMAT_F32 || t.master == AMP_FORMAT_SR) draws.begin(at + e, t.key);
         if (here) {
             ampi_get_grad<N>(t.grad, e, g);
             ampi_get_masters<N>(t, i, p);
@@ -1737,9 +1737,9 @@ AMPI_DEVICE void ampi_step_fewer(const amp_plan &plan, const ampi_slot *slot, am
         t.begin = begin;
         t.key   = ampi_seeds_of(c->seed, (uint64_t)(slot - plan.slots), c->gate.step, at);
         const uint32_t moments = slot->moment[0].format;
-        if (moments == AMPI_8BIT) ampi_fewer_as<WORK, AMPI_8BIT>(t, here);
-        else if (moments == AMPI_BF16) ampi_fewer_as<WORK, AMPI_BF16>(t, here);
-        else ampi_fewer_as<WORK, AMPI_F32>(t, here);
+        if (moments == AMP_FORMAT_8BIT) ampi_fewer_as<WORK, AMP_FORMAT_8BIT>(t, here);
+        else if (moments == AMP_FORMAT_BF16) ampi_fewer_as<WORK, AMP_FORMAT_BF16>(t, here);
+        else ampi_fewer_as<WORK, AMP_FORMAT_F32>(t, here);
     }
 }
 
@@ -1757,7 +1757,7 @@ template <int WORK> AMPI_KERNEL(2) ampi_fewer_kernel(amp_plan plan) {
         if (s.count == 0 || !slot->grad || slot->sparse) continue;
         if (skip && plan.zero_grad)
             ampi_clear(ampi_part_at(slot->grad, slot->grad_type, s.begin), s.count);
-        else if (!skip && slot->master.format != AMPI_F32)
+        else if (!skip && slot->master.format != AMP_FORMAT_F32)
             ampi_step_fewer<WORK>(plan, slot, ampi_part_at(slot->grad, slot->grad_type, s.begin),
                                   s.begin, s.count, plan.zero_grad != 0);
         else if (!skip && !sampled) ampi_step<WORK>(ampi_tensor_part_of(plan, s), s.count);
@@ -1779,7 +1779,7 @@ AMPI_KERNEL(FEWER ? 2 : WORK == AMPI_SGD ? 3 : 4) ampi_rows_kernel(amp_plan plan
         for (uint32_t row = blockIdx.x; !c->gate.skip && row < s->touched; row += gridDim.x) {
             const uint64_t begin = (uint64_t)s->unique[row] * s->length;
             t.grad   = ampi_part_at(slot->grad, AMP_F32, row * (uint64_t)s->length);
-            if (FEWER && slot->master.format != AMPI_F32) {
+            if (FEWER && slot->master.format != AMP_FORMAT_F32) {
                 ampi_step_fewer<WORK>(plan, slot, t.grad, begin, s->length, false);
                 continue;
             }
@@ -1829,14 +1829,15 @@ template <int WORK> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
             ampi_map(grad, unscaled, s.count, unscale,
                      ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>,
                                 ampi_pair<AMP_F32, AMP_F32>>());
-        if (sampled && !skip && grad.base && slot->master.format == AMPI_F32)
+        if (sampled && !skip && grad.base && slot->master.format == AMP_FORMAT_F32)
             ampi_copy_sampled({grad, ampi_part_at(slot->master.data, AMP_F32, s.begin),
                                ampi_part_at(slot->model, slot->model_type, s.begin),
                                ampi_counter_of_block()},
                               s.count,
                               ampi_census_of(&plan, plan.record->which,
                                              (size_t)(slot - plan.slots)));
-        else if (WORK == AMPI_MODEL && !skip && slot->model && slot->master.format == AMPI_F32)
+        else if (WORK == AMPI_MODEL && !skip && slot->model &&
+                 slot->master.format == AMP_FORMAT_F32)
             ampi_map(ampi_part_at(slot->model, slot->model_type, s.begin),
                      ampi_part_at(slot->master.data, AMP_F32, s.begin), s.count, ampi_copy_op(),
                      ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>>());

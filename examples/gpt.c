@@ -144,9 +144,9 @@ static void *net_alloc(net *n, int memory, size_t count, amp_dtype type) {
     return n->owned[n->num_owned++] = need(count, amp_dtype_size(type));
 }
 
-/* How are masters and moments kept? */
-static amp_state state_of(const net *n) {
-    return n->type == AMP_BF16 ? states[n->o->state].state : AMP_STATE_DEFAULT;
+/* How are masters and moments stored? NULL: in fp32. */
+static const amp_storage *storage_of(const net *n) {
+    return n->type == AMP_BF16 && n->o->storage ? &storages[n->o->storage] : NULL;
 }
 
 /* By default all products are in half; --policy "op:bmm=fp32" has attention in fp32, "block0=fp32"
@@ -160,8 +160,8 @@ static void choose_types(net *n) {
         else strcpy(layer, "head");
         n->block[l].linear    = ask(&policy, n->o, n->type, layer, AMP_OP_LINEAR);
         n->block[l].attention = ask(&policy, n->o, n->type, layer, AMP_OP_BMM);
-        if (state_of(n) && n->block[l].linear == AMP_F32)
-            fail(2, n->o->policy, "asks for weights in fp32, of which --state keeps none",
+        if (storage_of(n) && n->block[l].linear == AMP_F32)
+            fail(2, n->o->policy, "asks for weights in fp32, of which --storage keeps none",
                  "leave out one of them, or have only op:bmm in fp32");
     }
     policy_end(&policy, n->type, "the layers are block0, block1, ... and head");
@@ -192,7 +192,7 @@ static int reports(const options *o, int type, int seed) {
 static void drop_masters(net *n) {
     for (int i = 0; i < n->num_tensors; i++) {
         amp_tensor *t = &n->tensor[i];
-        if (!state_of(n) || t->keep_fp32) continue;
+        if (!storage_of(n) || t->keep_fp32) continue;
         for (int k = 0; k < n->num_owned; k++)
             if (n->owned[k] == t->weight) n->owned[k] = NULL;
         free(t->weight);
@@ -206,7 +206,7 @@ static void setup_optimizer(net *n, int seed) {
     desc.allocator = (amp_allocator){state_malloc, state_free, &n->bytes[STATE]};
     desc.problem   = n->problem;
     desc.report    = n->lines.file ? &n->lines.watch : NULL;
-    desc.state     = state_of(n);
+    desc.storage   = storage_of(n);
     desc.seed      = (uint64_t)seed; /* of moments that are rounded by chance */
     /* Of --check's one step none may overflow, whatever the text; training would skip it. */
     if (n->o->check && n->type == AMP_F16) desc.scaler.init_scale = 256.0f;

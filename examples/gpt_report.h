@@ -22,13 +22,13 @@ typedef struct options {
     int         save_every, stop_after, check, budget, overflow;
     float       lr;
     int         gpu; /* nonzero: with --overflow, but neither policy, tier, writing, --check,
-                        --budget, --report nor --state */
+                        --budget, --report nor --storage */
     const char *report;
-    int         state; /* how masters and moments of bf16 are kept: of train_states.h */
+    int         storage; /* of masters and moments, with bf16: a row of train_storage.h */
 } options;
 
 #include "train_compare.h" /* report, of all that have such options */
-#include "train_states.h"
+#include "train_storage.h"
 
 static const options *standard(void); /* the program's */
 
@@ -51,9 +51,12 @@ static void print_help(void) {
                "  --budget MIB      how many rows of each type fit into so much memory, how fast\n"
                "  --report FILE     lines of amp.h's report, for examples/report.c: of fp16, if it\n"
                "                    runs, and of the first seed\n"
-               "  --state NAME      masters and moments in fewer bytes, with --dtype bf16: split,\n"
-               "                    bf16, 8bit ..., as examples/state.c compares them (default)\n",
+               "  --storage NAME    masters and moments in fewer bytes, with --dtype bf16, as\n"
+               "                    examples/state.c compares them (fp32):\n"
+               "                   ",
                o->prompt, o->write);
+    for (int s = 0; !o->gpu && s < NUM_STORAGES; s++)
+        printf(" %s%s", storage_names[s], s + 1 == NUM_STORAGES ? "\n" : s == 5 ? "\n                   " : "");
     print_last_options(o, o->gpu ? NULL : "op:bmm=fp32, block0=fp32, head=fp32", "--dtype");
 }
 
@@ -90,14 +93,14 @@ static options parse_options(int argc, char **argv) {
         gpu ? count_option("--overflow", &o.overflow, 1000000)
             : count_option("--write", &o.write, 1000000),
         word_option("--prompt", &o.prompt), count_option("--budget", &o.budget, 1 << 20),
-        word_option("--report", &o.report), choice_option("--state", state_names, &o.state)};
+        word_option("--report", &o.report), choice_option("--storage", storage_names, &o.storage)};
     parse_all(&o, argc, argv, own, sizeof own / sizeof *own - (gpu ? 4 : 0), print_help,
               make_quick, gpu ? NULL : make_check);
     sprintf(value, "--width %d --heads %d", o.width, o.heads);
     if (o.width % o.heads != 0)
         fail(2, value, "the width is no multiple of the heads", "choose another --width");
-    sprintf(value, "--state %s", state_names[o.state]);
-    if (o.state && o.dtype != AMP_BF16)
+    sprintf(value, "--storage %s", storage_names[o.storage]);
+    if (o.storage && o.dtype != AMP_BF16)
         fail(2, value, "is for models in bf16 alone", "add --dtype bf16");
     return o;
 }

@@ -1,9 +1,9 @@
 /* state.c - masters and moments in fewer bytes, side by side: what each state keeps and moves, how fast
-   a step is with it, and how far the loss it trains to is from the default's
+   a step is with it, and how far the loss it trains to is from fp32's
 
    READ  from top to bottom: a network of digits in bf16, with train.c's two tasks (classify and
    reconstruct); the third task, which is gpt.c's network; then one large tensor, stepped in turns.
-   All that differs is desc.state. The states and their names are in train_states.h.
+   All that differs is desc.storage, whose rows are AMP_STORAGE_LIST.
 
    RUN   cc -O3 -I. examples/state.c -o state -lm && ./state          in the directory of amp.h
 
@@ -13,38 +13,38 @@
 
        kept    bytes for each parameter, as allocated: model copy, master, moments
        moved   bytes that a step reads and writes for each parameter, with gradients of halves
-       speed   the default's time of a step over this one's: medians of turns
-       d       (loss - the default's) / the default's: of one seed's loss, the mean of the last
+       speed   fp32's time of a step over this one's: medians of turns
+       d       (loss - fp32's) / fp32's: of one seed's loss, the mean of the last
                sixth of its steps; in the table the mean over the seeds, in the last lines over
                the tasks, too
        se      its standard error, from how the seeds differ
 
    In the table a task is "within" if |d| is at most 2 se or 0.003, else "beyond". A run begins with
-   the weights of the default's and sees the same batches; so two runs that differ in one bit part
+   the weights of fp32's and sees the same batches; so two runs that differ in one bit part
    slowly, and how far they get by chance is what se shows.
 
    MEASURED   --elements 100: ten seeds of three tasks, steps of 10^8 parameters (gcc 12.2 -O3
    -march=native, one core of an Intel Xeon, AVX-512, shared with neighbours; version 0.5.0). In other
-   runs bf16 had a speed of 1.02 to 1.16, 8bit .77 to .92; in cache (50,000 parameters) .5 and .4.
+   runs split+bf16 had a speed of 1.02 to 1.16, split+8bit .77 to .92; in cache (50,000 parameters) .5 and .4.
 
                       bytes kept  moved  speed        d      se   for whom
-       default              14.0   30.0   1.00        -       -   fp16, or an optimizer of your own
+       fp32                 14.0   30.0   1.00        -       -   fp16, or an optimizer of your own
        split                12.0   28.0   1.10  +0.0005  0.0009   everyone in bf16: all of fp32
-       bf16                  8.0   20.0   1.02  +0.0005  0.0011   where moments fill memory
-       8bit                  6.1   16.1   0.80  -0.0012  0.0012   the least with an exact master
-       8bit-24               5.1   14.1   0.69  -0.0018  0.0011   steps below 2^-17 of a weight are lost
+       split+bf16            8.0   20.0   1.02  +0.0005  0.0011   where moments fill memory
+       split+8bit            6.1   16.1   0.80  -0.0012  0.0012   the least with an exact master
+       24bit+8bit            5.1   14.1   0.69  -0.0018  0.0011   steps below 2^-17 of a weight are lost
        kahan                12.0   28.0   0.99  +0.0021  0.0013   fp16 models; in bf16 split keeps more
-       kahan-bf16            8.0   20.0   0.68  -0.0001  0.0010
-       kahan-8bit            6.1   16.1   0.64  -0.0027  0.0018
+       kahan+bf16            8.0   20.0   0.68  -0.0001  0.0010
+       kahan+8bit            6.1   16.1   0.64  -0.0027  0.0018
        sr                   10.0   24.0   1.22  +0.0028  0.0023   no master: noise in the weights
-       sr-bf16               6.0   16.0   0.93  +0.0021  0.0020
-       sr-8bit               4.1   12.1   0.75  +0.0005  0.0022   the least of all
+       sr+bf16               6.0   16.0   0.93  +0.0021  0.0020
+       sr+8bit               4.1   12.1   0.75  +0.0005  0.0022   the least of all
 
    8-bit moments are rounded stochastically. Rounded to nearest, as published elsewhere, second moments
    at beta2 = .999 never came down after large gradients, and first moments below a 500th of their
    group's largest never moved: a classifier's loss was 27 % higher after 100 epochs (20 seeds, se
-   1.4 %). Of the 30 single tasks above 28 are within two standard errors or .3 % of the default; 8bit-24
-   and kahan-8bit on reconstruct are just not (-.32 and -.34 %, se .13 and .15 %).                */
+   1.4 %). Of the 30 single tasks above 28 are within two standard errors or .3 % of fp32; 24bit+8bit and
+   kahan+8bit on reconstruct are just not (-.32 and -.34 %, se .13 and .15 %).                */
 
 #define _POSIX_C_SOURCE 200809L /* for train_data.h */
 #define PROGRAM "state"
@@ -56,7 +56,7 @@ int gpt_main(int argc, char **argv);
 
 #include "train_data.h"
 #include "train_rows.h"
-#include "train_states.h"
+#include "train_storage.h"
 
 enum { LAYERS = 4, WIDEST = 128, IMAGES = 64, MAX_TURNS = 101 };
 enum { CLASSIFY, RECONSTRUCT, GPT, NUM_TASKS };
@@ -117,7 +117,7 @@ static void mlp_init(mlp *n, const dataset *data, int task, int state, int seed)
     desc.kind              = AMP_KIND_ADAMW;
     desc.scaler.preset     = AMP_PRESET_STATIC; /* bf16 needs no moving scale */
     desc.scaler.init_scale = 1.0f;
-    desc.state             = states[state].state;
+    desc.storage           = &storages[state];
     desc.seed              = (uint64_t)seed;
     memset(n, 0, sizeof *n);
     check(amp_optimizer_init(&n->opt, &desc));
@@ -232,7 +232,7 @@ static double train_gpt(const plan *p, const text *t, int state, int seed) {
     static net  n;
     options     o    = p->gpt;
     last_losses last = {(size_t)o.steps, 0, 0.0};
-    o.state = state;
+    o.storage = state;
     net_init(&n, &o, t, AMP_BF16, seed);
     for (size_t step = 0; step < last.steps; step++) add_loss(&last, step, train_step(&n));
     net_free(&n);
@@ -254,7 +254,7 @@ static void large_init(large *l, int state, amp_bf16 *grad, size_t count) {
     memset(l, 0, sizeof *l);
     desc.dtype     = AMP_BF16;
     desc.kind      = AMP_KIND_ADAMW;
-    desc.state     = states[state].state;
+    desc.storage   = &storages[state];
     desc.allocator = (amp_allocator){state_malloc, state_free, &l->bytes};
     l->model       = need(count, 2);
     for (size_t i = 0; i < count; i++) l->model[i] = grad[count - 1 - i];
@@ -281,8 +281,8 @@ static double median(double *x, int count) {
     return x[count / 2];
 }
 
-/* Of each state the bytes kept for a parameter, and how many times as fast as the default a step is:
-   beside the default's, in turns, so that both meet the same machine. */
+/* Of each state the bytes kept for a parameter, and how many times as fast as fp32 a step is:
+   beside fp32's, in turns, so that both meet the same machine. */
 static void measure(const plan *p, double *kept, double *speed) {
     static large base, other;
     amp_bf16    *grad = need(p->elements, 2);
@@ -291,8 +291,8 @@ static void measure(const plan *p, double *kept, double *speed) {
     large_init(&base, 0, grad, p->elements);
     kept[0]  = 2.0 + (double)base.bytes / (double)p->elements;
     speed[0] = 1.0;
-    for (int s = 1; s < NUM_STATES; s++) {
-        progress((double)s / NUM_STATES, "large steps");
+    for (int s = 1; s < NUM_STORAGES; s++) {
+        progress((double)s / NUM_STORAGES, "large steps");
         large_init(&other, s, grad, p->elements);
         kept[s] = 2.0 + (double)other.bytes / (double)p->elements;
         for (int turn = -1; turn < p->turns; turn++) { /* the first one touches all pages */
@@ -308,16 +308,16 @@ static void measure(const plan *p, double *kept, double *speed) {
 
 /* --------------------------------------------------------------------------------- results, main */
 
-typedef double losses[NUM_STATES][MAX_SEEDS]; /* of a task */
+typedef double losses[NUM_STORAGES][MAX_SEEDS]; /* of a task */
 
 static void train_all(const plan *p, const dataset *data, const text *t, losses *loss) {
-    const int runs = p->gpt.seeds * NUM_STATES * NUM_TASKS;
+    const int runs = p->gpt.seeds * NUM_STORAGES * NUM_TASKS;
     int       done = 0;
     for (int seed = 0; seed < p->gpt.seeds; seed++)
-        for (int s = 0; s < NUM_STATES; s++)
+        for (int s = 0; s < NUM_STORAGES; s++)
             for (int task = 0; task < NUM_TASKS; task++) {
                 char now[40];
-                sprintf(now, "%.12s, %.10s", task_names[task], states[s].name);
+                sprintf(now, "%.12s, %.10s", task_names[task], storage_names[s]);
                 progress((double)done++ / runs, now);
                 loss[task][s][seed] = task == GPT ? train_gpt(p, t, s, seed)
                                                   : train_mlp(p, data, task, s, seed);
@@ -334,8 +334,8 @@ static const char *judge(spread d, int seeds) {
 static void print_losses(losses *loss, int seeds, losses all) {
     printf("\n%-12s", "loss, d");
     for (int task = 0; task < NUM_TASKS; task++) printf("  %-25s", task_names[task]);
-    for (int s = 0; s < NUM_STATES; s++) {
-        printf("\n%-12s", states[s].name);
+    for (int s = 0; s < NUM_STORAGES; s++) {
+        printf("\n%-12s", storage_names[s]);
         for (int task = 0; task < NUM_TASKS; task++) {
             double d[MAX_SEEDS];
             for (int seed = 0; seed < seeds; seed++) {
@@ -347,7 +347,7 @@ static void print_losses(losses *loss, int seeds, losses all) {
             else printf("  %-25.5f", over_seeds(loss[task][0], NULL, seeds).mean);
         }
     }
-    printf("\n\nwithin: the loss differs from the default's by at most two standard errors, or 0.003 of it%s\n\n",
+    printf("\n\nwithin: the loss differs from fp32's by at most two standard errors, or 0.003 of it%s\n\n",
            seeds < 3 ? "\n(-: of fewer than three seeds nothing is said)" : "");
 }
 
@@ -391,7 +391,7 @@ int main(int argc, char **argv) {
     static losses loss[NUM_TASKS];
     static losses all;
     static text   t;
-    double        kept[NUM_STATES], speed[NUM_STATES];
+    double        kept[NUM_STORAGES], speed[NUM_STORAGES];
     dataset       data;
     load_data(&data, p.data);
     load_text(&t, &p.gpt);
@@ -404,10 +404,10 @@ int main(int argc, char **argv) {
     printf("%d seeds; a step of %lu parameters; %s\n", p.gpt.seeds, (unsigned long)p.elements,
            amp_cpu_tier());
     print_losses(loss, p.gpt.seeds, all);
-    for (int s = 0; s < NUM_STATES; s++) {
+    for (int s = 0; s < NUM_STORAGES; s++) {
         const spread d = over_seeds(all[s], NULL, p.gpt.seeds);
-        printf("state %s kept %.1f moved %.1f speed %.2f d %+.4f se %.4f\n", states[s].name, kept[s],
-               states[s].moved, speed[s], d.mean, d.se);
+        printf("state %s kept %.1f moved %.1f speed %.2f d %+.4f se %.4f\n", storage_names[s], kept[s],
+               bytes_moved(&storages[s]), speed[s], d.mean, d.se);
     }
     free(data.image);
     free(data.label);

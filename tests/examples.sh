@@ -35,25 +35,25 @@ check 'recipes_net: an fp16 head never steps, 3072 weights keep 6144 bytes, Muon
 "$build/autocast_ops" > "$out/ops" 2> "$out/log"
 check 'autocast_ops: its forward pass agrees with fp32' $?
 "$build/state" --quick > "$out/log" 2>&1 &&
-    awk '/^state [a-z0-9-]+ kept [0-9.]+ moved [0-9.]+ speed [0-9.]+ d [+-][0-9.]+ se [0-9.]+$/ {
+    awk '/^state [a-z0-9+]+ kept [0-9.]+ moved [0-9.]+ speed [0-9.]+ d [+-][0-9.]+ se [0-9.]+$/ {
              kept = kept " " $4; moved = moved " " $6; n++}
          END {exit !(n == 11 && kept == " 14.0 12.0 8.0 6.1 5.1 12.0 8.0 6.1 10.0 6.0 4.1" &&
                      moved == " 30.0 28.0 20.0 16.1 14.1 28.0 20.0 16.1 24.0 16.0 12.1")}' "$out/log"
 check 'state: each state keeps the bytes that amp.h says' $?
 # d of a last line is the mean of its row, but for digits that are not printed. A split master has the
-# default's bits, and its model where no value lies in the middle: one in 65536, from which two runs
+# bits of fp32, and its model where no value lies in the middle: one in 65536, from which two runs
 # part slowly: two seeds of the quick run by less than 0.005; without the low halves it is 0.4.
 awk 'function size(x) {return x < 0 ? -x : x}
      /^loss, d +classify +reconstruct +gpt *$/ {table = 1}
-     table && $1 == "default" && NF == 4 {rows++; bad += !($2 > 0 && $2 < 2 && $3 > 0 && $3 < 0.2 && $4 > 0 && $4 < 5)}
+     table && $1 == "fp32" && NF == 4 {rows++; bad += !($2 > 0 && $2 < 2 && $3 > 0 && $3 < 0.2 && $4 > 0 && $4 < 5)}
      table && $3 == "+-" && $5 $9 $13 == "---" && NF == 13 {
          rows++; mean[$1] = ($2 + $6 + $10) / 3
          bad += $1 == "split" && size($2) + size($6) + size($10) > 0.02
      }
      /^state / {lines++; bad += size($10 - mean[$2]) > 0.000101}
-     /^state default/ {bad += !($8 == "1.00" && $10 == "+0.0000" && $12 == "0.0000")}
+     /^state fp32/ {bad += !($8 == "1.00" && $10 == "+0.0000" && $12 == "0.0000")}
      END {exit !(rows == 11 && lines == 11 && !bad)}' "$out/log"
-check 'state: a table of three tasks, of which the lines are means; split trains as the default does' $?
+check 'state: a table of three tasks, of which the lines are means; split trains as fp32 does' $?
 for program in $programs; do
     "$build/$program" --help > "$out/log" 2>&1 && [ -s "$out/log" ]
     check "$program: --help" $?

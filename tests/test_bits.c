@@ -10,6 +10,7 @@
 #define AMP_KERNELS /* the core: its loads, stores and conversions */
 #include "amp.h"
 #include "gemm_ex.h"
+#include "storage.h"
 #include "test.h"
 #include "fp.h"
 #include "random.h"
@@ -213,14 +214,14 @@ static bool take_bytes(void *user, const void *data, size_t num_bytes) {
    DRAWN settings are rounded with random bits. */
 enum { DRAWN = 12, SETTINGS = 14 };
 static void fewer(int offset, size_t k, size_t end) {
-    static const struct { amp_kind kind; amp_state state; amp_dtype type; } settings[SETTINGS] = {
-        {AMP_KIND_ADAMW, AMP_STATE_BF16, AMP_BF16},       {AMP_KIND_ADAMW, AMP_STATE_8BIT, AMP_BF16},
-        {AMP_KIND_SGD, AMP_STATE_BF16, AMP_BF16},         {AMP_KIND_SGD, AMP_STATE_8BIT, AMP_BF16},
-        {AMP_KIND_ADAMW, AMP_STATE_8BIT_24, AMP_BF16},    {AMP_KIND_ADAMW, AMP_STATE_8BIT_24, AMP_F16},
-        {AMP_KIND_ADAMW, AMP_STATE_SR, AMP_BF16},         {AMP_KIND_SGD, AMP_STATE_SR, AMP_F16},
-        {AMP_KIND_ADAMW, AMP_STATE_SR_BF16, AMP_F16},     {AMP_KIND_ADAMW, AMP_STATE_SR_8BIT, AMP_F16},
-        {AMP_KIND_ADAMW, AMP_STATE_KAHAN_BF16, AMP_BF16}, {AMP_KIND_SGD, AMP_STATE_KAHAN_8BIT, AMP_F16},
-        {AMP_KIND_ADAMW, AMP_STATE_SPLIT, AMP_BF16},      {AMP_KIND_ADAMW, AMP_STATE_KAHAN, AMP_F16}};
+    static const struct { amp_kind kind; storage_row row; amp_dtype type; } settings[SETTINGS] = {
+        {AMP_KIND_ADAMW, SPLIT_BF16, AMP_BF16},       {AMP_KIND_ADAMW, SPLIT_8BIT, AMP_BF16},
+        {AMP_KIND_SGD, SPLIT_BF16, AMP_BF16},         {AMP_KIND_SGD, SPLIT_8BIT, AMP_BF16},
+        {AMP_KIND_ADAMW, BIT24_8BIT, AMP_BF16},    {AMP_KIND_ADAMW, BIT24_8BIT, AMP_F16},
+        {AMP_KIND_ADAMW, SR, AMP_BF16},         {AMP_KIND_SGD, SR, AMP_F16},
+        {AMP_KIND_ADAMW, SR_BF16, AMP_F16},     {AMP_KIND_ADAMW, SR_8BIT, AMP_F16},
+        {AMP_KIND_ADAMW, KAHAN_BF16, AMP_BF16}, {AMP_KIND_SGD, KAHAN_8BIT, AMP_F16},
+        {AMP_KIND_ADAMW, SPLIT, AMP_BF16},      {AMP_KIND_ADAMW, KAHAN, AMP_F16}};
     enum { SOME = 20000 };
     int step;
     for (; k < end; k++) {
@@ -230,7 +231,7 @@ static void fewer(int offset, size_t k, size_t end) {
         memset(&d, 0, sizeof d);
         d.dtype        = settings[k].type;
         d.kind         = settings[k].kind;
-        d.state        = settings[k].state;
+        d.storage      = &storages[settings[k].row];
         d.momentum     = 0.9;
         d.weight_decay = 0.01f;
         d.seed         = 0x123456789abcdefu;

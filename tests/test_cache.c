@@ -5,6 +5,7 @@
 #include "amp.h"
 #include "gemm_ex.h"
 #include "random.h"
+#include "storage.h"
 #include "test.h"
 #include "values.h"
 
@@ -500,7 +501,7 @@ TEST(masters_made, "the master that prepare made from half weights finds the hal
 
 TEST(no_masters, "manual: a weight in a state that has no fp32 master, and one in shards, has no place in a cache: "
                  "it is refused, and desc.problem names the tensor") {
-    static const amp_state states[] = {AMP_STATE_SPLIT, AMP_STATE_8BIT_24, AMP_STATE_SR, AMP_STATE_KAHAN};
+    static const storage_row states[] = {SPLIT, BIT24_8BIT, SR, KAHAN};
     float                  w[2][64], g[64];
     char                   why[AMP_PROBLEM_SIZE];
     size_t                 k;
@@ -522,11 +523,11 @@ TEST(no_masters, "manual: a weight in a state that has no fp32 master, and one i
         t.n = 64, t.weight = w[0], t.keep_fp32 = 1;
         OK(amp_optimizer_add(&opt, &t)); /* this one would do */
         t.name = "table", t.weight = w[1], t.grad = g, t.keep_fp32 = 0;
-        t.state = split ? states[k] : AMP_STATE_DEFAULT;
+        t.storage = split ? &storages[states[k]] : NULL;
         OK(amp_optimizer_add(&opt, &t));
         OK(amp_optimizer_prepare(&opt));
         CHECK_EQ_INT(amp_cache_add_optimizer(&cache, &opt), AMP_ERROR_UNSUPPORTED);
-        CHECK(strstr(why, split ? "tensor 1 (table): its state" : "desc.ranks") != NULL &&
+        CHECK(strstr(why, split ? "tensor 1 (table): its storage" : "desc.ranks") != NULL &&
               strstr(why, "amp_optimizer_model") != NULL);
         CHECK_EQ_INT(cache.num_optimizers, 0);
         amp_optimizer_free(&opt);
@@ -536,7 +537,7 @@ TEST(no_masters, "manual: a weight in a state that has no fp32 master, and one i
 
 TEST(brought, "manual: weights that rebind brings to a state without masters have no copy before the refresh, "
               "and none after it: products read them as they are") {
-    static const amp_state states[] = {AMP_STATE_SPLIT, AMP_STATE_8BIT_24, AMP_STATE_SR, AMP_STATE_KAHAN};
+    static const storage_row states[] = {SPLIT, BIT24_8BIT, SR, KAHAN};
     static amp_bf16        model[64];
     float                  fresh[64], g[64];
     size_t                 k, i;
@@ -552,7 +553,7 @@ TEST(brought, "manual: weights that rebind brings to a state without masters hav
         for (i = 0; i < 64; i++) fresh[i] = (float)i + 1.0f;
         d.kind  = AMP_KIND_ADAMW;
         d.dtype = AMP_BF16;
-        d.state = states[k];
+        d.storage = &storages[states[k]];
         OK(amp_optimizer_init(&opt, &d));
         t.n = 64, t.model = model, t.model_type = AMP_BF16, t.grad = g;
         OK(amp_optimizer_add(&opt, &t));

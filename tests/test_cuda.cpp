@@ -12,6 +12,7 @@
 #include "amp.h"
 #include "gemm_ex.h"
 #include "random.h"
+#include "storage.h"
 #include "test.h"
 
 #include <cublasLt.h>
@@ -305,7 +306,7 @@ struct shape { /* of one tensor */
     int       weight, grad, model; /* which arrays are given */
     int       keep_fp32, no_weight_decay;
     float     lr_scale, weight_decay;
-    amp_state state;
+    const amp_storage *storage;
 };
 
 struct setup {
@@ -400,7 +401,7 @@ static amp_tensor tensor_of(const twins *t, int i, int side) {
     x.weight_decay    = s->weight_decay;
     x.no_weight_decay = s->no_weight_decay;
     x.keep_fp32       = s->keep_fp32;
-    x.state           = s->state;
+    x.storage         = s->storage;
     return x;
 }
 
@@ -808,13 +809,13 @@ static amp_scaler_desc any_scaler(dice &r) {
 
 enum { OWN, ADAMW, SGD, MOMENTUM, NESTEROV, NUM_KINDS };
 
-/* A state that goes with models of type. */
-static amp_state any_state(amp_dtype type, dice &r) {
-    static const amp_state states[] = {
-        AMP_STATE_8BIT_24, AMP_STATE_SR, AMP_STATE_SR_BF16, AMP_STATE_SR_8BIT, AMP_STATE_KAHAN,
-        AMP_STATE_KAHAN_BF16, AMP_STATE_KAHAN_8BIT, AMP_STATE_DEFAULT, AMP_STATE_SPLIT,
-        AMP_STATE_BF16, AMP_STATE_8BIT};
-    return states[r.below(type == AMP_F16 ? 8 : 11)];
+/* A storage that goes with models of type. */
+static const amp_storage *any_storage(amp_dtype type, dice &r) {
+    static const storage_row states[] = {
+        BIT24_8BIT, SR, SR_BF16, SR_8BIT, KAHAN,
+        KAHAN_BF16, KAHAN_8BIT, FP32, SPLIT,
+        SPLIT_BF16, SPLIT_8BIT};
+    return &storages[states[r.below(type == AMP_F16 ? 8 : 11)]];
 }
 
 /* A configuration of one kind; its tensors are still to come. */
@@ -924,12 +925,12 @@ TEST(fewer_bytes, "law 7: all states, mixed: sizes x types x any setup") {
         base.desc.scaler.preset   = AMP_PRESET_DEFAULT;
         base.desc.scaler.disabled = 0;
         base.desc.dtype           = r.one_in(3) ? AMP_F16 : AMP_BF16;
-        base.desc.state           = any_state(base.desc.dtype, r);
+        base.desc.storage         = any_storage(base.desc.dtype, r);
         base.desc.seed            = r.next();
         any_list(&base, 1 + (int)r.below(6), r);
         for (int k = 0; k < base.count; k++) {
             shape *x = &base.tensors[k];
-            x->state = any_state(base.desc.dtype, r);
+            x->storage = any_storage(base.desc.dtype, r);
             if (x->model && !x->keep_fp32) x->model_type = base.desc.dtype;
         }
         i += run(&base, r);
@@ -1415,7 +1416,7 @@ TEST(shards, "law 7: 1, 2 and 3 ranks that share out masters and moments, as on 
         like.desc.dtype                  = (amp_dtype)r.below(3);
         like.desc.max_norm               = r.one_in(2) ? 0.5f : 0.0f;
         like.desc.scaler.growth_interval = 2;
-        if (like.desc.dtype && r.one_in(2)) like.desc.state = any_state(like.desc.dtype, r);
+        if (like.desc.dtype && r.one_in(2)) like.desc.storage = any_storage(like.desc.dtype, r);
         for (int k = 0; k < count; k++)
             for (int side = CPU; side <= DEV; side++) {
                 shard *s = &all[k];
@@ -1616,7 +1617,7 @@ TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicat
         desc.weight_decay           = 0.25f;
         desc.scaler.growth_interval = 2;
         desc.report = i % 3 ? &watch : NULL;
-        if (desc.dtype && r.one_in(2)) desc.state = any_state(desc.dtype, r);
+        if (desc.dtype && r.one_in(2)) desc.storage = any_storage(desc.dtype, r);
         for (int k = 0; k < TABLES; k++) {
             make_table(&tables[k], r);
             most = tables[k].rows > most ? tables[k].rows : most;
@@ -1641,8 +1642,8 @@ TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicat
                 t.grad_type    = (amp_dtype)tables[k].type;
                 t.rows         = &few;
                 t.weight_decay = k == 1 ? 0.125f : 0.0f;
-                if ((desc.state & 15) == AMPI_8BIT && tables[k].length % 32)
-                    t.state = AMP_STATE_SR;
+                if (desc.storage && desc.storage->moments == AMP_FORMAT_8BIT && tables[k].length % 32)
+                    t.storage = &storages[SR];
                 OK(amp_optimizer_add(&opt[side], &t));
             }
             memset(&t, 0, sizeof t);
@@ -1753,7 +1754,7 @@ TEST(spent_weights, "manual: a weight that prepare has copied and no step writes
         desc.backend = &backend;
         desc.kind    = AMP_KIND_ADAMW;
         desc.dtype   = AMP_BF16;
-        desc.state   = state ? AMP_STATE_SPLIT : AMP_STATE_DEFAULT;
+        desc.storage = state ? &storages[SPLIT] : NULL;
         desc.problem = why;
         t.n = n, t.weight = (float *)(void *)weight, t.grad = weight + 4, t.grad_type = AMP_BF16;
         OK(amp_optimizer_init(&opt, &desc));
@@ -2072,7 +2073,7 @@ TEST(refresh, "law 7, law 8: model copies from masters that were written to, and
         any_list(&base, 3, r);
         for (int k = 0; k < 3; k++)
             if (base.desc.dtype == AMP_BF16 && r.one_in(2) && !base.tensors[k].model)
-                base.tensors[k].state = any_state(AMP_BF16, r);
+                base.tensors[k].storage = any_storage(AMP_BF16, r);
         if (!start(t, &base, r)) continue;
         new_gradients(t, false, r);
         step_on_cpu(t);
@@ -2082,7 +2083,7 @@ TEST(refresh, "law 7, law 8: model copies from masters that were written to, and
             const size_t     n = s->n * 4;
             brought[CPU][k]    = (float *)(void *)fresh(n);
             brought[DEV][k]    = (float *)(void *)on_device(n);
-            for (int side = CPU; side <= DEV && s->master.format != AMPI_F32; side++)
+            for (int side = CPU; side <= DEV && s->master.format != AMP_FORMAT_F32; side++)
                 OK(amp_optimizer_rebind(&t->opt[side], k, brought[side][k], NULL));
         }
         begin_capture(t->stream);
@@ -2092,7 +2093,7 @@ TEST(refresh, "law 7, law 8: model copies from masters that were written to, and
             for (int k = 0; k < 3; k++) {
                 const ampi_slot *s = &t->opt[CPU].plan->host_slots[k];
                 const size_t     n = s->n * 4;
-                const bool       wide = s->master.format == AMPI_F32;
+                const bool       wide = s->master.format == AMP_FORMAT_F32;
                 float           *x = wide ? (float *)s->master.data : brought[CPU][k];
                 fill((unsigned char *)x, AMP_F32, s->n, NORMAL, r);
                 upload(wide ? t->opt[DEV].plan->host_slots[k].master.data : brought[DEV][k], x, n);
@@ -3305,14 +3306,14 @@ TEST(traffic, "bytes per parameter that a step moves, counted: AdamW, SGD, own; 
 }
 
 /* The same of a state in fewer bytes, but for the largest magnitudes of groups, which lanes share. */
-static void check_traffic_of_state(amp_state state, unsigned bytes) {
+static void check_traffic_of_state(storage_row row, unsigned bytes) {
     twins *t = &pair;
     dice   r(27);
     unsigned long long total = 0, sectors = 0;
     memset(&base, 0, sizeof base);
     base.desc.kind  = AMP_KIND_ADAMW;
     base.desc.dtype = AMP_BF16;
-    base.desc.state = state;
+    base.desc.storage = &storages[row];
     base.count = 1, base.every = 1, base.align = 2;
     base.tensors[0].n         = 1 << 20;
     base.tensors[0].weight    = base.tensors[0].grad = 1;
@@ -3339,16 +3340,16 @@ static void check_traffic_of_state(amp_state state, unsigned bytes) {
 
 TEST(traffic_of_states, "bytes per parameter of a step in fewer bytes, counted: split 28, bf16 20, 8-bit 16, "
                         "with 24 bits 14; by chance 24, 16, 12; with a compensation 28, 20, 16") {
-    check_traffic_of_state(AMP_STATE_SPLIT, 28);
-    check_traffic_of_state(AMP_STATE_BF16, 20);
-    check_traffic_of_state(AMP_STATE_8BIT, 16);
-    check_traffic_of_state(AMP_STATE_8BIT_24, 14);
-    check_traffic_of_state(AMP_STATE_SR, 24);
-    check_traffic_of_state(AMP_STATE_SR_BF16, 16);
-    check_traffic_of_state(AMP_STATE_SR_8BIT, 12);
-    check_traffic_of_state(AMP_STATE_KAHAN, 28);
-    check_traffic_of_state(AMP_STATE_KAHAN_BF16, 20);
-    check_traffic_of_state(AMP_STATE_KAHAN_8BIT, 16);
+    check_traffic_of_state(SPLIT, 28);
+    check_traffic_of_state(SPLIT_BF16, 20);
+    check_traffic_of_state(SPLIT_8BIT, 16);
+    check_traffic_of_state(BIT24_8BIT, 14);
+    check_traffic_of_state(SR, 24);
+    check_traffic_of_state(SR_BF16, 16);
+    check_traffic_of_state(SR_8BIT, 12);
+    check_traffic_of_state(KAHAN, 28);
+    check_traffic_of_state(KAHAN_BF16, 20);
+    check_traffic_of_state(KAHAN_8BIT, 16);
 }
 
 /* Single arrays: bytes per element, and all of every sector. */

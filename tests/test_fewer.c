@@ -7,6 +7,7 @@
 #include "amp.h"
 #include "fp.h"
 #include "random.h"
+#include "storage.h"
 #include "test.h"
 
 #include <math.h>
@@ -26,25 +27,14 @@ static float float_of(uint32_t u) {
 }
 static int is_nan(uint32_t u) { return (u & 0x7fffffffu) > 0x7f800000u; }
 
-/* All states, each with the types of models that it may have. */
-static const struct { amp_state state; amp_dtype type; } forms[] = {
-    {AMP_STATE_DEFAULT, AMP_BF16},  {AMP_STATE_DEFAULT, AMP_F16},
-    {AMP_STATE_SPLIT, AMP_BF16},
-    {AMP_STATE_BF16, AMP_BF16},     {AMP_STATE_8BIT, AMP_BF16},
-    {AMP_STATE_8BIT_24, AMP_BF16},  {AMP_STATE_8BIT_24, AMP_F16},
-    {AMP_STATE_SR, AMP_BF16},       {AMP_STATE_SR, AMP_F16},
-    {AMP_STATE_SR_BF16, AMP_BF16},  {AMP_STATE_SR_BF16, AMP_F16},
-    {AMP_STATE_SR_8BIT, AMP_BF16},  {AMP_STATE_SR_8BIT, AMP_F16},
-    {AMP_STATE_KAHAN, AMP_BF16},    {AMP_STATE_KAHAN, AMP_F16},
-    {AMP_STATE_KAHAN_BF16, AMP_BF16}, {AMP_STATE_KAHAN_BF16, AMP_F16},
-    {AMP_STATE_KAHAN_8BIT, AMP_BF16}, {AMP_STATE_KAHAN_8BIT, AMP_F16}};
-enum { FORMS = sizeof forms / sizeof forms[0], FEWER = 2 /* the first of them that is not the default */ };
+/* Each storage with models of both types; split, which is for one, is there twice. */
+#define FORM(name, master, moments)                                                                    \
+    {{master, moments}, AMP_BF16}, {{master, moments}, master == AMP_FORMAT_SPLIT ? AMP_BF16 : AMP_F16},
+static const struct { amp_storage storage; amp_dtype type; } forms[] = {AMP_STORAGE_LIST(FORM)};
+enum { FORMS = sizeof forms / sizeof forms[0], FEWER = 2 /* the first of them that is not of fp32 */ };
 
-static int moments_of(size_t form) { return (int)forms[form].state & 15; }
-static int masters_of(size_t form) {
-    static const int masters[] = {AMPI_F32, AMPI_SPLIT, AMPI_24BIT, AMPI_SR, AMPI_KAHAN};
-    return masters[forms[form].state >> 4];
-}
+static int moments_of(size_t form) { return (int)forms[form].storage.moments; }
+static int masters_of(size_t form) { return (int)forms[form].storage.master; }
 
 /* ------------------------------------------------------------------------- codecs */
 
@@ -55,9 +45,9 @@ TEST(round_trip, "a master in two halves: all 2^32 floats come back; its model i
     for (x = 0; x < (uint64_t)1 << 32; x += apart) {
         const uint32_t u    = (uint32_t)x;
         uint32_t       rest;
-        const uint16_t half = (uint16_t)ampi_parts_of(u, &rest, AMPI_SPLIT, 0);
+        const uint16_t half = (uint16_t)ampi_parts_of(u, &rest, AMP_FORMAT_SPLIT, 0);
         const uint16_t low  = (uint16_t)rest;
-        const uint32_t back = bits_of(ampi_master(half, low, AMPI_SPLIT, 0));
+        const uint32_t back = bits_of(ampi_master(half, low, AMP_FORMAT_SPLIT, 0));
         const uint32_t near = u + 0x8000u; /* of a finite one */
         if (is_nan(u)) {
             if (!is_nan((uint32_t)half << 16) || !is_nan(back) || (back ^ u) >> 31)
@@ -150,25 +140,25 @@ TEST(masters, "masters in fewer bits, against double: of 24 bits to nearest even
             const double   x = size_of(exact) < 1.0 ? in_wide(float_of(u), f16) : exact;
             const double   size = size_of(x), step = half_step(size < top ? x : top, f16);
             double         w, y, d;
-            uint32_t       h = ampi_parts_of(u, &low, AMPI_24BIT, f16), l, again;
+            uint32_t       h = ampi_parts_of(u, &low, AMP_FORMAT_24BIT, f16), l, again;
             /* of 24 bits: the half is the one nearest to what is kept; above all halves it is inf */
-            y = (double)ampi_master(h, low, AMPI_24BIT, f16);
+            y = (double)ampi_master(h, low, AMP_FORMAT_24BIT, f16);
             d = size_of(nearbyint(x / step * 256.0) * step / 256.0);
             if (size < top + step * 255 / 256) CHECK(size_of(y) == d && (y < 0.0) == (x < 0.0 && d > 0.0));
             else CHECK(size_of(y) == top + step * 255 / 256);
-            again = ampi_parts_of(bits_of((float)y), &l, AMPI_24BIT, f16);
+            again = ampi_parts_of(bits_of((float)y), &l, AMP_FORMAT_24BIT, f16);
             CHECK(again == h && l == low && low <= 0xffu);
             w = half_value(h, f16);
             CHECK(size_of(y) >= top + step / 2 ? size_of(w) > top : size_of(y - w) <= step / 2);
             /* by chance: down for all chances that are small, never farther than a step */
-            h = ampi_parts(float_of(u), c, &low, AMPI_SR, f16);
+            h = ampi_parts(float_of(u), c, &low, AMP_FORMAT_SR, f16);
             w = half_value(h, f16);
             CHECK(size >= top ? size_of(w) == top : size_of(w - x) < step && !is_nan(bits_of((float)w)));
-            CHECK_EQ_U32(ampi_parts(float_of(bits_of((float)w)), c, &low, AMPI_SR, f16), h);
-            h = ampi_parts(float_of(u), 0, &low, AMPI_SR, f16);
+            CHECK_EQ_U32(ampi_parts(float_of(bits_of((float)w)), c, &low, AMP_FORMAT_SR, f16), h);
+            h = ampi_parts(float_of(u), 0, &low, AMP_FORMAT_SR, f16);
             CHECK(size_of(half_value(h, f16)) <= size);
             /* Kahan's: both are halves to nearest, the second in 2^-11 of fp16's */
-            h = ampi_parts_of(u, &low, AMPI_KAHAN, f16);
+            h = ampi_parts_of(u, &low, AMP_FORMAT_KAHAN, f16);
             w = half_value(h, f16);
             y = half_value(low, f16) * (f16 ? 1.0 / 2048 : 1.0);
             CHECK(size >= top ? size_of(w) == top : size_of(w - x) <= step / 2);
@@ -178,11 +168,11 @@ TEST(masters, "masters in fewer bits, against double: of 24 bits to nearest even
             if (f16) d = half_step(step * 1024, 1) / 2048;
             if (f16) d += ldexp(1.0, -48); /* the wide form's rounding, 2^-37, of 2^11 times as much */
             if (size < top) CHECK(size_of(w + y - exact) <= d / 2);
-            CHECK_EQ_U32(bits_of(ampi_master(h, low, AMPI_KAHAN, f16)), bits_of((float)(w + y)));
+            CHECK_EQ_U32(bits_of(ampi_master(h, low, AMP_FORMAT_KAHAN, f16)), bits_of((float)(w + y)));
             CHECK((bits_of((float)(w + y)) & 0x7fffffffu) < 0x7f800000u);
         }
-    for (master = AMPI_SPLIT; master <= AMPI_KAHAN; master++)
-        for (f16 = master == AMPI_SPLIT ? 0 : 1; f16 >= 0; f16--) {
+    for (master = AMP_FORMAT_SPLIT; master <= AMP_FORMAT_KAHAN; master++)
+        for (f16 = master == AMP_FORMAT_SPLIT ? 0 : 1; f16 >= 0; f16--) {
             const uint32_t inf = f16 ? 0x7c00u : 0x7f80u;
             for (i = 0; i < 65536; i += 257) {
                 low = 0;
@@ -423,7 +413,7 @@ static void fill(run *r, uint64_t step) { /* gradients of a step */
     if (step % 5 == 4) r->grad[2][123].bits = 0x7f80; /* an overflow */
 }
 
-static void begin_with(run *r, amp_optimizer_desc d, const amp_state *states, float *const *weights) {
+static void begin_with(run *r, amp_optimizer_desc d, const amp_storage *const *stored, float *const *weights) {
     uint64_t rng = 5;
     size_t   i, k;
     d.problem = r->problem;
@@ -440,13 +430,15 @@ static void begin_with(run *r, amp_optimizer_desc d, const amp_state *states, fl
         t.weight    = r->weight[i];
         t.grad      = r->grad[i];
         t.grad_type = AMP_BF16;
-        t.state     = states ? states[i] : AMP_STATE_DEFAULT;
+        t.storage   = stored ? stored[i] : NULL;
         OK(amp_optimizer_add(&r->opt, &t));
     }
     OK(amp_optimizer_prepare(&r->opt));
 }
 
-static void begin(run *r, amp_optimizer_desc d, const amp_state *states) { begin_with(r, d, states, NULL); }
+static void begin(run *r, amp_optimizer_desc d, const amp_storage *const *stored) {
+    begin_with(r, d, stored, NULL);
+}
 
 static void steps(run *r, uint64_t from, uint64_t to) {
     for (; from < to; from++) {
@@ -499,18 +491,18 @@ static int same_models(run *a, run *b) {
     return 1;
 }
 
-static amp_optimizer_desc desc_of(amp_kind kind, double momentum, amp_state state) {
+static amp_optimizer_desc desc_of(amp_kind kind, double momentum, const amp_storage *storage) {
     amp_optimizer_desc d;
     memset(&d, 0, sizeof d);
     d.kind     = kind;
     d.momentum = momentum;
-    d.state    = state;
+    d.storage  = storage;
     d.dtype    = AMP_BF16;
     d.seed     = 11;
     return d;
 }
 static amp_optimizer_desc desc_in(amp_kind kind, double momentum, size_t form) {
-    amp_optimizer_desc d = desc_of(kind, momentum, forms[form].state);
+    amp_optimizer_desc d = desc_of(kind, momentum, &forms[form].storage);
     d.dtype              = forms[form].type;
     return d;
 }
@@ -526,8 +518,8 @@ TEST(split_is_default, "manual: with equal gradients split's masters and moments
         run  a, b;
         blob x, y;
         int  i;
-        begin(&a, desc_of(kinds[k].kind, kinds[k].momentum, AMP_STATE_DEFAULT), NULL);
-        begin(&b, desc_of(kinds[k].kind, kinds[k].momentum, AMP_STATE_SPLIT), NULL);
+        begin(&a, desc_of(kinds[k].kind, kinds[k].momentum, NULL), NULL);
+        begin(&b, desc_of(kinds[k].kind, kinds[k].momentum, &storages[SPLIT]), NULL);
         steps(&a, 0, 12);
         steps(&b, 0, 12);
         x = saved(&a);
@@ -660,18 +652,18 @@ TEST(ends, "law 7: instruction sets agree where numbers end, too: weights and gr
 
 TEST(resume, "law 12: saved, loaded and continued is never stopped, in each state and in a mixture, also "
              "into another seed; a skipped step changes nothing") {
-    static const amp_state mixed[2][TENSORS] = {
-        {AMP_STATE_8BIT, AMP_STATE_SPLIT, AMP_STATE_BF16, AMP_STATE_DEFAULT},
-        {AMP_STATE_KAHAN, AMP_STATE_SR_8BIT, AMP_STATE_DEFAULT, AMP_STATE_8BIT_24}};
+    static const amp_storage *const mixed[2][TENSORS] = {
+        {&storages[SPLIT_8BIT], &storages[SPLIT], &storages[SPLIT_BF16], NULL},
+        {&storages[KAHAN], &storages[SR_8BIT], NULL, &storages[BIT24_8BIT]}};
     size_t                 form;
     for (form = 0; form < FORMS + 2; form++) {
-        const amp_state   *states = form < FORMS ? NULL : mixed[form - FORMS];
-        amp_optimizer_desc d      = desc_in(AMP_KIND_ADAMW, 0.0, states ? 0 : form);
+        const amp_storage *const *stored = form < FORMS ? NULL : mixed[form - FORMS];
+        amp_optimizer_desc        d      = desc_in(AMP_KIND_ADAMW, 0.0, stored ? 0 : form);
         run                a, b;
         blob               x, y;
-        begin(&a, d, states);
+        begin(&a, d, stored);
         d.seed = 12;
-        begin(&b, d, states);
+        begin(&b, d, stored);
         steps(&a, 0, 5); /* the last one is skipped */
         x = saved(&a);
         steps(&a, 5, 12);
@@ -691,8 +683,8 @@ TEST(across, "manual: a file loads where formats of moments and masters are its 
     size_t from, to;
     for (from = 0; from < FORMS; from++)
         for (to = 0; to < FORMS; to += test_state.quick == 2 && to < FORMS - 4 ? 4 : 1) {
-            const int moments = moments_of(from) == moments_of(to), fp32 = masters_of(to) <= AMPI_SPLIT;
-            const int masters = fp32 ? masters_of(from) != AMPI_KAHAN
+            const int moments = moments_of(from) == moments_of(to), fp32 = masters_of(to) <= AMP_FORMAT_SPLIT;
+            const int masters = fp32 ? masters_of(from) != AMP_FORMAT_KAHAN
                                      : masters_of(from) == masters_of(to) && forms[from].type == forms[to].type;
             const int alike   = moments && masters;
             run       a, b;
@@ -707,12 +699,12 @@ TEST(across, "manual: a file loads where formats of moments and masters are its 
             CHECK(alike || (strstr(b.problem, "tensor 0") &&
                             strstr(b.problem, moments ? "masters are of" : "moments are of")));
             z = saved(&b);
-            if (alike && fp32 && masters_of(from) > AMPI_SPLIT) { /* the same numbers under another name */
-                CHECK(z.used == x.used || masters_of(from) == AMPI_SR); /* a seed less */
-                for (i = 0; i < TENSORS && masters_of(to) == AMPI_SPLIT && forms[from].type == AMP_BF16; i++)
+            if (alike && fp32 && masters_of(from) > AMP_FORMAT_SPLIT) { /* the same numbers under another name */
+                CHECK(z.used == x.used || masters_of(from) == AMP_FORMAT_SR); /* a seed less */
+                for (i = 0; i < TENSORS && masters_of(to) == AMP_FORMAT_SPLIT && forms[from].type == AMP_BF16; i++)
                     CHECK(memcmp(amp_optimizer_model(&a.opt, i), amp_optimizer_model(&b.opt, i),
                                  sizes[i] * 2) == 0);
-                if (masters_of(from) == AMPI_SR && masters_of(to) == 0 && forms[from].type == forms[to].type)
+                if (masters_of(from) == AMP_FORMAT_SR && masters_of(to) == 0 && forms[from].type == forms[to].type)
                     CHECK(same_models(&a, &b)); /* halves are what they were */
             } else {
                 CHECK(same(&z, alike ? &x : &y));
@@ -754,8 +746,8 @@ TEST(model_only, "manual: half weights alone are what a run begins with, zeros t
         }
 }
 
-static void one_seed(amp_state state) {
-    amp_optimizer_desc d = desc_of(AMP_KIND_ADAMW, 0.0, state);
+static void one_seed(storage_row row) {
+    amp_optimizer_desc d = desc_of(AMP_KIND_ADAMW, 0.0, &storages[row]);
     run                a, b, c;
     blob               x, y, z;
     begin(&a, d, NULL);
@@ -770,19 +762,19 @@ static void one_seed(amp_state state) {
 }
 
 TEST(seeds, "another seed is another rounding of moments or weights; the same one the same") {
-    one_seed(AMP_STATE_BF16);
-    one_seed(AMP_STATE_8BIT);
-    one_seed(AMP_STATE_SR);
-    one_seed(AMP_STATE_SR_8BIT);
+    one_seed(SPLIT_BF16);
+    one_seed(SPLIT_8BIT);
+    one_seed(SR);
+    one_seed(SR_8BIT);
 }
 
 TEST(twins, "tensors that are alike but for their number are rounded otherwise, in each state of chance") {
-    static const amp_state by_chance[] = {AMP_STATE_BF16, AMP_STATE_8BIT, AMP_STATE_SR};
+    static const storage_row by_chance[] = {SPLIT_BF16, SPLIT_8BIT, SR};
     enum { N = 500 };
     static float weight[2][N], grad[2][N];
     size_t       k, i;
     for (k = 0; k < COUNT_OF(by_chance); k++) {
-        amp_optimizer_desc d = desc_of(AMP_KIND_ADAMW, 0.0, by_chance[k]);
+        amp_optimizer_desc d = desc_of(AMP_KIND_ADAMW, 0.0, &storages[by_chance[k]]);
         amp_optimizer      opt;
         int                twin;
         OK(amp_optimizer_init(&opt, &d));
@@ -809,10 +801,10 @@ TEST(near_default, "moments in fewer bytes are near default's: masters after 50 
         run             a, b;
         const float    *master;
         const amp_bf16 *model;
-        const int       sr = masters_of(form) == AMPI_SR;
+        const int       sr = masters_of(form) == AMP_FORMAT_SR;
         double          way = 0.0, off = 0.0, all = 0.0;
         size_t          j;
-        begin(&a, desc_of(AMP_KIND_ADAMW, 0.0, AMP_STATE_DEFAULT), NULL);
+        begin(&a, desc_of(AMP_KIND_ADAMW, 0.0, NULL), NULL);
         memcpy(begun, a.weight[2], sizeof begun);
         begin(&b, desc_in(AMP_KIND_ADAMW, 0.0, form), NULL);
         steps(&a, 0, 50), steps(&b, 0, 50);
@@ -857,7 +849,7 @@ TEST(decays, "moments of 8 bits follow fp32's on average, in steps far smaller t
     const size_t       n = test_state.quick == 2 ? N / 16 : N;
     const double       sigmas = 4 / sqrt((double)n / 4), most_m = sigmas * 0.07;
     static amp_bf16    weight[N], grad[N];
-    amp_optimizer_desc d = desc_of(AMP_KIND_ADAMW, 0.0, AMP_STATE_8BIT);
+    amp_optimizer_desc d = desc_of(AMP_KIND_ADAMW, 0.0, &storages[SPLIT_8BIT]);
     amp_optimizer      opt;
     amp_tensor         t;
     double             v[4] = {0, 0, 0, 0}, got_m, got_v;
@@ -895,7 +887,7 @@ TEST(small_steps, "steps too small for a half are not lost: by chance they are t
     size_t form;
     for (form = FEWER; form < FORMS; form += test_state.quick == 2 ? 4 : 1) {
         amp_optimizer_desc d    = desc_in(AMP_KIND_SGD, 0.0, form);
-        const int          f16  = forms[form].type == AMP_F16, sr = masters_of(form) == AMPI_SR;
+        const int          f16  = forms[form].type == AMP_F16, sr = masters_of(form) == AMP_FORMAT_SR;
         float             *weight = (float *)some(N * 4), *grad = (float *)some(N * 4);
         const double       step = ldexp(1.0, -14), went = STEPS * step, half = half_step(1.0, f16);
         double             sum = 0.0, far = 0.0, worst = 0.0, sigma;
@@ -1120,11 +1112,11 @@ TEST(refresh, "manual: refresh takes weights that rebind has brought as prepare 
     }
 }
 
-TEST(twice_rounded, "manual: fp16's below 2^-14 are rounded to 2^-37 first in 8BIT_24, SR and KAHAN: 35abffe8") {
+TEST(twice_rounded, "manual: fp16's below 2^-14 are rounded to 2^-37 first in 24BIT, SR and KAHAN: 35abffe8") {
     int      master;
     uint32_t low;
     CHECK_EQ_U32(amp_f32_to_f16(float_of(0x35abffe8u)).bits, 0x0015u);
-    for (master = AMPI_24BIT; master <= AMPI_KAHAN; master++)
+    for (master = AMP_FORMAT_24BIT; master <= AMP_FORMAT_KAHAN; master++)
         CHECK_EQ_U32(ampi_parts_of(0x35abffe8u, &low, master, 1), 0x0016u);
 }
 
@@ -1143,11 +1135,51 @@ static amp_result adding(amp_optimizer_desc d, amp_tensor t, const char *word) {
     return result;
 }
 
-TEST(refusals, "manual: what a state cannot be with is refused, and told") {
-    amp_optimizer_desc d = desc_of(AMP_KIND_OWN, 0.0, AMP_STATE_SPLIT);
+TEST(storage_by_tensor, "manual: storage is that of the tensor, or else of a flat array's whole, or else of desc, copied in "
+                        "init and add; so a tensor returns to fp32 under any desc") {
+    static float       weight[5][64], grad[5][64];
+    amp_storage        s[3];
+    amp_optimizer_desc d;
+    amp_optimizer      opt;
+    amp_tensor         t, parts[2];
+    int                i;
+    s[0] = storages[SPLIT_8BIT], s[1] = storages[FP32], s[2] = storages[SR];
+    d = desc_of(AMP_KIND_ADAMW, 0.0, &s[0]);
+    memset(&t, 0, sizeof t);
+    memset(parts, 0, sizeof parts);
+    OK(amp_optimizer_init(&opt, &d));
+    s[0] = storages[KAHAN];
+    for (i = 0; i < 3; i++) { /* desc's, and both of its own */
+        t.n = 64, t.weight = weight[i], t.grad = grad[i];
+        t.storage = i ? &s[i] : NULL;
+        OK(amp_optimizer_add(&opt, &t));
+    }
+    t.n = 128, t.weight = weight[3], t.grad = grad[3];
+    parts[0].n = parts[1].n = 64;
+    parts[1].storage = &s[1];
+    OK(amp_optimizer_add_flat(&opt, &t, parts, 2)); /* of sr, one in fp32 */
+    memset(s, 0xff, sizeof s);
+    OK(amp_optimizer_prepare(&opt));
+    for (i = 0; i < 5; i++) {
+        static const storage_row expected[] = {SPLIT_8BIT, FP32, SR, SR, FP32};
+        const ampi_slot         *slot = &opt.plan->host_slots[i];
+        CHECK_EQ_INT(slot->master.format, storages[expected[i]].master);
+        CHECK_EQ_INT(slot->moment[1].format, storages[expected[i]].moments);
+        CHECK((amp_optimizer_master(&opt, i) == weight[i]) == (expected[i] == FP32));
+        CHECK(is_nan(bits_of(weight[i][0])) == (expected[i] != FP32));
+    }
+    amp_optimizer_free(&opt);
+}
+
+TEST(refusals, "manual: what a storage cannot be with is refused, and told; a pair that is no row, by name") {
+    amp_optimizer_desc d = desc_of(AMP_KIND_OWN, 0.0, &storages[SPLIT]);
     float              weight[96], grad[96];
     uint32_t           rows[3] = {0, 1, 2}, num = 3;
     amp_rows           table;
+    amp_storage        s;
+    amp_result         result;
+    const char        *text;
+    int                master, moments;
     float             *moved = weight;
     amp_optimizer      opt;
     amp_tensor         t;
@@ -1156,15 +1188,15 @@ TEST(refusals, "manual: what a state cannot be with is refused, and told") {
     memset(weight, 0, sizeof weight);
     memset(grad, 0, sizeof grad);
     d.dtype = AMP_BF16;
-    CHECK_EQ_INT(adding(d, t, "state is for"), AMP_ERROR_UNSUPPORTED);
-    d.state = AMP_STATE_DEFAULT;
-    t.state = AMP_STATE_BF16;
-    CHECK_EQ_INT(adding(d, t, "state is for"), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(adding(d, t, "storage is for"), AMP_ERROR_UNSUPPORTED);
+    d.storage = NULL;
+    t.storage = &storages[SPLIT_BF16];
+    CHECK_EQ_INT(adding(d, t, "storage is for"), AMP_ERROR_UNSUPPORTED);
     d.kind = AMP_KIND_ADAMW;
     CHECK_EQ_INT(adding(d, t, ""), AMP_OK);
     d.dtype = AMP_F16;
     CHECK_EQ_INT(adding(d, t, "AMP_BF16"), AMP_ERROR_INVALID_CONFIG);
-    t.state = AMP_STATE_SR;
+    t.storage = &storages[SR];
     CHECK_EQ_INT(adding(d, t, ""), AMP_OK);
     d.dtype = AMP_F32;
     CHECK_EQ_INT(adding(d, t, "halves"), AMP_ERROR_INVALID_CONFIG);
@@ -1175,22 +1207,28 @@ TEST(refusals, "manual: what a state cannot be with is refused, and told") {
     CHECK_EQ_INT(adding(d, t, "halves"), AMP_ERROR_INVALID_CONFIG);
     t.model = NULL;
     d.dtype     = AMP_BF16;
-    t.state     = (amp_state)0x20;
-    CHECK_EQ_INT(adding(d, t, "state is unknown"), AMP_ERROR_INVALID_ENUM);
-    t.state = (amp_state)0x13;
-    CHECK_EQ_INT(adding(d, t, "state is unknown"), AMP_ERROR_INVALID_ENUM);
-    t.state = (amp_state)99;
-    CHECK_EQ_INT(adding(d, t, "state is unknown"), AMP_ERROR_INVALID_ENUM);
-    t.state = AMP_STATE_DEFAULT;
-    d.state = (amp_state)4;
-    CHECK_EQ_INT(adding(d, t, "state"), AMP_ERROR_INVALID_ENUM);
-    d.state      = AMP_STATE_8BIT;
+    for (master = 0; master <= (int)AMP_FORMAT_KAHAN + 1; master++)
+        for (moments = 0; moments <= (int)AMP_FORMAT_KAHAN + 1; moments++) {
+            const int known = master <= (int)AMP_FORMAT_KAHAN && moments <= (int)AMP_FORMAT_KAHAN;
+            size_t    i;
+            s.master = (amp_format)master, s.moments = (amp_format)moments;
+            for (i = 0; i < STORAGES && memcmp(&storages[i], &s, sizeof s) != 0;) i++;
+            result = i < STORAGES ? AMP_OK : known ? AMP_ERROR_INVALID_CONFIG : AMP_ERROR_INVALID_ENUM;
+            text   = i < STORAGES ? "" : known ? ": take fp32, split, split+bf16," : "does not know";
+            t.storage = &s, d.storage = NULL;
+            CHECK_EQ_INT(adding(d, t, text), result);
+            t.storage = NULL, d.storage = &s;
+            CHECK_EQ_INT(adding(d, t, text), result);
+        }
+    s.master = AMP_FORMAT_F32, s.moments = AMP_FORMAT_8BIT;
+    CHECK_EQ_INT(adding(d, t, "amp_storage is fp32+8bit: take fp32, split"), AMP_ERROR_INVALID_CONFIG);
+    d.storage    = &storages[SPLIT_8BIT];
     d.first_step = 3;
     t.moment1 = t.moment2 = grad;
     CHECK_EQ_INT(adding(d, t, "moment1"), AMP_ERROR_UNSUPPORTED);
-    d.state = AMP_STATE_BF16;
+    d.storage = &storages[SPLIT_BF16];
     CHECK_EQ_INT(adding(d, t, ""), AMP_OK);
-    d.state   = AMP_STATE_8BIT;
+    d.storage = &storages[SPLIT_8BIT];
     t.moment1 = t.moment2 = NULL;
     table.row_length = 48, table.max_rows = 2, table.rows = rows, table.num_rows = &num;
     t.rows = &table;
@@ -1235,6 +1273,7 @@ int main(int argc, char **argv) {
     RUN(spent_weights);
     RUN(refresh);
     RUN(twice_rounded);
+    RUN(storage_by_tensor);
     RUN(refusals);
     return test_end();
 }

@@ -2,6 +2,7 @@
 
 #define _POSIX_C_SOURCE 200809L
 #include "amp.h"
+#include "storage.h"
 #include "test.h"
 #include "posix.h"
 #include "random.h"
@@ -329,7 +330,7 @@ static void differ_in_tensor(amp_tensor *t, int i) {
     if (task.what == W_DECAY) t->no_weight_decay = 1;
     if (task.what == W_KEEP_FP32) t->keep_fp32 = 1;
     if (task.what == W_GRAD_TYPE) t->grad_type = AMP_BF16;
-    if (task.what == W_STATE) t->state = AMP_STATE_SPLIT;
+    if (task.what == W_STATE) t->storage = &storages[SPLIT];
     if (task.what == W_MODEL_TYPE) t->model = model, t->model_type = AMP_F16;
 }
 

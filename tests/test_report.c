@@ -6,6 +6,7 @@
 #define AMP_KERNELS /* the core: moments, for the bits of a run */
 #include "amp.h"
 #include "random.h"
+#include "storage.h"
 #include "test.h"
 #include "values.h"
 #include "heap.h"
@@ -1011,7 +1012,7 @@ TEST(advice_nan, "NaN in ten overflows in a row, or at a scale of 1: it comes fr
 }
 
 TEST(advice_nan_in_a_weight, "a weight that is not finite makes all gradients NaN: its tensor is named, in every state") {
-    static const amp_state states[] = {AMP_STATE_DEFAULT, AMP_STATE_SPLIT, AMP_STATE_SR};
+    static const storage_row states[] = {FP32, SPLIT, SR};
     const uint32_t         inf = 0x7f800000u;
     size_t                 k;
     int                    i;
@@ -1022,7 +1023,7 @@ TEST(advice_nan_in_a_weight, "a weight that is not finite makes all gradients Na
         r.watch.every            = 1;
         r.desc.kind              = AMP_KIND_ADAMW;
         r.desc.dtype             = AMP_BF16;
-        r.desc.state             = states[k];
+        r.desc.storage           = &storages[states[k]];
         r.desc.scaler.preset     = AMP_PRESET_STATIC;
         r.desc.scaler.init_scale = 1.0f;
         for (i = 0; i < 3; i++) put(&r, 3000, AMP_F16);

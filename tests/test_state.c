@@ -7,6 +7,7 @@
 #include "amp.h"
 #include "fp.h"
 #include "posix.h"
+#include "storage.h"
 #include "test.h"
 #include "heap.h"
 
@@ -1361,7 +1362,7 @@ TEST(other_random_bits, "History: a file of 0.5.0 has other random bits in front
     memset(&d, 0, sizeof d);
     memset(&t, 0, sizeof t);
     memset(s, 0, sizeof s);
-    d.kind = AMP_KIND_ADAMW, d.dtype = AMP_BF16, d.state = AMP_STATE_SR_8BIT;
+    d.kind = AMP_KIND_ADAMW, d.dtype = AMP_BF16, d.storage = &storages[SR_8BIT];
     t.n = 40, t.weight = w, t.grad = g;
     g[7] = 3.0f;
     for (k = 0; k < 2; k++) {

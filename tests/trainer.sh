@@ -122,27 +122,27 @@ gpt)
     check 'the rows that fit into 16 MiB: not one sequence more; in halves half as many again' $?
     wrong 'a budget without room is named'  'budget [0-9]* or more'  --width 512 --budget 4
 
-    # Of 116736 weights and 1792 gains and biases: fewer bytes in each state than in the default.
-    for state in default split bf16 8bit sr-8bit; do
-        toy --dtype bf16 --state $state --seeds 1 2> /dev/null |
+    # Of 116736 weights and 1792 gains and biases: fewer bytes in each storage than in fp32.
+    for storage in fp32 split split+bf16 split+8bit sr+8bit; do
+        toy --dtype bf16 --storage $storage --seeds 1 2> /dev/null |
             awk '$1 == "bf16" && NF == 11 {print $9}'
     done > "$out/log"
     awk '{saved = kept - $1} NR == 1 {kept = $1} NR > 1 {
              want = (NR == 2 ? 2 : NR == 3 ? 6 : NR == 4 ? 7.9375 : 9.9375) * 116736 / 118528
              bad += !(saved > want - 0.011 && saved < want + 0.011)
          } END {exit !(NR == 5 && kept > 16 && kept < 16.3 && !bad)}' "$out/log"
-    check '--state keeps 2, 6, 7.9375 and 9.9375 bytes less for a weight' $?
-    bit8='--dtype bf16 --state 8bit'
+    check '--storage keeps 2, 6, 7.9375 and 9.9375 bytes less for a weight' $?
+    bit8='--dtype bf16 --storage split+8bit'
     toy $bit8 --save "$out/8bit" > "$out/log" 2>&1 &&
         toy $bit8 --save "$out/part" --stop-after 17 > "$out/log" 2>&1 &&
         ! cmp -s "$out/8bit" "$out/part" &&
         toy $bit8 --resume "$out/part" --save "$out/part" > "$out/log" 2>&1 &&
         cmp "$out/8bit" "$out/part" > "$out/log" 2>&1
-    check 'with --state 8bit a run that was stopped and resumed ends with the same bytes' $?
-    wrong 'moments that are kept otherwise are refused' 8bit --dtype bf16 --state bf16 --resume "$out/8bit"
-    wrong 'an unknown state is named'    9bit         --dtype bf16 --state 9bit
-    wrong '--state is for bf16'          8bit.*bf16   --state 8bit
-    wrong '--state has no weights in fp32'  head      --dtype bf16 --state split --policy head=fp32
+    check 'with --storage split+8bit a run that was stopped and resumed ends with the same bytes' $?
+    wrong 'moments that are kept otherwise are refused' 8bit --dtype bf16 --storage split+bf16 --resume "$out/8bit"
+    wrong 'an unknown storage is named'  9bit         --dtype bf16 --storage 9bit
+    wrong '--storage is for bf16'        8bit.*bf16   --storage split+8bit
+    wrong '--storage has no weights in fp32'  head    --dtype bf16 --storage split --policy head=fp32
     wrong 'a missing text is named'      nowhere      --text "$out/nowhere"
     wrong 'a directory is named'         "$out"       --text "$out"
     wrong 'a text too short is named'    digits.txt   --context 64 --text examples/digits.txt

@@ -254,25 +254,18 @@ static void rows(void) {
     free(touched);
 }
 
-/* A step with masters and moments in fewer bytes, beside one of the default state. */
+/* A step in each storage format, beside one in fp32. */
 static amp_optimizer fewer;
 
 static void step_fewer(void) { amp_optimizer_adamw(&fewer, 1e-4f); }
 
 static void states(void) {
-    static const struct { const char *name; amp_state state; double bytes; } kinds[] = {
-        {"split adamw-step f16", AMP_STATE_SPLIT, 28},
-        {"bf16 adamw-step f16", AMP_STATE_BF16, 20},
-        {"8bit adamw-step f16", AMP_STATE_8BIT, 16.125},
-        {"8bit-24 adamw-step f16", AMP_STATE_8BIT_24, 14.125},
-        {"sr adamw-step f16", AMP_STATE_SR, 24},
-        {"sr-bf16 adamw-step f16", AMP_STATE_SR_BF16, 16},
-        {"sr-8bit adamw-step f16", AMP_STATE_SR_8BIT, 12.125},
-        {"kahan adamw-step f16", AMP_STATE_KAHAN, 28},
-        {"kahan-bf16 adamw-step f16", AMP_STATE_KAHAN_BF16, 20},
-        {"kahan-8bit adamw-step f16", AMP_STATE_KAHAN_8BIT, 16.125}};
+#define KIND(name, master, moments) {name " adamw-step f16", {master, moments}},
+    static const struct { const char *name; amp_storage storage; } kinds[] = {AMP_STORAGE_LIST(KIND)};
+    static const double kept[] = {4, 2, 1 + 1.0 / 32, 2, 1, 0, 2}; /* of amp_format; beside models */
     size_t k;
-    for (k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+    for (k = 1; k < sizeof kinds / sizeof kinds[0]; k++) {
+        const double bytes = 2 * 2 + 2 * (2 + kept[kinds[k].storage.master] + 2 * kept[kinds[k].storage.moments]);
         amp_optimizer_desc desc;
         amp_tensor         t;
         amp_result         result;
@@ -280,7 +273,7 @@ static void states(void) {
         memset(&t, 0, sizeof t);
         desc.dtype  = AMP_BF16;
         desc.kind   = AMP_KIND_ADAMW;
-        desc.state  = kinds[k].state;
+        desc.storage = &kinds[k].storage;
         t.n         = n;
         t.weight    = p;
         t.grad      = g;
@@ -291,7 +284,7 @@ static void states(void) {
         result = amp_optimizer_prepare(&fewer);
         reset(); /* weights, of which it has made NaN */
         if (result == AMP_OK)
-            compare(kinds[k].name, n, kinds[k].bytes * (double)n, "GB/s", "default", 1, step_fewer,
+            compare(kinds[k].name, n, bytes * (double)n, "GB/s", "default", 1, step_fewer,
                     step);
         amp_optimizer_free(&fewer);
     }

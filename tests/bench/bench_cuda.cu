@@ -14,7 +14,7 @@
        cold                 graph behind a write of 256 MB, so that no cache has anything of it
        overflow             a step that finds an inf and is skipped
        check                the first of a step's two launches alone
-       state-default, ...   the first with models of bf16 and amp_state: split, bf16, 8bit and so on
+       state-default, ...   the first with models of bf16 and desc.storage: split, bf16, 8bit and so on
        report, sampled      state-default with a report that samples one turn in 100, or each
        rows, rows-same      the step of an embedding of 50257 rows of 768, whose gradient is of 8192
                             rows: any, or one and the same; rows-all: an array, as others have it
@@ -36,6 +36,7 @@
 
 #define PROGRAM "bench_cuda"
 #include "gpu.h"
+#include "../storage.h"
 
 enum { BYTES = 30, SECONDS = 5 /* for one model */ };
 static const float learning_rate = 1e-4f;
@@ -150,14 +151,14 @@ struct model {
 /* Equal tensors in one array of weights and one of gradients. */
 static void prepare(model *m, amp_backend *gpu, float *weights, uint16_t *grads, size_t part,
                     size_t num_tensors, float max_norm, amp_dtype type = AMP_F16,
-                    amp_state state = AMP_STATE_DEFAULT, int every = 0) {
+                    storage_row state = FP32, int every = 0) {
     amp_optimizer_desc desc  = {};
     amp_report_desc    watch = {};
     watch.every   = every;
     desc.report   = every ? &watch : NULL;
     desc.backend  = gpu;
     desc.dtype    = type;
-    desc.state    = state;
+    desc.storage  = &storages[state];
     desc.kind     = AMP_KIND_ADAMW;
     desc.max_norm = max_norm;
     good(amp_optimizer_init(&m->opt, &desc));
@@ -284,15 +285,15 @@ static void measure(amp_backend *gpu, size_t n, size_t tensors) {
 /* The step in all states, in turns; weights are the default's, and what others begin with, of whom
    each leaves NaN. */
 static void measure_states(amp_backend *gpu, size_t n, size_t tensors) {
-    struct kept { const char *what; amp_state state; int every = 0; };
+    struct kept { const char *what; storage_row state; int every = 0; };
     static const kept states[] = {
-        {"state-default", AMP_STATE_DEFAULT},       {"state-split", AMP_STATE_SPLIT},
-        {"state-bf16", AMP_STATE_BF16},             {"state-8bit", AMP_STATE_8BIT},
-        {"state-8bit-24", AMP_STATE_8BIT_24},       {"state-sr", AMP_STATE_SR},
-        {"state-sr-bf16", AMP_STATE_SR_BF16},       {"state-sr-8bit", AMP_STATE_SR_8BIT},
-        {"state-kahan", AMP_STATE_KAHAN},           {"state-kahan-bf16", AMP_STATE_KAHAN_BF16},
-        {"state-kahan-8bit", AMP_STATE_KAHAN_8BIT}, {"report", AMP_STATE_DEFAULT, 100},
-        {"sampled", AMP_STATE_DEFAULT, 1}};
+        {"state-default", FP32},       {"state-split", SPLIT},
+        {"state-bf16", SPLIT_BF16},             {"state-8bit", SPLIT_8BIT},
+        {"state-8bit-24", BIT24_8BIT},       {"state-sr", SR},
+        {"state-sr-bf16", SR_BF16},       {"state-sr-8bit", SR_8BIT},
+        {"state-kahan", KAHAN},           {"state-kahan-bf16", KAHAN_BF16},
+        {"state-kahan-8bit", KAHAN_8BIT}, {"report", FP32, 100},
+        {"sampled", FP32, 1}};
     enum { STATES = sizeof states / sizeof *states };
     const int         times = several(5);
     size_t            have = 0, total = 0;
