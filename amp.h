@@ -1707,6 +1707,15 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 #define AMPI_ALWAYS
 #endif
 
+/* What the compiler shall check, in C99 and C++11: the name says it. */
+#define AMPI_STATIC_ASSERT(name, condition) typedef char name[(condition) ? 1 : -1]
+
+/* Arrays and files hold bare numbers; kernels, reductions and graphs know these structs. */
+AMPI_STATIC_ASSERT(ampi_numbers_have_their_sizes, sizeof(float) == 4 && sizeof(double) == 8);
+AMPI_STATIC_ASSERT(ampi_halves_have_two_bytes, sizeof(amp_f16) == 2 && sizeof(amp_bf16) == 2);
+AMPI_STATIC_ASSERT(ampi_gate_has_no_gap, sizeof(amp_gate) == 16);
+AMPI_STATIC_ASSERT(ampi_scaler_has_no_gap, sizeof(amp_scaler) == 112);
+
 #define AMPI_F32_INF 0x7f800000u /* exponent all ones: inf, or NaN with a fraction */
 
 /* ------------------------------------------------------------- >>core  conversions
@@ -2106,6 +2115,7 @@ AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
    goes to lane i mod AMPI_LANES, in order; lanes are added in pairs (l, l + 128), (l, l + 64) ...;
    the chunks' sums, in double, are added by the same rule. */
 enum { AMPI_CHUNK = 16384, AMPI_LANES = 256 };
+AMPI_STATIC_ASSERT(ampi_chunks_are_of_whole_lanes, AMPI_CHUNK % AMPI_LANES == 0);
 
 /* If the sum of a chunk is infinite though its elements are finite, or tiny though they are not all
    zero, it is summed again with elements times 2^-96 or 2^96, and counts times 2^192 or 2^-192: no
@@ -2171,6 +2181,7 @@ typedef struct ampi_record {
 } ampi_record;
 
 enum { AMPI_GROUP = 32 }; /* elements that share a scale */
+AMPI_STATIC_ASSERT(ampi_chunks_are_of_whole_groups, AMPI_CHUNK % AMPI_GROUP == 0);
 
 /* A moment, or of a master what is stored beside the model: size is bytes of an element. */
 typedef struct ampi_stored {
@@ -2276,6 +2287,7 @@ struct amp_plan {
 
 typedef enum ampi_copy { AMPI_TO_BACKEND, AMPI_TO_HOST } ampi_copy;
 typedef enum ampi_job { /* what update_fn shall do; in brackets, what it does on a skip too      */
+    AMPI_JOB_DECIDE,    /* what check_fn left, where ranks have met since [all of it]            */
     AMPI_JOB_FUSED,     /* unscale, clip, optimizer, model copies [zero_grad, next scale]        */
     AMPI_JOB_UNSCALE,   /* write unscaled, clipped fp32 gradients                                */
     AMPI_JOB_PUBLISH,   /* model copies [zero_grad, next scale]                                  */
@@ -2283,7 +2295,8 @@ typedef enum ampi_job { /* what update_fn shall do; in brackets, what it does on
 } ampi_job;
 
 /* What differs between machines. Functions may run behind the caller's back (on a stream) and in
-   order; wait_fn ends when all are done. */
+   order; wait_fn ends when all are done. No two are of one type: a table of them in another order
+   does not compile. */
 struct ampi_functions {
     /* zeroed memory aligned to 64 bytes; both NULL: the object's allocator serves */
     amp_result (*alloc_fn)(const amp_backend *self, size_t num_bytes, void **memory);
@@ -2306,9 +2319,8 @@ struct ampi_functions {
     /* new addresses (ampi_bind) for slots [first, first + count); does not wait */
     amp_result (*bind_fn)(const amp_backend *self, const amp_plan *plan, size_t first,
                           size_t count, float *const *weights, void *const *grads);
-    /* ends with ampi_decide, unless plan->meets: then decide_fn does that, later */
+    /* ends with ampi_decide, unless plan->meets: then AMPI_JOB_DECIDE does that, later */
     amp_result (*check_fn)(const amp_backend *self, const amp_plan *plan);
-    amp_result (*decide_fn)(const amp_backend *self, const amp_plan *plan);
     /* sums += x, element by element, in fp32 */
     amp_result (*add_fn)(const amp_backend *self, float *sums, const void *x, amp_dtype type,
                          size_t n);
@@ -2480,6 +2492,11 @@ AMPI_FN int ampi_sampled(const amp_plan *plan) {
     return plan->census && plan->record->sampled == ampi_turns(plan->control);
 }
 
+/* Are weights and updates of a tensor counted in a sampled turn? */
+AMPI_FN int ampi_counts_updates(const ampi_slot *slot) {
+    return slot->grad && !slot->sparse && slot->master.format == AMP_FORMAT_F32;
+}
+
 /* Of slot i: where this turn's check counts, which is the last sample's when the check is over; and
    what becomes zero then. */
 AMPI_FN ampi_census *ampi_census_of(const amp_plan *plan, uint32_t which, size_t i) {
@@ -2567,6 +2584,7 @@ AMPI_FN void ampi_record_turn(const amp_plan *plan, uint32_t bad) {
    of splitmix64, Steele et al. 2014). Farther apart, at powers of two, the bits of one key would
    depend on each other. */
 enum { AMPI_KEYED = 1 << 24 };
+AMPI_STATIC_ASSERT(ampi_a_chunk_has_one_key, AMPI_KEYED % AMPI_CHUNK == 0);
 typedef struct ampi_seeds { uint32_t a, b; } ampi_seeds;
 
 AMPI_FN uint64_t ampi_mix(uint64_t x) {
@@ -2627,6 +2645,11 @@ AMPI_FN uint32_t ampi_add_below(uint32_t w, uint32_t up, uint32_t most) {
     return (w & 0x7fffffffu) < most ? w + up : w;
 }
 
+/* A group's largest magnitude below 1.93 has the exponent of this sum (exponent_of), whose lower
+   16 bits may be missing. */
+enum { AMPI_ROOM_ABOVE = 0x00090000 };
+AMPI_STATIC_ASSERT(ampi_upper_halves_tell_exponents, (AMPI_ROOM_ABOVE & 0xffff) == 0);
+
 #define AMPI_PASTE(a, b) a##b
 #define AMPI_JOIN(a, b)  AMPI_PASTE(a, b)
 #define AMPI_(name)      AMPI_JOIN(ampi_##name, AMPI_TIER) /* a tier's function of that name */
@@ -2651,9 +2674,9 @@ AMPI_STRICT_END
 #ifdef AMPI_W
 
 /* What was read before is of this version. */
-typedef char AMPI_(another_version_of_amp_h_see_AMP_FILE_and_AMP_NO_VECTORS)
-    [AMPI_VERSION == AMP_VERSION_MAJOR * 10000 + AMP_VERSION_MINOR * 100 + AMP_VERSION_PATCH
-         ? 1 : -1];
+AMPI_STATIC_ASSERT(AMPI_(another_version_of_amp_h_see_AMP_FILE_and_AMP_NO_VECTORS),
+                   AMPI_VERSION == AMP_VERSION_MAJOR * 10000 + AMP_VERSION_MINOR * 100 +
+                                       AMP_VERSION_PATCH);
 
 AMPI_STRICT_BEGIN
 
@@ -2796,10 +2819,9 @@ AMPI_IN AMPI_U AMPI_(random)(AMPI_U pair, AMPI_U a, AMPI_U b) {
 }
 
 /* The power of two of a group's largest magnitude, as the exponent of fp32, in which that stays
-   below 1.93, where the codes end with room to be rounded up; 255 if there is a NaN. (0x00090000
-   leaves the lower 16 bits alone: they may be missing.) */
+   below 1.93, where the codes end with room to be rounded up; 255 if there is a NaN. */
 AMPI_IN AMPI_U AMPI_(exponent_of)(AMPI_U most) {
-    const AMPI_U e   = AMPI_(least)((most + 0x00090000u) >> 23, AMPI_(u32)(253));
+    const AMPI_U e   = AMPI_(least)((most + (uint32_t)AMPI_ROOM_ABOVE) >> 23, AMPI_(u32)(253));
     const AMPI_U nan = AMPI_(above)(AMPI_(size)(most), AMPI_(u32)(AMPI_F32_INF));
     return AMPI_(most)(e, AMPI_(u32)(1)) | (nan & 255);
 }
@@ -3357,6 +3379,8 @@ static ampi_arrays ampi_arrays_from(const ampi_arrays *arrays, size_t i) {
    runs, and it is encoded again. (bf16 is read and written by the formula's loop: phases throughout
    take 20 to 50 % longer.) With masters of fp32 all is one block; longer ones do not pay else. */
 enum { AMPI_BLOCK = 512, AMPI_GROUPS = AMPI_BLOCK / AMPI_GROUP };
+AMPI_STATIC_ASSERT(ampi_blocks_are_of_whole_groups,
+                   AMPI_BLOCK % AMPI_GROUP == 0 && AMPI_WHOLE % AMPI_GROUP == 0);
 enum { AMPI_DRAWN = AMPI_BLOCK + 32 }; /* random bits of a block, in whole pairs and vectors */
 typedef struct ampi_step_block {
     ampi_arrays x;         /* from its first element on                   */
@@ -3421,6 +3445,10 @@ AMPI_FN uint32_t ampi_largest16(uint32_t u) { return u; }
 #ifdef AMPI_W
 
 AMPI_STRICT_BEGIN
+
+AMPI_STATIC_ASSERT(AMPI_(vectors_fit_lanes_groups_and_blocks),
+                   AMPI_LANES % AMPI_W == 0 && AMPI_GROUP % AMPI_W == 0 &&
+                       AMPI_GROUPS % AMPI_W == 0 && AMPI_DRAWN >= AMPI_BLOCK + 2 * AMPI_W);
 
 AMPI_LOOP float AMPI_(fold)(float *lanes) {
     size_t pair, i;
@@ -3893,6 +3921,7 @@ static const ampi_preset_row ampi_presets[] = {
     {65536.0f, 1.17549435e-38f, 8.50705917e37f, 2000, 1, 0, AMPI_GROW_NEVER | AMPI_SAFE}};
 
 enum { AMPI_NUM_PRESETS = sizeof ampi_presets / sizeof ampi_presets[0] };
+AMPI_STATIC_ASSERT(ampi_presets_are_all, (int)AMPI_NUM_PRESETS == (int)AMP_PRESET_STATIC + 1);
 
 /* Is *x finite and in [low, high]? The bits are tested before anything is compared. */
 static int ampi_f32_in(const float *x, float low, float high) {
@@ -4289,6 +4318,8 @@ static const ampi_format ampi_formats[] = {
     {"sr", 0, 0, 1, 3},
     {"kahan", 2, 0, 0, AMPI_FILED_KAHAN}
 };
+AMPI_STATIC_ASSERT(ampi_formats_are_all,
+                   sizeof ampi_formats / sizeof ampi_formats[0] == (size_t)AMP_FORMAT_KAHAN + 1);
 
 /* Numbers are compared in here, in an environment without traps, and only once known to be finite;
    but compilers may compare first. */
@@ -5018,7 +5049,7 @@ static void ampi_count_grads(amp_plan *plan) {
 
 /* Memory of a tensor: no step can have it twice. */
 typedef struct ampi_range { uintptr_t begin, end; uint32_t tensor; char what; } ampi_range;
-typedef char ampi_ranges_fit_slots[sizeof(ampi_slot) >= 3 * sizeof(ampi_range) ? 1 : -1];
+AMPI_STATIC_ASSERT(ampi_ranges_fit_slots, sizeof(ampi_slot) >= 3 * sizeof(ampi_range));
 
 static size_t ampi_add_range(ampi_range *r, const void *begin, uint64_t n, amp_dtype type,
                              size_t tensor, char what) {
@@ -5528,6 +5559,7 @@ static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *slot, ampi_
     const amp_dtype model_type = (amp_dtype)slot->model_type;
     const amp_dtype grad_type  = (amp_dtype)slot->grad_type;
     switch (job) {
+    case AMPI_JOB_DECIDE: break; /* is of no chunk */
     case AMPI_JOB_FUSED: ampi_step_chunk(plan, slot, i, i, n); break;
     case AMPI_JOB_CARRY: ampi_carry_chunk(plan, slot, i, n); break;
     case AMPI_JOB_PUBLISH: /* of a low-precision state models are written with masters */
@@ -5566,8 +5598,7 @@ static AMPI_NOINLINE void ampi_cpu_update_plan(const amp_plan *plan, ampi_job jo
     size_t    t;
     for (t = 0; t < plan->num_slots; t++) {
         const ampi_slot *slot  = &plan->slots[t];
-        const int        counts = watch && slot->grad && !slot->sparse &&
-                           slot->master.format == AMP_FORMAT_F32;
+        const int        counts = watch && ampi_counts_updates(slot);
         const void      *needs = job == AMPI_JOB_PUBLISH && !counts ? slot->model : slot->grad;
         if (moves && slot->sparse) ampi_second()->rows_step(plan, slot);
         else if (moves && needs)
@@ -5588,14 +5619,6 @@ static amp_result ampi_cpu_check(const amp_backend *self, const amp_plan *plan) 
     (void)self;
     ampi_cpu_check_plan(plan);
     if (!plan->meets) ampi_cpu_decide_plan(plan);
-    ampi_fp_end(fp);
-    return AMP_OK;
-}
-
-static amp_result ampi_cpu_decide(const amp_backend *self, const amp_plan *plan) {
-    const uint32_t fp = ampi_fp_begin();
-    (void)self;
-    ampi_cpu_decide_plan(plan);
     ampi_fp_end(fp);
     return AMP_OK;
 }
@@ -5621,7 +5644,8 @@ static amp_result ampi_cpu_add(const amp_backend *self, float *sums, const void 
 static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan, ampi_job job) {
     const uint32_t fp = ampi_fp_begin();
     (void)self;
-    ampi_cpu_update_plan(plan, job);
+    if (job == AMPI_JOB_DECIDE) ampi_cpu_decide_plan(plan);
+    else ampi_cpu_update_plan(plan, job);
     ampi_fp_end(fp);
     return AMP_OK;
 }
@@ -5630,7 +5654,7 @@ static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g)
 
 static const ampi_functions ampi_cpu_functions = {
     NULL, NULL, ampi_cpu_copy, ampi_cpu_cast, ampi_cpu_split, NULL, NULL, ampi_cpu_bind,
-    ampi_cpu_check, ampi_cpu_decide, ampi_cpu_add, ampi_cpu_update, ampi_cpu_gemm, ampi_cpu_wait};
+    ampi_cpu_check, ampi_cpu_add, ampi_cpu_update, ampi_cpu_gemm, ampi_cpu_wait};
 
 AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
     if (!backend) return AMP_ERROR_INVALID_ARGUMENT;
@@ -5680,7 +5704,7 @@ static amp_result ampi_check_all(const amp_optimizer *opt) {
     else
         result = opt->desc.reduce_fn(opt->desc.reduce_user, &plan->control->norm2,
                                      plan->control->flags);
-    return result == AMP_OK ? b->functions->decide_fn(b, plan) : result;
+    return result == AMP_OK ? b->functions->update_fn(b, plan, AMPI_JOB_DECIDE) : result;
 }
 
 AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt) {
@@ -5887,6 +5911,8 @@ enum { AMPI_STATE_NAME = 48 }; /* as much of a name as is told */
 enum { AMPI_STATE_VERSION = 4, AMPI_STATE_PART = 5 /* the version of parts and sets */,
        AMPI_STATE_REPORT = 256, AMPI_STATE_SEED = 512 /* are added to it */ };
 enum { AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18, AMPI_STATE_SET = 24 };
+AMPI_STATIC_ASSERT(ampi_sums_take_eight_bytes,
+                   AMPI_STATE_BLOCK % 8 == 0 && AMPI_STATE_SET % 8 == 0);
 
 /* Of a rank's part, or of what names a set; of one optimizer with all of its state the version is
    even, or 1. */
@@ -7023,11 +7049,12 @@ typedef struct ampi_operand {
     size_t      rs, cs;
 } ampi_operand;
 
+/* No two functions of an engine, or of a tier, are of one type, as in ampi_functions. */
 typedef struct ampi_engine {
     size_t rows, cols, row_step, col_step; /* of a block; what kernels round them to */
     size_t depth;                          /* pieces of a panel along k */
     int    pairs;                          /* words are two bf16 numbers, not one of fp32 */
-    void (*begin)(void), (*end)(void);     /* of a thread's share, for tiles; or NULL */
+    void (*use_tiles)(int on);             /* on: a thread's share begins; or it ends; or NULL */
     /* Rows of memory as fp32: dst[r * ld + i] is x[r * step + i]; whole vectors are written. */
     void (*convert)(float *dst, size_t ld, const ampi_operand *x, size_t step, size_t rows,
                     size_t n);
@@ -7183,7 +7210,7 @@ static void ampi_gemm_block(const ampi_task *w, size_t i, size_t j, size_t k0, s
         x.out = (float *)ampi_to(g->c, AMP_F32, i * g->ldc + j);
         x.ld  = g->ldc;
     }
-    if (last && e->begin) ampi_claim(g, i, j, x.rows, x.cols);
+    if (last && e->use_tiles) ampi_claim(g, i, j, x.rows, x.cols);
     e->kernel(&x);
     if (last && x.out == sums) e->write(g, sums, e->cols, i, j, x.rows, x.cols);
 }
@@ -7365,11 +7392,11 @@ static void ampi_gemm_share(const ampi_engine *e, const amp_gemm_args *g, ampi_w
         ampi_job_make(&w, e, g, 0);
         if (!space && w.size > AMPI_STACK) ampi_job_make(&w, e, g, 1);
     }
-    if (e->begin) e->begin();
+    if (e->use_tiles) e->use_tiles(1);
     if (way != AMPI_IN_BLOCKS) ampi_gemm_each(e, g, way, NULL, NULL);
     else if (space) ampi_gemm_each(e, g, way, &w, space);
     else ampi_gemm_on_stack(e, g, &w);
-    if (e->end) e->end();
+    if (e->use_tiles) e->use_tiles(0);
     ampi_fp_end(fp);
 }
 
@@ -9358,10 +9385,14 @@ static const char *const ampi_policy_names[] = {
     "default", "torch_cuda", "torch_cpu", "tf", "apex_o0", "apex_o1", "apex_o2", "apex_o3",
     "keras_mixed_float16", "keras_mixed_bfloat16"};
 enum { AMPI_NUM_POLICIES = sizeof ampi_policy_names / sizeof ampi_policy_names[0] };
+AMPI_STATIC_ASSERT(ampi_policies_are_all,
+                   (int)AMPI_NUM_POLICIES == (int)AMP_POLICY_KERAS_MIXED_BFLOAT16 + 1);
 
 /* ORDER amp_rule */
 static const char *const ampi_rule_names[] = {"pass", "low", "fp32", "keep", "promote", "banned"};
 static const char *const ampi_type_names[] = {"fp32", "fp16", "bf16"}; /* ORDER amp_dtype */
+AMPI_STATIC_ASSERT(ampi_rules_are_all, sizeof ampi_rule_names / sizeof ampi_rule_names[0] ==
+                                           (size_t)AMP_RULE_BANNED + 1);
 
 static int ampi_find_op(const char *name, size_t length) {
     size_t i;
@@ -10104,7 +10135,8 @@ AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight)
     return AMP_OK;
 }
 
-#define AMPI_WORTH_CASTING 32768.0 /* multiplications: fp32 products with fewer stay as they are */
+/* Products of fp32 with fewer multiplications stay as they are: casts would take longer. */
+static int ampi_is_small(double m, double n, double k) { return m * n * k < 32768.0; }
 
 /* The copy of one operand in type, if it is fp32; 0 if there is no room for one. */
 static int ampi_gemm_copy(amp_cache *cache, amp_dtype type, size_t rows, size_t cols,
@@ -10147,7 +10179,7 @@ static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, 
     if (g->a_type == AMP_F32 || g->b_type == AMP_F32) g->tf32 |= ac->tf32;
     cache = ac->cache;
     small = g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
-            (double)g->m * (double)g->n * (double)g->k < AMPI_WORTH_CASTING;
+            ampi_is_small((double)g->m, (double)g->n, (double)g->k);
     if (type == AMP_F32 || !g->k || ampi_is_zero(&g->alpha)) return AMP_OK;
     if (!cache) {
         if (!small && ampi_rounds(ac, backend, g, type)) g->compute = type;
@@ -10180,7 +10212,7 @@ static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, 
 #undef cublasSgemmStridedBatched
 
 /* What autocast makes of a product of fp32 matrices; cache is NULL if it stays in fp32. */
-static amp_dtype ampi_sgemm_type(double size, amp_cache **cache, int *tf32) {
+static amp_dtype ampi_sgemm_type(int small, amp_cache **cache, int *tf32) {
     static const amp_dtype inputs[2] = {AMP_F32, AMP_F32};
     amp_autocast          *ac        = amp_autocast_current();
     amp_dtype              type      = AMP_F32;
@@ -10191,7 +10223,7 @@ static amp_dtype ampi_sgemm_type(double size, amp_cache **cache, int *tf32) {
     *tf32 = ac->tf32;
     if (type == AMP_F32 || !ac->cache) return AMP_F32;
     amp_cache_reset(ac->cache);
-    if (size < AMPI_WORTH_CASTING) {
+    if (small) {
         ac->cache->small++;
         return AMP_F32;
     }
@@ -10220,7 +10252,7 @@ AMP_DEF cublasStatus_t amp_sgemm(cublasHandle_t handle, cublasOperation_t transa
     const void     *a, *b;
     int             tf32, a_ld, b_ld;
     const int       at = transa != CUBLAS_OP_N, bt = transb != CUBLAS_OP_N;
-    const amp_dtype type = ampi_sgemm_type((double)m * n * k, &cache, &tf32);
+    const amp_dtype type = ampi_sgemm_type(ampi_is_small(m, n, k), &cache, &tf32);
     const cudaDataType to = type == AMP_F16 ? CUDA_R_16F : CUDA_R_16BF;
     if (cache) {
         status = cublasGetStream(handle, &stream);
@@ -10257,7 +10289,7 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
     const void     *a, *b;
     int             tf32, unused;
     const int       at = transa != CUBLAS_OP_N, bt = transb != CUBLAS_OP_N;
-    const amp_dtype type = ampi_sgemm_type((double)m * n * k, &cache, &tf32);
+    const amp_dtype type = ampi_sgemm_type(ampi_is_small(m, n, k), &cache, &tf32);
     const cudaDataType to = type == AMP_F16 ? CUDA_R_16F : CUDA_R_16BF;
     if (cache) {
         const int a_span = ampi_span(at ? k : m, at ? m : k, lda, strideA, batchCount);
@@ -10592,7 +10624,7 @@ AMPI_STRICT_END
 AMPI_STRICT_BEGIN
 
 /* R rows of C vectors: constants where it is inlined, so that the sums stay in registers. */
-#define AMPI_KERNEL(FN, V, W, STEP, S)                                                         \
+#define AMPI_PRODUCT(FN, V, W, STEP, S)                                                        \
     FN AMPI_ALWAYS void ampi_sums##S(const ampi_block *x, const size_t R, const size_t C) {    \
         const uint32_t *a = x->a, *b = x->b;                                                   \
         V               s[3 * STEP][2], y[2];                                                  \
@@ -10649,10 +10681,10 @@ AMPI_HOST ampi_f32x4 ampi_fma_x4(ampi_f32x4 a, ampi_f32x4 b, ampi_f32x4 c) {
     return ampi_add_x4(c, ampi_mul_x4(a, b));
 }
 AMPI_HOST void ampi_done_x4(void) {}
-AMPI_KERNEL(AMPI_HOST, ampi_f32x4, AMPI_W4, 2, _x4)
+AMPI_PRODUCT(AMPI_HOST, ampi_f32x4, AMPI_W4, 2, _x4)
 
 static const ampi_engine ampi_engine_c = {
-    6, 2 * AMPI_W4, 2, AMPI_W4, 32, 0, NULL, NULL,
+    6, 2 * AMPI_W4, 2, AMPI_W4, 32, 0, NULL,
     ampi_convert, ampi_pack, ampi_kernel_x4, ampi_write, ampi_thin, ampi_tiny};
 
 static int ampi_usable_c(int by_name) {
@@ -10945,10 +10977,10 @@ AMPI_AVX2 uint32_t ampi_check_avx2(const void *x, amp_dtype type, size_t i, size
     return largest;
 }
 
-AMPI_KERNEL(AMPI_AVX2, __m256, 8, 2, _avx2)
+AMPI_PRODUCT(AMPI_AVX2, __m256, 8, 2, _avx2)
 
 static const ampi_engine ampi_engine_avx2 = {
-    6, 16, 2, 8, 32, 0, NULL, NULL,
+    6, 16, 2, 8, 32, 0, NULL,
     ampi_convert_avx2, ampi_pack_avx2, ampi_kernel_avx2, ampi_write_avx2,
     ampi_thin_avx2, ampi_tiny_avx2};
 
@@ -11245,10 +11277,10 @@ AMPI_AVX512 uint32_t ampi_check_avx512(const void *x, amp_dtype type, size_t i, 
     return largest;
 }
 
-AMPI_KERNEL(AMPI_AVX512, __m512, 16, 4, _avx512)
+AMPI_PRODUCT(AMPI_AVX512, __m512, 16, 4, _avx512)
 
 static const ampi_engine ampi_engine_avx512 = {
-    12, 32, 4, 16, 32, 0, NULL, NULL,
+    12, 32, 4, 16, 32, 0, NULL,
     ampi_convert_avx512, ampi_pack_avx512, ampi_kernel_avx512, ampi_write_avx512,
     ampi_thin_avx512, ampi_tiny_avx512};
 
@@ -11468,10 +11500,10 @@ AMPI_AVX512 __m512 ampi_splat_pairs(float x) { return ampi_splat_avx512(x); }
 AMPI_AVX512 __m512 ampi_get_pairs(const void *base, size_t i) { return ampi_get_avx512(base, i); }
 AMPI_AVX512 void   ampi_put_pairs(void *base, size_t i, __m512 x) { ampi_put_avx512(base, i, x); }
 AMPI_AVX512 void   ampi_done_pairs(void) { ampi_done_avx512(); }
-AMPI_KERNEL(AMPI_AVX512, __m512, 16, 4, _pairs)
+AMPI_PRODUCT(AMPI_AVX512, __m512, 16, 4, _pairs)
 
 static const ampi_engine ampi_engine_pairs_avx512 = {
-    12, 32, 4, 16, 32, 1, NULL, NULL, ampi_convert_avx512, ampi_pack_pairs_avx512,
+    12, 32, 4, 16, 32, 1, NULL, ampi_convert_avx512, ampi_pack_pairs_avx512,
     ampi_kernel_pairs, ampi_write_pairs_avx512, ampi_thin_avx512, ampi_tiny_avx512};
 
 /* On Intel's processors it is slower than FMA, and there only asked for by name. */
@@ -11672,10 +11704,10 @@ static uint32_t ampi_check_neon(const void *x, amp_dtype type, size_t i, size_t 
     return vmaxvq_u32(max);
 }
 
-AMPI_KERNEL(AMPI_HOST, float32x4_t, 4, 4, _neon)
+AMPI_PRODUCT(AMPI_HOST, float32x4_t, 4, 4, _neon)
 
 static const ampi_engine ampi_engine_neon = {
-    12, 8, 4, 4, 32, 0, NULL, NULL,
+    12, 8, 4, 4, 32, 0, NULL,
     ampi_convert_neon, ampi_pack_neon, ampi_kernel_neon, ampi_write_neon,
     ampi_thin_neon, ampi_tiny_neon};
 
@@ -11706,9 +11738,13 @@ static const ampi_tier ampi_tier_neon = {
                          ", tmm" #B "}" : : : "memory")
 #define AMPI_TILE_ZERO(T) __asm__ __volatile__("tilezero {%%tmm" #T "|tmm" #T "}" : : : "memory")
 
-static void ampi_tiles_begin(void) { /* eight tiles of 16 rows of 64 bytes */
+static void ampi_use_tiles(int on) { /* eight of 16 rows of 64 bytes */
     struct { uint8_t palette, start, zero[14]; uint16_t width[16]; uint8_t rows[16]; } c;
     int i;
+    if (!on) { /* or every switch of threads would save 8 KiB */
+        __asm__ __volatile__("tilerelease" : : : "memory");
+        return;
+    }
     memset(&c, 0, sizeof c);
     c.palette = 1;
     for (i = 0; i < 8; i++) {
@@ -11716,9 +11752,6 @@ static void ampi_tiles_begin(void) { /* eight tiles of 16 rows of 64 bytes */
         c.rows[i]  = 16;
     }
     __asm__ __volatile__("ldtilecfg %0" : : "m"(c) : "memory");
-}
-static void ampi_tiles_end(void) { /* or every switch of threads would save 8 KiB */
-    __asm__ __volatile__("tilerelease" : : : "memory");
 }
 
 /* Linux lends the tile registers to a process that asks, for good; it refuses where a thread has an
@@ -11785,13 +11818,13 @@ static void ampi_kernel_tiles(const ampi_block *x) {
 
 #ifdef AMPI_TILES_MODEL
 static const ampi_engine ampi_engine_model = {
-    32, 32, 32, 32, 64, 1, ampi_tiles_begin, ampi_tiles_end,
+    32, 32, 32, 32, 64, 1, ampi_use_tiles,
     ampi_convert, tiles_pack, ampi_kernel_tiles, ampi_write, ampi_thin, ampi_tiny};
 #endif
 
 #if AMPI_PAIRS
 static const ampi_engine ampi_engine_tiles = {
-    32, 32, 32, 32, 64, 1, ampi_tiles_begin, ampi_tiles_end,
+    32, 32, 32, 32, 64, 1, ampi_use_tiles,
     ampi_convert_avx512, ampi_pack_pairs_avx512, ampi_kernel_tiles, ampi_write_pairs_avx512,
     ampi_thin_avx512, ampi_tiny_avx512};
 #endif

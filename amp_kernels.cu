@@ -81,7 +81,7 @@ static amp_result ampi_cublas(cublasStatus_t status) {
     return AMP_ERROR_CUBLAS;
 }
 
-template <class T> struct ampi_same { typedef T type; };
+template <class T> struct ampi_identity { typedef T type; };
 
 /* What would spoil a capture that is under way in this or another thread, unless this thread says
    that it has no part in any. */
@@ -95,7 +95,7 @@ template <class F> static cudaError_t ampi_outside_captures(const F &call) {
 }
 
 /* CUDA loads kernels when it first meets them, which had better not be in a capture. */
-static amp_result ampi_load(const void *kernel, cudaFuncAttributes *attributes) {
+static amp_result ampi_load_kernel(const void *kernel, cudaFuncAttributes *attributes) {
     return ampi_cuda(
         ampi_outside_captures([&] { return cudaFuncGetAttributes(attributes, kernel); }));
 }
@@ -110,7 +110,7 @@ static amp_result ampi_is_capturing(amp_stream stream, bool *capturing) {
 /* kernel<<<blocks, threads, 0, stream>>>(arguments), with its error, as plain C++. */
 template <class... P>
 static amp_result ampi_launch(void (*kernel)(P...), unsigned blocks, unsigned threads,
-                              amp_stream stream, typename ampi_same<P>::type... arguments) {
+                              amp_stream stream, typename ampi_identity<P>::type... arguments) {
     void *pointers[] = {(void *)&arguments...};
     return ampi_cuda(cudaLaunchKernel((const void *)kernel, dim3(blocks), dim3(threads), pointers,
                                       0, stream));
@@ -120,11 +120,11 @@ static amp_result ampi_launch(void (*kernel)(P...), unsigned blocks, unsigned th
 template <class... P>
 static amp_result ampi_launch_alone(void (*kernel)(P...), unsigned blocks, unsigned threads,
                                     amp_stream stream,
-                                    typename ampi_same<P>::type... arguments) {
+                                    typename ampi_identity<P>::type... arguments) {
     cudaFuncAttributes attributes;
     bool               capturing;
     amp_result         result = ampi_is_capturing(stream, &capturing);
-    if (result == AMP_OK && capturing) result = ampi_load((const void *)kernel, &attributes);
+    if (result == AMP_OK && capturing) result = ampi_load_kernel((const void *)kernel, &attributes);
     return result == AMP_OK ? ampi_launch(kernel, blocks, threads, stream, arguments...) : result;
 }
 
@@ -158,7 +158,7 @@ AMPI_DEVICE void ampi_wait_for_previous(void) {
 template <class... P>
 static amp_result ampi_launch_early(void (*kernel)(P...), unsigned blocks, unsigned threads,
                                     amp_stream stream,
-                                    typename ampi_same<P>::type... arguments) {
+                                    typename ampi_identity<P>::type... arguments) {
     void               *pointers[] = {(void *)&arguments...};
     cudaLaunchAttribute early;
     cudaLaunchConfig_t  config = {dim3(blocks), dim3(threads), 0, stream, &early, 1};
@@ -239,7 +239,7 @@ AMPI_DEVICE bool ampi_any_nan(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
 }
 #endif
 
-AMPI_DEVICE uint32_t ampi_narrow(uint32_t type, uint32_t u) {
+AMPI_DEVICE uint32_t ampi_half_from_f32(uint32_t type, uint32_t u) {
     return type == AMP_F16 ? ampi_f16_from_f32(u) : ampi_bf16_from_f32(u);
 }
 
@@ -270,7 +270,7 @@ template <class T> AMPI_DEVICE T *ampi_global(const char *p) {
 template <bool ONCE, class T> AMPI_DEVICE T ampi_read(const char *p) {
     return ONCE ? __ldcs(ampi_global<const T>(p)) : *ampi_global<const T>(p);
 }
-template <bool ONCE, class T> AMPI_DEVICE void ampi_write(char *p, T value) {
+template <bool ONCE, class T> AMPI_DEVICE void ampi_write_word(char *p, T value) {
     if (ONCE) __stcs(ampi_global<T>(p), value);
     else *ampi_global<T>(p) = value;
 }
@@ -288,11 +288,11 @@ template <bool ONCE> AMPI_DEVICE void ampi_fetch(const char *p, ampi_raw<2> *r) 
 template <bool ONCE> AMPI_DEVICE void ampi_fetch(const char *p, ampi_raw<1> *r) {
     r->w[0] = ampi_read<ONCE, uint32_t>(p);
 }
-template <bool ONCE> AMPI_DEVICE void ampi_flush(char *p, const ampi_raw<4> &r) {
-    ampi_write<ONCE>(p, make_uint4(r.w[0], r.w[1], r.w[2], r.w[3]));
+template <bool ONCE> AMPI_DEVICE void ampi_write_words(char *p, const ampi_raw<4> &r) {
+    ampi_write_word<ONCE>(p, make_uint4(r.w[0], r.w[1], r.w[2], r.w[3]));
 }
-template <bool ONCE> AMPI_DEVICE void ampi_flush(char *p, const ampi_raw<2> &r) {
-    ampi_write<ONCE>(p, make_uint2(r.w[0], r.w[1]));
+template <bool ONCE> AMPI_DEVICE void ampi_write_words(char *p, const ampi_raw<2> &r) {
+    ampi_write_word<ONCE>(p, make_uint2(r.w[0], r.w[1]));
 }
 
 template <int TYPE, bool ONCE = false> struct ampi_array;
@@ -335,7 +335,7 @@ template <bool ONCE> struct ampi_array<AMPI_ANY, ONCE> {
         if (!base) return;
         if (!by_element) ampi_store(base, (amp_dtype)type, i, u);
         else if (type == AMP_F32) *ampi_global<uint32_t>(base + i * 4) = u;
-        else *ampi_global<uint16_t>(base + i * 2) = (uint16_t)ampi_narrow(type, u);
+        else *ampi_global<uint16_t>(base + i * 2) = (uint16_t)ampi_half_from_f32(type, u);
     }
     template <int N> AMPI_MEMBER void put(size_t i, const uint32_t *u) const { put_one(i, *u); }
 };
@@ -392,13 +392,14 @@ template <int TYPE, bool ONCE> struct ampi_array {
                 for (int j = k; j < k + 4; j++)
                     if (ampi_is_nan(u[j]))
                         r.w[j / 2] = (r.w[j / 2] & 0xffffu << 16 * (1 - j % 2)) |
-                                     ampi_narrow(TYPE, u[j]) << 16 * (j % 2);
+                                     ampi_half_from_f32(TYPE, u[j]) << 16 * (j % 2);
             }
-        ampi_flush<ONCE>(base + i * SIZE, r);
+        ampi_write_words<ONCE>(base + i * SIZE, r);
     }
     AMPI_MEMBER void put_one(size_t i, uint32_t u) const {
-        if (TYPE == AMP_F32) ampi_write<ONCE, uint32_t>(base + i * SIZE, u);
-        else ampi_write<ONCE, uint16_t>(base + i * SIZE, (uint16_t)ampi_narrow(TYPE, u));
+        if (TYPE == AMP_F32) ampi_write_word<ONCE, uint32_t>(base + i * SIZE, u);
+        else ampi_write_word<ONCE, uint16_t>(base + i * SIZE,
+                                             (uint16_t)ampi_half_from_f32(TYPE, u));
     }
 };
 
@@ -419,15 +420,15 @@ AMPI_DEVICE ampi_any ampi_part_at(const void *base, uint32_t type, uint64_t begi
     return a;
 }
 
-AMPI_DEVICE unsigned ampi_part_of(uint64_t begin, uint64_t n, unsigned most) {
+AMPI_DEVICE unsigned ampi_count_from(uint64_t begin, uint64_t n, unsigned most) {
     return begin >= n ? 0 : n - begin < most ? (unsigned)(n - begin) : most;
 }
 
 /* Elements [first, behind) of a part are groups, the others its rest. */
-struct ampi_span { unsigned first, behind; };
+struct ampi_segment { unsigned first, behind; };
 
-AMPI_DEVICE ampi_span ampi_groups(bool agree, unsigned n, unsigned first, unsigned count) {
-    ampi_span s;
+AMPI_DEVICE ampi_segment ampi_groups_in(bool agree, unsigned n, unsigned first, unsigned count) {
+    ampi_segment s;
     agree    = agree && first <= count;
     s.first  = agree ? first : 0;
     s.behind = agree ? first + (count - first) / n * n : 0;
@@ -437,7 +438,7 @@ AMPI_DEVICE ampi_span ampi_groups(bool agree, unsigned n, unsigned first, unsign
 /* Share groups of N elements among the block. Each thread has UNDER_WAY of them fetched before it
    finishes one; side by side in a warp, so that their distances are constants. */
 template <int N, int UNDER_WAY, class W>
-AMPI_DEVICE void ampi_each_group(const W &work, ampi_span s) {
+AMPI_DEVICE void ampi_each_group(const W &work, ampi_segment s) {
     const unsigned apart = 32 * N, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     unsigned       i     = s.first + (warp * UNDER_WAY * 32 + lane) * N;
     for (; i + (UNDER_WAY - 1) * apart < s.behind; i += blockDim.x * UNDER_WAY * N) {
@@ -455,7 +456,7 @@ AMPI_DEVICE void ampi_each_group(const W &work, ampi_span s) {
 
 /* And the rest of a part of count elements, whose work is one for any type. */
 template <int UNDER_WAY, class W>
-AMPI_DEVICE void ampi_each_other(const W &work, ampi_span s, unsigned count) {
+AMPI_DEVICE void ampi_each_other(const W &work, ampi_segment s, unsigned count) {
     const unsigned groups = s.behind - s.first, others = count - groups;
     for (unsigned e = threadIdx.x; e < others; e += UNDER_WAY * blockDim.x) {
         typename W::template raw<1> r[UNDER_WAY];
@@ -504,15 +505,15 @@ template <class OP, int DST, int SRC> struct ampi_mapper {
    leave gaps between the threads of a warp. In place too: by eight the compiler is short of
    predicates, and fetches late. */
 template <int DST, int SRC, class OP>
-AMPI_DEVICE ampi_span ampi_map_groups(const ampi_any &dst, const ampi_any &src, unsigned count,
-                                      const OP &op) {
+AMPI_DEVICE ampi_segment ampi_map_groups(const ampi_any &dst, const ampi_any &src, unsigned count,
+                                         const OP &op) {
     enum {
         N         = DST == AMP_F32 || SRC == AMP_F32 || DST == SRC ? 4 : 8,
         UNDER_WAY = 64 / (N * ampi_array<SRC>::SIZE)
     };
     const unsigned  first = dst.base ? dst.head(N) : src.head(N);
     const bool      agree = dst.has_group(N, first) && src.has_group(N, first);
-    const ampi_span s     = ampi_groups(agree, N, first, count);
+    const ampi_segment s     = ampi_groups_in(agree, N, first, count);
     ampi_each_group<N, UNDER_WAY>(ampi_mapper<OP, DST, SRC>{dst, src, op}, s);
     return s;
 }
@@ -525,13 +526,13 @@ typedef ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>,
                    ampi_pair<AMP_BF16, AMP_F16>, ampi_pair<AMP_F16, AMP_BF16>> ampi_casts;
 
 template <class OP>
-AMPI_DEVICE ampi_span ampi_map_pairs(const ampi_any &, const ampi_any &, unsigned, const OP &,
-                                     ampi_pairs<>) {
-    return ampi_groups(false, 1, 0, 0);
+AMPI_DEVICE ampi_segment ampi_map_pairs(const ampi_any &, const ampi_any &, unsigned, const OP &,
+                                        ampi_pairs<>) {
+    return ampi_groups_in(false, 1, 0, 0);
 }
 template <int DST, int SRC, class... P, class OP>
-AMPI_DEVICE ampi_span ampi_map_pairs(const ampi_any &dst, const ampi_any &src, unsigned count,
-                                     const OP &op, ampi_pairs<ampi_pair<DST, SRC>, P...>) {
+AMPI_DEVICE ampi_segment ampi_map_pairs(const ampi_any &dst, const ampi_any &src, unsigned count,
+                                        const OP &op, ampi_pairs<ampi_pair<DST, SRC>, P...>) {
     if (src.type == SRC && (dst.base ? dst.type == DST : DST == AMPI_ABSENT))
         return ampi_map_groups<DST, SRC>(dst, src, count, op);
     return ampi_map_pairs(dst, src, count, op, ampi_pairs<P...>());
@@ -540,7 +541,7 @@ AMPI_DEVICE ampi_span ampi_map_pairs(const ampi_any &dst, const ampi_any &src, u
 template <class OP, class PAIRS>
 AMPI_DEVICE void ampi_map(const ampi_any &dst, const ampi_any &src, unsigned count, const OP &op,
                           PAIRS pairs) {
-    const ampi_span s = ampi_map_pairs(dst, src, count, op, pairs);
+    const ampi_segment s = ampi_map_pairs(dst, src, count, op, pairs);
     ampi_each_other<4>(ampi_mapper<OP, AMPI_ANY, AMPI_ANY>{dst, src, op}, s, count);
 }
 
@@ -566,9 +567,9 @@ struct ampi_clearer {
 };
 AMPI_DEVICE void ampi_clear(const ampi_any &x, unsigned count) {
     const unsigned  n = 16 / x.size(), first = x.head(n);
-    const ampi_span s = ampi_groups(x.has_group(n, first), n, first, count);
+    const ampi_segment s = ampi_groups_in(x.has_group(n, first), n, first, count);
     for (unsigned i = s.first + n * threadIdx.x; i < s.behind; i += n * blockDim.x)
-        ampi_flush<false>(x.base + i * x.size(), ampi_raw<4>());
+        ampi_write_words<false>(x.base + i * x.size(), ampi_raw<4>());
     ampi_each_other<1>(ampi_clearer{x}, s, count);
 }
 
@@ -588,12 +589,14 @@ template <int WARPS> struct ampi_found {
 };
 
 enum {
-    AMPI_ROW  = AMPI_LANES,
+    AMPI_LINE = AMPI_LANES,
     AMPI_NONE = 0x7fffffff
 };
+static_assert(AMPI_LANES == 8 * 32, "a warp has eight lanes in each thread");
+static_assert(AMPI_CHUNK / 32 <= 0xffff, "found.nonzero: a thread counts its elements in 16 bits");
 
 /* What the warps of a team tell each other. */
-struct ampi_team {
+struct ampi_warps {
     float    lanes[AMPI_LANES];
     uint32_t word[4];
 };
@@ -608,12 +611,12 @@ template <int WARPS> AMPI_DEVICE void ampi_meet(void) {
 }
 
 /* Which element of a row is e-th of a thread, if a load brings per_load elements. */
-template <int WARPS> AMPI_DEVICE int ampi_place(int e, int per_load) {
+template <int WARPS> AMPI_DEVICE int ampi_place_of(int e, int per_load) {
     return e / per_load * per_load * 32 * WARPS + ampi_member<WARPS>() * per_load + e % per_load;
 }
 
 template <bool RESCALE, int WARPS>
-AMPI_DEVICE void ampi_take(ampi_found<WARPS> *f, int e, uint32_t magnitude, float rescale) {
+AMPI_DEVICE void ampi_take_one(ampi_found<WARPS> *f, int e, uint32_t magnitude, float rescale) {
     const float x = ampi_f32_from_bits(magnitude);
     const float t = RESCALE ? ampi_mul(x, rescale) : x;
     f->max     = magnitude > f->max ? magnitude : f->max;
@@ -629,14 +632,14 @@ AMPI_DEVICE void ampi_take_load(ampi_found<WARPS> *f, int e, const ampi_raw<WORD
         if (TYPE == AMP_F32) {
             const uint32_t u = r.w[k] & 0x7fffffffu;
             f->nonzero += u != 0;
-            ampi_take<false>(f, e + k, u, 1.0f);
+            ampi_take_one<false>(f, e + k, u, 1.0f);
         } else {
             const uint32_t w = r.w[k] & 0x7fff7fffu;
             uint32_t       low = w << 16, high = w & 0xffff0000u;
             f->nonzero += ((w + 0x7fff7fffu) & 0x80008000u) >> 15;
             if (TYPE == AMP_F16) ampi_cvt_from_f16(w, &low, &high);
-            ampi_take<false>(f, e + 2 * k, low, 1.0f);
-            ampi_take<false>(f, e + 2 * k + 1, high, 1.0f);
+            ampi_take_one<false>(f, e + 2 * k, low, 1.0f);
+            ampi_take_one<false>(f, e + 2 * k + 1, high, 1.0f);
         }
     }
 }
@@ -649,7 +652,7 @@ AMPI_DEVICE void ampi_take_ragged(ampi_found<WARPS> *f, const ampi_any &grads, i
     for (int row = from; row < to; row++) {
 #pragma unroll
         for (int e = 0; e < 8 / WARPS; e++) {
-            const int i = head + row * AMPI_ROW + ampi_place<WARPS>(e, PER_LOAD);
+            const int i = head + row * AMPI_LINE + ampi_place_of<WARPS>(e, PER_LOAD);
             uint32_t  u;
             if (i < 0 || i >= count) continue;
             grads.expand<1>(grads.fetch<1>((unsigned)i), &u);
@@ -660,7 +663,7 @@ AMPI_DEVICE void ampi_take_ragged(ampi_found<WARPS> *f, const ampi_any &grads, i
                 f->first = i < f->first ? i : f->first;
             } else {
                 f->nonzero += u != 0;
-                ampi_take<true>(f, e, u, rescale);
+                ampi_take_one<true>(f, e, u, rescale);
             }
         }
     }
@@ -668,12 +671,12 @@ AMPI_DEVICE void ampi_take_ragged(ampi_found<WARPS> *f, const ampi_any &grads, i
 
 /* Add the lanes of a team in the canonical pairs; every thread gets the sum. */
 template <int WARPS>
-AMPI_DEVICE float ampi_add_lanes(const ampi_found<WARPS> *f, int per_load, ampi_team *team) {
+AMPI_DEVICE float ampi_add_lanes(const ampi_found<WARPS> *f, int per_load, ampi_warps *team) {
     const int thread = (int)threadIdx.x % 32;
     float     v[8];
     ampi_meet<WARPS>();
 #pragma unroll
-    for (int e = 0; e < 8 / WARPS; e++) team->lanes[ampi_place<WARPS>(e, per_load)] = f->lane[e];
+    for (int e = 0; e < 8 / WARPS; e++) team->lanes[ampi_place_of<WARPS>(e, per_load)] = f->lane[e];
     ampi_meet<WARPS>();
 #pragma unroll
     for (int k = 0; k < 8; k++) v[k] = team->lanes[thread + 32 * k];
@@ -695,7 +698,8 @@ struct ampi_plus {
 };
 
 /* Every thread of a team gets what op makes of all their numbers. */
-template <int WARPS, class OP> AMPI_DEVICE uint32_t ampi_agree(uint32_t x, ampi_team *team, OP op) {
+template <int WARPS, class OP>
+AMPI_DEVICE uint32_t ampi_reduce(uint32_t x, ampi_warps *team, OP op) {
 #pragma unroll
     for (int half = 16; half; half /= 2) x = op(x, __shfl_xor_sync(0xffffffffu, x, half));
     if (WARPS == 1) return x;
@@ -708,7 +712,7 @@ template <int WARPS, class OP> AMPI_DEVICE uint32_t ampi_agree(uint32_t x, ampi_
 /* One thread of each team tells what was found. A tensor of one chunk is done with that; of
    several, whoever brings the last publishes what all have gathered, and clears it for the next
    step. So no block has to walk through all tensors at the end. */
-AMPI_DEVICE void ampi_tell(const amp_plan &plan, uint32_t i, const ampi_tally &found) {
+AMPI_DEVICE void ampi_tell_tally(const amp_plan &plan, uint32_t i, const ampi_tally &found) {
     ampi_slot     *slot   = &plan.slots[i];
     const unsigned chunks = (unsigned)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK);
     ampi_tally    *tally  = &slot->tally;
@@ -742,8 +746,8 @@ AMPI_DEVICE void ampi_tell(const amp_plan &plan, uint32_t i, const ampi_tally &f
 /* A team checks count elements, start being the first: what the CPU's ampi_check_chunk does, in the
    same order. Returns the sum of squares; *found is what one chunk adds to the tensor's tally. */
 template <int TYPE, int WARPS>
-AMPI_DEVICE double ampi_check_chunk(const ampi_slot *slot, uint64_t start, int count,
-                                    ampi_team *team, ampi_tally *found) {
+AMPI_DEVICE double ampi_check_by_team(const ampi_slot *slot, uint64_t start, int count,
+                                      ampi_warps *team, ampi_tally *found) {
     typedef ampi_array<TYPE> array;
     enum {
         IN_ROW   = 8 / WARPS * array::SIZE, /* bytes of a thread */
@@ -753,10 +757,10 @@ AMPI_DEVICE double ampi_check_chunk(const ampi_slot *slot, uint64_t start, int c
     };
     const ampi_any grads = ampi_part_at(slot->grad, TYPE, start);
     const int      head  = grads.by_element ? (int)grads.head(16 / array::SIZE) : 0;
-    const int      full  = grads.by_element && count > head ? (count - head) / AMPI_ROW : 0;
-    const int      rows  = (count - head + AMPI_ROW - 1) / AMPI_ROW;
+    const int      full  = grads.by_element && count > head ? (count - head) / AMPI_LINE : 0;
+    const int      rows  = (count - head + AMPI_LINE - 1) / AMPI_LINE;
     const array    mine(grads.base +
-                     (head + ampi_place<WARPS>(0, PER_LOAD)) * (int)array::SIZE);
+                     (head + ampi_place_of<WARPS>(0, PER_LOAD)) * (int)array::SIZE);
     float          rescale = 1.0f, sum;
     double         back    = 1.0;
     ampi_found<WARPS> f;
@@ -775,8 +779,8 @@ AMPI_DEVICE double ampi_check_chunk(const ampi_slot *slot, uint64_t start, int c
             for (; row + ROWS <= full; row += ROWS) {
 #pragma unroll
                 for (int k = 0; k < ROWS * LOADS; k++)
-                    r[k] = mine.template fetch<PER_LOAD>((size_t)row * AMPI_ROW +
-                                                         k / LOADS * AMPI_ROW +
+                    r[k] = mine.template fetch<PER_LOAD>((size_t)row * AMPI_LINE +
+                                                         k / LOADS * AMPI_LINE +
                                                          k % LOADS * (PER_LOAD * 32 * WARPS));
                 __syncwarp(); /* or the compiler puts uses of the first in front of the last */
 #pragma unroll
@@ -786,14 +790,14 @@ AMPI_DEVICE double ampi_check_chunk(const ampi_slot *slot, uint64_t start, int c
             for (; row < full; row++) {
 #pragma unroll
                 for (int k = 0; k < LOADS; k++)
-                    r[k] = mine.template fetch<PER_LOAD>((size_t)row * AMPI_ROW +
+                    r[k] = mine.template fetch<PER_LOAD>((size_t)row * AMPI_LINE +
                                                          k * (PER_LOAD * 32 * WARPS));
 #pragma unroll
                 for (int k = 0; k < LOADS; k++) ampi_take_load<TYPE>(&f, k * PER_LOAD, r[k]);
             }
             ampi_take_ragged<PER_LOAD>(&f, grads, head, full, rows, count, false, 1.0f);
         }
-        f.max = ampi_agree<WARPS>(f.max, team, ampi_larger());
+        f.max = ampi_reduce<WARPS>(f.max, team, ampi_larger());
         if (!careful && f.max >= AMPI_F32_INF) continue; /* sums and zeros say nothing now */
         sum = ampi_add_lanes(&f, PER_LOAD, team);
         if (back != 1.0) break;
@@ -808,21 +812,21 @@ AMPI_DEVICE double ampi_check_chunk(const ampi_slot *slot, uint64_t start, int c
         }
     }
     found->max   = f.max;
-    if (ampi_agree<WARPS>(f.nonfinite, team, ampi_larger())) {
+    if (ampi_reduce<WARPS>(f.nonfinite, team, ampi_larger())) {
         const uint32_t late = (uint32_t)(AMPI_NONE - f.first);
-        found->nonfinite = ampi_agree<WARPS>(f.nonfinite, team, ampi_plus());
-        found->nan       = ampi_agree<WARPS>(f.nan, team, ampi_plus());
+        found->nonfinite = ampi_reduce<WARPS>(f.nonfinite, team, ampi_plus());
+        found->nan       = ampi_reduce<WARPS>(f.nan, team, ampi_plus());
         found->late      = slot->n - start - AMPI_NONE +
-                      ampi_agree<WARPS>(late, team, ampi_larger());
+                      ampi_reduce<WARPS>(late, team, ampi_larger());
     }
     found->zeros = (unsigned)count - found->nonfinite -
-                   ampi_agree<WARPS>((f.nonzero & 0xffffu) + (f.nonzero >> 16), team,
-                                     ampi_plus());
+                   ampi_reduce<WARPS>((f.nonzero & 0xffffu) + (f.nonzero >> 16), team,
+                                      ampi_plus());
     return ampi_mul64(ampi_double(sum), back);
 }
 
 /* The chunks of all ranks are summed by one block, for its first thread. */
-AMPI_DEVICE double ampi_sum_chunks(const amp_plan *plan, double *lanes) {
+AMPI_DEVICE double ampi_sum_partials(const amp_plan *plan, double *lanes) {
     enum { UNDER_WAY = 8 };
     const unsigned thread = threadIdx.x, threads = blockDim.x;
     for (unsigned l = thread; l < AMPI_LANES; l += threads) {
@@ -849,7 +853,7 @@ AMPI_DEVICE double ampi_sum_chunks(const amp_plan *plan, double *lanes) {
 
 /* The end of A, by one block: the scaler runs, unless ranks have to meet first. */
 AMPI_DEVICE void ampi_end_check(const amp_plan *plan, double *lanes) {
-    const double  norm2 = plan->meets == AMPI_OVER_SUMS ? 0.0 : ampi_sum_chunks(plan, lanes);
+    const double  norm2 = plan->meets == AMPI_OVER_SUMS ? 0.0 : ampi_sum_partials(plan, lanes);
     ampi_control *c     = plan->control;
     if (threadIdx.x == 0) {
         c->norm2    = norm2;
@@ -906,13 +910,13 @@ AMPI_DEVICE void ampi_count_grad(ampi_counter *c, uint32_t magnitude) {
 }
 
 /* Of all gradients, when they have been checked. */
-AMPI_DEVICE void ampi_sample_grads(const amp_plan *plan, ampi_counter *counter) {
+AMPI_DEVICE void ampi_sample_chunks(const amp_plan *plan, ampi_counter *counter) {
     for (uint64_t c = blockIdx.x; c < plan->num_chunks; c += gridDim.x) {
         const uint32_t   i     = plan->chunk_slots[c];
         const ampi_slot *slot  = &plan->slots[i];
         const uint64_t   start = (c - slot->first_chunk) * AMPI_CHUNK;
         const ampi_any   grads = ampi_part_at(slot->grad, slot->grad_type, start);
-        const unsigned   count = ampi_part_of(start, slot->n, AMPI_CHUNK);
+        const unsigned   count = ampi_count_from(start, slot->n, AMPI_CHUNK);
         if (!grads.base) continue;
         ampi_begin_counts(counter);
         for (unsigned k = threadIdx.x; k < count; k += blockDim.x) {
@@ -958,20 +962,35 @@ AMPI_DEVICE void ampi_clear_census(const amp_plan *plan) {
         next[k / AMPI_COUNTS].count[k % AMPI_COUNTS] = 0;
 }
 
+/* Is this the block that arrives last? It sees what all others have written: one thread of each
+   block fences before it arrives and after, and the block's barriers hand that on; the last fence
+   of every thread is for what its cache may hold. */
+AMPI_DEVICE bool ampi_is_last(const amp_plan *plan, uint32_t *shared) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        *shared = atomicInc(&plan->control->arrived, gridDim.x - 1) == gridDim.x - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    if (*shared) __threadfence();
+    return *shared != 0;
+}
+
 /* What the threads of a block share: 256 at most if a warp is a team, else one team. */
 template <int WARPS> struct ampi_check_room {
-    ampi_team    teams[WARPS == 1 ? 8 : 1];
+    ampi_warps   teams[WARPS == 1 ? 8 : 1];
     double       sums[AMPI_LANES];
     ampi_counter counter;
-    bool         last;
+    uint32_t     last;
 };
 
 template <int WARPS>
-AMPI_DEVICE void ampi_check(const amp_plan &plan, ampi_check_room<WARPS> *room) {
+AMPI_DEVICE void ampi_check_chunks(const amp_plan &plan, ampi_check_room<WARPS> *room) {
     const unsigned per_block = blockDim.x / (32 * WARPS);
     const unsigned number    = threadIdx.x / (32 * WARPS);
     const bool     tells     = ampi_member<WARPS>() == 0;
-    ampi_team     *team      = &room->teams[number];
+    ampi_warps    *team      = &room->teams[number];
     uint32_t       bad = 0, largest = 0;
     uint64_t       c = (uint64_t)blockIdx.x * per_block + number;
     ampi_let_next_begin();
@@ -987,50 +1006,38 @@ AMPI_DEVICE void ampi_check(const amp_plan &plan, ampi_check_room<WARPS> *room) 
         if (!slot->grad || rest == 0) /* a tensor may have had one in the step before */
             ;
         else if (slot->grad_type == AMP_F16)
-            sum = ampi_check_chunk<AMP_F16, WARPS>(slot, start, count, team, &found);
+            sum = ampi_check_by_team<AMP_F16, WARPS>(slot, start, count, team, &found);
         else if (slot->grad_type == AMP_BF16)
-            sum = ampi_check_chunk<AMP_BF16, WARPS>(slot, start, count, team, &found);
+            sum = ampi_check_by_team<AMP_BF16, WARPS>(slot, start, count, team, &found);
         else
-            sum = ampi_check_chunk<AMP_F32, WARPS>(slot, start, count, team, &found);
+            sum = ampi_check_by_team<AMP_F32, WARPS>(slot, start, count, team, &found);
         if (!tells) continue;
         plan.partials[c] = sum;
         if (rest == 0) continue;
         bad |= found.nonfinite != 0;
         largest = found.max > largest ? found.max : largest;
-        ampi_tell(plan, i, found);
+        ampi_tell_tally(plan, i, found);
     }
-    if (ampi_samples(&plan)) ampi_sample_grads(&plan, &room->counter);
+    if (ampi_samples(&plan)) ampi_sample_chunks(&plan, &room->counter);
     if (tells && bad) atomicOr(&plan.control->seen[0], 1u);
     if (tells && largest) atomicMax(&plan.control->seen[1], largest);
-    /* Whoever arrives last sees what all others have written: one thread of each block fences
-       before it arrives and after, and the block's barriers hand that on; the last fence of every
-       thread is for what its cache may hold. */
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        room->last = atomicInc(&plan.control->arrived, gridDim.x - 1) == gridDim.x - 1;
-        __threadfence();
-    }
-    __syncthreads();
-    if (!room->last) return;
-    __threadfence();
-    ampi_end_check(&plan, room->sums);
+    if (ampi_is_last(&plan, &room->last)) ampi_end_check(&plan, room->sums);
 }
 
 AMPI_KERNEL(2) ampi_check_kernel(amp_plan plan) {
     __shared__ ampi_check_room<1> room;
-    ampi_check<1>(plan, &room);
+    ampi_check_chunks<1>(plan, &room);
 }
 AMPI_KERNEL(2) ampi_check_by_four_kernel(amp_plan plan) {
     __shared__ ampi_check_room<4> room;
-    ampi_check<4>(plan, &room);
+    ampi_check_chunks<4>(plan, &room);
 }
 
 /* After the ranks' meeting, one block. */
 AMPI_KERNEL(4) ampi_decide_kernel(amp_plan plan) {
     __shared__ double lanes[AMPI_LANES];
     double            norm2 = 0.0;
-    if (plan.meets == AMPI_OVER_SUMS) norm2 = ampi_sum_chunks(&plan, lanes);
+    if (plan.meets == AMPI_OVER_SUMS) norm2 = ampi_sum_partials(&plan, lanes);
     if (threadIdx.x) return;
     if (plan.meets == AMPI_OVER_SUMS) plan.control->norm2 = norm2;
     ampi_decide(&plan);
@@ -1053,25 +1060,12 @@ struct ampi_tile {
     AMPI_MEMBER ampi_tile(const ampi_sparse *s, uint32_t tile, uint32_t given) {
         number = tile - s->first_tile;
         first  = number * AMPI_TILE;
-        behind = first < given ? first + ampi_part_of(first, given, AMPI_TILE) : first;
+        behind = first < given ? first + ampi_count_from(first, given, AMPI_TILE) : first;
     }
 };
 
 AMPI_DEVICE uint32_t ampi_key(const ampi_sparse *s, uint32_t pass, uint32_t i) {
     return pass ? s->keys[1 - pass % 2][i] : ampi_row(s, i);
-}
-
-/* Is this the block that arrives last? It sees what all others have written. */
-AMPI_DEVICE bool ampi_is_last(const amp_plan *plan, uint32_t *shared) {
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        *shared = atomicInc(&plan->control->arrived, gridDim.x - 1) == gridDim.x - 1;
-        __threadfence();
-    }
-    __syncthreads();
-    if (*shared) __threadfence();
-    return *shared != 0;
 }
 
 /* Replace every apart-th of counts, one for each tile, by the sum of what is in front; returns that
@@ -1291,7 +1285,7 @@ AMPI_KERNEL(3) ampi_sum_rows_kernel(amp_plan plan) {
             const ampi_any  to = ampi_part_at(slot->grad, AMP_F32, row * (uint64_t)s->length);
             const uint32_t *place = places + s->begins[row], *behind = places + s->begins[row + 1];
             const bool      agree = s->length % 4 == 0 && values.has_group(4, 0);
-            const ampi_span span  = ampi_groups(agree, 4, 0, s->length);
+            const ampi_segment span = ampi_groups_in(agree, 4, 0, s->length);
             if (values.type == AMP_F16)
                 ampi_each_group<4, 1>(
                     ampi_row_adder<AMP_F16>(values, place, behind, s->length, to), span);
@@ -1383,7 +1377,7 @@ template <int WORK, int GRAD, int MODEL> struct ampi_stepper {
 };
 
 template <int WORK, int GRAD>
-AMPI_DEVICE void ampi_step_groups(const ampi_tensor_part &t, ampi_span s) {
+AMPI_DEVICE void ampi_step_groups(const ampi_tensor_part &t, ampi_segment s) {
     if (!t.model.base)
         ampi_each_group<4, 1>(ampi_stepper<WORK, GRAD, AMPI_ABSENT>(t), s);
     else if (t.model.type == AMP_F16)
@@ -1400,7 +1394,7 @@ template <int WORK> AMPI_DEVICE void ampi_step(const ampi_tensor_part &t, unsign
                        t.m.has_group(4, first) && t.v.has_group(4, first) &&
                        t.model.has_group(4, first) &&
                        !(t.model.base && t.model.type == AMP_F32);
-    const ampi_span groups = ampi_groups(agree, 4, first, count);
+    const ampi_segment groups = ampi_groups_in(agree, 4, first, count);
     if (t.grad.type == AMP_F16) ampi_step_groups<WORK, AMP_F16>(t, groups);
     else if (t.grad.type == AMP_BF16) ampi_step_groups<WORK, AMP_BF16>(t, groups);
     else ampi_step_groups<WORK, AMP_F32>(t, groups);
@@ -1419,7 +1413,7 @@ AMPI_DEVICE ampi_share ampi_share_of(const amp_plan *plan, uint64_t part) {
     ampi_share     s;
     s.slot  = &plan->slots[plan->chunk_slots[chunk]];
     s.begin = (chunk - s.slot->first_chunk) * AMPI_CHUNK + (quarters ? part % 4 * length : 0);
-    s.count = ampi_part_of(s.begin, s.slot->n, length);
+    s.count = ampi_count_from(s.begin, s.slot->n, length);
     return s;
 }
 
@@ -1459,9 +1453,7 @@ AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan, ampi_counter *counter
     const uint64_t parts = plan.num_chunks * plan.parts;
     for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
         const ampi_share s = ampi_share_of(&plan, k);
-        if (s.count == 0 || !s.slot->grad || s.slot->sparse ||
-            s.slot->master.format != AMP_FORMAT_F32)
-            continue;
+        if (s.count == 0 || !ampi_counts_updates(s.slot)) continue;
         ampi_tensor_part t       = ampi_tensor_part_of(plan, s);
         ampi_witness     witness = {t.grad, t.master, t.model, counter};
         ampi_begin_counts(counter);
@@ -1530,7 +1522,7 @@ template <int N, bool ONCE> AMPI_DEVICE void ampi_put_halves(void *p, const uint
 #pragma unroll
     for (int k = 0; k < N / 2; k++) r.w[k] = (u[2 * k] & 0xffffu) | u[2 * k + 1] << 16;
     if (N == 1) ampi_store_u16(p, 0, (uint16_t)u[0]);
-    else ampi_flush<ONCE>((char *)p, r);
+    else ampi_write_words<ONCE>((char *)p, r);
 }
 template <int N> AMPI_DEVICE void ampi_get_bytes(const void *p, uint32_t *u) {
     const uint32_t w = N == 1 ? *ampi_global<const uint8_t>((const char *)p)
@@ -1543,18 +1535,18 @@ template <int N> AMPI_DEVICE void ampi_put_bytes(void *p, const uint32_t *u) {
 #pragma unroll
     for (int k = 0; k < N; k++) w |= (u[k] & 0xffu) << 8 * k;
     if (N == 1) *ampi_global<uint8_t>((char *)p) = (uint8_t)w;
-    else ampi_write<true, uint32_t>((char *)p, w);
+    else ampi_write_word<true, uint32_t>((char *)p, w);
 }
 
 /* N elements of a gradient, whose type is found here. */
-template <class A, int N> AMPI_DEVICE void ampi_get_as(const A &a, size_t i, uint32_t *u) {
+template <class A, int N> AMPI_DEVICE void ampi_get_wide(const A &a, size_t i, uint32_t *u) {
     a.template expand<N>(a.template fetch<N>(i), u);
 }
 template <int N> AMPI_DEVICE void ampi_get_grad(const ampi_any &a, size_t i, uint32_t *u) {
-    if (N == 1) ampi_get_as<ampi_any, 1>(a, i, u);
-    else if (a.type == AMP_F16) ampi_get_as<ampi_array<AMP_F16, true>, 4>(a, i, u);
-    else if (a.type == AMP_BF16) ampi_get_as<ampi_array<AMP_BF16, true>, 4>(a, i, u);
-    else ampi_get_as<ampi_array<AMP_F32, true>, 4>(a, i, u);
+    if (N == 1) ampi_get_wide<ampi_any, 1>(a, i, u);
+    else if (a.type == AMP_F16) ampi_get_wide<ampi_array<AMP_F16, true>, 4>(a, i, u);
+    else if (a.type == AMP_BF16) ampi_get_wide<ampi_array<AMP_BF16, true>, 4>(a, i, u);
+    else ampi_get_wide<ampi_array<AMP_F32, true>, 4>(a, i, u);
 }
 
 /* N moments; of 8 bits by their group's exponent. */
@@ -1565,7 +1557,7 @@ AMPI_DEVICE void ampi_get_moments(const ampi_stored &s, size_t i, float *x) {
     if (MOMENTS == AMP_FORMAT_F32) {
         const ampi_array<AMP_F32, true> a((char *)base);
         if (N == 1) u[0] = *ampi_global<const uint32_t>((const char *)base + 4 * i);
-        else ampi_get_as<ampi_array<AMP_F32, true>, 4>(a, i, u);
+        else ampi_get_wide<ampi_array<AMP_F32, true>, 4>(a, i, u);
     } else if (MOMENTS == AMP_FORMAT_BF16) {
         ampi_get_halves<N, true>((const char *)base + 2 * i, u);
     } else {
@@ -1636,7 +1628,7 @@ AMPI_DEVICE void ampi_put_moments(const ampi_stored &s, size_t i, bool here, con
 
 /* N masters from what stands for them, and back; draws are for weights without masters. */
 template <int N>
-AMPI_DEVICE void ampi_get_masters(const ampi_fewer_part &t, uint64_t i, float *p) {
+AMPI_DEVICE void ampi_get_master_group(const ampi_fewer_part &t, uint64_t i, float *p) {
     uint32_t h[N], l[N];
 #pragma unroll
     for (int k = 0; k < N; k++) l[k] = 0;
@@ -1648,8 +1640,8 @@ AMPI_DEVICE void ampi_get_masters(const ampi_fewer_part &t, uint64_t i, float *p
     for (int k = 0; k < N; k++) p[k] = ampi_master(h[k], l[k], t.master, t.f16);
 }
 template <int N>
-AMPI_DEVICE void ampi_put_masters(const ampi_fewer_part &t, uint64_t i, const float *p,
-                                  ampi_draws<N> *draws) {
+AMPI_DEVICE void ampi_put_master_group(const ampi_fewer_part &t, uint64_t i, const float *p,
+                                       ampi_draws<N> *draws) {
     uint32_t h[N], l[N];
 #pragma unroll
     for (int k = 0; k < N; k++) h[k] = ampi_parts(p[k], draws->of(k), &l[k], t.master, t.f16);
@@ -1685,7 +1677,7 @@ AMPI_DEVICE void ampi_fewer_groups(const ampi_fewer_part &t, unsigned first, uns
         if (MOMENTS != AMP_FORMAT_F32 || t.master == AMP_FORMAT_SR) draws.begin(at + e, t.key);
         if (here) {
             ampi_get_grad<N>(t.grad, e, g);
-            ampi_get_masters<N>(t, i, p);
+            ampi_get_master_group<N>(t, i, p);
             if (has_m) ampi_get_moments<MOMENTS, N, false>(slot->moment[0], i, m);
             if (WORK == AMPI_ADAMW) ampi_get_moments<MOMENTS, N, true>(slot->moment[1], i, v);
 #pragma unroll
@@ -1693,7 +1685,7 @@ AMPI_DEVICE void ampi_fewer_groups(const ampi_fewer_part &t, unsigned first, uns
                 ampi_step_one<WORK>(t, ampi_unscale(g[k], t.factor), &p[k], &m[k], &v[k]);
                 g[k] = 0;
             }
-            ampi_put_masters<N>(t, i, p, &draws);
+            ampi_put_master_group<N>(t, i, p, &draws);
             if (t.zero) {
                 const ampi_array<AMP_F32, true>  wide(t.grad);
                 const ampi_array<AMP_BF16, true> half(t.grad); /* or fp16: a zero is a zero */
@@ -1829,7 +1821,7 @@ template <int WORK> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
             ampi_map(grad, unscaled, s.count, unscale,
                      ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>,
                                 ampi_pair<AMP_F32, AMP_F32>>());
-        if (sampled && !skip && grad.base && slot->master.format == AMP_FORMAT_F32)
+        if (sampled && !skip && ampi_counts_updates(slot))
             ampi_copy_sampled({grad, ampi_part_at(slot->master.data, AMP_F32, s.begin),
                                ampi_part_at(slot->model, slot->model_type, s.begin),
                                ampi_counter_of_block()},
@@ -1861,7 +1853,7 @@ AMPI_KERNEL(3) ampi_cast_kernel(void *dst, uint32_t dst_type, const void *src, u
     uint64_t begin = (uint64_t)blockIdx.x * AMPI_PART;
     for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART)
         ampi_map(ampi_part_at(dst, dst_type, begin), ampi_part_at(src, src_type, begin),
-                 ampi_part_of(begin, n, AMPI_PART), ampi_copy_op(), ampi_casts());
+                 ampi_count_from(begin, n, AMPI_PART), ampi_copy_op(), ampi_casts());
 }
 
 /* sums += x, for accumulators of gradients. */
@@ -1897,9 +1889,9 @@ AMPI_KERNEL(3) ampi_add_kernel(float *sums, const void *x, uint32_t type, uint64
     for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART) {
         const ampi_any  to    = ampi_part_at(sums, AMP_F32, begin);
         const ampi_any  from  = ampi_part_at(x, type, begin);
-        const unsigned  count = ampi_part_of(begin, n, AMPI_PART), first = to.head(4);
-        const ampi_span s     = ampi_groups(to.has_group(4, first) && from.has_group(4, first), 4,
-                                            first, count);
+        const unsigned  count = ampi_count_from(begin, n, AMPI_PART), first = to.head(4);
+        const ampi_segment s = ampi_groups_in(
+            to.has_group(4, first) && from.has_group(4, first), 4, first, count);
         if (type == AMP_F16) ampi_each_group<4, 4>(ampi_adder<AMP_F16>(to, from), s);
         else if (type == AMP_BF16) ampi_each_group<4, 4>(ampi_adder<AMP_BF16>(to, from), s);
         else ampi_each_group<4, 2>(ampi_adder<AMP_F32>(to, from), s);
@@ -1916,7 +1908,7 @@ AMPI_KERNEL(3) ampi_cast_rows_kernel(void *dst, uint32_t dst_type, uint64_t dst_
     const unsigned several = cols < AMPI_SHORT ? AMPI_PART / (unsigned)cols : 1;
     uint64_t       row     = (uint64_t)blockIdx.x * several;
     for (; several > 1 && row < rows; row += (uint64_t)gridDim.x * several) {
-        const unsigned count = ampi_part_of(row, rows, several) * (unsigned)cols;
+        const unsigned count = ampi_count_from(row, rows, several) * (unsigned)cols;
         for (unsigned e = threadIdx.x; e < count; e += blockDim.x) {
             const uint64_t r = row + e / (unsigned)cols, c = e % (unsigned)cols;
             const ampi_any from = ampi_part_at(src, src_type, r * src_ld + c);
@@ -1930,7 +1922,7 @@ AMPI_KERNEL(3) ampi_cast_rows_kernel(void *dst, uint32_t dst_type, uint64_t dst_
         const uint64_t in_row = part / per_row;
         ampi_map(ampi_part_at(dst, dst_type, in_row * dst_ld + begin),
                  ampi_part_at(src, src_type, in_row * src_ld + begin),
-                 ampi_part_of(begin, cols, AMPI_PART), ampi_copy_op(), ampi_casts());
+                 ampi_count_from(begin, cols, AMPI_PART), ampi_copy_op(), ampi_casts());
     }
 }
 
@@ -1947,7 +1939,7 @@ AMPI_KERNEL(3) ampi_scale_kernel(void *x, uint32_t type, uint64_t n, const float
     uint64_t            begin = (uint64_t)blockIdx.x * AMPI_PART;
     for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART) {
         const ampi_any part = ampi_part_at(x, type, begin);
-        ampi_map(part, part, ampi_part_of(begin, n, AMPI_PART), op,
+        ampi_map(part, part, ampi_count_from(begin, n, AMPI_PART), op,
                  ampi_pairs<ampi_pair<AMP_F32, AMP_F32>, ampi_pair<AMP_F16, AMP_F16>,
                             ampi_pair<AMP_BF16, AMP_BF16>>());
     }
@@ -1978,7 +1970,7 @@ AMPI_KERNEL(3) ampi_scaler_kernel(amp_scaler *s, void *dst, uint32_t dst_type, c
     if (!check && (!dst || dst == src)) return;
     for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART)
         ampi_map(ampi_part_at(dst, dst_type, begin), ampi_part_at(src, src_type, begin),
-                 ampi_part_of(begin, n, AMPI_PART), op,
+                 ampi_count_from(begin, n, AMPI_PART), op,
                  ampi_pairs<ampi_pair<AMPI_ABSENT, AMP_F16>, ampi_pair<AMPI_ABSENT, AMP_BF16>,
                             ampi_pair<AMPI_ABSENT, AMP_F32>, ampi_pair<AMP_F32, AMP_F16>,
                             ampi_pair<AMP_F32, AMP_BF16>, ampi_pair<AMP_F32, AMP_F32>,
@@ -2208,7 +2200,7 @@ static amp_result ampi_launch_rows(const amp_backend *self, const amp_plan *plan
 }
 
 /* Everything in front of A for gradients of few rows. */
-static amp_result ampi_sum_rows(const amp_backend *self, const amp_plan *plan) {
+static amp_result ampi_cuda_sum_rows(const amp_backend *self, const amp_plan *plan) {
     const unsigned blocks  = ampi_blocks(self, plan->num_tiles);
     const unsigned threads = ampi_threads(self, 256);
     amp_result     result  = AMP_OK;
@@ -2232,17 +2224,12 @@ static amp_result ampi_cuda_check(const amp_backend *self, const amp_plan *plan)
     const unsigned threads = ampi_threads(self, few || plan->num_chunks >= 2048 ? 128 : 64);
     const uint64_t teams   = few && threads == 128 ? 1 : threads / 32;
     if (plan->num_sparse) {
-        const amp_result result = ampi_sum_rows(self, plan);
+        const amp_result result = ampi_cuda_sum_rows(self, plan);
         if (result != AMP_OK) return result;
     }
     return ampi_launch(few && threads == 128 ? ampi_check_by_four_kernel : ampi_check_kernel,
                        ampi_blocks(self, (plan->num_chunks + teams - 1) / teams), threads,
                        self->stream, *plan);
-}
-
-static amp_result ampi_cuda_decide(const amp_backend *self, const amp_plan *plan) {
-    const unsigned threads = plan->meets == AMPI_OVER_SUMS ? ampi_threads(self, 256) : 1;
-    return ampi_launch(ampi_decide_kernel, 1, threads, self->stream, *plan);
 }
 
 static amp_result ampi_cuda_add(const amp_backend *self, float *sums, const void *x,
@@ -2265,10 +2252,13 @@ static amp_result ampi_update(const amp_backend *self, const amp_plan *plan, amp
                                              : ampi_update_kernel<AMPI_SGD>;
     const unsigned blocks  = ampi_blocks(self, plan->num_chunks * plan->parts);
     const unsigned threads = ampi_threads(self, 256);
-    const amp_result result =
-        early && job == AMPI_JOB_FUSED
-            ? ampi_launch_early(kernel, blocks, threads, self->stream, *plan)
-            : ampi_launch(kernel, blocks, threads, self->stream, *plan);
+    amp_result     result;
+    if (job == AMPI_JOB_DECIDE)
+        return ampi_launch(ampi_decide_kernel, 1, plan->meets == AMPI_OVER_SUMS ? threads : 1,
+                           self->stream, *plan);
+    result = early && job == AMPI_JOB_FUSED
+                 ? ampi_launch_early(kernel, blocks, threads, self->stream, *plan)
+                 : ampi_launch(kernel, blocks, threads, self->stream, *plan);
     if (result != AMP_OK || !plan->num_sparse) return result;
     return ampi_launch_rows(self, plan,
                             plan->kind == AMP_KIND_ADAMW
@@ -2321,8 +2311,8 @@ static cudaDataType_t ampi_data_type(amp_dtype type) {
 
 /* An attribute of a cublasLt descriptor, unless an error came before. */
 template <class D, class A, class T>
-static void ampi_set(cublasStatus_t *status, cublasStatus_t (*set)(D, A, const void *, size_t),
-                     D descriptor, A attribute, const T &value) {
+static void ampi_lt_set(cublasStatus_t *status, cublasStatus_t (*set)(D, A, const void *, size_t),
+                        D descriptor, A attribute, const T &value) {
     if (*status == CUBLAS_STATUS_SUCCESS)
         *status = set(descriptor, attribute, &value, sizeof value);
 }
@@ -2334,10 +2324,10 @@ static void ampi_set_layout(cublasStatus_t *status, cublasLtMatrixLayoutOpaque_t
     if (*status == CUBLAS_STATUS_SUCCESS)
         *status = cublasLtMatrixLayoutInit(layout, ampi_data_type(type), rows, cols, (int64_t)ld);
     if (count == 1) return;
-    ampi_set(status, cublasLtMatrixLayoutSetAttribute, layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
-             (int32_t)count);
-    ampi_set(status, cublasLtMatrixLayoutSetAttribute, layout,
-             CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, (int64_t)stride);
+    ampi_lt_set(status, cublasLtMatrixLayoutSetAttribute, layout,
+                CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, (int32_t)count);
+    ampi_lt_set(status, cublasLtMatrixLayoutSetAttribute, layout,
+                CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, (int64_t)stride);
 }
 
 /* The largest power of two, up to the 256 that cublasLt asks for, that divides an address. */
@@ -2371,32 +2361,32 @@ static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_arg
     cublasStatus_t status = cublasLtMatmulDescInit(&product, type, CUDA_R_32F);
     if (g->bias && (g->bias_type != g->c_type || ampi_alignment(g->bias) < 16))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    ampi_set(&status, cublasLtMatmulDescSetAttribute, &product, CUBLASLT_MATMUL_DESC_TRANSA, tb);
-    ampi_set(&status, cublasLtMatmulDescSetAttribute, &product, CUBLASLT_MATMUL_DESC_TRANSB, ta);
-    ampi_set(&status, cublasLtMatmulDescSetAttribute, &product, CUBLASLT_MATMUL_DESC_EPILOGUE,
-             end);
+    ampi_lt_set(&status, cublasLtMatmulDescSetAttribute, &product, CUBLASLT_MATMUL_DESC_TRANSA, tb);
+    ampi_lt_set(&status, cublasLtMatmulDescSetAttribute, &product, CUBLASLT_MATMUL_DESC_TRANSB, ta);
+    ampi_lt_set(&status, cublasLtMatmulDescSetAttribute, &product, CUBLASLT_MATMUL_DESC_EPILOGUE,
+                end);
     if (g->bias)
-        ampi_set(&status, cublasLtMatmulDescSetAttribute, &product,
-                 CUBLASLT_MATMUL_DESC_BIAS_POINTER, g->bias);
+        ampi_lt_set(&status, cublasLtMatmulDescSetAttribute, &product,
+                    CUBLASLT_MATMUL_DESC_BIAS_POINTER, g->bias);
     ampi_set_layout(&status, &b, g->b_type, g->trans_b ? kk : n, g->trans_b ? n : kk, g->ldb,
                     g->count, g->stride_b);
     ampi_set_layout(&status, &a, g->a_type, g->trans_a ? m : kk, g->trans_a ? kk : m, g->lda,
                     g->count, g->stride_a);
     ampi_set_layout(&status, &c, g->c_type, n, m, g->ldc, g->count, g->stride_c);
     if (status == CUBLAS_STATUS_SUCCESS) status = cublasLtMatmulPreferenceInit(&wish);
-    ampi_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
-             CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_size);
-    ampi_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
-             CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-             (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE); /* neither in place: in C's type */
-    ampi_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
-             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, ampi_alignment(g->b));
-    ampi_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
-             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, ampi_alignment(g->a));
-    ampi_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
-             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, ampi_alignment(g->c));
-    ampi_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
-             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, ampi_alignment(g->c));
+    ampi_lt_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
+                CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_size);
+    ampi_lt_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
+                CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE); /* in place is in C's type */
+    ampi_lt_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
+                CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, ampi_alignment(g->b));
+    ampi_lt_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
+                CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, ampi_alignment(g->a));
+    ampi_lt_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
+                CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, ampi_alignment(g->c));
+    ampi_lt_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
+                CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, ampi_alignment(g->c));
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasLtMatmulAlgoGetHeuristic(lt, &product, &b, &a, &c, &c, &wish, 1, &found,
                                                 &num_found);
@@ -2488,7 +2478,7 @@ static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g
 /* Load all kernels that functions of a backend launch. May B be launched early? Not if its code was
    compiled for GPUs before 9.0, even if a newer one runs it, for then it does not wait; nor where
    graphs, which came to know it in 12.3, may not. */
-static amp_result ampi_load_all(bool *early) {
+static amp_result ampi_load_kernels(bool *early) {
     const void *const kernels[] = {(const void *)ampi_check_kernel,
                                    (const void *)ampi_check_by_four_kernel,
                                    (const void *)ampi_decide_kernel,
@@ -2519,7 +2509,7 @@ static amp_result ampi_load_all(bool *early) {
     int                driver = 0;
     amp_result         result = ampi_cuda(cudaDriverGetVersion(&driver));
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels && result == AMP_OK; i++)
-        result = ampi_load(kernels[i], &code);
+        result = ampi_load_kernel(kernels[i], &code);
     *early = result == AMP_OK && CUDART_VERSION >= 12030 && driver >= 12030 &&
              code.ptxVersion >= 90;
     return result;
@@ -2527,8 +2517,8 @@ static amp_result ampi_load_all(bool *early) {
 
 #define AMPI_CUDA_FUNCTIONS(update)                                                             \
     {ampi_cuda_alloc,     ampi_cuda_free,    ampi_cuda_copy, ampi_cuda_cast,  ampi_cuda_split,  \
-     ampi_cuda_cast_rows, ampi_cuda_capture, ampi_cuda_bind, ampi_cuda_check, ampi_cuda_decide, \
-     ampi_cuda_add,       update,            ampi_cuda_gemm, ampi_cuda_wait}
+     ampi_cuda_cast_rows, ampi_cuda_capture, ampi_cuda_bind, ampi_cuda_check, ampi_cuda_add,    \
+     update,              ampi_cuda_gemm,    ampi_cuda_wait}
 static const ampi_functions ampi_cuda_functions = AMPI_CUDA_FUNCTIONS(ampi_cuda_update);
 static const ampi_functions ampi_cuda_early_functions =
     AMPI_CUDA_FUNCTIONS(ampi_cuda_update_early);
@@ -2542,7 +2532,7 @@ amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cubla
     if (handle && result == AMP_OK) /* or parts of a sum might be rounded to fp16 */
         result = ampi_cublas(
             cublasSetMathMode(handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
-    if (result == AMP_OK) result = ampi_load_all(&early);
+    if (result == AMP_OK) result = ampi_load_kernels(&early);
     if (result != AMP_OK) return result;
     memset(backend, 0, sizeof *backend);
     backend->context      = cublas_handle;

@@ -274,6 +274,28 @@ asks_no_locale() { # law 9: what a user writes means the same in every locale
     ! grep -nE '(^|[^A-Za-z0-9_"])(strtod|strtof|atof|scanf|sscanf|snprintf|sprintf|isspace|tolower)' \
         "$1"
 }
+definitions() { # functions, those of a tier by their first name, structs, macros, enumerators
+    sed -E 's/AMPI_\(([a-z0-9_]+)\)/ampi_\1/g' "$1" | awk '
+        function names(line, form) {
+            for (; match(line, form); line = substr(line, RSTART + RLENGTH - 1)) {
+                name = substr(line, RSTART, RLENGTH)
+                gsub(/[^A-Za-z0-9_]/, "", name)
+                print name
+            }
+        }
+        /^#define/ {sub(/\(.*/, "", $2); print $2}
+        /^[a-z].*struct ampi_[a-z0-9_]* [{]|^struct ampi_[a-z0-9_]* [{]/ {sub(/.*struct /, ""); print $1}
+        /^[A-Za-z].*[^;]$/ {names($0, "ampi_[a-z0-9_]+[(]")}
+        /^(typedef )?enum.*[{]/ {names($0, "[{,] AMPI_[A-Z0-9_]+")}
+        /^    AMPI_[A-Z0-9_]+ *(=|,|$)/ {names($1, "AMPI_[A-Z0-9_]+")}' | sort -u
+}
+one_meaning() {
+    definitions amp.h > "$out/names.h"
+    definitions amp_kernels.cu > "$out/names.cu"
+    [ $(wc -l < "$out/names.h") -gt 700 ] && [ $(wc -l < "$out/names.cu") -gt 150 ] &&
+        ! comm -12 "$out/names.h" "$out/names.cu" | grep .
+}
+silent 'amp_kernels.cu: no private name of amp.h is another thing here' one_meaning
 silent 'amp.h: lines of at most 100 columns' narrow_lines amp.h
 silent 'amp.h: law 1: no isnan, isinf, isfinite, x != x' no_float_tests amp.h
 silent 'amp.h: ASCII, no tabs, no trailing blanks' plain_text amp.h

@@ -108,12 +108,11 @@ static void tiles_multiply(int c, int a, int b) {
 #define AMPI_TILE_DOT(C, A, B)   tiles_multiply(C, A, B)
 #define AMPI_TILE_ZERO(T)        memset(tiles_register[T], 0, sizeof tiles_register[T])
 
-static void ampi_tiles_begin(void) { /* registers start as NaN: what is not set shows */
+static void ampi_use_tiles(int on) { /* registers start as NaN: what is not set shows */
     memset(tiles_register, 0xff, sizeof tiles_register);
-    tiles_ready = 1;
+    tiles_ready = on;
 }
-static void ampi_tiles_end(void) { tiles_ready = 0; }
-static int  ampi_tiles_ask(void) {
+static int ampi_tiles_ask(void) {
     tiles_asked++;
     return tiles_granted;
 }
