@@ -20,7 +20,7 @@ Q := $(if $(filter 1,$(V)),,@)
 
 EXAMPLES := linear wrap_step pitfalls which_tensor recipes recipes_net autocast_ops train state gpt cnn ncf report
 TESTS    := numbers scaler optimizer report alloc ranks sparse fewer gemm tiles policy cache \
-            state recipes bits
+            state recipes vectors bits
 
 # How amp.h and its tests are built. Their own code needs less of the compiler than amp.h (TFLAGS).
 # aarch64 has NEON, s390x the other byte order; both run under qemu.
@@ -54,7 +54,7 @@ RUN_clang         := AMP_QUICK=1
 RUN_clang-ofast   := AMP_QUICK=1
 RUN_sanitize      := AMP_QUICK=1
 
-SUPPORT := $(wildcard tests/*.h) tests/one.sh tests/golden/scaler_traces.txt amp.h
+SUPPORT := $(wildcard tests/*.h tests/vectors/*) tests/one.sh tests/golden/scaler_traces.txt amp.h
 
 # Long ones first, so that none is left alone at the end. What make test leaves to make check: the
 # model of tiles, which takes long to compile, but for one configuration; clang without -Ofast; and on
@@ -63,7 +63,7 @@ LESS = $(patsubst %,%/tiles,$(filter-out o2,$(CONFIGS))) $(TESTS:%=clang/%) \
        $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/state \
        s390x/gemm s390x/optimizer
 SCRIPTS := bits compile readme cuda-sanitize emu nvcc examples ranks gpt cnn ncf report cuda-plain cblas \
-           sgemm-plain cuda-races cuda-traffic examples_cuda fuzz headers install self gpu_self \
+           sgemm-plain cuda-races cuda-traffic examples_cuda fuzz headers install vectors self gpu_self \
            $(call less,cuda-clang sgemm-sanitize)
 LOGS := $(SCRIPTS:%=$(BUILD)/tests/%.log) \
         $(foreach c,$(CONFIGS),$(foreach t,$(TESTS),$(BUILD)/tests/$(c)/$(t).log))
@@ -74,7 +74,7 @@ CHECK_LOGS := $(BUILD)/tests/fuzzing.log $(BUILD)/tests/mingw.log $(BUILD)/tests
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check sum soak cuda gpu-carry bench bench-peers logs examples install clean
+.PHONY: help run test check sum soak cuda gpu-carry bench bench-peers logs examples vectors install clean
 
 VERSION = $(shell awk '/define AMP_VERSION_/ {printf "%s%s", dot, $$3; dot = "."}' amp.h)
 
@@ -114,6 +114,10 @@ soak: $(BUILD)/ddp_mpi ## kill ranks 500 times; fuzz for HOURS=8, build/soak kee
 	    NAMES="state policy" sh tests/fuzz.sh $$seconds $(BUILD)/soak & first=$$!; \
 	    NAMES="calls env" sh tests/fuzz.sh $$seconds $(BUILD)/soak; second=$$?; \
 	    wait $$first && exit $$second
+
+vectors: ## run tests/vectors on amp.h, and on PyTorch's scaler where it is (PYTHON=...)
+	$(Q)mkdir -p $(BUILD)
+	$(Q)CC="$(CC)" sh tests/vectors.sh $(BUILD)/vectors
 
 cuda: ## compile kernels and CUDA examples with nvcc for every architecture; show registers
 	$(Q)mkdir -p $(BUILD)/cuda
@@ -224,6 +228,7 @@ $(BUILD)/tests/sgemm-%.log: tests/sgemm.sh tests/test_sgemm.cpp tests/lib.sh
 $(BUILD)/tests/cblas.log: tests/test_cblas.c tests/cblas_trainer.c
 $(BUILD)/tests/libtorch.log: examples/libtorch.cpp $(wildcard examples/train_*.h)
 $(BUILD)/tests/self.log: tests/test.h
+$(BUILD)/tests/vectors.log: $(wildcard tests/vectors/*)
 $(BUILD)/tests/bits.log: tests/test_bits.c
 $(BUILD)/tests/gpu_self.log: tests/gpu.sh tests/gpu_table.awk $(wildcard tests/bench/*cuda.cu tests/bench/*.py)
 $(BUILD)/tests/readme.log: README.md

@@ -1,0 +1,253 @@
+/* amp_subject.h - amp.h as a subject of the vectors: its scaler alone, and its optimizer around it. */
+
+#ifndef AMP_SUBJECT_H
+#define AMP_SUBJECT_H
+
+#include "amp.h"
+#include "run_more.h"
+
+typedef struct subject_state {
+    amp_scaler         scaler; /* the one */
+    amp_optimizer      opt;    /* the other */
+    amp_optimizer_desc desc;
+    float              weights[3], gradients[3];
+    int                stepped;
+    unsigned char      file[4096];
+    size_t             at;
+} subject_state;
+
+static int subject_answer(amp_result result) { return result == AMP_OK ? VECTORS_OK : VECTORS_REFUSED; }
+
+static int subject_shows(vectors_subject *v, const amp_scaler *s, amp_result result) {
+    v->scale = (double)s->scale;
+    v->good  = s->growth_tracker;
+    v->left  = s->hysteresis_tracker - 1;
+    return subject_answer(result);
+}
+
+static int subject_desc(amp_scaler_desc *d, const vectors_config *c) {
+    static const char *const presets[] = {
+        "default", "torch", "apex", "apex_hysteresis", "megatron", "deepspeed", "deepspeed_consecutive",
+        "deepspeed_fused", "flax", "jmp", "keras", "tf_keras", "mxnet", "static"};
+    int preset = 0, n = (int)(sizeof presets / sizeof *presets);
+    memset(d, 0, sizeof *d);
+    while (preset < n && strcmp(c->system, presets[preset]) != 0) preset++;
+    d->preset          = (amp_preset)preset;
+    d->init_scale      = (float)c->init_scale;
+    d->growth_factor   = c->growth_factor;
+    d->backoff_factor  = c->backoff_factor;
+    d->min_scale       = (float)c->min_scale;
+    d->max_scale       = (float)c->max_scale;
+    d->growth_interval = c->growth_interval;
+    d->hysteresis      = c->hysteresis;
+    return preset < n;
+}
+
+/* ------------------------------------------------------------------------ amp_scaler */
+
+static int scaler_start(vectors_subject *v, const vectors_config *c) {
+    amp_scaler     *s = &((subject_state *)v->self)->scaler;
+    amp_scaler_desc d;
+    if (!subject_desc(&d, c)) return VECTORS_SKIPPED;
+    return subject_shows(v, s, amp_scaler_init(s, &d));
+}
+
+static int scaler_unscale(vectors_subject *v, uint32_t *gradients, size_t n) {
+    return subject_answer(amp_scaler_unscale(&((subject_state *)v->self)->scaler, gradients, AMP_F32, n));
+}
+
+static amp_result scaler_taken(void *user) {
+    *(int *)user = VECTORS_OK;
+    return AMP_OK;
+}
+
+static int scaler_step(vectors_subject *v) {
+    int taken = VECTORS_SKIPPED;
+    return amp_scaler_step(&((subject_state *)v->self)->scaler, scaler_taken, &taken) == AMP_OK ? taken
+                                                                                                : VECTORS_REFUSED;
+}
+
+static int scaler_update(vectors_subject *v) {
+    amp_scaler      *s      = &((subject_state *)v->self)->scaler;
+    const amp_result result = amp_scaler_update(s);
+    return subject_shows(v, s, result);
+}
+
+static int set_scaler(amp_scaler *s, const char *what, double value) {
+    if (strcmp(what, "scale") == 0) return amp_scaler_set_scale(s, (float)value) == AMP_OK;
+    if (strcmp(what, "growth_interval") == 0) s->growth_interval = (int)value;
+    else s->found_inf = (uint32_t)value;
+    return 1;
+}
+
+static int scaler_set(vectors_subject *v, const char *what, double value) {
+    amp_scaler      *s = &((subject_state *)v->self)->scaler;
+    const amp_scaler saved = *s;
+    amp_result       result = AMP_OK;
+    if (strcmp(what, "resume") != 0) result = set_scaler(s, what, value) ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
+    else memset(s, 0xa5, sizeof *s), *s = saved; /* plain data: its bytes are its state */
+    return subject_shows(v, s, result);
+}
+
+/* --------------------------------------------------------------------- amp_optimizer */
+
+static amp_result wrap_open(subject_state *t) {
+    amp_tensor tensor;
+    amp_result result = amp_optimizer_init(&t->opt, &t->desc);
+    memset(&tensor, 0, sizeof tensor);
+    tensor.n      = 3;
+    tensor.weight = t->weights;
+    tensor.grad   = t->gradients;
+    if (result == AMP_OK) result = amp_optimizer_add(&t->opt, &tensor);
+    return result == AMP_OK ? amp_optimizer_prepare(&t->opt) : result;
+}
+
+static int wrap_start(vectors_subject *v, const vectors_config *c) {
+    subject_state *t = (subject_state *)v->self;
+    amp_result     result;
+    amp_optimizer_free(&t->opt);
+    memset(t, 0, sizeof *t);
+    if (!subject_desc(&t->desc.scaler, c)) return VECTORS_SKIPPED;
+    result = wrap_open(t);
+    return result == AMP_OK ? subject_shows(v, amp_optimizer_scaler(&t->opt), result) : subject_answer(result);
+}
+
+static int wrap_unscale(vectors_subject *v, uint32_t *gradients, size_t n) {
+    subject_state *t = (subject_state *)v->self;
+    amp_result     result;
+    memcpy(t->gradients, gradients, 4 * n);
+    result = amp_optimizer_check(&t->opt);
+    if (result == AMP_OK) result = amp_optimizer_unscale(&t->opt);
+    if (result == AMP_OK) memcpy(gradients, amp_optimizer_grad(&t->opt, 0), 4 * n);
+    return subject_answer(result);
+}
+
+/* The step is the caller's, behind the gate: amp.h does not see it twice. With a scale of inf, which some
+   systems reach, there is none: all gradients would be 0. */
+static int wrap_step(vectors_subject *v) {
+    subject_state *t = (subject_state *)v->self;
+    const amp_gate *gate = amp_optimizer_gate(&t->opt);
+    if (t->stepped || gate->inv_scale <= 0.0f) return VECTORS_ABSENT;
+    t->stepped = 1;
+    return gate->skip ? VECTORS_SKIPPED : VECTORS_OK;
+}
+
+static int wrap_update(vectors_subject *v) {
+    subject_state   *t      = (subject_state *)v->self;
+    const amp_result result = amp_optimizer_end_step(&t->opt);
+    t->stepped              = 0;
+    return subject_shows(v, amp_optimizer_scaler(&t->opt), result);
+}
+
+static bool wrap_write(void *user, const void *data, size_t num_bytes) {
+    subject_state *t = (subject_state *)user;
+    if (num_bytes > sizeof t->file - t->at) return false;
+    memcpy(t->file + t->at, data, num_bytes);
+    t->at += num_bytes;
+    return true;
+}
+
+static bool wrap_read(void *user, void *data, size_t num_bytes) {
+    subject_state *t = (subject_state *)user;
+    if (num_bytes > sizeof t->file - t->at) return false;
+    memcpy(data, t->file + t->at, num_bytes);
+    t->at += num_bytes;
+    return true;
+}
+
+static int wrap_set(vectors_subject *v, const char *what, double value) {
+    subject_state *t = (subject_state *)v->self;
+    amp_result     result = AMP_OK;
+    if (strcmp(what, "resume") != 0)
+        result = set_scaler(amp_optimizer_scaler(&t->opt), what, value) ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
+    else {
+        t->at  = 0;
+        result = amp_optimizer_save(&t->opt, wrap_write, t);
+        amp_optimizer_free(&t->opt);
+        t->at = 0;
+        if (result == AMP_OK) result = wrap_open(t);
+        if (result == AMP_OK) result = amp_optimizer_load(&t->opt, wrap_read, t);
+    }
+    return result == AMP_OK ? subject_shows(v, amp_optimizer_scaler(&t->opt), result) : subject_answer(result);
+}
+
+/* ------------------------------------------------------------------ steps and numbers */
+
+static amp_dtype subject_dtype(const char *name) {
+    return strcmp(name, "fp16") == 0 ? AMP_F16 : strcmp(name, "bf16") == 0 ? AMP_BF16 : AMP_F32;
+}
+
+static amp_tensor step_tensor(const vectors_state *state, void *gradients) {
+    amp_tensor tensor;
+    memset(&tensor, 0, sizeof tensor);
+    tensor.n          = state->n;
+    tensor.weight     = state->weights;
+    tensor.grad       = gradients;
+    tensor.grad_type  = subject_dtype(state->dtype);
+    tensor.model      = state->copies;
+    tensor.model_type = tensor.grad_type;
+    return tensor;
+}
+
+static int step_begin(vectors_subject *v, vectors_state *state) {
+    static float       gradients[VECTORS_MOST]; /* until the first step brings its own */
+    subject_state     *t = (subject_state *)v->self;
+    amp_tensor         tensor = step_tensor(state, gradients);
+    amp_optimizer_desc d;
+    amp_result         result;
+    memset(&d, 0, sizeof d);
+    d.dtype             = subject_dtype(state->dtype);
+    d.kind              = AMP_KIND_ADAMW;
+    d.beta1             = state->beta1;
+    d.beta2             = state->beta2;
+    d.eps               = state->eps;
+    d.weight_decay      = (float)state->weight_decay;
+    d.scaler.init_scale = (float)state->scale;
+    d.first_step        = (uint64_t)state->steps;
+    tensor.moment1      = state->m;
+    tensor.moment2      = state->v;
+    result              = amp_optimizer_init(&t->opt, &d);
+    if (result == AMP_OK) result = amp_optimizer_add(&t->opt, &tensor);
+    if (result == AMP_OK) result = amp_optimizer_prepare(&t->opt);
+    state->m = state->v = NULL; /* they are inside; the step after tells whether they stayed */
+    return subject_answer(result);
+}
+
+static int step_adamw(vectors_subject *v, vectors_state *state, void *gradients) {
+    subject_state *t = (subject_state *)v->self;
+    amp_status     status;
+    amp_result     result = amp_optimizer_rebind(&t->opt, 0, NULL, gradients);
+    if (result == AMP_OK) result = amp_optimizer_adamw(&t->opt, (float)state->lr);
+    if (result == AMP_OK) result = amp_optimizer_status(&t->opt, &status);
+    if (result != AMP_OK) return VECTORS_REFUSED;
+    state->steps = (int)amp_optimizer_gate(&t->opt)->step;
+    state->scale = (double)status.loss_scale;
+    return status.did_step ? VECTORS_OK : VECTORS_SKIPPED;
+}
+
+static void step_end(vectors_subject *v) { amp_optimizer_free(&((subject_state *)v->self)->opt); }
+
+static void subject_convert(void *dst, const char *to, const void *src, const char *from, size_t n) {
+    amp_cast(dst, subject_dtype(to), src, subject_dtype(from), n);
+}
+
+static vectors_subject amp_subject(subject_state *state, int wrap) {
+    vectors_subject v;
+    memset(&v, 0, sizeof v);
+    memset(state, 0, sizeof *state);
+    v.name    = wrap ? "amp_optimizer" : "amp_scaler";
+    v.self    = state;
+    v.start   = wrap ? wrap_start : scaler_start;
+    v.unscale = wrap ? wrap_unscale : scaler_unscale;
+    v.step    = wrap ? wrap_step : scaler_step;
+    v.update  = wrap ? wrap_update : scaler_update;
+    v.set     = wrap ? wrap_set : scaler_set;
+    v.begin   = step_begin;
+    v.adamw   = step_adamw;
+    v.end     = step_end;
+    v.convert = subject_convert;
+    v.samples = 1;
+    return v;
+}
+
+#endif

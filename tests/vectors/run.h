@@ -1,0 +1,71 @@
+/* run.h - runs a case of the families scale and order on a scaler. */
+
+#ifndef VECTORS_RUN_H
+#define VECTORS_RUN_H
+
+#include "vectors.h"
+
+static double   vec_number(const json *j, const char *key) { return json_number(json_get(j, key)); }
+static uint32_t vec_bits(const json *j) { return (uint32_t)strtoul(j->text, NULL, 16); }
+static int      vec_is(const json *j, const char *text) { return j->kind == '"' && !strcmp(j->text, text); }
+static int      vec_scale_is(const vectors_subject *s, double x) { return !memcmp(&s->scale, &x, sizeof x); }
+
+/* A row of a trace: event, how often, scale, good (null: not counted), left, was the last step taken. */
+static int vec_trace(vectors_subject *s, const json *row) {
+    const char   event = *json_at(row, 0)->text;
+    const double count = json_number(json_at(row, 1)), scale = json_number(json_at(row, 2));
+    int          taken = 0, k;
+    for (k = 0; k < (int)count && !strchr("RSI", event); k++) {
+        uint32_t g[3] = {0x3f800000u, event == 'X' ? 0x7f800000u : event == 'N' ? 0x7fc00000u : 0x3f800000u, 0};
+        if (event == 'H') s->set(s, "found_inf", 2.0);
+        s->unscale(s, g, 3);
+        taken = s->step(s);
+        s->update(s);
+    }
+    if (event == 'R') s->set(s, "resume", 0.0);
+    if (event == 'S') s->set(s, "scale", scale);
+    if (event == 'I') s->set(s, "growth_interval", count);
+    if (taken == VECTORS_ABSENT) return taken;
+    return vec_scale_is(s, scale) && s->left == (int)json_number(json_at(row, 4)) &&
+           (*json_at(row, 3)->text == 'n' || s->good == (int)json_number(json_at(row, 3))) &&
+           taken == (int)json_number(json_at(row, 5));
+}
+
+/* A row of calls: call, argument, answer, gradients after it (null: any), scale. */
+static int vec_call(vectors_subject *s, const json *row, uint32_t g[3]) {
+    static const char *const answers[] = {"refused", "skipped", "ok", "taken"};
+    const json *call = json_at(row, 0), *argument = json_at(row, 1), *after = json_at(row, 3);
+    int         answer = VECTORS_OK, same = 1;
+    size_t      i;
+    for (i = 0; i < argument->size; i++) g[i] = vec_bits(json_at(argument, i));
+    if (vec_is(call, "unscale")) answer = s->unscale(s, g, 3);
+    if (vec_is(call, "step") && (answer = s->step(s)) == VECTORS_OK) answer = 2; /* taken */
+    if (vec_is(call, "update")) answer = s->update(s);
+    if (vec_is(call, "scale")) answer = s->set(s, "scale", json_number(argument));
+    for (i = 0; i < after->size; i++) same &= g[i] == vec_bits(json_at(after, i));
+    return answer == VECTORS_ABSENT ? answer
+         : same && vec_scale_is(s, json_number(json_at(row, 4))) && vec_is(json_at(row, 2), answers[answer + 1]);
+}
+
+/* VECTORS_OK, 0 where it is wrong, VECTORS_ABSENT where the subject cannot be asked; and the last row. */
+static int vec_rows(vectors_subject *s, const json *c, size_t *row) {
+    const json    *j = json_get(c, "config"), *rows = json_get(c, "rows"), *r = json_first(rows);
+    uint32_t       g[3] = {0, 0, 0};
+    int            result;
+    vectors_config f;
+    f.system          = json_get(c, "system")->text;
+    f.init_scale      = vec_number(j, "init_scale");
+    f.growth_factor   = vec_number(j, "growth_factor");
+    f.backoff_factor  = vec_number(j, "backoff_factor");
+    f.min_scale       = vec_number(j, "min_scale");
+    f.max_scale       = vec_number(j, "max_scale");
+    f.tolerance       = vec_number(j, "tolerance");
+    f.growth_interval = (int)vec_number(j, "growth_interval");
+    f.hysteresis      = (int)vec_number(j, "hysteresis");
+    result = s->start(s, &f) == VECTORS_OK ? VECTORS_OK : VECTORS_ABSENT;
+    for (*row = 0; *row < rows->size && result == VECTORS_OK; ++*row, r = json_behind(r))
+        result = r->size == 6 ? vec_trace(s, r) : vec_call(s, r, g);
+    return result;
+}
+
+#endif

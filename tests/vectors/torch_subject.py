@@ -1,0 +1,54 @@
+"""torch_subject.py - PyTorch's GradScaler as a subject of the vectors."""
+import torch
+
+
+class GradScaler:
+    left = 0
+    scale = property(lambda self: self.s.get_scale())
+    good = property(lambda self: self.s._get_growth_tracker())
+
+    def start(self, system, c):
+        self.c, self.taken, self.found = c, 0, False
+        if system == 'torch':
+            self.s = torch.amp.GradScaler('cpu', c['init_scale'], c['growth_factor'], c['backoff_factor'],
+                                          c['growth_interval'])
+            self.p = torch.zeros(3, requires_grad=True)
+            self.o = torch.optim.SGD([self.p], lr=0.0)
+            self.o.step = lambda: setattr(self, 'taken', self.taken + 1)
+            self.s.scale(self.p.sum())
+        return system == 'torch'
+
+    def ask(self, function, *arguments):
+        try:
+            function(*arguments)
+            return 'ok'
+        except (RuntimeError, AssertionError):
+            return 'refused'
+
+    def unscale(self, x):
+        self.p.grad = torch.from_numpy(x)
+        return self.ask(self.s.unscale_, self.o)
+
+    def step(self):
+        before = self.taken
+        if self.found:  # what ranks summed up
+            self.s._per_optimizer_states[id(self.o)]['found_inf_per_device'] = {self.p.device: torch.tensor(2.0)}
+        self.found = False
+        answer = self.ask(self.s.step, self.o)
+        return answer if answer == 'refused' else 'taken' if self.taken > before else 'skipped'
+
+    def update(self):
+        return self.ask(self.s.update)
+
+    def set(self, what, x):
+        if what == 'scale':
+            self.s._scale.fill_(x)
+        elif what == 'growth_interval':
+            self.s.set_growth_interval(x)
+        elif what == 'found_inf':
+            self.found = True
+        else:
+            state = self.s.state_dict()
+            self.start('torch', self.c)
+            self.s.load_state_dict(state)
+        return 'ok'
