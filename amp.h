@@ -211,8 +211,8 @@
        AMP_NO_STDLIB        with it: no malloc, files or environment; every desc
                             must then carry an allocator
        AMP_DEF              everywhere: the linkage of the functions, such as
-                            __declspec(dllexport); default extern. AMP_CUDA_DEF is
-                            that of the functions in amp_kernels.cu
+                            __declspec(dllexport); default extern (amp_kernels.cu's
+                            are extern)
        AMP_KERNELS          in amp_kernels.cu, and tests, only
        AMP_NO_CONDITIONAL   for amp_kernels.cu, if a program built with CUDA 12.4 or newer
                             shall load on an older driver: no amp_cuda_if_begin
@@ -287,6 +287,8 @@
               format that goes on from a file of 0.5.0 is not bit for bit what it would have
               been. The file reads itself once for each instruction set (AMP_FILE, if it is
               renamed; AMP_NO_VECTORS): gcc -O3 takes a third less time. Versions do not mix
+              Gone: amp_cuda_capability (amp_capability_of takes cudaDeviceProp's major and
+              minor), AMP_CUDA_DEF (amp_kernels.cu's functions are extern).
        0.5.0  ranks: desc.shard, amp_optimizer_range, _accumulate; states in sets of files.
               Gradients that touch few rows (amp_tensor.row_length). Masters and moments
               in storage formats (desc.state). What happens in a run, and advice (desc.report)
@@ -885,10 +887,6 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
    order, nothing allocates or waits, everything can be captured in a graph; the bits are the CPU's.
    A CUDA or cuBLAS call that fails gives AMP_ERROR_CUDA or AMP_ERROR_CUBLAS. */
 
-#ifndef AMP_CUDA_DEF
-#define AMP_CUDA_DEF extern
-#endif
-
 /* Make a backend of stream (NULL: the default stream), to be set in amp_optimizer_desc.backend or
    given to amp_gemm. With it amp_optimizer_prepare, _load and _save wait for the stream, and so
    does whatever returns a value (begin_step, _loss_scale, _status, _stats); while the stream
@@ -897,38 +895,34 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
    its stream and workspace at every product, so give it a handle of its own. For products inside a
    graph, set backend->workspace to device memory of yours (32 MiB; its address a multiple of 256)
    and backend->workspace_size, before the backend is used. */
-AMP_CUDA_DEF amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream,
-                                         void *cublas_handle);
+extern amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cublas_handle);
 
 /* What the last call in this thread that returned AMP_ERROR_CUDA or AMP_ERROR_CUBLAS was told. */
-AMP_CUDA_DEF int amp_cuda_code(void);
+extern int amp_cuda_code(void);
 
 /* The twins of amp_cast (in place only between the two halves) and of amp_scaler_*. A scaler
    without init stays as it is, and so does one in whose update nothing has been checked. */
-AMP_CUDA_DEF amp_result amp_cuda_cast(void *dst, amp_dtype dst_type,
-                                      const void *src, amp_dtype src_type, size_t n,
-                                      amp_stream stream);
-AMP_CUDA_DEF amp_result amp_cuda_scaler_check(amp_scaler *s, const void *grad, amp_dtype type,
-                                              size_t n, amp_stream stream);
-AMP_CUDA_DEF amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *grad, amp_dtype type,
-                                                size_t n, amp_stream stream);
-AMP_CUDA_DEF amp_result amp_cuda_scaler_unscale_to(amp_scaler *s, float *dst, const void *src,
-                                                   amp_dtype src_type, size_t n,
-                                                   amp_stream stream);
-AMP_CUDA_DEF amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
+extern amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
+                                size_t n, amp_stream stream);
+extern amp_result amp_cuda_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n,
+                                        amp_stream stream);
+extern amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *grad, amp_dtype type, size_t n,
+                                          amp_stream stream);
+extern amp_result amp_cuda_scaler_unscale_to(amp_scaler *s, float *dst, const void *src,
+                                             amp_dtype src_type, size_t n, amp_stream stream);
+extern amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
 
 /* Multiply the n elements of x, the loss or its gradient, by *scale, which is read when the work
    runs (amp_optimizer_loss_scale_ptr, or &s->scale): in fp32, rounded once to type. */
-AMP_CUDA_DEF amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n,
-                                            const float *scale, amp_stream stream);
+extern amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const float *scale,
+                                      amp_stream stream);
 
 /* While stream is being captured: what is captured on body, another stream, between these calls
    will run only if *skip is 0 when the graph comes there (in device memory: &gate->skip of
    amp_optimizer_gate, or found_inf of a scaler). CUDA 12.4; AMP_ERROR_UNSUPPORTED with an older
    toolkit or driver, or if body is being captured; AMP_ERROR_BAD_STATE if stream is not. */
-AMP_CUDA_DEF amp_result amp_cuda_if_begin(const uint32_t *skip, amp_stream stream,
-                                          amp_stream body);
-AMP_CUDA_DEF amp_result amp_cuda_if_end(amp_stream body);
+extern amp_result amp_cuda_if_begin(const uint32_t *skip, amp_stream stream, amp_stream body);
+extern amp_result amp_cuda_if_end(amp_stream body);
 
 /* -------------------------------------------------------------- >>api  capability */
 
@@ -955,10 +949,9 @@ typedef struct amp_capability {
     const char *advice;           /* the same in words                                            */
 } amp_capability;
 
-/* Of the CPU (0, 0), as amp.h uses it; of a CUDA compute capability; of a device (an index; -1: the
-   current one; in amp_kernels.cu). */
+/* Of the CPU (0, 0), as amp.h uses it; or of a CUDA compute capability (major and minor of
+   cudaDeviceProp). */
 AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability);
-AMP_CUDA_DEF amp_result amp_cuda_capability(int device, amp_capability *capability);
 
 /* Stop here, unless you have several ranks, or want reports or autocast: nothing above needs what
    follows. */
@@ -2612,27 +2605,6 @@ AMPI_FN float ampi_epilogue(float sum, const float *bias, int relu) {
     return sum;
 }
 
-/* -------------------------------------------------------------- >>core  capability
-   NVIDIA: tensor cores multiply fp16 from 7.0 on, bf16 and TF32 from 8.0 on. */
-
-AMPI_FN amp_result ampi_capability(int major, int minor, amp_capability *c) {
-    if (!c || major < 0 || minor < 0) return AMP_ERROR_INVALID_ARGUMENT;
-    memset(c, 0, sizeof *c);
-    c->major  = major;
-    c->minor  = minor;
-    c->fp16   = major >= 7;
-    c->bf16   = major >= 8;
-    c->tf32   = major >= 8;
-    c->dtype  = c->bf16 ? AMP_BF16 : c->fp16 ? AMP_F16 : AMP_F32;
-    c->policy = AMP_POLICY_DEFAULT;
-    c->scaler = c->fp16 && !c->bf16;
-    c->advice = c->bf16   ? "bf16 needs no loss scale; fp16 keeps three more bits and needs one"
-                : c->fp16 ? "fp16 with a dynamic loss scale; bf16 and TF32 are not in hardware"
-                : major   ? "no tensor cores: halves save memory, not time"
-                          : "products run in fp32 here: halves save memory, not time";
-    return AMP_OK;
-}
-
 /* Plain C: vectors of one. The tiers define these functions and the last five macros anew. */
 AMPI_FN float    ampi_splat(float x) { return x; }
 AMPI_FN uint32_t ampi_u32(uint32_t x) { return x; }
@@ -3248,13 +3220,13 @@ static char *ampi_blank(char *problem) {
 #if !defined(AMP_NO_AUTOCAST) || !defined(AMP_NO_STDLIB) /* policies, and the environment */
 static char ampi_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
 
-/* Is text[0..length) this name? Capitals and underscores do not matter. */
+/* Is text[0..length) this name, which a space may end? Capitals and underscores do not matter. */
 static int ampi_named(const char *text, size_t length, const char *name) {
     const char *end = text + length;
     for (;; text++, name++) {
         while (text < end && *text == '_') text++;
         while (*name == '_') name++;
-        if (text == end || !*name) return text == end && !*name;
+        if (text == end || !*name || *name == ' ') return text == end && (!*name || *name == ' ');
         if (ampi_lower(*text) != *name) return 0;
     }
 }
@@ -3304,7 +3276,8 @@ typedef struct ampi_arrays {
 /* Elements i to end of arrays, end - i a multiple of AMPI_WHOLE. */
 typedef struct ampi_tier {
     const char *name;
-    int (*usable)(int by_name); /* or as the best */
+    uint32_t    needs; /* of ampi_cpu_features     */
+    uint32_t    best;  /* and unless asked by name */
     /* halves to fp32 and back; stream: dst + i is aligned to 64 bytes, write around the cache */
     void (*widen)(void *dst, const void *src, amp_dtype src_type, size_t i, size_t end, int stream);
     void (*narrow)(void *dst, amp_dtype dst_type, const void *src, size_t i, size_t end,
@@ -7768,22 +7741,30 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
 
 /* ------------------------------------------------------------ >>impl  capability */
 
-AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability) {
-    const amp_result result = ampi_capability(major, minor, capability);
-    if (result != AMP_OK || major) return result;
-    if (strcmp(amp_cpu_tier(), "avx512_bf16") == 0) {
-        capability->bf16   = 1;
-        capability->dtype  = AMP_BF16;
-        capability->advice = "AVX512_BF16: bf16 products take half the instructions of fp32's and "
-                             "need no loss scale; fp16's run in fp32";
-    }
-    if (strcmp(amp_cpu_tier(), "amx") != 0) return AMP_OK;
-    capability->fp16   = 1;
-    capability->bf16   = 1;
-    capability->tf32   = 1;
-    capability->dtype  = AMP_BF16;
-    capability->advice = "AMX: bf16 products are several times as fast as fp32's and need no loss "
-                         "scale; fp16's are exact, and less than twice as fast";
+/* NVIDIA: tensor cores multiply fp16 from 7.0 on, bf16 and TF32 from 8.0 on. */
+AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
+    const char *tier  = major ? "" : amp_cpu_tier();
+    const int   amx   = strcmp(tier, "amx") == 0;
+    const int   pairs = strcmp(tier, "avx512_bf16") == 0;
+    if (!c || major < 0 || minor < 0) return AMP_ERROR_INVALID_ARGUMENT;
+    memset(c, 0, sizeof *c);
+    c->major  = major;
+    c->minor  = minor;
+    c->fp16   = major >= 7 || amx;
+    c->bf16   = major >= 8 || amx || pairs;
+    c->tf32   = major >= 8 || amx;
+    c->dtype  = c->bf16 ? AMP_BF16 : c->fp16 ? AMP_F16 : AMP_F32;
+    c->policy = AMP_POLICY_DEFAULT;
+    c->scaler = c->fp16 && !c->bf16;
+    c->advice =
+        amx     ? "AMX: bf16 products are several times as fast as fp32's and need no loss scale; "
+                  "fp16's are exact, and less than twice as fast"
+        : pairs ? "AVX512_BF16: bf16 products take half the instructions of fp32's and need no "
+                  "loss scale; fp16's run in fp32"
+        : c->bf16 ? "bf16 needs no loss scale; fp16 keeps three more bits and needs one"
+        : c->fp16 ? "fp16 with a dynamic loss scale; bf16 and TF32 are not in hardware"
+        : major   ? "no tensor cores: halves save memory, not time"
+                  : "products run in fp32 here: halves save memory, not time";
     return AMP_OK;
 }
 
@@ -9292,93 +9273,59 @@ typedef struct ampi_op_row { const char *name; unsigned char rule[5]; } ampi_op_
 static const ampi_op_row ampi_ops[] = {AMP_OP_LIST(AMPI_OP){NULL, {0, 0, 0, 0, 0}}};
 #undef AMPI_OP
 
-/* What other sources call an op, beyond capitals and underscores. */
-static const struct ampi_alias { const char *name; amp_op op; } ampi_aliases[] = {
-    {"attention", AMP_OP_SCALED_DOT_PRODUCT_ATTENTION},
-    {"sdpa", AMP_OP_SCALED_DOT_PRODUCT_ATTENTION},
-    {"mha", AMP_OP_SCALED_DOT_PRODUCT_ATTENTION},
-    {"batch_matmul", AMP_OP_BMM},
-    {"batch_matmul_v2", AMP_OP_BMM},
-    {"depthwise_conv2d_native", AMP_OP_CONV2D},
-    {"conv2d_backprop_input", AMP_OP_CONV_TRANSPOSE2D},
-    {"conv3d_backprop_input_v2", AMP_OP_CONV_TRANSPOSE3D},
-    {"fused_batch_norm", AMP_OP_BATCH_NORM},
-    {"fused_batch_norm_v2", AMP_OP_BATCH_NORM},
-    {"fused_batch_norm_v3", AMP_OP_BATCH_NORM},
-    {"native_layer_norm", AMP_OP_LAYER_NORM},
-    {"inv", AMP_OP_RECIPROCAL},
-    {"swish", AMP_OP_SILU},
-    {"add_v2", AMP_OP_ADD},
-    {"real_div", AMP_OP_DIV},
-    {"concat", AMP_OP_CAT},
-    {"concat_v2", AMP_OP_CAT},
-    {"softmax_cross_entropy_with_logits", AMP_OP_CROSS_ENTROPY},
-    {"sparse_softmax_cross_entropy_with_logits", AMP_OP_CROSS_ENTROPY},
-    {"nll_loss2d", AMP_OP_NLL_LOSS},
-    {"l2_loss", AMP_OP_MSE_LOSS},
-    {"mse", AMP_OP_MSE_LOSS},
-    {"bce", AMP_OP_BINARY_CROSS_ENTROPY},
-    {"bce_loss", AMP_OP_BINARY_CROSS_ENTROPY},
-    {"bce_with_logits", AMP_OP_BCE_WITH_LOGITS},
-    {"bce_with_logits_loss", AMP_OP_BCE_WITH_LOGITS},
-    {"max_pool", AMP_OP_MAX_POOL2D},
-    {"avg_pool", AMP_OP_AVG_POOL2D},
-    {"resize_nearest_neighbor", AMP_OP_UPSAMPLE_NEAREST},
-    {"resize_bilinear", AMP_OP_UPSAMPLE_BILINEAR},
-    {"max_pool_v2", AMP_OP_MAX_POOL2D},
-    {"interpolate", AMP_OP_UPSAMPLE_BILINEAR},
-    {"upsample_nearest1d", AMP_OP_UPSAMPLE_NEAREST},
-    {"upsample_nearest2d", AMP_OP_UPSAMPLE_NEAREST},
-    {"upsample_nearest3d", AMP_OP_UPSAMPLE_NEAREST},
-    {"upsample_linear1d", AMP_OP_UPSAMPLE_LINEAR},
-    {"upsample_bilinear2d", AMP_OP_UPSAMPLE_BILINEAR},
-    {"upsample_trilinear3d", AMP_OP_UPSAMPLE_TRILINEAR},
-    {"upsample_bicubic2d", AMP_OP_UPSAMPLE_BICUBIC},
-    {"cross_entropy_loss", AMP_OP_CROSS_ENTROPY},
-    {"grid_sample", AMP_OP_GRID_SAMPLER},
-    {"bias_add_v1", AMP_OP_BIAS_ADD},
-    {"pack", AMP_OP_STACK},
-    {"gather_v2", AMP_OP_GATHER},
-    {"select_v2", AMP_OP_SELECT},
-    {"pad_v2", AMP_OP_PAD},
-    {"mirror_pad", AMP_OP_REFLECTION_PAD},
-    {"fft_fft", AMP_OP_FFT},
-    {"linalg_cholesky", AMP_OP_CHOLESKY},
-    {"linalg_inv", AMP_OP_INVERSE},
-    {"linalg_pinv", AMP_OP_PINVERSE},
-    {"linalg_lu", AMP_OP_LU},
-    {"linalg_qr", AMP_OP_QR},
-    {"linalg_svd", AMP_OP_SVD},
-    {"linalg_eig", AMP_OP_EIG},
-    {"linalg_lstsq", AMP_OP_LSTSQ},
-    {"eq", AMP_OP_COMPARE},
-    {"ne", AMP_OP_COMPARE},
-    {"lt", AMP_OP_COMPARE},
-    {"le", AMP_OP_COMPARE},
-    {"gt", AMP_OP_COMPARE},
-    {"ge", AMP_OP_COMPARE},
-    {"equal", AMP_OP_COMPARE},
-    {"not_equal", AMP_OP_COMPARE},
-    {"less", AMP_OP_COMPARE},
-    {"less_equal", AMP_OP_COMPARE},
-    {"greater", AMP_OP_COMPARE},
-    {"greater_equal", AMP_OP_COMPARE},
-    {"add_n", AMP_OP_ADD},
-    {"strided_slice", AMP_OP_SLICE},
-    {"block_lstm", AMP_OP_LSTM_CELL},
-    {"lstm_block_cell", AMP_OP_LSTM_CELL},
-    {"gru_block_cell", AMP_OP_GRU_CELL},
-    {"nanquantile", AMP_OP_QUANTILE},
-    {"fft_ifft", AMP_OP_FFT},
-    {"fft_rfft", AMP_OP_FFT},
-    {"reflection_pad1d", AMP_OP_REFLECTION_PAD},
-    {"reflection_pad2d", AMP_OP_REFLECTION_PAD},
-    {"replication_pad1d", AMP_OP_REPLICATION_PAD},
-    {"replication_pad2d", AMP_OP_REPLICATION_PAD},
-    {"replication_pad3d", AMP_OP_REPLICATION_PAD},
-    {"fake_quantize_per_tensor_affine", AMP_OP_FAKE_QUANTIZE},
-    {"linalg_eigh", AMP_OP_EIG},
-    {"linalg_svdvals", AMP_OP_SVD}};
+/* What other sources call an op, beyond capitals and underscores: words with a space between. */
+static const struct ampi_alias { amp_op op; const char *names; } ampi_aliases[] = {
+    {AMP_OP_SCALED_DOT_PRODUCT_ATTENTION, "attention sdpa mha"},
+    {AMP_OP_BMM, "batch_matmul batch_matmul_v2"},
+    {AMP_OP_CONV2D, "depthwise_conv2d_native"},
+    {AMP_OP_CONV_TRANSPOSE2D, "conv2d_backprop_input"},
+    {AMP_OP_CONV_TRANSPOSE3D, "conv3d_backprop_input_v2"},
+    {AMP_OP_BATCH_NORM, "fused_batch_norm fused_batch_norm_v2 fused_batch_norm_v3"},
+    {AMP_OP_LAYER_NORM, "native_layer_norm"},
+    {AMP_OP_RECIPROCAL, "inv"},
+    {AMP_OP_SILU, "swish"},
+    {AMP_OP_ADD, "add_v2 add_n"},
+    {AMP_OP_DIV, "real_div"},
+    {AMP_OP_CAT, "concat concat_v2"},
+    {AMP_OP_CROSS_ENTROPY,
+     "softmax_cross_entropy_with_logits "
+     "sparse_softmax_cross_entropy_with_logits cross_entropy_loss"},
+    {AMP_OP_NLL_LOSS, "nll_loss2d"},
+    {AMP_OP_MSE_LOSS, "l2_loss mse"},
+    {AMP_OP_BINARY_CROSS_ENTROPY, "bce bce_loss"},
+    {AMP_OP_BCE_WITH_LOGITS, "bce_with_logits bce_with_logits_loss"},
+    {AMP_OP_MAX_POOL2D, "max_pool max_pool_v2"},
+    {AMP_OP_AVG_POOL2D, "avg_pool"},
+    {AMP_OP_UPSAMPLE_NEAREST,
+     "resize_nearest_neighbor upsample_nearest1d "
+     "upsample_nearest2d upsample_nearest3d"},
+    {AMP_OP_UPSAMPLE_BILINEAR, "resize_bilinear interpolate upsample_bilinear2d"},
+    {AMP_OP_UPSAMPLE_LINEAR, "upsample_linear1d"},
+    {AMP_OP_UPSAMPLE_TRILINEAR, "upsample_trilinear3d"},
+    {AMP_OP_UPSAMPLE_BICUBIC, "upsample_bicubic2d"},
+    {AMP_OP_GRID_SAMPLER, "grid_sample"},
+    {AMP_OP_BIAS_ADD, "bias_add_v1"},
+    {AMP_OP_STACK, "pack"},
+    {AMP_OP_GATHER, "gather_v2"},
+    {AMP_OP_SELECT, "select_v2"},
+    {AMP_OP_PAD, "pad_v2"},
+    {AMP_OP_REFLECTION_PAD, "mirror_pad reflection_pad1d reflection_pad2d"},
+    {AMP_OP_FFT, "fft_fft fft_ifft fft_rfft"},
+    {AMP_OP_CHOLESKY, "linalg_cholesky"},
+    {AMP_OP_INVERSE, "linalg_inv"},
+    {AMP_OP_PINVERSE, "linalg_pinv"},
+    {AMP_OP_LU, "linalg_lu"},
+    {AMP_OP_QR, "linalg_qr"},
+    {AMP_OP_SVD, "linalg_svd linalg_svdvals"},
+    {AMP_OP_EIG, "linalg_eig linalg_eigh"},
+    {AMP_OP_LSTSQ, "linalg_lstsq"},
+    {AMP_OP_COMPARE, "eq ne lt le gt ge equal not_equal less less_equal greater greater_equal"},
+    {AMP_OP_SLICE, "strided_slice"},
+    {AMP_OP_LSTM_CELL, "block_lstm lstm_block_cell"},
+    {AMP_OP_GRU_CELL, "gru_block_cell"},
+    {AMP_OP_QUANTILE, "nanquantile"},
+    {AMP_OP_REPLICATION_PAD, "replication_pad1d replication_pad2d replication_pad3d"},
+    {AMP_OP_FAKE_QUANTIZE, "fake_quantize_per_tensor_affine"}};
 
 /* ORDER amp_policy */
 static const char *const ampi_policy_names[] = {
@@ -9398,9 +9345,12 @@ static int ampi_find_op(const char *name, size_t length) {
     size_t i;
     for (i = 0; i < (size_t)AMP_NUM_OPS; i++)
         if (length && ampi_named(name, length, ampi_ops[i].name)) return (int)i;
-    for (i = 0; i < sizeof ampi_aliases / sizeof ampi_aliases[0]; i++)
-        if (length && ampi_named(name, length, ampi_aliases[i].name))
-            return (int)ampi_aliases[i].op;
+    for (i = 0; length && i < sizeof ampi_aliases / sizeof ampi_aliases[0]; i++) {
+        const char *alias = ampi_aliases[i].names;
+        while (alias && !ampi_named(name, length, alias))
+            if ((alias = strchr(alias, ' ')) != NULL) alias++;
+        if (alias) return (int)ampi_aliases[i].op;
+    }
     return -1;
 }
 
@@ -9593,59 +9543,53 @@ static void ampi_say_of(amp_autocast *ac, int op, uint32_t rule, uint32_t dtype)
     ac->ops[i].dtype = (uint8_t)dtype;
 }
 
+/* A word without =. */
+static int ampi_override_all(amp_autocast *ac, const char *word, size_t length) {
+    const int type   = ampi_find_type(word, length);
+    const int policy = ampi_find(word, length, ampi_policy_names, AMPI_NUM_POLICIES);
+    if (ampi_named(word, length, "off")) {
+        ac->off = 1;
+    } else if (ampi_named(word, length, "tf32")) {
+        ac->tf32 = 1;
+    } else if (type > 0) {
+        ac->dtype = (amp_dtype)type;
+    } else if (policy >= 0) { /* all that was said before is forgotten, but scopes stay */
+        const amp_autocast before = *ac;
+        amp_autocast_init(ac, (amp_policy)policy, AMP_F32);
+        memcpy(ac->scopes, before.scopes, sizeof ac->scopes);
+        ac->depth = before.depth;
+        ac->cache = before.cache;
+    } else {
+        return 0;
+    }
+    return 1;
+}
+
 /* One word of an override. Returns where it is wrong, or NULL. */
 static const char *ampi_override_word(amp_autocast *ac, const char *word, size_t length) {
-    const char *equals = (const char *)memchr(word, '=', length);
-    const int   is_op  = length > 3 && ampi_named(word, 2, "op") && word[2] == ':';
-    const int   depth  = ac->depth;
-    size_t      before;
-    uint32_t    rule, dtype;
-    int         found;
-    if (!equals) {
-        if (ampi_named(word, length, "off")) {
-            ac->off = 1;
-            return NULL;
-        }
-        if (ampi_named(word, length, "tf32")) {
-            ac->tf32 = 1;
-            return NULL;
-        }
-        found = ampi_find_type(word, length);
-        if (found > 0) {
-            ac->dtype = (amp_dtype)found;
-            return NULL;
-        }
-        found = ampi_find(word, length, ampi_policy_names, AMPI_NUM_POLICIES);
-        if (found < 0) return word;
-        {
-            amp_autocast other;
-            amp_autocast_init(&other, (amp_policy)found, AMP_F32);
-            memcpy(other.scopes, ac->scopes, sizeof other.scopes);
-            other.depth   = depth;
-            other.cache = ac->cache;
-            *ac           = other;
-        }
-        return NULL;
-    }
+    const char    *equals = (const char *)memchr(word, '=', length);
+    const int      is_op  = length > 3 && ampi_named(word, 2, "op") && word[2] == ':';
+    ampi_override *o      = &ac->overrides[ac->num_overrides];
+    size_t         before;
+    uint32_t       rule, dtype;
+    int            op;
+    if (!equals) return ampi_override_all(ac, word, length) ? NULL : word;
     before = (size_t)(equals - word);
-    found  = is_op && before >= 3 ? ampi_find_op(word + 3, before - 3) : -1;
-    if (is_op && found < 0) return word + 3;
-    if (is_op && !ampi_said_of(ac, (amp_op)found) && ac->num_ops >= AMP_MAX_OP_OVERRIDES)
-        return word;
-    if (!is_op && (before == 0 || before >= AMP_MAX_PATTERN ||
-                   ac->num_overrides >= AMP_MAX_OVERRIDES))
+    op     = is_op && before >= 3 ? ampi_find_op(word + 3, before - 3) : -1;
+    if (is_op && op < 0) return word + 3;
+    if (is_op ? !ampi_said_of(ac, (amp_op)op) && ac->num_ops >= AMP_MAX_OP_OVERRIDES
+              : !before || before >= AMP_MAX_PATTERN || ac->num_overrides >= AMP_MAX_OVERRIDES)
         return word;
     if (!ampi_read_rule(equals + 1, length - before - 1, &rule, &dtype)) return equals + 1;
     if (is_op) {
-        ampi_say_of(ac, found, rule, dtype);
-    } else {
-        ampi_override *o = &ac->overrides[ac->num_overrides++];
-        memcpy(o->pattern, word, before);
-        o->pattern[before] = '\0';
-        o->rule            = rule;
-        o->dtype           = dtype;
-        o->hits            = 0;
+        ampi_say_of(ac, op, rule, dtype);
+        return NULL;
     }
+    memset(o, 0, sizeof *o);
+    memcpy(o->pattern, word, before);
+    o->rule  = rule;
+    o->dtype = dtype;
+    ac->num_overrides++;
     return NULL;
 }
 
@@ -10407,7 +10351,6 @@ AMPI_HOST void ampi_put_part(void *base, amp_dtype type, size_t n, float x) {
     ampi_put_as(base, type, 0, x);
 }
 AMPI_HOST float ampi_fma(float a, float b, float c) { return ampi_add(c, ampi_mul(a, b)); }
-AMPI_HOST float ampi_relu(float x) { return ampi_epilogue(x, NULL, 1); }
 AMPI_HOST void  ampi_transpose(float *v) { (void)v; }
 
 AMPI_STRICT_END
@@ -10417,7 +10360,7 @@ AMPI_STRICT_END
 #endif /* AMP_IMPLEMENTATION_INCLUDED */
 
 /* Products of a tier over vectors (>>core formulas). It has get, put and arithmetic; get_part and
-   put_part (the first n elements, if n < W), round, fma, relu and transpose (W x W). */
+   put_part (the first n elements, if n < W), round, fma and transpose (W x W). */
 
 #ifdef AMPI_W
 
@@ -10491,6 +10434,13 @@ AMPI_HERE void AMPI_(pack)(uint32_t *dst, size_t width, int of_b, const ampi_ope
                     if (r + i < width) AMPI_(put)(dst, (r + i) * AMPI_DEEP + k, v[i]);
         }
     AMPI_(done)();
+}
+
+/* Negative numbers, -0 and -inf become 0; NaN stays. */
+AMPI_IN AMPI_V AMPI_(relu)(AMPI_V x) {
+    const AMPI_U u   = AMPI_(bits)(x);
+    const AMPI_U nan = AMPI_(above)(AMPI_(size)(u), AMPI_(u32)(AMPI_F32_INF));
+    return AMPI_(from_bits)(u & (nan | ((u >> 31) - 1u)));
 }
 
 AMPI_HERE void AMPI_(write_one)(const amp_gemm_args *g, AMPI_V x, size_t i, size_t j, size_t n) {
@@ -10687,13 +10637,8 @@ static const ampi_engine ampi_engine_c = {
     6, 2 * AMPI_W4, 2, AMPI_W4, 32, 0, NULL,
     ampi_convert, ampi_pack, ampi_kernel_x4, ampi_write, ampi_thin, ampi_tiny};
 
-static int ampi_usable_c(int by_name) {
-    (void)by_name;
-    return 1;
-}
-
 static const ampi_tier ampi_tier_c = {
-    "c", ampi_usable_c, ampi_widen, ampi_narrow, ampi_check, ampi_fold, ampi_unscale_from,
+    "c", 0, 0, ampi_widen, ampi_narrow, ampi_check, ampi_fold, ampi_unscale_from,
     ampi_accumulate_from, ampi_step_from, &ampi_engine_c};
 
 #if AMPI_X86
@@ -10872,12 +10817,6 @@ AMPI_AVX2 __m256 ampi_round_avx2(__m256 x, amp_dtype type) {
     return ampi_float_avx2(ampi_half_avx2(x, type), type);
 }
 AMPI_AVX2 __m256 ampi_fma_avx2(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
-AMPI_AVX2 __m256 ampi_relu_avx2(__m256 x) { /* to 0 what, as an integer, is at most -inf */
-    __m256i u = _mm256_castps_si256(x);
-    AMPI_PIN(u);
-    return _mm256_castsi256_ps(_mm256_and_si256(
-        u, _mm256_cmpgt_epi32(u, _mm256_set1_epi32((int)(0x80000000u | AMPI_F32_INF)))));
-}
 AMPI_AVX2 void ampi_transpose_avx2(__m256 *v) {
     __m256 t[8];
     int    i;
@@ -10984,13 +10923,8 @@ static const ampi_engine ampi_engine_avx2 = {
     ampi_convert_avx2, ampi_pack_avx2, ampi_kernel_avx2, ampi_write_avx2,
     ampi_thin_avx2, ampi_tiny_avx2};
 
-static int ampi_usable_avx2(int by_name) {
-    (void)by_name;
-    return (ampi_cpu_features() & 1u) != 0;
-}
-
 static const ampi_tier ampi_tier_avx2 = {
-    "avx2", ampi_usable_avx2, ampi_widen_avx2, ampi_narrow_avx2, ampi_check_avx2, ampi_fold_avx2,
+    "avx2", 1, 0, ampi_widen_avx2, ampi_narrow_avx2, ampi_check_avx2, ampi_fold_avx2,
     ampi_unscale_from_avx2, ampi_accumulate_from_avx2, ampi_step_from_avx2, &ampi_engine_avx2};
 
 /* AVX-512 F, BW and VL: sixteen floats. */
@@ -11154,13 +11088,6 @@ AMPI_AVX512 __m512 ampi_round_avx512(__m512 x, amp_dtype type) {
 AMPI_AVX512 __m512 ampi_fma_avx512(__m512 a, __m512 b, __m512 c) {
     return _mm512_fmadd_ps(a, b, c);
 }
-AMPI_AVX512 __m512 ampi_relu_avx512(__m512 x) {
-    const __m512i least = _mm512_set1_epi32((int)(0x80000000u | AMPI_F32_INF));
-    __m512i       u     = _mm512_castps_si512(x);
-    AMPI_PIN(u);
-    return _mm512_castsi512_ps(
-        _mm512_maskz_mov_epi32(_mm512_cmpgt_epi32_mask(u, least), u));
-}
 AMPI_AVX512 void ampi_transpose_avx512(__m512 *v) {
     __m512 t[16];
     int    i;
@@ -11284,13 +11211,8 @@ static const ampi_engine ampi_engine_avx512 = {
     ampi_convert_avx512, ampi_pack_avx512, ampi_kernel_avx512, ampi_write_avx512,
     ampi_thin_avx512, ampi_tiny_avx512};
 
-static int ampi_usable_avx512(int by_name) {
-    (void)by_name;
-    return (ampi_cpu_features() & 3u) == 3u;
-}
-
 static const ampi_tier ampi_tier_avx512 = {
-    "avx512", ampi_usable_avx512, ampi_widen_avx512, ampi_narrow_avx512, ampi_check_avx512,
+    "avx512", 3, 0, ampi_widen_avx512, ampi_narrow_avx512, ampi_check_avx512,
     ampi_fold_avx512, ampi_unscale_from_avx512, ampi_accumulate_from_avx512,
     ampi_step_from_avx512, &ampi_engine_avx512};
 
@@ -11506,14 +11428,9 @@ static const ampi_engine ampi_engine_pairs_avx512 = {
     12, 32, 4, 16, 32, 1, NULL, ampi_convert_avx512, ampi_pack_pairs_avx512,
     ampi_kernel_pairs, ampi_write_pairs_avx512, ampi_thin_avx512, ampi_tiny_avx512};
 
-/* On Intel's processors it is slower than FMA, and there only asked for by name. */
-static int ampi_usable_pairs(int by_name) {
-    const uint32_t features = ampi_cpu_features();
-    return (features & 4u) && (by_name || (features & 16u));
-}
-
 static const ampi_tier ampi_tier_pairs = {
-    "avx512_bf16", ampi_usable_pairs, ampi_widen_avx512, ampi_narrow_pairs, ampi_check_avx512,
+    "avx512_bf16", 4, 16, /* on Intel's processors slower than FMA: only asked for by name */
+    ampi_widen_avx512, ampi_narrow_pairs, ampi_check_avx512,
     ampi_fold_avx512, ampi_unscale_from_avx512, ampi_accumulate_from_avx512,
     ampi_step_from_avx512, &ampi_engine_avx512};
 
@@ -11523,6 +11440,8 @@ static const ampi_tier ampi_tier_pairs = {
 #pragma GCC diagnostic pop
 #endif
 
+#else
+static uint32_t ampi_cpu_features(void) { return 0; }
 #endif /* AMPI_X86 */
 
 #if AMPI_NEON
@@ -11647,13 +11566,6 @@ AMPI_HOST float32x4_t ampi_round_neon(float32x4_t x, amp_dtype type) {
 AMPI_HOST float32x4_t ampi_fma_neon(float32x4_t a, float32x4_t b, float32x4_t c) {
     return vfmaq_f32(c, a, b);
 }
-AMPI_HOST float32x4_t ampi_relu_neon(float32x4_t x) {
-    uint32x4_t u = vreinterpretq_u32_f32(x);
-    AMPI_PIN(u);
-    return vreinterpretq_f32_u32(vandq_u32(
-        u, vcgtq_s32(vreinterpretq_s32_u32(u),
-                     vreinterpretq_s32_u32(vdupq_n_u32(0x80000000u | AMPI_F32_INF)))));
-}
 AMPI_HOST void ampi_transpose_neon(float32x4_t *v) {
     const float32x4_t t0 = vtrn1q_f32(v[0], v[1]), t1 = vtrn2q_f32(v[0], v[1]);
     const float32x4_t t2 = vtrn1q_f32(v[2], v[3]), t3 = vtrn2q_f32(v[2], v[3]);
@@ -11712,7 +11624,7 @@ static const ampi_engine ampi_engine_neon = {
     ampi_thin_neon, ampi_tiny_neon};
 
 static const ampi_tier ampi_tier_neon = {
-    "neon", ampi_usable_c, ampi_widen_neon, ampi_narrow_neon, ampi_check_neon, ampi_fold_neon,
+    "neon", 0, 0, ampi_widen_neon, ampi_narrow_neon, ampi_check_neon, ampi_fold_neon,
     ampi_unscale_from_neon, ampi_accumulate_from_neon, ampi_step_from_neon, &ampi_engine_neon};
 
 #endif /* AMPI_NEON */
@@ -11834,17 +11746,12 @@ static const ampi_engine ampi_engine_tiles = {
 #ifdef AMPI_TILES_MODEL
 #define AMPI_TIER_REFUSED &ampi_tier_c
 #define AMPI_TIER_AMX                                                                          \
-    {"amx", ampi_usable_c, ampi_widen, ampi_narrow, ampi_check, ampi_fold, ampi_unscale_from,  \
+    {"amx", 0, 0, ampi_widen, ampi_narrow, ampi_check, ampi_fold, ampi_unscale_from,  \
      ampi_accumulate_from, ampi_step_from, &ampi_engine_c}
 #else
-static int ampi_usable_amx(int by_name) {
-    (void)by_name;
-    return (ampi_cpu_features() & 8u) != 0;
-}
-
 #define AMPI_TIER_REFUSED &ampi_tier_avx512
 #define AMPI_TIER_AMX                                                                          \
-    {"amx", ampi_usable_amx, ampi_widen_avx512, ampi_narrow_pairs, ampi_check_avx512,          \
+    {"amx", 8, 0, ampi_widen_avx512, ampi_narrow_pairs, ampi_check_avx512,          \
      ampi_fold_avx512, ampi_unscale_from_avx512, ampi_accumulate_from_avx512,                  \
      ampi_step_from_avx512, &ampi_engine_avx512}
 #endif
@@ -11894,11 +11801,13 @@ static const ampi_tier *ampi_tier_settle(const ampi_tier *was, const ampi_tier *
 
 /* The first usable tier of that name, or of any. */
 static const ampi_tier *ampi_tier_find(const char *name) {
-    size_t i;
-    for (i = 0; i < (size_t)AMPI_NUM_TIERS; i++)
-        if ((!name || strcmp(name, ampi_tiers[i]->name) == 0) &&
-            ampi_tiers[i]->usable(name != NULL))
-            return ampi_tiers[i];
+    const uint32_t lacks = ~ampi_cpu_features();
+    size_t         i;
+    for (i = 0; i < (size_t)AMPI_NUM_TIERS; i++) {
+        const ampi_tier *t = ampi_tiers[i];
+        if (name ? !strcmp(name, t->name) && !(t->needs & lacks) : !((t->needs | t->best) & lacks))
+            return t;
+    }
     return NULL;
 }
 

@@ -2541,20 +2541,6 @@ amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cubla
     return AMP_OK;
 }
 
-amp_result amp_cuda_capability(int device, amp_capability *capability) {
-    int        major = 0, minor = 0;
-    amp_result result;
-    if (!capability) return AMP_ERROR_INVALID_ARGUMENT;
-    result = device < 0 ? ampi_cuda(cudaGetDevice(&device)) : AMP_OK;
-    if (result == AMP_OK)
-        result = ampi_cuda(
-            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    if (result == AMP_OK)
-        result = ampi_cuda(
-            cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-    return result == AMP_OK ? ampi_capability(major, minor, capability) : result;
-}
-
 /* ------------------------------------------------------------------- conditional nodes */
 
 #if CUDART_VERSION >= 12040 && !defined(AMP_NO_CONDITIONAL)
