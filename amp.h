@@ -2174,7 +2174,7 @@ typedef struct ampi_record {
 } ampi_record;
 
 enum { AMPI_GROUP = 32 }; /* elements that share a scale */
-AMPI_STATIC_ASSERT(ampi_chunks_are_of_whole_groups, AMPI_CHUNK % AMPI_GROUP == 0);
+AMPI_STATIC_ASSERT(ampi_chunks_are_of_whole_groups, AMPI_CHUNK % (int)AMPI_GROUP == 0);
 
 /* A moment, or of a master what is stored beside the model: size is bytes of an element. */
 typedef struct ampi_stored {
@@ -2577,7 +2577,7 @@ AMPI_FN void ampi_record_turn(const amp_plan *plan, uint32_t bad) {
    of splitmix64, Steele et al. 2014). Farther apart, at powers of two, the bits of one key would
    depend on each other. */
 enum { AMPI_KEYED = 1 << 24 };
-AMPI_STATIC_ASSERT(ampi_a_chunk_has_one_key, AMPI_KEYED % AMPI_CHUNK == 0);
+AMPI_STATIC_ASSERT(ampi_a_chunk_has_one_key, AMPI_KEYED % (int)AMPI_CHUNK == 0);
 typedef struct ampi_seeds { uint32_t a, b; } ampi_seeds;
 
 AMPI_FN uint64_t ampi_mix(uint64_t x) {
@@ -3353,7 +3353,7 @@ static ampi_arrays ampi_arrays_from(const ampi_arrays *arrays, size_t i) {
    take 20 to 50 % longer.) With masters of fp32 all is one block; longer ones do not pay else. */
 enum { AMPI_BLOCK = 512, AMPI_GROUPS = AMPI_BLOCK / AMPI_GROUP };
 AMPI_STATIC_ASSERT(ampi_blocks_are_of_whole_groups,
-                   AMPI_BLOCK % AMPI_GROUP == 0 && AMPI_WHOLE % AMPI_GROUP == 0);
+                   AMPI_BLOCK % (int)AMPI_GROUP == 0 && AMPI_WHOLE % (int)AMPI_GROUP == 0);
 enum { AMPI_DRAWN = AMPI_BLOCK + 32 }; /* random bits of a block, in whole pairs and vectors */
 typedef struct ampi_step_block {
     ampi_arrays x;         /* from its first element on                   */
