@@ -8,8 +8,8 @@
        #define AMP_IMPLEMENTATION
        #include "amp.h"
 
-   Everywhere else just #include "amp.h". A loop that trains fp32 weights w with
-   its own optimizer becomes a mixed-precision one like this:
+   Everywhere else just #include "amp.h". A loop that trains fp32 weights w with its own optimizer
+   becomes a mixed-precision one like this:
 
        amp_optimizer      opt;
        amp_optimizer_desc desc = {0};              zero means default; {} in C++
@@ -30,38 +30,35 @@
 
    CONTENTS (search for the words behind >>)
 
-       What it does, what it does not            the next paragraph
-       >>words      >>steps      >>numbers       what things are called; the loop
-       >>gpu                                     CUDA: what runs where, and when
-       >>options    >>promises   >>history       macros; memory, threads, errors
-       >>api        results, numbers, scaler, backend, optimizer, state,
-                    environment, gemm, cuda, capability; and if you want it
-                    ranks, sparse, report, storage; autocast, cache,
-                    session, sgemm, ops
-       >>core       every formula, once, for host and device
-       >>impl       the same rooms and words, arrays, step; instruction sets (tiers) last
+       >>words    >>steps    >>numbers    what things are called; the loop; rounding
+       >>gpu                              CUDA: what runs where, and when
+       >>options  >>promises >>history    macros; memory, threads, errors
+       >>api      results, numbers, scaler, backend, optimizer, state, environment, gemm, cuda,
+                  capability; and if you want it ranks, sparse, report, storage; autocast, cache,
+                  session, sgemm, ops
+       >>core     every formula, once, for host and device
+       >>impl     the same rooms and words, arrays, step; instruction sets (tiers) last
 
-   WHAT IT DOES: half types and casts; loss scaling by the rules of nine systems;
-   fp32 master weights with fp16 or bf16 copies; a wrap for the optimizer you have,
-   and fused AdamW and SGD; global-norm clipping; bitwise save and load; a matrix
-   product on mixed types; the op lists of autocast. It says which tensor
-   overflowed, and reports how a run goes and what to change. It works on a CPU with
-   nothing else, and with amp_kernels.cu on NVIDIA GPUs, with the same bits (but for
-   the payload of a NaN that was computed).
+   WHAT IT DOES: 16-bit types and casts; loss scaling by the rules of nine systems; fp32 master
+   weights with fp16 or bf16 copies; a wrap for the optimizer you have, and fused AdamW and SGD;
+   global-norm clipping; bitwise save and load; a matrix product on mixed types; the op lists of
+   autocast. It says which tensor overflowed, and reports how a run goes and what to change. It
+   works on a CPU with nothing else, and with amp_kernels.cu on NVIDIA GPUs, with the same bits
+   (but for the payload of a NaN that was computed).
 
-   WHAT IT DOES NOT: tensors, autograd, layers, data loading, schedules. It never
-   prints and never exits. Its globals are the instruction set it found (cpuid)
-   and, one per thread, the current autocast and the code of a failed CUDA call.
+   WHAT IT DOES NOT: tensors, autograd, layers, data loading, schedules. It never prints and never
+   exits. Its globals are the instruction set it found (cpuid) and, one per thread, the current
+   autocast and the code of a failed CUDA call.
 
    >>words
 
        loss scale        factor on the loss, so that small gradients survive fp16
        unscale           multiply the gradients by 1 / loss scale, in fp32
        found_inf         some gradient was inf or NaN; the step must be skipped
-       growth_interval   good steps after which the scale grows (growth_tracker
-                         counts them); backoff is the opposite, after found_inf
+       growth_interval   good steps after which the scale grows (growth_tracker counts them);
+                         backoff is the opposite, after found_inf
        hysteresis        overflows that are tolerated before the scale backs off
-       master weights    fp32, owned by the optimizer step
+       master weights    fp32, which the optimizer changes
        model weights     the copy (fp16, bf16) that forward and backward read
        skipped step      normal, not an error: weights stay, the scale shrinks
        turn              (amp_turn) a step, taken or skipped
@@ -69,50 +66,36 @@
    >>steps  One iteration, whoever does the arithmetic:
 
        1  loss = forward(model weights)
-       2  backward(loss * loss scale)              gradients, scaled, any type
+       2  backward(loss * loss scale)    gradients, scaled, of any type
        3  check       is any gradient inf or NaN? global norm, statistics
-       4  unscale     (clip) and let the optimizer change the master weights;
-                      after an overflow nothing happens here
-       5  update      the loss scale moves; the model copies are written anew
+       4  unscale     (clip) and let the optimizer change the masters; after an overflow: nothing
+       5  update      the loss scale moves; the model copies are written again
 
-   Fewer pieces are fine: amp_scaler_* alone serves a loop that keeps its own
-   memory (call unscale on each gradient, then step, then update), and the
-   conversions serve one that does everything else itself.
+   amp_scaler_* alone serves a loop that keeps its own memory: unscale each gradient, then step,
+   then update. The conversions serve a loop that does everything else itself.
 
-   Gradients that also carry something else between steps (Darknet accumulates
-   momentum in them) must not be unscaled in place, or that part is divided again
-   every step. amp_optimizer therefore unscales into a buffer of its own; set
-   unscale_in_place to save that buffer when gradients are fp32 and are written
-   afresh (or zeroed) by every backward. (Half gradients need the buffer anyway.)
-   Two things more: after an overflow the inf stays in what is carried, and when
-   the scale moves what is carried must be multiplied by new / old, or a run ends
-   in nothing but skips. Call amp_optimizer_carry(&opt, momentum) after end_step,
-   where your loop multiplies the buffer by its momentum: it does both.
+   Clipping multiplies gradients by max_norm / (norm + 1e-6) if that is below 1. norm is the global
+   one of all unscaled gradients (torch's formula).
 
-   Clipping: gradients are multiplied by max_norm / (norm + 1e-6) if that is below
-   1, norm being the global one of all unscaled gradients (torch's formula).
+   Save and evaluate the masters (amp_optimizer_save writes them, with all that a resumed run
+   needs). For inference in 16 bits save the model copies too. Bias correction counts
+   status.steps, the steps taken; a schedule should do so as well.
 
-   Save and evaluate the masters (amp_optimizer_save keeps them, with all that a
-   resumed run needs); for inference in halves save the model copies beside. Bias
-   correction counts status.steps, the steps taken, and so should a schedule.
+   bf16 has the range of fp32 and needs no scale: set scaler.preset to AMP_PRESET_STATIC and
+   scaler.init_scale to 1, which still skips a step whose gradients are not finite; or set
+   scaler.disabled, which never skips.
 
-   Recipes with lines to copy are in examples/recipes.c, and in tests/test_recipes.c:
-       moments of your own    tensors with grad NULL and keep_fp32; one file saves all
-       other weights          an average, the best: into the masters; amp_optimizer_refresh
-       gradients come late    grad_later; amp_optimizer_rebind, or rebind_all in each step
-       one flat array         add_flat: a weight is at model(first) + offset where first is
-                              a copy; tensors with keep_fp32 are read in the master
-       unmasked traps         (KANN) feholdexcept before forward, fesetenv after backward:
-                              an overflow makes inf - inf in your code; amp.h needs none
+   A run of another program can be continued in two ways. With an optimizer of your own, load its
+   moments and step count as before. With the fused steps, set moment1 and moment2 of each
+   amp_tensor, which prepare copies, and desc.first_step, the steps taken so far.
 
-   A run of another program goes on here in one of two ways. Its optimizer keeps
-   its moments and steps between begin_step and end_step, on fp32 masters and
-   unscaled gradients as before; or the fused steps take over: moment1 and moment2
-   of each amp_tensor are copied in prepare, desc.first_step counts its steps.
-
-   bf16 has the range of fp32 and needs no scale: set scaler.preset to
-   AMP_PRESET_STATIC and scaler.init_scale to 1, which still skips a step whose
-   gradients are not finite, or scaler.disabled, which never skips.
+   Some loops carry something in their gradients from step to step (Darknet: momentum). Unscaled in
+   place, that would be divided again in every step. So amp_optimizer unscales into a buffer of its
+   own. Set unscale_in_place to save it if gradients are fp32 and every backward writes them anew
+   (or they are zeroed); 16-bit gradients need the buffer in any case. Two more rules hold for what
+   is carried: an inf stays in it after an overflow, and it must be multiplied by new / old when the
+   scale moves. amp_optimizer_carry(&opt, momentum) does both; call it after end_step, where your
+   loop multiplies the buffer by its momentum.
 
    >>numbers
 
@@ -120,44 +103,39 @@
        fp16   s eeeee mmmmmmmmmm                    largest 65504,  least 6.0e-8
        bf16   s eeeeeeee mmmmmmm                    largest 3.4e38, least 9.2e-41
 
-   Conversions round to nearest, ties to even; overflow gives inf; subnormals are
-   kept; a NaN stays a NaN, is made quiet and keeps the top of its payload, which
-   is what the F16C instructions do (bf16 to fp32 only appends zero bits). Neither
-   -Ofast nor flush-to-zero nor the rounding mode changes a bit of them.
+   Conversions round to nearest, ties to even. Overflow gives inf, subnormals stay. A NaN stays a
+   NaN, becomes quiet and keeps the top bits of its payload, as the F16C instructions do (bf16 to
+   fp32 only appends zero bits). -Ofast, flush-to-zero and the rounding mode do not change a bit.
 
                      found_inf                      growth_interval good steps
        scale *= backoff_factor  <--- [scale] --->  scale *= growth_factor
        not below min_scale                         not above max_scale
        step skipped, tracker = 0                   tracker = 0
 
-   A step (checks, norm, clip factor, scaler, optimizers) has the same bits for
-   every compiler flag and thread count: products and sums are rounded one by
-   one, and the norm is summed in one fixed order. While amp.h computes, rounding
-   is to nearest, subnormals count and floating-point traps are masked; your
-   settings return with the call (x86-64, AArch64 by gcc and clang, x86-64 by MSVC).
-   32-bit x86 without -mfpmath=sse keeps only array casts and checks exact.
+   A step (checks, norm, clip factor, scaler, optimizers) has the same bits for every compiler flag
+   and thread count: products and sums are rounded one by one, and the norm is summed in one fixed
+   order. While amp.h computes, rounding is to nearest, subnormals count and floating-point traps
+   are masked; your settings return with the call (x86-64, AArch64 by gcc and clang, x86-64 by
+   MSVC). On 32-bit x86 without -mfpmath=sse only array casts and checks are exact.
 
-   Products (amp_gemm) on a CPU are summed in fp32, in the order of k, and their
-   bits do not depend on flags, threads, memory or alignment. AVX2, AVX-512 and
-   NEON round once per k (an FMA) and have one set of bits; plain C rounds product
-   and sum. Where there is AMX (Linux), a product goes to its tiles, many times as
-   fast, if A and B are halves, m and n at least 2 and m n k at least 2^15. Tiles
-   have bits of their own (tests/tiles.h is their definition): 32 k at a time, the
-   even and the odd of them summed apart. In them bf16 subnormals count as 0 and so
-   do sums below 2^-126; fp16 goes in two bf16 parts, which is exact, but an infinity
-   may give NaN where A or B is not bf16. With amp_gemm_args.tf32 fp32 goes there too,
-   in two bf16 parts (16 bits; 8 below 2^-118), and products of the lesser parts are
-   left out, those of fp16 too. AVX512_BF16 (AMD) takes products of bf16 of that size,
-   in pairs of k, the odd one first, with the same zeros: its model has been compared
-   with the instruction of Intel's processors and of AMD's (Zen 4).
-   amp_cpu_force_tier("avx512") keeps to FMA where machines must agree.
+   Products (amp_gemm) on a CPU are summed in fp32, in the order of k. Their bits do not depend on
+   flags, threads, memory or alignment. AVX2, AVX-512 and NEON round once per k (an FMA) and have
+   one set of bits; plain C rounds product and sum. amp_cpu_force_tier("avx512") keeps to FMA where
+   machines must agree. Two tiers have bits of their own:
+   AMX (Linux) takes a product if A and B are of 16 bits, m and n at least 2 and m n k at least
+   2^15. Tiles (tests/tiles.h defines them) sum 32 k at a time, the even and the odd ones apart;
+   bf16 subnormals and sums below 2^-126 count as 0. fp16 is split into two bf16 numbers, exactly,
+   but an infinity may give NaN where A or B is not bf16. With amp_gemm_args.tf32 fp32 is split,
+   too (16 bits; 8 below 2^-118), and the product of the two lower numbers is left out, of fp16 as
+   well.
+   AVX512_BF16 (AMD) takes products of bf16 of that size, in pairs of k, the odd one first, with the
+   same zeros. Its model was compared with the instruction of Intel's processors and of Zen 4.
 
    >>gpu
 
-   Compile amp_kernels.cu with nvcc (CUDA 11.8 or newer) beside your own files, and
-   link with -lcublas -lcublasLt (by gcc also -lcudart -lstdc++). Make a backend of
-   your stream, and hand weights, gradients and models in device memory to the same
-   functions:
+   Compile amp_kernels.cu with nvcc (CUDA 11.8 or newer) beside your own files, and link with
+   -lcublas -lcublasLt (by gcc also -lcudart -lstdc++). Make a backend of your stream, and hand
+   weights, gradients and models in device memory to the same functions:
 
        amp_backend gpu;
        amp_cuda_backend(&gpu, stream, NULL);       or your cublasHandle_t for NULL
@@ -166,82 +144,74 @@
        ...
        amp_optimizer_adamw(&opt, lr);              two launches, nothing waits
 
-   Loss scale, learning rate, step count and the decision to skip stay in device
-   memory. Scale the loss there (amp_cuda_scale_loss, or read *loss_scale_ptr in
-   your kernel) and the host never waits. A step can be captured in a CUDA graph:
-   call amp_optimizer_set_lr before each replay, and amp_optimizer_step inside.
+   Loss scale, learning rate, step count and the decision to skip stay in device memory. Scale the
+   loss there (amp_cuda_scale_loss, or read *loss_scale_ptr in your kernel) and the host never
+   waits. A step can be captured in a CUDA graph: call amp_optimizer_set_lr before each replay, and
+   amp_optimizer_step inside.
 
    Your own optimizer kernel learns of a skip in one of three ways:
        read-back      begin_step and end_step as on a CPU; the host waits once
-       gate           amp_optimizer_check, your kernel, end_step; the kernel starts
-                      with if (gate->skip) return, gate being amp_optimizer_gate's
-       graph node     amp_cuda_if_begin and _end around launches that you cannot
-                      change; CUDA 12.4
-   Without waiting, call amp_optimizer_unscale too if the kernel reads
-   amp_optimizer_grad; else it multiplies gradients by gate->inv_scale itself. (The
-   functions of amp.h are for the host; in a kernel fp16 is __half and bf16
-   __nv_bfloat16, with the same bits.)
+       gate           amp_optimizer_check, your kernel, end_step; the kernel starts with
+                      if (gate->skip) return; gate is that of amp_optimizer_gate
+       graph node     amp_cuda_if_begin and _end around launches that you cannot change; CUDA 12.4
+   Without waiting, call amp_optimizer_unscale too if the kernel reads amp_optimizer_grad; else it
+   multiplies gradients by gate->inv_scale itself. (The functions of amp.h are for the host; in a
+   kernel fp16 is __half and bf16 __nv_bfloat16, with the same bits.)
 
-   Work is in the order of the backend's stream. If backward or a collective runs on
-   another one, let the optimizer's wait for it before the step, and the other wait
-   for the optimizer's before it reads model copies:
+   Work is in the order of the backend's stream. If backward or a collective runs on another stream,
+   let the optimizer's wait for it before the step, and let it wait for the optimizer's before it
+   reads model copies:
        cudaEventRecord(ready, other); cudaStreamWaitEvent(stream, ready, 0);
-   Gradients that were all-reduced are the same on all ranks and need nothing; where
-   they differ, ranks meet in desc.reduce_fn; and desc.ranks shares out masters and
-   moments (>>api ranks). With several GPUs, the stream's device must be current in
-   every call.
+   Gradients that were all-reduced are the same on all ranks and need nothing. Where they differ,
+   ranks meet in desc.reduce_fn; and desc.ranks gives each rank a shard of masters and moments
+   (>>api ranks). With several GPUs, the stream's device must be current in every call.
 
    >>options  Macros, with the place where each must be defined.
 
        AMP_IMPLEMENTATION   in one file: compiles the functions there
        AMP_STATIC           with it: makes all functions static to that file
-       AMP_CBLAS            with it, after your <cblas.h>: amp_gemm multiplies fp32
-                            matrices with cblas_sgemm, unless they are thin or tiny
-       AMP_CBLAS_DROP_IN    where you call it and with AMP_IMPLEMENTATION, after your
-                            <cblas.h>: cblas_sgemm means amp_gemm, under autocast
+       AMP_CBLAS            with it, after your <cblas.h>: amp_gemm multiplies fp32 matrices with
+                            cblas_sgemm, unless they are thin or tiny
+       AMP_CBLAS_DROP_IN    where you call it and with AMP_IMPLEMENTATION, after your <cblas.h>:
+                            cblas_sgemm means amp_gemm, under autocast
        AMP_CUBLAS           where you call it and with AMP_IMPLEMENTATION, after your
                             <cublas_v2.h>: amp_sgemm, cublasSgemm under autocast;
-                            AMP_CUBLAS_DROP_IN in its place also makes cublasSgemm
-                            mean amp_sgemm
+                            AMP_CUBLAS_DROP_IN in its place also makes cublasSgemm mean amp_sgemm
        -fopenmp             with it, no macro: large arrays are shared by threads
        AMP_NO_AUTOCAST      everywhere: without autocast, weight cache and session
-       AMP_FILE             with it, if this file has another name: that, in quotes.
-                            It reads itself, once for each set of vector instructions
+       AMP_NO_RANKS, _ROWS, _REPORT    everywhere: without ranks, sparse gradients, reports; what
+                            asks for one is refused by name
+       AMP_FILE             with it, if this file has another name: that, in quotes. It reads
+                            itself, once for each set of vector instructions
        AMP_NO_VECTORS       with it: plain C alone; several times slower
-       AMP_NO_STDLIB        with it: no malloc, files or environment; every desc
-                            must then carry an allocator
+       AMP_NO_STDLIB        with it: no malloc, files or environment; every desc must then carry an
+                            allocator
        AMP_DEF              everywhere: the linkage of the functions, such as
-                            __declspec(dllexport); default extern (amp_kernels.cu's
-                            are extern)
+                            __declspec(dllexport); default extern (amp_kernels.cu's are extern)
        AMP_KERNELS          in amp_kernels.cu, and tests, only
-       AMP_NO_CONDITIONAL   for amp_kernels.cu, if a program built with CUDA 12.4 or newer
-                            shall load on an older driver: no amp_cuda_if_begin
+       AMP_NO_CONDITIONAL   for amp_kernels.cu, if a program built with CUDA 12.4 or newer shall
+                            load on an older driver: no amp_cuda_if_begin
 
        gcc and clang need no -lm; other compilers may, for a square root.
 
    >>promises
 
-   Errors   Functions that can fail return amp_result; AMP_OK is 0. A function
-            that returns an error has changed nothing, with two exceptions: when
-            a backend itself fails in a step, a load or a rebind (the CPU never
-            does), or desc.reduce_fn does, load a saved state before going on;
-            and end_step reports a second begin_step after ending the step. Which
-            field, number or tensor was wrong stands in desc.problem, if you give
-            it room. Every flag's zero is the default.
-   Silence  What cannot have worked says so: a step without any gradient is an
-            error; status.stuck tells that no step is taken any more;
-            status.missed_updates counts updates of a shared scaler that
-            were forgotten, amp_cache.mismatches products whose type contradicts
-            the model copies, and amp_cache_check finds a cached weight that
-            was changed without amp_cache_changed.
-   Memory   amp_scaler_* and casts allocate nothing. An optimizer allocates in
-            prepare, never in a step; add allocates only when it holds more than
-            AMP_INLINE_TENSORS tensors; save and load allocate while they work.
-            All of it goes through desc.allocator. amp_gemm on a CPU packs its
-            operands in backend->workspace; without one, a product of more than
-            2^22 multiply-adds takes memory from malloc until it returns. Where
-            there is none, and for smaller products, 128 KiB of stack do (140 from
-            a compiler that does not optimize).
+   Errors   Functions that can fail return amp_result; AMP_OK is 0. One that returns an error has
+            changed nothing, with two exceptions. When a backend fails in a step, a load or a
+            rebind (the CPU never does), or desc.reduce_fn does, load a saved state before going
+            on. end_step reports a second begin_step after it has ended the step. desc.problem
+            says which field, number or tensor was wrong. Every flag's zero is the default.
+   Silence  What cannot have worked says so: a step without any gradient is an error; status.stuck
+            tells that no step is taken any more; status.missed_updates counts updates of a shared
+            scaler that were forgotten; amp_cache.mismatches counts products whose type contradicts
+            the model copies; amp_cache_check finds a cached weight that was changed without
+            amp_cache_changed.
+   Memory   amp_scaler_* and casts allocate nothing. An optimizer allocates in prepare, never in a
+            step; add allocates only beyond AMP_INLINE_TENSORS tensors; save and load allocate
+            while they work. All of it goes through desc.allocator. amp_gemm on a CPU packs its
+            operands in backend->workspace. Without one, a product of more than 2^22 multiply-adds
+            takes memory from malloc until it returns. Smaller ones, or all where there is no
+            malloc, use 128 KiB of stack (140 at -O0).
    Bytes    a parameter with AdamW: weight, gradient, moments and what prepare adds:
             fp32, your own loop                  4 + 4 + 8        16
             around it, fp32 gradients            4 + 4 + 8 + 6    22
@@ -249,68 +219,65 @@
             around it, 16-bit gradients          4 + 2 + 8 + 6    20
             amp_optimizer_adamw                  4 + 4 + 10       18
             the same, 16-bit gradients           4 + 2 + 10       16
-            So it grows. Activations in 16 bits halve theirs, and >>api storage
-            keeps moments and masters in fewer bytes.
-   Pointers may be unaligned; n may be odd, 0 (then the pointer may be NULL) or
-            above 2^31. Names are kept as pointers: let them outlive the object.
-   Threads  No object locks itself: one thread at a time may use an object.
-            Different objects may be used from different threads, unless they
-            share a scaler.
+            So it grows. Activations in 16 bits take half of theirs, and >>api storage keeps
+            moments and masters in fewer bytes.
+   Pointers may be unaligned; n may be odd, 0 (then the pointer may be NULL) or above 2^31. Names
+            are kept as pointers: they must outlive the object.
+   Threads  No object locks itself: one thread at a time may use an object. Different objects may be
+            used from different threads, unless they share a scaler.
 
    >>history
-       0.5.1  amp_matmul, amp_linear, amp_linear_backward: the short way to 16-bit products.
-              amp_gemm_args.compute: fp32 operands rounded while a CPU packs them; so does
-              amp_gemm in a scope without a cache, where it stayed in fp32 (other bits).
-              amp_gemm_args.bias_type: set it where bias is of 16 bits; zero is fp32.
-              AMP_CBLAS_DROP_IN: cblas_sgemm under autocast; sessions on a CPU need no cache.
-              amp_optimizer_refresh: model copies from masters, now.
-              desc.ranks points to amp_ranks, which was desc.shard; amp_tensor.rows to amp_rows,
-              which has its row_length, max_rows, rows and num_rows; desc.storage and that of
-              amp_tensor to amp_storage, a format for masters and one for moments, in place of
+       0.5.1  New: amp_matmul, amp_linear, amp_linear_backward, the short way to 16-bit products;
+              amp_gemm_args.compute: fp32 operands rounded while a CPU packs them; .bias_type: set
+              it where bias is of 16 bits. AMP_CBLAS_DROP_IN: cblas_sgemm under autocast.
+              amp_optimizer_refresh: model copies from masters, now. skipped_in_a_row, in
+              amp_status and amp_scaler (format 4 of states): it makes a run stuck in every preset.
+              Results NOT_INITIALIZED, OVERLAP, WORKSPACE, and STALE of amp_cache_check.
+              amp_cache.small, apart from fallbacks. AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT.
+              Moved: desc.ranks points to amp_ranks, which was desc.shard; amp_tensor.rows to
+              amp_rows, which has its row_length, max_rows, rows and num_rows; desc.storage and that
+              of amp_tensor to amp_storage, a format for masters and one for moments, in place of
               state: AMP_STATE_SPLIT is {AMP_FORMAT_SPLIT}, _BF16 and _8BIT {AMP_FORMAT_SPLIT,
               AMP_FORMAT_BF16} and the like, _8BIT_24 {AMP_FORMAT_24BIT, AMP_FORMAT_8BIT}. These,
               and what desc.report points to, are copied in init and add.
-              Repairs: batches with bias or ReLU on CUDA. A product whose C shares an element
-              with A or B is refused. Distinct results: NOT_INITIALIZED, OVERLAP, WORKSPACE.
-              An alpha that is subnormal is no 0 under clang 19 where the host flushes.
-              Names that are not UTF-8 in reports, and a norm of -NaN in JSON.
-              Ranks agree on desc and tensors in prepare, on scale, learning rate and steps
-              in save and load; a save that fails leaves nothing; shard.rank without count.
-              Weights of states without an fp32 master are NaN after prepare, and a weight
-              cache refuses them; prepare refuses arrays that overlap. Format 4 of states has
-              amp_status.skipped_in_a_row, which makes a run stuck in every preset; so has
-              amp_scaler, which when disabled counts good, too. What is refused says which call
-              is missing; reports are of one moment, and advice names the tensor whose weights
-              hold a NaN.
-              amp_cache.small apart from fallbacks; amp_cache_check has a result of its own,
-              STALE. Random bits of stochastic rounding are others, and better: a run of such a
-              format that goes on from a file of 0.5.0 is not bit for bit what it would have
-              been. The file reads itself once for each instruction set (AMP_FILE, if it is
-              renamed; AMP_NO_VECTORS): gcc -O3 takes a third less time. Versions do not mix
-              Gone: amp_cuda_capability (amp_capability_of takes cudaDeviceProp's major and
-              minor), AMP_CUDA_DEF (amp_kernels.cu's functions are extern).
+              Other bits: amp_gemm in a scope without a cache rounds, too, where it stayed in fp32,
+              so that sessions on a CPU need no cache. Random bits of stochastic rounding are
+              better: a run of such a format that goes on from a file of 0.5.0 is not bit for bit
+              what it would have been.
+              Refused: a product whose C shares an element with A or B; arrays that overlap, in
+              prepare; ranks whose desc or tensors differ in prepare, or whose scale, learning rate
+              or steps do in save and load; a weight cache of an optimizer without fp32 masters,
+              whose weights are NaN after prepare. What is refused says which call is missing.
+              Repairs: batches with bias or ReLU on CUDA; an alpha that is subnormal is no 0 under
+              clang 19 where the host flushes; names that are not UTF-8 in reports, and a norm of
+              -NaN in JSON; a save that fails leaves nothing; shard.rank without count; a disabled
+              scaler counts good; reports are of one moment, and advice names the tensor whose
+              weights hold a NaN.
+              The file reads itself once for each instruction set (AMP_FILE, if it is renamed;
+              AMP_NO_VECTORS): gcc -O3 takes half the time. Versions do not mix.
+              Gone: amp_cuda_capability (amp_capability_of takes cudaDeviceProp's major and minor),
+              AMP_CUDA_DEF (amp_kernels.cu's functions are extern).
        0.5.0  ranks: desc.shard, amp_optimizer_range, _accumulate; states in sets of files.
-              Gradients that touch few rows (amp_tensor.row_length). Masters and moments
-              in storage formats (desc.state). What happens in a run, and advice (desc.report)
-       0.4.0  products on a CPU at the speed of a BLAS, halves through AMX (and fp32
-              where TF32 is exact enough) or AVX512_BF16. The cache of half weights is
-              amp_cache in every name; amp_gemm_ex takes batches, bias and ReLU in a
-              struct; what a backend does stands behind one pointer; AMP_NO_AUTOCAST.
-              Repairs: ranks agree on a found_inf written by hand; learning rate and
-              disabled scaler across save and load (format 2); steps without any
-              gradient; files behind links, their mode; AMP_DTYPE=bf16 alone; CUDA up
-              to 12.5; errors that name the culprit (desc.problem). New: carry,
+              Gradients that touch few rows (amp_tensor.row_length). Masters and moments in
+              storage formats (desc.state). What happens in a run, and advice (desc.report)
+       0.4.0  products on a CPU at the speed of a BLAS, halves through AMX (and fp32 where TF32
+              is exact enough) or AVX512_BF16. The cache of half weights is amp_cache in every
+              name; amp_gemm_ex takes batches, bias and ReLU in a struct; what a backend does
+              stands behind one pointer; AMP_NO_AUTOCAST. Repairs: ranks agree on a found_inf
+              written by hand; learning rate and disabled scaler across save and load (format
+              2); steps without any gradient; files behind links, their mode; AMP_DTYPE=bf16
+              alone; CUDA up to 12.5; errors that name the culprit (desc.problem). New: carry,
               rebind_all, grad_later, moment1, moment2, first_step, amp_cache_check.
-              amp_optimizer_desc begins with backend, amp_session_start takes an
-              allocator, small products stay in fp32 in amp_gemm as in amp_sgemm, a
-              missing or torn file is NOT_FOUND or TRUNCATED and no longer READ
-       0.3.0  CUDA backend; autocast op lists; steps that do not wait; ranks. Functions
-              of a backend take the backend, check_fn lost an argument; norms may differ
-              in their last bits from 0.2.0's (smaller chunks)
-       0.2.0  SIMD tiers and threads with the bits of plain C; bitwise save and load;
-              settings from the environment
-       0.1.0  conversions, scaler with fourteen presets, optimizer wrap, fused
-              AdamW and SGD, clipping, gemm, CPU backend                       */
+              amp_optimizer_desc begins with backend, amp_session_start takes an allocator,
+              small products stay in fp32 in amp_gemm as in amp_sgemm, a missing or torn file is
+              NOT_FOUND or TRUNCATED and no longer READ
+       0.3.0  CUDA backend; autocast op lists; steps that do not wait; ranks. Functions of a
+              backend take the backend, check_fn lost an argument; norms may differ in their
+              last bits from 0.2.0's (smaller chunks)
+       0.2.0  SIMD tiers and threads with the bits of plain C; bitwise save and load; settings
+              from the environment
+       0.1.0  conversions, scaler with fourteen presets, optimizer wrap, fused AdamW and SGD,
+              clipping, gemm, CPU backend */
 
 #define AMP_VERSION_MAJOR 0
 #define AMP_VERSION_MINOR 5
