@@ -341,7 +341,7 @@ typedef enum amp_result {
     AMP_ERROR_CORRUPT,          /* state: bytes have changed since it was written                 */
     AMP_ERROR_MISMATCH,         /* state: of other tensors, or of another kind of optimizer;
                                    ranks: they differ in what must be alike                       */
-    AMP_ERROR_BANNED,           /* policy: the op is not safe in halves; override it              */
+    AMP_ERROR_BANNED,           /* policy: the op is not safe in 16 bits; override it             */
     AMP_ERROR_MIXED_TYPES,      /* policy: fp16 and bf16 in one op that promotes its inputs, or
                                    one in AMP_DTYPE and the other in AMP_POLICY; gemm: one as an
                                    operand, the other in compute, or types that cuBLAS does not
@@ -371,7 +371,7 @@ enum { AMPI_VERSION = AMP_VERSION_MAJOR * 10000 + AMP_VERSION_MINOR * 100 + AMP_
 
 /* --------------------------------------------------------------- >>api  numbers */
 
-/* One-member structs, so that mixing two kinds of half does not compile. */
+/* One-member structs, so that mixing fp16 and bf16 does not compile. */
 typedef struct amp_f16  { uint16_t bits; } amp_f16;
 typedef struct amp_bf16 { uint16_t bits; } amp_bf16;
 
@@ -384,9 +384,9 @@ AMP_DEF float    amp_f16_to_f32(amp_f16 x);
 AMP_DEF amp_bf16 amp_f32_to_bf16(float x);
 AMP_DEF float    amp_bf16_to_f32(amp_bf16 x);
 
-/* Convert n elements in host memory between any two types. Half to the other half goes through
-   fp32, which holds both exactly. dst may equal src unless dst's type is wider; otherwise the two
-   must not overlap. */
+/* Convert n elements in host memory between any two types. fp16 to bf16 and back goes through fp32,
+   which holds both exactly. dst may equal src unless dst's type is wider; otherwise the two must
+   not overlap. */
 AMP_DEF amp_result amp_cast(void *dst, amp_dtype dst_type,
                             const void *src, amp_dtype src_type, size_t n);
 
@@ -399,7 +399,7 @@ AMP_DEF bool amp_all_finite(const void *x, amp_dtype type, size_t n);
 /* Whose rules the loss scale follows. Each mirrors its original's tests, floor, cap and order.
    The lists say: first scale, growth_interval, min_scale, max_scale, hysteresis. */
 typedef enum amp_preset {
-    AMP_PRESET_DEFAULT = 0,           /* 2^16 2000 2^-14 2^24 1  torch's schedule, kept in range  */
+    AMP_PRESET_DEFAULT = 0,           /* 2^16 2000 2^-14 2^24 1  torch's schedule, within limits  */
     AMP_PRESET_TORCH,                 /* 2^16 2000 -     -    -  GradScaler; can sink to 0        */
     AMP_PRESET_APEX,                  /* 2^16 2000 -     2^24 -  apex.amp LossScaler              */
     AMP_PRESET_APEX_HYSTERESIS,       /* 2^16 2000 -     -    1  apex update_scale_hysteresis     */
@@ -482,7 +482,7 @@ AMP_DEF amp_result amp_scaler_step(amp_scaler *s, amp_step_fn step, void *user);
    not required. */
 AMP_DEF amp_result amp_scaler_update(amp_scaler *s);
 
-/* Replace the scale; growth_tracker is kept, stuck is cleared. Call it between two iterations.
+/* Replace the scale; growth_tracker stays, stuck is cleared. Call it between two iterations.
    AMP_ERROR_INVALID_CONFIG as in init; DEFAULT also keeps to its min_scale and max_scale. */
 AMP_DEF amp_result amp_scaler_set_scale(amp_scaler *s, float scale);
 
@@ -527,14 +527,14 @@ AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
 
 /* One weight tensor. Memory is the caller's, in the backend's memory, in one of three ways:
    weight only: it is the fp32 master, and a model copy of desc.dtype is made for it;
-   model only:  half weights; an fp32 master is made from them;
+   model only:  16-bit weights; an fp32 master is made from them;
    both:        nothing is made. The model copy is written from the master in prepare. */
 typedef struct amp_tensor {
     const char *name;       /* for reports; may be NULL                                        */
     size_t      n;          /* elements                                                        */
     float      *weight;     /* fp32 master, or NULL                                            */
     void       *grad;       /* scaled gradient; NULL: frozen, it costs nothing and stands still */
-    amp_dtype   grad_type;  /* set it for half gradients: zero is AMP_F32, which has 4 bytes   */
+    amp_dtype   grad_type;  /* set it for 16-bit gradients: zero is AMP_F32, of 4 bytes        */
     void       *model;      /* model copy, or NULL                                             */
     amp_dtype   model_type; /* type of model; ignored if model is NULL                         */
     float       lr_scale;   /* factor on the learning rate; 0 means 1                          */
@@ -599,7 +599,7 @@ typedef struct amp_status {
     double   norm;         /* global norm of the unscaled gradients (finite elements), unclipped */
     float    clip_factor;  /* 1, or what brings norm down to max_norm                            */
     float    loss_scale;   /* for the next backward                                              */
-    uint32_t did_step;     /* 1: weights moved, 0: skipped                                       */
+    uint32_t did_step;     /* 1: weights changed, 0: skipped                                     */
     uint32_t found_inf;    /* 1: a gradient was inf or NaN, or would have become so              */
     uint32_t stuck;        /* 1: the scaler's, or skipped_in_a_row is 40 or more                 */
     uint64_t steps;        /* taken (and first_step): what AdamW's bias correction counts, not
@@ -659,7 +659,7 @@ AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *we
    shards a rank writes its range of the models. */
 AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt);
 
-/* Of tensor i: what forward and backward read (the model copy, or the master where there is none);
+/* What forward and backward read of tensor i (the model copy, or the master where there is none);
    the fp32 master; and for your optimizer the fp32 gradient, unscaled, clipped if max_norm is set,
    valid from a begin_step that returned true to end_step, NULL for a frozen tensor. You may write
    to it (weight decay, a clipping of your own); over a flat array they are contiguous. All, and the
@@ -706,10 +706,10 @@ AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr);
 AMP_DEF float     *amp_optimizer_lr_ptr(const amp_optimizer *opt);
 
-/* begin_step in two halves that do not wait, for kernels that read the gate: check opens the step
+/* begin_step as two calls that do not wait, for kernels that read the gate: check opens the step
    and fills the gate; unscale writes amp_optimizer_grad unless the gate says skip (leave it out if
    your kernel multiplies the gradients by gate.inv_scale; AMP_ERROR_BAD_STATE the second time).
-   Then end_step. */
+   After them call end_step. */
 AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt);
 
@@ -747,7 +747,7 @@ typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn, void *user);
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user);
 
-/* The same with a file. Saving writes path.new, flushes it to the disk, renames it, and flushes the
+/* To and from a file. Saving writes path.new, flushes it to the disk, renames it, and flushes the
    directory, so that path holds the old state or the new one, whenever the machine stops (POSIX and
    Windows; elsewhere as far as rename replaces). A symbolic link is followed and a file keeps its
    mode, not its owner (POSIX); other names of it (hard links) keep the old state. Errors are also
@@ -799,7 +799,7 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
    dimension is the distance of rows in elements, 0 if packed. C is not read if beta is 0, nor A and
    B if alpha is 0: here a factor, as in BLAS (an amp_gemm_args.alpha of 0 means 1). If C shares an
    element with an A or B that is read, this is AMP_ERROR_OVERLAP; matrices in one buffer whose rows
-   take turns share none. backend NULL: CPU. A CPU packs in backend->workspace if
+   alternate share none. backend NULL: CPU. A CPU packs in backend->workspace if
    it is as large as amp_gemm_workspace says; or else in at most 128 KiB of stack, and if m n k is
    above 2^22 in memory from malloc, freed on return (AMP_NO_STDLIB, no memory: the stack, slower).
    The CUDA backend wants a and b of one type, and c of that type or fp32: AMP_ERROR_MIXED_TYPES; in
@@ -823,9 +823,9 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
    may overlap; those of c lie one behind another, or side by side in rows that hold them all
    (heads: ldc = heads * dim, stride_c = dim).
    With bias or relu, c = alpha op(A) op(B) + beta C + bias, then negative elements become 0; all in
-   fp32 and rounded once to c_type; NaN stays. On CUDA that is one kernel where cublasLt has one;
-   elsewhere two, and for a c of halves these need 4 m n count + 256 bytes of backend->workspace, or
-   it is AMP_ERROR_WORKSPACE.
+   fp32 and rounded once to c_type; NaN stays. On CUDA that is one kernel where cublasLt has one.
+   Elsewhere it is two, and a c of 16 bits needs 4 m n count + 256 bytes of backend->workspace, or
+   this is AMP_ERROR_WORKSPACE.
    With compute AMP_BF16 or AMP_F16 a CPU rounds those of a and b that are fp32 while it packs them:
    the bits of amp_cast and then the product, without its array (amp_capability_of says where that
    is faster than fp32). An operand of the other 16-bit type is AMP_ERROR_MIXED_TYPES. Autocast
@@ -867,7 +867,7 @@ extern amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void
 /* What the last call in this thread that returned AMP_ERROR_CUDA or AMP_ERROR_CUBLAS was told. */
 extern int amp_cuda_code(void);
 
-/* The twins of amp_cast (in place only between the two halves) and of amp_scaler_*. A scaler
+/* The twins of amp_cast (in place only between fp16 and bf16) and of amp_scaler_*. A scaler
    without init stays as it is, and so does one in whose update nothing has been checked. */
 extern amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                                 size_t n, amp_stream stream);
@@ -894,7 +894,7 @@ extern amp_result amp_cuda_if_end(amp_stream body);
 /* -------------------------------------------------------------- >>api  capability */
 
 typedef enum amp_policy {
-    AMP_POLICY_DEFAULT = 0, /* fp16; norms and softmax keep halves outside                       */
+    AMP_POLICY_DEFAULT = 0, /* fp16; norms and softmax read and write 16 bits                    */
     AMP_POLICY_TORCH_CUDA,  /* fp16; torch.autocast("cuda")                                      */
     AMP_POLICY_TORCH_CPU,   /* bf16; torch.autocast("cpu")                                       */
     AMP_POLICY_TF,          /* fp16; auto_mixed_precision of TensorFlow                          */
@@ -916,8 +916,8 @@ typedef struct amp_capability {
     const char *advice;           /* the same in words                                            */
 } amp_capability;
 
-/* Of the CPU (0, 0), as amp.h uses it; or of a CUDA compute capability (major and minor of
-   cudaDeviceProp). */
+/* Capabilities of the CPU (0, 0), as amp.h uses it; or of a CUDA compute capability (major and
+   minor of cudaDeviceProp). */
 AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability);
 
 /* Stop here, unless you have several ranks, or want reports or autocast: nothing above needs what
@@ -925,14 +925,14 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capab
 
 /* ----------------------------------------------------------------- >>api  ranks
    Masters and moments in shards (ZeRO stage 1, Rajbhandari et al. 2020), for the fused kinds: of
-   desc.ranks->count ranks each keeps about one part in count, and all have the whole model.
+   desc.ranks->count ranks each stores about 1 / count of them, and all have the whole model.
    Whatever count is, also 1, a run has the same bits, if what it adds up and in which order does
    not depend on it. So, with M micro-batches of one size in a step, each with a number on which its
    data and dropout depend, and its loss divided by M:
 
        for (t = 0; t * count < M; t++) {
            backward of micro-batch t * count + rank        there may be none for this rank
-           all-to-all: each rank gets its ranges           halves; a rank that had none sends none
+           all-to-all: each rank gets its ranges           16 bits; a rank that had none sends none
            amp_optimizer_accumulate(opt, i, part, type)    each part, in the order of ranks
        }
        amp_optimizer_adamw(opt, lr)                        on all ranks
@@ -956,9 +956,9 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capab
    rate or numbers of steps differ. (What a save that was cut short leaves behind, path does not
    name: it may be removed.) load_file loads any set, and any file of one optimizer, on any number
    of ranks; gather models thereafter. AMP_ERROR_MISMATCH tells of files of two runs, too. Loading
-   clears accumulators. Save and load with callbacks are of one rank's part. With a count of 1 all
+   clears accumulators. Save and load with callbacks are of one rank's shard. With a count of 1 all
    of this is as without ranks. Paths must be the same for all ranks, on one file system.
-   amp_optimizer_stats are those of the rank's part. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a
+   amp_optimizer_stats are those of the rank's shard. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a
    weight cache. */
 
 typedef struct amp_ranks {
@@ -1090,7 +1090,7 @@ typedef struct amp_tensor_report {
     /* in amp_report.sampled: scaled gradients as they are stored, not 0, that a cast to fp16 or
        bf16 would make 0, or subnormal */
     uint64_t    f16_zero, f16_small, bf16_zero, bf16_small;
-    /* weights with a half copy whose gradient is not 0; of them, those whose copy the step left as
+    /* weights with a 16-bit copy and a gradient that is not 0; those whose copy the step left as
        it was: what would have been lost without a master (Micikevicius et al. 2018, 3.1); and
        those whose master has no more bits than the copy */
     uint64_t    updates, lost, halves;
@@ -1129,10 +1129,10 @@ typedef enum amp_advice_code {
     AMP_ADVICE_UNDERFLOW,        /* underflow at a scale that cannot be larger: the share in X    */
     AMP_ADVICE_KEEP_FP32,        /* the same, and the gradients of X are so many powers of two, four
                                     or more, above those of all other tensors                     */
-    AMP_ADVICE_USE_BF16,         /* the same in tensors with half of all weights or more: the share
+    AMP_ADVICE_USE_BF16,         /* the same in tensors with 50 % of all weights or more: the share
                                     of gradients that are subnormal                               */
     AMP_ADVICE_MASTERS,          /* a step moves weights of X, but all its masters, 32 or more, are
-                                    halves, so they are none: the share of updates that is lost   */
+                                    of 16 bits, so they are none: the share of updates lost       */
     AMP_NUM_ADVICE
 } amp_advice_code;
 
@@ -1170,7 +1170,7 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
        split+bf16     the same                          bf16      2 + 2 + 4      20
        split+8bit     the same                          8 bits    2 + 2 + 2.1    16
        24bit+8bit     model and 8 bits more             8 bits    2 + 1 + 2.1    14
-       kahan          model and a half, the rest        fp32      2 + 2 + 8      28
+       kahan          model and 16 bits, the rest       fp32      2 + 2 + 8      28
         +bf16, +8bit  the same                          so        8; 6.1         20; 16
        sr             the model alone, stochastically   fp32      2 + 8          24
         +bf16, +8bit  the same                          so        6; 4.1         16; 12
@@ -1253,7 +1253,7 @@ typedef struct amp_storage { amp_format master, moments; } amp_storage;
    on. */
 #ifndef AMP_NO_AUTOCAST
 
-/* A part of your program. What is zero is inherited from the scope around it; outermost: on. */
+/* A region of your program. What is zero is inherited from the scope around it; outermost: on. */
 typedef enum amp_autocast_mode {
     AMP_AUTOCAST_INHERIT = 0, AMP_AUTOCAST_ON, AMP_AUTOCAST_OFF
 } amp_autocast_mode;
@@ -1317,10 +1317,10 @@ AMP_DEF amp_autocast *amp_autocast_current(void);
    No blanks around =. At most AMP_MAX_OVERRIDES layer patterns and AMP_MAX_OP_OVERRIDES ops.
    AMP_ERROR_PARSE changes nothing and tells where in text (position may be NULL). The environment
    variable AMP_POLICY may hold the same (not with AMP_NO_STDLIB): unset is AMP_OK. There AMP_DTYPE,
-   if it is a half, is low, and an AMP_POLICY that says the other half (so does the name of a policy
-   that is of one, such as torch_cpu) is AMP_ERROR_MIXED_TYPES: the model copies would serve no
-   product. AMP_ENABLE=0 is off, and so is AMP_DTYPE=fp32 without AMP_POLICY. Of these two a value
-   that cannot be read is AMP_ERROR_PARSE too, *value being that value and *position 0. */
+   if it is of 16 bits, is low, and an AMP_POLICY that says the other one (so does the name of a
+   policy that is of one, such as torch_cpu) is AMP_ERROR_MIXED_TYPES: the model copies would serve
+   no product. AMP_ENABLE=0 is off, and so is AMP_DTYPE=fp32 without AMP_POLICY. Of these two a
+   value that cannot be read is AMP_ERROR_PARSE too, *value being that value and *position 0. */
 AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position);
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position);
@@ -1334,14 +1334,14 @@ AMP_DEF const char *amp_autocast_unmatched(const amp_autocast *ac, int i);
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user);
 
 /* ----------------------------------------------------------------- >>api  cache
-   The weight cache of PyTorch's autocast: half copies of fp32 matrices, for products that autocast
-   sends to halves. Weights that you add are cast once and kept until they change; everything else
-   is cast for one product. On a CPU, which can round operands inside a product, it pays where few
-   rows (below 256) meet a weight that stays as it is; activations gain nothing. */
+   The weight cache of PyTorch's autocast: 16-bit copies of fp32 matrices for the products that
+   autocast rounds. Weights that you add are cast once until they change; everything else is cast
+   for one product. On a CPU, which can round operands inside a product, it pays where few rows
+   (below 256) meet a weight that does not change; activations gain nothing. */
 
 enum { AMP_MAX_CACHED = 256, AMP_MAX_CACHE_OPTIMIZERS = 8 };
 
-/* A matrix as it is wanted in halves, or was cast; the moment: of the masters, and of a capture. */
+/* A matrix and the type to cast it to, or of its cast; when: version of masters, and capture. */
 typedef struct ampi_matrix {
     const float *x;
     size_t       rows, cols, ld;
@@ -1372,7 +1372,7 @@ struct amp_cache { /* read the counters; the rest is private */
     amp_allocator        allocator;
     void                *block;
     char                *memory;
-    size_t               size, top; /* kept copies lie at the start, others from top to the end */
+    size_t               size, top; /* weights from the start, others from top to the end */
     uint64_t             product;  /* counts them */
     int                  captured; /* replays change what the host does not see changing */
     int                  num_entries, num_optimizers;
@@ -1389,8 +1389,8 @@ AMP_DEF amp_result amp_cache_init(amp_cache *cache, const amp_backend *backend, 
                                   const amp_allocator *allocator);
 AMP_DEF void       amp_cache_free(amp_cache *cache); /* safe on a zeroed object, and twice */
 
-/* Weights whose copies may be kept: one copy of each, so add blocks that you multiply with one by
-   one. Those of a prepared optimizer cost nothing where it has model copies of the type wanted;
+/* Weights whose copies stay: one copy of each, so add blocks that you multiply with one by one.
+   Those of a prepared optimizer cost nothing where it has model copies of the type wanted;
    its steps tell that added weights have changed. opt must outlive cache. AMP_ERROR_UNSUPPORTED:
    desc.ranks, and a weight whose storage has no fp32 master: there is no fp32 matrix whose
    copy a product could have; desc.problem names the tensor. */
@@ -1402,7 +1402,7 @@ AMP_DEF amp_result amp_cache_add_optimizer(amp_cache *cache, const amp_optimizer
 AMP_DEF void amp_cache_changed(amp_cache *cache, const float *weight);
 AMP_DEF void amp_cache_remove(amp_cache *cache, const float *weight);
 
-/* For debugging: does the kept copy of every added weight equal the weight as it is now? If
+/* For debugging: does the copy of every added weight equal the weight as it is now? If
    not, AMP_ERROR_STALE, and *weight (may be NULL) is one that was written to without
    amp_cache_changed. Reads all weights and copies; waits for the backend. */
 AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight);
@@ -1410,7 +1410,7 @@ AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight)
 /* A copy of the row-major rows x cols matrix x in type, AMP_F16 or AMP_BF16; its rows are padded to
    multiples of 16 bytes. One of a weight is right until the weight changes, another one until
    amp_cache_reset, which amp_gemm and amp_sgemm call too. Nothing that is cast while the thread's
-   autocast is disabled is kept. AMP_ERROR_OUT_OF_MEMORY if there is no room. */
+   autocast is disabled stays. AMP_ERROR_OUT_OF_MEMORY if there is no room. */
 AMP_DEF amp_result amp_cache_get(amp_cache *cache, const float *x, size_t rows, size_t cols,
                                  size_t ld, amp_dtype type, const void **copy, size_t *copy_ld);
 AMP_DEF void       amp_cache_reset(amp_cache *cache);
@@ -1446,7 +1446,7 @@ AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread;
 #endif
 #ifdef AMP_CUBLAS /* defined after your <cublas_v2.h>, also where AMP_IMPLEMENTATION is */
 /* cublasSgemm and cublasSgemmStridedBatched, under the calling thread's autocast: in a scope that
-   says so, operands are cast to halves in its cache, and products summed in fp32. Elsewhere, for
+   says so, operands are cast to 16 bits in its cache, and products summed in fp32. Elsewhere, for
    small products (m n k < 32^3) and where there is no room, they are the originals. With
    AMP_CUBLAS_DROP_IN instead of AMP_CUBLAS the originals' names mean these from here on. */
 AMP_DEF cublasStatus_t amp_sgemm(cublasHandle_t handle, cublasOperation_t transa,
@@ -1469,14 +1469,14 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
 /* ------------------------------------------------------------------- >>api  ops
    The ops that autocast knows, and what each policy says of them. */
 
-/* What a policy says about an op. "low" is the half type of the scope. */
+/* What a policy says about an op. "low" is the 16-bit type of the scope. */
 typedef enum amp_rule {
     AMP_RULE_PASS = 0, /* as without autocast: the widest of its inputs                          */
     AMP_RULE_LOW,      /* inputs are cast to low; computed and returned in low                   */
     AMP_RULE_FP32,     /* inputs are cast to fp32; computed and returned in fp32                 */
     AMP_RULE_KEEP,     /* reads and returns what it is given, but computes in fp32 inside        */
     AMP_RULE_PROMOTE,  /* inputs are cast to the widest among them and low                       */
-    AMP_RULE_BANNED    /* not safe in halves: AMP_ERROR_BANNED, until overridden                 */
+    AMP_RULE_BANNED    /* not safe in 16 bits: AMP_ERROR_BANNED, until overridden                */
 } amp_rule;
 
 /* Every op: its constant AMP_OP_..., its name, and its rule in DEFAULT, TORCH_CUDA, TORCH_CPU, TF
@@ -2990,7 +2990,7 @@ AMP_DEF const char *amp_result_string(amp_result result) {
     case AMP_ERROR_NEWER: return "the state was saved by a newer amp.h";
     case AMP_ERROR_CORRUPT: return "the state is damaged: its checksum does not match";
     case AMP_ERROR_MISMATCH: return "the state is of other tensors or another kind of optimizer";
-    case AMP_ERROR_BANNED: return "the op is not safe in halves: override it, or use its logits";
+    case AMP_ERROR_BANNED: return "the op is not safe in 16 bits: override it, or use its logits";
     case AMP_ERROR_MIXED_TYPES:
         return "fp16 and bf16 in one op, or one in AMP_DTYPE and the other in AMP_POLICY; a "
                "product on CUDA wants A and B of one type, and C of that type or fp32";
@@ -3878,7 +3878,7 @@ static int ampi_f64_in(const double *x, double low, double high) {
 #define AMPI_F64_MAX 1.7976931348623157e308
 #define AMPI_BELOW_1 0.99999999999999989
 
-/* The same, and what is wrong otherwise: the field, its value and its bounds. */
+/* An error message: the field, its value and its bounds. Returns 0. */
 static int ampi_out(char *problem, const char *field, double x, const char *bounds) {
     ampi_tell(problem, "%s is %g, and must be %s", field, x, bounds);
     return 0;
@@ -4509,7 +4509,7 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG, text);
     if (t->keep_fp32 && t->model && t->model_type != AMP_F32)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
-                                   "keep_fp32 is set, but its model is of halves");
+                                   "keep_fp32 is set, but its model is of 16 bits");
     if ((t->moment1 && most < 1) || (t->moment2 && most < 2))
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
                                    !ampi_learns(t) ? "it is frozen: moments would do nothing"
@@ -7730,8 +7730,8 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
                   "loss scale; fp16's run in fp32"
         : c->bf16 ? "bf16 needs no loss scale; fp16 keeps three more bits and needs one"
         : c->fp16 ? "fp16 with a dynamic loss scale; bf16 and TF32 are not in hardware"
-        : major   ? "no tensor cores: halves save memory, not time"
-                  : "products run in fp32 here: halves save memory, not time";
+        : major   ? "no tensor cores: 16 bits save memory, not time"
+                  : "products run in fp32 here: 16 bits save memory, not time";
     return AMP_OK;
 }
 
@@ -8322,7 +8322,7 @@ static AMPI_NOINLINE void ampi_sample_grads(ampi_census *census, const void *x, 
     ampi_add_counts(census, count);
 }
 
-/* Of a piece of weights that have a half copy: are copies what they were before? */
+/* In a piece of weights that have a 16-bit copy: are copies what they were before? */
 static void ampi_count_copies(uint32_t *count, const ampi_slot *slot, const uint32_t *master,
                               const uint16_t *before, size_t i, size_t n) {
     const amp_dtype type = (amp_dtype)slot->model_type, grad_type = (amp_dtype)slot->grad_type;
@@ -8746,7 +8746,7 @@ static uint64_t ampi_overflows_in_a_row(const ampi_case *k, const float *at) {
     return row;
 }
 
-/* Of the last AMPI_RECENT turns, if there are more by before. */
+/* Overflows of the last AMPI_RECENT turns; 0 if there are not more by before. */
 static uint64_t ampi_recent_overflows(const ampi_case *k, uint64_t before) {
     const uint64_t last = k->report.turns;
     uint64_t       i, sum = 0;
@@ -8838,7 +8838,7 @@ static void ampi_advise_lower(ampi_case *k) {
                     "does not move", (double)late, (double)scale);
 }
 
-/* Of a tensor's gradients, not 0, the share that is subnormal as it is stored. */
+/* The share of a tensor's gradients, not 0, that is subnormal as it is stored. */
 static double ampi_underflow(const amp_plan *plan, size_t i) {
     const ampi_census *census  = &plan->host_census[i];
     const uint64_t     nonzero = ampi_nonzero(census);
@@ -8923,7 +8923,7 @@ static void ampi_advise_masters(ampi_case *k) {
         char                     *text;
         if (updates < AMPI_ENOUGH || count[AMPI_HALVES] != updates || lost == updates) continue;
         text = ampi_advise(k, AMP_ADVICE_MASTERS, (int)i, (double)lost / (double)updates);
-        ampi_tell(text, "its masters are rounded to halves, and a step loses %g %% of updates: "
+        ampi_tell(text, "its masters are rounded to 16 bits, and a step loses %g %% of updates: "
                         "keep master weights in fp32",
                   ampi_percent((double)lost / (double)updates));
         return;
@@ -10300,7 +10300,7 @@ AMPI_STRICT_BEGIN
 
 enum { AMPI_AHEAD = 4096 }; /* a check asks for memory this many bytes before it needs it */
 
-/* Of products in plain C. */
+/* Products in plain C. */
 
 AMPI_HOST float ampi_get_as(const void *base, amp_dtype type, size_t i) {
     return ampi_f32_from_bits(ampi_load(base, type, i));
