@@ -601,6 +601,13 @@ TAGS = {
     'nan-payload': ('NaN is made quiet and its upper payload and sign are kept', []),
     'exact': ('halves to fp32 are exact', []),
     'digest': ('every step-th of all 2^32 floats', []),
+    'counter': ('random bits of a counter: seed, tensor, step, element, array; no order of work, no block size',
+                ['llm.c: adamw.cuh draws by block and thread']),
+    'split': ('fp32 as bf16 and 16 bits more comes back whole, and its model is the nearest', []),
+    'stochastic': ('up with the probability of the distance; none becomes inf; inf and NaN stay',
+                   ['torchao: quant_utils.py, an overflow of inf and NaN']),
+    'group': ('the power of two of 32 moments, with room to be rounded up', []),
+    '8-bit': ('codes of moments: a float with 4 bits behind the point, v never 0', []),
     'as-it-is': ('what the system does, right or not', []),
     'unchecked': ('no gradient is looked at', ['tiny-cuda-nn: trainer.h, adam.h']),
 }
@@ -978,8 +985,112 @@ def convert_family():
             yield dict(system='convert', source=version('torch') + ', x86 for NaN', original='run', tags=['digest'],
                        config={'from': 'fp32', 'to': dtype}, digest=digest_over(dtype, step))
 
+# -------------------------------------------------------------------------- store
+# No original: README.md's section 2 in integers and floats of numpy, which round as fp32 does.
 
-FAMILIES = {'scale': scale_family, 'order': order_family, 'skip': skip_family, 'convert': convert_family}
+def splitmix(x):
+    x = (x + 0x9e3779b97f4a7c15) % 2**64
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9 % 2**64
+    x = (x ^ x >> 27) * 0x94d049bb133111eb % 2**64
+    return x ^ x >> 31
+
+
+def random_bits(seed, tensor, step, element, array):
+    key = splitmix(splitmix(splitmix(splitmix(seed) ^ tensor) ^ step) ^ element // 2**24)
+    x = (element // 2 % 2**32 * 0x9e3779b9 + key) % 2**32
+    x = ((x ^ x >> 16) * 0x7feb352d + (key >> 32)) % 2**32
+    x = x ^ x >> 15
+    for _ in range(array + 1):
+        x = x * 0x846ca68b % 2**32
+        x = x ^ x >> 16
+    return x >> 16 if element % 2 else x & 0xffff
+
+
+def stochastic_bf16(u, r):
+    inner = u & 0x7fffffff
+    return u >> 16 if inner >= 0x7f7f0000 else u + r >> 16
+
+
+def stochastic_fp16(u, r):
+    sign, x = u >> 31 << 15, abs(float_of('0x%08x' % u))
+    if x != x:
+        return sign | 0x7e00
+    if x >= 65504:
+        return sign | (0x7c00 if x == INF else 0x7bff)
+    exponent = -14 if x < 2.0**-14 else math.frexp(x)[1] - 1
+    units = round(math.ldexp(x, 23 - exponent))  # of 2^-37 below 2^-14, to nearest even; else exact
+    return sign | (units + (r >> 3) >> 13) + (exponent + 14 << 10)
+
+
+def split(u):
+    """The upper 16 bits of the nearest bf16, of two the one away from zero: the rule of apex and Transformer
+    Engine (bf16 is hi, or hi + 1 where int16(low) < 0); and the master again."""
+    return (u + 0x8000) >> 16 & 0xffff, u
+
+
+def group_exponent(largest):
+    if largest > 0x7f800000:
+        return 255
+    return min(max(largest + 0x90000 >> 23, 1), 253)
+
+
+def code(u, exponent, r, first):
+    least = np.float32(2.0**-7 if first else 2.0**-15)
+    y = min(np.abs(np.float32(float_of('0x%08x' % u)) * np.float32(2.0**(127 - exponent))), np.float32(1.9296875))
+    steps = int(np.float32(y + least).view(np.uint32)) - int(least.view(np.uint32)) + 8 * r >> 19
+    return steps | u >> 31 << 7 if first else max(steps, 1)
+
+
+def value(c, exponent, first):
+    least = np.float32(2.0**-7 if first else 2.0**-15)
+    bits = ((c & 0x7f if first else c) << 19) + int(least.view(np.uint32))
+    y = (np.uint32(bits).view(np.float32) - least) * np.float32(2.0**(exponent - 127))
+    return int(y.view(np.uint32)) | (c >> 7 << 31 if first else 0)
+
+
+def store_family():
+    rng = np.random.default_rng(30)
+    word = lambda: int(rng.integers(2**32))
+    finite = lambda: (lambda u: u ^ 0x40000000 if u & 0x7f800000 == 0x7f800000 else u)(word())
+    edges = [0, 0x80000000, 1, 0x807fffff, 0x00800000, 0x3f7fffff, 0x3f800000, 0x3f808000, 0x3f818000, 0x3f807fff,
+             0x7f7effff, 0x7f7f0000, 0x7f7f7fff, 0x7f800000, 0xff800000]
+    fp16 = [0x33000000, 0x33800000, 0x387fffff, 0x38800000, 0x387fc000, 0x477fdfff, 0x477fe000, 0x477fefff,
+            0x477fffff, 0x47800000, 0x2edbe6ff, 0xb8801234]
+    near = lambda: word() & 0x807fffff | int(rng.integers(100, 145)) << 23
+    def case(what, tags, pairs, source='README.md, section 2'):
+        return dict(system=what, source=source, original='read', tags=tags, config={},
+                    pairs=[[list(map(hex, a)), list(map(hex, b))] for a, b in pairs])
+    inputs = [(1, 0, 1, i, k) for i in (0, 1, 2, 3, 2**24 - 1, 2**24, 2**32 + 5) for k in (0, 1, 2)]
+    inputs += [(word() << 32 | word(), word() % 100, word(), word() << 8, word() % 3) for _ in range(20)]
+    yield case('random', ['counter'], [([s & 0xffffffff, s >> 32, t, n, i & 0xffffffff, i >> 32, k],
+                                        [random_bits(s, t, n, i, k)]) for s, t, n, i, k in inputs])
+    yield case('split', ['split'], [([u], split(u)) for u in edges + [finite() for _ in range(40)]],
+               'Transformer Engine, transformer_engine/common/multi_tensor/adam.cu; apex, DistributedFusedAdam')
+    draws = [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff]
+    yield case('stochastic-bf16', ['stochastic'], [([u, r], [stochastic_bf16(u, r)]) for u in edges[:11] + edges[12:] +
+                                                   [finite() for _ in range(12)] for r in draws])
+    yield case('stochastic-fp16', ['stochastic', 'subnormal'], [([u, r], [stochastic_fp16(u, r)]) for u in edges[:2] +
+               edges[5:8] + edges[13:] + fp16 + [near() for _ in range(16)] for r in draws + [7, 8, 0xfff8]])
+    yield case('exponent', ['group'], [([u], [group_exponent(u)]) for u in (0, 1, 0x3f800000, 0x3ff6ffff, 0x3ff70000,
+               0x3fffffff, 0x40000000, 0x7e800000, 0x7f000000, 0x7f7fffff, 0x7f800000, 0x7fc00000, 0x00ffffff)])
+    for first in 1, 0:
+        pairs = []
+        for exponent in 1, 64, 127, 200, 253:
+            scale = 2.0**(exponent - 127)
+            for y in [0.0, 2.0**-30, 2.0**-16, 2.0**-15, 2.0**-8, 2.0**-7, 0.1, 0.5, 1.0, 1.5, 1.92]:
+                x = float(np.float32(y * scale))
+                if exponent == 1 and y < 2.0**-8 and y:
+                    continue
+                for r in draws[::2]:
+                    u = int(bits32(-x if first and r & 1 else x), 16)
+                    pairs.append(([u, exponent, r], [code(u, exponent, r, first)]))
+        yield case('m-code' if first else 'v-code', ['8-bit', 'stochastic'], pairs)
+        yield case('m-value' if first else 'v-value', ['8-bit'],
+                   [([c, e], [value(c, e, first)]) for e in (1, 127, 253) for c in range(0, 256, 5)])
+
+
+FAMILIES = {'scale': scale_family, 'order': order_family, 'skip': skip_family, 'convert': convert_family,
+            'store': store_family}
 
 
 def write(family):

@@ -58,6 +58,9 @@ struct vectors_subject {
 
     /* n numbers of type `from` to type `to`. */
     void (*convert)(void *dst, const char *to, const void *src, const char *from, size_t n);
+
+    /* A function of optimizer state, by its name in README.md; VECTORS_ABSENT if there is none. */
+    int (*store)(const char *what, const uint32_t *in, uint32_t *out);
 };
 
 /* Told of each case that fails, and the last of its rows that was run. */
