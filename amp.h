@@ -131,6 +131,27 @@
    AVX512_BF16 (AMD) takes products of bf16 of that size, in pairs of k, the odd one first, with the
    same zeros. Its model was compared with the instruction of Intel's processors and of Zen 4.
 
+   Determinism, by what trainers ask for, with the tests that show it. Steps are all
+   but the products: casts, checks, norm, clip factor, scale, optimizers.
+       repeatability in a fixed environment: a run again has the same bits.
+           Steps: always. Products on a CPU: always. On a GPU they are cuBLAS's,
+           which promises it of one version, GPU and stream. (test_bits.c)
+       equality with a baseline: another build, machine or device, the same bits.
+           Steps: yes; compilers, flags, instruction sets, threads, byte order, CPU
+           or GPU, any grid, graph or not. Products: within FMA, and within tiles,
+           pairs and plain C. GPU: no. (bits.sh; test_cuda.cpp: own_steps to shards,
+           grids; tests/gpu.sh on a device; test_gemm.c: bits_*; tests/vectors)
+       restart replay: loaded at any step, a run has the bits of one that never
+           stopped. Steps: yes, the seed of stochastic rounding and a skipped step
+           included. Not in the file: gradients, what your own optimizer keeps, your
+           data's order. (test_state.c: resume_*, killed; trainer.sh; ranks.sh: kills)
+       independence of topology: any number of ranks, the same bits. Steps with
+           desc.ranks: yes, if micro-batches are added up in the order in which
+           amp_optimizer_accumulate is called, by each rank for its range; a set of
+           files goes on on any number. With reduce_fn the norm is a sum over ranks,
+           in their order; an all-reduce of gradients and products of other shapes
+           are yours. (test_ranks.c: same_bits, sets; test_cuda.cpp: shards)
+
    >>gpu
 
    Compile amp_kernels.cu with nvcc (CUDA 11.8 or newer) beside your own files, and link with
@@ -404,8 +425,8 @@ typedef enum amp_preset {
     AMP_PRESET_APEX,                  /* 2^16 2000 -     2^24 -  apex.amp LossScaler              */
     AMP_PRESET_APEX_HYSTERESIS,       /* 2^16 2000 -     -    1  apex update_scale_hysteresis     */
     AMP_PRESET_MEGATRON,              /* 2^32 1000 1     -    2  refilled by growth; to inf       */
-    AMP_PRESET_DEEPSPEED,             /* 2^16 1000 1     -    2  refilled by growth               */
-    AMP_PRESET_DEEPSPEED_CONSECUTIVE, /* 2^16 1000 1     -    2  refilled by any good step        */
+    AMP_PRESET_DEEPSPEED,             /* 2^16 1000 1     -    2  to 0.17.0; refilled by growth    */
+    AMP_PRESET_DEEPSPEED_CONSECUTIVE, /* 2^16 1000 1     -    2  to 0.17.0; by any good step      */
     AMP_PRESET_DEEPSPEED_FUSED,       /* 2^32 1000 1     -    -  FP16_Optimizer: one step later   */
     AMP_PRESET_FLAX,                  /* 2^16 2000 FLT_MIN FLT_MAX -  grows after N + 1           */
     AMP_PRESET_JMP,                   /* 2^16 2000 1     -    -                                   */
