@@ -1022,9 +1022,9 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
    bias correction, so that it is eps / sqrt(1 - beta2^step) here.) Where every row is there once
    and nothing decays, a step has the bits of one without rows.
    On CUDA a step with such tensors is 8 to 14 launches, by the largest number of rows in a tensor
-   (2 for each 8 bits of it), whatever the counts are. For AMP_KIND_ADAMW, and AMP_KIND_SGD without
-   momentum; AMP_ERROR_UNSUPPORTED are others, desc.ranks, and amp_optimizer_add_flat. rebind moves
-   weight and grad; rows and num_rows stay. */
+   (2 for each 8 bits of it), whatever the counts are. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN,
+   momentum of AMP_KIND_SGD, desc.ranks, and amp_optimizer_add_flat. rebind moves weight and grad;
+   rows and num_rows stay. */
 
 typedef struct amp_rows {
     size_t          row_length; /* elements of a row */
@@ -2192,6 +2192,18 @@ typedef struct ampi_slot {
     ampi_tally tally;
 } ampi_slot;
 
+/* Optimizers: AMP_KIND_ and amp_optimizer_ what; moments, and how many of them where momentum is 0;
+   default beta2. (Formulas: >>core formulas.) Then those with a first moment in any case, and those
+   with a second, which is corrected for its bias. */
+#define AMPI_OPTIMIZERS(X)      \
+    X(ADAMW, adamw, 2, 2, 0.999) \
+    X(SGD, sgd, 1, 0, 0.999)
+
+#define AMPI_HAS_FIRST(kind, step, moments, always, beta2)  | (always > 0) << AMP_KIND_##kind
+#define AMPI_HAS_SECOND(kind, step, moments, always, beta2) | (moments > 1) << AMP_KIND_##kind
+enum { AMPI_FIRST = 0 AMPI_OPTIMIZERS(AMPI_HAS_FIRST) };
+enum { AMPI_SECOND = 0 AMPI_OPTIMIZERS(AMPI_HAS_SECOND) };
+
 /* What changes from step to step, and the numbers that kernels need, in backend memory. */
 typedef struct ampi_control {
     amp_gate   gate;
@@ -2366,11 +2378,14 @@ AMPI_FN void ampi_watch_shared(ampi_control *c, amp_scaler *s, uint32_t bad) {
 }
 
 /* The numbers of a step that is taken. */
-AMPI_FN void ampi_bias_corrections(ampi_control *c) {
-    const double b1 = ampi_power(c->beta1, c->gate.step);
-    const double b2 = ampi_power(c->beta2, c->gate.step);
-    c->bias1   = ampi_single(ampi_div64(1.0, ampi_sub64(1.0, b1)));
-    c->bias2   = ampi_single(ampi_div64(1.0, ampi_sub64(1.0, b2)));
+AMPI_FN float ampi_bias(double beta, uint64_t step) {
+    return ampi_single(ampi_div64(1.0, ampi_sub64(1.0, ampi_power(beta, step))));
+}
+AMPI_FN void ampi_numbers(ampi_control *c, amp_kind kind) {
+    if (AMPI_SECOND >> kind & 1) {
+        c->bias1 = ampi_bias(c->beta1, c->gate.step);
+        c->bias2 = ampi_bias(c->beta2, c->gate.step);
+    }
     c->b1      = ampi_single(c->beta1);
     c->b2      = ampi_single(c->beta2);
     c->b1_rest = ampi_single(ampi_sub64(1.0, c->beta1));
@@ -2410,7 +2425,7 @@ AMPI_FN void ampi_decide(const amp_plan *plan) {
     c->skipped += c->gate.skip;
     c->skipped_in_a_row = c->gate.skip ? c->skipped_in_a_row + 1 : 0;
     c->gate.step += c->did_step;
-    if (c->did_step && plan->kind == AMP_KIND_ADAMW) ampi_bias_corrections(c);
+    if (c->did_step) ampi_numbers(c, plan->kind);
     c->moves = !plan->shared;
     if (c->moves) {
         c->next           = *s;
@@ -2644,7 +2659,9 @@ AMPI_STRICT_BEGIN
 
    AdamW (Loshchilov and Hutter 2019): new p, m, v from an unscaled gradient,
    p -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * p).
-   SGD as in torch.optim: decay joins the gradient, m = momentum * m + g, Nesterov looks ahead. */
+   SGD as in torch.optim: decay joins the gradient, m = momentum * m + g, Nesterov looks ahead.
+
+   m and v are NULL where there are none. */
 
 AMPI_IN AMPI_V AMPI_(times)(float c, AMPI_V x) { return AMPI_(mul)(AMPI_(splat)(c), x); }
 
@@ -2660,13 +2677,25 @@ AMPI_IN void AMPI_(adamw)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m, A
     *p   = AMPI_(sub)(*p, AMPI_(times)(r->lr, u));
 }
 
-AMPI_IN void AMPI_(sgd)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m) {
+AMPI_IN void AMPI_(sgd)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m, AMPI_V *v) {
+    (void)v;
     g = AMPI_(add)(g, AMPI_(times)(r->weight_decay, *p));
     if (m) {
         *m = AMPI_(add)(AMPI_(times)(r->momentum, *m), g);
         g  = r->nesterov ? AMPI_(add)(g, AMPI_(times)(r->momentum, *m)) : *m;
     }
     *p = AMPI_(sub)(*p, AMPI_(times)(r->lr, g));
+}
+
+/* One of them. kind is constant where this is inlined; m is chosen here, for a choice of pointers
+   would need a stack on a GPU. */
+AMPI_IN void AMPI_(optimize)(const amp_kind kind, const int has_m, const ampi_rates *r, AMPI_V g,
+                             AMPI_V *p, AMPI_V *m, AMPI_V *v) {
+#define AMPI_CALL(id, step, moments, always, beta2)                              \
+    if (kind == AMP_KIND_##id && has_m) AMPI_(step)(r, g, p, m, v);              \
+    if (kind == AMP_KIND_##id && !has_m && !always) AMPI_(step)(r, g, p, NULL, v);
+    AMPI_OPTIMIZERS(AMPI_CALL)
+#undef AMPI_CALL
 }
 
 /* Codecs of states but the default. */
@@ -3444,7 +3473,7 @@ AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, c
     const ampi_step_block b = *block; /* nothing that is stored changes it */
 
     const int    bf16  = moments == AMP_FORMAT_BF16;
-    const int    has_v = kind == AMP_KIND_ADAMW, has_m = has_v || b.m;
+    const int    has_v = AMPI_SECOND >> kind & 1, has_m = AMPI_FIRST >> kind & 1 || b.m;
     size_t       more  = AMPI_W > 1 && b.left > AMPI_SOON ? b.left - AMPI_SOON : 0;
     const AMPI_V f     = AMPI_(splat)(b.x.factor);
     size_t       i;
@@ -3454,8 +3483,7 @@ AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, c
         if (has_m) m = bf16 ? AMPI_(from_bits)(AMPI_(get16)(b.m, i) << 16) : AMPI_(get)(b.m, i);
         if (has_v) v = bf16 ? AMPI_(from_bits)(AMPI_(get16)(b.v, i) << 16) : AMPI_(get)(b.v, i);
         if (i < more) ampi_soon(&b, wide, moments, i + AMPI_SOON);
-        if (kind == AMP_KIND_ADAMW) AMPI_(adamw)(&b.x.rates, g, &p, &m, &v);
-        else AMPI_(sgd)(&b.x.rates, g, &p, has_m ? &m : NULL);
+        AMPI_(optimize)(kind, has_m, &b.x.rates, g, &p, &m, &v);
         AMPI_(put)(b.p, i, p);
         if (bf16) {
             if (has_m)
@@ -3479,8 +3507,18 @@ AMPI_IN void AMPI_(formula_of)(const ampi_step_block *b, const amp_kind kind) {
     else if (moments == AMP_FORMAT_BF16) AMPI_(formula)(b, kind, 0, AMP_FORMAT_BF16);
     else AMPI_(formula)(b, kind, 0, AMP_FORMAT_8BIT);
 }
-AMPI_LOOP void AMPI_(adamw_on)(const ampi_step_block *b) { AMPI_(formula_of)(b, AMP_KIND_ADAMW); }
-AMPI_LOOP void AMPI_(sgd_on)(const ampi_step_block *b) { AMPI_(formula_of)(b, AMP_KIND_SGD); }
+#define AMPI_ON(kind, step, moments, always, beta2) \
+    AMPI_LOOP void AMPI_(step##_on)(const ampi_step_block *b) {                                    \
+        AMPI_(formula_of)(b, AMP_KIND_##kind);                                                     \
+    }
+AMPI_OPTIMIZERS(AMPI_ON)
+#undef AMPI_ON
+AMPI_IN void AMPI_(formula_on)(const ampi_step_block *b) {
+#define AMPI_ON(id, step, moments, always, beta2) \
+    if (b->x.kind == AMP_KIND_##id) AMPI_(step##_on)(b);
+    AMPI_OPTIMIZERS(AMPI_ON)
+#undef AMPI_ON
+}
 
 /* Masters in words beside the model; format and type are constant where these are inlined. */
 AMPI_IN void AMPI_(get_masters)(const ampi_step_block *block, const int master, const int f16) {
@@ -3655,8 +3693,7 @@ AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
         b.v    = coded && has_v ? room[2] : b.x.moment[1].data;
         if (!wide) AMPI_(draw)(&b, drawn), AMPI_(masters)(&b, 0);
         if (coded) AMPI_(moments_8bit)(&b, 0);
-        if (x->kind == AMP_KIND_ADAMW) AMPI_(adamw_on)(&b);
-        else AMPI_(sgd_on)(&b);
+        AMPI_(formula_on)(&b);
         if (!wide) AMPI_(masters)(&b, 1);
         if (coded) AMPI_(moments_8bit)(&b, 1);
     }
@@ -4265,6 +4302,19 @@ AMPI_COLD_BEGIN
 
 /* ------------------------------------------------------------- >>impl  optimizer */
 
+/* By amp_kind. */
+typedef struct ampi_optimizer {
+    const char *kind, *step;
+    int         moments, always;
+    double      beta2;
+} ampi_optimizer;
+#define AMPI_ROW(kind, step, moments, always, beta2) \
+    {"AMP_KIND_" #kind, "amp_optimizer_" #step, moments, always, beta2},
+static const ampi_optimizer ampi_optimizers[] = {{"AMP_KIND_OWN", "begin_step", 0, 0, 0.999},
+                                                 AMPI_OPTIMIZERS(AMPI_ROW)};
+#undef AMPI_ROW
+#define AMPI_FUSED_ALONE " is for fused steps, such as AMP_KIND_ADAMW: desc.kind is AMP_KIND_OWN"
+
 /* Storage formats, in the order of amp_format: bytes of an element; elements that share a scale, or
    0; are numbers rounded stochastically? and what a file says: of masters 1 more if models are of
    fp16, and 0 where they may be any fp32. */
@@ -4311,7 +4361,7 @@ static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d, char 
 
 static AMPI_NOINLINE void ampi_desc_defaults(amp_optimizer_desc *d) {
     if (!(d->beta1 > 0.0)) d->beta1 = 0.9;
-    if (!(d->beta2 > 0.0)) d->beta2 = 0.999;
+    if (!(d->beta2 > 0.0)) d->beta2 = ampi_optimizers[d->kind].beta2;
     if (!(d->eps > 0.0)) d->eps = 1e-8;
     d->backend = NULL;
 }
@@ -4343,7 +4393,7 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d,
     amp_scaler               scaler;
     if (!amp_dtype_size(d->dtype))
         return ampi_unknown(d->problem, "amp_optimizer_desc.dtype", (int)d->dtype);
-    if ((unsigned)d->kind > (unsigned)AMP_KIND_SGD)
+    if ((unsigned)d->kind >= sizeof ampi_optimizers / sizeof ampi_optimizers[0])
         return ampi_unknown(d->problem, "amp_optimizer_desc.kind", (int)d->kind);
     if (!ampi_desc_numbers_ok(d, d->problem)) return AMP_ERROR_INVALID_CONFIG;
     if (!ampi_allocator_ok(&d->allocator)) {
@@ -4363,8 +4413,7 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d,
     if (result == AMP_OK && d->storage) result = ampi_storage_ok(d->storage, d->problem);
     if (result != AMP_OK) return result;
     if (d->storage && d->storage->master != AMP_FORMAT_F32 && d->kind == AMP_KIND_OWN) {
-        ampi_tell(d->problem, "amp_optimizer_desc.storage is for AMP_KIND_ADAMW and AMP_KIND_SGD: "
-                              "desc.kind is AMP_KIND_OWN");
+        ampi_tell(d->problem, "amp_optimizer_desc.storage" AMPI_FUSED_ALONE);
         return AMP_ERROR_UNSUPPORTED;
     }
     return ampi_scaler_setup(&scaler, &d->scaler, d->problem); /* to learn of its errors now */
@@ -4472,8 +4521,8 @@ static AMPI_NOINLINE int ampi_tensor_numbers_ok(const float *lr_scale, const flo
 
 /* How many moments a tensor with a gradient has. */
 static int ampi_num_moments(const amp_optimizer_desc *d) {
-    if (d->kind == AMP_KIND_SGD) return d->momentum > 0.0;
-    return d->kind == AMP_KIND_ADAMW ? 2 : 0;
+    const ampi_optimizer *o = &ampi_optimizers[d->kind];
+    return d->momentum > 0.0 ? o->moments : o->always;
 }
 
 /* Has a tensor a gradient, now or later? */
@@ -4493,8 +4542,7 @@ static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor 
     if (s.master == AMP_FORMAT_F32) return AMP_OK;
     if (opt->desc.kind == AMP_KIND_OWN)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-                                   "storage is for AMP_KIND_ADAMW and AMP_KIND_SGD: desc.kind is "
-                                   "AMP_KIND_OWN");
+                                   "storage" AMPI_FUSED_ALONE);
     if (type != AMP_BF16 && s.master == AMP_FORMAT_SPLIT)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
                                    "its storage needs a model copy of AMP_BF16");
@@ -4538,7 +4586,7 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
                                                    : "desc.kind has no second moment");
     if (most == 2 && (!t->moment1 != !t->moment2 || (t->moment1 && !opt->desc.first_step)))
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
-                                   "AdamW goes on from both moments and desc.first_step");
+                                   "desc.kind goes on from both moments and desc.first_step");
     if (t->n > SIZE_MAX / 64)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_TOO_LARGE, "it is too large");
     if (t->rows && !ampi_second()->rows_ok)
@@ -5626,15 +5674,13 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
 
 /* The step of kind is not that of desc.kind. */
 static amp_result ampi_other_kind(const amp_optimizer *opt, amp_kind kind) {
-    static const char *const kinds[] = {"AMP_KIND_OWN", "AMP_KIND_ADAMW", "AMP_KIND_SGD"};
-    static const char *const steps[] = {"begin_step", "amp_optimizer_adamw", "amp_optimizer_sgd"};
-    const amp_kind           ours    = opt->desc.kind;
+    const ampi_optimizer *ours = &ampi_optimizers[opt->desc.kind], *its = &ampi_optimizers[kind];
     if (kind == AMP_KIND_OWN)
-        ampi_tell(opt->desc.problem, "desc.kind is %s: call %s instead of begin_step", kinds[ours],
-                  steps[ours]);
+        ampi_tell(opt->desc.problem, "desc.kind is %s: call %s instead of begin_step", ours->kind,
+                  ours->step);
     else
-        ampi_tell(opt->desc.problem, "%s: desc.kind is %s; set %s", steps[kind], kinds[ours],
-                  kinds[kind]);
+        ampi_tell(opt->desc.problem, "%s: desc.kind is %s; set %s", its->step, ours->kind,
+                  its->kind);
     return AMP_ERROR_UNSUPPORTED;
 }
 
@@ -5776,13 +5822,12 @@ static amp_result ampi_fused_step(amp_optimizer *opt, amp_kind kind, const float
     return opt->backend.functions->update_fn(&opt->backend, plan, AMPI_JOB_FUSED);
 }
 
-AMP_DEF amp_result amp_optimizer_adamw(amp_optimizer *opt, float lr) {
-    return ampi_fused_step(opt, AMP_KIND_ADAMW, &lr);
-}
-
-AMP_DEF amp_result amp_optimizer_sgd(amp_optimizer *opt, float lr) {
-    return ampi_fused_step(opt, AMP_KIND_SGD, &lr);
-}
+#define AMPI_STEP(kind, step, moments, always, beta2)                                              \
+    AMP_DEF amp_result amp_optimizer_##step(amp_optimizer *opt, float lr) {                        \
+        return ampi_fused_step(opt, AMP_KIND_##kind, &lr);                                         \
+    }
+AMPI_OPTIMIZERS(AMPI_STEP)
+#undef AMPI_STEP
 
 AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt) {
     return ampi_fused_step(opt, opt ? opt->desc.kind : AMP_KIND_OWN, NULL);
@@ -7769,8 +7814,7 @@ enum { AMPI_RANKS = 65536 }; /* at most: whatever the file of a set says, it is 
 static amp_result ampi_ranks_ok(const amp_optimizer_desc *d) {
     const amp_ranks *r = d->ranks;
     if (d->kind == AMP_KIND_OWN) {
-        ampi_tell(d->problem, "amp_optimizer_desc.ranks is for AMP_KIND_ADAMW and AMP_KIND_SGD: "
-                              "desc.kind is AMP_KIND_OWN");
+        ampi_tell(d->problem, "amp_optimizer_desc.ranks" AMPI_FUSED_ALONE);
         return AMP_ERROR_UNSUPPORTED;
     }
     if (r->count < 0 || r->count > AMPI_RANKS) {
@@ -8089,10 +8133,11 @@ static void ampi_meet_loaded(const amp_optimizer *opt, const ampi_loading *l, am
 static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t, size_t i) {
     const amp_rows *r   = t->rows;
     const int       own = opt->desc.kind == AMP_KIND_OWN;
-    if (opt->ranks.count || own || (opt->desc.kind == AMP_KIND_SGD && ampi_num_moments(&opt->desc)))
+    if (opt->ranks.count || own ||
+        ampi_num_moments(&opt->desc) > ampi_optimizers[opt->desc.kind].always)
         return ampi_tensor_problem(
             opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-            own ? "rows are for AMP_KIND_ADAMW and AMP_KIND_SGD: desc.kind is AMP_KIND_OWN"
+            own ? "rows" AMPI_FUSED_ALONE
             : opt->ranks.count
                 ? "rows are not for desc.ranks: leave one of them NULL"
                 : "rows are for SGD without momentum: set desc.momentum to 0, or use AdamW");

@@ -1303,7 +1303,7 @@ AMPI_KERNEL(3) ampi_sum_rows_kernel(amp_plan plan) {
 
 /* ------------------------------------------------------------------- B: update */
 
-enum ampi_work { AMPI_ADAMW, AMPI_SGD, AMPI_UNSCALE, AMPI_MODEL, AMPI_CARRY };
+enum ampi_work { AMPI_UNSCALE, AMPI_MODEL, AMPI_CARRY }; /* around an optimizer of the user's */
 
 /* A part of one tensor, and what an optimizer needs to know. */
 struct ampi_tensor_part {
@@ -1315,8 +1315,9 @@ struct ampi_tensor_part {
 
 /* An optimizer, for gradients of type GRAD and a model copy of type MODEL. What the next forward
    does not read is read and written past the caches. */
-template <int WORK, int GRAD, int MODEL> struct ampi_stepper {
+template <amp_kind KIND, int GRAD, int MODEL> struct ampi_stepper {
     enum { STATE = GRAD == AMPI_ANY ? (int)AMPI_ANY : (int)AMP_F32, ONCE = GRAD != AMPI_ANY };
+    enum { HAS_V = AMPI_SECOND >> KIND & 1 };
     typedef ampi_array<GRAD, ONCE>                          grad_array;
     typedef ampi_array<STATE, ONCE && MODEL != AMPI_ABSENT> master_array;
     typedef ampi_array<STATE, ONCE>                         moment_array;
@@ -1329,7 +1330,7 @@ template <int WORK, int GRAD, int MODEL> struct ampi_stepper {
     ampi_array<MODEL>  model;
 
     AMPI_MEMBER ampi_stepper(const ampi_tensor_part &t)
-        : rates(t.rates), factor(t.factor), zero(t.zero), has_m(WORK == AMPI_ADAMW || t.m.base),
+        : rates(t.rates), factor(t.factor), zero(t.zero), has_m(AMPI_FIRST >> KIND & 1 || t.m.base),
           grad(t.grad), master(t.master), m(t.m), v(t.v), model(t.model) {}
 
     template <int N> struct raw {
@@ -1341,7 +1342,7 @@ template <int WORK, int GRAD, int MODEL> struct ampi_stepper {
         r.grad   = grad.template fetch<N>(i);
         r.master = master.template fetch<N>(i);
         if (has_m) r.m = m.template fetch<N>(i);
-        if (WORK == AMPI_ADAMW) r.v = v.template fetch<N>(i);
+        if (HAS_V) r.v = v.template fetch<N>(i);
         return r;
     }
     template <int N> AMPI_MEMBER void finish(size_t i, const raw<N> &r) const {
@@ -1349,56 +1350,50 @@ template <int WORK, int GRAD, int MODEL> struct ampi_stepper {
         grad.template expand<N>(r.grad, g);
         master.template expand<N>(r.master, p);
         if (has_m) m.template expand<N>(r.m, x);
-        if (WORK == AMPI_ADAMW) v.template expand<N>(r.v, y);
+        if (HAS_V) v.template expand<N>(r.v, y);
 #pragma unroll
         for (int k = 0; k < N; k++) {
             const float gk = ampi_unscale(g[k], factor);
             float       pk = ampi_f32_from_bits(p[k]), mk = 0.0f, vk = 0.0f;
             if (has_m) mk = ampi_f32_from_bits(x[k]);
-            if (WORK == AMPI_ADAMW) {
-                vk = ampi_f32_from_bits(y[k]);
-                ampi_adamw(&rates, gk, &pk, &mk, &vk);
-                y[k] = ampi_bits_of_f32(vk);
-            } else if (has_m) {
-                ampi_sgd(&rates, gk, &pk, &mk);
-            } else {
-                ampi_sgd(&rates, gk, &pk, NULL);
-            }
+            if (HAS_V) vk = ampi_f32_from_bits(y[k]);
+            ampi_optimize(KIND, has_m, &rates, gk, &pk, &mk, &vk);
+            if (HAS_V) y[k] = ampi_bits_of_f32(vk);
             p[k] = ampi_bits_of_f32(pk);
             x[k] = ampi_bits_of_f32(mk);
             g[k] = 0;
         }
         master.template put<N>(i, p);
         if (has_m) m.template put<N>(i, x);
-        if (WORK == AMPI_ADAMW) v.template put<N>(i, y);
+        if (HAS_V) v.template put<N>(i, y);
         model.template put<N>(i, p);
         if (zero) grad.template put<N>(i, g);
     }
 };
 
-template <int WORK, int GRAD>
+template <amp_kind KIND, int GRAD>
 AMPI_DEVICE void ampi_step_groups(const ampi_tensor_part &t, ampi_segment s) {
     if (!t.model.base)
-        ampi_each_group<4, 1>(ampi_stepper<WORK, GRAD, AMPI_ABSENT>(t), s);
+        ampi_each_group<4, 1>(ampi_stepper<KIND, GRAD, AMPI_ABSENT>(t), s);
     else if (t.model.type == AMP_F16)
-        ampi_each_group<4, 1>(ampi_stepper<WORK, GRAD, AMP_F16>(t), s);
+        ampi_each_group<4, 1>(ampi_stepper<KIND, GRAD, AMP_F16>(t), s);
     else
-        ampi_each_group<4, 1>(ampi_stepper<WORK, GRAD, AMP_BF16>(t), s);
+        ampi_each_group<4, 1>(ampi_stepper<KIND, GRAD, AMP_BF16>(t), s);
 }
 
 /* All of a part: groups, whose types are told from each other here and not in a loop, and the rest.
    With a model copy in fp32, which hardly anybody wants, all is rest. */
-template <int WORK> AMPI_DEVICE void ampi_step(const ampi_tensor_part &t, unsigned count) {
+template <amp_kind KIND> AMPI_DEVICE void ampi_step(const ampi_tensor_part &t, unsigned count) {
     const unsigned first = t.master.head(4);
     const bool     agree = t.grad.has_group(4, first) && t.master.has_group(4, first) &&
                        t.m.has_group(4, first) && t.v.has_group(4, first) &&
                        t.model.has_group(4, first) &&
                        !(t.model.base && t.model.type == AMP_F32);
     const ampi_segment groups = ampi_groups_in(agree, 4, first, count);
-    if (t.grad.type == AMP_F16) ampi_step_groups<WORK, AMP_F16>(t, groups);
-    else if (t.grad.type == AMP_BF16) ampi_step_groups<WORK, AMP_BF16>(t, groups);
-    else ampi_step_groups<WORK, AMP_F32>(t, groups);
-    ampi_each_other<1>(ampi_stepper<WORK, AMPI_ANY, AMPI_ANY>(t), groups, count); /* two spill */
+    if (t.grad.type == AMP_F16) ampi_step_groups<KIND, AMP_F16>(t, groups);
+    else if (t.grad.type == AMP_BF16) ampi_step_groups<KIND, AMP_BF16>(t, groups);
+    else ampi_step_groups<KIND, AMP_F32>(t, groups);
+    ampi_each_other<1>(ampi_stepper<KIND, AMPI_ANY, AMPI_ANY>(t), groups, count); /* two spill */
 }
 
 /* Blocks take parts of chunks: all of one if tensors are small, a quarter if not. */
@@ -1448,7 +1443,7 @@ enum { AMPI_ANEW = 0 };
 #endif
 
 /* A turn that is sampled. */
-template <int WORK>
+template <amp_kind KIND>
 AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan, ampi_counter *counter) {
     const uint64_t parts = plan.num_chunks * plan.parts;
     for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
@@ -1462,7 +1457,7 @@ AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan, ampi_counter *counter
             const bool     moves  = witness.moves(i);
             const uint32_t before = moves ? witness.copy(i) : 0;
             if (AMPI_ANEW) t = ampi_tensor_part_of(plan, s);
-            const ampi_stepper<WORK, AMPI_ANY, AMPI_ANY> step(t);
+            const ampi_stepper<KIND, AMPI_ANY, AMPI_ANY> step(t);
             step.template finish<1>(i, step.template fetch<1>(i));
             if (AMPI_ANEW) witness = ampi_witness_of(s, counter);
             witness.tell(i, moves, before);
@@ -1472,7 +1467,7 @@ AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan, ampi_counter *counter
     }
 }
 
-template <int WORK> AMPI_KERNEL(WORK == AMPI_SGD ? 3 : 4) ampi_update_kernel(amp_plan plan) {
+template <amp_kind KIND> AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan) {
     const ampi_control *c     = plan.control;
     const uint64_t      parts = plan.num_chunks * plan.parts;
     ampi_wait_for_previous();
@@ -1480,7 +1475,7 @@ template <int WORK> AMPI_KERNEL(WORK == AMPI_SGD ? 3 : 4) ampi_update_kernel(amp
     if (ampi_sampled(&plan)) {
         ampi_clear_census(&plan);
         if (!skip) {
-            ampi_update_sampled<WORK>(plan, ampi_counter_of_block());
+            ampi_update_sampled<KIND>(plan, ampi_counter_of_block());
             if (ampi_first_thread()) ampi_publish(&plan);
             return;
         }
@@ -1489,7 +1484,7 @@ template <int WORK> AMPI_KERNEL(WORK == AMPI_SGD ? 3 : 4) ampi_update_kernel(amp
         /* backwards: A has left the last gradients in the cache */
         const ampi_share s = ampi_share_of(&plan, parts - 1 - k);
         if (s.count == 0 || !s.slot->grad || s.slot->sparse) continue;
-        if (!skip) ampi_step<WORK>(ampi_tensor_part_of(plan, s), s.count);
+        if (!skip) ampi_step<KIND>(ampi_tensor_part_of(plan, s), s.count);
         else if (plan.zero_grad)
             ampi_clear(ampi_part_at(s.slot->grad, s.slot->grad_type, s.begin), s.count);
     }
@@ -1652,19 +1647,13 @@ AMPI_DEVICE void ampi_put_master_group(const ampi_fewer_part &t, uint64_t i, con
         ampi_put_halves<N, true>((char *)t.slot->master.data + 2 * i, l);
 }
 
-template <int WORK>
-AMPI_DEVICE void ampi_step_one(const ampi_fewer_part &t, float g, float *p, float *m, float *v) {
-    if (WORK == AMPI_ADAMW) ampi_adamw(&t.rates, g, p, m, v);
-    else if (t.slot->moment[0].data) ampi_sgd(&t.rates, g, p, m); /* chosen pointers need a stack */
-    else ampi_sgd(&t.rates, g, p, NULL);
-}
-
 /* Elements [first, behind) of a part, whole groups of 32 unless N is 1. */
-template <int WORK, int MOMENTS, int N>
+template <amp_kind KIND, int MOMENTS, int N>
 AMPI_DEVICE void ampi_fewer_groups(const ampi_fewer_part &t, unsigned first, unsigned behind) {
     const ampi_slot *slot  = t.slot;
     const uint32_t   at    = (uint32_t)(slot->first + t.begin);
-    const bool       has_m = WORK == AMPI_ADAMW || slot->moment[0].data;
+    const bool       has_v = AMPI_SECOND >> KIND & 1;
+    const bool       has_m = AMPI_FIRST >> KIND & 1 || slot->moment[0].data;
     for (unsigned base = first + threadIdx.x / 32 * 32 * N; base < behind; base += blockDim.x * N) {
         const unsigned e    = base + threadIdx.x % 32 * N;
         const bool     here = e < behind;
@@ -1679,10 +1668,11 @@ AMPI_DEVICE void ampi_fewer_groups(const ampi_fewer_part &t, unsigned first, uns
             ampi_get_grad<N>(t.grad, e, g);
             ampi_get_master_group<N>(t, i, p);
             if (has_m) ampi_get_moments<MOMENTS, N, false>(slot->moment[0], i, m);
-            if (WORK == AMPI_ADAMW) ampi_get_moments<MOMENTS, N, true>(slot->moment[1], i, v);
+            if (has_v) ampi_get_moments<MOMENTS, N, true>(slot->moment[1], i, v);
 #pragma unroll
             for (int k = 0; k < N; k++) {
-                ampi_step_one<WORK>(t, ampi_unscale(g[k], t.factor), &p[k], &m[k], &v[k]);
+                ampi_optimize(KIND, has_m, &t.rates, ampi_unscale(g[k], t.factor), &p[k], &m[k],
+                              &v[k]);
                 g[k] = 0;
             }
             ampi_put_master_group<N>(t, i, p, &draws);
@@ -1695,23 +1685,23 @@ AMPI_DEVICE void ampi_fewer_groups(const ampi_fewer_part &t, unsigned first, uns
             }
         }
         if (has_m) ampi_put_moments<MOMENTS, N, false>(slot->moment[0], i, here, m, &draws);
-        if (WORK == AMPI_ADAMW)
+        if (has_v)
             ampi_put_moments<MOMENTS, N, true>(slot->moment[1], i, here, v, &draws);
     }
 }
 
-template <int WORK, int MOMENTS>
+template <amp_kind KIND, int MOMENTS>
 AMPI_DEVICE void ampi_fewer_as(const ampi_fewer_part &t, unsigned count) {
     const bool agree = t.begin % 4 == 0 && t.grad.has_group(4, 0) &&
                        (uintptr_t)t.slot->model % 8 == 0;
     const unsigned whole = agree ? count / AMPI_GROUP * AMPI_GROUP : 0;
-    ampi_fewer_groups<WORK, MOMENTS, 4>(t, 0, whole);
-    ampi_fewer_groups<WORK, MOMENTS, 1>(t, whole, count);
+    ampi_fewer_groups<KIND, MOMENTS, 4>(t, 0, whole);
+    ampi_fewer_groups<KIND, MOMENTS, 1>(t, whole, count);
 }
 
 /* count elements of a slot that is not of the default state, from element begin; all of one key at
    a time. */
-template <int WORK>
+template <amp_kind KIND>
 AMPI_DEVICE void ampi_step_fewer(const amp_plan &plan, const ampi_slot *slot, ampi_any grad,
                                  uint64_t begin, unsigned count, bool zero) {
     const ampi_control *c = plan.control;
@@ -1729,20 +1719,20 @@ AMPI_DEVICE void ampi_step_fewer(const amp_plan &plan, const ampi_slot *slot, am
         t.begin = begin;
         t.key   = ampi_seeds_of(c->seed, (uint64_t)(slot - plan.slots), c->gate.step, at);
         const uint32_t moments = slot->moment[0].format;
-        if (moments == AMP_FORMAT_8BIT) ampi_fewer_as<WORK, AMP_FORMAT_8BIT>(t, here);
-        else if (moments == AMP_FORMAT_BF16) ampi_fewer_as<WORK, AMP_FORMAT_BF16>(t, here);
-        else ampi_fewer_as<WORK, AMP_FORMAT_F32>(t, here);
+        if (moments == AMP_FORMAT_8BIT) ampi_fewer_as<KIND, AMP_FORMAT_8BIT>(t, here);
+        else if (moments == AMP_FORMAT_BF16) ampi_fewer_as<KIND, AMP_FORMAT_BF16>(t, here);
+        else ampi_fewer_as<KIND, AMP_FORMAT_F32>(t, here);
     }
 }
 
 /* B where a tensor has another state than the default; in a turn that is sampled weights and
    updates of those alone that have it are counted. */
-template <int WORK> AMPI_KERNEL(2) ampi_fewer_kernel(amp_plan plan) {
+template <amp_kind KIND> AMPI_KERNEL(2) ampi_fewer_kernel(amp_plan plan) {
     const uint64_t parts = plan.num_chunks * plan.parts;
     ampi_wait_for_previous();
     const bool skip = plan.control->gate.skip != 0, sampled = ampi_sampled(&plan) != 0;
     if (sampled) ampi_clear_census(&plan);
-    if (sampled && !skip) ampi_update_sampled<WORK>(plan, ampi_counter_of_block());
+    if (sampled && !skip) ampi_update_sampled<KIND>(plan, ampi_counter_of_block());
     for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
         const ampi_share s    = ampi_share_of(&plan, parts - 1 - k);
         const ampi_slot *slot = s.slot;
@@ -1750,16 +1740,16 @@ template <int WORK> AMPI_KERNEL(2) ampi_fewer_kernel(amp_plan plan) {
         if (skip && plan.zero_grad)
             ampi_clear(ampi_part_at(slot->grad, slot->grad_type, s.begin), s.count);
         else if (!skip && slot->master.format != AMP_FORMAT_F32)
-            ampi_step_fewer<WORK>(plan, slot, ampi_part_at(slot->grad, slot->grad_type, s.begin),
+            ampi_step_fewer<KIND>(plan, slot, ampi_part_at(slot->grad, slot->grad_type, s.begin),
                                   s.begin, s.count, plan.zero_grad != 0);
-        else if (!skip && !sampled) ampi_step<WORK>(ampi_tensor_part_of(plan, s), s.count);
+        else if (!skip && !sampled) ampi_step<KIND>(ampi_tensor_part_of(plan, s), s.count);
     }
     if (ampi_first_thread()) ampi_publish(&plan);
 }
 
 /* Behind B, gradients of few rows: blocks take rows that are touched, in their places. */
-template <int WORK, bool FEWER>
-AMPI_KERNEL(FEWER ? 2 : WORK == AMPI_SGD ? 3 : 4) ampi_rows_kernel(amp_plan plan) {
+template <amp_kind KIND, bool FEWER>
+AMPI_KERNEL(FEWER ? 2 : AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_rows_kernel(amp_plan plan) {
     const ampi_control *c = plan.control;
     for (size_t k = 0; k < plan.num_sparse; k++) {
         const ampi_sparse *s    = &plan.sparse[k];
@@ -1772,14 +1762,14 @@ AMPI_KERNEL(FEWER ? 2 : WORK == AMPI_SGD ? 3 : 4) ampi_rows_kernel(amp_plan plan
             const uint64_t begin = (uint64_t)s->unique[row] * s->length;
             t.grad   = ampi_part_at(slot->grad, AMP_F32, row * (uint64_t)s->length);
             if (FEWER && slot->master.format != AMP_FORMAT_F32) {
-                ampi_step_fewer<WORK>(plan, slot, t.grad, begin, s->length, false);
+                ampi_step_fewer<KIND>(plan, slot, t.grad, begin, s->length, false);
                 continue;
             }
             t.master = ampi_part_at(slot->master.data, AMP_F32, begin);
             t.m      = ampi_part_at(slot->moment[0].data, AMP_F32, begin);
             t.v      = ampi_part_at(slot->moment[1].data, AMP_F32, begin);
             t.model  = ampi_part_at(slot->model, slot->model_type, begin);
-            ampi_step<WORK>(t, s->length);
+            ampi_step<KIND>(t, s->length);
         }
         if (plan.zero_grad && ampi_first_thread()) *s->num_rows = 0; /* nobody reads it any more */
     }
@@ -2240,16 +2230,20 @@ static amp_result ampi_cuda_add(const amp_backend *self, float *sums, const void
                        (uint64_t)n);
 }
 
+/* Of each kind B, and what comes behind it for rows: in fp32, and in any storage. */
+typedef void (*ampi_step_kernel)(amp_plan plan);
+#define AMPI_STEP_KERNELS(kind, step, moments, always, beta2)                                \
+    {{ampi_update_kernel<AMP_KIND_##kind>, ampi_fewer_kernel<AMP_KIND_##kind>},              \
+     {ampi_rows_kernel<AMP_KIND_##kind, false>, ampi_rows_kernel<AMP_KIND_##kind, true>}},
+static const ampi_step_kernel ampi_step_kernels[][2][2] = {{{NULL}},
+                                                           AMPI_OPTIMIZERS(AMPI_STEP_KERNELS)};
+
 static amp_result ampi_update(const amp_backend *self, const amp_plan *plan, ampi_job job,
                               bool early) {
     void (*kernel)(amp_plan) = job == AMPI_JOB_UNSCALE        ? ampi_around_kernel<AMPI_UNSCALE>
                                : job == AMPI_JOB_PUBLISH      ? ampi_around_kernel<AMPI_MODEL>
                                : job == AMPI_JOB_CARRY        ? ampi_around_kernel<AMPI_CARRY>
-                               : plan->kind == AMP_KIND_ADAMW
-                                   ? plan->fewer ? ampi_fewer_kernel<AMPI_ADAMW>
-                                                 : ampi_update_kernel<AMPI_ADAMW>
-                               : plan->fewer ? ampi_fewer_kernel<AMPI_SGD>
-                                             : ampi_update_kernel<AMPI_SGD>;
+                               : ampi_step_kernels[plan->kind][0][plan->fewer];
     const unsigned blocks  = ampi_blocks(self, plan->num_chunks * plan->parts);
     const unsigned threads = ampi_threads(self, 256);
     amp_result     result;
@@ -2260,12 +2254,7 @@ static amp_result ampi_update(const amp_backend *self, const amp_plan *plan, amp
                  ? ampi_launch_early(kernel, blocks, threads, self->stream, *plan)
                  : ampi_launch(kernel, blocks, threads, self->stream, *plan);
     if (result != AMP_OK || !plan->num_sparse) return result;
-    return ampi_launch_rows(self, plan,
-                            plan->kind == AMP_KIND_ADAMW
-                                ? plan->fewer ? ampi_rows_kernel<AMPI_ADAMW, true>
-                                              : ampi_rows_kernel<AMPI_ADAMW, false>
-                            : plan->fewer ? ampi_rows_kernel<AMPI_SGD, true>
-                                          : ampi_rows_kernel<AMPI_SGD, false>);
+    return ampi_launch_rows(self, plan, ampi_step_kernels[plan->kind][1][plan->fewer]);
 }
 
 static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan, ampi_job job) {
@@ -2494,22 +2483,16 @@ static amp_result ampi_load_kernels(bool *early) {
                                    (const void *)ampi_begins_kernel,
                                    (const void *)ampi_unique_kernel,
                                    (const void *)ampi_sum_rows_kernel,
-                                   (const void *)ampi_rows_kernel<AMPI_SGD, false>,
-                                   (const void *)ampi_rows_kernel<AMPI_SGD, true>,
-                                   (const void *)ampi_rows_kernel<AMPI_ADAMW, false>,
-                                   (const void *)ampi_rows_kernel<AMPI_ADAMW, true>,
                                    (const void *)ampi_cast_rows_kernel,
                                    (const void *)ampi_split_kernel,
-                                   (const void *)ampi_fewer_kernel<AMPI_SGD>,
-                                   (const void *)ampi_fewer_kernel<AMPI_ADAMW>,
-                                   (const void *)ampi_epilogue_kernel,
-                                   (const void *)ampi_update_kernel<AMPI_SGD>,
-                                   (const void *)ampi_update_kernel<AMPI_ADAMW>};
+                                   (const void *)ampi_epilogue_kernel};
     cudaFuncAttributes code;
     int                driver = 0;
     amp_result         result = ampi_cuda(cudaDriverGetVersion(&driver));
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels && result == AMP_OK; i++)
         result = ampi_load_kernel(kernels[i], &code);
+    for (size_t i = 4; i < sizeof ampi_step_kernels / sizeof(ampi_step_kernel) && !result; i++)
+        result = ampi_load_kernel((const void *)ampi_step_kernels[i / 4][i / 2 % 2][i % 2], &code);
     *early = result == AMP_OK && CUDART_VERSION >= 12030 && driver >= 12030 &&
              code.ptxVersion >= 90;
     return result;
