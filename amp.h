@@ -7216,7 +7216,7 @@ static void ampi_gemm_block(const ampi_task *w, size_t i, size_t j, size_t k0, s
         x.out = (float *)ampi_to(g->c, AMP_F32, i * g->ldc + j);
         x.ld  = g->ldc;
     }
-    if (last && e->use_tiles) ampi_claim(g, i, j, x.rows, x.cols);
+    if (last && (e->use_tiles || !ampi_is_zero(&g->beta))) ampi_claim(g, i, j, x.rows, x.cols);
     e->kernel(&x);
     if (last && x.out == sums) e->write(g, sums, e->cols, i, j, x.rows, x.cols);
 }
