@@ -176,6 +176,21 @@ for less in AMP_NO_AUTOCAST AMP_NO_STDLIB 'AMP_NO_AUTOCAST -DAMP_NO_STDLIB'; do
     silent "$less" $C -D$less "$out/bare.c" -o "$out/bare" -lm
     silent "$less -DAMP_STATIC" $C -D$less -DAMP_STATIC "$out/bare.c" -o "$out/bare" -lm
 done
+# Rooms of the second floor, each left out alone, then all. What needs one is refused, by its name;
+# what users hold keeps its size.
+mkdir -p "$out/left"
+silent 'nothing left out' $C $here/left_out.c -o "$out/left_out" -lm
+left_out() { "$out/left_out" "$out/left" > "$out/held" && cat "$out/held"; }
+sizes=$(left_out) || fail 'left_out.c: nothing left out' "$out/held"
+for less in AMP_NO_RANKS AMP_NO_ROWS AMP_NO_REPORT \
+    'AMP_NO_RANKS -DAMP_NO_ROWS -DAMP_NO_REPORT -DAMP_NO_AUTOCAST -DAMP_NO_VECTORS'; do
+    silent "$less" $C -D$less $here/left_out.c -o "$out/left_out" -lm
+    try "$less: what needs it is refused, sizes stay" [ "$(left_out)" = "$sizes" ]
+    for compiler in "$CLANG -std=c99" "$CXX -std=c++11 -x c++"; do
+        have "$compiler" || { skip "$compiler -D$less" 'not found'; continue; }
+        silent "$compiler -D$less" $compiler $WARN -I. -D$less -c "$out/bare.c" -o "$out/bare.o"
+    done
+done
 blas=
 printf '%s\n' '#include <cblas.h>' 'int main(void) { float x = 1;' \
     'return (int)cblas_isamax(1, &x, 1); }' > "$out/cblas.c"
@@ -202,6 +217,10 @@ no_writable_data() { # FILE: tables of addresses are read-only once loaded; law 
 first_floor_only() {
     ! nm "$1" | grep -iE 'autocast|cache|session|amp_op_|ampi_ops'
 }
+without() { # MACRO PATTERN: a build without that room defines none of its functions
+    $CC -std=c99 -D$1 -I. -c "$out/only.c" -o "$out/only.o" > "$out/log" 2>&1 &&
+        nm "$out/only.o" | grep -qE ampi_decide && ! nm "$out/only.o" | grep -E "$2"
+}
 no_allocation() { # FILE: it does not even ask for the names
     ! nm -u "$1" | grep -wE '_?(malloc|calloc|realloc|free)'
 }
@@ -225,6 +244,10 @@ if have nm; then
     done
     $CC -std=c99 -DAMP_NO_AUTOCAST -I. -c "$out/only.c" -o "$out/only.o" > "$out/log" 2>&1
     silent 'nm: AMP_NO_AUTOCAST has nothing of the second floor' first_floor_only "$out/only.o"
+    silent 'nm: AMP_NO_RANKS' without AMP_NO_RANKS \
+        'amp_optimizer_(range|accumulate)|ampi_(ranks_ok|agree|(save|load|read|remove)_(set|ranks))'
+    silent 'nm: AMP_NO_ROWS' without AMP_NO_ROWS 'ampi_(sort_pass|(sum|update|place)_rows|rows_ok)'
+    silent 'nm: AMP_NO_REPORT' without AMP_NO_REPORT 'report|advi[cs]e|history|sample_grads|watch_chunk'
     $CC -std=c99 -DAMP_NO_STDLIB -I. -c "$out/only.c" -o "$out/only.o" > "$out/log" 2>&1
     silent 'nm: AMP_NO_STDLIB needs neither malloc nor free' no_allocation "$out/only.o"
     $CC -std=c99 -I. -c $here/header_only.c -o "$out/header.o" > "$out/log" 2>&1
@@ -237,9 +260,9 @@ fi
 
 # The text of amp.h.
 narrow_lines() { awk 'length > 100 {print FNR ": " length; bad = 1} END {exit bad}' "$1"; }
-no_float_tests() { # law 1: neither isfinite and its kin, nor a comparison of a name with itself
+bare() { # FILE: its lines without comments, which may speak of anything
     awk '
-        { line = $0; code = "" # without comments, which may speak of them
+        { line = $0; code = ""
           for (;;) {
               if (comment && !(i = index(line, "*/"))) break
               if (comment) { line = substr(line, i + 2); comment = 0 }
@@ -247,7 +270,12 @@ no_float_tests() { # law 1: neither isfinite and its kin, nor a comparison of a 
               code = code substr(line, 1, i - 1)
               line = substr(line, i + 2)
               comment = 1
-          } }
+          }
+          print code }' "$1"
+}
+no_float_tests() { # law 1: neither isfinite and its kin, nor a comparison of a name with itself
+    bare "$1" | awk '
+        { code = $0 }
         code ~ /(^|[^A-Za-z0-9_])(__builtin_)?is(nan|inf|finite|normal|unordered)[fl]?[ \t]*\(/ ||
         code ~ /(^|[^A-Za-z0-9_])fpclassify[ \t]*\(/ { print FNR ": " $0; bad = 1 }
         { n = split(code, part, /[!=]=/)
@@ -261,7 +289,26 @@ no_float_tests() { # law 1: neither isfinite and its kin, nor a comparison of a 
                   print FNR ": " $0; bad = 1
               }
           } }
-        END { exit bad }' "$1"
+        END { exit bad }'
+}
+# In the implementation no function above the second floor names one that stands there, but for its
+# table, ampi_second, which is declared in front. (Tiers stand last, behind a table of their own.)
+line_of() { grep -nE -e "$1" amp.h | head -n 1 | cut -d : -f 1; } # PATTERN
+first_floor_alone() {
+    begin=$(line_of '>>impl [*]/') floor=$(line_of '- the second floor') end=$(line_of '>>impl  tiers')
+    ctags -x --language-force=C --c-kinds=f amp.h |
+        awk -v from="$floor" -v to="$end" '$3 > from && $3 < to && $1 != "ampi_second" {print $1}' \
+            > "$out/upstairs"
+    [ "$begin" -lt "$floor" ] && [ "$floor" -lt "$end" ] && [ "$(grep -c . "$out/upstairs")" -gt 100 ] &&
+        bare amp.h | awk -v from="$begin" -v to="$floor" '
+            NR == FNR { upstairs[$1]; next }
+            FNR > from && FNR < to {
+                gsub(/"([^"\\]|\\.)*"/, "")
+                n = split($0, word, /[^A-Za-z0-9_]+/)
+                for (k = 1; k <= n; k++)
+                    if (word[k] in upstairs) { print FNR ": " word[k]; bad = 1 }
+            }
+            END { exit bad }' "$out/upstairs" -
 }
 plain_text() { # ASCII, no tabs, no trailing blanks
     ! LC_ALL=C grep -n '[^ -~]\|[ ]$' "$1"
@@ -301,6 +348,10 @@ silent 'amp.h: law 1: no isnan, isinf, isfinite, x != x' no_float_tests amp.h
 silent 'amp.h: ASCII, no tabs, no trailing blanks' plain_text amp.h
 silent 'amp.h: law 9: no printing, no exit, errno as the call left it' says_nothing amp.h
 silent 'amp.h: nothing that depends on the locale' asks_no_locale amp.h
+case $(ctags --version 2>&1) in
+*Universal* | *Exuberant*) silent 'amp.h: the first floor names no function of the second' first_floor_alone ;;
+*) skip 'the first floor names no function of the second' 'no Universal or Exuberant Ctags' ;;
+esac
 
 # Each clang there is: what their optimizers take for a comparison of floats differs.
 for compiler in clang clang-19; do

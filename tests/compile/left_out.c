@@ -1,0 +1,116 @@
+/* What AMP_NO_RANKS, AMP_NO_ROWS and AMP_NO_REPORT leave out says so, and nothing else changes.
+   usage: left_out DIR: with no macro it writes the files, set and report, that the others are given.
+   It prints the sizes of what users hold, and of what two files of a program share. */
+#define AMP_IMPLEMENTATION
+#include "amp.h"
+
+#ifdef AMP_NO_RANKS
+#define RANKS 0
+#else
+#define RANKS 1
+#endif
+#ifdef AMP_NO_ROWS
+#define ROWS 0
+#else
+#define ROWS 1
+#endif
+#ifdef AMP_NO_REPORT
+#define REPORT 0
+#else
+#define REPORT 1
+#endif
+
+static char               problem[AMP_PROBLEM_SIZE];
+static float              weight[4], grad[4] = {65536, 65536, 65536, 65536};
+static amp_optimizer_desc desc;
+static amp_tensor         tensor;
+static int                failed;
+
+/* Did it answer as a build must that has the room, or not? */
+static void expect(int there, amp_result result, const char *macro, const char *what) {
+    if (there ? result == AMP_OK : result == AMP_ERROR_UNSUPPORTED && strstr(problem, macro)) return;
+    printf("%s: %s (%s)\n", what, amp_result_string(result), problem);
+    failed = 1;
+}
+
+/* Two ranks of one process: there is nobody to meet, and tables are the same. */
+static amp_result alone(void *user, double *sums, size_t count, uint32_t *flags) {
+    size_t i;
+    (void)user;
+    (void)flags;
+    for (i = 0; i < count && count == 2; i++) sums[i] = 1.0;
+    return AMP_OK;
+}
+
+static amp_result start(amp_optimizer *opt) {
+    amp_result result;
+    int        i;
+    for (i = 0; i < 4; i++) weight[i] = 1.0f;
+    result = amp_optimizer_init(opt, &desc);
+    if (result == AMP_OK) result = amp_optimizer_add(opt, &tensor);
+    if (result == AMP_OK) result = amp_optimizer_prepare(opt);
+    return result;
+}
+
+static void load(const char *path, int there, const char *macro) {
+    amp_optimizer opt;
+    memset(&opt, 0, sizeof opt);
+    expect(1, start(&opt), "", "a desc with nothing");
+    expect(there, amp_optimizer_load_file(&opt, path), macro, path);
+    expect(1, amp_optimizer_sgd(&opt, 1.0f), "", "a step behind it");
+    amp_optimizer_free(&opt);
+}
+
+int main(int argc, char **argv) {
+    const uint32_t  at[1] = {1};
+    uint32_t        num = 1;
+    const amp_rows  rows = {2, 1, at, &num};
+    amp_ranks       ranks;
+    amp_report_desc watch;
+    amp_optimizer   opt;
+    char            set[4096], report[4096];
+    int             k;
+    if (argc != 2 || strlen(argv[1]) > 4000) return 2;
+    strcat(strcpy(set, argv[1]), "/set");
+    strcat(strcpy(report, argv[1]), "/report");
+    memset(&watch, 0, sizeof watch);
+    memset(&ranks, 0, sizeof ranks);
+    memset(&opt, 0, sizeof opt);
+    desc.kind    = AMP_KIND_SGD;
+    desc.problem = problem;
+    tensor.n = 4, tensor.weight = weight, tensor.grad = grad;
+    expect(1, start(&opt), "", "a desc with nothing");
+    expect(1, amp_optimizer_sgd(&opt, 0.5f), "", "a step");
+    failed |= weight[3] < 0.4f || weight[3] > 0.6f;
+    amp_optimizer_free(&opt);
+
+    tensor.rows = &rows;
+    expect(ROWS, start(&opt), "AMP_NO_ROWS", "amp_tensor.rows");
+    if (ROWS) expect(1, amp_optimizer_sgd(&opt, 0.5f), "", "a step of rows");
+    failed |= ROWS && (weight[1] < 0.9f || weight[2] > 0.6f);
+    amp_optimizer_free(&opt);
+    tensor.rows = NULL;
+
+    desc.report = &watch;
+    expect(REPORT, start(&opt), "AMP_NO_REPORT", "desc.report");
+    if (RANKS && ROWS && REPORT) expect(1, amp_optimizer_save_file(&opt, report), "", report);
+    amp_optimizer_free(&opt);
+    desc.report = NULL;
+
+    desc.ranks   = &ranks;
+    ranks.sum_fn = alone;
+    ranks.count  = 2;
+    for (k = 1; k >= 0; k--) {
+        ranks.rank = k;
+        expect(RANKS, start(&opt), "AMP_NO_RANKS", "desc.ranks");
+        if (RANKS && ROWS && REPORT) expect(1, amp_optimizer_save_file(&opt, set), "", set);
+        amp_optimizer_free(&opt);
+    }
+    desc.ranks = NULL;
+    load(set, RANKS, "AMP_NO_RANKS");
+    load(report, REPORT, "AMP_NO_REPORT");
+    printf("%d %d %d %d %d %d\n", (int)sizeof(amp_optimizer), (int)sizeof(amp_optimizer_desc),
+           (int)sizeof(amp_tensor), (int)sizeof(amp_plan), (int)sizeof(ampi_slot),
+           (int)sizeof(ampi_functions));
+    return failed;
+}
