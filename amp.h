@@ -200,8 +200,9 @@
                             AMP_CUBLAS_DROP_IN in its place also makes cublasSgemm mean amp_sgemm
        -fopenmp             with it, no macro: large arrays are shared by threads
        AMP_NO_AUTOCAST      everywhere: without autocast, weight cache and session
-       AMP_NO_RANKS, _ROWS, _REPORT    everywhere: without ranks, sparse gradients, reports; what
-                            asks for one is refused by name
+       AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT    everywhere: without ranks, sparse gradients,
+                            reports. No struct changes; a desc, tensor or file that needs one is
+                            AMP_ERROR_UNSUPPORTED by name. amp_kernels.cu needs none of them
        AMP_FILE             with it, if this file has another name: that, in quotes. It reads
                             itself, once for each set of vector instructions
        AMP_NO_VECTORS       with it: plain C alone; several times slower

@@ -186,6 +186,8 @@ for less in AMP_NO_RANKS AMP_NO_ROWS AMP_NO_REPORT \
     'AMP_NO_RANKS -DAMP_NO_ROWS -DAMP_NO_REPORT -DAMP_NO_AUTOCAST -DAMP_NO_VECTORS'; do
     silent "$less" $C -D$less $here/left_out.c -o "$out/left_out" -lm
     try "$less: what needs it is refused, sizes stay" [ "$(left_out)" = "$sizes" ]
+    have "$CXX" && silent "$less: amp_kernels.cu" $CXX -std=c++14 -w -Itests/emu/fake -I. -Itests/emu \
+        -D$less -include tests/emu/cuda_emu.h -fsyntax-only -x c++ amp_kernels.cu
     for compiler in "$CLANG -std=c99" "$CXX -std=c++11 -x c++"; do
         have "$compiler" || { skip "$compiler -D$less" 'not found'; continue; }
         silent "$compiler -D$less" $compiler $WARN -I. -D$less -c "$out/bare.c" -o "$out/bare.o"
