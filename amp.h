@@ -4290,7 +4290,7 @@ typedef struct ampi_second_floor {
     void       (*report_forget)(amp_plan *plan);
     amp_result (*report_load)(const amp_optimizer *opt);
 } ampi_second_floor;
-static const ampi_second_floor *ampi_second(void);
+static ampi_second_floor ampi_second(void);
 
 /* Something of a desc or a file is of a room that was left out. */
 static amp_result ampi_left_out(char *problem, const char *what, const char *macro) {
@@ -4389,7 +4389,7 @@ static amp_result ampi_storage_ok(const amp_storage *s, char *problem) {
 
 static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d,
                                              const amp_backend *backend) {
-    const ampi_second_floor *up     = ampi_second();
+    const ampi_second_floor  up     = ampi_second();
     amp_result               result = AMP_OK;
     amp_scaler               scaler;
     if (!amp_dtype_size(d->dtype))
@@ -4406,10 +4406,10 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d,
         return AMP_ERROR_INVALID_ARGUMENT;
     }
     if (d->ranks && d->ranks->count)
-        result = up->ranks_ok ? up->ranks_ok(d)
+        result = up.ranks_ok ? up.ranks_ok(d)
                               : ampi_left_out(d->problem, "desc.ranks", "AMP_NO_RANKS");
     if (result == AMP_OK && d->report)
-        result = up->report_ok ? up->report_ok(d)
+        result = up.report_ok ? up.report_ok(d)
                                : ampi_left_out(d->problem, "desc.report", "AMP_NO_REPORT");
     if (result == AMP_OK && d->storage) result = ampi_storage_ok(d->storage, d->problem);
     if (result != AMP_OK) return result;
@@ -4590,11 +4590,11 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
                                    "desc.kind goes on from both moments and desc.first_step");
     if (t->n > SIZE_MAX / 64)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_TOO_LARGE, "it is too large");
-    if (t->rows && !ampi_second()->rows_ok)
+    if (t->rows && !ampi_second().rows_ok)
         return ampi_left_out(opt->desc.problem, "amp_tensor.rows", "AMP_NO_ROWS");
     if (t->storage) result = ampi_storage_ok(t->storage, text);
     if (result != AMP_OK) return ampi_tensor_problem(opt, i, t->name, result, text);
-    if (t->rows) result = ampi_second()->rows_ok(opt, t, i);
+    if (t->rows) result = ampi_second().rows_ok(opt, t, i);
     return result == AMP_OK ? ampi_storage_check(opt, t, i) : result;
 }
 
@@ -4893,11 +4893,11 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
     plan->partials = plan->sums ? plan->sums + in_front : NULL;
     plan->chunk_slots =
         (uint32_t *)ampi_take(arena, (size_t)plan->num_chunks, sizeof(uint32_t), 64);
-    if (plan->host_record) ampi_second()->report_layout(plan, arena);
+    if (plan->host_record) ampi_second().report_layout(plan, arena);
     plan->scaler   = d->shared_scaler;
     if (!plan->shared && plan->control) plan->scaler = &plan->control->scaler;
     ampi_place_models(opt, entries, slots, arena);
-    if (plan->num_sparse) ampi_second()->rows_layout(opt, plan, arena);
+    if (plan->num_sparse) ampi_second().rows_layout(opt, plan, arena);
     for (i = 0; i < count; i++)
         if (shard || !slots[i].master.data)
             ampi_place(arena, &entries[i], slots[i].n, &slots[i].master);
@@ -5130,7 +5130,7 @@ static amp_result ampi_new_plan(const amp_optimizer *opt, amp_plan **made) {
     plan = (amp_plan *)ampi_allocate(&d->allocator,
                                      header + opt->num_entries * sizeof(ampi_slot) +
                                          num_sparse * sizeof(ampi_sparse) +
-                                         (opt->reports ? ampi_second()->report_room(opt) : 0));
+                                         (opt->reports ? ampi_second().report_room(opt) : 0));
     if (!plan) return AMP_ERROR_OUT_OF_MEMORY;
     memset(plan, 0, sizeof *plan);
     plan->host_slots  = (ampi_slot *)(void *)((char *)plan + header);
@@ -5143,7 +5143,7 @@ static amp_result ampi_new_plan(const amp_optimizer *opt, amp_plan **made) {
     plan->meets       = opt->ranks.sum_fn ? AMPI_OVER_SUMS
                         : d->reduce_fn    ? AMPI_OVER_NORM2
                                           : AMPI_ALONE;
-    if (opt->reports) ampi_second()->report_place(opt, plan);
+    if (opt->reports) ampi_second().report_place(opt, plan);
     *made = plan;
     return AMP_OK;
 }
@@ -5184,7 +5184,7 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
         ampi_fp_end(fp);
         opt->plan = plan;
         if (result == AMP_OK && plan->meets == AMPI_OVER_SUMS)
-            result = ampi_second()->ranks_meet(opt);
+            result = ampi_second().ranks_meet(opt);
         for (i = 0; i < plan->num_slots && result == AMP_OK; i++) {
             const amp_tensor *t = ampi_tensor(opt, (int)i);
             if (plan->host_slots[i].master.format != AMP_FORMAT_F32 && t->weight)
@@ -5473,8 +5473,8 @@ static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_census *
             partials[c] = ampi_check_chunk(ampi_at(slot->grad, type, i), type,
                                            ampi_min((size_t)slot->n - i, AMPI_CHUNK), &seen);
         if (slot->grad && census)
-            ampi_second()->report_grads(census, ampi_at(slot->grad, type, i), type,
-                                        ampi_min((size_t)slot->n - i, AMPI_CHUNK), &seen);
+            ampi_second().report_grads(census, ampi_at(slot->grad, type, i), type,
+                                       ampi_min((size_t)slot->n - i, AMPI_CHUNK), &seen);
         ampi_fp_end(fp);
         max = ampi_load_u32(&seen.max_finite, 0);
         if (seen.nonfinite && i + seen.first_nonfinite < first) first = i + seen.first_nonfinite;
@@ -5498,7 +5498,7 @@ static AMPI_NOINLINE void ampi_cpu_check_plan(const amp_plan *plan) {
     for (t = 0; t < plan->num_slots; t++) {
         ampi_slot *slot = &plan->slots[t];
         uint32_t   max;
-        if (slot->sparse) ampi_second()->rows_sum(plan, slot);
+        if (slot->sparse) ampi_second().rows_sum(plan, slot);
         ampi_check_slot(plan, slot,
                         samples ? ampi_census_of(plan, ~plan->record->which, t) : NULL);
         max = ampi_load_u32(&slot->stats.max_finite, 0);
@@ -5595,7 +5595,7 @@ static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, ampi_j
         const size_t   i  = (size_t)c * AMPI_CHUNK;
         const uint32_t fp = ampi_fp_begin();
         const size_t   n  = ampi_min((size_t)slot->n - i, AMPI_CHUNK);
-        if (census) ampi_second()->report_weights(plan, slot, job, i, n, census);
+        if (census) ampi_second().report_weights(plan, slot, job, i, n, census);
         else ampi_update_chunk(plan, slot, job, i, n);
         ampi_fp_end(fp);
     }
@@ -5610,7 +5610,7 @@ static AMPI_NOINLINE void ampi_cpu_update_plan(const amp_plan *plan, ampi_job jo
         const ampi_slot *slot  = &plan->slots[t];
         const int        counts = watch && ampi_counts_updates(slot);
         const void      *needs = job == AMPI_JOB_PUBLISH && !counts ? slot->model : slot->grad;
-        if (moves && slot->sparse) ampi_second()->rows_step(plan, slot);
+        if (moves && slot->sparse) ampi_second().rows_step(plan, slot);
         else if (moves && needs)
             ampi_update_slot(plan, slot, job,
                              counts ? ampi_census_of(plan, plan->record->which, t) : NULL);
@@ -5876,7 +5876,7 @@ static amp_result ampi_place_in_tensor(const amp_optimizer *opt, int i, amp_stat
     const ampi_slot *s = &opt->plan->host_slots[i];
     stats->first_nonfinite += s->first;
     if (!stats->nonfinite) stats->first_nonfinite = ampi_tensor(opt, i)->n;
-    return stats->nonfinite && s->sparse ? ampi_second()->rows_stats(opt, i, stats) : AMP_OK;
+    return stats->nonfinite && s->sparse ? ampi_second().rows_stats(opt, i, stats) : AMP_OK;
 }
 
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stats *stats) {
@@ -6300,7 +6300,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     for (i = 0; i < plan->num_slots; i++) ampi_walk_tensor(a, opt, i);
     if (a->version & AMPI_STATE_SEED) AMPI_NUMBER(a, state->control.seed);
     common = a->common;
-    if (a->version & AMPI_STATE_REPORT) ampi_second()->report_walk(a, plan);
+    if (a->version & AMPI_STATE_REPORT) ampi_second().report_walk(a, plan);
     a->common = common; /* a report is of one rank */
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(a->problem);
     if (a->walk == AMPI_COUNT) a->tables = a->count;
@@ -6395,7 +6395,7 @@ static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_st
 static amp_result ampi_can_save(const amp_optimizer *opt, ampi_state *state) {
     amp_result result = ampi_read_state(opt, state);
     uint32_t   fp;
-    if (result == AMP_OK && opt->plan->record) result = ampi_second()->report_save(opt);
+    if (result == AMP_OK && opt->plan->record) result = ampi_second().report_save(opt);
     if (result != AMP_OK) return result;
     fp = ampi_fp_begin();
     if (!ampi_state_sane(opt, state, opt->desc.problem)) result = AMP_ERROR_INVALID_CONFIG;
@@ -6535,7 +6535,7 @@ static amp_result ampi_take_over(const amp_optimizer *opt, ampi_state *state) {
         result = ampi_send(b, plan->scaler, &state->scaler, sizeof state->scaler);
     if (result == AMP_OK && opt->ranks.count) /* what was accumulated is of another run */
         result = b->functions->update_fn(b, plan, AMPI_JOB_PUBLISH);
-    if (result == AMP_OK && plan->record) result = ampi_second()->report_load(opt);
+    if (result == AMP_OK && plan->record) result = ampi_second().report_load(opt);
     return result == AMP_OK ? b->functions->wait_fn(b) : result;
 }
 
@@ -6547,7 +6547,7 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_archive *
     ampi_keep_own(opt, own, files[0].version, state);
     opt->plan->version++;
     opt->plan->has_lr = state->has_lr != 0u;
-    if (opt->plan->record) ampi_second()->report_forget(opt->plan);
+    if (opt->plan->record) ampi_second().report_forget(opt->plan);
     for (k = 0; k < num && result == AMP_OK; k++) result = ampi_load_arrays(&files[k], opt, state);
     return result == AMP_OK ? ampi_take_over(opt, state) : result;
 }
@@ -6559,7 +6559,7 @@ static amp_result ampi_load_body(ampi_archive *a, const amp_optimizer *opt, amp_
                                  ampi_state *state) {
     amp_result result;
     uint32_t   fp;
-    if ((a->version & AMPI_STATE_REPORT) && !ampi_second()->report_walk)
+    if ((a->version & AMPI_STATE_REPORT) && !ampi_second().report_walk)
         return ampi_left_out(opt->desc.problem, "the report in the file", "AMP_NO_REPORT");
     *state = *own;
     ampi_count_state(a, opt, state, a->version, a->rank, a->ranks);
@@ -6790,7 +6790,7 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     if (result == AMP_ERROR_UNSUPPORTED)
         (void)ampi_refuse(opt, result, "the path leads to something that is not a file");
     if (result == AMP_OK)
-        result = ampi_second()->ranks_save ? ampi_second()->ranks_save(opt, to[1].path, to, &state)
+        result = ampi_second().ranks_save ? ampi_second().ranks_save(opt, to[1].path, to, &state)
                                            : ampi_save_at(opt, to[1].path, to);
     ampi_release(&opt->desc.allocator, to);
     return result;
@@ -6830,7 +6830,7 @@ static amp_result ampi_load_part(const amp_optimizer *opt, ampi_loading *l, size
 
 /* A file, or what one names: read and verified. */
 static amp_result ampi_load_from(const amp_optimizer *opt, ampi_loading *l, const char *path) {
-    const ampi_second_floor *up   = ampi_second();
+    const ampi_second_floor up    = ampi_second();
     FILE                    *file = fopen(path, "rb");
     ampi_archive             first;
     uint64_t                 size = 0;
@@ -6839,8 +6839,8 @@ static amp_result ampi_load_from(const amp_optimizer *opt, ampi_loading *l, cons
     ampi_blank_archive(&first, opt);
     result = ampi_read_header(ampi_file_read, file, &first.version, &size);
     if (result == AMP_OK && ampi_is_part(first.version) && size == AMPI_STATE_SET) {
-        result = up->ranks_load
-                     ? up->ranks_load(opt, path, l, file)
+        result = up.ranks_load
+                     ? up.ranks_load(opt, path, l, file)
                      : ampi_left_out(opt->desc.problem, "a set of files", "AMP_NO_RANKS");
     } else if (result == AMP_OK) {
         result = ampi_load_room(opt, l, 1);
@@ -6861,7 +6861,7 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
     result = ampi_read_state(opt, &l.own);
     if (result != AMP_OK) return result;
     result = ampi_load_from(opt, &l, path);
-    if (opt->plan->meets == AMPI_OVER_SUMS) ampi_second()->ranks_loaded(opt, &l, &result);
+    if (opt->plan->meets == AMPI_OVER_SUMS) ampi_second().ranks_loaded(opt, &l, &result);
     if (result == AMP_OK) result = ampi_load_all(opt, l.files, l.num, &l.own, &l.state);
     for (k = 0; k < l.num; k++) ampi_release(&opt->desc.allocator, l.files[k].bytes);
     ampi_release(&opt->desc.allocator, l.names);
@@ -9248,40 +9248,38 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
 /* ---------------------------------------------------------------- >>impl  hooks
    What the first floor knows of the second. */
 
+static ampi_second_floor ampi_second(void) {
+    ampi_second_floor up;
+    memset(&up, 0, sizeof up); /* what is left out is NULL */
 #ifndef AMP_NO_RANKS
-#define AMPI_OF_RANKS(function) function
-#else
-#define AMPI_OF_RANKS(function) NULL
+    up.ranks_ok   = ampi_ranks_ok;
+    up.ranks_meet = ampi_same_tables;
+#ifndef AMP_NO_STDLIB
+    up.ranks_loaded = ampi_meet_loaded;
+    up.ranks_save   = ampi_save_ranks;
+    up.ranks_load   = ampi_load_set;
 #endif
-#if !defined(AMP_NO_RANKS) && !defined(AMP_NO_STDLIB)
-#define AMPI_OF_SETS(function) function
-#else
-#define AMPI_OF_SETS(function) NULL
 #endif
 #ifndef AMP_NO_ROWS
-#define AMPI_OF_ROWS(function) function
-#else
-#define AMPI_OF_ROWS(function) NULL
+    up.rows_ok     = ampi_rows_ok;
+    up.rows_layout = ampi_place_rows;
+    up.rows_sum    = ampi_sum_rows;
+    up.rows_step   = ampi_update_rows;
+    up.rows_stats  = ampi_place_in_rows;
 #endif
 #ifndef AMP_NO_REPORT
-#define AMPI_OF_REPORT(function) function
-#else
-#define AMPI_OF_REPORT(function) NULL
+    up.report_ok      = ampi_report_ok;
+    up.report_layout  = ampi_layout_report;
+    up.report_room    = ampi_report_room;
+    up.report_place   = ampi_place_report;
+    up.report_grads   = ampi_sample_grads;
+    up.report_weights = ampi_watch_chunk;
+    up.report_save    = ampi_fetch_filed;
+    up.report_walk    = ampi_walk_report;
+    up.report_forget  = ampi_forget;
+    up.report_load    = ampi_send_history;
 #endif
-
-static const ampi_second_floor *ampi_second(void) {
-    static const ampi_second_floor floor = {
-        AMPI_OF_RANKS(ampi_ranks_ok),        AMPI_OF_REPORT(ampi_report_ok),
-        AMPI_OF_ROWS(ampi_rows_ok),          AMPI_OF_ROWS(ampi_place_rows),
-        AMPI_OF_REPORT(ampi_layout_report),  AMPI_OF_REPORT(ampi_report_room),
-        AMPI_OF_REPORT(ampi_place_report),   AMPI_OF_ROWS(ampi_sum_rows),
-        AMPI_OF_ROWS(ampi_update_rows),      AMPI_OF_REPORT(ampi_sample_grads),
-        AMPI_OF_REPORT(ampi_watch_chunk),    AMPI_OF_ROWS(ampi_place_in_rows),
-        AMPI_OF_RANKS(ampi_same_tables),     AMPI_OF_SETS(ampi_meet_loaded),
-        AMPI_OF_SETS(ampi_save_ranks),       AMPI_OF_SETS(ampi_load_set),
-        AMPI_OF_REPORT(ampi_fetch_filed),    AMPI_OF_REPORT(ampi_walk_report),
-        AMPI_OF_REPORT(ampi_forget),         AMPI_OF_REPORT(ampi_send_history)};
-    return &floor;
+    return up;
 }
 
 AMPI_COLD_END
