@@ -1093,6 +1093,20 @@ FAMILIES = {'scale': scale_family, 'order': order_family, 'skip': skip_family, '
             'store': store_family}
 
 
+def check_golden():
+    """tests/golden's traces, which were written from the sources' rules, are the originals'."""
+    lines = (pathlib.Path(__file__).parent.parent / 'golden/scaler_traces.txt').read_text().split('trace ')[1:]
+    for words in map(str.split, lines):
+        name, interval, hysteresis, words = words[0], int(words[4]), int(words[6]), words[9:]
+        system, own = SYSTEMS[name]
+        s = system(dict(CONFIG, **own) | dict(init_scale=65536.0, growth_interval=interval, hysteresis=hysteresis))
+        pattern = ''.join(w for w in words if w[0] in 'X.')
+        for event, exponent in zip(pattern, (w for w in words if w[0] not in 'X.'), strict=True):
+            s.iterate(event)
+            assert s.scale == 2.0**int(exponent), (name, interval)
+    print('golden: %d traces are those of the originals' % len(lines), file=sys.stderr)
+
+
 def write(family):
     cases = list(FAMILIES[family]())
     used = {t for c in cases for t in c['tags']}
@@ -1108,5 +1122,5 @@ def write(family):
         {c['source'] for c in cases if c['original'] == 'run'})), file=sys.stderr)
 
 
-for family in sys.argv[3:] or FAMILIES:
-    write(family)
+for family in sys.argv[3:] or ['golden', *FAMILIES]:
+    check_golden() if family == 'golden' else write(family)
