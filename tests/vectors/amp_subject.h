@@ -29,9 +29,13 @@ static int subject_desc(amp_scaler_desc *d, const vectors_config *c) {
     static const char *const presets[] = {
         "default", "torch", "apex", "apex_hysteresis", "megatron", "deepspeed", "deepspeed_consecutive",
         "deepspeed_fused", "flax", "jmp", "keras", "tf_keras", "mxnet", "static"};
-    int preset = 0, n = (int)(sizeof presets / sizeof *presets);
+    const char *system = c->system;
+    int         preset = 0, hysteresis = c->hysteresis, n = (int)(sizeof presets / sizeof *presets);
+    /* without a preset, but by the rules of another */
+    if (strcmp(system, "fairseq") == 0 && c->tolerance <= 0.0) system = "deepspeed", hysteresis = 1;
+    if (strncmp(system, "deepspeed_0.17", 14) == 0 && hysteresis == 1) system = "deepspeed_fused";
     memset(d, 0, sizeof *d);
-    while (preset < n && strcmp(c->system, presets[preset]) != 0) preset++;
+    while (preset < n && strcmp(system, presets[preset]) != 0) preset++;
     d->preset          = (amp_preset)preset;
     d->init_scale      = (float)c->init_scale;
     d->growth_factor   = c->growth_factor;
@@ -39,7 +43,7 @@ static int subject_desc(amp_scaler_desc *d, const vectors_config *c) {
     d->min_scale       = (float)c->min_scale;
     d->max_scale       = (float)c->max_scale;
     d->growth_interval = c->growth_interval;
-    d->hysteresis      = c->hysteresis;
+    d->hysteresis      = hysteresis;
     return preset < n;
 }
 

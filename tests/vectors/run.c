@@ -27,9 +27,9 @@ int main(int argc, char **argv) {
             continue;
         }
         r = vectors_run(file, &subject, print, NULL);
-        printf("%s %s: %d passed, %d failed, %d absent\n", r.failed ? "FAIL" : "ok  ",
+        printf("%s %s: %d passed, %d failed, %d absent\n", r.failed ? "FAIL" : r.passed ? "ok  " : "skip",
                json_get(file, "family")->text, r.passed, r.failed, r.absent);
-        bad |= r.failed || !r.passed;
+        bad |= r.failed != 0;
         free(file);
         free(text);
     }
