@@ -676,7 +676,7 @@ static const char *const style =
     "thead th{color:var(--soft);font-weight:400;white-space:normal;vertical-align:bottom}"
     ".bar{position:relative;min-width:90px}.bar i{position:absolute;left:8px;top:5px;bottom:5px;max-width:calc(100% - 16px);"
     "background:var(--soft);opacity:.18}.bar .much{background:var(--hot);opacity:.35}.bar span{position:relative}"
-    "@media(max-width:600px){:root{--names:118px}body{padding:10px}.y{width:46px}.x{padding-left:46px}"
+    "@media(max-width:600px){:root{--names:118px}body{padding:10px}"
     "td,th{padding:3px 4px}.bar{min-width:56px}.bar i{left:4px;max-width:calc(100% - 8px)}"
     "th:first-child{max-width:118px}.far,.key .k0{display:none}td small{display:block}}";
 
