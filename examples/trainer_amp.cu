@@ -1,12 +1,12 @@
-/* trainer_fp32.cu, trainer_amp.cu - an ordinary CUDA trainer, without and with mixed precision
+/* trainer_amp.cu - an ordinary CUDA trainer, with mixed precision; trainer_fp32.cu is it without
 
    A network of three layers learns to classify points as a random network does that it never sees.
    cuBLAS multiplies; the kernels for everything else, SGD with momentum among them, stand here.
 
-   trainer_fp32.cu knows nothing of amp.h. trainer_amp.cu is the same file with the lines that are
-   marked AMP 1 to AMP 16 added or changed; diff shows no others. With them products run on fp16
-   tensor cores, the loss is scaled, and a step whose gradients overflow is skipped, all without
-   the host waiting for the GPU. AMP_POLICY=bf16 in the environment, or off, changes the type.
+   The lines AMP 1 to AMP 16, and no others, stand between #ifndef FP32 and #endif: they are what an
+   fp32 trainer adds. With them products run on fp16 tensor cores, the loss is scaled, and a step
+   whose gradients overflow is skipped, all without the host waiting for the GPU. AMP_POLICY=bf16
+   in the environment, or off, changes the type.
 
    BUILD AND RUN, in the directory of amp.h:
 
@@ -21,9 +21,11 @@
 
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
+#ifndef FP32
 #define AMP_IMPLEMENTATION                                                              /* AMP 1 */
 #define AMP_CUBLAS_DROP_IN                                                              /* AMP 2 */
 #include "amp.h"                                                                        /* AMP 3 */
+#endif
 
 #include <math.h>
 #include <stdint.h>
@@ -74,10 +76,16 @@ static __global__ void bias_grad_kernel(float *bias_grad, const float *grad, int
     bias_grad[f] = sum;
 }
 
-static __global__ void sgd_kernel(float *w, float *momentum, const float *grad, float lr,
-                                  int n, const uint32_t *found_inf) {                   /* AMP 4 */
+static __global__ void sgd_kernel(float *w, float *momentum, const float *grad, float lr, int n
+#ifndef FP32
+                                  , const uint32_t *found_inf                           /* AMP 4 */
+#endif
+) {
     const int i = thread();
-    if (i >= n || *found_inf) return;                                                   /* AMP 5 */
+    if (i >= n) return;
+#ifndef FP32
+    if (*found_inf) return;                                                             /* AMP 5 */
+#endif
     momentum[i] = 0.9f * momentum[i] + grad[i];
     w[i] -= lr * momentum[i];
 }
@@ -111,8 +119,10 @@ static int    num[DEPTH + 1];                    /* elements of y[l] and dy[l] *
 static int   *labels;
 static float *loss;
 static int   *correct;
+#ifndef FP32
 static amp_backend gpu;                                                                 /* AMP 6 */
 static amp_session mp;                                                                  /* AMP 7 */
+#endif
 
 template <class T> struct same { typedef T type; };
 
@@ -153,7 +163,9 @@ static void make_network(void) {
         w_grad[l]    = grads + (at - host);
         bias[l]      = w[l] + n;
         bias_grad[l] = w_grad[l] + n;
+#ifndef FP32
         ok(amp_cache_add(&mp.cache, w[l], (size_t)n));                                  /* AMP 8 */
+#endif
         for (int i = 0; i < n; i++) at[i] = uniform() * sqrtf(6.0f / (float)size.width[l]);
         at += n + size.width[l + 1];
         y[l + 1]  = zeros(num[l + 1]);
@@ -222,13 +234,22 @@ static void backward(void) {
 
 static void train_step(int step) {
     forward(step * size.batch % size.samples);
+#ifndef FP32
     ok(amp_cuda_scale_loss(dy[DEPTH], AMP_F32, num[DEPTH], &mp.scaler->scale, stream)); /* AMP 9 */
+#endif
     backward();
+#ifndef FP32
     ok(amp_cuda_scaler_unscale(mp.scaler, grads, AMP_F32, num_params, stream));         /* AMP 10 */
-    launch(num_params, sgd_kernel, params, momentum, grads,
-           size.lr, num_params, &mp.scaler->found_inf);                                 /* AMP 11 */
+#endif
+    launch(num_params, sgd_kernel, params, momentum, grads, size.lr, num_params
+#ifndef FP32
+           , &mp.scaler->found_inf                                                      /* AMP 11 */
+#endif
+    );
+#ifndef FP32
     ok(amp_cuda_scaler_update(mp.scaler, stream));                                      /* AMP 12 */
     amp_cache_changed(&mp.cache, 0);                                                    /* AMP 13 */
+#endif
 }
 
 static void report(const char *when) {
@@ -253,14 +274,18 @@ int main(int argc, char **argv) {
     ok(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     ok(cublasCreate(&blas));
     ok(cublasSetStream(blas, stream));
+#ifndef FP32
     ok(amp_cuda_backend(&gpu, stream, NULL));                                           /* AMP 14 */
     ok(amp_session_start(&mp, &gpu, 100 << 20, NULL, NULL));                            /* AMP 15 */
+#endif
     make_network();
     make_points();
     ok(cudaDeviceSynchronize());
     report("before");
     for (int step = 0; step < size.steps; step++) train_step(step);
     report("after");
+#ifndef FP32
     amp_session_end(&mp);                                                               /* AMP 16 */
+#endif
     return 0;
 }

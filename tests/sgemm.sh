@@ -95,10 +95,10 @@ toolkit() { # NVIDIA's declarations, which the fake headers only imitate; nothin
     done
 }
 
-marked() { # what diff shows is what is marked, in order, and no more than allowed
-    diff examples/trainer_fp32.cu examples/trainer_amp.cu | grep '^>' > "$out/changed"
+marked() { # what stands in #ifndef FP32 is what is marked, in order, and no more than allowed
+    awk '/^#endif/ {on = 0} on {print} /^#ifndef FP32/ {on = 1}' examples/trainer_amp.cu > "$out/changed"
     changed=$(grep -c . "$out/changed")
-    echo "$changed lines changed or added, of them marked:"
+    echo "$changed lines added, of them marked:"
     grep -o 'AMP [0-9]* \*/$' "$out/changed" | awk '$2 != NR {wrong = 1} {print; n++}
         END {exit wrong || n != '"$changed"' || n > '"$most_changed"' || n == 0}'
 }
