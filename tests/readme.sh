@@ -53,4 +53,16 @@ for file in $(grep -oE '`(examples|tests|build)/[a-z_/]*(\.[a-z]+)?`|`[a-z_]+\.(
 done > "$out/log"
 [ ! -s "$out/log" ]
 check 'every file in it exists' $?
+
+# The contract of determinism names files and tests: (FILE: TEST, TEST; FILE). A star ends what begins so.
+sed -n '/Determinism, by what/,/>>gpu/p' amp.h | tr -s '\n ' ' ' | grep -oE '\([^()]*\.(sh|c|cpp)[^()]*\)' |
+    sed 's/ to /, /g; s/ on a device//' | tr -d '() ' | tr ';' '\n' > "$out/shown"
+while IFS=: read -r file names; do
+    [ -e "tests/${file#tests/}" ] || echo "$file"
+    for name in $(echo "$names" | tr ',*' ' .'); do
+        grep -qE "(TEST\(|check .*)$name" "tests/$file" || echo "$file: $name"
+    done
+done < "$out/shown" > "$out/log"
+[ ! -s "$out/log" ] && [ "$(wc -l < "$out/shown")" -ge 8 ]
+check "every test that the manual's contract of determinism names exists" $?
 finish

@@ -105,6 +105,39 @@ TEST(stored, "random bits of a counter, masters in two parts, stochastic roundin
     conforms("store", 0, 0);
 }
 
+static int parses(const char *text, size_t n) {
+    char *copy = (char *)malloc(n + 1); /* of that length, so that a sanitizer sees what reads on */
+    json *j;
+    if (!copy) return -1;
+    memcpy(copy, text, n);
+    copy[n] = '\0';
+    j       = json_parse(copy);
+    free(j);
+    free(copy);
+    return j != NULL;
+}
+
+TEST(reader, "json.h: values of all kinds; a text that ends early, at any byte, is none, nor is what is nested deeply") {
+    static const char text[] = "{\"a\": [1, -2.5e3, \"0x1p-3\", null, {}], \"b\\\"\": \"inf\", \"c\": []}";
+    char              copy[sizeof text], deep[401];
+    json             *j;
+    size_t            n;
+    for (n = 0; n < sizeof text - 1; n++) CHECK_EQ_INT(parses(text, n), 0);
+    memcpy(copy, text, sizeof text);
+    j = json_parse(copy);
+    CHECK(j != NULL && j->size == 3 && json_get(j, "a")->size == 5 && json_get(j, "d") == NULL);
+    if (!j) return;
+    CHECK(json_number(json_at(json_get(j, "a"), 1)) == -2500.0);
+    CHECK(json_number(json_at(json_get(j, "a"), 2)) == 0.125);
+    CHECK(json_number(json_at(json_get(j, "a"), 3)) == 0.0);
+    CHECK(json_number(json_get(j, "b\"")) > 1e300 && json_get(j, "c")->size == 0);
+    free(j);
+    memset(deep, '[', 200);
+    memset(deep + 200, ']', 200);
+    CHECK_EQ_INT(parses(deep, 400), 0);
+    CHECK_EQ_INT(parses(deep + 140, 120), 1);
+}
+
 /* ------------------------------------------------------------------------- faults */
 
 typedef enum fault {
@@ -336,6 +369,7 @@ int main(int argc, char **argv) {
     RUN(skip);
     RUN(convert);
     RUN(stored);
+    RUN(reader);
     RUN(faults);
     return test_end();
 }

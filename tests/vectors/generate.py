@@ -1057,7 +1057,7 @@ def store_family():
     fp16 = [0x33000000, 0x33800000, 0x387fffff, 0x38800000, 0x387fc000, 0x477fdfff, 0x477fe000, 0x477fefff,
             0x477fffff, 0x47800000, 0x2edbe6ff, 0xb8801234]
     near = lambda: word() & 0x807fffff | int(rng.integers(100, 145)) << 23
-    def case(what, tags, pairs, source='README.md, section 2'):
+    def case(what, tags, pairs, source='README.md, section 3'):
         return dict(system=what, source=source, original='read', tags=tags, config={},
                     pairs=[[list(map(hex, a)), list(map(hex, b))] for a, b in pairs])
     inputs = [(1, 0, 1, i, k) for i in (0, 1, 2, 3, 2**24 - 1, 2**24, 2**32 + 5) for k in (0, 1, 2)]
