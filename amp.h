@@ -2992,11 +2992,11 @@ AMPI_STRICT_END
 
 #if defined(__GNUC__) || defined(__clang__)
 #define AMPI_NOINLINE __attribute__((noinline))
-#define AMPI_PRINTS   __attribute__((format(printf, 2, 3)))
+#define AMPI_PRINTS(i) __attribute__((format(printf, i, i + 1)))
 #define AMPI_HOST     static inline __attribute__((unused))
 #else
 #define AMPI_NOINLINE
-#define AMPI_PRINTS
+#define AMPI_PRINTS(i)
 #define AMPI_HOST static inline
 #endif
 
@@ -3205,7 +3205,7 @@ AMPI_HOST ampi_text ampi_text_to(amp_write_fn write_fn, void *user, char *bytes,
     return t;
 }
 
-AMPI_HOST AMPI_PRINTS void ampi_print(ampi_text *t, const char *format, ...) {
+AMPI_HOST AMPI_PRINTS(2) void ampi_print(ampi_text *t, const char *format, ...) {
     va_list list;
     va_start(list, format);
     ampi_print_list(t, format, list);
@@ -3219,15 +3219,19 @@ AMPI_HOST void ampi_print_to(ampi_text *t, size_t column) {
 }
 
 /* Append to an error message: AMP_PROBLEM_SIZE bytes, or NULL where nobody wants to know. */
-static AMPI_PRINTS void ampi_tell(char *problem, const char *format, ...) {
+static void ampi_tell_list(char *problem, const char *format, va_list list) {
     ampi_text t = ampi_text_to(NULL, NULL, problem, AMP_PROBLEM_SIZE - 1);
-    va_list   list;
     if (!problem) return;
     t.used = strlen(problem);
-    va_start(list, format);
     ampi_print_list(&t, format, list);
-    va_end(list);
     problem[t.used] = '\0';
+}
+
+static AMPI_PRINTS(2) void ampi_tell(char *problem, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    ampi_tell_list(problem, format, list);
+    va_end(list);
 }
 
 static char *ampi_blank(char *problem) {
@@ -8530,21 +8534,15 @@ static void ampi_walk_report(ampi_archive *a, const amp_plan *plan) {
     memset(&past, 0, sizeof past);
     memset(&turn, 0, sizeof turn);
     memset(&mark, 0, sizeof mark);
-    if (r) past = r->past;
-    ampi_walk_past(a, &past);
-    if (r) r->past = past;
-    for (i = 0; i < AMP_TURNS; i++) {
-        if (r) turn = r->turns[i];
-        ampi_walk_turn(a, &turn, i, plan->num_slots);
-        if (r) r->turns[i] = turn;
-    }
+    ampi_walk_past(a, r ? &r->past : &past);
+    for (i = 0; i < AMP_TURNS; i++)
+        ampi_walk_turn(a, r ? &r->turns[i] : &turn, i, plan->num_slots);
     for (i = 0; i < plan->num_slots; i++) {
-        if (r) mark = plan->filed_marks[i];
-        AMPI_NUMBER(a, mark.overflows);
-        AMPI_NUMBER(a, mark.nans);
-        AMPI_NUMBER(a, mark.first);
-        AMPI_NUMBER(a, mark.last);
-        if (r) plan->filed_marks[i] = mark;
+        ampi_mark *m = r ? &plan->filed_marks[i] : &mark;
+        AMPI_NUMBER(a, m->overflows);
+        AMPI_NUMBER(a, m->nans);
+        AMPI_NUMBER(a, m->first);
+        AMPI_NUMBER(a, m->last);
     }
 }
 
@@ -8785,15 +8783,19 @@ typedef struct ampi_case {
     int                  count;
 } ampi_case;
 
-/* One more; its text is still to be told. */
-static char *ampi_advise(ampi_case *k, amp_advice_code code, int tensor, double number) {
+/* One more. */
+static AMPI_PRINTS(5) void ampi_advise(ampi_case *k, amp_advice_code code, int tensor,
+                                       double number, const char *format, ...) {
     amp_advice *a = &k->advice[k->count++];
+    va_list     list;
     a->code   = code;
     a->tensor = tensor;
     memcpy(&a->number, &number, sizeof number);
     ampi_blank(a->text);
     if (tensor >= 0) ampi_tell_tensor(a->text, (size_t)tensor, ampi_tensor(k->opt, tensor)->name);
-    return a->text;
+    va_start(list, format);
+    ampi_tell_list(a->text, format, list);
+    va_end(list);
 }
 
 /* In percent, to one digit behind the point. */
@@ -8853,56 +8855,47 @@ static int ampi_bad_master(const amp_optimizer *opt) {
 }
 
 static int ampi_advise_nan(ampi_case *k) {
-    const amp_plan *plan = k->plan;
-    const amp_turn *last = ampi_turn_at(plan, k->report.turns);
-    uint64_t        nan  = 0;
-    int             first = -1, master;
-    char           *text;
-    size_t          i;
-    for (i = 0; i < plan->num_slots; i++) {
-        if (plan->seen_slots[i].stats.nan && first < 0) first = (int)i;
-        nan += plan->seen_slots[i].stats.nan;
-    }
+    const ampi_slot *slots = k->plan->seen_slots;
+    const amp_turn  *last  = ampi_turn_at(k->plan, k->report.turns);
+    uint64_t         nan   = 0;
+    size_t           i, first = k->plan->num_slots;
+    int              master;
+    for (i = k->plan->num_slots; i-- > 0; nan += slots[i].stats.nan)
+        if (slots[i].stats.nan) first = i;
     if (!nan || !last) return 0;
     if (last->loss_scale > 1.0f && ampi_overflows_in_a_row(k, NULL) < AMPI_NAN_ROW) return 0;
     master = ampi_bad_master(k->opt);
-    text   = ampi_advise(k, AMP_ADVICE_NAN, master < 0 ? first : master, (double)nan);
-    if (master >= 0) {
-        ampi_tell(text, "its weights are not all finite, so gradients hold NaN, and no loss scale "
-                        "will help: load a state from before");
-        return 1;
-    }
-    ampi_tell(text, "the NaN comes from the model, and no loss scale will help; it holds %g of %g",
-              (double)plan->seen_slots[first].stats.nan, (double)nan);
+    if (master >= 0)
+        ampi_advise(k, AMP_ADVICE_NAN, master, (double)nan,
+                    "its weights are not all finite, so gradients hold NaN, and no loss scale will "
+                    "help: load a state from before");
+    else
+        ampi_advise(k, AMP_ADVICE_NAN, (int)first, (double)nan,
+                    "the NaN comes from the model, and no loss scale will help; it holds %g of %g",
+                    (double)slots[first].stats.nan, (double)nan);
     return 1;
 }
 
 static void ampi_advise_skips(ampi_case *k) {
-    const amp_scaler *s    = k->scaler;
-    const uint64_t    row  = ampi_overflows_in_a_row(k, &s->scale);
-    const uint64_t    late = ampi_recent_overflows(k, AMPI_BEGINNING);
-    const double      share = (double)late / (double)AMPI_RECENT;
-    char             *text;
-    if (s->stuck && row >= AMPI_ROW) {
-        text = ampi_advise(k, AMP_ADVICE_STUCK, -1, (double)row);
-        ampi_tell(text, "%g overflows in a row at the least loss scale, %g: lower min_scale, or "
-                        "look for what diverges", (double)row, (double)s->scale);
-    }
-    if (share > 0.1 && share * ((double)s->growth_interval + 1.0) > 2.0 && !ampi_moves_never(s)) {
-        text = ampi_advise(k, AMP_ADVICE_TOO_MANY_SKIPS, k->report.most_tensor, (double)late);
-        ampi_tell(text, "%g of the last 128 turns overflowed, here most often: raise "
-                        "growth_interval, or clip what spikes", (double)late);
-    }
-}
-
-static void ampi_advise_lower(ampi_case *k) {
-    const uint64_t late = ampi_recent_overflows(k, 0);
-    const float    scale = k->scaler->scale;
-    char          *text;
-    if (!ampi_moves_never(k->scaler) || !(scale > 1.0f) || late < 2) return;
-    text = ampi_advise(k, AMP_ADVICE_SCALE_TOO_HIGH, k->report.most_tensor, (double)scale);
-    ampi_tell(text, "overflows, %g of the last 128 turns do: the loss scale %g is too high, and "
-                    "does not move", (double)late, (double)scale);
+    const amp_scaler *s      = k->scaler;
+    const int         never  = ampi_moves_never(s);
+    const double      scale  = (double)s->scale;
+    const double      row    = (double)ampi_overflows_in_a_row(k, &s->scale);
+    const double      recent = (double)ampi_recent_overflows(k, 0);
+    const double      late   = (double)ampi_recent_overflows(k, AMPI_BEGINNING);
+    const double      share  = late / (double)AMPI_RECENT;
+    if (s->stuck && row >= AMPI_ROW)
+        ampi_advise(k, AMP_ADVICE_STUCK, -1, row,
+                    "%g overflows in a row at the least loss scale, %g: lower min_scale, or look "
+                    "for what diverges", row, scale);
+    if (share > 0.1 && share * ((double)s->growth_interval + 1.0) > 2.0 && !never)
+        ampi_advise(k, AMP_ADVICE_TOO_MANY_SKIPS, k->report.most_tensor, late,
+                    "%g of the last 128 turns overflowed, here most often: raise growth_interval, "
+                    "or clip what spikes", late);
+    if (never && scale > 1.0 && recent >= 2.0)
+        ampi_advise(k, AMP_ADVICE_SCALE_TOO_HIGH, k->report.most_tensor, scale,
+                    "overflows, %g of the last 128 turns do: the loss scale %g is too high, and "
+                    "does not move", recent, scale);
 }
 
 /* The share of a tensor's gradients, not 0, that is subnormal as it is stored. */
@@ -8951,34 +8944,33 @@ static ampi_reach ampi_measure(const amp_plan *plan) {
 
 /* Gradients that are too small for fp16: what is to be done depends on how large others are. */
 static void ampi_advise_range(ampi_case *k) {
-    const amp_scaler *s    = k->scaler;
-    const amp_turn   *then = ampi_turn_at(k->plan, k->report.sampled);
-    const amp_turn   *last = ampi_turn_at(k->plan, k->report.turns);
+    const amp_scaler *s     = k->scaler;
+    const double      scale = (double)s->scale;
+    const amp_turn   *then  = ampi_turn_at(k->plan, k->report.sampled);
+    const amp_turn   *last  = ampi_turn_at(k->plan, k->report.turns);
     const int stays = ampi_moves_never(s) || (s->max_scale > 0.0f && s->scale >= s->max_scale);
     const ampi_reach e = ampi_measure(k->plan);
     const double share = e.worst < 0 ? 0.0 : ampi_underflow(k->plan, (size_t)e.worst);
-    char         *text;
+    const double above = e.next - e.headroom, tiny = (double)e.tiny / (double)e.grads;
     if (e.worst < 0 || !then || then->skip || !last || last->skip || last->tensor >= 0) return;
-    if (e.headroom >= AMPI_HARMLESS) {
-        if (!stays) return; /* it will grow */
-        text = ampi_advise(k, AMP_ADVICE_SCALE_TOO_LOW, e.worst, (double)e.headroom);
-        ampi_tell(text, "%g %% of its gradients are subnormal in fp16: the loss scale %g is too "
-                        "low by up to 2^%g", ampi_percent(share), (double)s->scale,
-                  (double)e.headroom);
-    } else if (e.next - e.headroom >= AMPI_HARMLESS && e.next != AMPI_UNBOUNDED &&
+    if (e.headroom >= AMPI_HARMLESS) { /* a scale that moves will grow */
+        if (stays)
+            ampi_advise(k, AMP_ADVICE_SCALE_TOO_LOW, e.worst, (double)e.headroom,
+                        "%g %% of its gradients are subnormal in fp16: the loss scale %g is too "
+                        "low by up to 2^%g", ampi_percent(share), scale, (double)e.headroom);
+    } else if (above >= AMPI_HARMLESS && e.next != AMPI_UNBOUNDED &&
                ampi_underflow(k->plan, (size_t)e.largest) < 0.25) {
-        text = ampi_advise(k, AMP_ADVICE_KEEP_FP32, e.largest, (double)(e.next - e.headroom));
-        ampi_tell(text, "its gradients are 2^%g above all others', which underflow: keep them in "
-                        "fp32", (double)(e.next - e.headroom));
+        ampi_advise(k, AMP_ADVICE_KEEP_FP32, e.largest, above,
+                    "its gradients are 2^%g above all others', which underflow: keep them in fp32",
+                    above);
     } else if (2 * e.small >= e.weights) {
-        const double tiny = (double)e.tiny / (double)e.grads;
-        text              = ampi_advise(k, AMP_ADVICE_USE_BF16, -1, tiny);
-        ampi_tell(text, "%g %% of gradients are subnormal in fp16 while others are near its end: "
-                        "use bf16", ampi_percent(tiny));
+        ampi_advise(k, AMP_ADVICE_USE_BF16, -1, tiny,
+                    "%g %% of gradients are subnormal in fp16 while others are near its end: use "
+                    "bf16", ampi_percent(tiny));
     } else {
-        text = ampi_advise(k, AMP_ADVICE_UNDERFLOW, e.worst, share);
-        ampi_tell(text, "%g %% of its gradients are subnormal at the loss scale %g, which cannot "
-                        "be larger", ampi_percent(share), (double)s->scale);
+        ampi_advise(k, AMP_ADVICE_UNDERFLOW, e.worst, share,
+                    "%g %% of its gradients are subnormal at the loss scale %g, which cannot be "
+                    "larger", ampi_percent(share), scale);
     }
 }
 
@@ -8987,12 +8979,11 @@ static void ampi_advise_masters(ampi_case *k) {
     for (i = 0; i < k->plan->num_slots; i++) {
         const unsigned long long *count = k->plan->host_census[i].count;
         const unsigned long long  updates = count[AMPI_UPDATES], lost = count[AMPI_LOST];
-        char                     *text;
+        const double              share = (double)lost / (double)updates;
         if (updates < AMPI_ENOUGH || count[AMPI_HALVES] != updates || lost == updates) continue;
-        text = ampi_advise(k, AMP_ADVICE_MASTERS, (int)i, (double)lost / (double)updates);
-        ampi_tell(text, "its masters are rounded to 16 bits, and a step loses %g %% of updates: "
-                        "keep master weights in fp32",
-                  ampi_percent((double)lost / (double)updates));
+        ampi_advise(k, AMP_ADVICE_MASTERS, (int)i, share,
+                    "its masters are rounded to 16 bits, and a step loses %g %% of updates: keep "
+                    "master weights in fp32", ampi_percent(share));
         return;
     }
 }
@@ -9008,7 +8999,6 @@ static AMPI_NOINLINE int ampi_judge(const amp_optimizer *opt, const amp_scaler *
     k.count  = 0;
     if (!ampi_advise_nan(&k)) {
         ampi_advise_skips(&k);
-        ampi_advise_lower(&k);
         ampi_advise_range(&k);
     }
     ampi_advise_masters(&k);
@@ -10021,6 +10011,7 @@ AMP_DEF amp_result amp_cache_get(amp_cache *cache, const float *x, size_t rows, 
     ampi_cached *e;
     const void  *own;
     size_t       offset;
+    int          current;
     amp_result   result;
     if (!cache || !x || !rows || !cols || ld < cols || !copy || !copy_ld)
         return AMP_ERROR_INVALID_ARGUMENT;
@@ -10042,30 +10033,27 @@ AMP_DEF amp_result amp_cache_get(amp_cache *cache, const float *x, size_t rows, 
         *copy_ld = ld;
         return AMP_OK;
     }
-    e = ampi_cache_find(cache, &m);
-    if (e && ampi_cache_is_current(cache, e, &m)) {
-        if (ampi_same_matrix(&e->of, &m)) {
-            cache->hits++;
-            e->product = cache->product;
-            *copy      = cache->memory + e->offset;
-            *copy_ld   = ampi_copy_ld(&m);
-            return AMP_OK;
+    e       = ampi_cache_find(cache, &m);
+    current = e && ampi_cache_is_current(cache, e, &m);
+    if (current && ampi_same_matrix(&e->of, &m)) {
+        cache->hits++;
+        offset = e->offset;
+    } else {
+        if (current && e->product == cache->product) e = NULL; /* the other operand's, as it is */
+        result = ampi_cache_place(cache, &e, &m, &offset);
+        if (result == AMP_OK) result = ampi_cache_cast(cache, &m, offset);
+        if (result != AMP_OK) return result;
+        if (e) {
+            cache->misses++;
+            e->of    = m;
+            e->valid = 1;
+        } else {
+            cache->transients++;
         }
-        if (e->product == cache->product) e = NULL; /* the other operand has it in another shape */
     }
-    result = ampi_cache_place(cache, &e, &m, &offset);
-    if (result == AMP_OK) result = ampi_cache_cast(cache, &m, offset);
-    if (result != AMP_OK) return result;
+    if (e) e->product = cache->product;
     *copy    = cache->memory + offset;
     *copy_ld = ampi_copy_ld(&m);
-    if (!e) {
-        cache->transients++;
-        return AMP_OK;
-    }
-    cache->misses++;
-    e->of      = m;
-    e->product = cache->product;
-    e->valid   = 1;
     return AMP_OK;
 }
 
@@ -10144,40 +10132,35 @@ static int ampi_rounds(const amp_autocast *ac, const amp_backend *backend, const
 /* Operands as the policy wants them. */
 static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, amp_gemm_args *g) {
     amp_autocast *ac        = (amp_autocast *)context;
+    amp_cache    *cache     = ac->cache;
     amp_dtype     inputs[2] = {g->a_type, g->b_type}, type = AMP_F32;
-    amp_gemm_args halves    = *g;
-    amp_cache    *cache;
+    amp_gemm_args cast      = *g;
     amp_result    result;
     int           small;
     if (!ampi_autocast_active(ac)) return AMP_OK;
     result = amp_autocast_dtype_in(ac, AMP_OP_GEMM, inputs, 2, &type, NULL);
     if (result != AMP_OK) return result;
     if (g->a_type == AMP_F32 || g->b_type == AMP_F32) g->tf32 |= ac->tf32;
-    cache = ac->cache;
     small = g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
             ampi_is_small((double)g->m, (double)g->n, (double)g->k);
     if (type == AMP_F32 || !g->k || ampi_is_zero(&g->alpha)) return AMP_OK;
     if (!cache) {
         if (!small && ampi_rounds(ac, backend, g, type)) g->compute = type;
-        return AMP_OK;
-    }
-    if (cache->backend.functions != (backend ? backend->functions : &ampi_cpu_functions) ||
-        (backend && cache->backend.stream != backend->stream)) {
+    } else if (cache->backend.functions != (backend ? backend->functions : &ampi_cpu_functions) ||
+               (backend && cache->backend.stream != backend->stream)) {
         cache->fallbacks++;
-        return AMP_OK;
+    } else {
+        amp_cache_reset(cache);
+        if (small)
+            cache->small++;
+        else if (ampi_gemm_copy(cache, type, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k,
+                                g->count, &cast.a, &cast.a_type, &cast.lda, g->stride_a) &&
+                 ampi_gemm_copy(cache, type, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n,
+                                g->count, &cast.b, &cast.b_type, &cast.ldb, g->stride_b))
+            *g = cast;
+        else
+            cache->fallbacks++;
     }
-    amp_cache_reset(cache);
-    if (small) {
-        cache->small++;
-        return AMP_OK;
-    }
-    if (ampi_gemm_copy(cache, type, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k, g->count,
-                         &halves.a, &halves.a_type, &halves.lda, g->stride_a) &&
-        ampi_gemm_copy(cache, type, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n, g->count,
-                         &halves.b, &halves.b_type, &halves.ldb, g->stride_b))
-        *g = halves;
-    else
-        cache->fallbacks++;
     return AMP_OK;
 }
 
