@@ -3110,6 +3110,8 @@ static uint32_t ampi_fp_begin(void) { return 0u; }
 static void     ampi_fp_end(uint32_t saved) { (void)saved; }
 #endif
 
+AMPI_COLD_BEGIN
+
 /* ------------------------------------------------------------------ >>impl  words
    Text without printf, locale or allocation: error messages, tables, JSON; and words that a user
    has written. */
@@ -3269,6 +3271,8 @@ static int ampi_find_type(const char *text, size_t length) {
     return i < 0 ? -1 : i < 3 ? AMP_F32 : i < 6 ? AMP_F16 : AMP_BF16;
 }
 #endif
+
+AMPI_COLD_END
 
 /* ----------------------------------------------------------------- >>impl  arrays
    What is done to arrays, defined in plain C. The SIMD tiers, at the end of the file, do the same
