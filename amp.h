@@ -255,7 +255,8 @@
               amp_optimizer_refresh: model copies from masters, now. skipped_in_a_row, in
               amp_status and amp_scaler (format 4 of states): it makes a run stuck in every preset.
               Results NOT_INITIALIZED, OVERLAP, WORKSPACE, and STALE of amp_cache_check.
-              amp_cache.small, apart from fallbacks. AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT.
+              amp_cache.small, apart from fallbacks. amp_optimizer_lion. AMP_NO_RANKS, AMP_NO_ROWS,
+              AMP_NO_REPORT.
               Moved: desc.ranks points to amp_ranks, which was desc.shard; amp_tensor.rows to
               amp_rows, which has its row_length, max_rows, rows and num_rows; desc.storage and that
               of amp_tensor to amp_storage, a format for masters and one for moments, in place of
@@ -573,7 +574,8 @@ typedef struct amp_tensor {
 typedef enum amp_kind {
     AMP_KIND_OWN = 0, /* your optimizer, between begin_step and end_step                        */
     AMP_KIND_ADAMW,   /* amp_optimizer_adamw; Loshchilov and Hutter, decoupled weight decay     */
-    AMP_KIND_SGD      /* amp_optimizer_sgd; momentum, Nesterov, weight decay as in torch.optim  */
+    AMP_KIND_SGD,     /* amp_optimizer_sgd; momentum, Nesterov, weight decay as in torch.optim  */
+    AMP_KIND_LION     /* amp_optimizer_lion; Chen et al. 2023; lr is a 3rd to 10th of AdamW's   */
 } amp_kind;
 
 /* Called in the middle of every check, on every rank: norm2 is one double, this rank's sum of
@@ -594,7 +596,7 @@ typedef struct amp_optimizer_desc {
     amp_scaler        *shared_scaler; /* instead of scaler: one scale for several optimizers; in
                                          backend memory; you call amp_scaler_update once a step,
                                          behind the steps of all                                 */
-    double beta1, beta2;              /* AdamW: 0.9, 0.999                                       */
+    double beta1, beta2;              /* AdamW: 0.9, 0.999; Lion: 0.9, 0.99                      */
     double eps;                       /* AdamW: 1e-8                                             */
     double momentum;                  /* SGD: 0 (all numbers are checked, whatever the kind)     */
     int    nesterov;                  /* SGD: nonzero needs momentum > 0                         */
@@ -718,6 +720,7 @@ AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum);
    AMP_ERROR_UNSUPPORTED if desc.kind was another. */
 AMP_DEF amp_result amp_optimizer_adamw(amp_optimizer *opt, float lr);
 AMP_DEF amp_result amp_optimizer_sgd(amp_optimizer *opt, float lr);
+AMP_DEF amp_result amp_optimizer_lion(amp_optimizer *opt, float lr);
 
 /* For a step that is captured in a CUDA graph, where an argument would be frozen: the fused step of
    desc.kind with the learning rate that is in backend memory: the last one of adamw or sgd, or set
@@ -2198,7 +2201,8 @@ typedef struct ampi_slot {
    with a second, which is corrected for its bias. */
 #define AMPI_OPTIMIZERS(X)      \
     X(ADAMW, adamw, 2, 2, 0.999) \
-    X(SGD, sgd, 1, 0, 0.999)
+    X(SGD, sgd, 1, 0, 0.999)     \
+    X(LION, lion, 1, 1, 0.99)
 
 #define AMPI_HAS_FIRST(kind, step, moments, always, beta2)  | (always > 0) << AMP_KIND_##kind
 #define AMPI_HAS_SECOND(kind, step, moments, always, beta2) | (moments > 1) << AMP_KIND_##kind
@@ -2686,6 +2690,20 @@ AMPI_IN void AMPI_(sgd)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m, AMP
         g  = r->nesterov ? AMPI_(add)(g, AMPI_(times)(r->momentum, *m)) : *m;
     }
     *p = AMPI_(sub)(*p, AMPI_(times)(r->lr, g));
+}
+
+/* Lion: m is all its state, and a step is of one size, up or down; weights decay before it. A 0 has
+   no sign, and a NaN stays one. */
+AMPI_IN void AMPI_(lion)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m, AMPI_V *v) {
+    const AMPI_V decay = AMPI_(times)(r->lr, AMPI_(splat)(r->weight_decay));
+    const AMPI_V u = AMPI_(add)(AMPI_(times)(r->beta1, *m), AMPI_(times)(r->beta1_rest, g));
+    const AMPI_U a = AMPI_(bits)(u) & 0x7fffffffu, sign = AMPI_(bits)(u) & 0x80000000u;
+    const AMPI_U one = AMPI_(above)(a, AMPI_(u32)(0)) & (sign | 0x3f800000u);
+    const AMPI_U nan = AMPI_(above)(a, AMPI_(u32)(AMPI_F32_INF)) & 0x7fc00000u;
+    (void)v;
+    *p = AMPI_(mul)(*p, AMPI_(sub)(AMPI_(splat)(1.0f), decay));
+    *p = AMPI_(sub)(*p, AMPI_(times)(r->lr, AMPI_(from_bits)(one | nan)));
+    *m = AMPI_(add)(AMPI_(times)(r->beta2, *m), AMPI_(times)(r->beta2_rest, g));
 }
 
 /* One of them. kind is constant where this is inlined; m is chosen here, for a choice of pointers

@@ -541,8 +541,9 @@ static void new_gradients(twins *t, bool overflow, dice &r) {
 }
 
 static amp_result fused(amp_optimizer *opt, float lr) {
-    return opt->desc.kind == AMP_KIND_ADAMW ? amp_optimizer_adamw(opt, lr)
-                                            : amp_optimizer_sgd(opt, lr);
+    return opt->desc.kind == AMP_KIND_ADAMW  ? amp_optimizer_adamw(opt, lr)
+           : opt->desc.kind == AMP_KIND_LION ? amp_optimizer_lion(opt, lr)
+                                             : amp_optimizer_sgd(opt, lr);
 }
 
 static void step_on_cpu(twins *t) {
@@ -807,7 +808,7 @@ static amp_scaler_desc any_scaler(dice &r) {
     return d;
 }
 
-enum { OWN, ADAMW, SGD, MOMENTUM, NESTEROV, NUM_KINDS };
+enum { OWN, ADAMW, SGD, MOMENTUM, NESTEROV, LION, NUM_KINDS };
 
 /* A storage that goes with models of type. */
 static const amp_storage *any_storage(amp_dtype type, dice &r) {
@@ -825,8 +826,11 @@ static setup any_setup(int kind, dice &r) {
     static const int   widths[] = {0, 0, 32, 64, 128, 256};
     setup              s;
     memset(&s, 0, sizeof s);
-    s.desc.kind     = kind == OWN ? AMP_KIND_OWN : kind == ADAMW ? AMP_KIND_ADAMW : AMP_KIND_SGD;
-    s.desc.momentum = kind >= MOMENTUM ? 0.9 : 0.0;
+    s.desc.kind     = kind == OWN     ? AMP_KIND_OWN
+                      : kind == ADAMW ? AMP_KIND_ADAMW
+                      : kind == LION  ? AMP_KIND_LION
+                                      : AMP_KIND_SGD;
+    s.desc.momentum = kind == MOMENTUM || kind == NESTEROV ? 0.9 : 0.0;
     s.desc.nesterov = kind == NESTEROV;
     s.desc.dtype    = (amp_dtype)r.below(3);
     s.desc.scaler   = any_scaler(r);
@@ -921,7 +925,7 @@ TEST(flat, "law 7: tensors that lie in one array (add_flat)") {
 TEST(fewer_bytes, "law 7: all states, mixed: sizes x types x any setup") {
     dice r(7);
     for (unsigned i = 0; i < few(800);) {
-        base                      = any_setup(ADAMW + (int)(i % 4), r);
+        base                      = any_setup(ADAMW + (int)(i % 5), r);
         base.desc.scaler.preset   = AMP_PRESET_DEFAULT;
         base.desc.scaler.disabled = 0;
         base.desc.dtype           = r.one_in(3) ? AMP_F16 : AMP_BF16;
@@ -1610,7 +1614,7 @@ TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicat
         uint32_t           most = 0;
         cudaGraphExec_t    exec = NULL;
         memset(&desc, 0, sizeof desc);
-        desc.kind                   = i % 2 ? AMP_KIND_SGD : AMP_KIND_ADAMW;
+        desc.kind                   = i % 4 == 3 ? AMP_KIND_LION : i % 2 ? AMP_KIND_SGD : AMP_KIND_ADAMW;
         desc.dtype                  = (amp_dtype)r.below(3);
         desc.max_norm               = r.one_in(2) ? 0.5f : 0.0f;
         desc.zero_grad              = r.one_in(3);
@@ -3268,7 +3272,7 @@ static void check_traffic_at(int align, int kind, amp_dtype grad_type, amp_dtype
         OK(fused(&t->opt[DEV], 0.01f));
     }
     CUDA(cudaDeviceSynchronize());
-    const int num = 2 * (2 + (dtype != AMP_F32) + (kind == OWN || kind == MOMENTUM ? 1
+    const int num = 2 * (2 + (dtype != AMP_F32) + (kind == OWN || kind == MOMENTUM || kind == LION ? 1
                                                    : kind == ADAMW                ? 2
                                                                                   : 0));
     for (int i = 0; i < num; i++) {
@@ -3301,6 +3305,7 @@ TEST(traffic, "bytes per parameter that a step moves, counted: AdamW, SGD, own; 
     check_traffic(ADAMW, AMP_F16, AMP_F16, 1, 32); /* gradients zeroed */
     check_traffic(SGD, AMP_F16, AMP_F16, 0, 14);   /* 2 + 2, 4 + 4, 2 */
     check_traffic(MOMENTUM, AMP_F16, AMP_F16, 0, 22);
+    check_traffic(LION, AMP_F16, AMP_F16, 0, 22);
     check_traffic(SGD, AMP_F32, AMP_BF16, 0, 18);
     check_traffic(OWN, AMP_F16, AMP_F16, 0, 14);   /* 2; 2, 4; 4, 2 */
 }
@@ -3601,7 +3606,7 @@ static amp_result attempt_room(rooms *m, int which) {
 
 TEST(faults_in_rooms, "each CUDA and cuBLAS call of casts, scaler twins and products fails once, "
                       "without effect, and is told") {
-    static const int calls[] = {2, 1, 2, 2, 2, 2, 2, 81, 3, 3, 19};
+    static const int calls[] = {2, 1, 2, 2, 2, 2, 2, 93, 3, 3, 19};
     dice             r(29);
     rooms            m;
     amp_scaler       s;

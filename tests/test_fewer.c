@@ -440,11 +440,16 @@ static void begin(run *r, amp_optimizer_desc d, const amp_storage *const *stored
     begin_with(r, d, stored, NULL);
 }
 
+static amp_result fused(amp_optimizer *opt, float lr) {
+    return opt->desc.kind == AMP_KIND_SGD    ? amp_optimizer_sgd(opt, lr)
+           : opt->desc.kind == AMP_KIND_LION ? amp_optimizer_lion(opt, lr)
+                                             : amp_optimizer_adamw(opt, lr);
+}
+
 static void steps(run *r, uint64_t from, uint64_t to) {
     for (; from < to; from++) {
         fill(r, from);
-        OK(r->opt.desc.kind == AMP_KIND_SGD ? amp_optimizer_sgd(&r->opt, 0.01f)
-                                            : amp_optimizer_adamw(&r->opt, 0.01f));
+        OK(fused(&r->opt, 0.01f));
     }
 }
 
@@ -509,7 +514,8 @@ static amp_optimizer_desc desc_in(amp_kind kind, double momentum, size_t form) {
 
 /* Each kind of step in each state. */
 static const struct { amp_kind kind; double momentum; } kinds[] = {
-    {AMP_KIND_ADAMW, 0.0}, {AMP_KIND_SGD, 0.9}, {AMP_KIND_SGD, 0.0}};
+    {AMP_KIND_ADAMW, 0.0}, {AMP_KIND_SGD, 0.9}, {AMP_KIND_LION, 0.0}, {AMP_KIND_SGD, 0.0}};
+enum { ROWS_OF_OPTIMIZERS = 3 }; /* the first ones */
 
 TEST(split_is_default, "manual: with equal gradients split's masters and moments are default's bit for bit, "
                        "and its files; each loads the other's; models differ on ties at most") {
@@ -637,8 +643,7 @@ TEST(ends, "law 7: instruction sets agree where numbers end, too: weights and gr
                     OK(amp_cpu_force_tier(c ? "c" : tier[t]));
                     one_tensor(&r[c].opt, d, N, NULL, own, grad);
                     for (step = 0; step < 3; step++)
-                        OK(d.kind == AMP_KIND_SGD ? amp_optimizer_sgd(&r[c].opt, 1.0f)
-                                                  : amp_optimizer_adamw(&r[c].opt, 1.0f));
+                        OK(fused(&r[c].opt, 1.0f));
                     x[c] = saved(&r[c]);
                 }
                 CHECK(x[0].used == x[1].used && alike_but_nan(x[0].bytes, x[1].bytes, x[0].used - 8));
@@ -736,8 +741,8 @@ TEST(model_only, "manual: half weights alone are what a run begins with, zeros t
             one_tensor(&b, d, N, other, weight, grad);
             CHECK(memcmp(model, before, sizeof model) == 0 && memcmp(other, before, sizeof other) == 0);
             for (i = 0; i < 5; i++) {
-                OK(d.kind == AMP_KIND_SGD ? amp_optimizer_sgd(&a, 0.001f) : amp_optimizer_adamw(&a, 0.001f));
-                OK(d.kind == AMP_KIND_SGD ? amp_optimizer_sgd(&b, 0.001f) : amp_optimizer_adamw(&b, 0.001f));
+                OK(fused(&a, 0.001f));
+                OK(fused(&b, 0.001f));
                 CHECK(memcmp(model, other, sizeof model) == 0);
             }
             CHECK(memcmp(model, before, sizeof model) != 0);
@@ -931,7 +936,7 @@ TEST(rows, "gradients of few rows: where every row is there once, the bits of a 
         static amp_bf16    before[N];
         uint32_t           rows[ROWS], num = ROWS, i;
         amp_rows           table;
-        amp_optimizer_desc d = desc_in(AMP_KIND_ADAMW, 0.0, form);
+        amp_optimizer_desc d = desc_in(form % 2 ? AMP_KIND_LION : AMP_KIND_ADAMW, 0.0, form);
         amp_optimizer      a, b;
         amp_tensor         t;
         uint64_t           rng = 3;
@@ -954,14 +959,14 @@ TEST(rows, "gradients of few rows: where every row is there once, the bits of a 
         OK(amp_optimizer_add(&b, &t));
         OK(amp_optimizer_prepare(&b));
         for (i = 0; i < 4; i++) {
-            OK(amp_optimizer_adamw(&a, 0.01f));
-            OK(amp_optimizer_adamw(&b, 0.01f));
+            OK(fused(&a, 0.01f));
+            OK(fused(&b, 0.01f));
         }
         CHECK(memcmp(amp_optimizer_model(&a, 0), amp_optimizer_model(&b, 0), sizeof before) == 0);
         memcpy(before, amp_optimizer_model(&b, 0), sizeof before);
         num     = 1;
         rows[0] = 7;
-        OK(amp_optimizer_adamw(&b, 0.01f));
+        OK(fused(&b, 0.01f));
         CHECK(memcmp(before, amp_optimizer_model(&b, 0), 7 * LENGTH * 2) == 0);
         CHECK(memcmp(before + 7 * LENGTH, (const amp_bf16 *)amp_optimizer_model(&b, 0) + 7 * LENGTH,
                      LENGTH * 2) != 0);
@@ -986,25 +991,27 @@ static void part_comes_back(amp_optimizer *opt, const float *grad) {
     blob x = {NULL, 0, 0}, y = {NULL, 0, 0};
     OK(amp_optimizer_save(opt, blob_write, &x));
     OK(amp_optimizer_accumulate(opt, 0, grad, AMP_F32));
-    OK(amp_optimizer_adamw(opt, 0.5f));
+    OK(fused(opt, 0.5f));
     OK(amp_optimizer_load(opt, blob_read, &x));
     OK(amp_optimizer_save(opt, blob_write, &y));
     CHECK(same(&x, &y));
     free(x.bytes), free(y.bytes);
 }
 
-TEST(shards, "law 10: on two ranks as on one, in each state: models, and chance by the element's number; a "
-             "rank's file brings its part back") {
-    enum { N = 3 * 16384 + 70 };
+TEST(shards, "law 10: on two ranks as on one, each storage with each optimizer and both types of models: models, and "
+             "chance by the element's number; a rank's file brings its part back") {
+    enum { N = 16384 + 70 };
     static float begun[N], weight[3][N], grad[N];
     int          rank, k;
-    size_t       i, first, n, form;
+    size_t       i, first, n, form, kind;
     uint64_t     rng = 9;
     for (i = 0; i < N; i++) begun[i] = unit(&rng), grad[i] = unit(&rng);
-    for (form = 0; form < FORMS; form++) {
+    for (form = 0; form < FORMS * ROWS_OF_OPTIMIZERS; form++) {
+        const size_t  stored = form / ROWS_OF_OPTIMIZERS;
         amp_optimizer opt[3];
+        kind = form % ROWS_OF_OPTIMIZERS;
         for (k = 0; k < 3; k++) { /* one of one rank, two of two */
-            amp_optimizer_desc d = desc_in(AMP_KIND_ADAMW, 0.0, form);
+            amp_optimizer_desc d = desc_in(kinds[kind].kind, kinds[kind].momentum, stored);
             amp_ranks          ranks;
             amp_tensor         t;
             memset(&t, 0, sizeof t);
@@ -1024,7 +1031,7 @@ TEST(shards, "law 10: on two ranks as on one, in each state: models, and chance 
             for (k = 0; k < 3; k++) {
                 amp_optimizer_range(&opt[k], 0, &first, &n);
                 OK(amp_optimizer_accumulate(&opt[k], 0, grad + first, AMP_F32));
-                OK(amp_optimizer_adamw(&opt[k], 0.01f));
+                OK(fused(&opt[k], 0.01f));
             }
         for (k = 1; k < 3; k++) {
             amp_optimizer_range(&opt[k], 0, &first, &n);
@@ -1110,6 +1117,54 @@ TEST(refresh, "manual: refresh takes weights that rebind has brought as prepare 
         for (i = 0; i < TENSORS; i++) free(brought[i]);
         end(&a), end(&b), end(&c);
     }
+}
+
+/* lion-pytorch's rule, in floats of one rounding each. */
+static float rounded(double x) { /* of two floats a sum or product, which double has or rounds innocuously */
+    volatile float y = (float)x;
+    return y;
+}
+static void lion(float *p, float *m, float g, float lr, float decay) {
+    const double b1 = (double)0.9f, b2 = (double)0.99f;
+    const double rest1 = (double)rounded(1.0 - 0.9), rest2 = (double)rounded(1.0 - 0.99);
+    const float  keep = rounded(1.0 - (double)rounded((double)lr * (double)decay));
+    const double u    = (double)rounded(b1 * (double)*m) + (double)rounded(rest1 * (double)g);
+    *p = rounded((double)*p * (double)keep);
+    *p = rounded((double)*p - (u > 0.0 ? (double)lr : u < 0.0 ? -(double)lr : 0.0));
+    *m = rounded((double)rounded(b2 * (double)*m) + (double)rounded(rest2 * (double)g));
+}
+
+TEST(lion_steps, "Lion: bit for bit lion-pytorch's rule, weights decaying first; a sign of 0 is 0; the desc's default is "
+                 "beta2 = 0.99; a NaN in m stays one") {
+    enum { N = 999, STEPS = 20 };
+    static float       weight[N], p[N], m[N], grad[N];
+    amp_optimizer_desc d = desc_of(AMP_KIND_LION, 0.0, NULL);
+    amp_optimizer      opt;
+    amp_tensor         t;
+    uint64_t           rng = 6;
+    int                step;
+    size_t             i;
+    memset(&t, 0, sizeof t);
+    memset(m, 0, sizeof m);
+    d.dtype = AMP_F32, d.weight_decay = 0.1f, d.scaler.disabled = 1;
+    OK(amp_optimizer_init(&opt, &d));
+    for (i = 0; i < N; i++) p[i] = weight[i] = unit(&rng);
+    t.n = N, t.weight = weight, t.grad = grad;
+    OK(amp_optimizer_add(&opt, &t));
+    OK(amp_optimizer_prepare(&opt));
+    CHECK(opt.plan->host_slots[0].moment[0].data != NULL && opt.plan->host_slots[0].moment[1].data == NULL);
+    for (step = 0; step < STEPS; step++) {
+        for (i = 0; i < N; i++) grad[i] = i % 7 ? unit(&rng) : 0.0f; /* there m stays 0, and weights only decay */
+        OK(amp_optimizer_lion(&opt, 0.01f));
+        for (i = 0; i < N; i++) lion(&p[i], &m[i], grad[i], 0.01f, 0.1f);
+        CHECK_MEM(weight, p, sizeof p);
+        CHECK_MEM(opt.plan->slots[0].moment[0].data, m, sizeof m);
+    }
+    ((uint32_t *)opt.plan->slots[0].moment[0].data)[3] = 0xffc00000u;
+    OK(amp_optimizer_lion(&opt, 0.01f));
+    CHECK(is_nan(bits_of(weight[3])) && is_nan(bits_of(((float *)opt.plan->slots[0].moment[0].data)[3])));
+    CHECK_EQ_INT(amp_optimizer_adamw(&opt, 0.01f), AMP_ERROR_UNSUPPORTED);
+    amp_optimizer_free(&opt);
 }
 
 TEST(twice_rounded, "manual: fp16's below 2^-14 are rounded to 2^-37 first in 24BIT, SR and KAHAN: 35abffe8") {
@@ -1272,6 +1327,7 @@ int main(int argc, char **argv) {
     RUN(shards);
     RUN(spent_weights);
     RUN(refresh);
+    RUN(lion_steps);
     RUN(twice_rounded);
     RUN(storage_by_tensor);
     RUN(refusals);

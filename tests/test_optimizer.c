@@ -2163,7 +2163,7 @@ TEST(bad_desc, "law 9: every field of the desc that is NaN, negative, infinite o
     BAD(scaler.preset, (amp_preset)99, AMP_ERROR_INVALID_ENUM);
     BAD(dtype, (amp_dtype)3, AMP_ERROR_INVALID_ENUM);
     BAD(dtype, (amp_dtype)-1, AMP_ERROR_INVALID_ENUM);
-    BAD(kind, (amp_kind)3, AMP_ERROR_INVALID_ENUM);
+    BAD(kind, (amp_kind)99, AMP_ERROR_INVALID_ENUM);
     BAD(kind, (amp_kind)-1, AMP_ERROR_INVALID_ENUM);
     BAD(allocator.alloc_fn, never_alloc, AMP_ERROR_INVALID_ARGUMENT);
     BAD(allocator.free_fn, never_free, AMP_ERROR_INVALID_ARGUMENT);
@@ -2843,7 +2843,7 @@ TEST(problems, "law 19: an error names what was wrong: which field of which desc
     TOLD(max_norm, -0.1f, "-0.1, and must be");
     TOLD(weight_decay, -3.40282347e38f, "-3.402823e38, and must be");
     TOLD(dtype, (amp_dtype)7, "7, which amp.h does not know");
-    TOLD(kind, (amp_kind)3, "3, which amp.h does not know");
+    TOLD(kind, (amp_kind)99, "99, which amp.h does not know");
     memset(&d, 0, sizeof d);
     d.nesterov = 1;
     told(&d, "amp_optimizer_desc.momentum is 0", "nesterov");
