@@ -40,7 +40,7 @@
        >>impl     the same rooms and words, arrays, step; instruction sets (tiers) last
 
    WHAT IT DOES: 16-bit types and casts; loss scaling by the rules of nine systems; fp32 master
-   weights with fp16 or bf16 copies; a wrap for the optimizer you have, and fused AdamW and SGD;
+   weights with fp16 or bf16 copies; a wrap for your optimizer, and fused AdamW, SGD, Lion;
    global-norm clipping; bitwise save and load; a matrix product on mixed types; the op lists of
    autocast. It says which tensor overflowed, and reports how a run goes and what to change. It
    works on a CPU with nothing else, and with amp_kernels.cu on NVIDIA GPUs, with the same bits
@@ -331,7 +331,7 @@ extern "C" {
      loops that multiply matrices, on a CPU      amp_linear, amp_matmul
      a loop that owns its memory                 amp_scaler
      an optimizer of your own                    amp_optimizer_begin_step, _end_step
-     none                                        amp_optimizer_adamw, _sgd
+     none                                        amp_optimizer_adamw, _sgd, _lion
      a trainer on cuBLAS or cblas_sgemm          amp_session, AMP_CBLAS_DROP_IN
      a framework with its own optimizers         amp_cast, amp_scaler
      several ranks                               amp_optimizer_desc.ranks; .reduce_fn
