@@ -33,11 +33,12 @@
        >>words    >>steps    >>numbers    what things are called; the loop; rounding
        >>gpu                              CUDA: what runs where, and when
        >>options  >>promises >>history    macros; memory, threads, errors
-       >>api      results, numbers, scaler, backend, optimizer, state, environment, gemm, cuda,
-                  capability; and if you want it ranks, sparse, report, storage; autocast, cache,
-                  session, sgemm, ops
+       >>api      results, numbers, scaler, backend, optimizer, state, environment, gemm, cuda;
+                  and if you want it control, batches, ranks, sparse, report, storage, capability,
+                  autocast, cache, session, sgemm, ops, cblas
        >>core     every formula, once, for host and device
-       >>impl     the same rooms and words, arrays, step; instruction sets (tiers) last
+       >>impl     the same rooms, with words, arrays, step and, of the second floor, hooks;
+                  instruction sets (tiers) last
 
    WHAT IT DOES: 16-bit types and casts; loss scaling by the rules of nine systems; fp32 master
    weights with fp16 or bf16 copies; a wrap for your optimizer, and fused AdamW, SGD, Lion;
@@ -578,13 +579,7 @@ typedef enum amp_kind {
     AMP_KIND_LION     /* amp_optimizer_lion; Chen et al. 2023; lr is a 3rd to 10th of AdamW's   */
 } amp_kind;
 
-/* Called in the middle of every check, on every rank: norm2 is one double, this rank's sum of
-   squared gradients; flags are two uint32_t, its overflow and the bits of its largest magnitude.
-   Reduce norm2 by sum and flags by maximum over the ranks, so that all decide alike; a gradient
-   that lies on two ranks counts twice. Both are in backend memory: on a CPU reduce before you
-   return, on CUDA queue it on the backend's stream (ncclAllReduce of ncclDouble, ncclSum, and of
-   ncclUint32, ncclMax), which a capture records; the step is then three launches. A consensus of
-   your own (a rank that wants to skip) sets flags[0] here. An error is returned. */
+/* What ranks tell each other in every check: >>api ranks. */
 typedef amp_result (*amp_reduce_fn)(void *user, double *norm2, uint32_t *flags);
 
 typedef struct amp_optimizer_desc {
@@ -604,7 +599,7 @@ typedef struct amp_optimizer_desc {
     float  max_norm;                  /* clip the global gradient norm to this; 0: do not clip   */
     int    zero_grad;                 /* nonzero: zero gradients after a step, a skipped one too */
     int    unscale_in_place;          /* nonzero: fp32 gradients (no others) need no buffer      */
-    amp_reduce_fn reduce_fn;          /* for ranks whose gradients differ (sharded); else NULL   */
+    amp_reduce_fn reduce_fn;          /* for ranks whose gradients differ: >>api ranks           */
     void         *reduce_user;
     uint64_t      first_step;         /* steps taken before, for the bias correction of a run
                                          that is continued with moments from elsewhere           */
@@ -615,9 +610,6 @@ typedef struct amp_optimizer_desc {
     char         *problem;            /* NULL, or AMP_PROBLEM_SIZE bytes: what was wrong         */
 } amp_optimizer_desc;
 
-/* What a user's own kernel needs, in backend memory: return at once if skip is set; multiply each
-   gradient by inv_scale (1 / scale, times the clip factor); step counts steps, including this. */
-typedef struct amp_gate { uint32_t skip; float inv_scale; uint64_t step; } amp_gate;
 /* What the last step did. */
 typedef struct amp_status {
     double   norm;         /* global norm of the unscaled gradients (finite elements), unclipped */
@@ -654,34 +646,10 @@ typedef struct amp_optimizer amp_optimizer;
 AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_desc *desc);
 AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tensor);
 
-/* Register count tensors that lie one behind the other in the arrays of whole. Of a part, its name,
-   n (they add up to whole's), lr_scale, weight_decay, no_weight_decay and keep_fp32 are used; the
-   rest is whole's. Made copies are contiguous too: model(first) + offset is valid.
-   prepare then allocates everything and writes masters and model copies. AMP_ERROR_OVERLAP where a
-   weight, gradient or model overlaps another one, of this tensor or of any (a weight that was added
-   twice); rows and num_rows may be shared. (rebind does not look.) */
-AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
-                                          const amp_tensor *parts, size_t count);
+/* Then allocate everything, and write masters and model copies. AMP_ERROR_OVERLAP where a weight,
+   gradient or model overlaps another one, of this tensor or of any (a weight that was added twice);
+   rows and num_rows may be shared. (rebind does not look.) */
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt);
-
-/* Tell the new addresses of tensor i after you moved it; NULL leaves that one as it is. Or those of
-   all tensors, in their order, for hosts whose gradients move every step: there a gradient that is
-   NULL means that the tensor has none for now and stands still, with its moments, until one comes;
-   a weight that is NULL stays where it is, and so do all if weights or grads is NULL. Nothing
-   waits: on CUDA the addresses travel as arguments of a kernel. AMP_ERROR_UNSUPPORTED for a weight
-   that was not yours in add, for a gradient of a tensor that had none there (set grad_later), and
-   while the stream is captured, for a graph would bring old addresses back. */
-AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad);
-AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *weights,
-                                            void *const *grads);
-
-/* Write the model copies from the masters now, after you have written to masters: best weights
-   restored, an average of weights, a target network. The bits are those of a step; moments, scale
-   and counters stay. Does not wait, and serves in a graph. A tensor whose state has no fp32 master
-   takes its weights, as in prepare, from an array that rebind has brought since the last refresh
-   and that is only read (by every replay of a graph); AMP_ERROR_BAD_STATE if there is none. In
-   shards a rank writes its range of the models. */
-AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt);
 
 /* What forward and backward read of tensor i (the model copy, or the master where there is none);
    the fp32 master; and for your optimizer the fp32 gradient, unscaled, clipped if max_norm is set,
@@ -693,10 +661,9 @@ AMP_DEF float      *amp_optimizer_master(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_grad(const amp_optimizer *opt, int i);
 
 /* The scale for the next backward: by value (waits for the backend; 0 before prepare, and while its
-   stream is captured), as an address in backend memory; and the whole scaler there. */
+   stream is captured), and as an address in backend memory. */
 AMP_DEF float        amp_optimizer_loss_scale(const amp_optimizer *opt);
 AMP_DEF const float *amp_optimizer_loss_scale_ptr(const amp_optimizer *opt);
-AMP_DEF amp_scaler  *amp_optimizer_scaler(const amp_optimizer *opt);
 
 /* Check all gradients. True: all finite; they are unscaled, step now. False: skip, or an error,
    which end_step returns; desc.problem says which call was missing. Call end_step in either case.
@@ -707,45 +674,15 @@ AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt);
    had one. After begin_step twice: AMP_ERROR_STEP_OPEN, the step that was open is ended. */
 AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt);
 
-/* For gradient buffers that carry momentum from step to step, instead of your scal(momentum, grad):
-   each gradient = amp_optimizer_grad of the last step that was taken * (momentum * loss scale).
-   After end_step, and after the update of a shared scaler: after a skip this puts back what the
-   overflow has spoilt, and after the scale has moved it is in the new one's units. Does not wait; a
-   graph keeps this momentum. What is carried is yours to save: amp_optimizer_grad beside the state;
-   after a load write it back there (or zeros), and call this. AMP_ERROR_UNSUPPORTED with
-   unscale_in_place and for the fused kinds; AMP_ERROR_BAD_STATE after a step without unscale. */
-AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum);
-
 /* The whole step: check, clip, unscale, optimizer, scale, model copies. lr >= 0, finite.
    AMP_ERROR_UNSUPPORTED if desc.kind was another. */
 AMP_DEF amp_result amp_optimizer_adamw(amp_optimizer *opt, float lr);
 AMP_DEF amp_result amp_optimizer_sgd(amp_optimizer *opt, float lr);
 AMP_DEF amp_result amp_optimizer_lion(amp_optimizer *opt, float lr);
 
-/* For a step that is captured in a CUDA graph, where an argument would be frozen: the fused step of
-   desc.kind with the learning rate that is in backend memory: the last one of adamw or sgd, or set
-   outside the capture by set_lr, or written through lr_ptr, by a kernel of yours perhaps.
-   AMP_ERROR_BAD_STATE if there never was one and nobody has asked for lr_ptr. (What set_lr, adamw
-   or sgd set inside a capture, every replay sets.) */
-AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt);
-AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr);
-AMP_DEF float     *amp_optimizer_lr_ptr(const amp_optimizer *opt);
-
-/* begin_step as two calls that do not wait, for kernels that read the gate: check opens the step
-   and fills the gate; unscale writes amp_optimizer_grad unless the gate says skip (leave it out if
-   your kernel multiplies the gradients by gate.inv_scale; AMP_ERROR_BAD_STATE the second time).
-   After them call end_step. */
-AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt);
-AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt);
-
 /* What the last step did, and what it saw in gradient i. They wait for the backend. */
 AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *status);
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stats *stats);
-
-/* For kernels of your own, in backend memory: filled by every check, to be read. To skip a step for
-   a reason of your own, write found_inf of amp_optimizer_scaler before it (not of a shared one). */
-AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt);
-AMP_DEF uint32_t       *amp_optimizer_found_inf_ptr(const amp_optimizer *opt);
 
 /* Release all memory. Safe on a zeroed object (so zero it if init may fail before), and twice. */
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
@@ -843,6 +780,116 @@ AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b
    many threads as OpenMP has now: about 1.1 MB each, 3.2 MB where k is above 512. */
 AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
 
+/* ------------------------------------------------------------------ >>api  cuda
+   In amp_kernels.cu (>>gpu). Arrays and scalers are in device memory; work is queued on a stream in
+   order, nothing allocates or waits, everything can be captured in a graph; the bits are the CPU's.
+   A CUDA or cuBLAS call that fails gives AMP_ERROR_CUDA or AMP_ERROR_CUBLAS. */
+
+/* Make a backend of stream (NULL: the default stream), to be set in amp_optimizer_desc.backend or
+   given to amp_gemm. With it amp_optimizer_prepare, _load and _save wait for the stream, and so
+   does whatever returns a value (begin_step, _loss_scale, _status, _stats); while the stream
+   is captured these are AMP_ERROR_UNSUPPORTED. The other steps do not wait.
+   cublas_handle is a cublasHandle_t for amp_gemm, or NULL; its math and pointer modes are set here,
+   its stream and workspace at every product, so give it a handle of its own. For products inside a
+   graph, set backend->workspace to device memory of yours (32 MiB; its address a multiple of 256)
+   and backend->workspace_size, before the backend is used. */
+extern amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cublas_handle);
+
+/* What the last call in this thread that returned AMP_ERROR_CUDA or AMP_ERROR_CUBLAS was told. */
+extern int amp_cuda_code(void);
+
+/* Multiply the n elements of x, the loss or its gradient, by *scale, which is read when the work
+   runs (amp_optimizer_loss_scale_ptr, or &s->scale): in fp32, rounded once to type. */
+extern amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const float *scale,
+                                      amp_stream stream);
+
+/* Stop here, unless you want a step in parts, batches of products, several ranks, reports or
+   autocast: nothing above needs what follows. */
+
+/* --------------------------------------------------------------- >>api  control
+   Of an optimizer: arrays that hold several tensors or move, steps in graphs and with kernels of
+   yours. */
+
+/* Register count tensors that lie one behind the other in the arrays of whole. Of a part, its name,
+   n (they add up to whole's), lr_scale, weight_decay, no_weight_decay and keep_fp32 are used; the
+   rest is whole's. Made copies are contiguous too: model(first) + offset is valid. */
+AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
+                                          const amp_tensor *parts, size_t count);
+
+/* Tell the new addresses of tensor i after you moved it; NULL leaves that one as it is. Or those of
+   all tensors, in their order, for hosts whose gradients move every step: there a gradient that is
+   NULL means that the tensor has none for now and stands still, with its moments, until one comes;
+   a weight that is NULL stays where it is, and so do all if weights or grads is NULL. Nothing
+   waits: on CUDA the addresses travel as arguments of a kernel. AMP_ERROR_UNSUPPORTED for a weight
+   that was not yours in add, for a gradient of a tensor that had none there (set grad_later), and
+   while the stream is captured, for a graph would bring old addresses back. */
+AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad);
+AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *weights,
+                                            void *const *grads);
+
+/* Write the model copies from the masters now, after you have written to masters: best weights
+   restored, an average of weights, a target network. The bits are those of a step; moments, scale
+   and counters stay. Does not wait, and serves in a graph. A tensor whose state has no fp32 master
+   takes its weights, as in prepare, from an array that rebind has brought since the last refresh
+   and that is only read (by every replay of a graph); AMP_ERROR_BAD_STATE if there is none. In
+   shards a rank writes its range of the models. */
+AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt);
+
+/* For gradient buffers that carry momentum from step to step, instead of your scal(momentum, grad):
+   each gradient = amp_optimizer_grad of the last step that was taken * (momentum * loss scale).
+   After end_step, and after the update of a shared scaler: after a skip this puts back what the
+   overflow has spoilt, and after the scale has moved it is in the new one's units. Does not wait; a
+   graph keeps this momentum. What is carried is yours to save: amp_optimizer_grad beside the state;
+   after a load write it back there (or zeros), and call this. AMP_ERROR_UNSUPPORTED with
+   unscale_in_place and for the fused kinds; AMP_ERROR_BAD_STATE after a step without unscale. */
+AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum);
+
+/* What a user's own kernel needs, in backend memory: return at once if skip is set; multiply each
+   gradient by inv_scale (1 / scale, times the clip factor); step counts steps, including this. */
+typedef struct amp_gate { uint32_t skip; float inv_scale; uint64_t step; } amp_gate;
+/* In backend memory, filled by every check, to be read; and the scaler there. To skip a step for a
+   reason of your own, write found_inf of that scaler before it (not of a shared one). */
+AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt);
+AMP_DEF uint32_t       *amp_optimizer_found_inf_ptr(const amp_optimizer *opt);
+AMP_DEF amp_scaler     *amp_optimizer_scaler(const amp_optimizer *opt);
+
+/* begin_step as two calls that do not wait, for kernels that read the gate: check opens the step
+   and fills the gate; unscale writes amp_optimizer_grad unless the gate says skip (leave it out if
+   your kernel multiplies the gradients by gate.inv_scale; AMP_ERROR_BAD_STATE the second time).
+   After them call end_step. */
+AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt);
+AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt);
+
+/* For a step that is captured in a CUDA graph, where an argument would be frozen: the fused step of
+   desc.kind with the learning rate that is in backend memory: the last one of adamw or sgd, or set
+   outside the capture by set_lr, or written through lr_ptr, by a kernel of yours perhaps.
+   AMP_ERROR_BAD_STATE if there never was one and nobody has asked for lr_ptr. (What set_lr, adamw
+   or sgd set inside a capture, every replay sets.) */
+AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt);
+AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr);
+AMP_DEF float     *amp_optimizer_lr_ptr(const amp_optimizer *opt);
+
+/* The twins of amp_cast (in place only between fp16 and bf16) and of amp_scaler_*. A scaler
+   without init stays as it is, and so does one in whose update nothing has been checked. */
+extern amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
+                                size_t n, amp_stream stream);
+extern amp_result amp_cuda_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n,
+                                        amp_stream stream);
+extern amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *grad, amp_dtype type, size_t n,
+                                          amp_stream stream);
+extern amp_result amp_cuda_scaler_unscale_to(amp_scaler *s, float *dst, const void *src,
+                                             amp_dtype src_type, size_t n, amp_stream stream);
+extern amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
+
+/* While stream is being captured: what is captured on body, another stream, between these calls
+   will run only if *skip is 0 when the graph comes there (in device memory: &gate->skip of
+   amp_optimizer_gate, or found_inf of a scaler). CUDA 12.4; AMP_ERROR_UNSUPPORTED with an older
+   toolkit or driver, or if body is being captured; AMP_ERROR_BAD_STATE if stream is not. */
+extern amp_result amp_cuda_if_begin(const uint32_t *skip, amp_stream stream, amp_stream body);
+extern amp_result amp_cuda_if_end(amp_stream body);
+
+/* --------------------------------------------------------------- >>api  batches */
+
 /* Batches, bias, ReLU. Zeroed, with a, b, c, m, n and k: a plain product of packed fp32 matrices.
    The matrices of a batch lie stride elements apart (0 for a or b: the same one). Those of a and b
    may overlap; those of c lie one behind another, or side by side in rows that hold them all
@@ -874,81 +921,16 @@ struct amp_gemm_args {
 };
 AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *args);
 
-/* ------------------------------------------------------------------ >>api  cuda
-   In amp_kernels.cu (>>gpu). Arrays and scalers are in device memory; work is queued on a stream in
-   order, nothing allocates or waits, everything can be captured in a graph; the bits are the CPU's.
-   A CUDA or cuBLAS call that fails gives AMP_ERROR_CUDA or AMP_ERROR_CUBLAS. */
-
-/* Make a backend of stream (NULL: the default stream), to be set in amp_optimizer_desc.backend or
-   given to amp_gemm. With it amp_optimizer_prepare, _load and _save wait for the stream, and so
-   does whatever returns a value (begin_step, _loss_scale, _status, _stats); while the stream
-   is captured these are AMP_ERROR_UNSUPPORTED. The other steps do not wait.
-   cublas_handle is a cublasHandle_t for amp_gemm, or NULL; its math and pointer modes are set here,
-   its stream and workspace at every product, so give it a handle of its own. For products inside a
-   graph, set backend->workspace to device memory of yours (32 MiB; its address a multiple of 256)
-   and backend->workspace_size, before the backend is used. */
-extern amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cublas_handle);
-
-/* What the last call in this thread that returned AMP_ERROR_CUDA or AMP_ERROR_CUBLAS was told. */
-extern int amp_cuda_code(void);
-
-/* The twins of amp_cast (in place only between fp16 and bf16) and of amp_scaler_*. A scaler
-   without init stays as it is, and so does one in whose update nothing has been checked. */
-extern amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
-                                size_t n, amp_stream stream);
-extern amp_result amp_cuda_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n,
-                                        amp_stream stream);
-extern amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *grad, amp_dtype type, size_t n,
-                                          amp_stream stream);
-extern amp_result amp_cuda_scaler_unscale_to(amp_scaler *s, float *dst, const void *src,
-                                             amp_dtype src_type, size_t n, amp_stream stream);
-extern amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
-
-/* Multiply the n elements of x, the loss or its gradient, by *scale, which is read when the work
-   runs (amp_optimizer_loss_scale_ptr, or &s->scale): in fp32, rounded once to type. */
-extern amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const float *scale,
-                                      amp_stream stream);
-
-/* While stream is being captured: what is captured on body, another stream, between these calls
-   will run only if *skip is 0 when the graph comes there (in device memory: &gate->skip of
-   amp_optimizer_gate, or found_inf of a scaler). CUDA 12.4; AMP_ERROR_UNSUPPORTED with an older
-   toolkit or driver, or if body is being captured; AMP_ERROR_BAD_STATE if stream is not. */
-extern amp_result amp_cuda_if_begin(const uint32_t *skip, amp_stream stream, amp_stream body);
-extern amp_result amp_cuda_if_end(amp_stream body);
-
-/* -------------------------------------------------------------- >>api  capability */
-
-typedef enum amp_policy {
-    AMP_POLICY_DEFAULT = 0, /* fp16; norms and softmax read and write 16 bits                    */
-    AMP_POLICY_TORCH_CUDA,  /* fp16; torch.autocast("cuda")                                      */
-    AMP_POLICY_TORCH_CPU,   /* bf16; torch.autocast("cpu")                                       */
-    AMP_POLICY_TF,          /* fp16; auto_mixed_precision of TensorFlow                          */
-    AMP_POLICY_APEX_O0,     /* fp32 everywhere                                                   */
-    AMP_POLICY_APEX_O1,     /* fp16; patched functions                                           */
-    AMP_POLICY_APEX_O2,     /* fp16 everywhere, batch norm in fp32                               */
-    AMP_POLICY_APEX_O3,     /* fp16 everywhere                                                   */
-    AMP_POLICY_KERAS_MIXED_FLOAT16,  /* fp16 everywhere                                          */
-    AMP_POLICY_KERAS_MIXED_BFLOAT16  /* bf16 everywhere                                          */
-} amp_policy;
-
-/* What this machine does well, and what follows for mixed precision. */
-typedef struct amp_capability {
-    int         major, minor;     /* compute capability; 0, 0: a CPU                              */
-    int         fp16, bf16, tf32; /* does it multiply matrices of these faster than fp32?         */
-    amp_dtype   dtype;            /* recommended for model copies                                 */
-    amp_policy  policy;           /* recommended                                                  */
-    int         scaler;           /* nonzero: with a dynamic loss scale                           */
-    const char *advice;           /* the same in words                                            */
-} amp_capability;
-
-/* Capabilities of the CPU (0, 0), as amp.h uses it; or of a CUDA compute capability (major and
-   minor of cudaDeviceProp). */
-AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability);
-
-/* Stop here, unless you have several ranks, or want reports or autocast: nothing above needs what
-   follows. */
-
 /* ----------------------------------------------------------------- >>api  ranks
+   Gradients that were summed over ranks need nothing here. Where they differ, ranks that each have
+   all masters meet in desc.reduce_fn, in the middle of every check: norm2 is one double, this
+   rank's sum of squared gradients; flags are two uint32_t, its overflow and the bits of its largest
+   magnitude. Reduce norm2 by sum and flags by maximum over the ranks, so that all decide alike; a
+   gradient that lies on two ranks counts twice. Both are in backend memory: on a CPU reduce before
+   you return, on CUDA queue it on the backend's stream (ncclAllReduce of ncclDouble, ncclSum, and
+   of ncclUint32, ncclMax), which a capture records; the step is then three launches. A consensus of
+   your own (a rank that wants to skip) sets flags[0] here. An error is returned.
+
    Masters and moments in shards (ZeRO stage 1, Rajbhandari et al. 2020), for the fused kinds: of
    desc.ranks->count ranks each stores about 1 / count of them, and all have the whole model.
    Whatever count is, also 1, a run has the same bits, if what it adds up and in which order does
@@ -1207,32 +1189,7 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
    bit, and so are its state files. Its model is the master rounded to nearest as fp32's, but ties
    round away from zero. (A NaN stays a NaN; its payload may change.) It wants models of bf16; the
    others take fp16, too.
-   24BIT rounds masters to nearest even: of bf16 to 16 bits of fp32's 24, of fp16 to 19, and to
-   2^-32. A step that changes a weight by less than half of the last one does not change it.
-   KAHAN keeps of a master what rounding to the model has left, rounded to another half (of fp16
-   2^11 times as much, as it would be subnormal; Kahan 1965, Zamirai et al. 2020). In bf16 SPLIT
-   keeps more in the same bytes.
-   SR has no master: a weight is rounded stochastically, up or down with a probability in proportion
-   to the distance, so that small changes are not lost but there on average (also among fp16's
-   subnormals, to 2^-37); what it costs is noise, of half a step in weights. BF16's moments are
-   rounded so, too. Random bits are a hash of a counter: of desc.seed, the tensor's number, the
-   element's, and the step (amp_gate.step), and of nothing else: 16 for each number that is rounded.
-   From fp32 to bf16 that is all that is cut off, as from fp32 to an fp16 below 2^-14; above 13
-   count. A state file has the seed; a run from a file of 0.5.0 goes on with these bits, which are
-   other ones than 0.5.0's. Infinities and NaN stay; no finite value becomes one, but weights stay
-   where halves end, as KAHAN's do (24BIT's: models beyond are infinite, as fp32's, masters below
-   the next power of two).
-   8BIT keeps of 32 elements a power of two, in which the largest is from 1 to 2, and of each a
-   float with 4 bits behind the point: of the first moment or momentum a sign and 7 bits, evenly
-   spaced below 2^-7, of the second moment 8 bits, evenly spaced below 2^-15, and never 0 after a
-   step, because dividing by the root of a second moment of 0 would blow up the update. (One
-   exponent for 32, as in OCP's MX formats; Rouhani et al. 2023.) They are rounded stochastically:
-   neighbours are 3 to 6 % apart, and a step moves a moment by far less, so that to nearest it would
-   stay for ever where one large gradient has put it. (With beta2 = 0.999, 8 or 10 random bits would
-   often lose the step.) A NaN makes moments of all 32 a NaN, and what
-   is above 1.9 * 2^126 counts as that.
-   24BIT, SR and KAHAN round fp16's numbers below 2^-14 to 2^-37 first, so that a model may be one
-   step beside the nearest: fp32's 0x35abffe8 begins as 0x0016, without them as 0x0015.
+   How the others round, and from what random bits: >>core storage. A state file has desc.seed.
    With keep_fp32 a tensor is stored in fp32. Where masters are not, weight is copied in prepare,
    which then fills it with NaN, and not used after; amp_optimizer_master is NULL, forward reads
    amp_optimizer_model, and a weight cache refuses the optimizer. A file loads where the format of
@@ -1270,6 +1227,35 @@ typedef struct amp_storage { amp_format master, moments; } amp_storage;
     X("sr", AMP_FORMAT_SR, AMP_FORMAT_F32)                                                         \
     X("sr+bf16", AMP_FORMAT_SR, AMP_FORMAT_BF16)                                                   \
     X("sr+8bit", AMP_FORMAT_SR, AMP_FORMAT_8BIT)
+
+/* -------------------------------------------------------------- >>api  capability */
+
+typedef enum amp_policy {
+    AMP_POLICY_DEFAULT = 0, /* fp16; norms and softmax read and write 16 bits                    */
+    AMP_POLICY_TORCH_CUDA,  /* fp16; torch.autocast("cuda")                                      */
+    AMP_POLICY_TORCH_CPU,   /* bf16; torch.autocast("cpu")                                       */
+    AMP_POLICY_TF,          /* fp16; auto_mixed_precision of TensorFlow                          */
+    AMP_POLICY_APEX_O0,     /* fp32 everywhere                                                   */
+    AMP_POLICY_APEX_O1,     /* fp16; patched functions                                           */
+    AMP_POLICY_APEX_O2,     /* fp16 everywhere, batch norm in fp32                               */
+    AMP_POLICY_APEX_O3,     /* fp16 everywhere                                                   */
+    AMP_POLICY_KERAS_MIXED_FLOAT16,  /* fp16 everywhere                                          */
+    AMP_POLICY_KERAS_MIXED_BFLOAT16  /* bf16 everywhere                                          */
+} amp_policy;
+
+/* What this machine does well, and what follows for mixed precision. */
+typedef struct amp_capability {
+    int         major, minor;     /* compute capability; 0, 0: a CPU                              */
+    int         fp16, bf16, tf32; /* does it multiply matrices of these faster than fp32?         */
+    amp_dtype   dtype;            /* recommended for model copies                                 */
+    amp_policy  policy;           /* recommended                                                  */
+    int         scaler;           /* nonzero: with a dynamic loss scale                           */
+    const char *advice;           /* the same in words                                            */
+} amp_capability;
+
+/* Capabilities of the CPU (0, 0), as amp.h uses it; or of a CUDA compute capability (major and
+   minor of cudaDeviceProp). */
+AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability);
 
 /* -------------------------------------------------------------- >>api  autocast
    Which type an op computes in. Tables and a stack of scopes, in an object that you own; you ask
@@ -2579,7 +2565,33 @@ AMPI_FN void ampi_record_turn(const amp_plan *plan, uint32_t bad) {
     r->sampled = turn;
 }
 /* ----------------------------------------------------------------- >>core  storage
-   Random bits (codecs: >>core formulas). */
+   Formats, and random bits (codecs: >>core formulas).
+   24BIT rounds masters to nearest even: of bf16 to 16 bits of fp32's 24, of fp16 to 19, and to
+   2^-32. A step that changes a weight by less than half of the last one does not change it.
+   KAHAN keeps of a master what rounding to the model has left, rounded to another half (of fp16
+   2^11 times as much, as it would be subnormal; Kahan 1965, Zamirai et al. 2020). In bf16 SPLIT
+   keeps more in the same bytes.
+   SR has no master: a weight is rounded stochastically, up or down with a probability in proportion
+   to the distance, so that small changes are not lost but there on average (also among fp16's
+   subnormals, to 2^-37); what it costs is noise, of half a step in weights. BF16's moments are
+   rounded so, too. Random bits are a hash of a counter: of desc.seed, the tensor's number, the
+   element's, and the step (amp_gate.step), and of nothing else: 16 for each number that is rounded.
+   From fp32 to bf16 that is all that is cut off, as from fp32 to an fp16 below 2^-14; above 13
+   count. A run from a file of 0.5.0 goes on with these bits, which are
+   other ones than 0.5.0's. Infinities and NaN stay; no finite value becomes one, but weights stay
+   where halves end, as KAHAN's do (24BIT's: models beyond are infinite, as fp32's, masters below
+   the next power of two).
+   8BIT keeps of 32 elements a power of two, in which the largest is from 1 to 2, and of each a
+   float with 4 bits behind the point: of the first moment or momentum a sign and 7 bits, evenly
+   spaced below 2^-7, of the second moment 8 bits, evenly spaced below 2^-15, and never 0 after a
+   step, because dividing by the root of a second moment of 0 would blow up the update. (One
+   exponent for 32, as in OCP's MX formats; Rouhani et al. 2023.) They are rounded stochastically:
+   neighbours are 3 to 6 % apart, and a step moves a moment by far less, so that to nearest it would
+   stay for ever where one large gradient has put it. (With beta2 = 0.999, 8 or 10 random bits would
+   often lose the step.) A NaN makes moments of all 32 a NaN, and what
+   is above 1.9 * 2^126 counts as that.
+   24BIT, SR and KAHAN round fp16's numbers below 2^-14 to 2^-37 first, so that a model may be one
+   step beside the nearest: fp32's 0x35abffe8 begins as 0x0016, without them as 0x0015. */
 
 /* The key of random bits: seed, tensor, step, and which 2^24 elements of the tensor (the finalizer
    of splitmix64, Steele et al. 2014). Farther apart, at powers of two, the bits of one key would
@@ -7709,34 +7721,6 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
     return ampi_gemm(backend, &g);
 }
 
-#ifdef AMP_CBLAS_DROP_IN
-#ifdef __cplusplus /* a number as the enumeration that x is of, whatever this BLAS calls it */
-#define AMPI_LIKE(x, number) decltype(x)(number)
-#else
-#define AMPI_LIKE(x, number) (number)
-#endif
-
-static int ampi_cblas_trans(unsigned trans) { /* -1: it is none */
-    return trans == CblasNoTrans ? 0 : trans == CblasTrans || trans == CblasConjTrans ? 1 : -1;
-}
-
-AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b, int m, int n,
-                             int k, float alpha, const float *a, int lda, const float *b, int ldb,
-                             float beta, float *c, int ldc) {
-    const int at = ampi_cblas_trans(trans_a), bt = ampi_cblas_trans(trans_b);
-    const int swap = order == CblasColMajor; /* in rows C's transpose is that of B and that of A */
-    if ((swap || order == CblasRowMajor) && (at | bt | m | n | k) >= 0 && lda > 0 && ldb > 0 &&
-        ldc > 0 &&
-        amp_gemm(NULL, swap ? bt : at, swap ? at : bt, (size_t)(swap ? n : m),
-                 (size_t)(swap ? m : n), (size_t)k, alpha, swap ? b : a, AMP_F32,
-                 (size_t)(swap ? ldb : lda), swap ? a : b, AMP_F32, (size_t)(swap ? lda : ldb),
-                 beta, c, AMP_F32, (size_t)ldc) == AMP_OK)
-        return;
-    (cblas_sgemm)(AMPI_LIKE(CblasRowMajor, order), AMPI_LIKE(CblasTrans, trans_a),
-                  AMPI_LIKE(CblasTrans, trans_b), m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-}
-#endif
-
 /* A product of packed fp32 matrices. */
 static amp_gemm_args ampi_matmul_args(float *c, const float *a, int trans_a, const float *b,
                                       int trans_b, size_t m, size_t n, size_t k,
@@ -7799,6 +7783,8 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
     return AMP_OK;
 }
 
+/* ------------------------------------------------------- the second floor */
+
 /* ------------------------------------------------------------ >>impl  capability */
 
 /* NVIDIA: tensor cores multiply fp16 from 7.0 on, bf16 and TF32 from 8.0 on. */
@@ -7828,13 +7814,10 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
     return AMP_OK;
 }
 
-/* ------------------------------------------------------- the second floor */
-
-AMPI_COLD_BEGIN
-
 /* ---------------------------------------------------------------- >>impl  ranks */
 
 #ifndef AMP_NO_RANKS
+AMPI_COLD_BEGIN
 
 enum { AMPI_RANKS = 65536 }; /* at most: whatever the file of a set says, it is read in no time */
 
@@ -8150,11 +8133,13 @@ static void ampi_meet_loaded(const amp_optimizer *opt, const ampi_loading *l, am
 
 #endif /* AMP_NO_STDLIB */
 
+AMPI_COLD_END
 #endif /* AMP_NO_RANKS */
 
 /* ---------------------------------------------------------------- >>impl  sparse */
 
 #ifndef AMP_NO_ROWS
+AMPI_COLD_BEGIN
 
 /* Does what a tensor says of rows go together? */
 static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t, size_t i) {
@@ -8232,6 +8217,7 @@ static amp_result ampi_place_in_rows(const amp_optimizer *opt, int i, amp_stats 
 }
 
 AMPI_COLD_END
+AMPI_STRICT_BEGIN
 
 /* One pass of the sort, by digit number pass: stable. */
 static void ampi_sort_pass(ampi_sparse *s, uint32_t pass) {
@@ -8316,6 +8302,8 @@ static void ampi_update_rows(const amp_plan *plan, const ampi_slot *slot) {
     }
 }
 
+AMPI_STRICT_END
+
 #endif /* AMP_NO_ROWS */
 
 /* --------------------------------------------------------------- >>impl  report
@@ -8323,6 +8311,8 @@ static void ampi_update_rows(const amp_plan *plan, const ampi_slot *slot) {
    saved, judged and written out. */
 
 #ifndef AMP_NO_REPORT
+
+AMPI_STRICT_BEGIN
 
 /* Fewer than 2^32 elements have been counted: they join the others. */
 static void ampi_add_counts(ampi_census *census, const uint32_t *count) {
@@ -8476,6 +8466,7 @@ static AMPI_NOINLINE void ampi_watch_chunk(const amp_plan *plan, const ampi_slot
     ampi_add_counts(census, count);
 }
 
+AMPI_STRICT_END
 AMPI_COLD_BEGIN
 
 static AMPI_NOINLINE amp_result ampi_report_ok(const amp_optimizer_desc *d) {
@@ -9255,7 +9246,10 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
     return ampi_write_report(opt, write_fn, user, ampi_print_json);
 }
 
+AMPI_COLD_END
 #endif /* AMP_NO_REPORT */
+
+AMPI_COLD_BEGIN
 
 /* ---------------------------------------------------------------- >>impl  hooks
    What the first floor knows of the second. */
@@ -9298,7 +9292,7 @@ AMPI_COLD_END
 
 #ifndef AMP_NO_AUTOCAST
 
-/* ------------------------------------------------------------- >>impl  autocast */
+/* ------------------------------------------------------------------ >>impl  ops */
 
 enum { /* the letters of AMP_OP_LIST */
     AMPI_RULE_P = AMP_RULE_PASS,
@@ -9416,6 +9410,8 @@ static amp_rule ampi_policy_rule(amp_policy policy, amp_op op) {
     if (policy == AMP_POLICY_APEX_O2 && op == AMP_OP_BATCH_NORM) return AMP_RULE_KEEP;
     return AMP_RULE_LOW;
 }
+
+/* ------------------------------------------------------------- >>impl  autocast */
 
 AMP_DEF amp_result amp_autocast_init(amp_autocast *ac, amp_policy policy, amp_dtype dtype) {
     const int bf16 = policy == AMP_POLICY_TORCH_CPU || policy == AMP_POLICY_KERAS_MIXED_BFLOAT16;
@@ -10121,6 +10117,9 @@ AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight)
     return AMP_OK;
 }
 
+/* ------------------------------------------------------------------- >>impl  sgemm
+   Products under autocast: amp_gemm, and cuBLAS's. */
+
 /* Products of fp32 with fewer multiplications stay as they are: casts would take longer. */
 static int ampi_is_small(double m, double n, double k) { return m * n * k < 32768.0; }
 
@@ -10297,6 +10296,8 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
 #pragma pop_macro("cublasSgemmStridedBatched")
 #endif
 
+/* -------------------------------------------------------------- >>impl  session */
+
 AMPI_COLD_BEGIN
 
 AMP_DEF void amp_session_end(amp_session *session) {
@@ -10357,6 +10358,36 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *ba
 AMPI_COLD_END
 
 #endif /* AMP_NO_AUTOCAST */
+
+/* ---------------------------------------------------------------- >>impl  cblas */
+
+#ifdef AMP_CBLAS_DROP_IN
+#ifdef __cplusplus /* a number as the enumeration that x is of, whatever this BLAS calls it */
+#define AMPI_LIKE(x, number) decltype(x)(number)
+#else
+#define AMPI_LIKE(x, number) (number)
+#endif
+
+static int ampi_cblas_trans(unsigned trans) { /* -1: it is none */
+    return trans == CblasNoTrans ? 0 : trans == CblasTrans || trans == CblasConjTrans ? 1 : -1;
+}
+
+AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b, int m, int n,
+                             int k, float alpha, const float *a, int lda, const float *b, int ldb,
+                             float beta, float *c, int ldc) {
+    const int at = ampi_cblas_trans(trans_a), bt = ampi_cblas_trans(trans_b);
+    const int swap = order == CblasColMajor; /* in rows C's transpose is that of B and that of A */
+    if ((swap || order == CblasRowMajor) && (at | bt | m | n | k) >= 0 && lda > 0 && ldb > 0 &&
+        ldc > 0 &&
+        amp_gemm(NULL, swap ? bt : at, swap ? at : bt, (size_t)(swap ? n : m),
+                 (size_t)(swap ? m : n), (size_t)k, alpha, swap ? b : a, AMP_F32,
+                 (size_t)(swap ? ldb : lda), swap ? a : b, AMP_F32, (size_t)(swap ? lda : ldb),
+                 beta, c, AMP_F32, (size_t)ldc) == AMP_OK)
+        return;
+    (cblas_sgemm)(AMPI_LIKE(CblasRowMajor, order), AMPI_LIKE(CblasTrans, trans_a),
+                  AMPI_LIKE(CblasTrans, trans_b), m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
+#endif
 
 /* ----------------------------------------------------------------- >>impl  tiers
    The arrays' functions once per instruction set, and the parts of products. */

@@ -181,11 +181,16 @@ done
 mkdir -p "$out/left"
 silent 'nothing left out' $C $here/left_out.c -o "$out/left_out" -lm
 left_out() { "$out/left_out" "$out/left" > "$out/held" && cat "$out/held"; }
+balanced() { # COMPILER FLAGS...: or what follows a room is compiled as that is
+    "$@" -E -I. "$out/only.c" > "$out/code"
+    [ "$(grep -c 'GCC push_options' "$out/code")" = "$(grep -c 'GCC pop_options' "$out/code")" ]
+}
 sizes=$(left_out) || fail 'left_out.c: nothing left out' "$out/held"
 for less in AMP_NO_RANKS AMP_NO_ROWS AMP_NO_REPORT \
     'AMP_NO_RANKS -DAMP_NO_ROWS -DAMP_NO_REPORT -DAMP_NO_AUTOCAST -DAMP_NO_VECTORS'; do
     silent "$less" $C -D$less $here/left_out.c -o "$out/left_out" -lm
     try "$less: what needs it is refused, sizes stay" [ "$(left_out)" = "$sizes" ]
+    silent "$less: every option of the compiler that is set is taken back" balanced $CC -O2 -D$less
     have "$CXX" && silent "$less: amp_kernels.cu" $CXX -std=c++14 -w -Itests/emu/fake -I. -Itests/emu \
         -D$less -include tests/emu/cuda_emu.h -fsyntax-only -x c++ amp_kernels.cu
     for compiler in "$CLANG -std=c99" "$CXX -std=c++11 -x c++"; do
