@@ -281,6 +281,8 @@
               AMP_NO_VECTORS): gcc -O3 takes half the time. Versions do not mix.
               Gone: amp_cuda_capability (amp_capability_of takes cudaDeviceProp's major and minor),
               AMP_CUDA_DEF (amp_kernels.cu's functions are extern).
+              tests/vectors: the rules of twenty systems, for scalers elsewhere; DEEPSPEED's
+              are those to 0.17.0, after which it grows a step later.
        0.5.0  ranks: desc.shard, amp_optimizer_range, _accumulate; states in sets of files.
               Gradients that touch few rows (amp_tensor.row_length). Masters and moments in
               storage formats (desc.state). What happens in a run, and advice (desc.report)
