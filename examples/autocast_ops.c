@@ -14,27 +14,27 @@
 
 #define AMP_IMPLEMENTATION
 #include "amp.h"
-#include <math.h>   /* erff, expf, fabs, fmax, fmaxf, logf, sqrtf */
-#include <stdio.h>
-#include <stdlib.h> /* exit, getenv */
-#include <string.h> /* strcmp, strlen, strncmp */
+#define PROGRAM "autocast_ops"
+#include "train_cli.h" /* options, fail, finish */
+#include <math.h>      /* erff, expf, fabs, fmax, fmaxf, logf, sqrtf */
 
 static const char *const usage =
     "usage: autocast_ops [OPTION]...\n"
-    "Without --op, --dump, --compare: the ops by rule, then a small network that asks them.\n"
+    "Without --op and --table: the ops by rule, then a small network that asks them.\n"
     "  --policy NAME             default, torch_cuda, torch_cpu, tf, apex_o0 to apex_o3,\n"
     "                            keras_mixed_float16, keras_mixed_bfloat16\n"
     "  --override TEXT           change it: bf16, off, op:softmax=fp32, head.*=low, ...\n"
     "  --op NAME                 in which type is it computed, and what does it return?\n"
     "      --inputs fp16,fp32 --layer NAME   of inputs of these types (fp32), in this layer\n"
-    "  --dump, --compare         the whole table; the ops about which policies differ\n"
+    "  --table all|differ        the whole table; the ops about which policies differ\n"
     "AMP_POLICY may hold the same text as --override; options come after it.\n";
 
-enum { NUM_TYPES = 3, NUM_POLICIES = 10, NUM_LISTS = 5, NUM_RULES = 6, MAX_INPUTS = 8 };
+enum { NUM_TYPES = 3, NUM_LISTS = 5, NUM_RULES = 6, MAX_INPUTS = 8 };
 static const char *const types[] = {"fp32", "fp16", "bf16"};
 static const char *const policies[] = {
     "default", "torch_cuda", "torch_cpu", "tf", "apex_o1", /* the first NUM_LISTS have op lists */
-    "apex_o0", "apex_o2", "apex_o3", "keras_mixed_float16", "keras_mixed_bfloat16"};
+    "apex_o0", "apex_o2", "apex_o3", "keras_mixed_float16", "keras_mixed_bfloat16", NULL};
+static const char *const tables[] = {"all", "differ", NULL};
 static const char *const rules[][2] = {
     {"low", "cast to the half type of the scope, returned in it"},
     {"fp32", "cast to fp32, returned in it"},
@@ -43,18 +43,8 @@ static const char *const rules[][2] = {
     {"pass", "as without autocast: the widest input"},
     {"banned", "refused until overridden"}};
 
-static void fail(const char *where, const char *what, const char *text) {
-    fprintf(stderr, "autocast_ops: %s: %s%s\n", where, what, text);
-    exit(2);
-}
-
 static void must(amp_result result) {
-    if (result != AMP_OK) fail("amp.h", amp_result_string(result), "");
-}
-
-static int find(const char *word, const char *const *words, int count) { /* -1: not there */
-    while (count-- > 0 && strcmp(word, words[count]) != 0) {}
-    return count;
+    if (result != AMP_OK) fail(1, "amp.h", amp_result_string(result), "a bug in autocast_ops.c");
 }
 
 /* ---------------------------------------------------------------------- the table of a policy */
@@ -126,17 +116,17 @@ static void answer(amp_autocast *ac, const char *name, const char *inputs, const
     amp_op    op;
     int       count = 0;
     listing   l     = {.title = ""};
-    if (amp_op_from_string(name, &op) != AMP_OK) fail("--op", "unknown op ", name);
+    if (amp_op_from_string(name, &op) != AMP_OK) bad_option("--op", name, "one of --table all");
     for (const char *at = inputs; count == 0 || at[-1] == ','; at += 5) { /* names have length 4 */
         int type = 0;
         while (type < NUM_TYPES && strncmp(at, types[type], 4) != 0) type++;
         if (type == NUM_TYPES || (at[4] && at[4] != ',') || count == MAX_INPUTS)
-            fail("--inputs", "up to eight of fp32, fp16, bf16 are wanted in ", inputs);
+            bad_option("--inputs", inputs, "up to eight of fp32, fp16, bf16");
         in[count++] = (amp_dtype)type;
     }
     must(amp_autocast_push(ac, &(amp_scope){.layer = layer}));
     const amp_result result = amp_autocast_dtype_in(ac, op, in, count, &compute, &output);
-    if (result != AMP_OK) fail(amp_op_name(op), amp_result_string(result), "");
+    if (result != AMP_OK) fail(2, amp_op_name(op), amp_result_string(result), "see --override");
     must(amp_autocast_dump(ac, read_line, &l));
     printf("%s of %s: compute in %s, return %s (%s; %s)\n", amp_op_name(op), inputs,
            types[compute], types[output], layer ? layer : rules[l.rule[op]][0], l.title);
@@ -193,7 +183,7 @@ static const value *apply(amp_autocast *ac, amp_op op, const char *layer, const 
     double          error = 0.0, most = 0.0;
     const amp_result result =
         amp_autocast_dtype_in(ac, op, in, b ? 2 : 1, &out->computed, &out->type);
-    if (result != AMP_OK) fail(amp_op_name(op), amp_result_string(result), "");
+    if (result != AMP_OK) fail(2, amp_op_name(op), amp_result_string(result), "see --override");
     out->cols = cols;
     for (int i = 0; i < ROWS; i++)
         compute_row(op, out->computed, a->x + i * a->cols, a->cols, b, i, out->x + i * cols, cols);
@@ -264,41 +254,32 @@ static int run_network(amp_autocast *ac) {
 static void override(amp_autocast *ac, const char *where, const char *text) {
     char   marked[400];
     size_t at, from = 0;
-    if (amp_autocast_override(ac, text, &at) == AMP_OK) return;
+    if (!text || amp_autocast_override(ac, text, &at) == AMP_OK) return;
     if (at > 200) from = at - 200;
     snprintf(marked, sizeof marked, "%.*s^%.99s", (int)(at - from), text + from, text + at);
-    fail(where, "cannot be understood at ^: ", marked);
+    fail(2, where, "cannot be understood at ^", marked);
 }
 
-static int finish(int status) {
-    if (fflush(stdout) != 0) fail("standard output", "cannot be written; is the disk full?", "");
-    return status;
-}
+static void print_help(void) { fputs(usage, stdout); }
 
 int main(int argc, char **argv) {
-    enum { POLICY, OVERRIDE, OP, INPUTS, LAYER, DUMP, COMPARE, NUM_OPTIONS };
-    static const char *const options[] = {"--policy", "--override", "--op", "--inputs", "--layer",
-                                          "--dump", "--compare"};
-    const char  *given[NUM_OPTIONS] = {NULL}, *policy = getenv("AMP_POLICY");
+    const char  *text = NULL, *op = NULL, *inputs = NULL, *layer = NULL;
+    int          policy = -1, table = -1;
     amp_autocast ac;
-    for (int i = 1; i < argc; i++) {
-        const int option = find(argv[i], options, NUM_OPTIONS), valued = option < DUMP;
-        if (strcmp(argv[i], "--help") == 0) return fputs(usage, stdout) < 0;
-        if (option < 0) fail(argv[i], "unknown option; --help lists them", "");
-        if (valued && i + 1 == argc) fail(argv[i], "needs a value", "");
-        given[option] = valued ? argv[++i] : "";
-    }
-    if (given[POLICY] && find(given[POLICY], policies, NUM_POLICIES) < 0)
-        fail("--policy", "unknown policy ", given[POLICY]);
-    if (!given[OP] && (given[INPUTS] || given[LAYER])) fail("--inputs, --layer", "need --op", "");
+    const known_option known[] = {
+        choice_option("--policy", policies, &policy), word_option("--override", &text),
+        word_option("--op", &op), word_option("--inputs", &inputs), word_option("--layer", &layer),
+        choice_option("--table", tables, &table)};
+    parse_known(argc, argv, known, sizeof known / sizeof *known, print_help);
+    if (!op && (inputs || layer)) fail(2, "--inputs, --layer", "are of an op", "add --op");
     must(amp_autocast_init(&ac, AMP_POLICY_DEFAULT, AMP_F32));
-    if (policy) override(&ac, "AMP_POLICY", policy);
-    if (given[POLICY]) override(&ac, "--policy", given[POLICY]);
-    if (given[OVERRIDE]) override(&ac, "--override", given[OVERRIDE]);
-    if (given[COMPARE]) compare();
-    if (given[DUMP]) must(amp_autocast_dump(&ac, print_line, stdout));
-    if (given[OP]) answer(&ac, given[OP], given[INPUTS] ? given[INPUTS] : "fp32", given[LAYER]);
-    if (given[OP] || given[DUMP] || given[COMPARE]) return finish(0);
+    override(&ac, "AMP_POLICY", getenv("AMP_POLICY"));
+    if (policy >= 0) override(&ac, "--policy", policies[policy]);
+    override(&ac, "--override", text);
+    if (table == 0) must(amp_autocast_dump(&ac, print_line, stdout));
+    if (table == 1) compare();
+    if (op) answer(&ac, op, inputs ? inputs : "fp32", layer);
+    if (op || table >= 0) return finish(0);
     print_rules(&ac);
     return finish(run_network(&ac));
 }

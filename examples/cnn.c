@@ -244,15 +244,9 @@ static void make_buffers(net *n) {
 /* The network in a type. */
 static void net_init(net *n, const options *o, const dataset *data, amp_dtype type, int seed) {
     memset(n, 0, sizeof *n);
-    n->o     = o;
-    n->data  = data;
-    n->seed  = seed;
-    n->task  = o->task;
-    n->type  = type;
-    n->side  = data->side;
-    n->width = (size_t)o->width;
-    n->batch = (size_t)o->batch;
-    n->rng   = (uint64_t)seed * 1000003u + 1;
+    n->o = o, n->data = data, n->seed = seed, n->task = o->task, n->type = type;
+    n->side = data->side, n->width = (size_t)o->width, n->batch = (size_t)o->batch;
+    n->rng  = (uint64_t)seed * 1000003u + 1;
     sprintf(n->run, "run of %s seed %d steps %d batch %d lr %.6g data %08lx", type_names[type],
             seed, o->steps, o->batch, (double)o->lr, checksum(data));
     n->order = n->owned[n->num_owned++] = need(data->num_train, sizeof *n->order);

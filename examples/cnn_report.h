@@ -45,18 +45,11 @@ static void print_help(void) {
 
 /* Products too small for tiles, and few steps: the machinery runs, and nothing is learned well. */
 static void make_quick(options *o) {
-    o->width = 16;
-    o->batch = 16;
-    o->steps = 100;
-    o->seeds = 2;
-    o->lr    = 5e-3f;
+    o->width = o->batch = 16, o->steps = 100, o->seeds = 2, o->lr = 5e-3f;
 }
 
 static void make_check(options *o) {
-    o->check = 1;
-    o->width = 8;
-    o->batch = 4;
-    o->steps = 10;
+    o->width = 8, o->batch = 4, o->steps = 10, o->check = 1;
 }
 
 static options parse_options(int argc, char **argv) {

@@ -220,18 +220,12 @@ static void setup_optimizer(net *n, int seed) {
 /* The network in a type. */
 static void net_init(net *n, const options *o, const text *t, amp_dtype type, int seed) {
     memset(n, 0, sizeof *n);
-    n->o       = o;
-    n->text    = t;
-    n->seed    = seed;
-    n->type    = type;
+    n->o = o, n->text = t, n->seed = seed, n->type = type;
     n->num_tensors = num_tensors(o);
-    n->layers  = (size_t)o->layers;
-    n->width   = (size_t)o->width;
-    n->heads   = (size_t)o->heads;
-    n->context = (size_t)o->context;
-    n->batch   = (size_t)o->batch;
-    n->rows    = n->batch * n->context;
-    n->rng     = seed_of_weights(seed);
+    n->layers = (size_t)o->layers, n->width = (size_t)o->width, n->heads = (size_t)o->heads;
+    n->context = (size_t)o->context, n->batch = (size_t)o->batch;
+    n->rows = n->batch * n->context;
+    n->rng  = seed_of_weights(seed);
     describe_run(n->run, o, t, type, seed);
     choose_types(n);
     lines_open(&n->lines, reports(o, (int)type, seed) ? o->report : NULL, o->resume != NULL,
@@ -692,12 +686,7 @@ static void write_text(net *n, int count) {
 
 /* ---------------------------------------------------------------------------------- runs, main */
 
-static void enlarge(options *o) {
-    o->layers  = 1;
-    o->width   = 128;
-    o->context = 64;
-    o->batch   = 16;
-}
+static void enlarge(options *o) { o->layers = 1, o->width = 128, o->context = 64, o->batch = 16; }
 
 #include "train_runs.h" /* all types in turns; --check */
 #include "gpt_budget.h" /* --budget: the batches that fit into the same memory */

@@ -62,24 +62,13 @@ static void print_help(void) {
 
 /* Products too small for tiles, and few steps: the machinery runs, and nothing is learned well. */
 static void make_quick(options *o) {
-    o->layers  = 2;
-    o->width   = 64;
-    o->heads   = 4;
-    o->context = 32;
-    o->batch   = 4;
-    o->steps   = 40;
-    o->seeds   = 2;
-    o->write   = 80;
+    o->layers = 2, o->width = 64, o->heads = 4, o->context = 32;
+    o->batch = 4, o->steps = 40, o->seeds = 2, o->write = 80;
 }
 
 static void make_check(options *o) {
-    o->check   = 1;
-    o->layers  = 2;
-    o->width   = 32;
-    o->heads   = 2;
-    o->context = 16;
-    o->batch   = 3;
-    o->steps   = 10;
+    o->layers = 2, o->width = 32, o->heads = 2, o->context = 16;
+    o->batch = 3, o->steps = 10, o->check = 1;
 }
 
 static options parse_options(int argc, char **argv) {

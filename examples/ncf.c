@@ -197,10 +197,7 @@ static void make_buffers(net *n) {
 static void net_init(net *n, const options *o, const interactions *data, amp_dtype type, int seed) {
     const size_t width = (size_t)o->width;
     memset(n, 0, sizeof *n);
-    n->o     = o;
-    n->data  = data;
-    n->seed  = seed;
-    n->type  = type;
+    n->o = o, n->data = data, n->seed = seed, n->type = type;
     n->num_tensors = NUM_TENSORS;
     n->order = n->owned[n->num_owned++] = need(data->num_train, sizeof *n->order);
     n->batch = (size_t)o->batch;
@@ -551,10 +548,7 @@ static double compare_tables(const net *n) {
 
 /* ---------------------------------------------------------------------------------- runs, main */
 
-static void enlarge(options *o) {
-    o->width = 256;
-    o->batch = 64;
-}
+static void enlarge(options *o) { o->width = 256, o->batch = 64; }
 
 #include "train_runs.h" /* all types in turns; --check */
 

@@ -41,22 +41,13 @@ static void print_help(void) {
 
 /* Few users and products too small for tiles: the machinery runs, and a little is learned. */
 static void make_quick(options *o) {
-    o->users = 1000;
-    o->items = 500;
-    o->width = 32;
-    o->batch = 128;
-    o->steps = 800;
-    o->seeds = 2;
-    o->lr    = 1e-2f;
+    o->users = 1000, o->items = 500, o->width = 32;
+    o->batch = 128, o->steps = 800, o->seeds = 2, o->lr = 1e-2f;
 }
 
 static void make_check(options *o) {
-    o->check = 1;
-    o->users = 60;
-    o->items = 150;
-    o->width = 32;
-    o->batch = 128;
-    o->steps = 10;
+    o->users = 60, o->items = 150, o->width = 32;
+    o->batch = 128, o->steps = 10, o->check = 1;
 }
 
 static options parse_options(int argc, char **argv) {
