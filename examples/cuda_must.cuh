@@ -1,4 +1,4 @@
-/* cuda_must.cuh - what the CUDA examples do when a call of CUDA, cuBLAS or amp.h fails
+/* cuda_must.cuh - what the CUDA examples do when a call of CUDA, cuBLAS or amp.h fails; launches
 
    Include it after their headers and train_cli.h.                                                */
 
@@ -32,6 +32,41 @@ static inline void must(amp_result result) {
         fail(1, "GPU memory", "the optimizer's does not fit", "choose a smaller --width, --layers");
     if (result != AMP_OK)
         fail(1, "amp.h", amp_result_string(result), "this is a bug in " PROGRAM ".cu");
+}
+
+/* All of n elements, whatever the grid. */
+#define FOR_EACH(i, n)                                                  \
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; \
+         i += (size_t)gridDim.x * blockDim.x)
+
+template <class T> struct same { typedef T type; };
+
+/* kernel<<<blocks, threads, 0, stream>>>(arguments), with its error, as plain C++. */
+template <class... P>
+static void launch_on(cudaStream_t stream, void (*kernel)(P...), dim3 blocks, int threads,
+                      typename same<P>::type... arguments) {
+    void *pointers[] = {(void *)&arguments...};
+    must(cudaLaunchKernel((const void *)kernel, blocks, dim3((unsigned)threads), pointers, 0,
+                          stream));
+}
+
+/* Of 256 threads for n elements: what FOR_EACH goes on from. */
+static inline dim3 blocks_for(size_t n) {
+    return dim3(n < 262144 ? (unsigned)(n + 255) / 256 : 1024u);
+}
+
+/* What was captured on the stream since cudaStreamBeginCapture. */
+static inline cudaGraphExec_t end_capture(cudaStream_t stream) {
+    cudaGraph_t     graph;
+    cudaGraphExec_t replay;
+    must(cudaStreamEndCapture(stream, &graph));
+#if CUDART_VERSION >= 12000
+    must(cudaGraphInstantiate(&replay, graph, 0));
+#else
+    must(cudaGraphInstantiate(&replay, graph, NULL, NULL, 0));
+#endif
+    must(cudaGraphDestroy(graph));
+    return replay;
 }
 
 #endif /* CUDA_MUST_CUH */

@@ -247,19 +247,9 @@ static amp_result sum_over_ranks(void *user, double *sums, size_t count, uint32_
 
 /* ------------------------------------------------------------------------------------- kernels */
 
-#define FOR_EACH(i, n)                                                  \
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; \
-         i += (size_t)gridDim.x * blockDim.x)
-
-template <class T> struct same { typedef T type; };
-
-/* kernel<<<blocks for n elements, 256, 0, stream>>>(arguments), with its error, as plain C++. */
 template <class... P>
 static void launch(void (*kernel)(P...), size_t n, typename same<P>::type... arguments) {
-    void        *pointers[] = {(void *)&arguments...};
-    const size_t blocks     = (n + 255) / 256;
-    must(cudaLaunchKernel((const void *)kernel, dim3(blocks < 1024 ? (unsigned)blocks : 1024u),
-                          dim3(256), pointers, 0, ranks.work));
+    launch_on(ranks.work, kernel, blocks_for(n), 256, arguments...);
 }
 
 /* Number i of a stream, which follows from the number of a micro-batch, never from its rank. */

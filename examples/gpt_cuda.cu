@@ -79,13 +79,9 @@ static memory device_alloc(size_t num_bytes) {
     return m;
 }
 
-template <class T> struct same { typedef T type; };
-
-/* kernel<<<blocks, 256, 0, stream>>>(arguments), with its error, as plain C++. */
 template <class... P>
 static void launch(void (*kernel)(P...), dim3 blocks, typename same<P>::type... arguments) {
-    void *pointers[] = {(void *)&arguments...};
-    must(cudaLaunchKernel((const void *)kernel, blocks, dim3(THREADS), pointers, 0, gpu.stream));
+    launch_on(gpu.stream, kernel, blocks, THREADS, arguments...);
 }
 
 static unsigned over(size_t n, size_t part) { return (unsigned)((n + part - 1) / part); }
@@ -429,33 +425,21 @@ template <class T> static void train_step(gpt *n, schedule when, size_t num_trai
 
 /* Relaxed, since a kernel may be loaded at its first launch, and that is here. */
 template <class T> static void capture(gpt *n, int seed, const text *t) {
-    cudaGraph_t    graph;
     const schedule when = {amp_optimizer_gate(&n->opt), amp_optimizer_scaler(&n->opt),
                            amp_optimizer_lr_ptr(&n->opt), n->factor, n->o->lr, n->o->steps,
                            n->o->overflow, (uint64_t)seed};
     n->forward = forward<T>;
     must(cudaStreamBeginCapture(gpu.stream, cudaStreamCaptureModeRelaxed));
     train_step<T>(n, when, t->num_train);
-    must(cudaStreamEndCapture(gpu.stream, &graph));
-#if CUDART_VERSION >= 12000
-    must(cudaGraphInstantiate(&n->step, graph, 0));
-#else
-    must(cudaGraphInstantiate(&n->step, graph, NULL, NULL, 0));
-#endif
-    must(cudaGraphDestroy(graph));
+    n->step = end_capture(gpu.stream);
 }
 
 /* The network in a type, ready to be replayed. */
 static void gpt_init(gpt *n, const options *o, const text *t, amp_dtype type, int seed) {
     memset(n, 0, sizeof *n);
-    n->o       = o;
-    n->type    = type;
-    n->layers  = o->layers;
-    n->width   = o->width;
-    n->heads   = o->heads;
-    n->context = o->context;
-    n->batch   = o->batch;
-    n->rng     = seed_of_weights(seed);
+    n->o = o, n->type = type;
+    n->layers = o->layers, n->width = o->width, n->heads = o->heads, n->context = o->context;
+    n->batch = o->batch, n->rng = seed_of_weights(seed);
     for (int i = 0; i < num_tensors(o); i++) {
         const beginning b = beginning_of(o, i);
         add_tensor(n, i, &b);

@@ -80,15 +80,11 @@ static __global__ void gradient_kernel(float *grad, const float *x, const float 
     grad[j] = *spike ? 1e9f : 2.0f / SAMPLES * sum * *scale;
 }
 
-template <class T> struct same { typedef T type; };
-
-/* kernel<<<blocks for n threads, 128, 0, stream>>>(arguments), with its error, as plain C++. */
+/* With a thread for each of n. */
 template <class... P>
 static void launch(cudaStream_t stream, int n, void (*kernel)(P...),
                    typename same<P>::type... arguments) {
-    void *pointers[] = {(void *)&arguments...};
-    must(cudaLaunchKernel((const void *)kernel, dim3((unsigned)(n + 127) / 128), dim3(128),
-                          pointers, 0, stream));
+    launch_on(stream, kernel, dim3((unsigned)(n + 127) / 128), 128, arguments...);
 }
 
 /* -------------------------------------------------------------------------------- three steps */
@@ -155,18 +151,9 @@ enum { NUM_FORMS = sizeof forms / sizeof *forms };
 
 /* Relaxed, since a kernel may be loaded at its first launch, and for some that is here. */
 static cudaGraphExec_t capture(void (*step)(void)) {
-    cudaGraph_t     graph;
-    cudaGraphExec_t replay;
     must(cudaStreamBeginCapture(g.stream, cudaStreamCaptureModeRelaxed));
     step();
-    must(cudaStreamEndCapture(g.stream, &graph));
-#if CUDART_VERSION >= 12000
-    must(cudaGraphInstantiate(&replay, graph, 0));
-#else
-    must(cudaGraphInstantiate(&replay, graph, NULL, NULL, 0));
-#endif
-    must(cudaGraphDestroy(graph));
-    return replay;
+    return end_capture(g.stream);
 }
 
 /* ------------------------------------------------------------------------------- run and check */

@@ -83,21 +83,10 @@ static void *device_alloc(size_t num_bytes) {
     return NULL;
 }
 
-template <class T> struct same { typedef T type; };
-
-/* kernel<<<blocks for n elements, 256, 0, stream>>>(arguments), with its error, as plain C++. */
 template <class... P>
 static void launch(void (*kernel)(P...), size_t n, typename same<P>::type... arguments) {
-    void        *pointers[] = {(void *)&arguments...};
-    const size_t blocks     = (n + 255) / 256;
-    must(cudaLaunchKernel((const void *)kernel, dim3(blocks < 1024 ? (unsigned)blocks : 1024u),
-                          dim3(256), pointers, 0, gpu.stream));
+    launch_on(gpu.stream, kernel, blocks_for(n), 256, arguments...);
 }
-
-/* All elements, whatever the grid. */
-#define FOR_EACH(i, n)                                                  \
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; \
-         i += (size_t)gridDim.x * blockDim.x)
 
 /* ------------------------------------------------------------------------------------ kernels */
 
@@ -343,18 +332,9 @@ static void train_step(form f) {
 
 /* All kernels have been loaded by the steps of the warm-up. */
 static cudaGraphExec_t capture(void) {
-    cudaGraph_t     graph;
-    cudaGraphExec_t replay;
     must(cudaStreamBeginCapture(gpu.stream, cudaStreamCaptureModeThreadLocal));
     train_step(GRAPH);
-    must(cudaStreamEndCapture(gpu.stream, &graph));
-#if CUDART_VERSION >= 12000
-    must(cudaGraphInstantiate(&replay, graph, 0));
-#else
-    must(cudaGraphInstantiate(&replay, graph, NULL, NULL, 0));
-#endif
-    must(cudaGraphDestroy(graph));
-    return replay;
+    return end_capture(gpu.stream);
 }
 
 /* ---------------------------------------------------------------------------------- measuring */
