@@ -201,9 +201,10 @@
                             AMP_CUBLAS_DROP_IN in its place also makes cublasSgemm mean amp_sgemm
        -fopenmp             with it, no macro: large arrays are shared by threads
        AMP_NO_AUTOCAST      everywhere: without autocast, weight cache and session
-       AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT    everywhere: without ranks, sparse gradients,
-                            reports. No struct changes; a desc, tensor or file that needs one is
-                            AMP_ERROR_UNSUPPORTED by name. amp_kernels.cu needs none of them
+       AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT, AMP_NO_STORAGE    everywhere: without ranks, sparse
+                            gradients, reports, storage formats but fp32. No struct changes; a desc,
+                            tensor or file that needs one is AMP_ERROR_UNSUPPORTED by name.
+                            amp_kernels.cu needs none; the last leaves out half of its code
        AMP_FILE             with it, if this file has another name: that, in quotes. It reads
                             itself, once for each set of vector instructions
        AMP_NO_VECTORS       with it: plain C alone; several times slower
@@ -257,7 +258,7 @@
               amp_status and amp_scaler (format 4 of states): it makes a run stuck in every preset.
               Results NOT_INITIALIZED, OVERLAP, WORKSPACE, and STALE of amp_cache_check.
               amp_cache.small, apart from fallbacks. amp_optimizer_lion. AMP_NO_RANKS, AMP_NO_ROWS,
-              AMP_NO_REPORT.
+              AMP_NO_REPORT, AMP_NO_STORAGE.
               Moved: desc.ranks points to amp_ranks, which was desc.shard; amp_tensor.rows to
               amp_rows, which has its row_length, max_rows, rows and num_rows; desc.storage and that
               of amp_tensor to amp_storage, a format for masters and one for moments, in place of
@@ -2154,6 +2155,11 @@ typedef struct ampi_record {
 } ampi_record;
 
 enum { AMPI_GROUP = 32 }; /* elements that share a scale */
+#ifdef AMP_NO_STORAGE
+enum { AMPI_STORAGE = 0 }; /* all arrays are of fp32: what reads and writes others is left out */
+#else
+enum { AMPI_STORAGE = 1 };
+#endif
 AMPI_STATIC_ASSERT(ampi_chunks_are_of_whole_groups, AMPI_CHUNK % (int)AMPI_GROUP == 0);
 
 /* A moment, or of a master what is stored beside the model: size is bytes of an element. */
@@ -3542,11 +3548,16 @@ AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, c
     AMPI_(done)();
 }
 AMPI_IN void AMPI_(formula_of)(const ampi_step_block *b, const amp_kind kind) {
-    const uint32_t moments = b->x.moment[0].format;
-    if (b->x.master.format == AMP_FORMAT_F32) AMPI_(formula)(b, kind, 1, AMP_FORMAT_F32);
-    else if (moments == AMP_FORMAT_F32) AMPI_(formula)(b, kind, 0, AMP_FORMAT_F32);
-    else if (moments == AMP_FORMAT_BF16) AMPI_(formula)(b, kind, 0, AMP_FORMAT_BF16);
+    if (!AMPI_STORAGE || b->x.master.format == AMP_FORMAT_F32) {
+        AMPI_(formula)(b, kind, 1, AMP_FORMAT_F32);
+        return;
+    }
+#ifndef AMP_NO_STORAGE
+    if (b->x.moment[0].format == AMP_FORMAT_F32) AMPI_(formula)(b, kind, 0, AMP_FORMAT_F32);
+    else if (b->x.moment[0].format == AMP_FORMAT_BF16)
+        AMPI_(formula)(b, kind, 0, AMP_FORMAT_BF16);
     else AMPI_(formula)(b, kind, 0, AMP_FORMAT_8BIT);
+#endif
 }
 #define AMPI_ON(kind, step, moments, always, beta2) \
     AMPI_LOOP void AMPI_(step##_on)(const ampi_step_block *b) {                                    \
@@ -3560,6 +3571,20 @@ AMPI_IN void AMPI_(formula_on)(const ampi_step_block *b) {
     AMPI_OPTIMIZERS(AMPI_ON)
 #undef AMPI_ON
 }
+
+#ifdef AMP_NO_STORAGE
+AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
+    ampi_step_block b;
+    if (i == end) return;
+    memset(&b, 0, sizeof b);
+    b.x = ampi_arrays_from(x, i);
+    b.n = b.left = end - i;
+    b.p          = b.x.master.data;
+    b.m          = b.x.moment[0].data;
+    b.v          = b.x.moment[1].data;
+    AMPI_(formula_on)(&b);
+}
+#else
 
 /* Masters in words beside the model; format and type are constant where these are inlined. */
 AMPI_IN void AMPI_(get_masters)(const ampi_step_block *block, const int master, const int f16) {
@@ -3739,6 +3764,7 @@ AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
         if (coded) AMPI_(moments_8bit)(&b, 1);
     }
 }
+#endif /* AMP_NO_STORAGE */
 
 AMPI_STRICT_END
 
@@ -4581,6 +4607,8 @@ static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor 
     const int         same = t->model && t->model == (void *)t->weight;
     const amp_dtype   type = same ? AMP_F32 : t->model ? t->model_type : opt->desc.dtype;
     if (s.master == AMP_FORMAT_F32) return AMP_OK;
+    if (!opt->backend.functions->split_fn)
+        return ampi_left_out(opt->desc.problem, "storage", "AMP_NO_STORAGE");
     if (opt->desc.kind == AMP_KIND_OWN)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "storage" AMPI_FUSED_ALONE);
@@ -5400,6 +5428,9 @@ static amp_result ampi_cpu_cast(const amp_backend *self, void *dst, amp_dtype ds
     return amp_cast(dst, dst_type, src, src_type, n);
 }
 
+#ifdef AMP_NO_STORAGE
+#define ampi_cpu_split NULL
+#else
 static amp_result ampi_cpu_split(const amp_backend *self, void *model, amp_dtype model_type,
                                  const ampi_stored *master, const void *src, size_t n) {
     const uint32_t fp = ampi_fp_begin();
@@ -5410,6 +5441,7 @@ static amp_result ampi_cpu_split(const amp_backend *self, void *model, amp_dtype
     ampi_fp_end(fp);
     return AMP_OK;
 }
+#endif
 
 static amp_result ampi_cpu_wait(const amp_backend *self) {
     (void)self;
@@ -6144,7 +6176,7 @@ static void ampi_elements_out(ampi_archive *a, const amp_backend *b, const ampi_
                                           AMPI_TO_HOST);
     if (a->result == AMP_OK) a->result = b->functions->wait_fn(b);
     fp = ampi_fp_begin();
-    for (k = 0; c && k < n; k++)
+    for (k = 0; AMPI_STORAGE && c && k < n; k++)
         ampi_store_u32(at, k, ampi_filed(ampi_load_u16(room, k), ampi_load_low(lows, k, low),
                                          (int)c->master.format, c->model_type == AMP_F16));
     ampi_fp_end(fp);
@@ -6160,7 +6192,7 @@ static void ampi_elements_in(ampi_archive *a, const amp_backend *b, const ampi_s
     const uint32_t       fp = ampi_fp_begin();
     size_t               k;
     uint32_t             rest;
-    for (k = 0; c && k < n; k++) {
+    for (k = 0; AMPI_STORAGE && c && k < n; k++) {
         const uint32_t u = ampi_load_u32(at, k);
         ampi_store_u16(a->room, k, (uint16_t)ampi_unfiled(u, &rest, (int)c->master.format,
                                                           c->model_type == AMP_F16));
@@ -6280,7 +6312,7 @@ static uint64_t ampi_filed_as(const ampi_slot *slot) {
 
 /* Which moments a tensor has, how they are kept, and masters: where all of fp32 is, there is what
    is of fewer bits. */
-static void ampi_walk_kept(ampi_archive *a, const ampi_slot *slot) {
+static void ampi_walk_kept(ampi_archive *a, const amp_backend *b, const ampi_slot *slot) {
     const uint64_t which = (slot->moment[0].data ? 1u : 0u) | (slot->moment[1].data ? 2u : 0u);
     const uint64_t as    = ampi_filed_as(slot);
     const uint64_t kept  = which ? ampi_formats[slot->moment[0].format].filed : 0;
@@ -6289,6 +6321,8 @@ static void ampi_walk_kept(ampi_archive *a, const ampi_slot *slot) {
     if (a->result != AMP_OK) return;
     if ((x & 3u) != which)
         ampi_differs(a, "which moments it has (frozen: 0)", x & 3u, which);
+    else if ((x >> 2 & 3u) != kept && !b->functions->split_fn)
+        a->result = ampi_left_out(a->problem, "the file's storage", "AMP_NO_STORAGE");
     else if ((x >> 2 & 3u) != kept)
         ampi_differs(a, "what its moments are of (0 fp32, 1 bf16, 2 8 bits)", x >> 2 & 3u, kept);
     else if (x >> 4 != as && (as != AMPI_FILED_F32 || x >> 4 >= AMPI_FILED_KAHAN))
@@ -6305,7 +6339,7 @@ static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK)
         ampi_tell_tensor(ampi_blank(a->problem), i, name);
     ampi_same(a, ampi_tensor(opt, (int)i)->n, "its size");
-    ampi_walk_kept(a, slot);
+    ampi_walk_kept(a, &opt->backend, slot);
     AMPI_NUMBER(a, lr_scale);
     AMPI_NUMBER(a, weight_decay);
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK &&
@@ -6515,7 +6549,7 @@ static amp_result ampi_verify(ampi_archive *a, const amp_optimizer *opt, uint64_
     a->walk        = AMPI_VERIFY;
     a->problem     = opt->desc.problem;
     ampi_walk_state(a, opt, state);
-    if (!fits) return AMP_ERROR_MISMATCH;
+    if (!fits && a->result != AMP_ERROR_UNSUPPORTED) return AMP_ERROR_MISMATCH;
     if (a->result != AMP_OK) return a->result;
     return ampi_state_sane(opt, state, opt->desc.problem) ? AMP_OK : AMP_ERROR_CORRUPT;
 }

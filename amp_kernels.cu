@@ -1491,6 +1491,8 @@ template <amp_kind KIND> AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_updat
     if (ampi_first_thread()) ampi_publish(&plan);
 }
 
+#ifndef AMP_NO_STORAGE
+
 /* States but the default. Each thread has N elements of a group of 32, so that 32 / N lanes agree
    on its largest magnitude: four where arrays are aligned for it, or one. */
 struct ampi_fewer_part {
@@ -1747,6 +1749,10 @@ template <amp_kind KIND> AMPI_KERNEL(2) ampi_fewer_kernel(amp_plan plan) {
     if (ampi_first_thread()) ampi_publish(&plan);
 }
 
+#else
+#define ampi_fewer_kernel ampi_update_kernel
+#endif /* AMP_NO_STORAGE */
+
 /* Behind B, gradients of few rows: blocks take rows that are touched, in their places. */
 template <amp_kind KIND, bool FEWER>
 AMPI_KERNEL(FEWER ? 2 : AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_rows_kernel(amp_plan plan) {
@@ -1761,10 +1767,12 @@ AMPI_KERNEL(FEWER ? 2 : AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_rows_kernel(amp_pl
         for (uint32_t row = blockIdx.x; !c->gate.skip && row < s->touched; row += gridDim.x) {
             const uint64_t begin = (uint64_t)s->unique[row] * s->length;
             t.grad   = ampi_part_at(slot->grad, AMP_F32, row * (uint64_t)s->length);
+#ifndef AMP_NO_STORAGE
             if (FEWER && slot->master.format != AMP_FORMAT_F32) {
                 ampi_step_fewer<KIND>(plan, slot, t.grad, begin, s->length, false);
                 continue;
             }
+#endif
             t.master = ampi_part_at(slot->master.data, AMP_F32, begin);
             t.m      = ampi_part_at(slot->moment[0].data, AMP_F32, begin);
             t.v      = ampi_part_at(slot->moment[1].data, AMP_F32, begin);
@@ -1830,6 +1838,7 @@ template <int WORK> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
 
 /* ------------------------------------------------------------------- single rooms */
 
+#ifndef AMP_NO_STORAGE
 /* Only prepare asks for it. */
 AMPI_KERNEL(3) ampi_split_kernel(void *model, uint32_t model_type, ampi_stored master,
                                  const void *src, uint64_t n) {
@@ -1837,6 +1846,7 @@ AMPI_KERNEL(3) ampi_split_kernel(void *model, uint32_t model_type, ampi_stored m
     for (; i < n; i += (uint64_t)gridDim.x * blockDim.x)
         ampi_split_one(model, (amp_dtype)model_type, &master, src, i);
 }
+#endif
 
 AMPI_KERNEL(3) ampi_cast_kernel(void *dst, uint32_t dst_type, const void *src, uint32_t src_type,
                                 uint64_t n) {
@@ -2116,12 +2126,16 @@ static amp_result ampi_cuda_cast(const amp_backend *self, void *dst, amp_dtype d
     return amp_cuda_cast(dst, dst_type, src, src_type, n, self->stream);
 }
 
+#ifdef AMP_NO_STORAGE
+#define ampi_cuda_split NULL
+#else
 static amp_result ampi_cuda_split(const amp_backend *self, void *model, amp_dtype model_type,
                                   const ampi_stored *master, const void *src, size_t n) {
     return ampi_launch(ampi_split_kernel, ampi_blocks(self, ((uint64_t)n + 255) / 256),
                        ampi_threads(self, 256), self->stream, model, (uint32_t)model_type, *master,
                        src, (uint64_t)n);
 }
+#endif
 
 static amp_result ampi_cuda_cast_rows(const amp_backend *self, void *dst, amp_dtype dst_type,
                                       size_t dst_ld, const void *src, amp_dtype src_type,
@@ -2234,7 +2248,7 @@ static amp_result ampi_cuda_add(const amp_backend *self, float *sums, const void
 typedef void (*ampi_step_kernel)(amp_plan plan);
 #define AMPI_STEP_KERNELS(kind, step, moments, always, beta2)                                \
     {{ampi_update_kernel<AMP_KIND_##kind>, ampi_fewer_kernel<AMP_KIND_##kind>},              \
-     {ampi_rows_kernel<AMP_KIND_##kind, false>, ampi_rows_kernel<AMP_KIND_##kind, true>}},
+     {ampi_rows_kernel<AMP_KIND_##kind, false>, ampi_rows_kernel<AMP_KIND_##kind, AMPI_STORAGE>}},
 static const ampi_step_kernel ampi_step_kernels[][2][2] = {{{NULL}},
                                                            AMPI_OPTIMIZERS(AMPI_STEP_KERNELS)};
 
@@ -2484,7 +2498,9 @@ static amp_result ampi_load_kernels(bool *early) {
                                    (const void *)ampi_unique_kernel,
                                    (const void *)ampi_sum_rows_kernel,
                                    (const void *)ampi_cast_rows_kernel,
+#ifndef AMP_NO_STORAGE
                                    (const void *)ampi_split_kernel,
+#endif
                                    (const void *)ampi_epilogue_kernel};
     cudaFuncAttributes code;
     int                driver = 0;

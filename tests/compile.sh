@@ -186,8 +186,8 @@ balanced() { # COMPILER FLAGS...: or what follows a room is compiled as that is
     [ "$(grep -c 'GCC push_options' "$out/code")" = "$(grep -c 'GCC pop_options' "$out/code")" ]
 }
 sizes=$(left_out) || fail 'left_out.c: nothing left out' "$out/held"
-for less in AMP_NO_RANKS AMP_NO_ROWS AMP_NO_REPORT \
-    'AMP_NO_RANKS -DAMP_NO_ROWS -DAMP_NO_REPORT -DAMP_NO_AUTOCAST -DAMP_NO_VECTORS'; do
+for less in AMP_NO_RANKS AMP_NO_ROWS AMP_NO_REPORT AMP_NO_STORAGE \
+    'AMP_NO_RANKS -DAMP_NO_ROWS -DAMP_NO_REPORT -DAMP_NO_STORAGE -DAMP_NO_AUTOCAST -DAMP_NO_VECTORS'; do
     silent "$less" $C -D$less $here/left_out.c -o "$out/left_out" -lm
     try "$less: what needs it is refused, sizes stay" [ "$(left_out)" = "$sizes" ]
     silent "$less: every option of the compiler that is set is taken back" balanced $CC -O2 -D$less
@@ -254,6 +254,8 @@ if have nm; then
     silent 'nm: AMP_NO_RANKS' without AMP_NO_RANKS \
         'amp_optimizer_(range|accumulate)|ampi_(ranks_ok|agree|(save|load|read|remove)_(set|ranks))'
     silent 'nm: AMP_NO_ROWS' without AMP_NO_ROWS 'ampi_(sort_pass|(sum|update|place)_rows|rows_ok)'
+    silent 'nm: AMP_NO_STORAGE' without AMP_NO_STORAGE \
+        'ampi_((get_|put_)?masters|(get_|put_|moments_)8bit|draw|cpu_split)'
     silent 'nm: AMP_NO_REPORT' without AMP_NO_REPORT 'report|advi[cs]e|history|sample_grads|watch_chunk'
     $CC -std=c99 -DAMP_NO_STDLIB -I. -c "$out/only.c" -o "$out/only.o" > "$out/log" 2>&1
     silent 'nm: AMP_NO_STDLIB needs neither malloc nor free' no_allocation "$out/only.o"

@@ -1,5 +1,6 @@
-/* What AMP_NO_RANKS, AMP_NO_ROWS and AMP_NO_REPORT leave out says so, and nothing else changes.
-   usage: left_out DIR: with no macro it writes the files, set and report, that the others are given.
+/* What AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT and AMP_NO_STORAGE leave out says so, and nothing else
+   changes.
+   usage: left_out DIR: with no macro it writes the files (set, report, stored) that the others are given.
    It prints the sizes of what users hold, and of what two files of a program share. */
 #define AMP_IMPLEMENTATION
 #include "amp.h"
@@ -19,6 +20,12 @@
 #else
 #define REPORT 1
 #endif
+#ifdef AMP_NO_STORAGE
+#define STORAGE 0
+#else
+#define STORAGE 1
+#endif
+#define ALL (RANKS && ROWS && REPORT && STORAGE)
 
 static char               problem[AMP_PROBLEM_SIZE];
 static float              weight[4], grad[4] = {65536, 65536, 65536, 65536};
@@ -65,14 +72,16 @@ int main(int argc, char **argv) {
     const uint32_t  at[1] = {1};
     uint32_t        num = 1;
     const amp_rows  rows = {2, 1, at, &num};
+    const amp_storage s = {AMP_FORMAT_SR, AMP_FORMAT_BF16};
     amp_ranks       ranks;
     amp_report_desc watch;
     amp_optimizer   opt;
-    char            set[4096], report[4096];
+    char            set[4096], report[4096], stored[4096];
     int             k;
     if (argc != 2 || strlen(argv[1]) > 4000) return 2;
     strcat(strcpy(set, argv[1]), "/set");
     strcat(strcpy(report, argv[1]), "/report");
+    strcat(strcpy(stored, argv[1]), "/stored");
     memset(&watch, 0, sizeof watch);
     memset(&ranks, 0, sizeof ranks);
     memset(&opt, 0, sizeof opt);
@@ -93,7 +102,7 @@ int main(int argc, char **argv) {
 
     desc.report = &watch;
     expect(REPORT, start(&opt), "AMP_NO_REPORT", "desc.report");
-    if (RANKS && ROWS && REPORT) expect(1, amp_optimizer_save_file(&opt, report), "", report);
+    if (ALL) expect(1, amp_optimizer_save_file(&opt, report), "", report);
     amp_optimizer_free(&opt);
     desc.report = NULL;
 
@@ -103,12 +112,28 @@ int main(int argc, char **argv) {
     for (k = 1; k >= 0; k--) {
         ranks.rank = k;
         expect(RANKS, start(&opt), "AMP_NO_RANKS", "desc.ranks");
-        if (RANKS && ROWS && REPORT) expect(1, amp_optimizer_save_file(&opt, set), "", set);
+        if (ALL) expect(1, amp_optimizer_save_file(&opt, set), "", set);
         amp_optimizer_free(&opt);
     }
     desc.ranks = NULL;
     load(set, RANKS, "AMP_NO_RANKS");
     load(report, REPORT, "AMP_NO_REPORT");
+
+    desc.dtype    = AMP_BF16;
+    desc.momentum = 0.5;
+    tensor.storage = &s;
+    expect(STORAGE, start(&opt), "AMP_NO_STORAGE", "amp_tensor.storage");
+    amp_optimizer_free(&opt);
+    tensor.storage = NULL;
+    desc.storage   = &s;
+    expect(STORAGE, start(&opt), "AMP_NO_STORAGE", "desc.storage");
+    if (ALL) expect(1, amp_optimizer_save_file(&opt, stored), "", stored);
+    amp_optimizer_free(&opt);
+    desc.storage = NULL;
+    expect(1, start(&opt), "", "moments of fp32");
+    if (!STORAGE) expect(0, amp_optimizer_load_file(&opt, stored), "AMP_NO_STORAGE", stored);
+    else failed |= amp_optimizer_load_file(&opt, stored) != AMP_ERROR_MISMATCH;
+    amp_optimizer_free(&opt);
     printf("%d %d %d %d %d %d\n", (int)sizeof(amp_optimizer), (int)sizeof(amp_optimizer_desc),
            (int)sizeof(amp_tensor), (int)sizeof(amp_plan), (int)sizeof(ampi_slot),
            (int)sizeof(ampi_functions));
