@@ -1315,7 +1315,7 @@ struct ampi_tensor_part {
 
 /* An optimizer, for gradients of type GRAD and a model copy of type MODEL. What the next forward
    does not read is read and written past the caches. */
-template <amp_kind KIND, int GRAD, int MODEL> struct ampi_stepper {
+template <int KIND, int GRAD, int MODEL> struct ampi_stepper {
     enum { STATE = GRAD == AMPI_ANY ? (int)AMPI_ANY : (int)AMP_F32, ONCE = GRAD != AMPI_ANY };
     enum { HAS_V = AMPI_SECOND >> KIND & 1 };
     typedef ampi_array<GRAD, ONCE>                          grad_array;
@@ -1357,7 +1357,7 @@ template <amp_kind KIND, int GRAD, int MODEL> struct ampi_stepper {
             float       pk = ampi_f32_from_bits(p[k]), mk = 0.0f, vk = 0.0f;
             if (has_m) mk = ampi_f32_from_bits(x[k]);
             if (HAS_V) vk = ampi_f32_from_bits(y[k]);
-            ampi_optimize(KIND, has_m, &rates, gk, &pk, &mk, &vk);
+            ampi_optimize((amp_kind)KIND, has_m, &rates, gk, &pk, &mk, &vk);
             if (HAS_V) y[k] = ampi_bits_of_f32(vk);
             p[k] = ampi_bits_of_f32(pk);
             x[k] = ampi_bits_of_f32(mk);
@@ -1371,7 +1371,7 @@ template <amp_kind KIND, int GRAD, int MODEL> struct ampi_stepper {
     }
 };
 
-template <amp_kind KIND, int GRAD>
+template <int KIND, int GRAD>
 AMPI_DEVICE void ampi_step_groups(const ampi_tensor_part &t, ampi_segment s) {
     if (!t.model.base)
         ampi_each_group<4, 1>(ampi_stepper<KIND, GRAD, AMPI_ABSENT>(t), s);
@@ -1383,7 +1383,7 @@ AMPI_DEVICE void ampi_step_groups(const ampi_tensor_part &t, ampi_segment s) {
 
 /* All of a part: groups, whose types are told from each other here and not in a loop, and the rest.
    With a model copy in fp32, which hardly anybody wants, all is rest. */
-template <amp_kind KIND> AMPI_DEVICE void ampi_step(const ampi_tensor_part &t, unsigned count) {
+template <int KIND> AMPI_DEVICE void ampi_step(const ampi_tensor_part &t, unsigned count) {
     const unsigned first = t.master.head(4);
     const bool     agree = t.grad.has_group(4, first) && t.master.has_group(4, first) &&
                        t.m.has_group(4, first) && t.v.has_group(4, first) &&
@@ -1443,7 +1443,7 @@ enum { AMPI_ANEW = 0 };
 #endif
 
 /* A turn that is sampled. */
-template <amp_kind KIND>
+template <int KIND>
 AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan, ampi_counter *counter) {
     const uint64_t parts = plan.num_chunks * plan.parts;
     for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
@@ -1467,7 +1467,7 @@ AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan, ampi_counter *counter
     }
 }
 
-template <amp_kind KIND> AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan) {
+template <int KIND> AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan) {
     const ampi_control *c     = plan.control;
     const uint64_t      parts = plan.num_chunks * plan.parts;
     ampi_wait_for_previous();
@@ -1650,7 +1650,7 @@ AMPI_DEVICE void ampi_put_master_group(const ampi_fewer_part &t, uint64_t i, con
 }
 
 /* Elements [first, behind) of a part, whole groups of 32 unless N is 1. */
-template <amp_kind KIND, int MOMENTS, int N>
+template <int KIND, int MOMENTS, int N>
 AMPI_DEVICE void ampi_fewer_groups(const ampi_fewer_part &t, unsigned first, unsigned behind) {
     const ampi_slot *slot  = t.slot;
     const uint32_t   at    = (uint32_t)(slot->first + t.begin);
@@ -1673,8 +1673,8 @@ AMPI_DEVICE void ampi_fewer_groups(const ampi_fewer_part &t, unsigned first, uns
             if (has_v) ampi_get_moments<MOMENTS, N, true>(slot->moment[1], i, v);
 #pragma unroll
             for (int k = 0; k < N; k++) {
-                ampi_optimize(KIND, has_m, &t.rates, ampi_unscale(g[k], t.factor), &p[k], &m[k],
-                              &v[k]);
+                ampi_optimize((amp_kind)KIND, has_m, &t.rates, ampi_unscale(g[k], t.factor), &p[k],
+                              &m[k], &v[k]);
                 g[k] = 0;
             }
             ampi_put_master_group<N>(t, i, p, &draws);
@@ -1692,7 +1692,7 @@ AMPI_DEVICE void ampi_fewer_groups(const ampi_fewer_part &t, unsigned first, uns
     }
 }
 
-template <amp_kind KIND, int MOMENTS>
+template <int KIND, int MOMENTS>
 AMPI_DEVICE void ampi_fewer_as(const ampi_fewer_part &t, unsigned count) {
     const bool agree = t.begin % 4 == 0 && t.grad.has_group(4, 0) &&
                        (uintptr_t)t.slot->model % 8 == 0;
@@ -1703,7 +1703,7 @@ AMPI_DEVICE void ampi_fewer_as(const ampi_fewer_part &t, unsigned count) {
 
 /* count elements of a slot that is not of the default state, from element begin; all of one key at
    a time. */
-template <amp_kind KIND>
+template <int KIND>
 AMPI_DEVICE void ampi_step_fewer(const amp_plan &plan, const ampi_slot *slot, ampi_any grad,
                                  uint64_t begin, unsigned count, bool zero) {
     const ampi_control *c = plan.control;
@@ -1729,7 +1729,7 @@ AMPI_DEVICE void ampi_step_fewer(const amp_plan &plan, const ampi_slot *slot, am
 
 /* B where a tensor has another state than the default; in a turn that is sampled weights and
    updates of those alone that have it are counted. */
-template <amp_kind KIND> AMPI_KERNEL(2) ampi_fewer_kernel(amp_plan plan) {
+template <int KIND> AMPI_KERNEL(2) ampi_fewer_kernel(amp_plan plan) {
     const uint64_t parts = plan.num_chunks * plan.parts;
     ampi_wait_for_previous();
     const bool skip = plan.control->gate.skip != 0, sampled = ampi_sampled(&plan) != 0;
@@ -1754,7 +1754,7 @@ template <amp_kind KIND> AMPI_KERNEL(2) ampi_fewer_kernel(amp_plan plan) {
 #endif /* AMP_NO_STORAGE */
 
 /* Behind B, gradients of few rows: blocks take rows that are touched, in their places. */
-template <amp_kind KIND, bool FEWER>
+template <int KIND, bool FEWER>
 AMPI_KERNEL(FEWER ? 2 : AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_rows_kernel(amp_plan plan) {
     const ampi_control *c = plan.control;
     for (size_t k = 0; k < plan.num_sparse; k++) {

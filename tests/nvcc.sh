@@ -54,9 +54,10 @@ for arch in $archs; do
              name = $2
              sub(/.*ampi_/, "", name); sub(/_kernel/, "", name)
              sub(/EEv8amp_plan.*|8amp_plan.*|yPKj.*|Pv.*|10ampi_binds.*|P10amp_scaler.*/, "", name)
-             sub(/^update.*ILi0/, "adamw", name); sub(/^update.*ILi1/, "sgd", name)
-             sub(/^around.*ILi2/, "unscale", name); sub(/^around.*ILi3/, "model", name)
-             sub(/^around.*ILi4/, "carry", name)
+             sub(/^update.*ILi1/, "adamw", name); sub(/^update.*ILi2/, "sgd", name)
+             sub(/^update.*ILi3/, "lion", name)
+             sub(/^around.*ILi0/, "unscale", name); sub(/^around.*ILi1/, "model", name)
+             sub(/^around.*ILi2/, "carry", name)
              printf "%s %d, ", name, $3
              spilled += $4
              kernels++
@@ -88,7 +89,7 @@ judge() {
          for (i = 6; i <= NF; i++)
              if ($i ~ /^ld/) {split(substr($i, 3), load, "="); bytes += load[1] / 8 * load[2]}}
         # B: gradients and model copies in fp16; the zeroing of gradients may be a second store
-        /update_kernelILi0/ && has("from_f16", 4) && (has("to_f16", 2) || has("to_f16", 4)) {
+        /update_kernelILi1/ && has("from_f16", 4) && (has("to_f16", 2) || has("to_f16", 4)) {
             printf "sass %s B adamw f16: %d registers, %d spills, %d instructions per 4 elements, loads %s\n",
                 arch, registers[$1], spills[$1], $2, $4
             if (b++) wrong("two loops of B")
@@ -114,7 +115,7 @@ judge() {
         }
         END {
             for (k in maps) {
-                want = k ~ /cast/ ? 6 : k ~ /scaler/ ? 7 : k ~ /scale_/ ? 3 : k ~ /ILi3/ ? 2 : 3
+                want = k ~ /cast/ ? 6 : k ~ /scaler/ ? 7 : k ~ /scale_/ ? 3 : k ~ /around.*ILi1/ ? 2 : 3
                 loops += maps[k]
                 kernels++
                 if (maps[k] < want) wrong(k " has " maps[k] " loops with 64 bytes under way, not " want)
@@ -122,7 +123,7 @@ judge() {
             printf "sass %s single arrays: %d loops, 64 bytes in flight per thread, loads first\n", arch, loops
             if (b != 1) wrong(b + 0 " loops of B for fp16")
             for (k in groups) all += groups[k]
-            if (all < 18) wrong(all + 0 " loops of B over groups, not 9 for AdamW and 9 for SGD")
+            if (all < 27) wrong(all + 0 " loops of B over groups, not 9 for each of AdamW, SGD and Lion")
             if (a < 3) wrong(a + 0 " loops of A with 8 loads under way, not 3")
             if (teams < 3) wrong(teams + 0 " loops of A by four warps, not 3")
             if (kernels != 7) wrong(kernels + 0 " kernels for single arrays, not 7")
