@@ -934,40 +934,43 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
    of ncclUint32, ncclMax), which a capture records; the step is then three launches. A consensus of
    your own (a rank that wants to skip) sets flags[0] here. An error is returned.
 
-   Masters and moments in shards (ZeRO stage 1, Rajbhandari et al. 2020), for the fused kinds: of
-   desc.ranks->count ranks each stores about 1 / count of them, and all have the whole model.
-   Whatever count is, also 1, a run has the same bits, if what it adds up and in which order does
-   not depend on it. So, with M micro-batches of one size in a step, each with a number on which its
-   data and dropout depend, and its loss divided by M:
+   Masters and moments in shards (ZeRO stage 1, Rajbhandari et al. 2020), for the fused kinds: each
+   of desc.ranks->count ranks stores about 1 / count of them; all have the whole model. A run has
+   the same bits for every count, 1 included, if the sums of your loop and their order do not depend
+   on it. So take M micro-batches of one size in a step; number them; let data and dropout of each
+   depend on its number; divide its loss by M:
 
        for (t = 0; t * count < M; t++) {
            backward of micro-batch t * count + rank        there may be none for this rank
            all-to-all: each rank gets its ranges           16 bits; a rank that had none sends none
-           amp_optimizer_accumulate(opt, i, part, type)    each part, in the order of ranks
+           amp_optimizer_accumulate(opt, i, range, type)   of each rank, in the order of ranks
        }
        amp_optimizer_adamw(opt, lr)                        on all ranks
        all-gather: each rank gives its ranges              into amp_optimizer_model (cast const
                                                            away: this alone may write there)
 
-   A tensor of amp_optimizer_add learns if it has grad or grad_later; that is all grad is for:
-   gradients are added up in fp32, in accumulators of the optimizer's own, which every step clears.
-   weight, or else model, is read in prepare, for all of it and its own part; masters are always the
-   optimizer's, and no step writes weight: forward reads amp_optimizer_model. Models are whole, and
-   fp32 where keep_fp32 is set or dtype is AMP_F32.
-   In a check all ranks meet in sum_fn, as in reduce_fn and under its rules: sums are count doubles
-   to be added over the ranks (on every rank but one, each is 0: any order is exact), flags two
-   uint32_t of which each becomes the largest. Prepare, save_file and load_file call it, too, and a
-   rank that fails before it has to end the others. In prepare AMP_ERROR_MISMATCH tells all ranks
-   that their tensors differ, or their descs in what decides a step, or that they are not numbered
-   from 0 to count - 1 (at most 65535). With a count of 1 it may be NULL.
-   amp_optimizer_save_file makes a set: of each rank a file, path.T.R-of-COUNT, T being the steps
-   taken and skipped, and when all are on the disk, path, which names them; then the set that was
-   there goes. It stays if a rank fails, or if AMP_ERROR_MISMATCH tells that loss scale, learning
-   rate or numbers of steps differ. (What a save that was cut short leaves behind, path does not
-   name: it may be removed.) load_file loads any set, and any file of one optimizer, on any number
-   of ranks; gather models thereafter. AMP_ERROR_MISMATCH tells of files of two runs, too. Loading
-   clears accumulators. Save and load with callbacks are of one rank's shard. With a count of 1 all
-   of this is as without ranks. Paths must be the same for all ranks, on one file system.
+   A tensor learns if it has grad or grad_later, which are used for nothing else: gradients are
+   added in fp32, in accumulators of the optimizer, which every step clears. Prepare reads all of
+   weight, or else of model, and makes the rank's masters from its range. No step writes weight:
+   forward reads amp_optimizer_model, which is whole (fp32 where keep_fp32 is set or dtype is
+   AMP_F32).
+
+   In a check all ranks meet in sum_fn, under the rules of reduce_fn: add the count doubles of sums
+   over the ranks (on every rank but one each is 0, so any order is exact), and make each of the two
+   uint32_t of flags the largest. Prepare, save_file and load_file call it, too; if a rank fails
+   before that, end the others. AMP_ERROR_MISMATCH from prepare tells all ranks that tensors differ,
+   or what decides a step in their descs, or that their numbers are not 0 to count - 1 (65535 at
+   most). With a count of 1 sum_fn may be NULL.
+
+   amp_optimizer_save_file makes a set of files: path.T.R-of-COUNT for each rank (T: steps taken and
+   skipped), and when all are on the disk, path, which names them. Then the set before is removed.
+   It stays if a rank fails, or if AMP_ERROR_MISMATCH tells that loss scale, learning rate or
+   numbers of steps differ. (Files that path does not name are of a save that was cut short: remove
+   them.) load_file loads any set, and any file of one optimizer, on any number of ranks; gather
+   models after it. AMP_ERROR_MISMATCH tells of files of two runs, too. Loading clears accumulators.
+   Save and load with callbacks are of one rank's shard. Paths must be the same for all ranks, on
+   one file system. With a count of 1 all of this is as without ranks.
+
    amp_optimizer_stats are those of the rank's shard. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a
    weight cache. */
 
@@ -978,8 +981,8 @@ typedef struct amp_ranks {
 } amp_ranks;
 
 #ifndef AMP_NO_RANKS
-/* Which elements of tensor i belong to this rank: whole chunks of 16384, and over all tensors, in
-   their order, one run, so that in an array of add_flat it is one piece. (Ranks tell each other
+/* This rank's range of tensor i: whole chunks of 16384. Over all tensors in their order a rank's
+   ranges are contiguous, so that in an array of add_flat they are one. (Ranks tell each other
    theirs once.) Without ranks, all. n is 0 for a bad index and before prepare. */
 AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first, size_t *n);
 
@@ -990,30 +993,32 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
 #endif
 
 /* ---------------------------------------------------------------- >>api  sparse
-   Gradients that touch few rows of a tensor, as those of embeddings do: amp_tensor.rows says where
-   they are, and n is that of all rows together. Of a step's gradient,
+   Gradients that touch few rows of a tensor, as those of embeddings do. amp_tensor.rows says where
+   they are; n is that of all rows of the tensor together. A step's gradient is
 
-       *num_rows   says how many rows there are, at most max_rows
+       *num_rows   how many rows there are, at most max_rows
        rows        which ones, in any order; a row may be there more than once
-       grad        (of amp_tensor) the rows, one behind the other, of grad_type, scaled
+       grad        (of amp_tensor) the rows, one after the other, of grad_type, scaled
 
-   all in backend memory (a graph replays whatever the count is then; rows and num_rows are aligned)
-   and unchanged until the step is over; with zero_grad a step ends with a count of 0. Prepare takes
-   4 bytes for each of max_rows * row_length sums, and about 30 for each of max_rows.
-   A check adds up what belongs to one row, in fp32 and in the order of places, and goes on with the
-   sums, rows ascending, as with the elements of a tensor: finite or not, norm, statistics (zeros
-   are those in rows that are there). A count above max_rows, or a row that is not in the tensor,
-   skips the step as an overflow does, and also where the scaler is disabled; amp_stats.bad_row
-   tells.
-   The update is lazy: weight, moments and model copy of rows that are there change as in a tensor
-   of which they are all, with the bias corrections of the step; all other rows keep every bit.
-   weight_decay is 0 where it is 0, not the optimizer's. (torch's SparseAdam adds eps before the
-   bias correction, so that it is eps / sqrt(1 - beta2^step) here.) Where every row is there once
-   and nothing decays, a step has the bits of one without rows.
+   all in backend memory (a graph reads the count of each replay; rows and num_rows are aligned) and
+   unchanged until the step is over. With zero_grad a step ends with a count of 0. Prepare takes 4
+   bytes for each of max_rows * row_length sums, and about 30 for each of max_rows.
+
+   A check adds what belongs to one row, in fp32 and in the order of places. The sums, rows
+   ascending, then count as the elements of a tensor do: finite or not, norm, statistics (zeros are
+   those in rows that are there). A count above max_rows, or a row that is not in the tensor, skips
+   the step as an overflow does, also where the scaler is disabled; amp_stats.bad_row tells.
+
+   The update is lazy: weight, moments and model copy change in rows that are there, with the bias
+   corrections of the step; all other rows stay, bit for bit. A weight_decay of 0 is 0, not the
+   optimizer's. (torch's SparseAdam adds eps before the bias correction; its eps is eps /
+   sqrt(1 - beta2^step) here.) Where every row is there once and nothing decays, a step has the bits
+   of one without rows.
+
    On CUDA a step with such tensors is 8 to 14 launches, by the largest number of rows in a tensor
-   (2 for each 8 bits of it), whatever the counts are. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN,
-   momentum of AMP_KIND_SGD, desc.ranks, and amp_optimizer_add_flat. rebind moves weight and grad;
-   rows and num_rows stay. */
+   (2 for each 8 bits of it), whatever the counts are. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, momentum
+   of AMP_KIND_SGD, desc.ranks, and amp_optimizer_add_flat. rebind moves weight and grad; rows and
+   num_rows stay. */
 
 typedef struct amp_rows {
     size_t          row_length; /* elements of a row */
@@ -1032,14 +1037,13 @@ typedef struct amp_rows {
        ...
        if (turn % 100 == 0) amp_optimizer_report_json(&opt, my_write, file);
 
-   It is counted in passes that a step makes anyway, in backend memory: no launch and nothing that
-   waits is added, and a graph replays it. Reading it waits, as amp_optimizer_status does. A turn is
-   a step that was taken or skipped; turns are numbered from first_step + 1 on. Everything but the
-   histograms is saved with the state; a state without a report begins a new history. Each rank
-   reports its own shard; on another number of ranks it continues that of a rank which had a piece
-   of it. For a gradient of few rows the sums of rows are counted, in fp32; a row that is not in the
-   tensor is an overflow. Weights of such a tensor, and whose masters are not of fp32, are
-   not counted. */
+   A step counts in passes that it makes anyway, in backend memory: no launch is added and nothing
+   waits; a graph replays it. Reading a report waits, as amp_optimizer_status does. A turn is a
+   step, taken or skipped; turns are numbered from first_step + 1. All but the histograms is saved
+   with the state; a state without a report begins a new history. Each rank reports its own shard;
+   on another number of ranks it continues the report of a rank that had some of it. Of a gradient
+   of few rows the fp32 sums are counted; a row that is not in the tensor is an overflow. Weights
+   are not counted in such a tensor, nor where masters are not fp32. */
 
 typedef struct amp_report_desc {
     int   every;      /* histograms at turns 1, 1 + every, 1 + 2 every ...; 0: none               */
@@ -1170,10 +1174,10 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
 
 /* --------------------------------------------------------------- >>api  storage
    Low-precision optimizer state. It saves memory. A step is faster only where memory binds it: on
-   one core seven of the ten are slower than fp32 (examples/state.c). The storage of a tensor, or
-   else that of desc, names the formats of its master and its moments, a row of AMP_STORAGE_LIST:
+   one core seven of the ten are slower than fp32 (examples/state.c). amp_tensor.storage, or else
+   desc.storage, names the formats of masters and moments, a row of AMP_STORAGE_LIST:
 
-                      master                            moments   bytes kept  r + w
+                      master                            moments   bytes       r + w
        fp32           fp32                              fp32      2 + 4 + 8      30
        split          model of bf16 and 16 bits more:   fp32      2 + 2 + 8      28
                       all of fp32
@@ -1188,22 +1192,22 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
    in bytes for each element, by AdamW, with a model copy and gradients of 16 bits (r + w: read and
    written by a step). Each has the same bits on a CPU and a GPU, on any number of ranks, saved and
    loaded.
-   SPLIT is fp32 in other memory: with equal gradients its masters and moments are fp32's bit for
-   bit, and so are its state files. Its model is the master rounded to nearest as fp32's, but ties
-   round away from zero. (A NaN stays a NaN; its payload may change.) It wants models of bf16; the
-   others take fp16, too.
+
+   SPLIT stores fp32 in other memory: with equal gradients its masters, moments and state files are
+   fp32's bit for bit. Its model is the master rounded to nearest, but ties round away from zero. (A
+   NaN stays a NaN; its payload may change.) It wants models of bf16; the others take fp16, too.
    How the others round, and from what random bits: >>core storage. A state file has desc.seed.
-   With keep_fp32 a tensor is stored in fp32. Where masters are not, weight is copied in prepare,
-   which then fills it with NaN, and not used after; amp_optimizer_master is NULL, forward reads
-   amp_optimizer_model, and a weight cache refuses the optimizer. A file loads where the format of
-   moments, if there are any, and that of masters are its own (24BIT, KAHAN and SR want its type of
-   models, too). SPLIT and fp32, which are one to a file, also take masters of 24BIT and SR: so
-   split+8bit loads files of 24bit+8bit and sr+8bit, split+bf16 those of sr+bf16, fp32 and split
-   those of sr. Else AMP_ERROR_MISMATCH says of which tensor they are not. A report counts
-   gradients, but neither weights nor updates.
+
+   With keep_fp32 a tensor is stored in fp32. Where masters are not fp32, prepare copies weight,
+   then fills it with NaN, and nothing uses it after that: amp_optimizer_master is NULL, forward
+   reads amp_optimizer_model, a weight cache refuses the optimizer, and a report counts gradients
+   alone. A file loads where the formats are its own (24BIT, KAHAN and SR want its type of models,
+   too), and SPLIT and fp32 load each other's and masters of 24BIT and SR: split+8bit those of
+   24bit+8bit and sr+8bit, split+bf16 those of sr+bf16, fp32 and split those of sr. Else
+   AMP_ERROR_MISMATCH names the tensor.
    AMP_ERROR_INVALID_CONFIG: formats that are no row of the list, or a model of another type.
-   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN; with moments of 8 bits those from elsewhere (moment1,
-   moment2) and a row_length that is not a multiple of 32. */
+   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN; moments of 8 bits with moment1 or moment2, or with a
+   row_length that is not a multiple of 32. */
 
 typedef enum amp_format {
     AMP_FORMAT_F32 = 0,
@@ -2574,32 +2578,32 @@ AMPI_FN void ampi_record_turn(const amp_plan *plan, uint32_t bad) {
 }
 /* ----------------------------------------------------------------- >>core  storage
    Formats, and random bits (codecs: >>core formulas).
+
    24BIT rounds masters to nearest even: of bf16 to 16 bits of fp32's 24, of fp16 to 19, and to
-   2^-32. A step that changes a weight by less than half of the last one does not change it.
-   KAHAN keeps of a master what rounding to the model has left, rounded to another half (of fp16
-   2^11 times as much, as it would be subnormal; Kahan 1965, Zamirai et al. 2020). In bf16 SPLIT
-   keeps more in the same bytes.
-   SR has no master: a weight is rounded stochastically, up or down with a probability in proportion
-   to the distance, so that small changes are not lost but there on average (also among fp16's
-   subnormals, to 2^-37); what it costs is noise, of half a step in weights. BF16's moments are
-   rounded so, too. Random bits are a hash of a counter: of desc.seed, the tensor's number, the
-   element's, and the step (amp_gate.step), and of nothing else: 16 for each number that is rounded.
-   From fp32 to bf16 that is all that is cut off, as from fp32 to an fp16 below 2^-14; above 13
-   count. A run from a file of 0.5.0 goes on with these bits, which are
-   other ones than 0.5.0's. Infinities and NaN stay; no finite value becomes one, but weights stay
-   where halves end, as KAHAN's do (24BIT's: models beyond are infinite, as fp32's, masters below
-   the next power of two).
-   8BIT keeps of 32 elements a power of two, in which the largest is from 1 to 2, and of each a
-   float with 4 bits behind the point: of the first moment or momentum a sign and 7 bits, evenly
-   spaced below 2^-7, of the second moment 8 bits, evenly spaced below 2^-15, and never 0 after a
-   step, because dividing by the root of a second moment of 0 would blow up the update. (One
-   exponent for 32, as in OCP's MX formats; Rouhani et al. 2023.) They are rounded stochastically:
-   neighbours are 3 to 6 % apart, and a step moves a moment by far less, so that to nearest it would
-   stay for ever where one large gradient has put it. (With beta2 = 0.999, 8 or 10 random bits would
-   often lose the step.) A NaN makes moments of all 32 a NaN, and what
-   is above 1.9 * 2^126 counts as that.
-   24BIT, SR and KAHAN round fp16's numbers below 2^-14 to 2^-37 first, so that a model may be one
-   step beside the nearest: fp32's 0x35abffe8 begins as 0x0016, without them as 0x0015. */
+   2^-32. A change of a weight by less than half of the last bit is lost.
+   KAHAN stores what rounding a master to the model leaves, rounded to 16 bits (of fp16 2^11 times
+   as much, as it would be subnormal; Kahan 1965, Zamirai et al. 2020). With bf16 SPLIT stores more
+   in the same bytes.
+   SR has no master. A weight is rounded stochastically, up or down with a probability in proportion
+   to the distance, so that small changes are there on average (also among fp16's subnormals, to
+   2^-37). It costs noise: half of the last bit of a weight. Moments of BF16 are rounded so, too.
+   Random bits are a hash of desc.seed, the numbers of tensor and element, and the step
+   (amp_gate.step), and of nothing else: 16 for each number that is rounded. These are all bits that
+   are cut off from fp32 to bf16, and to an fp16 below 2^-14; above it 13 are cut off. A run
+   from a file of 0.5.0 goes on with bits that differ from 0.5.0's.
+   In SR and KAHAN inf and NaN stay, and no finite value becomes one: weights stop at the largest of
+   the 16-bit type. (24BIT: a model above it is inf, as fp32's; masters stop below the next power of
+   two.)
+   8BIT stores a power of two for 32 elements, so that the largest is from 1 to 2 of it, and for
+   each a float with 4 bits behind the point. First moments and momentum have a sign and 7 bits,
+   evenly spaced below 2^-7; second moments 8 bits, evenly spaced below 2^-15, and never 0 after a
+   step, because dividing by the root of 0 would blow up the update. (One exponent for 32, as in
+   OCP's MX formats; Rouhani et al. 2023.) They are rounded stochastically: neighbours are 3 to 6 %
+   apart and a step changes a moment by far less, so that rounded to nearest it would never change
+   again after one large gradient. (With beta2 = 0.999, 8 or 10 random bits would often lose the
+   step.) A NaN, or a value above 1.9 * 2^126, makes moments of all 32 a NaN.
+   24BIT, SR and KAHAN round fp16's numbers below 2^-14 to 2^-37 first, so that a model may be next
+   to the nearest: fp32's 0x35abffe8 begins as 0x0016, without them as 0x0015. */
 
 /* The key of random bits: seed, tensor, step, and which 2^24 elements of the tensor (the finalizer
    of splitmix64, Steele et al. 2014). Farther apart, at powers of two, the bits of one key would
