@@ -13,7 +13,7 @@
    choose_types (what the policy says of the products), setup_optimizer, loss_scale and train_step;
    the rest is what a trainer in fp32 needs, too. cnn_report.h has options and pictures,
    train_data.h the images, train_runs.h the loop over seeds, types and steps, and --check;
-   train_half.h the policy's answers, rows of halves and the schedule. The other train_*.h say in
+   train_half.h memory, the policy's answers, rows of halves, the schedule. The other train_*.h say in
    their first line what they have.
 
    RUN   cc -O3 -march=native -I. examples/cnn.c -o cnn -lm && ./cnn      in the directory of amp.h
@@ -30,7 +30,6 @@
 
 #include "train_count.h" /* amp.h, with a malloc that counts */
 #include "cnn_report.h" /* options, images, report, pictures */
-#include "train_half.h" /* the policy's answers, rows of halves, the schedule */
 
 typedef dataset corpus;
 
@@ -104,11 +103,7 @@ typedef struct net {
     int            num_owned;
 } net;
 
-/* Memory that net_free releases and the table shows. */
-static void *net_alloc(net *n, int memory, size_t count, amp_dtype type) {
-    n->bytes[memory] += count * amp_dtype_size(type);
-    return n->owned[n->num_owned++] = need(count, amp_dtype_size(type));
-}
+#include "train_half.h" /* memory, the policy's answers, rows of halves, gradients, the schedule */
 
 /* By default all products are in half; --policy "op:linear=fp32" has cnn's head in fp32,
    "block1.*=fp32" a block. */
@@ -190,15 +185,8 @@ static void setup_optimizer(net *n) {
     amp_optimizer_desc desc = adamw_in(n->type);
     desc.weight_decay = 0.05f;
     desc.max_norm     = 5.0f;
-    desc.allocator    = (amp_allocator){state_malloc, state_free, &n->bytes[STATE]};
-    desc.problem      = n->problem;
-    check(amp_optimizer_init(&n->opt, &desc));
-    for (int i = 0; i < n->num_tensors; i++) check(amp_optimizer_add(&n->opt, &n->tensor[i]));
-    check(name_run(&n->opt, n->run));
-    check(amp_optimizer_prepare(&n->opt));
+    begin_optimizer(n, &desc);
 }
-
-static size_t max_of(size_t a, size_t b) { return a > b ? a : b; }
 
 /* How many images go through im2col at a time: as many as fill a cache, but at least one. */
 static size_t images_at_once(const unit *u, size_t channels_of_x) {
@@ -234,11 +222,7 @@ static void make_buffers(net *n) {
     n->weight_grad = net_alloc(n, WORK, n->type == AMP_F32 ? 0 : weights, AMP_F32);
     for (int i = 0; i < 3; i++) /* a piece, or two rows of an image of 3 widths */
         n->room[i] = net_alloc(n, WORK, max_of(PIECE, 2 * n->side * 3 * n->width), AMP_F32);
-
-    /* with a workspace no product of a step allocates */
-    check(amp_cpu_backend(&n->backend));
-    n->backend.workspace_size = amp_gemm_workspace(most, most, most);
-    n->backend.workspace      = net_alloc(n, WORK, n->backend.workspace_size / 4 + 1, AMP_F32);
+    make_workspace(n, most);
 }
 
 /* The network in a type. */
@@ -259,8 +243,6 @@ static void net_free(net *n) {
     amp_optimizer_free(&n->opt);
     while (n->num_owned > 0) free(n->owned[--n->num_owned]);
 }
-
-static float loss_scale(const net *n) { return amp_optimizer_loss_scale(&n->opt); }
 
 /* What products of a unit read: the half copy, or the master. */
 static const void *weight(const net *n, const unit *u) {
@@ -720,13 +702,6 @@ static double batch_loss(net *n) {
     size_t right = 0;
     forward(n, n->batch, 1);
     return loss_of(n, n->batch, loss_scale(n), &right);
-}
-
-static double gradients(net *n, uint64_t step) {
-    load_batch(n, step);
-    const double loss = batch_loss(n);
-    backward(n);
-    return loss;
 }
 
 /* One step, taken or skipped; returns the loss of its batch. */

@@ -11,7 +11,7 @@
    products), training_in (gpt_setup.h), loss_scale and amp_optimizer_adamw; the rest is what a GPT
    in fp32 needs, too. gpt_setup.h has the tensors and how they begin, gpt_report.h options and the
    text, gpt_budget.h --budget, train_runs.h the loop over seeds, types and steps, and --check;
-   train_half.h the policy's answers, rows of halves and the schedule. The other train_*.h say in
+   train_half.h memory, the policy's answers, rows of halves, the schedule. The other train_*.h say in
    their first line what they have. gpt_cuda.cu is the same on a GPU.
 
    RUN   cc -O3 -march=native -I. examples/gpt.c -o gpt -lm && ./gpt      in the directory of amp.h
@@ -31,7 +31,6 @@
 #include "train_count.h" /* amp.h, with a malloc that counts */
 #include "gpt_report.h" /* options, text, report */
 #include "gpt_setup.h"  /* tensors, how they begin, the optimizer */
-#include "train_half.h" /* the policy's answers, rows of halves, the schedule */
 #include "train_lines.h" /* --report */
 
 typedef text corpus;
@@ -138,11 +137,7 @@ typedef struct net {
     int            num_owned;
 } net;
 
-/* Memory that net_free releases and the table shows. */
-static void *net_alloc(net *n, int memory, size_t count, amp_dtype type) {
-    n->bytes[memory] += count * amp_dtype_size(type);
-    return n->owned[n->num_owned++] = need(count, amp_dtype_size(type));
-}
+#include "train_half.h" /* memory, the policy's answers, rows of halves, gradients, the schedule */
 
 /* How are masters and moments stored? NULL: in fp32. */
 static const amp_storage *storage_of(const net *n) {
@@ -203,17 +198,12 @@ static void drop_masters(net *n) {
 
 static void setup_optimizer(net *n, int seed) {
     amp_optimizer_desc desc = training_in(n->type);
-    desc.allocator = (amp_allocator){state_malloc, state_free, &n->bytes[STATE]};
-    desc.problem   = n->problem;
     desc.report    = n->lines.file ? &n->lines.watch : NULL;
     desc.storage   = storage_of(n);
     desc.seed      = (uint64_t)seed; /* of moments that are rounded by chance */
     /* Of --check's one step none may overflow, whatever the text; training would skip it. */
     if (n->o->check && n->type == AMP_F16) desc.scaler.init_scale = 256.0f;
-    check(amp_optimizer_init(&n->opt, &desc));
-    for (int i = 0; i < n->num_tensors; i++) check(amp_optimizer_add(&n->opt, &n->tensor[i]));
-    check(name_run(&n->opt, n->run));
-    check(amp_optimizer_prepare(&n->opt));
+    begin_optimizer(n, &desc);
     drop_masters(n);
 }
 
@@ -265,11 +255,8 @@ static void net_init(net *n, const options *o, const text *t, amp_dtype type, in
     for (int i = 0; i < 3; i++)
         n->room[i] = net_alloc(n, WORK, widest > n->context ? widest : n->context, AMP_F32);
 
-    /* with a workspace no product of a step allocates */
     const size_t most = rows > widest ? rows : widest;
-    check(amp_cpu_backend(&n->backend));
-    n->backend.workspace_size = amp_gemm_workspace(most, most, most);
-    n->backend.workspace      = net_alloc(n, WORK, n->backend.workspace_size / 4 + 1, AMP_F32);
+    make_workspace(n, most);
     setup_optimizer(n, seed);
 }
 
@@ -283,8 +270,6 @@ static void net_free(net *n) {
 static const void *weight(const net *n, int i, amp_dtype type) {
     return type == AMP_F32 ? n->tensor[i].weight : amp_optimizer_model(&n->opt, i);
 }
-
-static float loss_scale(const net *n) { return amp_optimizer_loss_scale(&n->opt); }
 
 /* ------------------------------------------------------------------------------------- products */
 
@@ -575,7 +560,7 @@ static void block_back(net *n, size_t l) {
     norm_back(n, n->y, b->in, b->stats1, tensor_of(l, GAIN1));
 }
 
-static void backward(net *n, const unsigned char *token) {
+static void backward(net *n) {
     block          *head = &n->block[n->layers];
     const amp_dtype L = head->linear;
     const size_t    rows = n->rows, c = n->width;
@@ -591,7 +576,7 @@ static void backward(net *n, const unsigned char *token) {
     /* the embedding is the head, too: both its gradients are added in fp32, then rounded */
     memset(positions, 0, n->context * c * sizeof(float));
     for (size_t i = 0; i < rows; i++) {
-        add_to(table + token[i] * c, n->stream_grad + i * c, c);
+        add_to(table + n->token[i] * c, n->stream_grad + i * c, c);
         add_to(positions + i % n->context * c, n->stream_grad + i * c, c);
     }
     check(amp_cast(n->tensor[EMBEDDING].grad, n->type, table, AMP_F32, VOCABULARY * c));
@@ -616,13 +601,6 @@ static void load_batch(net *n, uint64_t step) {
 static double batch_loss(net *n) {
     forward(n, n->token, n->batch);
     return cross_entropy(n, n->rows, loss_scale(n));
-}
-
-static double gradients(net *n, uint64_t step) {
-    load_batch(n, step);
-    const double loss = batch_loss(n);
-    backward(n, n->token);
-    return loss;
 }
 
 /* One step, taken or skipped; returns the loss of its batch. */

@@ -13,7 +13,7 @@
    backward; mixed precision at choose_types (what the policy says of the products),
    setup_optimizer, loss_scale and amp_optimizer_adamw. ncf_data.h has what is learned and how it
    is judged, ncf_report.h options, train_runs.h the loop over seeds, types and steps, and --check;
-   train_half.h the policy's answers, rows of halves and the schedule. The other train_*.h say in
+   train_half.h memory, the policy's answers, rows of halves, the schedule. The other train_*.h say in
    their first line what they have.
 
    RUN   cc -O3 -march=native -I. examples/ncf.c -o ncf -lm && ./ncf      in the directory of amp.h
@@ -32,7 +32,6 @@
 
 #include "train_count.h" /* amp.h, with a malloc that counts */
 #include "ncf_report.h" /* options, interactions, report */
-#include "train_half.h" /* the policy's answers, rows of halves, the schedule */
 
 typedef interactions corpus;
 
@@ -79,11 +78,7 @@ typedef struct net {
     int            num_owned;
 } net;
 
-/* Memory that net_free releases and the table shows. */
-static void *net_alloc(net *n, int memory, size_t count, amp_dtype type) {
-    n->bytes[memory] += count * amp_dtype_size(type);
-    return n->owned[n->num_owned++] = need(count, amp_dtype_size(type));
-}
+#include "train_half.h" /* memory, the policy's answers, rows of halves, gradients, the schedule */
 
 /* By default all products are in half; --policy "layer0=fp32" has the first layer in fp32,
    "predict=fp32" the last. */
@@ -152,15 +147,8 @@ static void add_tensors(net *n, const interactions *data) {
 static void setup_optimizer(net *n) {
     amp_optimizer_desc desc = adamw_in(n->type);
     desc.weight_decay = 0.01f; /* of layers; sparse tensors take part in none of it */
-    desc.allocator    = (amp_allocator){state_malloc, state_free, &n->bytes[STATE]};
-    desc.problem      = n->problem;
-    check(amp_optimizer_init(&n->opt, &desc));
-    for (int i = 0; i < NUM_TENSORS; i++) check(amp_optimizer_add(&n->opt, &n->tensor[i]));
-    check(name_run(&n->opt, n->run));
-    check(amp_optimizer_prepare(&n->opt));
+    begin_optimizer(n, &desc);
 }
-
-static size_t max_of(size_t a, size_t b) { return a > b ? a : b; }
 
 /* For batches, and for all candidates of at least one user. */
 static void make_buffers(net *n) {
@@ -186,11 +174,7 @@ static void make_buffers(net *n) {
     }
     for (int i = 0; i < 2; i++) n->wide[i] = net_alloc(n, WORK, extra, AMP_F32);
     for (int i = 0; i < 3; i++) n->room[i] = net_alloc(n, WORK, PIECE, AMP_F32);
-
-    /* with a workspace no product of a step allocates */
-    check(amp_cpu_backend(&n->backend));
-    n->backend.workspace_size = amp_gemm_workspace(most, most, most);
-    n->backend.workspace      = net_alloc(n, WORK, n->backend.workspace_size / 4 + 1, AMP_F32);
+    make_workspace(n, most);
 }
 
 /* The network in a type. */
@@ -220,8 +204,6 @@ static void net_free(net *n) {
     amp_optimizer_free(&n->opt);
     while (n->num_owned > 0) free(n->owned[--n->num_owned]);
 }
-
-static float loss_scale(const net *n) { return amp_optimizer_loss_scale(&n->opt); }
 
 /* What is read in this type: the half copy, or the master. */
 static const void *weight(const net *n, int i, amp_dtype type) {
@@ -448,13 +430,6 @@ static void load_batch(net *n, uint64_t step) {
 static double batch_loss(net *n) {
     forward(n, n->rows);
     return cross_entropy(n, loss_scale(n));
-}
-
-static double gradients(net *n, uint64_t step) {
-    load_batch(n, step);
-    const double loss = batch_loss(n);
-    backward(n);
-    return loss;
 }
 
 /* One step, taken or skipped; returns the loss of its batch. */

@@ -1,7 +1,8 @@
-/* train_half.h - what gpt.c, cnn.c and ncf.c share of training in half: the policy's answers,
-   rows of halves, the schedule, time
+/* train_half.h - what gpt.c, cnn.c and ncf.c share of training in half: memory, the policy's
+   answers, rows of halves, gradients, the schedule, time
 
-   It needs amp.h with its implementation, and train_compare.h for the options.                   */
+   It needs amp.h with its implementation, train_compare.h for the options, and of the program a
+   struct net as train_runs.h says, and the functions that are declared here.                     */
 
 #ifndef TRAIN_HALF_H
 #define TRAIN_HALF_H
@@ -22,6 +23,46 @@ static amp_status status_of(const amp_optimizer *opt) {
     amp_status status;
     check(amp_optimizer_status(opt, &status));
     return status;
+}
+
+static void   load_batch(net *n, uint64_t step);
+static double batch_loss(net *n); /* of the batch at hand, by forward                              */
+static void   backward(net *n);   /* from there to gradients, scaled                               */
+
+/* ----------------------------------------------------------------------------- memory, optimizer */
+
+static inline size_t max_of(size_t a, size_t b) { return a > b ? a : b; }
+
+/* Memory that net_free releases and the table shows. */
+static void *net_alloc(net *n, int memory, size_t count, amp_dtype type) {
+    n->bytes[memory] += count * amp_dtype_size(type);
+    return n->owned[n->num_owned++] = need(count, amp_dtype_size(type));
+}
+
+/* With a workspace no product of a step allocates. */
+static void make_workspace(net *n, size_t most) {
+    check(amp_cpu_backend(&n->backend));
+    n->backend.workspace_size = amp_gemm_workspace(most, most, most);
+    n->backend.workspace      = net_alloc(n, WORK, n->backend.workspace_size / 4 + 1, AMP_F32);
+}
+
+static void begin_optimizer(net *n, amp_optimizer_desc *desc) {
+    desc->allocator = (amp_allocator){state_malloc, state_free, &n->bytes[STATE]};
+    desc->problem   = n->problem;
+    check(amp_optimizer_init(&n->opt, desc));
+    for (int i = 0; i < n->num_tensors; i++) check(amp_optimizer_add(&n->opt, &n->tensor[i]));
+    check(name_run(&n->opt, n->run));
+    check(amp_optimizer_prepare(&n->opt));
+}
+
+static float loss_scale(const net *n) { return amp_optimizer_loss_scale(&n->opt); }
+
+/* Of a batch, scaled; returns its loss. */
+static double gradients(net *n, uint64_t step) {
+    load_batch(n, step);
+    const double loss = batch_loss(n);
+    backward(n);
+    return loss;
 }
 
 /* --------------------------------------------------------------------------------- types, policy

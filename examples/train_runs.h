@@ -10,7 +10,9 @@
        amp_optimizer  opt;
        amp_backend    backend;
        size_t         num_params, bytes[NUM_MEMORIES];
-       char           problem[AMP_PROBLEM_SIZE];
+       char           problem[AMP_PROBLEM_SIZE], run[];    (run: what identifies it, train_save.h)
+       void          *owned[];     (num_owned pieces of memory)
+       int            num_owned;
 
    and the functions that are declared here.                                                      */
 
@@ -21,8 +23,6 @@
 
 static void   net_init(net *n, const options *o, const corpus *d, amp_dtype type, int seed);
 static void   net_free(net *n);
-static double gradients(net *n, uint64_t step); /* of a batch, scaled; returns its loss            */
-static double batch_loss(net *n);               /* the same loss, again                            */
 static double train_step(net *n);               /* one step, taken or skipped; returns its loss    */
 static double evaluate(net *n, int at_end);     /* on held-out data: for the table, or the curve   */
 static void   enlarge(options *o);              /* to products that need room while they work      */
