@@ -210,7 +210,7 @@ static bool take_bytes(void *user, const void *data, size_t num_bytes) {
     return true;
 }
 
-/* Masters and moments in fewer bytes: state files, which are the same on all machines. The first
+/* Storage formats: state files, which are the same on all machines. The first
    DRAWN settings are rounded with random bits. */
 enum { DRAWN = 12, SETTINGS = 14 };
 static void fewer(int offset, size_t k, size_t end) {

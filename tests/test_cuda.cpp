@@ -3310,7 +3310,7 @@ TEST(traffic, "bytes per parameter that a step moves, counted: AdamW, SGD, own; 
     check_traffic(OWN, AMP_F16, AMP_F16, 0, 14);   /* 2; 2, 4; 4, 2 */
 }
 
-/* The same of a state in fewer bytes, but for the largest magnitudes of groups, which lanes share. */
+/* The same of a storage format, but for the largest magnitudes of groups, which lanes share. */
 static void check_traffic_of_state(storage_row row, unsigned bytes) {
     twins *t = &pair;
     dice   r(27);
@@ -3343,8 +3343,8 @@ static void check_traffic_of_state(storage_row row, unsigned bytes) {
     finish(t);
 }
 
-TEST(traffic_of_states, "bytes per parameter of a step in fewer bytes, counted: split 28, bf16 20, 8-bit 16, "
-                        "with 24 bits 14; by chance 24, 16, 12; with a compensation 28, 20, 16") {
+TEST(traffic_of_states, "bytes per parameter of a step in each storage format, counted: split 28, bf16 20, 8-bit 16, "
+                        "with 24 bits 14; stochastic 24, 16, 12; with a compensation 28, 20, 16") {
     check_traffic_of_state(SPLIT, 28);
     check_traffic_of_state(SPLIT_BF16, 20);
     check_traffic_of_state(SPLIT_8BIT, 16);

@@ -1,4 +1,4 @@
-/* test_fewer.c - masters and moments in fewer bytes: the codecs against formulas in double, chance
+/* test_fewer.c - storage formats: the codecs against formulas in double, chance
    against its mean and variance, and whole optimizers: split beside default, instruction sets, state
    files, shards, rows, and what is refused. */
 
@@ -127,7 +127,7 @@ static double in_wide(float x, int f16) {
 }
 
 TEST(masters, "masters in fewer bits, against double: of 24 bits to nearest even of 2^-8 steps of the half; "
-              "by chance one of the two halves around; Kahan's sum within a step of its compensation; "
+              "stochastic: one of the two halves around; Kahan's sum within a step of its compensation; "
               "what is kept comes back; finite stays finite, inf and NaN stay") {
     static const double most[2] = {3.3895313892515355e38, 65504.0};
     uint64_t            rng     = 4;
@@ -150,7 +150,7 @@ TEST(masters, "masters in fewer bits, against double: of 24 bits to nearest even
             CHECK(again == h && l == low && low <= 0xffu);
             w = half_value(h, f16);
             CHECK(size_of(y) >= top + step / 2 ? size_of(w) > top : size_of(y - w) <= step / 2);
-            /* by chance: down for all chances that are small, never farther than a step */
+            /* stochastic: down for all random bits that are small, never farther than a step */
             h = ampi_parts(float_of(u), c, &low, AMP_FORMAT_SR, f16);
             w = half_value(h, f16);
             CHECK(size >= top ? size_of(w) == top : size_of(w - x) < step && !is_nan(bits_of((float)w)));
@@ -773,7 +773,7 @@ TEST(seeds, "another seed is another rounding of moments or weights; the same on
     one_seed(SR_8BIT);
 }
 
-TEST(twins, "tensors that are alike but for their number are rounded otherwise, in each state of chance") {
+TEST(twins, "tensors that are alike but for their number are rounded otherwise, in each stochastic format") {
     static const storage_row by_chance[] = {SPLIT_BF16, SPLIT_8BIT, SR};
     enum { N = 500 };
     static float weight[2][N], grad[2][N];
@@ -798,7 +798,7 @@ TEST(twins, "tensors that are alike but for their number are rounded otherwise, 
     }
 }
 
-TEST(near_default, "moments in fewer bytes are near default's: masters after 50 steps") {
+TEST(near_default, "moments of low precision are near default's: masters after 50 steps") {
     static const double most[] = {1e-6, 0.02, 0.1}; /* of the way that weights went, on average */
     size_t              form;
     for (form = FEWER; form < FORMS; form += test_state.quick == 2 ? 4 : 1) {
@@ -819,7 +819,7 @@ TEST(near_default, "moments in fewer bytes are near default's: masters after 50 
             way += fabs((double)master[j] - (double)begun[j]);
             off += fabs((double)master[j] - half_value(model[j].bits, forms[form].type == AMP_F16));
         }
-        /* bf16 is 2^-9 coarse; by chance a step in each of 50 steps that is wrong by half of one, of
+        /* bf16 is 2^-9 coarse; stochastic: a step in each of 50 steps that is wrong by half of one, of
            which there are about sqrt(50) more up than down */
         all = most[moments_of(form)] * way + LONGEST * (sr ? 0.002 * 8 : 0.002);
         CHECK(off <= all);
@@ -886,7 +886,7 @@ TEST(decays, "moments of 8 bits follow fp32's on average, in steps far smaller t
 }
 
 /* SGD with a gradient of 1 and steps of 2^-14 of the weight, far below a half's. */
-TEST(small_steps, "steps too small for a half are not lost: by chance they are there on average within 4 "
+TEST(small_steps, "steps too small for a half are not lost: stochastic rounding has them on average within 4 "
                   "sigma, with 8 bits more or a compensation in each weight") {
     enum { N = 20000, STEPS = 200 };
     size_t form;
