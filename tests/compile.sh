@@ -357,6 +357,14 @@ silent 'amp.h: law 1: no isnan, isinf, isfinite, x != x' no_float_tests amp.h
 silent 'amp.h: ASCII, no tabs, no trailing blanks' plain_text amp.h
 silent 'amp.h: law 9: no printing, no exit, errno as the call left it' says_nothing amp.h
 silent 'amp.h: nothing that depends on the locale' asks_no_locale amp.h
+contents() { # the rooms that CONTENTS names are those there are, in their order
+    sed -n '/^       >>api  /,/^       >>core  /p' amp.h |
+        sed '/>>core/d; s/>>api//; s/and if you want it//' | tr -cs a-z '\n' | grep . > "$out/listed"
+    sed -n 's/^.*-- >>api  \([a-z]*\).*/\1/p' amp.h | diff "$out/listed" -
+}
+fifteen_minutes() { [ $(($(line_of 'Stop here, unless') - $(line_of '^#define AMP_VERSION_MAJOR'))) -le 500 ]; }
+silent 'amp.h: the table of contents names the rooms of part 1' contents
+silent 'amp.h: the first floor of part 1 is read in fifteen minutes: 500 lines' fifteen_minutes
 case $(ctags --version 2>&1) in
 *Universal* | *Exuberant*) silent 'amp.h: the first floor names no function of the second' first_floor_alone ;;
 *) skip 'the first floor names no function of the second' 'no Universal or Exuberant Ctags' ;;
