@@ -1502,97 +1502,81 @@ typedef enum amp_rule {
    composes of others has the rule of what they add up to. TF paints graphs; of that a rule per op
    remains: allow L, infer and clear P or W, deny and unlisted F. */
 #define AMP_OP_LIST(X)                                                                             \
-    X(GEMM, "gemm", L, L, L, L, L)                X(LINEAR, "linear", L, L, L, L, L)               \
-    X(MATMUL, "matmul", L, L, L, L, L)            X(MM, "mm", L, L, L, L, L)                       \
-    X(MV, "mv", L, L, P, L, L)                    X(BMM, "bmm", L, L, L, L, L)                     \
-    X(ADDMM, "addmm", L, L, L, L, L)              X(ADDMV, "addmv", L, L, P, L, L)                 \
-    X(ADDR, "addr", L, L, P, F, L)                X(ADDBMM, "addbmm", L, L, L, L, L)               \
-    X(BADDBMM, "baddbmm", L, L, L, L, L)          X(EINSUM, "einsum", L, L, L, L, P)               \
-    X(CHAIN_MATMUL, "chain_matmul", L, L, L, L, P)                                                 \
-    X(LINALG_MULTI_DOT, "linalg_multi_dot", L, L, L, L, P)                                         \
-    X(LINALG_VECDOT, "linalg_vecdot", L, L, L, F, P) X(CONVOLUTION, "convolution", L, L, L, L, L)  \
-    X(CONV1D, "conv1d", L, L, L, L, L)            X(CONV2D, "conv2d", L, L, L, L, L)               \
-    X(CONV3D, "conv3d", L, L, L, L, L) X(CONV_TRANSPOSE1D, "conv_transpose1d", L, L, L, L, L)      \
-    X(CONV_TRANSPOSE2D, "conv_transpose2d", L, L, L, L, L)                                         \
-    X(CONV_TRANSPOSE3D, "conv_transpose3d", L, L, L, L, L) X(CONV_TBC, "conv_tbc", L, L, L, F, L)  \
+    X(GEMM, "gemm", L, L, L, L, L) X(LINEAR, "linear", L, L, L, L, L) X(MM, "mm", L, L, L, L, L)   \
+    X(MATMUL, "matmul", L, L, L, L, L) X(MV, "mv", L, L, P, L, L) X(ADDR, "addr", L, L, P, F, L)   \
+    X(BMM, "bmm", L, L, L, L, L) X(BADDBMM, "baddbmm", L, L, L, L, L)                              \
+    X(ADDMM, "addmm", L, L, L, L, L) X(LINALG_MULTI_DOT, "linalg_multi_dot", L, L, L, L, P)        \
+    X(ADDMV, "addmv", L, L, P, L, L) X(LINALG_VECDOT, "linalg_vecdot", L, L, L, F, P)              \
+    X(ADDBMM, "addbmm", L, L, L, L, L) X(CHAIN_MATMUL, "chain_matmul", L, L, L, L, P)              \
+    X(EINSUM, "einsum", L, L, L, L, P) X(CONV_TRANSPOSE1D, "conv_transpose1d", L, L, L, L, L)      \
+    X(CONVOLUTION, "convolution", L, L, L, L, L) X(CONV1D, "conv1d", L, L, L, L, L)                \
+    X(CONV2D, "conv2d", L, L, L, L, L) X(CONV_TRANSPOSE2D, "conv_transpose2d", L, L, L, L, L)      \
+    X(CONV3D, "conv3d", L, L, L, L, L) X(CONV_TRANSPOSE3D, "conv_transpose3d", L, L, L, L, L)      \
+    X(CONV_TBC, "conv_tbc", L, L, L, F, L) X(RNN_TANH_CELL, "rnn_tanh_cell", L, L, L, L, P)        \
     X(SCALED_DOT_PRODUCT_ATTENTION, "scaled_dot_product_attention", L, L, L, L, P)                 \
-    X(LSTM_CELL, "lstm_cell", L, L, L, L, P)      X(GRU_CELL, "gru_cell", L, L, L, L, P)           \
-    X(RNN_TANH_CELL, "rnn_tanh_cell", L, L, L, L, P)                                               \
-    X(RNN_RELU_CELL, "rnn_relu_cell", L, L, L, L, P) X(PRELU, "prelu", L, L, L, F, L)              \
-    X(ACOS, "acos", F, F, P, F, F)                X(ASIN, "asin", F, F, P, F, F)                   \
-    X(COSH, "cosh", F, F, P, F, F)                X(SINH, "sinh", F, F, P, F, F)                   \
-    X(TAN, "tan", F, F, P, F, F)                  X(ERFINV, "erfinv", F, F, P, F, F)               \
-    X(EXP, "exp", F, F, P, F, F)                  X(EXPM1, "expm1", F, F, P, F, F)                 \
-    X(LOG, "log", F, F, P, P, F)                  X(LOG10, "log10", F, F, P, F, F)                 \
-    X(LOG2, "log2", F, F, P, F, F)                X(LOG1P, "log1p", F, F, P, P, P)                 \
-    X(POW, "pow", F, F, P, F, F)                  X(RECIPROCAL, "reciprocal", F, F, P, P, F)       \
-    X(RSQRT, "rsqrt", F, F, P, F, F)              X(SOFTPLUS, "softplus", F, F, P, P, F)           \
-    X(SOFTMAX, "softmax", K, F, P, P, F)          X(LOG_SOFTMAX, "log_softmax", K, F, P, P, F)     \
-    X(SOFTMIN, "softmin", K, F, P, P, F)          X(LAYER_NORM, "layer_norm", K, F, P, F, F)       \
-    X(RMS_NORM, "rms_norm", K, F, P, F, P)        X(GROUP_NORM, "group_norm", K, F, P, F, F)       \
-    X(BATCH_NORM, "batch_norm", K, P, P, P, P)                                                     \
+    X(LSTM_CELL, "lstm_cell", L, L, L, L, P) X(RNN_RELU_CELL, "rnn_relu_cell", L, L, L, L, P)      \
+    X(GRU_CELL, "gru_cell", L, L, L, L, P) X(PRELU, "prelu", L, L, L, F, L)                        \
+    X(ACOS, "acos", F, F, P, F, F) X(ASIN, "asin", F, F, P, F, F) X(COSH, "cosh", F, F, P, F, F)   \
+    X(SINH, "sinh", F, F, P, F, F) X(TAN, "tan", F, F, P, F, F) X(EXPM1, "expm1", F, F, P, F, F)   \
+    X(ERFINV, "erfinv", F, F, P, F, F) X(EXP, "exp", F, F, P, F, F) X(LOG, "log", F, F, P, P, F)   \
+    X(LOG10, "log10", F, F, P, F, F) X(LOG2, "log2", F, F, P, F, F) X(POW, "pow", F, F, P, F, F)   \
+    X(LOG1P, "log1p", F, F, P, P, P) X(LOG_SOFTMAX, "log_softmax", K, F, P, P, F)                  \
+    X(RECIPROCAL, "reciprocal", F, F, P, P, F) X(LAYER_NORM, "layer_norm", K, F, P, F, F)          \
+    X(RSQRT, "rsqrt", F, F, P, F, F) X(GROUP_NORM, "group_norm", K, F, P, F, F)                    \
+    X(SOFTPLUS, "softplus", F, F, P, P, F) X(BATCH_NORM, "batch_norm", K, P, P, P, P)              \
+    X(SOFTMAX, "softmax", K, F, P, P, F) X(RMS_NORM, "rms_norm", K, F, P, F, P)                    \
+    X(SOFTMIN, "softmin", K, F, P, P, F) X(COSINE_SIMILARITY, "cosine_similarity", F, F, P, F, F)  \
     X(LOCAL_RESPONSE_NORM, "local_response_norm", K, F, P, F, F) X(GELU, "gelu", K, P, P, F, F)    \
-    X(SILU, "silu", K, P, P, P, P)                X(NORMALIZE, "normalize", F, F, P, F, F)         \
-    X(COSINE_SIMILARITY, "cosine_similarity", F, F, P, F, F) X(NORM, "norm", F, F, P, F, F)        \
-    X(FROBENIUS_NORM, "frobenius_norm", F, F, P, F, P)                                             \
-    X(NUCLEAR_NORM, "nuclear_norm", F, F, P, F, P)                                                 \
-    X(LINALG_VECTOR_NORM, "linalg_vector_norm", F, F, P, F, P)                                     \
-    X(LINALG_MATRIX_NORM, "linalg_matrix_norm", F, F, P, F, P) X(DIST, "dist", F, F, P, F, F)      \
-    X(PDIST, "pdist", F, F, P, F, P)              X(CDIST, "cdist", F, F, F, F, P)                 \
-    X(RENORM, "renorm", F, F, P, F, F)            X(LOGSUMEXP, "logsumexp", F, F, P, F, P)         \
-    X(SUM, "sum", F, F, P, F, F)                  X(MEAN, "mean", F, P, P, F, P)                   \
-    X(PROD, "prod", F, F, F, P, F)                X(CUMSUM, "cumsum", F, F, P, F, F)               \
-    X(CUMPROD, "cumprod", F, F, P, F, F)          X(VAR, "var", F, P, P, F, F)                     \
-    X(STD, "std", F, P, P, F, F)                  X(QUANTILE, "quantile", F, P, F, F, P)           \
-    X(CROSS_ENTROPY, "cross_entropy", F, F, F, F, F) X(NLL_LOSS, "nll_loss", F, F, F, F, F)        \
-    X(MSE_LOSS, "mse_loss", F, F, F, F, F)        X(L1_LOSS, "l1_loss", F, F, F, F, F)             \
-    X(SMOOTH_L1_LOSS, "smooth_l1_loss", F, F, F, F, F) X(HUBER_LOSS, "huber_loss", F, F, F, F, F)  \
-    X(KL_DIV, "kl_div", F, F, F, F, F) X(POISSON_NLL_LOSS, "poisson_nll_loss", F, F, F, F, F)      \
+    X(SILU, "silu", K, P, P, P, P) X(LINALG_VECTOR_NORM, "linalg_vector_norm", F, F, P, F, P)      \
+    X(NORMALIZE, "normalize", F, F, P, F, F) X(FROBENIUS_NORM, "frobenius_norm", F, F, P, F, P)    \
+    X(NORM, "norm", F, F, P, F, F) X(LINALG_MATRIX_NORM, "linalg_matrix_norm", F, F, P, F, P)      \
+    X(NUCLEAR_NORM, "nuclear_norm", F, F, P, F, P) X(LOGSUMEXP, "logsumexp", F, F, P, F, P)        \
+    X(DIST, "dist", F, F, P, F, F) X(PDIST, "pdist", F, F, P, F, P) X(SUM, "sum", F, F, P, F, F)   \
+    X(CDIST, "cdist", F, F, F, F, P) X(CUMPROD, "cumprod", F, F, P, F, F)                          \
+    X(RENORM, "renorm", F, F, P, F, F) X(VAR, "var", F, P, P, F, F) X(STD, "std", F, P, P, F, F)   \
+    X(MEAN, "mean", F, P, P, F, P) X(CROSS_ENTROPY, "cross_entropy", F, F, F, F, F)                \
+    X(PROD, "prod", F, F, F, P, F) X(QUANTILE, "quantile", F, P, F, F, P)                          \
+    X(CUMSUM, "cumsum", F, F, P, F, F) X(SMOOTH_L1_LOSS, "smooth_l1_loss", F, F, F, F, F)          \
+    X(NLL_LOSS, "nll_loss", F, F, F, F, F) X(POISSON_NLL_LOSS, "poisson_nll_loss", F, F, F, F, F)  \
+    X(MSE_LOSS, "mse_loss", F, F, F, F, F) X(HUBER_LOSS, "huber_loss", F, F, F, F, F)              \
+    X(L1_LOSS, "l1_loss", F, F, F, F, F) X(MULTI_MARGIN_LOSS, "multi_margin_loss", F, F, F, F, F)  \
+    X(KL_DIV, "kl_div", F, F, F, F, F) X(SOFT_MARGIN_LOSS, "soft_margin_loss", F, F, F, F, F)      \
     X(COSINE_EMBEDDING_LOSS, "cosine_embedding_loss", F, F, F, F, F)                               \
     X(HINGE_EMBEDDING_LOSS, "hinge_embedding_loss", F, F, F, F, F)                                 \
     X(MARGIN_RANKING_LOSS, "margin_ranking_loss", F, F, F, F, F)                                   \
-    X(MULTI_MARGIN_LOSS, "multi_margin_loss", F, F, F, F, F)                                       \
     X(MULTILABEL_MARGIN_LOSS, "multilabel_margin_loss", F, F, F, F, F)                             \
-    X(SOFT_MARGIN_LOSS, "soft_margin_loss", F, F, F, F, F)                                         \
-    X(TRIPLET_MARGIN_LOSS, "triplet_margin_loss", F, F, F, F, F)                                   \
+    X(TRIPLET_MARGIN_LOSS, "triplet_margin_loss", F, F, F, F, F) X(ADD, "add", W, P, P, W, W)      \
     X(BCE_WITH_LOGITS, "binary_cross_entropy_with_logits", F, F, F, F, F)                          \
-    X(BINARY_CROSS_ENTROPY, "binary_cross_entropy", B, B, F, F, B)                                 \
-    X(CTC_LOSS, "ctc_loss", F, P, F, F, F)        X(ADD, "add", W, P, P, W, W)                     \
-    X(SUB, "sub", W, P, P, W, W)                  X(MUL, "mul", W, P, P, W, W)                     \
-    X(DIV, "div", W, P, P, W, W)                  X(COMPARE, "compare", W, P, P, P, W)             \
-    X(BIAS_ADD, "bias_add", W, P, P, W, P)        X(CAT, "cat", W, P, W, P, W)                     \
-    X(STACK, "stack", W, P, W, P, W)              X(ADDCDIV, "addcdiv", W, W, P, F, W)             \
-    X(ADDCMUL, "addcmul", W, W, P, F, W)          X(ATAN2, "atan2", W, W, P, F, W)                 \
-    X(BILINEAR, "bilinear", W, W, P, F, W)        X(CROSS, "cross", W, W, P, F, W)                 \
-    X(DOT, "dot", W, W, P, L, W)                  X(VDOT, "vdot", W, W, P, F, P)                   \
-    X(TENSORDOT, "tensordot", W, W, L, L, P)      X(GRID_SAMPLER, "grid_sampler", W, W, F, F, F)   \
-    X(INDEX_PUT, "index_put", W, W, P, F, P)      X(INDEX_COPY, "index_copy", W, P, W, F, P)       \
-    X(SCATTER_ADD, "scatter_add", W, W, P, F, P)  X(RELU, "relu", P, P, P, P, P)                   \
-    X(LEAKY_RELU, "leaky_relu", P, P, P, P, P)    X(ELU, "elu", P, P, P, P, P)                     \
-    X(SELU, "selu", P, P, P, P, P)                X(TANH, "tanh", P, P, P, P, P)                   \
-    X(SIGMOID, "sigmoid", P, P, P, P, P)          X(SQRT, "sqrt", P, P, P, P, P)                   \
-    X(ERF, "erf", P, P, P, P, P)                  X(ABS, "abs", P, P, P, P, P)                     \
-    X(NEG, "neg", P, P, P, P, P)                  X(MAXIMUM, "maximum", P, P, P, P, P)             \
-    X(MINIMUM, "minimum", P, P, P, P, P)          X(ARGMAX, "argmax", P, P, P, P, P)               \
-    X(DROPOUT, "dropout", P, P, P, P, P)          X(EMBEDDING, "embedding", P, P, P, P, P)         \
-    X(GATHER, "gather", P, P, P, P, P)            X(RESHAPE, "reshape", P, P, P, P, P)             \
-    X(TRANSPOSE, "transpose", P, P, P, P, P)      X(SLICE, "slice", P, P, P, P, P)                 \
-    X(SELECT, "select", P, P, P, P, P)            X(PAD, "pad", P, P, P, P, P)                     \
-    X(REFLECTION_PAD, "reflection_pad", P, P, F, P, P)                                             \
-    X(REPLICATION_PAD, "replication_pad", P, P, F, P, P)                                           \
-    X(MAX_POOL2D, "max_pool2d", P, P, P, P, P)    X(MAX_POOL3D, "max_pool3d", P, P, F, P, P)       \
-    X(AVG_POOL2D, "avg_pool2d", P, P, P, P, P)    X(AVG_POOL3D, "avg_pool3d", P, P, F, P, P)       \
-    X(UPSAMPLE_NEAREST, "upsample_nearest", P, F, P, P, F)                                         \
-    X(UPSAMPLE_LINEAR, "upsample_linear", F, F, P, F, F)                                           \
-    X(UPSAMPLE_BILINEAR, "upsample_bilinear", F, F, P, F, F)                                       \
-    X(UPSAMPLE_TRILINEAR, "upsample_trilinear", F, F, P, F, F)                                     \
-    X(UPSAMPLE_BICUBIC, "upsample_bicubic", F, F, P, F, F) X(FFT, "fft", F, P, F, F, P)            \
-    X(STFT, "stft", F, P, F, F, P)                X(CHOLESKY, "cholesky", F, P, F, F, P)           \
-    X(INVERSE, "inverse", F, P, F, F, P)          X(PINVERSE, "pinverse", F, P, F, F, P)           \
-    X(LU, "lu", F, P, F, F, P)                    X(QR, "qr", F, P, F, F, P)                       \
-    X(SVD, "svd", F, P, F, F, P)                  X(EIG, "eig", F, P, F, F, P)                     \
-    X(LSTSQ, "lstsq", F, P, F, F, P)              X(TRACE, "trace", F, P, F, F, P)                 \
-    X(POLAR, "polar", F, P, F, F, P)              X(FAKE_QUANTIZE, "fake_quantize", F, P, F, F, P)
+    X(BINARY_CROSS_ENTROPY, "binary_cross_entropy", B, B, F, F, B) X(SUB, "sub", W, P, P, W, W)    \
+    X(CTC_LOSS, "ctc_loss", F, P, F, F, F) X(BIAS_ADD, "bias_add", W, P, P, W, P)                  \
+    X(MUL, "mul", W, P, P, W, W) X(DIV, "div", W, P, P, W, W) X(STACK, "stack", W, P, W, P, W)     \
+    X(COMPARE, "compare", W, P, P, P, W) X(BILINEAR, "bilinear", W, W, P, F, W)                    \
+    X(CAT, "cat", W, P, W, P, W) X(ATAN2, "atan2", W, W, P, F, W) X(DOT, "dot", W, W, P, L, W)     \
+    X(ADDCDIV, "addcdiv", W, W, P, F, W) X(GRID_SAMPLER, "grid_sampler", W, W, F, F, F)            \
+    X(ADDCMUL, "addcmul", W, W, P, F, W) X(INDEX_COPY, "index_copy", W, P, W, F, P)                \
+    X(CROSS, "cross", W, W, P, F, W) X(SCATTER_ADD, "scatter_add", W, W, P, F, P)                  \
+    X(VDOT, "vdot", W, W, P, F, P) X(RELU, "relu", P, P, P, P, P) X(ELU, "elu", P, P, P, P, P)     \
+    X(TENSORDOT, "tensordot", W, W, L, L, P) X(LEAKY_RELU, "leaky_relu", P, P, P, P, P)            \
+    X(INDEX_PUT, "index_put", W, W, P, F, P) X(SIGMOID, "sigmoid", P, P, P, P, P)                  \
+    X(SELU, "selu", P, P, P, P, P) X(TANH, "tanh", P, P, P, P, P) X(SQRT, "sqrt", P, P, P, P, P)   \
+    X(ERF, "erf", P, P, P, P, P) X(ABS, "abs", P, P, P, P, P) X(ARGMAX, "argmax", P, P, P, P, P)   \
+    X(NEG, "neg", P, P, P, P, P) X(EMBEDDING, "embedding", P, P, P, P, P)                          \
+    X(MAXIMUM, "maximum", P, P, P, P, P) X(TRANSPOSE, "transpose", P, P, P, P, P)                  \
+    X(MINIMUM, "minimum", P, P, P, P, P) X(DROPOUT, "dropout", P, P, P, P, P)                      \
+    X(GATHER, "gather", P, P, P, P, P) X(REFLECTION_PAD, "reflection_pad", P, P, F, P, P)          \
+    X(RESHAPE, "reshape", P, P, P, P, P) X(REPLICATION_PAD, "replication_pad", P, P, F, P, P)      \
+    X(SLICE, "slice", P, P, P, P, P) X(MAX_POOL2D, "max_pool2d", P, P, P, P, P)                    \
+    X(SELECT, "select", P, P, P, P, P) X(UPSAMPLE_NEAREST, "upsample_nearest", P, F, P, P, F)      \
+    X(PAD, "pad", P, P, P, P, P) X(UPSAMPLE_BILINEAR, "upsample_bilinear", F, F, P, F, F)          \
+    X(MAX_POOL3D, "max_pool3d", P, P, F, P, P) X(AVG_POOL2D, "avg_pool2d", P, P, P, P, P)          \
+    X(AVG_POOL3D, "avg_pool3d", P, P, F, P, P) X(STFT, "stft", F, P, F, F, P)                      \
+    X(UPSAMPLE_LINEAR, "upsample_linear", F, F, P, F, F) X(CHOLESKY, "cholesky", F, P, F, F, P)    \
+    X(UPSAMPLE_TRILINEAR, "upsample_trilinear", F, F, P, F, F) X(FFT, "fft", F, P, F, F, P)        \
+    X(UPSAMPLE_BICUBIC, "upsample_bicubic", F, F, P, F, F) X(PINVERSE, "pinverse", F, P, F, F, P)  \
+    X(INVERSE, "inverse", F, P, F, F, P) X(LU, "lu", F, P, F, F, P) X(SVD, "svd", F, P, F, F, P)   \
+    X(QR, "qr", F, P, F, F, P) X(LSTSQ, "lstsq", F, P, F, F, P) X(TRACE, "trace", F, P, F, F, P)   \
+    X(EIG, "eig", F, P, F, F, P) X(FAKE_QUANTIZE, "fake_quantize", F, P, F, F, P)                  \
+    X(POLAR, "polar", F, P, F, F, P)
 
 #define AMPI_OP(id, name, a, b, c, d, e) AMP_OP_##id,
 typedef enum amp_op { AMP_OP_LIST(AMPI_OP) AMP_NUM_OPS } amp_op;
@@ -4333,11 +4317,11 @@ typedef struct ampi_second_floor {
     amp_result (*ranks_ok)(const amp_optimizer_desc *d);
     amp_result (*report_ok)(const amp_optimizer_desc *d);
     amp_result (*rows_ok)(const amp_optimizer *opt, const amp_tensor *t, size_t i);
-    /* places in backend memory; bytes of host memory behind the plan's tables, and places there */
-    void   (*rows_layout)(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
+    /* bytes of host memory behind the plan's tables, or with a plan places there; and places in
+       backend memory */
+    size_t (*report_room)(const amp_optimizer *opt, amp_plan *plan);
     void   (*report_layout)(amp_plan *plan, ampi_arena *arena);
-    size_t (*report_room)(const amp_optimizer *opt);
-    void   (*report_place)(const amp_optimizer *opt, amp_plan *plan);
+    void   (*rows_layout)(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
     /* a step: add up rows, in front of their check; move these rows; count in a chunk of a turn
        that is sampled, behind its check, and around its update; where in rows an element is */
     void       (*rows_sum)(const amp_plan *plan, ampi_slot *slot);
@@ -5202,7 +5186,7 @@ static amp_result ampi_new_plan(const amp_optimizer *opt, amp_plan **made) {
     plan = (amp_plan *)ampi_allocate(&d->allocator,
                                      header + opt->num_entries * sizeof(ampi_slot) +
                                          num_sparse * sizeof(ampi_sparse) +
-                                         (opt->reports ? ampi_second().report_room(opt) : 0));
+                                         (opt->reports ? ampi_second().report_room(opt, NULL) : 0));
     if (!plan) return AMP_ERROR_OUT_OF_MEMORY;
     memset(plan, 0, sizeof *plan);
     plan->host_slots  = (ampi_slot *)(void *)((char *)plan + header);
@@ -5215,7 +5199,7 @@ static amp_result ampi_new_plan(const amp_optimizer *opt, amp_plan **made) {
     plan->meets       = opt->ranks.sum_fn ? AMPI_OVER_SUMS
                         : d->reduce_fn    ? AMPI_OVER_NORM2
                                           : AMPI_ALONE;
-    if (opt->reports) ampi_second().report_place(opt, plan);
+    if (opt->reports) ampi_second().report_room(opt, plan);
     *made = plan;
     return AMP_OK;
 }
@@ -8522,13 +8506,11 @@ static AMPI_NOINLINE amp_result ampi_report_ok(const amp_optimizer_desc *d) {
     return AMP_ERROR_INVALID_CONFIG;
 }
 
-static size_t ampi_report_room(const amp_optimizer *opt) {
+static size_t ampi_report_room(const amp_optimizer *opt, amp_plan *plan) {
+    const size_t n    = opt->num_entries;
     const size_t each = 2 * sizeof(ampi_mark) + sizeof(ampi_census) + sizeof(ampi_slot);
-    return 2 * sizeof(ampi_record) + opt->num_entries * each;
-}
-
-static void ampi_place_report(const amp_optimizer *opt, amp_plan *plan) {
-    const size_t n = opt->num_entries;
+    const size_t size = 2 * sizeof(ampi_record) + n * each;
+    if (!plan) return size;
     plan->watch        = opt->watch;
     plan->host_record  = (ampi_record *)(void *)(plan->host_sparse + plan->num_sparse);
     plan->filed_record = plan->host_record + 1;
@@ -8536,7 +8518,8 @@ static void ampi_place_report(const amp_optimizer *opt, amp_plan *plan) {
     plan->seen_slots   = (ampi_slot *)(void *)(plan->host_census + n);
     plan->host_marks   = (ampi_mark *)(void *)(plan->seen_slots + n);
     plan->filed_marks  = plan->host_marks + n;
-    memset(plan->host_record, 0, ampi_report_room(opt));
+    memset(plan->host_record, 0, size);
+    return size;
 }
 
 static void ampi_layout_report(amp_plan *plan, ampi_arena *arena) {
@@ -9317,7 +9300,6 @@ static ampi_second_floor ampi_second(void) {
     up.report_ok      = ampi_report_ok;
     up.report_layout  = ampi_layout_report;
     up.report_room    = ampi_report_room;
-    up.report_place   = ampi_place_report;
     up.report_grads   = ampi_sample_grads;
     up.report_weights = ampi_watch_chunk;
     up.report_save    = ampi_fetch_filed;
