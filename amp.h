@@ -86,6 +86,15 @@
    scaler.init_scale to 1, which still skips a step whose gradients are not finite; or set
    scaler.disabled, which never skips.
 
+   Recipes, with lines to copy in examples/recipes.c and tests/test_recipes.c:
+       moments of your own    tensors with grad NULL and keep_fp32: one file saves all
+       other weights          an average, the best: write them to the masters, amp_optimizer_refresh
+       gradients come late    grad_later; then amp_optimizer_rebind, or _rebind_all in each step
+       one flat array         _add_flat: a weight is at model(0) + offset, if tensor 0 has a copy;
+                              tensors with keep_fp32 are read in the master
+       traps (KANN)           feholdexcept before forward, fesetenv after backward: an overflow
+                              makes inf - inf in your code; amp.h needs neither
+
    A run of another program can be continued in two ways. With an optimizer of your own, load its
    moments and step count as before. With the fused steps, set moment1 and moment2 of each
    amp_tensor, which prepare copies, and desc.first_step, the steps taken so far.
