@@ -8929,7 +8929,7 @@ static void ampi_advise_skips(ampi_case *k) {
     const double      recent = (double)ampi_recent_overflows(k, 0);
     const double      late   = (double)ampi_recent_overflows(k, AMPI_BEGINNING);
     const double      share  = late / (double)AMPI_RECENT;
-    if (s->stuck && row >= AMPI_ROW)
+    if (s->stuck && row >= (double)AMPI_ROW)
         ampi_advise(k, AMP_ADVICE_STUCK, -1, row,
                     "%g overflows in a row at the least loss scale, %g: lower min_scale, or look "
                     "for what diverges", row, scale);
@@ -9003,7 +9003,7 @@ static void ampi_advise_range(ampi_case *k) {
             ampi_advise(k, AMP_ADVICE_SCALE_TOO_LOW, e.worst, (double)e.headroom,
                         "%g %% of its gradients are subnormal in fp16: the loss scale %g is too "
                         "low by up to 2^%g", ampi_percent(share), scale, (double)e.headroom);
-    } else if (above >= AMPI_HARMLESS && e.next != AMPI_UNBOUNDED &&
+    } else if (above >= (double)AMPI_HARMLESS && e.next != AMPI_UNBOUNDED &&
                ampi_underflow(k->plan, (size_t)e.largest) < 0.25) {
         ampi_advise(k, AMP_ADVICE_KEEP_FP32, e.largest, above,
                     "its gradients are 2^%g above all others', which underflow: keep them in fp32",
