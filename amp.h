@@ -3391,22 +3391,18 @@ enum { AMPI_SOON = 512 };
 #define AMPI_PREFETCH_FAR(base, type, i, bytes) ((void)0)
 #endif
 
-/* An array from element i on, the first of a group; and all that a step has. */
-static ampi_stored ampi_stored_from(const ampi_stored *stored, size_t i) {
-    ampi_stored s = *stored;
-    if (s.data) s.data = (char *)s.data + i * s.size;
-    if (s.scale) s.scale += i / AMPI_GROUP;
-    return s;
+/* From element i on, the first of a group: an array, and all of a step. */
+static void ampi_forward(ampi_stored *s, size_t i) {
+    if (s->data) s->data = (char *)s->data + i * s->size;
+    if (s->scale) s->scale += i / AMPI_GROUP;
 }
-static ampi_arrays ampi_arrays_from(const ampi_arrays *arrays, size_t i) {
-    ampi_arrays x = *arrays;
-    x.grad        = ampi_at(x.grad, x.grad_type, i);
-    x.model       = ampi_to(x.model, x.model_type, i);
-    x.master      = ampi_stored_from(&x.master, i);
-    x.moment[0]   = ampi_stored_from(&x.moment[0], i);
-    x.moment[1]   = ampi_stored_from(&x.moment[1], i);
-    x.element += (uint32_t)i;
-    return x;
+static void ampi_forward_all(ampi_arrays *x, size_t i) {
+    x->grad  = ampi_at(x->grad, x->grad_type, i);
+    x->model = ampi_to(x->model, x->model_type, i);
+    ampi_forward(&x->master, i);
+    ampi_forward(&x->moment[0], i);
+    ampi_forward(&x->moment[1], i);
+    x->element += (uint32_t)i;
 }
 
 /* A step takes arrays in blocks: what no formula reads is decoded to fp32 in a buffer, the formula
@@ -3574,7 +3570,8 @@ AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
     ampi_step_block b;
     if (i == end) return;
     memset(&b, 0, sizeof b);
-    b.x = ampi_arrays_from(x, i);
+    b.x = *x;
+    ampi_forward_all(&b.x, i);
     b.n = b.left = end - i;
     b.p          = b.x.master.data;
     b.m          = b.x.moment[0].data;
@@ -3743,18 +3740,22 @@ AMPI_LOOP void AMPI_(draw)(ampi_step_block *b, uint16_t *room) {
 AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
     const int       wide  = x->master.format == AMP_FORMAT_F32;
     const int       coded = x->moment[0].scale != NULL, has_v = x->moment[1].data != NULL;
+    const int       random = x->master.format == AMP_FORMAT_SR ||
+                       x->moment[0].format != AMP_FORMAT_F32;
     AMPI_V          room[3][AMPI_BLOCK / AMPI_W];
     uint16_t        drawn[3 * AMPI_DRAWN];
     ampi_step_block b;
     b.p_random = b.m_random = b.v_random = NULL;
-    for (; i < end; i += b.n) {
-        b.x    = ampi_arrays_from(x, i);
+    b.x = *x;
+    ampi_forward_all(&b.x, i);
+    for (; i < end; i += b.n, ampi_forward_all(&b.x, b.n)) {
         b.left = end - i;
         b.n    = wide ? end - i : ampi_min(end - i, AMPI_BLOCK);
         b.p    = wide ? b.x.master.data : room[0];
         b.m    = coded ? room[1] : b.x.moment[0].data;
         b.v    = coded && has_v ? room[2] : b.x.moment[1].data;
-        if (!wide) AMPI_(draw)(&b, drawn), AMPI_(masters)(&b, 0);
+        if (random) AMPI_(draw)(&b, drawn);
+        if (!wide) AMPI_(masters)(&b, 0);
         if (coded) AMPI_(moments_8bit)(&b, 0);
         AMPI_(formula_on)(&b);
         if (!wide) AMPI_(masters)(&b, 1);
@@ -5627,7 +5628,7 @@ static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot 
     x.key        = none;
     if (plan->stochastic)
         x.key = ampi_seeds_of(c->seed, (uint64_t)(slot - plan->slots), c->gate.step, at);
-    x      = ampi_arrays_from(&x, i);
+    ampi_forward_all(&x, i);
     x.grad = ampi_at(slot->grad, x.grad_type, from);
     ampi_step_array(&x, here);
     if (here < n) ampi_step_chunk(plan, slot, i + here, from + here, n - here);
