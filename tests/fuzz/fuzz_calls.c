@@ -68,6 +68,7 @@ static struct {
     heap          memory;
     /* the model */
     int         initialized, prepared, open; /* open: 1 checked, 2 and unscaled */
+    int         carries; /* the last step was unscaled */
     amp_result  pending; /* what begin_step has failed with, for end_step */
     lr_is       lr;
     int         num_tensors, num_weights; /* the latter with elements */
@@ -322,6 +323,7 @@ static amp_result call_prepare(void) {
     expect(result, may_add(), may_add());
     if (result == AMP_OK) {
         w.prepared = 1;
+        w.carries  = 1;
         w.pending  = AMP_OK; /* what was wrong before is past */
     }
     return result;
@@ -435,7 +437,8 @@ static amp_result call_end_step(void) {
         allowed = w.prepared ? AMP_ERROR_STEP_NOT_OPEN : AMP_ERROR_NOT_PREPARED;
     expect(result, allowed, allowed);
     w.pending = AMP_OK;
-    w.open    = 0;
+    if (w.open) w.carries = w.open == 2;
+    w.open = 0;
     return result;
 }
 
@@ -481,6 +484,7 @@ static amp_result call_carry(fuzz_bytes *b) {
     amp_result         allowed   = before_step(AMP_KIND_OWN), result;
     if (allowed == AMP_OK && m > 2) allowed = AMP_ERROR_INVALID_CONFIG;
     else if (allowed == AMP_OK && w.in_place) allowed = AMP_ERROR_UNSUPPORTED;
+    else if (allowed == AMP_OK && !w.carries) allowed = AMP_ERROR_BAD_STATE;
     result = amp_optimizer_carry(&w.opt, momenta[m]);
     expect(result, allowed, allowed);
     return result;
