@@ -137,7 +137,7 @@ waits() {
          / ACQBULK/ {if (name ~ /update_kernel/ && !(name in read)) waits++}
          / LDG/ {read[name] = 1}
          / PREEXIT/ {if (name ~ /ampi_check/) lets++}
-         END {exit waits != 2 || lets != 2}' "$1"
+         END {exit waits != 3 || lets != 2}' "$1"
 }
 
 if find_disassembler; then
