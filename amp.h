@@ -1230,19 +1230,13 @@ typedef enum amp_format {
 
 typedef struct amp_storage { amp_format master, moments; } amp_storage;
 
-/* X(name, master, moments) for each. */
+/* X(name, master, moments) for each, without AMP_FORMAT_. */
 #define AMP_STORAGE_LIST(X)                                                                        \
-    X("fp32", AMP_FORMAT_F32, AMP_FORMAT_F32)                                                      \
-    X("split", AMP_FORMAT_SPLIT, AMP_FORMAT_F32)                                                   \
-    X("split+bf16", AMP_FORMAT_SPLIT, AMP_FORMAT_BF16)                                             \
-    X("split+8bit", AMP_FORMAT_SPLIT, AMP_FORMAT_8BIT)                                             \
-    X("24bit+8bit", AMP_FORMAT_24BIT, AMP_FORMAT_8BIT)                                             \
-    X("kahan", AMP_FORMAT_KAHAN, AMP_FORMAT_F32)                                                   \
-    X("kahan+bf16", AMP_FORMAT_KAHAN, AMP_FORMAT_BF16)                                             \
-    X("kahan+8bit", AMP_FORMAT_KAHAN, AMP_FORMAT_8BIT)                                             \
-    X("sr", AMP_FORMAT_SR, AMP_FORMAT_F32)                                                         \
-    X("sr+bf16", AMP_FORMAT_SR, AMP_FORMAT_BF16)                                                   \
-    X("sr+8bit", AMP_FORMAT_SR, AMP_FORMAT_8BIT)
+    X("fp32", F32, F32)                                                                            \
+    X("split", SPLIT, F32) X("split+bf16", SPLIT, BF16) X("split+8bit", SPLIT, 8BIT)               \
+    X("24bit+8bit", 24BIT, 8BIT)                                                                   \
+    X("kahan", KAHAN, F32) X("kahan+bf16", KAHAN, BF16) X("kahan+8bit", KAHAN, 8BIT)               \
+    X("sr", SR, F32)       X("sr+bf16", SR, BF16)       X("sr+8bit", SR, 8BIT)
 
 /* -------------------------------------------------------------- >>api  capability */
 
@@ -3552,15 +3546,14 @@ AMPI_IN void AMPI_(formula_of)(const ampi_step_block *b, const amp_kind kind) {
     else AMPI_(formula)(b, kind, 0, AMP_FORMAT_8BIT);
 #endif
 }
-#define AMPI_ON(kind, step, moments, always, beta2) \
+#define AMPI_ON(id, step, ...) \
     AMPI_LOOP void AMPI_(step##_on)(const ampi_step_block *b) {                                    \
-        AMPI_(formula_of)(b, AMP_KIND_##kind);                                                     \
+        AMPI_(formula_of)(b, AMP_KIND_##id);                                                       \
     }
 AMPI_OPTIMIZERS(AMPI_ON)
 #undef AMPI_ON
 AMPI_IN void AMPI_(formula_on)(const ampi_step_block *b) {
-#define AMPI_ON(id, step, moments, always, beta2) \
-    if (b->x.kind == AMP_KIND_##id) AMPI_(step##_on)(b);
+#define AMPI_ON(id, step, ...) if (b->x.kind == AMP_KIND_##id) AMPI_(step##_on)(b);
     AMPI_OPTIMIZERS(AMPI_ON)
 #undef AMPI_ON
 }
@@ -4433,7 +4426,7 @@ static AMPI_NOINLINE void ampi_desc_defaults(amp_optimizer_desc *d) {
 
 /* Is it a row of the list? */
 static amp_result ampi_storage_ok(const amp_storage *s, char *problem) {
-#define AMPI_ROW(name, master, moments) {name, {master, moments}},
+#define AMPI_ROW(name, master, moments) {name, {AMP_FORMAT_##master, AMP_FORMAT_##moments}},
     static const struct { const char *name; amp_storage s; } rows[] = {AMP_STORAGE_LIST(AMPI_ROW)};
 #undef AMPI_ROW
     const unsigned formats = sizeof ampi_formats / sizeof ampi_formats[0];
@@ -4904,12 +4897,6 @@ static void ampi_place_models(const amp_optimizer *opt, const ampi_entry *entrie
     }
 }
 
-/* Does a slot with so many moments round stochastically? */
-static int ampi_by_seed(const ampi_slot *s, int moments) {
-    return ampi_formats[s->master.format].random ||
-           (moments > 0 && ampi_formats[s->moment[0].format].random);
-}
-
 /* n elements of tensor e in their format, and scales of groups. */
 static void ampi_place(ampi_arena *arena, const ampi_entry *e, uint64_t n, ampi_stored *s) {
     if (s->format == AMP_FORMAT_F32) s->data = ampi_floats_of(arena, e, n);
@@ -4942,7 +4929,9 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
         ampi_fill_slot(opt, &entries[i], ampi_part_in(&all, before, t->n), &slots[i]);
         slots[i].first_chunk = plan->num_chunks;
         plan->fewer |= slots[i].master.format != AMP_FORMAT_F32;
-        plan->stochastic |= ampi_learns(t) && ampi_by_seed(&slots[i], moments);
+        plan->stochastic |=
+            ampi_learns(t) && (ampi_formats[slots[i].master.format].random ||
+                               (moments && ampi_formats[slots[i].moment[0].format].random));
         plan->num_chunks +=
             ampi_chunks(ampi_has_rows(&entries[i]) ? ampi_most_sums(&entries[i]) : slots[i].n);
         plan->num_sums +=

@@ -9,7 +9,7 @@
 #include "amp.h"
 
 #define STORAGE_NAME(name, master, moments) name,
-#define STORAGE_ROW(name, master, moments)  {master, moments},
+#define STORAGE_ROW(name, master, moments)  {AMP_FORMAT_##master, AMP_FORMAT_##moments},
 
 static const char *const storage_names[] = {AMP_STORAGE_LIST(STORAGE_NAME) NULL}; /* of an option */
 static const amp_storage storages[]      = {AMP_STORAGE_LIST(STORAGE_ROW)}; /* fp32 comes first */

@@ -28,8 +28,9 @@ static float float_of(uint32_t u) {
 static int is_nan(uint32_t u) { return (u & 0x7fffffffu) > 0x7f800000u; }
 
 /* Each storage with models of both types; split, which is for one, is there twice. */
-#define FORM(name, master, moments)                                                                    \
-    {{master, moments}, AMP_BF16}, {{master, moments}, master == AMP_FORMAT_SPLIT ? AMP_BF16 : AMP_F16},
+#define OF(master, moments) {AMP_FORMAT_##master, AMP_FORMAT_##moments}
+#define FORM(name, master, moments) {OF(master, moments), AMP_BF16}, \
+                                    {OF(master, moments), AMP_FORMAT_##master == AMP_FORMAT_SPLIT ? AMP_BF16 : AMP_F16},
 static const struct { amp_storage storage; amp_dtype type; } forms[] = {AMP_STORAGE_LIST(FORM)};
 enum { FORMS = sizeof forms / sizeof forms[0], FEWER = 2 /* the first of them that is not of fp32 */ };
 

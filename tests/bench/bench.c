@@ -260,7 +260,7 @@ static amp_optimizer fewer;
 static void step_fewer(void) { amp_optimizer_adamw(&fewer, 1e-4f); }
 
 static void states(void) {
-#define KIND(name, master, moments) {name " adamw-step f16", {master, moments}},
+#define KIND(name, master, moments) {name " adamw-step f16", {AMP_FORMAT_##master, AMP_FORMAT_##moments}},
     static const struct { const char *name; amp_storage storage; } kinds[] = {AMP_STORAGE_LIST(KIND)};
     static const double kept[] = {4, 2, 1 + 1.0 / 32, 2, 1, 0, 2}; /* of amp_format; beside models */
     size_t k;
