@@ -5631,7 +5631,7 @@ static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *slot, ampi_
     case AMPI_JOB_DECIDE: break; /* is of no chunk */
     case AMPI_JOB_FUSED: ampi_step_chunk(plan, slot, i, i, n); break;
     case AMPI_JOB_CARRY: ampi_carry_chunk(plan, slot, i, n); break;
-    case AMPI_JOB_PUBLISH: /* of a low-precision state models are written with masters */
+    case AMPI_JOB_PUBLISH: /* else models are written with masters */
         if (slot->master.format != AMP_FORMAT_F32) break;
         ampi_cast(ampi_to(slot->model, model_type, i), model_type,
                   ampi_at(slot->master.data, AMP_F32, i), AMP_F32, n);

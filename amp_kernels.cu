@@ -1493,7 +1493,7 @@ template <int KIND> AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_ker
 
 #ifndef AMP_NO_STORAGE
 
-/* States but the default. Each thread has N elements of a group of 32, so that 32 / N lanes agree
+/* Storage formats but fp32. A thread has N elements of a group of 32, so that 32 / N lanes agree
    on its largest magnitude: four where arrays are aligned for it, or one. */
 struct ampi_fewer_part {
     ampi_any        grad;
@@ -1701,7 +1701,7 @@ AMPI_DEVICE void ampi_fewer_as(const ampi_fewer_part &t, unsigned count) {
     ampi_fewer_groups<KIND, MOMENTS, 1>(t, whole, count);
 }
 
-/* count elements of a slot that is not of the default state, from element begin; all of one key at
+/* count elements of a slot whose master is not of fp32, from element begin; all of one key at
    a time. */
 template <int KIND>
 AMPI_DEVICE void ampi_step_fewer(const amp_plan &plan, const ampi_slot *slot, ampi_any grad,
@@ -1727,7 +1727,7 @@ AMPI_DEVICE void ampi_step_fewer(const amp_plan &plan, const ampi_slot *slot, am
     }
 }
 
-/* B where a tensor has another state than the default; in a turn that is sampled weights and
+/* B where a tensor's master is not of fp32; in a turn that is sampled weights and
    updates of those alone that have it are counted. */
 template <int KIND> AMPI_KERNEL(2) ampi_fewer_kernel(amp_plan plan) {
     const uint64_t parts = plan.num_chunks * plan.parts;
