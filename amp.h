@@ -252,8 +252,8 @@
             around it, 16-bit gradients          4 + 2 + 8 + 6    20
             amp_optimizer_adamw                  4 + 4 + 10       18
             the same, 16-bit gradients           4 + 2 + 10       16
-            So it grows. Activations in 16 bits take half of theirs, and >>api storage keeps
-            moments and masters in fewer bytes.
+            So it grows. Activations in 16 bits take half of theirs, and >>api storage stores
+            moments and masters in low precision.
    Pointers may be unaligned; n may be odd, 0 (then the pointer may be NULL) or above 2^31. Names
             are kept as pointers: they must outlive the object.
    Threads  No object locks itself: one thread at a time may use an object. Different objects may be
@@ -1799,9 +1799,10 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
     _Pragma("float_control(push)") _Pragma("float_control(precise, on)")                      \
     _Pragma("clang fp contract(off)")
 #define AMPI_STRICT_END _Pragma("float_control(pop)")
-#elif defined(__GNUC__)
+#elif defined(__GNUC__) /* SLP vectors cost time: in the compiler, and in products of bf16 */
 #define AMPI_STRICT_BEGIN                                                                      \
-    _Pragma("GCC push_options") _Pragma("GCC optimize(\"no-fast-math,fp-contract=off\")")
+    _Pragma("GCC push_options")                                                                \
+    _Pragma("GCC optimize(\"no-fast-math,fp-contract=off,no-tree-slp-vectorize\")")
 #define AMPI_STRICT_END _Pragma("GCC pop_options")
 #elif defined(_MSC_VER)
 #define AMPI_STRICT_BEGIN __pragma(float_control(precise, on, push)) __pragma(fp_contract(off))
