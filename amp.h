@@ -658,7 +658,7 @@ typedef struct amp_optimizer amp_optimizer;
 AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_desc *desc);
 AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tensor);
 
-/* Then allocate everything, and write masters and model copies. AMP_ERROR_OVERLAP where a weight,
+/* Allocate everything, and write masters and model copies. AMP_ERROR_OVERLAP where a weight,
    gradient or model overlaps another one, of this tensor or of any (a weight that was added twice);
    rows and num_rows may be shared. (rebind does not look.) */
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt);
@@ -2126,23 +2126,23 @@ enum ampi_count {
     AMPI_WEIGHTS = AMPI_GRADS + AMP_BINS,
     AMPI_COUNTS  = AMPI_WEIGHTS + AMP_BINS
 };
-typedef struct ampi_census { unsigned long long count[AMPI_COUNTS]; } ampi_census;
-typedef struct ampi_mark { uint64_t overflows, nans, first, last; } ampi_mark;
+typedef struct ampi_histogram { unsigned long long count[AMPI_COUNTS]; } ampi_histogram;
+typedef struct ampi_overflows { uint64_t overflows, nans, first, last; } ampi_overflows;
 
-/* Of a run, in backend memory. There are two censuses of each tensor: the one that which tells is
-   that of the last sample; the other is zero until the next. */
-enum { AMPI_USUAL = 128, AMPI_SPIKES_IN_A_ROW = 5 };
-typedef struct ampi_past {
+/* A run's record, in backend memory. There are two histograms of each tensor: the one that which
+   tells is that of the last sample; the other is zero until the next. */
+enum { AMPI_RUNNING = 128, AMPI_SPIKES_IN_A_ROW = 5 };
+typedef struct ampi_running {
     uint64_t overflows, spikes, asked;
     uint64_t norms; /* that mean and variance are made of */
     double   mean, variance;
     uint32_t row;   /* of spikes */
-} ampi_past;
+} ampi_running;
 typedef struct ampi_record {
     uint32_t  which;
     uint32_t  bad;     /* tensors less the first that this check found; 0: none */
     uint64_t  sampled; /* turn of the last sample */
-    ampi_past past;
+    ampi_running running;
     amp_turn  turns[AMP_TURNS]; /* turn t at t modulo AMP_TURNS */
 } ampi_record;
 
@@ -2243,7 +2243,7 @@ struct amp_plan {
     size_t        num_sparse;
     uint32_t      num_tiles, passes; /* of all; of the sort                                     */
     uint32_t      longest;           /* row                                                     */
-    int           fewer, stochastic; /* is an array of another format than fp32; by random bits */
+    int           coded, stochastic; /* is an array of another format than fp32; by random bits */
     size_t        num_slots;
     size_t        num_weights, num_grads; /* slots that are not empty, and those with a gradient */
     uint64_t      num_chunks, num_sums;
@@ -2256,16 +2256,16 @@ struct amp_plan {
     float         carry;          /* the momentum of AMPI_JOB_CARRY                             */
     uint64_t      version;        /* of the masters: counts what may have changed them         */
     ampi_record  *record;         /* backend memory; NULL: no report                            */
-    ampi_mark    *marks;          /* and one for each slot                                      */
-    ampi_census  *census;         /* and two of these, if anything is sampled                   */
+    ampi_overflows *overflows;    /* and one for each slot                                      */
+    ampi_histogram *histograms;   /* and two of these, if anything is sampled                   */
     amp_report_desc watch;
     ampi_record  *host_record;    /* what was read of these three, and of the slots             */
-    ampi_mark    *host_marks;
-    ampi_census  *host_census;
+    ampi_overflows *host_overflows;
+    ampi_histogram *host_histograms;
     ampi_slot    *seen_slots;
     int           seen;           /* amp_optimizer_report has read them: all are of one moment  */
     ampi_record  *filed_record;   /* of a state that is being saved or loaded                   */
-    ampi_mark    *filed_marks;
+    ampi_overflows *filed_overflows;
     uint64_t      told;           /* the last turn of the line of JSON before                   */
 };
 
@@ -2473,10 +2473,10 @@ AMPI_FN uint64_t ampi_turns(const ampi_control *c) { return c->gate.step + c->sk
 
 /* Is the turn sampled that a check begins? And the one whose check is over? */
 AMPI_FN int ampi_samples(const amp_plan *plan) {
-    return plan->census && ampi_turns(plan->control) % (uint64_t)plan->watch.every == 0;
+    return plan->histograms && ampi_turns(plan->control) % (uint64_t)plan->watch.every == 0;
 }
 AMPI_FN int ampi_sampled(const amp_plan *plan) {
-    return plan->census && plan->record->sampled == ampi_turns(plan->control);
+    return plan->histograms && plan->record->sampled == ampi_turns(plan->control);
 }
 
 /* Are weights and updates of a tensor counted in a sampled turn? */
@@ -2484,10 +2484,10 @@ AMPI_FN int ampi_counts_updates(const ampi_slot *slot) {
     return slot->grad && !slot->sparse && slot->master.format == AMP_FORMAT_F32;
 }
 
-/* Of slot i: where this turn's check counts, which is the last sample's when the check is over; and
-   what becomes zero then. */
-AMPI_FN ampi_census *ampi_census_of(const amp_plan *plan, uint32_t which, size_t i) {
-    return plan->census + (size_t)(which & 1u) * plan->num_slots + i;
+/* Slot i's histogram: where this turn's check counts, which is the last sample's when the check is
+   over; and the one that becomes zero then. */
+AMPI_FN ampi_histogram *ampi_histogram_of(const amp_plan *plan, uint32_t which, size_t i) {
+    return plan->histograms + (size_t)(which & 1u) * plan->num_slots + i;
 }
 
 /* A cast rounds to nearest, ties to even: half the least subnormal becomes 0, and what is less than
@@ -2500,8 +2500,8 @@ AMPI_FN ampi_census *ampi_census_of(const amp_plan *plan, uint32_t which, size_t
 AMPI_FN uint32_t ampi_bin(uint32_t magnitude) { return magnitude >> 25; }
 
 /* A tensor's gradient was not finite, or of rows that are not in it. */
-AMPI_FN void ampi_mark_overflow(const amp_plan *plan, size_t i, uint64_t nan) {
-    ampi_mark     *m    = &plan->marks[i];
+AMPI_FN void ampi_count_overflow(const amp_plan *plan, size_t i, uint64_t nan) {
+    ampi_overflows     *m    = &plan->overflows[i];
     const uint64_t turn = ampi_turns(plan->control) + 1;
     if (!m->overflows) m->first = turn;
     m->overflows += m->last != turn; /* a wrong row, and a sum that is not finite, are one */
@@ -2509,11 +2509,11 @@ AMPI_FN void ampi_mark_overflow(const amp_plan *plan, size_t i, uint64_t nan) {
     m->nans += nan != 0;
 }
 
-/* A norm that is no spike, into what is usual. */
-AMPI_FN void ampi_usual(ampi_past *r, double norm) {
+/* A norm that is no spike, into the running statistics. */
+AMPI_FN void ampi_add_norm(ampi_running *r, double norm) {
     const double before = ampi_sub64(norm, r->mean);
     double       n;
-    r->norms += r->norms < AMPI_USUAL;
+    r->norms += r->norms < AMPI_RUNNING;
     n       = (double)r->norms;
     r->mean = ampi_add64(r->mean, ampi_div64(before, n));
     r->variance =
@@ -2524,19 +2524,19 @@ AMPI_FN void ampi_usual(ampi_past *r, double norm) {
 
 /* Is this norm one to skip? */
 AMPI_FN int ampi_spike(const amp_plan *plan, double norm) {
-    ampi_past   *r     = &plan->record->past;
+    ampi_running   *r     = &plan->record->running;
     const double limit = ampi_double(plan->watch.spike_norm), z = ampi_double(plan->watch.spike_z);
     int          spike = limit > 0.0 && norm > limit;
     uint64_t     bits;
     memcpy(&bits, &norm, 8);
     if ((bits >> 52 & 0x7ffu) == 0x7ffu) return 0; /* from a scale of 0 */
-    if (z > 0.0 && r->norms == AMPI_USUAL && r->variance > 0.0 &&
+    if (z > 0.0 && r->norms == AMPI_RUNNING && r->variance > 0.0 &&
         ampi_sub64(norm, r->mean) > ampi_mul64(z, ampi_sqrt64(r->variance)))
         spike = 1;
     if (spike && ++r->row < AMPI_SPIKES_IN_A_ROW) return 1;
     if (spike) r->norms = 0, r->mean = r->variance = 0.0;
     r->row = 0;
-    ampi_usual(r, norm);
+    ampi_add_norm(r, norm);
     return 0;
 }
 
@@ -2550,9 +2550,9 @@ AMPI_FN void ampi_record_turn(const amp_plan *plan, uint32_t bad) {
     else if (ampi_spike(plan, c->norm)) why = AMP_SKIP_SPIKE;
     if (why == AMP_SKIP_SPIKE) c->gate.skip = 1;
     if (!c->gate.skip) why = AMP_SKIP_NONE; /* a disabled scaler steps on */
-    r->past.overflows += why == AMP_SKIP_OVERFLOW;
-    r->past.spikes += why == AMP_SKIP_SPIKE;
-    r->past.asked += why == AMP_SKIP_ASKED;
+    r->running.overflows += why == AMP_SKIP_OVERFLOW;
+    r->running.spikes += why == AMP_SKIP_SPIKE;
+    r->running.asked += why == AMP_SKIP_ASKED;
     t->turn        = turn;
     t->norm        = c->norm;
     t->loss_scale  = plan->scaler->scale;
@@ -2871,7 +2871,7 @@ AMPI_IN AMPI_V AMPI_(decode)(AMPI_U code, uint32_t least) {
     return AMPI_(sub)(z, AMPI_(from_bits)(AMPI_(u32)(least)));
 }
 
-/* Of m 7 bits, from 2^-7, and the sign, beside which that of least is 1. */
+/* m in 7 bits, from 2^-7, and the sign, beside which that of least is 1. */
 AMPI_IN AMPI_U AMPI_(m_code)(AMPI_V m, float down, AMPI_U random) {
     const AMPI_U y    = AMPI_(size)(AMPI_(bits)(AMPI_(times)(down, m)));
     const AMPI_U plus = ~(AMPI_(bits)(m) >> 24) & 0x80u;
@@ -2883,7 +2883,7 @@ AMPI_IN AMPI_V AMPI_(m_value)(AMPI_U code, float up) {
     return AMPI_(times)(up, AMPI_(from_bits)(AMPI_(bits)(m) | s));
 }
 
-/* Of v 8 bits, from 2^-15, and at least 1: a moment over the root of a v that was rounded to 0
+/* v in 8 bits, from 2^-15, and at least 1: a moment over the root of a v that was rounded to 0
    would be a leap. */
 AMPI_IN AMPI_U AMPI_(v_code)(AMPI_V v, float down, AMPI_U random) {
     const AMPI_U y = AMPI_(bits)(AMPI_(times)(down, v));
@@ -3414,7 +3414,7 @@ typedef struct ampi_step_block {
     const uint16_t *p_random, *m_random, *v_random; /* of what is rounded stochastically */
 } ampi_step_block;
 
-/* Of a block of n elements; compilers see the bound. */
+/* Groups in a block of n elements; compilers see the bound. */
 AMPI_HOST size_t ampi_block_groups(size_t n) {
     return ampi_min((n + AMPI_GROUP - 1) / AMPI_GROUP, AMPI_GROUPS);
 }
@@ -3796,8 +3796,8 @@ static uint32_t ampi_check(const void *x, amp_dtype type, size_t i, size_t end, 
     return max;
 }
 
-/* The same on n elements: what fills vectors by the tier in use, the rest in plain C. Casts align
-   what they write around the cache, or else what they read or write most of. */
+/* Those on n elements: what fills vectors by the tier in use, the rest in plain C. Casts align what
+   they write around the cache, or else what they read or write most of. */
 static size_t ampi_whole(size_t i, size_t n) { return n - (n - i) % AMPI_WHOLE; }
 
 static void ampi_widen_array(void *dst, const void *src, amp_dtype type, size_t n, int stream) {
@@ -4330,10 +4330,10 @@ typedef struct ampi_second_floor {
        that is sampled, behind its check, and around its update; where in rows an element is */
     void       (*rows_sum)(const amp_plan *plan, ampi_slot *slot);
     void       (*rows_step)(const amp_plan *plan, const ampi_slot *slot);
-    void       (*report_grads)(ampi_census *census, const void *x, amp_dtype type, size_t n,
+    void       (*report_grads)(ampi_histogram *histogram, const void *x, amp_dtype type, size_t n,
                          const amp_stats *seen);
     void       (*report_weights)(const amp_plan *plan, const ampi_slot *slot, ampi_job job,
-                           size_t begin, size_t n, ampi_census *census);
+                           size_t begin, size_t n, ampi_histogram *histogram);
     amp_result (*rows_stats)(const amp_optimizer *opt, int i, amp_stats *stats);
     /* ranks meet: in prepare (are tables the same?), and behind load_file */
     amp_result (*ranks_meet)(const amp_optimizer *opt);
@@ -4522,7 +4522,7 @@ static const amp_tensor *ampi_tensor(const amp_optimizer *opt, int i) {
     return &ampi_entry_of(opt, (size_t)i)->tensor;
 }
 
-/* Of what the rest of the sentence speaks. */
+/* An error message about a tensor begins. */
 static void ampi_tell_tensor(char *problem, size_t i, const char *name) {
     ampi_tell(problem, "tensor %g%s%s%s: ", (double)i, name ? " (" : "", name ? name : "",
               name ? ")" : "");
@@ -4801,7 +4801,7 @@ static ampi_part ampi_part_of_rank(uint64_t elements, uint64_t rank, uint64_t co
     return p;
 }
 
-/* The same within a tensor of n elements, with so many in front of it. */
+/* That range within a tensor of n elements, with so many in front of it. */
 static ampi_part ampi_part_in(const ampi_part *all, uint64_t before, uint64_t n) {
     ampi_part p;
     p.begin = ampi_in_front(n, all->begin > before ? all->begin - before : 0);
@@ -4809,7 +4809,7 @@ static ampi_part ampi_part_in(const ampi_part *all, uint64_t before, uint64_t n)
     return p;
 }
 
-/* Of all tensors. */
+/* Elements of all tensors. */
 static uint64_t ampi_elements(const amp_optimizer *opt) {
     uint64_t total = 0;
     size_t   i;
@@ -4929,7 +4929,7 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
         const amp_tensor *t = &entries[i].tensor;
         ampi_fill_slot(opt, &entries[i], ampi_part_in(&all, before, t->n), &slots[i]);
         slots[i].first_chunk = plan->num_chunks;
-        plan->fewer |= slots[i].master.format != AMP_FORMAT_F32;
+        plan->coded |= slots[i].master.format != AMP_FORMAT_F32;
         plan->stochastic |=
             ampi_learns(t) && (ampi_formats[slots[i].master.format].random ||
                                (moments && ampi_formats[slots[i].moment[0].format].random));
@@ -5027,7 +5027,7 @@ static amp_result ampi_fill_chunks(const amp_backend *b, const amp_plan *plan) {
     return result;
 }
 
-/* Of a tensor its master, all of its model copy, and the moments it brings. */
+/* A tensor's master, all of its model copy, and the moments it brings. */
 static amp_result ampi_fill_tensor(const amp_backend *b, const amp_tensor *t, const ampi_slot *s) {
     const amp_dtype type   = (amp_dtype)s->model_type;
     const size_t    n      = (size_t)s->n, first = (size_t)s->first;
@@ -5511,7 +5511,7 @@ static double ampi_sum_chunks(const amp_plan *plan) {
 
 /* Check one tensor, chunk by chunk; threads may share the chunks, since nothing depends on who
    does which. Every thread sets its own floating-point environment. */
-static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_census *census) {
+static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_histogram *histogram) {
     const amp_dtype type    = (amp_dtype)slot->grad_type;
     double       *partials  = plan->partials + slot->first_chunk;
     const int64_t chunks    = (int64_t)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK);
@@ -5532,8 +5532,8 @@ static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_census *
         if (slot->grad)
             partials[c] = ampi_check_chunk(ampi_at(slot->grad, type, i), type,
                                            ampi_min((size_t)slot->n - i, AMPI_CHUNK), &seen);
-        if (slot->grad && census)
-            ampi_second().report_grads(census, ampi_at(slot->grad, type, i), type,
+        if (slot->grad && histogram)
+            ampi_second().report_grads(histogram, ampi_at(slot->grad, type, i), type,
                                        ampi_min((size_t)slot->n - i, AMPI_CHUNK), &seen);
         ampi_fp_end(fp);
         max = ampi_load_u32(&seen.max_finite, 0);
@@ -5560,12 +5560,12 @@ static AMPI_NOINLINE void ampi_cpu_check_plan(const amp_plan *plan) {
         uint32_t   max;
         if (slot->sparse) ampi_second().rows_sum(plan, slot);
         ampi_check_slot(plan, slot,
-                        samples ? ampi_census_of(plan, ~plan->record->which, t) : NULL);
+                        samples ? ampi_histogram_of(plan, ~plan->record->which, t) : NULL);
         max = ampi_load_u32(&slot->stats.max_finite, 0);
         if (max > largest) largest = max;
         if (!slot->stats.nonfinite && !slot->stats.bad_row) continue;
         if (plan->record) {
-            ampi_mark_overflow(plan, t, slot->stats.nan);
+            ampi_count_overflow(plan, t, slot->stats.nan);
             if (!bad) plan->record->bad = (uint32_t)(plan->num_slots - t);
         }
         bad |= slot->stats.bad_row ? (uint32_t)AMPI_BAD_ROW : 1u;
@@ -5645,7 +5645,7 @@ static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *slot, ampi_
 }
 
 static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, ampi_job job,
-                             ampi_census *census) {
+                             ampi_histogram *histogram) {
     const int64_t chunks = (int64_t)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK);
     int64_t       c;
 #if AMPI_OPENMP
@@ -5655,7 +5655,7 @@ static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, ampi_j
         const size_t   i  = (size_t)c * AMPI_CHUNK;
         const uint32_t fp = ampi_fp_begin();
         const size_t   n  = ampi_min((size_t)slot->n - i, AMPI_CHUNK);
-        if (census) ampi_second().report_weights(plan, slot, job, i, n, census);
+        if (histogram) ampi_second().report_weights(plan, slot, job, i, n, histogram);
         else ampi_update_chunk(plan, slot, job, i, n);
         ampi_fp_end(fp);
     }
@@ -5673,14 +5673,14 @@ static AMPI_NOINLINE void ampi_cpu_update_plan(const amp_plan *plan, ampi_job jo
         if (moves && slot->sparse) ampi_second().rows_step(plan, slot);
         else if (moves && needs)
             ampi_update_slot(plan, slot, job,
-                             counts ? ampi_census_of(plan, plan->record->which, t) : NULL);
+                             counts ? ampi_histogram_of(plan, plan->record->which, t) : NULL);
         if (ends && plan->zero_grad && slot->sparse) *slot->sparse->num_rows = 0;
         else if (ends && plan->zero_grad && slot->grad && slot->n)
             memset(slot->grad, 0, (size_t)slot->n * amp_dtype_size((amp_dtype)slot->grad_type));
     }
     if (watch) /* for the next */
-        memset(ampi_census_of(plan, ~plan->record->which, 0), 0,
-               plan->num_slots * sizeof *plan->census);
+        memset(ampi_histogram_of(plan, ~plan->record->which, 0), 0,
+               plan->num_slots * sizeof *plan->histograms);
     if (ends) ampi_publish(plan);
 }
 
@@ -5981,8 +5981,8 @@ enum { AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18, AMPI_STATE_SET = 24 }
 AMPI_STATIC_ASSERT(ampi_sums_take_eight_bytes,
                    AMPI_STATE_BLOCK % 8 == 0 && AMPI_STATE_SET % 8 == 0);
 
-/* Of a rank's part, or of what names a set; of one optimizer with all of its state the version is
-   even, or 1. */
+/* Is it the version of a rank's file, or of what names a set? That of one optimizer with all of its
+   state is even, or 1. */
 static int ampi_is_part(uint64_t version) { return (version & 255u) >= 3 && (version & 1u); }
 
 /* One walk over the state counts its bytes, saves it, verifies a file against it, or loads it. */
@@ -6082,7 +6082,7 @@ static void ampi_own_number(ampi_archive *a, uint32_t *number) {
     a->common = common;
 }
 
-/* Of a file that is not this optimizer's: what is otherwise, once. */
+/* The file is not this optimizer's: what differs, once. */
 static void ampi_differs(ampi_archive *a, const char *what, uint64_t theirs, uint64_t ours) {
     a->result = AMP_ERROR_MISMATCH;
     ampi_tell(a->problem, "%s is %g in the file, not %g", what, (double)theirs, (double)ours);
@@ -6170,7 +6170,7 @@ static void ampi_elements_out(ampi_archive *a, const amp_backend *b, const ampi_
     ampi_fp_end(fp);
 }
 
-/* And back. */
+/* Back from the file. */
 static void ampi_elements_in(ampi_archive *a, const amp_backend *b, const ampi_section *s,
                              uint64_t i, const unsigned char *at, size_t n) {
     const ampi_slot     *c = s->coded;
@@ -6300,7 +6300,7 @@ static uint64_t ampi_filed_as(const ampi_slot *slot) {
 
 /* Which moments a tensor has, how they are kept, and masters: where all of fp32 is, there is what
    is of fewer bits. */
-static void ampi_walk_kept(ampi_archive *a, const amp_backend *b, const ampi_slot *slot) {
+static void ampi_walk_storage(ampi_archive *a, const amp_backend *b, const ampi_slot *slot) {
     const uint64_t which = (slot->moment[0].data ? 1u : 0u) | (slot->moment[1].data ? 2u : 0u);
     const uint64_t as    = ampi_filed_as(slot);
     const uint64_t kept  = which ? ampi_formats[slot->moment[0].format].filed : 0;
@@ -6327,7 +6327,7 @@ static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK)
         ampi_tell_tensor(ampi_blank(a->problem), i, name);
     ampi_same(a, ampi_tensor(opt, (int)i)->n, "its size");
-    ampi_walk_kept(a, &opt->backend, slot);
+    ampi_walk_storage(a, &opt->backend, slot);
     AMPI_NUMBER(a, lr_scale);
     AMPI_NUMBER(a, weight_decay);
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK &&
@@ -6385,7 +6385,7 @@ static amp_result ampi_read_state(const amp_optimizer *opt, ampi_state *state) {
     return ampi_read_back(opt, &state->scaler, opt->plan->scaler, sizeof state->scaler);
 }
 
-/* Of the body of that version and rank: its bytes, and those of its tables. */
+/* Count the body of that version and rank: its bytes, and those of its tables. */
 static void ampi_count_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state,
                              uint64_t version, uint64_t rank, uint64_t ranks) {
     memset(a, 0, sizeof *a);
@@ -6432,7 +6432,7 @@ static AMPI_NOINLINE int ampi_scaler_sane(const amp_scaler *s) {
     return (s->rules & AMPI_DELAY) || memcmp(&next, &scale, 8) == 0;
 }
 
-/* And these numbers ones that amp_optimizer_init and set_lr could have accepted? If not, problem
+/* Are these numbers ones that amp_optimizer_init and set_lr could have accepted? If not, problem
    says which. */
 static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_state *state,
                                          char *problem) {
@@ -6576,7 +6576,7 @@ static amp_result ampi_load_arrays(ampi_archive *a, const amp_optimizer *opt,
     return a->result;
 }
 
-/* And then the tables, and model copies. */
+/* Take over the tables, and write model copies. */
 static amp_result ampi_take_over(const amp_optimizer *opt, ampi_state *state) {
     const amp_backend *b    = &opt->backend;
     const amp_plan    *plan = opt->plan;
@@ -7894,8 +7894,8 @@ static int ampi_agree(const amp_optimizer *opt, amp_result *result, amp_result t
     return 1;
 }
 
-/* Of what all ranks must have alike: what a file says, and of the rest what decides a step, and
-   types that travel between ranks. */
+/* A hash of what all ranks must have alike: what a file says, what else decides a step, and types
+   that travel between ranks. */
 static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
     const amp_plan *plan  = opt->plan;
     const uint64_t  count = (uint64_t)opt->ranks.count;
@@ -8014,7 +8014,7 @@ static ampi_set ampi_set_at(const char *path) {
     return set;
 }
 
-/* Of a rank its file: path.TURN.RANK-of-RANKS, or path.TURN-EDITION.RANK-of-RANKS. */
+/* The file of a rank: path.TURN.RANK-of-RANKS, or path.TURN-EDITION.RANK-of-RANKS. */
 static amp_result ampi_name_part(char *name, const char *path, const ampi_set *set,
                                  uint64_t rank) {
     const size_t length = strlen(path);
@@ -8331,22 +8331,22 @@ AMPI_STRICT_END
 #endif /* AMP_NO_ROWS */
 
 /* --------------------------------------------------------------- >>impl  report
-   A step counts into ampi_record, ampi_mark and ampi_census (>>core report); here they are read,
-   saved, judged and written out. */
+   A step counts into ampi_record, ampi_overflows and ampi_histogram (>>core report); here they are
+   read, saved, judged and written out. */
 
 #ifndef AMP_NO_REPORT
 
 AMPI_STRICT_BEGIN
 
 /* Fewer than 2^32 elements have been counted: they join the others. */
-static void ampi_add_counts(ampi_census *census, const uint32_t *count) {
+static void ampi_add_counts(ampi_histogram *histogram, const uint32_t *count) {
     int k;
     for (k = 0; k < AMPI_COUNTS; k++) {
         if (!count[k]) continue;
 #if AMPI_OPENMP
 #pragma omp atomic /* a critical section would be a symbol of its own */
 #endif
-        census->count[k] += count[k];
+        histogram->count[k] += count[k];
     }
 }
 
@@ -8401,8 +8401,8 @@ static void ampi_count_casts(uint32_t *count, const uint32_t *x, size_t n) {
 /* A chunk of a gradient in a turn that is sampled. Exponents say what casts would do, but for those
    in which the bounds lie: no fp16 number is near them, and no bf16 one near that of fp16's normal
    numbers. */
-static AMPI_NOINLINE void ampi_sample_grads(ampi_census *census, const void *x, amp_dtype type,
-                                            size_t n, const amp_stats *seen) {
+static AMPI_NOINLINE void ampi_sample_grads(ampi_histogram *histogram, const void *x,
+                                            amp_dtype type, size_t n, const amp_stats *seen) {
     enum { ZERO = AMPI_F16_ZERO_TO >> 23, NORMAL = AMPI_F16_NORMAL_FROM >> 23 };
     uint32_t        count[AMPI_COUNTS], bits[AMPI_PIECE];
     ampi_exponents  e;
@@ -8426,7 +8426,7 @@ static AMPI_NOINLINE void ampi_sample_grads(ampi_census *census, const void *x, 
         for (i = 1; i < ZERO; i++) count[AMPI_F16_ZERO] += all[i];
         for (; i <= NORMAL; i++) count[AMPI_F16_SMALL] += all[i];
     }
-    ampi_add_counts(census, count);
+    ampi_add_counts(histogram, count);
 }
 
 /* In a piece of weights that have a 16-bit copy: are copies what they were before? */
@@ -8469,7 +8469,7 @@ static void ampi_fill_weight_bins(uint32_t *count, ampi_exponents *e, const void
 /* A chunk of the end of a step in a turn that is sampled. */
 static AMPI_NOINLINE void ampi_watch_chunk(const amp_plan *plan, const ampi_slot *slot,
                                            ampi_job job, size_t begin, size_t count_of,
-                                           ampi_census *census) {
+                                           ampi_histogram *histogram) {
     const int      low  = slot->model && slot->model_type != AMP_F32;
     const size_t   end  = begin + count_of;
     uint32_t       count[AMPI_COUNTS], master[AMPI_PIECE];
@@ -8487,7 +8487,7 @@ static AMPI_NOINLINE void ampi_watch_chunk(const amp_plan *plan, const ampi_slot
         if (low) ampi_count_copies(count, slot, master, before, i, n);
     }
     ampi_fill_weight_bins(count, &e, ampi_at(slot->master.data, AMP_F32, begin), count_of);
-    ampi_add_counts(census, count);
+    ampi_add_counts(histogram, count);
 }
 
 AMPI_STRICT_END
@@ -8508,32 +8508,32 @@ static AMPI_NOINLINE amp_result ampi_report_ok(const amp_optimizer_desc *d) {
 
 static size_t ampi_report_room(const amp_optimizer *opt, amp_plan *plan) {
     const size_t n    = opt->num_entries;
-    const size_t each = 2 * sizeof(ampi_mark) + sizeof(ampi_census) + sizeof(ampi_slot);
+    const size_t each = 2 * sizeof(ampi_overflows) + sizeof(ampi_histogram) + sizeof(ampi_slot);
     const size_t size = 2 * sizeof(ampi_record) + n * each;
     if (!plan) return size;
-    plan->watch        = opt->watch;
-    plan->host_record  = (ampi_record *)(void *)(plan->host_sparse + plan->num_sparse);
-    plan->filed_record = plan->host_record + 1;
-    plan->host_census  = (ampi_census *)(void *)(plan->filed_record + 1);
-    plan->seen_slots   = (ampi_slot *)(void *)(plan->host_census + n);
-    plan->host_marks   = (ampi_mark *)(void *)(plan->seen_slots + n);
-    plan->filed_marks  = plan->host_marks + n;
+    plan->watch           = opt->watch;
+    plan->host_record     = (ampi_record *)(void *)(plan->host_sparse + plan->num_sparse);
+    plan->filed_record    = plan->host_record + 1;
+    plan->host_histograms = (ampi_histogram *)(void *)(plan->filed_record + 1);
+    plan->seen_slots      = (ampi_slot *)(void *)(plan->host_histograms + n);
+    plan->host_overflows  = (ampi_overflows *)(void *)(plan->seen_slots + n);
+    plan->filed_overflows = plan->host_overflows + n;
     memset(plan->host_record, 0, size);
     return size;
 }
 
 static void ampi_layout_report(amp_plan *plan, ampi_arena *arena) {
     const size_t n = plan->num_slots;
-    plan->record = (ampi_record *)ampi_take(arena, 1, sizeof *plan->record, 64);
-    plan->marks  = (ampi_mark *)ampi_take(arena, n, sizeof *plan->marks, 64);
+    plan->record    = (ampi_record *)ampi_take(arena, 1, sizeof *plan->record, 64);
+    plan->overflows = (ampi_overflows *)ampi_take(arena, n, sizeof *plan->overflows, 64);
     if (plan->watch.every)
-        plan->census = (ampi_census *)ampi_take(arena, 2 * n, sizeof *plan->census, 64);
+        plan->histograms = (ampi_histogram *)ampi_take(arena, 2 * n, sizeof *plan->histograms, 64);
 }
 
-/* In a state: counters and what is usual, turns, marks of tensors. A file may have what the
-   optimizer does not want, which is read and forgotten. */
+/* In a state: counters and running statistics, turns, overflows of tensors. What a file has and the
+   optimizer does not want is read and forgotten. */
 
-static void ampi_walk_past(ampi_archive *a, ampi_past *p) {
+static void ampi_walk_running(ampi_archive *a, ampi_running *p) {
     AMPI_NUMBER(a, p->overflows);
     AMPI_NUMBER(a, p->spikes);
     AMPI_NUMBER(a, p->asked);
@@ -8542,7 +8542,7 @@ static void ampi_walk_past(ampi_archive *a, ampi_past *p) {
     AMPI_NUMBER(a, p->variance);
     AMPI_NUMBER(a, p->row);
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK &&
-        (p->norms > AMPI_USUAL || p->row >= AMPI_SPIKES_IN_A_ROW ||
+        (p->norms > AMPI_RUNNING || p->row >= AMPI_SPIKES_IN_A_ROW ||
          !ampi_f64_in(&p->mean, 0.0, AMPI_F64_MAX) ||
          !ampi_f64_in(&p->variance, 0.0, AMPI_F64_MAX)))
         a->result = AMP_ERROR_CORRUPT;
@@ -8562,19 +8562,19 @@ static void ampi_walk_turn(ampi_archive *a, amp_turn *t, size_t place, size_t te
 }
 
 static void ampi_walk_report(ampi_archive *a, const amp_plan *plan) {
-    ampi_record *r = a->walk == AMPI_SAVE || a->walk == AMPI_LOAD ? plan->filed_record : NULL;
-    ampi_past    past;
-    amp_turn     turn;
-    ampi_mark    mark;
-    size_t       i;
-    memset(&past, 0, sizeof past);
+    ampi_record   *r = a->walk == AMPI_SAVE || a->walk == AMPI_LOAD ? plan->filed_record : NULL;
+    ampi_running   running;
+    amp_turn       turn;
+    ampi_overflows overflows;
+    size_t         i;
+    memset(&running, 0, sizeof running);
     memset(&turn, 0, sizeof turn);
-    memset(&mark, 0, sizeof mark);
-    ampi_walk_past(a, r ? &r->past : &past);
+    memset(&overflows, 0, sizeof overflows);
+    ampi_walk_running(a, r ? &r->running : &running);
     for (i = 0; i < AMP_TURNS; i++)
         ampi_walk_turn(a, r ? &r->turns[i] : &turn, i, plan->num_slots);
     for (i = 0; i < plan->num_slots; i++) {
-        ampi_mark *m = r ? &plan->filed_marks[i] : &mark;
+        ampi_overflows *m = r ? &plan->filed_overflows[i] : &overflows;
         AMPI_NUMBER(a, m->overflows);
         AMPI_NUMBER(a, m->nans);
         AMPI_NUMBER(a, m->first);
@@ -8583,15 +8583,15 @@ static void ampi_walk_report(ampi_archive *a, const amp_plan *plan) {
 }
 
 static amp_result ampi_fetch_history(const amp_optimizer *opt, ampi_record *record,
-                                     ampi_mark *marks) {
+                                     ampi_overflows *overflows) {
     const amp_plan *plan   = opt->plan;
     amp_result      result = ampi_read_back(opt, record, plan->record, sizeof *record);
     if (result != AMP_OK || !plan->num_slots) return result;
-    return ampi_read_back(opt, marks, plan->marks, plan->num_slots * sizeof *marks);
+    return ampi_read_back(opt, overflows, plan->overflows, plan->num_slots * sizeof *overflows);
 }
 
 static amp_result ampi_fetch_filed(const amp_optimizer *opt) {
-    return ampi_fetch_history(opt, opt->plan->filed_record, opt->plan->filed_marks);
+    return ampi_fetch_history(opt, opt->plan->filed_record, opt->plan->filed_overflows);
 }
 
 /* A state is about to be loaded: what was is over. */
@@ -8599,23 +8599,23 @@ static void ampi_forget(amp_plan *plan) {
     plan->told = 0;
     plan->seen = 0;
     memset(plan->filed_record, 0, sizeof *plan->filed_record);
-    memset(plan->filed_marks, 0, plan->num_slots * sizeof *plan->filed_marks);
+    memset(plan->filed_overflows, 0, plan->num_slots * sizeof *plan->filed_overflows);
 }
 
-/* Censuses begin anew: a step that failed may have left something in both. */
+/* Histograms begin anew: a step that failed may have left something in both. */
 static amp_result ampi_send_history(const amp_optimizer *opt) {
     const amp_plan    *plan = opt->plan;
     const amp_backend *b    = &opt->backend;
-    const size_t       size = plan->num_slots * sizeof *plan->census;
-    amp_result         result;
-    uint32_t           k;
+    const size_t size = plan->num_slots * sizeof *plan->histograms;
+    amp_result   result;
+    uint32_t     k;
     result = ampi_send(b, plan->record, plan->filed_record, sizeof *plan->record);
     if (result == AMP_OK)
-        result =
-            ampi_send(b, plan->marks, plan->filed_marks, plan->num_slots * sizeof *plan->marks);
-    memset(plan->host_census, 0, size);
-    for (k = 0; k < 2 && plan->census && result == AMP_OK; k++)
-        result = ampi_send(b, ampi_census_of(plan, k, 0), plan->host_census, size);
+        result = ampi_send(b, plan->overflows, plan->filed_overflows,
+                           plan->num_slots * sizeof *plan->overflows);
+    memset(plan->host_histograms, 0, size);
+    for (k = 0; k < 2 && plan->histograms && result == AMP_OK; k++)
+        result = ampi_send(b, ampi_histogram_of(plan, k, 0), plan->host_histograms, size);
     return result;
 }
 
@@ -8646,14 +8646,14 @@ static amp_result ampi_look(const amp_optimizer *opt, ampi_control *c, amp_scale
     plan->seen = 0;
     result     = ampi_read_back(opt, c, plan->control, sizeof *c);
     if (result == AMP_OK) result = ampi_read_back(opt, s, plan->scaler, sizeof *s);
-    if (result == AMP_OK) result = ampi_fetch_history(opt, plan->host_record, plan->host_marks);
+    if (result == AMP_OK) result = ampi_fetch_history(opt, plan->host_record, plan->host_overflows);
     if (result == AMP_OK && plan->num_slots)
         result = ampi_read_back(opt, plan->seen_slots, plan->slots,
                                 plan->num_slots * sizeof *plan->slots);
-    if (result == AMP_OK && plan->census && plan->num_slots)
-        result = ampi_read_back(opt, plan->host_census,
-                                ampi_census_of(plan, plan->host_record->which, 0),
-                                plan->num_slots * sizeof *plan->census);
+    if (result == AMP_OK && plan->histograms && plan->num_slots)
+        result = ampi_read_back(opt, plan->host_histograms,
+                                ampi_histogram_of(plan, plan->host_record->which, 0),
+                                plan->num_slots * sizeof *plan->histograms);
     for (i = 0; i < plan->num_slots && result == AMP_OK; i++)
         result = ampi_place_in_tensor(opt, (int)i, &plan->seen_slots[i].stats);
     plan->seen = result == AMP_OK;
@@ -8669,17 +8669,17 @@ static int ampi_headroom(const ampi_slot *slot) {
     return (slot->grad_type == AMP_F16 ? 127 + 15 : 254) - (int)(max >> 23);
 }
 
-static uint64_t ampi_nonzero(const ampi_census *census) {
+static uint64_t ampi_nonzero(const ampi_histogram *histogram) {
     uint64_t sum = 0;
     int      b;
-    for (b = 0; b < AMP_BINS; b++) sum += census->count[AMPI_GRADS + b];
+    for (b = 0; b < AMP_BINS; b++) sum += histogram->count[AMPI_GRADS + b];
     return sum;
 }
 
 /* Into a report what tensor i has. */
 static void ampi_report_of(const amp_plan *plan, int i, amp_report *r) {
-    const ampi_mark          *m     = &plan->host_marks[i];
-    const unsigned long long *count = plan->host_census[i].count;
+    const ampi_overflows          *m     = &plan->host_overflows[i];
+    const unsigned long long *count    = plan->host_histograms[i].count;
     const int                 headroom = ampi_headroom(&plan->seen_slots[i]);
     if (headroom < r->headroom) r->headroom = headroom;
     if (m->overflows && (r->first_tensor < 0 || m->first < r->first_turn)) {
@@ -8690,7 +8690,7 @@ static void ampi_report_of(const amp_plan *plan, int i, amp_report *r) {
         r->most_tensor    = i;
         r->most_overflows = m->overflows;
     }
-    r->grads += ampi_nonzero(&plan->host_census[i]);
+    r->grads += ampi_nonzero(&plan->host_histograms[i]);
     r->f16_zero += count[AMPI_F16_ZERO];
     r->f16_small += count[AMPI_F16_SMALL];
     r->bf16_zero += count[AMPI_BF16_ZERO];
@@ -8706,9 +8706,9 @@ static void ampi_fill_report(const amp_plan *plan, const ampi_control *c, const 
     memset(r, 0, sizeof *r);
     r->turns        = ampi_turns(c);
     r->steps        = c->gate.step;
-    r->overflows    = record->past.overflows;
-    r->spikes       = record->past.spikes;
-    r->asked        = record->past.asked;
+    r->overflows    = record->running.overflows;
+    r->spikes       = record->running.spikes;
+    r->asked        = record->running.asked;
     r->growths      = s->growths;
     r->backoffs     = s->backoffs;
     r->norm         = c->norm;
@@ -8732,17 +8732,17 @@ static void ampi_fill_tensor_report(const amp_optimizer *opt, int i, amp_tensor_
     const amp_plan           *plan  = opt->plan;
     const amp_tensor         *t     = ampi_tensor(opt, i);
     const ampi_slot          *slot  = &plan->seen_slots[i];
-    const unsigned long long *count = plan->host_census[i].count;
+    const unsigned long long *count = plan->host_histograms[i].count;
     int                       b;
     memset(r, 0, sizeof *r);
-    r->name  = t->name;
-    r->n     = t->n;
-    r->stats = slot->stats;
+    r->name       = t->name;
+    r->n          = t->n;
+    r->stats      = slot->stats;
     r->headroom   = ampi_headroom(slot);
-    r->overflows  = plan->host_marks[i].overflows;
-    r->nans       = plan->host_marks[i].nans;
-    r->first_turn = plan->host_marks[i].first;
-    r->last_turn  = plan->host_marks[i].last;
+    r->overflows  = plan->host_overflows[i].overflows;
+    r->nans       = plan->host_overflows[i].nans;
+    r->first_turn = plan->host_overflows[i].first;
+    r->last_turn  = plan->host_overflows[i].last;
     r->f16_zero   = count[AMPI_F16_ZERO];
     r->f16_small  = count[AMPI_F16_SMALL];
     r->bf16_zero  = count[AMPI_BF16_ZERO];
@@ -8936,10 +8936,10 @@ static void ampi_advise_skips(ampi_case *k) {
 
 /* The share of a tensor's gradients, not 0, that is subnormal as it is stored. */
 static double ampi_underflow(const amp_plan *plan, size_t i) {
-    const ampi_census *census  = &plan->host_census[i];
-    const uint64_t     nonzero = ampi_nonzero(census);
+    const ampi_histogram *histogram  = &plan->host_histograms[i];
+    const uint64_t nonzero = ampi_nonzero(histogram);
     if (plan->seen_slots[i].grad_type != AMP_F16 || nonzero < AMPI_ENOUGH) return 0.0;
-    return (double)census->count[AMPI_F16_SMALL] / (double)nonzero;
+    return (double)histogram->count[AMPI_F16_SMALL] / (double)nonzero;
 }
 
 /* Where small gradients are, and large ones. */
@@ -8960,8 +8960,8 @@ static ampi_reach ampi_measure(const amp_plan *plan) {
         if (slot->grad_type != AMP_F16 || !slot->grad) continue;
         share = ampi_underflow(plan, i);
         e.weights += plan->host_slots[i].n;
-        e.tiny += plan->host_census[i].count[AMPI_F16_SMALL];
-        e.grads += ampi_nonzero(&plan->host_census[i]);
+        e.tiny += plan->host_histograms[i].count[AMPI_F16_SMALL];
+        e.grads += ampi_nonzero(&plan->host_histograms[i]);
         if (share >= 0.25) e.small += plan->host_slots[i].n;
         if (share >= most) {
             most    = share;
@@ -9013,9 +9013,9 @@ static void ampi_advise_range(ampi_case *k) {
 static void ampi_advise_masters(ampi_case *k) {
     size_t i;
     for (i = 0; i < k->plan->num_slots; i++) {
-        const unsigned long long *count = k->plan->host_census[i].count;
+        const unsigned long long *count   = k->plan->host_histograms[i].count;
         const unsigned long long  updates = count[AMPI_UPDATES], lost = count[AMPI_LOST];
-        const double              share = (double)lost / (double)updates;
+        const double              share   = (double)lost / (double)updates;
         if (updates < AMPI_ENOUGH || count[AMPI_HALVES] != updates || lost == updates) continue;
         ampi_advise(k, AMP_ADVICE_MASTERS, (int)i, share,
                     "its masters are rounded to 16 bits, and a step loses %g %% of updates: keep "
@@ -9202,7 +9202,7 @@ static void ampi_print_row(ampi_text *t, const amp_optimizer *opt, int i, int sa
     ampi_print_to(t, 65);
     ampi_print_number(t, (double)r.overflows);
     if (sampled) {
-        ampi_print_share(t, r.f16_small, ampi_nonzero(&opt->plan->host_census[i]), 76);
+        ampi_print_share(t, r.f16_small, ampi_nonzero(&opt->plan->host_histograms[i]), 76);
         ampi_print_share(t, r.lost, r.updates, 90);
     }
     ampi_print_char(t, '\n');

@@ -738,7 +738,7 @@ AMPI_DEVICE void ampi_tell_tally(const amp_plan &plan, uint32_t i, const ampi_ta
     slot->stats.first_nonfinite = slot->n - all.late; /* n if there is none */
     slot->stats.max_finite      = ampi_f32_from_bits(all.max);
     if (all.nonfinite && plan.record) {
-        ampi_mark_overflow(&plan, i, all.nan);
+        ampi_count_overflow(&plan, i, all.nan);
         atomicMax(&plan.record->bad, (uint32_t)plan.num_slots - i);
     }
 }
@@ -875,7 +875,7 @@ AMPI_DEVICE void ampi_clear_others(const amp_plan *plan) {
 /* ------------------------------------------------------------------- samples
 
    A turn that is sampled goes through its arrays once more, element by element: it is one in many.
-   A block counts in memory of its own, then adds to the tensor's census. */
+   A block counts in memory of its own, then adds to the tensor's histogram. */
 struct ampi_counter { uint32_t count[AMPI_COUNTS]; };
 
 /* Not in a template, where the emulator would not know it for a block's own. */
@@ -889,10 +889,10 @@ AMPI_DEVICE void ampi_begin_counts(ampi_counter *c) {
     __syncthreads();
 }
 
-AMPI_DEVICE void ampi_end_counts(const ampi_counter *c, ampi_census *census) {
+AMPI_DEVICE void ampi_end_counts(const ampi_counter *c, ampi_histogram *histogram) {
     __syncthreads();
     for (unsigned k = threadIdx.x; k < AMPI_COUNTS; k += blockDim.x)
-        if (c->count[k]) atomicAdd(&census->count[k], (unsigned long long)c->count[k]);
+        if (c->count[k]) atomicAdd(&histogram->count[k], (unsigned long long)c->count[k]);
     __syncthreads();
 }
 
@@ -924,12 +924,12 @@ AMPI_DEVICE void ampi_sample_chunks(const amp_plan *plan, ampi_counter *counter)
             grads.expand<1>(grads.fetch<1>(k), &u);
             ampi_count_grad(counter, u & 0x7fffffffu);
         }
-        ampi_end_counts(counter, ampi_census_of(plan, ~plan->record->which, i));
+        ampi_end_counts(counter, ampi_histogram_of(plan, ~plan->record->which, i));
     }
 }
 
 /* What a thread does to an element at the end of a step, with what was and what is. */
-struct ampi_witness {
+struct ampi_watcher {
     ampi_any      grad, master, model;
     ampi_counter *counter;
     AMPI_MEMBER uint32_t copy(unsigned i) const { return model.fetch<1>(i).w[0]; }
@@ -953,9 +953,9 @@ struct ampi_witness {
     }
 };
 
-/* The census that the next sample will fill. */
-AMPI_DEVICE void ampi_clear_census(const amp_plan *plan) {
-    ampi_census   *next = ampi_census_of(plan, ~plan->record->which, 0);
+/* The histogram that the next sample will fill. */
+AMPI_DEVICE void ampi_clear_histograms(const amp_plan *plan) {
+    ampi_histogram *next = ampi_histogram_of(plan, ~plan->record->which, 0);
     const uint64_t all  = (uint64_t)plan->num_slots * AMPI_COUNTS;
     for (uint64_t k = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; k < all;
          k += (uint64_t)gridDim.x * blockDim.x)
@@ -1204,7 +1204,7 @@ AMPI_KERNEL(4) ampi_begins_kernel(amp_plan plan) {
         ampi_begin_sums(&plan.slots[s->slot], s);
         if (s->early) atomicOr(&plan.control->seen[0], (uint32_t)AMPI_BAD_ROW);
         if (s->early && plan.record) {
-            ampi_mark_overflow(&plan, s->slot, 0);
+            ampi_count_overflow(&plan, s->slot, 0);
             atomicMax(&plan.record->bad, (uint32_t)plan.num_slots - s->slot);
         }
         s->early = 0;
@@ -1426,12 +1426,12 @@ AMPI_DEVICE ampi_tensor_part ampi_tensor_part_of(const amp_plan &plan, const amp
     return t;
 }
 
-AMPI_DEVICE ampi_witness ampi_witness_of(const ampi_share &s, ampi_counter *counter) {
-    const ampi_slot *slot = s.slot;
-    const ampi_witness witness = {ampi_part_at(slot->grad, slot->grad_type, s.begin),
+AMPI_DEVICE ampi_watcher ampi_watcher_of(const ampi_share &s, ampi_counter *counter) {
+    const ampi_slot   *slot    = s.slot;
+    const ampi_watcher watcher = {ampi_part_at(slot->grad, slot->grad_type, s.begin),
                                   ampi_part_at(slot->master.data, AMP_F32, s.begin),
                                   ampi_part_at(slot->model, slot->model_type, s.begin), counter};
-    return witness;
+    return watcher;
 }
 
 /* Where roots and quotients go their slow ways, which have one room for all steps of a kernel, what
@@ -1450,19 +1450,19 @@ AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan, ampi_counter *counter
         const ampi_share s = ampi_share_of(&plan, k);
         if (s.count == 0 || !ampi_counts_updates(s.slot)) continue;
         ampi_tensor_part t       = ampi_tensor_part_of(plan, s);
-        ampi_witness     witness = {t.grad, t.master, t.model, counter};
+        ampi_watcher watcher = {t.grad, t.master, t.model, counter};
         ampi_begin_counts(counter);
         for (unsigned i = threadIdx.x; i < s.count; i += blockDim.x) {
-            if (AMPI_ANEW) witness = ampi_witness_of(s, counter);
-            const bool     moves  = witness.moves(i);
-            const uint32_t before = moves ? witness.copy(i) : 0;
+            if (AMPI_ANEW) watcher = ampi_watcher_of(s, counter);
+            const bool     moves  = watcher.moves(i);
+            const uint32_t before = moves ? watcher.copy(i) : 0;
             if (AMPI_ANEW) t = ampi_tensor_part_of(plan, s);
             const ampi_stepper<KIND, AMPI_ANY, AMPI_ANY> step(t);
             step.template finish<1>(i, step.template fetch<1>(i));
-            if (AMPI_ANEW) witness = ampi_witness_of(s, counter);
-            witness.tell(i, moves, before);
+            if (AMPI_ANEW) watcher = ampi_watcher_of(s, counter);
+            watcher.tell(i, moves, before);
         }
-        ampi_end_counts(counter, ampi_census_of(&plan, plan.record->which,
+        ampi_end_counts(counter, ampi_histogram_of(&plan, plan.record->which,
                                                 (size_t)(s.slot - plan.slots)));
     }
 }
@@ -1473,7 +1473,7 @@ template <int KIND> AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_ker
     ampi_wait_for_previous();
     const bool skip = c->gate.skip != 0;
     if (ampi_sampled(&plan)) {
-        ampi_clear_census(&plan);
+        ampi_clear_histograms(&plan);
         if (!skip) {
             ampi_update_sampled<KIND>(plan, ampi_counter_of_block());
             if (ampi_first_thread()) ampi_publish(&plan);
@@ -1495,7 +1495,7 @@ template <int KIND> AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_ker
 
 /* Storage formats but fp32. A thread has N elements of a group of 32, so that 32 / N lanes agree
    on its largest magnitude: four where arrays are aligned for it, or one. */
-struct ampi_fewer_part {
+struct ampi_coded {
     ampi_any        grad;
     const ampi_slot *slot;
     uint64_t        begin; /* of the part, in the slot */
@@ -1625,7 +1625,7 @@ AMPI_DEVICE void ampi_put_moments(const ampi_stored &s, size_t i, bool here, con
 
 /* N masters from what stands for them, and back; draws are for weights without masters. */
 template <int N>
-AMPI_DEVICE void ampi_get_master_group(const ampi_fewer_part &t, uint64_t i, float *p) {
+AMPI_DEVICE void ampi_get_master_group(const ampi_coded &t, uint64_t i, float *p) {
     uint32_t h[N], l[N];
 #pragma unroll
     for (int k = 0; k < N; k++) l[k] = 0;
@@ -1637,7 +1637,7 @@ AMPI_DEVICE void ampi_get_master_group(const ampi_fewer_part &t, uint64_t i, flo
     for (int k = 0; k < N; k++) p[k] = ampi_master(h[k], l[k], t.master, t.f16);
 }
 template <int N>
-AMPI_DEVICE void ampi_put_master_group(const ampi_fewer_part &t, uint64_t i, const float *p,
+AMPI_DEVICE void ampi_put_master_group(const ampi_coded &t, uint64_t i, const float *p,
                                        ampi_draws<N> *draws) {
     uint32_t h[N], l[N];
 #pragma unroll
@@ -1651,7 +1651,7 @@ AMPI_DEVICE void ampi_put_master_group(const ampi_fewer_part &t, uint64_t i, con
 
 /* Elements [first, behind) of a part, whole groups of 32 unless N is 1. */
 template <int KIND, int MOMENTS, int N>
-AMPI_DEVICE void ampi_fewer_groups(const ampi_fewer_part &t, unsigned first, unsigned behind) {
+AMPI_DEVICE void ampi_coded_groups(const ampi_coded &t, unsigned first, unsigned behind) {
     const ampi_slot *slot  = t.slot;
     const uint32_t   at    = (uint32_t)(slot->first + t.begin);
     const bool       has_v = AMPI_SECOND >> KIND & 1;
@@ -1693,21 +1693,21 @@ AMPI_DEVICE void ampi_fewer_groups(const ampi_fewer_part &t, unsigned first, uns
 }
 
 template <int KIND, int MOMENTS>
-AMPI_DEVICE void ampi_fewer_as(const ampi_fewer_part &t, unsigned count) {
+AMPI_DEVICE void ampi_coded_as(const ampi_coded &t, unsigned count) {
     const bool agree = t.begin % 4 == 0 && t.grad.has_group(4, 0) &&
                        (uintptr_t)t.slot->model % 8 == 0;
     const unsigned whole = agree ? count / AMPI_GROUP * AMPI_GROUP : 0;
-    ampi_fewer_groups<KIND, MOMENTS, 4>(t, 0, whole);
-    ampi_fewer_groups<KIND, MOMENTS, 1>(t, whole, count);
+    ampi_coded_groups<KIND, MOMENTS, 4>(t, 0, whole);
+    ampi_coded_groups<KIND, MOMENTS, 1>(t, whole, count);
 }
 
 /* count elements of a slot whose master is not of fp32, from element begin; all of one key at
    a time. */
 template <int KIND>
-AMPI_DEVICE void ampi_step_fewer(const amp_plan &plan, const ampi_slot *slot, ampi_any grad,
+AMPI_DEVICE void ampi_step_coded(const amp_plan &plan, const ampi_slot *slot, ampi_any grad,
                                  uint64_t begin, unsigned count, bool zero) {
     const ampi_control *c = plan.control;
-    ampi_fewer_part     t;
+    ampi_coded          t;
     t.slot   = slot;
     t.rates  = ampi_rates_of(c, slot);
     t.factor = c->gate.inv_scale;
@@ -1721,19 +1721,19 @@ AMPI_DEVICE void ampi_step_fewer(const amp_plan &plan, const ampi_slot *slot, am
         t.begin = begin;
         t.key   = ampi_seeds_of(c->seed, (uint64_t)(slot - plan.slots), c->gate.step, at);
         const uint32_t moments = slot->moment[0].format;
-        if (moments == AMP_FORMAT_8BIT) ampi_fewer_as<KIND, AMP_FORMAT_8BIT>(t, here);
-        else if (moments == AMP_FORMAT_BF16) ampi_fewer_as<KIND, AMP_FORMAT_BF16>(t, here);
-        else ampi_fewer_as<KIND, AMP_FORMAT_F32>(t, here);
+        if (moments == AMP_FORMAT_8BIT) ampi_coded_as<KIND, AMP_FORMAT_8BIT>(t, here);
+        else if (moments == AMP_FORMAT_BF16) ampi_coded_as<KIND, AMP_FORMAT_BF16>(t, here);
+        else ampi_coded_as<KIND, AMP_FORMAT_F32>(t, here);
     }
 }
 
 /* B where a tensor's master is not of fp32; in a turn that is sampled weights and
    updates of those alone that have it are counted. */
-template <int KIND> AMPI_KERNEL(2) ampi_fewer_kernel(amp_plan plan) {
+template <int KIND> AMPI_KERNEL(2) ampi_coded_kernel(amp_plan plan) {
     const uint64_t parts = plan.num_chunks * plan.parts;
     ampi_wait_for_previous();
     const bool skip = plan.control->gate.skip != 0, sampled = ampi_sampled(&plan) != 0;
-    if (sampled) ampi_clear_census(&plan);
+    if (sampled) ampi_clear_histograms(&plan);
     if (sampled && !skip) ampi_update_sampled<KIND>(plan, ampi_counter_of_block());
     for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
         const ampi_share s    = ampi_share_of(&plan, parts - 1 - k);
@@ -1742,7 +1742,7 @@ template <int KIND> AMPI_KERNEL(2) ampi_fewer_kernel(amp_plan plan) {
         if (skip && plan.zero_grad)
             ampi_clear(ampi_part_at(slot->grad, slot->grad_type, s.begin), s.count);
         else if (!skip && slot->master.format != AMP_FORMAT_F32)
-            ampi_step_fewer<KIND>(plan, slot, ampi_part_at(slot->grad, slot->grad_type, s.begin),
+            ampi_step_coded<KIND>(plan, slot, ampi_part_at(slot->grad, slot->grad_type, s.begin),
                                   s.begin, s.count, plan.zero_grad != 0);
         else if (!skip && !sampled) ampi_step<KIND>(ampi_tensor_part_of(plan, s), s.count);
     }
@@ -1750,7 +1750,7 @@ template <int KIND> AMPI_KERNEL(2) ampi_fewer_kernel(amp_plan plan) {
 }
 
 #else
-#define ampi_fewer_kernel ampi_update_kernel
+#define ampi_coded_kernel ampi_update_kernel
 #endif /* AMP_NO_STORAGE */
 
 /* Behind B, gradients of few rows: blocks take rows that are touched, in their places. */
@@ -1769,7 +1769,7 @@ AMPI_KERNEL(FEWER ? 2 : AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_rows_kernel(amp_pl
             t.grad   = ampi_part_at(slot->grad, AMP_F32, row * (uint64_t)s->length);
 #ifndef AMP_NO_STORAGE
             if (FEWER && slot->master.format != AMP_FORMAT_F32) {
-                ampi_step_fewer<KIND>(plan, slot, t.grad, begin, s->length, false);
+                ampi_step_coded<KIND>(plan, slot, t.grad, begin, s->length, false);
                 continue;
             }
 #endif
@@ -1784,16 +1784,16 @@ AMPI_KERNEL(FEWER ? 2 : AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_rows_kernel(amp_pl
 }
 
 /* Model copies that are written for a step of the user's own, in a turn that is sampled. */
-AMPI_DEVICE void ampi_copy_sampled(const ampi_witness &witness, unsigned count,
-                                   ampi_census *census) {
-    ampi_begin_counts(witness.counter);
+AMPI_DEVICE void ampi_copy_sampled(const ampi_watcher &watcher, unsigned count,
+                                   ampi_histogram *histogram) {
+    ampi_begin_counts(watcher.counter);
     for (unsigned i = threadIdx.x; i < count; i += blockDim.x) {
-        const bool     moves  = witness.moves(i);
-        const uint32_t before = moves ? witness.copy(i) : 0;
-        witness.model.put_one(i, witness.master.fetch<1>(i).w[0]);
-        witness.tell(i, moves, before);
+        const bool     moves  = watcher.moves(i);
+        const uint32_t before = moves ? watcher.copy(i) : 0;
+        watcher.model.put_one(i, watcher.master.fetch<1>(i).w[0]);
+        watcher.tell(i, moves, before);
     }
-    ampi_end_counts(witness.counter, census);
+    ampi_end_counts(watcher.counter, histogram);
 }
 
 /* What stands around an optimizer of the user's own. */
@@ -1804,7 +1804,7 @@ template <int WORK> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
     const ampi_unscale_op unscale = {WORK == AMPI_CARRY ? ampi_carry_factor(&plan)
                                                         : c->gate.inv_scale};
     const bool            sampled = WORK == AMPI_MODEL && ampi_sampled(&plan);
-    if (sampled) ampi_clear_census(&plan);
+    if (sampled) ampi_clear_histograms(&plan);
     for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
         const ampi_share s        = ampi_share_of(&plan, parts - 1 - k);
         const ampi_slot *slot     = s.slot;
@@ -1824,7 +1824,7 @@ template <int WORK> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
                                ampi_part_at(slot->model, slot->model_type, s.begin),
                                ampi_counter_of_block()},
                               s.count,
-                              ampi_census_of(&plan, plan.record->which,
+                              ampi_histogram_of(&plan, plan.record->which,
                                              (size_t)(slot - plan.slots)));
         else if (WORK == AMPI_MODEL && !skip && slot->model &&
                  slot->master.format == AMP_FORMAT_F32)
@@ -2247,7 +2247,7 @@ static amp_result ampi_cuda_add(const amp_backend *self, float *sums, const void
 /* Of each kind B, and what comes behind it for rows: in fp32, and in any storage. */
 typedef void (*ampi_step_kernel)(amp_plan plan);
 #define AMPI_STEP_KERNELS(kind, step, moments, always, beta2)                                \
-    {{ampi_update_kernel<AMP_KIND_##kind>, ampi_fewer_kernel<AMP_KIND_##kind>},              \
+    {{ampi_update_kernel<AMP_KIND_##kind>, ampi_coded_kernel<AMP_KIND_##kind>},              \
      {ampi_rows_kernel<AMP_KIND_##kind, false>, ampi_rows_kernel<AMP_KIND_##kind, AMPI_STORAGE>}},
 static const ampi_step_kernel ampi_step_kernels[][2][2] = {{{NULL}},
                                                            AMPI_OPTIMIZERS(AMPI_STEP_KERNELS)};
@@ -2257,7 +2257,7 @@ static amp_result ampi_update(const amp_backend *self, const amp_plan *plan, amp
     void (*kernel)(amp_plan) = job == AMPI_JOB_UNSCALE        ? ampi_around_kernel<AMPI_UNSCALE>
                                : job == AMPI_JOB_PUBLISH      ? ampi_around_kernel<AMPI_MODEL>
                                : job == AMPI_JOB_CARRY        ? ampi_around_kernel<AMPI_CARRY>
-                               : ampi_step_kernels[plan->kind][0][plan->fewer];
+                               : ampi_step_kernels[plan->kind][0][plan->coded];
     const unsigned blocks  = ampi_blocks(self, plan->num_chunks * plan->parts);
     const unsigned threads = ampi_threads(self, 256);
     amp_result     result;
@@ -2268,7 +2268,7 @@ static amp_result ampi_update(const amp_backend *self, const amp_plan *plan, amp
                  ? ampi_launch_early(kernel, blocks, threads, self->stream, *plan)
                  : ampi_launch(kernel, blocks, threads, self->stream, *plan);
     if (result != AMP_OK || !plan->num_sparse) return result;
-    return ampi_launch_rows(self, plan, ampi_step_kernels[plan->kind][1][plan->fewer]);
+    return ampi_launch_rows(self, plan, ampi_step_kernels[plan->kind][1][plan->coded]);
 }
 
 static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan, ampi_job job) {
