@@ -1126,7 +1126,7 @@ static float rounded(double x) { /* of two floats a sum or product, which double
     return y;
 }
 static void lion(float *p, float *m, float g, float lr, float decay) {
-    const double b1 = (double)0.9f, b2 = (double)0.99f;
+    const double b1 = (double)rounded(0.9), b2 = (double)rounded(0.99); /* 0.9f may have a double's bits */
     const double rest1 = (double)rounded(1.0 - 0.9), rest2 = (double)rounded(1.0 - 0.99);
     const float  keep = rounded(1.0 - (double)rounded((double)lr * (double)decay));
     const double u    = (double)rounded(b1 * (double)*m) + (double)rounded(rest1 * (double)g);
