@@ -8556,8 +8556,9 @@ static void ampi_walk_turn(ampi_archive *a, amp_turn *t, size_t place, size_t te
     AMPI_NUMBER(a, t->skip);
     AMPI_NUMBER(a, t->tensor);
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK &&
-        ((t->turn && t->turn % AMP_TURNS != place) || t->skip > (uint32_t)AMP_SKIP_ASKED ||
-         t->tensor < -1 || (t->tensor >= 0 && (size_t)t->tensor >= tensors)))
+        (t->skip > (uint32_t)AMP_SKIP_ASKED || t->tensor < -1 ||
+         (t->turn && (t->turn % AMP_TURNS != place ||
+                      (t->tensor >= 0 && (size_t)t->tensor >= tensors)))))
         a->result = AMP_ERROR_CORRUPT;
 }
 

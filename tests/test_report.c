@@ -736,6 +736,19 @@ TEST(saved, "a run that is saved and loaded has the history of one that was not;
     end(&c);
 }
 
+TEST(saved_without_tensors, "law 11: a run without tensors is saved with its report, and loads") {
+    rig  r;
+    tape t = {NULL, 0, 0, 0, 0};
+    begin(&r);
+    prepare(&r);
+    step(&r, 0.01f);
+    save(&r, &t);
+    OK(load_tape(&r, &t));
+    CHECK_EQ_U64(report_of(&r).turns, 1);
+    free(t.bytes);
+    end(&r);
+}
+
 /* Little-endian numbers of 8 bytes, and a state's sum of them. */
 static uint64_t number_at(const unsigned char *p) {
     uint64_t x = 0;
@@ -1651,6 +1664,7 @@ int main(int argc, char **argv) {
     RUN(refused);
     RUN(ring);
     RUN(saved);
+    RUN(saved_without_tensors);
     RUN(torn);
     RUN(spike_norm);
     RUN(spike_z);
