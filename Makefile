@@ -70,11 +70,11 @@ LOGS := $(SCRIPTS:%=$(BUILD)/tests/%.log) \
 LOGS := $(filter-out $(call less,,$(LESS:%=$(BUILD)/tests/%.log)),$(LOGS))
 
 # What make check runs besides.
-CHECK_LOGS := $(BUILD)/tests/fuzzing.log $(BUILD)/tests/mingw.log $(BUILD)/tests/libtorch.log
+CHECK_LOGS := $(BUILD)/tests/prove.log $(BUILD)/tests/fuzzing.log $(BUILD)/tests/mingw.log $(BUILD)/tests/libtorch.log
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check sum soak cuda gpu-carry bench bench-peers logs examples vectors install clean
+.PHONY: help run test check sum soak cuda gpu-carry bench bench-peers logs examples vectors prove install clean
 
 VERSION = $(shell awk '/define AMP_VERSION_/ {printf "%s%s", dot, $$3; dot = "."}' amp.h)
 
@@ -98,7 +98,7 @@ test: ## run the tests, in samples where all takes long; the last line is "N pas
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) logs
 	$(Q)$(SUM) $(LOGS)
 
-check: ## run all tests in full, fuzzing for two minutes, MinGW and wine: half an hour
+check: ## run all tests in full, proofs, fuzzing for two minutes, MinGW and wine: half an hour
 	$(Q)rm -rf $(BUILD)/tests
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) AMP_QUICK=0 logs
 	$(Q)$(MAKE) --no-print-directory AMP_QUICK=0 $(CHECK_LOGS)
@@ -118,6 +118,10 @@ soak: $(BUILD)/ddp_mpi ## kill ranks 500 times; fuzz for HOURS=8, build/soak kee
 vectors: ## run tests/vectors on amp.h, and on PyTorch's scaler where it is (PYTHON=...)
 	$(Q)mkdir -p $(BUILD)
 	$(Q)CC="$(CC)" sh tests/vectors.sh $(BUILD)/vectors
+
+prove: ## what tests/proof/README.md says is proved, goal by goal
+	$(Q)mkdir -p $(BUILD)
+	$(Q)CC="$(CC)" sh tests/prove.sh $(BUILD)/prove
 
 cuda: ## compile kernels and CUDA examples with nvcc for every architecture; show registers
 	$(Q)mkdir -p $(BUILD)/cuda
@@ -229,6 +233,7 @@ $(BUILD)/tests/cblas.log: tests/test_cblas.c tests/cblas_trainer.c
 $(BUILD)/tests/libtorch.log: examples/libtorch.cpp $(wildcard examples/train_*.h)
 $(BUILD)/tests/self.log: tests/test.h
 $(BUILD)/tests/vectors.log: $(wildcard tests/vectors/*)
+$(BUILD)/tests/prove.log: $(wildcard tests/proof/*)
 $(BUILD)/tests/bits.log: tests/test_bits.c
 $(BUILD)/tests/gpu_self.log: tests/gpu.sh tests/gpu_table.awk $(wildcard tests/bench/*cuda.cu tests/bench/*.py)
 $(BUILD)/tests/readme.log: README.md
