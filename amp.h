@@ -873,10 +873,10 @@ AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt);
 
 /* For a step that is captured in a CUDA graph, where an argument would be frozen: the fused step of
-   desc.kind with the learning rate that is in backend memory: the last one of adamw or sgd, or set
+   desc.kind with the learning rate that is in backend memory: that of the last fused step, or set
    outside the capture by set_lr, or written through lr_ptr, by a kernel of yours perhaps.
-   AMP_ERROR_BAD_STATE if there never was one and nobody has asked for lr_ptr. (What set_lr, adamw
-   or sgd set inside a capture, every replay sets.) */
+   AMP_ERROR_BAD_STATE if there never was one and nobody has asked for lr_ptr. (What set_lr or a
+   fused step sets inside a capture, every replay sets.) */
 AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr);
 AMP_DEF float     *amp_optimizer_lr_ptr(const amp_optimizer *opt);
