@@ -1,4 +1,4 @@
-/* amp.h - v0.5.1 - automatic mixed precision for training loops in C and CUDA
+/* amp.h - v0.6.0 - automatic mixed precision for training loops in C and CUDA
    SPDX-License-Identifier: MIT OR Unlicense (your choice, see the end of the file)
 
    USE IT
@@ -260,7 +260,7 @@
             used from different threads, unless they share a scaler.
 
    >>history
-       0.5.1  New: amp_matmul, amp_linear, amp_linear_backward, the short way to 16-bit products;
+       0.6.0  New: amp_matmul, amp_linear, amp_linear_backward, the short way to 16-bit products;
               amp_gemm_args.compute: fp32 operands rounded while a CPU packs them; .bias_type: set
               it where bias is of 16 bits. AMP_CBLAS_DROP_IN: cblas_sgemm under autocast.
               amp_optimizer_refresh: model copies from masters, now. skipped_in_a_row, in
@@ -316,8 +316,8 @@
               clipping, gemm, CPU backend */
 
 #define AMP_VERSION_MAJOR 0
-#define AMP_VERSION_MINOR 5
-#define AMP_VERSION_PATCH 1
+#define AMP_VERSION_MINOR 6
+#define AMP_VERSION_PATCH 0
 
 #ifndef AMP_H_INCLUDED
 #define AMP_H_INCLUDED
@@ -400,7 +400,7 @@ typedef enum amp_result {
    object; threads must not share it. */
 enum { AMP_PROBLEM_SIZE = 200 };
 
-/* A short English sentence for a result, never NULL; the version that is linked, "0.5.1". */
+/* A short English sentence for a result, never NULL; the version that is linked, "0.6.0". */
 AMP_DEF const char *amp_result_string(amp_result result);
 AMP_DEF const char *amp_version(void);
 enum { AMPI_VERSION = AMP_VERSION_MAJOR * 10000 + AMP_VERSION_MINOR * 100 + AMP_VERSION_PATCH };

@@ -224,9 +224,9 @@ no_writable_data() { # FILE: tables of addresses are read-only once loaded; law 
 first_floor_only() {
     ! nm "$1" | grep -iE 'autocast|cache|session|amp_op_|ampi_ops'
 }
-without() { # MACRO PATTERN: a build without that room defines none of its functions
+without() { # MACRO PATTERN: a build without that room defines none of its functions; full.o does
     $CC -std=c99 -D$1 -I. -c "$out/only.c" -o "$out/only.o" > "$out/log" 2>&1 &&
-        nm "$out/only.o" | grep -qE ampi_decide && ! nm "$out/only.o" | grep -E "$2"
+        nm "$out/full.o" | grep -qE "$2" && ! nm "$out/only.o" | grep -E "$2"
 }
 no_allocation() { # FILE: it does not even ask for the names
     ! nm -u "$1" | grep -wE '_?(malloc|calloc|realloc|free)'
@@ -251,6 +251,7 @@ if have nm; then
     done
     $CC -std=c99 -DAMP_NO_AUTOCAST -I. -c "$out/only.c" -o "$out/only.o" > "$out/log" 2>&1
     silent 'nm: AMP_NO_AUTOCAST has nothing of the second floor' first_floor_only "$out/only.o"
+    $CC -std=c99 -I. -c "$out/only.c" -o "$out/full.o" > "$out/log" 2>&1
     silent 'nm: AMP_NO_RANKS' without AMP_NO_RANKS \
         'amp_optimizer_(range|accumulate)|ampi_(ranks_ok|agree|(save|load|read|remove)_(set|ranks))'
     silent 'nm: AMP_NO_ROWS' without AMP_NO_ROWS 'ampi_(sort_pass|(sum|update|place)_rows|rows_ok)'
