@@ -4609,7 +4609,7 @@ static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor 
                                    "its storage needs a model copy of AMP_BF16");
     if (type == AMP_F32)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
-                                   "its storage needs a model copy of halves");
+                                   "its storage needs a 16-bit model copy");
     if (s.moments != AMP_FORMAT_8BIT) return AMP_OK;
     if (t->moment1 || t->moment2)
         return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,

@@ -1255,12 +1255,12 @@ TEST(refusals, "manual: what a storage cannot be with is refused, and told; a pa
     t.storage = &storages[SR];
     CHECK_EQ_INT(adding(d, t, ""), AMP_OK);
     d.dtype = AMP_F32;
-    CHECK_EQ_INT(adding(d, t, "halves"), AMP_ERROR_INVALID_CONFIG);
+    CHECK_EQ_INT(adding(d, t, "16-bit"), AMP_ERROR_INVALID_CONFIG);
     t.keep_fp32 = 1;
     CHECK_EQ_INT(adding(d, t, ""), AMP_OK);
     t.keep_fp32 = 0;
     t.model = weight, t.model_type = AMP_BF16; /* the weights themselves: there is no copy */
-    CHECK_EQ_INT(adding(d, t, "halves"), AMP_ERROR_INVALID_CONFIG);
+    CHECK_EQ_INT(adding(d, t, "16-bit"), AMP_ERROR_INVALID_CONFIG);
     t.model = NULL;
     d.dtype     = AMP_BF16;
     for (master = 0; master <= (int)AMP_FORMAT_KAHAN + 1; master++)
