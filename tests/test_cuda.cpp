@@ -3244,7 +3244,10 @@ static void check_traffic_at(int align, int kind, amp_dtype grad_type, amp_dtype
     dice   r(26);
     unsigned long long total = 0, sectors = 0;
     memset(&base, 0, sizeof base);
-    base.desc.kind     = kind == OWN ? AMP_KIND_OWN : kind == ADAMW ? AMP_KIND_ADAMW : AMP_KIND_SGD;
+    base.desc.kind     = kind == OWN     ? AMP_KIND_OWN
+                         : kind == ADAMW ? AMP_KIND_ADAMW
+                         : kind == LION  ? AMP_KIND_LION
+                                         : AMP_KIND_SGD;
     base.desc.momentum = kind == MOMENTUM ? 0.9 : 0.0;
     base.desc.dtype    = dtype;
     base.desc.zero_grad = zero;
