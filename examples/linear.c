@@ -51,8 +51,8 @@ static double step(int way, size_t label) { /* of SGD, on the squared error, whi
     }
     for (size_t i = 0; i < B * OUT; i++) {
         const float error = x[LAYERS][i] - (i % OUT == (label + i / OUT) % OUT ? 1.0f : 0.0f);
-        dx[LAYERS][i]     = 2.0f / B * error * scaler.scale;
-        loss += (double)(error * error) / B;
+        dx[LAYERS][i]     = 2.0f / (float)B * error * scaler.scale;
+        loss += (double)(error * error) / (double)B;
     }
     for (size_t l = LAYERS; l-- > 0;) {
         const size_t in = width[l], out = width[l + 1];
@@ -69,7 +69,8 @@ static double step(int way, size_t label) { /* of SGD, on the squared error, whi
 }
 
 int main(void) {
-    const amp_scaler_desc off = {.disabled = 1};
+    static amp_scaler_desc off;
+    off.disabled = 1;
     for (int way = 0; way < WAYS; way++) {
         double best = 1e9;
         srand(1), fill(image, OUT * IN, 1.0f), memset(w, 0, sizeof w);

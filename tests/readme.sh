@@ -36,6 +36,13 @@ for compiler in "${CC:-gcc} -std=c99" "${CLANG:-clang} -std=c99" "${CXX:-g++} -s
     $compiler -O0 -Wall -Wextra -Werror -I. "$out/wrap.c" -o "$out/wrap" -lm > "$out/log" 2>&1 && "$out/wrap"
     check "$compiler: the wrap halves its weight in each step but the first, which overflows" $?
 done
+for compiler in "${CXX:-g++}" "${CLANG:-clang}++"; do # floats with enums are deprecated there
+    if ! echo 'int x;' | $compiler -std=c++20 -x c++ -fsyntax-only - 2> "$out/log"; then skip "$compiler -std=c++20" 'not there'; continue; fi
+    (for file in "$out/fast.c" "$out/wrap.c" examples/linear.c; do
+        $compiler -std=c++20 -x c++ -Wall -Wextra -Werror -I. -fsyntax-only "$file" || exit 1
+    done) > "$out/log" 2>&1
+    check "$compiler -std=c++20: the blocks, and linear.c" $?
+done
 
 [ "$(wc -l < README.md)" -le 200 ]
 check 'at most 200 lines' $?
