@@ -291,6 +291,7 @@
               AMP_NO_VECTORS): gcc -O3 takes half the time. Versions do not mix.
               Gone: amp_cuda_capability (amp_capability_of takes cudaDeviceProp's major and minor),
               AMP_CUDA_DEF (amp_kernels.cu's functions are extern).
+              AMP_OP_LIST: rows have three arguments.
               tests/vectors: the rules of twenty systems, for scalers elsewhere; DEEPSPEED's
               are those to 0.17.0, after which it grows a step later.
        0.5.0  ranks: desc.shard, amp_optimizer_range, _accumulate; states in sets of files.
@@ -1500,88 +1501,89 @@ typedef enum amp_rule {
     AMP_RULE_BANNED    /* not safe in 16 bits: AMP_ERROR_BANNED, until overridden                */
 } amp_rule;
 
-/* Every op: its constant AMP_OP_..., its name, and its rule in DEFAULT, TORCH_CUDA, TORCH_CPU, TF
+/* Every op: AMP_OP_ and its constant, its name, and its rules in DEFAULT, TORCH_CUDA, TORCH_CPU, TF
    and APEX_O1: Pass, Low, F fp32, Keep, W promote to the widest, B banned. An op that a system
    composes of others has the rule of what they add up to. TF paints graphs; of that a rule per op
    remains: allow L, infer and clear P or W, deny and unlisted F. */
 #define AMP_OP_LIST(X)                                                                             \
-    X(GEMM, "gemm", L, L, L, L, L) X(LINEAR, "linear", L, L, L, L, L) X(MM, "mm", L, L, L, L, L)   \
-    X(MATMUL, "matmul", L, L, L, L, L) X(MV, "mv", L, L, P, L, L) X(ADDR, "addr", L, L, P, F, L)   \
-    X(BMM, "bmm", L, L, L, L, L) X(BADDBMM, "baddbmm", L, L, L, L, L)                              \
-    X(ADDMM, "addmm", L, L, L, L, L) X(LINALG_MULTI_DOT, "linalg_multi_dot", L, L, L, L, P)        \
-    X(ADDMV, "addmv", L, L, P, L, L) X(LINALG_VECDOT, "linalg_vecdot", L, L, L, F, P)              \
-    X(ADDBMM, "addbmm", L, L, L, L, L) X(CHAIN_MATMUL, "chain_matmul", L, L, L, L, P)              \
-    X(EINSUM, "einsum", L, L, L, L, P) X(CONV_TRANSPOSE1D, "conv_transpose1d", L, L, L, L, L)      \
-    X(CONVOLUTION, "convolution", L, L, L, L, L) X(CONV1D, "conv1d", L, L, L, L, L)                \
-    X(CONV2D, "conv2d", L, L, L, L, L) X(CONV_TRANSPOSE2D, "conv_transpose2d", L, L, L, L, L)      \
-    X(CONV3D, "conv3d", L, L, L, L, L) X(CONV_TRANSPOSE3D, "conv_transpose3d", L, L, L, L, L)      \
-    X(CONV_TBC, "conv_tbc", L, L, L, F, L) X(RNN_TANH_CELL, "rnn_tanh_cell", L, L, L, L, P)        \
-    X(SCALED_DOT_PRODUCT_ATTENTION, "scaled_dot_product_attention", L, L, L, L, P)                 \
-    X(LSTM_CELL, "lstm_cell", L, L, L, L, P) X(RNN_RELU_CELL, "rnn_relu_cell", L, L, L, L, P)      \
-    X(GRU_CELL, "gru_cell", L, L, L, L, P) X(PRELU, "prelu", L, L, L, F, L)                        \
-    X(ACOS, "acos", F, F, P, F, F) X(ASIN, "asin", F, F, P, F, F) X(COSH, "cosh", F, F, P, F, F)   \
-    X(SINH, "sinh", F, F, P, F, F) X(TAN, "tan", F, F, P, F, F) X(EXPM1, "expm1", F, F, P, F, F)   \
-    X(ERFINV, "erfinv", F, F, P, F, F) X(EXP, "exp", F, F, P, F, F) X(LOG, "log", F, F, P, P, F)   \
-    X(LOG10, "log10", F, F, P, F, F) X(LOG2, "log2", F, F, P, F, F) X(POW, "pow", F, F, P, F, F)   \
-    X(LOG1P, "log1p", F, F, P, P, P) X(LOG_SOFTMAX, "log_softmax", K, F, P, P, F)                  \
-    X(RECIPROCAL, "reciprocal", F, F, P, P, F) X(LAYER_NORM, "layer_norm", K, F, P, F, F)          \
-    X(RSQRT, "rsqrt", F, F, P, F, F) X(GROUP_NORM, "group_norm", K, F, P, F, F)                    \
-    X(SOFTPLUS, "softplus", F, F, P, P, F) X(BATCH_NORM, "batch_norm", K, P, P, P, P)              \
-    X(SOFTMAX, "softmax", K, F, P, P, F) X(RMS_NORM, "rms_norm", K, F, P, F, P)                    \
-    X(SOFTMIN, "softmin", K, F, P, P, F) X(COSINE_SIMILARITY, "cosine_similarity", F, F, P, F, F)  \
-    X(LOCAL_RESPONSE_NORM, "local_response_norm", K, F, P, F, F) X(GELU, "gelu", K, P, P, F, F)    \
-    X(SILU, "silu", K, P, P, P, P) X(LINALG_VECTOR_NORM, "linalg_vector_norm", F, F, P, F, P)      \
-    X(NORMALIZE, "normalize", F, F, P, F, F) X(FROBENIUS_NORM, "frobenius_norm", F, F, P, F, P)    \
-    X(NORM, "norm", F, F, P, F, F) X(LINALG_MATRIX_NORM, "linalg_matrix_norm", F, F, P, F, P)      \
-    X(NUCLEAR_NORM, "nuclear_norm", F, F, P, F, P) X(LOGSUMEXP, "logsumexp", F, F, P, F, P)        \
-    X(DIST, "dist", F, F, P, F, F) X(PDIST, "pdist", F, F, P, F, P) X(SUM, "sum", F, F, P, F, F)   \
-    X(CDIST, "cdist", F, F, F, F, P) X(CUMPROD, "cumprod", F, F, P, F, F)                          \
-    X(RENORM, "renorm", F, F, P, F, F) X(VAR, "var", F, P, P, F, F) X(STD, "std", F, P, P, F, F)   \
-    X(MEAN, "mean", F, P, P, F, P) X(CROSS_ENTROPY, "cross_entropy", F, F, F, F, F)                \
-    X(PROD, "prod", F, F, F, P, F) X(QUANTILE, "quantile", F, P, F, F, P)                          \
-    X(CUMSUM, "cumsum", F, F, P, F, F) X(SMOOTH_L1_LOSS, "smooth_l1_loss", F, F, F, F, F)          \
-    X(NLL_LOSS, "nll_loss", F, F, F, F, F) X(POISSON_NLL_LOSS, "poisson_nll_loss", F, F, F, F, F)  \
-    X(MSE_LOSS, "mse_loss", F, F, F, F, F) X(HUBER_LOSS, "huber_loss", F, F, F, F, F)              \
-    X(L1_LOSS, "l1_loss", F, F, F, F, F) X(MULTI_MARGIN_LOSS, "multi_margin_loss", F, F, F, F, F)  \
-    X(KL_DIV, "kl_div", F, F, F, F, F) X(SOFT_MARGIN_LOSS, "soft_margin_loss", F, F, F, F, F)      \
-    X(COSINE_EMBEDDING_LOSS, "cosine_embedding_loss", F, F, F, F, F)                               \
-    X(HINGE_EMBEDDING_LOSS, "hinge_embedding_loss", F, F, F, F, F)                                 \
-    X(MARGIN_RANKING_LOSS, "margin_ranking_loss", F, F, F, F, F)                                   \
-    X(MULTILABEL_MARGIN_LOSS, "multilabel_margin_loss", F, F, F, F, F)                             \
-    X(TRIPLET_MARGIN_LOSS, "triplet_margin_loss", F, F, F, F, F) X(ADD, "add", W, P, P, W, W)      \
-    X(BCE_WITH_LOGITS, "binary_cross_entropy_with_logits", F, F, F, F, F)                          \
-    X(BINARY_CROSS_ENTROPY, "binary_cross_entropy", B, B, F, F, B) X(SUB, "sub", W, P, P, W, W)    \
-    X(CTC_LOSS, "ctc_loss", F, P, F, F, F) X(BIAS_ADD, "bias_add", W, P, P, W, P)                  \
-    X(MUL, "mul", W, P, P, W, W) X(DIV, "div", W, P, P, W, W) X(STACK, "stack", W, P, W, P, W)     \
-    X(COMPARE, "compare", W, P, P, P, W) X(BILINEAR, "bilinear", W, W, P, F, W)                    \
-    X(CAT, "cat", W, P, W, P, W) X(ATAN2, "atan2", W, W, P, F, W) X(DOT, "dot", W, W, P, L, W)     \
-    X(ADDCDIV, "addcdiv", W, W, P, F, W) X(GRID_SAMPLER, "grid_sampler", W, W, F, F, F)            \
-    X(ADDCMUL, "addcmul", W, W, P, F, W) X(INDEX_COPY, "index_copy", W, P, W, F, P)                \
-    X(CROSS, "cross", W, W, P, F, W) X(SCATTER_ADD, "scatter_add", W, W, P, F, P)                  \
-    X(VDOT, "vdot", W, W, P, F, P) X(RELU, "relu", P, P, P, P, P) X(ELU, "elu", P, P, P, P, P)     \
-    X(TENSORDOT, "tensordot", W, W, L, L, P) X(LEAKY_RELU, "leaky_relu", P, P, P, P, P)            \
-    X(INDEX_PUT, "index_put", W, W, P, F, P) X(SIGMOID, "sigmoid", P, P, P, P, P)                  \
-    X(SELU, "selu", P, P, P, P, P) X(TANH, "tanh", P, P, P, P, P) X(SQRT, "sqrt", P, P, P, P, P)   \
-    X(ERF, "erf", P, P, P, P, P) X(ABS, "abs", P, P, P, P, P) X(ARGMAX, "argmax", P, P, P, P, P)   \
-    X(NEG, "neg", P, P, P, P, P) X(EMBEDDING, "embedding", P, P, P, P, P)                          \
-    X(MAXIMUM, "maximum", P, P, P, P, P) X(TRANSPOSE, "transpose", P, P, P, P, P)                  \
-    X(MINIMUM, "minimum", P, P, P, P, P) X(DROPOUT, "dropout", P, P, P, P, P)                      \
-    X(GATHER, "gather", P, P, P, P, P) X(REFLECTION_PAD, "reflection_pad", P, P, F, P, P)          \
-    X(RESHAPE, "reshape", P, P, P, P, P) X(REPLICATION_PAD, "replication_pad", P, P, F, P, P)      \
-    X(SLICE, "slice", P, P, P, P, P) X(MAX_POOL2D, "max_pool2d", P, P, P, P, P)                    \
-    X(SELECT, "select", P, P, P, P, P) X(UPSAMPLE_NEAREST, "upsample_nearest", P, F, P, P, F)      \
-    X(PAD, "pad", P, P, P, P, P) X(UPSAMPLE_BILINEAR, "upsample_bilinear", F, F, P, F, F)          \
-    X(MAX_POOL3D, "max_pool3d", P, P, F, P, P) X(AVG_POOL2D, "avg_pool2d", P, P, P, P, P)          \
-    X(AVG_POOL3D, "avg_pool3d", P, P, F, P, P) X(STFT, "stft", F, P, F, F, P)                      \
-    X(UPSAMPLE_LINEAR, "upsample_linear", F, F, P, F, F) X(CHOLESKY, "cholesky", F, P, F, F, P)    \
-    X(UPSAMPLE_TRILINEAR, "upsample_trilinear", F, F, P, F, F) X(FFT, "fft", F, P, F, F, P)        \
-    X(UPSAMPLE_BICUBIC, "upsample_bicubic", F, F, P, F, F) X(PINVERSE, "pinverse", F, P, F, F, P)  \
-    X(INVERSE, "inverse", F, P, F, F, P) X(LU, "lu", F, P, F, F, P) X(SVD, "svd", F, P, F, F, P)   \
-    X(QR, "qr", F, P, F, F, P) X(LSTSQ, "lstsq", F, P, F, F, P) X(TRACE, "trace", F, P, F, F, P)   \
-    X(EIG, "eig", F, P, F, F, P) X(FAKE_QUANTIZE, "fake_quantize", F, P, F, F, P)                  \
-    X(POLAR, "polar", F, P, F, F, P)
+    X(GEMM, gemm, LLLLL)   X(LINEAR, linear, LLLLL)                                                \
+    X(MATMUL, matmul, LLLLL)                      X(MM, mm, LLLLL)       X(MV, mv, LLPLL)          \
+    X(BMM, bmm, LLLLL)     X(ADDMM, addmm, LLLLL) X(ADDMV, addmv, LLPLL) X(ADDR, addr, LLPFL)      \
+    X(ADDBMM, addbmm, LLLLL)                      X(BADDBMM, baddbmm, LLLLL)                       \
+    X(EINSUM, einsum, LLLLP)                      X(CHAIN_MATMUL, chain_matmul, LLLLP)             \
+    X(LINALG_MULTI_DOT, linalg_multi_dot, LLLLP)  X(LINALG_VECDOT, linalg_vecdot, LLLFP)           \
+    X(CONVOLUTION, convolution, LLLLL)            X(CONV1D, conv1d, LLLLL)                         \
+    X(CONV2D, conv2d, LLLLL)                      X(CONV3D, conv3d, LLLLL)                         \
+    X(CONV_TRANSPOSE1D, conv_transpose1d, LLLLL)  X(CONV_TRANSPOSE2D, conv_transpose2d, LLLLL)     \
+    X(CONV_TRANSPOSE3D, conv_transpose3d, LLLLL)  X(CONV_TBC, conv_tbc, LLLFL)                     \
+    X(SCALED_DOT_PRODUCT_ATTENTION, scaled_dot_product_attention, LLLLP)                           \
+    X(LSTM_CELL, lstm_cell, LLLLP)                X(GRU_CELL, gru_cell, LLLLP)                     \
+    X(RNN_TANH_CELL, rnn_tanh_cell, LLLLP)        X(RNN_RELU_CELL, rnn_relu_cell, LLLLP)           \
+    X(PRELU, prelu, LLLFL)                                                                         \
+    X(ACOS, acos, FFPFF)   X(ASIN, asin, FFPFF)   X(COSH, cosh, FFPFF)   X(SINH, sinh, FFPFF)      \
+    X(TAN, tan, FFPFF)     X(ERFINV, erfinv, FFPFF)                      X(EXP, exp, FFPFF)        \
+    X(EXPM1, expm1, FFPFF) X(LOG, log, FFPPF)     X(LOG10, log10, FFPFF) X(LOG2, log2, FFPFF)      \
+    X(LOG1P, log1p, FFPPP) X(POW, pow, FFPFF)     X(RECIPROCAL, reciprocal, FFPPF)                 \
+    X(RSQRT, rsqrt, FFPFF) X(SOFTPLUS, softplus, FFPPF)                                            \
+    X(SOFTMAX, softmax, KFPPF)                    X(LOG_SOFTMAX, log_softmax, KFPPF)               \
+    X(SOFTMIN, softmin, KFPPF)                    X(LAYER_NORM, layer_norm, KFPFF)                 \
+    X(RMS_NORM, rms_norm, KFPFP)                  X(GROUP_NORM, group_norm, KFPFF)                 \
+    X(BATCH_NORM, batch_norm, KPPPP)                                                               \
+    X(LOCAL_RESPONSE_NORM, local_response_norm, KFPFF)                   X(GELU, gelu, KPPFF)      \
+    X(SILU, silu, KPPPP)   X(NORMALIZE, normalize, FFPFF)                                          \
+    X(COSINE_SIMILARITY, cosine_similarity, FFPFF)                       X(NORM, norm, FFPFF)      \
+    X(FROBENIUS_NORM, frobenius_norm, FFPFP)      X(NUCLEAR_NORM, nuclear_norm, FFPFP)             \
+    X(LINALG_VECTOR_NORM, linalg_vector_norm, FFPFP)                                               \
+    X(LINALG_MATRIX_NORM, linalg_matrix_norm, FFPFP)                     X(DIST, dist, FFPFF)      \
+    X(PDIST, pdist, FFPFP) X(CDIST, cdist, FFFFP) X(RENORM, renorm, FFPFF)                         \
+    X(LOGSUMEXP, logsumexp, FFPFP)                                                                 \
+    X(SUM, sum, FFPFF)     X(MEAN, mean, FPPFP)   X(PROD, prod, FFFPF)                             \
+    X(CUMSUM, cumsum, FFPFF)                      X(CUMPROD, cumprod, FFPFF)                       \
+    X(VAR, var, FPPFF)     X(STD, std, FPPFF)     X(QUANTILE, quantile, FPFFP)                     \
+    X(CROSS_ENTROPY, cross_entropy, FFFFF)        X(NLL_LOSS, nll_loss, FFFFF)                     \
+    X(MSE_LOSS, mse_loss, FFFFF)                  X(L1_LOSS, l1_loss, FFFFF)                       \
+    X(SMOOTH_L1_LOSS, smooth_l1_loss, FFFFF)      X(HUBER_LOSS, huber_loss, FFFFF)                 \
+    X(KL_DIV, kl_div, FFFFF)                      X(POISSON_NLL_LOSS, poisson_nll_loss, FFFFF)     \
+    X(COSINE_EMBEDDING_LOSS, cosine_embedding_loss, FFFFF)                                         \
+    X(HINGE_EMBEDDING_LOSS, hinge_embedding_loss, FFFFF)                                           \
+    X(MARGIN_RANKING_LOSS, margin_ranking_loss, FFFFF)                                             \
+    X(MULTI_MARGIN_LOSS, multi_margin_loss, FFFFF)                                                 \
+    X(MULTILABEL_MARGIN_LOSS, multilabel_margin_loss, FFFFF)                                       \
+    X(SOFT_MARGIN_LOSS, soft_margin_loss, FFFFF)                                                   \
+    X(TRIPLET_MARGIN_LOSS, triplet_margin_loss, FFFFF)                                             \
+    X(BCE_WITH_LOGITS, binary_cross_entropy_with_logits, FFFFF)                                    \
+    X(BINARY_CROSS_ENTROPY, binary_cross_entropy, BBFFB)                                           \
+    X(CTC_LOSS, ctc_loss, FPFFF)                                                                   \
+    X(ADD, add, WPPWW)     X(SUB, sub, WPPWW)     X(MUL, mul, WPPWW)     X(DIV, div, WPPWW)        \
+    X(COMPARE, compare, WPPPW)                    X(BIAS_ADD, bias_add, WPPWP)                     \
+    X(CAT, cat, WPWPW)     X(STACK, stack, WPWPW) X(ADDCDIV, addcdiv, WWPFW)                       \
+    X(ADDCMUL, addcmul, WWPFW)                    X(ATAN2, atan2, WWPFW)                           \
+    X(BILINEAR, bilinear, WWPFW)                  X(CROSS, cross, WWPFW) X(DOT, dot, WWPLW)        \
+    X(VDOT, vdot, WWPFP)   X(TENSORDOT, tensordot, WWLLP)                                          \
+    X(GRID_SAMPLER, grid_sampler, WWFFF)          X(INDEX_PUT, index_put, WWPFP)                   \
+    X(INDEX_COPY, index_copy, WPWFP)              X(SCATTER_ADD, scatter_add, WWPFP)               \
+    X(RELU, relu, PPPPP)   X(LEAKY_RELU, leaky_relu, PPPPP)              X(ELU, elu, PPPPP)        \
+    X(SELU, selu, PPPPP)   X(TANH, tanh, PPPPP)   X(SIGMOID, sigmoid, PPPPP)                       \
+    X(SQRT, sqrt, PPPPP)   X(ERF, erf, PPPPP)     X(ABS, abs, PPPPP)     X(NEG, neg, PPPPP)        \
+    X(MAXIMUM, maximum, PPPPP)                    X(MINIMUM, minimum, PPPPP)                       \
+    X(ARGMAX, argmax, PPPPP)                      X(DROPOUT, dropout, PPPPP)                       \
+    X(EMBEDDING, embedding, PPPPP)                X(GATHER, gather, PPPPP)                         \
+    X(RESHAPE, reshape, PPPPP)                    X(TRANSPOSE, transpose, PPPPP)                   \
+    X(SLICE, slice, PPPPP) X(SELECT, select, PPPPP)                      X(PAD, pad, PPPPP)        \
+    X(REFLECTION_PAD, reflection_pad, PPFPP)      X(REPLICATION_PAD, replication_pad, PPFPP)       \
+    X(MAX_POOL2D, max_pool2d, PPPPP)              X(MAX_POOL3D, max_pool3d, PPFPP)                 \
+    X(AVG_POOL2D, avg_pool2d, PPPPP)              X(AVG_POOL3D, avg_pool3d, PPFPP)                 \
+    X(UPSAMPLE_NEAREST, upsample_nearest, PFPPF)  X(UPSAMPLE_LINEAR, upsample_linear, FFPFF)       \
+    X(UPSAMPLE_BILINEAR, upsample_bilinear, FFPFF)                                                 \
+    X(UPSAMPLE_TRILINEAR, upsample_trilinear, FFPFF)                                               \
+    X(UPSAMPLE_BICUBIC, upsample_bicubic, FFPFF)                                                   \
+    X(FFT, fft, FPFFP)     X(STFT, stft, FPFFP)   X(CHOLESKY, cholesky, FPFFP)                     \
+    X(INVERSE, inverse, FPFFP)                    X(PINVERSE, pinverse, FPFFP)                     \
+    X(LU, lu, FPFFP)       X(QR, qr, FPFFP)       X(SVD, svd, FPFFP)     X(EIG, eig, FPFFP)        \
+    X(LSTSQ, lstsq, FPFFP) X(TRACE, trace, FPFFP) X(POLAR, polar, FPFFP)                           \
+    X(FAKE_QUANTIZE, fake_quantize, FPFFP)
 
-#define AMPI_OP(id, name, a, b, c, d, e) AMP_OP_##id,
+#define AMPI_OP(id, name, rules) AMP_OP_##id,
 typedef enum amp_op { AMP_OP_LIST(AMPI_OP) AMP_NUM_OPS } amp_op;
 #undef AMPI_OP
 
@@ -9317,21 +9319,10 @@ AMPI_COLD_END
 
 /* ------------------------------------------------------------------ >>impl  ops */
 
-enum { /* the letters of AMP_OP_LIST */
-    AMPI_RULE_P = AMP_RULE_PASS,
-    AMPI_RULE_L = AMP_RULE_LOW,
-    AMPI_RULE_F = AMP_RULE_FP32,
-    AMPI_RULE_K = AMP_RULE_KEEP,
-    AMPI_RULE_W = AMP_RULE_PROMOTE,
-    AMPI_RULE_B = AMP_RULE_BANNED,
-    AMPI_NUM_RULES
-};
+static const char ampi_rule_letters[] = "PLFKWB"; /* ORDER amp_rule; of AMP_OP_LIST */
 
-typedef struct ampi_op_row { const char *name; unsigned char rule[5]; } ampi_op_row;
-
-#define AMPI_OP(id, name, a, b, c, d, e) \
-    {name, {AMPI_RULE_##a, AMPI_RULE_##b, AMPI_RULE_##c, AMPI_RULE_##d, AMPI_RULE_##e}},
-static const ampi_op_row ampi_ops[] = {AMP_OP_LIST(AMPI_OP){NULL, {0, 0, 0, 0, 0}}};
+#define AMPI_OP(id, name, rules) {#name, #rules},
+static const struct ampi_op_row { const char *name, *rules; } ampi_ops[] = {AMP_OP_LIST(AMPI_OP)};
 #undef AMPI_OP
 
 /* What other sources call an op, beyond capitals and underscores: words with a space between. */
@@ -9428,7 +9419,10 @@ AMP_DEF const char *amp_op_name(amp_op op) {
 
 static amp_rule ampi_policy_rule(amp_policy policy, amp_op op) {
     static const int column[] = {0, 1, 2, 3, -1, 4, -1, -1, -1, -1}; /* ORDER amp_policy */
-    if (column[policy] >= 0) return (amp_rule)ampi_ops[op].rule[column[policy]];
+    if (column[policy] >= 0) {
+        const char letter = ampi_ops[op].rules[column[policy]];
+        return (amp_rule)(strchr(ampi_rule_letters, letter) - ampi_rule_letters);
+    }
     if (policy == AMP_POLICY_APEX_O0) return AMP_RULE_FP32;
     if (policy == AMP_POLICY_APEX_O2 && op == AMP_OP_BATCH_NORM) return AMP_RULE_KEEP;
     return AMP_RULE_LOW;
@@ -9590,7 +9584,7 @@ AMPI_COLD_BEGIN
 /* A rule, or a type: "fp16" is low with that type. */
 static int ampi_read_rule(const char *text, size_t length, uint32_t *rule, uint32_t *dtype) {
     const int type = ampi_find_type(text, length);
-    const int r    = ampi_find(text, length, ampi_rule_names, AMPI_NUM_RULES);
+    const int r    = ampi_find(text, length, ampi_rule_names, AMP_RULE_BANNED + 1);
     if (type < 0 && r < 0) return 0;
     *rule  = type > 0 ? (uint32_t)AMP_RULE_LOW : (uint32_t)(type == 0 ? (int)AMP_RULE_FP32 : r);
     *dtype = type > 0 ? (uint32_t)type : (uint32_t)AMP_F32;
