@@ -62,7 +62,7 @@
        master weights    fp32, which the optimizer changes
        model weights     the copy (fp16, bf16) that forward and backward read
        skipped step      normal, not an error: weights stay, the scale shrinks
-       turn              (amp_turn) a step, taken or skipped
+       iteration         a step, taken or skipped (amp_iteration)
 
    >>steps  One iteration, whoever does the arithmetic:
 
@@ -274,6 +274,9 @@
               state: AMP_STATE_SPLIT is {AMP_FORMAT_SPLIT}, _BF16 and _8BIT {AMP_FORMAT_SPLIT,
               AMP_FORMAT_BF16} and the like, _8BIT_24 {AMP_FORMAT_24BIT, AMP_FORMAT_8BIT}. These,
               and what desc.report points to, are copied in init and add.
+              Renamed, in reports: amp_turn, AMP_TURNS to amp_iteration, AMP_HISTORY; turns,
+              first_turn, last_turn to iterations, first_ and last_iteration, in JSON too; halves
+              to rounded.
               Other bits: amp_gemm in a scope without a cache rounds, too, where it stayed in fp32,
               so that sessions on a CPU need no cache. Random bits of stochastic rounding are
               better: a run of such a format that goes on from a file of 0.5.0 is not bit for bit
@@ -284,9 +287,9 @@
               whose weights are NaN after prepare. What is refused says which call is missing.
               Repairs: batches with bias or ReLU on CUDA; an alpha that is subnormal is no 0 under
               clang 19 where the host flushes; names that are not UTF-8 in reports, and a norm of
-              -NaN in JSON; a save that fails leaves nothing; shard.rank without count; a disabled
-              scaler counts good; reports are of one moment, and advice names the tensor whose
-              weights hold a NaN.
+              -NaN in JSON, and "null" for it in the table; a save that fails leaves nothing;
+              shard.rank without count; a disabled scaler counts good; reports are of one moment,
+              and advice names the tensor whose weights hold a NaN.
               The file reads itself once for each instruction set (AMP_FILE, if it is renamed;
               AMP_NO_VECTORS): gcc -O3 takes half the time. Versions do not mix.
               Gone: amp_cuda_capability (amp_capability_of takes cudaDeviceProp's major and minor),
@@ -1045,18 +1048,18 @@ typedef struct amp_rows {
        watch.every = 100;                           histograms of every 100th step
        desc.report = &watch;                        before amp_optimizer_init
        ...
-       if (turn % 100 == 0) amp_optimizer_report_json(&opt, my_write, file);
+       if (step % 100 == 0) amp_optimizer_report_json(&opt, my_write, file);
 
    A step counts in passes that it makes anyway, in backend memory: no launch is added and nothing
-   waits; a graph replays it. Reading a report waits, as amp_optimizer_status does. A turn is a
-   step, taken or skipped; turns are numbered from first_step + 1. All but the histograms is saved
+   waits; a graph replays it. Reading a report waits, as amp_optimizer_status does. Steps,
+   taken or skipped, are iterations, numbered from first_step + 1. All but the histograms is saved
    with the state; a state without a report begins a new history. Each rank reports its own shard;
    on another number of ranks it continues the report of a rank that had some of it. Of a gradient
    of few rows the fp32 sums are counted; a row that is not in the tensor is an overflow. Weights
    are not counted in such a tensor, nor where masters are not fp32. */
 
 typedef struct amp_report_desc {
-    int   every;      /* histograms at turns 1, 1 + every, 1 + 2 every ...; 0: none               */
+    int   every;      /* histograms at iterations 1, 1 + every, 1 + 2 every ...; 0: none          */
     float spike_norm; /* skip a step whose unscaled norm is larger; 0: none                       */
     float spike_z;    /* or so many standard deviations above the running mean; 0: none          */
 } amp_report_desc;
@@ -1073,31 +1076,31 @@ typedef enum amp_skip {
     AMP_SKIP_ASKED     /* found_inf was written by you, or another rank had an overflow           */
 } amp_skip;
 
-typedef struct amp_turn {
-    uint64_t turn;
+typedef struct amp_iteration {
+    uint64_t iteration;
     double   norm;        /* as in amp_status                                                     */
     float    loss_scale;  /* of its gradients                                                     */
     float    clip_factor;
     uint32_t skip;        /* amp_skip                                                             */
     int32_t  tensor;      /* the first whose gradient was not finite; -1: none                    */
-} amp_turn;
+} amp_iteration;
 
-enum { AMP_TURNS = 256 /* that are remembered */, AMP_BINS = 64 /* of a histogram */ };
+enum { AMP_HISTORY = 256 /* that are remembered */, AMP_BINS = 64 /* of a histogram */ };
 
 typedef struct amp_report {
-    uint64_t turns, steps;             /* the number of the last turn; steps as in amp_status     */
+    uint64_t iterations, steps;        /* taken or skipped; taken, as in amp_status               */
     uint64_t overflows, spikes, asked; /* skipped, by amp_skip                                    */
     uint64_t growths, backoffs;        /* of the scale                                            */
     double   norm;
     float    loss_scale;               /* for the next backward                                   */
     uint32_t stuck;                    /* as in amp_status                                        */
     int      headroom;     /* powers of two that the scale could grow by before the largest gradient
-                              of the last turn left its type: the minimum over tensors            */
-    int      first_tensor; /* the first that overflowed, and in which turn; -1: none              */
-    uint64_t first_turn;
+                              of the last step left its type: the minimum over tensors            */
+    int      first_tensor; /* the first that overflowed, and in which iteration; -1: none        */
+    uint64_t first_iteration;
     int      most_tensor;  /* the one that did most often, and how often                          */
     uint64_t most_overflows;
-    uint64_t sampled;      /* the turn of what follows, and of histograms; 0: none yet            */
+    uint64_t sampled;      /* the iteration of what follows, and of histograms; 0: none yet       */
     uint64_t grads;        /* gradients that are not 0, and finite                                */
     uint64_t f16_zero, f16_small, bf16_zero, bf16_small; /* of them, as in amp_tensor_report      */
     uint64_t updates, lost;
@@ -1106,18 +1109,18 @@ typedef struct amp_report {
 typedef struct amp_tensor_report {
     const char *name;
     uint64_t    n;
-    amp_stats   stats;     /* of the last turn                                                    */
+    amp_stats   stats;     /* of the last step                                                    */
     int         headroom;
-    uint64_t    overflows; /* turns in which its gradient was not finite, and held a NaN          */
+    uint64_t    overflows; /* steps in which its gradient was not finite, and held a NaN          */
     uint64_t    nans;
-    uint64_t    first_turn, last_turn;
+    uint64_t    first_iteration, last_iteration;
     /* in amp_report.sampled: scaled gradients as they are stored, not 0, that a cast to fp16 or
        bf16 would make 0, or subnormal */
     uint64_t    f16_zero, f16_small, bf16_zero, bf16_small;
     /* weights with a 16-bit copy and a gradient that is not 0; those whose copy the step left as
        it was: what would have been lost without a master (Micikevicius et al. 2018, 3.1); and
        those whose master has no more bits than the copy */
-    uint64_t    updates, lost, halves;
+    uint64_t    updates, lost, rounded;
     /* magnitudes, not 0 and finite, by powers of two: bin b has those from 2^(4 b - 127) on, below
        2^(4 b - 123), and bin 0 all that are less. Weights of a step that was skipped: none */
     uint64_t    grads[AMP_BINS], weights[AMP_BINS];
@@ -1125,29 +1128,29 @@ typedef struct amp_tensor_report {
 
 #ifndef AMP_NO_REPORT
 /* What has happened so far. Then, of the same moment, whatever happened since, tensor i; and the
-   last turns, at most *count and AMP_TURNS, oldest first: AMP_ERROR_BAD_STATE before the first
+   last steps, at most *count and AMP_HISTORY, oldest first: AMP_ERROR_BAD_STATE before the first
    amp_optimizer_report (_advice, _table, _json), and after a load. AMP_ERROR_UNSUPPORTED without
    desc.report. */
 AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *report);
 AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
                                                amp_tensor_report *report);
-AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_turn *turns,
+AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration *history,
                                          size_t *count);
 
 /* What to change, and the number that says so. Nothing is said of a healthy run. Underflow means:
    of a tensor's fp16 gradients that are not 0, a quarter or more are subnormal in the last sample,
    which was not skipped. */
 typedef enum amp_advice_code {
-    AMP_ADVICE_NAN = 0,          /* NaN in the last turn, at a scale of 1 or less, or at the end of
+    AMP_ADVICE_NAN = 0,          /* NaN in the last step, at a scale of 1 or less, or at the end of
                                     ten overflows in a row: it comes from the model: how many, and
                                     the tensor whose weights are not finite (all are read), or else
                                     the first whose gradient holds one                            */
     AMP_ADVICE_STUCK,            /* five overflows or more in a row, at the least scale: how many */
-    AMP_ADVICE_TOO_MANY_SKIPS,   /* of the last 128 turns (the first 64 of a run apart) more than
+    AMP_ADVICE_TOO_MANY_SKIPS,   /* of the last 128 steps (the first 64 of a run apart) more than
                                     one in ten overflowed, and twice what the growth of the scale
                                     explains, which is one in growth_interval + 1: how many       */
     AMP_ADVICE_SCALE_TOO_HIGH,   /* a scale above 1 that never moves overflowed twice or more in
-                                    the last 128 turns: the scale                                 */
+                                    the last 128 steps: the scale                                 */
     AMP_ADVICE_SCALE_TOO_LOW,    /* underflow, and four powers of two or more of headroom, in a
                                     scale that never moves, or is at its largest: the headroom    */
     AMP_ADVICE_UNDERFLOW,        /* underflow at a scale that cannot be larger: the share in X    */
@@ -1172,10 +1175,10 @@ AMP_DEF amp_result  amp_optimizer_advice(const amp_optimizer *opt, amp_advice *a
 AMP_DEF const char *amp_advice_name(amp_advice_code code);
 
 /* The whole report for people, and as one line of JSON for programs (examples/report.c), with
-   the turns since the line before: what stands in amp_report, "history" with an array for each
-   turn in the order of amp_turn, "tensors" with histograms as pairs of bin and count, and
-   "advice". Numbers have a point in every locale; what is not finite is null; bytes of a name
-   that are not UTF-8 are taken as Latin-1. AMP_ERROR_WRITE if write_fn returns false. */
+   the steps since the line before: what stands in amp_report, "history" with an array for each
+   step in the order of amp_iteration, "tensors" with histograms as pairs of bin and count, and
+   "advice". Numbers have a point in every locale; in JSON what is not finite is null, and bytes of
+   a name that are not UTF-8 are taken as Latin-1. AMP_ERROR_WRITE if write_fn returns false. */
 AMP_DEF amp_result amp_optimizer_report_table(const amp_optimizer *opt, amp_write_fn write_fn,
                                               void *user);
 AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write_fn write_fn,
@@ -2119,11 +2122,11 @@ typedef struct ampi_sparse {
     uint32_t        early;           /* most + 1 - the first bad place: 0, or the most           */
 } ampi_sparse;
 
-/* What a turn that is sampled counts in one tensor, by additions of integers, so that it does not
+/* What a step that is sampled counts in one tensor, by additions of integers, so that it does not
    matter who counts what; and what is remembered of its overflows. In backend memory. */
 enum ampi_count {
     AMPI_F16_ZERO, AMPI_F16_SMALL, AMPI_BF16_ZERO, AMPI_BF16_SMALL,
-    AMPI_UPDATES, AMPI_LOST, AMPI_HALVES,
+    AMPI_UPDATES, AMPI_LOST, AMPI_ROUNDED,
     AMPI_GRADS,
     AMPI_WEIGHTS = AMPI_GRADS + AMP_BINS,
     AMPI_COUNTS  = AMPI_WEIGHTS + AMP_BINS
@@ -2143,9 +2146,9 @@ typedef struct ampi_running {
 typedef struct ampi_record {
     uint32_t  which;
     uint32_t  bad;     /* tensors less the first that this check found; 0: none */
-    uint64_t  sampled; /* turn of the last sample */
+    uint64_t  sampled; /* iteration of the last sample */
     ampi_running running;
-    amp_turn  turns[AMP_TURNS]; /* turn t at t modulo AMP_TURNS */
+    amp_iteration history[AMP_HISTORY]; /* iteration t at t modulo AMP_HISTORY */
 } ampi_record;
 
 enum { AMPI_GROUP = 32 }; /* elements that share a scale */
@@ -2268,7 +2271,7 @@ struct amp_plan {
     int           seen;           /* amp_optimizer_report has read them: all are of one moment  */
     ampi_record  *filed_record;   /* of a state that is being saved or loaded                   */
     ampi_overflows *filed_overflows;
-    uint64_t      told;           /* the last turn of the line of JSON before                   */
+    uint64_t      told;           /* the last step of the line of JSON before                   */
 };
 
 typedef enum ampi_copy { AMPI_TO_BACKEND, AMPI_TO_HOST } ampi_copy;
@@ -2386,7 +2389,7 @@ AMPI_FN void ampi_numbers(ampi_control *c, amp_kind kind) {
 }
 
 /* >>core report: the end of a decision, of which it makes the history; may skip a spike. */
-AMPI_FN void ampi_record_turn(const amp_plan *plan, uint32_t bad);
+AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad);
 
 /* Decide, after the check and the ranks' agreement: from the sum of squares, the largest finite
    magnitude and whether anything was not finite (norm2, flags) to the gate, the numbers of this
@@ -2413,7 +2416,7 @@ AMPI_FN void ampi_decide(const amp_plan *plan) {
     c->found_inf = bad;
     skips        = disabled ? (c->flags[0] & AMPI_BAD_ROW) != 0u : bad;
     c->gate.skip = skips;
-    if (plan->record) ampi_record_turn(plan, bad);
+    if (plan->record) ampi_record_step(plan, bad);
     c->did_step = !c->gate.skip;
     c->skipped += c->gate.skip;
     c->skipped_in_a_row = c->gate.skip ? c->skipped_in_a_row + 1 : 0;
@@ -2470,23 +2473,23 @@ AMPI_FN ampi_rates ampi_rates_of(const ampi_control *c, const ampi_slot *slot) {
 
 /* ------------------------------------------------------------------ >>core  report */
 
-/* The number of the turn that is under way, until it has been decided; then, of the last. */
-AMPI_FN uint64_t ampi_turns(const ampi_control *c) { return c->gate.step + c->skipped; }
+/* The number of the step that is under way, until it has been decided; then, of the last. */
+AMPI_FN uint64_t ampi_iterations(const ampi_control *c) { return c->gate.step + c->skipped; }
 
-/* Is the turn sampled that a check begins? And the one whose check is over? */
+/* Is the step sampled that a check begins? And the one whose check is over? */
 AMPI_FN int ampi_samples(const amp_plan *plan) {
-    return plan->histograms && ampi_turns(plan->control) % (uint64_t)plan->watch.every == 0;
+    return plan->histograms && ampi_iterations(plan->control) % (uint64_t)plan->watch.every == 0;
 }
 AMPI_FN int ampi_sampled(const amp_plan *plan) {
-    return plan->histograms && plan->record->sampled == ampi_turns(plan->control);
+    return plan->histograms && plan->record->sampled == ampi_iterations(plan->control);
 }
 
-/* Are weights and updates of a tensor counted in a sampled turn? */
+/* Are weights and updates of a tensor counted in a sampled step? */
 AMPI_FN int ampi_counts_updates(const ampi_slot *slot) {
     return slot->grad && !slot->sparse && slot->master.format == AMP_FORMAT_F32;
 }
 
-/* Slot i's histogram: where this turn's check counts, which is the last sample's when the check is
+/* Slot i's histogram: where this step's check counts, which is the last sample's when the check is
    over; and the one that becomes zero then. */
 AMPI_FN ampi_histogram *ampi_histogram_of(const amp_plan *plan, uint32_t which, size_t i) {
     return plan->histograms + (size_t)(which & 1u) * plan->num_slots + i;
@@ -2504,10 +2507,10 @@ AMPI_FN uint32_t ampi_bin(uint32_t magnitude) { return magnitude >> 25; }
 /* A tensor's gradient was not finite, or of rows that are not in it. */
 AMPI_FN void ampi_count_overflow(const amp_plan *plan, size_t i, uint64_t nan) {
     ampi_overflows     *m    = &plan->overflows[i];
-    const uint64_t turn = ampi_turns(plan->control) + 1;
-    if (!m->overflows) m->first = turn;
-    m->overflows += m->last != turn; /* a wrong row, and a sum that is not finite, are one */
-    m->last = turn;
+    const uint64_t number = ampi_iterations(plan->control) + 1;
+    if (!m->overflows) m->first = number;
+    m->overflows += m->last != number; /* a wrong row, and a sum that is not finite, are one */
+    m->last = number;
     m->nans += nan != 0;
 }
 
@@ -2542,11 +2545,11 @@ AMPI_FN int ampi_spike(const amp_plan *plan, double norm) {
     return 0;
 }
 
-AMPI_FN void ampi_record_turn(const amp_plan *plan, uint32_t bad) {
+AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad) {
     ampi_control  *c    = plan->control;
     ampi_record   *r    = plan->record;
-    const uint64_t turn = ampi_turns(c) + 1;
-    amp_turn      *t    = &r->turns[turn % AMP_TURNS];
+    const uint64_t number = ampi_iterations(c) + 1;
+    amp_iteration *t    = &r->history[number % AMP_HISTORY];
     uint32_t       why  = AMP_SKIP_NONE;
     if (bad) why = r->bad || !c->flags[0] ? AMP_SKIP_OVERFLOW : AMP_SKIP_ASKED;
     else if (ampi_spike(plan, c->norm)) why = AMP_SKIP_SPIKE;
@@ -2555,7 +2558,7 @@ AMPI_FN void ampi_record_turn(const amp_plan *plan, uint32_t bad) {
     r->running.overflows += why == AMP_SKIP_OVERFLOW;
     r->running.spikes += why == AMP_SKIP_SPIKE;
     r->running.asked += why == AMP_SKIP_ASKED;
-    t->turn        = turn;
+    t->iteration   = number;
     t->norm        = c->norm;
     t->loss_scale  = plan->scaler->scale;
     t->clip_factor = c->clip_factor;
@@ -2564,7 +2567,7 @@ AMPI_FN void ampi_record_turn(const amp_plan *plan, uint32_t bad) {
     r->bad         = 0;
     if (!ampi_samples(plan)) return;
     r->which ^= 1u;
-    r->sampled = turn;
+    r->sampled = number;
 }
 /* ----------------------------------------------------------------- >>core  storage
    Formats, and random bits (codecs: >>core formulas).
@@ -3154,7 +3157,7 @@ typedef struct ampi_text {
     size_t       room, used;
     amp_write_fn write_fn; /* NULL: what has no room is left out */
     void        *user;
-    int          failed;
+    int          failed, json; /* json: a number that is not finite is null */
 } ampi_text;
 
 static void ampi_print_flush(ampi_text *t) {
@@ -3186,8 +3189,8 @@ static AMPI_NOINLINE void ampi_print_number(ampi_text *t, double x) {
     uint64_t bits, n, ten;
     int      power = 0, point; /* of ten: of the last digit, and of the first */
     memcpy(&bits, &x, 8);
-    if ((bits >> 52 & 0x7ff) == 0x7ff && t->write_fn) {
-        ampi_print_text(t, "null"); /* JSON has no other word for it */
+    if ((bits >> 52 & 0x7ff) == 0x7ff && t->json) {
+        ampi_print_text(t, "null");
         return;
     }
     if (bits >> 63) ampi_print_char(t, '-');
@@ -3236,6 +3239,7 @@ AMPI_HOST ampi_text ampi_text_to(amp_write_fn write_fn, void *user, char *bytes,
     t.write_fn = write_fn;
     t.user     = user;
     t.failed   = 0;
+    t.json     = 0;
     return t;
 }
 
@@ -4328,7 +4332,7 @@ typedef struct ampi_second_floor {
     size_t (*report_room)(const amp_optimizer *opt, amp_plan *plan);
     void   (*report_layout)(amp_plan *plan, ampi_arena *arena);
     void   (*rows_layout)(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
-    /* a step: add up rows, in front of their check; move these rows; count in a chunk of a turn
+    /* a step: add up rows, in front of their check; move these rows; count in a chunk of a step
        that is sampled, behind its check, and around its update; where in rows an element is */
     void       (*rows_sum)(const amp_plan *plan, ampi_slot *slot);
     void       (*rows_step)(const amp_plan *plan, const ampi_slot *slot);
@@ -8065,7 +8069,7 @@ static amp_result ampi_save_set(const amp_optimizer *opt, const char *path, ampi
     ampi_archive   a;
     amp_result     result;
     int            met, error;
-    set.turn    = ampi_turns(&state->control);
+    set.turn    = ampi_iterations(&state->control);
     set.edition = old->turn == set.turn && old->ranks == ranks ? old->edition + 1 : 0;
     set.ranks   = ranks;
     ampi_count_state(&a, opt, state, AMPI_STATE_PART, 0, ranks);
@@ -8107,7 +8111,7 @@ static void ampi_ranks_to_read(const amp_optimizer *opt, uint64_t ranks, uint64_
 static int ampi_is_of_set(const ampi_loading *l, size_t k, const ampi_set *set) {
     const ampi_archive *a = &l->files[k];
     return ampi_is_part(a->version) &&
-           ampi_turns(&l->state.control) == set->turn && a->common == l->files[0].common;
+           ampi_iterations(&l->state.control) == set->turn && a->common == l->files[0].common;
 }
 
 /* What is wrong with a part of a set: it lies beside the file that names it. */
@@ -8400,7 +8404,7 @@ static void ampi_count_casts(uint32_t *count, const uint32_t *x, size_t n) {
     count[AMPI_BF16_SMALL] += bf16_small - bf16_zero;
 }
 
-/* A chunk of a gradient in a turn that is sampled. Exponents say what casts would do, but for those
+/* A chunk of a gradient in a step that is sampled. Exponents say what casts would do, but for those
    in which the bounds lie: no fp16 number is near them, and no bf16 one near that of fp16's normal
    numbers. */
 static AMPI_NOINLINE void ampi_sample_grads(ampi_histogram *histogram, const void *x,
@@ -8436,7 +8440,7 @@ static void ampi_count_copies(uint32_t *count, const ampi_slot *slot, const uint
                               const uint16_t *before, size_t i, size_t n) {
     const amp_dtype type = (amp_dtype)slot->model_type, grad_type = (amp_dtype)slot->grad_type;
     uint32_t        grad[AMPI_PIECE], copy[AMPI_PIECE];
-    uint32_t        updates = 0, lost = 0, halves = 0;
+    uint32_t        updates = 0, lost = 0, rounded = 0;
     uint16_t        after[AMPI_PIECE];
     size_t          k;
     memcpy(after, ampi_at(slot->model, type, i), n * sizeof *after);
@@ -8446,11 +8450,11 @@ static void ampi_count_copies(uint32_t *count, const ampi_slot *slot, const uint
         const uint32_t moves = (grad[k] & 0x7fffffffu) != 0u;
         updates += moves;
         lost += moves & (uint32_t)(before[k] == after[k]);
-        halves += moves & (uint32_t)(copy[k] == master[k]);
+        rounded += moves & (uint32_t)(copy[k] == master[k]);
     }
     count[AMPI_UPDATES] += updates;
     count[AMPI_LOST] += lost;
-    count[AMPI_HALVES] += halves;
+    count[AMPI_ROUNDED] += rounded;
 }
 
 /* Magnitudes of n weights, whose exponents have been counted. */
@@ -8468,7 +8472,7 @@ static void ampi_fill_weight_bins(uint32_t *count, ampi_exponents *e, const void
     ampi_fill_bins(e, count + AMPI_WEIGHTS, zeros, nonfinite);
 }
 
-/* A chunk of the end of a step in a turn that is sampled. */
+/* A chunk of the end of a step that is sampled. */
 static AMPI_NOINLINE void ampi_watch_chunk(const amp_plan *plan, const ampi_slot *slot,
                                            ampi_job job, size_t begin, size_t count_of,
                                            ampi_histogram *histogram) {
@@ -8532,7 +8536,7 @@ static void ampi_layout_report(amp_plan *plan, ampi_arena *arena) {
         plan->histograms = (ampi_histogram *)ampi_take(arena, 2 * n, sizeof *plan->histograms, 64);
 }
 
-/* In a state: counters and running statistics, turns, overflows of tensors. What a file has and the
+/* In a state: counters and running statistics, steps, overflows of tensors. What a file has and the
    optimizer does not want is read and forgotten. */
 
 static void ampi_walk_running(ampi_archive *a, ampi_running *p) {
@@ -8550,8 +8554,8 @@ static void ampi_walk_running(ampi_archive *a, ampi_running *p) {
         a->result = AMP_ERROR_CORRUPT;
 }
 
-static void ampi_walk_turn(ampi_archive *a, amp_turn *t, size_t place, size_t tensors) {
-    AMPI_NUMBER(a, t->turn);
+static void ampi_walk_iteration(ampi_archive *a, amp_iteration *t, size_t place, size_t tensors) {
+    AMPI_NUMBER(a, t->iteration);
     AMPI_NUMBER(a, t->norm);
     AMPI_NUMBER(a, t->loss_scale);
     AMPI_NUMBER(a, t->clip_factor);
@@ -8559,7 +8563,7 @@ static void ampi_walk_turn(ampi_archive *a, amp_turn *t, size_t place, size_t te
     AMPI_NUMBER(a, t->tensor);
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK &&
         (t->skip > (uint32_t)AMP_SKIP_ASKED || t->tensor < -1 ||
-         (t->turn && (t->turn % AMP_TURNS != place ||
+         (t->iteration && (t->iteration % AMP_HISTORY != place ||
                       (t->tensor >= 0 && (size_t)t->tensor >= tensors)))))
         a->result = AMP_ERROR_CORRUPT;
 }
@@ -8567,15 +8571,15 @@ static void ampi_walk_turn(ampi_archive *a, amp_turn *t, size_t place, size_t te
 static void ampi_walk_report(ampi_archive *a, const amp_plan *plan) {
     ampi_record   *r = a->walk == AMPI_SAVE || a->walk == AMPI_LOAD ? plan->filed_record : NULL;
     ampi_running   running;
-    amp_turn       turn;
+    amp_iteration  last;
     ampi_overflows overflows;
     size_t         i;
     memset(&running, 0, sizeof running);
-    memset(&turn, 0, sizeof turn);
+    memset(&last, 0, sizeof last);
     memset(&overflows, 0, sizeof overflows);
     ampi_walk_running(a, r ? &r->running : &running);
-    for (i = 0; i < AMP_TURNS; i++)
-        ampi_walk_turn(a, r ? &r->turns[i] : &turn, i, plan->num_slots);
+    for (i = 0; i < AMP_HISTORY; i++)
+        ampi_walk_iteration(a, r ? &r->history[i] : &last, i, plan->num_slots);
     for (i = 0; i < plan->num_slots; i++) {
         ampi_overflows *m = r ? &plan->filed_overflows[i] : &overflows;
         AMPI_NUMBER(a, m->overflows);
@@ -8630,7 +8634,7 @@ static amp_result ampi_watched(const amp_optimizer *opt) {
                        "set amp_optimizer_desc.report, and there will be one");
 }
 
-/* Has it been asked for, so that tensors and turns have a moment to be of? */
+/* Has it been asked for, so that tensors and steps have a moment to be of? */
 static amp_result ampi_reported(const amp_optimizer *opt) {
     const amp_result result = ampi_watched(opt);
     if (result != AMP_OK || opt->plan->seen) return result;
@@ -8685,9 +8689,9 @@ static void ampi_report_of(const amp_plan *plan, int i, amp_report *r) {
     const unsigned long long *count    = plan->host_histograms[i].count;
     const int                 headroom = ampi_headroom(&plan->seen_slots[i]);
     if (headroom < r->headroom) r->headroom = headroom;
-    if (m->overflows && (r->first_tensor < 0 || m->first < r->first_turn)) {
-        r->first_tensor = i;
-        r->first_turn   = m->first;
+    if (m->overflows && (r->first_tensor < 0 || m->first < r->first_iteration)) {
+        r->first_tensor    = i;
+        r->first_iteration = m->first;
     }
     if (m->overflows > r->most_overflows) {
         r->most_tensor    = i;
@@ -8707,7 +8711,7 @@ static void ampi_fill_report(const amp_plan *plan, const ampi_control *c, const 
     const ampi_record *record = plan->host_record;
     size_t             i;
     memset(r, 0, sizeof *r);
-    r->turns        = ampi_turns(c);
+    r->iterations   = ampi_iterations(c);
     r->steps        = c->gate.step;
     r->overflows    = record->running.overflows;
     r->spikes       = record->running.spikes;
@@ -8744,15 +8748,15 @@ static void ampi_fill_tensor_report(const amp_optimizer *opt, int i, amp_tensor_
     r->headroom   = ampi_headroom(slot);
     r->overflows  = plan->host_overflows[i].overflows;
     r->nans       = plan->host_overflows[i].nans;
-    r->first_turn = plan->host_overflows[i].first;
-    r->last_turn  = plan->host_overflows[i].last;
+    r->first_iteration = plan->host_overflows[i].first;
+    r->last_iteration  = plan->host_overflows[i].last;
     r->f16_zero   = count[AMPI_F16_ZERO];
     r->f16_small  = count[AMPI_F16_SMALL];
     r->bf16_zero  = count[AMPI_BF16_ZERO];
     r->bf16_small = count[AMPI_BF16_SMALL];
     r->updates    = count[AMPI_UPDATES];
     r->lost       = count[AMPI_LOST];
-    r->halves     = count[AMPI_HALVES];
+    r->rounded     = count[AMPI_ROUNDED];
     for (b = 0; b < AMP_BINS; b++) {
         r->grads[b]   = count[AMPI_GRADS + b];
         r->weights[b] = count[AMPI_WEIGHTS + b];
@@ -8768,35 +8772,36 @@ AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
     return result;
 }
 
-/* A turn, if it is remembered. */
-static const amp_turn *ampi_turn_at(const amp_plan *plan, uint64_t turn) {
-    const amp_turn *t = &plan->host_record->turns[turn % AMP_TURNS];
-    return turn && t->turn == turn ? t : NULL;
+/* A step, if it is remembered. */
+static const amp_iteration *ampi_iteration_at(const amp_plan *plan, uint64_t number) {
+    const amp_iteration *t = &plan->host_record->history[number % AMP_HISTORY];
+    return number && t->iteration == number ? t : NULL;
 }
 
-/* The first of at most most turns up to the last that are remembered without a gap; behind the last
+/* The first of at most most steps up to the last that are remembered without a gap; behind the last
    if there is none. */
-static uint64_t ampi_first_turn(const amp_plan *plan, uint64_t last, size_t most) {
+static uint64_t ampi_first_remembered(const amp_plan *plan, uint64_t last, size_t most) {
     uint64_t first = last + 1;
-    while (most-- && ampi_turn_at(plan, first - 1)) first--;
+    while (most-- && ampi_iteration_at(plan, first - 1)) first--;
     return first;
 }
 
-AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_turn *turns,
+AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration *history,
                                          size_t *count) {
     const amp_plan *plan;
-    uint64_t        turn, last = 0;
+    uint64_t        number, last = 0;
     size_t          i;
     amp_result      result;
-    if (!opt || !count || (!turns && *count)) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!opt || !count || (!history && *count)) return AMP_ERROR_INVALID_ARGUMENT;
     result = ampi_reported(opt);
     if (result != AMP_OK) return result;
     plan = opt->plan;
-    for (i = 0; i < AMP_TURNS; i++)
-        if (plan->host_record->turns[i].turn > last) last = plan->host_record->turns[i].turn;
-    turn   = ampi_first_turn(plan, last, ampi_min(*count, AMP_TURNS));
-    *count = (size_t)(last + 1 - turn);
-    for (i = 0; i < *count; i++) turns[i] = *ampi_turn_at(plan, turn + i);
+    for (i = 0; i < AMP_HISTORY; i++)
+        if (plan->host_record->history[i].iteration > last)
+            last = plan->host_record->history[i].iteration;
+    number = ampi_first_remembered(plan, last, ampi_min(*count, AMP_HISTORY));
+    *count = (size_t)(last + 1 - number);
+    for (i = 0; i < *count; i++) history[i] = *ampi_iteration_at(plan, number + i);
     return AMP_OK;
 }
 
@@ -8808,7 +8813,7 @@ enum {
     AMPI_NAN_ROW   = 10,  /* in which a scale falls by 2^10: more than from 65536 to where most
                              runs begin to step                                                 */
     AMPI_RECENT    = 128,
-    AMPI_BEGINNING = 64,  /* turns in which a scale may look for its place                     */
+    AMPI_BEGINNING = 64,  /* steps in which a scale may look for its place                     */
     AMPI_ENOUGH    = 32   /* elements that a share is made of                                  */
 };
 
@@ -8842,27 +8847,27 @@ static double ampi_percent(double share) {
     return (double)(uint64_t)(share * 1000.0 + 0.5) / 10.0;
 }
 
-/* Overflows up to the last turn, in a row; at: only those at this scale. */
+/* Overflows up to the last step, in a row; at: only those at this scale. */
 static uint64_t ampi_overflows_in_a_row(const ampi_case *k, const float *at) {
-    const uint64_t  last = k->report.turns;
-    const amp_turn *t;
+    const uint64_t  last = k->report.iterations;
+    const amp_iteration *t;
     uint64_t        row = 0;
-    for (; row < AMP_TURNS && (t = ampi_turn_at(k->plan, last - row)) != NULL; row++)
+    for (; row < AMP_HISTORY && (t = ampi_iteration_at(k->plan, last - row)) != NULL; row++)
         if ((t->skip != (uint32_t)AMP_SKIP_OVERFLOW && t->tensor < 0) ||
             (at && memcmp(&t->loss_scale, at, sizeof *at) != 0))
             break;
     return row;
 }
 
-/* Overflows of the last AMPI_RECENT turns; 0 if there are not more by before. */
+/* Overflows of the last AMPI_RECENT steps; 0 if there are not more by before. */
 static uint64_t ampi_recent_overflows(const ampi_case *k, uint64_t before) {
-    const uint64_t last = k->report.turns;
+    const uint64_t last = k->report.iterations;
     uint64_t       i, sum = 0;
     if (before && (last < AMPI_RECENT + before ||
-                   !ampi_turn_at(k->plan, last - AMPI_RECENT - before + 1)))
+                   !ampi_iteration_at(k->plan, last - AMPI_RECENT - before + 1)))
         return 0;
     for (i = 0; i < AMPI_RECENT && i < last; i++) {
-        const amp_turn *t = ampi_turn_at(k->plan, last - i);
+        const amp_iteration *t = ampi_iteration_at(k->plan, last - i);
         sum += t && t->skip == (uint32_t)AMP_SKIP_OVERFLOW;
     }
     return sum;
@@ -8895,7 +8900,7 @@ static int ampi_bad_master(const amp_optimizer *opt) {
 
 static int ampi_advise_nan(ampi_case *k) {
     const ampi_slot *slots = k->plan->seen_slots;
-    const amp_turn  *last  = ampi_turn_at(k->plan, k->report.turns);
+    const amp_iteration *last  = ampi_iteration_at(k->plan, k->report.iterations);
     uint64_t         nan   = 0;
     size_t           i, first = k->plan->num_slots;
     int              master;
@@ -8929,11 +8934,11 @@ static void ampi_advise_skips(ampi_case *k) {
                     "for what diverges", row, scale);
     if (share > 0.1 && share * ((double)s->growth_interval + 1.0) > 2.0 && !never)
         ampi_advise(k, AMP_ADVICE_TOO_MANY_SKIPS, k->report.most_tensor, late,
-                    "%g of the last 128 turns overflowed, here most often: raise growth_interval, "
+                    "%g of the last 128 steps overflowed, here most often: raise growth_interval, "
                     "or clip what spikes", late);
     if (never && scale > 1.0 && recent >= 2.0)
         ampi_advise(k, AMP_ADVICE_SCALE_TOO_HIGH, k->report.most_tensor, scale,
-                    "overflows, %g of the last 128 turns do: the loss scale %g is too high, and "
+                    "overflows, %g of the last 128 steps do: the loss scale %g is too high, and "
                     "does not move", recent, scale);
 }
 
@@ -8985,8 +8990,8 @@ static ampi_reach ampi_measure(const amp_plan *plan) {
 static void ampi_advise_range(ampi_case *k) {
     const amp_scaler *s     = k->scaler;
     const double      scale = (double)s->scale;
-    const amp_turn   *then  = ampi_turn_at(k->plan, k->report.sampled);
-    const amp_turn   *last  = ampi_turn_at(k->plan, k->report.turns);
+    const amp_iteration *then  = ampi_iteration_at(k->plan, k->report.sampled);
+    const amp_iteration *last  = ampi_iteration_at(k->plan, k->report.iterations);
     const int stays = ampi_moves_never(s) || (s->max_scale > 0.0f && s->scale >= s->max_scale);
     const ampi_reach e = ampi_measure(k->plan);
     const double share = e.worst < 0 ? 0.0 : ampi_underflow(k->plan, (size_t)e.worst);
@@ -9019,7 +9024,7 @@ static void ampi_advise_masters(ampi_case *k) {
         const unsigned long long *count   = k->plan->host_histograms[i].count;
         const unsigned long long  updates = count[AMPI_UPDATES], lost = count[AMPI_LOST];
         const double              share   = (double)lost / (double)updates;
-        if (updates < AMPI_ENOUGH || count[AMPI_HALVES] != updates || lost == updates) continue;
+        if (updates < AMPI_ENOUGH || count[AMPI_ROUNDED] != updates || lost == updates) continue;
         ampi_advise(k, AMP_ADVICE_MASTERS, (int)i, share,
                     "its masters are rounded to 16 bits, and a step loses %g %% of updates: keep "
                     "master weights in fp32", ampi_percent(share));
@@ -9122,8 +9127,9 @@ static void ampi_print_tensor(ampi_text *t, const amp_optimizer *opt, int i, int
     ampi_print(t, ",\"zeros\":%g,\"max\":%g,\"headroom\":%g", (double)r.stats.zeros,
              (double)r.stats.max_finite, (double)r.headroom);
     if (r.overflows)
-        ampi_print(t, ",\"overflows\":%g,\"nans\":%g,\"first_turn\":%g,\"last_turn\":%g",
-                 (double)r.overflows, (double)r.nans, (double)r.first_turn, (double)r.last_turn);
+        ampi_print(t, ",\"overflows\":%g,\"nans\":%g,\"first_iteration\":%g,\"last_iteration\":%g",
+                 (double)r.overflows, (double)r.nans, (double)r.first_iteration,
+                 (double)r.last_iteration);
     if (sampled) {
         ampi_print(t, ",\"f16_zero\":%g,\"f16_small\":%g,\"bf16_zero\":%g,\"bf16_small\":%g,"
                     "\"updates\":%g,\"lost\":%g",
@@ -9136,14 +9142,14 @@ static void ampi_print_tensor(ampi_text *t, const amp_optimizer *opt, int i, int
 }
 
 static void ampi_print_report(ampi_text *t, const amp_report *r) {
-    ampi_print(t, "{\"turns\":%g,\"steps\":%g,\"overflows\":%g,\"spikes\":%g,\"asked\":%g,"
+    ampi_print(t, "{\"iterations\":%g,\"steps\":%g,\"overflows\":%g,\"spikes\":%g,\"asked\":%g,"
                 "\"growths\":%g,\"backoffs\":%g,\"norm\":%g,\"loss_scale\":%g,\"stuck\":%g,"
-                "\"headroom\":%g,\"first_tensor\":%g,\"first_turn\":%g,\"most_tensor\":%g,"
+                "\"headroom\":%g,\"first_tensor\":%g,\"first_iteration\":%g,\"most_tensor\":%g,"
                 "\"most_overflows\":%g,",
-             (double)r->turns, (double)r->steps, (double)r->overflows, (double)r->spikes,
+             (double)r->iterations, (double)r->steps, (double)r->overflows, (double)r->spikes,
              (double)r->asked, (double)r->growths, (double)r->backoffs, r->norm,
              (double)r->loss_scale, (double)r->stuck, (double)r->headroom,
-             (double)r->first_tensor, (double)r->first_turn, (double)r->most_tensor,
+             (double)r->first_tensor, (double)r->first_iteration, (double)r->most_tensor,
              (double)r->most_overflows);
     ampi_print(t, "\"sampled\":%g,\"grads\":%g,\"f16_zero\":%g,\"f16_small\":%g,\"bf16_zero\":%g,"
                 "\"bf16_small\":%g,\"updates\":%g,\"lost\":%g",
@@ -9155,15 +9161,16 @@ static AMPI_NOINLINE void ampi_print_json(ampi_text *t, const amp_optimizer *opt
                                         const amp_report *r, const amp_advice *advice,
                                         int count) {
     amp_plan *plan = opt->plan;
-    uint64_t  turn = ampi_first_turn(plan, r->turns, AMP_TURNS);
+    uint64_t  number = ampi_first_remembered(plan, r->iterations, AMP_HISTORY);
     size_t    i, more = 0;
     int       k;
-    if (turn <= plan->told && plan->told <= r->turns) turn = plan->told + 1;
+    if (number <= plan->told && plan->told <= r->iterations) number = plan->told + 1;
+    t->json = 1;
     ampi_print_report(t, r);
     ampi_print(t, ",\"history\":[");
-    for (; turn <= r->turns; turn++) {
-        const amp_turn *at = ampi_turn_at(plan, turn);
-        ampi_print(t, "%s[%g,%g,%g,%g,%g,%g]", more++ ? "," : "", (double)at->turn, at->norm,
+    for (; number <= r->iterations; number++) {
+        const amp_iteration *at = ampi_iteration_at(plan, number);
+        ampi_print(t, "%s[%g,%g,%g,%g,%g,%g]", more++ ? "," : "", (double)at->iteration, at->norm,
                  (double)at->loss_scale, (double)at->clip_factor, (double)at->skip,
                  (double)at->tensor);
     }
@@ -9180,7 +9187,7 @@ static AMPI_NOINLINE void ampi_print_json(ampi_text *t, const amp_optimizer *opt
         ampi_print_char(t, '}');
     }
     ampi_print(t, "]}\n");
-    if (!t->failed) plan->told = r->turns;
+    if (!t->failed) plan->told = r->iterations;
 }
 
 static void ampi_print_share(ampi_text *t, uint64_t some, uint64_t all, size_t column) {
@@ -9219,14 +9226,14 @@ static AMPI_NOINLINE void ampi_print_table(ampi_text *t, const amp_optimizer *op
     static const size_t      columns[] = {32, 46, 56, 65, 76, 90};
     size_t                   i;
     int                      k;
-    ampi_print(t, "turns %g, steps %g, skipped %g (overflows %g, spikes %g, asked %g)\n",
-             (double)r->turns, (double)r->steps, (double)(r->overflows + r->spikes + r->asked),
+    ampi_print(t, "iterations %g, steps %g, skipped %g (overflows %g, spikes %g, asked %g)\n",
+             (double)r->iterations, (double)r->steps, (double)(r->overflows + r->spikes + r->asked),
              (double)r->overflows, (double)r->spikes, (double)r->asked);
     ampi_print(t, "loss scale %g, growths %g, backoffs %g%s, norm %g\n", (double)r->loss_scale,
              (double)r->growths, (double)r->backoffs, r->stuck ? ", stuck" : "", r->norm);
     if (r->first_tensor >= 0)
-        ampi_print(t, "first overflow in turn %g, tensor %g; most, %g, tensor %g\n",
-                 (double)r->first_turn, (double)r->first_tensor, (double)r->most_overflows,
+        ampi_print(t, "first overflow in iteration %g, tensor %g; most, %g, tensor %g\n",
+                 (double)r->first_iteration, (double)r->first_tensor, (double)r->most_overflows,
                  (double)r->most_tensor);
     ampi_print(t, "  gradient, scaled");
     for (i = 0; i < (r->sampled ? 6u : 4u); i++) {

@@ -874,7 +874,7 @@ AMPI_DEVICE void ampi_clear_others(const amp_plan *plan) {
 
 /* ------------------------------------------------------------------- samples
 
-   A turn that is sampled goes through its arrays once more, element by element: it is one in many.
+   A step that is sampled goes through its arrays once more, element by element: it is one in many.
    A block counts in memory of its own, then adds to the tensor's histogram. */
 struct ampi_counter { uint32_t count[AMPI_COUNTS]; };
 
@@ -949,7 +949,7 @@ struct ampi_watcher {
         model.expand<1>(after, &u);
         atomicAdd(&counter->count[AMPI_UPDATES], 1u);
         if (after.w[0] == before) atomicAdd(&counter->count[AMPI_LOST], 1u);
-        if (u == p) atomicAdd(&counter->count[AMPI_HALVES], 1u);
+        if (u == p) atomicAdd(&counter->count[AMPI_ROUNDED], 1u);
     }
 };
 
@@ -1435,14 +1435,14 @@ AMPI_DEVICE ampi_watcher ampi_watcher_of(const ampi_share &s, ampi_counter *coun
 }
 
 /* Where roots and quotients go their slow ways, which have one room for all steps of a kernel, what
-   a sampled turn keeps in registers would be spilled below 10.0: there it is looked up anew. */
+   a sampled step keeps in registers would be spilled below 10.0: there it is looked up anew. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 1000
 enum { AMPI_ANEW = 1 };
 #else
 enum { AMPI_ANEW = 0 };
 #endif
 
-/* A turn that is sampled. */
+/* A step that is sampled. */
 template <int KIND>
 AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan, ampi_counter *counter) {
     const uint64_t parts = plan.num_chunks * plan.parts;
@@ -1727,7 +1727,7 @@ AMPI_DEVICE void ampi_step_coded(const amp_plan &plan, const ampi_slot *slot, am
     }
 }
 
-/* B where a tensor's master is not of fp32; in a turn that is sampled weights and
+/* B where a tensor's master is not of fp32; in a step that is sampled weights and
    updates of those alone that have it are counted. */
 template <int KIND> AMPI_KERNEL(2) ampi_coded_kernel(amp_plan plan) {
     const uint64_t parts = plan.num_chunks * plan.parts;
@@ -1783,7 +1783,7 @@ AMPI_KERNEL(FEWER ? 2 : AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_rows_kernel(amp_pl
     }
 }
 
-/* Model copies that are written for a step of the user's own, in a turn that is sampled. */
+/* Model copies that are written for a step of the user's own, in a step that is sampled. */
 AMPI_DEVICE void ampi_copy_sampled(const ampi_watcher &watcher, unsigned count,
                                    ampi_histogram *histogram) {
     ampi_begin_counts(watcher.counter);

@@ -211,7 +211,7 @@ static void read_tensor(run *r, const char *object, size_t i) {
     t->headroom  = number_of(object, "headroom");
     t->overflows = number_of(object, "overflows");
     t->nans      = number_of(object, "nans");
-    t->first     = number_of(object, "first_turn");
+    t->first     = number_of(object, "first_iteration");
     const double updates = number_of(object, "updates"), lost = number_of(object, "lost");
     const sample s       = read_sample(object);
     if (updates > 0.0) t->lost = lost > updates ? 1.0 : lost > 0.0 ? lost / updates : 0.0;
@@ -279,7 +279,7 @@ static const char *read_line(run *r, const char *line) {
     if (!tensors || *tensors != '[' || !member(line, "history")) return "is not one of a report";
     for (const char *t = first_of(tensors); t; t = next_of(t)) count++;
     if (r->lines && count != r->num_tensors) return "has other tensors than those before it";
-    if (r->lines && number_of(line, "turns") <= r->last) return NULL; /* resumed: told again */
+    if (r->lines && number_of(line, "iterations") <= r->last) return NULL; /* resumed: told again */
     if (!r->lines) {
         r->num_tensors = count;
         r->tensors     = need(NULL, count, sizeof *r->tensors);
@@ -292,9 +292,9 @@ static const char *read_line(run *r, const char *line) {
     i = 0;
     for (const char *t = first_of(tensors); t; t = next_of(t)) read_tensor(r, t, i++);
     read_history(r, member(line, "history"));
-    read_advice(r, member(line, "advice"), number_of(line, "turns"));
+    read_advice(r, member(line, "advice"), number_of(line, "iterations"));
     r->lines++;
-    r->last      = number_of(line, "turns");
+    r->last      = number_of(line, "iterations");
     r->taken     = number_of(line, "steps");
     r->overflows = number_of(line, "overflows");
     r->spikes    = number_of(line, "spikes");

@@ -14,7 +14,7 @@ cat > "$out/many.c" << 'END'
 #include <math.h>
 #include <stdio.h>
 
-enum { LAYERS = 100, N = 48, TURNS = 10000, EVERY = 100 };
+enum { LAYERS = 100, N = 48, STEPS = 10000, EVERY = 100 };
 static float    weight[LAYERS][N];
 static amp_f16  grad[LAYERS][N];
 static char     names[LAYERS][40];
@@ -44,15 +44,15 @@ int main(void) {
         if (amp_optimizer_add(&opt, &t) != AMP_OK) return 1;
     }
     if (amp_optimizer_prepare(&opt) != AMP_OK) return 1;
-    for (int turn = 1; turn <= TURNS; turn++) {
+    for (int step = 1; step <= STEPS; step++) {
         const float scale = amp_optimizer_loss_scale(&opt);
         for (int i = 0; i < LAYERS; i++)
             for (int k = 0; k < N; k++)
-                grad[i][k] = amp_f32_to_f16(uniform() * (turn == 6920 ? 1.0f : uniform()) * scale *
-                             expf(-0.12f * (float)i - 0.0002f * (float)turn) * 0.4f);
-        if (turn == 9000) grad[60][5].bits = 0x7e00;
+                grad[i][k] = amp_f32_to_f16(uniform() * (step == 6920 ? 1.0f : uniform()) * scale *
+                             expf(-0.12f * (float)i - 0.0002f * (float)step) * 0.4f);
+        if (step == 9000) grad[60][5].bits = 0x7e00;
         if (amp_optimizer_adamw(&opt, 1e-3f) != AMP_OK) return 1;
-        if (turn % EVERY == 0 && amp_optimizer_report_json(&opt, put, stdout) != AMP_OK) return 1;
+        if (step % EVERY == 0 && amp_optimizer_report_json(&opt, put, stdout) != AMP_OK) return 1;
     }
     amp_optimizer_free(&opt);
     return 0;

@@ -59,7 +59,7 @@ static void damage(void) {
     static const char *const words[] = {
         "<script>", "'><img src=x onerror=1>", "\"", "\\", "\\u003c", "\\u", "1e999", "-1e308", "1e18",
         "-7", "99999999999999999999", "null", "[[[[[[[[[[[[", "{", "}", "]", ",", ":", "\xff\xfe", "\n",
-        "</script>", "e", "0.5", "\"turns\":1", "\"f16_small\":1e9", "\"headroom\":-1e9"};
+        "</script>", "e", "0.5", "\"iterations\":1", "\"f16_small\":1e9", "\"headroom\":-1e9"};
     for (size_t times = 1 + below(4); times && size > 99; times--) {
         const size_t at = below(size - 64), n = below(64), how = below(6);
         if (how == 0) size = at + 1;

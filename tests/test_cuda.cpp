@@ -655,18 +655,18 @@ static const void *from_device(const void *device, size_t bytes) {
 
 /* What the two sides tell of it. */
 static void compare_reports(amp_optimizer *opt, int tensors) {
-    static amp_turn          turns[2][AMP_TURNS];
+    static amp_iteration     history[2][AMP_HISTORY];
     static amp_tensor_report of[2];
     amp_report               reports[2];
-    size_t                   count[2] = {AMP_TURNS, AMP_TURNS};
+    size_t                   count[2] = {AMP_HISTORY, AMP_HISTORY};
     memset(reports, 0, sizeof reports);
     for (int side = CPU; side <= DEV; side++) {
         OK(amp_optimizer_report(&opt[side], &reports[side]));
-        OK(amp_optimizer_history(&opt[side], turns[side], &count[side]));
+        OK(amp_optimizer_history(&opt[side], history[side], &count[side]));
     }
     CHECK_MEM(&reports[CPU], &reports[DEV], sizeof reports[CPU]);
     CHECK_EQ_U64(count[CPU], count[DEV]);
-    CHECK_MEM(turns[CPU], turns[DEV], count[CPU] * sizeof turns[0][0]);
+    CHECK_MEM(history[CPU], history[DEV], count[CPU] * sizeof history[0][0]);
     for (int i = 0; i < tensors; i++) {
         for (int side = CPU; side <= DEV; side++)
             OK(amp_optimizer_report_tensor(&opt[side], i, &of[side]));

@@ -718,7 +718,7 @@ TEST(reports, "amp.h report: each rank tells of its part, its own history is sav
     for (r = 0, found = 0; r < 3; r++) {
         CHECK_EQ_INT(amp_optimizer_report(&members[r].opt, &report), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_report_tensor(&members[r].opt, 4, &tensor), AMP_OK);
-        found += tensor.overflows == 1 && tensor.first_turn == 2;
+        found += tensor.overflows == 1 && tensor.first_iteration == 2;
     }
     CHECK_EQ_INT(found, 1);
     all_free();

@@ -1,4 +1,4 @@
-/* test_report.c - what a report says is so: who overflowed, in which turn, what casts would do to
+/* test_report.c - what a report says is so: who overflowed, in which step, what casts would do to
    gradients and a step did to weights, counted here a second time in doubles; the history across
    overflows, wrap, save and load; spikes by hand; for each advice a run that must be given it, and
    twenty healthy ones that must be given none. */
@@ -117,14 +117,14 @@ static amp_tensor_report tensor_of(rig *r, int i) {
     return report;
 }
 
-static amp_turn last_turn(rig *r) {
-    amp_turn turn;
+static amp_iteration last_iteration(rig *r) {
+    amp_iteration last;
     size_t   count = 1;
-    memset(&turn, 0, sizeof turn);
+    memset(&last, 0, sizeof last);
     report_of(r);
-    OK(amp_optimizer_history(&r->opt, &turn, &count));
+    OK(amp_optimizer_history(&r->opt, &last, &count));
     CHECK_EQ_U64(count, 1);
-    return turn;
+    return last;
 }
 
 static const uint32_t infinity_of[3]  = {0x7f800000u, 0x7c00u, 0x7f80u};
@@ -132,7 +132,7 @@ static const uint32_t not_a_number[3] = {0xffc01234u, 0xfe01u, 0x7fc1u};
 
 /* ------------------------------------------------------------------------- who overflowed */
 
-/* One element of one tensor is not finite in the turn after next; what is told of it? */
+/* One element of one tensor is not finite in the step after next; what is told of it? */
 static void plant(amp_dtype type, int victim, size_t place, int nan) {
     static const size_t sizes[4] = {1, 37, 16390, 300};
     rig               r;
@@ -148,28 +148,28 @@ static void plant(amp_dtype type, int victim, size_t place, int nan) {
     step(&r, 0.01f);
     report = report_of(&r);
     t      = tensor_of(&r, victim);
-    CHECK_EQ_U64(report.turns, 2);
+    CHECK_EQ_U64(report.iterations, 2);
     CHECK_EQ_U64(report.steps, 1);
     CHECK_EQ_U64(report.overflows, 1);
     CHECK_EQ_INT(report.first_tensor, victim);
     CHECK_EQ_INT(report.most_tensor, victim);
-    CHECK_EQ_U64(report.first_turn, 2);
+    CHECK_EQ_U64(report.first_iteration, 2);
     CHECK_EQ_U64(report.most_overflows, 1);
     CHECK_EQ_U64(t.stats.nonfinite, 1);
     CHECK_EQ_U64(t.stats.nan, nan);
     CHECK_EQ_U64(t.stats.first_nonfinite, place);
     CHECK_EQ_U64(t.overflows, 1);
     CHECK_EQ_U64(t.nans, nan);
-    CHECK_EQ_U64(t.first_turn, 2);
-    CHECK_EQ_U64(t.last_turn, 2);
-    CHECK_EQ_INT(last_turn(&r).tensor, victim);
-    CHECK_EQ_INT(last_turn(&r).skip, AMP_SKIP_OVERFLOW);
+    CHECK_EQ_U64(t.first_iteration, 2);
+    CHECK_EQ_U64(t.last_iteration, 2);
+    CHECK_EQ_INT(last_iteration(&r).tensor, victim);
+    CHECK_EQ_INT(last_iteration(&r).skip, AMP_SKIP_OVERFLOW);
     for (i = 0; i < 4; i++)
         if (i != victim) CHECK_EQ_U64(tensor_of(&r, i).overflows, 0);
     end(&r);
 }
 
-TEST(attribution, "a planted NaN or infinity is told with its tensor, index and turn") {
+TEST(attribution, "a planted NaN or infinity is told with its tensor, index and step") {
     static const size_t sizes[4] = {1, 37, 16390, 300};
     int type, victim, nan;
     for (type = AMP_F32; type <= AMP_BF16; type++)
@@ -183,13 +183,13 @@ TEST(attribution, "a planted NaN or infinity is told with its tensor, index and 
             }
 }
 
-TEST(first_and_most, "which tensor overflowed first, which most often, and the first in each turn") {
+TEST(first_and_most, "which tensor overflowed first, which most often, and the first in each step") {
     static const int planted[9][2] = {{2, -1}, {-1, -1}, {1, 3}, {3, -1}, {1, -1}, {-1, -1},
-                                      {3, -1}, {0, 3}, {-1, -1}}; /* two tensors of each turn */
+                                      {3, -1}, {0, 3}, {-1, -1}}; /* two tensors of each step */
     rig        r;
-    amp_turn   turns[AMP_TURNS];
+    amp_iteration records[AMP_HISTORY];
     amp_report report;
-    size_t     count = AMP_TURNS;
+    size_t     count = AMP_HISTORY;
     int        i, k;
     begin(&r);
     for (i = 0; i < 4; i++) put(&r, 20, AMP_F16);
@@ -201,21 +201,21 @@ TEST(first_and_most, "which tensor overflowed first, which most often, and the f
         step(&r, 0.01f);
     }
     report = report_of(&r);
-    OK(amp_optimizer_history(&r.opt, turns, &count));
+    OK(amp_optimizer_history(&r.opt, records, &count));
     CHECK_EQ_U64(count, 9);
     for (k = 0; k < 9; k++) {
-        CHECK_EQ_U64(turns[k].turn, k + 1);
-        CHECK_EQ_INT(turns[k].tensor, planted[k][0]);
-        CHECK_EQ_INT(turns[k].skip, planted[k][0] < 0 ? AMP_SKIP_NONE : AMP_SKIP_OVERFLOW);
+        CHECK_EQ_U64(records[k].iteration, k + 1);
+        CHECK_EQ_INT(records[k].tensor, planted[k][0]);
+        CHECK_EQ_INT(records[k].skip, planted[k][0] < 0 ? AMP_SKIP_NONE : AMP_SKIP_OVERFLOW);
     }
     CHECK_EQ_INT(report.first_tensor, 2);
-    CHECK_EQ_U64(report.first_turn, 1);
+    CHECK_EQ_U64(report.first_iteration, 1);
     CHECK_EQ_INT(report.most_tensor, 3);
     CHECK_EQ_U64(report.most_overflows, 4);
     CHECK_EQ_U64(report.overflows, 6);
     CHECK_EQ_U64(report.backoffs, 6);
-    CHECK_EQ_U64(tensor_of(&r, 3).first_turn, 3);
-    CHECK_EQ_U64(tensor_of(&r, 3).last_turn, 8);
+    CHECK_EQ_U64(tensor_of(&r, 3).first_iteration, 3);
+    CHECK_EQ_U64(tensor_of(&r, 3).last_iteration, 8);
     CHECK_EQ_U64(tensor_of(&r, 1).overflows, 2);
     end(&r);
 }
@@ -228,8 +228,8 @@ TEST(asked, "a found_inf that the user writes is a skip that was asked for, of n
     fill(&r, 0, 1.0f);
     amp_optimizer_scaler(&r.opt)->found_inf = 4;
     step(&r, 0.01f);
-    CHECK_EQ_INT(last_turn(&r).skip, AMP_SKIP_ASKED);
-    CHECK_EQ_INT(last_turn(&r).tensor, -1);
+    CHECK_EQ_INT(last_iteration(&r).skip, AMP_SKIP_ASKED);
+    CHECK_EQ_INT(last_iteration(&r).tensor, -1);
     CHECK_EQ_U64(report_of(&r).asked, 1);
     CHECK_EQ_U64(report_of(&r).overflows, 0);
     end(&r);
@@ -317,7 +317,7 @@ static void expect_weights(rig *r, int i, amp_tensor_report *want) {
         if (!half || (bits_at(t->grad, t->grad_type, k) & 0x7fffffffu) == 0) continue;
         want->updates++;
         want->lost += load_bits(model, type, k) == r->before[i][k];
-        want->halves += bits_at(model, type, k) == bits;
+        want->rounded += bits_at(model, type, k) == bits;
     }
 }
 
@@ -328,7 +328,7 @@ static void check_counts(const amp_tensor_report *got, const amp_tensor_report *
     CHECK_EQ_U64(got->bf16_small, want->bf16_small);
     CHECK_EQ_U64(got->updates, want->updates);
     CHECK_EQ_U64(got->lost, want->lost);
-    CHECK_EQ_U64(got->halves, want->halves);
+    CHECK_EQ_U64(got->rounded, want->rounded);
     CHECK_MEM(got->grads, want->grads, sizeof got->grads);
     CHECK_MEM(got->weights, want->weights, sizeof got->weights);
 }
@@ -349,7 +349,7 @@ static uint32_t any_bits(amp_dtype type, int finite) {
     return type == AMP_BF16 ? u >> 16 : u;
 }
 
-static void turn_and_compare(rig *r, int finite, uint64_t turn) {
+static void step_and_compare(rig *r, int finite, uint64_t number) {
     amp_tensor_report want[MOST], got;
     amp_report        report;
     amp_status        status;
@@ -368,7 +368,7 @@ static void turn_and_compare(rig *r, int finite, uint64_t turn) {
     step(r, 0.001f);
     report = report_of(r);
     OK(amp_optimizer_status(&r->opt, &status));
-    CHECK_EQ_U64(report.sampled, turn);
+    CHECK_EQ_U64(report.sampled, number);
     for (i = 0; i < r->count; i++) {
         if (status.did_step) expect_weights(r, i, &want[i]);
         got = tensor_of(r, i);
@@ -385,7 +385,7 @@ static void turn_and_compare(rig *r, int finite, uint64_t turn) {
 static void count_all(amp_kind kind, amp_dtype dtype, const char *tier) {
     static const size_t sizes[MOST] = {0, 1, 33, 1023, 16384 + 5, 1024 + 31, 7, 40000};
     rig r;
-    int i, turn;
+    int i, number;
     begin(&r);
     r.desc.kind         = kind;
     r.desc.dtype        = dtype;
@@ -399,7 +399,7 @@ static void count_all(amp_kind kind, amp_dtype dtype, const char *tier) {
     r.tensor[6].grad = NULL;
     if (tier) OK(amp_cpu_force_tier(tier));
     prepare(&r);
-    for (turn = 1; turn <= 4; turn++) turn_and_compare(&r, turn != 3, (uint64_t)turn);
+    for (number = 1; number <= 4; number++) step_and_compare(&r, number != 3, (uint64_t)number);
     end(&r);
     OK(amp_cpu_force_tier(NULL));
 }
@@ -453,22 +453,22 @@ TEST(casts, "as many become 0 or subnormal as amp_cast makes so, at every edge")
     end(&r);
 }
 
-TEST(every, "samples are of turns 1, 1 + every, ...; between them the last one stays") {
+TEST(every, "samples are of steps 1, 1 + every, ...; between them the last one stays") {
     rig      r;
     uint64_t small[2] = {0, 0};
-    int      turn;
+    int      number;
     begin(&r);
     r.watch.every        = 3;
     r.desc.scaler.preset = AMP_PRESET_STATIC;
     put(&r, 100, AMP_F16);
     prepare(&r);
-    for (turn = 1; turn <= 11; turn++) {
-        scatter(&r, 0, turn % 2 ? 1e-4f : 1.0f);
+    for (number = 1; number <= 11; number++) {
+        scatter(&r, 0, number % 2 ? 1e-4f : 1.0f);
         step(&r, 0.01f);
-        CHECK_EQ_U64(report_of(&r).sampled, (turn - 1) / 3 * 3 + 1);
-        small[turn % 2] = tensor_of(&r, 0).f16_small;
-        if (turn % 3 != 1) CHECK_EQ_U64(small[turn % 2], small[!(turn % 2)]);
-        CHECK((small[turn % 2] > 0) == ((turn - 1) / 3 % 2 == 0));
+        CHECK_EQ_U64(report_of(&r).sampled, (number - 1) / 3 * 3 + 1);
+        small[number % 2] = tensor_of(&r, 0).f16_small;
+        if (number % 3 != 1) CHECK_EQ_U64(small[number % 2], small[!(number % 2)]);
+        CHECK((small[number % 2] > 0) == ((number - 1) / 3 % 2 == 0));
     }
     end(&r);
 }
@@ -508,10 +508,10 @@ static amp_result load_tape(rig *r, tape *t) {
     return amp_optimizer_load(&r->opt, tape_read, t);
 }
 
-/* Three tensors and some turns, of which a few overflow. */
-static void some_run(rig *r, int turns) {
+/* Three tensors and some steps, of which a few overflow. */
+static void some_run(rig *r, int steps) {
     int i;
-    for (; turns; turns--) {
+    for (; steps; steps--) {
         for (i = 0; i < r->count; i++) scatter(r, i, 2.0f);
         if (random_bits() % 5 == 0)
             store_bits(r->tensor[random_below((size_t)r->count)].grad, AMP_F16, 3, 0x7c00u);
@@ -588,7 +588,7 @@ TEST(no_allocation, "steps allocate nothing, reports neither; all is freed") {
     OK(amp_optimizer_report(&r.opt, &report));
     OK(amp_optimizer_advice(&r.opt, advice, &count));
     CHECK_EQ_INT(the_heap.calls, calls);
-    CHECK_EQ_U64(report.turns, 5);
+    CHECK_EQ_U64(report.iterations, 5);
     end(&r);
     CHECK_EQ_INT(the_heap.live, 0);
     CHECK_EQ_INT(the_heap.strangers, 0);
@@ -597,7 +597,7 @@ TEST(no_allocation, "steps allocate nothing, reports neither; all is freed") {
 TEST(refused, "without desc.report, unprepared or with wrong numbers: errors that name the field") {
     rig        r;
     amp_report report;
-    amp_turn   turn;
+    amp_iteration last;
     size_t     count = 1;
     amp_advice advice[AMP_NUM_ADVICE];
     int        num;
@@ -610,12 +610,12 @@ TEST(refused, "without desc.report, unprepared or with wrong numbers: errors tha
     CHECK_EQ_INT(amp_optimizer_report(&r.opt, &report), AMP_ERROR_NOT_INITIALIZED);
     OK(amp_optimizer_init(&r.opt, &r.desc));
     CHECK_EQ_INT(amp_optimizer_report(&r.opt, &report), AMP_ERROR_NOT_PREPARED);
-    CHECK_EQ_INT(amp_optimizer_history(&r.opt, &turn, &count), AMP_ERROR_NOT_PREPARED);
+    CHECK_EQ_INT(amp_optimizer_history(&r.opt, &last, &count), AMP_ERROR_NOT_PREPARED);
     prepare(&r);
     CHECK_EQ_INT(amp_optimizer_report(&r.opt, &report), AMP_ERROR_UNSUPPORTED);
     CHECK(strstr(r.problem, "desc.report") != NULL);
     CHECK_EQ_INT(amp_optimizer_advice(&r.opt, advice, &num), AMP_ERROR_UNSUPPORTED);
-    CHECK_EQ_INT(amp_optimizer_history(&r.opt, &turn, &count), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(amp_optimizer_history(&r.opt, &last, &count), AMP_ERROR_UNSUPPORTED);
     CHECK_EQ_INT(amp_optimizer_report(&r.opt, NULL), AMP_ERROR_INVALID_ARGUMENT);
     end(&r);
     for (i = 0; i < 7; i++) {
@@ -632,36 +632,36 @@ TEST(refused, "without desc.report, unprepared or with wrong numbers: errors tha
 
 /* --------------------------------------------------- history: wrap, save and load */
 
-static size_t history(rig *r, amp_turn *turns) {
-    size_t count = AMP_TURNS;
+static size_t history(rig *r, amp_iteration *records) {
+    size_t count = AMP_HISTORY;
     report_of(r);
-    OK(amp_optimizer_history(&r->opt, turns, &count));
+    OK(amp_optimizer_history(&r->opt, records, &count));
     return count;
 }
 
-TEST(ring, "the last 256 turns, across overflows and wrap; the scale's path can be read off them") {
-    static amp_turn all[700], seen[AMP_TURNS];
+TEST(ring, "the last 256 steps, across overflows and wrap; the scale's path can be read off them") {
+    static amp_iteration all[700], seen[AMP_HISTORY];
     rig      r;
     size_t   count, i;
-    uint64_t turn;
+    uint64_t number;
     three(&r);
     prepare(&r);
-    for (turn = 1; turn <= 700; turn++) {
+    for (number = 1; number <= 700; number++) {
         amp_status status;
         const float scale = amp_optimizer_loss_scale(&r.opt);
         some_run(&r, 1);
         OK(amp_optimizer_status(&r.opt, &status));
-        all[turn - 1].turn        = turn;
-        all[turn - 1].norm        = status.norm;
-        all[turn - 1].loss_scale  = scale;
-        all[turn - 1].clip_factor = status.clip_factor;
-        all[turn - 1].skip        = status.found_inf ? AMP_SKIP_OVERFLOW : AMP_SKIP_NONE;
-        if (turn != 1 && turn != 255 && turn != 256 && turn != 257 && turn % 100) continue;
+        all[number - 1].iteration   = number;
+        all[number - 1].norm        = status.norm;
+        all[number - 1].loss_scale  = scale;
+        all[number - 1].clip_factor = status.clip_factor;
+        all[number - 1].skip        = status.found_inf ? AMP_SKIP_OVERFLOW : AMP_SKIP_NONE;
+        if (number != 1 && number != 255 && number != 256 && number != 257 && number % 100) continue;
         count = history(&r, seen);
-        CHECK_EQ_U64(count, turn < AMP_TURNS ? turn : AMP_TURNS);
+        CHECK_EQ_U64(count, number < AMP_HISTORY ? number : AMP_HISTORY);
         for (i = 0; i < count; i++) {
-            const amp_turn *want = &all[turn - count + i];
-            CHECK_EQ_U64(seen[i].turn, want->turn);
+            const amp_iteration *want = &all[number - count + i];
+            CHECK_EQ_U64(seen[i].iteration, want->iteration);
             CHECK_EQ_F64(seen[i].norm, want->norm);
             CHECK_EQ_F32(seen[i].loss_scale, want->loss_scale);
             CHECK_EQ_F32(seen[i].clip_factor, want->clip_factor);
@@ -673,12 +673,12 @@ TEST(ring, "the last 256 turns, across overflows and wrap; the scale's path can 
     count = 10; /* only the last ones */
     OK(amp_optimizer_history(&r.opt, seen, &count));
     CHECK_EQ_U64(count, 10);
-    CHECK_EQ_U64(seen[0].turn, 691);
+    CHECK_EQ_U64(seen[0].iteration, 691);
     end(&r);
 }
 
 TEST(saved, "a run that is saved and loaded has the history of one that was not; other files too") {
-    static amp_turn turns[2][AMP_TURNS];
+    static amp_iteration records[2][AMP_HISTORY];
     rig        a, b, c;
     tape       with = {NULL, 0, 0, 0, 0}, without = {NULL, 0, 0, 0, 0}, again = {NULL, 0, 0, 0, 0};
     amp_report reports[2];
@@ -710,9 +710,9 @@ TEST(saved, "a run that is saved and loaded has the history of one that was not;
     random_state = dice;
     some_run(&b, 30);
     same_weights(&a, &b);
-    CHECK_EQ_U64(history(&a, turns[0]), AMP_TURNS);
-    CHECK_EQ_U64(history(&b, turns[1]), AMP_TURNS);
-    CHECK_MEM(turns[0], turns[1], sizeof turns[0]);
+    CHECK_EQ_U64(history(&a, records[0]), AMP_HISTORY);
+    CHECK_EQ_U64(history(&b, records[1]), AMP_HISTORY);
+    CHECK_MEM(records[0], records[1], sizeof records[0]);
     reports[0] = report_of(&a);
     reports[1] = report_of(&b);
     CHECK_MEM(&reports[0], &reports[1], sizeof reports[0]);
@@ -721,13 +721,13 @@ TEST(saved, "a run that is saved and loaded has the history of one that was not;
     OK(load_tape(&c, &with)); /* who wants no report leaves it */
     some_run(&c, 1);
     OK(load_tape(&b, &without)); /* and one that was not made begins anew */
-    CHECK_EQ_U64(history(&b, turns[1]), 0);
+    CHECK_EQ_U64(history(&b, records[1]), 0);
     CHECK_EQ_U64(report_of(&b).overflows, 0);
-    CHECK_EQ_U64(report_of(&b).turns, 3);
+    CHECK_EQ_U64(report_of(&b).iterations, 3);
     CHECK_EQ_INT(report_of(&b).first_tensor, -1);
     some_run(&b, 2);
-    CHECK_EQ_U64(history(&b, turns[1]), 2);
-    CHECK_EQ_U64(turns[1][0].turn, 4);
+    CHECK_EQ_U64(history(&b, records[1]), 2);
+    CHECK_EQ_U64(records[1][0].iteration, 4);
     free(with.bytes);
     free(without.bytes);
     free(again.bytes);
@@ -744,7 +744,7 @@ TEST(saved_without_tensors, "law 11: a run without tensors is saved with its rep
     step(&r, 0.01f);
     save(&r, &t);
     OK(load_tape(&r, &t));
-    CHECK_EQ_U64(report_of(&r).turns, 1);
+    CHECK_EQ_U64(report_of(&r).iterations, 1);
     free(t.bytes);
     end(&r);
 }
@@ -772,7 +772,7 @@ static uint64_t sum_of(const unsigned char *p, size_t n) {
 }
 
 TEST(torn, "a report in a file that no run can have made is refused, and nothing changes") {
-    static amp_turn turns[2][AMP_TURNS];
+    static amp_iteration records[2][AMP_HISTORY];
     rig    r;
     tape   t = {NULL, 0, 0, 0, 0};
     size_t at, body, refused = 0;
@@ -782,7 +782,7 @@ TEST(torn, "a report in a file that no run can have made is refused, and nothing
     some_run(&r, 300);
     save(&r, &t);
     body = t.size - 40;
-    CHECK_EQ_U64(history(&r, turns[0]), AMP_TURNS);
+    CHECK_EQ_U64(history(&r, records[0]), AMP_HISTORY);
     /* each number of the report, which lies in front of masters and moments: the largest there is */
     for (at = 32; at + 8 <= 32 + body; at += 8) {
         const uint64_t was = number_at(t.bytes + at);
@@ -798,10 +798,10 @@ TEST(torn, "a report in a file that no run can have made is refused, and nothing
         put_number(t.bytes + 32 + body, sum_of(t.bytes + 32, body));
         OK(load_tape(&r, &t));
     }
-    CHECK(refused > 255 + 256 + 4); /* turn and skip of each; norms, row, mean, variance */
+    CHECK(refused > 255 + 256 + 4); /* step and skip of each; norms, row, mean, variance */
     put_number(t.bytes + 32 + body, sum_of(t.bytes + 32, body));
-    CHECK_EQ_U64(history(&r, turns[1]), AMP_TURNS);
-    CHECK_MEM(turns[0], turns[1], sizeof turns[0]);
+    CHECK_EQ_U64(history(&r, records[1]), AMP_HISTORY);
+    CHECK_MEM(records[0], records[1], sizeof records[0]);
     t.bytes[10] = 1; /* version 4 + 256 + 65536 */
     put_number(t.bytes + 24, sum_of(t.bytes, 24));
     CHECK_EQ_INT(load_tape(&r, &t), AMP_ERROR_NEWER);
@@ -835,7 +835,7 @@ static int skips(rig *r, float norm) {
     CHECK_EQ_U32(amp_optimizer_gate(&r->opt)->skip, !status.did_step);
     last_norm = sqrt((double)square);
     CHECK_EQ_F64(status.norm, last_norm);
-    CHECK_EQ_INT(last_turn(r).skip, status.did_step ? AMP_SKIP_NONE : AMP_SKIP_SPIKE);
+    CHECK_EQ_INT(last_iteration(r).skip, status.did_step ? AMP_SKIP_NONE : AMP_SKIP_SPIKE);
     return !status.did_step;
 }
 
@@ -942,8 +942,8 @@ TEST(spike_disabled, "a scaler that is disabled never skips overflows, but spike
     CHECK_EQ_INT(skips(&r, 4.0f), 1);
     store_bits(r.tensor[0].grad, AMP_F32, 0, 0x7f800000u);
     step(&r, 0.0f);
-    CHECK_EQ_INT(last_turn(&r).skip, AMP_SKIP_NONE);
-    CHECK_EQ_INT(last_turn(&r).tensor, 0);
+    CHECK_EQ_INT(last_iteration(&r).skip, AMP_SKIP_NONE);
+    CHECK_EQ_INT(last_iteration(&r).tensor, 0);
     CHECK_EQ_U64(tensor_of(&r, 0).overflows, 1);
     end(&r);
 }
@@ -990,8 +990,8 @@ static void two(rig *r) {
     put(r, 64, AMP_F16);
 }
 
-static void steps_of(rig *r, int turns, float first, float second) {
-    for (; turns; turns--) {
+static void steps_of(rig *r, int steps, float first, float second) {
+    for (; steps; steps--) {
         scatter(r, 0, first);
         scatter(r, 1, second);
         step(r, 0.01f);
@@ -1055,11 +1055,11 @@ TEST(advice_nan_in_a_weight, "a weight that is not finite makes all gradients Na
     }
 }
 
-TEST(one_moment, "manual: tensors and turns are of the moment of the last amp_optimizer_report, whatever was saved or "
+TEST(one_moment, "manual: tensors and steps are of the moment of the last amp_optimizer_report, whatever was saved or "
                  "stepped since; before it, and after a load, there is none") {
     amp_tensor_report first, again;
-    amp_turn          turns[4];
-    amp_turn          later[4];
+    amp_iteration     records[4];
+    amp_iteration     later[4];
     size_t            count = 4;
     char              why[AMP_PROBLEM_SIZE];
     tape              t;
@@ -1071,11 +1071,11 @@ TEST(one_moment, "manual: tensors and turns are of the moment of the last amp_op
     steps_of(&r, 3, 1.0f, 1.0f);
     CHECK_EQ_INT(amp_optimizer_report_tensor(&r.opt, 0, &first), AMP_ERROR_BAD_STATE);
     CHECK(strstr(why, "call amp_optimizer_report first") != NULL);
-    CHECK_EQ_INT(amp_optimizer_history(&r.opt, turns, &count), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_INT(amp_optimizer_history(&r.opt, records, &count), AMP_ERROR_BAD_STATE);
     CHECK(strstr(why, "call amp_optimizer_report first") != NULL);
-    CHECK_EQ_U64(report_of(&r).turns, 3);
+    CHECK_EQ_U64(report_of(&r).iterations, 3);
     first = tensor_of(&r, 0);
-    OK(amp_optimizer_history(&r.opt, turns, &count));
+    OK(amp_optimizer_history(&r.opt, records, &count));
     CHECK_EQ_U64(count, 3);
     store_bits(r.tensor[0].grad, AMP_F16, 5, 0x7c00u);
     step(&r, 0.01f);
@@ -1086,13 +1086,13 @@ TEST(one_moment, "manual: tensors and turns are of the moment of the last amp_op
     count = 4;
     OK(amp_optimizer_history(&r.opt, later, &count));
     CHECK_EQ_U64(count, 3);
-    CHECK_EQ_U64(later[2].turn, 3);
-    CHECK_EQ_U64(report_of(&r).turns, 4);
+    CHECK_EQ_U64(later[2].iteration, 3);
+    CHECK_EQ_U64(report_of(&r).iterations, 4);
     CHECK_EQ_U64(tensor_of(&r, 0).overflows, 1);
     OK(load_tape(&r, &t));
     CHECK_EQ_INT(amp_optimizer_report_tensor(&r.opt, 0, &again), AMP_ERROR_BAD_STATE);
-    CHECK_EQ_INT(amp_optimizer_history(&r.opt, turns, &count), AMP_ERROR_BAD_STATE);
-    CHECK_EQ_U64(report_of(&r).turns, 4);
+    CHECK_EQ_INT(amp_optimizer_history(&r.opt, records, &count), AMP_ERROR_BAD_STATE);
+    CHECK_EQ_U64(report_of(&r).iterations, 4);
     CHECK_EQ_U64(tensor_of(&r, 0).overflows, 1);
     free(t.bytes);
     end(&r);
@@ -1118,7 +1118,7 @@ TEST(advice_stuck, "five overflows in a row at the least scale") {
     end(&r);
 }
 
-TEST(advice_skips, "more than one turn in ten overflows, and twice what growth explains") {
+TEST(advice_skips, "more than one step in ten overflows, and twice what growth explains") {
     static const int intervals[] = {2000, 8, 2};
     amp_advice a;
     size_t     k;
@@ -1136,7 +1136,7 @@ TEST(advice_skips, "more than one turn in ten overflows, and twice what growth e
             step(&r, 0.01f);
             if (i < 191) only(&r, -1);
         }
-        if (intervals[k] == 2) { /* a growth in three turns explains a third */
+        if (intervals[k] == 2) { /* a growth in three steps explains a third */
             only(&r, -1);
         } else {
             a = only(&r, AMP_ADVICE_TOO_MANY_SKIPS);
@@ -1253,7 +1253,7 @@ TEST(advice_use_bf16, "the tensors that underflow hold half of the weights, and 
     end(&r);
 }
 
-TEST(advice_masters, "a step of the user's own that rounds masters to halves") {
+TEST(advice_masters, "a step of the user's own that rounds masters to 16 bits") {
     amp_advice a;
     rig        r;
     int        round, i;
@@ -1321,7 +1321,7 @@ static float network(rig *r, uint64_t *dice) {
     return loss;
 }
 
-TEST(healthy, "twenty runs that learn are given no advice, in no turn; their states tell no lie") {
+TEST(healthy, "twenty runs that learn are given no advice, in no step; their states tell no lie") {
     static const amp_preset presets[] = {AMP_PRESET_DEFAULT, AMP_PRESET_TORCH, AMP_PRESET_MEGATRON,
                                          AMP_PRESET_DEEPSPEED, AMP_PRESET_STATIC};
     int run;
@@ -1329,7 +1329,7 @@ TEST(healthy, "twenty runs that learn are given no advice, in no turn; their sta
         rig      r;
         uint64_t dice  = (uint64_t)run + 1;
         float    first = 0.0f, loss = 0.0f;
-        int      i, turns = 600;
+        int      i, steps = 600;
         random_state = (uint64_t)run + 1;
         begin(&r);
         r.watch.every   = run % 3 ? 7 : 1;
@@ -1346,7 +1346,7 @@ TEST(healthy, "twenty runs that learn are given no advice, in no turn; their sta
         for (i = 0; i < HIDDEN; i++) r.tensor[1].weight[i] = 0.25f;
         for (i = 0; i < HIDDEN; i++) r.tensor[2].weight[i] *= 0.3f;
         prepare(&r);
-        for (i = 0; i < turns; i++) {
+        for (i = 0; i < steps; i++) {
             loss = network(&r, &dice);
             if (i == 0) first = loss;
             step(&r, r.desc.kind == AMP_KIND_ADAMW ? 0.005f : r.desc.kind == AMP_KIND_SGD ? 0.01f
@@ -1354,7 +1354,7 @@ TEST(healthy, "twenty runs that learn are given no advice, in no turn; their sta
             only(&r, -1);
         }
         CHECK(loss < 0.5f * first);
-        CHECK_EQ_U64(report_of(&r).turns, turns);
+        CHECK_EQ_U64(report_of(&r).iterations, steps);
         end(&r);
     }
 }
@@ -1421,30 +1421,30 @@ static const char *write_json(rig *r, tape *t) {
     return (const char *)t->bytes;
 }
 
-TEST(lines, "a line of JSON is JSON, whatever a tensor is called; lines have each turn once") {
+TEST(lines, "a line of JSON is JSON, whatever a tensor is called; lines have each step once") {
     rig         r;
     tape        t = {NULL, 0, 0, 0, 0};
     const char *line, *p;
-    int         k, turn = 0;
+    int         k, number = 0;
     three(&r);
     r.tensor[0].name = "say \"hi\" \\ \n\x01 \xc3\xa9";
     r.tensor[1].name = NULL;
     r.watch.every    = 2;
     prepare(&r);
     for (k = 0; k < 6; k++) {
-        const int turns = k == 4 ? 300 : k; /* more than are remembered */
-        some_run(&r, turns);
+        const int steps = k == 4 ? 300 : k; /* more than are remembered */
+        some_run(&r, steps);
         line = write_json(&r, &t);
         p    = json(line);
         CHECK(p != NULL && strcmp(p, "\n") == 0);
-        CHECK_EQ_F64(number_of(line, "turns"), (double)(turn + turns));
+        CHECK_EQ_F64(number_of(line, "iterations"), (double)(number + steps));
         CHECK(strstr(line, "\"name\":\"say \\\"hi\\\" \\\\ \\u000a\\u0001 \xc3\xa9\"") != NULL);
         p = strstr(line, "\"history\":[") + 11;
-        if (turns > AMP_TURNS) turn += turns - AMP_TURNS;
+        if (steps > AMP_HISTORY) number += steps - AMP_HISTORY;
         for (; *p == '['; p = strchr(p, ']') + (strchr(p, ']')[1] == ',' ? 2 : 1))
-            CHECK_EQ_INT(atoi(p + 1), ++turn);
+            CHECK_EQ_INT(atoi(p + 1), ++number);
     }
-    CHECK_EQ_INT(turn, 1 + 2 + 3 + 300 + 5);
+    CHECK_EQ_INT(number, 1 + 2 + 3 + 300 + 5);
     line = write_json(&r, &t); /* nothing has happened since */
     CHECK(strstr(line, "\"history\":[]") != NULL);
     t.fails = 1;
@@ -1454,7 +1454,7 @@ TEST(lines, "a line of JSON is JSON, whatever a tensor is called; lines have eac
     end(&r);
 }
 
-TEST(no_norm, "what is not finite is null in JSON: at a scale of 0 the norm is NaN or -NaN") {
+TEST(no_norm, "what is not finite is null in JSON, for people NaN: at a scale of 0 so is the norm") {
     rig         r;
     tape        t = {NULL, 0, 0, 0, 0};
     const char *line;
@@ -1468,6 +1468,10 @@ TEST(no_norm, "what is not finite is null in JSON: at a scale of 0 the norm is N
     step(&r, 0.1f);
     line = write_json(&r, &t);
     CHECK(json(line) != NULL && strstr(line, "\"norm\":null,\"loss_scale\":0,") != NULL);
+    t.size = 0;
+    OK(amp_optimizer_report_table(&r.opt, tape_write, &t));
+    CHECK(tape_write(&t, "", 1));
+    CHECK(strstr((char *)t.bytes, "NaN\n") != NULL && strstr((char *)t.bytes, "null") == NULL);
     free(t.bytes);
     end(&r);
 }
@@ -1564,7 +1568,7 @@ TEST(table, "the table has a row for each tensor, what was skipped, and the advi
     steps_of(&r, 3, 1.0f, 1e-4f);
     OK(amp_optimizer_report_table(&r.opt, tape_write, &t));
     CHECK(tape_write(&t, "", 1));
-    CHECK(strstr((char *)t.bytes, "turns 3, steps 3, skipped 0 (") == (char *)t.bytes);
+    CHECK(strstr((char *)t.bytes, "iterations 3, steps 3, skipped 0 (") == (char *)t.bytes);
     CHECK(strstr((char *)t.bytes, "\n  a  ") != NULL);
     CHECK(strstr((char *)t.bytes, "\n  b  ") != NULL);
     CHECK(strstr((char *)t.bytes, "\nscale_too_low: tensor 1 (b): ") != NULL);
@@ -1577,7 +1581,7 @@ TEST(shard, "state in shards: the report of a rank of one is that of an optimize
     amp_tensor_report got[2];
     amp_report        reports[2];
     static const amp_ranks one = {0, 1, NULL, NULL};
-    int               i, turn;
+    int               i, number;
     for (i = 0; i < 2; i++) {
         rig *r = i ? &b : &a;
         random_state = 3;
@@ -1586,7 +1590,7 @@ TEST(shard, "state in shards: the report of a rank of one is that of an optimize
         if (i) r->desc.ranks = &one;
         prepare(r);
     }
-    for (turn = 0; turn < 4; turn++) {
+    for (number = 0; number < 4; number++) {
         for (i = 0; i < 3; i++) {
             scatter(&a, i, 1.0f);
             OK(amp_optimizer_accumulate(&b.opt, i, a.tensor[i].grad, AMP_F16));
@@ -1643,8 +1647,8 @@ TEST(rows, "gradients of few rows: sums of rows are counted, and a row that is n
     store(x->grad, AMP_F16, 2 * LENGTH + 1, 1.0f);
     rows[1] = ROWS;
     step(&r, 0.01f);
-    CHECK_EQ_INT(last_turn(&r).skip, AMP_SKIP_OVERFLOW);
-    CHECK_EQ_INT(last_turn(&r).tensor, 1);
+    CHECK_EQ_INT(last_iteration(&r).skip, AMP_SKIP_OVERFLOW);
+    CHECK_EQ_INT(last_iteration(&r).tensor, 1);
     CHECK_EQ_U64(tensor_of(&r, 1).overflows, 2);
     CHECK_EQ_U64(tensor_of(&r, 1).nans, 1);
     end(&r);
