@@ -706,7 +706,7 @@ TEST(reports, "amp.h report: each rank tells of its part, its own history is sav
     all_are(3, AMP_OK);
     for (r = 0; r < 3; r++) {
         CHECK_EQ_INT(amp_optimizer_report(&members[r].opt, &report), AMP_OK);
-        CHECK_EQ_U64(report.turns, STEPS);
+        CHECK_EQ_U64(report.iterations, STEPS);
         CHECK_EQ_U64(report.overflows + report.asked, 1); /* elsewhere, or here */
         CHECK_EQ_INT(amp_optimizer_report_tensor(&members[r].opt, 4, &tensor), AMP_OK);
         found += tensor.overflows == 1;
@@ -725,7 +725,7 @@ TEST(reports, "amp.h report: each rank tells of its part, its own history is sav
     together(2, only_load);
     all_are(2, AMP_OK);
     CHECK_EQ_INT(amp_optimizer_report(&members[1].opt, &report), AMP_OK);
-    CHECK_EQ_U64(report.turns, STEPS);
+    CHECK_EQ_U64(report.iterations, STEPS);
     all_free();
     task.watch.every = 0;
     end_files();
