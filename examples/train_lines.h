@@ -79,7 +79,7 @@ static void lines_write(lines *l, const amp_optimizer *opt) {
     amp_report now;
     amp_result result = amp_optimizer_report(opt, &now);
     if (result == AMP_OK) {
-        fprintf(l->file, "{\"losses\":[%.0f", (double)now.turns - l->count + 1.0);
+        fprintf(l->file, "{\"losses\":[%.0f", (double)now.iterations - l->count + 1.0);
         for (int i = 0; i < l->count; i++)
             fprintf(l->file, fabs(l->losses[i]) < 1e30 ? ",%.6g" : ",null", l->losses[i]);
         fprintf(l->file, "]}\n");
