@@ -2200,7 +2200,8 @@ typedef struct ampi_slot {
 enum { AMPI_FIRST = 0 AMPI_OPTIMIZERS(AMPI_HAS_FIRST) };
 enum { AMPI_SECOND = 0 AMPI_OPTIMIZERS(AMPI_HAS_SECOND) };
 
-/* What changes from step to step, and the numbers that kernels need, in backend memory. */
+/* What changes from step to step, and the numbers that kernels need, in backend memory: down to
+   bias2 as state files have them. */
 typedef struct ampi_control {
     amp_gate   gate;
     double     norm;
@@ -2208,17 +2209,17 @@ typedef struct ampi_control {
     uint32_t   found_inf;
     uint32_t   did_step;
     uint32_t   nesterov;
-    uint64_t   skipped, skipped_in_a_row;
+    uint64_t   skipped;
     double     beta1, beta2;
     float      eps, momentum, max_norm, lr;
-    float      b1, b1_rest, b2, b2_rest; /* beta and 1 - beta, rounded from double */
     float      bias1, bias2;             /* 1 / (1 - beta^step)                    */
+    uint64_t   missed_updates, skipped_in_a_row;
+    float      b1, b1_rest, b2, b2_rest; /* beta and 1 - beta, rounded from double */
     double     norm2;                    /* what a check finds: sum of squares;    */
     uint32_t   flags[2];                 /* overflow, bits of the largest finite   */
     uint32_t   arrived;                  /* blocks of a check that are done        */
     uint32_t   seen[2];                  /* what they gather for flags; 0 between  */
     uint64_t   seen_updates;             /* of a shared scaler, plus one; 0: never */
-    uint64_t   missed_updates;
     amp_scaler scaler;                   /* unless shared                          */
     amp_scaler next;                     /* what the step makes of it, if moves is */
     uint32_t   moves;                    /* set: it waits here to be published     */
@@ -3048,53 +3049,47 @@ AMPI_STRICT_BEGIN
 
 /* --------------------------------------------------------------- >>impl  results */
 
+/* ORDER amp_result */
+static const char *const ampi_texts[] = {
+    "ok",
+    "a NULL pointer, or an index or length out of range",
+    "a dtype, preset or kind that amp.h does not know",
+    "a number (of a desc, or lr) is NaN, infinite, out of range or contradicts another",
+    "not offered here: for this type or desc.kind (unscale fp16 with "
+    "amp_scaler_unscale_to), while a stream is captured, without a cuBLAS handle, or for a "
+    "path that is not a file's",
+    "the allocator returned NULL",
+    "a size in bytes does not fit size_t, or one of a product on CUDA is 2^31 or more",
+    "check a gradient before this update, set a learning rate, give a tensor its gradient, "
+    "unscale only once, or ask for a report first",
+    "call amp_optimizer_prepare first",
+    "the optimizer is already prepared",
+    "between begin_step and end_step this call, or a second begin_step, has no place",
+    "no step is open: call amp_optimizer_begin_step first",
+    "the state could not be written",
+    "the state could not be read",
+    "not a state saved by amp.h",
+    "the state was saved by a newer amp.h",
+    "the state is damaged: its checksum does not match",
+    "the state is of other tensors or another kind of optimizer",
+    "the op is not safe in 16 bits: override it, or use its logits",
+    "fp16 and bf16 in one op, or one in AMP_DTYPE and the other in AMP_POLICY; a product on "
+    "CUDA wants A and B of one type, and C of that type or fp32",
+    "a word of the policy cannot be understood",
+    "a CUDA call failed: amp_cuda_code() is its cudaError_t",
+    "a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t",
+    "there is no such file",
+    "the file ends too early",
+    "call the init function of this object first",
+    "C shares an element with A or B, or with another matrix of its batch; or weights, "
+    "gradients and models of an optimizer overlap",
+    "give the backend a workspace, or a larger one, for this product on CUDA",
+    "a cached weight was written to: call amp_cache_changed whenever one is"};
+AMPI_STATIC_ASSERT(ampi_texts_are_all,
+                   sizeof ampi_texts / sizeof ampi_texts[0] == (size_t)AMP_ERROR_STALE + 1);
+
 AMP_DEF const char *amp_result_string(amp_result result) {
-    switch (result) {
-    case AMP_OK: return "ok";
-    case AMP_ERROR_INVALID_ARGUMENT: return "a NULL pointer, or an index or length out of range";
-    case AMP_ERROR_INVALID_ENUM: return "a dtype, preset or kind that amp.h does not know";
-    case AMP_ERROR_INVALID_CONFIG:
-        return "a number (of a desc, or lr) is NaN, infinite, out of range or contradicts another";
-    case AMP_ERROR_UNSUPPORTED:
-        return "not offered here: for this type or desc.kind (unscale fp16 with "
-               "amp_scaler_unscale_to), while a stream is captured, without a cuBLAS handle, or "
-               "for a path that is not a file's";
-    case AMP_ERROR_OUT_OF_MEMORY: return "the allocator returned NULL";
-    case AMP_ERROR_TOO_LARGE:
-        return "a size in bytes does not fit size_t, or one of a product on CUDA is 2^31 or more";
-    case AMP_ERROR_BAD_STATE:
-        return "check a gradient before this update, set a learning rate, give a tensor its "
-               "gradient, unscale only once, or ask for a report first";
-    case AMP_ERROR_NOT_PREPARED: return "call amp_optimizer_prepare first";
-    case AMP_ERROR_PREPARED: return "the optimizer is already prepared";
-    case AMP_ERROR_STEP_OPEN:
-        return "between begin_step and end_step this call, or a second begin_step, has no place";
-    case AMP_ERROR_STEP_NOT_OPEN: return "no step is open: call amp_optimizer_begin_step first";
-    case AMP_ERROR_WRITE: return "the state could not be written";
-    case AMP_ERROR_READ: return "the state could not be read";
-    case AMP_ERROR_FOREIGN: return "not a state saved by amp.h";
-    case AMP_ERROR_NEWER: return "the state was saved by a newer amp.h";
-    case AMP_ERROR_CORRUPT: return "the state is damaged: its checksum does not match";
-    case AMP_ERROR_MISMATCH: return "the state is of other tensors or another kind of optimizer";
-    case AMP_ERROR_BANNED: return "the op is not safe in 16 bits: override it, or use its logits";
-    case AMP_ERROR_MIXED_TYPES:
-        return "fp16 and bf16 in one op, or one in AMP_DTYPE and the other in AMP_POLICY; a "
-               "product on CUDA wants A and B of one type, and C of that type or fp32";
-    case AMP_ERROR_PARSE: return "a word of the policy cannot be understood";
-    case AMP_ERROR_CUDA: return "a CUDA call failed: amp_cuda_code() is its cudaError_t";
-    case AMP_ERROR_CUBLAS: return "a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t";
-    case AMP_ERROR_NOT_FOUND: return "there is no such file";
-    case AMP_ERROR_TRUNCATED: return "the file ends too early";
-    case AMP_ERROR_NOT_INITIALIZED: return "call the init function of this object first";
-    case AMP_ERROR_OVERLAP:
-        return "C shares an element with A or B, or with another matrix of its batch; or weights, "
-               "gradients and models of an optimizer overlap";
-    case AMP_ERROR_WORKSPACE:
-        return "give the backend a workspace, or a larger one, for this product on CUDA";
-    case AMP_ERROR_STALE:
-        return "a cached weight was written to: call amp_cache_changed whenever one is";
-    default: return "unknown result";
-    }
+    return (unsigned)result <= (unsigned)AMP_ERROR_STALE ? ampi_texts[result] : "unknown result";
 }
 
 #define AMPI_TEXT(x)  #x
@@ -3111,39 +3106,34 @@ AMP_DEF const char *amp_version(void) {
    link turns it on at start-up), traps masked (some hosts unmask them). What computes in between
    stands in functions that are not inlined, so that nothing moves across. */
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__SSE2_MATH__)
-static uint32_t ampi_fp_begin(void) {
-    uint32_t       saved;
-    const uint32_t ieee = 0x1f80u;
-    __asm__ __volatile__("stmxcsr %0" : "=m"(saved) : : "memory");
-    __asm__ __volatile__("ldmxcsr %0" : : "m"(ieee) : "memory");
-    return saved;
-}
-static void ampi_fp_end(uint32_t saved) {
-    __asm__ __volatile__("ldmxcsr %0" : : "m"(saved) : "memory");
+enum { AMPI_FP_IEEE = 0x1f80 };
+static uint32_t ampi_fp_set(uint32_t to) {
+    uint32_t was;
+    __asm__ __volatile__("stmxcsr %0" : "=m"(was) : : "memory");
+    __asm__ __volatile__("ldmxcsr %0" : : "m"(to) : "memory");
+    return was;
 }
 #elif (defined(__GNUC__) || defined(__clang__)) && defined(__aarch64__)
-static uint32_t ampi_fp_begin(void) {
-    uint64_t       saved;
-    const uint64_t ieee = 0u;
-    __asm__ __volatile__("mrs %0, fpcr" : "=r"(saved) : : "memory");
-    __asm__ __volatile__("msr fpcr, %0" : : "r"(ieee) : "memory");
-    return (uint32_t)saved;
-}
-static void ampi_fp_end(uint32_t saved) {
-    const uint64_t wide = saved;
+enum { AMPI_FP_IEEE = 0 };
+static uint32_t ampi_fp_set(uint32_t to) {
+    uint64_t was, wide = to;
+    __asm__ __volatile__("mrs %0, fpcr" : "=r"(was) : : "memory");
     __asm__ __volatile__("msr fpcr, %0" : : "r"(wide) : "memory");
+    return (uint32_t)was;
 }
 #elif defined(_MSC_VER) && defined(_M_X64)
-static uint32_t ampi_fp_begin(void) {
-    const uint32_t saved = _mm_getcsr();
-    _mm_setcsr(0x1f80u);
-    return saved;
+enum { AMPI_FP_IEEE = 0x1f80 };
+static uint32_t ampi_fp_set(uint32_t to) {
+    const uint32_t was = _mm_getcsr();
+    _mm_setcsr(to);
+    return was;
 }
-static void ampi_fp_end(uint32_t saved) { _mm_setcsr(saved); }
 #else
-static uint32_t ampi_fp_begin(void) { return 0u; }
-static void     ampi_fp_end(uint32_t saved) { (void)saved; }
+enum { AMPI_FP_IEEE = 0 };
+static uint32_t ampi_fp_set(uint32_t to) { return to; }
 #endif
+static uint32_t ampi_fp_begin(void) { return ampi_fp_set(AMPI_FP_IEEE); }
+static void     ampi_fp_end(uint32_t saved) { (void)ampi_fp_set(saved); }
 
 AMPI_COLD_BEGIN
 
@@ -3232,14 +3222,7 @@ static void ampi_print_list(ampi_text *t, const char *format, va_list list) {
 }
 
 AMPI_HOST ampi_text ampi_text_to(amp_write_fn write_fn, void *user, char *bytes, size_t room) {
-    ampi_text t;
-    t.bytes    = bytes;
-    t.room     = room;
-    t.used     = 0;
-    t.write_fn = write_fn;
-    t.user     = user;
-    t.failed   = 0;
-    t.json     = 0;
+    const ampi_text t = {bytes, room, 0, write_fn, user, 0, 0};
     return t;
 }
 
@@ -3280,31 +3263,34 @@ static char *ampi_blank(char *problem) {
 #if !defined(AMP_NO_AUTOCAST) || !defined(AMP_NO_STDLIB) /* policies, and the environment */
 static char ampi_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
 
-/* Is text[0..length) this name, which a space may end? Capitals and underscores do not matter. */
-static int ampi_named(const char *text, size_t length, const char *name) {
-    const char *end = text + length;
-    for (;; text++, name++) {
-        while (text < end && *text == '_') text++;
-        while (*name == '_') name++;
-        if (text == end || !*name || *name == ' ') return text == end && (!*name || *name == ' ');
-        if (ampi_lower(*text) != *name) return 0;
+/* Is text[0..length) one of these names, with spaces between them? Capitals and underscores do not
+   matter. */
+static int ampi_named(const char *text, size_t length, const char *names) {
+    const char *const end = text + length;
+    for (; length && names; names = strchr(names, ' ')) {
+        const char *t = text;
+        for (names += *names == ' ';; t++, names++) {
+            while (t < end && *t == '_') t++;
+            while (*names == '_') names++;
+            if (t == end || *names == ' ' || ampi_lower(*t) != *names) break;
+        }
+        if (t == end && (!*names || *names == ' ')) return 1;
     }
+    return 0;
 }
 
 /* The index of text in a list of names, or -1. */
 static int ampi_find(const char *text, size_t length, const char *const *names, int count) {
     int i;
     for (i = 0; i < count; i++)
-        if (length && ampi_named(text, length, names[i])) return i;
+        if (ampi_named(text, length, names[i])) return i;
     return -1;
 }
 
-/* A name of a dtype, in the words of whoever writes it; or -1. */
+/* An amp_dtype, in the words of whoever writes it; or -1. */
 static int ampi_find_type(const char *text, size_t length) {
-    static const char *const names[] = {"fp32", "float32", "float", "fp16",
-                                        "float16", "half", "bf16", "bfloat16"};
-    const int i = ampi_find(text, length, names, 8);
-    return i < 0 ? -1 : i < 3 ? AMP_F32 : i < 6 ? AMP_F16 : AMP_BF16;
+    static const char *const names[] = {"fp32 float32 float", "fp16 float16 half", "bf16 bfloat16"};
+    return ampi_find(text, length, names, 3);
 }
 #endif
 
@@ -3870,12 +3856,7 @@ AMP_DEF float amp_bf16_to_f32(amp_bf16 x) {
 }
 
 AMP_DEF size_t amp_dtype_size(amp_dtype type) {
-    switch (type) {
-    case AMP_F32: return 4;
-    case AMP_F16:
-    case AMP_BF16: return 2;
-    default: return 0;
-    }
+    return type == AMP_F32 ? 4 : type == AMP_F16 || type == AMP_BF16 ? 2 : 0;
 }
 
 /* n elements, forwards, so that an in-place cast to a narrower type is right. */
@@ -3986,9 +3967,9 @@ static const ampi_preset_row ampi_presets[] = {
 enum { AMPI_NUM_PRESETS = sizeof ampi_presets / sizeof ampi_presets[0] };
 AMPI_STATIC_ASSERT(ampi_presets_are_all, (int)AMPI_NUM_PRESETS == (int)AMP_PRESET_STATIC + 1);
 
-/* Is *x finite and in [low, high]? The bits are tested before anything is compared. */
-static int ampi_f32_in(const float *x, float low, float high) {
-    return !ampi_nonfinite(ampi_load_u32(x, 0)) && *x >= low && *x <= high;
+/* Is *x finite, and 0 or more? The bits are tested before anything is compared. */
+static int ampi_f32_in(const float *x) {
+    return !ampi_nonfinite(ampi_load_u32(x, 0)) && *x >= 0.0f;
 }
 
 static int ampi_f64_in(const double *x, double low, double high) {
@@ -4007,9 +3988,8 @@ static int ampi_out(char *problem, const char *field, double x, const char *boun
     return 0;
 }
 
-static int ampi_f32_ok(char *problem, const char *field, const float *x, float low, float high,
-                       const char *bounds) {
-    return ampi_f32_in(x, low, high) || ampi_out(problem, field, (double)*x, bounds);
+static AMPI_NOINLINE int ampi_amount_ok(char *problem, const char *field, const float *x) {
+    return ampi_f32_in(x) || ampi_out(problem, field, (double)*x, "0 or more, and finite");
 }
 
 static int ampi_f64_ok(char *problem, const char *field, const double *x, double low, double high,
@@ -4025,8 +4005,7 @@ static amp_result ampi_unknown(char *problem, const char *field, int value) {
 
 /* May the scale be this? min_scale and max_scale, where set, and the laws of the preset. */
 static int ampi_scale_ok(const amp_scaler *s, const float *scale) {
-    if (!ampi_f32_in(scale, 0.0f, AMPI_F32_MAX)) return 0;
-    if (ampi_load_u32(scale, 0) == 0u || ampi_load_u32(scale, 0) == 0x80000000u) return 0;
+    if (!ampi_f32_in(scale) || ampi_load_u32(scale, 0) << 1 == 0u) return 0;
     if (!(s->rules & AMPI_SAFE)) return 1;
     return *scale >= s->min_scale && *scale <= s->max_scale;
 }
@@ -4034,24 +4013,25 @@ static int ampi_scale_ok(const amp_scaler *s, const float *scale) {
 static int ampi_scaler_numbers_ok(const amp_scaler_desc *d, char *problem) {
     static const char *const size  = "finite, and more than 0 (0: the default)";
     static const char *const count = "1 or more (0: the default)";
-    const double interval = d->growth_interval, hysteresis = d->hysteresis, most = 2147483647.0;
-    return ampi_f32_ok(problem, "amp_scaler_desc.init_scale", &d->init_scale, 0.0f, AMPI_F32_MAX,
-                       size) &&
-           ampi_f32_ok(problem, "amp_scaler_desc.min_scale", &d->min_scale, 0.0f, AMPI_F32_MAX,
-                       size) &&
-           ampi_f32_ok(problem, "amp_scaler_desc.max_scale", &d->max_scale, 0.0f, AMPI_F32_MAX,
-                       size) &&
-           (ampi_f64_in(&d->growth_factor, 0.0, 0.0) ||
+    if (!ampi_f32_in(&d->init_scale))
+        return ampi_out(problem, "amp_scaler_desc.init_scale", (double)d->init_scale, size);
+    if (!ampi_f32_in(&d->min_scale))
+        return ampi_out(problem, "amp_scaler_desc.min_scale", (double)d->min_scale, size);
+    if (!ampi_f32_in(&d->max_scale))
+        return ampi_out(problem, "amp_scaler_desc.max_scale", (double)d->max_scale, size);
+    if (d->growth_interval < 0)
+        return ampi_out(problem, "amp_scaler_desc.growth_interval", d->growth_interval, count);
+    if (d->hysteresis < 0)
+        return ampi_out(problem, "amp_scaler_desc.hysteresis", d->hysteresis, count);
+    return (ampi_f64_in(&d->growth_factor, 0.0, 0.0) ||
             ampi_f64_ok(problem, "amp_scaler_desc.growth_factor", &d->growth_factor, 1.0,
                         AMPI_F64_MAX, "finite, and 1 or more (0: the default)")) &&
            ampi_f64_ok(problem, "amp_scaler_desc.backoff_factor", &d->backoff_factor, 0.0, 1.0,
-                       "more than 0 and at most 1 (0: the default)") &&
-           ampi_f64_ok(problem, "amp_scaler_desc.growth_interval", &interval, 0.0, most, count) &&
-           ampi_f64_ok(problem, "amp_scaler_desc.hysteresis", &hysteresis, 0.0, most, count);
+                       "more than 0 and at most 1 (0: the default)");
 }
 
 /* Are the limits and the first scale such as the preset allows? */
-static int ampi_scaler_limits_ok(const amp_scaler *s, float init, char *problem) {
+static int ampi_scaler_limits_ok(const amp_scaler *s, const float *init, char *problem) {
     const ampi_preset_row *safe = &ampi_presets[AMP_PRESET_STATIC];
     if (s->max_scale > 0.0f && s->min_scale > s->max_scale)
         return ampi_out(problem, "amp_scaler_desc.min_scale", (double)s->min_scale,
@@ -4062,8 +4042,8 @@ static int ampi_scaler_limits_ok(const amp_scaler *s, float init, char *problem)
     if ((s->rules & AMPI_SAFE) && s->max_scale > safe->max_scale)
         return ampi_out(problem, "amp_scaler_desc.max_scale", (double)s->max_scale,
                         "at most 2^126, whose reciprocal is normal");
-    return ampi_scale_ok(s, &init) ||
-           ampi_out(problem, "amp_scaler_desc.init_scale", (double)init,
+    return ampi_scale_ok(s, init) ||
+           ampi_out(problem, "amp_scaler_desc.init_scale", (double)*init,
                     "between min_scale and max_scale (those of the preset, where they are 0)");
 }
 
@@ -4100,7 +4080,7 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
         if (t.max_scale > 0.0f && init > t.max_scale) init = t.max_scale;
         if (!(d->init_scale > 0.0f) && init < t.min_scale) init = t.min_scale;
     }
-    if (!ampi_scaler_limits_ok(&t, init, problem)) return AMP_ERROR_INVALID_CONFIG;
+    if (!ampi_scaler_limits_ok(&t, &init, problem)) return AMP_ERROR_INVALID_CONFIG;
     if (d->disabled) {
         t.rules |= AMPI_DISABLED;
         init = 1.0f;
@@ -4129,71 +4109,57 @@ static amp_result ampi_scaler_ready(const amp_scaler *s) {
     return s->rules ? AMP_OK : AMP_ERROR_NOT_INITIALIZED;
 }
 
-static AMPI_NOINLINE float ampi_scale_loss(const amp_scaler *s, const float *loss) {
-    return ampi_mul(*loss, s->scale);
+static AMPI_NOINLINE void ampi_scale_loss(const amp_scaler *s, float *loss) {
+    *loss = ampi_mul(*loss, s->scale);
 }
 
 AMP_DEF float amp_scaler_scale_loss(const amp_scaler *s, float loss) {
-    float    scaled = loss;
-    uint32_t fp;
-    if (!s) return loss;
-    fp     = ampi_fp_begin();
-    scaled = ampi_scale_loss(s, &loss);
+    const uint32_t fp = ampi_fp_begin();
+    if (s) ampi_scale_loss(s, &loss);
     ampi_fp_end(fp);
-    return scaled;
+    return loss;
 }
 
-/* The largest magnitude among the finite of n elements. */
-static uint32_t ampi_largest_finite(const void *x, amp_dtype type, size_t n) {
+/* Pass elements that are not finite: what is the largest magnitude of the others? Unscale them in
+   dst, where there is one. A NaN keeps bits that a conversion would not. */
+static uint32_t ampi_unscale_finite(void *dst, const void *src, amp_dtype type, size_t n,
+                                    float factor) {
     uint32_t max = 0;
     size_t   i;
     for (i = 0; i < n; i++) {
-        const uint32_t a = ampi_load(x, type, i) & 0x7fffffffu;
-        if (a > max && !ampi_nonfinite(a)) max = a;
+        const uint32_t g = ampi_load(src, type, i), a = g & 0x7fffffffu;
+        if (ampi_nonfinite(g)) continue;
+        if (a > max) max = a;
+        if (dst) ampi_store(dst, type, i, ampi_bits_of_f32(ampi_unscale(g, factor)));
     }
     return max;
-}
-
-/* In place, past the elements that are not finite: a NaN keeps bits that a conversion would not. */
-static void ampi_unscale_finite(void *x, amp_dtype type, size_t n, float factor) {
-    size_t i;
-    for (i = 0; i < n; i++) {
-        const uint32_t g = ampi_load(x, type, i);
-        if (!ampi_nonfinite(g)) ampi_store(x, type, i, ampi_bits_of_f32(ampi_unscale(g, factor)));
-    }
 }
 
 /* Check src and, if dst is given, write it unscaled: as fp32, or in place. */
 static AMPI_NOINLINE void ampi_scaler_pass(amp_scaler *s, void *dst, amp_dtype dst_type,
                                            const void *src, amp_dtype src_type, size_t n) {
-    const float inv = ampi_inv_scale(s->scale);
+    const float inv  = ampi_inv_scale(s->scale);
+    const int   wide = dst && dst_type == AMP_F32, narrow = dst && !wide;
     float       buffer[AMPI_PIECE];
-    uint32_t    bad = 0, largest = 0, product;
+    uint32_t    bad = 0, largest = 0, max, product;
     size_t      i, count, zeros = 0;
     for (i = 0; i < n; i += count) {
         const void *at = ampi_at(src, src_type, i);
-        uint32_t    max;
-        int         all_finite;
-        count      = ampi_min(n - i, AMPI_PIECE);
-        max        = ampi_check_array(at, src_type, count, NULL, &zeros);
-        all_finite = !ampi_nonfinite(max);
-        if (!all_finite) {
+        count = ampi_min(n - i, AMPI_PIECE);
+        max   = ampi_check_array(at, src_type, count, NULL, &zeros);
+        if (ampi_nonfinite(max)) { /* the others still matter to law 5 */
             bad = 1;
-            max = ampi_largest_finite(at, src_type, count); /* it still matters to law 5 */
-        }
-        if (max > largest) largest = max;
-        if (dst && dst_type == AMP_F32) {
-            ampi_unscale_array(ampi_to(dst, AMP_F32, i), at, src_type, count, inv);
-        } else if (dst && all_finite) {
+            max = ampi_unscale_finite(narrow ? ampi_to(dst, dst_type, i) : NULL, at, src_type,
+                                      count, inv);
+        } else if (narrow) {
             ampi_unscale_array(buffer, at, src_type, count, inv);
             ampi_narrow_array(ampi_to(dst, dst_type, i), dst_type, buffer, count, 0);
-        } else if (dst) {
-            ampi_unscale_finite(ampi_to(dst, dst_type, i), dst_type, count, inv);
         }
+        if (wide) ampi_unscale_array(ampi_to(dst, AMP_F32, i), at, src_type, count, inv);
+        if (max > largest) largest = max;
     }
     bad |= (uint32_t)ampi_product_overflows(s, largest, inv);
-    if (dst && dst_type == AMP_BF16 && (s->rules & AMPI_SAFE)) {
-        /* bf16 overflows a little below fp32 */
+    if (narrow && (s->rules & AMPI_SAFE)) { /* bf16 overflows a little below fp32 */
         product = ampi_bits_of_f32(ampi_mul(ampi_f32_from_bits(largest), inv));
         bad |= (uint32_t)ampi_nonfinite(ampi_f32_from_bf16(ampi_bf16_from_f32(product)));
     }
@@ -4408,10 +4374,8 @@ static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d, char 
         !ampi_f64_ok(problem, "amp_optimizer_desc.beta2", &d->beta2, 0.0, AMPI_BELOW_1, factor) ||
         !ampi_f64_ok(problem, "amp_optimizer_desc.eps", &d->eps, 0.0, most, amount) ||
         !ampi_f64_ok(problem, "amp_optimizer_desc.momentum", &d->momentum, 0.0, most, amount) ||
-        !ampi_f32_ok(problem, "amp_optimizer_desc.weight_decay", &d->weight_decay, 0.0f,
-                     AMPI_F32_MAX, amount) ||
-        !ampi_f32_ok(problem, "amp_optimizer_desc.max_norm", &d->max_norm, 0.0f, AMPI_F32_MAX,
-                     amount))
+        !ampi_amount_ok(problem, "amp_optimizer_desc.weight_decay", &d->weight_decay) ||
+        !ampi_amount_ok(problem, "amp_optimizer_desc.max_norm", &d->max_norm))
         return 0;
     if (d->first_step > UINT64_MAX / 2)
         return ampi_out(problem, "amp_optimizer_desc.first_step", (double)d->first_step,
@@ -4577,11 +4541,10 @@ static amp_result ampi_between_steps(const amp_optimizer *opt) {
                        "where that returns false, and after every check");
 }
 
-static AMPI_NOINLINE int ampi_tensor_numbers_ok(const float *lr_scale, const float *weight_decay,
-                                                char *problem) {
-    static const char *const amount = "0 or more, and finite";
-    return ampi_f32_ok(problem, "lr_scale", lr_scale, 0.0f, AMPI_F32_MAX, amount) &&
-           ampi_f32_ok(problem, "weight_decay", weight_decay, 0.0f, AMPI_F32_MAX, amount);
+static int ampi_tensor_numbers_ok(const float *lr_scale, const float *weight_decay,
+                                  char *problem) {
+    return ampi_amount_ok(problem, "lr_scale", lr_scale) &&
+           ampi_amount_ok(problem, "weight_decay", weight_decay);
 }
 
 /* How many moments a tensor with a gradient has. */
@@ -5841,13 +5804,9 @@ AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
     return pending;
 }
 
-static AMPI_NOINLINE int ampi_rate_ok(char *problem, const char *name, const float *rate) {
-    return ampi_f32_ok(problem, name, rate, 0.0f, AMPI_F32_MAX, "0 or more, and finite");
-}
-
 static amp_result ampi_check_rate(const amp_optimizer *opt, const char *name, const float *rate) {
     const uint32_t fp = ampi_fp_begin();
-    const int      ok = ampi_rate_ok(opt->desc.problem, name, rate);
+    const int      ok = ampi_amount_ok(opt->desc.problem, name, rate);
     ampi_fp_end(fp);
     return ok ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
 }
@@ -5998,6 +5957,7 @@ struct ampi_archive {
     unsigned char *room;       /* of a block, for halves of masters                             */
     ampi_walk      walk;
     uint64_t       version, rank, ranks; /* whose part it is; in a part they are in the file   */
+    uint64_t       body;       /* how many bytes it has in the file                             */
     amp_write_fn   write_fn;
     void          *user;
     unsigned char *bytes;      /* saving: a block not yet written; verifying, loading: the body */
@@ -6015,6 +5975,8 @@ struct ampi_state {
     amp_scaler   scaler;
     uint32_t     has_lr;
 };
+AMPI_STATIC_ASSERT(ampi_state_has_no_gap, offsetof(ampi_control, missed_updates) == 88 &&
+                                              offsetof(amp_scaler, skipped_in_a_row) == 104);
 
 static uint64_t ampi_get_le(const unsigned char *p) {
     uint64_t x = 0;
@@ -6064,28 +6026,32 @@ static unsigned char *ampi_next(ampi_archive *a, size_t num_bytes) {
 /* A number of 4 or 8 bytes: saved from *number, or loaded to it. */
 static void ampi_number(ampi_archive *a, void *number, size_t size) {
     unsigned char *at = ampi_next(a, 8);
-    uint64_t       x64 = 0;
-    uint32_t       x32 = 0;
+    uint64_t       x  = 0;
     if (!at && a->walk != AMPI_COUNT) return;
     if (a->walk == AMPI_SAVE || a->walk == AMPI_COUNT) {
-        memcpy(size == 4 ? (void *)&x32 : (void *)&x64, number, size);
-        if (size == 4) x64 = x32;
-        if (at) ampi_put_le(at, x64);
+        if (size == 4) x = ampi_load_u32(number, 0);
+        else memcpy(&x, number, 8);
+        if (at) ampi_put_le(at, x);
     } else {
-        x64 = ampi_get_le(at);
-        x32 = (uint32_t)x64;
-        memcpy(number, size == 4 ? (void *)&x32 : (void *)&x64, size);
+        x = ampi_get_le(at);
+        if (size == 4) ampi_store_u32(number, 0, (uint32_t)x);
+        else memcpy(number, &x, 8);
     }
-    a->common = ampi_hash(a->common, x64);
+    a->common = ampi_hash(a->common, x);
 }
 
 #define AMPI_NUMBER(a, x) ampi_number((a), &(x), sizeof(x))
 
-/* A number in which ranks may differ. */
-static void ampi_own_number(ampi_archive *a, uint32_t *number) {
-    const uint64_t common = a->common;
-    AMPI_NUMBER(a, *number);
-    a->common = common;
+/* Members that follow each other, of 4 or 8 bytes; o: of 4, and ranks may differ in it. */
+static void ampi_walk_members(ampi_archive *a, void *first, const char *sizes) {
+    char *number = (char *)first;
+    for (; *sizes; sizes++) {
+        const uint64_t common = a->common;
+        const size_t   size   = *sizes == '8' ? 8 : 4;
+        ampi_number(a, number, size);
+        if (*sizes == 'o') a->common = common;
+        number += size;
+    }
 }
 
 /* The file is not this optimizer's: what differs, once. */
@@ -6154,54 +6120,44 @@ typedef struct ampi_section {
     uint64_t first, n;
 } ampi_section;
 
-/* n elements from element i of a section, to memory at. */
-static void ampi_elements_out(ampi_archive *a, const amp_backend *b, const ampi_section *s,
-                              uint64_t i, unsigned char *at, size_t n) {
-    const ampi_slot *c = s->coded;
-    const size_t   size = c ? 2 : s->size, low = c ? c->master.size : 0;
-    const size_t   offset = (size_t)(i - s->first);
-    unsigned char *room = c ? a->room : at, *lows = room + 2 * n;
-    size_t         k;
-    uint32_t       fp;
-    a->result = b->functions->copy_fn(b, room, (char *)s->x + offset * size, n * size,
-                                      AMPI_TO_HOST);
-    if (a->result == AMP_OK && low > 0)
-        a->result = b->functions->copy_fn(b, lows, (char *)c->master.data + offset * low, n * low,
-                                          AMPI_TO_HOST);
-    if (a->result == AMP_OK) a->result = b->functions->wait_fn(b);
-    fp = ampi_fp_begin();
-    for (k = 0; AMPI_STORAGE && c && k < n; k++)
-        ampi_store_u32(at, k, ampi_filed(ampi_load_u16(room, k), ampi_load_low(lows, k, low),
-                                         (int)c->master.format, c->model_type == AMP_F16));
-    ampi_fp_end(fp);
+/* From backend memory to save, or to it to load. */
+static void ampi_transfer(ampi_archive *a, const amp_backend *b, void *there, void *here,
+                          size_t num_bytes) {
+    const int save = a->walk == AMPI_SAVE;
+    if (a->result == AMP_OK && num_bytes)
+        a->result = b->functions->copy_fn(b, save ? here : there, save ? there : here, num_bytes,
+                                          save ? AMPI_TO_HOST : AMPI_TO_BACKEND);
 }
 
-/* Back from the file. */
-static void ampi_elements_in(ampi_archive *a, const amp_backend *b, const ampi_section *s,
-                             uint64_t i, const unsigned char *at, size_t n) {
-    const ampi_slot     *c = s->coded;
-    const size_t         size = c ? 2 : s->size, low = c ? c->master.size : 0;
-    const size_t         offset = (size_t)(i - s->first);
-    const unsigned char *from = c ? a->room : at;
-    const uint32_t       fp = ampi_fp_begin();
-    size_t               k;
-    uint32_t             rest;
-    for (k = 0; AMPI_STORAGE && c && k < n; k++) {
-        const uint32_t u = ampi_load_u32(at, k);
-        ampi_store_u16(a->room, k, (uint16_t)ampi_unfiled(u, &rest, (int)c->master.format,
-                                                          c->model_type == AMP_F16));
-        ampi_store_low(a->room + 2 * n, k, low, rest);
+/* n elements from element i of a section, saved to memory at, or loaded from it. */
+static void ampi_walk_piece(ampi_archive *a, const amp_backend *b, const ampi_section *s,
+                            uint64_t i, unsigned char *at, size_t n) {
+    const ampi_slot *c    = AMPI_STORAGE ? s->coded : NULL;
+    const size_t     size = c ? 2 : s->size, low = c ? c->master.size : 0;
+    const size_t     from = (size_t)(i - s->first);
+    const int        fp16 = c && c->model_type == AMP_F16;
+    unsigned char   *room = c ? a->room : at, *lows = room + 2 * n;
+    const uint32_t   fp   = ampi_fp_begin();
+    size_t           k;
+    uint32_t         u, rest;
+    for (k = 0; c && a->walk == AMPI_LOAD && k < n; k++) {
+        u = ampi_unfiled(ampi_load_u32(at, k), &rest, (int)c->master.format, fp16);
+        ampi_store_u16(room, k, (uint16_t)u);
+        ampi_store_low(lows, k, low, rest);
     }
+    ampi_transfer(a, b, (char *)s->x + from * size, room, n * size);
+    if (low) ampi_transfer(a, b, (char *)c->master.data + from * low, lows, n * low);
+    if (a->walk == AMPI_SAVE && a->result == AMP_OK) a->result = b->functions->wait_fn(b);
+    for (k = 0; c && a->walk == AMPI_SAVE && k < n; k++)
+        ampi_store_u32(at, k, ampi_filed(ampi_load_u16(room, k), ampi_load_low(lows, k, low),
+                                         (int)c->master.format, fp16));
     ampi_fp_end(fp);
-    a->result = ampi_send(b, (char *)s->x + offset * size, from, n * size);
-    if (a->result == AMP_OK && low > 0)
-        a->result = ampi_send(b, (char *)c->master.data + offset * low, a->room + 2 * n, n * low);
 }
 
 /* The elements of a tensor that a file has, of which some are stored here. A file that is saved has
    just these. */
-static void ampi_elements_of(ampi_archive *a, const amp_backend *b, const ampi_section *s,
-                             ampi_part file) {
+static void ampi_walk_section(ampi_archive *a, const amp_backend *b, const ampi_section *s,
+                              ampi_part file) {
     const uint64_t first = s->first, behind = first + s->n;
     uint64_t       piece;
     if (!s->x) return;
@@ -6212,16 +6168,11 @@ static void ampi_elements_of(ampi_archive *a, const amp_backend *b, const ampi_s
         piece = ampi_min((size_t)(file.end - i), AMPI_STATE_BLOCK / s->size);
         to    = i + piece < behind ? i + piece : behind;
         at    = ampi_next(a, s->size * (size_t)piece);
-        if (!at) continue;
-        if (a->walk == AMPI_SAVE) {
-            ampi_elements_out(a, b, s, i, at, (size_t)piece);
-            ampi_swap(at, (size_t)piece, s->size);
-        } else if (a->walk == AMPI_LOAD) {
-            ampi_swap(at, (size_t)piece, s->size);
-            if (from < to)
-                ampi_elements_in(a, b, s, from, at + s->size * (size_t)(from - i),
-                                 (size_t)(to - from));
-        }
+        if (!at || a->walk == AMPI_VERIFY) continue;
+        if (a->walk == AMPI_LOAD) ampi_swap(at, (size_t)piece, s->size);
+        if (from < to)
+            ampi_walk_piece(a, b, s, from, at + s->size * (size_t)(from - i), (size_t)(to - from));
+        if (a->walk == AMPI_SAVE) ampi_swap(at, (size_t)piece, s->size);
     }
 }
 
@@ -6235,12 +6186,12 @@ static void ampi_walk_arrays(ampi_archive *a, const amp_backend *b, const ampi_s
     s.size  = 4;
     s.coded = slot->master.format == AMP_FORMAT_F32 ? NULL : slot;
     s.x     = s.coded ? slot->model : slot->master.data;
-    ampi_elements_of(a, b, &s, file);
+    ampi_walk_section(a, b, &s, file);
     s.coded = NULL;
     for (k = 0; k < 2; k++) {
         s.size = slot->moment[k].size;
         s.x    = slot->moment[k].data;
-        ampi_elements_of(a, b, &s, file);
+        ampi_walk_section(a, b, &s, file);
     }
     s.first    = ampi_groups(s.first); /* a whole number of them, or all */
     s.n        = ampi_groups(slot->first + slot->n) - s.first;
@@ -6249,54 +6200,11 @@ static void ampi_walk_arrays(ampi_archive *a, const amp_backend *b, const ampi_s
     file.end   = ampi_groups(file.end);
     for (k = 0; k < 2; k++) {
         s.x = slot->moment[k].scale;
-        ampi_elements_of(a, b, &s, file);
+        ampi_walk_section(a, b, &s, file);
     }
 }
 
 AMPI_COLD_BEGIN
-
-static void ampi_walk_scaler(ampi_archive *a, amp_scaler *s) {
-    AMPI_NUMBER(a, s->scale);
-    AMPI_NUMBER(a, s->growth_tracker);
-    ampi_own_number(a, &s->found_inf);
-    ampi_own_number(a, &s->checked);
-    AMPI_NUMBER(a, s->hysteresis_tracker);
-    AMPI_NUMBER(a, s->stuck);
-    AMPI_NUMBER(a, s->next_scale);
-    AMPI_NUMBER(a, s->good);
-    AMPI_NUMBER(a, s->skipped);
-    AMPI_NUMBER(a, s->growths);
-    AMPI_NUMBER(a, s->backoffs);
-    AMPI_NUMBER(a, s->growth_factor);
-    AMPI_NUMBER(a, s->backoff_factor);
-    AMPI_NUMBER(a, s->growth_interval);
-    AMPI_NUMBER(a, s->hysteresis);
-    AMPI_NUMBER(a, s->min_scale);
-    AMPI_NUMBER(a, s->max_scale);
-    AMPI_NUMBER(a, s->preset);
-    AMPI_NUMBER(a, s->rules);
-}
-
-static void ampi_walk_control(ampi_archive *a, ampi_control *c) {
-    AMPI_NUMBER(a, c->gate.skip);
-    AMPI_NUMBER(a, c->gate.inv_scale);
-    AMPI_NUMBER(a, c->gate.step);
-    AMPI_NUMBER(a, c->norm);
-    AMPI_NUMBER(a, c->clip_factor);
-    AMPI_NUMBER(a, c->found_inf);
-    AMPI_NUMBER(a, c->did_step);
-    AMPI_NUMBER(a, c->nesterov);
-    AMPI_NUMBER(a, c->skipped);
-    AMPI_NUMBER(a, c->beta1);
-    AMPI_NUMBER(a, c->beta2);
-    AMPI_NUMBER(a, c->eps);
-    AMPI_NUMBER(a, c->momentum);
-    AMPI_NUMBER(a, c->max_norm);
-    AMPI_NUMBER(a, c->lr);
-    AMPI_NUMBER(a, c->bias1);
-    AMPI_NUMBER(a, c->bias2);
-    if (a->version >= 2) AMPI_NUMBER(a, c->missed_updates);
-}
 
 /* What a file says of a tensor's masters. */
 static uint64_t ampi_filed_as(const ampi_slot *slot) {
@@ -6358,9 +6266,12 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
         ampi_same(a, a->ranks, "the number of ranks");
     }
     a->common = ampi_hash((uint64_t)opt->desc.kind, plan->num_slots);
-    ampi_walk_scaler(a, &state->scaler);
-    ampi_walk_control(a, &state->control);
-    if (a->version >= 2) ampi_own_number(a, &state->has_lr);
+    ampi_walk_members(a, &state->scaler, "44oo44" "8888888" "444444");
+    ampi_walk_members(a, &state->control, "4488" "4444" "888" "444444");
+    if (a->version >= 2) {
+        AMPI_NUMBER(a, state->control.missed_updates);
+        ampi_walk_members(a, &state->has_lr, "o");
+    }
     if ((a->version & 255u) >= 4) {
         AMPI_NUMBER(a, state->control.skipped_in_a_row);
         AMPI_NUMBER(a, state->scaler.skipped_in_a_row);
@@ -6391,13 +6302,15 @@ static amp_result ampi_read_state(const amp_optimizer *opt, ampi_state *state) {
     return ampi_read_back(opt, &state->scaler, opt->plan->scaler, sizeof state->scaler);
 }
 
-/* Count the body of that version and rank: its bytes, and those of its tables. */
-static void ampi_count_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state,
-                             uint64_t version, uint64_t rank, uint64_t ranks) {
-    memset(a, 0, sizeof *a);
-    a->version = version;
-    a->rank    = ampi_is_part(version) ? rank : 0;
-    a->ranks   = ampi_is_part(version) ? ranks : 1;
+/* Count the body of a->version, and of a rank: its own, where a->ranks is 0. */
+static void ampi_count_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state) {
+    if (!ampi_is_part(a->version)) {
+        a->rank  = 0;
+        a->ranks = 1;
+    } else if (!a->ranks) {
+        a->rank  = (uint64_t)opt->ranks.rank;
+        a->ranks = opt->ranks.count ? (uint64_t)opt->ranks.count : 1;
+    }
     ampi_walk_state(a, opt, state);
 }
 
@@ -6411,31 +6324,26 @@ static void ampi_put_header(unsigned char *header, uint64_t version, uint64_t si
 
 /* Is this a scaler that amp_scaler_init, updates and what users may write could have made? */
 static AMPI_NOINLINE int ampi_scaler_sane(const amp_scaler *s) {
-    const ampi_preset_row *safe  = &ampi_presets[AMP_PRESET_STATIC];
-    const double           scale = (double)s->scale;
-    const uint32_t         rules = s->rules & ~(uint32_t)AMPI_DISABLED;
     const ampi_preset_row *row;
-    double                 next;
+    float                  next;
     uint64_t               bits;
     memcpy(&bits, &s->next_scale, 8);
     if (s->preset >= (uint32_t)AMPI_NUM_PRESETS) return 0;
     row = &ampi_presets[s->preset];
-    if (rules != row->rules || !ampi_f64_in(&s->growth_factor, 1.0, AMPI_F64_MAX) ||
+    if ((s->rules & ~(uint32_t)AMPI_DISABLED) != row->rules ||
+        !ampi_f64_in(&s->growth_factor, 1.0, AMPI_F64_MAX) ||
         !ampi_f64_in(&s->backoff_factor, 0.0, 1.0) ||
-        (!(s->backoff_factor > 0.0) && !row->one_factor) ||
-        !ampi_f32_in(&s->min_scale, 0.0f, AMPI_F32_MAX) ||
-        !ampi_f32_in(&s->max_scale, 0.0f, AMPI_F32_MAX) ||
-        (s->max_scale > 0.0f && s->min_scale > s->max_scale) || s->growth_tracker < 0 ||
-        s->hysteresis < 1 || s->hysteresis_tracker < 1 || s->hysteresis_tracker > s->hysteresis)
+        (!(s->backoff_factor > 0.0) && !row->one_factor) || !ampi_f32_in(&s->min_scale) ||
+        !ampi_f32_in(&s->max_scale) || (s->max_scale > 0.0f && s->min_scale > s->max_scale) ||
+        s->growth_tracker < 0 || s->hysteresis < 1 || s->hysteresis_tracker < 1 ||
+        s->hysteresis_tracker > s->hysteresis)
         return 0;
     /* the scale and its future, which need not be finite: 0 to inf, and one is the other rounded */
     if (ampi_load_u32(&s->scale, 0) > AMPI_F32_INF || bits > (uint64_t)0x7ff << 52) return 0;
-    if (s->rules & AMPI_DISABLED) return scale >= 1.0 && scale <= 1.0;
-    if ((s->rules & AMPI_SAFE) && (s->min_scale < safe->min_scale ||
-                                   s->max_scale > safe->max_scale || !ampi_scale_ok(s, &s->scale)))
-        return 0;
-    next = (double)ampi_single(s->next_scale);
-    return (s->rules & AMPI_DELAY) || memcmp(&next, &scale, 8) == 0;
+    if (s->rules & AMPI_DISABLED) return ampi_load_u32(&s->scale, 0) == 0x3f800000u;
+    if ((s->rules & AMPI_SAFE) && !ampi_scaler_limits_ok(s, &s->scale, NULL)) return 0;
+    next = ampi_single(s->next_scale);
+    return (s->rules & AMPI_DELAY) || memcmp(&next, &s->scale, 4) == 0;
 }
 
 /* Are these numbers ones that amp_optimizer_init and set_lr could have accepted? If not, problem
@@ -6451,9 +6359,9 @@ static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_st
     d.nesterov            = c->nesterov != 0u;
     d.max_norm            = c->max_norm;
     if (!ampi_desc_numbers_ok(&d, problem)) return 0;
-    if (!ampi_rate_ok(problem, "the learning rate", &c->lr)) return 0;
-    if (!ampi_f32_ok(problem, "the clip factor", &c->clip_factor, 0.0f, 1.0f, "at most 1"))
-        return 0;
+    if (!ampi_amount_ok(problem, "the learning rate", &c->lr)) return 0;
+    if (!ampi_f32_in(&c->clip_factor) || c->clip_factor > 1.0f)
+        return ampi_out(problem, "the clip factor", (double)c->clip_factor, "at most 1");
     if (ampi_scaler_sane(&state->scaler)) return 1;
     ampi_tell(problem, "the scaler holds what amp_scaler_init and updates cannot have made");
     return 0;
@@ -6480,11 +6388,11 @@ AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn wri
     if (!opt || !write_fn) return AMP_ERROR_INVALID_ARGUMENT;
     result = ampi_can_save(opt, &state);
     if (result != AMP_OK) return result;
-    ampi_count_state(&a, opt, &state,
-                     (opt->ranks.count > 1 ? AMPI_STATE_PART : AMPI_STATE_VERSION) +
-                         (opt->plan->record ? (uint64_t)AMPI_STATE_REPORT : 0) +
-                         (opt->plan->stochastic ? (uint64_t)AMPI_STATE_SEED : 0),
-                     (uint64_t)opt->ranks.rank, (uint64_t)opt->ranks.count);
+    memset(&a, 0, sizeof a);
+    a.version = (opt->ranks.count > 1 ? AMPI_STATE_PART : AMPI_STATE_VERSION) +
+                (opt->plan->record ? (uint64_t)AMPI_STATE_REPORT : 0) +
+                (opt->plan->stochastic ? (uint64_t)AMPI_STATE_SEED : 0);
+    ampi_count_state(&a, opt, &state);
     ampi_put_header(ends, a.version, a.count);
     a.bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, 2 * (size_t)AMPI_STATE_BLOCK);
     if (!a.bytes) return AMP_ERROR_OUT_OF_MEMORY;
@@ -6518,13 +6426,28 @@ static amp_result ampi_read_header(amp_read_fn read_fn, void *user, uint64_t *ve
     return *version == 0 ? AMP_ERROR_CORRUPT : AMP_OK;
 }
 
-/* Read a body of a->count bytes into a->bytes, which the caller releases. If the file's is of
-   another size, it cannot be this optimizer's, and as much is read as may tell why. */
+/* The files that are being loaded. */
+struct ampi_loading {
+    ampi_target  *names; /* of a set: room for them, and behind it the archives */
+    ampi_archive *files, one;
+    size_t        num;
+    ampi_state    own, state; /* before, and as the files bring it */
+};
+
+static amp_result ampi_load_begin(const amp_optimizer *opt, ampi_loading *l) {
+    memset(l, 0, sizeof *l);
+    l->files = &l->one;
+    l->num   = 1;
+    return ampi_read_state(opt, &l->own);
+}
+
+/* Read the body into a->bytes, which the caller releases. If the file's is of another size than
+   a->count, it cannot be this optimizer's, and as much is read as may tell why. */
 static amp_result ampi_read_body(ampi_archive *a, const amp_optimizer *opt, amp_read_fn read_fn,
-                                 void *user, uint64_t size) {
-    const int      fits = size == a->count;
+                                 void *user) {
+    const int      fits = a->body == a->count;
     const uint64_t some = a->tables + AMPI_STATE_NAME;
-    const uint64_t most = fits || size < some ? size : some;
+    const uint64_t most = fits || a->body < some ? a->body : some;
     if (most > SIZE_MAX - 8 - AMPI_STATE_BLOCK) return AMP_ERROR_TOO_LARGE;
     a->size  = (size_t)most;
     a->bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, a->size + 8 + AMPI_STATE_BLOCK);
@@ -6536,23 +6459,44 @@ static amp_result ampi_read_body(ampi_archive *a, const amp_optimizer *opt, amp_
     return AMP_OK;
 }
 
-/* Is what was read of this optimizer, and in order? It goes to state. */
-static amp_result ampi_verify(ampi_archive *a, const amp_optimizer *opt, uint64_t size,
-                              ampi_state *state) {
-    const int fits = size == a->count;
-    a->walk        = AMPI_VERIFY;
-    a->problem     = opt->desc.problem;
-    ampi_walk_state(a, opt, state);
-    if (!fits && a->result != AMP_ERROR_UNSUPPORTED) return AMP_ERROR_MISMATCH;
-    if (a->result != AMP_OK) return a->result;
-    return ampi_state_sane(opt, state, opt->desc.problem) ? AMP_OK : AMP_ERROR_CORRUPT;
+/* Read and verify the rest of files[k], whose header has been read. l->state: what it brings beside
+   arrays, with what ranks may have of their own: an overflow of one is one of all. */
+static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, size_t k,
+                                 amp_read_fn read_fn, void *user) {
+    const ampi_state before = l->state;
+    ampi_archive    *a      = &l->files[k];
+    amp_scaler      *s      = &l->state.scaler;
+    amp_result       result;
+    uint32_t         fp;
+    int              fits;
+    if ((a->version & AMPI_STATE_REPORT) && !ampi_second().report_walk)
+        return ampi_left_out(opt->desc.problem, "the report in the file", "AMP_NO_REPORT");
+    l->state = l->own;
+    ampi_count_state(a, opt, &l->state);
+    fits   = a->body == a->count;
+    result = ampi_read_body(a, opt, read_fn, user);
+    if (result != AMP_OK) return result;
+    a->walk    = AMPI_VERIFY;
+    a->problem = opt->desc.problem;
+    fp         = ampi_fp_begin();
+    ampi_walk_state(a, opt, &l->state);
+    if (!fits && a->result != AMP_ERROR_UNSUPPORTED) a->result = AMP_ERROR_MISMATCH;
+    if (a->result == AMP_OK && !ampi_state_sane(opt, &l->state, a->problem))
+        a->result = AMP_ERROR_CORRUPT;
+    ampi_fp_end(fp);
+    s->found_inf |= before.scaler.found_inf;
+    if (s->checked < before.scaler.checked) s->checked = before.scaler.checked;
+    l->state.has_lr |= before.has_lr;
+    return a->result;
 }
 
 /* What the file does not decide: whether the scaler is disabled, and the learning rate if it has
    none. (In version 1 a learning rate of 0 without a step is none.) */
-static void ampi_keep_own(const amp_optimizer *opt, const ampi_state *own, uint64_t version,
-                          ampi_state *state) {
-    ampi_control  *c      = &state->control;
+static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
+    const uint64_t    version = l->files[0].version;
+    const ampi_state *own     = &l->own;
+    ampi_state       *state   = &l->state;
+    ampi_control     *c       = &state->control;
     const uint32_t theirs = state->scaler.rules & AMPI_DISABLED;
     const uint32_t ours   = own->scaler.rules & AMPI_DISABLED;
     const uint32_t fp     = ampi_fp_begin();
@@ -6570,16 +6514,6 @@ static void ampi_keep_own(const amp_optimizer *opt, const ampi_state *own, uint6
     c->did_step          = c->did_step != 0u;
     state->scaler.stuck  = state->scaler.stuck != 0u;
     ampi_fp_end(fp);
-}
-
-/* What was verified of one file goes to its place. */
-static amp_result ampi_load_arrays(ampi_archive *a, const amp_optimizer *opt,
-                                   const ampi_state *state) {
-    ampi_state file = *state; /* of which the walk takes what ampi_keep_own has settled */
-    a->walk = AMPI_LOAD;
-    a->used = 0;
-    ampi_walk_state(a, opt, &file);
-    return a->result;
 }
 
 /* Take over the tables, and write model copies. */
@@ -6607,58 +6541,33 @@ static amp_result ampi_take_over(const amp_optimizer *opt, ampi_state *state) {
     return result == AMP_OK ? b->functions->wait_fn(b) : result;
 }
 
-/* All that was verified: num files, which have brought state. */
-static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_archive *files, size_t num,
-                                              const ampi_state *own, ampi_state *state) {
+/* All that was verified goes to its place. */
+static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *l) {
     amp_result result = AMP_OK;
     size_t     k;
-    ampi_keep_own(opt, own, files[0].version, state);
+    ampi_keep_own(opt, l);
     opt->plan->version++;
-    opt->plan->has_lr = state->has_lr != 0u;
+    opt->plan->has_lr = l->state.has_lr != 0u;
     if (opt->plan->record) ampi_second().report_forget(opt->plan);
-    for (k = 0; k < num && result == AMP_OK; k++) result = ampi_load_arrays(&files[k], opt, state);
-    return result == AMP_OK ? ampi_take_over(opt, state) : result;
-}
-
-/* Read and verify the rest of a file whose header has been read. a->bytes, which the caller
-   releases, holds it thereafter, and state what it brings beside arrays. */
-static amp_result ampi_load_body(ampi_archive *a, const amp_optimizer *opt, amp_read_fn read_fn,
-                                 void *user, uint64_t size, const ampi_state *own,
-                                 ampi_state *state) {
-    amp_result result;
-    uint32_t   fp;
-    if ((a->version & AMPI_STATE_REPORT) && !ampi_second().report_walk)
-        return ampi_left_out(opt->desc.problem, "the report in the file", "AMP_NO_REPORT");
-    *state = *own;
-    ampi_count_state(a, opt, state, a->version, a->rank, a->ranks);
-    result = ampi_read_body(a, opt, read_fn, user, size);
-    if (result != AMP_OK) return result;
-    fp     = ampi_fp_begin();
-    result = ampi_verify(a, opt, size, state);
-    ampi_fp_end(fp);
-    return result;
-}
-
-/* For a file of this rank's. */
-static void ampi_blank_archive(ampi_archive *a, const amp_optimizer *opt) {
-    memset(a, 0, sizeof *a);
-    a->rank  = (uint64_t)opt->ranks.rank;
-    a->ranks = opt->ranks.count ? (uint64_t)opt->ranks.count : 1;
+    for (k = 0; k < l->num && result == AMP_OK; k++) {
+        ampi_state file = l->state; /* of which the walk takes what is settled already */
+        l->files[k].walk = AMPI_LOAD;
+        l->files[k].used = 0;
+        ampi_walk_state(&l->files[k], opt, &file);
+        result = l->files[k].result;
+    }
+    return result == AMP_OK ? ampi_take_over(opt, &l->state) : result;
 }
 
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user) {
-    ampi_archive a;
-    ampi_state   own, state;
+    ampi_loading l;
     amp_result   result;
-    uint64_t     size = 0;
     if (!opt || !read_fn) return AMP_ERROR_INVALID_ARGUMENT;
-    ampi_blank_archive(&a, opt);
-    result = ampi_read_state(opt, &own);
-    if (result == AMP_OK) result = ampi_read_header(read_fn, user, &a.version, &size);
-    if (result != AMP_OK) return result;
-    result = ampi_load_body(&a, opt, read_fn, user, size, &own, &state);
-    if (result == AMP_OK) result = ampi_load_all(opt, &a, 1, &own, &state);
-    ampi_release(&opt->desc.allocator, a.bytes);
+    result = ampi_load_begin(opt, &l);
+    if (result == AMP_OK) result = ampi_read_header(read_fn, user, &l.one.version, &l.one.body);
+    if (result == AMP_OK) result = ampi_load_body(opt, &l, 0, read_fn, user);
+    if (result == AMP_OK) result = ampi_load_all(opt, &l);
+    ampi_release(&opt->desc.allocator, l.one.bytes);
     return result;
 }
 
@@ -6674,6 +6583,26 @@ struct ampi_target { char path[AMPI_PATH], aside[AMPI_PATH + 8]; };
 
 /* What a file consists of. */
 typedef amp_result (*ampi_content_fn)(const void *content, amp_write_fn write_fn, void *user);
+
+#if defined(_WIN32)
+extern __declspec(dllimport) int __stdcall MoveFileExA(const char *from, const char *to,
+                                                       unsigned long flags);
+#endif
+
+/* What was written beside the file takes its place; or goes, if that has failed. */
+static amp_result ampi_settle(const ampi_target *to, amp_result result) {
+#if defined(_WIN32) /* replace existing, write through */
+    if (result == AMP_OK && !MoveFileExA(to->aside, to->path, 1 | 8)) result = AMP_ERROR_WRITE;
+#else
+    if (result == AMP_OK && rename(to->aside, to->path) != 0) result = AMP_ERROR_WRITE;
+#endif
+    if (result != AMP_OK) {
+        const int error = errno; /* of the call that failed */
+        remove(to->aside);
+        errno = error;
+    }
+    return result;
+}
 
 #if AMPI_POSIX
 
@@ -6745,7 +6674,7 @@ static amp_result ampi_flush_directory(char *path) {
 }
 
 /* Write all of it, with like's mode, and see it on the disk. */
-static amp_result ampi_write_out(const ampi_target *to, const char *like,
+static amp_result ampi_write_out(ampi_target *to, const char *like,
                                  ampi_content_fn content_fn, const void *content) {
     int        file, exists;
     mode_t     mode;
@@ -6758,21 +6687,11 @@ static amp_result ampi_write_out(const ampi_target *to, const char *like,
     if (exists) (void)fchmod(file, mode); /* where that fails it has fewer rights, not more */
     if (result == AMP_OK && fsync(file) != 0) result = AMP_ERROR_WRITE;
     if (close(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
-    if (result == AMP_OK && rename(to->aside, to->path) != 0) result = AMP_ERROR_WRITE;
-    if (result != AMP_OK) {
-        const int error = errno; /* of the call that failed */
-        unlink(to->aside);
-        errno = error;
-    }
-    return result;
+    result = ampi_settle(to, result);
+    return result == AMP_OK ? ampi_flush_directory(to->path) : result;
 }
 
 #else
-
-#if defined(_WIN32)
-extern __declspec(dllimport) int __stdcall MoveFileExA(const char *from, const char *to,
-                                                       unsigned long flags);
-#endif
 
 static bool ampi_file_write(void *user, const void *data, size_t num_bytes) {
     return fwrite(data, 1, num_bytes, (FILE *)user) == num_bytes;
@@ -6783,20 +6702,7 @@ static amp_result ampi_follow(char *path) {
     return AMP_OK;
 }
 
-static amp_result ampi_flush_directory(char *path) {
-    (void)path;
-    return AMP_OK;
-}
-
-static int ampi_replace(const char *from, const char *to) {
-#if defined(_WIN32)
-    return MoveFileExA(from, to, 1 | 8) != 0; /* replace existing, write through */
-#else
-    return rename(from, to) == 0;
-#endif
-}
-
-static amp_result ampi_write_out(const ampi_target *to, const char *like,
+static amp_result ampi_write_out(ampi_target *to, const char *like,
                                  ampi_content_fn content_fn, const void *content) {
     FILE      *file = fopen(to->aside, "wb");
     amp_result result;
@@ -6808,13 +6714,7 @@ static amp_result ampi_write_out(const ampi_target *to, const char *like,
     if (result == AMP_OK && _commit(_fileno(file)) != 0) result = AMP_ERROR_WRITE;
 #endif
     if (fclose(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
-    if (result == AMP_OK && !ampi_replace(to->aside, to->path)) result = AMP_ERROR_WRITE;
-    if (result != AMP_OK) {
-        const int error = errno; /* of the call that failed */
-        remove(to->aside);
-        errno = error;
-    }
-    return result;
+    return ampi_settle(to, result);
 }
 
 #endif
@@ -6828,11 +6728,9 @@ static amp_result ampi_save_content(const void *opt, amp_write_fn write_fn, void
 static amp_result ampi_replace_file(ampi_target *to, const char *like, ampi_content_fn content_fn,
                                     const void *content) {
     const size_t length = strlen(to->path);
-    amp_result   result;
     memcpy(to->aside, to->path, length);
     memcpy(to->aside + length, ".new", 5);
-    result = ampi_write_out(to, like, content_fn, content);
-    return result == AMP_OK ? ampi_flush_directory(to->path) : result;
+    return ampi_write_out(to, like, content_fn, content);
 }
 
 /* path: resolved; to: room. */
@@ -6864,57 +6762,20 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     return result;
 }
 
-/* The files that are being loaded, in one block with the room for their names. */
-struct ampi_loading {
-    ampi_target  *names;
-    ampi_archive *files;
-    size_t        num;
-    ampi_state    own, state; /* before, and as the files bring it */
-};
-
-static amp_result ampi_load_room(const amp_optimizer *opt, ampi_loading *l, size_t num) {
-    const size_t size = sizeof *l->names + num * sizeof *l->files;
-    l->names = (ampi_target *)ampi_allocate(&opt->desc.allocator, size);
-    if (!l->names) return AMP_ERROR_OUT_OF_MEMORY;
-    l->files = (ampi_archive *)(void *)(l->names + 1);
-    memset(l->files, 0, num * sizeof *l->files);
-    l->num = num;
-    return AMP_OK;
-}
-
-/* What is left of a file whose header was read goes to files[k]; and to state, with what ranks may
-   have of their own: an overflow of one is one of all. */
-static amp_result ampi_load_part(const amp_optimizer *opt, ampi_loading *l, size_t k, FILE *file,
-                                 uint64_t size) {
-    const ampi_state before = l->state;
-    const amp_result result = ampi_load_body(&l->files[k], opt, ampi_file_read, file, size,
-                                             &l->own, &l->state);
-    amp_scaler      *s      = &l->state.scaler;
-    s->found_inf |= before.scaler.found_inf;
-    if (s->checked < before.scaler.checked) s->checked = before.scaler.checked;
-    l->state.has_lr |= before.has_lr;
-    return result;
-}
-
 /* A file, or what one names: read and verified. */
 static amp_result ampi_load_from(const amp_optimizer *opt, ampi_loading *l, const char *path) {
     const ampi_second_floor up    = ampi_second();
-    FILE                    *file = fopen(path, "rb");
-    ampi_archive             first;
-    uint64_t                 size = 0;
-    amp_result               result;
+    FILE                   *file  = fopen(path, "rb");
+    ampi_archive           *first = &l->one;
+    amp_result              result;
     if (!file) return errno == ENOENT ? AMP_ERROR_NOT_FOUND : AMP_ERROR_READ;
-    ampi_blank_archive(&first, opt);
-    result = ampi_read_header(ampi_file_read, file, &first.version, &size);
-    if (result == AMP_OK && ampi_is_part(first.version) && size == AMPI_STATE_SET) {
+    result = ampi_read_header(ampi_file_read, file, &first->version, &first->body);
+    if (result == AMP_OK && ampi_is_part(first->version) && first->body == AMPI_STATE_SET)
         result = up.ranks_load
                      ? up.ranks_load(opt, path, l, file)
                      : ampi_left_out(opt->desc.problem, "a set of files", "AMP_NO_RANKS");
-    } else if (result == AMP_OK) {
-        result = ampi_load_room(opt, l, 1);
-        if (result == AMP_OK) l->files[0] = first;
-        if (result == AMP_OK) result = ampi_load_part(opt, l, 0, file, size);
-    }
+    else if (result == AMP_OK)
+        result = ampi_load_body(opt, l, 0, ampi_file_read, file);
     if (result == AMP_ERROR_READ && feof(file)) result = AMP_ERROR_TRUNCATED;
     fclose(file);
     return result;
@@ -6925,12 +6786,11 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
     amp_result   result;
     size_t       k;
     if (!opt || !path) return AMP_ERROR_INVALID_ARGUMENT;
-    memset(&l, 0, sizeof l);
-    result = ampi_read_state(opt, &l.own);
+    result = ampi_load_begin(opt, &l);
     if (result != AMP_OK) return result;
     result = ampi_load_from(opt, &l, path);
     if (opt->plan->meets == AMPI_OVER_SUMS) ampi_second().ranks_loaded(opt, &l, &result);
-    if (result == AMP_OK) result = ampi_load_all(opt, l.files, l.num, &l.own, &l.state);
+    if (result == AMP_OK) result = ampi_load_all(opt, &l);
     for (k = 0; k < l.num; k++) ampi_release(&opt->desc.allocator, l.files[k].bytes);
     ampi_release(&opt->desc.allocator, l.names);
     return result;
@@ -6940,9 +6800,8 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
 
 /* 1, 0, or -1 for neither. */
 static int ampi_find_switch(const char *text, size_t length) {
-    static const char *const names[] = {"0", "off", "false", "no", "1", "on", "true", "yes"};
-    const int i = ampi_find(text, length, names, 8);
-    return i < 0 ? -1 : i >= 4;
+    static const char *const names[] = {"0 off false no", "1 on true yes"};
+    return ampi_find(text, length, names, 2);
 }
 
 /* The value of a variable, without blanks around; of length 0 if it is not set, or blank. */
@@ -7006,24 +6865,28 @@ static AMPI_NOINLINE int ampi_env_scale(const char *text, size_t length, amp_sca
 
 /* Has nobody chosen anything? */
 static int ampi_untouched(const amp_scaler_desc *d) {
-    amp_scaler_desc zero;
-    memset(&zero, 0, sizeof zero);
     return ampi_is_zero(&d->init_scale) && ampi_is_zero(&d->min_scale) &&
            ampi_is_zero(&d->max_scale) && !d->growth_interval && !d->hysteresis && !d->disabled &&
-           d->preset == AMP_PRESET_DEFAULT &&
-           memcmp(&d->growth_factor, &zero.growth_factor, sizeof(double)) == 0 &&
-           memcmp(&d->backoff_factor, &zero.backoff_factor, sizeof(double)) == 0;
+           d->preset == AMP_PRESET_DEFAULT && ampi_f64_in(&d->growth_factor, 0.0, 0.0) &&
+           ampi_f64_in(&d->backoff_factor, 0.0, 0.0);
 }
 
-/* What AMP_DTYPE and AMP_LOSS_SCALE say, where they say something; the index of a wrong one, or
-   -1. */
+/* What AMP_DTYPE, AMP_LOSS_SCALE and AMP_ENABLE say, where they say something; the index of a
+   wrong one, or -1. */
 static AMPI_NOINLINE int ampi_env_choose(amp_optimizer_desc *d, const char *const *texts,
                                          const size_t *lengths) {
-    const int type      = ampi_find_type(texts[0], lengths[0]);
-    const int untouched = ampi_untouched(&d->scaler);
-    const int for_bf16  = d->dtype == AMP_BF16 &&
-                         (d->scaler.disabled || (d->scaler.preset == AMP_PRESET_STATIC &&
-                                                 d->scaler.init_scale <= 1.0f));
+    const int type = ampi_find_type(texts[0], lengths[0]);
+    const int on   = ampi_find_switch(texts[2], lengths[2]);
+    int       untouched, for_bf16;
+    if (lengths[2] && on < 0) return 2;
+    if (on >= 0) d->scaler.disabled = !on;
+    if (on == 0) d->dtype = AMP_F32;
+    if (on == 0) return -1;
+    if (on == 1 && d->dtype == AMP_F32) d->dtype = AMP_F16;
+    untouched = ampi_untouched(&d->scaler);
+    for_bf16  = d->dtype == AMP_BF16 &&
+               (d->scaler.disabled ||
+                (d->scaler.preset == AMP_PRESET_STATIC && d->scaler.init_scale <= 1.0f));
     if (lengths[0] && type < 0) return 0;
     if (lengths[0]) d->dtype = (amp_dtype)type;
     if (!lengths[1] && type == AMP_F16 && for_bf16) (void)ampi_env_scale("dynamic", 7, &d->scaler);
@@ -7042,23 +6905,13 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc, const char **vari
     size_t                   lengths[3];
     amp_optimizer_desc       d;
     uint32_t                 fp;
-    int                      i, on, wrong = -1;
+    int                      i, wrong;
     if (!desc) return AMP_ERROR_INVALID_ARGUMENT;
     d = *desc;
     for (i = 0; i < 3; i++) texts[i] = ampi_env(names[i], &lengths[i]);
-    on = ampi_find_switch(texts[2], lengths[2]);
-    if (on < 0 && lengths[2]) {
-        wrong = 2;
-    } else if (on == 0) {
-        d.dtype           = AMP_F32;
-        d.scaler.disabled = 1;
-    } else {
-        if (on == 1) d.scaler.disabled = 0;
-        if (on == 1 && d.dtype == AMP_F32) d.dtype = AMP_F16;
-        fp    = ampi_fp_begin();
-        wrong = ampi_env_choose(&d, texts, lengths);
-        ampi_fp_end(fp);
-    }
+    fp    = ampi_fp_begin();
+    wrong = ampi_env_choose(&d, texts, lengths);
+    ampi_fp_end(fp);
     if (wrong >= 0) {
         if (variable) *variable = names[wrong];
         if (value) *value = getenv(names[wrong]);
@@ -7900,16 +7753,23 @@ static int ampi_agree(const amp_optimizer *opt, amp_result *result, amp_result t
     return 1;
 }
 
+/* A hash of what a file says that all ranks have alike. */
+static uint64_t ampi_common(const amp_optimizer *opt, ampi_state *state) {
+    ampi_archive a;
+    memset(&a, 0, sizeof a);
+    a.version = AMPI_STATE_PART;
+    ampi_count_state(&a, opt, state);
+    return a.common;
+}
+
 /* A hash of what all ranks must have alike: what a file says, what else decides a step, and types
    that travel between ranks. */
 static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
     const amp_plan *plan  = opt->plan;
     const uint64_t  count = (uint64_t)opt->ranks.count;
     uint64_t        sum;
-    ampi_archive    a;
     size_t          i;
-    ampi_count_state(&a, opt, state, AMPI_STATE_PART, 0, count);
-    sum = ampi_hash(a.common, count);
+    sum = ampi_hash(ampi_common(opt, state), count);
     sum = ampi_hash(sum, opt->desc.seed);
     sum = ampi_hash(sum, ampi_load_u32(&plan->watch.spike_norm, 0));
     sum = ampi_hash(sum, ampi_load_u32(&plan->watch.spike_z, 0));
@@ -8066,14 +7926,12 @@ static amp_result ampi_save_set(const amp_optimizer *opt, const char *path, ampi
                                 ampi_state *state, const ampi_set *old) {
     const uint64_t ranks = (uint64_t)opt->ranks.count;
     ampi_set       set, named;
-    ampi_archive   a;
     amp_result     result;
     int            met, error;
     set.turn    = ampi_iterations(&state->control);
     set.edition = old->turn == set.turn && old->ranks == ranks ? old->edition + 1 : 0;
     set.ranks   = ranks;
-    ampi_count_state(&a, opt, state, AMPI_STATE_PART, 0, ranks);
-    met   = ampi_save_parts(opt, path, to, &set, a.common, &result);
+    met   = ampi_save_parts(opt, path, to, &set, ampi_common(opt, state), &result);
     error = errno; /* of the call that failed */
     if (result == AMP_OK || !met) return result;
     named = ampi_set_at(path);
@@ -8123,13 +7981,18 @@ static void ampi_tell_part(char *problem, const char *path, amp_result result) {
 /* All files of the set that path names, of which this rank has something. */
 static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi_loading *l,
                                 void *named) {
-    uint64_t   from, to, k, size = 0;
+    uint64_t   from, to, k;
+    size_t     num;
     ampi_set   set;
     amp_result result = ampi_read_set((FILE *)named, &set);
     if (result != AMP_OK) return result;
     ampi_ranks_to_read(opt, set.ranks, &from, &to);
-    result = ampi_load_room(opt, l, (size_t)(to - from) + 1);
-    if (result != AMP_OK) return result;
+    num      = (size_t)(to - from) + 1;
+    l->names = (ampi_target *)ampi_allocate(&opt->desc.allocator,
+                                            sizeof *l->names + num * sizeof *l->files);
+    if (!l->names) return AMP_ERROR_OUT_OF_MEMORY;
+    l->num   = num;
+    l->files = (ampi_archive *)memset(l->names + 1, 0, num * sizeof *l->files);
     if (strlen(path) >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
     memcpy(l->names->path, path, strlen(path) + 1);
     result = ampi_follow(l->names->path);
@@ -8140,10 +8003,11 @@ static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi
         if (result != AMP_OK) break;
         file = fopen(l->names->aside, "rb");
         if (!file) result = errno == ENOENT ? AMP_ERROR_NOT_FOUND : AMP_ERROR_READ;
-        if (file) result = ampi_read_header(ampi_file_read, file, &a->version, &size);
+        if (file) result = ampi_read_header(ampi_file_read, file, &a->version, &a->body);
         a->rank  = k;
         a->ranks = set.ranks;
-        if (result == AMP_OK) result = ampi_load_part(opt, l, (size_t)(k - from), file, size);
+        if (result == AMP_OK)
+            result = ampi_load_body(opt, l, (size_t)(k - from), ampi_file_read, file);
         if (result == AMP_ERROR_READ && file && feof(file)) result = AMP_ERROR_TRUNCATED;
         if (file) fclose(file);
         if (result == AMP_OK && !ampi_is_of_set(l, (size_t)(k - from), &set)) {
@@ -8500,14 +8364,11 @@ AMPI_STRICT_END
 AMPI_COLD_BEGIN
 
 static AMPI_NOINLINE amp_result ampi_report_ok(const amp_optimizer_desc *d) {
-    static const char *const amount = "0 or more, and finite";
-    const amp_report_desc   *r      = d->report;
+    const amp_report_desc *r = d->report;
     if (r->every < 0)
         ampi_out(d->problem, "amp_report_desc.every", (double)r->every, "0 or more");
-    else if (ampi_f32_ok(d->problem, "amp_report_desc.spike_norm", &r->spike_norm, 0.0f,
-                         AMPI_F32_MAX, amount) &&
-             ampi_f32_ok(d->problem, "amp_report_desc.spike_z", &r->spike_z, 0.0f, AMPI_F32_MAX,
-                         amount))
+    else if (ampi_amount_ok(d->problem, "amp_report_desc.spike_norm", &r->spike_norm) &&
+             ampi_amount_ok(d->problem, "amp_report_desc.spike_z", &r->spike_z))
         return AMP_OK;
     return AMP_ERROR_INVALID_CONFIG;
 }
@@ -9403,13 +9264,9 @@ AMPI_STATIC_ASSERT(ampi_rules_are_all, sizeof ampi_rule_names / sizeof ampi_rule
 static int ampi_find_op(const char *name, size_t length) {
     size_t i;
     for (i = 0; i < (size_t)AMP_NUM_OPS; i++)
-        if (length && ampi_named(name, length, ampi_ops[i].name)) return (int)i;
-    for (i = 0; length && i < sizeof ampi_aliases / sizeof ampi_aliases[0]; i++) {
-        const char *alias = ampi_aliases[i].names;
-        while (alias && !ampi_named(name, length, alias))
-            if ((alias = strchr(alias, ' ')) != NULL) alias++;
-        if (alias) return (int)ampi_aliases[i].op;
-    }
+        if (ampi_named(name, length, ampi_ops[i].name)) return (int)i;
+    for (i = 0; i < sizeof ampi_aliases / sizeof ampi_aliases[0]; i++)
+        if (ampi_named(name, length, ampi_aliases[i].names)) return (int)ampi_aliases[i].op;
     return -1;
 }
 

@@ -238,7 +238,9 @@ static void save_version(const machine *m, uint64_t version, state *s) {
     ampi_state           content;
     memset(s, 0, sizeof *s);
     PROPERTY(ampi_read_state(&m->opt, &content) == AMP_OK, "there is something to save");
-    ampi_count_state(&a, &m->opt, &content, version, 0, 1);
+    memset(&a, 0, sizeof a);
+    a.version = version;
+    ampi_count_state(&a, &m->opt, &content);
     memcpy(ends, "AMPSTATE", 8);
     ampi_put_le(ends + 8, version);
     ampi_put_le(ends + 16, a.count);
