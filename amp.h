@@ -7016,6 +7016,26 @@ static amp_dtype ampi_counts_as(amp_dtype type, amp_dtype compute) {
     return type == AMP_F32 ? compute : type;
 }
 
+/* Matrices of a batch (A, B or C) as they lie in memory. */
+typedef struct ampi_matrices {
+    const void *x;
+    amp_dtype   type;
+    size_t      rows, cols, ld, stride;
+} ampi_matrices;
+
+static ampi_matrices ampi_matrices_of(const amp_gemm_args *g, int of_b) {
+    const int     turned = of_b ? g->trans_b : g->trans_a;
+    const size_t  rows = of_b ? g->k : g->m, cols = of_b ? g->n : g->k;
+    ampi_matrices x;
+    x.x      = of_b ? g->b : g->a;
+    x.type   = of_b ? g->b_type : g->a_type;
+    x.rows   = turned ? cols : rows;
+    x.cols   = turned ? rows : cols;
+    x.ld     = of_b ? g->ldb : g->lda;
+    x.stride = of_b ? g->stride_b : g->stride_a;
+    return x;
+}
+
 static ampi_operand ampi_operand_of(const amp_gemm_args *g, int of_b) {
     const int    along = of_b ? g->trans_b : !g->trans_a;
     const size_t ld    = of_b ? g->ldb : g->lda;
@@ -7034,31 +7054,22 @@ static ampi_operand ampi_operand_at(ampi_operand x, size_t r, size_t k) {
     return x;
 }
 
-/* Element i, as it counts, as bits of fp32. */
-static uint32_t ampi_load_as(const ampi_operand *x, size_t i) {
-    uint32_t u = ampi_load(x->x, x->type, i), rounded;
-    if (x->as == x->type) return u;
-    ampi_store(&rounded, x->as, 0, u);
-    return ampi_load(&rounded, x->as, 0);
-}
-
 /* All of A and B is bf16, or counts as it. */
 static int ampi_is_whole(const amp_gemm_args *g) {
     return ampi_counts_as(g->a_type, g->compute) == AMP_BF16 &&
            ampi_counts_as(g->b_type, g->compute) == AMP_BF16;
 }
 
-/* How a product is computed; it depends on m, n and k alone. */
-typedef enum ampi_way { AMPI_IN_BLOCKS = 0, AMPI_AS_THIN, AMPI_AS_TINY, AMPI_BY_ROWS } ampi_way;
-
-/* What the driver knows of a product, or of a thread's slice of one. */
+/* What the driver knows of a product, or of a thread's slice of one. Products that are not packed
+   need but e and run. */
 typedef struct ampi_task {
     const ampi_engine   *e;
+    void (*run)(struct ampi_task *w, const amp_gemm_args *g); /* it depends on m, n and k alone */
     const amp_gemm_args *g;
     int                  parts, plain; /* plain: kernels may write C */
     size_t               tall, wide, deep;     /* rows, columns and k at a time */
     size_t               a_size, b_size, size; /* words of workspace: A, B, all */
-    uint32_t            *a, *b;
+    uint32_t            *a, *b;                /* a: all the workspace; NULL: the stack */
     float               *sums; /* of tall x wide elements, where k is deeper than deep */
 } ampi_task;
 
@@ -7069,12 +7080,10 @@ static size_t ampi_strip(const ampi_task *w, size_t width, size_t k) {
 }
 
 /* Sizes never shrink when m, n or k grow, so that one workspace serves all smaller products. */
-static void ampi_job_make(ampi_task *w, const ampi_engine *e, const amp_gemm_args *g, int small) {
-    const size_t panel = small ? AMPI_PANEL_SMALL : AMPI_PANEL, unit = ampi_unit(e);
-    const size_t tall = ampi_min(g->m, small ? AMPI_TALL_SMALL : AMPI_TALL);
-    memset(w, 0, sizeof *w);
-    w->e      = e;
-    w->g      = g;
+static void ampi_task_size(ampi_task *w, const amp_gemm_args *g, int small) {
+    const ampi_engine *e     = w->e;
+    const size_t       panel = small ? AMPI_PANEL_SMALL : AMPI_PANEL, unit = ampi_unit(e);
+    const size_t       tall  = ampi_min(g->m, small ? AMPI_TALL_SMALL : AMPI_TALL);
     w->parts  = !e->pairs || ampi_is_whole(g) ? 1 : 2;
     w->plain  = g->c_type == AMP_F32 && ampi_is_plain(g);
     w->deep   = (small ? 16u : e->depth) / (size_t)w->parts * unit;
@@ -7085,6 +7094,7 @@ static void ampi_job_make(ampi_task *w, const ampi_engine *e, const amp_gemm_arg
     w->b_size = g->n < panel ? ampi_min(ampi_strip(w, ampi_up(g->n, e->cols), w->deep), panel)
                              : panel;
     w->size   = w->a_size + w->b_size + (w->deep < g->k ? w->tall * w->wide : 0);
+    w->size   = ampi_up(w->size, 16);
 }
 
 /* Rows r0 to r1 of op(A), or columns of op(B), k0 to k1, packed in strips; along memory's rows. */
@@ -7160,11 +7170,9 @@ static void ampi_gemm_panel(const ampi_task *w, size_t i0, size_t i1, size_t j0,
     }
 }
 
-static AMPI_NOINLINE void ampi_gemm_product(ampi_task *w, const amp_gemm_args *g,
-                                            uint32_t *space) {
+static AMPI_NOINLINE void ampi_gemm_product(ampi_task *w, const amp_gemm_args *g) {
     size_t i, j, k;
     w->g    = g;
-    w->a    = space;
     w->b    = w->a + w->a_size;
     w->sums = (float *)(void *)(w->b + w->b_size);
     for (i = 0; i < g->m; i += w->tall)
@@ -7175,13 +7183,14 @@ static AMPI_NOINLINE void ampi_gemm_product(ampi_task *w, const amp_gemm_args *g
 }
 
 /* m or n is 1: the matrix is read once, as it lies. */
-static AMPI_NOINLINE void ampi_gemm_thin(const ampi_engine *e, const amp_gemm_args *g) {
+static AMPI_NOINLINE void ampi_gemm_thin(ampi_task *w, const amp_gemm_args *g) {
+    const ampi_engine *e   = w->e;
     const int          row = g->m == 1;
     const size_t       all = row ? g->n : g->m;
     const ampi_operand y   = ampi_operand_of(g, !row);
     ampi_operand       x   = ampi_operand_of(g, row), at;
-    float              v[AMPI_THIN_K], sum[AMPI_THIN_ROWS + AMPI_MOST_ROWS];
-    size_t             r, k, i;
+    float  v[AMPI_THIN_K + AMPI_MOST_ROWS], sum[AMPI_THIN_ROWS + AMPI_MOST_ROWS];
+    size_t r, k;
     if (all == 1) x.rs = 1;
     for (r = 0; r < all; r += AMPI_THIN_ROWS) {
         const size_t rows = ampi_min(all - r, AMPI_THIN_ROWS);
@@ -7189,8 +7198,7 @@ static AMPI_NOINLINE void ampi_gemm_thin(const ampi_engine *e, const amp_gemm_ar
         for (k = 0; k < g->k; k += AMPI_THIN_K) {
             const size_t ks = ampi_min(g->k - k, AMPI_THIN_K);
             at = ampi_operand_at(y, 0, k);
-            if (y.cs == 1) e->convert(v, 0, &at, 0, 1, ks);
-            for (i = 0; y.cs != 1 && i < ks; i++) ampi_store_u32(v, i, ampi_load_as(&at, i * y.cs));
+            e->convert(v, 1, &at, y.cs, y.cs == 1 ? 1 : ks, y.cs == 1 ? ks : 1);
             at = ampi_operand_at(x, r, k);
             e->thin(sum, &at, rows, ks, v);
         }
@@ -7199,15 +7207,22 @@ static AMPI_NOINLINE void ampi_gemm_thin(const ampi_engine *e, const amp_gemm_ar
     }
 }
 
+/* To so many elements behind the matrices of g. */
+static void ampi_gemm_move(amp_gemm_args *to, const amp_gemm_args *g, size_t a, size_t b,
+                           size_t c) {
+    to->a = ampi_at(g->a, g->a_type, a);
+    to->b = ampi_at(g->b, g->b_type, b);
+    to->c = ampi_to(g->c, g->c_type, c);
+}
+
 /* Few rows, each a thin product: to turn B for all of them takes longer. */
-static void ampi_gemm_rows(const ampi_engine *e, const amp_gemm_args *g) {
+static void ampi_gemm_rows(ampi_task *w, const amp_gemm_args *g) {
     amp_gemm_args one = *g;
     size_t        i;
     one.m = 1;
     for (i = 0; i < g->m; i++) {
-        one.a = ampi_at(g->a, g->a_type, i * (g->trans_a ? 1 : g->lda));
-        one.c = ampi_to(g->c, g->c_type, i * g->ldc);
-        ampi_gemm_thin(e, &one);
+        ampi_gemm_move(&one, g, i * (g->trans_a ? 1 : g->lda), 0, i * g->ldc);
+        ampi_gemm_thin(w, &one);
     }
 }
 
@@ -7238,7 +7253,8 @@ static void ampi_turn_tiny(const ampi_engine *e, const amp_gemm_args *g, ampi_op
 }
 
 /* A is read in place if it is fp32, B if its columns lie side by side. */
-static AMPI_NOINLINE void ampi_gemm_tiny(const ampi_engine *e, const amp_gemm_args *g) {
+static AMPI_NOINLINE void ampi_gemm_tiny(ampi_task *w, const amp_gemm_args *g) {
+    const ampi_engine *e = w->e;
     const ampi_operand x = ampi_operand_of(g, 0);
     const int          along = !g->trans_a;
     ampi_operand       y = ampi_operand_of(g, 1);
@@ -7261,15 +7277,6 @@ static int ampi_work_above(const amp_gemm_args *g, size_t most) {
     return (double)g->m * (double)g->n * (double)g->k > (double)most;
 }
 
-static ampi_way ampi_way_of(const amp_gemm_args *g) { /* without k it is thin or tiny */
-    if (g->m == 1 || g->n == 1)
-        return ampi_work_above(g, g->n == 1 ? AMPI_BY_HAND / 4 : 4 * AMPI_BY_HAND) ? AMPI_AS_THIN
-                                                                              : AMPI_AS_TINY;
-    if (ampi_work_above(g, AMPI_GEMM_TINY)) return AMPI_IN_BLOCKS;
-    return ampi_up(ampi_max(g->m, g->n), AMPI_DEEP) * ampi_up(g->k, AMPI_DEEP) > AMPI_GEMM_TINY
-               ? AMPI_IN_BLOCKS : AMPI_AS_TINY; /* its copies of A or B would be too large */
-}
-
 /* By the tier, types, compute, tf32, m, n and k alone. */
 static const ampi_engine *ampi_engine_for(const amp_gemm_args *g) {
     const ampi_engine *pairs = NULL;
@@ -7280,24 +7287,31 @@ static const ampi_engine *ampi_engine_for(const amp_gemm_args *g) {
     return pairs ? pairs : ampi_tier_now()->engine;
 }
 
-/* The products of a batch, or of a thread's share of them. w NULL: without packing. */
-static void ampi_gemm_each(const ampi_engine *e, const amp_gemm_args *g, ampi_way way, ampi_task *w,
-                           uint32_t *space) {
+/* The engine and the way of a product; without k it is tiny. */
+static void ampi_task_begin(ampi_task *w, const amp_gemm_args *g) {
+    const size_t copies = ampi_up(ampi_max(g->m, g->n), AMPI_DEEP) * ampi_up(g->k, AMPI_DEEP);
+    w->e = ampi_engine_for(g);
+    if (g->m == 1 || g->n == 1)
+        w->run = ampi_work_above(g, g->n == 1 ? AMPI_BY_HAND / 4 : 4 * AMPI_BY_HAND)
+                     ? ampi_gemm_thin : ampi_gemm_tiny;
+    else if (!ampi_work_above(g, AMPI_GEMM_TINY) && copies <= AMPI_GEMM_TINY)
+        w->run = ampi_gemm_tiny;
+    else if (g->trans_b && g->m <= AMPI_FEW_ROWS && !w->e->pairs) w->run = ampi_gemm_rows;
+    else w->run = ampi_gemm_product;
+}
+
+/* The products of a batch, or of a thread's share of them. */
+static void ampi_gemm_each(ampi_task *w, const amp_gemm_args *g) {
     amp_gemm_args one;
     size_t        i;
-    if (way == AMPI_AS_TINY && g->count == 1) {
-        ampi_gemm_tiny(e, g);
+    if (g->count == 1) {
+        w->run(w, g);
         return;
     }
     one = *g;
     for (i = 0; i < g->count; i++) {
-        one.a = ampi_at(g->a, g->a_type, i * g->stride_a);
-        one.b = ampi_at(g->b, g->b_type, i * g->stride_b);
-        one.c = ampi_to(g->c, g->c_type, i * g->stride_c);
-        if (way == AMPI_AS_THIN) ampi_gemm_thin(e, &one);
-        else if (way == AMPI_BY_ROWS) ampi_gemm_rows(e, &one);
-        else if (way == AMPI_AS_TINY) ampi_gemm_tiny(e, &one);
-        else ampi_gemm_product(w, &one, space);
+        ampi_gemm_move(&one, g, i * g->stride_a, i * g->stride_b, i * g->stride_c);
+        w->run(w, &one);
     }
 }
 
@@ -7305,51 +7319,38 @@ static uint32_t *ampi_align(void *p) {
     return (uint32_t *)(void *)((char *)p + ampi_head(p, 1, 64, 64));
 }
 
-static AMPI_NOINLINE void ampi_gemm_on_stack(const ampi_engine *e, const amp_gemm_args *g,
-                                             ampi_task *w) {
+static AMPI_NOINLINE void ampi_gemm_on_stack(ampi_task *w, const amp_gemm_args *g) {
     uint32_t space[AMPI_STACK + 16];
-    ampi_gemm_each(e, g, AMPI_IN_BLOCKS, w, ampi_align(space));
+    w->a = ampi_align(space);
+    ampi_gemm_each(w, g);
 }
 
-/* One thread's share; space NULL: the stack. */
-static void ampi_gemm_share(const ampi_engine *e, const amp_gemm_args *g, ampi_way way,
-                            uint32_t *space) {
+/* One thread's share. */
+static void ampi_gemm_share(ampi_task *w, const amp_gemm_args *g) {
     const uint32_t fp = ampi_fp_begin();
-    ampi_task       w;
-    if (way == AMPI_IN_BLOCKS) {
-        ampi_job_make(&w, e, g, 0);
-        if (!space && w.size > AMPI_STACK) ampi_job_make(&w, e, g, 1);
-    }
-    if (e->use_tiles) e->use_tiles(1);
-    if (way != AMPI_IN_BLOCKS) ampi_gemm_each(e, g, way, NULL, NULL);
-    else if (space) ampi_gemm_each(e, g, way, &w, space);
-    else ampi_gemm_on_stack(e, g, &w);
-    if (e->use_tiles) e->use_tiles(0);
+    if (w->e->use_tiles) w->e->use_tiles(1);
+    if (w->run == ampi_gemm_product && !w->a) ampi_gemm_on_stack(w, g);
+    else ampi_gemm_each(w, g);
+    if (w->e->use_tiles) w->e->use_tiles(0);
     ampi_fp_end(fp);
 }
 
 /* Share t of all: products of the batch, or a slice of the longer side of C. 0: nothing is left. */
 static int ampi_gemm_split(amp_gemm_args *s, const ampi_engine *e, size_t t, size_t all) {
-    const size_t side  = s->count > 1 ? s->count : ampi_max(s->m, s->n);
-    const size_t unit  = s->count > 1 ? 1 : s->m >= s->n ? e->rows : e->cols;
-    const size_t share = ampi_up((side + all - 1) / all, unit), from = t * share;
-    size_t       a = 0, b = 0, c = 0, n;
-    if (from >= side) return 0;
-    n = ampi_min(share, side - from);
-    if (s->count > 1) {
-        s->count = n;
-        a = from * s->stride_a, b = from * s->stride_b, c = from * s->stride_c;
-    } else if (s->m >= s->n) {
-        s->m = n;
-        a = from * (s->trans_a ? 1 : s->lda), c = from * s->ldc;
+    const int    batch = s->count > 1, rows = s->m >= s->n;
+    size_t      *side  = batch ? &s->count : rows ? &s->m : &s->n;
+    const size_t unit  = batch ? 1 : rows ? e->rows : e->cols;
+    const size_t share = ampi_up((*side + all - 1) / all, unit), from = t * share;
+    if (from >= *side) return 0;
+    *side = ampi_min(share, *side - from);
+    if (batch) {
+        ampi_gemm_move(s, s, from * s->stride_a, from * s->stride_b, from * s->stride_c);
+    } else if (rows) {
+        ampi_gemm_move(s, s, from * (s->trans_a ? 1 : s->lda), 0, from * s->ldc);
     } else {
-        s->n = n;
-        b = from * (s->trans_b ? s->ldb : 1), c = from;
+        ampi_gemm_move(s, s, 0, from * (s->trans_b ? s->ldb : 1), from);
         if (s->bias) s->bias = ampi_at(s->bias, s->bias_type, from);
     }
-    s->a = ampi_at(s->a, s->a_type, a);
-    s->b = ampi_at(s->b, s->b_type, b);
-    s->c = ampi_to(s->c, s->c_type, c);
     return 1;
 }
 
@@ -7363,32 +7364,29 @@ static size_t ampi_team(void) {
     return team;
 }
 
-static size_t ampi_job_bytes(const ampi_engine *e, const amp_gemm_args *g) {
-    ampi_task w;
-    ampi_job_make(&w, e, g, 0);
-    return ampi_up(w.size * 4, 64);
-}
-
 AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k) {
     amp_gemm_args g;
+    ampi_task     w;
     size_t        i, most = 0;
     memset(&g, 0, sizeof g);
     g.m      = ampi_min(m, SIZE_MAX / 8); /* no matrix has more; rounded up, it is still a size_t */
     g.n      = ampi_min(n, SIZE_MAX / 8);
     g.k      = ampi_min(k, SIZE_MAX / 8);
     g.a_type = AMP_F16; /* in two parts */
-    for (i = 0; ampi_engine_of(i); i++)
-        most = ampi_max(most, ampi_job_bytes(ampi_engine_of(i), &g));
+    for (i = 0; (w.e = ampi_engine_of(i)) != NULL; i++) {
+        ampi_task_size(&w, &g, 0);
+        most = ampi_max(most, w.size * 4);
+    }
     return most * ampi_team() + 64;
 }
 
 #ifdef AMP_CBLAS
 /* Products of fp32 alone, large enough for the BLAS; what is thin or tiny is faster here. */
-static int ampi_gemm_cblas(const amp_gemm_args *g) {
+static int ampi_gemm_cblas(const ampi_task *w, const amp_gemm_args *g) {
     size_t i;
     if (g->a_type != AMP_F32 || g->b_type != AMP_F32 || g->c_type != AMP_F32 || g->compute ||
-        g->bias || g->relu || ampi_way_of(g) != AMPI_IN_BLOCKS || ampi_engine_for(g)->pairs ||
-        (g->m | g->n | g->k | g->lda | g->ldb | g->ldc) > 0x7fffffff)
+        g->bias || g->relu || w->run == ampi_gemm_thin || w->run == ampi_gemm_tiny ||
+        w->e->pairs || (g->m | g->n | g->k | g->lda | g->ldb | g->ldc) > 0x7fffffff)
         return 0;
     for (i = 0; i < g->count; i++) {
         const uint32_t fp = ampi_fp_begin();
@@ -7403,14 +7401,30 @@ static int ampi_gemm_cblas(const amp_gemm_args *g) {
 }
 #endif
 
-static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g) {
-    const amp_allocator heap = {NULL, NULL, NULL};
-    const ampi_engine  *e;
-    amp_gemm_args       nothing;
-    ampi_way            way;
+/* Sizes of a product that is packed, and where: in the workspace, in memory from malloc, which is
+   returned, or else in less on the stack. */
+static void *ampi_task_room(ampi_task *w, const amp_gemm_args *g, const amp_backend *self,
+                            size_t team) {
+    const amp_allocator heap   = {NULL, NULL, NULL};
     void               *memory = NULL;
-    uint32_t           *space  = NULL;
-    size_t              team = 1, bytes = 0;
+    size_t              bytes;
+    ampi_task_size(w, g, 0);
+    bytes = w->size * 4 * team + 64;
+    if (self && self->workspace && self->workspace_size >= bytes)
+        w->a = ampi_align(self->workspace);
+    else if (ampi_work_above(g, AMPI_HEAVY) && (memory = ampi_allocate(&heap, bytes)) != NULL)
+        w->a = ampi_align(memory);
+    else if (w->size > AMPI_STACK)
+        ampi_task_size(w, g, 1);
+    return memory;
+}
+
+static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g) {
+    const amp_allocator heap   = {NULL, NULL, NULL};
+    void               *memory = NULL;
+    size_t              team   = 1;
+    amp_gemm_args       nothing;
+    ampi_task           w;
     int64_t             t;
     if (ampi_is_zero(&g->alpha) || g->k == 0) { /* C = beta C: A and B, maybe NULL, are not read */
         nothing       = *g;
@@ -7420,34 +7434,25 @@ static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g)
         nothing.lda = nothing.ldb = nothing.stride_a = nothing.stride_b = 0;
         g = &nothing;
     }
+    ampi_task_begin(&w, g);
 #ifdef AMP_CBLAS
-    if (ampi_gemm_cblas(g)) return AMP_OK;
+    if (ampi_gemm_cblas(&w, g)) return AMP_OK;
 #endif
-    e   = ampi_engine_for(g);
-    way = ampi_way_of(g);
-    if (way == AMPI_IN_BLOCKS && g->trans_b && g->m <= AMPI_FEW_ROWS && !e->pairs)
-        way = AMPI_BY_ROWS;
     if (ampi_work_above(g, AMPI_HEAVY / ampi_max(g->count, 1))) team = ampi_team();
-    if (way == AMPI_IN_BLOCKS) {
-        bytes = ampi_job_bytes(e, g);
-        if (self && self->workspace && self->workspace_size >= bytes * team + 64)
-            space = ampi_align(self->workspace);
-        else if (ampi_work_above(g, AMPI_HEAVY))
-            memory = ampi_allocate(&heap, bytes * team + 64);
-        if (memory) space = ampi_align(memory);
-    }
+    w.a = NULL;
+    if (w.run == ampi_gemm_product) memory = ampi_task_room(&w, g, self, team);
     if (team == 1) {
-        ampi_gemm_share(e, g, way, space);
-        ampi_release(&heap, memory);
-        return AMP_OK;
-    }
+        ampi_gemm_share(&w, g);
+    } else {
 #if AMPI_OPENMP
 #pragma omp parallel for schedule(static)
 #endif
-    for (t = 0; t < (int64_t)team; t++) {
-        amp_gemm_args s = *g;
-        if (ampi_gemm_split(&s, e, (size_t)t, team))
-            ampi_gemm_share(e, &s, way, space ? space + (size_t)t * (bytes / 4) : NULL);
+        for (t = 0; t < (int64_t)team; t++) {
+            ampi_task     own = w;
+            amp_gemm_args s   = *g;
+            if (w.a) own.a += (size_t)t * w.size;
+            if (ampi_gemm_split(&s, w.e, (size_t)t, team)) ampi_gemm_share(&own, &s);
+        }
     }
     ampi_release(&heap, memory);
     return AMP_OK;
@@ -7478,84 +7483,72 @@ static const ampi_hook ampi_current = {NULL, NULL};
 
 /* Replace a leading dimension of 0; see that rows do not overlap and that sizes exist. A matrix
    that is not used may be NULL. */
-static amp_result ampi_matrix_ok(const void *x, int used, amp_dtype type, size_t rows, size_t cols,
-                                 size_t *ld, size_t stride, size_t count) {
-    if (!amp_dtype_size(type)) return AMP_ERROR_INVALID_ENUM;
-    if (*ld == 0) *ld = cols ? cols : 1;
-    if (*ld < cols) return AMP_ERROR_INVALID_ARGUMENT;
-    if (used && rows && cols && !x) return AMP_ERROR_INVALID_ARGUMENT;
-    if (rows && *ld > SIZE_MAX / 8 / rows) return AMP_ERROR_TOO_LARGE;
-    return count > 1 && stride > SIZE_MAX / 8 / count ? AMP_ERROR_TOO_LARGE : AMP_OK;
-}
-
-/* Does one of count rows (or matrices), pitch bytes apart from 0 on, begin in [*x, *y)? If not,
-   both become relative to the last that begins before them. */
-static int ampi_begins_in(uintptr_t *x, uintptr_t *y, size_t pitch, size_t count) {
-    const size_t i = ampi_min(*x / pitch, count - 1);
-    *x -= i * pitch;
-    *y -= i * pitch;
-    return *x == 0 || (i + 1 < count && pitch < *y);
+static amp_result ampi_matrices_ok(ampi_matrices *x, size_t count, int used) {
+    if (!amp_dtype_size(x->type)) return AMP_ERROR_INVALID_ENUM;
+    if (x->ld == 0) x->ld = x->cols ? x->cols : 1;
+    if (x->ld < x->cols) return AMP_ERROR_INVALID_ARGUMENT;
+    if (used && x->rows && x->cols && !x->x) return AMP_ERROR_INVALID_ARGUMENT;
+    if (x->rows && x->ld > SIZE_MAX / 8 / x->rows) return AMP_ERROR_TOO_LARGE;
+    return count > 1 && x->stride > SIZE_MAX / 8 / count ? AMP_ERROR_TOO_LARGE : AMP_OK;
 }
 
 /* Is an element of C in bytes of memory at row? Its matrices lie behind each other or, as heads do,
-   side by side. */
+   side by side: of the wider pitch first, then of the other, the last that begins before row. */
 static int ampi_meets_row(const amp_gemm_args *g, uintptr_t row, size_t bytes) {
-    const size_t    size = amp_dtype_size(g->c_type), ld = g->ldc * size;
-    const size_t    stride = g->count > 1 ? g->stride_c * size : 1; /* not 0 */
-    const uintptr_t c = (uintptr_t)g->c;
-    uintptr_t       x = row - c, y = x + bytes;
+    const size_t    size = amp_dtype_size(g->c_type), heads = g->stride_c < g->ldc;
+    const size_t    stride   = g->count > 1 ? g->stride_c * size : 1; /* not 0 */
+    const size_t    pitch[2] = {heads ? g->ldc * size : stride, heads ? stride : g->ldc * size};
+    const size_t    count[2] = {heads ? g->m : g->count, heads ? g->count : g->m};
+    const uintptr_t c        = (uintptr_t)g->c;
+    uintptr_t       x        = row - c;
+    int             i;
     if (row <= c) return c - row < bytes;
-    if (g->stride_c < g->ldc)
-        return ampi_begins_in(&x, &y, ld, g->m) || ampi_begins_in(&x, &y, stride, g->count) ||
-               x < g->n * size;
-    return ampi_begins_in(&x, &y, stride, g->count) || ampi_begins_in(&x, &y, ld, g->m) ||
-           x < g->n * size;
+    for (i = 0; i < 2; i++) {
+        const size_t last = ampi_min(x / pitch[i], count[i] - 1);
+        x -= last * pitch[i];
+        if (last + 1 < count[i] && pitch[i] - x < bytes) return 1;
+    }
+    return x < g->n * size;
 }
 
-/* Does C share an element with A or B? Row by row, but only where their ranges meet. */
-static int ampi_meets(const amp_gemm_args *g, const void *matrix, amp_dtype type, size_t rows,
-                      size_t cols, size_t ld, size_t stride) {
-    const size_t    size = amp_dtype_size(type), count = stride ? g->count : 1;
-    const uintptr_t x = (uintptr_t)matrix, c = (uintptr_t)g->c;
-    const size_t    last = (count - 1) * stride + (rows - 1) * ld + cols;
+/* Does C share an element with x, which is read? Row by row, but only where their ranges meet. */
+static int ampi_meets(const amp_gemm_args *g, const ampi_matrices *x) {
+    const size_t    size = amp_dtype_size(x->type), count = x->stride ? g->count : 1;
+    const uintptr_t from = (uintptr_t)x->x, c = (uintptr_t)g->c;
+    const size_t    last = (count - 1) * x->stride + (x->rows - 1) * x->ld + x->cols;
     const size_t    last_c = (g->count - 1) * g->stride_c + (g->m - 1) * g->ldc + g->n;
     size_t          i, r;
-    if (x < c ? c - x >= last * size : x - c >= last_c * amp_dtype_size(g->c_type)) return 0;
+    if (from < c ? c - from >= last * size : from - c >= last_c * amp_dtype_size(g->c_type))
+        return 0;
     for (i = 0; i < count; i++)
-        for (r = 0; r < rows; r++)
-            if (ampi_meets_row(g, x + (i * stride + r * ld) * size, cols * size)) return 1;
+        for (r = 0; r < x->rows; r++)
+            if (ampi_meets_row(g, from + (i * x->stride + r * x->ld) * size, x->cols * size))
+                return 1;
     return 0;
 }
 
 /* Check a product whose arguments are all there, and replace leading dimensions of 0. */
 static amp_result ampi_gemm_ok(amp_gemm_args *g) {
-    const size_t count = g->count;
-    const int    reads = !ampi_is_zero(&g->alpha); /* A and B */
-    amp_result   result =
-        ampi_matrix_ok(g->c, 1, g->c_type, g->m, g->n, &g->ldc, g->stride_c, count);
-    if (result == AMP_OK)
-        result = ampi_matrix_ok(g->a, reads, g->a_type, g->trans_a ? g->k : g->m,
-                                g->trans_a ? g->m : g->k, &g->lda, g->stride_a, count);
-    if (result == AMP_OK)
-        result = ampi_matrix_ok(g->b, reads, g->b_type, g->trans_b ? g->n : g->k,
-                                g->trans_b ? g->k : g->n, &g->ldb, g->stride_b, count);
+    const int     reads = !ampi_is_zero(&g->alpha); /* A and B */
+    ampi_matrices a = ampi_matrices_of(g, 0), b = ampi_matrices_of(g, 1);
+    ampi_matrices c = {g->c, g->c_type, g->m, g->n, g->ldc, g->stride_c};
+    amp_result    result = ampi_matrices_ok(&c, g->count, 1);
+    if (result == AMP_OK) result = ampi_matrices_ok(&a, g->count, reads);
+    if (result == AMP_OK) result = ampi_matrices_ok(&b, g->count, reads);
     if (result != AMP_OK) return result;
+    g->lda = a.ld;
+    g->ldb = b.ld;
+    g->ldc = c.ld;
     if (!amp_dtype_size(g->compute) || (g->bias && !amp_dtype_size(g->bias_type)))
         return AMP_ERROR_INVALID_ENUM;
     if (g->compute && ((g->a_type != AMP_F32 && g->a_type != g->compute) ||
                        (g->b_type != AMP_F32 && g->b_type != g->compute)))
         return AMP_ERROR_MIXED_TYPES;
     if (g->m == 0 || g->n == 0) return AMP_OK;
-    if (count > 1 && g->stride_c < (g->m - 1) * g->ldc + g->n && /* not one behind another? */
-        (g->stride_c < g->n || g->stride_c * (count - 1) + g->n > g->ldc)) /* nor side by side */
+    if (g->count > 1 && g->stride_c < (g->m - 1) * g->ldc + g->n && /* not one behind another? */
+        (g->stride_c < g->n || g->stride_c * (g->count - 1) + g->n > g->ldc)) /* nor side by side */
         return AMP_ERROR_OVERLAP;
-    if (reads && g->k &&
-        (ampi_meets(g, g->a, g->a_type, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k, g->lda,
-                    g->stride_a) ||
-         ampi_meets(g, g->b, g->b_type, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n, g->ldb,
-                    g->stride_b)))
-        return AMP_ERROR_OVERLAP;
-    return AMP_OK;
+    return reads && g->k && (ampi_meets(g, &a) || ampi_meets(g, &b)) ? AMP_ERROR_OVERLAP : AMP_OK;
 }
 
 /* Check and run a product whose arguments are all there. */
@@ -7573,25 +7566,8 @@ AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b
                             size_t n, size_t k, float alpha, const void *a, amp_dtype a_type,
                             size_t lda, const void *b, amp_dtype b_type, size_t ldb, float beta,
                             void *c, amp_dtype c_type, size_t ldc) {
-    amp_gemm_args g;
-    memset(&g, 0, sizeof g);
-    g.trans_a = trans_a;
-    g.trans_b = trans_b;
-    g.m       = m;
-    g.n       = n;
-    g.k       = k;
-    g.alpha   = alpha;
-    g.beta    = beta;
-    g.a       = a;
-    g.b       = b;
-    g.c       = c;
-    g.a_type  = a_type;
-    g.b_type  = b_type;
-    g.c_type  = c_type;
-    g.lda     = lda;
-    g.ldb     = ldb;
-    g.ldc     = ldc;
-    g.count   = 1;
+    amp_gemm_args g = {trans_a, trans_b, m, n, k, alpha, beta, a, b, c, a_type, b_type, c_type,
+                       lda, ldb, ldc, 1, 0, 0, 0, NULL, AMP_F32, 0, 0, AMP_F32};
     return ampi_gemm(backend, &g);
 }
 
@@ -7608,19 +7584,8 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
 static amp_gemm_args ampi_matmul_args(float *c, const float *a, int trans_a, const float *b,
                                       int trans_b, size_t m, size_t n, size_t k,
                                       amp_dtype compute) {
-    amp_gemm_args g;
-    memset(&g, 0, sizeof g);
-    g.trans_a = trans_a;
-    g.trans_b = trans_b;
-    g.m       = m;
-    g.n       = n;
-    g.k       = k;
-    g.a       = a;
-    g.b       = b;
-    g.c       = c;
-    g.alpha   = 1.0f;
-    g.count   = 1;
-    g.compute = compute;
+    const amp_gemm_args g = {trans_a, trans_b, m, n, k, 1.0f, 0.0f, a, b, c, AMP_F32, AMP_F32,
+                             AMP_F32, 0, 0, 0, 1, 0, 0, 0, NULL, AMP_F32, 0, 0, compute};
     return g;
 }
 
@@ -7650,13 +7615,13 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
                                        size_t out, int accumulate, amp_dtype compute) {
     amp_gemm_args of_x = ampi_matmul_args(dx, dy, 0, w, 0, rows, in, out, compute);
     amp_gemm_args of_w = ampi_matmul_args(dw, dy, 1, x, 0, out, in, rows, compute);
+    const ampi_matrices in_w = {w, AMP_F32, out, in, in, 0}, in_dx = {dx, AMP_F32, rows, in, in, 0};
     amp_result    result = dx ? ampi_gemm_ok(&of_x) : AMP_OK;
     if (accumulate) of_w.beta = 1.0f;
     if (result == AMP_OK && dw) result = ampi_gemm_ok(&of_w);
     if (result == AMP_OK && dbias && !dy && rows && out) result = AMP_ERROR_INVALID_ARGUMENT;
     if (result == AMP_OK && dx && dw && rows && in && out &&
-        (ampi_meets(&of_w, w, AMP_F32, out, in, in, 0) ||
-         ampi_meets(&of_w, dx, AMP_F32, rows, in, in, 0)))
+        (ampi_meets(&of_w, &in_w) || ampi_meets(&of_w, &in_dx)))
         result = AMP_ERROR_OVERLAP;
     if (result == AMP_OK && dw) result = ampi_gemm(NULL, &of_w); /* first, as dx may be x */
     if (result == AMP_OK && dx) result = ampi_gemm(NULL, &of_x);
