@@ -117,6 +117,14 @@ static int ampi_tiles_ask(void) {
     return tiles_granted;
 }
 
+/* Element i, as it counts, as bits of fp32. */
+static uint32_t tiles_load(const ampi_operand *x, size_t i) {
+    uint32_t u = ampi_load(x->x, x->type, i), rounded;
+    if (x->as == x->type) return u;
+    ampi_store(&rounded, x->as, 0, u);
+    return ampi_load(&rounded, x->as, 0);
+}
+
 /* Packing, in the layout of amp.h, from its definition: a word is elements 2 w and 2 w + 1 along k,
    the first in its lower half; of fp16, what bf16 leaves over follows as a second part. */
 static void tiles_pack(uint32_t *dst, size_t width, int of_b, const ampi_operand *x, int parts,
@@ -126,7 +134,7 @@ static void tiles_pack(uint32_t *dst, size_t width, int of_b, const ampi_operand
     for (r = 0; r < width; r++)
         for (k = 0; k < 32; k++) {
             const size_t w = of_b ? k / 2 * width + r : r * 16 + k / 2;
-            uint32_t     u = r < rows && k < ks ? ampi_load_as(x, r * x->rs + k * x->cs) : 0;
+            uint32_t     u = r < rows && k < ks ? tiles_load(x, r * x->rs + k * x->cs) : 0;
             for (p = 0; p < parts; p++) {
                 uint32_t      *word = dst + w + (size_t)p * width * 16;
                 const uint32_t h    = tiles_cut(tiles_float(u));
