@@ -4511,34 +4511,27 @@ static amp_result ampi_refuse(const amp_optimizer *opt, amp_result result, const
     return result;
 }
 
-/* May the optimizer still be given tensors? */
-static amp_result ampi_can_add(const amp_optimizer *opt) {
+/* Is an optimizer where a call has its place? Before prepare; after it; in no open step; in one. */
+typedef enum ampi_phase { AMPI_ADDING, AMPI_PREPARED, AMPI_BETWEEN, AMPI_WITHIN } ampi_phase;
+static amp_result ampi_ready(const amp_optimizer *opt, ampi_phase phase) {
     if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
     if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
     ampi_blank(opt->desc.problem);
-    if (!opt->plan) return AMP_OK;
-    return ampi_refuse(opt, AMP_ERROR_PREPARED,
-                       "the optimizer is prepared: add all tensors before amp_optimizer_prepare");
-}
-
-/* What nearly all calls want of it. */
-static amp_result ampi_prepared(const amp_optimizer *opt) {
-    if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
-    ampi_blank(opt->desc.problem);
-    if (opt->plan) return AMP_OK;
-    return ampi_refuse(opt, AMP_ERROR_NOT_PREPARED,
-                       "the optimizer is not prepared: call amp_optimizer_prepare, once, after the "
-                       "last amp_optimizer_add");
-}
-
-/* What calls that have no place within a step want. */
-static amp_result ampi_between_steps(const amp_optimizer *opt) {
-    const amp_result result = ampi_prepared(opt);
-    if (result != AMP_OK || !opt->step_open) return result;
-    return ampi_refuse(opt, AMP_ERROR_STEP_OPEN,
-                       "a step is open: call amp_optimizer_end_step after every begin_step, also "
-                       "where that returns false, and after every check");
+    if (phase == AMPI_ADDING && opt->plan)
+        return ampi_refuse(opt, AMP_ERROR_PREPARED, "the optimizer is prepared: add all tensors "
+                                                    "before amp_optimizer_prepare");
+    if (phase != AMPI_ADDING && !opt->plan)
+        return ampi_refuse(opt, AMP_ERROR_NOT_PREPARED,
+                           "the optimizer is not prepared: call amp_optimizer_prepare, once, after "
+                           "the last amp_optimizer_add");
+    if (phase == AMPI_BETWEEN && opt->step_open)
+        return ampi_refuse(opt, AMP_ERROR_STEP_OPEN,
+                           "a step is open: call amp_optimizer_end_step after every begin_step, "
+                           "also where that returns false, and after every check");
+    if (phase == AMPI_WITHIN && !opt->step_open)
+        return ampi_refuse(opt, AMP_ERROR_STEP_NOT_OPEN, "no step is open: call "
+                           "amp_optimizer_begin_step, or amp_optimizer_check");
+    return AMP_OK;
 }
 
 static int ampi_tensor_numbers_ok(const float *lr_scale, const float *weight_decay,
@@ -4562,74 +4555,75 @@ static amp_storage ampi_storage_of(const amp_optimizer *opt, const amp_tensor *t
     return t->keep_fp32 ? fp32 : t->storage ? *t->storage : opt->storage;
 }
 
-/* Does that go together with what else it says? */
-static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor *t, size_t i) {
-    const amp_storage s    = ampi_storage_of(opt, t);
-    const int         same = t->model && t->model == (void *)t->weight;
-    const amp_dtype   type = same ? AMP_F32 : t->model ? t->model_type : opt->desc.dtype;
-    if (s.master == AMP_FORMAT_F32) return AMP_OK;
-    if (!opt->backend.functions->split_fn)
+/* Something that a tensor must not be, and what to do; rows of these end with one that is. */
+typedef struct ampi_refusal { int is; amp_result result; const char *text; } ampi_refusal;
+
+static amp_result ampi_refuse_tensor(const amp_optimizer *opt, size_t i, const char *name,
+                                     const ampi_refusal *why) {
+    while (!why->is) why++;
+    return why->result == AMP_OK ? AMP_OK
+                                 : ampi_tensor_problem(opt, i, name, why->result, why->text);
+}
+
+/* May the next tensor be stored so? */
+static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor *t) {
+    const amp_storage  s      = ampi_storage_of(opt, t);
+    const int          stored = s.master != AMP_FORMAT_F32, coded = s.moments == AMP_FORMAT_8BIT;
+    const int          same   = t->model && t->model == (void *)t->weight;
+    const amp_dtype    type   = same ? AMP_F32 : t->model ? t->model_type : opt->desc.dtype;
+    const ampi_refusal why[]  = {
+        {stored && opt->desc.kind == AMP_KIND_OWN, AMP_ERROR_UNSUPPORTED,
+         "storage" AMPI_FUSED_ALONE},
+        {s.master == AMP_FORMAT_SPLIT && type != AMP_BF16, AMP_ERROR_INVALID_CONFIG,
+         "its storage needs a model copy of AMP_BF16"},
+        {stored && type == AMP_F32, AMP_ERROR_INVALID_CONFIG,
+         "its storage needs a 16-bit model copy"},
+        {coded && (t->moment1 || t->moment2), AMP_ERROR_UNSUPPORTED,
+         "moments of 8 bits are not taken from moment1 or moment2"},
+        {coded && t->rows && t->rows->row_length % AMPI_GROUP != 0, AMP_ERROR_UNSUPPORTED,
+         "moments of 8 bits need a row_length that is a multiple of 32"},
+        {1, AMP_OK, NULL}};
+    if (stored && !opt->backend.functions->split_fn)
         return ampi_left_out(opt->desc.problem, "storage", "AMP_NO_STORAGE");
-    if (opt->desc.kind == AMP_KIND_OWN)
-        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-                                   "storage" AMPI_FUSED_ALONE);
-    if (type != AMP_BF16 && s.master == AMP_FORMAT_SPLIT)
-        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
-                                   "its storage needs a model copy of AMP_BF16");
-    if (type == AMP_F32)
-        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
-                                   "its storage needs a 16-bit model copy");
-    if (s.moments != AMP_FORMAT_8BIT) return AMP_OK;
-    if (t->moment1 || t->moment2)
-        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-                                   "moments of 8 bits are not taken from moment1 or moment2");
-    if (t->rows && t->rows->row_length % AMPI_GROUP != 0)
-        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-                                   "moments of 8 bits need a row_length that is a multiple of 32");
-    return AMP_OK;
+    return ampi_refuse_tensor(opt, opt->num_entries, t->name, why);
 }
 
-/* May t be the tensor of that index? */
-static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, const amp_tensor *t,
-                                                  size_t i) {
-    const int  most   = ampi_learns(t) ? ampi_num_moments(&opt->desc) : 0;
-    amp_result result = AMP_OK;
-    char       text[AMP_PROBLEM_SIZE];
-    ampi_blank(text);
-    if (!amp_dtype_size(t->grad_type))
-        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_ENUM, "grad_type is unknown");
-    if (t->model && !amp_dtype_size(t->model_type))
-        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_ENUM,
-                                   "model_type is unknown");
-    if (t->n && !t->weight && !t->model)
-        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_ARGUMENT,
-                                   "it has neither a weight nor a model");
-    if (!ampi_tensor_numbers_ok(&t->lr_scale, &t->weight_decay, text))
-        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG, text);
-    if (t->keep_fp32 && t->model && t->model_type != AMP_F32)
-        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
-                                   "keep_fp32 is set, but its model is of 16 bits");
-    if ((t->moment1 && most < 1) || (t->moment2 && most < 2))
-        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-                                   !ampi_learns(t) ? "it is frozen: moments would do nothing"
-                                   : most < 1      ? "desc.kind has no moments"
-                                                   : "desc.kind has no second moment");
-    if (most == 2 && (!t->moment1 != !t->moment2 || (t->moment1 && !opt->desc.first_step)))
-        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
-                                   "desc.kind goes on from both moments and desc.first_step");
-    if (t->n > SIZE_MAX / 64)
-        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_TOO_LARGE, "it is too large");
-    if (t->rows && !ampi_second().rows_ok)
+/* May t be the next tensor? */
+static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, const amp_tensor *t) {
+    const ampi_second_floor up      = ampi_second();
+    const int               learns  = ampi_learns(t);
+    const int               most    = learns ? ampi_num_moments(&opt->desc) : 0;
+    const int               brought = t->moment1 || t->moment2;
+    char                    text[AMP_PROBLEM_SIZE] = "";
+    const amp_result        told =
+        !ampi_tensor_numbers_ok(&t->lr_scale, &t->weight_decay, text) ? AMP_ERROR_INVALID_CONFIG
+        : t->storage ? ampi_storage_ok(t->storage, text) : AMP_OK;
+    const ampi_refusal      why[] = {
+        {!amp_dtype_size(t->grad_type), AMP_ERROR_INVALID_ENUM, "grad_type is unknown"},
+        {t->model && !amp_dtype_size(t->model_type), AMP_ERROR_INVALID_ENUM,
+         "model_type is unknown"},
+        {t->n && !t->weight && !t->model, AMP_ERROR_INVALID_ARGUMENT,
+         "it has neither a weight nor a model"},
+        {told != AMP_OK, told, text},
+        {t->keep_fp32 && t->model && t->model_type != AMP_F32, AMP_ERROR_INVALID_CONFIG,
+         "keep_fp32 is set, but its model is of 16 bits"},
+        {brought && !learns, AMP_ERROR_UNSUPPORTED, "it is frozen: moments would do nothing"},
+        {brought && !most, AMP_ERROR_UNSUPPORTED, "desc.kind has no moments"},
+        {t->moment2 && most < 2, AMP_ERROR_UNSUPPORTED, "desc.kind has no second moment"},
+        {most == 2 && (!t->moment1 != !t->moment2 || (brought && !opt->desc.first_step)),
+         AMP_ERROR_INVALID_CONFIG, "desc.kind goes on from both moments and desc.first_step"},
+        {t->n > SIZE_MAX / 64, AMP_ERROR_TOO_LARGE, "it is too large"},
+        {1, AMP_OK, NULL}};
+    amp_result result = ampi_refuse_tensor(opt, opt->num_entries, t->name, why);
+    if (result == AMP_OK && t->rows && !up.rows_ok)
         return ampi_left_out(opt->desc.problem, "amp_tensor.rows", "AMP_NO_ROWS");
-    if (t->storage) result = ampi_storage_ok(t->storage, text);
-    if (result != AMP_OK) return ampi_tensor_problem(opt, i, t->name, result, text);
-    if (t->rows) result = ampi_second().rows_ok(opt, t, i);
-    return result == AMP_OK ? ampi_storage_check(opt, t, i) : result;
+    if (result == AMP_OK && t->rows) result = up.rows_ok(opt, t, opt->num_entries);
+    return result == AMP_OK ? ampi_storage_check(opt, t) : result;
 }
 
-static amp_result ampi_tensor_ok(const amp_optimizer *opt, const amp_tensor *t, size_t i) {
+static amp_result ampi_tensor_ok(const amp_optimizer *opt, const amp_tensor *t) {
     const uint32_t   fp     = ampi_fp_begin();
-    const amp_result result = ampi_tensor_check(opt, t, i);
+    const amp_result result = ampi_tensor_check(opt, t);
     ampi_fp_end(fp);
     return result;
 }
@@ -4672,16 +4666,6 @@ static void ampi_append(amp_optimizer *opt, const amp_tensor *tensor, int flat) 
     if (e->tensor.no_weight_decay) e->tensor.weight_decay = 0.0f;
 }
 
-AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tensor) {
-    amp_result result = ampi_can_add(opt);
-    if (result != AMP_OK) return result;
-    if (!tensor) return AMP_ERROR_INVALID_ARGUMENT;
-    result = ampi_tensor_ok(opt, tensor, opt->num_entries);
-    if (result == AMP_OK) result = ampi_reserve(opt, 1);
-    if (result == AMP_OK) ampi_append(opt, tensor, 0);
-    return result;
-}
-
 /* The tensor that part describes, at an offset into the arrays of whole. */
 static amp_tensor ampi_part_of(const amp_tensor *whole, const amp_tensor *part, size_t offset) {
     amp_tensor t = *part;
@@ -4697,37 +4681,41 @@ static amp_tensor ampi_part_of(const amp_tensor *whole, const amp_tensor *part, 
     return t;
 }
 
-AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
-                                          const amp_tensor *parts, size_t count) {
-    amp_result result = ampi_can_add(opt);
-    amp_tensor t;
-    size_t     i, offset = 0;
+/* All of parts, or none. (A flat array of one part is a tensor, but for its rows.) */
+static amp_result ampi_add_parts(amp_optimizer *opt, const amp_tensor *whole,
+                                 const amp_tensor *parts, size_t count, int flat) {
+    amp_result result = ampi_ready(opt, AMPI_ADDING);
+    size_t     i, before, offset = 0;
     if (result != AMP_OK) return result;
     if (!whole || (!parts && count)) return AMP_ERROR_INVALID_ARGUMENT;
-    result = ampi_tensor_ok(opt, whole, opt->num_entries);
-    for (i = 0; i < count && result == AMP_OK; i++) {
-        if (whole->rows || parts[i].rows)
-            return ampi_refuse(opt, AMP_ERROR_UNSUPPORTED,
-                               "rows are not for amp_optimizer_add_flat: add that tensor by "
-                               "amp_optimizer_add");
-        if (parts[i].n > whole->n - offset) break;
-        t      = ampi_part_of(whole, &parts[i], offset);
-        result = ampi_tensor_ok(opt, &t, opt->num_entries + i);
-        offset += parts[i].n;
+    before = opt->num_entries;
+    result = ampi_tensor_ok(opt, whole);
+    if (result == AMP_OK) result = ampi_reserve(opt, count);
+    for (i = 0; i < count && result == AMP_OK && parts[i].n <= whole->n - offset; i++) {
+        const amp_tensor t = ampi_part_of(whole, &parts[i], offset);
+        if (flat && (whole->rows || t.rows))
+            result = ampi_refuse(opt, AMP_ERROR_UNSUPPORTED,
+                                 "rows are not for amp_optimizer_add_flat: add that tensor by "
+                                 "amp_optimizer_add");
+        else result = ampi_tensor_ok(opt, &t);
+        if (result == AMP_OK) ampi_append(opt, &t, flat && i ? 2 : flat);
+        offset += t.n;
     }
-    if (result != AMP_OK) return result;
-    if (i < count || offset != whole->n) {
+    if (result == AMP_OK && (i < count || offset != whole->n)) {
         ampi_tell(opt->desc.problem, "the parts' n do not add up to whole's %g", (double)whole->n);
-        return AMP_ERROR_INVALID_ARGUMENT;
+        result = AMP_ERROR_INVALID_ARGUMENT;
     }
-    result = ampi_reserve(opt, count);
-    if (result != AMP_OK) return result;
-    for (i = 0, offset = 0; i < count; i++) {
-        t = ampi_part_of(whole, &parts[i], offset);
-        ampi_append(opt, &t, i ? 2 : 1);
-        offset += parts[i].n;
-    }
-    return AMP_OK;
+    if (result != AMP_OK) opt->num_entries = before;
+    return result;
+}
+
+AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tensor) {
+    return ampi_add_parts(opt, tensor, tensor, 1, 0);
+}
+
+AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
+                                          const amp_tensor *parts, size_t count) {
+    return ampi_add_parts(opt, whole, parts, count, 1);
 }
 
 /* Memory is laid out by running the same code twice: without base, to learn the size, and with. */
@@ -5174,7 +5162,7 @@ static amp_result ampi_new_plan(const amp_optimizer *opt, amp_plan **made) {
 }
 
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
-    amp_result result = ampi_can_add(opt);
+    amp_result result = ampi_ready(opt, AMPI_ADDING);
     amp_scaler shared;
     ampi_arena arena;
     amp_plan  *plan  = NULL;
@@ -5238,23 +5226,24 @@ static ampi_slot *ampi_slot_of(const amp_optimizer *opt, int i) {
 static amp_result ampi_can_bind(const amp_optimizer *opt, size_t i, const float *weight,
                                 const void *grad) {
     const amp_tensor *t = ampi_tensor(opt, (int)i);
-    if (opt->ranks.count) /* where NULL, too, would take an accumulator away */
-        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-                                   "it is in shards, which keep what prepare was given: prepare "
-                                   "another optimizer, and load the state");
-    if (weight && !t->weight && opt->plan->host_slots[i].master.format == AMP_FORMAT_F32)
-        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-                                   "its master is the optimizer's own: leave weight NULL here");
-    if (grad && !ampi_learns(t))
-        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-                                   "it was added as frozen: set grad_later in amp_tensor");
-    return AMP_OK;
+    const int          own   = opt->plan->host_slots[i].master.format == AMP_FORMAT_F32;
+    const ampi_refusal why[] = {
+        /* where NULL, too, would take an accumulator away */
+        {opt->ranks.count, AMP_ERROR_UNSUPPORTED,
+         "it is in shards, which keep what prepare was given: prepare another optimizer, and load "
+         "the state"},
+        {weight && !t->weight && own, AMP_ERROR_UNSUPPORTED,
+         "its master is the optimizer's own: leave weight NULL here"},
+        {grad && !ampi_learns(t), AMP_ERROR_UNSUPPORTED,
+         "it was added as frozen: set grad_later in amp_tensor"},
+        {1, AMP_OK, NULL}};
+    return ampi_refuse_tensor(opt, i, t->name, why);
 }
 
 /* Slots [first, first + count) to new addresses, all or none. */
 static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
                               float *const *weights, void *const *grads) {
-    amp_result result = ampi_between_steps(opt);
+    amp_result result = ampi_ready(opt, AMPI_BETWEEN);
     amp_plan  *plan   = result == AMP_OK ? opt->plan : NULL;
     size_t     i;
     for (i = 0; i < count && result == AMP_OK; i++)
@@ -5301,7 +5290,7 @@ static amp_result ampi_write_models(const amp_optimizer *opt) {
 }
 
 AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt) {
-    const amp_result result = ampi_between_steps(opt);
+    const amp_result result = ampi_ready(opt, AMPI_BETWEEN);
     size_t           i;
     for (i = 0; result == AMP_OK && i < opt->plan->num_slots; i++) {
         const ampi_slot *s = &opt->plan->host_slots[i];
@@ -5716,7 +5705,7 @@ static amp_result ampi_other_kind(const amp_optimizer *opt, amp_kind kind) {
 
 /* May a step of this kind begin? */
 static amp_result ampi_can_step(const amp_optimizer *opt, amp_kind kind) {
-    const amp_result result = ampi_between_steps(opt);
+    const amp_result result = ampi_ready(opt, AMPI_BETWEEN);
     size_t           i;
     if (result != AMP_OK) return result;
     if (opt->desc.kind != kind) return ampi_other_kind(opt, kind);
@@ -5754,16 +5743,8 @@ AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt) {
     return AMP_OK;
 }
 
-/* What calls that have their place within a step want. */
-static amp_result ampi_open_step(const amp_optimizer *opt) {
-    const amp_result result = ampi_prepared(opt);
-    if (result != AMP_OK || opt->step_open) return result;
-    return ampi_refuse(opt, AMP_ERROR_STEP_NOT_OPEN,
-                       "no step is open: call amp_optimizer_begin_step, or amp_optimizer_check");
-}
-
 AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt) {
-    amp_result result = ampi_open_step(opt);
+    amp_result result = ampi_ready(opt, AMPI_WITHIN);
     if (result != AMP_OK) return result;
     if (opt->step_open > 1) /* in place, gradients would be divided again */
         return ampi_refuse(opt, AMP_ERROR_BAD_STATE,
@@ -5795,7 +5776,7 @@ AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
     pending      = opt->pending;
     opt->pending = AMP_OK;
     if (pending == AMP_OK) ampi_blank(opt->desc.problem); /* or it says what begin_step has told */
-    if (!opt->step_open) return pending != AMP_OK ? pending : ampi_open_step(opt);
+    if (!opt->step_open) return pending != AMP_OK ? pending : ampi_ready(opt, AMPI_WITHIN);
     opt->plan->version++;
     result = opt->backend.functions->update_fn(&opt->backend, opt->plan, AMPI_JOB_PUBLISH);
     if (result != AMP_OK) return result;
@@ -5860,7 +5841,7 @@ AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt) {
 }
 
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr) {
-    amp_result result = ampi_prepared(opt);
+    amp_result result = ampi_ready(opt, AMPI_PREPARED);
     if (result == AMP_OK) result = ampi_check_rate(opt, "lr", &lr);
     if (result == AMP_OK)
         result = ampi_send(&opt->backend, &opt->plan->control->lr, &lr, sizeof lr);
@@ -6294,7 +6275,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
 
 /* What is in backend memory of an optimizer between two steps. */
 static amp_result ampi_read_state(const amp_optimizer *opt, ampi_state *state) {
-    amp_result result = ampi_between_steps(opt);
+    amp_result result = ampi_ready(opt, AMPI_BETWEEN);
     if (result != AMP_OK) return result;
     state->has_lr = opt->plan->has_lr != 0;
     result = ampi_read_back(opt, &state->control, opt->plan->control, sizeof state->control);
@@ -7786,7 +7767,7 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
     const ampi_slot   *s;
     amp_result         result;
     if (!t) return AMP_ERROR_INVALID_ARGUMENT;
-    result = ampi_prepared(opt);
+    result = ampi_ready(opt, AMPI_PREPARED);
     if (result != AMP_OK) return result;
     if (!amp_dtype_size(type)) return AMP_ERROR_INVALID_ENUM;
     b = &opt->backend;
@@ -8454,7 +8435,7 @@ static amp_result ampi_send_history(const amp_optimizer *opt) {
 
 /* Is there a report? */
 static amp_result ampi_watched(const amp_optimizer *opt) {
-    const amp_result result = ampi_prepared(opt);
+    const amp_result result = ampi_ready(opt, AMPI_PREPARED);
     if (result != AMP_OK || opt->plan->record) return result;
     return ampi_refuse(opt, AMP_ERROR_UNSUPPORTED,
                        "set amp_optimizer_desc.report, and there will be one");
@@ -9679,7 +9660,7 @@ AMP_DEF amp_result amp_cache_add_optimizer(amp_cache *cache, const amp_optimizer
     size_t     i;
     if (!cache || !opt) return AMP_ERROR_INVALID_ARGUMENT;
     if (!cache->memory) return AMP_ERROR_NOT_INITIALIZED;
-    result = ampi_prepared(opt);
+    result = ampi_ready(opt, AMPI_PREPARED);
     if (result != AMP_OK) return result;
     if (opt->ranks.count)
         return ampi_refuse(opt, AMP_ERROR_UNSUPPORTED,
