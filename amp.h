@@ -1864,6 +1864,14 @@ AMPI_STRICT_BEGIN
     AMPI_OPERATION(FN, V, ampi_mul##S, *)                                                      \
     AMPI_OPERATION(FN, V, ampi_div##S, /)
 
+/* An instruction of one operand; out and in say in which registers. */
+#define AMPI_INSTRUCTION(V, name, A, instruction, out, in)                                     \
+    AMPI_FN V name(A a) {                                                                      \
+        V r;                                                                                   \
+        __asm__(instruction : out(r) : in(a));                                                 \
+        return r;                                                                              \
+    }
+
 #if defined(__CUDA_ARCH__)
 #define AMPI_PTX(V, name, ptx, reg)                                                            \
     AMPI_FN V name(V a, V b) {                                                                 \
@@ -1871,16 +1879,10 @@ AMPI_STRICT_BEGIN
         asm(ptx " %0, %1, %2;" : "=" reg(r) : reg(a), reg(b));                                 \
         return r;                                                                              \
     }
-AMPI_FN double ampi_double(float a) {
-    double r;
-    asm("cvt.f64.f32 %0, %1;" : "=d"(r) : "f"(a));
-    return r;
-}
-AMPI_FN float ampi_single(double a) {
-    float r;
-    asm("cvt.rn.f32.f64 %0, %1;" : "=f"(r) : "d"(a));
-    return r;
-}
+AMPI_INSTRUCTION(double, ampi_double, float, "cvt.f64.f32 %0, %1;", "=d", "f")
+AMPI_INSTRUCTION(float, ampi_single, double, "cvt.rn.f32.f64 %0, %1;", "=f", "d")
+AMPI_INSTRUCTION(float, ampi_sqrt, float, "sqrt.rn.f32 %0, %1;", "=f", "f")
+AMPI_INSTRUCTION(double, ampi_sqrt64, double, "sqrt.rn.f64 %0, %1;", "=d", "d")
 AMPI_PTX(float, ampi_add, "add.rn.f32", "f")
 AMPI_PTX(float, ampi_sub, "sub.rn.f32", "f")
 AMPI_PTX(float, ampi_mul, "mul.rn.f32", "f")
@@ -1889,35 +1891,17 @@ AMPI_PTX(double, ampi_add64, "add.rn.f64", "d")
 AMPI_PTX(double, ampi_sub64, "sub.rn.f64", "d")
 AMPI_PTX(double, ampi_mul64, "mul.rn.f64", "d")
 AMPI_PTX(double, ampi_div64, "div.rn.f64", "d")
-AMPI_FN float ampi_sqrt(float a) {
-    float r;
-    asm("sqrt.rn.f32 %0, %1;" : "=f"(r) : "f"(a));
-    return r;
-}
-AMPI_FN double ampi_sqrt64(double a) {
-    double r;
-    asm("sqrt.rn.f64 %0, %1;" : "=d"(r) : "d"(a));
-    return r;
-}
 #else
 AMPI_FN double ampi_double(float a) { return (double)a; }
 AMPI_FN float  ampi_single(double a) { return (float)a; }
 AMPI_OPERATIONS(AMPI_FN, float, )
 AMPI_OPERATIONS(AMPI_FN, double, 64)
-#if defined(__GNUC__) || defined(__clang__)
-#define AMPI_SQRT(V, name, instruction, reg)                                                   \
-    AMPI_FN V name(V a) {                                                                      \
-        V r;                                                                                   \
-        __asm__(instruction : "=" reg(r) : reg(a));                                            \
-        return r;                                                                              \
-    }
-#endif
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__SSE2_MATH__)
-AMPI_SQRT(float, ampi_sqrt, "sqrtss {%1, %0|%0, %1}", "x")
-AMPI_SQRT(double, ampi_sqrt64, "sqrtsd {%1, %0|%0, %1}", "x")
+AMPI_INSTRUCTION(float, ampi_sqrt, float, "sqrtss {%1, %0|%0, %1}", "=x", "x")
+AMPI_INSTRUCTION(double, ampi_sqrt64, double, "sqrtsd {%1, %0|%0, %1}", "=x", "x")
 #elif (defined(__GNUC__) || defined(__clang__)) && defined(__aarch64__)
-AMPI_SQRT(float, ampi_sqrt, "fsqrt %s0, %s1", "w")
-AMPI_SQRT(double, ampi_sqrt64, "fsqrt %d0, %d1", "w")
+AMPI_INSTRUCTION(float, ampi_sqrt, float, "fsqrt %s0, %s1", "=w", "w")
+AMPI_INSTRUCTION(double, ampi_sqrt64, double, "fsqrt %d0, %d1", "=w", "w")
 #elif (defined(__GNUC__) || defined(__clang__)) && defined(__i386__)
 AMPI_FN float ampi_sqrt(float a) { /* x87: on the top of its stack */
     __asm__("fsqrt" : "+t"(a));
