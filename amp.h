@@ -1,8 +1,6 @@
 /* amp.h - v0.6.0 - automatic mixed precision for training loops in C and CUDA
    SPDX-License-Identifier: MIT OR Unlicense (your choice, see the end of the file)
 
-   USE IT
-
    In exactly one source file:
 
        #define AMP_IMPLEMENTATION
@@ -40,12 +38,10 @@
        >>impl     the same rooms, with words, arrays, step and, of the second floor, hooks;
                   instruction sets (tiers) last
 
-   WHAT IT DOES: 16-bit types and casts; loss scaling by the rules of nine systems; fp32 master
-   weights with fp16 or bf16 copies; a wrap for your optimizer, and fused AdamW, SGD, Lion;
-   global-norm clipping; bitwise save and load; a matrix product on mixed types; the op lists of
-   autocast. It says which tensor overflowed, and reports how a run goes and what to change. It
-   works on a CPU with nothing else, and with amp_kernels.cu on NVIDIA GPUs, with the same bits
-   (but for the payload of a NaN that was computed).
+   WHAT IT DOES: 16-bit types and casts; loss scaling by the rules of nine systems; fp32 masters
+   with fp16 or bf16 copies; a wrap for your optimizer, and fused ones; clipping; bitwise save and
+   load; products on mixed types; autocast; reports. It works on a CPU with nothing else, and with
+   amp_kernels.cu on NVIDIA GPUs, with the same bits.
 
    WHAT IT DOES NOT: tensors, autograd, layers, data loading, schedules. It never prints and never
    exits. Its globals are the instruction set it found (cpuid) and, one per thread, the current
@@ -54,10 +50,11 @@
    >>words
 
        loss scale        factor on the loss, so that small gradients survive fp16
-       unscale           multiply the gradients by 1 / loss scale, in fp32
+       unscale           multiply gradients by 1 / loss scale, in fp32
        found_inf         some gradient was inf or NaN; the step must be skipped
-       growth_interval   good steps after which the scale grows (growth_tracker counts them);
-                         backoff is the opposite, after found_inf
+       growth_interval   good steps after which the scale grows (growth_tracker counts them, a
+                         growth or a backoff empties it)
+       backoff           the opposite, after found_inf
        hysteresis        overflows that are tolerated before the scale backs off
        master weights    fp32, which the optimizer changes
        model weights     the copy (fp16, bf16) that forward and backward read
@@ -76,15 +73,12 @@
    then update. The conversions serve a loop that does everything else itself.
 
    Clipping multiplies gradients by max_norm / (norm + 1e-6) if that is below 1. norm is the global
-   one of all unscaled gradients (torch's formula).
+   one of all unscaled gradients (torch's formula). Bias correction counts status.steps, the steps
+   taken; a schedule should do so as well. Save and evaluate the masters; for inference in 16 bits
+   save the model copies too.
 
-   Save and evaluate the masters (amp_optimizer_save writes them, with all that a resumed run
-   needs). For inference in 16 bits save the model copies too. Bias correction counts
-   status.steps, the steps taken; a schedule should do so as well.
-
-   bf16 has the range of fp32 and needs no scale: set scaler.preset to AMP_PRESET_STATIC and
-   scaler.init_scale to 1, which still skips a step whose gradients are not finite; or set
-   scaler.disabled, which never skips.
+   bf16 has the range of fp32 and needs no scale: AMP_PRESET_STATIC with an init_scale of 1 still
+   skips a step whose gradients are not finite; scaler.disabled never skips.
 
    Recipes, with lines to copy in examples/recipes.c and tests/test_recipes.c:
        moments of your own    tensors with grad NULL and keep_fp32: one file saves all
@@ -92,20 +86,11 @@
        gradients come late    grad_later; then amp_optimizer_rebind, or _rebind_all in each step
        one flat array         _add_flat: a weight is at model(0) + offset, if tensor 0 has a copy;
                               tensors with keep_fp32 are read in the master
+       momentum in gradients  amp_optimizer_carry, without unscale_in_place (Darknet)
+       another program's run  your optimizer loads its moments and step count as before; for the
+                              fused steps they are amp_tensor.moment1, .moment2, desc.first_step
        traps (KANN)           feholdexcept before forward, fesetenv after backward: an overflow
                               makes inf - inf in your code; amp.h needs neither
-
-   A run of another program can be continued in two ways. With an optimizer of your own, load its
-   moments and step count as before. With the fused steps, set moment1 and moment2 of each
-   amp_tensor, which prepare copies, and desc.first_step, the steps taken so far.
-
-   Some loops carry something in their gradients from step to step (Darknet: momentum). Unscaled in
-   place, that would be divided again in every step. So amp_optimizer unscales into a buffer of its
-   own. Set unscale_in_place to save it if gradients are fp32 and every backward writes them anew
-   (or they are zeroed); 16-bit gradients need the buffer in any case. Two more rules hold for what
-   is carried: an inf stays in it after an overflow, and it must be multiplied by new / old when the
-   scale moves. amp_optimizer_carry(&opt, momentum) does both; call it after end_step, where your
-   loop multiplies the buffer by its momentum.
 
    >>numbers
 
@@ -117,63 +102,49 @@
    NaN, becomes quiet and keeps the top bits of its payload, as the F16C instructions do (bf16 to
    fp32 only appends zero bits). -Ofast, flush-to-zero and the rounding mode do not change a bit.
 
-                     found_inf                      growth_interval good steps
-       scale *= backoff_factor  <--- [scale] --->  scale *= growth_factor
-       not below min_scale                         not above max_scale
-       step skipped, tracker = 0                   tracker = 0
+   In a step products and sums are rounded one by one, and the norm is summed in one fixed order.
+   While amp.h computes, rounding is to nearest, subnormals count and floating-point traps are
+   masked; your settings return with the call (x86-64, AArch64 by gcc and clang, x86-64 by MSVC).
+   On 32-bit x86 without -mfpmath=sse only array casts and checks are exact.
 
-   A step (checks, norm, clip factor, scaler, optimizers) has the same bits for every compiler flag
-   and thread count: products and sums are rounded one by one, and the norm is summed in one fixed
-   order. While amp.h computes, rounding is to nearest, subnormals count and floating-point traps
-   are masked; your settings return with the call (x86-64, AArch64 by gcc and clang, x86-64 by
-   MSVC). On 32-bit x86 without -mfpmath=sse only array casts and checks are exact.
+   Products (amp_gemm) on a CPU are summed in fp32, in the order of k. AVX2, AVX-512 and NEON round
+   once per k (an FMA) and have one set of bits; plain C rounds product and sum.
+   amp_cpu_force_tier("avx512") keeps to FMA where machines must agree. Two tiers, for products with
+   m and n at least 2 and m n k at least 2^15, have bits of their own:
+   AMX (Linux): A and B of 16 bits. Tiles (tests/tiles.h defines them) sum 32 k at a time, the even
+   and the odd ones apart; bf16 subnormals and sums below 2^-126 count as 0. fp16 is split into two
+   bf16 numbers, exactly, but an infinity may give NaN where A or B is not bf16. With
+   amp_gemm_args.tf32 fp32 is split, too (16 bits; 8 below 2^-118), and the product of the two lower
+   numbers is left out, of fp16 as well.
+   AVX512_BF16 (AMD): A and B of bf16, in pairs of k, the odd one first, with the same zeros. Its
+   model was compared with the instruction of Intel's processors and of Zen 4.
 
-   Products (amp_gemm) on a CPU are summed in fp32, in the order of k. Their bits do not depend on
-   flags, threads, memory or alignment. AVX2, AVX-512 and NEON round once per k (an FMA) and have
-   one set of bits; plain C rounds product and sum. amp_cpu_force_tier("avx512") keeps to FMA where
-   machines must agree. Two tiers have bits of their own:
-   AMX (Linux) takes a product if A and B are of 16 bits, m and n at least 2 and m n k at least
-   2^15. Tiles (tests/tiles.h defines them) sum 32 k at a time, the even and the odd ones apart;
-   bf16 subnormals and sums below 2^-126 count as 0. fp16 is split into two bf16 numbers, exactly,
-   but an infinity may give NaN where A or B is not bf16. With amp_gemm_args.tf32 fp32 is split,
-   too (16 bits; 8 below 2^-118), and the product of the two lower numbers is left out, of fp16 as
-   well.
-   AVX512_BF16 (AMD) takes products of bf16 of that size, in pairs of k, the odd one first, with the
-   same zeros. Its model was compared with the instruction of Intel's processors and of Zen 4.
-
-   Determinism, by what trainers ask for, with the tests that show it. Steps are all
-   but the products: casts, checks, norm, clip factor, scale, optimizers.
-       repeatability in a fixed environment: a run again has the same bits.
-           Steps: always. Products on a CPU: always. On a GPU they are cuBLAS's,
-           which promises it of one version, GPU and stream. (test_bits.c)
-       equality with a baseline: another build, machine or device, the same bits.
-           Steps: yes; compilers, flags, instruction sets, threads, byte order, CPU
-           or GPU, any grid, graph or not. Products: within FMA, and within tiles,
-           pairs and plain C. GPU: no. (bits.sh; test_cuda.cpp: own_steps to shards,
-           grids; tests/gpu.sh on a device; test_gemm.c: bits_*; tests/vectors)
-       restart replay: loaded at any step, a run has the bits of one that never
-           stopped. Steps: yes, the seed of stochastic rounding and a skipped step
-           included. Not in the file: gradients, what your own optimizer keeps, your
-           data's order. (test_state.c: resume_*, killed; trainer.sh; ranks.sh: kills)
-       independence of topology: any number of ranks, the same bits. Steps with
-           desc.ranks: yes, if micro-batches are added up in the order in which
-           amp_optimizer_accumulate is called, by each rank for its range; a set of
-           files goes on on any number. With reduce_fn the norm is a sum over ranks,
-           in their order; an all-reduce of gradients and products of other shapes
+   Determinism, by what trainers ask for, with the tests that show it. Steps are all but the
+   products: casts, checks, norm, clip factor, scale, optimizers.
+       repeatability in a fixed environment: a run again has the same bits. Steps: always. Products
+           on a CPU: always, whatever flags, threads, memory and alignment are. On a GPU they are
+           cuBLAS's, which promises it of one version, GPU and stream. (test_bits.c)
+       equality with a baseline: another build, machine or device, the same bits. Steps: yes;
+           compilers, flags, instruction sets, threads, byte order, CPU or GPU (but the payload of a
+           computed NaN), any grid, graph or not. Products: within FMA, and within tiles, pairs and
+           plain C. GPU: no. (bits.sh; test_cuda.cpp: own_steps to shards, grids; tests/gpu.sh on a
+           device; test_gemm.c: bits_*; tests/vectors)
+       restart replay: loaded at any step, a run has the bits of one that never stopped. Steps: yes,
+           the seed of stochastic rounding and a skipped step included. Not in the file: gradients,
+           what your own optimizer keeps, your data's order. (test_state.c: resume_*, killed;
+           trainer.sh; ranks.sh: kills)
+       independence of topology: any number of ranks, the same bits. Steps with desc.ranks: yes, if
+           micro-batches are added up in the order in which amp_optimizer_accumulate is called, by
+           each rank for its range; a set of files goes on on any number. With reduce_fn the norm is
+           a sum over ranks, in their order; an all-reduce of gradients and products of other shapes
            are yours. (test_ranks.c: same_bits, sets; test_cuda.cpp: shards)
 
    >>gpu
 
    Compile amp_kernels.cu with nvcc (CUDA 11.8 or newer) beside your own files, and link with
-   -lcublas -lcublasLt (by gcc also -lcudart -lstdc++). Make a backend of your stream, and hand
-   weights, gradients and models in device memory to the same functions:
-
-       amp_backend gpu;
-       amp_cuda_backend(&gpu, stream, NULL);       or your cublasHandle_t for NULL
-       desc.backend = &gpu;
-       desc.kind    = AMP_KIND_ADAMW;
-       ...
-       amp_optimizer_adamw(&opt, lr);              two launches, nothing waits
+   -lcublas -lcublasLt (by gcc also -lcudart -lstdc++). Set desc.backend to an amp_cuda_backend of
+   your stream, and hand weights, gradients and models in device memory to the same functions. A
+   fused step is two launches.
 
    Loss scale, learning rate, step count and the decision to skip stay in device memory. Scale the
    loss there (amp_cuda_scale_loss, or read *loss_scale_ptr in your kernel) and the host never
@@ -185,17 +156,14 @@
        gate           amp_optimizer_check, your kernel, end_step; the kernel starts with
                       if (gate->skip) return; gate is that of amp_optimizer_gate
        graph node     amp_cuda_if_begin and _end around launches that you cannot change; CUDA 12.4
-   Without waiting, call amp_optimizer_unscale too if the kernel reads amp_optimizer_grad; else it
-   multiplies gradients by gate->inv_scale itself. (The functions of amp.h are for the host; in a
-   kernel fp16 is __half and bf16 __nv_bfloat16, with the same bits.)
+   The functions of amp.h are for the host; in a kernel fp16 is __half and bf16 __nv_bfloat16, with
+   the same bits.
 
    Work is in the order of the backend's stream. If backward or a collective runs on another stream,
    let the optimizer's wait for it before the step, and let it wait for the optimizer's before it
    reads model copies:
        cudaEventRecord(ready, other); cudaStreamWaitEvent(stream, ready, 0);
-   Gradients that were all-reduced are the same on all ranks and need nothing. Where they differ,
-   ranks meet in desc.reduce_fn; and desc.ranks gives each rank a shard of masters and moments
-   (>>api ranks). With several GPUs, the stream's device must be current in every call.
+   With several GPUs, the stream's device must be current in every call. Ranks: >>api ranks.
 
    >>options  Macros, with the place where each must be defined.
 
@@ -204,10 +172,8 @@
        AMP_CBLAS            with it, after your <cblas.h>: amp_gemm multiplies fp32 matrices with
                             cblas_sgemm, unless they are thin or tiny
        AMP_CBLAS_DROP_IN    where you call it and with AMP_IMPLEMENTATION, after your <cblas.h>:
-                            cblas_sgemm means amp_gemm, under autocast
-       AMP_CUBLAS           where you call it and with AMP_IMPLEMENTATION, after your
-                            <cublas_v2.h>: amp_sgemm, cublasSgemm under autocast;
-                            AMP_CUBLAS_DROP_IN in its place also makes cublasSgemm mean amp_sgemm
+                            >>api cblas
+       AMP_CUBLAS, AMP_CUBLAS_DROP_IN    likewise, after your <cublas_v2.h>: >>api sgemm
        -fopenmp             with it, no macro: large arrays are shared by threads
        AMP_NO_AUTOCAST      everywhere: without autocast, weight cache and session
        AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT, AMP_NO_STORAGE    everywhere: without ranks, sparse
@@ -224,27 +190,19 @@
        AMP_KERNELS          in amp_kernels.cu, and tests, only
        AMP_NO_CONDITIONAL   for amp_kernels.cu, if a program built with CUDA 12.4 or newer shall
                             load on an older driver: no amp_cuda_if_begin
-
-       gcc and clang need no -lm; other compilers may, for a square root.
+       -lm                  other compilers than gcc and clang may need it, for a square root
 
    >>promises
 
    Errors   Functions that can fail return amp_result; AMP_OK is 0. One that returns an error has
             changed nothing, with two exceptions. When a backend fails in a step, a load or a
             rebind (the CPU never does), or desc.reduce_fn does, load a saved state before going
-            on. end_step reports a second begin_step after it has ended the step. desc.problem
-            says which field, number or tensor was wrong. Every flag's zero is the default.
-   Silence  What cannot have worked says so: a step without any gradient is an error; status.stuck
-            tells that no step is taken any more; status.missed_updates counts updates of a shared
-            scaler that were forgotten; amp_cache.mismatches counts products whose type contradicts
-            the model copies; amp_cache_check finds a cached weight that was changed without
-            amp_cache_changed.
+            on. end_step reports a second begin_step after it has ended the step.
+   Silence  What cannot have worked says so: a step without any gradient is an error; see
+            status.stuck and .missed_updates, amp_cache.mismatches and amp_cache_check.
    Memory   amp_scaler_* and casts allocate nothing. An optimizer allocates in prepare, never in a
             step; add allocates only beyond AMP_INLINE_TENSORS tensors; save and load allocate
-            while they work. All of it goes through desc.allocator. amp_gemm on a CPU packs its
-            operands in backend->workspace. Without one, a product of more than 2^22 multiply-adds
-            takes memory from malloc until it returns. Smaller ones, or all where there is no
-            malloc, use 128 KiB of stack (140 at -O0).
+            while they work. All of it goes through desc.allocator.
    Bytes    a parameter with AdamW: weight, gradient, moments and what prepare adds:
             fp32, your own loop                  4 + 4 + 8        16
             around it, fp32 gradients            4 + 4 + 8 + 6    22
@@ -260,64 +218,38 @@
             used from different threads, unless they share a scaler.
 
    >>history
-       0.6.0  New: amp_matmul, amp_linear, amp_linear_backward, the short way to 16-bit products;
-              amp_gemm_args.compute: fp32 operands rounded while a CPU packs them; .bias_type: set
-              it where bias is of 16 bits. AMP_CBLAS_DROP_IN: cblas_sgemm under autocast.
-              amp_optimizer_refresh: model copies from masters, now. skipped_in_a_row, in
-              amp_status and amp_scaler (format 4 of states): it makes a run stuck in every preset.
-              Results NOT_INITIALIZED, OVERLAP, WORKSPACE, and STALE of amp_cache_check.
-              amp_cache.small, apart from fallbacks. amp_optimizer_lion. AMP_NO_RANKS, AMP_NO_ROWS,
-              AMP_NO_REPORT, AMP_NO_STORAGE.
-              Moved: desc.ranks points to amp_ranks, which was desc.shard; amp_tensor.rows to
-              amp_rows, which has its row_length, max_rows, rows and num_rows; desc.storage and that
-              of amp_tensor to amp_storage, a format for masters and one for moments, in place of
-              state: AMP_STATE_SPLIT is {AMP_FORMAT_SPLIT}, _BF16 and _8BIT {AMP_FORMAT_SPLIT,
-              AMP_FORMAT_BF16} and the like, _8BIT_24 {AMP_FORMAT_24BIT, AMP_FORMAT_8BIT}. These,
-              and what desc.report points to, are copied in init and add.
-              Renamed, in reports: amp_turn, AMP_TURNS to amp_iteration, AMP_HISTORY; turns,
-              first_turn, last_turn to iterations, first_ and last_iteration, in JSON too; halves
-              to rounded.
-              Other bits: amp_gemm in a scope without a cache rounds, too, where it stayed in fp32,
-              so that sessions on a CPU need no cache. Random bits of stochastic rounding are
-              better: a run of such a format that goes on from a file of 0.5.0 is not bit for bit
-              what it would have been.
-              Refused: a product whose C shares an element with A or B; arrays that overlap, in
-              prepare; ranks whose desc or tensors differ in prepare, or whose scale, learning rate
-              or steps do in save and load; a weight cache of an optimizer without fp32 masters,
-              whose weights are NaN after prepare. What is refused says which call is missing.
-              Repairs: batches with bias or ReLU on CUDA; an alpha that is subnormal is no 0 under
-              clang 19 where the host flushes; names that are not UTF-8 in reports, and a norm of
-              -NaN in JSON, and "null" for it in the table; a save that fails leaves nothing;
-              shard.rank without count; a disabled scaler counts good; reports are of one moment,
-              and advice names the tensor whose weights hold a NaN.
-              The file reads itself once for each instruction set (AMP_FILE, if it is renamed;
-              AMP_NO_VECTORS): gcc -O3 takes half the time. Versions do not mix.
-              Gone: amp_cuda_capability (amp_capability_of takes cudaDeviceProp's major and minor),
-              AMP_CUDA_DEF (amp_kernels.cu's functions are extern).
-              AMP_OP_LIST: rows have three arguments.
-              tests/vectors: the rules of twenty systems, for scalers elsewhere; DEEPSPEED's
-              are those to 0.17.0, after which it grows a step later.
-       0.5.0  ranks: desc.shard, amp_optimizer_range, _accumulate; states in sets of files.
-              Gradients that touch few rows (amp_tensor.row_length). Masters and moments in
-              storage formats (desc.state). What happens in a run, and advice (desc.report)
-       0.4.0  products on a CPU at the speed of a BLAS, halves through AMX (and fp32 where TF32
-              is exact enough) or AVX512_BF16. The cache of half weights is amp_cache in every
-              name; amp_gemm_ex takes batches, bias and ReLU in a struct; what a backend does
-              stands behind one pointer; AMP_NO_AUTOCAST. Repairs: ranks agree on a found_inf
-              written by hand; learning rate and disabled scaler across save and load (format
-              2); steps without any gradient; files behind links, their mode; AMP_DTYPE=bf16
-              alone; CUDA up to 12.5; errors that name the culprit (desc.problem). New: carry,
-              rebind_all, grad_later, moment1, moment2, first_step, amp_cache_check.
-              amp_optimizer_desc begins with backend, amp_session_start takes an allocator,
-              small products stay in fp32 in amp_gemm as in amp_sgemm, a missing or torn file is
-              NOT_FOUND or TRUNCATED and no longer READ
-       0.3.0  CUDA backend; autocast op lists; steps that do not wait; ranks. Functions of a
-              backend take the backend, check_fn lost an argument; norms may differ in their
-              last bits from 0.2.0's (smaller chunks)
-       0.2.0  SIMD tiers and threads with the bits of plain C; bitwise save and load; settings
-              from the environment
-       0.1.0  conversions, scaler with fourteen presets, optimizer wrap, fused AdamW and SGD,
-              clipping, gemm, CPU backend */
+       0.6.0  In code for 0.5.0 change:
+                  desc.shard, an amp_shard      desc.ranks, which points to an amp_ranks
+                  amp_tensor.row_length ...     .rows, which points to an amp_rows with these
+                  .state                        .storage, which points to an amp_storage
+                      AMP_STATE_SPLIT           {AMP_FORMAT_SPLIT}; _SR, _KAHAN likewise
+                      _BF16, _8BIT, _SR_BF16    {AMP_FORMAT_SPLIT, AMP_FORMAT_BF16} and so on
+                      _8BIT_24                  {AMP_FORMAT_24BIT, AMP_FORMAT_8BIT}
+                  amp_cuda_capability           amp_capability_of
+                  AMP_CUDA_DEF                  gone: amp_kernels.cu's functions are extern
+                  amp_turn, AMP_TURNS           amp_iteration, AMP_HISTORY
+                  turns, .first_turn, .halves   .iterations, .first_iteration, .rounded, JSON too
+                  amp_gemm_args.bias            if of 16 bits: set .bias_type
+                  AMP_OP_LIST                   its rows have three arguments
+                  a renamed amp.h               AMP_FILE or AMP_NO_VECTORS
+              Refused now: C that shares an element with A or B; arrays that overlap, in prepare;
+              ranks that differ, in prepare, save and load; a weight cache of an optimizer without
+              fp32 masters, whose weights are NaN after prepare.
+              Other bits: amp_gemm in a scope without a cache rounds, too. Random bits of stochastic
+              rounding: a run that goes on from such a file of 0.5.0 has others from there.
+              New: amp_matmul, amp_linear, amp_linear_backward; amp_gemm_args.compute, .bias_type;
+              AMP_CBLAS_DROP_IN; amp_optimizer_refresh; amp_optimizer_lion; skipped_in_a_row (format
+              4 of states), by which a run is stuck in every preset; NOT_INITIALIZED, OVERLAP,
+              WORKSPACE, STALE; amp_cache.small; AMP_NO_RANKS, _ROWS, _REPORT, _STORAGE;
+              tests/vectors, by which DEEPSPEED's rules are those to 0.17.0.
+              Repairs: batches with bias or ReLU on CUDA; a subnormal alpha under clang 19; what is
+              not UTF-8 in reports; a save that fails leaves nothing; a disabled scaler counts good.
+       0.5.0  ranks, files in sets, gradients of few rows, storage formats, reports and advice
+       0.4.0  products at the speed of a BLAS, through AMX and AVX512_BF16; the weight cache is
+              amp_cache; amp_gemm_ex; errors that name the culprit; carry, rebind_all, grad_later
+       0.3.0  CUDA backend; autocast op lists; steps that do not wait; ranks
+       0.2.0  SIMD tiers and threads with the bits of plain C; save and load; the environment
+       0.1.0  conversions, scaler, optimizer wrap, fused AdamW and SGD, clipping, gemm */
 
 #define AMP_VERSION_MAJOR 0
 #define AMP_VERSION_MINOR 6
