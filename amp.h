@@ -294,14 +294,10 @@ typedef enum amp_result {
     AMP_ERROR_INVALID_ARGUMENT, /* a NULL pointer, or an index or a length out of range           */
     AMP_ERROR_INVALID_ENUM,     /* a dtype, preset or kind that amp.h does not know               */
     AMP_ERROR_INVALID_CONFIG,   /* a number is NaN, infinite, out of range or contradictory       */
-    AMP_ERROR_UNSUPPORTED,      /* not offered: fp16 in place, another kind, a captured stream,
-                                   a product on CUDA without a cuBLAS handle                      */
+    AMP_ERROR_UNSUPPORTED,      /* not offered: another kind, a captured stream, no cuBLAS handle */
     AMP_ERROR_OUT_OF_MEMORY,    /* the allocator returned NULL                                    */
-    AMP_ERROR_TOO_LARGE,        /* a size in bytes does not fit size_t, or one of a product on CUDA
-                                   is 2^31 or more                                                */
-    AMP_ERROR_BAD_STATE,        /* scaler: nothing checked since the last update; optimizer: no
-                                   gradient, no learning rate, unscaled already, no report yet, no
-                                   weights for a refresh                                          */
+    AMP_ERROR_TOO_LARGE,        /* bytes beyond size_t; a size of a product on CUDA above 2^31    */
+    AMP_ERROR_BAD_STATE,        /* what comes first is missing: a check, a gradient, a report ... */
     AMP_ERROR_NOT_PREPARED,     /* optimizer: a step before amp_optimizer_prepare                 */
     AMP_ERROR_PREPARED,         /* optimizer: add or prepare after amp_optimizer_prepare          */
     AMP_ERROR_STEP_OPEN,        /* optimizer: begin_step twice, or a change during an open step   */
@@ -311,29 +307,24 @@ typedef enum amp_result {
     AMP_ERROR_FOREIGN,          /* state: not one of amp.h                                        */
     AMP_ERROR_NEWER,            /* state: written by a newer amp.h                                */
     AMP_ERROR_CORRUPT,          /* state: bytes have changed since it was written                 */
-    AMP_ERROR_MISMATCH,         /* state: of other tensors, or of another kind of optimizer;
-                                   ranks: they differ in what must be alike                       */
+    AMP_ERROR_MISMATCH,         /* state: of other tensors or another kind; ranks: they differ    */
     AMP_ERROR_BANNED,           /* policy: the op is not safe in 16 bits; override it             */
-    AMP_ERROR_MIXED_TYPES,      /* policy: fp16 and bf16 in one op that promotes its inputs, or
-                                   one in AMP_DTYPE and the other in AMP_POLICY; gemm: one as an
-                                   operand, the other in compute, or types that cuBLAS does not
-                                   multiply                                                      */
+    AMP_ERROR_MIXED_TYPES,      /* fp16 and bf16 where they must be one: in an op that promotes, in
+                                   AMP_DTYPE and AMP_POLICY, in the operands of a product         */
     AMP_ERROR_PARSE,            /* policy: words that cannot be understood                        */
     AMP_ERROR_CUDA,             /* a CUDA call failed: amp_cuda_code() is its cudaError_t         */
     AMP_ERROR_CUBLAS,           /* a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t    */
     AMP_ERROR_NOT_FOUND,        /* state: there is no such file                                   */
     AMP_ERROR_TRUNCATED,        /* state: the file ends too early                                 */
     AMP_ERROR_NOT_INITIALIZED,  /* a scaler, an optimizer or a cache before its init              */
-    AMP_ERROR_OVERLAP,          /* gemm: an element of C is also one of A or B, or twice one of C;
-                                   optimizer: weights, gradients or models share memory           */
+    AMP_ERROR_OVERLAP,          /* gemm, optimizer: arrays share memory that must not             */
     AMP_ERROR_WORKSPACE,        /* gemm on CUDA: backend.workspace is NULL or too small for this  */
     AMP_ERROR_STALE             /* cache: a weight was written to without amp_cache_changed       */
 } amp_result;
 
-/* What was wrong (the field of a desc, its value and bounds; the tensor; the call that is missing)
-   is told in words where a desc has a problem: AMP_PROBLEM_SIZE bytes of yours, or NULL. Init, add,
-   prepare, rebind, steps, reports, save and load begin by making it empty. It must outlive the
-   object; threads must not share it. */
+/* A desc's problem (AMP_PROBLEM_SIZE bytes of yours, or NULL) is told in words what was wrong: the
+   field, its value and bounds; the tensor; the call that is missing. Init, add, prepare, rebind,
+   steps, reports, save and load empty it first. It must outlive the object, of one thread. */
 enum { AMP_PROBLEM_SIZE = 200 };
 
 /* A short English sentence for a result, never NULL; the version that is linked, "0.6.0". */
@@ -356,14 +347,12 @@ AMP_DEF float    amp_f16_to_f32(amp_f16 x);
 AMP_DEF amp_bf16 amp_f32_to_bf16(float x);
 AMP_DEF float    amp_bf16_to_f32(amp_bf16 x);
 
-/* Convert n elements in host memory between any two types. fp16 to bf16 and back goes through fp32,
-   which holds both exactly. dst may equal src unless dst's type is wider; otherwise the two must
-   not overlap. */
-AMP_DEF amp_result amp_cast(void *dst, amp_dtype dst_type,
-                            const void *src, amp_dtype src_type, size_t n);
+/* Convert n elements in host memory between any two types. dst may equal src unless dst's type is
+   wider; otherwise the two must not overlap. */
+AMP_DEF amp_result amp_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
+                            size_t n);
 
-/* True if no element is inf or NaN. Integer tests on memory: fast-math cannot remove them.
-   False also for an unknown type, or NULL with n > 0. */
+/* True if no element is inf or NaN. False also for an unknown type, or NULL with n > 0. */
 AMP_DEF bool amp_all_finite(const void *x, amp_dtype type, size_t n);
 
 /* ---------------------------------------------------------------- >>api  scaler */
@@ -391,21 +380,20 @@ typedef enum amp_preset {
 typedef struct amp_scaler_desc {
     float      init_scale;      /* first loss scale, > 0                                        */
     double     growth_factor;   /* >= 1, default 2                                              */
-    double     backoff_factor;  /* in (0, 1], default 1/2; where the original has one factor
-                                   (APEX, DEEPSPEED*, JMP, TF_KERAS, MXNET) it divides by that  */
+    double     backoff_factor;  /* in (0, 1], default 1/2, or 1 / growth_factor where the original
+                                   has one factor (APEX, DEEPSPEED*, JMP, TF_KERAS, MXNET)      */
     int        growth_interval; /* good steps before the scale grows                            */
     int        hysteresis;      /* it backs off at the Nth overflow; not in presets marked -    */
     float      min_scale;       /* backing off stops here                                       */
     float      max_scale;       /* growth stops here; both also bound a default init_scale      */
-    int        disabled;        /* nonzero: scale is 1, nothing is checked, no step is skipped;
-                                   an update only counts                                        */
+    int        disabled;        /* nonzero: scale is 1, no step is skipped, an update only counts */
     amp_preset preset;
     char      *problem;         /* NULL, or AMP_PROBLEM_SIZE bytes: what amp_scaler_init refused */
 } amp_scaler_desc;
 
-/* The scaler: plain data without pointers, the same bytes in host and device memory. Read any
-   member. Write found_inf between check and step (nonzero = skip: ranks agree by its maximum), and
-   growth_factor, backoff_factor (within the desc's limits) and growth_interval between updates. */
+/* Plain data, the same bytes in host and device memory. Read any member. Write found_inf between
+   check and step (nonzero = skip: ranks agree by its maximum), and growth_factor, backoff_factor
+   (within the desc's limits) and growth_interval between updates. */
 typedef struct amp_scaler {
     float    scale;              /* multiply the loss by this                                   */
     int      growth_tracker;     /* good steps counted towards growth                           */
@@ -435,23 +423,20 @@ AMP_DEF float      amp_scaler_scale_loss(const amp_scaler *s, float loss); /* lo
    until amp_scaler_update. n == 0 counts as checked. */
 AMP_DEF amp_result amp_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n);
 
-/* Check, and multiply by 1 / scale in place. fp16 is AMP_ERROR_UNSUPPORTED: it would lose what the
-   scaling saved. Elements that are inf or NaN stay as they are. */
+/* Check, and multiply by 1 / scale: in place (fp16 is AMP_ERROR_UNSUPPORTED, it would lose what the
+   scaling saved; what is inf or NaN stays), or into dst in fp32, which may be src if that is. */
 AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *grad, amp_dtype type, size_t n);
-
-/* Check src and write src * (1 / scale) to dst in fp32. dst may be src if src is fp32. */
-AMP_DEF amp_result amp_scaler_unscale_to(amp_scaler *s, float *dst,
-                                         const void *src, amp_dtype src_type, size_t n);
+AMP_DEF amp_result amp_scaler_unscale_to(amp_scaler *s, float *dst, const void *src,
+                                         amp_dtype src_type, size_t n);
 
 /* Call step(user) if everything checked since the last update was finite, and return what it
    returns; otherwise do nothing and return AMP_OK. AMP_ERROR_BAD_STATE if nothing was checked. */
 typedef amp_result (*amp_step_fn)(void *user);
 AMP_DEF amp_result amp_scaler_step(amp_scaler *s, amp_step_fn step, void *user);
 
-/* End the iteration: move the scale by the preset's rules and clear found_inf. The only place
-   where the rules move the scale, so gradients always meet the scale of their own backward.
-   AMP_ERROR_BAD_STATE, nothing changed, if nothing was checked and found_inf is 0. Calling step is
-   not required. */
+/* End the iteration, stepped or not: move the scale by the preset's rules and clear found_inf. No
+   other call moves it, so gradients always meet the scale of their own backward.
+   AMP_ERROR_BAD_STATE if nothing was checked and found_inf is 0. */
 AMP_DEF amp_result amp_scaler_update(amp_scaler *s);
 
 /* Replace the scale; growth_tracker stays, stuck is cleared. Call it between two iterations.
@@ -473,34 +458,32 @@ typedef struct ampi_functions ampi_functions; /* what differs between machines; 
 typedef struct CUstream_st   *amp_stream;     /* the same type as cudaStream_t; no CUDA header   */
 
 /* The machine that works: amp_cpu_backend, or amp_cuda_backend of a stream. Plain data, copied by
-   whoever takes it. The limits may be set before it is used. */
+   whoever takes it; set the last four before. */
 typedef struct amp_backend {
     const ampi_functions *functions; /* private; says which backend it is                        */
     void      *context;        /* amp_cuda_backend: the cuBLAS handle                             */
     amp_stream stream;         /* CUDA: where all work is queued                                  */
     void      *workspace;      /* CPU: of amp_gemm; CUDA: device memory that cuBLAS may use       */
     size_t     workspace_size;
-    int        max_blocks;     /* CUDA: no launch is larger; 0: as large as is best. No bit of a  */
-    int        block_size;     /* result depends on it, nor on this (32, 64, 128; 0: 256)         */
+    int        max_blocks;     /* CUDA: of a launch; 0: as many as is best                        */
+    int        block_size;     /* CUDA: 32, 64, 128; 0: 256. No bit of a result depends on either */
 } amp_backend;
 
 AMP_DEF amp_result amp_cpu_backend(amp_backend *backend);
 
 /* What CPU functions use: "amx", "avx512_bf16" (unasked on AMD alone), "avx512", "avx2", "neon" or
-   "c", found out once. All give the same bits, but for products (>>numbers). "amx" is "avx512" with
-   tiles; the system's leave for them is asked at the first product for tiles, never before: it is
-   given to the process for good, and sigaltstack refuses small stacks then. If it is refused (a
-   thread has such a stack), the tier is "avx512". Force one in the whole process (NULL: the best);
-   AMP_ERROR_UNSUPPORTED if it is not there. */
+   "c", found out once. Force one in the whole process (NULL: the best); AMP_ERROR_UNSUPPORTED if it
+   is not there. "amx" is "avx512" with tiles; the system is asked for them at the first product of
+   theirs. It gives them to the process for good, and sigaltstack then refuses small stacks; or it
+   refuses (a thread has such a stack), and the tier is "avx512". */
 AMP_DEF const char *amp_cpu_tier(void);
 AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
 
 /* ------------------------------------------------------------- >>api  optimizer */
 
-/* One weight tensor. Memory is the caller's, in the backend's memory, in one of three ways:
-   weight only: it is the fp32 master, and a model copy of desc.dtype is made for it;
-   model only:  16-bit weights; an fp32 master is made from them;
-   both:        nothing is made. The model copy is written from the master in prepare. */
+/* One weight tensor. Memory is yours, in the backend's memory. With weight alone a model copy of
+   desc.dtype is made; with model alone (16-bit weights) an fp32 master is made from it; with both
+   nothing is, and prepare writes model from weight. */
 typedef struct amp_tensor {
     const char *name;       /* for reports; may be NULL                                        */
     size_t      n;          /* elements                                                        */
@@ -515,7 +498,7 @@ typedef struct amp_tensor {
     int         keep_fp32;       /* nonzero: forward reads the master (biases, norms)          */
     int         grad_later;      /* nonzero: not frozen though grad is NULL: rebind brings it  */
     const float *moment1, *moment2; /* of a run to be continued: momentum or first, and second
-                                    moments, unscaled fp32, copied in prepare; fused kinds     */
+                                  moments, unscaled fp32, copied in prepare; fused kinds       */
     const struct amp_rows *rows; /* grad is of few rows: >>api sparse; NULL: of all            */
     const struct amp_storage *storage; /* of master and moments: >>api storage; NULL: desc's   */
 } amp_tensor;
@@ -536,9 +519,8 @@ typedef struct amp_optimizer_desc {
     amp_kind           kind;
     amp_allocator      allocator;     /* zero: malloc and free                                   */
     amp_scaler_desc    scaler;
-    amp_scaler        *shared_scaler; /* instead of scaler: one scale for several optimizers; in
-                                         backend memory; you call amp_scaler_update once a step,
-                                         behind the steps of all                                 */
+    amp_scaler        *shared_scaler; /* or NULL: one for several optimizers, in backend memory;
+                                         you call amp_scaler_update, once after the steps of all */
     double beta1, beta2;              /* AdamW: 0.9, 0.999; Lion: 0.9, 0.99                      */
     double eps;                       /* AdamW: 1e-8                                             */
     double momentum;                  /* SGD: 0 (all numbers are checked, whatever the kind)     */
@@ -546,11 +528,11 @@ typedef struct amp_optimizer_desc {
     float  weight_decay;              /* 0                                                       */
     float  max_norm;                  /* clip the global gradient norm to this; 0: do not clip   */
     int    zero_grad;                 /* nonzero: zero gradients after a step, a skipped one too */
-    int    unscale_in_place;          /* nonzero: fp32 gradients (no others) need no buffer      */
+    int    unscale_in_place;          /* nonzero: fp32 gradients (no others) need no buffer; for
+                                         those that every backward writes anew                   */
     amp_reduce_fn reduce_fn;          /* for ranks whose gradients differ: >>api ranks           */
     void         *reduce_user;
-    uint64_t      first_step;         /* steps taken before, for the bias correction of a run
-                                         that is continued with moments from elsewhere           */
+    uint64_t      first_step;         /* steps taken before, with moment1 and moment2            */
     const struct amp_ranks       *ranks;  /* share out masters and moments: >>api ranks          */
     const struct amp_report_desc *report; /* what happens in a run: >>api report                 */
     const struct amp_storage     *storage; /* of masters and moments: >>api storage; fused kinds */
@@ -566,12 +548,10 @@ typedef struct amp_status {
     uint32_t did_step;     /* 1: weights changed, 0: skipped                                     */
     uint32_t found_inf;    /* 1: a gradient was inf or NaN, or would have become so              */
     uint32_t stuck;        /* 1: the scaler's, or skipped_in_a_row is 40 or more                 */
-    uint64_t steps;        /* taken (and first_step): what AdamW's bias correction counts, not
-                              the iterations of your loop                                        */
+    uint64_t steps;        /* taken, and first_step; not the iterations of your loop             */
     uint64_t skipped;
     uint64_t skipped_in_a_row; /* up to the last step; 0: that one was taken                     */
-    uint64_t missed_updates; /* checks that found a shared scaler not updated since the last one:
-                              amp_scaler_update is forgotten somewhere                           */
+    uint64_t missed_updates; /* checks of a shared scaler before which its update was forgotten  */
 } amp_status;
 
 /* What the last check saw in one gradient, still scaled. */
@@ -581,29 +561,25 @@ typedef struct amp_stats {
     uint64_t first_nonfinite; /* index of the first, or n     */
     uint64_t zeros;           /* elements that are 0 or -0    */
     float    max_finite;      /* largest finite magnitude     */
-    uint32_t bad_row;         /* >>api sparse: 1 + the first place in rows whose row is not in
-                                 the tensor, or that is behind max_rows; 0: there is none */
+    uint32_t bad_row;         /* >>api sparse: 1 + the first bad place in rows; 0: none */
 } amp_stats;
 
 /* Declare one, zeroed or not, and call amp_optimizer_init. It may be moved. */
 typedef struct amp_optimizer amp_optimizer;
 
-/* Set up from desc (NULL: all defaults); allocates nothing; free it when done. Then register
-   tensors; the index of each is the number added before. Both copy what they are given, structs
-   behind ranks, report and rows too. */
+/* Set up from desc (NULL: all defaults). Then register tensors; the index of each is the number
+   added before. Both copy what they are given, structs behind ranks, report and rows too. */
 AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_desc *desc);
 AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tensor);
 
-/* Allocate everything, and write masters and model copies. AMP_ERROR_OVERLAP where a weight,
-   gradient or model overlaps another one, of this tensor or of any (a weight that was added twice);
-   rows and num_rows may be shared. (rebind does not look.) */
+/* Allocate everything, and write masters and model copies. AMP_ERROR_OVERLAP where two of all
+   weights, gradients and models overlap (rows and num_rows may; rebind does not look). */
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt);
 
 /* What forward and backward read of tensor i (the model copy, or the master where there is none);
-   the fp32 master; and for your optimizer the fp32 gradient, unscaled, clipped if max_norm is set,
-   valid from a begin_step that returned true to end_step, NULL for a frozen tensor. You may write
-   to it (weight decay, a clipping of your own); over a flat array they are contiguous. All, and the
-   getters below, are NULL before prepare or for a bad index. */
+   the fp32 master; and for your optimizer the fp32 gradient, unscaled and clipped, from a
+   begin_step that returned true to end_step, NULL for a frozen tensor. You may write to it; over a
+   flat array they are contiguous. All getters are NULL before prepare or for a bad index. */
 AMP_DEF const void *amp_optimizer_model(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_master(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_grad(const amp_optimizer *opt, int i);
@@ -613,13 +589,11 @@ AMP_DEF float      *amp_optimizer_grad(const amp_optimizer *opt, int i);
 AMP_DEF float        amp_optimizer_loss_scale(const amp_optimizer *opt);
 AMP_DEF const float *amp_optimizer_loss_scale_ptr(const amp_optimizer *opt);
 
-/* Check all gradients. True: all finite; they are unscaled, step now. False: skip, or an error,
-   which end_step returns; desc.problem says which call was missing. Call end_step in either case.
-   Kind must be AMP_KIND_OWN. */
-AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt);
-
-/* Update the scale and, unless skipped, write the model copies. Returns begin_step's error if it
-   had one. After begin_step twice: AMP_ERROR_STEP_OPEN, the step that was open is ended. */
+/* For AMP_KIND_OWN. Check all gradients: true if all are finite; they are unscaled, step now. False
+   is a skip or an error, which end_step returns: call that in either case. It updates the scale
+   and, unless skipped, writes the model copies. After begin_step twice it ends the step that was
+   open, and returns AMP_ERROR_STEP_OPEN. */
+AMP_DEF bool       amp_optimizer_begin_step(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt);
 
 /* The whole step: check, clip, unscale, optimizer, scale, model copies. lr >= 0, finite.
@@ -632,21 +606,20 @@ AMP_DEF amp_result amp_optimizer_lion(amp_optimizer *opt, float lr);
 AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *status);
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stats *stats);
 
-/* Release all memory. Safe on a zeroed object (so zero it if init may fail before), and twice. */
+/* Release all memory. Safe on a zeroed object, and twice. */
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
 
 /* ----------------------------------------------------------------- >>api  state */
 
-/* Save and load what decides how training goes on: masters, moments, step count, scaler, and the
-   numbers of the desc (betas, eps, momentum, nesterov, max_norm, weight decays, lr_scale), which
-   replace those of the optimizer that loads; its learning rate is kept if the file has none, and so
-   is whether its scaler is disabled (a scaler that was disabled in the file alone starts afresh). A
-   run that is saved, loaded and continued has the bits of one that never stopped, also right after
-   a skipped step (what your own optimizer keeps, save beside). The format is the same on all
-   machines (little-endian, versioned, checksummed); older versions are read. Model copies are
-   written anew: dtype may differ (>>api storage); gradients are not saved. A callback moves exactly
-   num_bytes, or returns false. Save refuses what load would refuse (a scale of NaN):
-   AMP_ERROR_INVALID_CONFIG. */
+/* Save and load what decides how training goes on: masters, moments, step count, scaler, learning
+   rate and the numbers of the desc (betas, eps, momentum, nesterov, max_norm, weight decays,
+   lr_scale), which replace those of the optimizer that loads. (If the file has no learning rate, it
+   keeps its own; a scaler that was disabled in the file alone starts afresh.) A run that is loaded
+   has the bits of one that never stopped. Not in the file: gradients; what your own optimizer
+   keeps; model copies, which are written anew, so dtype may differ (>>api storage). The format is
+   the same on all machines (little-endian, versioned, checksummed); older versions are read. A
+   callback moves exactly num_bytes, or returns false. Save refuses what load would refuse (a scale
+   of NaN): AMP_ERROR_INVALID_CONFIG. */
 typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
 typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
@@ -657,12 +630,11 @@ typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn, void *user);
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user);
 
-/* To and from a file. Saving writes path.new, flushes it to the disk, renames it, and flushes the
-   directory, so that path holds the old state or the new one, whenever the machine stops (POSIX and
-   Windows; elsewhere as far as rename replaces). A symbolic link is followed and a file keeps its
-   mode, not its owner (POSIX); other names of it (hard links) keep the old state. Errors are also
-   _UNSUPPORTED, for a path that leads to something else than a file (POSIX), _TOO_LARGE, for one of
-   4096 bytes and more, and in loading _NOT_FOUND and _TRUNCATED. Not with AMP_NO_STDLIB. */
+/* To and from a file; also _NOT_FOUND, _TRUNCATED. Saving writes path.new, flushes it to the disk,
+   renames it, and flushes the directory, so that path holds the old state or the new one, whenever
+   the machine stops (POSIX and Windows; elsewhere as far as rename replaces). On POSIX a symbolic
+   link is followed, a file keeps its mode, not its owner, other names of it (hard links) keep the
+   old state, and what is no file is _UNSUPPORTED. A path of 4096 bytes and more is _TOO_LARGE. */
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path);
@@ -675,8 +647,8 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
    say; 1: a scaler, and fp16 if nobody chose a type). desc keeps what is not set, or blank; but a
    bf16 that AMP_DTYPE brings gets a scaler of 1 that does not move, if nobody has chosen another
    one, and an fp16 in place of desc's bf16 a moving one in place of such. Capitals, underscores and
-   blanks around do not matter, and numbers have a point in every locale. AMP_ERROR_INVALID_CONFIG
-   if a value cannot be read; *variable and *value (may be NULL) name it. Not with AMP_NO_STDLIB. */
+   blanks around do not matter; numbers have a point in every locale. AMP_ERROR_INVALID_CONFIG if a
+   value cannot be read; *variable and *value (may be NULL) name it. */
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
                                      const char **variable, const char **value);
@@ -684,11 +656,10 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
 
 /* ------------------------------------------------------------------ >>api  gemm */
 
-/* c = a b, all fp32, row-major, packed: a is m x k, b is k x n, c is m x n. With a compute of
-   AMP_BF16 or AMP_F16, a and b are rounded to it on the way into the product: the bits of amp_cast
-   and then amp_gemm, no copy, and the speed of 16-bit products where the CPU has them
-   (amp_capability_of). AMP_F32 rounds nothing. Sums are fp32. On the CPU; memory and errors as
-   amp_gemm. */
+/* c = a b, all fp32, row-major, packed: a is m x k, b is k x n, c is m x n. A compute of AMP_BF16
+   or AMP_F16 rounds a and b on the way into the product: the bits of amp_cast and then amp_gemm, no
+   copy, and the speed of 16-bit products where the CPU has them (amp_capability_of). AMP_F32 rounds
+   nothing. Sums are fp32. On the CPU; memory and errors as amp_gemm. */
 AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b,
                               size_t m, size_t n, size_t k, amp_dtype compute);
 
@@ -704,20 +675,19 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
                                        size_t out, int accumulate, amp_dtype compute);
 
 /* C = alpha op(A) op(B) + beta C; row-major; C is m x n, op(A) is m x k, op(B) is k x n, op is the
-   transpose where trans is nonzero. Each matrix has its own type; products are summed in fp32, in
-   the order of k (>>numbers says how they are rounded; AMP_CBLAS may take another order). A leading
-   dimension is the distance of rows in elements, 0 if packed. C is not read if beta is 0, nor A and
-   B if alpha is 0: here a factor, as in BLAS (an amp_gemm_args.alpha of 0 means 1). If C shares an
-   element with an A or B that is read, this is AMP_ERROR_OVERLAP; matrices in one buffer whose rows
-   alternate share none. backend NULL: CPU. A CPU packs in backend->workspace if
-   it is as large as amp_gemm_workspace says; or else in at most 128 KiB of stack, and if m n k is
-   above 2^22 in memory from malloc, freed on return (AMP_NO_STDLIB, no memory: the stack, slower).
-   The CUDA backend wants a and b of one type, and c of that type or fp32: AMP_ERROR_MIXED_TYPES; in
-   a capture it wants a workspace: AMP_ERROR_WORKSPACE. In a scope of the
-   thread's autocast, fp32 operands are cast as the policy says of AMP_OP_GEMM: into the scope's
-   cache, if it has one; without one a CPU rounds them as amp_gemm_args.compute does, where that is
-   faster (amp_capability_of) or an override names the op. Where all is fp32 and m n k < 32^3, and
-   where compute is set, autocast changes nothing. */
+   transpose where trans is nonzero. Each matrix has its own type; products are summed in fp32
+   (>>numbers says how; AMP_CBLAS may take another order). A leading dimension is the distance of
+   rows in elements, 0 if packed. C is not read if beta is 0, nor A and B if alpha is 0: here a
+   factor, as in BLAS (an amp_gemm_args.alpha of 0 means 1). If C shares an element with an A or B
+   that is read, this is AMP_ERROR_OVERLAP; rows of two matrices may alternate in one buffer.
+   backend NULL: CPU. A CPU packs in backend->workspace if it is as large as amp_gemm_workspace
+   says; or else in at most 128 KiB of stack (140 at -O0), and if m n k is above 2^22 in memory from
+   malloc, freed on return (AMP_NO_STDLIB, no memory: the stack, slower). CUDA wants a and b of one
+   type, and c of that type or fp32: AMP_ERROR_MIXED_TYPES; in a capture it wants a workspace:
+   AMP_ERROR_WORKSPACE. In a scope of the thread's autocast, fp32 operands are cast as the policy
+   says of AMP_OP_GEMM: into the scope's cache, if it has one; without one a CPU rounds them as
+   amp_gemm_args.compute does, where that is faster (amp_capability_of) or an override names the op.
+   Where all is fp32 and m n k < 32^3, and where compute is set, autocast changes nothing. */
 AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b,
                             size_t m, size_t n, size_t k, float alpha,
                             const void *a, amp_dtype a_type, size_t lda,
@@ -733,14 +703,12 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
    order, nothing allocates or waits, everything can be captured in a graph; the bits are the CPU's.
    A CUDA or cuBLAS call that fails gives AMP_ERROR_CUDA or AMP_ERROR_CUBLAS. */
 
-/* Make a backend of stream (NULL: the default stream), to be set in amp_optimizer_desc.backend or
-   given to amp_gemm. With it amp_optimizer_prepare, _load and _save wait for the stream, and so
-   does whatever returns a value (begin_step, _loss_scale, _status, _stats); while the stream
-   is captured these are AMP_ERROR_UNSUPPORTED. The other steps do not wait.
+/* Make a backend of stream (NULL: the default stream). With it amp_optimizer_prepare, _load and
+   _save wait for the stream, and so does what returns a value (begin_step, _loss_scale, _status,
+   _stats); while the stream is captured these are AMP_ERROR_UNSUPPORTED.
    cublas_handle is a cublasHandle_t for amp_gemm, or NULL; its math and pointer modes are set here,
    its stream and workspace at every product, so give it a handle of its own. For products inside a
-   graph, set backend->workspace to device memory of yours (32 MiB; its address a multiple of 256)
-   and backend->workspace_size, before the backend is used. */
+   graph, set backend->workspace to device memory of yours (32 MiB, aligned to 256). */
 extern amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cublas_handle);
 
 /* What the last call in this thread that returned AMP_ERROR_CUDA or AMP_ERROR_CUBLAS was told. */
@@ -760,59 +728,57 @@ extern amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const f
 
 /* Register count tensors that lie one behind the other in the arrays of whole. Of a part, its name,
    n (they add up to whole's), lr_scale, weight_decay, no_weight_decay and keep_fp32 are used; the
-   rest is whole's. Made copies are contiguous too: model(first) + offset is valid. */
+   rest is whole's. Made copies are contiguous too. */
 AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
                                           const amp_tensor *parts, size_t count);
 
 /* Tell the new addresses of tensor i after you moved it; NULL leaves that one as it is. Or those of
-   all tensors, in their order, for hosts whose gradients move every step: there a gradient that is
-   NULL means that the tensor has none for now and stands still, with its moments, until one comes;
-   a weight that is NULL stays where it is, and so do all if weights or grads is NULL. Nothing
-   waits: on CUDA the addresses travel as arguments of a kernel. AMP_ERROR_UNSUPPORTED for a weight
-   that was not yours in add, for a gradient of a tensor that had none there (set grad_later), and
-   while the stream is captured, for a graph would bring old addresses back. */
+   all tensors, in their order, for hosts whose gradients move every step: there a NULL gradient
+   means that the tensor has none for now and stands still, with its moments; a NULL weight, or all
+   if weights or grads is NULL, stay where they are. Nothing waits: on CUDA addresses travel as
+   arguments of a kernel. AMP_ERROR_UNSUPPORTED for a weight that was not yours in add, for a
+   gradient of a tensor that had none there (set grad_later), and while the stream is captured, for
+   a graph would bring old addresses back. */
 AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad);
 AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *weights,
                                             void *const *grads);
 
-/* Write the model copies from the masters now, after you have written to masters: best weights
-   restored, an average of weights, a target network. The bits are those of a step; moments, scale
-   and counters stay. Does not wait, and serves in a graph. A tensor whose state has no fp32 master
-   takes its weights, as in prepare, from an array that rebind has brought since the last refresh
-   and that is only read (by every replay of a graph); AMP_ERROR_BAD_STATE if there is none. In
-   shards a rank writes its range of the models. */
+/* Write the model copies from the masters now, after you have written to masters: best weights, an
+   average, a target network. Moments, scale and counters stay. Does not wait, and serves in a
+   graph. A tensor without an fp32 master takes its weights, as in prepare, from an array that
+   rebind has brought since the last refresh and that is only read (by every replay of a graph);
+   AMP_ERROR_BAD_STATE if there is none. In shards a rank writes its range of the models. */
 AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt);
 
-/* For gradient buffers that carry momentum from step to step, instead of your scal(momentum, grad):
-   each gradient = amp_optimizer_grad of the last step that was taken * (momentum * loss scale).
-   After end_step, and after the update of a shared scaler: after a skip this puts back what the
-   overflow has spoilt, and after the scale has moved it is in the new one's units. Does not wait; a
-   graph keeps this momentum. What is carried is yours to save: amp_optimizer_grad beside the state;
-   after a load write it back there (or zeros), and call this. AMP_ERROR_UNSUPPORTED with
-   unscale_in_place and for the fused kinds; AMP_ERROR_BAD_STATE after a step without unscale. */
+/* For gradient buffers that carry momentum from step to step (Darknet), instead of your
+   scal(momentum, grad), after end_step and the update of a shared scaler: each gradient =
+   amp_optimizer_grad of the last step that was taken * (momentum * loss scale). So it is without
+   the inf of a skipped step, and in units of the new scale. Does not wait; a graph keeps this
+   momentum. What is carried is yours to save: amp_optimizer_grad beside the state; after a load
+   write it back there (or zeros), and call this. AMP_ERROR_UNSUPPORTED with unscale_in_place, which
+   would divide what is carried in every step, and for the fused kinds; AMP_ERROR_BAD_STATE after a
+   step without unscale. */
 AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum);
 
-/* What a user's own kernel needs, in backend memory: return at once if skip is set; multiply each
+/* What your own kernel needs, in backend memory: return at once if skip is set; multiply each
    gradient by inv_scale (1 / scale, times the clip factor); step counts steps, including this. */
 typedef struct amp_gate { uint32_t skip; float inv_scale; uint64_t step; } amp_gate;
-/* In backend memory, filled by every check, to be read; and the scaler there. To skip a step for a
-   reason of your own, write found_inf of that scaler before it (not of a shared one). */
+/* Filled by every check, to be read; and the scaler. To skip a step for a reason of your own, write
+   found_inf of that scaler before it (not of a shared one). In backend memory. */
 AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt);
 AMP_DEF uint32_t       *amp_optimizer_found_inf_ptr(const amp_optimizer *opt);
 AMP_DEF amp_scaler     *amp_optimizer_scaler(const amp_optimizer *opt);
 
 /* begin_step as two calls that do not wait, for kernels that read the gate: check opens the step
    and fills the gate; unscale writes amp_optimizer_grad unless the gate says skip (leave it out if
-   your kernel multiplies the gradients by gate.inv_scale; AMP_ERROR_BAD_STATE the second time).
-   After them call end_step. */
+   your kernel uses inv_scale; AMP_ERROR_BAD_STATE the second time). Then call end_step. */
 AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt);
 
 /* For a step that is captured in a CUDA graph, where an argument would be frozen: the fused step of
-   desc.kind with the learning rate that is in backend memory: that of the last fused step, or set
-   outside the capture by set_lr, or written through lr_ptr, by a kernel of yours perhaps.
-   AMP_ERROR_BAD_STATE if there never was one and nobody has asked for lr_ptr. (What set_lr or a
-   fused step sets inside a capture, every replay sets.) */
+   desc.kind with the learning rate in backend memory: that of the last fused step, or of set_lr
+   outside the capture, or written through lr_ptr, by a kernel of yours perhaps. AMP_ERROR_BAD_STATE
+   if there never was one and nobody has asked for lr_ptr. */
 AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr);
 AMP_DEF float     *amp_optimizer_lr_ptr(const amp_optimizer *opt);
@@ -843,13 +809,11 @@ extern amp_result amp_cuda_if_end(amp_stream body);
    may overlap; those of c lie one behind another, or side by side in rows that hold them all
    (heads: ldc = heads * dim, stride_c = dim).
    With bias or relu, c = alpha op(A) op(B) + beta C + bias, then negative elements become 0; all in
-   fp32 and rounded once to c_type; NaN stays. On CUDA that is one kernel where cublasLt has one.
-   Elsewhere it is two, and a c of 16 bits needs 4 m n count + 256 bytes of backend->workspace, or
+   fp32 and rounded once to c_type; NaN stays. On CUDA that is one kernel where cublasLt has one;
+   elsewhere it is two, and a c of 16 bits needs 4 m n count + 256 bytes of backend->workspace, or
    this is AMP_ERROR_WORKSPACE.
-   With compute AMP_BF16 or AMP_F16 a CPU rounds those of a and b that are fp32 while it packs them:
-   the bits of amp_cast and then the product, without its array (amp_capability_of says where that
-   is faster than fp32). An operand of the other 16-bit type is AMP_ERROR_MIXED_TYPES. Autocast
-   leaves such a product as it is. CUDA: AMP_ERROR_UNSUPPORTED if a or b is fp32, cast them. */
+   With compute AMP_BF16 or AMP_F16 a CPU rounds fp32 operands as amp_matmul does; one of the other
+   16-bit type is AMP_ERROR_MIXED_TYPES. On CUDA fp32 ones are AMP_ERROR_UNSUPPORTED: cast them. */
 struct amp_gemm_args {
     int         trans_a, trans_b;
     size_t      m, n, k;
@@ -876,8 +840,8 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
    magnitude. Reduce norm2 by sum and flags by maximum over the ranks, so that all decide alike; a
    gradient that lies on two ranks counts twice. Both are in backend memory: on a CPU reduce before
    you return, on CUDA queue it on the backend's stream (ncclAllReduce of ncclDouble, ncclSum, and
-   of ncclUint32, ncclMax), which a capture records; the step is then three launches. A consensus of
-   your own (a rank that wants to skip) sets flags[0] here. An error is returned.
+   of ncclUint32, ncclMax), which a capture records; the step is then three launches. A rank that
+   wants to skip sets flags[0] here. An error is returned.
 
    Masters and moments in shards (ZeRO stage 1, Rajbhandari et al. 2020), for the fused kinds: each
    of desc.ranks->count ranks stores about 1 / count of them; all have the whole model. A run has
@@ -895,40 +859,36 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
                                                            away: this alone may write there)
 
    A tensor learns if it has grad or grad_later, which are used for nothing else: gradients are
-   added in fp32, in accumulators of the optimizer, which every step clears. Prepare reads all of
-   weight, or else of model, and makes the rank's masters from its range. No step writes weight:
-   forward reads amp_optimizer_model, which is whole (fp32 where keep_fp32 is set or dtype is
-   AMP_F32).
+   added in fp32, in accumulators that every step clears. Prepare reads all of weight, or else of
+   model, and makes the rank's masters from its range. No step writes weight: forward reads
+   amp_optimizer_model, which is whole (fp32 where keep_fp32 is set or dtype is AMP_F32).
 
    In a check all ranks meet in sum_fn, under the rules of reduce_fn: add the count doubles of sums
    over the ranks (on every rank but one each is 0, so any order is exact), and make each of the two
    uint32_t of flags the largest. Prepare, save_file and load_file call it, too; if a rank fails
    before that, end the others. AMP_ERROR_MISMATCH from prepare tells all ranks that tensors differ,
-   or what decides a step in their descs, or that their numbers are not 0 to count - 1 (65535 at
-   most). With a count of 1 sum_fn may be NULL.
+   or what decides a step in their descs, or that their numbers are not 0 to count - 1.
 
    amp_optimizer_save_file makes a set of files: path.T.R-of-COUNT for each rank (T: steps taken and
    skipped), and when all are on the disk, path, which names them. Then the set before is removed.
    It stays if a rank fails, or if AMP_ERROR_MISMATCH tells that loss scale, learning rate or
-   numbers of steps differ. (Files that path does not name are of a save that was cut short: remove
-   them.) load_file loads any set, and any file of one optimizer, on any number of ranks; gather
-   models after it. AMP_ERROR_MISMATCH tells of files of two runs, too. Loading clears accumulators.
-   Save and load with callbacks are of one rank's shard. Paths must be the same for all ranks, on
-   one file system. With a count of 1 all of this is as without ranks.
-
-   amp_optimizer_stats are those of the rank's shard. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a
-   weight cache. */
+   numbers of steps differ. (Files that path does not name are of a save that was cut short.)
+   load_file loads any set, and any file of one optimizer, on any number of ranks; gather models
+   after it. AMP_ERROR_MISMATCH tells of files of two runs, too. Loading clears accumulators. Save
+   and load with callbacks are of one shard. Paths must be the same for all ranks, on one file
+   system. amp_optimizer_stats are those of the rank's shard. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN,
+   rebind, a weight cache. */
 
 typedef struct amp_ranks {
-    int rank, count; /* a count of 0: as without ranks, whatever rank says */
+    int rank, count; /* 0: as without ranks; 1: meets nobody, sum_fn may be NULL; at most 65536   */
     amp_result (*sum_fn)(void *user, double *sums, size_t count, uint32_t *flags);
     void *user;
 } amp_ranks;
 
 #ifndef AMP_NO_RANKS
-/* This rank's range of tensor i: whole chunks of 16384. Over all tensors in their order a rank's
-   ranges are contiguous, so that in an array of add_flat they are one. (Ranks tell each other
-   theirs once.) Without ranks, all. n is 0 for a bad index and before prepare. */
+/* This rank's range of tensor i, in whole chunks of 16384; tell the others once. Over all tensors
+   in their order a rank's ranges are contiguous, so that in an array of add_flat they are one.
+   Without ranks, all. n is 0 for a bad index and before prepare. */
 AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first, size_t *n);
 
 /* Add the scaled gradient of one micro-batch: the elements of this rank's range of tensor i, in
@@ -950,20 +910,18 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
    bytes for each of max_rows * row_length sums, and about 30 for each of max_rows.
 
    A check adds what belongs to one row, in fp32 and in the order of places. The sums, rows
-   ascending, then count as the elements of a tensor do: finite or not, norm, statistics (zeros are
-   those in rows that are there). A count above max_rows, or a row that is not in the tensor, skips
-   the step as an overflow does, also where the scaler is disabled; amp_stats.bad_row tells.
+   ascending, then count as the elements of a tensor do: finite or not, norm, statistics. A count
+   above max_rows, or a row that is not in the tensor, skips the step as an overflow does, also
+   where the scaler is disabled; amp_stats.bad_row tells.
 
    The update is lazy: weight, moments and model copy change in rows that are there, with the bias
-   corrections of the step; all other rows stay, bit for bit. A weight_decay of 0 is 0, not the
-   optimizer's. (torch's SparseAdam adds eps before the bias correction; its eps is eps /
-   sqrt(1 - beta2^step) here.) Where every row is there once and nothing decays, a step has the bits
-   of one without rows.
+   corrections of the step; all other rows stay. A weight_decay of 0 is 0, not the optimizer's.
+   (torch's SparseAdam adds eps before the bias correction; its eps is eps / sqrt(1 - beta2^step)
+   here.) Where every row is there once and nothing decays, a step has the bits of one without rows.
 
    On CUDA a step with such tensors is 8 to 14 launches, by the largest number of rows in a tensor
    (2 for each 8 bits of it), whatever the counts are. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, momentum
-   of AMP_KIND_SGD, desc.ranks, and amp_optimizer_add_flat. rebind moves weight and grad; rows and
-   num_rows stay. */
+   of AMP_KIND_SGD, desc.ranks, and amp_optimizer_add_flat. rebind moves weight and grad alone. */
 
 typedef struct amp_rows {
     size_t          row_length; /* elements of a row */
@@ -1118,25 +1076,12 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
 #endif /* AMP_NO_REPORT */
 
 /* --------------------------------------------------------------- >>api  storage
-   Low-precision optimizer state. It saves memory. A step is faster only where memory binds it: on
+   Low-precision optimizer state. It saves memory; a step is faster only where memory binds it: on
    one core seven of the ten are slower than fp32 (examples/state.c). amp_tensor.storage, or else
-   desc.storage, names the formats of masters and moments, a row of AMP_STORAGE_LIST:
-
-                      master                            moments   bytes       r + w
-       fp32           fp32                              fp32      2 + 4 + 8      30
-       split          model of bf16 and 16 bits more:   fp32      2 + 2 + 8      28
-                      all of fp32
-       split+bf16     the same                          bf16      2 + 2 + 4      20
-       split+8bit     the same                          8 bits    2 + 2 + 2.1    16
-       24bit+8bit     model and 8 bits more             8 bits    2 + 1 + 2.1    14
-       kahan          model and 16 bits, the rest       fp32      2 + 2 + 8      28
-        +bf16, +8bit  the same                          so        8; 6.1         20; 16
-       sr             the model alone, stochastically   fp32      2 + 8          24
-        +bf16, +8bit  the same                          so        6; 4.1         16; 12
-
-   in bytes for each element, by AdamW, with a model copy and gradients of 16 bits (r + w: read and
-   written by a step). Each has the same bits on a CPU and a GPU, on any number of ranks, saved and
-   loaded.
+   desc.storage, names the formats of masters and moments, a row of AMP_STORAGE_LIST. By AdamW, with
+   a model and gradients of 16 bits, a step reads and writes 30 bytes an element in fp32, 28 in
+   split and kahan, 24 in sr, 8 less with moments of bf16, 12 less with 8 bits, 14 in 24bit+8bit.
+   Each has the same bits on a CPU and a GPU, on any number of ranks, saved and loaded.
 
    SPLIT stores fp32 in other memory: with equal gradients its masters, moments and state files are
    fp32's bit for bit. Its model is the master rounded to nearest, but ties round away from zero. (A
@@ -1146,22 +1091,21 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
    With keep_fp32 a tensor is stored in fp32. Where masters are not fp32, prepare copies weight,
    then fills it with NaN, and nothing uses it after that: amp_optimizer_master is NULL, forward
    reads amp_optimizer_model, a weight cache refuses the optimizer, and a report counts gradients
-   alone. A file loads where the formats are its own (24BIT, KAHAN and SR want its type of models,
-   too), and SPLIT and fp32 load each other's and masters of 24BIT and SR: split+8bit those of
-   24bit+8bit and sr+8bit, split+bf16 those of sr+bf16, fp32 and split those of sr. Else
+   alone. A file loads where its moments and masters are of the same formats (24BIT, KAHAN and SR
+   want its type of models, too); SPLIT and fp32 load all masters but KAHAN's. Else
    AMP_ERROR_MISMATCH names the tensor.
    AMP_ERROR_INVALID_CONFIG: formats that are no row of the list, or a model of another type.
    AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN; moments of 8 bits with moment1 or moment2, or with a
    row_length that is not a multiple of 32. */
 
-typedef enum amp_format {
-    AMP_FORMAT_F32 = 0,
-    AMP_FORMAT_BF16,  /* moments    */
-    AMP_FORMAT_8BIT,
-    AMP_FORMAT_SPLIT, /* and masters */
-    AMP_FORMAT_24BIT,
-    AMP_FORMAT_SR,
-    AMP_FORMAT_KAHAN
+typedef enum amp_format { /* bytes: of a master, beside the model's 2; of AdamW's moments        */
+    AMP_FORMAT_F32 = 0,   /* 4; 8                                                                */
+    AMP_FORMAT_BF16,      /* -; 4                                                                */
+    AMP_FORMAT_8BIT,      /* -; 2.1                                                              */
+    AMP_FORMAT_SPLIT,     /* 2; -  the lower bits: with the model, of bf16, all of fp32          */
+    AMP_FORMAT_24BIT,     /* 1; -  8 bits more than the model has                                */
+    AMP_FORMAT_SR,        /* 0; -  the model alone, rounded stochastically                       */
+    AMP_FORMAT_KAHAN      /* 2; -  the model and, in 16 bits, what it lost to rounding           */
 } amp_format;
 
 typedef struct amp_storage { amp_format master, moments; } amp_storage;
@@ -5625,11 +5569,13 @@ static amp_result ampi_can_step(const amp_optimizer *opt, amp_kind kind) {
     size_t           i;
     if (result != AMP_OK) return result;
     if (opt->desc.kind != kind) return ampi_other_kind(opt, kind);
-    if (!opt->plan->num_weights || opt->plan->num_grads || opt->plan->meets) return AMP_OK;
+    if (!opt->plan->num_weights || opt->plan->num_grads || opt->desc.reduce_fn) return AMP_OK;
     for (i = 0; i < opt->num_entries; i++)
         if (ampi_learns(ampi_tensor(opt, (int)i)))
-            return ampi_refuse(opt, AMP_ERROR_BAD_STATE,
-                               "no tensor has a gradient now: bring one by amp_optimizer_rebind");
+            return opt->ranks.count /* others have what learns */
+                       ? AMP_OK
+                       : ampi_refuse(opt, AMP_ERROR_BAD_STATE, "no tensor has a gradient now: bring "
+                                                               "one by amp_optimizer_rebind");
     return ampi_refuse(opt, AMP_ERROR_BAD_STATE,
                        "all tensors are frozen: set grad, or grad_later, in amp_tensor");
 }

@@ -80,6 +80,36 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     amp_optimizer_free(&opt);
 }
 
+static amp_result nobody(void *user, double *sums, size_t count, uint32_t *flags) {
+    (void)user, (void)sums, (void)count, (void)flags;
+    return AMP_OK;
+}
+
+TEST(all_frozen, "law 17: a step of ranks in which no tensor learns is refused, as without ranks") {
+    static const amp_ranks ranks[] = {{0, 0, NULL, NULL}, {0, 1, NULL, NULL}, {0, 1, nobody, NULL}};
+    size_t                 k;
+    for (k = 0; k < sizeof ranks / sizeof *ranks; k++) {
+        float              weight[4] = {1, 2, 3, 4};
+        char               problem[AMP_PROBLEM_SIZE];
+        amp_optimizer_desc desc;
+        amp_optimizer      opt;
+        amp_tensor         t;
+        memset(&desc, 0, sizeof desc);
+        memset(&t, 0, sizeof t);
+        desc.kind    = AMP_KIND_SGD;
+        desc.ranks   = &ranks[k];
+        desc.problem = problem;
+        t.n          = 4;
+        t.weight     = weight;
+        CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_sgd(&opt, 0.5f), AMP_ERROR_BAD_STATE);
+        CHECK(strstr(problem, "all tensors are frozen") != NULL);
+        amp_optimizer_free(&opt);
+    }
+}
+
 TEST(no_shards, "amp.h ranks: with a count of 0 all of the state is here, whatever rank says") {
     static const amp_ranks ranks[] = {{1, 0, NULL, NULL}, {-1, 0, NULL, NULL}, {INT32_MAX, 0, NULL, NULL}};
     size_t           k;
@@ -1141,6 +1171,7 @@ TEST(threads, "ranks are threads") { SKIP("no POSIX threads on this system"); }
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     RUN(misuse);
+    RUN(all_frozen);
     RUN(no_shards);
 #if HAVE_POSIX
     {
