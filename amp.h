@@ -5571,11 +5571,11 @@ static amp_result ampi_can_step(const amp_optimizer *opt, amp_kind kind) {
     if (opt->desc.kind != kind) return ampi_other_kind(opt, kind);
     if (!opt->plan->num_weights || opt->plan->num_grads || opt->desc.reduce_fn) return AMP_OK;
     for (i = 0; i < opt->num_entries; i++)
-        if (ampi_learns(ampi_tensor(opt, (int)i)))
-            return opt->ranks.count /* others have what learns */
-                       ? AMP_OK
-                       : ampi_refuse(opt, AMP_ERROR_BAD_STATE, "no tensor has a gradient now: bring "
-                                                               "one by amp_optimizer_rebind");
+        if (ampi_learns(ampi_tensor(opt, (int)i))) {
+            if (opt->ranks.count) return AMP_OK; /* other ranks have its range */
+            return ampi_refuse(opt, AMP_ERROR_BAD_STATE,
+                               "no tensor has a gradient now: bring one by amp_optimizer_rebind");
+        }
     return ampi_refuse(opt, AMP_ERROR_BAD_STATE,
                        "all tensors are frozen: set grad, or grad_later, in amp_tensor");
 }
