@@ -3698,16 +3698,14 @@ static void ampi_step_array(const ampi_arrays *x, size_t n) {
 /* --------------------------------------------------------------- >>impl  numbers */
 
 AMP_DEF amp_f16 amp_f32_to_f16(float x) {
-    amp_f16 h;
-    h.bits = ampi_f16_from_f32(ampi_bits_of_f32(x));
+    const amp_f16 h = {ampi_f16_from_f32(ampi_bits_of_f32(x))};
     return h;
 }
 
 AMP_DEF float amp_f16_to_f32(amp_f16 x) { return ampi_f32_from_bits(ampi_f32_from_f16(x.bits)); }
 
 AMP_DEF amp_bf16 amp_f32_to_bf16(float x) {
-    amp_bf16 h;
-    h.bits = ampi_bf16_from_f32(ampi_bits_of_f32(x));
+    const amp_bf16 h = {ampi_bf16_from_f32(ampi_bits_of_f32(x))};
     return h;
 }
 
@@ -3926,11 +3924,12 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
     t.growth_interval = d->growth_interval ? d->growth_interval : row->growth_interval;
     t.growth_factor   = d->growth_factor > 0.0 ? d->growth_factor : 2.0;
     t.backoff_factor  = d->backoff_factor;
-    if (!(t.backoff_factor > 0.0)) {
+    if (!(t.backoff_factor > 0.0)) { /* 0: 1 / factor is not exact */
         uint64_t bits;
         memcpy(&bits, &t.growth_factor, 8);
-        t.backoff_factor = row->one_factor ? ampi_div64(1.0, t.growth_factor) : 0.5;
-        if (row->one_factor && bits << 12) t.backoff_factor = 0.0; /* 1 / factor is not exact */
+        t.backoff_factor = !row->one_factor ? 0.5
+                           : bits << 12     ? 0.0
+                                            : ampi_div64(1.0, t.growth_factor);
     }
     t.hysteresis = d->hysteresis ? d->hysteresis : row->hysteresis;
     if (!(t.rules & (AMPI_REFILL_GOOD | AMPI_REFILL_GROWTH))) t.hysteresis = 1;
@@ -4091,8 +4090,7 @@ static AMPI_NOINLINE amp_result ampi_scaler_replace(amp_scaler *s, const float *
 AMP_DEF amp_result amp_scaler_set_scale(amp_scaler *s, float scale) {
     amp_result result = ampi_scaler_ready(s);
     uint32_t   fp;
-    if (result != AMP_OK) return result;
-    if (s->rules & AMPI_DISABLED) return AMP_OK;
+    if (result != AMP_OK || (s->rules & AMPI_DISABLED)) return result;
     fp     = ampi_fp_begin();
     result = ampi_scaler_replace(s, &scale);
     ampi_fp_end(fp);
@@ -5912,14 +5910,12 @@ static void ampi_same(ampi_archive *a, uint64_t expected, const char *what) {
 
 /* The name that stands next in a body that is being verified, or as much as there is room for. */
 static void ampi_tell_name(ampi_archive *a, uint64_t length) {
-    char   text[AMPI_STATE_NAME];
-    size_t n = a->size - a->used;
-    if (length < n) n = (size_t)length;
-    n = ampi_min(n, sizeof text - 1);
-    memcpy(text, a->bytes + a->used, n);
-    text[n] = '\0';
-    for (; n; n--) /* whatever a file may hold */
-        if ((unsigned char)text[n - 1] < ' ') text[n - 1] = '?';
+    const size_t left = ampi_min(a->size - a->used, AMPI_STATE_NAME - 1);
+    const size_t n    = length < left ? (size_t)length : left;
+    char         text[AMPI_STATE_NAME] = {0};
+    size_t       i;
+    for (i = 0; i < n; i++) /* whatever a file may hold */
+        text[i] = a->bytes[a->used + i] < ' ' ? '?' : (char)a->bytes[a->used + i];
     a->result = AMP_ERROR_MISMATCH;
     ampi_tell(a->problem, "its name in the file is \"%s\"", text);
 }
@@ -6660,7 +6656,7 @@ static const char *ampi_env(const char *name, size_t *length) {
 /* A number with a point, whatever the locale: 65536, 1024.5, 1e4. */
 static AMPI_NOINLINE int ampi_read_number(const char *text, size_t length, double *number) {
     const char *end = text + length;
-    double      x = 0.0;
+    double      x = 0.0, ten = 1.0;
     int         power = 0, digits = 0, point = 0, e = 0, negative;
     if (text < end && *text == '+') text++;
     for (; text < end && (*text == '.' || (*text >= '0' && *text <= '9')); text++) {
@@ -6670,7 +6666,7 @@ static AMPI_NOINLINE int ampi_read_number(const char *text, size_t length, doubl
         power -= point;
         digits++;
     }
-    if (text < end && digits && (*text == 'e' || *text == 'E')) {
+    if (text < end && digits && ampi_lower(*text) == 'e') {
         negative = ++text < end && *text == '-';
         if (text < end && (*text == '-' || *text == '+')) text++;
         if (text == end) return 0;
@@ -6679,12 +6675,8 @@ static AMPI_NOINLINE int ampi_read_number(const char *text, size_t length, doubl
         power += negative ? -e : e;
     }
     for (; power > 0; power--) x *= 10.0;
-    if (power < 0) {
-        double ten = 1.0;
-        for (; power < 0 && ten < 1e300; power++) ten *= 10.0;
-        x = power < 0 ? 0.0 : x / ten;
-    }
-    *number = x;
+    for (; power < 0 && ten < 1e300; power++) ten *= 10.0;
+    *number = power < 0 ? 0.0 : x / ten;
     return digits && text == end;
 }
 
