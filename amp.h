@@ -3230,12 +3230,11 @@ AMPI_FN size_t ampi_head(const void *p, size_t size, size_t alignment, size_t n)
    fifth of the time. */
 enum { AMPI_SOON = 512 };
 #if defined(__GNUC__) || defined(__clang__)
-#define AMPI_PREFETCH(base, type, i) __builtin_prefetch(ampi_at(base, type, i))
-#define AMPI_PREFETCH_FAR(base, type, i, bytes)                                                \
-    __builtin_prefetch((const char *)ampi_at(base, type, i) + (bytes), 0, 2)
+#define AMPI_PREFETCH(p)     __builtin_prefetch(p)
+#define AMPI_PREFETCH_FAR(p) __builtin_prefetch((const char *)(p) + AMPI_PACK_AHEAD, 0, 2)
 #else
-#define AMPI_PREFETCH(base, type, i)            ((void)0)
-#define AMPI_PREFETCH_FAR(base, type, i, bytes) ((void)0)
+#define AMPI_PREFETCH(p)     ((void)0)
+#define AMPI_PREFETCH_FAR(p) ((void)0)
 #endif
 
 /* From element i on, the first of a group: an array, and all of a step. */
@@ -3261,7 +3260,7 @@ AMPI_STATIC_ASSERT(ampi_blocks_are_of_whole_groups,
 enum { AMPI_DRAWN = AMPI_BLOCK + 32 }; /* random bits of a block, in whole pairs and vectors */
 typedef struct ampi_step_block {
     ampi_arrays x;         /* from its first element on                   */
-    size_t      n, left;   /* elements; as far as memory may be asked for */
+    size_t      n, more;   /* elements; for which memory ahead is asked   */
     void       *p, *m, *v; /* what the formula reads: x's own, or decoded */
     const uint16_t *p_random, *m_random, *v_random; /* of what is rounded stochastically */
 } ampi_step_block;
@@ -3269,21 +3268,6 @@ typedef struct ampi_step_block {
 /* Groups in a block of n elements; compilers see the bound. */
 AMPI_HOST size_t ampi_block_groups(size_t n) {
     return ampi_min((n + AMPI_GROUP - 1) / AMPI_GROUP, AMPI_GROUPS);
-}
-
-AMPI_HOST AMPI_ALWAYS void ampi_soon(const ampi_step_block *b, int wide, int moments, size_t i) {
-    const ampi_arrays *x = &b->x; /* of which p, m and v are known to be the same, where they are */
-    const amp_dtype type = moments == AMP_FORMAT_F32 ? AMP_F32 : AMP_BF16;
-    const size_t    j    = moments == AMP_FORMAT_8BIT ? i / 2 : i;
-    const void     *m    = moments == AMP_FORMAT_8BIT ? x->moment[0].data : b->m;
-    const void     *v    = moments == AMP_FORMAT_8BIT ? x->moment[1].data : b->v;
-    const void     *low  = x->master.data;
-    AMPI_PREFETCH(x->grad, x->grad_type, i);
-    if (wide) AMPI_PREFETCH(b->p, AMP_F32, i);
-    if (x->model) AMPI_PREFETCH(x->model, wide ? x->model_type : AMP_BF16, i);
-    if (!wide && low) AMPI_PREFETCH(low, AMP_BF16, x->master.size == 1 ? i / 2 : i);
-    if (m) AMPI_PREFETCH(m, type, j);
-    if (v) AMPI_PREFETCH(v, type, j);
 }
 
 /* Plain C: vectors of one. */
@@ -3353,78 +3337,53 @@ AMPI_LOOP void AMPI_(accumulate_from)(void *sums, const void *x, amp_dtype type,
     AMPI_(done)();
 }
 
-/* The step. Formulas: which one, and whether masters and moments are fp32, bf16 or decoded, is
-   constant where this is inlined. */
+AMPI_IN void AMPI_(put_bf16)(void *base, size_t i, AMPI_V x, const uint16_t *random) {
+    AMPI_(put16)(base, i, AMPI_(stochastic)(AMPI_(bits)(x), AMPI_(get16)(random, i), 0));
+}
+
+/* The step. Which formula, whether masters are fp32 and whether moments are bf16 is constant where
+   this is inlined. */
 AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, const int wide,
-                            const int moments) {
+                            const int bf16) {
     const ampi_step_block b = *block; /* nothing that is stored changes it */
 
-    const int    bf16  = moments == AMP_FORMAT_BF16;
-    const int    has_v = AMPI_SECOND >> kind & 1, has_m = AMPI_FIRST >> kind & 1 || b.m;
-    size_t       more  = AMPI_W > 1 && b.left > AMPI_SOON ? b.left - AMPI_SOON : 0;
-    const AMPI_V f     = AMPI_(splat)(b.x.factor);
-    size_t       i;
+    const amp_dtype moment = bf16 ? AMP_BF16 : AMP_F32;
+    const int       has_v = AMPI_SECOND >> kind & 1, has_m = AMPI_FIRST >> kind & 1 || b.m;
+    const AMPI_V    f     = AMPI_(splat)(b.x.factor);
+    size_t          i;
     for (i = 0; i < b.n; i += AMPI_W) {
         const AMPI_V g = AMPI_(unscaled)(b.x.grad, b.x.grad_type, i, f);
         AMPI_V       p = AMPI_(get)(b.p, i), m = f, v = f;
         if (has_m) m = bf16 ? AMPI_(from_bits)(AMPI_(get16)(b.m, i) << 16) : AMPI_(get)(b.m, i);
         if (has_v) v = bf16 ? AMPI_(from_bits)(AMPI_(get16)(b.v, i) << 16) : AMPI_(get)(b.v, i);
-        if (i < more) ampi_soon(&b, wide, moments, i + AMPI_SOON);
+        if (i < b.more) {
+            AMPI_PREFETCH(ampi_at(b.x.grad, b.x.grad_type, i + AMPI_SOON));
+            if (wide) AMPI_PREFETCH(ampi_at(b.p, AMP_F32, i + AMPI_SOON));
+            if (wide && b.x.model)
+                AMPI_PREFETCH(ampi_at(b.x.model, b.x.model_type, i + AMPI_SOON));
+            if (has_m) AMPI_PREFETCH(ampi_at(b.m, moment, i + AMPI_SOON));
+            if (has_v) AMPI_PREFETCH(ampi_at(b.v, moment, i + AMPI_SOON));
+        }
         AMPI_(optimize)(kind, has_m, &b.x.rates, g, &p, &m, &v);
         AMPI_(put)(b.p, i, p);
-        if (bf16) {
-            if (has_m)
-                AMPI_(put16)(b.m, i, AMPI_(stochastic)(AMPI_(bits)(m),
-                                                       AMPI_(get16)(b.m_random, i), 0));
-            if (has_v)
-                AMPI_(put16)(b.v, i, AMPI_(stochastic)(AMPI_(bits)(v),
-                                                       AMPI_(get16)(b.v_random, i), 0));
-        } else {
-            if (has_m) AMPI_(put)(b.m, i, m);
-            if (has_v) AMPI_(put)(b.v, i, v);
-        }
+        if (has_m && bf16) AMPI_(put_bf16)(b.m, i, m, b.m_random);
+        else if (has_m) AMPI_(put)(b.m, i, m);
+        if (has_v && bf16) AMPI_(put_bf16)(b.v, i, v, b.v_random);
+        else if (has_v) AMPI_(put)(b.v, i, v);
         if (wide && b.x.model) AMPI_(put_as)(b.x.model, b.x.model_type, i, p);
     }
     AMPI_(done)();
 }
 AMPI_IN void AMPI_(formula_of)(const ampi_step_block *b, const amp_kind kind) {
-    if (!AMPI_STORAGE || b->x.master.format == AMP_FORMAT_F32) {
-        AMPI_(formula)(b, kind, 1, AMP_FORMAT_F32);
-        return;
-    }
-#ifndef AMP_NO_STORAGE
-    if (b->x.moment[0].format == AMP_FORMAT_F32) AMPI_(formula)(b, kind, 0, AMP_FORMAT_F32);
-    else if (b->x.moment[0].format == AMP_FORMAT_BF16)
-        AMPI_(formula)(b, kind, 0, AMP_FORMAT_BF16);
-    else AMPI_(formula)(b, kind, 0, AMP_FORMAT_8BIT);
-#endif
+    if (!AMPI_STORAGE || b->x.master.format == AMP_FORMAT_F32) AMPI_(formula)(b, kind, 1, 0);
+    else if (b->x.moment[0].format == AMP_FORMAT_BF16) AMPI_(formula)(b, kind, 0, 1);
+    else AMPI_(formula)(b, kind, 0, 0);
 }
-#define AMPI_ON(id, step, ...) \
-    AMPI_LOOP void AMPI_(step##_on)(const ampi_step_block *b) {                                    \
-        AMPI_(formula_of)(b, AMP_KIND_##id);                                                       \
-    }
-AMPI_OPTIMIZERS(AMPI_ON)
-#undef AMPI_ON
-AMPI_IN void AMPI_(formula_on)(const ampi_step_block *b) {
-#define AMPI_ON(id, step, ...) if (b->x.kind == AMP_KIND_##id) AMPI_(step##_on)(b);
+AMPI_LOOP void AMPI_(formula_on)(const ampi_step_block *b) {
+#define AMPI_ON(id, ...) if (b->x.kind == AMP_KIND_##id) AMPI_(formula_of)(b, AMP_KIND_##id);
     AMPI_OPTIMIZERS(AMPI_ON)
 #undef AMPI_ON
 }
-
-#ifdef AMP_NO_STORAGE
-AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
-    ampi_step_block b;
-    if (i == end) return;
-    memset(&b, 0, sizeof b);
-    b.x = *x;
-    ampi_forward_all(&b.x, i);
-    b.n = b.left = end - i;
-    b.p          = b.x.master.data;
-    b.m          = b.x.moment[0].data;
-    b.v          = b.x.moment[1].data;
-    AMPI_(formula_on)(&b);
-}
-#else
 
 /* Masters in words beside the model; format and type are constant where these are inlined. */
 AMPI_IN void AMPI_(get_masters)(const ampi_step_block *block, const int master, const int f16) {
@@ -3435,6 +3394,13 @@ AMPI_IN void AMPI_(get_masters)(const ampi_step_block *block, const int master, 
         const AMPI_U low   = master == AMP_FORMAT_SR      ? model
                              : master == AMP_FORMAT_24BIT ? AMPI_(get8)(b.x.master.data, i)
                                                     : AMPI_(get16)(b.x.master.data, i);
+        if (i < b.more) {
+            const size_t at = i + AMPI_SOON;
+            AMPI_PREFETCH(ampi_at(b.x.model, AMP_BF16, at));
+            if (master != AMP_FORMAT_SR)
+                AMPI_PREFETCH(ampi_at(b.x.master.data, AMP_BF16,
+                                      master == AMP_FORMAT_24BIT ? at / 2 : at));
+        }
         AMPI_(put)(b.p, i, AMPI_(master)(model, low, master, f16));
     }
     AMPI_(done)();
@@ -3452,9 +3418,10 @@ AMPI_IN void AMPI_(put_masters)(const ampi_step_block *block, const int master, 
     AMPI_(done)();
 }
 AMPI_IN void AMPI_(masters_of)(const ampi_step_block *b, int put, const int master) {
-    if (put && b->x.f16) AMPI_(put_masters)(b, master, 1);
+    const int f16 = master != AMP_FORMAT_SPLIT && b->x.f16;
+    if (put && f16) AMPI_(put_masters)(b, master, 1);
     else if (put) AMPI_(put_masters)(b, master, 0);
-    else if (b->x.f16) AMPI_(get_masters)(b, master, 1);
+    else if (f16) AMPI_(get_masters)(b, master, 1);
     else AMPI_(get_masters)(b, master, 0);
 }
 AMPI_LOOP void AMPI_(masters)(const ampi_step_block *b, int put) {
@@ -3467,7 +3434,7 @@ AMPI_LOOP void AMPI_(masters)(const ampi_step_block *b, int put) {
 }
 
 /* Moments of 8 bits: a vector of scales at a time. Only plain C gets a group that is shorter, so
-   the others know how many vectors there are. */
+   the others know how many vectors there are. second: which moment, constant. */
 #if AMPI_W == 1
 #define AMPI_UNROLLED
 #else
@@ -3476,90 +3443,76 @@ AMPI_LOOP void AMPI_(masters)(const ampi_step_block *b, int put) {
 AMPI_IN size_t AMPI_(group)(size_t n) {
     return AMPI_W > 1 || n > AMPI_GROUP ? (size_t)AMPI_GROUP : n;
 }
-AMPI_IN void AMPI_(ups)(const uint8_t *scale, float *up, size_t groups) {
-    uint8_t few[AMPI_GROUPS];
-    size_t  g;
-    if (groups < AMPI_GROUPS) scale = (const uint8_t *)memcpy(few, scale, groups);
+
+AMPI_IN void AMPI_(get_8bit)(const ampi_stored *from, float *to, size_t n, size_t more,
+                             const int second) {
+    const size_t groups = ampi_block_groups(n);
+    uint8_t      scale[AMPI_GROUPS] = {0};
+    float        up[AMPI_GROUPS];
+    size_t       g, i, k;
+    memcpy(scale, from->scale, groups);
     for (g = 0; g < groups; g += AMPI_W)
         AMPI_(put)(up, g, AMPI_(up_of)(AMPI_(get8)(scale, g)));
-}
-
-AMPI_IN void AMPI_(get_8bit)(const ampi_step_block *block, const int has_v) {
-    const ampi_step_block b = *block;
-    const void           *m = b.x.moment[0].data, *v = b.x.moment[1].data;
-    const size_t          groups = ampi_block_groups(b.n);
-    float                 up[2][AMPI_GROUPS];
-    size_t                g, k;
-    AMPI_(ups)(b.x.moment[0].scale, up[0], groups);
-    if (has_v) AMPI_(ups)(b.x.moment[1].scale, up[1], groups);
-    for (g = 0; g < groups; g++) {
-        const size_t i = g * AMPI_GROUP, n = AMPI_(group)(b.n - i);
-        AMPI_UNROLLED for (k = 0; k < n; k += AMPI_W) {
-            AMPI_(put)(b.m, i + k, AMPI_(m_value)(AMPI_(get8)(m, i + k), up[0][g]));
-            if (has_v) AMPI_(put)(b.v, i + k, AMPI_(v_value)(AMPI_(get8)(v, i + k), up[1][g]));
+    for (g = i = 0; g < groups; g++, i += AMPI_GROUP) {
+        const size_t end = i + AMPI_(group)(n - i);
+        if (i < more) AMPI_PREFETCH((const uint8_t *)from->data + i + AMPI_SOON);
+        AMPI_UNROLLED for (k = i; k < end; k += AMPI_W) {
+            const AMPI_U code = AMPI_(get8)(from->data, k);
+            AMPI_(put)(to, k, second ? AMPI_(v_value)(code, up[g]) : AMPI_(m_value)(code, up[g]));
         }
     }
-    AMPI_(done)();
 }
 
-/* The largest magnitudes of all groups; the upper halves tell an exponent, and a NaN, which
-   arithmetic has made quiet. */
-AMPI_IN void AMPI_(largest)(const ampi_step_block *b, const int has_v, float *m, float *v) {
-    size_t g, k;
-    for (g = 0; g < ampi_block_groups(b->n); g++) {
-        const size_t i = g * AMPI_GROUP, n = AMPI_(group)(b->n - i);
-        AMPI_U       x = AMPI_(u32)(0), y = x;
-        uint32_t     both;
-        AMPI_UNROLLED for (k = 0; k < n; k += AMPI_W) {
-            x = AMPI_(most)(x, AMPI_(size)(AMPI_(bits)(AMPI_(get)(b->m, i + k))));
-            if (has_v) /* no sign but a NaN's */
-                y = AMPI_(most)(y, AMPI_(bits)(AMPI_(get)(b->v, i + k)));
-        }
-        both = AMPI_(largest16)(x >> 16 | (y & 0xffff0000u));
-        ampi_store_u32(m, g, both << 16);
-        ampi_store_u32(v, g, both & 0xffff0000u);
+/* Lane by lane the largest magnitude of group g. Second moments have no sign but a NaN's. */
+AMPI_IN AMPI_U AMPI_(largest)(const float *x, size_t g, size_t n, const int second) {
+    const size_t i = g * AMPI_GROUP, end = i + AMPI_(group)(n - i);
+    AMPI_U       most = AMPI_(u32)(0);
+    size_t       k;
+    AMPI_UNROLLED for (k = i; k < end; k += AMPI_W) {
+        const AMPI_U u = AMPI_(bits)(AMPI_(get)(x, k));
+        most = AMPI_(most)(most, second ? u : AMPI_(size)(u));
     }
+    return most;
 }
 
-/* Scales of groups: what codes are made with, in place of the largest magnitudes. */
-AMPI_IN void AMPI_(scales)(float *largest, uint8_t *scale, size_t groups) {
-    uint8_t few[AMPI_GROUPS], *to = groups < AMPI_GROUPS ? few : scale;
-    size_t  g;
+/* Groups go in twos, of which the upper halves are compared: they tell an exponent, and a NaN,
+   which arithmetic has made quiet. What codes are made with takes the place of the largest. */
+AMPI_IN void AMPI_(put_8bit)(const ampi_stored *to, const float *from, const uint16_t *random,
+                             size_t n, const int second) {
+    const size_t groups = ampi_block_groups(n);
+    uint8_t      scale[AMPI_GROUPS];
+    float        down[AMPI_GROUPS];
+    size_t       g, i, k;
+    for (g = 0; g < groups; g += 2) {
+        const AMPI_U x = AMPI_(largest)(from, g, n, second);
+        const AMPI_U y = AMPI_(largest)(from, ampi_min(g + 1, groups - 1), n, second);
+        const uint32_t both = AMPI_(largest16)(x >> 16 | (y & 0xffff0000u));
+        ampi_store_u32(down, g, both << 16);
+        ampi_store_u32(down, g + 1, both & 0xffff0000u);
+    }
     for (g = 0; g < groups; g += AMPI_W) {
-        const AMPI_U exponent = AMPI_(exponent_of)(AMPI_(bits)(AMPI_(get)(largest, g)));
-        AMPI_(put8)(to, g, exponent);
-        AMPI_(put)(largest, g, AMPI_(down_of)(exponent));
+        const AMPI_U exponent = AMPI_(exponent_of)(AMPI_(bits)(AMPI_(get)(down, g)));
+        AMPI_(put8)(scale, g, exponent);
+        AMPI_(put)(down, g, AMPI_(down_of)(exponent));
     }
-    if (to == few) memcpy(scale, few, groups);
-}
-
-AMPI_IN void AMPI_(put_8bit)(const ampi_step_block *block, const int has_v) {
-    const ampi_step_block b = *block;
-    void                 *m = b.x.moment[0].data, *v = b.x.moment[1].data;
-    const size_t          groups = ampi_block_groups(b.n);
-    float                 down[2][AMPI_GROUPS];
-    size_t                g, k;
-    AMPI_(largest)(&b, has_v, down[0], down[1]);
-    AMPI_(scales)(down[0], b.x.moment[0].scale, groups);
-    if (has_v) AMPI_(scales)(down[1], b.x.moment[1].scale, groups);
-    for (g = 0; g < groups; g++) {
-        const size_t i = g * AMPI_GROUP, n = AMPI_(group)(b.n - i);
-        AMPI_UNROLLED for (k = 0; k < n; k += AMPI_W) {
-            const size_t j = i + k;
-            AMPI_(put8)(m, j, AMPI_(m_code)(AMPI_(get)(b.m, j), down[0][g],
-                                                AMPI_(get16)(b.m_random, j)));
-            if (has_v)
-                AMPI_(put8)(v, j, AMPI_(v_code)(AMPI_(get)(b.v, j), down[1][g],
-                                                    AMPI_(get16)(b.v_random, j)));
+    memcpy(to->scale, scale, groups);
+    for (g = i = 0; g < groups; g++, i += AMPI_GROUP) {
+        const size_t end = i + AMPI_(group)(n - i);
+        AMPI_UNROLLED for (k = i; k < end; k += AMPI_W) {
+            const AMPI_V x = AMPI_(get)(from, k);
+            const AMPI_U r = AMPI_(get16)(random, k);
+            AMPI_(put8)(to->data, k, second ? AMPI_(v_code)(x, down[g], r)
+                                            : AMPI_(m_code)(x, down[g], r));
         }
     }
-    AMPI_(done)();
 }
 AMPI_LOOP void AMPI_(moments_8bit)(const ampi_step_block *b, int put) {
-    if (put && b->v) AMPI_(put_8bit)(b, 1);
-    else if (put) AMPI_(put_8bit)(b, 0);
-    else if (b->v) AMPI_(get_8bit)(b, 1);
-    else AMPI_(get_8bit)(b, 0);
+    const ampi_stored m = b->x.moment[0], v = b->x.moment[1];
+    if (put) AMPI_(put_8bit)(&m, (float *)b->m, b->m_random, b->n, 0);
+    else AMPI_(get_8bit)(&m, (float *)b->m, b->n, b->more, 0);
+    if (v.data && put) AMPI_(put_8bit)(&v, (float *)b->v, b->v_random, b->n, 1);
+    else if (v.data) AMPI_(get_8bit)(&v, (float *)b->v, b->n, b->more, 1);
+    AMPI_(done)();
 }
 
 /* Random bits of a block, a row for each array that is rounded with them. A block may begin within
@@ -3584,10 +3537,10 @@ AMPI_LOOP void AMPI_(draw)(ampi_step_block *b, uint16_t *room) {
 }
 
 AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
-    const int       wide  = x->master.format == AMP_FORMAT_F32;
-    const int       coded = x->moment[0].scale != NULL, has_v = x->moment[1].data != NULL;
-    const int       random = x->master.format == AMP_FORMAT_SR ||
-                       x->moment[0].format != AMP_FORMAT_F32;
+    const int       wide  = !AMPI_STORAGE || x->master.format == AMP_FORMAT_F32;
+    const int       coded = AMPI_STORAGE && x->moment[0].scale, has_v = x->moment[1].data != NULL;
+    const int       random = !wide && (x->master.format == AMP_FORMAT_SR ||
+                                       x->moment[0].format != AMP_FORMAT_F32);
     AMPI_V          room[3][AMPI_BLOCK / AMPI_W];
     uint16_t        drawn[3 * AMPI_DRAWN];
     ampi_step_block b;
@@ -3595,7 +3548,7 @@ AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
     b.x = *x;
     ampi_forward_all(&b.x, i);
     for (; i < end; i += b.n, ampi_forward_all(&b.x, b.n)) {
-        b.left = end - i;
+        b.more = AMPI_W > 1 && end - i > AMPI_SOON ? end - i - AMPI_SOON : 0;
         b.n    = wide ? end - i : ampi_min(end - i, AMPI_BLOCK);
         b.p    = wide ? b.x.master.data : room[0];
         b.m    = coded ? room[1] : b.x.moment[0].data;
@@ -3608,7 +3561,6 @@ AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
         if (coded) AMPI_(moments_8bit)(&b, 1);
     }
 }
-#endif /* AMP_NO_STORAGE */
 
 AMPI_STRICT_END
 
@@ -10134,7 +10086,7 @@ AMPI_HERE void AMPI_(convert)(float *dst, size_t ld, const ampi_operand *x, size
 AMPI_IN void AMPI_(rows_of)(AMPI_V *v, const void *x, const amp_dtype type, size_t step) {
     size_t i;
     AMPI_UNROLL for (i = 0; i < AMPI_W; i++) {
-        AMPI_PREFETCH_FAR(x, type, i * step, AMPI_PACK_AHEAD);
+        AMPI_PREFETCH_FAR(ampi_at(x, type, i * step));
         v[i] = AMPI_(get_as)(x, type, i * step);
     }
 }
@@ -10220,7 +10172,7 @@ AMPI_IN AMPI_V AMPI_(add_four)(AMPI_V s, const void *x, const amp_dtype type, si
                                const AMPI_V *y) {
     size_t i;
     AMPI_UNROLL for (i = 0; i < 4; i++) {
-        AMPI_PREFETCH_FAR(x, type, (i + 4) * cs, 0);
+        AMPI_PREFETCH(ampi_at(x, type, (i + 4) * cs));
         s = AMPI_(fma)(AMPI_(get_as)(x, type, i * cs), y[i], s);
     }
     return s;
@@ -11052,8 +11004,8 @@ AMPI_AVX512 AMPI_ALWAYS void ampi_words_whole(__m512 *v, const ampi_operand *x,
     ampi_words   s    = {0, next, 16, 16};
     size_t       i;
     AMPI_UNROLL for (i = 0; i < 16; i++) {
-        AMPI_PREFETCH_FAR(x->x, type, s.first, AMPI_PACK_AHEAD);
-        AMPI_PREFETCH_FAR(x->x, type, s.second, AMPI_PACK_AHEAD);
+        AMPI_PREFETCH_FAR(ampi_at(x->x, type, s.first));
+        AMPI_PREFETCH_FAR(ampi_at(x->x, type, s.second));
         v[i] = _mm512_castsi512_ps(ampi_words_bf16(x, type, s));
         s.first += step;
         s.second += step;
