@@ -2122,17 +2122,10 @@ struct amp_plan {
     float         carry;          /* the momentum of AMPI_JOB_CARRY                             */
     uint64_t      version;        /* of the masters: counts what may have changed them         */
     ampi_record  *record;         /* backend memory; NULL: no report                            */
-    ampi_overflows *overflows;    /* and one for each slot                                      */
+    ampi_overflows *overflows;    /* behind it, one for each slot                               */
     ampi_histogram *histograms;   /* and two of these, if anything is sampled                   */
     amp_report_desc watch;
-    ampi_record  *host_record;    /* what was read of these three, and of the slots             */
-    ampi_overflows *host_overflows;
-    ampi_histogram *host_histograms;
-    ampi_slot    *seen_slots;
-    int           seen;           /* amp_optimizer_report has read them: all are of one moment  */
-    ampi_record  *filed_record;   /* of a state that is being saved or loaded                   */
-    ampi_overflows *filed_overflows;
-    uint64_t      told;           /* the last step of the line of JSON before                   */
+    struct ampi_seen *seen;       /* what was read of them: >>impl report; NULL: no report      */
 };
 
 typedef enum ampi_copy { AMPI_TO_BACKEND, AMPI_TO_HOST } ampi_copy;
@@ -4112,8 +4105,7 @@ typedef struct ampi_second_floor {
        that is sampled, behind its check, and around its update; where in rows an element is */
     void       (*rows_sum)(const amp_plan *plan, ampi_slot *slot);
     void       (*rows_step)(const amp_plan *plan, const ampi_slot *slot);
-    void       (*report_grads)(ampi_histogram *histogram, const void *x, amp_dtype type, size_t n,
-                         const amp_stats *seen);
+    void       (*report_grads)(ampi_histogram *histogram, const void *x, amp_dtype type, size_t n);
     void       (*report_weights)(const amp_plan *plan, const ampi_slot *slot, ampi_job job,
                            size_t begin, size_t n, ampi_histogram *histogram);
     amp_result (*rows_stats)(const amp_optimizer *opt, int i, amp_stats *stats);
@@ -4716,7 +4708,7 @@ static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp
     plan->partials = plan->sums ? plan->sums + in_front : NULL;
     plan->chunk_slots =
         (uint32_t *)ampi_take(arena, (size_t)plan->num_chunks, sizeof(uint32_t), 64);
-    if (plan->host_record) ampi_second().report_layout(plan, arena);
+    if (plan->seen) ampi_second().report_layout(plan, arena);
     plan->scaler   = d->shared_scaler;
     if (!plan->shared && plan->control) plan->scaler = &plan->control->scaler;
     ampi_place_models(opt, entries, slots, arena);
@@ -5302,7 +5294,7 @@ static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_histogra
                                            ampi_min((size_t)slot->n - i, AMPI_CHUNK), &seen);
         if (slot->grad && histogram)
             ampi_second().report_grads(histogram, ampi_at(slot->grad, type, i), type,
-                                       ampi_min((size_t)slot->n - i, AMPI_CHUNK), &seen);
+                                       ampi_min((size_t)slot->n - i, AMPI_CHUNK));
         ampi_fp_end(fp);
         max = ampi_load_u32(&seen.max_finite, 0);
         if (seen.nonfinite && i + seen.first_nonfinite < first) first = i + seen.first_nonfinite;
@@ -7972,19 +7964,17 @@ static void ampi_add_counts(ampi_histogram *histogram, const uint32_t *count) {
     }
 }
 
-/* Bits of at most AMPI_PIECE elements, as fp32. */
-static void ampi_bits_of_piece(uint32_t *bits, const void *x, amp_dtype type, size_t n) {
-    if (type == AMP_F32) memcpy(bits, x, n * sizeof *bits);
-    else ampi_widen_array(bits, x, type, n, 0);
-}
-
 /* How many of a chunk have which exponent; in four parts, since a count must have been stored
    before it is read again. */
-typedef struct ampi_exponents { uint32_t part[4][256]; } ampi_exponents;
+typedef struct ampi_exponents {
+    uint32_t part[4][256];
+    size_t   zeros;
+} ampi_exponents;
 
 static void ampi_count_exponents(ampi_exponents *e, const uint32_t *x, size_t n) {
-    size_t i = 0;
-    for (; i + 4 <= n; i += 4) {
+    size_t i;
+    (void)ampi_check_array(x, AMP_F32, n, NULL, &e->zeros);
+    for (i = 0; i + 4 <= n; i += 4) {
         e->part[0][x[i] >> 23 & 255u]++;
         e->part[1][x[i + 1] >> 23 & 255u]++;
         e->part[2][x[i + 2] >> 23 & 255u]++;
@@ -7994,12 +7984,13 @@ static void ampi_count_exponents(ampi_exponents *e, const uint32_t *x, size_t n)
 }
 
 /* All of them to the first part, and to bins, where zeros and what is not finite have no place. */
-static void ampi_fill_bins(ampi_exponents *e, uint32_t *bins, uint32_t zeros, uint32_t nonfinite) {
+static void ampi_fill_bins(ampi_exponents *e, uint32_t *bins) {
     uint32_t *all = e->part[0], i;
-    for (i = 0; i < 256; i++) all[i] += e->part[1][i] + e->part[2][i] + e->part[3][i];
-    all[0] -= zeros;
-    all[255] -= nonfinite;
-    for (i = 0; i < 256; i++) bins[ampi_bin(i << 23)] += all[i];
+    for (i = 0; i < 255; i++) {
+        all[i] += e->part[1][i] + e->part[2][i] + e->part[3][i];
+        if (i == 0) all[0] -= (uint32_t)e->zeros;
+        bins[ampi_bin(i << 23)] += all[i];
+    }
 }
 
 /* What casts would do to gradients; a loop without branches. */
@@ -8024,7 +8015,7 @@ static void ampi_count_casts(uint32_t *count, const uint32_t *x, size_t n) {
    in which the bounds lie: no fp16 number is near them, and no bf16 one near that of fp16's normal
    numbers. */
 static AMPI_NOINLINE void ampi_sample_grads(ampi_histogram *histogram, const void *x,
-                                            amp_dtype type, size_t n, const amp_stats *seen) {
+                                            amp_dtype type, size_t n) {
     enum { ZERO = AMPI_F16_ZERO_TO >> 23, NORMAL = AMPI_F16_NORMAL_FROM >> 23 };
     uint32_t        count[AMPI_COUNTS], bits[AMPI_PIECE];
     ampi_exponents  e;
@@ -8034,14 +8025,14 @@ static AMPI_NOINLINE void ampi_sample_grads(ampi_histogram *histogram, const voi
     memset(&e, 0, sizeof e);
     for (i = 0; i < n; i += piece) {
         piece = ampi_min(n - i, AMPI_PIECE);
-        ampi_bits_of_piece(bits, ampi_at(x, type, i), type, piece);
+        ampi_cast(bits, AMP_F32, ampi_at(x, type, i), type, piece);
         ampi_count_exponents(&e, bits, piece);
     }
-    ampi_fill_bins(&e, count + AMPI_GRADS, (uint32_t)seen->zeros, (uint32_t)seen->nonfinite);
+    ampi_fill_bins(&e, count + AMPI_GRADS);
     if (all[0] || (type != AMP_F16 && all[ZERO]) || (type == AMP_F32 && all[NORMAL])) {
         for (i = 0; i < n; i += piece) {
             piece = ampi_min(n - i, AMPI_PIECE);
-            ampi_bits_of_piece(bits, ampi_at(x, type, i), type, piece);
+            ampi_cast(bits, AMP_F32, ampi_at(x, type, i), type, piece);
             ampi_count_casts(count, bits, piece);
         }
     } else {
@@ -8055,17 +8046,16 @@ static AMPI_NOINLINE void ampi_sample_grads(ampi_histogram *histogram, const voi
 static void ampi_count_copies(uint32_t *count, const ampi_slot *slot, const uint32_t *master,
                               const uint16_t *before, size_t i, size_t n) {
     const amp_dtype type = (amp_dtype)slot->model_type, grad_type = (amp_dtype)slot->grad_type;
+    const void     *after = ampi_at(slot->model, type, i);
     uint32_t        grad[AMPI_PIECE], copy[AMPI_PIECE];
     uint32_t        updates = 0, lost = 0, rounded = 0;
-    uint16_t        after[AMPI_PIECE];
     size_t          k;
-    memcpy(after, ampi_at(slot->model, type, i), n * sizeof *after);
-    ampi_bits_of_piece(copy, after, type, n);
-    ampi_bits_of_piece(grad, ampi_at(slot->grad, grad_type, i), grad_type, n);
+    ampi_cast(copy, AMP_F32, after, type, n);
+    ampi_cast(grad, AMP_F32, ampi_at(slot->grad, grad_type, i), grad_type, n);
     for (k = 0; k < n; k++) {
         const uint32_t moves = (grad[k] & 0x7fffffffu) != 0u;
         updates += moves;
-        lost += moves & (uint32_t)(before[k] == after[k]);
+        lost += moves & (uint32_t)(before[k] == ampi_load_u16(after, k));
         rounded += moves & (uint32_t)(copy[k] == master[k]);
     }
     count[AMPI_UPDATES] += updates;
@@ -8073,27 +8063,12 @@ static void ampi_count_copies(uint32_t *count, const ampi_slot *slot, const uint
     count[AMPI_ROUNDED] += rounded;
 }
 
-/* Magnitudes of n weights, whose exponents have been counted. */
-static void ampi_fill_weight_bins(uint32_t *count, ampi_exponents *e, const void *master,
-                                  size_t n) {
-    uint32_t zeros = 0, nonfinite = 0;
-    size_t   i;
-    int      part, care = 0;
-    for (part = 0; part < 4; part++) care |= e->part[part][0] || e->part[part][255];
-    for (i = 0; i < n && care; i++) {
-        const uint32_t a = ampi_load_u32(master, i) & 0x7fffffffu;
-        zeros += a == 0u;
-        nonfinite += a >= AMPI_F32_INF;
-    }
-    ampi_fill_bins(e, count + AMPI_WEIGHTS, zeros, nonfinite);
-}
-
 /* A chunk of the end of a step that is sampled. */
-static AMPI_NOINLINE void ampi_watch_chunk(const amp_plan *plan, const ampi_slot *slot,
-                                           ampi_job job, size_t begin, size_t count_of,
-                                           ampi_histogram *histogram) {
-    const int      low  = slot->model && slot->model_type != AMP_F32;
-    const size_t   end  = begin + count_of;
+static AMPI_NOINLINE void ampi_sample_weights(const amp_plan *plan, const ampi_slot *slot,
+                                              ampi_job job, size_t begin, size_t count_of,
+                                              ampi_histogram *histogram) {
+    const int      low = slot->model && slot->model_type != AMP_F32;
+    const size_t   end = begin + count_of;
     uint32_t       count[AMPI_COUNTS], master[AMPI_PIECE];
     uint16_t       before[AMPI_PIECE];
     ampi_exponents e;
@@ -8108,12 +8083,32 @@ static AMPI_NOINLINE void ampi_watch_chunk(const amp_plan *plan, const ampi_slot
         ampi_count_exponents(&e, master, n);
         if (low) ampi_count_copies(count, slot, master, before, i, n);
     }
-    ampi_fill_weight_bins(count, &e, ampi_at(slot->master.data, AMP_F32, begin), count_of);
+    ampi_fill_bins(&e, count + AMPI_WEIGHTS);
     ampi_add_counts(histogram, count);
 }
 
 AMPI_STRICT_END
 AMPI_COLD_BEGIN
+
+/* What was read of a run, on the host: for reports, all of one moment; and of a state that is being
+   saved or loaded. */
+typedef struct ampi_seen {
+    int             current; /* amp_optimizer_report has read it, and no state was loaded since */
+    uint64_t        told;    /* the last iteration of the line of JSON before                   */
+    amp_scaler      scaler;
+    amp_report      report;
+    ampi_record    *record, *filed; /* behind each, the overflows of tensors */
+    ampi_histogram *histograms;
+    ampi_slot      *slots;
+} ampi_seen;
+
+static ampi_overflows *ampi_overflows_of(ampi_record *record) {
+    return record ? (ampi_overflows *)(void *)(record + 1) : NULL;
+}
+
+static size_t ampi_history_size(size_t num_slots) {
+    return sizeof(ampi_record) + num_slots * sizeof(ampi_overflows);
+}
 
 static AMPI_NOINLINE amp_result ampi_report_ok(const amp_optimizer_desc *d) {
     const amp_report_desc *r = d->report;
@@ -8126,116 +8121,84 @@ static AMPI_NOINLINE amp_result ampi_report_ok(const amp_optimizer_desc *d) {
 }
 
 static size_t ampi_report_room(const amp_optimizer *opt, amp_plan *plan) {
-    const size_t n    = opt->num_entries;
-    const size_t each = 2 * sizeof(ampi_overflows) + sizeof(ampi_histogram) + sizeof(ampi_slot);
-    const size_t size = 2 * sizeof(ampi_record) + n * each;
+    const size_t n = opt->num_entries, history = ampi_history_size(n);
+    const size_t size =
+        sizeof(ampi_seen) + 2 * history + n * (sizeof(ampi_histogram) + sizeof(ampi_slot));
+    char *room;
     if (!plan) return size;
-    plan->watch           = opt->watch;
-    plan->host_record     = (ampi_record *)(void *)(plan->host_sparse + plan->num_sparse);
-    plan->filed_record    = plan->host_record + 1;
-    plan->host_histograms = (ampi_histogram *)(void *)(plan->filed_record + 1);
-    plan->seen_slots      = (ampi_slot *)(void *)(plan->host_histograms + n);
-    plan->host_overflows  = (ampi_overflows *)(void *)(plan->seen_slots + n);
-    plan->filed_overflows = plan->host_overflows + n;
-    memset(plan->host_record, 0, size);
+    room       = (char *)(plan->host_sparse + plan->num_sparse);
+    plan->seen = (ampi_seen *)(void *)room;
+    memset(room, 0, size);
+    room += sizeof(ampi_seen);
+    plan->watch            = opt->watch;
+    plan->seen->record     = (ampi_record *)(void *)room;
+    plan->seen->filed      = (ampi_record *)(void *)(room + history);
+    plan->seen->histograms = (ampi_histogram *)(void *)(room + 2 * history);
+    plan->seen->slots      = (ampi_slot *)(void *)(plan->seen->histograms + n);
     return size;
 }
 
 static void ampi_layout_report(amp_plan *plan, ampi_arena *arena) {
-    const size_t n = plan->num_slots;
-    plan->record    = (ampi_record *)ampi_take(arena, 1, sizeof *plan->record, 64);
-    plan->overflows = (ampi_overflows *)ampi_take(arena, n, sizeof *plan->overflows, 64);
+    const size_t n  = plan->num_slots;
+    plan->record    = (ampi_record *)ampi_take(arena, 1, ampi_history_size(n), 64);
+    plan->overflows = ampi_overflows_of(plan->record);
     if (plan->watch.every)
         plan->histograms = (ampi_histogram *)ampi_take(arena, 2 * n, sizeof *plan->histograms, 64);
 }
 
 /* In a state: counters and running statistics, steps, overflows of tensors. What a file has and the
    optimizer does not want is read and forgotten. */
-
-static void ampi_walk_running(ampi_archive *a, ampi_running *p) {
-    AMPI_NUMBER(a, p->overflows);
-    AMPI_NUMBER(a, p->spikes);
-    AMPI_NUMBER(a, p->asked);
-    AMPI_NUMBER(a, p->norms);
-    AMPI_NUMBER(a, p->mean);
-    AMPI_NUMBER(a, p->variance);
-    AMPI_NUMBER(a, p->row);
-    if (a->walk == AMPI_VERIFY && a->result == AMP_OK &&
-        (p->norms > AMPI_RUNNING || p->row >= AMPI_SPIKES_IN_A_ROW ||
-         !ampi_f64_in(&p->mean, 0.0, AMPI_F64_MAX) ||
-         !ampi_f64_in(&p->variance, 0.0, AMPI_F64_MAX)))
-        a->result = AMP_ERROR_CORRUPT;
-}
-
-static void ampi_walk_iteration(ampi_archive *a, amp_iteration *t, size_t place, size_t tensors) {
-    AMPI_NUMBER(a, t->iteration);
-    AMPI_NUMBER(a, t->norm);
-    AMPI_NUMBER(a, t->loss_scale);
-    AMPI_NUMBER(a, t->clip_factor);
-    AMPI_NUMBER(a, t->skip);
-    AMPI_NUMBER(a, t->tensor);
-    if (a->walk == AMPI_VERIFY && a->result == AMP_OK &&
-        (t->skip > (uint32_t)AMP_SKIP_ASKED || t->tensor < -1 ||
-         (t->iteration && (t->iteration % AMP_HISTORY != place ||
-                      (t->tensor >= 0 && (size_t)t->tensor >= tensors)))))
-        a->result = AMP_ERROR_CORRUPT;
-}
-
 static void ampi_walk_report(ampi_archive *a, const amp_plan *plan) {
-    ampi_record   *r = a->walk == AMPI_SAVE || a->walk == AMPI_LOAD ? plan->filed_record : NULL;
-    ampi_running   running;
-    amp_iteration  last;
-    ampi_overflows overflows;
-    size_t         i;
+    ampi_record   *filed = a->walk == AMPI_VERIFY || !plan->seen ? NULL : plan->seen->filed;
+    ampi_running   running, *r = filed ? &filed->running : &running;
+    amp_iteration  step, *s = &step;
+    ampi_overflows counts, *c = &counts;
+    int            ok;
+    uint32_t       i;
     memset(&running, 0, sizeof running);
-    memset(&last, 0, sizeof last);
-    memset(&overflows, 0, sizeof overflows);
-    ampi_walk_running(a, r ? &r->running : &running);
-    for (i = 0; i < AMP_HISTORY; i++)
-        ampi_walk_iteration(a, r ? &r->history[i] : &last, i, plan->num_slots);
-    for (i = 0; i < plan->num_slots; i++) {
-        ampi_overflows *m = r ? &plan->filed_overflows[i] : &overflows;
-        AMPI_NUMBER(a, m->overflows);
-        AMPI_NUMBER(a, m->nans);
-        AMPI_NUMBER(a, m->first);
-        AMPI_NUMBER(a, m->last);
+    memset(&step, 0, sizeof step);
+    memset(&counts, 0, sizeof counts);
+    ampi_walk_members(a, r, "888888" "4");
+    ok = r->norms <= AMPI_RUNNING && r->row < AMPI_SPIKES_IN_A_ROW &&
+         ampi_f64_in(&r->mean, 0.0, AMPI_F64_MAX) && ampi_f64_in(&r->variance, 0.0, AMPI_F64_MAX);
+    for (i = 0; i < AMP_HISTORY; i++) {
+        if (filed) s = &filed->history[i];
+        ampi_walk_members(a, s, "88" "4444");
+        ok &= s->skip <= (uint32_t)AMP_SKIP_ASKED && s->tensor >= -1 &&
+              (!s->iteration || (s->iteration % AMP_HISTORY == i &&
+                                 (s->tensor < 0 || (size_t)s->tensor < plan->num_slots)));
     }
+    for (i = 0; i < plan->num_slots; i++) {
+        if (filed) c = &ampi_overflows_of(filed)[i];
+        ampi_walk_members(a, c, "8888");
+    }
+    if (!ok && a->walk == AMPI_VERIFY && a->result == AMP_OK) a->result = AMP_ERROR_CORRUPT;
 }
 
-static amp_result ampi_fetch_history(const amp_optimizer *opt, ampi_record *record,
-                                     ampi_overflows *overflows) {
-    const amp_plan *plan   = opt->plan;
-    amp_result      result = ampi_read_back(opt, record, plan->record, sizeof *record);
-    if (result != AMP_OK || !plan->num_slots) return result;
-    return ampi_read_back(opt, overflows, plan->overflows, plan->num_slots * sizeof *overflows);
-}
-
-static amp_result ampi_fetch_filed(const amp_optimizer *opt) {
-    return ampi_fetch_history(opt, opt->plan->filed_record, opt->plan->filed_overflows);
+static amp_result ampi_fetch_history(const amp_optimizer *opt) {
+    const amp_plan *plan = opt->plan;
+    return ampi_read_back(opt, plan->seen->filed, plan->record, ampi_history_size(plan->num_slots));
 }
 
 /* A state is about to be loaded: what was is over. */
 static void ampi_forget(amp_plan *plan) {
-    plan->told = 0;
-    plan->seen = 0;
-    memset(plan->filed_record, 0, sizeof *plan->filed_record);
-    memset(plan->filed_overflows, 0, plan->num_slots * sizeof *plan->filed_overflows);
+    plan->seen->told    = 0;
+    plan->seen->current = 0;
+    memset(plan->seen->filed, 0, ampi_history_size(plan->num_slots));
 }
 
 /* Histograms begin anew: a step that failed may have left something in both. */
 static amp_result ampi_send_history(const amp_optimizer *opt) {
-    const amp_plan    *plan = opt->plan;
     const amp_backend *b    = &opt->backend;
-    const size_t size = plan->num_slots * sizeof *plan->histograms;
-    amp_result   result;
-    uint32_t     k;
-    result = ampi_send(b, plan->record, plan->filed_record, sizeof *plan->record);
-    if (result == AMP_OK)
-        result = ampi_send(b, plan->overflows, plan->filed_overflows,
-                           plan->num_slots * sizeof *plan->overflows);
-    memset(plan->host_histograms, 0, size);
+    const amp_plan    *plan = opt->plan;
+    const ampi_seen   *seen = plan->seen;
+    const size_t       size = plan->num_slots * sizeof *seen->histograms;
+    uint32_t           k;
+    amp_result         result =
+        ampi_send(b, plan->record, seen->filed, ampi_history_size(plan->num_slots));
+    memset(seen->histograms, 0, size);
     for (k = 0; k < 2 && plan->histograms && result == AMP_OK; k++)
-        result = ampi_send(b, ampi_histogram_of(plan, k, 0), plan->host_histograms, size);
+        result = ampi_send(b, ampi_histogram_of(plan, k, 0), seen->histograms, size);
     return result;
 }
 
@@ -8250,34 +8213,10 @@ static amp_result ampi_watched(const amp_optimizer *opt) {
 /* Has it been asked for, so that tensors and steps have a moment to be of? */
 static amp_result ampi_reported(const amp_optimizer *opt) {
     const amp_result result = ampi_watched(opt);
-    if (result != AMP_OK || opt->plan->seen) return result;
+    if (result != AMP_OK || opt->plan->seen->current) return result;
     return ampi_refuse(opt, AMP_ERROR_BAD_STATE,
                        "call amp_optimizer_report first, and again after a load: this is of its "
                        "moment");
-}
-
-/* All that there is to know, when everything before has been done. */
-static amp_result ampi_look(const amp_optimizer *opt, ampi_control *c, amp_scaler *s) {
-    amp_result result = ampi_watched(opt);
-    amp_plan  *plan;
-    size_t     i;
-    if (result != AMP_OK) return result;
-    plan       = opt->plan;
-    plan->seen = 0;
-    result     = ampi_read_back(opt, c, plan->control, sizeof *c);
-    if (result == AMP_OK) result = ampi_read_back(opt, s, plan->scaler, sizeof *s);
-    if (result == AMP_OK) result = ampi_fetch_history(opt, plan->host_record, plan->host_overflows);
-    if (result == AMP_OK && plan->num_slots)
-        result = ampi_read_back(opt, plan->seen_slots, plan->slots,
-                                plan->num_slots * sizeof *plan->slots);
-    if (result == AMP_OK && plan->histograms && plan->num_slots)
-        result = ampi_read_back(opt, plan->host_histograms,
-                                ampi_histogram_of(plan, plan->host_record->which, 0),
-                                plan->num_slots * sizeof *plan->histograms);
-    for (i = 0; i < plan->num_slots && result == AMP_OK; i++)
-        result = ampi_place_in_tensor(opt, (int)i, &plan->seen_slots[i].stats);
-    plan->seen = result == AMP_OK;
-    return result;
 }
 
 enum { AMPI_UNBOUNDED = 255 }; /* headroom of a gradient that is 0 */
@@ -8289,39 +8228,63 @@ static int ampi_headroom(const ampi_slot *slot) {
     return (slot->grad_type == AMP_F16 ? 127 + 15 : 254) - (int)(max >> 23);
 }
 
-static uint64_t ampi_nonzero(const ampi_histogram *histogram) {
+AMPI_STATIC_ASSERT(ampi_reports_are_histograms,
+                   sizeof(ampi_histogram) + offsetof(amp_tensor_report, f16_zero) ==
+                           sizeof(amp_tensor_report) &&
+                       offsetof(amp_tensor_report, grads) - offsetof(amp_tensor_report, f16_zero) ==
+                           (size_t)AMPI_GRADS * 8);
+
+static amp_tensor_report ampi_report_of(const amp_optimizer *opt, size_t i) {
+    const ampi_seen      *seen = opt->plan->seen;
+    const ampi_slot      *slot = &seen->slots[i];
+    const ampi_overflows *m    = &ampi_overflows_of(seen->record)[i];
+    amp_tensor_report     r;
+    memset(&r, 0, sizeof r);
+    memcpy((char *)&r + offsetof(amp_tensor_report, f16_zero), &seen->histograms[i],
+           sizeof(ampi_histogram));
+    r.name            = ampi_tensor(opt, (int)i)->name;
+    r.n               = ampi_tensor(opt, (int)i)->n;
+    r.stats           = slot->stats;
+    r.headroom        = ampi_headroom(slot);
+    r.overflows       = m->overflows;
+    r.nans            = m->nans;
+    r.first_iteration = m->first;
+    r.last_iteration  = m->last;
+    return r;
+}
+
+/* Gradients that were sampled. */
+static uint64_t ampi_nonzero(const amp_tensor_report *t) {
     uint64_t sum = 0;
     int      b;
-    for (b = 0; b < AMP_BINS; b++) sum += histogram->count[AMPI_GRADS + b];
+    for (b = 0; b < AMP_BINS; b++) sum += t->grads[b];
     return sum;
 }
 
-/* Into a report what tensor i has. */
-static void ampi_report_of(const amp_plan *plan, int i, amp_report *r) {
-    const ampi_overflows          *m     = &plan->host_overflows[i];
-    const unsigned long long *count    = plan->host_histograms[i].count;
-    const int                 headroom = ampi_headroom(&plan->seen_slots[i]);
-    if (headroom < r->headroom) r->headroom = headroom;
-    if (m->overflows && (r->first_tensor < 0 || m->first < r->first_iteration)) {
+static void ampi_add_tensor(amp_report *r, const amp_tensor_report *t, int i) {
+    if (t->headroom < r->headroom) r->headroom = t->headroom;
+    if (t->overflows && (r->first_tensor < 0 || t->first_iteration < r->first_iteration)) {
         r->first_tensor    = i;
-        r->first_iteration = m->first;
+        r->first_iteration = t->first_iteration;
     }
-    if (m->overflows > r->most_overflows) {
+    if (t->overflows > r->most_overflows) {
         r->most_tensor    = i;
-        r->most_overflows = m->overflows;
+        r->most_overflows = t->overflows;
     }
-    r->grads += ampi_nonzero(&plan->host_histograms[i]);
-    r->f16_zero += count[AMPI_F16_ZERO];
-    r->f16_small += count[AMPI_F16_SMALL];
-    r->bf16_zero += count[AMPI_BF16_ZERO];
-    r->bf16_small += count[AMPI_BF16_SMALL];
-    r->updates += count[AMPI_UPDATES];
-    r->lost += count[AMPI_LOST];
+    r->grads += ampi_nonzero(t);
+    r->f16_zero += t->f16_zero;
+    r->f16_small += t->f16_small;
+    r->bf16_zero += t->bf16_zero;
+    r->bf16_small += t->bf16_small;
+    r->updates += t->updates;
+    r->lost += t->lost;
 }
 
-static void ampi_fill_report(const amp_plan *plan, const ampi_control *c, const amp_scaler *s,
-                             amp_report *r) {
-    const ampi_record *record = plan->host_record;
+static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
+    ampi_seen         *seen = opt->plan->seen;
+    const ampi_record *record = seen->record;
+    const amp_scaler  *s      = &seen->scaler;
+    amp_report        *r      = &seen->report;
     size_t             i;
     memset(r, 0, sizeof *r);
     r->iterations   = ampi_iterations(c);
@@ -8337,43 +8300,45 @@ static void ampi_fill_report(const amp_plan *plan, const ampi_control *c, const 
     r->sampled      = record->sampled;
     r->headroom     = AMPI_UNBOUNDED;
     r->first_tensor = r->most_tensor = -1;
-    for (i = 0; i < plan->num_slots; i++) ampi_report_of(plan, (int)i, r);
+    for (i = 0; i < opt->plan->num_slots; i++) {
+        const amp_tensor_report t = ampi_report_of(opt, i);
+        ampi_add_tensor(r, &t, (int)i);
+    }
 }
 
-AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *report) {
-    ampi_control c;
-    amp_scaler   s;
-    amp_result   result = report ? ampi_look(opt, &c, &s) : AMP_ERROR_INVALID_ARGUMENT;
-    if (result == AMP_OK) ampi_fill_report(opt->plan, &c, &s, report);
+/* All that there is to know, when everything before has been done. */
+static amp_result ampi_look(const amp_optimizer *opt) {
+    amp_result      result = ampi_watched(opt);
+    const amp_plan *plan   = opt ? opt->plan : NULL;
+    ampi_control    c;
+    ampi_seen      *seen;
+    size_t          i, n;
+    if (result != AMP_OK) return result;
+    seen          = plan->seen;
+    n             = plan->num_slots;
+    seen->current = 0;
+    result        = ampi_read_back(opt, &c, plan->control, sizeof c);
+    if (result == AMP_OK)
+        result = ampi_read_back(opt, &seen->scaler, plan->scaler, sizeof seen->scaler);
+    if (result == AMP_OK)
+        result = ampi_read_back(opt, seen->record, plan->record, ampi_history_size(n));
+    if (result == AMP_OK && n)
+        result = ampi_read_back(opt, seen->slots, plan->slots, n * sizeof *seen->slots);
+    if (result == AMP_OK && n && plan->histograms)
+        result = ampi_read_back(opt, seen->histograms,
+                                ampi_histogram_of(plan, seen->record->which, 0),
+                                n * sizeof *seen->histograms);
+    for (i = 0; i < n && result == AMP_OK; i++)
+        result = ampi_place_in_tensor(opt, (int)i, &seen->slots[i].stats);
+    if (result == AMP_OK) ampi_fill_report(opt, &c);
+    seen->current = result == AMP_OK;
     return result;
 }
 
-static void ampi_fill_tensor_report(const amp_optimizer *opt, int i, amp_tensor_report *r) {
-    const amp_plan           *plan  = opt->plan;
-    const amp_tensor         *t     = ampi_tensor(opt, i);
-    const ampi_slot          *slot  = &plan->seen_slots[i];
-    const unsigned long long *count = plan->host_histograms[i].count;
-    int                       b;
-    memset(r, 0, sizeof *r);
-    r->name       = t->name;
-    r->n          = t->n;
-    r->stats      = slot->stats;
-    r->headroom   = ampi_headroom(slot);
-    r->overflows  = plan->host_overflows[i].overflows;
-    r->nans       = plan->host_overflows[i].nans;
-    r->first_iteration = plan->host_overflows[i].first;
-    r->last_iteration  = plan->host_overflows[i].last;
-    r->f16_zero   = count[AMPI_F16_ZERO];
-    r->f16_small  = count[AMPI_F16_SMALL];
-    r->bf16_zero  = count[AMPI_BF16_ZERO];
-    r->bf16_small = count[AMPI_BF16_SMALL];
-    r->updates    = count[AMPI_UPDATES];
-    r->lost       = count[AMPI_LOST];
-    r->rounded     = count[AMPI_ROUNDED];
-    for (b = 0; b < AMP_BINS; b++) {
-        r->grads[b]   = count[AMPI_GRADS + b];
-        r->weights[b] = count[AMPI_WEIGHTS + b];
-    }
+AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *report) {
+    const amp_result result = report ? ampi_look(opt) : AMP_ERROR_INVALID_ARGUMENT;
+    if (result == AMP_OK) *report = opt->plan->seen->report;
+    return result;
 }
 
 AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
@@ -8381,40 +8346,34 @@ AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
     amp_result result;
     if (!report || !ampi_tensor(opt, i)) return AMP_ERROR_INVALID_ARGUMENT;
     result = ampi_reported(opt);
-    if (result == AMP_OK) ampi_fill_tensor_report(opt, i, report);
+    if (result == AMP_OK) *report = ampi_report_of(opt, (size_t)i);
     return result;
 }
 
-/* A step, if it is remembered. */
-static const amp_iteration *ampi_iteration_at(const amp_plan *plan, uint64_t number) {
-    const amp_iteration *t = &plan->host_record->history[number % AMP_HISTORY];
+/* The step that is back steps before the last, if it is remembered. */
+static const amp_iteration *ampi_step_before(const amp_optimizer *opt, uint64_t back) {
+    const ampi_seen     *seen   = opt->plan->seen;
+    const uint64_t       number = seen->report.iterations - back;
+    const amp_iteration *t      = &seen->record->history[number % AMP_HISTORY];
     return number && t->iteration == number ? t : NULL;
 }
 
-/* The first of at most most steps up to the last that are remembered without a gap; behind the last
-   if there is none. */
-static uint64_t ampi_first_remembered(const amp_plan *plan, uint64_t last, size_t most) {
-    uint64_t first = last + 1;
-    while (most-- && ampi_iteration_at(plan, first - 1)) first--;
-    return first;
+/* How many of the last steps, at most most, are remembered without a gap. */
+static size_t ampi_remembered(const amp_optimizer *opt, size_t most) {
+    size_t count = 0;
+    while (count < most && ampi_step_before(opt, count)) count++;
+    return count;
 }
 
 AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration *history,
                                          size_t *count) {
-    const amp_plan *plan;
-    uint64_t        number, last = 0;
-    size_t          i;
-    amp_result      result;
+    size_t     i;
+    amp_result result;
     if (!opt || !count || (!history && *count)) return AMP_ERROR_INVALID_ARGUMENT;
     result = ampi_reported(opt);
     if (result != AMP_OK) return result;
-    plan = opt->plan;
-    for (i = 0; i < AMP_HISTORY; i++)
-        if (plan->host_record->history[i].iteration > last)
-            last = plan->host_record->history[i].iteration;
-    number = ampi_first_remembered(plan, last, ampi_min(*count, AMP_HISTORY));
-    *count = (size_t)(last + 1 - number);
-    for (i = 0; i < *count; i++) history[i] = *ampi_iteration_at(plan, number + i);
+    *count = ampi_remembered(opt, ampi_min(*count, AMP_HISTORY));
+    for (i = 0; i < *count; i++) history[i] = *ampi_step_before(opt, *count - 1 - i);
     return AMP_OK;
 }
 
@@ -8433,11 +8392,14 @@ enum {
 /* What advice is made of, and where it goes. */
 typedef struct ampi_case {
     const amp_optimizer *opt;
-    const amp_plan      *plan;
+    const amp_report    *report;
     const amp_scaler    *scaler;
-    amp_report           report;
     amp_advice          *advice;
     int                  count;
+    int                  row, here; /* overflows up to the last step: in a row, at this scale */
+    int                  recent;    /* in the last AMPI_RECENT steps                          */
+    int                  late;      /* the same, if there were AMPI_BEGINNING before them     */
+    int                  never;     /* the scale of its own never moves                       */
 } ampi_case;
 
 /* One more. */
@@ -8458,37 +8420,6 @@ static AMPI_PRINTS(5) void ampi_advise(ampi_case *k, amp_advice_code code, int t
 /* In percent, to one digit behind the point. */
 static double ampi_percent(double share) {
     return (double)(uint64_t)(share * 1000.0 + 0.5) / 10.0;
-}
-
-/* Overflows up to the last step, in a row; at: only those at this scale. */
-static uint64_t ampi_overflows_in_a_row(const ampi_case *k, const float *at) {
-    const uint64_t  last = k->report.iterations;
-    const amp_iteration *t;
-    uint64_t        row = 0;
-    for (; row < AMP_HISTORY && (t = ampi_iteration_at(k->plan, last - row)) != NULL; row++)
-        if ((t->skip != (uint32_t)AMP_SKIP_OVERFLOW && t->tensor < 0) ||
-            (at && memcmp(&t->loss_scale, at, sizeof *at) != 0))
-            break;
-    return row;
-}
-
-/* Overflows of the last AMPI_RECENT steps; 0 if there are not more by before. */
-static uint64_t ampi_recent_overflows(const ampi_case *k, uint64_t before) {
-    const uint64_t last = k->report.iterations;
-    uint64_t       i, sum = 0;
-    if (before && (last < AMPI_RECENT + before ||
-                   !ampi_iteration_at(k->plan, last - AMPI_RECENT - before + 1)))
-        return 0;
-    for (i = 0; i < AMPI_RECENT && i < last; i++) {
-        const amp_iteration *t = ampi_iteration_at(k->plan, last - i);
-        sum += t && t->skip == (uint32_t)AMP_SKIP_OVERFLOW;
-    }
-    return sum;
-}
-
-/* Does the scale of its own never move? */
-static int ampi_moves_never(const amp_scaler *s) {
-    return (s->rules & AMPI_GROW_MASK) == AMPI_GROW_NEVER || (s->rules & AMPI_DISABLED) != 0;
 }
 
 /* The first tensor that holds a weight that is not finite; -1: none. Of masters that are in two
@@ -8512,15 +8443,14 @@ static int ampi_bad_master(const amp_optimizer *opt) {
 }
 
 static int ampi_advise_nan(ampi_case *k) {
-    const ampi_slot *slots = k->plan->seen_slots;
-    const amp_iteration *last  = ampi_iteration_at(k->plan, k->report.iterations);
-    uint64_t         nan   = 0;
-    size_t           i, first = k->plan->num_slots;
-    int              master;
-    for (i = k->plan->num_slots; i-- > 0; nan += slots[i].stats.nan)
+    const ampi_slot     *slots = k->opt->plan->seen->slots;
+    const amp_iteration *last  = ampi_step_before(k->opt, 0);
+    uint64_t             nan   = 0;
+    size_t               i, first = 0;
+    int                  master;
+    for (i = k->opt->plan->num_slots; i-- > 0; nan += slots[i].stats.nan)
         if (slots[i].stats.nan) first = i;
-    if (!nan || !last) return 0;
-    if (last->loss_scale > 1.0f && ampi_overflows_in_a_row(k, NULL) < AMPI_NAN_ROW) return 0;
+    if (!nan || !last || (last->loss_scale > 1.0f && k->row < AMPI_NAN_ROW)) return 0;
     master = ampi_bad_master(k->opt);
     if (master >= 0)
         ampi_advise(k, AMP_ADVICE_NAN, master, (double)nan,
@@ -8534,66 +8464,56 @@ static int ampi_advise_nan(ampi_case *k) {
 }
 
 static void ampi_advise_skips(ampi_case *k) {
-    const amp_scaler *s      = k->scaler;
-    const int         never  = ampi_moves_never(s);
-    const double      scale  = (double)s->scale;
-    const double      row    = (double)ampi_overflows_in_a_row(k, &s->scale);
-    const double      recent = (double)ampi_recent_overflows(k, 0);
-    const double      late   = (double)ampi_recent_overflows(k, AMPI_BEGINNING);
-    const double      share  = late / (double)AMPI_RECENT;
-    if (s->stuck && row >= (double)AMPI_ROW)
-        ampi_advise(k, AMP_ADVICE_STUCK, -1, row,
+    const amp_scaler *s     = k->scaler;
+    const double      scale = (double)s->scale, share = (double)k->late / (double)AMPI_RECENT;
+    if (s->stuck && k->here >= AMPI_ROW)
+        ampi_advise(k, AMP_ADVICE_STUCK, -1, k->here,
                     "%g overflows in a row at the least loss scale, %g: lower min_scale, or look "
-                    "for what diverges", row, scale);
-    if (share > 0.1 && share * ((double)s->growth_interval + 1.0) > 2.0 && !never)
-        ampi_advise(k, AMP_ADVICE_TOO_MANY_SKIPS, k->report.most_tensor, late,
+                    "for what diverges", (double)k->here, scale);
+    if (share > 0.1 && share * ((double)s->growth_interval + 1.0) > 2.0 && !k->never)
+        ampi_advise(k, AMP_ADVICE_TOO_MANY_SKIPS, k->report->most_tensor, k->late,
                     "%g of the last 128 steps overflowed, here most often: raise growth_interval, "
-                    "or clip what spikes", late);
-    if (never && scale > 1.0 && recent >= 2.0)
-        ampi_advise(k, AMP_ADVICE_SCALE_TOO_HIGH, k->report.most_tensor, scale,
+                    "or clip what spikes", (double)k->late);
+    if (k->never && scale > 1.0 && k->recent >= 2)
+        ampi_advise(k, AMP_ADVICE_SCALE_TOO_HIGH, k->report->most_tensor, scale,
                     "overflows, %g of the last 128 steps do: the loss scale %g is too high, and "
-                    "does not move", recent, scale);
+                    "does not move", (double)k->recent, scale);
 }
 
-/* The share of a tensor's gradients, not 0, that is subnormal as it is stored. */
-static double ampi_underflow(const amp_plan *plan, size_t i) {
-    const ampi_histogram *histogram  = &plan->host_histograms[i];
-    const uint64_t nonzero = ampi_nonzero(histogram);
-    if (plan->seen_slots[i].grad_type != AMP_F16 || nonzero < AMPI_ENOUGH) return 0.0;
-    return (double)histogram->count[AMPI_F16_SMALL] / (double)nonzero;
-}
-
-/* Where small gradients are, and large ones. */
+/* Where small gradients are, and large ones, of fp16. */
 typedef struct ampi_reach {
     int      worst, largest;   /* tensors: most of it underflows; next to the end of fp16 */
+    double   share, above;     /* of them, what underflows                                */
     int      headroom, next;   /* of the largest, and of the next                         */
     uint64_t small, weights;   /* in tensors that underflow, and in all                   */
     uint64_t tiny, grads;
 } ampi_reach;
 
-static ampi_reach ampi_measure(const amp_plan *plan) {
-    ampi_reach e = {-1, -1, AMPI_UNBOUNDED, AMPI_UNBOUNDED, 0, 0, 0, 0};
-    double      most = 0.25, share;
-    size_t      i;
-    for (i = 0; i < plan->num_slots; i++) {
-        const ampi_slot *slot = &plan->seen_slots[i];
-        const int        room = ampi_headroom(slot);
+static ampi_reach ampi_measure(const amp_optimizer *opt) {
+    ampi_reach e = {-1, -1, 0.25, 0.0, AMPI_UNBOUNDED, AMPI_UNBOUNDED, 0, 0, 0, 0};
+    size_t     i;
+    for (i = 0; i < opt->plan->num_slots; i++) {
+        const ampi_slot        *slot    = &opt->plan->seen->slots[i];
+        const amp_tensor_report t       = ampi_report_of(opt, i);
+        const uint64_t          nonzero = ampi_nonzero(&t);
+        double                  share   = 0.0;
         if (slot->grad_type != AMP_F16 || !slot->grad) continue;
-        share = ampi_underflow(plan, i);
-        e.weights += plan->host_slots[i].n;
-        e.tiny += plan->host_histograms[i].count[AMPI_F16_SMALL];
-        e.grads += ampi_nonzero(&plan->host_histograms[i]);
-        if (share >= 0.25) e.small += plan->host_slots[i].n;
-        if (share >= most) {
-            most    = share;
+        if (nonzero >= AMPI_ENOUGH) share = (double)t.f16_small / (double)nonzero;
+        e.weights += slot->n;
+        e.tiny += t.f16_small;
+        e.grads += nonzero;
+        if (share >= 0.25) e.small += slot->n;
+        if (share >= e.share) {
+            e.share = share;
             e.worst = (int)i;
         }
-        if (room < e.headroom) {
+        if (t.headroom < e.headroom) {
             e.next     = e.headroom;
-            e.headroom = room;
+            e.headroom = t.headroom;
             e.largest  = (int)i;
-        } else if (room < e.next) {
-            e.next = room;
+            e.above    = share;
+        } else if (t.headroom < e.next) {
+            e.next = t.headroom;
         }
     }
     return e;
@@ -8601,22 +8521,20 @@ static ampi_reach ampi_measure(const amp_plan *plan) {
 
 /* Gradients that are too small for fp16: what is to be done depends on how large others are. */
 static void ampi_advise_range(ampi_case *k) {
-    const amp_scaler *s     = k->scaler;
-    const double      scale = (double)s->scale;
-    const amp_iteration *then  = ampi_iteration_at(k->plan, k->report.sampled);
-    const amp_iteration *last  = ampi_iteration_at(k->plan, k->report.iterations);
-    const int stays = ampi_moves_never(s) || (s->max_scale > 0.0f && s->scale >= s->max_scale);
-    const ampi_reach e = ampi_measure(k->plan);
-    const double share = e.worst < 0 ? 0.0 : ampi_underflow(k->plan, (size_t)e.worst);
-    const double above = e.next - e.headroom, tiny = (double)e.tiny / (double)e.grads;
+    const amp_scaler    *s     = k->scaler;
+    const uint64_t       since = k->report->iterations - k->report->sampled;
+    const amp_iteration *last  = ampi_step_before(k->opt, 0);
+    const amp_iteration *then  = ampi_step_before(k->opt, since);
+    const ampi_reach     e     = ampi_measure(k->opt);
+    const double         scale = (double)s->scale, headroom = e.headroom, above = e.next - headroom;
+    const double         share = ampi_percent(e.share), tiny = (double)e.tiny / (double)e.grads;
     if (e.worst < 0 || !then || then->skip || !last || last->skip || last->tensor >= 0) return;
     if (e.headroom >= AMPI_HARMLESS) { /* a scale that moves will grow */
-        if (stays)
-            ampi_advise(k, AMP_ADVICE_SCALE_TOO_LOW, e.worst, (double)e.headroom,
+        if (k->never || (s->max_scale > 0.0f && s->scale >= s->max_scale))
+            ampi_advise(k, AMP_ADVICE_SCALE_TOO_LOW, e.worst, headroom,
                         "%g %% of its gradients are subnormal in fp16: the loss scale %g is too "
-                        "low by up to 2^%g", ampi_percent(share), scale, (double)e.headroom);
-    } else if (above >= (double)AMPI_HARMLESS && e.next != AMPI_UNBOUNDED &&
-               ampi_underflow(k->plan, (size_t)e.largest) < 0.25) {
+                        "low by up to 2^%g", share, scale, headroom);
+    } else if (above >= (double)AMPI_HARMLESS && e.next != AMPI_UNBOUNDED && e.above < 0.25) {
         ampi_advise(k, AMP_ADVICE_KEEP_FP32, e.largest, above,
                     "its gradients are 2^%g above all others', which underflow: keep them in fp32",
                     above);
@@ -8625,19 +8543,18 @@ static void ampi_advise_range(ampi_case *k) {
                     "%g %% of gradients are subnormal in fp16 while others are near its end: use "
                     "bf16", ampi_percent(tiny));
     } else {
-        ampi_advise(k, AMP_ADVICE_UNDERFLOW, e.worst, share,
+        ampi_advise(k, AMP_ADVICE_UNDERFLOW, e.worst, e.share,
                     "%g %% of its gradients are subnormal at the loss scale %g, which cannot be "
-                    "larger", ampi_percent(share), scale);
+                    "larger", share, scale);
     }
 }
 
 static void ampi_advise_masters(ampi_case *k) {
     size_t i;
-    for (i = 0; i < k->plan->num_slots; i++) {
-        const unsigned long long *count   = k->plan->host_histograms[i].count;
-        const unsigned long long  updates = count[AMPI_UPDATES], lost = count[AMPI_LOST];
-        const double              share   = (double)lost / (double)updates;
-        if (updates < AMPI_ENOUGH || count[AMPI_ROUNDED] != updates || lost == updates) continue;
+    for (i = 0; i < k->opt->plan->num_slots; i++) {
+        const amp_tensor_report t     = ampi_report_of(k->opt, i);
+        const double            share = (double)t.lost / (double)t.updates;
+        if (t.updates < AMPI_ENOUGH || t.rounded != t.updates || t.lost == t.updates) continue;
         ampi_advise(k, AMP_ADVICE_MASTERS, (int)i, share,
                     "its masters are rounded to 16 bits, and a step loses %g %% of updates: keep "
                     "master weights in fp32", ampi_percent(share));
@@ -8645,15 +8562,31 @@ static void ampi_advise_masters(ampi_case *k) {
     }
 }
 
-static AMPI_NOINLINE int ampi_judge(const amp_optimizer *opt, const amp_scaler *s,
-                                    const amp_report *report, amp_advice *advice) {
+/* Overflows among the last steps. */
+static void ampi_count_overflows(ampi_case *k) {
+    const amp_iteration *t;
+    int                  i;
+    for (i = 0; i < AMP_HISTORY && (t = ampi_step_before(k->opt, (uint64_t)i)) != NULL; i++) {
+        const int overflow = t->skip == (uint32_t)AMP_SKIP_OVERFLOW;
+        const int bad      = overflow || t->tensor >= 0; /* a disabled scaler steps on */
+        if (i < AMPI_RECENT) k->recent += overflow;
+        if (k->row == i) k->row += bad;
+        if (k->here == i && memcmp(&t->loss_scale, &k->scaler->scale, 4) == 0) k->here += bad;
+    }
+    if (i >= AMPI_RECENT + AMPI_BEGINNING) k->late = k->recent;
+}
+
+/* All advice; returns how many there are. */
+static AMPI_NOINLINE int ampi_judge(const amp_optimizer *opt, amp_advice *advice) {
     ampi_case k;
+    memset(&k, 0, sizeof k);
     k.opt    = opt;
-    k.plan   = opt->plan;
-    k.scaler = s;
-    k.report = *report;
+    k.report = &opt->plan->seen->report;
+    k.scaler = &opt->plan->seen->scaler;
     k.advice = advice;
-    k.count  = 0;
+    k.never  = (k.scaler->rules & AMPI_GROW_MASK) == AMPI_GROW_NEVER ||
+               (k.scaler->rules & AMPI_DISABLED) != 0;
+    ampi_count_overflows(&k);
     if (!ampi_advise_nan(&k)) {
         ampi_advise_skips(&k);
         ampi_advise_range(&k);
@@ -8663,17 +8596,11 @@ static AMPI_NOINLINE int ampi_judge(const amp_optimizer *opt, const amp_scaler *
 }
 
 AMP_DEF amp_result amp_optimizer_advice(const amp_optimizer *opt, amp_advice *advice, int *count) {
-    ampi_control c;
-    amp_scaler   s;
-    amp_report   report;
-    amp_result   result;
-    uint32_t     fp;
-    if (!advice || !count) return AMP_ERROR_INVALID_ARGUMENT;
-    result = ampi_look(opt, &c, &s);
+    const amp_result result = advice && count ? ampi_look(opt) : AMP_ERROR_INVALID_ARGUMENT;
+    uint32_t         fp;
     if (result != AMP_OK) return result;
-    ampi_fill_report(opt->plan, &c, &s, &report);
     fp     = ampi_fp_begin();
-    *count = ampi_judge(opt, &s, &report, advice);
+    *count = ampi_judge(opt, advice);
     ampi_fp_end(fp);
     return AMP_OK;
 }
@@ -8721,6 +8648,15 @@ static void ampi_print_string(ampi_text *t, const char *text) {
     ampi_print_char(t, '"');
 }
 
+/* Members that follow each other in a struct, by their names. */
+static void ampi_print_counts(ampi_text *t, const uint64_t *count, const char *names) {
+    for (; *names; names += *names == ' ') {
+        ampi_print_text(t, ",\"");
+        for (; *names && *names != ' '; names++) ampi_print_char(t, *names);
+        ampi_print(t, "\":%g", (double)*count++);
+    }
+}
+
 static void ampi_print_bins(ampi_text *t, const char *key, const uint64_t *bins) {
     int b, more = 0;
     ampi_print(t, ",\"%s\":[", key);
@@ -8729,155 +8665,123 @@ static void ampi_print_bins(ampi_text *t, const char *key, const uint64_t *bins)
     ampi_print_char(t, ']');
 }
 
-static void ampi_print_tensor(ampi_text *t, const amp_optimizer *opt, int i, int sampled) {
-    amp_tensor_report r;
-    ampi_fill_tensor_report(opt, i, &r);
-    ampi_print(t, "{\"name\":");
+static void ampi_print_tensor(ampi_text *t, const amp_optimizer *opt, size_t i) {
+    const amp_tensor_report r = ampi_report_of(opt, i);
+    ampi_print(t, "%s{\"name\":", i ? "," : "");
     ampi_print_string(t, r.name);
     ampi_print(t, ",\"n\":%g,\"nonfinite\":%g,\"nan\":%g", (double)r.n, (double)r.stats.nonfinite,
-             (double)r.stats.nan);
+               (double)r.stats.nan);
     if (r.stats.nonfinite) ampi_print(t, ",\"first\":%g", (double)r.stats.first_nonfinite);
     ampi_print(t, ",\"zeros\":%g,\"max\":%g,\"headroom\":%g", (double)r.stats.zeros,
-             (double)r.stats.max_finite, (double)r.headroom);
+               (double)r.stats.max_finite, (double)r.headroom);
     if (r.overflows)
-        ampi_print(t, ",\"overflows\":%g,\"nans\":%g,\"first_iteration\":%g,\"last_iteration\":%g",
-                 (double)r.overflows, (double)r.nans, (double)r.first_iteration,
-                 (double)r.last_iteration);
-    if (sampled) {
-        ampi_print(t, ",\"f16_zero\":%g,\"f16_small\":%g,\"bf16_zero\":%g,\"bf16_small\":%g,"
-                    "\"updates\":%g,\"lost\":%g",
-                 (double)r.f16_zero, (double)r.f16_small, (double)r.bf16_zero,
-                 (double)r.bf16_small, (double)r.updates, (double)r.lost);
+        ampi_print_counts(t, &r.overflows, "overflows nans first_iteration last_iteration");
+    if (opt->plan->seen->report.sampled) {
+        ampi_print_counts(t, &r.f16_zero, "f16_zero f16_small bf16_zero bf16_small updates lost");
         ampi_print_bins(t, "grads", r.grads);
         ampi_print_bins(t, "weights", r.weights);
     }
     ampi_print_char(t, '}');
 }
 
-static void ampi_print_report(ampi_text *t, const amp_report *r) {
-    ampi_print(t, "{\"iterations\":%g,\"steps\":%g,\"overflows\":%g,\"spikes\":%g,\"asked\":%g,"
-                "\"growths\":%g,\"backoffs\":%g,\"norm\":%g,\"loss_scale\":%g,\"stuck\":%g,"
-                "\"headroom\":%g,\"first_tensor\":%g,\"first_iteration\":%g,\"most_tensor\":%g,"
-                "\"most_overflows\":%g,",
-             (double)r->iterations, (double)r->steps, (double)r->overflows, (double)r->spikes,
-             (double)r->asked, (double)r->growths, (double)r->backoffs, r->norm,
-             (double)r->loss_scale, (double)r->stuck, (double)r->headroom,
-             (double)r->first_tensor, (double)r->first_iteration, (double)r->most_tensor,
-             (double)r->most_overflows);
-    ampi_print(t, "\"sampled\":%g,\"grads\":%g,\"f16_zero\":%g,\"f16_small\":%g,\"bf16_zero\":%g,"
-                "\"bf16_small\":%g,\"updates\":%g,\"lost\":%g",
-             (double)r->sampled, (double)r->grads, (double)r->f16_zero, (double)r->f16_small,
-             (double)r->bf16_zero, (double)r->bf16_small, (double)r->updates, (double)r->lost);
-}
-
 static AMPI_NOINLINE void ampi_print_json(ampi_text *t, const amp_optimizer *opt,
-                                        const amp_report *r, const amp_advice *advice,
-                                        int count) {
-    amp_plan *plan = opt->plan;
-    uint64_t  number = ampi_first_remembered(plan, r->iterations, AMP_HISTORY);
-    size_t    i, more = 0;
-    int       k;
-    if (number <= plan->told && plan->told <= r->iterations) number = plan->told + 1;
+                                          const amp_advice *advice, int count) {
+    ampi_seen        *seen = opt->plan->seen;
+    const amp_report *r    = &seen->report;
+    size_t            i, k, steps = ampi_remembered(opt, AMP_HISTORY);
     t->json = 1;
-    ampi_print_report(t, r);
+    ampi_print(t, "{\"iterations\":%g", (double)r->iterations);
+    ampi_print_counts(t, &r->steps, "steps overflows spikes asked growths backoffs");
+    ampi_print(t, ",\"norm\":%g,\"loss_scale\":%g,\"stuck\":%g,\"headroom\":%g,"
+                  "\"first_tensor\":%g,\"first_iteration\":%g,\"most_tensor\":%g",
+               r->norm, (double)r->loss_scale, (double)r->stuck, (double)r->headroom,
+               (double)r->first_tensor, (double)r->first_iteration, (double)r->most_tensor);
+    ampi_print_counts(t, &r->most_overflows, "most_overflows sampled grads f16_zero f16_small "
+                                             "bf16_zero bf16_small updates lost");
     ampi_print(t, ",\"history\":[");
-    for (; number <= r->iterations; number++) {
-        const amp_iteration *at = ampi_iteration_at(plan, number);
-        ampi_print(t, "%s[%g,%g,%g,%g,%g,%g]", more++ ? "," : "", (double)at->iteration, at->norm,
-                 (double)at->loss_scale, (double)at->clip_factor, (double)at->skip,
-                 (double)at->tensor);
+    if (seen->told <= r->iterations && r->iterations - seen->told < steps)
+        steps = (size_t)(r->iterations - seen->told);
+    for (i = steps; i-- > 0;) {
+        const amp_iteration *at = ampi_step_before(opt, i);
+        ampi_print(t, "%s[%g,%g,%g,%g,%g,%g]", i + 1 < steps ? "," : "", (double)at->iteration,
+                   at->norm, (double)at->loss_scale, (double)at->clip_factor, (double)at->skip,
+                   (double)at->tensor);
     }
     ampi_print(t, "],\"tensors\":[");
-    for (i = 0; i < plan->num_slots; i++) {
-        if (i) ampi_print_char(t, ',');
-        ampi_print_tensor(t, opt, (int)i, r->sampled != 0);
-    }
+    for (i = 0; i < opt->plan->num_slots; i++) ampi_print_tensor(t, opt, i);
     ampi_print(t, "],\"advice\":[");
-    for (k = 0; k < count; k++) {
+    for (k = 0; k < (size_t)count; k++) {
         ampi_print(t, "%s{\"code\":\"%s\",\"tensor\":%g,\"number\":%g,\"text\":", k ? "," : "",
-                 amp_advice_name(advice[k].code), (double)advice[k].tensor, advice[k].number);
+                   amp_advice_name(advice[k].code), (double)advice[k].tensor, advice[k].number);
         ampi_print_string(t, advice[k].text);
         ampi_print_char(t, '}');
     }
     ampi_print(t, "]}\n");
-    if (!t->failed) plan->told = r->iterations;
+    if (!t->failed) seen->told = r->iterations;
 }
 
-static void ampi_print_share(ampi_text *t, uint64_t some, uint64_t all, size_t column) {
+/* A number of a table; a dash for one below 0, which is none. */
+static void ampi_print_cell(ampi_text *t, size_t column, double x, const char *unit) {
     ampi_print_to(t, column);
-    if (all) ampi_print(t, "%g %%", ampi_percent((double)some / (double)all));
-    else ampi_print_char(t, '-');
+    if (x < 0.0) ampi_print_char(t, '-');
+    else ampi_print(t, "%g%s", x, unit);
 }
 
-static void ampi_print_row(ampi_text *t, const amp_optimizer *opt, int i, int sampled) {
-    amp_tensor_report r;
-    char              name[40];
-    ampi_fill_tensor_report(opt, i, &r);
+static void ampi_print_share(ampi_text *t, size_t column, uint64_t some, uint64_t all) {
+    ampi_print_cell(t, column, all ? ampi_percent((double)some / (double)all) : -1.0, " %");
+}
+
+static void ampi_print_row(ampi_text *t, const amp_optimizer *opt, size_t i) {
+    const amp_tensor_report r = ampi_report_of(opt, i);
+    char                    name[30];
     memset(name, 0, sizeof name);
-    if (r.name) memcpy(name, r.name, ampi_min(strlen(r.name), 29));
+    if (r.name) memcpy(name, r.name, ampi_min(strlen(r.name), sizeof name - 1));
     ampi_print(t, "  %s", name[0] ? name : "-");
-    ampi_print_to(t, 32);
-    ampi_print_number(t, (double)r.stats.max_finite);
-    ampi_print_to(t, 46);
-    if (r.headroom == AMPI_UNBOUNDED) ampi_print_char(t, '-');
-    else ampi_print_number(t, r.headroom);
-    ampi_print_share(t, r.stats.zeros, opt->plan->seen_slots[i].n, 56);
-    ampi_print_to(t, 65);
-    ampi_print_number(t, (double)r.overflows);
-    if (sampled) {
-        ampi_print_share(t, r.f16_small, ampi_nonzero(&opt->plan->host_histograms[i]), 76);
-        ampi_print_share(t, r.lost, r.updates, 90);
+    ampi_print_cell(t, 32, (double)r.stats.max_finite, "");
+    ampi_print_cell(t, 46, r.headroom == AMPI_UNBOUNDED ? -1.0 : r.headroom, "");
+    ampi_print_share(t, 56, r.stats.zeros, opt->plan->seen->slots[i].n);
+    ampi_print_cell(t, 65, (double)r.overflows, "");
+    if (opt->plan->seen->report.sampled) {
+        ampi_print_share(t, 76, r.f16_small, ampi_nonzero(&r));
+        ampi_print_share(t, 90, r.lost, r.updates);
     }
     ampi_print_char(t, '\n');
 }
 
 static AMPI_NOINLINE void ampi_print_table(ampi_text *t, const amp_optimizer *opt,
-                                         const amp_report *r, const amp_advice *advice,
-                                         int count) {
-    static const char *const names[]   = {"largest",   "headroom",  "zeros",
-                                          "overflows", "subnormal", "updates lost"};
-    static const size_t      columns[] = {32, 46, 56, 65, 76, 90};
-    size_t                   i;
-    int                      k;
+                                           const amp_advice *advice, int count) {
+    const amp_report *r = &opt->plan->seen->report;
+    size_t            i;
+    int               k;
     ampi_print(t, "iterations %g, steps %g, skipped %g (overflows %g, spikes %g, asked %g)\n",
-             (double)r->iterations, (double)r->steps, (double)(r->overflows + r->spikes + r->asked),
-             (double)r->overflows, (double)r->spikes, (double)r->asked);
+               (double)r->iterations, (double)r->steps,
+               (double)(r->overflows + r->spikes + r->asked), (double)r->overflows,
+               (double)r->spikes, (double)r->asked);
     ampi_print(t, "loss scale %g, growths %g, backoffs %g%s, norm %g\n", (double)r->loss_scale,
-             (double)r->growths, (double)r->backoffs, r->stuck ? ", stuck" : "", r->norm);
+               (double)r->growths, (double)r->backoffs, r->stuck ? ", stuck" : "", r->norm);
     if (r->first_tensor >= 0)
         ampi_print(t, "first overflow in iteration %g, tensor %g; most, %g, tensor %g\n",
-                 (double)r->first_iteration, (double)r->first_tensor, (double)r->most_overflows,
-                 (double)r->most_tensor);
-    ampi_print(t, "  gradient, scaled");
-    for (i = 0; i < (r->sampled ? 6u : 4u); i++) {
-        ampi_print_to(t, columns[i]);
-        ampi_print_text(t, names[i]);
-    }
-    ampi_print_char(t, '\n');
-    for (i = 0; i < opt->plan->num_slots; i++) ampi_print_row(t, opt, (int)i, r->sampled != 0);
+                   (double)r->first_iteration, (double)r->first_tensor, (double)r->most_overflows,
+                   (double)r->most_tensor);
+    ampi_print(t, "  gradient, scaled              largest       headroom  zeros    overflows%s\n",
+               r->sampled ? "  subnormal     updates lost" : "");
+    for (i = 0; i < opt->plan->num_slots; i++) ampi_print_row(t, opt, i);
     for (k = 0; k < count; k++)
         ampi_print(t, "%s: %s\n", amp_advice_name(advice[k].code), advice[k].text);
 }
 
 /* Look, judge and write. */
 static amp_result ampi_write_report(const amp_optimizer *opt, amp_write_fn write_fn, void *user,
-                                    void (*put)(ampi_text *, const amp_optimizer *,
-                                                const amp_report *, const amp_advice *, int)) {
-    amp_advice   advice[AMP_NUM_ADVICE];
-    ampi_control c;
-    amp_scaler   s;
-    amp_report   report;
-    ampi_text    text;
-    char         bytes[512];
-    amp_result   result;
-    uint32_t     fp;
-    if (!write_fn) return AMP_ERROR_INVALID_ARGUMENT;
-    result = ampi_look(opt, &c, &s);
+                                    void (*print)(ampi_text *, const amp_optimizer *,
+                                                  const amp_advice *, int)) {
+    const amp_result result = write_fn ? ampi_look(opt) : AMP_ERROR_INVALID_ARGUMENT;
+    amp_advice       advice[AMP_NUM_ADVICE];
+    char             bytes[512];
+    ampi_text        text = ampi_text_to(write_fn, user, bytes, sizeof bytes);
+    uint32_t         fp;
     if (result != AMP_OK) return result;
-    text = ampi_text_to(write_fn, user, bytes, sizeof bytes);
-    ampi_fill_report(opt->plan, &c, &s, &report);
     fp = ampi_fp_begin();
-    put(&text, opt, &report, advice, ampi_judge(opt, &s, &report, advice));
+    print(&text, opt, advice, ampi_judge(opt, advice));
     ampi_fp_end(fp);
     return text.failed ? AMP_ERROR_WRITE : AMP_OK;
 }
@@ -8924,8 +8828,8 @@ static ampi_second_floor ampi_second(void) {
     up.report_layout  = ampi_layout_report;
     up.report_room    = ampi_report_room;
     up.report_grads   = ampi_sample_grads;
-    up.report_weights = ampi_watch_chunk;
-    up.report_save    = ampi_fetch_filed;
+    up.report_weights = ampi_sample_weights;
+    up.report_save    = ampi_fetch_history;
     up.report_walk    = ampi_walk_report;
     up.report_forget  = ampi_forget;
     up.report_load    = ampi_send_history;
