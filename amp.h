@@ -941,23 +941,23 @@ typedef struct amp_rows {
        if (step % 100 == 0) amp_optimizer_report_json(&opt, my_write, file);
 
    A step counts in passes that it makes anyway, in backend memory: no launch is added and nothing
-   waits; a graph replays it. Reading a report waits, as amp_optimizer_status does. Steps,
-   taken or skipped, are iterations, numbered from first_step + 1. All but the histograms is saved
-   with the state; a state without a report begins a new history. Each rank reports its own shard;
-   on another number of ranks it continues the report of a rank that had some of it. Of a gradient
-   of few rows the fp32 sums are counted; a row that is not in the tensor is an overflow. Weights
-   are not counted in such a tensor, nor where masters are not fp32. */
+   waits; a graph replays it. Reading a report waits, as amp_optimizer_status does. Steps, taken or
+   skipped, are iterations, numbered from first_step + 1. All but the histograms is saved with the
+   state; a state without a report begins a new history. Each rank reports its own shard; on another
+   number of ranks it continues the report of a rank that had some of it. Of a gradient of few rows
+   the fp32 sums are counted; a row that is not in the tensor is an overflow. Weights are not
+   counted in such a tensor, nor where masters are not fp32.
+
+   The running mean and variance average the first 128 norms that were not spikes, then decay with
+   weight 1/128. Before 128 norms, and while the variance is 0, spike_z finds no spike. A spike is
+   not an overflow: the scale advances as after a step that was taken. The fifth spike in a row is
+   taken, and the statistics begin anew. */
 
 typedef struct amp_report_desc {
     int   every;      /* histograms at iterations 1, 1 + every, 1 + 2 every ...; 0: none          */
     float spike_norm; /* skip a step whose unscaled norm is larger; 0: none                       */
-    float spike_z;    /* or so many standard deviations above the running mean; 0: none          */
+    float spike_z;    /* or so many standard deviations above the running mean; 0: none           */
 } amp_report_desc;
-
-/* The running mean and variance average the first 128 norms that were not spikes, then decay with
-   weight 1/128. Before 128 norms, and while the variance is 0, spike_z finds no spike. A spike is
-   skipped by the gate alone. It is not an overflow: the scale advances as after a step that was
-   taken. The fifth spike in a row is taken, and the statistics begin anew. */
 
 typedef enum amp_skip {
     AMP_SKIP_NONE = 0, /* taken                                                                   */
@@ -1027,29 +1027,21 @@ AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
 AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration *history,
                                          size_t *count);
 
-/* What to change, and the number that says so. Nothing is said of a healthy run. Underflow means:
-   of a tensor's fp16 gradients that are not 0, a quarter or more are subnormal in the last sample,
-   which was not skipped. */
+/* What to change, and the number that says so; nothing is said of a healthy run. The last 128 steps
+   count. Underflow: a quarter or more of a tensor's fp16 gradients that are not 0 are subnormal in
+   the last sample. */
 typedef enum amp_advice_code {
-    AMP_ADVICE_NAN = 0,          /* NaN in the last step, at a scale of 1 or less, or at the end of
-                                    ten overflows in a row: it comes from the model: how many, and
-                                    the tensor whose weights are not finite (all are read), or else
-                                    the first whose gradient holds one                            */
-    AMP_ADVICE_STUCK,            /* five overflows or more in a row, at the least scale: how many */
-    AMP_ADVICE_TOO_MANY_SKIPS,   /* of the last 128 steps (the first 64 of a run apart) more than
-                                    one in ten overflowed, and twice what the growth of the scale
-                                    explains, which is one in growth_interval + 1: how many       */
-    AMP_ADVICE_SCALE_TOO_HIGH,   /* a scale above 1 that never moves overflowed twice or more in
-                                    the last 128 steps: the scale                                 */
-    AMP_ADVICE_SCALE_TOO_LOW,    /* underflow, and four powers of two or more of headroom, in a
-                                    scale that never moves, or is at its largest: the headroom    */
-    AMP_ADVICE_UNDERFLOW,        /* underflow at a scale that cannot be larger: the share in X    */
-    AMP_ADVICE_KEEP_FP32,        /* the same, and the gradients of X are so many powers of two, four
-                                    or more, above those of all other tensors                     */
-    AMP_ADVICE_USE_BF16,         /* the same in tensors with 50 % of all weights or more: the share
-                                    of gradients that are subnormal                               */
-    AMP_ADVICE_MASTERS,          /* a step moves weights of X, but all its masters, 32 or more, are
-                                    of 16 bits, so they are none: the share of updates lost       */
+    AMP_ADVICE_NAN = 0,        /* NaN at a scale of 1, or after ten overflows in a row: how many;
+                                  and the tensor whose weights, or else gradients, hold one       */
+    AMP_ADVICE_STUCK,          /* five overflows or more in a row, at the least scale: how many   */
+    AMP_ADVICE_TOO_MANY_SKIPS, /* over one in ten, and twice what growth explains: how many       */
+    AMP_ADVICE_SCALE_TOO_HIGH, /* a scale above 1 that never moves overflowed twice: the scale    */
+    AMP_ADVICE_SCALE_TOO_LOW,  /* underflow, and 2^4 or more of headroom, but the scale never
+                                  moves, or is at its largest: the headroom                       */
+    AMP_ADVICE_UNDERFLOW,      /* underflow at a scale that cannot be larger: the share           */
+    AMP_ADVICE_KEEP_FP32,      /* so, as gradients of this tensor are 2^number above all others   */
+    AMP_ADVICE_USE_BF16,       /* so in half of all weights: the share that is subnormal          */
+    AMP_ADVICE_MASTERS,        /* masters, 32 or more, of 16 bits: the share of updates lost      */
     AMP_NUM_ADVICE
 } amp_advice_code;
 
@@ -1143,15 +1135,13 @@ typedef struct amp_capability {
     const char *advice;           /* the same in words                                            */
 } amp_capability;
 
-/* Capabilities of the CPU (0, 0), as amp.h uses it; or of a CUDA compute capability (major and
-   minor of cudaDeviceProp). */
+/* Of the CPU (0, 0), as amp.h uses it; or of a GPU (major and minor of cudaDeviceProp). */
 AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability);
 
 /* -------------------------------------------------------------- >>api  autocast
    Which type an op computes in. Tables and a stack of scopes, in an object that you own; you ask
    (amp_autocast_dtype, under >>api ops), and cast accordingly; amp_gemm asks by itself. It needs no
-   scaler, so it serves inference too. AMP_NO_AUTOCAST, defined everywhere, leaves out all from here
-   on. */
+   scaler, so it serves inference too. */
 #ifndef AMP_NO_AUTOCAST
 
 /* A region of your program. What is zero is inherited from the scope around it; outermost: on. */
@@ -1159,7 +1149,7 @@ typedef enum amp_autocast_mode {
     AMP_AUTOCAST_INHERIT = 0, AMP_AUTOCAST_ON, AMP_AUTOCAST_OFF
 } amp_autocast_mode;
 typedef struct amp_scope {
-    const char       *layer; /* name, for overrides; must live as long as the scope              */
+    const char       *layer; /* for overrides; must live as long as the scope                    */
     amp_autocast_mode mode;
     amp_dtype         dtype; /* low: AMP_F16 or AMP_BF16                                         */
 } amp_scope;
@@ -1193,7 +1183,7 @@ typedef struct amp_autocast {
 } amp_autocast;
 
 /* dtype: low where no scope says otherwise; AMP_F32: the policy's own. Outside all scopes nothing
-   is cast. Allocates nothing; copy the object as you like. */
+   is cast. Copy the object as you like. */
 AMP_DEF amp_result amp_autocast_init(amp_autocast *ac, amp_policy policy, amp_dtype dtype);
 
 /* Enter and leave a scope. Leaving restores exactly what was. AMP_ERROR_TOO_LARGE beyond
@@ -1217,11 +1207,11 @@ AMP_DEF amp_autocast *amp_autocast_current(void);
                                   for any characters, none included
    No blanks around =. At most AMP_MAX_OVERRIDES layer patterns and AMP_MAX_OP_OVERRIDES ops.
    AMP_ERROR_PARSE changes nothing and tells where in text (position may be NULL). The environment
-   variable AMP_POLICY may hold the same (not with AMP_NO_STDLIB): unset is AMP_OK. There AMP_DTYPE,
-   if it is of 16 bits, is low, and an AMP_POLICY that says the other one (so does the name of a
-   policy that is of one, such as torch_cpu) is AMP_ERROR_MIXED_TYPES: the model copies would serve
-   no product. AMP_ENABLE=0 is off, and so is AMP_DTYPE=fp32 without AMP_POLICY. Of these two a
-   value that cannot be read is AMP_ERROR_PARSE too, *value being that value and *position 0. */
+   variable AMP_POLICY may hold the same: unset is AMP_OK. There AMP_DTYPE, if it is of 16 bits, is
+   low, and an AMP_POLICY that says the other one (so does the name of a policy that is of one) is
+   AMP_ERROR_MIXED_TYPES: the model copies would serve no product. AMP_ENABLE=0 is off, and so is
+   AMP_DTYPE=fp32 without AMP_POLICY. Of these two a value that cannot be read is AMP_ERROR_PARSE
+   too, *value being that value and *position 0. */
 AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position);
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position);
@@ -1236,9 +1226,9 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
 
 /* ----------------------------------------------------------------- >>api  cache
    The weight cache of PyTorch's autocast: 16-bit copies of fp32 matrices for the products that
-   autocast rounds. Weights that you add are cast once until they change; everything else is cast
-   for one product. On a CPU, which can round operands inside a product, it pays where few rows
-   (below 256) meet a weight that does not change; activations gain nothing. */
+   autocast rounds. Weights that you add are cast once until they change, all else for one product.
+   On a CPU, which can round operands inside a product, it pays where few rows (below 256) meet a
+   weight that does not change; activations gain nothing. */
 
 enum { AMP_MAX_CACHED = 256, AMP_MAX_CACHE_OPTIMIZERS = 8 };
 
@@ -1283,52 +1273,48 @@ struct amp_cache { /* read the counters; the rest is private */
 
 /* Take num_bytes of backend's memory (NULL: CPU) for copies: 2 for each element of the weights that
    you add, and of the other operands of the largest product. It is the only allocation; allocator
-   (NULL: malloc) serves the CPU. One thread at a time, and one stream, backend's: products on
-   another one stay in fp32. After replaying a graph that steps an optimizer, call
-   amp_cache_changed. */
+   (NULL: malloc) serves the CPU. For one stream, backend's: products on another stay in fp32. After
+   replaying a graph that steps an optimizer, call amp_cache_changed. */
 AMP_DEF amp_result amp_cache_init(amp_cache *cache, const amp_backend *backend, size_t num_bytes,
                                   const amp_allocator *allocator);
 AMP_DEF void       amp_cache_free(amp_cache *cache); /* safe on a zeroed object, and twice */
 
 /* Weights whose copies stay: one copy of each, so add blocks that you multiply with one by one.
-   Those of a prepared optimizer cost nothing where it has model copies of the type wanted;
-   its steps tell that added weights have changed. opt must outlive cache. AMP_ERROR_UNSUPPORTED:
-   desc.ranks, and a weight whose storage has no fp32 master: there is no fp32 matrix whose
-   copy a product could have; desc.problem names the tensor. */
+   Those of a prepared optimizer cost nothing where it has model copies of the type wanted; its
+   steps tell that added weights have changed. opt must outlive cache. AMP_ERROR_UNSUPPORTED:
+   desc.ranks, and a weight whose storage has no fp32 master; desc.problem names the tensor. */
 AMP_DEF amp_result amp_cache_add(amp_cache *cache, const float *weight, size_t n);
 AMP_DEF amp_result amp_cache_add_optimizer(amp_cache *cache, const amp_optimizer *opt);
 
-/* You have written to a weight (NULL: any of them), or will free it. This is about added weights; a
-   master of an optimizer that you write by hand reaches its model copy by end_step, as always. */
+/* You have written to an added weight (NULL: any of them), or will free it. (A master of an
+   optimizer that you write by hand reaches its model copy by end_step, as always.) */
 AMP_DEF void amp_cache_changed(amp_cache *cache, const float *weight);
 AMP_DEF void amp_cache_remove(amp_cache *cache, const float *weight);
 
-/* For debugging: does the copy of every added weight equal the weight as it is now? If
-   not, AMP_ERROR_STALE, and *weight (may be NULL) is one that was written to without
-   amp_cache_changed. Reads all weights and copies; waits for the backend. */
+/* For debugging: AMP_ERROR_STALE if the copy of an added weight is not of the weight as it is now:
+   *weight (may be NULL) was written to without amp_cache_changed. Reads all; waits. */
 AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight);
 
-/* A copy of the row-major rows x cols matrix x in type, AMP_F16 or AMP_BF16; its rows are padded to
-   multiples of 16 bytes. One of a weight is right until the weight changes, another one until
-   amp_cache_reset, which amp_gemm and amp_sgemm call too. Nothing that is cast while the thread's
-   autocast is disabled stays. AMP_ERROR_OUT_OF_MEMORY if there is no room. */
+/* A copy of the row-major rows x cols matrix x in type, AMP_F16 or AMP_BF16, for products of your
+   own; its rows are padded to multiples of 16 bytes. One of a weight is right until the weight
+   changes, another one until amp_cache_reset, which amp_gemm and amp_sgemm call too. Nothing that
+   is cast while the thread's autocast is disabled stays. AMP_ERROR_OUT_OF_MEMORY if there is no
+   room. */
 AMP_DEF amp_result amp_cache_get(amp_cache *cache, const float *x, size_t rows, size_t cols,
                                  size_t ld, amp_dtype type, const void **copy, size_t *copy_ld);
 AMP_DEF void       amp_cache_reset(amp_cache *cache);
 
 /* --------------------------------------------------------------- >>api  session */
 
-/* All that an fp32 trainer of cublasSgemm, cblas_sgemm or amp_gemm needs, in one call: a scaler
-   in backend memory, a weight cache of num_bytes (both from allocator, as in amp_cache_init; on
-   a CPU 0 is none, for products round operands by themselves), an autocast of fp16 in a scope,
-   current in this thread (without a cache of bf16, if amp_capability_of says that it pays, and
-   then a scale of 1 that does not move, unless desc is given); changed by AMP_DTYPE,
-   AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY where they are set (their errors: amp_desc_from_env
-   and amp_autocast_from_env say where). Then scale the loss, unscale gradients, step unless
+/* All that an fp32 trainer of cublasSgemm, cblas_sgemm or amp_gemm needs, in one call: a scaler in
+   backend memory; a weight cache of num_bytes (on a CPU 0 is none: products round operands by
+   themselves); an autocast of fp16 in a scope, current in this thread. Without a cache it is of
+   bf16, if amp_capability_of says that it pays, with a scale of 1 that does not move unless desc is
+   given. AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY change it, with the errors of
+   amp_desc_from_env and amp_autocast_from_env. Then scale the loss, unscale gradients, step unless
    scaler->found_inf, update the scaler, and call amp_cache_changed. A loop's own Adam is at step
-   scaler->good + 1, with AMP_ENABLE=0 too; scaler->skipped counts the others, skipped_in_a_row
-   tells of a run that is stuck. Ending it restores the previous autocast: end sessions in the
-   reverse order. AMP_ERROR_BAD_STATE if it is running. */
+   scaler->good + 1. Ending it restores the previous autocast: end sessions in the reverse order.
+   AMP_ERROR_BAD_STATE if it is running. */
 typedef struct amp_session {
     amp_scaler   *scaler;
     amp_cache     cache;
@@ -1348,8 +1334,8 @@ AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread;
 #ifdef AMP_CUBLAS /* defined after your <cublas_v2.h>, also where AMP_IMPLEMENTATION is */
 /* cublasSgemm and cublasSgemmStridedBatched, under the calling thread's autocast: in a scope that
    says so, operands are cast to 16 bits in its cache, and products summed in fp32. Elsewhere, for
-   small products (m n k < 32^3) and where there is no room, they are the originals. With
-   AMP_CUBLAS_DROP_IN instead of AMP_CUBLAS the originals' names mean these from here on. */
+   small products (m n k < 32^3) and where there is no room, they are the originals, whose names
+   mean these from here on with AMP_CUBLAS_DROP_IN instead of AMP_CUBLAS. */
 AMP_DEF cublasStatus_t amp_sgemm(cublasHandle_t handle, cublasOperation_t transa,
                                  cublasOperation_t transb, int m, int n, int k,
                                  const float *alpha, const float *A, int lda,
@@ -11478,26 +11464,8 @@ AMPI_STRICT_END
 #endif /* AMP_IMPLEMENTATION_INCLUDED */
 
 /* ---------------------------------------------------------------------- licence
-   Two licences; choose the one you prefer.
-
-   1. MIT License. Copyright (c) 2026 the amp.h authors.
-
-   Permission is hereby granted, free of charge, to any person obtaining a copy of this software
-   and associated documentation files (the "Software"), to deal in the Software without
-   restriction, including without limitation the rights to use, copy, modify, merge, publish,
-   distribute, sublicense, and/or sell copies of the Software, and to permit persons to whom the
-   Software is furnished to do so, subject to the following conditions:
-
-   The above copyright notice and this permission notice shall be included in all copies or
-   substantial portions of the Software.
-
-   THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING
-   BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND
-   NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM,
-   DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
-   OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
-
-   2. Public domain (Unlicense, unlicense.org).
+   MIT License, Copyright (c) 2026 the amp.h authors (its text is in LICENSE, and at
+   https://spdx.org/licenses/MIT), or public domain, as you prefer:
 
    This is free and unencumbered software released into the public domain. Anyone is free to copy,
    modify, publish, use, compile, sell, or distribute this software, either in source code form or
