@@ -5988,17 +5988,24 @@ static void ampi_walk_storage(ampi_archive *a, const amp_backend *b, const ampi_
     const uint64_t as    = ampi_filed_as(slot);
     const uint64_t kept  = which ? ampi_formats[slot->moment[0].format].filed : 0;
     uint64_t       x     = as << 4 | kept << 2 | which;
+    int            moments, masters;
     AMPI_NUMBER(a, x);
     if (a->result != AMP_OK) return;
-    if ((x & 3u) != which)
+    moments = (x >> 2 & 3u) != kept;
+    masters = x >> 4 != as && (as != AMPI_FILED_F32 || x >> 4 >= AMPI_FILED_KAHAN);
+    if ((x & 3u) != which) {
         ampi_differs(a, "which moments it has (frozen: 0)", x & 3u, which);
-    else if ((x >> 2 & 3u) != kept && !b->functions->split_fn)
-        a->result = ampi_left_out(a->problem, "the file's storage", "AMP_NO_STORAGE");
-    else if ((x >> 2 & 3u) != kept)
-        ampi_differs(a, "what its moments are of (0 fp32, 1 bf16, 2 8 bits)", x >> 2 & 3u, kept);
-    else if (x >> 4 != as && (as != AMPI_FILED_F32 || x >> 4 >= AMPI_FILED_KAHAN))
-        ampi_differs(a, "what its masters are of (0 fp32, 1 bf16 and 8 bits, 3 bf16, 5 bf16 twice; "
-                        "2, 4, 6 fp16)", x >> 4, as);
+    } else if ((moments || masters) && !b->functions->split_fn) {
+        a->result = ampi_left_out(a->problem, "the file's desc.storage, or amp_tensor.storage,",
+                                  "AMP_NO_STORAGE");
+    } else if (moments || masters) {
+        if (moments)
+            ampi_differs(a, "amp_storage.moments (0 F32, 1 BF16, 2 8BIT)", x >> 2 & 3u, kept);
+        else
+            ampi_differs(a, "amp_storage.master (0 F32, SPLIT, 1 24BIT, 3 SR, 5 KAHAN; 2, 4, 6 of "
+                            "fp16)", x >> 4, as);
+        ampi_tell(a->problem, ": set desc.storage or amp_tensor.storage");
+    }
 }
 
 /* Size, options and name of tensor i. */

@@ -72,16 +72,17 @@ int main(int argc, char **argv) {
     const uint32_t  at[1] = {1};
     uint32_t        num = 1;
     const amp_rows  rows = {2, 1, at, &num};
-    const amp_storage s = {AMP_FORMAT_SR, AMP_FORMAT_BF16};
+    const amp_storage s = {AMP_FORMAT_SR, AMP_FORMAT_BF16}, own = {AMP_FORMAT_KAHAN, AMP_FORMAT_F32};
     amp_ranks       ranks;
     amp_report_desc watch;
     amp_optimizer   opt;
-    char            set[4096], report[4096], stored[4096];
+    char            set[4096], report[4096], stored[2][4096];
     int             k;
     if (argc != 2 || strlen(argv[1]) > 4000) return 2;
     strcat(strcpy(set, argv[1]), "/set");
     strcat(strcpy(report, argv[1]), "/report");
-    strcat(strcpy(stored, argv[1]), "/stored");
+    strcat(strcpy(stored[0], argv[1]), "/stored");
+    strcat(strcpy(stored[1], argv[1]), "/kahan");
     memset(&watch, 0, sizeof watch);
     memset(&ranks, 0, sizeof ranks);
     memset(&opt, 0, sizeof opt);
@@ -125,15 +126,18 @@ int main(int argc, char **argv) {
     expect(STORAGE, start(&opt), "AMP_NO_STORAGE", "amp_tensor.storage");
     amp_optimizer_free(&opt);
     tensor.storage = NULL;
-    desc.storage   = &s;
-    expect(STORAGE, start(&opt), "AMP_NO_STORAGE", "desc.storage");
-    if (ALL) expect(1, amp_optimizer_save_file(&opt, stored), "", stored);
-    amp_optimizer_free(&opt);
-    desc.storage = NULL;
-    expect(1, start(&opt), "", "moments of fp32");
-    if (!STORAGE) expect(0, amp_optimizer_load_file(&opt, stored), "AMP_NO_STORAGE", stored);
-    else failed |= amp_optimizer_load_file(&opt, stored) != AMP_ERROR_MISMATCH;
-    amp_optimizer_free(&opt);
+    for (k = 0; k < 2; k++) {
+        desc.storage = k ? &own : &s;
+        expect(STORAGE, start(&opt), "AMP_NO_STORAGE", "desc.storage");
+        if (ALL) expect(1, amp_optimizer_save_file(&opt, stored[k]), "", stored[k]);
+        amp_optimizer_free(&opt);
+        desc.storage = NULL;
+        expect(1, start(&opt), "", "moments of fp32");
+        if (!STORAGE) expect(0, amp_optimizer_load_file(&opt, stored[k]), "AMP_NO_STORAGE", stored[k]);
+        else failed |= amp_optimizer_load_file(&opt, stored[k]) != AMP_ERROR_MISMATCH;
+        failed |= strstr(problem, "desc.storage") == NULL;
+        amp_optimizer_free(&opt);
+    }
     printf("%d %d %d %d %d %d\n", (int)sizeof(amp_optimizer), (int)sizeof(amp_optimizer_desc),
            (int)sizeof(amp_tensor), (int)sizeof(amp_plan), (int)sizeof(ampi_slot),
            (int)sizeof(ampi_functions));
