@@ -1,4 +1,4 @@
-/* recipes.c - nine situations beyond the plain loop, each in one function; recipes_net.c has more
+/* recipes.c - ten situations beyond the plain loop, each in one function; recipes_net.c has more
 
      a  gradient accumulation: the batch does not fit in memory
      b  several losses or optimizers on one loss scale
@@ -8,7 +8,8 @@
      f  several runs in one program, settings from the environment
      g  gradients that carry momentum from step to step
      h  clipping: behind the unscaling, in front of the step
-     i  the batch of a skipped step again, until it is taken
+     i  the batch of a skipped step again, until it is taken; steps that are skipped as spikes
+     j  the run of another program goes on: its moments, its steps, all in flat arrays
 
    Build and run:
        cc -O2 -I. examples/recipes.c -o recipes -lm && ./recipes
@@ -22,7 +23,7 @@
 #define PROGRAM "recipes"
 #include "train_cli.h" /* fail, no_options, finish */
 
-#include <math.h>   /* sqrt, fabs */
+#include <math.h>   /* sqrt, fabs, fmax, pow */
 #include <stdio.h>
 #include <stdlib.h> /* exit */
 #include <string.h> /* memcmp, memcpy, strcmp */
@@ -411,10 +412,15 @@ static void recipe_h(void) {
 
 /* i. The batch of a skipped step again, with the smaller scale, until the step is taken: no sample
    is lost, and the order of batches is that of a run without overflows. Take the batch from the
-   steps taken, not from the turns of the loop. A gradient that is NaN at any scale must end it. */
+   steps taken, not from the turns of the loop. A gradient that is NaN at any scale must end it. A
+   finite one that is far too large is skipped, too, if desc.report says above which norm. */
+enum { CALM, OVERFLOWS, SPIKES };
+
 static amp_status replayed_run(int trouble, int replay, float *w) {
-    const amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW,
-                                     .scaler = {.init_scale = trouble ? 65536.0f : 1024.0f}};
+    const amp_report_desc    spikes = {.spike_norm = 8.0f};
+    const amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW, .report = &spikes,
+                                     .scaler = {.init_scale = trouble == OVERFLOWS ? 65536.0f
+                                                                                   : 1024.0f}};
     amp_optimizer opt;
     amp_status    status = {0};
     amp_f16       grad[DIM];
@@ -424,7 +430,8 @@ static amp_status replayed_run(int trouble, int replay, float *w) {
         const int batch = replay ? (int)status.steps : turn;
         loss_of(amp_optimizer_model(&opt, 0), AMP_F16, batch % 16 * 16, 16,
                 amp_optimizer_loss_scale(&opt), grad);
-        if (trouble && turn % 20 == 9) overflow(grad);
+        if (trouble == OVERFLOWS && turn % 20 == 9) overflow(grad);
+        if (trouble == SPIKES && turn % 20 == 9) grad[3] = amp_f32_to_f16(16.0f * 1024.0f);
         must(amp_optimizer_adamw(&opt, 0.02f));
         must(amp_optimizer_status(&opt, &status));
         tries = status.did_step ? 0 : tries + 1;
@@ -435,20 +442,79 @@ static amp_status replayed_run(int trouble, int replay, float *w) {
 }
 
 static void recipe_i(void) {
-    float            w[3][DIM] = {{0.0f}};
-    const amp_status clean = replayed_run(0, 1, w[0]), rough = replayed_run(1, 1, w[1]);
-    const amp_status lossy = replayed_run(1, 0, w[2]);
-    printf("i. batch replay: %d batches, %d skipped steps done again: all bits as without overflows;\n",
+    float            w[4][DIM] = {{0.0f}};
+    const amp_status clean = replayed_run(CALM, 1, w[0]), rough = replayed_run(OVERFLOWS, 1, w[1]);
+    const amp_status lossy = replayed_run(OVERFLOWS, 0, w[2]);
+    const amp_status spiky = replayed_run(SPIKES, 1, w[3]);
+    printf("i. batch replay: %d batches, %d skipped steps done again: all bits as without overflows,\n",
            (int)rough.steps, (int)rough.skipped);
-    printf("   a loop that goes on to the next batch loses %d of %d:", (int)lossy.skipped,
+    printf("   and with %d spikes;", (int)spiky.skipped);
+    printf(" a loop that goes on to the next batch loses %d of %d:", (int)lossy.skipped,
            (int)(lossy.steps + lossy.skipped));
-    check(clean.skipped == 0 && rough.steps == 48 && rough.skipped > 2 &&
+    check(clean.skipped == 0 && rough.steps == 48 && rough.skipped > 2 && spiky.skipped == 3 &&
           lossy.skipped > 2 && memcmp(w[0], w[1], sizeof w[0]) == 0 &&
-          memcmp(w[0], w[2], sizeof w[0]) != 0);
+          memcmp(w[0], w[3], sizeof w[0]) == 0 && memcmp(w[0], w[2], sizeof w[0]) != 0);
+}
+
+/* j. The run of another program goes on here: tensors bring its moments, desc.first_step its steps.
+   It has all weights in one array, as many programs do, and here the two tensors that lie in it are
+   added at once. Without moments and steps the optimizer would begin anew. */
+typedef struct flat { float w[DIM], m[DIM], v[DIM], grad[DIM]; } flat;
+
+static void flat_gradients(flat *f) {
+    amp_f16 grad[DIM];
+    loss_of(f->w, AMP_F32, 0, SAMPLES, 1.0f, grad);
+    must(amp_cast(f->grad, AMP_F32, grad, AMP_F16, DIM));
+}
+
+static void their_adam(flat *f, int first, int last) {
+    for (int t = first; t <= last; t++) {
+        flat_gradients(f);
+        for (int j = 0; j < DIM; j++) {
+            f->m[j] = 0.9f * f->m[j] + 0.1f * f->grad[j];
+            f->v[j] = 0.999f * f->v[j] + 0.001f * f->grad[j] * f->grad[j];
+            const double m = (double)f->m[j] / (1.0 - pow(0.9, t));
+            const double v = (double)f->v[j] / (1.0 - pow(0.999, t));
+            f->w[j] -= (float)(0.05 * m / (sqrt(v) + 1e-8));
+        }
+    }
+}
+
+static void goes_on(flat *f, int moments, int steps) {
+    const amp_optimizer_desc desc = {.kind = AMP_KIND_ADAMW, .scaler = {.disabled = 1},
+                                     .first_step = moments ? 20 : 0};
+    const amp_tensor whole = {.n = DIM, .weight = f->w, .grad = f->grad,
+                              .moment1 = moments ? f->m : NULL, .moment2 = moments ? f->v : NULL};
+    const amp_tensor parts[2] = {{.name = "lower", .n = 4}, {.name = "upper", .n = DIM - 4}};
+    amp_optimizer opt;
+    must(amp_optimizer_init(&opt, &desc));
+    must(amp_optimizer_add_flat(&opt, &whole, parts, 2));
+    must(amp_optimizer_prepare(&opt));
+    while (steps-- > 0) {
+        flat_gradients(f);
+        must(amp_optimizer_adamw(&opt, 0.05f));
+    }
+    amp_optimizer_free(&opt);
+}
+
+static void recipe_j(void) {
+    static flat f[3];
+    double      off[3] = {0.0};
+    their_adam(&f[0], 1, 20);
+    f[1] = f[2] = f[0];
+    their_adam(&f[0], 21, 40);
+    for (int k = 1; k < 3; k++) {
+        goes_on(&f[k], k == 1, 20);
+        for (int j = 0; j < DIM; j++) off[k] = fmax(off[k], fabs((double)(f[k].w[j] - f[0].w[j])));
+    }
+    printf("j. another program's Adam: after 20 steps there and 20 here weights are off by %.1e,\n",
+           off[1]);
+    printf("   without its moments and steps by %.1e:", off[2]);
+    check(off[1] < 1e-5 && off[2] > 1e-3);
 }
 
 int main(int argc, char **argv) {
-    no_options(argc, argv, "Runs nine recipes, a to i; takes no options. Reads AMP_ENABLE,\n"
+    no_options(argc, argv, "Runs ten recipes, a to j; takes no options. Reads AMP_ENABLE,\n"
                            "AMP_DTYPE and AMP_LOSS_SCALE for f.");
     const amp_optimizer_desc desc = settings();
     make_data();
@@ -461,5 +527,6 @@ int main(int argc, char **argv) {
     recipe_g();
     recipe_h();
     recipe_i();
+    recipe_j();
     return finish(0);
 }
