@@ -4176,13 +4176,6 @@ static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d, char 
     return 1;
 }
 
-static AMPI_NOINLINE void ampi_desc_defaults(amp_optimizer_desc *d) {
-    if (!(d->beta1 > 0.0)) d->beta1 = 0.9;
-    if (!(d->beta2 > 0.0)) d->beta2 = ampi_optimizers[d->kind].beta2;
-    if (!(d->eps > 0.0)) d->eps = 1e-8;
-    d->backend = NULL;
-}
-
 /* Is it a row of the list? */
 static amp_result ampi_storage_ok(const amp_storage *s, char *problem) {
 #define AMPI_ROW(name, master, moments) {name, {AMP_FORMAT_##master, AMP_FORMAT_##moments}},
@@ -4203,8 +4196,7 @@ static amp_result ampi_storage_ok(const amp_storage *s, char *problem) {
     return AMP_ERROR_INVALID_CONFIG;
 }
 
-static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d,
-                                             const amp_backend *backend) {
+static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
     const ampi_second_floor  up     = ampi_second();
     amp_result               result = AMP_OK;
     amp_scaler               scaler;
@@ -4217,7 +4209,7 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d,
         ampi_tell(d->problem, "amp_optimizer_desc.allocator needs both functions");
         return AMP_ERROR_INVALID_ARGUMENT;
     }
-    if (!backend->functions) {
+    if (d->backend && !d->backend->functions) {
         ampi_tell(d->problem, "amp_optimizer_desc.backend was not made by amp_cuda_backend");
         return AMP_ERROR_INVALID_ARGUMENT;
     }
@@ -4236,35 +4228,40 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d,
     return ampi_scaler_setup(&scaler, &d->scaler, d->problem); /* to learn of its errors now */
 }
 
+static AMPI_NOINLINE void ampi_begin(amp_optimizer *opt, const amp_optimizer_desc *desc) {
+    amp_optimizer_desc *d = &opt->desc;
+    memset(opt, 0, sizeof *opt);
+    *d = *desc;
+    if (!(d->beta1 > 0.0)) d->beta1 = 0.9;
+    if (!(d->beta2 > 0.0)) d->beta2 = ampi_optimizers[d->kind].beta2;
+    if (!(d->eps > 0.0)) d->eps = 1e-8;
+    amp_cpu_backend(&opt->backend);
+    if (d->backend) opt->backend = *d->backend;
+    if (d->ranks && d->ranks->count) opt->ranks = *d->ranks;
+    if (d->report) opt->watch = *d->report;
+    if (d->storage) opt->storage = *d->storage;
+    opt->reports     = d->report != NULL;
+    opt->capacity    = AMP_INLINE_TENSORS;
+    opt->initialized = 1;
+    d->backend       = NULL; /* what is behind them may go */
+    d->ranks         = NULL;
+    d->report        = NULL;
+    d->storage       = NULL;
+}
+
 AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_desc *desc) {
     amp_optimizer_desc d;
-    amp_backend        backend;
     amp_result         result;
     uint32_t           fp;
     if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
     memset(&d, 0, sizeof d);
     if (desc) d = *desc;
-    amp_cpu_backend(&backend);
-    if (d.backend) backend = *d.backend;
     ampi_blank(d.problem);
     fp     = ampi_fp_begin();
-    result = ampi_desc_ok(&d, &backend);
-    if (result == AMP_OK) ampi_desc_defaults(&d);
+    result = ampi_desc_ok(&d);
+    if (result == AMP_OK) ampi_begin(opt, &d);
     ampi_fp_end(fp);
-    if (result != AMP_OK) return result;
-    memset(opt, 0, sizeof *opt);
-    if (d.ranks && d.ranks->count) opt->ranks = *d.ranks;
-    if (d.report) opt->watch = *d.report;
-    if (d.storage) opt->storage = *d.storage;
-    opt->reports     = d.report != NULL;
-    d.ranks          = NULL; /* what is behind them may go */
-    d.report         = NULL;
-    d.storage        = NULL;
-    opt->desc        = d;
-    opt->backend     = backend;
-    opt->capacity    = AMP_INLINE_TENSORS;
-    opt->initialized = 1;
-    return AMP_OK;
+    return result;
 }
 
 static ampi_entry *ampi_entries(amp_optimizer *opt) {
@@ -4457,12 +4454,12 @@ static void ampi_append(amp_optimizer *opt, const amp_tensor *tensor, int flat) 
 /* The tensor that part describes, at an offset into the arrays of whole. */
 static amp_tensor ampi_part_of(const amp_tensor *whole, const amp_tensor *part, size_t offset) {
     amp_tensor t = *part;
-    t.weight     = whole->weight ? whole->weight + offset : NULL;
     t.grad_type  = whole->grad_type;
     t.model_type = whole->model_type;
-    t.grad = whole->grad ? (char *)whole->grad + offset * amp_dtype_size(t.grad_type) : NULL;
-    t.model = whole->model ? (char *)whole->model + offset * amp_dtype_size(t.model_type) : NULL;
     t.grad_later = whole->grad_later;
+    t.weight     = (float *)ampi_to(whole->weight, AMP_F32, offset);
+    t.grad       = ampi_to(whole->grad, t.grad_type, offset);
+    t.model      = ampi_to(whole->model, t.model_type, offset);
     t.moment1    = whole->moment1 ? whole->moment1 + offset : NULL;
     t.moment2    = whole->moment2 ? whole->moment2 + offset : NULL;
     if (!t.storage) t.storage = whole->storage;
@@ -4602,7 +4599,7 @@ static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, ampi_p
     slot->stats.first_nonfinite = slot->n;
     if (opt->ranks.count) {
         if (!t->model && t->keep_fp32) slot->model_type = AMP_F32;
-        slot->model = t->model;
+        slot->model = ampi_to(t->model, (amp_dtype)slot->model_type, (size_t)slot->first);
         return;
     }
     if (slot->master.format == AMP_FORMAT_F32) slot->master.data = t->weight;
@@ -4617,30 +4614,19 @@ static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, ampi_p
     slot->in_place  = d->kind == AMP_KIND_OWN && d->unscale_in_place && t->grad_type == AMP_F32;
 }
 
-/* Model copies that are the optimizer's own. In a flat array keep_fp32 leaves a hole. cuBLAS looks
-   at alignments of up to 256 bytes, which shall not depend on what else there is. */
-static void ampi_place_models(const amp_optimizer *opt, const ampi_entry *entries,
-                              ampi_slot *slots, ampi_arena *arena) {
-    const amp_dtype type  = opt->desc.dtype;
-    const int       shard = opt->ranks.count != 0;
-    size_t          i;
-    for (i = 0; i < opt->num_entries; i++) {
-        const ampi_entry *e    = &entries[i];
-        const amp_tensor *t    = &e->tensor;
-        void             *here = NULL;
-        if (t->model || (!shard && type == AMP_F32)) continue;
-        if (!t->keep_fp32 || e->flat)
-            here = ampi_take(arena, t->n, amp_dtype_size(type),
-                             e->flat == 2 ? amp_dtype_size(type) : 256);
-        if (!t->keep_fp32) slots[i].model = here;
-    }
-    for (i = 0; i < opt->num_entries && shard; i++) {
-        const amp_tensor *t = &entries[i].tensor;
-        if (!t->model && t->keep_fp32)
-            slots[i].model = ampi_take(arena, t->n, sizeof(float), 256);
-        slots[i].model = ampi_to(slots[i].model, (amp_dtype)slots[i].model_type,
-                                 (size_t)slots[i].first);
-    }
+/* The model copy of a tensor, if it is the optimizer's own: of desc.dtype, or (wide) of fp32, which
+   keep_fp32 has in shards. In a flat array keep_fp32 leaves a hole. cuBLAS looks at alignments of up
+   to 256 bytes, which shall not depend on what else there is. */
+static void ampi_place_model(const amp_optimizer *opt, const ampi_entry *e, int wide,
+                             ampi_slot *s, ampi_arena *arena) {
+    const amp_dtype type  = wide ? AMP_F32 : opt->desc.dtype;
+    const size_t    size  = amp_dtype_size(type);
+    const int       keeps = e->tensor.keep_fp32 != 0;
+    void           *here;
+    if (e->tensor.model || (type == AMP_F32 && !opt->ranks.count)) return;
+    if (keeps != wide && !(keeps && e->flat)) return;
+    here = ampi_take(arena, e->tensor.n, size, e->flat == 2 && !wide ? size : 256);
+    if (keeps == wide) s->model = ampi_to(here, (amp_dtype)s->model_type, (size_t)s->first);
 }
 
 /* n elements of tensor e in their format, and scales of groups. */
@@ -4657,64 +4643,71 @@ static void *ampi_whole_model(const ampi_slot *s) {
     return s->model ? (char *)s->model - (size_t)s->first * size : NULL;
 }
 
-/* Give everything in backend memory its place, and fill in the plan and its host_slots. */
-static void ampi_layout(const amp_optimizer *opt, const ampi_entry *entries, amp_plan *plan,
-                        ampi_arena *arena) {
-    const amp_optimizer_desc *d = &opt->desc;
-    const size_t              count = opt->num_entries;
-    const ampi_part           all   = ampi_own_part(opt);
-    const int   shard    = opt->ranks.count != 0;
-    const int   moments  = ampi_num_moments(d);
-    ampi_slot  *slots    = plan->host_slots;
-    uint64_t    elements = 0, before = 0, in_front = 0;
-    size_t      i;
-    int         k;
+/* Fill in the slots, but for what has its place in the arena, and count. Returns how many chunks of
+   other ranks lie in front of this one's. */
+static uint64_t ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
+    const ampi_part all      = ampi_own_part(opt);
+    const int       moments  = ampi_num_moments(&opt->desc);
+    uint64_t        elements = 0, before = 0, in_front = 0;
+    size_t          i;
     plan->num_chunks = plan->num_sums = 0;
-    for (i = 0; i < count; i++) {
-        const amp_tensor *t = &entries[i].tensor;
-        ampi_fill_slot(opt, &entries[i], ampi_part_in(&all, before, t->n), &slots[i]);
-        slots[i].first_chunk = plan->num_chunks;
-        plan->coded |= slots[i].master.format != AMP_FORMAT_F32;
-        plan->stochastic |=
-            ampi_learns(t) && (ampi_formats[slots[i].master.format].random ||
-                               (moments && ampi_formats[slots[i].moment[0].format].random));
-        plan->num_chunks +=
-            ampi_chunks(ampi_has_rows(&entries[i]) ? ampi_most_sums(&entries[i]) : slots[i].n);
-        plan->num_sums +=
-            ampi_chunks(ampi_has_rows(&entries[i]) ? ampi_most_sums(&entries[i]) : t->n);
-        in_front += ampi_chunks(slots[i].first);
-        elements += slots[i].n;
-        before += t->n;
+    for (i = 0; i < plan->num_slots; i++) {
+        const ampi_entry *e    = ampi_entry_of(opt, i);
+        ampi_slot        *s    = &plan->host_slots[i];
+        const int         rows = ampi_has_rows(e);
+        ampi_fill_slot(opt, e, ampi_part_in(&all, before, e->tensor.n), s);
+        s->first_chunk = plan->num_chunks;
+        plan->coded |= s->master.format != AMP_FORMAT_F32;
+        plan->stochastic |= ampi_learns(&e->tensor) &&
+                            (ampi_formats[s->master.format].random ||
+                             (moments && ampi_formats[s->moment[0].format].random));
+        plan->num_chunks += ampi_chunks(rows ? ampi_most_sums(e) : s->n);
+        plan->num_sums += ampi_chunks(rows ? ampi_most_sums(e) : e->tensor.n);
+        in_front += ampi_chunks(s->first);
+        elements += s->n;
+        before += e->tensor.n;
     }
-    plan->parts    = plan->num_chunks > elements / (AMPI_CHUNK / 2) ? 1 : 4;
-    plan->control  = (ampi_control *)ampi_take(arena, 1, sizeof *plan->control, 64);
-    plan->slots    = (ampi_slot *)ampi_take(arena, count, sizeof *plan->slots, 64);
-    plan->sums     = (double *)ampi_take(arena, (size_t)plan->num_sums + (size_t)opt->ranks.count,
+    plan->parts = plan->num_chunks > elements / (AMPI_CHUNK / 2) ? 1 : 4;
+    return in_front;
+}
+
+/* Fill in the plan and its host_slots, and give everything in backend memory its place behind base;
+   if that is NULL, to learn how many bytes it takes. One kind of array comes after the other, so
+   that those of a flat array are one. */
+static amp_result ampi_layout(const amp_optimizer *opt, amp_plan *plan, char *base,
+                              size_t *num_bytes) {
+    const uint64_t in_front = ampi_fill_slots(opt, plan);
+    const size_t   count    = plan->num_slots;
+    const int      kinds    = 4 + ampi_num_moments(&opt->desc);
+    ampi_arena     arena;
+    size_t         i;
+    int            k;
+    memset(&arena, 0, sizeof arena);
+    arena.base     = base;
+    plan->control  = (ampi_control *)ampi_take(&arena, 1, sizeof *plan->control, 64);
+    plan->slots    = (ampi_slot *)ampi_take(&arena, count, sizeof *plan->slots, 64);
+    plan->sums     = (double *)ampi_take(&arena, (size_t)plan->num_sums + (size_t)opt->ranks.count,
                                          sizeof(double), 64); /* prepare has one for each rank */
     plan->partials = plan->sums ? plan->sums + in_front : NULL;
     plan->chunk_slots =
-        (uint32_t *)ampi_take(arena, (size_t)plan->num_chunks, sizeof(uint32_t), 64);
-    if (plan->seen) ampi_second().report_layout(plan, arena);
-    plan->scaler   = d->shared_scaler;
-    if (!plan->shared && plan->control) plan->scaler = &plan->control->scaler;
-    ampi_place_models(opt, entries, slots, arena);
-    if (plan->num_sparse) ampi_second().rows_layout(opt, plan, arena);
-    for (i = 0; i < count; i++)
-        if (shard || !slots[i].master.data)
-            ampi_place(arena, &entries[i], slots[i].n, &slots[i].master);
-    for (i = 0; i < count && shard; i++)
-        if (ampi_learns(&entries[i].tensor))
-            slots[i].grad = ampi_floats_of(arena, &entries[i], slots[i].n);
-    for (i = 0; i < count; i++) {
-        const amp_tensor *t = &entries[i].tensor;
-        if (!ampi_learns(t) || d->kind != AMP_KIND_OWN) continue;
-        if (slots[i].in_place) slots[i].unscaled = (float *)t->grad;
-        else slots[i].unscaled = ampi_floats_of(arena, &entries[i], slots[i].n);
-    }
-    for (k = 0; k < moments; k++)
-        for (i = 0; i < count; i++)
-            if (ampi_learns(&entries[i].tensor))
-                ampi_place(arena, &entries[i], slots[i].n, &slots[i].moment[k]);
+        (uint32_t *)ampi_take(&arena, (size_t)plan->num_chunks, sizeof(uint32_t), 64);
+    plan->scaler = plan->shared || !base ? opt->desc.shared_scaler : &plan->control->scaler;
+    if (plan->seen) ampi_second().report_layout(plan, &arena);
+    if (plan->num_sparse) ampi_second().rows_layout(opt, plan, &arena);
+    for (k = 0; k < kinds; k++)
+        for (i = 0; i < count; i++) {
+            const ampi_entry *e      = ampi_entry_of(opt, i);
+            ampi_slot        *s      = &plan->host_slots[i];
+            const int         learns = ampi_learns(&e->tensor);
+            if (k < 2) ampi_place_model(opt, e, k, s, &arena);
+            if (k == 2 && !s->master.data) ampi_place(&arena, e, s->n, &s->master);
+            if (k == 3 && learns && opt->ranks.count) s->grad = ampi_floats_of(&arena, e, s->n);
+            if (k == 3 && learns && plan->kind == AMP_KIND_OWN)
+                s->unscaled = s->in_place ? (float *)s->grad : ampi_floats_of(&arena, e, s->n);
+            if (k > 3 && learns) ampi_place(&arena, e, s->n, &s->moment[k - 4]);
+        }
+    *num_bytes = arena.used;
+    return arena.too_large ? AMP_ERROR_TOO_LARGE : AMP_OK;
 }
 
 /* Zeroed memory of a backend, aligned to 64 bytes; *block is what must be freed. */
@@ -4787,10 +4780,10 @@ static amp_result ampi_fill_tensor(const amp_backend *b, const amp_tensor *t, co
     if (result == AMP_OK && !wide)
         result = b->functions->split_fn(b, s->model, type, &s->master,
                                         t->weight ? t->weight + first : NULL, n);
-    if (wide && !t->weight && t->model)
-        result = ampi_cast_on(b, s->master.data, AMP_F32, s->model, type, n);
     if (wide && t->weight && s->master.data != (void *)t->weight)
         result = ampi_cast_on(b, s->master.data, AMP_F32, t->weight + first, AMP_F32, n);
+    else if (wide && !t->weight)
+        result = ampi_cast_on(b, s->master.data, AMP_F32, s->model, type, n);
     if (result == AMP_OK && wide && t->weight && model && model != (void *)t->weight)
         result = ampi_cast_on(b, model, type, t->weight, AMP_F32, t->n);
     if (result == AMP_OK && t->moment1)
@@ -4851,23 +4844,22 @@ static void ampi_count_grads(amp_plan *plan) {
     size_t i;
     plan->num_weights = plan->num_grads = 0;
     for (i = 0; i < plan->num_slots; i++) {
-        plan->num_weights += plan->host_slots[i].n != 0;
-        plan->num_grads += plan->host_slots[i].n && (plan->host_slots[i].sparse
-                                                         ? plan->host_slots[i].values
-                                                         : plan->host_slots[i].grad);
+        const ampi_slot *s = &plan->host_slots[i];
+        plan->num_weights += s->n != 0;
+        plan->num_grads += s->n && (s->sparse ? s->values : s->grad);
     }
 }
 
 /* Memory of a tensor: no step can have it twice. */
-typedef struct ampi_range { uintptr_t begin, end; uint32_t tensor; char what; } ampi_range;
+typedef struct ampi_range { uintptr_t begin, end; size_t tensor; const char *what; } ampi_range;
 AMPI_STATIC_ASSERT(ampi_ranges_fit_slots, sizeof(ampi_slot) >= 3 * sizeof(ampi_range));
 
 static size_t ampi_add_range(ampi_range *r, const void *begin, uint64_t n, amp_dtype type,
-                             size_t tensor, char what) {
+                             size_t tensor, const char *what) {
     if (!begin || !n) return 0;
     r->begin  = (uintptr_t)begin;
     r->end    = r->begin + (uintptr_t)n * amp_dtype_size(type);
-    r->tensor = (uint32_t)tensor;
+    r->tensor = tensor;
     r->what   = what;
     return 1;
 }
@@ -4883,10 +4875,6 @@ static void ampi_sort_ranges(ampi_range *r, size_t num) {
         }
 }
 
-static const char *ampi_range_name(const ampi_range *r) {
-    return r->what == 'w' ? "weight" : r->what == 'g' ? "grad" : "model";
-}
-
 /* Is each array that a step reads or writes apart from all others? (Of ranks, gradients are but
    flags.) room: for three ranges of each tensor. */
 static amp_result ampi_apart(const amp_optimizer *opt, ampi_range *room) {
@@ -4897,11 +4885,11 @@ static amp_result ampi_apart(const amp_optimizer *opt, ampi_range *room) {
         const amp_tensor *t    = &e->tensor;
         const uint64_t    most = (uint64_t)e->rows.max_rows * e->rows.row_length;
         const uint64_t    sent = e->rows.row_length ? most : t->n;
-        num += ampi_add_range(room + num, t->weight, t->n, AMP_F32, i, 'w');
+        num += ampi_add_range(room + num, t->weight, t->n, AMP_F32, i, "weight");
         if (t->model != (void *)t->weight)
-            num += ampi_add_range(room + num, t->model, t->n, t->model_type, i, 'm');
+            num += ampi_add_range(room + num, t->model, t->n, t->model_type, i, "model");
         if (!opt->ranks.count)
-            num += ampi_add_range(room + num, t->grad, sent, t->grad_type, i, 'g');
+            num += ampi_add_range(room + num, t->grad, sent, t->grad_type, i, "grad");
     }
     ampi_sort_ranges(room, num);
     for (i = 1; i < num; i++) {
@@ -4909,7 +4897,7 @@ static amp_result ampi_apart(const amp_optimizer *opt, ampi_range *room) {
         const ampi_range *a = &room[later ? i - 1 : i], *b = &room[later ? i : i - 1];
         if (room[i].begin >= room[i - 1].end) continue;
         ampi_tell_tensor(problem, b->tensor, ampi_tensor(opt, (int)b->tensor)->name);
-        ampi_tell(problem, "its %s overlaps the %s of ", ampi_range_name(b), ampi_range_name(a));
+        ampi_tell(problem, "its %s overlaps the %s of ", b->what, a->what);
         ampi_tell_tensor(problem, a->tensor, ampi_tensor(opt, (int)a->tensor)->name);
         ampi_tell(problem, "give each its own memory");
         return AMP_ERROR_OVERLAP;
@@ -4949,59 +4937,65 @@ static amp_result ampi_new_plan(const amp_optimizer *opt, amp_plan **made) {
     return AMP_OK;
 }
 
-AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
-    amp_result result = ampi_ready(opt, AMPI_ADDING);
+/* Has a scaler of another owner been initialized? */
+static amp_result ampi_shared_ok(const amp_optimizer *opt) {
     amp_scaler shared;
-    ampi_arena arena;
-    amp_plan  *plan  = NULL;
-    void      *block = NULL;
-    char      *base  = NULL;
-    size_t     i;
+    amp_result result = AMP_OK;
+    if (!opt->desc.shared_scaler) return AMP_OK;
+    result = ampi_read_back(opt, &shared, opt->desc.shared_scaler, sizeof shared);
+    if (result != AMP_OK || shared.rules) return result;
+    return ampi_refuse(opt, AMP_ERROR_NOT_INITIALIZED,
+                       "desc.shared_scaler is not initialized: call amp_scaler_init");
+}
+
+/* Take memory, give all in it its place, and write what it begins with. */
+static amp_result ampi_build(amp_optimizer *opt, amp_plan *plan) {
+    char      *base = NULL;
+    size_t     num_bytes, i;
     uint32_t   fp;
-    if (result != AMP_OK) return result;
-    if (opt->desc.shared_scaler) { /* was it initialized? */
-        result = ampi_read_back(opt, &shared, opt->desc.shared_scaler, sizeof shared);
-        if (result == AMP_OK && !shared.rules)
-            result = ampi_refuse(opt, AMP_ERROR_NOT_INITIALIZED,
-                                 "desc.shared_scaler is not initialized: call amp_scaler_init");
-        if (result != AMP_OK) return result;
-    }
-    result = ampi_new_plan(opt, &plan);
-    if (result != AMP_OK) return result;
-    memset(&arena, 0, sizeof arena);
-    ampi_layout(opt, ampi_entries(opt), plan, &arena);
-    result = arena.too_large ? AMP_ERROR_TOO_LARGE : AMP_OK;
+    amp_result result = ampi_layout(opt, plan, NULL, &num_bytes);
     if (result == AMP_OK)
         result = ampi_captured(opt, ampi_block_alloc(&opt->backend, &opt->desc.allocator,
-                                                     arena.used, &block, &base));
+                                                     num_bytes, &opt->backend_memory, &base));
     if (result == AMP_OK) /* in the slots, which are filled in below */
         result = ampi_apart(opt, (ampi_range *)(void *)plan->host_slots);
-    if (result == AMP_OK) {
-        memset(&arena, 0, sizeof arena);
-        arena.base = base;
-        ampi_layout(opt, ampi_entries(opt), plan, &arena);
-        fp     = ampi_fp_begin(); /* configured numbers are rounded to float */
-        result = ampi_fill_backend(opt, plan);
-        ampi_fp_end(fp);
-        opt->plan = plan;
-        if (result == AMP_OK && plan->meets == AMPI_OVER_SUMS)
-            result = ampi_second().ranks_meet(opt);
-        for (i = 0; i < plan->num_slots && result == AMP_OK; i++) {
-            const amp_tensor *t = ampi_tensor(opt, (int)i);
-            if (plan->host_slots[i].master.format != AMP_FORMAT_F32 && t->weight)
-                result = ampi_spoil_weight(&opt->backend, t->weight, t->n);
-        }
+    if (result != AMP_OK) return result;
+    ampi_layout(opt, plan, base, &num_bytes);
+    fp     = ampi_fp_begin(); /* configured numbers are rounded to float */
+    result = ampi_fill_backend(opt, plan);
+    ampi_fp_end(fp);
+    opt->plan = plan;
+    if (result == AMP_OK && plan->meets == AMPI_OVER_SUMS) result = ampi_second().ranks_meet(opt);
+    for (i = 0; i < plan->num_slots && result == AMP_OK; i++) {
+        const amp_tensor *t = ampi_tensor(opt, (int)i);
+        if (plan->host_slots[i].master.format != AMP_FORMAT_F32 && t->weight)
+            result = ampi_spoil_weight(&opt->backend, t->weight, t->n);
     }
+    return result;
+}
+
+/* Release what prepare has taken. */
+static void ampi_unbuild(amp_optimizer *opt, amp_plan *plan) {
+    ampi_block_free(&opt->backend, &opt->desc.allocator, opt->backend_memory);
+    ampi_release(&opt->desc.allocator, plan);
+    opt->backend_memory = NULL;
+    opt->plan           = NULL;
+}
+
+AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
+    amp_plan  *plan   = NULL;
+    amp_result result = ampi_ready(opt, AMPI_ADDING);
+    if (result == AMP_OK) result = ampi_shared_ok(opt);
+    if (result == AMP_OK) result = ampi_new_plan(opt, &plan);
+    if (result != AMP_OK) return result;
+    result = ampi_build(opt, plan);
     if (result != AMP_OK) {
-        opt->plan = NULL;
-        ampi_block_free(&opt->backend, &opt->desc.allocator, block);
-        ampi_release(&opt->desc.allocator, plan);
+        ampi_unbuild(opt, plan);
         return result;
     }
     ampi_count_grads(plan);
-    opt->backend_memory = block;
-    opt->pending        = AMP_OK;
-    opt->carries        = 1; /* nothing, so far */
+    opt->pending = AMP_OK;
+    opt->carries = 1; /* nothing, so far */
     return AMP_OK;
 }
 
@@ -5028,6 +5022,13 @@ static amp_result ampi_can_bind(const amp_optimizer *opt, size_t i, const float 
     return ampi_refuse_tensor(opt, i, t->name, why);
 }
 
+static void ampi_bind_slots(ampi_slot *slots, size_t count, float *const *weights,
+                            void *const *grads) {
+    size_t i;
+    for (i = 0; i < count; i++)
+        ampi_bind(&slots[i], weights ? weights[i] : NULL, grads != NULL, grads ? grads[i] : NULL);
+}
+
 /* Slots [first, first + count) to new addresses, all or none. */
 static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
                               float *const *weights, void *const *grads) {
@@ -5041,9 +5042,7 @@ static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
         result = ampi_captured(opt, opt->backend.functions->bind_fn(&opt->backend, plan, first,
                                                                     count, weights, grads));
     if (result != AMP_OK) return result;
-    for (i = 0; i < count; i++)
-        ampi_bind(&plan->host_slots[first + i], weights ? weights[i] : NULL, grads != NULL,
-                  grads ? grads[i] : NULL);
+    ampi_bind_slots(plan->host_slots + first, count, weights, grads);
     ampi_count_grads(plan);
     plan->version += weights != NULL;
     return AMP_OK;
@@ -5184,11 +5183,8 @@ static amp_result ampi_cpu_wait(const amp_backend *self) {
 
 static amp_result ampi_cpu_bind(const amp_backend *self, const amp_plan *plan, size_t first,
                                 size_t count, float *const *weights, void *const *grads) {
-    size_t i;
     (void)self;
-    for (i = 0; i < count; i++)
-        ampi_bind(&plan->slots[first + i], weights ? weights[i] : NULL, grads != NULL,
-                  grads ? grads[i] : NULL);
+    ampi_bind_slots(plan->slots + first, count, weights, grads);
     return AMP_OK;
 }
 
@@ -5685,8 +5681,7 @@ AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stat
 
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
     if (!opt || !opt->initialized) return;
-    ampi_block_free(&opt->backend, &opt->desc.allocator, opt->backend_memory);
-    ampi_release(&opt->desc.allocator, opt->plan);
+    ampi_unbuild(opt, opt->plan);
     ampi_release(&opt->desc.allocator, opt->entries);
     memset(opt, 0, sizeof *opt);
 }
