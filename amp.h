@@ -2204,15 +2204,6 @@ AMPI_FN double ampi_power(double beta, uint64_t n) {
     return r;
 }
 
-/* What this rank makes of a shared scaler: the update is its owner's, and had better not be
-   forgotten. */
-AMPI_FN void ampi_watch_shared(ampi_control *c, amp_scaler *s, uint32_t bad) {
-    const uint64_t updates = s->good + s->skipped;
-    c->missed_updates += c->seen_updates == updates + 1;
-    c->seen_updates = updates + 1;
-    ampi_scaler_record(s, bad);
-}
-
 /* The numbers of a step that is taken. */
 AMPI_FN float ampi_bias(double beta, uint64_t step) {
     return ampi_single(ampi_div64(1.0, ampi_sub64(1.0, ampi_power(beta, step))));
@@ -2268,8 +2259,11 @@ AMPI_FN void ampi_decide(const amp_plan *plan) {
         c->next.found_inf = skips;
         s->found_inf      = 0u; /* what is written from here on is for the next step */
         ampi_scaler_transition(&c->next);
-    } else if (!disabled) {
-        ampi_watch_shared(c, s, bad);
+    } else if (!disabled) { /* the update is its owner's, and had better not be forgotten */
+        const uint64_t updates = s->good + s->skipped + 1;
+        c->missed_updates += c->seen_updates == updates;
+        c->seen_updates = updates;
+        ampi_scaler_record(s, bad);
     }
 }
 
@@ -2354,25 +2348,13 @@ AMPI_FN void ampi_count_overflow(const amp_plan *plan, size_t i, uint64_t nan) {
     m->nans += nan != 0;
 }
 
-/* A norm that is no spike, into the running statistics. */
-AMPI_FN void ampi_add_norm(ampi_running *r, double norm) {
-    const double before = ampi_sub64(norm, r->mean);
-    double       n;
-    r->norms += r->norms < AMPI_RUNNING;
-    n       = (double)r->norms;
-    r->mean = ampi_add64(r->mean, ampi_div64(before, n));
-    r->variance =
-        ampi_add64(r->variance,
-                   ampi_div64(ampi_sub64(ampi_mul64(before, ampi_sub64(norm, r->mean)),
-                                         r->variance), n));
-}
-
-/* Is this norm one to skip? */
+/* Is this norm one to skip? If not, it joins the running statistics. */
 AMPI_FN int ampi_spike(const amp_plan *plan, double norm) {
-    ampi_running   *r     = &plan->record->running;
-    const double limit = ampi_double(plan->watch.spike_norm), z = ampi_double(plan->watch.spike_z);
-    int          spike = limit > 0.0 && norm > limit;
-    uint64_t     bits;
+    ampi_running *r     = &plan->record->running;
+    const double  limit = ampi_double(plan->watch.spike_norm), z = ampi_double(plan->watch.spike_z);
+    int           spike = limit > 0.0 && norm > limit;
+    double        n, before;
+    uint64_t      bits;
     memcpy(&bits, &norm, 8);
     if ((bits >> 52 & 0x7ffu) == 0x7ffu) return 0; /* from a scale of 0 */
     if (z > 0.0 && r->norms == AMPI_RUNNING && r->variance > 0.0 &&
@@ -2381,7 +2363,12 @@ AMPI_FN int ampi_spike(const amp_plan *plan, double norm) {
     if (spike && ++r->row < AMPI_SPIKES_IN_A_ROW) return 1;
     if (spike) r->norms = 0, r->mean = r->variance = 0.0;
     r->row = 0;
-    ampi_add_norm(r, norm);
+    r->norms += r->norms < AMPI_RUNNING;
+    n      = (double)r->norms;
+    before = ampi_sub64(norm, r->mean);
+    r->mean     = ampi_add64(r->mean, ampi_div64(before, n));
+    before      = ampi_sub64(ampi_mul64(before, ampi_sub64(norm, r->mean)), r->variance);
+    r->variance = ampi_add64(r->variance, ampi_div64(before, n));
     return 0;
 }
 
@@ -4615,7 +4602,7 @@ static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, ampi_p
 }
 
 /* The model copy of a tensor, if it is the optimizer's own: of desc.dtype, or (wide) of fp32, which
-   keep_fp32 has in shards. In a flat array keep_fp32 leaves a hole. cuBLAS looks at alignments of up
+   keep_fp32 has in shards. In a flat array keep_fp32 leaves a hole. cuBLAS looks at alignments up
    to 256 bytes, which shall not depend on what else there is. */
 static void ampi_place_model(const amp_optimizer *opt, const ampi_entry *e, int wide,
                              ampi_slot *s, ampi_arena *arena) {
@@ -5256,7 +5243,7 @@ static double ampi_sum_chunks(const amp_plan *plan) {
 static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_histogram *histogram) {
     const amp_dtype type    = (amp_dtype)slot->grad_type;
     double       *partials  = plan->partials + slot->first_chunk;
-    const int64_t chunks    = (int64_t)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK);
+    const int64_t chunks    = slot->grad ? (int64_t)ampi_chunks(slot->n) : 0;
     uint64_t      nonfinite = 0, nan = 0, zeros = 0, first = slot->n;
     uint32_t      largest = 0;
     int64_t       c;
@@ -5265,18 +5252,13 @@ static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_histogra
     reduction(min : first) reduction(max : largest)
 #endif
     for (c = 0; c < chunks; c++) {
-        const size_t   i  = (size_t)c * AMPI_CHUNK;
+        const size_t   i  = (size_t)c * AMPI_CHUNK, n = ampi_min((size_t)slot->n - i, AMPI_CHUNK);
+        const void    *x  = ampi_at(slot->grad, type, i);
         const uint32_t fp = ampi_fp_begin();
         uint32_t       max;
         amp_stats      seen;
-        memset(&seen, 0, sizeof seen);
-        partials[c] = 0.0;
-        if (slot->grad)
-            partials[c] = ampi_check_chunk(ampi_at(slot->grad, type, i), type,
-                                           ampi_min((size_t)slot->n - i, AMPI_CHUNK), &seen);
-        if (slot->grad && histogram)
-            ampi_second().report_grads(histogram, ampi_at(slot->grad, type, i), type,
-                                       ampi_min((size_t)slot->n - i, AMPI_CHUNK));
+        partials[c] = ampi_check_chunk(x, type, n, &seen);
+        if (histogram) ampi_second().report_grads(histogram, x, type, n);
         ampi_fp_end(fp);
         max = ampi_load_u32(&seen.max_finite, 0);
         if (seen.nonfinite && i + seen.first_nonfinite < first) first = i + seen.first_nonfinite;
@@ -5388,7 +5370,7 @@ static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *slot, ampi_
 
 static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, ampi_job job,
                              ampi_histogram *histogram) {
-    const int64_t chunks = (int64_t)((slot->n + AMPI_CHUNK - 1) / AMPI_CHUNK);
+    const int64_t chunks = (int64_t)ampi_chunks(slot->n);
     int64_t       c;
 #if AMPI_OPENMP
 #pragma omp parallel for schedule(static) if (chunks > 1)
