@@ -125,7 +125,8 @@ static void answer(amp_autocast *ac, const char *name, const char *inputs, const
         in[count++] = (amp_dtype)type;
     }
     must(amp_autocast_push(ac, &(amp_scope){.layer = layer}));
-    const amp_result result = amp_autocast_dtype_in(ac, op, in, count, &compute, &output);
+    amp_autocast_use(ac); /* the thread's: whoever computes need not be handed it */
+    const amp_result result = amp_autocast_dtype(op, in, count, &compute, &output);
     if (result != AMP_OK) fail(2, amp_op_name(op), amp_result_string(result), "see --override");
     must(amp_autocast_dump(ac, read_line, &l));
     printf("%s of %s: compute in %s, return %s (%s; %s)\n", amp_op_name(op), inputs,

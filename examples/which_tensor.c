@@ -3,7 +3,7 @@
    A small network learns sin(3x) in mixed precision. In step 100 a gradient of hidden.weight grows
    beyond fp16, in step 200 one of output.weight is NaN. Both steps are skipped, and print_table
    shows what amp_optimizer_stats says: where to look. Gradients are those that were stored, scaled;
-   three hidden units never fire, hence the zeros.
+   three hidden units never fire, hence the zeros. At the end stands the report of the whole run.
 
    Build and run:  cc -O2 -I. examples/which_tensor.c -o which_tensor -lm && ./which_tensor
    Exits with 1 unless the tables name what was planted and the loss falls below 0.01. */
@@ -61,12 +61,18 @@ static void print_table(const amp_optimizer *opt, char *found) {
     }
 }
 
+static bool print_line(void *user, const void *text, size_t num_bytes) {
+    return fwrite(text, 1, num_bytes, (FILE *)user) == num_bytes;
+}
+
 int main(int argc, char **argv) {
     char               problem[AMP_PROBLEM_SIZE], found[2][64] = {"", ""};
     float              loss = 0.0f;
     amp_optimizer      opt;
     amp_status         status = {0};
-    amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW, .problem = problem};
+    amp_report_desc    watch  = {.every = 100}; /* count magnitudes in one step of 100 */
+    amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW, .problem = problem,
+                               .report = &watch};
     no_options(argc, argv, "Finds two planted overflows; takes no options.");
     desc.beta1 = 2.0; /* for once, to see what is said */
     int ok = amp_optimizer_init(&opt, &desc) != AMP_OK && strstr(problem, "beta1 is 2,") != NULL;
@@ -88,6 +94,8 @@ int main(int argc, char **argv) {
         printf("\nstep %d is skipped; the loss scale is %g now\n", step, (double)status.loss_scale);
         print_table(&opt, found[status.skipped > 1]);
     }
+    puts("");
+    ok &= amp_optimizer_report_table(&opt, print_line, stdout) == AMP_OK;
     amp_optimizer_free(&opt);
     ok = ok && strcmp(found[0], "hidden.weight 17   inf") == 0 && status.skipped == 2 &&
          strcmp(found[1], "output.weight 5   NaN") == 0 && loss < 0.01f;
