@@ -52,8 +52,7 @@
        loss scale        factor on the loss, so that small gradients survive fp16
        unscale           multiply gradients by 1 / loss scale, in fp32
        found_inf         some gradient was inf or NaN; the step must be skipped
-       growth_interval   good steps after which the scale grows (growth_tracker counts them, a
-                         growth or a backoff empties it)
+       growth_interval   good steps in a row after which the scale grows; growth_tracker of them
        backoff           the opposite, after found_inf
        hysteresis        overflows that are tolerated before the scale backs off
        master weights    fp32, which the optimizer changes
@@ -143,8 +142,7 @@
 
    Compile amp_kernels.cu with nvcc (CUDA 11.8 or newer) beside your own files, and link with
    -lcublas -lcublasLt (by gcc also -lcudart -lstdc++). Set desc.backend to an amp_cuda_backend of
-   your stream, and hand weights, gradients and models in device memory to the same functions. A
-   fused step is two launches.
+   your stream, and hand device memory to the same functions. A fused step is two launches.
 
    Loss scale, learning rate, step count and the decision to skip stay in device memory. Scale the
    loss there (amp_cuda_scale_loss, or read *loss_scale_ptr in your kernel) and the host never
@@ -237,11 +235,10 @@
               fp32 masters, whose weights are NaN after prepare.
               Other bits: amp_gemm in a scope without a cache rounds, too. Random bits of stochastic
               rounding: a run that goes on from such a file of 0.5.0 has others from there.
-              New: amp_matmul, amp_linear, amp_linear_backward; amp_gemm_args.compute, .bias_type;
-              AMP_CBLAS_DROP_IN; amp_optimizer_refresh; amp_optimizer_lion; skipped_in_a_row (format
-              4 of states), by which a run is stuck in every preset; NOT_INITIALIZED, OVERLAP,
-              WORKSPACE, STALE; amp_cache.small; AMP_NO_RANKS, _ROWS, _REPORT, _STORAGE;
-              tests/vectors, by which DEEPSPEED's rules are those to 0.17.0.
+              New: amp_matmul, amp_linear, amp_linear_backward; amp_gemm_args.compute;
+              AMP_CBLAS_DROP_IN; amp_optimizer_refresh; amp_optimizer_lion; skipped_in_a_row, by
+              which a run is stuck in every preset; results from NOT_INITIALIZED on;
+              amp_cache.small; AMP_NO_RANKS, _ROWS, _REPORT, _STORAGE; tests/vectors.
               Repairs: batches with bias or ReLU on CUDA; a subnormal alpha under clang 19; what is
               not UTF-8 in reports; a save that fails leaves nothing; a disabled scaler counts good.
        0.5.0  ranks, files in sets, gradients of few rows, storage formats, reports and advice
