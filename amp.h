@@ -9624,21 +9624,65 @@ AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight)
 /* ------------------------------------------------------------------- >>impl  sgemm
    Products under autocast: amp_gemm, and cuBLAS's. */
 
-/* Products of fp32 with fewer multiplications stay as they are: casts would take longer. */
-static int ampi_is_small(double m, double n, double k) { return m * n * k < 32768.0; }
+/* What autocast wants g's fp32 operands to be cast to; AMP_F32: nothing. */
+static amp_result ampi_gemm_wants(amp_autocast *ac, amp_gemm_args *g, amp_dtype *type) {
+    const amp_dtype inputs[2] = {g->a_type, g->b_type};
+    amp_result      result;
+    *type = AMP_F32;
+    if (!ampi_autocast_active(ac)) return AMP_OK;
+    result = amp_autocast_dtype_in(ac, AMP_OP_GEMM, inputs, 2, type, NULL);
+    if (result == AMP_OK && (g->a_type == AMP_F32 || g->b_type == AMP_F32)) g->tf32 |= ac->tf32;
+    if (!g->k || ampi_is_zero(&g->alpha)) *type = AMP_F32;
+    return result;
+}
 
-/* The copy of one operand in type, if it is fp32; 0 if there is no room for one. */
-static int ampi_gemm_copy(amp_cache *cache, amp_dtype type, size_t rows, size_t cols,
-                            size_t count, const void **x, amp_dtype *x_type, size_t *ld,
-                            size_t stride) {
-    size_t span_ld = stride * (count - 1) + (rows - 1) * *ld + cols;
-    if (*x_type != AMP_F32) return *x_type == type;
-    if (count > 1 && stride / 4 > rows * *ld) return 0; /* what lies between is not ours to read */
-    *x_type = type;
-    if (count > 1) /* as one row that holds all of them: leading dimension and stride stay */
-        return amp_cache_get(cache, (const float *)*x, 1, span_ld, span_ld, type, x, &span_ld) ==
-               AMP_OK;
-    return amp_cache_get(cache, (const float *)*x, rows, cols, *ld, type, x, ld) == AMP_OK;
+/* Small products of fp32 stay as they are: casts would take longer. */
+static int ampi_is_small(const amp_gemm_args *g) {
+    return g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
+           !ampi_work_above(g, AMPI_TILES - 1);
+}
+
+/* Replace g's fp32 operands by copies in type; 0 if there is no room for one. Those of a batch are
+   cast as one row that holds all of them: leading dimension and stride stay. */
+static int ampi_gemm_cast(amp_cache *cache, amp_gemm_args *g, amp_dtype type, int batch) {
+    const void *copy[2];
+    size_t      ld[2];
+    int         i;
+    for (i = 0; i < 2; i++) {
+        ampi_matrices m = ampi_matrices_of(g, i);
+        copy[i] = m.x;
+        ld[i]   = m.ld;
+        if (m.type == type) continue;
+        if (m.type != AMP_F32) return 0;
+        if (batch) {
+            if (m.stride / 4 > m.rows * m.ld) return 0; /* what lies between is not ours to read */
+            m.cols += m.stride * (g->count - 1) + (m.rows - 1) * m.ld;
+            m.rows = 1;
+            m.ld   = m.cols;
+        }
+        if (amp_cache_get(cache, (const float *)m.x, m.rows, m.cols, m.ld, type, &copy[i],
+                          batch ? &m.ld : &ld[i]) != AMP_OK)
+            return 0;
+    }
+    g->a      = copy[0];
+    g->b      = copy[1];
+    g->lda    = ld[0];
+    g->ldb    = ld[1];
+    g->a_type = g->b_type = type;
+    return 1;
+}
+
+/* That, if cache is of the product's backend and stream, and if it pays. */
+static void ampi_gemm_by_cache(amp_cache *cache, const amp_backend *backend, amp_gemm_args *g,
+                               amp_dtype type, int batch) {
+    if (cache->backend.functions != (backend ? backend->functions : &ampi_cpu_functions) ||
+        (backend && cache->backend.stream != backend->stream)) {
+        cache->fallbacks++;
+        return;
+    }
+    amp_cache_reset(cache);
+    if (ampi_is_small(g)) cache->small++;
+    else if (!ampi_gemm_cast(cache, g, type, batch)) cache->fallbacks++;
 }
 
 /* Without a cache: is a product on a CPU to round its fp32 operands to type by itself? Where that
@@ -9656,36 +9700,12 @@ static int ampi_rounds(const amp_autocast *ac, const amp_backend *backend, const
 
 /* Operands as the policy wants them. */
 static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, amp_gemm_args *g) {
-    amp_autocast *ac        = (amp_autocast *)context;
-    amp_cache    *cache     = ac->cache;
-    amp_dtype     inputs[2] = {g->a_type, g->b_type}, type = AMP_F32;
-    amp_gemm_args cast      = *g;
-    amp_result    result;
-    int           small;
-    if (!ampi_autocast_active(ac)) return AMP_OK;
-    result = amp_autocast_dtype_in(ac, AMP_OP_GEMM, inputs, 2, &type, NULL);
-    if (result != AMP_OK) return result;
-    if (g->a_type == AMP_F32 || g->b_type == AMP_F32) g->tf32 |= ac->tf32;
-    small = g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
-            ampi_is_small((double)g->m, (double)g->n, (double)g->k);
-    if (type == AMP_F32 || !g->k || ampi_is_zero(&g->alpha)) return AMP_OK;
-    if (!cache) {
-        if (!small && ampi_rounds(ac, backend, g, type)) g->compute = type;
-    } else if (cache->backend.functions != (backend ? backend->functions : &ampi_cpu_functions) ||
-               (backend && cache->backend.stream != backend->stream)) {
-        cache->fallbacks++;
-    } else {
-        amp_cache_reset(cache);
-        if (small)
-            cache->small++;
-        else if (ampi_gemm_copy(cache, type, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k,
-                                g->count, &cast.a, &cast.a_type, &cast.lda, g->stride_a) &&
-                 ampi_gemm_copy(cache, type, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n,
-                                g->count, &cast.b, &cast.b_type, &cast.ldb, g->stride_b))
-            *g = cast;
-        else
-            cache->fallbacks++;
-    }
+    amp_autocast    *ac = (amp_autocast *)context;
+    amp_dtype        type;
+    const amp_result result = ampi_gemm_wants(ac, g, &type);
+    if (result != AMP_OK || type == AMP_F32) return result;
+    if (ac->cache) ampi_gemm_by_cache(ac->cache, backend, g, type, g->count > 1);
+    else if (!ampi_is_small(g) && ampi_rounds(ac, backend, g, type)) g->compute = type;
     return AMP_OK;
 }
 
@@ -9695,71 +9715,52 @@ static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, 
 #pragma push_macro("cublasSgemmStridedBatched")
 #undef cublasSgemmStridedBatched
 
-/* What autocast makes of a product of fp32 matrices; cache is NULL if it stays in fp32. */
-static amp_dtype ampi_sgemm_type(int small, amp_cache **cache, int *tf32) {
-    static const amp_dtype inputs[2] = {AMP_F32, AMP_F32};
-    amp_autocast          *ac        = amp_autocast_current();
-    amp_dtype              type      = AMP_F32;
-    *cache   = NULL;
-    *tf32 = 0;
-    if (!ampi_autocast_active(ac)) return AMP_F32;
-    if (amp_autocast_dtype_in(ac, AMP_OP_GEMM, inputs, 2, &type, NULL) != AMP_OK) return AMP_F32;
-    *tf32 = ac->tf32;
-    if (type == AMP_F32 || !ac->cache) return AMP_F32;
-    amp_cache_reset(ac->cache);
-    if (small) {
-        ac->cache->small++;
-        return AMP_F32;
+/* In g columns are rows. Autocast learns nothing of alpha, which may be in device memory, nor of
+   sizes that cuBLAS refuses, or that no int holds when rows are padded. */
+static cublasStatus_t ampi_sgemm(int batch, cublasHandle_t handle, cublasOperation_t transa,
+                                 cublasOperation_t transb, int m, int n, int k,
+                                 const float *alpha, const float *A, int lda, long long strideA,
+                                 const float *B, int ldb, long long strideB, const float *beta,
+                                 float *C, int ldc, long long strideC, int count) {
+    amp_gemm_args g = {transa == CUBLAS_OP_N, transb == CUBLAS_OP_N, (size_t)m, (size_t)n,
+                       (size_t)k, 1.0f, 0.0f, A, B, C, AMP_F32, AMP_F32, AMP_F32, (size_t)lda,
+                       (size_t)ldb, 0, (size_t)count, (size_t)strideA, (size_t)strideB, 0, NULL,
+                       AMP_F32, 0, 0, AMP_F32};
+    cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
+    cudaDataType        to      = CUDA_R_32F;
+    amp_autocast       *ac      = amp_autocast_current();
+    amp_dtype           type    = AMP_F32;
+    if ((m | n | k | lda | ldb) >= 0 && count > 0 && lda < 0x7ffffff8 && ldb < 0x7ffffff8)
+        (void)ampi_gemm_wants(ac, &g, &type);
+    if (type != AMP_F32 && ac->cache) {
+        amp_backend          backend = ac->cache->backend;
+        const cublasStatus_t status  = cublasGetStream(handle, &backend.stream);
+        if (status != CUBLAS_STATUS_SUCCESS) return status;
+        ampi_gemm_by_cache(ac->cache, &backend, &g, type, batch);
     }
-    *cache = ac->cache;
-    return type;
-}
-
-/* A copy of a column-major operand, on the handle's stream; 0 if there is none. */
-static int ampi_sgemm_copy(amp_cache *cache, amp_stream stream, const float *x, int rows,
-                             int cols, int ld, amp_dtype type, const void **copy, int *copy_ld) {
-    size_t     padded;
-    amp_result result;
-    if (!x || rows < 1 || cols < 1 || ld < rows || stream != cache->backend.stream) return 0;
-    result = amp_cache_get(cache, x, (size_t)cols, (size_t)rows, (size_t)ld, type, copy, &padded);
-    *copy_ld = (int)padded;
-    return result == AMP_OK && padded <= 0x7fffffff;
+    if (g.a_type != AMP_F32) to = type == AMP_F16 ? CUDA_R_16F : CUDA_R_16BF;
+    else if (g.tf32) compute = CUBLAS_COMPUTE_32F_FAST_TF32;
+    else if (batch)
+        return cublasSgemmStridedBatched(handle, transa, transb, m, n, k, alpha, A, lda, strideA,
+                                         B, ldb, strideB, beta, C, ldc, strideC, count);
+    else
+        return cublasSgemm_v2(handle, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C,
+                              ldc);
+    if (batch)
+        return cublasGemmStridedBatchedEx(handle, transa, transb, m, n, k, alpha, g.a, to,
+                                          (int)g.lda, strideA, g.b, to, (int)g.ldb, strideB, beta,
+                                          C, CUDA_R_32F, ldc, strideC, count, compute,
+                                          CUBLAS_GEMM_DEFAULT);
+    return cublasGemmEx(handle, transa, transb, m, n, k, alpha, g.a, to, (int)g.lda, g.b, to,
+                        (int)g.ldb, beta, C, CUDA_R_32F, ldc, compute, CUBLAS_GEMM_DEFAULT);
 }
 
 AMP_DEF cublasStatus_t amp_sgemm(cublasHandle_t handle, cublasOperation_t transa,
                                  cublasOperation_t transb, int m, int n, int k,
                                  const float *alpha, const float *A, int lda, const float *B,
                                  int ldb, const float *beta, float *C, int ldc) {
-    amp_cache    *cache;
-    cudaStream_t    stream = NULL;
-    cublasStatus_t  status;
-    const void     *a, *b;
-    int             tf32, a_ld, b_ld;
-    const int       at = transa != CUBLAS_OP_N, bt = transb != CUBLAS_OP_N;
-    const amp_dtype type = ampi_sgemm_type(ampi_is_small(m, n, k), &cache, &tf32);
-    const cudaDataType to = type == AMP_F16 ? CUDA_R_16F : CUDA_R_16BF;
-    if (cache) {
-        status = cublasGetStream(handle, &stream);
-        if (status != CUBLAS_STATUS_SUCCESS) return status;
-        if (ampi_sgemm_copy(cache, stream, A, at ? k : m, at ? m : k, lda, type, &a, &a_ld) &&
-            ampi_sgemm_copy(cache, stream, B, bt ? n : k, bt ? k : n, ldb, type, &b, &b_ld))
-            return cublasGemmEx(handle, transa, transb, m, n, k, alpha, a, to, a_ld, b, to,
-                                b_ld, beta, C, CUDA_R_32F, ldc, CUBLAS_COMPUTE_32F,
-                                CUBLAS_GEMM_DEFAULT);
-        cache->fallbacks++;
-    }
-    if (tf32)
-        return cublasGemmEx(handle, transa, transb, m, n, k, alpha, A, CUDA_R_32F, lda, B,
-                            CUDA_R_32F, ldb, beta, C, CUDA_R_32F, ldc,
-                            CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_GEMM_DEFAULT);
-    return cublasSgemm_v2(handle, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
-}
-
-/* The elements that a batch of column-major matrices spans; 0 if that is not a range. */
-static int ampi_span(int rows, int cols, int ld, long long stride, int count) {
-    const double span = (double)stride * (count - 1) + (double)ld * (cols - 1) + rows;
-    if (stride / 4 > (long long)ld * cols) return 0; /* what lies between is not ours to read */
-    return stride >= 0 && rows > 0 && cols > 0 && span < 2147483647.0 ? (int)span : 0;
+    return ampi_sgemm(0, handle, transa, transb, m, n, k, alpha, A, lda, 0, B, ldb, 0, beta, C,
+                      ldc, 0, 1);
 }
 
 AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
@@ -9767,34 +9768,8 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
     const float *alpha, const float *A, int lda, long long int strideA, const float *B, int ldb,
     long long int strideB, const float *beta, float *C, int ldc, long long int strideC,
     int batchCount) {
-    amp_cache    *cache;
-    cudaStream_t    stream = NULL;
-    cublasStatus_t  status;
-    const void     *a, *b;
-    int             tf32, unused;
-    const int       at = transa != CUBLAS_OP_N, bt = transb != CUBLAS_OP_N;
-    const amp_dtype type = ampi_sgemm_type(ampi_is_small(m, n, k), &cache, &tf32);
-    const cudaDataType to = type == AMP_F16 ? CUDA_R_16F : CUDA_R_16BF;
-    if (cache) {
-        const int a_span = ampi_span(at ? k : m, at ? m : k, lda, strideA, batchCount);
-        const int b_span = ampi_span(bt ? n : k, bt ? k : n, ldb, strideB, batchCount);
-        status = cublasGetStream(handle, &stream);
-        if (status != CUBLAS_STATUS_SUCCESS) return status;
-        if (ampi_sgemm_copy(cache, stream, A, a_span, 1, a_span, type, &a, &unused) &&
-            ampi_sgemm_copy(cache, stream, B, b_span, 1, b_span, type, &b, &unused))
-            return cublasGemmStridedBatchedEx(handle, transa, transb, m, n, k, alpha, a, to, lda,
-                                              strideA, b, to, ldb, strideB, beta, C, CUDA_R_32F,
-                                              ldc, strideC, batchCount, CUBLAS_COMPUTE_32F,
-                                              CUBLAS_GEMM_DEFAULT);
-        cache->fallbacks++;
-    }
-    if (tf32)
-        return cublasGemmStridedBatchedEx(
-            handle, transa, transb, m, n, k, alpha, A, CUDA_R_32F, lda, strideA, B, CUDA_R_32F,
-            ldb, strideB, beta, C, CUDA_R_32F, ldc, strideC, batchCount,
-            CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_GEMM_DEFAULT);
-    return cublasSgemmStridedBatched(handle, transa, transb, m, n, k, alpha, A, lda, strideA, B,
-                                     ldb, strideB, beta, C, ldc, strideC, batchCount);
+    return ampi_sgemm(1, handle, transa, transb, m, n, k, alpha, A, lda, strideA, B, ldb, strideB,
+                      beta, C, ldc, strideC, batchCount);
 }
 
 #pragma pop_macro("cublasSgemmStridedBatched")
