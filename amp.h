@@ -1158,12 +1158,13 @@ enum {
     AMP_MAX_OP_OVERRIDES = 256
 };
 
-/* What was said of layers, and of an op; of an op the last word counts. */
+/* What holds for an op, and for layers: a rule, and low if words say it; is it the policy's? */
+typedef struct ampi_ruling { uint8_t rule, dtype, overridden; } ampi_ruling;
 typedef struct ampi_override {
-    char     pattern[AMP_MAX_PATTERN];
-    uint32_t rule, dtype, hits;
+    char        pattern[AMP_MAX_PATTERN];
+    ampi_ruling ruling;
+    uint32_t    hits;
 } ampi_override;
-typedef struct ampi_op_override { uint16_t op; uint8_t rule, dtype; } ampi_op_override;
 
 typedef struct amp_cache amp_cache; /* below */
 
@@ -1173,10 +1174,10 @@ typedef struct amp_autocast {
     amp_cache    *cache;
     amp_policy    policy;
     amp_dtype     dtype;
-    int           off, tf32, depth, num_overrides, num_ops;
+    int           off, tf32, depth, num_overrides;
     amp_scope     scopes[AMP_MAX_SCOPES];
     ampi_override overrides[AMP_MAX_OVERRIDES];
-    ampi_op_override ops[AMP_MAX_OP_OVERRIDES];
+    ampi_ruling   ops[AMP_MAX_OP_OVERRIDES]; /* by amp_op */
 } amp_autocast;
 
 /* dtype: low where no scope says otherwise; AMP_F32: the policy's own. Outside all scopes nothing
@@ -8874,9 +8875,15 @@ static const struct ampi_alias { amp_op op; const char *names; } ampi_aliases[] 
 static const char *const ampi_policy_names[] = {
     "default", "torch_cuda", "torch_cpu", "tf", "apex_o0", "apex_o1", "apex_o2", "apex_o3",
     "keras_mixed_float16", "keras_mixed_bfloat16"};
+/* The type in their names; others are of fp16 where nobody says more. */
+static const amp_dtype ampi_policy_types[] = {AMP_F32, AMP_F32, AMP_BF16, AMP_F32, AMP_F32, AMP_F32,
+                                              AMP_F32, AMP_F32, AMP_F16, AMP_BF16};
+/* A column of AMP_OP_LIST, or the rule of all. */
+static const char ampi_policy_columns[] = "0123F4LLLL";
 enum { AMPI_NUM_POLICIES = sizeof ampi_policy_names / sizeof ampi_policy_names[0] };
 AMPI_STATIC_ASSERT(ampi_policies_are_all,
                    (int)AMPI_NUM_POLICIES == (int)AMP_POLICY_KERAS_MIXED_BFLOAT16 + 1);
+AMPI_STATIC_ASSERT(ampi_ops_have_room, (int)AMP_NUM_OPS <= (int)AMP_MAX_OP_OVERRIDES);
 
 /* ORDER amp_rule */
 static const char *const ampi_rule_names[] = {"pass", "low", "fp32", "keep", "promote", "banned"};
@@ -8904,43 +8911,41 @@ AMP_DEF const char *amp_op_name(amp_op op) {
     return (unsigned)op < (unsigned)AMP_NUM_OPS ? ampi_ops[op].name : NULL;
 }
 
-static amp_rule ampi_policy_rule(amp_policy policy, amp_op op) {
-    static const int column[] = {0, 1, 2, 3, -1, 4, -1, -1, -1, -1}; /* ORDER amp_policy */
-    if (column[policy] >= 0) {
-        const char letter = ampi_ops[op].rules[column[policy]];
-        return (amp_rule)(strchr(ampi_rule_letters, letter) - ampi_rule_letters);
-    }
-    if (policy == AMP_POLICY_APEX_O0) return AMP_RULE_FP32;
-    if (policy == AMP_POLICY_APEX_O2 && op == AMP_OP_BATCH_NORM) return AMP_RULE_KEEP;
-    return AMP_RULE_LOW;
+static uint8_t ampi_policy_rule(amp_policy policy, int op) {
+    char letter = ampi_policy_columns[policy];
+    if (letter <= '9') letter = ampi_ops[op].rules[letter - '0'];
+    else if (policy == AMP_POLICY_APEX_O2 && op == (int)AMP_OP_BATCH_NORM) letter = 'K';
+    return (uint8_t)(strchr(ampi_rule_letters, letter) - ampi_rule_letters);
 }
 
 /* ------------------------------------------------------------- >>impl  autocast */
 
 AMP_DEF amp_result amp_autocast_init(amp_autocast *ac, amp_policy policy, amp_dtype dtype) {
-    const int bf16 = policy == AMP_POLICY_TORCH_CPU || policy == AMP_POLICY_KERAS_MIXED_BFLOAT16;
+    int i;
     if (!ac) return AMP_ERROR_INVALID_ARGUMENT;
     if ((unsigned)policy >= (unsigned)AMPI_NUM_POLICIES || !amp_dtype_size(dtype))
         return AMP_ERROR_INVALID_ENUM;
     memset(ac, 0, sizeof *ac);
     ac->policy = policy;
-    ac->dtype  = dtype != AMP_F32 ? dtype : bf16 ? AMP_BF16 : AMP_F16;
+    ac->dtype  = dtype ? dtype : ampi_policy_types[policy] ? ampi_policy_types[policy] : AMP_F16;
+    for (i = 0; i < (int)AMP_NUM_OPS; i++) ac->ops[i].rule = ampi_policy_rule(policy, i);
     return AMP_OK;
 }
 
 AMP_DEF amp_result amp_autocast_push(amp_autocast *ac, const amp_scope *scope) {
-    amp_scope        s;
-    const amp_scope *around;
+    static const amp_scope outermost = {NULL, AMP_AUTOCAST_ON, AMP_F32};
+    const amp_scope       *around;
+    amp_scope             *s;
     if (!ac || !scope) return AMP_ERROR_INVALID_ARGUMENT;
     if (!amp_dtype_size(scope->dtype) || (unsigned)scope->mode > (unsigned)AMP_AUTOCAST_OFF)
         return AMP_ERROR_INVALID_ENUM;
     if (ac->depth >= AMP_MAX_SCOPES) return AMP_ERROR_TOO_LARGE;
-    s      = *scope;
-    around = ac->depth ? &ac->scopes[ac->depth - 1] : NULL;
-    if (s.mode == AMP_AUTOCAST_INHERIT) s.mode = around ? around->mode : AMP_AUTOCAST_ON;
-    if (s.dtype == AMP_F32 && around) s.dtype = around->dtype;
-    if (!s.layer && around) s.layer = around->layer;
-    ac->scopes[ac->depth++] = s;
+    around = ac->depth ? &ac->scopes[ac->depth - 1] : &outermost;
+    s      = &ac->scopes[ac->depth++];
+    *s     = *scope;
+    if (s->mode == AMP_AUTOCAST_INHERIT) s->mode = around->mode;
+    if (s->dtype == AMP_F32) s->dtype = around->dtype;
+    if (!s->layer) s->layer = around->layer;
     return AMP_OK;
 }
 
@@ -8974,90 +8979,65 @@ static int ampi_autocast_active(const amp_autocast *ac) {
 
 /* Does name match a pattern? A * that does not fit is tried again one character later. */
 static int ampi_matches(const char *pattern, const char *name) {
-    const char *star = NULL, *from = NULL;
-    while (*name) {
+    const char *star = NULL, *from = name;
+    for (;;) {
         if (*pattern == '*') {
             star = ++pattern;
             from = name;
         } else if (*pattern == *name) {
+            if (!*name) return 1;
             pattern++;
             name++;
-        } else if (star) {
+        } else {
+            if (!star || !*from) return 0;
             pattern = star;
             name    = ++from;
-        } else {
-            return 0;
         }
     }
-    while (*pattern == '*') pattern++;
-    return !*pattern;
-}
-
-/* Two types to the one that holds both, as without autocast. */
-static amp_dtype ampi_wider(amp_dtype a, amp_dtype b) { return a == b ? a : AMP_F32; }
-
-/* What was said of op, or NULL. */
-static const ampi_op_override *ampi_said_of(const amp_autocast *ac, amp_op op) {
-    int i;
-    for (i = 0; i < ac->num_ops; i++)
-        if (ac->ops[i].op == (unsigned)op) return &ac->ops[i];
-    return NULL;
 }
 
 /* The rule for op in the innermost scope, and its low. A layer says more than an op. */
 static amp_rule ampi_rule_for(amp_autocast *ac, amp_op op, amp_dtype *low) {
-    const amp_scope *scope = &ac->scopes[ac->depth - 1];
-    amp_rule         rule  = ampi_policy_rule(ac->policy, op);
-    uint32_t         dtype = AMP_F32;
-    const ampi_op_override *said = ampi_said_of(ac, op);
+    const amp_scope *scope  = &ac->scopes[ac->depth - 1];
+    ampi_ruling      ruling = ac->ops[op];
     int              i;
-    *low = scope->dtype != AMP_F32 ? scope->dtype : ac->dtype;
-    if (said) {
-        rule  = (amp_rule)said->rule;
-        dtype = said->dtype;
-    }
     for (i = 0; i < ac->num_overrides && scope->layer; i++) {
         ampi_override *o = &ac->overrides[i];
         if (!ampi_matches(o->pattern, scope->layer)) continue;
         if (o->hits != UINT32_MAX) o->hits++;
-        rule  = (amp_rule)o->rule;
-        dtype = o->dtype;
+        ruling = o->ruling;
     }
-    if (dtype != AMP_F32) *low = (amp_dtype)dtype;
-    return rule;
+    *low = ruling.dtype ? (amp_dtype)ruling.dtype : scope->dtype ? scope->dtype : ac->dtype;
+    return (amp_rule)ruling.rule;
 }
 
 AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_dtype *inputs,
                                          int count, amp_dtype *compute, amp_dtype *output) {
-    amp_rule  rule   = AMP_RULE_PASS;
-    amp_dtype low    = AMP_F32, widest;
-    amp_dtype result[2]; /* to compute in, to return */
+    amp_rule  rule = AMP_RULE_PASS;
+    amp_dtype low  = AMP_F32, type = count > 0 && inputs ? inputs[0] : AMP_F32;
     int       i;
     if ((unsigned)op >= (unsigned)AMP_NUM_OPS) return AMP_ERROR_INVALID_ENUM;
     if (count < 0 || (count && !inputs)) return AMP_ERROR_INVALID_ARGUMENT;
-    for (i = 0; i < count; i++)
+    for (i = 0; i < count; i++) { /* the widest */
         if (!amp_dtype_size(inputs[i])) return AMP_ERROR_INVALID_ENUM;
+        if (inputs[i] != type) type = AMP_F32;
+    }
     if (ampi_autocast_active(ac)) rule = ampi_rule_for(ac, op, &low);
-    widest = count ? inputs[0] : AMP_F32;
-    for (i = 1; i < count; i++) widest = ampi_wider(widest, inputs[i]);
-    result[0] = result[1] = widest;
     switch (rule) {
-    case AMP_RULE_LOW: result[0] = result[1] = low; break;
-    case AMP_RULE_FP32: result[0] = result[1] = AMP_F32; break;
-    case AMP_RULE_KEEP: result[0] = AMP_F32; break;
+    case AMP_RULE_LOW: type = low; break;
+    case AMP_RULE_FP32: type = AMP_F32; break;
     case AMP_RULE_PROMOTE:
-        result[0] = low;
+        type = low;
         for (i = 0; i < count; i++) {
-            if (inputs[i] == AMP_F32) result[0] = AMP_F32;
+            if (inputs[i] == AMP_F32) type = AMP_F32;
             else if (inputs[i] != low) return AMP_ERROR_MIXED_TYPES;
         }
-        result[1] = result[0];
         break;
     case AMP_RULE_BANNED: return AMP_ERROR_BANNED;
     default: break;
     }
-    if (compute) *compute = result[0];
-    if (output) *output = result[1];
+    if (compute) *compute = rule == AMP_RULE_KEEP ? AMP_F32 : type;
+    if (output) *output = type;
     return AMP_OK;
 }
 
@@ -9069,22 +9049,13 @@ AMP_DEF amp_result amp_autocast_dtype(amp_op op, const amp_dtype *inputs, int co
 AMPI_COLD_BEGIN
 
 /* A rule, or a type: "fp16" is low with that type. */
-static int ampi_read_rule(const char *text, size_t length, uint32_t *rule, uint32_t *dtype) {
+static int ampi_read_rule(const char *text, size_t length, ampi_ruling *ruling) {
     const int type = ampi_find_type(text, length);
-    const int r    = ampi_find(text, length, ampi_rule_names, AMP_RULE_BANNED + 1);
-    if (type < 0 && r < 0) return 0;
-    *rule  = type > 0 ? (uint32_t)AMP_RULE_LOW : (uint32_t)(type == 0 ? (int)AMP_RULE_FP32 : r);
-    *dtype = type > 0 ? (uint32_t)type : (uint32_t)AMP_F32;
-    return 1;
-}
-
-static void ampi_say_of(amp_autocast *ac, int op, uint32_t rule, uint32_t dtype) {
-    int i = 0;
-    while (i < ac->num_ops && ac->ops[i].op != op) i++;
-    ac->num_ops += i == ac->num_ops;
-    ac->ops[i].op    = (uint16_t)op;
-    ac->ops[i].rule  = (uint8_t)rule;
-    ac->ops[i].dtype = (uint8_t)dtype;
+    const int rule = ampi_find(text, length, ampi_rule_names, AMP_RULE_BANNED + 1);
+    ruling->rule  = (uint8_t)(type > 0 ? AMP_RULE_LOW : type == 0 ? AMP_RULE_FP32 : rule);
+    ruling->dtype = (uint8_t)(type > 0 ? type : AMP_F32);
+    ruling->overridden = 1;
+    return type >= 0 || rule >= 0;
 }
 
 /* A word without =. */
@@ -9114,90 +9085,70 @@ static const char *ampi_override_word(amp_autocast *ac, const char *word, size_t
     const char    *equals = (const char *)memchr(word, '=', length);
     const int      is_op  = length > 3 && ampi_named(word, 2, "op") && word[2] == ':';
     ampi_override *o      = &ac->overrides[ac->num_overrides];
+    ampi_ruling    ruling;
     size_t         before;
-    uint32_t       rule, dtype;
     int            op;
     if (!equals) return ampi_override_all(ac, word, length) ? NULL : word;
     before = (size_t)(equals - word);
-    op     = is_op && before >= 3 ? ampi_find_op(word + 3, before - 3) : -1;
+    op     = is_op ? ampi_find_op(word + 3, before - 3) : -1;
     if (is_op && op < 0) return word + 3;
-    if (is_op ? !ampi_said_of(ac, (amp_op)op) && ac->num_ops >= AMP_MAX_OP_OVERRIDES
-              : !before || before >= AMP_MAX_PATTERN || ac->num_overrides >= AMP_MAX_OVERRIDES)
+    if (!is_op && (!before || before >= AMP_MAX_PATTERN || ac->num_overrides >= AMP_MAX_OVERRIDES))
         return word;
-    if (!ampi_read_rule(equals + 1, length - before - 1, &rule, &dtype)) return equals + 1;
+    if (!ampi_read_rule(equals + 1, length - before - 1, &ruling)) return equals + 1;
     if (is_op) {
-        ampi_say_of(ac, op, rule, dtype);
+        ac->ops[op] = ruling;
         return NULL;
     }
     memset(o, 0, sizeof *o);
     memcpy(o->pattern, word, before);
-    o->rule  = rule;
-    o->dtype = dtype;
+    o->ruling = ruling;
     ac->num_overrides++;
     return NULL;
 }
 
-static int ampi_separates(char c) {
-    return c == ',' || c == ';' || c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
-
 /* The length of the word that *text comes to next, behind what separates words; 0: none. */
 static size_t ampi_word(const char **text) {
-    size_t length = 0;
-    while (ampi_separates(**text)) ++*text;
-    while ((*text)[length] && !ampi_separates((*text)[length])) length++;
-    return length;
+    static const char separators[] = ",; \t\n\r";
+    *text += strspn(*text, separators);
+    return strcspn(*text, separators);
 }
 
-AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position) {
-    amp_autocast changed;
-    const char  *word = text;
+/* Words over ac. low: of what AMP_DTYPE says that model copies are, and no word may contradict it;
+   AMP_F32: nothing said. A policy whose name says no type leaves that to whoever has said one. */
+static amp_result ampi_override_by(amp_autocast *ac, amp_dtype low, const char *text,
+                                   size_t *position) {
+    amp_autocast changed = *ac;
+    const char  *word    = text;
     size_t       length;
-    if (!ac || !text) return AMP_ERROR_INVALID_ARGUMENT;
-    changed = *ac;
+    if (low) changed.dtype = low;
     for (; (length = ampi_word(&word)) != 0; word += length) {
-        const char *wrong = ampi_override_word(&changed, word, length);
+        const char *wrong  = ampi_override_word(&changed, word, length);
+        amp_result  result = AMP_ERROR_PARSE;
+        if (!wrong && low) {
+            const int policy = ampi_find(word, length, ampi_policy_names, AMPI_NUM_POLICIES);
+            const int gemm   = changed.ops[AMP_OP_GEMM].dtype;
+            if (policy >= 0 && !ampi_policy_types[policy]) changed.dtype = low;
+            result = AMP_ERROR_MIXED_TYPES;
+            if (changed.dtype != low || (gemm && gemm != (int)low)) wrong = word;
+        }
         if (!wrong) continue;
         if (position) *position = (size_t)(wrong - text);
-        return AMP_ERROR_PARSE;
+        return result;
     }
     *ac = changed;
     return AMP_OK;
 }
 
+AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position) {
+    if (!ac || !text) return AMP_ERROR_INVALID_ARGUMENT;
+    return ampi_override_by(ac, AMP_F32, text, position);
+}
+
 #ifndef AMP_NO_STDLIB
-/* A policy whose name says no type leaves that to whoever has said one. */
-static int ampi_names_type(const char *word, size_t length) {
-    const int p = ampi_find(word, length, ampi_policy_names, AMPI_NUM_POLICIES);
-    return p < 0 || p == (int)AMP_POLICY_TORCH_CPU || p >= (int)AMP_POLICY_KERAS_MIXED_FLOAT16;
-}
-
-/* AMP_POLICY's words, where AMP_DTYPE has said that the model copies are of type low. */
-static amp_result ampi_policy_over(amp_autocast *ac, amp_dtype low, const char *text,
-                                   size_t *position) {
-    const char             *word = text, *wrong;
-    const ampi_op_override *gemm;
-    amp_result              result = AMP_OK;
-    size_t                  length;
-    ac->dtype = low;
-    for (; result == AMP_OK && (length = ampi_word(&word)) != 0; word += length) {
-        wrong = ampi_override_word(ac, word, length);
-        if (!wrong && !ampi_names_type(word, length)) ac->dtype = low;
-        gemm = ampi_said_of(ac, AMP_OP_GEMM);
-        if (wrong) result = AMP_ERROR_PARSE;
-        else if (ac->dtype != low || (gemm && gemm->dtype && gemm->dtype != (unsigned)low))
-            result = AMP_ERROR_MIXED_TYPES;
-        if (result != AMP_OK && position) *position = (size_t)((wrong ? wrong : word) - text);
-    }
-    return result;
-}
-
 AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position) {
-    const char  *text = getenv("AMP_POLICY"), *dtype, *enable;
-    amp_autocast changed;
-    amp_result   result;
-    size_t       dtype_length, enable_length;
-    int          low, on;
+    const char *text = getenv("AMP_POLICY"), *dtype, *enable;
+    size_t      dtype_length, enable_length;
+    int         low, on;
     if (!ac) return AMP_ERROR_INVALID_ARGUMENT;
     dtype  = ampi_env("AMP_DTYPE", &dtype_length);
     enable = ampi_env("AMP_ENABLE", &enable_length);
@@ -9209,15 +9160,11 @@ AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, s
         return AMP_ERROR_PARSE;
     }
     if (value) *value = text;
-    changed = *ac;
     if (on == 0 || (low == 0 && !text)) {
         ac->off = 1;
         return AMP_OK;
     }
-    if (low > 0) result = ampi_policy_over(&changed, (amp_dtype)low, text ? text : "", position);
-    else result = text ? amp_autocast_override(&changed, text, position) : AMP_OK;
-    if (result == AMP_OK) *ac = changed;
-    return result;
+    return ampi_override_by(ac, low > 0 ? (amp_dtype)low : AMP_F32, text ? text : "", position);
 }
 #endif
 
@@ -9228,56 +9175,43 @@ AMP_DEF const char *amp_autocast_unmatched(const amp_autocast *ac, int i) {
     return NULL;
 }
 
-static const char *ampi_dump_type(amp_rule rule, amp_dtype low) {
-    switch (rule) {
-    case AMP_RULE_LOW: return ampi_type_names[low];
-    case AMP_RULE_FP32:
-    case AMP_RULE_KEEP: return "fp32";
-    case AMP_RULE_BANNED: return "-";
-    default: return "inputs'";
+static void ampi_dump_row(ampi_text *t, const char *const *cells) {
+    size_t i;
+    for (i = 0; i < 4; i++) {
+        ampi_print_text(t, cells[i]);
+        ampi_print_to(t, 34 + 9 * i);
     }
+    ampi_print(t, "%s\n", cells[4]);
 }
 
-static void ampi_dump_row(ampi_text *t, const char *name, const char *rule, const char *compute,
-                          const char *output, const char *reason) {
-    ampi_print_text(t, name);
-    ampi_print_to(t, 34);
-    ampi_print_text(t, rule);
-    ampi_print_to(t, 43);
-    ampi_print_text(t, compute);
-    ampi_print_to(t, 52);
-    ampi_print_text(t, output);
-    ampi_print_to(t, 61);
-    ampi_print(t, "%s\n", reason);
-}
-
-static void ampi_dump_rule(ampi_text *t, const char *name, amp_rule rule, amp_dtype low,
+static void ampi_dump_rule(ampi_text *t, const char *name, const ampi_ruling *r, amp_dtype low,
                            const char *reason) {
-    const char *type = ampi_dump_type(rule, low);
-    ampi_dump_row(t, name, ampi_rule_names[rule], type, rule == AMP_RULE_KEEP ? "inputs'" : type,
-                  reason);
+    const char *const said   = ampi_type_names[r->dtype ? r->dtype : (int)low];
+    const char *const type   = r->rule == AMP_RULE_LOW      ? said
+                               : r->rule == AMP_RULE_FP32   ? "fp32"
+                               : r->rule == AMP_RULE_BANNED ? "-"
+                                                            : "inputs'";
+    const char *const cells[] = {name, ampi_rule_names[r->rule],
+                                 r->rule == AMP_RULE_KEEP ? "fp32" : type, type, reason};
+    ampi_dump_row(t, cells);
 }
 
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user) {
+    static const char *const heads[] = {"op", "rule", "compute", "return", "reason"};
     char      line[160];
     ampi_text t = ampi_text_to(write_fn, user, line, sizeof line);
     int       i;
     if (!ac || !write_fn) return AMP_ERROR_INVALID_ARGUMENT;
     ampi_print(&t, "policy %s, low %s%s%s\n", ampi_policy_names[ac->policy],
              ampi_type_names[ac->dtype], ac->off ? ", off" : "", ac->tf32 ? ", tf32" : "");
-    ampi_dump_row(&t, "op", "rule", "compute", "return", "reason");
-    for (i = 0; i < (int)AMP_NUM_OPS; i++) {
-        const ampi_op_override *said = ampi_said_of(ac, (amp_op)i);
-        ampi_dump_rule(&t, ampi_ops[i].name,
-                       said ? (amp_rule)said->rule : ampi_policy_rule(ac->policy, (amp_op)i),
-                       said && said->dtype ? (amp_dtype)said->dtype : ac->dtype,
-                       said ? "override" : "policy");
-    }
+    ampi_dump_row(&t, heads);
+    for (i = 0; i < (int)AMP_NUM_OPS; i++)
+        ampi_dump_rule(&t, ampi_ops[i].name, &ac->ops[i], ac->dtype,
+                       ac->ops[i].overridden ? "override" : "policy");
     for (i = 0; i < ac->num_overrides; i++) {
         const ampi_override *o = &ac->overrides[i];
         ampi_print_text(&t, "layers ");
-        ampi_dump_rule(&t, o->pattern, (amp_rule)o->rule,
-                       o->dtype ? (amp_dtype)o->dtype : ac->dtype,
+        ampi_dump_rule(&t, o->pattern, &o->ruling, ac->dtype,
                        o->hits ? "override" : "override, matched nothing yet");
     }
     return t.failed ? AMP_ERROR_WRITE : AMP_OK;
@@ -9393,36 +9327,35 @@ AMP_DEF void amp_cache_reset(amp_cache *cache) {
     cache->product++;
 }
 
-/* The optimizer's own copy of x, if that is of the type wanted and suits tensor cores. */
-static const void *ampi_model_copy(amp_cache *cache, const float *x, size_t extent,
-                                     size_t ld, amp_dtype type) {
+/* Elements from the first of m to the last. */
+static size_t ampi_extent(const ampi_matrix *m) { return (m->rows - 1) * m->ld + m->cols; }
+
+/* The optimizer's own copy of m, if that is of the type wanted and suits tensor cores. */
+static const void *ampi_model_copy(amp_cache *cache, const ampi_matrix *m) {
     int    o;
     size_t i;
     for (o = 0; o < cache->num_optimizers; o++) {
         const amp_plan *plan = cache->optimizers[o]->plan;
         for (i = 0; plan && i < plan->num_slots; i++) {
-            const ampi_slot *s = &plan->host_slots[i];
+            const ampi_slot *s    = &plan->host_slots[i];
             const float     *from = (const float *)s->master.data;
             const char      *copy;
             if (s->master.format != AMP_FORMAT_F32 || !from ||
-                !ampi_within(x, extent, from, (size_t)s->n))
+                !ampi_within(m->x, ampi_extent(m), from, (size_t)s->n))
                 continue;
-            if (s->model && s->model_type != (uint32_t)type && s->model_type != AMP_F32)
+            if (s->model && s->model_type != AMP_F32 && s->model_type != (uint32_t)m->type)
                 cache->mismatches++;
-            if (!s->model || s->model_type != (uint32_t)type) return NULL;
-            copy = (const char *)s->model + 2 * (size_t)(x - from);
-            return (uintptr_t)copy % 16 == 0 && ld % 8 == 0 ? copy : NULL;
+            if (!s->model || s->model_type != (uint32_t)m->type) return NULL;
+            copy = (const char *)s->model + 2 * (size_t)(m->x - from);
+            return (uintptr_t)copy % 16 == 0 && m->ld % 8 == 0 ? copy : NULL;
         }
     }
     return NULL;
 }
 
-/* Elements from the first of m to the last. */
-static size_t ampi_extent(const ampi_matrix *m) { return (m->rows - 1) * m->ld + m->cols; }
-
 /* The distance of rows in a copy: that of the matrix if it suits tensor cores. */
 static size_t ampi_copy_ld(const ampi_matrix *m) {
-    return m->ld % 8 == 0 ? m->ld : (m->cols + 7) / 8 * 8;
+    return m->ld % 8 == 0 ? m->ld : ampi_up(m->cols, 8);
 }
 
 /* To memory + offset. */
@@ -9441,10 +9374,6 @@ static amp_result ampi_cache_cast(amp_cache *cache, const ampi_matrix *m, size_t
     for (r = 0; r < m->rows && result == AMP_OK; r++)
         result = ampi_cast_on(b, copy + 2 * r * ld, m->type, m->x + r * m->ld, AMP_F32, m->cols);
     return result;
-}
-
-static uint64_t ampi_capture_on(const amp_backend *b) {
-    return b->functions->capture_fn ? b->functions->capture_fn(b) : 0;
 }
 
 /* Counts what may have changed the weights, besides those who say so. */
@@ -9479,103 +9408,92 @@ static int ampi_same_matrix(const ampi_matrix *a, const ampi_matrix *b) {
            a->type == b->type;
 }
 
-/* Where kept copies end. */
-static size_t ampi_cache_end(const amp_cache *cache) {
-    size_t end = 0;
-    int    i;
-    for (i = 0; i < cache->num_entries; i++)
-        if (cache->entries[i].room && cache->entries[i].offset + cache->entries[i].room > end)
-            end = cache->entries[i].offset + cache->entries[i].room;
-    return end;
-}
-
-/* Room for the copy of e: its own, or the first that is free between the others'. 0: none. */
-static int ampi_cache_keep(const amp_cache *cache, ampi_cached *e, size_t room) {
+/* Where the first room bytes begin that meet no kept copy but that of e. */
+static size_t ampi_cache_gap(const amp_cache *cache, const ampi_cached *e, size_t room) {
     size_t offset = 0;
     int    i      = 0;
-    if (e->room >= room) return 1;
-    if (room > cache->top) return 0;
-    while (i < cache->num_entries && offset <= cache->top - room) {
+    while (i < cache->num_entries) {
         const ampi_cached *other = &cache->entries[i++];
-        if (other == e || !other->room || other->offset >= offset + room ||
-            offset >= other->offset + other->room)
+        if (other == e || other->offset >= offset + room || offset >= other->offset + other->room)
             continue;
         offset = other->offset + other->room;
         i      = 0;
     }
-    if (offset > cache->top - room) return 0;
-    e->offset = offset;
-    e->room   = room;
-    return 1;
+    return offset;
 }
 
-/* Where the copy of m shall be: in e's room, if there is an e and it finds some (else *e becomes
-   NULL), or for this product only, down from top. */
+/* Where the copy of m shall be: in the room of e, if there is an e and it has or finds some (else
+   *e becomes NULL), or for this product only, down from top, but behind all that is kept. */
 static amp_result ampi_cache_place(amp_cache *cache, ampi_cached **e, const ampi_matrix *m,
                                    size_t *offset) {
-    const size_t ld   = m->ld > ampi_copy_ld(m) ? m->ld : ampi_copy_ld(m);
-    const size_t room = (2 * m->rows * ld + 255) / 256 * 256;
-    if (*e && ampi_cache_keep(cache, *e, room)) {
+    const size_t room = ampi_up(2 * m->rows * ampi_max(m->ld, ampi_copy_ld(m)), 256);
+    if (room > cache->top) return AMP_ERROR_OUT_OF_MEMORY;
+    if (*e && (*e)->room < room) {
+        *offset = ampi_cache_gap(cache, *e, room);
+        if (*offset > cache->top - room) {
+            *e = NULL;
+        } else {
+            (*e)->offset = *offset;
+            (*e)->room   = room;
+        }
+    }
+    if (*e) {
         (*e)->valid = 0;
         *offset     = (*e)->offset;
         return AMP_OK;
     }
-    *e = NULL;
-    if (room > cache->top || cache->top - room < ampi_cache_end(cache))
+    if (cache->top - room < ampi_cache_gap(cache, NULL, cache->size))
         return AMP_ERROR_OUT_OF_MEMORY;
     *offset = cache->top -= room;
     return AMP_OK;
 }
 
-AMP_DEF amp_result amp_cache_get(amp_cache *cache, const float *x, size_t rows, size_t cols,
-                                 size_t ld, amp_dtype type, const void **copy, size_t *copy_ld) {
-    ampi_matrix  m;
-    ampi_cached *e;
-    const void  *own;
-    size_t       offset;
-    int          current;
+/* Where the copy of m is, cast if need be. */
+static amp_result ampi_cache_copy(amp_cache *cache, const ampi_matrix *m, size_t *offset) {
+    ampi_cached *e       = ampi_cache_find(cache, m);
+    const int    current = e && ampi_cache_is_current(cache, e, m);
     amp_result   result;
-    if (!cache || !x || !rows || !cols || ld < cols || !copy || !copy_ld)
-        return AMP_ERROR_INVALID_ARGUMENT;
-    if (type != AMP_F16 && type != AMP_BF16) return AMP_ERROR_INVALID_ENUM;
-    if (!cache->memory) return AMP_ERROR_NOT_INITIALIZED;
-    if (rows > SIZE_MAX / 64 / ld) return AMP_ERROR_TOO_LARGE;
-    m.x       = x;
-    m.rows    = rows;
-    m.cols    = cols;
-    m.ld      = ld;
-    m.type    = type;
-    m.version = ampi_cache_version(cache);
-    m.capture = ampi_capture_on(&cache->backend);
-    if (m.capture) cache->captured = 1;
-    own = ampi_model_copy(cache, x, ampi_extent(&m), ld, type);
-    if (own) {
+    if (current && ampi_same_matrix(&e->of, m)) {
         cache->hits++;
-        *copy    = own;
-        *copy_ld = ld;
-        return AMP_OK;
-    }
-    e       = ampi_cache_find(cache, &m);
-    current = e && ampi_cache_is_current(cache, e, &m);
-    if (current && ampi_same_matrix(&e->of, &m)) {
-        cache->hits++;
-        offset = e->offset;
+        *offset = e->offset;
     } else {
         if (current && e->product == cache->product) e = NULL; /* the other operand's, as it is */
-        result = ampi_cache_place(cache, &e, &m, &offset);
-        if (result == AMP_OK) result = ampi_cache_cast(cache, &m, offset);
+        result = ampi_cache_place(cache, &e, m, offset);
+        if (result == AMP_OK) result = ampi_cache_cast(cache, m, *offset);
         if (result != AMP_OK) return result;
         if (e) {
             cache->misses++;
-            e->of    = m;
+            e->of    = *m;
             e->valid = 1;
         } else {
             cache->transients++;
         }
     }
     if (e) e->product = cache->product;
-    *copy    = cache->memory + offset;
-    *copy_ld = ampi_copy_ld(&m);
+    return AMP_OK;
+}
+
+AMP_DEF amp_result amp_cache_get(amp_cache *cache, const float *x, size_t rows, size_t cols,
+                                 size_t ld, amp_dtype type, const void **copy, size_t *copy_ld) {
+    ampi_matrix m = {x, rows, cols, ld, type, 0, 0};
+    const void *own;
+    size_t      offset = 0;
+    amp_result  result = AMP_OK;
+    if (!cache || !x || !rows || !cols || ld < cols || !copy || !copy_ld)
+        return AMP_ERROR_INVALID_ARGUMENT;
+    if (type != AMP_F16 && type != AMP_BF16) return AMP_ERROR_INVALID_ENUM;
+    if (!cache->memory) return AMP_ERROR_NOT_INITIALIZED;
+    if (rows > SIZE_MAX / 64 / ld) return AMP_ERROR_TOO_LARGE;
+    m.version = ampi_cache_version(cache);
+    if (cache->backend.functions->capture_fn)
+        m.capture = cache->backend.functions->capture_fn(&cache->backend);
+    if (m.capture) cache->captured = 1;
+    own = ampi_model_copy(cache, &m);
+    if (own) cache->hits++;
+    else result = ampi_cache_copy(cache, &m, &offset);
+    if (result != AMP_OK) return result;
+    *copy    = own ? own : cache->memory + offset;
+    *copy_ld = own ? ld : ampi_copy_ld(&m);
     return AMP_OK;
 }
 
@@ -9693,7 +9611,7 @@ static int ampi_rounds(const amp_autocast *ac, const amp_backend *backend, const
     if (backend && backend->functions != &ampi_cpu_functions) return 0;
     if ((g->a_type != AMP_F32 && g->a_type != type) || (g->b_type != AMP_F32 && g->b_type != type))
         return 0;
-    if (ampi_said_of(ac, AMP_OP_GEMM)) return 1;
+    if (ac->ops[AMP_OP_GEMM].overridden) return 1;
     (void)amp_capability_of(0, 0, &cpu);
     return type == AMP_F16 ? cpu.fp16 : cpu.bf16;
 }
