@@ -1763,14 +1763,8 @@ AMPI_INSTRUCTION(double, ampi_sqrt64, double, "sqrtsd {%1, %0|%0, %1}", "=x", "x
 AMPI_INSTRUCTION(float, ampi_sqrt, float, "fsqrt %s0, %s1", "=w", "w")
 AMPI_INSTRUCTION(double, ampi_sqrt64, double, "fsqrt %d0, %d1", "=w", "w")
 #elif (defined(__GNUC__) || defined(__clang__)) && defined(__i386__)
-AMPI_FN float ampi_sqrt(float a) { /* x87: on the top of its stack */
-    __asm__("fsqrt" : "+t"(a));
-    return a;
-}
-AMPI_FN double ampi_sqrt64(double a) {
-    __asm__("fsqrt" : "+t"(a));
-    return a;
-}
+AMPI_INSTRUCTION(float, ampi_sqrt, float, "fsqrt", "=t", "0") /* x87: on the top of its stack */
+AMPI_INSTRUCTION(double, ampi_sqrt64, double, "fsqrt", "=t", "0")
 #else
 #include <math.h> /* sqrt, sqrtf: only where neither instruction above is known */
 AMPI_FN float  ampi_sqrt(float a) { return sqrtf(a); }
@@ -4391,13 +4385,6 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
     return result == AMP_OK ? ampi_storage_check(opt, t) : result;
 }
 
-static amp_result ampi_tensor_ok(const amp_optimizer *opt, const amp_tensor *t) {
-    const uint32_t   fp     = ampi_fp_begin();
-    const amp_result result = ampi_tensor_check(opt, t);
-    ampi_fp_end(fp);
-    return result;
-}
-
 /* Make room for count more entries, keeping those that are there. */
 static amp_result ampi_reserve(amp_optimizer *opt, size_t count) {
     const size_t most = SIZE_MAX / 4 / sizeof(ampi_entry);
@@ -4456,10 +4443,12 @@ static amp_result ampi_add_parts(amp_optimizer *opt, const amp_tensor *whole,
                                  const amp_tensor *parts, size_t count, int flat) {
     amp_result result = ampi_ready(opt, AMPI_ADDING);
     size_t     i, before, offset = 0;
+    uint32_t   fp;
     if (result != AMP_OK) return result;
     if (!whole || (!parts && count)) return AMP_ERROR_INVALID_ARGUMENT;
     before = opt->num_entries;
-    result = ampi_tensor_ok(opt, whole);
+    fp     = ampi_fp_begin();
+    result = ampi_tensor_check(opt, whole);
     if (result == AMP_OK) result = ampi_reserve(opt, count);
     for (i = 0; i < count && result == AMP_OK && parts[i].n <= whole->n - offset; i++) {
         const amp_tensor t = ampi_part_of(whole, &parts[i], offset);
@@ -4467,10 +4456,11 @@ static amp_result ampi_add_parts(amp_optimizer *opt, const amp_tensor *whole,
             result = ampi_refuse(opt, AMP_ERROR_UNSUPPORTED,
                                  "rows are not for amp_optimizer_add_flat: add that tensor by "
                                  "amp_optimizer_add");
-        else result = ampi_tensor_ok(opt, &t);
+        else result = ampi_tensor_check(opt, &t);
         if (result == AMP_OK) ampi_append(opt, &t, flat && i ? 2 : flat);
         offset += t.n;
     }
+    ampi_fp_end(fp);
     if (result == AMP_OK && (i < count || offset != whole->n)) {
         ampi_tell(opt->desc.problem, "the parts' n do not add up to whole's %g", (double)whole->n);
         result = AMP_ERROR_INVALID_ARGUMENT;
@@ -5102,8 +5092,8 @@ AMP_DEF const float *amp_optimizer_loss_scale_ptr(const amp_optimizer *opt) {
 
 AMP_DEF float amp_optimizer_loss_scale(const amp_optimizer *opt) {
     float scale = 0.0f;
-    if (!opt || !opt->plan) return 0.0f;
-    if (ampi_read_back(opt, &scale, &opt->plan->scaler->scale, sizeof scale) != AMP_OK)
+    if (!opt || !opt->plan ||
+        ampi_read_back(opt, &scale, &opt->plan->scaler->scale, sizeof scale) != AMP_OK)
         return 0.0f;
     return scale;
 }
@@ -5474,14 +5464,12 @@ static amp_result ampi_can_step(const amp_optimizer *opt, amp_kind kind) {
     if (result != AMP_OK) return result;
     if (opt->desc.kind != kind) return ampi_other_kind(opt, kind);
     if (!opt->plan->num_weights || opt->plan->num_grads || opt->desc.reduce_fn) return AMP_OK;
-    for (i = 0; i < opt->num_entries; i++)
-        if (ampi_learns(ampi_tensor(opt, (int)i))) {
-            if (opt->ranks.count) return AMP_OK; /* other ranks have its range */
-            return ampi_refuse(opt, AMP_ERROR_BAD_STATE,
-                               "no tensor has a gradient now: bring one by amp_optimizer_rebind");
-        }
+    for (i = 0; i < opt->num_entries && !ampi_learns(ampi_tensor(opt, (int)i));) i++;
+    if (i < opt->num_entries && opt->ranks.count) return AMP_OK; /* other ranks have its range */
     return ampi_refuse(opt, AMP_ERROR_BAD_STATE,
-                       "all tensors are frozen: set grad, or grad_later, in amp_tensor");
+                       i < opt->num_entries
+                           ? "no tensor has a gradient now: bring one by amp_optimizer_rebind"
+                           : "all tensors are frozen: set grad, or grad_later, in amp_tensor");
 }
 
 /* A check, with the ranks' meeting in the middle if there is one. */
