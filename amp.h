@@ -983,7 +983,7 @@ typedef struct amp_report {
     uint32_t stuck;                    /* as in amp_status                                        */
     int      headroom;     /* powers of two that the scale could grow by before the largest gradient
                               of the last step left its type: the minimum over tensors            */
-    int      first_tensor; /* the first that overflowed, and in which iteration; -1: none        */
+    int      first_tensor; /* the first that overflowed, and in which iteration; -1: none         */
     uint64_t first_iteration;
     int      most_tensor;  /* the one that did most often, and how often                          */
     uint64_t most_overflows;
@@ -996,28 +996,26 @@ typedef struct amp_report {
 typedef struct amp_tensor_report {
     const char *name;
     uint64_t    n;
-    amp_stats   stats;     /* of the last step                                                    */
+    amp_stats   stats;           /* of the last step                                              */
     int         headroom;
-    uint64_t    overflows; /* steps in which its gradient was not finite, and held a NaN          */
-    uint64_t    nans;
-    uint64_t    first_iteration, last_iteration;
+    uint64_t    overflows, nans; /* iterations whose gradient was not finite, and held a NaN      */
+    uint64_t    first_iteration, last_iteration; /* of them */
     /* in amp_report.sampled: scaled gradients as they are stored, not 0, that a cast to fp16 or
        bf16 would make 0, or subnormal */
     uint64_t    f16_zero, f16_small, bf16_zero, bf16_small;
     /* weights with a 16-bit copy and a gradient that is not 0; those whose copy the step left as
-       it was: what would have been lost without a master (Micikevicius et al. 2018, 3.1); and
-       those whose master has no more bits than the copy */
+       it was, which would have been lost without a master (Micikevicius et al. 2018, 3.1); and
+       those whose master is rounded to the copy's type */
     uint64_t    updates, lost, rounded;
-    /* magnitudes, not 0 and finite, by powers of two: bin b has those from 2^(4 b - 127) on, below
-       2^(4 b - 123), and bin 0 all that are less. Weights of a step that was skipped: none */
+    /* magnitudes, not 0 and finite: bin b has those from 2^(4 b - 127) on, below 2^(4 b - 123), and
+       bin 0 all that are less. Weights of a step that was skipped: none */
     uint64_t    grads[AMP_BINS], weights[AMP_BINS];
 } amp_tensor_report;
 
 #ifndef AMP_NO_REPORT
-/* What has happened so far. Then, of the same moment, whatever happened since, tensor i; and the
-   last steps, at most *count and AMP_HISTORY, oldest first: AMP_ERROR_BAD_STATE before the first
-   amp_optimizer_report (_advice, _table, _json), and after a load. AMP_ERROR_UNSUPPORTED without
-   desc.report. */
+/* What has happened so far. Then, of the same moment, tensor i; and the last iterations, at most
+   *count and AMP_HISTORY, oldest first: AMP_ERROR_BAD_STATE before the first amp_optimizer_report
+   (_advice, _table, _json), and after a load. AMP_ERROR_UNSUPPORTED without desc.report. */
 AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *report);
 AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
                                                amp_tensor_report *report);
@@ -1053,11 +1051,11 @@ typedef struct amp_advice {
 AMP_DEF amp_result  amp_optimizer_advice(const amp_optimizer *opt, amp_advice *advice, int *count);
 AMP_DEF const char *amp_advice_name(amp_advice_code code);
 
-/* The whole report for people, and as one line of JSON for programs (examples/report.c), with
-   the steps since the line before: what stands in amp_report, "history" with an array for each
-   step in the order of amp_iteration, "tensors" with histograms as pairs of bin and count, and
-   "advice". Numbers have a point in every locale; in JSON what is not finite is null, and bytes of
-   a name that are not UTF-8 are taken as Latin-1. AMP_ERROR_WRITE if write_fn returns false. */
+/* The whole report for people, and as one line of JSON for programs (examples/report.c): what is in
+   amp_report; "history", with an array for each iteration since the line before, in the order of
+   amp_iteration; "tensors" with histograms as pairs of bin and count; "advice". Numbers have a
+   point in every locale; in JSON what is not finite is null, and bytes of a name that are not UTF-8
+   are taken as Latin-1. AMP_ERROR_WRITE if write_fn returns false. */
 AMP_DEF amp_result amp_optimizer_report_table(const amp_optimizer *opt, amp_write_fn write_fn,
                                               void *user);
 AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write_fn write_fn,
@@ -8056,6 +8054,8 @@ typedef struct ampi_seen {
     ampi_record    *record, *filed; /* behind each, the overflows of tensors */
     ampi_histogram *histograms;
     ampi_slot      *slots;
+    amp_advice      advice[AMP_NUM_ADVICE];
+    int             num_advice;
 } ampi_seen;
 
 static ampi_overflows *ampi_overflows_of(ampi_record *record) {
@@ -8067,13 +8067,12 @@ static size_t ampi_history_size(size_t num_slots) {
 }
 
 static AMPI_NOINLINE amp_result ampi_report_ok(const amp_optimizer_desc *d) {
-    const amp_report_desc *r = d->report;
-    if (r->every < 0)
-        ampi_out(d->problem, "amp_report_desc.every", (double)r->every, "0 or more");
-    else if (ampi_amount_ok(d->problem, "amp_report_desc.spike_norm", &r->spike_norm) &&
-             ampi_amount_ok(d->problem, "amp_report_desc.spike_z", &r->spike_z))
-        return AMP_OK;
-    return AMP_ERROR_INVALID_CONFIG;
+    const amp_report_desc *r  = d->report;
+    const int              ok =
+        (r->every >= 0 || ampi_out(d->problem, "amp_report_desc.every", r->every, "0 or more")) &&
+        ampi_amount_ok(d->problem, "amp_report_desc.spike_norm", &r->spike_norm) &&
+        ampi_amount_ok(d->problem, "amp_report_desc.spike_z", &r->spike_z);
+    return ok ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
 }
 
 static size_t ampi_report_room(const amp_optimizer *opt, amp_plan *plan) {
@@ -8105,29 +8104,25 @@ static void ampi_layout_report(amp_plan *plan, ampi_arena *arena) {
 /* In a state: counters and running statistics, steps, overflows of tensors. What a file has and the
    optimizer does not want is read and forgotten. */
 static void ampi_walk_report(ampi_archive *a, const amp_plan *plan) {
-    ampi_record   *filed = a->walk == AMPI_VERIFY || !plan->seen ? NULL : plan->seen->filed;
-    ampi_running   running, *r = filed ? &filed->running : &running;
-    amp_iteration  step, *s = &step;
-    ampi_overflows counts, *c = &counts;
-    int            ok;
-    uint32_t       i;
-    memset(&running, 0, sizeof running);
-    memset(&step, 0, sizeof step);
+    ampi_record          unwanted, *r = plan->seen ? plan->seen->filed : &unwanted;
+    ampi_overflows       counts;
+    const ampi_running  *n = &r->running;
+    const amp_iteration *s = r->history;
+    int                  ok;
+    uint32_t             i;
+    memset(&unwanted, 0, sizeof unwanted);
     memset(&counts, 0, sizeof counts);
-    ampi_walk_members(a, r, "888888" "4");
-    ok = r->norms <= AMPI_RUNNING && r->row < AMPI_SPIKES_IN_A_ROW &&
-         ampi_f64_in(&r->mean, 0.0, AMPI_F64_MAX) && ampi_f64_in(&r->variance, 0.0, AMPI_F64_MAX);
-    for (i = 0; i < AMP_HISTORY; i++) {
-        if (filed) s = &filed->history[i];
-        ampi_walk_members(a, s, "88" "4444");
+    ampi_walk_members(a, &r->running, "888888" "4");
+    ok = n->norms <= AMPI_RUNNING && n->row < AMPI_SPIKES_IN_A_ROW &&
+         ampi_f64_in(&n->mean, 0.0, AMPI_F64_MAX) && ampi_f64_in(&n->variance, 0.0, AMPI_F64_MAX);
+    for (i = 0; i < AMP_HISTORY; i++, s++) {
+        ampi_walk_members(a, &r->history[i], "88" "4444");
         ok &= s->skip <= (uint32_t)AMP_SKIP_ASKED && s->tensor >= -1 &&
               (!s->iteration || (s->iteration % AMP_HISTORY == i &&
                                  (s->tensor < 0 || (size_t)s->tensor < plan->num_slots)));
     }
-    for (i = 0; i < plan->num_slots; i++) {
-        if (filed) c = &ampi_overflows_of(filed)[i];
-        ampi_walk_members(a, c, "8888");
-    }
+    for (i = 0; i < plan->num_slots; i++)
+        ampi_walk_members(a, plan->seen ? &ampi_overflows_of(r)[i] : &counts, "8888");
     if (!ok && a->walk == AMPI_VERIFY && a->result == AMP_OK) a->result = AMP_ERROR_CORRUPT;
 }
 
@@ -8158,18 +8153,14 @@ static amp_result ampi_send_history(const amp_optimizer *opt) {
     return result;
 }
 
-/* Is there a report? */
-static amp_result ampi_watched(const amp_optimizer *opt) {
+/* Is there a report? For tensors and history: of which moment? */
+static amp_result ampi_watched(const amp_optimizer *opt, int of_moment) {
     const amp_result result = ampi_ready(opt, AMPI_PREPARED);
-    if (result != AMP_OK || opt->plan->record) return result;
-    return ampi_refuse(opt, AMP_ERROR_UNSUPPORTED,
-                       "set amp_optimizer_desc.report, and there will be one");
-}
-
-/* Has it been asked for, so that tensors and steps have a moment to be of? */
-static amp_result ampi_reported(const amp_optimizer *opt) {
-    const amp_result result = ampi_watched(opt);
-    if (result != AMP_OK || opt->plan->seen->current) return result;
+    if (result != AMP_OK) return result;
+    if (!opt->plan->record)
+        return ampi_refuse(opt, AMP_ERROR_UNSUPPORTED,
+                           "set amp_optimizer_desc.report, and there will be one");
+    if (!of_moment || opt->plan->seen->current) return AMP_OK;
     return ampi_refuse(opt, AMP_ERROR_BAD_STATE,
                        "call amp_optimizer_report first, and again after a load: this is of its "
                        "moment");
@@ -8264,7 +8255,7 @@ static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
 
 /* All that there is to know, when everything before has been done. */
 static amp_result ampi_look(const amp_optimizer *opt) {
-    amp_result      result = ampi_watched(opt);
+    amp_result      result = ampi_watched(opt, 0);
     const amp_plan *plan   = opt ? opt->plan : NULL;
     ampi_control    c;
     ampi_seen      *seen;
@@ -8301,7 +8292,7 @@ AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
                                                amp_tensor_report *report) {
     amp_result result;
     if (!report || !ampi_tensor(opt, i)) return AMP_ERROR_INVALID_ARGUMENT;
-    result = ampi_reported(opt);
+    result = ampi_watched(opt, 1);
     if (result == AMP_OK) *report = ampi_report_of(opt, (size_t)i);
     return result;
 }
@@ -8326,7 +8317,7 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
     size_t     i;
     amp_result result;
     if (!opt || !count || (!history && *count)) return AMP_ERROR_INVALID_ARGUMENT;
-    result = ampi_reported(opt);
+    result = ampi_watched(opt, 1);
     if (result != AMP_OK) return result;
     *count = ampi_remembered(opt, ampi_min(*count, AMP_HISTORY));
     for (i = 0; i < *count; i++) history[i] = *ampi_step_before(opt, *count - 1 - i);
@@ -8345,13 +8336,11 @@ enum {
     AMPI_ENOUGH    = 32   /* elements that a share is made of                                  */
 };
 
-/* What advice is made of, and where it goes. */
+/* What advice is made of. */
 typedef struct ampi_case {
     const amp_optimizer *opt;
     const amp_report    *report;
     const amp_scaler    *scaler;
-    amp_advice          *advice;
-    int                  count;
     int                  row, here; /* overflows up to the last step: in a row, at this scale */
     int                  recent;    /* in the last AMPI_RECENT steps                          */
     int                  late;      /* the same, if there were AMPI_BEGINNING before them     */
@@ -8359,9 +8348,10 @@ typedef struct ampi_case {
 } ampi_case;
 
 /* One more. */
-static AMPI_PRINTS(5) void ampi_advise(ampi_case *k, amp_advice_code code, int tensor,
+static AMPI_PRINTS(5) void ampi_advise(const ampi_case *k, amp_advice_code code, int tensor,
                                        double number, const char *format, ...) {
-    amp_advice *a = &k->advice[k->count++];
+    ampi_seen  *seen = k->opt->plan->seen;
+    amp_advice *a    = &seen->advice[seen->num_advice++];
     va_list     list;
     a->code   = code;
     a->tensor = tensor;
@@ -8398,7 +8388,7 @@ static int ampi_bad_master(const amp_optimizer *opt) {
     return -1;
 }
 
-static int ampi_advise_nan(ampi_case *k) {
+static int ampi_advise_nan(const ampi_case *k) {
     const ampi_slot     *slots = k->opt->plan->seen->slots;
     const amp_iteration *last  = ampi_step_before(k->opt, 0);
     uint64_t             nan   = 0;
@@ -8419,7 +8409,7 @@ static int ampi_advise_nan(ampi_case *k) {
     return 1;
 }
 
-static void ampi_advise_skips(ampi_case *k) {
+static void ampi_advise_skips(const ampi_case *k) {
     const amp_scaler *s     = k->scaler;
     const double      scale = (double)s->scale, share = (double)k->late / (double)AMPI_RECENT;
     if (s->stuck && k->here >= AMPI_ROW)
@@ -8476,7 +8466,7 @@ static ampi_reach ampi_measure(const amp_optimizer *opt) {
 }
 
 /* Gradients that are too small for fp16: what is to be done depends on how large others are. */
-static void ampi_advise_range(ampi_case *k) {
+static void ampi_advise_range(const ampi_case *k) {
     const amp_scaler    *s     = k->scaler;
     const uint64_t       since = k->report->iterations - k->report->sampled;
     const amp_iteration *last  = ampi_step_before(k->opt, 0);
@@ -8505,7 +8495,7 @@ static void ampi_advise_range(ampi_case *k) {
     }
 }
 
-static void ampi_advise_masters(ampi_case *k) {
+static void ampi_advise_masters(const ampi_case *k) {
     size_t i;
     for (i = 0; i < k->opt->plan->num_slots; i++) {
         const amp_tensor_report t     = ampi_report_of(k->opt, i);
@@ -8532,32 +8522,31 @@ static void ampi_count_overflows(ampi_case *k) {
     if (i >= AMPI_RECENT + AMPI_BEGINNING) k->late = k->recent;
 }
 
-/* All advice; returns how many there are. */
-static AMPI_NOINLINE int ampi_judge(const amp_optimizer *opt, amp_advice *advice) {
-    ampi_case k;
+static AMPI_NOINLINE void ampi_judge(const amp_optimizer *opt) {
+    ampi_seen     *seen = opt->plan->seen;
+    const uint32_t fp   = ampi_fp_begin(), rules = seen->scaler.rules;
+    ampi_case      k;
     memset(&k, 0, sizeof k);
-    k.opt    = opt;
-    k.report = &opt->plan->seen->report;
-    k.scaler = &opt->plan->seen->scaler;
-    k.advice = advice;
-    k.never  = (k.scaler->rules & AMPI_GROW_MASK) == AMPI_GROW_NEVER ||
-               (k.scaler->rules & AMPI_DISABLED) != 0;
+    k.opt            = opt;
+    k.report         = &seen->report;
+    k.scaler         = &seen->scaler;
+    k.never          = (rules & AMPI_GROW_MASK) == AMPI_GROW_NEVER || (rules & AMPI_DISABLED);
+    seen->num_advice = 0;
     ampi_count_overflows(&k);
     if (!ampi_advise_nan(&k)) {
         ampi_advise_skips(&k);
         ampi_advise_range(&k);
     }
     ampi_advise_masters(&k);
-    return k.count;
+    ampi_fp_end(fp);
 }
 
 AMP_DEF amp_result amp_optimizer_advice(const amp_optimizer *opt, amp_advice *advice, int *count) {
     const amp_result result = advice && count ? ampi_look(opt) : AMP_ERROR_INVALID_ARGUMENT;
-    uint32_t         fp;
     if (result != AMP_OK) return result;
-    fp     = ampi_fp_begin();
-    *count = ampi_judge(opt, advice);
-    ampi_fp_end(fp);
+    ampi_judge(opt);
+    *count = opt->plan->seen->num_advice;
+    memcpy(advice, opt->plan->seen->advice, (size_t)*count * sizeof *advice);
     return AMP_OK;
 }
 
@@ -8640,12 +8629,7 @@ static void ampi_print_tensor(ampi_text *t, const amp_optimizer *opt, size_t i) 
     ampi_print_char(t, '}');
 }
 
-static AMPI_NOINLINE void ampi_print_json(ampi_text *t, const amp_optimizer *opt,
-                                          const amp_advice *advice, int count) {
-    ampi_seen        *seen = opt->plan->seen;
-    const amp_report *r    = &seen->report;
-    size_t            i, k, steps = ampi_remembered(opt, AMP_HISTORY);
-    t->json = 1;
+static void ampi_print_report(ampi_text *t, const amp_report *r) {
     ampi_print(t, "{\"iterations\":%g", (double)r->iterations);
     ampi_print_counts(t, &r->steps, "steps overflows spikes asked growths backoffs");
     ampi_print(t, ",\"norm\":%g,\"loss_scale\":%g,\"stuck\":%g,\"headroom\":%g,"
@@ -8654,9 +8638,17 @@ static AMPI_NOINLINE void ampi_print_json(ampi_text *t, const amp_optimizer *opt
                (double)r->first_tensor, (double)r->first_iteration, (double)r->most_tensor);
     ampi_print_counts(t, &r->most_overflows, "most_overflows sampled grads f16_zero f16_small "
                                              "bf16_zero bf16_small updates lost");
+}
+
+static AMPI_NOINLINE void ampi_print_json(ampi_text *t, const amp_optimizer *opt) {
+    ampi_seen *seen  = opt->plan->seen;
+    uint64_t   since = seen->report.iterations - seen->told; /* above steps if told is of before */
+    size_t     steps = ampi_remembered(opt, AMP_HISTORY), i;
+    int        k;
+    t->json = 1;
+    ampi_print_report(t, &seen->report);
     ampi_print(t, ",\"history\":[");
-    if (seen->told <= r->iterations && r->iterations - seen->told < steps)
-        steps = (size_t)(r->iterations - seen->told);
+    if (since < steps) steps = (size_t)since;
     for (i = steps; i-- > 0;) {
         const amp_iteration *at = ampi_step_before(opt, i);
         ampi_print(t, "%s[%g,%g,%g,%g,%g,%g]", i + 1 < steps ? "," : "", (double)at->iteration,
@@ -8666,14 +8658,15 @@ static AMPI_NOINLINE void ampi_print_json(ampi_text *t, const amp_optimizer *opt
     ampi_print(t, "],\"tensors\":[");
     for (i = 0; i < opt->plan->num_slots; i++) ampi_print_tensor(t, opt, i);
     ampi_print(t, "],\"advice\":[");
-    for (k = 0; k < (size_t)count; k++) {
+    for (k = 0; k < seen->num_advice; k++) {
+        const amp_advice *a = &seen->advice[k];
         ampi_print(t, "%s{\"code\":\"%s\",\"tensor\":%g,\"number\":%g,\"text\":", k ? "," : "",
-                   amp_advice_name(advice[k].code), (double)advice[k].tensor, advice[k].number);
-        ampi_print_string(t, advice[k].text);
+                   amp_advice_name(a->code), (double)a->tensor, a->number);
+        ampi_print_string(t, a->text);
         ampi_print_char(t, '}');
     }
     ampi_print(t, "]}\n");
-    if (!t->failed) seen->told = r->iterations;
+    if (!t->failed) seen->told = seen->report.iterations;
 }
 
 /* A number of a table; a dash for one below 0, which is none. */
@@ -8704,9 +8697,9 @@ static void ampi_print_row(ampi_text *t, const amp_optimizer *opt, size_t i) {
     ampi_print_char(t, '\n');
 }
 
-static AMPI_NOINLINE void ampi_print_table(ampi_text *t, const amp_optimizer *opt,
-                                           const amp_advice *advice, int count) {
-    const amp_report *r = &opt->plan->seen->report;
+static AMPI_NOINLINE void ampi_print_table(ampi_text *t, const amp_optimizer *opt) {
+    const ampi_seen  *seen = opt->plan->seen;
+    const amp_report *r    = &seen->report;
     size_t            i;
     int               k;
     ampi_print(t, "iterations %g, steps %g, skipped %g (overflows %g, spikes %g, asked %g)\n",
@@ -8722,22 +8715,21 @@ static AMPI_NOINLINE void ampi_print_table(ampi_text *t, const amp_optimizer *op
     ampi_print(t, "  gradient, scaled              largest       headroom  zeros    overflows%s\n",
                r->sampled ? "  subnormal     updates lost" : "");
     for (i = 0; i < opt->plan->num_slots; i++) ampi_print_row(t, opt, i);
-    for (k = 0; k < count; k++)
-        ampi_print(t, "%s: %s\n", amp_advice_name(advice[k].code), advice[k].text);
+    for (k = 0; k < seen->num_advice; k++)
+        ampi_print(t, "%s: %s\n", amp_advice_name(seen->advice[k].code), seen->advice[k].text);
 }
 
 /* Look, judge and write. */
 static amp_result ampi_write_report(const amp_optimizer *opt, amp_write_fn write_fn, void *user,
-                                    void (*print)(ampi_text *, const amp_optimizer *,
-                                                  const amp_advice *, int)) {
+                                    void (*print)(ampi_text *, const amp_optimizer *)) {
     const amp_result result = write_fn ? ampi_look(opt) : AMP_ERROR_INVALID_ARGUMENT;
-    amp_advice       advice[AMP_NUM_ADVICE];
     char             bytes[512];
     ampi_text        text = ampi_text_to(write_fn, user, bytes, sizeof bytes);
     uint32_t         fp;
     if (result != AMP_OK) return result;
+    ampi_judge(opt);
     fp = ampi_fp_begin();
-    print(&text, opt, advice, ampi_judge(opt, advice));
+    print(&text, opt);
     ampi_fp_end(fp);
     return text.failed ? AMP_ERROR_WRITE : AMP_OK;
 }
