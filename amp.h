@@ -4080,8 +4080,7 @@ typedef struct ampi_second_floor {
                              ampi_state *state);
     amp_result (*ranks_load)(const amp_optimizer *opt, const char *path, ampi_loading *l,
                              void *file);
-    amp_result (*report_save)(const amp_optimizer *opt);
-    void       (*report_walk)(ampi_archive *a, const amp_plan *plan);
+    void       (*report_walk)(ampi_archive *a, const amp_optimizer *opt);
     void       (*report_forget)(amp_plan *plan);
     amp_result (*report_load)(const amp_optimizer *opt);
 } ampi_second_floor;
@@ -6016,7 +6015,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     for (i = 0; i < plan->num_slots; i++) ampi_walk_tensor(a, opt, i);
     if (a->version & AMPI_STATE_SEED) AMPI_NUMBER(a, state->control.seed);
     common = a->common;
-    if (a->version & AMPI_STATE_REPORT) ampi_second().report_walk(a, plan);
+    if (a->version & AMPI_STATE_REPORT) ampi_second().report_walk(a, opt);
     a->common = common; /* a report is of one rank */
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(a->problem);
     if (a->walk == AMPI_COUNT) a->tables = a->count;
@@ -6108,7 +6107,6 @@ static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_st
 static amp_result ampi_can_save(const amp_optimizer *opt, ampi_state *state) {
     amp_result result = ampi_read_state(opt, state);
     uint32_t   fp;
-    if (result == AMP_OK && opt->plan->record) result = ampi_second().report_save(opt);
     if (result != AMP_OK) return result;
     fp = ampi_fp_begin();
     if (!ampi_state_sane(opt, state, opt->desc.problem)) result = AMP_ERROR_INVALID_CONFIG;
@@ -8103,7 +8101,8 @@ static void ampi_layout_report(amp_plan *plan, ampi_arena *arena) {
 
 /* In a state: counters and running statistics, steps, overflows of tensors. What a file has and the
    optimizer does not want is read and forgotten. */
-static void ampi_walk_report(ampi_archive *a, const amp_plan *plan) {
+static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
+    const amp_plan      *plan = opt->plan;
     ampi_record          unwanted, *r = plan->seen ? plan->seen->filed : &unwanted;
     ampi_overflows       counts;
     const ampi_running  *n = &r->running;
@@ -8112,6 +8111,8 @@ static void ampi_walk_report(ampi_archive *a, const amp_plan *plan) {
     uint32_t             i;
     memset(&unwanted, 0, sizeof unwanted);
     memset(&counts, 0, sizeof counts);
+    if (a->walk == AMPI_SAVE && a->result == AMP_OK)
+        a->result = ampi_read_back(opt, r, plan->record, ampi_history_size(plan->num_slots));
     ampi_walk_members(a, &r->running, "888888" "4");
     ok = n->norms <= AMPI_RUNNING && n->row < AMPI_SPIKES_IN_A_ROW &&
          ampi_f64_in(&n->mean, 0.0, AMPI_F64_MAX) && ampi_f64_in(&n->variance, 0.0, AMPI_F64_MAX);
@@ -8124,11 +8125,6 @@ static void ampi_walk_report(ampi_archive *a, const amp_plan *plan) {
     for (i = 0; i < plan->num_slots; i++)
         ampi_walk_members(a, plan->seen ? &ampi_overflows_of(r)[i] : &counts, "8888");
     if (!ok && a->walk == AMPI_VERIFY && a->result == AMP_OK) a->result = AMP_ERROR_CORRUPT;
-}
-
-static amp_result ampi_fetch_history(const amp_optimizer *opt) {
-    const amp_plan *plan = opt->plan;
-    return ampi_read_back(opt, plan->seen->filed, plan->record, ampi_history_size(plan->num_slots));
 }
 
 /* A state is about to be loaded: what was is over. */
@@ -8777,7 +8773,6 @@ static ampi_second_floor ampi_second(void) {
     up.report_room    = ampi_report_room;
     up.report_grads   = ampi_sample_grads;
     up.report_weights = ampi_sample_weights;
-    up.report_save    = ampi_fetch_history;
     up.report_walk    = ampi_walk_report;
     up.report_forget  = ampi_forget;
     up.report_load    = ampi_send_history;
