@@ -1240,9 +1240,8 @@ typedef struct ampi_matrix {
 typedef struct ampi_cached {
     const float *base;
     size_t       n, offset, room; /* of the copy: where, and for how many bytes */
-    ampi_matrix  of;
+    ampi_matrix  of;      /* no x: of nothing */
     uint64_t     product; /* that used it last */
-    int          valid;
 } ampi_cached;
 
 struct amp_cache { /* read the counters; the rest is private */
@@ -2438,14 +2437,7 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
     return k;
 }
 
-/* -------------------------------------------------------------------- >>core  gemm */
-
-/* What follows a product: NaN stays. */
-AMPI_FN float ampi_epilogue(float sum, const float *bias, int relu) {
-    if (bias) sum = ampi_add(sum, *bias);
-    if (relu && ampi_bits_of_f32(sum) - 0x80000000u <= AMPI_F32_INF) sum = 0.0f; /* -0 to -inf */
-    return sum;
-}
+/* ----------------------------------------------------------------- >>core  vectors */
 
 /* Plain C: vectors of one. The tiers define these functions and the last five macros anew. */
 AMPI_FN float    ampi_splat(float x) { return x; }
@@ -2553,6 +2545,13 @@ AMPI_IN void AMPI_(optimize)(const amp_kind kind, const int has_m, const ampi_ra
 
 /* Codecs of states but the default. */
 AMPI_IN AMPI_U AMPI_(size)(AMPI_U u) { return u & 0x7fffffffu; }
+
+/* Negative numbers, -0 and -inf become 0; NaN stays. */
+AMPI_IN AMPI_V AMPI_(relu)(AMPI_V x) {
+    const AMPI_U u   = AMPI_(bits)(x);
+    const AMPI_U nan = AMPI_(above)(AMPI_(size)(u), AMPI_(u32)(AMPI_F32_INF));
+    return AMPI_(from_bits)(u & (nan | ((u >> 31) - 1u)));
+}
 
 /* A number in the wide form of its half type: in the upper 16 bits a half, in the lower what that
    is without. Of bf16 it is fp32; of fp16 the last 3 are 0, and subnormals, which have 2^-14 added
@@ -9272,19 +9271,17 @@ static int ampi_within(const float *x, size_t extent, const float *base, size_t 
 }
 
 /* What was said of one weight is true of all that overlap it. */
-static int ampi_overlaps(const ampi_cached *a, const ampi_cached *b) {
-    const uintptr_t from_a = (uintptr_t)a->base, from_b = (uintptr_t)b->base;
-    return from_a < from_b ? (from_b - from_a) / sizeof(float) < a->n
-                           : (from_a - from_b) / sizeof(float) < b->n;
-}
-
 AMP_DEF void amp_cache_changed(amp_cache *cache, const float *weight) {
     int i, k;
     for (i = 0; cache && i < cache->num_entries; i++) {
         const ampi_cached *e = &cache->entries[i];
         if (weight && !ampi_within(weight, 1, e->base, e->n)) continue;
-        for (k = 0; k < cache->num_entries; k++)
-            if (ampi_overlaps(e, &cache->entries[k])) cache->entries[k].valid = 0;
+        for (k = 0; k < cache->num_entries; k++) {
+            ampi_cached *other = &cache->entries[k];
+            if (ampi_within(other->base, 1, e->base, e->n) ||
+                ampi_within(e->base, 1, other->base, other->n))
+                other->of.x = NULL;
+        }
     }
 }
 
@@ -9370,19 +9367,6 @@ static ampi_cached *ampi_cache_find(amp_cache *cache, const ampi_matrix *m) {
     return NULL;
 }
 
-/* Is the copy still what it was cast from? After a capture its replays may change weights at any
-   time, so a copy is believed for one product only. */
-static int ampi_cache_is_current(const amp_cache *cache, const ampi_cached *e,
-                                 const ampi_matrix *m) {
-    if (!m->capture && cache->captured && e->product != cache->product) return 0;
-    return e->valid && e->of.version == m->version && e->of.capture == m->capture;
-}
-
-static int ampi_same_matrix(const ampi_matrix *a, const ampi_matrix *b) {
-    return a->x == b->x && a->rows == b->rows && a->cols == b->cols && a->ld == b->ld &&
-           a->type == b->type;
-}
-
 /* Where the first room bytes begin that meet no kept copy but that of e. */
 static size_t ampi_cache_gap(const amp_cache *cache, const ampi_cached *e, size_t room) {
     size_t offset = 0;
@@ -9413,8 +9397,8 @@ static amp_result ampi_cache_place(amp_cache *cache, ampi_cached **e, const ampi
         }
     }
     if (*e) {
-        (*e)->valid = 0;
-        *offset     = (*e)->offset;
+        (*e)->of.x = NULL;
+        *offset    = (*e)->offset;
         return AMP_OK;
     }
     if (cache->top - room < ampi_cache_gap(cache, NULL, cache->size))
@@ -9423,26 +9407,26 @@ static amp_result ampi_cache_place(amp_cache *cache, ampi_cached **e, const ampi
     return AMP_OK;
 }
 
-/* Where the copy of m is, cast if need be. */
+/* Where the copy of m is, cast if need be. After a capture its replays may change weights at any
+   time, so a copy is believed for one product only. */
 static amp_result ampi_cache_copy(amp_cache *cache, const ampi_matrix *m, size_t *offset) {
     ampi_cached *e       = ampi_cache_find(cache, m);
-    const int    current = e && ampi_cache_is_current(cache, e, m);
+    const int    in_use  = e && e->product == cache->product;
+    const int    current = e && e->of.x && e->of.version == m->version &&
+                        e->of.capture == m->capture && (m->capture || !cache->captured || in_use);
     amp_result   result;
-    if (current && ampi_same_matrix(&e->of, m)) {
+    if (current && e->of.x == m->x && e->of.rows == m->rows && e->of.cols == m->cols &&
+        e->of.ld == m->ld && e->of.type == m->type) {
         cache->hits++;
         *offset = e->offset;
     } else {
-        if (current && e->product == cache->product) e = NULL; /* the other operand's, as it is */
+        if (current && in_use) e = NULL; /* the other operand's, as it is */
         result = ampi_cache_place(cache, &e, m, offset);
         if (result == AMP_OK) result = ampi_cache_cast(cache, m, *offset);
         if (result != AMP_OK) return result;
-        if (e) {
-            cache->misses++;
-            e->of    = *m;
-            e->valid = 1;
-        } else {
-            cache->transients++;
-        }
+        cache->misses += e != NULL;
+        cache->transients += e == NULL;
+        if (e) e->of = *m;
     }
     if (e) e->product = cache->product;
     return AMP_OK;
@@ -9506,7 +9490,7 @@ AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight)
     for (i = 0; i < cache->num_entries; i++) {
         const ampi_cached *e = &cache->entries[i];
         amp_result         result;
-        if (!e->valid || e->of.version != version || e->of.capture || cache->captured) continue;
+        if (!e->of.x || e->of.version != version || e->of.capture || cache->captured) continue;
         result = ampi_cache_compare(cache, e);
         if (result == AMP_ERROR_STALE && weight) *weight = e->base;
         if (result != AMP_OK) return result;
@@ -9682,9 +9666,9 @@ AMP_DEF void amp_session_end(amp_session *session) {
 AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *backend,
                                      size_t num_bytes, const amp_allocator *allocator,
                                      const amp_scaler_desc *desc) {
-    const size_t  room    = (sizeof(amp_scaler) + 255) / 256 * 256; /* behind the copies */
-    const int     on_cpu  = !backend || backend->functions == &ampi_cpu_functions;
-    amp_cache    *cache   = session ? &session->cache : NULL;
+    const size_t       room   = ampi_up(sizeof(amp_scaler), 256); /* behind the copies */
+    const int          on_cpu = !backend || backend->functions == &ampi_cpu_functions;
+    amp_cache         *cache;
     amp_capability     cpu;
     amp_optimizer_desc d;
     amp_scaler         scaler;
@@ -9694,6 +9678,7 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *ba
     if (!session) return AMP_ERROR_INVALID_ARGUMENT;
     if (amp_autocast_current() == &session->autocast) return AMP_ERROR_BAD_STATE;
     memset(&d, 0, sizeof d);
+    memset(&scope, 0, sizeof scope);
     d.dtype = AMP_F16;
     if (on_cpu && !num_bytes && amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16) {
         d.dtype             = AMP_BF16;
@@ -9707,24 +9692,20 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *ba
     if (result == AMP_OK) result = amp_autocast_from_env(&ac, NULL, NULL);
 #endif
     if (result == AMP_OK) result = amp_scaler_init(&scaler, &d.scaler);
-    memset(&scope, 0, sizeof scope);
     if (result == AMP_OK) result = amp_autocast_push(&ac, &scope);
     if (result == AMP_OK && num_bytes > SIZE_MAX / 2 - room) result = AMP_ERROR_TOO_LARGE;
-    if (result == AMP_OK)
-        result = amp_cache_init(cache, backend, num_bytes || on_cpu ? num_bytes + room : 0,
-                                allocator);
+    if (result != AMP_OK) return result;
+    cache  = &session->cache;
+    result = amp_cache_init(cache, backend, num_bytes || on_cpu ? num_bytes + room : 0, allocator);
     if (result != AMP_OK) return result;
     cache->size = cache->top -= room;
-    result = ampi_send(&cache->backend, cache->memory + cache->size, &scaler, sizeof scaler);
-    if (result != AMP_OK) {
-        amp_cache_free(cache);
-        return result;
-    }
-    session->scaler           = (amp_scaler *)(void *)(cache->memory + cache->size);
-    session->autocast         = ac;
-    session->autocast.cache   = num_bytes ? cache : NULL;
-    session->before           = amp_autocast_use(&session->autocast);
-    return AMP_OK;
+    session->scaler = (amp_scaler *)(void *)(cache->memory + cache->size);
+    session->autocast       = ac;
+    session->autocast.cache = num_bytes ? cache : NULL;
+    session->before         = amp_autocast_use(&session->autocast);
+    result = ampi_send(&cache->backend, session->scaler, &scaler, sizeof scaler);
+    if (result != AMP_OK) amp_session_end(session);
+    return result;
 }
 
 AMPI_COLD_END
@@ -9874,13 +9855,6 @@ AMPI_HERE void AMPI_(pack)(uint32_t *dst, size_t width, int of_b, const ampi_ope
                     if (r + i < width) AMPI_(put)(dst, (r + i) * AMPI_DEEP + k, v[i]);
         }
     AMPI_(done)();
-}
-
-/* Negative numbers, -0 and -inf become 0; NaN stays. */
-AMPI_IN AMPI_V AMPI_(relu)(AMPI_V x) {
-    const AMPI_U u   = AMPI_(bits)(x);
-    const AMPI_U nan = AMPI_(above)(AMPI_(size)(u), AMPI_(u32)(AMPI_F32_INF));
-    return AMPI_(from_bits)(u & (nan | ((u >> 31) - 1u)));
 }
 
 AMPI_HERE void AMPI_(write_one)(const amp_gemm_args *g, AMPI_V x, size_t i, size_t j, size_t n) {

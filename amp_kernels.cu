@@ -2299,11 +2299,9 @@ AMPI_KERNEL(4) ampi_epilogue_kernel(void *c, uint32_t c_type, uint64_t ldc, uint
         if (bias) {
             const ampi_any at = ampi_part_at(bias, bias_type, col);
             at.expand<1>(at.fetch<1>(0), &extra);
-            const float b = ampi_f32_from_bits(extra);
-            x             = ampi_epilogue(x, &b, relu);
-        } else {
-            x = ampi_epilogue(x, NULL, relu);
+            x = ampi_add(x, ampi_f32_from_bits(extra));
         }
+        if (relu) x = ampi_relu(x);
         to.put_one(0, ampi_bits_of_f32(x));
     }
 }
