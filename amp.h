@@ -238,7 +238,8 @@
               New: amp_matmul, amp_linear, amp_linear_backward; amp_gemm_args.compute;
               AMP_CBLAS_DROP_IN; amp_optimizer_refresh; amp_optimizer_lion; skipped_in_a_row, by
               which a run is stuck in every preset; results from NOT_INITIALIZED on;
-              amp_cache.small; AMP_NO_RANKS, _ROWS, _REPORT, _STORAGE; tests/vectors.
+              amp_cache.small; AMP_NO_RANKS, _ROWS, _REPORT, _STORAGE; tests/vectors; presets
+              FAIRSEQ, with amp_scaler_desc.tolerance, and MARIAN.
               Repairs: batches with bias or ReLU on CUDA; a subnormal alpha under clang 19; what is
               not UTF-8 in reports; a save that fails leaves nothing; a disabled scaler counts good.
        0.5.0  ranks, files in sets, gradients of few rows, storage formats, reports and advice
@@ -370,7 +371,11 @@ typedef enum amp_preset {
     AMP_PRESET_KERAS,                 /* 2^15 2000 -     -    -  Keras 3; can reach inf           */
     AMP_PRESET_TF_KERAS,              /* 2^15 2000 1     -    -  compares with >=, not ==         */
     AMP_PRESET_MXNET,                 /* 2^16 2000 -     2^24 -  a new scale acts one update late */
-    AMP_PRESET_STATIC                 /* 2^16 never moves; overflowing steps are still skipped    */
+    AMP_PRESET_STATIC,                /* 2^16 never moves; overflowing steps are still skipped    */
+    AMP_PRESET_FAIRSEQ,               /* 2^15 2000 1e-4 -    -  tolerance; stays above min_scale  */
+    AMP_PRESET_MARIAN                 /* 2^8  1000 1    -    -  its last backoff may pass min_scale;
+                                         what it does to gradients is yours: inf becomes the largest
+                                         finite value, NaN at the minimum 0, before the check     */
 } amp_preset;
 
 /* Zero the struct, set what you care about; zero means the preset's own default. */
@@ -379,6 +384,8 @@ typedef struct amp_scaler_desc {
     double     growth_factor;   /* >= 1, default 2                                              */
     double     backoff_factor;  /* in (0, 1], default 1/2, or 1 / growth_factor where the original
                                    has one factor (APEX, DEEPSPEED*, JMP, TF_KERAS, MXNET)      */
+    double     tolerance;       /* FAIRSEQ, 0 to 1: it backs off where overflows since the last
+                                   backoff are at least this share of updates since it moved    */
     int        growth_interval; /* good steps before the scale grows                            */
     int        hysteresis;      /* it backs off at the Nth overflow; not in presets marked -    */
     float      min_scale;       /* backing off stops here                                       */
@@ -408,6 +415,8 @@ typedef struct amp_scaler {
     uint32_t preset;             /* amp_preset                                                  */
     uint32_t rules;              /* private: what the preset means, as bits                     */
     uint64_t skipped_in_a_row;   /* up to the last update; 0: that one was good                 */
+    double   tolerance;
+    uint64_t updates_since, overflows_since; /* the scale was last due to move; to go down      */
 } amp_scaler;
 
 /* Set s up from desc (NULL: all defaults). AMP_ERROR_INVALID_CONFIG: a number is NaN, negative,
@@ -1541,7 +1550,7 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 AMPI_STATIC_ASSERT(ampi_numbers_have_their_sizes, sizeof(float) == 4 && sizeof(double) == 8);
 AMPI_STATIC_ASSERT(ampi_halves_have_two_bytes, sizeof(amp_f16) == 2 && sizeof(amp_bf16) == 2);
 AMPI_STATIC_ASSERT(ampi_gate_has_no_gap, sizeof(amp_gate) == 16);
-AMPI_STATIC_ASSERT(ampi_scaler_has_no_gap, sizeof(amp_scaler) == 112);
+AMPI_STATIC_ASSERT(ampi_scaler_has_no_gap, sizeof(amp_scaler) == 136);
 
 #define AMPI_F32_INF 0x7f800000u /* exponent all ones: inf, or NaN with a fraction */
 
@@ -1820,7 +1829,11 @@ enum {
     AMPI_DELAY = 1 << 7,
     /* the unscaled product is checked too, and the scale stays where 1/scale is normal */
     AMPI_SAFE = 1 << 8,
-    AMPI_DISABLED = 1 << 9
+    AMPI_DISABLED = 1 << 9,
+    /* a backoff that would not end above min_scale is left out */
+    AMPI_ABOVE = 1 << 10,
+    /* only one that begins at min_scale or below is; it may end there */
+    AMPI_PAST = 1 << 11
 };
 
 /* 1 / scale, rounded once from double, as torch computes it; inf for 0 without dividing by it. */
@@ -1872,19 +1885,32 @@ AMPI_FN int ampi_scaler_run_complete(amp_scaler *s) {
     return grow;
 }
 
+/* Where a backoff leads. */
+AMPI_FN double ampi_scaler_lower(const amp_scaler *s, double live) {
+    const double min_scale = ampi_double(s->min_scale);
+    const double next      = s->backoff_factor > 0.0 ? ampi_mul64(live, s->backoff_factor)
+                                                     : ampi_div64(live, s->growth_factor);
+    if (s->rules & AMPI_ABOVE) return next <= min_scale ? live : next;
+    if (s->rules & AMPI_PAST) return live <= min_scale ? live : next;
+    return next < min_scale ? min_scale : next;
+}
+
 /* The state machine of all presets: where the scale goes. */
 AMPI_FN void ampi_scaler_move(amp_scaler *s) {
     const double live = s->next_scale; /* differs from s->scale only in AMPI_WIDE, AMPI_DELAY */
-    const double min_scale = ampi_double(s->min_scale), max_scale = ampi_double(s->max_scale);
+    const double max_scale = ampi_double(s->max_scale);
     double       next      = live;
+    s->updates_since++;
     if (s->found_inf != 0u) {
         s->growth_tracker = 0;
+        s->overflows_since++;
         if (s->hysteresis_tracker > 1) {
             s->hysteresis_tracker--;
-        } else if ((s->rules & AMPI_GROW_MASK) != AMPI_GROW_NEVER) {
-            next = s->backoff_factor > 0.0 ? ampi_mul64(live, s->backoff_factor)
-                                           : ampi_div64(live, s->growth_factor);
-            if (next < min_scale) next = min_scale;
+        } else if ((s->rules & AMPI_GROW_MASK) != AMPI_GROW_NEVER &&
+                   s->tolerance <=
+                       ampi_div64((double)s->overflows_since, (double)s->updates_since)) {
+            s->updates_since = s->overflows_since = 0u;
+            next                      = ampi_scaler_lower(s, live);
             if (!(s->rules & AMPI_WIDE)) next = ampi_double(ampi_single(next));
             if (next < live) s->backoffs++;
             else s->stuck = 1u;
@@ -1894,7 +1920,8 @@ AMPI_FN void ampi_scaler_move(amp_scaler *s) {
         if ((s->rules & AMPI_REFILL_GOOD) || (grow && (s->rules & AMPI_REFILL_GROWTH)))
             s->hysteresis_tracker = s->hysteresis;
         if (grow) {
-            next = ampi_mul64(live, s->growth_factor);
+            s->updates_since = 0u;
+            next       = ampi_mul64(live, s->growth_factor);
             if (max_scale > 0.0 && next > max_scale) next = max_scale;
             if (!(s->rules & AMPI_WIDE)) next = ampi_double(ampi_single(next));
             if ((s->rules & AMPI_GUARD) && ampi_nonfinite(ampi_bits_of_f32(ampi_single(next))))
@@ -3087,7 +3114,7 @@ static int ampi_named(const char *text, size_t length, const char *names) {
         for (names += *names == ' ';; t++, names++) {
             while (t < end && *t == '_') t++;
             while (*names == '_') names++;
-            if (t == end || *names == ' ' || ampi_lower(*t) != *names) break;
+            if (t == end || !*names || *names == ' ' || ampi_lower(*t) != *names) break;
         }
         if (t == end && (!*names || *names == ' ')) return 1;
     }
@@ -3727,10 +3754,14 @@ static const ampi_preset_row ampi_presets[] = {
     /* MXNET */
     {65536.0f, 0.0f, 16777216.0f, 2000, 1, 1, AMPI_GROW_EQUAL | AMPI_WIDE | AMPI_DELAY},
     /* STATIC: 2^-126 and 2^126, whose reciprocals are normal */
-    {65536.0f, 1.17549435e-38f, 8.50705917e37f, 2000, 1, 0, AMPI_GROW_NEVER | AMPI_SAFE}};
+    {65536.0f, 1.17549435e-38f, 8.50705917e37f, 2000, 1, 0, AMPI_GROW_NEVER | AMPI_SAFE},
+    /* FAIRSEQ */
+    {32768.0f, 1e-4f, 0.0f, 2000, 1, 1, AMPI_GROW_MODULO | AMPI_WIDE | AMPI_ABOVE},
+    /* MARIAN */
+    {256.0f, 1.0f, 0.0f, 1000, 1, 1, AMPI_GROW_EQUAL | AMPI_PAST}};
 
 enum { AMPI_NUM_PRESETS = sizeof ampi_presets / sizeof ampi_presets[0] };
-AMPI_STATIC_ASSERT(ampi_presets_are_all, (int)AMPI_NUM_PRESETS == (int)AMP_PRESET_STATIC + 1);
+AMPI_STATIC_ASSERT(ampi_presets_are_all, (int)AMPI_NUM_PRESETS == (int)AMP_PRESET_MARIAN + 1);
 
 /* Is *x finite, and 0 or more? The bits are tested before anything is compared. */
 static int ampi_f32_in(const float *x) {
@@ -3792,7 +3823,8 @@ static int ampi_scaler_numbers_ok(const amp_scaler_desc *d, char *problem) {
             ampi_f64_ok(problem, "amp_scaler_desc.growth_factor", &d->growth_factor, 1.0,
                         AMPI_F64_MAX, "finite, and 1 or more (0: the default)")) &&
            ampi_f64_ok(problem, "amp_scaler_desc.backoff_factor", &d->backoff_factor, 0.0, 1.0,
-                       "more than 0 and at most 1 (0: the default)");
+                       "more than 0 and at most 1 (0: the default)") &&
+           ampi_f64_ok(problem, "amp_scaler_desc.tolerance", &d->tolerance, 0.0, 1.0, "0 to 1");
 }
 
 /* Are the limits and the first scale such as the preset allows? */
@@ -3841,6 +3873,7 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
     t.hysteresis = d->hysteresis ? d->hysteresis : row->hysteresis;
     if (!(t.rules & (AMPI_REFILL_GOOD | AMPI_REFILL_GROWTH))) t.hysteresis = 1;
     t.hysteresis_tracker = t.hysteresis;
+    if (d->preset == AMP_PRESET_FAIRSEQ) t.tolerance = d->tolerance;
 
     if (!(d->init_scale > 0.0f) || d->preset == AMP_PRESET_APEX) { /* defaults give way */
         if (t.max_scale > 0.0f && init > t.max_scale) init = t.max_scale;
@@ -5655,10 +5688,10 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
    header    "AMPSTATE", u64 version, u64 bytes of the body, u64 sum of these 24 bytes
    body      kind, tensors; in a part rank and number of ranks; scaler; control; from version 2
              on: missed updates, and whether there is a learning rate; from version 4 on: steps
-             skipped in a row; of each tensor its size, options and name; desc.seed if 512 has been
-             added to the version; if 256 has been added to the version a report
-             (ampi_walk_report); then of each tensor its masters, fp32 (Kahan's: both halves), and
-             moments as they are kept: in a part the rank's
+             skipped in a row, tolerance and its counts; of each tensor its size, options and name;
+             desc.seed if 512 has been added to the version; if 256 has been added to the version a
+             report (ampi_walk_report); then of each tensor its masters, fp32 (Kahan's: both
+             halves), and moments as they are kept: in a part the rank's
    trailer   u64 sum of the body
 
    Version 5 (3 until 0.5.0) is that of a set of several ranks: its parts, and what names them,
@@ -6009,7 +6042,8 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     }
     if ((a->version & 255u) >= 4) {
         AMPI_NUMBER(a, state->control.skipped_in_a_row);
-        AMPI_NUMBER(a, state->scaler.skipped_in_a_row);
+        ampi_walk_members(a, (char *)&state->scaler + offsetof(amp_scaler, skipped_in_a_row),
+                          "8888");
     }
     for (i = 0; i < plan->num_slots; i++) ampi_walk_tensor(a, opt, i);
     if (a->version & AMPI_STATE_SEED) AMPI_NUMBER(a, state->control.seed);
@@ -6068,6 +6102,7 @@ static AMPI_NOINLINE int ampi_scaler_sane(const amp_scaler *s) {
     if ((s->rules & ~(uint32_t)AMPI_DISABLED) != row->rules ||
         !ampi_f64_in(&s->growth_factor, 1.0, AMPI_F64_MAX) ||
         !ampi_f64_in(&s->backoff_factor, 0.0, 1.0) ||
+        !ampi_f64_in(&s->tolerance, 0.0, s->preset == AMP_PRESET_FAIRSEQ ? 1.0 : 0.0) ||
         (!(s->backoff_factor > 0.0) && !row->one_factor) || !ampi_f32_in(&s->min_scale) ||
         !ampi_f32_in(&s->max_scale) || (s->max_scale > 0.0f && s->min_scale > s->max_scale) ||
         s->growth_tracker < 0 || s->hysteresis < 1 || s->hysteresis_tracker < 1 ||
@@ -6206,6 +6241,11 @@ static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, size
     if ((a->version & AMPI_STATE_REPORT) && !ampi_second().report_walk)
         return ampi_left_out(opt->desc.problem, "the report in the file", "AMP_NO_REPORT");
     l->state = l->own;
+    if ((a->version & 255u) < 4) { /* what these do not have */
+        l->state.control.skipped_in_a_row = s->skipped_in_a_row = 0;
+        s->updates_since = s->overflows_since = 0;
+        s->tolerance     = 0.0;
+    }
     ampi_count_state(a, opt, &l->state);
     fits   = a->body == a->count;
     result = ampi_read_body(a, opt, read_fn, user);
@@ -6239,7 +6279,6 @@ static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
         state->has_lr = own->has_lr;
         c->lr         = own->control.lr;
     }
-    if ((version & 255u) < 4) c->skipped_in_a_row = state->scaler.skipped_in_a_row = 0;
     if (ours != theirs && (ours || opt->plan->shared)) state->scaler = own->scaler;
     else if (ours != theirs) ampi_scaler_setup(&state->scaler, &opt->desc.scaler, NULL);
     c->seen_updates      = 0;

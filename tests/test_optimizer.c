@@ -2900,7 +2900,7 @@ TEST(problems, "law 19: an error names what was wrong: which field of which desc
 TEST(skips_in_a_row, "manual: status says how many steps were skipped in a row, in every preset, and that a run is "
                      "stuck after 40; a step that is taken ends the row") {
     int preset, disabled, k;
-    for (preset = 0; preset <= (int)AMP_PRESET_STATIC; preset++)
+    for (preset = 0; preset <= (int)AMP_PRESET_MARIAN; preset++)
         for (disabled = 0; disabled < 2; disabled++) {
             amp_optimizer_desc d = {0};
             amp_status         status;

@@ -814,7 +814,7 @@ static void seal(unsigned char *bytes, size_t from, size_t to) {
     for (k = 0; k < 8; k++, sum >>= 8) bytes[to + (size_t)k] = (unsigned char)sum;
 }
 
-/* A part, or what names a set, as 0.5.0 wrote it: version 3, without the steps skipped in a row. */
+/* A part, or what names a set, as 0.5.0 wrote it: version 3, without steps skipped in a row, tolerance and counts. */
 static void as_of_0_5_0(const char *path) {
     enum { ROW = 32 + 8 * 42 };
     size_t         n;
@@ -826,8 +826,8 @@ static void as_of_0_5_0(const char *path) {
     bytes[8] = 3;
     if (n > 64) {
         CHECK(bytes[ROW] <= 1 && bytes[ROW + 8] <= 1); /* one skip, or none, since */
-        memmove(bytes + ROW, bytes + ROW + 16, n - ROW - 16);
-        n -= 16;
+        memmove(bytes + ROW, bytes + ROW + 40, n - ROW - 40);
+        n -= 40;
         for (k = 0, body = n - 40; k < 8; k++, body >>= 8) bytes[16 + k] = (unsigned char)body;
         seal(bytes, 32, n - 8);
     }

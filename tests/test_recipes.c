@@ -301,7 +301,7 @@ static uint64_t bits64(double x) {
 TEST(by_hand, "recipe d: amp_scaler_set_scale replaces the scale, keeps growth_tracker and clears "
               "stuck, in every preset; nothing else changes") {
     int preset, i;
-    for (preset = 0; preset <= (int)AMP_PRESET_STATIC; preset++) {
+    for (preset = 0; preset <= (int)AMP_PRESET_MARIAN; preset++) {
         amp_scaler_desc desc;
         amp_scaler      s, want;
         memset(&desc, 0, sizeof desc);
@@ -336,7 +336,7 @@ TEST(by_hand_refused, "recipe d: 0, negative, NaN, inf and, in DEFAULT and STATI
     size_t                i;
     float                 x;
     memset(&desc, 0, sizeof desc);
-    for (preset = 0; preset <= (int)AMP_PRESET_STATIC; preset++) {
+    for (preset = 0; preset <= (int)AMP_PRESET_MARIAN; preset++) {
         amp_scaler s, before;
         desc.preset = (amp_preset)preset;
         CHECK_EQ_INT(amp_scaler_init(&s, &desc), AMP_OK);

@@ -23,8 +23,8 @@
 static const char *const preset_names[] = {
     "default", "torch", "apex", "apex_hysteresis", "megatron", "deepspeed",
     "deepspeed_consecutive", "deepspeed_fused", "flax", "jmp", "keras", "tf_keras", "mxnet",
-    "static"};
-enum { NUM_PRESETS = 14 };
+    "static", "fairseq", "marian"};
+enum { NUM_PRESETS = 16, NUM_TRACED = 14 };
 
 static const amp_dtype dtypes[3] = {AMP_F32, AMP_F16, AMP_BF16};
 
@@ -117,7 +117,7 @@ TEST(golden_traces, "the scale after each step is that of the original (golden/m
     }
     CHECK(feof(file));
     fclose(file);
-    CHECK_EQ_INT(traces, 3 * NUM_PRESETS);
+    CHECK_EQ_INT(traces, 3 * NUM_TRACED); /* the others: vectors/ */
 }
 
 TEST(preset_defaults, "a zeroed desc is the preset: its first scale, interval, limits, factors") {
@@ -138,7 +138,9 @@ TEST(preset_defaults, "a zeroed desc is the preset: its first scale, interval, l
         {32768, 0, 0, 2000, 1},                      /* keras                     */
         {32768, 1, 0, 2000, 1},                      /* tf_keras                  */
         {65536, 0, 16777216, 2000, 1},               /* mxnet                     */
-        {65536, 0, 0, 0, 0}};                        /* static                    */
+        {65536, 0, 0, 0, 0},                         /* static                    */
+        {32768, 1e-4, 0, 2000, 1},                   /* fairseq                   */
+        {256, 1, 0, 1000, 1}};                       /* marian                    */
     int i;
     for (i = 0; i < NUM_PRESETS; i++) {
         const amp_scaler s = scaler_of((amp_preset)i, 0.0f, 0);
@@ -176,8 +178,9 @@ typedef struct model {
     double s, following; /* following: mxnet's next scale */
     long   tracker, iter, last;
     int    left, due;
-    double growth, backoff, min, max;
+    double growth, backoff, min, max, tolerance;
     int    interval, hysteresis;
+    long   rescale, overflows; /* fairseq's: when the scale moved last, and overflows since it fell */
 } model;
 
 static double model_growth(const model *m) { return (double)narrow(mul(m->s, m->growth)); }
@@ -371,10 +374,40 @@ static void model_static(model *m, int bad) {
     (void)bad;
 }
 
+static void model_fairseq(model *m, int bad) {
+    const double before = m->s;
+    if (bad) {
+        m->last = m->iter;
+        m->overflows++;
+        if ((double)m->overflows / (double)(m->iter - m->rescale) >= m->tolerance) {
+            m->due       = 1;
+            m->s         = mul(m->s, m->backoff);
+            m->rescale   = m->iter;
+            m->overflows = 0;
+            if (m->s <= m->min) m->s = before; /* and it raises */
+        }
+    } else if ((m->iter - m->last) % m->interval == 0) {
+        m->s       = mul(m->s, m->growth);
+        m->rescale = m->iter;
+    }
+    m->iter++;
+}
+
+static void model_marian(model *m, int bad) {
+    if (bad) {
+        m->due     = 1;
+        m->tracker = 0;
+        if (m->s > m->min) m->s = model_backoff(m);
+    } else if (++m->tracker == m->interval) {
+        m->s       = model_growth(m);
+        m->tracker = 0;
+    }
+}
+
 static void (*const models[NUM_PRESETS])(model *, int) = {
     model_default, model_torch, model_apex, model_apex_hysteresis, model_megatron,
     model_deepspeed, model_deepspeed_consecutive, model_deepspeed_fused, model_flax, model_jmp,
-    model_keras, model_tf_keras, model_mxnet, model_static};
+    model_keras, model_tf_keras, model_mxnet, model_static, model_fairseq, model_marian};
 
 static int is_deepspeed(int preset) {
     return preset >= AMP_PRESET_DEEPSPEED && preset <= AMP_PRESET_DEEPSPEED_FUSED;
@@ -382,7 +415,8 @@ static int is_deepspeed(int preset) {
 static int has_min(int preset) {
     return preset == AMP_PRESET_DEFAULT || preset == AMP_PRESET_APEX ||
            preset == AMP_PRESET_MEGATRON || preset == AMP_PRESET_FLAX ||
-           preset == AMP_PRESET_JMP || preset == AMP_PRESET_TF_KERAS || is_deepspeed(preset);
+           preset == AMP_PRESET_JMP || preset == AMP_PRESET_TF_KERAS || is_deepspeed(preset) ||
+           preset == AMP_PRESET_FAIRSEQ || preset == AMP_PRESET_MARIAN;
 }
 static int has_max(int preset) {
     return preset == AMP_PRESET_DEFAULT || preset == AMP_PRESET_APEX ||
@@ -391,6 +425,7 @@ static int has_max(int preset) {
 
 static const double growths[]  = {2.0, 1.5, 4.0, 3.0, 1.25};
 static const double backoffs[] = {0.5, 0.25, 0.75, 0.3, 1.0 / 3.0};
+static const double tolerances[] = {0.0, 0.25, 0.5, 0.3, 1.0};
 static const float  firsts[]   = {1.0f, 65536.0f, 1024.0f, 3.7f, 12345.678f, 1.5e6f};
 
 /* A random configuration, for both. */
@@ -405,12 +440,14 @@ static void random_setup(int preset, amp_scaler *s, model *m) {
     if (has_max(preset) && random_below(2)) d.max_scale = 3e6f;
     if (!has_min(preset) && !has_max(preset) && preset != AMP_PRESET_STATIC)
         if (random_below(4) == 0) d.init_scale = random_below(2) ? 1e-37f : 1e38f;
+    if (preset == AMP_PRESET_FAIRSEQ) d.tolerance = tolerances[random_below(5)];
     CHECK_EQ_INT(amp_scaler_init(s, &d), AMP_OK);
     CHECK_EQ_F32(s->scale, d.init_scale);
 
     memset(m, 0, sizeof *m);
     m->s = m->following = (double)d.init_scale;
-    m->last             = -1;
+    m->last = m->rescale = -1;
+    m->tolerance         = d.tolerance;
     m->growth           = d.growth_factor;
     m->backoff          = d.backoff_factor;
     m->interval         = d.growth_interval;
@@ -423,7 +460,7 @@ static void random_setup(int preset, amp_scaler *s, model *m) {
     if (preset != AMP_PRESET_FLAX && has_max(preset) && d.max_scale <= 0.0f) m->max = 16777216.0;
     if (has_min(preset) && preset != AMP_PRESET_DEFAULT && preset != AMP_PRESET_APEX &&
         preset != AMP_PRESET_FLAX && d.min_scale <= 0.0f)
-        m->min = 1.0;
+        m->min = preset == AMP_PRESET_FAIRSEQ ? (double)1e-4f : 1.0;
 }
 
 /* A step of both under a random floating-point environment of the host; 0 if they differ. */
@@ -475,7 +512,7 @@ static int random_step(int preset, amp_scaler *s, model *m, int bad) {
     if (s->backoffs != backoffs_before + fall || s->growths != growths_before + rise) return 0;
     if (preset == AMP_PRESET_STATIC) return s->stuck == 0;
     if (!s->stuck != !(stuck_before || (m->due && !fall))) return 0; /* sticky */
-    if (is_deepspeed(preset)) return s->growth_tracker == m->iter - m->last - 1;
+    if (is_deepspeed(preset) || preset == AMP_PRESET_FAIRSEQ) return s->growth_tracker == m->iter - m->last - 1;
     return s->growth_tracker == m->tracker;
 }
 
@@ -507,7 +544,7 @@ static void differ(int preset, long steps) {
     fp_set(mode);
 }
 
-TEST(models_agree, "scale, counters and stuck equal independent models of the fourteen systems "
+TEST(models_agree, "scale, counters and stuck equal independent models of the sixteen systems "
                    "bit for bit: 10^6 random steps each, random factors, intervals changed "
                    "while running, FTZ, DAZ and rounding modes of the host") {
     int preset;
@@ -520,7 +557,8 @@ TEST(one_factor, "without a backoff_factor, systems that have one factor divide 
     for (preset = 0; preset < NUM_PRESETS; preset++) {
         const int one = preset == AMP_PRESET_APEX || is_deepspeed(preset) ||
                         preset == AMP_PRESET_JMP || preset == AMP_PRESET_TF_KERAS ||
-                        preset == AMP_PRESET_MXNET;
+                        preset == AMP_PRESET_MXNET || preset == AMP_PRESET_FAIRSEQ ||
+                        preset == AMP_PRESET_MARIAN;
         amp_scaler_desc d = desc_of((amp_preset)preset);
         amp_scaler      s;
         d.growth_factor = 4.0;
@@ -671,10 +709,11 @@ TEST(floor_instead_of_error, "at a floor where the original would raise an error
 }
 
 TEST(caps, "APEX and MXNET stop at 2^24, FLAX at FLT_MAX, TORCH, JMP, TF_KERAS and "
-           "APEX_HYSTERESIS at 2^127; MEGATRON and KERAS reach inf") {
+           "APEX_HYSTERESIS at 2^127; MEGATRON, KERAS, FAIRSEQ and MARIAN reach inf") {
     static const uint32_t limit[NUM_PRESETS] = {
         0x4b800000, 0x7f000000, 0x4b800000, 0x7f000000, 0x7f800000, 0x7f800000, 0x7f800000,
-        0x7f800000, 0x7f7fffff, 0x7f000000, 0x7f800000, 0x7f000000, 0x4b800000, 0x47800000};
+        0x7f800000, 0x7f7fffff, 0x7f000000, 0x7f800000, 0x7f000000, 0x4b800000, 0x47800000,
+        0x7f800000, 0x7f800000};
     int preset, i;
     for (preset = 0; preset < NUM_PRESETS; preset++) {
         amp_scaler s = scaler_of((amp_preset)preset, 65536.0f, 1);
@@ -1356,7 +1395,7 @@ TEST(bad_descs, "law 9: \"Every fallible call returns amp_result and changes not
     static const uint64_t bad64[] = {0x7ff8000000000000u, 0x7ff0000000000001u,
                                      0x7ff0000000000000u, 0xfff0000000000000u,
                                      0xbff0000000000000u, 0x8000000000000001u};
-    static const int      unknown[] = {14, 15, 99, -1, -2147483647 - 1};
+    static const int      unknown[] = {16, 17, 99, -1, -2147483647 - 1};
     const amp_result      bad       = AMP_ERROR_INVALID_CONFIG;
     int                   p;
     size_t                i;
@@ -1375,6 +1414,7 @@ TEST(bad_descs, "law 9: \"Every fallible call returns amp_result and changes not
         for (i = 0; i < sizeof bad64 / sizeof bad64[0]; i++) {
             DESC(growth_factor, f64(bad64[i]), bad);
             DESC(backoff_factor, f64(bad64[i]), bad);
+            DESC(tolerance, f64(bad64[i]), bad);
         }
         DESC(growth_factor, 0.999, bad);
         DESC(growth_factor, 1e-300, bad);
@@ -1388,6 +1428,9 @@ TEST(bad_descs, "law 9: \"Every fallible call returns amp_result and changes not
         DESC(growth_interval, 2147483647, AMP_OK);
         DESC(hysteresis, -1, bad);
         DESC(hysteresis, 2147483647, AMP_OK);
+        DESC(tolerance, 1.0, AMP_OK);
+        DESC(tolerance, 1.0000001, bad);
+        DESC(tolerance, -1e-300, bad);
         DESC(init_scale, -0.0f, AMP_OK); /* a zero */
         DESC2(min_scale, 8.0f, max_scale, 4.0f, bad);
         if (!safe) continue;

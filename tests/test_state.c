@@ -391,8 +391,9 @@ TEST(resume_own, "law 12: the same for an optimizer of the user's, at each of 12
 TEST(resume_presets, "law 12: the same for every preset, those with a wide or a late scale "
                      "included") {
     int preset;
-    for (preset = 0; preset <= (int)AMP_PRESET_STATIC; preset++) {
+    for (preset = 0; preset <= (int)AMP_PRESET_MARIAN; preset++) {
         amp_optimizer_desc desc = desc_of(AMP_KIND_ADAMW, (amp_preset)preset);
+        desc.scaler.tolerance   = 0.5; /* FAIRSEQ's */
         resumes(&desc, test_state.quick ? 50 : 120, 0);
     }
 }
@@ -682,7 +683,7 @@ TEST(torn, "law 12: a torn file, the first bytes of one state and the rest of an
 
 /* ------------------------------------------- the format again, written from its description */
 
-enum { HEADER = 32, SCALER_AT = 2, PRESET_AT = 19, CONTROL_AT = 21, TENSORS_AT = 42 };
+enum { HEADER = 32, SCALER_AT = 2, PRESET_AT = 19, CONTROL_AT = 21, TENSORS_AT = 45 };
 
 static uint64_t word_get(const unsigned char *p) {
     return (uint64_t)p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 | (uint64_t)p[3] << 24 |
@@ -983,7 +984,7 @@ static void little_start(amp_optimizer *opt, const amp_scaler_desc *scaler, char
 
 /* A state as version 1 or 2, that of 0.5.0, would have written it. */
 static void as_version(stream *s, int version) {
-    const size_t fewer = version == 1 ? 4 : 2; /* words in front of the first tensor */
+    const size_t fewer = version == 1 ? 7 : 5; /* words in front of the first tensor */
     memmove(s->bytes + HEADER + 8 * (TENSORS_AT - fewer), s->bytes + HEADER + 8 * TENSORS_AT,
             s->size - HEADER - 8 * TENSORS_AT);
     s->size -= 8 * fewer;
@@ -1078,6 +1079,7 @@ TEST(insane_numbers, "law 12: right sums around a learning rate, lr_scale or wei
     insane(&s, &p, SCALER_AT + 14, 0);           /* hysteresis */
     insane(&s, &p, SCALER_AT + 12, bits64(0.0)); /* backoff_factor: this preset has two */
     insane(&s, &p, SCALER_AT + 15, bits32(1e6f)); /* min_scale above max_scale */
+    insane(&s, &p, CONTROL_AT + 21, bits64(0.5)); /* tolerance: that of another preset */
     refusing_end(&s, &p);
 }
 
@@ -1280,18 +1282,21 @@ static const uint64_t golden[] = {
 
 enum { GOLDEN = sizeof golden / sizeof golden[0] };
 
-/* Version 4 differs in these words, and has four more in front of the first tensor. */
+/* Version 4 differs in these words, and has seven more in front of the first tensor. */
 static uint64_t golden_4(size_t i) {
     switch (i) {
     case 1: return 4;                             /* version */
-    case 2: return 0x1e8;                         /* bytes of the body */
-    case 3: return UINT64_C(0xfab970e0ec9b2c74);  /* sum of the header */
+    case 2: return 0x200;                         /* bytes of the body */
+    case 3: return UINT64_C(0x9ad5b7bd762531a1);  /* sum of the header */
     case 42: return 0;                            /* missed updates of a shared scaler */
     case 43: return 1;                            /* there is a learning rate */
     case 44: return 1;                            /* steps skipped in a row */
     case 45: return 1;                            /* and of the scaler */
-    case GOLDEN + 3: return UINT64_C(0x54d9f0dfc246e135); /* sum of the body */
-    default: return golden[i < 42 ? i : i - 4];
+    case GOLDEN + 6: return UINT64_C(0xbd4adf64e1bb7fc4); /* sum of the body */
+    case 46: return 0;                            /* tolerance */
+    case 47: return 0;                            /* updates since the scale was due to move */
+    case 48: return 0;                            /* overflows since it was due to go down */
+    default: return golden[i < 42 ? i : i - 7];
     }
 }
 
@@ -1302,8 +1307,8 @@ TEST(golden_written, "law 12: one little-endian format: the bytes of version 4 a
     memset(&s, 0, sizeof s);
     golden_run(&opt);
     CHECK_EQ_INT(save(&opt, &s), AMP_OK);
-    CHECK_EQ_U64(s.size, 8 * (GOLDEN + 4));
-    for (i = 0; i < GOLDEN + 4 && 8 * i < s.size; i++) {
+    CHECK_EQ_U64(s.size, 8 * (GOLDEN + 7));
+    for (i = 0; i < GOLDEN + 7 && 8 * i < s.size; i++) {
         char what[32];
         snprintf(what, sizeof what, "word %d", (int)i);
         test_eq_u64(__FILE__, __LINE__, what, word_get(s.bytes + 8 * i), golden_4(i));
@@ -1447,6 +1452,9 @@ static size_t read_numbers(const stream *s, const rig *r) {
     CHECK_EQ_U64(word_get(p + 144), 1); /* there is a learning rate */
     CHECK_EQ_U64(word_get(p + 152), status.skipped_in_a_row);
     CHECK_EQ_U64(word_get(p + 160), scaler->skipped_in_a_row);
+    CHECK_EQ_U64(word_get(p + 168), bits64(scaler->tolerance));
+    CHECK_EQ_U64(word_get(p + 176), scaler->updates_since);
+    CHECK_EQ_U64(word_get(p + 184), scaler->overflows_since);
     return HEADER + 8 * TENSORS_AT;
 }
 

@@ -61,7 +61,7 @@ static int64_t growth_in(const amp_scaler *s) {
     case AMP_PRESET_TF_KERAS: return t < n ? n - t : 1;           /* an interval that was lowered: at once  */
     case AMP_PRESET_FLAX: return raw <= n ? n + 1 - raw : 0;      /* N good ones go before                  */
     case AMP_PRESET_JMP: return raw == n - 1 ? 1 : 1 + n - (raw + 1) % n;          /* counts modulo N       */
-    case AMP_PRESET_DEEPSPEED:
+    case AMP_PRESET_DEEPSPEED: case AMP_PRESET_FAIRSEQ:
     case AMP_PRESET_DEEPSPEED_CONSECUTIVE: return n - t % n;      /* multiples of N since the last overflow */
     case AMP_PRESET_DEEPSPEED_FUSED: return t ? n - (t - 1) % n : n + 1;
     default: return t < n ? n - t : 0;                            /* equal, so one that is beyond does not  */
@@ -81,7 +81,7 @@ static int is_normal(float x) { return x >= 0x1p-126f && x <= 0x1.fffffep127f; }
 static double kept(const amp_scaler *s, double x) {
     switch ((amp_preset)s->preset) {
     case AMP_PRESET_APEX: case AMP_PRESET_DEEPSPEED: case AMP_PRESET_DEEPSPEED_CONSECUTIVE:
-    case AMP_PRESET_DEEPSPEED_FUSED: case AMP_PRESET_MXNET: return x;
+    case AMP_PRESET_DEEPSPEED_FUSED: case AMP_PRESET_MXNET: case AMP_PRESET_FAIRSEQ: return x;
     default: return (double)(float)x;
     }
 }
@@ -104,6 +104,23 @@ static int is_safe(const amp_scaler *s) {
     return s->preset == AMP_PRESET_DEFAULT || s->preset == AMP_PRESET_STATIC;
 }
 
+/* FAIRSEQ: are overflows, this one too, fewer than the tolerated share of updates? */
+static int is_tolerated(const amp_scaler *s) {
+    return s->preset == AMP_PRESET_FAIRSEQ &&
+           (double)(s->overflows_since + 1) / (double)(s->updates_since + 1) < s->tolerance;
+}
+
+/* Where backing off ends: at min_scale; FAIRSEQ above it, MARIAN there or with one that began above it. */
+static double lowered(const amp_scaler *s, double live) {
+    const double next = kept(s, s->backoff_factor > 0.0 ? live * s->backoff_factor : live / s->growth_factor);
+    const double min  = (double)s->min_scale;
+    switch ((amp_preset)s->preset) {
+    case AMP_PRESET_FAIRSEQ: return next > min ? next : live;
+    case AMP_PRESET_MARIAN: return live > min ? next : live;
+    default: return next > min ? next : min;
+    }
+}
+
 /* ------------------------------------------------------------------------------------- one update */
 
 static double larger(double a, double b) { return a > b ? a : b; }
@@ -113,7 +130,8 @@ static void check_scale(const amp_scaler *a, const amp_scaler *b) {
     const double live = a->next_scale, next = b->next_scale, min = (double)a->min_scale;
     const double max = a->max_scale > 0.0f ? (double)a->max_scale : (double)INFINITY;
     const int    skip = a->found_inf != 0, grows = !skip && growth_in(a) == 1;
-    const int    backs = skip && a->hysteresis_tracker == 1 && a->preset != AMP_PRESET_STATIC;
+    const int    backs = skip && a->hysteresis_tracker == 1 && a->preset != AMP_PRESET_STATIC &&
+                       !is_tolerated(a);
     double       expected = live;
     if (grows) {
         expected = live * a->growth_factor;
@@ -121,12 +139,10 @@ static void check_scale(const amp_scaler *a, const amp_scaler *b) {
         expected = kept(a, expected);
         if (is_guarded(a) && (float)expected > 0x1.fffffep127f) expected = live;
     }
-    if (backs) {
-        expected = a->backoff_factor > 0.0 ? live * a->backoff_factor : live / a->growth_factor;
-        expected = kept(a, larger(expected, min));
-    }
+    if (backs) expected = lowered(a, live);
     hold(NUMBERS, is_number(b->next_scale) && is_number((double)b->scale), a);
-    hold(RANGE, (live > max || next <= max) && (live < min || next >= min), a);
+    hold(RANGE, (live > max || next <= max) && (live < min || next >= (backs ? lowered(a, live) : min)), a);
+    if (a->preset != AMP_PRESET_MARIAN) hold(RANGE, live < min || next >= min, a);
     if (is_safe(a)) {
         hold(RANGE, b->scale >= a->min_scale && b->scale <= a->max_scale, a);
         hold(NORMAL, is_normal(b->scale) && is_normal((float)(1.0 / (double)b->scale)), a);
@@ -142,6 +158,8 @@ static void check_scale(const amp_scaler *a, const amp_scaler *b) {
     else if (a->growth_tracker < INT32_MAX - 1) hold(INTERVAL, growth_in(b) == (growth_in(a) ? growth_in(a) - 1 : 0), a);
     hold(HYSTERESIS, b->hysteresis_tracker == (skip ? a->hysteresis_tracker - (a->hysteresis_tracker > 1)
                                                : is_refilled(a, grows) ? a->hysteresis : a->hysteresis_tracker), a);
+    hold(COUNTS, b->updates_since == (grows || backs ? 0 : a->updates_since + 1) &&
+                     b->overflows_since == (backs ? 0 : a->overflows_since + (unsigned)skip), a);
     hold(COUNTS, b->growths == a->growths + (grows && next > live) && b->backoffs == a->backoffs + (backs && next < live) &&
                      b->stuck == (a->stuck || (backs && !(next < live))), a);
 }
@@ -178,7 +196,8 @@ static void check_update(const amp_scaler *a, const amp_scaler *b) {
                      b->skipped_in_a_row == (skip ? a->skipped_in_a_row + 1 : 0), a);
     hold(KEPT, memcmp(&a->growth_factor, &b->growth_factor, 16) == 0 && a->growth_interval == b->growth_interval &&
                    a->hysteresis == b->hysteresis && memcmp(&a->min_scale, &b->min_scale, 8) == 0 &&
-                   a->preset == b->preset && a->rules == b->rules && b->found_inf == 0 && b->checked == 0, a);
+                   a->preset == b->preset && a->rules == b->rules && memcmp(&a->tolerance, &b->tolerance, 8) == 0 &&
+                   b->found_inf == 0 && b->checked == 0, a);
     if (a->rules & AMPI_DISABLED) return;
     hold(CLOSED, is_member(b->next_scale), a);
     check_scale(a, b);
@@ -264,6 +283,18 @@ static void collect(amp_scaler s) {
     }
 }
 
+/* Tolerances, and counts around what they let pass. */
+static void check_counts(amp_scaler *s, int classes) {
+    static const struct { double tolerance; uint64_t updates, overflows; } counts[] = {
+        {0.0, 0, 0}, {0.25, 3, 0}, {0.25, 4, 0}, {1.0, 1, 1}, {1.0, 3, 1}, {0.5, UINT64_MAX, 5}};
+    while (classes--) { /* the last is that of presets without */
+        s->updates_since   = counts[classes].updates;
+        s->overflows_since = counts[classes].overflows;
+        s->tolerance       = counts[classes].tolerance;
+        check_state(s);
+    }
+}
+
 static void check_trackers(amp_scaler *s) {
     const int64_t n = s->growth_interval, seen[] = {0, 1, 2, 3, n - 2, n - 1, n, n + 1, 2 * n - 1, 2 * n, 2 * n + 1,
                                                     INT32_MAX - 1, INT32_MAX};
@@ -275,7 +306,7 @@ static void check_trackers(amp_scaler *s) {
         s->stuck          = (uint32_t)i & 1u;
         for (h = 1; h <= s->hysteresis; h++) {
             s->hysteresis_tracker = h;
-            check_state(s);
+            check_counts(s, s->preset == AMP_PRESET_FAIRSEQ && i < 3 ? 6 : 1);
         }
     }
 }

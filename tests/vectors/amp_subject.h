@@ -28,11 +28,10 @@ static int subject_shows(vectors_subject *v, const amp_scaler *s, amp_result res
 static int subject_desc(amp_scaler_desc *d, const vectors_config *c) {
     static const char *const presets[] = {
         "default", "torch", "apex", "apex_hysteresis", "megatron", "deepspeed", "deepspeed_consecutive",
-        "deepspeed_fused", "flax", "jmp", "keras", "tf_keras", "mxnet", "static"};
+        "deepspeed_fused", "flax", "jmp", "keras", "tf_keras", "mxnet", "static", "fairseq", "marian"};
     const char *system = c->system;
     int         preset = 0, hysteresis = c->hysteresis, n = (int)(sizeof presets / sizeof *presets);
     /* without a preset, but by the rules of another */
-    if (strcmp(system, "fairseq") == 0 && c->tolerance <= 0.0) system = "deepspeed", hysteresis = 1;
     if (strncmp(system, "deepspeed_0.17", 14) == 0 && hysteresis == 1) system = "deepspeed_fused";
     memset(d, 0, sizeof *d);
     while (preset < n && strcmp(system, presets[preset]) != 0) preset++;
@@ -42,9 +41,21 @@ static int subject_desc(amp_scaler_desc *d, const vectors_config *c) {
     d->backoff_factor  = c->backoff_factor;
     d->min_scale       = (float)c->min_scale;
     d->max_scale       = (float)c->max_scale;
+    d->tolerance       = c->tolerance;
     d->growth_interval = c->growth_interval;
     d->hysteresis      = hysteresis;
     return preset < n;
+}
+
+/* What Marian does to gradients is its caller's here, too: inf is clipped to the largest finite value, and NaN is
+   pruned where the scale is at its minimum. */
+static void subject_clip(const amp_scaler *s, uint32_t *gradients, size_t n) {
+    size_t i;
+    for (i = 0; i < n && s->preset == AMP_PRESET_MARIAN; i++) {
+        const uint32_t size = gradients[i] & 0x7fffffffu;
+        if (size == 0x7f800000u) gradients[i]--;
+        if (size > 0x7f800000u && memcmp(&s->scale, &s->min_scale, 4) == 0) gradients[i] = 0;
+    }
 }
 
 /* ------------------------------------------------------------------------ amp_scaler */
@@ -57,6 +68,7 @@ static int scaler_start(vectors_subject *v, const vectors_config *c) {
 }
 
 static int scaler_unscale(vectors_subject *v, uint32_t *gradients, size_t n) {
+    subject_clip(&((subject_state *)v->self)->scaler, gradients, n);
     return subject_answer(amp_scaler_unscale(&((subject_state *)v->self)->scaler, gradients, AMP_F32, n));
 }
 
@@ -119,6 +131,7 @@ static int wrap_start(vectors_subject *v, const vectors_config *c) {
 static int wrap_unscale(vectors_subject *v, uint32_t *gradients, size_t n) {
     subject_state *t = (subject_state *)v->self;
     amp_result     result;
+    subject_clip(amp_optimizer_scaler(&t->opt), gradients, n);
     memcpy(t->gradients, gradients, 4 * n);
     result = amp_optimizer_check(&t->opt);
     if (result == AMP_OK) result = amp_optimizer_unscale(&t->opt);
