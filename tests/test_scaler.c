@@ -741,6 +741,24 @@ TEST(user_limits, "min_scale and max_scale are kept by every preset that moves")
     }
 }
 
+TEST(floors, "FAIRSEQ leaves out a backoff that would not end above min_scale; MARIAN one that would not begin there; "
+             "both are stuck then") {
+    static const float lower[2][4] = {{512.0f, 512.0f, 512.0f, 512.0f}, {300.0f, 150.0f, 150.0f, 150.0f}};
+    int                k, i;
+    for (k = 0; k < 2; k++) {
+        amp_scaler_desc d = desc_of(k ? AMP_PRESET_MARIAN : AMP_PRESET_FAIRSEQ);
+        amp_scaler      s;
+        d.init_scale = k ? 600.0f : 1024.0f;
+        d.min_scale  = 256.0f;
+        CHECK_EQ_INT(amp_scaler_init(&s, &d), AMP_OK);
+        for (i = 0; i < 4; i++) {
+            iterate(&s, 1);
+            CHECK_EQ_F32(s.scale, lower[k][i]);
+            CHECK_EQ_U32(s.stuck, i > k);
+        }
+    }
+}
+
 TEST(interval_lowered, "an interval lowered below the tracker: TF_KERAS grows at once (>=), TORCH "
                        "waits for the next overflow (==)") {
     amp_scaler t = scaler_of(AMP_PRESET_TORCH, 65536.0f, 10);
