@@ -1594,6 +1594,7 @@ int main(int argc, char **argv) {
     RUN(floor_instead_of_error);
     RUN(caps);
     RUN(user_limits);
+    RUN(floors);
     RUN(interval_lowered);
     RUN(static_never_moves);
     RUN(check_every_index);
