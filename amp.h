@@ -843,17 +843,17 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
    Gradients that were summed over ranks need nothing here. Where they differ, ranks that each have
    all masters meet in desc.reduce_fn, in the middle of every check: norm2 is one double, this
    rank's sum of squared gradients; flags are two uint32_t, its overflow and the bits of its largest
-   magnitude. Reduce norm2 by sum and flags by maximum over the ranks, so that all decide alike; a
-   gradient that lies on two ranks counts twice. Both are in backend memory: on a CPU reduce before
+   magnitude. Reduce norm2 by sum and flags by maximum over the ranks, so that all decide alike (a
+   gradient that lies on two ranks counts twice). Both are in backend memory: on a CPU reduce before
    you return, on CUDA queue it on the backend's stream (ncclAllReduce of ncclDouble, ncclSum, and
    of ncclUint32, ncclMax), which a capture records; the step is then three launches. A rank that
    wants to skip sets flags[0] here. An error is returned.
 
    Masters and moments in shards (ZeRO stage 1, Rajbhandari et al. 2020), for the fused kinds: each
    of desc.ranks->count ranks stores about 1 / count of them; all have the whole model. A run has
-   the same bits for every count, 1 included, if the sums of your loop and their order do not depend
-   on it. So take M micro-batches of one size in a step; number them; let data and dropout of each
-   depend on its number; divide its loss by M:
+   the same bits for every count if the sums of your loop and their order do not depend on it. So
+   take M micro-batches of one size in a step, with numbers on which data and dropout of each
+   depend; divide its loss by M:
 
        for (t = 0; t * count < M; t++) {
            backward of micro-batch t * count + rank        there may be none for this rank
@@ -904,16 +904,11 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
 #endif
 
 /* ---------------------------------------------------------------- >>api  sparse
-   Gradients that touch few rows of a tensor, as those of embeddings do. amp_tensor.rows says where
-   they are; n is that of all rows of the tensor together. A step's gradient is
-
-       *num_rows   how many rows there are, at most max_rows
-       rows        which ones, in any order; a row may be there more than once
-       grad        (of amp_tensor) the rows, one after the other, of grad_type, scaled
-
-   all in backend memory (a graph reads the count of each replay; rows and num_rows are aligned) and
-   unchanged until the step is over. With zero_grad a step ends with a count of 0. Prepare takes 4
-   bytes for each of max_rows * row_length sums, and about 30 for each of max_rows.
+   Gradients that touch few rows of a tensor, as those of embeddings do: grad has these rows one
+   after the other, and amp_tensor.rows says which they are; n is that of all rows of the tensor.
+   All is in backend memory (a graph reads the count of each replay; rows and num_rows are aligned)
+   and unchanged until the step is over. With zero_grad a step ends with a count of 0. Prepare takes
+   4 bytes for each of max_rows * row_length sums, and about 30 for each of max_rows.
 
    A check adds what belongs to one row, in fp32 and in the order of places. The sums, rows
    ascending, then count as the elements of a tensor do: finite or not, norm, statistics. A count
@@ -930,21 +925,15 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
    of AMP_KIND_SGD, desc.ranks, and amp_optimizer_add_flat. rebind moves weight and grad alone. */
 
 typedef struct amp_rows {
-    size_t          row_length; /* elements of a row */
+    size_t          row_length; /* elements of a row                                              */
     size_t          max_rows;
-    const uint32_t *rows;
-    uint32_t       *num_rows;
+    const uint32_t *rows;       /* which ones, in any order; a row may be there more than once    */
+    uint32_t       *num_rows;   /* how many there are, at most max_rows                           */
 } amp_rows;
 
 /* ---------------------------------------------------------------- >>api  report
    What happened, in which tensor, why, and what to change; and steps that are skipped because their
-   norm is a spike. For one optimizer:
-
-       amp_report_desc watch = {0};
-       watch.every = 100;                           histograms of every 100th step
-       desc.report = &watch;                        before amp_optimizer_init
-       ...
-       if (step % 100 == 0) amp_optimizer_report_json(&opt, my_write, file);
+   norm is a spike. Set desc.report before amp_optimizer_init (examples/which_tensor.c).
 
    A step counts in passes that it makes anyway, in backend memory: no launch is added and nothing
    waits; a graph replays it. Reading a report waits, as amp_optimizer_status does. Steps, taken or
