@@ -1519,12 +1519,23 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 
 #include <string.h> /* memcpy, memset */
 
+/* AMPI_HIDE: what x is, compilers do not know; they make no copies of a loop for its values, do not
+   unroll one of so many turns, and conclude nothing from "no infinities". */
+#if defined(__GNUC__) || defined(__clang__)
+#define AMPI_HOST      static inline __attribute__((unused))
+#define AMPI_NOINLINE  __attribute__((noinline))
+#define AMPI_PRINTS(i) __attribute__((format(printf, i, i + 1)))
+#define AMPI_HIDE(x)   __asm__("" : "+r"(x))
+#else
+#define AMPI_HOST      static inline
+#define AMPI_NOINLINE
+#define AMPI_PRINTS(i)
+#define AMPI_HIDE(x)   ((void)0)
+#endif
 #if defined(__CUDACC__)
 #define AMPI_FN static __host__ __device__ __forceinline__
-#elif defined(__GNUC__) || defined(__clang__)
-#define AMPI_FN static inline __attribute__((unused))
 #else
-#define AMPI_FN static inline
+#define AMPI_FN AMPI_HOST
 #endif
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__OPTIMIZE__) /* at -O0: calls */
 #define AMPI_ALWAYS __attribute__((always_inline))
@@ -1570,7 +1581,7 @@ AMPI_FN void ampi_store_u16(void *base, size_t i, uint16_t u) {
    -Ofast answers that nothing is infinite; so the bits pass through an empty asm statement. */
 AMPI_FN int ampi_nonfinite(uint32_t f32_bits) {
 #if defined(__clang__) && !defined(__CUDACC__)
-    __asm__("" : "+r"(f32_bits));
+    AMPI_HIDE(f32_bits);
 #endif
     return (f32_bits & AMPI_F32_INF) == AMPI_F32_INF;
 }
@@ -1698,14 +1709,6 @@ AMPI_STRICT_BEGIN
 #define AMPI_PIN(x) ((void)0)
 #endif
 
-/* What x is, compilers do not know: they make no copies of a loop for its values, and do not unroll
-   one of so many turns. */
-#if defined(__GNUC__) || defined(__clang__)
-#define AMPI_HIDE(x) __asm__("" : "+r"(x))
-#else
-#define AMPI_HIDE(x) ((void)0)
-#endif
-
 /* The four operations on a type: a float, a double or a SIMD vector of floats. */
 #define AMPI_OPERATION(FN, V, name, op)                                                        \
     FN V name(V a, V b) {                                                                      \
@@ -1788,9 +1791,7 @@ AMPI_FN void ampi_store_f32(void *base, size_t i, float x) {
 AMPI_FN uint32_t ampi_bits_of_f32(float x) {
     uint32_t u;
     memcpy(&u, &x, 4);
-#if defined(__GNUC__) || defined(__clang__)
-    __asm__("" : "+r"(u));
-#endif
+    AMPI_HIDE(u);
     return u;
 }
 
@@ -2855,16 +2856,6 @@ AMPI_STRICT_END
 #define AMPI_UNROLL _Pragma("GCC unroll 16")
 #else
 #define AMPI_UNROLL
-#endif
-
-#if defined(__GNUC__) || defined(__clang__)
-#define AMPI_NOINLINE __attribute__((noinline))
-#define AMPI_PRINTS(i) __attribute__((format(printf, i, i + 1)))
-#define AMPI_HOST     static inline __attribute__((unused))
-#else
-#define AMPI_NOINLINE
-#define AMPI_PRINTS(i)
-#define AMPI_HOST static inline
 #endif
 
 #ifdef _MSC_VER
