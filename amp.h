@@ -1996,10 +1996,10 @@ typedef struct ampi_running {
     uint32_t row;   /* of spikes */
 } ampi_running;
 typedef struct ampi_record {
-    uint32_t  which;
-    uint32_t  bad;     /* tensors less the first that this check found; 0: none */
-    uint64_t  sampled; /* iteration of the last sample */
-    ampi_running running;
+    uint32_t      which;
+    uint32_t      bad;     /* tensors less the first that this check found; 0: none */
+    uint64_t      sampled; /* iteration of the last sample */
+    ampi_running  running;
     amp_iteration history[AMP_HISTORY]; /* iteration t at t modulo AMP_HISTORY */
 } ampi_record;
 
@@ -2337,17 +2337,17 @@ AMPI_FN ampi_histogram *ampi_histogram_of(const amp_plan *plan, uint32_t which, 
 
 /* A cast rounds to nearest, ties to even: half the least subnormal becomes 0, and what is less than
    the least normal number by half a step or less becomes that. Bits of magnitudes in fp32. */
-#define AMPI_F16_ZERO_TO     0x33000000u /* 2^-25          */
-#define AMPI_F16_NORMAL_FROM 0x387fe000u /* 2^-14 - 2^-25  */
-#define AMPI_BF16_ZERO_TO    0x00008000u /* 2^-134         */
+#define AMPI_F16_ZERO_TO      0x33000000u /* 2^-25           */
+#define AMPI_F16_NORMAL_FROM  0x387fe000u /* 2^-14 - 2^-25   */
+#define AMPI_BF16_ZERO_TO     0x00008000u /* 2^-134          */
 #define AMPI_BF16_NORMAL_FROM 0x007f8000u /* 2^-126 - 2^-134 */
 
 AMPI_FN uint32_t ampi_bin(uint32_t magnitude) { return magnitude >> 25; }
 
 /* A tensor's gradient was not finite, or of rows that are not in it. */
 AMPI_FN void ampi_count_overflow(const amp_plan *plan, size_t i, uint64_t nan) {
-    ampi_overflows     *m    = &plan->overflows[i];
-    const uint64_t number = ampi_iterations(plan->control) + 1;
+    ampi_overflows *m      = &plan->overflows[i];
+    const uint64_t  number = ampi_iterations(plan->control) + 1;
     if (!m->overflows) m->first = number;
     m->overflows += m->last != number; /* a wrong row, and a sum that is not finite, are one */
     m->last = number;
@@ -2379,11 +2379,11 @@ AMPI_FN int ampi_spike(const amp_plan *plan, double norm) {
 }
 
 AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad) {
-    ampi_control  *c    = plan->control;
-    ampi_record   *r    = plan->record;
+    ampi_control  *c      = plan->control;
+    ampi_record   *r      = plan->record;
     const uint64_t number = ampi_iterations(c) + 1;
-    amp_iteration *t    = &r->history[number % AMP_HISTORY];
-    uint32_t       why  = AMP_SKIP_NONE;
+    amp_iteration *t      = &r->history[number % AMP_HISTORY];
+    uint32_t       why    = AMP_SKIP_NONE;
     if (bad) why = r->bad || !c->flags[0] ? AMP_SKIP_OVERFLOW : AMP_SKIP_ASKED;
     else if (ampi_spike(plan, c->norm)) why = AMP_SKIP_SPIKE;
     if (why == AMP_SKIP_SPIKE) c->gate.skip = 1;
@@ -7922,44 +7922,44 @@ AMPI_STRICT_END
 
 AMPI_STRICT_BEGIN
 
-/* Fewer than 2^32 elements have been counted: they join the others. */
-static void ampi_add_counts(ampi_histogram *histogram, const uint32_t *count) {
-    int k;
-    for (k = 0; k < AMPI_COUNTS; k++) {
-        if (!count[k]) continue;
-#if AMPI_OPENMP
-#pragma omp atomic /* a critical section would be a symbol of its own */
-#endif
-        histogram->count[k] += count[k];
-    }
-}
-
-/* How many of a chunk have which exponent; in four parts, since a count must have been stored
-   before it is read again. */
-typedef struct ampi_exponents {
-    uint32_t part[4][256];
+/* What is counted in a chunk. First which exponents: in four parts, since a count must have been
+   stored before it is read again. */
+typedef struct ampi_sample {
+    uint32_t count[AMPI_COUNTS], part[4][256];
     size_t   zeros;
-} ampi_exponents;
+} ampi_sample;
 
-static void ampi_count_exponents(ampi_exponents *e, const uint32_t *x, size_t n) {
+static void ampi_count_exponents(ampi_sample *s, const uint32_t *x, size_t n) {
     size_t i;
-    (void)ampi_check_array(x, AMP_F32, n, NULL, &e->zeros);
+    (void)ampi_check_array(x, AMP_F32, n, NULL, &s->zeros);
     for (i = 0; i + 4 <= n; i += 4) {
-        e->part[0][x[i] >> 23 & 255u]++;
-        e->part[1][x[i + 1] >> 23 & 255u]++;
-        e->part[2][x[i + 2] >> 23 & 255u]++;
-        e->part[3][x[i + 3] >> 23 & 255u]++;
+        s->part[0][x[i] >> 23 & 255u]++;
+        s->part[1][x[i + 1] >> 23 & 255u]++;
+        s->part[2][x[i + 2] >> 23 & 255u]++;
+        s->part[3][x[i + 3] >> 23 & 255u]++;
     }
-    for (; i < n; i++) e->part[0][x[i] >> 23 & 255u]++;
+    for (; i < n; i++) s->part[0][x[i] >> 23 & 255u]++;
 }
 
 /* All of them to the first part, and to bins, where zeros and what is not finite have no place. */
-static void ampi_fill_bins(ampi_exponents *e, uint32_t *bins) {
-    uint32_t *all = e->part[0], i;
+static void ampi_fill_bins(ampi_sample *s, int bins) {
+    uint32_t *all = s->part[0], i;
+    all[0] -= (uint32_t)s->zeros;
     for (i = 0; i < 255; i++) {
-        all[i] += e->part[1][i] + e->part[2][i] + e->part[3][i];
-        if (i == 0) all[0] -= (uint32_t)e->zeros;
-        bins[ampi_bin(i << 23)] += all[i];
+        all[i] += s->part[1][i] + s->part[2][i] + s->part[3][i];
+        s->count[(uint32_t)bins + ampi_bin(i << 23)] += all[i];
+    }
+}
+
+/* A chunk's counts join those of others. */
+static void ampi_end_sample(ampi_histogram *histogram, const ampi_sample *s) {
+    int k;
+    for (k = 0; k < AMPI_COUNTS; k++) {
+        if (!s->count[k]) continue;
+#if AMPI_OPENMP
+#pragma omp atomic /* a critical section would be a symbol of its own */
+#endif
+        histogram->count[k] += s->count[k];
     }
 }
 
@@ -7987,29 +7987,28 @@ static void ampi_count_casts(uint32_t *count, const uint32_t *x, size_t n) {
 static AMPI_NOINLINE void ampi_sample_grads(ampi_histogram *histogram, const void *x,
                                             amp_dtype type, size_t n) {
     enum { ZERO = AMPI_F16_ZERO_TO >> 23, NORMAL = AMPI_F16_NORMAL_FROM >> 23 };
-    uint32_t        count[AMPI_COUNTS], bits[AMPI_PIECE];
-    ampi_exponents  e;
-    const uint32_t *all = e.part[0];
+    uint32_t        bits[AMPI_PIECE];
+    ampi_sample     s;
+    const uint32_t *all = s.part[0];
     size_t          i, piece;
-    memset(count, 0, sizeof count);
-    memset(&e, 0, sizeof e);
+    memset(&s, 0, sizeof s);
     for (i = 0; i < n; i += piece) {
         piece = ampi_min(n - i, AMPI_PIECE);
         ampi_cast(bits, AMP_F32, ampi_at(x, type, i), type, piece);
-        ampi_count_exponents(&e, bits, piece);
+        ampi_count_exponents(&s, bits, piece);
     }
-    ampi_fill_bins(&e, count + AMPI_GRADS);
+    ampi_fill_bins(&s, AMPI_GRADS);
     if (all[0] || (type != AMP_F16 && all[ZERO]) || (type == AMP_F32 && all[NORMAL])) {
         for (i = 0; i < n; i += piece) {
             piece = ampi_min(n - i, AMPI_PIECE);
             ampi_cast(bits, AMP_F32, ampi_at(x, type, i), type, piece);
-            ampi_count_casts(count, bits, piece);
+            ampi_count_casts(s.count, bits, piece);
         }
     } else {
-        for (i = 1; i < ZERO; i++) count[AMPI_F16_ZERO] += all[i];
-        for (; i <= NORMAL; i++) count[AMPI_F16_SMALL] += all[i];
+        for (i = 1; i < ZERO; i++) s.count[AMPI_F16_ZERO] += all[i];
+        for (; i <= NORMAL; i++) s.count[AMPI_F16_SMALL] += all[i];
     }
-    ampi_add_counts(histogram, count);
+    ampi_end_sample(histogram, &s);
 }
 
 /* In a piece of weights that have a 16-bit copy: are copies what they were before? */
@@ -8037,24 +8036,23 @@ static void ampi_count_copies(uint32_t *count, const ampi_slot *slot, const uint
 static AMPI_NOINLINE void ampi_sample_weights(const amp_plan *plan, const ampi_slot *slot,
                                               ampi_job job, size_t begin, size_t count_of,
                                               ampi_histogram *histogram) {
-    const int      low = slot->model && slot->model_type != AMP_F32;
-    const size_t   end = begin + count_of;
-    uint32_t       count[AMPI_COUNTS], master[AMPI_PIECE];
-    uint16_t       before[AMPI_PIECE];
-    ampi_exponents e;
-    size_t         i, n;
-    memset(count, 0, sizeof count);
-    memset(&e, 0, sizeof e);
+    const int    low = slot->model && slot->model_type != AMP_F32;
+    const size_t end = begin + count_of;
+    uint32_t     master[AMPI_PIECE];
+    uint16_t     before[AMPI_PIECE];
+    ampi_sample  s;
+    size_t       i, n;
+    memset(&s, 0, sizeof s);
     for (i = begin; i < end; i += n) {
         n = ampi_min(end - i, AMPI_PIECE);
         if (low) memcpy(before, ampi_at(slot->model, AMP_F16, i), n * sizeof *before);
         if (slot->model || job == AMPI_JOB_FUSED) ampi_update_chunk(plan, slot, job, i, n);
         memcpy(master, ampi_at(slot->master.data, AMP_F32, i), n * sizeof *master);
-        ampi_count_exponents(&e, master, n);
-        if (low) ampi_count_copies(count, slot, master, before, i, n);
+        ampi_count_exponents(&s, master, n);
+        if (low) ampi_count_copies(s.count, slot, master, before, i, n);
     }
-    ampi_fill_bins(&e, count + AMPI_WEIGHTS);
-    ampi_add_counts(histogram, count);
+    ampi_fill_bins(&s, AMPI_WEIGHTS);
+    ampi_end_sample(histogram, &s);
 }
 
 AMPI_STRICT_END
@@ -8095,17 +8093,16 @@ static size_t ampi_report_room(const amp_optimizer *opt, amp_plan *plan) {
     const size_t n = opt->num_entries, history = ampi_history_size(n);
     const size_t size =
         sizeof(ampi_seen) + 2 * history + n * (sizeof(ampi_histogram) + sizeof(ampi_slot));
-    char *room;
+    ampi_seen *seen;
     if (!plan) return size;
-    room       = (char *)(plan->host_sparse + plan->num_sparse);
-    plan->seen = (ampi_seen *)(void *)room;
-    memset(room, 0, size);
-    room += sizeof(ampi_seen);
-    plan->watch            = opt->watch;
-    plan->seen->record     = (ampi_record *)(void *)room;
-    plan->seen->filed      = (ampi_record *)(void *)(room + history);
-    plan->seen->histograms = (ampi_histogram *)(void *)(room + 2 * history);
-    plan->seen->slots      = (ampi_slot *)(void *)(plan->seen->histograms + n);
+    seen = (ampi_seen *)(void *)(plan->host_sparse + plan->num_sparse);
+    memset(seen, 0, size);
+    seen->record     = (ampi_record *)(void *)(seen + 1);
+    seen->filed      = (ampi_record *)(void *)((char *)seen->record + history);
+    seen->histograms = (ampi_histogram *)(void *)((char *)seen->filed + history);
+    seen->slots      = (ampi_slot *)(void *)(seen->histograms + n);
+    plan->seen       = seen;
+    plan->watch      = opt->watch;
     return size;
 }
 
@@ -8242,7 +8239,7 @@ static void ampi_add_tensor(amp_report *r, const amp_tensor_report *t, int i) {
 }
 
 static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
-    ampi_seen         *seen = opt->plan->seen;
+    ampi_seen         *seen   = opt->plan->seen;
     const ampi_record *record = seen->record;
     const amp_scaler  *s      = &seen->scaler;
     amp_report        *r      = &seen->report;
@@ -8269,12 +8266,13 @@ static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
 
 /* All that there is to know, when everything before has been done. */
 static amp_result ampi_look(const amp_optimizer *opt) {
-    amp_result      result = ampi_watched(opt, 0);
-    const amp_plan *plan   = opt ? opt->plan : NULL;
-    ampi_control    c;
-    ampi_seen      *seen;
-    size_t          i, n;
+    amp_result   result = ampi_watched(opt, 0);
+    amp_plan    *plan;
+    ampi_seen   *seen;
+    ampi_control c;
+    size_t       i, n;
     if (result != AMP_OK) return result;
+    plan          = opt->plan;
     seen          = plan->seen;
     n             = plan->num_slots;
     seen->current = 0;
