@@ -234,7 +234,8 @@
               ranks that differ, in prepare, save and load; a weight cache of an optimizer without
               fp32 masters, whose weights are NaN after prepare.
               Other bits: amp_gemm in a scope without a cache rounds, too. Random bits of stochastic
-              rounding: a run that goes on from such a file of 0.5.0 has others from there.
+              rounding: a run that goes on from such a file of 0.5.0 has others from there. Sums of
+              a row that is there more than 64 times are of segments of 64.
               New: amp_matmul, amp_linear, amp_linear_backward; amp_gemm_args.compute;
               AMP_CBLAS_DROP_IN; amp_optimizer_refresh; amp_optimizer_lion; skipped_in_a_row, by
               which a run is stuck in every preset; results from NOT_INITIALIZED on;
@@ -908,21 +909,22 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
    after the other, and amp_tensor.rows says which they are; n is that of all rows of the tensor.
    All is in backend memory (a graph reads the count of each replay; rows and num_rows are aligned)
    and unchanged until the step is over. With zero_grad a step ends with a count of 0. Prepare takes
-   4 bytes for each of max_rows * row_length sums, and about 30 for each of max_rows.
+   4 bytes for each of max_rows * row_length sums and a 64th more, and 21 for each of max_rows.
 
-   A check adds what belongs to one row, in fp32 and in the order of places. The sums, rows
-   ascending, then count as the elements of a tensor do: finite or not, norm, statistics. A count
-   above max_rows, or a row that is not in the tensor, skips the step as an overflow does, also
-   where the scaler is disabled; amp_stats.bad_row tells.
+   A check adds what belongs to one row, in fp32: each 64 places that it has, in their order, then
+   these sums in order. All sums, rows ascending, count as the elements of a tensor do: finite or
+   not, norm, statistics. A count above max_rows, or a row that is not in the tensor, skips the step
+   as an overflow does, also where the scaler is disabled; amp_stats.bad_row tells.
 
    The update is lazy: weight, moments and model copy change in rows that are there, with the bias
    corrections of the step; all other rows stay. A weight_decay of 0 is 0, not the optimizer's.
    (torch's SparseAdam adds eps before the bias correction; its eps is eps / sqrt(1 - beta2^step)
    here.) Where every row is there once and nothing decays, a step has the bits of one without rows.
 
-   On CUDA a step with such tensors is 8 to 14 launches, by the largest number of rows in a tensor
-   (2 for each 8 bits of it), whatever the counts are. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, momentum
-   of AMP_KIND_SGD, desc.ranks, and amp_optimizer_add_flat. rebind moves weight and grad alone. */
+   On CUDA a step with such tensors is 5 to 9 launches, whatever the counts are: 4, 1 for every 8
+   bits of the largest number of rows in a tensor, 1 if a max_rows is above 8192. rebind moves weight
+   and grad alone. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, momentum of AMP_KIND_SGD, desc.ranks, and
+   amp_optimizer_add_flat. */
 
 typedef struct amp_rows {
     size_t          row_length; /* elements of a row                                              */
@@ -1959,8 +1961,14 @@ typedef struct ampi_tally {
 
 /* A gradient of few rows, in backend memory: where it comes from, and room to sort it by rows (LSD
    radix sort, AMPI_DIGITS at a time, from one pair of keys and places to the other) and to add up
-   what belongs to one row, into the slot's grad. */
-enum { AMPI_DIGITS = 256, AMPI_TILE = 2048 /* entries that a block of a GPU sorts */ };
+   what belongs to one row, into the slot's grad: each AMPI_SEGMENT entries of it in order, and then
+   these sums in order, so that many blocks can share a row. What belongs to sorted entry i is at
+   i / AMPI_SEGMENT in begins, spare and done: a row's second segment begins that far behind it. */
+enum {
+    AMPI_DIGITS  = 256,
+    AMPI_TILE    = 2048, /* entries that a block of a GPU sorts */
+    AMPI_SEGMENT = 64
+};
 enum { AMPI_BAD_ROW = 2 }; /* in control->flags[0]: a row that is not there, which always skips */
 typedef struct ampi_sparse {
     const uint32_t *rows;
@@ -1968,8 +1976,10 @@ typedef struct ampi_sparse {
     uint32_t        slot, most, length, table; /* max_rows; elements in a row; rows in the tensor */
     uint32_t        first_tile, num_tiles;
     uint32_t       *keys[2], *places[2];
-    uint32_t       *unique, *begins; /* rows ascending, where each begins in sorted places, end  */
-    uint32_t       *counts;          /* of digits, for each tile                                 */
+    uint32_t       *counts[2];       /* of digits, for each tile: of this pass, of the next      */
+    uint32_t       *unique, *begins; /* rows ascending; how many begin in front of a segment     */
+    float          *spare;           /* sums of segments, each row's first one left out          */
+    uint32_t       *done, arrived;   /* a row's segments that are summed; tiles that are sorted  */
     uint32_t        given, touched;  /* of this step: entries, different rows                    */
     uint32_t        early;           /* most + 1 - the first bad place: 0, or the most           */
 } ampi_sparse;
@@ -2178,6 +2188,11 @@ AMPI_FN void ampi_bind(ampi_slot *slot, float *weight, int grads, void *grad) {
    step will be skipped). */
 AMPI_FN uint32_t ampi_row(const ampi_sparse *s, uint32_t i) {
     return s->rows[i] < s->table ? s->rows[i] : s->table - 1;
+}
+
+/* Does a row begin at sorted entry i? */
+AMPI_FN int ampi_begins(const uint32_t *keys, uint32_t i) {
+    return i == 0 || keys[i] != keys[i - 1];
 }
 
 AMPI_FN uint32_t ampi_given(const ampi_slot *slot, const ampi_sparse *s) {
@@ -7783,6 +7798,7 @@ static void ampi_place_rows(const amp_optimizer *opt, amp_plan *plan, ampi_arena
         const ampi_entry *e = ampi_entry_of(opt, i);
         const amp_rows   *r = &e->rows;
         ampi_sparse      *s = &plan->host_sparse[used];
+        const size_t      segments = r->max_rows / AMPI_SEGMENT + 1;
         if (!ampi_has_rows(e)) continue;
         memset(s, 0, sizeof *s);
         s->rows       = r->rows;
@@ -7797,10 +7813,12 @@ static void ampi_place_rows(const amp_optimizer *opt, amp_plan *plan, ampi_arena
         for (k = 0; k < 2; k++) {
             s->keys[k]   = (uint32_t *)ampi_take(arena, s->most, 4, 64);
             s->places[k] = (uint32_t *)ampi_take(arena, s->most, 4, 64);
+            s->counts[k] = (uint32_t *)ampi_take(arena, (size_t)s->num_tiles * AMPI_DIGITS, 4, 64);
         }
-        s->unique = (uint32_t *)ampi_take(arena, (size_t)s->most, 4, 64);
-        s->begins = (uint32_t *)ampi_take(arena, (size_t)s->most + 1, 4, 64);
-        s->counts = (uint32_t *)ampi_take(arena, (size_t)s->num_tiles * AMPI_DIGITS, 4, 64);
+        s->unique = (uint32_t *)ampi_take(arena, s->most, 4, 64);
+        s->begins = (uint32_t *)ampi_take(arena, segments, 4, 64);
+        s->done   = (uint32_t *)ampi_take(arena, segments, 4, 64);
+        s->spare  = (float *)ampi_take(arena, segments * s->length, 4, 256);
         plan->host_slots[i].grad   = ampi_take(arena, (size_t)ampi_most_sums(e), 4, 256);
         plan->host_slots[i].sparse = plan->sparse ? plan->sparse + used : NULL;
         if (s->table > most) most = s->table;
@@ -7846,18 +7864,20 @@ static void ampi_sort_pass(ampi_sparse *s, uint32_t pass) {
     }
 }
 
-enum { AMPI_ROWS = 64 }; /* short as rows may be, so many are work for a thread */
-
-/* What belongs to one row, in the order of places. */
-static void ampi_sum_row(const ampi_slot *slot, const ampi_sparse *s, const uint32_t *places,
-                         uint32_t row) {
+/* Values of sorted entry i's row, which begins there: segments, then their sums. */
+static void ampi_sum_row(const ampi_slot *slot, const ampi_sparse *s, const uint32_t *keys,
+                         const uint32_t *places, uint32_t i, float *to) {
     const amp_dtype type = (amp_dtype)slot->values_type;
     const size_t    n    = s->length;
-    float          *to   = (float *)slot->grad + row * n;
-    uint32_t        i    = s->begins[row];
-    ampi_cast(to, AMP_F32, ampi_at(slot->values, type, places[i] * n), type, n);
-    while (++i < s->begins[row + 1])
-        ampi_accumulate_array(to, ampi_at(slot->values, type, places[i] * n), type, n);
+    const uint32_t  key = keys[i], begin = i;
+    uint32_t        k;
+    for (; i < s->given && keys[i] == key; i += k) {
+        float *sum = i == begin ? to : s->spare + i / AMPI_SEGMENT * n;
+        ampi_cast(sum, AMP_F32, ampi_at(slot->values, type, places[i] * n), type, n);
+        for (k = 1; k < AMPI_SEGMENT && i + k < s->given && keys[i + k] == key; k++)
+            ampi_accumulate_array(sum, ampi_at(slot->values, type, places[i + k] * n), type, n);
+        if (i != begin) ampi_accumulate_array(to, sum, AMP_F32, n);
+    }
 }
 
 /* Sort a gradient of few rows, and add up. */
@@ -7866,7 +7886,7 @@ static void ampi_sum_rows(const amp_plan *plan, ampi_slot *slot) {
     const uint32_t *keys   = s->keys[(plan->passes - 1) % 2];
     const uint32_t *places = s->places[(plan->passes - 1) % 2];
     uint32_t        i;
-    int64_t         row;
+    int64_t         first;
     s->given   = ampi_given(slot, s);
     s->touched = 0;
     s->early   = s->given == s->most && *s->num_rows > s->most;
@@ -7874,19 +7894,20 @@ static void ampi_sum_rows(const amp_plan *plan, ampi_slot *slot) {
         if (s->rows[i] >= s->table) s->early = s->most + 1u - i;
     for (i = 0; i < plan->passes; i++) ampi_sort_pass(s, i);
     for (i = 0; i < s->given; i++) {
-        if (i && keys[i] == keys[i - 1]) continue;
-        s->unique[s->touched]   = keys[i];
-        s->begins[s->touched++] = i;
+        if (i % AMPI_SEGMENT == 0) s->begins[i / AMPI_SEGMENT] = s->touched;
+        if (ampi_begins(keys, i)) s->unique[s->touched++] = keys[i];
     }
-    s->begins[s->touched] = s->given;
 #if AMPI_OPENMP
-#pragma omp parallel for schedule(static) if (s->touched > 1000)
+#pragma omp parallel for schedule(static) if (s->given > 1000)
 #endif
-    for (row = 0; row < (int64_t)s->touched; row += AMPI_ROWS) {
+    for (first = 0; first < (int64_t)s->given; first += AMPI_SEGMENT) {
         const uint32_t fp  = ampi_fp_begin();
-        const uint32_t end = (uint32_t)ampi_min(s->touched, (size_t)row + AMPI_ROWS);
-        uint32_t       r;
-        for (r = (uint32_t)row; r < end; r++) ampi_sum_row(slot, s, places, r);
+        const uint32_t end = (uint32_t)ampi_min(s->given, (size_t)first + AMPI_SEGMENT);
+        size_t         row = s->begins[first / AMPI_SEGMENT];
+        uint32_t       k;
+        for (k = (uint32_t)first; k < end; k++)
+            if (ampi_begins(keys, k))
+                ampi_sum_row(slot, s, keys, places, k, (float *)slot->grad + row++ * s->length);
         ampi_fp_end(fp);
     }
     ampi_begin_sums(slot, s);
@@ -7900,9 +7921,9 @@ static void ampi_update_rows(const amp_plan *plan, const ampi_slot *slot) {
 #if AMPI_OPENMP
 #pragma omp parallel for schedule(static) if (s->touched > 1000)
 #endif
-    for (row = 0; row < (int64_t)s->touched; row += AMPI_ROWS) {
+    for (row = 0; row < (int64_t)s->touched; row += AMPI_SEGMENT) {
         const uint32_t fp  = ampi_fp_begin();
-        const size_t   end = ampi_min(s->touched, (size_t)row + AMPI_ROWS);
+        const size_t   end = ampi_min(s->touched, (size_t)row + AMPI_SEGMENT);
         size_t         r;
         for (r = (size_t)row; r < end; r++)
             ampi_step_chunk(plan, slot, s->unique[r] * n, r * n, n);

@@ -24,7 +24,7 @@
 
    What a step costs, AdamW, fp16 gradients and copies; counted in the emulator or read in SASS, no time:
 
-       launches for 1 to 10,000 tensors   2; 3 if ranks must agree; 8 to 14 with gradients of few rows
+       launches for 1 to 10,000 tensors   2; 3 if ranks must agree; 5 to 9 with gradients of few rows
        host synchronisations              0
        registers, spills                  at most 64, none (nvcc 13.0, sm_75 to sm_120: make cuda)
        instructions                       B 190 to 203 for 4 elements, A 5.9 to 6.6 for one
@@ -962,14 +962,14 @@ AMPI_DEVICE void ampi_clear_histograms(const amp_plan *plan) {
         next[k / AMPI_COUNTS].count[k % AMPI_COUNTS] = 0;
 }
 
-/* Is this the block that arrives last? It sees what all others have written: one thread of each
-   block fences before it arrives and after, and the block's barriers hand that on; the last fence
-   of every thread is for what its cache may hold. */
-AMPI_DEVICE bool ampi_is_last(const amp_plan *plan, uint32_t *shared) {
+/* Is this the block that arrives last, of so many? It sees what all others have written: one thread
+   of each block fences before it arrives and after, and the block's barriers hand that on; the last
+   fence of every thread is for what its cache may hold. */
+AMPI_DEVICE bool ampi_is_last(uint32_t *arrived, uint32_t blocks, uint32_t *shared) {
     __syncthreads();
     if (threadIdx.x == 0) {
         __threadfence();
-        *shared = atomicInc(&plan->control->arrived, gridDim.x - 1) == gridDim.x - 1;
+        *shared = atomicInc(arrived, blocks - 1) == blocks - 1;
         __threadfence();
     }
     __syncthreads();
@@ -1021,7 +1021,8 @@ AMPI_DEVICE void ampi_check_chunks(const amp_plan &plan, ampi_check_room<WARPS> 
     if (ampi_samples(&plan)) ampi_sample_chunks(&plan, &room->counter);
     if (tells && bad) atomicOr(&plan.control->seen[0], 1u);
     if (tells && largest) atomicMax(&plan.control->seen[1], largest);
-    if (ampi_is_last(&plan, &room->last)) ampi_end_check(&plan, room->sums);
+    if (ampi_is_last(&plan.control->arrived, gridDim.x, &room->last))
+        ampi_end_check(&plan, room->sums);
 }
 
 AMPI_KERNEL(2) ampi_check_kernel(amp_plan plan) {
@@ -1046,8 +1047,8 @@ AMPI_KERNEL(4) ampi_decide_kernel(amp_plan plan) {
 /* ------------------------------------------------------------------- gradients of few rows */
 
 /* In front of A they are sorted by row, stably, and summed; A sees the sums. In tiles of AMPI_TILE
-   entries, one block each; what spans tiles is left to the block that arrives last. A tile is gone
-   through in rounds of a block, and in a round in the order of threads. */
+   entries, one block each; what spans the tiles of a table is left to the block that is last there.
+   A tile is gone through in rounds of a block, and in a round in the order of threads. */
 AMPI_DEVICE ampi_sparse *ampi_sparse_at(const amp_plan *plan, uint32_t tile) {
     ampi_sparse *s = plan->sparse + plan->num_sparse - 1;
     while (s->first_tile > tile) s--;
@@ -1064,68 +1065,105 @@ struct ampi_tile {
     }
 };
 
-AMPI_DEVICE uint32_t ampi_key(const ampi_sparse *s, uint32_t pass, uint32_t i) {
-    return pass ? s->keys[1 - pass % 2][i] : ampi_row(s, i);
-}
-
-/* Replace every apart-th of counts, one for each tile, by the sum of what is in front; returns that
-   of all. Several loads are under way: one thread has all tiles to go through. */
-AMPI_DEVICE uint32_t ampi_sum_tiles(uint32_t *counts, unsigned apart, uint32_t tiles,
-                                    uint32_t before) {
+/* counts of digits in each tile become places: where do those of a tile go? */
+AMPI_DEVICE void ampi_place_digits(uint32_t *counts, uint32_t tiles, uint32_t *total) {
     enum { UNDER_WAY = 8 };
-    for (uint32_t tile = 0; tile < tiles; tile += UNDER_WAY) {
-        uint32_t *at = counts + tile * apart, n[UNDER_WAY];
-#pragma unroll
-        for (unsigned k = 0; k < UNDER_WAY; k++) n[k] = tile + k < tiles ? at[k * apart] : 0u;
-#pragma unroll
-        for (unsigned k = 0; k < UNDER_WAY; k++) {
-            if (tile + k < tiles) at[k * apart] = before;
-            before += n[k];
-        }
-    }
-    return before;
-}
-
-/* How often is each digit in each tile? Then: where do those of a tile go? */
-AMPI_DEVICE void ampi_place_digits(const ampi_sparse *s, uint32_t *total) {
     for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x) {
         uint32_t sum = 0;
 #pragma unroll 8
-        for (uint32_t k = 0; k < s->num_tiles; k++) sum += s->counts[k * AMPI_DIGITS + d];
+        for (uint32_t k = 0; k < tiles; k++) sum += counts[k * AMPI_DIGITS + d];
         total[d] = sum;
     }
     __syncthreads();
     for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x) {
         uint32_t before = 0;
         for (unsigned k = 0; k < d; k++) before += total[k];
-        ampi_sum_tiles(s->counts + d, AMPI_DIGITS, s->num_tiles, before);
+        for (uint32_t tile = 0; tile < tiles; tile += UNDER_WAY) {
+            uint32_t *at = counts + tile * AMPI_DIGITS + d, n[UNDER_WAY];
+#pragma unroll
+            for (unsigned k = 0; k < UNDER_WAY; k++)
+                n[k] = tile + k < tiles ? at[k * AMPI_DIGITS] : 0u;
+#pragma unroll
+            for (unsigned k = 0; k < UNDER_WAY; k++) {
+                if (tile + k < tiles) at[k * AMPI_DIGITS] = before;
+                before += n[k];
+            }
+        }
     }
     __syncthreads();
 }
 
-AMPI_KERNEL(4) ampi_count_kernel(amp_plan plan, uint32_t pass) {
+/* How often is each first digit in each tile? Scattering counts those behind it. */
+AMPI_KERNEL(4) ampi_count_kernel(amp_plan plan) {
     __shared__ uint32_t digits[AMPI_DIGITS], last;
     for (uint32_t tile = blockIdx.x; tile < plan.num_tiles; tile += gridDim.x) {
-        ampi_sparse   *s     = ampi_sparse_at(&plan, tile);
-        const uint32_t given = ampi_given(&plan.slots[s->slot], s);
-        const ampi_tile t(s, tile, given);
-        if (pass == 0 && t.number == 0 && threadIdx.x == 0) {
-            s->given = given;
-            if (plan.slots[s->slot].values && *s->num_rows > s->most) atomicMax(&s->early, 1u);
-        }
+        ampi_sparse    *s = ampi_sparse_at(&plan, tile);
+        const ampi_tile t(s, tile, ampi_given(&plan.slots[s->slot], s));
         for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x) digits[d] = 0;
         __syncthreads();
-        for (uint32_t i = t.first + threadIdx.x; i < t.behind; i += blockDim.x) {
-            atomicAdd(&digits[ampi_key(s, pass, i) >> 8 * pass & 255u], 1u);
-            if (pass == 0 && s->rows[i] >= s->table) atomicMax(&s->early, s->most + 1u - i);
-        }
+        for (uint32_t i = t.first + threadIdx.x; i < t.behind; i += blockDim.x)
+            atomicAdd(&digits[ampi_row(s, i) & 255u], 1u);
         __syncthreads();
         for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x)
-            s->counts[t.number * AMPI_DIGITS + d] = digits[d];
-        __syncthreads();
+            s->counts[0][t.number * AMPI_DIGITS + d] = digits[d];
+        if (ampi_is_last(&s->arrived, s->num_tiles, &last))
+            ampi_place_digits(s->counts[0], s->num_tiles, digits);
     }
-    if (!ampi_is_last(&plan, &last)) return;
-    for (size_t k = 0; k < plan.num_sparse; k++) ampi_place_digits(&plan.sparse[k], digits);
+}
+
+/* Of tables of so many tiles each block counts all entries: that is sooner done than a launch. */
+enum { AMPI_FEW_TILES = 4 };
+AMPI_DEVICE void ampi_count_all(const ampi_sparse *s, const ampi_tile &t, uint32_t given,
+                                uint32_t *next, uint32_t *total) {
+    for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x) next[d] = total[d] = 0;
+    __syncthreads();
+#pragma unroll 8
+    for (uint32_t i = threadIdx.x; i < given; i += blockDim.x) {
+        const uint32_t digit = ampi_row(s, i) & 255u;
+        atomicAdd(&total[digit], 1u);
+        if (i < t.first) atomicAdd(&next[digit], 1u);
+    }
+    __syncthreads();
+    for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x)
+        for (unsigned k = 0; k < d; k++) next[d] += total[k];
+    __syncthreads();
+}
+
+/* How many entries are given, and which is the first bad one? */
+AMPI_DEVICE void ampi_look_at(ampi_sparse *s, const ampi_tile &t, uint32_t given, bool has) {
+    if (t.number == 0 && threadIdx.x == 0) {
+        s->given = given;
+        if (has && *s->num_rows > s->most) atomicMax(&s->early, 1u);
+    }
+    for (uint32_t i = t.first + threadIdx.x; i < t.behind; i += blockDim.x)
+        if (s->rows[i] >= s->table) atomicMax(&s->early, s->most + 1u - i);
+}
+
+/* Sorted: how many rows begin in front of each AMPI_SEGMENT entries? And what A has to know. */
+AMPI_DEVICE void ampi_count_rows(const amp_plan *plan, ampi_sparse *s, const uint32_t *keys,
+                                 uint32_t *total) {
+    const uint32_t given = s->given, all = (given + AMPI_SEGMENT - 1) / AMPI_SEGMENT;
+    const uint32_t each = (all + blockDim.x - 1) / blockDim.x, first = threadIdx.x * each;
+    uint32_t       sum = 0, before = 0;
+    for (uint32_t k = first; k < first + each && k < all; k++) {
+        s->begins[k] = sum;
+#pragma unroll 16
+        for (uint32_t i = k * AMPI_SEGMENT; i < (k + 1) * AMPI_SEGMENT; i++)
+            sum += i < given && ampi_begins(keys, i);
+    }
+    total[threadIdx.x] = sum;
+    __syncthreads();
+    for (unsigned k = 0; k < threadIdx.x; k++) before += total[k];
+    for (uint32_t k = first; k < first + each && k < all; k++) s->begins[k] += before;
+    if (threadIdx.x != blockDim.x - 1) return;
+    s->touched = before + sum;
+    ampi_begin_sums(&plan->slots[s->slot], s);
+    if (s->early) atomicOr(&plan->control->seen[0], (uint32_t)AMPI_BAD_ROW);
+    if (s->early && plan->record) {
+        ampi_count_overflow(plan, s->slot, 0);
+        atomicMax(&plan->record->bad, (uint32_t)plan->num_slots - s->slot);
+    }
+    s->early = 0;
 }
 
 /* Which threads of the warp have the same digit? None for one without an entry. */
@@ -1139,166 +1177,193 @@ AMPI_DEVICE uint32_t ampi_alike(uint32_t digit, bool has) {
     return has ? alike : 0u;
 }
 
-AMPI_KERNEL(4) ampi_scatter_kernel(amp_plan plan, uint32_t pass) {
-    __shared__ uint32_t next[AMPI_DIGITS], found[8][AMPI_DIGITS];
-    const unsigned      warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    const uint32_t      lower = (1u << threadIdx.x % 32) - 1u;
-    for (uint32_t tile = blockIdx.x; tile < plan.num_tiles; tile += gridDim.x) {
-        const ampi_sparse *s = ampi_sparse_at(&plan, tile);
-        const ampi_tile    t(s, tile, s->given);
-        for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x) {
-            next[d] = s->counts[t.number * AMPI_DIGITS + d];
-            for (unsigned w = 0; w < warps; w++) found[w][d] = 0;
+/* next: where the block's next entry of each digit goes. after: counts for the next pass. */
+struct ampi_scatter_room { uint32_t next[AMPI_DIGITS], found[8][AMPI_DIGITS], last; };
+AMPI_DEVICE void ampi_scatter_tile(const ampi_sparse *s, const ampi_tile &t, uint32_t pass,
+                                   uint32_t *after, ampi_scatter_room *room) {
+    const unsigned  warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    const uint32_t  lower = (1u << threadIdx.x % 32) - 1u;
+    const uint32_t *keys = s->keys[1 - pass % 2], *places = s->places[1 - pass % 2];
+    for (uint32_t begin = t.first; begin < t.behind; begin += blockDim.x) {
+        const uint32_t i     = begin + threadIdx.x;
+        const bool     has   = i < t.behind;
+        const uint32_t key   = !has ? 0u : pass ? keys[i] : ampi_row(s, i);
+        const uint32_t digit = key >> 8 * pass & 255u;
+        const uint32_t alike = ampi_alike(digit, has);
+        if (has && !(alike & lower)) room->found[warp][digit] = (uint32_t)__popc(alike);
+        __syncthreads();
+        if (has) {
+            uint32_t to = room->next[digit] + (uint32_t)__popc(alike & lower);
+            for (unsigned w = 0; w < warp; w++) to += room->found[w][digit];
+            s->keys[pass % 2][to]   = key;
+            s->places[pass % 2][to] = pass ? places[i] : i;
+            if (after)
+                atomicAdd(&after[to / AMPI_TILE * AMPI_DIGITS + (key >> 8 * (pass + 1) & 255u)],
+                          1u);
         }
         __syncthreads();
-        for (uint32_t begin = t.first; begin < t.behind; begin += blockDim.x) {
-            const uint32_t i     = begin + threadIdx.x;
-            const bool     has   = i < t.behind;
-            const uint32_t key   = has ? ampi_key(s, pass, i) : 0u;
-            const uint32_t digit = key >> 8 * pass & 255u;
-            const uint32_t alike = ampi_alike(digit, has);
-            if (has && !(alike & lower)) found[warp][digit] = (uint32_t)__popc(alike);
-            __syncthreads();
-            if (has) {
-                uint32_t to = next[digit] + (uint32_t)__popc(alike & lower);
-                for (unsigned w = 0; w < warp; w++) to += found[w][digit];
-                s->keys[pass % 2][to]   = key;
-                s->places[pass % 2][to] = pass ? s->places[1 - pass % 2][i] : i;
-            }
-            __syncthreads();
-            for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x)
-                for (unsigned w = 0; w < warps; w++) {
-                    next[d] += found[w][d];
-                    found[w][d] = 0;
-                }
-            __syncthreads();
-        }
-    }
-}
-
-/* Does a row begin at sorted entry i? */
-AMPI_DEVICE bool ampi_begins(const uint32_t *keys, uint32_t i) {
-    return i == 0 || keys[i] != keys[i - 1];
-}
-
-/* How many rows begin in each tile? Then: how many in front of it? And what A has to know. */
-AMPI_KERNEL(4) ampi_begins_kernel(amp_plan plan) {
-    __shared__ uint32_t last;
-    for (uint32_t tile = blockIdx.x; tile < plan.num_tiles; tile += gridDim.x) {
-        const ampi_sparse *s    = ampi_sparse_at(&plan, tile);
-        const uint32_t    *keys = s->keys[(plan.passes - 1) % 2];
-        const ampi_tile    t(s, tile, s->given);
-        uint32_t           rows = 0;
-        for (uint32_t begin = t.first; begin < t.behind; begin += blockDim.x) {
-            const uint32_t i = begin + threadIdx.x;
-            rows += (uint32_t)__syncthreads_count(i < t.behind && ampi_begins(keys, i));
-        }
-        if (threadIdx.x == 0) s->counts[t.number] = rows;
-    }
-    if (!ampi_is_last(&plan, &last)) return;
-    for (size_t k = threadIdx.x; k < plan.num_sparse; k += blockDim.x) {
-        ampi_sparse   *s    = &plan.sparse[k];
-        const uint32_t rows = ampi_sum_tiles(s->counts, 1, s->num_tiles, 0);
-        s->touched      = rows;
-        s->begins[rows] = s->given;
-        ampi_begin_sums(&plan.slots[s->slot], s);
-        if (s->early) atomicOr(&plan.control->seen[0], (uint32_t)AMPI_BAD_ROW);
-        if (s->early && plan.record) {
-            ampi_count_overflow(&plan, s->slot, 0);
-            atomicMax(&plan.record->bad, (uint32_t)plan.num_slots - s->slot);
-        }
-        s->early = 0;
-    }
-}
-
-AMPI_KERNEL(4) ampi_unique_kernel(amp_plan plan) {
-    __shared__ uint32_t found[8];
-    const unsigned      warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    const uint32_t      lower = (1u << threadIdx.x % 32) - 1u;
-    for (uint32_t tile = blockIdx.x; tile < plan.num_tiles; tile += gridDim.x) {
-        const ampi_sparse *s    = ampi_sparse_at(&plan, tile);
-        const uint32_t    *keys = s->keys[(plan.passes - 1) % 2];
-        const ampi_tile    t(s, tile, s->given);
-        uint32_t           row = s->counts[t.number];
-        for (uint32_t begin = t.first; begin < t.behind; begin += blockDim.x) {
-            const uint32_t i     = begin + threadIdx.x;
-            const bool     is    = i < t.behind && ampi_begins(keys, i);
-            const uint32_t alike = __ballot_sync(0xffffffffu, is);
-            uint32_t       to    = row + (uint32_t)__popc(alike & lower);
-            __syncthreads();
-            if (threadIdx.x % 32 == 0) found[warp] = (uint32_t)__popc(alike);
-            __syncthreads();
+        for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x)
             for (unsigned w = 0; w < warps; w++) {
-                if (w < warp) to += found[w];
-                row += found[w];
+                room->next[d] += room->found[w][d];
+                room->found[w][d] = 0;
             }
-            if (!is) continue;
-            s->unique[to] = keys[i];
-            s->begins[to] = i;
-        }
+        __syncthreads();
     }
 }
 
-/* The sum of one row's values: fetch takes the first one's, finish adds the others. */
-template <int TYPE> struct ampi_row_adder {
-    typedef ampi_array<TYPE>                                             source;
-    typedef ampi_array<TYPE == AMPI_ANY ? (int)AMPI_ANY : (int)AMP_F32> target;
-    const ampi_any &values; /* all of them */
-    const uint32_t *place, *behind;
-    size_t          length;
-    target          sums;
-    source          first;
-
-    AMPI_MEMBER ampi_row_adder(const ampi_any &v, const uint32_t *p, const uint32_t *b, size_t l,
-                               const ampi_any &to)
-        : values(v), place(p), behind(b), length(l), sums(to), first(row(*p)) {}
-    AMPI_MEMBER ampi_any row(uint32_t at) const {
-        return ampi_part_at(values.base, values.type, at * (uint64_t)length);
-    }
-    template <int N> using raw = typename source::template raw<N>;
-    template <int N> AMPI_MEMBER raw<N> fetch(size_t i) const {
-        return first.template fetch<N>(i);
-    }
-    template <int N> AMPI_MEMBER void finish(size_t i, const raw<N> &r) const {
-        uint32_t sum[N], x[N];
-        first.template expand<N>(r, sum);
-        for (const uint32_t *p = place + 1; p < behind; p++) {
-            const source next(row(*p));
-            next.template expand<N>(next.template fetch<N>(i), x);
-#pragma unroll
-            for (int k = 0; k < N; k++)
-                sum[k] = ampi_bits_of_f32(
-                    ampi_add(ampi_f32_from_bits(sum[k]), ampi_f32_from_bits(x[k])));
+/* counts are zero when they have been read. */
+AMPI_KERNEL(4) ampi_scatter_kernel(amp_plan plan, uint32_t pass, bool counted) {
+    __shared__ ampi_scatter_room room;
+    for (uint32_t tile = blockIdx.x; tile < plan.num_tiles; tile += gridDim.x) {
+        ampi_sparse     *s     = ampi_sparse_at(&plan, tile);
+        const ampi_slot *slot  = &plan.slots[s->slot];
+        const uint32_t   given = pass ? s->given : ampi_given(slot, s);
+        const ampi_tile  t(s, tile, given);
+        uint32_t *counts = s->counts[pass % 2] + t.number * AMPI_DIGITS;
+        uint32_t *after  = pass + 1 < plan.passes ? s->counts[1 - pass % 2] : NULL;
+        if (pass == 0) ampi_look_at(s, t, given, slot->values != NULL);
+        if (!counted) ampi_count_all(s, t, given, room.next, room.found[0]);
+        for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x) {
+            for (unsigned w = 0; w < blockDim.x / 32; w++) room.found[w][d] = 0;
+            if (!counted) continue;
+            room.next[d] = counts[d];
+            counts[d]    = 0;
         }
-        sums.template put<N>(i, sum);
+        __syncthreads();
+        ampi_scatter_tile(s, t, pass, after, &room);
+        if (!ampi_is_last(&s->arrived, s->num_tiles, &room.last)) continue;
+        if (after) ampi_place_digits(after, s->num_tiles, room.next);
+        else ampi_count_rows(&plan, s, s->keys[pass % 2], room.next);
+        __syncthreads();
+    }
+}
+
+/* The first of sorted keys [first, behind) that is key or more; behind if there is none. A warp
+   looks at 32 at a time. */
+AMPI_DEVICE uint32_t ampi_first_of(const uint32_t *keys, uint32_t key, uint32_t first,
+                                   uint32_t behind) {
+    while (first < behind) {
+        const uint32_t apart = (behind - first + 31) / 32, at = first + threadIdx.x % 32 * apart;
+        const uint32_t less =
+            (uint32_t)__popc(__ballot_sync(0xffffffffu, at < behind && keys[at] < key));
+        if (less == 0) break;
+        behind = behind - first < less * apart ? behind : first + less * apart;
+        first += (less - 1) * apart + 1;
+    }
+    return first;
+}
+
+/* What is added up: count values, to what is there; or instead of it, at places, of which each lane
+   of a warp has two, 32 apart. */
+struct ampi_addends {
+    ampi_any to, values;
+    uint32_t count, length, low, high;
+};
+
+/* Their sum, for N elements of the row from i. A warp stays together. */
+template <int TYPE, int N, bool PLACES> struct ampi_row_adder {
+    enum { SUM = TYPE == AMPI_ANY ? (int)AMPI_ANY : (int)AMP_F32 };
+    typedef ampi_array<TYPE> source;
+    const ampi_addends      &a;
+    unsigned                 i;
+    uint32_t                 sum[N], k;
+
+    /* The next M, all under way before the first is used. */
+    template <int M> AMPI_MEMBER void add(void) {
+        typename source::template raw<N> r[M];
+        const uint32_t                   held = k < 32 ? a.low : a.high;
+#pragma unroll
+        for (int j = 0; j < M; j++) {
+            const uint64_t place = PLACES ? __shfl_sync(0xffffffffu, held, (int)k % 32 + j) : k + j;
+            const source   from(ampi_part_at(a.values.base, a.values.type, place * a.length));
+            r[j] = from.template fetch<N>(i);
+        }
+#pragma unroll
+        for (int j = 0; j < M; j++) {
+            uint32_t x[N];
+            source(a.values).template expand<N>(r[j], x);
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                sum[e] = PLACES && j == 0 && k == 0
+                             ? x[e]
+                             : ampi_bits_of_f32(ampi_add(ampi_f32_from_bits(sum[e]),
+                                                         ampi_f32_from_bits(x[e])));
+        }
+        k += M;
+    }
+    /* Lanes beyond the row look at its first element: a load without a condition is sooner there. */
+    AMPI_MEMBER void run(unsigned from, bool within) {
+        const ampi_array<SUM> to(a.to);
+        i = within ? from : 0;
+        k = 0;
+        if (!PLACES) to.template expand<N>(to.template fetch<N>(i), sum);
+        while (a.count - k >= 16) add<16>();
+        if (a.count & 8) add<8>();
+        if (a.count & 4) add<4>();
+        if (a.count & 2) add<2>();
+        if (a.count & 1) add<1>();
+        if (within) to.template put<N>(i, sum);
     }
 };
 
-/* Blocks take rows. */
-AMPI_KERNEL(3) ampi_sum_rows_kernel(amp_plan plan) {
-    for (size_t k = 0; k < plan.num_sparse; k++) {
-        const ampi_sparse *s      = &plan.sparse[k];
-        const ampi_slot   *slot   = &plan.slots[s->slot];
-        const ampi_any     values = ampi_part_at(slot->values, slot->values_type, 0);
-        const uint32_t    *places = s->places[(plan.passes - 1) % 2];
-        for (uint32_t row = blockIdx.x; row < s->touched; row += gridDim.x) {
-            const ampi_any  to = ampi_part_at(slot->grad, AMP_F32, row * (uint64_t)s->length);
-            const uint32_t *place = places + s->begins[row], *behind = places + s->begins[row + 1];
-            const bool      agree = s->length % 4 == 0 && values.has_group(4, 0);
-            const ampi_segment span = ampi_groups_in(agree, 4, 0, s->length);
-            if (values.type == AMP_F16)
-                ampi_each_group<4, 1>(
-                    ampi_row_adder<AMP_F16>(values, place, behind, s->length, to), span);
-            else if (values.type == AMP_BF16)
-                ampi_each_group<4, 1>(
-                    ampi_row_adder<AMP_BF16>(values, place, behind, s->length, to), span);
-            else
-                ampi_each_group<4, 1>(
-                    ampi_row_adder<AMP_F32>(values, place, behind, s->length, to), span);
-            ampi_each_other<1>(ampi_row_adder<AMPI_ANY>(values, place, behind, s->length, to),
-                               span, s->length);
-        }
+/* Elements [first, behind) of the row. */
+template <int TYPE, int N, bool PLACES>
+AMPI_DEVICE void ampi_sum_addends(const ampi_addends &a, unsigned first, unsigned behind) {
+    const unsigned                  lane = threadIdx.x % 32;
+    ampi_row_adder<TYPE, N, PLACES> adder{a};
+    for (first += (threadIdx.x - lane) * N; first < behind; first += blockDim.x * N)
+        adder.run(first + lane * N, first + lane * N < behind);
+}
+
+template <bool PLACES> AMPI_DEVICE void ampi_add_up(const ampi_addends &a) {
+    const unsigned n     = a.values.type == AMP_F32 ? 2 : 4; /* 8 bytes */
+    const bool     agree = a.length % n == 0 && a.values.has_group(n, 0);
+    const unsigned end   = agree ? a.length : 0;
+    if (PLACES && a.values.type == AMP_F16) ampi_sum_addends<AMP_F16, 4, PLACES>(a, 0, end);
+    else if (PLACES && a.values.type == AMP_BF16) ampi_sum_addends<AMP_BF16, 4, PLACES>(a, 0, end);
+    else ampi_sum_addends<AMP_F32, 2, PLACES>(a, 0, end);
+    ampi_sum_addends<AMPI_ANY, 1, PLACES>(a, end, a.length);
+}
+
+/* A block takes sorted entry i. If a segment of a row begins there, it is added up; the last one
+   that is done with a row of several adds these. */
+AMPI_DEVICE void ampi_sum_segment(const amp_plan &plan, const ampi_sparse *s, uint32_t i,
+                                  uint32_t *last) {
+    const ampi_slot *slot  = &plan.slots[s->slot];
+    const uint32_t  *keys  = s->keys[(plan.passes - 1) % 2], key = keys[i], given = s->given;
+    const uint32_t   place = i / AMPI_SEGMENT, lane = threadIdx.x % 32;
+    uint32_t         row = s->begins[place], begin = i + 1;
+    ampi_addends     a = {{}, ampi_part_at(slot->values, slot->values_type, 0), 0, s->length, 0, 0};
+#pragma unroll
+    for (uint32_t k = 0; k < AMPI_SEGMENT; k += 32) {
+        const uint32_t at = place * AMPI_SEGMENT + k + lane;
+        const uint32_t b  = __ballot_sync(0xffffffffu, at <= i && ampi_begins(keys, at));
+        row += (uint32_t)__popc(b);
+        if (b) begin = at - lane + 31u - (uint32_t)__clz((int)b);
+        const bool mine = i + k + lane < given && keys[i + k + lane] == key;
+        if (mine) (k ? a.high : a.low) = s->places[(plan.passes - 1) % 2][i + k + lane];
+        a.count += (uint32_t)__popc(__ballot_sync(0xffffffffu, mine));
     }
+    row--;
+    if (begin > i) begin = ampi_first_of(keys, key, 0, i);
+    if ((i - begin) % AMPI_SEGMENT != 0) return;
+    a.to    = ampi_part_at(slot->grad, AMP_F32, row * (uint64_t)s->length);
+    if (i != begin) a.to = ampi_part_at(s->spare, AMP_F32, place * (uint64_t)s->length);
+    else if (threadIdx.x == 0) s->unique[row] = key;
+    ampi_add_up<true>(a);
+    if (i == begin && (i + AMPI_SEGMENT >= given || keys[i + AMPI_SEGMENT] != key)) return;
+    a.count = (ampi_first_of(keys, key + 1, i, given) - begin - 1) / AMPI_SEGMENT;
+    if (!ampi_is_last(&s->done[begin / AMPI_SEGMENT], a.count + 1, last)) return;
+    a.to     = ampi_part_at(slot->grad, AMP_F32, row * (uint64_t)s->length);
+    a.values = ampi_part_at(s->spare, AMP_F32, (begin / AMPI_SEGMENT + 1) * (uint64_t)s->length);
+    ampi_add_up<false>(a);
+}
+
+AMPI_KERNEL(2) ampi_sum_rows_kernel(amp_plan plan) {
+    __shared__ uint32_t last;
+    for (size_t k = 0; k < plan.num_sparse; k++)
+        for (uint32_t i = blockIdx.x; i < plan.sparse[k].given; i += gridDim.x)
+            ampi_sum_segment(plan, &plan.sparse[k], i, &last);
 }
 
 /* ------------------------------------------------------------------- B: update */
@@ -2208,15 +2273,13 @@ static amp_result ampi_cuda_sum_rows(const amp_backend *self, const amp_plan *pl
     const unsigned blocks  = ampi_blocks(self, plan->num_tiles);
     const unsigned threads = ampi_threads(self, 256);
     amp_result     result  = AMP_OK;
-    for (uint32_t pass = 0; pass < plan->passes && result == AMP_OK; pass++) {
-        result = ampi_launch(ampi_count_kernel, blocks, threads, self->stream, *plan, pass);
-        if (result == AMP_OK)
-            result = ampi_launch(ampi_scatter_kernel, blocks, threads, self->stream, *plan, pass);
-    }
-    if (result == AMP_OK)
-        result = ampi_launch(ampi_begins_kernel, blocks, threads, self->stream, *plan);
-    if (result == AMP_OK)
-        result = ampi_launch(ampi_unique_kernel, blocks, threads, self->stream, *plan);
+    bool           counted = false;
+    for (size_t k = 0; k < plan->num_sparse; k++)
+        if (plan->host_sparse[k].num_tiles > AMPI_FEW_TILES) counted = true;
+    if (counted) result = ampi_launch(ampi_count_kernel, blocks, threads, self->stream, *plan);
+    for (uint32_t pass = 0; pass < plan->passes && result == AMP_OK; pass++)
+        result = ampi_launch(ampi_scatter_kernel, blocks, threads, self->stream, *plan, pass,
+                             counted || pass);
     return result == AMP_OK ? ampi_launch_rows(self, plan, ampi_sum_rows_kernel) : result;
 }
 
@@ -2492,8 +2555,6 @@ static amp_result ampi_load_kernels(bool *early) {
                                    (const void *)ampi_add_kernel,
                                    (const void *)ampi_count_kernel,
                                    (const void *)ampi_scatter_kernel,
-                                   (const void *)ampi_begins_kernel,
-                                   (const void *)ampi_unique_kernel,
                                    (const void *)ampi_sum_rows_kernel,
                                    (const void *)ampi_cast_rows_kernel,
 #ifndef AMP_NO_STORAGE

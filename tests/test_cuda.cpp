@@ -1601,7 +1601,7 @@ static void compare_tables(amp_optimizer *opt, const table *tables) {
 }
 
 TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicates, types, alignments, "
-               "rows that are not there; replayed with other counts; 8 to 14 launches") {
+               "rows that are not there; replayed with other counts; 5 to 9 launches") {
     static const amp_report_desc watch = {1, 0.0f, 0.0f};
     dice                         r(17);
     for (unsigned i = 0; i < few(200); i++) {
@@ -1611,7 +1611,7 @@ TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicat
         amp_backend        backend;
         table              tables[TABLES];
         unsigned char     *other[2], *grad[2];
-        uint32_t           most = 0;
+        uint32_t           most = 0, longest = 0;
         cudaGraphExec_t    exec = NULL;
         memset(&desc, 0, sizeof desc);
         desc.kind                   = i % 4 == 3 ? AMP_KIND_LION : i % 2 ? AMP_KIND_SGD : AMP_KIND_ADAMW;
@@ -1624,7 +1624,8 @@ TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicat
         if (desc.dtype && r.one_in(2)) desc.storage = any_storage(desc.dtype, r);
         for (int k = 0; k < TABLES; k++) {
             make_table(&tables[k], r);
-            most = tables[k].rows > most ? tables[k].rows : most;
+            most    = tables[k].rows > most ? tables[k].rows : most;
+            longest = tables[k].most > longest ? tables[k].most : longest;
         }
         other[CPU] = (unsigned char *)fresh(4000), other[DEV] = on_device(4000);
         grad[CPU] = (unsigned char *)fresh(4000), grad[DEV] = on_device(4000);
@@ -1670,7 +1671,8 @@ TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicat
                 begin_capture(main_stream);
                 OK(amp_optimizer_step(&opt[DEV]));
 #ifdef CUDA_EMU_H
-                CHECK_EQ_U64(emu_count.launches, (most > 65536 ? 12 : most > 256 ? 10 : 8));
+                CHECK_EQ_U64(emu_count.launches,
+                             (most > 65536 ? 7 : most > 256 ? 6 : 5) + (longest > 8192 ? 1 : 0));
 #endif
                 exec = end_capture(main_stream);
             }
@@ -3609,7 +3611,7 @@ static amp_result attempt_room(rooms *m, int which) {
 
 TEST(faults_in_rooms, "each CUDA and cuBLAS call of casts, scaler twins and products fails once, "
                       "without effect, and is told") {
-    static const int calls[] = {2, 1, 2, 2, 2, 2, 2, 93, 3, 3, 19};
+    static const int calls[] = {2, 1, 2, 2, 2, 2, 2, 87, 3, 3, 19};
     dice             r(29);
     rooms            m;
     amp_scaler       s;

@@ -206,7 +206,7 @@ TEST(duplicates, "amp.h sparse: rows in any order, some often: summed, stepped w
     }
 }
 
-TEST(order_of_places, "amp.h sparse: what belongs to one row is added in fp32 in the order of places") {
+TEST(order_of_places, "amp.h sparse: what belongs to one row is added in fp32 in the order of places, up to 64") {
     amp_optimizer_desc desc = desc_of(AMP_KIND_SGD, AMP_F32);
     size_t             j;
     int                k;
@@ -225,6 +225,56 @@ TEST(order_of_places, "amp.h sparse: what belongs to one row is added in fp32 in
     CHECK_EQ_F32(one.weight[3 * LENGTH], (float)(int)(3 * LENGTH * 37 % 64) * 0.03125f - 1.0f -
                                              0.01f * 0.25f);
     amp_optimizer_free(&one.opt);
+}
+
+/* What is promised, written as it is promised. */
+static float sum_of_row(const rig *r, amp_dtype type, uint32_t row, size_t element) {
+    volatile float sum = 0.0f, segment = 0.0f;
+    uint32_t       i, found = 0;
+    for (i = 0; i < r->count; i++) {
+        if (r->rows[i] != row) continue;
+        if (found % 64 == 0) {
+            if (found > 64) sum = sum + segment;
+            else if (found) sum = segment;
+            segment = load(r->values, type, i * LENGTH + element);
+        } else {
+            segment = segment + load(r->values, type, i * LENGTH + element);
+        }
+        found++;
+    }
+    if (found > 64) return sum + segment;
+    return segment;
+}
+
+TEST(segments, "amp.h sparse: a row's places are added 64 at a time, in order, and then these sums in order, "
+               "whatever other rows lie between them") {
+    static const uint32_t often[] = {1, 63, 64, 65, 127, 128, 129, 130, 193}; /* MOST together */
+    amp_optimizer_desc    desc    = desc_of(AMP_KIND_SGD, AMP_F32);
+    amp_dtype             type;
+    desc.scaler.init_scale = 1.0f;
+    for (type = AMP_F32; type <= AMP_BF16; type = (amp_dtype)((int)type + 1)) {
+        uint32_t k, i, other;
+        size_t   j;
+        start(&one, &desc, type, 1);
+        for (k = 0, i = 0; k < sizeof often / sizeof *often; k++) {
+            for (other = 0; other < often[k]; other++) one.rows[i++] = 7 * k;
+        }
+        CHECK_EQ_U32(i, MOST);
+        one.count = MOST;
+        for (i = MOST; i > 1; i--) {
+            const size_t at   = random_below(i);
+            other             = one.rows[at];
+            one.rows[at]      = one.rows[i - 1];
+            one.rows[i - 1]   = other;
+        }
+        random_values(&one, type, MOST);
+        memset(one.weight, 0, sizeof one.weight);
+        CHECK_EQ_INT(amp_optimizer_sgd(&one.opt, 1.0f), AMP_OK);
+        for (k = 0; k < sizeof often / sizeof *often; k++)
+            for (j = 0; j < LENGTH; j++)
+                CHECK_EQ_F32(one.weight[7 * k * LENGTH + j], 0.0f - sum_of_row(&one, type, 7 * k, j));
+        amp_optimizer_free(&one.opt);
+    }
 }
 
 TEST(sums_beyond_fp16, "amp.h sparse: sums may be beyond fp16") {
@@ -536,6 +586,7 @@ int main(int argc, char **argv) {
     RUN(as_dense);
     RUN(duplicates);
     RUN(order_of_places);
+    RUN(segments);
     RUN(sums_beyond_fp16);
     RUN(statistics);
     RUN(bad_rows);
