@@ -923,8 +923,8 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
 
    On CUDA a step with such tensors is 5 to 9 launches, whatever the counts are: 4, 1 for every 8
    bits of the largest number of rows in a tensor, 1 if a max_rows is above 8192. rebind moves
-   weight and grad alone. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, momentum of AMP_KIND_SGD, desc.ranks, and
-   amp_optimizer_add_flat. */
+   weight and grad alone. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, momentum of AMP_KIND_SGD,
+   desc.ranks, and amp_optimizer_add_flat. */
 
 typedef struct amp_rows {
     size_t          row_length; /* elements of a row                                              */
