@@ -2062,8 +2062,17 @@ typedef struct ampi_slot {
 enum { AMPI_FIRST = 0 AMPI_OPTIMIZERS(AMPI_HAS_FIRST) };
 enum { AMPI_SECOND = 0 AMPI_OPTIMIZERS(AMPI_HAS_SECOND) };
 
-/* What changes from step to step, and the numbers that kernels need, in backend memory: down to
-   bias2 as state files have them. */
+/* The constants of a step. rest: 1 - beta, rounded from double. */
+typedef struct ampi_rates {
+    float    eps, momentum, max_norm, lr;
+    float    bias1, bias2;     /* 1 / (1 - beta^step); down to here as state files have them */
+    float    beta1, beta1_rest, beta2, beta2_rest;
+    float    weight_decay;     /* of a tensor, as lr is then                                 */
+    uint32_t nesterov;
+} ampi_rates;
+
+/* What changes from step to step, and the numbers that kernels need, in backend memory: down into
+   rates as state files have them. */
 typedef struct ampi_control {
     amp_gate   gate;
     double     norm;
@@ -2073,10 +2082,8 @@ typedef struct ampi_control {
     uint32_t   nesterov;
     uint64_t   skipped;
     double     beta1, beta2;
-    float      eps, momentum, max_norm, lr;
-    float      bias1, bias2;             /* 1 / (1 - beta^step)                    */
+    ampi_rates rates;
     uint64_t   missed_updates, skipped_in_a_row;
-    float      b1, b1_rest, b2, b2_rest; /* beta and 1 - beta, rounded from double */
     double     norm2;                    /* what a check finds: sum of squares;    */
     uint32_t   flags[2];                 /* overflow, bits of the largest finite   */
     uint32_t   arrived;                  /* blocks of a check that are done        */
@@ -2230,14 +2237,15 @@ AMPI_FN float ampi_bias(double beta, uint64_t step) {
     return ampi_single(ampi_div64(1.0, ampi_sub64(1.0, ampi_power(beta, step))));
 }
 AMPI_FN void ampi_numbers(ampi_control *c, amp_kind kind) {
+    ampi_rates *r = &c->rates;
     if (AMPI_SECOND >> kind & 1) {
-        c->bias1 = ampi_bias(c->beta1, c->gate.step);
-        c->bias2 = ampi_bias(c->beta2, c->gate.step);
+        r->bias1 = ampi_bias(c->beta1, c->gate.step);
+        r->bias2 = ampi_bias(c->beta2, c->gate.step);
     }
-    c->b1      = ampi_single(c->beta1);
-    c->b2      = ampi_single(c->beta2);
-    c->b1_rest = ampi_single(ampi_sub64(1.0, c->beta1));
-    c->b2_rest = ampi_single(ampi_sub64(1.0, c->beta2));
+    r->beta1      = ampi_single(c->beta1);
+    r->beta2      = ampi_single(c->beta2);
+    r->beta1_rest = ampi_single(ampi_sub64(1.0, c->beta1));
+    r->beta2_rest = ampi_single(ampi_sub64(1.0, c->beta2));
 }
 
 /* >>core report: the end of a decision, of which it makes the history; may skip a spike. */
@@ -2253,9 +2261,9 @@ AMPI_FN void ampi_decide(const amp_plan *plan) {
     amp_scaler    *s        = plan->scaler;
     const uint32_t disabled = s->rules & AMPI_DISABLED;
     const float    inv      = ampi_inv_scale(s->scale);
-    const double   max_norm = ampi_double(c->max_norm);
+    const double   max_norm = ampi_double(c->rates.max_norm);
     uint32_t       bad      = c->flags[0] != 0u, skips;
-    if (plan->new_lr) c->lr = plan->lr;
+    if (plan->new_lr) c->rates.lr = plan->lr;
     c->norm        = ampi_mul64(ampi_sqrt64(c->norm2), ampi_double(inv));
     c->clip_factor = 1.0f;
     if (max_norm > 0.0) {
@@ -2303,25 +2311,11 @@ AMPI_FN float ampi_carry_factor(const amp_plan *plan) {
     return ampi_mul(plan->carry, plan->scaler->scale);
 }
 
-/* The constants of a tensor; rest: 1 - beta. */
-typedef struct ampi_rates {
-    float    lr, weight_decay, beta1, beta1_rest, beta2, beta2_rest, bias1, bias2, eps;
-    float    momentum;
-    uint32_t nesterov;
-} ampi_rates;
-
+/* The constants of a tensor. */
 AMPI_FN ampi_rates ampi_rates_of(const ampi_control *c, const ampi_slot *slot) {
-    ampi_rates r;
-    r.lr           = ampi_mul(c->lr, slot->lr_scale);
+    ampi_rates r   = c->rates;
+    r.lr           = ampi_mul(r.lr, slot->lr_scale);
     r.weight_decay = slot->weight_decay;
-    r.beta1        = c->b1;
-    r.beta1_rest   = c->b1_rest;
-    r.beta2        = c->b2;
-    r.beta2_rest   = c->b2_rest;
-    r.bias1        = c->bias1;
-    r.bias2        = c->bias2;
-    r.eps          = c->eps;
-    r.momentum     = c->momentum;
     r.nesterov     = c->nesterov;
     return r;
 }
@@ -3149,7 +3143,6 @@ typedef struct ampi_arrays {
     ampi_rates  rates;
     float       factor; /* unscales, clips */
     amp_kind    kind;
-    uint32_t    f16; /* is the model of fp16? */
     amp_dtype   grad_type, model_type;
     const void *grad;
     void       *model;
@@ -3395,7 +3388,7 @@ AMPI_IN void AMPI_(put_masters)(const ampi_step_block *block, const int master, 
     AMPI_(done)();
 }
 AMPI_IN void AMPI_(masters_of)(const ampi_step_block *b, int put, const int master) {
-    const int f16 = master != AMP_FORMAT_SPLIT && b->x.f16;
+    const int f16 = master != AMP_FORMAT_SPLIT && b->x.model_type == AMP_F16;
     if (put && f16) AMPI_(put_masters)(b, master, 1);
     else if (put) AMPI_(put_masters)(b, master, 0);
     else if (f16) AMPI_(get_masters)(b, master, 1);
@@ -4471,9 +4464,10 @@ static amp_result ampi_add_parts(amp_optimizer *opt, const amp_tensor *whole,
     if (result != AMP_OK) return result;
     if (!whole || (!parts && count)) return AMP_ERROR_INVALID_ARGUMENT;
     before = opt->num_entries;
+    result = ampi_reserve(opt, count);
+    if (result != AMP_OK) return result;
     fp     = ampi_fp_begin();
     result = ampi_tensor_check(opt, whole);
-    if (result == AMP_OK) result = ampi_reserve(opt, count);
     for (i = 0; i < count && result == AMP_OK && parts[i].n <= whole->n - offset; i++) {
         const amp_tensor t = ampi_part_of(whole, &parts[i], offset);
         if (flat && (whole->rows || t.rows))
@@ -4818,10 +4812,10 @@ static AMPI_NOINLINE amp_result ampi_fill_backend(const amp_optimizer *opt, cons
     control.gate.step      = d->first_step;
     control.beta1          = d->beta1;
     control.beta2          = d->beta2;
-    control.eps            = (float)d->eps;
-    control.momentum       = (float)d->momentum;
+    control.rates.eps      = (float)d->eps;
+    control.rates.momentum = (float)d->momentum;
+    control.rates.max_norm = d->max_norm;
     control.nesterov       = d->nesterov != 0;
-    control.max_norm       = d->max_norm;
     control.seed           = d->seed;
     ampi_scaler_setup(&control.scaler, &d->scaler, NULL);
     for (i = 0; i < plan->num_slots && result == AMP_OK; i++)
@@ -5333,7 +5327,6 @@ static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t
    unscaled on the way; all of one key at a time. */
 static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i,
                                           size_t from, size_t n) {
-    static const ampi_seeds none = {0, 0};
     const ampi_control *c    = plan->control;
     const uint64_t      at   = slot->first + i;
     const uint64_t      rest = AMPI_KEYED - at % AMPI_KEYED;
@@ -5342,7 +5335,6 @@ static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot 
     x.rates      = ampi_rates_of(c, slot);
     x.factor     = c->gate.inv_scale;
     x.kind       = plan->kind;
-    x.f16        = slot->model_type == (uint32_t)AMP_F16;
     x.grad_type  = (amp_dtype)slot->grad_type;
     x.model_type = (amp_dtype)slot->model_type;
     x.grad       = slot->grad;
@@ -5351,7 +5343,7 @@ static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot 
     x.moment[0]  = slot->moment[0];
     x.moment[1]  = slot->moment[1];
     x.element    = (uint32_t)slot->first;
-    x.key        = none;
+    memset(&x.key, 0, sizeof x.key);
     if (plan->stochastic)
         x.key = ampi_seeds_of(c->seed, (uint64_t)(slot - plan->slots), c->gate.step, at);
     ampi_forward_all(&x, i);
@@ -5622,7 +5614,7 @@ AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr) {
     amp_result result = ampi_ready(opt, AMPI_PREPARED);
     if (result == AMP_OK) result = ampi_check_rate(opt, "lr", &lr);
     if (result == AMP_OK)
-        result = ampi_send(&opt->backend, &opt->plan->control->lr, &lr, sizeof lr);
+        result = ampi_send(&opt->backend, &opt->plan->control->rates.lr, &lr, sizeof lr);
     if (result == AMP_OK) opt->plan->has_lr = 1;
     return result;
 }
@@ -5630,7 +5622,7 @@ AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr) {
 AMP_DEF float *amp_optimizer_lr_ptr(const amp_optimizer *opt) {
     if (!opt || !opt->plan) return NULL;
     opt->plan->has_lr = 1; /* whoever asks is going to write one */
-    return &opt->plan->control->lr;
+    return &opt->plan->control->rates.lr;
 }
 
 AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *status) {
@@ -5733,7 +5725,7 @@ struct ampi_state {
     amp_scaler   scaler;
     uint32_t     has_lr;
 };
-AMPI_STATIC_ASSERT(ampi_state_has_no_gap, offsetof(ampi_control, missed_updates) == 88 &&
+AMPI_STATIC_ASSERT(ampi_state_has_no_gap, offsetof(ampi_control, rates.beta1) == 88 &&
                                               offsetof(amp_scaler, skipped_in_a_row) == 104);
 
 static uint64_t ampi_get_le(const unsigned char *p) {
@@ -6119,12 +6111,12 @@ static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_st
     amp_optimizer_desc  d = opt->desc;
     d.beta1               = c->beta1;
     d.beta2               = c->beta2;
-    d.eps                 = (double)c->eps;
-    d.momentum            = (double)c->momentum;
+    d.eps                 = (double)c->rates.eps;
+    d.momentum            = (double)c->rates.momentum;
     d.nesterov            = c->nesterov != 0u;
-    d.max_norm            = c->max_norm;
+    d.max_norm            = c->rates.max_norm;
     if (!ampi_desc_numbers_ok(&d, problem)) return 0;
-    if (!ampi_amount_ok(problem, "the learning rate", &c->lr)) return 0;
+    if (!ampi_amount_ok(problem, "the learning rate", &c->rates.lr)) return 0;
     if (!ampi_f32_in(&c->clip_factor) || c->clip_factor > 1.0f)
         return ampi_out(problem, "the clip factor", (double)c->clip_factor, "at most 1");
     if (ampi_scaler_sane(&state->scaler)) return 1;
@@ -6269,10 +6261,10 @@ static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
     const uint32_t theirs = state->scaler.rules & AMPI_DISABLED;
     const uint32_t ours   = own->scaler.rules & AMPI_DISABLED;
     const uint32_t fp     = ampi_fp_begin();
-    if (version < 2) state->has_lr = c->gate.step || c->skipped || !ampi_is_zero(&c->lr);
+    if (version < 2) state->has_lr = c->gate.step || c->skipped || !ampi_is_zero(&c->rates.lr);
     if (!state->has_lr) {
         state->has_lr = own->has_lr;
-        c->lr         = own->control.lr;
+        c->rates.lr   = own->control.rates.lr;
     }
     if (ours != theirs && (ours || opt->plan->shared)) state->scaler = own->scaler;
     else if (ours != theirs) ampi_scaler_setup(&state->scaler, &opt->desc.scaler, NULL);
