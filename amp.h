@@ -7033,20 +7033,16 @@ static int ampi_work_above(const amp_gemm_args *g, size_t most) {
     return (double)g->m * (double)g->n * (double)g->k > (double)most;
 }
 
-/* By the tier, types, compute, tf32, m, n and k alone. */
-static const ampi_engine *ampi_engine_for(const amp_gemm_args *g) {
-    const ampi_engine *pairs = NULL;
+/* The engine of a product (by the tier, types, compute, tf32, m, n and k alone), and its way;
+   without k it is tiny. */
+static void ampi_task_begin(ampi_task *w, const amp_gemm_args *g) {
+    const size_t copies = ampi_up(ampi_max(g->m, g->n), AMPI_DEEP) * ampi_up(g->k, AMPI_DEEP);
+    w->e = NULL;
     if ((g->tf32 || (ampi_counts_as(g->a_type, g->compute) != AMP_F32 &&
                      ampi_counts_as(g->b_type, g->compute) != AMP_F32)) &&
         g->m > 1 && g->n > 1 && ampi_work_above(g, AMPI_TILES - 1))
-        pairs = ampi_engine_pairs(ampi_is_whole(g));
-    return pairs ? pairs : ampi_tier_now()->engine;
-}
-
-/* The engine and the way of a product; without k it is tiny. */
-static void ampi_task_begin(ampi_task *w, const amp_gemm_args *g) {
-    const size_t copies = ampi_up(ampi_max(g->m, g->n), AMPI_DEEP) * ampi_up(g->k, AMPI_DEEP);
-    w->e = ampi_engine_for(g);
+        w->e = ampi_engine_pairs(ampi_is_whole(g));
+    if (!w->e) w->e = ampi_tier_now()->engine;
     if (g->m == 1 || g->n == 1)
         w->run = ampi_work_above(g, g->n == 1 ? AMPI_BY_HAND / 4 : 4 * AMPI_BY_HAND)
                      ? ampi_gemm_thin : ampi_gemm_tiny;
@@ -9018,24 +9014,23 @@ static amp_rule ampi_rule_for(amp_autocast *ac, amp_op op, amp_dtype *low) {
 AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_dtype *inputs,
                                          int count, amp_dtype *compute, amp_dtype *output) {
     amp_rule  rule = AMP_RULE_PASS;
-    amp_dtype low  = AMP_F32, type = count > 0 && inputs ? inputs[0] : AMP_F32;
+    amp_dtype low  = AMP_F32, type;
+    unsigned  seen = 0; /* a bit for each type */
     int       i;
     if ((unsigned)op >= (unsigned)AMP_NUM_OPS) return AMP_ERROR_INVALID_ENUM;
     if (count < 0 || (count && !inputs)) return AMP_ERROR_INVALID_ARGUMENT;
-    for (i = 0; i < count; i++) { /* the widest */
+    for (i = 0; i < count; i++) {
         if (!amp_dtype_size(inputs[i])) return AMP_ERROR_INVALID_ENUM;
-        if (inputs[i] != type) type = AMP_F32;
+        seen |= 1u << inputs[i];
     }
+    type = seen == 1u << AMP_F16 ? AMP_F16 : seen == 1u << AMP_BF16 ? AMP_BF16 : AMP_F32;
     if (ampi_autocast_active(ac)) rule = ampi_rule_for(ac, op, &low);
     switch (rule) {
     case AMP_RULE_LOW: type = low; break;
     case AMP_RULE_FP32: type = AMP_F32; break;
     case AMP_RULE_PROMOTE:
-        type = low;
-        for (i = 0; i < count; i++) {
-            if (inputs[i] == AMP_F32) type = AMP_F32;
-            else if (inputs[i] != low) return AMP_ERROR_MIXED_TYPES;
-        }
+        type = seen & 1u << AMP_F32 ? AMP_F32 : low;
+        if (seen & ~(1u << AMP_F32 | 1u << low)) return AMP_ERROR_MIXED_TYPES;
         break;
     case AMP_RULE_BANNED: return AMP_ERROR_BANNED;
     default: break;
@@ -9362,19 +9357,18 @@ static size_t ampi_copy_ld(const ampi_matrix *m) {
 
 /* To memory + offset. */
 static amp_result ampi_cache_cast(amp_cache *cache, const ampi_matrix *m, size_t offset) {
-    const amp_backend *b      = &cache->backend;
-    const size_t       ld     = ampi_copy_ld(m);
-    char              *copy   = cache->memory + offset;
+    const amp_backend *b    = &cache->backend;
+    const size_t       ld   = ampi_copy_ld(m);
+    const int          flat = m->rows == 1 || m->ld == ld;
+    const size_t       rows = flat ? 1 : m->rows, cols = flat ? ampi_extent(m) : m->cols;
+    char              *copy = cache->memory + offset;
     amp_result         result = AMP_OK;
     size_t             r;
     cache->cast_bytes += 2 * (uint64_t)m->rows * m->cols;
-    if (m->rows == 1 || m->ld == ld)
-        return ampi_cast_on(b, copy, m->type, m->x, AMP_F32, ampi_extent(m));
-    if (b->functions->cast_rows_fn)
-        return b->functions->cast_rows_fn(b, copy, m->type, ld, m->x, AMP_F32, m->ld, m->rows,
-                                          m->cols);
-    for (r = 0; r < m->rows && result == AMP_OK; r++)
-        result = ampi_cast_on(b, copy + 2 * r * ld, m->type, m->x + r * m->ld, AMP_F32, m->cols);
+    if (!flat && b->functions->cast_rows_fn)
+        return b->functions->cast_rows_fn(b, copy, m->type, ld, m->x, AMP_F32, m->ld, rows, cols);
+    for (r = 0; r < rows && result == AMP_OK; r++)
+        result = ampi_cast_on(b, copy + 2 * r * ld, m->type, m->x + r * m->ld, AMP_F32, cols);
     return result;
 }
 
@@ -9426,14 +9420,10 @@ static amp_result ampi_cache_place(amp_cache *cache, ampi_cached **e, const ampi
             (*e)->room   = room;
         }
     }
-    if (*e) {
-        (*e)->of.x = NULL;
-        *offset    = (*e)->offset;
-        return AMP_OK;
-    }
-    if (cache->top - room < ampi_cache_gap(cache, NULL, cache->size))
+    if (!*e && cache->top - room < ampi_cache_gap(cache, NULL, cache->size))
         return AMP_ERROR_OUT_OF_MEMORY;
-    *offset = cache->top -= room;
+    if (*e) (*e)->of.x = NULL;
+    *offset = *e ? (*e)->offset : (cache->top -= room);
     return AMP_OK;
 }
 
@@ -9698,17 +9688,16 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *ba
                                      const amp_scaler_desc *desc) {
     const size_t       room   = ampi_up(sizeof(amp_scaler), 256); /* behind the copies */
     const int          on_cpu = !backend || backend->functions == &ampi_cpu_functions;
-    amp_cache         *cache;
+    const amp_scope    scope  = {NULL, AMP_AUTOCAST_ON, AMP_F32};
+    amp_cache *const   cache  = session ? &session->cache : NULL;
     amp_capability     cpu;
     amp_optimizer_desc d;
     amp_scaler         scaler;
     amp_autocast       ac;
-    amp_scope          scope;
     amp_result         result;
     if (!session) return AMP_ERROR_INVALID_ARGUMENT;
     if (amp_autocast_current() == &session->autocast) return AMP_ERROR_BAD_STATE;
     memset(&d, 0, sizeof d);
-    memset(&scope, 0, sizeof scope);
     d.dtype = AMP_F16;
     if (on_cpu && !num_bytes && amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16) {
         d.dtype             = AMP_BF16;
@@ -9723,16 +9712,14 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *ba
 #endif
     if (result == AMP_OK) result = amp_scaler_init(&scaler, &d.scaler);
     if (result == AMP_OK) result = amp_autocast_push(&ac, &scope);
-    if (result == AMP_OK && num_bytes > SIZE_MAX / 2 - room) result = AMP_ERROR_TOO_LARGE;
-    if (result != AMP_OK) return result;
-    cache  = &session->cache;
-    result = amp_cache_init(cache, backend, num_bytes || on_cpu ? num_bytes + room : 0, allocator);
+    ac.cache = num_bytes ? cache : NULL;
+    if (num_bytes || on_cpu) num_bytes = ampi_min(num_bytes, SIZE_MAX - room) + room;
+    if (result == AMP_OK) result = amp_cache_init(cache, backend, num_bytes, allocator);
     if (result != AMP_OK) return result;
     cache->size = cache->top -= room;
-    session->scaler = (amp_scaler *)(void *)(cache->memory + cache->size);
-    session->autocast       = ac;
-    session->autocast.cache = num_bytes ? cache : NULL;
-    session->before         = amp_autocast_use(&session->autocast);
+    session->scaler   = (amp_scaler *)(void *)(cache->memory + cache->size);
+    session->autocast = ac;
+    session->before   = amp_autocast_use(&session->autocast);
     result = ampi_send(&cache->backend, session->scaler, &scaler, sizeof scaler);
     if (result != AMP_OK) amp_session_end(session);
     return result;
