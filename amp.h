@@ -6779,28 +6779,20 @@ typedef struct ampi_matrices {
     size_t      rows, cols, ld, stride;
 } ampi_matrices;
 
-static ampi_matrices ampi_matrices_of(const amp_gemm_args *g, int of_b) {
-    const int     turned = of_b ? g->trans_b : g->trans_a;
-    const size_t  rows = of_b ? g->k : g->m, cols = of_b ? g->n : g->k;
-    ampi_matrices x;
-    x.x      = of_b ? g->b : g->a;
-    x.type   = of_b ? g->b_type : g->a_type;
-    x.rows   = turned ? cols : rows;
-    x.cols   = turned ? rows : cols;
-    x.ld     = of_b ? g->ldb : g->lda;
-    x.stride = of_b ? g->stride_b : g->stride_a;
-    return x;
+AMPI_HOST AMPI_ALWAYS ampi_matrices ampi_matrices_of(const amp_gemm_args *g, int of_b) {
+    const size_t        m = g->m, n = g->n, k = g->k;
+    const ampi_matrices a = {g->a, g->a_type, g->trans_a ? k : m, g->trans_a ? m : k, g->lda,
+                             g->stride_a};
+    const ampi_matrices b = {g->b, g->b_type, g->trans_b ? n : k, g->trans_b ? k : n, g->ldb,
+                             g->stride_b};
+    return of_b ? b : a;
 }
 
 static ampi_operand ampi_operand_of(const amp_gemm_args *g, int of_b) {
-    const int    along = of_b ? g->trans_b : !g->trans_a;
-    const size_t ld    = of_b ? g->ldb : g->lda;
-    ampi_operand x;
-    x.x    = of_b ? g->b : g->a;
-    x.type = of_b ? g->b_type : g->a_type;
-    x.as   = ampi_counts_as(x.type, g->compute);
-    x.rs   = along ? ld : 1;
-    x.cs   = along ? 1 : ld;
+    const ampi_matrices m     = ampi_matrices_of(g, of_b);
+    const int           along = of_b ? g->trans_b : !g->trans_a;
+    const ampi_operand  x     = {m.x, m.type, ampi_counts_as(m.type, g->compute),
+                                 along ? m.ld : 1, along ? 1 : m.ld};
     return x;
 }
 
