@@ -3009,17 +3009,15 @@ static void ampi_print_count(ampi_text *t, uint64_t n) {
 static AMPI_NOINLINE void ampi_print_number(ampi_text *t, double x) {
     uint64_t bits, n, ten;
     int      power = 0, point; /* of ten: of the last digit, and of the first */
+    int      nonfinite;
     memcpy(&bits, &x, 8);
-    if ((bits >> 52 & 0x7ff) == 0x7ff && t->json) {
-        ampi_print_text(t, "null");
+    nonfinite = (bits >> 52 & 0x7ff) == 0x7ff;
+    if (bits >> 63 && !(nonfinite && t->json)) ampi_print_char(t, '-');
+    if (nonfinite) {
+        ampi_print_text(t, t->json ? "null" : bits << 12 ? "NaN" : "inf");
         return;
     }
-    if (bits >> 63) ampi_print_char(t, '-');
     bits &= ~(uint64_t)0 >> 1;
-    if (bits >= (uint64_t)0x7ff << 52) {
-        ampi_print_text(t, bits > (uint64_t)0x7ff << 52 ? "NaN" : "inf");
-        return;
-    }
     memcpy(&x, &bits, 8);
     if (x < 9e15 && !((double)(uint64_t)x < x)) {
         ampi_print_count(t, (uint64_t)x);
@@ -3837,6 +3835,8 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
     const ampi_preset_row *row;
     amp_scaler             t;
     float                  init;
+    uint64_t               bits;
+    int                    given;
     if ((unsigned)d->preset >= (unsigned)AMPI_NUM_PRESETS)
         return ampi_unknown(problem, "amp_scaler_desc.preset", (int)d->preset);
     row = &ampi_presets[d->preset];
@@ -3844,36 +3844,30 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
 
     memset(&t, 0, sizeof t);
     t.preset          = (uint32_t)d->preset;
-    t.rules           = row->rules;
-    init              = d->init_scale > 0.0f ? d->init_scale : row->init_scale;
+    t.rules           = row->rules | (d->disabled ? (uint32_t)AMPI_DISABLED : 0u);
     t.min_scale       = d->min_scale > 0.0f ? d->min_scale : row->min_scale;
     t.max_scale       = d->max_scale > 0.0f ? d->max_scale : row->max_scale;
     t.growth_interval = d->growth_interval ? d->growth_interval : row->growth_interval;
     t.growth_factor   = d->growth_factor > 0.0 ? d->growth_factor : 2.0;
     t.backoff_factor  = d->backoff_factor;
-    if (!(t.backoff_factor > 0.0)) { /* 0: 1 / factor is not exact */
-        uint64_t bits;
-        memcpy(&bits, &t.growth_factor, 8);
-        t.backoff_factor = !row->one_factor ? 0.5
-                           : bits << 12     ? 0.0
-                                            : ampi_div64(1.0, t.growth_factor);
-    }
+    memcpy(&bits, &t.growth_factor, 8);
+    if (!(t.backoff_factor > 0.0) && row->one_factor && bits << 12)
+        t.backoff_factor = 0.0; /* its reciprocal is not exact */
+    else if (!(t.backoff_factor > 0.0))
+        t.backoff_factor = row->one_factor ? ampi_div64(1.0, t.growth_factor) : 0.5;
     t.hysteresis = d->hysteresis ? d->hysteresis : row->hysteresis;
     if (!(t.rules & (AMPI_REFILL_GOOD | AMPI_REFILL_GROWTH))) t.hysteresis = 1;
     t.hysteresis_tracker = t.hysteresis;
     if (d->preset == AMP_PRESET_FAIRSEQ) t.tolerance = d->tolerance;
 
-    if (!(d->init_scale > 0.0f) || d->preset == AMP_PRESET_APEX) { /* defaults give way */
-        if (t.max_scale > 0.0f && init > t.max_scale) init = t.max_scale;
-        if (!(d->init_scale > 0.0f) && init < t.min_scale) init = t.min_scale;
-    }
+    given = d->init_scale > 0.0f; /* a default gives way to limits; in APEX to max_scale any does */
+    init  = given ? d->init_scale : row->init_scale;
+    if ((!given || d->preset == AMP_PRESET_APEX) && t.max_scale > 0.0f && init > t.max_scale)
+        init = t.max_scale;
+    if (!given && init < t.min_scale) init = t.min_scale;
     if (!ampi_scaler_limits_ok(&t, &init, problem)) return AMP_ERROR_INVALID_CONFIG;
-    if (d->disabled) {
-        t.rules |= AMPI_DISABLED;
-        init = 1.0f;
-    }
-    t.scale      = init;
-    t.next_scale = (double)init;
+    t.scale      = d->disabled ? 1.0f : init;
+    t.next_scale = (double)t.scale;
     *s           = t;
     return AMP_OK;
 }
@@ -4029,12 +4023,10 @@ AMP_DEF amp_result amp_scaler_set_scale(amp_scaler *s, float scale) {
    What optimizers, states and caches ask of one. */
 
 static void *ampi_allocate(const amp_allocator *a, size_t num_bytes) {
-    if (a->alloc_fn) return a->alloc_fn(num_bytes, a->user_data);
 #ifndef AMP_NO_STDLIB
-    return malloc(num_bytes);
-#else
-    return NULL;
+    if (!a->alloc_fn) return malloc(num_bytes);
 #endif
+    return a->alloc_fn ? a->alloc_fn(num_bytes, a->user_data) : NULL;
 }
 
 /* Freeing leaves errno: what a caller has to tell is often followed by it. */
@@ -5927,13 +5919,10 @@ static void ampi_walk_section(ampi_archive *a, const amp_backend *b, const ampi_
 /* Master and moments of a slot. */
 static void ampi_walk_arrays(ampi_archive *a, const amp_backend *b, const ampi_slot *slot,
                              ampi_part file) {
-    ampi_section s;
+    const int    coded = slot->master.format != AMP_FORMAT_F32;
+    ampi_section s     = {coded ? slot : NULL, coded ? slot->model : slot->master.data, 4,
+                          slot->first, slot->n};
     int          k;
-    s.first = slot->first;
-    s.n     = slot->n;
-    s.size  = 4;
-    s.coded = slot->master.format == AMP_FORMAT_F32 ? NULL : slot;
-    s.x     = s.coded ? slot->model : slot->master.data;
     ampi_walk_section(a, b, &s, file);
     s.coded = NULL;
     for (k = 0; k < 2; k++) {
