@@ -1711,22 +1711,17 @@ AMPI_STRICT_BEGIN
 #define AMPI_PIN(x) ((void)0)
 #endif
 
-/* The four operations on a type: a float, a double or a SIMD vector of floats. */
+/* An operation on a type: a float, a double or a SIMD vector of floats. */
 #define AMPI_OPERATION(FN, V, name, op)                                                        \
     FN V name(V a, V b) {                                                                      \
         V r = a op b;                                                                          \
         AMPI_PIN(r);                                                                           \
         return r;                                                                              \
     }
-#define AMPI_OPERATIONS(FN, V, S)                                                              \
-    AMPI_OPERATION(FN, V, ampi_add##S, +)                                                      \
-    AMPI_OPERATION(FN, V, ampi_sub##S, -)                                                      \
-    AMPI_OPERATION(FN, V, ampi_mul##S, *)                                                      \
-    AMPI_OPERATION(FN, V, ampi_div##S, /)
 
 /* An instruction of one operand; out and in say in which registers. */
-#define AMPI_INSTRUCTION(V, name, A, instruction, out, in)                                     \
-    AMPI_FN V name(A a) {                                                                      \
+#define AMPI_INSTRUCTION(FN, V, name, A, instruction, out, in)                                 \
+    FN V name(A a) {                                                                           \
         V r;                                                                                   \
         __asm__(instruction : out(r) : in(a));                                                 \
         return r;                                                                              \
@@ -1739,10 +1734,10 @@ AMPI_STRICT_BEGIN
         asm(ptx " %0, %1, %2;" : "=" reg(r) : reg(a), reg(b));                                 \
         return r;                                                                              \
     }
-AMPI_INSTRUCTION(double, ampi_double, float, "cvt.f64.f32 %0, %1;", "=d", "f")
-AMPI_INSTRUCTION(float, ampi_single, double, "cvt.rn.f32.f64 %0, %1;", "=f", "d")
-AMPI_INSTRUCTION(float, ampi_sqrt, float, "sqrt.rn.f32 %0, %1;", "=f", "f")
-AMPI_INSTRUCTION(double, ampi_sqrt64, double, "sqrt.rn.f64 %0, %1;", "=d", "d")
+AMPI_INSTRUCTION(AMPI_FN, double, ampi_double, float, "cvt.f64.f32 %0, %1;", "=d", "f")
+AMPI_INSTRUCTION(AMPI_FN, float, ampi_single, double, "cvt.rn.f32.f64 %0, %1;", "=f", "d")
+AMPI_INSTRUCTION(AMPI_FN, float, ampi_sqrt, float, "sqrt.rn.f32 %0, %1;", "=f", "f")
+AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, double, "sqrt.rn.f64 %0, %1;", "=d", "d")
 AMPI_PTX(float, ampi_add, "add.rn.f32", "f")
 AMPI_PTX(float, ampi_sub, "sub.rn.f32", "f")
 AMPI_PTX(float, ampi_mul, "mul.rn.f32", "f")
@@ -1754,17 +1749,23 @@ AMPI_PTX(double, ampi_div64, "div.rn.f64", "d")
 #else
 AMPI_FN double ampi_double(float a) { return (double)a; }
 AMPI_FN float  ampi_single(double a) { return (float)a; }
-AMPI_OPERATIONS(AMPI_FN, float, )
-AMPI_OPERATIONS(AMPI_FN, double, 64)
+AMPI_OPERATION(AMPI_FN, float, ampi_add, +)
+AMPI_OPERATION(AMPI_FN, float, ampi_sub, -)
+AMPI_OPERATION(AMPI_FN, float, ampi_mul, *)
+AMPI_OPERATION(AMPI_FN, float, ampi_div, /)
+AMPI_OPERATION(AMPI_FN, double, ampi_add64, +)
+AMPI_OPERATION(AMPI_FN, double, ampi_sub64, -)
+AMPI_OPERATION(AMPI_FN, double, ampi_mul64, *)
+AMPI_OPERATION(AMPI_FN, double, ampi_div64, /)
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__SSE2_MATH__)
-AMPI_INSTRUCTION(float, ampi_sqrt, float, "sqrtss {%1, %0|%0, %1}", "=x", "x")
-AMPI_INSTRUCTION(double, ampi_sqrt64, double, "sqrtsd {%1, %0|%0, %1}", "=x", "x")
+AMPI_INSTRUCTION(AMPI_FN, float, ampi_sqrt, float, "sqrtss {%1, %0|%0, %1}", "=x", "x")
+AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, double, "sqrtsd {%1, %0|%0, %1}", "=x", "x")
 #elif (defined(__GNUC__) || defined(__clang__)) && defined(__aarch64__)
-AMPI_INSTRUCTION(float, ampi_sqrt, float, "fsqrt %s0, %s1", "=w", "w")
-AMPI_INSTRUCTION(double, ampi_sqrt64, double, "fsqrt %d0, %d1", "=w", "w")
+AMPI_INSTRUCTION(AMPI_FN, float, ampi_sqrt, float, "fsqrt %s0, %s1", "=w", "w")
+AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, double, "fsqrt %d0, %d1", "=w", "w")
 #elif (defined(__GNUC__) || defined(__clang__)) && defined(__i386__)
-AMPI_INSTRUCTION(float, ampi_sqrt, float, "fsqrt", "=t", "0") /* x87: on the top of its stack */
-AMPI_INSTRUCTION(double, ampi_sqrt64, double, "fsqrt", "=t", "0")
+AMPI_INSTRUCTION(AMPI_FN, float, ampi_sqrt, float, "fsqrt", "=t", "0") /* x87: its stack's top */
+AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, double, "fsqrt", "=t", "0")
 #else
 #include <math.h> /* sqrt, sqrtf: only where neither instruction above is known */
 AMPI_FN float  ampi_sqrt(float a) { return sqrtf(a); }
@@ -2471,11 +2472,11 @@ AMPI_FN uint32_t ampi_u32(uint32_t x) { return x; }
 AMPI_FN uint32_t ampi_bits(float x) { return ampi_bits_of_f32(x); }
 AMPI_FN float    ampi_from_bits(uint32_t u) { return ampi_f32_from_bits(u); }
 AMPI_FN uint32_t ampi_above(uint32_t a, uint32_t b) { return a > b ? 0xffffffffu : 0u; }
+AMPI_FN uint32_t ampi_choose(uint32_t a, uint32_t b, uint32_t x, uint32_t y) {
+    return a > b ? x : y;
+}
 AMPI_FN uint32_t ampi_least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 AMPI_FN uint32_t ampi_most(uint32_t a, uint32_t b) { return a > b ? a : b; }
-AMPI_FN uint32_t ampi_add_below(uint32_t w, uint32_t up, uint32_t most) {
-    return (w & 0x7fffffffu) < most ? w + up : w;
-}
 
 /* A group's largest magnitude below 1.93 has the exponent of this sum (exponent_of), whose lower
    16 bits may be missing. */
@@ -2498,12 +2499,13 @@ AMPI_STRICT_END
 
 /* ---------------------------------------------------------------- >>core  formulas
    Read once for plain C and, by the file itself, once for each tier, for vectors AMPI_V of AMPI_W
-   floats and AMPI_U of as many 32-bit words: functions whose names end in the tier's. They are made
-   of operators, which words and vectors have, and of what a tier defines itself. Of numbers below
-   2^31 that is above (all ones if a > b), least and most; and add_below, which adds up to words
-   whose size is below most. */
+   floats and AMPI_U of as many 32-bit words: functions whose names end in the
+   tier's. They are made of operators, which words and vectors have, and of what a tier defines
+   itself: sqrt; of numbers below 2^31 above (all ones where a > b), choose (there x, else y), most
+   and least; get16 and get8 (words from memory), put16 and put8 (their lower bits), get_f16 and
+   put_f16. */
 
-#ifdef AMPI_W
+#if defined(AMPI_W) && defined(AMPI_U)
 
 /* What was read before is of this version. */
 AMPI_STATIC_ASSERT(AMPI_(another_version_of_amp_h_see_AMP_FILE_and_AMP_NO_VECTORS),
@@ -2511,6 +2513,65 @@ AMPI_STATIC_ASSERT(AMPI_(another_version_of_amp_h_see_AMP_FILE_and_AMP_NO_VECTOR
                                        AMP_VERSION_PATCH);
 
 AMPI_STRICT_BEGIN
+
+AMPI_IN AMPI_U AMPI_(size)(AMPI_U u) { return u & 0x7fffffffu; }
+
+#if AMPI_W > 1 /* vectors of gcc and clang */
+
+AMPI_OPERATION(AMPI_HERE, AMPI_V, AMPI_(add), +)
+AMPI_OPERATION(AMPI_HERE, AMPI_V, AMPI_(sub), -)
+AMPI_OPERATION(AMPI_HERE, AMPI_V, AMPI_(mul), *)
+AMPI_OPERATION(AMPI_HERE, AMPI_V, AMPI_(div), /)
+
+AMPI_HERE AMPI_V AMPI_(splat)(float x) {
+    const AMPI_V zero = {0};
+    return x - zero; /* x, whatever it is */
+}
+AMPI_HERE AMPI_U AMPI_(u32)(uint32_t x) {
+    const AMPI_U zero = {0};
+    return x + zero;
+}
+AMPI_HERE AMPI_U AMPI_(bits)(AMPI_V x) {
+    AMPI_PIN(x);
+    return (AMPI_U)x;
+}
+AMPI_HERE AMPI_V AMPI_(from_bits)(AMPI_U u) { return (AMPI_V)u; }
+
+AMPI_HERE AMPI_V AMPI_(get)(const void *base, size_t i) {
+    AMPI_V x;
+    memcpy(&x, (const char *)base + 4 * i, sizeof x);
+    return x;
+}
+AMPI_HERE void AMPI_(put)(void *base, size_t i, AMPI_V x) {
+    memcpy((char *)base + 4 * i, &x, sizeof x);
+}
+AMPI_HERE void AMPI_(put_words)(void *base, AMPI_U u) { memcpy(base, &u, sizeof u); }
+
+/* To bf16, in the upper half; the lower is rest. */
+AMPI_HERE AMPI_U AMPI_(bf16)(AMPI_U u) {
+    const AMPI_U near = u + ((u >> 16 & 1u) + 0x7fffu);
+    return AMPI_(choose)(AMPI_(size)(u), AMPI_(u32)(AMPI_F32_INF), u | 0x400000u, near);
+}
+
+AMPI_HERE AMPI_V AMPI_(get_as)(const void *base, amp_dtype type, size_t i) {
+    if (type == AMP_F32) return AMPI_(get)(base, i);
+    if (type == AMP_F16) return AMPI_(get_f16)(base, i);
+    return AMPI_(from_bits)(AMPI_(get16)(base, i) << 16);
+}
+AMPI_HERE void AMPI_(put_as)(void *base, amp_dtype type, size_t i, AMPI_V x) {
+    if (type == AMP_F32) AMPI_(put)(base, i, x);
+    else if (type == AMP_F16) AMPI_(put_f16)(base, i, x);
+    else AMPI_(put16)(base, i, AMPI_(bf16)(AMPI_(bits)(x)) >> 16);
+}
+
+AMPI_HERE AMPI_V AMPI_(unscaled)(const void *grad, amp_dtype type, size_t i, AMPI_V factor) {
+    const AMPI_V g = AMPI_(get_as)(grad, type, i);
+    const AMPI_U u = AMPI_(bits)(g), product = (AMPI_U)AMPI_(mul)(g, factor);
+    const AMPI_U most = AMPI_(u32)(AMPI_F32_INF - 1); /* what is not finite stays */
+    return AMPI_(from_bits)(AMPI_(choose)(AMPI_(size)(u), most, u, product));
+}
+
+#endif
 
 /* Optimizers.
 
@@ -2570,8 +2631,6 @@ AMPI_IN void AMPI_(optimize)(const amp_kind kind, const int has_m, const ampi_ra
 }
 
 /* Codecs of states but the default. */
-AMPI_IN AMPI_U AMPI_(size)(AMPI_U u) { return u & 0x7fffffffu; }
-
 /* Negative numbers, -0 and -inf become 0; NaN stays. */
 AMPI_IN AMPI_V AMPI_(relu)(AMPI_V x) {
     const AMPI_U u   = AMPI_(bits)(x);
@@ -2611,7 +2670,7 @@ AMPI_IN AMPI_V AMPI_(from_wide)(AMPI_U w, const int f16) {
    and of inf and NaN, which arithmetic has made quiet, the last bits are cut off. */
 AMPI_IN AMPI_U AMPI_(rounding)(AMPI_U w, AMPI_U up, const int bits, const int f16) {
     const uint32_t most = (f16 ? 0x7c000000u : 0x7f800000u) - ((uint32_t)1 << bits);
-    return AMPI_(add_below)(w, up, AMPI_(u32)(most));
+    return AMPI_(choose)(AMPI_(u32)(most), AMPI_(size)(w), w + up, w);
 }
 AMPI_IN AMPI_U AMPI_(stochastic)(AMPI_U w, AMPI_U random, const int f16) {
     return AMPI_(rounding)(w, random, 16, f16) >> 16;
@@ -2785,7 +2844,7 @@ AMPI_FN uint32_t ampi_unfiled(uint32_t u, uint32_t *low, int master, int f16) {
 
 AMPI_STRICT_END
 
-#endif /* AMPI_W */
+#endif /* AMPI_U */
 
 /* ========================================================================= >>impl */
 
@@ -3196,7 +3255,7 @@ AMPI_FN size_t ampi_head(const void *p, size_t size, size_t alignment, size_t n)
 /* A step with its five streams asks for memory so many elements before it needs it, from vectors
    and as far as its arrays go: what processors fetch by themselves comes late, and costs up to a
    fifth of the time. */
-enum { AMPI_SOON = 512 };
+enum { AMPI_SOON = 512, AMPI_AHEAD = 4096 }; /* AHEAD: bytes, of a check */
 #if defined(__GNUC__) || defined(__clang__)
 #define AMPI_PREFETCH(p)     __builtin_prefetch(p)
 #define AMPI_PREFETCH_FAR(p) __builtin_prefetch((const char *)(p) + AMPI_PACK_AHEAD, 0, 2)
@@ -3260,6 +3319,11 @@ AMPI_FN void     ampi_put_words(void *base, uint32_t u) {
     ampi_store_u16(base, 1, (uint16_t)(u >> 16));
 }
 AMPI_FN uint32_t ampi_count(uint32_t u) { return u; }
+AMPI_FN void     ampi_fence(void) { /* behind writes around the cache */
+#if AMPI_X86
+    _mm_sfence();
+#endif
+}
 AMPI_FN uint32_t ampi_largest16(uint32_t u) { return u; }
 
 #undef AMPI_HERE
@@ -3271,7 +3335,7 @@ AMPI_FN uint32_t ampi_largest16(uint32_t u) { return u; }
 
 /* Loops of a tier over vectors (>>core formulas). */
 
-#ifdef AMPI_W
+#if defined(AMPI_W) && defined(AMPI_U)
 
 AMPI_STRICT_BEGIN
 
@@ -3304,6 +3368,85 @@ AMPI_LOOP void AMPI_(accumulate_from)(void *sums, const void *x, amp_dtype type,
         AMPI_(put)(sums, i, AMPI_(add)(AMPI_(get)(sums, i), AMPI_(unscaled)(x, type, i, one)));
     AMPI_(done)();
 }
+
+#if AMPI_W > 1
+
+AMPI_LOOP void AMPI_(widen)(void *dst, const void *src, amp_dtype type, size_t i, size_t end,
+                            int stream) {
+    for (; i < end; i += AMPI_W) {
+        const AMPI_V x = AMPI_(get_as)(src, type, i);
+        if (stream) AMPI_(around)(ampi_to(dst, AMP_F32, i), (AMPI_U)x);
+        else AMPI_(put)(dst, i, x);
+    }
+    if (stream) ampi_fence();
+    AMPI_(done)();
+}
+
+AMPI_HERE AMPI_U AMPI_(halves)(AMPI_V x, AMPI_V y, amp_dtype type) {
+    if (type == AMP_F16) return AMPI_(f16)(x, y);
+    return AMPI_(uppers)(AMPI_(bf16)(AMPI_(bits)(x)), AMPI_(bf16)(AMPI_(bits)(y)));
+}
+AMPI_IN void AMPI_(narrow_to)(void *dst, const amp_dtype type, const void *src, size_t i,
+                              size_t end, int stream) {
+    for (; i < end; i += 2 * AMPI_W) {
+        const AMPI_U h = AMPI_(halves)(AMPI_(get)(src, i), AMPI_(get)(src, i + AMPI_W), type);
+        if (stream) AMPI_(around)(ampi_to(dst, type, i), h);
+        else AMPI_(put_words)(ampi_to(dst, type, i), h);
+    }
+    if (stream) ampi_fence();
+    AMPI_(done)();
+}
+AMPI_LOOP void AMPI_(narrow)(void *dst, amp_dtype type, const void *src, size_t i, size_t end,
+                             int stream) {
+    if (type == AMP_F16) AMPI_(narrow_to)(dst, AMP_F16, src, i, end, stream);
+    else AMPI_(narrow_to)(dst, AMP_BF16, src, i, end, stream);
+}
+
+/* Magnitudes and zeros of 16 bits are found two in a word, without converting. */
+AMPI_HERE void AMPI_(add_squares)(float *lane, AMPI_V x) {
+    AMPI_(put)(lane, 0, AMPI_(add)(AMPI_(get)(lane, 0), AMPI_(mul)(x, x)));
+}
+AMPI_LOOP uint32_t AMPI_(check)(const void *x, amp_dtype type, size_t i, size_t end, float *lanes,
+                                size_t *zeros) {
+    AMPI_U   max = AMPI_(u32)(0), some = max; /* that are not 0 */
+    uint16_t m[2 * AMPI_W], s[2 * AMPI_W];
+    uint32_t largest = 0;
+    size_t   k;
+    *zeros += end - i;
+    if (type == AMP_F32)
+        for (; i < end; i += AMPI_W) {
+            const AMPI_V f = AMPI_(get)(x, i);
+            const AMPI_U a = AMPI_(size)(AMPI_(bits)(f));
+            max  = AMPI_(most)(max, a);
+            some = some + AMPI_(least)(a, AMPI_(u32)(1));
+            AMPI_PREFETCH((const char *)ampi_at(x, type, i) + AMPI_AHEAD);
+            if (lanes) AMPI_(add_squares)(lanes + i % AMPI_LANES, f);
+        }
+    else
+        for (; i < end; i += 2 * AMPI_W) {
+            const void  *at = ampi_at(x, type, i);
+            const AMPI_U a  = AMPI_(bits)(AMPI_(get)(at, 0)) & 0x7fff7fffu;
+            max  = AMPI_(most16)(max, a);
+            some = some + AMPI_(least16)(a, AMPI_(u32)(0x00010001));
+            AMPI_PREFETCH((const char *)at + AMPI_AHEAD);
+            if (lanes) { /* to load again is cheaper than to take a apart */
+                float *lane = lanes + i % AMPI_LANES;
+                AMPI_(add_squares)(lane, AMPI_(get_as)(at, type, 0));
+                AMPI_(add_squares)(lane + AMPI_W, AMPI_(get_as)(at, type, AMPI_W));
+            }
+        }
+    memcpy(m, &max, sizeof m);
+    memcpy(s, &some, sizeof s);
+    AMPI_(done)();
+    for (k = 0; k < (type == AMP_F32 ? AMPI_W : 2 * AMPI_W); k++) {
+        const uint32_t one = ampi_load(m, type, k);
+        largest            = one > largest ? one : largest;
+        *zeros -= type == AMP_F32 ? ampi_load_u32(s, k) : s[k];
+    }
+    return largest;
+}
+
+#endif
 
 AMPI_IN void AMPI_(put_bf16)(void *base, size_t i, AMPI_V x, const uint16_t *random) {
     AMPI_(put16)(base, i, AMPI_(stochastic)(AMPI_(bits)(x), AMPI_(get16)(random, i), 0));
@@ -3532,7 +3675,7 @@ AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
 
 AMPI_STRICT_END
 
-#endif /* AMPI_W */
+#endif /* AMPI_U */
 
 #if defined(AMPI_W) && AMPI_W == 1 /* >>impl goes on */
 #undef AMPI_W
@@ -9750,8 +9893,6 @@ AMPI_STRICT_BEGIN
 #pragma nv_diag_suppress 1675
 #endif
 
-enum { AMPI_AHEAD = 4096 }; /* a check asks for memory this many bytes before it needs it */
-
 /* Products in plain C. */
 
 AMPI_HOST float ampi_get_as(const void *base, amp_dtype type, size_t i) {
@@ -9762,13 +9903,6 @@ AMPI_HOST float ampi_round(float x, amp_dtype type) {
     ampi_store(&h, type, 0, ampi_bits_of_f32(x));
     return ampi_get_as(&h, type, 0);
 }
-AMPI_HOST float ampi_get_part(const void *base, amp_dtype type, size_t n) {
-    return n ? ampi_get_as(base, type, 0) : 0.0f;
-}
-AMPI_HOST void ampi_put_part(void *base, amp_dtype type, size_t n, float x) {
-    (void)n;
-    ampi_put_as(base, type, 0, x);
-}
 AMPI_HOST float ampi_fma(float a, float b, float c) { return ampi_add(c, ampi_mul(a, b)); }
 AMPI_HOST void  ampi_transpose(float *v) { (void)v; }
 
@@ -9778,12 +9912,49 @@ AMPI_STRICT_END
 
 #endif /* AMP_IMPLEMENTATION_INCLUDED */
 
-/* Products of a tier over vectors (>>core formulas). It has get, put and arithmetic; get_part and
-   put_part (the first n elements, if n < W), round, fma and transpose (W x W). */
+/* Products of a tier over vectors (>>core formulas), which has fma and transpose (W x W). */
 
-#ifdef AMPI_W
+#if defined(AMPI_W) && defined(AMPI_U)
 
 AMPI_STRICT_BEGIN
+
+#if AMPI_W < 16 /* the first n elements, if n < W; AVX-512 has masks */
+AMPI_HERE AMPI_V AMPI_(get_few)(const void *base, amp_dtype type, size_t n) {
+    uint32_t copy[AMPI_W] = {0};
+#if AMPI_W == 8
+    if (type == AMP_F32) return _mm256_maskload_ps((const float *)base, ampi_mask_avx2(n));
+#endif
+    memcpy(copy, base, n * amp_dtype_size(type));
+    return AMPI_(get_as)(copy, type, 0);
+}
+AMPI_HERE void AMPI_(put_few)(void *base, amp_dtype type, size_t n, AMPI_V x) {
+    uint32_t copy[AMPI_W];
+#if AMPI_W == 8
+    if (type == AMP_F32) {
+        _mm256_maskstore_ps((float *)base, ampi_mask_avx2(n), x);
+        return;
+    }
+#endif
+    AMPI_(put_as)(copy, type, 0, x);
+    memcpy(base, copy, n * amp_dtype_size(type));
+}
+AMPI_IN AMPI_V AMPI_(get_part)(const void *base, amp_dtype type, size_t n) {
+    return n >= AMPI_W ? AMPI_(get_as)(base, type, 0) : AMPI_(get_few)(base, type, n);
+}
+AMPI_IN void AMPI_(put_part)(void *base, amp_dtype type, size_t n, AMPI_V x) {
+    if (n >= AMPI_W) AMPI_(put_as)(base, type, 0, x);
+    else AMPI_(put_few)(base, type, n, x);
+}
+#endif
+
+#if AMPI_W > 1
+AMPI_HERE AMPI_V AMPI_(round)(AMPI_V x, amp_dtype type) {
+    uint16_t half[AMPI_W];
+    if (type == AMP_BF16) return AMPI_(from_bits)(AMPI_(bf16)(AMPI_(bits)(x)) & 0xffff0000u);
+    AMPI_(put_f16)(half, 0, x);
+    return AMPI_(get_f16)(half, 0);
+}
+#endif
 
 /* Elements i and on, n of them (or W) there, as they count. */
 AMPI_IN AMPI_V AMPI_(value)(const ampi_operand *x, size_t i, size_t n) {
@@ -9972,65 +10143,34 @@ AMPI_HERE void AMPI_(tiny)(const amp_gemm_args *g, const float *a, size_t rs, si
 
 AMPI_STRICT_END
 
+#undef AMPI_U
+#undef AMPI_UNROLLED
+#endif /* AMPI_U */
+
+#if defined(AMPI_W) && AMPI_W == 1 /* >>impl goes on */
 #undef AMPI_TIER
 #undef AMPI_HERE
 #undef AMPI_LOOP
 #undef AMPI_V
-#undef AMPI_U
-#undef AMPI_UNROLLED
-#endif /* AMPI_W */
-
-#if defined(AMPI_W) && AMPI_W == 1 /* >>impl goes on */
 #undef AMPI_W
 
 AMPI_STRICT_BEGIN
 
-/* R rows of C vectors: constants where it is inlined, so that the sums stay in registers. */
-#define AMPI_PRODUCT(FN, V, W, STEP, S)                                                        \
-    FN AMPI_ALWAYS void ampi_sums##S(const ampi_block *x, const size_t R, const size_t C) {    \
-        const uint32_t *a = x->a, *b = x->b;                                                   \
-        V               s[3 * STEP][2], y[2];                                                  \
-        size_t          r, c, k, q;                                                            \
-        AMPI_UNROLL for (r = 0; r < R; r++)                                                    \
-            AMPI_UNROLL for (c = 0; c < C; c++)                                                \
-                s[r][c] = x->in ? ampi_get##S(x->in, (r * 2 + c) * W) : ampi_splat##S(0.0f);   \
-        for (k = 0; k < x->words; k += AMPI_DEEP, a += 3 * STEP * AMPI_DEEP)                   \
-            for (q = 0; q < AMPI_DEEP && k + q < x->words; q++, b += 2 * W) {                  \
-                AMPI_UNROLL for (c = 0; c < C; c++) y[c] = ampi_get##S(b, c * W);              \
-                AMPI_UNROLL for (r = 0; r < R; r++) {                                          \
-                    const V ar = ampi_splat##S(ampi_load_f32(a, r * AMPI_DEEP + q));           \
-                    AMPI_UNROLL for (c = 0; c < C; c++) s[r][c] = ampi_fma##S(ar, y[c], s[r][c]); \
-                }                                                                              \
-            }                                                                                  \
-        AMPI_UNROLL for (r = 0; r < R; r++)                                                    \
-            AMPI_UNROLL for (c = 0; c < C; c++) ampi_put##S(x->out, r * x->ld + c * W, s[r][c]); \
-        ampi_done##S();                                                                        \
-    }                                                                                          \
-    FN void ampi_kernel##S(const ampi_block *x) {                                              \
-        switch ((x->rows + STEP - 1) / STEP * 2 + (x->cols > W)) {                             \
-        case 2: ampi_sums##S(x, STEP, 1); break;                                               \
-        case 3: ampi_sums##S(x, STEP, 2); break;                                               \
-        case 4: ampi_sums##S(x, 2 * STEP, 1); break;                                           \
-        case 5: ampi_sums##S(x, 2 * STEP, 2); break;                                           \
-        case 6: ampi_sums##S(x, 3 * STEP, 1); break;                                           \
-        default: ampi_sums##S(x, 3 * STEP, 2); break;                                          \
-        }                                                                                      \
-    }
-
 /* Plain C's kernels want vectors by name, since what becomes of loops depends on flags. */
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__LP64__) && !defined(__TINYC__)
 typedef float ampi_f32x4 __attribute__((vector_size(16)));
-enum { AMPI_W4 = 4 };
 AMPI_HOST ampi_f32x4 ampi_splat_x4(float x) {
     const ampi_f32x4 v = {x, x, x, x};
     return v;
 }
+#define AMPI_W 4
 #else
 typedef float ampi_f32x4;
-enum { AMPI_W4 = 1 };
 AMPI_HOST ampi_f32x4 ampi_splat_x4(float x) { return x; }
+#define AMPI_W 1
 #endif
-AMPI_OPERATIONS(AMPI_HOST, ampi_f32x4, _x4)
+AMPI_OPERATION(AMPI_HOST, ampi_f32x4, ampi_add_x4, +)
+AMPI_OPERATION(AMPI_HOST, ampi_f32x4, ampi_mul_x4, *)
 AMPI_HOST ampi_f32x4 ampi_get_x4(const void *base, size_t i) {
     ampi_f32x4 x;
     memcpy(&x, (const char *)base + 4 * i, sizeof x);
@@ -10043,7 +10183,78 @@ AMPI_HOST ampi_f32x4 ampi_fma_x4(ampi_f32x4 a, ampi_f32x4 b, ampi_f32x4 c) {
     return ampi_add_x4(c, ampi_mul_x4(a, b));
 }
 AMPI_HOST void ampi_done_x4(void) {}
-AMPI_PRODUCT(AMPI_HOST, ampi_f32x4, AMPI_W4, 2, _x4)
+
+AMPI_STRICT_END
+
+enum { AMPI_W4 = AMPI_W };
+#define AMPI_TIER _x4
+#define AMPI_HERE AMPI_HOST
+#define AMPI_V    ampi_f32x4
+#define AMPI_STEP 2
+#endif /* AMPI_W */
+
+/* Kernels of products: blocks of up to three times STEP rows, two vectors wide. */
+
+#ifdef AMPI_STEP
+
+AMPI_STRICT_BEGIN
+
+/* R rows of C vectors: constants where it is inlined, so that the sums stay in registers. */
+AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C) {
+    const uint32_t *a = x->a, *b = x->b;
+    AMPI_V          s[3 * AMPI_STEP][2], y[2];
+    size_t          r, c, k, q;
+    AMPI_UNROLL for (r = 0; r < R; r++)
+        AMPI_UNROLL for (c = 0; c < C; c++)
+            s[r][c] = x->in ? AMPI_(get)(x->in, (r * 2 + c) * AMPI_W) : AMPI_(splat)(0.0f);
+    for (k = 0; k < x->words; k += AMPI_DEEP, a += 3 * AMPI_STEP * AMPI_DEEP)
+        for (q = 0; q < AMPI_DEEP && k + q < x->words; q++, b += 2 * AMPI_W) {
+            AMPI_UNROLL for (c = 0; c < C; c++) y[c] = AMPI_(get)(b, c * AMPI_W);
+            AMPI_UNROLL for (r = 0; r < R; r++) {
+                const AMPI_V ar = AMPI_(splat)(ampi_load_f32(a, r * AMPI_DEEP + q));
+                AMPI_UNROLL for (c = 0; c < C; c++) s[r][c] = AMPI_(fma)(ar, y[c], s[r][c]);
+            }
+        }
+    AMPI_UNROLL for (r = 0; r < R; r++)
+        AMPI_UNROLL for (c = 0; c < C; c++) AMPI_(put)(x->out, r * x->ld + c * AMPI_W, s[r][c]);
+    AMPI_(done)();
+}
+AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
+    switch ((x->rows + AMPI_STEP - 1) / AMPI_STEP * 2 + (x->cols > AMPI_W)) {
+    case 2: AMPI_(sums)(x, AMPI_STEP, 1); break;
+    case 3: AMPI_(sums)(x, AMPI_STEP, 2); break;
+    case 4: AMPI_(sums)(x, 2 * AMPI_STEP, 1); break;
+    case 5: AMPI_(sums)(x, 2 * AMPI_STEP, 2); break;
+    case 6: AMPI_(sums)(x, 3 * AMPI_STEP, 1); break;
+    default: AMPI_(sums)(x, 3 * AMPI_STEP, 2); break;
+    }
+}
+
+#ifdef AMPI_NAME /* a tier of its own */
+static const ampi_engine AMPI_(engine) = {
+    3 * AMPI_STEP, 2 * AMPI_W, AMPI_STEP, AMPI_W, 32, 0, NULL, AMPI_(convert), AMPI_(pack),
+    AMPI_(kernel), AMPI_(write), AMPI_(thin), AMPI_(tiny)};
+static const ampi_tier AMPI_(tier) = {
+    AMPI_NAME, AMPI_NEEDS, 0, AMPI_(widen), AMPI_(narrow), AMPI_(check), AMPI_(fold),
+    AMPI_(unscale_from), AMPI_(accumulate_from), AMPI_(step_from), &AMPI_(engine)};
+#endif
+
+AMPI_STRICT_END
+
+#undef AMPI_NAME
+#undef AMPI_NEEDS
+#undef AMPI_TIER
+#undef AMPI_HERE
+#undef AMPI_LOOP
+#undef AMPI_V
+#undef AMPI_W
+#undef AMPI_STEP
+#endif /* AMPI_STEP */
+
+#if defined(AMP_IMPLEMENTATION) && !defined(AMPI_TIERS) /* >>impl goes on */
+#define AMPI_TIERS
+
+AMPI_STRICT_BEGIN
 
 static const ampi_engine ampi_engine_c = {
     6, 2 * AMPI_W4, 2, AMPI_W4, 32, 0, NULL,
@@ -10085,74 +10296,18 @@ static uint32_t ampi_cpu_features(void) {
 
 #define AMPI_AVX2 static inline __attribute__((unused, target("avx2,fma,f16c")))
 
-AMPI_OPERATIONS(AMPI_AVX2, __m256, _avx2)
-AMPI_AVX2 __m256 ampi_sqrt_avx2(__m256 a) {
-    __m256 r;
-    __asm__("vsqrtps {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
-    return r;
-}
-AMPI_AVX2 __m256 ampi_splat_avx2(float x) { return _mm256_set1_ps(x); }
+typedef uint32_t ampi_u32x8 __attribute__((vector_size(32)));
 
-/* Eight halves to floats and back; bf16 by the rule of ampi_bf16_from_f32. */
-AMPI_AVX2 __m256 ampi_float_avx2(__m128i h, amp_dtype type) {
-    if (type == AMP_F16) return _mm256_cvtph_ps(h);
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
-}
-AMPI_AVX2 __m128i ampi_bf16_avx2(__m256i u) {
-    const __m256i top   = _mm256_srli_epi32(u, 16);
-    const __m256i even  = _mm256_and_si256(top, _mm256_set1_epi32(1));
-    const __m256i tie   = _mm256_add_epi32(even, _mm256_set1_epi32(0x7fff));
-    const __m256i round = _mm256_srli_epi32(_mm256_add_epi32(u, tie), 16);
-    const __m256i size  = _mm256_and_si256(u, _mm256_set1_epi32(0x7fffffff));
-    const __m256i nan   = _mm256_cmpgt_epi32(size, _mm256_set1_epi32((int)AMPI_F32_INF));
-    const __m256i quiet = _mm256_or_si256(top, _mm256_set1_epi32(0x40));
-    const __m256i wide  = _mm256_blendv_epi8(round, quiet, nan);
-    const __m256i pairs = _mm256_packus_epi32(wide, wide);
-    return _mm256_castsi256_si128(_mm256_permute4x64_epi64(pairs, 0x08));
-}
-AMPI_AVX2 __m128i ampi_half_avx2(__m256 x, amp_dtype type) {
-    if (type == AMP_F16) return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
-    return ampi_bf16_avx2(_mm256_castps_si256(x));
-}
+AMPI_INSTRUCTION(AMPI_AVX2, __m256, ampi_sqrt_avx2, __m256, "vsqrtps {%1, %0|%0, %1}", "=x", "x")
 
 /* Before SSE code runs again, ours or the host's: it would crawl beside dirty upper halves. */
 AMPI_AVX2 void ampi_done_avx2(void) { _mm256_zeroupper(); }
 
-AMPI_AVX2 __m256 ampi_get_avx2(const void *base, size_t i) {
-    return _mm256_loadu_ps((const float *)ampi_at(base, AMP_F32, i));
-}
-AMPI_AVX2 void ampi_put_avx2(void *base, size_t i, __m256 x) {
-    _mm256_storeu_ps((float *)ampi_to(base, AMP_F32, i), x);
-}
-AMPI_AVX2 __m256 ampi_get_as_avx2(const void *base, amp_dtype type, size_t i) {
-    if (type == AMP_F32) return ampi_get_avx2(base, i);
-    return ampi_float_avx2(_mm_loadu_si128((const __m128i *)ampi_at(base, type, i)), type);
-}
-AMPI_AVX2 void ampi_put_as_avx2(void *base, amp_dtype type, size_t i, __m256 x) {
-    if (type == AMP_F32) ampi_put_avx2(base, i, x);
-    else _mm_storeu_si128((__m128i *)ampi_to(base, type, i), ampi_half_avx2(x, type));
-}
-AMPI_AVX2 __m256 ampi_unscaled_avx2(const void *grad, amp_dtype type, size_t i, __m256 factor) {
-    const __m256i inf  = _mm256_set1_epi32((int)AMPI_F32_INF);
-    const __m256  g    = ampi_get_as_avx2(grad, type, i);
-    __m256i       bits = _mm256_castps_si256(g), bad;
-    AMPI_PIN(bits);
-    bad = _mm256_cmpeq_epi32(_mm256_and_si256(bits, inf), inf);
-    return _mm256_blendv_ps(ampi_mul_avx2(g, factor), g, _mm256_castsi256_ps(bad));
-}
-
-/* Words, whose operators are those of uint32_t. */
-typedef uint32_t ampi_u32x8 __attribute__((vector_size(32)));
-AMPI_AVX2 ampi_u32x8 ampi_u32_avx2(uint32_t x) {
-    return (ampi_u32x8)_mm256_set1_epi32((int)x);
-}
-AMPI_AVX2 ampi_u32x8 ampi_bits_avx2(__m256 x) {
-    AMPI_PIN(x);
-    return (ampi_u32x8)_mm256_castps_si256(x);
-}
-AMPI_AVX2 __m256 ampi_from_bits_avx2(ampi_u32x8 u) { return _mm256_castsi256_ps((__m256i)u); }
 AMPI_AVX2 ampi_u32x8 ampi_above_avx2(ampi_u32x8 a, ampi_u32x8 b) {
     return (ampi_u32x8)_mm256_cmpgt_epi32((__m256i)a, (__m256i)b);
+}
+AMPI_AVX2 ampi_u32x8 ampi_choose_avx2(ampi_u32x8 a, ampi_u32x8 b, ampi_u32x8 x, ampi_u32x8 y) {
+    return (ampi_u32x8)_mm256_blendv_ps((__m256)y, (__m256)x, (__m256)ampi_above_avx2(a, b));
 }
 AMPI_AVX2 ampi_u32x8 ampi_least_avx2(ampi_u32x8 a, ampi_u32x8 b) {
     return (ampi_u32x8)_mm256_min_epu32((__m256i)a, (__m256i)b);
@@ -10160,35 +10315,55 @@ AMPI_AVX2 ampi_u32x8 ampi_least_avx2(ampi_u32x8 a, ampi_u32x8 b) {
 AMPI_AVX2 ampi_u32x8 ampi_most_avx2(ampi_u32x8 a, ampi_u32x8 b) {
     return (ampi_u32x8)_mm256_max_epu32((__m256i)a, (__m256i)b);
 }
-AMPI_AVX2 ampi_u32x8 ampi_add_below_avx2(ampi_u32x8 w, ampi_u32x8 up, ampi_u32x8 most) {
-    return w + (up & ampi_above_avx2(most, w & ampi_u32_avx2(0x7fffffffu)));
+AMPI_AVX2 ampi_u32x8 ampi_least16_avx2(ampi_u32x8 a, ampi_u32x8 b) {
+    return (ampi_u32x8)_mm256_min_epu16((__m256i)a, (__m256i)b);
+}
+AMPI_AVX2 ampi_u32x8 ampi_most16_avx2(ampi_u32x8 a, ampi_u32x8 b) {
+    return (ampi_u32x8)_mm256_max_epu16((__m256i)a, (__m256i)b);
 }
 
+AMPI_AVX2 __m256 ampi_get_f16_avx2(const void *base, size_t i) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)ampi_at(base, AMP_F16, i)));
+}
 AMPI_AVX2 ampi_u32x8 ampi_get16_avx2(const void *base, size_t i) {
-    const __m128i h = _mm_loadu_si128((const __m128i *)(const void *)((const char *)base + 2 * i));
+    const __m128i h = _mm_loadu_si128((const __m128i *)ampi_at(base, AMP_F16, i));
     return (ampi_u32x8)_mm256_cvtepu16_epi32(h);
 }
 AMPI_AVX2 ampi_u32x8 ampi_get8_avx2(const void *base, size_t i) {
     const __m128i b = _mm_loadl_epi64((const __m128i *)(const void *)((const char *)base + i));
     return (ampi_u32x8)_mm256_cvtepu8_epi32(b);
 }
-/* The lowest halves, twice. */
-AMPI_AVX2 __m128i ampi_lower_avx2(ampi_u32x8 u) {
-    const __m256i x = _mm256_blend_epi16((__m256i)u, _mm256_setzero_si256(), 0xaa);
-    return _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(x, x), 0x08));
+
+/* Sixteen in 16 bits: fp16, and the upper halves of words. */
+AMPI_AVX2 ampi_u32x8 ampi_f16_avx2(__m256 x, __m256 y) {
+    const __m256i low = _mm256_castsi128_si256(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+    return (ampi_u32x8)_mm256_inserti128_si256(
+        low, _mm256_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT), 1);
+}
+AMPI_AVX2 ampi_u32x8 ampi_uppers_avx2(ampi_u32x8 x, ampi_u32x8 y) {
+    const __m256i pairs = _mm256_packus_epi32((__m256i)(x >> 16), (__m256i)(y >> 16));
+    return (ampi_u32x8)_mm256_permute4x64_epi64(pairs, 0xd8);
+}
+AMPI_AVX2 void ampi_put_f16_avx2(void *base, size_t i, __m256 x) {
+    _mm_storeu_si128((__m128i *)ampi_to(base, AMP_F16, i),
+                     _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
 AMPI_AVX2 void ampi_put16_avx2(void *base, size_t i, ampi_u32x8 u) {
-    _mm_storeu_si128((__m128i *)(void *)((char *)base + 2 * i), ampi_lower_avx2(u));
+    const __m256i h = (__m256i)ampi_uppers_avx2(u << 16, u << 16);
+    _mm_storeu_si128((__m128i *)ampi_to(base, AMP_F16, i), _mm256_castsi256_si128(h));
 }
 AMPI_AVX2 void ampi_put8_avx2(void *base, size_t i, ampi_u32x8 u) {
-    const __m128i h = ampi_lower_avx2(u & ampi_u32_avx2(0xffu)); /* what is larger would be 255 */
-    _mm_storel_epi64((__m128i *)(void *)((char *)base + i), _mm_packus_epi16(h, h));
+    const __m256i h = (__m256i)ampi_uppers_avx2(u << 24 >> 8, u << 24 >> 8);
+    const __m128i b = _mm_packus_epi16(_mm256_castsi256_si128(h), _mm256_castsi256_si128(h));
+    _mm_storel_epi64((__m128i *)(void *)((char *)base + i), b);
 }
-AMPI_AVX2 void ampi_put_words_avx2(void *base, ampi_u32x8 u) {
-    _mm256_storeu_si256((__m256i *)base, (__m256i)u);
+AMPI_AVX2 void ampi_around_avx2(void *to, ampi_u32x8 u) {
+    _mm256_stream_si256((__m256i *)to, (__m256i)u);
 }
+
 AMPI_AVX2 ampi_u32x8 ampi_count_avx2(uint32_t u) {
-    return ampi_u32_avx2(u) + (ampi_u32x8)_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const ampi_u32x8 lanes = {0, 1, 2, 3, 4, 5, 6, 7};
+    return u + lanes;
 }
 AMPI_AVX2 AMPI_ALWAYS uint32_t ampi_largest16_avx2(ampi_u32x8 u) {
     __m128i x = _mm_max_epu16(_mm256_castsi256_si128((__m256i)u),
@@ -10200,33 +10375,8 @@ AMPI_AVX2 AMPI_ALWAYS uint32_t ampi_largest16_avx2(ampi_u32x8 u) {
 
 /* Products: 6 x 16. */
 
-AMPI_AVX2 __m256i ampi_lanes_avx2(size_t n) {
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-}
-AMPI_AVX2 __m256 ampi_get_few_avx2(const void *base, amp_dtype type, size_t n) {
-    uint16_t copy[8];
-    memset(copy, 0, sizeof copy);
-    memcpy(copy, base, 2 * n);
-    return ampi_get_as_avx2(copy, type, 0);
-}
-AMPI_AVX2 AMPI_ALWAYS __m256 ampi_get_part_avx2(const void *base, amp_dtype type, size_t n) {
-    if (n >= 8) return ampi_get_as_avx2(base, type, 0);
-    if (type == AMP_F32) return _mm256_maskload_ps((const float *)base, ampi_lanes_avx2(n));
-    return ampi_get_few_avx2(base, type, n);
-}
-AMPI_AVX2 void ampi_put_part_avx2(void *base, amp_dtype type, size_t n, __m256 x) {
-    uint16_t copy[8];
-    if (n >= 8) {
-        ampi_put_as_avx2(base, type, 0, x);
-    } else if (type == AMP_F32) {
-        _mm256_maskstore_ps((float *)base, ampi_lanes_avx2(n), x);
-    } else {
-        ampi_put_as_avx2(copy, type, 0, x);
-        memcpy(base, copy, 2 * n);
-    }
-}
-AMPI_AVX2 __m256 ampi_round_avx2(__m256 x, amp_dtype type) {
-    return ampi_float_avx2(ampi_half_avx2(x, type), type);
+AMPI_AVX2 __m256i ampi_mask_avx2(size_t n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), (__m256i)ampi_count_avx2(0));
 }
 AMPI_AVX2 __m256 ampi_fma_avx2(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
 AMPI_AVX2 void ampi_transpose_avx2(__m256 *v) {
@@ -10249,95 +10399,19 @@ AMPI_AVX2 void ampi_transpose_avx2(__m256 *v) {
     AMPI_UNROLL for (i = 0; i < 8; i++) v[i] = t[i];
 }
 
-#define AMPI_TIER _avx2
-#define AMPI_HERE AMPI_AVX2
-#define AMPI_LOOP static AMPI_NOINLINE __attribute__((target("avx2,fma,f16c")))
-#define AMPI_V    __m256
-#define AMPI_U    ampi_u32x8
-#define AMPI_W    8
+#define AMPI_TIER  _avx2
+#define AMPI_NAME  "avx2"
+#define AMPI_NEEDS 1
+#define AMPI_HERE  AMPI_AVX2
+#define AMPI_LOOP  static AMPI_NOINLINE __attribute__((target("avx2,fma,f16c")))
+#define AMPI_V     __m256
+#define AMPI_U     ampi_u32x8
+#define AMPI_W     8
+#define AMPI_STEP  2
 #include AMP_FILE
 #ifdef AMPI_TIER
 #error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
 #endif
-#undef AMPI_W
-
-AMPI_AVX2 void ampi_narrow_avx2(void *dst, amp_dtype type, const void *src, size_t i, size_t end,
-                                int stream) {
-    for (; i < end; i += 8) {
-        const __m128i h = ampi_half_avx2(ampi_get_avx2(src, i), type);
-        if (stream) _mm_stream_si128((__m128i *)ampi_to(dst, type, i), h);
-        else _mm_storeu_si128((__m128i *)ampi_to(dst, type, i), h);
-    }
-    if (stream) _mm_sfence();
-    ampi_done_avx2();
-}
-
-AMPI_AVX2 void ampi_widen_avx2(void *dst, const void *src, amp_dtype type, size_t i, size_t end,
-                               int stream) {
-    for (; i < end; i += 8) {
-        const __m256 x = ampi_get_as_avx2(src, type, i);
-        if (stream) _mm256_stream_ps((float *)ampi_to(dst, AMP_F32, i), x);
-        else ampi_put_avx2(dst, i, x);
-    }
-    if (stream) _mm_sfence();
-    ampi_done_avx2();
-}
-
-AMPI_AVX2 void ampi_add_squares_avx2(float *lane, __m256 x) {
-    ampi_put_avx2(lane, 0, ampi_add_avx2(ampi_get_avx2(lane, 0), ampi_mul_avx2(x, x)));
-}
-
-/* Magnitudes and zeros of halves are found sixteen at a time, without converting. */
-AMPI_AVX2 uint32_t ampi_check_avx2(const void *x, amp_dtype type, size_t i, size_t end,
-                                   float *lanes, size_t *zeros) {
-    const __m256i zero = _mm256_setzero_si256();
-    __m256i       max = zero, none = zero, a;
-    uint16_t      m[16], z[16];
-    uint32_t      largest = 0;
-    size_t        k;
-    if (type == AMP_F32)
-        for (; i < end; i += 8) {
-            const __m256 f = ampi_get_avx2(x, i);
-            a    = _mm256_and_si256(_mm256_castps_si256(f), _mm256_set1_epi32(0x7fffffff));
-            max  = _mm256_max_epi32(max, a);
-            none = _mm256_sub_epi32(none, _mm256_cmpeq_epi32(a, zero));
-            _mm_prefetch((const char *)ampi_at(x, type, i) + AMPI_AHEAD, _MM_HINT_T0);
-            if (lanes) ampi_add_squares_avx2(lanes + i % AMPI_LANES, f);
-        }
-    else
-        for (; i < end; i += 16) {
-            const __m256i h = _mm256_loadu_si256((const __m256i *)ampi_at(x, type, i));
-            a    = _mm256_and_si256(h, _mm256_set1_epi16(0x7fff));
-            max  = _mm256_max_epu16(max, a);
-            none = _mm256_sub_epi16(none, _mm256_cmpeq_epi16(a, zero));
-            _mm_prefetch((const char *)ampi_at(x, type, i) + AMPI_AHEAD, _MM_HINT_T0);
-            if (lanes) { /* to load again is cheaper than to take h apart */
-                float *lane = lanes + i % AMPI_LANES;
-                ampi_add_squares_avx2(lane, ampi_get_as_avx2(x, type, i));
-                ampi_add_squares_avx2(lane + 8, ampi_get_as_avx2(x, type, i + 8));
-            }
-        }
-    memcpy(m, &max, sizeof m);
-    memcpy(z, &none, sizeof z);
-    ampi_done_avx2();
-    for (k = 0; k < (type == AMP_F32 ? 8u : 16u); k++) {
-        const uint32_t one = ampi_load(m, type, k);
-        largest            = one > largest ? one : largest;
-        *zeros += type == AMP_F32 ? ampi_load_u32(z, k) : z[k];
-    }
-    return largest;
-}
-
-AMPI_PRODUCT(AMPI_AVX2, __m256, 8, 2, _avx2)
-
-static const ampi_engine ampi_engine_avx2 = {
-    6, 16, 2, 8, 32, 0, NULL,
-    ampi_convert_avx2, ampi_pack_avx2, ampi_kernel_avx2, ampi_write_avx2,
-    ampi_thin_avx2, ampi_tiny_avx2};
-
-static const ampi_tier ampi_tier_avx2 = {
-    "avx2", 1, 0, ampi_widen_avx2, ampi_narrow_avx2, ampi_check_avx2, ampi_fold_avx2,
-    ampi_unscale_from_avx2, ampi_accumulate_from_avx2, ampi_step_from_avx2, &ampi_engine_avx2};
 
 /* AVX-512 F, BW and VL: sixteen floats. */
 
@@ -10347,91 +10421,22 @@ static const ampi_tier ampi_tier_avx2 = {
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
-#define AMPI_AVX512                                                                            \
-    static inline __attribute__((unused, target("avx512f,avx512bw,avx512vl,popcnt")))
-
-AMPI_OPERATIONS(AMPI_AVX512, __m512, _avx512)
-AMPI_AVX512 __m512 ampi_sqrt_avx512(__m512 a) {
-    __m512 r;
-    __asm__("vsqrtps {%1, %0|%0, %1}" : "=v"(r) : "v"(a));
-    return r;
-}
-AMPI_AVX512 __m512 ampi_splat_avx512(float x) { return _mm512_set1_ps(x); }
-
-AMPI_AVX512 __m512 ampi_float_avx512(__m256i h, amp_dtype type) {
-    if (type == AMP_F16) return _mm512_cvtph_ps(h);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
-}
-/* bf16 in the upper half of each lane; the lower half is rest. */
-AMPI_AVX512 __m512i ampi_bf16_avx512(__m512i u) {
-    const __m512i   one  = _mm512_set1_epi32(1);
-    const __m512i   tie  = _mm512_set1_epi32(0x7fff);
-    const __m512i   even = _mm512_and_si512(_mm512_srli_epi32(u, 16), one);
-    const __m512i   size = _mm512_and_si512(u, _mm512_set1_epi32(0x7fffffff));
-    const __mmask16 nan  = _mm512_cmpgt_epi32_mask(size, _mm512_set1_epi32((int)AMPI_F32_INF));
-    const __m512i   h    = _mm512_add_epi32(u, _mm512_add_epi32(even, tie));
-    return _mm512_mask_or_epi32(h, nan, u, _mm512_set1_epi32(0x400000));
-}
-AMPI_AVX512 __m256i ampi_half_avx512(__m512 x, amp_dtype type) {
-    const __mmask16 all = (__mmask16)0xffff; /* gcc's unmasked macro warns of its own mask */
-    if (type == AMP_F16) return _mm512_maskz_cvtps_ph(all, x, _MM_FROUND_TO_NEAREST_INT);
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(ampi_bf16_avx512(_mm512_castps_si512(x)), 16));
-}
-/* The upper halves of two vectors. */
-AMPI_AVX512 __m512i ampi_uppers_avx512(__m512i x, __m512i y) {
-    static const uint16_t upper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
-                                       23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
-                                       45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
-    return _mm512_permutex2var_epi16(x, _mm512_loadu_si512(upper), y);
-}
-/* Thirty-two at a time: one full store. */
-AMPI_AVX512 __m512i ampi_halves_avx512(__m512 x, __m512 y, amp_dtype type) {
-    if (type == AMP_F16)
-        return _mm512_inserti64x4(_mm512_castsi256_si512(ampi_half_avx512(x, type)),
-                                  ampi_half_avx512(y, type), 1);
-    return ampi_uppers_avx512(ampi_bf16_avx512(_mm512_castps_si512(x)),
-                              ampi_bf16_avx512(_mm512_castps_si512(y)));
-}
-
-AMPI_AVX512 void   ampi_done_avx512(void) { _mm256_zeroupper(); }
-AMPI_AVX512 __m512 ampi_get_avx512(const void *base, size_t i) {
-    return _mm512_loadu_ps(ampi_at(base, AMP_F32, i));
-}
-AMPI_AVX512 void ampi_put_avx512(void *base, size_t i, __m512 x) {
-    _mm512_storeu_ps(ampi_to(base, AMP_F32, i), x);
-}
-AMPI_AVX512 __m512 ampi_get_as_avx512(const void *base, amp_dtype type, size_t i) {
-    if (type == AMP_F32) return ampi_get_avx512(base, i);
-    return ampi_float_avx512(_mm256_loadu_si256((const __m256i *)ampi_at(base, type, i)), type);
-}
-AMPI_AVX512 void ampi_put_as_avx512(void *base, amp_dtype type, size_t i, __m512 x) {
-    if (type == AMP_F32) ampi_put_avx512(base, i, x);
-    else _mm256_storeu_si256((__m256i *)ampi_to(base, type, i), ampi_half_avx512(x, type));
-}
-AMPI_AVX512 __m512 ampi_unscaled_avx512(const void *grad, amp_dtype type, size_t i,
-                                        __m512 factor) {
-    const __m512i inf  = _mm512_set1_epi32((int)AMPI_F32_INF);
-    const __m512  g    = ampi_get_as_avx512(grad, type, i);
-    __m512i       bits = _mm512_castps_si512(g);
-    __mmask16     bad;
-    AMPI_PIN(bits);
-    bad = _mm512_cmpeq_epi32_mask(_mm512_and_si512(bits, inf), inf);
-    return _mm512_mask_mov_ps(ampi_mul_avx512(g, factor), bad, g);
-}
+#define AMPI_BY512  target("avx512f,avx512bw,avx512vl,fma,f16c")
+#define AMPI_AVX512 static inline __attribute__((unused, AMPI_BY512))
 
 typedef uint32_t ampi_u32x16 __attribute__((vector_size(64)));
-AMPI_AVX512 ampi_u32x16 ampi_u32_avx512(uint32_t x) {
-    return (ampi_u32x16)_mm512_set1_epi32((int)x);
-}
-AMPI_AVX512 ampi_u32x16 ampi_bits_avx512(__m512 x) {
-    AMPI_PIN(x);
-    return (ampi_u32x16)_mm512_castps_si512(x);
-}
-AMPI_AVX512 __m512 ampi_from_bits_avx512(ampi_u32x16 u) {
-    return _mm512_castsi512_ps((__m512i)u);
-}
+
+AMPI_INSTRUCTION(AMPI_AVX512, __m512, ampi_sqrt_avx512, __m512, "vsqrtps {%1, %0|%0, %1}", "=v",
+                 "v")
+AMPI_AVX512 void ampi_done_avx512(void) { _mm256_zeroupper(); }
+
 AMPI_AVX512 ampi_u32x16 ampi_above_avx512(ampi_u32x16 a, ampi_u32x16 b) {
     return (ampi_u32x16)_mm512_srai_epi32((__m512i)(b - a), 31);
+}
+AMPI_AVX512 ampi_u32x16 ampi_choose_avx512(ampi_u32x16 a, ampi_u32x16 b, ampi_u32x16 x,
+                                           ampi_u32x16 y) {
+    const __mmask16 above = _mm512_cmpgt_epi32_mask((__m512i)a, (__m512i)b);
+    return (ampi_u32x16)_mm512_mask_mov_epi32((__m512i)y, above, (__m512i)x);
 }
 AMPI_AVX512 ampi_u32x16 ampi_least_avx512(ampi_u32x16 a, ampi_u32x16 b) {
     return (ampi_u32x16)_mm512_min_epu32((__m512i)a, (__m512i)b);
@@ -10439,43 +10444,61 @@ AMPI_AVX512 ampi_u32x16 ampi_least_avx512(ampi_u32x16 a, ampi_u32x16 b) {
 AMPI_AVX512 ampi_u32x16 ampi_most_avx512(ampi_u32x16 a, ampi_u32x16 b) {
     return (ampi_u32x16)_mm512_max_epu32((__m512i)a, (__m512i)b);
 }
-AMPI_AVX512 ampi_u32x16 ampi_add_below_avx512(ampi_u32x16 w, ampi_u32x16 up, ampi_u32x16 most) {
-    const __mmask16 fits =
-        _mm512_cmplt_epu32_mask((__m512i)(w & ampi_u32_avx512(0x7fffffffu)), (__m512i)most);
-    return (ampi_u32x16)_mm512_mask_add_epi32((__m512i)w, fits, (__m512i)w, (__m512i)up);
+AMPI_AVX512 ampi_u32x16 ampi_least16_avx512(ampi_u32x16 a, ampi_u32x16 b) {
+    return (ampi_u32x16)_mm512_min_epu16((__m512i)a, (__m512i)b);
+}
+AMPI_AVX512 ampi_u32x16 ampi_most16_avx512(ampi_u32x16 a, ampi_u32x16 b) {
+    return (ampi_u32x16)_mm512_max_epu16((__m512i)a, (__m512i)b);
 }
 
+AMPI_AVX512 __m512 ampi_get_f16_avx512(const void *base, size_t i) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)ampi_at(base, AMP_F16, i)));
+}
 AMPI_AVX512 ampi_u32x16 ampi_get16_avx512(const void *base, size_t i) {
-    const void *at = (const char *)base + 2 * i;
-    return (ampi_u32x16)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)at));
+    const __m256i h = _mm256_loadu_si256((const __m256i *)ampi_at(base, AMP_F16, i));
+    return (ampi_u32x16)_mm512_cvtepu16_epi32(h);
 }
 AMPI_AVX512 ampi_u32x16 ampi_get8_avx512(const void *base, size_t i) {
     const void *at = (const char *)base + i;
     return (ampi_u32x16)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)at));
 }
+
+/* Sixteen to fp16; thirty-two so, and the upper halves of words. */
+AMPI_AVX512 __m256i ampi_to_f16_avx512(__m512 x) { /* gcc's unmasked macro warns of its mask */
+    return _mm512_maskz_cvtps_ph((__mmask16)0xffff, x, _MM_FROUND_TO_NEAREST_INT);
+}
+AMPI_AVX512 ampi_u32x16 ampi_f16_avx512(__m512 x, __m512 y) {
+    return (ampi_u32x16)_mm512_inserti64x4(_mm512_castsi256_si512(ampi_to_f16_avx512(x)),
+                                           ampi_to_f16_avx512(y), 1);
+}
+AMPI_AVX512 ampi_u32x16 ampi_uppers_avx512(ampi_u32x16 x, ampi_u32x16 y) {
+    static const uint16_t upper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
+                                       23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
+                                       45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+    return (ampi_u32x16)_mm512_permutex2var_epi16((__m512i)x, _mm512_loadu_si512(upper),
+                                                  (__m512i)y);
+}
+AMPI_AVX512 void ampi_put_f16_avx512(void *base, size_t i, __m512 x) {
+    _mm256_storeu_si256((__m256i *)ampi_to(base, AMP_F16, i), ampi_to_f16_avx512(x));
+}
 AMPI_AVX512 void ampi_put16_avx512(void *base, size_t i, ampi_u32x16 u) {
-    void *at = (char *)base + 2 * i;
-    _mm256_storeu_si256((__m256i *)at, _mm512_cvtepi32_epi16((__m512i)u));
+    _mm256_storeu_si256((__m256i *)ampi_to(base, AMP_F16, i), _mm512_cvtepi32_epi16((__m512i)u));
 }
 AMPI_AVX512 void ampi_put8_avx512(void *base, size_t i, ampi_u32x16 u) {
     void *at = (char *)base + i;
     _mm_storeu_si128((__m128i *)at, _mm512_cvtepi32_epi8((__m512i)u));
 }
-AMPI_AVX512 void ampi_put_words_avx512(void *base, ampi_u32x16 u) {
-    _mm512_storeu_si512(base, (__m512i)u);
+AMPI_AVX512 void ampi_around_avx512(void *to, ampi_u32x16 u) {
+    _mm512_stream_si512((__m512i *)to, (__m512i)u);
 }
+
 AMPI_AVX512 ampi_u32x16 ampi_count_avx512(uint32_t u) {
-    const __m512i lanes =
-        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    return ampi_u32_avx512(u) + (ampi_u32x16)lanes;
+    const ampi_u32x16 lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return u + lanes;
 }
 AMPI_AVX512 AMPI_ALWAYS uint32_t ampi_largest16_avx512(ampi_u32x16 u) {
-    const __m256i y = _mm256_max_epu16(_mm512_castsi512_si256((__m512i)u),
-                                       _mm512_extracti64x4_epi64((__m512i)u, 1));
-    __m128i       x = _mm_max_epu16(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
-    x = _mm_max_epu16(x, _mm_shuffle_epi32(x, 0x4e));
-    x = _mm_max_epu16(x, _mm_shuffle_epi32(x, 0xb1));
-    return (uint32_t)_mm_cvtsi128_si32(x);
+    return ampi_largest16_avx2((ampi_u32x8)_mm256_max_epu16(
+        _mm512_castsi512_si256((__m512i)u), _mm512_extracti64x4_epi64((__m512i)u, 1)));
 }
 
 /* Products: 12 x 32. */
@@ -10486,16 +10509,22 @@ AMPI_AVX512 __mmask16 ampi_mask_avx512(size_t rest) {
 
 AMPI_AVX512 __m512 ampi_get_part_avx512(const void *base, amp_dtype type, size_t n) {
     const __mmask16 mask = ampi_mask_avx512(n);
+    __m256i         h;
     if (type == AMP_F32) return _mm512_maskz_loadu_ps(mask, base);
-    return ampi_float_avx512(_mm256_maskz_loadu_epi16(mask, base), type);
+    h = _mm256_maskz_loadu_epi16(mask, base);
+    if (type == AMP_F16) return _mm512_cvtph_ps(h);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
+AMPI_AVX512 void ampi_put_as_avx512(void *base, amp_dtype type, size_t i, __m512 x);
 AMPI_AVX512 void ampi_put_part_avx512(void *base, amp_dtype type, size_t n, __m512 x) {
     const __mmask16 mask = ampi_mask_avx512(n);
-    if (type == AMP_F32) _mm512_mask_storeu_ps(base, mask, x);
-    else _mm256_mask_storeu_epi16(base, mask, ampi_half_avx512(x, type));
-}
-AMPI_AVX512 __m512 ampi_round_avx512(__m512 x, amp_dtype type) {
-    return ampi_float_avx512(ampi_half_avx512(x, type), type);
+    uint16_t        copy[16];
+    if (type == AMP_F32) {
+        _mm512_mask_storeu_ps(base, mask, x);
+    } else {
+        ampi_put_as_avx512(copy, type, 0, x);
+        _mm256_mask_storeu_epi16(base, mask, _mm256_loadu_si256((const __m256i *)ampi_at(copy, AMP_F16, 0)));
+    }
 }
 AMPI_AVX512 __m512 ampi_fma_avx512(__m512 a, __m512 b, __m512 c) {
     return _mm512_fmadd_ps(a, b, c);
@@ -10527,106 +10556,16 @@ AMPI_AVX512 void ampi_transpose_avx512(__m512 *v) {
     }
 }
 
-#define AMPI_TIER _avx512
-#define AMPI_HERE AMPI_AVX512
-#define AMPI_LOOP static AMPI_NOINLINE __attribute__((target("avx512f,avx512bw,avx512vl")))
-#define AMPI_V    __m512
-#define AMPI_U    ampi_u32x16
-#define AMPI_W    16
+#define AMPI_TIER  _avx512
+#define AMPI_NAME  "avx512"
+#define AMPI_NEEDS 3
+#define AMPI_HERE  AMPI_AVX512
+#define AMPI_LOOP  static AMPI_NOINLINE __attribute__((AMPI_BY512))
+#define AMPI_V     __m512
+#define AMPI_U     ampi_u32x16
+#define AMPI_W     16
+#define AMPI_STEP  4
 #include AMP_FILE
-#undef AMPI_W
-
-/* Inlined with constant type and stream, so that the loop has no branches. */
-AMPI_AVX512 AMPI_ALWAYS void ampi_narrow_as_avx512(void *dst, amp_dtype type, const void *src,
-                                                   size_t i, size_t end, int stream) {
-    for (; !stream && i + 64 <= end; i += 64) { /* from the cache, twice as many pay */
-        const __m512 x0 = ampi_get_avx512(src, i), x1 = ampi_get_avx512(src, i + 16);
-        const __m512 x2 = ampi_get_avx512(src, i + 32), x3 = ampi_get_avx512(src, i + 48);
-        _mm512_storeu_si512(ampi_to(dst, type, i), ampi_halves_avx512(x0, x1, type));
-        _mm512_storeu_si512(ampi_to(dst, type, i + 32), ampi_halves_avx512(x2, x3, type));
-    }
-    for (; i < end; i += 32) {
-        const __m512i h =
-            ampi_halves_avx512(ampi_get_avx512(src, i), ampi_get_avx512(src, i + 16), type);
-        if (stream) _mm512_stream_si512((__m512i *)ampi_to(dst, type, i), h);
-        else _mm512_storeu_si512(ampi_to(dst, type, i), h);
-    }
-    if (stream) _mm_sfence();
-    ampi_done_avx512();
-}
-
-AMPI_AVX512 void ampi_narrow_avx512(void *dst, amp_dtype type, const void *src, size_t i,
-                                    size_t end, int stream) {
-    if (type == AMP_F16 && stream) ampi_narrow_as_avx512(dst, AMP_F16, src, i, end, 1);
-    else if (type == AMP_F16) ampi_narrow_as_avx512(dst, AMP_F16, src, i, end, 0);
-    else if (stream) ampi_narrow_as_avx512(dst, AMP_BF16, src, i, end, 1);
-    else ampi_narrow_as_avx512(dst, AMP_BF16, src, i, end, 0);
-}
-
-AMPI_AVX512 void ampi_widen_avx512(void *dst, const void *src, amp_dtype type, size_t i,
-                                   size_t end, int stream) {
-    for (; i < end; i += 16) {
-        const __m512 x = ampi_get_as_avx512(src, type, i);
-        if (stream) _mm512_stream_ps((float *)ampi_to(dst, AMP_F32, i), x);
-        else ampi_put_avx512(dst, i, x);
-    }
-    if (stream) _mm_sfence();
-    ampi_done_avx512();
-}
-
-AMPI_AVX512 void ampi_add_squares_avx512(float *lane, __m512 x) {
-    ampi_put_avx512(lane, 0, ampi_add_avx512(ampi_get_avx512(lane, 0), ampi_mul_avx512(x, x)));
-}
-
-AMPI_AVX512 uint32_t ampi_check_avx512(const void *x, amp_dtype type, size_t i, size_t end,
-                                       float *lanes, size_t *zeros) {
-    __m512i  max = _mm512_setzero_si512(), a;
-    uint16_t m[32];
-    uint32_t largest = 0;
-    size_t   k, none = 0;
-    if (type == AMP_F32)
-        for (; i < end; i += 16) {
-            const __m512 f = ampi_get_avx512(x, i);
-            a   = _mm512_and_si512(_mm512_castps_si512(f), _mm512_set1_epi32(0x7fffffff));
-            max = _mm512_max_epi32(max, a);
-            none += (size_t)__builtin_popcount(_mm512_testn_epi32_mask(a, a));
-            _mm_prefetch((const char *)ampi_at(x, type, i) + AMPI_AHEAD, _MM_HINT_T0);
-            if (lanes) ampi_add_squares_avx512(lanes + i % AMPI_LANES, f);
-        }
-    else
-        for (; i < end; i += 32) {
-            const __m512i h = _mm512_loadu_si512(ampi_at(x, type, i));
-            a   = _mm512_and_si512(h, _mm512_set1_epi16(0x7fff));
-            max = _mm512_max_epu16(max, a);
-            none += (size_t)__builtin_popcountll(_mm512_testn_epi16_mask(a, a));
-            _mm_prefetch((const char *)ampi_at(x, type, i) + AMPI_AHEAD, _MM_HINT_T0);
-            if (lanes) {
-                float *lane = lanes + i % AMPI_LANES;
-                ampi_add_squares_avx512(lane, ampi_get_as_avx512(x, type, i));
-                ampi_add_squares_avx512(lane + 16, ampi_get_as_avx512(x, type, i + 16));
-            }
-        }
-    memcpy(m, &max, sizeof m);
-    ampi_done_avx512();
-    for (k = 0; k < (type == AMP_F32 ? 16u : 32u); k++) {
-        const uint32_t one = ampi_load(m, type, k);
-        largest            = one > largest ? one : largest;
-    }
-    *zeros += none;
-    return largest;
-}
-
-AMPI_PRODUCT(AMPI_AVX512, __m512, 16, 4, _avx512)
-
-static const ampi_engine ampi_engine_avx512 = {
-    12, 32, 4, 16, 32, 0, NULL,
-    ampi_convert_avx512, ampi_pack_avx512, ampi_kernel_avx512, ampi_write_avx512,
-    ampi_thin_avx512, ampi_tiny_avx512};
-
-static const ampi_tier ampi_tier_avx512 = {
-    "avx512", 3, 0, ampi_widen_avx512, ampi_narrow_avx512, ampi_check_avx512,
-    ampi_fold_avx512, ampi_unscale_from_avx512, ampi_accumulate_from_avx512,
-    ampi_step_from_avx512, &ampi_engine_avx512};
 
 #if AMPI_PAIRS
 
@@ -10642,7 +10581,7 @@ AMPI_AVX512 __m512i ampi_round_pairs(__m512 x, __m512 y) {
 /* Cut the leading bf16 off x: its bits, in the upper half. The rest is exact; 0 of inf and NaN. Of
    numbers that would round to inf the largest bf16 is cut off. The instruction takes subnormals for
    0, as the products do. */
-AMPI_AVX512 AMPI_ALWAYS __m512i ampi_cut_avx512(__m512 *x) {
+AMPI_AVX512 AMPI_ALWAYS ampi_u32x16 ampi_cut_avx512(__m512 *x) {
     const __m512i   inf  = _mm512_set1_epi32((int)AMPI_F32_INF);
     const __m512i   u    = _mm512_castps_si512(*x);
     const __mmask16 fine = _mm512_cmpneq_epi32_mask(_mm512_and_si512(u, inf), inf);
@@ -10654,7 +10593,7 @@ AMPI_AVX512 AMPI_ALWAYS __m512i ampi_cut_avx512(__m512 *x) {
     over = _mm512_mask_cmpeq_epi32_mask(fine, _mm512_and_si512(high, inf), inf);
     high = _mm512_mask_sub_epi32(high, over, high, _mm512_set1_epi32(0x10000));
     *x   = _mm512_maskz_mov_ps(fine, ampi_sub_avx512(*x, _mm512_castsi512_ps(high)));
-    return high;
+    return (ampi_u32x16)high;
 }
 
 /* What the instruction would flush, though it rounds to a normal bf16, made normal. */
@@ -10765,10 +10704,8 @@ AMPI_AVX512 void ampi_pack_parts_avx512(uint32_t *dst, size_t width, int of_b,
         __m512          e = ampi_value_avx512(x, s.first, s.n0);
         __m512          o = ampi_value_avx512(x, s.second, s.n1);
         for (p = 0; p < 2; p++) {
-            const __m512i h0 = ampi_cut_avx512(&e), h1 = ampi_cut_avx512(&o);
-            t[p][i] = _mm512_castsi512_ps(
-                x->cs == 1 ? ampi_uppers_avx512(h0, h1)
-                           : _mm512_or_si512(_mm512_srli_epi32(h0, 16), h1));
+            const ampi_u32x16 h0 = ampi_cut_avx512(&e), h1 = ampi_cut_avx512(&o);
+            t[p][i] = (__m512)(x->cs == 1 ? ampi_uppers_avx512(h0, h1) : h0 >> 16 | h1);
         }
     }
     for (p = 0; p < 2; p++) {
@@ -10814,7 +10751,7 @@ AMPI_AVX512 __m512i ampi_bf16_pairs(const void *src, size_t i) {
     __mmask16    a, b;
     __asm__("vfpclassps {$0x20, %1, %0|%0, %1, 0x20}" : "=k"(a) : "v"(x));
     __asm__("vfpclassps {$0x20, %1, %0|%0, %1, 0x20}" : "=k"(b) : "v"(y));
-    return a | b ? ampi_halves_avx512(x, y, AMP_BF16) : ampi_round_pairs(x, y);
+    return a | b ? (__m512i)ampi_halves_avx512(x, y, AMP_BF16) : ampi_round_pairs(x, y);
 }
 AMPI_AVX512 void ampi_narrow_pairs(void *dst, amp_dtype type, const void *src, size_t i,
                                    size_t end, int stream) {
@@ -10834,7 +10771,12 @@ AMPI_AVX512 __m512 ampi_splat_pairs(float x) { return ampi_splat_avx512(x); }
 AMPI_AVX512 __m512 ampi_get_pairs(const void *base, size_t i) { return ampi_get_avx512(base, i); }
 AMPI_AVX512 void   ampi_put_pairs(void *base, size_t i, __m512 x) { ampi_put_avx512(base, i, x); }
 AMPI_AVX512 void   ampi_done_pairs(void) { ampi_done_avx512(); }
-AMPI_PRODUCT(AMPI_AVX512, __m512, 16, 4, _pairs)
+#define AMPI_TIER _pairs
+#define AMPI_HERE AMPI_AVX512
+#define AMPI_V    __m512
+#define AMPI_W    16
+#define AMPI_STEP 4
+#include AMP_FILE
 
 static const ampi_engine ampi_engine_pairs_avx512 = {
     12, 32, 4, 16, 32, 1, NULL, ampi_convert_avx512, ampi_pack_pairs_avx512,
@@ -10860,69 +10802,34 @@ static uint32_t ampi_cpu_features(void) { return 0; }
 
 /* NEON of AArch64: four floats, always there. */
 
-AMPI_OPERATIONS(AMPI_FN, float32x4_t, _neon)
-AMPI_FN float32x4_t ampi_sqrt_neon(float32x4_t a) {
-    float32x4_t r;
-    __asm__("fsqrt %0.4s, %1.4s" : "=w"(r) : "w"(a));
-    return r;
-}
-AMPI_FN float32x4_t ampi_splat_neon(float x) { return vdupq_n_f32(x); }
-
-AMPI_FN void        ampi_done_neon(void) {}
-AMPI_FN float32x4_t ampi_get_neon(const void *base, size_t i) {
-    return vreinterpretq_f32_u8(vld1q_u8((const uint8_t *)ampi_at(base, AMP_F32, i)));
-}
-AMPI_FN void ampi_put_neon(void *base, size_t i, float32x4_t x) {
-    vst1q_u8((uint8_t *)ampi_to(base, AMP_F32, i), vreinterpretq_u8_f32(x));
-}
-AMPI_FN float32x4_t ampi_get_as_neon(const void *base, amp_dtype type, size_t i) {
-    uint16x4_t h;
-    if (type == AMP_F32) return ampi_get_neon(base, i);
-    h = vreinterpret_u16_u8(vld1_u8((const uint8_t *)ampi_at(base, type, i)));
-    if (type == AMP_F16) return vcvt_f32_f16(vreinterpret_f16_u16(h));
-    return vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(h), 16));
-}
-AMPI_FN uint16x4_t ampi_bf16_neon(uint32x4_t u) {
-    const uint32x4_t top  = vshrq_n_u32(u, 16);
-    const uint32x4_t even = vandq_u32(top, vdupq_n_u32(1));
-    const uint32x4_t tie  = vaddq_u32(even, vdupq_n_u32(0x7fff));
-    const uint32x4_t size = vandq_u32(u, vdupq_n_u32(0x7fffffffu));
-    const uint32x4_t nan  = vcgtq_u32(size, vdupq_n_u32(AMPI_F32_INF));
-    const uint32x4_t h    = vshrq_n_u32(vaddq_u32(u, tie), 16);
-    return vmovn_u32(vbslq_u32(nan, vorrq_u32(top, vdupq_n_u32(0x40)), h));
-}
-AMPI_FN void ampi_put_as_neon(void *base, amp_dtype type, size_t i, float32x4_t x) {
-    uint16x4_t h;
-    if (type == AMP_F32) {
-        ampi_put_neon(base, i, x);
-        return;
-    }
-    h = type == AMP_F16 ? vreinterpret_u16_f16(vcvt_f16_f32(x))
-                        : ampi_bf16_neon(vreinterpretq_u32_f32(x));
-    vst1_u8((uint8_t *)ampi_to(base, type, i), vreinterpret_u8_u16(h));
-}
-AMPI_FN float32x4_t ampi_unscaled_neon(const void *grad, amp_dtype type, size_t i,
-                                       float32x4_t factor) {
-    const uint32x4_t  inf  = vdupq_n_u32(AMPI_F32_INF);
-    const float32x4_t g    = ampi_get_as_neon(grad, type, i);
-    uint32x4_t        bits = vreinterpretq_u32_f32(g);
-    AMPI_PIN(bits);
-    return vbslq_f32(vceqq_u32(vandq_u32(bits, inf), inf), g, ampi_mul_neon(g, factor));
-}
-
-AMPI_FN uint32x4_t ampi_u32_neon(uint32_t x) { return vdupq_n_u32(x); }
-AMPI_FN uint32x4_t ampi_bits_neon(float32x4_t x) {
-    AMPI_PIN(x);
-    return vreinterpretq_u32_f32(x);
-}
-AMPI_FN float32x4_t ampi_from_bits_neon(uint32x4_t u) { return vreinterpretq_f32_u32(u); }
+AMPI_INSTRUCTION(AMPI_FN, float32x4_t, ampi_sqrt_neon, float32x4_t, "fsqrt %0.4s, %1.4s", "=w", "w")
+AMPI_FN void       ampi_done_neon(void) {}
 AMPI_FN uint32x4_t ampi_above_neon(uint32x4_t a, uint32x4_t b) { return vcgtq_u32(a, b); }
+AMPI_FN uint32x4_t ampi_choose_neon(uint32x4_t a, uint32x4_t b, uint32x4_t x, uint32x4_t y) {
+    return vbslq_u32(vcgtq_u32(a, b), x, y);
+}
 AMPI_FN uint32x4_t ampi_least_neon(uint32x4_t a, uint32x4_t b) { return vminq_u32(a, b); }
 AMPI_FN uint32x4_t ampi_most_neon(uint32x4_t a, uint32x4_t b) { return vmaxq_u32(a, b); }
-AMPI_FN uint32x4_t ampi_add_below_neon(uint32x4_t w, uint32x4_t up, uint32x4_t most) {
-    return w + (up & ampi_above_neon(most, w & ampi_u32_neon(0x7fffffffu)));
+AMPI_FN uint32x4_t ampi_least16_neon(uint32x4_t a, uint32x4_t b) {
+    return (uint32x4_t)vminq_u16((uint16x8_t)a, (uint16x8_t)b);
+}
+AMPI_FN uint32x4_t ampi_most16_neon(uint32x4_t a, uint32x4_t b) {
+    return (uint32x4_t)vmaxq_u16((uint16x8_t)a, (uint16x8_t)b);
 }
 
+AMPI_FN float32x4_t ampi_get_f16_neon(const void *base, size_t i) {
+    return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8((const uint8_t *)base + 2 * i)));
+}
+AMPI_FN void ampi_put_f16_neon(void *base, size_t i, float32x4_t x) {
+    vst1_u8((uint8_t *)base + 2 * i, vreinterpret_u8_f16(vcvt_f16_f32(x)));
+}
+AMPI_FN uint32x4_t ampi_f16_neon(float32x4_t x, float32x4_t y) {
+    return (uint32x4_t)vcombine_f16(vcvt_f16_f32(x), vcvt_f16_f32(y));
+}
+AMPI_FN uint32x4_t ampi_uppers_neon(uint32x4_t x, uint32x4_t y) {
+    return (uint32x4_t)vuzp2q_u16((uint16x8_t)x, (uint16x8_t)y);
+}
+AMPI_FN void ampi_around_neon(void *to, uint32x4_t u) { memcpy(to, &u, sizeof u); }
 AMPI_FN uint32x4_t ampi_get16_neon(const void *base, size_t i) {
     return vmovl_u16(vreinterpret_u16_u8(vld1_u8((const uint8_t *)base + 2 * i)));
 }
@@ -10938,12 +10845,9 @@ AMPI_FN void ampi_put8_neon(void *base, size_t i, uint32x4_t u) {
     const uint8x8_t  b = vmovn_u16(vcombine_u16(h, h));
     ampi_store_u32((uint8_t *)base + i, 0, vget_lane_u32(vreinterpret_u32_u8(b), 0));
 }
-AMPI_FN void ampi_put_words_neon(void *base, uint32x4_t u) {
-    vst1q_u8((uint8_t *)base, vreinterpretq_u8_u32(u));
-}
 AMPI_FN uint32x4_t ampi_count_neon(uint32_t u) {
-    static const uint32_t lanes[4] = {0, 1, 2, 3};
-    return vaddq_u32(vdupq_n_u32(u), vld1q_u32(lanes));
+    const uint32x4_t lanes = {0, 1, 2, 3};
+    return u + lanes;
 }
 AMPI_FN uint32_t ampi_largest16_neon(uint32x4_t u) {
     const uint16x8_t h = vreinterpretq_u16_u32(u);
@@ -10952,29 +10856,6 @@ AMPI_FN uint32_t ampi_largest16_neon(uint32x4_t u) {
 
 /* Products: 12 x 8. */
 
-AMPI_HOST float32x4_t ampi_get_few_neon(const void *base, amp_dtype type, size_t n) {
-    uint32_t copy[4];
-    memset(copy, 0, sizeof copy);
-    memcpy(copy, base, n * amp_dtype_size(type));
-    return ampi_get_as_neon(copy, type, 0);
-}
-AMPI_HOST AMPI_ALWAYS float32x4_t ampi_get_part_neon(const void *base, amp_dtype type, size_t n) {
-    return n >= 4 ? ampi_get_as_neon(base, type, 0) : ampi_get_few_neon(base, type, n);
-}
-AMPI_HOST void ampi_put_part_neon(void *base, amp_dtype type, size_t n, float32x4_t x) {
-    uint32_t copy[4];
-    if (n >= 4) {
-        ampi_put_as_neon(base, type, 0, x);
-        return;
-    }
-    ampi_put_as_neon(copy, type, 0, x);
-    memcpy(base, copy, n * amp_dtype_size(type));
-}
-AMPI_HOST float32x4_t ampi_round_neon(float32x4_t x, amp_dtype type) {
-    uint32_t half[4]; /* room for fp32, of which gcc thinks */
-    ampi_put_as_neon(half, type, 0, x);
-    return ampi_get_as_neon(half, type, 0);
-}
 AMPI_HOST float32x4_t ampi_fma_neon(float32x4_t a, float32x4_t b, float32x4_t c) {
     return vfmaq_f32(c, a, b);
 }
@@ -10987,57 +10868,19 @@ AMPI_HOST void ampi_transpose_neon(float32x4_t *v) {
     v[3] = vcombine_f32(vget_high_f32(t1), vget_high_f32(t3));
 }
 
-#define AMPI_TIER _neon
-#define AMPI_HERE AMPI_HOST
-#define AMPI_LOOP static AMPI_NOINLINE
-#define AMPI_V    float32x4_t
-#define AMPI_U    uint32x4_t
-#define AMPI_W    4
+#define AMPI_TIER  _neon
+#define AMPI_NAME  "neon"
+#define AMPI_NEEDS 0
+#define AMPI_HERE  AMPI_HOST
+#define AMPI_LOOP  static AMPI_NOINLINE
+#define AMPI_V     float32x4_t
+#define AMPI_U     uint32x4_t
+#define AMPI_W     4
+#define AMPI_STEP  4
 #include AMP_FILE
 #ifdef AMPI_TIER
 #error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
 #endif
-#undef AMPI_W
-
-static void ampi_narrow_neon(void *dst, amp_dtype type, const void *src, size_t i, size_t end,
-                             int stream) {
-    (void)stream;
-    for (; i < end; i += 4) ampi_put_as_neon(dst, type, i, ampi_get_neon(src, i));
-}
-
-static void ampi_widen_neon(void *dst, const void *src, amp_dtype type, size_t i, size_t end,
-                            int stream) {
-    (void)stream;
-    for (; i < end; i += 4) ampi_put_neon(dst, i, ampi_get_as_neon(src, type, i));
-}
-
-static uint32_t ampi_check_neon(const void *x, amp_dtype type, size_t i, size_t end, float *lanes,
-                                size_t *zeros) {
-    uint32x4_t max = vdupq_n_u32(0), none = vdupq_n_u32(0);
-    for (; i < end; i += 4) {
-        const float32x4_t f = ampi_get_as_neon(x, type, i);
-        const uint32x4_t  a = vandq_u32(vreinterpretq_u32_f32(f), vdupq_n_u32(0x7fffffffu));
-        max                 = vmaxq_u32(max, a);
-        none                = vsubq_u32(none, vceqq_u32(a, vdupq_n_u32(0)));
-        if (lanes) {
-            float *lane = lanes + i % AMPI_LANES;
-            ampi_put_neon(lane, 0, ampi_add_neon(ampi_get_neon(lane, 0), ampi_mul_neon(f, f)));
-        }
-    }
-    *zeros += vaddvq_u32(none);
-    return vmaxvq_u32(max);
-}
-
-AMPI_PRODUCT(AMPI_HOST, float32x4_t, 4, 4, _neon)
-
-static const ampi_engine ampi_engine_neon = {
-    12, 8, 4, 4, 32, 0, NULL,
-    ampi_convert_neon, ampi_pack_neon, ampi_kernel_neon, ampi_write_neon,
-    ampi_thin_neon, ampi_tiny_neon};
-
-static const ampi_tier ampi_tier_neon = {
-    "neon", 0, 0, ampi_widen_neon, ampi_narrow_neon, ampi_check_neon, ampi_fold_neon,
-    ampi_unscale_from_neon, ampi_accumulate_from_neon, ampi_step_from_neon, &ampi_engine_neon};
 
 #endif /* AMPI_NEON */
 
