@@ -10519,11 +10519,13 @@ AMPI_AVX512 void ampi_put_as_avx512(void *base, amp_dtype type, size_t i, __m512
 AMPI_AVX512 void ampi_put_part_avx512(void *base, amp_dtype type, size_t n, __m512 x) {
     const __mmask16 mask = ampi_mask_avx512(n);
     uint16_t        copy[16];
+    __m256i         h;
     if (type == AMP_F32) {
         _mm512_mask_storeu_ps(base, mask, x);
     } else {
         ampi_put_as_avx512(copy, type, 0, x);
-        _mm256_mask_storeu_epi16(base, mask, _mm256_loadu_si256((const __m256i *)ampi_at(copy, AMP_F16, 0)));
+        h = _mm256_loadu_si256((const __m256i *)ampi_at(copy, type, 0));
+        _mm256_mask_storeu_epi16(base, mask, h);
     }
 }
 AMPI_AVX512 __m512 ampi_fma_avx512(__m512 a, __m512 b, __m512 c) {
