@@ -375,6 +375,7 @@ static double clipped_run(int how, float *w) {
     const float max_norm = 0.5f, lr = 0.25f;
     const amp_optimizer_desc desc = {.dtype = how == CLIP_FP32 ? AMP_F32 : AMP_F16,
                                      .max_norm = how <= CLIP_DESC ? max_norm : 0.0f,
+                                     .unscale_in_place = 1, /* grad is written anew each time */
                                      .scaler = {.init_scale = 1024.0f,
                                                 .disabled = how == CLIP_FP32}};
     amp_optimizer opt;
