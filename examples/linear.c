@@ -14,7 +14,8 @@ static const char *const names[WAYS]       = {"loops", "amp fp32", "amp bf16", "
 static const amp_dtype   to[WAYS]          = {AMP_F32, AMP_F32, AMP_BF16, AMP_F16};
 static float w[LAYERS][MOST * H + H], dw[LAYERS][MOST * H + H]; /* a bias is behind its weights */
 static float x[LAYERS + 1][B * MOST], dx[LAYERS + 1][B * MOST], image[OUT * IN];
-static amp_scaler scaler; /* disabled but for fp16 */
+static amp_scaler_desc scaling; /* disabled but for fp16 */
+static amp_scaler      scaler;
 
 static void must(amp_result r) {
     if (r != AMP_OK) fprintf(stderr, "linear: %s\n", amp_result_string(r)), exit(1);
@@ -69,13 +70,12 @@ static double step(int way, size_t label) { /* of SGD, on the squared error, whi
 }
 
 int main(void) {
-    static amp_scaler_desc off;
-    off.disabled = 1;
     for (int way = 0; way < WAYS; way++) {
         double best = 1e9;
         srand(1), fill(image, OUT * IN, 1.0f), memset(w, 0, sizeof w);
         for (size_t l = 0; l < LAYERS; l++) fill(w[l], width[l] * width[l + 1], 0.05f);
-        must(amp_scaler_init(&scaler, to[way] == AMP_F16 ? NULL : &off));
+        scaling.disabled = to[way] != AMP_F16;
+        must(amp_scaler_init(&scaler, &scaling));
         printf("%-8s  loss", names[way]);
         for (size_t n = 1; n <= 40; n++) {
             fill(x[0], B * IN, 1.0f); /* noise, over an image of each class in turn */
@@ -87,5 +87,4 @@ int main(void) {
         }
         printf("%10.2f ms a step\n", best);
     }
-    return 0;
 }
