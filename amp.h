@@ -887,7 +887,7 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
    rebind, a weight cache. */
 
 typedef struct amp_ranks {
-    int rank, count; /* 0: as without ranks; 1: meets nobody, sum_fn may be NULL; at most 65536   */
+    int rank, count; /* 0: as without ranks; 1: one file, sum_fn may be NULL; at most 65536       */
     amp_result (*sum_fn)(void *user, double *sums, size_t count, uint32_t *flags);
     void *user;
 } amp_ranks;
@@ -1026,10 +1026,11 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
    count. Underflow: a quarter or more of a tensor's fp16 gradients that are not 0 are subnormal in
    the last sample. */
 typedef enum amp_advice_code {
-    AMP_ADVICE_NAN = 0,        /* NaN at a scale of 1, or after ten overflows in a row: how many;
-                                  and the tensor whose weights, or else gradients, hold one       */
+    AMP_ADVICE_NAN = 0,        /* NaN at a scale of 1 or less, or after ten overflows in a row: how
+                                  many; the tensor whose weights, or else gradients, hold one     */
     AMP_ADVICE_STUCK,          /* five overflows or more in a row, at the least scale: how many   */
-    AMP_ADVICE_TOO_MANY_SKIPS, /* over one in ten, and twice what growth explains: how many       */
+    AMP_ADVICE_TOO_MANY_SKIPS, /* over one in ten, the first 64 of a run apart, and twice what
+                                  growth explains: how many                                       */
     AMP_ADVICE_SCALE_TOO_HIGH, /* a scale above 1 that never moves overflowed twice: the scale    */
     AMP_ADVICE_SCALE_TOO_LOW,  /* underflow, and 2^4 or more of headroom, but the scale never
                                   moves, or is at its largest: the headroom                       */
@@ -1085,14 +1086,14 @@ AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write
    AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN; moments of 8 bits with moment1 or moment2, or with a
    row_length that is not a multiple of 32. */
 
-typedef enum amp_format { /* bytes: of a master, beside the model's 2; of AdamW's moments        */
-    AMP_FORMAT_F32 = 0,   /* 4; 8                                                                */
-    AMP_FORMAT_BF16,      /* -; 4                                                                */
-    AMP_FORMAT_8BIT,      /* -; 2.1                                                              */
-    AMP_FORMAT_SPLIT,     /* 2; -  the lower bits: with the model, of bf16, all of fp32          */
-    AMP_FORMAT_24BIT,     /* 1; -  8 bits more than the model has                                */
-    AMP_FORMAT_SR,        /* 0; -  the model alone, rounded stochastically                       */
-    AMP_FORMAT_KAHAN      /* 2; -  the model and, in 16 bits, what it lost to rounding           */
+typedef enum amp_format { /* bytes an element, beside the 2 of a model; moments: both of AdamW  */
+    AMP_FORMAT_F32 = 0,   /* master 4, moments 8                                                 */
+    AMP_FORMAT_BF16,      /* moments 4                                                           */
+    AMP_FORMAT_8BIT,      /* moments 2.1                                                         */
+    AMP_FORMAT_SPLIT,     /* master 2, the lower bits: with a model of bf16 all of fp32          */
+    AMP_FORMAT_24BIT,     /* master 1: 8 bits more than the model has                            */
+    AMP_FORMAT_SR,        /* master 0: the model alone, rounded stochastically                   */
+    AMP_FORMAT_KAHAN      /* master 2: in 16 bits what the model has lost to rounding            */
 } amp_format;
 
 typedef struct amp_storage { amp_format master, moments; } amp_storage;
