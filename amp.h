@@ -230,12 +230,10 @@
                   amp_gemm_args.bias            if of 16 bits: set .bias_type
                   AMP_OP_LIST                   its rows have three arguments
                   a renamed amp.h               AMP_FILE or AMP_NO_VECTORS
-              Refused now: C that shares an element with A or B; arrays that overlap, in prepare;
-              ranks that differ, in prepare, save and load; a weight cache of an optimizer without
-              fp32 masters, whose weights are NaN after prepare.
-              Other bits: amp_gemm in a scope without a cache rounds, too. Random bits of stochastic
-              rounding: a run that goes on from such a file of 0.5.0 has others from there. Sums of
-              a row that is there more than 64 times are of segments of 64.
+              Refused now: C that shares an element with A or B; arrays that overlap; ranks that
+              differ; a weight cache without fp32 masters, whose weights are NaN after prepare.
+              Other bits: amp_gemm in a scope without a cache rounds, too; stochastic rounding of a
+              run that goes on from a file of 0.5.0; sums of a row that is there more than 64 times.
               New: amp_matmul, amp_linear, amp_linear_backward; amp_gemm_args.compute;
               AMP_CBLAS_DROP_IN; amp_optimizer_refresh; amp_optimizer_lion; skipped_in_a_row, by
               which a run is stuck in every preset; results from NOT_INITIALIZED on;
