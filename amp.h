@@ -225,6 +225,7 @@
                       _8BIT_24                  {AMP_FORMAT_24BIT, AMP_FORMAT_8BIT}
                   amp_cuda_capability           amp_capability_of
                   AMP_CUDA_DEF                  gone: amp_kernels.cu's functions are extern
+                  amp_optimizer_accumulate      of several parts: for one 0, 1 in front of type
                   amp_turn, AMP_TURNS           amp_iteration, AMP_HISTORY
                   turns, .first_turn, .halves   .iterations, .first_iteration, .rounded, JSON too
                   amp_gemm_args.bias            if of 16 bits: set .bias_type
@@ -857,7 +858,7 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
        for (t = 0; t * count < M; t++) {
            backward of micro-batch t * count + rank        there may be none for this rank
            all-to-all: each rank gets its ranges           16 bits; a rank that had none sends none
-           amp_optimizer_accumulate(opt, i, range, type)   of each rank, in the order of ranks
+           amp_optimizer_accumulate(opt, i, parts, ...)    of all ranks, in their order
        }
        amp_optimizer_adamw(opt, lr)                        on all ranks
        all-gather: each rank gives its ranges              into amp_optimizer_model (cast const
@@ -896,10 +897,11 @@ typedef struct amp_ranks {
    Without ranks, all. n is 0 for a bad index and before prepare. */
 AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first, size_t *n);
 
-/* Add the scaled gradient of one micro-batch: the elements of this rank's range of tensor i, in
-   backend memory. Does not wait. A frozen tensor, or no desc.ranks: AMP_ERROR_UNSUPPORTED. */
-AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const void *part,
-                                            amp_dtype type);
+/* Add the scaled gradients of count micro-batches, in order: of each, the elements of this rank's
+   range of tensor i, in backend memory, stride elements behind those before it. Does not wait; one
+   launch on CUDA. A frozen tensor, or no desc.ranks: AMP_ERROR_UNSUPPORTED. */
+AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const void *parts,
+                                            size_t stride, size_t count, amp_dtype type);
 #endif
 
 /* ---------------------------------------------------------------- >>api  sparse
@@ -2173,9 +2175,9 @@ struct ampi_functions {
                           size_t count, float *const *weights, void *const *grads);
     /* ends with ampi_decide, unless plan->meets: then AMPI_JOB_DECIDE does that, later */
     amp_result (*check_fn)(const amp_backend *self, const amp_plan *plan);
-    /* sums += x, element by element, in fp32 */
-    amp_result (*add_fn)(const amp_backend *self, float *sums, const void *x, amp_dtype type,
-                         size_t n);
+    /* sums += each of count parts, stride elements apart, in order, in fp32 */
+    amp_result (*add_fn)(const amp_backend *self, float *sums, const void *parts, size_t stride,
+                         size_t count, amp_dtype type, size_t n);
     amp_result (*update_fn)(const amp_backend *self, const amp_plan *plan, ampi_job job);
     amp_result (*gemm_fn)(const amp_backend *self, const amp_gemm_args *args);
     amp_result (*wait_fn)(const amp_backend *self);
@@ -5555,8 +5557,8 @@ static amp_result ampi_cpu_check(const amp_backend *self, const amp_plan *plan) 
     return AMP_OK;
 }
 
-static amp_result ampi_cpu_add(const amp_backend *self, float *sums, const void *x,
-                               amp_dtype type, size_t n) {
+static amp_result ampi_cpu_add(const amp_backend *self, float *sums, const void *parts,
+                               size_t stride, size_t count, amp_dtype type, size_t n) {
     const int64_t chunks = (int64_t)ampi_chunks(n);
     int64_t       c;
     (void)self;
@@ -5566,8 +5568,10 @@ static amp_result ampi_cpu_add(const amp_backend *self, float *sums, const void 
     for (c = 0; c < chunks; c++) {
         const size_t   i  = (size_t)c * AMPI_CHUNK;
         const uint32_t fp = ampi_fp_begin();
-        ampi_accumulate_array(ampi_to(sums, AMP_F32, i), ampi_at(x, type, i), type,
-                              ampi_min(n - i, AMPI_CHUNK));
+        size_t         k;
+        for (k = 0; k < count; k++)
+            ampi_accumulate_array(ampi_to(sums, AMP_F32, i), ampi_at(parts, type, k * stride + i),
+                                  type, ampi_min(n - i, AMPI_CHUNK));
         ampi_fp_end(fp);
     }
     return AMP_OK;
@@ -7654,8 +7658,8 @@ AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first,
     if (n) *n = s ? (size_t)s->n : 0;
 }
 
-AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const void *part,
-                                            amp_dtype type) {
+AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const void *parts,
+                                            size_t stride, size_t count, amp_dtype type) {
     const amp_tensor  *t = ampi_tensor(opt, i);
     const amp_backend *b;
     const ampi_slot   *s;
@@ -7666,15 +7670,15 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
     if (!amp_dtype_size(type)) return AMP_ERROR_INVALID_ENUM;
     b = &opt->backend;
     s = &opt->plan->host_slots[i];
-    if (s->n && !part) return AMP_ERROR_INVALID_ARGUMENT;
+    if (s->n && count && !parts) return AMP_ERROR_INVALID_ARGUMENT;
     if (!opt->ranks.count)
         return ampi_tensor_problem(opt, (size_t)i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "it is not in shards: its gradient is where grad says");
     if (!ampi_learns(t))
         return ampi_tensor_problem(opt, (size_t)i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "it is frozen: grad or grad_later would make it learn");
-    if (!s->n) return AMP_OK;
-    return b->functions->add_fn(b, (float *)s->grad, part, type, (size_t)s->n);
+    if (!s->n || !count) return AMP_OK;
+    return b->functions->add_fn(b, (float *)s->grad, parts, stride, count, type, (size_t)s->n);
 }
 
 #ifndef AMP_NO_STDLIB

@@ -1257,7 +1257,8 @@ AMPI_DEVICE uint32_t ampi_first_of(const uint32_t *keys, uint32_t key, uint32_t 
    of a warp has two, 32 apart. */
 struct ampi_addends {
     ampi_any to, values;
-    uint32_t count, length, low, high;
+    uint64_t length; /* from one to the next */
+    uint32_t count, low, high;
 };
 
 /* Their sum, for N elements of the row from i. A warp stays together. */
@@ -1291,10 +1292,9 @@ template <int TYPE, int N, bool PLACES> struct ampi_row_adder {
         }
         k += M;
     }
-    /* Lanes beyond the row look at its first element: a load without a condition is sooner there. */
     AMPI_MEMBER void run(unsigned from, bool within) {
         const ampi_array<SUM> to(a.to);
-        i = within ? from : 0;
+        i = from;
         k = 0;
         if (!PLACES) to.template expand<N>(to.template fetch<N>(i), sum);
         while (a.count - k >= 16) add<16>();
@@ -1306,13 +1306,15 @@ template <int TYPE, int N, bool PLACES> struct ampi_row_adder {
     }
 };
 
-/* Elements [first, behind) of the row. */
+/* Elements [first, behind) of the row. Lanes beyond it look at its first, since loads without a
+   condition take fewer registers. */
 template <int TYPE, int N, bool PLACES>
 AMPI_DEVICE void ampi_sum_addends(const ampi_addends &a, unsigned first, unsigned behind) {
     const unsigned                  lane = threadIdx.x % 32;
+    unsigned                        i    = first + (threadIdx.x - lane) * N;
     ampi_row_adder<TYPE, N, PLACES> adder{a};
-    for (first += (threadIdx.x - lane) * N; first < behind; first += blockDim.x * N)
-        adder.run(first + lane * N, first + lane * N < behind);
+    for (; i < behind; i += blockDim.x * N)
+        adder.run(i + lane * N < behind ? i + lane * N : first, i + lane * N < behind);
 }
 
 template <bool PLACES> AMPI_DEVICE void ampi_add_up(const ampi_addends &a) {
@@ -1333,7 +1335,7 @@ AMPI_DEVICE void ampi_sum_segment(const amp_plan &plan, const ampi_sparse *s, ui
     const uint32_t  *keys  = s->keys[(plan.passes - 1) % 2], key = keys[i], given = s->given;
     const uint32_t   place = i / AMPI_SEGMENT, lane = threadIdx.x % 32;
     uint32_t         row = s->begins[place], begin = i + 1;
-    ampi_addends     a = {{}, ampi_part_at(slot->values, slot->values_type, 0), 0, s->length, 0, 0};
+    ampi_addends     a = {{}, ampi_part_at(slot->values, slot->values_type, 0), s->length, 0, 0, 0};
 #pragma unroll
     for (uint32_t k = 0; k < AMPI_SEGMENT; k += 32) {
         const uint32_t at = place * AMPI_SEGMENT + k + lane;
@@ -1964,6 +1966,25 @@ AMPI_KERNEL(3) ampi_add_kernel(float *sums, const void *x, uint32_t type, uint64
     }
 }
 
+/* Several in one launch, by the adder of rows: the sums are read and written once. */
+AMPI_KERNEL(2) ampi_add_parts_kernel(float *sums, const void *parts, uint64_t stride,
+                                     uint32_t count, uint32_t type, uint64_t n) {
+    uint64_t begin = (uint64_t)blockIdx.x * AMPI_PART;
+    for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART) {
+        const ampi_addends a = {ampi_part_at(sums, AMP_F32, begin),
+                                ampi_part_at(parts, type, begin), stride, count, 0, 0};
+        const unsigned all = ampi_count_from(begin, n, AMPI_PART), first = a.to.head(4);
+        const bool     agree = stride % 4 == 0 && a.to.has_group(4, first) &&
+                           a.values.has_group(4, first);
+        const ampi_segment s = ampi_groups_in(agree, 4, first, all);
+        if (type == AMP_F16) ampi_sum_addends<AMP_F16, 4, false>(a, s.first, s.behind);
+        else if (type == AMP_BF16) ampi_sum_addends<AMP_BF16, 4, false>(a, s.first, s.behind);
+        else ampi_sum_addends<AMP_F32, 2, false>(a, s.first, s.behind);
+        ampi_sum_addends<AMPI_ANY, 1, false>(a, 0, s.first);
+        ampi_sum_addends<AMPI_ANY, 1, false>(a, s.behind, all);
+    }
+}
+
 /* A matrix whose rows lie apart; a block takes parts of rows, or several rows that are short. */
 enum { AMPI_SHORT = 2048 };
 AMPI_KERNEL(3) ampi_cast_rows_kernel(void *dst, uint32_t dst_type, uint64_t dst_ld,
@@ -2299,12 +2320,16 @@ static amp_result ampi_cuda_check(const amp_backend *self, const amp_plan *plan)
                        self->stream, *plan);
 }
 
-static amp_result ampi_cuda_add(const amp_backend *self, float *sums, const void *x,
-                                amp_dtype type, size_t n) {
-    return ampi_launch(ampi_add_kernel,
-                       ampi_blocks(self, ((uint64_t)n + AMPI_PART - 1) / AMPI_PART),
-                       ampi_threads(self, 256), self->stream, sums, x, (uint32_t)type,
-                       (uint64_t)n);
+static amp_result ampi_cuda_add(const amp_backend *self, float *sums, const void *parts,
+                                size_t stride, size_t count, amp_dtype type, size_t n) {
+    const unsigned blocks  = ampi_blocks(self, ((uint64_t)n + AMPI_PART - 1) / AMPI_PART);
+    const unsigned threads = ampi_threads(self, 256);
+    if (count > UINT32_MAX) return AMP_ERROR_TOO_LARGE;
+    return count == 1 ? ampi_launch(ampi_add_kernel, blocks, threads, self->stream, sums, parts,
+                                    (uint32_t)type, (uint64_t)n)
+                      : ampi_launch(ampi_add_parts_kernel, blocks, threads, self->stream, sums,
+                                    parts, (uint64_t)stride, (uint32_t)count, (uint32_t)type,
+                                    (uint64_t)n);
 }
 
 /* Of each kind B, and what comes behind it for rows: in fp32, and in any storage. */
@@ -2553,6 +2578,7 @@ static amp_result ampi_load_kernels(bool *early) {
                                    (const void *)ampi_store_kernel,
                                    (const void *)ampi_cast_kernel,
                                    (const void *)ampi_add_kernel,
+                                   (const void *)ampi_add_parts_kernel,
                                    (const void *)ampi_count_kernel,
                                    (const void *)ampi_scatter_kernel,
                                    (const void *)ampi_sum_rows_kernel,

@@ -378,9 +378,9 @@ static void send_gradient(trainer *t, int i, int round) {
 static void add_parts(trainer *t, int i, int round) {
     route *w = &t->routes[i];
     if (ranks.count > 1) wait_for(1, &w->request, "the exchange of gradients");
-    for (int r = 0; r < ranks.count && works(t, r, round); r++)
-        check(amp_optimizer_accumulate(&t->opt, i, (char *)w->part + (size_t)r * w->own * t->size,
-                                       t->net.type));
+    const int rest = t->o->micro - round * ranks.count;
+    check(amp_optimizer_accumulate(&t->opt, i, w->part, w->own,
+                                   (size_t)(rest < ranks.count ? rest : ranks.count), t->net.type));
 }
 
 /* Each rank gives the part of the models that it has updated; forward waits, for a layer at a time.

@@ -510,9 +510,9 @@ static void send_gradient(int i, int round) {
 static void add_parts(int i, int round) {
     route *w = &net.routes[i];
     if (ranks.count > 1) must(cudaStreamWaitEvent(ranks.work, w->arrived, 0));
-    for (int r = 0; r < ranks.count && works(r, round); r++)
-        must(amp_optimizer_accumulate(&net.opt, i, w->part + (size_t)r * w->own * net.size,
-                                      net.type));
+    const int rest = net.o->micro - round * ranks.count;
+    must(amp_optimizer_accumulate(&net.opt, i, w->part, w->own,
+                                  (size_t)(rest < ranks.count ? rest : ranks.count), net.type));
 }
 
 /* Each rank gives the part of the models that it has updated; forward waits for a layer at a time.

@@ -307,7 +307,7 @@ static void sums(int offset) {
             for (i = 0; i < MANY; i++) rows[i] = random_bits() % ROWS;
             fill(g, type, few ? count * LENGTH : t.n, -14, 2);
             for (i = 0; i < 3 && !few; i++)
-                CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, g, type), AMP_OK);
+                CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, g, 0, 1, type), AMP_OK);
             CHECK_EQ_INT(amp_optimizer_adamw(&opt, 0.01f), AMP_OK);
             CHECK_EQ_INT(amp_optimizer_status(&opt, &status), AMP_OK);
             take(&status.norm, 8, 1);

@@ -991,7 +991,7 @@ static amp_result no_sum(void *user, double *sums, size_t count, uint32_t *flags
 static void part_comes_back(amp_optimizer *opt, const float *grad) {
     blob x = {NULL, 0, 0}, y = {NULL, 0, 0};
     OK(amp_optimizer_save(opt, blob_write, &x));
-    OK(amp_optimizer_accumulate(opt, 0, grad, AMP_F32));
+    OK(amp_optimizer_accumulate(opt, 0, grad, 0, 1, AMP_F32));
     OK(fused(opt, 0.5f));
     OK(amp_optimizer_load(opt, blob_read, &x));
     OK(amp_optimizer_save(opt, blob_write, &y));
@@ -1031,7 +1031,7 @@ TEST(shards, "law 10: on two ranks as on one, each storage with each optimizer a
         for (i = 0; i < 6; i++)
             for (k = 0; k < 3; k++) {
                 amp_optimizer_range(&opt[k], 0, &first, &n);
-                OK(amp_optimizer_accumulate(&opt[k], 0, grad + first, AMP_F32));
+                OK(amp_optimizer_accumulate(&opt[k], 0, grad + first, 0, 1, AMP_F32));
                 OK(fused(&opt[k], 0.01f));
             }
         for (k = 1; k < 3; k++) {

@@ -3091,7 +3091,7 @@ TEST(copied_structs, "amp.h optimizer: init and add copy what ranks, report and 
     CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
     amp_optimizer_range(&opt, 0, &first, &n);
     CHECK(first == 0 && n == 4);
-    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, g, AMP_F32), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, g, 0, 1, AMP_F32), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_sgd(&opt, 1.0f), AMP_OK);
     CHECK_EQ_F32(((const float *)amp_optimizer_model(&opt, 0))[3], -1.0f);
     amp_optimizer_free(&opt);

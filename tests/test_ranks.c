@@ -52,20 +52,20 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     t.weight = other;
     t.grad   = other; /* but a flag */
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, AMP_F32), AMP_ERROR_NOT_PREPARED);
+    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, 0, 1, AMP_F32), AMP_ERROR_NOT_PREPARED);
     CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
     CHECK(amp_optimizer_master(&opt, 1) != other);
-    CHECK_EQ_INT(amp_optimizer_accumulate(NULL, 1, x, AMP_F32), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 2, x, AMP_F32), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, NULL, AMP_F32), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, (amp_dtype)9), AMP_ERROR_INVALID_ENUM);
-    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, x, AMP_F32), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(amp_optimizer_accumulate(NULL, 1, x, 0, 1, AMP_F32), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 2, x, 0, 1, AMP_F32), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, NULL, 0, 1, AMP_F32), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, 0, 1, (amp_dtype)9), AMP_ERROR_INVALID_ENUM);
+    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, x, 0, 1, AMP_F32), AMP_ERROR_UNSUPPORTED);
     CHECK(strstr(problem, "frozen") != NULL);
     CHECK_EQ_INT(amp_optimizer_rebind(&opt, 1, x, NULL), AMP_ERROR_UNSUPPORTED);
     CHECK_EQ_INT(amp_optimizer_rebind(&opt, 1, NULL, grad), AMP_ERROR_UNSUPPORTED);
     CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, &weights, NULL), AMP_ERROR_UNSUPPORTED);
     CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, NULL, none), AMP_ERROR_UNSUPPORTED);
-    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, AMP_F32), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, 0, 1, AMP_F32), AMP_OK);
     CHECK_EQ_INT(amp_cache_init(&cache, NULL, 1 << 16, NULL), AMP_OK);
     CHECK_EQ_INT(amp_cache_add_optimizer(&cache, &opt), AMP_ERROR_UNSUPPORTED);
     amp_cache_free(&cache);
@@ -76,7 +76,7 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, x, AMP_F32), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, x, 0, 1, AMP_F32), AMP_ERROR_UNSUPPORTED);
     amp_optimizer_free(&opt);
 }
 
@@ -393,18 +393,22 @@ static amp_result take_step(amp_optimizer *opt) {
                                           : amp_optimizer_adamw(opt, 0.01f);
 }
 
-/* What every rank is sent: its range of each micro-batch, in the order of numbers. */
+/* What every rank is sent: its range of each micro-batch, in the order of numbers, by single calls
+   or, in every other step, all at once. */
 static amp_result shard_step(member *m, int step) {
-    void      *half   = malloc(LEAST * 4);
-    amp_result result = AMP_OK;
-    int        number, i;
-    for (number = 0; number < task.micro; number++)
+    const int     together = step % 2 ? task.micro : 1;
+    const size_t  stride = LEAST + 3, bytes = stride * amp_dtype_size(task.type);
+    unsigned char *half  = (unsigned char *)malloc(bytes * (size_t)together);
+    amp_result    result = AMP_OK;
+    int           number, i, k;
+    for (number = 0; number < task.micro; number += together)
         for (i = 0; i < NUM_TENSORS && result == AMP_OK; i++) {
             size_t first, n;
             if (i == FROZEN) continue;
             amp_optimizer_range(&m->opt, i, &first, &n);
-            gradient(half, step, number, i, first, n);
-            result = amp_optimizer_accumulate(&m->opt, i, half, task.type);
+            for (k = 0; k < together; k++)
+                gradient(half + (size_t)k * bytes, step, number + k, i, first, n);
+            result = amp_optimizer_accumulate(&m->opt, i, half, stride, (size_t)together, task.type);
         }
     free(half);
     return result == AMP_OK ? take_step(&m->opt) : result;
@@ -1127,7 +1131,7 @@ static void accumulate_and_load(member *m) { /* half of a step, which is then gi
     static const float huge[CHUNK] = {1e4f, 1e4f, 1e4f};
     size_t             first, n;
     amp_optimizer_range(&m->opt, 5, &first, &n);
-    if (n) m->result = amp_optimizer_accumulate(&m->opt, 5, huge, AMP_F32);
+    if (n) m->result = amp_optimizer_accumulate(&m->opt, 5, huge, 0, 1, AMP_F32);
     if (m->result == AMP_OK) m->result = amp_optimizer_load_file(&m->opt, task.path);
     if (m->result == AMP_OK) go_on(m);
 }

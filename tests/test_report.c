@@ -1593,7 +1593,7 @@ TEST(shard, "state in shards: the report of a rank of one is that of an optimize
     for (number = 0; number < 4; number++) {
         for (i = 0; i < 3; i++) {
             scatter(&a, i, 1.0f);
-            OK(amp_optimizer_accumulate(&b.opt, i, a.tensor[i].grad, AMP_F16));
+            OK(amp_optimizer_accumulate(&b.opt, i, a.tensor[i].grad, 0, 1, AMP_F16));
         }
         step(&a, 0.01f);
         step(&b, 0.01f);

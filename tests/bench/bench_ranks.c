@@ -82,7 +82,7 @@ static void add(int s) {
     static float wide[4096];
     for (int i = 0; i < TENSORS; i++) {
         float *sum = grad + (size_t)i * n;
-        if (s == SHARDED) must(amp_optimizer_accumulate(&opt[s], i, half, AMP_F16));
+        if (s == SHARDED) must(amp_optimizer_accumulate(&opt[s], i, half, 0, 1, AMP_F16));
         for (size_t at = 0; s == PLAIN && at < n; at += 4096) {
             const size_t count = n - at < 4096 ? n - at : 4096;
             must(amp_cast(wide, AMP_F32, half + at, AMP_F16, count));
