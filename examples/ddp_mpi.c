@@ -34,15 +34,18 @@
                     round and step    link    memory     6 P b     and without       each
                                                                    overlap           parameter
         7e9     1    0    +  0        0       0.100      0.86        0 %     0 %      20
-        7e9     8   12.25 + 12.25     0.054   0.031      0.86        2 %     6 %       8
-        7e9  1024   13.99 + 13.99     0.56    0.021      0.86       34 %    65 %       6.02
+        7e9     8   12.25 + 12.25     0.054   0.016      0.86        2 %    28 %       8
+        7e9  1024   13.99 + 13.99     0.56    0.0043     0.86       34 %  1070 %       6.02
        70e9     1    0    +  0        0       1.00       8.6         0 %     0 %      20
-       70e9     8   122.5 + 122.5     0.54    0.31       8.6         2 %     6 %       8
-       70e9  1024   139.9 + 139.9     5.6     0.21       8.6        34 %    65 %       6.02
+       70e9     8   122.5 + 122.5     0.54    0.16       8.6         2 %    28 %       8
+       70e9  1024   139.9 + 139.9     5.6     0.043      8.6        34 %  1070 %       6.02
 
-   memory   10 P bytes in a round, since an owner reads and writes its accumulator for each rank's
-            part (this is the price of one order: on NVLink about as long as the exchange itself),
-            and 38 P / N in a step: AdamW, check, clearing.
+   link     That of links that are all busy at once. A range is a run, so that a layer's gradients
+            all go to its owners, N / 32 ranks or one; whoever waits for them before it goes on has
+            the links of the others idle: 2 P (N-1) / w seconds in a round on 8 ranks, 0.22 for 7e9,
+            and 32 times 0.28 on 1024. (Without overlap: gradients so, models all at once.)
+   memory   2 P + 8 P / N bytes in a round, since an owner adds what all ranks sent in one call, and
+            38 P / N in a step: AdamW, check, clearing.
    bytes    2 model, 2 gradient, 2 received (not with one rank), 16 / N: 140, 56, 42 GB for 7e9.
    overlap  What stays of the exchanges: gradients of the layer next to the input, when backward
             ends, and its model, when forward begins. A rank's range is one run through all tensors,
@@ -58,7 +61,7 @@
    - The link. Its bytes do not fall with N, and P cancels: gradients can hide behind backward, of
      4 P b flop, if b is at least flop/s / (2 bytes/s), and models behind forward if it is twice
      that: 4000 and 8000 tokens on InfiniBand, 444 and 889 on NVLink. More rounds share one
-     all-gather: without overlap 65 % become 35 % at T = 16.
+     all-gather.
    - M. A batch of a given size feeds at most M ranks; then a step takes one micro-batch and 4 P
      bytes on the link, and more ranks only idle.                                                 */
 
