@@ -1737,7 +1737,11 @@ AMPI_STRICT_BEGIN
     }
 AMPI_INSTRUCTION(AMPI_FN, double, ampi_double, float, "cvt.f64.f32 %0, %1;", "=d", "f")
 AMPI_INSTRUCTION(AMPI_FN, float, ampi_single, double, "cvt.rn.f32.f64 %0, %1;", "=f", "d")
-AMPI_INSTRUCTION(AMPI_FN, float, ampi_sqrt, float, "sqrt.rn.f32 %0, %1;", "=f", "f")
+/* A root of 0 would go the way of subnormals, which is a call. */
+AMPI_INSTRUCTION(AMPI_FN, float, ampi_sqrt, float,
+                 "{ .reg .pred p; .reg .f32 x; setp.neu.f32 p, %1, 0f00000000;"
+                 " selp.f32 x, %1, 0f3F800000, p; sqrt.rn.f32 x, x; selp.f32 %0, x, %1, p; }",
+                 "=f", "f")
 AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, double, "sqrt.rn.f64 %0, %1;", "=d", "d")
 AMPI_PTX(float, ampi_add, "add.rn.f32", "f")
 AMPI_PTX(float, ampi_sub, "sub.rn.f32", "f")

@@ -22,12 +22,25 @@
        B           gradient 2, master 4, m 4, v 4    master 4, m 4, v 4, model 2
        together    16                                14                             = 30
 
-   What a step costs, AdamW, fp16 gradients and copies; counted in the emulator or read in SASS, no time:
+   What a step costs, AdamW, fp16 gradients and copies (counted in the emulator or read in SASS):
 
-       launches for 1 to 10,000 tensors   2; 3 if ranks must agree; 5 to 9 with gradients of few rows
+       launches for 1 to 10,000 tensors   2; 3 if ranks must agree; 5 to 9 with few rows
        host synchronisations              0
-       registers, spills                  at most 64, none (nvcc 13.0, sm_75 to sm_120: make cuda)
-       instructions                       B 190 to 203 for 4 elements, A 5.9 to 6.6 for one
+       registers, spills                  at most 64, in other storage 80; none (make cuda)
+       instructions                       B 204 to 209 for 4 elements, A 5.8 to 6.6 for one
+
+   B in other storage (amp.h ">>api  storage"): bytes and instructions for a parameter, KB that the
+   first loads of a multiprocessor's three blocks have under way, and a step of 124M parameters by a
+   model of an H200, which is no measurement: A's 0.07 ms, and the larger of bytes / 4.3 TB/s and
+   instructions / 32 * 10^12 a second (sm_90).
+
+                        bytes      instructions         KB            ms            times fp32
+       moments of    fp32 bf16 8b   fp32 bf16  8b   fp32 bf16 8b   fp32 bf16  8b   fp32 bf16  8b
+       fp32           28             51             57             0.88            1.0
+       split          26   18  14    57   62   91   43   31  25   0.82 0.59 0.47   1.1  1.5  1.9
+       24bit                   12             102            21             0.46             1.9
+       kahan          26   18  14    98  105  136   43   31  25   0.82 0.59 0.60   1.1  1.5  1.5
+       sr             22   14  10    63   67   95   37   25  18   0.70 0.47 0.44   1.3  1.9  2.0
 
    HOW WORK IS CUT   Tensors are cut into chunks of AMPI_CHUNK elements. In A a warp takes a chunk,
    because the canonical sum goes through it in order, 256 lanes wide: each of the 32 threads holds
@@ -294,6 +307,9 @@ template <bool ONCE> AMPI_DEVICE void ampi_write_words(char *p, const ampi_raw<4
 template <bool ONCE> AMPI_DEVICE void ampi_write_words(char *p, const ampi_raw<2> &r) {
     ampi_write_word<ONCE>(p, make_uint2(r.w[0], r.w[1]));
 }
+template <bool ONCE> AMPI_DEVICE void ampi_write_words(char *p, const ampi_raw<1> &r) {
+    ampi_write_word<ONCE>(p, r.w[0]);
+}
 
 template <int TYPE, bool ONCE = false> struct ampi_array;
 
@@ -371,8 +387,8 @@ template <int TYPE, bool ONCE> struct ampi_array {
 #pragma unroll
                 for (int j = k; j < k + 4; j++) {
                     const uint16_t half = (uint16_t)(r.w[j / 2] >> 16 * (j % 2));
-                    if (((uint32_t)(half >> 10) & 0x1fu) == 31u && (half & 0x3ffu))
-                        u[j] = ampi_f32_from_f16(half);
+                    if ((half & 0x7fffu) > 0x7c00u) /* the compiler shall see its exponent */
+                        u[j] = ampi_f32_from_f16((uint16_t)(half | 0x7c00u));
                 }
             }
     }
@@ -1405,7 +1421,7 @@ template <int KIND, int GRAD, int MODEL> struct ampi_stepper {
         typename master_array::template raw<N> master, m, v;
     };
     template <int N> AMPI_MEMBER raw<N> fetch(size_t i) const {
-        raw<N> r;
+        raw<N> r = {};
         r.grad   = grad.template fetch<N>(i);
         r.master = master.template fetch<N>(i);
         if (has_m) r.m = m.template fetch<N>(i);
@@ -1560,82 +1576,88 @@ template <int KIND> AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_ker
 
 #ifndef AMP_NO_STORAGE
 
-/* Storage formats but fp32. A thread has N elements of a group of 32, so that 32 / N lanes agree
-   on its largest magnitude: four where arrays are aligned for it, or one. */
+/* B where masters are not all of fp32. A thread has N elements of a group of 32, so that 32 / N
+   lanes agree on its largest magnitude: four where arrays are aligned for it, of formats that the
+   compiler knows; or one, of any.
+
+   What a block knows of its part lies in shared memory, written by one thread: it would be too much
+   for registers, of which 80 let three blocks share a multiprocessor. */
 struct ampi_coded {
-    ampi_any        grad;
     const ampi_slot *slot;
-    uint64_t        begin; /* of the part, in the slot */
-    ampi_seeds      key;
-    ampi_rates      rates;
-    float           factor;
-    int             master, f16; /* of its state; is the model of fp16? */
-    bool            zero;
+    uint64_t         begin; /* of the part */
+    unsigned         count, number;
+    ampi_any         grad, model;
+    char            *low, *moment[2]; /* master, or what model is without of it */
+    uint8_t         *scale[2];
+    uint32_t         at;              /* number of the part's first element, for random bits */
+    ampi_seeds       key;
+    ampi_rates       rates;
+    float            factor;
+    int              master, row;     /* formats: the master's, both */
+    uint32_t         low_size, size;  /* bytes of low and of moments */
+    bool             zero;
+    unsigned         from, behind;    /* elements of one key; those from first to rest in groups */
+    unsigned         first, rest;
 };
 
-/* N halves or bytes of arrays as words, and back. */
-template <int N, bool ONCE> AMPI_DEVICE void ampi_get_halves(const void *p, uint32_t *u) {
-    ampi_raw<2> r;
-    if (N == 1) r.w[0] = ampi_load_u16(p, 0);
-    else ampi_fetch<ONCE>((const char *)p, &r);
-#pragma unroll
-    for (int k = 0; k < N; k++) u[k] = r.w[k / 2] >> 16 * (k % 2) & 0xffffu;
-}
-template <int N, bool ONCE> AMPI_DEVICE void ampi_put_halves(void *p, const uint32_t *u) {
-    ampi_raw<2> r;
-#pragma unroll
-    for (int k = 0; k < N / 2; k++) r.w[k] = (u[2 * k] & 0xffffu) | u[2 * k + 1] << 16;
-    if (N == 1) ampi_store_u16(p, 0, (uint16_t)u[0]);
-    else ampi_write_words<ONCE>((char *)p, r);
-}
-template <int N> AMPI_DEVICE void ampi_get_bytes(const void *p, uint32_t *u) {
-    const uint32_t w = N == 1 ? *ampi_global<const uint8_t>((const char *)p)
-                              : ampi_read<true, uint32_t>((const char *)p);
-#pragma unroll
-    for (int k = 0; k < N; k++) u[k] = w >> 8 * k & 0xffu;
-}
-template <int N> AMPI_DEVICE void ampi_put_bytes(void *p, const uint32_t *u) {
-    uint32_t w = 0;
-#pragma unroll
-    for (int k = 0; k < N; k++) w |= (u[k] & 0xffu) << 8 * k;
-    if (N == 1) *ampi_global<uint8_t>((char *)p) = (uint8_t)w;
-    else ampi_write_word<true, uint32_t>((char *)p, w);
+/* Not in a template, where the emulator would not know it for a block's own. */
+AMPI_DEVICE ampi_coded *ampi_coded_of_block(void) {
+    __shared__ ampi_coded coded;
+    return &coded;
 }
 
-/* N elements of a gradient, whose type is found here. */
-template <class A, int N> AMPI_DEVICE void ampi_get_wide(const A &a, size_t i, uint32_t *u) {
-    a.template expand<N>(a.template fetch<N>(i), u);
-}
-template <int N> AMPI_DEVICE void ampi_get_grad(const ampi_any &a, size_t i, uint32_t *u) {
-    if (N == 1) ampi_get_wide<ampi_any, 1>(a, i, u);
-    else if (a.type == AMP_F16) ampi_get_wide<ampi_array<AMP_F16, true>, 4>(a, i, u);
-    else if (a.type == AMP_BF16) ampi_get_wide<ampi_array<AMP_BF16, true>, 4>(a, i, u);
-    else ampi_get_wide<ampi_array<AMP_F32, true>, 4>(a, i, u);
-}
+/* N elements of BYTES bytes as they lie in memory; of none there is nothing. */
+template <int BYTES, int N, bool ONCE = true> struct ampi_packed {
+    ampi_raw<BYTES ? BYTES * N / 4 : 1> r;
 
-/* N moments; of 8 bits by their group's exponent. */
-template <int MOMENTS, int N, bool SECOND>
-AMPI_DEVICE void ampi_get_moments(const ampi_stored &s, size_t i, float *x) {
-    const void *base = s.data;
-    uint32_t    u[N];
-    if (MOMENTS == AMP_FORMAT_F32) {
-        const ampi_array<AMP_F32, true> a((char *)base);
-        if (N == 1) u[0] = *ampi_global<const uint32_t>((const char *)base + 4 * i);
-        else ampi_get_wide<ampi_array<AMP_F32, true>, 4>(a, i, u);
-    } else if (MOMENTS == AMP_FORMAT_BF16) {
-        ampi_get_halves<N, true>((const char *)base + 2 * i, u);
-    } else {
-        ampi_get_bytes<N>((const char *)base + i, u);
+    AMPI_MEMBER void fetch(const char *base, size_t i, uint32_t) {
+        if (BYTES) ampi_fetch<ONCE>(base + i * BYTES, &r);
     }
-    const float up =
-        ampi_up_of(MOMENTS == AMP_FORMAT_8BIT ? s.scale[i / AMPI_GROUP] : 1u);
+    AMPI_MEMBER uint32_t of(int k) const {
+        const uint32_t w = r.w[k * BYTES / 4];
+        return BYTES == 4 ? w : w >> 8 * BYTES * k % 32 & ((1u << 8 * BYTES % 32) - 1);
+    }
+    AMPI_MEMBER static void put(char *base, size_t i, uint32_t, const uint32_t *u) {
+        ampi_raw<BYTES ? BYTES * N / 4 : 1> to = {};
 #pragma unroll
-    for (int k = 0; k < N; k++)
-        x[k] = MOMENTS == AMP_FORMAT_F32    ? ampi_f32_from_bits(u[k])
-               : MOMENTS == AMP_FORMAT_BF16 ? ampi_f32_from_bits(u[k] << 16)
-               : SECOND                       ? ampi_v_value(u[k], up)
-                                              : ampi_m_value(u[k], up);
-}
+        for (int k = 0; k < N; k++)
+            to.w[k * BYTES / 4] |= (BYTES == 4 ? u[k] : u[k] & ((1u << 8 * BYTES % 32) - 1))
+                                   << 8 * BYTES * k % 32;
+        if (BYTES) ampi_write_words<ONCE>(base + i * BYTES, to);
+    }
+};
+template <bool ONCE> struct ampi_packed<AMPI_ANY, 1, ONCE> {
+    uint32_t w;
+
+    AMPI_MEMBER void fetch(const char *base, size_t i, uint32_t size) {
+        w = size == 4 ? ampi_load_u32(base, i) : ampi_load_low(base, i, size);
+    }
+    AMPI_MEMBER uint32_t of(int) const { return w; }
+    AMPI_MEMBER static void put(char *base, size_t i, uint32_t size, const uint32_t *u) {
+        if (size == 4) ampi_store_u32(base, i, *u);
+        else ampi_store_low(base, i, size, *u);
+    }
+};
+
+/* A gradient, whose type is told when the kernel runs. */
+template <int N> struct ampi_packed_grad {
+    ampi_raw<4> r;
+
+    AMPI_MEMBER void fetch(const ampi_any &a, size_t i) {
+        ampi_raw<2> half;
+        if (N == 1) r.w[0] = a.fetch<1>(i).w[0];
+        else if (a.type == AMP_F32) ampi_fetch<true>(a.base + 4 * i, &r);
+        else ampi_fetch<true>(a.base + 2 * i, &half), r.w[0] = half.w[0], r.w[1] = half.w[1];
+    }
+    AMPI_MEMBER void expand(const ampi_any &a, uint32_t *u) const { /* u has room for four */
+        const ampi_raw<1> one  = {{r.w[0]}};
+        const ampi_raw<2> half = {{r.w[0], r.w[1]}};
+        if (N == 1) a.expand<1>(one, u);
+        else if (a.type == AMP_F16) ampi_array<AMP_F16>(a).template expand<4>(half, u);
+        else if (a.type == AMP_BF16) ampi_array<AMP_BF16>(a).template expand<4>(half, u);
+        else ampi_array<AMP_F32>(a).template expand<4>(r, u);
+    }
+};
 
 /* The random bits of N elements from one whose number is even, unless N is 1: words of pairs, that
    array after array takes. */
@@ -1656,162 +1678,230 @@ template <int N> struct ampi_draws {
     }
 };
 
-/* And back; in 8 bits all lanes of a warp come here. */
-template <int MOMENTS, int N, bool SECOND>
-AMPI_DEVICE void ampi_put_moments(const ampi_stored &s, size_t i, bool here, const float *x,
-                                  ampi_draws<N> *draws) {
-    void    *base = s.data;
-    uint32_t u[N], most = 0;
-    float    down = 0.0f;
-#pragma unroll
-    for (int k = 0; k < N; k++) u[k] = ampi_bits_of_f32(x[k]);
-    if (MOMENTS == AMP_FORMAT_8BIT) {
-#pragma unroll
-        for (int k = 0; k < N; k++) most = here ? ampi_most(most, ampi_size(u[k])) : most;
-#pragma unroll
-        for (int lanes = 16 / N; lanes; lanes /= 2)
-            most = ampi_most(most, __shfl_xor_sync(0xffffffffu, most, lanes));
-        const uint32_t exponent = ampi_exponent_of(most);
-        down = ampi_down_of(exponent);
-        if (here && i % AMPI_GROUP == 0) s.scale[i / AMPI_GROUP] = (uint8_t)exponent;
-    }
-    if (!here) return;
-#pragma unroll
-    for (int k = 0; k < N; k++) {
-        const uint32_t r = MOMENTS == AMP_FORMAT_F32 ? 0u : draws->of(k);
-        if (MOMENTS == AMP_FORMAT_BF16) u[k] = ampi_stochastic(u[k], r, 0);
-        else if (MOMENTS == AMP_FORMAT_8BIT)
-            u[k] = SECOND ? ampi_v_code(x[k], down, r) : ampi_m_code(x[k], down, r);
-    }
-    if (MOMENTS != AMP_FORMAT_F32) draws->next();
-    if (MOMENTS == AMP_FORMAT_8BIT) ampi_put_bytes<N>((char *)base + i, u);
-    else if (MOMENTS == AMP_FORMAT_BF16) ampi_put_halves<N, true>((char *)base + 2 * i, u);
-    else if (N == 1) *ampi_global<uint32_t>((char *)base + 4 * i) = u[0];
-    else ampi_array<AMP_F32, true>((char *)base).template put<4>(i, u);
-}
+/* N moments, and the exponent of their group. */
+template <int BYTES, int N, bool SECOND> struct ampi_moments {
+    ampi_packed<BYTES, N> packed;
+    uint32_t              exponent;
 
-/* N masters from what stands for them, and back; draws are for weights without masters. */
-template <int N>
-AMPI_DEVICE void ampi_get_master_group(const ampi_coded &t, uint64_t i, float *p) {
-    uint32_t h[N], l[N];
+    AMPI_MEMBER void fetch(const char *base, const uint8_t *scale, size_t i, uint32_t size) {
+        packed.fetch(base, i, size);
+        if (size == 1) exponent = *ampi_global<const uint8_t>((const char *)scale + i / AMPI_GROUP);
+    }
+    AMPI_MEMBER void expand(float *x, uint32_t size) const {
+        const float up = ampi_up_of(size == 1 ? exponent : 1u);
 #pragma unroll
-    for (int k = 0; k < N; k++) l[k] = 0;
-    ampi_get_halves<N, false>((const char *)t.slot->model + 2 * i, h);
-    if (t.master == AMP_FORMAT_24BIT) ampi_get_bytes<N>((const char *)t.slot->master.data + i, l);
-    else if (t.master != AMP_FORMAT_SR)
-        ampi_get_halves<N, true>((const char *)t.slot->master.data + 2 * i, l);
-#pragma unroll
-    for (int k = 0; k < N; k++) p[k] = ampi_master(h[k], l[k], t.master, t.f16);
-}
-template <int N>
-AMPI_DEVICE void ampi_put_master_group(const ampi_coded &t, uint64_t i, const float *p,
-                                       ampi_draws<N> *draws) {
-    uint32_t h[N], l[N];
-#pragma unroll
-    for (int k = 0; k < N; k++) h[k] = ampi_parts(p[k], draws->of(k), &l[k], t.master, t.f16);
-    if (t.master == AMP_FORMAT_SR) draws->next();
-    ampi_put_halves<N, false>((char *)t.slot->model + 2 * i, h);
-    if (t.master == AMP_FORMAT_24BIT) ampi_put_bytes<N>((char *)t.slot->master.data + i, l);
-    else if (t.master != AMP_FORMAT_SR)
-        ampi_put_halves<N, true>((char *)t.slot->master.data + 2 * i, l);
-}
-
-/* Elements [first, behind) of a part, whole groups of 32 unless N is 1. */
-template <int KIND, int MOMENTS, int N>
-AMPI_DEVICE void ampi_coded_groups(const ampi_coded &t, unsigned first, unsigned behind) {
-    const ampi_slot *slot  = t.slot;
-    const uint32_t   at    = (uint32_t)(slot->first + t.begin);
-    const bool       has_v = AMPI_SECOND >> KIND & 1;
-    const bool       has_m = AMPI_FIRST >> KIND & 1 || slot->moment[0].data;
-    for (unsigned base = first + threadIdx.x / 32 * 32 * N; base < behind; base += blockDim.x * N) {
-        const unsigned e    = base + threadIdx.x % 32 * N;
-        const bool     here = e < behind;
-        const size_t   i    = (size_t)t.begin + e;
-        ampi_draws<N>  draws = {};
-        uint32_t       g[N];
-        float          p[N], m[N], v[N];
-#pragma unroll
-        for (int k = 0; k < N; k++) m[k] = v[k] = 0.0f;
-        if (MOMENTS != AMP_FORMAT_F32 || t.master == AMP_FORMAT_SR) draws.begin(at + e, t.key);
-        if (here) {
-            ampi_get_grad<N>(t.grad, e, g);
-            ampi_get_master_group<N>(t, i, p);
-            if (has_m) ampi_get_moments<MOMENTS, N, false>(slot->moment[0], i, m);
-            if (has_v) ampi_get_moments<MOMENTS, N, true>(slot->moment[1], i, v);
-#pragma unroll
-            for (int k = 0; k < N; k++) {
-                ampi_optimize((amp_kind)KIND, has_m, &t.rates, ampi_unscale(g[k], t.factor), &p[k],
-                              &m[k], &v[k]);
-                g[k] = 0;
-            }
-            ampi_put_master_group<N>(t, i, p, &draws);
-            if (t.zero) {
-                const ampi_array<AMP_F32, true>  wide(t.grad);
-                const ampi_array<AMP_BF16, true> half(t.grad); /* or fp16: a zero is a zero */
-                if (N == 1) t.grad.put_one(e, 0);
-                else if (t.grad.type == AMP_F32) wide.template put<4>(e, g);
-                else half.template put<4>(e, g);
-            }
+        for (int k = 0; k < N; k++) {
+            const uint32_t u = packed.of(k);
+            x[k] = size == 4   ? ampi_f32_from_bits(u)
+                   : size == 2 ? ampi_f32_from_bits(u << 16)
+                   : SECOND    ? ampi_v_value(u, up)
+                               : ampi_m_value(u, up);
         }
-        if (has_m) ampi_put_moments<MOMENTS, N, false>(slot->moment[0], i, here, m, &draws);
-        if (has_v)
-            ampi_put_moments<MOMENTS, N, true>(slot->moment[1], i, here, v, &draws);
+    }
+    /* All lanes of a warp come here. */
+    AMPI_MEMBER static void put(char *base, uint8_t *scale, size_t i, uint32_t size, bool here,
+                                const float *x, ampi_draws<N> *draws) {
+        uint32_t u[N], most = 0;
+        float    down = 0.0f;
+#pragma unroll
+        for (int k = 0; k < N; k++) u[k] = ampi_bits_of_f32(x[k]);
+        if (size == 1) {
+#pragma unroll
+            for (int k = 0; k < N; k++) most = here ? ampi_most(most, ampi_size(u[k])) : most;
+#pragma unroll
+            for (int lanes = 16 / N; lanes; lanes /= 2)
+                most = ampi_most(most, __shfl_xor_sync(0xffffffffu, most, lanes));
+            const uint32_t exponent = ampi_exponent_of(most);
+            down = ampi_down_of(exponent);
+            if (here && i % AMPI_GROUP == 0) scale[i / AMPI_GROUP] = (uint8_t)exponent;
+        }
+        if (!here) return;
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            if (size == 2) u[k] = ampi_stochastic(u[k], draws->of(k), 0);
+            else if (size == 1)
+                u[k] = SECOND ? ampi_v_code(x[k], down, draws->of(k))
+                              : ampi_m_code(x[k], down, draws->of(k));
+        }
+        if (size != 4) draws->next();
+        ampi_packed<BYTES, N>::put(base, i, size, u);
+    }
+};
+
+/* Registers suffice for it while a loop runs, unless master is Kahan's. */
+template <bool IN_REGISTERS> struct ampi_coded_in { typedef const ampi_coded &type; };
+template <> struct ampi_coded_in<true> { typedef const ampi_coded type; };
+
+/* Elements of a part in groups, or with N = 1 the others. All that a thread loads is under way
+   before any of it is used. */
+template <int KIND, int MASTER, int MOMENTS, int N>
+AMPI_DEVICE void ampi_step_coded_as(
+    typename ampi_coded_in<N == 4 && MASTER != AMP_FORMAT_KAHAN>::type t) {
+    enum {
+        SIZE = N == 1                        ? (int)AMPI_ANY
+               : MOMENTS == AMP_FORMAT_F32  ? 4
+               : MOMENTS == AMP_FORMAT_BF16 ? 2
+                                            : 1,
+        LOW  = N == 1                        ? (int)AMPI_ANY
+               : MASTER == AMP_FORMAT_F32   ? 4
+               : MASTER == AMP_FORMAT_SR    ? 0
+               : MASTER == AMP_FORMAT_24BIT ? 1
+                                            : 2,
+        HIGH = N == 1 ? (int)AMPI_ANY : MASTER == AMP_FORMAT_F32 ? 0 : 2
+    };
+    const int        master = N == 1 ? t.master : MASTER, wide = master == AMP_FORMAT_F32;
+    const uint32_t   size   = N == 1 ? t.size : (uint32_t)SIZE;
+    const bool       has_v  = AMPI_SECOND >> KIND & 1;
+    const bool       has_m  = AMPI_FIRST >> KIND & 1 || t.moment[0];
+    const int        f16    = t.model.type == AMP_F16;
+    const unsigned   first  = N == 1 ? t.from : t.first;
+    const unsigned   behind = N == 1 ? t.behind - (t.rest - t.first) : t.rest;
+    for (unsigned base = first + threadIdx.x / 32 * 32 * N; base < behind; base += blockDim.x * N) {
+        const unsigned               other = base + threadIdx.x % 32 * N;
+        const bool                   here  = other < behind;
+        const unsigned               o     = here ? other : base; /* or its warp's first */
+        const unsigned               i     = N == 1 && o >= t.first ? o + t.rest - t.first : o;
+        ampi_packed_grad<N>          grad  = {};
+        ampi_packed<HIGH, N, false>  high  = {};
+        ampi_packed<LOW, N>          low   = {};
+        ampi_moments<SIZE, N, false> m_in  = {};
+        ampi_moments<SIZE, N, true>  v_in  = {};
+        ampi_draws<N>                draws = {};
+        uint32_t                     g[4], h[N], l[4];
+        float                        p[N], m[N], v[N];
+        grad.fetch(t.grad, i);
+        if (!wide) high.fetch(t.model.base, i, 2);
+        low.fetch(t.low, i, t.low_size);
+        if (has_m) m_in.fetch(t.moment[0], t.scale[0], i, size);
+        if (has_v) v_in.fetch(t.moment[1], t.scale[1], i, size);
+        __syncwarp();
+        if (size != 4 || master == AMP_FORMAT_SR) draws.begin(t.at + i, t.key);
+        grad.expand(t.grad, g);
+        m_in.expand(m, size);
+        v_in.expand(v, size);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            p[k] = wide ? ampi_f32_from_bits(low.of(k))
+                        : ampi_master(high.of(k), low.of(k), master, f16);
+            ampi_optimize((amp_kind)KIND, has_m, &t.rates, ampi_unscale(g[k], t.factor), &p[k],
+                          &m[k], &v[k]);
+            if (wide) l[k] = ampi_bits_of_f32(p[k]);
+            else h[k] = ampi_parts(p[k], draws.of(k), &l[k], master, f16);
+            g[k] = 0;
+        }
+        if (master == AMP_FORMAT_SR) draws.next();
+        if (here) {
+            if (!wide) ampi_packed<HIGH, N, false>::put(t.model.base, i, 2, h);
+            else if (N == 1) t.model.put_one(i, l[0]);
+            else if (t.model.base && f16) ampi_array<AMP_F16>(t.model).template put<4>(i, l);
+            else if (t.model.base) ampi_array<AMP_BF16>(t.model).template put<4>(i, l);
+            ampi_packed<LOW, N>::put(t.low, i, t.low_size, l);
+            if (t.zero && N == 1) t.grad.put_one(i, 0);
+            else if (t.zero && t.grad.type == AMP_F32) ampi_packed<4, 4>::put(t.grad.base, i, 4, g);
+            else if (t.zero) ampi_packed<2, 4>::put(t.grad.base, i, 2, g);
+        }
+        if (has_m) m_in.put(t.moment[0], t.scale[0], i, size, here, m, &draws);
+        if (has_v) v_in.put(t.moment[1], t.scale[1], i, size, here, v, &draws);
     }
 }
 
-template <int KIND, int MOMENTS>
-AMPI_DEVICE void ampi_coded_as(const ampi_coded &t, unsigned count) {
-    const bool agree = t.begin % 4 == 0 && t.grad.has_group(4, 0) &&
-                       (uintptr_t)t.slot->model % 8 == 0;
-    const unsigned whole = agree ? count / AMPI_GROUP * AMPI_GROUP : 0;
-    ampi_coded_groups<KIND, MOMENTS, 4>(t, 0, whole);
-    ampi_coded_groups<KIND, MOMENTS, 1>(t, whole, count);
+AMPI_DEVICE char *ampi_at_element(const ampi_stored &s, uint64_t i) {
+    return s.data ? (char *)s.data + s.size * i : NULL;
 }
 
-/* count elements of a slot whose master is not of fp32, from element begin; all of one key at
-   a time. */
+/* Are four elements of so many bytes, from number i on, at a multiple of their size? (Of none: yes,
+   as base is NULL.) */
+AMPI_DEVICE bool ampi_fits(const char *base, uint32_t size, unsigned i) {
+    return (((uintptr_t)base + (size_t)i * size) & (4 * (uintptr_t)size - 1)) == 0;
+}
+
+/* The next elements of a part, all of one key, by one thread. */
+AMPI_DEVICE void ampi_go_on(ampi_coded *t, const amp_plan &plan) {
+    const ampi_control *c    = plan.control;
+    const ampi_slot    *slot = t->slot;
+    const uint64_t      at   = slot->first + t->begin + t->behind;
+    bool                agree;
+    t->from   = t->behind;
+    t->behind = t->from + ampi_count_from(at % AMPI_KEYED, AMPI_KEYED, t->count - t->from);
+    t->at     = (uint32_t)(slot->first + t->begin);
+    t->key    = ampi_seeds_of(c->seed, (uint64_t)(slot - plan.slots), c->gate.step, at);
+    t->rates  = ampi_rates_of(c, slot);
+    t->factor = c->gate.inv_scale;
+    t->master = (int)slot->master.format;
+    t->row    = t->master * 8 + (int)slot->moment[0].format;
+    t->model  = ampi_part_at(slot->model, slot->model_type, t->begin);
+    t->low    = ampi_at_element(slot->master, t->begin);
+    t->low_size = slot->master.size;
+    t->size     = slot->moment[0].size;
+#pragma unroll 1
+    for (int k = 0; k < 2; k++) {
+        t->moment[k] = ampi_at_element(slot->moment[k], t->begin);
+        t->scale[k]  = slot->moment[k].scale + t->begin / AMPI_GROUP;
+    }
+    t->first = t->from;
+    if (t->master == AMP_FORMAT_F32)
+        t->first += ampi_part_at(t->low, AMP_F32, t->from).head(4);
+    agree = t->first <= t->behind && t->grad.has_group(4, t->first) &&
+            t->model.has_group(4, t->first) && ampi_fits(t->low, t->low_size, t->first) &&
+            ampi_fits(t->moment[0], t->size, t->first) &&
+            ampi_fits(t->moment[1], t->size, t->first) &&
+            !(t->model.base && t->model.type == AMP_F32);
+    if (!agree) t->first = t->from;
+    t->rest = agree ? t->first + (t->behind - t->first) / AMPI_GROUP * AMPI_GROUP : t->first;
+}
+
+/* count elements of a slot, from element begin. Returns number, which no register has to hold. */
 template <int KIND>
-AMPI_DEVICE void ampi_step_coded(const amp_plan &plan, const ampi_slot *slot, ampi_any grad,
-                                 uint64_t begin, unsigned count, bool zero) {
-    const ampi_control *c = plan.control;
-    ampi_coded          t;
-    t.slot   = slot;
-    t.rates  = ampi_rates_of(c, slot);
-    t.factor = c->gate.inv_scale;
-    t.master = (int)slot->master.format;
-    t.f16    = slot->model_type == (uint32_t)AMP_F16;
-    t.zero   = zero;
-    for (unsigned here; count; count -= here, begin += here, grad.base += here * grad.size()) {
-        const uint64_t at = slot->first + begin, rest = AMPI_KEYED - at % AMPI_KEYED;
-        here    = count < rest ? count : (unsigned)rest;
-        t.grad  = grad;
-        t.begin = begin;
-        t.key   = ampi_seeds_of(c->seed, (uint64_t)(slot - plan.slots), c->gate.step, at);
-        const uint32_t moments = slot->moment[0].format;
-        if (moments == AMP_FORMAT_8BIT) ampi_coded_as<KIND, AMP_FORMAT_8BIT>(t, here);
-        else if (moments == AMP_FORMAT_BF16) ampi_coded_as<KIND, AMP_FORMAT_BF16>(t, here);
-        else ampi_coded_as<KIND, AMP_FORMAT_F32>(t, here);
+AMPI_DEVICE unsigned ampi_step_coded(const amp_plan &plan, const ampi_slot *slot,
+                                     const ampi_any &grad, uint64_t begin, unsigned count,
+                                     bool zero, unsigned number) {
+    ampi_coded *t = ampi_coded_of_block();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        t->slot   = slot;
+        t->grad   = grad;
+        t->begin  = begin;
+        t->count  = count;
+        t->zero   = zero;
+        t->number = number;
+        t->behind = 0;
     }
+    do {
+        __syncthreads();
+        if (threadIdx.x == 0) ampi_go_on(t, plan);
+        __syncthreads();
+        switch (t->row) {
+#define AMPI_STEP_AS(name, MASTER, MOMENTS)                                                     \
+    case AMP_FORMAT_##MASTER * 8 + AMP_FORMAT_##MOMENTS:                                        \
+        ampi_step_coded_as<KIND, AMP_FORMAT_##MASTER, AMP_FORMAT_##MOMENTS, 4>(*t);             \
+        break;
+            AMP_STORAGE_LIST(AMPI_STEP_AS)
+#undef AMPI_STEP_AS
+        }
+        ampi_step_coded_as<KIND, AMPI_ANY, AMPI_ANY, 1>(*t);
+    } while (t->behind < t->count);
+    return t->number;
 }
 
-/* B where a tensor's master is not of fp32; in a step that is sampled weights and
-   updates of those alone that have it are counted. */
-template <int KIND> AMPI_KERNEL(2) ampi_coded_kernel(amp_plan plan) {
-    const uint64_t parts = plan.num_chunks * plan.parts;
+/* In a step that is sampled weights and updates are counted where masters are of fp32. */
+template <int KIND> AMPI_KERNEL(3) ampi_coded_kernel(amp_plan plan) {
     ampi_wait_for_previous();
-    const bool skip = plan.control->gate.skip != 0, sampled = ampi_sampled(&plan) != 0;
-    if (sampled) ampi_clear_histograms(&plan);
-    if (sampled && !skip) ampi_update_sampled<KIND>(plan, ampi_counter_of_block());
-    for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
+    if (ampi_sampled(&plan)) {
+        ampi_clear_histograms(&plan);
+        if (!plan.control->gate.skip)
+            ampi_update_sampled<KIND>(plan, ampi_counter_of_block());
+    }
+    const unsigned parts = (unsigned)plan.num_chunks * plan.parts;
+    for (unsigned k = blockIdx.x; k < parts; k += gridDim.x) {
+        /* backwards: A has left the last gradients in the cache */
         const ampi_share s    = ampi_share_of(&plan, parts - 1 - k);
         const ampi_slot *slot = s.slot;
+        const bool       skip = plan.control->gate.skip != 0; /* not held in registers */
         if (s.count == 0 || !slot->grad || slot->sparse) continue;
-        if (skip && plan.zero_grad)
-            ampi_clear(ampi_part_at(slot->grad, slot->grad_type, s.begin), s.count);
-        else if (!skip && slot->master.format != AMP_FORMAT_F32)
-            ampi_step_coded<KIND>(plan, slot, ampi_part_at(slot->grad, slot->grad_type, s.begin),
-                                  s.begin, s.count, plan.zero_grad != 0);
-        else if (!skip && !sampled) ampi_step<KIND>(ampi_tensor_part_of(plan, s), s.count);
+        const ampi_any grad = ampi_part_at(slot->grad, slot->grad_type, s.begin);
+        if (skip && plan.zero_grad) ampi_clear(grad, s.count);
+        else if (!skip && (slot->master.format != AMP_FORMAT_F32 || !ampi_sampled(&plan)))
+            k = ampi_step_coded<KIND>(plan, slot, grad, s.begin, s.count, plan.zero_grad != 0, k);
     }
     if (ampi_first_thread()) ampi_publish(&plan);
 }
@@ -1827,19 +1917,19 @@ AMPI_KERNEL(FEWER ? 2 : AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_rows_kernel(amp_pl
     for (size_t k = 0; k < plan.num_sparse; k++) {
         const ampi_sparse *s    = &plan.sparse[k];
         const ampi_slot   *slot = &plan.slots[s->slot];
-        ampi_tensor_part   t;
-        t.rates  = ampi_rates_of(c, slot);
-        t.factor = c->gate.inv_scale;
-        t.zero   = false;
         for (uint32_t row = blockIdx.x; !c->gate.skip && row < s->touched; row += gridDim.x) {
             const uint64_t begin = (uint64_t)s->unique[row] * s->length;
-            t.grad   = ampi_part_at(slot->grad, AMP_F32, row * (uint64_t)s->length);
+            ampi_tensor_part t;
+            t.grad = ampi_part_at(slot->grad, AMP_F32, row * (uint64_t)s->length);
 #ifndef AMP_NO_STORAGE
-            if (FEWER && slot->master.format != AMP_FORMAT_F32) {
-                ampi_step_coded<KIND>(plan, slot, t.grad, begin, s->length, false);
+            if (FEWER) {
+                row = ampi_step_coded<KIND>(plan, slot, t.grad, begin, s->length, false, row);
                 continue;
             }
 #endif
+            t.rates  = ampi_rates_of(c, slot);
+            t.factor = c->gate.inv_scale;
+            t.zero   = false;
             t.master = ampi_part_at(slot->master.data, AMP_F32, begin);
             t.m      = ampi_part_at(slot->moment[0].data, AMP_F32, begin);
             t.v      = ampi_part_at(slot->moment[1].data, AMP_F32, begin);

@@ -91,7 +91,7 @@ name != "" && /;/ {
     $1 = ""
     m = split($0, operand, ",")
     if (op[n] ~ /^BRA/) {
-        if ($0 ~ /^ *!?U?P[0-9]/) guarded[n] = 1
+        if ($0 ~ /^ *!?U?P[0-9]/ || op[n] ~ /DIV|CONV/) guarded[n] = 1
         if (match($0, /`\([^)]*/)) target[n] = substr($0, RSTART + 2, RLENGTH - 2)
     }
     gsub(/ /, "", operand[1])
