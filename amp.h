@@ -9188,37 +9188,35 @@ static int ampi_read_rule(const char *text, size_t length, ampi_ruling *ruling) 
     return type >= 0 || rule >= 0;
 }
 
-/* A word without =. */
-static int ampi_override_all(amp_autocast *ac, const char *word, size_t length) {
+/* A word without =. After a policy all that was said before is forgotten, but scopes stay. */
+static int ampi_override_all(amp_autocast *ac, amp_dtype low, const char *word, size_t length) {
     const int type   = ampi_find_type(word, length);
     const int policy = ampi_find(word, length, ampi_policy_names, AMPI_NUM_POLICIES);
-    if (ampi_named(word, length, "off")) {
-        ac->off = 1;
-    } else if (ampi_named(word, length, "tf32")) {
-        ac->tf32 = 1;
-    } else if (type > 0) {
-        ac->dtype = (amp_dtype)type;
-    } else if (policy >= 0) { /* all that was said before is forgotten, but scopes stay */
+    const int off = ampi_named(word, length, "off"), tf32 = ampi_named(word, length, "tf32");
+    ac->off |= off;
+    ac->tf32 |= tf32;
+    if (type > 0) ac->dtype = (amp_dtype)type;
+    if (policy >= 0) {
         const amp_autocast before = *ac;
-        amp_autocast_init(ac, (amp_policy)policy, AMP_F32);
+        const amp_dtype    named  = ampi_policy_types[policy];
+        amp_autocast_init(ac, (amp_policy)policy, named ? named : low);
         memcpy(ac->scopes, before.scopes, sizeof ac->scopes);
         ac->depth = before.depth;
         ac->cache = before.cache;
-    } else {
-        return 0;
     }
-    return 1;
+    return off || tf32 || type > 0 || policy >= 0;
 }
 
 /* One word of an override. Returns where it is wrong, or NULL. */
-static const char *ampi_override_word(amp_autocast *ac, const char *word, size_t length) {
+static const char *ampi_override_word(amp_autocast *ac, amp_dtype low, const char *word,
+                                      size_t length) {
     const char    *equals = (const char *)memchr(word, '=', length);
     const int      is_op  = length > 3 && ampi_named(word, 2, "op") && word[2] == ':';
     ampi_override *o      = &ac->overrides[ac->num_overrides];
     ampi_ruling    ruling;
     size_t         before;
     int            op;
-    if (!equals) return ampi_override_all(ac, word, length) ? NULL : word;
+    if (!equals) return ampi_override_all(ac, low, word, length) ? NULL : word;
     before = (size_t)(equals - word);
     op     = is_op ? ampi_find_op(word + 3, before - 3) : -1;
     if (is_op && op < 0) return word + 3;
@@ -9229,7 +9227,6 @@ static const char *ampi_override_word(amp_autocast *ac, const char *word, size_t
         ac->ops[op] = ruling;
         return NULL;
     }
-    memset(o, 0, sizeof *o);
     memcpy(o->pattern, word, before);
     o->ruling = ruling;
     ac->num_overrides++;
@@ -9252,14 +9249,12 @@ static amp_result ampi_override_by(amp_autocast *ac, amp_dtype low, const char *
     size_t       length;
     if (low) changed.dtype = low;
     for (; (length = ampi_word(&word)) != 0; word += length) {
-        const char *wrong  = ampi_override_word(&changed, word, length);
+        const char *wrong  = ampi_override_word(&changed, low, word, length);
+        const int   gemm   = changed.ops[AMP_OP_GEMM].dtype;
         amp_result  result = AMP_ERROR_PARSE;
-        if (!wrong && low) {
-            const int policy = ampi_find(word, length, ampi_policy_names, AMPI_NUM_POLICIES);
-            const int gemm   = changed.ops[AMP_OP_GEMM].dtype;
-            if (policy >= 0 && !ampi_policy_types[policy]) changed.dtype = low;
+        if (!wrong && low && (changed.dtype != low || (gemm && gemm != (int)low))) {
+            wrong  = word;
             result = AMP_ERROR_MIXED_TYPES;
-            if (changed.dtype != low || (gemm && gemm != (int)low)) wrong = word;
         }
         if (!wrong) continue;
         if (position) *position = (size_t)(wrong - text);
@@ -9305,15 +9300,6 @@ AMP_DEF const char *amp_autocast_unmatched(const amp_autocast *ac, int i) {
     return NULL;
 }
 
-static void ampi_dump_row(ampi_text *t, const char *const *cells) {
-    size_t i;
-    for (i = 0; i < 4; i++) {
-        ampi_print_text(t, cells[i]);
-        ampi_print_to(t, 34 + 9 * i);
-    }
-    ampi_print(t, "%s\n", cells[4]);
-}
-
 static void ampi_dump_rule(ampi_text *t, const char *name, const ampi_ruling *r, amp_dtype low,
                            const char *reason) {
     const char *const said   = ampi_type_names[r->dtype ? r->dtype : (int)low];
@@ -9322,19 +9308,23 @@ static void ampi_dump_rule(ampi_text *t, const char *name, const ampi_ruling *r,
                                : r->rule == AMP_RULE_BANNED ? "-"
                                                             : "inputs'";
     const char *const cells[] = {name, ampi_rule_names[r->rule],
-                                 r->rule == AMP_RULE_KEEP ? "fp32" : type, type, reason};
-    ampi_dump_row(t, cells);
+                                 r->rule == AMP_RULE_KEEP ? "fp32" : type, type};
+    size_t i;
+    for (i = 0; i < 4; i++) {
+        ampi_print_text(t, cells[i]);
+        ampi_print_to(t, 34 + 9 * i);
+    }
+    ampi_print(t, "%s\n", reason);
 }
 
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user) {
-    static const char *const heads[] = {"op", "rule", "compute", "return", "reason"};
     char      line[160];
     ampi_text t = ampi_text_to(write_fn, user, line, sizeof line);
     int       i;
     if (!ac || !write_fn) return AMP_ERROR_INVALID_ARGUMENT;
     ampi_print(&t, "policy %s, low %s%s%s\n", ampi_policy_names[ac->policy],
              ampi_type_names[ac->dtype], ac->off ? ", off" : "", ac->tf32 ? ", tf32" : "");
-    ampi_dump_row(&t, heads);
+    ampi_print(&t, "op                                rule     compute  return   reason\n");
     for (i = 0; i < (int)AMP_NUM_OPS; i++)
         ampi_dump_rule(&t, ampi_ops[i].name, &ac->ops[i], ac->dtype,
                        ac->ops[i].overridden ? "override" : "policy");
@@ -9670,12 +9660,22 @@ static int ampi_is_small(const amp_gemm_args *g) {
            !ampi_work_above(g, AMPI_TILES - 1);
 }
 
-/* Replace g's fp32 operands by copies in type; 0 if there is no room for one. Those of a batch are
-   cast as one row that holds all of them: leading dimension and stride stay. */
-static int ampi_gemm_cast(amp_cache *cache, amp_gemm_args *g, amp_dtype type, int batch) {
+/* Replace g's fp32 operands by copies in type, if that pays; 0 if there is no room for one, or cache
+   is of another backend or stream. Those of a batch are cast as one row that holds all of them:
+   leading dimension and stride stay. */
+static int ampi_gemm_cast(amp_cache *cache, const amp_backend *backend, amp_gemm_args *g,
+                          amp_dtype type, int batch) {
     const void *copy[2];
     size_t      ld[2];
     int         i;
+    if (cache->backend.functions != (backend ? backend->functions : &ampi_cpu_functions) ||
+        (backend && cache->backend.stream != backend->stream))
+        return 0;
+    amp_cache_reset(cache);
+    if (ampi_is_small(g)) {
+        cache->small++;
+        return 1;
+    }
     for (i = 0; i < 2; i++) {
         ampi_matrices m = ampi_matrices_of(g, i);
         copy[i] = m.x;
@@ -9700,19 +9700,6 @@ static int ampi_gemm_cast(amp_cache *cache, amp_gemm_args *g, amp_dtype type, in
     return 1;
 }
 
-/* That, if cache is of the product's backend and stream, and if it pays. */
-static void ampi_gemm_by_cache(amp_cache *cache, const amp_backend *backend, amp_gemm_args *g,
-                               amp_dtype type, int batch) {
-    if (cache->backend.functions != (backend ? backend->functions : &ampi_cpu_functions) ||
-        (backend && cache->backend.stream != backend->stream)) {
-        cache->fallbacks++;
-        return;
-    }
-    amp_cache_reset(cache);
-    if (ampi_is_small(g)) cache->small++;
-    else if (!ampi_gemm_cast(cache, g, type, batch)) cache->fallbacks++;
-}
-
 /* Without a cache: is a product on a CPU to round its fp32 operands to type by itself? Where that
    is faster, or the policy names the op. */
 static int ampi_rounds(const amp_autocast *ac, const amp_backend *backend, const amp_gemm_args *g,
@@ -9732,7 +9719,8 @@ static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, 
     amp_dtype        type;
     const amp_result result = ampi_gemm_wants(ac, g, &type);
     if (result != AMP_OK || type == AMP_F32) return result;
-    if (ac->cache) ampi_gemm_by_cache(ac->cache, backend, g, type, g->count > 1);
+    if (ac->cache)
+        ac->cache->fallbacks += !ampi_gemm_cast(ac->cache, backend, g, type, g->count > 1);
     else if (!ampi_is_small(g) && ampi_rounds(ac, backend, g, type)) g->compute = type;
     return AMP_OK;
 }
@@ -9764,7 +9752,7 @@ static cublasStatus_t ampi_sgemm(int batch, cublasHandle_t handle, cublasOperati
         amp_backend          backend = ac->cache->backend;
         const cublasStatus_t status  = cublasGetStream(handle, &backend.stream);
         if (status != CUBLAS_STATUS_SUCCESS) return status;
-        ampi_gemm_by_cache(ac->cache, &backend, &g, type, batch);
+        ac->cache->fallbacks += !ampi_gemm_cast(ac->cache, &backend, &g, type, batch);
     }
     if (g.a_type != AMP_F32) to = type == AMP_F16 ? CUDA_R_16F : CUDA_R_16BF;
     else if (g.tf32) compute = CUBLAS_COMPUTE_32F_FAST_TF32;
