@@ -9660,9 +9660,9 @@ static int ampi_is_small(const amp_gemm_args *g) {
            !ampi_work_above(g, AMPI_TILES - 1);
 }
 
-/* Replace g's fp32 operands by copies in type, if that pays; 0 if there is no room for one, or cache
-   is of another backend or stream. Those of a batch are cast as one row that holds all of them:
-   leading dimension and stride stay. */
+/* Replace g's fp32 operands by copies in type, if that pays; 0 if there is no room for one, or if
+   cache is of another backend or stream. Those of a batch are cast as one row that holds all of
+   them: leading dimension and stride stay. */
 static int ampi_gemm_cast(amp_cache *cache, const amp_backend *backend, amp_gemm_args *g,
                           amp_dtype type, int batch) {
     const void *copy[2];

@@ -375,7 +375,7 @@ static void check_numbers(const machine *m) {
     amp_status          status;
     int                 i;
     PROPERTY(scale >= 0.0f, "AMP_OK: the loss scale is no NaN and not negative");
-    PROPERTY(is_rate(c->lr), "AMP_OK: lr is finite and not negative");
+    PROPERTY(is_rate(c->rates.lr), "AMP_OK: lr is finite and not negative");
     PROPERTY(amp_optimizer_status(&m->opt, &status) == AMP_OK, "AMP_OK: there is a status");
     PROPERTY(status.did_step <= 1u && status.found_inf <= 1u && status.stuck <= 1u,
              "AMP_OK: the flags of the last step are 0 or 1");
@@ -383,9 +383,9 @@ static void check_numbers(const machine *m) {
              "AMP_OK: the clip factor is in [0, 1]");
     PROPERTY(c->beta1 >= 0.0 && c->beta1 < 1.0 && c->beta2 >= 0.0 && c->beta2 < 1.0,
              "AMP_OK: betas are in [0, 1)");
-    PROPERTY(is_rate(c->eps) && is_rate(c->momentum) && is_rate(c->max_norm),
+    PROPERTY(is_rate(c->rates.eps) && is_rate(c->rates.momentum) && is_rate(c->rates.max_norm),
              "AMP_OK: eps, momentum and max_norm are finite, not negative");
-    PROPERTY(!c->nesterov || c->momentum > 0.0f, "AMP_OK: Nesterov needs momentum");
+    PROPERTY(!c->nesterov || c->rates.momentum > 0.0f, "AMP_OK: Nesterov needs momentum");
     for (i = 0; i < m->num_tensors; i++) {
         PROPERTY(is_rate(plan->slots[i].lr_scale), "AMP_OK: lr_scale is finite, not negative");
         PROPERTY(is_rate(plan->slots[i].weight_decay),
