@@ -4364,6 +4364,7 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
     return ampi_scaler_setup(&scaler, &d->scaler, d->problem); /* to learn of its errors now */
 }
 
+/* What desc asks for; what its pointers lead to may go. */
 static AMPI_NOINLINE void ampi_begin(amp_optimizer *opt, const amp_optimizer_desc *desc) {
     amp_optimizer_desc *d = &opt->desc;
     memset(opt, 0, sizeof *opt);
@@ -4379,7 +4380,7 @@ static AMPI_NOINLINE void ampi_begin(amp_optimizer *opt, const amp_optimizer_des
     opt->reports     = d->report != NULL;
     opt->capacity    = AMP_INLINE_TENSORS;
     opt->initialized = 1;
-    d->backend       = NULL; /* what is behind them may go */
+    d->backend       = NULL;
     d->ranks         = NULL;
     d->report        = NULL;
     d->storage       = NULL;
@@ -4476,7 +4477,7 @@ static amp_storage ampi_storage_of(const amp_optimizer *opt, const amp_tensor *t
     return t->keep_fp32 ? fp32 : t->storage ? *t->storage : opt->storage;
 }
 
-/* Something that a tensor must not be, and what to do; rows of these end with one that is. */
+/* What a tensor must not be, and the error if it is; the last row is true, and AMP_OK. */
 typedef struct ampi_refusal { int is; amp_result result; const char *text; } ampi_refusal;
 
 static amp_result ampi_refuse_tensor(const amp_optimizer *opt, size_t i, const char *name,
@@ -4805,8 +4806,8 @@ static uint64_t ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
 }
 
 /* Fill in the plan and its host_slots, and give everything in backend memory its place behind base;
-   if that is NULL, to learn how many bytes it takes. One kind of array comes after the other, so
-   that those of a flat array are one. */
+   if that is NULL, to learn how many bytes it takes. One kind of array comes after the other (k: 0
+   and 1 models, 2 masters, 3 gradients, 4 and 5 moments), so that those of a flat array are one. */
 static amp_result ampi_layout(const amp_optimizer *opt, amp_plan *plan, char *base,
                               size_t *num_bytes) {
     const uint64_t in_front = ampi_fill_slots(opt, plan);
