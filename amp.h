@@ -1551,7 +1551,7 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 
 /* Arrays and files hold bare numbers; kernels, reductions and graphs know these structs. */
 AMPI_STATIC_ASSERT(ampi_numbers_have_their_sizes, sizeof(float) == 4 && sizeof(double) == 8);
-AMPI_STATIC_ASSERT(ampi_halves_have_two_bytes, sizeof(amp_f16) == 2 && sizeof(amp_bf16) == 2);
+AMPI_STATIC_ASSERT(ampi_16_bits_are_two_bytes, sizeof(amp_f16) == 2 && sizeof(amp_bf16) == 2);
 AMPI_STATIC_ASSERT(ampi_gate_has_no_gap, sizeof(amp_gate) == 16);
 AMPI_STATIC_ASSERT(ampi_scaler_has_no_gap, sizeof(amp_scaler) == 136);
 
@@ -2671,7 +2671,7 @@ AMPI_IN AMPI_V AMPI_(from_wide)(AMPI_U w, const int f16) {
     return AMPI_(from_bits)(AMPI_(bits)(x) | (w & 0x80000000u));
 }
 
-/* Plus up, below 2^bits, if it can be rounded: above all finite halves, or those with more bits,
+/* Plus up, below 2^bits, if it can be rounded: above all finite numbers, or those with more bits,
    and of inf and NaN, which arithmetic has made quiet, the last bits are cut off. */
 AMPI_IN AMPI_U AMPI_(rounding)(AMPI_U w, AMPI_U up, const int bits, const int f16) {
     const uint32_t most = (f16 ? 0x7c000000u : 0x7f800000u) - ((uint32_t)1 << bits);
@@ -2699,8 +2699,8 @@ AMPI_IN AMPI_U AMPI_(split)(AMPI_U w) {
 
 /* A master from the bits of its model and what else is kept; and that in low, the model returned.
    Kahan's compensation is kept 2^11 times as large in fp16, where it would often be subnormal: it
-   is no larger than the weight then. Of inf and NaN there is none, and one above all halves, of a
-   weight that is, ends where its sum with the model is finite. */
+   is no larger than the weight then. Of inf and NaN there is none, and one above all finite
+   numbers, of a weight that is, ends where its sum with the model is finite. */
 AMPI_IN AMPI_V AMPI_(master)(AMPI_U model, AMPI_U low, const int master, const int f16) {
     AMPI_U w = model << 16;
     AMPI_V x;
@@ -3218,7 +3218,7 @@ typedef struct ampi_tier {
     const char *name;
     uint32_t    needs; /* of ampi_cpu_features     */
     uint32_t    best;  /* and unless asked by name */
-    /* halves to fp32 and back; stream: dst + i is aligned to 64 bytes, write around the cache */
+    /* 16 bits to fp32 and back; stream: dst + i is aligned to 64 bytes, write around the cache */
     void (*widen)(void *dst, const void *src, amp_dtype src_type, size_t i, size_t end, int stream);
     void (*narrow)(void *dst, amp_dtype dst_type, const void *src, size_t i, size_t end,
                    int stream);
@@ -6849,7 +6849,7 @@ enum {
     AMPI_FEW_ROWS    = 3,       /* of A, where B is transposed: they go one by one              */
     AMPI_BY_HAND     = 64,      /* elements of a small B that are turned one by one             */
     AMPI_GEMM_TINY   = 1 << 12, /* m n k up to which nothing is packed                          */
-    AMPI_TILES       = 1 << 15, /* m n k from which products of halves go in pairs              */
+    AMPI_TILES       = 1 << 15, /* m n k from which products of 16-bit types go in pairs        */
     AMPI_PACK_AHEAD  = 384,     /* bytes of a row before packing needs them; to the second level:
                                    rows often share a set of the first                          */
     AMPI_THIN_K      = 4096,    /* of a matrix times a vector, k and rows at a time             */
@@ -8459,9 +8459,9 @@ static const amp_iteration *ampi_step_before(const amp_optimizer *opt, uint64_t 
 }
 
 /* How many of the last steps, at most most, are remembered without a gap. */
-static size_t ampi_remembered(const amp_optimizer *opt, size_t most) {
+static size_t ampi_remembered(const amp_optimizer *opt, uint64_t most) {
     size_t count = 0;
-    while (count < most && ampi_step_before(opt, count)) count++;
+    while (count < most && count < AMP_HISTORY && ampi_step_before(opt, count)) count++;
     return count;
 }
 
@@ -8472,7 +8472,7 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
     if (!opt || !count || (!history && *count)) return AMP_ERROR_INVALID_ARGUMENT;
     result = ampi_watched(opt, 1);
     if (result != AMP_OK) return result;
-    *count = ampi_remembered(opt, ampi_min(*count, AMP_HISTORY));
+    *count = ampi_remembered(opt, *count);
     for (i = 0; i < *count; i++) history[i] = *ampi_step_before(opt, *count - 1 - i);
     return AMP_OK;
 }
@@ -8794,14 +8794,13 @@ static void ampi_print_report(ampi_text *t, const amp_report *r) {
 }
 
 static AMPI_NOINLINE void ampi_print_json(ampi_text *t, const amp_optimizer *opt) {
-    ampi_seen *seen  = opt->plan->seen;
-    uint64_t   since = seen->report.iterations - seen->told; /* above steps if told is of before */
-    size_t     steps = ampi_remembered(opt, AMP_HISTORY), i;
-    int        k;
+    ampi_seen   *seen  = opt->plan->seen;
+    const size_t steps = ampi_remembered(opt, seen->report.iterations - seen->told);
+    size_t       i;
+    int          k;
     t->json = 1;
     ampi_print_report(t, &seen->report);
     ampi_print(t, ",\"history\":[");
-    if (since < steps) steps = (size_t)since;
     for (i = steps; i-- > 0;) {
         const amp_iteration *at = ampi_step_before(opt, i);
         ampi_print(t, "%s[%g,%g,%g,%g,%g,%g]", i + 1 < steps ? "," : "", (double)at->iteration,
@@ -10884,7 +10883,7 @@ AMPI_HOST void ampi_transpose_neon(float32x4_t *v) {
 
 #if AMPI_AMX
 
-/* AMX: products of halves, 32 x 32, in four of the eight tile registers. The instructions are named
+/* AMX: products of 16-bit types, 32 x 32, in four of eight tile registers. Instructions are named
    in the text, so that they need no header and no target attribute. AMPI_TILES_MODEL is a file of
    the tests, with a model of them and with packing in plain C, for machines without. All else is as
    in "avx512" (by the model as in "c"). */

@@ -413,7 +413,7 @@ static void recipe_h(void) {
 
 /* i. The batch of a skipped step again, with the smaller scale, until the step is taken: no sample
    is lost, and the order of batches is that of a run without overflows. Take the batch from the
-   steps taken, not from the turns of the loop. A gradient that is NaN at any scale must end it. A
+   steps taken, not from the loop's iterations. A gradient that is NaN at any scale must end it. A
    finite one that is far too large is skipped, too, if desc.report says above which norm. */
 enum { CALM, OVERFLOWS, SPIKES };
 
@@ -427,12 +427,12 @@ static amp_status replayed_run(int trouble, int replay, float *w) {
     amp_f16       grad[DIM];
     int           tries = 0;
     start(&opt, &desc, w, grad, AMP_F16);
-    for (int turn = 0; replay ? status.steps < 48 : turn < 48; turn++) {
-        const int batch = replay ? (int)status.steps : turn;
+    for (int iteration = 0; replay ? status.steps < 48 : iteration < 48; iteration++) {
+        const int batch = replay ? (int)status.steps : iteration;
         loss_of(amp_optimizer_model(&opt, 0), AMP_F16, batch % 16 * 16, 16,
                 amp_optimizer_loss_scale(&opt), grad);
-        if (trouble == OVERFLOWS && turn % 20 == 9) overflow(grad);
-        if (trouble == SPIKES && turn % 20 == 9) grad[3] = amp_f32_to_f16(16.0f * 1024.0f);
+        if (trouble == OVERFLOWS && iteration % 20 == 9) overflow(grad);
+        if (trouble == SPIKES && iteration % 20 == 9) grad[3] = amp_f32_to_f16(16.0f * 1024.0f);
         must(amp_optimizer_adamw(&opt, 0.02f));
         must(amp_optimizer_status(&opt, &status));
         tries = status.did_step ? 0 : tries + 1;

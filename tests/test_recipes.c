@@ -615,18 +615,18 @@ TEST(inference, "recipes_net b: a state loaded into half memory of the caller's 
 
 /* ======================================================================= recipes_net c  Muon */
 
-/* STEPS taken steps of momentum kept behind the gate; bad turns have an inf or a NaN somewhere. */
+/* STEPS taken steps of momentum kept behind the gate; bad iterations have an inf or a NaN. */
 static void gated(run *r, float *momentum, int every) {
     amp_optimizer_desc desc = desc_of(AMP_KIND_OWN);
-    int                turn, i;
+    int                iteration, i;
     run_start(r, &desc, AMP_F32);
     memset(momentum, 0, N * sizeof *momentum);
-    for (turn = 0; status_of(r).steps < STEPS; turn++) {
+    for (iteration = 0; status_of(r).steps < STEPS; iteration++) {
         const float    scale = amp_optimizer_loss_scale(&r->opt);
         const uint32_t taken = (uint32_t)status_of(r).steps;
-        const int      bad   = every && turn % every == 1;
+        const int      bad   = every && iteration % every == 1;
         for (i = 0; i < N; i++) r->grad[i] = noise(taken, (uint32_t)i) * scale;
-        if (bad) memcpy(&r->grad[turn % N], turn & 2 ? &f32_nan : &f32_inf, 4);
+        if (bad) memcpy(&r->grad[iteration % N], iteration & 2 ? &f32_nan : &f32_inf, 4);
         CHECK_EQ_INT(amp_optimizer_begin_step(&r->opt), !bad);
         for (i = 0; i < N && !bad; i++) {
             volatile float kept = 0.875f * momentum[i], change; /* rounded here */
