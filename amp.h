@@ -3002,33 +3002,38 @@ AMP_DEF const char *amp_version(void) {
    stands in functions that are not inlined, so that nothing moves across. */
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__SSE2_MATH__)
 enum { AMPI_FP_IEEE = 0x1f80 };
-static uint32_t ampi_fp_set(uint32_t to) {
-    uint32_t was;
-    __asm__ __volatile__("stmxcsr %0" : "=m"(was) : : "memory");
-    __asm__ __volatile__("ldmxcsr %0" : : "m"(to) : "memory");
-    return was;
+static uint32_t ampi_fp_get(void) {
+    uint32_t now;
+    __asm__ __volatile__("stmxcsr %0" : "=m"(now) : : "memory");
+    return now;
+}
+static void ampi_fp_end(uint32_t saved) {
+    __asm__ __volatile__("ldmxcsr %0" : : "m"(saved) : "memory");
 }
 #elif (defined(__GNUC__) || defined(__clang__)) && defined(__aarch64__)
 enum { AMPI_FP_IEEE = 0 };
-static uint32_t ampi_fp_set(uint32_t to) {
-    uint64_t was, wide = to;
-    __asm__ __volatile__("mrs %0, fpcr" : "=r"(was) : : "memory");
-    __asm__ __volatile__("msr fpcr, %0" : : "r"(wide) : "memory");
-    return (uint32_t)was;
+static uint32_t ampi_fp_get(void) {
+    uint64_t now;
+    __asm__ __volatile__("mrs %0, fpcr" : "=r"(now) : : "memory");
+    return (uint32_t)now;
+}
+static void ampi_fp_end(uint32_t saved) {
+    __asm__ __volatile__("msr fpcr, %0" : : "r"((uint64_t)saved) : "memory");
 }
 #elif defined(_MSC_VER) && defined(_M_X64)
 enum { AMPI_FP_IEEE = 0x1f80 };
-static uint32_t ampi_fp_set(uint32_t to) {
-    const uint32_t was = _mm_getcsr();
-    _mm_setcsr(to);
-    return was;
-}
+static uint32_t ampi_fp_get(void) { return _mm_getcsr(); }
+static void     ampi_fp_end(uint32_t saved) { _mm_setcsr(saved); }
 #else
 enum { AMPI_FP_IEEE = 0 };
-static uint32_t ampi_fp_set(uint32_t to) { return to; }
+static uint32_t ampi_fp_get(void) { return 0u; }
+static void     ampi_fp_end(uint32_t saved) { (void)saved; }
 #endif
-static uint32_t ampi_fp_begin(void) { return ampi_fp_set(AMPI_FP_IEEE); }
-static void     ampi_fp_end(uint32_t saved) { (void)ampi_fp_set(saved); }
+static uint32_t ampi_fp_begin(void) {
+    const uint32_t saved = ampi_fp_get();
+    ampi_fp_end(AMPI_FP_IEEE);
+    return saved;
+}
 
 AMPI_COLD_BEGIN
 
