@@ -10148,6 +10148,7 @@ AMPI_STRICT_END
 #endif /* AMPI_U */
 
 #if defined(AMPI_W) && AMPI_W == 1 /* >>impl goes on */
+#define AMPI_TIERS /* follow, once */
 #undef AMPI_TIER
 #undef AMPI_HERE
 #undef AMPI_LOOP
@@ -10251,8 +10252,8 @@ AMPI_STRICT_END
 #undef AMPI_STEP
 #endif /* AMPI_STEP */
 
-#if defined(AMP_IMPLEMENTATION) && !defined(AMPI_TIERS) /* >>impl goes on */
-#define AMPI_TIERS
+#ifdef AMPI_TIERS /* >>impl goes on */
+#undef AMPI_TIERS
 
 AMPI_STRICT_BEGIN
 
