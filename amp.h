@@ -3329,7 +3329,7 @@ AMPI_FN void     ampi_put_words(void *base, uint32_t u) {
     ampi_store_u16(base, 1, (uint16_t)(u >> 16));
 }
 AMPI_FN uint32_t ampi_count(uint32_t u) { return u; }
-AMPI_FN void     ampi_fence(void) { /* behind writes around the cache */
+AMPI_HOST void   ampi_fence(void) { /* behind writes around the cache */
 #if AMPI_X86
     _mm_sfence();
 #endif
