@@ -2131,7 +2131,8 @@ struct amp_plan {
     amp_kind      kind;
     int           zero_grad, shared;
     ampi_meeting  meets;          /* in the middle of a check                                  */
-    uint32_t      parts;          /* of a chunk, for blocks that share it: 4; most short: 1    */
+    uint32_t      parts;          /* of a chunk, for blocks that share it: 4; few chunks: 16;
+                                     most short: 1                                             */
     int           has_lr, new_lr; /* there is one in backend memory; this one shall go there   */
     float         lr;
     float         carry;          /* the momentum of AMPI_JOB_CARRY                             */
@@ -4806,7 +4807,9 @@ static uint64_t ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
         elements += s->n;
         before += e->tensor.n;
     }
-    plan->parts = plan->num_chunks > elements / (AMPI_CHUNK / 2) ? 1 : 4;
+    plan->parts = plan->num_chunks > elements / (AMPI_CHUNK / 2) ? 1
+                  : plan->num_chunks < 264                       ? 16
+                                                                 : 4;
     return in_front;
 }
 
