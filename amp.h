@@ -9912,6 +9912,7 @@ AMPI_HOST void  ampi_transpose(float *v) { (void)v; }
 AMPI_STRICT_END
 
 #define AMPI_W 1
+#define AMPI_TIERS
 
 #endif /* AMP_IMPLEMENTATION_INCLUDED */
 
