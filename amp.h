@@ -3220,10 +3220,7 @@ typedef struct ampi_arrays {
 } ampi_arrays;
 
 /* Elements i to end of arrays, end - i a multiple of AMPI_WHOLE. */
-typedef struct ampi_tier {
-    const char *name;
-    uint32_t    needs; /* of ampi_cpu_features     */
-    uint32_t    best;  /* and unless asked by name */
+typedef struct ampi_loops {
     /* 16 bits to fp32 and back; stream: dst + i is aligned to 64 bytes, write around the cache */
     void (*widen)(void *dst, const void *src, amp_dtype src_type, size_t i, size_t end, int stream);
     void (*narrow)(void *dst, amp_dtype dst_type, const void *src, size_t i, size_t end,
@@ -3237,6 +3234,13 @@ typedef struct ampi_tier {
                     float factor);
     void (*accumulate)(void *sums, const void *x, amp_dtype type, size_t i, size_t end);
     void (*step)(const ampi_arrays *x, size_t i, size_t end);
+} ampi_loops;
+
+typedef struct ampi_tier {
+    const char *name;
+    uint32_t    needs; /* of ampi_cpu_features     */
+    uint32_t    best;  /* and unless asked by name */
+    const ampi_loops         *loops;
     const struct ampi_engine *engine; /* of products */
 } ampi_tier;
 
@@ -3507,6 +3511,8 @@ AMPI_LOOP void AMPI_(formula_on)(const ampi_step_block *b) {
 #undef AMPI_ON
 }
 
+#ifndef AMP_NO_STORAGE
+
 /* Masters in words beside the model; format and type are constant where these are inlined. */
 AMPI_IN void AMPI_(get_masters)(const ampi_step_block *block, const int master, const int f16) {
     const ampi_step_block b = *block;
@@ -3658,11 +3664,22 @@ AMPI_LOOP void AMPI_(draw)(ampi_step_block *b, uint16_t *room) {
     AMPI_(done)();
 }
 
+/* What a block has in other formats: decoded for the formula, or put back. */
+AMPI_IN void AMPI_(recode)(ampi_step_block *b, uint16_t *drawn, int put) {
+    if (!put) AMPI_(draw)(b, drawn);
+    if (b->x.master.format != AMP_FORMAT_F32) AMPI_(masters)(b, put);
+    if (b->x.moment[0].scale) AMPI_(moments_8bit)(b, put);
+}
+
+#else
+AMPI_IN void AMPI_(recode)(ampi_step_block *b, uint16_t *drawn, int put) {
+    (void)b, (void)drawn, (void)put;
+}
+#endif
+
 AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
     const int       wide  = !AMPI_STORAGE || x->master.format == AMP_FORMAT_F32;
     const int       coded = AMPI_STORAGE && x->moment[0].scale, has_v = x->moment[1].data != NULL;
-    const int       random = !wide && (x->master.format == AMP_FORMAT_SR ||
-                                       x->moment[0].format != AMP_FORMAT_F32);
     AMPI_V          room[3][AMPI_BLOCK / AMPI_W];
     uint16_t        drawn[3 * AMPI_DRAWN];
     ampi_step_block b;
@@ -3675,12 +3692,9 @@ AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
         b.p    = wide ? b.x.master.data : room[0];
         b.m    = coded ? room[1] : b.x.moment[0].data;
         b.v    = coded && has_v ? room[2] : b.x.moment[1].data;
-        if (random) AMPI_(draw)(&b, drawn);
-        if (!wide) AMPI_(masters)(&b, 0);
-        if (coded) AMPI_(moments_8bit)(&b, 0);
+        AMPI_(recode)(&b, drawn, 0);
         AMPI_(formula_on)(&b);
-        if (!wide) AMPI_(masters)(&b, 1);
-        if (coded) AMPI_(moments_8bit)(&b, 1);
+        AMPI_(recode)(&b, drawn, 1);
     }
 }
 
@@ -3729,7 +3743,7 @@ static size_t ampi_whole(size_t i, size_t n) { return n - (n - i) % AMPI_WHOLE; 
 static void ampi_widen_array(void *dst, const void *src, amp_dtype type, size_t n, int stream) {
     const size_t i = ampi_head(dst, 4, 64, n), end = ampi_whole(i, n);
     ampi_widen(dst, src, type, 0, i, 0);
-    ampi_tier_now()->widen(dst, src, type, i, end, stream && (uintptr_t)dst % 4 == 0);
+    ampi_tier_now()->loops->widen(dst, src, type, i, end, stream && (uintptr_t)dst % 4 == 0);
     ampi_widen(dst, src, type, end, n, 0);
 }
 
@@ -3738,14 +3752,14 @@ static void ampi_narrow_array(void *dst, amp_dtype type, const void *src, size_t
     const size_t i = around ? ampi_head(dst, 2, 64, n) : ampi_head(src, 4, 64, n);
     const size_t end = ampi_whole(i, n);
     ampi_narrow(dst, type, src, 0, i, 0);
-    ampi_tier_now()->narrow(dst, type, src, i, end, around);
+    ampi_tier_now()->loops->narrow(dst, type, src, i, end, around);
     ampi_narrow(dst, type, src, end, n, 0);
 }
 
 static uint32_t ampi_check_array(const void *x, amp_dtype type, size_t n, float *lanes,
                                  size_t *zeros) {
     const size_t   end = ampi_whole(0, n);
-    const uint32_t max = ampi_tier_now()->check(x, type, 0, end, lanes, zeros);
+    const uint32_t max = ampi_tier_now()->loops->check(x, type, 0, end, lanes, zeros);
     const uint32_t rest = ampi_check(x, type, end, n, lanes, zeros);
     return rest > max ? rest : max;
 }
@@ -3753,19 +3767,19 @@ static uint32_t ampi_check_array(const void *x, amp_dtype type, size_t n, float 
 static void ampi_unscale_array(void *dst, const void *grad, amp_dtype type, size_t n,
                                float factor) {
     const size_t end = ampi_whole(0, n);
-    ampi_tier_now()->unscale(dst, grad, type, 0, end, factor);
+    ampi_tier_now()->loops->unscale(dst, grad, type, 0, end, factor);
     ampi_unscale_from(dst, grad, type, end, n, factor);
 }
 
 static void ampi_accumulate_array(void *sums, const void *x, amp_dtype type, size_t n) {
     const size_t end = ampi_whole(0, n);
-    ampi_tier_now()->accumulate(sums, x, type, 0, end);
+    ampi_tier_now()->loops->accumulate(sums, x, type, 0, end);
     ampi_accumulate_from(sums, x, type, end, n);
 }
 
 static void ampi_step_array(const ampi_arrays *x, size_t n) {
     const size_t end = ampi_whole(0, n);
-    ampi_tier_now()->step(x, 0, end);
+    ampi_tier_now()->loops->step(x, 0, end);
     ampi_step_from(x, end, n);
 }
 
@@ -5353,7 +5367,7 @@ static double ampi_check_careful(const void *x, amp_dtype type, size_t n, float 
         }
     }
     ampi_store_u32(&stats->max_finite, 0, max);
-    return (double)ampi_tier_now()->fold(lanes);
+    return (double)ampi_tier_now()->loops->fold(lanes);
 }
 
 /* Statistics and sum of squares of a chunk, in the canonical order. */
@@ -5367,7 +5381,7 @@ static AMPI_NOINLINE double ampi_check_chunk(const void *x, amp_dtype type, size
     max          = ampi_check_array(x, type, n, lanes, &zeros);
     stats->zeros = zeros;
     ampi_store_u32(&stats->max_finite, 0, max);
-    sum = ampi_tier_now()->fold(lanes);
+    sum = ampi_tier_now()->loops->fold(lanes);
     if (ampi_nonfinite(max)) {
         sum = (float)ampi_check_careful(x, type, n, 1.0f, stats);
         max = ampi_load_u32(&stats->max_finite, 0);
@@ -10235,19 +10249,17 @@ AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
     }
 }
 
-#ifdef AMPI_NAME /* a tier of its own */
+#ifdef AMPI_LOOP /* not more than a kernel */
 static const ampi_engine AMPI_(engine) = {
     3 * AMPI_STEP, 2 * AMPI_W, AMPI_STEP, AMPI_W, 32, 0, NULL, AMPI_(convert), AMPI_(pack),
     AMPI_(kernel), AMPI_(write), AMPI_(thin), AMPI_(tiny)};
-static const ampi_tier AMPI_(tier) = {
-    AMPI_NAME, AMPI_NEEDS, 0, AMPI_(widen), AMPI_(narrow), AMPI_(check), AMPI_(fold),
-    AMPI_(unscale_from), AMPI_(accumulate_from), AMPI_(step_from), &AMPI_(engine)};
+static const ampi_loops AMPI_(loops) = {
+    AMPI_(widen), AMPI_(narrow), AMPI_(check), AMPI_(fold), AMPI_(unscale_from),
+    AMPI_(accumulate_from), AMPI_(step_from)};
 #endif
 
 AMPI_STRICT_END
 
-#undef AMPI_NAME
-#undef AMPI_NEEDS
 #undef AMPI_TIER
 #undef AMPI_HERE
 #undef AMPI_LOOP
@@ -10265,9 +10277,9 @@ static const ampi_engine ampi_engine_c = {
     6, 2 * AMPI_W4, 2, AMPI_W4, 32, 0, NULL,
     ampi_convert, ampi_pack, ampi_kernel_x4, ampi_write, ampi_thin, ampi_tiny};
 
-static const ampi_tier ampi_tier_c = {
-    "c", 0, 0, ampi_widen, ampi_narrow, ampi_check, ampi_fold, ampi_unscale_from,
-    ampi_accumulate_from, ampi_step_from, &ampi_engine_c};
+static const ampi_loops ampi_loops_c = {
+    ampi_widen, ampi_narrow, ampi_check, ampi_fold, ampi_unscale_from, ampi_accumulate_from,
+    ampi_step_from};
 
 #if AMPI_X86
 
@@ -10405,8 +10417,6 @@ AMPI_AVX2 void ampi_transpose_avx2(__m256 *v) {
 }
 
 #define AMPI_TIER  _avx2
-#define AMPI_NAME  "avx2"
-#define AMPI_NEEDS 1
 #define AMPI_HERE  AMPI_AVX2
 #define AMPI_LOOP  static AMPI_NOINLINE __attribute__((target("avx2,fma,f16c")))
 #define AMPI_V     __m256
@@ -10564,8 +10574,6 @@ AMPI_AVX512 void ampi_transpose_avx512(__m512 *v) {
 }
 
 #define AMPI_TIER  _avx512
-#define AMPI_NAME  "avx512"
-#define AMPI_NEEDS 3
 #define AMPI_HERE  AMPI_AVX512
 #define AMPI_LOOP  static AMPI_NOINLINE __attribute__((AMPI_BY512))
 #define AMPI_V     __m512
@@ -10789,11 +10797,9 @@ static const ampi_engine ampi_engine_pairs_avx512 = {
     12, 32, 4, 16, 32, 1, NULL, ampi_convert_avx512, ampi_pack_pairs_avx512,
     ampi_kernel_pairs, ampi_write_pairs_avx512, ampi_thin_avx512, ampi_tiny_avx512};
 
-static const ampi_tier ampi_tier_pairs = {
-    "avx512_bf16", 4, 16, /* on Intel's processors slower than FMA: only asked for by name */
-    ampi_widen_avx512, ampi_narrow_pairs, ampi_check_avx512,
-    ampi_fold_avx512, ampi_unscale_from_avx512, ampi_accumulate_from_avx512,
-    ampi_step_from_avx512, &ampi_engine_avx512};
+static const ampi_loops ampi_loops_pairs = {
+    ampi_widen_avx512, ampi_narrow_pairs, ampi_check_avx512, ampi_fold_avx512,
+    ampi_unscale_from_avx512, ampi_accumulate_from_avx512, ampi_step_from_avx512};
 
 #endif /* AMPI_PAIRS */
 
@@ -10876,8 +10882,6 @@ AMPI_HOST void ampi_transpose_neon(float32x4_t *v) {
 }
 
 #define AMPI_TIER  _neon
-#define AMPI_NAME  "neon"
-#define AMPI_NEEDS 0
 #define AMPI_HERE  AMPI_HOST
 #define AMPI_LOOP  static AMPI_NOINLINE
 #define AMPI_V     float32x4_t
@@ -10991,9 +10995,12 @@ static void ampi_kernel_tiles(const ampi_block *x) {
 }
 
 #ifdef AMPI_TILES_MODEL
+#define AMPI_WITHOUT_TILES "c"
 static const ampi_engine ampi_engine_model = {
     32, 32, 32, 32, 64, 1, ampi_use_tiles,
     ampi_convert, tiles_pack, ampi_kernel_tiles, ampi_write, ampi_thin, ampi_tiny};
+#else
+#define AMPI_WITHOUT_TILES "avx512"
 #endif
 
 #if AMPI_PAIRS
@@ -11003,39 +11010,30 @@ static const ampi_engine ampi_engine_tiles = {
     ampi_thin_avx512, ampi_tiny_avx512};
 #endif
 
-/* Usable says what the processor has and the operating system saves. Whether this process may use
-   tiles is asked at the first product that would; a tier of its own says yes, another tier no. */
-#ifdef AMPI_TILES_MODEL
-#define AMPI_TIER_REFUSED &ampi_tier_c
-#define AMPI_TIER_AMX                                                                          \
-    {"amx", 0, 0, ampi_widen, ampi_narrow, ampi_check, ampi_fold, ampi_unscale_from,  \
-     ampi_accumulate_from, ampi_step_from, &ampi_engine_c}
-#else
-#define AMPI_TIER_REFUSED &ampi_tier_avx512
-#define AMPI_TIER_AMX                                                                          \
-    {"amx", 8, 0, ampi_widen_avx512, ampi_narrow_pairs, ampi_check_avx512,          \
-     ampi_fold_avx512, ampi_unscale_from_avx512, ampi_accumulate_from_avx512,                  \
-     ampi_step_from_avx512, &ampi_engine_avx512}
-#endif
-static const ampi_tier ampi_tier_amx = AMPI_TIER_AMX, ampi_tier_amx_allowed = AMPI_TIER_AMX;
-
 #endif /* AMPI_AMX */
 
-/* Best first. */
-static const ampi_tier *const ampi_tiers[] = {
-#if AMPI_AMX
-    &ampi_tier_amx,
+/* Best first. Usable says what the processor has and the operating system saves. Whether this
+   process may use tiles is asked at the first product that would: the second row says yes, a tier
+   without tiles no. */
+static const ampi_tier ampi_tiers[] = {
+#ifdef AMPI_TILES_MODEL
+    {"amx", 0, 0, &ampi_loops_c, &ampi_engine_c},
+    {"amx", 0, 0, &ampi_loops_c, &ampi_engine_c},
+#elif AMPI_AMX
+    {"amx", 8, 0, &ampi_loops_pairs, &ampi_engine_avx512},
+    {"amx", 8, 0, &ampi_loops_pairs, &ampi_engine_avx512},
+#endif
+#if AMPI_PAIRS /* on Intel's processors slower than FMA: only asked for by name */
+    {"avx512_bf16", 4, 16, &ampi_loops_pairs, &ampi_engine_avx512},
 #endif
 #if AMPI_X86
-#if AMPI_PAIRS
-    &ampi_tier_pairs,
-#endif
-    &ampi_tier_avx512, &ampi_tier_avx2,
+    {"avx512", 3, 0, &ampi_loops_avx512, &ampi_engine_avx512},
+    {"avx2", 1, 0, &ampi_loops_avx2, &ampi_engine_avx2},
 #endif
 #if AMPI_NEON
-    &ampi_tier_neon,
+    {"neon", 0, 0, &ampi_loops_neon, &ampi_engine_neon},
 #endif
-    &ampi_tier_c};
+    {"c", 0, 0, &ampi_loops_c, &ampi_engine_c}};
 
 enum { AMPI_NUM_TIERS = sizeof ampi_tiers / sizeof ampi_tiers[0] };
 
@@ -11066,7 +11064,7 @@ static const ampi_tier *ampi_tier_find(const char *name) {
     const uint32_t lacks = ~ampi_cpu_features();
     size_t         i;
     for (i = 0; i < (size_t)AMPI_NUM_TIERS; i++) {
-        const ampi_tier *t = ampi_tiers[i];
+        const ampi_tier *t = &ampi_tiers[i];
         if (name ? !strcmp(name, t->name) && !(t->needs & lacks) : !((t->needs | t->best) & lacks))
             return t;
     }
@@ -11100,20 +11098,20 @@ AMP_DEF amp_result amp_cpu_force_tier(const char *name) {
 static const ampi_engine *ampi_engine_pairs(int whole) {
     const ampi_tier *tier = ampi_tier_now();
 #if AMPI_AMX
-    if (tier == &ampi_tier_amx)
-        tier = ampi_tier_settle(tier,
-                                ampi_tiles_ask() ? &ampi_tier_amx_allowed : AMPI_TIER_REFUSED);
-    if (tier == &ampi_tier_amx_allowed) return AMPI_ENGINE_TILES;
+    if (tier == &ampi_tiers[0])
+        tier = ampi_tier_settle(tier, ampi_tiles_ask() ? tier + 1
+                                                       : ampi_tier_find(AMPI_WITHOUT_TILES));
+    if (tier == &ampi_tiers[1]) return AMPI_ENGINE_TILES;
 #endif
 #if AMPI_PAIRS
-    if (whole && tier == &ampi_tier_pairs) return &ampi_engine_pairs_avx512;
+    if (whole && tier == &ampi_tiers[AMPI_AMX ? 2 : 0]) return &ampi_engine_pairs_avx512;
 #endif
     (void)tier, (void)whole;
     return NULL;
 }
 
 static const ampi_engine *ampi_engine_of(size_t i) {
-    if (i < (size_t)AMPI_NUM_TIERS) return ampi_tiers[i]->engine;
+    if (i < (size_t)AMPI_NUM_TIERS) return ampi_tiers[i].engine;
     if (i == (size_t)AMPI_NUM_TIERS) return AMPI_ENGINE_TILES; /* pairs of AVX-512 take less room */
     return NULL;
 }
