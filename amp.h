@@ -1676,7 +1676,7 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
 #elif defined(__GNUC__) /* SLP vectors cost time: in the compiler, and in products of bf16 */
 #define AMPI_STRICT_BEGIN                                                                      \
     _Pragma("GCC push_options")                                                                \
-    _Pragma("GCC optimize(\"no-fast-math,fp-contract=off,no-tree-slp-vectorize\")")
+    _Pragma("GCC optimize(\"no-fast-math,fp-contract=off,no-tree-slp-vectorize,align-loops=64\")")
 #define AMPI_STRICT_END _Pragma("GCC pop_options")
 #elif defined(_MSC_VER)
 #define AMPI_STRICT_BEGIN __pragma(float_control(precise, on, push)) __pragma(fp_contract(off))
@@ -2131,8 +2131,8 @@ struct amp_plan {
     amp_kind      kind;
     int           zero_grad, shared;
     ampi_meeting  meets;          /* in the middle of a check                                  */
-    uint32_t      parts;          /* of a chunk, for blocks that share it: 4; few chunks: 16;
-                                     most short: 1                                             */
+    uint32_t      split;          /* blocks share a chunk, 2^split of them: 2; few chunks: 4;
+                                     most short: 0                                             */
     int           has_lr, new_lr; /* there is one in backend memory; this one shall go there   */
     float         lr;
     float         carry;          /* the momentum of AMPI_JOB_CARRY                             */
@@ -3419,21 +3419,23 @@ AMPI_LOOP void AMPI_(narrow)(void *dst, amp_dtype type, const void *src, size_t 
 
 /* Magnitudes and zeros of 16 bits are found two in a word, without converting. */
 AMPI_HERE void AMPI_(add_squares)(float *lane, AMPI_V x) {
+    AMPI_HIDE(lane); /* one sum of addresses, not two: gcc's indexed store is a fifth slower */
     AMPI_(put)(lane, 0, AMPI_(add)(AMPI_(get)(lane, 0), AMPI_(mul)(x, x)));
 }
 AMPI_LOOP uint32_t AMPI_(check)(const void *x, amp_dtype type, size_t i, size_t end, float *lanes,
                                 size_t *zeros) {
-    AMPI_U   max = AMPI_(u32)(0), some = max; /* that are not 0 */
-    uint16_t m[2 * AMPI_W], s[2 * AMPI_W];
+    AMPI_U   max = AMPI_(u32)(0);
+    AMPI_N   none;
+    uint16_t m[2 * AMPI_W], z[2 * AMPI_W];
     uint32_t largest = 0;
     size_t   k;
-    *zeros += end - i;
+    memset(&none, 0, sizeof none);
     if (type == AMP_F32)
         for (; i < end; i += AMPI_W) {
             const AMPI_V f = AMPI_(get)(x, i);
             const AMPI_U a = AMPI_(size)(AMPI_(bits)(f));
             max  = AMPI_(most)(max, a);
-            some = some + AMPI_(least)(a, AMPI_(u32)(1));
+            none = AMPI_(zeros)(none, a);
             AMPI_PREFETCH((const char *)ampi_at(x, type, i) + AMPI_AHEAD);
             if (lanes) AMPI_(add_squares)(lanes + i % AMPI_LANES, f);
         }
@@ -3442,7 +3444,7 @@ AMPI_LOOP uint32_t AMPI_(check)(const void *x, amp_dtype type, size_t i, size_t 
             const void  *at = ampi_at(x, type, i);
             const AMPI_U a  = AMPI_(bits)(AMPI_(get)(at, 0)) & 0x7fff7fffu;
             max  = AMPI_(most16)(max, a);
-            some = some + AMPI_(least16)(a, AMPI_(u32)(0x00010001));
+            none = AMPI_(zeros16)(none, a);
             AMPI_PREFETCH((const char *)at + AMPI_AHEAD);
             if (lanes) { /* to load again is cheaper than to take a apart */
                 float *lane = lanes + i % AMPI_LANES;
@@ -3451,13 +3453,13 @@ AMPI_LOOP uint32_t AMPI_(check)(const void *x, amp_dtype type, size_t i, size_t 
             }
         }
     memcpy(m, &max, sizeof m);
-    memcpy(s, &some, sizeof s);
+    memcpy(z, &none, sizeof none); /* in a chunk, less than 2^16 */
     AMPI_(done)();
     for (k = 0; k < (type == AMP_F32 ? AMPI_W : 2 * AMPI_W); k++) {
         const uint32_t one = ampi_load(m, type, k);
         largest            = one > largest ? one : largest;
-        *zeros -= type == AMP_F32 ? ampi_load_u32(s, k) : s[k];
     }
+    for (k = 0; k < sizeof none / 2; k++) *zeros += z[k];
     return largest;
 }
 
@@ -4821,9 +4823,8 @@ static uint64_t ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
         elements += s->n;
         before += e->tensor.n;
     }
-    plan->parts = plan->num_chunks > elements / (AMPI_CHUNK / 2) ? 1
-                  : plan->num_chunks < 264                       ? 16
-                                                                 : 4;
+    plan->split = plan->num_chunks < 264 ? 4 : 2;
+    if (plan->num_chunks > elements / (AMPI_CHUNK / 2)) plan->split = 0;
     return in_front;
 }
 
@@ -9967,10 +9968,10 @@ AMPI_IN void AMPI_(put_part)(void *base, amp_dtype type, size_t n, AMPI_V x) {
 
 #if AMPI_W > 1
 AMPI_HERE AMPI_V AMPI_(round)(AMPI_V x, amp_dtype type) {
-    uint16_t half[AMPI_W];
+    uint16_t h[AMPI_W];
     if (type == AMP_BF16) return AMPI_(from_bits)(AMPI_(bf16)(AMPI_(bits)(x)) & 0xffff0000u);
-    AMPI_(put_f16)(half, 0, x);
-    return AMPI_(get_f16)(half, 0);
+    AMPI_(put_f16)(h, 0, x);
+    return AMPI_(get_f16)(h, 0);
 }
 #endif
 
@@ -10162,6 +10163,7 @@ AMPI_HERE void AMPI_(tiny)(const amp_gemm_args *g, const float *a, size_t rs, si
 AMPI_STRICT_END
 
 #undef AMPI_U
+#undef AMPI_N
 #undef AMPI_UNROLLED
 #endif /* AMPI_U */
 
@@ -10332,11 +10334,15 @@ AMPI_AVX2 ampi_u32x8 ampi_least_avx2(ampi_u32x8 a, ampi_u32x8 b) {
 AMPI_AVX2 ampi_u32x8 ampi_most_avx2(ampi_u32x8 a, ampi_u32x8 b) {
     return (ampi_u32x8)_mm256_max_epu32((__m256i)a, (__m256i)b);
 }
-AMPI_AVX2 ampi_u32x8 ampi_least16_avx2(ampi_u32x8 a, ampi_u32x8 b) {
-    return (ampi_u32x8)_mm256_min_epu16((__m256i)a, (__m256i)b);
-}
 AMPI_AVX2 ampi_u32x8 ampi_most16_avx2(ampi_u32x8 a, ampi_u32x8 b) {
     return (ampi_u32x8)_mm256_max_epu16((__m256i)a, (__m256i)b);
+}
+AMPI_AVX2 ampi_u32x8 ampi_zeros_avx2(ampi_u32x8 n, ampi_u32x8 a) {
+    return n - (ampi_u32x8)_mm256_cmpeq_epi32((__m256i)a, _mm256_setzero_si256());
+}
+AMPI_AVX2 ampi_u32x8 ampi_zeros16_avx2(ampi_u32x8 n, ampi_u32x8 a) {
+    const __m256i zero = _mm256_cmpeq_epi16((__m256i)a, _mm256_setzero_si256());
+    return (ampi_u32x8)_mm256_sub_epi16((__m256i)n, zero);
 }
 
 AMPI_AVX2 __m256 ampi_get_f16_avx2(const void *base, size_t i) {
@@ -10421,6 +10427,7 @@ AMPI_AVX2 void ampi_transpose_avx2(__m256 *v) {
 #define AMPI_LOOP  static AMPI_NOINLINE __attribute__((target("avx2,fma,f16c")))
 #define AMPI_V     __m256
 #define AMPI_U     ampi_u32x8
+#define AMPI_N     ampi_u32x8
 #define AMPI_W     8
 #define AMPI_STEP  2
 #include AMP_FILE
@@ -10436,7 +10443,7 @@ AMPI_AVX2 void ampi_transpose_avx2(__m256 *v) {
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
-#define AMPI_BY512  target("avx512f,avx512bw,avx512vl,fma,f16c")
+#define AMPI_BY512  target("avx512f,avx512bw,avx512vl,fma,f16c,popcnt")
 #define AMPI_AVX512 static inline __attribute__((unused, AMPI_BY512))
 
 typedef uint32_t ampi_u32x16 __attribute__((vector_size(64)));
@@ -10459,11 +10466,14 @@ AMPI_AVX512 ampi_u32x16 ampi_least_avx512(ampi_u32x16 a, ampi_u32x16 b) {
 AMPI_AVX512 ampi_u32x16 ampi_most_avx512(ampi_u32x16 a, ampi_u32x16 b) {
     return (ampi_u32x16)_mm512_max_epu32((__m512i)a, (__m512i)b);
 }
-AMPI_AVX512 ampi_u32x16 ampi_least16_avx512(ampi_u32x16 a, ampi_u32x16 b) {
-    return (ampi_u32x16)_mm512_min_epu16((__m512i)a, (__m512i)b);
-}
 AMPI_AVX512 ampi_u32x16 ampi_most16_avx512(ampi_u32x16 a, ampi_u32x16 b) {
     return (ampi_u32x16)_mm512_max_epu16((__m512i)a, (__m512i)b);
+}
+AMPI_AVX512 uint64_t ampi_zeros_avx512(uint64_t n, ampi_u32x16 a) {
+    return n + (uint64_t)__builtin_popcount(_mm512_testn_epi32_mask((__m512i)a, (__m512i)a));
+}
+AMPI_AVX512 uint64_t ampi_zeros16_avx512(uint64_t n, ampi_u32x16 a) {
+    return n + (uint64_t)__builtin_popcountll(_mm512_testn_epi16_mask((__m512i)a, (__m512i)a));
 }
 
 AMPI_AVX512 __m512 ampi_get_f16_avx512(const void *base, size_t i) {
@@ -10578,6 +10588,7 @@ AMPI_AVX512 void ampi_transpose_avx512(__m512 *v) {
 #define AMPI_LOOP  static AMPI_NOINLINE __attribute__((AMPI_BY512))
 #define AMPI_V     __m512
 #define AMPI_U     ampi_u32x16
+#define AMPI_N     uint64_t
 #define AMPI_W     16
 #define AMPI_STEP  4
 #include AMP_FILE
@@ -10823,11 +10834,14 @@ AMPI_FN uint32x4_t ampi_choose_neon(uint32x4_t a, uint32x4_t b, uint32x4_t x, ui
 }
 AMPI_FN uint32x4_t ampi_least_neon(uint32x4_t a, uint32x4_t b) { return vminq_u32(a, b); }
 AMPI_FN uint32x4_t ampi_most_neon(uint32x4_t a, uint32x4_t b) { return vmaxq_u32(a, b); }
-AMPI_FN uint32x4_t ampi_least16_neon(uint32x4_t a, uint32x4_t b) {
-    return (uint32x4_t)vminq_u16((uint16x8_t)a, (uint16x8_t)b);
-}
 AMPI_FN uint32x4_t ampi_most16_neon(uint32x4_t a, uint32x4_t b) {
     return (uint32x4_t)vmaxq_u16((uint16x8_t)a, (uint16x8_t)b);
+}
+AMPI_FN uint32x4_t ampi_zeros_neon(uint32x4_t n, uint32x4_t a) {
+    return vsubq_u32(n, vceqzq_u32(a));
+}
+AMPI_FN uint32x4_t ampi_zeros16_neon(uint32x4_t n, uint32x4_t a) {
+    return (uint32x4_t)vsubq_u16((uint16x8_t)n, vceqzq_u16((uint16x8_t)a));
 }
 
 AMPI_FN float32x4_t ampi_get_f16_neon(const void *base, size_t i) {
@@ -10886,6 +10900,7 @@ AMPI_HOST void ampi_transpose_neon(float32x4_t *v) {
 #define AMPI_LOOP  static AMPI_NOINLINE
 #define AMPI_V     float32x4_t
 #define AMPI_U     uint32x4_t
+#define AMPI_N     uint32x4_t
 #define AMPI_W     4
 #define AMPI_STEP  4
 #include AMP_FILE

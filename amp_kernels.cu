@@ -1330,7 +1330,7 @@ template <int TYPE, int N, bool PLACES>
 AMPI_DEVICE void ampi_sum_addends(const ampi_addends &a, unsigned first, unsigned behind) {
     const unsigned                  lane = threadIdx.x % 32;
     unsigned                        i    = first + (threadIdx.x - lane) * N;
-    ampi_row_adder<TYPE, N, PLACES> adder{a};
+    ampi_row_adder<TYPE, N, PLACES> adder = {a, 0, {}, 0};
     for (; i < behind; i += blockDim.x * N)
         adder.run(i + lane * N < behind ? i + lane * N : first, i + lane * N < behind);
 }
@@ -1481,19 +1481,18 @@ template <int KIND> AMPI_DEVICE void ampi_step(const ampi_tensor_part &t, unsign
     ampi_each_other<1>(ampi_stepper<KIND, AMPI_ANY, AMPI_ANY>(t), groups, count); /* two spill */
 }
 
-/* Blocks take parts of chunks: 1, 4 or 16 of one. */
+/* Blocks take parts of chunks: 2^split of one. */
 struct ampi_share {
     ampi_slot *slot;
     uint64_t   begin;
     unsigned   count; /* 0 behind the end of a tensor */
 };
 AMPI_DEVICE ampi_share ampi_share_of(const amp_plan *plan, uint64_t part) {
-    const unsigned shift  = plan->parts == 16 ? 4 : plan->parts == 4 ? 2 : 0;
-    const unsigned length = AMPI_CHUNK >> shift;
-    const uint64_t chunk  = part >> shift;
+    const unsigned length = AMPI_CHUNK >> plan->split;
+    const uint64_t chunk  = part >> plan->split;
     ampi_share     s;
     s.slot  = &plan->slots[plan->chunk_slots[chunk]];
-    s.begin = (chunk - s.slot->first_chunk) * AMPI_CHUNK + (part & (plan->parts - 1)) * length;
+    s.begin = part * length - s.slot->first_chunk * (uint64_t)AMPI_CHUNK;
     s.count = ampi_count_from(s.begin, s.slot->n, length);
     return s;
 }
@@ -1531,7 +1530,7 @@ enum { AMPI_ANEW = 0 };
 /* A step that is sampled. */
 template <int KIND>
 AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan, ampi_counter *counter) {
-    const uint64_t parts = plan.num_chunks * plan.parts;
+    const uint64_t parts = plan.num_chunks << plan.split;
     for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
         const ampi_share s = ampi_share_of(&plan, k);
         if (s.count == 0 || !ampi_counts_updates(s.slot)) continue;
@@ -1555,7 +1554,7 @@ AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan, ampi_counter *counter
 
 template <int KIND> AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan) {
     const ampi_control *c     = plan.control;
-    const uint64_t      parts = plan.num_chunks * plan.parts;
+    const uint64_t      parts = plan.num_chunks << plan.split;
     ampi_wait_for_previous();
     const bool skip = c->gate.skip != 0;
     if (ampi_sampled(&plan)) {
@@ -1894,7 +1893,7 @@ template <int KIND> AMPI_KERNEL(3) ampi_coded_kernel(amp_plan plan) {
         if (!plan.control->gate.skip)
             ampi_update_sampled<KIND>(plan, ampi_counter_of_block());
     }
-    const unsigned parts = (unsigned)plan.num_chunks * plan.parts;
+    const unsigned parts = (unsigned)plan.num_chunks << plan.split;
     for (unsigned k = blockIdx.x; k < parts; k += gridDim.x) {
         /* backwards: A has left the last gradients in the cache */
         const ampi_share s    = ampi_share_of(&plan, parts - 1 - k);
@@ -1959,7 +1958,7 @@ AMPI_DEVICE void ampi_copy_sampled(const ampi_watcher &watcher, unsigned count,
 /* What stands around an optimizer of the user's own. */
 template <int WORK> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
     const ampi_control   *c       = plan.control;
-    const uint64_t        parts   = plan.num_chunks * plan.parts;
+    const uint64_t        parts   = plan.num_chunks << plan.split;
     const bool            skip    = c->gate.skip != 0 && WORK != AMPI_CARRY;
     const ampi_unscale_op unscale = {WORK == AMPI_CARRY ? ampi_carry_factor(&plan)
                                                         : c->gate.inv_scale};
@@ -2439,7 +2438,7 @@ static amp_result ampi_update(const amp_backend *self, const amp_plan *plan, amp
                                : job == AMPI_JOB_PUBLISH      ? ampi_around_kernel<AMPI_MODEL>
                                : job == AMPI_JOB_CARRY        ? ampi_around_kernel<AMPI_CARRY>
                                : ampi_step_kernels[plan->kind][0][plan->coded];
-    const unsigned blocks  = ampi_blocks(self, plan->num_chunks * plan->parts);
+    const unsigned blocks  = ampi_blocks(self, plan->num_chunks << plan->split);
     const unsigned threads = ampi_threads(self, 256);
     amp_result     result;
     if (job == AMPI_JOB_DECIDE)

@@ -18,6 +18,7 @@ void __syncthreads(void);
 void __syncwarp(unsigned mask = 0xffffffffu);
 int  __syncthreads_count(int predicate);
 int  __popc(unsigned x);
+int  __clz(int x);
 unsigned __ballot_sync(unsigned mask, int predicate);
 void __threadfence(void);
 
