@@ -225,8 +225,7 @@ first_floor_only() {
     ! nm "$1" | grep -iE 'autocast|cache|session|amp_op_|ampi_ops'
 }
 without() { # MACRO PATTERN: a build without that room defines none of its functions; full.o does
-    # -Og, for some are left out as code that no call reaches
-    $CC -std=c99 -Og -D$1 -I. -c "$out/only.c" -o "$out/only.o" > "$out/log" 2>&1 &&
+    $CC -std=c99 -D$1 -I. -c "$out/only.c" -o "$out/only.o" > "$out/log" 2>&1 &&
         nm "$out/full.o" | grep -qE "$2" && ! nm "$out/only.o" | grep -E "$2"
 }
 no_allocation() { # FILE: it does not even ask for the names
