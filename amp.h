@@ -4258,8 +4258,7 @@ typedef struct ampi_second_floor {
     amp_result (*ranks_meet)(const amp_optimizer *opt);
     void       (*ranks_loaded)(const amp_optimizer *opt, const ampi_loading *l, amp_result *result);
     /* files: a set, or what replaces one; what a set has for this rank; a report's history */
-    amp_result (*ranks_save)(const amp_optimizer *opt, const char *path, ampi_target *to,
-                             ampi_state *state);
+    amp_result (*ranks_save)(const amp_optimizer *opt, ampi_target *to, ampi_state *state);
     amp_result (*ranks_load)(const amp_optimizer *opt, const char *path, ampi_loading *l,
                              void *file);
     void       (*report_walk)(ampi_archive *a, const amp_optimizer *opt);
@@ -6500,53 +6499,31 @@ static bool ampi_file_read(void *user, void *data, size_t num_bytes) {
     return fread(data, 1, num_bytes, (FILE *)user) == num_bytes;
 }
 
-/* Where a state goes: to the file that path leads to, by way of one beside it. */
+static bool ampi_file_write(void *user, const void *data, size_t num_bytes) {
+    return fwrite(data, 1, num_bytes, (FILE *)user) == num_bytes;
+}
+
+/* Where a state goes: to the file that a path leads to, or one whose name begins with that one's,
+   by way of another beside it. */
 enum { AMPI_PATH = 4096 };
-struct ampi_target { char path[AMPI_PATH], aside[AMPI_PATH + 8]; };
+struct ampi_target {
+    char base[AMPI_PATH], path[AMPI_PATH], aside[AMPI_PATH + 8];
+    int  mode; /* POSIX: of the file that is there, for all that replace it; or -1 */
+};
 
 /* What a file consists of. */
 typedef amp_result (*ampi_content_fn)(const void *content, amp_write_fn write_fn, void *user);
-
-#if defined(_WIN32)
-extern __declspec(dllimport) int __stdcall MoveFileExA(const char *from, const char *to,
-                                                       unsigned long flags);
-#endif
-
-/* What was written beside the file takes its place; or goes, if that has failed. */
-static amp_result ampi_settle(const ampi_target *to, amp_result result) {
-#if defined(_WIN32) /* replace existing, write through */
-    if (result == AMP_OK && !MoveFileExA(to->aside, to->path, 1 | 8)) result = AMP_ERROR_WRITE;
-#else
-    if (result == AMP_OK && rename(to->aside, to->path) != 0) result = AMP_ERROR_WRITE;
-#endif
-    if (result != AMP_OK) {
-        const int error = errno; /* of the call that failed */
-        remove(to->aside);
-        errno = error;
-    }
-    return result;
-}
 
 #if AMPI_POSIX
 
 #if defined(__STRICT_ANSI__) && !(defined(_POSIX_C_SOURCE) && _POSIX_C_SOURCE >= 200112L)
 /* strict C99 hides them in the headers */
+extern int     fileno(FILE *file);
+extern FILE   *fdopen(int file, const char *mode);
 extern int     fsync(int file);
 extern int     fchmod(int file, mode_t mode);
 extern ssize_t readlink(const char *path, char *buffer, size_t size);
 #endif
-
-static bool ampi_file_write(void *user, const void *data, size_t num_bytes) {
-    const char *p = (const char *)data;
-    while (num_bytes) {
-        const long n = (long)write(*(int *)user, p, num_bytes < 1 << 20 ? num_bytes : 1 << 20);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return false;
-        p += n;
-        num_bytes -= (size_t)n;
-    }
-    return true;
-}
 
 /* How much of path is its directory, with the slash. */
 static size_t ampi_directory(const char *path) {
@@ -6554,133 +6531,142 @@ static size_t ampi_directory(const char *path) {
     return slash ? (size_t)(slash - path) + 1 : 0;
 }
 
-/* What is there already must be a file; its mode, or what open gives a new one. */
-static amp_result ampi_mode_of(const char *path, mode_t *mode, int *exists) {
-    struct stat s;
-    *exists = stat(path, &s) == 0;
-    *mode   = *exists ? s.st_mode & 07777 : 0666;
-    return *exists && !S_ISREG(s.st_mode) ? AMP_ERROR_UNSUPPORTED : AMP_OK;
-}
-
 /* Replace a symbolic link by what it leads to, until it is none. A link may dangle: then the file
    is made where it points. */
-static amp_result ampi_follow(char *path) {
-    char       link[AMPI_PATH];
-    mode_t     mode;
-    int        hops, exists;
-    amp_result result = ampi_mode_of(path, &mode, &exists); /* /dev/stdout leads to no name */
-    if (result != AMP_OK) return result;
+static amp_result ampi_follow(ampi_target *to) {
+    char        link[AMPI_PATH];
+    struct stat s;
+    int         hops;
+    to->mode = stat(to->base, &s) == 0 ? (int)(s.st_mode & 07777) : -1;
+    if (to->mode >= 0 && !S_ISREG(s.st_mode)) return AMP_ERROR_UNSUPPORTED; /* as /dev/stdout */
     for (hops = 0; hops < 40; hops++) {
-        const ssize_t length = readlink(path, link, sizeof link);
-        const size_t  before = length > 0 && link[0] != '/' ? ampi_directory(path) : 0;
+        const ssize_t length = readlink(to->base, link, sizeof link);
+        const size_t  before = length > 0 && link[0] != '/' ? ampi_directory(to->base) : 0;
         if (length <= 0) return AMP_OK;
         if (before + (size_t)length >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
-        memcpy(path + before, link, (size_t)length);
-        path[before + (size_t)length] = '\0';
+        memcpy(to->base + before, link, (size_t)length);
+        to->base[before + (size_t)length] = '\0';
     }
     errno = ELOOP;
     return AMP_ERROR_WRITE;
 }
 
-/* The new name is on the disk when its directory is. Some file systems cannot do that. */
-static amp_result ampi_flush_directory(char *path) {
-    const size_t length = ampi_directory(path);
-    const char   next   = path[length];
-    int          directory, failed;
-    if (length) path[length] = '\0';
-    directory    = open(length ? path : ".", O_RDONLY);
-    path[length] = next;
-    if (directory < 0) return AMP_OK; /* one that may be written to, but not read */
-    failed = fsync(directory) != 0 && errno == EIO;
-    close(directory);
-    return failed ? AMP_ERROR_WRITE : AMP_OK;
+/* What a crash has left there, or somebody's link, is not written into. */
+static FILE *ampi_create(const ampi_target *to) {
+    const mode_t mode = to->mode < 0 ? 0666 : (mode_t)to->mode & 0777;
+    FILE        *stream;
+    int          file;
+    unlink(to->aside);
+    file   = open(to->aside, O_WRONLY | O_CREAT | O_EXCL, mode);
+    stream = file < 0 ? NULL : fdopen(file, "wb");
+    if (file >= 0 && !stream) close(file);
+    return stream;
 }
 
-/* Write all of it, with like's mode, and see it on the disk. */
-static amp_result ampi_write_out(ampi_target *to, const char *like,
-                                 ampi_content_fn content_fn, const void *content) {
-    int        file, exists;
-    mode_t     mode;
-    amp_result result = ampi_mode_of(like, &mode, &exists);
-    if (result != AMP_OK) return result;
-    unlink(to->aside); /* what a crash has left, or somebody's link, is not written into */
-    file = open(to->aside, O_WRONLY | O_CREAT | O_EXCL, mode & 0777);
-    if (file < 0) return AMP_ERROR_WRITE;
-    result = content_fn(content, ampi_file_write, &file);
-    if (exists) (void)fchmod(file, mode); /* where that fails it has fewer rights, not more */
-    if (result == AMP_OK && fsync(file) != 0) result = AMP_ERROR_WRITE;
-    if (close(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
-    result = ampi_settle(to, result);
-    return result == AMP_OK ? ampi_flush_directory(to->path) : result;
+/* All of it is on the disk, with the mode that it shall have: or with fewer rights, not more. */
+static int ampi_flush_file(const ampi_target *to, FILE *file) {
+    if (to->mode >= 0) (void)fchmod(fileno(file), (mode_t)to->mode);
+    return fsync(fileno(file)) == 0;
+}
+
+/* What was written beside the file takes its place. The new name is on the disk when its directory
+   is; some file systems cannot do that. */
+static int ampi_move(ampi_target *to) {
+    const size_t length = ampi_directory(to->path);
+    int          directory, flushed;
+    if (rename(to->aside, to->path) != 0) return 0;
+    to->path[length] = '\0';
+    directory        = open(length ? to->path : ".", O_RDONLY);
+    if (directory < 0) return 1; /* one that may be written to, but not read */
+    flushed = fsync(directory) == 0 || errno != EIO;
+    close(directory);
+    return flushed;
 }
 
 #else
 
-static bool ampi_file_write(void *user, const void *data, size_t num_bytes) {
-    return fwrite(data, 1, num_bytes, (FILE *)user) == num_bytes;
-}
-
-static amp_result ampi_follow(char *path) {
-    (void)path;
+static amp_result ampi_follow(ampi_target *to) {
+    (void)to;
     return AMP_OK;
 }
 
-static amp_result ampi_write_out(ampi_target *to, const char *like,
-                                 ampi_content_fn content_fn, const void *content) {
-    FILE      *file = fopen(to->aside, "wb");
-    amp_result result;
-    (void)like;
+static FILE *ampi_create(const ampi_target *to) { return fopen(to->aside, "wb"); }
+
+#if defined(_WIN32)
+extern __declspec(dllimport) int __stdcall MoveFileExA(const char *from, const char *to,
+                                                       unsigned long flags);
+
+static int ampi_flush_file(const ampi_target *to, FILE *file) {
+    (void)to;
+    return _commit(_fileno(file)) == 0;
+}
+
+static int ampi_move(ampi_target *to) { /* replace existing, write through */
+    return MoveFileExA(to->aside, to->path, 1 | 8) != 0;
+}
+#else
+static int ampi_flush_file(const ampi_target *to, FILE *file) { return to && file; }
+static int ampi_move(ampi_target *to) { return rename(to->aside, to->path) == 0; }
+#endif
+
+#endif
+
+/* Where path leads to. */
+static amp_result ampi_aim(ampi_target *to, const char *path) {
+    const size_t length = strlen(path);
+    if (length >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
+    memcpy(to->base, path, length + 1);
+    return ampi_follow(to);
+}
+
+/* To to->path, with all that it takes to find it there after a crash. */
+static amp_result ampi_replace_file(ampi_target *to, ampi_content_fn content_fn,
+                                    const void *content) {
+    const size_t length = strlen(to->path);
+    FILE        *file;
+    amp_result   result;
+    int          error;
+    memcpy(to->aside, to->path, length);
+    memcpy(to->aside + length, ".new", 5);
+    file = ampi_create(to);
     if (!file) return AMP_ERROR_WRITE;
     result = content_fn(content, ampi_file_write, file);
     if (fflush(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
-#if defined(_WIN32)
-    if (result == AMP_OK && _commit(_fileno(file)) != 0) result = AMP_ERROR_WRITE;
-#endif
+    if (result == AMP_OK && !ampi_flush_file(to, file)) result = AMP_ERROR_WRITE;
     if (fclose(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
-    return ampi_settle(to, result);
+    if (result == AMP_OK && !ampi_move(to)) result = AMP_ERROR_WRITE;
+    if (result == AMP_OK) return result;
+    error = errno; /* of the call that failed */
+    remove(to->aside);
+    errno = error;
+    return result;
 }
-
-#endif
 
 static amp_result ampi_save_content(const void *opt, amp_write_fn write_fn, void *user) {
     return amp_optimizer_save((const amp_optimizer *)opt, write_fn, user);
 }
 
-/* To to->path, with all that it takes to find it there after a crash. Who may read it is what like
-   says, the file that was there or names the set. */
-static amp_result ampi_replace_file(ampi_target *to, const char *like, ampi_content_fn content_fn,
-                                    const void *content) {
-    const size_t length = strlen(to->path);
-    memcpy(to->aside, to->path, length);
-    memcpy(to->aside + length, ".new", 5);
-    return ampi_write_out(to, like, content_fn, content);
-}
-
-/* path: resolved; to: room. */
-static amp_result ampi_save_at(const amp_optimizer *opt, const char *path, ampi_target *to) {
-    memcpy(to->path, path, strlen(path) + 1);
-    return ampi_replace_file(to, path, ampi_save_content, opt);
+/* In place of what is there. */
+static amp_result ampi_save_at(const amp_optimizer *opt, ampi_target *to) {
+    memcpy(to->path, to->base, strlen(to->base) + 1);
+    return ampi_replace_file(to, ampi_save_content, opt);
 }
 
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path) {
-    ampi_target *to; /* and a second one, where the path is resolved */
+    ampi_target *to;
     ampi_state   state;
-    size_t       length;
     amp_result   result;
     if (!opt || !path) return AMP_ERROR_INVALID_ARGUMENT;
     result = ampi_can_save(opt, &state); /* before a file is touched */
     if (result != AMP_OK) return result;
-    length = strlen(path);
-    if (length >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
-    to = (ampi_target *)ampi_allocate(&opt->desc.allocator, 2 * sizeof *to);
+    to = (ampi_target *)ampi_allocate(&opt->desc.allocator, sizeof *to);
     if (!to) return AMP_ERROR_OUT_OF_MEMORY;
-    memcpy(to[1].path, path, length + 1);
-    result = ampi_follow(to[1].path);
+    result = ampi_aim(to, path);
     if (result == AMP_ERROR_UNSUPPORTED)
         (void)ampi_refuse(opt, result, "the path leads to something that is not a file");
     if (result == AMP_OK)
-        result = ampi_second().ranks_save ? ampi_second().ranks_save(opt, to[1].path, to, &state)
-                                           : ampi_save_at(opt, to[1].path, to);
+        result = ampi_second().ranks_save ? ampi_second().ranks_save(opt, to, &state)
+                                           : ampi_save_at(opt, to);
     ampi_release(&opt->desc.allocator, to);
     return result;
 }
@@ -7753,49 +7739,47 @@ static ampi_set ampi_set_at(const char *path) {
 }
 
 /* The file of a rank: path.TURN.RANK-of-RANKS, or path.TURN-EDITION.RANK-of-RANKS. */
-static amp_result ampi_name_part(char *name, const char *path, const ampi_set *set,
-                                 uint64_t rank) {
-    const size_t length = strlen(path);
+static amp_result ampi_name_part(ampi_target *to, const ampi_set *set, uint64_t rank) {
+    const size_t length = strlen(to->base);
     char         tail[AMP_PROBLEM_SIZE];
     ampi_tell(ampi_blank(tail), ".%g", (double)set->turn);
     if (set->edition) ampi_tell(tail, "-%g", (double)set->edition);
     ampi_tell(tail, ".%g-of-%g", (double)rank, (double)set->ranks);
     if (length + strlen(tail) >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
-    memcpy(name, path, length);
-    memcpy(name + length, tail, strlen(tail) + 1);
+    memcpy(to->path, to->base, length);
+    memcpy(to->path + length, tail, strlen(tail) + 1);
     return AMP_OK;
 }
 
 /* This rank's share of the files of a set that nothing names. */
-static void ampi_remove_set(const amp_ranks *r, const char *path, char *name,
-                            const ampi_set *set) {
+static void ampi_remove_set(const amp_ranks *r, ampi_target *to, const ampi_set *set) {
     uint64_t rank = (uint64_t)r->rank;
     for (; rank < set->ranks; rank += r->count ? (uint64_t)r->count : 1)
-        if (ampi_name_part(name, path, set, rank) == AMP_OK) (void)remove(name);
+        if (ampi_name_part(to, set, rank) == AMP_OK) (void)remove(to->path);
 }
 
-/* The part of this rank beside path; when all ranks have written theirs, the first one's path. 0:
+/* The part of this rank beside to->base; when all ranks have written theirs, the first one's path. 0:
    the ranks have not met, and the first may name the set though another one fails. */
-static int ampi_save_parts(const amp_optimizer *opt, const char *path, ampi_target *to,
-                           const ampi_set *set, uint64_t common, amp_result *result) {
+static int ampi_save_parts(const amp_optimizer *opt, ampi_target *to, const ampi_set *set,
+                           uint64_t common, amp_result *result) {
     static const char *const text = "the ranks are not at one step: loss scale, learning rate or "
                                     "numbers of steps differ";
     const int rank = opt->ranks.rank;
     int       met;
-    *result = ampi_name_part(to->path, path, set, (uint64_t)rank);
-    if (*result == AMP_OK) *result = ampi_replace_file(to, path, ampi_save_content, opt);
+    *result = ampi_name_part(to, set, (uint64_t)rank);
+    if (*result == AMP_OK) *result = ampi_replace_file(to, ampi_save_content, opt);
     met = ampi_agree(opt, result, AMP_ERROR_WRITE, common, text, 0);
     if (*result == AMP_OK && rank == 0) {
-        memcpy(to->path, path, strlen(path) + 1);
-        *result = ampi_replace_file(to, path, ampi_set_content, set);
+        memcpy(to->path, to->base, strlen(to->base) + 1);
+        *result = ampi_replace_file(to, ampi_set_content, set);
     }
     return ampi_agree(opt, result, AMP_ERROR_WRITE, common, text, 0) && met;
 }
 
-/* A set in place of the old one. What a save that failed has written goes, if path does not name it
-   and never will. */
-static amp_result ampi_save_set(const amp_optimizer *opt, const char *path, ampi_target *to,
-                                ampi_state *state, const ampi_set *old) {
+/* A set in place of the old one. What a save that failed has written goes, if to->base does not
+   name it and never will. */
+static amp_result ampi_save_set(const amp_optimizer *opt, ampi_target *to, ampi_state *state,
+                                const ampi_set *old) {
     const uint64_t ranks = (uint64_t)opt->ranks.count;
     ampi_set       set, named;
     amp_result     result;
@@ -7803,23 +7787,21 @@ static amp_result ampi_save_set(const amp_optimizer *opt, const char *path, ampi
     set.turn    = ampi_iterations(&state->control);
     set.edition = old->turn == set.turn && old->ranks == ranks ? old->edition + 1 : 0;
     set.ranks   = ranks;
-    met   = ampi_save_parts(opt, path, to, &set, ampi_common(opt, state), &result);
+    met   = ampi_save_parts(opt, to, &set, ampi_common(opt, state), &result);
     error = errno; /* of the call that failed */
     if (result == AMP_OK || !met) return result;
-    named = ampi_set_at(path);
-    if (memcmp(&named, &set, sizeof set) != 0)
-        ampi_remove_set(&opt->ranks, path, to->path, &set);
+    named = ampi_set_at(to->base);
+    if (memcmp(&named, &set, sizeof set) != 0) ampi_remove_set(&opt->ranks, to, &set);
     errno = error;
     return result;
 }
 
-/* path: resolved; to: room. Whatever is saved there, no file of the set that was there stays. */
-static amp_result ampi_save_ranks(const amp_optimizer *opt, const char *path, ampi_target *to,
-                                  ampi_state *state) {
-    const ampi_set   old    = ampi_set_at(path);
-    const amp_result result = opt->ranks.count > 1 ? ampi_save_set(opt, path, to, state, &old)
-                                                   : ampi_save_at(opt, path, to);
-    if (result == AMP_OK) ampi_remove_set(&opt->ranks, path, to->path, &old);
+/* Whatever is saved there, no file of the set that was there stays. */
+static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, ampi_state *state) {
+    const ampi_set   old    = ampi_set_at(to->base);
+    const amp_result result = opt->ranks.count > 1 ? ampi_save_set(opt, to, state, &old)
+                                                   : ampi_save_at(opt, to);
+    if (result == AMP_OK) ampi_remove_set(&opt->ranks, to, &old);
     return result;
 }
 
@@ -7865,15 +7847,13 @@ static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi
     if (!l->names) return AMP_ERROR_OUT_OF_MEMORY;
     l->num   = num;
     l->files = (ampi_archive *)memset(l->names + 1, 0, num * sizeof *l->files);
-    if (strlen(path) >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
-    memcpy(l->names->path, path, strlen(path) + 1);
-    result = ampi_follow(l->names->path);
+    result   = ampi_aim(l->names, path);
     for (k = from; k <= to && result == AMP_OK; k++) {
         ampi_archive *a = &l->files[k - from];
         FILE         *file;
-        result = ampi_name_part(l->names->aside, l->names->path, &set, k);
+        result = ampi_name_part(l->names, &set, k);
         if (result != AMP_OK) break;
-        file = fopen(l->names->aside, "rb");
+        file = fopen(l->names->path, "rb");
         if (!file) result = errno == ENOENT ? AMP_ERROR_NOT_FOUND : AMP_ERROR_READ;
         if (file) result = ampi_read_header(ampi_file_read, file, &a->version, &a->body);
         a->rank  = k;
@@ -7887,7 +7867,7 @@ static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi
             result = AMP_ERROR_MISMATCH;
         }
         if (result != AMP_OK && opt->desc.problem && !opt->desc.problem[0])
-            ampi_tell_part(opt->desc.problem, l->names->aside, result);
+            ampi_tell_part(opt->desc.problem, l->names->path, result);
     }
     return result;
 }
