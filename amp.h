@@ -6328,20 +6328,23 @@ AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn wri
 }
 
 /* The header: which version, how long a body. */
-static amp_result ampi_read_header(amp_read_fn read_fn, void *user, uint64_t *version,
-                                   uint64_t *size) {
+static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *user) {
     unsigned char header[AMPI_STATE_HEADER];
     uint64_t      plain;
     if (!read_fn(user, header, 8)) return AMP_ERROR_READ;
     if (memcmp(header, "AMPSTATE", 8) != 0) return AMP_ERROR_FOREIGN;
     if (!read_fn(user, header + 8, sizeof header - 8)) return AMP_ERROR_READ;
     if (ampi_get_le(header + 24) != ampi_sum_bytes(0, header, 24)) return AMP_ERROR_CORRUPT;
-    *version = ampi_get_le(header + 8);
-    *size    = ampi_get_le(header + 16);
-    plain = *version & ~(uint64_t)(AMPI_STATE_REPORT + AMPI_STATE_SEED);
-    if (plain > AMPI_STATE_PART || (plain < 2 && plain != *version))
-        return AMP_ERROR_NEWER;
-    return *version == 0 ? AMP_ERROR_CORRUPT : AMP_OK;
+    a->version = ampi_get_le(header + 8);
+    a->body    = ampi_get_le(header + 16);
+    plain      = a->version & ~(uint64_t)(AMPI_STATE_REPORT + AMPI_STATE_SEED);
+    if (plain > AMPI_STATE_PART || (plain < 2 && plain != a->version)) return AMP_ERROR_NEWER;
+    return a->version == 0 ? AMP_ERROR_CORRUPT : AMP_OK;
+}
+
+/* Does it name a set? */
+static int ampi_is_set(const ampi_archive *a) {
+    return ampi_is_part(a->version) && a->body == AMPI_STATE_SET;
 }
 
 /* The files that are being loaded. */
@@ -6359,7 +6362,7 @@ static amp_result ampi_load_begin(const amp_optimizer *opt, ampi_loading *l) {
     return ampi_read_state(opt, &l->own);
 }
 
-/* Read the body into a->bytes, which the caller releases. If the file's is of another size than
+/* Read the body into a->bytes, which ampi_load_end releases. If the file's is of another size than
    a->count, it cannot be this optimizer's, and as much is read as may tell why. */
 static amp_result ampi_read_body(ampi_archive *a, const amp_optimizer *opt, amp_read_fn read_fn,
                                  void *user) {
@@ -6377,24 +6380,21 @@ static amp_result ampi_read_body(ampi_archive *a, const amp_optimizer *opt, amp_
     return AMP_OK;
 }
 
-/* Read and verify the rest of files[k], whose header has been read. l->state: what it brings beside
+/* Read and verify the rest of a file whose header has been read. l->state: what it brings beside
    arrays, with what ranks may have of their own: an overflow of one is one of all. */
-static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, size_t k,
+static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi_archive *a,
                                  amp_read_fn read_fn, void *user) {
     const ampi_state before = l->state;
-    ampi_archive    *a      = &l->files[k];
     amp_scaler      *s      = &l->state.scaler;
     amp_result       result;
     uint32_t         fp;
     int              fits;
     if ((a->version & AMPI_STATE_REPORT) && !ampi_second().report_walk)
         return ampi_left_out(opt->desc.problem, "the report in the file", "AMP_NO_REPORT");
-    l->state = l->own;
-    if ((a->version & 255u) < 4) { /* what these do not have */
-        l->state.control.skipped_in_a_row = s->skipped_in_a_row = 0;
-        s->updates_since = s->overflows_since = 0;
-        s->tolerance     = 0.0;
-    }
+    l->state = l->own; /* but for what versions below 4 do not have */
+    l->state.control.skipped_in_a_row = s->skipped_in_a_row = 0;
+    s->updates_since = s->overflows_since = 0;
+    s->tolerance     = 0.0;
     ampi_count_state(a, opt, &l->state);
     fits   = a->body == a->count;
     result = ampi_read_body(a, opt, read_fn, user);
@@ -6481,16 +6481,23 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
     return result == AMP_OK ? ampi_take_over(opt, &l->state) : result;
 }
 
+/* The end, be it an error. */
+static amp_result ampi_load_end(amp_optimizer *opt, ampi_loading *l, amp_result result) {
+    size_t k;
+    if (result == AMP_OK) result = ampi_load_all(opt, l);
+    for (k = 0; k < l->num; k++) ampi_release(&opt->desc.allocator, l->files[k].bytes);
+    ampi_release(&opt->desc.allocator, l->names);
+    return result;
+}
+
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user) {
     ampi_loading l;
     amp_result   result;
     if (!opt || !read_fn) return AMP_ERROR_INVALID_ARGUMENT;
     result = ampi_load_begin(opt, &l);
-    if (result == AMP_OK) result = ampi_read_header(read_fn, user, &l.one.version, &l.one.body);
-    if (result == AMP_OK) result = ampi_load_body(opt, &l, 0, read_fn, user);
-    if (result == AMP_OK) result = ampi_load_all(opt, &l);
-    ampi_release(&opt->desc.allocator, l.one.bytes);
-    return result;
+    if (result == AMP_OK) result = ampi_read_header(&l.one, read_fn, user);
+    if (result == AMP_OK) result = ampi_load_body(opt, &l, &l.one, read_fn, user);
+    return ampi_load_end(opt, &l, result);
 }
 
 #ifndef AMP_NO_STDLIB
@@ -6671,20 +6678,20 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     return result;
 }
 
-/* A file, or what one names: read and verified. */
-static amp_result ampi_load_from(const amp_optimizer *opt, ampi_loading *l, const char *path) {
-    const ampi_second_floor up    = ampi_second();
-    FILE                   *file  = fopen(path, "rb");
-    ampi_archive           *first = &l->one;
+/* A file, or the set that it names, whose parts are files: read and verified. */
+static amp_result ampi_load_from(const amp_optimizer *opt, ampi_loading *l, ampi_archive *a,
+                                 const char *path) {
+    const ampi_second_floor up   = ampi_second();
+    FILE                   *file = fopen(path, "rb");
     amp_result              result;
     if (!file) return errno == ENOENT ? AMP_ERROR_NOT_FOUND : AMP_ERROR_READ;
-    result = ampi_read_header(ampi_file_read, file, &first->version, &first->body);
-    if (result == AMP_OK && ampi_is_part(first->version) && first->body == AMPI_STATE_SET)
+    result = ampi_read_header(a, ampi_file_read, file);
+    if (result == AMP_OK && a == &l->one && ampi_is_set(a))
         result = up.ranks_load
                      ? up.ranks_load(opt, path, l, file)
                      : ampi_left_out(opt->desc.problem, "a set of files", "AMP_NO_RANKS");
     else if (result == AMP_OK)
-        result = ampi_load_body(opt, l, 0, ampi_file_read, file);
+        result = ampi_load_body(opt, l, a, ampi_file_read, file);
     if (result == AMP_ERROR_READ && feof(file)) result = AMP_ERROR_TRUNCATED;
     fclose(file);
     return result;
@@ -6693,16 +6700,13 @@ static amp_result ampi_load_from(const amp_optimizer *opt, ampi_loading *l, cons
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path) {
     ampi_loading l;
     amp_result   result;
-    size_t       k;
     if (!opt || !path) return AMP_ERROR_INVALID_ARGUMENT;
     result = ampi_load_begin(opt, &l);
-    if (result != AMP_OK) return result;
-    result = ampi_load_from(opt, &l, path);
-    if (opt->plan->meets == AMPI_OVER_SUMS) ampi_second().ranks_loaded(opt, &l, &result);
-    if (result == AMP_OK) result = ampi_load_all(opt, &l);
-    for (k = 0; k < l.num; k++) ampi_release(&opt->desc.allocator, l.files[k].bytes);
-    ampi_release(&opt->desc.allocator, l.names);
-    return result;
+    if (result == AMP_OK) {
+        result = ampi_load_from(opt, &l, &l.one, path);
+        if (opt->plan->meets == AMPI_OVER_SUMS) ampi_second().ranks_loaded(opt, &l, &result);
+    }
+    return ampi_load_end(opt, &l, result);
 }
 
 /* ----------------------------------------------------------- >>impl  environment */
@@ -7726,12 +7730,11 @@ static amp_result ampi_read_set(FILE *file, ampi_set *set) {
 
 /* Which set does path name? */
 static ampi_set ampi_set_at(const char *path) {
-    FILE    *file    = fopen(path, "rb");
-    uint64_t version = 0, size = 0;
-    ampi_set set     = {0, 0, 0};
+    FILE        *file = fopen(path, "rb");
+    ampi_set     set  = {0, 0, 0};
+    ampi_archive a;
     if (!file) return set;
-    if (ampi_read_header(ampi_file_read, file, &version, &size) == AMP_OK &&
-        ampi_is_part(version) && size == AMPI_STATE_SET &&
+    if (ampi_read_header(&a, ampi_file_read, file) == AMP_OK && ampi_is_set(&a) &&
         ampi_read_set(file, &set) != AMP_OK)
         set.ranks = 0;
     fclose(file);
@@ -7850,18 +7853,11 @@ static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi
     result   = ampi_aim(l->names, path);
     for (k = from; k <= to && result == AMP_OK; k++) {
         ampi_archive *a = &l->files[k - from];
-        FILE         *file;
-        result = ampi_name_part(l->names, &set, k);
+        a->rank         = k;
+        a->ranks        = set.ranks;
+        result          = ampi_name_part(l->names, &set, k);
         if (result != AMP_OK) break;
-        file = fopen(l->names->path, "rb");
-        if (!file) result = errno == ENOENT ? AMP_ERROR_NOT_FOUND : AMP_ERROR_READ;
-        if (file) result = ampi_read_header(ampi_file_read, file, &a->version, &a->body);
-        a->rank  = k;
-        a->ranks = set.ranks;
-        if (result == AMP_OK)
-            result = ampi_load_body(opt, l, (size_t)(k - from), ampi_file_read, file);
-        if (result == AMP_ERROR_READ && file && feof(file)) result = AMP_ERROR_TRUNCATED;
-        if (file) fclose(file);
+        result = ampi_load_from(opt, l, a, l->names->path);
         if (result == AMP_OK && !ampi_is_of_set(l, (size_t)(k - from), &set)) {
             ampi_tell(opt->desc.problem, AMPI_NOT_ONE);
             result = AMP_ERROR_MISMATCH;
