@@ -2919,9 +2919,9 @@ AMPI_STRICT_END
 #endif
 
 #if defined(_OPENMP) && _OPENMP >= 201107 /* 3.1: reductions by min and max */
-#define AMPI_OPENMP 1
+#define AMPI_OPENMP(...) _Pragma(#__VA_ARGS__)
 #else
-#define AMPI_OPENMP 0
+#define AMPI_OPENMP(...)
 #endif
 
 #if defined(__clang__)
@@ -3835,9 +3835,7 @@ static void ampi_cast_all(void *dst, amp_dtype dst_type, const void *src, amp_dt
     const size_t  slice  = dst == src ? n : ampi_min(n, AMPI_STREAM);
     const int64_t slices = (int64_t)(n / slice + (n % slice != 0));
     int64_t       k;
-#if AMPI_OPENMP
-#pragma omp parallel for schedule(static) if (slices > 1)
-#endif
+    AMPI_OPENMP(omp parallel for schedule(static) if (slices > 1))
     for (k = 0; k < slices; k++) {
         const size_t   i  = (size_t)k * slice;
         const uint32_t fp = ampi_fp_begin();
@@ -5416,10 +5414,8 @@ static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_histogra
     uint64_t      nonfinite = 0, nan = 0, zeros = 0, first = slot->n;
     uint32_t      largest = 0;
     int64_t       c;
-#if AMPI_OPENMP
-#pragma omp parallel for schedule(static) if (chunks > 1) reduction(+ : nonfinite, nan, zeros) \
-    reduction(min : first) reduction(max : largest)
-#endif
+    AMPI_OPENMP(omp parallel for schedule(static) if (chunks > 1) reduction(max : largest)
+                reduction(+ : nonfinite, nan, zeros) reduction(min : first))
     for (c = 0; c < chunks; c++) {
         const size_t   i  = (size_t)c * AMPI_CHUNK, n = ampi_min((size_t)slot->n - i, AMPI_CHUNK);
         const void    *x  = ampi_at(slot->grad, type, i);
@@ -5539,9 +5535,7 @@ static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, ampi_j
                              ampi_histogram *histogram) {
     const int64_t chunks = (int64_t)ampi_chunks(slot->n);
     int64_t       c;
-#if AMPI_OPENMP
-#pragma omp parallel for schedule(static) if (chunks > 1)
-#endif
+    AMPI_OPENMP(omp parallel for schedule(static) if (chunks > 1))
     for (c = 0; c < chunks; c++) {
         const size_t   i  = (size_t)c * AMPI_CHUNK;
         const uint32_t fp = ampi_fp_begin();
@@ -5589,9 +5583,7 @@ static amp_result ampi_cpu_add(const amp_backend *self, float *sums, const void 
     const int64_t chunks = (int64_t)ampi_chunks(n);
     int64_t       c;
     (void)self;
-#if AMPI_OPENMP
-#pragma omp parallel for schedule(static) if (chunks > 1)
-#endif
+    AMPI_OPENMP(omp parallel for schedule(static) if (chunks > 1))
     for (c = 0; c < chunks; c++) {
         const size_t   i  = (size_t)c * AMPI_CHUNK;
         const uint32_t fp = ampi_fp_begin();
@@ -7254,9 +7246,7 @@ static int ampi_gemm_split(amp_gemm_args *s, const ampi_engine *e, size_t t, siz
 /* Threads that OpenMP has for us. */
 static size_t ampi_team(void) {
     size_t team = 0;
-#if AMPI_OPENMP
-#pragma omp parallel reduction(+ : team)
-#endif
+    AMPI_OPENMP(omp parallel reduction(+ : team))
     team++;
     return team;
 }
@@ -7341,9 +7331,7 @@ static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g)
     if (team == 1) {
         ampi_gemm_share(&w, g);
     } else {
-#if AMPI_OPENMP
-#pragma omp parallel for schedule(static)
-#endif
+        AMPI_OPENMP(omp parallel for schedule(static))
         for (t = 0; t < (int64_t)team; t++) {
             ampi_task     own = w;
             amp_gemm_args s   = *g;
@@ -8016,9 +8004,7 @@ static void ampi_sum_rows(const amp_plan *plan, ampi_slot *slot) {
         if (i % AMPI_SEGMENT == 0) s->begins[i / AMPI_SEGMENT] = s->touched;
         if (ampi_begins(keys, i)) s->unique[s->touched++] = keys[i];
     }
-#if AMPI_OPENMP
-#pragma omp parallel for schedule(static) if (s->given > 1000)
-#endif
+    AMPI_OPENMP(omp parallel for schedule(static) if (s->given > 1000))
     for (first = 0; first < (int64_t)s->given; first += AMPI_SEGMENT) {
         const uint32_t fp  = ampi_fp_begin();
         const uint32_t end = (uint32_t)ampi_min(s->given, (size_t)first + AMPI_SEGMENT);
@@ -8037,9 +8023,7 @@ static void ampi_update_rows(const amp_plan *plan, const ampi_slot *slot) {
     const ampi_sparse *s = slot->sparse;
     const size_t       n = s->length;
     int64_t            row;
-#if AMPI_OPENMP
-#pragma omp parallel for schedule(static) if (s->touched > 1000)
-#endif
+    AMPI_OPENMP(omp parallel for schedule(static) if (s->touched > 1000))
     for (row = 0; row < (int64_t)s->touched; row += AMPI_SEGMENT) {
         const uint32_t fp  = ampi_fp_begin();
         const size_t   end = ampi_min(s->touched, (size_t)row + AMPI_SEGMENT);
@@ -8096,9 +8080,7 @@ static void ampi_end_sample(ampi_histogram *histogram, const ampi_sample *s) {
     int k;
     for (k = 0; k < AMPI_COUNTS; k++) {
         if (!s->count[k]) continue;
-#if AMPI_OPENMP
-#pragma omp atomic /* a critical section would be a symbol of its own */
-#endif
+        AMPI_OPENMP(omp atomic) /* a critical section would be a symbol of its own */
         histogram->count[k] += s->count[k];
     }
 }
