@@ -5876,10 +5876,9 @@ struct ampi_archive {
     char          *problem;
 };
 
-/* What is saved beside masters and moments. */
+/* What is saved beside masters and moments; the scaler in control, also a shared one. */
 struct ampi_state {
     ampi_control control;
-    amp_scaler   scaler;
     uint32_t     has_lr;
 };
 AMPI_STATIC_ASSERT(ampi_state_has_no_gap, offsetof(ampi_control, rates.beta1) == 88 &&
@@ -6165,6 +6164,8 @@ static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i
 /* The whole body. Sizes and names are the optimizer's own, so that a file cannot lead astray. */
 static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state) {
     const amp_plan *plan = opt->plan;
+    ampi_control   *c    = &state->control;
+    amp_scaler     *s    = &c->scaler;
     const ampi_part part = ampi_part_of_rank(ampi_elements(opt), a->rank, a->ranks);
     uint64_t        before = 0, common;
     size_t          i;
@@ -6175,19 +6176,18 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
         ampi_same(a, a->ranks, "the number of ranks");
     }
     a->common = ampi_hash((uint64_t)opt->desc.kind, plan->num_slots);
-    ampi_walk_members(a, &state->scaler, "44oo44" "8888888" "444444");
-    ampi_walk_members(a, &state->control, "4488" "4444" "888" "444444");
+    ampi_walk_members(a, s, "44oo44" "8888888" "444444");
+    ampi_walk_members(a, c, "4488" "4444" "888" "444444");
     if (a->version >= 2) {
-        AMPI_NUMBER(a, state->control.missed_updates);
+        AMPI_NUMBER(a, c->missed_updates);
         ampi_walk_members(a, &state->has_lr, "o");
     }
     if ((a->version & 255u) >= 4) {
-        AMPI_NUMBER(a, state->control.skipped_in_a_row);
-        ampi_walk_members(a, (char *)&state->scaler + offsetof(amp_scaler, skipped_in_a_row),
-                          "8888");
+        AMPI_NUMBER(a, c->skipped_in_a_row);
+        ampi_walk_members(a, &s->skipped_in_a_row, "8888");
     }
     for (i = 0; i < plan->num_slots; i++) ampi_walk_tensor(a, opt, i);
-    if (a->version & AMPI_STATE_SEED) AMPI_NUMBER(a, state->control.seed);
+    if (a->version & AMPI_STATE_SEED) AMPI_NUMBER(a, c->seed);
     common = a->common;
     if (a->version & AMPI_STATE_REPORT) ampi_second().report_walk(a, opt);
     a->common = common; /* a report is of one rank */
@@ -6209,7 +6209,7 @@ static amp_result ampi_read_state(const amp_optimizer *opt, ampi_state *state) {
     state->has_lr = opt->plan->has_lr != 0;
     result = ampi_read_back(opt, &state->control, opt->plan->control, sizeof state->control);
     if (result != AMP_OK) return result;
-    return ampi_read_back(opt, &state->scaler, opt->plan->scaler, sizeof state->scaler);
+    return ampi_read_back(opt, &state->control.scaler, opt->plan->scaler, sizeof(amp_scaler));
 }
 
 /* Count the body of a->version, and of a rank: its own, where a->ranks is 0. */
@@ -6273,7 +6273,7 @@ static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_st
     if (!ampi_amount_ok(problem, "the learning rate", &c->rates.lr)) return 0;
     if (!ampi_f32_in(&c->clip_factor) || c->clip_factor > 1.0f)
         return ampi_out(problem, "the clip factor", (double)c->clip_factor, "at most 1");
-    if (ampi_scaler_sane(&state->scaler)) return 1;
+    if (ampi_scaler_sane(&c->scaler)) return 1;
     ampi_tell(problem, "the scaler holds what amp_scaler_init and updates cannot have made");
     return 0;
 }
@@ -6377,16 +6377,16 @@ static amp_result ampi_read_body(ampi_archive *a, const amp_optimizer *opt, amp_
 static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi_archive *a,
                                  amp_read_fn read_fn, void *user) {
     const ampi_state before = l->state;
-    amp_scaler      *s      = &l->state.scaler;
+    ampi_control    *c      = &l->state.control;
+    amp_scaler      *s      = &c->scaler;
     amp_result       result;
     uint32_t         fp;
     int              fits;
     if ((a->version & AMPI_STATE_REPORT) && !ampi_second().report_walk)
         return ampi_left_out(opt->desc.problem, "the report in the file", "AMP_NO_REPORT");
     l->state = l->own; /* but for what versions below 4 do not have */
-    l->state.control.skipped_in_a_row = s->skipped_in_a_row = 0;
-    s->updates_since = s->overflows_since = 0;
-    s->tolerance     = 0.0;
+    c->skipped_in_a_row = s->skipped_in_a_row = s->updates_since = s->overflows_since = 0;
+    s->tolerance        = 0.0;
     ampi_count_state(a, opt, &l->state);
     fits   = a->body == a->count;
     result = ampi_read_body(a, opt, read_fn, user);
@@ -6399,8 +6399,8 @@ static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi
     if (a->result == AMP_OK && !ampi_state_sane(opt, &l->state, a->problem))
         a->result = AMP_ERROR_CORRUPT;
     ampi_fp_end(fp);
-    s->found_inf |= before.scaler.found_inf;
-    if (s->checked < before.scaler.checked) s->checked = before.scaler.checked;
+    s->found_inf |= before.control.scaler.found_inf;
+    if (s->checked < before.control.scaler.checked) s->checked = before.control.scaler.checked;
     l->state.has_lr |= before.has_lr;
     return a->result;
 }
@@ -6408,25 +6408,24 @@ static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi
 /* What the file does not decide: whether the scaler is disabled, and the learning rate if it has
    none. (In version 1 a learning rate of 0 without a step is none.) */
 static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
-    const uint64_t    version = l->files[0].version;
-    const ampi_state *own     = &l->own;
-    ampi_state       *state   = &l->state;
-    ampi_control     *c       = &state->control;
-    const uint32_t theirs = state->scaler.rules & AMPI_DISABLED;
-    const uint32_t ours   = own->scaler.rules & AMPI_DISABLED;
-    const uint32_t fp     = ampi_fp_begin();
-    if (version < 2) state->has_lr = c->gate.step || c->skipped || !ampi_is_zero(&c->rates.lr);
-    if (!state->has_lr) {
-        state->has_lr = own->has_lr;
-        c->rates.lr   = own->control.rates.lr;
-    }
-    if (ours != theirs && (ours || opt->plan->shared)) state->scaler = own->scaler;
-    else if (ours != theirs) ampi_scaler_setup(&state->scaler, &opt->desc.scaler, NULL);
-    c->seen_updates      = 0;
-    c->gate.skip         = c->gate.skip != 0u; /* version 1 had others than 1 */
-    c->found_inf         = c->found_inf != 0u;
-    c->did_step          = c->did_step != 0u;
-    state->scaler.stuck  = state->scaler.stuck != 0u;
+    const amp_scaler *own    = &l->own.control.scaler;
+    ampi_state       *state  = &l->state;
+    ampi_control     *c      = &state->control;
+    amp_scaler       *s      = &c->scaler;
+    const uint32_t    ours   = own->rules & AMPI_DISABLED;
+    const uint32_t    theirs = s->rules & AMPI_DISABLED;
+    const uint32_t    fp     = ampi_fp_begin();
+    if (l->files[0].version < 2)
+        state->has_lr = c->gate.step || c->skipped || !ampi_is_zero(&c->rates.lr);
+    if (!state->has_lr) c->rates.lr = l->own.control.rates.lr;
+    if (!state->has_lr) state->has_lr = l->own.has_lr;
+    if (ours != theirs && (ours || opt->plan->shared)) *s = *own;
+    else if (ours != theirs) ampi_scaler_setup(s, &opt->desc.scaler, NULL);
+    c->seen_updates = 0;
+    c->gate.skip    = c->gate.skip != 0u; /* version 1 had others than 1 */
+    c->found_inf    = c->found_inf != 0u;
+    c->did_step     = c->did_step != 0u;
+    s->stuck        = s->stuck != 0u;
     ampi_fp_end(fp);
 }
 
@@ -6437,7 +6436,6 @@ static amp_result ampi_take_over(const amp_optimizer *opt, ampi_state *state) {
     const size_t       from = offsetof(ampi_slot, lr_scale);
     amp_result         result = AMP_OK;
     size_t             i;
-    if (!plan->shared) state->control.scaler = state->scaler;
     for (i = 0; i < plan->num_slots && result == AMP_OK; i++) {
         ampi_slot *slot = &plan->host_slots[i];
         result          = ampi_send(b, (char *)&plan->slots[i] + from, (char *)slot + from,
@@ -6448,7 +6446,7 @@ static amp_result ampi_take_over(const amp_optimizer *opt, ampi_state *state) {
     if (result == AMP_OK)
         result = ampi_send(b, plan->control, &state->control, sizeof state->control);
     if (result == AMP_OK && plan->shared)
-        result = ampi_send(b, plan->scaler, &state->scaler, sizeof state->scaler);
+        result = ampi_send(b, plan->scaler, &state->control.scaler, sizeof(amp_scaler));
     if (result == AMP_OK && opt->ranks.count) /* what was accumulated is of another run */
         result = b->functions->update_fn(b, plan, AMPI_JOB_PUBLISH);
     if (result == AMP_OK && plan->record) result = ampi_second().report_load(opt);
