@@ -6107,17 +6107,12 @@ static void ampi_walk_arrays(ampi_archive *a, const amp_backend *b, const ampi_s
 
 AMPI_COLD_BEGIN
 
-/* What a file says of a tensor's masters. */
-static uint64_t ampi_filed_as(const ampi_slot *slot) {
-    const uint64_t filed = ampi_formats[slot->master.format].filed;
-    return filed == AMPI_FILED_F32 ? filed : filed + (slot->model_type == (uint32_t)AMP_F16);
-}
-
 /* Which moments a tensor has, how they are kept, and masters: where all of fp32 is, there is what
    is of fewer bits. */
 static void ampi_walk_storage(ampi_archive *a, const amp_backend *b, const ampi_slot *slot) {
     const uint64_t which = (slot->moment[0].data ? 1u : 0u) | (slot->moment[1].data ? 2u : 0u);
-    const uint64_t as    = ampi_filed_as(slot);
+    const uint64_t filed = ampi_formats[slot->master.format].filed;
+    const uint64_t as    = filed + (filed && slot->model_type == (uint32_t)AMP_F16);
     const uint64_t kept  = which ? ampi_formats[slot->moment[0].format].filed : 0;
     uint64_t       x     = as << 4 | kept << 2 | which;
     int            moments, masters;
