@@ -49,6 +49,6 @@ static bool read_any(void *user, void *data, size_t n) {
 }
 
 void header(void) {
-    uint64_t version = 0, size = 0;
-    (void)ampi_read_header(read_any, NULL, &version, &size);
+    ampi_archive a;
+    (void)ampi_read_header(&a, read_any, NULL);
 }
