@@ -7729,8 +7729,8 @@ static void ampi_remove_set(const amp_ranks *r, ampi_target *to, const ampi_set 
         if (ampi_name_part(to, set, rank) == AMP_OK) (void)remove(to->path);
 }
 
-/* The part of this rank beside to->base; when all ranks have written theirs, the first one's path. 0:
-   the ranks have not met, and the first may name the set though another one fails. */
+/* The part of this rank beside to->base; when all ranks have written theirs, the first one's base.
+   0: the ranks have not met, and the first may name the set though another one fails. */
 static int ampi_save_parts(const amp_optimizer *opt, ampi_target *to, const ampi_set *set,
                            uint64_t common, amp_result *result) {
     static const char *const text = "the ranks are not at one step: loss scale, learning rate or "
