@@ -229,7 +229,7 @@
                   amp_turn, AMP_TURNS           amp_iteration, AMP_HISTORY
                   turns, .first_turn, .halves   .iterations, .first_iteration, .rounded, JSON too
                   amp_gemm_args.bias            if of 16 bits: set .bias_type
-                  AMP_OP_LIST                   its rows have three arguments
+                  AMP_OP_LIST                   its rows have two arguments, names are in capitals
                   a renamed amp.h               AMP_FILE or AMP_NO_VECTORS
               Refused now: C that shares an element with A or B; arrays that overlap; ranks that
               differ; a weight cache without fp32 masters, whose weights are NaN after prepare.
@@ -1352,104 +1352,72 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
 /* ------------------------------------------------------------------- >>api  ops
    The ops that autocast knows, and what each policy says of them. */
 
-/* What a policy says about an op. "low" is the 16-bit type of the scope. */
-typedef enum amp_rule {
-    AMP_RULE_PASS = 0, /* as without autocast: the widest of its inputs                          */
-    AMP_RULE_LOW,      /* inputs are cast to low; computed and returned in low                   */
-    AMP_RULE_FP32,     /* inputs are cast to fp32; computed and returned in fp32                 */
-    AMP_RULE_KEEP,     /* reads and returns what it is given, but computes in fp32 inside        */
-    AMP_RULE_PROMOTE,  /* inputs are cast to the widest among them and low                       */
-    AMP_RULE_BANNED    /* not safe in 16 bits: AMP_ERROR_BANNED, until overridden                */
-} amp_rule;
-
-/* Every op: AMP_OP_ and its constant, its name, and its rules in DEFAULT, TORCH_CUDA, TORCH_CPU, TF
-   and APEX_O1: Pass, Low, F fp32, Keep, W promote to the widest, B banned. An op that a system
-   composes of others has the rule of what they add up to. TF paints graphs; of that a rule per op
-   remains: allow L, infer and clear P or W, deny and unlisted F. */
+/* Every op: AMP_OP_ and its name, and its rules in DEFAULT, TORCH_CUDA, TORCH_CPU, TF and APEX_O1.
+   "low" is the 16-bit type of the scope:
+       P pass        as without autocast: the widest of its inputs
+       L low         inputs are cast to low; computed and returned in low
+       F fp32        inputs are cast to fp32; computed and returned in fp32
+       K keep        reads and returns what it is given, but computes in fp32 inside
+       W promote     inputs are cast to the widest among them and low
+       B banned      not safe in 16 bits: AMP_ERROR_BANNED, until overridden
+   An op that a system composes of others has the rule of what they add up to. TF paints graphs; of
+   that a rule per op remains: allow L, infer and clear P or W, deny and unlisted F. */
 #define AMP_OP_LIST(X)                                                                             \
-    X(GEMM, gemm, LLLLL)   X(LINEAR, linear, LLLLL)                                                \
-    X(MATMUL, matmul, LLLLL)                      X(MM, mm, LLLLL)       X(MV, mv, LLPLL)          \
-    X(BMM, bmm, LLLLL)     X(ADDMM, addmm, LLLLL) X(ADDMV, addmv, LLPLL) X(ADDR, addr, LLPFL)      \
-    X(ADDBMM, addbmm, LLLLL)                      X(BADDBMM, baddbmm, LLLLL)                       \
-    X(EINSUM, einsum, LLLLP)                      X(CHAIN_MATMUL, chain_matmul, LLLLP)             \
-    X(LINALG_MULTI_DOT, linalg_multi_dot, LLLLP)  X(LINALG_VECDOT, linalg_vecdot, LLLFP)           \
-    X(CONVOLUTION, convolution, LLLLL)            X(CONV1D, conv1d, LLLLL)                         \
-    X(CONV2D, conv2d, LLLLL)                      X(CONV3D, conv3d, LLLLL)                         \
-    X(CONV_TRANSPOSE1D, conv_transpose1d, LLLLL)  X(CONV_TRANSPOSE2D, conv_transpose2d, LLLLL)     \
-    X(CONV_TRANSPOSE3D, conv_transpose3d, LLLLL)  X(CONV_TBC, conv_tbc, LLLFL)                     \
-    X(SCALED_DOT_PRODUCT_ATTENTION, scaled_dot_product_attention, LLLLP)                           \
-    X(LSTM_CELL, lstm_cell, LLLLP)                X(GRU_CELL, gru_cell, LLLLP)                     \
-    X(RNN_TANH_CELL, rnn_tanh_cell, LLLLP)        X(RNN_RELU_CELL, rnn_relu_cell, LLLLP)           \
-    X(PRELU, prelu, LLLFL)                                                                         \
-    X(ACOS, acos, FFPFF)   X(ASIN, asin, FFPFF)   X(COSH, cosh, FFPFF)   X(SINH, sinh, FFPFF)      \
-    X(TAN, tan, FFPFF)     X(ERFINV, erfinv, FFPFF)                      X(EXP, exp, FFPFF)        \
-    X(EXPM1, expm1, FFPFF) X(LOG, log, FFPPF)     X(LOG10, log10, FFPFF) X(LOG2, log2, FFPFF)      \
-    X(LOG1P, log1p, FFPPP) X(POW, pow, FFPFF)     X(RECIPROCAL, reciprocal, FFPPF)                 \
-    X(RSQRT, rsqrt, FFPFF) X(SOFTPLUS, softplus, FFPPF)                                            \
-    X(SOFTMAX, softmax, KFPPF)                    X(LOG_SOFTMAX, log_softmax, KFPPF)               \
-    X(SOFTMIN, softmin, KFPPF)                    X(LAYER_NORM, layer_norm, KFPFF)                 \
-    X(RMS_NORM, rms_norm, KFPFP)                  X(GROUP_NORM, group_norm, KFPFF)                 \
-    X(BATCH_NORM, batch_norm, KPPPP)                                                               \
-    X(LOCAL_RESPONSE_NORM, local_response_norm, KFPFF)                   X(GELU, gelu, KPPFF)      \
-    X(SILU, silu, KPPPP)   X(NORMALIZE, normalize, FFPFF)                                          \
-    X(COSINE_SIMILARITY, cosine_similarity, FFPFF)                       X(NORM, norm, FFPFF)      \
-    X(FROBENIUS_NORM, frobenius_norm, FFPFP)      X(NUCLEAR_NORM, nuclear_norm, FFPFP)             \
-    X(LINALG_VECTOR_NORM, linalg_vector_norm, FFPFP)                                               \
-    X(LINALG_MATRIX_NORM, linalg_matrix_norm, FFPFP)                     X(DIST, dist, FFPFF)      \
-    X(PDIST, pdist, FFPFP) X(CDIST, cdist, FFFFP) X(RENORM, renorm, FFPFF)                         \
-    X(LOGSUMEXP, logsumexp, FFPFP)                                                                 \
-    X(SUM, sum, FFPFF)     X(MEAN, mean, FPPFP)   X(PROD, prod, FFFPF)                             \
-    X(CUMSUM, cumsum, FFPFF)                      X(CUMPROD, cumprod, FFPFF)                       \
-    X(VAR, var, FPPFF)     X(STD, std, FPPFF)     X(QUANTILE, quantile, FPFFP)                     \
-    X(CROSS_ENTROPY, cross_entropy, FFFFF)        X(NLL_LOSS, nll_loss, FFFFF)                     \
-    X(MSE_LOSS, mse_loss, FFFFF)                  X(L1_LOSS, l1_loss, FFFFF)                       \
-    X(SMOOTH_L1_LOSS, smooth_l1_loss, FFFFF)      X(HUBER_LOSS, huber_loss, FFFFF)                 \
-    X(KL_DIV, kl_div, FFFFF)                      X(POISSON_NLL_LOSS, poisson_nll_loss, FFFFF)     \
-    X(COSINE_EMBEDDING_LOSS, cosine_embedding_loss, FFFFF)                                         \
-    X(HINGE_EMBEDDING_LOSS, hinge_embedding_loss, FFFFF)                                           \
-    X(MARGIN_RANKING_LOSS, margin_ranking_loss, FFFFF)                                             \
-    X(MULTI_MARGIN_LOSS, multi_margin_loss, FFFFF)                                                 \
-    X(MULTILABEL_MARGIN_LOSS, multilabel_margin_loss, FFFFF)                                       \
-    X(SOFT_MARGIN_LOSS, soft_margin_loss, FFFFF)                                                   \
-    X(TRIPLET_MARGIN_LOSS, triplet_margin_loss, FFFFF)                                             \
-    X(BCE_WITH_LOGITS, binary_cross_entropy_with_logits, FFFFF)                                    \
-    X(BINARY_CROSS_ENTROPY, binary_cross_entropy, BBFFB)                                           \
-    X(CTC_LOSS, ctc_loss, FPFFF)                                                                   \
-    X(ADD, add, WPPWW)     X(SUB, sub, WPPWW)     X(MUL, mul, WPPWW)     X(DIV, div, WPPWW)        \
-    X(COMPARE, compare, WPPPW)                    X(BIAS_ADD, bias_add, WPPWP)                     \
-    X(CAT, cat, WPWPW)     X(STACK, stack, WPWPW) X(ADDCDIV, addcdiv, WWPFW)                       \
-    X(ADDCMUL, addcmul, WWPFW)                    X(ATAN2, atan2, WWPFW)                           \
-    X(BILINEAR, bilinear, WWPFW)                  X(CROSS, cross, WWPFW) X(DOT, dot, WWPLW)        \
-    X(VDOT, vdot, WWPFP)   X(TENSORDOT, tensordot, WWLLP)                                          \
-    X(GRID_SAMPLER, grid_sampler, WWFFF)          X(INDEX_PUT, index_put, WWPFP)                   \
-    X(INDEX_COPY, index_copy, WPWFP)              X(SCATTER_ADD, scatter_add, WWPFP)               \
-    X(RELU, relu, PPPPP)   X(LEAKY_RELU, leaky_relu, PPPPP)              X(ELU, elu, PPPPP)        \
-    X(SELU, selu, PPPPP)   X(TANH, tanh, PPPPP)   X(SIGMOID, sigmoid, PPPPP)                       \
-    X(SQRT, sqrt, PPPPP)   X(ERF, erf, PPPPP)     X(ABS, abs, PPPPP)     X(NEG, neg, PPPPP)        \
-    X(MAXIMUM, maximum, PPPPP)                    X(MINIMUM, minimum, PPPPP)                       \
-    X(ARGMAX, argmax, PPPPP)                      X(DROPOUT, dropout, PPPPP)                       \
-    X(EMBEDDING, embedding, PPPPP)                X(GATHER, gather, PPPPP)                         \
-    X(RESHAPE, reshape, PPPPP)                    X(TRANSPOSE, transpose, PPPPP)                   \
-    X(SLICE, slice, PPPPP) X(SELECT, select, PPPPP)                      X(PAD, pad, PPPPP)        \
-    X(REFLECTION_PAD, reflection_pad, PPFPP)      X(REPLICATION_PAD, replication_pad, PPFPP)       \
-    X(MAX_POOL2D, max_pool2d, PPPPP)              X(MAX_POOL3D, max_pool3d, PPFPP)                 \
-    X(AVG_POOL2D, avg_pool2d, PPPPP)              X(AVG_POOL3D, avg_pool3d, PPFPP)                 \
-    X(UPSAMPLE_NEAREST, upsample_nearest, PFPPF)  X(UPSAMPLE_LINEAR, upsample_linear, FFPFF)       \
-    X(UPSAMPLE_BILINEAR, upsample_bilinear, FFPFF)                                                 \
-    X(UPSAMPLE_TRILINEAR, upsample_trilinear, FFPFF)                                               \
-    X(UPSAMPLE_BICUBIC, upsample_bicubic, FFPFF)                                                   \
-    X(FFT, fft, FPFFP)     X(STFT, stft, FPFFP)   X(CHOLESKY, cholesky, FPFFP)                     \
-    X(INVERSE, inverse, FPFFP)                    X(PINVERSE, pinverse, FPFFP)                     \
-    X(LU, lu, FPFFP)       X(QR, qr, FPFFP)       X(SVD, svd, FPFFP)     X(EIG, eig, FPFFP)        \
-    X(LSTSQ, lstsq, FPFFP) X(TRACE, trace, FPFFP) X(POLAR, polar, FPFFP)                           \
-    X(FAKE_QUANTIZE, fake_quantize, FPFFP)
+    X(GEMM, LLLLL)          X(LINEAR, LLLLL)        X(MATMUL, LLLLL)        X(MM, LLLLL)           \
+    X(MV, LLPLL)            X(BMM, LLLLL)           X(ADDMM, LLLLL)         X(ADDMV, LLPLL)        \
+    X(ADDR, LLPFL)          X(ADDBMM, LLLLL)        X(BADDBMM, LLLLL)       X(EINSUM, LLLLP)       \
+    X(CHAIN_MATMUL, LLLLP)  X(LINALG_MULTI_DOT, LLLLP)                                             \
+    X(LINALG_VECDOT, LLLFP) X(CONVOLUTION, LLLLL)   X(CONV1D, LLLLL)        X(CONV2D, LLLLL)       \
+    X(CONV3D, LLLLL)        X(CONV_TRANSPOSE1D, LLLLL)                                             \
+    X(CONV_TRANSPOSE2D, LLLLL)                      X(CONV_TRANSPOSE3D, LLLLL)                     \
+    X(CONV_TBC, LLLFL)      X(SCALED_DOT_PRODUCT_ATTENTION, LLLLP)          X(LSTM_CELL, LLLLP)    \
+    X(GRU_CELL, LLLLP)      X(RNN_TANH_CELL, LLLLP) X(RNN_RELU_CELL, LLLLP) X(PRELU, LLLFL)        \
+    X(ACOS, FFPFF)          X(ASIN, FFPFF)          X(COSH, FFPFF)          X(SINH, FFPFF)         \
+    X(TAN, FFPFF)           X(ERFINV, FFPFF)        X(EXP, FFPFF)           X(EXPM1, FFPFF)        \
+    X(LOG, FFPPF)           X(LOG10, FFPFF)         X(LOG2, FFPFF)          X(LOG1P, FFPPP)        \
+    X(POW, FFPFF)           X(RECIPROCAL, FFPPF)    X(RSQRT, FFPFF)         X(SOFTPLUS, FFPPF)     \
+    X(SOFTMAX, KFPPF)       X(LOG_SOFTMAX, KFPPF)   X(SOFTMIN, KFPPF)       X(LAYER_NORM, KFPFF)   \
+    X(RMS_NORM, KFPFP)      X(GROUP_NORM, KFPFF)    X(BATCH_NORM, KPPPP)                           \
+    X(LOCAL_RESPONSE_NORM, KFPFF)                   X(GELU, KPPFF)          X(SILU, KPPPP)         \
+    X(NORMALIZE, FFPFF)     X(COSINE_SIMILARITY, FFPFF)                     X(NORM, FFPFF)         \
+    X(FROBENIUS_NORM, FFPFP)                        X(NUCLEAR_NORM, FFPFP)                         \
+    X(LINALG_VECTOR_NORM, FFPFP)                    X(LINALG_MATRIX_NORM, FFPFP)                   \
+    X(DIST, FFPFF)          X(PDIST, FFPFP)         X(CDIST, FFFFP)         X(RENORM, FFPFF)       \
+    X(LOGSUMEXP, FFPFP)     X(SUM, FFPFF)           X(MEAN, FPPFP)          X(PROD, FFFPF)         \
+    X(CUMSUM, FFPFF)        X(CUMPROD, FFPFF)       X(VAR, FPPFF)           X(STD, FPPFF)          \
+    X(QUANTILE, FPFFP)      X(CROSS_ENTROPY, FFFFF) X(NLL_LOSS, FFFFF)      X(MSE_LOSS, FFFFF)     \
+    X(L1_LOSS, FFFFF)       X(SMOOTH_L1_LOSS, FFFFF)                        X(HUBER_LOSS, FFFFF)   \
+    X(KL_DIV, FFFFF)        X(POISSON_NLL_LOSS, FFFFF)                                             \
+    X(COSINE_EMBEDDING_LOSS, FFFFF)                 X(HINGE_EMBEDDING_LOSS, FFFFF)                 \
+    X(MARGIN_RANKING_LOSS, FFFFF)                   X(MULTI_MARGIN_LOSS, FFFFF)                    \
+    X(MULTILABEL_MARGIN_LOSS, FFFFF)                X(SOFT_MARGIN_LOSS, FFFFF)                     \
+    X(TRIPLET_MARGIN_LOSS, FFFFF)                   X(BCE_WITH_LOGITS, FFFFF)                      \
+    X(BINARY_CROSS_ENTROPY, BBFFB)                  X(CTC_LOSS, FPFFF)      X(ADD, WPPWW)          \
+    X(SUB, WPPWW)           X(MUL, WPPWW)           X(DIV, WPPWW)           X(COMPARE, WPPPW)      \
+    X(BIAS_ADD, WPPWP)      X(CAT, WPWPW)           X(STACK, WPWPW)         X(ADDCDIV, WWPFW)      \
+    X(ADDCMUL, WWPFW)       X(ATAN2, WWPFW)         X(BILINEAR, WWPFW)      X(CROSS, WWPFW)        \
+    X(DOT, WWPLW)           X(VDOT, WWPFP)          X(TENSORDOT, WWLLP)     X(GRID_SAMPLER, WWFFF) \
+    X(INDEX_PUT, WWPFP)     X(INDEX_COPY, WPWFP)    X(SCATTER_ADD, WWPFP)   X(RELU, PPPPP)         \
+    X(LEAKY_RELU, PPPPP)    X(ELU, PPPPP)           X(SELU, PPPPP)          X(TANH, PPPPP)         \
+    X(SIGMOID, PPPPP)       X(SQRT, PPPPP)          X(ERF, PPPPP)           X(ABS, PPPPP)          \
+    X(NEG, PPPPP)           X(MAXIMUM, PPPPP)       X(MINIMUM, PPPPP)       X(ARGMAX, PPPPP)       \
+    X(DROPOUT, PPPPP)       X(EMBEDDING, PPPPP)     X(GATHER, PPPPP)        X(RESHAPE, PPPPP)      \
+    X(TRANSPOSE, PPPPP)     X(SLICE, PPPPP)         X(SELECT, PPPPP)        X(PAD, PPPPP)          \
+    X(REFLECTION_PAD, PPFPP)                        X(REPLICATION_PAD, PPFPP)                      \
+    X(MAX_POOL2D, PPPPP)    X(MAX_POOL3D, PPFPP)    X(AVG_POOL2D, PPPPP)    X(AVG_POOL3D, PPFPP)   \
+    X(UPSAMPLE_NEAREST, PFPPF)                      X(UPSAMPLE_LINEAR, FFPFF)                      \
+    X(UPSAMPLE_BILINEAR, FFPFF)                     X(UPSAMPLE_TRILINEAR, FFPFF)                   \
+    X(UPSAMPLE_BICUBIC, FFPFF)                      X(FFT, FPFFP)           X(STFT, FPFFP)         \
+    X(CHOLESKY, FPFFP)      X(INVERSE, FPFFP)       X(PINVERSE, FPFFP)      X(LU, FPFFP)           \
+    X(QR, FPFFP)            X(SVD, FPFFP)           X(EIG, FPFFP)           X(LSTSQ, FPFFP)        \
+    X(TRACE, FPFFP)         X(POLAR, FPFFP)         X(FAKE_QUANTIZE, FPFFP)
 
-#define AMPI_OP(id, name, rules) AMP_OP_##id,
+#define AMPI_OP(id, rules) AMP_OP_##id,
 typedef enum amp_op { AMP_OP_LIST(AMPI_OP) AMP_NUM_OPS } amp_op;
 #undef AMPI_OP
 
 /* The op of a name, as PyTorch or TensorFlow spell it; capitals and underscores do not matter
-   (LayerNorm is layer_norm). AMP_ERROR_INVALID_ARGUMENT if unknown. And back: NULL if none. */
+   (LayerNorm is layer_norm). AMP_ERROR_INVALID_ARGUMENT if unknown. Back: LAYER_NORM; or NULL. */
 AMP_DEF amp_result  amp_op_from_string(const char *name, amp_op *op);
 AMP_DEF const char *amp_op_name(amp_op op);
 
@@ -3171,7 +3139,7 @@ static int ampi_named(const char *text, size_t length, const char *names) {
         for (names += *names == ' ';; t++, names++) {
             while (t < end && *t == '_') t++;
             while (*names == '_') names++;
-            if (t == end || !*names || *names == ' ' || ampi_lower(*t) != *names) break;
+            if (t == end || ampi_lower(*t) != ampi_lower(*names) || *names == ' ') break;
         }
         if (t == end && (!*names || *names == ' ')) return 1;
     }
@@ -8903,9 +8871,15 @@ AMPI_COLD_END
 
 /* ------------------------------------------------------------------ >>impl  ops */
 
-static const char ampi_rule_letters[] = "PLFKWB"; /* ORDER amp_rule; of AMP_OP_LIST */
+/* ORDER of the letters of AMP_OP_LIST, and of their names */
+enum { AMPI_PASS = 0, AMPI_LOW, AMPI_FP32, AMPI_KEEP, AMPI_PROMOTE, AMPI_BANNED, AMPI_NUM_RULES };
+static const char        ampi_rule_letters[] = "PLFKWB";
+static const char *const ampi_rule_names[] = {"pass", "low", "fp32", "keep", "promote", "banned"};
+AMPI_STATIC_ASSERT(ampi_rules_are_all,
+                   sizeof ampi_rule_letters == (size_t)AMPI_NUM_RULES + 1 &&
+                       sizeof ampi_rule_names / sizeof ampi_rule_names[0] == (size_t)AMPI_NUM_RULES);
 
-#define AMPI_OP(id, name, rules) {#name, #rules},
+#define AMPI_OP(id, rules) {#id, #rules},
 static const struct ampi_op_row { const char *name, *rules; } ampi_ops[] = {AMP_OP_LIST(AMPI_OP)};
 #undef AMPI_OP
 
@@ -8929,7 +8903,7 @@ static const struct ampi_alias { amp_op op; const char *names; } ampi_aliases[] 
     {AMP_OP_NLL_LOSS, "nll_loss2d"},
     {AMP_OP_MSE_LOSS, "l2_loss mse"},
     {AMP_OP_BINARY_CROSS_ENTROPY, "bce bce_loss"},
-    {AMP_OP_BCE_WITH_LOGITS, "bce_with_logits bce_with_logits_loss"},
+    {AMP_OP_BCE_WITH_LOGITS, "binary_cross_entropy_with_logits bce_with_logits_loss"},
     {AMP_OP_MAX_POOL2D, "max_pool max_pool_v2"},
     {AMP_OP_AVG_POOL2D, "avg_pool"},
     {AMP_OP_UPSAMPLE_NEAREST,
@@ -8977,11 +8951,7 @@ AMPI_STATIC_ASSERT(ampi_policies_are_all,
                    (int)AMPI_NUM_POLICIES == (int)AMP_POLICY_KERAS_MIXED_BFLOAT16 + 1);
 AMPI_STATIC_ASSERT(ampi_ops_have_room, (int)AMP_NUM_OPS <= (int)AMP_MAX_OP_OVERRIDES);
 
-/* ORDER amp_rule */
-static const char *const ampi_rule_names[] = {"pass", "low", "fp32", "keep", "promote", "banned"};
 static const char *const ampi_type_names[] = {"fp32", "fp16", "bf16"}; /* ORDER amp_dtype */
-AMPI_STATIC_ASSERT(ampi_rules_are_all, sizeof ampi_rule_names / sizeof ampi_rule_names[0] ==
-                                           (size_t)AMP_RULE_BANNED + 1);
 
 static int ampi_find_op(const char *name, size_t length) {
     size_t i;
@@ -9089,7 +9059,7 @@ static int ampi_matches(const char *pattern, const char *name) {
 }
 
 /* The rule for op in the innermost scope, and its low. A layer says more than an op. */
-static amp_rule ampi_rule_for(amp_autocast *ac, amp_op op, amp_dtype *low) {
+static int ampi_rule_for(amp_autocast *ac, amp_op op, amp_dtype *low) {
     const amp_scope *scope  = &ac->scopes[ac->depth - 1];
     ampi_ruling      ruling = ac->ops[op];
     int              i;
@@ -9100,12 +9070,12 @@ static amp_rule ampi_rule_for(amp_autocast *ac, amp_op op, amp_dtype *low) {
         ruling = o->ruling;
     }
     *low = ruling.dtype ? (amp_dtype)ruling.dtype : scope->dtype ? scope->dtype : ac->dtype;
-    return (amp_rule)ruling.rule;
+    return ruling.rule;
 }
 
 AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_dtype *inputs,
                                          int count, amp_dtype *compute, amp_dtype *output) {
-    amp_rule  rule = AMP_RULE_PASS;
+    int       rule = AMPI_PASS;
     amp_dtype low  = AMP_F32, type;
     unsigned  seen = 0; /* a bit for each type */
     int       i;
@@ -9118,16 +9088,16 @@ AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_
     type = seen == 1u << AMP_F16 ? AMP_F16 : seen == 1u << AMP_BF16 ? AMP_BF16 : AMP_F32;
     if (ampi_autocast_active(ac)) rule = ampi_rule_for(ac, op, &low);
     switch (rule) {
-    case AMP_RULE_LOW: type = low; break;
-    case AMP_RULE_FP32: type = AMP_F32; break;
-    case AMP_RULE_PROMOTE:
+    case AMPI_LOW: type = low; break;
+    case AMPI_FP32: type = AMP_F32; break;
+    case AMPI_PROMOTE:
         type = seen & 1u << AMP_F32 ? AMP_F32 : low;
         if (seen & ~(1u << AMP_F32 | 1u << low)) return AMP_ERROR_MIXED_TYPES;
         break;
-    case AMP_RULE_BANNED: return AMP_ERROR_BANNED;
+    case AMPI_BANNED: return AMP_ERROR_BANNED;
     default: break;
     }
-    if (compute) *compute = rule == AMP_RULE_KEEP ? AMP_F32 : type;
+    if (compute) *compute = rule == AMPI_KEEP ? AMP_F32 : type;
     if (output) *output = type;
     return AMP_OK;
 }
@@ -9142,8 +9112,8 @@ AMPI_COLD_BEGIN
 /* A rule, or a type: "fp16" is low with that type. */
 static int ampi_read_rule(const char *text, size_t length, ampi_ruling *ruling) {
     const int type = ampi_find_type(text, length);
-    const int rule = ampi_find(text, length, ampi_rule_names, AMP_RULE_BANNED + 1);
-    ruling->rule  = (uint8_t)(type > 0 ? AMP_RULE_LOW : type == 0 ? AMP_RULE_FP32 : rule);
+    const int rule = ampi_find(text, length, ampi_rule_names, AMPI_NUM_RULES);
+    ruling->rule  = (uint8_t)(type > 0 ? AMPI_LOW : type == 0 ? AMPI_FP32 : rule);
     ruling->dtype = (uint8_t)(type > 0 ? type : AMP_F32);
     ruling->overridden = 1;
     return type >= 0 || rule >= 0;
@@ -9264,12 +9234,12 @@ AMP_DEF const char *amp_autocast_unmatched(const amp_autocast *ac, int i) {
 static void ampi_dump_rule(ampi_text *t, const char *name, const ampi_ruling *r, amp_dtype low,
                            const char *reason) {
     const char *const said   = ampi_type_names[r->dtype ? r->dtype : (int)low];
-    const char *const type   = r->rule == AMP_RULE_LOW      ? said
-                               : r->rule == AMP_RULE_FP32   ? "fp32"
-                               : r->rule == AMP_RULE_BANNED ? "-"
-                                                            : "inputs'";
+    const char *const type   = r->rule == AMPI_LOW      ? said
+                               : r->rule == AMPI_FP32   ? "fp32"
+                               : r->rule == AMPI_BANNED ? "-"
+                                                        : "inputs'";
     const char *const cells[] = {name, ampi_rule_names[r->rule],
-                                 r->rule == AMP_RULE_KEEP ? "fp32" : type, type};
+                                 r->rule == AMPI_KEEP ? "fp32" : type, type};
     size_t i;
     for (i = 0; i < 4; i++) {
         ampi_print_text(t, cells[i]);
