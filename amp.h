@@ -231,6 +231,9 @@
                   amp_gemm_args.bias            if of 16 bits: set .bias_type
                   AMP_OP_LIST                   its rows have two arguments, names are in capitals
                   a renamed amp.h               AMP_FILE or AMP_NO_VECTORS
+                  amp_autocast_current          gone: amp_autocast_use returns the one before
+                  amp_cache_get, _reset         gone: amp_optimizer_model, or amp_cast
+                  AMP_RULE_PASS ...             gone: the letters of AMP_OP_LIST
               Refused now: C that shares an element with A or B; arrays that overlap; ranks that
               differ; a weight cache without fp32 masters, whose weights are NaN after prepare.
               Other bits: amp_gemm in a scope without a cache rounds, too; stochastic rounding of a
@@ -1191,7 +1194,6 @@ AMP_DEF amp_result amp_autocast_pop(amp_autocast *ac);
 /* Make ac the calling thread's (NULL: none) and return the one before. A thread starts with none.
    Where the compiler has no thread-local storage nothing is made current, and NULL returned. */
 AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac);
-AMP_DEF amp_autocast *amp_autocast_current(void);
 
 /* Change the policy by words, separated by commas or spaces, later ones over earlier ones, but what
    is said of a layer over what is said of an op:
@@ -1290,15 +1292,6 @@ AMP_DEF void amp_cache_remove(amp_cache *cache, const float *weight);
 /* For debugging: AMP_ERROR_STALE if the copy of an added weight is not of the weight as it is now:
    *weight (may be NULL) was written to without amp_cache_changed. Reads all; waits. */
 AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight);
-
-/* A copy of the row-major rows x cols matrix x in type, AMP_F16 or AMP_BF16, for products of your
-   own; its rows are padded to multiples of 16 bytes. One of a weight is right until the weight
-   changes, another one until amp_cache_reset, which amp_gemm and amp_sgemm call too. Nothing that
-   is cast while the thread's autocast is disabled stays. AMP_ERROR_OUT_OF_MEMORY if there is no
-   room. */
-AMP_DEF amp_result amp_cache_get(amp_cache *cache, const float *x, size_t rows, size_t cols,
-                                 size_t ld, amp_dtype type, const void **copy, size_t *copy_ld);
-AMP_DEF void       amp_cache_reset(amp_cache *cache);
 
 /* --------------------------------------------------------------- >>api  session */
 
@@ -9021,11 +9014,11 @@ AMP_DEF amp_result amp_autocast_pop(amp_autocast *ac) {
 static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend,
                                      amp_gemm_args *g);
 
-AMP_DEF amp_autocast *amp_autocast_current(void) { return (amp_autocast *)ampi_current.context; }
+static amp_autocast *ampi_autocast_current(void) { return (amp_autocast *)ampi_current.context; }
 
 AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac) {
 #ifdef AMPI_THREAD_LOCAL
-    amp_autocast *before    = amp_autocast_current();
+    amp_autocast *before    = ampi_autocast_current();
     ampi_current.product_fn = ac ? ampi_gemm_autocast : NULL;
     ampi_current.context    = ac;
     return before;
@@ -9104,7 +9097,7 @@ AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_
 
 AMP_DEF amp_result amp_autocast_dtype(amp_op op, const amp_dtype *inputs, int count,
                                       amp_dtype *compute, amp_dtype *output) {
-    return amp_autocast_dtype_in(amp_autocast_current(), op, inputs, count, compute, output);
+    return amp_autocast_dtype_in(ampi_autocast_current(), op, inputs, count, compute, output);
 }
 
 AMPI_COLD_BEGIN
@@ -9370,12 +9363,6 @@ AMP_DEF void amp_cache_remove(amp_cache *cache, const float *weight) {
     cache->num_entries = left;
 }
 
-AMP_DEF void amp_cache_reset(amp_cache *cache) {
-    if (!cache) return;
-    cache->top = cache->size;
-    cache->product++;
-}
-
 /* Elements from the first of m to the last. */
 static size_t ampi_extent(const ampi_matrix *m) { return (m->rows - 1) * m->ld + m->cols; }
 
@@ -9436,7 +9423,6 @@ static uint64_t ampi_cache_version(const amp_cache *cache) {
 /* The weight that m is, or lies in, if its copy may be kept. */
 static ampi_cached *ampi_cache_find(amp_cache *cache, const ampi_matrix *m) {
     int i;
-    if (amp_autocast_current() && !ampi_autocast_active(amp_autocast_current())) return NULL;
     for (i = 0; i < cache->num_entries; i++)
         if (ampi_within(m->x, ampi_extent(m), cache->entries[i].base, cache->entries[i].n))
             return &cache->entries[i];
@@ -9504,15 +9490,14 @@ static amp_result ampi_cache_copy(amp_cache *cache, const ampi_matrix *m, size_t
     return AMP_OK;
 }
 
-AMP_DEF amp_result amp_cache_get(amp_cache *cache, const float *x, size_t rows, size_t cols,
+/* A copy of x in type, for one product; its rows are padded to multiples of 16 bytes. */
+static amp_result ampi_cache_get(amp_cache *cache, const float *x, size_t rows, size_t cols,
                                  size_t ld, amp_dtype type, const void **copy, size_t *copy_ld) {
     ampi_matrix m = {x, rows, cols, ld, type, 0, 0};
     const void *own;
     size_t      offset = 0;
     amp_result  result = AMP_OK;
-    if (!cache || !x || !rows || !cols || ld < cols || !copy || !copy_ld)
-        return AMP_ERROR_INVALID_ARGUMENT;
-    if (type != AMP_F16 && type != AMP_BF16) return AMP_ERROR_INVALID_ENUM;
+    if (!x || !rows || !cols || ld < cols) return AMP_ERROR_INVALID_ARGUMENT;
     if (!cache->memory) return AMP_ERROR_NOT_INITIALIZED;
     if (rows > SIZE_MAX / 64 / ld) return AMP_ERROR_TOO_LARGE;
     m.version = ampi_cache_version(cache);
@@ -9602,7 +9587,8 @@ static int ampi_gemm_cast(amp_cache *cache, const amp_backend *backend, amp_gemm
     if (cache->backend.functions != (backend ? backend->functions : &ampi_cpu_functions) ||
         (backend && cache->backend.stream != backend->stream))
         return 0;
-    amp_cache_reset(cache);
+    cache->top = cache->size; /* what was not added serves one product */
+    cache->product++;
     if (ampi_is_small(g)) {
         cache->small++;
         return 1;
@@ -9619,8 +9605,8 @@ static int ampi_gemm_cast(amp_cache *cache, const amp_backend *backend, amp_gemm
             m.rows = 1;
             m.ld   = m.cols;
         }
-        if (amp_cache_get(cache, (const float *)m.x, m.rows, m.cols, m.ld, type, &copy[i],
-                          batch ? &m.ld : &ld[i]) != AMP_OK)
+        if (ampi_cache_get(cache, (const float *)m.x, m.rows, m.cols, m.ld, type, &copy[i],
+                           batch ? &m.ld : &ld[i]) != AMP_OK)
             return 0;
     }
     g->a      = copy[0];
@@ -9675,7 +9661,7 @@ static cublasStatus_t ampi_sgemm(int batch, cublasHandle_t handle, cublasOperati
                        AMP_F32, 0, 0, AMP_F32};
     cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
     cudaDataType        to      = CUDA_R_32F;
-    amp_autocast       *ac      = amp_autocast_current();
+    amp_autocast       *ac      = ampi_autocast_current();
     amp_dtype           type    = AMP_F32;
     if ((m | n | k | lda | ldb) >= 0 && count > 0 && lda < 0x7ffffff8 && ldb < 0x7ffffff8)
         (void)ampi_gemm_wants(ac, &g, &type);
@@ -9728,7 +9714,7 @@ AMPI_COLD_BEGIN
 
 AMP_DEF void amp_session_end(amp_session *session) {
     if (!session) return;
-    if (amp_autocast_current() == &session->autocast) amp_autocast_use(session->before);
+    if (ampi_autocast_current() == &session->autocast) amp_autocast_use(session->before);
     amp_cache_free(&session->cache);
     memset(session, 0, sizeof *session);
 }
@@ -9746,7 +9732,7 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *ba
     amp_autocast       ac;
     amp_result         result;
     if (!session) return AMP_ERROR_INVALID_ARGUMENT;
-    if (amp_autocast_current() == &session->autocast) return AMP_ERROR_BAD_STATE;
+    if (ampi_autocast_current() == &session->autocast) return AMP_ERROR_BAD_STATE;
     memset(&d, 0, sizeof d);
     d.dtype = AMP_F16;
     if (on_cpu && !num_bytes && amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16) {

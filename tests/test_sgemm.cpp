@@ -808,7 +808,7 @@ TEST(gemm_half_c, "manual: amp_gemm into a half C works for any size in a scope:
     end();
 }
 
-TEST(copies, "law 7: amp_cache_get on CUDA has the bits of the CPU's for all leading dimensions; "
+TEST(copies, "law 7: a cached copy on CUDA has the bits of the CPU's for all leading dimensions; "
              "amp_cuda_code tells what failed") {
     begin(ROOM, AMP_F16);
     for (amp_dtype type : {AMP_F16, AMP_BF16})
@@ -818,7 +818,7 @@ TEST(copies, "law 7: amp_cache_get on CUDA has the bits of the CPU's for all lea
                 size_t                ld   = 0;
                 uint16_t              line[1030];
                 std::vector<uint16_t> got;
-                OK(amp_cache_get(&w.cache, w.a + 3, 5, cols, cols + extra, type, &copy, &ld));
+                OK(ampi_cache_get(&w.cache, w.a + 3, 5, cols, cols + extra, type, &copy, &ld));
                 CHECK(ld % 8 == 0 && ours(copy) && (uintptr_t)copy % 16 == 0);
                 got.resize(5 * ld);
                 CUDA(cudaStreamSynchronize(w.stream));
@@ -827,7 +827,7 @@ TEST(copies, "law 7: amp_cache_get on CUDA has the bits of the CPU's for all lea
                     amp_cast(line, type, &w.host_a[3 + r * (cols + extra)], AMP_F32, cols);
                     CHECK_MEM(&got[r * ld], line, 2 * cols);
                 }
-                amp_cache_reset(&w.cache);
+                w.cache.top = w.cache.size; /* the next product */
             }
     const void *copy;
     size_t      ld;
@@ -839,7 +839,7 @@ TEST(copies, "law 7: amp_cache_get on CUDA has the bits of the CPU's for all lea
         CHECK(amp_cache_init(&s, &w.gpu, ROOM, NULL) != AMP_OK);
     }
     emu_fail_at = 0;
-    CHECK_EQ_INT(amp_cache_get(&s, w.a, 8, 8, 8, AMP_F16, &copy, &ld), AMP_ERROR_NOT_INITIALIZED);
+    CHECK_EQ_INT(ampi_cache_get(&s, w.a, 8, 8, 8, AMP_F16, &copy, &ld), AMP_ERROR_NOT_INITIALIZED);
     amp_cache_free(&s);
     end();
     CHECK_EQ_U64(emu_live_allocations(), 0);
@@ -866,7 +866,7 @@ TEST(session, "manual: amp_session_start makes a scope with cache and a scaler o
         CHECK_EQ_INT(result != AMP_OK, failed);
         if (!failed) break;
         CHECK_EQ_U64(emu_live_allocations(), live);
-        CHECK(amp_autocast_current() == NULL);
+        CHECK(ampi_autocast_current() == NULL);
     }
     CUDA(cudaStreamSynchronize(w.stream));
     CUDA(cudaMemcpy(&scaler, session.scaler, sizeof scaler, cudaMemcpyDeviceToHost));
@@ -875,7 +875,7 @@ TEST(session, "manual: amp_session_start makes a scope with cache and a scaler o
     CHECK_EQ_U64(session.cache.transients, 2);
     amp_session_end(&session);
     amp_session_end(&session);
-    CHECK(amp_autocast_current() == NULL);
+    CHECK(ampi_autocast_current() == NULL);
     CHECK_EQ_U64(emu_live_allocations(), live);
     end();
 }

@@ -47,7 +47,7 @@ int main(void) {
     amp_optimizer_free(&opt);
     failed |= amp_session_start(&session, NULL, 4096, NULL, NULL) != AMP_ERROR_INVALID_ARGUMENT;
     failed |= amp_session_start(&session, NULL, 4096, &desc.allocator, NULL) != AMP_OK;
-    failed |= amp_autocast_current() != &session.autocast || !(session.scaler->scale > 1.0f);
+    failed |= amp_autocast_use(&session.autocast) != &session.autocast || !(session.scaler->scale > 1.0f);
     amp_session_end(&session);
     return failed;
 }
