@@ -18,6 +18,7 @@ static void *counted_malloc(size_t n) {
 void white_tell(char *problem, const char *text) { ampi_tell(problem, "%s", text); }
 void white_tell_number(char *problem, const double *number) { ampi_tell(problem, "%g", *number); }
 
+#ifndef AMP_NO_AUTOCAST
 void white_cache_reset(amp_cache *cache) {
     cache->top = cache->size;
     cache->product++;
@@ -27,3 +28,4 @@ amp_result white_cache_get(amp_cache *cache, const float *x, size_t rows, size_t
                            amp_dtype type, const void **copy, size_t *copy_ld) {
     return ampi_cache_get(cache, x, rows, cols, ld, type, copy, copy_ld);
 }
+#endif

@@ -13,8 +13,10 @@ extern int  white_malloc_fails; /* they return NULL   */
 void white_tell(char *problem, const char *text);
 void white_tell_number(char *problem, const double *number);
 
+#ifndef AMP_NO_AUTOCAST
 void       white_cache_reset(amp_cache *cache); /* between two products */
 amp_result white_cache_get(amp_cache *cache, const float *x, size_t rows, size_t cols, size_t ld,
                            amp_dtype type, const void **copy, size_t *copy_ld);
+#endif
 
 #endif
