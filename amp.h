@@ -8868,9 +8868,9 @@ AMPI_COLD_END
 enum { AMPI_PASS = 0, AMPI_LOW, AMPI_FP32, AMPI_KEEP, AMPI_PROMOTE, AMPI_BANNED, AMPI_NUM_RULES };
 static const char        ampi_rule_letters[] = "PLFKWB";
 static const char *const ampi_rule_names[] = {"pass", "low", "fp32", "keep", "promote", "banned"};
+AMPI_STATIC_ASSERT(ampi_letters_are_all, sizeof ampi_rule_letters == (size_t)AMPI_NUM_RULES + 1);
 AMPI_STATIC_ASSERT(ampi_rules_are_all,
-                   sizeof ampi_rule_letters == (size_t)AMPI_NUM_RULES + 1 &&
-                       sizeof ampi_rule_names / sizeof ampi_rule_names[0] == (size_t)AMPI_NUM_RULES);
+                   sizeof ampi_rule_names / sizeof ampi_rule_names[0] == (size_t)AMPI_NUM_RULES);
 
 #define AMPI_OP(id, rules) {#id, #rules},
 static const struct ampi_op_row { const char *name, *rules; } ampi_ops[] = {AMP_OP_LIST(AMPI_OP)};
