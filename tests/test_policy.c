@@ -254,7 +254,7 @@ static void want_all(void) {
             if (wanted[p][op] != BAD) continue;
             if (p == AMP_POLICY_TF || p == AMP_POLICY_APEX_O0) rule = RULE_FP32;
             if (p >= AMP_POLICY_APEX_O2) rule = RULE_LOW;
-            if (p == AMP_POLICY_APEX_O2 && strcmp(amp_op_name((amp_op)op), "batch_norm") == 0)
+            if (p == AMP_POLICY_APEX_O2 && op == AMP_OP_BATCH_NORM)
                 rule = RULE_KEEP;
             wanted[p][op] = (unsigned char)rule;
         }
