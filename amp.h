@@ -4346,6 +4346,7 @@ static AMPI_NOINLINE void ampi_begin(amp_optimizer *opt, const amp_optimizer_des
     if (d->storage) opt->storage = *d->storage;
     opt->reports     = d->report != NULL;
     opt->capacity    = AMP_INLINE_TENSORS;
+    opt->carries     = 1; /* nothing, so far */
     opt->initialized = 1;
     d->backend       = NULL;
     d->ranks         = NULL;
@@ -4366,10 +4367,6 @@ AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_de
     if (result == AMP_OK) ampi_begin(opt, &d);
     ampi_fp_end(fp);
     return result;
-}
-
-static ampi_entry *ampi_entries(amp_optimizer *opt) {
-    return opt->entries ? opt->entries : opt->inline_entries;
 }
 
 static const ampi_entry *ampi_entry_of(const amp_optimizer *opt, size_t i) {
@@ -4520,7 +4517,7 @@ static amp_result ampi_reserve(amp_optimizer *opt, size_t count) {
     while (capacity < opt->num_entries + count) capacity *= 2;
     grown = (ampi_entry *)ampi_allocate(&opt->desc.allocator, capacity * sizeof *grown);
     if (!grown) return AMP_ERROR_OUT_OF_MEMORY;
-    memcpy(grown, ampi_entries(opt), opt->num_entries * sizeof *grown);
+    memcpy(grown, ampi_entry_of(opt, 0), opt->num_entries * sizeof *grown);
     ampi_release(&opt->desc.allocator, opt->entries);
     opt->entries  = grown;
     opt->capacity = capacity;
@@ -4534,7 +4531,8 @@ static int ampi_is_zero(const float *x) {
 }
 
 static void ampi_append(amp_optimizer *opt, const amp_tensor *tensor, int flat) {
-    ampi_entry *e = &ampi_entries(opt)[opt->num_entries++];
+    ampi_entry *e = opt->entries ? opt->entries : opt->inline_entries;
+    e += opt->num_entries++;
     memset(e, 0, sizeof *e);
     e->tensor = *tensor;
     e->flat   = flat;
@@ -4867,31 +4865,39 @@ static amp_result ampi_fill_chunks(const amp_backend *b, const amp_plan *plan) {
     return result;
 }
 
-/* A tensor's master, all of its model copy, and the moments it brings. */
+/* n elements from src, fp32, to a model and what its master is beside it, unless that has no data;
+   if src is NULL, the master is made from the model. */
+static amp_result ampi_write_on(const amp_backend *b, void *model, amp_dtype type,
+                                const ampi_stored *master, const void *src, size_t n) {
+    amp_result result = AMP_OK;
+    if (master->format != AMP_FORMAT_F32)
+        return b->functions->split_fn(b, model, type, master, src, n);
+    if (master->data && master->data != src)
+        result = ampi_cast_on(b, master->data, AMP_F32, src ? src : model, src ? AMP_F32 : type, n);
+    if (result == AMP_OK && src && model && model != src)
+        result = ampi_cast_on(b, model, type, src, AMP_F32, n);
+    return result;
+}
+
+/* A tensor's master, all of its model copy (other ranks' ranges as they round them), and the
+   moments it brings. */
 static amp_result ampi_fill_tensor(const amp_backend *b, const amp_tensor *t, const ampi_slot *s) {
-    const amp_dtype type   = (amp_dtype)s->model_type;
-    const size_t    n      = (size_t)s->n, first = (size_t)s->first;
-    const int       wide   = s->master.format == AMP_FORMAT_F32;
-    const amp_dtype stored = s->moment[0].format == AMP_FORMAT_BF16 ? AMP_BF16 : AMP_F32;
-    ampi_stored     none   = s->master;
-    void           *model  = ampi_whole_model(s);
-    amp_result      result = AMP_OK;
+    const float *const moments[] = {t->moment1, t->moment2};
+    const amp_dtype    type   = (amp_dtype)s->model_type;
+    const amp_dtype    stored = s->moment[0].format == AMP_FORMAT_BF16 ? AMP_BF16 : AMP_F32;
+    const size_t       n      = (size_t)s->n, first = (size_t)s->first;
+    ampi_stored        none   = s->master;
+    amp_result         result = AMP_OK;
+    int                k;
     none.data = NULL;
-    if (!wide && t->weight && n < t->n) /* all of the model, as other ranks round it */
-        result = b->functions->split_fn(b, model, type, &none, t->weight, t->n);
-    if (result == AMP_OK && !wide)
-        result = b->functions->split_fn(b, s->model, type, &s->master,
-                                        t->weight ? t->weight + first : NULL, n);
-    if (wide && t->weight && s->master.data != (void *)t->weight)
-        result = ampi_cast_on(b, s->master.data, AMP_F32, t->weight + first, AMP_F32, n);
-    else if (wide && !t->weight)
-        result = ampi_cast_on(b, s->master.data, AMP_F32, s->model, type, n);
-    if (result == AMP_OK && wide && t->weight && model && model != (void *)t->weight)
-        result = ampi_cast_on(b, model, type, t->weight, AMP_F32, t->n);
-    if (result == AMP_OK && t->moment1)
-        result = ampi_cast_on(b, s->moment[0].data, stored, t->moment1 + first, AMP_F32, n);
-    if (result == AMP_OK && t->moment2)
-        result = ampi_cast_on(b, s->moment[1].data, stored, t->moment2 + first, AMP_F32, n);
+    if (t->weight && n < t->n)
+        result = ampi_write_on(b, ampi_whole_model(s), type, &none, t->weight, t->n);
+    if (result == AMP_OK)
+        result = ampi_write_on(b, s->model, type, &s->master,
+                               t->weight ? t->weight + first : NULL, n);
+    for (k = 0; k < 2 && result == AMP_OK; k++)
+        if (moments[k])
+            result = ampi_cast_on(b, s->moment[k].data, stored, moments[k] + first, AMP_F32, n);
     return result;
 }
 
@@ -5008,7 +5014,7 @@ static amp_result ampi_apart(const amp_optimizer *opt, ampi_range *room) {
 }
 
 /* Room for the tables on the host, and what is known before memory has its places. */
-static amp_result ampi_new_plan(const amp_optimizer *opt, amp_plan **made) {
+static amp_result ampi_new_plan(amp_optimizer *opt) {
     const amp_optimizer_desc *d      = &opt->desc;
     const size_t              header = (sizeof(amp_plan) + 63) / 64 * 64;
     size_t                    i, num_sparse = 0;
@@ -5035,7 +5041,7 @@ static amp_result ampi_new_plan(const amp_optimizer *opt, amp_plan **made) {
                         : d->reduce_fn    ? AMPI_OVER_NORM2
                                           : AMPI_ALONE;
     if (opt->reports) ampi_second().report_room(opt, plan);
-    *made = plan;
+    opt->plan = plan;
     return AMP_OK;
 }
 
@@ -5051,7 +5057,8 @@ static amp_result ampi_shared_ok(const amp_optimizer *opt) {
 }
 
 /* Take memory, give all in it its place, and write what it begins with. */
-static amp_result ampi_build(amp_optimizer *opt, amp_plan *plan) {
+static amp_result ampi_build(amp_optimizer *opt) {
+    amp_plan  *plan = opt->plan;
     char      *base = NULL;
     size_t     num_bytes, i;
     uint32_t   fp;
@@ -5066,39 +5073,32 @@ static amp_result ampi_build(amp_optimizer *opt, amp_plan *plan) {
     fp     = ampi_fp_begin(); /* configured numbers are rounded to float */
     result = ampi_fill_backend(opt, plan);
     ampi_fp_end(fp);
-    opt->plan = plan;
     if (result == AMP_OK && plan->meets == AMPI_OVER_SUMS) result = ampi_second().ranks_meet(opt);
     for (i = 0; i < plan->num_slots && result == AMP_OK; i++) {
         const amp_tensor *t = ampi_tensor(opt, (int)i);
         if (plan->host_slots[i].master.format != AMP_FORMAT_F32 && t->weight)
             result = ampi_spoil_weight(&opt->backend, t->weight, t->n);
     }
+    ampi_count_grads(plan);
     return result;
 }
 
 /* Release what prepare has taken. */
-static void ampi_unbuild(amp_optimizer *opt, amp_plan *plan) {
+static void ampi_unbuild(amp_optimizer *opt) {
     ampi_block_free(&opt->backend, &opt->desc.allocator, opt->backend_memory);
-    ampi_release(&opt->desc.allocator, plan);
+    ampi_release(&opt->desc.allocator, opt->plan);
     opt->backend_memory = NULL;
     opt->plan           = NULL;
 }
 
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
-    amp_plan  *plan   = NULL;
     amp_result result = ampi_ready(opt, AMPI_ADDING);
     if (result == AMP_OK) result = ampi_shared_ok(opt);
-    if (result == AMP_OK) result = ampi_new_plan(opt, &plan);
+    if (result == AMP_OK) result = ampi_new_plan(opt);
     if (result != AMP_OK) return result;
-    result = ampi_build(opt, plan);
-    if (result != AMP_OK) {
-        ampi_unbuild(opt, plan);
-        return result;
-    }
-    ampi_count_grads(plan);
-    opt->pending = AMP_OK;
-    opt->carries = 1; /* nothing, so far */
-    return AMP_OK;
+    result = ampi_build(opt);
+    if (result != AMP_OK) ampi_unbuild(opt);
+    return result;
 }
 
 /* The slot of tensor i, or NULL if there is none (yet). */
@@ -5167,12 +5167,11 @@ static amp_result ampi_write_models(const amp_optimizer *opt) {
     amp_result         result = AMP_OK;
     size_t             i;
     for (i = 0; i < opt->plan->num_slots && result == AMP_OK; i++) {
-        ampi_slot      *s    = &opt->plan->host_slots[i];
-        const amp_dtype type = (amp_dtype)s->model_type;
-        if (s->weight)
-            result = b->functions->split_fn(b, s->model, type, &s->master, s->weight, (size_t)s->n);
-        else if (s->model && s->master.format == AMP_FORMAT_F32)
-            result = ampi_cast_on(b, s->model, type, s->master.data, AMP_F32, (size_t)s->n);
+        ampi_slot  *s   = &opt->plan->host_slots[i];
+        const void *src = s->master.format == AMP_FORMAT_F32 ? s->master.data : s->weight;
+        if (src && s->model)
+            result = ampi_write_on(b, s->model, (amp_dtype)s->model_type, &s->master, src,
+                                   (size_t)s->n);
         s->weight = NULL;
     }
     return result;
@@ -5387,10 +5386,17 @@ static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_histogra
     ampi_store_u32(&slot->stats.max_finite, 0, largest);
 }
 
-static AMPI_NOINLINE void ampi_cpu_check_plan(const amp_plan *plan) {
-    const int samples = ampi_samples(plan);
-    uint32_t  largest = 0, bad = 0;
-    size_t    t;
+static void ampi_cpu_decide(const amp_plan *plan) {
+    if (plan->meets == AMPI_OVER_SUMS) plan->control->norm2 = ampi_sum_chunks(plan);
+    ampi_decide(plan);
+}
+
+static amp_result ampi_cpu_check(const amp_backend *self, const amp_plan *plan) {
+    const uint32_t fp      = ampi_fp_begin();
+    const int      samples = ampi_samples(plan);
+    uint32_t       largest = 0, bad = 0;
+    size_t         t;
+    (void)self;
     memset(plan->sums, 0, (size_t)plan->num_sums * sizeof *plan->sums);
     for (t = 0; t < plan->num_slots; t++) {
         ampi_slot *slot = &plan->slots[t];
@@ -5410,11 +5416,9 @@ static AMPI_NOINLINE void ampi_cpu_check_plan(const amp_plan *plan) {
     if (plan->meets != AMPI_OVER_SUMS) plan->control->norm2 = ampi_sum_chunks(plan);
     plan->control->flags[0] = bad | ampi_found_by_user(plan);
     plan->control->flags[1] = largest;
-}
-
-static AMPI_NOINLINE void ampi_cpu_decide_plan(const amp_plan *plan) {
-    if (plan->meets == AMPI_OVER_SUMS) plan->control->norm2 = ampi_sum_chunks(plan);
-    ampi_decide(plan);
+    if (!plan->meets) ampi_cpu_decide(plan);
+    ampi_fp_end(fp);
+    return AMP_OK;
 }
 
 /* Elements [i, i + n) of the gradient of one tensor, anew from what was unscaled. */
@@ -5494,15 +5498,19 @@ static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, ampi_j
     }
 }
 
-static AMPI_NOINLINE void ampi_cpu_update_plan(const amp_plan *plan, ampi_job job) {
-    const int ends  = job == AMPI_JOB_FUSED || job == AMPI_JOB_PUBLISH;
-    const int moves = job == AMPI_JOB_CARRY || !plan->control->gate.skip;
-    const int watch = ends && ampi_sampled(plan);
-    size_t    t;
+static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan, ampi_job job) {
+    const uint32_t fp    = ampi_fp_begin();
+    const int      skips = job == AMPI_JOB_DECIDE || plan->control->gate.skip;
+    const int      moves = job == AMPI_JOB_CARRY || !skips;
+    const int      ends  = job == AMPI_JOB_FUSED || job == AMPI_JOB_PUBLISH;
+    const int      watch = ends && ampi_sampled(plan);
+    size_t         t;
+    (void)self;
+    if (job == AMPI_JOB_DECIDE) ampi_cpu_decide(plan);
     for (t = 0; t < plan->num_slots; t++) {
-        const ampi_slot *slot  = &plan->slots[t];
+        const ampi_slot *slot   = &plan->slots[t];
         const int        counts = watch && ampi_counts_updates(slot);
-        const void      *needs = job == AMPI_JOB_PUBLISH && !counts ? slot->model : slot->grad;
+        const void      *needs  = job == AMPI_JOB_PUBLISH && !counts ? slot->model : slot->grad;
         if (moves && slot->sparse) ampi_second().rows_step(plan, slot);
         else if (moves && needs)
             ampi_update_slot(plan, slot, job,
@@ -5515,13 +5523,6 @@ static AMPI_NOINLINE void ampi_cpu_update_plan(const amp_plan *plan, ampi_job jo
         memset(ampi_histogram_of(plan, ~plan->record->which, 0), 0,
                plan->num_slots * sizeof *plan->histograms);
     if (ends) ampi_publish(plan);
-}
-
-static amp_result ampi_cpu_check(const amp_backend *self, const amp_plan *plan) {
-    const uint32_t fp = ampi_fp_begin();
-    (void)self;
-    ampi_cpu_check_plan(plan);
-    if (!plan->meets) ampi_cpu_decide_plan(plan);
     ampi_fp_end(fp);
     return AMP_OK;
 }
@@ -5544,15 +5545,6 @@ static amp_result ampi_cpu_add(const amp_backend *self, float *sums, const void 
     return AMP_OK;
 }
 
-static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan, ampi_job job) {
-    const uint32_t fp = ampi_fp_begin();
-    (void)self;
-    if (job == AMPI_JOB_DECIDE) ampi_cpu_decide_plan(plan);
-    else ampi_cpu_update_plan(plan, job);
-    ampi_fp_end(fp);
-    return AMP_OK;
-}
-
 static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g); /* >>impl gemm */
 
 static const ampi_functions ampi_cpu_functions = {
@@ -5566,24 +5558,18 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
     return AMP_OK;
 }
 
-/* The step of kind is not that of desc.kind. */
-static amp_result ampi_other_kind(const amp_optimizer *opt, amp_kind kind) {
-    const ampi_optimizer *ours = &ampi_optimizers[opt->desc.kind], *its = &ampi_optimizers[kind];
-    if (kind == AMP_KIND_OWN)
-        ampi_tell(opt->desc.problem, "desc.kind is %s: call %s instead of begin_step", ours->kind,
-                  ours->step);
-    else
-        ampi_tell(opt->desc.problem, "%s: desc.kind is %s; set %s", its->step, ours->kind,
-                  its->kind);
-    return AMP_ERROR_UNSUPPORTED;
-}
-
 /* May a step of this kind begin? */
 static amp_result ampi_can_step(const amp_optimizer *opt, amp_kind kind) {
-    const amp_result result = ampi_ready(opt, AMPI_BETWEEN);
-    size_t           i;
+    const ampi_optimizer *its    = &ampi_optimizers[kind], *ours;
+    const amp_result      result = ampi_ready(opt, AMPI_BETWEEN);
+    size_t                i;
     if (result != AMP_OK) return result;
-    if (opt->desc.kind != kind) return ampi_other_kind(opt, kind);
+    ours = &ampi_optimizers[opt->desc.kind];
+    if (ours != its) {
+        ampi_tell(opt->desc.problem, "%s: desc.kind is %s; set %s, or call %s", its->step,
+                  ours->kind, its->kind, ours->step);
+        return AMP_ERROR_UNSUPPORTED;
+    }
     if (!opt->plan->num_weights || opt->plan->num_grads || opt->desc.reduce_fn) return AMP_OK;
     for (i = 0; i < opt->num_entries && !ampi_learns(ampi_tensor(opt, (int)i));) i++;
     if (i < opt->num_entries && opt->ranks.count) return AMP_OK; /* other ranks have its range */
@@ -5770,7 +5756,7 @@ AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stat
 
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
     if (!opt || !opt->initialized) return;
-    ampi_unbuild(opt, opt->plan);
+    ampi_unbuild(opt);
     ampi_release(&opt->desc.allocator, opt->entries);
     memset(opt, 0, sizeof *opt);
 }

@@ -3040,7 +3040,7 @@ TEST(one_cause, "law 19: UNSUPPORTED and BAD_STATE of an optimizer say one cause
          "amp_optimizer_adamw: desc.kind is AMP_KIND_SGD; set AMP_KIND_ADAMW");
     CHECK(!amp_optimizer_begin_step(&opt));
     SAYS(amp_optimizer_end_step(&opt), AMP_ERROR_UNSUPPORTED,
-         "desc.kind is AMP_KIND_SGD: call amp_optimizer_sgd instead of begin_step");
+         "begin_step: desc.kind is AMP_KIND_SGD; set AMP_KIND_OWN, or call amp_optimizer_sgd");
     amp_optimizer_free(&opt);
     memset(&shared, 0, sizeof shared);
     d.shared_scaler = &shared;
