@@ -1992,7 +1992,8 @@ AMPI_STATIC_ASSERT(ampi_chunks_are_of_whole_groups, AMPI_CHUNK % (int)AMPI_GROUP
 typedef struct ampi_stored {
     void    *data;         /* NULL: there is none                            */
     uint8_t *scale;        /* of a format with groups: the exponents of each */
-    uint32_t format, size;
+    amp_format format;
+    uint32_t   size;
 } ampi_stored;
 
 /* One tensor as kernels see it, in backend memory. */
@@ -2008,8 +2009,7 @@ typedef struct ampi_slot {
     void     *model;       /* NULL: the master is the model             */
     ampi_sparse *sparse;   /* NULL: the gradient is of all elements     */
     void     *values;      /* if it is not, as it comes; grad are sums  */
-    uint32_t  values_type;
-    uint32_t  grad_type, model_type;
+    amp_dtype values_type, grad_type, model_type;
     float     lr_scale, weight_decay;
     uint32_t  in_place;    /* unscaled is grad                          */
     amp_stats stats;
@@ -4331,7 +4331,7 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
     return ampi_scaler_setup(&scaler, &d->scaler, d->problem); /* to learn of its errors now */
 }
 
-/* What desc asks for; what its pointers lead to may go. */
+/* What desc asks for. What its pointers lead to may go: nothing follows them any more. */
 static AMPI_NOINLINE void ampi_begin(amp_optimizer *opt, const amp_optimizer_desc *desc) {
     amp_optimizer_desc *d = &opt->desc;
     memset(opt, 0, sizeof *opt);
@@ -4348,10 +4348,6 @@ static AMPI_NOINLINE void ampi_begin(amp_optimizer *opt, const amp_optimizer_des
     opt->capacity    = AMP_INLINE_TENSORS;
     opt->carries     = 1; /* nothing, so far */
     opt->initialized = 1;
-    d->backend       = NULL;
-    d->ranks         = NULL;
-    d->report        = NULL;
-    d->storage       = NULL;
 }
 
 AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_desc *desc) {
@@ -4537,9 +4533,7 @@ static void ampi_append(amp_optimizer *opt, const amp_tensor *tensor, int flat) 
     e->tensor = *tensor;
     e->flat   = flat;
     if (tensor->rows) e->rows = *tensor->rows;
-    e->storage        = ampi_storage_of(opt, tensor);
-    e->tensor.rows    = NULL; /* what is behind them may go */
-    e->tensor.storage = NULL;
+    e->storage = ampi_storage_of(opt, tensor);
     if (ampi_is_zero(&tensor->lr_scale)) e->tensor.lr_scale = 1.0f;
     if (ampi_is_zero(&tensor->weight_decay) && !tensor->rows)
         e->tensor.weight_decay = opt->desc.weight_decay;
@@ -4677,7 +4671,7 @@ static uint64_t ampi_most_sums(const ampi_entry *e) {
 }
 
 static void ampi_set_format(ampi_stored *s, amp_format format) {
-    s->format = (uint32_t)format;
+    s->format = format;
     s->size   = ampi_formats[format].size;
 }
 
@@ -4692,22 +4686,22 @@ static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, ampi_p
     slot->first        = own.begin;
     slot->lr_scale     = t->lr_scale;
     slot->weight_decay = t->weight_decay;
-    slot->model_type   = (uint32_t)(t->model ? t->model_type : d->dtype);
+    slot->model_type   = t->model ? t->model_type : d->dtype;
     ampi_set_format(&slot->master, e->storage.master);
     for (k = 0; k < 2; k++) ampi_set_format(&slot->moment[k], e->storage.moments);
     slot->stats.first_nonfinite = slot->n;
     if (opt->ranks.count) {
         if (!t->model && t->keep_fp32) slot->model_type = AMP_F32;
-        slot->model = ampi_to(t->model, (amp_dtype)slot->model_type, (size_t)slot->first);
+        slot->model = ampi_to(t->model, slot->model_type, (size_t)slot->first);
         return;
     }
     if (slot->master.format == AMP_FORMAT_F32) slot->master.data = t->weight;
     slot->grad      = t->grad;
-    slot->grad_type = (uint32_t)t->grad_type;
+    slot->grad_type = t->grad_type;
     if (ampi_has_rows(e)) {
         slot->values      = t->grad;
-        slot->values_type = (uint32_t)t->grad_type;
-        slot->grad_type   = (uint32_t)AMP_F32;
+        slot->values_type = t->grad_type;
+        slot->grad_type   = AMP_F32;
     }
     slot->model     = t->model == (void *)t->weight ? NULL : t->model;
     slot->in_place  = d->kind == AMP_KIND_OWN && d->unscale_in_place && t->grad_type == AMP_F32;
@@ -4725,7 +4719,7 @@ static void ampi_place_model(const amp_optimizer *opt, const ampi_entry *e, int 
     if (e->tensor.model || (type == AMP_F32 && !opt->ranks.count)) return;
     if (keeps != wide && !(keeps && e->flat)) return;
     here = ampi_take(arena, e->tensor.n, size, e->flat == 2 && !wide ? size : 256);
-    if (keeps == wide) s->model = ampi_to(here, (amp_dtype)s->model_type, (size_t)s->first);
+    if (keeps == wide) s->model = ampi_to(here, s->model_type, (size_t)s->first);
 }
 
 /* n elements of tensor e in their format, and scales of groups. */
@@ -4738,7 +4732,7 @@ static void ampi_place(ampi_arena *arena, const ampi_entry *e, uint64_t n, ampi_
 
 /* All of the model copy of which a slot has a part. */
 static void *ampi_whole_model(const ampi_slot *s) {
-    const size_t size = amp_dtype_size((amp_dtype)s->model_type);
+    const size_t size = amp_dtype_size(s->model_type);
     return s->model ? (char *)s->model - (size_t)s->first * size : NULL;
 }
 
@@ -4883,7 +4877,7 @@ static amp_result ampi_write_on(const amp_backend *b, void *model, amp_dtype typ
    moments it brings. */
 static amp_result ampi_fill_tensor(const amp_backend *b, const amp_tensor *t, const ampi_slot *s) {
     const float *const moments[] = {t->moment1, t->moment2};
-    const amp_dtype    type   = (amp_dtype)s->model_type;
+    const amp_dtype    type   = s->model_type;
     const amp_dtype    stored = s->moment[0].format == AMP_FORMAT_BF16 ? AMP_BF16 : AMP_F32;
     const size_t       n      = (size_t)s->n, first = (size_t)s->first;
     ampi_stored        none   = s->master;
@@ -5170,7 +5164,7 @@ static amp_result ampi_write_models(const amp_optimizer *opt) {
         ampi_slot  *s   = &opt->plan->host_slots[i];
         const void *src = s->master.format == AMP_FORMAT_F32 ? s->master.data : s->weight;
         if (src && s->model)
-            result = ampi_write_on(b, s->model, (amp_dtype)s->model_type, &s->master, src,
+            result = ampi_write_on(b, s->model, s->model_type, &s->master, src,
                                    (size_t)s->n);
         s->weight = NULL;
     }
@@ -5355,7 +5349,7 @@ static double ampi_sum_chunks(const amp_plan *plan) {
 /* Check one tensor, chunk by chunk; threads may share the chunks, since nothing depends on who
    does which. Every thread sets its own floating-point environment. */
 static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_histogram *histogram) {
-    const amp_dtype type    = (amp_dtype)slot->grad_type;
+    const amp_dtype type    = slot->grad_type;
     double       *partials  = plan->partials + slot->first_chunk;
     const int64_t chunks    = slot->grad ? (int64_t)ampi_chunks(slot->n) : 0;
     uint64_t      nonfinite = 0, nan = 0, zeros = 0, first = slot->n;
@@ -5423,7 +5417,7 @@ static amp_result ampi_cpu_check(const amp_backend *self, const amp_plan *plan) 
 
 /* Elements [i, i + n) of the gradient of one tensor, anew from what was unscaled. */
 static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i, size_t n) {
-    const amp_dtype type   = (amp_dtype)slot->grad_type;
+    const amp_dtype type   = slot->grad_type;
     const float     factor = ampi_carry_factor(plan);
     const size_t    end    = i + n;
     float           buffer[AMPI_PIECE];
@@ -5446,8 +5440,8 @@ static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot 
     x.rates      = ampi_rates_of(c, slot);
     x.factor     = c->gate.inv_scale;
     x.kind       = plan->kind;
-    x.grad_type  = (amp_dtype)slot->grad_type;
-    x.model_type = (amp_dtype)slot->model_type;
+    x.grad_type  = slot->grad_type;
+    x.model_type = slot->model_type;
     x.grad       = slot->grad;
     x.model      = slot->model;
     x.master     = slot->master;
@@ -5463,22 +5457,20 @@ static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot 
     if (here < n) ampi_step_chunk(plan, slot, i + here, from + here, n - here);
 }
 
-static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *slot, ampi_job job, size_t i,
+static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *s, ampi_job job, size_t i,
                               size_t n) {
-    const amp_dtype model_type = (amp_dtype)slot->model_type;
-    const amp_dtype grad_type  = (amp_dtype)slot->grad_type;
     switch (job) {
     case AMPI_JOB_DECIDE: break; /* is of no chunk */
-    case AMPI_JOB_FUSED: ampi_step_chunk(plan, slot, i, i, n); break;
-    case AMPI_JOB_CARRY: ampi_carry_chunk(plan, slot, i, n); break;
+    case AMPI_JOB_FUSED: ampi_step_chunk(plan, s, i, i, n); break;
+    case AMPI_JOB_CARRY: ampi_carry_chunk(plan, s, i, n); break;
     case AMPI_JOB_PUBLISH: /* else models are written with masters */
-        if (slot->master.format != AMP_FORMAT_F32) break;
-        ampi_cast(ampi_to(slot->model, model_type, i), model_type,
-                  ampi_at(slot->master.data, AMP_F32, i), AMP_F32, n);
+        if (s->master.format == AMP_FORMAT_F32)
+            ampi_cast(ampi_to(s->model, s->model_type, i), s->model_type,
+                      ampi_at(s->master.data, AMP_F32, i), AMP_F32, n);
         break;
     case AMPI_JOB_UNSCALE:
-        ampi_unscale_array(ampi_to(slot->unscaled, AMP_F32, i), ampi_at(slot->grad, grad_type, i),
-                           grad_type, n, plan->control->gate.inv_scale);
+        ampi_unscale_array(ampi_to(s->unscaled, AMP_F32, i), ampi_at(s->grad, s->grad_type, i),
+                           s->grad_type, n, plan->control->gate.inv_scale);
         break;
     }
 }
@@ -5517,7 +5509,7 @@ static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan,
                              counts ? ampi_histogram_of(plan, plan->record->which, t) : NULL);
         if (ends && plan->zero_grad && slot->sparse) *slot->sparse->num_rows = 0;
         else if (ends && plan->zero_grad && slot->grad && slot->n)
-            memset(slot->grad, 0, (size_t)slot->n * amp_dtype_size((amp_dtype)slot->grad_type));
+            memset(slot->grad, 0, (size_t)slot->n * amp_dtype_size(slot->grad_type));
     }
     if (watch) /* for the next */
         memset(ampi_histogram_of(plan, ~plan->record->which, 0), 0,
@@ -6046,7 +6038,7 @@ AMPI_COLD_BEGIN
 static void ampi_walk_storage(ampi_archive *a, const amp_backend *b, const ampi_slot *slot) {
     const uint64_t which = (slot->moment[0].data ? 1u : 0u) | (slot->moment[1].data ? 2u : 0u);
     const uint64_t filed = ampi_formats[slot->master.format].filed;
-    const uint64_t as    = filed + (filed && slot->model_type == (uint32_t)AMP_F16);
+    const uint64_t as    = filed + (filed && slot->model_type == AMP_F16);
     const uint64_t kept  = which ? ampi_formats[slot->moment[0].format].filed : 0;
     uint64_t       x     = as << 4 | kept << 2 | which;
     int            moments, masters;
@@ -7901,7 +7893,7 @@ static void ampi_sort_pass(ampi_sparse *s, uint32_t pass) {
 /* Values of sorted entry i's row, which begins there: segments, then their sums. */
 static void ampi_sum_row(const ampi_slot *slot, const ampi_sparse *s, const uint32_t *keys,
                          const uint32_t *places, uint32_t i, float *to) {
-    const amp_dtype type = (amp_dtype)slot->values_type;
+    const amp_dtype type = slot->values_type;
     const size_t    n    = s->length;
     const uint32_t  key = keys[i], begin = i;
     uint32_t        k;
@@ -8063,7 +8055,7 @@ static AMPI_NOINLINE void ampi_sample_grads(ampi_histogram *histogram, const voi
 /* In a piece of weights that have a 16-bit copy: are copies what they were before? */
 static void ampi_count_copies(uint32_t *count, const ampi_slot *slot, const uint32_t *master,
                               const uint16_t *before, size_t i, size_t n) {
-    const amp_dtype type = (amp_dtype)slot->model_type, grad_type = (amp_dtype)slot->grad_type;
+    const amp_dtype type = slot->model_type, grad_type = slot->grad_type;
     const void     *after = ampi_at(slot->model, type, i);
     uint32_t        grad[AMPI_PIECE], copy[AMPI_PIECE];
     uint32_t        updates = 0, lost = 0, rounded = 0;
@@ -8438,7 +8430,7 @@ static int ampi_bad_master(const amp_optimizer *opt) {
         const ampi_slot *slot = &opt->plan->host_slots[t];
         const int        wide = slot->master.format == AMP_FORMAT_F32;
         const void      *x    = wide ? slot->master.data : slot->model;
-        const amp_dtype  type = wide ? AMP_F32 : (amp_dtype)slot->model_type;
+        const amp_dtype  type = wide ? AMP_F32 : slot->model_type;
         for (i = 0; i < slot->n; i += n) {
             n = ampi_min((size_t)slot->n - i, AMPI_PIECE);
             if (ampi_read_back(opt, piece, ampi_at(x, type, i), n * amp_dtype_size(type)) != AMP_OK)
@@ -9365,9 +9357,9 @@ static const void *ampi_model_copy(amp_cache *cache, const ampi_matrix *m) {
             if (s->master.format != AMP_FORMAT_F32 || !from ||
                 !ampi_within(m->x, ampi_extent(m), from, (size_t)s->n))
                 continue;
-            if (s->model && s->model_type != AMP_F32 && s->model_type != (uint32_t)m->type)
+            if (s->model && s->model_type != AMP_F32 && s->model_type != m->type)
                 cache->mismatches++;
-            if (!s->model || s->model_type != (uint32_t)m->type) return NULL;
+            if (!s->model || s->model_type != m->type) return NULL;
             copy = (const char *)s->model + 2 * (size_t)(m->x - from);
             return (uintptr_t)copy % 16 == 0 && m->ld % 8 == 0 ? copy : NULL;
         }
