@@ -2115,8 +2115,8 @@ typedef enum ampi_job { /* what update_fn shall do; in brackets, what it does on
 } ampi_job;
 
 /* What differs between machines. Functions may run behind the caller's back (on a stream) and in
-   order; wait_fn ends when all are done. No two are of one type: a table of them in another order
-   does not compile. */
+   order; copy_fn to the host waits for all of them. No two are of one type: a table of them in
+   another order does not compile. */
 struct ampi_functions {
     /* zeroed memory aligned to 64 bytes; both NULL: the object's allocator serves */
     amp_result (*alloc_fn)(const amp_backend *self, size_t num_bytes, void **memory);
@@ -2146,7 +2146,6 @@ struct ampi_functions {
                          size_t count, amp_dtype type, size_t n);
     amp_result (*update_fn)(const amp_backend *self, const amp_plan *plan, ampi_job job);
     amp_result (*gemm_fn)(const amp_backend *self, const amp_gemm_args *args);
-    amp_result (*wait_fn)(const amp_backend *self);
 };
 
 /* New addresses for a tensor: its weight unless that is NULL, and its gradient if grads is set. */
@@ -4836,10 +4835,8 @@ static amp_result ampi_captured(const amp_optimizer *opt, amp_result result) {
 /* Bring num_bytes from backend memory to the host, when everything before has been done. */
 static amp_result ampi_read_back(const amp_optimizer *opt, void *dst, const void *src,
                                  size_t num_bytes) {
-    const amp_backend *b      = &opt->backend;
-    amp_result         result = b->functions->copy_fn(b, dst, src, num_bytes, AMPI_TO_HOST);
-    if (result == AMP_OK) result = b->functions->wait_fn(b);
-    return ampi_captured(opt, result);
+    const amp_backend *b = &opt->backend;
+    return ampi_captured(opt, b->functions->copy_fn(b, dst, src, num_bytes, AMPI_TO_HOST));
 }
 
 /* The slot of every chunk. */
@@ -4905,7 +4902,9 @@ static amp_result ampi_spoil_weight(const amp_backend *b, float *weight, size_t 
     result = ampi_send(b, weight, nan, done * sizeof *nan);
     for (; done < n && result == AMP_OK; done += ampi_min(n - done, done))
         result = ampi_cast_on(b, weight + done, AMP_F32, weight, AMP_F32, ampi_min(n - done, done));
-    return result == AMP_OK ? b->functions->wait_fn(b) : result; /* it may be freed now */
+    if (result == AMP_OK) /* wait: it may be freed now */
+        result = b->functions->copy_fn(b, nan, weight, ampi_min(n, 1) * 4, AMPI_TO_HOST);
+    return result;
 }
 
 /* The tables to where kernels read them, and what tensors begin with. */
@@ -4935,10 +4934,8 @@ static AMPI_NOINLINE amp_result ampi_fill_backend(const amp_optimizer *opt, cons
     if (result == AMP_OK && plan->num_sparse)
         result = ampi_send(b, plan->sparse, plan->host_sparse,
                            plan->num_sparse * sizeof *plan->sparse);
-    if (result == AMP_OK)
-        result = ampi_send(b, plan->control, &control, sizeof control);
     if (result == AMP_OK) result = ampi_fill_chunks(b, plan);
-    return result == AMP_OK ? b->functions->wait_fn(b) : result;
+    return result == AMP_OK ? ampi_send(b, plan->control, &control, sizeof control) : result;
 }
 
 /* A step in which no gradient is registered would look right and do nothing. */
@@ -5271,11 +5268,6 @@ static amp_result ampi_cpu_split(const amp_backend *self, void *model, amp_dtype
 }
 #endif
 
-static amp_result ampi_cpu_wait(const amp_backend *self) {
-    (void)self;
-    return AMP_OK;
-}
-
 static amp_result ampi_cpu_bind(const amp_backend *self, const amp_plan *plan, size_t first,
                                 size_t count, float *const *weights, void *const *grads) {
     (void)self;
@@ -5541,7 +5533,7 @@ static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g)
 
 static const ampi_functions ampi_cpu_functions = {
     NULL, NULL, ampi_cpu_copy, ampi_cpu_cast, ampi_cpu_split, NULL, NULL, ampi_cpu_bind,
-    ampi_cpu_check, ampi_cpu_add, ampi_cpu_update, ampi_cpu_gemm, ampi_cpu_wait};
+    ampi_cpu_check, ampi_cpu_add, ampi_cpu_update, ampi_cpu_gemm};
 
 AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
     if (!backend) return AMP_ERROR_INVALID_ARGUMENT;
@@ -5977,7 +5969,6 @@ static void ampi_walk_piece(ampi_archive *a, const amp_backend *b, const ampi_se
     }
     ampi_transfer(a, b, (char *)s->x + from * size, room, n * size);
     if (low) ampi_transfer(a, b, (char *)c->master.data + from * low, lows, n * low);
-    if (a->walk == AMPI_SAVE && a->result == AMP_OK) a->result = b->functions->wait_fn(b);
     for (k = 0; c && a->walk == AMPI_SAVE && k < n; k++)
         ampi_store_u32(at, k, ampi_filed(ampi_load_u16(room, k), ampi_load_low(lows, k, low),
                                          (int)c->master.format, fp16));
@@ -6371,7 +6362,7 @@ static amp_result ampi_take_over(const amp_optimizer *opt, ampi_state *state) {
     if (result == AMP_OK && opt->ranks.count) /* what was accumulated is of another run */
         result = b->functions->update_fn(b, plan, AMPI_JOB_PUBLISH);
     if (result == AMP_OK && plan->record) result = ampi_second().report_load(opt);
-    return result == AMP_OK ? b->functions->wait_fn(b) : result;
+    return result;
 }
 
 /* All that was verified goes to its place. */
@@ -9507,7 +9498,6 @@ static amp_result ampi_cache_compare(const amp_cache *cache, const ampi_cached *
             result = b->functions->copy_fn(b, now, x + c, 4 * n, AMPI_TO_HOST);
             if (result == AMP_OK)
                 result = b->functions->copy_fn(b, kept, copy + 2 * c, 2 * n, AMPI_TO_HOST);
-            if (result == AMP_OK) result = b->functions->wait_fn(b);
             if (result == AMP_OK) result = amp_cast(fresh, m->type, now, AMP_F32, n);
             if (result != AMP_OK) return result;
             if (memcmp(fresh, kept, 2 * n) != 0) return AMP_ERROR_STALE;

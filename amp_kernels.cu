@@ -2254,11 +2254,6 @@ static amp_result ampi_not_capturing(amp_stream stream) {
     return result == AMP_OK && capturing ? AMP_ERROR_UNSUPPORTED : result;
 }
 
-static amp_result ampi_cuda_wait(const amp_backend *self) {
-    const amp_result result = ampi_not_capturing(self->stream);
-    return result == AMP_OK ? ampi_cuda(cudaStreamSynchronize(self->stream)) : result;
-}
-
 static void ampi_cuda_free(const amp_backend *self, void *memory) {
     (void)self;
     if (ampi_outside_captures([&] { return cudaFree(memory); }) != cudaSuccess)
@@ -2294,9 +2289,8 @@ static amp_result ampi_cuda_copy(const amp_backend *self, void *dst, const void 
         result = ampi_cuda(cudaMemcpyAsync(dst, src, num_bytes, to_host ? cudaMemcpyDeviceToHost
                                                                         : cudaMemcpyHostToDevice,
                                            self->stream));
-    /* the caller may change src when this returns */
-    if (result == AMP_OK && !to_host) result = ampi_cuda(cudaStreamSynchronize(self->stream));
-    return result;
+    /* the caller may read dst, or change src, when this returns */
+    return result == AMP_OK ? ampi_cuda(cudaStreamSynchronize(self->stream)) : result;
 }
 
 static amp_result ampi_cuda_cast(const amp_backend *self, void *dst, amp_dtype dst_type,
@@ -2694,7 +2688,7 @@ static amp_result ampi_load_kernels(bool *early) {
 #define AMPI_CUDA_FUNCTIONS(update)                                                             \
     {ampi_cuda_alloc,     ampi_cuda_free,    ampi_cuda_copy, ampi_cuda_cast,  ampi_cuda_split,  \
      ampi_cuda_cast_rows, ampi_cuda_capture, ampi_cuda_bind, ampi_cuda_check, ampi_cuda_add,    \
-     update,              ampi_cuda_gemm,    ampi_cuda_wait}
+     update,              ampi_cuda_gemm}
 static const ampi_functions ampi_cuda_functions = AMPI_CUDA_FUNCTIONS(ampi_cuda_update);
 static const ampi_functions ampi_cuda_early_functions =
     AMPI_CUDA_FUNCTIONS(ampi_cuda_update_early);

@@ -438,12 +438,6 @@ static amp_result wrapped_update(const amp_backend *self, const amp_plan *plan, 
     if (fails(self, "update")) return AMP_ERROR_UNSUPPORTED;
     return w->cpu.functions->update_fn(&w->cpu, plan, job);
 }
-static amp_result wrapped_wait(const amp_backend *self) {
-    const wrapped *w = (const wrapped *)self->context;
-    if (fails(self, "wait")) return AMP_ERROR_UNSUPPORTED;
-    return w->cpu.functions->wait_fn(&w->cpu);
-}
-
 static amp_backend wrap(wrapped *w) {
     amp_backend b;
     memset(w, 0, sizeof *w);
@@ -455,7 +449,6 @@ static amp_backend wrap(wrapped *w) {
     w->functions.cast_fn   = wrapped_cast;
     w->functions.check_fn  = wrapped_check;
     w->functions.update_fn = wrapped_update;
-    w->functions.wait_fn   = wrapped_wait;
     b                      = w->cpu;
     b.context              = w;
     b.functions            = &w->functions;
