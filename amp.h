@@ -2918,10 +2918,12 @@ static const char *const ampi_texts[] = {
     "a size in bytes does not fit size_t, or one of a product on CUDA is 2^31 or more",
     "check a gradient before this update, set a learning rate, give a tensor its gradient, "
     "unscale only once, or ask for a report first",
-    "call amp_optimizer_prepare first",
-    "the optimizer is already prepared",
-    "between begin_step and end_step this call, or a second begin_step, has no place",
-    "no step is open: call amp_optimizer_begin_step first",
+    "the optimizer is not prepared: call amp_optimizer_prepare, once, after the last "
+    "amp_optimizer_add",
+    "the optimizer is prepared: add all tensors before amp_optimizer_prepare",
+    "a step is open: call amp_optimizer_end_step after every begin_step, also where that returns "
+    "false, and after every check",
+    "no step is open: call amp_optimizer_begin_step, or amp_optimizer_check",
     "the state could not be written",
     "the state could not be read",
     "not a state saved by amp.h",
@@ -4395,24 +4397,16 @@ static amp_result ampi_refuse(const amp_optimizer *opt, amp_result result, const
 /* Is an optimizer where a call has its place? Before prepare; after it; in no open step; in one. */
 typedef enum ampi_phase { AMPI_ADDING, AMPI_PREPARED, AMPI_BETWEEN, AMPI_WITHIN } ampi_phase;
 static amp_result ampi_ready(const amp_optimizer *opt, ampi_phase phase) {
+    amp_result result = AMP_OK;
     if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
     if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
     ampi_blank(opt->desc.problem);
-    if (phase == AMPI_ADDING && opt->plan)
-        return ampi_refuse(opt, AMP_ERROR_PREPARED, "the optimizer is prepared: add all tensors "
-                                                    "before amp_optimizer_prepare");
-    if (phase != AMPI_ADDING && !opt->plan)
-        return ampi_refuse(opt, AMP_ERROR_NOT_PREPARED,
-                           "the optimizer is not prepared: call amp_optimizer_prepare, once, after "
-                           "the last amp_optimizer_add");
-    if (phase == AMPI_BETWEEN && opt->step_open)
-        return ampi_refuse(opt, AMP_ERROR_STEP_OPEN,
-                           "a step is open: call amp_optimizer_end_step after every begin_step, "
-                           "also where that returns false, and after every check");
-    if (phase == AMPI_WITHIN && !opt->step_open)
-        return ampi_refuse(opt, AMP_ERROR_STEP_NOT_OPEN, "no step is open: call "
-                           "amp_optimizer_begin_step, or amp_optimizer_check");
-    return AMP_OK;
+    if (phase == AMPI_ADDING && opt->plan) result = AMP_ERROR_PREPARED;
+    else if (phase != AMPI_ADDING && !opt->plan) result = AMP_ERROR_NOT_PREPARED;
+    else if (phase == AMPI_BETWEEN && opt->step_open) result = AMP_ERROR_STEP_OPEN;
+    else if (phase == AMPI_WITHIN && !opt->step_open) result = AMP_ERROR_STEP_NOT_OPEN;
+    if (result != AMP_OK) ampi_tell(opt->desc.problem, "%s", amp_result_string(result));
+    return result;
 }
 
 static int ampi_tensor_numbers_ok(const float *lr_scale, const float *weight_decay,
