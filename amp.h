@@ -4463,8 +4463,9 @@ static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor 
     return ampi_refuse_tensor(opt, opt->num_entries, t->name, why);
 }
 
-/* May t be the next tensor? */
-static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, const amp_tensor *t) {
+/* May t be the next tensor, or (flat) be of a flat array? */
+static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, const amp_tensor *t,
+                                                  int flat) {
     const ampi_second_floor up      = ampi_second();
     const int               learns  = ampi_learns(t);
     const int               most    = learns ? ampi_num_moments(&opt->desc) : 0;
@@ -4488,6 +4489,8 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
         {most == 2 && (!t->moment1 != !t->moment2 || (brought && !opt->desc.first_step)),
          AMP_ERROR_INVALID_CONFIG, "desc.kind goes on from both moments and desc.first_step"},
         {t->n > SIZE_MAX / 64, AMP_ERROR_TOO_LARGE, "it is too large"},
+        {t->rows && flat, AMP_ERROR_UNSUPPORTED,
+         "rows are not for amp_optimizer_add_flat: add that tensor by amp_optimizer_add"},
         {1, AMP_OK, NULL}};
     amp_result result = ampi_refuse_tensor(opt, opt->num_entries, t->name, why);
     if (result == AMP_OK && t->rows && !up.rows_ok)
@@ -4560,14 +4563,10 @@ static amp_result ampi_add_parts(amp_optimizer *opt, const amp_tensor *whole,
     result = ampi_reserve(opt, count);
     if (result != AMP_OK) return result;
     fp     = ampi_fp_begin();
-    result = ampi_tensor_check(opt, whole);
+    result = ampi_tensor_check(opt, whole, flat);
     for (i = 0; i < count && result == AMP_OK && parts[i].n <= whole->n - offset; i++) {
         const amp_tensor t = ampi_part_of(whole, &parts[i], offset);
-        if (flat && (whole->rows || t.rows))
-            result = ampi_refuse(opt, AMP_ERROR_UNSUPPORTED,
-                                 "rows are not for amp_optimizer_add_flat: add that tensor by "
-                                 "amp_optimizer_add");
-        else result = ampi_tensor_check(opt, &t);
+        result             = ampi_tensor_check(opt, &t, flat);
         if (result == AMP_OK) ampi_append(opt, &t, flat && i ? 2 : flat);
         offset += t.n;
     }
@@ -4836,16 +4835,15 @@ static amp_result ampi_read_back(const amp_optimizer *opt, void *dst, const void
 /* The slot of every chunk. */
 static amp_result ampi_fill_chunks(const amp_backend *b, const amp_plan *plan) {
     uint32_t   piece[AMPI_PIECE];
-    uint64_t   c     = 0;
-    size_t     i     = 0, used;
+    uint64_t   c;
+    size_t     i = 0, used = 0;
     amp_result result = AMP_OK;
-    for (; c < plan->num_chunks && result == AMP_OK; c += used) {
-        const size_t most = (size_t)(plan->num_chunks - c);
-        for (used = 0; used < AMPI_PIECE && used < most; used++) {
-            while (i + 1 < plan->num_slots && plan->host_slots[i + 1].first_chunk <= c + used) i++;
-            piece[used] = (uint32_t)i;
-        }
-        result = ampi_send(b, plan->chunk_slots + c, piece, used * sizeof *piece);
+    for (c = 0; c < plan->num_chunks && result == AMP_OK; c++) {
+        while (i + 1 < plan->num_slots && plan->host_slots[i + 1].first_chunk <= c) i++;
+        piece[used++] = (uint32_t)i;
+        if (used < AMPI_PIECE && c + 1 < plan->num_chunks) continue;
+        result = ampi_send(b, plan->chunk_slots + c + 1 - used, piece, used * sizeof *piece);
+        used   = 0;
     }
     return result;
 }
@@ -5203,7 +5201,7 @@ AMP_DEF const float *amp_optimizer_loss_scale_ptr(const amp_optimizer *opt) {
 
 AMP_DEF float amp_optimizer_loss_scale(const amp_optimizer *opt) {
     float scale = 0.0f;
-    if (!opt || !opt->plan ||
+    if (opt && opt->plan &&
         ampi_read_back(opt, &scale, &opt->plan->scaler->scale, sizeof scale) != AMP_OK)
         return 0.0f;
     return scale;
@@ -5273,11 +5271,10 @@ static amp_result ampi_cpu_bind(const amp_backend *self, const amp_plan *plan, s
    magnitudes are rescaled before they are squared. */
 static double ampi_check_careful(const void *x, amp_dtype type, size_t n, float rescale,
                                  amp_stats *stats) {
-    float    lanes[AMPI_LANES];
+    float    lanes[AMPI_LANES] = {0};
     uint32_t max = 0;
     size_t   i;
     memset(stats, 0, sizeof *stats);
-    memset(lanes, 0, sizeof lanes);
     for (i = 0; i < n; i++) {
         const uint32_t a = ampi_load(x, type, i) & 0x7fffffffu;
         if (ampi_nonfinite(a)) {
@@ -5298,11 +5295,10 @@ static double ampi_check_careful(const void *x, amp_dtype type, size_t n, float 
 /* Statistics and sum of squares of a chunk, in the canonical order. */
 static AMPI_NOINLINE double ampi_check_chunk(const void *x, amp_dtype type, size_t n,
                                              amp_stats *stats) {
-    float    lanes[AMPI_LANES], sum;
+    float    lanes[AMPI_LANES] = {0}, sum;
     uint32_t max;
     size_t   zeros = 0;
     memset(stats, 0, sizeof *stats);
-    memset(lanes, 0, sizeof lanes);
     max          = ampi_check_array(x, type, n, lanes, &zeros);
     stats->zeros = zeros;
     ampi_store_u32(&stats->max_finite, 0, max);
@@ -5319,10 +5315,9 @@ static AMPI_NOINLINE double ampi_check_chunk(const void *x, amp_dtype type, size
 }
 
 static double ampi_sum_chunks(const amp_plan *plan) {
-    double   lanes[AMPI_LANES];
+    double   lanes[AMPI_LANES] = {0};
     uint64_t i;
     size_t   l, pair;
-    for (l = 0; l < AMPI_LANES; l++) lanes[l] = 0.0;
     for (i = 0; i < plan->num_sums; i++) {
         l        = (size_t)(i % AMPI_LANES);
         lanes[l] = ampi_add64(lanes[l], plan->sums[i]);
@@ -5559,17 +5554,16 @@ static amp_result ampi_can_step(const amp_optimizer *opt, amp_kind kind) {
 
 /* A check, with the ranks' meeting in the middle if there is one. */
 static amp_result ampi_check_all(const amp_optimizer *opt) {
-    const amp_backend  *b      = &opt->backend;
-    const amp_plan     *plan   = opt->plan;
-    amp_result          result = b->functions->check_fn(b, plan);
-    if (!plan->meets || result != AMP_OK) return result;
-    if (plan->meets == AMPI_OVER_SUMS)
-        result = opt->ranks.sum_fn(opt->ranks.user, plan->sums, (size_t)plan->num_sums,
-                                   plan->control->flags);
-    else
-        result = opt->desc.reduce_fn(opt->desc.reduce_user, &plan->control->norm2,
-                                     plan->control->flags);
-    return result == AMP_OK ? b->functions->update_fn(b, plan, AMPI_JOB_DECIDE) : result;
+    const amp_backend *b      = &opt->backend;
+    const amp_plan    *plan   = opt->plan;
+    ampi_control      *c      = plan->control;
+    amp_result         result = b->functions->check_fn(b, plan);
+    if (result == AMP_OK && plan->meets == AMPI_OVER_SUMS)
+        result = opt->ranks.sum_fn(opt->ranks.user, plan->sums, (size_t)plan->num_sums, c->flags);
+    if (result == AMP_OK && plan->meets == AMPI_OVER_NORM2)
+        result = opt->desc.reduce_fn(opt->desc.reduce_user, &c->norm2, c->flags);
+    if (result != AMP_OK || !plan->meets) return result;
+    return b->functions->update_fn(b, plan, AMPI_JOB_DECIDE);
 }
 
 AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt) {
