@@ -2962,7 +2962,9 @@ AMP_DEF const char *amp_version(void) {
 
 /* Computing happens between begin and end: round to nearest, no flushing of subnormals (an -Ofast
    link turns it on at start-up), traps masked (some hosts unmask them). What computes in between
-   stands in functions that are not inlined, so that nothing moves across. */
+   stands in functions that are not inlined, so that nothing moves across: one call, in most. */
+#define AMPI_IEEE(call) \
+    do { const uint32_t fp = ampi_fp_begin(); call; ampi_fp_end(fp); } while (0)
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__SSE2_MATH__)
 enum { AMPI_FP_IEEE = 0x1f80 };
 static uint32_t ampi_fp_get(void) {
@@ -3082,11 +3084,6 @@ static void ampi_print_list(ampi_text *t, const char *format, va_list list) {
     }
 }
 
-AMPI_HOST ampi_text ampi_text_to(amp_write_fn write_fn, void *user, char *bytes, size_t room) {
-    const ampi_text t = {bytes, room, 0, write_fn, user, 0, 0};
-    return t;
-}
-
 AMPI_HOST AMPI_PRINTS(2) void ampi_print(ampi_text *t, const char *format, ...) {
     va_list list;
     va_start(list, format);
@@ -3102,7 +3099,7 @@ AMPI_HOST void ampi_print_to(ampi_text *t, size_t column) {
 
 /* Append to an error message: AMP_PROBLEM_SIZE bytes, or NULL where nobody wants to know. */
 static void ampi_tell_list(char *problem, const char *format, va_list list) {
-    ampi_text t = ampi_text_to(NULL, NULL, problem, AMP_PROBLEM_SIZE - 1);
+    ampi_text t = {problem, AMP_PROBLEM_SIZE - 1, 0, NULL, NULL, 0, 0};
     if (!problem) return;
     t.used = strlen(problem);
     ampi_print_list(&t, format, list);
@@ -3992,12 +3989,10 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
 AMP_DEF amp_result amp_scaler_init(amp_scaler *s, const amp_scaler_desc *desc) {
     amp_scaler_desc defaults;
     amp_result      result;
-    uint32_t        fp;
     if (!s) return AMP_ERROR_INVALID_ARGUMENT;
     memset(&defaults, 0, sizeof defaults);
-    fp     = ampi_fp_begin();
-    result = ampi_scaler_setup(s, desc ? desc : &defaults, desc ? ampi_blank(desc->problem) : NULL);
-    ampi_fp_end(fp);
+    if (!desc) desc = &defaults;
+    AMPI_IEEE(result = ampi_scaler_setup(s, desc, ampi_blank(desc->problem)));
     return result;
 }
 
@@ -4012,9 +4007,7 @@ static AMPI_NOINLINE void ampi_scale_loss(const amp_scaler *s, float *loss) {
 }
 
 AMP_DEF float amp_scaler_scale_loss(const amp_scaler *s, float loss) {
-    const uint32_t fp = ampi_fp_begin();
-    if (s) ampi_scale_loss(s, &loss);
-    ampi_fp_end(fp);
+    if (s) AMPI_IEEE(ampi_scale_loss(s, &loss));
     return loss;
 }
 
@@ -4067,17 +4060,12 @@ static AMPI_NOINLINE void ampi_scaler_pass(amp_scaler *s, void *dst, amp_dtype d
 static amp_result ampi_scaler_run(amp_scaler *s, void *dst, amp_dtype dst_type, const void *src,
                                   amp_dtype src_type, size_t n) {
     const amp_result ready = ampi_scaler_ready(s);
-    uint32_t         fp;
     if (ready != AMP_OK) return ready;
     if (!amp_dtype_size(src_type)) return AMP_ERROR_INVALID_ENUM;
     if (!ampi_array_ok(src, n)) return AMP_ERROR_INVALID_ARGUMENT;
-    if (s->rules & AMPI_DISABLED) {
-        if (dst && dst != src && n) ampi_cast_all(dst, dst_type, src, src_type, n);
-        return AMP_OK;
-    }
-    fp = ampi_fp_begin();
-    ampi_scaler_pass(s, dst, dst_type, src, src_type, n);
-    ampi_fp_end(fp);
+    if (!(s->rules & AMPI_DISABLED))
+        AMPI_IEEE(ampi_scaler_pass(s, dst, dst_type, src, src_type, n));
+    else if (dst && dst != src && n) ampi_cast_all(dst, dst_type, src, src_type, n);
     return AMP_OK;
 }
 
@@ -4109,12 +4097,9 @@ static AMPI_NOINLINE void ampi_scaler_update(amp_scaler *s) { ampi_scaler_transi
 
 AMP_DEF amp_result amp_scaler_update(amp_scaler *s) {
     const amp_result ready = ampi_scaler_ready(s);
-    uint32_t         fp;
     if (ready != AMP_OK) return ready;
     if (!(s->rules & AMPI_DISABLED) && !s->checked && !s->found_inf) return AMP_ERROR_BAD_STATE;
-    fp = ampi_fp_begin();
-    ampi_scaler_update(s);
-    ampi_fp_end(fp);
+    AMPI_IEEE(ampi_scaler_update(s));
     return AMP_OK;
 }
 
@@ -4128,11 +4113,8 @@ static AMPI_NOINLINE amp_result ampi_scaler_replace(amp_scaler *s, const float *
 
 AMP_DEF amp_result amp_scaler_set_scale(amp_scaler *s, float scale) {
     amp_result result = ampi_scaler_ready(s);
-    uint32_t   fp;
     if (result != AMP_OK || (s->rules & AMPI_DISABLED)) return result;
-    fp     = ampi_fp_begin();
-    result = ampi_scaler_replace(s, &scale);
-    ampi_fp_end(fp);
+    AMPI_IEEE(result = ampi_scaler_replace(s, &scale));
     return result;
 }
 
@@ -6181,12 +6163,10 @@ static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_st
 /* What would be saved, if load would take it. */
 static amp_result ampi_can_save(const amp_optimizer *opt, ampi_state *state) {
     amp_result result = ampi_read_state(opt, state);
-    uint32_t   fp;
+    int        sane;
     if (result != AMP_OK) return result;
-    fp = ampi_fp_begin();
-    if (!ampi_state_sane(opt, state, opt->desc.problem)) result = AMP_ERROR_INVALID_CONFIG;
-    ampi_fp_end(fp);
-    return result;
+    AMPI_IEEE(sane = ampi_state_sane(opt, state, opt->desc.problem));
+    return sane ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
 }
 
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn,
@@ -6703,14 +6683,11 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc, const char **vari
     const char              *texts[3];
     size_t                   lengths[3];
     amp_optimizer_desc       d;
-    uint32_t                 fp;
     int                      i, wrong;
     if (!desc) return AMP_ERROR_INVALID_ARGUMENT;
     d = *desc;
     for (i = 0; i < 3; i++) texts[i] = ampi_env(names[i], &lengths[i]);
-    fp    = ampi_fp_begin();
-    wrong = ampi_env_choose(&d, texts, lengths);
-    ampi_fp_end(fp);
+    AMPI_IEEE(wrong = ampi_env_choose(&d, texts, lengths));
     if (wrong >= 0) {
         if (variable) *variable = names[wrong];
         if (value) *value = getenv(names[wrong]);
@@ -8755,7 +8732,7 @@ static amp_result ampi_write_report(const amp_optimizer *opt, amp_write_fn write
                                     void (*print)(ampi_text *, const amp_optimizer *)) {
     const amp_result result = write_fn ? ampi_look(opt) : AMP_ERROR_INVALID_ARGUMENT;
     char             bytes[512];
-    ampi_text        text = ampi_text_to(write_fn, user, bytes, sizeof bytes);
+    ampi_text        text = {bytes, sizeof bytes, 0, write_fn, user, 0, 0};
     uint32_t         fp;
     if (result != AMP_OK) return result;
     ampi_judge(opt);
@@ -9200,7 +9177,7 @@ static void ampi_dump_rule(ampi_text *t, const char *name, const ampi_ruling *r,
 
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user) {
     char      line[160];
-    ampi_text t = ampi_text_to(write_fn, user, line, sizeof line);
+    ampi_text t = {line, sizeof line, 0, write_fn, user, 0, 0};
     int       i;
     if (!ac || !write_fn) return AMP_ERROR_INVALID_ARGUMENT;
     ampi_print(&t, "policy %s, low %s%s%s\n", ampi_policy_names[ac->policy],
