@@ -52,9 +52,7 @@
        loss scale        factor on the loss, so that small gradients survive fp16
        unscale           multiply gradients by 1 / loss scale, in fp32
        found_inf         some gradient was inf or NaN; the step must be skipped
-       growth_interval   good steps in a row after which the scale grows; growth_tracker of them
-       backoff           the opposite, after found_inf
-       hysteresis        overflows that are tolerated before the scale backs off
+       backoff           the scale shrinks, after found_inf; growth is the opposite
        master weights    fp32, which the optimizer changes
        model weights     the copy (fp16, bf16) that forward and backward read
        skipped step      normal, not an error: weights stay, the scale shrinks
@@ -129,9 +127,8 @@
            plain C. GPU: no. (bits.sh; test_cuda.cpp: own_steps to shards, grids; tests/gpu.sh on a
            device; test_gemm.c: bits_*; tests/vectors)
        restart replay: loaded at any step, a run has the bits of one that never stopped. Steps: yes,
-           the seed of stochastic rounding and a skipped step included. Not in the file: gradients,
-           what your own optimizer keeps, your data's order. (test_state.c: resume_*, killed;
-           trainer.sh; ranks.sh: kills)
+           the seed of stochastic rounding and a skipped step included; >>api state says what is not
+           in the file. (test_state.c: resume_*, killed; trainer.sh; ranks.sh: kills)
        independence of topology: any number of ranks, the same bits. Steps with desc.ranks: yes, if
            micro-batches are added up in the order in which amp_optimizer_accumulate is called, by
            each rank for its range; a set of files goes on on any number. With reduce_fn the norm is
@@ -223,7 +220,7 @@
                       AMP_STATE_SPLIT           {AMP_FORMAT_SPLIT}; _SR, _KAHAN likewise
                       _BF16, _8BIT, _SR_BF16    {AMP_FORMAT_SPLIT, AMP_FORMAT_BF16} and so on
                       _8BIT_24                  {AMP_FORMAT_24BIT, AMP_FORMAT_8BIT}
-                  amp_cuda_capability           amp_capability_of
+                  amp_cuda_capability           amp_capability_of; no .major, .minor, .policy, .advice
                   AMP_CUDA_DEF                  gone: amp_kernels.cu's functions are extern
                   amp_optimizer_accumulate      of several parts: for one 0, 1 in front of type
                   amp_turn, AMP_TURNS           amp_iteration, AMP_HISTORY
@@ -233,6 +230,7 @@
                   a renamed amp.h               AMP_FILE or AMP_NO_VECTORS
                   amp_autocast_current          gone: amp_autocast_use returns the one before
                   amp_cache_get, _reset         gone: amp_optimizer_model, or amp_cast
+                  amp_cache.cast_bytes          gone: .misses and .transients count casts
                   AMP_RULE_PASS ...             gone: the letters of AMP_OP_LIST
               Refused now: C that shares an element with A or B; arrays that overlap; ranks that
               differ; a weight cache without fp32 masters, whose weights are NaN after prepare.
@@ -623,12 +621,11 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
 /* Save and load what decides how training goes on: masters, moments, step count, scaler, learning
    rate and the numbers of the desc (betas, eps, momentum, nesterov, max_norm, weight decays,
    lr_scale), which replace those of the optimizer that loads. (If the file has no learning rate, it
-   keeps its own; a scaler that was disabled in the file alone starts afresh.) A run that is loaded
-   has the bits of one that never stopped. Not in the file: gradients; what your own optimizer
-   keeps; model copies, which are written anew, so dtype may differ (>>api storage). The format is
-   the same on all machines (little-endian, versioned, checksummed); older versions are read. A
-   callback moves exactly num_bytes, or returns false. Save refuses what load would refuse (a scale
-   of NaN): AMP_ERROR_INVALID_CONFIG. */
+   keeps its own; a scaler that was disabled in the file alone starts afresh.) Not in the file:
+   gradients; what your own optimizer keeps; the order of your data; model copies, which are written
+   anew, so dtype may differ (>>api storage). The format is the same on all machines (little-endian,
+   versioned, checksummed); older versions are read. A callback moves exactly num_bytes, or returns
+   false. Save refuses what load would refuse (a scale of NaN): AMP_ERROR_INVALID_CONFIG. */
 typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
 typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
@@ -647,7 +644,6 @@ AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, v
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path);
-#endif
 
 /* ----------------------------------------------------------- >>api  environment */
 
@@ -658,10 +654,9 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
    one, and an fp16 in place of desc's bf16 a moving one in place of such. Capitals, underscores and
    blanks around do not matter; numbers have a point in every locale. AMP_ERROR_INVALID_CONFIG if a
    value cannot be read; *variable and *value (may be NULL) name it. */
-#ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
                                      const char **variable, const char **value);
-#endif
+#endif /* AMP_NO_STDLIB */
 
 /* ------------------------------------------------------------------ >>api  gemm */
 
@@ -693,10 +688,7 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
    says; or else in at most 128 KiB of stack (140 at -O0), and if m n k is above 2^22 in memory from
    malloc, freed on return (AMP_NO_STDLIB, no memory: the stack, slower). CUDA wants a and b of one
    type, and c of that type or fp32: AMP_ERROR_MIXED_TYPES; in a capture it wants a workspace:
-   AMP_ERROR_WORKSPACE. In a scope of the thread's autocast, fp32 operands are cast as the policy
-   says of AMP_OP_GEMM: into the scope's cache, if it has one; without one a CPU rounds them as
-   amp_gemm_args.compute does, where that is faster (amp_capability_of) or an override names the op.
-   Where all is fp32 and m n k < 32^3, and where compute is set, autocast changes nothing. */
+   AMP_ERROR_WORKSPACE. In a scope of the thread's autocast fp32 may be cast: >>api autocast. */
 AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b,
                             size_t m, size_t n, size_t k, float alpha,
                             const void *a, amp_dtype a_type, size_t lda,
@@ -1111,6 +1103,27 @@ typedef struct amp_storage { amp_format master, moments; } amp_storage;
 
 /* -------------------------------------------------------------- >>api  capability */
 
+/* What a machine does well, and what follows for mixed precision: the CPU (0, 0), as amp.h uses it,
+   or a GPU (major and minor of cudaDeviceProp). */
+typedef struct amp_capability {
+    int       fp16, bf16, tf32; /* does it multiply matrices of these faster than fp32?           */
+    amp_dtype dtype;            /* recommended for model copies                                   */
+    int       scaler;           /* nonzero: with a dynamic loss scale                             */
+} amp_capability;
+AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability);
+
+/* -------------------------------------------------------------- >>api  autocast
+   Which type an op computes in. Tables and a stack of scopes, in an object that you own; you ask
+   (amp_autocast_dtype, under >>api ops), and cast accordingly. It needs no scaler, so it serves
+   inference too.
+
+   Products ask by themselves (amp_gemm, and the drop-ins for cblas_sgemm and cublasSgemm). In a
+   scope of the thread's autocast their fp32 operands are cast as the policy says of AMP_OP_GEMM:
+   into the autocast's cache, if it has one; without one a CPU rounds them as amp_gemm_args.compute
+   does, where that is faster (amp_capability_of) or an override names the op. Where all is fp32 and
+   m n k < 32^3, where compute is set and where a cache has no room, they stay as they are. */
+#ifndef AMP_NO_AUTOCAST
+
 typedef enum amp_policy {
     AMP_POLICY_DEFAULT = 0, /* fp16; norms and softmax read and write 16 bits                    */
     AMP_POLICY_TORCH_CUDA,  /* fp16; torch.autocast("cuda")                                      */
@@ -1124,25 +1137,6 @@ typedef enum amp_policy {
     AMP_POLICY_KERAS_MIXED_BFLOAT16  /* bf16 everywhere                                          */
 } amp_policy;
 
-/* What this machine does well, and what follows for mixed precision. */
-typedef struct amp_capability {
-    int         major, minor;     /* compute capability; 0, 0: a CPU                              */
-    int         fp16, bf16, tf32; /* does it multiply matrices of these faster than fp32?         */
-    amp_dtype   dtype;            /* recommended for model copies                                 */
-    amp_policy  policy;           /* recommended                                                  */
-    int         scaler;           /* nonzero: with a dynamic loss scale                           */
-    const char *advice;           /* the same in words                                            */
-} amp_capability;
-
-/* Of the CPU (0, 0), as amp.h uses it; or of a GPU (major and minor of cudaDeviceProp). */
-AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability);
-
-/* -------------------------------------------------------------- >>api  autocast
-   Which type an op computes in. Tables and a stack of scopes, in an object that you own; you ask
-   (amp_autocast_dtype, under >>api ops), and cast accordingly; amp_gemm asks by itself. It needs no
-   scaler, so it serves inference too. */
-#ifndef AMP_NO_AUTOCAST
-
 /* A region of your program. What is zero is inherited from the scope around it; outermost: on. */
 typedef enum amp_autocast_mode {
     AMP_AUTOCAST_INHERIT = 0, AMP_AUTOCAST_ON, AMP_AUTOCAST_OFF
@@ -1154,10 +1148,9 @@ typedef struct amp_scope {
 } amp_scope;
 
 enum {
-    AMP_MAX_SCOPES       = 32,
-    AMP_MAX_OVERRIDES    = 32, /* layer patterns  */
-    AMP_MAX_PATTERN      = 64, /* one is shorter  */
-    AMP_MAX_OP_OVERRIDES = 256
+    AMP_MAX_SCOPES    = 32,
+    AMP_MAX_OVERRIDES = 32, /* layer patterns */
+    AMP_MAX_PATTERN   = 64  /* one is shorter */
 };
 
 /* What holds for an op, and for layers: a rule, and low if words say it; is it the policy's? */
@@ -1170,8 +1163,7 @@ typedef struct ampi_override {
 
 typedef struct amp_cache amp_cache; /* below */
 
-/* All members are private but cache, which you may set: where amp_gemm and amp_sgemm cast to. NULL
-   is fine on a CPU, which then rounds operands inside the product. */
+/* All members are private but cache, which you may set. */
 typedef struct amp_autocast {
     amp_cache    *cache;
     amp_policy    policy;
@@ -1179,7 +1171,7 @@ typedef struct amp_autocast {
     int           off, tf32, depth, num_overrides;
     amp_scope     scopes[AMP_MAX_SCOPES];
     ampi_override overrides[AMP_MAX_OVERRIDES];
-    ampi_ruling   ops[AMP_MAX_OP_OVERRIDES]; /* by amp_op */
+    ampi_ruling   ops[256]; /* by amp_op, with room for more of them */
 } amp_autocast;
 
 /* dtype: low where no scope says otherwise; AMP_F32: the policy's own. Outside all scopes nothing
@@ -1204,13 +1196,13 @@ AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac);
        op:softmax=fp32            a rule for an op: low fp16 bf16 fp32 keep promote pass banned
        decoder.*.norm=fp32        the same for all ops of the layers whose name matches; * stands
                                   for any characters, none included
-   No blanks around =. At most AMP_MAX_OVERRIDES layer patterns and AMP_MAX_OP_OVERRIDES ops.
-   AMP_ERROR_PARSE changes nothing and tells where in text (position may be NULL). The environment
-   variable AMP_POLICY may hold the same: unset is AMP_OK. There AMP_DTYPE, if it is of 16 bits, is
-   low, and an AMP_POLICY that says the other one (so does the name of a policy that is of one) is
-   AMP_ERROR_MIXED_TYPES: the model copies would serve no product. AMP_ENABLE=0 is off, and so is
-   AMP_DTYPE=fp32 without AMP_POLICY. Of these two a value that cannot be read is AMP_ERROR_PARSE
-   too, *value being that value and *position 0. */
+   No blanks around =. At most AMP_MAX_OVERRIDES layer patterns. AMP_ERROR_PARSE changes nothing and
+   tells where in text (position may be NULL). The environment variable AMP_POLICY may hold the
+   same: unset is AMP_OK. There AMP_DTYPE, if it is of 16 bits, is low, and an AMP_POLICY that says
+   the other one (so does the name of a policy that is of one) is AMP_ERROR_MIXED_TYPES: the model
+   copies would serve no product. AMP_ENABLE=0 is off, and so is AMP_DTYPE=fp32 without AMP_POLICY.
+   Of these two a value that cannot be read is AMP_ERROR_PARSE too, *value being that value and
+   *position 0. */
 AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position);
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position);
@@ -1224,10 +1216,9 @@ AMP_DEF const char *amp_autocast_unmatched(const amp_autocast *ac, int i);
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user);
 
 /* ----------------------------------------------------------------- >>api  cache
-   The weight cache of PyTorch's autocast: 16-bit copies of fp32 matrices for the products that
-   autocast rounds. Weights that you add are cast once until they change, all else for one product.
-   On a CPU, which can round operands inside a product, it pays where few rows (below 256) meet a
-   weight that does not change; activations gain nothing. */
+   The weight cache of PyTorch's autocast: 16-bit copies of fp32 matrices for products. Weights that
+   you add are cast once until they change, all else for one product. On a CPU it pays where few
+   rows (below 256) meet a weight that does not change; activations gain nothing. */
 
 enum { AMP_MAX_CACHED = 256, AMP_MAX_CACHE_OPTIMIZERS = 8 };
 
@@ -1251,12 +1242,10 @@ struct amp_cache { /* read the counters; the rest is private */
     uint64_t hits;       /* the copy of a weight was right, or is the optimizer's model copy      */
     uint64_t misses;     /* a weight was cast                                                     */
     uint64_t transients; /* something else was cast, for one product                              */
-    uint64_t fallbacks;  /* products left in fp32: no room (num_bytes is too small), or another
-                            stream or backend                                                     */
-    uint64_t small;      /* products left in fp32, as casts would take longer: m n k < 32^3       */
+    uint64_t fallbacks;  /* products left in fp32: no room, or another stream or backend          */
+    uint64_t small;      /* products left in fp32: casts would take longer                        */
     uint64_t mismatches; /* weights wanted in fp16 whose model copy is bf16, or the reverse: the
                             policy contradicts desc.dtype, and every product casts them           */
-    uint64_t cast_bytes; /* that casts have written                                               */
     amp_backend          backend;
     amp_allocator        allocator;
     void                *block;
@@ -1321,10 +1310,9 @@ AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread;
 #define AMP_CUBLAS
 #endif
 #ifdef AMP_CUBLAS /* defined after your <cublas_v2.h>, also where AMP_IMPLEMENTATION is */
-/* cublasSgemm and cublasSgemmStridedBatched, under the calling thread's autocast: in a scope that
-   says so, operands are cast to 16 bits in its cache, and products summed in fp32. Elsewhere, for
-   small products (m n k < 32^3) and where there is no room, they are the originals, whose names
-   mean these from here on with AMP_CUBLAS_DROP_IN instead of AMP_CUBLAS. */
+/* cublasSgemm and cublasSgemmStridedBatched under >>api autocast, with a cache, summed in fp32.
+   Where nothing is cast they are the originals, whose names mean these from here on with
+   AMP_CUBLAS_DROP_IN instead of AMP_CUBLAS. */
 AMP_DEF cublasStatus_t amp_sgemm(cublasHandle_t handle, cublasOperation_t transa,
                                  cublasOperation_t transb, int m, int n, int k,
                                  const float *alpha, const float *A, int lda,
@@ -1455,11 +1443,10 @@ struct amp_optimizer {
 #ifdef AMP_CBLAS
 #error "AMP_CBLAS multiplies by cblas_sgemm, which AMP_CBLAS_DROP_IN replaces: define one of them"
 #endif
-/* cblas_sgemm, in rows and in columns, is amp_gemm on the CPU from here on: in a scope of the
-   calling thread's autocast its operands are rounded as the policy says, elsewhere it has the bits
-   of fp32. What amp_gemm refuses (bad arguments, a C that overlaps A or B) goes to the original,
-   (cblas_sgemm)(...), which answers as it always did. Scopes belong to a thread: a worker computes
-   in fp32 until it has amp_autocast_use for a copy of yours, whose cache is NULL. */
+/* cblas_sgemm, in rows and in columns, is amp_gemm on the CPU from here on (>>api autocast). What
+   amp_gemm refuses (bad arguments, a C that overlaps A or B) goes to the original, (cblas_sgemm)
+   (...), which answers as it always did. Scopes belong to a thread: a worker computes in fp32 until
+   it has amp_autocast_use for a copy of yours, whose cache is NULL. */
 AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b, int m, int n,
                              int k, float alpha, const float *a, int lda, const float *b, int ldb,
                              float beta, float *c, int ldc);
@@ -7397,28 +7384,14 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
 
 /* NVIDIA: tensor cores multiply fp16 from 7.0 on, bf16 and TF32 from 8.0 on. */
 AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
-    const char *tier  = major ? "" : amp_cpu_tier();
-    const int   amx   = strcmp(tier, "amx") == 0;
-    const int   pairs = strcmp(tier, "avx512_bf16") == 0;
+    const char *tier = major ? "" : amp_cpu_tier();
+    const int   amx  = strcmp(tier, "amx") == 0;
     if (!c || major < 0 || minor < 0) return AMP_ERROR_INVALID_ARGUMENT;
-    memset(c, 0, sizeof *c);
-    c->major  = major;
-    c->minor  = minor;
     c->fp16   = major >= 7 || amx;
-    c->bf16   = major >= 8 || amx || pairs;
+    c->bf16   = major >= 8 || amx || strcmp(tier, "avx512_bf16") == 0;
     c->tf32   = major >= 8 || amx;
     c->dtype  = c->bf16 ? AMP_BF16 : c->fp16 ? AMP_F16 : AMP_F32;
-    c->policy = AMP_POLICY_DEFAULT;
     c->scaler = c->fp16 && !c->bf16;
-    c->advice =
-        amx     ? "AMX: bf16 products are several times as fast as fp32's and need no loss scale; "
-                  "fp16's are exact, and less than twice as fast"
-        : pairs ? "AVX512_BF16: bf16 products take half the instructions of fp32's and need no "
-                  "loss scale; fp16's run in fp32"
-        : c->bf16 ? "bf16 needs no loss scale; fp16 keeps three more bits and needs one"
-        : c->fp16 ? "fp16 with a dynamic loss scale; bf16 and TF32 are not in hardware"
-        : major   ? "no tensor cores: 16 bits save memory, not time"
-                  : "products run in fp32 here: 16 bits save memory, not time";
     return AMP_OK;
 }
 
@@ -8876,7 +8849,8 @@ static const char ampi_policy_columns[] = "0123F4LLLL";
 enum { AMPI_NUM_POLICIES = sizeof ampi_policy_names / sizeof ampi_policy_names[0] };
 AMPI_STATIC_ASSERT(ampi_policies_are_all,
                    (int)AMPI_NUM_POLICIES == (int)AMP_POLICY_KERAS_MIXED_BFLOAT16 + 1);
-AMPI_STATIC_ASSERT(ampi_ops_have_room, (int)AMP_NUM_OPS <= (int)AMP_MAX_OP_OVERRIDES);
+AMPI_STATIC_ASSERT(ampi_ops_have_room,
+                   (size_t)AMP_NUM_OPS <= sizeof ((amp_autocast *)0)->ops / sizeof(ampi_ruling));
 
 static const char *const ampi_type_names[] = {"fp32", "fp16", "bf16"}; /* ORDER amp_dtype */
 
@@ -9337,7 +9311,6 @@ static amp_result ampi_cache_cast(amp_cache *cache, const ampi_matrix *m, size_t
     char              *copy = cache->memory + offset;
     amp_result         result = AMP_OK;
     size_t             r;
-    cache->cast_bytes += 2 * (uint64_t)m->rows * m->cols;
     if (!flat && b->functions->cast_rows_fn)
         return b->functions->cast_rows_fn(b, copy, m->type, ld, m->x, AMP_F32, m->ld, rows, cols);
     for (r = 0; r < rows && result == AMP_OK; r++)

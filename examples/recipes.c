@@ -414,11 +414,12 @@ static void recipe_h(void) {
 /* i. The batch of a skipped step again, with the smaller scale, until the step is taken: no sample
    is lost, and the order of batches is that of a run without overflows. Take the batch from the
    steps taken, not from the loop's iterations. A gradient that is NaN at any scale must end it. A
-   finite one that is far too large is skipped, too, if desc.report says above which norm. */
+   finite one that is far too large is skipped, too, if desc.report says above which norm, or how
+   many standard deviations above the mean of norms (as soon as 128 are known). */
 enum { CALM, OVERFLOWS, SPIKES };
 
 static amp_status replayed_run(int trouble, int replay, float *w) {
-    const amp_report_desc    spikes = {.spike_norm = 8.0f};
+    const amp_report_desc    spikes = {.spike_norm = 8.0f, .spike_z = 6.0f};
     const amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW, .report = &spikes,
                                      .scaler = {.init_scale = trouble == OVERFLOWS ? 65536.0f
                                                                                    : 1024.0f}};

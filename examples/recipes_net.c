@@ -1,8 +1,9 @@
-/* recipes_net.c - three situations of a network whose layers are products, each in one function
+/* recipes_net.c - four situations of a network whose layers are products, each in one function
 
      a  layers that stay in fp32 in a half network
      b  inference in half from the state of a training run
      c  Muon: an optimizer of your own with products in it, and a momentum that no overflow harms
+     d  a weight cache, and a write to a weight that nobody announced
 
    Build and run:
        cc -O2 -I. examples/recipes_net.c -o recipes_net -lm && ./recipes_net
@@ -287,10 +288,37 @@ static void recipe_c(void) {
           memcmp(momentum[CLEAN], momentum[GATED], sizeof momentum[0]) == 0);
 }
 
+/* d. A weight cache: products of fp32 arrays in a session cast a weight that was added once, until
+   amp_cache_changed says that it has changed. Where that call is missing, a copy is of the weight as
+   it was, and the loss still looks right: while you debug, let amp_cache_check look. */
+static void recipe_d(void) {
+    static float x[4 * 256], w[256 * 64], y[4 * 64];
+    const float *stale = NULL;
+    uint32_t     state = 1;
+    amp_session  session;
+    at_random(x, 4 * 256, 1.0f, &state);
+    at_random(w, 256 * 64, 1.0f, &state);
+    memset(&session, 0, sizeof session);
+    must(amp_session_start(&session, NULL, 1 << 20, NULL, NULL));
+    must(amp_cache_add(&session.cache, w, 256 * 64));
+    for (int i = 0; i < 8; i++)
+        multiply(0, 0, 4, 64, 256, x, AMP_F32, w, AMP_F32, y, AMP_F32);
+    w[7] += 1.0f;
+    const amp_result found = amp_cache_check(&session.cache, &stale);
+    amp_cache_changed(&session.cache, w);
+    printf("d. a weight cache: 8 products cast the weight %d time; a write that was not announced\n",
+           (int)session.cache.misses);
+    printf("   is found (%s):", amp_result_string(found));
+    check(session.cache.misses == 1 && found == AMP_ERROR_STALE && stale == w &&
+          amp_cache_check(&session.cache, NULL) == AMP_OK);
+    amp_session_end(&session);
+}
+
 int main(int argc, char **argv) {
-    no_options(argc, argv, "Runs three recipes, a to c; takes no options.");
+    no_options(argc, argv, "Runs four recipes, a to d; takes no options.");
     recipe_a();
     recipe_b();
     recipe_c();
+    recipe_d();
     return finish(0);
 }

@@ -70,6 +70,7 @@ int main(int argc, char **argv) {
     float              loss = 0.0f;
     amp_optimizer      opt;
     amp_status         status = {0};
+    amp_tensor_report  output;
     amp_report_desc    watch  = {.every = 100}; /* count magnitudes in one step of 100 */
     amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW, .problem = problem,
                                .report = &watch};
@@ -95,7 +96,9 @@ int main(int argc, char **argv) {
         print_table(&opt, found[status.skipped > 1]);
     }
     puts("");
-    ok &= amp_optimizer_report_table(&opt, print_line, stdout) == AMP_OK;
+    ok &= amp_optimizer_report_table(&opt, print_line, stdout) == AMP_OK &&
+          amp_optimizer_report_tensor(&opt, 2, &output) == AMP_OK && output.nans == 1 &&
+          output.first_iteration == 201; /* what the table says, for a program */
     amp_optimizer_free(&opt);
     ok = ok && strcmp(found[0], "hidden.weight 17   inf") == 0 && status.skipped == 2 &&
          strcmp(found[1], "output.weight 5   NaN") == 0 && loss < 0.01f;

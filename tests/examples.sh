@@ -27,7 +27,7 @@ grep -q 'came to 0.0122 instead of 2.3184: ok' "$out/log" &&
     grep -q '48 batches, 4 skipped steps done again: all bits as without overflows' "$out/log"
 check 'recipes: 100 steps clipped too early come to 100 * 0.25 * 0.5 / 1024; no batch is lost' $?
 "$build/recipes_net" > "$out/log" 2>&1
-check 'recipes_net: all three do what they say' $?
+check 'recipes_net: all four do what they say' $?
 grep -q 'head in fp16 skipped 200 of 200 steps' "$out/log" &&
     grep -q '^b. inference: 6144 bytes of half weights are left' "$out/log" &&
     grep -q 'overflows: the same bits; without the gate weights are NaN after step 8: ok' "$out/log"

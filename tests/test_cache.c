@@ -118,17 +118,14 @@ TEST(cast_once, "manual: a weight that was added is cast once and found again; a
         COUNTS(0, 0, 0, 0);
         first = GET(w, 24, 40, 40, halves[t]);
         COUNTS(0, 1, 0, 0);
-        CHECK_EQ_U64(cache.cast_bytes, 2 * 24 * 40);
         CHECK(GET(w, 24, 40, 40, halves[t]) == first);
         white_cache_reset(&cache);
         CHECK(GET(w, 24, 40, 40, halves[t]) == first);
         COUNTS(2, 1, 0, 0);
-        CHECK_EQ_U64(cache.cast_bytes, 2 * 24 * 40);
         other = GET(x, 24, 40, 40, halves[t]);
         CHECK(GET(x, 24, 40, 40, halves[t]) != other); /* both are right until the reset */
         CHECK(same_bits(other, 40, x, 24, 40, 40, halves[t]));
         COUNTS(2, 1, 2, 0);
-        CHECK_EQ_U64(cache.cast_bytes, 3 * 2 * 24 * 40);
         white_cache_reset(&cache);
         GET(w, 24, 40, 40, halves[1 - t]); /* the other type is another copy */
         white_cache_reset(&cache);
@@ -398,7 +395,6 @@ TEST(model_copies, "manual: a registered optimizer's model copies are used, part
             COUNTS(6 * (uint64_t)(step + 1), 0, 0, 0);
             trained_step(&owner, AMP_KIND_SGD);
         }
-        CHECK_EQ_U64(cache.cast_bytes, 0);
         GET(owner.w[1] + 4, 4, 8, 16, halves[d]);     /* misaligned for tensor cores */
         GET(owner.w[1], 8, 12, 12, halves[d]);        /* so are all rows but the first */
         GET(owner.w[1], 12, 8, 8, halves[1 - d]);     /* another type */
@@ -1156,7 +1152,6 @@ TEST(gemm_alpha_zero, "manual: A and B are not read if alpha is 0, in a scope ne
         memcpy(&zero, p.c[0] + 4 * i, 4);
         CHECK_EQ_F32(zero, 0.0f);
     }
-    CHECK_EQ_U64(cache.cast_bytes, 0);
     end();
 }
 
@@ -1171,7 +1166,6 @@ TEST(gemm_cached, "a weight in products is cast once, until an optimizer's step;
         SAME_AS(AMP_F16);
     }
     COUNTS(3, 1, 4, 0);
-    CHECK_EQ_U64(cache.cast_bytes, 2 * (32 * 48 + 4 * 32 * 32));
     for (i = 0; i < 2; i++) { /* w' w: 32 x 48 and 48 x 32 */
         amp_autocast *before;
         OK(amp_gemm(NULL, 0, 0, 32, 32, 48, 1.0f, p.b, AMP_F32, 0, p.b, AMP_F32, 0, 0.0f, p.c[0],
@@ -1515,10 +1509,8 @@ TEST(capabilities, "manual: tensor cores have fp16 from 7.0 on, bf16 and TF32 fr
     amp_capability cpu;
     size_t         i;
     OK(amp_capability_of(0, 0, &cpu));
-    if (strcmp(amp_cpu_tier(), "amx") == 0) {
+    if (strcmp(amp_cpu_tier(), "amx") == 0)
         CHECK(cpu.fp16 && cpu.bf16 && cpu.tf32 && cpu.dtype == AMP_BF16 && !cpu.scaler);
-        CHECK(strlen(cpu.advice) > 20);
-    }
     CHECK_EQ_INT(amp_cpu_force_tier("c"), AMP_OK);
     for (i = 0; i < COUNT_OF(rows); i++) {
         amp_capability c;
@@ -1528,8 +1520,6 @@ TEST(capabilities, "manual: tensor cores have fp16 from 7.0 on, bf16 and TF32 fr
         CHECK_EQ_INT(c.tf32, rows[i].bf16);
         CHECK_EQ_INT(c.dtype, rows[i].dtype);
         CHECK_EQ_INT(c.scaler, rows[i].scaler);
-        CHECK_EQ_INT(c.policy, AMP_POLICY_DEFAULT);
-        CHECK(strlen(c.advice) > 20);
     }
     CHECK_EQ_INT(amp_cpu_force_tier(NULL), AMP_OK);
     CHECK_EQ_INT(amp_capability_of(-1, 0, NULL), AMP_ERROR_INVALID_ARGUMENT);
