@@ -220,7 +220,7 @@
                       AMP_STATE_SPLIT           {AMP_FORMAT_SPLIT}; _SR, _KAHAN likewise
                       _BF16, _8BIT, _SR_BF16    {AMP_FORMAT_SPLIT, AMP_FORMAT_BF16} and so on
                       _8BIT_24                  {AMP_FORMAT_24BIT, AMP_FORMAT_8BIT}
-                  amp_cuda_capability           amp_capability_of; no .major, .minor, .policy, .advice
+                  amp_cuda_capability           amp_capability_of; no major, minor, policy, advice
                   AMP_CUDA_DEF                  gone: amp_kernels.cu's functions are extern
                   amp_optimizer_accumulate      of several parts: for one 0, 1 in front of type
                   amp_turn, AMP_TURNS           amp_iteration, AMP_HISTORY
