@@ -1954,7 +1954,7 @@ typedef struct ampi_overflows { uint64_t overflows, nans, first, last; } ampi_ov
    tells is that of the last sample; the other is zero until the next. */
 enum { AMPI_RUNNING = 128, AMPI_SPIKES_IN_A_ROW = 5 };
 typedef struct ampi_running {
-    uint64_t overflows, spikes, asked;
+    uint64_t skips[3]; /* by amp_skip, from AMP_SKIP_OVERFLOW on */
     uint64_t norms; /* that mean and variance are made of */
     double   mean, variance;
     uint32_t row;   /* of spikes */
@@ -1997,8 +1997,9 @@ typedef struct ampi_slot {
     ampi_sparse *sparse;   /* NULL: the gradient is of all elements     */
     void     *values;      /* if it is not, as it comes; grad are sums  */
     amp_dtype values_type, grad_type, model_type;
-    float     lr_scale, weight_decay;
     uint32_t  in_place;    /* unscaled is grad                          */
+    float     lr_scale, weight_decay; /* from here to stats is what a load brings */
+    ampi_overflows overflows; /* for a report                           */
     amp_stats stats;
     ampi_tally tally;
 } ampi_slot;
@@ -2086,8 +2087,7 @@ struct amp_plan {
     float         carry;          /* the momentum of AMPI_JOB_CARRY                             */
     uint64_t      version;        /* of the masters: counts what may have changed them         */
     ampi_record  *record;         /* backend memory; NULL: no report                            */
-    ampi_overflows *overflows;    /* behind it, one for each slot                               */
-    ampi_histogram *histograms;   /* and two of these, if anything is sampled                   */
+    ampi_histogram *histograms;   /* two for each slot, if anything is sampled                  */
     amp_report_desc watch;
     struct ampi_seen *seen;       /* what was read of them: >>impl report; NULL: no report      */
 };
@@ -2309,7 +2309,7 @@ AMPI_FN uint32_t ampi_bin(uint32_t magnitude) { return magnitude >> 25; }
 
 /* A tensor's gradient was not finite, or of rows that are not in it. */
 AMPI_FN void ampi_count_overflow(const amp_plan *plan, size_t i, uint64_t nan) {
-    ampi_overflows *m      = &plan->overflows[i];
+    ampi_overflows *m      = &plan->slots[i].overflows;
     const uint64_t  number = ampi_iterations(plan->control) + 1;
     if (!m->overflows) m->first = number;
     m->overflows += m->last != number; /* a wrong row, and a sum that is not finite, are one */
@@ -2351,9 +2351,7 @@ AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad) {
     else if (ampi_spike(plan, c->norm)) why = AMP_SKIP_SPIKE;
     if (why == AMP_SKIP_SPIKE) c->gate.skip = 1;
     if (!c->gate.skip) why = AMP_SKIP_NONE; /* a disabled scaler steps on */
-    r->running.overflows += why == AMP_SKIP_OVERFLOW;
-    r->running.spikes += why == AMP_SKIP_SPIKE;
-    r->running.asked += why == AMP_SKIP_ASKED;
+    if (why != AMP_SKIP_NONE) r->running.skips[why - 1u]++;
     t->iteration   = number;
     t->norm        = c->norm;
     t->loss_scale  = plan->scaler->scale;
@@ -4157,10 +4155,9 @@ typedef struct ampi_second_floor {
     amp_result (*ranks_ok)(const amp_optimizer_desc *d);
     amp_result (*report_ok)(const amp_optimizer_desc *d);
     amp_result (*rows_ok)(const amp_optimizer *opt, const amp_tensor *t, size_t i);
-    /* bytes of host memory behind the plan's tables, or with a plan places there; and places in
-       backend memory */
-    size_t (*report_room)(const amp_optimizer *opt, amp_plan *plan);
-    void   (*report_layout)(amp_plan *plan, ampi_arena *arena);
+    /* bytes of host memory behind the plan's tables; places there, and in backend memory */
+    size_t (*report_room)(size_t num_slots);
+    void   (*report_layout)(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
     void   (*rows_layout)(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
     /* a step: add up rows, in front of their check; move these rows; count in a chunk of a step
        that is sampled, behind its check, and around its update; where in rows an element is */
@@ -4747,7 +4744,7 @@ static amp_result ampi_layout(const amp_optimizer *opt, amp_plan *plan, char *ba
     plan->chunk_slots =
         (uint32_t *)ampi_take(&arena, (size_t)plan->num_chunks, sizeof(uint32_t), 64);
     plan->scaler = plan->shared || !base ? opt->desc.shared_scaler : &plan->control->scaler;
-    if (plan->seen) ampi_second().report_layout(plan, &arena);
+    if (opt->reports) ampi_second().report_layout(opt, plan, &arena);
     if (plan->num_sparse) ampi_second().rows_layout(opt, plan, &arena);
     for (k = 0; k < kinds; k++)
         for (i = 0; i < count; i++) {
@@ -4979,7 +4976,8 @@ static amp_result ampi_new_plan(amp_optimizer *opt) {
     plan = (amp_plan *)ampi_allocate(&d->allocator,
                                      header + opt->num_entries * sizeof(ampi_slot) +
                                          num_sparse * sizeof(ampi_sparse) +
-                                         (opt->reports ? ampi_second().report_room(opt, NULL) : 0));
+                                         (opt->reports ? ampi_second().report_room(opt->num_entries)
+                                                       : 0));
     if (!plan) return AMP_ERROR_OUT_OF_MEMORY;
     memset(plan, 0, sizeof *plan);
     plan->host_slots  = (ampi_slot *)(void *)((char *)plan + header);
@@ -4992,7 +4990,6 @@ static amp_result ampi_new_plan(amp_optimizer *opt) {
     plan->meets       = opt->ranks.sum_fn ? AMPI_OVER_SUMS
                         : d->reduce_fn    ? AMPI_OVER_NORM2
                                           : AMPI_ALONE;
-    if (opt->reports) ampi_second().report_room(opt, plan);
     opt->plan = plan;
     return AMP_OK;
 }
@@ -6306,7 +6303,7 @@ static amp_result ampi_take_over(const amp_optimizer *opt, ampi_state *state) {
     for (i = 0; i < plan->num_slots && result == AMP_OK; i++) {
         ampi_slot *slot = &plan->host_slots[i];
         result          = ampi_send(b, (char *)&plan->slots[i] + from, (char *)slot + from,
-                                    2 * sizeof(float));
+                                    offsetof(ampi_slot, stats) - from);
         slot->weight = NULL; /* what rebind has brought is of before */
     }
     if (result == AMP_OK) result = ampi_write_models(opt);
@@ -7721,27 +7718,24 @@ AMPI_COLD_BEGIN
 
 /* Does what a tensor says of rows go together? */
 static amp_result ampi_rows_ok(const amp_optimizer *opt, const amp_tensor *t, size_t i) {
-    const amp_rows *r   = t->rows;
-    const int       own = opt->desc.kind == AMP_KIND_OWN;
-    if (opt->ranks.count || own ||
-        ampi_num_moments(&opt->desc) > ampi_optimizers[opt->desc.kind].always)
-        return ampi_tensor_problem(
-            opt, i, t->name, AMP_ERROR_UNSUPPORTED,
-            own ? "rows" AMPI_FUSED_ALONE
-            : opt->ranks.count
-                ? "rows are not for desc.ranks: leave one of them NULL"
-                : "rows are for SGD without momentum: set desc.momentum to 0, or use AdamW");
-    if (!r->row_length || t->n % r->row_length != 0 || !r->max_rows)
-        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_CONFIG,
-                                   "n must be rows of row_length elements, and max_rows 1 or more");
-    if (ampi_learns(t) && (!r->rows || !r->num_rows))
-        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_INVALID_ARGUMENT,
-                                   "it has a row_length, but no rows or num_rows");
-    if (r->row_length > INT32_MAX || t->n / r->row_length > UINT32_MAX - 2 ||
-        r->max_rows > INT32_MAX || r->max_rows > SIZE_MAX / 64 / r->row_length)
-        return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_TOO_LARGE,
-                                   "its rows, or max_rows, are too many");
-    return AMP_OK;
+    const amp_rows *r      = t->rows;
+    const size_t    length = r->row_length ? r->row_length : 1;
+    const int       most   = ampi_optimizers[opt->desc.kind].always;
+    const ampi_refusal why[] = {
+        {opt->desc.kind == AMP_KIND_OWN, AMP_ERROR_UNSUPPORTED, "rows" AMPI_FUSED_ALONE},
+        {opt->ranks.count != 0, AMP_ERROR_UNSUPPORTED,
+         "rows are not for desc.ranks: leave one of them NULL"},
+        {ampi_num_moments(&opt->desc) > most, AMP_ERROR_UNSUPPORTED,
+         "rows are for SGD without momentum: set desc.momentum to 0, or use AdamW"},
+        {!r->row_length || t->n % length != 0 || !r->max_rows, AMP_ERROR_INVALID_CONFIG,
+         "n must be rows of row_length elements, and max_rows 1 or more"},
+        {ampi_learns(t) && (!r->rows || !r->num_rows), AMP_ERROR_INVALID_ARGUMENT,
+         "it has a row_length, but no rows or num_rows"},
+        {length > INT32_MAX || t->n / length > UINT32_MAX - 2 || r->max_rows > INT32_MAX ||
+             r->max_rows > SIZE_MAX / 64 / length,
+         AMP_ERROR_TOO_LARGE, "its rows, or max_rows, are too many"},
+        {1, AMP_OK, NULL}};
+    return ampi_refuse_tensor(opt, i, t->name, why);
 }
 
 /* Gradients of few rows: their room, and their sums as gradients. */
@@ -7805,17 +7799,16 @@ static void ampi_sort_pass(ampi_sparse *s, uint32_t pass) {
     const uint32_t *keys = s->keys[1 - pass % 2], *places = s->places[1 - pass % 2];
     uint32_t        count[AMPI_DIGITS], i, d, sum = 0;
     memset(count, 0, sizeof count);
-    for (i = 0; i < s->given; i++) count[(pass ? keys[i] : ampi_row(s, i)) >> 8 * pass & 255u]++;
+    for (i = 0; i < s->given; i++) count[keys[i] >> 8 * pass & 255u]++;
     for (d = 0; d < AMPI_DIGITS; d++) {
         const uint32_t n = count[d];
         count[d]         = sum;
         sum += n;
     }
     for (i = 0; i < s->given; i++) {
-        const uint32_t key = pass ? keys[i] : ampi_row(s, i);
-        const uint32_t to  = count[key >> 8 * pass & 255u]++;
-        s->keys[pass % 2][to]   = key;
-        s->places[pass % 2][to] = pass ? places[i] : i;
+        const uint32_t to = count[keys[i] >> 8 * pass & 255u]++;
+        s->keys[pass % 2][to]   = keys[i];
+        s->places[pass % 2][to] = places[i];
     }
 }
 
@@ -7835,32 +7828,31 @@ static void ampi_sum_row(const ampi_slot *slot, const ampi_sparse *s, const uint
     }
 }
 
-/* Sort a gradient of few rows, and add up. */
+/* Sort a gradient of few rows, and add up: row by row, from where it begins. */
 static void ampi_sum_rows(const amp_plan *plan, ampi_slot *slot) {
     ampi_sparse    *s      = slot->sparse;
-    const uint32_t *keys   = s->keys[(plan->passes - 1) % 2];
-    const uint32_t *places = s->places[(plan->passes - 1) % 2];
-    uint32_t        i;
-    int64_t         first;
+    const uint32_t  last   = (plan->passes - 1) % 2;
+    const uint32_t *keys   = s->keys[last], *places = s->places[last];
+    uint32_t       *begins = s->keys[1 - last], i;
+    int64_t         row;
     s->given   = ampi_given(slot, s);
     s->touched = 0;
     s->early   = s->given == s->most && *s->num_rows > s->most;
-    for (i = s->given; i-- > 0;)
+    for (i = s->given; i-- > 0;) {
         if (s->rows[i] >= s->table) s->early = s->most + 1u - i;
+        s->keys[1][i]   = ampi_row(s, i);
+        s->places[1][i] = i;
+    }
     for (i = 0; i < plan->passes; i++) ampi_sort_pass(s, i);
     for (i = 0; i < s->given; i++) {
-        if (i % AMPI_SEGMENT == 0) s->begins[i / AMPI_SEGMENT] = s->touched;
-        if (ampi_begins(keys, i)) s->unique[s->touched++] = keys[i];
+        if (!ampi_begins(keys, i)) continue;
+        begins[s->touched]      = i;
+        s->unique[s->touched++] = keys[i];
     }
     AMPI_OPENMP(omp parallel for schedule(static) if (s->given > 1000))
-    for (first = 0; first < (int64_t)s->given; first += AMPI_SEGMENT) {
-        const uint32_t fp  = ampi_fp_begin();
-        const uint32_t end = (uint32_t)ampi_min(s->given, (size_t)first + AMPI_SEGMENT);
-        size_t         row = s->begins[first / AMPI_SEGMENT];
-        uint32_t       k;
-        for (k = (uint32_t)first; k < end; k++)
-            if (ampi_begins(keys, k))
-                ampi_sum_row(slot, s, keys, places, k, (float *)slot->grad + row++ * s->length);
+    for (row = 0; row < (int64_t)s->touched; row++) {
+        const uint32_t fp = ampi_fp_begin();
+        ampi_sum_row(slot, s, keys, places, begins[row], (float *)slot->grad + row * s->length);
         ampi_fp_end(fp);
     }
     ampi_begin_sums(slot, s);
@@ -7872,12 +7864,9 @@ static void ampi_update_rows(const amp_plan *plan, const ampi_slot *slot) {
     const size_t       n = s->length;
     int64_t            row;
     AMPI_OPENMP(omp parallel for schedule(static) if (s->touched > 1000))
-    for (row = 0; row < (int64_t)s->touched; row += AMPI_SEGMENT) {
-        const uint32_t fp  = ampi_fp_begin();
-        const size_t   end = ampi_min(s->touched, (size_t)row + AMPI_SEGMENT);
-        size_t         r;
-        for (r = (size_t)row; r < end; r++)
-            ampi_step_chunk(plan, slot, s->unique[r] * n, r * n, n);
+    for (row = 0; row < (int64_t)s->touched; row++) {
+        const uint32_t fp = ampi_fp_begin();
+        ampi_step_chunk(plan, slot, s->unique[row] * n, (size_t)row * n, n);
         ampi_fp_end(fp);
     }
 }
@@ -7894,38 +7883,25 @@ AMPI_STRICT_END
 
 AMPI_STRICT_BEGIN
 
-/* What is counted in a chunk. First which exponents: in four parts, since a count must have been
-   stored before it is read again. */
+/* What is counted in a chunk. Magnitudes in four parts, since a count must have been stored before
+   it is read again; behind the bins what is 0 or not finite, which is in none. */
 typedef struct ampi_sample {
-    uint32_t count[AMPI_COUNTS], part[4][256];
-    size_t   zeros;
+    uint32_t count[AMPI_COUNTS], part[4][2 * AMP_BINS];
 } ampi_sample;
 
-static void ampi_count_exponents(ampi_sample *s, const uint32_t *x, size_t n) {
+static void ampi_count_bins(ampi_sample *s, const uint32_t *x, size_t n) {
     size_t i;
-    (void)ampi_check_array(x, AMP_F32, n, NULL, &s->zeros);
-    for (i = 0; i + 4 <= n; i += 4) {
-        s->part[0][x[i] >> 23 & 255u]++;
-        s->part[1][x[i + 1] >> 23 & 255u]++;
-        s->part[2][x[i + 2] >> 23 & 255u]++;
-        s->part[3][x[i + 3] >> 23 & 255u]++;
-    }
-    for (; i < n; i++) s->part[0][x[i] >> 23 & 255u]++;
-}
-
-/* All of them to the first part, and to bins, where zeros and what is not finite have no place. */
-static void ampi_fill_bins(ampi_sample *s, int bins) {
-    uint32_t *all = s->part[0], i;
-    all[0] -= (uint32_t)s->zeros;
-    for (i = 0; i < 255; i++) {
-        all[i] += s->part[1][i] + s->part[2][i] + s->part[3][i];
-        s->count[(uint32_t)bins + ampi_bin(i << 23)] += all[i];
+    for (i = 0; i < n; i++) {
+        const uint32_t a = x[i] & 0x7fffffffu, none = a - 1u >= AMPI_F32_INF - 1u;
+        s->part[i % 4][ampi_bin(a) + none * AMP_BINS]++;
     }
 }
 
-/* A chunk's counts join those of others. */
-static void ampi_end_sample(ampi_histogram *histogram, const ampi_sample *s) {
+/* A chunk's counts, the bins from first on, join those of others. */
+static void ampi_end_sample(ampi_histogram *histogram, ampi_sample *s, int first) {
     int k;
+    for (k = 0; k < AMP_BINS; k++)
+        s->count[first + k] = s->part[0][k] + s->part[1][k] + s->part[2][k] + s->part[3][k];
     for (k = 0; k < AMPI_COUNTS; k++) {
         if (!s->count[k]) continue;
         AMPI_OPENMP(omp atomic) /* a critical section would be a symbol of its own */
@@ -7933,122 +7909,84 @@ static void ampi_end_sample(ampi_histogram *histogram, const ampi_sample *s) {
     }
 }
 
-/* What casts would do to gradients; a loop without branches. */
+/* What casts would do to gradients that are not 0. */
 static void ampi_count_casts(uint32_t *count, const uint32_t *x, size_t n) {
-    uint32_t zeros = 0, f16_zero = 0, f16_small = 0, bf16_zero = 0, bf16_small = 0;
-    size_t   i;
-    for (i = 0; i < n; i++) {
-        const uint32_t a = x[i] & 0x7fffffffu;
-        zeros += a == 0u;
-        f16_zero += a <= AMPI_F16_ZERO_TO;
-        f16_small += a < AMPI_F16_NORMAL_FROM;
-        bf16_zero += a <= AMPI_BF16_ZERO_TO;
-        bf16_small += a < AMPI_BF16_NORMAL_FROM;
+    static const uint32_t below[] = {AMPI_F16_ZERO_TO, AMPI_F16_NORMAL_FROM - 1, AMPI_BF16_ZERO_TO,
+                                     AMPI_BF16_NORMAL_FROM - 1}; /* ORDER ampi_count; less one */
+    int k;
+    for (k = 0; k < 4; k++) {
+        uint32_t some = 0;
+        size_t   i;
+        for (i = 0; i < n; i++) some += (x[i] & 0x7fffffffu) - 1u < below[k];
+        count[k] += some;
+        if (k % 2 == 0) count[k + 1] -= some; /* what becomes 0 is not subnormal */
     }
-    count[AMPI_F16_ZERO] += f16_zero - zeros;
-    count[AMPI_F16_SMALL] += f16_small - f16_zero;
-    count[AMPI_BF16_ZERO] += bf16_zero - zeros;
-    count[AMPI_BF16_SMALL] += bf16_small - bf16_zero;
 }
 
-/* A chunk of a gradient in a step that is sampled. Exponents say what casts would do, but for those
-   in which the bounds lie: no fp16 number is near them, and no bf16 one near that of fp16's normal
-   numbers. */
+/* A chunk of a gradient in a step that is sampled. */
 static AMPI_NOINLINE void ampi_sample_grads(ampi_histogram *histogram, const void *x,
                                             amp_dtype type, size_t n) {
-    enum { ZERO = AMPI_F16_ZERO_TO >> 23, NORMAL = AMPI_F16_NORMAL_FROM >> 23 };
-    uint32_t        bits[AMPI_PIECE];
-    ampi_sample     s;
-    const uint32_t *all = s.part[0];
-    size_t          i, piece;
+    uint32_t    bits[AMPI_PIECE];
+    ampi_sample s;
+    size_t      i, piece;
     memset(&s, 0, sizeof s);
     for (i = 0; i < n; i += piece) {
         piece = ampi_min(n - i, AMPI_PIECE);
         ampi_cast(bits, AMP_F32, ampi_at(x, type, i), type, piece);
-        ampi_count_exponents(&s, bits, piece);
+        ampi_count_bins(&s, bits, piece);
+        ampi_count_casts(s.count, bits, piece);
     }
-    ampi_fill_bins(&s, AMPI_GRADS);
-    if (all[0] || (type != AMP_F16 && all[ZERO]) || (type == AMP_F32 && all[NORMAL])) {
-        for (i = 0; i < n; i += piece) {
-            piece = ampi_min(n - i, AMPI_PIECE);
-            ampi_cast(bits, AMP_F32, ampi_at(x, type, i), type, piece);
-            ampi_count_casts(s.count, bits, piece);
-        }
-    } else {
-        for (i = 1; i < ZERO; i++) s.count[AMPI_F16_ZERO] += all[i];
-        for (; i <= NORMAL; i++) s.count[AMPI_F16_SMALL] += all[i];
-    }
-    ampi_end_sample(histogram, &s);
+    ampi_end_sample(histogram, &s, AMPI_GRADS);
 }
 
-/* In a piece of weights that have a 16-bit copy: are copies what they were before? */
-static void ampi_count_copies(uint32_t *count, const ampi_slot *slot, const uint32_t *master,
-                              const uint16_t *before, size_t i, size_t n) {
-    const amp_dtype type = slot->model_type, grad_type = slot->grad_type;
-    const void     *after = ampi_at(slot->model, type, i);
-    uint32_t        grad[AMPI_PIECE], copy[AMPI_PIECE];
-    uint32_t        updates = 0, lost = 0, rounded = 0;
-    size_t          k;
-    ampi_cast(copy, AMP_F32, after, type, n);
-    ampi_cast(grad, AMP_F32, ampi_at(slot->grad, grad_type, i), grad_type, n);
-    for (k = 0; k < n; k++) {
-        const uint32_t moves = (grad[k] & 0x7fffffffu) != 0u;
-        updates += moves;
-        lost += moves & (uint32_t)(before[k] == ampi_load_u16(after, k));
-        rounded += moves & (uint32_t)(copy[k] == master[k]);
-    }
-    count[AMPI_UPDATES] += updates;
-    count[AMPI_LOST] += lost;
-    count[AMPI_ROUNDED] += rounded;
-}
-
-/* A chunk of the end of a step that is sampled. */
+/* A chunk of the end of a step that is sampled: weights, and of those with a 16-bit copy whether it
+   is what it was before. */
 static AMPI_NOINLINE void ampi_sample_weights(const amp_plan *plan, const ampi_slot *slot,
                                               ampi_job job, size_t begin, size_t count_of,
                                               ampi_histogram *histogram) {
-    const int    low = slot->model && slot->model_type != AMP_F32;
-    const size_t end = begin + count_of;
-    uint32_t     master[AMPI_PIECE];
-    uint16_t     before[AMPI_PIECE];
-    ampi_sample  s;
-    size_t       i, n;
+    const amp_dtype type = slot->model_type, grad_type = slot->grad_type;
+    const int       low  = slot->model && type != AMP_F32;
+    const size_t    end  = begin + count_of;
+    uint32_t        master[AMPI_PIECE], copy[AMPI_PIECE], grad[AMPI_PIECE];
+    uint16_t        before[AMPI_PIECE], after[AMPI_PIECE];
+    ampi_sample     s;
+    size_t          i, k, n;
     memset(&s, 0, sizeof s);
     for (i = begin; i < end; i += n) {
         n = ampi_min(end - i, AMPI_PIECE);
-        if (low) memcpy(before, ampi_at(slot->model, AMP_F16, i), n * sizeof *before);
+        if (low) memcpy(before, ampi_at(slot->model, type, i), n * sizeof *before);
         if (slot->model || job == AMPI_JOB_FUSED) ampi_update_chunk(plan, slot, job, i, n);
         memcpy(master, ampi_at(slot->master.data, AMP_F32, i), n * sizeof *master);
-        ampi_count_exponents(&s, master, n);
-        if (low) ampi_count_copies(s.count, slot, master, before, i, n);
+        ampi_count_bins(&s, master, n);
+        if (!low) continue;
+        memcpy(after, ampi_at(slot->model, type, i), n * sizeof *after);
+        ampi_cast(copy, AMP_F32, after, type, n);
+        ampi_cast(grad, AMP_F32, ampi_at(slot->grad, grad_type, i), grad_type, n);
+        for (k = 0; k < n; k++) {
+            const uint32_t moves = (grad[k] & 0x7fffffffu) != 0u;
+            s.count[AMPI_UPDATES] += moves;
+            s.count[AMPI_LOST] += moves & (uint32_t)(before[k] == after[k]);
+            s.count[AMPI_ROUNDED] += moves & (uint32_t)(copy[k] == master[k]);
+        }
     }
-    ampi_fill_bins(&s, AMPI_WEIGHTS);
-    ampi_end_sample(histogram, &s);
+    ampi_end_sample(histogram, &s, AMPI_WEIGHTS);
 }
 
 AMPI_STRICT_END
 AMPI_COLD_BEGIN
 
-/* What was read of a run, on the host: for reports, all of one moment; and of a state that is being
-   saved or loaded. */
+/* What was read of a run, on the host: all of one moment. */
 typedef struct ampi_seen {
     int             current; /* amp_optimizer_report has read it, and no state was loaded since */
     uint64_t        told;    /* the last iteration of the line of JSON before                   */
     amp_scaler      scaler;
     amp_report      report;
-    ampi_record    *record, *filed; /* behind each, the overflows of tensors */
+    ampi_record     record; /* a load reads a file to it */
     ampi_histogram *histograms;
     ampi_slot      *slots;
     amp_advice      advice[AMP_NUM_ADVICE];
     int             num_advice;
 } ampi_seen;
-
-static ampi_overflows *ampi_overflows_of(ampi_record *record) {
-    return record ? (ampi_overflows *)(void *)(record + 1) : NULL;
-}
-
-static size_t ampi_history_size(size_t num_slots) {
-    return sizeof(ampi_record) + num_slots * sizeof(ampi_overflows);
-}
 
 static AMPI_NOINLINE amp_result ampi_report_ok(const amp_optimizer_desc *d) {
     const amp_report_desc *r  = d->report;
@@ -8059,27 +7997,19 @@ static AMPI_NOINLINE amp_result ampi_report_ok(const amp_optimizer_desc *d) {
     return ok ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
 }
 
-static size_t ampi_report_room(const amp_optimizer *opt, amp_plan *plan) {
-    const size_t n = opt->num_entries, history = ampi_history_size(n);
-    const size_t size =
-        sizeof(ampi_seen) + 2 * history + n * (sizeof(ampi_histogram) + sizeof(ampi_slot));
-    ampi_seen *seen;
-    if (!plan) return size;
-    seen = (ampi_seen *)(void *)(plan->host_sparse + plan->num_sparse);
-    memset(seen, 0, size);
-    seen->record     = (ampi_record *)(void *)(seen + 1);
-    seen->filed      = (ampi_record *)(void *)((char *)seen->record + history);
-    seen->histograms = (ampi_histogram *)(void *)((char *)seen->filed + history);
+static size_t ampi_report_room(size_t num_slots) {
+    return sizeof(ampi_seen) + num_slots * (sizeof(ampi_histogram) + sizeof(ampi_slot));
+}
+
+static void ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena) {
+    const size_t n    = plan->num_slots;
+    ampi_seen   *seen = (ampi_seen *)(void *)(plan->host_sparse + plan->num_sparse);
+    memset(seen, 0, ampi_report_room(n));
+    seen->histograms = (ampi_histogram *)(void *)(seen + 1);
     seen->slots      = (ampi_slot *)(void *)(seen->histograms + n);
     plan->seen       = seen;
     plan->watch      = opt->watch;
-    return size;
-}
-
-static void ampi_layout_report(amp_plan *plan, ampi_arena *arena) {
-    const size_t n  = plan->num_slots;
-    plan->record    = (ampi_record *)ampi_take(arena, 1, ampi_history_size(n), 64);
-    plan->overflows = ampi_overflows_of(plan->record);
+    plan->record     = (ampi_record *)ampi_take(arena, 1, sizeof *plan->record, 64);
     if (plan->watch.every)
         plan->histograms = (ampi_histogram *)ampi_take(arena, 2 * n, sizeof *plan->histograms, 64);
 }
@@ -8088,16 +8018,17 @@ static void ampi_layout_report(amp_plan *plan, ampi_arena *arena) {
    optimizer does not want is read and forgotten. */
 static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     const amp_plan      *plan = opt->plan;
-    ampi_record          unwanted, *r = plan->seen ? plan->seen->filed : &unwanted;
+    const int            load = a->walk == AMPI_LOAD && plan->seen;
+    const int            save = a->walk == AMPI_SAVE && a->result == AMP_OK;
+    ampi_record          here, *r = load ? &plan->seen->record : &here;
     ampi_overflows       counts;
     const ampi_running  *n = &r->running;
     const amp_iteration *s = r->history;
     int                  ok;
-    uint32_t             i;
-    memset(&unwanted, 0, sizeof unwanted);
+    size_t               i;
+    memset(&here, 0, sizeof here);
     memset(&counts, 0, sizeof counts);
-    if (a->walk == AMPI_SAVE && a->result == AMP_OK)
-        a->result = ampi_read_back(opt, r, plan->record, ampi_history_size(plan->num_slots));
+    if (save) a->result = ampi_read_back(opt, r, plan->record, sizeof *r);
     ampi_walk_members(a, &r->running, "888888" "4");
     ok = n->norms <= AMPI_RUNNING && n->row < AMPI_SPIKES_IN_A_ROW &&
          ampi_f64_in(&n->mean, 0.0, AMPI_F64_MAX) && ampi_f64_in(&n->variance, 0.0, AMPI_F64_MAX);
@@ -8107,16 +8038,23 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
               (!s->iteration || (s->iteration % AMP_HISTORY == i &&
                                  (s->tensor < 0 || (size_t)s->tensor < plan->num_slots)));
     }
-    for (i = 0; i < plan->num_slots; i++)
-        ampi_walk_members(a, plan->seen ? &ampi_overflows_of(r)[i] : &counts, "8888");
+    for (i = 0; i < plan->num_slots; i++) {
+        if (save && a->result == AMP_OK)
+            a->result = ampi_read_back(opt, &counts, &plan->slots[i].overflows, sizeof counts);
+        ampi_walk_members(a, load ? &plan->host_slots[i].overflows : &counts, "8888");
+    }
     if (!ok && a->walk == AMPI_VERIFY && a->result == AMP_OK) a->result = AMP_ERROR_CORRUPT;
 }
 
 /* A state is about to be loaded: what was is over. */
 static void ampi_forget(amp_plan *plan) {
-    plan->seen->told    = 0;
-    plan->seen->current = 0;
-    memset(plan->seen->filed, 0, ampi_history_size(plan->num_slots));
+    ampi_seen *seen = plan->seen;
+    size_t     i;
+    seen->current = 0;
+    seen->told    = 0;
+    memset(&seen->record, 0, sizeof seen->record);
+    for (i = 0; i < plan->num_slots; i++)
+        memset(&plan->host_slots[i].overflows, 0, sizeof(ampi_overflows));
 }
 
 /* Histograms begin anew: a step that failed may have left something in both. */
@@ -8126,8 +8064,7 @@ static amp_result ampi_send_history(const amp_optimizer *opt) {
     const ampi_seen   *seen = plan->seen;
     const size_t       size = plan->num_slots * sizeof *seen->histograms;
     uint32_t           k;
-    amp_result         result =
-        ampi_send(b, plan->record, seen->filed, ampi_history_size(plan->num_slots));
+    amp_result         result = ampi_send(b, plan->record, &seen->record, sizeof seen->record);
     memset(seen->histograms, 0, size);
     for (k = 0; k < 2 && plan->histograms && result == AMP_OK; k++)
         result = ampi_send(b, ampi_histogram_of(plan, k, 0), seen->histograms, size);
@@ -8156,28 +8093,27 @@ static int ampi_headroom(const ampi_slot *slot) {
     return (slot->grad_type == AMP_F16 ? 127 + 15 : 254) - (int)(max >> 23);
 }
 
+/* What is counted ends a report: overflows, then histograms. */
 AMPI_STATIC_ASSERT(ampi_reports_are_histograms,
-                   sizeof(ampi_histogram) + offsetof(amp_tensor_report, f16_zero) ==
+                   offsetof(amp_tensor_report, overflows) + sizeof(ampi_overflows) ==
+                           offsetof(amp_tensor_report, f16_zero) &&
+                       offsetof(amp_tensor_report, f16_zero) + sizeof(ampi_histogram) ==
                            sizeof(amp_tensor_report) &&
-                       offsetof(amp_tensor_report, grads) - offsetof(amp_tensor_report, f16_zero) ==
-                           (size_t)AMPI_GRADS * 8);
+                       offsetof(amp_tensor_report, grads) ==
+                           offsetof(amp_tensor_report, f16_zero) + (size_t)AMPI_GRADS * 8);
 
 static amp_tensor_report ampi_report_of(const amp_optimizer *opt, size_t i) {
-    const ampi_seen      *seen = opt->plan->seen;
-    const ampi_slot      *slot = &seen->slots[i];
-    const ampi_overflows *m    = &ampi_overflows_of(seen->record)[i];
-    amp_tensor_report     r;
+    const ampi_seen *seen = opt->plan->seen;
+    amp_tensor_report r;
     memset(&r, 0, sizeof r);
+    r.name     = ampi_tensor(opt, (int)i)->name;
+    r.n        = ampi_tensor(opt, (int)i)->n;
+    r.stats    = seen->slots[i].stats;
+    r.headroom = ampi_headroom(&seen->slots[i]);
+    memcpy((char *)&r + offsetof(amp_tensor_report, overflows), &seen->slots[i].overflows,
+           sizeof(ampi_overflows));
     memcpy((char *)&r + offsetof(amp_tensor_report, f16_zero), &seen->histograms[i],
            sizeof(ampi_histogram));
-    r.name            = ampi_tensor(opt, (int)i)->name;
-    r.n               = ampi_tensor(opt, (int)i)->n;
-    r.stats           = slot->stats;
-    r.headroom        = ampi_headroom(slot);
-    r.overflows       = m->overflows;
-    r.nans            = m->nans;
-    r.first_iteration = m->first;
-    r.last_iteration  = m->last;
     return r;
 }
 
@@ -8189,78 +8125,71 @@ static uint64_t ampi_nonzero(const amp_tensor_report *t) {
     return sum;
 }
 
-static void ampi_add_tensor(amp_report *r, const amp_tensor_report *t, int i) {
-    if (t->headroom < r->headroom) r->headroom = t->headroom;
-    if (t->overflows && (r->first_tensor < 0 || t->first_iteration < r->first_iteration)) {
-        r->first_tensor    = i;
-        r->first_iteration = t->first_iteration;
-    }
-    if (t->overflows > r->most_overflows) {
-        r->most_tensor    = i;
-        r->most_overflows = t->overflows;
-    }
-    r->grads += ampi_nonzero(t);
-    r->f16_zero += t->f16_zero;
-    r->f16_small += t->f16_small;
-    r->bf16_zero += t->bf16_zero;
-    r->bf16_small += t->bf16_small;
-    r->updates += t->updates;
-    r->lost += t->lost;
-}
-
 static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
-    ampi_seen         *seen   = opt->plan->seen;
-    const ampi_record *record = seen->record;
-    const amp_scaler  *s      = &seen->scaler;
-    amp_report        *r      = &seen->report;
-    size_t             i;
+    ampi_seen        *seen  = opt->plan->seen;
+    const uint64_t   *skips = seen->record.running.skips;
+    const amp_scaler *s     = &seen->scaler;
+    amp_report       *r     = &seen->report;
+    int               i;
     memset(r, 0, sizeof *r);
     r->iterations   = ampi_iterations(c);
     r->steps        = c->gate.step;
-    r->overflows    = record->running.overflows;
-    r->spikes       = record->running.spikes;
-    r->asked        = record->running.asked;
+    r->overflows    = skips[0];
+    r->spikes       = skips[1];
+    r->asked        = skips[2];
     r->growths      = s->growths;
     r->backoffs     = s->backoffs;
     r->norm         = c->norm;
     r->loss_scale   = s->scale;
     r->stuck        = ampi_stuck(c, s);
-    r->sampled      = record->sampled;
+    r->sampled      = seen->record.sampled;
     r->headroom     = AMPI_UNBOUNDED;
     r->first_tensor = r->most_tensor = -1;
-    for (i = 0; i < opt->plan->num_slots; i++) {
-        const amp_tensor_report t = ampi_report_of(opt, i);
-        ampi_add_tensor(r, &t, (int)i);
+    for (i = 0; i < (int)opt->plan->num_slots; i++) {
+        const amp_tensor_report t = ampi_report_of(opt, (size_t)i);
+        if (t.headroom < r->headroom) r->headroom = t.headroom;
+        if (t.overflows && (r->first_tensor < 0 || t.first_iteration < r->first_iteration)) {
+            r->first_tensor    = i;
+            r->first_iteration = t.first_iteration;
+        }
+        if (t.overflows > r->most_overflows) {
+            r->most_tensor    = i;
+            r->most_overflows = t.overflows;
+        }
+        r->grads += ampi_nonzero(&t);
+        r->f16_zero += t.f16_zero;
+        r->f16_small += t.f16_small;
+        r->bf16_zero += t.bf16_zero;
+        r->bf16_small += t.bf16_small;
+        r->updates += t.updates;
+        r->lost += t.lost;
     }
 }
 
 /* All that there is to know, when everything before has been done. */
 static amp_result ampi_look(const amp_optimizer *opt) {
-    amp_result   result = ampi_watched(opt, 0);
-    amp_plan    *plan;
-    ampi_seen   *seen;
-    ampi_control c;
-    size_t       i, n;
+    amp_result      result = ampi_watched(opt, 0);
+    const amp_plan *plan;
+    ampi_seen      *s;
+    ampi_control    c;
+    size_t          i, n;
     if (result != AMP_OK) return result;
-    plan          = opt->plan;
-    seen          = plan->seen;
-    n             = plan->num_slots;
-    seen->current = 0;
-    result        = ampi_read_back(opt, &c, plan->control, sizeof c);
-    if (result == AMP_OK)
-        result = ampi_read_back(opt, &seen->scaler, plan->scaler, sizeof seen->scaler);
-    if (result == AMP_OK)
-        result = ampi_read_back(opt, seen->record, plan->record, ampi_history_size(n));
+    plan       = opt->plan;
+    s          = plan->seen;
+    n          = plan->num_slots;
+    s->current = 0;
+    result     = ampi_read_back(opt, &c, plan->control, sizeof c);
+    if (result == AMP_OK) result = ampi_read_back(opt, &s->scaler, plan->scaler, sizeof s->scaler);
+    if (result == AMP_OK) result = ampi_read_back(opt, &s->record, plan->record, sizeof s->record);
     if (result == AMP_OK && n)
-        result = ampi_read_back(opt, seen->slots, plan->slots, n * sizeof *seen->slots);
+        result = ampi_read_back(opt, s->slots, plan->slots, n * sizeof *s->slots);
     if (result == AMP_OK && n && plan->histograms)
-        result = ampi_read_back(opt, seen->histograms,
-                                ampi_histogram_of(plan, seen->record->which, 0),
-                                n * sizeof *seen->histograms);
+        result = ampi_read_back(opt, s->histograms, ampi_histogram_of(plan, s->record.which, 0),
+                                n * sizeof *s->histograms);
     for (i = 0; i < n && result == AMP_OK; i++)
-        result = ampi_place_in_tensor(opt, (int)i, &seen->slots[i].stats);
+        result = ampi_place_in_tensor(opt, (int)i, &s->slots[i].stats);
     if (result == AMP_OK) ampi_fill_report(opt, &c);
-    seen->current = result == AMP_OK;
+    s->current = result == AMP_OK;
     return result;
 }
 
@@ -8283,14 +8212,14 @@ AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
 static const amp_iteration *ampi_step_before(const amp_optimizer *opt, uint64_t back) {
     const ampi_seen     *seen   = opt->plan->seen;
     const uint64_t       number = seen->report.iterations - back;
-    const amp_iteration *t      = &seen->record->history[number % AMP_HISTORY];
+    const amp_iteration *t      = &seen->record.history[number % AMP_HISTORY];
     return number && t->iteration == number ? t : NULL;
 }
 
 /* How many of the last steps, at most most, are remembered without a gap. */
 static size_t ampi_remembered(const amp_optimizer *opt, uint64_t most) {
     size_t count = 0;
-    while (count < most && count < AMP_HISTORY && ampi_step_before(opt, count)) count++;
+    while (count < most && ampi_step_before(opt, count)) count++;
     return count;
 }
 
@@ -8317,16 +8246,23 @@ enum {
     AMPI_BEGINNING = 64,  /* steps in which a scale may look for its place                     */
     AMPI_ENOUGH    = 32   /* elements that a share is made of                                  */
 };
+#define AMPI_MUCH 0.25 /* share of gradients that underflow */
 
-/* What advice is made of. */
+/* What advice is made of. Tensors: -1 is none; shares: of gradients that are not 0. */
 typedef struct ampi_case {
     const amp_optimizer *opt;
-    const amp_report    *report;
     const amp_scaler    *scaler;
-    int                  row, here; /* overflows up to the last step: in a row, at this scale */
-    int                  recent;    /* in the last AMPI_RECENT steps                          */
-    int                  late;      /* the same, if there were AMPI_BEGINNING before them     */
-    int                  never;     /* the scale of its own never moves                       */
+    const amp_iteration *last;    /* step; NULL: it is not remembered                          */
+    double row, here;             /* overflows up to it: in a row, at this scale               */
+    double recent, late;          /* in the last AMPI_RECENT; if there were AMPI_BEGINNING before */
+    int    never;                 /* the scale of its own never moves                          */
+    int    nan, rounded;          /* the first with a NaN; and with masters of 16 bits         */
+    double nans, lost;            /* all there are; of its updates                             */
+    int    worst, largest;        /* of fp16: most of it underflows; next to the end of fp16   */
+    double share, above;          /* of them, what underflows                                  */
+    int    headroom, next;        /* of the largest, and of the next                           */
+    double small, weights;        /* in tensors that underflow, and in all                     */
+    double tiny, grads;           /* in all: what underflows, and what there is                */
 } ampi_case;
 
 /* One more. */
@@ -8337,7 +8273,7 @@ static AMPI_PRINTS(5) void ampi_advise(const ampi_case *k, amp_advice_code code,
     va_list     list;
     a->code   = code;
     a->tensor = tensor;
-    memcpy(&a->number, &number, sizeof number);
+    a->number = number;
     ampi_blank(a->text);
     if (tensor >= 0) ampi_tell_tensor(a->text, (size_t)tensor, ampi_tensor(k->opt, tensor)->name);
     va_start(list, format);
@@ -8370,156 +8306,135 @@ static int ampi_bad_master(const amp_optimizer *opt) {
     return -1;
 }
 
-static int ampi_advise_nan(const ampi_case *k) {
-    const ampi_slot     *slots = k->opt->plan->seen->slots;
-    const amp_iteration *last  = ampi_step_before(k->opt, 0);
-    uint64_t             nan   = 0;
-    size_t               i, first = 0;
-    int                  master;
-    for (i = k->opt->plan->num_slots; i-- > 0; nan += slots[i].stats.nan)
-        if (slots[i].stats.nan) first = i;
-    if (!nan || !last || (last->loss_scale > 1.0f && k->row < AMPI_NAN_ROW)) return 0;
-    master = ampi_bad_master(k->opt);
+/* What tensors tell. */
+static void ampi_measure(ampi_case *k) {
+    size_t i;
+    for (i = 0; i < k->opt->plan->num_slots; i++) {
+        const ampi_slot        *slot  = &k->opt->plan->seen->slots[i];
+        const amp_tensor_report t     = ampi_report_of(k->opt, i);
+        const uint64_t          grads = ampi_nonzero(&t);
+        double                  share = 0.0;
+        if (t.stats.nan && k->nan < 0) k->nan = (int)i;
+        k->nans += (double)t.stats.nan;
+        if (k->rounded < 0 && t.updates >= AMPI_ENOUGH && t.rounded == t.updates &&
+            t.lost < t.updates) {
+            k->rounded = (int)i;
+            k->lost    = (double)t.lost / (double)t.updates;
+        }
+        if (slot->grad_type != AMP_F16 || !slot->grad) continue;
+        if (grads >= AMPI_ENOUGH) share = (double)t.f16_small / (double)grads;
+        k->weights += (double)slot->n;
+        k->tiny += (double)t.f16_small;
+        k->grads += (double)grads;
+        if (share >= AMPI_MUCH) k->small += (double)slot->n;
+        if (share >= k->share) {
+            k->share = share;
+            k->worst = (int)i;
+        }
+        if (t.headroom < k->headroom) {
+            k->next     = k->headroom;
+            k->headroom = t.headroom;
+            k->largest  = (int)i;
+            k->above    = share;
+        } else if (t.headroom < k->next) {
+            k->next = t.headroom;
+        }
+    }
+}
+
+static void ampi_advise_nan(const ampi_case *k) {
+    const int master = ampi_bad_master(k->opt);
     if (master >= 0)
-        ampi_advise(k, AMP_ADVICE_NAN, master, (double)nan,
+        ampi_advise(k, AMP_ADVICE_NAN, master, k->nans,
                     "its weights are not all finite, so gradients hold NaN, and no loss scale will "
                     "help: load a state from before");
     else
-        ampi_advise(k, AMP_ADVICE_NAN, (int)first, (double)nan,
+        ampi_advise(k, AMP_ADVICE_NAN, k->nan, k->nans,
                     "the NaN comes from the model, and no loss scale will help; it holds %g of %g",
-                    (double)slots[first].stats.nan, (double)nan);
-    return 1;
+                    (double)k->opt->plan->seen->slots[k->nan].stats.nan, k->nans);
 }
 
 static void ampi_advise_skips(const ampi_case *k) {
     const amp_scaler *s     = k->scaler;
-    const double      scale = (double)s->scale, share = (double)k->late / (double)AMPI_RECENT;
+    const int         most  = k->opt->plan->seen->report.most_tensor;
+    const double      scale = (double)s->scale, share = k->late / AMPI_RECENT;
     if (s->stuck && k->here >= AMPI_ROW)
         ampi_advise(k, AMP_ADVICE_STUCK, -1, k->here,
                     "%g overflows in a row at the least loss scale, %g: lower min_scale, or look "
-                    "for what diverges", (double)k->here, scale);
+                    "for what diverges", k->here, scale);
     if (share > 0.1 && share * ((double)s->growth_interval + 1.0) > 2.0 && !k->never)
-        ampi_advise(k, AMP_ADVICE_TOO_MANY_SKIPS, k->report->most_tensor, k->late,
+        ampi_advise(k, AMP_ADVICE_TOO_MANY_SKIPS, most, k->late,
                     "%g of the last 128 steps overflowed, here most often: raise growth_interval, "
-                    "or clip what spikes", (double)k->late);
+                    "or clip what spikes", k->late);
     if (k->never && scale > 1.0 && k->recent >= 2)
-        ampi_advise(k, AMP_ADVICE_SCALE_TOO_HIGH, k->report->most_tensor, scale,
+        ampi_advise(k, AMP_ADVICE_SCALE_TOO_HIGH, most, scale,
                     "overflows, %g of the last 128 steps do: the loss scale %g is too high, and "
-                    "does not move", (double)k->recent, scale);
-}
-
-/* Where small gradients are, and large ones, of fp16. */
-typedef struct ampi_reach {
-    int      worst, largest;   /* tensors: most of it underflows; next to the end of fp16 */
-    double   share, above;     /* of them, what underflows                                */
-    int      headroom, next;   /* of the largest, and of the next                         */
-    uint64_t small, weights;   /* in tensors that underflow, and in all                   */
-    uint64_t tiny, grads;
-} ampi_reach;
-
-static ampi_reach ampi_measure(const amp_optimizer *opt) {
-    ampi_reach e = {-1, -1, 0.25, 0.0, AMPI_UNBOUNDED, AMPI_UNBOUNDED, 0, 0, 0, 0};
-    size_t     i;
-    for (i = 0; i < opt->plan->num_slots; i++) {
-        const ampi_slot        *slot    = &opt->plan->seen->slots[i];
-        const amp_tensor_report t       = ampi_report_of(opt, i);
-        const uint64_t          nonzero = ampi_nonzero(&t);
-        double                  share   = 0.0;
-        if (slot->grad_type != AMP_F16 || !slot->grad) continue;
-        if (nonzero >= AMPI_ENOUGH) share = (double)t.f16_small / (double)nonzero;
-        e.weights += slot->n;
-        e.tiny += t.f16_small;
-        e.grads += nonzero;
-        if (share >= 0.25) e.small += slot->n;
-        if (share >= e.share) {
-            e.share = share;
-            e.worst = (int)i;
-        }
-        if (t.headroom < e.headroom) {
-            e.next     = e.headroom;
-            e.headroom = t.headroom;
-            e.largest  = (int)i;
-            e.above    = share;
-        } else if (t.headroom < e.next) {
-            e.next = t.headroom;
-        }
-    }
-    return e;
+                    "does not move", k->recent, scale);
 }
 
 /* Gradients that are too small for fp16: what is to be done depends on how large others are. */
 static void ampi_advise_range(const ampi_case *k) {
     const amp_scaler    *s     = k->scaler;
-    const uint64_t       since = k->report->iterations - k->report->sampled;
-    const amp_iteration *last  = ampi_step_before(k->opt, 0);
-    const amp_iteration *then  = ampi_step_before(k->opt, since);
-    const ampi_reach     e     = ampi_measure(k->opt);
-    const double         scale = (double)s->scale, headroom = e.headroom, above = e.next - headroom;
-    const double         share = ampi_percent(e.share), tiny = (double)e.tiny / (double)e.grads;
-    if (e.worst < 0 || !then || then->skip || !last || last->skip || last->tensor >= 0) return;
-    if (e.headroom >= AMPI_HARMLESS) { /* a scale that moves will grow */
+    const amp_report    *r     = &k->opt->plan->seen->report;
+    const amp_iteration *then  = ampi_step_before(k->opt, r->iterations - r->sampled);
+    const double         scale = (double)s->scale, headroom = k->headroom;
+    const double         above = k->next - headroom, share = ampi_percent(k->share);
+    if (k->worst < 0 || !then || then->skip || !k->last || k->last->skip || k->last->tensor >= 0)
+        return;
+    if (k->headroom >= AMPI_HARMLESS) { /* a scale that moves will grow */
         if (k->never || (s->max_scale > 0.0f && s->scale >= s->max_scale))
-            ampi_advise(k, AMP_ADVICE_SCALE_TOO_LOW, e.worst, headroom,
+            ampi_advise(k, AMP_ADVICE_SCALE_TOO_LOW, k->worst, headroom,
                         "%g %% of its gradients are subnormal in fp16: the loss scale %g is too "
                         "low by up to 2^%g", share, scale, headroom);
-    } else if (above >= (double)AMPI_HARMLESS && e.next != AMPI_UNBOUNDED && e.above < 0.25) {
-        ampi_advise(k, AMP_ADVICE_KEEP_FP32, e.largest, above,
+    } else if (above >= AMPI_HARMLESS && k->next != AMPI_UNBOUNDED && k->above < AMPI_MUCH) {
+        ampi_advise(k, AMP_ADVICE_KEEP_FP32, k->largest, above,
                     "its gradients are 2^%g above all others', which underflow: keep them in fp32",
                     above);
-    } else if (2 * e.small >= e.weights) {
-        ampi_advise(k, AMP_ADVICE_USE_BF16, -1, tiny,
+    } else if (2.0 * k->small >= k->weights) {
+        ampi_advise(k, AMP_ADVICE_USE_BF16, -1, k->tiny / k->grads,
                     "%g %% of gradients are subnormal in fp16 while others are near its end: use "
-                    "bf16", ampi_percent(tiny));
+                    "bf16", ampi_percent(k->tiny / k->grads));
     } else {
-        ampi_advise(k, AMP_ADVICE_UNDERFLOW, e.worst, e.share,
+        ampi_advise(k, AMP_ADVICE_UNDERFLOW, k->worst, k->share,
                     "%g %% of its gradients are subnormal at the loss scale %g, which cannot be "
                     "larger", share, scale);
     }
 }
 
-static void ampi_advise_masters(const ampi_case *k) {
-    size_t i;
-    for (i = 0; i < k->opt->plan->num_slots; i++) {
-        const amp_tensor_report t     = ampi_report_of(k->opt, i);
-        const double            share = (double)t.lost / (double)t.updates;
-        if (t.updates < AMPI_ENOUGH || t.rounded != t.updates || t.lost == t.updates) continue;
-        ampi_advise(k, AMP_ADVICE_MASTERS, (int)i, share,
-                    "its masters are rounded to 16 bits, and a step loses %g %% of updates: keep "
-                    "master weights in fp32", ampi_percent(share));
-        return;
-    }
-}
-
-/* Overflows among the last steps. */
-static void ampi_count_overflows(ampi_case *k) {
+static AMPI_NOINLINE void ampi_judge(const amp_optimizer *opt) {
+    ampi_seen           *seen = opt->plan->seen;
+    const uint32_t       fp   = ampi_fp_begin(), rules = seen->scaler.rules;
     const amp_iteration *t;
+    ampi_case            k;
     int                  i;
-    for (i = 0; i < AMP_HISTORY && (t = ampi_step_before(k->opt, (uint64_t)i)) != NULL; i++) {
+    memset(&k, 0, sizeof k);
+    k.opt      = opt;
+    k.scaler   = &seen->scaler;
+    k.last     = ampi_step_before(opt, 0);
+    k.never    = (rules & AMPI_GROW_MASK) == AMPI_GROW_NEVER || (rules & AMPI_DISABLED);
+    k.share    = AMPI_MUCH;
+    k.nan      = k.rounded = k.worst = k.largest = -1;
+    k.headroom = k.next = AMPI_UNBOUNDED;
+    seen->num_advice = 0;
+    for (i = 0; (t = ampi_step_before(opt, (uint64_t)i)) != NULL; i++) {
         const int overflow = t->skip == (uint32_t)AMP_SKIP_OVERFLOW;
         const int bad      = overflow || t->tensor >= 0; /* a disabled scaler steps on */
-        if (i < AMPI_RECENT) k->recent += overflow;
-        if (k->row == i) k->row += bad;
-        if (k->here == i && memcmp(&t->loss_scale, &k->scaler->scale, 4) == 0) k->here += bad;
+        if (i < AMPI_RECENT) k.recent += overflow;
+        if (k.row >= i) k.row += bad;
+        if (k.here >= i && memcmp(&t->loss_scale, &k.scaler->scale, 4) == 0) k.here += bad;
     }
-    if (i >= AMPI_RECENT + AMPI_BEGINNING) k->late = k->recent;
-}
-
-static AMPI_NOINLINE void ampi_judge(const amp_optimizer *opt) {
-    ampi_seen     *seen = opt->plan->seen;
-    const uint32_t fp   = ampi_fp_begin(), rules = seen->scaler.rules;
-    ampi_case      k;
-    memset(&k, 0, sizeof k);
-    k.opt            = opt;
-    k.report         = &seen->report;
-    k.scaler         = &seen->scaler;
-    k.never          = (rules & AMPI_GROW_MASK) == AMPI_GROW_NEVER || (rules & AMPI_DISABLED);
-    seen->num_advice = 0;
-    ampi_count_overflows(&k);
-    if (!ampi_advise_nan(&k)) {
+    if (i >= AMPI_RECENT + AMPI_BEGINNING) k.late = k.recent;
+    ampi_measure(&k);
+    if (k.nan >= 0 && k.last && (k.last->loss_scale <= 1.0f || k.row >= AMPI_NAN_ROW)) {
+        ampi_advise_nan(&k);
+    } else {
         ampi_advise_skips(&k);
         ampi_advise_range(&k);
     }
-    ampi_advise_masters(&k);
+    if (k.rounded >= 0)
+        ampi_advise(&k, AMP_ADVICE_MASTERS, k.rounded, k.lost,
+                    "its masters are rounded to 16 bits, and a step loses %g %% of updates: keep "
+                    "master weights in fp32", ampi_percent(k.lost));
     ampi_fp_end(fp);
 }
 
@@ -8611,7 +8526,13 @@ static void ampi_print_tensor(ampi_text *t, const amp_optimizer *opt, size_t i) 
     ampi_print_char(t, '}');
 }
 
-static void ampi_print_report(ampi_text *t, const amp_report *r) {
+static AMPI_NOINLINE void ampi_print_json(ampi_text *t, const amp_optimizer *opt) {
+    ampi_seen        *seen  = opt->plan->seen;
+    const amp_report *r     = &seen->report;
+    const size_t      steps = ampi_remembered(opt, r->iterations - seen->told);
+    size_t            i;
+    int               k;
+    t->json = 1;
     ampi_print(t, "{\"iterations\":%g", (double)r->iterations);
     ampi_print_counts(t, &r->steps, "steps overflows spikes asked growths backoffs");
     ampi_print(t, ",\"norm\":%g,\"loss_scale\":%g,\"stuck\":%g,\"headroom\":%g,"
@@ -8620,15 +8541,6 @@ static void ampi_print_report(ampi_text *t, const amp_report *r) {
                (double)r->first_tensor, (double)r->first_iteration, (double)r->most_tensor);
     ampi_print_counts(t, &r->most_overflows, "most_overflows sampled grads f16_zero f16_small "
                                              "bf16_zero bf16_small updates lost");
-}
-
-static AMPI_NOINLINE void ampi_print_json(ampi_text *t, const amp_optimizer *opt) {
-    ampi_seen   *seen  = opt->plan->seen;
-    const size_t steps = ampi_remembered(opt, seen->report.iterations - seen->told);
-    size_t       i;
-    int          k;
-    t->json = 1;
-    ampi_print_report(t, &seen->report);
     ampi_print(t, ",\"history\":[");
     for (i = steps; i-- > 0;) {
         const amp_iteration *at = ampi_step_before(opt, i);
@@ -8647,7 +8559,7 @@ static AMPI_NOINLINE void ampi_print_json(ampi_text *t, const amp_optimizer *opt
         ampi_print_char(t, '}');
     }
     ampi_print(t, "]}\n");
-    if (!t->failed) seen->told = seen->report.iterations;
+    if (!t->failed) seen->told = r->iterations;
 }
 
 /* A number of a table; a dash for one below 0, which is none. */
@@ -8661,28 +8573,10 @@ static void ampi_print_share(ampi_text *t, size_t column, uint64_t some, uint64_
     ampi_print_cell(t, column, all ? ampi_percent((double)some / (double)all) : -1.0, " %");
 }
 
-static void ampi_print_row(ampi_text *t, const amp_optimizer *opt, size_t i) {
-    const amp_tensor_report r = ampi_report_of(opt, i);
-    char                    name[30];
-    memset(name, 0, sizeof name);
-    if (r.name) memcpy(name, r.name, ampi_min(strlen(r.name), sizeof name - 1));
-    ampi_print(t, "  %s", name[0] ? name : "-");
-    ampi_print_cell(t, 32, (double)r.stats.max_finite, "");
-    ampi_print_cell(t, 46, r.headroom == AMPI_UNBOUNDED ? -1.0 : r.headroom, "");
-    ampi_print_share(t, 56, r.stats.zeros, opt->plan->seen->slots[i].n);
-    ampi_print_cell(t, 65, (double)r.overflows, "");
-    if (opt->plan->seen->report.sampled) {
-        ampi_print_share(t, 76, r.f16_small, ampi_nonzero(&r));
-        ampi_print_share(t, 90, r.lost, r.updates);
-    }
-    ampi_print_char(t, '\n');
-}
-
 static AMPI_NOINLINE void ampi_print_table(ampi_text *t, const amp_optimizer *opt) {
     const ampi_seen  *seen = opt->plan->seen;
     const amp_report *r    = &seen->report;
-    size_t            i;
-    int               k;
+    int               i;
     ampi_print(t, "iterations %g, steps %g, skipped %g (overflows %g, spikes %g, asked %g)\n",
                (double)r->iterations, (double)r->steps,
                (double)(r->overflows + r->spikes + r->asked), (double)r->overflows,
@@ -8695,9 +8589,23 @@ static AMPI_NOINLINE void ampi_print_table(ampi_text *t, const amp_optimizer *op
                    (double)r->most_tensor);
     ampi_print(t, "  gradient, scaled              largest       headroom  zeros    overflows%s\n",
                r->sampled ? "  subnormal     updates lost" : "");
-    for (i = 0; i < opt->plan->num_slots; i++) ampi_print_row(t, opt, i);
-    for (k = 0; k < seen->num_advice; k++)
-        ampi_print(t, "%s: %s\n", amp_advice_name(seen->advice[k].code), seen->advice[k].text);
+    for (i = 0; i < (int)opt->plan->num_slots; i++) {
+        const amp_tensor_report x    = ampi_report_of(opt, (size_t)i);
+        const char             *name = x.name && *x.name ? x.name : "-";
+        ampi_print_text(t, "  ");
+        while (*name && t->used < 31) ampi_print_char(t, *name++);
+        ampi_print_cell(t, 32, (double)x.stats.max_finite, "");
+        ampi_print_cell(t, 46, x.headroom == AMPI_UNBOUNDED ? -1.0 : x.headroom, "");
+        ampi_print_share(t, 56, x.stats.zeros, seen->slots[i].n);
+        ampi_print_cell(t, 65, (double)x.overflows, "");
+        if (r->sampled) {
+            ampi_print_share(t, 76, x.f16_small, ampi_nonzero(&x));
+            ampi_print_share(t, 90, x.lost, x.updates);
+        }
+        ampi_print_char(t, '\n');
+    }
+    for (i = 0; i < seen->num_advice; i++)
+        ampi_print(t, "%s: %s\n", amp_advice_name(seen->advice[i].code), seen->advice[i].text);
 }
 
 /* Look, judge and write. */
@@ -8783,59 +8691,33 @@ AMPI_STATIC_ASSERT(ampi_rules_are_all,
 static const struct ampi_op_row { const char *name, *rules; } ampi_ops[] = {AMP_OP_LIST(AMPI_OP)};
 #undef AMPI_OP
 
-/* What other sources call an op, beyond capitals and underscores: words with a space between. */
-static const struct ampi_alias { amp_op op; const char *names; } ampi_aliases[] = {
-    {AMP_OP_SCALED_DOT_PRODUCT_ATTENTION, "attention sdpa mha"},
-    {AMP_OP_BMM, "batch_matmul batch_matmul_v2"},
-    {AMP_OP_CONV2D, "depthwise_conv2d_native"},
-    {AMP_OP_CONV_TRANSPOSE2D, "conv2d_backprop_input"},
-    {AMP_OP_CONV_TRANSPOSE3D, "conv3d_backprop_input_v2"},
-    {AMP_OP_BATCH_NORM, "fused_batch_norm fused_batch_norm_v2 fused_batch_norm_v3"},
-    {AMP_OP_LAYER_NORM, "native_layer_norm"},
-    {AMP_OP_RECIPROCAL, "inv"},
-    {AMP_OP_SILU, "swish"},
-    {AMP_OP_ADD, "add_v2 add_n"},
-    {AMP_OP_DIV, "real_div"},
-    {AMP_OP_CAT, "concat concat_v2"},
-    {AMP_OP_CROSS_ENTROPY,
-     "softmax_cross_entropy_with_logits "
-     "sparse_softmax_cross_entropy_with_logits cross_entropy_loss"},
-    {AMP_OP_NLL_LOSS, "nll_loss2d"},
-    {AMP_OP_MSE_LOSS, "l2_loss mse"},
-    {AMP_OP_BINARY_CROSS_ENTROPY, "bce bce_loss"},
-    {AMP_OP_BCE_WITH_LOGITS, "binary_cross_entropy_with_logits bce_with_logits_loss"},
-    {AMP_OP_MAX_POOL2D, "max_pool max_pool_v2"},
-    {AMP_OP_AVG_POOL2D, "avg_pool"},
-    {AMP_OP_UPSAMPLE_NEAREST,
-     "resize_nearest_neighbor upsample_nearest1d "
-     "upsample_nearest2d upsample_nearest3d"},
-    {AMP_OP_UPSAMPLE_BILINEAR, "resize_bilinear interpolate upsample_bilinear2d"},
-    {AMP_OP_UPSAMPLE_LINEAR, "upsample_linear1d"},
-    {AMP_OP_UPSAMPLE_TRILINEAR, "upsample_trilinear3d"},
-    {AMP_OP_UPSAMPLE_BICUBIC, "upsample_bicubic2d"},
-    {AMP_OP_GRID_SAMPLER, "grid_sample"},
-    {AMP_OP_BIAS_ADD, "bias_add_v1"},
-    {AMP_OP_STACK, "pack"},
-    {AMP_OP_GATHER, "gather_v2"},
-    {AMP_OP_SELECT, "select_v2"},
-    {AMP_OP_PAD, "pad_v2"},
-    {AMP_OP_REFLECTION_PAD, "mirror_pad reflection_pad1d reflection_pad2d"},
-    {AMP_OP_FFT, "fft_fft fft_ifft fft_rfft"},
-    {AMP_OP_CHOLESKY, "linalg_cholesky"},
-    {AMP_OP_INVERSE, "linalg_inv"},
-    {AMP_OP_PINVERSE, "linalg_pinv"},
-    {AMP_OP_LU, "linalg_lu"},
-    {AMP_OP_QR, "linalg_qr"},
-    {AMP_OP_SVD, "linalg_svd linalg_svdvals"},
-    {AMP_OP_EIG, "linalg_eig linalg_eigh"},
-    {AMP_OP_LSTSQ, "linalg_lstsq"},
-    {AMP_OP_COMPARE, "eq ne lt le gt ge equal not_equal less less_equal greater greater_equal"},
-    {AMP_OP_SLICE, "strided_slice"},
-    {AMP_OP_LSTM_CELL, "block_lstm lstm_block_cell"},
-    {AMP_OP_GRU_CELL, "gru_block_cell"},
-    {AMP_OP_QUANTILE, "nanquantile"},
-    {AMP_OP_REPLICATION_PAD, "replication_pad1d replication_pad2d replication_pad3d"},
-    {AMP_OP_FAKE_QUANTIZE, "fake_quantize_per_tensor_affine"}};
+/* What other sources call an op, beyond capitals and underscores: behind its name here. */
+static const char *const ampi_aliases[] = {
+    "scaled_dot_product_attention attention sdpa mha", "bmm batch_matmul batch_matmul_v2",
+    "conv2d depthwise_conv2d_native", "conv_transpose2d conv2d_backprop_input",
+    "conv_transpose3d conv3d_backprop_input_v2",
+    "batch_norm fused_batch_norm fused_batch_norm_v2 fused_batch_norm_v3",
+    "layer_norm native_layer_norm", "reciprocal inv", "silu swish", "add add_v2 add_n",
+    "div real_div", "cat concat concat_v2",
+    "cross_entropy softmax_cross_entropy_with_logits sparse_softmax_cross_entropy_with_logits "
+    "cross_entropy_loss", "nll_loss nll_loss2d", "mse_loss l2_loss mse",
+    "binary_cross_entropy bce bce_loss",
+    "bce_with_logits binary_cross_entropy_with_logits bce_with_logits_loss",
+    "max_pool2d max_pool max_pool_v2", "avg_pool2d avg_pool",
+    "upsample_nearest resize_nearest_neighbor upsample_nearest1d upsample_nearest2d "
+    "upsample_nearest3d", "upsample_bilinear resize_bilinear interpolate upsample_bilinear2d",
+    "upsample_linear upsample_linear1d", "upsample_trilinear upsample_trilinear3d",
+    "upsample_bicubic upsample_bicubic2d", "grid_sampler grid_sample", "bias_add bias_add_v1",
+    "stack pack", "gather gather_v2", "select select_v2", "pad pad_v2",
+    "reflection_pad mirror_pad reflection_pad1d reflection_pad2d", "fft fft_fft fft_ifft fft_rfft",
+    "cholesky linalg_cholesky", "inverse linalg_inv", "pinverse linalg_pinv", "lu linalg_lu",
+    "qr linalg_qr", "svd linalg_svd linalg_svdvals", "eig linalg_eig linalg_eigh",
+    "lstsq linalg_lstsq",
+    "compare eq ne lt le gt ge equal not_equal less less_equal greater greater_equal",
+    "slice strided_slice", "lstm_cell block_lstm lstm_block_cell", "gru_cell gru_block_cell",
+    "quantile nanquantile",
+    "replication_pad replication_pad1d replication_pad2d replication_pad3d",
+    "fake_quantize fake_quantize_per_tensor_affine"};
 
 /* ORDER amp_policy */
 static const char *const ampi_policy_names[] = {
@@ -8859,7 +8741,8 @@ static int ampi_find_op(const char *name, size_t length) {
     for (i = 0; i < (size_t)AMP_NUM_OPS; i++)
         if (ampi_named(name, length, ampi_ops[i].name)) return (int)i;
     for (i = 0; i < sizeof ampi_aliases / sizeof ampi_aliases[0]; i++)
-        if (ampi_named(name, length, ampi_aliases[i].names)) return (int)ampi_aliases[i].op;
+        if (ampi_named(name, length, ampi_aliases[i]))
+            return ampi_find_op(ampi_aliases[i], strcspn(ampi_aliases[i], " "));
     return -1;
 }
 
@@ -8874,24 +8757,30 @@ AMP_DEF const char *amp_op_name(amp_op op) {
     return (unsigned)op < (unsigned)AMP_NUM_OPS ? ampi_ops[op].name : NULL;
 }
 
-static uint8_t ampi_policy_rule(amp_policy policy, int op) {
-    char letter = ampi_policy_columns[policy];
-    if (letter <= '9') letter = ampi_ops[op].rules[letter - '0'];
-    else if (policy == AMP_POLICY_APEX_O2 && op == (int)AMP_OP_BATCH_NORM) letter = 'K';
-    return (uint8_t)(strchr(ampi_rule_letters, letter) - ampi_rule_letters);
-}
-
 /* ------------------------------------------------------------- >>impl  autocast */
 
+/* A policy without a word of its user. */
+static void ampi_set_policy(amp_autocast *ac, amp_policy policy, amp_dtype low) {
+    const char column = ampi_policy_columns[policy];
+    int        i;
+    ac->policy = policy;
+    ac->dtype  = low ? low : AMP_F16;
+    ac->off = ac->tf32 = ac->num_overrides = 0;
+    memset(ac->overrides, 0, sizeof ac->overrides);
+    memset(ac->ops, 0, sizeof ac->ops);
+    for (i = 0; i < (int)AMP_NUM_OPS; i++) {
+        const char rule = column <= '9' ? ampi_ops[i].rules[column - '0'] : column;
+        ac->ops[i].rule = (uint8_t)(strchr(ampi_rule_letters, rule) - ampi_rule_letters);
+    }
+    if (policy == AMP_POLICY_APEX_O2) ac->ops[AMP_OP_BATCH_NORM].rule = AMPI_KEEP;
+}
+
 AMP_DEF amp_result amp_autocast_init(amp_autocast *ac, amp_policy policy, amp_dtype dtype) {
-    int i;
     if (!ac) return AMP_ERROR_INVALID_ARGUMENT;
     if ((unsigned)policy >= (unsigned)AMPI_NUM_POLICIES || !amp_dtype_size(dtype))
         return AMP_ERROR_INVALID_ENUM;
     memset(ac, 0, sizeof *ac);
-    ac->policy = policy;
-    ac->dtype  = dtype ? dtype : ampi_policy_types[policy] ? ampi_policy_types[policy] : AMP_F16;
-    for (i = 0; i < (int)AMP_NUM_OPS; i++) ac->ops[i].rule = ampi_policy_rule(policy, i);
+    ampi_set_policy(ac, policy, dtype ? dtype : ampi_policy_types[policy]);
     return AMP_OK;
 }
 
@@ -8948,13 +8837,13 @@ static int ampi_matches(const char *pattern, const char *name) {
             star = ++pattern;
             from = name;
         } else if (*pattern == *name) {
-            if (!*name) return 1;
+            if (!*name++) return 1;
             pattern++;
-            name++;
-        } else {
-            if (!star || !*from) return 0;
+        } else if (star && *from) {
             pattern = star;
             name    = ++from;
+        } else {
+            return 0;
         }
     }
 }
@@ -8988,16 +8877,12 @@ AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_
     }
     type = seen == 1u << AMP_F16 ? AMP_F16 : seen == 1u << AMP_BF16 ? AMP_BF16 : AMP_F32;
     if (ampi_autocast_active(ac)) rule = ampi_rule_for(ac, op, &low);
-    switch (rule) {
-    case AMPI_LOW: type = low; break;
-    case AMPI_FP32: type = AMP_F32; break;
-    case AMPI_PROMOTE:
-        type = seen & 1u << AMP_F32 ? AMP_F32 : low;
-        if (seen & ~(1u << AMP_F32 | 1u << low)) return AMP_ERROR_MIXED_TYPES;
-        break;
-    case AMPI_BANNED: return AMP_ERROR_BANNED;
-    default: break;
-    }
+    if (rule == AMPI_BANNED) return AMP_ERROR_BANNED;
+    if (rule == AMPI_PROMOTE && seen & ~(1u << AMP_F32 | 1u << low))
+        return AMP_ERROR_MIXED_TYPES;
+    if (rule == AMPI_PROMOTE) type = seen & 1u << AMP_F32 ? AMP_F32 : low;
+    if (rule == AMPI_FP32) type = AMP_F32;
+    if (rule == AMPI_LOW) type = low;
     if (compute) *compute = rule == AMPI_KEEP ? AMP_F32 : type;
     if (output) *output = type;
     return AMP_OK;
@@ -9028,69 +8913,52 @@ static int ampi_override_all(amp_autocast *ac, amp_dtype low, const char *word, 
     ac->off |= off;
     ac->tf32 |= tf32;
     if (type > 0) ac->dtype = (amp_dtype)type;
-    if (policy >= 0) {
-        const amp_autocast before = *ac;
-        const amp_dtype    named  = ampi_policy_types[policy];
-        amp_autocast_init(ac, (amp_policy)policy, named ? named : low);
-        memcpy(ac->scopes, before.scopes, sizeof ac->scopes);
-        ac->depth = before.depth;
-        ac->cache = before.cache;
-    }
+    if (policy >= 0)
+        ampi_set_policy(ac, (amp_policy)policy,
+                        ampi_policy_types[policy] ? ampi_policy_types[policy] : low);
     return off || tf32 || type > 0 || policy >= 0;
 }
 
-/* One word of an override. Returns where it is wrong, or NULL. */
+/* One word of an override. Returns where it is wrong, and ac is of no use then, or NULL. */
 static const char *ampi_override_word(amp_autocast *ac, amp_dtype low, const char *word,
                                       size_t length) {
-    const char    *equals = (const char *)memchr(word, '=', length);
-    const int      is_op  = length > 3 && ampi_named(word, 2, "op") && word[2] == ':';
-    ampi_override *o      = &ac->overrides[ac->num_overrides];
-    ampi_ruling    ruling;
-    size_t         before;
-    int            op;
+    const char  *equals = (const char *)memchr(word, '=', length);
+    const size_t before = equals ? (size_t)(equals - word) : 0;
+    ampi_ruling *ruling;
     if (!equals) return ampi_override_all(ac, low, word, length) ? NULL : word;
-    before = (size_t)(equals - word);
-    op     = is_op ? ampi_find_op(word + 3, before - 3) : -1;
-    if (is_op && op < 0) return word + 3;
-    if (!is_op && (!before || before >= AMP_MAX_PATTERN || ac->num_overrides >= AMP_MAX_OVERRIDES))
-        return word;
-    if (!ampi_read_rule(equals + 1, length - before - 1, &ruling)) return equals + 1;
-    if (is_op) {
-        ac->ops[op] = ruling;
-        return NULL;
+    if (before > 2 && ampi_named(word, 2, "op") && word[2] == ':') {
+        const int op = ampi_find_op(word + 3, before - 3);
+        if (op < 0) return word + 3;
+        ruling = &ac->ops[op];
+    } else {
+        ampi_override *o = &ac->overrides[ac->num_overrides++];
+        if (!before || before >= AMP_MAX_PATTERN || ac->num_overrides > AMP_MAX_OVERRIDES)
+            return word;
+        memcpy(o->pattern, word, before);
+        ruling = &o->ruling;
     }
-    memcpy(o->pattern, word, before);
-    o->ruling = ruling;
-    ac->num_overrides++;
-    return NULL;
-}
-
-/* The length of the word that *text comes to next, behind what separates words; 0: none. */
-static size_t ampi_word(const char **text) {
-    static const char separators[] = ",; \t\n\r";
-    *text += strspn(*text, separators);
-    return strcspn(*text, separators);
+    return ampi_read_rule(equals + 1, length - before - 1, ruling) ? NULL : equals + 1;
 }
 
 /* Words over ac. low: of what AMP_DTYPE says that model copies are, and no word may contradict it;
    AMP_F32: nothing said. A policy whose name says no type leaves that to whoever has said one. */
 static amp_result ampi_override_by(amp_autocast *ac, amp_dtype low, const char *text,
                                    size_t *position) {
-    amp_autocast changed = *ac;
-    const char  *word    = text;
-    size_t       length;
+    static const char separators[] = ",; \t\n\r";
+    amp_autocast      changed = *ac;
+    const char       *word;
+    size_t            length;
     if (low) changed.dtype = low;
-    for (; (length = ampi_word(&word)) != 0; word += length) {
-        const char *wrong  = ampi_override_word(&changed, low, word, length);
-        const int   gemm   = changed.ops[AMP_OP_GEMM].dtype;
-        amp_result  result = AMP_ERROR_PARSE;
-        if (!wrong && low && (changed.dtype != low || (gemm && gemm != (int)low))) {
-            wrong  = word;
-            result = AMP_ERROR_MIXED_TYPES;
-        }
-        if (!wrong) continue;
-        if (position) *position = (size_t)(wrong - text);
-        return result;
+    for (word = text; *(word += strspn(word, separators)); word += length) {
+        const char *wrong;
+        int         gemm, mixed;
+        length = strcspn(word, separators);
+        wrong  = ampi_override_word(&changed, low, word, length);
+        gemm   = changed.ops[AMP_OP_GEMM].dtype;
+        mixed  = low && (changed.dtype != low || (gemm && gemm != (int)low));
+        if (!wrong && !mixed) continue;
+        if (position) *position = (size_t)((wrong ? wrong : word) - text);
+        return wrong ? AMP_ERROR_PARSE : AMP_ERROR_MIXED_TYPES;
     }
     *ac = changed;
     return AMP_OK;
@@ -9103,7 +8971,7 @@ AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, siz
 
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position) {
-    const char *text = getenv("AMP_POLICY"), *dtype, *enable;
+    const char *text = getenv("AMP_POLICY"), *dtype, *enable, *wrong = NULL;
     size_t      dtype_length, enable_length;
     int         low, on;
     if (!ac) return AMP_ERROR_INVALID_ARGUMENT;
@@ -9111,17 +8979,15 @@ AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, s
     enable = ampi_env("AMP_ENABLE", &enable_length);
     low    = ampi_find_type(dtype, dtype_length);
     on     = ampi_find_switch(enable, enable_length);
-    if ((enable_length && on < 0) || (on != 0 && dtype_length && low < 0)) {
-        if (value) *value = enable_length && on < 0 ? enable : dtype;
-        if (position) *position = 0;
-        return AMP_ERROR_PARSE;
-    }
-    if (value) *value = text;
-    if (on == 0 || (low == 0 && !text)) {
-        ac->off = 1;
-        return AMP_OK;
-    }
-    return ampi_override_by(ac, low > 0 ? (amp_dtype)low : AMP_F32, text ? text : "", position);
+    if (on != 0 && dtype_length && low < 0) wrong = dtype;
+    if (enable_length && on < 0) wrong = enable;
+    if (value) *value = wrong ? wrong : text;
+    if (wrong && position) *position = 0;
+    if (wrong) return AMP_ERROR_PARSE;
+    if (on != 0 && (low != 0 || text))
+        return ampi_override_by(ac, low > 0 ? (amp_dtype)low : AMP_F32, text ? text : "", position);
+    ac->off = 1;
+    return AMP_OK;
 }
 #endif
 
@@ -9132,39 +8998,31 @@ AMP_DEF const char *amp_autocast_unmatched(const amp_autocast *ac, int i) {
     return NULL;
 }
 
-static void ampi_dump_rule(ampi_text *t, const char *name, const ampi_ruling *r, amp_dtype low,
-                           const char *reason) {
-    const char *const said   = ampi_type_names[r->dtype ? r->dtype : (int)low];
-    const char *const type   = r->rule == AMPI_LOW      ? said
-                               : r->rule == AMPI_FP32   ? "fp32"
-                               : r->rule == AMPI_BANNED ? "-"
-                                                        : "inputs'";
-    const char *const cells[] = {name, ampi_rule_names[r->rule],
-                                 r->rule == AMPI_KEEP ? "fp32" : type, type};
-    size_t i;
-    for (i = 0; i < 4; i++) {
-        ampi_print_text(t, cells[i]);
-        ampi_print_to(t, 34 + 9 * i);
-    }
-    ampi_print(t, "%s\n", reason);
-}
-
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user) {
     char      line[160];
     ampi_text t = {line, sizeof line, 0, write_fn, user, 0, 0};
-    int       i;
+    int       i, k;
     if (!ac || !write_fn) return AMP_ERROR_INVALID_ARGUMENT;
     ampi_print(&t, "policy %s, low %s%s%s\n", ampi_policy_names[ac->policy],
-             ampi_type_names[ac->dtype], ac->off ? ", off" : "", ac->tf32 ? ", tf32" : "");
+               ampi_type_names[ac->dtype], ac->off ? ", off" : "", ac->tf32 ? ", tf32" : "");
     ampi_print(&t, "op                                rule     compute  return   reason\n");
-    for (i = 0; i < (int)AMP_NUM_OPS; i++)
-        ampi_dump_rule(&t, ampi_ops[i].name, &ac->ops[i], ac->dtype,
-                       ac->ops[i].overridden ? "override" : "policy");
-    for (i = 0; i < ac->num_overrides; i++) {
-        const ampi_override *o = &ac->overrides[i];
-        ampi_print_text(&t, "layers ");
-        ampi_dump_rule(&t, o->pattern, &o->ruling, ac->dtype,
-                       o->hits ? "override" : "override, matched nothing yet");
+    for (i = 0; i < (int)AMP_NUM_OPS + ac->num_overrides; i++) { /* ops, then layers */
+        const ampi_override *o = i < (int)AMP_NUM_OPS ? NULL : &ac->overrides[i - (int)AMP_NUM_OPS];
+        const ampi_ruling   *r = o ? &o->ruling : &ac->ops[i];
+        const char *const    low  = ampi_type_names[r->dtype ? r->dtype : (int)ac->dtype];
+        const char *const    type = r->rule == AMPI_LOW      ? low
+                                    : r->rule == AMPI_FP32   ? "fp32"
+                                    : r->rule == AMPI_BANNED ? "-"
+                                                             : "inputs'";
+        const char *const cells[] = {o ? o->pattern : ampi_ops[i].name, ampi_rule_names[r->rule],
+                                     r->rule == AMPI_KEEP ? "fp32" : type, type};
+        if (o) ampi_print_text(&t, "layers ");
+        for (k = 0; k < 4; k++) {
+            ampi_print_text(&t, cells[k]);
+            ampi_print_to(&t, 34 + 9 * (size_t)k);
+        }
+        ampi_print(&t, "%s%s\n", r->overridden ? "override" : "policy",
+                   o && !o->hits ? ", matched nothing yet" : "");
     }
     return t.failed ? AMP_ERROR_WRITE : AMP_OK;
 }
@@ -9283,13 +9141,13 @@ static const void *ampi_model_copy(amp_cache *cache, const ampi_matrix *m) {
         for (i = 0; plan && i < plan->num_slots; i++) {
             const ampi_slot *s    = &plan->host_slots[i];
             const float     *from = (const float *)s->master.data;
+            const amp_dtype  type = s->model ? s->model_type : AMP_F32;
             const char      *copy;
             if (s->master.format != AMP_FORMAT_F32 || !from ||
                 !ampi_within(m->x, ampi_extent(m), from, (size_t)s->n))
                 continue;
-            if (s->model && s->model_type != AMP_F32 && s->model_type != m->type)
-                cache->mismatches++;
-            if (!s->model || s->model_type != m->type) return NULL;
+            cache->mismatches += type != AMP_F32 && type != m->type;
+            if (type != m->type) return NULL;
             copy = (const char *)s->model + 2 * (size_t)(m->x - from);
             return (uintptr_t)copy % 16 == 0 && m->ld % 8 == 0 ? copy : NULL;
         }
@@ -9416,7 +9274,7 @@ static amp_result ampi_cache_get(amp_cache *cache, const float *x, size_t rows, 
     else result = ampi_cache_copy(cache, &m, &offset);
     if (result != AMP_OK) return result;
     *copy    = own ? own : cache->memory + offset;
-    *copy_ld = own ? ld : ampi_copy_ld(&m);
+    *copy_ld = ampi_copy_ld(&m); /* that of a model copy is ld */
     return AMP_OK;
 }
 
