@@ -5733,6 +5733,7 @@ static int ampi_is_part(uint64_t version) { return (version & 255u) >= 3 && (ver
 typedef enum ampi_walk { AMPI_COUNT, AMPI_SAVE, AMPI_VERIFY, AMPI_LOAD } ampi_walk;
 
 struct ampi_archive {
+    const amp_optimizer *opt;
     unsigned char *room;       /* of a block, for halves of masters                             */
     ampi_walk      walk;
     uint64_t       version, rank, ranks; /* whose part it is; in a part they are in the file   */
@@ -5745,7 +5746,6 @@ struct ampi_archive {
     uint64_t       tables;     /* bytes of the body in front of masters and moments             */
     uint64_t       common;     /* hash of the numbers and names that all ranks have alike        */
     amp_result     result;     /* the first error; nothing moves after it                       */
-    char          *problem;
 };
 
 /* What is saved beside masters and moments; the scaler in control, also a shared one. */
@@ -5835,7 +5835,8 @@ static void ampi_walk_members(ampi_archive *a, void *first, const char *sizes) {
 /* The file is not this optimizer's: what differs, once. */
 static void ampi_differs(ampi_archive *a, const char *what, uint64_t theirs, uint64_t ours) {
     a->result = AMP_ERROR_MISMATCH;
-    ampi_tell(a->problem, "%s is %g in the file, not %g", what, (double)theirs, (double)ours);
+    ampi_tell(a->opt->desc.problem, "%s is %g in the file, not %g", what, (double)theirs,
+              (double)ours);
 }
 
 /* A number that must be the same in the file. */
@@ -5854,7 +5855,7 @@ static void ampi_tell_name(ampi_archive *a, uint64_t length) {
     for (i = 0; i < n; i++) /* whatever a file may hold */
         text[i] = a->bytes[a->used + i] < ' ' ? '?' : (char)a->bytes[a->used + i];
     a->result = AMP_ERROR_MISMATCH;
-    ampi_tell(a->problem, "its name in the file is \"%s\"", text);
+    ampi_tell(a->opt->desc.problem, "its name in the file is \"%s\"", text);
 }
 
 static void ampi_name(ampi_archive *a, const char *name) {
@@ -5887,100 +5888,86 @@ static void ampi_swap(unsigned char *p, size_t n, size_t size) {
     }
 }
 
-/* An array in backend memory that begins with element first of its tensor, n elements of size
-   bytes; or beside a model what a master is that is not of fp32, which a file has of 4 bytes. */
-typedef struct ampi_section {
-    const ampi_slot *coded; /* whose masters they are, or NULL */
-    void    *x;
-    size_t   size;
-    uint64_t first, n;
-} ampi_section;
+/* An array of a slot, and the bytes of an element in the file: of a master that is coded beside a
+   model 4; grouped: of a scale for each group. */
+typedef struct ampi_section { void *x; size_t size; int coded, grouped; } ampi_section;
 
 /* From backend memory to save, or to it to load. */
-static void ampi_transfer(ampi_archive *a, const amp_backend *b, void *there, void *here,
-                          size_t num_bytes) {
-    const int save = a->walk == AMPI_SAVE;
+static void ampi_transfer(ampi_archive *a, void *there, void *here, size_t num_bytes) {
+    const amp_backend *b    = &a->opt->backend;
+    const int          save = a->walk == AMPI_SAVE;
     if (a->result == AMP_OK && num_bytes)
         a->result = b->functions->copy_fn(b, save ? here : there, save ? there : here, num_bytes,
                                           save ? AMPI_TO_HOST : AMPI_TO_BACKEND);
 }
 
-/* n elements from element i of a section, saved to memory at, or loaded from it. */
-static void ampi_walk_piece(ampi_archive *a, const amp_backend *b, const ampi_section *s,
-                            uint64_t i, unsigned char *at, size_t n) {
-    const ampi_slot *c    = AMPI_STORAGE ? s->coded : NULL;
-    const size_t     size = c ? 2 : s->size, low = c ? c->master.size : 0;
-    const size_t     from = (size_t)(i - s->first);
-    const int        fp16 = c && c->model_type == AMP_F16;
+/* n elements of a section, saved to memory at, or loaded from it. */
+static void ampi_walk_piece(ampi_archive *a, const ampi_slot *slot, const ampi_section *s,
+                            size_t from, unsigned char *at, size_t n) {
+    const ampi_stored *master = &slot->master;
+    const int        c    = AMPI_STORAGE && s->coded, fp16 = slot->model_type == AMP_F16;
+    const size_t     size = c ? 2 : s->size, low = c ? master->size : 0;
     unsigned char   *room = c ? a->room : at, *lows = room + 2 * n;
     const uint32_t   fp   = ampi_fp_begin();
     size_t           k;
     uint32_t         u, rest;
     for (k = 0; c && a->walk == AMPI_LOAD && k < n; k++) {
-        u = ampi_unfiled(ampi_load_u32(at, k), &rest, (int)c->master.format, fp16);
+        u = ampi_unfiled(ampi_load_u32(at, k), &rest, (int)master->format, fp16);
         ampi_store_u16(room, k, (uint16_t)u);
         ampi_store_low(lows, k, low, rest);
     }
-    ampi_transfer(a, b, (char *)s->x + from * size, room, n * size);
-    if (low) ampi_transfer(a, b, (char *)c->master.data + from * low, lows, n * low);
+    ampi_transfer(a, (char *)s->x + from * size, room, n * size);
+    if (low) ampi_transfer(a, (char *)master->data + from * low, lows, n * low);
     for (k = 0; c && a->walk == AMPI_SAVE && k < n; k++)
         ampi_store_u32(at, k, ampi_filed(ampi_load_u16(room, k), ampi_load_low(lows, k, low),
-                                         (int)c->master.format, fp16));
+                                         (int)master->format, fp16));
     ampi_fp_end(fp);
 }
 
 /* The elements of a tensor that a file has, of which some are stored here. A file that is saved has
    just these. */
-static void ampi_walk_section(ampi_archive *a, const amp_backend *b, const ampi_section *s,
+static void ampi_walk_section(ampi_archive *a, const ampi_slot *slot, const ampi_section *s,
                               ampi_part file) {
-    const uint64_t first = s->first, behind = first + s->n;
-    uint64_t       piece;
-    if (!s->x) return;
-    for (; file.begin < file.end; file.begin += piece) {
-        const uint64_t i = file.begin, from = i > first ? i : first;
+    ampi_part own = {slot->first, slot->first + slot->n};
+    uint64_t  piece;
+    if (s->grouped) { /* a whole number of them, or all */
+        own.begin  = ampi_groups(own.begin);
+        own.end    = ampi_groups(own.end);
+        file.begin = ampi_groups(file.begin);
+        file.end   = ampi_groups(file.end);
+    }
+    for (; s->x && file.begin < file.end; file.begin += piece) {
+        const uint64_t i = file.begin, from = i > own.begin ? i : own.begin;
         unsigned char *at;
         uint64_t       to;
         piece = ampi_min((size_t)(file.end - i), AMPI_STATE_BLOCK / s->size);
-        to    = i + piece < behind ? i + piece : behind;
+        to    = i + piece < own.end ? i + piece : own.end;
         at    = ampi_next(a, s->size * (size_t)piece);
         if (!at || a->walk == AMPI_VERIFY) continue;
         if (a->walk == AMPI_LOAD) ampi_swap(at, (size_t)piece, s->size);
         if (from < to)
-            ampi_walk_piece(a, b, s, from, at + s->size * (size_t)(from - i), (size_t)(to - from));
+            ampi_walk_piece(a, slot, s, (size_t)(from - own.begin),
+                            at + s->size * (size_t)(from - i), (size_t)(to - from));
         if (a->walk == AMPI_SAVE) ampi_swap(at, (size_t)piece, s->size);
     }
 }
 
 /* Master and moments of a slot. */
-static void ampi_walk_arrays(ampi_archive *a, const amp_backend *b, const ampi_slot *slot,
-                             ampi_part file) {
-    const int    coded = slot->master.format != AMP_FORMAT_F32;
-    ampi_section s     = {coded ? slot : NULL, coded ? slot->model : slot->master.data, 4,
-                          slot->first, slot->n};
-    int          k;
-    ampi_walk_section(a, b, &s, file);
-    s.coded = NULL;
-    for (k = 0; k < 2; k++) {
-        s.size = slot->moment[k].size;
-        s.x    = slot->moment[k].data;
-        ampi_walk_section(a, b, &s, file);
-    }
-    s.first    = ampi_groups(s.first); /* a whole number of them, or all */
-    s.n        = ampi_groups(slot->first + slot->n) - s.first;
-    s.size     = 1;
-    file.begin = ampi_groups(file.begin);
-    file.end   = ampi_groups(file.end);
-    for (k = 0; k < 2; k++) {
-        s.x = slot->moment[k].scale;
-        ampi_walk_section(a, b, &s, file);
-    }
+static void ampi_walk_arrays(ampi_archive *a, const ampi_slot *slot, ampi_part file) {
+    const int          coded = slot->master.format != AMP_FORMAT_F32;
+    const ampi_stored *m     = slot->moment;
+    const ampi_section all[] = {{coded ? slot->model : slot->master.data, 4, coded, 0},
+                                {m[0].data, m[0].size, 0, 0}, {m[1].data, m[1].size, 0, 0},
+                                {m[0].scale, 1, 0, 1},        {m[1].scale, 1, 0, 1}};
+    size_t             k;
+    for (k = 0; k < sizeof all / sizeof all[0]; k++) ampi_walk_section(a, slot, &all[k], file);
 }
 
 AMPI_COLD_BEGIN
 
 /* Which moments a tensor has, how they are kept, and masters: where all of fp32 is, there is what
    is of fewer bits. */
-static void ampi_walk_storage(ampi_archive *a, const amp_backend *b, const ampi_slot *slot) {
+static void ampi_walk_storage(ampi_archive *a, const ampi_slot *slot) {
     const uint64_t which = (slot->moment[0].data ? 1u : 0u) | (slot->moment[1].data ? 2u : 0u);
     const uint64_t filed = ampi_formats[slot->master.format].filed;
     const uint64_t as    = filed + (filed && slot->model_type == AMP_F16);
@@ -5993,8 +5980,9 @@ static void ampi_walk_storage(ampi_archive *a, const amp_backend *b, const ampi_
     masters = x >> 4 != as && (as != AMPI_FILED_F32 || x >> 4 >= AMPI_FILED_KAHAN);
     if ((x & 3u) != which) {
         ampi_differs(a, "which moments it has (frozen: 0)", x & 3u, which);
-    } else if ((moments || masters) && !b->functions->split_fn) {
-        a->result = ampi_left_out(a->problem, "the file's desc.storage, or amp_tensor.storage,",
+    } else if ((moments || masters) && !a->opt->backend.functions->split_fn) {
+        a->result = ampi_left_out(a->opt->desc.problem,
+                                  "the file's desc.storage, or amp_tensor.storage,",
                                   "AMP_NO_STORAGE");
     } else if (moments || masters) {
         if (moments)
@@ -6002,7 +5990,7 @@ static void ampi_walk_storage(ampi_archive *a, const amp_backend *b, const ampi_
         else
             ampi_differs(a, "amp_storage.master (0 F32, SPLIT, 1 24BIT, 3 SR, 5 KAHAN; 2, 4, 6 of "
                             "fp16)", x >> 4, as);
-        ampi_tell(a->problem, ": set desc.storage or amp_tensor.storage");
+        ampi_tell(a->opt->desc.problem, ": set desc.storage or amp_tensor.storage");
     }
 }
 
@@ -6013,13 +6001,13 @@ static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i
     float       lr_scale     = slot->lr_scale;
     float       weight_decay = slot->weight_decay;
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK)
-        ampi_tell_tensor(ampi_blank(a->problem), i, name);
+        ampi_tell_tensor(ampi_blank(opt->desc.problem), i, name);
     ampi_same(a, ampi_tensor(opt, (int)i)->n, "its size");
-    ampi_walk_storage(a, &opt->backend, slot);
+    ampi_walk_storage(a, slot);
     AMPI_NUMBER(a, lr_scale);
     AMPI_NUMBER(a, weight_decay);
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK &&
-        !ampi_tensor_numbers_ok(&lr_scale, &weight_decay, a->problem))
+        !ampi_tensor_numbers_ok(&lr_scale, &weight_decay, opt->desc.problem))
         a->result = AMP_ERROR_CORRUPT;
     ampi_name(a, name);
     if (a->walk != AMPI_LOAD) return;
@@ -6057,13 +6045,13 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     common = a->common;
     if (a->version & AMPI_STATE_REPORT) ampi_second().report_walk(a, opt);
     a->common = common; /* a report is of one rank */
-    if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(a->problem);
+    if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(opt->desc.problem);
     if (a->walk == AMPI_COUNT) a->tables = a->count;
     for (i = 0; i < plan->num_slots; i++) {
         const ampi_slot *slot = &plan->host_slots[i];
         const uint64_t   n    = ampi_tensor(opt, (int)i)->n;
         const ampi_part  file = ampi_part_in(&part, before, n);
-        ampi_walk_arrays(a, &opt->backend, slot, file);
+        ampi_walk_arrays(a, slot, file);
         before += n;
     }
 }
@@ -6080,6 +6068,7 @@ static amp_result ampi_read_state(const amp_optimizer *opt, ampi_state *state) {
 
 /* Count the body of a->version, and of a rank: its own, where a->ranks is 0. */
 static void ampi_count_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state) {
+    a->opt = opt;
     if (!ampi_is_part(a->version)) {
         a->rank  = 0;
         a->ranks = 1;
@@ -6123,12 +6112,12 @@ static AMPI_NOINLINE int ampi_scaler_sane(const amp_scaler *s) {
     return (s->rules & AMPI_DELAY) || memcmp(&next, &s->scale, 4) == 0;
 }
 
-/* Are these numbers ones that amp_optimizer_init and set_lr could have accepted? If not, problem
-   says which. */
-static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_state *state,
-                                         char *problem) {
-    const ampi_control *c = &state->control;
-    amp_optimizer_desc  d = opt->desc;
+/* Are these numbers ones that amp_optimizer_init and set_lr could have accepted? If not, the desc's
+   problem says which. */
+static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_state *state) {
+    const ampi_control *c       = &state->control;
+    char *const         problem = opt->desc.problem;
+    amp_optimizer_desc  d       = opt->desc;
     d.beta1               = c->beta1;
     d.beta2               = c->beta2;
     d.eps                 = (double)c->rates.eps;
@@ -6149,7 +6138,7 @@ static amp_result ampi_can_save(const amp_optimizer *opt, ampi_state *state) {
     amp_result result = ampi_read_state(opt, state);
     int        sane;
     if (result != AMP_OK) return result;
-    AMPI_IEEE(sane = ampi_state_sane(opt, state, opt->desc.problem));
+    AMPI_IEEE(sane = ampi_state_sane(opt, state));
     return sane ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
 }
 
@@ -6255,13 +6244,11 @@ static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi
     fits   = a->body == a->count;
     result = ampi_read_body(a, opt, read_fn, user);
     if (result != AMP_OK) return result;
-    a->walk    = AMPI_VERIFY;
-    a->problem = opt->desc.problem;
-    fp         = ampi_fp_begin();
+    a->walk = AMPI_VERIFY;
+    fp      = ampi_fp_begin();
     ampi_walk_state(a, opt, &l->state);
     if (!fits && a->result != AMP_ERROR_UNSUPPORTED) a->result = AMP_ERROR_MISMATCH;
-    if (a->result == AMP_OK && !ampi_state_sane(opt, &l->state, a->problem))
-        a->result = AMP_ERROR_CORRUPT;
+    if (a->result == AMP_OK && !ampi_state_sane(opt, &l->state)) a->result = AMP_ERROR_CORRUPT;
     ampi_fp_end(fp);
     s->found_inf |= before.control.scaler.found_inf;
     if (s->checked < before.control.scaler.checked) s->checked = before.control.scaler.checked;
