@@ -3781,11 +3781,9 @@ static void ampi_cast_all(void *dst, amp_dtype dst_type, const void *src, amp_dt
     int64_t       k;
     AMPI_OPENMP(omp parallel for schedule(static) if (slices > 1))
     for (k = 0; k < slices; k++) {
-        const size_t   i  = (size_t)k * slice;
-        const uint32_t fp = ampi_fp_begin();
-        ampi_cast(ampi_to(dst, dst_type, i), dst_type, ampi_at(src, src_type, i), src_type,
-                  ampi_min(n - i, slice));
-        ampi_fp_end(fp);
+        const size_t i = (size_t)k * slice;
+        AMPI_IEEE(ampi_cast(ampi_to(dst, dst_type, i), dst_type, ampi_at(src, src_type, i),
+                            src_type, ampi_min(n - i, slice)));
     }
 }
 
@@ -4320,15 +4318,12 @@ static AMPI_NOINLINE void ampi_begin(amp_optimizer *opt, const amp_optimizer_des
 AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_desc *desc) {
     amp_optimizer_desc d;
     amp_result         result;
-    uint32_t           fp;
     if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
     memset(&d, 0, sizeof d);
     if (desc) d = *desc;
     ampi_blank(d.problem);
-    fp     = ampi_fp_begin();
-    result = ampi_desc_ok(&d);
-    if (result == AMP_OK) ampi_begin(opt, &d);
-    ampi_fp_end(fp);
+    AMPI_IEEE(result = ampi_desc_ok(&d));
+    if (result == AMP_OK) AMPI_IEEE(ampi_begin(opt, &d));
     return result;
 }
 
@@ -5010,7 +5005,6 @@ static amp_result ampi_build(amp_optimizer *opt) {
     amp_plan  *plan = opt->plan;
     char      *base = NULL;
     size_t     num_bytes, i;
-    uint32_t   fp;
     amp_result result = ampi_layout(opt, plan, NULL, &num_bytes);
     if (result == AMP_OK)
         result = ampi_captured(opt, ampi_block_alloc(&opt->backend, &opt->desc.allocator,
@@ -5019,9 +5013,7 @@ static amp_result ampi_build(amp_optimizer *opt) {
         result = ampi_apart(opt, (ampi_range *)(void *)plan->host_slots);
     if (result != AMP_OK) return result;
     ampi_layout(opt, plan, base, &num_bytes);
-    fp     = ampi_fp_begin(); /* configured numbers are rounded to float */
-    result = ampi_fill_backend(opt, plan);
-    ampi_fp_end(fp);
+    AMPI_IEEE(result = ampi_fill_backend(opt, plan)); /* configured numbers are rounded to float */
     if (result == AMP_OK && plan->meets == AMPI_OVER_SUMS) result = ampi_second().ranks_meet(opt);
     for (i = 0; i < plan->num_slots && result == AMP_OK; i++) {
         const amp_tensor *t = ampi_tensor(opt, (int)i);
@@ -6265,19 +6257,17 @@ static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
     amp_scaler       *s      = &c->scaler;
     const uint32_t    ours   = own->rules & AMPI_DISABLED;
     const uint32_t    theirs = s->rules & AMPI_DISABLED;
-    const uint32_t    fp     = ampi_fp_begin();
     if (l->files[0].version < 2)
         state->has_lr = c->gate.step || c->skipped || !ampi_is_zero(&c->rates.lr);
     if (!state->has_lr) c->rates.lr = l->own.control.rates.lr;
     if (!state->has_lr) state->has_lr = l->own.has_lr;
     if (ours != theirs && (ours || opt->plan->shared)) *s = *own;
-    else if (ours != theirs) ampi_scaler_setup(s, &opt->desc.scaler, NULL);
+    else if (ours != theirs) AMPI_IEEE(ampi_scaler_setup(s, &opt->desc.scaler, NULL));
     c->seen_updates = 0;
     c->gate.skip    = c->gate.skip != 0u; /* version 1 had others than 1 */
     c->found_inf    = c->found_inf != 0u;
     c->did_step     = c->did_step != 0u;
     s->stuck        = s->stuck != 0u;
-    ampi_fp_end(fp);
 }
 
 /* Take over the tables, and write model copies. */
@@ -7837,11 +7827,9 @@ static void ampi_sum_rows(const amp_plan *plan, ampi_slot *slot) {
         s->unique[s->touched++] = keys[i];
     }
     AMPI_OPENMP(omp parallel for schedule(static) if (s->given > 1000))
-    for (row = 0; row < (int64_t)s->touched; row++) {
-        const uint32_t fp = ampi_fp_begin();
-        ampi_sum_row(slot, s, keys, places, begins[row], (float *)slot->grad + row * s->length);
-        ampi_fp_end(fp);
-    }
+    for (row = 0; row < (int64_t)s->touched; row++)
+        AMPI_IEEE(ampi_sum_row(slot, s, keys, places, begins[row],
+                               (float *)slot->grad + row * s->length));
     ampi_begin_sums(slot, s);
 }
 
@@ -7851,11 +7839,8 @@ static void ampi_update_rows(const amp_plan *plan, const ampi_slot *slot) {
     const size_t       n = s->length;
     int64_t            row;
     AMPI_OPENMP(omp parallel for schedule(static) if (s->touched > 1000))
-    for (row = 0; row < (int64_t)s->touched; row++) {
-        const uint32_t fp = ampi_fp_begin();
-        ampi_step_chunk(plan, slot, s->unique[row] * n, (size_t)row * n, n);
-        ampi_fp_end(fp);
-    }
+    for (row = 0; row < (int64_t)s->touched; row++)
+        AMPI_IEEE(ampi_step_chunk(plan, slot, s->unique[row] * n, (size_t)row * n, n));
 }
 
 AMPI_STRICT_END
@@ -8601,12 +8586,9 @@ static amp_result ampi_write_report(const amp_optimizer *opt, amp_write_fn write
     const amp_result result = write_fn ? ampi_look(opt) : AMP_ERROR_INVALID_ARGUMENT;
     char             bytes[512];
     ampi_text        text = {bytes, sizeof bytes, 0, write_fn, user, 0, 0};
-    uint32_t         fp;
     if (result != AMP_OK) return result;
     ampi_judge(opt);
-    fp = ampi_fp_begin();
-    print(&text, opt);
-    ampi_fp_end(fp);
+    AMPI_IEEE(print(&text, opt));
     return text.failed ? AMP_ERROR_WRITE : AMP_OK;
 }
 
