@@ -5253,7 +5253,8 @@ static double ampi_check_careful(const void *x, amp_dtype type, size_t n, float 
 /* Statistics and sum of squares of a chunk, in the canonical order. */
 static AMPI_NOINLINE double ampi_check_chunk(const void *x, amp_dtype type, size_t n,
                                              amp_stats *stats) {
-    float    lanes[AMPI_LANES] = {0}, sum;
+    float    room[AMPI_LANES + 16] = {0}, sum;
+    float   *lanes = room + ampi_head(room, sizeof *room, 64, 16);
     uint32_t max;
     size_t   zeros = 0;
     memset(stats, 0, sizeof *stats);
