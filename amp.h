@@ -4517,21 +4517,18 @@ static amp_result ampi_add_parts(amp_optimizer *opt, const amp_tensor *whole,
                                  const amp_tensor *parts, size_t count, int flat) {
     amp_result result = ampi_ready(opt, AMPI_ADDING);
     size_t     i, before, offset = 0;
-    uint32_t   fp;
     if (result != AMP_OK) return result;
     if (!whole || (!parts && count)) return AMP_ERROR_INVALID_ARGUMENT;
     before = opt->num_entries;
     result = ampi_reserve(opt, count);
     if (result != AMP_OK) return result;
-    fp     = ampi_fp_begin();
-    result = ampi_tensor_check(opt, whole, flat);
+    AMPI_IEEE(result = ampi_tensor_check(opt, whole, flat));
     for (i = 0; i < count && result == AMP_OK && parts[i].n <= whole->n - offset; i++) {
         const amp_tensor t = ampi_part_of(whole, &parts[i], offset);
-        result             = ampi_tensor_check(opt, &t, flat);
+        AMPI_IEEE(result = ampi_tensor_check(opt, &t, flat));
         if (result == AMP_OK) ampi_append(opt, &t, flat && i ? 2 : flat);
         offset += t.n;
     }
-    ampi_fp_end(fp);
     if (result == AMP_OK && (i < count || offset != whole->n)) {
         ampi_tell(opt->desc.problem, "the parts' n do not add up to whole's %g", (double)whole->n);
         result = AMP_ERROR_INVALID_ARGUMENT;
@@ -5211,8 +5208,7 @@ static amp_result ampi_cpu_split(const amp_backend *self, void *model, amp_dtype
     const uint32_t fp = ampi_fp_begin();
     size_t         i;
     (void)self;
-    for (i = 0; i < n; i++)
-        ampi_split_one(model, model_type, master, src, i);
+    for (i = 0; i < n; i++) ampi_split_one(model, model_type, master, src, i);
     ampi_fp_end(fp);
     return AMP_OK;
 }
@@ -5300,12 +5296,10 @@ static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_histogra
     for (c = 0; c < chunks; c++) {
         const size_t   i  = (size_t)c * AMPI_CHUNK, n = ampi_min((size_t)slot->n - i, AMPI_CHUNK);
         const void    *x  = ampi_at(slot->grad, type, i);
-        const uint32_t fp = ampi_fp_begin();
         uint32_t       max;
         amp_stats      seen;
-        partials[c] = ampi_check_chunk(x, type, n, &seen);
+        AMPI_IEEE(partials[c] = ampi_check_chunk(x, type, n, &seen));
         if (histogram) ampi_second().report_grads(histogram, x, type, n);
-        ampi_fp_end(fp);
         max = ampi_load_u32(&seen.max_finite, 0);
         if (seen.nonfinite && i + seen.first_nonfinite < first) first = i + seen.first_nonfinite;
         if (max > largest) largest = max;
@@ -5421,12 +5415,10 @@ static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, ampi_j
     int64_t       c;
     AMPI_OPENMP(omp parallel for schedule(static) if (chunks > 1))
     for (c = 0; c < chunks; c++) {
-        const size_t   i  = (size_t)c * AMPI_CHUNK;
-        const uint32_t fp = ampi_fp_begin();
-        const size_t   n  = ampi_min((size_t)slot->n - i, AMPI_CHUNK);
-        if (histogram) ampi_second().report_weights(plan, slot, job, i, n, histogram);
-        else ampi_update_chunk(plan, slot, job, i, n);
-        ampi_fp_end(fp);
+        const size_t i = (size_t)c * AMPI_CHUNK, n = ampi_min((size_t)slot->n - i, AMPI_CHUNK);
+        if (histogram)
+            AMPI_IEEE(ampi_second().report_weights(plan, slot, job, i, n, histogram));
+        else AMPI_IEEE(ampi_update_chunk(plan, slot, job, i, n));
     }
 }
 
@@ -5466,13 +5458,11 @@ static amp_result ampi_cpu_add(const amp_backend *self, float *sums, const void 
     (void)self;
     AMPI_OPENMP(omp parallel for schedule(static) if (chunks > 1))
     for (c = 0; c < chunks; c++) {
-        const size_t   i  = (size_t)c * AMPI_CHUNK;
-        const uint32_t fp = ampi_fp_begin();
-        size_t         k;
+        const size_t i = (size_t)c * AMPI_CHUNK;
+        size_t       k;
         for (k = 0; k < count; k++)
-            ampi_accumulate_array(ampi_to(sums, AMP_F32, i), ampi_at(parts, type, k * stride + i),
-                                  type, ampi_min(n - i, AMPI_CHUNK));
-        ampi_fp_end(fp);
+            AMPI_IEEE(ampi_accumulate_array(sums + i, ampi_at(parts, type, k * stride + i), type,
+                                            ampi_min(n - i, AMPI_CHUNK)));
     }
     return AMP_OK;
 }
@@ -5578,9 +5568,8 @@ AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
 }
 
 static amp_result ampi_check_rate(const amp_optimizer *opt, const char *name, const float *rate) {
-    const uint32_t fp = ampi_fp_begin();
-    const int      ok = ampi_amount_ok(opt->desc.problem, name, rate);
-    ampi_fp_end(fp);
+    int ok;
+    AMPI_IEEE(ok = ampi_amount_ok(opt->desc.problem, name, rate));
     return ok ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
 }
 
