@@ -3946,12 +3946,10 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
     t.max_scale       = d->max_scale > 0.0f ? d->max_scale : row->max_scale;
     t.growth_interval = d->growth_interval ? d->growth_interval : row->growth_interval;
     t.growth_factor   = d->growth_factor > 0.0 ? d->growth_factor : 2.0;
-    t.backoff_factor  = d->backoff_factor;
     memcpy(&bits, &t.growth_factor, 8);
-    if (!(t.backoff_factor > 0.0) && row->one_factor && bits << 12)
-        t.backoff_factor = 0.0; /* its reciprocal is not exact */
-    else if (!(t.backoff_factor > 0.0))
-        t.backoff_factor = row->one_factor ? ampi_div64(1.0, t.growth_factor) : 0.5;
+    if (d->backoff_factor > 0.0) t.backoff_factor = d->backoff_factor;
+    else if (!row->one_factor) t.backoff_factor = 0.5;
+    else if (bits << 12 == 0u) t.backoff_factor = ampi_div64(1.0, t.growth_factor); /* exactly */
     t.hysteresis = d->hysteresis ? d->hysteresis : row->hysteresis;
     if (!(t.rules & (AMPI_REFILL_GOOD | AMPI_REFILL_GROWTH))) t.hysteresis = 1;
     t.hysteresis_tracker = t.hysteresis;
@@ -5703,7 +5701,8 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
 enum { AMPI_STATE_NAME = 48 }; /* as much of a name as is told */
 enum { AMPI_STATE_VERSION = 4, AMPI_STATE_PART = 5 /* the version of parts and sets */,
        AMPI_STATE_REPORT = 256, AMPI_STATE_SEED = 512 /* are added to it */ };
-enum { AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18, AMPI_STATE_SET = 24 };
+enum { AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18, AMPI_STATE_SET = 24,
+       AMPI_SET_FILE = AMPI_STATE_HEADER + AMPI_STATE_SET + 8 };
 AMPI_STATIC_ASSERT(ampi_sums_take_eight_bytes,
                    AMPI_STATE_BLOCK % 8 == 0 && AMPI_STATE_SET % 8 == 0);
 
@@ -6339,9 +6338,6 @@ struct ampi_target {
     int  mode; /* POSIX: of the file that is there, for all that replace it; or -1 */
 };
 
-/* What a file consists of. */
-typedef amp_result (*ampi_content_fn)(const void *content, amp_write_fn write_fn, void *user);
-
 #if AMPI_POSIX
 
 #if defined(__STRICT_ANSI__) && !(defined(_POSIX_C_SOURCE) && _POSIX_C_SOURCE >= 200112L)
@@ -6447,9 +6443,10 @@ static amp_result ampi_aim(ampi_target *to, const char *path) {
     return ampi_follow(to);
 }
 
-/* To to->path, with all that it takes to find it there after a crash. */
-static amp_result ampi_replace_file(ampi_target *to, ampi_content_fn content_fn,
-                                    const void *content) {
+/* The state, or the file that names a set, goes to to->path, with all that it takes to find it
+   there after a crash. */
+static amp_result ampi_replace_file(ampi_target *to, const amp_optimizer *opt,
+                                    const unsigned char *set) {
     const size_t length = strlen(to->path);
     FILE        *file;
     amp_result   result;
@@ -6458,7 +6455,8 @@ static amp_result ampi_replace_file(ampi_target *to, ampi_content_fn content_fn,
     memcpy(to->aside + length, ".new", 5);
     file = ampi_create(to);
     if (!file) return AMP_ERROR_WRITE;
-    result = content_fn(content, ampi_file_write, file);
+    if (!set) result = amp_optimizer_save(opt, ampi_file_write, file);
+    else result = ampi_file_write(file, set, AMPI_SET_FILE) ? AMP_OK : AMP_ERROR_WRITE;
     if (fflush(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
     if (result == AMP_OK && !ampi_flush_file(to, file)) result = AMP_ERROR_WRITE;
     if (fclose(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
@@ -6470,14 +6468,10 @@ static amp_result ampi_replace_file(ampi_target *to, ampi_content_fn content_fn,
     return result;
 }
 
-static amp_result ampi_save_content(const void *opt, amp_write_fn write_fn, void *user) {
-    return amp_optimizer_save((const amp_optimizer *)opt, write_fn, user);
-}
-
 /* In place of what is there. */
 static amp_result ampi_save_at(const amp_optimizer *opt, ampi_target *to) {
     memcpy(to->path, to->base, strlen(to->base) + 1);
-    return ampi_replace_file(to, ampi_save_content, opt);
+    return ampi_replace_file(to, opt, NULL);
 }
 
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path) {
@@ -7505,15 +7499,13 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
    each other, so that none is written over. */
 typedef struct ampi_set { uint64_t turn, edition, ranks; } ampi_set;
 
-static amp_result ampi_set_content(const void *content, amp_write_fn write_fn, void *user) {
-    const ampi_set *set = (const ampi_set *)content;
-    unsigned char   file[AMPI_STATE_HEADER + AMPI_STATE_SET + 8], *body = file + AMPI_STATE_HEADER;
+static void ampi_put_set(unsigned char *file, const ampi_set *set) {
+    unsigned char *body = file + AMPI_STATE_HEADER;
     ampi_put_header(file, AMPI_STATE_PART, AMPI_STATE_SET);
     ampi_put_le(body, set->turn);
     ampi_put_le(body + 8, set->edition);
     ampi_put_le(body + 16, set->ranks);
     ampi_put_le(body + AMPI_STATE_SET, ampi_sum_bytes(0, body, AMPI_STATE_SET));
-    return write_fn(user, file, sizeof file) ? AMP_OK : AMP_ERROR_WRITE;
 }
 
 /* What follows the header of a file that names a set. */
@@ -7567,14 +7559,16 @@ static int ampi_save_parts(const amp_optimizer *opt, ampi_target *to, const ampi
                            uint64_t common, amp_result *result) {
     static const char *const text = "the ranks are not at one step: loss scale, learning rate or "
                                     "numbers of steps differ";
-    const int rank = opt->ranks.rank;
-    int       met;
+    const int     rank = opt->ranks.rank;
+    unsigned char names[AMPI_SET_FILE];
+    int           met;
     *result = ampi_name_part(to, set, (uint64_t)rank);
-    if (*result == AMP_OK) *result = ampi_replace_file(to, ampi_save_content, opt);
+    if (*result == AMP_OK) *result = ampi_replace_file(to, opt, NULL);
     met = ampi_agree(opt, result, AMP_ERROR_WRITE, common, text, 0);
     if (*result == AMP_OK && rank == 0) {
         memcpy(to->path, to->base, strlen(to->base) + 1);
-        *result = ampi_replace_file(to, ampi_set_content, set);
+        ampi_put_set(names, set);
+        *result = ampi_replace_file(to, opt, names);
     }
     return ampi_agree(opt, result, AMP_ERROR_WRITE, common, text, 0) && met;
 }
