@@ -130,10 +130,10 @@
            the seed of stochastic rounding and a skipped step included; >>api state says what is not
            in the file. (test_state.c: resume_*, killed; trainer.sh; ranks.sh: kills)
        independence of topology: any number of ranks, the same bits. Steps with desc.ranks: yes, if
-           micro-batches are added up in the order in which amp_optimizer_accumulate is called, by
-           each rank for its range; a set of files goes on on any number. With reduce_fn the norm is
-           a sum over ranks, in their order; an all-reduce of gradients and products of other shapes
-           are yours. (test_ranks.c: same_bits, sets; test_cuda.cpp: shards)
+           micro-batches are added up in the order that >>api ranks says; a set of files goes on on
+           any number. With reduce_fn the norm is a sum over ranks, in their order; an all-reduce
+           of gradients and products of other shapes are yours. (test_ranks.c: same_bits, sets;
+           test_cuda.cpp: shards)
 
    >>gpu
 
@@ -223,6 +223,7 @@
                   amp_cuda_capability           amp_capability_of; no major, minor, policy, advice
                   AMP_CUDA_DEF                  gone: amp_kernels.cu's functions are extern
                   amp_optimizer_accumulate      of several parts: for one 0, 1 in front of type
+                  amp_optimizer_range           a run in each tensor; none over tensors
                   amp_turn, AMP_TURNS           amp_iteration, AMP_HISTORY
                   turns, .first_turn, .halves   .iterations, .first_iteration, .rounded, JSON too
                   amp_gemm_args.bias            if of 16 bits: set .bias_type
@@ -239,8 +240,8 @@
               New: amp_matmul, amp_linear, amp_linear_backward; amp_gemm_args.compute;
               AMP_CBLAS_DROP_IN; amp_optimizer_refresh; amp_optimizer_lion; skipped_in_a_row, by
               which a run is stuck in every preset; results from NOT_INITIALIZED on;
-              amp_cache.small; AMP_NO_RANKS, _ROWS, _REPORT, _STORAGE; tests/vectors; presets
-              FAIRSEQ, with amp_scaler_desc.tolerance, and MARIAN.
+              amp_cache.small; amp_ranks.order; AMP_NO_RANKS, _ROWS, _REPORT, _STORAGE;
+              tests/vectors; presets FAIRSEQ, with amp_scaler_desc.tolerance, and MARIAN.
               Repairs: batches with bias or ReLU on CUDA; a subnormal alpha under clang 19; what is
               not UTF-8 in reports; a save that fails leaves nothing; a disabled scaler counts good.
        0.5.0  ranks, files in sets, gradients of few rows, storage formats, reports and advice
@@ -850,14 +851,17 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
    take M micro-batches of one size in a step, with numbers on which data and dropout of each
    depend; divide its loss by M:
 
-       for (t = 0; t * count < M; t++) {
-           backward of micro-batch t * count + rank        there may be none for this rank
-           all-to-all: each rank gets its ranges           16 bits; a rank that had none sends none
-           amp_optimizer_accumulate(opt, i, parts, ...)    of all ranks, in their order
-       }
-       amp_optimizer_adamw(opt, lr)                        on all ranks
-       all-gather: each rank gives its ranges              into amp_optimizer_model (cast const
-                                                           away: this alone may write there)
+       backward of micro-batches rank * k to (rank + 1) * k - 1, where k is M / count
+       all-to-all: each rank gets its ranges              16 bits; of several, their sum in fp32
+       amp_optimizer_accumulate(opt, i, parts, ...)       of all ranks, in their order
+       amp_optimizer_adamw(opt, lr)                       on all ranks
+       all-gather: each rank gives its ranges             into amp_optimizer_model (cast const
+                                                          away: this alone may write there)
+
+   Parts are added in fp32 as a binary tree: of an even number of them each half by itself, then the
+   two sums; an odd number one after the other. So where count is a power of two that divides M, a
+   rank adds its k in that manner, and the whole is the tree of all M (examples/ddp_mpi.c). On any
+   other count send each gradient by itself, and accumulate all M in one call.
 
    A tensor learns if it has grad or grad_later, which are used for nothing else: gradients are
    added in fp32, in accumulators that every step clears. Prepare reads all of weight, or else of
@@ -880,21 +884,25 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
    system. amp_optimizer_stats are those of the rank's shard. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN,
    rebind, a weight cache. */
 
+typedef enum amp_order { AMP_ORDER_TREE = 0, AMP_ORDER_SEQUENTIAL /* 0.5.0's */ } amp_order;
+
 typedef struct amp_ranks {
     int rank, count; /* 0: as without ranks; 1: one file, sum_fn may be NULL; at most 65536       */
     amp_result (*sum_fn)(void *user, double *sums, size_t count, uint32_t *flags);
-    void *user;
+    void     *user;
+    amp_order order; /* in which accumulate adds; sequential: part after part to what is there    */
 } amp_ranks;
 
 #ifndef AMP_NO_RANKS
-/* This rank's range of tensor i, in whole chunks of 16384; tell the others once. Over all tensors
-   in their order a rank's ranges are contiguous, so that in an array of add_flat they are one.
-   Without ranks, all. n is 0 for a bad index and before prepare. */
+/* This rank's range of tensor i, in whole chunks of 16384; tell the others once. Ranks have alike
+   much of any tensors in a row, so that an exchange of these keeps all links busy. Without ranks,
+   all. n is 0 for a bad index and before prepare. */
 AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first, size_t *n);
 
-/* Add the scaled gradients of count micro-batches, in order: of each, the elements of this rank's
-   range of tensor i, in backend memory, stride elements behind those before it. Does not wait; one
-   launch on CUDA. A frozen tensor, or no desc.ranks: AMP_ERROR_UNSUPPORTED. */
+/* Add the scaled gradients of count micro-batches, at most 65536, to what earlier calls of the step
+   have added: of each, the elements of this rank's range of tensor i, in backend memory, stride
+   elements behind those before it. Does not wait; one launch on CUDA. A frozen tensor, or no
+   desc.ranks: AMP_ERROR_UNSUPPORTED. */
 AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const void *parts,
                                             size_t stride, size_t count, amp_dtype type);
 #endif
@@ -1895,6 +1903,7 @@ AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
    the chunks' sums, in double, are added by the same rule. */
 enum { AMPI_CHUNK = 16384, AMPI_LANES = 256 };
 AMPI_STATIC_ASSERT(ampi_chunks_are_of_whole_lanes, AMPI_CHUNK % AMPI_LANES == 0);
+AMPI_FN uint64_t ampi_chunks(uint64_t n) { return n / AMPI_CHUNK + (n % AMPI_CHUNK != 0); }
 
 /* If the sum of a chunk is infinite though its elements are finite, or tiny though they are not all
    zero, it is summed again with elements times 2^-96 or 2^96, and counts times 2^192 or 2^-192: no
@@ -1987,6 +1996,7 @@ typedef struct ampi_stored {
 typedef struct ampi_slot {
     uint64_t  n;           /* elements; in the backend's table: of few rows, those there are     */
     uint64_t  first_chunk; /* its chunks are numbered from here         */
+    uint64_t  first_sum;   /* and here where those of all ranks are     */
     uint64_t  first;       /* of a tensor in shards: where these n begin */
     ampi_stored master;    /* or what model is without of it            */
     ampi_stored moment[2]; /* first or momentum; second                 */
@@ -2064,8 +2074,8 @@ struct amp_plan {
     ampi_control *control;  /* backend memory */
     ampi_slot    *slots;    /* backend memory */
     amp_scaler   *scaler;   /* backend memory: control->scaler, or the shared one */
-    double       *partials; /* backend memory: sum of squares of each chunk; 0 without gradient */
-    double       *sums;     /* those of all ranks: partials lie among them, others are 0        */
+    double       *sums;     /* backend memory: sum of squares of each chunk of all ranks; 0
+                               without gradient, and after a check those of other ranks          */
     uint32_t     *chunk_slots; /* backend memory: which slot a chunk belongs to */
     ampi_sparse  *sparse;      /* backend memory */
     ampi_slot    *host_slots;
@@ -2128,9 +2138,10 @@ struct ampi_functions {
                           size_t count, float *const *weights, void *const *grads);
     /* ends with ampi_decide, unless plan->meets: then AMPI_JOB_DECIDE does that, later */
     amp_result (*check_fn)(const amp_backend *self, const amp_plan *plan);
-    /* sums += each of count parts, stride elements apart, in order, in fp32 */
+    /* sums += count parts, stride elements apart, in fp32: the first half, then the sum of the
+       second, and both likewise, down to run of them, which are added one after the other */
     amp_result (*add_fn)(const amp_backend *self, float *sums, const void *parts, size_t stride,
-                         size_t count, amp_dtype type, size_t n);
+                         size_t count, size_t run, amp_dtype type, size_t n);
     amp_result (*update_fn)(const amp_backend *self, const amp_plan *plan, ampi_job job);
     amp_result (*gemm_fn)(const amp_backend *self, const amp_gemm_args *args);
 };
@@ -4563,47 +4574,26 @@ static float *ampi_floats_of(ampi_arena *arena, const ampi_entry *e, uint64_t n)
 }
 
 static uint64_t ampi_groups(uint64_t n) { return n / AMPI_GROUP + (n % AMPI_GROUP != 0); }
-static uint64_t ampi_chunks(uint64_t n) { return n / AMPI_CHUNK + (n % AMPI_CHUNK != 0); }
 
-/* How many of the n elements of a tensor lie in front of its first chunk that begins at element at
-   or behind. */
-static uint64_t ampi_in_front(uint64_t n, uint64_t at) {
-    if (at >= n) return n;
-    at = ampi_chunks(at) * AMPI_CHUNK;
-    return at < n ? at : n;
-}
-
-/* What a rank has: the chunks that begin in its part of the elements of all tensors. */
+/* What a rank has of a tensor: a run of whole chunks, but for the tensor's last one. */
 typedef struct ampi_part { uint64_t begin, end; } ampi_part;
 
-static ampi_part ampi_part_of_rank(uint64_t elements, uint64_t rank, uint64_t count) {
-    ampi_part p;
-    p.begin = elements / count * rank + elements % count * rank / count;
-    rank++;
-    p.end = elements / count * rank + elements % count * rank / count;
+/* Where part k of count begins in a tensor of n elements. */
+static uint64_t ampi_part_begin(uint64_t n, uint64_t k, uint64_t count) {
+    const uint64_t chunks = ampi_chunks(n), more = chunks % count;
+    const uint64_t at     = chunks / count * k + (k < more ? k : more);
+    return at < chunks ? at * AMPI_CHUNK : n;
+}
+
+/* The part of a tensor of n elements, with so many in front of it. A rank has as many chunks as if
+   those of all tensors were dealt out to one rank after the other, so that the ranks' shares of any
+   tensors in a row are alike. */
+static ampi_part ampi_part_of_rank(uint64_t before, uint64_t n, uint64_t rank, uint64_t count) {
+    const uint64_t k = (rank + count - ampi_chunks(before) % count) % count;
+    ampi_part      p;
+    p.begin = ampi_part_begin(n, k, count);
+    p.end   = ampi_part_begin(n, k + 1, count);
     return p;
-}
-
-/* That range within a tensor of n elements, with so many in front of it. */
-static ampi_part ampi_part_in(const ampi_part *all, uint64_t before, uint64_t n) {
-    ampi_part p;
-    p.begin = ampi_in_front(n, all->begin > before ? all->begin - before : 0);
-    p.end   = ampi_in_front(n, all->end > before ? all->end - before : 0);
-    return p;
-}
-
-/* Elements of all tensors. */
-static uint64_t ampi_elements(const amp_optimizer *opt) {
-    uint64_t total = 0;
-    size_t   i;
-    for (i = 0; i < opt->num_entries; i++) total += ampi_tensor(opt, (int)i)->n;
-    return total;
-}
-
-static ampi_part ampi_own_part(const amp_optimizer *opt) {
-    const amp_ranks *r = &opt->ranks;
-    return ampi_part_of_rank(ampi_elements(opt), (uint64_t)r->rank,
-                             r->count ? (uint64_t)r->count : 1);
 }
 
 /* Is the gradient of a tensor one of few rows? And how many sums may there be? (Rows that are not
@@ -4624,11 +4614,13 @@ static void ampi_set_format(ampi_stored *s, amp_format format) {
 }
 
 /* Fill in a slot, but for what has its place in the arena. */
-static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, ampi_part own,
+static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, uint64_t before,
                            ampi_slot *slot) {
-    const amp_optimizer_desc *d = &opt->desc;
-    const amp_tensor         *t = &e->tensor;
-    int                       k;
+    const amp_optimizer_desc *d     = &opt->desc;
+    const amp_tensor         *t     = &e->tensor;
+    const uint64_t            count = opt->ranks.count ? (uint64_t)opt->ranks.count : 1;
+    const ampi_part own = ampi_part_of_rank(before, t->n, (uint64_t)opt->ranks.rank, count);
+    int             k;
     memset(slot, 0, sizeof *slot);
     slot->n            = own.end - own.begin;
     slot->first        = own.begin;
@@ -4684,33 +4676,30 @@ static void *ampi_whole_model(const ampi_slot *s) {
     return s->model ? (char *)s->model - (size_t)s->first * size : NULL;
 }
 
-/* Fill in the slots, but for what has its place in the arena, and count. Returns how many chunks of
-   other ranks lie in front of this one's. */
-static uint64_t ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
-    const ampi_part all      = ampi_own_part(opt);
-    const int       moments  = ampi_num_moments(&opt->desc);
-    uint64_t        elements = 0, before = 0, in_front = 0;
-    size_t          i;
+/* Fill in the slots, but for what has its place in the arena, and count. */
+static void ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
+    const int moments  = ampi_num_moments(&opt->desc);
+    uint64_t  elements = 0, before = 0;
+    size_t    i;
     plan->num_chunks = plan->num_sums = 0;
     for (i = 0; i < plan->num_slots; i++) {
         const ampi_entry *e    = ampi_entry_of(opt, i);
         ampi_slot        *s    = &plan->host_slots[i];
         const int         rows = ampi_has_rows(e);
-        ampi_fill_slot(opt, e, ampi_part_in(&all, before, e->tensor.n), s);
+        ampi_fill_slot(opt, e, before, s);
         s->first_chunk = plan->num_chunks;
+        s->first_sum   = plan->num_sums + ampi_chunks(s->first);
         plan->coded |= s->master.format != AMP_FORMAT_F32;
         plan->stochastic |= ampi_learns(&e->tensor) &&
                             (ampi_formats[s->master.format].random ||
                              (moments && ampi_formats[s->moment[0].format].random));
         plan->num_chunks += ampi_chunks(rows ? ampi_most_sums(e) : s->n);
         plan->num_sums += ampi_chunks(rows ? ampi_most_sums(e) : e->tensor.n);
-        in_front += ampi_chunks(s->first);
         elements += s->n;
         before += e->tensor.n;
     }
     plan->split = plan->num_chunks < 264 ? 4 : 2;
     if (plan->num_chunks > elements / (AMPI_CHUNK / 2)) plan->split = 0;
-    return in_front;
 }
 
 /* Fill in the plan and its host_slots, and give everything in backend memory its place behind base;
@@ -4718,19 +4707,18 @@ static uint64_t ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
    and 1 models, 2 masters, 3 gradients, 4 and 5 moments), so that those of a flat array are one. */
 static amp_result ampi_layout(const amp_optimizer *opt, amp_plan *plan, char *base,
                               size_t *num_bytes) {
-    const uint64_t in_front = ampi_fill_slots(opt, plan);
-    const size_t   count    = plan->num_slots;
-    const int      kinds    = 4 + ampi_num_moments(&opt->desc);
-    ampi_arena     arena;
-    size_t         i;
-    int            k;
+    const size_t count = plan->num_slots;
+    const int    kinds = 4 + ampi_num_moments(&opt->desc);
+    ampi_arena   arena;
+    size_t       i;
+    int          k;
+    ampi_fill_slots(opt, plan);
     memset(&arena, 0, sizeof arena);
     arena.base     = base;
     plan->control  = (ampi_control *)ampi_take(&arena, 1, sizeof *plan->control, 64);
     plan->slots    = (ampi_slot *)ampi_take(&arena, count, sizeof *plan->slots, 64);
     plan->sums     = (double *)ampi_take(&arena, (size_t)plan->num_sums + (size_t)opt->ranks.count,
                                          sizeof(double), 64); /* prepare has one for each rank */
-    plan->partials = plan->sums ? plan->sums + in_front : NULL;
     plan->chunk_slots =
         (uint32_t *)ampi_take(&arena, (size_t)plan->num_chunks, sizeof(uint32_t), 64);
     plan->scaler = plan->shared || !base ? opt->desc.shared_scaler : &plan->control->scaler;
@@ -5284,7 +5272,7 @@ static double ampi_sum_chunks(const amp_plan *plan) {
    does which. Every thread sets its own floating-point environment. */
 static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_histogram *histogram) {
     const amp_dtype type    = slot->grad_type;
-    double       *partials  = plan->partials + slot->first_chunk;
+    double       *sums      = plan->sums + slot->first_sum;
     const int64_t chunks    = slot->grad ? (int64_t)ampi_chunks(slot->n) : 0;
     uint64_t      nonfinite = 0, nan = 0, zeros = 0, first = slot->n;
     uint32_t      largest = 0;
@@ -5296,7 +5284,7 @@ static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_histogra
         const void    *x  = ampi_at(slot->grad, type, i);
         uint32_t       max;
         amp_stats      seen;
-        AMPI_IEEE(partials[c] = ampi_check_chunk(x, type, n, &seen));
+        AMPI_IEEE(sums[c] = ampi_check_chunk(x, type, n, &seen));
         if (histogram) ampi_second().report_grads(histogram, x, type, n);
         max = ampi_load_u32(&seen.max_finite, 0);
         if (seen.nonfinite && i + seen.first_nonfinite < first) first = i + seen.first_nonfinite;
@@ -5449,18 +5437,33 @@ static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan,
     return AMP_OK;
 }
 
+/* n elements of count parts: part after part, or if there are several runs the two halves. Then n
+   is at most AMPI_LANES. */
+static AMPI_NOINLINE void ampi_sum_parts(float *sums, const void *parts, size_t stride,
+                                         size_t count, size_t run, amp_dtype type, size_t n) {
+    float  half[AMPI_LANES];
+    size_t k;
+    for (k = 0; k < count && run == count; k++)
+        ampi_accumulate_array(sums, ampi_at(parts, type, k * stride), type, n);
+    if (run == count) return;
+    memset(half, 0, sizeof half);
+    count /= 2;
+    ampi_sum_parts(sums, parts, stride, count, run, type, n);
+    ampi_sum_parts(half, ampi_at(parts, type, count * stride), stride, count, run, type, n);
+    ampi_accumulate_array(sums, half, AMP_F32, n);
+}
+
 static amp_result ampi_cpu_add(const amp_backend *self, float *sums, const void *parts,
-                               size_t stride, size_t count, amp_dtype type, size_t n) {
-    const int64_t chunks = (int64_t)ampi_chunks(n);
+                               size_t stride, size_t count, size_t run, amp_dtype type, size_t n) {
+    const size_t  piece  = run == count ? (size_t)AMPI_CHUNK : (size_t)AMPI_LANES;
+    const int64_t pieces = (int64_t)((n + piece - 1) / piece);
     int64_t       c;
     (void)self;
-    AMPI_OPENMP(omp parallel for schedule(static) if (chunks > 1))
-    for (c = 0; c < chunks; c++) {
-        const size_t i = (size_t)c * AMPI_CHUNK;
-        size_t       k;
-        for (k = 0; k < count; k++)
-            AMPI_IEEE(ampi_accumulate_array(sums + i, ampi_at(parts, type, k * stride + i), type,
-                                            ampi_min(n - i, AMPI_CHUNK)));
+    AMPI_OPENMP(omp parallel for schedule(static) if (n > AMPI_CHUNK))
+    for (c = 0; c < pieces; c++) {
+        const size_t i = (size_t)c * piece;
+        AMPI_IEEE(ampi_sum_parts(sums + i, ampi_at(parts, type, i), stride, count, run, type,
+                                 ampi_min(n - i, piece)));
     }
     return AMP_OK;
 }
@@ -5690,9 +5693,10 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
              halves), and moments as they are kept: in a part the rank's
    trailer   u64 sum of the body
 
-   Version 5 (3 until 0.5.0) is that of a set of several ranks: its parts, and what names them,
-   whose body is three numbers (ampi_set). One optimizer with all of its state writes version 4 (1,
-   2). Random bits of stochastic rounding are others from version 4 on; the file is the same.
+   Version 5 is that of a set of several ranks: its parts, and what names them, whose body is three
+   numbers (ampi_set). Until 0.5.0 it was 3, and parts began elsewhere (ampi_old_begin). One
+   optimizer with all of its state writes version 4 (1, 2). Random bits of stochastic rounding are
+   others from version 4 on; the file is the same.
 
    Little-endian. Every number takes eight bytes, names and arrays are padded to eight. A sum takes
    eight bytes at a time, h = (h ^ x) * odd and h ^= h >> 32: both can be undone, so that no change
@@ -5700,6 +5704,7 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
 
 enum { AMPI_STATE_NAME = 48 }; /* as much of a name as is told */
 enum { AMPI_STATE_VERSION = 4, AMPI_STATE_PART = 5 /* the version of parts and sets */,
+       AMPI_STATE_OLD_PART = 3, /* until 0.5.0 */
        AMPI_STATE_REPORT = 256, AMPI_STATE_SEED = 512 /* are added to it */ };
 enum { AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18, AMPI_STATE_SET = 24,
        AMPI_SET_FILE = AMPI_STATE_HEADER + AMPI_STATE_SET + 8 };
@@ -5996,13 +6001,31 @@ static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i
     slot->weight_decay = weight_decay;
 }
 
+/* Where a rank's part of a tensor began in 0.5.0, which cut all tensors into one run for each rank;
+   all: their elements. */
+static uint64_t ampi_old_begin(uint64_t all, uint64_t before, uint64_t n, uint64_t rank,
+                               uint64_t count) {
+    const uint64_t at     = all / count * rank + all % count * rank / count;
+    const uint64_t chunks = at > before ? ampi_chunks(at - before) : 0;
+    return chunks < ampi_chunks(n) ? chunks * AMPI_CHUNK : n;
+}
+
+/* What a file has of a tensor. */
+static ampi_part ampi_part_of_file(const ampi_archive *a, uint64_t all, uint64_t before,
+                                   uint64_t n) {
+    ampi_part p = ampi_part_of_rank(before, n, a->rank, a->ranks);
+    if ((a->version & 255u) != AMPI_STATE_OLD_PART) return p;
+    p.begin = ampi_old_begin(all, before, n, a->rank, a->ranks);
+    p.end   = ampi_old_begin(all, before, n, a->rank + 1, a->ranks);
+    return p;
+}
+
 /* The whole body. Sizes and names are the optimizer's own, so that a file cannot lead astray. */
 static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state) {
     const amp_plan *plan = opt->plan;
     ampi_control   *c    = &state->control;
     amp_scaler     *s    = &c->scaler;
-    const ampi_part part = ampi_part_of_rank(ampi_elements(opt), a->rank, a->ranks);
-    uint64_t        before = 0, common;
+    uint64_t        all = 0, before = 0, common;
     size_t          i;
     ampi_same(a, (uint64_t)opt->desc.kind, "desc.kind");
     ampi_same(a, plan->num_slots, "the number of tensors");
@@ -6021,7 +6044,10 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
         AMPI_NUMBER(a, c->skipped_in_a_row);
         ampi_walk_members(a, &s->skipped_in_a_row, "8888");
     }
-    for (i = 0; i < plan->num_slots; i++) ampi_walk_tensor(a, opt, i);
+    for (i = 0; i < plan->num_slots; i++) {
+        ampi_walk_tensor(a, opt, i);
+        all += ampi_tensor(opt, (int)i)->n;
+    }
     if (a->version & AMPI_STATE_SEED) AMPI_NUMBER(a, c->seed);
     common = a->common;
     if (a->version & AMPI_STATE_REPORT) ampi_second().report_walk(a, opt);
@@ -6029,10 +6055,8 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(opt->desc.problem);
     if (a->walk == AMPI_COUNT) a->tables = a->count;
     for (i = 0; i < plan->num_slots; i++) {
-        const ampi_slot *slot = &plan->host_slots[i];
-        const uint64_t   n    = ampi_tensor(opt, (int)i)->n;
-        const ampi_part  file = ampi_part_in(&part, before, n);
-        ampi_walk_arrays(a, slot, file);
+        const uint64_t n = ampi_tensor(opt, (int)i)->n;
+        ampi_walk_arrays(a, &plan->host_slots[i], ampi_part_of_file(a, all, before, n));
         before += n;
     }
 }
@@ -7375,6 +7399,8 @@ static amp_result ampi_ranks_ok(const amp_optimizer_desc *d) {
                  "0 or more, and less than count");
         return AMP_ERROR_INVALID_CONFIG;
     }
+    if ((unsigned)r->order > (unsigned)AMP_ORDER_SEQUENTIAL)
+        return ampi_unknown(d->problem, "amp_ranks.order", (int)r->order);
     if ((r->count > 1 && !r->sum_fn) || d->reduce_fn) {
         ampi_tell(d->problem, "amp_optimizer_desc.ranks needs sum_fn, and no reduce_fn beside it");
         return AMP_ERROR_INVALID_CONFIG;
@@ -7426,6 +7452,7 @@ static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
     uint64_t        sum;
     size_t          i;
     sum = ampi_hash(ampi_common(opt, state), count);
+    sum = ampi_hash(sum, (uint64_t)opt->ranks.order);
     sum = ampi_hash(sum, opt->desc.seed);
     sum = ampi_hash(sum, ampi_load_u32(&plan->watch.spike_norm, 0));
     sum = ampi_hash(sum, ampi_load_u32(&plan->watch.spike_z, 0));
@@ -7475,6 +7502,7 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
     const amp_tensor  *t = ampi_tensor(opt, i);
     const amp_backend *b;
     const ampi_slot   *s;
+    size_t             run = count;
     amp_result         result;
     if (!t) return AMP_ERROR_INVALID_ARGUMENT;
     result = ampi_ready(opt, AMPI_PREPARED);
@@ -7489,8 +7517,10 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
     if (!ampi_learns(t))
         return ampi_tensor_problem(opt, (size_t)i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "it is frozen: grad or grad_later would make it learn");
+    if (count > AMPI_RANKS) return AMP_ERROR_TOO_LARGE;
     if (!s->n || !count) return AMP_OK;
-    return b->functions->add_fn(b, (float *)s->grad, parts, stride, count, type, (size_t)s->n);
+    while (opt->ranks.order == AMP_ORDER_TREE && run % 2 == 0) run /= 2;
+    return b->functions->add_fn(b, (float *)s->grad, parts, stride, count, run, type, (size_t)s->n);
 }
 
 #ifndef AMP_NO_STDLIB
@@ -7602,17 +7632,6 @@ static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, amp
     return result;
 }
 
-/* Which ranks' files have something of this rank's? At least one is read. */
-static void ampi_ranks_to_read(const amp_optimizer *opt, uint64_t ranks, uint64_t *from,
-                               uint64_t *to) {
-    const ampi_part own   = ampi_own_part(opt);
-    const uint64_t  total = ampi_elements(opt);
-    *from = *to = 0;
-    while (*from + 1 < ranks && ampi_part_of_rank(total, *from, ranks).end <= own.begin) ++*from;
-    for (*to = *from; *to + 1 < ranks; ++*to)
-        if (ampi_part_of_rank(total, *to, ranks).end >= own.end) break;
-}
-
 #define AMPI_NOT_ONE "the files of this set are not of one moment"
 
 /* Is files[k], which was verified, a part of the set that names it, and of one moment with the
@@ -7629,30 +7648,30 @@ static void ampi_tell_part(char *problem, const char *path, amp_result result) {
     ampi_tell(problem, "part %s: %s", slash ? slash + 1 : path, amp_result_string(result));
 }
 
-/* All files of the set that path names, of which this rank has something. */
+/* All files of the set that path names; or where this rank has what it had then, only its own. */
 static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi_loading *l,
                                 void *named) {
-    uint64_t   from, to, k;
-    size_t     num;
     ampi_set   set;
+    size_t     num, k;
+    int        own;
     amp_result result = ampi_read_set((FILE *)named, &set);
     if (result != AMP_OK) return result;
-    ampi_ranks_to_read(opt, set.ranks, &from, &to);
-    num      = (size_t)(to - from) + 1;
+    own      = l->one.version == AMPI_STATE_PART && set.ranks == (uint64_t)opt->ranks.count;
+    num      = own ? 1 : (size_t)set.ranks;
     l->names = (ampi_target *)ampi_allocate(&opt->desc.allocator,
                                             sizeof *l->names + num * sizeof *l->files);
     if (!l->names) return AMP_ERROR_OUT_OF_MEMORY;
     l->num   = num;
     l->files = (ampi_archive *)memset(l->names + 1, 0, num * sizeof *l->files);
     result   = ampi_aim(l->names, path);
-    for (k = from; k <= to && result == AMP_OK; k++) {
-        ampi_archive *a = &l->files[k - from];
-        a->rank         = k;
+    for (k = 0; k < num && result == AMP_OK; k++) {
+        ampi_archive *a = &l->files[k];
+        a->rank         = own ? (uint64_t)opt->ranks.rank : k;
         a->ranks        = set.ranks;
-        result          = ampi_name_part(l->names, &set, k);
+        result          = ampi_name_part(l->names, &set, a->rank);
         if (result != AMP_OK) break;
         result = ampi_load_from(opt, l, a, l->names->path);
-        if (result == AMP_OK && !ampi_is_of_set(l, (size_t)(k - from), &set)) {
+        if (result == AMP_OK && !ampi_is_of_set(l, k, &set)) {
             ampi_tell(opt->desc.problem, AMPI_NOT_ONE);
             result = AMP_ERROR_MISMATCH;
         }

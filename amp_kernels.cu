@@ -882,12 +882,15 @@ AMPI_DEVICE void ampi_end_check(const amp_plan *plan, double *lanes) {
     }
 }
 
-/* The sums of other ranks' chunks, which hold what the last meeting has brought. */
+/* The sums of other ranks' chunks, which hold what the last meeting has brought: they lie between a
+   slot's own and the next one's. */
 AMPI_DEVICE void ampi_clear_others(const amp_plan *plan) {
-    const uint64_t own = (uint64_t)(plan->partials - plan->sums);
-    uint64_t       i   = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i < plan->num_sums; i += (uint64_t)gridDim.x * blockDim.x)
-        if (i - own >= plan->num_chunks) plan->sums[i] = 0.0; /* below own it wraps round */
+    for (uint64_t k = blockIdx.x; k <= plan->num_slots; k += gridDim.x) {
+        const ampi_slot *slot = plan->slots + k;
+        const uint64_t   end  = k < plan->num_slots ? slot->first_sum : plan->num_sums;
+        uint64_t         i    = k ? slot[-1].first_sum + ampi_chunks(slot[-1].n) : 0;
+        for (i += threadIdx.x; i < end; i += blockDim.x) plan->sums[i] = 0.0;
+    }
 }
 
 /* ------------------------------------------------------------------- samples
@@ -1030,7 +1033,7 @@ AMPI_DEVICE void ampi_check_chunks(const amp_plan &plan, ampi_check_room<WARPS> 
         else
             sum = ampi_check_by_team<AMP_F32, WARPS>(slot, start, count, team, &found);
         if (!tells) continue;
-        plan.partials[c] = sum;
+        plan.sums[slot->first_sum + (c - slot->first_chunk)] = sum;
         if (rest == 0) continue;
         bad |= found.nonfinite != 0;
         largest = found.max > largest ? found.max : largest;
@@ -1277,16 +1280,20 @@ struct ampi_addends {
     ampi_any to, values;
     uint64_t length; /* from one to the next */
     uint32_t count, low, high;
+    uint32_t  run;  /* of a tree: how many are added one after the other */
+    uint32_t *wait; /* and where a thread's sums wait for their pair, words of the block's apart */
 };
+enum ampi_addition { AMPI_IN_ORDER, AMPI_BY_PLACES, AMPI_AS_TREE };
 
 /* Their sum, for N elements of the row from i. A warp stays together. */
-template <int TYPE, int N, bool PLACES> struct ampi_row_adder {
-    enum { SUM = TYPE == AMPI_ANY ? (int)AMPI_ANY : (int)AMP_F32 };
+template <int TYPE, int N, int HOW> struct ampi_row_adder {
+    enum { SUM = TYPE == AMPI_ANY ? (int)AMPI_ANY : (int)AMP_F32, PLACES = HOW == AMPI_BY_PLACES };
     typedef ampi_array<TYPE> source;
     const ampi_addends      &a;
     unsigned                 i;
     uint32_t                 sum[N], k;
 
+    AMPI_MEMBER ampi_row_adder(const ampi_addends &x) : a(x) {}
     /* The next M, all under way before the first is used. */
     template <int M> AMPI_MEMBER void add(void) {
         typename source::template raw<N> r[M];
@@ -1324,25 +1331,87 @@ template <int TYPE, int N, bool PLACES> struct ampi_row_adder {
     }
 };
 
+/* A tree: runs are added side by side, the first to what is there, and their sums in pairs; sums of
+   eight runs wait for their pair as a binary counter has its digits. */
+enum { AMPI_WAITING = 13 }; /* of 65536 runs */
+template <int TYPE, int N> struct ampi_row_adder<TYPE, N, AMPI_AS_TREE> {
+    enum { SUM = TYPE == AMPI_ANY ? (int)AMPI_ANY : (int)AMP_F32, WIDE = N > 1 ? 8 : 1 };
+    typedef ampi_array<TYPE> source;
+    const ampi_addends      &a;
+    unsigned                 i;
+    uint32_t                 sum[WIDE][N];
+
+    AMPI_MEMBER ampi_row_adder(const ampi_addends &x) : a(x) {}
+    AMPI_MEMBER static uint32_t add(uint32_t x, uint32_t y) {
+        return ampi_bits_of_f32(ampi_add(ampi_f32_from_bits(x), ampi_f32_from_bits(y)));
+    }
+    AMPI_MEMBER void add_runs(uint32_t first, int wide) {
+        for (uint32_t k = 0; k < a.run; k++) {
+            typename source::template raw<N> r[WIDE];
+#pragma unroll
+            for (int j = 0; j < WIDE; j++) {
+                const uint64_t place = (uint64_t)(first + (uint32_t)j) * a.run + k;
+                const source   from(ampi_part_at(a.values.base, a.values.type, place * a.length));
+                if (j < wide) r[j] = from.template fetch<N>(i);
+            }
+#pragma unroll
+            for (int j = 0; j < WIDE; j++) {
+                uint32_t x[N];
+                if (j >= wide) continue;
+                source(a.values).template expand<N>(r[j], x);
+#pragma unroll
+                for (int e = 0; e < N; e++)
+                    sum[j][e] = k || (j == 0 && first == 0) ? add(sum[j][e], x[e]) : x[e];
+            }
+        }
+#pragma unroll
+        for (int b = 1; b < WIDE; b *= 2)
+#pragma unroll
+            for (int j = 0; j < WIDE; j += 2 * b)
+#pragma unroll
+                for (int e = 0; e < N; e++)
+                    if (j + b < wide) sum[j][e] = add(sum[j][e], sum[j + b][e]);
+    }
+    AMPI_MEMBER void run(unsigned from, bool within) {
+        const ampi_array<SUM> to(a.to);
+        const uint32_t        runs = a.count / a.run, wide = runs < WIDE ? runs : (uint32_t)WIDE;
+        i = from;
+        to.template expand<N>(to.template fetch<N>(i), sum[0]);
+        for (uint32_t k = 0; k < runs; k += wide) {
+            uint32_t *waits = a.wait;
+            add_runs(k, (int)wide);
+            for (uint32_t c = k / WIDE; c & 1; c /= 2, waits += N * blockDim.x)
+#pragma unroll
+                for (int e = 0; e < N; e++)
+                    sum[0][e] = add(waits[e * blockDim.x], sum[0][e]);
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                if (k + wide < runs) waits[e * blockDim.x] = sum[0][e];
+        }
+        if (within) to.template put<N>(i, sum[0]);
+    }
+};
+
 /* Elements [first, behind) of the row. Lanes beyond it look at its first, since loads without a
    condition take fewer registers. */
-template <int TYPE, int N, bool PLACES>
+template <int TYPE, int N, int HOW>
 AMPI_DEVICE void ampi_sum_addends(const ampi_addends &a, unsigned first, unsigned behind) {
-    const unsigned                  lane = threadIdx.x % 32;
-    unsigned                        i    = first + (threadIdx.x - lane) * N;
-    ampi_row_adder<TYPE, N, PLACES> adder = {a, 0, {}, 0};
+    const unsigned               lane = threadIdx.x % 32;
+    unsigned                     i    = first + (threadIdx.x - lane) * N;
+    ampi_row_adder<TYPE, N, HOW> adder(a);
     for (; i < behind; i += blockDim.x * N)
         adder.run(i + lane * N < behind ? i + lane * N : first, i + lane * N < behind);
 }
 
-template <bool PLACES> AMPI_DEVICE void ampi_add_up(const ampi_addends &a) {
-    const unsigned n     = a.values.type == AMP_F32 ? 2 : 4; /* 8 bytes */
-    const bool     agree = a.length % n == 0 && a.values.has_group(n, 0);
-    const unsigned end   = agree ? a.length : 0;
-    if (PLACES && a.values.type == AMP_F16) ampi_sum_addends<AMP_F16, 4, PLACES>(a, 0, end);
-    else if (PLACES && a.values.type == AMP_BF16) ampi_sum_addends<AMP_BF16, 4, PLACES>(a, 0, end);
-    else ampi_sum_addends<AMP_F32, 2, PLACES>(a, 0, end);
-    ampi_sum_addends<AMPI_ANY, 1, PLACES>(a, end, a.length);
+template <int HOW> AMPI_DEVICE void ampi_add_up(const ampi_addends &a) {
+    const bool     places = HOW == AMPI_BY_PLACES;
+    const unsigned n      = a.values.type == AMP_F32 ? 2 : 4; /* 8 bytes */
+    const bool     agree  = a.length % n == 0 && a.values.has_group(n, 0);
+    const unsigned end    = agree ? a.length : 0;
+    if (places && a.values.type == AMP_F16) ampi_sum_addends<AMP_F16, 4, HOW>(a, 0, end);
+    else if (places && a.values.type == AMP_BF16) ampi_sum_addends<AMP_BF16, 4, HOW>(a, 0, end);
+    else ampi_sum_addends<AMP_F32, 2, HOW>(a, 0, end);
+    ampi_sum_addends<AMPI_ANY, 1, HOW>(a, end, a.length);
 }
 
 /* A block takes sorted entry i. If a segment of a row begins there, it is added up; the last one
@@ -1353,7 +1422,9 @@ AMPI_DEVICE void ampi_sum_segment(const amp_plan &plan, const ampi_sparse *s, ui
     const uint32_t  *keys  = s->keys[(plan.passes - 1) % 2], key = keys[i], given = s->given;
     const uint32_t   place = i / AMPI_SEGMENT, lane = threadIdx.x % 32;
     uint32_t         row = s->begins[place], begin = i + 1;
-    ampi_addends     a = {{}, ampi_part_at(slot->values, slot->values_type, 0), s->length, 0, 0, 0};
+    ampi_addends     a   = {};
+    a.values = ampi_part_at(slot->values, slot->values_type, 0);
+    a.length = s->length;
 #pragma unroll
     for (uint32_t k = 0; k < AMPI_SEGMENT; k += 32) {
         const uint32_t at = place * AMPI_SEGMENT + k + lane;
@@ -1370,13 +1441,13 @@ AMPI_DEVICE void ampi_sum_segment(const amp_plan &plan, const ampi_sparse *s, ui
     a.to    = ampi_part_at(slot->grad, AMP_F32, row * (uint64_t)s->length);
     if (i != begin) a.to = ampi_part_at(s->spare, AMP_F32, place * (uint64_t)s->length);
     else if (threadIdx.x == 0) s->unique[row] = key;
-    ampi_add_up<true>(a);
+    ampi_add_up<AMPI_BY_PLACES>(a);
     if (i == begin && (i + AMPI_SEGMENT >= given || keys[i + AMPI_SEGMENT] != key)) return;
     a.count = (ampi_first_of(keys, key + 1, i, given) - begin - 1) / AMPI_SEGMENT;
     if (!ampi_is_last(&s->done[begin / AMPI_SEGMENT], a.count + 1, last)) return;
     a.to     = ampi_part_at(slot->grad, AMP_F32, row * (uint64_t)s->length);
     a.values = ampi_part_at(s->spare, AMP_F32, (begin / AMPI_SEGMENT + 1) * (uint64_t)s->length);
-    ampi_add_up<false>(a);
+    ampi_add_up<AMPI_IN_ORDER>(a);
 }
 
 AMPI_KERNEL(2) ampi_sum_rows_kernel(amp_plan plan) {
@@ -2059,21 +2130,38 @@ AMPI_KERNEL(3) ampi_add_kernel(float *sums, const void *x, uint32_t type, uint64
 }
 
 /* Several in one launch, by the adder of rows: the sums are read and written once. */
+template <int HOW> AMPI_DEVICE void ampi_add_all(const ampi_addends &a, unsigned count) {
+    enum { N = HOW == AMPI_AS_TREE ? 2 : 4 };
+    const unsigned     first = a.to.head(4);
+    const bool         agree = a.length % 4 == 0 && a.to.has_group(4, first) &&
+                       a.values.has_group(4, first);
+    const ampi_segment s = ampi_groups_in(agree, 4, first, count);
+    if (a.values.type == AMP_F16) ampi_sum_addends<AMP_F16, N, HOW>(a, s.first, s.behind);
+    else if (a.values.type == AMP_BF16) ampi_sum_addends<AMP_BF16, N, HOW>(a, s.first, s.behind);
+    else ampi_sum_addends<AMP_F32, 2, HOW>(a, s.first, s.behind);
+    ampi_sum_addends<AMPI_ANY, 1, HOW>(a, 0, s.first);
+    ampi_sum_addends<AMPI_ANY, 1, HOW>(a, s.behind, count);
+}
+
 AMPI_KERNEL(2) ampi_add_parts_kernel(float *sums, const void *parts, uint64_t stride,
-                                     uint32_t count, uint32_t type, uint64_t n) {
+                                     uint32_t count, uint32_t run, uint32_t type, uint64_t n) {
     uint64_t begin = (uint64_t)blockIdx.x * AMPI_PART;
     for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART) {
         const ampi_addends a = {ampi_part_at(sums, AMP_F32, begin),
-                                ampi_part_at(parts, type, begin), stride, count, 0, 0};
-        const unsigned all = ampi_count_from(begin, n, AMPI_PART), first = a.to.head(4);
-        const bool     agree = stride % 4 == 0 && a.to.has_group(4, first) &&
-                           a.values.has_group(4, first);
-        const ampi_segment s = ampi_groups_in(agree, 4, first, all);
-        if (type == AMP_F16) ampi_sum_addends<AMP_F16, 4, false>(a, s.first, s.behind);
-        else if (type == AMP_BF16) ampi_sum_addends<AMP_BF16, 4, false>(a, s.first, s.behind);
-        else ampi_sum_addends<AMP_F32, 2, false>(a, s.first, s.behind);
-        ampi_sum_addends<AMPI_ANY, 1, false>(a, 0, s.first);
-        ampi_sum_addends<AMPI_ANY, 1, false>(a, s.behind, all);
+                                ampi_part_at(parts, type, begin), stride, count, 0, 0, run, NULL};
+        ampi_add_all<AMPI_IN_ORDER>(a, ampi_count_from(begin, n, AMPI_PART));
+    }
+}
+
+AMPI_KERNEL(2) ampi_add_tree_kernel(float *sums, const void *parts, uint64_t stride,
+                                    uint32_t count, uint32_t run, uint32_t type, uint64_t n) {
+    __shared__ uint32_t waiting[AMPI_WAITING * 2 * 256];
+    uint64_t            begin = (uint64_t)blockIdx.x * AMPI_PART;
+    for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART) {
+        const ampi_addends a = {ampi_part_at(sums, AMP_F32, begin),
+                                ampi_part_at(parts, type, begin), stride, count, 0, 0, run,
+                                waiting + threadIdx.x};
+        ampi_add_all<AMPI_AS_TREE>(a, ampi_count_from(begin, n, AMPI_PART));
     }
 }
 
@@ -2407,15 +2495,16 @@ static amp_result ampi_cuda_check(const amp_backend *self, const amp_plan *plan)
 }
 
 static amp_result ampi_cuda_add(const amp_backend *self, float *sums, const void *parts,
-                                size_t stride, size_t count, amp_dtype type, size_t n) {
+                                size_t stride, size_t count, size_t run, amp_dtype type,
+                                size_t n) {
     const unsigned blocks  = ampi_blocks(self, ((uint64_t)n + AMPI_PART - 1) / AMPI_PART);
     const unsigned threads = ampi_threads(self, 256);
-    if (count > UINT32_MAX) return AMP_ERROR_TOO_LARGE;
-    return count == 1 ? ampi_launch(ampi_add_kernel, blocks, threads, self->stream, sums, parts,
-                                    (uint32_t)type, (uint64_t)n)
-                      : ampi_launch(ampi_add_parts_kernel, blocks, threads, self->stream, sums,
-                                    parts, (uint64_t)stride, (uint32_t)count, (uint32_t)type,
-                                    (uint64_t)n);
+    if (count == 1)
+        return ampi_launch(ampi_add_kernel, blocks, threads, self->stream, sums, parts,
+                           (uint32_t)type, (uint64_t)n);
+    return ampi_launch(run == count ? ampi_add_parts_kernel : ampi_add_tree_kernel, blocks, threads,
+                       self->stream, sums, parts, (uint64_t)stride, (uint32_t)count, (uint32_t)run,
+                       (uint32_t)type, (uint64_t)n);
 }
 
 /* Of each kind B, and what comes behind it for rows: in fp32, and in any storage. */

@@ -2,57 +2,60 @@
 
    Data parallelism with sharded state (ZeRO stage 1): every rank has the whole model, in halves,
    and about one part in N of masters, moments and accumulators, in fp32 (amp.h, >>api ranks). A
-   step has M micro-batches with numbers; rank r computes number t N + r in round t. Gradients go
-   by an all-to-all to their owners, who add them in the order of the numbers; models come back by
-   an all-gather. So neither the loss, nor a weight, nor a saved state depends on N.
+   step has M micro-batches with numbers. Gradients go by an all-to-all to their owners, who add
+   them as a binary tree over the numbers; models come back by an all-gather. So neither the loss,
+   nor a weight, nor a saved state depends on N.
 
-   READ  from top to bottom: ranks (deadline and pulses), the trainer, two exchanges, micro-batches,
-   rounds and steps, save and resume. The network is in ddp_net.h, options and tables in
+   READ  from top to bottom: ranks (deadline and pulses), the trainer, two exchanges, micro-batches
+   and steps, save and resume. The network is in ddp_net.h, options and tables in
    ddp_report.h, images in train_data.h. ddp_nccl.cu does the same on NVIDIA GPUs.
 
    RUN   mpicc -O3 -I. examples/ddp_mpi.c -o ddp_mpi -lm && mpirun -n 4 ./ddp_mpi
          in the directory of amp.h; without mpirun it is one rank. See also --help.
 
    OVERLAP  A layer's gradient is sent as soon as it is there, and backward goes on; owners wait
-   only before they add. A layer's model is waited for only where forward needs it. That costs
-   memory: without overlap, halves that are sent and received need room for the largest layer;
-   with it, for all of the model: 2 + 2 bytes for each parameter. MPI moves data while it is called,
-   so that forward and backward call it after each layer.
+   only before they add. A layer's model is waited for only where forward needs it. MPI moves data
+   while it is called, so that forward and backward call it after each layer. --late sends when
+   backward has ended, to compare.
 
-   HOW FAR IT SCALES  P parameters, N ranks, T = M / N rounds in a step, rounded up. The link of
-   each rank carries, in each direction,
+   WHO ADDS  If N is a power of two that divides M, a rank takes k = M / N micro-batches in a row
+   and adds their gradients in fp32, as a tree whose sums wait for their pair: log2 k of them,
+   where k is a power of two (k odd: one). It sends the sum while it is in the last backward. With
+   k = 1, 16 bits travel. On any other N each gradient travels by itself, in rounds, rank r's of
+   number t N + r in round t, and owners keep all M to add them at the end.
 
-       2 P (N-1)/N bytes in every round    gradients, by an all-to-all: those of a reduce-scatter
-       2 P (N-1)/N bytes in every step     models, by an all-gather
-       P / 2048 bytes in every step        sum_fn: a double for a chunk of 16384; left out below
+   HOW FAR IT SCALES  P parameters, N ranks. The link of each rank carries, in each direction,
 
-   The table is arithmetic on data sheets, not measured: H100s with 80 GB at 3.35 TB/s, 400 of their
-   989 Tflop/s in bf16, 450 GB/s of NVLink in each direction (N = 8), 50 GB/s of NDR InfiniBand for
-   each GPU (N = 1024); 32 layers, micro-batches of b = 8192 tokens, 6 P b flop each; T = 1.
+       2 P (N-1)/N bytes in a step      gradients, if k is 1: those of a reduce-scatter
+       4 P (N-1)/N bytes in a step      if it is more, however many
+       2 P (N-1)/N bytes in a round     on any other N
+       2 P (N-1)/N bytes in a step      models, by an all-gather
+       P / 2048 bytes in a step         sum_fn: a double for a chunk of 16384; left out below
+
+   since amp.h gives each rank as much of every layer, to within a chunk; what this program counts
+   is compared with that at its end. The table is arithmetic on data sheets, not measured: H100s
+   with 80 GB at 3.35 TB/s, 400 of their 989 Tflop/s in bf16, 450 GB/s of NVLink in each direction
+   (N = 8), 50 GB/s of NDR InfiniBand for each GPU (N = 1024); 32 layers, micro-batches of b = 8192
+   tokens, 6 P b flop each; k = 1.
 
           P     N    GB on a link     seconds:          compute    longer by, with   bytes for
-                    round and step    link    memory     6 P b     and without       each
+                    grads + models  link    memory     6 P b     and without       each
                                                                    overlap           parameter
-        7e9     1    0    +  0        0       0.100      0.86        0 %     0 %      20
-        7e9     8   12.25 + 12.25     0.054   0.016      0.86        2 %    28 %       8
-        7e9  1024   13.99 + 13.99     0.56    0.0043     0.86       34 %  1070 %       6.02
-       70e9     1    0    +  0        0       1.00       8.6         0 %     0 %      20
-       70e9     8   122.5 + 122.5     0.54    0.16       8.6         2 %    28 %       8
-       70e9  1024   139.9 + 139.9     5.6     0.043      8.6        34 %  1070 %       6.02
+        7e9     1    0    +  0        0       0.100      0.86       12 %    12 %      20
+        7e9     8   12.25 + 12.25     0.054   0.016      0.86        2 %     8 %       8
+        7e9  1024   13.99 + 13.99     0.56    0.0043     0.86        3 %    66 %       6.02
+       70e9     1    0    +  0        0       1.00       8.6        12 %    12 %      20
+       70e9     8   122.5 + 122.5     0.54    0.16       8.6         2 %     8 %       8
+       70e9  1024   139.9 + 139.9     5.6     0.043      8.6         3 %    66 %       6.02
 
-   link     That of links that are all busy at once. A range is a run, so that a layer's gradients
-            all go to its owners, N / 32 ranks or one; whoever waits for them before it goes on has
-            the links of the others idle: 2 P (N-1) / w seconds in a round on 8 ranks, 0.22 for 7e9,
-            and 32 times 0.28 on 1024. (Without overlap: gradients so, models all at once.)
-   memory   2 P + 8 P / N bytes in a round, since an owner adds what all ranks sent in one call, and
-            38 P / N in a step: AdamW, check, clearing.
+   memory   2 P + 8 P / N bytes for the gradients, since an owner adds what all ranks sent in one
+            call, and 38 P / N for AdamW, check, clearing. Longer by: memory, and what stays of the
+            link.
    bytes    2 model, 2 gradient, 2 received (not with one rank), 16 / N: 140, 56, 42 GB for 7e9.
+            With k above 1 sums are of 4 bytes: 4 log2 k more, and 4 received instead of 2.
    overlap  What stays of the exchanges: gradients of the layer next to the input, when backward
-            ends, and its model, when forward begins. A rank's range is one run through all tensors,
-            so that it gets a few large messages (N a round, of 14 MB: 7e9 on 1024). In return, if N
-            is above the layers, all that it gets is of one layer, and the owners of the first layer
-            get theirs after backward: 0.28 s. Ranges in each tensor would leave 0.01 s, but in
-            messages of 47 KB, 290 N of them.
+            ends, and its model, when forward begins: a 32nd. Messages get small: 47 KB on 1024
+            ranks where a layer has 9 tensors, as long as nobody sends these together.
 
    Where it stops:
    - Memory. 6 bytes stay on each GPU however many there are: some 13e9 parameters in 80 GB, less
@@ -60,8 +63,8 @@
      each of 128 ranks: 54 GB, 0.69 s of link beside 1.08 s of computing.
    - The link. Its bytes do not fall with N, and P cancels: gradients can hide behind backward, of
      4 P b flop, if b is at least flop/s / (2 bytes/s), and models behind forward if it is twice
-     that: 4000 and 8000 tokens on InfiniBand, 444 and 889 on NVLink. More rounds share one
-     all-gather.
+     that: 4000 and 8000 tokens on InfiniBand, 444 and 889 on NVLink. A larger k shares both
+     exchanges among k backwards.
    - M. A batch of a given size feeds at most M ranks; then a step takes one micro-batch and 4 P
      bytes on the link, and more ranks only idle.                                                 */
 
@@ -224,13 +227,14 @@ static void leave_ranks(void) {
 
 /* ------------------------------------------------------------------------------------- trainer */
 
-/* How one tensor travels. Gradients: an all-to-all in each round; models: an all-gather. */
+/* How one tensor travels. Gradients: an all-to-all; models: an all-gather. */
 typedef struct route {
-    int        *count, *at;      /* of each rank's range: elements, and the first          */
-    int        *sends, *sent_at; /* what each rank sends me in this round; where it goes   */
-    void       *grad, *part;     /* of all elements; what all ranks sent of my range       */
-    size_t      own;             /* elements in that range                                 */
-    MPI_Request request;
+    int        *count, *at;      /* of each rank's range: elements, and the first           */
+    int        *sends, *sent_at; /* what each rank sends me; where it goes                  */
+    void       *grad, *part;     /* of all elements; what all ranks sent of my range        */
+    float      *sums;            /* of my micro-batches, n elements each                    */
+    size_t      n, own;          /* elements; those in my range                             */
+    MPI_Request gradient, model;
 } route;
 
 typedef struct trainer {
@@ -238,9 +242,11 @@ typedef struct trainer {
     mlp            net;
     MPI_Datatype   wire;            /* as the bits of net.type                                */
     size_t         size;            /* bytes of one                                           */
+    adding         adds;            /* micro-batches, on each rank                            */
     route          routes[TENSORS]; /* 2 l: the weight of layer l; 2 l + 1: its bias          */
     int           *nothing;         /* a 0 for each rank: what an idle rank sends             */
     double        *loss;            /* of each micro-batch of the step, 0 if it is elsewhere  */
+    double         sent, got, model_bytes; /* on this rank's link                             */
     amp_optimizer  opt;
     char           problem[AMP_PROBLEM_SIZE];
     size_t         num_params;
@@ -275,6 +281,7 @@ static void add_tensor(trainer *t, int i, size_t count, float *weight) {
     tensor.grad_later = 1;
     tensor.keep_fp32  = i % 2;
     check(amp_optimizer_add(&t->opt, &tensor));
+    t->routes[i].n    = count;
     t->routes[i].grad = need(count, t->size);
     t->num_params += count;
     t->bytes.models += (double)(count * (i % 2 ? sizeof(float) : t->size));
@@ -295,6 +302,15 @@ static void add_layers(trainer *t) {
     for (int i = 0; i < TENSORS; i++) free(weight[i]);
 }
 
+/* Room for the sums of this rank's micro-batches, and for what all ranks send it to add. */
+static void plan_sums(trainer *t, route *w) {
+    const size_t parts = (size_t)(t->o->micro / t->adds.each), sums = (size_t)t->adds.sums;
+    const size_t size  = sums ? sizeof(float) : t->size, all = parts * w->own * size;
+    if (sums) w->sums = need(sums * w->n, sizeof(float));
+    w->part = ranks.count > 1 ? need(parts * w->own, size) : sums ? (void *)w->sums : w->grad;
+    t->bytes.halves += (double)(sums * w->n * sizeof(float) + (ranks.count > 1 ? all : 0));
+}
+
 /* Ranks that are to send halves to each other have to know each other's ranges. */
 static void plan_route(trainer *t, int i) {
     const size_t count = (size_t)ranks.count;
@@ -304,8 +320,9 @@ static void plan_route(trainer *t, int i) {
     amp_optimizer_range(&t->opt, i, &first, &w->own);
     mine[0] = (int)w->own; /* --width has a limit */
     mine[1] = (int)first;
-    MPI_Iallgather(mine, 2, MPI_INT, all, 2, MPI_INT, ranks.work, &w->request);
-    wait_for(1, &w->request, "the exchange of ranges");
+    w->gradient = MPI_REQUEST_NULL;
+    MPI_Iallgather(mine, 2, MPI_INT, all, 2, MPI_INT, ranks.work, &w->model);
+    wait_for(1, &w->model, "the exchange of ranges");
     w->count   = need(4 * count, sizeof(int));
     w->at      = w->count + count;
     w->sends   = w->at + count;
@@ -315,18 +332,18 @@ static void plan_route(trainer *t, int i) {
         w->at[r]      = all[2 * r + 1];
         w->sent_at[r] = (int)(r * w->own);
     }
-    w->part = count > 1 ? need(count * w->own, t->size) : w->grad; /* one rank owns all */
+    plan_sums(t, w);
     t->bytes.own += (double)w->own;
-    if (count > 1) t->bytes.halves += (double)(count * w->own * t->size);
     free(all);
 }
 
 static void trainer_init(trainer *t, const options *o, const dataset *data) {
-    const amp_ranks    shares = {ranks.rank, ranks.count, sum_over_ranks, NULL};
+    const amp_ranks    shares = {ranks.rank, ranks.count, sum_over_ranks, NULL, AMP_ORDER_TREE};
     amp_optimizer_desc desc   = {0};
     t->o    = o;
     t->wire = o->dtype == AMP_F32 ? MPI_FLOAT : MPI_UINT16_T;
     t->size = amp_dtype_size((amp_dtype)o->dtype);
+    t->adds = adding_of(o->micro, ranks.count);
     mlp_init(&t->net, data, (amp_dtype)o->dtype, o->batch, o->width);
 
     desc.dtype     = t->net.type;
@@ -350,7 +367,8 @@ static void trainer_init(trainer *t, const options *o, const dataset *data) {
 static void trainer_free(trainer *t) {
     for (int i = 0; i < TENSORS; i++) {
         route *w = &t->routes[i];
-        if (w->part != w->grad) free(w->part);
+        if (ranks.count > 1) free(w->part);
+        free(w->sums);
         free(w->grad);
         free(w->count);
     }
@@ -362,47 +380,85 @@ static void trainer_free(trainer *t) {
 
 /* ------------------------------------------------------------------------------- two exchanges */
 
-static int works(const trainer *t, int rank, int round) {
-    return round * ranks.count + rank < t->o->micro;
+static int has_work(const trainer *t, int rank, int round) {
+    return micro_of(&t->adds, ranks.count, rank, round) < t->o->micro;
 }
 
-/* The gradient of a tensor is there: send each rank the part that it owns, while backward
-   goes on. In the last round some ranks have no micro-batch; they send nothing, not zeros. */
-static void send_gradient(trainer *t, int i, int round) {
-    route     *w = &t->routes[i];
-    const int *mine = works(t, ranks.rank, round) ? w->count : t->nothing;
-    if (ranks.count == 1) return;
-    for (int r = 0; r < ranks.count; r++) w->sends[r] = works(t, r, round) ? (int)w->own : 0;
-    MPI_Ialltoallv(w->grad, mine, w->at, t->wire, w->part, w->sends, w->sent_at, t->wire,
-                   ranks.work, &w->request);
+static void add(float *sum, const void *x, amp_dtype type, size_t n) {
+    float        wide[1024];
+    const size_t size = amp_dtype_size(type);
+    for (size_t i = 0, some; i < n; i += some) {
+        some = n - i < 1024 ? n - i : 1024;
+        check(amp_cast(wide, AMP_F32, (const char *)x + i * size, type, some));
+        for (size_t k = 0; k < some; k++) sum[i + k] += wide[k];
+    }
+}
+
+static void add_own(trainer *t, route *w, int round) {
+    addend to  = addend_of(&t->adds, round);
+    float *sum = w->sums + (size_t)to.sum * w->n;
+    if (to.first) memset(sum, 0, w->n * sizeof *sum);
+    add(sum, w->grad, t->net.type, w->n);
+    for (; to.pairs; to.pairs--, sum -= w->n) add(sum - w->n, sum, AMP_F32, w->n);
+}
+
+/* Where backward writes a gradient: the one before has been sent. */
+static void *gradient(trainer *t, size_t i) {
+    wait_for(1, &t->routes[i].gradient, "the exchange of gradients");
+    return t->routes[i].grad;
+}
+
+/* The gradient of a tensor is there: send each rank the part that it owns, while backward goes on;
+   or add it, and send the sum of the last. In the last round some ranks have no micro-batch; they
+   send nothing, not zeros. */
+static void send_gradient(trainer *t, size_t i, int round) {
+    route       *w     = &t->routes[i];
+    const int    adds  = t->adds.each > 1;
+    const int   *mine  = has_work(t, ranks.rank, round) ? w->count : t->nothing;
+    const size_t size  = adds ? sizeof(float) : t->size;
+    const size_t first = adds ? 0 : (size_t)(round * ranks.count) * w->own * size;
+    MPI_Datatype wire  = adds ? MPI_FLOAT : t->wire;
+    if (adds) add_own(t, w, round);
+    if (ranks.count == 1 || (adds && round + 1 < t->adds.each)) return;
+    for (int r = 0; r < ranks.count; r++) {
+        w->sends[r] = has_work(t, r, round) ? (int)w->own : 0;
+        if (r == ranks.rank) continue;
+        t->sent += (double)mine[r] * (double)size;
+        t->got += (double)w->sends[r] * (double)size;
+    }
+    MPI_Ialltoallv(adds ? (void *)w->sums : w->grad, mine, w->at, wire, (char *)w->part + first,
+                   w->sends, w->sent_at, wire, ranks.work, &w->gradient);
 }
 
 /* Add what the ranks sent in their order, which is that of the micro-batches. */
-static void add_parts(trainer *t, int i, int round) {
+static void add_parts(trainer *t, size_t i) {
     route *w = &t->routes[i];
-    if (ranks.count > 1) wait_for(1, &w->request, "the exchange of gradients");
-    const int rest = t->o->micro - round * ranks.count;
-    check(amp_optimizer_accumulate(&t->opt, i, w->part, w->own,
-                                   (size_t)(rest < ranks.count ? rest : ranks.count), t->net.type));
+    wait_for(1, &w->gradient, "the exchange of gradients");
+    check(amp_optimizer_accumulate(&t->opt, (int)i, w->part, w->own,
+                                   (size_t)(t->o->micro / t->adds.each),
+                                   t->adds.each > 1 ? AMP_F32 : t->net.type));
 }
 
 /* Each rank gives the part of the models that it has updated; forward waits, for a layer at a time.
    The models are the optimizer's, and this is where others write to them. */
 static void gather_models(trainer *t) {
     for (int i = 0; i < TENSORS && ranks.count > 1; i++) {
-        route *w = &t->routes[i];
+        route       *w    = &t->routes[i];
+        const size_t size = i % 2 ? sizeof(float) : t->size, others = (size_t)ranks.count - 1;
+        const size_t out  = w->own * others, in = w->n - w->own;
+        t->model_bytes += (double)((out > in ? out : in) * size);
         MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL,
                         (void *)(uintptr_t)amp_optimizer_model(&t->opt, i), w->count, w->at,
-                        i % 2 ? MPI_FLOAT : t->wire, ranks.work, &w->request);
+                        i % 2 ? MPI_FLOAT : t->wire, ranks.work, &w->model);
     }
 }
 
 static const void *model(trainer *t, size_t i) {
-    if (ranks.count > 1) wait_for(1, &t->routes[i].request, "the exchange of models");
+    if (ranks.count > 1) wait_for(1, &t->routes[i].model, "the exchange of models");
     return amp_optimizer_model(&t->opt, (int)i);
 }
 
-/* ------------------------------------------------------------ micro-batches, rounds and steps */
+/* -------------------------------------------------------------------- micro-batches and steps */
 
 static void forward(trainer *t, size_t rows, const uint64_t *number) {
     for (size_t l = 0; l < LAYERS; l++) {
@@ -413,7 +469,7 @@ static void forward(trainer *t, size_t rows, const uint64_t *number) {
 }
 
 /* --plant: what this rank itself owns overflows, and nobody else's check will see it. */
-static void plant(trainer *t, int i) {
+static void plant(trainer *t, size_t i) {
     static const uint32_t infinity[] = {0x7f800000u, 0x7c00u, 0x7f80u};
     const route          *w = &t->routes[i];
     const uint16_t        half = (uint16_t)infinity[t->net.type];
@@ -424,13 +480,13 @@ static void plant(trainer *t, int i) {
 
 static void backward(trainer *t, int round, int planted) {
     for (size_t l = LAYERS; l-- > 0;) {
-        const int i = (int)(2 * l);
-        mlp_gradient(&t->net, l, t->routes[i].grad, t->routes[i + 1].grad);
-        if (planted) plant(t, i);
-        if (planted) plant(t, i + 1);
-        send_gradient(t, i, round);
-        send_gradient(t, i + 1, round);
-        if (l > 0) mlp_back(&t->net, l, model(t, 2 * l));
+        const size_t i = 2 * l;
+        mlp_gradient(&t->net, l, gradient(t, i), gradient(t, i + 1));
+        for (size_t k = i; k < i + 2; k++) {
+            if (planted) plant(t, k);
+            if (!t->o->late) send_gradient(t, k, round);
+        }
+        if (l > 0) mlp_back(&t->net, l, model(t, i));
         beat();
     }
 }
@@ -450,16 +506,20 @@ static void run_micro(trainer *t, uint64_t step, int micro, int round) {
 }
 
 static void train_step(trainer *t, uint64_t step) {
+    const int rounds = rounds_of(&t->adds, t->o->micro, ranks.count);
     ranks.step = (long)step;
     memset(t->loss, 0, (size_t)t->o->micro * sizeof *t->loss);
-    for (int round = 0; round * ranks.count < t->o->micro; round++) {
-        if (works(t, ranks.rank, round))
-            run_micro(t, step, round * ranks.count + ranks.rank, round);
-        else /* idle, but all ranks have to post the same exchanges in the same order */
-            for (int l = LAYERS; l-- > 0;)
-                for (int i = 2 * l; i < 2 * l + 2; i++) send_gradient(t, i, round);
-        for (int i = 0; i < TENSORS; i++) add_parts(t, i, round);
+    for (int round = 0; round < rounds; round++) {
+        const int works = has_work(t, ranks.rank, round);
+        if (works)
+            run_micro(t, step, micro_of(&t->adds, ranks.count, ranks.rank, round), round);
+        if (works && !t->o->late) continue;
+        for (size_t i = TENSORS; i-- > 0;) { /* idle, but all ranks have to post the same */
+            (void)gradient(t, i ^ 1);        /* exchanges in the same order */
+            send_gradient(t, i ^ 1, round);
+        }
     }
+    for (size_t i = 0; i < TENSORS; i++) add_parts(t, i);
     check(amp_optimizer_adamw(&t->opt, learning_rate)); /* sum_over_ranks is called in here */
     gather_models(t);
 }
@@ -507,15 +567,20 @@ static double evaluate(trainer *t) {
     return 100.0 * (double)right / (double)all;
 }
 
-/* That of the rank which has most: sums in which every rank but one has 0 bring all to rank 0. */
-static memory largest_memory(const trainer *t) {
-    double  *all = need(3 * (size_t)ranks.count, sizeof *all), *mine = all + 3 * ranks.rank;
+/* What each rank has, rank by rank: sums in which every rank but one has 0. The caller frees it. */
+static double *of_all_ranks(const double *mine, size_t count) {
+    double  *all      = need(count * (size_t)ranks.count, sizeof *all);
     uint32_t flags[2] = {0, 0};
-    memory   most     = t->bytes;
-    mine[0] = most.optimizer;
-    mine[1] = most.own;
-    mine[2] = most.halves;
-    check(sum_over_ranks(NULL, all, 3 * (size_t)ranks.count, flags));
+    memcpy(all + count * (size_t)ranks.rank, mine, count * sizeof *mine);
+    check(sum_over_ranks(NULL, all, count * (size_t)ranks.count, flags));
+    return all;
+}
+
+/* That of the rank which has most. */
+static memory largest_memory(const trainer *t) {
+    const double mine[3] = {t->bytes.optimizer, t->bytes.own, t->bytes.halves};
+    double      *all     = of_all_ranks(mine, 3);
+    memory       most    = t->bytes;
     for (int r = 0; r < ranks.count; r++) {
         if (all[3 * r] <= most.optimizer) continue;
         most.optimizer = all[3 * r];
@@ -526,13 +591,32 @@ static memory largest_memory(const trainer *t) {
     return most;
 }
 
+/* Bytes of a step on the busiest link, as a factor on the formulas above, and the longest wait. */
+static void print_links(const trainer *t, double steps) {
+    const double mine[3] = {t->sent > t->got ? t->sent : t->got, t->model_bytes, ranks.waited};
+    const double n = ranks.count, once = (double)t->num_params * (n - 1) / n;
+    const int    rounds  = rounds_of(&t->adds, t->o->micro, ranks.count);
+    const double formula = once * (t->adds.each > 1 ? 4.0 : (double)t->size * rounds);
+    double      *all = of_all_ranks(mine, 3), most[3] = {0, 0, 0};
+    for (int i = 0; i < 3 * ranks.count; i++)
+        if (all[i] > most[i % 3]) most[i % 3] = all[i];
+    free(all);
+    if (ranks.rank || ranks.count == 1 || steps < 1.0) return;
+    printf("link ddp: ranks %d micro %d bytes a step: gradients %.0f = %.3f of the formula's, "
+           "models %.0f = %.3f; waited %.2f s\n", ranks.count, t->o->micro, most[0] / steps,
+           most[0] / steps / formula, most[1] / steps, most[1] / steps / once / (double)t->size,
+           most[2]);
+}
+
 static void train(trainer *t) {
     const options *o     = t->o;
     const int      says  = ranks.rank == 0;
     const double   start = seconds();
     double         loss  = 0.0;
     amp_status     s     = status_of(t);
+    const double first = (double)(s.steps + s.skipped);
     ranks.waited = 0.0; /* until now to get ready */
+    t->model_bytes = 0.0;
     for (uint64_t step = s.steps + s.skipped; step < (uint64_t)o->steps; step++) {
         train_step(t, step);
         if (o->save && (step + 1) % (uint64_t)o->save_every == 0) save(t, o->save);
@@ -543,6 +627,7 @@ static void train(trainer *t) {
     }
     if (o->save) save(t, o->save);
     for (size_t i = 0; i < TENSORS; i++) model(t, i); /* that of the last step has arrived */
+    print_links(t, (double)o->steps - first);
     if (!says) return;
     printf("\n  %.2f s, of which rank 0 waited %.2f s for others\n", seconds() - start,
            ranks.waited);

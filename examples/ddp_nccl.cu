@@ -19,8 +19,8 @@
 
    OVERLAP  Exchanges run on a stream of their own. It waits for the event behind a layer's
    gradient, and the stream of the products waits for the event behind an exchange: before parts are
-   added, and before a layer's model is read. That costs 2 + 2 bytes of halves for each parameter,
-   as in ddp_mpi.c, and the multiprocessors on which NCCL copies while backward runs.
+   added, and before a layer's model is read. That costs the memory that ddp_mpi.c says, and the
+   multiprocessors on which NCCL copies while backward runs.
 
    FAILURE  The host never waits for a stream blindly: it polls an event, and NCCL's own errors,
    until the deadline; then it says whose pulse is oldest, aborts the communicator and ends. Each
@@ -310,6 +310,10 @@ static __global__ void add_losses_kernel(double *sum, const double *loss, size_t
     }
 }
 
+static __global__ void add_kernel(float *sum, const float *x, size_t n) {
+    FOR_EACH(i, n) sum[i] += x[i];
+}
+
 static __global__ void add_rows_kernel(float *sum, const float *z, size_t rows, size_t width) {
     FOR_EACH(j, width) {
         float s = 0.0f;
@@ -325,8 +329,10 @@ static __global__ void add_rows_kernel(float *sum, const float *z, size_t rows, 
 typedef struct route {
     size_t     *count, *at;     /* of each rank's range: elements, and the first       */
     char       *grad, *part;    /* of all elements; what all ranks sent of my range    */
-    size_t      own;
+    float      *sums;           /* of my micro-batches, n elements each                */
+    size_t      n, own;
     cudaEvent_t ready, arrived; /* the gradient is there; so is what the others sent   */
+    cudaEvent_t gathered;       /* so is the model                                     */
 } route;
 
 static struct net {
@@ -335,6 +341,8 @@ static struct net {
     amp_dtype      type;
     size_t         size, width[LAYERS + 1], rows, num_params;
     float         *image, *wide, *sum, *out; /* all images; two batches; a row; logits */
+    float         *addend;                   /* a gradient in fp32 */
+    adding         adds;                     /* micro-batches, on each rank */
     int           *labels, *label;
     void          *act[LAYERS], *delta[2];
     double        *loss, *row_loss;
@@ -360,6 +368,8 @@ static void to_device(void *dst, const void *src, size_t num_bytes) {
 /* Each rank's ranges, as sums in which every other rank has 0: exact up to 2^53. */
 static void plan_routes(void) {
     const size_t count = (size_t)ranks.count, num = 2 * TENSORS * count;
+    const size_t parts = (size_t)(net.o->micro / net.adds.each), sums = (size_t)net.adds.sums;
+    const size_t size  = sums ? sizeof(float) : net.size;
     double      *all = (double *)need(num, sizeof *all);
     double      *on_device = (double *)device_alloc(num + 1, sizeof *on_device);
     for (int i = 0; i < TENSORS; i++) {
@@ -380,11 +390,15 @@ static void plan_routes(void) {
             w->at[r]    = (size_t)all[2 * (TENSORS * r + i) + 1];
         }
         w->own  = w->count[ranks.rank];
-        w->part = count > 1 ? (char *)device_alloc(count * w->own, net.size) : w->grad;
+        if (sums) w->sums = (float *)device_alloc(sums * w->n, sizeof(float));
+        w->part = count > 1 ? (char *)device_alloc(parts * w->own, size)
+                            : sums ? (char *)w->sums : w->grad;
         must(cudaEventCreateWithFlags(&w->ready, cudaEventDisableTiming));
         must(cudaEventCreateWithFlags(&w->arrived, cudaEventDisableTiming));
+        must(cudaEventCreateWithFlags(&w->gathered, cudaEventDisableTiming));
         net.bytes.own += (double)w->own;
-        if (count > 1) net.bytes.halves += (double)(count * w->own * net.size);
+        net.bytes.halves += (double)(sums * w->n * sizeof(float));
+        if (count > 1) net.bytes.halves += (double)(parts * w->own * size);
     }
     must(cudaFree(on_device));
     free(all);
@@ -392,6 +406,7 @@ static void plan_routes(void) {
 
 static void add_tensor(int i, const char *name, size_t count, float *weight) {
     amp_tensor t = {};
+    net.routes[i].n    = count;
     net.routes[i].grad = (char *)device_alloc(count, net.size);
     t.name       = name;
     t.n          = count;
@@ -432,7 +447,7 @@ static void add_layers(void) {
 }
 
 static void make_optimizer(void) {
-    const amp_ranks    shares = {ranks.rank, ranks.count, sum_over_ranks, NULL};
+    const amp_ranks    shares = {ranks.rank, ranks.count, sum_over_ranks, NULL, AMP_ORDER_TREE};
     amp_optimizer_desc desc   = {};
     desc.backend       = &ranks.backend;
     desc.dtype         = net.type;
@@ -459,6 +474,7 @@ static void net_init(const options *o, const dataset *data) {
     net.rows = (size_t)o->batch;
     for (int l = 0; l <= LAYERS; l++)
         net.width[l] = l == 0 ? data->pixels : (size_t)(l == LAYERS ? NUM_CLASSES : o->width);
+    net.adds = adding_of(o->micro, ranks.count);
     make_optimizer();
     const size_t widest = net.width[0] > net.width[1] ? net.width[0] : net.width[1];
     net.image    = (float *)device_alloc(images * data->pixels, sizeof(float));
@@ -466,6 +482,7 @@ static void net_init(const options *o, const dataset *data) {
     net.label    = (int *)device_alloc(net.rows, sizeof(int));
     net.wide     = (float *)device_alloc(2 * net.rows * widest, sizeof(float));
     net.sum      = (float *)device_alloc(widest, sizeof(float));
+    if (net.adds.sums) net.addend = (float *)device_alloc(widest * net.width[1], sizeof(float));
     net.out      = (float *)device_alloc(net.rows * NUM_CLASSES, sizeof(float));
     net.loss     = (double *)device_alloc((size_t)o->micro + 1, sizeof(double));
     net.row_loss = (double *)device_alloc(net.rows, sizeof(double));
@@ -484,35 +501,57 @@ static amp_status status(void) {
 
 /* --------------------------------------------------------------------- the ranks' two exchanges */
 
-static int works(int rank, int round) { return round * ranks.count + rank < net.o->micro; }
+static int works(int rank, int round) {
+    return micro_of(&net.adds, ranks.count, rank, round) < net.o->micro;
+}
+
+static void add_own(route *w, int round) {
+    addend to  = addend_of(&net.adds, round);
+    float *sum = w->sums + (size_t)to.sum * w->n;
+    if (to.first) must(cudaMemsetAsync(sum, 0, w->n * sizeof *sum, ranks.work));
+    must(amp_cuda_cast(net.addend, AMP_F32, w->grad, net.type, w->n, ranks.work));
+    launch(add_kernel, w->n, sum, (const float *)net.addend, w->n);
+    for (; to.pairs; to.pairs--, sum -= w->n)
+        launch(add_kernel, w->n, sum - w->n, (const float *)sum, w->n);
+}
+
+/* Where backward writes a gradient: the one before has been sent. */
+static char *gradient(int i) {
+    if (ranks.count > 1) must(cudaStreamWaitEvent(ranks.work, net.routes[i].arrived, 0));
+    return net.routes[i].grad;
+}
 
 /* The gradient of a tensor is there, or will be when work comes so far: send each rank what it
-   owns. A rank without a micro-batch sends nothing. */
+   owns; or add it, and send the sum of the last. A rank without a micro-batch sends nothing. */
 static void send_gradient(int i, int round) {
-    route *w = &net.routes[i];
-    if (ranks.count == 1) return;
+    route       *w    = &net.routes[i];
+    const int    adds = net.adds.each > 1;
+    const size_t size = adds ? sizeof(float) : net.size;
+    const char  *from = adds ? (const char *)w->sums : w->grad;
+    if (adds) add_own(w, round);
+    if (ranks.count == 1 || (adds && round + 1 < net.adds.each)) return;
     must(cudaEventRecord(w->ready, ranks.work));
     must(cudaStreamWaitEvent(ranks.wire, w->ready, 0));
     queue(ncclGroupStart());
     for (int r = 0; r < ranks.count; r++) {
+        const size_t part = (size_t)(adds ? r : round * ranks.count + r) * w->own * size;
         if (works(ranks.rank, round) && w->count[r])
-            queue(ncclSend(w->grad + w->at[r] * net.size, w->count[r] * net.size, ncclUint8, r,
-                           ranks.comm, ranks.wire));
+            queue(ncclSend(from + w->at[r] * size, w->count[r] * size, ncclUint8, r, ranks.comm,
+                           ranks.wire));
         if (works(r, round) && w->own)
-            queue(ncclRecv(w->part + (size_t)r * w->own * net.size, w->own * net.size, ncclUint8,
-                           r, ranks.comm, ranks.wire));
+            queue(ncclRecv(w->part + part, w->own * size, ncclUint8, r, ranks.comm, ranks.wire));
     }
     must(ncclGroupEnd());
     must(cudaEventRecord(w->arrived, ranks.wire));
 }
 
 /* Add what the ranks sent in their order, which is that of the micro-batches. */
-static void add_parts(int i, int round) {
+static void add_parts(int i) {
     route *w = &net.routes[i];
     if (ranks.count > 1) must(cudaStreamWaitEvent(ranks.work, w->arrived, 0));
-    const int rest = net.o->micro - round * ranks.count;
     must(amp_optimizer_accumulate(&net.opt, i, w->part, w->own,
-                                  (size_t)(rest < ranks.count ? rest : ranks.count), net.type));
+                                  (size_t)(net.o->micro / net.adds.each),
+                                  net.adds.each > 1 ? AMP_F32 : net.type));
 }
 
 /* Each rank gives the part of the models that it has updated; forward waits for a layer at a time.
@@ -531,12 +570,12 @@ static void gather_models(void) {
                 queue(ncclBroadcast(model + w->at[r] * size, model + w->at[r] * size,
                                     w->count[r] * size, ncclUint8, r, ranks.comm, ranks.wire));
         must(ncclGroupEnd());
-        must(cudaEventRecord(w->arrived, ranks.wire));
+        must(cudaEventRecord(w->gathered, ranks.wire));
     }
 }
 
 static const void *model(int i) {
-    if (ranks.count > 1) must(cudaStreamWaitEvent(ranks.work, net.routes[i].arrived, 0));
+    if (ranks.count > 1) must(cudaStreamWaitEvent(ranks.work, net.routes[i].gathered, 0));
     return amp_optimizer_model(&net.opt, i);
 }
 
@@ -588,10 +627,10 @@ static void backward(int round, int planted) {
     for (int l = LAYERS; l-- > 0;) {
         const size_t in = net.width[l], out = net.width[l + 1], count = net.rows * in;
         void        *above = net.delta[0], *below = net.delta[1];
-        multiply(1, 0, in, out, net.rows, net.act[l], above, net.routes[2 * l].grad, net.type);
+        multiply(1, 0, in, out, net.rows, net.act[l], above, gradient(2 * l), net.type);
         cast(net.wide, AMP_F32, above, net.type, net.rows * out);
         launch(add_rows_kernel, out, net.sum, (const float *)net.wide, net.rows, out);
-        cast(net.routes[2 * l + 1].grad, net.type, net.sum, AMP_F32, out);
+        cast(gradient(2 * l + 1), net.type, net.sum, AMP_F32, out);
         for (int i = 2 * l; i < 2 * l + 2; i++) {
             if (planted) plant(i);
             send_gradient(i, round);
@@ -609,10 +648,9 @@ static void backward(int round, int planted) {
 
 /* ----------------------------------------------------------------------------- rounds and steps */
 
-/* In round t rank r has micro-batch t * ranks + r, if there is such a one. */
 static void run_round(uint64_t step, int round) {
     const options *o     = net.o;
-    const int      micro = round * ranks.count + ranks.rank;
+    const int      micro = micro_of(&net.adds, ranks.count, ranks.rank, round);
     const uint64_t number = step * (uint64_t)o->micro + (uint64_t)micro;
     const int      planted = round == 0 && (uint64_t)o->plant_step == step &&
                         o->plant_rank == ranks.rank;
@@ -628,14 +666,15 @@ static void run_round(uint64_t step, int round) {
         for (int l = LAYERS; l-- > 0;)
             for (int i = 2 * l; i < 2 * l + 2; i++) send_gradient(i, round);
     }
-    for (int i = 0; i < TENSORS; i++) add_parts(i, round);
 }
 
 /* The host queues one step while the GPU is in the one before, and looks that it gets on. */
 static void train_step(uint64_t step) {
     ranks.step = step;
     must(cudaMemsetAsync(net.loss, 0, (size_t)net.o->micro * sizeof(double), ranks.work));
-    for (int round = 0; round * ranks.count < net.o->micro; round++) run_round(step, round);
+    for (int round = 0; round < rounds_of(&net.adds, net.o->micro, ranks.count); round++)
+        run_round(step, round);
+    for (int i = 0; i < TENSORS; i++) add_parts(i);
     must(amp_optimizer_adamw(&net.opt, learning_rate)); /* sum_over_ranks is called in here */
     must(cudaEventRecord(ranks.stepped[step % 2], ranks.work));
     gather_models();

@@ -1,4 +1,5 @@
-/* ddp_report.h - the options of ddp_mpi.c and ddp_nccl.cu, and what rank 0 says of a run
+/* ddp_report.h - the options of ddp_mpi.c and ddp_nccl.cu, who adds which micro-batches, and what
+   rank 0 says of a run
 
    C and C++. Nothing here knows the network or how ranks talk.                                   */
 
@@ -20,12 +21,12 @@ static const char *const type_names[] = {"fp32", "fp16", "bf16", NULL}; /* as am
 
 typedef struct options {
     const char *data, *save, *resume;
-    int         micro, batch, width, steps, save_every, deadline, dtype, help;
+    int         micro, batch, width, steps, save_every, deadline, dtype, help, late;
     int         plant_step, plant_rank; /* -1: none */
     float       clip;
 } options;
 
-static const options standard = {NULL, NULL, NULL, 8, 32, 256, 60, 20, 10, AMP_F16, 0,
+static const options standard = {NULL, NULL, NULL, 8, 32, 256, 60, 20, 10, AMP_F16, 0, 0,
                                  -1, -1, 0.0f};
 
 static void print_help(const char *how) {
@@ -42,6 +43,7 @@ static void print_help(const char *how) {
            "  --save PATH       write the state there, every %d steps (--save-every N)\n"
            "  --resume PATH     continue from it; it may be of another number of ranks\n"
            "  --plant STEP:RANK an infinity in the gradient of this rank alone, in this step\n"
+           "  --late            send gradients when backward has ended, not during it (ddp_mpi)\n"
            "  --deadline N      seconds after which a rank that is silent ends the run (%d)\n"
            "  --data WHAT       digits, fashion, or a path, as for train (fashion, where it is)\n"
            "  --help            this text\n",
@@ -68,6 +70,7 @@ static options parse_options(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         if (strcmp(argv[i], "--help") == 0) o.help = 1;
+        else if (strcmp(argv[i], "--late") == 0) o.late = 1;
         else if (strcmp(argv[i], "--plant") == 0) parse_plant(&o, argv[i++], value);
         else if (strcmp(argv[i], "--steps") == 0 && strcmp(value, "0") == 0) /* to load and save */
             o.steps = 0, i++;
@@ -82,6 +85,46 @@ static void refuse_contradictions(const options *o, int ranks) {
     sprintf(value, "%d:%d", o->plant_step, o->plant_rank);
     if (o->plant_rank >= ranks || o->plant_rank >= o->micro)
         bad_option("--plant", value, "a rank that there is, and that has a micro-batch");
+}
+
+/* ------------------------------------------------------------------------------------- who adds
+   Where the ranks are a power of two that divides the micro-batches of a step, each takes so many of
+   them in a row and adds their gradients: run of them in order, then two such sums, and two of these
+   (amp.h, >>api ranks). Sums that wait for their pair are a stack; the whole is left in sum 0.
+   Elsewhere (each is 1) a gradient travels by itself.                                            */
+
+typedef struct adding { int each, run, sums; } adding; /* sums: how many wait at once */
+
+static adding adding_of(int micro, int ranks) {
+    adding a = {1, 1, 0};
+    if (micro % ranks || (ranks & (ranks - 1)) || micro == ranks) return a;
+    a.each = a.run = micro / ranks;
+    while (a.run % 2 == 0) a.run /= 2;
+    a.sums = a.run > 1;
+    for (int k = a.each / a.run; k > 1; k /= 2) a.sums++;
+    return a;
+}
+
+/* Which micro-batch of the step a rank has in a round; it may be none: micro or more. */
+static int micro_of(const adding *a, int ranks, int rank, int round) {
+    return a->each > 1 ? rank * a->each + round : round * ranks + rank;
+}
+
+static int rounds_of(const adding *a, int micro, int ranks) {
+    return a->each > 1 ? a->each : (micro - 1) / ranks + 1;
+}
+
+/* To which sum a gradient is added, cleared if it is the first there; then it is added to the one
+   below, so many times. Where a run is one, the second of a pair needs no sum of its own. */
+typedef struct addend { int sum, first, pairs; } addend;
+
+static addend addend_of(const adding *a, int round) {
+    const int number = round / a->run, second = a->run == 1 && number % 2;
+    addend    x      = {-second, round % a->run == 0 && !second, 0};
+    for (int k = number; k; k /= 2) x.sum += k % 2;
+    if ((round + 1) % a->run == 0)
+        for (int k = number >> second; k % 2; k /= 2) x.pairs++;
+    return x;
 }
 
 /* ---------------------------------------------------------------------------------------- table */
@@ -115,7 +158,7 @@ typedef struct memory {
     double optimizer; /* asked of desc.allocator: models, 16 for each of its own, tables */
     double models;    /* of these the models: 2 for each parameter, 4 for biases */
     double own;       /* parameters whose master, moments and accumulator are here: count */
-    double halves;    /* gradients to be sent, and parts of gradients that are received */
+    double halves;    /* gradients and sums to be sent, and parts that are received */
 } memory;
 
 /* Of the rank that has most, or of rank 0. */
@@ -125,7 +168,7 @@ static void print_memory(const memory *m, int ranks, size_t num_params) {
            "    model copies                        %8.4f\n"
            "    master, moments, accumulator        %8.4f  of 16 / %d = %.4f\n"
            "    tables                              %8.4f\n"
-           "    halves sent and received            %8.4f\n"
+           "    gradients sent and received         %8.4f\n"
            "memory ddp: ranks %d parameters %.0f optimizer %.0f = models %.0f + 16 * own %.0f + "
            "tables %.0f; halves %.0f bytes\n",
            m->models / p, fp32 / p, ranks, 16.0 / ranks, (m->optimizer - m->models - fp32) / p,

@@ -1,5 +1,5 @@
-# ddp_mpi on 1, 2, 3 and 4 ranks: the same bits, also after a resumption on another number of ranks;
-# memory and time of one rank; after SIGKILL or SIGSTOP of a rank nobody hangs and no set is lost.
+# ddp_mpi on 1 to 8 ranks: the same bits, also after a resumption on another number of ranks;
+# bytes on the links, and memory of one rank; after SIGKILL or SIGSTOP of a rank nobody hangs and no set is lost.
 # ddp_nccl on the emulator, with an NCCL that is made of MPI: the same bits, too.
 # make test kills twice, make check 20 times, make soak 500 times, and nothing else (KILLS).
 # usage: [KILLS=N] [OBJECTS=DIR] ranks.sh OUTDIR DDP_MPI      DDP_MPI was built by make
@@ -46,10 +46,10 @@ resumed() { # resumed RANKS: what 4 ranks have begun
 }
 
 # 2 + 16 / N bytes for each parameter: a copy in halves (biases: fp32); and master, two moments and
-# accumulator of what is this rank's, at most one chunk of 16384 above its share. Tables: for each
-# tensor two slots of 200 bytes, four arrays that begin at multiples of 64 and one at one of 256;
-# for each chunk a double and an index; 1 KiB of plan and control block. Halves: what is sent and,
-# by more than one rank, received.
+# accumulator of what is this rank's, at most two chunks of 16384 above its share. Tables: for each
+# tensor two slots of 208 bytes, four arrays that begin at multiples of 64 and one at one of 256;
+# for each chunk a double and an index; 1 KiB of plan and control block. Halves: what is sent, of 8
+# micro-batches log2 (8 / N) sums in fp32 that wait, and, by more than one rank, what is received.
 memory() { # memory RANKS
     ddp $1 --width 1024 --steps 0 > "$out/log" 2>&1 &&
         awk -v n=$1 '/^memory ddp:/ {
@@ -57,11 +57,18 @@ memory() { # memory RANKS
             print $0
             printf "%d ranks: %.3f bytes for each parameter, and %.3f of halves\n", n,
                 optimizer / p, halves / p
-            good = models == 2 * p + 2 * (1024 + 1024 + 10) && own <= p / n + 16384 &&
-                tables <= 6 * (2 * 200 + 4 * 64 + 256) + 12 * (p / 16384 + 6) + 1024 &&
-                halves == 2 * p + (n > 1 ? 2 * n * own : 0) &&
+            good = models == 2 * p + 2 * (1024 + 1024 + 10) && own <= p / n + 2 * 16384 &&
+                tables <= 6 * (2 * 208 + 4 * 64 + 256) + 12 * (p / 16384 + 6) + 1024 &&
+                halves == 2 * p + (n == 1 ? 12 : n == 2 ? 8 : 4) * p + (n > 1 ? 4 * n * own : 0) &&
                 optimizer == models + 16 * own + tables
          } END {exit !good}' "$out/log" > "$out/memory"
+}
+
+# Bytes of a step on the busiest link, counted where they are sent: at most 1.05 of what a ring moves.
+links() { # links RANKS MICRO
+    ddp $1 --width 2048 --micro $2 --steps 2 > "$out/log" 2>&1 && grep '^link ddp:' "$out/log" &&
+        awk '/^link ddp:/ {good = $13 > 0.9 && $13 <= 1.05 && $20 > 0.9 && $20 + 0 <= 1.05}
+             END {exit !good}' "$out/log"
 }
 
 # ------------------------------------------------------------------------------------------- kills
@@ -129,15 +136,20 @@ kills() { # kills COUNT
 
 # ------------------------------------------------------------------------------------------- tests
 same=0
-for micro in 6 7; do
-    for type in fp16 bf16; do
-        for n in 1 2 3 4; do
-            if identical $n $micro $type; then same=$((same + 1))
-            else fail "$n ranks, $micro micro-batches, $type"; fi
-        done
+for run in '7 fp16 1 2 3 4' '12 bf16 1 2 3 4' '8 fp16 1 2 4 8'; do
+    set -- $run
+    micro=$1 type=$2
+    shift 2
+    for n in "$@"; do
+        if identical $n $micro $type; then same=$((same + 1))
+        else fail "$n ranks, $micro micro-batches, $type"; fi
     done
 done
-[ $same != 16 ] || { echo 'ranks 1 2 3 4: checkpoints identical'; ok 'checkpoints'; }
+[ $same != 12 ] || { echo 'ranks 1 2 3 4 8: checkpoints identical'; ok 'checkpoints'; }
+for run in '2 2' $(quick || echo '3 3' '4 4' '5 5' '6 6' '7 7' '2 8' '4 8') '8 8' '8 16'; do
+    links $run
+    check "$run ranks and micro-batches: at most 1.05 of the bytes of a ring" $?
+done
 
 run='--micro 7 --dtype fp16 --clip 0.4'
 ddp 4 $run --steps 11 --plant 9:2 --save "$out/half" > "$out/log" 2>&1
@@ -182,7 +194,7 @@ nccl() { # nccl RANKS OPTIONS...
     else DDP_ID=$out/id mpirun -n $ranks sh "$out/rank" "$out/nccl" $network "$@"; fi
 }
 exchanged() { # exchanged RANKS TYPE: on the emulator; a CPU writes the state again, as it is
-    name=nccl.$2 run="--micro 7 --dtype $2 --clip 0.4"
+    name=nccl.$2 run="--micro 8 --dtype $2 --clip 0.4"
     nccl $1 $run --steps 12 --plant 5:$(($1 - 1)) --save "$out/set.$name.$1" > "$out/log" 2>&1 &&
         grep -q '^ddp: .* skipped 1$' "$out/log" &&
         alone "$out/set.$name.$1" "$out/one.$name.$1" $run --steps 0 > "$out/log" 2>&1 &&

@@ -1336,14 +1336,14 @@ struct shard {
 static const size_t shard_sizes[SHARDED] = {2 * 16384 + 77, 5, 0, 3 * 16384};
 enum { SHARD_TOTAL = 5 * 16384 + 82 };
 
-static amp_result begin_shard(shard *s, int side, int rank, int count, const setup *like) {
+static amp_result begin_shard(shard *s, int side, int rank, int count, const setup *like, amp_order order) {
     amp_optimizer_desc desc = like->desc;
     amp_backend        backend;
     OK(side == DEV ? amp_cuda_backend(&backend, main_stream, NULL) : amp_cpu_backend(&backend));
     backend.max_blocks = like->max_blocks;
     backend.block_size = like->block_size;
     desc.backend       = &backend;
-    const amp_ranks ranks = {rank, count, meet_all, &s->parties[side]};
+    const amp_ranks ranks = {rank, count, meet_all, &s->parties[side], order};
     desc.ranks         = &ranks;
     OK(amp_optimizer_init(&s->opt[side], &desc));
     for (int i = 0, at = 0; i < SHARDED; at += (int)shard_sizes[i++]) {
@@ -1396,8 +1396,8 @@ static void add_micro_batch(shard *s, int type, bool overflow, dice &r) {
         amp_optimizer_range(&s->opt[CPU], i, &first, &n);
         unsigned char *at     = s->part[CPU] + off;
         const size_t   stride = n + r.below(6), room = (size_t)SHARD_TOTAL * 4 / size_of(type);
-        size_t         count  = r.one_in(3) ? 1 : 1 + r.below(40);
-        while (count > 1 && count * stride > room) count--;
+        size_t         count  = r.one_in(3) ? 1 : r.one_in(2) ? 1 + r.below(40) : (r.one_in(2) ? 3u : 1u) << r.below(12);
+        while (count > 1 && count * stride > room) count /= 2;
         const size_t all = (count - 1) * stride + n;
         fill(at, type, all, r.one_in(3) ? TINY : NORMAL, r);
         if (overflow && i == 3) spoil(at, type, n, r);
@@ -1409,7 +1409,7 @@ static void add_micro_batch(shard *s, int type, bool overflow, dice &r) {
 }
 
 TEST(shards, "law 7: 1, 2 and 3 ranks that share out masters and moments, as on the CPU: parts added up "
-             "at any address, all types, overflows on one rank") {
+             "at any address, in both orders, all types, overflows on one rank") {
     static shard all[3];
     dice         r(15);
     for (unsigned i = 0; i < few(96); i++) {
@@ -1440,7 +1440,7 @@ TEST(shards, "law 7: 1, 2 and 3 ranks that share out masters and moments, as on 
                 if (side == DEV) upload(s->weights[DEV], s->weights[CPU], SHARD_TOTAL * 4);
             }
         for (int side = CPU; side <= DEV; side++)
-            in_turn(&m, count, [&](int k) { return begin_shard(&all[k], side, k, count, &like); });
+            in_turn(&m, count, [&](int k) { return begin_shard(&all[k], side, k, count, &like, (amp_order)(i % 5 == 4)); });
         for (int step = 0; step < 4; step++, runs += (unsigned)count) {
             const int type = (int)r.below(3), bad = r.one_in(4) ? (int)r.below(3) : -1;
             for (int k = 0; k < count; k++)
@@ -1479,7 +1479,7 @@ TEST(shards_in_a_graph, "law 8: adding up and stepping with shards waits for not
     memset(&desc, 0, sizeof desc);
     desc.kind         = AMP_KIND_ADAMW;
     desc.dtype        = AMP_F16;
-    const amp_ranks alone = {0, 1, meet_nobody, NULL};
+    const amp_ranks alone = {0, 1, meet_nobody, NULL, AMP_ORDER_TREE};
     desc.ranks        = &alone;
     for (int side = CPU; side <= DEV; side++) {
         if (side == DEV) OK(amp_cuda_backend(&backend, main_stream, NULL));

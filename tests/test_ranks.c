@@ -7,12 +7,13 @@
 #include "posix.h"
 #include "random.h"
 #include "values.h"
+#include <math.h>
 
 /* ------------------------------------------------------------------------------- misuse */
 
 static amp_result init_shard(amp_optimizer_desc *desc, int rank, int count) {
     amp_optimizer opt;
-    amp_ranks     ranks = {0, 0, NULL, NULL};
+    amp_ranks     ranks = {0, 0, NULL, NULL, AMP_ORDER_TREE};
     ranks.rank  = rank;
     ranks.count = count;
     desc->ranks = &ranks;
@@ -26,7 +27,8 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     float              x[4]    = {1, 2, 3, 4}, other[4] = {5, 6, 7, 8};
     void              *grad    = x, *none[2] = {NULL, NULL};
     float             *weights = x;
-    const amp_ranks    alone   = {0, 1, NULL, NULL};
+    const amp_ranks    alone   = {0, 1, NULL, NULL, AMP_ORDER_TREE};
+    const amp_ranks    other_order = {0, 1, NULL, NULL, (amp_order)2};
     amp_cache          cache;
     char               problem[AMP_PROBLEM_SIZE];
     memset(&desc, 0, sizeof desc);
@@ -42,6 +44,10 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     CHECK(strstr(problem, "amp_ranks.count is 65537") != NULL);
     CHECK_EQ_INT(init_shard(&desc, 0, 2), AMP_ERROR_INVALID_CONFIG);
     CHECK(strstr(problem, "sum_fn") != NULL);
+
+    desc.ranks = &other_order;
+    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_ERROR_INVALID_ENUM);
+    CHECK(strstr(problem, "amp_ranks.order is 2") != NULL);
 
     desc.ranks = &alone;
     CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
@@ -59,6 +65,7 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 2, x, 0, 1, AMP_F32), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, NULL, 0, 1, AMP_F32), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, 0, 1, (amp_dtype)9), AMP_ERROR_INVALID_ENUM);
+    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, 0, 65537, AMP_F32), AMP_ERROR_TOO_LARGE);
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, x, 0, 1, AMP_F32), AMP_ERROR_UNSUPPORTED);
     CHECK(strstr(problem, "frozen") != NULL);
     CHECK_EQ_INT(amp_optimizer_rebind(&opt, 1, x, NULL), AMP_ERROR_UNSUPPORTED);
@@ -80,13 +87,67 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     amp_optimizer_free(&opt);
 }
 
+/* The sum of count numbers: of an odd count one after the other, or else of two halves. */
+static float sum_of(const float *x, int count, amp_order order) {
+    volatile float sum = x[0]; /* or -Ofast takes an order of its own */
+    int            i;
+    if (count % 2 == 0 && order == AMP_ORDER_TREE)
+        return sum_of(x, count / 2, order) + sum_of(x + count / 2, count / 2, order);
+    for (i = 1; i < count; i++) sum += x[i];
+    return sum;
+}
+
+TEST(orders, "amp.h ranks: parts are added as a binary tree over their numbers, or one after the other") {
+    enum { N = 300, MOST = 65536 };
+    static const int counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 15, 16, 24, 32, 40, 64, 96, 1000, 4096, MOST};
+    static float     x[MOST], weight[N];
+    void            *parts = malloc((size_t)MOST * 7 * 4);
+    size_t           i, k, which, differ = 0;
+    int              order, type;
+    for (which = 0; which < sizeof counts / sizeof *counts; which++)
+        for (order = 0; order <= (int)AMP_ORDER_SEQUENTIAL; order++)
+            for (type = 0; type < 3; type++) {
+                const int          count = counts[which];
+                const size_t       n = count > 1000 ? 5 : N, stride = n + (size_t)(which % 3);
+                const amp_ranks    alone = {0, 1, NULL, NULL, (amp_order)order};
+                amp_optimizer_desc desc;
+                amp_optimizer      opt;
+                amp_tensor         t;
+                uint64_t           rng = which;
+                memset(&desc, 0, sizeof desc);
+                memset(&t, 0, sizeof t);
+                memset(weight, 0, sizeof weight);
+                desc.kind            = AMP_KIND_SGD;
+                desc.scaler.disabled = 1;
+                desc.ranks           = &alone;
+                t.n                  = n;
+                t.weight             = weight;
+                t.grad_later         = 1;
+                CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+                CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+                CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+                for (i = 0; i < (size_t)count * stride; i++)
+                    store(parts, (amp_dtype)type, i, ldexpf((float)(int16_t)(random_next(&rng) | 1), -(int)(i % 24)));
+                CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, parts, stride, (size_t)count, (amp_dtype)type), AMP_OK);
+                CHECK_EQ_INT(amp_optimizer_sgd(&opt, 1.0f), AMP_OK);
+                for (i = 0; i < n; i++) {
+                    for (k = 0; k < (size_t)count; k++) x[k] = load(parts, (amp_dtype)type, k * stride + i);
+                    CHECK_EQ_F32(-amp_optimizer_master(&opt, 0)[i], sum_of(x, count, (amp_order)order));
+                    differ += order == 0 && sum_of(x, count, AMP_ORDER_SEQUENTIAL) != sum_of(x, count, AMP_ORDER_TREE);
+                }
+                amp_optimizer_free(&opt);
+            }
+    CHECK(differ > 1000); /* or the numbers do not tell orders apart */
+    free(parts);
+}
+
 static amp_result nobody(void *user, double *sums, size_t count, uint32_t *flags) {
     (void)user, (void)sums, (void)count, (void)flags;
     return AMP_OK;
 }
 
 TEST(all_frozen, "law 17: a step of ranks in which no tensor learns is refused, as without ranks") {
-    static const amp_ranks ranks[] = {{0, 0, NULL, NULL}, {0, 1, NULL, NULL}, {0, 1, nobody, NULL}};
+    static const amp_ranks ranks[] = {{0, 0, NULL, NULL, AMP_ORDER_TREE}, {0, 1, NULL, NULL, AMP_ORDER_TREE}, {0, 1, nobody, NULL, AMP_ORDER_TREE}};
     size_t                 k;
     for (k = 0; k < sizeof ranks / sizeof *ranks; k++) {
         float              weight[4] = {1, 2, 3, 4};
@@ -111,7 +172,7 @@ TEST(all_frozen, "law 17: a step of ranks in which no tensor learns is refused, 
 }
 
 TEST(no_shards, "amp.h ranks: with a count of 0 all of the state is here, whatever rank says") {
-    static const amp_ranks ranks[] = {{1, 0, NULL, NULL}, {-1, 0, NULL, NULL}, {INT32_MAX, 0, NULL, NULL}};
+    static const amp_ranks ranks[] = {{1, 0, NULL, NULL, AMP_ORDER_TREE}, {-1, 0, NULL, NULL, AMP_ORDER_TREE}, {INT32_MAX, 0, NULL, NULL, AMP_ORDER_TREE}};
     size_t           k;
     int              kind;
     for (kind = AMP_KIND_OWN; kind <= (int)AMP_KIND_SGD; kind++)
@@ -158,7 +219,7 @@ TEST(no_shards, "amp.h ranks: with a count of 0 all of the state is here, whatev
 
 /* ------------------------------------------------------------------------ ranks that meet */
 
-enum { MAX_RANKS = 8, MAX_SUMS = 64, CHUNK = 16384, NUM_TENSORS = 6 };
+enum { MAX_RANKS = 8, MAX_MICRO = 12, MAX_SUMS = 64, CHUNK = 16384, NUM_TENSORS = 6 };
 
 /* Who comes last adds up; a rank that has left for good ends all meetings with an error. */
 typedef struct crew {
@@ -275,6 +336,7 @@ static struct {
     int       micro, clip, planted, kind; /* planted: the step and micro-batch of an overflow */
     size_t    other;                      /* a rank that has something else, plus one: what   */
     int       what, plain;                /* plain: SGD without momentum                      */
+    amp_order order;
     char      path[128];
     amp_report_desc watch;
 } task;
@@ -318,6 +380,7 @@ static amp_optimizer_desc desc_of(member *m, int count) {
         m->ranks.count  = count;
         m->ranks.sum_fn = count > 1 ? meet : NULL;
         m->ranks.user   = m;
+        m->ranks.order  = task.order;
         desc.ranks      = &m->ranks;
     }
     return desc;
@@ -327,7 +390,7 @@ static amp_optimizer_desc desc_of(member *m, int count) {
 enum {
     W_SIZE, W_NAME, W_GRAD, W_LR_SCALE, W_DECAY, W_KEEP_FP32, W_GRAD_TYPE, W_STATE, W_MODEL_TYPE,
     W_DTYPE, W_KIND, W_MOMENTUM, W_NESTEROV, W_BETA1, W_BETA2, W_EPS, W_MAX_NORM, W_SEED, W_FIRST_STEP,
-    W_SCALE, W_GROWTH, W_INTERVAL, W_DISABLED, W_PRESET, W_SPIKE, WHATS
+    W_SCALE, W_GROWTH, W_INTERVAL, W_DISABLED, W_PRESET, W_SPIKE, W_ORDER, WHATS
 };
 
 static void differ_in_desc(amp_optimizer_desc *desc) {
@@ -371,6 +434,7 @@ static amp_result set_up(member *m, int count, float *const *grads) {
     amp_result         result;
     int                i;
     if (differs) differ_in_desc(&desc);
+    if (differs && task.what == W_ORDER) m->ranks.order = AMP_ORDER_SEQUENTIAL;
     result   = amp_optimizer_init(&m->opt, &desc);
     m->bytes = 0;
     for (i = 0; i < NUM_TENSORS && result == AMP_OK; i++) {
@@ -393,23 +457,48 @@ static amp_result take_step(amp_optimizer *opt) {
                                           : amp_optimizer_adamw(opt, 0.01f);
 }
 
-/* What every rank is sent: its range of each micro-batch, in the order of numbers, by single calls
-   or, in every other step, all at once. */
+/* Elements [first, first + n) of the sum of count micro-batches in fp32, as the rank that has them adds it. */
+static void gradients(float *to, int step, int number, int count, int tensor, size_t first, size_t n) {
+    void  *half = malloc(LEAST * 4);
+    float *all  = (float *)malloc(LEAST * sizeof(float) * (size_t)count), x[MAX_MICRO];
+    size_t i;
+    int    k;
+    for (k = 0; k < count; k++) {
+        gradient(half, step, number + k, tensor, first, n);
+        for (i = 0; i < n; i++) all[(size_t)k * n + i] = load(half, task.type, i);
+    }
+    for (i = 0; i < n; i++) {
+        for (k = 0; k < count; k++) x[k] = all[(size_t)k * n + i];
+        to[i] = sum_of(x, count, task.order);
+    }
+    free(half);
+    free(all);
+}
+
+/* What every rank is sent: its range of each micro-batch, in the order of numbers; or in every other step, where
+   ranks are a power of two that divides them, one sum of each rank. Of the sequential order, single calls. */
 static amp_result shard_step(member *m, int step) {
-    const int     together = step % 2 ? task.micro : 1;
-    const size_t  stride = LEAST + 3, bytes = stride * amp_dtype_size(task.type);
-    unsigned char *half  = (unsigned char *)malloc(bytes * (size_t)together);
+    const int     count  = the_crew.count, tree = task.order == AMP_ORDER_TREE;
+    const int     sums   = tree && step % 2 && task.micro % count == 0 && (count & (count - 1)) == 0;
+    const int     each   = sums ? task.micro / count : 1, parts = task.micro / each;
+    const int     single = !tree && step % 2;
+    const size_t  stride = LEAST + 3, bytes = stride * (each > 1 ? 4 : amp_dtype_size(task.type));
+    unsigned char *half  = (unsigned char *)malloc(bytes * (size_t)parts);
     amp_result    result = AMP_OK;
-    int           number, i, k;
-    for (number = 0; number < task.micro; number += together)
-        for (i = 0; i < NUM_TENSORS && result == AMP_OK; i++) {
-            size_t first, n;
-            if (i == FROZEN) continue;
-            amp_optimizer_range(&m->opt, i, &first, &n);
-            for (k = 0; k < together; k++)
-                gradient(half + (size_t)k * bytes, step, number + k, i, first, n);
-            result = amp_optimizer_accumulate(&m->opt, i, half, stride, (size_t)together, task.type);
+    int           i, k;
+    for (i = 0; i < NUM_TENSORS && result == AMP_OK; i++) {
+        size_t first, n;
+        if (i == FROZEN) continue;
+        amp_optimizer_range(&m->opt, i, &first, &n);
+        for (k = 0; k < parts && result == AMP_OK; k++) {
+            void *at = half + (size_t)k * bytes;
+            if (each > 1) gradients((float *)at, step, k * each, each, i, first, n);
+            else gradient(at, step, k, i, first, n);
+            if (single) result = amp_optimizer_accumulate(&m->opt, i, at, 0, 1, task.type);
         }
+        if (!single && result == AMP_OK)
+            result = amp_optimizer_accumulate(&m->opt, i, half, stride, (size_t)parts, each > 1 ? AMP_F32 : task.type);
+    }
     free(half);
     return result == AMP_OK ? take_step(&m->opt) : result;
 }
@@ -420,16 +509,8 @@ static amp_result shard_step(member *m, int step) {
 static float *sums[NUM_TENSORS];
 
 static void plain_step(member *m, int step) {
-    void  *half = malloc(LEAST * 4);
-    int    number, i;
-    size_t k;
-    for (i = 0; i < NUM_TENSORS; i++) memset(sums[i], 0, sizes[i] * sizeof(float));
-    for (number = 0; number < task.micro; number++)
-        for (i = 0; i < NUM_TENSORS; i++) {
-            gradient(half, step, number, i, 0, sizes[i]);
-            for (k = 0; k < sizes[i]; k++) sums[i][k] += load(half, task.type, k);
-        }
-    free(half);
+    int i;
+    for (i = 0; i < NUM_TENSORS; i++) gradients(sums[i], step, 0, task.micro, i, 0, sizes[i]);
     CHECK_EQ_INT(take_step(&m->opt), AMP_OK);
 }
 
@@ -479,52 +560,104 @@ static void compare(int count) {
     }
 }
 
-TEST(same_bits, "issue of ranks, law 7: masters, models, norm, clip factor and scale have the same "
-                "bits on 1 to 8 ranks as in one optimizer") {
+TEST(same_bits, "issue of ranks, law 7: masters, models, norm, clip factor and scale have the same bits on 1 to 8 "
+                "ranks as in one optimizer, whose gradients a plain loop adds as a tree, or in sequence") {
     int count;
-    for (task.kind = AMP_KIND_ADAMW; task.kind <= (int)AMP_KIND_SGD; task.kind++)
-        for (task.micro = 6; task.micro <= 7; task.micro++) {
-            task.type    = task.micro == 6 ? AMP_F16 : AMP_BF16;
-            task.clip    = task.micro == 6;
-            task.planted = 2 * 100 + 5; /* in the third step, by one micro-batch alone */
-            plain_run();
-            for (count = 1; count <= MAX_RANKS; count += test_state.quick && count > 3 ? 4 : 1) {
-                together(count, shard_run);
-                all_are(count, AMP_OK);
-                compare(count);
-                all_free();
-            }
+    static const struct { int micro, order; } runs[] = {{6, 0}, {7, 0}, {8, 0}, {12, 0}, {6, 1}};
+    size_t k;
+    for (k = 0; k < sizeof runs / sizeof *runs; k++) {
+        task.kind    = k % 2 ? AMP_KIND_SGD : AMP_KIND_ADAMW;
+        task.micro   = runs[k].micro;
+        task.order   = (amp_order)runs[k].order;
+        task.type    = k % 3 == 0 ? AMP_F16 : AMP_BF16;
+        task.clip    = k % 3 == 0;
+        task.planted = 2 * 100 + 5; /* in the third step, by one micro-batch alone */
+        plain_run();
+        for (count = 1; count <= MAX_RANKS; count += test_state.quick && count > 3 ? 4 : 1) {
+            together(count, shard_run);
+            all_are(count, AMP_OK);
+            compare(count);
+            all_free();
         }
+    }
     task.kind = task.clip = task.planted = 0;
+    task.order = AMP_ORDER_TREE;
 }
 
-TEST(ranges, "amp.h ranks: ranges are whole chunks, one run over all tensors, and every element "
-             "has one owner") {
+TEST(ranges, "amp.h ranks: a range is one run of whole chunks, every element has one owner, and a tensor's "
+             "chunks are shared out to within one") {
+    static const size_t three[3][NUM_TENSORS] = {{0, 777, 0, CHUNK, 0, 0}, /* of the smaller ones, */
+                                                 {0, 0, 0, 0, 0, 2000},    /* each of which is one rank's */
+                                                 {0, 0, 0, 0, 0, 0}};
     int count, r, i;
-    task.type = AMP_F16;
+    task.type  = AMP_F16;
+    task.micro = 6;
     for (count = 1; count <= MAX_RANKS; count++) {
-        size_t next[NUM_TENSORS] = {0}, most = 0, chunks = 0;
+        int    owners[NUM_TENSORS][LEAST / CHUNK + 1];
+        size_t c, most = 0;
+        memset(owners, 0, sizeof owners);
         together(count, shard_run);
         all_are(count, AMP_OK);
         for (r = 0; r < count; r++) {
             size_t own = 0;
             for (i = 0; i < NUM_TENSORS; i++) {
-                size_t first, n;
+                const size_t chunks = (sizes[i] + CHUNK - 1) / CHUNK;
+                size_t       first, n, mine;
                 amp_optimizer_range(&members[r].opt, i, &first, &n);
-                if (n) {
-                    CHECK_EQ_U64(first, next[i]);
-                    CHECK_EQ_U64(first % CHUNK, 0);
-                    CHECK(n % CHUNK == 0 || first + n == sizes[i]);
-                    next[i] = first + n;
-                }
+                mine = (n + CHUNK - 1) / CHUNK;
+                CHECK(first % CHUNK == 0 || n == 0);
+                CHECK(n % CHUNK == 0 || first + n == sizes[i]);
+                CHECK(mine == chunks / (size_t)count || mine == chunks / (size_t)count + 1);
+                for (c = first / CHUNK; n && c < first / CHUNK + mine; c++) owners[i][c]++;
+                if (count == 3 && sizes[i] <= CHUNK) CHECK_EQ_U64(n, three[r][i]);
                 own += n;
-                chunks += (n + CHUNK - 1) / CHUNK;
             }
             most = own > most ? own : most;
         }
-        for (i = 0; i < NUM_TENSORS; i++) CHECK_EQ_U64(next[i], sizes[i]);
-        CHECK_EQ_U64(chunks, 6 + 1 + 1 + 3 + 1);
-        CHECK(most < total_size() / (size_t)count + CHUNK); /* fair, but for a chunk */
+        for (i = 0; i < NUM_TENSORS; i++)
+            for (c = 0; c < (sizes[i] + CHUNK - 1) / CHUNK; c++) CHECK_EQ_INT(owners[i][c], 1);
+        CHECK(most < total_size() / (size_t)count + 2 * CHUNK);
+        all_free();
+    }
+}
+
+enum { BUCKETS = 12, WIDE = 9 * CHUNK, BIAS = 384 };
+static float wide[2 * BUCKETS][WIDE];
+
+static void prepare_layers(member *m) {
+    amp_optimizer_desc desc = desc_of(m, the_crew.count);
+    amp_tensor         t;
+    int                i;
+    memset(&t, 0, sizeof t);
+    m->result = amp_optimizer_init(&m->opt, &desc);
+    for (i = 0; i < 2 * BUCKETS && m->result == AMP_OK; i++) {
+        t.n          = i % 2 ? BIAS : WIDE;
+        t.weight     = wide[i];
+        t.grad_later = 1;
+        m->result    = amp_optimizer_add(&m->opt, &t);
+    }
+    if (m->result == AMP_OK) m->result = amp_optimizer_prepare(&m->opt);
+}
+
+TEST(balance, "issue of ranks: of any layers in a row a rank has at most a chunk, and the biases, more than its share, "
+              "so that an exchange of them keeps all links busy") {
+    int count, r, i, k;
+    task.type = AMP_F16;
+    for (count = 2; count <= MAX_RANKS; count++) {
+        together(count, prepare_layers);
+        all_are(count, AMP_OK);
+        for (r = 0; r < count; r++)
+            for (i = 0; i < BUCKETS; i++) {
+                size_t own = 0, all = 0;
+                for (k = 2 * i; k < 2 * BUCKETS; k++) {
+                    size_t first, n;
+                    amp_optimizer_range(&members[r].opt, k, &first, &n);
+                    own += n;
+                    all += k % 2 ? BIAS : WIDE;
+                    if (k % 2 == 0) continue;
+                    CHECK(own <= all / (size_t)count + CHUNK + BUCKETS * BIAS);
+                }
+            }
         all_free();
     }
 }
@@ -818,28 +951,65 @@ static void seal(unsigned char *bytes, size_t from, size_t to) {
     for (k = 0; k < 8; k++, sum >>= 8) bytes[to + (size_t)k] = (unsigned char)sum;
 }
 
-/* A part, or what names a set, as 0.5.0 wrote it: version 3, without steps skipped in a row, tolerance and counts. */
-static void as_of_0_5_0(const char *path) {
+static void put_le(unsigned char *bytes, uint64_t x) {
+    int k;
+    for (k = 0; k < 8; k++, x >>= 8) bytes[k] = (unsigned char)x;
+}
+
+/* Elements of a tensor that a rank had in 0.5.0, whose parts were one run over all tensors: the chunks that begin
+   in it. to: those of an array of all, padded to 8 bytes; returns how many bytes. */
+static size_t old_part(unsigned char *to, const unsigned char *array, int tensor, size_t rank, size_t count) {
+    size_t before = 0, used = 0, c, n;
+    int    i;
+    for (i = 0; i < tensor; i++) before += sizes[i];
+    for (c = 0; c < sizes[tensor]; c += CHUNK) {
+        const size_t at = before + c, all = total_size();
+        if (at < all * rank / count || at >= all * (rank + 1) / count) continue;
+        n = sizes[tensor] - c < CHUNK ? sizes[tensor] - c : CHUNK;
+        memcpy(to + used, array + 4 * c, 4 * n);
+        used += 4 * n;
+    }
+    while (used % 8) to[used++] = 0;
+    return used;
+}
+
+/* A part as 0.5.0 wrote it: version 3, without steps skipped in a row, tolerance and counts; its tables, and arrays
+   that are cut from the file of one optimizer. */
+static void old_part_file(const char *path, const char *whole, size_t rank, size_t count) {
     enum { ROW = 32 + 8 * 42 };
+    size_t         n, m, arrays = 0, used;
+    unsigned char *bytes = file_bytes(path, &n), *all = file_bytes(whole, &m), *from;
+    FILE          *file;
+    int            i, k;
+    for (i = 0; i < NUM_TENSORS; i++) arrays += (sizes[i] * 4 + 7) / 8 * 8 * (i == FROZEN ? 1 : 3);
+    CHECK_EQ_INT(bytes[8], 5);
+    CHECK(bytes[ROW] <= 1 && bytes[ROW + 8] <= 1); /* one skip, or none, since */
+    from = all + m - 8 - arrays;
+    used = (size_t)(from - all) + 16; /* rank and number of ranks */
+    memmove(bytes + ROW, bytes + ROW + 40, used - ROW - 40);
+    used -= 40;
+    for (i = 0; i < NUM_TENSORS; i++)
+        for (k = 0; k < (i == FROZEN ? 1 : 3); k++, from += (sizes[i] * 4 + 7) / 8 * 8)
+            used += old_part(bytes + used, from, i, rank, count);
+    bytes[8] = 3;
+    put_le(bytes + 16, used - 32);
+    seal(bytes, 0, 24);
+    seal(bytes, 32, used);
+    file = fopen(path, "wb");
+    CHECK(file && fwrite(bytes, 1, used + 8, file) == used + 8);
+    if (file) fclose(file);
+    free(bytes);
+    free(all);
+}
+
+/* What names a set: version 3. */
+static void old_set_file(const char *path) {
     size_t         n;
     unsigned char *bytes = file_bytes(path, &n);
-    FILE          *file  = fopen(path, "wb");
-    uint64_t       body;
-    size_t         k;
-    CHECK_EQ_INT(bytes[8], 5);
+    CHECK(n == 64 && bytes[8] == 5);
     bytes[8] = 3;
-    if (n > 64) {
-        CHECK(bytes[ROW] <= 1 && bytes[ROW + 8] <= 1); /* one skip, or none, since */
-        memmove(bytes + ROW, bytes + ROW + 40, n - ROW - 40);
-        n -= 40;
-        for (k = 0, body = n - 40; k < 8; k++, body >>= 8) bytes[16 + k] = (unsigned char)body;
-        seal(bytes, 32, n - 8);
-    }
     seal(bytes, 0, 24);
-    if (file) {
-        CHECK_EQ_U64(fwrite(bytes, 1, n, file), n);
-        fclose(file);
-    }
+    overwrite(path, 0, bytes, 64);
     free(bytes);
 }
 
@@ -851,9 +1021,10 @@ TEST(old_sets, "law 12: a set of 0.5.0 loads on any number of ranks, and its run
     together(2, run_and_save);
     all_are(2, AMP_OK);
     all_free();
-    as_of_0_5_0(path_of("s"));
-    as_of_0_5_0(path_of("s.4.0-of-2"));
-    as_of_0_5_0(path_of("s.4.1-of-2"));
+    CHECK_EQ_INT(amp_optimizer_save_file(&reference.opt, path_of("whole")), AMP_OK);
+    old_set_file(path_of("s"));
+    old_part_file(path_of("s.4.0-of-2"), path_of("whole"), 0, 2);
+    old_part_file(path_of("s.4.1-of-2"), path_of("whole"), 1, 2);
     for (step = STEPS; step < 2 * STEPS; step++) plain_step(&reference, step);
     for (count = 1; count <= 3; count++) {
         together(count, only_load);
@@ -1175,6 +1346,7 @@ TEST(threads, "ranks are threads") { SKIP("no POSIX threads on this system"); }
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     RUN(misuse);
+    RUN(orders);
     RUN(all_frozen);
     RUN(no_shards);
 #if HAVE_POSIX
@@ -1187,6 +1359,7 @@ int main(int argc, char **argv) {
             for (k = 0; k < sizes[i]; k++) initial[i][k] = random_value();
     }
     RUN(ranges);
+    RUN(balance);
     RUN(bytes);
     RUN(same_bits);
     RUN(tables);
