@@ -1759,6 +1759,12 @@ AMPI_FN uint32_t ampi_bits_of_f32(float x) {
     return u;
 }
 
+AMPI_HOST int ampi_is_zero(const float *x) {
+    uint32_t u = ampi_load_u32(x, 0);
+    AMPI_HIDE(u); /* or clang compares floats, and where subnormals count as 0 they would be it */
+    return (u & 0x7fffffffu) == 0u;
+}
+
 /* ------------------------------------------------------------------- >>core  scaler */
 
 /* What a preset means. One value per question, packed into amp_scaler.rules. */
@@ -4486,12 +4492,6 @@ static amp_result ampi_reserve(amp_optimizer *opt, size_t count) {
     return AMP_OK;
 }
 
-static int ampi_is_zero(const float *x) {
-    uint32_t u = ampi_load_u32(x, 0);
-    AMPI_HIDE(u); /* or clang compares floats, and where subnormals count as 0 they would be it */
-    return (u & 0x7fffffffu) == 0u;
-}
-
 static void ampi_append(amp_optimizer *opt, const amp_tensor *tensor, int flat) {
     ampi_entry *e = opt->entries ? opt->entries : opt->inline_entries;
     e += opt->num_entries++;
@@ -6695,14 +6695,12 @@ enum {
     AMPI_TALL_SMALL  = 64,      /* the same on the stack                                        */
     AMPI_STACK       = 28672,   /* words of workspace on the stack                              */
     AMPI_HEAVY       = 1 << 22, /* m n k above which a malloc pays, and threads do              */
-    AMPI_FEW_ROWS    = 3,       /* of A, where B is transposed: they go one by one              */
-    AMPI_BY_HAND     = 64,      /* elements of a small B that are turned one by one             */
     AMPI_GEMM_TINY   = 1 << 12, /* m n k up to which nothing is packed                          */
     AMPI_TILES       = 1 << 15, /* m n k from which products of 16-bit types go in pairs        */
     AMPI_PACK_AHEAD  = 384,     /* bytes of a row before packing needs them; to the second level:
                                    rows often share a set of the first                          */
-    AMPI_THIN_K      = 4096,    /* of a matrix times a vector, k and rows at a time             */
-    AMPI_THIN_ROWS   = 1024
+    AMPI_THIN_K      = 1024,    /* of a matrix times a vector, k and rows at a time             */
+    AMPI_THIN_ROWS   = 4096
 };
 
 /* One block for a kernel: rows and cols say how much of it is there. */
@@ -6722,6 +6720,8 @@ typedef struct ampi_operand {
     size_t      rs, cs;
 } ampi_operand;
 
+typedef struct ampi_task ampi_task;
+
 /* No two functions of an engine, or of a tier, are of one type, as in ampi_functions. */
 typedef struct ampi_engine {
     size_t rows, cols, row_step, col_step; /* of a block; what kernels round them to */
@@ -6729,33 +6729,27 @@ typedef struct ampi_engine {
     int    pairs;                          /* words are two bf16 numbers, not one of fp32 */
     void (*use_tiles)(int on);             /* on: a thread's share begins; or it ends; or NULL */
     /* Rows of memory as fp32: dst[r * ld + i] is x[r * step + i]; whole vectors are written. */
-    void (*convert)(float *dst, size_t ld, const ampi_operand *x, size_t step, size_t rows,
-                    size_t n);
-    /* One piece of a strip of width rows, of which rows and ks are there. Of A: [row][16]; of B:
-       [16][row]. */
+    void (*pack_rows)(float *dst, size_t ld, const ampi_operand *x, size_t step, size_t rows,
+                      size_t n);
+    /* One piece of a strip of width rows; of the matrix rows, maybe more, and ks are there. Of A:
+       [row][16]; of B: [16][row]. */
     void (*pack)(uint32_t *dst, size_t width, int of_b, const ampi_operand *x, int parts,
                  size_t rows, size_t ks);
     void (*kernel)(const ampi_block *block);
     /* Rows i, columns j and on of C from their sums: alpha, beta, bias, relu. */
-    void (*write)(const amp_gemm_args *g, const float *sum, size_t ld, size_t i, size_t j,
-                   size_t rows, size_t cols);
+    void (*write)(const ampi_task *w, const float *sum, size_t ld, size_t i, size_t j,
+                  size_t rows, size_t cols);
     /* sum[r] += element (r, k) * v[k]. */
     void (*thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks, const float *v);
-    /* All of a product: op(A) is a[r * rs + k * cs]; b's columns lie side by side. */
-    void (*tiny)(const amp_gemm_args *g, const float *a, size_t rs, size_t cs,
-                 const ampi_operand *b);
+    /* All of a product: op(A) is a[r * rs + k * cs], op(B) b[k * ldb + column]. */
+    void (*tiny)(const ampi_task *w, const float *a, size_t rs, size_t cs,
+                 const float *b, size_t ldb);
 } ampi_engine;
 
 /* >>impl tiers: that of pairs, or NULL. Tiles split numbers into parts, the other wants bf16 whole;
    whether this process may use tiles, the first call asks. And all that there are, then NULL. */
 static const ampi_engine *ampi_engine_pairs(int whole);
 static const ampi_engine *ampi_engine_of(size_t i);
-
-/* C is its sums. */
-static int ampi_is_plain(const amp_gemm_args *g) {
-    return ampi_load_u32(&g->alpha, 0) == 0x3f800000u && ampi_is_zero(&g->beta) && !g->bias &&
-           !g->relu;
-}
 
 static amp_dtype ampi_counts_as(amp_dtype type, amp_dtype compute) {
     return type == AMP_F32 ? compute : type;
@@ -6791,24 +6785,29 @@ static ampi_operand ampi_operand_at(ampi_operand x, size_t r, size_t k) {
     return x;
 }
 
-/* All of A and B is bf16, or counts as it. */
-static int ampi_is_whole(const amp_gemm_args *g) {
-    return ampi_counts_as(g->a_type, g->compute) == AMP_BF16 &&
-           ampi_counts_as(g->b_type, g->compute) == AMP_BF16;
-}
-
-/* What the driver knows of a product, or of a thread's slice of one. Products that are not packed
-   need but e and run. */
-typedef struct ampi_task {
+/* What the driver knows of a product, of those of a batch from one on, or of a thread's share. What
+   is not packed needs nothing from parts on. */
+struct ampi_task {
     const ampi_engine   *e;
-    void (*run)(struct ampi_task *w, const amp_gemm_args *g); /* it depends on m, n and k alone */
-    const amp_gemm_args *g;
-    int                  parts, plain; /* plain: kernels may write C */
-    size_t               tall, wide, deep;     /* rows, columns and k at a time */
-    size_t               a_size, b_size, size; /* words of workspace: A, B, all */
-    uint32_t            *a, *b;                /* a: all the workspace; NULL: the stack */
-    float               *sums; /* of tall x wide elements, where k is deeper than deep */
-} ampi_task;
+    void (*run)(ampi_task *w); /* it depends on m, n and k alone    */
+    const amp_gemm_args *g;    /* as it was asked for; here and now */
+    size_t               m, n, k, count;
+    float                alpha;
+    void                *c;
+    const void          *bias;
+    int                  plain;            /* C is its sums */
+    ampi_operand         x[2];             /* op(A), and the transpose of op(B) */
+    int                  parts;
+    size_t               tall, wide, deep; /* rows, columns and k at a time */
+    size_t               a_size, b_size, size; /* words of workspace: A, B, all          */
+    uint32_t            *a, *b;                /* a: all the workspace; NULL: the stack  */
+    float               *sums; /* of tall x wide elements, where k is deeper than deep   */
+};
+
+/* All of A and B is bf16, or counts as it. */
+static int ampi_is_whole(const ampi_task *w) {
+    return w->x[0].as == AMP_BF16 && w->x[1].as == AMP_BF16;
+}
 
 /* k of a piece, and words of a strip. */
 static size_t ampi_unit(const ampi_engine *e) { return e->pairs ? 2 * AMPI_DEEP : AMPI_DEEP; }
@@ -6817,27 +6816,26 @@ static size_t ampi_strip(const ampi_task *w, size_t width, size_t k) {
 }
 
 /* Sizes never shrink when m, n or k grow, so that one workspace serves all smaller products. */
-static void ampi_task_size(ampi_task *w, const amp_gemm_args *g, int small) {
+static void ampi_task_size(ampi_task *w, int small) {
     const ampi_engine *e     = w->e;
     const size_t       panel = small ? AMPI_PANEL_SMALL : AMPI_PANEL, unit = ampi_unit(e);
-    const size_t       tall  = ampi_min(g->m, small ? AMPI_TALL_SMALL : AMPI_TALL);
-    w->parts  = !e->pairs || ampi_is_whole(g) ? 1 : 2;
-    w->plain  = g->c_type == AMP_F32 && ampi_is_plain(g);
+    const size_t       tall  = ampi_min(w->m, small ? AMPI_TALL_SMALL : AMPI_TALL);
+    w->parts  = !e->pairs || ampi_is_whole(w) ? 1 : 2;
     w->deep   = (small ? 16u : e->depth) / (size_t)w->parts * unit;
-    w->deep   = ampi_min(w->deep, ampi_up(g->k ? g->k : 1, unit));
-    w->wide   = ampi_min(panel / ampi_strip(w, e->cols, w->deep) * e->cols, ampi_up(g->n, e->cols));
-    w->tall   = w->deep < g->k ? ampi_up(tall, e->rows) : g->m;
+    w->deep   = ampi_min(w->deep, ampi_up(w->k ? w->k : 1, unit));
+    w->wide   = ampi_min(panel / ampi_strip(w, e->cols, w->deep) * e->cols, ampi_up(w->n, e->cols));
+    w->tall   = w->deep < w->k ? ampi_up(tall, e->rows) : w->m;
     w->a_size = ampi_strip(w, e->rows, w->deep);
-    w->b_size = g->n < panel ? ampi_min(ampi_strip(w, ampi_up(g->n, e->cols), w->deep), panel)
+    w->b_size = w->n < panel ? ampi_min(ampi_strip(w, ampi_up(w->n, e->cols), w->deep), panel)
                              : panel;
-    w->size   = w->a_size + w->b_size + (w->deep < g->k ? w->tall * w->wide : 0);
+    w->size   = w->a_size + w->b_size + (w->deep < w->k ? w->tall * w->wide : 0);
     w->size   = ampi_up(w->size, 16);
 }
 
 /* Rows r0 to r1 of op(A), or columns of op(B), k0 to k1, packed in strips; along memory's rows. */
 static void ampi_pack_strips(const ampi_task *w, int of_b, size_t r0, size_t r1, size_t k0,
                              size_t k1) {
-    const ampi_operand all = ampi_operand_of(w->g, of_b);
+    const ampi_operand all = w->x[of_b];
     const size_t width  = of_b ? w->e->cols : w->e->rows, unit = ampi_unit(w->e);
     const size_t pieces = (k1 - k0 + unit - 1) / unit, strips = (r1 - r0 + width - 1) / width;
     const size_t inner = all.cs == 1 ? pieces : strips, outer = all.cs == 1 ? strips : pieces;
@@ -6848,46 +6846,46 @@ static void ampi_pack_strips(const ampi_task *w, int of_b, size_t r0, size_t r1,
             const size_t k = k0 + p * unit, piece = ampi_strip(w, width, 1);
             const ampi_operand x = ampi_operand_at(all, r, k);
             w->e->pack((of_b ? w->b : w->a) + (s * pieces + p) * piece, width, of_b, &x, w->parts,
-                       ampi_min(r1 - r, width), ampi_min(k1 - k, unit));
+                       (of_b ? w->n : w->m) - r, ampi_min(k1 - k, unit));
         }
 }
 
 /* Ask for a block of C before it is written: stores of tiles would wait for every line. */
-static void ampi_claim(const amp_gemm_args *g, size_t i, size_t j, size_t rows, size_t cols) {
+static void ampi_claim(const ampi_task *w, size_t i, size_t j, size_t rows, size_t cols) {
 #if AMPI_X86
     for (; rows--; i++) {
-        const char *c = (const char *)ampi_at(g->c, g->c_type, i * g->ldc + j);
+        const char *c = (const char *)ampi_at(w->c, w->g->c_type, i * w->g->ldc + j);
         __asm__ __volatile__("prefetchw {(%0)|[%0]}" : : "r"(c));
-        __asm__ __volatile__("prefetchw {(%0)|[%0]}" : : "r"(ampi_at(c, g->c_type, cols - 1)));
+        __asm__ __volatile__("prefetchw {(%0)|[%0]}" : : "r"(ampi_at(c, w->g->c_type, cols - 1)));
     }
 #else
-    (void)g, (void)i, (void)j, (void)rows, (void)cols;
+    (void)w, (void)i, (void)j, (void)rows, (void)cols;
 #endif
 }
 
 /* The block of C at (i, j), k0 to k1, from its strips; after the last k, what becomes of it. */
 static void ampi_gemm_block(const ampi_task *w, size_t i, size_t j, size_t k0, size_t k1,
                             const uint32_t *b, float *sums) {
-    const amp_gemm_args *g    = w->g;
-    const ampi_engine   *e    = w->e;
-    const int            last = k1 == g->k;
-    ampi_block           x;
+    const ampi_engine *e    = w->e;
+    const int          last = k1 == w->k;
+    ampi_block         x;
     x.a        = w->a;
     x.b        = b;
-    x.rows     = ampi_min(g->m - i, e->rows);
-    x.cols     = ampi_min(g->n - j, e->cols);
+    x.rows     = ampi_min(w->m - i, e->rows);
+    x.cols     = ampi_min(w->n - j, e->cols);
     x.words    = e->pairs ? (k1 - k0 + 1) / 2 : k1 - k0;
-    x.products = w->parts == 1 ? 1 : g->tf32 ? 3 : 4;
+    x.products = w->parts == 1 ? 1 : w->g->tf32 ? 3 : 4;
     x.in       = k0 ? sums : NULL;
     x.out      = sums;
     x.ld       = e->cols;
-    if (last && w->plain && x.rows % e->row_step == 0 && x.cols % e->col_step == 0) {
-        x.out = (float *)ampi_to(g->c, AMP_F32, i * g->ldc + j);
-        x.ld  = g->ldc;
+    if (last && w->plain && w->g->c_type == AMP_F32 && x.rows % e->row_step == 0 &&
+        x.cols % e->col_step == 0) {
+        x.out = (float *)ampi_to(w->c, AMP_F32, i * w->g->ldc + j);
+        x.ld  = w->g->ldc;
     }
-    if (last && (e->use_tiles || !ampi_is_zero(&g->beta))) ampi_claim(g, i, j, x.rows, x.cols);
+    if (last && (e->use_tiles || !ampi_is_zero(&w->g->beta))) ampi_claim(w, i, j, x.rows, x.cols);
     e->kernel(&x);
-    if (last && x.out == sums) e->write(g, sums, e->cols, i, j, x.rows, x.cols);
+    if (last && x.out == sums) e->write(w, sums, e->cols, i, j, x.rows, x.cols);
 }
 
 /* Rows i0 to i1 of C, columns j0 to j1: the panel of B for k0 to k1 is packed, then used by one
@@ -6901,150 +6899,123 @@ static void ampi_gemm_panel(const ampi_task *w, size_t i0, size_t i1, size_t j0,
     for (i = i0; i < i1; i += rows) {
         ampi_pack_strips(w, 0, i, ampi_min(i + rows, i1), k0, k1);
         for (j = j0; j < j1; j += cols) {
-            if (w->deep < w->g->k) sums = w->sums + ((i - i0) * w->wide + (j - j0) * rows);
+            if (w->deep < w->k) sums = w->sums + ((i - i0) * w->wide + (j - j0) * rows);
             ampi_gemm_block(w, i, j, k0, k1, w->b + ampi_strip(w, j - j0, k1 - k0), sums);
         }
     }
 }
 
-static AMPI_NOINLINE void ampi_gemm_product(ampi_task *w, const amp_gemm_args *g) {
+static AMPI_NOINLINE void ampi_gemm_product(ampi_task *w) {
     size_t i, j, k;
-    w->g    = g;
     w->b    = w->a + w->a_size;
     w->sums = (float *)(void *)(w->b + w->b_size);
-    for (i = 0; i < g->m; i += w->tall)
-        for (j = 0; j < g->n; j += w->wide)
-            for (k = 0; k < g->k; k += w->deep)
-                ampi_gemm_panel(w, i, ampi_min(i + w->tall, g->m), j, ampi_min(j + w->wide, g->n),
-                                k, ampi_min(k + w->deep, g->k));
+    for (i = 0; i < w->m; i += w->tall)
+        for (j = 0; j < w->n; j += w->wide)
+            for (k = 0; k < w->k; k += w->deep)
+                ampi_gemm_panel(w, i, ampi_min(i + w->tall, w->m), j, ampi_min(j + w->wide, w->n),
+                                k, ampi_min(k + w->deep, w->k));
 }
 
 /* m or n is 1: the matrix is read once, as it lies. */
-static AMPI_NOINLINE void ampi_gemm_thin(ampi_task *w, const amp_gemm_args *g) {
+static AMPI_NOINLINE void ampi_gemm_thin(ampi_task *w) {
     const ampi_engine *e   = w->e;
-    const int          row = g->m == 1;
-    const size_t       all = row ? g->n : g->m;
-    const ampi_operand y   = ampi_operand_of(g, !row);
-    ampi_operand       x   = ampi_operand_of(g, row), at;
+    const int          row = w->m == 1;
+    const size_t       all = row ? w->n : w->m;
+    const ampi_operand y   = w->x[!row];
+    ampi_operand       x   = w->x[row], at;
     float  v[AMPI_THIN_K + AMPI_MOST_ROWS], sum[AMPI_THIN_ROWS + AMPI_MOST_ROWS];
     size_t r, k;
     if (all == 1) x.rs = 1;
     for (r = 0; r < all; r += AMPI_THIN_ROWS) {
         const size_t rows = ampi_min(all - r, AMPI_THIN_ROWS);
         memset(sum, 0, (rows + AMPI_MOST_ROWS) * sizeof *sum);
-        for (k = 0; k < g->k; k += AMPI_THIN_K) {
-            const size_t ks = ampi_min(g->k - k, AMPI_THIN_K);
+        for (k = 0; k < w->k; k += AMPI_THIN_K) {
+            const size_t ks = ampi_min(w->k - k, AMPI_THIN_K);
             at = ampi_operand_at(y, 0, k);
-            e->convert(v, 1, &at, y.cs, y.cs == 1 ? 1 : ks, y.cs == 1 ? ks : 1);
+            e->pack_rows(v, 1, &at, y.cs, y.cs == 1 ? 1 : ks, y.cs == 1 ? ks : 1);
             at = ampi_operand_at(x, r, k);
             e->thin(sum, &at, rows, ks, v);
         }
-        if (row || (g->ldc == 1 && !g->bias)) e->write(g, sum, 0, 0, r, 1, rows);
-        else e->write(g, sum, 1, r, 0, rows, 1);
+        if (row || (w->g->ldc == 1 && !w->bias)) e->write(w, sum, 0, 0, r, 1, rows);
+        else e->write(w, sum, 1, r, 0, rows, 1);
     }
 }
 
-/* To so many elements behind the matrices of g. */
-static void ampi_gemm_move(amp_gemm_args *to, const amp_gemm_args *g, size_t a, size_t b,
-                           size_t c) {
-    to->a = ampi_at(g->a, g->a_type, a);
-    to->b = ampi_at(g->b, g->b_type, b);
-    to->c = ampi_to(g->c, g->c_type, c);
+/* x as fp32 in room; the columns of B side by side. */
+static void ampi_tiny_operand(const ampi_engine *e, ampi_operand *x, int of_b, size_t rows,
+                              size_t ks, float *room) {
+    const int    turn = of_b && x->rs != 1, along = !of_b && x->cs == 1;
+    const size_t ld = ampi_up(along ? ks : rows, e->col_step);
+    size_t       k;
+    for (k = 0; turn && k < ks; k += AMPI_DEEP) {
+        const ampi_operand at = ampi_operand_at(*x, 0, k);
+        e->pack((uint32_t *)(void *)(room + k * ld), ld, 1, &at, 1, rows,
+                ampi_min(ks - k, AMPI_DEEP));
+    }
+    if (!turn)
+        e->pack_rows(room, ld, x, along ? x->rs : x->cs, along ? rows : ks, along ? ks : rows);
+    x->x  = room;
+    x->rs = along ? ld : 1;
+    x->cs = along ? 1 : ld;
 }
 
-/* Few rows, each a thin product: to turn B for all of them takes longer. */
-static void ampi_gemm_rows(ampi_task *w, const amp_gemm_args *g) {
-    amp_gemm_args one = *g;
-    size_t        i;
-    one.m = 1;
-    for (i = 0; i < g->m; i++) {
-        ampi_gemm_move(&one, g, i * (g->trans_a ? 1 : g->lda), 0, i * g->ldc);
-        ampi_gemm_thin(w, &one);
-    }
-}
-
-/* The transpose of a small B: few elements by hand, as they are; more as they are packed. */
-static void ampi_turn_tiny(const ampi_engine *e, const amp_gemm_args *g, ampi_operand *y,
-                           float *b) {
-    const size_t ldb = ampi_up(g->n, e->col_step);
-    size_t       r, k;
-    if (g->n * g->k > AMPI_BY_HAND) {
-        for (k = 0; k < g->k; k += AMPI_DEEP) {
-            const ampi_operand at = ampi_operand_at(*y, 0, k);
-            e->pack((uint32_t *)(void *)(b + k * ldb), ldb, 1, &at, 1, g->n,
-                    ampi_min(g->k - k, AMPI_DEEP));
-        }
-        y->type = y->as = AMP_F32;
-    } else if (y->type == AMP_F32) {
-        for (k = 0; k < g->k; k++)
-            for (r = 0; r < g->n; r++)
-                ampi_store_u32(b, k * ldb + r, ampi_load_u32(y->x, r * y->rs + k));
-    } else {
-        for (k = 0; k < g->k; k++)
-            for (r = 0; r < g->n; r++)
-                ampi_store_u16(b, k * ldb + r, ampi_load_u16(y->x, r * y->rs + k));
-    }
-    y->x  = b;
-    y->rs = 1;
-    y->cs = ldb;
-}
-
-/* A is read in place if it is fp32, B if its columns lie side by side. */
-static AMPI_NOINLINE void ampi_gemm_tiny(ampi_task *w, const amp_gemm_args *g) {
-    const ampi_engine *e = w->e;
-    const ampi_operand x = ampi_operand_of(g, 0);
-    const int          along = !g->trans_a;
-    ampi_operand       y = ampi_operand_of(g, 1);
-    float              a[AMPI_GEMM_TINY], b[AMPI_GEMM_TINY];
-    const float       *pa = (const float *)g->a;
-    size_t             rs = x.rs, cs = x.cs;
-    if (x.as != AMP_F32) {
-        if (along) rs = ampi_up(g->k, e->col_step);
-        else cs = ampi_up(g->m, e->col_step);
-        e->convert(a, along ? rs : cs, &x, along ? x.rs : x.cs, along ? g->m : g->k,
-                   along ? g->k : g->m);
-        pa = a;
-    }
-    if (g->trans_b) ampi_turn_tiny(e, g, &y, b);
-    e->tiny(g, pa, rs, cs, &y);
+static AMPI_NOINLINE void ampi_gemm_tiny(ampi_task *w) {
+    ampi_operand x = w->x[0], y = w->x[1];
+    float        a[AMPI_GEMM_TINY], b[AMPI_GEMM_TINY];
+    if (x.as != AMP_F32) ampi_tiny_operand(w->e, &x, 0, w->m, w->k, a);
+    if (y.as != AMP_F32 || y.rs != 1) ampi_tiny_operand(w->e, &y, 1, w->n, w->k, b);
+    w->e->tiny(w, (const float *)x.x, x.rs, x.cs, (const float *)y.x, y.cs);
 }
 
 /* Has a product more than most multiply-adds? */
-static int ampi_work_above(const amp_gemm_args *g, size_t most) {
-    return (double)g->m * (double)g->n * (double)g->k > (double)most;
+static int ampi_work_above(size_t m, size_t n, size_t k, size_t most) {
+    return (double)m * (double)n * (double)k > (double)most;
 }
 
 /* The engine of a product (by the tier, types, compute, tf32, m, n and k alone), and its way;
    without k it is tiny. */
 static void ampi_task_begin(ampi_task *w, const amp_gemm_args *g) {
-    const size_t copies = ampi_up(ampi_max(g->m, g->n), AMPI_DEEP) * ampi_up(g->k, AMPI_DEEP);
+    const int    zero = ampi_is_zero(&g->alpha) || g->k == 0; /* A and B may be NULL */
+    const size_t m = g->m, n = g->n, k = zero ? 0 : g->k;
+    w->g     = g;
+    w->m     = m;
+    w->n     = n;
+    w->k     = k;
+    w->count = g->count;
+    w->alpha = zero ? 1.0f : g->alpha;
+    w->c     = g->c;
+    w->bias  = g->bias;
+    w->plain = ampi_load_u32(&w->alpha, 0) == 0x3f800000u && ampi_is_zero(&g->beta) && !g->bias &&
+               !g->relu;
+    w->x[0]  = ampi_operand_of(g, 0);
+    w->x[1]  = ampi_operand_of(g, 1);
+    if (zero) w->x[0].x = w->x[1].x = g->c;
     w->e = NULL;
-    if ((g->tf32 || (ampi_counts_as(g->a_type, g->compute) != AMP_F32 &&
-                     ampi_counts_as(g->b_type, g->compute) != AMP_F32)) &&
-        g->m > 1 && g->n > 1 && ampi_work_above(g, AMPI_TILES - 1))
-        w->e = ampi_engine_pairs(ampi_is_whole(g));
+    if ((g->tf32 || (w->x[0].as != AMP_F32 && w->x[1].as != AMP_F32)) && m > 1 && n > 1 &&
+        ampi_work_above(m, n, k, AMPI_TILES - 1))
+        w->e = ampi_engine_pairs(ampi_is_whole(w));
     if (!w->e) w->e = ampi_tier_now()->engine;
-    if (g->m == 1 || g->n == 1)
-        w->run = ampi_work_above(g, g->n == 1 ? AMPI_BY_HAND / 4 : 4 * AMPI_BY_HAND)
-                     ? ampi_gemm_thin : ampi_gemm_tiny;
-    else if (!ampi_work_above(g, AMPI_GEMM_TINY) && copies <= AMPI_GEMM_TINY)
+    if (m == 1 || n == 1)
+        w->run = ampi_work_above(m, n, k, n == 1 ? 16 : 256) ? ampi_gemm_thin : ampi_gemm_tiny;
+    else if (!ampi_work_above(m, n, k, AMPI_GEMM_TINY) &&
+             ampi_up(ampi_max(m, n), AMPI_DEEP) * ampi_up(k, AMPI_DEEP) <= AMPI_GEMM_TINY)
         w->run = ampi_gemm_tiny;
-    else if (g->trans_b && g->m <= AMPI_FEW_ROWS && !w->e->pairs) w->run = ampi_gemm_rows;
     else w->run = ampi_gemm_product;
 }
 
+/* To so many elements behind its matrices. */
+static void ampi_task_move(ampi_task *w, size_t a, size_t b, size_t c) {
+    w->x[0].x = ampi_at(w->x[0].x, w->x[0].type, a);
+    w->x[1].x = ampi_at(w->x[1].x, w->x[1].type, b);
+    w->c      = ampi_to(w->c, w->g->c_type, c);
+}
+
 /* The products of a batch, or of a thread's share of them. */
-static void ampi_gemm_each(ampi_task *w, const amp_gemm_args *g) {
-    amp_gemm_args one;
-    size_t        i;
-    if (g->count == 1) {
-        w->run(w, g);
-        return;
-    }
-    one = *g;
-    for (i = 0; i < g->count; i++) {
-        ampi_gemm_move(&one, g, i * g->stride_a, i * g->stride_b, i * g->stride_c);
-        w->run(w, &one);
+static void ampi_gemm_each(ampi_task *w) {
+    size_t i;
+    for (i = 0; i < w->count; i++) {
+        if (i) ampi_task_move(w, w->g->stride_a, w->g->stride_b, w->g->stride_c);
+        w->run(w);
     }
 }
 
@@ -7052,37 +7023,39 @@ static uint32_t *ampi_align(void *p) {
     return (uint32_t *)(void *)((char *)p + ampi_head(p, 1, 64, 64));
 }
 
-static AMPI_NOINLINE void ampi_gemm_on_stack(ampi_task *w, const amp_gemm_args *g) {
+static AMPI_NOINLINE void ampi_gemm_on_stack(ampi_task *w) {
     uint32_t space[AMPI_STACK + 16];
     w->a = ampi_align(space);
-    ampi_gemm_each(w, g);
+    ampi_gemm_each(w);
 }
 
 /* One thread's share. */
-static void ampi_gemm_share(ampi_task *w, const amp_gemm_args *g) {
+static void ampi_gemm_share(ampi_task *w) {
     const uint32_t fp = ampi_fp_begin();
     if (w->e->use_tiles) w->e->use_tiles(1);
-    if (w->run == ampi_gemm_product && !w->a) ampi_gemm_on_stack(w, g);
-    else ampi_gemm_each(w, g);
+    if (w->run == ampi_gemm_product && !w->a) ampi_gemm_on_stack(w);
+    else ampi_gemm_each(w);
     if (w->e->use_tiles) w->e->use_tiles(0);
     ampi_fp_end(fp);
 }
 
 /* Share t of all: products of the batch, or a slice of the longer side of C. 0: nothing is left. */
-static int ampi_gemm_split(amp_gemm_args *s, const ampi_engine *e, size_t t, size_t all) {
-    const int    batch = s->count > 1, rows = s->m >= s->n;
-    size_t      *side  = batch ? &s->count : rows ? &s->m : &s->n;
-    const size_t unit  = batch ? 1 : rows ? e->rows : e->cols;
-    const size_t share = ampi_up((*side + all - 1) / all, unit), from = t * share;
+static int ampi_gemm_split(ampi_task *w, size_t t, size_t all) {
+    const amp_gemm_args *g     = w->g;
+    const int            batch = w->count > 1, rows = w->m >= w->n;
+    size_t              *side  = batch ? &w->count : rows ? &w->m : &w->n;
+    const size_t         unit  = batch ? 1 : rows ? w->e->rows : w->e->cols;
+    const size_t         share = ampi_up((*side + all - 1) / all, unit), from = t * share;
     if (from >= *side) return 0;
     *side = ampi_min(share, *side - from);
+    if (w->a) w->a += t * w->size;
     if (batch) {
-        ampi_gemm_move(s, s, from * s->stride_a, from * s->stride_b, from * s->stride_c);
+        ampi_task_move(w, from * g->stride_a, from * g->stride_b, from * g->stride_c);
     } else if (rows) {
-        ampi_gemm_move(s, s, from * (s->trans_a ? 1 : s->lda), 0, from * s->ldc);
+        ampi_task_move(w, from * w->x[0].rs, 0, from * g->ldc);
     } else {
-        ampi_gemm_move(s, s, 0, from * (s->trans_b ? s->ldb : 1), from);
-        if (s->bias) s->bias = ampi_at(s->bias, s->bias_type, from);
+        ampi_task_move(w, 0, from * w->x[1].rs, from);
+        if (w->bias) w->bias = ampi_at(w->bias, g->bias_type, from);
     }
     return 1;
 }
@@ -7096,16 +7069,14 @@ static size_t ampi_team(void) {
 }
 
 AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k) {
-    amp_gemm_args g;
-    ampi_task     w;
-    size_t        i, most = 0;
-    memset(&g, 0, sizeof g);
-    g.m      = ampi_min(m, SIZE_MAX / 8); /* no matrix has more; rounded up, it is still a size_t */
-    g.n      = ampi_min(n, SIZE_MAX / 8);
-    g.k      = ampi_min(k, SIZE_MAX / 8);
-    g.a_type = AMP_F16; /* in two parts */
+    ampi_task w;
+    size_t    i, most = 0;
+    memset(&w, 0, sizeof w); /* of no bf16: in two parts */
+    w.m = ampi_min(m, SIZE_MAX / 8); /* no matrix has more; rounded up, it is a size_t */
+    w.n = ampi_min(n, SIZE_MAX / 8);
+    w.k = ampi_min(k, SIZE_MAX / 8);
     for (i = 0; (w.e = ampi_engine_of(i)) != NULL; i++) {
-        ampi_task_size(&w, &g, 0);
+        ampi_task_size(&w, 0);
         most = ampi_max(most, w.size * 4);
     }
     return most * ampi_team() + 64;
@@ -7113,8 +7084,9 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k) {
 
 #ifdef AMP_CBLAS
 /* Products of fp32 alone, large enough for the BLAS; what is thin or tiny is faster here. */
-static int ampi_gemm_cblas(const ampi_task *w, const amp_gemm_args *g) {
-    size_t i;
+static int ampi_gemm_cblas(const ampi_task *w) {
+    const amp_gemm_args *g = w->g;
+    size_t               i;
     if (g->a_type != AMP_F32 || g->b_type != AMP_F32 || g->c_type != AMP_F32 || g->compute ||
         g->bias || g->relu || w->run == ampi_gemm_thin || w->run == ampi_gemm_tiny ||
         w->e->pairs || (g->m | g->n | g->k | g->lda | g->ldb | g->ldc) > 0x7fffffff)
@@ -7134,19 +7106,19 @@ static int ampi_gemm_cblas(const ampi_task *w, const amp_gemm_args *g) {
 
 /* Sizes of a product that is packed, and where: in the workspace, in memory from malloc, which is
    returned, or else in less on the stack. */
-static void *ampi_task_room(ampi_task *w, const amp_gemm_args *g, const amp_backend *self,
-                            size_t team) {
+static void *ampi_task_room(ampi_task *w, const amp_backend *self, size_t team) {
     const amp_allocator heap   = {NULL, NULL, NULL};
     void               *memory = NULL;
     size_t              bytes;
-    ampi_task_size(w, g, 0);
+    ampi_task_size(w, 0);
     bytes = w->size * 4 * team + 64;
     if (self && self->workspace && self->workspace_size >= bytes)
         w->a = ampi_align(self->workspace);
-    else if (ampi_work_above(g, AMPI_HEAVY) && (memory = ampi_allocate(&heap, bytes)) != NULL)
+    else if (ampi_work_above(w->m, w->n, w->k, AMPI_HEAVY) &&
+             (memory = ampi_allocate(&heap, bytes)) != NULL)
         w->a = ampi_align(memory);
     else if (w->size > AMPI_STACK)
-        ampi_task_size(w, g, 1);
+        ampi_task_size(w, 1);
     return memory;
 }
 
@@ -7154,40 +7126,27 @@ static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g)
     const amp_allocator heap   = {NULL, NULL, NULL};
     void               *memory = NULL;
     size_t              team   = 1;
-    amp_gemm_args       nothing;
     ampi_task           w;
     int64_t             t;
-    if (ampi_is_zero(&g->alpha) || g->k == 0) { /* C = beta C: A and B, maybe NULL, are not read */
-        nothing       = *g;
-        nothing.k     = 0;
-        nothing.alpha = 1.0f;
-        nothing.a = nothing.b = nothing.c;
-        nothing.lda = nothing.ldb = nothing.stride_a = nothing.stride_b = 0;
-        g = &nothing;
-    }
     ampi_task_begin(&w, g);
 #ifdef AMP_CBLAS
-    if (ampi_gemm_cblas(&w, g)) return AMP_OK;
+    if (ampi_gemm_cblas(&w)) return AMP_OK;
 #endif
-    if (ampi_work_above(g, AMPI_HEAVY / ampi_max(g->count, 1))) team = ampi_team();
+    if (ampi_work_above(w.m, w.n, w.k, AMPI_HEAVY / g->count)) team = ampi_team();
     w.a = NULL;
-    if (w.run == ampi_gemm_product) memory = ampi_task_room(&w, g, self, team);
+    if (w.run == ampi_gemm_product) memory = ampi_task_room(&w, self, team);
     if (team == 1) {
-        ampi_gemm_share(&w, g);
+        ampi_gemm_share(&w);
     } else {
         AMPI_OPENMP(omp parallel for schedule(static))
         for (t = 0; t < (int64_t)team; t++) {
-            ampi_task     own = w;
-            amp_gemm_args s   = *g;
-            if (w.a) own.a += (size_t)t * w.size;
-            if (ampi_gemm_split(&s, w.e, (size_t)t, team)) ampi_gemm_share(&own, &s);
+            ampi_task own = w;
+            if (ampi_gemm_split(&own, (size_t)t, team)) ampi_gemm_share(&own);
         }
     }
     ampi_release(&heap, memory);
     return AMP_OK;
 }
-
-AMPI_STRICT_END
 
 #if defined(__cplusplus)
 #define AMPI_THREAD_LOCAL thread_local
@@ -7210,6 +7169,11 @@ static AMPI_THREAD_LOCAL ampi_hook ampi_current;
 static const ampi_hook ampi_current = {NULL, NULL};
 #endif
 
+/* Are a b elements more than memory has? A division takes long. */
+static int ampi_too_many(size_t a, size_t b) {
+    return (a | b) >> (sizeof a * 4 - 2) && a && b > SIZE_MAX / 8 / a;
+}
+
 /* Replace a leading dimension of 0; see that rows do not overlap and that sizes exist. A matrix
    that is not used may be NULL. */
 static amp_result ampi_matrices_ok(ampi_matrices *x, size_t count, int used) {
@@ -7217,43 +7181,40 @@ static amp_result ampi_matrices_ok(ampi_matrices *x, size_t count, int used) {
     if (x->ld == 0) x->ld = x->cols ? x->cols : 1;
     if (x->ld < x->cols) return AMP_ERROR_INVALID_ARGUMENT;
     if (used && x->rows && x->cols && !x->x) return AMP_ERROR_INVALID_ARGUMENT;
-    if (x->rows && x->ld > SIZE_MAX / 8 / x->rows) return AMP_ERROR_TOO_LARGE;
-    return count > 1 && x->stride > SIZE_MAX / 8 / count ? AMP_ERROR_TOO_LARGE : AMP_OK;
+    return ampi_too_many(x->rows, x->ld) || (count > 1 && ampi_too_many(count, x->stride))
+               ? AMP_ERROR_TOO_LARGE : AMP_OK;
 }
 
 /* Is an element of C in bytes of memory at row? Its matrices lie behind each other or, as heads do,
-   side by side: of the wider pitch first, then of the other, the last that begins before row. */
+   side by side. Of the wider pitch first, then of the other, the last that begins in or before. */
 static int ampi_meets_row(const amp_gemm_args *g, uintptr_t row, size_t bytes) {
     const size_t    size = amp_dtype_size(g->c_type), heads = g->stride_c < g->ldc;
     const size_t    stride   = g->count > 1 ? g->stride_c * size : 1; /* not 0 */
     const size_t    pitch[2] = {heads ? g->ldc * size : stride, heads ? stride : g->ldc * size};
     const size_t    count[2] = {heads ? g->m : g->count, heads ? g->count : g->m};
-    const uintptr_t c        = (uintptr_t)g->c;
-    uintptr_t       x        = row - c;
+    const uintptr_t c        = (uintptr_t)g->c, end = row + bytes;
+    uintptr_t       x        = end - c - 1;
     int             i;
-    if (row <= c) return c - row < bytes;
-    for (i = 0; i < 2; i++) {
-        const size_t last = ampi_min(x / pitch[i], count[i] - 1);
-        x -= last * pitch[i];
-        if (last + 1 < count[i] && pitch[i] - x < bytes) return 1;
-    }
-    return x < g->n * size;
+    if (end <= c) return 0;
+    for (i = 0; i < 2; i++) x -= ampi_min(x / pitch[i], count[i] - 1) * pitch[i];
+    return x < g->n * size + bytes - 1;
 }
 
 /* Does C share an element with x, which is read? Row by row, but only where their ranges meet. */
-static int ampi_meets(const amp_gemm_args *g, const ampi_matrices *x) {
-    const size_t    size = amp_dtype_size(x->type), count = x->stride ? g->count : 1;
-    const uintptr_t from = (uintptr_t)x->x, c = (uintptr_t)g->c;
-    const size_t    last = (count - 1) * x->stride + (x->rows - 1) * x->ld + x->cols;
-    const size_t    last_c = (g->count - 1) * g->stride_c + (g->m - 1) * g->ldc + g->n;
-    size_t          i, r;
-    if (from < c ? c - from >= last * size : from - c >= last_c * amp_dtype_size(g->c_type))
-        return 0;
-    for (i = 0; i < count; i++)
-        for (r = 0; r < x->rows; r++)
-            if (ampi_meets_row(g, from + (i * x->stride + r * x->ld) * size, x->cols * size))
-                return 1;
+static int ampi_rows_meet(const amp_gemm_args *g, const ampi_matrices *x) {
+    size_t i, r;
+    for (i = 0; i < (x->stride ? g->count : 1); i++)
+        for (r = 0; r < x->rows; r++) {
+            const void *row = ampi_at(x->x, x->type, i * x->stride + r * x->ld);
+            if (ampi_meets_row(g, (uintptr_t)row, x->cols * amp_dtype_size(x->type))) return 1;
+        }
     return 0;
+}
+AMPI_HOST AMPI_ALWAYS int ampi_meets(const amp_gemm_args *g, const ampi_matrices *x) {
+    const size_t size   = (g->count - 1) * x->stride + (x->rows - 1) * x->ld + x->cols;
+    const size_t size_c = (g->count - 1) * g->stride_c + (g->m - 1) * g->ldc + g->n;
+    return (uintptr_t)x->x < (uintptr_t)ampi_at(g->c, g->c_type, size_c) &&
+           (uintptr_t)g->c < (uintptr_t)ampi_at(x->x, x->type, size) && ampi_rows_meet(g, x);
 }
 
 /* Check a product whose arguments are all there, and replace leading dimensions of 0. */
@@ -7359,6 +7320,8 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
     ampi_add_rows(dbias, dy, rows, out);
     return AMP_OK;
 }
+
+AMPI_STRICT_END
 
 /* ------------------------------------------------------- the second floor */
 
@@ -9309,7 +9272,7 @@ static amp_result ampi_gemm_wants(amp_autocast *ac, amp_gemm_args *g, amp_dtype 
 /* Small products of fp32 stay as they are: casts would take longer. */
 static int ampi_is_small(const amp_gemm_args *g) {
     return g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
-           !ampi_work_above(g, AMPI_TILES - 1);
+           !ampi_work_above(g->m, g->n, g->k, AMPI_TILES - 1);
 }
 
 /* Replace g's fp32 operands by copies in type, if that pays; 0 if there is no room for one, or if
@@ -9611,150 +9574,162 @@ AMPI_IN AMPI_V AMPI_(value)(const ampi_operand *x, size_t i, size_t n) {
     return x->as == x->type ? v : AMPI_(round)(v, x->as);
 }
 
-AMPI_HERE void AMPI_(convert)(float *dst, size_t ld, const ampi_operand *x, size_t step,
-                              size_t rows, size_t n) {
+/* Rows of memory as they lie. */
+AMPI_IN void AMPI_(rows_as)(float *dst, size_t ld, const void *x, const amp_dtype type, size_t step,
+                         size_t rows, size_t n) {
     size_t r, i;
     for (r = 0; r < rows; r++)
         for (i = 0; i < n; i += AMPI_W)
+            AMPI_(put)(dst, r * ld + i, AMPI_(get_as)(x, type, r * step + i));
+}
+AMPI_LOOP void AMPI_(pack_rows)(float *dst, size_t ld, const ampi_operand *x, size_t step,
+                                size_t rows, size_t n) {
+    const size_t whole = x->as == x->type ? n / AMPI_W * AMPI_W : 0;
+    size_t       r, i;
+    if (x->type == AMP_F32) AMPI_(rows_as)(dst, ld, x->x, AMP_F32, step, rows, whole);
+    else if (x->type == AMP_F16) AMPI_(rows_as)(dst, ld, x->x, AMP_F16, step, rows, whole);
+    else AMPI_(rows_as)(dst, ld, x->x, AMP_BF16, step, rows, whole);
+    for (r = 0; r < rows; r++)
+        for (i = whole; i < n; i += AMPI_W)
             AMPI_(put)(dst, r * ld + i, AMPI_(value)(x, r * step + i, n - i));
     AMPI_(done)();
 }
 
-/* All of W rows of memory of a type: v[i] begins at element i * step. */
+/* W rows of memory, turned: v[i] is elements i of those that are there, of which each has n. */
 AMPI_IN void AMPI_(rows_of)(AMPI_V *v, const void *x, const amp_dtype type, size_t step) {
     size_t i;
     AMPI_UNROLL for (i = 0; i < AMPI_W; i++) {
-        AMPI_PREFETCH_FAR(ampi_at(x, type, i * step));
         v[i] = AMPI_(get_as)(x, type, i * step);
     }
 }
-
-/* Those and n elements that are there. */
-AMPI_IN void AMPI_(rows)(AMPI_V *v, const ampi_operand *x, size_t step, size_t rows, size_t n) {
-    AMPI_V edge[AMPI_W], *at = edge;
-    size_t i, all = AMPI_W;
-    int    type = (int)x->type;
-    AMPI_HIDE(type);
-    AMPI_HIDE(all);
-    AMPI_HIDE(at);
-    if (AMPI_W == 1 || rows < AMPI_W || n < AMPI_W || x->as != x->type) {
-        for (i = 0; i < all; i++)
-            at[i] = i < rows && n ? AMPI_(value)(x, i * step, n) : AMPI_(splat)(0.0f);
-        AMPI_UNROLL for (i = 0; i < AMPI_W; i++) v[i] = edge[i];
-    } else if (type == AMP_F32) {
+AMPI_LOOP void AMPI_(edge)(float *block, const ampi_operand *x, size_t step, size_t rows,
+                           size_t n) {
+    size_t i;
+    for (i = 0; i < AMPI_W; i++)
+        AMPI_(put)(block, i * AMPI_W,
+                   i < rows && n ? AMPI_(value)(x, i * step, n) : AMPI_(splat)(0.0f));
+}
+AMPI_IN void AMPI_(turned)(AMPI_V *v, const ampi_operand *x, size_t step, size_t rows, size_t n) {
+    AMPI_V block[AMPI_W];
+    if (rows < AMPI_W || n < AMPI_W || x->as != x->type) {
+        AMPI_(edge)((float *)(void *)block, x, step, rows, n);
+        AMPI_(rows_of)(v, block, AMP_F32, AMPI_W);
+    } else if (x->type == AMP_F32) {
         AMPI_(rows_of)(v, x->x, AMP_F32, step);
-    } else if (type == AMP_F16) {
+    } else if (x->type == AMP_F16) {
         AMPI_(rows_of)(v, x->x, AMP_F16, step);
     } else {
         AMPI_(rows_of)(v, x->x, AMP_BF16, step);
     }
+    AMPI_(transpose)(v);
 }
 
+/* A piece is lines of ld words. Its lines are rows of memory, or these are its columns. */
 AMPI_HERE void AMPI_(pack)(uint32_t *dst, size_t width, int of_b, const ampi_operand *x,
                            int parts, size_t rows, size_t ks) {
-    const int along = x->cs == 1;
-    size_t    r, k, i;
+    const size_t deep = AMPI_DEEP, ld = of_b ? width : deep, lines = of_b ? deep : width;
+    const size_t n = of_b ? rows : ks, there = of_b ? ks : rows; /* of a line; of them */
+    size_t       i, p, q;
     (void)parts;
-    for (r = 0; r < width; r += AMPI_W)
-        for (k = 0; k < AMPI_DEEP; k += AMPI_W) {
-            const ampi_operand at = ampi_operand_at(*x, r, k);
-            const size_t       nr = rows > r ? rows - r : 0, nk = ks > k ? ks - k : 0;
-            int                turn = along == of_b, b = of_b;
-            AMPI_V             v[AMPI_W];
-            AMPI_HIDE(turn);
-            AMPI_HIDE(b);
-            AMPI_(rows)(v, &at, along ? x->rs : x->cs, along ? nr : nk, along ? nk : nr);
-            if (turn) AMPI_(transpose)(v);
-            if (b)
-                AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
-                    AMPI_(put)(dst, (k + i) * width + r, v[i]);
-            else
-                AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
-                    if (r + i < width) AMPI_(put)(dst, (r + i) * AMPI_DEEP + k, v[i]);
+    if ((x->cs == 1) != of_b) {
+        const size_t some = ampi_min(there, lines);
+        AMPI_(pack_rows)((float *)(void *)dst, ld, x, of_b ? x->cs : x->rs, some,
+                         ampi_min(n, ld));
+        memset(dst + some * ld, 0, (lines - some) * ld * sizeof *dst);
+        return;
+    }
+    for (p = 0; p < ld; p += AMPI_W)
+        for (q = 0; q < lines; q += AMPI_W) {
+            const size_t step = of_b ? x->rs : x->cs;
+            ampi_operand at   = *x;
+            AMPI_V       v[AMPI_W];
+            at.x = ampi_at(x->x, x->type, p * step + q);
+            AMPI_(turned)(v, &at, step, n > p ? n - p : 0, there > q ? there - q : 0);
+            AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
+                if (q + i < lines) AMPI_(put)(dst, (q + i) * ld + p, v[i]);
         }
     AMPI_(done)();
 }
 
-AMPI_HERE void AMPI_(write_one)(const amp_gemm_args *g, AMPI_V x, size_t i, size_t j, size_t n) {
-    const amp_dtype type = g->c_type;
-    void           *c    = ampi_to(g->c, type, i * g->ldc + j);
-    x = AMPI_(mul)(x, AMPI_(splat)(g->alpha));
-    if (!ampi_is_zero(&g->beta))
-        x = AMPI_(add)(x, AMPI_(mul)(AMPI_(splat)(g->beta), AMPI_(get_part)(c, type, n)));
-    if (g->bias)
-        x = AMPI_(add)(x, AMPI_(get_part)(ampi_at(g->bias, g->bias_type, j), g->bias_type, n));
-    if (g->relu) x = AMPI_(relu)(x);
+AMPI_HERE void AMPI_(write_one)(const ampi_task *w, AMPI_V x, size_t i, size_t j, size_t n) {
+    const amp_gemm_args *g    = w->g;
+    const amp_dtype      type = g->c_type;
+    void                *c    = ampi_to(w->c, type, i * g->ldc + j);
+    if (!w->plain) {
+        const void *bias = ampi_at(w->bias, g->bias_type, j);
+        x = AMPI_(mul)(x, AMPI_(splat)(w->alpha));
+        if (!ampi_is_zero(&g->beta))
+            x = AMPI_(add)(x, AMPI_(mul)(AMPI_(splat)(g->beta), AMPI_(get_part)(c, type, n)));
+        if (w->bias) x = AMPI_(add)(x, AMPI_(get_part)(bias, g->bias_type, n));
+        if (g->relu) x = AMPI_(relu)(x);
+    }
     AMPI_(put_part)(c, type, n, x);
 }
 
-AMPI_HERE void AMPI_(write)(const amp_gemm_args *g, const float *sum, size_t ld, size_t i,
+AMPI_HERE void AMPI_(write)(const ampi_task *w, const float *sum, size_t ld, size_t i,
                             size_t j, size_t rows, size_t cols) {
     size_t r, q;
     for (r = 0; r < rows; r++)
         for (q = 0; q < cols; q += AMPI_W)
-            AMPI_(write_one)(g, AMPI_(get_part)(sum + r * ld + q, AMP_F32, cols - q), i + r, j + q,
+            AMPI_(write_one)(w, AMPI_(get_part)(sum + r * ld + q, AMP_F32, cols - q), i + r, j + q,
                              cols - q);
     AMPI_(done)();
 }
 
-/* A matrix times a vector. Where its rows lie side by side, a few stay in registers; of many, four
-   k at a time are added to sums in memory. */
-AMPI_IN AMPI_V AMPI_(add_four)(AMPI_V s, const void *x, const amp_dtype type, size_t cs,
-                               const AMPI_V *y) {
-    size_t i;
-    AMPI_UNROLL for (i = 0; i < 4; i++) {
-        AMPI_PREFETCH(ampi_at(x, type, (i + 4) * cs));
-        s = AMPI_(fma)(AMPI_(get_as)(x, type, i * cs), y[i], s);
+/* A matrix times a vector. Where its rows lie side by side, four k at a time are added to sums. */
+AMPI_IN void AMPI_(add_four)(float *sum, const void *x, const amp_dtype type, size_t cs,
+                             size_t rows, const float *v) {
+    AMPI_V y[4], s;
+    size_t r, i;
+    AMPI_UNROLL for (i = 0; i < 4; i++) y[i] = AMPI_(splat)(v[i]);
+    for (r = 0; r < rows; r += AMPI_W) {
+        s = AMPI_(get)(sum, r);
+        AMPI_UNROLL for (i = 0; i < 4; i++) {
+            s = AMPI_(fma)(AMPI_(get_as)(x, type, i * cs + r), y[i], s);
+        }
+        AMPI_(put)(sum, r, s);
     }
-    return s;
-}
-AMPI_IN AMPI_V AMPI_(add_some)(AMPI_V s, const ampi_operand *x, size_t r, size_t rows, size_t ks,
-                               const float *v) {
-    size_t i;
-    for (i = 0; i < ks; i++)
-        s = AMPI_(fma)(AMPI_(value)(x, i * x->cs + r, rows - r), AMPI_(splat)(v[i]), s);
-    return s;
 }
 AMPI_HERE void AMPI_(across)(float *sum, const ampi_operand *operand, size_t rows, size_t ks,
                              const float *v) {
-    const int some = operand->as != operand->type;
-    size_t    r, k = 0, i;
-    AMPI_V    y[4], s;
-    for (; rows > 8 * AMPI_W && k + 4 <= ks; k += 4) {
-        const ampi_operand x = ampi_operand_at(*operand, 0, k);
-        AMPI_UNROLL for (i = 0; i < 4; i++) y[i] = AMPI_(splat)(v[k + i]);
-        for (r = 0; r < rows; r += AMPI_W) {
-            const void *at = ampi_at(x.x, x.type, r);
-            s = AMPI_(get)(sum, r);
-            if (some || rows - r < AMPI_W) s = AMPI_(add_some)(s, &x, r, rows, 4, v + k);
-            else if (x.type == AMP_F32) s = AMPI_(add_four)(s, at, AMP_F32, x.cs, y);
-            else if (x.type == AMP_F16) s = AMPI_(add_four)(s, at, AMP_F16, x.cs, y);
-            else s = AMPI_(add_four)(s, at, AMP_BF16, x.cs, y);
+    size_t r, k, i;
+    for (k = 0; k < ks; k += 4) {
+        const ampi_operand x    = ampi_operand_at(*operand, 0, k);
+        const size_t       some = ampi_min(ks - k, 4);
+        const size_t       whole = some == 4 && x.as == x.type ? rows / AMPI_W * AMPI_W : 0;
+        if (x.type == AMP_F32) AMPI_(add_four)(sum, x.x, AMP_F32, x.cs, whole, v + k);
+        else if (x.type == AMP_F16) AMPI_(add_four)(sum, x.x, AMP_F16, x.cs, whole, v + k);
+        else AMPI_(add_four)(sum, x.x, AMP_BF16, x.cs, whole, v + k);
+        for (r = whole; r < rows; r += AMPI_W) {
+            AMPI_V s = AMPI_(get)(sum, r);
+            for (i = 0; i < some; i++)
+                s = AMPI_(fma)(AMPI_(value)(&x, i * x.cs + r, rows - r),
+                               AMPI_(splat)(v[k + i]), s);
             AMPI_(put)(sum, r, s);
         }
-    }
-    for (r = 0; r < rows; r += AMPI_W) {
-        const ampi_operand x = ampi_operand_at(*operand, 0, k);
-        AMPI_(put)(sum, r, AMPI_(add_some)(AMPI_(get)(sum, r), &x, r, rows, ks - k, v + k));
     }
     AMPI_(done)();
 }
 
-/* Where they lie along k, sixteen are turned at a time. */
+/* Where they lie along k, blocks are turned: of fewer than sixteen two, as an FMA waits for the one
+   before. */
 AMPI_HERE void AMPI_(along)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
                             const float *v) {
-    AMPI_V s, m[AMPI_W];
-    size_t r, k, i;
-    for (r = 0; r < rows; r += AMPI_W) {
-        s = AMPI_(get)(sum, r);
-        for (k = 0; k < ks; k += AMPI_W) {
-            const ampi_operand at = ampi_operand_at(*x, r, k);
-            AMPI_(rows)(m, &at, x->rs, rows - r, ks - k);
-            AMPI_(transpose)(m);
-            AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
-                if (k + i < ks) s = AMPI_(fma)(m[i], AMPI_(splat)(v[k + i]), s);
-        }
-        AMPI_(put)(sum, r, s);
+    enum { BLOCKS = AMPI_W < 16 ? 2 : 1 };
+    AMPI_V s[BLOCKS], m[AMPI_W];
+    size_t r, k, i, q;
+    for (r = 0; r < rows; r += BLOCKS * AMPI_W) {
+        AMPI_UNROLL for (q = 0; q < BLOCKS; q++) s[q] = AMPI_(get)(sum, r + q * AMPI_W);
+        for (k = 0; k < ks; k += AMPI_W)
+            AMPI_UNROLL for (q = 0; q < BLOCKS; q++) {
+                const size_t       from = r + q * AMPI_W;
+                const ampi_operand at   = ampi_operand_at(*x, from, k);
+                if (from >= rows) continue;
+                AMPI_(turned)(m, &at, x->rs, rows - from, ks - k);
+                AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
+                    if (k + i < ks) s[q] = AMPI_(fma)(m[i], AMPI_(splat)(v[k + i]), s[q]);
+            }
+        AMPI_UNROLL for (q = 0; q < BLOCKS; q++) AMPI_(put)(sum, r + q * AMPI_W, s[q]);
     }
     AMPI_(done)();
 }
@@ -9766,10 +9741,9 @@ AMPI_HERE void AMPI_(thin)(float *sum, const ampi_operand *x, size_t rows, size_
 }
 
 /* Four rows at a time, W columns; rows that are not there repeat the last one. */
-AMPI_HERE void AMPI_(tiny)(const amp_gemm_args *g, const float *a, size_t rs, size_t cs,
-                           const ampi_operand *operand) {
-    const ampi_operand b = *operand;
-    const size_t m = g->m, n = g->n, ks = g->k;
+AMPI_HERE void AMPI_(tiny)(const ampi_task *w, const float *a, size_t rs, size_t cs,
+                           const float *b, size_t ldb) {
+    const size_t m = w->m, n = w->n, ks = w->k;
     size_t       i, j, k, r;
     for (i = 0; i < m; i += 4)
         for (j = 0; j < n; j += AMPI_W) {
@@ -9780,12 +9754,12 @@ AMPI_HERE void AMPI_(tiny)(const amp_gemm_args *g, const float *a, size_t rs, si
                 row[r] = a + ampi_min(i + r, m - 1) * rs;
             }
             for (k = 0; k < ks; k++) {
-                const AMPI_V y = AMPI_(value)(&b, k * b.cs + j, n - j);
+                const AMPI_V y = AMPI_(get_part)(b + k * ldb + j, AMP_F32, n - j);
                 AMPI_UNROLL for (r = 0; r < 4; r++)
                     s[r] = AMPI_(fma)(AMPI_(splat)(ampi_load_f32(row[r], k * cs)), y, s[r]);
             }
             AMPI_UNROLL for (r = 0; r < 4; r++) sums[r] = s[r];
-            for (r = 0; r < 4 && i + r < m; r++) AMPI_(write_one)(g, sums[r], i + r, j, n - j);
+            for (r = 0; r < 4 && i + r < m; r++) AMPI_(write_one)(w, sums[r], i + r, j, n - j);
         }
     AMPI_(done)();
 }
@@ -9883,7 +9857,7 @@ AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
 
 #ifdef AMPI_LOOP /* not more than a kernel */
 static const ampi_engine AMPI_(engine) = {
-    3 * AMPI_STEP, 2 * AMPI_W, AMPI_STEP, AMPI_W, 32, 0, NULL, AMPI_(convert), AMPI_(pack),
+    3 * AMPI_STEP, 2 * AMPI_W, AMPI_STEP, AMPI_W, 32, 0, NULL, AMPI_(pack_rows), AMPI_(pack),
     AMPI_(kernel), AMPI_(write), AMPI_(thin), AMPI_(tiny)};
 static const ampi_loops AMPI_(loops) = {
     AMPI_(widen), AMPI_(narrow), AMPI_(check), AMPI_(fold), AMPI_(unscale_from),
@@ -9907,7 +9881,7 @@ AMPI_STRICT_BEGIN
 
 static const ampi_engine ampi_engine_c = {
     6, 2 * AMPI_W4, 2, AMPI_W4, 32, 0, NULL,
-    ampi_convert, ampi_pack, ampi_kernel_x4, ampi_write, ampi_thin, ampi_tiny};
+    ampi_pack_rows, ampi_pack, ampi_kernel_x4, ampi_write, ampi_thin, ampi_tiny};
 
 static const ampi_loops ampi_loops_c = {
     ampi_widen, ampi_narrow, ampi_check, ampi_fold, ampi_unscale_from, ampi_accumulate_from,
@@ -10260,142 +10234,117 @@ AMPI_AVX512 __m512 ampi_normal_pairs(__m512 x) {
     return _mm512_castsi512_ps(_mm512_mask_add_epi32(u, k, u, _mm512_set1_epi32(0x8000)));
 }
 
-/* Words i of a piece of bf16: of sixteen rows, from (r, k) = (i, 0) or (0, 2 i) on. */
-typedef struct ampi_words { size_t first, second, n0, n1; } ampi_words;
-AMPI_AVX512 ampi_words ampi_words_of(const ampi_operand *x, size_t i, size_t rows, size_t ks) {
-    ampi_words s;
-    if (x->cs == 1) { /* thirty-two k of row i */
-        s.first  = i * x->rs;
-        s.second = s.first + 16;
-        s.n0     = i < rows ? ks : 0;
-        s.n1     = s.n0 > 16 ? s.n0 - 16 : 0;
-    } else { /* sixteen rows of k = 2 i and of the next */
-        s.first  = 2 * i * x->cs;
-        s.second = s.first + x->cs;
-        s.n0     = 2 * i < ks ? rows : 0;
-        s.n1     = 2 * i + 1 < ks ? rows : 0;
-    }
-    /* What is loaded nothing of has no address outside of x: where a page is missing there, the
-       processor takes hundreds of cycles to find that it needs nothing of it. */
-    if (!s.n0) s.first = 0;
-    if (!s.n1) s.second = s.first;
-    return s;
+/* Words i of a piece of sixteen rows are of two spans of sixteen elements: of row i, from k = 0 and
+   16 on, or of all rows, k = 2 i and the next. Where one begins, and how much of it is there. What
+   nothing is loaded of has no address outside of x: where a page is missing there, the processor
+   takes hundreds of cycles to find that it needs nothing of it. */
+AMPI_AVX512 size_t ampi_span(const ampi_operand *x, size_t i, size_t second, size_t rows, size_t ks,
+                             size_t *n) {
+    const int    along = x->cs == 1;
+    const size_t r = along ? i : 0, k = along ? 16 * second : 2 * i + second;
+    *n = r < rows && k < ks ? (along ? ks - k : rows) : 0;
+    return *n ? r * x->rs + k * x->cs : 0;
 }
 
-/* Both vectors of a span as bf16. */
-AMPI_AVX512 AMPI_ALWAYS __m512i ampi_words_bf16(const ampi_operand *x, const amp_dtype type,
-                                                ampi_words s) {
-    const void *p = ampi_at(x->x, type, s.first), *q = ampi_at(x->x, type, s.second);
+/* Both spans as bf16, first m and n elements. */
+AMPI_AVX512 AMPI_ALWAYS __m512 ampi_spans_bf16(const void *x, const amp_dtype type, size_t first,
+                                               size_t m, size_t second, size_t n) {
+    const void *p = ampi_at(x, type, first), *q = ampi_at(x, type, second);
     if (type == AMP_F32)
-        return ampi_round_pairs(ampi_normal_pairs(ampi_get_part_avx512(p, AMP_F32, s.n0)),
-                                ampi_normal_pairs(ampi_get_part_avx512(q, AMP_F32, s.n1)));
-    return _mm512_inserti64x4(
-        _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(ampi_mask_avx512(s.n0), p)),
-        _mm256_maskz_loadu_epi16(ampi_mask_avx512(s.n1), q), 1);
+        return _mm512_castsi512_ps(
+            ampi_round_pairs(ampi_normal_pairs(ampi_get_part_avx512(p, AMP_F32, m)),
+                             ampi_normal_pairs(ampi_get_part_avx512(q, AMP_F32, n))));
+    return _mm512_castsi512_ps(_mm512_inserti64x4(
+        _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(ampi_mask_avx512(m), p)),
+        _mm256_maskz_loadu_epi16(ampi_mask_avx512(n), q), 1));
 }
 
-/* Sixteen rows of a piece: vectors are rows, or pairs of neighboring k of sixteen rows. */
-AMPI_AVX512 AMPI_ALWAYS void ampi_pack_tile_avx512(uint32_t *dst, size_t width, int of_b,
-                                                   __m512 *v, int along) {
-    size_t i;
+/* All of sixteen vectors. */
+AMPI_AVX512 AMPI_ALWAYS void ampi_spans_whole(__m512 *v, const ampi_operand *x,
+                                              const amp_dtype type) {
+    const size_t step = x->cs == 1 ? x->rs : 2 * x->cs, next = x->cs == 1 ? 16 : x->cs;
+    size_t       i;
+    AMPI_UNROLL for (i = 0; i < 16; i++) {
+        AMPI_PREFETCH_FAR(ampi_at(x->x, type, i * step));
+        AMPI_PREFETCH_FAR(ampi_at(x->x, type, i * step + next));
+        v[i] = ampi_spans_bf16(x->x, type, i * step, 16, i * step + next, 16);
+    }
+}
+
+/* Those that may not be there, or are in two parts. */
+AMPI_AVX512 void ampi_spans_some(__m512 (*v)[16], const ampi_operand *x, int parts, size_t rows,
+                                 size_t ks) {
+    size_t i, m, n, all = 16;
+    int    p;
+    AMPI_HIDE(all);
+    for (i = 0; i < all; i++) {
+        const size_t first  = ampi_span(x, i, 0, rows, ks, &m);
+        const size_t second = ampi_span(x, i, 1, rows, ks, &n);
+        if (parts == 1) {
+            v[0][i] = x->type == AMP_F32 ? ampi_spans_bf16(x->x, AMP_F32, first, m, second, n)
+                                         : ampi_spans_bf16(x->x, AMP_BF16, first, m, second, n);
+        } else {
+            __m512 e = ampi_value_avx512(x, first, m), o = ampi_value_avx512(x, second, n);
+            for (p = 0; p < 2; p++) {
+                const ampi_u32x16 h = ampi_cut_avx512(&e);
+                v[p][i] = (__m512)ampi_uppers_avx512(h, ampi_cut_avx512(&o));
+            }
+        }
+    }
+}
+
+/* Sixteen rows of a piece: vectors are rows, or neighboring k of all rows, one behind the other. */
+AMPI_AVX512 AMPI_ALWAYS void ampi_pack_spans(uint32_t *dst, size_t width, int of_b, __m512 *v,
+                                             int along) {
+    static const uint16_t zip[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    const __m512i pairs = _mm512_loadu_si512(zip);
+    size_t        i;
+    if (!along)
+        AMPI_UNROLL for (i = 0; i < 16; i++)
+            v[i] = _mm512_castsi512_ps(_mm512_permutexvar_epi16(pairs, _mm512_castps_si512(v[i])));
     if (along == of_b) ampi_transpose_avx512(v);
     AMPI_UNROLL for (i = 0; i < 16; i++)
         if (of_b || i < width) ampi_put_avx512(dst, i * (of_b ? width : 16), v[i]);
 }
 
-/* All of sixteen vectors. */
-AMPI_AVX512 AMPI_ALWAYS void ampi_words_whole(__m512 *v, const ampi_operand *x,
-                                              const amp_dtype type) {
-    const size_t step = x->cs == 1 ? x->rs : 2 * x->cs, next = x->cs == 1 ? 16 : x->cs;
-    ampi_words   s    = {0, next, 16, 16};
-    size_t       i;
-    AMPI_UNROLL for (i = 0; i < 16; i++) {
-        AMPI_PREFETCH_FAR(ampi_at(x->x, type, s.first));
-        AMPI_PREFETCH_FAR(ampi_at(x->x, type, s.second));
-        v[i] = _mm512_castsi512_ps(ampi_words_bf16(x, type, s));
-        s.first += step;
-        s.second += step;
-    }
-}
-
-AMPI_AVX512 void ampi_pack_whole_avx512(uint32_t *dst, size_t width, int of_b,
-                                        const ampi_operand *x, size_t rows, size_t ks) {
-    static const uint16_t zip[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    __m512 edge[16], *at = edge, v[16];
-    size_t i, all = 16;
-    AMPI_HIDE(all);
-    AMPI_HIDE(at);
-    if (rows < 16 || ks < 32) {
-        for (i = 0; i < all; i++) {
-            const ampi_words s = ampi_words_of(x, i, rows, ks);
-            at[i] = _mm512_castsi512_ps(x->type == AMP_F32 ? ampi_words_bf16(x, AMP_F32, s)
-                                                           : ampi_words_bf16(x, AMP_BF16, s));
-        }
-        AMPI_UNROLL for (i = 0; i < 16; i++) v[i] = edge[i];
-    } else if (x->type == AMP_F32) {
-        ampi_words_whole(v, x, AMP_F32);
-    } else {
-        ampi_words_whole(v, x, AMP_BF16);
-    }
-    if (x->cs != 1)
-        AMPI_UNROLL for (i = 0; i < 16; i++)
-            v[i] = _mm512_castsi512_ps(_mm512_permutexvar_epi16(_mm512_loadu_si512(zip),
-                                                                _mm512_castps_si512(v[i])));
-    ampi_pack_tile_avx512(dst, width, of_b, v, x->cs == 1);
-}
-
-AMPI_AVX512 void ampi_pack_parts_avx512(uint32_t *dst, size_t width, int of_b,
-                                        const ampi_operand *x, size_t rows, size_t ks) {
-    __m512 high[16], low[16], *t[2], v[16];
-    size_t i, all = 16;
-    int    p;
-    t[0] = high;
-    t[1] = low;
-    AMPI_HIDE(all);
-    AMPI_HIDE(t[0]);
-    AMPI_HIDE(t[1]);
-    for (i = 0; i < all; i++) {
-        const ampi_words s = ampi_words_of(x, i, rows, ks);
-        __m512          e = ampi_value_avx512(x, s.first, s.n0);
-        __m512          o = ampi_value_avx512(x, s.second, s.n1);
-        for (p = 0; p < 2; p++) {
-            const ampi_u32x16 h0 = ampi_cut_avx512(&e), h1 = ampi_cut_avx512(&o);
-            t[p][i] = (__m512)(x->cs == 1 ? ampi_uppers_avx512(h0, h1) : h0 >> 16 | h1);
-        }
-    }
-    for (p = 0; p < 2; p++) {
-        AMPI_UNROLL for (i = 0; i < 16; i++) v[i] = t[p][i];
-        ampi_pack_tile_avx512(dst + (size_t)p * width * AMPI_DEEP, width, of_b, v, x->cs == 1);
-    }
-}
-
 AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b,
                                         const ampi_operand *operand, int parts, size_t rows,
                                         size_t ks) {
-    size_t r;
+    __m512 some[2][16], v[16];
+    size_t r, i;
+    int    p;
     for (r = 0; r < width; r += 16) {
         const size_t       n = rows > r ? rows - r : 0;
-        const ampi_operand x = ampi_operand_at(*operand, n ? r : 0, 0); /* ampi_words_of says why */
-        uint32_t          *d = dst + (of_b ? r : r * AMPI_DEEP);
-        if (parts == 1) ampi_pack_whole_avx512(d, width, of_b, &x, n, ks);
-        else ampi_pack_parts_avx512(d, width, of_b, &x, n, ks);
+        const ampi_operand x = ampi_operand_at(*operand, n ? r : 0, 0); /* ampi_span says why */
+        const int          whole = parts == 1 && n >= 16 && ks == 32;
+        if (!whole) ampi_spans_some(some, &x, parts, n, ks);
+        for (p = 0; p < parts; p++) {
+            if (!whole)
+                AMPI_UNROLL for (i = 0; i < 16; i++) v[i] = some[p][i];
+            else if (x.type == AMP_F32)
+                ampi_spans_whole(v, &x, AMP_F32);
+            else
+                ampi_spans_whole(v, &x, AMP_BF16);
+            ampi_pack_spans(dst + (size_t)p * width * AMPI_DEEP + (of_b ? r : r * AMPI_DEEP), width,
+                            of_b, v, x.cs == 1);
+        }
     }
     ampi_done_avx512();
 }
 
 /* Sums alone, to bf16, as ampi_write does it: no sum is subnormal here. */
-AMPI_AVX512 void ampi_write_pairs_avx512(const amp_gemm_args *g, const float *sum, size_t ld,
+AMPI_AVX512 void ampi_write_pairs_avx512(const ampi_task *w, const float *sum, size_t ld,
                                          size_t i, size_t j, size_t rows, size_t cols) {
     const __mmask32 mask = (__mmask32)(0xffffffffu >> (32 - cols));
     size_t          r;
-    if (g->c_type != AMP_BF16 || !ampi_is_plain(g)) {
-        ampi_write_avx512(g, sum, ld, i, j, rows, cols);
+    if (w->g->c_type != AMP_BF16 || !w->plain) {
+        ampi_write_avx512(w, sum, ld, i, j, rows, cols);
         return;
     }
     for (r = 0; r < rows; r++) {
         const __m512 low = ampi_get_avx512(sum, r * ld), high = ampi_get_avx512(sum, r * ld + 16);
-        _mm512_mask_storeu_epi16(ampi_to(g->c, AMP_BF16, (i + r) * g->ldc + j), mask,
+        _mm512_mask_storeu_epi16(ampi_to(w->c, AMP_BF16, (i + r) * w->g->ldc + j), mask,
                                  ampi_round_pairs(low, high));
     }
     ampi_done_avx512();
@@ -10435,7 +10384,7 @@ AMPI_AVX512 void   ampi_done_pairs(void) { ampi_done_avx512(); }
 #include AMP_FILE
 
 static const ampi_engine ampi_engine_pairs_avx512 = {
-    12, 32, 4, 16, 32, 1, NULL, ampi_convert_avx512, ampi_pack_pairs_avx512,
+    12, 32, 4, 16, 32, 1, NULL, ampi_pack_rows_avx512, ampi_pack_pairs_avx512,
     ampi_kernel_pairs, ampi_write_pairs_avx512, ampi_thin_avx512, ampi_tiny_avx512};
 
 static const ampi_loops ampi_loops_pairs = {
@@ -10643,7 +10592,7 @@ static void ampi_kernel_tiles(const ampi_block *x) {
 #define AMPI_WITHOUT_TILES "c"
 static const ampi_engine ampi_engine_model = {
     32, 32, 32, 32, 64, 1, ampi_use_tiles,
-    ampi_convert, tiles_pack, ampi_kernel_tiles, ampi_write, ampi_thin, ampi_tiny};
+    ampi_pack_rows, tiles_pack, ampi_kernel_tiles, ampi_write, ampi_thin, ampi_tiny};
 #else
 #define AMPI_WITHOUT_TILES "avx512"
 #endif
@@ -10651,7 +10600,7 @@ static const ampi_engine ampi_engine_model = {
 #if AMPI_PAIRS
 static const ampi_engine ampi_engine_tiles = {
     32, 32, 32, 32, 64, 1, ampi_use_tiles,
-    ampi_convert_avx512, ampi_pack_pairs_avx512, ampi_kernel_tiles, ampi_write_pairs_avx512,
+    ampi_pack_rows_avx512, ampi_pack_pairs_avx512, ampi_kernel_tiles, ampi_write_pairs_avx512,
     ampi_thin_avx512, ampi_tiny_avx512};
 #endif
 
