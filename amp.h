@@ -220,7 +220,7 @@
                       AMP_STATE_SPLIT           {AMP_FORMAT_SPLIT}; _SR, _KAHAN likewise
                       _BF16, _8BIT, _SR_BF16    {AMP_FORMAT_SPLIT, AMP_FORMAT_BF16} and so on
                       _8BIT_24                  {AMP_FORMAT_24BIT, AMP_FORMAT_8BIT}
-                  amp_cuda_capability           amp_capability_of; no major, minor, policy, advice
+                  amp_cuda_capability           amp_capability_of, without .major, .minor
                   AMP_CUDA_DEF                  gone: amp_kernels.cu's functions are extern
                   amp_optimizer_accumulate      of several parts: for one 0, 1 in front of type
                   amp_optimizer_range           a run in each tensor; none over tensors
@@ -1111,12 +1111,27 @@ typedef struct amp_storage { amp_format master, moments; } amp_storage;
 
 /* -------------------------------------------------------------- >>api  capability */
 
+typedef enum amp_policy {
+    AMP_POLICY_DEFAULT = 0, /* fp16; norms and softmax read and write 16 bits                    */
+    AMP_POLICY_TORCH_CUDA,  /* fp16; torch.autocast("cuda")                                      */
+    AMP_POLICY_TORCH_CPU,   /* bf16; torch.autocast("cpu")                                       */
+    AMP_POLICY_TF,          /* fp16; auto_mixed_precision of TensorFlow                          */
+    AMP_POLICY_APEX_O0,     /* fp32 everywhere                                                   */
+    AMP_POLICY_APEX_O1,     /* fp16; patched functions                                           */
+    AMP_POLICY_APEX_O2,     /* fp16 everywhere, batch norm in fp32                               */
+    AMP_POLICY_APEX_O3,     /* fp16 everywhere                                                   */
+    AMP_POLICY_KERAS_MIXED_FLOAT16,  /* fp16 everywhere                                          */
+    AMP_POLICY_KERAS_MIXED_BFLOAT16  /* bf16 everywhere                                          */
+} amp_policy;
+
 /* What a machine does well, and what follows for mixed precision: the CPU (0, 0), as amp.h uses it,
    or a GPU (major and minor of cudaDeviceProp). */
 typedef struct amp_capability {
-    int       fp16, bf16, tf32; /* does it multiply matrices of these faster than fp32?           */
-    amp_dtype dtype;            /* recommended for model copies                                   */
-    int       scaler;           /* nonzero: with a dynamic loss scale                             */
+    int         fp16, bf16, tf32; /* does it multiply matrices of these faster than fp32?         */
+    amp_dtype   dtype;            /* recommended for model copies                                 */
+    amp_policy  policy;           /* recommended                                                  */
+    int         scaler;           /* nonzero: with a dynamic loss scale                           */
+    const char *advice;           /* the same in words                                            */
 } amp_capability;
 AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability);
 
@@ -1131,19 +1146,6 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capab
    does, where that is faster (amp_capability_of) or an override names the op. Where all is fp32 and
    m n k < 32^3, where compute is set and where a cache has no room, they stay as they are. */
 #ifndef AMP_NO_AUTOCAST
-
-typedef enum amp_policy {
-    AMP_POLICY_DEFAULT = 0, /* fp16; norms and softmax read and write 16 bits                    */
-    AMP_POLICY_TORCH_CUDA,  /* fp16; torch.autocast("cuda")                                      */
-    AMP_POLICY_TORCH_CPU,   /* bf16; torch.autocast("cpu")                                       */
-    AMP_POLICY_TF,          /* fp16; auto_mixed_precision of TensorFlow                          */
-    AMP_POLICY_APEX_O0,     /* fp32 everywhere                                                   */
-    AMP_POLICY_APEX_O1,     /* fp16; patched functions                                           */
-    AMP_POLICY_APEX_O2,     /* fp16 everywhere, batch norm in fp32                               */
-    AMP_POLICY_APEX_O3,     /* fp16 everywhere                                                   */
-    AMP_POLICY_KERAS_MIXED_FLOAT16,  /* fp16 everywhere                                          */
-    AMP_POLICY_KERAS_MIXED_BFLOAT16  /* bf16 everywhere                                          */
-} amp_policy;
 
 /* A region of your program. What is zero is inherited from the scope around it; outermost: on. */
 typedef enum amp_autocast_mode {
@@ -6192,11 +6194,6 @@ static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *u
     return a->version == 0 ? AMP_ERROR_CORRUPT : AMP_OK;
 }
 
-/* Does it name a set? */
-static int ampi_is_set(const ampi_archive *a) {
-    return ampi_is_part(a->version) && a->body == AMPI_STATE_SET;
-}
-
 /* The files that are being loaded. */
 struct ampi_loading {
     ampi_target  *names; /* of a set: room for them, and behind it the archives */
@@ -6345,6 +6342,11 @@ AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, v
 }
 
 #ifndef AMP_NO_STDLIB
+
+/* Does it name a set? */
+static int ampi_is_set(const ampi_archive *a) {
+    return ampi_is_part(a->version) && a->body == AMPI_STATE_SET;
+}
 
 static bool ampi_file_read(void *user, void *data, size_t num_bytes) {
     return fread(data, 1, num_bytes, (FILE *)user) == num_bytes;
@@ -7329,14 +7331,25 @@ AMPI_STRICT_END
 
 /* NVIDIA: tensor cores multiply fp16 from 7.0 on, bf16 and TF32 from 8.0 on. */
 AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
-    const char *tier = major ? "" : amp_cpu_tier();
-    const int   amx  = strcmp(tier, "amx") == 0;
+    const char *tier  = major ? "" : amp_cpu_tier();
+    const int   amx   = strcmp(tier, "amx") == 0;
+    const int   pairs = strcmp(tier, "avx512_bf16") == 0;
     if (!c || major < 0 || minor < 0) return AMP_ERROR_INVALID_ARGUMENT;
     c->fp16   = major >= 7 || amx;
-    c->bf16   = major >= 8 || amx || strcmp(tier, "avx512_bf16") == 0;
+    c->bf16   = major >= 8 || amx || pairs;
     c->tf32   = major >= 8 || amx;
     c->dtype  = c->bf16 ? AMP_BF16 : c->fp16 ? AMP_F16 : AMP_F32;
+    c->policy = AMP_POLICY_DEFAULT;
     c->scaler = c->fp16 && !c->bf16;
+    c->advice =
+        amx     ? "AMX: bf16 products are several times as fast as fp32's and need no loss scale; "
+                  "fp16's are exact, and less than twice as fast"
+        : pairs ? "AVX512_BF16: bf16 products take half the instructions of fp32's and need no "
+                  "loss scale; fp16's run in fp32"
+        : c->bf16 ? "bf16 needs no loss scale; fp16 keeps three more bits and needs one"
+        : c->fp16 ? "fp16 with a dynamic loss scale; bf16 and TF32 are not in hardware"
+        : major   ? "no tensor cores: 16 bits save memory, not time"
+                  : "products run in fp32 here: 16 bits save memory, not time";
     return AMP_OK;
 }
 

@@ -1509,8 +1509,10 @@ TEST(capabilities, "manual: tensor cores have fp16 from 7.0 on, bf16 and TF32 fr
     amp_capability cpu;
     size_t         i;
     OK(amp_capability_of(0, 0, &cpu));
-    if (strcmp(amp_cpu_tier(), "amx") == 0)
+    if (strcmp(amp_cpu_tier(), "amx") == 0) {
         CHECK(cpu.fp16 && cpu.bf16 && cpu.tf32 && cpu.dtype == AMP_BF16 && !cpu.scaler);
+        CHECK(strlen(cpu.advice) > 20);
+    }
     CHECK_EQ_INT(amp_cpu_force_tier("c"), AMP_OK);
     for (i = 0; i < COUNT_OF(rows); i++) {
         amp_capability c;
@@ -1520,6 +1522,8 @@ TEST(capabilities, "manual: tensor cores have fp16 from 7.0 on, bf16 and TF32 fr
         CHECK_EQ_INT(c.tf32, rows[i].bf16);
         CHECK_EQ_INT(c.dtype, rows[i].dtype);
         CHECK_EQ_INT(c.scaler, rows[i].scaler);
+        CHECK_EQ_INT(c.policy, AMP_POLICY_DEFAULT);
+        CHECK(strlen(c.advice) > 20);
     }
     CHECK_EQ_INT(amp_cpu_force_tier(NULL), AMP_OK);
     CHECK_EQ_INT(amp_capability_of(-1, 0, NULL), AMP_ERROR_INVALID_ARGUMENT);
