@@ -7834,25 +7834,32 @@ AMPI_STRICT_END
 
 AMPI_STRICT_BEGIN
 
-/* What is counted in a chunk. Magnitudes in four parts, since a count must have been stored before
-   it is read again; behind the bins what is 0 or not finite, which is in none. */
+/* What is counted in a chunk. First which exponents: in four parts, since a count must have been
+   stored before it is read again. */
 typedef struct ampi_sample {
-    uint32_t count[AMPI_COUNTS], part[4][2 * AMP_BINS];
+    uint32_t count[AMPI_COUNTS], part[4][256];
+    size_t   zeros;
 } ampi_sample;
 
-static void ampi_count_bins(ampi_sample *s, const uint32_t *x, size_t n) {
-    size_t i;
-    for (i = 0; i < n; i++) {
-        const uint32_t a = x[i] & 0x7fffffffu, none = a - 1u >= AMPI_F32_INF - 1u;
-        s->part[i % 4][ampi_bin(a) + none * AMP_BINS]++;
+static void ampi_count_exponents(ampi_sample *s, const uint32_t *x, size_t n) {
+    size_t i, k;
+    (void)ampi_check_array(x, AMP_F32, n, NULL, &s->zeros);
+    for (i = 0; i + 4 <= n; i += 4) {
+        AMPI_UNROLL for (k = 0; k < 4; k++) s->part[k][x[i + k] >> 23 & 255u]++;
     }
+    for (; i < n; i++) s->part[0][x[i] >> 23 & 255u]++;
 }
 
-/* A chunk's counts, the bins from first on, join those of others. */
-static void ampi_end_sample(ampi_histogram *histogram, ampi_sample *s, int first) {
+/* A chunk's counts, the bins from first on, join those of others: zeros have no bin, nor has what
+   is not finite. small: exponents to here are subnormal in fp16. */
+static void ampi_end_sample(ampi_histogram *histogram, ampi_sample *s, int first, int small) {
     int k;
-    for (k = 0; k < AMP_BINS; k++)
-        s->count[first + k] = s->part[0][k] + s->part[1][k] + s->part[2][k] + s->part[3][k];
+    for (k = 0; k < 255; k++) {
+        const uint32_t n = s->part[0][k] + s->part[1][k] + s->part[2][k] + s->part[3][k];
+        s->count[first + (int)ampi_bin((uint32_t)k << 23)] += n;
+        if (k > 0 && k <= small) s->count[AMPI_F16_SMALL] += n;
+    }
+    s->count[first] -= (uint32_t)s->zeros;
     for (k = 0; k < AMPI_COUNTS; k++) {
         if (!s->count[k]) continue;
         AMPI_OPENMP(omp atomic) /* a critical section would be a symbol of its own */
@@ -7860,21 +7867,26 @@ static void ampi_end_sample(ampi_histogram *histogram, ampi_sample *s, int first
     }
 }
 
-/* What casts would do to gradients that are not 0. */
+/* What casts would do to gradients; a loop without branches. */
 static void ampi_count_casts(uint32_t *count, const uint32_t *x, size_t n) {
-    static const uint32_t below[] = {AMPI_F16_ZERO_TO, AMPI_F16_NORMAL_FROM - 1, AMPI_BF16_ZERO_TO,
-                                     AMPI_BF16_NORMAL_FROM - 1}; /* ORDER ampi_count; less one */
-    int k;
-    for (k = 0; k < 4; k++) {
-        uint32_t some = 0;
-        size_t   i;
-        for (i = 0; i < n; i++) some += (x[i] & 0x7fffffffu) - 1u < below[k];
-        count[k] += some;
-        if (k % 2 == 0) count[k + 1] -= some; /* what becomes 0 is not subnormal */
+    uint32_t zeros = 0, f16_zero = 0, f16_small = 0, bf16_zero = 0, bf16_small = 0;
+    size_t   i;
+    for (i = 0; i < n; i++) {
+        const uint32_t a = x[i] & 0x7fffffffu;
+        zeros += a == 0u;
+        f16_zero += a <= AMPI_F16_ZERO_TO;
+        f16_small += a < AMPI_F16_NORMAL_FROM;
+        bf16_zero += a <= AMPI_BF16_ZERO_TO;
+        bf16_small += a < AMPI_BF16_NORMAL_FROM;
     }
+    count[AMPI_F16_ZERO] += f16_zero - zeros;
+    count[AMPI_F16_SMALL] += f16_small - f16_zero;
+    count[AMPI_BF16_ZERO] += bf16_zero - zeros;
+    count[AMPI_BF16_SMALL] += bf16_small - bf16_zero;
 }
 
-/* A chunk of a gradient in a step that is sampled. */
+/* A chunk of a gradient in a step that is sampled. Of one in fp16 exponents say what casts would
+   do: it has nothing that is less than the least subnormal number. */
 static AMPI_NOINLINE void ampi_sample_grads(ampi_histogram *histogram, const void *x,
                                             amp_dtype type, size_t n) {
     uint32_t    bits[AMPI_PIECE];
@@ -7884,10 +7896,10 @@ static AMPI_NOINLINE void ampi_sample_grads(ampi_histogram *histogram, const voi
     for (i = 0; i < n; i += piece) {
         piece = ampi_min(n - i, AMPI_PIECE);
         ampi_cast(bits, AMP_F32, ampi_at(x, type, i), type, piece);
-        ampi_count_bins(&s, bits, piece);
-        ampi_count_casts(s.count, bits, piece);
+        ampi_count_exponents(&s, bits, piece);
+        if (type != AMP_F16) ampi_count_casts(s.count, bits, piece);
     }
-    ampi_end_sample(histogram, &s, AMPI_GRADS);
+    ampi_end_sample(histogram, &s, AMPI_GRADS, type == AMP_F16 ? AMPI_F16_NORMAL_FROM >> 23 : 0);
 }
 
 /* A chunk of the end of a step that is sampled: weights, and of those with a 16-bit copy whether it
@@ -7899,6 +7911,7 @@ static AMPI_NOINLINE void ampi_sample_weights(const amp_plan *plan, const ampi_s
     const int       low  = slot->model && type != AMP_F32;
     const size_t    end  = begin + count_of;
     uint32_t        master[AMPI_PIECE], copy[AMPI_PIECE], grad[AMPI_PIECE];
+    uint32_t        updates = 0, lost = 0, rounded = 0;
     uint16_t        before[AMPI_PIECE], after[AMPI_PIECE];
     ampi_sample     s;
     size_t          i, k, n;
@@ -7908,19 +7921,22 @@ static AMPI_NOINLINE void ampi_sample_weights(const amp_plan *plan, const ampi_s
         if (low) memcpy(before, ampi_at(slot->model, type, i), n * sizeof *before);
         if (slot->model || job == AMPI_JOB_FUSED) ampi_update_chunk(plan, slot, job, i, n);
         memcpy(master, ampi_at(slot->master.data, AMP_F32, i), n * sizeof *master);
-        ampi_count_bins(&s, master, n);
+        ampi_count_exponents(&s, master, n);
         if (!low) continue;
         memcpy(after, ampi_at(slot->model, type, i), n * sizeof *after);
         ampi_cast(copy, AMP_F32, after, type, n);
         ampi_cast(grad, AMP_F32, ampi_at(slot->grad, grad_type, i), grad_type, n);
         for (k = 0; k < n; k++) {
             const uint32_t moves = (grad[k] & 0x7fffffffu) != 0u;
-            s.count[AMPI_UPDATES] += moves;
-            s.count[AMPI_LOST] += moves & (uint32_t)(before[k] == after[k]);
-            s.count[AMPI_ROUNDED] += moves & (uint32_t)(copy[k] == master[k]);
+            updates += moves;
+            lost += moves & (uint32_t)(before[k] == after[k]);
+            rounded += moves & (uint32_t)(copy[k] == master[k]);
         }
     }
-    ampi_end_sample(histogram, &s, AMPI_WEIGHTS);
+    s.count[AMPI_UPDATES] = updates;
+    s.count[AMPI_LOST]    = lost;
+    s.count[AMPI_ROUNDED] = rounded;
+    ampi_end_sample(histogram, &s, AMPI_WEIGHTS, 0);
 }
 
 AMPI_STRICT_END
