@@ -5287,7 +5287,7 @@ static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_histogra
         uint32_t       max;
         amp_stats      seen;
         AMPI_IEEE(sums[c] = ampi_check_chunk(x, type, n, &seen));
-        if (histogram) ampi_second().report_grads(histogram, x, type, n);
+        if (histogram) AMPI_IEEE(ampi_second().report_grads(histogram, x, type, n));
         max = ampi_load_u32(&seen.max_finite, 0);
         if (seen.nonfinite && i + seen.first_nonfinite < first) first = i + seen.first_nonfinite;
         if (max > largest) largest = max;
