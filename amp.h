@@ -1507,6 +1507,9 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 /* What the compiler shall check, in C99 and C++11: the name says it. */
 #define AMPI_STATIC_ASSERT(name, condition) typedef char name[(condition) ? 1 : -1]
 
+/* A call whose error is the caller's, too. */
+#define AMPI_TRY(call) do { const amp_result ampi_e = (call); if (ampi_e) return ampi_e; } while (0)
+
 /* Arrays and files hold bare numbers; kernels, reductions and graphs know these structs. */
 AMPI_STATIC_ASSERT(ampi_numbers_have_their_sizes, sizeof(float) == 4 && sizeof(double) == 8);
 AMPI_STATIC_ASSERT(ampi_16_bits_are_two_bytes, sizeof(amp_f16) == 2 && sizeof(amp_bf16) == 2);
@@ -4282,9 +4285,8 @@ static amp_result ampi_storage_ok(const amp_storage *s, char *problem) {
 }
 
 static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
-    const ampi_second_floor  up     = ampi_second();
-    amp_result               result = AMP_OK;
-    amp_scaler               scaler;
+    const ampi_second_floor up = ampi_second();
+    amp_scaler              scaler;
     if (!amp_dtype_size(d->dtype))
         return ampi_unknown(d->problem, "amp_optimizer_desc.dtype", (int)d->dtype);
     if ((unsigned)d->kind >= sizeof ampi_optimizers / sizeof ampi_optimizers[0])
@@ -4299,13 +4301,12 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
         return AMP_ERROR_INVALID_ARGUMENT;
     }
     if (d->ranks && d->ranks->count)
-        result = up.ranks_ok ? up.ranks_ok(d)
-                              : ampi_left_out(d->problem, "desc.ranks", "AMP_NO_RANKS");
-    if (result == AMP_OK && d->report)
-        result = up.report_ok ? up.report_ok(d)
-                               : ampi_left_out(d->problem, "desc.report", "AMP_NO_REPORT");
-    if (result == AMP_OK && d->storage) result = ampi_storage_ok(d->storage, d->problem);
-    if (result != AMP_OK) return result;
+        AMPI_TRY(up.ranks_ok ? up.ranks_ok(d)
+                             : ampi_left_out(d->problem, "desc.ranks", "AMP_NO_RANKS"));
+    if (d->report)
+        AMPI_TRY(up.report_ok ? up.report_ok(d)
+                              : ampi_left_out(d->problem, "desc.report", "AMP_NO_REPORT"));
+    if (d->storage) AMPI_TRY(ampi_storage_ok(d->storage, d->problem));
     if (d->storage && d->storage->master != AMP_FORMAT_F32 && d->kind == AMP_KIND_OWN) {
         ampi_tell(d->problem, "amp_optimizer_desc.storage" AMPI_FUSED_ALONE);
         return AMP_ERROR_UNSUPPORTED;
@@ -4470,11 +4471,11 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
         {t->rows && flat, AMP_ERROR_UNSUPPORTED,
          "rows are not for amp_optimizer_add_flat: add that tensor by amp_optimizer_add"},
         {1, AMP_OK, NULL}};
-    amp_result result = ampi_refuse_tensor(opt, opt->num_entries, t->name, why);
-    if (result == AMP_OK && t->rows && !up.rows_ok)
-        return ampi_left_out(opt->desc.problem, "amp_tensor.rows", "AMP_NO_ROWS");
-    if (result == AMP_OK && t->rows) result = up.rows_ok(opt, t, opt->num_entries);
-    return result == AMP_OK ? ampi_storage_check(opt, t) : result;
+    AMPI_TRY(ampi_refuse_tensor(opt, opt->num_entries, t->name, why));
+    if (t->rows)
+        AMPI_TRY(up.rows_ok ? up.rows_ok(opt, t, opt->num_entries)
+                            : ampi_left_out(opt->desc.problem, "amp_tensor.rows", "AMP_NO_ROWS"));
+    return ampi_storage_check(opt, t);
 }
 
 /* Make room for count more entries, keeping those that are there. */
@@ -4526,13 +4527,12 @@ static amp_tensor ampi_part_of(const amp_tensor *whole, const amp_tensor *part, 
 /* All of parts, or none. (A flat array of one part is a tensor, but for its rows.) */
 static amp_result ampi_add_parts(amp_optimizer *opt, const amp_tensor *whole,
                                  const amp_tensor *parts, size_t count, int flat) {
-    amp_result result = ampi_ready(opt, AMPI_ADDING);
+    amp_result result;
     size_t     i, before, offset = 0;
-    if (result != AMP_OK) return result;
+    AMPI_TRY(ampi_ready(opt, AMPI_ADDING));
     if (!whole || (!parts && count)) return AMP_ERROR_INVALID_ARGUMENT;
+    AMPI_TRY(ampi_reserve(opt, count));
     before = opt->num_entries;
-    result = ampi_reserve(opt, count);
-    if (result != AMP_OK) return result;
     AMPI_IEEE(result = ampi_tensor_check(opt, whole, flat));
     for (i = 0; i < count && result == AMP_OK && parts[i].n <= whole->n - offset; i++) {
         const amp_tensor t = ampi_part_of(whole, &parts[i], offset);
@@ -4780,32 +4780,30 @@ static amp_result ampi_read_back(const amp_optimizer *opt, void *dst, const void
 
 /* The slot of every chunk. */
 static amp_result ampi_fill_chunks(const amp_backend *b, const amp_plan *plan) {
-    uint32_t   piece[AMPI_PIECE];
-    uint64_t   c;
-    size_t     i = 0, used = 0;
-    amp_result result = AMP_OK;
-    for (c = 0; c < plan->num_chunks && result == AMP_OK; c++) {
+    uint32_t piece[AMPI_PIECE];
+    uint64_t c;
+    size_t   i = 0, used = 0;
+    for (c = 0; c < plan->num_chunks; c++) {
         while (i + 1 < plan->num_slots && plan->host_slots[i + 1].first_chunk <= c) i++;
         piece[used++] = (uint32_t)i;
         if (used < AMPI_PIECE && c + 1 < plan->num_chunks) continue;
-        result = ampi_send(b, plan->chunk_slots + c + 1 - used, piece, used * sizeof *piece);
-        used   = 0;
+        AMPI_TRY(ampi_send(b, plan->chunk_slots + c + 1 - used, piece, used * sizeof *piece));
+        used = 0;
     }
-    return result;
+    return AMP_OK;
 }
 
 /* n elements from src, fp32, to a model and what its master is beside it, unless that has no data;
    if src is NULL, the master is made from the model. */
 static amp_result ampi_write_on(const amp_backend *b, void *model, amp_dtype type,
                                 const ampi_stored *master, const void *src, size_t n) {
-    amp_result result = AMP_OK;
     if (master->format != AMP_FORMAT_F32)
         return b->functions->split_fn(b, model, type, master, src, n);
     if (master->data && master->data != src)
-        result = ampi_cast_on(b, master->data, AMP_F32, src ? src : model, src ? AMP_F32 : type, n);
-    if (result == AMP_OK && src && model && model != src)
-        result = ampi_cast_on(b, model, type, src, AMP_F32, n);
-    return result;
+        AMPI_TRY(ampi_cast_on(b, master->data, AMP_F32, src ? src : model, src ? AMP_F32 : type,
+                              n));
+    if (!src || !model || model == src) return AMP_OK;
+    return ampi_cast_on(b, model, type, src, AMP_F32, n);
 }
 
 /* A tensor's master, all of its model copy (other ranks' ranges as they round them), and the
@@ -4815,34 +4813,31 @@ static amp_result ampi_fill_tensor(const amp_backend *b, const amp_tensor *t, co
     const amp_dtype    type   = s->model_type;
     const amp_dtype    stored = s->moment[0].format == AMP_FORMAT_BF16 ? AMP_BF16 : AMP_F32;
     const size_t       n      = (size_t)s->n, first = (size_t)s->first;
+    const float       *src    = t->weight ? t->weight + first : NULL;
     ampi_stored        none   = s->master;
-    amp_result         result = AMP_OK;
     int                k;
     none.data = NULL;
-    if (t->weight && n < t->n)
-        result = ampi_write_on(b, ampi_whole_model(s), type, &none, t->weight, t->n);
-    if (result == AMP_OK)
-        result = ampi_write_on(b, s->model, type, &s->master,
-                               t->weight ? t->weight + first : NULL, n);
-    for (k = 0; k < 2 && result == AMP_OK; k++)
+    if (src && n < t->n)
+        AMPI_TRY(ampi_write_on(b, ampi_whole_model(s), type, &none, t->weight, t->n));
+    AMPI_TRY(ampi_write_on(b, s->model, type, &s->master, src, n));
+    for (k = 0; k < 2; k++)
         if (moments[k])
-            result = ampi_cast_on(b, s->moment[k].data, stored, moments[k] + first, AMP_F32, n);
-    return result;
+            AMPI_TRY(ampi_cast_on(b, s->moment[k].data, stored, moments[k] + first, AMP_F32, n));
+    return AMP_OK;
 }
 
 /* A weight that was copied and that no step writes again becomes NaN: whoever goes on reading it,
    in place of the model, is told at once. */
 static amp_result ampi_spoil_weight(const amp_backend *b, float *weight, size_t n) {
-    uint32_t   nan[AMPI_PIECE];
-    size_t     i, done = ampi_min(n, AMPI_PIECE);
-    amp_result result;
+    uint32_t nan[AMPI_PIECE];
+    size_t   i, done = ampi_min(n, AMPI_PIECE);
     for (i = 0; i < AMPI_PIECE; i++) nan[i] = 0x7fc00000u;
-    result = ampi_send(b, weight, nan, done * sizeof *nan);
-    for (; done < n && result == AMP_OK; done += ampi_min(n - done, done))
-        result = ampi_cast_on(b, weight + done, AMP_F32, weight, AMP_F32, ampi_min(n - done, done));
-    if (result == AMP_OK) /* wait: it may be freed now */
-        result = b->functions->copy_fn(b, nan, weight, ampi_min(n, 1) * 4, AMPI_TO_HOST);
-    return result;
+    AMPI_TRY(ampi_send(b, weight, nan, done * sizeof *nan));
+    for (; done < n; done += i) {
+        i = ampi_min(n - done, done);
+        AMPI_TRY(ampi_cast_on(b, weight + done, AMP_F32, weight, AMP_F32, i));
+    } /* wait: it may be freed now */
+    return b->functions->copy_fn(b, nan, weight, ampi_min(n, 1) * sizeof *nan, AMPI_TO_HOST);
 }
 
 /* The tables to where kernels read them, and what tensors begin with. */
@@ -4850,7 +4845,6 @@ static AMPI_NOINLINE amp_result ampi_fill_backend(const amp_optimizer *opt, cons
     const amp_optimizer_desc *d = &opt->desc;
     const amp_backend        *b = &opt->backend;
     ampi_control              control;
-    amp_result                result = AMP_OK;
     size_t                    i;
     memset(&control, 0, sizeof control);
     control.clip_factor    = 1.0f;
@@ -4864,16 +4858,13 @@ static AMPI_NOINLINE amp_result ampi_fill_backend(const amp_optimizer *opt, cons
     control.nesterov       = d->nesterov != 0;
     control.seed           = d->seed;
     ampi_scaler_setup(&control.scaler, &d->scaler, NULL);
-    for (i = 0; i < plan->num_slots && result == AMP_OK; i++)
-        result = ampi_fill_tensor(b, ampi_tensor(opt, (int)i), &plan->host_slots[i]);
-    if (result == AMP_OK)
-        result = ampi_send(b, plan->slots, plan->host_slots,
-                            plan->num_slots * sizeof *plan->slots);
-    if (result == AMP_OK && plan->num_sparse)
-        result = ampi_send(b, plan->sparse, plan->host_sparse,
-                           plan->num_sparse * sizeof *plan->sparse);
-    if (result == AMP_OK) result = ampi_fill_chunks(b, plan);
-    return result == AMP_OK ? ampi_send(b, plan->control, &control, sizeof control) : result;
+    for (i = 0; i < plan->num_slots; i++)
+        AMPI_TRY(ampi_fill_tensor(b, ampi_tensor(opt, (int)i), &plan->host_slots[i]));
+    AMPI_TRY(ampi_send(b, plan->slots, plan->host_slots, plan->num_slots * sizeof *plan->slots));
+    AMPI_TRY(ampi_send(b, plan->sparse, plan->host_sparse,
+                       plan->num_sparse * sizeof *plan->sparse));
+    AMPI_TRY(ampi_fill_chunks(b, plan));
+    return ampi_send(b, plan->control, &control, sizeof control);
 }
 
 /* A step in which no gradient is registered would look right and do nothing. */
@@ -4977,10 +4968,9 @@ static amp_result ampi_new_plan(amp_optimizer *opt) {
 /* Has a scaler of another owner been initialized? */
 static amp_result ampi_shared_ok(const amp_optimizer *opt) {
     amp_scaler shared;
-    amp_result result = AMP_OK;
     if (!opt->desc.shared_scaler) return AMP_OK;
-    result = ampi_read_back(opt, &shared, opt->desc.shared_scaler, sizeof shared);
-    if (result != AMP_OK || shared.rules) return result;
+    AMPI_TRY(ampi_read_back(opt, &shared, opt->desc.shared_scaler, sizeof shared));
+    if (shared.rules) return AMP_OK;
     return ampi_refuse(opt, AMP_ERROR_NOT_INITIALIZED,
                        "desc.shared_scaler is not initialized: call amp_scaler_init");
 }
@@ -4990,23 +4980,23 @@ static amp_result ampi_build(amp_optimizer *opt) {
     amp_plan  *plan = opt->plan;
     char      *base = NULL;
     size_t     num_bytes, i;
-    amp_result result = ampi_layout(opt, plan, NULL, &num_bytes);
-    if (result == AMP_OK)
-        result = ampi_captured(opt, ampi_block_alloc(&opt->backend, &opt->desc.allocator,
-                                                     num_bytes, &opt->backend_memory, &base));
-    if (result == AMP_OK) /* in the slots, which are filled in below */
-        result = ampi_apart(opt, (ampi_range *)(void *)plan->host_slots);
-    if (result != AMP_OK) return result;
+    amp_result result;
+    AMPI_TRY(ampi_layout(opt, plan, NULL, &num_bytes));
+    AMPI_TRY(ampi_captured(opt, ampi_block_alloc(&opt->backend, &opt->desc.allocator, num_bytes,
+                                                 &opt->backend_memory, &base)));
+    /* in the slots, which are filled in below */
+    AMPI_TRY(ampi_apart(opt, (ampi_range *)(void *)plan->host_slots));
     ampi_layout(opt, plan, base, &num_bytes);
     AMPI_IEEE(result = ampi_fill_backend(opt, plan)); /* configured numbers are rounded to float */
-    if (result == AMP_OK && plan->meets == AMPI_OVER_SUMS) result = ampi_second().ranks_meet(opt);
-    for (i = 0; i < plan->num_slots && result == AMP_OK; i++) {
+    AMPI_TRY(result);
+    if (plan->meets == AMPI_OVER_SUMS) AMPI_TRY(ampi_second().ranks_meet(opt));
+    for (i = 0; i < plan->num_slots; i++) {
         const amp_tensor *t = ampi_tensor(opt, (int)i);
         if (plan->host_slots[i].master.format != AMP_FORMAT_F32 && t->weight)
-            result = ampi_spoil_weight(&opt->backend, t->weight, t->n);
+            AMPI_TRY(ampi_spoil_weight(&opt->backend, t->weight, t->n));
     }
     ampi_count_grads(plan);
-    return result;
+    return AMP_OK;
 }
 
 /* Release what prepare has taken. */
@@ -5018,10 +5008,10 @@ static void ampi_unbuild(amp_optimizer *opt) {
 }
 
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
-    amp_result result = ampi_ready(opt, AMPI_ADDING);
-    if (result == AMP_OK) result = ampi_shared_ok(opt);
-    if (result == AMP_OK) result = ampi_new_plan(opt);
-    if (result != AMP_OK) return result;
+    amp_result result;
+    AMPI_TRY(ampi_ready(opt, AMPI_ADDING));
+    AMPI_TRY(ampi_shared_ok(opt));
+    AMPI_TRY(ampi_new_plan(opt));
     result = ampi_build(opt);
     if (result != AMP_OK) ampi_unbuild(opt);
     return result;
@@ -5060,16 +5050,15 @@ static void ampi_bind_slots(ampi_slot *slots, size_t count, float *const *weight
 /* Slots [first, first + count) to new addresses, all or none. */
 static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
                               float *const *weights, void *const *grads) {
-    amp_result result = ampi_ready(opt, AMPI_BETWEEN);
-    amp_plan  *plan   = result == AMP_OK ? opt->plan : NULL;
-    size_t     i;
-    for (i = 0; i < count && result == AMP_OK; i++)
-        result =
-            ampi_can_bind(opt, first + i, weights ? weights[i] : NULL, grads ? grads[i] : NULL);
-    if (result == AMP_OK)
-        result = ampi_captured(opt, opt->backend.functions->bind_fn(&opt->backend, plan, first,
-                                                                    count, weights, grads));
-    if (result != AMP_OK) return result;
+    amp_plan *plan;
+    size_t    i;
+    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
+    plan = opt->plan;
+    for (i = 0; i < count; i++)
+        AMPI_TRY(ampi_can_bind(opt, first + i, weights ? weights[i] : NULL,
+                               grads ? grads[i] : NULL));
+    AMPI_TRY(ampi_captured(opt, opt->backend.functions->bind_fn(&opt->backend, plan, first, count,
+                                                                weights, grads)));
     ampi_bind_slots(plan->host_slots + first, count, weights, grads);
     ampi_count_grads(plan);
     plan->version += weights != NULL;
@@ -5089,31 +5078,28 @@ AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *we
 
 /* Model copies from masters, or from what rebind has brought in their place. */
 static amp_result ampi_write_models(const amp_optimizer *opt) {
-    const amp_backend *b      = &opt->backend;
-    amp_result         result = AMP_OK;
-    size_t             i;
-    for (i = 0; i < opt->plan->num_slots && result == AMP_OK; i++) {
+    size_t i;
+    for (i = 0; i < opt->plan->num_slots; i++) {
         ampi_slot  *s   = &opt->plan->host_slots[i];
         const void *src = s->master.format == AMP_FORMAT_F32 ? s->master.data : s->weight;
         if (src && s->model)
-            result = ampi_write_on(b, s->model, s->model_type, &s->master, src,
-                                   (size_t)s->n);
+            AMPI_TRY(ampi_write_on(&opt->backend, s->model, s->model_type, &s->master, src,
+                                   (size_t)s->n));
         s->weight = NULL;
     }
-    return result;
+    return AMP_OK;
 }
 
 AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt) {
-    const amp_result result = ampi_ready(opt, AMPI_BETWEEN);
-    size_t           i;
-    for (i = 0; result == AMP_OK && i < opt->plan->num_slots; i++) {
+    size_t i;
+    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
+    for (i = 0; i < opt->plan->num_slots; i++) {
         const ampi_slot *s = &opt->plan->host_slots[i];
         if (s->master.format != AMP_FORMAT_F32 && s->n && !s->weight)
             return ampi_tensor_problem(opt, i, ampi_tensor(opt, (int)i)->name, AMP_ERROR_BAD_STATE,
                                        "it has no fp32 master: bring its weights by "
                                        "amp_optimizer_rebind");
     }
-    if (result != AMP_OK) return result;
     opt->plan->version++;
     return ampi_write_models(opt);
 }
@@ -5485,10 +5471,9 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
 
 /* May a step of this kind begin? */
 static amp_result ampi_can_step(const amp_optimizer *opt, amp_kind kind) {
-    const ampi_optimizer *its    = &ampi_optimizers[kind], *ours;
-    const amp_result      result = ampi_ready(opt, AMPI_BETWEEN);
+    const ampi_optimizer *its = &ampi_optimizers[kind], *ours;
     size_t                i;
-    if (result != AMP_OK) return result;
+    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     ours = &ampi_optimizers[opt->desc.kind];
     if (ours != its) {
         ampi_tell(opt->desc.problem, "%s: desc.kind is %s; set %s, or call %s", its->step,
@@ -5506,38 +5491,35 @@ static amp_result ampi_can_step(const amp_optimizer *opt, amp_kind kind) {
 
 /* A check, with the ranks' meeting in the middle if there is one. */
 static amp_result ampi_check_all(const amp_optimizer *opt) {
-    const amp_backend *b      = &opt->backend;
-    const amp_plan    *plan   = opt->plan;
-    ampi_control      *c      = plan->control;
-    amp_result         result = b->functions->check_fn(b, plan);
-    if (result == AMP_OK && plan->meets == AMPI_OVER_SUMS)
-        result = opt->ranks.sum_fn(opt->ranks.user, plan->sums, (size_t)plan->num_sums, c->flags);
-    if (result == AMP_OK && plan->meets == AMPI_OVER_NORM2)
-        result = opt->desc.reduce_fn(opt->desc.reduce_user, &c->norm2, c->flags);
-    if (result != AMP_OK || !plan->meets) return result;
+    const amp_backend *b    = &opt->backend;
+    const amp_plan    *plan = opt->plan;
+    ampi_control      *c    = plan->control;
+    AMPI_TRY(b->functions->check_fn(b, plan));
+    if (!plan->meets) return AMP_OK;
+    AMPI_TRY(plan->meets == AMPI_OVER_NORM2
+                 ? opt->desc.reduce_fn(opt->desc.reduce_user, &c->norm2, c->flags)
+                 : opt->ranks.sum_fn(opt->ranks.user, plan->sums, (size_t)plan->num_sums,
+                                     c->flags));
     return b->functions->update_fn(b, plan, AMPI_JOB_DECIDE);
 }
 
 AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt) {
-    amp_result result = ampi_can_step(opt, AMP_KIND_OWN);
-    if (result != AMP_OK) return result;
-    result = ampi_check_all(opt);
-    if (result != AMP_OK) return result;
+    AMPI_TRY(ampi_can_step(opt, AMP_KIND_OWN));
+    AMPI_TRY(ampi_check_all(opt));
     opt->step_open = 1;
     opt->pending   = AMP_OK;
     return AMP_OK;
 }
 
 AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt) {
-    amp_result result = ampi_ready(opt, AMPI_WITHIN);
-    if (result != AMP_OK) return result;
+    AMPI_TRY(ampi_ready(opt, AMPI_WITHIN));
     if (opt->step_open > 1) /* in place, gradients would be divided again */
         return ampi_refuse(opt, AMP_ERROR_BAD_STATE,
                            "the gradients of this step are unscaled already: call "
                            "amp_optimizer_unscale once after amp_optimizer_check");
-    result = opt->backend.functions->update_fn(&opt->backend, opt->plan, AMPI_JOB_UNSCALE);
-    if (result == AMP_OK) opt->step_open = 2;
-    return result;
+    AMPI_TRY(opt->backend.functions->update_fn(&opt->backend, opt->plan, AMPI_JOB_UNSCALE));
+    opt->step_open = 2;
+    return AMP_OK;
 }
 
 AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt) {
@@ -5555,7 +5537,7 @@ AMP_DEF bool amp_optimizer_begin_step(amp_optimizer *opt) {
 }
 
 AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
-    amp_result result, pending;
+    amp_result pending;
     if (!opt) return AMP_ERROR_INVALID_ARGUMENT;
     if (!opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
     pending      = opt->pending;
@@ -5563,8 +5545,7 @@ AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt) {
     if (pending == AMP_OK) ampi_blank(opt->desc.problem); /* or it says what begin_step has told */
     if (!opt->step_open) return pending != AMP_OK ? pending : ampi_ready(opt, AMPI_WITHIN);
     opt->plan->version++;
-    result = opt->backend.functions->update_fn(&opt->backend, opt->plan, AMPI_JOB_PUBLISH);
-    if (result != AMP_OK) return result;
+    AMPI_TRY(opt->backend.functions->update_fn(&opt->backend, opt->plan, AMPI_JOB_PUBLISH));
     opt->carries   = opt->step_open == 2;
     opt->step_open = 0;
     return pending;
@@ -5577,9 +5558,8 @@ static amp_result ampi_check_rate(const amp_optimizer *opt, const char *name, co
 }
 
 AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum) {
-    amp_result result = ampi_can_step(opt, AMP_KIND_OWN);
-    if (result == AMP_OK) result = ampi_check_rate(opt, "momentum", &momentum);
-    if (result != AMP_OK) return result;
+    AMPI_TRY(ampi_can_step(opt, AMP_KIND_OWN));
+    AMPI_TRY(ampi_check_rate(opt, "momentum", &momentum));
     if (opt->desc.unscale_in_place)
         return ampi_refuse(opt, AMP_ERROR_UNSUPPORTED,
                            "desc.unscale_in_place leaves nothing to carry: set it to 0");
@@ -5593,21 +5573,19 @@ AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum) {
 
 /* lr travels in the plan, to where the check ends; NULL: the one that is there. */
 static amp_result ampi_fused_step(amp_optimizer *opt, amp_kind kind, const float *lr) {
-    amp_result result = ampi_can_step(opt, kind);
-    amp_plan  *plan;
-    if (result == AMP_OK && kind == AMP_KIND_OWN)
-        result = ampi_refuse(opt, AMP_ERROR_UNSUPPORTED,
-                             "amp_optimizer_step: desc.kind is AMP_KIND_OWN; call begin_step");
-    if (result == AMP_OK && lr) result = ampi_check_rate(opt, "lr", lr);
-    if (result != AMP_OK) return result;
+    amp_plan *plan;
+    AMPI_TRY(ampi_can_step(opt, kind));
+    if (kind == AMP_KIND_OWN)
+        return ampi_refuse(opt, AMP_ERROR_UNSUPPORTED,
+                           "amp_optimizer_step: desc.kind is AMP_KIND_OWN; call begin_step");
+    if (lr) AMPI_TRY(ampi_check_rate(opt, "lr", lr));
     plan = opt->plan;
     if (!lr && !plan->has_lr)
         return ampi_refuse(opt, AMP_ERROR_BAD_STATE,
                            "there is no learning rate yet: call amp_optimizer_set_lr");
     plan->new_lr = lr != NULL;
     if (lr) memcpy(&plan->lr, lr, sizeof *lr);
-    result = ampi_check_all(opt);
-    if (result != AMP_OK) return result;
+    AMPI_TRY(ampi_check_all(opt));
     plan->has_lr = 1;
     plan->version++;
     return opt->backend.functions->update_fn(&opt->backend, plan, AMPI_JOB_FUSED);
@@ -5625,12 +5603,11 @@ AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt) {
 }
 
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr) {
-    amp_result result = ampi_ready(opt, AMPI_PREPARED);
-    if (result == AMP_OK) result = ampi_check_rate(opt, "lr", &lr);
-    if (result == AMP_OK)
-        result = ampi_send(&opt->backend, &opt->plan->control->rates.lr, &lr, sizeof lr);
-    if (result == AMP_OK) opt->plan->has_lr = 1;
-    return result;
+    AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
+    AMPI_TRY(ampi_check_rate(opt, "lr", &lr));
+    AMPI_TRY(ampi_send(&opt->backend, &opt->plan->control->rates.lr, &lr, sizeof lr));
+    opt->plan->has_lr = 1;
+    return AMP_OK;
 }
 
 AMP_DEF float *amp_optimizer_lr_ptr(const amp_optimizer *opt) {
@@ -5642,12 +5619,10 @@ AMP_DEF float *amp_optimizer_lr_ptr(const amp_optimizer *opt) {
 AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *status) {
     ampi_control c;
     amp_scaler   s;
-    amp_result   result;
     if (!opt || !status) return AMP_ERROR_INVALID_ARGUMENT;
     if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
-    result = ampi_read_back(opt, &c, opt->plan->control, sizeof c);
-    if (result == AMP_OK) result = ampi_read_back(opt, &s, opt->plan->scaler, sizeof s);
-    if (result != AMP_OK) return result;
+    AMPI_TRY(ampi_read_back(opt, &c, opt->plan->control, sizeof c));
+    AMPI_TRY(ampi_read_back(opt, &s, opt->plan->scaler, sizeof s));
     status->norm        = c.norm;
     status->clip_factor = c.clip_factor;
     status->loss_scale  = s.scale;
@@ -5670,11 +5645,10 @@ static amp_result ampi_place_in_tensor(const amp_optimizer *opt, int i, amp_stat
 }
 
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stats *stats) {
-    amp_result result;
     if (!opt || !stats || !ampi_tensor(opt, i)) return AMP_ERROR_INVALID_ARGUMENT;
     if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
-    result = ampi_read_back(opt, stats, &opt->plan->slots[i].stats, sizeof *stats);
-    return result == AMP_OK ? ampi_place_in_tensor(opt, i, stats) : result;
+    AMPI_TRY(ampi_read_back(opt, stats, &opt->plan->slots[i].stats, sizeof *stats));
+    return ampi_place_in_tensor(opt, i, stats);
 }
 
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
