@@ -6254,13 +6254,24 @@ static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
     s->stuck        = s->stuck != 0u;
 }
 
-/* Take over the tables, and write model copies. */
-static amp_result ampi_take_over(const amp_optimizer *opt, ampi_state *state) {
-    const amp_backend *b    = &opt->backend;
-    const amp_plan    *plan = opt->plan;
-    const size_t       from = offsetof(ampi_slot, lr_scale);
+/* All that was verified goes to its place, and model copies are written. */
+static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *l) {
+    const amp_backend *b      = &opt->backend;
+    amp_plan          *plan   = opt->plan;
+    const size_t       from   = offsetof(ampi_slot, lr_scale);
     amp_result         result = AMP_OK;
     size_t             i;
+    ampi_keep_own(opt, l);
+    plan->version++;
+    plan->has_lr = l->state.has_lr != 0u;
+    if (plan->record) ampi_second().report_forget(plan);
+    for (i = 0; i < l->num && result == AMP_OK; i++) {
+        ampi_state file = l->state; /* of which the walk takes what is settled already */
+        l->files[i].walk = AMPI_LOAD;
+        l->files[i].used = 0;
+        ampi_walk_state(&l->files[i], opt, &file);
+        result = l->files[i].result;
+    }
     for (i = 0; i < plan->num_slots && result == AMP_OK; i++) {
         ampi_slot *slot = &plan->host_slots[i];
         result          = ampi_send(b, (char *)&plan->slots[i] + from, (char *)slot + from,
@@ -6269,31 +6280,12 @@ static amp_result ampi_take_over(const amp_optimizer *opt, ampi_state *state) {
     }
     if (result == AMP_OK) result = ampi_write_models(opt);
     if (result == AMP_OK)
-        result = ampi_send(b, plan->control, &state->control, sizeof state->control);
+        result = ampi_send(b, plan->control, &l->state.control, sizeof l->state.control);
     if (result == AMP_OK && plan->shared)
-        result = ampi_send(b, plan->scaler, &state->control.scaler, sizeof(amp_scaler));
+        result = ampi_send(b, plan->scaler, &l->state.control.scaler, sizeof(amp_scaler));
     if (result == AMP_OK && opt->ranks.count) /* what was accumulated is of another run */
         result = b->functions->update_fn(b, plan, AMPI_JOB_PUBLISH);
-    if (result == AMP_OK && plan->record) result = ampi_second().report_load(opt);
-    return result;
-}
-
-/* All that was verified goes to its place. */
-static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *l) {
-    amp_result result = AMP_OK;
-    size_t     k;
-    ampi_keep_own(opt, l);
-    opt->plan->version++;
-    opt->plan->has_lr = l->state.has_lr != 0u;
-    if (opt->plan->record) ampi_second().report_forget(opt->plan);
-    for (k = 0; k < l->num && result == AMP_OK; k++) {
-        ampi_state file = l->state; /* of which the walk takes what is settled already */
-        l->files[k].walk = AMPI_LOAD;
-        l->files[k].used = 0;
-        ampi_walk_state(&l->files[k], opt, &file);
-        result = l->files[k].result;
-    }
-    return result == AMP_OK ? ampi_take_over(opt, &l->state) : result;
+    return result == AMP_OK && plan->record ? ampi_second().report_load(opt) : result;
 }
 
 /* The end, be it an error. */
