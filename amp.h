@@ -2830,15 +2830,12 @@ AMPI_STRICT_END
 #include <stdio.h>  /* fopen, fread, rename: state files */
 #include <stdlib.h> /* malloc, free; getenv              */
 #if defined(__unix__) || defined(__APPLE__)
-#define AMPI_POSIX 1
+#define AMPI_POSIX
 #include <fcntl.h>    /* open */
 #include <sys/stat.h> /* stat */
-#include <unistd.h>   /* write, close */
-#else
-#define AMPI_POSIX 0
-#if defined(_WIN32)
+#include <unistd.h>   /* fsync, close */
+#elif defined(_WIN32)
 #include <io.h> /* _commit, _fileno */
-#endif
 #endif
 #endif
 /* The SIMD tiers that this compiler can build. */
@@ -6319,7 +6316,13 @@ static bool ampi_file_read(void *user, void *data, size_t num_bytes) {
 }
 
 static bool ampi_file_write(void *user, const void *data, size_t num_bytes) {
-    return fwrite(data, 1, num_bytes, (FILE *)user) == num_bytes;
+    const char *p = (const char *)data, *end = p + num_bytes;
+    FILE       *file = (FILE *)user;
+    for (; p < end; clearerr(file)) {
+        p += fwrite(p, 1, (size_t)(end - p), file);
+        if (p < end && errno != EINTR) return false;
+    }
+    return true;
 }
 
 /* Where a state goes: to the file that a path leads to, or one whose name begins with that one's,
@@ -6330,7 +6333,7 @@ struct ampi_target {
     int  mode; /* POSIX: of the file that is there, for all that replace it; or -1 */
 };
 
-#if AMPI_POSIX
+#ifdef AMPI_POSIX
 
 #if defined(__STRICT_ANSI__) && !(defined(_POSIX_C_SOURCE) && _POSIX_C_SOURCE >= 200112L)
 /* strict C99 hides them in the headers */
@@ -6375,7 +6378,8 @@ static FILE *ampi_create(const ampi_target *to) {
     unlink(to->aside);
     file   = open(to->aside, O_WRONLY | O_CREAT | O_EXCL, mode);
     stream = file < 0 ? NULL : fdopen(file, "wb");
-    if (file >= 0 && !stream) close(file);
+    if (stream) setvbuf(stream, NULL, _IONBF, 0); /* blocks are large; a signal undoes no write */
+    else if (file >= 0) close(file);
     return stream;
 }
 
@@ -6562,10 +6566,9 @@ static AMPI_NOINLINE int ampi_read_number(const char *text, size_t length, doubl
 }
 
 static AMPI_NOINLINE int ampi_env_scale(const char *text, size_t length, amp_scaler_desc *d) {
-    static const char *const dynamic = "dynamic";
-    const int                is_word = ampi_find(text, length, &dynamic, 1) == 0;
-    amp_scaler               scaler;
-    double                   number = 0.0;
+    const int  is_word = ampi_named(text, length, "dynamic");
+    amp_scaler scaler;
+    double     number = 0.0;
     if (!is_word && !(ampi_read_number(text, length, &number) && number > 0.0)) return 0;
     if (!is_word || d->preset == AMP_PRESET_STATIC) { /* limits and all were for another schedule */
         char *problem = d->problem;
