@@ -229,6 +229,7 @@
                   amp_gemm_args.bias            if of 16 bits: set .bias_type
                   AMP_OP_LIST                   its rows have two arguments, names are in capitals
                   a renamed amp.h               AMP_FILE or AMP_NO_VECTORS
+                  amp_advice_name               gone: amp_advice has .code and .text, JSON the name
                   amp_autocast_current          gone: amp_autocast_use returns the one before
                   amp_cache_get, _reset         gone: amp_optimizer_model, or amp_cast
                   amp_cache.cast_bytes          gone: .misses and .transients count casts
@@ -1052,8 +1053,7 @@ typedef struct amp_advice {
 } amp_advice;
 
 /* At most AMP_NUM_ADVICE, one of each code; returns in *count how many there are. */
-AMP_DEF amp_result  amp_optimizer_advice(const amp_optimizer *opt, amp_advice *advice, int *count);
-AMP_DEF const char *amp_advice_name(amp_advice_code code);
+AMP_DEF amp_result amp_optimizer_advice(const amp_optimizer *opt, amp_advice *advice, int *count);
 
 /* The whole report for people, and as one line of JSON for programs (examples/report.c): what is in
    amp_report; "history", with an array for each iteration since the line before, in the order of
@@ -8387,10 +8387,6 @@ static const char *const ampi_advice_names[AMP_NUM_ADVICE] = {
     "nan",           "stuck",     "too_many_skips", "scale_too_high", "scale_too_low",
     "underflow",     "keep_fp32", "use_bf16",       "masters"};
 
-AMP_DEF const char *amp_advice_name(amp_advice_code code) {
-    return (unsigned)code < (unsigned)AMP_NUM_ADVICE ? ampi_advice_names[code] : "unknown";
-}
-
 /* ---- output */
 
 /* Bytes of the UTF-8 character that text begins with; 0: there is none (RFC 3629). */
@@ -8490,7 +8486,7 @@ static AMPI_NOINLINE void ampi_print_json(ampi_text *t, const amp_optimizer *opt
     for (k = 0; k < seen->num_advice; k++) {
         const amp_advice *a = &seen->advice[k];
         ampi_print(t, "%s{\"code\":\"%s\",\"tensor\":%g,\"number\":%g,\"text\":", k ? "," : "",
-                   amp_advice_name(a->code), (double)a->tensor, a->number);
+                   ampi_advice_names[a->code], (double)a->tensor, a->number);
         ampi_print_string(t, a->text);
         ampi_print_char(t, '}');
     }
@@ -8541,7 +8537,7 @@ static AMPI_NOINLINE void ampi_print_table(ampi_text *t, const amp_optimizer *op
         ampi_print_char(t, '\n');
     }
     for (i = 0; i < seen->num_advice; i++)
-        ampi_print(t, "%s: %s\n", amp_advice_name(seen->advice[i].code), seen->advice[i].text);
+        ampi_print(t, "%s: %s\n", ampi_advice_names[seen->advice[i].code], seen->advice[i].text);
 }
 
 /* Look, judge and write. */

@@ -418,7 +418,20 @@ static void recipe_h(void) {
    many standard deviations above the mean of norms (as soon as 128 are known). */
 enum { CALM, OVERFLOWS, SPIKES };
 
-static amp_status replayed_run(int trouble, int replay, float *w) {
+/* What desc.report remembers: the last iterations, and why steps were skipped. */
+static double largest_spike(const amp_optimizer *opt) {
+    amp_report    report;
+    amp_iteration last[AMP_HISTORY];
+    size_t        count = AMP_HISTORY;
+    double        norm  = 0.0;
+    must(amp_optimizer_report(opt, &report));
+    must(amp_optimizer_history(opt, last, &count));
+    for (size_t i = 0; i < count; i++)
+        if (last[i].skip == AMP_SKIP_SPIKE) norm = fmax(norm, last[i].norm);
+    return norm;
+}
+
+static amp_status replayed_run(int trouble, int replay, float *w, double *spike) {
     const amp_report_desc    spikes = {.spike_norm = 8.0f, .spike_z = 6.0f};
     const amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW, .report = &spikes,
                                      .scaler = {.init_scale = trouble == OVERFLOWS ? 65536.0f
@@ -439,21 +452,25 @@ static amp_status replayed_run(int trouble, int replay, float *w) {
         tries = status.did_step ? 0 : tries + 1;
         if (tries > 40) check(0); /* 38 halvings go from the largest scale to the least */
     }
+    *spike = largest_spike(&opt);
     amp_optimizer_free(&opt);
     return status;
 }
 
 static void recipe_i(void) {
     float            w[4][DIM] = {{0.0f}};
-    const amp_status clean = replayed_run(CALM, 1, w[0]), rough = replayed_run(OVERFLOWS, 1, w[1]);
-    const amp_status lossy = replayed_run(OVERFLOWS, 0, w[2]);
-    const amp_status spiky = replayed_run(SPIKES, 1, w[3]);
+    double           none, spike;
+    const amp_status clean = replayed_run(CALM, 1, w[0], &none);
+    const amp_status rough = replayed_run(OVERFLOWS, 1, w[1], &none);
+    const amp_status lossy = replayed_run(OVERFLOWS, 0, w[2], &none);
+    const amp_status spiky = replayed_run(SPIKES, 1, w[3], &spike);
     printf("i. batch replay: %d batches, %d skipped steps done again: all bits as without overflows,\n",
            (int)rough.steps, (int)rough.skipped);
-    printf("   and with %d spikes;", (int)spiky.skipped);
+    printf("   and with %d spikes, of norms up to %.0f;", (int)spiky.skipped, spike);
     printf(" a loop that goes on to the next batch loses %d of %d:", (int)lossy.skipped,
            (int)(lossy.steps + lossy.skipped));
     check(clean.skipped == 0 && rough.steps == 48 && rough.skipped > 2 && spiky.skipped == 3 &&
+          none <= 0.0 && spike > 8.0 &&
           lossy.skipped > 2 && memcmp(w[0], w[1], sizeof w[0]) == 0 &&
           memcmp(w[0], w[3], sizeof w[0]) == 0 && memcmp(w[0], w[2], sizeof w[0]) != 0);
 }
