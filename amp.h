@@ -1454,9 +1454,9 @@ struct amp_optimizer {
 #error "AMP_CBLAS multiplies by cblas_sgemm, which AMP_CBLAS_DROP_IN replaces: define one of them"
 #endif
 /* cblas_sgemm, in rows and in columns, is amp_gemm on the CPU from here on (>>api autocast). What
-   amp_gemm refuses (bad arguments, a C that overlaps A or B) goes to the original, (cblas_sgemm)
-   (...), which answers as it always did. Scopes belong to a thread: a worker computes in fp32 until
-   it has amp_autocast_use for a copy of yours, whose cache is NULL. */
+   amp_gemm refuses (bad arguments, a C that overlaps A or B) goes to (cblas_sgemm)(...), the
+   original, which answers as it always did. Scopes belong to a thread: a worker computes in fp32
+   until it has amp_autocast_use for a copy of yours, whose cache is NULL. */
 AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b, int m, int n,
                              int k, float alpha, const float *a, int lda, const float *b, int ldb,
                              float beta, float *c, int ldc);
