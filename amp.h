@@ -879,11 +879,11 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
    skipped), and when all are on the disk, path, which names them. Then the set before is removed.
    It stays if a rank fails, or if AMP_ERROR_MISMATCH tells that loss scale, learning rate or
    numbers of steps differ. (Files that path does not name are of a save that was cut short.)
-   load_file loads any set, and any file of one optimizer, on any number of ranks; gather models
-   after it. AMP_ERROR_MISMATCH tells of files of two runs, too. Loading clears accumulators. Save
-   and load with callbacks are of one shard. Paths must be the same for all ranks, on one file
-   system. amp_optimizer_stats are those of the rank's shard. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN,
-   rebind, a weight cache. */
+   load_file loads any set, and any file of one optimizer, on any number of ranks (where that is
+   another, each reads all files); gather models after it. AMP_ERROR_MISMATCH tells of files of two
+   runs, too. Loading clears accumulators. Save and load with callbacks are of one shard. Paths must
+   be the same for all ranks, on one file system. amp_optimizer_stats are those of the rank's shard.
+   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a weight cache. */
 
 typedef enum amp_order { AMP_ORDER_TREE = 0, AMP_ORDER_SEQUENTIAL /* 0.5.0's */ } amp_order;
 

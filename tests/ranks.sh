@@ -32,7 +32,7 @@ alone() { # alone SET FILE OPTIONS...: on one rank, which writes one file
 
 identical() { # identical RANKS MICRO TYPE: a run with overflows on one rank, and its bits
     name=$2.$3 run="--micro $2 --dtype $3 --clip 0.4"
-    ddp $1 $run --steps 20 --plant 9:$(($1 - 1)) --save "$out/set.$name.$1" > "$out/log" 2>&1 &&
+    ddp $1 $run --steps 20 --plant 9:$((($1 - 1) % 4)) --save "$out/set.$name.$1" > "$out/log" 2>&1 &&
         awk '/^ddp:/ {ended = 1; bad += $NF != 1}
              /^ +[0-9]+ +[0-9.]+ / && $5 < 1 {clipped++}
              END {exit !(ended && clipped > 3 && !bad)}' "$out/log" &&

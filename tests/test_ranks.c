@@ -347,14 +347,16 @@ static size_t total_size(void) {
     return n;
 }
 
-/* Elements [first, first + n) of the gradient of a micro-batch, which depends on its number alone. */
+/* Elements [first, first + n) of the gradient of a micro-batch, which depends on its number alone. Chunks are so
+   unlike that the norm tells in which order they are added, and elements that sums do. */
 static void gradient(void *to, int step, int number, int tensor, size_t first, size_t n) {
     const uint64_t seed = (uint64_t)(1 + step * 1000 + number * 10 + tensor) << 32;
     size_t         i;
     for (i = 0; i < n; i++) {
         uint64_t    at = (seed + first + i) * 0x9e3779b97f4a7c15u;
         const float x  = (float)(int32_t)(random_next(&at) >> 8) * 1.1920929e-7f - 1.0f;
-        store(to, task.type, i, (first + i) % 11 ? x * 0.125f : -0.0f);
+        const int   by = -3 - (int)((first + i) / CHUNK % 3) * 7 - 3 * (int)(random_next(&at) % 6);
+        store(to, task.type, i, (first + i) % 11 ? ldexpf(x, by) : -0.0f);
     }
     if (task.planted == step * 100 + number && tensor == 4 && 40000 >= first && 40000 - first < n)
         store_bits(to, task.type, 40000 - first, task.type == AMP_F16 ? 0x7c00 : 0x7f80);
