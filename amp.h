@@ -4059,8 +4059,7 @@ static AMPI_NOINLINE void ampi_scaler_pass(amp_scaler *s, void *dst, amp_dtype d
 
 static amp_result ampi_scaler_run(amp_scaler *s, void *dst, amp_dtype dst_type, const void *src,
                                   amp_dtype src_type, size_t n) {
-    const amp_result ready = ampi_scaler_ready(s);
-    if (ready != AMP_OK) return ready;
+    AMPI_TRY(ampi_scaler_ready(s));
     if (!amp_dtype_size(src_type)) return AMP_ERROR_INVALID_ENUM;
     if (!ampi_array_ok(src, n)) return AMP_ERROR_INVALID_ARGUMENT;
     if (!(s->rules & AMPI_DISABLED))
@@ -4085,8 +4084,7 @@ AMP_DEF amp_result amp_scaler_unscale_to(amp_scaler *s, float *dst, const void *
 }
 
 AMP_DEF amp_result amp_scaler_step(amp_scaler *s, amp_step_fn step, void *user) {
-    const amp_result ready = ampi_scaler_ready(s);
-    if (ready != AMP_OK) return ready;
+    AMPI_TRY(ampi_scaler_ready(s));
     if (!step) return AMP_ERROR_INVALID_ARGUMENT;
     if (s->rules & AMPI_DISABLED) return step(user);
     if (s->found_inf) return AMP_OK;
@@ -4096,8 +4094,7 @@ AMP_DEF amp_result amp_scaler_step(amp_scaler *s, amp_step_fn step, void *user) 
 static AMPI_NOINLINE void ampi_scaler_update(amp_scaler *s) { ampi_scaler_transition(s); }
 
 AMP_DEF amp_result amp_scaler_update(amp_scaler *s) {
-    const amp_result ready = ampi_scaler_ready(s);
-    if (ready != AMP_OK) return ready;
+    AMPI_TRY(ampi_scaler_ready(s));
     if (!(s->rules & AMPI_DISABLED) && !s->checked && !s->found_inf) return AMP_ERROR_BAD_STATE;
     AMPI_IEEE(ampi_scaler_update(s));
     return AMP_OK;
@@ -6036,11 +6033,9 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
 
 /* What is in backend memory of an optimizer between two steps. */
 static amp_result ampi_read_state(const amp_optimizer *opt, ampi_state *state) {
-    amp_result result = ampi_ready(opt, AMPI_BETWEEN);
-    if (result != AMP_OK) return result;
+    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     state->has_lr = opt->plan->has_lr != 0;
-    result = ampi_read_back(opt, &state->control, opt->plan->control, sizeof state->control);
-    if (result != AMP_OK) return result;
+    AMPI_TRY(ampi_read_back(opt, &state->control, opt->plan->control, sizeof state->control));
     return ampi_read_back(opt, &state->control.scaler, opt->plan->scaler, sizeof(amp_scaler));
 }
 
@@ -6113,9 +6108,8 @@ static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_st
 
 /* What would be saved, if load would take it. */
 static amp_result ampi_can_save(const amp_optimizer *opt, ampi_state *state) {
-    amp_result result = ampi_read_state(opt, state);
-    int        sane;
-    if (result != AMP_OK) return result;
+    int sane;
+    AMPI_TRY(ampi_read_state(opt, state));
     AMPI_IEEE(sane = ampi_state_sane(opt, state));
     return sane ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
 }
@@ -6125,10 +6119,8 @@ AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn wri
     unsigned char ends[AMPI_STATE_HEADER];
     ampi_archive  a;
     ampi_state    state;
-    amp_result    result;
     if (!opt || !write_fn) return AMP_ERROR_INVALID_ARGUMENT;
-    result = ampi_can_save(opt, &state);
-    if (result != AMP_OK) return result;
+    AMPI_TRY(ampi_can_save(opt, &state));
     memset(&a, 0, sizeof a);
     a.version = (opt->ranks.count > 1 ? AMPI_STATE_PART : AMPI_STATE_VERSION) +
                 (opt->plan->record ? (uint64_t)AMPI_STATE_REPORT : 0) +
@@ -6205,7 +6197,6 @@ static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi
     const ampi_state before = l->state;
     ampi_control    *c      = &l->state.control;
     amp_scaler      *s      = &c->scaler;
-    amp_result       result;
     uint32_t         fp;
     int              fits;
     if ((a->version & AMPI_STATE_REPORT) && !ampi_second().report_walk)
@@ -6214,9 +6205,8 @@ static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi
     c->skipped_in_a_row = s->skipped_in_a_row = s->updates_since = s->overflows_since = 0;
     s->tolerance        = 0.0;
     ampi_count_state(a, opt, &l->state);
-    fits   = a->body == a->count;
-    result = ampi_read_body(a, opt, read_fn, user);
-    if (result != AMP_OK) return result;
+    fits = a->body == a->count;
+    AMPI_TRY(ampi_read_body(a, opt, read_fn, user));
     a->walk = AMPI_VERIFY;
     fp      = ampi_fp_begin();
     ampi_walk_state(a, opt, &l->state);
@@ -6253,36 +6243,34 @@ static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
 
 /* All that was verified goes to its place, and model copies are written. */
 static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *l) {
-    const amp_backend *b      = &opt->backend;
-    amp_plan          *plan   = opt->plan;
-    const size_t       from   = offsetof(ampi_slot, lr_scale);
-    amp_result         result = AMP_OK;
+    const amp_backend *b    = &opt->backend;
+    amp_plan          *plan = opt->plan;
+    ampi_control      *c    = &l->state.control;
+    const size_t       from = offsetof(ampi_slot, lr_scale);
     size_t             i;
     ampi_keep_own(opt, l);
     plan->version++;
     plan->has_lr = l->state.has_lr != 0u;
     if (plan->record) ampi_second().report_forget(plan);
-    for (i = 0; i < l->num && result == AMP_OK; i++) {
+    for (i = 0; i < l->num; i++) {
         ampi_state file = l->state; /* of which the walk takes what is settled already */
         l->files[i].walk = AMPI_LOAD;
         l->files[i].used = 0;
         ampi_walk_state(&l->files[i], opt, &file);
-        result = l->files[i].result;
+        AMPI_TRY(l->files[i].result);
     }
-    for (i = 0; i < plan->num_slots && result == AMP_OK; i++) {
+    for (i = 0; i < plan->num_slots; i++) {
         ampi_slot *slot = &plan->host_slots[i];
-        result          = ampi_send(b, (char *)&plan->slots[i] + from, (char *)slot + from,
-                                    offsetof(ampi_slot, stats) - from);
+        AMPI_TRY(ampi_send(b, (char *)&plan->slots[i] + from, (char *)slot + from,
+                           offsetof(ampi_slot, stats) - from));
         slot->weight = NULL; /* what rebind has brought is of before */
     }
-    if (result == AMP_OK) result = ampi_write_models(opt);
-    if (result == AMP_OK)
-        result = ampi_send(b, plan->control, &l->state.control, sizeof l->state.control);
-    if (result == AMP_OK && plan->shared)
-        result = ampi_send(b, plan->scaler, &l->state.control.scaler, sizeof(amp_scaler));
-    if (result == AMP_OK && opt->ranks.count) /* what was accumulated is of another run */
-        result = b->functions->update_fn(b, plan, AMPI_JOB_PUBLISH);
-    return result == AMP_OK && plan->record ? ampi_second().report_load(opt) : result;
+    AMPI_TRY(ampi_write_models(opt));
+    AMPI_TRY(ampi_send(b, plan->control, c, sizeof *c));
+    if (plan->shared) AMPI_TRY(ampi_send(b, plan->scaler, &c->scaler, sizeof c->scaler));
+    if (opt->ranks.count) /* what was accumulated is of another run */
+        AMPI_TRY(b->functions->update_fn(b, plan, AMPI_JOB_PUBLISH));
+    return plan->record ? ampi_second().report_load(opt) : AMP_OK;
 }
 
 /* The end, be it an error. */
@@ -6475,8 +6463,7 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     ampi_state   state;
     amp_result   result;
     if (!opt || !path) return AMP_ERROR_INVALID_ARGUMENT;
-    result = ampi_can_save(opt, &state); /* before a file is touched */
-    if (result != AMP_OK) return result;
+    AMPI_TRY(ampi_can_save(opt, &state)); /* before a file is touched */
     to = (ampi_target *)ampi_allocate(&opt->desc.allocator, sizeof *to);
     if (!to) return AMP_ERROR_OUT_OF_MEMORY;
     result = ampi_aim(to, path);
