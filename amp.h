@@ -7435,10 +7435,8 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
     const amp_backend *b;
     const ampi_slot   *s;
     size_t             run = count;
-    amp_result         result;
     if (!t) return AMP_ERROR_INVALID_ARGUMENT;
-    result = ampi_ready(opt, AMPI_PREPARED);
-    if (result != AMP_OK) return result;
+    AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
     if (!amp_dtype_size(type)) return AMP_ERROR_INVALID_ENUM;
     b = &opt->backend;
     s = &opt->plan->host_slots[i];
@@ -7694,13 +7692,12 @@ static void ampi_place_rows(const amp_optimizer *opt, amp_plan *plan, ampi_arena
 
 /* Which element of the tensor is that of the sums? */
 static amp_result ampi_place_in_rows(const amp_optimizer *opt, int i, amp_stats *stats) {
-    const ampi_sparse *s      = opt->plan->host_sparse;
-    uint32_t           row    = 0;
-    amp_result         result = AMP_OK;
+    const ampi_sparse *s = opt->plan->host_sparse;
+    uint32_t           row;
     while (s->slot != (uint32_t)i) s++;
-    result = ampi_read_back(opt, &row, &s->unique[stats->first_nonfinite / s->length], sizeof row);
+    AMPI_TRY(ampi_read_back(opt, &row, &s->unique[stats->first_nonfinite / s->length], sizeof row));
     stats->first_nonfinite = (uint64_t)row * s->length + stats->first_nonfinite % s->length;
-    return result;
+    return AMP_OK;
 }
 
 AMPI_COLD_END
@@ -7987,17 +7984,16 @@ static amp_result ampi_send_history(const amp_optimizer *opt) {
     const ampi_seen   *seen = plan->seen;
     const size_t       size = plan->num_slots * sizeof *seen->histograms;
     uint32_t           k;
-    amp_result         result = ampi_send(b, plan->record, &seen->record, sizeof seen->record);
+    AMPI_TRY(ampi_send(b, plan->record, &seen->record, sizeof seen->record));
     memset(seen->histograms, 0, size);
-    for (k = 0; k < 2 && plan->histograms && result == AMP_OK; k++)
-        result = ampi_send(b, ampi_histogram_of(plan, k, 0), seen->histograms, size);
-    return result;
+    for (k = 0; k < 2 && plan->histograms; k++)
+        AMPI_TRY(ampi_send(b, ampi_histogram_of(plan, k, 0), seen->histograms, size));
+    return AMP_OK;
 }
 
 /* Is there a report? For tensors and history: of which moment? */
 static amp_result ampi_watched(const amp_optimizer *opt, int of_moment) {
-    const amp_result result = ampi_ready(opt, AMPI_PREPARED);
-    if (result != AMP_OK) return result;
+    AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
     if (!opt->plan->record)
         return ampi_refuse(opt, AMP_ERROR_UNSUPPORTED,
                            "set amp_optimizer_desc.report, and there will be one");
@@ -8091,29 +8087,26 @@ static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
 
 /* All that there is to know, when everything before has been done. */
 static amp_result ampi_look(const amp_optimizer *opt) {
-    amp_result      result = ampi_watched(opt, 0);
     const amp_plan *plan;
     ampi_seen      *s;
     ampi_control    c;
     size_t          i, n;
-    if (result != AMP_OK) return result;
+    AMPI_TRY(ampi_watched(opt, 0));
     plan       = opt->plan;
     s          = plan->seen;
     n          = plan->num_slots;
     s->current = 0;
-    result     = ampi_read_back(opt, &c, plan->control, sizeof c);
-    if (result == AMP_OK) result = ampi_read_back(opt, &s->scaler, plan->scaler, sizeof s->scaler);
-    if (result == AMP_OK) result = ampi_read_back(opt, &s->record, plan->record, sizeof s->record);
-    if (result == AMP_OK && n)
-        result = ampi_read_back(opt, s->slots, plan->slots, n * sizeof *s->slots);
-    if (result == AMP_OK && n && plan->histograms)
-        result = ampi_read_back(opt, s->histograms, ampi_histogram_of(plan, s->record.which, 0),
-                                n * sizeof *s->histograms);
-    for (i = 0; i < n && result == AMP_OK; i++)
-        result = ampi_place_in_tensor(opt, (int)i, &s->slots[i].stats);
-    if (result == AMP_OK) ampi_fill_report(opt, &c);
-    s->current = result == AMP_OK;
-    return result;
+    AMPI_TRY(ampi_read_back(opt, &c, plan->control, sizeof c));
+    AMPI_TRY(ampi_read_back(opt, &s->scaler, plan->scaler, sizeof s->scaler));
+    AMPI_TRY(ampi_read_back(opt, &s->record, plan->record, sizeof s->record));
+    if (n) AMPI_TRY(ampi_read_back(opt, s->slots, plan->slots, n * sizeof *s->slots));
+    if (n && plan->histograms)
+        AMPI_TRY(ampi_read_back(opt, s->histograms, ampi_histogram_of(plan, s->record.which, 0),
+                                n * sizeof *s->histograms));
+    for (i = 0; i < n; i++) AMPI_TRY(ampi_place_in_tensor(opt, (int)i, &s->slots[i].stats));
+    ampi_fill_report(opt, &c);
+    s->current = 1;
+    return AMP_OK;
 }
 
 AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *report) {
@@ -8124,11 +8117,10 @@ AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *re
 
 AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
                                                amp_tensor_report *report) {
-    amp_result result;
     if (!report || !ampi_tensor(opt, i)) return AMP_ERROR_INVALID_ARGUMENT;
-    result = ampi_watched(opt, 1);
-    if (result == AMP_OK) *report = ampi_report_of(opt, (size_t)i);
-    return result;
+    AMPI_TRY(ampi_watched(opt, 1));
+    *report = ampi_report_of(opt, (size_t)i);
+    return AMP_OK;
 }
 
 /* The step that is back steps before the last, if it is remembered. */
@@ -8149,10 +8141,8 @@ static size_t ampi_remembered(const amp_optimizer *opt, uint64_t most) {
 AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration *history,
                                          size_t *count) {
     size_t     i;
-    amp_result result;
     if (!opt || !count || (!history && *count)) return AMP_ERROR_INVALID_ARGUMENT;
-    result = ampi_watched(opt, 1);
-    if (result != AMP_OK) return result;
+    AMPI_TRY(ampi_watched(opt, 1));
     *count = ampi_remembered(opt, *count);
     for (i = 0; i < *count; i++) history[i] = *ampi_step_before(opt, *count - 1 - i);
     return AMP_OK;
@@ -8362,8 +8352,7 @@ static AMPI_NOINLINE void ampi_judge(const amp_optimizer *opt) {
 }
 
 AMP_DEF amp_result amp_optimizer_advice(const amp_optimizer *opt, amp_advice *advice, int *count) {
-    const amp_result result = advice && count ? ampi_look(opt) : AMP_ERROR_INVALID_ARGUMENT;
-    if (result != AMP_OK) return result;
+    AMPI_TRY(advice && count ? ampi_look(opt) : AMP_ERROR_INVALID_ARGUMENT);
     ampi_judge(opt);
     *count = opt->plan->seen->num_advice;
     memcpy(advice, opt->plan->seen->advice, (size_t)*count * sizeof *advice);
@@ -8530,10 +8519,9 @@ static AMPI_NOINLINE void ampi_print_table(ampi_text *t, const amp_optimizer *op
 /* Look, judge and write. */
 static amp_result ampi_write_report(const amp_optimizer *opt, amp_write_fn write_fn, void *user,
                                     void (*print)(ampi_text *, const amp_optimizer *)) {
-    const amp_result result = write_fn ? ampi_look(opt) : AMP_ERROR_INVALID_ARGUMENT;
-    char             bytes[512];
-    ampi_text        text = {bytes, sizeof bytes, 0, write_fn, user, 0, 0};
-    if (result != AMP_OK) return result;
+    char      bytes[512];
+    ampi_text text = {bytes, sizeof bytes, 0, write_fn, user, 0, 0};
+    AMPI_TRY(write_fn ? ampi_look(opt) : AMP_ERROR_INVALID_ARGUMENT);
     ampi_judge(opt);
     AMPI_IEEE(print(&text, opt));
     return text.failed ? AMP_ERROR_WRITE : AMP_OK;
@@ -8953,7 +8941,6 @@ AMP_DEF amp_result amp_cache_init(amp_cache *cache, const amp_backend *backend, 
     amp_allocator a;
     void         *block  = NULL;
     char         *memory = NULL;
-    amp_result    result;
     if (!cache || !num_bytes) return AMP_ERROR_INVALID_ARGUMENT;
     if (num_bytes > SIZE_MAX / 2) return AMP_ERROR_TOO_LARGE;
     memset(&a, 0, sizeof a);
@@ -8963,8 +8950,7 @@ AMP_DEF amp_result amp_cache_init(amp_cache *cache, const amp_backend *backend, 
     if (!b.functions || (!b.functions->alloc_fn && !ampi_allocator_ok(&a)))
         return AMP_ERROR_INVALID_ARGUMENT;
     num_bytes = num_bytes / 256 * 256 + 256;
-    result    = ampi_block_alloc(&b, &a, num_bytes, &block, &memory);
-    if (result != AMP_OK) return result;
+    AMPI_TRY(ampi_block_alloc(&b, &a, num_bytes, &block, &memory));
     memset(cache, 0, sizeof *cache);
     cache->backend   = b;
     cache->allocator = a;
@@ -8993,12 +8979,10 @@ AMP_DEF amp_result amp_cache_add(amp_cache *cache, const float *weight, size_t n
 }
 
 AMP_DEF amp_result amp_cache_add_optimizer(amp_cache *cache, const amp_optimizer *opt) {
-    amp_result result;
-    size_t     i;
+    size_t i;
     if (!cache || !opt) return AMP_ERROR_INVALID_ARGUMENT;
     if (!cache->memory) return AMP_ERROR_NOT_INITIALIZED;
-    result = ampi_ready(opt, AMPI_PREPARED);
-    if (result != AMP_OK) return result;
+    AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
     if (opt->ranks.count)
         return ampi_refuse(opt, AMP_ERROR_UNSUPPORTED,
                            "desc.ranks is set, and no rank has whole masters: forward reads "
@@ -9202,16 +9186,13 @@ static amp_result ampi_cache_compare(const amp_cache *cache, const ampi_cached *
     const char        *copy = cache->memory + e->offset;
     float              now[AMPI_PIECE];
     uint16_t           fresh[AMPI_PIECE], kept[AMPI_PIECE];
-    amp_result         result = AMP_OK;
     size_t             r, c, n;
     for (r = 0; r < m->rows; r++, x += m->ld, copy += 2 * ampi_copy_ld(m)) {
         for (c = 0; c < m->cols; c += n) {
             n = ampi_min(m->cols - c, AMPI_PIECE);
-            result = b->functions->copy_fn(b, now, x + c, 4 * n, AMPI_TO_HOST);
-            if (result == AMP_OK)
-                result = b->functions->copy_fn(b, kept, copy + 2 * c, 2 * n, AMPI_TO_HOST);
-            if (result == AMP_OK) result = amp_cast(fresh, m->type, now, AMP_F32, n);
-            if (result != AMP_OK) return result;
+            AMPI_TRY(b->functions->copy_fn(b, now, x + c, 4 * n, AMPI_TO_HOST));
+            AMPI_TRY(b->functions->copy_fn(b, kept, copy + 2 * c, 2 * n, AMPI_TO_HOST));
+            AMPI_TRY(amp_cast(fresh, m->type, now, AMP_F32, n));
             if (memcmp(fresh, kept, 2 * n) != 0) return AMP_ERROR_STALE;
         }
     }
