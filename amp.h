@@ -1681,29 +1681,25 @@ AMPI_STRICT_BEGIN
         return r;                                                                              \
     }
 
-/* An instruction of one operand; out and in say in which registers. */
-#define AMPI_INSTRUCTION(FN, V, name, A, instruction, out, in)                                 \
-    FN V name(A a) {                                                                           \
+/* An instruction: its parameters in parentheses, its text, where its result goes, its operands. */
+#define AMPI_INSTRUCTION(FN, V, name, parameters, text, out, ...)                              \
+    FN V name parameters {                                                                     \
         V r;                                                                                   \
-        __asm__(instruction : out(r) : in(a));                                                 \
+        __asm__(text : out(r) : __VA_ARGS__);                                                  \
         return r;                                                                              \
     }
 
 #if defined(__CUDA_ARCH__)
 #define AMPI_PTX(V, name, ptx, reg)                                                            \
-    AMPI_FN V name(V a, V b) {                                                                 \
-        V r;                                                                                   \
-        asm(ptx " %0, %1, %2;" : "=" reg(r) : reg(a), reg(b));                                 \
-        return r;                                                                              \
-    }
-AMPI_INSTRUCTION(AMPI_FN, double, ampi_double, float, "cvt.f64.f32 %0, %1;", "=d", "f")
-AMPI_INSTRUCTION(AMPI_FN, float, ampi_single, double, "cvt.rn.f32.f64 %0, %1;", "=f", "d")
+    AMPI_INSTRUCTION(AMPI_FN, V, name, (V a, V b), ptx " %0, %1, %2;", "=" reg, reg(a), reg(b))
+AMPI_INSTRUCTION(AMPI_FN, double, ampi_double, (float a), "cvt.f64.f32 %0, %1;", "=d", "f"(a))
+AMPI_INSTRUCTION(AMPI_FN, float, ampi_single, (double a), "cvt.rn.f32.f64 %0, %1;", "=f", "d"(a))
 /* A root of 0 would go the way of subnormals, which is a call. */
-AMPI_INSTRUCTION(AMPI_FN, float, ampi_sqrt, float,
+AMPI_INSTRUCTION(AMPI_FN, float, ampi_sqrt, (float a),
                  "{ .reg .pred p; .reg .f32 x; setp.neu.f32 p, %1, 0f00000000;"
                  " selp.f32 x, %1, 0f3F800000, p; sqrt.rn.f32 x, x; selp.f32 %0, x, %1, p; }",
-                 "=f", "f")
-AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, double, "sqrt.rn.f64 %0, %1;", "=d", "d")
+                 "=f", "f"(a))
+AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, (double a), "sqrt.rn.f64 %0, %1;", "=d", "d"(a))
 AMPI_PTX(float, ampi_add, "add.rn.f32", "f")
 AMPI_PTX(float, ampi_sub, "sub.rn.f32", "f")
 AMPI_PTX(float, ampi_mul, "mul.rn.f32", "f")
@@ -1724,14 +1720,15 @@ AMPI_OPERATION(AMPI_FN, double, ampi_sub64, -)
 AMPI_OPERATION(AMPI_FN, double, ampi_mul64, *)
 AMPI_OPERATION(AMPI_FN, double, ampi_div64, /)
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__SSE2_MATH__)
-AMPI_INSTRUCTION(AMPI_FN, float, ampi_sqrt, float, "sqrtss {%1, %0|%0, %1}", "=x", "x")
-AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, double, "sqrtsd {%1, %0|%0, %1}", "=x", "x")
+AMPI_INSTRUCTION(AMPI_FN, float, ampi_sqrt, (float a), "sqrtss {%1, %0|%0, %1}", "=x", "x"(a))
+AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, (double a), "sqrtsd {%1, %0|%0, %1}", "=x", "x"(a))
 #elif (defined(__GNUC__) || defined(__clang__)) && defined(__aarch64__)
-AMPI_INSTRUCTION(AMPI_FN, float, ampi_sqrt, float, "fsqrt %s0, %s1", "=w", "w")
-AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, double, "fsqrt %d0, %d1", "=w", "w")
+AMPI_INSTRUCTION(AMPI_FN, float, ampi_sqrt, (float a), "fsqrt %s0, %s1", "=w", "w"(a))
+AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, (double a), "fsqrt %d0, %d1", "=w", "w"(a))
 #elif (defined(__GNUC__) || defined(__clang__)) && defined(__i386__)
-AMPI_INSTRUCTION(AMPI_FN, float, ampi_sqrt, float, "fsqrt", "=t", "0") /* x87: its stack's top */
-AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, double, "fsqrt", "=t", "0")
+/* x87: its stack's top */
+AMPI_INSTRUCTION(AMPI_FN, float, ampi_sqrt, (float a), "fsqrt", "=t", "0"(a))
+AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, (double a), "fsqrt", "=t", "0"(a))
 #else
 #include <math.h> /* sqrt, sqrtf: only where neither instruction above is known */
 AMPI_FN float  ampi_sqrt(float a) { return sqrtf(a); }
@@ -2466,17 +2463,248 @@ AMPI_STATIC_ASSERT(ampi_upper_halves_tell_exponents, (AMPI_ROOM_ABOVE & 0xffff) 
 #define AMPI_U    uint32_t
 #define AMPI_W    1
 
-AMPI_STRICT_END
-
 #endif /* AMP_CORE_INCLUDED */
+
+/* Those of a tier, by gcc and clang. What operators do not say is an instruction, on x86 by its own
+   name: <immintrin.h> would take gcc a sixth of a second and 60 MB. */
+
+#if defined(AMPI_W) && AMPI_W > 1 && !defined(AMPI_V)
+
+#define AMPI_HERE static inline __attribute__((unused, AMPI_TARGET))
+#define AMPI_LOOP static AMPI_NOINLINE __attribute__((AMPI_TARGET))
+#define AMPI_V    AMPI_(floats)
+#define AMPI_U    AMPI_(words)
+typedef float    AMPI_(floats) __attribute__((vector_size(4 * AMPI_W)));
+typedef uint32_t AMPI_(words) __attribute__((vector_size(4 * AMPI_W)));
+typedef int32_t  AMPI_(ints) __attribute__((vector_size(4 * AMPI_W)));
+typedef uint16_t AMPI_(pairs) __attribute__((vector_size(4 * AMPI_W)));
+typedef uint16_t AMPI_(shorts) __attribute__((vector_size(2 * AMPI_W)));
+typedef float    AMPI_(at) __attribute__((vector_size(4 * AMPI_W), aligned(1), may_alias));
+typedef uint16_t AMPI_(at16) __attribute__((vector_size(2 * AMPI_W), aligned(1), may_alias));
+typedef struct { char x[4 * AMPI_W]; } AMPI_(whole);   /* memory of a vector, */
+typedef struct { char x[2 * AMPI_W]; } AMPI_(half);    /* of 16 bits of each, */
+typedef struct { char x[AMPI_W]; }     AMPI_(quarter); /* and of 8            */
+
+AMPI_HERE AMPI_U AMPI_(count)(uint32_t u) {
+    static const uint32_t lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return u + (AMPI_U)*(const AMPI_(at) *)(const void *)lanes;
+}
+
+#if AMPI_W == 16 /* where comparisons make masks */
+#define AMPI_N uint64_t
+AMPI_HERE uint64_t AMPI_(count_zeros)(AMPI_N n) { return n; }
+AMPI_HERE AMPI_U AMPI_(above)(AMPI_U a, AMPI_U b) { return (AMPI_U)((AMPI_(ints))(b - a) >> 31); }
+#else
+#define AMPI_N AMPI_U
+AMPI_HERE AMPI_U AMPI_(above)(AMPI_U a, AMPI_U b) {
+    return (AMPI_U)((AMPI_(ints))a > (AMPI_(ints))b);
+}
+AMPI_HERE uint64_t AMPI_(count_zeros)(AMPI_N n) {
+    uint16_t z[2 * AMPI_W]; /* in a chunk, less than 2^16 */
+    uint64_t sum = 0;
+    size_t   k;
+    *(AMPI_(at) *)z = (AMPI_V)n;
+    for (k = 0; k < 2 * AMPI_W; k++) sum += z[k];
+    return sum;
+}
+AMPI_HERE AMPI_U AMPI_(zeros)(AMPI_U n, AMPI_U a) { return n - (AMPI_U)(a == 0); }
+AMPI_HERE AMPI_U AMPI_(zeros16)(AMPI_U n, AMPI_U a) {
+    return (AMPI_U)((AMPI_(pairs))n - (AMPI_(pairs))((AMPI_(pairs))a == 0));
+}
+#endif
+
+#if AMPI_W >= 8 /* x86 */
+
+#define AMPI_TWO(V, name, op)                                                                  \
+    AMPI_INSTRUCTION(AMPI_HERE, V, AMPI_(name), (V a, V b), op " {%2, %1, %0|%0, %1, %2}",     \
+                     "=v", "v"(a), "v"(b))
+#define AMPI_STORE(V, name, op, T, size)                                                       \
+    AMPI_HERE void AMPI_(name)(void *p, size_t i, V x) {                                       \
+        __asm__(op " {%1, %0|%0, %1}" : "=m"(*(AMPI_(T) *)(void *)((char *)p + i * size))      \
+                : "v"(x));                                                                     \
+    }
+AMPI_TWO(AMPI_U, least, "vpminud")
+AMPI_TWO(AMPI_U, most, "vpmaxud")
+AMPI_TWO(AMPI_U, most16, "vpmaxuw")
+AMPI_TWO(AMPI_V, low, "vunpcklps")
+AMPI_TWO(AMPI_V, high, "vunpckhps")
+AMPI_TWO(AMPI_V, low2, "vunpcklpd")
+AMPI_TWO(AMPI_V, high2, "vunpckhpd")
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_U, AMPI_(get8), (const void *p, size_t i),
+                 "vpmovzxbd {%1, %0|%0, %1}", "=v",
+                 "m"(*(const AMPI_(quarter) *)(const void *)((const char *)p + i)))
+AMPI_STORE(AMPI_V, around, "vmovntps", whole, 4)
+AMPI_STORE(AMPI_(shorts), around16, "vmovntdq", half, 2)
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(sqrt), (AMPI_V a), "vsqrtps {%1, %0|%0, %1}", "=v",
+                 "v"(a))
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_U, AMPI_(from_16), (AMPI_(shorts) a),
+                 "vpmovzxwd {%1, %0|%0, %1}", "=v", "v"(a))
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(from_f16), (AMPI_(shorts) a),
+                 "vcvtph2ps {%1, %0|%0, %1}", "=v", "v"(a))
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_(shorts), AMPI_(f16), (AMPI_V a),
+                 "vcvtps2ph {$0, %1, %0|%0, %1, 0}", "=v", "v"(a))
+#if defined(__clang__)
+AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) {
+    _Pragma("clang fp contract(on)") return a * b + c;
+}
+#elif AMPI_W == 8
+#define ampi_fma_avx2 __builtin_ia32_vfmaddps256
+#else
+AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) {
+    return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4); /* all; as rounding is set */
+}
+#endif
+/* Before SSE code runs again, ours or the host's: it would crawl beside dirty upper halves. */
+AMPI_HERE void AMPI_(done)(void) { __builtin_ia32_vzeroupper(); }
+
+#endif
+
+#if AMPI_W == 8 /* AVX2, F16C and FMA */
+
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(even), (AMPI_V a, AMPI_V b), /* lanes of 128 bits */
+                 "vperm2f128 {$0x20, %2, %1, %0|%0, %1, %2, 0x20}", "=x", "x"(a), "x"(b))
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(odd), (AMPI_V a, AMPI_V b),
+                 "vperm2f128 {$0x31, %2, %1, %0|%0, %1, %2, 0x31}", "=x", "x"(a), "x"(b))
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_U, AMPI_(blend), (AMPI_U mask, AMPI_U x, AMPI_U y),
+                 "vblendvps {%1, %2, %3, %0|%0, %3, %2, %1}", "=x", "x"(mask), "x"(x), "x"(y))
+AMPI_HERE AMPI_U AMPI_(choose)(AMPI_U a, AMPI_U b, AMPI_U x, AMPI_U y) {
+    return AMPI_(blend)(AMPI_(above)(a, b), x, y);
+}
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_(shorts), AMPI_(lower16), (AMPI_U a), /* of words below 2^16 */
+                 "vextracti128 {$1, %1, %0|%0, %1, 1}\n\tvpackusdw {%0, %x1, %0|%0, %x1, %0}",
+                 "=&x", "x"(a))
+AMPI_TWO(AMPI_(shorts), bytes, "vpackuswb")
+AMPI_STORE(AMPI_(shorts), put_quarter, "vmovq", quarter, 1)
+AMPI_HERE void AMPI_(put8)(void *p, size_t i, AMPI_U u) {
+    const AMPI_(shorts) h = AMPI_(lower16)(u & 255);
+    AMPI_(put_quarter)(p, i, AMPI_(bytes)(h, h));
+}
+AMPI_HERE AMPI_ALWAYS uint32_t AMPI_(largest16)(AMPI_U u) {
+    AMPI_U   t;
+    uint32_t r;
+    __asm__("vextracti128 {$1, %2, %x1|%x1, %2, 1}\n\t"
+            "vpmaxuw {%x2, %x1, %x1|%x1, %x1, %x2}\n\t"
+            "vpshufd {$0x4e, %x1, %x2|%x2, %x1, 0x4e}\n\t"
+            "vpmaxuw {%x2, %x1, %x1|%x1, %x1, %x2}\n\t"
+            "vpshufd {$0xb1, %x1, %x2|%x2, %x1, 0xb1}\n\t"
+            "vpmaxuw {%x2, %x1, %x1|%x1, %x1, %x2}\n\t"
+            "vmovd {%x1, %0|%0, %x1}"
+            : "=r"(r), "=&x"(t), "+x"(u));
+    return r;
+}
+AMPI_HERE AMPI_U AMPI_(few)(size_t n) { /* the first n, if n < 8 */
+    const AMPI_U zero = {0};
+    return AMPI_(above)((uint32_t)n + zero, AMPI_(count)(0));
+}
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(get_masked), (const void *p, AMPI_U mask),
+                 "vmaskmovps {%1, %2, %0|%0, %2, %1}", "=x", "m"(*(const AMPI_(whole) *)p),
+                 "x"(mask))
+AMPI_HERE void AMPI_(put_masked)(void *p, AMPI_U mask, AMPI_V x) {
+    __asm__("vmaskmovps {%2, %1, %0|%0, %1, %2}" : "+m"(*(AMPI_(whole) *)p) : "x"(mask), "x"(x));
+}
+
+#elif AMPI_W == 16 /* AVX-512 F, BW and VL */
+
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(even), (AMPI_V a, AMPI_V b), /* lanes of 128 bits */
+                 "vshuff32x4 {$0x88, %2, %1, %0|%0, %1, %2, 0x88}", "=v", "v"(a), "v"(b))
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(odd), (AMPI_V a, AMPI_V b),
+                 "vshuff32x4 {$0xdd, %2, %1, %0|%0, %1, %2, 0xdd}", "=v", "v"(a), "v"(b))
+AMPI_INSTRUCTION(AMPI_HERE, uint16_t, AMPI_(mask_above), (AMPI_U a, AMPI_U b),
+                 "vpcmpgtd {%2, %1, %0|%0, %1, %2}", "=Yk", "v"(a), "v"(b))
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_U, AMPI_(blend), (uint16_t mask, AMPI_U x, AMPI_U y),
+                 "vpblendmd {%2, %3, %0%{%1%}|%0%{%1%}, %3, %2}", "=v", "Yk"(mask), "v"(x), "v"(y))
+AMPI_HERE AMPI_U AMPI_(choose)(AMPI_U a, AMPI_U b, AMPI_U x, AMPI_U y) {
+    return AMPI_(blend)(AMPI_(mask_above)(a, b), x, y);
+}
+AMPI_INSTRUCTION(AMPI_HERE, uint16_t, AMPI_(mask_zeros), (AMPI_U a),
+                 "vptestnmd {%1, %1, %0|%0, %1, %1}", "=Yk", "v"(a))
+AMPI_INSTRUCTION(AMPI_HERE, uint32_t, AMPI_(mask_zeros16), (AMPI_U a),
+                 "vptestnmw {%1, %1, %0|%0, %1, %1}", "=Yk", "v"(a))
+AMPI_HERE uint64_t AMPI_(zeros)(uint64_t n, AMPI_U a) {
+    return n + (uint64_t)__builtin_popcount(AMPI_(mask_zeros)(a));
+}
+AMPI_HERE uint64_t AMPI_(zeros16)(uint64_t n, AMPI_U a) {
+    return n + (uint64_t)__builtin_popcount(AMPI_(mask_zeros16)(a));
+}
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_(shorts), AMPI_(lower16), (AMPI_U a), "vpmovdw {%1, %0|%0, %1}",
+                 "=v", "v"(a))
+AMPI_STORE(AMPI_U, put8, "vpmovdb", quarter, 1)
+AMPI_HERE AMPI_ALWAYS uint32_t AMPI_(largest16)(AMPI_U u) {
+    ampi_words_avx2 r;
+    __asm__("vextracti64x4 {$1, %1, %0|%0, %1, 1}\n\tvpmaxuw {%t1, %0, %0|%0, %0, %t1}"
+            : "=&v"(r) : "v"(u));
+    return ampi_largest16_avx2(r);
+}
+
+/* The first n elements, if n < 16. */
+AMPI_HERE uint16_t AMPI_(mask)(size_t n) { return (uint16_t)((1u << (n < 16 ? n : 16)) - 1u); }
+#define AMPI_LOAD_FEW(V, name, op, T)                                                          \
+    AMPI_INSTRUCTION(AMPI_HERE, V, AMPI_(name), (const void *p, size_t n),                     \
+                     op " {%1, %0%{%2%}%{z%}|%0%{%2%}%{z%}, %1}", "=v",                        \
+                     "m"(*(const AMPI_(T) *)p), "Yk"(AMPI_(mask)(n)))
+#define AMPI_STORE_FEW(V, name, op, T)                                                         \
+    AMPI_HERE void AMPI_(name)(void *p, size_t n, V x) {                                       \
+        __asm__(op " {%1, %0%{%2%}|%0%{%2%}, %1}" : "+m"(*(AMPI_(T) *)p)                       \
+                : "v"(x), "Yk"(AMPI_(mask)(n)));                                               \
+    }
+AMPI_LOAD_FEW(AMPI_V, few_f32, "vmovups", whole)
+AMPI_LOAD_FEW(AMPI_(shorts), few_shorts, "vmovdqu16", half)
+AMPI_STORE_FEW(AMPI_V, put_few_f32, "vmovups", whole)
+AMPI_STORE_FEW(AMPI_(shorts), put_few_16, "vmovdqu16", half)
+
+#elif AMPI_W == 4 /* NEON of AArch64 */
+
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(sqrt), (AMPI_V a), "fsqrt %0.4s, %1.4s", "=w", "w"(a))
+AMPI_HERE void   AMPI_(done)(void) {}
+AMPI_HERE AMPI_U AMPI_(choose)(AMPI_U a, AMPI_U b, AMPI_U x, AMPI_U y) {
+    return vbslq_u32(vcgtq_u32(a, b), x, y);
+}
+AMPI_HERE AMPI_U AMPI_(least)(AMPI_U a, AMPI_U b) { return vminq_u32(a, b); }
+AMPI_HERE AMPI_U AMPI_(most)(AMPI_U a, AMPI_U b) { return vmaxq_u32(a, b); }
+AMPI_HERE AMPI_U AMPI_(most16)(AMPI_U a, AMPI_U b) {
+    return (AMPI_U)vmaxq_u16((uint16x8_t)a, (uint16x8_t)b);
+}
+AMPI_HERE AMPI_U AMPI_(from_16)(AMPI_(shorts) h) { return vmovl_u16(h); }
+AMPI_HERE AMPI_V AMPI_(from_f16)(AMPI_(shorts) h) { return vcvt_f32_f16((float16x4_t)h); }
+AMPI_HERE AMPI_U AMPI_(get8)(const void *base, size_t i) {
+    const uint64_t four = ampi_load_u32((const uint8_t *)base + i, 0);
+    return vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(four))));
+}
+AMPI_HERE AMPI_(shorts) AMPI_(f16)(AMPI_V x) { return (AMPI_(shorts))vcvt_f16_f32(x); }
+AMPI_HERE AMPI_(shorts) AMPI_(lower16)(AMPI_U u) { return vmovn_u32(u); }
+AMPI_HERE void AMPI_(put8)(void *base, size_t i, AMPI_U u) {
+    const uint16x4_t h = vmovn_u32(u);
+    const uint8x8_t  b = vmovn_u16(vcombine_u16(h, h));
+    ampi_store_u32((uint8_t *)base + i, 0, vget_lane_u32(vreinterpret_u32_u8(b), 0));
+}
+AMPI_HERE uint32_t AMPI_(largest16)(AMPI_U u) {
+    const uint16x8_t h = vreinterpretq_u16_u32(u);
+    return (uint32_t)vmaxvq_u16(vuzp2q_u16(h, h)) << 16 | vmaxvq_u16(vuzp1q_u16(h, h));
+}
+AMPI_HERE void AMPI_(around)(void *p, size_t i, AMPI_V x) { memcpy((float *)p + i, &x, sizeof x); }
+AMPI_HERE void AMPI_(around16)(void *p, size_t i, AMPI_(shorts) h) {
+    memcpy((uint16_t *)p + i, &h, sizeof h);
+}
+AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) { return vfmaq_f32(c, a, b); }
+AMPI_HERE AMPI_V AMPI_(low)(AMPI_V a, AMPI_V b) { return vzip1q_f32(a, b); }
+AMPI_HERE AMPI_V AMPI_(high)(AMPI_V a, AMPI_V b) { return vzip2q_f32(a, b); }
+AMPI_HERE AMPI_V AMPI_(low2)(AMPI_V a, AMPI_V b) {
+    return vcombine_f32(vget_low_f32(a), vget_low_f32(b));
+}
+AMPI_HERE AMPI_V AMPI_(high2)(AMPI_V a, AMPI_V b) {
+    return vcombine_f32(vget_high_f32(a), vget_high_f32(b));
+}
+#endif
+
+#endif /* AMPI_V */
 
 /* ---------------------------------------------------------------- >>core  formulas
    Read once for plain C and, by the file itself, once for each tier, for vectors AMPI_V of AMPI_W
    floats and AMPI_U of as many 32-bit words: functions whose names end in the tier's. They are made
-   of operators, which words and vectors have, and of what a tier defines itself: sqrt; of numbers
-   below 2^31 above (all ones where a > b), choose (there x, else y), most and least; get16 and get8
-   (words from memory), put16 and put8 (their lower bits), get_f16 and put_f16; most16, zeros and
-   zeros16, which add the zeros among a vector's words or halves to an AMPI_N, fewer than 2^16. */
+   of operators, which words and vectors have, and of >>core vectors: sqrt; of numbers below 2^31
+   above (all ones where a > b), choose (there x, else y), most and least; get16 and get8 (words
+   from memory), put16 and put8 (their lower bits), f16 and from_f16; most16; zeros and zeros16,
+   which add the zeros among a vector's words or halves to an AMPI_N, fewer than 2^16. */
 
 #if defined(AMPI_W) && defined(AMPI_U)
 
@@ -2484,8 +2712,6 @@ AMPI_STRICT_END
 AMPI_STATIC_ASSERT(AMPI_(another_version_of_amp_h_see_AMP_FILE_and_AMP_NO_VECTORS),
                    AMPI_VERSION == AMP_VERSION_MAJOR * 10000 + AMP_VERSION_MINOR * 100 +
                                        AMP_VERSION_PATCH);
-
-AMPI_STRICT_BEGIN
 
 AMPI_IN AMPI_U AMPI_(size)(AMPI_U u) { return u & 0x7fffffffu; }
 
@@ -2511,14 +2737,12 @@ AMPI_HERE AMPI_U AMPI_(bits)(AMPI_V x) {
 AMPI_HERE AMPI_V AMPI_(from_bits)(AMPI_U u) { return (AMPI_V)u; }
 
 AMPI_HERE AMPI_V AMPI_(get)(const void *base, size_t i) {
-    AMPI_V x;
-    memcpy(&x, (const char *)base + 4 * i, sizeof x);
-    return x;
+    return *(const AMPI_(at) *)((const char *)base + 4 * i);
 }
 AMPI_HERE void AMPI_(put)(void *base, size_t i, AMPI_V x) {
-    memcpy((char *)base + 4 * i, &x, sizeof x);
+    *(AMPI_(at) *)((char *)base + 4 * i) = x;
 }
-AMPI_HERE void AMPI_(put_words)(void *base, AMPI_U u) { memcpy(base, &u, sizeof u); }
+AMPI_HERE void AMPI_(put_words)(void *base, AMPI_U u) { *(AMPI_(at) *)base = (AMPI_V)u; }
 
 /* To bf16, in the upper half; the lower is rest. */
 AMPI_HERE AMPI_U AMPI_(bf16)(AMPI_U u) {
@@ -2526,15 +2750,31 @@ AMPI_HERE AMPI_U AMPI_(bf16)(AMPI_U u) {
     return AMPI_(choose)(AMPI_(size)(u), AMPI_(u32)(AMPI_F32_INF), u | 0x400000u, near);
 }
 
+/* Of so many elements of a type. */
+AMPI_HERE AMPI_(shorts) AMPI_(narrowed)(AMPI_V x, amp_dtype type) {
+    if (type == AMP_F16) return AMPI_(f16)(x);
+    return AMPI_(lower16)(AMPI_(bf16)(AMPI_(bits)(x)) >> 16);
+}
+AMPI_HERE AMPI_(shorts) AMPI_(get_shorts)(const void *base, size_t i) {
+    return *(const AMPI_(at16) *)((const char *)base + 2 * i);
+}
+AMPI_HERE void AMPI_(put_shorts)(void *base, size_t i, AMPI_(shorts) h) {
+    *(AMPI_(at16) *)((char *)base + 2 * i) = h;
+}
+AMPI_HERE void AMPI_(put16)(void *base, size_t i, AMPI_U u) {
+    AMPI_(put_shorts)(base, i, AMPI_(lower16)(AMPI_W == 8 ? u & 0xffffu : u));
+}
+AMPI_HERE AMPI_U AMPI_(get16)(const void *base, size_t i) {
+    return AMPI_(from_16)(AMPI_(get_shorts)(base, i));
+}
 AMPI_HERE AMPI_V AMPI_(get_as)(const void *base, amp_dtype type, size_t i) {
     if (type == AMP_F32) return AMPI_(get)(base, i);
-    if (type == AMP_F16) return AMPI_(get_f16)(base, i);
+    if (type == AMP_F16) return AMPI_(from_f16)(AMPI_(get_shorts)(base, i));
     return AMPI_(from_bits)(AMPI_(get16)(base, i) << 16);
 }
 AMPI_HERE void AMPI_(put_as)(void *base, amp_dtype type, size_t i, AMPI_V x) {
     if (type == AMP_F32) AMPI_(put)(base, i, x);
-    else if (type == AMP_F16) AMPI_(put_f16)(base, i, x);
-    else AMPI_(put16)(base, i, AMPI_(bf16)(AMPI_(bits)(x)) >> 16);
+    else AMPI_(put_shorts)(base, i, AMPI_(narrowed)(x, type));
 }
 
 AMPI_HERE AMPI_V AMPI_(unscaled)(const void *grad, amp_dtype type, size_t i, AMPI_V factor) {
@@ -2813,9 +3053,10 @@ AMPI_FN uint32_t ampi_unfiled(uint32_t u, uint32_t *low, int master, int f16) {
 }
 
 #undef AMPI_W
-#endif
 
 AMPI_STRICT_END
+
+#endif
 
 #endif /* AMPI_U */
 
@@ -2846,7 +3087,6 @@ AMPI_STRICT_END
 #endif
 #if AMPI_VECTORS && defined(__x86_64__)
 #define AMPI_X86 1
-#include <immintrin.h> /* AVX2, F16C, AVX-512 */
 #else
 #define AMPI_X86 0
 #endif
@@ -3166,7 +3406,7 @@ AMPI_COLD_END
 enum {
     AMPI_PIECE  = 1024,   /* arrays are taken in pieces that stay in the first-level cache  */
     AMPI_STREAM = 1 << 22, /* casts of this many elements and more write around the cache   */
-    AMPI_WHOLE  = 32      /* tiers take multiples of this; what is left over, plain C       */
+    AMPI_WHOLE  = 32      /* tiers take multiples of this; plain C what is left over        */
 };
 
 /* The arrays of a fused step on one tensor, as they are stored. */
@@ -3182,9 +3422,9 @@ typedef struct ampi_arrays {
     ampi_seeds  key;
 } ampi_arrays;
 
-/* Elements i to end of arrays, end - i a multiple of AMPI_WHOLE. */
+/* Elements i to end of arrays. */
 typedef struct ampi_loops {
-    /* 16 bits to fp32 and back; stream: dst + i is aligned to 64 bytes, write around the cache */
+    /* 16 bits to fp32 and back; stream: write around the cache */
     void (*widen)(void *dst, const void *src, amp_dtype src_type, size_t i, size_t end, int stream);
     void (*narrow)(void *dst, amp_dtype dst_type, const void *src, size_t i, size_t end,
                    int stream);
@@ -3204,10 +3444,11 @@ typedef struct ampi_tier {
     uint32_t    needs; /* of ampi_cpu_features     */
     uint32_t    best;  /* and unless asked by name */
     const ampi_loops         *loops;
-    const struct ampi_engine *engine; /* of products */
+    const struct ampi_engine *engine, *pairs; /* of products, and of 16 bits in pairs, or NULL */
 } ampi_tier;
 
-static const ampi_tier *ampi_tier_now(void); /* >>impl tiers */
+static const ampi_tier  *ampi_tier_now(void); /* >>impl tiers */
+static const ampi_loops *ampi_loops_now(void) { return ampi_tier_now()->loops; }
 
 static size_t ampi_min(size_t a, size_t b) { return a < b ? a : b; }
 static size_t ampi_max(size_t a, size_t b) { return a > b ? a : b; }
@@ -3222,10 +3463,10 @@ static void *ampi_to(void *base, amp_dtype type, size_t i) {
     return base ? (char *)base + i * (type == AMP_F32 ? 4u : 2u) : NULL;
 }
 
-/* Elements in front of the first aligned one; 0 if none is. Vectors that straddle cache lines are
+/* Elements in front of the first in a new cache line; 0 if none is. Vectors that straddle lines are
    slow, and writes around the cache must be aligned. */
-AMPI_FN size_t ampi_head(const void *p, size_t size, size_t alignment, size_t n) {
-    const size_t head = (size_t)((alignment - (uintptr_t)p % alignment) % alignment);
+AMPI_FN size_t ampi_head(const void *p, size_t size, size_t n) {
+    const size_t head = (size_t)((64 - (uintptr_t)p % 64) % 64);
     if (head % size != 0) return 0;
     return head / size < n ? head / size : n;
 }
@@ -3299,7 +3540,7 @@ AMPI_FN void     ampi_put_words(void *base, uint32_t u) {
 AMPI_FN uint32_t ampi_count(uint32_t u) { return u; }
 AMPI_HOST void   ampi_fence(void) { /* behind writes around the cache */
 #if AMPI_X86
-    _mm_sfence();
+    __asm__ __volatile__("sfence" : : : "memory");
 #endif
 }
 AMPI_FN uint32_t ampi_largest16(uint32_t u) { return u; }
@@ -3309,13 +3550,42 @@ AMPI_FN uint32_t ampi_largest16(uint32_t u) { return u; }
 #define AMPI_LOOP static AMPI_NOINLINE
 #define AMPI_W    1
 
+AMPI_LOOP void ampi_widen(void *dst, const void *src, amp_dtype type, size_t i, size_t end,
+                          int stream) {
+    (void)stream;
+    if (type == AMP_F16)
+        for (; i < end; i++) ampi_store_u32(dst, i, ampi_f32_from_f16(ampi_load_u16(src, i)));
+    for (; i < end; i++) ampi_store_u32(dst, i, ampi_f32_from_bf16(ampi_load_u16(src, i)));
+}
+
+AMPI_LOOP void ampi_narrow(void *dst, amp_dtype type, const void *src, size_t i, size_t end,
+                           int stream) {
+    (void)stream;
+    if (type == AMP_F16)
+        for (; i < end; i++) ampi_store_u16(dst, i, ampi_f16_from_f32(ampi_load_u32(src, i)));
+    for (; i < end; i++) ampi_store_u16(dst, i, ampi_bf16_from_f32(ampi_load_u32(src, i)));
+}
+
+AMPI_LOOP uint32_t ampi_check(const void *x, amp_dtype type, size_t i, size_t end, float *lanes,
+                              size_t *zeros) {
+    uint32_t max  = 0;
+    size_t   none = 0;
+    for (; i < end; i++) {
+        const uint32_t a = ampi_load(x, type, i) & 0x7fffffffu;
+        const float    t = ampi_f32_from_bits(a);
+        max              = a > max ? a : max;
+        none += a == 0;
+        if (lanes) lanes[i % AMPI_LANES] = ampi_add(lanes[i % AMPI_LANES], ampi_mul(t, t));
+    }
+    *zeros += none;
+    return max;
+}
+
 #endif /* AMP_IMPLEMENTATION_INCLUDED */
 
 /* Loops of a tier over vectors (>>core formulas). */
 
 #if defined(AMPI_W) && defined(AMPI_U)
-
-AMPI_STRICT_BEGIN
 
 AMPI_STATIC_ASSERT(AMPI_(vectors_fit_lanes_groups_and_blocks),
                    AMPI_LANES % AMPI_W == 0 && AMPI_GROUP % AMPI_W == 0 &&
@@ -3332,52 +3602,81 @@ AMPI_LOOP float AMPI_(fold)(float *lanes) {
     return lanes[0];
 }
 
+/* Where what fills vectors ends; the rest is for plain C. */
+AMPI_IN size_t AMPI_(last)(size_t i, size_t end) {
+    return AMPI_W > 1 ? end - (end - i) % AMPI_WHOLE : end;
+}
+
 AMPI_LOOP void AMPI_(unscale_from)(void *dst, const void *grad, amp_dtype type, size_t i,
                                    size_t end, float factor) {
-    const AMPI_V f = AMPI_(splat)(factor);
-    for (; i < end; i += AMPI_W) AMPI_(put)(dst, i, AMPI_(unscaled)(grad, type, i, f));
+    const AMPI_V f    = AMPI_(splat)(factor);
+    const size_t last = AMPI_(last)(i, end);
+    for (; i < last; i += AMPI_W) AMPI_(put)(dst, i, AMPI_(unscaled)(grad, type, i, f));
     AMPI_(done)();
+    if (i < end) ampi_unscale_from(dst, grad, type, i, end, factor);
 }
 
 AMPI_LOOP void AMPI_(accumulate_from)(void *sums, const void *x, amp_dtype type, size_t i,
                                       size_t end) {
-    const AMPI_V one = AMPI_(splat)(1.0f);
-    for (; i < end; i += AMPI_W)
+    const AMPI_V one  = AMPI_(splat)(1.0f);
+    const size_t last = AMPI_(last)(i, end);
+    for (; i < last; i += AMPI_W)
         AMPI_(put)(sums, i, AMPI_(add)(AMPI_(get)(sums, i), AMPI_(unscaled)(x, type, i, one)));
     AMPI_(done)();
+    if (i < end) ampi_accumulate_from(sums, x, type, i, end);
 }
 
 #if AMPI_W > 1
 
+/* Casts align what they write around the cache, or else what they read or write most of. */
+AMPI_IN size_t AMPI_(widen_from)(void *dst, const void *src, const amp_dtype type, size_t i,
+                                 size_t last, int around) {
+    size_t k;
+    for (; i < last; i += AMPI_WHOLE)
+        AMPI_UNROLL for (k = i; k < i + AMPI_WHOLE; k += AMPI_W) {
+            const AMPI_V x = AMPI_(get_as)(src, type, k);
+            if (around) AMPI_(around)(dst, k, x);
+            else AMPI_(put)(dst, k, x);
+        }
+    return i;
+}
 AMPI_LOOP void AMPI_(widen)(void *dst, const void *src, amp_dtype type, size_t i, size_t end,
                             int stream) {
-    for (; i < end; i += AMPI_W) {
-        const AMPI_V x = AMPI_(get_as)(src, type, i);
-        if (stream) AMPI_(around)(ampi_to(dst, AMP_F32, i), (AMPI_U)x);
-        else AMPI_(put)(dst, i, x);
-    }
-    if (stream) ampi_fence();
+    const int    around = stream && (uintptr_t)dst % 4 == 0;
+    const size_t head   = i + ampi_head(ampi_at(dst, AMP_F32, i), 4, end - i);
+    const size_t last   = AMPI_(last)(head, end);
+    ampi_widen(dst, src, type, i, head, 0);
+    i = type == AMP_F16 ? AMPI_(widen_from)(dst, src, AMP_F16, head, last, around)
+                        : AMPI_(widen_from)(dst, src, AMP_BF16, head, last, around);
+    if (around) ampi_fence();
     AMPI_(done)();
+    ampi_widen(dst, src, type, i, end, 0);
 }
 
-AMPI_HERE AMPI_U AMPI_(halves)(AMPI_V x, AMPI_V y, amp_dtype type) {
-    if (type == AMP_F16) return AMPI_(f16)(x, y);
-    return AMPI_(uppers)(AMPI_(bf16)(AMPI_(bits)(x)), AMPI_(bf16)(AMPI_(bits)(y)));
-}
-AMPI_IN void AMPI_(narrow_to)(void *dst, const amp_dtype type, const void *src, size_t i,
-                              size_t end, int stream) {
-    for (; i < end; i += 2 * AMPI_W) {
-        const AMPI_U h = AMPI_(halves)(AMPI_(get)(src, i), AMPI_(get)(src, i + AMPI_W), type);
-        if (stream) AMPI_(around)(ampi_to(dst, type, i), h);
-        else AMPI_(put_words)(ampi_to(dst, type, i), h);
-    }
-    if (stream) ampi_fence();
-    AMPI_(done)();
+AMPI_IN size_t AMPI_(narrow_to)(void *dst, const amp_dtype type, const void *src, size_t i,
+                                size_t last, int around) {
+    size_t k;
+    for (; i < last; i += AMPI_WHOLE)
+        AMPI_UNROLL for (k = i; k < i + AMPI_WHOLE; k += AMPI_W) {
+            const AMPI_(shorts) h = AMPI_(narrowed)(AMPI_(get)(src, k), type);
+            if (around) AMPI_(around16)(dst, k, h);
+            else AMPI_(put_shorts)(dst, k, h);
+        }
+    return i;
 }
 AMPI_LOOP void AMPI_(narrow)(void *dst, amp_dtype type, const void *src, size_t i, size_t end,
                              int stream) {
-    if (type == AMP_F16) AMPI_(narrow_to)(dst, AMP_F16, src, i, end, stream);
-    else AMPI_(narrow_to)(dst, AMP_BF16, src, i, end, stream);
+    const int    around = stream && (uintptr_t)dst % 2 == 0;
+    const size_t n      = end - i;
+    const size_t head   = i + (around ? ampi_head(ampi_at(dst, type, i), 2, n)
+                                      : ampi_head(ampi_at(src, AMP_F32, i), 4, n));
+    const size_t last   = AMPI_(last)(head, end);
+    ampi_narrow(dst, type, src, i, head, 0);
+    i = type == AMP_F16 ? AMPI_(narrow_to)(dst, AMP_F16, src, head, last, around)
+                        : AMPI_(narrow_to)(dst, AMP_BF16, src, head, last, around);
+    if (around) ampi_fence();
+    AMPI_(done)();
+    ampi_narrow(dst, type, src, i, end, 0);
 }
 
 /* Magnitudes and zeros of 16 bits are found two in a word, without converting. */
@@ -3388,13 +3687,12 @@ AMPI_HERE void AMPI_(add_squares)(float *lane, AMPI_V x) {
 AMPI_LOOP uint32_t AMPI_(check)(const void *x, amp_dtype type, size_t i, size_t end, float *lanes,
                                 size_t *zeros) {
     AMPI_U   max = AMPI_(u32)(0);
-    AMPI_N   none;
-    uint16_t m[2 * AMPI_W], z[2 * AMPI_W];
-    uint32_t largest = 0;
-    size_t   k;
-    memset(&none, 0, sizeof none);
+    AMPI_N   none = {0};
+    uint16_t m[2 * AMPI_W];
+    size_t   last = AMPI_(last)(i, end), k;
+    uint32_t largest;
     if (type == AMP_F32)
-        for (; i < end; i += AMPI_W) {
+        for (; i < last; i += AMPI_W) {
             const AMPI_V f = AMPI_(get)(x, i);
             const AMPI_U a = AMPI_(size)(AMPI_(bits)(f));
             max  = AMPI_(most)(max, a);
@@ -3403,7 +3701,7 @@ AMPI_LOOP uint32_t AMPI_(check)(const void *x, amp_dtype type, size_t i, size_t 
             if (lanes) AMPI_(add_squares)(lanes + i % AMPI_LANES, f);
         }
     else
-        for (; i < end; i += 2 * AMPI_W) {
+        for (; i < last; i += 2 * AMPI_W) {
             const void  *at = ampi_at(x, type, i);
             const AMPI_U a  = AMPI_(bits)(AMPI_(get)(at, 0)) & 0x7fff7fffu;
             max  = AMPI_(most16)(max, a);
@@ -3415,14 +3713,14 @@ AMPI_LOOP uint32_t AMPI_(check)(const void *x, amp_dtype type, size_t i, size_t 
                 AMPI_(add_squares)(lane + AMPI_W, AMPI_(get_as)(at, type, AMPI_W));
             }
         }
-    memcpy(m, &max, sizeof m);
-    memcpy(z, &none, sizeof none); /* in a chunk, less than 2^16 */
+    AMPI_(put_words)(m, max);
     AMPI_(done)();
+    largest = ampi_check(x, type, i, end, lanes, zeros);
     for (k = 0; k < (type == AMP_F32 ? AMPI_W : 2 * AMPI_W); k++) {
         const uint32_t one = ampi_load(m, type, k);
         largest            = one > largest ? one : largest;
     }
-    for (k = 0; k < sizeof none / 2; k++) *zeros += z[k];
+    *zeros += (size_t)AMPI_(count_zeros)(none);
     return largest;
 }
 
@@ -3643,6 +3941,7 @@ AMPI_IN void AMPI_(recode)(ampi_step_block *b, uint16_t *drawn, int put) {
 #endif
 
 AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
+    const size_t    last  = AMPI_(last)(i, end);
     const int       wide  = !AMPI_STORAGE || x->master.format == AMP_FORMAT_F32;
     const int       coded = AMPI_STORAGE && x->moment[0].scale, has_v = x->moment[1].data != NULL;
     AMPI_V          room[3][AMPI_BLOCK / AMPI_W];
@@ -3651,9 +3950,9 @@ AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
     b.p_random = b.m_random = b.v_random = NULL;
     b.x = *x;
     ampi_forward_all(&b.x, i);
-    for (; i < end; i += b.n, ampi_forward_all(&b.x, b.n)) {
-        b.more = AMPI_W > 1 && end - i > AMPI_SOON ? end - i - AMPI_SOON : 0;
-        b.n    = wide ? end - i : ampi_min(end - i, AMPI_BLOCK);
+    for (; i < last; i += b.n, ampi_forward_all(&b.x, b.n)) {
+        b.more = AMPI_W > 1 && last - i > AMPI_SOON ? last - i - AMPI_SOON : 0;
+        b.n    = wide ? last - i : ampi_min(last - i, AMPI_BLOCK);
         b.p    = wide ? b.x.master.data : room[0];
         b.m    = coded ? room[1] : b.x.moment[0].data;
         b.v    = coded && has_v ? room[2] : b.x.moment[1].data;
@@ -3661,92 +3960,13 @@ AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
         AMPI_(formula_on)(&b);
         AMPI_(recode)(&b, drawn, 1);
     }
+    if (i < end) ampi_step_from(x, i, end);
 }
-
-AMPI_STRICT_END
 
 #endif /* AMPI_U */
 
 #if defined(AMPI_W) && AMPI_W == 1 /* >>impl goes on */
 #undef AMPI_W
-
-static void ampi_widen(void *dst, const void *src, amp_dtype type, size_t i, size_t end,
-                       int stream) {
-    (void)stream;
-    if (type == AMP_F16)
-        for (; i < end; i++) ampi_store_u32(dst, i, ampi_f32_from_f16(ampi_load_u16(src, i)));
-    for (; i < end; i++) ampi_store_u32(dst, i, ampi_f32_from_bf16(ampi_load_u16(src, i)));
-}
-
-static void ampi_narrow(void *dst, amp_dtype type, const void *src, size_t i, size_t end,
-                        int stream) {
-    (void)stream;
-    if (type == AMP_F16)
-        for (; i < end; i++) ampi_store_u16(dst, i, ampi_f16_from_f32(ampi_load_u32(src, i)));
-    for (; i < end; i++) ampi_store_u16(dst, i, ampi_bf16_from_f32(ampi_load_u32(src, i)));
-}
-
-static uint32_t ampi_check(const void *x, amp_dtype type, size_t i, size_t end, float *lanes,
-                           size_t *zeros) {
-    uint32_t max  = 0;
-    size_t   none = 0;
-    for (; i < end; i++) {
-        const uint32_t a = ampi_load(x, type, i) & 0x7fffffffu;
-        const float    t = ampi_f32_from_bits(a);
-        max              = a > max ? a : max;
-        none += a == 0;
-        if (lanes) lanes[i % AMPI_LANES] = ampi_add(lanes[i % AMPI_LANES], ampi_mul(t, t));
-    }
-    *zeros += none;
-    return max;
-}
-
-/* Those on n elements: what fills vectors by the tier in use, the rest in plain C. Casts align what
-   they write around the cache, or else what they read or write most of. */
-static size_t ampi_whole(size_t i, size_t n) { return n - (n - i) % AMPI_WHOLE; }
-
-static void ampi_widen_array(void *dst, const void *src, amp_dtype type, size_t n, int stream) {
-    const size_t i = ampi_head(dst, 4, 64, n), end = ampi_whole(i, n);
-    ampi_widen(dst, src, type, 0, i, 0);
-    ampi_tier_now()->loops->widen(dst, src, type, i, end, stream && (uintptr_t)dst % 4 == 0);
-    ampi_widen(dst, src, type, end, n, 0);
-}
-
-static void ampi_narrow_array(void *dst, amp_dtype type, const void *src, size_t n, int stream) {
-    const int    around = stream && (uintptr_t)dst % 2 == 0;
-    const size_t i = around ? ampi_head(dst, 2, 64, n) : ampi_head(src, 4, 64, n);
-    const size_t end = ampi_whole(i, n);
-    ampi_narrow(dst, type, src, 0, i, 0);
-    ampi_tier_now()->loops->narrow(dst, type, src, i, end, around);
-    ampi_narrow(dst, type, src, end, n, 0);
-}
-
-static uint32_t ampi_check_array(const void *x, amp_dtype type, size_t n, float *lanes,
-                                 size_t *zeros) {
-    const size_t   end = ampi_whole(0, n);
-    const uint32_t max = ampi_tier_now()->loops->check(x, type, 0, end, lanes, zeros);
-    const uint32_t rest = ampi_check(x, type, end, n, lanes, zeros);
-    return rest > max ? rest : max;
-}
-
-static void ampi_unscale_array(void *dst, const void *grad, amp_dtype type, size_t n,
-                               float factor) {
-    const size_t end = ampi_whole(0, n);
-    ampi_tier_now()->loops->unscale(dst, grad, type, 0, end, factor);
-    ampi_unscale_from(dst, grad, type, end, n, factor);
-}
-
-static void ampi_accumulate_array(void *sums, const void *x, amp_dtype type, size_t n) {
-    const size_t end = ampi_whole(0, n);
-    ampi_tier_now()->loops->accumulate(sums, x, type, 0, end);
-    ampi_accumulate_from(sums, x, type, end, n);
-}
-
-static void ampi_step_array(const ampi_arrays *x, size_t n) {
-    const size_t end = ampi_whole(0, n);
-    ampi_tier_now()->loops->step(x, 0, end);
-    ampi_step_from(x, end, n);
-}
 
 /* --------------------------------------------------------------- >>impl  numbers */
 
@@ -3779,14 +3999,14 @@ static void ampi_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype 
     if (dst_type == src_type) {
         if (n) memmove(dst, src, n * amp_dtype_size(src_type));
     } else if (src_type == AMP_F32) {
-        ampi_narrow_array(dst, dst_type, src, n, stream);
+        ampi_loops_now()->narrow(dst, dst_type, src, 0, n, stream);
     } else if (dst_type == AMP_F32) {
-        ampi_widen_array(dst, src, src_type, n, stream);
+        ampi_loops_now()->widen(dst, src, src_type, 0, n, stream);
     } else {
         for (i = 0; i < n; i += count) {
             count = ampi_min(n - i, AMPI_PIECE);
-            ampi_widen_array(buffer, ampi_at(src, src_type, i), src_type, count, 0);
-            ampi_narrow_array(ampi_to(dst, dst_type, i), dst_type, buffer, count, 0);
+            ampi_cast(buffer, AMP_F32, ampi_at(src, src_type, i), src_type, count);
+            ampi_cast(ampi_to(dst, dst_type, i), dst_type, buffer, AMP_F32, count);
         }
     }
 }
@@ -3824,7 +4044,7 @@ AMP_DEF bool amp_all_finite(const void *x, amp_dtype type, size_t n) {
     fp = ampi_fp_begin();
     for (i = 0; i < n && !ampi_nonfinite(max); i += count) {
         count = ampi_min(n - i, AMPI_CHUNK);
-        max   = ampi_check_array(ampi_at(x, type, i), type, count, NULL, &zeros);
+        max   = ampi_loops_now()->check(ampi_at(x, type, i), type, 0, count, NULL, &zeros);
     }
     ampi_fp_end(fp);
     return !ampi_nonfinite(max);
@@ -4037,16 +4257,16 @@ static AMPI_NOINLINE void ampi_scaler_pass(amp_scaler *s, void *dst, amp_dtype d
     for (i = 0; i < n; i += count) {
         const void *at = ampi_at(src, src_type, i);
         count = ampi_min(n - i, AMPI_PIECE);
-        max   = ampi_check_array(at, src_type, count, NULL, &zeros);
+        max   = ampi_loops_now()->check(at, src_type, 0, count, NULL, &zeros);
         if (ampi_nonfinite(max)) { /* the others still matter to law 5 */
             bad = 1;
             max = ampi_unscale_finite(narrow ? ampi_to(dst, dst_type, i) : NULL, at, src_type,
                                       count, inv);
         } else if (narrow) {
-            ampi_unscale_array(buffer, at, src_type, count, inv);
-            ampi_narrow_array(ampi_to(dst, dst_type, i), dst_type, buffer, count, 0);
+            ampi_loops_now()->unscale(buffer, at, src_type, 0, count, inv);
+            ampi_cast(ampi_to(dst, dst_type, i), dst_type, buffer, AMP_F32, count);
         }
-        if (wide) ampi_unscale_array(ampi_to(dst, AMP_F32, i), at, src_type, count, inv);
+        if (wide) ampi_loops_now()->unscale(ampi_to(dst, AMP_F32, i), at, src_type, 0, count, inv);
         if (max > largest) largest = max;
     }
     bad |= (uint32_t)ampi_product_overflows(s, largest, inv);
@@ -5211,21 +5431,21 @@ static double ampi_check_careful(const void *x, amp_dtype type, size_t n, float 
         }
     }
     ampi_store_u32(&stats->max_finite, 0, max);
-    return (double)ampi_tier_now()->loops->fold(lanes);
+    return (double)ampi_loops_now()->fold(lanes);
 }
 
 /* Statistics and sum of squares of a chunk, in the canonical order. */
 static AMPI_NOINLINE double ampi_check_chunk(const void *x, amp_dtype type, size_t n,
                                              amp_stats *stats) {
     float    room[AMPI_LANES + 16] = {0}, sum;
-    float   *lanes = room + ampi_head(room, sizeof *room, 64, 16);
+    float   *lanes = room + ampi_head(room, sizeof *room, 16);
     uint32_t max;
     size_t   zeros = 0;
     memset(stats, 0, sizeof *stats);
-    max          = ampi_check_array(x, type, n, lanes, &zeros);
+    max          = ampi_loops_now()->check(x, type, 0, n, lanes, &zeros);
     stats->zeros = zeros;
     ampi_store_u32(&stats->max_finite, 0, max);
-    sum = ampi_tier_now()->loops->fold(lanes);
+    sum = ampi_loops_now()->fold(lanes);
     if (ampi_nonfinite(max)) {
         sum = (float)ampi_check_careful(x, type, n, 1.0f, stats);
         max = ampi_load_u32(&stats->max_finite, 0);
@@ -5325,7 +5545,7 @@ static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t
     float           buffer[AMPI_PIECE];
     for (; i < end; i += n) {
         n = ampi_min(end - i, AMPI_PIECE);
-        ampi_unscale_array(buffer, slot->unscaled + i, AMP_F32, n, factor);
+        ampi_loops_now()->unscale(buffer, slot->unscaled + i, AMP_F32, 0, n, factor);
         ampi_cast(ampi_to(slot->grad, type, i), type, buffer, AMP_F32, n);
     }
 }
@@ -5355,7 +5575,7 @@ static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot 
         x.key = ampi_seeds_of(c->seed, (uint64_t)(slot - plan->slots), c->gate.step, at);
     ampi_forward_all(&x, i);
     x.grad = ampi_at(slot->grad, x.grad_type, from);
-    ampi_step_array(&x, here);
+    ampi_loops_now()->step(&x, 0, here);
     if (here < n) ampi_step_chunk(plan, slot, i + here, from + here, n - here);
 }
 
@@ -5371,8 +5591,9 @@ static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *s, ampi_job
                       ampi_at(s->master.data, AMP_F32, i), AMP_F32, n);
         break;
     case AMPI_JOB_UNSCALE:
-        ampi_unscale_array(ampi_to(s->unscaled, AMP_F32, i), ampi_at(s->grad, s->grad_type, i),
-                           s->grad_type, n, plan->control->gate.inv_scale);
+        ampi_loops_now()->unscale(ampi_to(s->unscaled, AMP_F32, i),
+                                  ampi_at(s->grad, s->grad_type, i), s->grad_type, 0, n,
+                                  plan->control->gate.inv_scale);
         break;
     }
 }
@@ -5426,13 +5647,13 @@ static AMPI_NOINLINE void ampi_sum_parts(float *sums, const void *parts, size_t 
     float  half[AMPI_LANES];
     size_t k;
     for (k = 0; k < count && run == count; k++)
-        ampi_accumulate_array(sums, ampi_at(parts, type, k * stride), type, n);
+        ampi_loops_now()->accumulate(sums, ampi_at(parts, type, k * stride), type, 0, n);
     if (run == count) return;
     memset(half, 0, sizeof half);
     count /= 2;
     ampi_sum_parts(sums, parts, stride, count, run, type, n);
     ampi_sum_parts(half, ampi_at(parts, type, count * stride), stride, count, run, type, n);
-    ampi_accumulate_array(sums, half, AMP_F32, n);
+    ampi_loops_now()->accumulate(sums, half, AMP_F32, 0, n);
 }
 
 static amp_result ampi_cpu_add(const amp_backend *self, float *sums, const void *parts,
@@ -6978,7 +7199,7 @@ static void ampi_gemm_each(ampi_task *w) {
 }
 
 static uint32_t *ampi_align(void *p) {
-    return (uint32_t *)(void *)((char *)p + ampi_head(p, 1, 64, 64));
+    return (uint32_t *)(void *)((char *)p + ampi_head(p, 1, 64));
 }
 
 static AMPI_NOINLINE void ampi_gemm_on_stack(ampi_task *w) {
@@ -7254,7 +7475,7 @@ AMP_DEF amp_result amp_linear(float *y, const float *x, const float *w, const fl
 static void ampi_add_rows(float *sums, const float *x, size_t rows, size_t cols) {
     const uint32_t fp = ampi_fp_begin();
     size_t         i;
-    for (i = 0; i < rows; i++) ampi_accumulate_array(sums, x + i * cols, AMP_F32, cols);
+    for (i = 0; i < rows; i++) ampi_loops_now()->accumulate(sums, x + i * cols, AMP_F32, 0, cols);
     ampi_fp_end(fp);
 }
 
@@ -7732,8 +7953,9 @@ static void ampi_sum_row(const ampi_slot *slot, const ampi_sparse *s, const uint
         float *sum = i == begin ? to : s->spare + i / AMPI_SEGMENT * n;
         ampi_cast(sum, AMP_F32, ampi_at(slot->values, type, places[i] * n), type, n);
         for (k = 1; k < AMPI_SEGMENT && i + k < s->given && keys[i + k] == key; k++)
-            ampi_accumulate_array(sum, ampi_at(slot->values, type, places[i + k] * n), type, n);
-        if (i != begin) ampi_accumulate_array(to, sum, AMP_F32, n);
+            ampi_loops_now()->accumulate(sum, ampi_at(slot->values, type, places[i + k] * n), type,
+                                         0, n);
+        if (i != begin) ampi_loops_now()->accumulate(to, sum, AMP_F32, 0, n);
     }
 }
 
@@ -8213,7 +8435,8 @@ static int ampi_bad_master(const amp_optimizer *opt) {
             n = ampi_min((size_t)slot->n - i, AMPI_PIECE);
             if (ampi_read_back(opt, piece, ampi_at(x, type, i), n * amp_dtype_size(type)) != AMP_OK)
                 return -1;
-            if (ampi_nonfinite(ampi_check_array(piece, type, n, NULL, &zeros))) return (int)t;
+            if (ampi_nonfinite(ampi_loops_now()->check(piece, type, 0, n, NULL, &zeros)))
+                return (int)t;
         }
     }
     return -1;
@@ -9479,8 +9702,6 @@ AMPI_HOST float ampi_round(float x, amp_dtype type) {
 AMPI_HOST float ampi_fma(float a, float b, float c) { return ampi_add(c, ampi_mul(a, b)); }
 AMPI_HOST void  ampi_transpose(float *v) { (void)v; }
 
-AMPI_STRICT_END
-
 #define AMPI_W 1
 #define AMPI_TIERS
 
@@ -9490,13 +9711,11 @@ AMPI_STRICT_END
 
 #if defined(AMPI_W) && defined(AMPI_U)
 
-AMPI_STRICT_BEGIN
-
 #if AMPI_W < 16 /* the first n elements, if n < W; AVX-512 has masks */
 AMPI_HERE AMPI_V AMPI_(get_few)(const void *base, amp_dtype type, size_t n) {
     uint32_t copy[AMPI_W] = {0};
 #if AMPI_W == 8
-    if (type == AMP_F32) return _mm256_maskload_ps((const float *)base, ampi_mask_avx2(n));
+    if (type == AMP_F32) return AMPI_(get_masked)(base, AMPI_(few)(n));
 #endif
     memcpy(copy, base, n * amp_dtype_size(type));
     return AMPI_(get_as)(copy, type, 0);
@@ -9505,7 +9724,7 @@ AMPI_HERE void AMPI_(put_few)(void *base, amp_dtype type, size_t n, AMPI_V x) {
     uint32_t copy[AMPI_W];
 #if AMPI_W == 8
     if (type == AMP_F32) {
-        _mm256_maskstore_ps((float *)base, ampi_mask_avx2(n), x);
+        AMPI_(put_masked)(base, AMPI_(few)(n), x);
         return;
     }
 #endif
@@ -9519,14 +9738,52 @@ AMPI_IN void AMPI_(put_part)(void *base, amp_dtype type, size_t n, AMPI_V x) {
     if (n >= AMPI_W) AMPI_(put_as)(base, type, 0, x);
     else AMPI_(put_few)(base, type, n, x);
 }
+#else
+AMPI_HERE AMPI_V AMPI_(get_part)(const void *base, amp_dtype type, size_t n) {
+    if (type == AMP_F32) return AMPI_(few_f32)(base, n);
+    if (type == AMP_F16) return AMPI_(from_f16)(AMPI_(few_shorts)(base, n));
+    return AMPI_(from_bits)(AMPI_(from_16)(AMPI_(few_shorts)(base, n)) << 16);
+}
+AMPI_HERE void AMPI_(put_part)(void *base, amp_dtype type, size_t n, AMPI_V x) {
+    if (type == AMP_F32) AMPI_(put_few_f32)(base, n, x);
+    else AMPI_(put_few_16)(base, n, AMPI_(narrowed)(x, type));
+}
 #endif
 
 #if AMPI_W > 1
 AMPI_HERE AMPI_V AMPI_(round)(AMPI_V x, amp_dtype type) {
-    uint16_t h[AMPI_W];
-    if (type == AMP_BF16) return AMPI_(from_bits)(AMPI_(bf16)(AMPI_(bits)(x)) & 0xffff0000u);
-    AMPI_(put_f16)(h, 0, x);
-    return AMPI_(get_f16)(h, 0);
+    if (type == AMP_F16) return AMPI_(from_f16)(AMPI_(f16)(x));
+    return AMPI_(from_bits)(AMPI_(bf16)(AMPI_(bits)(x)) & 0xffff0000u);
+}
+
+/* W x W: words in lanes of 128 bits, then lanes. */
+AMPI_HERE void AMPI_(transpose)(AMPI_V *v) {
+    AMPI_V t[AMPI_W];
+    size_t i;
+    AMPI_UNROLL for (i = 0; i < AMPI_W; i += 2) {
+        t[i]     = AMPI_(low)(v[i], v[i + 1]);
+        t[i + 1] = AMPI_(high)(v[i], v[i + 1]);
+    }
+    AMPI_UNROLL for (i = 0; i < AMPI_W; i += 4) {
+        v[i]     = AMPI_(low2)(t[i], t[i + 2]);
+        v[i + 1] = AMPI_(high2)(t[i], t[i + 2]);
+        v[i + 2] = AMPI_(low2)(t[i + 1], t[i + 3]);
+        v[i + 3] = AMPI_(high2)(t[i + 1], t[i + 3]);
+    }
+#if AMPI_W > 4
+    AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
+        if (!(i & 4)) {
+            t[i]     = AMPI_(even)(v[i], v[i + 4]);
+            t[i + 4] = AMPI_(odd)(v[i], v[i + 4]);
+        }
+    AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
+        if (AMPI_W == 8) {
+            v[i] = t[i];
+        } else if (!(i & 8)) {
+            v[i]     = AMPI_(even)(t[i], t[i + 8]);
+            v[i + 8] = AMPI_(odd)(t[i], t[i + 8]);
+        }
+#endif
 }
 #endif
 
@@ -9726,11 +9983,11 @@ AMPI_HERE void AMPI_(tiny)(const ampi_task *w, const float *a, size_t rs, size_t
     AMPI_(done)();
 }
 
-AMPI_STRICT_END
-
 #undef AMPI_U
 #undef AMPI_N
 #undef AMPI_UNROLLED
+#undef AMPI_TWO
+#undef AMPI_STORE
 #endif /* AMPI_U */
 
 #if defined(AMPI_W) && AMPI_W == 1 /* >>impl goes on */
@@ -9740,8 +9997,6 @@ AMPI_STRICT_END
 #undef AMPI_LOOP
 #undef AMPI_V
 #undef AMPI_W
-
-AMPI_STRICT_BEGIN
 
 /* Plain C's kernels want vectors by name, since what becomes of loops depends on flags. */
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__LP64__) && !defined(__TINYC__)
@@ -9771,8 +10026,6 @@ AMPI_HOST ampi_f32x4 ampi_fma_x4(ampi_f32x4 a, ampi_f32x4 b, ampi_f32x4 c) {
 }
 AMPI_HOST void ampi_done_x4(void) {}
 
-AMPI_STRICT_END
-
 enum { AMPI_W4 = AMPI_W };
 #define AMPI_TIER _x4
 #define AMPI_HERE AMPI_HOST
@@ -9783,8 +10036,6 @@ enum { AMPI_W4 = AMPI_W };
 /* Kernels of products: blocks of up to three times STEP rows, two vectors wide. */
 
 #ifdef AMPI_STEP
-
-AMPI_STRICT_BEGIN
 
 /* R rows of C vectors: constants where it is inlined, so that the sums stay in registers. */
 AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C) {
@@ -9826,9 +10077,8 @@ static const ampi_loops AMPI_(loops) = {
     AMPI_(accumulate_from), AMPI_(step_from)};
 #endif
 
-AMPI_STRICT_END
-
 #undef AMPI_TIER
+#undef AMPI_TARGET
 #undef AMPI_HERE
 #undef AMPI_LOOP
 #undef AMPI_V
@@ -9838,8 +10088,6 @@ AMPI_STRICT_END
 
 #ifdef AMPI_TIERS /* >>impl goes on */
 #undef AMPI_TIERS
-
-AMPI_STRICT_BEGIN
 
 static const ampi_engine ampi_engine_c = {
     6, 2 * AMPI_W4, 2, AMPI_W4, 32, 0, NULL,
@@ -9877,323 +10125,66 @@ static uint32_t ampi_cpu_features(void) {
     return r[0] >> 5 & 1u ? features | 4u | amx << 3 : features; /* AVX512_BF16 */
 }
 
-/* AVX2, F16C and FMA (for products): eight floats. */
+/* Eight floats. */
 
-#define AMPI_AVX2 static inline __attribute__((unused, target("avx2,fma,f16c")))
-
-typedef uint32_t ampi_u32x8 __attribute__((vector_size(32)));
-
-AMPI_INSTRUCTION(AMPI_AVX2, __m256, ampi_sqrt_avx2, __m256, "vsqrtps {%1, %0|%0, %1}", "=x", "x")
-
-/* Before SSE code runs again, ours or the host's: it would crawl beside dirty upper halves. */
-AMPI_AVX2 void ampi_done_avx2(void) { _mm256_zeroupper(); }
-
-AMPI_AVX2 ampi_u32x8 ampi_above_avx2(ampi_u32x8 a, ampi_u32x8 b) {
-    return (ampi_u32x8)_mm256_cmpgt_epi32((__m256i)a, (__m256i)b);
-}
-AMPI_AVX2 ampi_u32x8 ampi_choose_avx2(ampi_u32x8 a, ampi_u32x8 b, ampi_u32x8 x, ampi_u32x8 y) {
-    return (ampi_u32x8)_mm256_blendv_ps((__m256)y, (__m256)x, (__m256)ampi_above_avx2(a, b));
-}
-AMPI_AVX2 ampi_u32x8 ampi_least_avx2(ampi_u32x8 a, ampi_u32x8 b) {
-    return (ampi_u32x8)_mm256_min_epu32((__m256i)a, (__m256i)b);
-}
-AMPI_AVX2 ampi_u32x8 ampi_most_avx2(ampi_u32x8 a, ampi_u32x8 b) {
-    return (ampi_u32x8)_mm256_max_epu32((__m256i)a, (__m256i)b);
-}
-AMPI_AVX2 ampi_u32x8 ampi_most16_avx2(ampi_u32x8 a, ampi_u32x8 b) {
-    return (ampi_u32x8)_mm256_max_epu16((__m256i)a, (__m256i)b);
-}
-AMPI_AVX2 ampi_u32x8 ampi_zeros_avx2(ampi_u32x8 n, ampi_u32x8 a) {
-    return n - (ampi_u32x8)_mm256_cmpeq_epi32((__m256i)a, _mm256_setzero_si256());
-}
-AMPI_AVX2 ampi_u32x8 ampi_zeros16_avx2(ampi_u32x8 n, ampi_u32x8 a) {
-    const __m256i zero = _mm256_cmpeq_epi16((__m256i)a, _mm256_setzero_si256());
-    return (ampi_u32x8)_mm256_sub_epi16((__m256i)n, zero);
-}
-
-AMPI_AVX2 __m256 ampi_get_f16_avx2(const void *base, size_t i) {
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)ampi_at(base, AMP_F16, i)));
-}
-AMPI_AVX2 ampi_u32x8 ampi_get16_avx2(const void *base, size_t i) {
-    const __m128i h = _mm_loadu_si128((const __m128i *)ampi_at(base, AMP_F16, i));
-    return (ampi_u32x8)_mm256_cvtepu16_epi32(h);
-}
-AMPI_AVX2 ampi_u32x8 ampi_get8_avx2(const void *base, size_t i) {
-    const __m128i b = _mm_loadl_epi64((const __m128i *)(const void *)((const char *)base + i));
-    return (ampi_u32x8)_mm256_cvtepu8_epi32(b);
-}
-
-/* Sixteen in 16 bits: fp16, and the upper halves of words. */
-AMPI_AVX2 ampi_u32x8 ampi_f16_avx2(__m256 x, __m256 y) {
-    const __m256i low = _mm256_castsi128_si256(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
-    return (ampi_u32x8)_mm256_inserti128_si256(
-        low, _mm256_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT), 1);
-}
-AMPI_AVX2 ampi_u32x8 ampi_uppers_avx2(ampi_u32x8 x, ampi_u32x8 y) {
-    const __m256i pairs = _mm256_packus_epi32((__m256i)(x >> 16), (__m256i)(y >> 16));
-    return (ampi_u32x8)_mm256_permute4x64_epi64(pairs, 0xd8);
-}
-AMPI_AVX2 void ampi_put_f16_avx2(void *base, size_t i, __m256 x) {
-    _mm_storeu_si128((__m128i *)ampi_to(base, AMP_F16, i),
-                     _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
-}
-AMPI_AVX2 void ampi_put16_avx2(void *base, size_t i, ampi_u32x8 u) {
-    const __m256i h = (__m256i)ampi_uppers_avx2(u << 16, u << 16);
-    _mm_storeu_si128((__m128i *)ampi_to(base, AMP_F16, i), _mm256_castsi256_si128(h));
-}
-AMPI_AVX2 void ampi_put8_avx2(void *base, size_t i, ampi_u32x8 u) {
-    const __m256i h = (__m256i)ampi_uppers_avx2(u << 24 >> 8, u << 24 >> 8);
-    const __m128i b = _mm_packus_epi16(_mm256_castsi256_si128(h), _mm256_castsi256_si128(h));
-    _mm_storel_epi64((__m128i *)(void *)((char *)base + i), b);
-}
-AMPI_AVX2 void ampi_around_avx2(void *to, ampi_u32x8 u) {
-    _mm256_stream_si256((__m256i *)to, (__m256i)u);
-}
-
-AMPI_AVX2 ampi_u32x8 ampi_count_avx2(uint32_t u) {
-    const ampi_u32x8 lanes = {0, 1, 2, 3, 4, 5, 6, 7};
-    return u + lanes;
-}
-AMPI_AVX2 AMPI_ALWAYS uint32_t ampi_largest16_avx2(ampi_u32x8 u) {
-    __m128i x = _mm_max_epu16(_mm256_castsi256_si128((__m256i)u),
-                              _mm256_extracti128_si256((__m256i)u, 1));
-    x = _mm_max_epu16(x, _mm_shuffle_epi32(x, 0x4e));
-    x = _mm_max_epu16(x, _mm_shuffle_epi32(x, 0xb1));
-    return (uint32_t)_mm_cvtsi128_si32(x);
-}
-
-/* Products: 6 x 16. */
-
-AMPI_AVX2 __m256i ampi_mask_avx2(size_t n) {
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), (__m256i)ampi_count_avx2(0));
-}
-AMPI_AVX2 __m256 ampi_fma_avx2(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
-AMPI_AVX2 void ampi_transpose_avx2(__m256 *v) {
-    __m256 t[8];
-    int    i;
-    AMPI_UNROLL for (i = 0; i < 8; i += 2) {
-        t[i]     = _mm256_unpacklo_ps(v[i], v[i + 1]);
-        t[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
-    }
-    AMPI_UNROLL for (i = 0; i < 8; i += 4) {
-        v[i]     = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-        v[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-        v[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-        v[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-    }
-    AMPI_UNROLL for (i = 0; i < 4; i++) {
-        t[i]     = _mm256_permute2f128_ps(v[i], v[i + 4], 0x20);
-        t[i + 4] = _mm256_permute2f128_ps(v[i], v[i + 4], 0x31);
-    }
-    AMPI_UNROLL for (i = 0; i < 8; i++) v[i] = t[i];
-}
-
-#define AMPI_TIER  _avx2
-#define AMPI_HERE  AMPI_AVX2
-#define AMPI_LOOP  static AMPI_NOINLINE __attribute__((target("avx2,fma,f16c")))
-#define AMPI_V     __m256
-#define AMPI_U     ampi_u32x8
-#define AMPI_N     ampi_u32x8
-#define AMPI_W     8
-#define AMPI_STEP  2
+#define AMPI_TIER   _avx2
+#define AMPI_TARGET target("avx2,fma,f16c")
+#define AMPI_W      8
+#define AMPI_STEP   2
 #include AMP_FILE
 #ifdef AMPI_TIER
 #error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
 #endif
 
-/* AVX-512 F, BW and VL: sixteen floats. */
+/* Sixteen. */
 
-#if !defined(__clang__)
-#pragma GCC diagnostic push /* g++ takes the undefined vectors of its own header for a mistake */
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
-
+#define AMPI_TIER   _avx512
 #define AMPI_BY512  target("avx512f,avx512bw,avx512vl,fma,f16c,popcnt")
-#define AMPI_AVX512 static inline __attribute__((unused, AMPI_BY512))
-
-typedef uint32_t ampi_u32x16 __attribute__((vector_size(64)));
-
-AMPI_INSTRUCTION(AMPI_AVX512, __m512, ampi_sqrt_avx512, __m512, "vsqrtps {%1, %0|%0, %1}", "=v",
-                 "v")
-AMPI_AVX512 void ampi_done_avx512(void) { _mm256_zeroupper(); }
-
-AMPI_AVX512 ampi_u32x16 ampi_above_avx512(ampi_u32x16 a, ampi_u32x16 b) {
-    return (ampi_u32x16)_mm512_srai_epi32((__m512i)(b - a), 31);
-}
-AMPI_AVX512 ampi_u32x16 ampi_choose_avx512(ampi_u32x16 a, ampi_u32x16 b, ampi_u32x16 x,
-                                           ampi_u32x16 y) {
-    const __mmask16 above = _mm512_cmpgt_epi32_mask((__m512i)a, (__m512i)b);
-    return (ampi_u32x16)_mm512_mask_mov_epi32((__m512i)y, above, (__m512i)x);
-}
-AMPI_AVX512 ampi_u32x16 ampi_least_avx512(ampi_u32x16 a, ampi_u32x16 b) {
-    return (ampi_u32x16)_mm512_min_epu32((__m512i)a, (__m512i)b);
-}
-AMPI_AVX512 ampi_u32x16 ampi_most_avx512(ampi_u32x16 a, ampi_u32x16 b) {
-    return (ampi_u32x16)_mm512_max_epu32((__m512i)a, (__m512i)b);
-}
-AMPI_AVX512 ampi_u32x16 ampi_most16_avx512(ampi_u32x16 a, ampi_u32x16 b) {
-    return (ampi_u32x16)_mm512_max_epu16((__m512i)a, (__m512i)b);
-}
-AMPI_AVX512 uint64_t ampi_zeros_avx512(uint64_t n, ampi_u32x16 a) {
-    return n + (uint64_t)__builtin_popcount(_mm512_testn_epi32_mask((__m512i)a, (__m512i)a));
-}
-AMPI_AVX512 uint64_t ampi_zeros16_avx512(uint64_t n, ampi_u32x16 a) {
-    return n + (uint64_t)__builtin_popcountll(_mm512_testn_epi16_mask((__m512i)a, (__m512i)a));
-}
-
-AMPI_AVX512 __m512 ampi_get_f16_avx512(const void *base, size_t i) {
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)ampi_at(base, AMP_F16, i)));
-}
-AMPI_AVX512 ampi_u32x16 ampi_get16_avx512(const void *base, size_t i) {
-    const __m256i h = _mm256_loadu_si256((const __m256i *)ampi_at(base, AMP_F16, i));
-    return (ampi_u32x16)_mm512_cvtepu16_epi32(h);
-}
-AMPI_AVX512 ampi_u32x16 ampi_get8_avx512(const void *base, size_t i) {
-    const void *at = (const char *)base + i;
-    return (ampi_u32x16)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)at));
-}
-
-/* Sixteen to fp16; thirty-two so, and the upper halves of words. */
-AMPI_AVX512 __m256i ampi_to_f16_avx512(__m512 x) { /* gcc's unmasked macro warns of its mask */
-    return _mm512_maskz_cvtps_ph((__mmask16)0xffff, x, _MM_FROUND_TO_NEAREST_INT);
-}
-AMPI_AVX512 ampi_u32x16 ampi_f16_avx512(__m512 x, __m512 y) {
-    return (ampi_u32x16)_mm512_inserti64x4(_mm512_castsi256_si512(ampi_to_f16_avx512(x)),
-                                           ampi_to_f16_avx512(y), 1);
-}
-AMPI_AVX512 ampi_u32x16 ampi_uppers_avx512(ampi_u32x16 x, ampi_u32x16 y) {
-    static const uint16_t upper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
-                                       23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
-                                       45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
-    return (ampi_u32x16)_mm512_permutex2var_epi16((__m512i)x, _mm512_loadu_si512(upper),
-                                                  (__m512i)y);
-}
-AMPI_AVX512 void ampi_put_f16_avx512(void *base, size_t i, __m512 x) {
-    _mm256_storeu_si256((__m256i *)ampi_to(base, AMP_F16, i), ampi_to_f16_avx512(x));
-}
-AMPI_AVX512 void ampi_put16_avx512(void *base, size_t i, ampi_u32x16 u) {
-    _mm256_storeu_si256((__m256i *)ampi_to(base, AMP_F16, i), _mm512_cvtepi32_epi16((__m512i)u));
-}
-AMPI_AVX512 void ampi_put8_avx512(void *base, size_t i, ampi_u32x16 u) {
-    void *at = (char *)base + i;
-    _mm_storeu_si128((__m128i *)at, _mm512_cvtepi32_epi8((__m512i)u));
-}
-AMPI_AVX512 void ampi_around_avx512(void *to, ampi_u32x16 u) {
-    _mm512_stream_si512((__m512i *)to, (__m512i)u);
-}
-
-AMPI_AVX512 ampi_u32x16 ampi_count_avx512(uint32_t u) {
-    const ampi_u32x16 lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    return u + lanes;
-}
-AMPI_AVX512 AMPI_ALWAYS uint32_t ampi_largest16_avx512(ampi_u32x16 u) {
-    return ampi_largest16_avx2((ampi_u32x8)_mm256_max_epu16(
-        _mm512_castsi512_si256((__m512i)u), _mm512_extracti64x4_epi64((__m512i)u, 1)));
-}
-
-/* Products: 12 x 32. */
-
-AMPI_AVX512 __mmask16 ampi_mask_avx512(size_t rest) {
-    return (__mmask16)(rest >= 16 ? 0xffffu : (1u << rest) - 1u);
-}
-
-AMPI_AVX512 __m512 ampi_get_part_avx512(const void *base, amp_dtype type, size_t n) {
-    const __mmask16 mask = ampi_mask_avx512(n);
-    __m256i         h;
-    if (type == AMP_F32) return _mm512_maskz_loadu_ps(mask, base);
-    h = _mm256_maskz_loadu_epi16(mask, base);
-    if (type == AMP_F16) return _mm512_cvtph_ps(h);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
-}
-AMPI_AVX512 void ampi_put_as_avx512(void *base, amp_dtype type, size_t i, __m512 x);
-AMPI_AVX512 void ampi_put_part_avx512(void *base, amp_dtype type, size_t n, __m512 x) {
-    const __mmask16 mask = ampi_mask_avx512(n);
-    uint16_t        copy[16];
-    __m256i         h;
-    if (type == AMP_F32) {
-        _mm512_mask_storeu_ps(base, mask, x);
-    } else {
-        ampi_put_as_avx512(copy, type, 0, x);
-        h = _mm256_loadu_si256((const __m256i *)ampi_at(copy, type, 0));
-        _mm256_mask_storeu_epi16(base, mask, h);
-    }
-}
-AMPI_AVX512 __m512 ampi_fma_avx512(__m512 a, __m512 b, __m512 c) {
-    return _mm512_fmadd_ps(a, b, c);
-}
-AMPI_AVX512 void ampi_transpose_avx512(__m512 *v) {
-    __m512 t[16];
-    int    i;
-    AMPI_UNROLL for (i = 0; i < 16; i += 2) {
-        t[i]     = _mm512_unpacklo_ps(v[i], v[i + 1]);
-        t[i + 1] = _mm512_unpackhi_ps(v[i], v[i + 1]);
-    }
-    AMPI_UNROLL for (i = 0; i < 16; i += 4) {
-        v[i]     = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
-        v[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
-        v[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-        v[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-    }
-    AMPI_UNROLL for (i = 0; i < 4; i++) {
-        t[i]      = _mm512_shuffle_f32x4(v[i], v[i + 4], 0x88);
-        t[i + 4]  = _mm512_shuffle_f32x4(v[i], v[i + 4], 0xdd);
-        t[i + 8]  = _mm512_shuffle_f32x4(v[i + 8], v[i + 12], 0x88);
-        t[i + 12] = _mm512_shuffle_f32x4(v[i + 8], v[i + 12], 0xdd);
-    }
-    AMPI_UNROLL for (i = 0; i < 4; i++) {
-        v[i]      = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
-        v[i + 8]  = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
-        v[i + 4]  = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0x88);
-        v[i + 12] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0xdd);
-    }
-}
-
-#define AMPI_TIER  _avx512
-#define AMPI_HERE  AMPI_AVX512
-#define AMPI_LOOP  static AMPI_NOINLINE __attribute__((AMPI_BY512))
-#define AMPI_V     __m512
-#define AMPI_U     ampi_u32x16
-#define AMPI_N     uint64_t
-#define AMPI_W     16
-#define AMPI_STEP  4
+#define AMPI_TARGET AMPI_BY512
+#define AMPI_W      16
+#define AMPI_STEP   4
 #include AMP_FILE
 
 #if AMPI_PAIRS
 
 /* AVX512_BF16: products of bf16, 12 x 32, by the kernel of AVX-512 on words that are pairs. */
 
+#define AMPI_AVX512 static inline __attribute__((unused, AMPI_BY512))
+typedef ampi_floats_avx512 ampi_x16;
+typedef ampi_words_avx512  ampi_u16;
+
 /* Many times as fast as integers are; but subnormals are flushed. */
-AMPI_AVX512 __m512i ampi_round_pairs(__m512 x, __m512 y) {
-    __m512i h;
-    __asm__("vcvtne2ps2bf16 {%1, %2, %0|%0, %2, %1}" : "=v"(h) : "v"(x), "v"(y));
-    return h;
-}
+AMPI_INSTRUCTION(AMPI_AVX512, ampi_u16, ampi_round_pairs, (ampi_x16 x, ampi_x16 y),
+                 "vcvtne2ps2bf16 {%1, %2, %0|%0, %2, %1}", "=v", "v"(x), "v"(y))
+AMPI_INSTRUCTION(AMPI_AVX512, ampi_u16, ampi_join_pairs,
+                 (ampi_shorts_avx512 x, ampi_shorts_avx512 y),
+                 "vinserti64x4 {$1, %2, %g1, %0|%0, %g1, %2, 1}", "=v", "v"(x), "v"(y))
+AMPI_INSTRUCTION(AMPI_AVX512, ampi_u16, ampi_permute_pairs, (ampi_u16 order, ampi_u16 x),
+                 "vpermw {%2, %1, %0|%0, %1, %2}", "=v", "v"(order), "v"(x))
+AMPI_INSTRUCTION(AMPI_AVX512, uint16_t, ampi_mask_subnormal, (ampi_x16 x),
+                 "vfpclassps {$0x20, %1, %0|%0, %1, 0x20}", "=k", "v"(x))
 
 /* Cut the leading bf16 off x: its bits, in the upper half. The rest is exact; 0 of inf and NaN. Of
    numbers that would round to inf the largest bf16 is cut off. The instruction takes subnormals for
    0, as the products do. */
-AMPI_AVX512 AMPI_ALWAYS ampi_u32x16 ampi_cut_avx512(__m512 *x) {
-    const __m512i   inf  = _mm512_set1_epi32((int)AMPI_F32_INF);
-    const __m512i   u    = _mm512_castps_si512(*x);
-    const __mmask16 fine = _mm512_cmpneq_epi32_mask(_mm512_and_si512(u, inf), inf);
-    __m256i         h;
-    __m512i         high;
-    __mmask16       over;
-    __asm__("vcvtneps2bf16 {%1, %0|%0, %1}" : "=v"(h) : "v"(*x));
-    high = _mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16);
-    over = _mm512_mask_cmpeq_epi32_mask(fine, _mm512_and_si512(high, inf), inf);
-    high = _mm512_mask_sub_epi32(high, over, high, _mm512_set1_epi32(0x10000));
-    *x   = _mm512_maskz_mov_ps(fine, ampi_sub_avx512(*x, _mm512_castsi512_ps(high)));
-    return (ampi_u32x16)high;
+AMPI_INSTRUCTION(AMPI_AVX512, ampi_u16, ampi_nearest_pairs, (ampi_x16 x),
+                 "vcvtneps2bf16 {%1, %t0|%t0, %1}\n\tvpmovzxwd {%t0, %0|%0, %t0}", "=v", "v"(x))
+AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_cut_avx512(ampi_x16 *x) {
+    const ampi_u16 most = ampi_u32_avx512(AMPI_F32_INF - 1), inf = ampi_u32_avx512(AMPI_F32_INF);
+    const ampi_u16 fine = ampi_above_avx512(inf, ampi_size_avx512(ampi_bits_avx512(*x)));
+    ampi_u16       high = ampi_nearest_pairs(*x) << 16;
+    const ampi_u16 over = ampi_above_avx512(ampi_size_avx512(high), most) & fine;
+    ampi_x16       rest;
+    high = high - (over & 0x10000u);
+    rest = ampi_sub_avx512(*x, ampi_from_bits_avx512(high));
+    *x   = ampi_from_bits_avx512(ampi_bits_avx512(rest) & fine);
+    return high;
 }
 
 /* What the instruction would flush, though it rounds to a normal bf16, made normal. */
-AMPI_AVX512 __m512 ampi_normal_pairs(__m512 x) {
-    const __m512i   u = _mm512_castps_si512(x), edge = _mm512_set1_epi32(0x7f8000);
-    const __m512i   v = _mm512_and_si512(u, _mm512_set1_epi32(0x7fff8000));
-    const __mmask16 k = _mm512_cmpeq_epi32_mask(v, edge);
-    return _mm512_castsi512_ps(_mm512_mask_add_epi32(u, k, u, _mm512_set1_epi32(0x8000)));
+AMPI_AVX512 ampi_x16 ampi_normal_pairs(ampi_x16 x) {
+    const ampi_u16 u = ampi_bits_avx512(x), edge = (ampi_u16)((u & 0x7fff8000u) == 0x7f8000u);
+    return ampi_from_bits_avx512(u + (edge & 0x8000u));
 }
 
 /* Words i of a piece of sixteen rows are of two spans of sixteen elements: of row i, from k = 0 and
@@ -10208,63 +10199,49 @@ AMPI_AVX512 size_t ampi_span(const ampi_operand *x, size_t i, size_t second, siz
     return *n ? r * x->rs + k * x->cs : 0;
 }
 
-/* Both spans as bf16, first m and n elements. */
-AMPI_AVX512 AMPI_ALWAYS __m512 ampi_spans_bf16(const void *x, const amp_dtype type, size_t first,
-                                               size_t m, size_t second, size_t n) {
-    const void *p = ampi_at(x, type, first), *q = ampi_at(x, type, second);
-    if (type == AMP_F32)
-        return _mm512_castsi512_ps(
-            ampi_round_pairs(ampi_normal_pairs(ampi_get_part_avx512(p, AMP_F32, m)),
-                             ampi_normal_pairs(ampi_get_part_avx512(q, AMP_F32, n))));
-    return _mm512_castsi512_ps(_mm512_inserti64x4(
-        _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(ampi_mask_avx512(m), p)),
-        _mm256_maskz_loadu_epi16(ampi_mask_avx512(n), q), 1));
-}
-
-/* All of sixteen vectors. */
-AMPI_AVX512 AMPI_ALWAYS void ampi_spans_whole(__m512 *v, const ampi_operand *x,
-                                              const amp_dtype type) {
-    const size_t step = x->cs == 1 ? x->rs : 2 * x->cs, next = x->cs == 1 ? 16 : x->cs;
-    size_t       i;
+/* Of all sixteen words, as bf16. */
+AMPI_AVX512 AMPI_ALWAYS void ampi_spans_bf16(ampi_x16 *v, const ampi_operand *x,
+                                             const amp_dtype type, size_t rows, size_t ks) {
+    size_t i, m, n;
     AMPI_UNROLL for (i = 0; i < 16; i++) {
-        AMPI_PREFETCH_FAR(ampi_at(x->x, type, i * step));
-        AMPI_PREFETCH_FAR(ampi_at(x->x, type, i * step + next));
-        v[i] = ampi_spans_bf16(x->x, type, i * step, 16, i * step + next, 16);
+        const void *p = ampi_at(x->x, type, ampi_span(x, i, 0, rows, ks, &m));
+        const void *q = ampi_at(x->x, type, ampi_span(x, i, 1, rows, ks, &n));
+        AMPI_PREFETCH_FAR(p);
+        AMPI_PREFETCH_FAR(q);
+        v[i] = (ampi_x16)(type == AMP_F32
+                              ? ampi_round_pairs(ampi_normal_pairs(ampi_few_f32_avx512(p, m)),
+                                                 ampi_normal_pairs(ampi_few_f32_avx512(q, n)))
+                              : ampi_join_pairs(ampi_few_shorts_avx512(p, m),
+                                                ampi_few_shorts_avx512(q, n)));
     }
 }
 
-/* Those that may not be there, or are in two parts. */
-AMPI_AVX512 void ampi_spans_some(__m512 (*v)[16], const ampi_operand *x, int parts, size_t rows,
-                                 size_t ks) {
-    size_t i, m, n, all = 16;
-    int    p;
+/* In two parts. */
+AMPI_AVX512 void ampi_spans_parts(ampi_x16 (*v)[16], const ampi_operand *x, size_t rows,
+                                  size_t ks) {
+    size_t i, m, n, p, all = 16;
     AMPI_HIDE(all);
     for (i = 0; i < all; i++) {
         const size_t first  = ampi_span(x, i, 0, rows, ks, &m);
         const size_t second = ampi_span(x, i, 1, rows, ks, &n);
-        if (parts == 1) {
-            v[0][i] = x->type == AMP_F32 ? ampi_spans_bf16(x->x, AMP_F32, first, m, second, n)
-                                         : ampi_spans_bf16(x->x, AMP_BF16, first, m, second, n);
-        } else {
-            __m512 e = ampi_value_avx512(x, first, m), o = ampi_value_avx512(x, second, n);
-            for (p = 0; p < 2; p++) {
-                const ampi_u32x16 h = ampi_cut_avx512(&e);
-                v[p][i] = (__m512)ampi_uppers_avx512(h, ampi_cut_avx512(&o));
-            }
+        ampi_x16     e = ampi_value_avx512(x, first, m), o = ampi_value_avx512(x, second, n);
+        for (p = 0; p < 2; p++) {
+            const ampi_shorts_avx512 h = ampi_lower16_avx512(ampi_cut_avx512(&e) >> 16);
+            v[p][i] = (ampi_x16)ampi_join_pairs(h, ampi_lower16_avx512(ampi_cut_avx512(&o) >> 16));
         }
     }
 }
 
 /* Sixteen rows of a piece: vectors are rows, or neighboring k of all rows, one behind the other. */
-AMPI_AVX512 AMPI_ALWAYS void ampi_pack_spans(uint32_t *dst, size_t width, int of_b, __m512 *v,
+AMPI_AVX512 AMPI_ALWAYS void ampi_pack_spans(uint32_t *dst, size_t width, int of_b, ampi_x16 *v,
                                              int along) {
     static const uint16_t zip[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    const __m512i pairs = _mm512_loadu_si512(zip);
-    size_t        i;
+    const ampi_u16 order = (ampi_u16)ampi_get_avx512(zip, 0);
+    size_t         i;
     if (!along)
         AMPI_UNROLL for (i = 0; i < 16; i++)
-            v[i] = _mm512_castsi512_ps(_mm512_permutexvar_epi16(pairs, _mm512_castps_si512(v[i])));
+            v[i] = (ampi_x16)ampi_permute_pairs(order, (ampi_u16)v[i]);
     if (along == of_b) ampi_transpose_avx512(v);
     AMPI_UNROLL for (i = 0; i < 16; i++)
         if (of_b || i < width) ampi_put_avx512(dst, i * (of_b ? width : 16), v[i]);
@@ -10273,21 +10250,20 @@ AMPI_AVX512 AMPI_ALWAYS void ampi_pack_spans(uint32_t *dst, size_t width, int of
 AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b,
                                         const ampi_operand *operand, int parts, size_t rows,
                                         size_t ks) {
-    __m512 some[2][16], v[16];
-    size_t r, i;
-    int    p;
+    ampi_x16 two[2][16], v[16];
+    size_t   r, i;
+    int      p;
     for (r = 0; r < width; r += 16) {
         const size_t       n = rows > r ? rows - r : 0;
         const ampi_operand x = ampi_operand_at(*operand, n ? r : 0, 0); /* ampi_span says why */
-        const int          whole = parts == 1 && n >= 16 && ks == 32;
-        if (!whole) ampi_spans_some(some, &x, parts, n, ks);
+        if (parts == 2) ampi_spans_parts(two, &x, n, ks);
         for (p = 0; p < parts; p++) {
-            if (!whole)
-                AMPI_UNROLL for (i = 0; i < 16; i++) v[i] = some[p][i];
+            if (parts == 2)
+                AMPI_UNROLL for (i = 0; i < 16; i++) v[i] = two[p][i];
             else if (x.type == AMP_F32)
-                ampi_spans_whole(v, &x, AMP_F32);
+                ampi_spans_bf16(v, &x, AMP_F32, n, ks);
             else
-                ampi_spans_whole(v, &x, AMP_BF16);
+                ampi_spans_bf16(v, &x, AMP_BF16, n, ks);
             ampi_pack_spans(dst + (size_t)p * width * AMPI_DEEP + (of_b ? r : r * AMPI_DEEP), width,
                             of_b, v, x.cs == 1);
         }
@@ -10298,49 +10274,52 @@ AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b,
 /* Sums alone, to bf16, as ampi_write does it: no sum is subnormal here. */
 AMPI_AVX512 void ampi_write_pairs_avx512(const ampi_task *w, const float *sum, size_t ld,
                                          size_t i, size_t j, size_t rows, size_t cols) {
-    const __mmask32 mask = (__mmask32)(0xffffffffu >> (32 - cols));
-    size_t          r;
+    const uint32_t mask = 0xffffffffu >> (32 - cols);
+    size_t         r;
     if (w->g->c_type != AMP_BF16 || !w->plain) {
         ampi_write_avx512(w, sum, ld, i, j, rows, cols);
         return;
     }
     for (r = 0; r < rows; r++) {
-        const __m512 low = ampi_get_avx512(sum, r * ld), high = ampi_get_avx512(sum, r * ld + 16);
-        _mm512_mask_storeu_epi16(ampi_to(w->c, AMP_BF16, (i + r) * w->g->ldc + j), mask,
-                                 ampi_round_pairs(low, high));
+        const ampi_x16 low = ampi_get_avx512(sum, r * ld), high = ampi_get_avx512(sum, r * ld + 16);
+        void          *c   = ampi_to(w->c, AMP_BF16, (i + r) * w->g->ldc + j);
+        __asm__("vmovdqu16 {%1, %0%{%2%}|%0%{%2%}, %1}"
+                : "+m"(*(ampi_whole_avx512 *)c) : "v"(ampi_round_pairs(low, high)), "Yk"(mask));
     }
     ampi_done_avx512();
 }
 
 /* To bf16 by the instruction, unless there are subnormals. */
-AMPI_AVX512 __m512i ampi_bf16_pairs(const void *src, size_t i) {
-    const __m512 x = ampi_get_avx512(src, i), y = ampi_get_avx512(src, i + 16);
-    __mmask16    a, b;
-    __asm__("vfpclassps {$0x20, %1, %0|%0, %1, 0x20}" : "=k"(a) : "v"(x));
-    __asm__("vfpclassps {$0x20, %1, %0|%0, %1, 0x20}" : "=k"(b) : "v"(y));
-    return a | b ? (__m512i)ampi_halves_avx512(x, y, AMP_BF16) : ampi_round_pairs(x, y);
-}
 AMPI_AVX512 void ampi_narrow_pairs(void *dst, amp_dtype type, const void *src, size_t i,
                                    size_t end, int stream) {
-    if (type == AMP_F16 || stream) { /* memory is slower than either */
-        ampi_narrow_avx512(dst, type, src, i, end, stream);
-        return;
+    const size_t head = i + ampi_head(ampi_at(src, AMP_F32, i), 4, end - i);
+    if (type == AMP_BF16 && !stream) { /* memory is slower than either */
+        ampi_narrow(dst, type, src, i, head, 0);
+        for (i = head; end - i >= 32; i += 32) {
+            const ampi_x16 x = ampi_get_avx512(src, i), y = ampi_get_avx512(src, i + 16);
+            if (ampi_mask_subnormal(x) | ampi_mask_subnormal(y)) {
+                ampi_put_as_avx512(dst, AMP_BF16, i, x);
+                ampi_put_as_avx512(dst, AMP_BF16, i + 16, y);
+            } else {
+                ampi_put_words_avx512(ampi_to(dst, AMP_BF16, i), ampi_round_pairs(x, y));
+            }
+        }
+        ampi_done_avx512();
     }
-    for (; i < end; i += 32) _mm512_storeu_si512(ampi_to(dst, type, i), ampi_bf16_pairs(src, i));
-    ampi_done_avx512();
+    ampi_narrow_avx512(dst, type, src, i, end, stream);
 }
 
-AMPI_AVX512 __m512 ampi_fma_pairs(__m512 a, __m512 b, __m512 c) { /* the odd k, then the even */
+AMPI_AVX512 ampi_x16 ampi_fma_pairs(ampi_x16 a, ampi_x16 b, ampi_x16 c) { /* odd k, then even */
     __asm__("vdpbf16ps {%2, %1, %0|%0, %1, %2}" : "+v"(c) : "v"(a), "v"(b));
     return c;
 }
-AMPI_AVX512 __m512 ampi_splat_pairs(float x) { return ampi_splat_avx512(x); }
-AMPI_AVX512 __m512 ampi_get_pairs(const void *base, size_t i) { return ampi_get_avx512(base, i); }
-AMPI_AVX512 void   ampi_put_pairs(void *base, size_t i, __m512 x) { ampi_put_avx512(base, i, x); }
-AMPI_AVX512 void   ampi_done_pairs(void) { ampi_done_avx512(); }
+AMPI_AVX512 ampi_x16 ampi_splat_pairs(float x) { return ampi_splat_avx512(x); }
+AMPI_AVX512 ampi_x16 ampi_get_pairs(const void *base, size_t i) { return ampi_get_avx512(base, i); }
+AMPI_AVX512 void     ampi_put_pairs(void *p, size_t i, ampi_x16 x) { ampi_put_avx512(p, i, x); }
+AMPI_AVX512 void     ampi_done_pairs(void) { ampi_done_avx512(); }
 #define AMPI_TIER _pairs
 #define AMPI_HERE AMPI_AVX512
-#define AMPI_V    __m512
+#define AMPI_V    ampi_x16
 #define AMPI_W    16
 #define AMPI_STEP 4
 #include AMP_FILE
@@ -10355,95 +10334,18 @@ static const ampi_loops ampi_loops_pairs = {
 
 #endif /* AMPI_PAIRS */
 
-#if !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
-
 #else
 static uint32_t ampi_cpu_features(void) { return 0; }
 #endif /* AMPI_X86 */
 
 #if AMPI_NEON
 
-/* NEON of AArch64: four floats, always there. */
+/* Four floats, always there. */
 
-AMPI_INSTRUCTION(AMPI_FN, float32x4_t, ampi_sqrt_neon, float32x4_t, "fsqrt %0.4s, %1.4s", "=w", "w")
-AMPI_FN void       ampi_done_neon(void) {}
-AMPI_FN uint32x4_t ampi_above_neon(uint32x4_t a, uint32x4_t b) { return vcgtq_u32(a, b); }
-AMPI_FN uint32x4_t ampi_choose_neon(uint32x4_t a, uint32x4_t b, uint32x4_t x, uint32x4_t y) {
-    return vbslq_u32(vcgtq_u32(a, b), x, y);
-}
-AMPI_FN uint32x4_t ampi_least_neon(uint32x4_t a, uint32x4_t b) { return vminq_u32(a, b); }
-AMPI_FN uint32x4_t ampi_most_neon(uint32x4_t a, uint32x4_t b) { return vmaxq_u32(a, b); }
-AMPI_FN uint32x4_t ampi_most16_neon(uint32x4_t a, uint32x4_t b) {
-    return (uint32x4_t)vmaxq_u16((uint16x8_t)a, (uint16x8_t)b);
-}
-AMPI_FN uint32x4_t ampi_zeros_neon(uint32x4_t n, uint32x4_t a) {
-    return vsubq_u32(n, vceqzq_u32(a));
-}
-AMPI_FN uint32x4_t ampi_zeros16_neon(uint32x4_t n, uint32x4_t a) {
-    return (uint32x4_t)vsubq_u16((uint16x8_t)n, vceqzq_u16((uint16x8_t)a));
-}
-
-AMPI_FN float32x4_t ampi_get_f16_neon(const void *base, size_t i) {
-    return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8((const uint8_t *)base + 2 * i)));
-}
-AMPI_FN void ampi_put_f16_neon(void *base, size_t i, float32x4_t x) {
-    vst1_u8((uint8_t *)base + 2 * i, vreinterpret_u8_f16(vcvt_f16_f32(x)));
-}
-AMPI_FN uint32x4_t ampi_f16_neon(float32x4_t x, float32x4_t y) {
-    return (uint32x4_t)vcombine_f16(vcvt_f16_f32(x), vcvt_f16_f32(y));
-}
-AMPI_FN uint32x4_t ampi_uppers_neon(uint32x4_t x, uint32x4_t y) {
-    return (uint32x4_t)vuzp2q_u16((uint16x8_t)x, (uint16x8_t)y);
-}
-AMPI_FN void ampi_around_neon(void *to, uint32x4_t u) { memcpy(to, &u, sizeof u); }
-AMPI_FN uint32x4_t ampi_get16_neon(const void *base, size_t i) {
-    return vmovl_u16(vreinterpret_u16_u8(vld1_u8((const uint8_t *)base + 2 * i)));
-}
-AMPI_FN uint32x4_t ampi_get8_neon(const void *base, size_t i) {
-    const uint64_t four = ampi_load_u32((const uint8_t *)base + i, 0);
-    return vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(four))));
-}
-AMPI_FN void ampi_put16_neon(void *base, size_t i, uint32x4_t u) {
-    vst1_u8((uint8_t *)base + 2 * i, vreinterpret_u8_u16(vmovn_u32(u)));
-}
-AMPI_FN void ampi_put8_neon(void *base, size_t i, uint32x4_t u) {
-    const uint16x4_t h = vmovn_u32(u);
-    const uint8x8_t  b = vmovn_u16(vcombine_u16(h, h));
-    ampi_store_u32((uint8_t *)base + i, 0, vget_lane_u32(vreinterpret_u32_u8(b), 0));
-}
-AMPI_FN uint32x4_t ampi_count_neon(uint32_t u) {
-    const uint32x4_t lanes = {0, 1, 2, 3};
-    return u + lanes;
-}
-AMPI_FN uint32_t ampi_largest16_neon(uint32x4_t u) {
-    const uint16x8_t h = vreinterpretq_u16_u32(u);
-    return (uint32_t)vmaxvq_u16(vuzp2q_u16(h, h)) << 16 | vmaxvq_u16(vuzp1q_u16(h, h));
-}
-
-/* Products: 12 x 8. */
-
-AMPI_HOST float32x4_t ampi_fma_neon(float32x4_t a, float32x4_t b, float32x4_t c) {
-    return vfmaq_f32(c, a, b);
-}
-AMPI_HOST void ampi_transpose_neon(float32x4_t *v) {
-    const float32x4_t t0 = vtrn1q_f32(v[0], v[1]), t1 = vtrn2q_f32(v[0], v[1]);
-    const float32x4_t t2 = vtrn1q_f32(v[2], v[3]), t3 = vtrn2q_f32(v[2], v[3]);
-    v[0] = vcombine_f32(vget_low_f32(t0), vget_low_f32(t2));
-    v[1] = vcombine_f32(vget_low_f32(t1), vget_low_f32(t3));
-    v[2] = vcombine_f32(vget_high_f32(t0), vget_high_f32(t2));
-    v[3] = vcombine_f32(vget_high_f32(t1), vget_high_f32(t3));
-}
-
-#define AMPI_TIER  _neon
-#define AMPI_HERE  AMPI_HOST
-#define AMPI_LOOP  static AMPI_NOINLINE
-#define AMPI_V     float32x4_t
-#define AMPI_U     uint32x4_t
-#define AMPI_N     uint32x4_t
-#define AMPI_W     4
-#define AMPI_STEP  4
+#define AMPI_TIER   _neon
+#define AMPI_TARGET unused
+#define AMPI_W      4
+#define AMPI_STEP   4
 #include AMP_FILE
 #ifdef AMPI_TIER
 #error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
@@ -10550,20 +10452,16 @@ static void ampi_kernel_tiles(const ampi_block *x) {
     AMPI_TILE_STORE(3, x->out + 16 * x->ld + 16, ld);
 }
 
+static const ampi_engine ampi_engine_tiles = {
 #ifdef AMPI_TILES_MODEL
-#define AMPI_WITHOUT_TILES "c"
-static const ampi_engine ampi_engine_model = {
     32, 32, 32, 32, 64, 1, ampi_use_tiles,
     ampi_pack_rows, tiles_pack, ampi_kernel_tiles, ampi_write, ampi_thin, ampi_tiny};
+#define AMPI_WITHOUT_TILES "c"
 #else
-#define AMPI_WITHOUT_TILES "avx512"
-#endif
-
-#if AMPI_PAIRS
-static const ampi_engine ampi_engine_tiles = {
     32, 32, 32, 32, 64, 1, ampi_use_tiles,
     ampi_pack_rows_avx512, ampi_pack_pairs_avx512, ampi_kernel_tiles, ampi_write_pairs_avx512,
     ampi_thin_avx512, ampi_tiny_avx512};
+#define AMPI_WITHOUT_TILES "avx512"
 #endif
 
 #endif /* AMPI_AMX */
@@ -10573,23 +10471,23 @@ static const ampi_engine ampi_engine_tiles = {
    without tiles no. */
 static const ampi_tier ampi_tiers[] = {
 #ifdef AMPI_TILES_MODEL
-    {"amx", 0, 0, &ampi_loops_c, &ampi_engine_c},
-    {"amx", 0, 0, &ampi_loops_c, &ampi_engine_c},
+    {"amx", 0, 0, &ampi_loops_c, &ampi_engine_c, &ampi_engine_tiles},
+    {"amx", 0, 0, &ampi_loops_c, &ampi_engine_c, &ampi_engine_tiles},
 #elif AMPI_AMX
-    {"amx", 8, 0, &ampi_loops_pairs, &ampi_engine_avx512},
-    {"amx", 8, 0, &ampi_loops_pairs, &ampi_engine_avx512},
+    {"amx", 8, 0, &ampi_loops_pairs, &ampi_engine_avx512, &ampi_engine_tiles},
+    {"amx", 8, 0, &ampi_loops_pairs, &ampi_engine_avx512, &ampi_engine_tiles},
 #endif
 #if AMPI_PAIRS /* on Intel's processors slower than FMA: only asked for by name */
-    {"avx512_bf16", 4, 16, &ampi_loops_pairs, &ampi_engine_avx512},
+    {"avx512_bf16", 4, 16, &ampi_loops_pairs, &ampi_engine_avx512, &ampi_engine_pairs_avx512},
 #endif
 #if AMPI_X86
-    {"avx512", 3, 0, &ampi_loops_avx512, &ampi_engine_avx512},
-    {"avx2", 1, 0, &ampi_loops_avx2, &ampi_engine_avx2},
+    {"avx512", 3, 0, &ampi_loops_avx512, &ampi_engine_avx512, NULL},
+    {"avx2", 1, 0, &ampi_loops_avx2, &ampi_engine_avx2, NULL},
 #endif
 #if AMPI_NEON
-    {"neon", 0, 0, &ampi_loops_neon, &ampi_engine_neon},
+    {"neon", 0, 0, &ampi_loops_neon, &ampi_engine_neon, NULL},
 #endif
-    {"c", 0, 0, &ampi_loops_c, &ampi_engine_c}};
+    {"c", 0, 0, &ampi_loops_c, &ampi_engine_c, NULL}};
 
 enum { AMPI_NUM_TIERS = sizeof ampi_tiers / sizeof ampi_tiers[0] };
 
@@ -10641,35 +10539,20 @@ AMP_DEF amp_result amp_cpu_force_tier(const char *name) {
     return AMP_OK;
 }
 
-#if defined(AMPI_TILES_MODEL) && AMPI_PAIRS
-#define AMPI_ENGINE_TILES (tiles_pack_in_c ? &ampi_engine_model : &ampi_engine_tiles)
-#elif defined(AMPI_TILES_MODEL)
-#define AMPI_ENGINE_TILES &ampi_engine_model
-#elif AMPI_AMX
-#define AMPI_ENGINE_TILES &ampi_engine_tiles
-#else
-#define AMPI_ENGINE_TILES NULL
-#endif
-
 static const ampi_engine *ampi_engine_pairs(int whole) {
     const ampi_tier *tier = ampi_tier_now();
 #if AMPI_AMX
     if (tier == &ampi_tiers[0])
         tier = ampi_tier_settle(tier, ampi_tiles_ask() ? tier + 1
                                                        : ampi_tier_find(AMPI_WITHOUT_TILES));
-    if (tier == &ampi_tiers[1]) return AMPI_ENGINE_TILES;
 #endif
-#if AMPI_PAIRS
-    if (whole && tier == &ampi_tiers[AMPI_AMX ? 2 : 0]) return &ampi_engine_pairs_avx512;
-#endif
-    (void)tier, (void)whole;
-    return NULL;
+    return tier->pairs && (whole || tier->pairs->use_tiles) ? tier->pairs : NULL;
 }
 
 static const ampi_engine *ampi_engine_of(size_t i) {
-    if (i < (size_t)AMPI_NUM_TIERS) return ampi_tiers[i].engine;
-    if (i == (size_t)AMPI_NUM_TIERS) return AMPI_ENGINE_TILES; /* pairs of AVX-512 take less room */
-    return NULL;
+    const ampi_tier *tier = &ampi_tiers[i / 2];
+    if (i >= 2 * (size_t)AMPI_NUM_TIERS) return NULL;
+    return i % 2 && tier->pairs ? tier->pairs : tier->engine;
 }
 
 #if defined(__CUDACC__)

@@ -131,6 +131,12 @@ static void tiles_pack(uint32_t *dst, size_t width, int of_b, const ampi_operand
                        size_t rows, size_t ks) {
     size_t r, k;
     int    p;
+#if AMPI_PAIRS
+    if (!tiles_pack_in_c) {
+        ampi_pack_pairs_avx512(dst, width, of_b, x, parts, rows, ks);
+        return;
+    }
+#endif
     for (r = 0; r < width; r++)
         for (k = 0; k < 32; k++) {
             const size_t w = of_b ? k / 2 * width + r : r * 16 + k / 2;
