@@ -2479,6 +2479,7 @@ typedef uint32_t AMPI_(words) __attribute__((vector_size(4 * AMPI_W)));
 typedef int32_t  AMPI_(ints) __attribute__((vector_size(4 * AMPI_W)));
 typedef uint16_t AMPI_(pairs) __attribute__((vector_size(4 * AMPI_W)));
 typedef uint16_t AMPI_(shorts) __attribute__((vector_size(2 * AMPI_W)));
+typedef int16_t  AMPI_(halves) __attribute__((vector_size(2 * AMPI_W)));
 typedef float    AMPI_(at) __attribute__((vector_size(4 * AMPI_W), aligned(1), may_alias));
 typedef uint16_t AMPI_(at16) __attribute__((vector_size(2 * AMPI_W), aligned(1), may_alias));
 typedef struct { char x[4 * AMPI_W]; } AMPI_(whole);   /* memory of a vector, */
@@ -2537,22 +2538,35 @@ AMPI_STORE(AMPI_V, around, "vmovntps", whole, 4)
 AMPI_STORE(AMPI_(shorts), around16, "vmovntdq", half, 2)
 AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(sqrt), (AMPI_V a), "vsqrtps {%1, %0|%0, %1}", "=v",
                  "v"(a))
-AMPI_INSTRUCTION(AMPI_HERE, AMPI_U, AMPI_(from_16), (AMPI_(shorts) a),
-                 "vpmovzxwd {%1, %0|%0, %1}", "=v", "v"(a))
-AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(from_f16), (AMPI_(shorts) a),
-                 "vcvtph2ps {%1, %0|%0, %1}", "=v", "v"(a))
 AMPI_INSTRUCTION(AMPI_HERE, AMPI_(shorts), AMPI_(f16), (AMPI_V a),
                  "vcvtps2ph {$0, %1, %0|%0, %1, 0}", "=v", "v"(a))
+/* Compilers know these, and what is loaded for them goes into the instruction. */
 #if defined(__clang__)
 AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) {
     _Pragma("clang fp contract(on)") return a * b + c;
 }
+AMPI_HERE AMPI_U AMPI_(from_16)(AMPI_(shorts) a) { return __builtin_convertvector(a, AMPI_U); }
 #elif AMPI_W == 8
 #define ampi_fma_avx2 __builtin_ia32_vfmaddps256
+AMPI_HERE AMPI_U AMPI_(from_16)(AMPI_(shorts) a) {
+    return (AMPI_U)__builtin_ia32_pmovzxwd256((AMPI_(halves))a);
+}
 #else
 AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) {
     return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4); /* all; as rounding is set */
 }
+AMPI_HERE AMPI_U AMPI_(from_16)(AMPI_(shorts) a) {
+    const AMPI_(ints) zero = {0};
+    return (AMPI_U)__builtin_ia32_pmovzxwd512_mask((AMPI_(halves))a, zero, 0xffff);
+}
+#endif
+#if AMPI_W == 8
+AMPI_HERE AMPI_V AMPI_(from_f16)(AMPI_(shorts) a) {
+    return __builtin_ia32_vcvtph2ps256((AMPI_(halves))a);
+}
+#else
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(from_f16), (AMPI_(shorts) a),
+                 "vcvtph2ps {%1, %0|%0, %1}", "=v", "v"(a))
 #endif
 /* Before SSE code runs again, ours or the host's: it would crawl beside dirty upper halves. */
 AMPI_HERE void AMPI_(done)(void) { __builtin_ia32_vzeroupper(); }
@@ -8018,7 +8032,7 @@ typedef struct ampi_sample {
 
 static void ampi_count_exponents(ampi_sample *s, const uint32_t *x, size_t n) {
     size_t i, k;
-    (void)ampi_check_array(x, AMP_F32, n, NULL, &s->zeros);
+    (void)ampi_loops_now()->check(x, AMP_F32, 0, n, NULL, &s->zeros);
     for (i = 0; i + 4 <= n; i += 4) {
         AMPI_UNROLL for (k = 0; k < 4; k++) s->part[k][x[i + k] >> 23 & 255u]++;
     }
@@ -10199,35 +10213,48 @@ AMPI_AVX512 size_t ampi_span(const ampi_operand *x, size_t i, size_t second, siz
     return *n ? r * x->rs + k * x->cs : 0;
 }
 
-/* Of all sixteen words, as bf16. */
-AMPI_AVX512 AMPI_ALWAYS void ampi_spans_bf16(ampi_x16 *v, const ampi_operand *x,
-                                             const amp_dtype type, size_t rows, size_t ks) {
-    size_t i, m, n;
+/* Both spans as bf16, first m and n elements. */
+AMPI_AVX512 AMPI_ALWAYS ampi_x16 ampi_spans_bf16(const void *x, const amp_dtype type, size_t first,
+                                                 size_t m, size_t second, size_t n) {
+    const void *p = ampi_at(x, type, first), *q = ampi_at(x, type, second);
+    return (ampi_x16)(type == AMP_F32
+                          ? ampi_round_pairs(ampi_normal_pairs(ampi_few_f32_avx512(p, m)),
+                                             ampi_normal_pairs(ampi_few_f32_avx512(q, n)))
+                          : ampi_join_pairs(ampi_few_shorts_avx512(p, m),
+                                            ampi_few_shorts_avx512(q, n)));
+}
+
+/* All of sixteen vectors. */
+AMPI_AVX512 AMPI_ALWAYS void ampi_spans_whole(ampi_x16 *v, const ampi_operand *x,
+                                              const amp_dtype type) {
+    const size_t step = x->cs == 1 ? x->rs : 2 * x->cs, next = x->cs == 1 ? 16 : x->cs;
+    size_t       i;
     AMPI_UNROLL for (i = 0; i < 16; i++) {
-        const void *p = ampi_at(x->x, type, ampi_span(x, i, 0, rows, ks, &m));
-        const void *q = ampi_at(x->x, type, ampi_span(x, i, 1, rows, ks, &n));
-        AMPI_PREFETCH_FAR(p);
-        AMPI_PREFETCH_FAR(q);
-        v[i] = (ampi_x16)(type == AMP_F32
-                              ? ampi_round_pairs(ampi_normal_pairs(ampi_few_f32_avx512(p, m)),
-                                                 ampi_normal_pairs(ampi_few_f32_avx512(q, n)))
-                              : ampi_join_pairs(ampi_few_shorts_avx512(p, m),
-                                                ampi_few_shorts_avx512(q, n)));
+        AMPI_PREFETCH_FAR(ampi_at(x->x, type, i * step));
+        AMPI_PREFETCH_FAR(ampi_at(x->x, type, i * step + next));
+        v[i] = ampi_spans_bf16(x->x, type, i * step, 16, i * step + next, 16);
     }
 }
 
-/* In two parts. */
-AMPI_AVX512 void ampi_spans_parts(ampi_x16 (*v)[16], const ampi_operand *x, size_t rows,
-                                  size_t ks) {
-    size_t i, m, n, p, all = 16;
+/* Those that may not be there, or are in two parts. */
+AMPI_AVX512 void ampi_spans_some(ampi_x16 (*v)[16], const ampi_operand *x, int parts, size_t rows,
+                                 size_t ks) {
+    size_t i, m, n, all = 16;
+    int    p;
     AMPI_HIDE(all);
     for (i = 0; i < all; i++) {
         const size_t first  = ampi_span(x, i, 0, rows, ks, &m);
         const size_t second = ampi_span(x, i, 1, rows, ks, &n);
-        ampi_x16     e = ampi_value_avx512(x, first, m), o = ampi_value_avx512(x, second, n);
-        for (p = 0; p < 2; p++) {
-            const ampi_shorts_avx512 h = ampi_lower16_avx512(ampi_cut_avx512(&e) >> 16);
-            v[p][i] = (ampi_x16)ampi_join_pairs(h, ampi_lower16_avx512(ampi_cut_avx512(&o) >> 16));
+        if (parts == 1) {
+            v[0][i] = x->type == AMP_F32 ? ampi_spans_bf16(x->x, AMP_F32, first, m, second, n)
+                                         : ampi_spans_bf16(x->x, AMP_BF16, first, m, second, n);
+        } else {
+            ampi_x16 e = ampi_value_avx512(x, first, m), o = ampi_value_avx512(x, second, n);
+            for (p = 0; p < 2; p++) {
+                const ampi_shorts_avx512 h = ampi_lower16_avx512(ampi_cut_avx512(&e) >> 16);
+                v[p][i] = (ampi_x16)ampi_join_pairs(
+                    h, ampi_lower16_avx512(ampi_cut_avx512(&o) >> 16));
+            }
         }
     }
 }
@@ -10250,20 +10277,21 @@ AMPI_AVX512 AMPI_ALWAYS void ampi_pack_spans(uint32_t *dst, size_t width, int of
 AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b,
                                         const ampi_operand *operand, int parts, size_t rows,
                                         size_t ks) {
-    ampi_x16 two[2][16], v[16];
+    ampi_x16 some[2][16], v[16];
     size_t   r, i;
     int      p;
     for (r = 0; r < width; r += 16) {
         const size_t       n = rows > r ? rows - r : 0;
         const ampi_operand x = ampi_operand_at(*operand, n ? r : 0, 0); /* ampi_span says why */
-        if (parts == 2) ampi_spans_parts(two, &x, n, ks);
+        const int          whole = parts == 1 && n >= 16 && ks == 32;
+        if (!whole) ampi_spans_some(some, &x, parts, n, ks);
         for (p = 0; p < parts; p++) {
-            if (parts == 2)
-                AMPI_UNROLL for (i = 0; i < 16; i++) v[i] = two[p][i];
+            if (!whole)
+                AMPI_UNROLL for (i = 0; i < 16; i++) v[i] = some[p][i];
             else if (x.type == AMP_F32)
-                ampi_spans_bf16(v, &x, AMP_F32, n, ks);
+                ampi_spans_whole(v, &x, AMP_F32);
             else
-                ampi_spans_bf16(v, &x, AMP_BF16, n, ks);
+                ampi_spans_whole(v, &x, AMP_BF16);
             ampi_pack_spans(dst + (size_t)p * width * AMPI_DEEP + (of_b ? r : r * AMPI_DEEP), width,
                             of_b, v, x.cs == 1);
         }
