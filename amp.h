@@ -4512,6 +4512,12 @@ static amp_result ampi_storage_ok(const amp_storage *s, char *problem) {
     return AMP_ERROR_INVALID_CONFIG;
 }
 
+/* An error, with the one sentence that says what to do. */
+static amp_result ampi_refuse(const amp_optimizer_desc *d, amp_result result, const char *text) {
+    ampi_tell(ampi_blank(d->problem), "%s", text);
+    return result;
+}
+
 static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
     const ampi_second_floor up = ampi_second();
     amp_scaler              scaler;
@@ -4520,14 +4526,12 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
     if ((unsigned)d->kind >= sizeof ampi_optimizers / sizeof ampi_optimizers[0])
         return ampi_unknown(d->problem, "amp_optimizer_desc.kind", (int)d->kind);
     if (!ampi_desc_numbers_ok(d, d->problem)) return AMP_ERROR_INVALID_CONFIG;
-    if (!ampi_allocator_ok(&d->allocator)) {
-        ampi_tell(d->problem, "amp_optimizer_desc.allocator needs both functions");
-        return AMP_ERROR_INVALID_ARGUMENT;
-    }
-    if (d->backend && !d->backend->functions) {
-        ampi_tell(d->problem, "amp_optimizer_desc.backend was not made by amp_cuda_backend");
-        return AMP_ERROR_INVALID_ARGUMENT;
-    }
+    if (!ampi_allocator_ok(&d->allocator))
+        return ampi_refuse(d, AMP_ERROR_INVALID_ARGUMENT,
+                           "amp_optimizer_desc.allocator needs both functions");
+    if (d->backend && !d->backend->functions)
+        return ampi_refuse(d, AMP_ERROR_INVALID_ARGUMENT,
+                           "amp_optimizer_desc.backend was not made by amp_cuda_backend");
     if (d->ranks && d->ranks->count)
         AMPI_TRY(up.ranks_ok ? up.ranks_ok(d)
                              : ampi_left_out(d->problem, "desc.ranks", "AMP_NO_RANKS"));
@@ -4535,10 +4539,9 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
         AMPI_TRY(up.report_ok ? up.report_ok(d)
                               : ampi_left_out(d->problem, "desc.report", "AMP_NO_REPORT"));
     if (d->storage) AMPI_TRY(ampi_storage_ok(d->storage, d->problem));
-    if (d->storage && d->storage->master != AMP_FORMAT_F32 && d->kind == AMP_KIND_OWN) {
-        ampi_tell(d->problem, "amp_optimizer_desc.storage" AMPI_FUSED_ALONE);
-        return AMP_ERROR_UNSUPPORTED;
-    }
+    if (d->storage && d->storage->master != AMP_FORMAT_F32 && d->kind == AMP_KIND_OWN)
+        return ampi_refuse(d, AMP_ERROR_UNSUPPORTED,
+                           "amp_optimizer_desc.storage" AMPI_FUSED_ALONE);
     return ampi_scaler_setup(&scaler, &d->scaler, d->problem); /* to learn of its errors now */
 }
 
@@ -4592,12 +4595,6 @@ static amp_result ampi_tensor_problem(const amp_optimizer *opt, size_t i, const 
                                       amp_result result, const char *text) {
     ampi_tell_tensor(opt->desc.problem, i, name);
     ampi_tell(opt->desc.problem, "%s", text);
-    return result;
-}
-
-/* An error, with the one sentence that says what to do. */
-static amp_result ampi_refuse(const amp_optimizer *opt, amp_result result, const char *text) {
-    ampi_tell(ampi_blank(opt->desc.problem), "%s", text);
     return result;
 }
 
@@ -4995,8 +4992,9 @@ static void ampi_block_free(const amp_backend *b, const amp_allocator *a, void *
 /* What a backend refuses, as only CUDA's does. */
 static amp_result ampi_captured(const amp_optimizer *opt, amp_result result) {
     if (result != AMP_ERROR_UNSUPPORTED) return result;
-    return ampi_refuse(opt, result, "the stream is being captured, which this call cannot be part "
-                                    "of: call it before the capture or after");
+    return ampi_refuse(&opt->desc, result,
+                       "the stream is being captured, which this call cannot be part of: call it "
+                       "before the capture or after");
 }
 
 /* Bring num_bytes from backend memory to the host, when everything before has been done. */
@@ -5199,7 +5197,7 @@ static amp_result ampi_shared_ok(const amp_optimizer *opt) {
     if (!opt->desc.shared_scaler) return AMP_OK;
     AMPI_TRY(ampi_read_back(opt, &shared, opt->desc.shared_scaler, sizeof shared));
     if (shared.rules) return AMP_OK;
-    return ampi_refuse(opt, AMP_ERROR_NOT_INITIALIZED,
+    return ampi_refuse(&opt->desc, AMP_ERROR_NOT_INITIALIZED,
                        "desc.shared_scaler is not initialized: call amp_scaler_init");
 }
 
@@ -5712,7 +5710,7 @@ static amp_result ampi_can_step(const amp_optimizer *opt, amp_kind kind) {
     if (!opt->plan->num_weights || opt->plan->num_grads || opt->desc.reduce_fn) return AMP_OK;
     for (i = 0; i < opt->num_entries && !ampi_learns(ampi_tensor(opt, (int)i));) i++;
     if (i < opt->num_entries && opt->ranks.count) return AMP_OK; /* other ranks have its range */
-    return ampi_refuse(opt, AMP_ERROR_BAD_STATE,
+    return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
                        i < opt->num_entries
                            ? "no tensor has a gradient now: bring one by amp_optimizer_rebind"
                            : "all tensors are frozen: set grad, or grad_later, in amp_tensor");
@@ -5743,7 +5741,7 @@ AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt) {
 AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt) {
     AMPI_TRY(ampi_ready(opt, AMPI_WITHIN));
     if (opt->step_open > 1) /* in place, gradients would be divided again */
-        return ampi_refuse(opt, AMP_ERROR_BAD_STATE,
+        return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
                            "the gradients of this step are unscaled already: call "
                            "amp_optimizer_unscale once after amp_optimizer_check");
     AMPI_TRY(opt->backend.functions->update_fn(&opt->backend, opt->plan, AMPI_JOB_UNSCALE));
@@ -5790,10 +5788,10 @@ AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum) {
     AMPI_TRY(ampi_can_step(opt, AMP_KIND_OWN));
     AMPI_TRY(ampi_check_rate(opt, "momentum", &momentum));
     if (opt->desc.unscale_in_place)
-        return ampi_refuse(opt, AMP_ERROR_UNSUPPORTED,
+        return ampi_refuse(&opt->desc, AMP_ERROR_UNSUPPORTED,
                            "desc.unscale_in_place leaves nothing to carry: set it to 0");
     if (!opt->carries)
-        return ampi_refuse(opt, AMP_ERROR_BAD_STATE,
+        return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
                            "the last step was not unscaled, and nothing can be carried: call "
                            "amp_optimizer_unscale after amp_optimizer_check");
     opt->plan->carry = momentum;
@@ -5805,12 +5803,12 @@ static amp_result ampi_fused_step(amp_optimizer *opt, amp_kind kind, const float
     amp_plan *plan;
     AMPI_TRY(ampi_can_step(opt, kind));
     if (kind == AMP_KIND_OWN)
-        return ampi_refuse(opt, AMP_ERROR_UNSUPPORTED,
+        return ampi_refuse(&opt->desc, AMP_ERROR_UNSUPPORTED,
                            "amp_optimizer_step: desc.kind is AMP_KIND_OWN; call begin_step");
     if (lr) AMPI_TRY(ampi_check_rate(opt, "lr", lr));
     plan = opt->plan;
     if (!lr && !plan->has_lr)
-        return ampi_refuse(opt, AMP_ERROR_BAD_STATE,
+        return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
                            "there is no learning rate yet: call amp_optimizer_set_lr");
     plan->new_lr = lr != NULL;
     if (lr) memcpy(&plan->lr, lr, sizeof *lr);
@@ -6703,7 +6701,7 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     if (!to) return AMP_ERROR_OUT_OF_MEMORY;
     result = ampi_aim(to, path);
     if (result == AMP_ERROR_UNSUPPORTED)
-        (void)ampi_refuse(opt, result, "the path leads to something that is not a file");
+        (void)ampi_refuse(&opt->desc, result, "the path leads to something that is not a file");
     if (result == AMP_OK)
         result = ampi_second().ranks_save ? ampi_second().ranks_save(opt, to, &state)
                                            : ampi_save_at(opt, to);
@@ -7553,10 +7551,8 @@ enum { AMPI_RANKS = 65536 }; /* at most: whatever the file of a set says, it is 
 
 static amp_result ampi_ranks_ok(const amp_optimizer_desc *d) {
     const amp_ranks *r = d->ranks;
-    if (d->kind == AMP_KIND_OWN) {
-        ampi_tell(d->problem, "amp_optimizer_desc.ranks" AMPI_FUSED_ALONE);
-        return AMP_ERROR_UNSUPPORTED;
-    }
+    if (d->kind == AMP_KIND_OWN)
+        return ampi_refuse(d, AMP_ERROR_UNSUPPORTED, "amp_optimizer_desc.ranks" AMPI_FUSED_ALONE);
     if (r->count < 0 || r->count > AMPI_RANKS) {
         ampi_out(d->problem, "amp_ranks.count", (double)r->count, "0 to 65536");
         return AMP_ERROR_INVALID_CONFIG;
@@ -7568,10 +7564,9 @@ static amp_result ampi_ranks_ok(const amp_optimizer_desc *d) {
     }
     if ((unsigned)r->order > (unsigned)AMP_ORDER_SEQUENTIAL)
         return ampi_unknown(d->problem, "amp_ranks.order", (int)r->order);
-    if ((r->count > 1 && !r->sum_fn) || d->reduce_fn) {
-        ampi_tell(d->problem, "amp_optimizer_desc.ranks needs sum_fn, and no reduce_fn beside it");
-        return AMP_ERROR_INVALID_CONFIG;
-    }
+    if ((r->count > 1 && !r->sum_fn) || d->reduce_fn)
+        return ampi_refuse(d, AMP_ERROR_INVALID_CONFIG,
+                           "amp_optimizer_desc.ranks needs sum_fn, and no reduce_fn beside it");
     return AMP_OK;
 }
 
@@ -8231,10 +8226,10 @@ static amp_result ampi_send_history(const amp_optimizer *opt) {
 static amp_result ampi_watched(const amp_optimizer *opt, int of_moment) {
     AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
     if (!opt->plan->record)
-        return ampi_refuse(opt, AMP_ERROR_UNSUPPORTED,
+        return ampi_refuse(&opt->desc, AMP_ERROR_UNSUPPORTED,
                            "set amp_optimizer_desc.report, and there will be one");
     if (!of_moment || opt->plan->seen->current) return AMP_OK;
-    return ampi_refuse(opt, AMP_ERROR_BAD_STATE,
+    return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
                        "call amp_optimizer_report first, and again after a load: this is of its "
                        "moment");
 }
@@ -9221,7 +9216,7 @@ AMP_DEF amp_result amp_cache_add_optimizer(amp_cache *cache, const amp_optimizer
     if (!cache->memory) return AMP_ERROR_NOT_INITIALIZED;
     AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
     if (opt->ranks.count)
-        return ampi_refuse(opt, AMP_ERROR_UNSUPPORTED,
+        return ampi_refuse(&opt->desc, AMP_ERROR_UNSUPPORTED,
                            "desc.ranks is set, and no rank has whole masters: forward reads "
                            "amp_optimizer_model");
     for (i = 0; i < opt->plan->num_slots; i++) {
