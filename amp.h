@@ -5240,6 +5240,7 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     AMPI_TRY(ampi_new_plan(opt));
     result = ampi_build(opt);
     if (result != AMP_OK) ampi_unbuild(opt);
+    else opt->pending = AMP_OK; /* what a begin_step before it has told */
     return result;
 }
 
