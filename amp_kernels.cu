@@ -27,7 +27,7 @@
        launches for 1 to 10,000 tensors   2; 3 if ranks must agree; 5 to 9 with few rows
        host synchronisations              0
        registers, spills                  at most 64, in other storage 80; none (make cuda)
-       instructions                       B 204 to 209 for 4 elements, A 5.8 to 6.6 for one
+       instructions                       B 202 to 216 for 4 elements, A 5.9 to 6.5 for one
 
    B in other storage (amp.h ">>api  storage"): bytes and instructions for a parameter, KB that the
    first loads of a multiprocessor's three blocks have under way, and a step of 124M parameters by a
@@ -36,11 +36,11 @@
 
                         bytes      instructions         KB            ms            times fp32
        moments of    fp32 bf16 8b   fp32 bf16  8b   fp32 bf16 8b   fp32 bf16  8b   fp32 bf16  8b
-       fp32           28             51             57             0.88            1.0
-       split          26   18  14    57   62   95   43   31  25   0.82 0.59 0.47   1.1  1.5  1.9
-       24bit                   12             102            21             0.46             1.9
-       kahan          26   18  14    98  105  136   43   31  25   0.82 0.59 0.60   1.1  1.5  1.5
-       sr             22   14  10    63   67   95   37   25  18   0.70 0.47 0.44   1.3  1.9  2.0
+       fp32           28             52             57             0.88            1.0
+       split          26   18  14    56   65   93   43   31  25   0.82 0.59 0.47   1.1  1.5  1.9
+       24bit                   12             103            21             0.47             1.9
+       kahan          26   18  14    97  104  135   43   31  25   0.82 0.59 0.59   1.1  1.5  1.5
+       sr             22   14  10    63   68   96   37   25  18   0.70 0.47 0.44   1.3  1.9  2.0
 
    HOW WORK IS CUT   Tensors are cut into chunks of AMPI_CHUNK elements. In A a warp takes a chunk,
    because the canonical sum goes through it in order, 256 lanes wide: each of the 32 threads holds
@@ -64,6 +64,8 @@
 
 #include <cublasLt.h>
 #include <cublas_v2.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #define AMP_KERNELS
@@ -132,10 +134,9 @@ static amp_result ampi_launch(void (*kernel)(P...), unsigned blocks, unsigned th
 }
 
 /* The same where there may be no backend, which would have loaded the kernel. */
-template <class... P>
-static amp_result ampi_launch_alone(void (*kernel)(P...), unsigned blocks, unsigned threads,
-                                    amp_stream stream,
-                                    typename ampi_identity<P>::type... arguments) {
+template <class K, class... P>
+static amp_result ampi_launch_alone(K kernel, unsigned blocks, unsigned threads, amp_stream stream,
+                                    P... arguments) {
     cudaFuncAttributes attributes;
     bool               capturing;
     amp_result         result = ampi_is_capturing(stream, &capturing);
@@ -169,7 +170,6 @@ AMPI_DEVICE void ampi_wait_for_previous(void) {
 }
 
 /* Launch a kernel that begins with ampi_wait_for_previous. */
-#if CUDART_VERSION >= 12030
 template <class... P>
 static amp_result ampi_launch_early(void (*kernel)(P...), unsigned blocks, unsigned threads,
                                     amp_stream stream,
@@ -182,9 +182,6 @@ static amp_result ampi_launch_early(void (*kernel)(P...), unsigned blocks, unsig
     early.val.programmaticStreamSerializationAllowed = 1;
     return ampi_cuda(cudaLaunchKernelExC(&config, (const void *)kernel, pointers));
 }
-#else
-#define ampi_launch_early ampi_launch
-#endif
 
 /* ------------------------------------------------------------------- hardware conversions */
 
@@ -193,69 +190,54 @@ static amp_result ampi_launch_early(void (*kernel)(P...), unsigned blocks, unsig
    is documented to do. sm_75 has no cvt for bf16, and no need of one: rounding is an addition. */
 AMPI_DEVICE bool ampi_is_nan(uint32_t u) { return (u & 0x7fffffffu) > AMPI_F32_INF; }
 
-#if defined(__CUDA_ARCH__)
 AMPI_DEVICE void ampi_cvt_from_f16(uint32_t word, uint32_t *low, uint32_t *high) {
-    asm("{ .reg .b16 l, h; .reg .f32 x; mov.b32 {l, h}, %2;"
-        " cvt.f32.f16 x, l; mov.b32 %0, x; cvt.f32.f16 x, h; mov.b32 %1, x; }"
-        : "=r"(*low), "=r"(*high)
-        : "r"(word));
+    __half_raw l, h;
+    l.x   = (uint16_t)word;
+    h.x   = (uint16_t)(word >> 16);
+    *low  = ampi_bits_of_f32(__half2float(l));
+    *high = ampi_bits_of_f32(__half2float(h));
 }
 AMPI_DEVICE uint32_t ampi_cvt_to_f16(uint32_t low, uint32_t high) {
-    uint32_t word;
-#if __CUDA_ARCH__ >= 800
-    asm("{ .reg .f32 l, h; mov.b32 l, %1; mov.b32 h, %2; cvt.rn.f16x2.f32 %0, h, l; }"
-        : "=r"(word)
-        : "r"(low), "r"(high));
-#else
-    asm("{ .reg .b16 l, h; .reg .f32 x; mov.b32 x, %1; cvt.rn.f16.f32 l, x;"
-        " mov.b32 x, %2; cvt.rn.f16.f32 h, x; mov.b32 %0, {l, h}; }"
-        : "=r"(word)
-        : "r"(low), "r"(high));
-#endif
+    const __half2 two = __floats2half2_rn(ampi_f32_from_bits(low), ampi_f32_from_bits(high));
+    uint32_t      word;
+    memcpy(&word, &two, sizeof word);
     return word;
 }
 AMPI_DEVICE uint32_t ampi_cvt_to_bf16(uint32_t low, uint32_t high) {
-#if __CUDA_ARCH__ >= 800
-    uint32_t word;
-    asm("{ .reg .f32 l, h; mov.b32 l, %1; mov.b32 h, %2; cvt.rn.bf16x2.f32 %0, h, l; }"
-        : "=r"(word)
-        : "r"(low), "r"(high));
-    return word;
-#else
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     return ampi_bf16_from_f32(low) | (uint32_t)ampi_bf16_from_f32(high) << 16;
+#else
+    const __nv_bfloat162 two =
+        __floats2bfloat162_rn(ampi_f32_from_bits(low), ampi_f32_from_bits(high));
+    uint32_t word;
+    memcpy(&word, &two, sizeof word);
+    return word;
 #endif
 }
 /* Not as a comparison in C++, which --use_fast_math would flush. */
 AMPI_DEVICE bool ampi_any_nan(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+#if defined(__CUDA_ARCH__)
     uint32_t any;
     asm("{ .reg .pred p; .reg .f32 a, b; mov.b32 a, %1; mov.b32 b, %2; setp.nan.f32 p, a, b;"
         " mov.b32 a, %3; mov.b32 b, %4; setp.nan.or.f32 p, a, b, p; selp.u32 %0, 1, 0, p; }"
         : "=r"(any)
         : "r"(a), "r"(b), "r"(c), "r"(d));
     return any != 0;
-}
 #else
-AMPI_DEVICE void ampi_cvt_from_f16(uint32_t word, uint32_t *low, uint32_t *high) {
-    *low  = ampi_f32_from_f16((uint16_t)word);
-    *high = ampi_f32_from_f16((uint16_t)(word >> 16));
-    if (ampi_is_nan(*low)) *low = 0x7fffffffu;
-    if (ampi_is_nan(*high)) *high = 0x7fffffffu;
-}
-AMPI_DEVICE uint32_t ampi_cvt_to_f16(uint32_t low, uint32_t high) {
-    return (ampi_is_nan(low) ? 0x7fffu : ampi_f16_from_f32(low)) |
-           (uint32_t)(ampi_is_nan(high) ? 0x7fffu : ampi_f16_from_f32(high)) << 16;
-}
-AMPI_DEVICE uint32_t ampi_cvt_to_bf16(uint32_t low, uint32_t high) {
-    return (ampi_is_nan(low) ? 0x7fffu : ampi_bf16_from_f32(low)) |
-           (uint32_t)(ampi_is_nan(high) ? 0x7fffu : ampi_bf16_from_f32(high)) << 16;
-}
-AMPI_DEVICE bool ampi_any_nan(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
     return ampi_is_nan(a) || ampi_is_nan(b) || ampi_is_nan(c) || ampi_is_nan(d);
-}
 #endif
+}
 
+/* One element, which may be NaN. */
+AMPI_DEVICE uint32_t ampi_from_f16(uint32_t half) {
+    uint32_t u, none;
+    ampi_cvt_from_f16(half, &u, &none);
+    if (ampi_is_nan(u)) u = ampi_f32_from_f16((uint16_t)(half | 0x7c00u)); /* of known exponent */
+    return u;
+}
 AMPI_DEVICE uint32_t ampi_half_from_f32(uint32_t type, uint32_t u) {
-    return type == AMP_F16 ? ampi_f16_from_f32(u) : ampi_bf16_from_f32(u);
+    if (ampi_is_nan(u)) return type == AMP_F16 ? ampi_f16_from_f32(u) : ampi_bf16_from_f32(u);
+    return (type == AMP_F16 ? ampi_cvt_to_f16(u, 0) : ampi_cvt_to_bf16(u, 0)) & 0xffffu;
 }
 
 /* ------------------------------------------------------------------- elementwise access */
@@ -290,27 +272,22 @@ template <bool ONCE, class T> AMPI_DEVICE void ampi_write_word(char *p, T value)
     else *ampi_global<T>(p) = value;
 }
 
+/* What is moved in one transaction. */
 template <int WORDS> struct ampi_raw { uint32_t w[WORDS]; };
+template <int WORDS> struct ampi_vector;
+template <> struct ampi_vector<1> { typedef uint32_t type; };
+template <> struct ampi_vector<2> { typedef uint2 type; };
+template <> struct ampi_vector<4> { typedef uint4 type; };
 
-template <bool ONCE> AMPI_DEVICE void ampi_fetch(const char *p, ampi_raw<4> *r) {
-    const uint4 q = ampi_read<ONCE, uint4>(p);
-    r->w[0] = q.x, r->w[1] = q.y, r->w[2] = q.z, r->w[3] = q.w;
+template <bool ONCE, int WORDS> AMPI_DEVICE void ampi_fetch(const char *p, ampi_raw<WORDS> *r) {
+    const auto q = ampi_read<ONCE, typename ampi_vector<WORDS>::type>(p);
+    memcpy(r->w, &q, sizeof q);
 }
-template <bool ONCE> AMPI_DEVICE void ampi_fetch(const char *p, ampi_raw<2> *r) {
-    const uint2 q = ampi_read<ONCE, uint2>(p);
-    r->w[0] = q.x, r->w[1] = q.y;
-}
-template <bool ONCE> AMPI_DEVICE void ampi_fetch(const char *p, ampi_raw<1> *r) {
-    r->w[0] = ampi_read<ONCE, uint32_t>(p);
-}
-template <bool ONCE> AMPI_DEVICE void ampi_write_words(char *p, const ampi_raw<4> &r) {
-    ampi_write_word<ONCE>(p, make_uint4(r.w[0], r.w[1], r.w[2], r.w[3]));
-}
-template <bool ONCE> AMPI_DEVICE void ampi_write_words(char *p, const ampi_raw<2> &r) {
-    ampi_write_word<ONCE>(p, make_uint2(r.w[0], r.w[1]));
-}
-template <bool ONCE> AMPI_DEVICE void ampi_write_words(char *p, const ampi_raw<1> &r) {
-    ampi_write_word<ONCE>(p, r.w[0]);
+template <bool ONCE, int WORDS> AMPI_DEVICE void ampi_write_words(char *p,
+                                                                  const ampi_raw<WORDS> &r) {
+    typename ampi_vector<WORDS>::type q;
+    memcpy(&q, r.w, sizeof q);
+    ampi_write_word<ONCE>(p, q);
 }
 
 template <int TYPE, bool ONCE = false> struct ampi_array;
@@ -324,7 +301,7 @@ template <bool ONCE> struct ampi_array<AMPI_ANY, ONCE> {
 
     template <int N> using raw = ampi_raw<1>;
 
-    AMPI_MEMBER bool     is_bf16() const { return type == AMP_BF16 && base; }
+    AMPI_MEMBER bool     is_bf16() const { return type == AMP_BF16; }
     AMPI_MEMBER unsigned size() const { return type == AMP_F32 ? 4 : 2; }
     /* Elements in front of the first group of n. */
     AMPI_MEMBER unsigned head(unsigned n) const {
@@ -346,14 +323,16 @@ template <bool ONCE> struct ampi_array<AMPI_ANY, ONCE> {
     }
     template <int N> AMPI_MEMBER void expand(const raw<N> &r, uint32_t *u) const {
         *u = type == AMP_F32   ? r.w[0]
-             : type == AMP_F16 ? ampi_f32_from_f16((uint16_t)r.w[0])
+             : type == AMP_F16 ? ampi_from_f16(r.w[0])
                                : ampi_f32_from_bf16((uint16_t)r.w[0]);
     }
     AMPI_MEMBER void put_one(size_t i, uint32_t u) const {
+        const uint16_t half = type == AMP_F32 ? (uint16_t)0 : (uint16_t)ampi_half_from_f32(type, u);
         if (!base) return;
-        if (!by_element) ampi_store(base, (amp_dtype)type, i, u);
-        else if (type == AMP_F32) *ampi_global<uint32_t>(base + i * 4) = u;
-        else *ampi_global<uint16_t>(base + i * 2) = (uint16_t)ampi_half_from_f32(type, u);
+        if (by_element && type == AMP_F32) *ampi_global<uint32_t>(base + i * 4) = u;
+        else if (by_element) *ampi_global<uint16_t>(base + i * 2) = half;
+        else if (type == AMP_F32) ampi_store_u32(base, i, u);
+        else ampi_store_u16(base, i, half);
     }
     template <int N> AMPI_MEMBER void put(size_t i, const uint32_t *u) const { put_one(i, *u); }
 };
@@ -387,11 +366,8 @@ template <int TYPE, bool ONCE> struct ampi_array {
         for (int k = 0; TYPE == AMP_F16 && k < N; k += 4)
             if (ampi_any_nan(u[k], u[k + 1], u[k + 2], u[k + 3])) {
 #pragma unroll
-                for (int j = k; j < k + 4; j++) {
-                    const uint16_t half = (uint16_t)(r.w[j / 2] >> 16 * (j % 2));
-                    if ((half & 0x7fffu) > 0x7c00u) /* the compiler shall see its exponent */
-                        u[j] = ampi_f32_from_f16((uint16_t)(half | 0x7c00u));
-                }
+                for (int j = k; j < k + 4; j++)
+                    u[j] = ampi_from_f16(r.w[j / 2] >> 16 * (j % 2) & 0xffffu);
             }
     }
     template <int N> AMPI_MEMBER void put(size_t i, const uint32_t *u) const {
@@ -407,26 +383,22 @@ template <int TYPE, bool ONCE> struct ampi_array {
         for (int k = 0; TYPE != AMP_F32 && k < N; k += 4)
             if (ampi_any_nan(u[k], u[k + 1], u[k + 2], u[k + 3])) {
 #pragma unroll
-                for (int j = k; j < k + 4; j++)
-                    if (ampi_is_nan(u[j]))
-                        r.w[j / 2] = (r.w[j / 2] & 0xffffu << 16 * (1 - j % 2)) |
-                                     ampi_half_from_f32(TYPE, u[j]) << 16 * (j % 2);
+                for (int j = k; j < k + 4; j += 2)
+                    r.w[j / 2] = ampi_half_from_f32(TYPE, u[j]) |
+                                 ampi_half_from_f32(TYPE, u[j + 1]) << 16;
             }
         ampi_write_words<ONCE>(base + i * SIZE, r);
     }
     AMPI_MEMBER void put_one(size_t i, uint32_t u) const {
         if (TYPE == AMP_F32) ampi_write_word<ONCE, uint32_t>(base + i * SIZE, u);
-        else ampi_write_word<ONCE, uint16_t>(base + i * SIZE,
-                                             (uint16_t)ampi_half_from_f32(TYPE, u));
+        else ampi_write_word<ONCE>(base + i * SIZE, (uint16_t)ampi_half_from_f32(TYPE, u));
     }
 };
 
 /* One without elements: nothing is written. */
 template <bool ONCE> struct ampi_array<AMPI_ABSENT, ONCE> {
     AMPI_MEMBER ampi_array(const ampi_any &) {}
-    AMPI_MEMBER bool is_bf16() const { return false; }
     template <int N> AMPI_MEMBER void put(size_t, const uint32_t *) const {}
-    AMPI_MEMBER void put_one(size_t, uint32_t) const {}
 };
 
 /* The part that starts at element begin. */
@@ -489,8 +461,8 @@ AMPI_DEVICE void ampi_each_other(const W &work, ampi_segment s, unsigned count) 
 
 AMPI_DEVICE bool ampi_first_thread(void) { return blockIdx.x == 0 && threadIdx.x == 0; }
 
-/* dst = op(src), element by element. op changes bits of fp32, and says of which it does not touch
-   what is there, if that is bf16. */
+/* dst = op(src), element by element. op changes bits of fp32, and says of which it leaves what is
+   there. */
 template <class OP, int DST, int SRC> struct ampi_mapper {
     ampi_array<DST> dst;
     ampi_array<SRC> src;
@@ -507,14 +479,14 @@ template <class OP, int DST, int SRC> struct ampi_mapper {
 #pragma unroll
         for (int k = 0; k < N; k++) {
             to[k] = op(from[k], dst.is_bf16());
-            all   = all && !(dst.is_bf16() && op.leaves(from[k]));
+            all   = all && !op.leaves(from[k], dst.is_bf16());
         }
         if (all) {
             dst.template put<N>(i, to);
         } else {
 #pragma unroll
             for (int k = 0; k < N; k++)
-                if (!op.leaves(from[k])) dst.put_one(i + k, to[k]);
+                if (!op.leaves(from[k], dst.is_bf16())) dst.put_one(i + k, to[k]);
         }
     }
 };
@@ -551,7 +523,7 @@ AMPI_DEVICE ampi_segment ampi_map_pairs(const ampi_any &, const ampi_any &, unsi
 template <int DST, int SRC, class... P, class OP>
 AMPI_DEVICE ampi_segment ampi_map_pairs(const ampi_any &dst, const ampi_any &src, unsigned count,
                                         const OP &op, ampi_pairs<ampi_pair<DST, SRC>, P...>) {
-    if (src.type == SRC && (dst.base ? dst.type == DST : DST == AMPI_ABSENT))
+    if (src.type == SRC && dst.type == DST)
         return ampi_map_groups<DST, SRC>(dst, src, count, op);
     return ampi_map_pairs(dst, src, count, op, ampi_pairs<P...>());
 }
@@ -565,7 +537,7 @@ AMPI_DEVICE void ampi_map(const ampi_any &dst, const ampi_any &src, unsigned cou
 
 struct ampi_copy_op {
     AMPI_MEMBER uint32_t operator()(uint32_t u, bool) const { return u; }
-    AMPI_MEMBER bool     leaves(uint32_t) const { return false; }
+    AMPI_MEMBER bool     leaves(uint32_t, bool) const { return false; }
 };
 
 struct ampi_unscale_op {
@@ -573,22 +545,17 @@ struct ampi_unscale_op {
     AMPI_MEMBER uint32_t operator()(uint32_t u, bool) const {
         return ampi_bits_of_f32(ampi_unscale(u, factor));
     }
-    AMPI_MEMBER bool leaves(uint32_t) const { return false; }
+    AMPI_MEMBER bool leaves(uint32_t, bool) const { return false; }
 };
 
 /* count elements become zero. */
-struct ampi_clearer {
-    ampi_any x;
-    template <int N> using raw = ampi_raw<1>;
-    template <int N> AMPI_MEMBER raw<N> fetch(size_t) const { return raw<N>(); }
-    template <int N> AMPI_MEMBER void finish(size_t i, const raw<N> &) const { x.put_one(i, 0); }
-};
 AMPI_DEVICE void ampi_clear(const ampi_any &x, unsigned count) {
     const unsigned  n = 16 / x.size(), first = x.head(n);
     const ampi_segment s = ampi_groups_in(x.has_group(n, first), n, first, count);
     for (unsigned i = s.first + n * threadIdx.x; i < s.behind; i += n * blockDim.x)
         ampi_write_words<false>(x.base + i * x.size(), ampi_raw<4>());
-    ampi_each_other<1>(ampi_clearer{x}, s, count);
+    for (unsigned e = threadIdx.x; e < count - (s.behind - s.first); e += blockDim.x)
+        x.put_one(e < s.first ? e : e + (s.behind - s.first), 0);
 }
 
 /* ------------------------------------------------------------------- A: check */
@@ -761,18 +728,57 @@ AMPI_DEVICE void ampi_tell_tally(const amp_plan &plan, uint32_t i, const ampi_ta
     }
 }
 
+/* How a team takes rows of a type. */
+template <int TYPE, int WARPS> struct ampi_row_of {
+    enum {
+        IN_ROW   = 8 / WARPS * ampi_array<TYPE>::SIZE, /* bytes of a thread */
+        PER_LOAD = (IN_ROW < 16 ? IN_ROW : 16) / ampi_array<TYPE>::SIZE,
+        LOADS    = 8 / WARPS / PER_LOAD,
+        APART    = PER_LOAD * 32 * WARPS, /* of a thread's loads in a row */
+        ROWS     = 128 / IN_ROW           /* of which a thread has all loads under way at once */
+    };
+};
+
+/* ROWS rows from number row on, of which all elements are there. */
+template <int TYPE, int WARPS, int ROWS>
+AMPI_DEVICE void ampi_take_rows(ampi_found<WARPS> *f, const ampi_array<TYPE> &mine, int row) {
+    typedef ampi_row_of<TYPE, WARPS> of;
+    typename ampi_array<TYPE>::template raw<of::PER_LOAD> r[ROWS * of::LOADS];
+#pragma unroll
+    for (int k = 0; k < ROWS * of::LOADS; k++)
+        r[k] = mine.template fetch<of::PER_LOAD>((size_t)row * AMPI_LINE +
+                                                 k / of::LOADS * AMPI_LINE +
+                                                 k % of::LOADS * of::APART);
+    if (ROWS > 1) __syncwarp(); /* or the compiler puts uses of the first in front of the last */
+#pragma unroll
+    for (int k = 0; k < ROWS * of::LOADS; k++)
+        ampi_take_load<TYPE>(f, k % of::LOADS * of::PER_LOAD, r[k]);
+}
+
+/* What was found in count elements, behind all of which rest elements of the tensor remain. */
+template <int WARPS>
+AMPI_DEVICE void ampi_tell_found(const ampi_found<WARPS> &f, uint64_t rest, int count,
+                                 ampi_warps *team, ampi_tally *found) {
+    found->max = f.max;
+    if (ampi_reduce<WARPS>(f.nonfinite, team, ampi_larger())) {
+        const uint32_t late = (uint32_t)(AMPI_NONE - f.first);
+        found->nonfinite = ampi_reduce<WARPS>(f.nonfinite, team, ampi_plus());
+        found->nan       = ampi_reduce<WARPS>(f.nan, team, ampi_plus());
+        found->late      = rest - AMPI_NONE + ampi_reduce<WARPS>(late, team, ampi_larger());
+    }
+    found->zeros = (unsigned)count - found->nonfinite -
+                   ampi_reduce<WARPS>((f.nonzero & 0xffffu) + (f.nonzero >> 16), team,
+                                      ampi_plus());
+}
+
 /* A team checks count elements, start being the first: what the CPU's ampi_check_chunk does, in the
    same order. Returns the sum of squares; *found is what one chunk adds to the tensor's tally. */
 template <int TYPE, int WARPS>
 AMPI_DEVICE double ampi_check_by_team(const ampi_slot *slot, uint64_t start, int count,
                                       ampi_warps *team, ampi_tally *found) {
-    typedef ampi_array<TYPE> array;
-    enum {
-        IN_ROW   = 8 / WARPS * array::SIZE, /* bytes of a thread */
-        PER_LOAD = (IN_ROW < 16 ? IN_ROW : 16) / array::SIZE,
-        LOADS    = IN_ROW / array::SIZE / PER_LOAD,
-        ROWS     = 128 / IN_ROW /* of which a thread has all loads under way at once */
-    };
+    typedef ampi_array<TYPE>         array;
+    typedef ampi_row_of<TYPE, WARPS> of;
+    enum { PER_LOAD = of::PER_LOAD, ROWS = of::ROWS };
     const ampi_any grads = ampi_part_at(slot->grad, TYPE, start);
     const int      head  = grads.by_element ? (int)grads.head(16 / array::SIZE) : 0;
     const int      full  = grads.by_element && count > head ? (count - head) / AMPI_LINE : 0;
@@ -793,26 +799,9 @@ AMPI_DEVICE double ampi_check_by_team(const ampi_slot *slot, uint64_t start, int
             ampi_take_ragged<PER_LOAD>(&f, grads, head, -1, careful ? rows : 0, count, careful,
                                        rescale);
         if (!careful) {
-            typename array::template raw<PER_LOAD> r[ROWS * LOADS];
-            for (; row + ROWS <= full; row += ROWS) {
-#pragma unroll
-                for (int k = 0; k < ROWS * LOADS; k++)
-                    r[k] = mine.template fetch<PER_LOAD>((size_t)row * AMPI_LINE +
-                                                         k / LOADS * AMPI_LINE +
-                                                         k % LOADS * (PER_LOAD * 32 * WARPS));
-                __syncwarp(); /* or the compiler puts uses of the first in front of the last */
-#pragma unroll
-                for (int k = 0; k < ROWS * LOADS; k++)
-                    ampi_take_load<TYPE>(&f, k % LOADS * PER_LOAD, r[k]);
-            }
-            for (; row < full; row++) {
-#pragma unroll
-                for (int k = 0; k < LOADS; k++)
-                    r[k] = mine.template fetch<PER_LOAD>((size_t)row * AMPI_LINE +
-                                                         k * (PER_LOAD * 32 * WARPS));
-#pragma unroll
-                for (int k = 0; k < LOADS; k++) ampi_take_load<TYPE>(&f, k * PER_LOAD, r[k]);
-            }
+            for (; row + ROWS <= full; row += ROWS)
+                ampi_take_rows<TYPE, WARPS, ROWS>(&f, mine, row);
+            for (; row < full; row++) ampi_take_rows<TYPE, WARPS, 1>(&f, mine, row);
             ampi_take_ragged<PER_LOAD>(&f, grads, head, full, rows, count, false, 1.0f);
         }
         f.max = ampi_reduce<WARPS>(f.max, team, ampi_larger());
@@ -829,35 +818,18 @@ AMPI_DEVICE double ampi_check_by_team(const ampi_slot *slot, uint64_t start, int
             break;
         }
     }
-    found->max   = f.max;
-    if (ampi_reduce<WARPS>(f.nonfinite, team, ampi_larger())) {
-        const uint32_t late = (uint32_t)(AMPI_NONE - f.first);
-        found->nonfinite = ampi_reduce<WARPS>(f.nonfinite, team, ampi_plus());
-        found->nan       = ampi_reduce<WARPS>(f.nan, team, ampi_plus());
-        found->late      = slot->n - start - AMPI_NONE +
-                      ampi_reduce<WARPS>(late, team, ampi_larger());
-    }
-    found->zeros = (unsigned)count - found->nonfinite -
-                   ampi_reduce<WARPS>((f.nonzero & 0xffffu) + (f.nonzero >> 16), team,
-                                      ampi_plus());
+    ampi_tell_found(f, slot->n - start, count, team, found);
     return ampi_mul64(ampi_double(sum), back);
 }
 
 /* The chunks of all ranks are summed by one block, for its first thread. */
 AMPI_DEVICE double ampi_sum_partials(const amp_plan *plan, double *lanes) {
-    enum { UNDER_WAY = 8 };
     const unsigned thread = threadIdx.x, threads = blockDim.x;
     for (unsigned l = thread; l < AMPI_LANES; l += threads) {
-        double   sum = 0.0;
-        uint64_t i   = l;
-        for (; i + (UNDER_WAY - 1) * AMPI_LANES < plan->num_sums; i += UNDER_WAY * AMPI_LANES) {
-            double x[UNDER_WAY];
-#pragma unroll
-            for (int k = 0; k < UNDER_WAY; k++) x[k] = plan->sums[i + k * AMPI_LANES];
-#pragma unroll
-            for (int k = 0; k < UNDER_WAY; k++) sum = ampi_add64(sum, x[k]);
-        }
-        for (; i < plan->num_sums; i += AMPI_LANES) sum = ampi_add64(sum, plan->sums[i]);
+        double sum = 0.0;
+#pragma unroll 8
+        for (uint64_t i = l; i < plan->num_sums; i += AMPI_LANES)
+            sum = ampi_add64(sum, plan->sums[i]);
         lanes[l] = sum;
     }
     for (unsigned half = AMPI_LANES / 2; half; half /= 2) {
@@ -949,31 +921,6 @@ AMPI_DEVICE void ampi_sample_chunks(const amp_plan *plan, ampi_counter *counter)
     }
 }
 
-/* What a thread does to an element at the end of a step, with what was and what is. */
-struct ampi_watcher {
-    ampi_any      grad, master, model;
-    ampi_counter *counter;
-    AMPI_MEMBER uint32_t copy(unsigned i) const { return model.fetch<1>(i).w[0]; }
-    AMPI_MEMBER bool half() const { return model.base && model.type != AMP_F32; }
-    AMPI_MEMBER bool moves(unsigned i) const { /* asked before the gradient is cleared */
-        uint32_t u;
-        if (!half()) return false;
-        grad.expand<1>(grad.fetch<1>(i), &u);
-        return (u & 0x7fffffffu) != 0;
-    }
-    AMPI_MEMBER void tell(unsigned i, bool moved, uint32_t before) const {
-        const uint32_t p = master.fetch<1>(i).w[0];
-        uint32_t       u;
-        ampi_count_bin(counter, AMPI_WEIGHTS, p & 0x7fffffffu);
-        if (!moved) return;
-        const ampi_raw<1> after = model.fetch<1>(i);
-        model.expand<1>(after, &u);
-        atomicAdd(&counter->count[AMPI_UPDATES], 1u);
-        if (after.w[0] == before) atomicAdd(&counter->count[AMPI_LOST], 1u);
-        if (u == p) atomicAdd(&counter->count[AMPI_ROUNDED], 1u);
-    }
-};
-
 /* The histogram that the next sample will fill. */
 AMPI_DEVICE void ampi_clear_histograms(const amp_plan *plan) {
     ampi_histogram *next = ampi_histogram_of(plan, ~plan->record->which, 0);
@@ -984,8 +931,7 @@ AMPI_DEVICE void ampi_clear_histograms(const amp_plan *plan) {
 }
 
 /* Is this the block that arrives last, of so many? It sees what all others have written: one thread
-   of each block fences before it arrives and after, and the block's barriers hand that on; the last
-   fence of every thread is for what its cache may hold. */
+   of each block fences before it arrives and after, and the block's barriers hand that on. */
 AMPI_DEVICE bool ampi_is_last(uint32_t *arrived, uint32_t blocks, uint32_t *shared) {
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -994,7 +940,6 @@ AMPI_DEVICE bool ampi_is_last(uint32_t *arrived, uint32_t blocks, uint32_t *shar
         __threadfence();
     }
     __syncthreads();
-    if (*shared) __threadfence();
     return *shared != 0;
 }
 
@@ -1459,8 +1404,6 @@ AMPI_KERNEL(2) ampi_sum_rows_kernel(amp_plan plan) {
 
 /* ------------------------------------------------------------------- B: update */
 
-enum ampi_work { AMPI_UNSCALE, AMPI_MODEL, AMPI_CARRY }; /* around an optimizer of the user's */
-
 /* A part of one tensor, and what an optimizer needs to know. */
 struct ampi_tensor_part {
     ampi_any   grad, master, m, v, model;
@@ -1552,26 +1495,45 @@ template <int KIND> AMPI_DEVICE void ampi_step(const ampi_tensor_part &t, unsign
     ampi_each_other<1>(ampi_stepper<KIND, AMPI_ANY, AMPI_ANY>(t), groups, count); /* two spill */
 }
 
-/* Blocks take parts of chunks: 2^split of one. */
+/* What a block takes at a time. */
 struct ampi_share {
     ampi_slot *slot;
     uint64_t   begin;
     unsigned   count; /* 0 behind the end of a tensor */
+    ampi_any   grad;
 };
-AMPI_DEVICE ampi_share ampi_share_of(const amp_plan *plan, uint64_t part) {
-    const unsigned length = AMPI_CHUNK >> plan->split;
-    const uint64_t chunk  = part >> plan->split;
+
+/* Part of a chunk: 2^split are one. */
+AMPI_DEVICE ampi_share ampi_share_of(const amp_plan &plan, uint64_t part) {
+    const unsigned length = AMPI_CHUNK >> plan.split;
     ampi_share     s;
-    s.slot  = &plan->slots[plan->chunk_slots[chunk]];
+    s.slot  = &plan.slots[plan.chunk_slots[part >> plan.split]];
     s.begin = part * length - s.slot->first_chunk * (uint64_t)AMPI_CHUNK;
     s.count = ampi_count_from(s.begin, s.slot->n, length);
+    s.grad  = ampi_part_at(s.slot->grad, s.slot->grad_type, s.begin);
     return s;
+}
+
+/* The k-th of the rows that are touched, in the order of tables. Is there one? */
+AMPI_DEVICE bool ampi_touched_row(const amp_plan &plan, uint64_t k, ampi_share *share) {
+    for (size_t i = 0; i < plan.num_sparse; i++) {
+        const ampi_sparse *s = &plan.sparse[i];
+        if (k < s->touched) {
+            share->slot  = &plan.slots[s->slot];
+            share->begin = (uint64_t)s->unique[k] * s->length;
+            share->count = s->length;
+            share->grad  = ampi_part_at(share->slot->grad, AMP_F32, k * s->length);
+            return true;
+        }
+        k -= s->touched;
+    }
+    return false;
 }
 
 AMPI_DEVICE ampi_tensor_part ampi_tensor_part_of(const amp_plan &plan, const ampi_share &s) {
     const ampi_slot *slot = s.slot;
     ampi_tensor_part t;
-    t.grad   = ampi_part_at(slot->grad, slot->grad_type, s.begin);
+    t.grad   = s.grad;
     t.master = ampi_part_at(slot->master.data, AMP_F32, s.begin);
     t.m      = ampi_part_at(slot->moment[0].data, AMP_F32, s.begin);
     t.v      = ampi_part_at(slot->moment[1].data, AMP_F32, s.begin);
@@ -1582,69 +1544,87 @@ AMPI_DEVICE ampi_tensor_part ampi_tensor_part_of(const amp_plan &plan, const amp
     return t;
 }
 
-AMPI_DEVICE ampi_watcher ampi_watcher_of(const ampi_share &s, ampi_counter *counter) {
-    const ampi_slot   *slot    = s.slot;
-    const ampi_watcher watcher = {ampi_part_at(slot->grad, slot->grad_type, s.begin),
-                                  ampi_part_at(slot->master.data, AMP_F32, s.begin),
-                                  ampi_part_at(slot->model, slot->model_type, s.begin), counter};
-    return watcher;
+/* In a step that is sampled work(i) is what its end does to element i of a share. What was and what
+   is counts. Addresses are looked up anew for each element: a step leaves no registers for them. */
+template <class W>
+AMPI_DEVICE void ampi_watch(const amp_plan &plan, const ampi_share &s, const W &work) {
+    ampi_counter    *counter = ampi_counter_of_block();
+    const ampi_slot *slot    = s.slot;
+    ampi_begin_counts(counter);
+    for (unsigned i = threadIdx.x; i < s.count; i += blockDim.x) {
+        const uint64_t at    = s.begin + i;
+        ampi_any       model = ampi_part_at(slot->model, slot->model_type, at);
+        uint32_t       g = 0, before = 0, p, u;
+        if (model.base && model.type != AMP_F32) { /* asked before the gradient is cleared */
+            const ampi_any grad = ampi_part_at(slot->grad, slot->grad_type, at);
+            grad.expand<1>(grad.fetch<1>(0), &g);
+            before = model.fetch<1>(0).w[0];
+        }
+        work(i);
+        p = ampi_part_at(slot->master.data, AMP_F32, at).fetch<1>(0).w[0];
+        ampi_count_bin(counter, AMPI_WEIGHTS, p & 0x7fffffffu);
+        if ((g & 0x7fffffffu) == 0) continue;
+        model = ampi_part_at(slot->model, slot->model_type, at);
+        const ampi_raw<1> after = model.fetch<1>(0);
+        model.expand<1>(after, &u);
+        atomicAdd(&counter->count[AMPI_UPDATES], 1u);
+        if (after.w[0] == before) atomicAdd(&counter->count[AMPI_LOST], 1u);
+        if (u == p) atomicAdd(&counter->count[AMPI_ROUNDED], 1u);
+    }
+    ampi_end_counts(counter, ampi_histogram_of(&plan, plan.record->which,
+                                               (size_t)(slot - plan.slots)));
 }
 
-/* Where roots and quotients go their slow ways, which have one room for all steps of a kernel, what
-   a sampled step keeps in registers would be spilled below 10.0: there it is looked up anew. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 1000
-enum { AMPI_ANEW = 1 };
-#else
-enum { AMPI_ANEW = 0 };
-#endif
-
-/* A step that is sampled. */
-template <int KIND>
-AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan, ampi_counter *counter) {
+/* B in a step that is sampled, where masters are of fp32. */
+template <int KIND> AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan) {
     const uint64_t parts = plan.num_chunks << plan.split;
+    ampi_clear_histograms(&plan);
     for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
-        const ampi_share s = ampi_share_of(&plan, k);
+        const ampi_share s = ampi_share_of(plan, k);
         if (s.count == 0 || !ampi_counts_updates(s.slot)) continue;
-        ampi_tensor_part t       = ampi_tensor_part_of(plan, s);
-        ampi_watcher watcher = {t.grad, t.master, t.model, counter};
-        ampi_begin_counts(counter);
-        for (unsigned i = threadIdx.x; i < s.count; i += blockDim.x) {
-            if (AMPI_ANEW) watcher = ampi_watcher_of(s, counter);
-            const bool     moves  = watcher.moves(i);
-            const uint32_t before = moves ? watcher.copy(i) : 0;
-            if (AMPI_ANEW) t = ampi_tensor_part_of(plan, s);
+        if (plan.control->gate.skip) {
+            if (plan.zero_grad) ampi_clear(s.grad, s.count);
+            continue;
+        }
+        ampi_watch(plan, s, [&](unsigned i) {
+            const ampi_tensor_part t = ampi_tensor_part_of(plan, s);
             const ampi_stepper<KIND, AMPI_ANY, AMPI_ANY> step(t);
             step.template finish<1>(i, step.template fetch<1>(i));
-            if (AMPI_ANEW) watcher = ampi_watcher_of(s, counter);
-            watcher.tell(i, moves, before);
-        }
-        ampi_end_counts(counter, ampi_histogram_of(&plan, plan.record->which,
-                                                (size_t)(s.slot - plan.slots)));
+        });
     }
 }
 
-template <int KIND> AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan) {
-    const ampi_control *c     = plan.control;
-    const uint64_t      parts = plan.num_chunks << plan.split;
-    ampi_wait_for_previous();
-    const bool skip = c->gate.skip != 0;
-    if (ampi_sampled(&plan)) {
-        ampi_clear_histograms(&plan);
-        if (!skip) {
-            ampi_update_sampled<KIND>(plan, ampi_counter_of_block());
-            if (ampi_first_thread()) ampi_publish(&plan);
-            return;
-        }
-    }
-    for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
-        /* backwards: A has left the last gradients in the cache */
-        const ampi_share s = ampi_share_of(&plan, parts - 1 - k);
-        if (s.count == 0 || !s.slot->grad || s.slot->sparse) continue;
+/* What a block takes k-th: of B backwards, since A has left the last gradients in the cache; behind
+   B a row. */
+AMPI_DEVICE bool ampi_next_share(const amp_plan &plan, bool rows, uint64_t k, ampi_share *s) {
+    const uint64_t parts = plan.num_chunks << plan.split;
+    if (rows) return ampi_touched_row(plan, k, s);
+    if (k < parts) *s = ampi_share_of(plan, parts - 1 - k);
+    if (k < parts && s->slot->sparse) s->count = 0;
+    return k < parts;
+}
+
+/* The end of B. What is behind it does not read how many rows are given. */
+AMPI_DEVICE void ampi_end_update(const amp_plan &plan) {
+    if (!ampi_first_thread()) return;
+    ampi_publish(&plan);
+    for (size_t k = 0; plan.zero_grad && k < plan.num_sparse; k++) *plan.sparse[k].num_rows = 0;
+}
+
+/* The compiler knows whether it is behind B, or it would spill registers. */
+template <int KIND, bool ROWS = false>
+AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan, bool) {
+    if (!ROWS) ampi_wait_for_previous();
+    const bool sampled = !ROWS && ampi_sampled(&plan), skip = plan.control->gate.skip != 0;
+    if (sampled) ampi_update_sampled<KIND>(plan);
+    for (uint64_t k = blockIdx.x; !sampled; k += gridDim.x) {
+        ampi_share s;
+        if (!ampi_next_share(plan, ROWS, k, &s)) break;
+        if (s.count == 0 || !s.grad.base) continue;
         if (!skip) ampi_step<KIND>(ampi_tensor_part_of(plan, s), s.count);
-        else if (plan.zero_grad)
-            ampi_clear(ampi_part_at(s.slot->grad, s.slot->grad_type, s.begin), s.count);
+        else if (plan.zero_grad) ampi_clear(s.grad, s.count);
     }
-    if (ampi_first_thread()) ampi_publish(&plan);
+    if (!ROWS) ampi_end_update(plan);
 }
 
 #ifndef AMP_NO_STORAGE
@@ -1656,10 +1636,10 @@ template <int KIND> AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_ker
    What a block knows of its part lies in shared memory, written by one thread: it would be too much
    for registers, of which 80 let three blocks share a multiprocessor. */
 struct ampi_coded {
-    const ampi_slot *slot;
-    uint64_t         begin; /* of the part */
-    unsigned         count, number;
-    ampi_any         grad, model;
+    ampi_share       share;
+    uint64_t         next;  /* number of the next share */
+    bool             there; /* is there one? */
+    ampi_any         model;
     char            *low, *moment[2]; /* master, or what model is without of it */
     uint8_t         *scale[2];
     uint32_t         at;              /* number of the part's first element, for random bits */
@@ -1711,6 +1691,16 @@ template <bool ONCE> struct ampi_packed<AMPI_ANY, 1, ONCE> {
         else ampi_store_low(base, i, size, *u);
     }
 };
+
+/* Four elements, or one, of what may be absent, as fp32 or halves. */
+template <int N, bool ONCE>
+AMPI_DEVICE void ampi_put_elements(const ampi_any &a, size_t i, const uint32_t *u) {
+    if (N == 1) a.put_one(i, u[0]);
+    else if (!a.base) return;
+    else if (a.type == AMP_F16) ampi_array<AMP_F16, ONCE>(a).template put<4>(i, u);
+    else if (a.type == AMP_BF16) ampi_array<AMP_BF16, ONCE>(a).template put<4>(i, u);
+    else ampi_array<AMP_F32, ONCE>(a).template put<4>(i, u);
+}
 
 /* A gradient, whose type is told when the kernel runs. */
 template <int N> struct ampi_packed_grad {
@@ -1842,14 +1832,14 @@ AMPI_DEVICE void ampi_step_coded_as(
         ampi_draws<N>                draws = {};
         uint32_t                     g[4], h[N], l[4];
         float                        p[N], m[N], v[N];
-        grad.fetch(t.grad, i);
+        grad.fetch(t.share.grad, i);
         if (!wide) high.fetch(t.model.base, i, 2);
         low.fetch(t.low, i, t.low_size);
         if (has_m) m_in.fetch(t.moment[0], t.scale[0], i, size);
         if (has_v) v_in.fetch(t.moment[1], t.scale[1], i, size);
         __syncwarp();
         if (size != 4 || master == AMP_FORMAT_SR) draws.begin(t.at + i, t.key);
-        grad.expand(t.grad, g);
+        grad.expand(t.share.grad, g);
         m_in.expand(m, size);
         v_in.expand(v, size);
 #pragma unroll
@@ -1865,13 +1855,9 @@ AMPI_DEVICE void ampi_step_coded_as(
         if (master == AMP_FORMAT_SR) draws.next();
         if (here) {
             if (!wide) ampi_packed<HIGH, N, false>::put(t.model.base, i, 2, h);
-            else if (N == 1) t.model.put_one(i, l[0]);
-            else if (t.model.base && f16) ampi_array<AMP_F16>(t.model).template put<4>(i, l);
-            else if (t.model.base) ampi_array<AMP_BF16>(t.model).template put<4>(i, l);
+            else ampi_put_elements<N, false>(t.model, i, l);
             ampi_packed<LOW, N>::put(t.low, i, t.low_size, l);
-            if (t.zero && N == 1) t.grad.put_one(i, 0);
-            else if (t.zero && t.grad.type == AMP_F32) ampi_packed<4, 4>::put(t.grad.base, i, 4, g);
-            else if (t.zero) ampi_packed<2, 4>::put(t.grad.base, i, 2, g);
+            if (t.zero) ampi_put_elements<N, true>(t.share.grad, i, g);
         }
         if (has_m) m_in.put(t.moment[0], t.scale[0], i, size, here, m, &draws);
         if (has_v) v_in.put(t.moment[1], t.scale[1], i, size, here, v, &draws);
@@ -1890,31 +1876,33 @@ AMPI_DEVICE bool ampi_fits(const char *base, uint32_t size, unsigned i) {
 
 /* The next elements of a part, all of one key, by one thread. */
 AMPI_DEVICE void ampi_go_on(ampi_coded *t, const amp_plan &plan) {
-    const ampi_control *c    = plan.control;
-    const ampi_slot    *slot = t->slot;
-    const uint64_t      at   = slot->first + t->begin + t->behind;
+    const ampi_control *c     = plan.control;
+    const ampi_slot    *slot  = t->share.slot;
+    const uint64_t      begin = t->share.begin;
+    const uint64_t      at    = slot->first + begin + t->behind;
     bool                agree;
     t->from   = t->behind;
-    t->behind = t->from + ampi_count_from(at % AMPI_KEYED, AMPI_KEYED, t->count - t->from);
-    t->at     = (uint32_t)(slot->first + t->begin);
+    t->behind = t->from + ampi_count_from(at % AMPI_KEYED, AMPI_KEYED, t->share.count - t->from);
+    t->at     = (uint32_t)(slot->first + begin);
     t->key    = ampi_seeds_of(c->seed, (uint64_t)(slot - plan.slots), c->gate.step, at);
     t->rates  = ampi_rates_of(c, slot);
     t->factor = c->gate.inv_scale;
+    t->zero   = plan.zero_grad != 0;
     t->master = (int)slot->master.format;
     t->row    = t->master * 8 + (int)slot->moment[0].format;
-    t->model  = ampi_part_at(slot->model, slot->model_type, t->begin);
-    t->low    = ampi_at_element(slot->master, t->begin);
+    t->model  = ampi_part_at(slot->model, slot->model_type, begin);
+    t->low    = ampi_at_element(slot->master, begin);
     t->low_size = slot->master.size;
     t->size     = slot->moment[0].size;
 #pragma unroll 1
     for (int k = 0; k < 2; k++) {
-        t->moment[k] = ampi_at_element(slot->moment[k], t->begin);
-        t->scale[k]  = slot->moment[k].scale + t->begin / AMPI_GROUP;
+        t->moment[k] = ampi_at_element(slot->moment[k], begin);
+        t->scale[k]  = slot->moment[k].scale + begin / AMPI_GROUP;
     }
     t->first = t->from;
     if (t->master == AMP_FORMAT_F32)
         t->first += ampi_part_at(t->low, AMP_F32, t->from).head(4);
-    agree = t->first <= t->behind && t->grad.has_group(4, t->first) &&
+    agree = t->first <= t->behind && t->share.grad.has_group(4, t->first) &&
             t->model.has_group(4, t->first) && ampi_fits(t->low, t->low_size, t->first) &&
             ampi_fits(t->moment[0], t->size, t->first) &&
             ampi_fits(t->moment[1], t->size, t->first) &&
@@ -1923,22 +1911,8 @@ AMPI_DEVICE void ampi_go_on(ampi_coded *t, const amp_plan &plan) {
     t->rest = agree ? t->first + (t->behind - t->first) / AMPI_GROUP * AMPI_GROUP : t->first;
 }
 
-/* count elements of a slot, from element begin. Returns number, which no register has to hold. */
-template <int KIND>
-AMPI_DEVICE unsigned ampi_step_coded(const amp_plan &plan, const ampi_slot *slot,
-                                     const ampi_any &grad, uint64_t begin, unsigned count,
-                                     bool zero, unsigned number) {
-    ampi_coded *t = ampi_coded_of_block();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        t->slot   = slot;
-        t->grad   = grad;
-        t->begin  = begin;
-        t->count  = count;
-        t->zero   = zero;
-        t->number = number;
-        t->behind = 0;
-    }
+/* All of a share. */
+template <int KIND> AMPI_DEVICE void ampi_step_coded(const amp_plan &plan, ampi_coded *t) {
     do {
         __syncthreads();
         if (threadIdx.x == 0) ampi_go_on(t, plan);
@@ -1952,118 +1926,71 @@ AMPI_DEVICE unsigned ampi_step_coded(const amp_plan &plan, const ampi_slot *slot
 #undef AMPI_STEP_AS
         }
         ampi_step_coded_as<KIND, AMPI_ANY, AMPI_ANY, 1>(*t);
-    } while (t->behind < t->count);
-    return t->number;
+    } while (t->behind < t->share.count);
 }
 
-/* In a step that is sampled weights and updates are counted where masters are of fp32. */
-template <int KIND> AMPI_KERNEL(3) ampi_coded_kernel(amp_plan plan) {
+template <int KIND> AMPI_KERNEL(3) ampi_coded_kernel(amp_plan plan, bool rows) {
+    ampi_coded *t = ampi_coded_of_block();
     ampi_wait_for_previous();
-    if (ampi_sampled(&plan)) {
-        ampi_clear_histograms(&plan);
-        if (!plan.control->gate.skip)
-            ampi_update_sampled<KIND>(plan, ampi_counter_of_block());
+    if (!rows && ampi_sampled(&plan)) ampi_update_sampled<KIND>(plan);
+    if (threadIdx.x == 0) t->next = blockIdx.x;
+    for (;;) {
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            t->there  = ampi_next_share(plan, rows, t->next, &t->share);
+            t->behind = 0;
+            t->next += gridDim.x;
+        }
+        __syncthreads();
+        if (!t->there) break;
+        if (t->share.count == 0 || !t->share.grad.base) continue;
+        if (!plan.control->gate.skip) {
+            if (rows || t->share.slot->master.format != AMP_FORMAT_F32 || !ampi_sampled(&plan))
+                ampi_step_coded<KIND>(plan, t);
+        } else if (plan.zero_grad) {
+            ampi_clear(t->share.grad, t->share.count);
+        }
     }
-    const unsigned parts = (unsigned)plan.num_chunks << plan.split;
-    for (unsigned k = blockIdx.x; k < parts; k += gridDim.x) {
-        /* backwards: A has left the last gradients in the cache */
-        const ampi_share s    = ampi_share_of(&plan, parts - 1 - k);
-        const ampi_slot *slot = s.slot;
-        const bool       skip = plan.control->gate.skip != 0; /* not held in registers */
-        if (s.count == 0 || !slot->grad || slot->sparse) continue;
-        const ampi_any grad = ampi_part_at(slot->grad, slot->grad_type, s.begin);
-        if (skip && plan.zero_grad) ampi_clear(grad, s.count);
-        else if (!skip && (slot->master.format != AMP_FORMAT_F32 || !ampi_sampled(&plan)))
-            k = ampi_step_coded<KIND>(plan, slot, grad, s.begin, s.count, plan.zero_grad != 0, k);
-    }
-    if (ampi_first_thread()) ampi_publish(&plan);
+    if (!rows) ampi_end_update(plan);
 }
 
 #else
 #define ampi_coded_kernel ampi_update_kernel
 #endif /* AMP_NO_STORAGE */
 
-/* Behind B, gradients of few rows: blocks take rows that are touched, in their places. */
-template <int KIND, bool FEWER>
-AMPI_KERNEL(FEWER ? 2 : AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_rows_kernel(amp_plan plan) {
-    const ampi_control *c = plan.control;
-    for (size_t k = 0; k < plan.num_sparse; k++) {
-        const ampi_sparse *s    = &plan.sparse[k];
-        const ampi_slot   *slot = &plan.slots[s->slot];
-        for (uint32_t row = blockIdx.x; !c->gate.skip && row < s->touched; row += gridDim.x) {
-            const uint64_t begin = (uint64_t)s->unique[row] * s->length;
-            ampi_tensor_part t;
-            t.grad = ampi_part_at(slot->grad, AMP_F32, row * (uint64_t)s->length);
-#ifndef AMP_NO_STORAGE
-            if (FEWER) {
-                row = ampi_step_coded<KIND>(plan, slot, t.grad, begin, s->length, false, row);
-                continue;
-            }
-#endif
-            t.rates  = ampi_rates_of(c, slot);
-            t.factor = c->gate.inv_scale;
-            t.zero   = false;
-            t.master = ampi_part_at(slot->master.data, AMP_F32, begin);
-            t.m      = ampi_part_at(slot->moment[0].data, AMP_F32, begin);
-            t.v      = ampi_part_at(slot->moment[1].data, AMP_F32, begin);
-            t.model  = ampi_part_at(slot->model, slot->model_type, begin);
-            ampi_step<KIND>(t, s->length);
-        }
-        if (plan.zero_grad && ampi_first_thread()) *s->num_rows = 0; /* nobody reads it any more */
-    }
-}
-
-/* Model copies that are written for a step of the user's own, in a step that is sampled. */
-AMPI_DEVICE void ampi_copy_sampled(const ampi_watcher &watcher, unsigned count,
-                                   ampi_histogram *histogram) {
-    ampi_begin_counts(watcher.counter);
-    for (unsigned i = threadIdx.x; i < count; i += blockDim.x) {
-        const bool     moves  = watcher.moves(i);
-        const uint32_t before = moves ? watcher.copy(i) : 0;
-        watcher.model.put_one(i, watcher.master.fetch<1>(i).w[0]);
-        watcher.tell(i, moves, before);
-    }
-    ampi_end_counts(watcher.counter, histogram);
-}
-
 /* What stands around an optimizer of the user's own. */
-template <int WORK> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
-    const ampi_control   *c       = plan.control;
+template <int JOB> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
     const uint64_t        parts   = plan.num_chunks << plan.split;
-    const bool            skip    = c->gate.skip != 0 && WORK != AMPI_CARRY;
-    const ampi_unscale_op unscale = {WORK == AMPI_CARRY ? ampi_carry_factor(&plan)
-                                                        : c->gate.inv_scale};
-    const bool            sampled = WORK == AMPI_MODEL && ampi_sampled(&plan);
+    const float           inv     = plan.control->gate.inv_scale;
+    const ampi_unscale_op unscale = {JOB == AMPI_JOB_CARRY ? ampi_carry_factor(&plan) : inv};
+    const bool            skip    = plan.control->gate.skip != 0 && JOB != AMPI_JOB_CARRY;
+    const bool            sampled = JOB == AMPI_JOB_PUBLISH && ampi_sampled(&plan);
     if (sampled) ampi_clear_histograms(&plan);
     for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
-        const ampi_share s        = ampi_share_of(&plan, parts - 1 - k);
+        const ampi_share s        = ampi_share_of(plan, parts - 1 - k);
         const ampi_slot *slot     = s.slot;
-        const ampi_any   grad     = ampi_part_at(slot->grad, slot->grad_type, s.begin);
+        const ampi_any   grad     = s.grad;
         const ampi_any   unscaled = ampi_part_at(slot->unscaled, AMP_F32, s.begin);
+        const ampi_any   master   = ampi_part_at(slot->master.data, AMP_F32, s.begin);
+        const ampi_any   model    = ampi_part_at(slot->model, slot->model_type, s.begin);
         if (s.count == 0) continue;
-        if (WORK == AMPI_UNSCALE && !skip && grad.base)
+        if (JOB == AMPI_JOB_UNSCALE && !skip && grad.base)
             ampi_map(unscaled, grad, s.count, unscale,
                      ampi_pairs<ampi_pair<AMP_F32, AMP_F16>, ampi_pair<AMP_F32, AMP_BF16>,
                                 ampi_pair<AMP_F32, AMP_F32>>());
-        if (WORK == AMPI_CARRY && grad.base)
+        if (JOB == AMPI_JOB_CARRY && grad.base)
             ampi_map(grad, unscaled, s.count, unscale,
                      ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>,
                                 ampi_pair<AMP_F32, AMP_F32>>());
         if (sampled && !skip && ampi_counts_updates(slot))
-            ampi_copy_sampled({grad, ampi_part_at(slot->master.data, AMP_F32, s.begin),
-                               ampi_part_at(slot->model, slot->model_type, s.begin),
-                               ampi_counter_of_block()},
-                              s.count,
-                              ampi_histogram_of(&plan, plan.record->which,
-                                             (size_t)(slot - plan.slots)));
-        else if (WORK == AMPI_MODEL && !skip && slot->model &&
+            ampi_watch(plan, s, [&](unsigned i) { model.put_one(i, master.fetch<1>(i).w[0]); });
+        else if (JOB == AMPI_JOB_PUBLISH && !skip && slot->model &&
                  slot->master.format == AMP_FORMAT_F32)
-            ampi_map(ampi_part_at(slot->model, slot->model_type, s.begin),
-                     ampi_part_at(slot->master.data, AMP_F32, s.begin), s.count, ampi_copy_op(),
+            ampi_map(model, master, s.count, ampi_copy_op(),
                      ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>>());
-        if (WORK == AMPI_MODEL && plan.zero_grad && grad.base) ampi_clear(grad, s.count);
+        if (JOB == AMPI_JOB_PUBLISH && plan.zero_grad && grad.base) ampi_clear(grad, s.count);
     }
-    if (WORK == AMPI_MODEL && ampi_first_thread()) ampi_publish(&plan);
+    if (JOB == AMPI_JOB_PUBLISH && ampi_first_thread()) ampi_publish(&plan);
 }
 
 /* ------------------------------------------------------------------- single rooms */
@@ -2077,14 +2004,6 @@ AMPI_KERNEL(3) ampi_split_kernel(void *model, uint32_t model_type, ampi_stored m
         ampi_split_one(model, (amp_dtype)model_type, &master, src, i);
 }
 #endif
-
-AMPI_KERNEL(3) ampi_cast_kernel(void *dst, uint32_t dst_type, const void *src, uint32_t src_type,
-                                uint64_t n) {
-    uint64_t begin = (uint64_t)blockIdx.x * AMPI_PART;
-    for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART)
-        ampi_map(ampi_part_at(dst, dst_type, begin), ampi_part_at(src, src_type, begin),
-                 ampi_count_from(begin, n, AMPI_PART), ampi_copy_op(), ampi_casts());
-}
 
 /* sums += x, for accumulators of gradients. */
 template <int TYPE> struct ampi_adder {
@@ -2167,11 +2086,10 @@ AMPI_KERNEL(2) ampi_add_tree_kernel(float *sums, const void *parts, uint64_t str
 
 /* A matrix whose rows lie apart; a block takes parts of rows, or several rows that are short. */
 enum { AMPI_SHORT = 2048 };
-AMPI_KERNEL(3) ampi_cast_rows_kernel(void *dst, uint32_t dst_type, uint64_t dst_ld,
-                                     const void *src, uint32_t src_type, uint64_t src_ld,
-                                     uint64_t rows, uint64_t cols) {
+AMPI_KERNEL(3) ampi_cast_kernel(void *dst, uint32_t dst_type, uint64_t dst_ld, const void *src,
+                                uint32_t src_type, uint64_t src_ld, uint64_t rows, uint64_t cols) {
     const uint64_t per_row = (cols + AMPI_PART - 1) / AMPI_PART;
-    const unsigned several = cols < AMPI_SHORT ? AMPI_PART / (unsigned)cols : 1;
+    const unsigned several = rows > 1 && cols < AMPI_SHORT ? AMPI_PART / (unsigned)cols : 1;
     uint64_t       row     = (uint64_t)blockIdx.x * several;
     for (; several > 1 && row < rows; row += (uint64_t)gridDim.x * several) {
         const unsigned count = ampi_count_from(row, rows, several) * (unsigned)cols;
@@ -2197,7 +2115,7 @@ struct ampi_scale_op {
     AMPI_MEMBER uint32_t operator()(uint32_t u, bool) const {
         return ampi_bits_of_f32(ampi_mul(ampi_f32_from_bits(u), scale));
     }
-    AMPI_MEMBER bool leaves(uint32_t) const { return false; }
+    AMPI_MEMBER bool leaves(uint32_t, bool) const { return false; }
 };
 
 AMPI_KERNEL(3) ampi_scale_kernel(void *x, uint32_t type, uint64_t n, const float *scale) {
@@ -2216,14 +2134,16 @@ AMPI_KERNEL(3) ampi_scale_kernel(void *x, uint32_t type, uint64_t n, const float
    that a conversion would not. */
 struct ampi_scaler_op {
     float inv;
-    bool  safe, *bad;
+    bool  safe, writes, *bad;
     AMPI_MEMBER uint32_t operator()(uint32_t u, bool to_bf16) const {
         const uint32_t to   = ampi_bits_of_f32(ampi_unscale(u, inv));
         const uint32_t kept = to_bf16 ? ampi_f32_from_bf16(ampi_bf16_from_f32(to)) : to;
         *bad = *bad || ampi_nonfinite(safe ? kept : u);
         return to;
     }
-    AMPI_MEMBER bool leaves(uint32_t u) const { return ampi_nonfinite(u); }
+    AMPI_MEMBER bool leaves(uint32_t u, bool is_bf16) const {
+        return !writes || (is_bf16 && ampi_nonfinite(u));
+    }
 };
 
 AMPI_KERNEL(3) ampi_scaler_kernel(amp_scaler *s, void *dst, uint32_t dst_type, const void *src,
@@ -2231,16 +2151,14 @@ AMPI_KERNEL(3) ampi_scaler_kernel(amp_scaler *s, void *dst, uint32_t dst_type, c
     const bool           check = s->rules != 0 && !(s->rules & AMPI_DISABLED);
     bool                 bad   = false;
     const ampi_scaler_op op    = {check ? ampi_inv_scale(s->scale) : 1.0f,
-                                  (s->rules & AMPI_SAFE) != 0, &bad};
+                                  (s->rules & AMPI_SAFE) != 0, dst != NULL, &bad};
     uint64_t             begin = (uint64_t)blockIdx.x * AMPI_PART;
     if (!check && (!dst || dst == src)) return;
     for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART)
         ampi_map(ampi_part_at(dst, dst_type, begin), ampi_part_at(src, src_type, begin),
                  ampi_count_from(begin, n, AMPI_PART), op,
-                 ampi_pairs<ampi_pair<AMPI_ABSENT, AMP_F16>, ampi_pair<AMPI_ABSENT, AMP_BF16>,
-                            ampi_pair<AMPI_ABSENT, AMP_F32>, ampi_pair<AMP_F32, AMP_F16>,
-                            ampi_pair<AMP_F32, AMP_BF16>, ampi_pair<AMP_F32, AMP_F32>,
-                            ampi_pair<AMP_BF16, AMP_BF16>>());
+                 ampi_pairs<ampi_pair<AMP_F32, AMP_F16>, ampi_pair<AMP_F32, AMP_BF16>,
+                            ampi_pair<AMP_F32, AMP_F32>, ampi_pair<AMP_BF16, AMP_BF16>>());
     if (!check) return;
     if (bad) atomicOr(&s->found_inf, 1u);
     if (ampi_first_thread() && s->checked != UINT32_MAX) s->checked++;
@@ -2290,16 +2208,16 @@ amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dty
     if (dst_type == src_type)
         return ampi_cuda(cudaMemcpyAsync(dst, src, n * (dst_type == AMP_F32 ? 4 : 2),
                                          cudaMemcpyDeviceToDevice, stream));
-    return ampi_launch_alone(ampi_cast_kernel, ampi_blocks_for(n), 256, stream, dst,
-                             (uint32_t)dst_type, src, (uint32_t)src_type, (uint64_t)n);
+    return ampi_launch_alone(ampi_cast_kernel, ampi_blocks_for(n), 256, stream, dst, dst_type, n,
+                             src, src_type, n, 1, n);
 }
 
 static amp_result ampi_scaler_on(amp_scaler *s, void *dst, amp_dtype dst_type, const void *src,
                                  amp_dtype src_type, size_t n, amp_stream stream) {
     if (!s || (n && !src)) return AMP_ERROR_INVALID_ARGUMENT;
     if (!ampi_type_ok(src_type)) return AMP_ERROR_INVALID_ENUM;
-    return ampi_launch_alone(ampi_scaler_kernel, ampi_blocks_for(n), 256, stream, s, dst,
-                       (uint32_t)dst_type, src, (uint32_t)src_type, (uint64_t)n);
+    return ampi_launch_alone(ampi_scaler_kernel, ampi_blocks_for(n), 256, stream, s, dst, dst_type,
+                             src, src_type, n);
 }
 
 amp_result amp_cuda_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n,
@@ -2329,8 +2247,7 @@ amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const float *s
     if (!scale || (n && !x)) return AMP_ERROR_INVALID_ARGUMENT;
     if (!ampi_type_ok(type)) return AMP_ERROR_INVALID_ENUM;
     if (n == 0) return AMP_OK;
-    return ampi_launch_alone(ampi_scale_kernel, ampi_blocks_for(n), 256, stream, x, (uint32_t)type,
-                       (uint64_t)n, scale);
+    return ampi_launch_alone(ampi_scale_kernel, ampi_blocks_for(n), 256, stream, x, type, n, scale);
 }
 
 /* ------------------------------------------------------------------- the backend */
@@ -2392,8 +2309,7 @@ static amp_result ampi_cuda_cast(const amp_backend *self, void *dst, amp_dtype d
 static amp_result ampi_cuda_split(const amp_backend *self, void *model, amp_dtype model_type,
                                   const ampi_stored *master, const void *src, size_t n) {
     return ampi_launch(ampi_split_kernel, ampi_blocks(self, ((uint64_t)n + 255) / 256),
-                       ampi_threads(self, 256), self->stream, model, (uint32_t)model_type, *master,
-                       src, (uint64_t)n);
+                       ampi_threads(self, 256), self->stream, model, model_type, *master, src, n);
 }
 #endif
 
@@ -2404,9 +2320,8 @@ static amp_result ampi_cuda_cast_rows(const amp_backend *self, void *dst, amp_dt
     if (rows == 0 || cols == 0) return AMP_OK;
     blocks = cols < AMPI_SHORT ? rows / (AMPI_PART / cols) + 1
                                : rows * ((cols + AMPI_PART - 1) / AMPI_PART);
-    return ampi_launch(ampi_cast_rows_kernel, ampi_blocks(self, blocks), ampi_threads(self, 256),
-                       self->stream, dst, (uint32_t)dst_type, (uint64_t)dst_ld, src,
-                       (uint32_t)src_type, (uint64_t)src_ld, (uint64_t)rows, (uint64_t)cols);
+    return ampi_launch(ampi_cast_kernel, ampi_blocks(self, blocks), ampi_threads(self, 256),
+                       self->stream, dst, dst_type, dst_ld, src, src_type, src_ld, rows, cols);
 }
 
 /* One query, three names. In 12.x the plain one is what 11.x calls _v2; that name itself is gone
@@ -2453,14 +2368,15 @@ static amp_result ampi_cuda_bind(const amp_backend *self, const amp_plan *plan, 
 }
 
 /* A block for each of most rows, which have threads for the longest. */
-static amp_result ampi_launch_rows(const amp_backend *self, const amp_plan *plan,
-                                   void (*kernel)(amp_plan)) {
+template <class K, class... P>
+static amp_result ampi_launch_rows(const amp_backend *self, const amp_plan *plan, K kernel,
+                                   P... arguments) {
     const unsigned wanted = plan->longest <= 128 ? 32 : plan->longest <= 256 ? 64 : 128;
     uint64_t       most   = 0;
     for (size_t k = 0; k < plan->num_sparse; k++)
         if (plan->host_sparse[k].most > most) most = plan->host_sparse[k].most;
     return ampi_launch(kernel, ampi_blocks(self, most), ampi_threads(self, wanted), self->stream,
-                       *plan);
+                       *plan, arguments...);
 }
 
 /* Everything in front of A for gradients of few rows. */
@@ -2508,38 +2424,34 @@ static amp_result ampi_cuda_add(const amp_backend *self, float *sums, const void
 }
 
 /* Of each kind B, and what comes behind it for rows: in fp32, and in any storage. */
-typedef void (*ampi_step_kernel)(amp_plan plan);
+typedef void (*ampi_step_kernel)(amp_plan plan, bool rows);
 #define AMPI_STEP_KERNELS(kind, step, moments, always, beta2)                                \
-    {{ampi_update_kernel<AMP_KIND_##kind>, ampi_coded_kernel<AMP_KIND_##kind>},              \
-     {ampi_rows_kernel<AMP_KIND_##kind, false>, ampi_rows_kernel<AMP_KIND_##kind, AMPI_STORAGE>}},
+    {{ampi_update_kernel<AMP_KIND_##kind>, ampi_update_kernel<AMP_KIND_##kind, true>},       \
+     {ampi_coded_kernel<AMP_KIND_##kind>, ampi_coded_kernel<AMP_KIND_##kind>}},
 static const ampi_step_kernel ampi_step_kernels[][2][2] = {{{NULL}},
                                                            AMPI_OPTIMIZERS(AMPI_STEP_KERNELS)};
 
-static amp_result ampi_update(const amp_backend *self, const amp_plan *plan, ampi_job job,
-                              bool early) {
-    void (*kernel)(amp_plan) = job == AMPI_JOB_UNSCALE        ? ampi_around_kernel<AMPI_UNSCALE>
-                               : job == AMPI_JOB_PUBLISH      ? ampi_around_kernel<AMPI_MODEL>
-                               : job == AMPI_JOB_CARRY        ? ampi_around_kernel<AMPI_CARRY>
-                               : ampi_step_kernels[plan->kind][0][plan->coded];
-    const unsigned blocks  = ampi_blocks(self, plan->num_chunks << plan->split);
-    const unsigned threads = ampi_threads(self, 256);
-    amp_result     result;
+/* EARLY: B may be launched before A has ended. */
+template <bool EARLY>
+static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan, ampi_job job) {
+    void (*around)(amp_plan) = job == AMPI_JOB_UNSCALE   ? ampi_around_kernel<AMPI_JOB_UNSCALE>
+                               : job == AMPI_JOB_PUBLISH ? ampi_around_kernel<AMPI_JOB_PUBLISH>
+                               : job == AMPI_JOB_CARRY   ? ampi_around_kernel<AMPI_JOB_CARRY>
+                                                         : NULL;
+    const ampi_step_kernel *steps   = ampi_step_kernels[plan->kind][plan->coded];
+    const unsigned          blocks  = ampi_blocks(self, plan->num_chunks << plan->split);
+    const unsigned          threads = ampi_threads(self, 256);
+    amp_plan                behind  = *plan;
+    amp_result              result;
     if (job == AMPI_JOB_DECIDE)
         return ampi_launch(ampi_decide_kernel, 1, plan->meets == AMPI_OVER_SUMS ? threads : 1,
                            self->stream, *plan);
-    result = early && job == AMPI_JOB_FUSED
-                 ? ampi_launch_early(kernel, blocks, threads, self->stream, *plan)
-                 : ampi_launch(kernel, blocks, threads, self->stream, *plan);
+    if (around) return ampi_launch(around, blocks, threads, self->stream, *plan);
+    result = EARLY ? ampi_launch_early(steps[0], blocks, threads, self->stream, *plan, false)
+                   : ampi_launch(steps[0], blocks, threads, self->stream, *plan, false);
     if (result != AMP_OK || !plan->num_sparse) return result;
-    return ampi_launch_rows(self, plan, ampi_step_kernels[plan->kind][1][plan->coded]);
-}
-
-static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan, ampi_job job) {
-    return ampi_update(self, plan, job, false);
-}
-static amp_result ampi_cuda_update_early(const amp_backend *self, const amp_plan *plan,
-                                         ampi_job job) {
-    return ampi_update(self, plan, job, true);
+    behind.zero_grad = 0; /* sums of rows stay */
+    return ampi_launch_rows(self, &behind, steps[1], true);
 }
 
 /* What cublasLt would have done: sum is the product in fp32, in memory of its own or in c. all:
@@ -2617,8 +2529,15 @@ static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_arg
     const bool                   room = self->workspace && self->workspace_size > skip;
     void                        *workspace = room ? (char *)self->workspace + skip : NULL;
     const uint64_t               workspace_size = room ? self->workspace_size - skip : 0;
-    cublasLtMatmulDescOpaque_t   product;
-    cublasLtMatrixLayoutOpaque_t a, b, c;
+    const struct { cublasLtMatmulPreferenceAttributes_t what; uint32_t value; } wishes[] = {
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, /* in place is in C's type */
+         CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, ampi_alignment(g->b)},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, ampi_alignment(g->a)},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, ampi_alignment(g->c)},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, ampi_alignment(g->c)}};
+    cublasLtMatmulDescOpaque_t       product;
+    cublasLtMatrixLayoutOpaque_t     a, b, c;
     cublasLtMatmulPreferenceOpaque_t wish;
     cublasLtMatmulHeuristicResult_t  found;
     int                              num_found = 0;
@@ -2640,17 +2559,8 @@ static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_arg
     if (status == CUBLAS_STATUS_SUCCESS) status = cublasLtMatmulPreferenceInit(&wish);
     ampi_lt_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
                 CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_size);
-    ampi_lt_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
-                CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE); /* in place is in C's type */
-    ampi_lt_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
-                CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, ampi_alignment(g->b));
-    ampi_lt_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
-                CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, ampi_alignment(g->a));
-    ampi_lt_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
-                CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, ampi_alignment(g->c));
-    ampi_lt_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
-                CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, ampi_alignment(g->c));
+    for (const auto &w : wishes)
+        ampi_lt_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish, w.what, w.value);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasLtMatmulAlgoGetHeuristic(lt, &product, &b, &a, &c, &c, &wish, 1, &found,
                                                 &num_found);
@@ -2684,10 +2594,9 @@ static amp_result ampi_gemm_then_epilogue(const amp_backend *self, const amp_gem
     result = self->functions->gemm_fn(&rest, &plain);
     if (result != AMP_OK) return result;
     return ampi_launch(ampi_epilogue_kernel, ampi_blocks(self, ((uint64_t)all + 255) / 256), 256,
-                       self->stream, g->c, (uint32_t)g->c_type, (uint64_t)g->ldc,
-                       (uint64_t)g->stride_c, (const float *)plain.c, (uint64_t)plain.ldc,
-                       (uint64_t)plain.stride_c, beta, g->bias, (uint32_t)g->bias_type, g->relu,
-                       (uint64_t)g->m, (uint64_t)g->n, (uint64_t)all);
+                       self->stream, g->c, g->c_type, g->ldc, g->stride_c, (const float *)plain.c,
+                       plain.ldc, plain.stride_c, beta, g->bias, g->bias_type, g->relu, g->m, g->n,
+                       all);
 }
 
 /* cuBLAS sees a row-major matrix as the transpose of a column-major one: C' = op(B)' op(A)'. */
@@ -2746,18 +2655,18 @@ static amp_result ampi_load_kernels(bool *early) {
     const void *const kernels[] = {(const void *)ampi_check_kernel,
                                    (const void *)ampi_check_by_four_kernel,
                                    (const void *)ampi_decide_kernel,
-                                   (const void *)ampi_around_kernel<AMPI_UNSCALE>,
-                                   (const void *)ampi_around_kernel<AMPI_MODEL>,
-                                   (const void *)ampi_around_kernel<AMPI_CARRY>,
+                                   (const void *)ampi_around_kernel<AMPI_JOB_UNSCALE>,
+                                   (const void *)ampi_around_kernel<AMPI_JOB_PUBLISH>,
+                                   (const void *)ampi_around_kernel<AMPI_JOB_CARRY>,
                                    (const void *)ampi_bind_kernel,
                                    (const void *)ampi_store_kernel,
                                    (const void *)ampi_cast_kernel,
                                    (const void *)ampi_add_kernel,
                                    (const void *)ampi_add_parts_kernel,
+                                   (const void *)ampi_add_tree_kernel,
                                    (const void *)ampi_count_kernel,
                                    (const void *)ampi_scatter_kernel,
                                    (const void *)ampi_sum_rows_kernel,
-                                   (const void *)ampi_cast_rows_kernel,
 #ifndef AMP_NO_STORAGE
                                    (const void *)ampi_split_kernel,
 #endif
@@ -2774,13 +2683,13 @@ static amp_result ampi_load_kernels(bool *early) {
     return result;
 }
 
-#define AMPI_CUDA_FUNCTIONS(update)                                                             \
-    {ampi_cuda_alloc,     ampi_cuda_free,    ampi_cuda_copy, ampi_cuda_cast,  ampi_cuda_split,  \
-     ampi_cuda_cast_rows, ampi_cuda_capture, ampi_cuda_bind, ampi_cuda_check, ampi_cuda_add,    \
-     update,              ampi_cuda_gemm}
-static const ampi_functions ampi_cuda_functions = AMPI_CUDA_FUNCTIONS(ampi_cuda_update);
-static const ampi_functions ampi_cuda_early_functions =
-    AMPI_CUDA_FUNCTIONS(ampi_cuda_update_early);
+template <bool EARLY> static const ampi_functions *ampi_cuda_functions(void) {
+    static const ampi_functions all = {
+        ampi_cuda_alloc,     ampi_cuda_free,    ampi_cuda_copy, ampi_cuda_cast,  ampi_cuda_split,
+        ampi_cuda_cast_rows, ampi_cuda_capture, ampi_cuda_bind, ampi_cuda_check, ampi_cuda_add,
+        ampi_cuda_update<EARLY>, ampi_cuda_gemm};
+    return &all;
+}
 
 amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cublas_handle) {
     const cublasHandle_t handle = (cublasHandle_t)cublas_handle;
@@ -2796,7 +2705,7 @@ amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cubla
     memset(backend, 0, sizeof *backend);
     backend->context      = cublas_handle;
     backend->stream       = stream;
-    backend->functions    = early ? &ampi_cuda_early_functions : &ampi_cuda_functions;
+    backend->functions    = early ? ampi_cuda_functions<true>() : ampi_cuda_functions<false>();
     return AMP_OK;
 }
 
@@ -2869,16 +2778,10 @@ amp_result amp_cuda_if_end(amp_stream body) {
 
 #else
 
-amp_result amp_cuda_if_begin(const uint32_t *skip, amp_stream stream, amp_stream body) {
-    (void)skip;
-    (void)stream;
-    (void)body;
+amp_result amp_cuda_if_begin(const uint32_t *, amp_stream, amp_stream) {
     return AMP_ERROR_UNSUPPORTED;
 }
 
-amp_result amp_cuda_if_end(amp_stream body) {
-    (void)body;
-    return AMP_ERROR_UNSUPPORTED;
-}
+amp_result amp_cuda_if_end(amp_stream) { return AMP_ERROR_UNSUPPORTED; }
 
 #endif

@@ -101,7 +101,7 @@ struct layer {
     memory norm1, norm2;   /* rows x width                                                  */
     memory qkv, mix;       /* rows x 3 width; rows x width: what heads took from the values */
     memory prob;           /* for each sequence and head: context x context                 */
-    memory up, gelu;       /* rows x 4 width: before bias and GELU; after                   */
+    memory up, gelu;       /* rows x 4 width: before GELU; after                            */
     memory stats1, stats2; /* of each row before the norm: mean, 1 / standard deviation     */
 };
 
@@ -152,7 +152,7 @@ static void add_tensor(gpt *n, int i, const beginning *b) {
     t->name            = n->names[i];
     t->n               = b->count;
     t->no_weight_decay = !is_weight;
-    t->keep_fp32       = !is_weight && part != QKV_BIAS; /* that one is added by a product */
+    t->keep_fp32       = !is_weight && part != QKV_BIAS && part != UP_BIAS; /* of 16-bit sums */
     t->grad_type       = is_weight && part >= 0 ? n->type : AMP_F32;
     t->weight          = gpt_alloc(n, STATE, t->n, AMP_F32);
     t->grad            = gpt_alloc(n, STATE, t->n, t->grad_type);
@@ -237,7 +237,8 @@ static amp_status status_of(const gpt *n) {
 
 /* ------------------------------------------------------------------------------------- products */
 
-/* c = op(a) op(b) + beta c, rows x cols, over k; a and b of the run's type, sums in fp32. */
+/* c = op(a) op(b) + beta c + bias, rows x cols, over k; a and b of the run's type, bias of c's, sums
+   in fp32. */
 static void multiply(const gpt *n, int trans_a, int trans_b, int rows, int cols, int k,
                      const void *a, const void *b, void *c, amp_dtype c_type, float beta = 0.0f,
                      const void *bias = NULL) {
@@ -289,12 +290,12 @@ static per_head head_of_square(const gpt *n, memory square, amp_dtype type) {
 
 /* -------------------------------------------------------------------------------------- forward */
 
-/* The next norm, of what the stream becomes with y and the bias before it. */
+/* The next norm, of what the stream becomes with y. */
 template <class T>
-static void norm(gpt *n, int rows, memory in, const float *y, int y_bias, memory out, memory to,
-                 memory stats, int gain) {
-    launch(norm_kernel<T>, for_rows(rows), in, y, y ? master(n, y_bias) : NULL, out, to, stats,
-           master(n, gain), master(n, gain + 1), rows, n->width);
+static void norm(gpt *n, int rows, memory in, const float *y, memory out, memory to, memory stats,
+                 int gain) {
+    launch(norm_kernel<T>, for_rows(rows), in, y, out, to, stats, master(n, gain),
+           master(n, gain + 1), rows, n->width);
 }
 
 template <class T> static void block_forward(gpt *n, int l, int sequences) {
@@ -312,15 +313,16 @@ template <class T> static void block_forward(gpt *n, int l, int sequences) {
            sequences * n->heads * t, t);
     multiply_heads(n, sequences, 0, 0, t, depth, t, 1.0f, head_of_square(n, b->prob, n->type), v,
                    head_of_mix(n, b->mix, sequences));
-    multiply(n, 0, 0, rows, c, c, b->mix, weight(n, tensor_of(l, OUT)), n->y, AMP_F32);
-    norm<T>(n, rows, b->in, n->y, tensor_of(l, OUT_BIAS), b->mid, b->norm2, b->stats2,
-            tensor_of(l, GAIN2));
+    multiply(n, 0, 0, rows, c, c, b->mix, weight(n, tensor_of(l, OUT)), n->y, AMP_F32, 0.0f,
+             master(n, tensor_of(l, OUT_BIAS)));
+    norm<T>(n, rows, b->in, n->y, b->mid, b->norm2, b->stats2, tensor_of(l, GAIN2));
 
-    multiply(n, 0, 0, rows, 4 * c, c, b->norm2, weight(n, tensor_of(l, UP)), b->up, n->type);
-    launch(gelu_kernel<T>, for_strips(rows, 4 * c), b->gelu, b->up,
-           master(n, tensor_of(l, UP_BIAS)), rows, 4 * c);
-    multiply(n, 0, 0, rows, c, 4 * c, b->gelu, weight(n, tensor_of(l, DOWN)), n->y, AMP_F32);
-    norm<T>(n, rows, b->mid, n->y, tensor_of(l, DOWN_BIAS), b[1].in, b[1].norm1, b[1].stats1,
+    multiply(n, 0, 0, rows, 4 * c, c, b->norm2, weight(n, tensor_of(l, UP)), b->up, n->type, 0.0f,
+             weight(n, tensor_of(l, UP_BIAS)));
+    launch(gelu_kernel<T>, for_quads((size_t)rows * 4 * c), b->gelu, b->up, (size_t)rows * 4 * c);
+    multiply(n, 0, 0, rows, c, 4 * c, b->gelu, weight(n, tensor_of(l, DOWN)), n->y, AMP_F32, 0.0f,
+             master(n, tensor_of(l, DOWN_BIAS)));
+    norm<T>(n, rows, b->mid, n->y, b[1].in, b[1].norm1, b[1].stats1,
             l + 1 < n->layers ? tensor_of(l + 1, GAIN1) : LAST_GAIN);
 }
 
@@ -330,8 +332,7 @@ template <class T> static void forward(gpt *n, int sequences) {
     layer    *first = &n->at[0];
     launch(embed_kernel<T>, for_rows(rows), first->in, weight(n, EMBEDDING),
            weight(n, POSITIONS), n->token, sequences, rows, c);
-    norm<T>(n, rows, first->in, NULL, 0, first->in, first->norm1, first->stats1,
-            tensor_of(0, GAIN1));
+    norm<T>(n, rows, first->in, NULL, first->in, first->norm1, first->stats1, tensor_of(0, GAIN1));
     for (int l = 0; l < n->layers; l++) block_forward<T>(n, l, sequences);
     multiply(n, 0, 1, rows, VOCABULARY, c, n->at[n->layers].norm1, weight(n, EMBEDDING), n->logits,
              AMP_F32);
@@ -380,8 +381,8 @@ template <class T> static void block_back(gpt *n, int l) {
 
     multiply(n, 1, 0, 4 * c, c, rows, b->gelu, n->stream_low, grad(n, part + DOWN), n->type);
     multiply(n, 0, 1, rows, 4 * c, c, n->stream_low, weight(n, part + DOWN), n->wide, n->type);
-    launch(gelu_back_kernel<T>, for_strips(rows, 4 * c), n->wide, b->up, master(n, part + UP_BIAS),
-           grad(n, part + UP_BIAS), rows, 4 * c, n->sums);
+    launch(gelu_back_kernel<T>, for_strips(rows, 4 * c), n->wide, b->up, grad(n, part + UP_BIAS),
+           rows, 4 * c, n->sums);
     multiply(n, 1, 0, c, 4 * c, rows, b->norm2, n->wide, grad(n, part + UP), n->type);
     multiply(n, 0, 1, rows, c, 4 * c, n->wide, weight(n, part + UP), n->y, AMP_F32);
     norm_back<T>(n, b->mid, b->stats2, part + GAIN2, part + OUT_BIAS);
@@ -581,7 +582,7 @@ static void open_gpu(const options *o, const text *t) {
     must(cudaStreamCreateWithFlags(&gpu.stream, cudaStreamNonBlocking));
     must(cublasCreate(&gpu.blas));
     must(amp_cuda_backend(&gpu.backend, gpu.stream, gpu.blas));
-    gpu.backend.workspace_size = WORKSPACE + (size_t)o->batch * o->context * o->width * 12;
+    gpu.backend.workspace_size = WORKSPACE + (size_t)o->batch * o->context * o->width * 16;
     gpu.backend.workspace      = device_alloc(gpu.backend.workspace_size);
     gpu.train                  = device_alloc(t->num_train);
     gpu.held                   = device_alloc(t->num_held);

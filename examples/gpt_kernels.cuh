@@ -207,12 +207,11 @@ static __global__ void embed_kernel(T *x, const T *embedding, const T *positions
     }
 }
 
-/* The residual stream goes on with what a product gave, still fp32, and its bias, rounded once; and
-   the norm of it. Without y, only the norm of what is there. */
+/* The residual stream goes on with what a product gave, still fp32, rounded once; and the norm of
+   it. Without y, only the norm of what is there. */
 template <class T>
-static __global__ void norm_kernel(const T *in, const float *y, const float *y_bias, T *out,
-                                   T *norm, float2 *stats, const float *gain, const float *bias,
-                                   int rows, int c) {
+static __global__ void norm_kernel(const T *in, const float *y, T *out, T *norm, float2 *stats,
+                                   const float *gain, const float *bias, int rows, int c) {
     const int    i     = row_of_warp();
     const size_t start = (size_t)i * c;
     quad         x[QUADS];
@@ -221,8 +220,8 @@ static __global__ void norm_kernel(const T *in, const float *y, const float *y_b
     FOR_ROW(k, j, c) { /* all loads come before the first store, so that they overlap */
         x[k] = load(in + start + j);
         if (y) {
-            const quad more = load(y + start + j), b = load(y_bias + j);
-            for (int e = 0; e < 4; e++) x[k].x[e] += more.x[e] + b.x[e];
+            const quad more = load(y + start + j);
+            for (int e = 0; e < 4; e++) x[k].x[e] += more.x[e];
         }
     }
     FOR_ROW(k, j, c) {
@@ -276,17 +275,12 @@ static __device__ float gate_of(float x) {
 }
 
 template <class T>
-static __global__ void gelu_kernel(T *__restrict__ y, const T *__restrict__ up, const float *bias,
-                                   int rows, int cols) {
-    const int j = column_in_strip();
-    if (j >= cols) return;
-    const quad b = load(bias + j);
-    FOR_SLICE(i, rows) {
-        const size_t at = (size_t)i * cols + j;
-        quad         q  = load(up + at);
-        for (int e = 0; e < 4; e++) q.x[e] = (q.x[e] + b.x[e]) * gate_of(q.x[e] + b.x[e]);
-        store(y + at, q);
-    }
+static __global__ void gelu_kernel(T *__restrict__ y, const T *__restrict__ up, size_t n) {
+    const size_t at = 4 * thread();
+    if (at >= n) return;
+    quad q = load(up + at);
+    for (int e = 0; e < 4; e++) q.x[e] *= gate_of(q.x[e]);
+    store(y + at, q);
 }
 
 /* The mean cross-entropy, to loss[gate->step] or loss[0], and the gradient by the logits, times
@@ -402,18 +396,17 @@ static __device__ float gelu_slope(float x) {
 
 /* The gradient before GELU, in place, and its sum over rows, which is the bias's. */
 template <class T>
-static __global__ void gelu_back_kernel(T *d, const T *up, const float *bias, float *bias_grad,
-                                        int rows, int cols, room r) {
+static __global__ void gelu_back_kernel(T *d, const T *up, float *bias_grad, int rows, int cols,
+                                        room r) {
     quad         sum[1] = {};
     const int    j      = column_in_strip();
     float *const out[1] = {bias_grad};
     if (j < cols) {
-        const quad b = load(bias + j);
         FOR_SLICE(i, rows) {
             const size_t at = (size_t)i * cols + j;
             const quad   x  = load(up + at);
             quad         q  = load(d + at);
-            for (int e = 0; e < 4; e++) sum[0].x[e] += q.x[e] *= gelu_slope(x.x[e] + b.x[e]);
+            for (int e = 0; e < 4; e++) sum[0].x[e] += q.x[e] *= gelu_slope(x.x[e]);
             store(d + at, q);
         }
     }

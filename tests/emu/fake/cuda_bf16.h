@@ -29,4 +29,10 @@ static inline __nv_bfloat16 __float2bfloat16_rn(float x) { /* to nearest even */
     return raw;
 }
 
+struct __nv_bfloat162 { __nv_bfloat16 x, y; };
+static inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) {
+    const __nv_bfloat162 two = {__float2bfloat16_rn(x), __float2bfloat16_rn(y)};
+    return two;
+}
+
 #endif

@@ -38,4 +38,10 @@ static inline __half __float2half_rn(float x) { /* to nearest even */
     return raw;
 }
 
+struct __half2 { __half x, y; };
+static inline __half2 __floats2half2_rn(float x, float y) {
+    const __half2 two = {__float2half_rn(x), __float2half_rn(y)};
+    return two;
+}
+
 #endif
