@@ -5657,16 +5657,16 @@ static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan,
    is at most AMPI_LANES. */
 static AMPI_NOINLINE void ampi_sum_parts(float *sums, const void *parts, size_t stride,
                                          size_t count, size_t run, amp_dtype type, size_t n) {
-    float  half[AMPI_LANES];
+    float  later[AMPI_LANES];
     size_t k;
     for (k = 0; k < count && run == count; k++)
         ampi_loops_now()->accumulate(sums, ampi_at(parts, type, k * stride), type, 0, n);
     if (run == count) return;
-    memset(half, 0, sizeof half);
+    memset(later, 0, sizeof later);
     count /= 2;
     ampi_sum_parts(sums, parts, stride, count, run, type, n);
-    ampi_sum_parts(half, ampi_at(parts, type, count * stride), stride, count, run, type, n);
-    ampi_loops_now()->accumulate(sums, half, AMP_F32, 0, n);
+    ampi_sum_parts(later, ampi_at(parts, type, count * stride), stride, count, run, type, n);
+    ampi_loops_now()->accumulate(sums, later, AMP_F32, 0, n);
 }
 
 static amp_result ampi_cpu_add(const amp_backend *self, float *sums, const void *parts,
@@ -8503,8 +8503,8 @@ static void ampi_advise_nan(const ampi_case *k) {
 static void ampi_advise_skips(const ampi_case *k) {
     const amp_scaler *s     = k->scaler;
     const int         most  = k->opt->plan->seen->report.most_tensor;
-    const double      scale = (double)s->scale, share = k->late / AMPI_RECENT;
-    if (s->stuck && k->here >= AMPI_ROW)
+    const double      scale = (double)s->scale, share = k->late / (double)AMPI_RECENT;
+    if (s->stuck && k->here >= (double)AMPI_ROW)
         ampi_advise(k, AMP_ADVICE_STUCK, -1, k->here,
                     "%g overflows in a row at the least loss scale, %g: lower min_scale, or look "
                     "for what diverges", k->here, scale);
@@ -8532,7 +8532,8 @@ static void ampi_advise_range(const ampi_case *k) {
             ampi_advise(k, AMP_ADVICE_SCALE_TOO_LOW, k->worst, headroom,
                         "%g %% of its gradients are subnormal in fp16: the loss scale %g is too "
                         "low by up to 2^%g", share, scale, headroom);
-    } else if (above >= AMPI_HARMLESS && k->next != AMPI_UNBOUNDED && k->above < AMPI_MUCH) {
+    } else if (k->next - k->headroom >= AMPI_HARMLESS && k->next != AMPI_UNBOUNDED &&
+               k->above < AMPI_MUCH) {
         ampi_advise(k, AMP_ADVICE_KEEP_FP32, k->largest, above,
                     "its gradients are 2^%g above all others', which underflow: keep them in fp32",
                     above);
@@ -8571,7 +8572,7 @@ static AMPI_NOINLINE void ampi_judge(const amp_optimizer *opt) {
     }
     if (i >= AMPI_RECENT + AMPI_BEGINNING) k.late = k.recent;
     ampi_measure(&k);
-    if (k.nan >= 0 && k.last && (k.last->loss_scale <= 1.0f || k.row >= AMPI_NAN_ROW)) {
+    if (k.nan >= 0 && k.last && (k.last->loss_scale <= 1.0f || k.row >= (double)AMPI_NAN_ROW)) {
         ampi_advise_nan(&k);
     } else {
         ampi_advise_skips(&k);
