@@ -26,6 +26,7 @@ typedef struct mlp {
     float         *wide;        /* room for two of either in fp32                               */
     float         *out, *sum;   /* logits of the batch; a row                                   */
     size_t        *pick;        /* the images of the batch                                      */
+    void         (*pause)(void); /* called often in products: MPI moves data while it is called */
 } mlp;
 
 static void mlp_init(mlp *m, const dataset *data, amp_dtype type, int rows, int width) {
@@ -65,8 +66,15 @@ static float *mlp_weight(const mlp *m, size_t l, uint64_t *rng) {
 
 static void multiply(const mlp *m, int trans_a, int trans_b, size_t rows, size_t cols, size_t k,
                      const void *a, const void *b, void *c, amp_dtype c_type) {
-    check(amp_gemm(NULL, trans_a, trans_b, rows, cols, k, 1.0f, a, m->type, 0, b, m->type, 0, 0.0f,
-                   c, c_type, 0));
+    const size_t next = trans_a ? 1 : k, c_size = amp_dtype_size(c_type); /* from row to row of a */
+    for (size_t i = 0, some; i < rows; i += some) {
+        some = rows - i < 256 ? rows - i : 256;
+        check(amp_gemm(NULL, trans_a, trans_b, some, cols, k, 1.0f,
+                       (const char *)a + i * next * amp_dtype_size(m->type), m->type,
+                       trans_a ? rows : k, b, m->type, 0, 0.0f, (char *)c + i * cols * c_size,
+                       c_type, 0));
+        m->pause();
+    }
 }
 
 /* Images and dropout follow from the number of a micro-batch, never from the rank that has it. */
