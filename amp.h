@@ -2630,7 +2630,7 @@ AMPI_INSTRUCTION(AMPI_HERE, AMPI_U, AMPI_(blend), (uint16_t mask, AMPI_U x, AMPI
 AMPI_HERE AMPI_U AMPI_(choose)(AMPI_U a, AMPI_U b, AMPI_U x, AMPI_U y) {
     return AMPI_(blend)(AMPI_(mask_above)(a, b), x, y);
 }
-AMPI_INSTRUCTION(AMPI_HERE, uint16_t, AMPI_(mask_zeros), (AMPI_U a),
+AMPI_INSTRUCTION(AMPI_HERE, uint32_t, AMPI_(mask_zeros), (AMPI_U a),
                  "vptestnmd {%1, %1, %0|%0, %1, %1}", "=Yk", "v"(a))
 AMPI_INSTRUCTION(AMPI_HERE, uint32_t, AMPI_(mask_zeros16), (AMPI_U a),
                  "vptestnmw {%1, %1, %0|%0, %1, %1}", "=Yk", "v"(a))
@@ -2646,7 +2646,7 @@ AMPI_STORE(AMPI_U, put8, "vpmovdb", quarter, 1)
 AMPI_HERE AMPI_ALWAYS uint32_t AMPI_(largest16)(AMPI_U u) {
     ampi_words_avx2 r;
     __asm__("vextracti64x4 {$1, %1, %0|%0, %1, 1}\n\tvpmaxuw {%t1, %0, %0|%0, %0, %t1}"
-            : "=&v"(r) : "v"(u));
+            : "=&x"(r) : "x"(u)); /* clang 19 takes %t1 of the others for mask registers */
     return ampi_largest16_avx2(r);
 }
 
@@ -3647,10 +3647,10 @@ AMPI_IN size_t AMPI_(widen_from)(void *dst, const void *src, const amp_dtype typ
                                  size_t last, int around) {
     size_t k;
     for (; i < last; i += AMPI_WHOLE)
-        AMPI_UNROLL for (k = i; k < i + AMPI_WHOLE; k += AMPI_W) {
-            const AMPI_V x = AMPI_(get_as)(src, type, k);
-            if (around) AMPI_(around)(dst, k, x);
-            else AMPI_(put)(dst, k, x);
+        AMPI_UNROLL for (k = 0; k < AMPI_WHOLE; k += AMPI_W) {
+            const AMPI_V x = AMPI_(get_as)(src, type, i + k);
+            if (around) AMPI_(around)(dst, i + k, x);
+            else AMPI_(put)(dst, i + k, x);
         }
     return i;
 }
@@ -3671,10 +3671,10 @@ AMPI_IN size_t AMPI_(narrow_to)(void *dst, const amp_dtype type, const void *src
                                 size_t last, int around) {
     size_t k;
     for (; i < last; i += AMPI_WHOLE)
-        AMPI_UNROLL for (k = i; k < i + AMPI_WHOLE; k += AMPI_W) {
-            const AMPI_(shorts) h = AMPI_(narrowed)(AMPI_(get)(src, k), type);
-            if (around) AMPI_(around16)(dst, k, h);
-            else AMPI_(put_shorts)(dst, k, h);
+        AMPI_UNROLL for (k = 0; k < AMPI_WHOLE; k += AMPI_W) {
+            const AMPI_(shorts) h = AMPI_(narrowed)(AMPI_(get)(src, i + k), type);
+            if (around) AMPI_(around16)(dst, i + k, h);
+            else AMPI_(put_shorts)(dst, i + k, h);
         }
     return i;
 }
@@ -10169,7 +10169,7 @@ AMPI_INSTRUCTION(AMPI_AVX512, ampi_u16, ampi_round_pairs, (ampi_x16 x, ampi_x16 
                  "vcvtne2ps2bf16 {%1, %2, %0|%0, %2, %1}", "=v", "v"(x), "v"(y))
 AMPI_INSTRUCTION(AMPI_AVX512, ampi_u16, ampi_join_pairs,
                  (ampi_shorts_avx512 x, ampi_shorts_avx512 y),
-                 "vinserti64x4 {$1, %2, %g1, %0|%0, %g1, %2, 1}", "=v", "v"(x), "v"(y))
+                 "vinserti64x4 {$1, %2, %g1, %0|%0, %g1, %2, 1}", "=v", "x"(x), "v"(y))
 AMPI_INSTRUCTION(AMPI_AVX512, ampi_u16, ampi_permute_pairs, (ampi_u16 order, ampi_u16 x),
                  "vpermw {%2, %1, %0|%0, %1, %2}", "=v", "v"(order), "v"(x))
 AMPI_INSTRUCTION(AMPI_AVX512, uint16_t, ampi_mask_subnormal, (ampi_x16 x),
@@ -10178,12 +10178,12 @@ AMPI_INSTRUCTION(AMPI_AVX512, uint16_t, ampi_mask_subnormal, (ampi_x16 x),
 /* Cut the leading bf16 off x: its bits, in the upper half. The rest is exact; 0 of inf and NaN. Of
    numbers that would round to inf the largest bf16 is cut off. The instruction takes subnormals for
    0, as the products do. */
-AMPI_INSTRUCTION(AMPI_AVX512, ampi_u16, ampi_nearest_pairs, (ampi_x16 x),
-                 "vcvtneps2bf16 {%1, %t0|%t0, %1}\n\tvpmovzxwd {%t0, %0|%0, %t0}", "=v", "v"(x))
+AMPI_INSTRUCTION(AMPI_AVX512, ampi_shorts_avx512, ampi_nearest_pairs, (ampi_x16 x),
+                 "vcvtneps2bf16 {%1, %0|%0, %1}", "=v", "v"(x))
 AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_cut_avx512(ampi_x16 *x) {
     const ampi_u16 most = ampi_u32_avx512(AMPI_F32_INF - 1), inf = ampi_u32_avx512(AMPI_F32_INF);
     const ampi_u16 fine = ampi_above_avx512(inf, ampi_size_avx512(ampi_bits_avx512(*x)));
-    ampi_u16       high = ampi_nearest_pairs(*x) << 16;
+    ampi_u16       high = ampi_from_16_avx512(ampi_nearest_pairs(*x)) << 16;
     const ampi_u16 over = ampi_above_avx512(ampi_size_avx512(high), most) & fine;
     ampi_x16       rest;
     high = high - (over & 0x10000u);
