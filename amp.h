@@ -1634,10 +1634,10 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
     _Pragma("float_control(push)") _Pragma("float_control(precise, on)")                      \
     _Pragma("clang fp contract(off)")
 #define AMPI_STRICT_END _Pragma("float_control(pop)")
-#elif defined(__GNUC__) /* SLP vectors cost time: in the compiler, and in products of bf16 */
+#elif defined(__GNUC__) /* SLP vectors cost time, in the compiler and in products; clones, 6 KB */
 #define AMPI_STRICT_BEGIN                                                                      \
-    _Pragma("GCC push_options")                                                                \
-    _Pragma("GCC optimize(\"no-fast-math,fp-contract=off,no-tree-slp-vectorize,align-loops=64\")")
+    _Pragma("GCC push_options") _Pragma("GCC optimize(\"no-fast-math,fp-contract=off\")")      \
+    _Pragma("GCC optimize(\"no-tree-slp-vectorize,no-ipa-cp-clone,align-loops=64\")")
 #define AMPI_STRICT_END _Pragma("GCC pop_options")
 #elif defined(_MSC_VER)
 #define AMPI_STRICT_BEGIN __pragma(float_control(precise, on, push)) __pragma(fp_contract(off))
