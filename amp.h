@@ -2594,17 +2594,15 @@ AMPI_HERE void AMPI_(put8)(void *p, size_t i, AMPI_U u) {
     AMPI_(put_quarter)(p, i, AMPI_(bytes)(h, h));
 }
 AMPI_HERE AMPI_ALWAYS uint32_t AMPI_(largest16)(AMPI_U u) {
-    AMPI_U   t;
-    uint32_t r;
-    __asm__("vextracti128 {$1, %2, %x1|%x1, %2, 1}\n\t"
-            "vpmaxuw {%x2, %x1, %x1|%x1, %x1, %x2}\n\t"
-            "vpshufd {$0x4e, %x1, %x2|%x2, %x1, 0x4e}\n\t"
-            "vpmaxuw {%x2, %x1, %x1|%x1, %x1, %x2}\n\t"
-            "vpshufd {$0xb1, %x1, %x2|%x2, %x1, 0xb1}\n\t"
-            "vpmaxuw {%x2, %x1, %x1|%x1, %x1, %x2}\n\t"
-            "vmovd {%x1, %0|%0, %x1}"
-            : "=r"(r), "=&x"(t), "+x"(u));
-    return r;
+    AMPI_U t;
+    __asm__("vextracti128 {$1, %1, %x0|%x0, %1, 1}\n\t"
+            "vpmaxuw {%x1, %x0, %x0|%x0, %x0, %x1}\n\t"
+            "vpshufd {$0x4e, %x0, %x1|%x1, %x0, 0x4e}\n\t"
+            "vpmaxuw {%x1, %x0, %x0|%x0, %x0, %x1}\n\t"
+            "vpshufd {$0xb1, %x0, %x1|%x1, %x0, 0xb1}\n\t"
+            "vpmaxuw {%x1, %x0, %x0|%x0, %x0, %x1}"
+            : "=&x"(t), "+x"(u));
+    return t[0];
 }
 AMPI_HERE AMPI_U AMPI_(few)(size_t n) { /* the first n, if n < 8 */
     const AMPI_U zero = {0};
