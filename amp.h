@@ -9830,7 +9830,7 @@ AMPI_IN void AMPI_(rows_of)(AMPI_V *v, const void *x, const amp_dtype type, size
         v[i] = AMPI_(get_as)(x, type, i * step);
     }
 }
-AMPI_LOOP void AMPI_(edge)(float *block, const ampi_operand *x, size_t step, size_t rows,
+AMPI_LOOP void AMPI_(pack_edge)(float *block, const ampi_operand *x, size_t step, size_t rows,
                            size_t n) {
     size_t i;
     for (i = 0; i < AMPI_W; i++)
@@ -9840,7 +9840,7 @@ AMPI_LOOP void AMPI_(edge)(float *block, const ampi_operand *x, size_t step, siz
 AMPI_IN void AMPI_(turned)(AMPI_V *v, const ampi_operand *x, size_t step, size_t rows, size_t n) {
     AMPI_V block[AMPI_W];
     if (rows < AMPI_W || n < AMPI_W || x->as != x->type) {
-        AMPI_(edge)((float *)(void *)block, x, step, rows, n);
+        AMPI_(pack_edge)((float *)(void *)block, x, step, rows, n);
         AMPI_(rows_of)(v, block, AMP_F32, AMPI_W);
     } else if (x->type == AMP_F32) {
         AMPI_(rows_of)(v, x->x, AMP_F32, step);
@@ -10232,7 +10232,7 @@ AMPI_AVX512 AMPI_ALWAYS void ampi_spans_whole(ampi_x16 *v, const ampi_operand *x
 }
 
 /* Those that may not be there, or are in two parts. */
-AMPI_AVX512 void ampi_spans_some(ampi_x16 (*v)[16], const ampi_operand *x, int parts, size_t rows,
+AMPI_AVX512 void ampi_pack_some(ampi_x16 (*v)[16], const ampi_operand *x, int parts, size_t rows,
                                  size_t ks) {
     size_t i, m, n, all = 16;
     int    p;
@@ -10279,7 +10279,7 @@ AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b,
         const size_t       n = rows > r ? rows - r : 0;
         const ampi_operand x = ampi_operand_at(*operand, n ? r : 0, 0); /* ampi_span says why */
         const int          whole = parts == 1 && n >= 16 && ks == 32;
-        if (!whole) ampi_spans_some(some, &x, parts, n, ks);
+        if (!whole) ampi_pack_some(some, &x, parts, n, ks);
         for (p = 0; p < parts; p++) {
             if (!whole)
                 AMPI_UNROLL for (i = 0; i < 16; i++) v[i] = some[p][i];
