@@ -2611,9 +2611,6 @@ AMPI_HERE AMPI_U AMPI_(few)(size_t n) { /* the first n, if n < 8 */
 AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(get_masked), (const void *p, AMPI_U mask),
                  "vmaskmovps {%1, %2, %0|%0, %2, %1}", "=x", "m"(*(const AMPI_(whole) *)p),
                  "x"(mask))
-AMPI_HERE void AMPI_(put_masked)(void *p, AMPI_U mask, AMPI_V x) {
-    __asm__("vmaskmovps {%2, %1, %0|%0, %1, %2}" : "+m"(*(AMPI_(whole) *)p) : "x"(mask), "x"(x));
-}
 
 #elif AMPI_W == 16 /* AVX-512 F, BW and VL */
 
@@ -6890,7 +6887,7 @@ enum {
     AMPI_PACK_AHEAD  = 384,     /* bytes of a row before packing needs them; to the second level:
                                    rows often share a set of the first                          */
     AMPI_THIN_K      = 1024,    /* of a matrix times a vector, k and rows at a time             */
-    AMPI_THIN_ROWS   = 4096
+    AMPI_THIN_ROWS   = 2048
 };
 
 /* One block for a kernel: rows and cols say how much of it is there. */
@@ -7366,7 +7363,7 @@ static int ampi_too_many(size_t a, size_t b) {
 
 /* Replace a leading dimension of 0; see that rows do not overlap and that sizes exist. A matrix
    that is not used may be NULL. */
-static amp_result ampi_matrices_ok(ampi_matrices *x, size_t count, int used) {
+AMPI_HOST AMPI_ALWAYS amp_result ampi_matrices_ok(ampi_matrices *x, size_t count, int used) {
     if (!amp_dtype_size(x->type)) return AMP_ERROR_INVALID_ENUM;
     if (x->ld == 0) x->ld = x->cols ? x->cols : 1;
     if (x->ld < x->cols) return AMP_ERROR_INVALID_ARGUMENT;
@@ -9711,6 +9708,15 @@ AMPI_HOST float ampi_round(float x, amp_dtype type) {
 AMPI_HOST float ampi_fma(float a, float b, float c) { return ampi_add(c, ampi_mul(a, b)); }
 AMPI_HOST void  ampi_transpose(float *v) { (void)v; }
 
+/* Fewer than 32 bytes: a call of memcpy takes longer, and masked stores do on AMD's processors. */
+AMPI_HOST void ampi_copy_few(void *to, const void *from, size_t bytes) {
+    size_t size, i = 0;
+    AMPI_UNROLL for (size = 16; size > 1; size /= 2) {
+        if (bytes & size) memcpy((char *)to + i, (const char *)from + i, size);
+        i += bytes & size;
+    }
+}
+
 #define AMPI_W 1
 #define AMPI_TIERS
 
@@ -9726,19 +9732,13 @@ AMPI_HERE AMPI_V AMPI_(get_few)(const void *base, amp_dtype type, size_t n) {
 #if AMPI_W == 8
     if (type == AMP_F32) return AMPI_(get_masked)(base, AMPI_(few)(n));
 #endif
-    memcpy(copy, base, n * amp_dtype_size(type));
+    ampi_copy_few(copy, base, n * (type == AMP_F32 ? 4 : 2));
     return AMPI_(get_as)(copy, type, 0);
 }
 AMPI_HERE void AMPI_(put_few)(void *base, amp_dtype type, size_t n, AMPI_V x) {
     uint32_t copy[AMPI_W];
-#if AMPI_W == 8
-    if (type == AMP_F32) {
-        AMPI_(put_masked)(base, AMPI_(few)(n), x);
-        return;
-    }
-#endif
     AMPI_(put_as)(copy, type, 0, x);
-    memcpy(base, copy, n * amp_dtype_size(type));
+    ampi_copy_few(base, copy, n * (type == AMP_F32 ? 4 : 2));
 }
 AMPI_IN AMPI_V AMPI_(get_part)(const void *base, amp_dtype type, size_t n) {
     return n >= AMPI_W ? AMPI_(get_as)(base, type, 0) : AMPI_(get_few)(base, type, n);
