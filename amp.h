@@ -3485,11 +3485,9 @@ AMPI_FN size_t ampi_head(const void *p, size_t size, size_t n) {
    fifth of the time. */
 enum { AMPI_SOON = 512, AMPI_AHEAD = 4096 }; /* AHEAD: bytes, of a check */
 #if defined(__GNUC__) || defined(__clang__)
-#define AMPI_PREFETCH(p)     __builtin_prefetch(p)
-#define AMPI_PREFETCH_FAR(p) __builtin_prefetch((const char *)(p) + AMPI_PACK_AHEAD, 0, 2)
+#define AMPI_PREFETCH(p) __builtin_prefetch(p)
 #else
-#define AMPI_PREFETCH(p)     ((void)0)
-#define AMPI_PREFETCH_FAR(p) ((void)0)
+#define AMPI_PREFETCH(p) ((void)0)
 #endif
 
 /* From element i on, the first of a group: an array, and all of a step. */
@@ -6884,8 +6882,6 @@ enum {
     AMPI_HEAVY       = 1 << 22, /* m n k above which a malloc pays, and threads do              */
     AMPI_GEMM_TINY   = 1 << 12, /* m n k up to which nothing is packed                          */
     AMPI_TILES       = 1 << 15, /* m n k from which products of 16-bit types go in pairs        */
-    AMPI_PACK_AHEAD  = 384,     /* bytes of a row before packing needs them; to the second level:
-                                   rows often share a set of the first                          */
     AMPI_THIN_K      = 1024,    /* of a matrix times a vector, k and rows at a time             */
     AMPI_THIN_ROWS   = 2048
 };
@@ -10010,16 +10006,15 @@ AMPI_HERE void AMPI_(tiny)(const ampi_task *w, const float *a, size_t rs, size_t
 /* Plain C's kernels want vectors by name, since what becomes of loops depends on flags. */
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__LP64__) && !defined(__TINYC__)
 typedef float ampi_f32x4 __attribute__((vector_size(16)));
-AMPI_HOST ampi_f32x4 ampi_splat_x4(float x) {
-    const ampi_f32x4 v = {x, x, x, x};
-    return v;
-}
 #define AMPI_W 4
 #else
 typedef float ampi_f32x4;
-AMPI_HOST ampi_f32x4 ampi_splat_x4(float x) { return x; }
 #define AMPI_W 1
 #endif
+AMPI_HOST ampi_f32x4 ampi_splat_x4(float x) {
+    const ampi_f32x4 zero = {0};
+    return x - zero;
+}
 AMPI_OPERATION(AMPI_HOST, ampi_f32x4, ampi_add_x4, +)
 AMPI_OPERATION(AMPI_HOST, ampi_f32x4, ampi_mul_x4, *)
 AMPI_HOST ampi_f32x4 ampi_get_x4(const void *base, size_t i) {
@@ -10225,8 +10220,6 @@ AMPI_AVX512 AMPI_ALWAYS void ampi_spans_whole(ampi_x16 *v, const ampi_operand *x
     const size_t step = x->cs == 1 ? x->rs : 2 * x->cs, next = x->cs == 1 ? 16 : x->cs;
     size_t       i;
     AMPI_UNROLL for (i = 0; i < 16; i++) {
-        AMPI_PREFETCH_FAR(ampi_at(x->x, type, i * step));
-        AMPI_PREFETCH_FAR(ampi_at(x->x, type, i * step + next));
         v[i] = ampi_spans_bf16(x->x, type, i * step, 16, i * step + next, 16);
     }
 }
