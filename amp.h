@@ -7124,29 +7124,42 @@ static AMPI_NOINLINE void ampi_gemm_thin(ampi_task *w) {
     }
 }
 
-/* x as fp32 in room; the columns of B side by side. */
-static void ampi_tiny_operand(const ampi_engine *e, ampi_operand *x, int of_b, size_t rows,
-                              size_t ks, float *room) {
-    const int    turn = of_b && x->rs != 1, along = !of_b && x->cs == 1;
-    const size_t ld = ampi_up(along ? ks : rows, e->col_step);
-    size_t       k;
-    for (k = 0; turn && k < ks; k += AMPI_DEEP) {
+/* x as fp32 in room, as it lies; and fp32 turned: few elements by hand, more as they are packed. */
+static void ampi_tiny_convert(const ampi_engine *e, ampi_operand *x, size_t rows, size_t ks,
+                              float *room) {
+    const int    along = x->cs == 1;
+    const size_t ld    = ampi_up(along ? ks : rows, e->col_step);
+    e->pack_rows(room, ld, x, along ? x->rs : x->cs, along ? rows : ks, along ? ks : rows);
+    x->x    = room;
+    x->type = x->as = AMP_F32;
+    x->rs   = along ? ld : 1;
+    x->cs   = along ? 1 : ld;
+}
+static void ampi_tiny_turn(const ampi_engine *e, ampi_operand *x, size_t rows, size_t ks,
+                           float *room) {
+    const size_t ld = ampi_up(rows, e->col_step), step = rows * ks < 64 ? 1 : AMPI_DEEP;
+    size_t       r, k;
+    for (k = 0; k < ks; k += step) {
         const ampi_operand at = ampi_operand_at(*x, 0, k);
-        e->pack((uint32_t *)(void *)(room + k * ld), ld, 1, &at, 1, rows,
-                ampi_min(ks - k, AMPI_DEEP));
+        if (step == 1)
+            for (r = 0; r < rows; r++)
+                ampi_store_u32(room, k * ld + r, ampi_load_u32(at.x, r * at.rs));
+        else
+            e->pack((uint32_t *)(void *)(room + k * ld), ld, 1, &at, 1, rows,
+                    ampi_min(ks - k, AMPI_DEEP));
     }
-    if (!turn)
-        e->pack_rows(room, ld, x, along ? x->rs : x->cs, along ? rows : ks, along ? ks : rows);
     x->x  = room;
-    x->rs = along ? ld : 1;
-    x->cs = along ? 1 : ld;
+    x->rs = 1;
+    x->cs = ld;
 }
 
+/* Operands are read in place if they are fp32 and, of B, the columns lie side by side. */
 static AMPI_NOINLINE void ampi_gemm_tiny(ampi_task *w) {
     ampi_operand x = w->x[0], y = w->x[1];
-    float        a[AMPI_GEMM_TINY], b[AMPI_GEMM_TINY];
-    if (x.as != AMP_F32) ampi_tiny_operand(w->e, &x, 0, w->m, w->k, a);
-    if (y.as != AMP_F32 || y.rs != 1) ampi_tiny_operand(w->e, &y, 1, w->n, w->k, b);
+    float        a[AMPI_GEMM_TINY], b[AMPI_GEMM_TINY], turned[AMPI_GEMM_TINY];
+    if (x.as != AMP_F32) ampi_tiny_convert(w->e, &x, w->m, w->k, a);
+    if (y.as != AMP_F32) ampi_tiny_convert(w->e, &y, w->n, w->k, b);
+    if (y.rs != 1) ampi_tiny_turn(w->e, &y, w->n, w->k, turned);
     w->e->tiny(w, (const float *)x.x, x.rs, x.cs, (const float *)y.x, y.cs);
 }
 
