@@ -7124,7 +7124,7 @@ static AMPI_NOINLINE void ampi_gemm_thin(ampi_task *w) {
     }
 }
 
-/* x as fp32 in room, as it lies; and fp32 turned: few elements by hand, more as they are packed. */
+/* x as fp32 in room, as it lies; and turned: few elements, of fp32, by hand, more by packing. */
 static void ampi_tiny_convert(const ampi_engine *e, ampi_operand *x, size_t rows, size_t ks,
                               float *room) {
     const int    along = x->cs == 1;
@@ -7136,12 +7136,12 @@ static void ampi_tiny_convert(const ampi_engine *e, ampi_operand *x, size_t rows
     x->cs   = along ? 1 : ld;
 }
 static void ampi_tiny_turn(const ampi_engine *e, ampi_operand *x, size_t rows, size_t ks,
-                           float *room) {
-    const size_t ld = ampi_up(rows, e->col_step), step = rows * ks < 64 ? 1 : AMPI_DEEP;
+                           float *room, int by_hand) {
+    const size_t ld = ampi_up(rows, e->col_step), step = by_hand ? 1 : AMPI_DEEP;
     size_t       r, k;
     for (k = 0; k < ks; k += step) {
         const ampi_operand at = ampi_operand_at(*x, 0, k);
-        if (step == 1)
+        if (by_hand)
             for (r = 0; r < rows; r++)
                 ampi_store_u32(room, k * ld + r, ampi_load_u32(at.x, r * at.rs));
         else
@@ -7155,11 +7155,12 @@ static void ampi_tiny_turn(const ampi_engine *e, ampi_operand *x, size_t rows, s
 
 /* Operands are read in place if they are fp32 and, of B, the columns lie side by side. */
 static AMPI_NOINLINE void ampi_gemm_tiny(ampi_task *w) {
+    const int    few = w->n * w->k < 64;
     ampi_operand x = w->x[0], y = w->x[1];
     float        a[AMPI_GEMM_TINY], b[AMPI_GEMM_TINY], turned[AMPI_GEMM_TINY];
     if (x.as != AMP_F32) ampi_tiny_convert(w->e, &x, w->m, w->k, a);
-    if (y.as != AMP_F32) ampi_tiny_convert(w->e, &y, w->n, w->k, b);
-    if (y.rs != 1) ampi_tiny_turn(w->e, &y, w->n, w->k, turned);
+    if (y.as != AMP_F32 && (few || y.rs == 1)) ampi_tiny_convert(w->e, &y, w->n, w->k, b);
+    if (y.rs != 1) ampi_tiny_turn(w->e, &y, w->n, w->k, turned, few);
     w->e->tiny(w, (const float *)x.x, x.rs, x.cs, (const float *)y.x, y.cs);
 }
 
@@ -9717,15 +9718,6 @@ AMPI_HOST float ampi_round(float x, amp_dtype type) {
 AMPI_HOST float ampi_fma(float a, float b, float c) { return ampi_add(c, ampi_mul(a, b)); }
 AMPI_HOST void  ampi_transpose(float *v) { (void)v; }
 
-/* Fewer than 32 bytes: a call of memcpy takes longer, and masked stores do on AMD's processors. */
-AMPI_HOST void ampi_copy_few(void *to, const void *from, size_t bytes) {
-    size_t size, i = 0;
-    AMPI_UNROLL for (size = 16; size > 1; size /= 2) {
-        if (bytes & size) memcpy((char *)to + i, (const char *)from + i, size);
-        i += bytes & size;
-    }
-}
-
 #define AMPI_W 1
 #define AMPI_TIERS
 
@@ -9741,13 +9733,19 @@ AMPI_HERE AMPI_V AMPI_(get_few)(const void *base, amp_dtype type, size_t n) {
 #if AMPI_W == 8
     if (type == AMP_F32) return AMPI_(get_masked)(base, AMPI_(few)(n));
 #endif
-    ampi_copy_few(copy, base, n * (type == AMP_F32 ? 4 : 2));
+    memcpy(copy, base, n * (type == AMP_F32 ? 4 : 2));
     return AMPI_(get_as)(copy, type, 0);
 }
+/* A call of memcpy takes longer, and on AMD's processors a masked store. */
 AMPI_HERE void AMPI_(put_few)(void *base, amp_dtype type, size_t n, AMPI_V x) {
-    uint32_t copy[AMPI_W];
+    uint32_t     copy[AMPI_W];
+    const size_t bytes = n * (type == AMP_F32 ? 4 : 2);
+    size_t       size;
     AMPI_(put_as)(copy, type, 0, x);
-    ampi_copy_few(base, copy, n * (type == AMP_F32 ? 4 : 2));
+    AMPI_UNROLL for (size = 2 * AMPI_W; size > 1; size /= 2) {
+        const size_t i = bytes & ~(2 * size - 1);
+        if (bytes & size) memcpy((char *)base + i, (const char *)copy + i, size);
+    }
 }
 AMPI_IN AMPI_V AMPI_(get_part)(const void *base, amp_dtype type, size_t n) {
     return n >= AMPI_W ? AMPI_(get_as)(base, type, 0) : AMPI_(get_few)(base, type, n);
