@@ -3139,7 +3139,7 @@ AMPI_STRICT_END
 
 #if defined(__clang__)
 #define AMPI_UNROLL _Pragma("clang loop unroll(full)")
-#elif defined(__GNUC__) && !defined(__TINYC__)
+#elif defined(__GNUC__) && !defined(__TINYC__) && !defined(__CUDACC__)
 #define AMPI_UNROLL _Pragma("GCC unroll 16")
 #else
 #define AMPI_UNROLL
