@@ -1795,11 +1795,8 @@ template <int BYTES, int N, bool SECOND> struct ampi_moments {
 template <bool IN_REGISTERS> struct ampi_coded_in { typedef const ampi_coded &type; };
 template <> struct ampi_coded_in<true> { typedef const ampi_coded type; };
 
-/* Elements of a part in groups, or with N = 1 the others. All that a thread loads is under way
-   before any of it is used. */
-template <int KIND, int MASTER, int MOMENTS, int N>
-AMPI_DEVICE void ampi_step_coded_as(
-    typename ampi_coded_in<N == 4 && MASTER != AMP_FORMAT_KAHAN>::type t) {
+/* Bytes of a moment, of what a master has beside the model, and of that. */
+template <int MASTER, int MOMENTS, int N> struct ampi_bytes_of {
     enum {
         SIZE = N == 1                        ? (int)AMPI_ANY
                : MOMENTS == AMP_FORMAT_F32  ? 4
@@ -1812,6 +1809,15 @@ AMPI_DEVICE void ampi_step_coded_as(
                                             : 2,
         HIGH = N == 1 ? (int)AMPI_ANY : MASTER == AMP_FORMAT_F32 ? 0 : 2
     };
+};
+
+/* Elements of a part in groups, or with N = 1 the others. All that a thread loads is under way
+   before any of it is used. */
+template <int KIND, int MASTER, int MOMENTS, int N>
+AMPI_DEVICE void ampi_step_coded_as(
+    typename ampi_coded_in<N == 4 && MASTER != AMP_FORMAT_KAHAN>::type t) {
+    typedef ampi_bytes_of<MASTER, MOMENTS, N> bytes;
+    enum { SIZE = bytes::SIZE, LOW = bytes::LOW, HIGH = bytes::HIGH };
     const int        master = N == 1 ? t.master : MASTER, wide = master == AMP_FORMAT_F32;
     const uint32_t   size   = N == 1 ? t.size : (uint32_t)SIZE;
     const bool       has_v  = AMPI_SECOND >> KIND & 1;
