@@ -8242,13 +8242,6 @@ static amp_result ampi_watched(const amp_optimizer *opt, int of_moment) {
 
 enum { AMPI_UNBOUNDED = 255 }; /* headroom of a gradient that is 0 */
 
-/* Powers of two to the end of the type: of a value of that type, the exponents' difference. */
-static int ampi_headroom(const ampi_slot *slot) {
-    const uint32_t max = ampi_load_u32(&slot->stats.max_finite, 0);
-    if (!max || !slot->grad) return AMPI_UNBOUNDED;
-    return (slot->grad_type == AMP_F16 ? 127 + 15 : 254) - (int)(max >> 23);
-}
-
 /* What is counted ends a report: overflows, then histograms. */
 AMPI_STATIC_ASSERT(ampi_reports_are_histograms,
                    offsetof(amp_tensor_report, overflows) + sizeof(ampi_overflows) ==
@@ -8259,14 +8252,17 @@ AMPI_STATIC_ASSERT(ampi_reports_are_histograms,
                            offsetof(amp_tensor_report, f16_zero) + (size_t)AMPI_GRADS * 8);
 
 static amp_tensor_report ampi_report_of(const amp_optimizer *opt, size_t i) {
-    const ampi_seen *seen = opt->plan->seen;
+    const ampi_seen  *seen = opt->plan->seen;
+    const ampi_slot  *slot = &seen->slots[i];
+    const uint32_t    max  = ampi_load_u32(&slot->stats.max_finite, 0);
     amp_tensor_report r;
     memset(&r, 0, sizeof r);
     r.name     = ampi_tensor(opt, (int)i)->name;
     r.n        = ampi_tensor(opt, (int)i)->n;
-    r.stats    = seen->slots[i].stats;
-    r.headroom = ampi_headroom(&seen->slots[i]);
-    memcpy((char *)&r + offsetof(amp_tensor_report, overflows), &seen->slots[i].overflows,
+    r.stats    = slot->stats;
+    r.headroom = AMPI_UNBOUNDED; /* to the end of the type: the exponents' difference */
+    if (max && slot->grad) r.headroom = (slot->grad_type == AMP_F16 ? 142 : 254) - (int)(max >> 23);
+    memcpy((char *)&r + offsetof(amp_tensor_report, overflows), &slot->overflows,
            sizeof(ampi_overflows));
     memcpy((char *)&r + offsetof(amp_tensor_report, f16_zero), &seen->histograms[i],
            sizeof(ampi_histogram));
@@ -8286,7 +8282,8 @@ static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
     const uint64_t   *skips = seen->record.running.skips;
     const amp_scaler *s     = &seen->scaler;
     amp_report       *r     = &seen->report;
-    int               i;
+    uint64_t         *sums  = &r->f16_zero; /* ORDER ampi_count */
+    int               i, k;
     memset(r, 0, sizeof *r);
     r->iterations   = ampi_iterations(c);
     r->steps        = c->gate.step;
@@ -8313,12 +8310,7 @@ static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
             r->most_overflows = t.overflows;
         }
         r->grads += ampi_nonzero(&t);
-        r->f16_zero += t.f16_zero;
-        r->f16_small += t.f16_small;
-        r->bf16_zero += t.bf16_zero;
-        r->bf16_small += t.bf16_small;
-        r->updates += t.updates;
-        r->lost += t.lost;
+        for (k = 0; k < AMPI_ROUNDED; k++) sums[k] += seen->histograms[i].count[k];
     }
 }
 
@@ -8368,20 +8360,14 @@ static const amp_iteration *ampi_step_before(const amp_optimizer *opt, uint64_t 
     return number && t->iteration == number ? t : NULL;
 }
 
-/* How many of the last steps, at most most, are remembered without a gap. */
-static size_t ampi_remembered(const amp_optimizer *opt, uint64_t most) {
-    size_t count = 0;
-    while (count < most && ampi_step_before(opt, count)) count++;
-    return count;
-}
-
 AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration *history,
                                          size_t *count) {
-    size_t     i;
+    size_t i, n = 0;
     if (!opt || !count || (!history && *count)) return AMP_ERROR_INVALID_ARGUMENT;
     AMPI_TRY(ampi_watched(opt, 1));
-    *count = ampi_remembered(opt, *count);
-    for (i = 0; i < *count; i++) history[i] = *ampi_step_before(opt, *count - 1 - i);
+    while (n < *count && ampi_step_before(opt, n)) n++;
+    for (i = 0; i < n; i++) history[i] = *ampi_step_before(opt, n - 1 - i);
+    *count = n;
     return AMP_OK;
 }
 
@@ -8443,9 +8429,8 @@ static int ampi_bad_master(const amp_optimizer *opt) {
     size_t        t, i, n, zeros = 0;
     for (t = 0; t < opt->plan->num_slots; t++) {
         const ampi_slot *slot = &opt->plan->host_slots[t];
-        const int        wide = slot->master.format == AMP_FORMAT_F32;
-        const void      *x    = wide ? slot->master.data : slot->model;
-        const amp_dtype  type = wide ? AMP_F32 : slot->model_type;
+        const amp_dtype  type = slot->master.format == AMP_FORMAT_F32 ? AMP_F32 : slot->model_type;
+        const void      *x    = type == AMP_F32 ? slot->master.data : slot->model;
         for (i = 0; i < slot->n; i += n) {
             n = ampi_min((size_t)slot->n - i, AMPI_PIECE);
             if (ampi_read_back(opt, piece, ampi_at(x, type, i), n * amp_dtype_size(type)) != AMP_OK)
@@ -8676,8 +8661,7 @@ static void ampi_print_tensor(ampi_text *t, const amp_optimizer *opt, size_t i) 
 static AMPI_NOINLINE void ampi_print_json(ampi_text *t, const amp_optimizer *opt) {
     ampi_seen        *seen  = opt->plan->seen;
     const amp_report *r     = &seen->report;
-    const size_t      steps = ampi_remembered(opt, r->iterations - seen->told);
-    size_t            i;
+    size_t            i, steps = 0;
     int               k;
     t->json = 1;
     ampi_print(t, "{\"iterations\":%g", (double)r->iterations);
@@ -8689,6 +8673,7 @@ static AMPI_NOINLINE void ampi_print_json(ampi_text *t, const amp_optimizer *opt
     ampi_print_counts(t, &r->most_overflows, "most_overflows sampled grads f16_zero f16_small "
                                              "bf16_zero bf16_small updates lost");
     ampi_print(t, ",\"history\":[");
+    while (steps < r->iterations - seen->told && ampi_step_before(opt, steps)) steps++;
     for (i = steps; i-- > 0;) {
         const amp_iteration *at = ampi_step_before(opt, i);
         ampi_print(t, "%s[%g,%g,%g,%g,%g,%g]", i + 1 < steps ? "," : "", (double)at->iteration,
@@ -8951,22 +8936,7 @@ AMP_DEF amp_result amp_autocast_pop(amp_autocast *ac) {
     return AMP_OK;
 }
 
-static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend,
-                                     amp_gemm_args *g);
-
 static amp_autocast *ampi_autocast_current(void) { return (amp_autocast *)ampi_current.context; }
-
-AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac) {
-#ifdef AMPI_THREAD_LOCAL
-    amp_autocast *before    = ampi_autocast_current();
-    ampi_current.product_fn = ac ? ampi_gemm_autocast : NULL;
-    ampi_current.context    = ac;
-    return before;
-#else
-    (void)ac;
-    return NULL;
-#endif
-}
 
 static int ampi_autocast_active(const amp_autocast *ac) {
     return ac && ac->depth && !ac->off && ac->scopes[ac->depth - 1].mode == AMP_AUTOCAST_ON;
@@ -9324,15 +9294,6 @@ static uint64_t ampi_cache_version(const amp_cache *cache) {
     return version;
 }
 
-/* The weight that m is, or lies in, if its copy may be kept. */
-static ampi_cached *ampi_cache_find(amp_cache *cache, const ampi_matrix *m) {
-    int i;
-    for (i = 0; i < cache->num_entries; i++)
-        if (ampi_within(m->x, ampi_extent(m), cache->entries[i].base, cache->entries[i].n))
-            return &cache->entries[i];
-    return NULL;
-}
-
 /* Where the first room bytes begin that meet no kept copy but that of e. */
 static size_t ampi_cache_gap(const amp_cache *cache, const ampi_cached *e, size_t room) {
     size_t offset = 0;
@@ -9369,28 +9330,33 @@ static amp_result ampi_cache_place(amp_cache *cache, ampi_cached **e, const ampi
     return AMP_OK;
 }
 
-/* Where the copy of m is, cast if need be. After a capture its replays may change weights at any
-   time, so a copy is believed for one product only. */
-static amp_result ampi_cache_copy(amp_cache *cache, const ampi_matrix *m, size_t *offset) {
-    ampi_cached *e       = ampi_cache_find(cache, m);
-    const int    in_use  = e && e->product == cache->product;
-    const int    current = e && e->of.x && e->of.version == m->version &&
-                        e->of.capture == m->capture && (m->capture || !cache->captured || in_use);
+/* A copy of m, in the room of the weight that m is or lies in, cast if need be. After a capture its
+   replays may change weights at any time, so a copy is believed for one product only. */
+static amp_result ampi_cache_copy(amp_cache *cache, const ampi_matrix *m, const void **copy) {
+    ampi_cached *e = cache->entries, *const end = e + cache->num_entries;
+    int          in_use, current;
+    size_t       offset;
     amp_result   result;
+    while (e < end && !ampi_within(m->x, ampi_extent(m), e->base, e->n)) e++;
+    if (e == end) e = NULL;
+    in_use  = e && e->product == cache->product;
+    current = e && e->of.x && e->of.version == m->version && e->of.capture == m->capture &&
+              (m->capture || !cache->captured || in_use);
     if (current && e->of.x == m->x && e->of.rows == m->rows && e->of.cols == m->cols &&
         e->of.ld == m->ld && e->of.type == m->type) {
         cache->hits++;
-        *offset = e->offset;
+        offset = e->offset;
     } else {
         if (current && in_use) e = NULL; /* the other operand's, as it is */
-        result = ampi_cache_place(cache, &e, m, offset);
-        if (result == AMP_OK) result = ampi_cache_cast(cache, m, *offset);
+        result = ampi_cache_place(cache, &e, m, &offset);
+        if (result == AMP_OK) result = ampi_cache_cast(cache, m, offset);
         if (result != AMP_OK) return result;
         cache->misses += e != NULL;
         cache->transients += e == NULL;
         if (e) e->of = *m;
     }
     if (e) e->product = cache->product;
+    *copy = cache->memory + offset;
     return AMP_OK;
 }
 
@@ -9398,9 +9364,6 @@ static amp_result ampi_cache_copy(amp_cache *cache, const ampi_matrix *m, size_t
 static amp_result ampi_cache_get(amp_cache *cache, const float *x, size_t rows, size_t cols,
                                  size_t ld, amp_dtype type, const void **copy, size_t *copy_ld) {
     ampi_matrix m = {x, rows, cols, ld, type, 0, 0};
-    const void *own;
-    size_t      offset = 0;
-    amp_result  result = AMP_OK;
     if (!x || !rows || !cols || ld < cols) return AMP_ERROR_INVALID_ARGUMENT;
     if (!cache->memory) return AMP_ERROR_NOT_INITIALIZED;
     if (rows > SIZE_MAX / 64 / ld) return AMP_ERROR_TOO_LARGE;
@@ -9408,13 +9371,10 @@ static amp_result ampi_cache_get(amp_cache *cache, const float *x, size_t rows, 
     if (cache->backend.functions->capture_fn)
         m.capture = cache->backend.functions->capture_fn(&cache->backend);
     if (m.capture) cache->captured = 1;
-    own = ampi_model_copy(cache, &m);
-    if (own) cache->hits++;
-    else result = ampi_cache_copy(cache, &m, &offset);
-    if (result != AMP_OK) return result;
-    *copy    = own ? own : cache->memory + offset;
     *copy_ld = ampi_copy_ld(&m); /* that of a model copy is ld */
-    return AMP_OK;
+    *copy    = ampi_model_copy(cache, &m);
+    cache->hits += *copy != NULL;
+    return *copy ? AMP_OK : ampi_cache_copy(cache, &m, copy);
 }
 
 /* Has the weight of e changed since it was cast? */
@@ -9540,6 +9500,18 @@ static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, 
         ac->cache->fallbacks += !ampi_gemm_cast(ac->cache, backend, g, type, g->count > 1);
     else if (!ampi_is_small(g) && ampi_rounds(ac, backend, g, type)) g->compute = type;
     return AMP_OK;
+}
+
+AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac) {
+#ifdef AMPI_THREAD_LOCAL
+    amp_autocast *before    = ampi_autocast_current();
+    ampi_current.product_fn = ac ? ampi_gemm_autocast : NULL;
+    ampi_current.context    = ac;
+    return before;
+#else
+    (void)ac;
+    return NULL;
+#endif
 }
 
 #ifdef AMP_CUBLAS
