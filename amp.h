@@ -9364,6 +9364,8 @@ static amp_result ampi_cache_copy(amp_cache *cache, const ampi_matrix *m, const 
 static amp_result ampi_cache_get(amp_cache *cache, const float *x, size_t rows, size_t cols,
                                  size_t ld, amp_dtype type, const void **copy, size_t *copy_ld) {
     ampi_matrix m = {x, rows, cols, ld, type, 0, 0};
+    const void *at;
+    amp_result  result = AMP_OK;
     if (!x || !rows || !cols || ld < cols) return AMP_ERROR_INVALID_ARGUMENT;
     if (!cache->memory) return AMP_ERROR_NOT_INITIALIZED;
     if (rows > SIZE_MAX / 64 / ld) return AMP_ERROR_TOO_LARGE;
@@ -9371,10 +9373,13 @@ static amp_result ampi_cache_get(amp_cache *cache, const float *x, size_t rows, 
     if (cache->backend.functions->capture_fn)
         m.capture = cache->backend.functions->capture_fn(&cache->backend);
     if (m.capture) cache->captured = 1;
+    at = ampi_model_copy(cache, &m);
+    if (at) cache->hits++;
+    else result = ampi_cache_copy(cache, &m, &at);
+    if (result != AMP_OK) return result;
+    *copy    = at;
     *copy_ld = ampi_copy_ld(&m); /* that of a model copy is ld */
-    *copy    = ampi_model_copy(cache, &m);
-    cache->hits += *copy != NULL;
-    return *copy ? AMP_OK : ampi_cache_copy(cache, &m, copy);
+    return AMP_OK;
 }
 
 /* Has the weight of e changed since it was cast? */
