@@ -9336,7 +9336,6 @@ static amp_result ampi_cache_copy(amp_cache *cache, const ampi_matrix *m, const 
     ampi_cached *e = cache->entries, *const end = e + cache->num_entries;
     int          in_use, current;
     size_t       offset;
-    amp_result   result;
     while (e < end && !ampi_within(m->x, ampi_extent(m), e->base, e->n)) e++;
     if (e == end) e = NULL;
     in_use  = e && e->product == cache->product;
@@ -9348,9 +9347,8 @@ static amp_result ampi_cache_copy(amp_cache *cache, const ampi_matrix *m, const 
         offset = e->offset;
     } else {
         if (current && in_use) e = NULL; /* the other operand's, as it is */
-        result = ampi_cache_place(cache, &e, m, &offset);
-        if (result == AMP_OK) result = ampi_cache_cast(cache, m, offset);
-        if (result != AMP_OK) return result;
+        AMPI_TRY(ampi_cache_place(cache, &e, m, &offset));
+        AMPI_TRY(ampi_cache_cast(cache, m, offset));
         cache->misses += e != NULL;
         cache->transients += e == NULL;
         if (e) e->of = *m;
@@ -9365,7 +9363,6 @@ static amp_result ampi_cache_get(amp_cache *cache, const float *x, size_t rows, 
                                  size_t ld, amp_dtype type, const void **copy, size_t *copy_ld) {
     ampi_matrix m = {x, rows, cols, ld, type, 0, 0};
     const void *at;
-    amp_result  result = AMP_OK;
     if (!x || !rows || !cols || ld < cols) return AMP_ERROR_INVALID_ARGUMENT;
     if (!cache->memory) return AMP_ERROR_NOT_INITIALIZED;
     if (rows > SIZE_MAX / 64 / ld) return AMP_ERROR_TOO_LARGE;
@@ -9374,9 +9371,8 @@ static amp_result ampi_cache_get(amp_cache *cache, const float *x, size_t rows, 
         m.capture = cache->backend.functions->capture_fn(&cache->backend);
     if (m.capture) cache->captured = 1;
     at = ampi_model_copy(cache, &m);
-    if (at) cache->hits++;
-    else result = ampi_cache_copy(cache, &m, &at);
-    if (result != AMP_OK) return result;
+    if (!at) AMPI_TRY(ampi_cache_copy(cache, &m, &at));
+    else cache->hits++;
     *copy    = at;
     *copy_ld = ampi_copy_ld(&m); /* that of a model copy is ld */
     return AMP_OK;
