@@ -9990,15 +9990,16 @@ AMPI_HERE void AMPI_(tiny)(const ampi_task *w, const float *a, size_t rs, size_t
 /* Plain C's kernels want vectors by name, since what becomes of loops depends on flags. */
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__LP64__) && !defined(__TINYC__)
 typedef float ampi_f32x4 __attribute__((vector_size(16)));
+AMPI_HOST ampi_f32x4 ampi_splat_x4(float x) { /* not x - zero: s390x has double there */
+    const ampi_f32x4 v = {x, x, x, x};
+    return v;
+}
 #define AMPI_W 4
 #else
 typedef float ampi_f32x4;
+AMPI_HOST ampi_f32x4 ampi_splat_x4(float x) { return x; }
 #define AMPI_W 1
 #endif
-AMPI_HOST ampi_f32x4 ampi_splat_x4(float x) {
-    const ampi_f32x4 zero = {0};
-    return x - zero;
-}
 AMPI_OPERATION(AMPI_HOST, ampi_f32x4, ampi_add_x4, +)
 AMPI_OPERATION(AMPI_HOST, ampi_f32x4, ampi_mul_x4, *)
 AMPI_HOST ampi_f32x4 ampi_get_x4(const void *base, size_t i) {
