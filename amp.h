@@ -7099,14 +7099,19 @@ static AMPI_NOINLINE void ampi_gemm_product(ampi_task *w) {
                                 k, ampi_min(k + w->deep, w->k));
 }
 
-/* m or n is 1: the matrix is read once, as it lies. */
+static uint32_t *ampi_align(void *p) {
+    return (uint32_t *)(void *)((char *)p + ampi_head(p, 1, 64));
+}
+
+/* m or n is 1: the matrix is read once, as it lies. Sums across cache lines would be slow. */
 static AMPI_NOINLINE void ampi_gemm_thin(ampi_task *w) {
     const ampi_engine *e   = w->e;
     const int          row = w->m == 1;
     const size_t       all = row ? w->n : w->m;
     const ampi_operand y   = w->x[!row];
     ampi_operand       x   = w->x[row], at;
-    float  v[AMPI_THIN_K + AMPI_MOST_ROWS], sum[AMPI_THIN_ROWS + AMPI_MOST_ROWS];
+    float  v[AMPI_THIN_K + AMPI_MOST_ROWS], room[AMPI_THIN_ROWS + AMPI_MOST_ROWS + 16];
+    float *sum = (float *)(void *)ampi_align(room);
     size_t r, k;
     if (all == 1) x.rs = 1;
     for (r = 0; r < all; r += AMPI_THIN_ROWS) {
@@ -7214,10 +7219,6 @@ static void ampi_gemm_each(ampi_task *w) {
         if (i) ampi_task_move(w, w->g->stride_a, w->g->stride_b, w->g->stride_c);
         w->run(w);
     }
-}
-
-static uint32_t *ampi_align(void *p) {
-    return (uint32_t *)(void *)((char *)p + ampi_head(p, 1, 64));
 }
 
 static AMPI_NOINLINE void ampi_gemm_on_stack(ampi_task *w) {
