@@ -662,7 +662,7 @@ TEST(resume, "law 12: saved, loaded and continued is never stopped, in each stat
         {&storages[SPLIT_8BIT], &storages[SPLIT], &storages[SPLIT_BF16], NULL},
         {&storages[KAHAN], &storages[SR_8BIT], NULL, &storages[BIT24_8BIT]}};
     size_t                 form;
-    for (form = 0; form < FORMS + 2; form++) {
+    for (form = 0; form < FORMS + 2; form += test_state.quick == 2 && form < FORMS - 1 ? 3 : 1) {
         const amp_storage *const *stored = form < FORMS ? NULL : mixed[form - FORMS];
         amp_optimizer_desc        d      = desc_in(AMP_KIND_ADAMW, 0.0, stored ? 0 : form);
         run                a, b;
@@ -687,7 +687,7 @@ TEST(resume, "law 12: saved, loaded and continued is never stopped, in each stat
 TEST(across, "manual: a file loads where formats of moments and masters are its own, or into all of fp32; else it "
              "is refused by name, and nothing changes") {
     size_t from, to;
-    for (from = 0; from < FORMS; from++)
+    for (from = 0; from < FORMS; from += test_state.quick == 2 ? 3 : 1)
         for (to = 0; to < FORMS; to += test_state.quick == 2 && to < FORMS - 4 ? 4 : 1) {
             const int moments = moments_of(from) == moments_of(to), fp32 = masters_of(to) <= AMP_FORMAT_SPLIT;
             const int masters = fp32 ? masters_of(from) != AMP_FORMAT_KAHAN
@@ -1007,7 +1007,7 @@ TEST(shards, "law 10: on two ranks as on one, each storage with each optimizer a
     size_t       i, first, n, form, kind;
     uint64_t     rng = 9;
     for (i = 0; i < N; i++) begun[i] = unit(&rng), grad[i] = unit(&rng);
-    for (form = 0; form < FORMS * ROWS_OF_OPTIMIZERS; form++) {
+    for (form = 0; form < FORMS * ROWS_OF_OPTIMIZERS; form += test_state.quick == 2 ? 7 : 1) {
         const size_t  stored = form / ROWS_OF_OPTIMIZERS;
         amp_optimizer opt[3];
         kind = form % ROWS_OF_OPTIMIZERS;
@@ -1080,7 +1080,7 @@ TEST(spent_weights, "manual: a weight that prepare has copied and no step writes
 TEST(refresh, "manual: refresh takes weights that rebind has brought as prepare does: steps from there have the "
               "bits of an optimizer that begins with them; moments stay; nothing is taken twice, or after a load") {
     size_t form, i, k;
-    for (form = FEWER; form < FORMS; form++) {
+    for (form = FEWER; form < FORMS; form += test_state.quick == 2 ? 5 : 1) {
         const amp_optimizer_desc d = desc_in(AMP_KIND_ADAMW, 0.0, form);
         run                      a, b, c;
         float                   *brought[TENSORS];
