@@ -229,7 +229,7 @@ AMPI_DEVICE bool ampi_any_nan(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
 }
 
 /* One element, which may be NaN. */
-AMPI_DEVICE uint32_t ampi_from_f16(uint32_t half) {
+AMPI_DEVICE uint32_t ampi_f32_from_half(uint32_t half) {
     uint32_t u, none;
     ampi_cvt_from_f16(half, &u, &none);
     if (ampi_is_nan(u)) u = ampi_f32_from_f16((uint16_t)(half | 0x7c00u)); /* of known exponent */
@@ -323,7 +323,7 @@ template <bool ONCE> struct ampi_array<AMPI_ANY, ONCE> {
     }
     template <int N> AMPI_MEMBER void expand(const raw<N> &r, uint32_t *u) const {
         *u = type == AMP_F32   ? r.w[0]
-             : type == AMP_F16 ? ampi_from_f16(r.w[0])
+             : type == AMP_F16 ? ampi_f32_from_half(r.w[0])
                                : ampi_f32_from_bf16((uint16_t)r.w[0]);
     }
     AMPI_MEMBER void put_one(size_t i, uint32_t u) const {
@@ -367,7 +367,7 @@ template <int TYPE, bool ONCE> struct ampi_array {
             if (ampi_any_nan(u[k], u[k + 1], u[k + 2], u[k + 3])) {
 #pragma unroll
                 for (int j = k; j < k + 4; j++)
-                    u[j] = ampi_from_f16(r.w[j / 2] >> 16 * (j % 2) & 0xffffu);
+                    u[j] = ampi_f32_from_half(r.w[j / 2] >> 16 * (j % 2) & 0xffffu);
             }
     }
     template <int N> AMPI_MEMBER void put(size_t i, const uint32_t *u) const {
