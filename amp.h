@@ -6386,8 +6386,8 @@ static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *u
 
 /* The files that are being loaded. */
 struct ampi_loading {
-    ampi_target  *names; /* of a set: room for them, and behind it the archives */
-    ampi_archive *files, one;
+    ampi_archive *files, one; /* a set's, and behind them */
+    ampi_target  *names;      /* room for their names     */
     size_t        num;
     ampi_state    own, state; /* before, and as the files bring it */
 };
@@ -6505,7 +6505,7 @@ static amp_result ampi_load_end(amp_optimizer *opt, ampi_loading *l, amp_result 
     size_t k;
     if (result == AMP_OK) result = ampi_load_all(opt, l);
     for (k = 0; k < l->num; k++) ampi_release(&opt->desc.allocator, l->files[k].bytes);
-    ampi_release(&opt->desc.allocator, l->names);
+    if (l->files != &l->one) ampi_release(&opt->desc.allocator, l->files);
     return result;
 }
 
@@ -7818,18 +7818,20 @@ static void ampi_tell_part(char *problem, const char *path, amp_result result) {
 /* All files of the set that path names; or where this rank has what it had then, only its own. */
 static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi_loading *l,
                                 void *named) {
-    ampi_set   set;
-    size_t     num, k;
-    int        own;
-    amp_result result = ampi_read_set((FILE *)named, &set);
+    ampi_archive *files;
+    ampi_set      set;
+    size_t        num, k;
+    int           own;
+    amp_result    result = ampi_read_set((FILE *)named, &set);
     if (result != AMP_OK) return result;
-    own      = l->one.version == AMPI_STATE_PART && set.ranks == (uint64_t)opt->ranks.count;
-    num      = own ? 1 : (size_t)set.ranks;
-    l->names = (ampi_target *)ampi_allocate(&opt->desc.allocator,
-                                            sizeof *l->names + num * sizeof *l->files);
-    if (!l->names) return AMP_ERROR_OUT_OF_MEMORY;
+    own   = l->one.version == AMPI_STATE_PART && set.ranks == (uint64_t)opt->ranks.count;
+    num   = own ? 1 : (size_t)set.ranks;
+    files = (ampi_archive *)ampi_allocate(&opt->desc.allocator,
+                                          num * sizeof *files + sizeof *l->names);
+    if (!files) return AMP_ERROR_OUT_OF_MEMORY;
     l->num   = num;
-    l->files = (ampi_archive *)memset(l->names + 1, 0, num * sizeof *l->files);
+    l->files = (ampi_archive *)memset(files, 0, num * sizeof *files);
+    l->names = (ampi_target *)(void *)(files + num);
     result   = ampi_aim(l->names, path);
     for (k = 0; k < num && result == AMP_OK; k++) {
         ampi_archive *a = &l->files[k];

@@ -355,6 +355,7 @@ template <int TYPE, bool ONCE> struct ampi_array {
         return r;
     }
     template <int N> AMPI_MEMBER void expand(const raw<N> &r, uint32_t *u) const {
+        enum { ASKED = N < 4 ? 2 : 4 };
 #pragma unroll
         for (int k = 0; k < N; k += TYPE == AMP_F32 ? 1 : 2) {
             const uint32_t w = r.w[k * SIZE / 4];
@@ -363,10 +364,10 @@ template <int TYPE, bool ONCE> struct ampi_array {
             else u[k] = w << 16, u[k + 1] = w & 0xffff0000u;
         }
 #pragma unroll
-        for (int k = 0; TYPE == AMP_F16 && k < N; k += 4)
-            if (ampi_any_nan(u[k], u[k + 1], u[k + 2], u[k + 3])) {
+        for (int k = 0; TYPE == AMP_F16 && k < N; k += ASKED)
+            if (ampi_any_nan(u[k], u[k + 1], u[k + ASKED - 2], u[k + ASKED - 1])) {
 #pragma unroll
-                for (int j = k; j < k + 4; j++)
+                for (int j = k; j < k + ASKED; j++)
                     u[j] = ampi_f32_from_half(r.w[j / 2] >> 16 * (j % 2) & 0xffffu);
             }
     }
