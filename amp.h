@@ -879,11 +879,12 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
    skipped), and when all are on the disk, path, which names them. Then the set before is removed.
    It stays if a rank fails, or if AMP_ERROR_MISMATCH tells that loss scale, learning rate or
    numbers of steps differ. (Files that path does not name are of a save that was cut short.)
-   load_file loads any set, and any file of one optimizer, on any number of ranks (where that is
-   another, each reads all files); gather models after it. AMP_ERROR_MISMATCH tells of files of two
-   runs, too. Loading clears accumulators. Save and load with callbacks are of one shard. Paths must
-   be the same for all ranks, on one file system. amp_optimizer_stats are those of the rank's shard.
-   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a weight cache. */
+   load_file loads any set, and any file of one optimizer, on any number of ranks; gather models
+   after it. (On another number than the set's each rank has all files in memory while it loads.)
+   AMP_ERROR_MISMATCH tells of files of two runs, too. Loading clears accumulators. Save and load
+   with callbacks are of one shard. Paths must be the same for all ranks, on one file system.
+   amp_optimizer_stats are those of the rank's shard. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a
+   weight cache. */
 
 typedef enum amp_order { AMP_ORDER_TREE = 0, AMP_ORDER_SEQUENTIAL /* 0.5.0's */ } amp_order;
 
@@ -6386,8 +6387,7 @@ static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *u
 
 /* The files that are being loaded. */
 struct ampi_loading {
-    ampi_archive *files, one; /* a set's, and behind them */
-    ampi_target  *names;      /* room for their names     */
+    ampi_archive *files, one; /* files: &one, or a set's, allocated */
     size_t        num;
     ampi_state    own, state; /* before, and as the files bring it */
 };
@@ -7819,6 +7819,7 @@ static void ampi_tell_part(char *problem, const char *path, amp_result result) {
 static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi_loading *l,
                                 void *named) {
     ampi_archive *files;
+    ampi_target  *part; /* behind them */
     ampi_set      set;
     size_t        num, k;
     int           own;
@@ -7827,25 +7828,25 @@ static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi
     own   = l->one.version == AMPI_STATE_PART && set.ranks == (uint64_t)opt->ranks.count;
     num   = own ? 1 : (size_t)set.ranks;
     files = (ampi_archive *)ampi_allocate(&opt->desc.allocator,
-                                          num * sizeof *files + sizeof *l->names);
+                                          num * sizeof *files + sizeof *part);
     if (!files) return AMP_ERROR_OUT_OF_MEMORY;
     l->num   = num;
     l->files = (ampi_archive *)memset(files, 0, num * sizeof *files);
-    l->names = (ampi_target *)(void *)(files + num);
-    result   = ampi_aim(l->names, path);
+    part     = (ampi_target *)(void *)(files + num);
+    result   = ampi_aim(part, path);
     for (k = 0; k < num && result == AMP_OK; k++) {
         ampi_archive *a = &l->files[k];
         a->rank         = own ? (uint64_t)opt->ranks.rank : k;
         a->ranks        = set.ranks;
-        result          = ampi_name_part(l->names, &set, a->rank);
+        result          = ampi_name_part(part, &set, a->rank);
         if (result != AMP_OK) break;
-        result = ampi_load_from(opt, l, a, l->names->path);
+        result = ampi_load_from(opt, l, a, part->path);
         if (result == AMP_OK && !ampi_is_of_set(l, k, &set)) {
             ampi_tell(opt->desc.problem, AMPI_NOT_ONE);
             result = AMP_ERROR_MISMATCH;
         }
         if (result != AMP_OK && opt->desc.problem && !opt->desc.problem[0])
-            ampi_tell_part(opt->desc.problem, l->names->path, result);
+            ampi_tell_part(opt->desc.problem, part->path, result);
     }
     return result;
 }
