@@ -234,6 +234,7 @@
                   amp_cache_get, _reset         gone: amp_optimizer_model, or amp_cast
                   amp_cache.cast_bytes          gone: .misses and .transients count casts
                   AMP_RULE_PASS ...             gone: the letters of AMP_OP_LIST
+                  AMP_MAX_OP_OVERRIDES          gone: as many as there are ops
               Refused now: C that shares an element with A or B; arrays that overlap; ranks that
               differ; a weight cache without fp32 masters, whose weights are NaN after prepare.
               Other bits: amp_gemm in a scope without a cache rounds, too; stochastic rounding of a
@@ -6551,8 +6552,8 @@ struct ampi_target {
 #ifdef AMPI_POSIX
 
 #if defined(__STRICT_ANSI__) && !(defined(_POSIX_C_SOURCE) && _POSIX_C_SOURCE >= 200112L)
-/* strict C99 hides them in the headers */
-extern int     fileno(FILE *file);
+/* strict C99 hides them in the headers, where the first is a macro, too */
+extern int     (fileno)(FILE *file);
 extern FILE   *fdopen(int file, const char *mode);
 extern int     fsync(int file);
 extern int     fchmod(int file, mode_t mode);
@@ -6594,7 +6595,10 @@ static FILE *ampi_create(const ampi_target *to) {
     file   = open(to->aside, O_WRONLY | O_CREAT | O_EXCL, mode);
     stream = file < 0 ? NULL : fdopen(file, "wb");
     if (stream) setvbuf(stream, NULL, _IONBF, 0); /* blocks are large; a signal undoes no write */
-    else if (file >= 0) close(file);
+    else if (file >= 0) {
+        unlink(to->aside);
+        close(file);
+    }
     return stream;
 }
 
