@@ -3723,13 +3723,13 @@ AMPI_LOOP uint32_t AMPI_(check)(const void *x, amp_dtype type, size_t i, size_t 
             }
         }
     AMPI_(put_words)(m, max);
-    AMPI_(done)();
+    *zeros += (size_t)AMPI_(count_zeros)(none);
+    AMPI_(done)(); /* behind the last vector */
     largest = ampi_check(x, type, i, end, lanes, zeros);
     for (k = 0; k < (type == AMP_F32 ? AMPI_W : 2 * AMPI_W); k++) {
         const uint32_t one = ampi_load(m, type, k);
         largest            = one > largest ? one : largest;
     }
-    *zeros += (size_t)AMPI_(count_zeros)(none);
     return largest;
 }
 
@@ -10116,7 +10116,8 @@ static uint32_t ampi_cpu_features(void) {
     ampi_cpuid(7, 0, r);
     if (r[1] >> 5 & 1u) features |= 1u;
     if ((low & 0xe6u) == 0xe6u && (r[1] >> 16 & 1u) && (r[1] >> 30 & 3u) == 3u) features |= 2u;
-    if ((features & 3u) != 3u || r[0] == 0) return features; /* or no second page of leaf 7 */
+    if ((features & 3u) != 3u || !(r[1] >> 17 & 1u) || r[0] == 0)
+        return features; /* also without DQ, or a second page of leaf 7 */
     amx = (low & 0x60000u) == 0x60000u && (r[3] >> 22 & 5u) == 5u; /* BF16, TILE */
     ampi_cpuid(7, 1, r);
     return r[0] >> 5 & 1u ? features | 4u | amx << 3 : features; /* AVX512_BF16 */
