@@ -418,12 +418,15 @@ AMPI_DEVICE unsigned ampi_count_from(uint64_t begin, uint64_t n, unsigned most) 
 /* Elements [first, behind) of a part are groups, the others its rest. */
 struct ampi_segment { unsigned first, behind; };
 
-AMPI_DEVICE ampi_segment ampi_groups_in(bool agree, unsigned n, unsigned first, unsigned count) {
-    ampi_segment s;
-    agree    = agree && first <= count;
-    s.first  = agree ? first : 0;
-    s.behind = agree ? first + (count - first) / n * n : 0;
-    return s;
+/* Groups of n from element first on, if all arrays have theirs there. */
+template <class... A>
+AMPI_DEVICE ampi_segment ampi_groups_in(unsigned n, unsigned first, unsigned count,
+                                        const A &...arrays) {
+    const bool   have[] = {arrays.has_group(n, first)...};
+    ampi_segment s      = {first, first + (count - first) / n * n};
+    bool         agree  = first <= count;
+    for (const bool has : have) agree = agree && has;
+    return agree ? s : ampi_segment();
 }
 
 /* Share groups of N elements among the block. Each thread has UNDER_WAY of them fetched before it
@@ -462,50 +465,59 @@ AMPI_DEVICE void ampi_each_other(const W &work, ampi_segment s, unsigned count) 
 
 AMPI_DEVICE bool ampi_first_thread(void) { return blockIdx.x == 0 && threadIdx.x == 0; }
 
-/* dst = op(src), element by element. op changes bits of fp32, and says of which it leaves what is
-   there. */
-template <class OP, int DST, int SRC> struct ampi_mapper {
+/* Of what op says for an element: is it left as it is? */
+template <class OP> AMPI_DEVICE bool ampi_leaves(const OP &, uint32_t, bool) { return false; }
+
+/* dst = op(src), element by element, in bits of fp32; if it ADDS, of what was in dst, too. */
+template <bool ADDS, class OP, int DST, int SRC> struct ampi_mapper {
+    typedef ampi_array<SRC, ADDS && SRC != AMPI_ANY> source;
     ampi_array<DST> dst;
-    ampi_array<SRC> src;
+    source          src;
     const OP       &op;
 
-    template <int N> using raw = typename ampi_array<SRC>::template raw<N>;
+    template <int N> struct raw {
+        typename source::template raw<N>          from;
+        typename ampi_array<DST>::template raw<N> was;
+    };
     template <int N> AMPI_MEMBER raw<N> fetch(size_t i) const {
-        return src.template fetch<N>(i);
+        raw<N> r;
+        if (ADDS) r.was = dst.template fetch<N>(i);
+        r.from = src.template fetch<N>(i);
+        return r;
     }
     template <int N> AMPI_MEMBER void finish(size_t i, const raw<N> &r) const {
-        uint32_t from[N], to[N];
+        uint32_t from[N], was[N] = {}, to[N];
         bool     all = true;
-        src.template expand<N>(r, from);
+        src.template expand<N>(r.from, from);
+        if (ADDS) dst.template expand<N>(r.was, was);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            to[k] = op(from[k], dst.is_bf16());
-            all   = all && !op.leaves(from[k], dst.is_bf16());
+            to[k] = op(from[k], was[k], dst.is_bf16());
+            all   = all && !ampi_leaves(op, from[k], dst.is_bf16());
         }
         if (all) {
             dst.template put<N>(i, to);
         } else {
 #pragma unroll
             for (int k = 0; k < N; k++)
-                if (!op.leaves(from[k], dst.is_bf16())) dst.put_one(i + k, to[k]);
+                if (!ampi_leaves(op, from[k], dst.is_bf16())) dst.put_one(i + k, to[k]);
         }
     }
 };
 
-/* A thread has 64 bytes under way. Beside fp32 halves go by four: then no array has accesses that
-   leave gaps between the threads of a warp. In place too: by eight the compiler is short of
-   predicates, and fetches late. */
-template <int DST, int SRC, class OP>
+/* A thread has 64 bytes of src under way, or 32 beside those of dst. Beside fp32 halves go by four:
+   then no array has accesses that leave gaps between the threads of a warp. In place too: by eight
+   the compiler is short of predicates, and fetches late. */
+template <bool ADDS, int DST, int SRC, class OP>
 AMPI_DEVICE ampi_segment ampi_map_groups(const ampi_any &dst, const ampi_any &src, unsigned count,
                                          const OP &op) {
     enum {
         N         = DST == AMP_F32 || SRC == AMP_F32 || DST == SRC ? 4 : 8,
-        UNDER_WAY = 64 / (N * ampi_array<SRC>::SIZE)
+        UNDER_WAY = (ADDS ? 32 : 64) / (N * ampi_array<SRC>::SIZE)
     };
-    const unsigned  first = dst.base ? dst.head(N) : src.head(N);
-    const bool      agree = dst.has_group(N, first) && src.has_group(N, first);
-    const ampi_segment s     = ampi_groups_in(agree, N, first, count);
-    ampi_each_group<N, UNDER_WAY>(ampi_mapper<OP, DST, SRC>{dst, src, op}, s);
+    const unsigned     first = dst.base ? dst.head(N) : src.head(N);
+    const ampi_segment s     = ampi_groups_in(N, first, count, dst, src);
+    ampi_each_group<N, UNDER_WAY>(ampi_mapper<ADDS, OP, DST, SRC>{dst, src, op}, s);
     return s;
 }
 
@@ -516,43 +528,44 @@ typedef ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>,
                    ampi_pair<AMP_F32, AMP_F16>, ampi_pair<AMP_F32, AMP_BF16>,
                    ampi_pair<AMP_BF16, AMP_F16>, ampi_pair<AMP_F16, AMP_BF16>> ampi_casts;
 
-template <class OP>
+typedef ampi_pairs<ampi_pair<AMP_F32, AMP_F16>, ampi_pair<AMP_F32, AMP_BF16>,
+                   ampi_pair<AMP_F32, AMP_F32>> ampi_to_fp32;
+
+template <bool ADDS, class OP>
 AMPI_DEVICE ampi_segment ampi_map_pairs(const ampi_any &, const ampi_any &, unsigned, const OP &,
                                         ampi_pairs<>) {
-    return ampi_groups_in(false, 1, 0, 0);
+    return ampi_segment();
 }
-template <int DST, int SRC, class... P, class OP>
+template <bool ADDS, int DST, int SRC, class... P, class OP>
 AMPI_DEVICE ampi_segment ampi_map_pairs(const ampi_any &dst, const ampi_any &src, unsigned count,
                                         const OP &op, ampi_pairs<ampi_pair<DST, SRC>, P...>) {
     if (src.type == SRC && dst.type == DST)
-        return ampi_map_groups<DST, SRC>(dst, src, count, op);
-    return ampi_map_pairs(dst, src, count, op, ampi_pairs<P...>());
+        return ampi_map_groups<ADDS, DST, SRC>(dst, src, count, op);
+    return ampi_map_pairs<ADDS>(dst, src, count, op, ampi_pairs<P...>());
 }
 
-template <class OP, class PAIRS>
+template <bool ADDS = false, class OP, class PAIRS>
 AMPI_DEVICE void ampi_map(const ampi_any &dst, const ampi_any &src, unsigned count, const OP &op,
                           PAIRS pairs) {
-    const ampi_segment s = ampi_map_pairs(dst, src, count, op, pairs);
-    ampi_each_other<4>(ampi_mapper<OP, AMPI_ANY, AMPI_ANY>{dst, src, op}, s, count);
+    const ampi_segment s = ampi_map_pairs<ADDS>(dst, src, count, op, pairs);
+    ampi_each_other<4>(ampi_mapper<ADDS, OP, AMPI_ANY, AMPI_ANY>{dst, src, op}, s, count);
 }
 
 struct ampi_copy_op {
-    AMPI_MEMBER uint32_t operator()(uint32_t u, bool) const { return u; }
-    AMPI_MEMBER bool     leaves(uint32_t, bool) const { return false; }
+    AMPI_MEMBER uint32_t operator()(uint32_t u, uint32_t, bool) const { return u; }
 };
 
 struct ampi_unscale_op {
     float factor;
-    AMPI_MEMBER uint32_t operator()(uint32_t u, bool) const {
+    AMPI_MEMBER uint32_t operator()(uint32_t u, uint32_t, bool) const {
         return ampi_bits_of_f32(ampi_unscale(u, factor));
     }
-    AMPI_MEMBER bool leaves(uint32_t, bool) const { return false; }
 };
 
 /* count elements become zero. */
 AMPI_DEVICE void ampi_clear(const ampi_any &x, unsigned count) {
     const unsigned  n = 16 / x.size(), first = x.head(n);
-    const ampi_segment s = ampi_groups_in(x.has_group(n, first), n, first, count);
+    const ampi_segment s = ampi_groups_in(n, first, count, x);
     for (unsigned i = s.first + n * threadIdx.x; i < s.behind; i += n * blockDim.x)
         ampi_write_words<false>(x.base + i * x.size(), ampi_raw<4>());
     for (unsigned e = threadIdx.x; e < count - (s.behind - s.first); e += blockDim.x)
@@ -1221,143 +1234,99 @@ AMPI_DEVICE uint32_t ampi_first_of(const uint32_t *keys, uint32_t key, uint32_t 
 }
 
 /* What is added up: count values, to what is there; or instead of it, at places, of which each lane
-   of a warp has two, 32 apart. */
+   of a warp has two, 32 apart. As a tree: runs are added, the first to what is there, and their sums
+   in pairs, which wait for each other as a binary counter has its digits. */
 struct ampi_addends {
     ampi_any to, values;
     uint64_t length; /* from one to the next */
     uint32_t count, low, high;
-    uint32_t  run;  /* of a tree: how many are added one after the other */
-    uint32_t *wait; /* and where a thread's sums wait for their pair, words of the block's apart */
+    uint32_t  run;   /* of a tree: how many are added one after the other */
+    uint32_t *wait;  /* and where a thread's sums wait, words of the block's apart */
 };
 enum ampi_addition { AMPI_IN_ORDER, AMPI_BY_PLACES, AMPI_AS_TREE };
+enum { AMPI_WAITING = 16 }; /* of 65536 runs */
+
+AMPI_DEVICE uint32_t ampi_sum_of(uint32_t x, uint32_t y) {
+    return ampi_bits_of_f32(ampi_add(ampi_f32_from_bits(x), ampi_f32_from_bits(y)));
+}
 
 /* Their sum, for N elements of the row from i. A warp stays together. */
 template <int TYPE, int N, int HOW> struct ampi_row_adder {
     enum { SUM = TYPE == AMPI_ANY ? (int)AMPI_ANY : (int)AMP_F32, PLACES = HOW == AMPI_BY_PLACES };
+    enum { UNDER_WAY = HOW == AMPI_AS_TREE ? 8 : 16 };
     typedef ampi_array<TYPE> source;
     const ampi_addends      &a;
-    unsigned                 i;
-    uint32_t                 sum[N], k;
+    uint32_t                 sum[N], left, runs; /* of the run under way; those that ended */
+    bool                     fresh;              /* does the next value begin a sum? */
 
     AMPI_MEMBER ampi_row_adder(const ampi_addends &x) : a(x) {}
-    /* The next M, all under way before the first is used. */
-    template <int M> AMPI_MEMBER void add(void) {
-        typename source::template raw<N> r[M];
+    AMPI_MEMBER void end_run(bool last) {
+        uint32_t *waits = a.wait;
+        for (uint32_t c = runs++; c & 1; c /= 2, waits += N * blockDim.x)
+#pragma unroll
+            for (int e = 0; e < N; e++) sum[e] = ampi_sum_of(waits[e * blockDim.x], sum[e]);
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            if (!last) waits[e * blockDim.x] = sum[e];
+        left  = a.run;
+        fresh = true;
+    }
+    /* Those from k on, all under way before the first is used. */
+    AMPI_MEMBER void add(unsigned i, uint32_t k) {
+        typename source::template raw<N> r[UNDER_WAY];
         const uint32_t                   held = k < 32 ? a.low : a.high;
 #pragma unroll
-        for (int j = 0; j < M; j++) {
+        for (int j = 0; j < UNDER_WAY; j++) {
+            if (k + j >= a.count) break;
             const uint64_t place = PLACES ? __shfl_sync(0xffffffffu, held, (int)k % 32 + j) : k + j;
             const source   from(ampi_part_at(a.values.base, a.values.type, place * a.length));
             r[j] = from.template fetch<N>(i);
         }
 #pragma unroll
-        for (int j = 0; j < M; j++) {
+        for (int j = 0; j < UNDER_WAY; j++) {
             uint32_t x[N];
+            if (k + j >= a.count) break;
             source(a.values).template expand<N>(r[j], x);
 #pragma unroll
-            for (int e = 0; e < N; e++)
-                sum[e] = PLACES && j == 0 && k == 0
-                             ? x[e]
-                             : ampi_bits_of_f32(ampi_add(ampi_f32_from_bits(sum[e]),
-                                                         ampi_f32_from_bits(x[e])));
+            for (int e = 0; e < N; e++) sum[e] = fresh ? x[e] : ampi_sum_of(sum[e], x[e]);
+            fresh = false;
+            if (HOW == AMPI_AS_TREE && --left == 0) end_run(k + j + 1 == a.count);
         }
-        k += M;
     }
-    AMPI_MEMBER void run(unsigned from, bool within) {
+    AMPI_MEMBER void run(unsigned i, bool within) {
         const ampi_array<SUM> to(a.to);
-        i = from;
-        k = 0;
         if (!PLACES) to.template expand<N>(to.template fetch<N>(i), sum);
-        while (a.count - k >= 16) add<16>();
-        if (a.count & 8) add<8>();
-        if (a.count & 4) add<4>();
-        if (a.count & 2) add<2>();
-        if (a.count & 1) add<1>();
+        fresh = PLACES;
+        left  = a.run;
+        runs  = 0;
+        for (uint32_t k = 0; k < a.count; k += UNDER_WAY) add(i, k);
         if (within) to.template put<N>(i, sum);
     }
 };
 
-/* A tree: runs are added side by side, the first to what is there, and their sums in pairs; sums of
-   eight runs wait for their pair as a binary counter has its digits. */
-enum { AMPI_WAITING = 13 }; /* of 65536 runs */
-template <int TYPE, int N> struct ampi_row_adder<TYPE, N, AMPI_AS_TREE> {
-    enum { SUM = TYPE == AMPI_ANY ? (int)AMPI_ANY : (int)AMP_F32, WIDE = N > 1 ? 8 : 1 };
-    typedef ampi_array<TYPE> source;
-    const ampi_addends      &a;
-    unsigned                 i;
-    uint32_t                 sum[WIDE][N];
-
-    AMPI_MEMBER ampi_row_adder(const ampi_addends &x) : a(x) {}
-    AMPI_MEMBER static uint32_t add(uint32_t x, uint32_t y) {
-        return ampi_bits_of_f32(ampi_add(ampi_f32_from_bits(x), ampi_f32_from_bits(y)));
-    }
-    AMPI_MEMBER void add_runs(uint32_t first, int wide) {
-        for (uint32_t k = 0; k < a.run; k++) {
-            typename source::template raw<N> r[WIDE];
-#pragma unroll
-            for (int j = 0; j < WIDE; j++) {
-                const uint64_t place = (uint64_t)(first + (uint32_t)j) * a.run + k;
-                const source   from(ampi_part_at(a.values.base, a.values.type, place * a.length));
-                if (j < wide) r[j] = from.template fetch<N>(i);
-            }
-#pragma unroll
-            for (int j = 0; j < WIDE; j++) {
-                uint32_t x[N];
-                if (j >= wide) continue;
-                source(a.values).template expand<N>(r[j], x);
-#pragma unroll
-                for (int e = 0; e < N; e++)
-                    sum[j][e] = k || (j == 0 && first == 0) ? add(sum[j][e], x[e]) : x[e];
-            }
-        }
-#pragma unroll
-        for (int b = 1; b < WIDE; b *= 2)
-#pragma unroll
-            for (int j = 0; j < WIDE; j += 2 * b)
-#pragma unroll
-                for (int e = 0; e < N; e++)
-                    if (j + b < wide) sum[j][e] = add(sum[j][e], sum[j + b][e]);
-    }
-    AMPI_MEMBER void run(unsigned from, bool within) {
-        const ampi_array<SUM> to(a.to);
-        const uint32_t        runs = a.count / a.run, wide = runs < WIDE ? runs : (uint32_t)WIDE;
-        i = from;
-        to.template expand<N>(to.template fetch<N>(i), sum[0]);
-        for (uint32_t k = 0; k < runs; k += wide) {
-            uint32_t *waits = a.wait;
-            add_runs(k, (int)wide);
-            for (uint32_t c = k / WIDE; c & 1; c /= 2, waits += N * blockDim.x)
-#pragma unroll
-                for (int e = 0; e < N; e++)
-                    sum[0][e] = add(waits[e * blockDim.x], sum[0][e]);
-#pragma unroll
-            for (int e = 0; e < N; e++)
-                if (k + wide < runs) waits[e * blockDim.x] = sum[0][e];
-        }
-        if (within) to.template put<N>(i, sum[0]);
-    }
-};
-
-/* Elements [first, behind) of the row. Lanes beyond it look at its first, since loads without a
-   condition take fewer registers. */
+/* Groups of a part of count elements, or its rest. Lanes beyond look at the first of their warp,
+   since loads without a condition take fewer registers. */
 template <int TYPE, int N, int HOW>
-AMPI_DEVICE void ampi_sum_addends(const ampi_addends &a, unsigned first, unsigned behind) {
-    const unsigned               lane = threadIdx.x % 32;
-    unsigned                     i    = first + (threadIdx.x - lane) * N;
+AMPI_DEVICE void ampi_sum_addends(const ampi_addends &a, ampi_segment s, unsigned count) {
+    const unsigned lane = threadIdx.x % 32, groups = s.behind - s.first;
+    const unsigned all  = N > 1 ? groups : count - groups;
     ampi_row_adder<TYPE, N, HOW> adder(a);
-    for (; i < behind; i += blockDim.x * N)
-        adder.run(i + lane * N < behind ? i + lane * N : first, i + lane * N < behind);
+    for (unsigned first = (threadIdx.x - lane) * N; first < all; first += blockDim.x * N) {
+        const bool     within = first + lane * N < all;
+        const unsigned e      = within ? first + lane * N : first;
+        adder.run(N > 1 || e >= s.first ? e + (N > 1 ? s.first : groups) : e, within);
+    }
 }
 
-template <int HOW> AMPI_DEVICE void ampi_add_up(const ampi_addends &a) {
-    const bool     places = HOW == AMPI_BY_PLACES;
-    const unsigned n      = a.values.type == AMP_F32 ? 2 : 4; /* 8 bytes */
-    const bool     agree  = a.length % n == 0 && a.values.has_group(n, 0);
-    const unsigned end    = agree ? a.length : 0;
-    if (places && a.values.type == AMP_F16) ampi_sum_addends<AMP_F16, 4, HOW>(a, 0, end);
-    else if (places && a.values.type == AMP_BF16) ampi_sum_addends<AMP_BF16, 4, HOW>(a, 0, end);
-    else ampi_sum_addends<AMP_F32, 2, HOW>(a, 0, end);
-    ampi_sum_addends<AMPI_ANY, 1, HOW>(a, end, a.length);
+template <int HOW> AMPI_DEVICE void ampi_add_up(const ampi_addends &a, unsigned count) {
+    enum { HALVES = HOW == AMPI_AS_TREE ? 2 : 4 };
+    const unsigned n = a.values.type == AMP_F32 ? 2 : 4; /* 8 bytes */
+    ampi_segment   s = {};
+    if (a.length % n == 0) s = ampi_groups_in(n, a.to.head(n), count, a.to, a.values);
+    if (a.values.type == AMP_F16) ampi_sum_addends<AMP_F16, HALVES, HOW>(a, s, count);
+    else if (a.values.type == AMP_BF16) ampi_sum_addends<AMP_BF16, HALVES, HOW>(a, s, count);
+    else ampi_sum_addends<AMP_F32, 2, HOW>(a, s, count);
+    ampi_sum_addends<AMPI_ANY, 1, HOW>(a, s, count);
 }
 
 /* A block takes sorted entry i. If a segment of a row begins there, it is added up; the last one
@@ -1387,13 +1356,13 @@ AMPI_DEVICE void ampi_sum_segment(const amp_plan &plan, const ampi_sparse *s, ui
     a.to    = ampi_part_at(slot->grad, AMP_F32, row * (uint64_t)s->length);
     if (i != begin) a.to = ampi_part_at(s->spare, AMP_F32, place * (uint64_t)s->length);
     else if (threadIdx.x == 0) s->unique[row] = key;
-    ampi_add_up<AMPI_BY_PLACES>(a);
+    ampi_add_up<AMPI_BY_PLACES>(a, s->length);
     if (i == begin && (i + AMPI_SEGMENT >= given || keys[i + AMPI_SEGMENT] != key)) return;
     a.count = (ampi_first_of(keys, key + 1, i, given) - begin - 1) / AMPI_SEGMENT;
     if (!ampi_is_last(&s->done[begin / AMPI_SEGMENT], a.count + 1, last)) return;
     a.to     = ampi_part_at(slot->grad, AMP_F32, row * (uint64_t)s->length);
     a.values = ampi_part_at(s->spare, AMP_F32, (begin / AMPI_SEGMENT + 1) * (uint64_t)s->length);
-    ampi_add_up<AMPI_IN_ORDER>(a);
+    ampi_add_up<AMPI_IN_ORDER>(a, s->length);
 }
 
 AMPI_KERNEL(2) ampi_sum_rows_kernel(amp_plan plan) {
@@ -1484,12 +1453,10 @@ AMPI_DEVICE void ampi_step_groups(const ampi_tensor_part &t, ampi_segment s) {
 /* All of a part: groups, whose types are told from each other here and not in a loop, and the rest.
    With a model copy in fp32, which hardly anybody wants, all is rest. */
 template <int KIND> AMPI_DEVICE void ampi_step(const ampi_tensor_part &t, unsigned count) {
-    const unsigned first = t.master.head(4);
-    const bool     agree = t.grad.has_group(4, first) && t.master.has_group(4, first) &&
-                       t.m.has_group(4, first) && t.v.has_group(4, first) &&
-                       t.model.has_group(4, first) &&
-                       !(t.model.base && t.model.type == AMP_F32);
-    const ampi_segment groups = ampi_groups_in(agree, 4, first, count);
+    const bool         all_rest = t.model.base && t.model.type == AMP_F32;
+    const ampi_segment groups =
+        all_rest ? ampi_segment()
+                 : ampi_groups_in(4, t.master.head(4), count, t.grad, t.master, t.m, t.v, t.model);
     if (t.grad.type == AMP_F16) ampi_step_groups<KIND, AMP_F16>(t, groups);
     else if (t.grad.type == AMP_BF16) ampi_step_groups<KIND, AMP_BF16>(t, groups);
     else ampi_step_groups<KIND, AMP_F32>(t, groups);
@@ -1982,9 +1949,7 @@ template <int JOB> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
         const ampi_any   model    = ampi_part_at(slot->model, slot->model_type, s.begin);
         if (s.count == 0) continue;
         if (JOB == AMPI_JOB_UNSCALE && !skip && grad.base)
-            ampi_map(unscaled, grad, s.count, unscale,
-                     ampi_pairs<ampi_pair<AMP_F32, AMP_F16>, ampi_pair<AMP_F32, AMP_BF16>,
-                                ampi_pair<AMP_F32, AMP_F32>>());
+            ampi_map(unscaled, grad, s.count, unscale, ampi_to_fp32());
         if (JOB == AMPI_JOB_CARRY && grad.base)
             ampi_map(grad, unscaled, s.count, unscale,
                      ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>,
@@ -2013,81 +1978,35 @@ AMPI_KERNEL(3) ampi_split_kernel(void *model, uint32_t model_type, ampi_stored m
 #endif
 
 /* sums += x, for accumulators of gradients. */
-template <int TYPE> struct ampi_adder {
-    enum { STATE = TYPE == AMPI_ANY ? (int)AMPI_ANY : (int)AMP_F32 };
-    ampi_array<STATE>      sums;
-    ampi_array<TYPE, TYPE != AMPI_ANY> x;
-
-    AMPI_MEMBER ampi_adder(const ampi_any &s, const ampi_any &from) : sums(s), x(from) {}
-    template <int N> struct raw {
-        typename ampi_array<STATE>::template raw<N>                  sums;
-        typename ampi_array<TYPE, TYPE != AMPI_ANY>::template raw<N> x;
-    };
-    template <int N> AMPI_MEMBER raw<N> fetch(size_t i) const {
-        raw<N> r;
-        r.sums = sums.template fetch<N>(i);
-        r.x    = x.template fetch<N>(i);
-        return r;
-    }
-    template <int N> AMPI_MEMBER void finish(size_t i, const raw<N> &r) const {
-        uint32_t a[N], b[N];
-        sums.template expand<N>(r.sums, a);
-        x.template expand<N>(r.x, b);
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            a[k] = ampi_bits_of_f32(ampi_add(ampi_f32_from_bits(a[k]), ampi_f32_from_bits(b[k])));
-        sums.template put<N>(i, a);
+struct ampi_add_op {
+    AMPI_MEMBER uint32_t operator()(uint32_t x, uint32_t sum, bool) const {
+        return ampi_sum_of(sum, x);
     }
 };
 
 AMPI_KERNEL(3) ampi_add_kernel(float *sums, const void *x, uint32_t type, uint64_t n) {
     uint64_t begin = (uint64_t)blockIdx.x * AMPI_PART;
-    for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART) {
-        const ampi_any  to    = ampi_part_at(sums, AMP_F32, begin);
-        const ampi_any  from  = ampi_part_at(x, type, begin);
-        const unsigned  count = ampi_count_from(begin, n, AMPI_PART), first = to.head(4);
-        const ampi_segment s = ampi_groups_in(
-            to.has_group(4, first) && from.has_group(4, first), 4, first, count);
-        if (type == AMP_F16) ampi_each_group<4, 4>(ampi_adder<AMP_F16>(to, from), s);
-        else if (type == AMP_BF16) ampi_each_group<4, 4>(ampi_adder<AMP_BF16>(to, from), s);
-        else ampi_each_group<4, 2>(ampi_adder<AMP_F32>(to, from), s);
-        ampi_each_other<2>(ampi_adder<AMPI_ANY>(to, from), s, count);
-    }
+    for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART)
+        ampi_map<true>(ampi_part_at(sums, AMP_F32, begin), ampi_part_at(x, type, begin),
+                       ampi_count_from(begin, n, AMPI_PART), ampi_add_op(), ampi_to_fp32());
+}
+
+/* Not in a template, where the emulator would not know it for a block's own. */
+AMPI_DEVICE uint32_t *ampi_waiting_of_thread(void) {
+    __shared__ uint32_t waiting[AMPI_WAITING * 2 * 256];
+    return waiting + threadIdx.x;
 }
 
 /* Several in one launch, by the adder of rows: the sums are read and written once. */
-template <int HOW> AMPI_DEVICE void ampi_add_all(const ampi_addends &a, unsigned count) {
-    enum { N = HOW == AMPI_AS_TREE ? 2 : 4 };
-    const unsigned     first = a.to.head(4);
-    const bool         agree = a.length % 4 == 0 && a.to.has_group(4, first) &&
-                       a.values.has_group(4, first);
-    const ampi_segment s = ampi_groups_in(agree, 4, first, count);
-    if (a.values.type == AMP_F16) ampi_sum_addends<AMP_F16, N, HOW>(a, s.first, s.behind);
-    else if (a.values.type == AMP_BF16) ampi_sum_addends<AMP_BF16, N, HOW>(a, s.first, s.behind);
-    else ampi_sum_addends<AMP_F32, 2, HOW>(a, s.first, s.behind);
-    ampi_sum_addends<AMPI_ANY, 1, HOW>(a, 0, s.first);
-    ampi_sum_addends<AMPI_ANY, 1, HOW>(a, s.behind, count);
-}
-
+template <int HOW>
 AMPI_KERNEL(2) ampi_add_parts_kernel(float *sums, const void *parts, uint64_t stride,
                                      uint32_t count, uint32_t run, uint32_t type, uint64_t n) {
     uint64_t begin = (uint64_t)blockIdx.x * AMPI_PART;
     for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART) {
         const ampi_addends a = {ampi_part_at(sums, AMP_F32, begin),
-                                ampi_part_at(parts, type, begin), stride, count, 0, 0, run, NULL};
-        ampi_add_all<AMPI_IN_ORDER>(a, ampi_count_from(begin, n, AMPI_PART));
-    }
-}
-
-AMPI_KERNEL(2) ampi_add_tree_kernel(float *sums, const void *parts, uint64_t stride,
-                                    uint32_t count, uint32_t run, uint32_t type, uint64_t n) {
-    __shared__ uint32_t waiting[AMPI_WAITING * 2 * 256];
-    uint64_t            begin = (uint64_t)blockIdx.x * AMPI_PART;
-    for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART) {
-        const ampi_addends a = {ampi_part_at(sums, AMP_F32, begin),
                                 ampi_part_at(parts, type, begin), stride, count, 0, 0, run,
-                                waiting + threadIdx.x};
-        ampi_add_all<AMPI_AS_TREE>(a, ampi_count_from(begin, n, AMPI_PART));
+                                HOW == AMPI_AS_TREE ? ampi_waiting_of_thread() : NULL};
+        ampi_add_up<HOW>(a, ampi_count_from(begin, n, AMPI_PART));
     }
 }
 
@@ -2119,10 +2038,9 @@ AMPI_KERNEL(3) ampi_cast_kernel(void *dst, uint32_t dst_type, uint64_t dst_ld, c
 
 struct ampi_scale_op {
     float scale;
-    AMPI_MEMBER uint32_t operator()(uint32_t u, bool) const {
+    AMPI_MEMBER uint32_t operator()(uint32_t u, uint32_t, bool) const {
         return ampi_bits_of_f32(ampi_mul(ampi_f32_from_bits(u), scale));
     }
-    AMPI_MEMBER bool leaves(uint32_t, bool) const { return false; }
 };
 
 AMPI_KERNEL(3) ampi_scale_kernel(void *x, uint32_t type, uint64_t n, const float *scale) {
@@ -2142,16 +2060,16 @@ AMPI_KERNEL(3) ampi_scale_kernel(void *x, uint32_t type, uint64_t n, const float
 struct ampi_scaler_op {
     float inv;
     bool  safe, writes, *bad;
-    AMPI_MEMBER uint32_t operator()(uint32_t u, bool to_bf16) const {
+    AMPI_MEMBER uint32_t operator()(uint32_t u, uint32_t, bool to_bf16) const {
         const uint32_t to   = ampi_bits_of_f32(ampi_unscale(u, inv));
         const uint32_t kept = to_bf16 ? ampi_f32_from_bf16(ampi_bf16_from_f32(to)) : to;
         *bad = *bad || ampi_nonfinite(safe ? kept : u);
         return to;
     }
-    AMPI_MEMBER bool leaves(uint32_t u, bool is_bf16) const {
-        return !writes || (is_bf16 && ampi_nonfinite(u));
-    }
 };
+AMPI_DEVICE bool ampi_leaves(const ampi_scaler_op &op, uint32_t u, bool is_bf16) {
+    return !op.writes || (is_bf16 && ampi_nonfinite(u));
+}
 
 AMPI_KERNEL(3) ampi_scaler_kernel(amp_scaler *s, void *dst, uint32_t dst_type, const void *src,
                                   uint32_t src_type, uint64_t n) {
@@ -2425,9 +2343,10 @@ static amp_result ampi_cuda_add(const amp_backend *self, float *sums, const void
     if (count == 1)
         return ampi_launch(ampi_add_kernel, blocks, threads, self->stream, sums, parts,
                            (uint32_t)type, (uint64_t)n);
-    return ampi_launch(run == count ? ampi_add_parts_kernel : ampi_add_tree_kernel, blocks, threads,
-                       self->stream, sums, parts, (uint64_t)stride, (uint32_t)count, (uint32_t)run,
-                       (uint32_t)type, (uint64_t)n);
+    return ampi_launch(run == count ? ampi_add_parts_kernel<AMPI_IN_ORDER>
+                                    : ampi_add_parts_kernel<AMPI_AS_TREE>,
+                       blocks, threads, self->stream, sums, parts, stride, (uint32_t)count,
+                       (uint32_t)run, type, n);
 }
 
 /* Of each kind B, and what comes behind it for rows: in fp32, and in any storage. */
@@ -2669,8 +2588,8 @@ static amp_result ampi_load_kernels(bool *early) {
                                    (const void *)ampi_store_kernel,
                                    (const void *)ampi_cast_kernel,
                                    (const void *)ampi_add_kernel,
-                                   (const void *)ampi_add_parts_kernel,
-                                   (const void *)ampi_add_tree_kernel,
+                                   (const void *)ampi_add_parts_kernel<AMPI_IN_ORDER>,
+                                   (const void *)ampi_add_parts_kernel<AMPI_AS_TREE>,
                                    (const void *)ampi_count_kernel,
                                    (const void *)ampi_scatter_kernel,
                                    (const void *)ampi_sum_rows_kernel,
