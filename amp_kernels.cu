@@ -112,9 +112,12 @@ template <class F> static cudaError_t ampi_outside_captures(const F &call) {
 }
 
 /* CUDA loads kernels when it first meets them, which had better not be in a capture. */
-static amp_result ampi_load_kernel(const void *kernel, cudaFuncAttributes *attributes) {
-    return ampi_cuda(
-        ampi_outside_captures([&] { return cudaFuncGetAttributes(attributes, kernel); }));
+static amp_result ampi_load_kernel(const void *kernel, int *ptx_version = NULL) {
+    cudaFuncAttributes code = {};
+    const cudaError_t  error =
+        ampi_outside_captures([&] { return cudaFuncGetAttributes(&code, kernel); });
+    if (ptx_version) *ptx_version = code.ptxVersion;
+    return ampi_cuda(error);
 }
 
 static amp_result ampi_is_capturing(amp_stream stream, bool *capturing) {
@@ -124,24 +127,16 @@ static amp_result ampi_is_capturing(amp_stream stream, bool *capturing) {
     return result;
 }
 
-/* kernel<<<blocks, threads, 0, stream>>>(arguments), with its error, as plain C++. */
-template <class... P>
-static amp_result ampi_launch(void (*kernel)(P...), unsigned blocks, unsigned threads,
-                              amp_stream stream, typename ampi_identity<P>::type... arguments) {
-    void *pointers[] = {(void *)&arguments...};
-    return ampi_cuda(cudaLaunchKernel((const void *)kernel, dim3(blocks), dim3(threads), pointers,
-                                      0, stream));
-}
+/* Where a kernel runs. early: it begins with ampi_wait_for_previous. */
+struct ampi_grid {
+    unsigned   blocks, threads;
+    amp_stream stream;
+    bool       early;
+};
 
-/* The same where there may be no backend, which would have loaded the kernel. */
-template <class K, class... P>
-static amp_result ampi_launch_alone(K kernel, unsigned blocks, unsigned threads, amp_stream stream,
-                                    P... arguments) {
-    cudaFuncAttributes attributes;
-    bool               capturing;
-    amp_result         result = ampi_is_capturing(stream, &capturing);
-    if (result == AMP_OK && capturing) result = ampi_load_kernel((const void *)kernel, &attributes);
-    return result == AMP_OK ? ampi_launch(kernel, blocks, threads, stream, arguments...) : result;
+static ampi_grid ampi_grid_on(amp_stream stream, uint64_t blocks, unsigned threads) {
+    const uint64_t most = 0x7fffffff;
+    return {(unsigned)(blocks == 0 ? 1 : blocks < most ? blocks : most), threads, stream, false};
 }
 
 static unsigned ampi_threads(const amp_backend *backend, unsigned best) {
@@ -149,9 +144,36 @@ static unsigned ampi_threads(const amp_backend *backend, unsigned best) {
     return size == 32 || size == 64 || size == 128 || size == 256 ? (unsigned)size : best;
 }
 
-static unsigned ampi_blocks(const amp_backend *backend, uint64_t wanted) {
-    const uint64_t most = backend->max_blocks ? (uint64_t)backend->max_blocks : 0x7fffffffu;
-    return (unsigned)(wanted == 0 ? 1 : wanted < most ? wanted : most);
+static ampi_grid ampi_grid_of(const amp_backend *backend, uint64_t blocks, unsigned best) {
+    const uint64_t most = backend->max_blocks ? (uint64_t)backend->max_blocks : blocks;
+    return ampi_grid_on(backend->stream, blocks < most ? blocks : most,
+                        ampi_threads(backend, best));
+}
+
+/* kernel<<<blocks, threads, 0, stream>>>(arguments), with its error, as plain C++. */
+template <class... P>
+static amp_result ampi_launch(const ampi_grid &grid, void (*kernel)(P...),
+                              typename ampi_identity<P>::type... arguments) {
+    void               *pointers[] = {(void *)&arguments...};
+    cudaLaunchAttribute early;
+    const dim3          blocks(grid.blocks), threads(grid.threads);
+    cudaLaunchConfig_t  config = {blocks, threads, 0, grid.stream, &early, 1};
+    if (!grid.early)
+        return ampi_cuda(cudaLaunchKernel((const void *)kernel, blocks, threads, pointers, 0,
+                                          grid.stream));
+    memset(&early, 0, sizeof early);
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    return ampi_cuda(cudaLaunchKernelExC(&config, (const void *)kernel, pointers));
+}
+
+/* Where there may be no backend, which would have loaded the kernel. */
+template <class K, class... P>
+static amp_result ampi_launch_alone(const ampi_grid &grid, K kernel, P... arguments) {
+    bool capturing;
+    AMPI_TRY(ampi_is_capturing(grid.stream, &capturing));
+    if (capturing) AMPI_TRY(ampi_load_kernel((const void *)kernel));
+    return ampi_launch(grid, kernel, arguments...);
 }
 
 /* ------------------------------------------------------------------- dependent launch */
@@ -167,20 +189,6 @@ AMPI_DEVICE void ampi_wait_for_previous(void) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
-}
-
-/* Launch a kernel that begins with ampi_wait_for_previous. */
-template <class... P>
-static amp_result ampi_launch_early(void (*kernel)(P...), unsigned blocks, unsigned threads,
-                                    amp_stream stream,
-                                    typename ampi_identity<P>::type... arguments) {
-    void               *pointers[] = {(void *)&arguments...};
-    cudaLaunchAttribute early;
-    cudaLaunchConfig_t  config = {dim3(blocks), dim3(threads), 0, stream, &early, 1};
-    memset(&early, 0, sizeof early);
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    return ampi_cuda(cudaLaunchKernelExC(&config, (const void *)kernel, pointers));
 }
 
 /* ------------------------------------------------------------------- hardware conversions */
@@ -1984,7 +1992,7 @@ struct ampi_add_op {
     }
 };
 
-AMPI_KERNEL(3) ampi_add_kernel(float *sums, const void *x, uint32_t type, uint64_t n) {
+AMPI_KERNEL(4) ampi_add_kernel(float *sums, const void *x, uint32_t type, uint64_t n) {
     uint64_t begin = (uint64_t)blockIdx.x * AMPI_PART;
     for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART)
         ampi_map<true>(ampi_part_at(sums, AMP_F32, begin), ampi_part_at(x, type, begin),
@@ -1999,7 +2007,7 @@ AMPI_DEVICE uint32_t *ampi_waiting_of_thread(void) {
 
 /* Several in one launch, by the adder of rows: the sums are read and written once. */
 template <int HOW>
-AMPI_KERNEL(2) ampi_add_parts_kernel(float *sums, const void *parts, uint64_t stride,
+AMPI_KERNEL(3) ampi_add_parts_kernel(float *sums, const void *parts, uint64_t stride,
                                      uint32_t count, uint32_t run, uint32_t type, uint64_t n) {
     uint64_t begin = (uint64_t)blockIdx.x * AMPI_PART;
     for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART) {
@@ -2119,9 +2127,10 @@ AMPI_KERNEL(4) ampi_store_kernel(void *dst, uint64_t value, int num_bytes) {
 static bool ampi_type_ok(amp_dtype type) { return (unsigned)type <= (unsigned)AMP_BF16; }
 
 /* A block for each part of n elements. */
-static unsigned ampi_blocks_for(uint64_t n) {
-    const uint64_t parts = (n + AMPI_PART - 1) / AMPI_PART;
-    return parts == 0 ? 1 : parts < 0x7fffffff ? (unsigned)parts : 0x7fffffffu;
+static uint64_t ampi_parts(uint64_t n) { return n / AMPI_PART + (n % AMPI_PART != 0); }
+
+static ampi_grid ampi_grid_over(amp_stream stream, uint64_t n) {
+    return ampi_grid_on(stream, ampi_parts(n), 256);
 }
 
 amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
@@ -2133,16 +2142,16 @@ amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dty
     if (dst_type == src_type)
         return ampi_cuda(cudaMemcpyAsync(dst, src, n * (dst_type == AMP_F32 ? 4 : 2),
                                          cudaMemcpyDeviceToDevice, stream));
-    return ampi_launch_alone(ampi_cast_kernel, ampi_blocks_for(n), 256, stream, dst, dst_type, n,
-                             src, src_type, n, 1, n);
+    return ampi_launch_alone(ampi_grid_over(stream, n), ampi_cast_kernel, dst, dst_type, n, src,
+                             src_type, n, 1, n);
 }
 
 static amp_result ampi_scaler_on(amp_scaler *s, void *dst, amp_dtype dst_type, const void *src,
                                  amp_dtype src_type, size_t n, amp_stream stream) {
     if (!s || (n && !src)) return AMP_ERROR_INVALID_ARGUMENT;
     if (!ampi_type_ok(src_type)) return AMP_ERROR_INVALID_ENUM;
-    return ampi_launch_alone(ampi_scaler_kernel, ampi_blocks_for(n), 256, stream, s, dst, dst_type,
-                             src, src_type, n);
+    return ampi_launch_alone(ampi_grid_over(stream, n), ampi_scaler_kernel, s, dst, dst_type, src,
+                             src_type, n);
 }
 
 amp_result amp_cuda_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n,
@@ -2164,7 +2173,7 @@ amp_result amp_cuda_scaler_unscale_to(amp_scaler *s, float *dst, const void *src
 
 amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream) {
     if (!s) return AMP_ERROR_INVALID_ARGUMENT;
-    return ampi_launch_alone(ampi_scaler_update_kernel, 1, 1, stream, s);
+    return ampi_launch_alone(ampi_grid_on(stream, 1, 1), ampi_scaler_update_kernel, s);
 }
 
 amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const float *scale,
@@ -2172,16 +2181,16 @@ amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const float *s
     if (!scale || (n && !x)) return AMP_ERROR_INVALID_ARGUMENT;
     if (!ampi_type_ok(type)) return AMP_ERROR_INVALID_ENUM;
     if (n == 0) return AMP_OK;
-    return ampi_launch_alone(ampi_scale_kernel, ampi_blocks_for(n), 256, stream, x, type, n, scale);
+    return ampi_launch_alone(ampi_grid_over(stream, n), ampi_scale_kernel, x, type, n, scale);
 }
 
 /* ------------------------------------------------------------------- the backend */
 
 /* What waits, or holds on to host memory, is refused before it can spoil a capture. */
 static amp_result ampi_not_capturing(amp_stream stream) {
-    bool             capturing;
-    const amp_result result = ampi_is_capturing(stream, &capturing);
-    return result == AMP_OK && capturing ? AMP_ERROR_UNSUPPORTED : result;
+    bool capturing;
+    AMPI_TRY(ampi_is_capturing(stream, &capturing));
+    return capturing ? AMP_ERROR_UNSUPPORTED : AMP_OK;
 }
 
 static void ampi_cuda_free(const amp_backend *self, void *memory) {
@@ -2191,10 +2200,10 @@ static void ampi_cuda_free(const amp_backend *self, void *memory) {
 }
 
 static amp_result ampi_cuda_alloc(const amp_backend *self, size_t num_bytes, void **memory) {
-    amp_result  result = ampi_not_capturing(self->stream);
+    amp_result  result;
     cudaError_t error;
     void       *p = NULL;
-    if (result != AMP_OK) return result;
+    AMPI_TRY(ampi_not_capturing(self->stream));
     error  = ampi_outside_captures([&] { return cudaMalloc(&p, num_bytes); });
     result = ampi_cuda(error);
     if (error == cudaErrorMemoryAllocation && !p) return AMP_ERROR_OUT_OF_MEMORY;
@@ -2208,19 +2217,18 @@ static amp_result ampi_cuda_copy(const amp_backend *self, void *dst, const void 
                                  size_t num_bytes, ampi_copy direction) {
     const bool to_host = direction == AMPI_TO_HOST;
     uint64_t   value   = 0;
-    amp_result result;
     if (num_bytes == 0) return AMP_OK;
     if (!to_host && num_bytes <= sizeof value) {
         memcpy(&value, src, num_bytes);
-        return ampi_launch(ampi_store_kernel, 1, 1, self->stream, dst, value, (int)num_bytes);
+        return ampi_launch(ampi_grid_on(self->stream, 1, 1), ampi_store_kernel, dst, value,
+                           (int)num_bytes);
     }
-    result = ampi_not_capturing(self->stream);
-    if (result == AMP_OK)
-        result = ampi_cuda(cudaMemcpyAsync(dst, src, num_bytes, to_host ? cudaMemcpyDeviceToHost
-                                                                        : cudaMemcpyHostToDevice,
-                                           self->stream));
+    AMPI_TRY(ampi_not_capturing(self->stream));
+    AMPI_TRY(ampi_cuda(cudaMemcpyAsync(
+        dst, src, num_bytes, to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
+        self->stream)));
     /* the caller may read dst, or change src, when this returns */
-    return result == AMP_OK ? ampi_cuda(cudaStreamSynchronize(self->stream)) : result;
+    return ampi_cuda(cudaStreamSynchronize(self->stream));
 }
 
 static amp_result ampi_cuda_cast(const amp_backend *self, void *dst, amp_dtype dst_type,
@@ -2233,8 +2241,8 @@ static amp_result ampi_cuda_cast(const amp_backend *self, void *dst, amp_dtype d
 #else
 static amp_result ampi_cuda_split(const amp_backend *self, void *model, amp_dtype model_type,
                                   const ampi_stored *master, const void *src, size_t n) {
-    return ampi_launch(ampi_split_kernel, ampi_blocks(self, ((uint64_t)n + 255) / 256),
-                       ampi_threads(self, 256), self->stream, model, model_type, *master, src, n);
+    return ampi_launch(ampi_grid_of(self, n / 256 + 1, 256), ampi_split_kernel, model, model_type,
+                       *master, src, n);
 }
 #endif
 
@@ -2243,10 +2251,9 @@ static amp_result ampi_cuda_cast_rows(const amp_backend *self, void *dst, amp_dt
                                       size_t src_ld, size_t rows, size_t cols) {
     uint64_t blocks;
     if (rows == 0 || cols == 0) return AMP_OK;
-    blocks = cols < AMPI_SHORT ? rows / (AMPI_PART / cols) + 1
-                               : rows * ((cols + AMPI_PART - 1) / AMPI_PART);
-    return ampi_launch(ampi_cast_kernel, ampi_blocks(self, blocks), ampi_threads(self, 256),
-                       self->stream, dst, dst_type, dst_ld, src, src_type, src_ld, rows, cols);
+    blocks = cols < AMPI_SHORT ? rows / (AMPI_PART / cols) + 1 : rows * ampi_parts(cols);
+    return ampi_launch(ampi_grid_of(self, blocks, 256), ampi_cast_kernel, dst, dst_type, dst_ld,
+                       src, src_type, src_ld, rows, cols);
 }
 
 /* One query, three names. In 12.x the plain one is what 11.x calls _v2; that name itself is gone
@@ -2276,47 +2283,37 @@ static uint64_t ampi_cuda_capture(const amp_backend *self) {
 
 static amp_result ampi_cuda_bind(const amp_backend *self, const amp_plan *plan, size_t first,
                                  size_t count, float *const *weights, void *const *grads) {
-    amp_result result = ampi_not_capturing(self->stream);
-    ampi_binds b;
-    while (count && result == AMP_OK) {
-        memset(&b, 0, sizeof b);
-        b.slots = plan->slots + first;
-        b.count = (uint32_t)(count < AMPI_BINDS ? count : (size_t)AMPI_BINDS);
+    AMPI_TRY(ampi_not_capturing(self->stream));
+    for (size_t k = 0; k < count; k += AMPI_BINDS) {
+        ampi_binds b = {};
+        b.slots = plan->slots + first + k;
+        b.count = (uint32_t)(count - k < AMPI_BINDS ? count - k : (size_t)AMPI_BINDS);
         b.grads = grads != NULL;
-        if (weights) memcpy(b.weight, weights, b.count * sizeof *weights), weights += b.count;
-        if (grads) memcpy(b.grad, grads, b.count * sizeof *grads), grads += b.count;
-        result = ampi_launch(ampi_bind_kernel, 1, AMPI_BINDS, self->stream, b);
-        first += b.count;
-        count -= b.count;
+        if (weights) memcpy(b.weight, weights + k, b.count * sizeof *weights);
+        if (grads) memcpy(b.grad, grads + k, b.count * sizeof *grads);
+        AMPI_TRY(ampi_launch(ampi_grid_on(self->stream, 1, AMPI_BINDS), ampi_bind_kernel, b));
     }
-    return result;
+    return AMP_OK;
 }
 
 /* A block for each of most rows, which have threads for the longest. */
-template <class K, class... P>
-static amp_result ampi_launch_rows(const amp_backend *self, const amp_plan *plan, K kernel,
-                                   P... arguments) {
-    const unsigned wanted = plan->longest <= 128 ? 32 : plan->longest <= 256 ? 64 : 128;
-    uint64_t       most   = 0;
+static ampi_grid ampi_grid_of_rows(const amp_backend *self, const amp_plan *plan) {
+    uint64_t most = 0;
     for (size_t k = 0; k < plan->num_sparse; k++)
         if (plan->host_sparse[k].most > most) most = plan->host_sparse[k].most;
-    return ampi_launch(kernel, ampi_blocks(self, most), ampi_threads(self, wanted), self->stream,
-                       *plan, arguments...);
+    return ampi_grid_of(self, most, plan->longest <= 128 ? 32 : plan->longest <= 256 ? 64 : 128);
 }
 
 /* Everything in front of A for gradients of few rows. */
 static amp_result ampi_cuda_sum_rows(const amp_backend *self, const amp_plan *plan) {
-    const unsigned blocks  = ampi_blocks(self, plan->num_tiles);
-    const unsigned threads = ampi_threads(self, 256);
-    amp_result     result  = AMP_OK;
-    bool           counted = false;
+    const ampi_grid tiles   = ampi_grid_of(self, plan->num_tiles, 256);
+    bool            counted = false;
     for (size_t k = 0; k < plan->num_sparse; k++)
         if (plan->host_sparse[k].num_tiles > AMPI_FEW_TILES) counted = true;
-    if (counted) result = ampi_launch(ampi_count_kernel, blocks, threads, self->stream, *plan);
-    for (uint32_t pass = 0; pass < plan->passes && result == AMP_OK; pass++)
-        result = ampi_launch(ampi_scatter_kernel, blocks, threads, self->stream, *plan, pass,
-                             counted || pass);
-    return result == AMP_OK ? ampi_launch_rows(self, plan, ampi_sum_rows_kernel) : result;
+    if (counted) AMPI_TRY(ampi_launch(tiles, ampi_count_kernel, *plan));
+    for (uint32_t pass = 0; pass < plan->passes; pass++)
+        AMPI_TRY(ampi_launch(tiles, ampi_scatter_kernel, *plan, pass, counted || pass));
+    return ampi_launch(ampi_grid_of_rows(self, plan), ampi_sum_rows_kernel, *plan);
 }
 
 static amp_result ampi_cuda_check(const amp_backend *self, const amp_plan *plan) {
@@ -2326,27 +2323,20 @@ static amp_result ampi_cuda_check(const amp_backend *self, const amp_plan *plan)
     const bool     few     = plan->num_chunks < 512;
     const unsigned threads = ampi_threads(self, few || plan->num_chunks >= 2048 ? 128 : 64);
     const uint64_t teams   = few && threads == 128 ? 1 : threads / 32;
-    if (plan->num_sparse) {
-        const amp_result result = ampi_cuda_sum_rows(self, plan);
-        if (result != AMP_OK) return result;
-    }
-    return ampi_launch(few && threads == 128 ? ampi_check_by_four_kernel : ampi_check_kernel,
-                       ampi_blocks(self, (plan->num_chunks + teams - 1) / teams), threads,
-                       self->stream, *plan);
+    if (plan->num_sparse) AMPI_TRY(ampi_cuda_sum_rows(self, plan));
+    return ampi_launch(ampi_grid_of(self, (plan->num_chunks + teams - 1) / teams, threads),
+                       few && threads == 128 ? ampi_check_by_four_kernel : ampi_check_kernel,
+                       *plan);
 }
 
 static amp_result ampi_cuda_add(const amp_backend *self, float *sums, const void *parts,
                                 size_t stride, size_t count, size_t run, amp_dtype type,
                                 size_t n) {
-    const unsigned blocks  = ampi_blocks(self, ((uint64_t)n + AMPI_PART - 1) / AMPI_PART);
-    const unsigned threads = ampi_threads(self, 256);
-    if (count == 1)
-        return ampi_launch(ampi_add_kernel, blocks, threads, self->stream, sums, parts,
-                           (uint32_t)type, (uint64_t)n);
-    return ampi_launch(run == count ? ampi_add_parts_kernel<AMPI_IN_ORDER>
-                                    : ampi_add_parts_kernel<AMPI_AS_TREE>,
-                       blocks, threads, self->stream, sums, parts, stride, (uint32_t)count,
-                       (uint32_t)run, type, n);
+    const ampi_grid grid = ampi_grid_of(self, ampi_parts(n), 256);
+    if (count == 1) return ampi_launch(grid, ampi_add_kernel, sums, parts, type, n);
+    return ampi_launch(grid, run == count ? ampi_add_parts_kernel<AMPI_IN_ORDER>
+                                          : ampi_add_parts_kernel<AMPI_AS_TREE>,
+                       sums, parts, stride, (uint32_t)count, (uint32_t)run, type, n);
 }
 
 /* Of each kind B, and what comes behind it for rows: in fp32, and in any storage. */
@@ -2364,20 +2354,17 @@ static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan
                                : job == AMPI_JOB_PUBLISH ? ampi_around_kernel<AMPI_JOB_PUBLISH>
                                : job == AMPI_JOB_CARRY   ? ampi_around_kernel<AMPI_JOB_CARRY>
                                                          : NULL;
-    const ampi_step_kernel *steps   = ampi_step_kernels[plan->kind][plan->coded];
-    const unsigned          blocks  = ampi_blocks(self, plan->num_chunks << plan->split);
-    const unsigned          threads = ampi_threads(self, 256);
-    amp_plan                behind  = *plan;
-    amp_result              result;
+    const ampi_step_kernel *steps  = ampi_step_kernels[plan->kind][plan->coded];
+    ampi_grid               grid   = ampi_grid_of(self, plan->num_chunks << plan->split, 256);
+    amp_plan                behind = *plan;
     if (job == AMPI_JOB_DECIDE)
-        return ampi_launch(ampi_decide_kernel, 1, plan->meets == AMPI_OVER_SUMS ? threads : 1,
-                           self->stream, *plan);
-    if (around) return ampi_launch(around, blocks, threads, self->stream, *plan);
-    result = EARLY ? ampi_launch_early(steps[0], blocks, threads, self->stream, *plan, false)
-                   : ampi_launch(steps[0], blocks, threads, self->stream, *plan, false);
-    if (result != AMP_OK || !plan->num_sparse) return result;
+        return ampi_launch(ampi_grid_of(self, 1, 256), ampi_decide_kernel, *plan);
+    if (around) return ampi_launch(grid, around, *plan);
+    grid.early = EARLY;
+    AMPI_TRY(ampi_launch(grid, steps[0], *plan, false));
+    if (!plan->num_sparse) return AMP_OK;
     behind.zero_grad = 0; /* sums of rows stay */
-    return ampi_launch_rows(self, &behind, steps[1], true);
+    return ampi_launch(ampi_grid_of_rows(self, plan), steps[1], behind, true);
 }
 
 /* What cublasLt would have done: sum is the product in fp32, in memory of its own or in c. all:
@@ -2503,7 +2490,6 @@ static amp_result ampi_gemm_then_epilogue(const amp_backend *self, const amp_gem
     amp_backend   rest  = *self;
     amp_gemm_args plain = *g;
     float         beta  = 0.0f;
-    amp_result    result;
     plain.bias = NULL;
     plain.relu = 0;
     if (g->c_type != AMP_F32) {
@@ -2517,24 +2503,21 @@ static amp_result ampi_gemm_then_epilogue(const amp_backend *self, const amp_gem
         rest.workspace      = (char *)self->workspace + bytes;
         rest.workspace_size = self->workspace_size - bytes;
     }
-    result = self->functions->gemm_fn(&rest, &plain);
-    if (result != AMP_OK) return result;
-    return ampi_launch(ampi_epilogue_kernel, ampi_blocks(self, ((uint64_t)all + 255) / 256), 256,
-                       self->stream, g->c, g->c_type, g->ldc, g->stride_c, (const float *)plain.c,
+    AMPI_TRY(self->functions->gemm_fn(&rest, &plain));
+    return ampi_launch(ampi_grid_of(self, all / 256 + 1, 256), ampi_epilogue_kernel, g->c, g->c_type, g->ldc, g->stride_c, (const float *)plain.c,
                        plain.ldc, plain.stride_c, beta, g->bias, g->bias_type, g->relu, g->m, g->n,
                        all);
 }
 
 /* cuBLAS sees a row-major matrix as the transpose of a column-major one: C' = op(B)' op(A)'. */
 static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g) {
-    const cublasHandle_t handle    = (cublasHandle_t)self->context;
-    const bool           nothing   = (ampi_load_u32(&g->alpha, 0) & 0x7fffffffu) == 0u;
-    const size_t         k         = nothing ? 0 : g->k; /* alpha 0: A and B are not read */
-    const size_t         largest   = 0x7fffffff;
-    bool                 capturing = false;
-    amp_result           result;
-    cublasOperation_t    ta, tb;
-    cublasComputeType_t  type;
+    const cublasHandle_t handle   = (cublasHandle_t)self->context;
+    const bool          nothing   = (ampi_load_u32(&g->alpha, 0) & 0x7fffffffu) == 0u;
+    const size_t        k         = nothing ? 0 : g->k; /* alpha 0: A and B are not read */
+    const size_t        largest   = 0x7fffffff;
+    bool                capturing = false;
+    cublasOperation_t   ta, tb;
+    cublasComputeType_t type;
     if (!handle || (g->compute && (g->a_type == AMP_F32 || g->b_type == AMP_F32)))
         return AMP_ERROR_UNSUPPORTED;
     if (g->a_type != g->b_type || (g->c_type != AMP_F32 && g->c_type != g->a_type))
@@ -2542,15 +2525,11 @@ static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g
     if (g->m > largest || g->n > largest || g->k > largest || g->lda > largest ||
         g->ldb > largest || g->ldc > largest || g->count > largest)
         return AMP_ERROR_TOO_LARGE;
-    if (!self->workspace) { /* cuBLAS would allocate one for every graph */
-        result = ampi_is_capturing(self->stream, &capturing);
-        if (result != AMP_OK) return result;
-        if (capturing) return AMP_ERROR_WORKSPACE;
-    }
-    result = ampi_cublas(cublasSetStream(handle, self->stream)); /* resets the workspace */
-    if (result == AMP_OK && self->workspace)
-        result = ampi_cublas(cublasSetWorkspace(handle, self->workspace, self->workspace_size));
-    if (result != AMP_OK) return result;
+    if (!self->workspace) AMPI_TRY(ampi_is_capturing(self->stream, &capturing));
+    if (capturing) return AMP_ERROR_WORKSPACE; /* cuBLAS would allocate one for every graph */
+    AMPI_TRY(ampi_cublas(cublasSetStream(handle, self->stream))); /* resets the workspace */
+    if (self->workspace)
+        AMPI_TRY(ampi_cublas(cublasSetWorkspace(handle, self->workspace, self->workspace_size)));
     ta   = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     tb   = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     type = g->tf32 && g->a_type == AMP_F32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
@@ -2574,39 +2553,32 @@ static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g
         (long long)g->stride_c, (int)g->count, type, CUBLAS_GEMM_DEFAULT));
 }
 
+template <class... K> static amp_result ampi_load(K *...kernels) {
+    const void *const all[] = {(const void *)kernels...};
+    for (const void *kernel : all) AMPI_TRY(ampi_load_kernel(kernel));
+    return AMP_OK;
+}
+
 /* Load all kernels that functions of a backend launch. May B be launched early? Not if its code was
    compiled for GPUs before 9.0, even if a newer one runs it, for then it does not wait; nor where
    graphs, which came to know it in 12.3, may not. */
 static amp_result ampi_load_kernels(bool *early) {
-    const void *const kernels[] = {(const void *)ampi_check_kernel,
-                                   (const void *)ampi_check_by_four_kernel,
-                                   (const void *)ampi_decide_kernel,
-                                   (const void *)ampi_around_kernel<AMPI_JOB_UNSCALE>,
-                                   (const void *)ampi_around_kernel<AMPI_JOB_PUBLISH>,
-                                   (const void *)ampi_around_kernel<AMPI_JOB_CARRY>,
-                                   (const void *)ampi_bind_kernel,
-                                   (const void *)ampi_store_kernel,
-                                   (const void *)ampi_cast_kernel,
-                                   (const void *)ampi_add_kernel,
-                                   (const void *)ampi_add_parts_kernel<AMPI_IN_ORDER>,
-                                   (const void *)ampi_add_parts_kernel<AMPI_AS_TREE>,
-                                   (const void *)ampi_count_kernel,
-                                   (const void *)ampi_scatter_kernel,
-                                   (const void *)ampi_sum_rows_kernel,
+    int driver = 0, ptx_version = 0;
+    AMPI_TRY(ampi_cuda(cudaDriverGetVersion(&driver)));
+    AMPI_TRY(ampi_load(ampi_check_kernel, ampi_check_by_four_kernel, ampi_decide_kernel,
+                       ampi_around_kernel<AMPI_JOB_UNSCALE>, ampi_around_kernel<AMPI_JOB_PUBLISH>,
+                       ampi_around_kernel<AMPI_JOB_CARRY>, ampi_bind_kernel, ampi_store_kernel,
+                       ampi_cast_kernel, ampi_add_kernel, ampi_add_parts_kernel<AMPI_IN_ORDER>,
+                       ampi_add_parts_kernel<AMPI_AS_TREE>, ampi_count_kernel, ampi_scatter_kernel,
+                       ampi_sum_rows_kernel, ampi_epilogue_kernel));
 #ifndef AMP_NO_STORAGE
-                                   (const void *)ampi_split_kernel,
+    AMPI_TRY(ampi_load(ampi_split_kernel));
 #endif
-                                   (const void *)ampi_epilogue_kernel};
-    cudaFuncAttributes code;
-    int                driver = 0;
-    amp_result         result = ampi_cuda(cudaDriverGetVersion(&driver));
-    for (size_t i = 0; i < sizeof kernels / sizeof *kernels && result == AMP_OK; i++)
-        result = ampi_load_kernel(kernels[i], &code);
-    for (size_t i = 4; i < sizeof ampi_step_kernels / sizeof(ampi_step_kernel) && !result; i++)
-        result = ampi_load_kernel((const void *)ampi_step_kernels[i / 4][i / 2 % 2][i % 2], &code);
-    *early = result == AMP_OK && CUDART_VERSION >= 12030 && driver >= 12030 &&
-             code.ptxVersion >= 90;
-    return result;
+    for (size_t i = 4; i < sizeof ampi_step_kernels / sizeof(ampi_step_kernel); i++)
+        AMPI_TRY(ampi_load_kernel((const void *)ampi_step_kernels[i / 4][i / 2 % 2][i % 2],
+                                  &ptx_version));
+    *early = CUDART_VERSION >= 12030 && driver >= 12030 && ptx_version >= 90;
+    return AMP_OK;
 }
 
 template <bool EARLY> static const ampi_functions *ampi_cuda_functions(void) {
@@ -2619,19 +2591,17 @@ template <bool EARLY> static const ampi_functions *ampi_cuda_functions(void) {
 
 amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cublas_handle) {
     const cublasHandle_t handle = (cublasHandle_t)cublas_handle;
-    amp_result           result = AMP_OK;
-    bool                 early  = false;
+    bool                 early;
     if (!backend) return AMP_ERROR_INVALID_ARGUMENT;
-    if (handle) result = ampi_cublas(cublasSetPointerMode(handle, CUBLAS_POINTER_MODE_HOST));
-    if (handle && result == AMP_OK) /* or parts of a sum might be rounded to fp16 */
-        result = ampi_cublas(
-            cublasSetMathMode(handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
-    if (result == AMP_OK) result = ampi_load_kernels(&early);
-    if (result != AMP_OK) return result;
+    if (handle) AMPI_TRY(ampi_cublas(cublasSetPointerMode(handle, CUBLAS_POINTER_MODE_HOST)));
+    if (handle) /* or parts of a sum might be rounded to fp16 */
+        AMPI_TRY(ampi_cublas(
+            cublasSetMathMode(handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)));
+    AMPI_TRY(ampi_load_kernels(&early));
     memset(backend, 0, sizeof *backend);
-    backend->context      = cublas_handle;
-    backend->stream       = stream;
-    backend->functions    = early ? ampi_cuda_functions<true>() : ampi_cuda_functions<false>();
+    backend->context   = cublas_handle;
+    backend->stream    = stream;
+    backend->functions = early ? ampi_cuda_functions<true>() : ampi_cuda_functions<false>();
     return AMP_OK;
 }
 
@@ -2643,58 +2613,41 @@ AMPI_KERNEL(4) ampi_condition_kernel(cudaGraphConditionalHandle handle, const ui
     cudaGraphSetConditional(handle, *skip == 0u);
 }
 
-/* The graph that stream is being captured into, and the nodes that what comes next depends on. */
-static amp_result ampi_capture_of(amp_stream stream, cudaGraph_t *graph,
-                                  const cudaGraphNode_t **nodes, size_t *num_nodes) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    unsigned long long      id;
-    const amp_result        result =
-        ampi_capture_info(stream, &status, &id, graph, nodes, num_nodes);
-    return result == AMP_OK && status != cudaStreamCaptureStatusActive ? AMP_ERROR_BAD_STATE
-                                                                      : result;
-}
-
 amp_result amp_cuda_if_begin(const uint32_t *skip, amp_stream stream, amp_stream body) {
     cudaGraphConditionalHandle handle;
     cudaGraphNodeParams        params = {};
-    cudaGraph_t                graph = NULL;
+    cudaStreamCaptureStatus    status;
+    cudaGraph_t                graph;
     cudaGraphNode_t            node;
-    const cudaGraphNode_t     *before;
+    const cudaGraphNode_t     *before; /* what comes next depends on them */
     size_t                     num_before;
+    unsigned long long         id;
     int                        driver = 0;
-    amp_result                 result;
     if (!skip || !body || body == stream) return AMP_ERROR_INVALID_ARGUMENT;
-    result = ampi_cuda(cudaDriverGetVersion(&driver));
-    if (result == AMP_OK && driver < 12040) return AMP_ERROR_UNSUPPORTED;
-    if (result == AMP_OK) result = ampi_not_capturing(body);
-    if (result == AMP_OK) result = ampi_capture_of(stream, &graph, &before, &num_before);
-    if (result == AMP_OK)
-        result = ampi_cuda(
-            cudaGraphConditionalHandleCreate(&handle, graph, 0, cudaGraphCondAssignDefault));
-    if (result == AMP_OK)
-        result = ampi_launch_alone(ampi_condition_kernel, 1, 1, stream, handle, skip);
-    if (result == AMP_OK) result = ampi_capture_of(stream, &graph, &before, &num_before);
-    if (result != AMP_OK) return result;
+    AMPI_TRY(ampi_cuda(cudaDriverGetVersion(&driver)));
+    if (driver < 12040) return AMP_ERROR_UNSUPPORTED;
+    AMPI_TRY(ampi_not_capturing(body));
+    AMPI_TRY(ampi_capture_info(stream, &status, &id, &graph, &before, &num_before));
+    if (status != cudaStreamCaptureStatusActive) return AMP_ERROR_BAD_STATE;
+    AMPI_TRY(ampi_cuda(
+        cudaGraphConditionalHandleCreate(&handle, graph, 0, cudaGraphCondAssignDefault)));
+    AMPI_TRY(ampi_launch_alone(ampi_grid_on(stream, 1, 1), ampi_condition_kernel, handle, skip));
+    AMPI_TRY(ampi_capture_info(stream, &status, &id, &graph, &before, &num_before));
     params.type               = cudaGraphNodeTypeConditional;
     params.conditional.handle = handle;
     params.conditional.type   = cudaGraphCondTypeIf;
     params.conditional.size   = 1;
 #if CUDART_VERSION >= 13000
-    result = ampi_cuda(cudaGraphAddNode(&node, graph, before, NULL, num_before, &params));
-    if (result == AMP_OK)
-        result = ampi_cuda(cudaStreamUpdateCaptureDependencies(
-            stream, &node, NULL, 1, cudaStreamSetCaptureDependencies));
+    AMPI_TRY(ampi_cuda(cudaGraphAddNode(&node, graph, before, NULL, num_before, &params)));
+    AMPI_TRY(ampi_cuda(cudaStreamUpdateCaptureDependencies(stream, &node, NULL, 1,
+                                                           cudaStreamSetCaptureDependencies)));
 #else
-    result = ampi_cuda(cudaGraphAddNode(&node, graph, before, num_before, &params));
-    if (result == AMP_OK)
-        result = ampi_cuda(cudaStreamUpdateCaptureDependencies(
-            stream, &node, 1, cudaStreamSetCaptureDependencies));
+    AMPI_TRY(ampi_cuda(cudaGraphAddNode(&node, graph, before, num_before, &params)));
+    AMPI_TRY(ampi_cuda(cudaStreamUpdateCaptureDependencies(stream, &node, 1,
+                                                           cudaStreamSetCaptureDependencies)));
 #endif
-    if (result == AMP_OK)
-        result = ampi_cuda(cudaStreamBeginCaptureToGraph(
-            body, params.conditional.phGraph_out[0], NULL, NULL, 0,
-            cudaStreamCaptureModeRelaxed));
-    return result;
+    return ampi_cuda(cudaStreamBeginCaptureToGraph(body, params.conditional.phGraph_out[0], NULL,
+                                                   NULL, 0, cudaStreamCaptureModeRelaxed));
 }
 
 amp_result amp_cuda_if_end(amp_stream body) {
