@@ -60,8 +60,8 @@ SUPPORT := $(wildcard tests/*.h tests/vectors/*) tests/one.sh tests/golden/scale
 # model of tiles, which takes long to compile, but for one configuration; clang without -Ofast; and on
 # emulated processors what depends neither on vectors nor on the order of bytes.
 LESS = $(patsubst %,%/tiles,$(filter-out o2,$(CONFIGS))) $(TESTS:%=clang/%) \
-       $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/state \
-       s390x/gemm s390x/optimizer
+       $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/ranks \
+       aarch64/state s390x/gemm s390x/optimizer
 SCRIPTS := bits compile readme cuda-sanitize emu nvcc examples ranks gpt cnn ncf report cuda-plain cblas \
            sgemm-plain cuda-races cuda-traffic examples_cuda fuzz headers install vectors self gpu_self \
            $(call less,cuda-clang sgemm-sanitize)

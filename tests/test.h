@@ -50,6 +50,12 @@ static struct {
 /* End the running test, counted as skipped (as failed if a check has failed already). */
 #define SKIP(reason) (test_state.skip = (reason), longjmp(test_state.stop, 1))
 
+/* The running test takes seconds on an emulated processor, and has nothing to do with its vectors or
+   its order of bytes: make check has it there. */
+static inline void skip_if_emulated(void) {
+    if (test_state.quick > 1) SKIP("takes seconds in an emulator: make check");
+}
+
 static inline void test_begin(int argc, char **argv) {
     const char *quick = getenv("AMP_QUICK");
     int         i;

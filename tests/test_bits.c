@@ -371,7 +371,7 @@ TEST(products, "law 7: products have one digest in plain C, one in all FMA tiers
     const uint32_t           saved = fp_get();
     size_t                   t;
     int                      offset;
-    if (test_state.quick > 1) SKIP("takes half a minute in an emulator: make check");
+    skip_if_emulated();
     for (t = 0; t < 6; t++) {
         const uint64_t expected = t == 0 ? EXPECTED_C : t == 5 ? EXPECTED_TILES
                                   : t == 3 ? EXPECTED_PAIRS : EXPECTED_FMA;

@@ -521,6 +521,7 @@ enum { ROWS_OF_OPTIMIZERS = 3 }; /* the first ones */
 TEST(split_is_default, "manual: with equal gradients split's masters and moments are default's bit for bit, "
                        "and its files; each loads the other's; models differ on ties at most") {
     size_t k;
+    skip_if_emulated();
     for (k = 0; k < COUNT_OF(kinds); k++) {
         run  a, b;
         blob x, y;
@@ -802,7 +803,8 @@ TEST(twins, "tensors that are alike but for their number are rounded otherwise, 
 TEST(near_default, "moments of low precision are near default's: masters after 50 steps") {
     static const double most[] = {1e-6, 0.02, 0.1}; /* of the way that weights went, on average */
     size_t              form;
-    for (form = FEWER; form < FORMS; form += test_state.quick == 2 ? 4 : 1) {
+    skip_if_emulated();
+    for (form = FEWER; form < FORMS; form++) {
         static float    begun[LONGEST];
         run             a, b;
         const float    *master;
@@ -852,18 +854,18 @@ TEST(decays, "moments of 8 bits follow fp32's on average, in steps far smaller t
        6000 steps, to a 400th, each of them adds 1/16000: 61 %. m moves by tenths: of about 5 steps it has
        at most a quarter of a code's square, 7 %. */
     enum { N = 4096, STEPS = 6000 };
-    const size_t       n = test_state.quick == 2 ? N / 16 : N;
-    const double       sigmas = 4 / sqrt((double)n / 4), most_m = sigmas * 0.07;
+    const double       sigmas = 4 / sqrt(N / 4.0), most_m = sigmas * 0.07;
     static amp_bf16    weight[N], grad[N];
     amp_optimizer_desc d = desc_of(AMP_KIND_ADAMW, 0.0, &storages[SPLIT_8BIT]);
     amp_optimizer      opt;
     amp_tensor         t;
     double             v[4] = {0, 0, 0, 0}, got_m, got_v;
     size_t             i, k, step;
+    skip_if_emulated();
     d.scaler.preset     = AMP_PRESET_STATIC;
     d.scaler.init_scale = 1.0f;
     memset(&t, 0, sizeof t);
-    t.n = n, t.model = weight, t.model_type = AMP_BF16, t.grad = grad, t.grad_type = AMP_BF16;
+    t.n = N, t.model = weight, t.model_type = AMP_BF16, t.grad = grad, t.grad_type = AMP_BF16;
     OK(amp_optimizer_init(&opt, &d));
     OK(amp_optimizer_add(&opt, &t));
     OK(amp_optimizer_prepare(&opt));
@@ -871,7 +873,7 @@ TEST(decays, "moments of 8 bits follow fp32's on average, in steps far smaller t
         const float all   = step < STEPS ? 1.0f : 1.0f / 128;
         const float of[4] = {all, all, step < 100 ? all : all / 16, step < 100 ? all : 0.0f};
         if (step % STEPS == 0 || step == 100)
-            for (i = 0; i < n; i++) grad[i] = amp_f32_to_bf16(of[i % 4]);
+            for (i = 0; i < N; i++) grad[i] = amp_f32_to_bf16(of[i % 4]);
         for (k = 0; k < 4; k++) v[k] = 0.999 * v[k] + 0.001 * (double)of[k] * (double)of[k];
         OK(amp_optimizer_adamw(&opt, 1e-6f));
         if (step % STEPS != STEPS - 1) continue;
@@ -891,7 +893,8 @@ TEST(small_steps, "steps too small for a half are not lost: stochastic rounding 
                   "sigma, with 8 bits more or a compensation in each weight") {
     enum { N = 20000, STEPS = 200 };
     size_t form;
-    for (form = FEWER; form < FORMS; form += test_state.quick == 2 ? 4 : 1) {
+    skip_if_emulated();
+    for (form = FEWER; form < FORMS; form++) {
         amp_optimizer_desc d    = desc_in(AMP_KIND_SGD, 0.0, form);
         const int          f16  = forms[form].type == AMP_F16, sr = masters_of(form) == AMP_FORMAT_SR;
         float             *weight = (float *)some(N * 4), *grad = (float *)some(N * 4);
