@@ -1609,7 +1609,7 @@ TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicat
                "rows that are not there; replayed with other counts; 5 to 9 launches") {
     static const amp_report_desc watch = {1, 0.0f, 0.0f};
     dice                         r(17);
-    for (unsigned i = 0; i < few(200); i++) {
+    for (unsigned i = 0; i < few(112); i++) {
         const setup        any = any_setup((int)(i % NUM_KINDS), r);
         amp_optimizer      opt[2];
         amp_optimizer_desc desc;
@@ -3244,7 +3244,9 @@ TEST(per_thread, "law 7: stream 0 of a --default-stream per-thread build, in any
 }
 
 #ifdef EMU_TRAFFIC
-/* Bytes that a step loads from and stores to the arrays of two tensors of together 2^20 numbers. */
+static int log2_n(void) { return test_state.quick ? 18 : 20; }
+
+/* Bytes that a step loads from and stores to the arrays of two tensors of together 2^log2_n numbers. */
 static void check_traffic_at(int align, int kind, amp_dtype grad_type, amp_dtype dtype, int zero,
                              unsigned bytes) {
     twins *t = &pair;
@@ -3260,7 +3262,7 @@ static void check_traffic_at(int align, int kind, amp_dtype grad_type, amp_dtype
     base.desc.zero_grad = zero;
     base.count = 2, base.every = 1, base.align = align;
     for (int i = 0; i < 2; i++) {
-        base.tensors[i].n         = i == 0 ? 700000 : (1 << 20) - 700000;
+        base.tensors[i].n      = i == 0 ? 170000 : (1u << log2_n()) - 170000;
         base.tensors[i].weight = base.tensors[i].grad = 1;
         base.tensors[i].grad_type = grad_type;
     }
@@ -3292,7 +3294,7 @@ static void check_traffic_at(int align, int kind, amp_dtype grad_type, amp_dtype
     }
     /* Every byte that is fetched is used, unless an address is odd; and the banks of shared memory
        are not much in the way of each other. */
-    CHECK_EQ_U64(total, (unsigned long long)bytes << 20);
+    CHECK_EQ_U64(total, (unsigned long long)bytes << log2_n());
     if (align == 2) CHECK_EQ_U64(32 * sectors, total);
     CHECK(emu_watched_shared().turns <= 2 * emu_watched_shared().least);
     emu_unwatch_all();
@@ -3330,16 +3332,16 @@ static void check_traffic_of_state(storage_row row, unsigned bytes) {
     base.desc.dtype = AMP_BF16;
     base.desc.storage = &storages[row];
     base.count = 1, base.every = 1, base.align = 2;
-    base.tensors[0].n         = 1 << 20;
-    base.tensors[0].weight    = base.tensors[0].grad = 1;
+    base.tensors[0].n      = (size_t)1 << log2_n();
+    base.tensors[0].weight = base.tensors[0].grad = 1;
     base.tensors[0].grad_type = AMP_BF16;
     CHECK(start(t, &base, r));
     const ampi_slot *s = &t->opt[DEV].plan->host_slots[0];
-    emu_watch(s->grad, 2 << 20);
-    emu_watch(s->model, 2 << 20);
+    emu_watch(s->grad, (size_t)2 << log2_n());
+    emu_watch(s->model, (size_t)2 << log2_n());
     const uint64_t low = s->master.size;
-    for (int k = 0; k < 2; k++) emu_watch(s->moment[k].data, (size_t)s->moment[k].size << 20);
-    if (low) emu_watch(s->master.data, low << 20);
+    for (int k = 0; k < 2; k++) emu_watch(s->moment[k].data, (size_t)s->moment[k].size << log2_n());
+    if (low) emu_watch(s->master.data, low << log2_n());
     OK(fused(&t->opt[DEV], 0.01f));
     CUDA(cudaDeviceSynchronize());
     for (int i = 0; i < 4 + (low > 0); i++) {
@@ -3347,7 +3349,7 @@ static void check_traffic_of_state(storage_row row, unsigned bytes) {
         total += seen.loaded + seen.stored;
         sectors += seen.load_sectors + seen.store_sectors;
     }
-    CHECK_EQ_U64(total, (unsigned long long)bytes << 20);
+    CHECK_EQ_U64(total, (unsigned long long)bytes << log2_n());
     CHECK_EQ_U64(32 * sectors, total);
     emu_unwatch_all();
     finish(t);
