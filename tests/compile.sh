@@ -195,7 +195,7 @@ for less in AMP_NO_RANKS AMP_NO_ROWS AMP_NO_REPORT AMP_NO_STORAGE \
         -D$less -include tests/emu/cuda_emu.h -fsyntax-only -x c++ amp_kernels.cu
     for compiler in "$CLANG -std=c99" "$CXX -std=c++11 -x c++"; do
         have "$compiler" || { skip "$compiler -D$less" 'not found'; continue; }
-        silent "$compiler -D$less" $compiler $WARN -I. -D$less -c "$out/bare.c" -o "$out/bare.o"
+        silent "$compiler -D$less" $compiler $WARN -I. -D$less $each "$out/bare.c"
     done
 done
 blas=

@@ -24,7 +24,7 @@ build() { # PROGRAM COMPILER FLAGS SOURCES: the fuzzer $name; 1 if it does not c
     built=$1
     shift
     case $name in state | policy) ;; *) set -- "$@" "$amp" ;; esac # they look inside their own
-    "$@" -std=c99 -Og -g $warn -I. "tests/fuzz/fuzz_$name.c" -o "$built" -lm \
+    "$@" -std=c99 $level -g $warn -I. "tests/fuzz/fuzz_$name.c" -o "$built" -lm \
         > "$built.log" 2>&1 && return
     fail "$name: does not compile" "$built.log"
     return 1
@@ -45,6 +45,8 @@ report() { # NAME PROGRAM WHAT: one line for a run, from what it has printed
     fail "$1: $why; replay: $out/$1 ${unit:-tests/fuzz/$1.txt}"
 }
 
+level=-Og
+[ "$mode" != replay ] || level=-O0 # takes longer to compile than to run
 sanitize=
 links "$CC" -fsanitize=address,undefined && sanitize='-fsanitize=address,undefined
     -fno-sanitize-recover=all'

@@ -12,9 +12,9 @@ sanitizers='-fsanitize=address,undefined -fno-sanitize=null -fno-sanitize-recove
             -DEMU_PLAIN_SHARED'
 
 kind() {
-    compiler=${CXX:-c++} with=-O2 emulator=-O2
+    compiler=${CXX:-c++} with=-O1 emulator=-O2
     case $1 in
-    clang) compiler=clang++ ;;
+    clang) compiler=clang++ with=-O2 ;;
     sanitize) with="-Og -g1 $sanitizers" emulator="-Og -g1 $sanitizers -DEMU_ASAN" ;;
     races) with='-O1 -g -fsanitize=thread' emulator='-O1 -g -DEMU_TSAN' ;;
     esac
