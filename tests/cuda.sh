@@ -93,7 +93,7 @@ traffic) # the emulator stands in for the thread sanitizer, and counts
     case $($compiler --version) in
     *clang*) order="$order -mllvm -tsan-instrument-read-before-write" ;;
     esac
-    with='-O1 -DEMU_TRAFFIC'
+    with='-Og -DEMU_TRAFFIC'
     works "$compiler" "$order" ||
         { skip traffic "$compiler has no thread sanitizer"; finish; }
     object "$out/hooks.o" "$compiler" $fake -O2 -c $emu/traffic.cpp

@@ -16,7 +16,7 @@ kind() {
     case $1 in
     clang) compiler=clang++ with=-O2 ;;
     sanitize) with="-Og -g1 $sanitizers" emulator="-Og -g1 $sanitizers -DEMU_ASAN" ;;
-    races) with='-O1 -g -fsanitize=thread' emulator='-O1 -g -DEMU_TSAN' ;;
+    races) with='-Og -g1 -fsanitize=thread' emulator='-O1 -g -DEMU_TSAN' ;;
     esac
 }
 object() { # object FILE COMPILER [FLAGS...] SOURCE: with the words of the compiler in FILE.log
