@@ -3435,10 +3435,8 @@ typedef struct ampi_arrays {
 
 /* Elements i to end of arrays. */
 typedef struct ampi_loops {
-    /* 16 bits to fp32 and back; stream: write around the cache */
-    void (*widen)(void *dst, const void *src, amp_dtype src_type, size_t i, size_t end, int stream);
-    void (*narrow)(void *dst, amp_dtype dst_type, const void *src, size_t i, size_t end,
-                   int stream);
+    /* 16 bits to fp32, or back; what is large is written around the cache */
+    void (*cast)(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t i, size_t end);
     /* fp32 bits of the largest magnitude, inf and NaN included; adds to the count of zeros and, if
        there are lanes, the squares of the elements to them; element 0 belongs to lane 0 */
     uint32_t (*check)(const void *x, amp_dtype type, size_t i, size_t end, float *lanes,
@@ -3559,20 +3557,11 @@ AMPI_FN uint32_t ampi_largest16(uint32_t u) { return u; }
 #define AMPI_LOOP static AMPI_NOINLINE
 #define AMPI_W    1
 
-AMPI_LOOP void ampi_widen(void *dst, const void *src, amp_dtype type, size_t i, size_t end,
-                          int stream) {
-    (void)stream;
-    if (type == AMP_F16)
-        for (; i < end; i++) ampi_store_u32(dst, i, ampi_f32_from_f16(ampi_load_u16(src, i)));
-    for (; i < end; i++) ampi_store_u32(dst, i, ampi_f32_from_bf16(ampi_load_u16(src, i)));
-}
-
-AMPI_LOOP void ampi_narrow(void *dst, amp_dtype type, const void *src, size_t i, size_t end,
-                           int stream) {
-    (void)stream;
-    if (type == AMP_F16)
-        for (; i < end; i++) ampi_store_u16(dst, i, ampi_f16_from_f32(ampi_load_u32(src, i)));
-    for (; i < end; i++) ampi_store_u16(dst, i, ampi_bf16_from_f32(ampi_load_u32(src, i)));
+AMPI_IN size_t ampi_cast_as(void *dst, const amp_dtype to, const void *src, const amp_dtype from,
+                            size_t i, size_t last, int around) {
+    (void)around;
+    for (; i < last; i++) ampi_store(dst, to, i, ampi_load(src, from, i));
+    return i;
 }
 
 AMPI_LOOP uint32_t ampi_check(const void *x, amp_dtype type, size_t i, size_t end, float *lanes,
@@ -3637,55 +3626,17 @@ AMPI_LOOP void AMPI_(accumulate_from)(void *sums, const void *x, amp_dtype type,
 
 #if AMPI_W > 1
 
-/* Casts align what they write around the cache, or else what they read or write most of. */
-AMPI_IN size_t AMPI_(widen_from)(void *dst, const void *src, const amp_dtype type, size_t i,
-                                 size_t last, int around) {
+AMPI_IN size_t AMPI_(cast_as)(void *dst, const amp_dtype to, const void *src, const amp_dtype from,
+                              size_t i, size_t last, int around) {
     size_t k;
     for (; i < last; i += AMPI_WHOLE)
         AMPI_UNROLL for (k = 0; k < AMPI_WHOLE; k += AMPI_W) {
-            const AMPI_V x = AMPI_(get_as)(src, type, i + k);
-            if (around) AMPI_(around)(dst, i + k, x);
-            else AMPI_(put)(dst, i + k, x);
+            const AMPI_V x = AMPI_(get_as)(src, from, i + k);
+            if (!around) AMPI_(put_as)(dst, to, i + k, x);
+            else if (to == AMP_F32) AMPI_(around)(dst, i + k, x);
+            else AMPI_(around16)(dst, i + k, AMPI_(narrowed)(x, to));
         }
     return i;
-}
-AMPI_LOOP void AMPI_(widen)(void *dst, const void *src, amp_dtype type, size_t i, size_t end,
-                            int stream) {
-    const int    around = stream && (uintptr_t)dst % 4 == 0;
-    const size_t head   = i + ampi_head(ampi_at(dst, AMP_F32, i), 4, end - i);
-    const size_t last   = AMPI_(last)(head, end);
-    ampi_widen(dst, src, type, i, head, 0);
-    i = type == AMP_F16 ? AMPI_(widen_from)(dst, src, AMP_F16, head, last, around)
-                        : AMPI_(widen_from)(dst, src, AMP_BF16, head, last, around);
-    if (around) ampi_fence();
-    AMPI_(done)();
-    ampi_widen(dst, src, type, i, end, 0);
-}
-
-AMPI_IN size_t AMPI_(narrow_to)(void *dst, const amp_dtype type, const void *src, size_t i,
-                                size_t last, int around) {
-    size_t k;
-    for (; i < last; i += AMPI_WHOLE)
-        AMPI_UNROLL for (k = 0; k < AMPI_WHOLE; k += AMPI_W) {
-            const AMPI_(shorts) h = AMPI_(narrowed)(AMPI_(get)(src, i + k), type);
-            if (around) AMPI_(around16)(dst, i + k, h);
-            else AMPI_(put_shorts)(dst, i + k, h);
-        }
-    return i;
-}
-AMPI_LOOP void AMPI_(narrow)(void *dst, amp_dtype type, const void *src, size_t i, size_t end,
-                             int stream) {
-    const int    around = stream && (uintptr_t)dst % 2 == 0;
-    const size_t n      = end - i;
-    const size_t head   = i + (around ? ampi_head(ampi_at(dst, type, i), 2, n)
-                                      : ampi_head(ampi_at(src, AMP_F32, i), 4, n));
-    const size_t last   = AMPI_(last)(head, end);
-    ampi_narrow(dst, type, src, i, head, 0);
-    i = type == AMP_F16 ? AMPI_(narrow_to)(dst, AMP_F16, src, head, last, around)
-                        : AMPI_(narrow_to)(dst, AMP_BF16, src, head, last, around);
-    if (around) ampi_fence();
-    AMPI_(done)();
-    ampi_narrow(dst, type, src, i, end, 0);
 }
 
 /* Magnitudes and zeros of 16 bits are found two in a word, without converting. */
@@ -3734,6 +3685,30 @@ AMPI_LOOP uint32_t AMPI_(check)(const void *x, amp_dtype type, size_t i, size_t 
 }
 
 #endif
+
+/* Casts align what they write around the cache, or else what they read or write most of. */
+AMPI_LOOP void AMPI_(cast_from)(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t i,
+                                size_t end) {
+    const int    wide   = to == AMP_F32;
+    const int    large  = end - i >= AMPI_STREAM && dst != src;
+    const int    around = large && ((uintptr_t)dst & (wide ? 3 : 1)) == 0;
+    const size_t most   = AMPI_W > 1 ? end - i : 0;
+    size_t       head   = i + ampi_head(ampi_at(wide ? dst : src, AMP_F32, i), 4, most), last;
+    if (around && !wide) head = i + ampi_head(ampi_at(dst, to, i), 2, most);
+    last = AMPI_(last)(head, end);
+    if (i < head) ampi_cast_from(dst, to, src, from, i, head);
+    if (to == AMP_F32 && from == AMP_F16)
+        i = AMPI_(cast_as)(dst, AMP_F32, src, AMP_F16, head, last, around);
+    else if (to == AMP_F32)
+        i = AMPI_(cast_as)(dst, AMP_F32, src, AMP_BF16, head, last, around);
+    else if (to == AMP_F16)
+        i = AMPI_(cast_as)(dst, AMP_F16, src, AMP_F32, head, last, around);
+    else
+        i = AMPI_(cast_as)(dst, AMP_BF16, src, AMP_F32, head, last, around);
+    if (around) ampi_fence();
+    AMPI_(done)();
+    if (i < end) ampi_cast_from(dst, to, src, from, i, end);
+}
 
 AMPI_IN void AMPI_(put_bf16)(void *base, size_t i, AMPI_V x, const uint16_t *random) {
     AMPI_(put16)(base, i, AMPI_(stochastic)(AMPI_(bits)(x), AMPI_(get16)(random, i), 0));
@@ -4000,22 +3975,18 @@ AMP_DEF size_t amp_dtype_size(amp_dtype type) {
 }
 
 /* n elements, forwards, so that an in-place cast to a narrower type is right. */
-static void ampi_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
-                      size_t n) {
-    const int stream = n >= AMPI_STREAM && dst != src;
-    float     buffer[AMPI_PIECE];
-    size_t    i, count;
-    if (dst_type == src_type) {
-        if (n) memmove(dst, src, n * amp_dtype_size(src_type));
-    } else if (src_type == AMP_F32) {
-        ampi_loops_now()->narrow(dst, dst_type, src, 0, n, stream);
-    } else if (dst_type == AMP_F32) {
-        ampi_loops_now()->widen(dst, src, src_type, 0, n, stream);
+static void ampi_cast(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t n) {
+    float  room[AMPI_PIECE + 16], *buffer = room + ampi_head(room, sizeof *room, 16);
+    size_t i, count;
+    if (to == from) {
+        if (n) memmove(dst, src, n * amp_dtype_size(to));
+    } else if (to == AMP_F32 || from == AMP_F32) {
+        ampi_loops_now()->cast(dst, to, src, from, 0, n);
     } else {
         for (i = 0; i < n; i += count) {
             count = ampi_min(n - i, AMPI_PIECE);
-            ampi_cast(buffer, AMP_F32, ampi_at(src, src_type, i), src_type, count);
-            ampi_cast(ampi_to(dst, dst_type, i), dst_type, buffer, AMP_F32, count);
+            ampi_cast(buffer, AMP_F32, ampi_at(src, from, i), from, count);
+            ampi_cast(ampi_to(dst, to, i), to, buffer, AMP_F32, count);
         }
     }
 }
@@ -10070,8 +10041,8 @@ static const ampi_engine AMPI_(engine) = {
     3 * AMPI_STEP, 2 * AMPI_W, AMPI_STEP, AMPI_W, 32, 0, NULL, AMPI_(pack_rows), AMPI_(pack),
     AMPI_(kernel), AMPI_(write), AMPI_(thin), AMPI_(tiny)};
 static const ampi_loops AMPI_(loops) = {
-    AMPI_(widen), AMPI_(narrow), AMPI_(check), AMPI_(fold), AMPI_(unscale_from),
-    AMPI_(accumulate_from), AMPI_(step_from)};
+    AMPI_(cast_from), AMPI_(check), AMPI_(fold), AMPI_(unscale_from), AMPI_(accumulate_from),
+    AMPI_(step_from)};
 #endif
 
 #undef AMPI_TIER
@@ -10091,8 +10062,7 @@ static const ampi_engine ampi_engine_c = {
     ampi_pack_rows, ampi_pack, ampi_kernel_x4, ampi_write, ampi_thin, ampi_tiny};
 
 static const ampi_loops ampi_loops_c = {
-    ampi_widen, ampi_narrow, ampi_check, ampi_fold, ampi_unscale_from, ampi_accumulate_from,
-    ampi_step_from};
+    ampi_cast_from, ampi_check, ampi_fold, ampi_unscale_from, ampi_accumulate_from, ampi_step_from};
 
 #if AMPI_X86
 
@@ -10300,11 +10270,11 @@ AMPI_AVX512 void ampi_write_pairs_avx512(const ampi_task *w, const float *sum, s
 }
 
 /* To bf16 by the instruction, unless there are subnormals. */
-AMPI_AVX512 void ampi_narrow_pairs(void *dst, amp_dtype type, const void *src, size_t i,
-                                   size_t end, int stream) {
-    const size_t head = i + ampi_head(ampi_at(src, AMP_F32, i), 4, end - i);
-    if (type == AMP_BF16 && !stream) { /* memory is slower than either */
-        ampi_narrow(dst, type, src, i, head, 0);
+AMPI_AVX512 void ampi_cast_pairs(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t i,
+                                 size_t end) {
+    if (to == AMP_BF16 && from == AMP_F32 && end - i < AMPI_STREAM) { /* or memory is slower */
+        const size_t head = i + ampi_head(ampi_at(src, AMP_F32, i), 4, end - i);
+        ampi_cast_from(dst, to, src, from, i, head);
         for (i = head; end - i >= 32; i += 32) {
             const ampi_x16 x = ampi_get_avx512(src, i), y = ampi_get_avx512(src, i + 16);
             if (ampi_mask_subnormal(x) | ampi_mask_subnormal(y)) {
@@ -10316,7 +10286,7 @@ AMPI_AVX512 void ampi_narrow_pairs(void *dst, amp_dtype type, const void *src, s
         }
         ampi_done_avx512();
     }
-    ampi_narrow_avx512(dst, type, src, i, end, stream);
+    ampi_cast_from_avx512(dst, to, src, from, i, end);
 }
 
 AMPI_AVX512 ampi_x16 ampi_fma_pairs(ampi_x16 a, ampi_x16 b, ampi_x16 c) { /* odd k, then even */
@@ -10339,8 +10309,8 @@ static const ampi_engine ampi_engine_pairs_avx512 = {
     ampi_kernel_pairs, ampi_write_pairs_avx512, ampi_thin_avx512, ampi_tiny_avx512};
 
 static const ampi_loops ampi_loops_pairs = {
-    ampi_widen_avx512, ampi_narrow_pairs, ampi_check_avx512, ampi_fold_avx512,
-    ampi_unscale_from_avx512, ampi_accumulate_from_avx512, ampi_step_from_avx512};
+    ampi_cast_pairs, ampi_check_avx512, ampi_fold_avx512, ampi_unscale_from_avx512,
+    ampi_accumulate_from_avx512, ampi_step_from_avx512};
 
 #endif /* AMPI_PAIRS */
 
