@@ -3480,6 +3480,10 @@ AMPI_FN size_t ampi_head(const void *p, size_t size, size_t n) {
     return head / size < n ? head / size : n;
 }
 
+static uint32_t *ampi_align(void *p) {
+    return (uint32_t *)(void *)((char *)p + ampi_head(p, 1, 64));
+}
+
 /* A step with its five streams asks for memory so many elements before it needs it, from vectors
    and as far as its arrays go: what processors fetch by themselves comes late, and costs up to a
    fifth of the time. */
@@ -3978,8 +3982,9 @@ AMP_DEF size_t amp_dtype_size(amp_dtype type) {
 
 /* n elements, forwards, so that an in-place cast to a narrower type is right. */
 static void ampi_cast(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t n) {
-    float  room[AMPI_PIECE + 16], *buffer = room + ampi_head(room, sizeof *room, 16);
-    size_t i, count;
+    float     room[AMPI_PIECE + 16];
+    uint32_t *buffer = ampi_align(room);
+    size_t    i, count;
     if (to == from) {
         if (n) memmove(dst, src, n * amp_dtype_size(to));
     } else if (to == AMP_F32 || from == AMP_F32) {
@@ -7063,10 +7068,6 @@ static AMPI_NOINLINE void ampi_gemm_product(ampi_task *w) {
             for (k = 0; k < w->k; k += w->deep)
                 ampi_gemm_panel(w, i, ampi_min(i + w->tall, w->m), j, ampi_min(j + w->wide, w->n),
                                 k, ampi_min(k + w->deep, w->k));
-}
-
-static uint32_t *ampi_align(void *p) {
-    return (uint32_t *)(void *)((char *)p + ampi_head(p, 1, 64));
 }
 
 /* m or n is 1: the matrix is read once, as it lies. Sums across cache lines would be slow. */
