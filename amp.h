@@ -3442,7 +3442,7 @@ typedef struct ampi_loops {
     uint32_t (*check)(const void *x, amp_dtype type, size_t i, size_t end, float *lanes,
                       size_t *zeros);
     float (*fold)(float *lanes); /* their sum, in pairs */
-    void (*unscale)(void *dst, amp_dtype to, const void *grad, amp_dtype from, size_t i, size_t end,
+    void (*unscale)(void *dst, const void *grad, amp_dtype type, size_t i, size_t end,
                     float factor);
     void (*accumulate)(void *sums, const void *x, amp_dtype type, size_t i, size_t end);
     void (*step)(const ampi_arrays *x, size_t i, size_t end);
@@ -3609,15 +3609,13 @@ AMPI_IN size_t AMPI_(last)(size_t i, size_t end) {
     return AMPI_W > 1 ? end - (end - i) % AMPI_WHOLE : end;
 }
 
-AMPI_LOOP void AMPI_(unscale_from)(void *dst, amp_dtype to, const void *grad, amp_dtype from,
-                                   size_t i, size_t end, float factor) {
+AMPI_LOOP void AMPI_(unscale_from)(void *dst, const void *grad, amp_dtype type, size_t i,
+                                   size_t end, float factor) {
     const AMPI_V f    = AMPI_(splat)(factor);
     const size_t last = AMPI_(last)(i, end);
-    if (to == AMP_F32)
-        for (; i < last; i += AMPI_W) AMPI_(put)(dst, i, AMPI_(unscaled)(grad, from, i, f));
-    for (; i < last; i += AMPI_W) AMPI_(put_as)(dst, to, i, AMPI_(unscaled)(grad, from, i, f));
+    for (; i < last; i += AMPI_W) AMPI_(put)(dst, i, AMPI_(unscaled)(grad, type, i, f));
     AMPI_(done)();
-    if (i < end) ampi_unscale_from(dst, to, grad, from, i, end, factor);
+    if (i < end) ampi_unscale_from(dst, grad, type, i, end, factor);
 }
 
 AMPI_LOOP void AMPI_(accumulate_from)(void *sums, const void *x, amp_dtype type, size_t i,
@@ -4237,21 +4235,23 @@ static uint32_t ampi_unscale_finite(void *dst, const void *src, amp_dtype type, 
 static AMPI_NOINLINE void ampi_scaler_pass(amp_scaler *s, void *dst, amp_dtype dst_type,
                                            const void *src, amp_dtype src_type, size_t n) {
     const float inv  = ampi_inv_scale(s->scale);
-    const int   narrow = dst && dst_type != AMP_F32;
+    const int   wide = dst && dst_type == AMP_F32, narrow = dst && !wide;
+    float       buffer[AMPI_PIECE];
     uint32_t    bad = 0, largest = 0, max, product;
     size_t      i, count, zeros = 0;
     for (i = 0; i < n; i += count) {
         const void *at = ampi_at(src, src_type, i);
-        void       *to = ampi_to(dst, dst_type, i);
-        int         one;
         count = ampi_min(n - i, AMPI_PIECE);
         max   = ampi_loops_now()->check(at, src_type, 0, count, NULL, &zeros);
-        one   = ampi_nonfinite(max);
-        bad |= (uint32_t)one;
-        if (one) /* the others still matter to law 5 */
-            max = ampi_unscale_finite(narrow ? to : NULL, at, src_type, count, inv);
-        if (dst && !(one && narrow))
-            ampi_loops_now()->unscale(to, dst_type, at, src_type, 0, count, inv);
+        if (ampi_nonfinite(max)) { /* the others still matter to law 5 */
+            bad = 1;
+            max = ampi_unscale_finite(narrow ? ampi_to(dst, dst_type, i) : NULL, at, src_type,
+                                      count, inv);
+        } else if (narrow) {
+            ampi_loops_now()->unscale(buffer, at, src_type, 0, count, inv);
+            ampi_cast(ampi_to(dst, dst_type, i), dst_type, buffer, AMP_F32, count);
+        }
+        if (wide) ampi_loops_now()->unscale(ampi_to(dst, AMP_F32, i), at, src_type, 0, count, inv);
         if (max > largest) largest = max;
     }
     bad |= (uint32_t)ampi_product_overflows(s, largest, inv);
@@ -5521,6 +5521,19 @@ static amp_result ampi_cpu_check(const amp_backend *self, const amp_plan *plan) 
     return AMP_OK;
 }
 
+/* Elements [i, i + n) of the gradient of one tensor, anew from what was unscaled. */
+static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i, size_t n) {
+    const amp_dtype type   = slot->grad_type;
+    const float     factor = ampi_carry_factor(plan);
+    const size_t    end    = i + n;
+    float           buffer[AMPI_PIECE];
+    for (; i < end; i += n) {
+        n = ampi_min(end - i, AMPI_PIECE);
+        ampi_loops_now()->unscale(buffer, slot->unscaled + i, AMP_F32, 0, n, factor);
+        ampi_cast(ampi_to(slot->grad, type, i), type, buffer, AMP_F32, n);
+    }
+}
+
 /* Elements [i, i + n) of one tensor, whose gradient begins with element from: it is read once and
    unscaled on the way; all of one key at a time. */
 static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i,
@@ -5555,18 +5568,14 @@ static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *s, ampi_job
     switch (job) {
     case AMPI_JOB_DECIDE: break; /* is of no chunk */
     case AMPI_JOB_FUSED: ampi_step_chunk(plan, s, i, i, n); break;
-    case AMPI_JOB_CARRY:
-        ampi_loops_now()->unscale(ampi_to(s->grad, s->grad_type, i), s->grad_type,
-                                  ampi_at(s->unscaled, AMP_F32, i), AMP_F32, 0, n,
-                                  ampi_carry_factor(plan));
-        break;
+    case AMPI_JOB_CARRY: ampi_carry_chunk(plan, s, i, n); break;
     case AMPI_JOB_PUBLISH: /* else models are written with masters */
         if (s->master.format == AMP_FORMAT_F32)
             ampi_cast(ampi_to(s->model, s->model_type, i), s->model_type,
                       ampi_at(s->master.data, AMP_F32, i), AMP_F32, n);
         break;
     case AMPI_JOB_UNSCALE:
-        ampi_loops_now()->unscale(ampi_to(s->unscaled, AMP_F32, i), AMP_F32,
+        ampi_loops_now()->unscale(ampi_to(s->unscaled, AMP_F32, i),
                                   ampi_at(s->grad, s->grad_type, i), s->grad_type, 0, n,
                                   plan->control->gate.inv_scale);
         break;
