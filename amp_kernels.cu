@@ -29,18 +29,7 @@
        registers, spills                  at most 64, in other storage 80; none (make cuda)
        instructions                       B 202 to 216 for 4 elements, A 5.9 to 6.5 for one
 
-   B in other storage (amp.h ">>api  storage"): bytes and instructions for a parameter, KB that the
-   first loads of a multiprocessor's three blocks have under way, and a step of 124M parameters by a
-   model of an H200, which is no measurement: A's 0.07 ms, and the larger of bytes / 4.3 TB/s and
-   instructions / 32 * 10^12 a second (sm_90).
-
-                        bytes      instructions         KB            ms            times fp32
-       moments of    fp32 bf16 8b   fp32 bf16  8b   fp32 bf16 8b   fp32 bf16  8b   fp32 bf16  8b
-       fp32           28             52             57             0.88            1.0
-       split          26   18  14    56   65   93   43   31  25   0.82 0.59 0.47   1.1  1.5  1.9
-       24bit                   12             103            21             0.47             1.9
-       kahan          26   18  14    97  104  135   43   31  25   0.82 0.59 0.59   1.1  1.5  1.5
-       sr             22   14  10    63   68   96   37   25  18   0.70 0.47 0.44   1.3  1.9  2.0
+   B in other storage: tests/bench/README.md has bytes, instructions, and a step by a model.
 
    HOW WORK IS CUT   Tensors are cut into chunks of AMPI_CHUNK elements. In A a warp takes a chunk,
    because the canonical sum goes through it in order, 256 lanes wide: each of the 32 threads holds
@@ -52,15 +41,7 @@
 
    HOW LOOPS ARE WRITTEN   All loads of an iteration are under way before the first is used, and
    types are told from each other in front of the loop. tests/nvcc.sh reads in SASS that it is so,
-   and counts instructions.
-
-   OTHER STREAMS   A reads what backward wrote. If that ran on another stream, or a collective did,
-   let the optimizer's stream wait for it:
-
-       cudaEventRecord(ready, backward_stream);
-       cudaStreamWaitEvent(optimizer_stream, ready, 0);
-
-   The same in the other direction before the next forward reads the model copies. */
+   and counts instructions. */
 
 #include <cublasLt.h>
 #include <cublas_v2.h>
@@ -271,16 +252,8 @@ template <class T> AMPI_DEVICE T *ampi_global(const char *p) {
     return (T *)p;
 }
 
-/* ONCE: nobody reads it again soon, so that it leaves the caches first. */
-template <bool ONCE, class T> AMPI_DEVICE T ampi_read(const char *p) {
-    return ONCE ? __ldcs(ampi_global<const T>(p)) : *ampi_global<const T>(p);
-}
-template <bool ONCE, class T> AMPI_DEVICE void ampi_write_word(char *p, T value) {
-    if (ONCE) __stcs(ampi_global<T>(p), value);
-    else *ampi_global<T>(p) = value;
-}
-
-/* What is moved in one transaction. */
+/* What is moved in one transaction. ONCE: nobody reads it again soon, so that it leaves the caches
+   first. */
 template <int WORDS> struct ampi_raw { uint32_t w[WORDS]; };
 template <int WORDS> struct ampi_vector;
 template <> struct ampi_vector<1> { typedef uint32_t type; };
@@ -288,14 +261,15 @@ template <> struct ampi_vector<2> { typedef uint2 type; };
 template <> struct ampi_vector<4> { typedef uint4 type; };
 
 template <bool ONCE, int WORDS> AMPI_DEVICE void ampi_fetch(const char *p, ampi_raw<WORDS> *r) {
-    const auto q = ampi_read<ONCE, typename ampi_vector<WORDS>::type>(p);
+    typedef typename ampi_vector<WORDS>::type vector;
+    const vector q = ONCE ? __ldcs(ampi_global<const vector>(p)) : *ampi_global<const vector>(p);
     memcpy(r->w, &q, sizeof q);
 }
-template <bool ONCE, int WORDS> AMPI_DEVICE void ampi_write_words(char *p,
-                                                                  const ampi_raw<WORDS> &r) {
+template <bool ONCE, int WORDS> AMPI_DEVICE void ampi_write(char *p, const ampi_raw<WORDS> &r) {
     typename ampi_vector<WORDS>::type q;
     memcpy(&q, r.w, sizeof q);
-    ampi_write_word<ONCE>(p, q);
+    if (ONCE) __stcs(ampi_global<decltype(q)>(p), q);
+    else *ampi_global<decltype(q)>(p) = q;
 }
 
 template <int TYPE, bool ONCE = false> struct ampi_array;
@@ -333,6 +307,11 @@ template <bool ONCE> struct ampi_array<AMPI_ANY, ONCE> {
         *u = type == AMP_F32   ? r.w[0]
              : type == AMP_F16 ? ampi_f32_from_half(r.w[0])
                                : ampi_f32_from_bf16((uint16_t)r.w[0]);
+    }
+    AMPI_MEMBER uint32_t get(size_t i) const {
+        uint32_t u;
+        expand<1>(fetch<1>(i), &u);
+        return u;
     }
     AMPI_MEMBER void put_one(size_t i, uint32_t u) const {
         const uint16_t half = type == AMP_F32 ? (uint16_t)0 : (uint16_t)ampi_half_from_f32(type, u);
@@ -396,11 +375,11 @@ template <int TYPE, bool ONCE> struct ampi_array {
                     r.w[j / 2] = ampi_half_from_f32(TYPE, u[j]) |
                                  ampi_half_from_f32(TYPE, u[j + 1]) << 16;
             }
-        ampi_write_words<ONCE>(base + i * SIZE, r);
+        ampi_write<ONCE>(base + i * SIZE, r);
     }
     AMPI_MEMBER void put_one(size_t i, uint32_t u) const {
-        if (TYPE == AMP_F32) ampi_write_word<ONCE, uint32_t>(base + i * SIZE, u);
-        else ampi_write_word<ONCE>(base + i * SIZE, (uint16_t)ampi_half_from_f32(TYPE, u));
+        if (TYPE == AMP_F32) *ampi_global<uint32_t>(base + i * SIZE) = u;
+        else *ampi_global<uint16_t>(base + i * SIZE) = (uint16_t)ampi_half_from_f32(TYPE, u);
     }
 };
 
@@ -563,19 +542,12 @@ struct ampi_copy_op {
     AMPI_MEMBER uint32_t operator()(uint32_t u, uint32_t, bool) const { return u; }
 };
 
-struct ampi_unscale_op {
-    float factor;
-    AMPI_MEMBER uint32_t operator()(uint32_t u, uint32_t, bool) const {
-        return ampi_bits_of_f32(ampi_unscale(u, factor));
-    }
-};
-
 /* count elements become zero. */
 AMPI_DEVICE void ampi_clear(const ampi_any &x, unsigned count) {
     const unsigned  n = 16 / x.size(), first = x.head(n);
     const ampi_segment s = ampi_groups_in(n, first, count, x);
     for (unsigned i = s.first + n * threadIdx.x; i < s.behind; i += n * blockDim.x)
-        ampi_write_words<false>(x.base + i * x.size(), ampi_raw<4>());
+        ampi_write<false>(x.base + i * x.size(), ampi_raw<4>());
     for (unsigned e = threadIdx.x; e < count - (s.behind - s.first); e += blockDim.x)
         x.put_one(e < s.first ? e : e + (s.behind - s.first), 0);
 }
@@ -660,10 +632,8 @@ AMPI_DEVICE void ampi_take_ragged(ampi_found<WARPS> *f, const ampi_any &grads, i
 #pragma unroll
         for (int e = 0; e < 8 / WARPS; e++) {
             const int i = head + row * AMPI_LINE + ampi_place_of<WARPS>(e, PER_LOAD);
-            uint32_t  u;
             if (i < 0 || i >= count) continue;
-            grads.expand<1>(grads.fetch<1>((unsigned)i), &u);
-            u &= 0x7fffffffu;
+            const uint32_t u = grads.get((unsigned)i) & 0x7fffffffu;
             if (careful && ampi_nonfinite(u)) {
                 f->nonfinite++;
                 f->nan += u > AMPI_F32_INF;
@@ -697,23 +667,19 @@ AMPI_DEVICE float ampi_add_lanes(const ampi_found<WARPS> *f, int per_load, ampi_
     return __shfl_sync(0xffffffffu, v[0], 0);
 }
 
-struct ampi_larger {
-    AMPI_MEMBER uint32_t operator()(uint32_t a, uint32_t b) const { return a > b ? a : b; }
-};
-struct ampi_plus {
-    AMPI_MEMBER uint32_t operator()(uint32_t a, uint32_t b) const { return a + b; }
-};
-
-/* Every thread of a team gets what op makes of all their numbers. */
-template <int WARPS, class OP>
-AMPI_DEVICE uint32_t ampi_reduce(uint32_t x, ampi_warps *team, OP op) {
-#pragma unroll
-    for (int half = 16; half; half /= 2) x = op(x, __shfl_xor_sync(0xffffffffu, x, half));
+/* Every thread of a team gets the sum of all their numbers, or the largest. */
+template <int WARPS, bool SUM> AMPI_DEVICE uint32_t ampi_reduce(uint32_t x, ampi_warps *team) {
+    uint32_t all = 0;
+    for (int half = 16; half; half /= 2) {
+        const uint32_t y = __shfl_xor_sync(0xffffffffu, x, half);
+        x = SUM ? x + y : ampi_most(x, y);
+    }
     if (WARPS == 1) return x;
     __syncthreads();
     if (threadIdx.x % 32 == 0) team->word[threadIdx.x / 32] = x;
     __syncthreads();
-    return op(op(team->word[0], team->word[1]), op(team->word[2], team->word[3]));
+    for (int k = 0; k < WARPS; k++) all = SUM ? all + team->word[k] : ampi_most(all, team->word[k]);
+    return all;
 }
 
 /* One thread of each team tells what was found. A tensor of one chunk is done with that; of
@@ -782,15 +748,14 @@ template <int WARPS>
 AMPI_DEVICE void ampi_tell_found(const ampi_found<WARPS> &f, uint64_t rest, int count,
                                  ampi_warps *team, ampi_tally *found) {
     found->max = f.max;
-    if (ampi_reduce<WARPS>(f.nonfinite, team, ampi_larger())) {
+    if (ampi_reduce<WARPS, false>(f.nonfinite, team)) {
         const uint32_t late = (uint32_t)(AMPI_NONE - f.first);
-        found->nonfinite = ampi_reduce<WARPS>(f.nonfinite, team, ampi_plus());
-        found->nan       = ampi_reduce<WARPS>(f.nan, team, ampi_plus());
-        found->late      = rest - AMPI_NONE + ampi_reduce<WARPS>(late, team, ampi_larger());
+        found->nonfinite = ampi_reduce<WARPS, true>(f.nonfinite, team);
+        found->nan       = ampi_reduce<WARPS, true>(f.nan, team);
+        found->late      = rest - AMPI_NONE + ampi_reduce<WARPS, false>(late, team);
     }
     found->zeros = (unsigned)count - found->nonfinite -
-                   ampi_reduce<WARPS>((f.nonzero & 0xffffu) + (f.nonzero >> 16), team,
-                                      ampi_plus());
+                   ampi_reduce<WARPS, true>((f.nonzero & 0xffffu) + (f.nonzero >> 16), team);
 }
 
 /* A team checks count elements, start being the first: what the CPU's ampi_check_chunk does, in the
@@ -826,7 +791,7 @@ AMPI_DEVICE double ampi_check_by_team(const ampi_slot *slot, uint64_t start, int
             for (; row < full; row++) ampi_take_rows<TYPE, WARPS, 1>(&f, mine, row);
             ampi_take_ragged<PER_LOAD>(&f, grads, head, full, rows, count, false, 1.0f);
         }
-        f.max = ampi_reduce<WARPS>(f.max, team, ampi_larger());
+        f.max = ampi_reduce<WARPS, false>(f.max, team);
         if (!careful && f.max >= AMPI_F32_INF) continue; /* sums and zeros say nothing now */
         sum = ampi_add_lanes(&f, PER_LOAD, team);
         if (back != 1.0) break;
@@ -877,13 +842,16 @@ AMPI_DEVICE void ampi_end_check(const amp_plan *plan, double *lanes) {
 }
 
 /* The sums of other ranks' chunks, which hold what the last meeting has brought: they lie between a
-   slot's own and the next one's. */
+   slot's own and the next one's. Where there are more blocks than such gaps, several share one. */
 AMPI_DEVICE void ampi_clear_others(const amp_plan *plan) {
-    for (uint64_t k = blockIdx.x; k <= plan->num_slots; k += gridDim.x) {
+    const unsigned gaps  = (unsigned)plan->num_slots + 1;
+    const unsigned share = gridDim.x > gaps ? gridDim.x / gaps : 1;
+    for (unsigned k = blockIdx.x / share; k < gaps; k += gridDim.x / share) {
         const ampi_slot *slot = plan->slots + k;
-        const uint64_t   end  = k < plan->num_slots ? slot->first_sum : plan->num_sums;
+        const uint64_t   end  = k + 1 < gaps ? slot->first_sum : plan->num_sums;
         uint64_t         i    = k ? slot[-1].first_sum + ampi_chunks(slot[-1].n) : 0;
-        for (i += threadIdx.x; i < end; i += blockDim.x) plan->sums[i] = 0.0;
+        i += blockIdx.x % share * blockDim.x + threadIdx.x;
+        for (; i < end; i += share * blockDim.x) plan->sums[i] = 0.0;
     }
 }
 
@@ -925,7 +893,8 @@ AMPI_DEVICE void ampi_count_grad(ampi_counter *c, uint32_t magnitude) {
 }
 
 /* Of all gradients, when they have been checked. */
-AMPI_DEVICE void ampi_sample_chunks(const amp_plan *plan, ampi_counter *counter) {
+AMPI_DEVICE void ampi_sample_chunks(const amp_plan *plan) {
+    ampi_counter *counter = ampi_counter_of_block();
     for (uint64_t c = blockIdx.x; c < plan->num_chunks; c += gridDim.x) {
         const uint32_t   i     = plan->chunk_slots[c];
         const ampi_slot *slot  = &plan->slots[i];
@@ -934,11 +903,8 @@ AMPI_DEVICE void ampi_sample_chunks(const amp_plan *plan, ampi_counter *counter)
         const unsigned   count = ampi_count_from(start, slot->n, AMPI_CHUNK);
         if (!grads.base) continue;
         ampi_begin_counts(counter);
-        for (unsigned k = threadIdx.x; k < count; k += blockDim.x) {
-            uint32_t u;
-            grads.expand<1>(grads.fetch<1>(k), &u);
-            ampi_count_grad(counter, u & 0x7fffffffu);
-        }
+        for (unsigned k = threadIdx.x; k < count; k += blockDim.x)
+            ampi_count_grad(counter, grads.get(k) & 0x7fffffffu);
         ampi_end_counts(counter, ampi_histogram_of(plan, ~plan->record->which, i));
     }
 }
@@ -967,10 +933,9 @@ AMPI_DEVICE bool ampi_is_last(uint32_t *arrived, uint32_t blocks, uint32_t *shar
 
 /* What the threads of a block share: 256 at most if a warp is a team, else one team. */
 template <int WARPS> struct ampi_check_room {
-    ampi_warps   teams[WARPS == 1 ? 8 : 1];
-    double       sums[AMPI_LANES];
-    ampi_counter counter;
-    uint32_t     last;
+    ampi_warps teams[WARPS == 1 ? 8 : 1];
+    double     sums[AMPI_LANES];
+    uint32_t   last;
 };
 
 template <int WARPS>
@@ -1006,7 +971,7 @@ AMPI_DEVICE void ampi_check_chunks(const amp_plan &plan, ampi_check_room<WARPS> 
         largest = found.max > largest ? found.max : largest;
         ampi_tell_tally(plan, i, found);
     }
-    if (ampi_samples(&plan)) ampi_sample_chunks(&plan, &room->counter);
+    if (ampi_samples(&plan)) ampi_sample_chunks(&plan);
     if (tells && bad) atomicOr(&plan.control->seen[0], 1u);
     if (tells && largest) atomicMax(&plan.control->seen[1], largest);
     if (ampi_is_last(&plan.control->arrived, gridDim.x, &room->last))
@@ -1530,22 +1495,19 @@ AMPI_DEVICE void ampi_watch(const amp_plan &plan, const ampi_share &s, const W &
     for (unsigned i = threadIdx.x; i < s.count; i += blockDim.x) {
         const uint64_t at    = s.begin + i;
         ampi_any       model = ampi_part_at(slot->model, slot->model_type, at);
-        uint32_t       g = 0, before = 0, p, u;
+        uint32_t       g = 0, before = 0, p;
         if (model.base && model.type != AMP_F32) { /* asked before the gradient is cleared */
-            const ampi_any grad = ampi_part_at(slot->grad, slot->grad_type, at);
-            grad.expand<1>(grad.fetch<1>(0), &g);
+            g      = ampi_part_at(slot->grad, slot->grad_type, at).get(0);
             before = model.fetch<1>(0).w[0];
         }
         work(i);
-        p = ampi_part_at(slot->master.data, AMP_F32, at).fetch<1>(0).w[0];
+        p = ampi_part_at(slot->master.data, AMP_F32, at).get(0);
         ampi_count_bin(counter, AMPI_WEIGHTS, p & 0x7fffffffu);
         if ((g & 0x7fffffffu) == 0) continue;
         model = ampi_part_at(slot->model, slot->model_type, at);
-        const ampi_raw<1> after = model.fetch<1>(0);
-        model.expand<1>(after, &u);
         atomicAdd(&counter->count[AMPI_UPDATES], 1u);
-        if (after.w[0] == before) atomicAdd(&counter->count[AMPI_LOST], 1u);
-        if (u == p) atomicAdd(&counter->count[AMPI_ROUNDED], 1u);
+        if (model.fetch<1>(0).w[0] == before) atomicAdd(&counter->count[AMPI_LOST], 1u);
+        if (model.get(0) == p) atomicAdd(&counter->count[AMPI_ROUNDED], 1u);
     }
     ampi_end_counts(counter, ampi_histogram_of(&plan, plan.record->which,
                                                (size_t)(slot - plan.slots)));
@@ -1652,7 +1614,7 @@ template <int BYTES, int N, bool ONCE = true> struct ampi_packed {
         for (int k = 0; k < N; k++)
             to.w[k * BYTES / 4] |= (BYTES == 4 ? u[k] : u[k] & ((1u << 8 * BYTES % 32) - 1))
                                    << 8 * BYTES * k % 32;
-        if (BYTES) ampi_write_words<ONCE>(base + i * BYTES, to);
+        if (BYTES) ampi_write<ONCE>(base + i * BYTES, to);
     }
 };
 template <bool ONCE> struct ampi_packed<AMPI_ANY, 1, ONCE> {
@@ -1771,29 +1733,24 @@ template <int BYTES, int N, bool SECOND> struct ampi_moments {
 template <bool IN_REGISTERS> struct ampi_coded_in { typedef const ampi_coded &type; };
 template <> struct ampi_coded_in<true> { typedef const ampi_coded type; };
 
-/* Bytes of a moment, of what a master has beside the model, and of that. */
-template <int MASTER, int MOMENTS, int N> struct ampi_bytes_of {
-    enum {
-        SIZE = N == 1                        ? (int)AMPI_ANY
-               : MOMENTS == AMP_FORMAT_F32  ? 4
-               : MOMENTS == AMP_FORMAT_BF16 ? 2
-                                            : 1,
-        LOW  = N == 1                        ? (int)AMPI_ANY
-               : MASTER == AMP_FORMAT_F32   ? 4
-               : MASTER == AMP_FORMAT_SR    ? 0
-               : MASTER == AMP_FORMAT_24BIT ? 1
-                                            : 2,
-        HIGH = N == 1 ? (int)AMPI_ANY : MASTER == AMP_FORMAT_F32 ? 0 : 2
-    };
-};
+/* Of an element. */
+AMPI_DEVICE constexpr int ampi_bytes_of(int format) {
+    return format == AMP_FORMAT_F32                                    ? 4
+           : format == AMP_FORMAT_SR                                   ? 0
+           : format == AMP_FORMAT_8BIT || format == AMP_FORMAT_24BIT ? 1
+                                                                       : 2;
+}
 
 /* Elements of a part in groups, or with N = 1 the others. All that a thread loads is under way
    before any of it is used. */
 template <int KIND, int MASTER, int MOMENTS, int N>
 AMPI_DEVICE void ampi_step_coded_as(
     typename ampi_coded_in<N == 4 && MASTER != AMP_FORMAT_KAHAN>::type t) {
-    typedef ampi_bytes_of<MASTER, MOMENTS, N> bytes;
-    enum { SIZE = bytes::SIZE, LOW = bytes::LOW, HIGH = bytes::HIGH };
+    enum { /* bytes of a moment, of what a master has beside the model, and of that */
+        SIZE = N == 1 ? (int)AMPI_ANY : ampi_bytes_of(MOMENTS),
+        LOW  = N == 1 ? (int)AMPI_ANY : ampi_bytes_of(MASTER),
+        HIGH = N == 1 ? (int)AMPI_ANY : MASTER == AMP_FORMAT_F32 ? 0 : 2
+    };
     const int        master = N == 1 ? t.master : MASTER, wide = master == AMP_FORMAT_F32;
     const uint32_t   size   = N == 1 ? t.size : (uint32_t)SIZE;
     const bool       has_v  = AMPI_SECOND >> KIND & 1;
@@ -1942,11 +1899,14 @@ template <int KIND> AMPI_KERNEL(3) ampi_coded_kernel(amp_plan plan, bool rows) {
 
 /* What stands around an optimizer of the user's own. */
 template <int JOB> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
-    const uint64_t        parts   = plan.num_chunks << plan.split;
-    const float           inv     = plan.control->gate.inv_scale;
-    const ampi_unscale_op unscale = {JOB == AMPI_JOB_CARRY ? ampi_carry_factor(&plan) : inv};
-    const bool            skip    = plan.control->gate.skip != 0 && JOB != AMPI_JOB_CARRY;
-    const bool            sampled = JOB == AMPI_JOB_PUBLISH && ampi_sampled(&plan);
+    const uint64_t parts   = plan.num_chunks << plan.split;
+    const float    factor  = JOB == AMPI_JOB_CARRY ? ampi_carry_factor(&plan)
+                                                   : plan.control->gate.inv_scale;
+    const auto     unscale = [=](uint32_t u, uint32_t, bool) {
+        return ampi_bits_of_f32(ampi_unscale(u, factor));
+    };
+    const bool     skip    = plan.control->gate.skip != 0 && JOB != AMPI_JOB_CARRY;
+    const bool     sampled = JOB == AMPI_JOB_PUBLISH && ampi_sampled(&plan);
     if (sampled) ampi_clear_histograms(&plan);
     for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
         const ampi_share s        = ampi_share_of(plan, parts - 1 - k);
@@ -1963,7 +1923,7 @@ template <int JOB> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
                      ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>,
                                 ampi_pair<AMP_F32, AMP_F32>>());
         if (sampled && !skip && ampi_counts_updates(slot))
-            ampi_watch(plan, s, [&](unsigned i) { model.put_one(i, master.fetch<1>(i).w[0]); });
+            ampi_watch(plan, s, [&](unsigned i) { model.put_one(i, master.get(i)); });
         else if (JOB == AMPI_JOB_PUBLISH && !skip && slot->model &&
                  slot->master.format == AMP_FORMAT_F32)
             ampi_map(model, master, s.count, ampi_copy_op(),
@@ -1986,17 +1946,12 @@ AMPI_KERNEL(3) ampi_split_kernel(void *model, uint32_t model_type, ampi_stored m
 #endif
 
 /* sums += x, for accumulators of gradients. */
-struct ampi_add_op {
-    AMPI_MEMBER uint32_t operator()(uint32_t x, uint32_t sum, bool) const {
-        return ampi_sum_of(sum, x);
-    }
-};
-
 AMPI_KERNEL(4) ampi_add_kernel(float *sums, const void *x, uint32_t type, uint64_t n) {
-    uint64_t begin = (uint64_t)blockIdx.x * AMPI_PART;
+    const auto add   = [](uint32_t u, uint32_t sum, bool) { return ampi_sum_of(sum, u); };
+    uint64_t   begin = (uint64_t)blockIdx.x * AMPI_PART;
     for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART)
         ampi_map<true>(ampi_part_at(sums, AMP_F32, begin), ampi_part_at(x, type, begin),
-                       ampi_count_from(begin, n, AMPI_PART), ampi_add_op(), ampi_to_fp32());
+                       ampi_count_from(begin, n, AMPI_PART), add, ampi_to_fp32());
 }
 
 /* Not in a template, where the emulator would not know it for a block's own. */
@@ -2007,7 +1962,7 @@ AMPI_DEVICE uint32_t *ampi_waiting_of_thread(void) {
 
 /* Several in one launch, by the adder of rows: the sums are read and written once. */
 template <int HOW>
-AMPI_KERNEL(3) ampi_add_parts_kernel(float *sums, const void *parts, uint64_t stride,
+AMPI_KERNEL(2) ampi_add_parts_kernel(float *sums, const void *parts, uint64_t stride,
                                      uint32_t count, uint32_t run, uint32_t type, uint64_t n) {
     uint64_t begin = (uint64_t)blockIdx.x * AMPI_PART;
     for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART) {
@@ -2029,10 +1984,8 @@ AMPI_KERNEL(3) ampi_cast_kernel(void *dst, uint32_t dst_type, uint64_t dst_ld, c
         const unsigned count = ampi_count_from(row, rows, several) * (unsigned)cols;
         for (unsigned e = threadIdx.x; e < count; e += blockDim.x) {
             const uint64_t r = row + e / (unsigned)cols, c = e % (unsigned)cols;
-            const ampi_any from = ampi_part_at(src, src_type, r * src_ld + c);
-            uint32_t       u;
-            from.expand<1>(from.fetch<1>(0), &u);
-            ampi_part_at(dst, dst_type, r * dst_ld + c).put_one(0, u);
+            ampi_part_at(dst, dst_type, r * dst_ld + c)
+                .put_one(0, ampi_part_at(src, src_type, r * src_ld + c).get(0));
         }
     }
     for (uint64_t part = blockIdx.x; several == 1 && part < rows * per_row; part += gridDim.x) {
@@ -2044,16 +1997,12 @@ AMPI_KERNEL(3) ampi_cast_kernel(void *dst, uint32_t dst_type, uint64_t dst_ld, c
     }
 }
 
-struct ampi_scale_op {
-    float scale;
-    AMPI_MEMBER uint32_t operator()(uint32_t u, uint32_t, bool) const {
-        return ampi_bits_of_f32(ampi_mul(ampi_f32_from_bits(u), scale));
-    }
-};
-
 AMPI_KERNEL(3) ampi_scale_kernel(void *x, uint32_t type, uint64_t n, const float *scale) {
-    const ampi_scale_op op    = {*scale};
-    uint64_t            begin = (uint64_t)blockIdx.x * AMPI_PART;
+    const float factor = *scale;
+    const auto  op     = [=](uint32_t u, uint32_t, bool) {
+        return ampi_bits_of_f32(ampi_mul(ampi_f32_from_bits(u), factor));
+    };
+    uint64_t begin = (uint64_t)blockIdx.x * AMPI_PART;
     for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART) {
         const ampi_any part = ampi_part_at(x, type, begin);
         ampi_map(part, part, ampi_count_from(begin, n, AMPI_PART), op,
@@ -2367,29 +2316,20 @@ static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan
     return ampi_launch(ampi_grid_of_rows(self, plan), steps[1], behind, true);
 }
 
-/* What cublasLt would have done: sum is the product in fp32, in memory of its own or in c. all:
-   elements of all matrices of the batch, which are rows x cols each. */
-AMPI_KERNEL(4) ampi_epilogue_kernel(void *c, uint32_t c_type, uint64_t ldc, uint64_t stride_c,
-                                    const float *sum, uint64_t ld_sum, uint64_t stride_sum,
-                                    float beta, const void *bias, uint32_t bias_type, int relu,
-                                    uint64_t rows, uint64_t cols, uint64_t all) {
-    const bool reads_c = (ampi_bits_of_f32(beta) & 0x7fffffffu) != 0u;
-    uint64_t   i       = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+/* What cublasLt would have done to g.c, where the product is in fp32, in memory of its own or in
+   g.c. */
+AMPI_KERNEL(4) ampi_epilogue_kernel(amp_gemm_args g, amp_gemm_args product) {
+    const bool     reads_c = product.c != g.c && (ampi_bits_of_f32(g.beta) & 0x7fffffffu) != 0u;
+    const uint64_t all     = g.m * g.n * g.count;
+    uint64_t       i       = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < all; i += (uint64_t)gridDim.x * blockDim.x) {
-        const uint64_t line = i / cols, col = i % cols, matrix = line / rows, row = line % rows;
-        const ampi_any to = ampi_part_at(c, c_type, matrix * stride_c + row * ldc + col);
-        uint32_t       u, extra = 0;
-        float          x = sum[matrix * stride_sum + row * ld_sum + col];
-        if (reads_c) {
-            to.expand<1>(to.fetch<1>(0), &u);
-            x = ampi_add(x, ampi_mul(beta, ampi_f32_from_bits(u)));
-        }
-        if (bias) {
-            const ampi_any at = ampi_part_at(bias, bias_type, col);
-            at.expand<1>(at.fetch<1>(0), &extra);
-            x = ampi_add(x, ampi_f32_from_bits(extra));
-        }
-        if (relu) x = ampi_relu(x);
+        const uint64_t line = i / g.n, col = i % g.n, matrix = line / g.m, row = line % g.m;
+        const ampi_any to = ampi_part_at(g.c, g.c_type, matrix * g.stride_c + row * g.ldc + col);
+        const ampi_any bias = ampi_part_at(g.bias, g.bias_type, col);
+        float x = ((const float *)product.c)[matrix * product.stride_c + row * product.ldc + col];
+        if (reads_c) x = ampi_add(x, ampi_mul(g.beta, ampi_f32_from_bits(to.get(0))));
+        if (bias.base) x = ampi_add(x, ampi_f32_from_bits(bias.get(0)));
+        if (g.relu) x = ampi_relu(x);
         to.put_one(0, ampi_bits_of_f32(x));
     }
 }
@@ -2489,7 +2429,6 @@ static amp_result ampi_gemm_then_epilogue(const amp_backend *self, const amp_gem
     const size_t  bytes = (all * sizeof(float) + 255) / 256 * 256;
     amp_backend   rest  = *self;
     amp_gemm_args plain = *g;
-    float         beta  = 0.0f;
     plain.bias = NULL;
     plain.relu = 0;
     if (g->c_type != AMP_F32) {
@@ -2499,14 +2438,11 @@ static amp_result ampi_gemm_then_epilogue(const amp_backend *self, const amp_gem
         plain.ldc           = g->n;
         plain.stride_c      = one;
         plain.beta          = 0.0f;
-        beta                = g->beta;
         rest.workspace      = (char *)self->workspace + bytes;
         rest.workspace_size = self->workspace_size - bytes;
     }
     AMPI_TRY(self->functions->gemm_fn(&rest, &plain));
-    return ampi_launch(ampi_grid_of(self, all / 256 + 1, 256), ampi_epilogue_kernel, g->c, g->c_type, g->ldc, g->stride_c, (const float *)plain.c,
-                       plain.ldc, plain.stride_c, beta, g->bias, g->bias_type, g->relu, g->m, g->n,
-                       all);
+    return ampi_launch(ampi_grid_of(self, all / 256 + 1, 256), ampi_epilogue_kernel, *g, plain);
 }
 
 /* cuBLAS sees a row-major matrix as the transpose of a column-major one: C' = op(B)' op(A)'. */

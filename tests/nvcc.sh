@@ -57,7 +57,7 @@ for arch in $archs; do
     awk -v arch="sm_$arch" '$1 == arch {
              name = $2
              sub(/.*ampi_/, "", name); sub(/_kernel/, "", name)
-             sub(/EEv8amp_plan.*|8amp_plan.*|yPKj.*|Pv.*|10ampi_binds.*|P10amp_scaler.*/, "", name)
+             sub(/EEv8amp_plan.*|8amp_plan.*|yPKj.*|Pv.*|10ampi_binds.*|EEvPf.*|Pf.*|13amp_gemm_args.*|P10amp_scaler.*/, "", name)
              sub(/^update.*ILi1/, "adamw", name); sub(/^update.*ILi2/, "sgd", name)
              sub(/^update.*ILi3/, "lion", name)
              sub(/ELb0/, "", name); sub(/ELb1/, " rows", name)
