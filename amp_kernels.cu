@@ -41,7 +41,8 @@
 
    HOW LOOPS ARE WRITTEN   All loads of an iteration are under way before the first is used, and
    types are told from each other in front of the loop. tests/nvcc.sh reads in SASS that it is so,
-   and counts instructions. */
+   counts instructions, and sees the stack of a loop over registers that was not unrolled, as short
+   ones of constant length are unasked. */
 
 #include <cublasLt.h>
 #include <cublas_v2.h>
@@ -652,16 +653,11 @@ AMPI_DEVICE float ampi_add_lanes(const ampi_found<WARPS> *f, int per_load, ampi_
     const int thread = (int)threadIdx.x % 32;
     float     v[8];
     ampi_meet<WARPS>();
-#pragma unroll
     for (int e = 0; e < 8 / WARPS; e++) team->lanes[ampi_place_of<WARPS>(e, per_load)] = f->lane[e];
     ampi_meet<WARPS>();
-#pragma unroll
     for (int k = 0; k < 8; k++) v[k] = team->lanes[thread + 32 * k];
-#pragma unroll
     for (int half = 4; half; half /= 2)
-#pragma unroll
         for (int k = 0; k < half; k++) v[k] = ampi_add(v[k], v[k + half]);
-#pragma unroll
     for (int half = 16; half; half /= 2)
         v[0] = ampi_add(v[0], __shfl_down_sync(0xffffffffu, v[0], half));
     return __shfl_sync(0xffffffffu, v[0], 0);
@@ -778,7 +774,6 @@ AMPI_DEVICE double ampi_check_by_team(const ampi_slot *slot, uint64_t start, int
     for (int attempt = 0;; attempt++) {
         const bool careful = attempt > 0;
         int        row     = 0;
-#pragma unroll
         for (int e = 0; e < 8 / WARPS; e++) f.lane[e] = 0.0f;
         f.max = f.nonzero = f.nonfinite = f.nan = 0;
         f.first = AMPI_NONE;
@@ -1033,10 +1028,8 @@ AMPI_DEVICE void ampi_place_digits(uint32_t *counts, uint32_t tiles, uint32_t *t
         for (unsigned k = 0; k < d; k++) before += total[k];
         for (uint32_t tile = 0; tile < tiles; tile += UNDER_WAY) {
             uint32_t *at = counts + tile * AMPI_DIGITS + d, n[UNDER_WAY];
-#pragma unroll
             for (unsigned k = 0; k < UNDER_WAY; k++)
                 n[k] = tile + k < tiles ? at[k * AMPI_DIGITS] : 0u;
-#pragma unroll
             for (unsigned k = 0; k < UNDER_WAY; k++) {
                 if (tile + k < tiles) at[k * AMPI_DIGITS] = before;
                 before += n[k];
@@ -1122,7 +1115,6 @@ AMPI_DEVICE void ampi_count_rows(const amp_plan *plan, ampi_sparse *s, const uin
 /* Which threads of the warp have the same digit? None for one without an entry. */
 AMPI_DEVICE uint32_t ampi_alike(uint32_t digit, bool has) {
     uint32_t alike = __ballot_sync(0xffffffffu, has);
-#pragma unroll
     for (int bit = 0; bit < 8; bit++) {
         const uint32_t ones = __ballot_sync(0xffffffffu, digit >> bit & 1u);
         alike &= digit >> bit & 1u ? ones : ~ones;
@@ -1236,9 +1228,7 @@ template <int TYPE, int N, int HOW> struct ampi_row_adder {
     AMPI_MEMBER void end_run(bool last) {
         uint32_t *waits = a.wait;
         for (uint32_t c = runs++; c & 1; c /= 2, waits += N * blockDim.x)
-#pragma unroll
             for (int e = 0; e < N; e++) sum[e] = ampi_sum_of(waits[e * blockDim.x], sum[e]);
-#pragma unroll
         for (int e = 0; e < N; e++)
             if (!last) waits[e * blockDim.x] = sum[e];
         left  = a.run;
@@ -1260,7 +1250,6 @@ template <int TYPE, int N, int HOW> struct ampi_row_adder {
             uint32_t x[N];
             if (k + j >= a.count) break;
             source(a.values).template expand<N>(r[j], x);
-#pragma unroll
             for (int e = 0; e < N; e++) sum[e] = fresh ? x[e] : ampi_sum_of(sum[e], x[e]);
             fresh = false;
             if (HOW == AMPI_AS_TREE && --left == 0) end_run(k + j + 1 == a.count);
@@ -1578,14 +1567,12 @@ struct ampi_coded {
     uint64_t         next;  /* number of the next share */
     bool             there; /* is there one? */
     ampi_any         model;
-    char            *low, *moment[2]; /* master, or what model is without of it */
-    uint8_t         *scale[2];
+    ampi_stored      master, moment[2];
     uint32_t         at;              /* number of the part's first element, for random bits */
     ampi_seeds       key;
     ampi_rates       rates;
     float            factor;
-    int              master, row;     /* formats: the master's, both */
-    uint32_t         low_size, size;  /* bytes of low and of moments */
+    int              row;             /* formats: both */
     bool             zero;
     unsigned         from, behind;    /* elements of one key; those from first to rest in groups */
     unsigned         first, rest;
@@ -1601,30 +1588,29 @@ AMPI_DEVICE ampi_coded *ampi_coded_of_block(void) {
 template <int BYTES, int N, bool ONCE = true> struct ampi_packed {
     ampi_raw<BYTES ? BYTES * N / 4 : 1> r;
 
-    AMPI_MEMBER void fetch(const char *base, size_t i, uint32_t) {
-        if (BYTES) ampi_fetch<ONCE>(base + i * BYTES, &r);
+    AMPI_MEMBER void fetch(const void *base, size_t i, uint32_t) {
+        if (BYTES) ampi_fetch<ONCE>((const char *)base + i * BYTES, &r);
     }
     AMPI_MEMBER uint32_t of(int k) const {
         const uint32_t w = r.w[k * BYTES / 4];
         return BYTES == 4 ? w : w >> 8 * BYTES * k % 32 & ((1u << 8 * BYTES % 32) - 1);
     }
-    AMPI_MEMBER static void put(char *base, size_t i, uint32_t, const uint32_t *u) {
+    AMPI_MEMBER static void put(void *base, size_t i, uint32_t, const uint32_t *u) {
         ampi_raw<BYTES ? BYTES * N / 4 : 1> to = {};
-#pragma unroll
         for (int k = 0; k < N; k++)
             to.w[k * BYTES / 4] |= (BYTES == 4 ? u[k] : u[k] & ((1u << 8 * BYTES % 32) - 1))
                                    << 8 * BYTES * k % 32;
-        if (BYTES) ampi_write<ONCE>(base + i * BYTES, to);
+        if (BYTES) ampi_write<ONCE>((char *)base + i * BYTES, to);
     }
 };
 template <bool ONCE> struct ampi_packed<AMPI_ANY, 1, ONCE> {
     uint32_t w;
 
-    AMPI_MEMBER void fetch(const char *base, size_t i, uint32_t size) {
+    AMPI_MEMBER void fetch(const void *base, size_t i, uint32_t size) {
         w = size == 4 ? ampi_load_u32(base, i) : ampi_load_low(base, i, size);
     }
     AMPI_MEMBER uint32_t of(int) const { return w; }
-    AMPI_MEMBER static void put(char *base, size_t i, uint32_t size, const uint32_t *u) {
+    AMPI_MEMBER static void put(void *base, size_t i, uint32_t size, const uint32_t *u) {
         if (size == 4) ampi_store_u32(base, i, *u);
         else ampi_store_low(base, i, size, *u);
     }
@@ -1667,14 +1653,12 @@ template <int N> struct ampi_draws {
 
     AMPI_MEMBER void begin(uint32_t number, ampi_seeds key) {
         odd = number & 1u;
-#pragma unroll
         for (int k = 0; k < N; k += 2) word[k / 2] = ampi_random(number / 2 + k / 2, key.a, key.b);
     }
     AMPI_MEMBER uint32_t of(int k) const {
         return (N == 1 ? odd : k & 1u) ? word[k / 2] >> 16 : word[k / 2] & 0xffffu;
     }
     AMPI_MEMBER void next() {
-#pragma unroll
         for (int k = 0; k < N; k += 2) word[k / 2] = ampi_again(word[k / 2]);
     }
 };
@@ -1684,13 +1668,12 @@ template <int BYTES, int N, bool SECOND> struct ampi_moments {
     ampi_packed<BYTES, N> packed;
     uint32_t              exponent;
 
-    AMPI_MEMBER void fetch(const char *base, const uint8_t *scale, size_t i, uint32_t size) {
-        packed.fetch(base, i, size);
-        if (size == 1) exponent = *ampi_global<const uint8_t>((const char *)scale + i / AMPI_GROUP);
+    AMPI_MEMBER void fetch(const ampi_stored &s, size_t i, uint32_t size) {
+        packed.fetch(s.data, i, size);
+        if (size == 1) exponent = *ampi_global<const uint8_t>((char *)s.scale + i / AMPI_GROUP);
     }
     AMPI_MEMBER void expand(float *x, uint32_t size) const {
         const float up = ampi_up_of(size == 1 ? exponent : 1u);
-#pragma unroll
         for (int k = 0; k < N; k++) {
             const uint32_t u = packed.of(k);
             x[k] = size == 4   ? ampi_f32_from_bits(u)
@@ -1700,24 +1683,20 @@ template <int BYTES, int N, bool SECOND> struct ampi_moments {
         }
     }
     /* All lanes of a warp come here. */
-    AMPI_MEMBER static void put(char *base, uint8_t *scale, size_t i, uint32_t size, bool here,
+    AMPI_MEMBER static void put(const ampi_stored &s, size_t i, uint32_t size, bool here,
                                 const float *x, ampi_draws<N> *draws) {
         uint32_t u[N], most = 0;
         float    down = 0.0f;
-#pragma unroll
         for (int k = 0; k < N; k++) u[k] = ampi_bits_of_f32(x[k]);
         if (size == 1) {
-#pragma unroll
             for (int k = 0; k < N; k++) most = here ? ampi_most(most, ampi_size(u[k])) : most;
-#pragma unroll
             for (int lanes = 16 / N; lanes; lanes /= 2)
                 most = ampi_most(most, __shfl_xor_sync(0xffffffffu, most, lanes));
             const uint32_t exponent = ampi_exponent_of(most);
             down = ampi_down_of(exponent);
-            if (here && i % AMPI_GROUP == 0) scale[i / AMPI_GROUP] = (uint8_t)exponent;
+            if (here && i % AMPI_GROUP == 0) s.scale[i / AMPI_GROUP] = (uint8_t)exponent;
         }
         if (!here) return;
-#pragma unroll
         for (int k = 0; k < N; k++) {
             if (size == 2) u[k] = ampi_stochastic(u[k], draws->of(k), 0);
             else if (size == 1)
@@ -1725,7 +1704,7 @@ template <int BYTES, int N, bool SECOND> struct ampi_moments {
                               : ampi_m_code(x[k], down, draws->of(k));
         }
         if (size != 4) draws->next();
-        ampi_packed<BYTES, N>::put(base, i, size, u);
+        ampi_packed<BYTES, N>::put(s.data, i, size, u);
     }
 };
 
@@ -1751,10 +1730,10 @@ AMPI_DEVICE void ampi_step_coded_as(
         LOW  = N == 1 ? (int)AMPI_ANY : ampi_bytes_of(MASTER),
         HIGH = N == 1 ? (int)AMPI_ANY : MASTER == AMP_FORMAT_F32 ? 0 : 2
     };
-    const int        master = N == 1 ? t.master : MASTER, wide = master == AMP_FORMAT_F32;
-    const uint32_t   size   = N == 1 ? t.size : (uint32_t)SIZE;
+    const int        master = N == 1 ? (int)t.master.format : MASTER, wide = master == AMP_FORMAT_F32;
+    const uint32_t   size   = N == 1 ? t.moment[0].size : (uint32_t)SIZE;
     const bool       has_v  = AMPI_SECOND >> KIND & 1;
-    const bool       has_m  = AMPI_FIRST >> KIND & 1 || t.moment[0];
+    const bool       has_m  = AMPI_FIRST >> KIND & 1 || t.moment[0].data;
     const int        f16    = t.model.type == AMP_F16;
     const unsigned   first  = N == 1 ? t.from : t.first;
     const unsigned   behind = N == 1 ? t.behind - (t.rest - t.first) : t.rest;
@@ -1773,9 +1752,9 @@ AMPI_DEVICE void ampi_step_coded_as(
         float                        p[N], m[N], v[N];
         grad.fetch(t.share.grad, i);
         if (!wide) high.fetch(t.model.base, i, 2);
-        low.fetch(t.low, i, t.low_size);
-        if (has_m) m_in.fetch(t.moment[0], t.scale[0], i, size);
-        if (has_v) v_in.fetch(t.moment[1], t.scale[1], i, size);
+        low.fetch(t.master.data, i, t.master.size);
+        if (has_m) m_in.fetch(t.moment[0], i, size);
+        if (has_v) v_in.fetch(t.moment[1], i, size);
         __syncwarp();
         if (size != 4 || master == AMP_FORMAT_SR) draws.begin(t.at + i, t.key);
         grad.expand(t.share.grad, g);
@@ -1795,23 +1774,28 @@ AMPI_DEVICE void ampi_step_coded_as(
         if (here) {
             if (!wide) ampi_packed<HIGH, N, false>::put(t.model.base, i, 2, h);
             else ampi_put_elements<N, false>(t.model, i, l);
-            ampi_packed<LOW, N>::put(t.low, i, t.low_size, l);
+            ampi_packed<LOW, N>::put(t.master.data, i, t.master.size, l);
             if (t.zero) ampi_put_elements<N, true>(t.share.grad, i, g);
         }
-        if (has_m) m_in.put(t.moment[0], t.scale[0], i, size, here, m, &draws);
-        if (has_v) v_in.put(t.moment[1], t.scale[1], i, size, here, v, &draws);
+        if (has_m) m_in.put(t.moment[0], i, size, here, m, &draws);
+        if (has_v) v_in.put(t.moment[1], i, size, here, v, &draws);
     }
 }
 
-AMPI_DEVICE char *ampi_at_element(const ampi_stored &s, uint64_t i) {
-    return s.data ? (char *)s.data + s.size * i : NULL;
+/* From element i on. */
+AMPI_DEVICE ampi_stored ampi_stored_at(ampi_stored s, uint64_t i) {
+    if (s.data) s.data = (char *)s.data + s.size * i;
+    s.scale += i / AMPI_GROUP;
+    return s;
 }
 
-/* Are four elements of so many bytes, from number i on, at a multiple of their size? (Of none: yes,
-   as base is NULL.) */
-AMPI_DEVICE bool ampi_fits(const char *base, uint32_t size, unsigned i) {
-    return (((uintptr_t)base + (size_t)i * size) & (4 * (uintptr_t)size - 1)) == 0;
-}
+/* Does it have a group of n where element i is? Of no bytes: yes. */
+struct ampi_codes {
+    const ampi_stored &s;
+    AMPI_MEMBER bool has_group(unsigned n, unsigned i) const {
+        return (((uintptr_t)s.data + (size_t)i * s.size) & (n * (uintptr_t)s.size - 1)) == 0;
+    }
+};
 
 /* The next elements of a part, all of one key, by one thread. */
 AMPI_DEVICE void ampi_go_on(ampi_coded *t, const amp_plan &plan) {
@@ -1819,7 +1803,7 @@ AMPI_DEVICE void ampi_go_on(ampi_coded *t, const amp_plan &plan) {
     const ampi_slot    *slot  = t->share.slot;
     const uint64_t      begin = t->share.begin;
     const uint64_t      at    = slot->first + begin + t->behind;
-    bool                agree;
+    ampi_segment        s     = {};
     t->from   = t->behind;
     t->behind = t->from + ampi_count_from(at % AMPI_KEYED, AMPI_KEYED, t->share.count - t->from);
     t->at     = (uint32_t)(slot->first + begin);
@@ -1827,27 +1811,19 @@ AMPI_DEVICE void ampi_go_on(ampi_coded *t, const amp_plan &plan) {
     t->rates  = ampi_rates_of(c, slot);
     t->factor = c->gate.inv_scale;
     t->zero   = plan.zero_grad != 0;
-    t->master = (int)slot->master.format;
-    t->row    = t->master * 8 + (int)slot->moment[0].format;
+    t->row    = (int)slot->master.format * 8 + (int)slot->moment[0].format;
     t->model  = ampi_part_at(slot->model, slot->model_type, begin);
-    t->low    = ampi_at_element(slot->master, begin);
-    t->low_size = slot->master.size;
-    t->size     = slot->moment[0].size;
+    t->master = ampi_stored_at(slot->master, begin);
 #pragma unroll 1
-    for (int k = 0; k < 2; k++) {
-        t->moment[k] = ampi_at_element(slot->moment[k], begin);
-        t->scale[k]  = slot->moment[k].scale + begin / AMPI_GROUP;
-    }
+    for (int k = 0; k < 2; k++) t->moment[k] = ampi_stored_at(slot->moment[k], begin);
     t->first = t->from;
-    if (t->master == AMP_FORMAT_F32)
-        t->first += ampi_part_at(t->low, AMP_F32, t->from).head(4);
-    agree = t->first <= t->behind && t->share.grad.has_group(4, t->first) &&
-            t->model.has_group(4, t->first) && ampi_fits(t->low, t->low_size, t->first) &&
-            ampi_fits(t->moment[0], t->size, t->first) &&
-            ampi_fits(t->moment[1], t->size, t->first) &&
-            !(t->model.base && t->model.type == AMP_F32);
-    if (!agree) t->first = t->from;
-    t->rest = agree ? t->first + (t->behind - t->first) / AMPI_GROUP * AMPI_GROUP : t->first;
+    if (t->master.format == AMP_FORMAT_F32)
+        t->first += ampi_part_at(t->master.data, AMP_F32, t->from).head(4);
+    if (!t->model.base || t->model.type != AMP_F32)
+        s = ampi_groups_in(4, t->first, t->behind, t->share.grad, t->model, ampi_codes{t->master},
+                           ampi_codes{t->moment[0]}, ampi_codes{t->moment[1]});
+    if (s.behind == 0) t->first = t->from;
+    t->rest = t->first + (s.behind - s.first) / AMPI_GROUP * AMPI_GROUP;
 }
 
 /* All of a share. */
