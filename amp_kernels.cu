@@ -261,14 +261,14 @@ template <> struct ampi_vector<1> { typedef uint32_t type; };
 template <> struct ampi_vector<2> { typedef uint2 type; };
 template <> struct ampi_vector<4> { typedef uint4 type; };
 
-template <bool ONCE, int WORDS> AMPI_DEVICE void ampi_fetch(const char *p, ampi_raw<WORDS> *r) {
+template <bool ONCE, int WORDS> AMPI_DEVICE void ampi_fetch(const char *p, uint32_t *w) {
     typedef typename ampi_vector<WORDS>::type vector;
     const vector q = ONCE ? __ldcs(ampi_global<const vector>(p)) : *ampi_global<const vector>(p);
-    memcpy(r->w, &q, sizeof q);
+    memcpy(w, &q, sizeof q);
 }
-template <bool ONCE, int WORDS> AMPI_DEVICE void ampi_write(char *p, const ampi_raw<WORDS> &r) {
+template <bool ONCE, int WORDS> AMPI_DEVICE void ampi_write(char *p, const uint32_t *w) {
     typename ampi_vector<WORDS>::type q;
-    memcpy(&q, r.w, sizeof q);
+    memcpy(&q, w, sizeof q);
     if (ONCE) __stcs(ampi_global<decltype(q)>(p), q);
     else *ampi_global<decltype(q)>(p) = q;
 }
@@ -284,7 +284,6 @@ template <bool ONCE> struct ampi_array<AMPI_ANY, ONCE> {
 
     template <int N> using raw = ampi_raw<1>;
 
-    AMPI_MEMBER bool     is_bf16() const { return type == AMP_BF16; }
     AMPI_MEMBER unsigned size() const { return type == AMP_F32 ? 4 : 2; }
     /* Elements in front of the first group of n. */
     AMPI_MEMBER unsigned head(unsigned n) const {
@@ -304,14 +303,14 @@ template <bool ONCE> struct ampi_array<AMPI_ANY, ONCE> {
                                 : ampi_load_u16(base, i);
         return r;
     }
-    template <int N> AMPI_MEMBER void expand(const raw<N> &r, uint32_t *u) const {
-        *u = type == AMP_F32   ? r.w[0]
-             : type == AMP_F16 ? ampi_f32_from_half(r.w[0])
-                               : ampi_f32_from_bf16((uint16_t)r.w[0]);
+    template <int N> AMPI_MEMBER void expand(const uint32_t *w, uint32_t *u) const {
+        *u = type == AMP_F32   ? *w
+             : type == AMP_F16 ? ampi_f32_from_half(*w)
+                               : ampi_f32_from_bf16((uint16_t)*w);
     }
     AMPI_MEMBER uint32_t get(size_t i) const {
         uint32_t u;
-        expand<1>(fetch<1>(i), &u);
+        expand<1>(fetch<1>(i).w, &u);
         return u;
     }
     AMPI_MEMBER void put_one(size_t i, uint32_t u) const {
@@ -328,10 +327,9 @@ typedef ampi_array<AMPI_ANY> ampi_any;
 
 /* A part of an array in groups. u is always bits of fp32. */
 template <int TYPE, bool ONCE> struct ampi_array {
-    enum { SIZE = TYPE == AMP_F32 ? 4 : 2 };
+    enum { type = TYPE, SIZE = TYPE == AMP_F32 ? 4 : 2 };
     char *base;
 
-    AMPI_MEMBER bool is_bf16() const { return TYPE == AMP_BF16; }
     AMPI_MEMBER explicit ampi_array(char *from) : base(from) {}
     AMPI_MEMBER ampi_array(const ampi_any &a) : base(a.base) {}
 
@@ -339,24 +337,24 @@ template <int TYPE, bool ONCE> struct ampi_array {
 
     template <int N> AMPI_MEMBER raw<N> fetch(size_t i) const {
         raw<N> r;
-        ampi_fetch<ONCE>(base + i * SIZE, &r);
+        ampi_fetch<ONCE, N * SIZE / 4>(base + i * SIZE, r.w);
         return r;
     }
-    template <int N> AMPI_MEMBER void expand(const raw<N> &r, uint32_t *u) const {
+    template <int N> AMPI_MEMBER void expand(const uint32_t *w, uint32_t *u) const {
         enum { ASKED = N < 4 ? 2 : 4 };
 #pragma unroll
         for (int k = 0; k < N; k += TYPE == AMP_F32 ? 1 : 2) {
-            const uint32_t w = r.w[k * SIZE / 4];
-            if (TYPE == AMP_F32) u[k] = w;
-            else if (TYPE == AMP_F16) ampi_cvt_from_f16(w, &u[k], &u[k + 1]);
-            else u[k] = w << 16, u[k + 1] = w & 0xffff0000u;
+            const uint32_t x = w[k * SIZE / 4];
+            if (TYPE == AMP_F32) u[k] = x;
+            else if (TYPE == AMP_F16) ampi_cvt_from_f16(x, &u[k], &u[k + 1]);
+            else u[k] = x << 16, u[k + 1] = x & 0xffff0000u;
         }
 #pragma unroll
         for (int k = 0; TYPE == AMP_F16 && k < N; k += ASKED)
             if (ampi_any_nan(u[k], u[k + 1], u[k + ASKED - 2], u[k + ASKED - 1])) {
 #pragma unroll
                 for (int j = k; j < k + ASKED; j++)
-                    u[j] = ampi_f32_from_half(r.w[j / 2] >> 16 * (j % 2) & 0xffffu);
+                    u[j] = ampi_f32_from_half(w[j / 2] >> 16 * (j % 2) & 0xffffu);
             }
     }
     template <int N> AMPI_MEMBER void put(size_t i, const uint32_t *u) const {
@@ -376,7 +374,7 @@ template <int TYPE, bool ONCE> struct ampi_array {
                     r.w[j / 2] = ampi_half_from_f32(TYPE, u[j]) |
                                  ampi_half_from_f32(TYPE, u[j + 1]) << 16;
             }
-        ampi_write<ONCE>(base + i * SIZE, r);
+        ampi_write<ONCE, N * SIZE / 4>(base + i * SIZE, r.w);
     }
     AMPI_MEMBER void put_one(size_t i, uint32_t u) const {
         if (TYPE == AMP_F32) *ampi_global<uint32_t>(base + i * SIZE) = u;
@@ -453,10 +451,11 @@ AMPI_DEVICE void ampi_each_other(const W &work, ampi_segment s, unsigned count) 
 
 AMPI_DEVICE bool ampi_first_thread(void) { return blockIdx.x == 0 && threadIdx.x == 0; }
 
-/* Of what op says for an element: is it left as it is? */
-template <class OP> AMPI_DEVICE bool ampi_leaves(const OP &, uint32_t, bool) { return false; }
+/* Of the elements of a dst of some type: does op leave this one as it is? */
+template <class OP> AMPI_DEVICE bool ampi_leaves(const OP &, uint32_t, uint32_t) { return false; }
 
-/* dst = op(src), element by element, in bits of fp32; if it ADDS, of what was in dst, too. */
+/* dst = op(src), element by element, in bits of fp32; if it ADDS, of what was in dst, too. Other
+   ops do not look at that; most do not at dst's type. */
 template <bool ADDS, class OP, int DST, int SRC> struct ampi_mapper {
     typedef ampi_array<SRC, ADDS && SRC != AMPI_ANY> source;
     ampi_array<DST> dst;
@@ -476,19 +475,19 @@ template <bool ADDS, class OP, int DST, int SRC> struct ampi_mapper {
     template <int N> AMPI_MEMBER void finish(size_t i, const raw<N> &r) const {
         uint32_t from[N], was[N] = {}, to[N];
         bool     all = true;
-        src.template expand<N>(r.from, from);
-        if (ADDS) dst.template expand<N>(r.was, was);
+        src.template expand<N>(r.from.w, from);
+        if (ADDS) dst.template expand<N>(r.was.w, was);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            to[k] = op(from[k], was[k], dst.is_bf16());
-            all   = all && !ampi_leaves(op, from[k], dst.is_bf16());
+            to[k] = op(from[k], was[k], dst.type);
+            all   = all && !ampi_leaves(op, from[k], dst.type);
         }
         if (all) {
             dst.template put<N>(i, to);
         } else {
 #pragma unroll
             for (int k = 0; k < N; k++)
-                if (!ampi_leaves(op, from[k], dst.is_bf16())) dst.put_one(i + k, to[k]);
+                if (!ampi_leaves(op, from[k], dst.type)) dst.put_one(i + k, to[k]);
         }
     }
 };
@@ -540,7 +539,7 @@ AMPI_DEVICE void ampi_map(const ampi_any &dst, const ampi_any &src, unsigned cou
 }
 
 struct ampi_copy_op {
-    AMPI_MEMBER uint32_t operator()(uint32_t u, uint32_t, bool) const { return u; }
+    AMPI_MEMBER uint32_t operator()(uint32_t u, uint32_t, uint32_t) const { return u; }
 };
 
 /* count elements become zero. */
@@ -548,7 +547,7 @@ AMPI_DEVICE void ampi_clear(const ampi_any &x, unsigned count) {
     const unsigned  n = 16 / x.size(), first = x.head(n);
     const ampi_segment s = ampi_groups_in(n, first, count, x);
     for (unsigned i = s.first + n * threadIdx.x; i < s.behind; i += n * blockDim.x)
-        ampi_write<false>(x.base + i * x.size(), ampi_raw<4>());
+        ampi_write<false, 4>(x.base + i * x.size(), ampi_raw<4>().w);
     for (unsigned e = threadIdx.x; e < count - (s.behind - s.first); e += blockDim.x)
         x.put_one(e < s.first ? e : e + (s.behind - s.first), 0);
 }
@@ -595,10 +594,8 @@ template <int WARPS> AMPI_DEVICE int ampi_place_of(int e, int per_load) {
     return e / per_load * per_load * 32 * WARPS + ampi_member<WARPS>() * per_load + e % per_load;
 }
 
-template <bool RESCALE, int WARPS>
-AMPI_DEVICE void ampi_take_one(ampi_found<WARPS> *f, int e, uint32_t magnitude, float rescale) {
-    const float x = ampi_f32_from_bits(magnitude);
-    const float t = RESCALE ? ampi_mul(x, rescale) : x;
+template <int WARPS>
+AMPI_DEVICE void ampi_take_one(ampi_found<WARPS> *f, int e, uint32_t magnitude, float t) {
     f->max     = magnitude > f->max ? magnitude : f->max;
     f->lane[e] = ampi_add(f->lane[e], ampi_mul(t, t));
 }
@@ -612,14 +609,14 @@ AMPI_DEVICE void ampi_take_load(ampi_found<WARPS> *f, int e, const ampi_raw<WORD
         if (TYPE == AMP_F32) {
             const uint32_t u = r.w[k] & 0x7fffffffu;
             f->nonzero += u != 0;
-            ampi_take_one<false>(f, e + k, u, 1.0f);
+            ampi_take_one(f, e + k, u, ampi_f32_from_bits(u));
         } else {
             const uint32_t w = r.w[k] & 0x7fff7fffu;
             uint32_t       low = w << 16, high = w & 0xffff0000u;
             f->nonzero += ((w + 0x7fff7fffu) & 0x80008000u) >> 15;
             if (TYPE == AMP_F16) ampi_cvt_from_f16(w, &low, &high);
-            ampi_take_one<false>(f, e + 2 * k, low, 1.0f);
-            ampi_take_one<false>(f, e + 2 * k + 1, high, 1.0f);
+            ampi_take_one(f, e + 2 * k, low, ampi_f32_from_bits(low));
+            ampi_take_one(f, e + 2 * k + 1, high, ampi_f32_from_bits(high));
         }
     }
 }
@@ -641,7 +638,7 @@ AMPI_DEVICE void ampi_take_ragged(ampi_found<WARPS> *f, const ampi_any &grads, i
                 f->first = i < f->first ? i : f->first;
             } else {
                 f->nonzero += u != 0;
-                ampi_take_one<true>(f, e, u, rescale);
+                ampi_take_one(f, e, u, ampi_mul(ampi_f32_from_bits(u), rescale));
             }
         }
     }
@@ -857,14 +854,11 @@ AMPI_DEVICE void ampi_clear_others(const amp_plan *plan) {
 struct ampi_counter { uint32_t count[AMPI_COUNTS]; };
 
 /* Not in a template, where the emulator would not know it for a block's own. */
-AMPI_DEVICE ampi_counter *ampi_counter_of_block(void) {
+AMPI_DEVICE ampi_counter *ampi_begin_counts(void) {
     __shared__ ampi_counter counter;
-    return &counter;
-}
-
-AMPI_DEVICE void ampi_begin_counts(ampi_counter *c) {
-    for (unsigned k = threadIdx.x; k < AMPI_COUNTS; k += blockDim.x) c->count[k] = 0;
+    for (unsigned k = threadIdx.x; k < AMPI_COUNTS; k += blockDim.x) counter.count[k] = 0;
     __syncthreads();
+    return &counter;
 }
 
 AMPI_DEVICE void ampi_end_counts(const ampi_counter *c, ampi_histogram *histogram) {
@@ -889,7 +883,6 @@ AMPI_DEVICE void ampi_count_grad(ampi_counter *c, uint32_t magnitude) {
 
 /* Of all gradients, when they have been checked. */
 AMPI_DEVICE void ampi_sample_chunks(const amp_plan *plan) {
-    ampi_counter *counter = ampi_counter_of_block();
     for (uint64_t c = blockIdx.x; c < plan->num_chunks; c += gridDim.x) {
         const uint32_t   i     = plan->chunk_slots[c];
         const ampi_slot *slot  = &plan->slots[i];
@@ -897,7 +890,7 @@ AMPI_DEVICE void ampi_sample_chunks(const amp_plan *plan) {
         const ampi_any   grads = ampi_part_at(slot->grad, slot->grad_type, start);
         const unsigned   count = ampi_count_from(start, slot->n, AMPI_CHUNK);
         if (!grads.base) continue;
-        ampi_begin_counts(counter);
+        ampi_counter *counter = ampi_begin_counts();
         for (unsigned k = threadIdx.x; k < count; k += blockDim.x)
             ampi_count_grad(counter, grads.get(k) & 0x7fffffffu);
         ampi_end_counts(counter, ampi_histogram_of(plan, ~plan->record->which, i));
@@ -1199,8 +1192,8 @@ AMPI_DEVICE uint32_t ampi_first_of(const uint32_t *keys, uint32_t key, uint32_t 
 }
 
 /* What is added up: count values, to what is there; or instead of it, at places, of which each lane
-   of a warp has two, 32 apart. As a tree: runs are added, the first to what is there, and their sums
-   in pairs, which wait for each other as a binary counter has its digits. */
+   of a warp has two, 32 apart. As a tree: runs are added, the first to what is there, and in pairs
+   their sums, which wait for each other as a binary counter has its digits. */
 struct ampi_addends {
     ampi_any to, values;
     uint64_t length; /* from one to the next */
@@ -1249,7 +1242,7 @@ template <int TYPE, int N, int HOW> struct ampi_row_adder {
         for (int j = 0; j < UNDER_WAY; j++) {
             uint32_t x[N];
             if (k + j >= a.count) break;
-            source(a.values).template expand<N>(r[j], x);
+            source(a.values).template expand<N>(r[j].w, x);
             for (int e = 0; e < N; e++) sum[e] = fresh ? x[e] : ampi_sum_of(sum[e], x[e]);
             fresh = false;
             if (HOW == AMPI_AS_TREE && --left == 0) end_run(k + j + 1 == a.count);
@@ -1257,7 +1250,7 @@ template <int TYPE, int N, int HOW> struct ampi_row_adder {
     }
     AMPI_MEMBER void run(unsigned i, bool within) {
         const ampi_array<SUM> to(a.to);
-        if (!PLACES) to.template expand<N>(to.template fetch<N>(i), sum);
+        if (!PLACES) to.template expand<N>(to.template fetch<N>(i).w, sum);
         fresh = PLACES;
         left  = a.run;
         runs  = 0;
@@ -1378,10 +1371,10 @@ template <int KIND, int GRAD, int MODEL> struct ampi_stepper {
     }
     template <int N> AMPI_MEMBER void finish(size_t i, const raw<N> &r) const {
         uint32_t g[N], p[N], x[N], y[N];
-        grad.template expand<N>(r.grad, g);
-        master.template expand<N>(r.master, p);
-        if (has_m) m.template expand<N>(r.m, x);
-        if (HAS_V) v.template expand<N>(r.v, y);
+        grad.template expand<N>(r.grad.w, g);
+        master.template expand<N>(r.master.w, p);
+        if (has_m) m.template expand<N>(r.m.w, x);
+        if (HAS_V) v.template expand<N>(r.v.w, y);
 #pragma unroll
         for (int k = 0; k < N; k++) {
             const float gk = ampi_unscale(g[k], factor);
@@ -1478,9 +1471,8 @@ AMPI_DEVICE ampi_tensor_part ampi_tensor_part_of(const amp_plan &plan, const amp
    is counts. Addresses are looked up anew for each element: a step leaves no registers for them. */
 template <class W>
 AMPI_DEVICE void ampi_watch(const amp_plan &plan, const ampi_share &s, const W &work) {
-    ampi_counter    *counter = ampi_counter_of_block();
+    ampi_counter    *counter = ampi_begin_counts();
     const ampi_slot *slot    = s.slot;
-    ampi_begin_counts(counter);
     for (unsigned i = threadIdx.x; i < s.count; i += blockDim.x) {
         const uint64_t at    = s.begin + i;
         ampi_any       model = ampi_part_at(slot->model, slot->model_type, at);
@@ -1586,21 +1578,20 @@ AMPI_DEVICE ampi_coded *ampi_coded_of_block(void) {
 
 /* N elements of BYTES bytes as they lie in memory; of none there is nothing. */
 template <int BYTES, int N, bool ONCE = true> struct ampi_packed {
-    ampi_raw<BYTES ? BYTES * N / 4 : 1> r;
+    enum { WORDS = BYTES ? BYTES * N / 4 : 1, MASK = BYTES == 4 ? -1 : (1 << 8 * BYTES % 32) - 1 };
+    uint32_t w[WORDS];
 
     AMPI_MEMBER void fetch(const void *base, size_t i, uint32_t) {
-        if (BYTES) ampi_fetch<ONCE>((const char *)base + i * BYTES, &r);
+        if (BYTES) ampi_fetch<ONCE, WORDS>((const char *)base + i * BYTES, w);
     }
     AMPI_MEMBER uint32_t of(int k) const {
-        const uint32_t w = r.w[k * BYTES / 4];
-        return BYTES == 4 ? w : w >> 8 * BYTES * k % 32 & ((1u << 8 * BYTES % 32) - 1);
+        return w[k * BYTES / 4] >> 8 * BYTES * k % 32 & (uint32_t)MASK;
     }
     AMPI_MEMBER static void put(void *base, size_t i, uint32_t, const uint32_t *u) {
-        ampi_raw<BYTES ? BYTES * N / 4 : 1> to = {};
+        uint32_t to[WORDS] = {};
         for (int k = 0; k < N; k++)
-            to.w[k * BYTES / 4] |= (BYTES == 4 ? u[k] : u[k] & ((1u << 8 * BYTES % 32) - 1))
-                                   << 8 * BYTES * k % 32;
-        if (BYTES) ampi_write<ONCE>((char *)base + i * BYTES, to);
+            to[k * BYTES / 4] |= (u[k] & (uint32_t)MASK) << 8 * BYTES * k % 32;
+        if (BYTES) ampi_write<ONCE, WORDS>((char *)base + i * BYTES, to);
     }
 };
 template <bool ONCE> struct ampi_packed<AMPI_ANY, 1, ONCE> {
@@ -1628,21 +1619,18 @@ AMPI_DEVICE void ampi_put_elements(const ampi_any &a, size_t i, const uint32_t *
 
 /* A gradient, whose type is told when the kernel runs. */
 template <int N> struct ampi_packed_grad {
-    ampi_raw<4> r;
+    uint32_t w[4];
 
     AMPI_MEMBER void fetch(const ampi_any &a, size_t i) {
-        ampi_raw<2> half;
-        if (N == 1) r.w[0] = a.fetch<1>(i).w[0];
-        else if (a.type == AMP_F32) ampi_fetch<true>(a.base + 4 * i, &r);
-        else ampi_fetch<true>(a.base + 2 * i, &half), r.w[0] = half.w[0], r.w[1] = half.w[1];
+        if (N == 1) w[0] = a.fetch<1>(i).w[0];
+        else if (a.type == AMP_F32) ampi_fetch<true, 4>(a.base + 4 * i, w);
+        else ampi_fetch<true, 2>(a.base + 2 * i, w);
     }
     AMPI_MEMBER void expand(const ampi_any &a, uint32_t *u) const { /* u has room for four */
-        const ampi_raw<1> one  = {{r.w[0]}};
-        const ampi_raw<2> half = {{r.w[0], r.w[1]}};
-        if (N == 1) a.expand<1>(one, u);
-        else if (a.type == AMP_F16) ampi_array<AMP_F16>(a).template expand<4>(half, u);
-        else if (a.type == AMP_BF16) ampi_array<AMP_BF16>(a).template expand<4>(half, u);
-        else ampi_array<AMP_F32>(a).template expand<4>(r, u);
+        if (N == 1) a.expand<1>(w, u);
+        else if (a.type == AMP_F16) ampi_array<AMP_F16>(a).template expand<4>(w, u);
+        else if (a.type == AMP_BF16) ampi_array<AMP_BF16>(a).template expand<4>(w, u);
+        else ampi_array<AMP_F32>(a).template expand<4>(w, u);
     }
 };
 
@@ -1730,7 +1718,8 @@ AMPI_DEVICE void ampi_step_coded_as(
         LOW  = N == 1 ? (int)AMPI_ANY : ampi_bytes_of(MASTER),
         HIGH = N == 1 ? (int)AMPI_ANY : MASTER == AMP_FORMAT_F32 ? 0 : 2
     };
-    const int        master = N == 1 ? (int)t.master.format : MASTER, wide = master == AMP_FORMAT_F32;
+    const int        master = N == 1 ? (int)t.master.format : MASTER;
+    const int        wide   = master == AMP_FORMAT_F32;
     const uint32_t   size   = N == 1 ? t.moment[0].size : (uint32_t)SIZE;
     const bool       has_v  = AMPI_SECOND >> KIND & 1;
     const bool       has_m  = AMPI_FIRST >> KIND & 1 || t.moment[0].data;
@@ -1878,7 +1867,7 @@ template <int JOB> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
     const uint64_t parts   = plan.num_chunks << plan.split;
     const float    factor  = JOB == AMPI_JOB_CARRY ? ampi_carry_factor(&plan)
                                                    : plan.control->gate.inv_scale;
-    const auto     unscale = [=](uint32_t u, uint32_t, bool) {
+    const auto     unscale = [=](uint32_t u, uint32_t, uint32_t) {
         return ampi_bits_of_f32(ampi_unscale(u, factor));
     };
     const bool     skip    = plan.control->gate.skip != 0 && JOB != AMPI_JOB_CARRY;
@@ -1923,7 +1912,7 @@ AMPI_KERNEL(3) ampi_split_kernel(void *model, uint32_t model_type, ampi_stored m
 
 /* sums += x, for accumulators of gradients. */
 AMPI_KERNEL(4) ampi_add_kernel(float *sums, const void *x, uint32_t type, uint64_t n) {
-    const auto add   = [](uint32_t u, uint32_t sum, bool) { return ampi_sum_of(sum, u); };
+    const auto add   = [](uint32_t u, uint32_t sum, uint32_t) { return ampi_sum_of(sum, u); };
     uint64_t   begin = (uint64_t)blockIdx.x * AMPI_PART;
     for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART)
         ampi_map<true>(ampi_part_at(sums, AMP_F32, begin), ampi_part_at(x, type, begin),
@@ -1975,7 +1964,7 @@ AMPI_KERNEL(3) ampi_cast_kernel(void *dst, uint32_t dst_type, uint64_t dst_ld, c
 
 AMPI_KERNEL(3) ampi_scale_kernel(void *x, uint32_t type, uint64_t n, const float *scale) {
     const float factor = *scale;
-    const auto  op     = [=](uint32_t u, uint32_t, bool) {
+    const auto  op     = [=](uint32_t u, uint32_t, uint32_t) {
         return ampi_bits_of_f32(ampi_mul(ampi_f32_from_bits(u), factor));
     };
     uint64_t begin = (uint64_t)blockIdx.x * AMPI_PART;
@@ -1993,15 +1982,15 @@ AMPI_KERNEL(3) ampi_scale_kernel(void *x, uint32_t type, uint64_t n, const float
 struct ampi_scaler_op {
     float inv;
     bool  safe, writes, *bad;
-    AMPI_MEMBER uint32_t operator()(uint32_t u, uint32_t, bool to_bf16) const {
+    AMPI_MEMBER uint32_t operator()(uint32_t u, uint32_t, uint32_t type) const {
         const uint32_t to   = ampi_bits_of_f32(ampi_unscale(u, inv));
-        const uint32_t kept = to_bf16 ? ampi_f32_from_bf16(ampi_bf16_from_f32(to)) : to;
+        const uint32_t kept = type == AMP_BF16 ? ampi_f32_from_bf16(ampi_bf16_from_f32(to)) : to;
         *bad = *bad || ampi_nonfinite(safe ? kept : u);
         return to;
     }
 };
-AMPI_DEVICE bool ampi_leaves(const ampi_scaler_op &op, uint32_t u, bool is_bf16) {
-    return !op.writes || (is_bf16 && ampi_nonfinite(u));
+AMPI_DEVICE bool ampi_leaves(const ampi_scaler_op &op, uint32_t u, uint32_t type) {
+    return !op.writes || (type == AMP_BF16 && ampi_nonfinite(u));
 }
 
 AMPI_KERNEL(3) ampi_scaler_kernel(amp_scaler *s, void *dst, uint32_t dst_type, const void *src,
@@ -2181,27 +2170,11 @@ static amp_result ampi_cuda_cast_rows(const amp_backend *self, void *dst, amp_dt
                        src, src_type, src_ld, rows, cols);
 }
 
-/* One query, three names. In 12.x the plain one is what 11.x calls _v2; that name itself is gone
-   from headers that are told --default-stream per-thread. */
-static amp_result ampi_capture_info(amp_stream stream, cudaStreamCaptureStatus *status,
-                                    unsigned long long *id, cudaGraph_t *graph,
-                                    const cudaGraphNode_t **nodes, size_t *num_nodes) {
-#if CUDART_VERSION >= 13000
-    const cudaGraphEdgeData *edges;
-    return ampi_cuda(cudaStreamGetCaptureInfo(stream, status, id, graph, nodes,
-                                              nodes ? &edges : NULL, num_nodes));
-#elif CUDART_VERSION >= 12000
-    return ampi_cuda(cudaStreamGetCaptureInfo(stream, status, id, graph, nodes, num_nodes));
-#else
-    return ampi_cuda(cudaStreamGetCaptureInfo_v2(stream, status, id, graph, nodes, num_nodes));
-#endif
-}
-
 /* What was queued in a capture has not happened outside it, so captures have numbers. */
 static uint64_t ampi_cuda_capture(const amp_backend *self) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     unsigned long long      id     = 0;
-    const amp_result result = ampi_capture_info(self->stream, &status, &id, NULL, NULL, NULL);
+    const amp_result result = ampi_cuda(cudaStreamGetCaptureInfo(self->stream, &status, &id));
     if (result != AMP_OK || status == cudaStreamCaptureStatusNone) return 0;
     return (uint64_t)id + 1;
 }
@@ -2275,16 +2248,14 @@ static const ampi_step_kernel ampi_step_kernels[][2][2] = {{{NULL}},
 /* EARLY: B may be launched before A has ended. */
 template <bool EARLY>
 static amp_result ampi_cuda_update(const amp_backend *self, const amp_plan *plan, ampi_job job) {
-    void (*around)(amp_plan) = job == AMPI_JOB_UNSCALE   ? ampi_around_kernel<AMPI_JOB_UNSCALE>
-                               : job == AMPI_JOB_PUBLISH ? ampi_around_kernel<AMPI_JOB_PUBLISH>
-                               : job == AMPI_JOB_CARRY   ? ampi_around_kernel<AMPI_JOB_CARRY>
-                                                         : NULL;
+    static void (*const of_jobs[])(amp_plan) = {
+        ampi_decide_kernel, NULL, ampi_around_kernel<AMPI_JOB_UNSCALE>,
+        ampi_around_kernel<AMPI_JOB_PUBLISH>, ampi_around_kernel<AMPI_JOB_CARRY>};
     const ampi_step_kernel *steps  = ampi_step_kernels[plan->kind][plan->coded];
-    ampi_grid               grid   = ampi_grid_of(self, plan->num_chunks << plan->split, 256);
+    const uint64_t          blocks = job == AMPI_JOB_DECIDE ? 1 : plan->num_chunks << plan->split;
+    ampi_grid               grid   = ampi_grid_of(self, blocks, 256);
     amp_plan                behind = *plan;
-    if (job == AMPI_JOB_DECIDE)
-        return ampi_launch(ampi_grid_of(self, 1, 256), ampi_decide_kernel, *plan);
-    if (around) return ampi_launch(grid, around, *plan);
+    if (of_jobs[job]) return ampi_launch(grid, of_jobs[job], *plan);
     grid.early = EARLY;
     AMPI_TRY(ampi_launch(grid, steps[0], *plan, false));
     if (!plan->num_sparse) return AMP_OK;
@@ -2358,38 +2329,37 @@ static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_arg
     const bool                   room = self->workspace && self->workspace_size > skip;
     void                        *workspace = room ? (char *)self->workspace + skip : NULL;
     const uint64_t               workspace_size = room ? self->workspace_size - skip : 0;
-    const struct { cublasLtMatmulPreferenceAttributes_t what; uint32_t value; } wishes[] = {
-        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, /* in place is in C's type */
-         CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, ampi_alignment(g->b)},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, ampi_alignment(g->a)},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, ampi_alignment(g->c)},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, ampi_alignment(g->c)}};
     cublasLtMatmulDescOpaque_t       product;
     cublasLtMatrixLayoutOpaque_t     a, b, c;
     cublasLtMatmulPreferenceOpaque_t wish;
     cublasLtMatmulHeuristicResult_t  found;
     int                              num_found = 0;
     cublasStatus_t status = cublasLtMatmulDescInit(&product, type, CUDA_R_32F);
+    const auto     tell   = [&](cublasLtMatmulDescAttributes_t what, const auto &value) {
+        ampi_lt_set(&status, cublasLtMatmulDescSetAttribute, &product, what, value);
+    };
+    const auto wants = [&](cublasLtMatmulPreferenceAttributes_t what, const auto &value) {
+        ampi_lt_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish, what, value);
+    };
     if (g->bias && (g->bias_type != g->c_type || ampi_alignment(g->bias) < 16))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    ampi_lt_set(&status, cublasLtMatmulDescSetAttribute, &product, CUBLASLT_MATMUL_DESC_TRANSA, tb);
-    ampi_lt_set(&status, cublasLtMatmulDescSetAttribute, &product, CUBLASLT_MATMUL_DESC_TRANSB, ta);
-    ampi_lt_set(&status, cublasLtMatmulDescSetAttribute, &product, CUBLASLT_MATMUL_DESC_EPILOGUE,
-                end);
-    if (g->bias)
-        ampi_lt_set(&status, cublasLtMatmulDescSetAttribute, &product,
-                    CUBLASLT_MATMUL_DESC_BIAS_POINTER, g->bias);
+    tell(CUBLASLT_MATMUL_DESC_TRANSA, tb);
+    tell(CUBLASLT_MATMUL_DESC_TRANSB, ta);
+    tell(CUBLASLT_MATMUL_DESC_EPILOGUE, end);
+    if (g->bias) tell(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g->bias);
     ampi_set_layout(&status, &b, g->b_type, g->trans_b ? kk : n, g->trans_b ? n : kk, g->ldb,
                     g->count, g->stride_b);
     ampi_set_layout(&status, &a, g->a_type, g->trans_a ? m : kk, g->trans_a ? kk : m, g->lda,
                     g->count, g->stride_a);
     ampi_set_layout(&status, &c, g->c_type, n, m, g->ldc, g->count, g->stride_c);
     if (status == CUBLAS_STATUS_SUCCESS) status = cublasLtMatmulPreferenceInit(&wish);
-    ampi_lt_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish,
-                CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_size);
-    for (const auto &w : wishes)
-        ampi_lt_set(&status, cublasLtMatmulPreferenceSetAttribute, &wish, w.what, w.value);
+    wants(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_size);
+    wants(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, /* in place is in C's type */
+          (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+    wants(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, ampi_alignment(g->b));
+    wants(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, ampi_alignment(g->a));
+    wants(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, ampi_alignment(g->c));
+    wants(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, ampi_alignment(g->c));
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasLtMatmulAlgoGetHeuristic(lt, &product, &b, &a, &c, &c, &wish, 1, &found,
                                                 &num_found);
@@ -2525,26 +2495,37 @@ AMPI_KERNEL(4) ampi_condition_kernel(cudaGraphConditionalHandle handle, const ui
     cudaGraphSetConditional(handle, *skip == 0u);
 }
 
+/* The graph that stream is being captured into, and the nodes that what comes next depends on. */
+static amp_result ampi_capture_of(amp_stream stream, cudaGraph_t *graph,
+                                  const cudaGraphNode_t **nodes, size_t *num_nodes) {
+    cudaStreamCaptureStatus status;
+#if CUDART_VERSION >= 13000
+    const cudaGraphEdgeData *edges;
+    AMPI_TRY(ampi_cuda(
+        cudaStreamGetCaptureInfo(stream, &status, NULL, graph, nodes, &edges, num_nodes)));
+#else
+    AMPI_TRY(ampi_cuda(cudaStreamGetCaptureInfo(stream, &status, NULL, graph, nodes, num_nodes)));
+#endif
+    return status == cudaStreamCaptureStatusActive ? AMP_OK : AMP_ERROR_BAD_STATE;
+}
+
 amp_result amp_cuda_if_begin(const uint32_t *skip, amp_stream stream, amp_stream body) {
     cudaGraphConditionalHandle handle;
     cudaGraphNodeParams        params = {};
-    cudaStreamCaptureStatus    status;
     cudaGraph_t                graph;
     cudaGraphNode_t            node;
-    const cudaGraphNode_t     *before; /* what comes next depends on them */
+    const cudaGraphNode_t     *before;
     size_t                     num_before;
-    unsigned long long         id;
     int                        driver = 0;
     if (!skip || !body || body == stream) return AMP_ERROR_INVALID_ARGUMENT;
     AMPI_TRY(ampi_cuda(cudaDriverGetVersion(&driver)));
     if (driver < 12040) return AMP_ERROR_UNSUPPORTED;
     AMPI_TRY(ampi_not_capturing(body));
-    AMPI_TRY(ampi_capture_info(stream, &status, &id, &graph, &before, &num_before));
-    if (status != cudaStreamCaptureStatusActive) return AMP_ERROR_BAD_STATE;
+    AMPI_TRY(ampi_capture_of(stream, &graph, &before, &num_before));
     AMPI_TRY(ampi_cuda(
         cudaGraphConditionalHandleCreate(&handle, graph, 0, cudaGraphCondAssignDefault)));
     AMPI_TRY(ampi_launch_alone(ampi_grid_on(stream, 1, 1), ampi_condition_kernel, handle, skip));
-    AMPI_TRY(ampi_capture_info(stream, &status, &id, &graph, &before, &num_before));
+    AMPI_TRY(ampi_capture_of(stream, &graph, &before, &num_before));
     params.type               = cudaGraphNodeTypeConditional;
     params.conditional.handle = handle;
     params.conditional.type   = cudaGraphCondTypeIf;
