@@ -35,8 +35,7 @@
    because the canonical sum goes through it in order, 256 lanes wide: each of the 32 threads holds
    8 lanes; or four warps, if there are few chunks, with 2 lanes a thread. In B a block takes a
    quarter of a chunk; all of it if tensors are small; a sixteenth, which is one iteration of its
-   threads in place of four, if quarters would be less than two waves of blocks on an H200. (A step
-   of 1M parameters in 20 tensors: 14 to 18 us in place of 17 to 21, by a model; nothing was run.)
+   threads in place of four, if quarters would be less than two waves of blocks on an H200.
    Loops are grid-strided: every grid and block size gives the same bits.
 
    HOW LOOPS ARE WRITTEN   All loads of an iteration are under way before the first is used, and
@@ -567,10 +566,7 @@ template <int WARPS> struct ampi_found {
     int      first;   /* not finite */
 };
 
-enum {
-    AMPI_LINE = AMPI_LANES,
-    AMPI_NONE = 0x7fffffff
-};
+enum { AMPI_NONE = 0x7fffffff };
 static_assert(AMPI_LANES == 8 * 32, "a warp has eight lanes in each thread");
 static_assert(AMPI_CHUNK / 32 <= 0xffff, "found.nonzero: a thread counts its elements in 16 bits");
 
@@ -580,10 +576,6 @@ struct ampi_warps {
     uint32_t word[4];
 };
 
-template <int WARPS> AMPI_DEVICE int ampi_member(void) {
-    return (int)(threadIdx.x % (32 * WARPS));
-}
-
 template <int WARPS> AMPI_DEVICE void ampi_meet(void) {
     if (WARPS == 1) __syncwarp();
     else __syncthreads();
@@ -591,7 +583,8 @@ template <int WARPS> AMPI_DEVICE void ampi_meet(void) {
 
 /* Which element of a row is e-th of a thread, if a load brings per_load elements. */
 template <int WARPS> AMPI_DEVICE int ampi_place_of(int e, int per_load) {
-    return e / per_load * per_load * 32 * WARPS + ampi_member<WARPS>() * per_load + e % per_load;
+    const int member = (int)threadIdx.x % (32 * WARPS);
+    return e / per_load * per_load * 32 * WARPS + member * per_load + e % per_load;
 }
 
 template <int WARPS>
@@ -629,7 +622,7 @@ AMPI_DEVICE void ampi_take_ragged(ampi_found<WARPS> *f, const ampi_any &grads, i
     for (int row = from; row < to; row++) {
 #pragma unroll
         for (int e = 0; e < 8 / WARPS; e++) {
-            const int i = head + row * AMPI_LINE + ampi_place_of<WARPS>(e, PER_LOAD);
+            const int i = head + row * AMPI_LANES + ampi_place_of<WARPS>(e, PER_LOAD);
             if (i < 0 || i >= count) continue;
             const uint32_t u = grads.get((unsigned)i) & 0x7fffffffu;
             if (careful && ampi_nonfinite(u)) {
@@ -727,8 +720,8 @@ AMPI_DEVICE void ampi_take_rows(ampi_found<WARPS> *f, const ampi_array<TYPE> &mi
     typename ampi_array<TYPE>::template raw<of::PER_LOAD> r[ROWS * of::LOADS];
 #pragma unroll
     for (int k = 0; k < ROWS * of::LOADS; k++)
-        r[k] = mine.template fetch<of::PER_LOAD>((size_t)row * AMPI_LINE +
-                                                 k / of::LOADS * AMPI_LINE +
+        r[k] = mine.template fetch<of::PER_LOAD>((size_t)row * AMPI_LANES +
+                                                 k / of::LOADS * AMPI_LANES +
                                                  k % of::LOADS * of::APART);
     if (ROWS > 1) __syncwarp(); /* or the compiler puts uses of the first in front of the last */
 #pragma unroll
@@ -761,8 +754,8 @@ AMPI_DEVICE double ampi_check_by_team(const ampi_slot *slot, uint64_t start, int
     enum { PER_LOAD = of::PER_LOAD, ROWS = of::ROWS };
     const ampi_any grads = ampi_part_at(slot->grad, TYPE, start);
     const int      head  = grads.by_element ? (int)grads.head(16 / array::SIZE) : 0;
-    const int      full  = grads.by_element && count > head ? (count - head) / AMPI_LINE : 0;
-    const int      rows  = (count - head + AMPI_LINE - 1) / AMPI_LINE;
+    const int      full  = grads.by_element && count > head ? (count - head) / AMPI_LANES : 0;
+    const int      rows  = (count - head + AMPI_LANES - 1) / AMPI_LANES;
     const array    mine(grads.base +
                      (head + ampi_place_of<WARPS>(0, PER_LOAD)) * (int)array::SIZE);
     float          rescale = 1.0f, sum;
@@ -851,49 +844,64 @@ AMPI_DEVICE void ampi_clear_others(const amp_plan *plan) {
 
    A step that is sampled goes through its arrays once more, element by element: it is one in many.
    A block counts in memory of its own, then adds to the tensor's histogram. */
-struct ampi_counter { uint32_t count[AMPI_COUNTS]; };
 
 /* Not in a template, where the emulator would not know it for a block's own. */
-AMPI_DEVICE ampi_counter *ampi_begin_counts(void) {
-    __shared__ ampi_counter counter;
-    for (unsigned k = threadIdx.x; k < AMPI_COUNTS; k += blockDim.x) counter.count[k] = 0;
+AMPI_DEVICE uint32_t *ampi_begin_counts(void) {
+    __shared__ uint32_t counts[AMPI_COUNTS];
+    for (unsigned k = threadIdx.x; k < AMPI_COUNTS; k += blockDim.x) counts[k] = 0;
     __syncthreads();
-    return &counter;
+    return counts;
 }
 
-AMPI_DEVICE void ampi_end_counts(const ampi_counter *c, ampi_histogram *histogram) {
+AMPI_DEVICE void ampi_end_counts(const uint32_t *counts, ampi_histogram *histogram) {
     __syncthreads();
     for (unsigned k = threadIdx.x; k < AMPI_COUNTS; k += blockDim.x)
-        if (c->count[k]) atomicAdd(&histogram->count[k], (unsigned long long)c->count[k]);
+        if (counts[k]) atomicAdd(&histogram->count[k], (unsigned long long)counts[k]);
     __syncthreads();
 }
 
-AMPI_DEVICE void ampi_count_bin(ampi_counter *c, int first, uint32_t magnitude) {
+AMPI_DEVICE void ampi_count_bin(uint32_t *counts, int first, uint32_t magnitude) {
     if (magnitude && magnitude < AMPI_F32_INF)
-        atomicAdd(&c->count[first + ampi_bin(magnitude)], 1u);
+        atomicAdd(&counts[first + ampi_bin(magnitude)], 1u);
 }
 
-AMPI_DEVICE void ampi_count_grad(ampi_counter *c, uint32_t magnitude) {
-    ampi_count_bin(c, AMPI_GRADS, magnitude);
+AMPI_DEVICE void ampi_count_grad(uint32_t *counts, uint32_t magnitude) {
+    ampi_count_bin(counts, AMPI_GRADS, magnitude);
     if (!magnitude || magnitude >= AMPI_F16_NORMAL_FROM) return;
-    atomicAdd(&c->count[magnitude <= AMPI_F16_ZERO_TO ? AMPI_F16_ZERO : AMPI_F16_SMALL], 1u);
+    atomicAdd(&counts[magnitude <= AMPI_F16_ZERO_TO ? AMPI_F16_ZERO : AMPI_F16_SMALL], 1u);
     if (magnitude >= AMPI_BF16_NORMAL_FROM) return;
-    atomicAdd(&c->count[magnitude <= AMPI_BF16_ZERO_TO ? AMPI_BF16_ZERO : AMPI_BF16_SMALL], 1u);
+    atomicAdd(&counts[magnitude <= AMPI_BF16_ZERO_TO ? AMPI_BF16_ZERO : AMPI_BF16_SMALL], 1u);
+}
+
+/* What a block takes at a time. */
+struct ampi_share {
+    ampi_slot *slot;
+    uint64_t   begin;
+    unsigned   count; /* 0 behind the end of a tensor */
+    ampi_any   grad;
+};
+
+/* Part of a chunk: 2^split are one. */
+AMPI_DEVICE ampi_share ampi_share_of(const amp_plan &plan, uint64_t part) {
+    const unsigned length = AMPI_CHUNK >> plan.split;
+    ampi_share     s;
+    s.slot  = &plan.slots[plan.chunk_slots[part >> plan.split]];
+    s.begin = part * length - s.slot->first_chunk * (uint64_t)AMPI_CHUNK;
+    s.count = ampi_count_from(s.begin, s.slot->n, length);
+    s.grad  = ampi_part_at(s.slot->grad, s.slot->grad_type, s.begin);
+    return s;
 }
 
 /* Of all gradients, when they have been checked. */
-AMPI_DEVICE void ampi_sample_chunks(const amp_plan *plan) {
-    for (uint64_t c = blockIdx.x; c < plan->num_chunks; c += gridDim.x) {
-        const uint32_t   i     = plan->chunk_slots[c];
-        const ampi_slot *slot  = &plan->slots[i];
-        const uint64_t   start = (c - slot->first_chunk) * AMPI_CHUNK;
-        const ampi_any   grads = ampi_part_at(slot->grad, slot->grad_type, start);
-        const unsigned   count = ampi_count_from(start, slot->n, AMPI_CHUNK);
-        if (!grads.base) continue;
-        ampi_counter *counter = ampi_begin_counts();
-        for (unsigned k = threadIdx.x; k < count; k += blockDim.x)
-            ampi_count_grad(counter, grads.get(k) & 0x7fffffffu);
-        ampi_end_counts(counter, ampi_histogram_of(plan, ~plan->record->which, i));
+AMPI_DEVICE void ampi_sample_grads(const amp_plan &plan) {
+    for (uint64_t k = blockIdx.x; k < plan.num_chunks << plan.split; k += gridDim.x) {
+        const ampi_share s = ampi_share_of(plan, k);
+        if (!s.grad.base) continue;
+        uint32_t *counts = ampi_begin_counts();
+        for (unsigned e = threadIdx.x; e < s.count; e += blockDim.x)
+            ampi_count_grad(counts, s.grad.get(e) & 0x7fffffffu);
+        ampi_end_counts(counts, ampi_histogram_of(&plan, ~plan.record->which,
+                                                  (size_t)(s.slot - plan.slots)));
     }
 }
 
@@ -930,7 +938,7 @@ template <int WARPS>
 AMPI_DEVICE void ampi_check_chunks(const amp_plan &plan, ampi_check_room<WARPS> *room) {
     const unsigned per_block = blockDim.x / (32 * WARPS);
     const unsigned number    = threadIdx.x / (32 * WARPS);
-    const bool     tells     = ampi_member<WARPS>() == 0;
+    const bool     tells     = threadIdx.x % (32 * WARPS) == 0;
     ampi_warps    *team      = &room->teams[number];
     uint32_t       bad = 0, largest = 0;
     uint64_t       c = (uint64_t)blockIdx.x * per_block + number;
@@ -959,7 +967,7 @@ AMPI_DEVICE void ampi_check_chunks(const amp_plan &plan, ampi_check_room<WARPS> 
         largest = found.max > largest ? found.max : largest;
         ampi_tell_tally(plan, i, found);
     }
-    if (ampi_samples(&plan)) ampi_sample_chunks(&plan);
+    if (ampi_samples(&plan)) ampi_sample_grads(plan);
     if (tells && bad) atomicOr(&plan.control->seen[0], 1u);
     if (tells && largest) atomicMax(&plan.control->seen[1], largest);
     if (ampi_is_last(&plan.control->arrived, gridDim.x, &room->last))
@@ -978,11 +986,8 @@ AMPI_KERNEL(2) ampi_check_by_four_kernel(amp_plan plan) {
 /* After the ranks' meeting, one block. */
 AMPI_KERNEL(4) ampi_decide_kernel(amp_plan plan) {
     __shared__ double lanes[AMPI_LANES];
-    double            norm2 = 0.0;
-    if (plan.meets == AMPI_OVER_SUMS) norm2 = ampi_sum_partials(&plan, lanes);
-    if (threadIdx.x) return;
-    if (plan.meets == AMPI_OVER_SUMS) plan.control->norm2 = norm2;
-    ampi_decide(&plan);
+    if (plan.meets == AMPI_OVER_SUMS) plan.control->norm2 = ampi_sum_partials(&plan, lanes);
+    if (threadIdx.x == 0) ampi_decide(&plan);
 }
 
 /* ------------------------------------------------------------------- gradients of few rows */
@@ -1008,7 +1013,6 @@ struct ampi_tile {
 
 /* counts of digits in each tile become places: where do those of a tile go? */
 AMPI_DEVICE void ampi_place_digits(uint32_t *counts, uint32_t tiles, uint32_t *total) {
-    enum { UNDER_WAY = 8 };
     for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x) {
         uint32_t sum = 0;
 #pragma unroll 8
@@ -1019,14 +1023,11 @@ AMPI_DEVICE void ampi_place_digits(uint32_t *counts, uint32_t tiles, uint32_t *t
     for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x) {
         uint32_t before = 0;
         for (unsigned k = 0; k < d; k++) before += total[k];
-        for (uint32_t tile = 0; tile < tiles; tile += UNDER_WAY) {
-            uint32_t *at = counts + tile * AMPI_DIGITS + d, n[UNDER_WAY];
-            for (unsigned k = 0; k < UNDER_WAY; k++)
-                n[k] = tile + k < tiles ? at[k * AMPI_DIGITS] : 0u;
-            for (unsigned k = 0; k < UNDER_WAY; k++) {
-                if (tile + k < tiles) at[k * AMPI_DIGITS] = before;
-                before += n[k];
-            }
+#pragma unroll 8
+        for (uint32_t k = 0; k < tiles; k++) {
+            const uint32_t n = counts[k * AMPI_DIGITS + d];
+            counts[k * AMPI_DIGITS + d] = before;
+            before += n;
         }
     }
     __syncthreads();
@@ -1198,11 +1199,17 @@ struct ampi_addends {
     ampi_any to, values;
     uint64_t length; /* from one to the next */
     uint32_t count, low, high;
-    uint32_t  run;   /* of a tree: how many are added one after the other */
-    uint32_t *wait;  /* and where a thread's sums wait, words of the block's apart */
+    uint32_t run; /* of a tree: how many are added one after the other */
 };
 enum ampi_addition { AMPI_IN_ORDER, AMPI_BY_PLACES, AMPI_AS_TREE };
 enum { AMPI_WAITING = 16 }; /* of 65536 runs */
+
+/* Where a thread's sums wait, words of the block's apart. Not in a template, where the emulator
+   would not know it for a block's own. */
+AMPI_DEVICE uint32_t *ampi_waiting_of_thread(void) {
+    __shared__ uint32_t waiting[AMPI_WAITING * 2 * 256];
+    return waiting + threadIdx.x;
+}
 
 AMPI_DEVICE uint32_t ampi_sum_of(uint32_t x, uint32_t y) {
     return ampi_bits_of_f32(ampi_add(ampi_f32_from_bits(x), ampi_f32_from_bits(y)));
@@ -1219,7 +1226,7 @@ template <int TYPE, int N, int HOW> struct ampi_row_adder {
 
     AMPI_MEMBER ampi_row_adder(const ampi_addends &x) : a(x) {}
     AMPI_MEMBER void end_run(bool last) {
-        uint32_t *waits = a.wait;
+        uint32_t *waits = ampi_waiting_of_thread();
         for (uint32_t c = runs++; c & 1; c /= 2, waits += N * blockDim.x)
             for (int e = 0; e < N; e++) sum[e] = ampi_sum_of(waits[e * blockDim.x], sum[e]);
         for (int e = 0; e < N; e++)
@@ -1345,16 +1352,15 @@ template <int KIND, int GRAD, int MODEL> struct ampi_stepper {
     typedef ampi_array<GRAD, ONCE>                          grad_array;
     typedef ampi_array<STATE, ONCE && MODEL != AMPI_ABSENT> master_array;
     typedef ampi_array<STATE, ONCE>                         moment_array;
-    const ampi_rates  &rates;
-    const float        factor;
-    const bool         zero, has_m;
+    const ampi_tensor_part &t;
+    const bool         has_m;
     grad_array         grad;
     master_array       master;
     moment_array       m, v;
     ampi_array<MODEL>  model;
 
     AMPI_MEMBER ampi_stepper(const ampi_tensor_part &t)
-        : rates(t.rates), factor(t.factor), zero(t.zero), has_m(AMPI_FIRST >> KIND & 1 || t.m.base),
+        : t(t), has_m(AMPI_FIRST >> KIND & 1 || t.m.base),
           grad(t.grad), master(t.master), m(t.m), v(t.v), model(t.model) {}
 
     template <int N> struct raw {
@@ -1377,11 +1383,11 @@ template <int KIND, int GRAD, int MODEL> struct ampi_stepper {
         if (HAS_V) v.template expand<N>(r.v.w, y);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            const float gk = ampi_unscale(g[k], factor);
+            const float gk = ampi_unscale(g[k], t.factor);
             float       pk = ampi_f32_from_bits(p[k]), mk = 0.0f, vk = 0.0f;
             if (has_m) mk = ampi_f32_from_bits(x[k]);
             if (HAS_V) vk = ampi_f32_from_bits(y[k]);
-            ampi_optimize((amp_kind)KIND, has_m, &rates, gk, &pk, &mk, &vk);
+            ampi_optimize((amp_kind)KIND, has_m, &t.rates, gk, &pk, &mk, &vk);
             if (HAS_V) y[k] = ampi_bits_of_f32(vk);
             p[k] = ampi_bits_of_f32(pk);
             x[k] = ampi_bits_of_f32(mk);
@@ -1391,7 +1397,7 @@ template <int KIND, int GRAD, int MODEL> struct ampi_stepper {
         if (has_m) m.template put<N>(i, x);
         if (HAS_V) v.template put<N>(i, y);
         model.template put<N>(i, p);
-        if (zero) grad.template put<N>(i, g);
+        if (t.zero) grad.template put<N>(i, g);
     }
 };
 
@@ -1408,33 +1414,14 @@ AMPI_DEVICE void ampi_step_groups(const ampi_tensor_part &t, ampi_segment s) {
 /* All of a part: groups, whose types are told from each other here and not in a loop, and the rest.
    With a model copy in fp32, which hardly anybody wants, all is rest. */
 template <int KIND> AMPI_DEVICE void ampi_step(const ampi_tensor_part &t, unsigned count) {
-    const bool         all_rest = t.model.base && t.model.type == AMP_F32;
+    const bool     rare  = t.model.base && t.model.type == AMP_F32;
+    const unsigned first = rare ? count + 1 : t.master.head(4); /* behind the end: no groups */
     const ampi_segment groups =
-        all_rest ? ampi_segment()
-                 : ampi_groups_in(4, t.master.head(4), count, t.grad, t.master, t.m, t.v, t.model);
+        ampi_groups_in(4, first, count, t.grad, t.master, t.m, t.v, t.model);
     if (t.grad.type == AMP_F16) ampi_step_groups<KIND, AMP_F16>(t, groups);
     else if (t.grad.type == AMP_BF16) ampi_step_groups<KIND, AMP_BF16>(t, groups);
     else ampi_step_groups<KIND, AMP_F32>(t, groups);
     ampi_each_other<1>(ampi_stepper<KIND, AMPI_ANY, AMPI_ANY>(t), groups, count); /* two spill */
-}
-
-/* What a block takes at a time. */
-struct ampi_share {
-    ampi_slot *slot;
-    uint64_t   begin;
-    unsigned   count; /* 0 behind the end of a tensor */
-    ampi_any   grad;
-};
-
-/* Part of a chunk: 2^split are one. */
-AMPI_DEVICE ampi_share ampi_share_of(const amp_plan &plan, uint64_t part) {
-    const unsigned length = AMPI_CHUNK >> plan.split;
-    ampi_share     s;
-    s.slot  = &plan.slots[plan.chunk_slots[part >> plan.split]];
-    s.begin = part * length - s.slot->first_chunk * (uint64_t)AMPI_CHUNK;
-    s.count = ampi_count_from(s.begin, s.slot->n, length);
-    s.grad  = ampi_part_at(s.slot->grad, s.slot->grad_type, s.begin);
-    return s;
 }
 
 /* The k-th of the rows that are touched, in the order of tables. Is there one? */
@@ -1471,8 +1458,8 @@ AMPI_DEVICE ampi_tensor_part ampi_tensor_part_of(const amp_plan &plan, const amp
    is counts. Addresses are looked up anew for each element: a step leaves no registers for them. */
 template <class W>
 AMPI_DEVICE void ampi_watch(const amp_plan &plan, const ampi_share &s, const W &work) {
-    ampi_counter    *counter = ampi_begin_counts();
-    const ampi_slot *slot    = s.slot;
+    uint32_t        *counts = ampi_begin_counts();
+    const ampi_slot *slot   = s.slot;
     for (unsigned i = threadIdx.x; i < s.count; i += blockDim.x) {
         const uint64_t at    = s.begin + i;
         ampi_any       model = ampi_part_at(slot->model, slot->model_type, at);
@@ -1483,23 +1470,32 @@ AMPI_DEVICE void ampi_watch(const amp_plan &plan, const ampi_share &s, const W &
         }
         work(i);
         p = ampi_part_at(slot->master.data, AMP_F32, at).get(0);
-        ampi_count_bin(counter, AMPI_WEIGHTS, p & 0x7fffffffu);
+        ampi_count_bin(counts, AMPI_WEIGHTS, p & 0x7fffffffu);
         if ((g & 0x7fffffffu) == 0) continue;
         model = ampi_part_at(slot->model, slot->model_type, at);
-        atomicAdd(&counter->count[AMPI_UPDATES], 1u);
-        if (model.fetch<1>(0).w[0] == before) atomicAdd(&counter->count[AMPI_LOST], 1u);
-        if (model.get(0) == p) atomicAdd(&counter->count[AMPI_ROUNDED], 1u);
+        atomicAdd(&counts[AMPI_UPDATES], 1u);
+        if (model.fetch<1>(0).w[0] == before) atomicAdd(&counts[AMPI_LOST], 1u);
+        if (model.get(0) == p) atomicAdd(&counts[AMPI_ROUNDED], 1u);
     }
-    ampi_end_counts(counter, ampi_histogram_of(&plan, plan.record->which,
+    ampi_end_counts(counts, ampi_histogram_of(&plan, plan.record->which,
                                                (size_t)(slot - plan.slots)));
+}
+
+/* What a block takes k-th: of B backwards, since A has left the last gradients in the cache; behind
+   B a row. */
+AMPI_DEVICE bool ampi_next_share(const amp_plan &plan, bool rows, uint64_t k, ampi_share *s) {
+    const uint64_t parts = plan.num_chunks << plan.split;
+    if (rows) return ampi_touched_row(plan, k, s);
+    if (k < parts) *s = ampi_share_of(plan, parts - 1 - k);
+    if (k < parts && s->slot->sparse) s->count = 0;
+    return k < parts;
 }
 
 /* B in a step that is sampled, where masters are of fp32. */
 template <int KIND> AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan) {
-    const uint64_t parts = plan.num_chunks << plan.split;
+    ampi_share s;
     ampi_clear_histograms(&plan);
-    for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
-        const ampi_share s = ampi_share_of(plan, k);
+    for (uint64_t k = blockIdx.x; ampi_next_share(plan, false, k, &s); k += gridDim.x) {
         if (s.count == 0 || !ampi_counts_updates(s.slot)) continue;
         if (plan.control->gate.skip) {
             if (plan.zero_grad) ampi_clear(s.grad, s.count);
@@ -1513,16 +1509,6 @@ template <int KIND> AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan) {
     }
 }
 
-/* What a block takes k-th: of B backwards, since A has left the last gradients in the cache; behind
-   B a row. */
-AMPI_DEVICE bool ampi_next_share(const amp_plan &plan, bool rows, uint64_t k, ampi_share *s) {
-    const uint64_t parts = plan.num_chunks << plan.split;
-    if (rows) return ampi_touched_row(plan, k, s);
-    if (k < parts) *s = ampi_share_of(plan, parts - 1 - k);
-    if (k < parts && s->slot->sparse) s->count = 0;
-    return k < parts;
-}
-
 /* The end of B. What is behind it does not read how many rows are given. */
 AMPI_DEVICE void ampi_end_update(const amp_plan &plan) {
     if (!ampi_first_thread()) return;
@@ -1533,12 +1519,11 @@ AMPI_DEVICE void ampi_end_update(const amp_plan &plan) {
 /* The compiler knows whether it is behind B, or it would spill registers. */
 template <int KIND, bool ROWS = false>
 AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan, bool) {
+    ampi_share s;
     if (!ROWS) ampi_wait_for_previous();
     const bool sampled = !ROWS && ampi_sampled(&plan), skip = plan.control->gate.skip != 0;
     if (sampled) ampi_update_sampled<KIND>(plan);
-    for (uint64_t k = blockIdx.x; !sampled; k += gridDim.x) {
-        ampi_share s;
-        if (!ampi_next_share(plan, ROWS, k, &s)) break;
+    for (uint64_t k = blockIdx.x; !sampled && ampi_next_share(plan, ROWS, k, &s); k += gridDim.x) {
         if (s.count == 0 || !s.grad.base) continue;
         if (!skip) ampi_step<KIND>(ampi_tensor_part_of(plan, s), s.count);
         else if (plan.zero_grad) ampi_clear(s.grad, s.count);
@@ -1576,34 +1561,29 @@ AMPI_DEVICE ampi_coded *ampi_coded_of_block(void) {
     return &coded;
 }
 
-/* N elements of BYTES bytes as they lie in memory; of none there is nothing. */
+/* N elements of BYTES bytes as they lie in memory, where there are any; or one of ANY size. */
 template <int BYTES, int N, bool ONCE = true> struct ampi_packed {
-    enum { WORDS = BYTES ? BYTES * N / 4 : 1, MASK = BYTES == 4 ? -1 : (1 << 8 * BYTES % 32) - 1 };
+    enum {
+        ANY   = BYTES == AMPI_ANY,
+        WORDS = ANY || BYTES == 0 ? 1 : BYTES * N / 4,
+        MASK  = ANY || BYTES == 4 ? -1 : (1 << 8 * BYTES % 32) - 1
+    };
     uint32_t w[WORDS];
 
-    AMPI_MEMBER void fetch(const void *base, size_t i, uint32_t) {
-        if (BYTES) ampi_fetch<ONCE, WORDS>((const char *)base + i * BYTES, w);
+    AMPI_MEMBER void fetch(const void *base, size_t i, uint32_t size) {
+        if (ANY) w[0] = size == 4 ? ampi_load_u32(base, i) : ampi_load_low(base, i, size);
+        else if (BYTES) ampi_fetch<ONCE, WORDS>((const char *)base + i * BYTES, w);
     }
     AMPI_MEMBER uint32_t of(int k) const {
         return w[k * BYTES / 4] >> 8 * BYTES * k % 32 & (uint32_t)MASK;
     }
-    AMPI_MEMBER static void put(void *base, size_t i, uint32_t, const uint32_t *u) {
+    AMPI_MEMBER static void put(void *base, size_t i, uint32_t size, const uint32_t *u) {
         uint32_t to[WORDS] = {};
         for (int k = 0; k < N; k++)
             to[k * BYTES / 4] |= (u[k] & (uint32_t)MASK) << 8 * BYTES * k % 32;
-        if (BYTES) ampi_write<ONCE, WORDS>((char *)base + i * BYTES, to);
-    }
-};
-template <bool ONCE> struct ampi_packed<AMPI_ANY, 1, ONCE> {
-    uint32_t w;
-
-    AMPI_MEMBER void fetch(const void *base, size_t i, uint32_t size) {
-        w = size == 4 ? ampi_load_u32(base, i) : ampi_load_low(base, i, size);
-    }
-    AMPI_MEMBER uint32_t of(int) const { return w; }
-    AMPI_MEMBER static void put(void *base, size_t i, uint32_t size, const uint32_t *u) {
-        if (size == 4) ampi_store_u32(base, i, *u);
-        else ampi_store_low(base, i, size, *u);
+        if (ANY && size == 4) ampi_store_u32(base, i, *u);
+        else if (ANY) ampi_store_low(base, i, size, *u);
+        else if (BYTES) ampi_write<ONCE, WORDS>((char *)base + i * BYTES, to);
     }
 };
 
@@ -1919,12 +1899,6 @@ AMPI_KERNEL(4) ampi_add_kernel(float *sums, const void *x, uint32_t type, uint64
                        ampi_count_from(begin, n, AMPI_PART), add, ampi_to_fp32());
 }
 
-/* Not in a template, where the emulator would not know it for a block's own. */
-AMPI_DEVICE uint32_t *ampi_waiting_of_thread(void) {
-    __shared__ uint32_t waiting[AMPI_WAITING * 2 * 256];
-    return waiting + threadIdx.x;
-}
-
 /* Several in one launch, by the adder of rows: the sums are read and written once. */
 template <int HOW>
 AMPI_KERNEL(2) ampi_add_parts_kernel(float *sums, const void *parts, uint64_t stride,
@@ -1932,8 +1906,7 @@ AMPI_KERNEL(2) ampi_add_parts_kernel(float *sums, const void *parts, uint64_t st
     uint64_t begin = (uint64_t)blockIdx.x * AMPI_PART;
     for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART) {
         const ampi_addends a = {ampi_part_at(sums, AMP_F32, begin),
-                                ampi_part_at(parts, type, begin), stride, count, 0, 0, run,
-                                HOW == AMPI_AS_TREE ? ampi_waiting_of_thread() : NULL};
+                                ampi_part_at(parts, type, begin), stride, count, 0, 0, run};
         ampi_add_up<HOW>(a, ampi_count_from(begin, n, AMPI_PART));
     }
 }
@@ -2043,10 +2016,6 @@ static bool ampi_type_ok(amp_dtype type) { return (unsigned)type <= (unsigned)AM
 /* A block for each part of n elements. */
 static uint64_t ampi_parts(uint64_t n) { return n / AMPI_PART + (n % AMPI_PART != 0); }
 
-static ampi_grid ampi_grid_over(amp_stream stream, uint64_t n) {
-    return ampi_grid_on(stream, ampi_parts(n), 256);
-}
-
 amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                          size_t n, amp_stream stream) {
     if (!ampi_type_ok(dst_type) || !ampi_type_ok(src_type)) return AMP_ERROR_INVALID_ENUM;
@@ -2056,16 +2025,16 @@ amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dty
     if (dst_type == src_type)
         return ampi_cuda(cudaMemcpyAsync(dst, src, n * (dst_type == AMP_F32 ? 4 : 2),
                                          cudaMemcpyDeviceToDevice, stream));
-    return ampi_launch_alone(ampi_grid_over(stream, n), ampi_cast_kernel, dst, dst_type, n, src,
-                             src_type, n, 1, n);
+    return ampi_launch_alone(ampi_grid_on(stream, ampi_parts(n), 256), ampi_cast_kernel, dst,
+                             dst_type, n, src, src_type, n, 1, n);
 }
 
 static amp_result ampi_scaler_on(amp_scaler *s, void *dst, amp_dtype dst_type, const void *src,
                                  amp_dtype src_type, size_t n, amp_stream stream) {
     if (!s || (n && !src)) return AMP_ERROR_INVALID_ARGUMENT;
     if (!ampi_type_ok(src_type)) return AMP_ERROR_INVALID_ENUM;
-    return ampi_launch_alone(ampi_grid_over(stream, n), ampi_scaler_kernel, s, dst, dst_type, src,
-                             src_type, n);
+    return ampi_launch_alone(ampi_grid_on(stream, ampi_parts(n), 256), ampi_scaler_kernel, s, dst,
+                             dst_type, src, src_type, n);
 }
 
 amp_result amp_cuda_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n,
@@ -2095,7 +2064,8 @@ amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const float *s
     if (!scale || (n && !x)) return AMP_ERROR_INVALID_ARGUMENT;
     if (!ampi_type_ok(type)) return AMP_ERROR_INVALID_ENUM;
     if (n == 0) return AMP_OK;
-    return ampi_launch_alone(ampi_grid_over(stream, n), ampi_scale_kernel, x, type, n, scale);
+    return ampi_launch_alone(ampi_grid_on(stream, ampi_parts(n), 256), ampi_scale_kernel, x, type,
+                             n, scale);
 }
 
 /* ------------------------------------------------------------------- the backend */
