@@ -15,12 +15,9 @@
        B  ampi_update_kernel   unless the gate says skip, reads the gradients again and unscales
                                them on the way into the optimizer; publishes the next scale
 
-   Bytes per parameter, AdamW with fp16 gradients and fp16 model copies:
-
-                   reads                             writes
-       A           gradient 2
-       B           gradient 2, master 4, m 4, v 4    master 4, m 4, v 4, model 2
-       together    16                                14                             = 30
+   With AdamW, gradients and model copies in fp16, these are 30 bytes a parameter: A reads a
+   gradient, 2; B reads it again, a master, m and v, 2 + 4 + 4 + 4, and writes these three and a
+   copy, 4 + 4 + 4 + 2.
 
    What a step costs, AdamW, fp16 gradients and copies (counted in the emulator or read in SASS):
 
@@ -136,13 +133,12 @@ template <class... P>
 static amp_result ampi_launch(const ampi_grid &grid, void (*kernel)(P...),
                               typename ampi_identity<P>::type... arguments) {
     void               *pointers[] = {(void *)&arguments...};
-    cudaLaunchAttribute early;
+    cudaLaunchAttribute early = {};
     const dim3          blocks(grid.blocks), threads(grid.threads);
     cudaLaunchConfig_t  config = {blocks, threads, 0, grid.stream, &early, 1};
     if (!grid.early)
         return ampi_cuda(cudaLaunchKernel((const void *)kernel, blocks, threads, pointers, 0,
                                           grid.stream));
-    memset(&early, 0, sizeof early);
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
     return ampi_cuda(cudaLaunchKernelExC(&config, (const void *)kernel, pointers));
@@ -687,9 +683,8 @@ AMPI_DEVICE void ampi_tell_tally(const amp_plan &plan, uint32_t i, const ampi_ta
         __threadfence();
         if (atomicInc(&tally->arrived, chunks - 1) != chunks - 1) return;
         __threadfence();
-        all              = *tally;
-        tally->nonfinite = tally->nan = tally->zeros = tally->late = 0;
-        tally->max       = 0;
+        all    = *tally;
+        *tally = ampi_tally();
     }
     slot->stats.nonfinite       = all.nonfinite;
     slot->stats.nan             = all.nan;
@@ -1069,16 +1064,6 @@ AMPI_DEVICE void ampi_count_all(const ampi_sparse *s, const ampi_tile &t, uint32
     __syncthreads();
 }
 
-/* How many entries are given, and which is the first bad one? */
-AMPI_DEVICE void ampi_look_at(ampi_sparse *s, const ampi_tile &t, uint32_t given, bool has) {
-    if (t.number == 0 && threadIdx.x == 0) {
-        s->given = given;
-        if (has && *s->num_rows > s->most) atomicMax(&s->early, 1u);
-    }
-    for (uint32_t i = t.first + threadIdx.x; i < t.behind; i += blockDim.x)
-        if (s->rows[i] >= s->table) atomicMax(&s->early, s->most + 1u - i);
-}
-
 /* Sorted: how many rows begin in front of each AMPI_SEGMENT entries? And what A has to know. */
 AMPI_DEVICE void ampi_count_rows(const amp_plan *plan, ampi_sparse *s, const uint32_t *keys,
                                  uint32_t *total) {
@@ -1160,7 +1145,12 @@ AMPI_KERNEL(4) ampi_scatter_kernel(amp_plan plan, uint32_t pass, bool counted) {
         const ampi_tile  t(s, tile, given);
         uint32_t *counts = s->counts[pass % 2] + t.number * AMPI_DIGITS;
         uint32_t *after  = pass + 1 < plan.passes ? s->counts[1 - pass % 2] : NULL;
-        if (pass == 0) ampi_look_at(s, t, given, slot->values != NULL);
+        if (pass == 0 && t.number == 0 && threadIdx.x == 0) {
+            s->given = given;
+            if (slot->values && *s->num_rows > s->most) atomicMax(&s->early, 1u);
+        }
+        for (uint32_t i = t.first + threadIdx.x; pass == 0 && i < t.behind; i += blockDim.x)
+            if (s->rows[i] >= s->table) atomicMax(&s->early, s->most + 1u - i); /* a bad one */
         if (!counted) ampi_count_all(s, t, given, room.next, room.found[0]);
         for (unsigned d = threadIdx.x; d < AMPI_DIGITS; d += blockDim.x) {
             for (unsigned w = 0; w < blockDim.x / 32; w++) room.found[w][d] = 0;
@@ -1416,12 +1406,11 @@ AMPI_DEVICE void ampi_step_groups(const ampi_tensor_part &t, ampi_segment s) {
 template <int KIND> AMPI_DEVICE void ampi_step(const ampi_tensor_part &t, unsigned count) {
     const bool     rare  = t.model.base && t.model.type == AMP_F32;
     const unsigned first = rare ? count + 1 : t.master.head(4); /* behind the end: no groups */
-    const ampi_segment groups =
-        ampi_groups_in(4, first, count, t.grad, t.master, t.m, t.v, t.model);
-    if (t.grad.type == AMP_F16) ampi_step_groups<KIND, AMP_F16>(t, groups);
-    else if (t.grad.type == AMP_BF16) ampi_step_groups<KIND, AMP_BF16>(t, groups);
-    else ampi_step_groups<KIND, AMP_F32>(t, groups);
-    ampi_each_other<1>(ampi_stepper<KIND, AMPI_ANY, AMPI_ANY>(t), groups, count); /* two spill */
+    const ampi_segment s = ampi_groups_in(4, first, count, t.grad, t.master, t.m, t.v, t.model);
+    if (t.grad.type == AMP_F16) ampi_step_groups<KIND, AMP_F16>(t, s);
+    else if (t.grad.type == AMP_BF16) ampi_step_groups<KIND, AMP_BF16>(t, s);
+    else ampi_step_groups<KIND, AMP_F32>(t, s);
+    ampi_each_other<1>(ampi_stepper<KIND, AMPI_ANY, AMPI_ANY>(t), s, count); /* two spill */
 }
 
 /* The k-th of the rows that are touched, in the order of tables. Is there one? */
@@ -2289,8 +2278,6 @@ static uint32_t ampi_alignment(const void *p) {
 static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_args *g, int k,
                                      cublasComputeType_t type) {
     const cublasLtHandle_t       lt   = (cublasLtHandle_t)self->context;
-    const cublasOperation_t      ta   = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const cublasOperation_t      tb   = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const uint64_t               m = g->m, n = g->n, kk = (uint64_t)k;
     const cublasLtEpilogue_t     end  = !g->bias  ? CUBLASLT_EPILOGUE_RELU
                                         : g->relu ? CUBLASLT_EPILOGUE_RELU_BIAS
@@ -2313,8 +2300,8 @@ static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_arg
     };
     if (g->bias && (g->bias_type != g->c_type || ampi_alignment(g->bias) < 16))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    tell(CUBLASLT_MATMUL_DESC_TRANSA, tb);
-    tell(CUBLASLT_MATMUL_DESC_TRANSB, ta);
+    tell(CUBLASLT_MATMUL_DESC_TRANSA, g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    tell(CUBLASLT_MATMUL_DESC_TRANSB, g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     tell(CUBLASLT_MATMUL_DESC_EPILOGUE, end);
     if (g->bias) tell(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g->bias);
     ampi_set_layout(&status, &b, g->b_type, g->trans_b ? kk : n, g->trans_b ? n : kk, g->ldb,
@@ -2363,13 +2350,16 @@ static amp_result ampi_gemm_then_epilogue(const amp_backend *self, const amp_gem
 
 /* cuBLAS sees a row-major matrix as the transpose of a column-major one: C' = op(B)' op(A)'. */
 static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g) {
-    const cublasHandle_t handle   = (cublasHandle_t)self->context;
-    const bool          nothing   = (ampi_load_u32(&g->alpha, 0) & 0x7fffffffu) == 0u;
-    const size_t        k         = nothing ? 0 : g->k; /* alpha 0: A and B are not read */
-    const size_t        largest   = 0x7fffffff;
-    bool                capturing = false;
-    cublasOperation_t   ta, tb;
-    cublasComputeType_t type;
+    const cublasHandle_t      handle  = (cublasHandle_t)self->context;
+    const bool                nothing = (ampi_load_u32(&g->alpha, 0) & 0x7fffffffu) == 0u;
+    const size_t              k       = nothing ? 0 : g->k; /* alpha 0: A and B are not read */
+    const size_t              largest = 0x7fffffff;
+    const cublasOperation_t   ta      = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t   tb      = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasComputeType_t type    = g->tf32 && g->a_type == AMP_F32
+                                            ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                            : CUBLAS_COMPUTE_32F;
+    bool                      capturing = false;
     if (!handle || (g->compute && (g->a_type == AMP_F32 || g->b_type == AMP_F32)))
         return AMP_ERROR_UNSUPPORTED;
     if (g->a_type != g->b_type || (g->c_type != AMP_F32 && g->c_type != g->a_type))
@@ -2382,9 +2372,6 @@ static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g
     AMPI_TRY(ampi_cublas(cublasSetStream(handle, self->stream))); /* resets the workspace */
     if (self->workspace)
         AMPI_TRY(ampi_cublas(cublasSetWorkspace(handle, self->workspace, self->workspace_size)));
-    ta   = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-    tb   = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
-    type = g->tf32 && g->a_type == AMP_F32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     if (g->bias || g->relu) {
         const cublasStatus_t status = k ? ampi_lt_matmul(self, g, (int)k, type)
                                         : CUBLAS_STATUS_NOT_SUPPORTED;
