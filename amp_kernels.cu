@@ -153,8 +153,6 @@ static amp_result ampi_launch_alone(const ampi_grid &grid, K kernel, P... argume
     return ampi_launch(grid, kernel, arguments...);
 }
 
-/* ------------------------------------------------------------------- dependent launch */
-
 /* B may be launched while A still runs: its blocks take the room that A's last ones leave, and wait
    until all that A has written can be read. */
 AMPI_DEVICE void ampi_let_next_begin(void) {
@@ -176,9 +174,7 @@ AMPI_DEVICE void ampi_wait_for_previous(void) {
 AMPI_DEVICE bool ampi_is_nan(uint32_t u) { return (u & 0x7fffffffu) > AMPI_F32_INF; }
 
 AMPI_DEVICE void ampi_cvt_from_f16(uint32_t word, uint32_t *low, uint32_t *high) {
-    __half_raw l, h;
-    l.x   = (uint16_t)word;
-    h.x   = (uint16_t)(word >> 16);
+    const __half_raw l = {(uint16_t)word}, h = {(uint16_t)(word >> 16)};
     *low  = ampi_bits_of_f32(__half2float(l));
     *high = ampi_bits_of_f32(__half2float(h));
 }
@@ -337,7 +333,6 @@ template <int TYPE, bool ONCE> struct ampi_array {
     }
     template <int N> AMPI_MEMBER void expand(const uint32_t *w, uint32_t *u) const {
         enum { ASKED = N < 4 ? 2 : 4 };
-#pragma unroll
         for (int k = 0; k < N; k += TYPE == AMP_F32 ? 1 : 2) {
             const uint32_t x = w[k * SIZE / 4];
             if (TYPE == AMP_F32) u[k] = x;
@@ -354,7 +349,6 @@ template <int TYPE, bool ONCE> struct ampi_array {
     }
     template <int N> AMPI_MEMBER void put(size_t i, const uint32_t *u) const {
         raw<N> r;
-#pragma unroll
         for (int k = 0; k < N; k += TYPE == AMP_F32 ? 1 : 2) {
             uint32_t &w = r.w[k * SIZE / 4];
             if (TYPE == AMP_F32) w = u[k];
@@ -385,11 +379,9 @@ template <bool ONCE> struct ampi_array<AMPI_ABSENT, ONCE> {
 
 /* The part that starts at element begin. */
 AMPI_DEVICE ampi_any ampi_part_at(const void *base, uint32_t type, uint64_t begin) {
-    ampi_any a;
-    a.type       = type;
-    a.base       = base ? (char *)base + begin * a.size() : NULL;
-    a.by_element = (uintptr_t)a.base % a.size() == 0;
-    return a;
+    const unsigned size = type == AMP_F32 ? 4 : 2;
+    char *const    at   = base ? (char *)base + begin * size : NULL;
+    return {at, type, (uintptr_t)at % size == 0};
 }
 
 AMPI_DEVICE unsigned ampi_count_from(uint64_t begin, uint64_t n, unsigned most) {
@@ -593,7 +585,6 @@ AMPI_DEVICE void ampi_take_one(ampi_found<WARPS> *f, int e, uint32_t magnitude, 
    at a time: adding 0x7fff carries into the top bit of all but zero. */
 template <int TYPE, int WARPS, int WORDS>
 AMPI_DEVICE void ampi_take_load(ampi_found<WARPS> *f, int e, const ampi_raw<WORDS> &r) {
-#pragma unroll
     for (int k = 0; k < WORDS; k++) {
         if (TYPE == AMP_F32) {
             const uint32_t u = r.w[k] & 0x7fffffffu;
@@ -759,8 +750,7 @@ AMPI_DEVICE double ampi_check_by_team(const ampi_slot *slot, uint64_t start, int
     for (int attempt = 0;; attempt++) {
         const bool careful = attempt > 0;
         int        row     = 0;
-        for (int e = 0; e < 8 / WARPS; e++) f.lane[e] = 0.0f;
-        f.max = f.nonzero = f.nonfinite = f.nan = 0;
+        f       = ampi_found<WARPS>();
         f.first = AMPI_NONE;
         if (head || careful)
             ampi_take_ragged<PER_LOAD>(&f, grads, head, -1, careful ? rows : 0, count, careful,
@@ -791,8 +781,7 @@ AMPI_DEVICE double ampi_check_by_team(const ampi_slot *slot, uint64_t start, int
 
 /* The chunks of all ranks are summed by one block, for its first thread. */
 AMPI_DEVICE double ampi_sum_partials(const amp_plan *plan, double *lanes) {
-    const unsigned thread = threadIdx.x, threads = blockDim.x;
-    for (unsigned l = thread; l < AMPI_LANES; l += threads) {
+    for (unsigned l = threadIdx.x; l < AMPI_LANES; l += blockDim.x) {
         double sum = 0.0;
 #pragma unroll 8
         for (uint64_t i = l; i < plan->num_sums; i += AMPI_LANES)
@@ -801,7 +790,7 @@ AMPI_DEVICE double ampi_sum_partials(const amp_plan *plan, double *lanes) {
     }
     for (unsigned half = AMPI_LANES / 2; half; half /= 2) {
         __syncthreads();
-        for (unsigned l = thread; l < half; l += threads)
+        for (unsigned l = threadIdx.x; l < half; l += blockDim.x)
             lanes[l] = ampi_add64(lanes[l], lanes[l + half]);
     }
     __syncthreads();
@@ -838,9 +827,9 @@ AMPI_DEVICE void ampi_clear_others(const amp_plan *plan) {
 /* ------------------------------------------------------------------- samples
 
    A step that is sampled goes through its arrays once more, element by element: it is one in many.
-   A block counts in memory of its own, then adds to the tensor's histogram. */
+   A block counts in memory of its own, then adds to the tensor's histogram. (That is never declared
+   in a template, where the emulator would not know it for a block's own.) */
 
-/* Not in a template, where the emulator would not know it for a block's own. */
 AMPI_DEVICE uint32_t *ampi_begin_counts(void) {
     __shared__ uint32_t counts[AMPI_COUNTS];
     for (unsigned k = threadIdx.x; k < AMPI_COUNTS; k += blockDim.x) counts[k] = 0;
@@ -1194,8 +1183,7 @@ struct ampi_addends {
 enum ampi_addition { AMPI_IN_ORDER, AMPI_BY_PLACES, AMPI_AS_TREE };
 enum { AMPI_WAITING = 16 }; /* of 65536 runs */
 
-/* Where a thread's sums wait, words of the block's apart. Not in a template, where the emulator
-   would not know it for a block's own. */
+/* Where a thread's sums wait, words of the block's apart. */
 AMPI_DEVICE uint32_t *ampi_waiting_of_thread(void) {
     __shared__ uint32_t waiting[AMPI_WAITING * 2 * 256];
     return waiting + threadIdx.x;
@@ -1208,11 +1196,11 @@ AMPI_DEVICE uint32_t ampi_sum_of(uint32_t x, uint32_t y) {
 /* Their sum, for N elements of the row from i. A warp stays together. */
 template <int TYPE, int N, int HOW> struct ampi_row_adder {
     enum { SUM = TYPE == AMPI_ANY ? (int)AMPI_ANY : (int)AMP_F32, PLACES = HOW == AMPI_BY_PLACES };
-    enum { UNDER_WAY = HOW == AMPI_AS_TREE ? 8 : 16 };
     typedef ampi_array<TYPE> source;
     const ampi_addends      &a;
-    uint32_t                 sum[N], left, runs; /* of the run under way; those that ended */
-    bool                     fresh;              /* does the next value begin a sum? */
+    uint32_t                 sum[N], k;  /* values that are added */
+    uint32_t                 left, runs; /* of the run under way; those that ended */
+    bool                     fresh;      /* does the next value begin a sum? */
 
     AMPI_MEMBER ampi_row_adder(const ampi_addends &x) : a(x) {}
     AMPI_MEMBER void end_run(bool last) {
@@ -1224,25 +1212,23 @@ template <int TYPE, int N, int HOW> struct ampi_row_adder {
         left  = a.run;
         fresh = true;
     }
-    /* Those from k on, all under way before the first is used. */
-    AMPI_MEMBER void add(unsigned i, uint32_t k) {
-        typename source::template raw<N> r[UNDER_WAY];
+    /* The next M, all under way before the first is used. */
+    template <int M> AMPI_MEMBER void add(unsigned i) {
+        typename source::template raw<N> r[M];
         const uint32_t                   held = k < 32 ? a.low : a.high;
 #pragma unroll
-        for (int j = 0; j < UNDER_WAY; j++) {
-            if (k + j >= a.count) break;
+        for (int j = 0; j < M; j++) {
             const uint64_t place = PLACES ? __shfl_sync(0xffffffffu, held, (int)k % 32 + j) : k + j;
             const source   from(ampi_part_at(a.values.base, a.values.type, place * a.length));
             r[j] = from.template fetch<N>(i);
         }
 #pragma unroll
-        for (int j = 0; j < UNDER_WAY; j++) {
+        for (int j = 0; j < M; j++, k++) {
             uint32_t x[N];
-            if (k + j >= a.count) break;
             source(a.values).template expand<N>(r[j].w, x);
             for (int e = 0; e < N; e++) sum[e] = fresh ? x[e] : ampi_sum_of(sum[e], x[e]);
             fresh = false;
-            if (HOW == AMPI_AS_TREE && --left == 0) end_run(k + j + 1 == a.count);
+            if (HOW == AMPI_AS_TREE && --left == 0) end_run(k + 1 == a.count);
         }
     }
     AMPI_MEMBER void run(unsigned i, bool within) {
@@ -1251,7 +1237,10 @@ template <int TYPE, int N, int HOW> struct ampi_row_adder {
         fresh = PLACES;
         left  = a.run;
         runs  = 0;
-        for (uint32_t k = 0; k < a.count; k += UNDER_WAY) add(i, k);
+        for (k = 0; a.count - k >= 8;) add<8>(i);
+        if (a.count & 4) add<4>(i);
+        if (a.count & 2) add<2>(i);
+        if (a.count & 1) add<1>(i);
         if (within) to.template put<N>(i, sum);
     }
 };
@@ -1544,7 +1533,6 @@ struct ampi_coded {
     unsigned         first, rest;
 };
 
-/* Not in a template, where the emulator would not know it for a block's own. */
 AMPI_DEVICE ampi_coded *ampi_coded_of_block(void) {
     __shared__ ampi_coded coded;
     return &coded;
@@ -1916,10 +1904,9 @@ AMPI_KERNEL(3) ampi_cast_kernel(void *dst, uint32_t dst_type, uint64_t dst_ld, c
         }
     }
     for (uint64_t part = blockIdx.x; several == 1 && part < rows * per_row; part += gridDim.x) {
-        const uint64_t begin  = part % per_row * AMPI_PART;
-        const uint64_t in_row = part / per_row;
-        ampi_map(ampi_part_at(dst, dst_type, in_row * dst_ld + begin),
-                 ampi_part_at(src, src_type, in_row * src_ld + begin),
+        const uint64_t r = part / per_row, begin = part % per_row * AMPI_PART;
+        ampi_map(ampi_part_at(dst, dst_type, r * dst_ld + begin),
+                 ampi_part_at(src, src_type, r * src_ld + begin),
                  ampi_count_from(begin, cols, AMPI_PART), ampi_copy_op(), ampi_casts());
     }
 }
@@ -2073,12 +2060,10 @@ static void ampi_cuda_free(const amp_backend *self, void *memory) {
 }
 
 static amp_result ampi_cuda_alloc(const amp_backend *self, size_t num_bytes, void **memory) {
-    amp_result  result;
-    cudaError_t error;
-    void       *p = NULL;
+    void *p = NULL;
     AMPI_TRY(ampi_not_capturing(self->stream));
-    error  = ampi_outside_captures([&] { return cudaMalloc(&p, num_bytes); });
-    result = ampi_cuda(error);
+    const cudaError_t error = ampi_outside_captures([&] { return cudaMalloc(&p, num_bytes); });
+    amp_result        result = ampi_cuda(error);
     if (error == cudaErrorMemoryAllocation && !p) return AMP_ERROR_OUT_OF_MEMORY;
     if (result == AMP_OK) result = ampi_cuda(cudaMemsetAsync(p, 0, num_bytes, self->stream));
     if (result == AMP_OK) *memory = p;
@@ -2133,9 +2118,8 @@ static amp_result ampi_cuda_cast_rows(const amp_backend *self, void *dst, amp_dt
 static uint64_t ampi_cuda_capture(const amp_backend *self) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     unsigned long long      id     = 0;
-    const amp_result result = ampi_cuda(cudaStreamGetCaptureInfo(self->stream, &status, &id));
-    if (result != AMP_OK || status == cudaStreamCaptureStatusNone) return 0;
-    return (uint64_t)id + 1;
+    if (ampi_cuda(cudaStreamGetCaptureInfo(self->stream, &status, &id)) != AMP_OK) return 0;
+    return status == cudaStreamCaptureStatusNone ? 0 : (uint64_t)id + 1;
 }
 
 static amp_result ampi_cuda_bind(const amp_backend *self, const amp_plan *plan, size_t first,
