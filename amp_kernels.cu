@@ -421,7 +421,7 @@ AMPI_DEVICE void ampi_each_group(const W &work, ampi_segment s) {
         work.template finish<N>(i, work.template fetch<N>(i));
 }
 
-/* And the rest of a part of count elements, whose work is one for any type. */
+/* The rest of a part of count elements, whose work is one for any type. */
 template <int UNDER_WAY, class W>
 AMPI_DEVICE void ampi_each_other(const W &work, ampi_segment s, unsigned count) {
     const unsigned groups = s.behind - s.first, others = count - groups;
@@ -438,7 +438,7 @@ AMPI_DEVICE void ampi_each_other(const W &work, ampi_segment s, unsigned count) 
 
 AMPI_DEVICE bool ampi_first_thread(void) { return blockIdx.x == 0 && threadIdx.x == 0; }
 
-/* Of the elements of a dst of some type: does op leave this one as it is? */
+/* Does op leave an element of a dst of this type as it is? */
 template <class OP> AMPI_DEVICE bool ampi_leaves(const OP &, uint32_t, uint32_t) { return false; }
 
 /* dst = op(src), element by element, in bits of fp32; if it ADDS, of what was in dst, too. Other
@@ -876,7 +876,7 @@ AMPI_DEVICE ampi_share ampi_share_of(const amp_plan &plan, uint64_t part) {
     return s;
 }
 
-/* Of all gradients, when they have been checked. */
+/* All gradients, when they have been checked. */
 AMPI_DEVICE void ampi_sample_grads(const amp_plan &plan) {
     for (uint64_t k = blockIdx.x; k < plan.num_chunks << plan.split; k += gridDim.x) {
         const ampi_share s = ampi_share_of(plan, k);
@@ -1035,7 +1035,7 @@ AMPI_KERNEL(4) ampi_count_kernel(amp_plan plan) {
     }
 }
 
-/* Of tables of so many tiles each block counts all entries: that is sooner done than a launch. */
+/* In tables of so many tiles each block counts all entries: that is sooner done than a launch. */
 enum { AMPI_FEW_TILES = 4 };
 AMPI_DEVICE void ampi_count_all(const ampi_sparse *s, const ampi_tile &t, uint32_t given,
                                 uint32_t *next, uint32_t *total) {
@@ -1657,7 +1657,7 @@ template <int BYTES, int N, bool SECOND> struct ampi_moments {
 template <bool IN_REGISTERS> struct ampi_coded_in { typedef const ampi_coded &type; };
 template <> struct ampi_coded_in<true> { typedef const ampi_coded type; };
 
-/* Of an element. */
+/* Bytes of an element. */
 AMPI_DEVICE constexpr int ampi_bytes_of(int format) {
     return format == AMP_FORMAT_F32                                    ? 4
            : format == AMP_FORMAT_SR                                   ? 0
@@ -2180,7 +2180,7 @@ static amp_result ampi_cuda_add(const amp_backend *self, float *sums, const void
                        sums, parts, stride, (uint32_t)count, (uint32_t)run, type, n);
 }
 
-/* Of each kind B, and what comes behind it for rows: in fp32, and in any storage. */
+/* B of each kind, and what comes behind it for rows: in fp32, and in any storage. */
 typedef void (*ampi_step_kernel)(amp_plan plan, bool rows);
 #define AMPI_STEP_KERNELS(kind, step, moments, always, beta2)                                \
     {{ampi_update_kernel<AMP_KIND_##kind>, ampi_update_kernel<AMP_KIND_##kind, true>},       \
@@ -2310,7 +2310,7 @@ static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_arg
                           &c, &found.algo, workspace, (size_t)workspace_size, self->stream);
 }
 
-/* The same in two: the product in fp32, in c or in the workspace, then the rest. */
+/* That in two: the product in fp32, in c or in the workspace, then the rest. */
 static amp_result ampi_gemm_then_epilogue(const amp_backend *self, const amp_gemm_args *g) {
     const size_t  one   = g->m * g->n, all = one * g->count;
     const size_t  bytes = (all * sizeof(float) + 255) / 256 * 256;
