@@ -35,8 +35,8 @@
                   and if you want it control, batches, ranks, sparse, report, storage, capability,
                   autocast, cache, session, sgemm, ops, cblas
        >>core     every formula, once, for host and device
-       >>impl     the same rooms, with words, arrays, step and, of the second floor, hooks;
-                  instruction sets (tiers) last
+       >>impl     the code of these rooms, and words, arrays, step, hooks; instruction sets
+                  (tiers) last
 
    WHAT IT DOES: 16-bit types and casts; loss scaling by the rules of nine systems; fp32 masters
    with fp16 or bf16 copies; a wrap for your optimizer, and fused ones; clipping; bitwise save and
@@ -155,7 +155,7 @@
    the same bits.
 
    Work is in the order of the backend's stream. If backward or a collective runs on another stream,
-   let the optimizer's wait for it before the step, and let it wait for the optimizer's before it
+   the backend's must wait for that one before the step, and that one for the backend's before it
    reads model copies:
        cudaEventRecord(ready, other); cudaStreamWaitEvent(stream, ready, 0);
    With several GPUs, the stream's device must be current in every call. Ranks: >>api ranks.
@@ -652,10 +652,10 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
 
 /* Let the user of a program decide, by AMP_DTYPE (fp32, fp16, bf16; or float16, half, bfloat16),
    AMP_LOSS_SCALE (a number, or dynamic) and AMP_ENABLE (0: fp32 and no scaler, whatever the others
-   say; 1: a scaler, and fp16 if nobody chose a type). desc keeps what is not set, or blank; but a
-   bf16 that AMP_DTYPE brings gets a scaler of 1 that does not move, if nobody has chosen another
-   one, and an fp16 in place of desc's bf16 a moving one in place of such. Capitals, underscores and
-   blanks around do not matter; numbers have a point in every locale. AMP_ERROR_INVALID_CONFIG if a
+   say; 1: a scaler, and fp16 if nobody chose a type). desc keeps what is not set, or blank. With a
+   bf16 of AMP_DTYPE the scale stays 1, unless a scaler was chosen; with an fp16 of AMP_DTYPE in
+   place of desc's bf16, such a fixed scale moves again. Capitals, underscores and blanks around do
+   not matter; numbers have a point in every locale. AMP_ERROR_INVALID_CONFIG if a
    value cannot be read; *variable and *value (may be NULL) name it. */
 AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
                                      const char **variable, const char **value);
@@ -673,8 +673,9 @@ AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b,
 /* A linear layer in the same manner: y = x w^T + bias, where x is rows x in, w is out x in (a row
    for each output, as PyTorch stores it), bias has out elements or is NULL, y is rows x out.
    backward: dx = dy w, dw = dy^T x, and dbias = the sums of dy's columns, in fp32, row after row.
-   dx, dw and dbias may each be NULL; dx may be x; nonzero accumulate adds to dw and dbias what was
-   there. AMP_ERROR_OVERLAP, too, if dw shares an element with w or dx. */
+   dx, dw and dbias may each be NULL, w if dx is, x if dw is; dx may be x; nonzero accumulate adds
+   to dw and dbias (never dx) what was there. AMP_ERROR_OVERLAP, too, if dw shares an element with w
+   or dx. */
 AMP_DEF amp_result amp_linear(float *y, const float *x, const float *w, const float *bias,
                               size_t rows, size_t in, size_t out, amp_dtype compute);
 AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const float *dy,
@@ -821,7 +822,7 @@ extern amp_result amp_cuda_if_end(amp_stream body);
 struct amp_gemm_args {
     int         trans_a, trans_b;
     size_t      m, n, k;
-    float       alpha;              /* 0 means 1 (not so in amp_gemm); C = beta C: a k of 0      */
+    float       alpha;              /* 0 means 1 (not in amp_gemm); for C = beta C set k to 0    */
     float       beta;
     const void *a, *b;
     void       *c;
@@ -1298,9 +1299,10 @@ AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight)
 
 /* All that an fp32 trainer of cublasSgemm, cblas_sgemm or amp_gemm needs, in one call: a scaler in
    backend memory; a weight cache of num_bytes (on a CPU 0 is none: products round operands by
-   themselves); an autocast of fp16 in a scope, current in this thread. Without a cache it is of
-   bf16, if amp_capability_of says that it pays, with a scale of 1 that does not move unless desc is
-   given. AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY change it, with the errors of
+   themselves); an autocast in a scope, current in this thread: of fp16; but without a cache of bf16
+   where amp_capability_of says that bf16 pays, with a scale that stays 1 unless desc is given. As
+   in any autocast (>>api autocast), a product in whose type nothing is faster here stays fp32.
+   AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY change it, with the errors of
    amp_desc_from_env and amp_autocast_from_env. Then scale the loss, unscale gradients, step unless
    scaler->found_inf, update the scaler, and call amp_cache_changed. A loop's own Adam is at step
    scaler->good + 1. Ending it restores the previous autocast: end sessions in the reverse order.
