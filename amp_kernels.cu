@@ -257,7 +257,7 @@ template <bool ONCE, int WORDS> AMPI_DEVICE void ampi_fetch(const char *p, uint3
     const vector q = ONCE ? __ldcs(ampi_global<const vector>(p)) : *ampi_global<const vector>(p);
     memcpy(w, &q, sizeof q);
 }
-template <bool ONCE, int WORDS> AMPI_DEVICE void ampi_write(char *p, const uint32_t *w) {
+template <bool ONCE, int WORDS> AMPI_DEVICE void ampi_put_vector(char *p, const uint32_t *w) {
     typename ampi_vector<WORDS>::type q;
     memcpy(&q, w, sizeof q);
     if (ONCE) __stcs(ampi_global<decltype(q)>(p), q);
@@ -363,7 +363,7 @@ template <int TYPE, bool ONCE> struct ampi_array {
                     r.w[j / 2] = ampi_half_from_f32(TYPE, u[j]) |
                                  ampi_half_from_f32(TYPE, u[j + 1]) << 16;
             }
-        ampi_write<ONCE, N * SIZE / 4>(base + i * SIZE, r.w);
+        ampi_put_vector<ONCE, N * SIZE / 4>(base + i * SIZE, r.w);
     }
     AMPI_MEMBER void put_one(size_t i, uint32_t u) const {
         if (TYPE == AMP_F32) *ampi_global<uint32_t>(base + i * SIZE) = u;
@@ -534,7 +534,7 @@ AMPI_DEVICE void ampi_clear(const ampi_any &x, unsigned count) {
     const unsigned  n = 16 / x.size(), first = x.head(n);
     const ampi_segment s = ampi_groups_in(n, first, count, x);
     for (unsigned i = s.first + n * threadIdx.x; i < s.behind; i += n * blockDim.x)
-        ampi_write<false, 4>(x.base + i * x.size(), ampi_raw<4>().w);
+        ampi_put_vector<false, 4>(x.base + i * x.size(), ampi_raw<4>().w);
     for (unsigned e = threadIdx.x; e < count - (s.behind - s.first); e += blockDim.x)
         x.put_one(e < s.first ? e : e + (s.behind - s.first), 0);
 }
@@ -877,7 +877,7 @@ AMPI_DEVICE ampi_share ampi_share_of(const amp_plan &plan, uint64_t part) {
 }
 
 /* All gradients, when they have been checked. */
-AMPI_DEVICE void ampi_sample_grads(const amp_plan &plan) {
+AMPI_DEVICE void ampi_sample_shares(const amp_plan &plan) {
     for (uint64_t k = blockIdx.x; k < plan.num_chunks << plan.split; k += gridDim.x) {
         const ampi_share s = ampi_share_of(plan, k);
         if (!s.grad.base) continue;
@@ -951,7 +951,7 @@ AMPI_DEVICE void ampi_check_chunks(const amp_plan &plan, ampi_check_room<WARPS> 
         largest = found.max > largest ? found.max : largest;
         ampi_tell_tally(plan, i, found);
     }
-    if (ampi_samples(&plan)) ampi_sample_grads(plan);
+    if (ampi_samples(&plan)) ampi_sample_shares(plan);
     if (tells && bad) atomicOr(&plan.control->seen[0], 1u);
     if (tells && largest) atomicMax(&plan.control->seen[1], largest);
     if (ampi_is_last(&plan.control->arrived, gridDim.x, &room->last))
@@ -1560,7 +1560,7 @@ template <int BYTES, int N, bool ONCE = true> struct ampi_packed {
             to[k * BYTES / 4] |= (u[k] & (uint32_t)MASK) << 8 * BYTES * k % 32;
         if (ANY && size == 4) ampi_store_u32(base, i, *u);
         else if (ANY) ampi_store_low(base, i, size, *u);
-        else if (BYTES) ampi_write<ONCE, WORDS>((char *)base + i * BYTES, to);
+        else if (BYTES) ampi_put_vector<ONCE, WORDS>((char *)base + i * BYTES, to);
     }
 };
 
@@ -1990,7 +1990,7 @@ AMPI_KERNEL(4) ampi_store_kernel(void *dst, uint64_t value, int num_bytes) {
 static bool ampi_type_ok(amp_dtype type) { return (unsigned)type <= (unsigned)AMP_BF16; }
 
 /* A block for each part of n elements. */
-static uint64_t ampi_parts(uint64_t n) { return n / AMPI_PART + (n % AMPI_PART != 0); }
+static uint64_t ampi_num_parts(uint64_t n) { return n / AMPI_PART + (n % AMPI_PART != 0); }
 
 amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                          size_t n, amp_stream stream) {
@@ -2001,7 +2001,7 @@ amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dty
     if (dst_type == src_type)
         return ampi_cuda(cudaMemcpyAsync(dst, src, n * (dst_type == AMP_F32 ? 4 : 2),
                                          cudaMemcpyDeviceToDevice, stream));
-    return ampi_launch_alone(ampi_grid_on(stream, ampi_parts(n), 256), ampi_cast_kernel, dst,
+    return ampi_launch_alone(ampi_grid_on(stream, ampi_num_parts(n), 256), ampi_cast_kernel, dst,
                              dst_type, n, src, src_type, n, 1, n);
 }
 
@@ -2009,8 +2009,8 @@ static amp_result ampi_scaler_on(amp_scaler *s, void *dst, amp_dtype dst_type, c
                                  amp_dtype src_type, size_t n, amp_stream stream) {
     if (!s || (n && !src)) return AMP_ERROR_INVALID_ARGUMENT;
     if (!ampi_type_ok(src_type)) return AMP_ERROR_INVALID_ENUM;
-    return ampi_launch_alone(ampi_grid_on(stream, ampi_parts(n), 256), ampi_scaler_kernel, s, dst,
-                             dst_type, src, src_type, n);
+    return ampi_launch_alone(ampi_grid_on(stream, ampi_num_parts(n), 256), ampi_scaler_kernel, s,
+                             dst, dst_type, src, src_type, n);
 }
 
 amp_result amp_cuda_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n,
@@ -2040,8 +2040,8 @@ amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const float *s
     if (!scale || (n && !x)) return AMP_ERROR_INVALID_ARGUMENT;
     if (!ampi_type_ok(type)) return AMP_ERROR_INVALID_ENUM;
     if (n == 0) return AMP_OK;
-    return ampi_launch_alone(ampi_grid_on(stream, ampi_parts(n), 256), ampi_scale_kernel, x, type,
-                             n, scale);
+    return ampi_launch_alone(ampi_grid_on(stream, ampi_num_parts(n), 256), ampi_scale_kernel, x,
+                             type, n, scale);
 }
 
 /* ------------------------------------------------------------------- the backend */
@@ -2109,7 +2109,7 @@ static amp_result ampi_cuda_cast_rows(const amp_backend *self, void *dst, amp_dt
                                       size_t src_ld, size_t rows, size_t cols) {
     uint64_t blocks;
     if (rows == 0 || cols == 0) return AMP_OK;
-    blocks = cols < AMPI_SHORT ? rows / (AMPI_PART / cols) + 1 : rows * ampi_parts(cols);
+    blocks = cols < AMPI_SHORT ? rows / (AMPI_PART / cols) + 1 : rows * ampi_num_parts(cols);
     return ampi_launch(ampi_grid_of(self, blocks, 256), ampi_cast_kernel, dst, dst_type, dst_ld,
                        src, src_type, src_ld, rows, cols);
 }
@@ -2173,7 +2173,7 @@ static amp_result ampi_cuda_check(const amp_backend *self, const amp_plan *plan)
 static amp_result ampi_cuda_add(const amp_backend *self, float *sums, const void *parts,
                                 size_t stride, size_t count, size_t run, amp_dtype type,
                                 size_t n) {
-    const ampi_grid grid = ampi_grid_of(self, ampi_parts(n), 256);
+    const ampi_grid grid = ampi_grid_of(self, ampi_num_parts(n), 256);
     if (count == 1) return ampi_launch(grid, ampi_add_kernel, sums, parts, type, n);
     return ampi_launch(grid, run == count ? ampi_add_parts_kernel<AMPI_IN_ORDER>
                                           : ampi_add_parts_kernel<AMPI_AS_TREE>,
@@ -2376,7 +2376,7 @@ static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g
         (long long)g->stride_c, (int)g->count, type, CUBLAS_GEMM_DEFAULT));
 }
 
-template <class... K> static amp_result ampi_load(K *...kernels) {
+template <class... K> static amp_result ampi_ready(K *...kernels) {
     const void *const all[] = {(const void *)kernels...};
     for (const void *kernel : all) AMPI_TRY(ampi_load_kernel(kernel));
     return AMP_OK;
@@ -2388,14 +2388,14 @@ template <class... K> static amp_result ampi_load(K *...kernels) {
 static amp_result ampi_load_kernels(bool *early) {
     int driver = 0, ptx_version = 0;
     AMPI_TRY(ampi_cuda(cudaDriverGetVersion(&driver)));
-    AMPI_TRY(ampi_load(ampi_check_kernel, ampi_check_by_four_kernel, ampi_decide_kernel,
-                       ampi_around_kernel<AMPI_JOB_UNSCALE>, ampi_around_kernel<AMPI_JOB_PUBLISH>,
-                       ampi_around_kernel<AMPI_JOB_CARRY>, ampi_bind_kernel, ampi_store_kernel,
-                       ampi_cast_kernel, ampi_add_kernel, ampi_add_parts_kernel<AMPI_IN_ORDER>,
-                       ampi_add_parts_kernel<AMPI_AS_TREE>, ampi_count_kernel, ampi_scatter_kernel,
-                       ampi_sum_rows_kernel, ampi_epilogue_kernel));
+    AMPI_TRY(ampi_ready(ampi_check_kernel, ampi_check_by_four_kernel, ampi_decide_kernel,
+                        ampi_around_kernel<AMPI_JOB_UNSCALE>, ampi_around_kernel<AMPI_JOB_PUBLISH>,
+                        ampi_around_kernel<AMPI_JOB_CARRY>, ampi_bind_kernel, ampi_store_kernel,
+                        ampi_cast_kernel, ampi_add_kernel, ampi_add_parts_kernel<AMPI_IN_ORDER>,
+                        ampi_add_parts_kernel<AMPI_AS_TREE>, ampi_count_kernel, ampi_scatter_kernel,
+                        ampi_sum_rows_kernel, ampi_epilogue_kernel));
 #ifndef AMP_NO_STORAGE
-    AMPI_TRY(ampi_load(ampi_split_kernel));
+    AMPI_TRY(ampi_ready(ampi_split_kernel));
 #endif
     for (size_t i = 4; i < sizeof ampi_step_kernels / sizeof(ampi_step_kernel); i++)
         AMPI_TRY(ampi_load_kernel((const void *)ampi_step_kernels[i / 4][i / 2 % 2][i % 2],
