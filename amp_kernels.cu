@@ -2376,7 +2376,7 @@ static amp_result ampi_cuda_gemm(const amp_backend *self, const amp_gemm_args *g
         (long long)g->stride_c, (int)g->count, type, CUBLAS_GEMM_DEFAULT));
 }
 
-template <class... K> static amp_result ampi_ready(K *...kernels) {
+template <class... K> static amp_result ampi_loads(K *...kernels) {
     const void *const all[] = {(const void *)kernels...};
     for (const void *kernel : all) AMPI_TRY(ampi_load_kernel(kernel));
     return AMP_OK;
@@ -2388,14 +2388,14 @@ template <class... K> static amp_result ampi_ready(K *...kernels) {
 static amp_result ampi_load_kernels(bool *early) {
     int driver = 0, ptx_version = 0;
     AMPI_TRY(ampi_cuda(cudaDriverGetVersion(&driver)));
-    AMPI_TRY(ampi_ready(ampi_check_kernel, ampi_check_by_four_kernel, ampi_decide_kernel,
+    AMPI_TRY(ampi_loads(ampi_check_kernel, ampi_check_by_four_kernel, ampi_decide_kernel,
                         ampi_around_kernel<AMPI_JOB_UNSCALE>, ampi_around_kernel<AMPI_JOB_PUBLISH>,
                         ampi_around_kernel<AMPI_JOB_CARRY>, ampi_bind_kernel, ampi_store_kernel,
                         ampi_cast_kernel, ampi_add_kernel, ampi_add_parts_kernel<AMPI_IN_ORDER>,
                         ampi_add_parts_kernel<AMPI_AS_TREE>, ampi_count_kernel, ampi_scatter_kernel,
                         ampi_sum_rows_kernel, ampi_epilogue_kernel));
 #ifndef AMP_NO_STORAGE
-    AMPI_TRY(ampi_ready(ampi_split_kernel));
+    AMPI_TRY(ampi_loads(ampi_split_kernel));
 #endif
     for (size_t i = 4; i < sizeof ampi_step_kernels / sizeof(ampi_step_kernel); i++)
         AMPI_TRY(ampi_load_kernel((const void *)ampi_step_kernels[i / 4][i / 2 % 2][i % 2],
