@@ -1931,7 +1931,6 @@ typedef struct ampi_tally {
     unsigned long long nonfinite, nan, zeros;
     unsigned long long late; /* n - index of the first element that is not finite: 0, or the most */
     uint32_t           max;  /* bits of the largest finite magnitude */
-    uint32_t           arrived; /* chunks that have been collected */
 } ampi_tally;
 
 /* A gradient of few rows, in backend memory: where it comes from, and room to sort it by rows (LSD
@@ -2024,6 +2023,7 @@ typedef struct ampi_slot {
     ampi_overflows overflows; /* for a report                           */
     amp_stats stats;
     ampi_tally tally;
+    uint32_t   arrived;    /* chunks whose tally has been collected     */
 } ampi_slot;
 
 /* Optimizers: AMP_KIND_ and amp_optimizer_ what; moments, and how many of them where momentum is 0;

@@ -672,7 +672,7 @@ AMPI_DEVICE void ampi_tell_tally(const amp_plan &plan, uint32_t i, const ampi_ta
             atomicMax(&tally->late, found.late);
         }
         __threadfence();
-        if (atomicInc(&tally->arrived, chunks - 1) != chunks - 1) return;
+        if (atomicInc(&slot->arrived, chunks - 1) != chunks - 1) return;
         __threadfence();
         all    = *tally;
         *tally = ampi_tally();
