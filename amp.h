@@ -3387,7 +3387,7 @@ static int ampi_named(const char *text, size_t length, const char *names) {
         for (names += *names == ' ';; t++, names++) {
             while (t < end && *t == '_') t++;
             while (*names == '_') names++;
-            if (t == end || ampi_lower(*t) != ampi_lower(*names) || *names == ' ') break;
+            if (t == end || !*names || *names == ' ' || ampi_lower(*t) != ampi_lower(*names)) break;
         }
         if (t == end && (!*names || *names == ' ')) return 1;
     }

@@ -146,8 +146,8 @@ for run in '7 fp16 1 2 3 4' '12 bf16 1 2 3 4' '8 fp16 1 2 4 8'; do
     done
 done
 [ $same != 12 ] || { echo 'ranks 1 2 3 4 8: checkpoints identical'; ok 'checkpoints'; }
-for run in '2 2' $(quick || echo '3 3' '4 4' '5 5' '6 6' '7 7' '2 8' '4 8') '8 8' '8 16'; do
-    links $run
+for run in 2:2 $(quick || echo 3:3 4:4 5:5 6:6 7:7 2:8 4:8) 8:8 8:16; do
+    links ${run%:*} ${run#*:}
     check "$run ranks and micro-batches: at most 1.05 of the bytes of a ring" $?
 done
 

@@ -143,9 +143,10 @@ static void check_masters(void) {
                   "an error or a skipped step changes no master");
 }
 
+/* A file may bring a skip that was asked for, or of a shared scaler that nobody updated. */
 static int scale_is_usual(void) {
     const float scale = amp_optimizer_loss_scale(&w.opt);
-    return scale >= 1.0f && scale <= 4294967296.0f;
+    return scale >= 1.0f && scale <= 4294967296.0f && !amp_optimizer_scaler(&w.opt)->found_inf;
 }
 
 /* Between steps the model copies are the masters, rounded. */
