@@ -7203,6 +7203,7 @@ static AMPI_NOINLINE void ampi_gemm_on_stack(ampi_task *w) {
     uint32_t space[AMPI_STACK + 16];
     w->a = ampi_align(space);
     ampi_gemm_each(w);
+    w->a = NULL;
 }
 
 /* One thread's share. */
