@@ -74,13 +74,13 @@ CHECK_LOGS := $(BUILD)/tests/prove.log $(BUILD)/tests/fuzzing.log $(BUILD)/tests
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check sum soak cuda gpu-carry bench bench-peers logs examples vectors prove install clean
+.PHONY: help run test check sum soak cuda gpu-carry bench bench-compare bench-peers logs examples vectors prove install clean
 
 VERSION = $(shell awk '/define AMP_VERSION_/ {printf "%s%s", dot, $$3; dot = "."}' amp.h)
 
 help: ## show this help
 	@echo "amp.h $(VERSION)"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
 	@echo "  CC CXX CLANG MPICC CFLAGS BUILD JOBS PREFIX V=1 may be set (make clean after a change)"
 
 run: $(BUILD)/train ## train on real images in mixed precision: table, pictures, parity with fp32
@@ -151,6 +151,9 @@ install: ## copy amp.h, amp_kernels.cu and amp.pc below PREFIX (and DESTDIR)
 
 bench-peers: ## measure products of the CPU beside OpenBLAS and torch, where they are
 	$(Q)CC="$(CC)" sh tests/bench/peers.sh $(BUILD)/peers $(ARGS)
+
+bench-compare: ## set amp.h's speed beside that of REF=commit (ARGS: words of rows); exit 1 below .95
+	$(Q)CC="$(CC)" CFLAGS="$(CFLAGS)" sh tests/bench/compare.sh $(BUILD)/compare amp.h "$(REF)" $(ARGS)
 
 logs: $(LOGS)
 
@@ -231,7 +234,7 @@ $(BUILD)/tests/sgemm-%.log: tests/sgemm.sh tests/test_sgemm.cpp tests/lib.sh
 
 $(BUILD)/tests/cblas.log: tests/test_cblas.c tests/cblas_trainer.c
 $(BUILD)/tests/libtorch.log: examples/libtorch.cpp $(wildcard examples/train_*.h)
-$(BUILD)/tests/self.log: tests/test.h
+$(BUILD)/tests/self.log: tests/test.h $(wildcard tests/bench/compare*)
 $(BUILD)/tests/vectors.log: $(wildcard tests/vectors/*)
 $(BUILD)/tests/prove.log: $(wildcard tests/proof/*)
 $(BUILD)/tests/bits.log: tests/test_bits.c

@@ -53,4 +53,16 @@ check "a program all of whose tests are skipped fails" $?
 (export OUTSIDE=1; ends 1 '1 passed, 1 failed, 1 skipped' 'FAIL main: a check outside the tests')
 check "a check that fails outside the tests fails" $?
 
+# bench-compare: a version is as fast as itself, and a delay in amp_cast is told by its rows' names.
+sed 's/^    ampi_cast_all(dst, dst_type, src, src_type, n);/    { volatile size_t i = 8 * n; while (i) i--; }\n&/' \
+    amp.h > "$out/slow.h"
+compare() { # NEW STATUS PATTERN: of all casts, checks and unscales of 100000 numbers in plain C
+    CC="$cc" CFLAGS=-O0 sh tests/bench/compare.sh "$out/compare" "$1" amp.h c 100000 > "$out/log" 2>&1
+    [ $? = "$2" ] && grep -qx "$3" "$out/log"
+}
+compare amp.h 0 '10 rows, 0 slower'
+check "bench-compare: no row of equal versions is slower" $?
+compare "$out/slow.h" 1 '10 rows, 4 slower' && grep -qx 'SLOWER c cast bf16-f32 100000' "$out/log"
+check "bench-compare: a delay in amp_cast is seen in its four rows" $?
+
 finish
