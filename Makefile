@@ -137,11 +137,11 @@ bench: $(BUILD)/bench $(BUILD)/bench_ranks ## measure the CPU functions beside m
 
 # What pkg-config says: --cflags, where the header is, and kernels=, the path of the CUDA source that a
 # program with a GPU compiles besides. include/amp/amp.h is for Windows, which has an <amp.h> of its own.
-install: ## copy amp.h, amp_kernels.cu and amp.pc below PREFIX (and DESTDIR)
+install: ## copy amp.h, amp_report.h, amp_kernels.cu and amp.pc below PREFIX (and DESTDIR)
 	$(Q)mkdir -p "$(DESTDIR)$(PREFIX)/include/amp" "$(DESTDIR)$(PREFIX)/share/amp" \
 	    "$(DESTDIR)$(PREFIX)/share/pkgconfig"
-	$(Q)cp amp.h "$(DESTDIR)$(PREFIX)/include/amp.h"
-	$(Q)cp amp.h "$(DESTDIR)$(PREFIX)/include/amp/amp.h"
+	$(Q)cp amp.h examples/amp_report.h "$(DESTDIR)$(PREFIX)/include/"
+	$(Q)cp amp.h examples/amp_report.h "$(DESTDIR)$(PREFIX)/include/amp/"
 	$(Q)cp amp_kernels.cu LICENSE "$(DESTDIR)$(PREFIX)/share/amp/"
 	$(Q)printf '%s\n' 'prefix=$(if $(filter /%,$(PREFIX)),$(PREFIX),$(CURDIR)/$(PREFIX))' \
 	    'includedir=$${prefix}/include' 'kernels=$${prefix}/share/amp/amp_kernels.cu' '' 'Name: amp' \

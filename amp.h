@@ -213,6 +213,12 @@
             used from different threads, unless they share a scaler.
 
    >>history
+       0.7.0  In code for 0.6.0 change:
+                  amp_optimizer_report_table    amp_report_table of examples/amp_report.h
+                  amp_optimizer_report_json     amp_report_json, to a FILE, with a count of yours
+                  amp_advice.text               amp_report_sentence
+                  AMP_ADVICE_NAN of a weight    AMP_ADVICE_BAD_WEIGHTS, in JSON bad_weights
+                  headroom of 255               AMP_HEADROOM_UNBOUNDED, by name
        0.6.0  In code for 0.5.0 change:
                   desc.shard, an amp_shard      desc.ranks, which points to an amp_ranks
                   amp_tensor.row_length ...     .rows, which points to an amp_rows with these
@@ -942,7 +948,8 @@ typedef struct amp_rows {
 
 /* ---------------------------------------------------------------- >>api  report
    What happened, in which tensor, why, and what to change; and steps that are skipped because their
-   norm is a spike. Set desc.report before amp_optimizer_init (examples/which_tensor.c).
+   norm is a spike. Set desc.report before amp_optimizer_init (examples/which_tensor.c). As text,
+   for people or as JSON: examples/amp_report.h.
 
    A step counts in passes that it makes anyway, in backend memory: no launch is added and nothing
    waits; a graph replays it. Reading a report waits, as amp_optimizer_status does. Steps, taken or
@@ -979,7 +986,11 @@ typedef struct amp_iteration {
     int32_t  tensor;      /* the first whose gradient was not finite; -1: none                    */
 } amp_iteration;
 
-enum { AMP_HISTORY = 256 /* that are remembered */, AMP_BINS = 64 /* of a histogram */ };
+enum {
+    AMP_HISTORY = 256,           /* iterations that are remembered                                */
+    AMP_BINS    = 64,            /* of a histogram                                                */
+    AMP_HEADROOM_UNBOUNDED = 255 /* headroom of gradients that are 0                              */
+};
 
 typedef struct amp_report {
     uint64_t iterations, steps;        /* taken or skipped; taken, as in amp_status               */
@@ -1022,7 +1033,7 @@ typedef struct amp_tensor_report {
 #ifndef AMP_NO_REPORT
 /* What has happened so far. Then, of the same moment, tensor i; and the last iterations, at most
    *count and AMP_HISTORY, oldest first: AMP_ERROR_BAD_STATE before the first amp_optimizer_report
-   (_advice, _table, _json), and after a load. AMP_ERROR_UNSUPPORTED without desc.report. */
+   or _advice, and after a load. AMP_ERROR_UNSUPPORTED without desc.report. */
 AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *report);
 AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
                                                amp_tensor_report *report);
@@ -1034,7 +1045,8 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
    the last sample. */
 typedef enum amp_advice_code {
     AMP_ADVICE_NAN = 0,        /* NaN at a scale of 1 or less, or after ten overflows in a row: how
-                                  many; the tensor whose weights, or else gradients, hold one     */
+                                  many; the first tensor whose gradients hold one                 */
+    AMP_ADVICE_BAD_WEIGHTS,    /* so, and weights of this tensor are not finite                   */
     AMP_ADVICE_STUCK,          /* five overflows or more in a row, at the least scale: how many   */
     AMP_ADVICE_TOO_MANY_SKIPS, /* over one in ten, the first 64 of a run apart, and twice what
                                   growth explains: how many                                       */
@@ -1052,21 +1064,10 @@ typedef struct amp_advice {
     amp_advice_code code;
     int             tensor; /* -1: of all                                                         */
     double          number;
-    char            text[AMP_PROBLEM_SIZE];
 } amp_advice;
 
 /* At most AMP_NUM_ADVICE, one of each code; returns in *count how many there are. */
 AMP_DEF amp_result amp_optimizer_advice(const amp_optimizer *opt, amp_advice *advice, int *count);
-
-/* The whole report for people, and as one line of JSON for programs (examples/report.c): what is in
-   amp_report; "history", with an array for each iteration since the line before, in the order of
-   amp_iteration; "tensors" with histograms as pairs of bin and count; "advice". Numbers have a
-   point in every locale; in JSON what is not finite is null, and bytes of a name that are not UTF-8
-   are taken as Latin-1. AMP_ERROR_WRITE if write_fn returns false. */
-AMP_DEF amp_result amp_optimizer_report_table(const amp_optimizer *opt, amp_write_fn write_fn,
-                                              void *user);
-AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write_fn write_fn,
-                                             void *user);
 #endif /* AMP_NO_REPORT */
 
 /* --------------------------------------------------------------- >>api  storage
@@ -3260,7 +3261,7 @@ static uint32_t ampi_fp_begin(void) {
 AMPI_COLD_BEGIN
 
 /* ------------------------------------------------------------------ >>impl  words
-   Text without printf, locale or allocation: error messages, tables, JSON; and words that a user
+   Text without printf, locale or allocation: error messages and a policy; and words that a user
    has written. */
 
 /* Where text goes: into room bytes; when they are full, and at the end of a line, to write_fn. */
@@ -3269,7 +3270,7 @@ typedef struct ampi_text {
     size_t       room, used;
     amp_write_fn write_fn; /* NULL: what has no room is left out */
     void        *user;
-    int          failed, json; /* json: a number that is not finite is null */
+    int          failed;
 } ampi_text;
 
 static void ampi_print_flush(ampi_text *t) {
@@ -3303,9 +3304,9 @@ static AMPI_NOINLINE void ampi_print_number(ampi_text *t, double x) {
     int      nonfinite;
     memcpy(&bits, &x, 8);
     nonfinite = (bits >> 52 & 0x7ff) == 0x7ff;
-    if (bits >> 63 && !(nonfinite && t->json)) ampi_print_char(t, '-');
+    if (bits >> 63) ampi_print_char(t, '-');
     if (nonfinite) {
-        ampi_print_text(t, t->json ? "null" : bits << 12 ? "NaN" : "inf");
+        ampi_print_text(t, bits << 12 ? "NaN" : "inf");
         return;
     }
     bits &= ~(uint64_t)0 >> 1;
@@ -3356,7 +3357,7 @@ AMPI_HOST void ampi_print_to(ampi_text *t, size_t column) {
 
 /* Append to an error message: AMP_PROBLEM_SIZE bytes, or NULL where nobody wants to know. */
 static void ampi_tell_list(char *problem, const char *format, va_list list) {
-    ampi_text t = {problem, AMP_PROBLEM_SIZE - 1, 0, NULL, NULL, 0, 0};
+    ampi_text t = {problem, AMP_PROBLEM_SIZE - 1, 0, NULL, NULL, 0};
     if (!problem) return;
     t.used = strlen(problem);
     ampi_print_list(&t, format, list);
@@ -8001,7 +8002,7 @@ AMPI_STRICT_END
 
 /* --------------------------------------------------------------- >>impl  report
    A step counts into ampi_record, ampi_overflows and ampi_histogram (>>core report); here they are
-   read, saved, judged and written out. */
+   read, saved and judged. */
 
 #ifndef AMP_NO_REPORT
 
@@ -8118,14 +8119,11 @@ AMPI_COLD_BEGIN
 /* What was read of a run, on the host: all of one moment. */
 typedef struct ampi_seen {
     int             current; /* amp_optimizer_report has read it, and no state was loaded since */
-    uint64_t        told;    /* the last iteration of the line of JSON before                   */
     amp_scaler      scaler;
     amp_report      report;
     ampi_record     record; /* a load reads a file to it */
     ampi_histogram *histograms;
     ampi_slot      *slots;
-    amp_advice      advice[AMP_NUM_ADVICE];
-    int             num_advice;
 } ampi_seen;
 
 static AMPI_NOINLINE amp_result ampi_report_ok(const amp_optimizer_desc *d) {
@@ -8191,7 +8189,6 @@ static void ampi_forget(amp_plan *plan) {
     ampi_seen *seen = plan->seen;
     size_t     i;
     seen->current = 0;
-    seen->told    = 0;
     memset(&seen->record, 0, sizeof seen->record);
     for (i = 0; i < plan->num_slots; i++)
         memset(&plan->host_slots[i].overflows, 0, sizeof(ampi_overflows));
@@ -8223,8 +8220,6 @@ static amp_result ampi_watched(const amp_optimizer *opt, int of_moment) {
                        "moment");
 }
 
-enum { AMPI_UNBOUNDED = 255 }; /* headroom of a gradient that is 0 */
-
 /* What is counted ends a report: overflows, then histograms. */
 AMPI_STATIC_ASSERT(ampi_reports_are_histograms,
                    offsetof(amp_tensor_report, overflows) + sizeof(ampi_overflows) ==
@@ -8243,7 +8238,7 @@ static amp_tensor_report ampi_report_of(const amp_optimizer *opt, size_t i) {
     r.name     = ampi_tensor(opt, (int)i)->name;
     r.n        = ampi_tensor(opt, (int)i)->n;
     r.stats    = slot->stats;
-    r.headroom = AMPI_UNBOUNDED; /* to the end of the type: the exponents' difference */
+    r.headroom = AMP_HEADROOM_UNBOUNDED; /* to the end of the type: the exponents' difference */
     if (max && slot->grad) r.headroom = (slot->grad_type == AMP_F16 ? 142 : 254) - (int)(max >> 23);
     memcpy((char *)&r + offsetof(amp_tensor_report, overflows), &slot->overflows,
            sizeof(ampi_overflows));
@@ -8279,7 +8274,7 @@ static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
     r->loss_scale   = s->scale;
     r->stuck        = ampi_stuck(c, s);
     r->sampled      = seen->record.sampled;
-    r->headroom     = AMPI_UNBOUNDED;
+    r->headroom     = AMP_HEADROOM_UNBOUNDED;
     r->first_tensor = r->most_tensor = -1;
     for (i = 0; i < (int)opt->plan->num_slots; i++) {
         const amp_tensor_report t = ampi_report_of(opt, (size_t)i);
@@ -8382,27 +8377,15 @@ typedef struct ampi_case {
     int    headroom, next;        /* of the largest, and of the next                           */
     double small, weights;        /* in tensors that underflow, and in all                     */
     double tiny, grads;           /* in all: what underflows, and what there is                */
+    amp_advice *advice;           /* of the caller; count of them are filled                   */
+    int         count;
 } ampi_case;
 
-/* One more. */
-static AMPI_PRINTS(5) void ampi_advise(const ampi_case *k, amp_advice_code code, int tensor,
-                                       double number, const char *format, ...) {
-    ampi_seen  *seen = k->opt->plan->seen;
-    amp_advice *a    = &seen->advice[seen->num_advice++];
-    va_list     list;
+static void ampi_advise(ampi_case *k, amp_advice_code code, int tensor, double number) {
+    amp_advice *a = &k->advice[k->count++];
     a->code   = code;
     a->tensor = tensor;
     a->number = number;
-    ampi_blank(a->text);
-    if (tensor >= 0) ampi_tell_tensor(a->text, (size_t)tensor, ampi_tensor(k->opt, tensor)->name);
-    va_start(list, format);
-    ampi_tell_list(a->text, format, list);
-    va_end(list);
-}
-
-/* In percent, to one digit behind the point. */
-static double ampi_percent(double share) {
-    return (double)(uint64_t)(share * 1000.0 + 0.5) / 10.0;
 }
 
 /* The first tensor that holds a weight that is not finite; -1: none. Of masters that are in two
@@ -8461,81 +8444,60 @@ static void ampi_measure(ampi_case *k) {
     }
 }
 
-static void ampi_advise_nan(const ampi_case *k) {
+static void ampi_advise_nan(ampi_case *k) {
     const int master = ampi_bad_master(k->opt);
-    if (master >= 0)
-        ampi_advise(k, AMP_ADVICE_NAN, master, k->nans,
-                    "its weights are not all finite, so gradients hold NaN, and no loss scale will "
-                    "help: load a state from before");
-    else
-        ampi_advise(k, AMP_ADVICE_NAN, k->nan, k->nans,
-                    "the NaN comes from the model, and no loss scale will help; it holds %g of %g",
-                    (double)k->opt->plan->seen->slots[k->nan].stats.nan, k->nans);
+    if (master >= 0) ampi_advise(k, AMP_ADVICE_BAD_WEIGHTS, master, k->nans);
+    else ampi_advise(k, AMP_ADVICE_NAN, k->nan, k->nans);
 }
 
-static void ampi_advise_skips(const ampi_case *k) {
+static void ampi_advise_skips(ampi_case *k) {
     const amp_scaler *s     = k->scaler;
     const int         most  = k->opt->plan->seen->report.most_tensor;
-    const double      scale = (double)s->scale, share = k->late / (double)AMPI_RECENT;
-    if (s->stuck && k->here >= (double)AMPI_ROW)
-        ampi_advise(k, AMP_ADVICE_STUCK, -1, k->here,
-                    "%g overflows in a row at the least loss scale, %g: lower min_scale, or look "
-                    "for what diverges", k->here, scale);
+    const double      share = k->late / (double)AMPI_RECENT;
+    if (s->stuck && k->here >= (double)AMPI_ROW) ampi_advise(k, AMP_ADVICE_STUCK, -1, k->here);
     if (share > 0.1 && share * ((double)s->growth_interval + 1.0) > 2.0 && !k->never)
-        ampi_advise(k, AMP_ADVICE_TOO_MANY_SKIPS, most, k->late,
-                    "%g of the last 128 steps overflowed, here most often: raise growth_interval, "
-                    "or clip what spikes", k->late);
-    if (k->never && scale > 1.0 && k->recent >= 2)
-        ampi_advise(k, AMP_ADVICE_SCALE_TOO_HIGH, most, scale,
-                    "overflows, %g of the last 128 steps do: the loss scale %g is too high, and "
-                    "does not move", k->recent, scale);
+        ampi_advise(k, AMP_ADVICE_TOO_MANY_SKIPS, most, k->late);
+    if (k->never && s->scale > 1.0f && k->recent >= 2)
+        ampi_advise(k, AMP_ADVICE_SCALE_TOO_HIGH, most, (double)s->scale);
 }
 
 /* Gradients that are too small for fp16: what is to be done depends on how large others are. */
-static void ampi_advise_range(const ampi_case *k) {
+static void ampi_advise_range(ampi_case *k) {
     const amp_scaler    *s     = k->scaler;
     const amp_report    *r     = &k->opt->plan->seen->report;
     const amp_iteration *then  = ampi_step_before(k->opt, r->iterations - r->sampled);
-    const double         scale = (double)s->scale, headroom = k->headroom;
-    const double         above = k->next - headroom, share = ampi_percent(k->share);
+    const int            above = k->next - k->headroom;
     if (k->worst < 0 || !then || then->skip || !k->last || k->last->skip || k->last->tensor >= 0)
         return;
     if (k->headroom >= AMPI_HARMLESS) { /* a scale that moves will grow */
         if (k->never || (s->max_scale > 0.0f && s->scale >= s->max_scale))
-            ampi_advise(k, AMP_ADVICE_SCALE_TOO_LOW, k->worst, headroom,
-                        "%g %% of its gradients are subnormal in fp16: the loss scale %g is too "
-                        "low by up to 2^%g", share, scale, headroom);
-    } else if (k->next - k->headroom >= AMPI_HARMLESS && k->next != AMPI_UNBOUNDED &&
+            ampi_advise(k, AMP_ADVICE_SCALE_TOO_LOW, k->worst, k->headroom);
+    } else if (above >= AMPI_HARMLESS && k->next != AMP_HEADROOM_UNBOUNDED &&
                k->above < AMPI_MUCH) {
-        ampi_advise(k, AMP_ADVICE_KEEP_FP32, k->largest, above,
-                    "its gradients are 2^%g above all others', which underflow: keep them in fp32",
-                    above);
+        ampi_advise(k, AMP_ADVICE_KEEP_FP32, k->largest, above);
     } else if (2.0 * k->small >= k->weights) {
-        ampi_advise(k, AMP_ADVICE_USE_BF16, -1, k->tiny / k->grads,
-                    "%g %% of gradients are subnormal in fp16 while others are near its end: use "
-                    "bf16", ampi_percent(k->tiny / k->grads));
+        ampi_advise(k, AMP_ADVICE_USE_BF16, -1, k->tiny / k->grads);
     } else {
-        ampi_advise(k, AMP_ADVICE_UNDERFLOW, k->worst, k->share,
-                    "%g %% of its gradients are subnormal at the loss scale %g, which cannot be "
-                    "larger", share, scale);
+        ampi_advise(k, AMP_ADVICE_UNDERFLOW, k->worst, k->share);
     }
 }
 
-static AMPI_NOINLINE void ampi_judge(const amp_optimizer *opt) {
+/* Returns how many advices there are. */
+static AMPI_NOINLINE int ampi_judge(const amp_optimizer *opt, amp_advice *advice) {
     ampi_seen           *seen = opt->plan->seen;
     const uint32_t       fp   = ampi_fp_begin(), rules = seen->scaler.rules;
     const amp_iteration *t;
     ampi_case            k;
     int                  i;
     memset(&k, 0, sizeof k);
+    k.advice   = advice;
     k.opt      = opt;
     k.scaler   = &seen->scaler;
     k.last     = ampi_step_before(opt, 0);
     k.never    = (rules & AMPI_GROW_MASK) == AMPI_GROW_NEVER || (rules & AMPI_DISABLED);
     k.share    = AMPI_MUCH;
     k.nan      = k.rounded = k.worst = k.largest = -1;
-    k.headroom = k.next = AMPI_UNBOUNDED;
-    seen->num_advice = 0;
+    k.headroom = k.next = AMP_HEADROOM_UNBOUNDED;
     for (i = 0; (t = ampi_step_before(opt, (uint64_t)i)) != NULL; i++) {
         const int overflow = t->skip == (uint32_t)AMP_SKIP_OVERFLOW;
         const int bad      = overflow || t->tensor >= 0; /* a disabled scaler steps on */
@@ -8551,197 +8513,15 @@ static AMPI_NOINLINE void ampi_judge(const amp_optimizer *opt) {
         ampi_advise_skips(&k);
         ampi_advise_range(&k);
     }
-    if (k.rounded >= 0)
-        ampi_advise(&k, AMP_ADVICE_MASTERS, k.rounded, k.lost,
-                    "its masters are rounded to 16 bits, and a step loses %g %% of updates: keep "
-                    "master weights in fp32", ampi_percent(k.lost));
+    if (k.rounded >= 0) ampi_advise(&k, AMP_ADVICE_MASTERS, k.rounded, k.lost);
     ampi_fp_end(fp);
+    return k.count;
 }
 
 AMP_DEF amp_result amp_optimizer_advice(const amp_optimizer *opt, amp_advice *advice, int *count) {
     AMPI_TRY(advice && count ? ampi_look(opt) : AMP_ERROR_INVALID_ARGUMENT);
-    ampi_judge(opt);
-    *count = opt->plan->seen->num_advice;
-    memcpy(advice, opt->plan->seen->advice, (size_t)*count * sizeof *advice);
+    *count = ampi_judge(opt, advice);
     return AMP_OK;
-}
-
-static const char *const ampi_advice_names[AMP_NUM_ADVICE] = {
-    "nan",           "stuck",     "too_many_skips", "scale_too_high", "scale_too_low",
-    "underflow",     "keep_fp32", "use_bf16",       "masters"};
-
-/* ---- output */
-
-/* Bytes of the UTF-8 character that text begins with; 0: there is none (RFC 3629). */
-static int ampi_utf8(const char *text) {
-    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
-    const unsigned        c = (unsigned char)text[0];
-    const int n = c < 0x80 ? 1 : c >> 5 == 6 ? 2 : c >> 4 == 14 ? 3 : c >> 3 == 30 ? 4 : 0;
-    uint32_t  code = n == 1 ? c : c & 0x7fu >> n;
-    int       i;
-    for (i = 1; i < n; i++) {
-        if (((unsigned char)text[i] & 0xc0) != 0x80) return 0;
-        code = code << 6 | ((unsigned char)text[i] & 0x3fu);
-    }
-    return code >= least[n] && code <= 0x10ffff && code >> 11 != 0x1b ? n : 0;
-}
-
-static void ampi_print_string(ampi_text *t, const char *text) {
-    static const char *const digit = "0123456789abcdef";
-    int                      more  = 0; /* bytes of a character */
-    ampi_print_char(t, '"');
-    for (; text && *text; text++, more--) {
-        const unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\') ampi_print_char(t, '\\');
-        if (more <= 0) more = ampi_utf8(text);
-        if (c >= ' ' && more > 0) {
-            ampi_print_char(t, *text);
-        } else {
-            ampi_print_text(t, "\\u00");
-            ampi_print_char(t, digit[c >> 4]);
-            ampi_print_char(t, digit[c & 15]);
-        }
-    }
-    ampi_print_char(t, '"');
-}
-
-/* Members that follow each other in a struct, by their names. */
-static void ampi_print_counts(ampi_text *t, const uint64_t *count, const char *names) {
-    for (; *names; names += *names == ' ') {
-        ampi_print_text(t, ",\"");
-        for (; *names && *names != ' '; names++) ampi_print_char(t, *names);
-        ampi_print(t, "\":%g", (double)*count++);
-    }
-}
-
-static void ampi_print_bins(ampi_text *t, const char *key, const uint64_t *bins) {
-    int b, more = 0;
-    ampi_print(t, ",\"%s\":[", key);
-    for (b = 0; b < AMP_BINS; b++)
-        if (bins[b]) ampi_print(t, "%s[%g,%g]", more++ ? "," : "", (double)b, (double)bins[b]);
-    ampi_print_char(t, ']');
-}
-
-static void ampi_print_tensor(ampi_text *t, const amp_optimizer *opt, size_t i) {
-    const amp_tensor_report r = ampi_report_of(opt, i);
-    ampi_print(t, "%s{\"name\":", i ? "," : "");
-    ampi_print_string(t, r.name);
-    ampi_print(t, ",\"n\":%g,\"nonfinite\":%g,\"nan\":%g", (double)r.n, (double)r.stats.nonfinite,
-               (double)r.stats.nan);
-    if (r.stats.nonfinite) ampi_print(t, ",\"first\":%g", (double)r.stats.first_nonfinite);
-    ampi_print(t, ",\"zeros\":%g,\"max\":%g,\"headroom\":%g", (double)r.stats.zeros,
-               (double)r.stats.max_finite, (double)r.headroom);
-    if (r.overflows)
-        ampi_print_counts(t, &r.overflows, "overflows nans first_iteration last_iteration");
-    if (opt->plan->seen->report.sampled) {
-        ampi_print_counts(t, &r.f16_zero, "f16_zero f16_small bf16_zero bf16_small updates lost");
-        ampi_print_bins(t, "grads", r.grads);
-        ampi_print_bins(t, "weights", r.weights);
-    }
-    ampi_print_char(t, '}');
-}
-
-static AMPI_NOINLINE void ampi_print_json(ampi_text *t, const amp_optimizer *opt) {
-    ampi_seen        *seen  = opt->plan->seen;
-    const amp_report *r     = &seen->report;
-    size_t            i, steps = 0;
-    int               k;
-    t->json = 1;
-    ampi_print(t, "{\"iterations\":%g", (double)r->iterations);
-    ampi_print_counts(t, &r->steps, "steps overflows spikes asked growths backoffs");
-    ampi_print(t, ",\"norm\":%g,\"loss_scale\":%g,\"stuck\":%g,\"headroom\":%g,"
-                  "\"first_tensor\":%g,\"first_iteration\":%g,\"most_tensor\":%g",
-               r->norm, (double)r->loss_scale, (double)r->stuck, (double)r->headroom,
-               (double)r->first_tensor, (double)r->first_iteration, (double)r->most_tensor);
-    ampi_print_counts(t, &r->most_overflows, "most_overflows sampled grads f16_zero f16_small "
-                                             "bf16_zero bf16_small updates lost");
-    ampi_print(t, ",\"history\":[");
-    while (steps < r->iterations - seen->told && ampi_step_before(opt, steps)) steps++;
-    for (i = steps; i-- > 0;) {
-        const amp_iteration *at = ampi_step_before(opt, i);
-        ampi_print(t, "%s[%g,%g,%g,%g,%g,%g]", i + 1 < steps ? "," : "", (double)at->iteration,
-                   at->norm, (double)at->loss_scale, (double)at->clip_factor, (double)at->skip,
-                   (double)at->tensor);
-    }
-    ampi_print(t, "],\"tensors\":[");
-    for (i = 0; i < opt->plan->num_slots; i++) ampi_print_tensor(t, opt, i);
-    ampi_print(t, "],\"advice\":[");
-    for (k = 0; k < seen->num_advice; k++) {
-        const amp_advice *a = &seen->advice[k];
-        ampi_print(t, "%s{\"code\":\"%s\",\"tensor\":%g,\"number\":%g,\"text\":", k ? "," : "",
-                   ampi_advice_names[a->code], (double)a->tensor, a->number);
-        ampi_print_string(t, a->text);
-        ampi_print_char(t, '}');
-    }
-    ampi_print(t, "]}\n");
-    if (!t->failed) seen->told = r->iterations;
-}
-
-/* A number of a table; a dash for one below 0, which is none. */
-static void ampi_print_cell(ampi_text *t, size_t column, double x, const char *unit) {
-    ampi_print_to(t, column);
-    if (x < 0.0) ampi_print_char(t, '-');
-    else ampi_print(t, "%g%s", x, unit);
-}
-
-static void ampi_print_share(ampi_text *t, size_t column, uint64_t some, uint64_t all) {
-    ampi_print_cell(t, column, all ? ampi_percent((double)some / (double)all) : -1.0, " %");
-}
-
-static AMPI_NOINLINE void ampi_print_table(ampi_text *t, const amp_optimizer *opt) {
-    const ampi_seen  *seen = opt->plan->seen;
-    const amp_report *r    = &seen->report;
-    int               i;
-    ampi_print(t, "iterations %g, steps %g, skipped %g (overflows %g, spikes %g, asked %g)\n",
-               (double)r->iterations, (double)r->steps,
-               (double)(r->overflows + r->spikes + r->asked), (double)r->overflows,
-               (double)r->spikes, (double)r->asked);
-    ampi_print(t, "loss scale %g, growths %g, backoffs %g%s, norm %g\n", (double)r->loss_scale,
-               (double)r->growths, (double)r->backoffs, r->stuck ? ", stuck" : "", r->norm);
-    if (r->first_tensor >= 0)
-        ampi_print(t, "first overflow in iteration %g, tensor %g; most, %g, tensor %g\n",
-                   (double)r->first_iteration, (double)r->first_tensor, (double)r->most_overflows,
-                   (double)r->most_tensor);
-    ampi_print(t, "  gradient, scaled              largest       headroom  zeros    overflows%s\n",
-               r->sampled ? "  subnormal     updates lost" : "");
-    for (i = 0; i < (int)opt->plan->num_slots; i++) {
-        const amp_tensor_report x    = ampi_report_of(opt, (size_t)i);
-        const char             *name = x.name && *x.name ? x.name : "-";
-        ampi_print_text(t, "  ");
-        while (*name && t->used < 31) ampi_print_char(t, *name++);
-        ampi_print_cell(t, 32, (double)x.stats.max_finite, "");
-        ampi_print_cell(t, 46, x.headroom == AMPI_UNBOUNDED ? -1.0 : x.headroom, "");
-        ampi_print_share(t, 56, x.stats.zeros, seen->slots[i].n);
-        ampi_print_cell(t, 65, (double)x.overflows, "");
-        if (r->sampled) {
-            ampi_print_share(t, 76, x.f16_small, ampi_nonzero(&x));
-            ampi_print_share(t, 90, x.lost, x.updates);
-        }
-        ampi_print_char(t, '\n');
-    }
-    for (i = 0; i < seen->num_advice; i++)
-        ampi_print(t, "%s: %s\n", ampi_advice_names[seen->advice[i].code], seen->advice[i].text);
-}
-
-/* Look, judge and write. */
-static amp_result ampi_write_report(const amp_optimizer *opt, amp_write_fn write_fn, void *user,
-                                    void (*print)(ampi_text *, const amp_optimizer *)) {
-    char      bytes[512];
-    ampi_text text = {bytes, sizeof bytes, 0, write_fn, user, 0, 0};
-    AMPI_TRY(write_fn ? ampi_look(opt) : AMP_ERROR_INVALID_ARGUMENT);
-    ampi_judge(opt);
-    AMPI_IEEE(print(&text, opt));
-    return text.failed ? AMP_ERROR_WRITE : AMP_OK;
-}
-
-AMP_DEF amp_result amp_optimizer_report_table(const amp_optimizer *opt, amp_write_fn write_fn,
-                                              void *user) {
-    return ampi_write_report(opt, write_fn, user, ampi_print_table);
-}
-
-AMP_DEF amp_result amp_optimizer_report_json(const amp_optimizer *opt, amp_write_fn write_fn,
-                                             void *user) {
-    return ampi_write_report(opt, write_fn, user, ampi_print_json);
 }
 
 AMPI_COLD_END
@@ -9096,7 +8876,7 @@ AMP_DEF const char *amp_autocast_unmatched(const amp_autocast *ac, int i) {
 
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user) {
     char      line[160];
-    ampi_text t = {line, sizeof line, 0, write_fn, user, 0, 0};
+    ampi_text t = {line, sizeof line, 0, write_fn, user, 0};
     int       i, k;
     if (!ac || !write_fn) return AMP_ERROR_INVALID_ARGUMENT;
     ampi_print(&t, "policy %s, low %s%s%s\n", ampi_policy_names[ac->policy],

@@ -1,7 +1,7 @@
-/* report.c - the page of a run: what amp_optimizer_report_json wrote, as HTML
+/* report.c - the page of a run: what amp_report_json wrote, as HTML
 
    train and gpt write a line of JSON now and then (--report FILE), and so can a trainer of yours
-   with amp_optimizer_report_json. This program makes one page of them, which needs neither a
+   with amp_report_json (amp_report.h). This program makes one page of them, which needs neither a
    network nor anything beside it, to look at or to send to somebody: what was run, where and when;
    the loss; the loss scale and the steps that were skipped; the norm; the exponents of each layer's
    gradients over the run, beside the limits of fp16; and the advice that was given.

@@ -8,6 +8,7 @@
 #define TRAIN_LINES_H
 
 #include "amp.h"
+#include "amp_report.h"    /* amp_report_json */
 #include "train_cli.h"     /* fail, command_line */
 #include "train_numbers.h" /* need */
 
@@ -22,6 +23,7 @@ typedef struct lines {
     amp_report_desc watch;  /* for amp_optimizer_desc */
     double         *losses; /* since the last line   */
     int             count;
+    uint64_t        told;   /* iterations in lines before */
 } lines;
 
 static void lines_put_string(FILE *f, const char *key, const char *s) {
@@ -71,10 +73,6 @@ static void lines_open(lines *l, const char *path, int append, size_t steps, con
     fprintf(l->file, "}}\n");
 }
 
-static bool lines_put(void *file, const void *data, size_t num_bytes) {
-    return fwrite(data, 1, num_bytes, (FILE *)file) == num_bytes;
-}
-
 static void lines_write(lines *l, const amp_optimizer *opt) {
     amp_report now;
     amp_result result = amp_optimizer_report(opt, &now);
@@ -83,7 +81,7 @@ static void lines_write(lines *l, const amp_optimizer *opt) {
         for (int i = 0; i < l->count; i++)
             fprintf(l->file, fabs(l->losses[i]) < 1e30 ? ",%.6g" : ",null", l->losses[i]);
         fprintf(l->file, "]}\n");
-        result = amp_optimizer_report_json(opt, lines_put, l->file);
+        result = amp_report_json(opt, l->file, &l->told);
     }
     if (result != AMP_OK || fflush(l->file) != 0)
         fail(1, l->path, "cannot write a report", "is the disk full?");

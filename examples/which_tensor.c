@@ -10,6 +10,7 @@
 
 #define AMP_IMPLEMENTATION
 #include "amp.h"
+#include "amp_report.h" /* amp_report_table */
 #define PROGRAM "which_tensor"
 #include "train_cli.h" /* no_options, finish */
 #include <math.h>   /* sinf */
@@ -61,10 +62,6 @@ static void print_table(const amp_optimizer *opt, char *found) {
     }
 }
 
-static bool print_line(void *user, const void *text, size_t num_bytes) {
-    return fwrite(text, 1, num_bytes, (FILE *)user) == num_bytes;
-}
-
 int main(int argc, char **argv) {
     char               problem[AMP_PROBLEM_SIZE], found[2][64] = {"", ""};
     float              loss = 0.0f;
@@ -96,7 +93,7 @@ int main(int argc, char **argv) {
         print_table(&opt, found[status.skipped > 1]);
     }
     puts("");
-    ok &= amp_optimizer_report_table(&opt, print_line, stdout) == AMP_OK &&
+    ok &= amp_report_table(&opt, stdout) == AMP_OK &&
           amp_optimizer_report_tensor(&opt, 2, &output) == AMP_OK && output.nans == 1 &&
           output.first_iteration == 201; /* what the table says, for a program */
     amp_optimizer_free(&opt);

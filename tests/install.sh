@@ -14,6 +14,7 @@ version() { awk '/define AMP_VERSION_/ {printf "%s%s", dot, $3; dot = "."}' amp.
 cat > "$out/project/main.c" <<'END'
 #define AMP_IMPLEMENTATION
 #include "amp.h"
+#include "amp_report.h"
 #include <stdio.h>
 int main(void) {
     const float x[2] = {1.0f, -2.0f};
@@ -25,8 +26,9 @@ END
 prefix="$out/a prefix"
 MAKEFLAGS= make --no-print-directory install PREFIX="$prefix" > "$out/log" 2>&1 &&
     cmp amp.h "$prefix/include/amp.h" >> "$out/log" 2>&1 &&
-    cmp amp.h "$prefix/include/amp/amp.h" >> "$out/log" 2>&1
-check 'make install PREFIX= copies the header, a PREFIX with a blank in it too' $?
+    cmp amp.h "$prefix/include/amp/amp.h" >> "$out/log" 2>&1 &&
+    cmp examples/amp_report.h "$prefix/include/amp/amp_report.h" >> "$out/log" 2>&1
+check 'make install PREFIX= copies the headers, a PREFIX with a blank in it too' $?
 MAKEFLAGS= make --no-print-directory install PREFIX=/opt/amp DESTDIR="$out/stage" > "$out/log" 2>&1 &&
     cmp amp.h "$out/stage/opt/amp/include/amp.h" >> "$out/log" 2>&1 &&
     grep -x 'prefix=/opt/amp' "$out/stage/opt/amp/share/pkgconfig/amp.pc" >> "$out/log" 2>&1
@@ -50,15 +52,15 @@ fi
 # Windows has an <amp.h> of its own. Ours is found by #include "amp.h" beside the file, or as <amp/amp.h>.
 mkdir -p "$out/decoy"
 echo '#error C++ AMP' > "$out/decoy/amp.h"
-cp amp.h "$out/project/amp.h"
-sed 's,"amp.h",<amp/amp.h>,' "$out/project/main.c" > "$out/project/angle.c"
+cp amp.h examples/amp_report.h "$out/project/"
+sed 's,"\(amp[a-z_]*.h\)",<amp/\1>,' "$out/project/main.c" > "$out/project/angle.c"
 for compiler in "$cc" x86_64-w64-mingw32-gcc; do
     if ! have "$compiler"; then skip "$compiler: a decoy <amp.h>" 'not installed'; continue; fi
     $compiler -fsyntax-only -isystem "$out/decoy" "$out/project/main.c" > "$out/log" 2>&1 &&
         $compiler -fsyntax-only -I "$out/decoy" -I "$prefix/include" "$out/project/angle.c" >> "$out/log" 2>&1
     check "$compiler: with an <amp.h> of the system in its path ours is found" $?
 done
-rm "$out/project/amp.h"
+rm "$out/project/amp.h" "$out/project/amp_report.h"
 
 # A clone of this checkout, as it is now, stands for the repository.
 url() { sed "s,URL_OF_THIS_REPOSITORY,file://$out/repository,g"; }

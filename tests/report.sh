@@ -11,6 +11,7 @@ cat > "$out/many.c" << 'END'
 #define AMP_IMPLEMENTATION
 #define AMP_STATIC
 #include "amp.h"
+#include "examples/amp_report.h"
 #include <math.h>
 #include <stdio.h>
 
@@ -25,12 +26,11 @@ static float uniform(void) {
     return (float)(dice >> 8) / 8388608.0f - 1.0f;
 }
 
-static bool put(void *file, const void *data, size_t n) { return fwrite(data, 1, n, (FILE *)file) == n; }
-
 int main(void) {
     const amp_report_desc watch = {EVERY, 0.0f, 6.0f};
     amp_optimizer      opt;
     amp_optimizer_desc desc = {0};
+    uint64_t           told = 0;
     desc.dtype  = AMP_F16;
     desc.kind   = AMP_KIND_ADAMW;
     desc.report = &watch;
@@ -52,7 +52,7 @@ int main(void) {
                              expf(-0.12f * (float)i - 0.0002f * (float)step) * 0.4f);
         if (step == 9000) grad[60][5].bits = 0x7e00;
         if (amp_optimizer_adamw(&opt, 1e-3f) != AMP_OK) return 1;
-        if (step % EVERY == 0 && amp_optimizer_report_json(&opt, put, stdout) != AMP_OK) return 1;
+        if (step % EVERY == 0 && amp_report_json(&opt, stdout, &told) != AMP_OK) return 1;
     }
     amp_optimizer_free(&opt);
     return 0;

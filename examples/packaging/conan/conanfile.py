@@ -24,10 +24,12 @@ class AmpH(ConanFile):
     def export_sources(self):
         for name in ("amp.h", "amp_kernels.cu", "LICENSE"):
             copy(self, name, self._root(), self.export_sources_folder)
+        copy(self, "amp_report.h", os.path.join(self._root(), "examples"), self.export_sources_folder)
 
     def package(self):
-        copy(self, "amp.h", self.source_folder, os.path.join(self.package_folder, "include"))
-        copy(self, "amp.h", self.source_folder, os.path.join(self.package_folder, "include", "amp"))
+        for header in ("amp.h", "amp_report.h"):
+            copy(self, header, self.source_folder, os.path.join(self.package_folder, "include"))
+            copy(self, header, self.source_folder, os.path.join(self.package_folder, "include", "amp"))
         copy(self, "amp_kernels.cu", self.source_folder, os.path.join(self.package_folder, "share", "amp"))
         copy(self, "LICENSE", self.source_folder, os.path.join(self.package_folder, "licenses"))
 
