@@ -879,14 +879,17 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
 
    In a check all ranks meet in sum_fn, under the rules of reduce_fn: add the count doubles of sums
    over the ranks (on every rank but one each is 0, so any order is exact), and make each of the two
-   uint32_t of flags the largest. Prepare, save_file and load_file call it, too; if a rank fails
-   before that, end the others. AMP_ERROR_MISMATCH from prepare tells all ranks that tensors differ,
-   or what decides a step in their descs, or that their numbers are not 0 to count - 1.
+   uint32_t of flags the largest. Prepare, save_file and load_file call it, too. A rank that they
+   refuse (memory, a path that is no file) brings its error there, so that all fail; one that never
+   calls them is waited for: end the others. AMP_ERROR_MISMATCH from prepare tells all ranks that
+   tensors differ, or what decides a step in their descs, that their numbers are not 0 to count - 1,
+   or that another rank could not prepare.
 
    amp_optimizer_save_file makes a set of files: path.T.R-of-COUNT for each rank (T: steps taken and
-   skipped), and when all are on the disk, path, which names them. Then the set before is removed.
-   It stays if a rank fails, or if AMP_ERROR_MISMATCH tells that loss scale, learning rate or
-   numbers of steps differ. (Files that path does not name are of a save that was cut short.)
+   skipped), and when all are on the disk, path, which names them. Then the set before is removed,
+   as rank 0 found it at path: AMP_ERROR_READ if that could not be read, and nothing is written. It
+   stays if a rank fails, or if AMP_ERROR_MISMATCH tells that loss scale, learning rate or numbers
+   of steps differ. (Files that path does not name are of a save that was cut short.)
    load_file loads any set, and any file of one optimizer, on any number of ranks; gather models
    after it. (On another number than the set's each rank has all files in memory while it loads.)
    AMP_ERROR_MISMATCH tells of files of two runs, too. Loading clears accumulators. Save and load
@@ -2082,6 +2085,7 @@ AMPI_FN uint32_t ampi_stuck(const ampi_control *c, const amp_scaler *s) {
 
 /* Where ranks meet, between check and decide, and over what, beside flags. */
 typedef enum ampi_meeting { AMPI_ALONE, AMPI_OVER_NORM2, AMPI_OVER_SUMS } ampi_meeting;
+enum { AMPI_WORDS = 3 }; /* that rank 0 tells the others in a save */
 
 struct amp_plan {
     ampi_control *control;  /* backend memory */
@@ -4387,11 +4391,13 @@ typedef struct ampi_second_floor {
     void       (*report_weights)(const amp_plan *plan, const ampi_slot *slot, ampi_job job,
                            size_t begin, size_t n, ampi_histogram *histogram);
     amp_result (*rows_stats)(const amp_optimizer *opt, int i, amp_stats *stats);
-    /* ranks meet: in prepare (are tables the same?), and behind load_file */
-    amp_result (*ranks_meet)(const amp_optimizer *opt);
+    /* ranks meet, with what this one has come to: in prepare (are tables the same?), and behind
+       load_file */
+    amp_result (*ranks_meet)(const amp_optimizer *opt, amp_result result);
     void       (*ranks_loaded)(const amp_optimizer *opt, const ampi_loading *l, amp_result *result);
     /* files: a set, or what replaces one; what a set has for this rank; a report's history */
-    amp_result (*ranks_save)(const amp_optimizer *opt, ampi_target *to, ampi_state *state);
+    amp_result (*ranks_save)(const amp_optimizer *opt, ampi_target *to, ampi_state *state,
+                             amp_result result);
     amp_result (*ranks_load)(const amp_optimizer *opt, const char *path, ampi_loading *l,
                              void *file);
     void       (*report_walk)(ampi_archive *a, const amp_optimizer *opt);
@@ -4918,7 +4924,8 @@ static amp_result ampi_layout(const amp_optimizer *opt, amp_plan *plan, char *ba
     arena.base     = base;
     plan->control  = (ampi_control *)ampi_take(&arena, 1, sizeof *plan->control, 64);
     plan->slots    = (ampi_slot *)ampi_take(&arena, count, sizeof *plan->slots, 64);
-    plan->sums     = (double *)ampi_take(&arena, (size_t)plan->num_sums + (size_t)opt->ranks.count,
+    plan->sums     = (double *)ampi_take(&arena, (size_t)plan->num_sums + AMPI_WORDS +
+                                                     (size_t)opt->ranks.count,
                                          sizeof(double), 64); /* prepare has one for each rank */
     plan->chunk_slots =
         (uint32_t *)ampi_take(&arena, (size_t)plan->num_chunks, sizeof(uint32_t), 64);
@@ -5179,7 +5186,7 @@ static amp_result ampi_shared_ok(const amp_optimizer *opt) {
 static amp_result ampi_build(amp_optimizer *opt) {
     amp_plan  *plan = opt->plan;
     char      *base = NULL;
-    size_t     num_bytes, i;
+    size_t     num_bytes;
     amp_result result;
     AMPI_TRY(ampi_layout(opt, plan, NULL, &num_bytes));
     AMPI_TRY(ampi_captured(opt, ampi_block_alloc(&opt->backend, &opt->desc.allocator, num_bytes,
@@ -5188,14 +5195,18 @@ static amp_result ampi_build(amp_optimizer *opt) {
     AMPI_TRY(ampi_apart(opt, (ampi_range *)(void *)plan->host_slots));
     ampi_layout(opt, plan, base, &num_bytes);
     AMPI_IEEE(result = ampi_fill_backend(opt, plan)); /* configured numbers are rounded to float */
-    AMPI_TRY(result);
-    if (plan->meets == AMPI_OVER_SUMS) AMPI_TRY(ampi_second().ranks_meet(opt));
-    for (i = 0; i < plan->num_slots; i++) {
+    ampi_count_grads(plan);
+    return result;
+}
+
+/* Weights that no step writes again. */
+static amp_result ampi_spoil_weights(const amp_optimizer *opt) {
+    size_t i;
+    for (i = 0; i < opt->plan->num_slots; i++) {
         const amp_tensor *t = ampi_tensor(opt, (int)i);
-        if (plan->host_slots[i].master.format != AMP_FORMAT_F32 && t->weight)
+        if (opt->plan->host_slots[i].master.format != AMP_FORMAT_F32 && t->weight)
             AMPI_TRY(ampi_spoil_weight(&opt->backend, t->weight, t->n));
     }
-    ampi_count_grads(plan);
     return AMP_OK;
 }
 
@@ -5210,9 +5221,11 @@ static void ampi_unbuild(amp_optimizer *opt) {
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     amp_result result;
     AMPI_TRY(ampi_ready(opt, AMPI_ADDING));
-    AMPI_TRY(ampi_shared_ok(opt));
-    AMPI_TRY(ampi_new_plan(opt));
-    result = ampi_build(opt);
+    result = ampi_shared_ok(opt);
+    if (result == AMP_OK) result = ampi_new_plan(opt);
+    if (result == AMP_OK) result = ampi_build(opt);
+    if (opt->ranks.sum_fn) result = ampi_second().ranks_meet(opt, result);
+    if (result == AMP_OK) result = ampi_spoil_weights(opt);
     if (result != AMP_OK) ampi_unbuild(opt);
     else opt->pending = AMP_OK; /* what a begin_step before it has told */
     return result;
@@ -6669,19 +6682,20 @@ static amp_result ampi_save_at(const amp_optimizer *opt, ampi_target *to) {
 }
 
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path) {
-    ampi_target *to;
-    ampi_state   state;
-    amp_result   result;
-    if (!opt || !path) return AMP_ERROR_INVALID_ARGUMENT;
-    AMPI_TRY(ampi_can_save(opt, &state)); /* before a file is touched */
-    to = (ampi_target *)ampi_allocate(&opt->desc.allocator, sizeof *to);
-    if (!to) return AMP_ERROR_OUT_OF_MEMORY;
-    result = ampi_aim(to, path);
+    const ampi_second_floor up = ampi_second();
+    ampi_target            *to = NULL;
+    ampi_state              state;
+    amp_result              result;
+    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN)); /* from here on ranks meet, whatever happens to one */
+    result = path ? ampi_can_save(opt, &state) : AMP_ERROR_INVALID_ARGUMENT;
+    if (result == AMP_OK) {
+        to = (ampi_target *)ampi_allocate(&opt->desc.allocator, sizeof *to);
+        result = to ? ampi_aim(to, path) : AMP_ERROR_OUT_OF_MEMORY;
+    }
     if (result == AMP_ERROR_UNSUPPORTED)
         (void)ampi_refuse(&opt->desc, result, "the path leads to something that is not a file");
-    if (result == AMP_OK)
-        result = ampi_second().ranks_save ? ampi_second().ranks_save(opt, to, &state)
-                                           : ampi_save_at(opt, to);
+    if (up.ranks_save) result = up.ranks_save(opt, to, &state, result);
+    else if (result == AMP_OK) result = ampi_save_at(opt, to);
     ampi_release(&opt->desc.allocator, to);
     return result;
 }
@@ -6708,12 +6722,11 @@ static amp_result ampi_load_from(const amp_optimizer *opt, ampi_loading *l, ampi
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path) {
     ampi_loading l;
     amp_result   result;
-    if (!opt || !path) return AMP_ERROR_INVALID_ARGUMENT;
+    AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     result = ampi_load_begin(opt, &l);
-    if (result == AMP_OK) {
-        result = ampi_load_from(opt, &l, &l.one, path);
-        if (opt->plan->meets == AMPI_OVER_SUMS) ampi_second().ranks_loaded(opt, &l, &result);
-    }
+    if (result == AMP_OK)
+        result = path ? ampi_load_from(opt, &l, &l.one, path) : AMP_ERROR_INVALID_ARGUMENT;
+    if (opt->plan->meets == AMPI_OVER_SUMS) ampi_second().ranks_loaded(opt, &l, &result);
     return ampi_load_end(opt, &l, result);
 }
 
@@ -7560,27 +7573,34 @@ static amp_result ampi_ranks_ok(const amp_optimizer_desc *d) {
 /* Have all ranks succeeded, and have they the same hash? *result is this rank's, and becomes theirs
    if another one has failed; text: if hashes differ. The plan's first count sums are added. 0: the
    ranks have not met, and others may have learnt something else. A hash is made odd, and then its
-   complement is even: two numbers that are all ones tell of a failure. */
+   complement is even: two numbers that are all ones tell of a failure. A rank whose prepare has
+   failed has no plan, but it takes 8 bytes of backend memory to say so. */
 static int ampi_agree(const amp_optimizer *opt, amp_result *result, amp_result theirs,
                       uint64_t hash, const char *text, size_t count) {
     const amp_backend *b    = &opt->backend;
     const amp_ranks   *s    = &opt->ranks;
-    const amp_plan    *plan = opt->plan;
+    const amp_plan    *plan = opt->plan && opt->plan->control ? opt->plan : NULL;
     const uint32_t     odd  = (uint32_t)(hash >> 32) | 1u;
     uint32_t           flags[2];
-    amp_result         met;
+    double             room = 0.0; /* backend memory, if that is the host's */
+    void              *at   = plan ? (void *)plan->control->flags : (void *)&room;
+    amp_result         met  = AMP_OK;
     flags[0] = *result == AMP_OK ? odd : UINT32_MAX;
     flags[1] = *result == AMP_OK ? ~odd : UINT32_MAX;
-    met      = ampi_send(b, plan->control->flags, flags, sizeof flags);
-    if (met == AMP_OK) met = s->sum_fn(s->user, plan->sums, count, plan->control->flags);
-    if (met == AMP_OK) met = ampi_read_back(opt, flags, plan->control->flags, sizeof flags);
+    if (!plan && b->functions->alloc_fn) met = b->functions->alloc_fn(b, sizeof room, &at);
+    if (met != AMP_OK) return 0;
+    met = ampi_send(b, at, flags, sizeof flags);
+    if (met == AMP_OK)
+        met = s->sum_fn(s->user, plan ? plan->sums : (double *)at, count, (uint32_t *)at);
+    if (met == AMP_OK) met = ampi_read_back(opt, flags, at, sizeof flags);
+    if (!plan && b->functions->free_fn) b->functions->free_fn(b, at);
     if (*result != AMP_OK) return met == AMP_OK;
     *result = met;
     if (met != AMP_OK) return 0;
     if (flags[0] == ~flags[1]) return 1; /* the largest hash is the smallest */
     *result = flags[0] == flags[1] ? theirs : AMP_ERROR_MISMATCH;
     ampi_tell(opt->desc.problem, "%s",
-              flags[0] == flags[1] ? "another rank could not save or load its part" : text);
+              flags[0] == flags[1] ? "another rank has failed: its own result says why" : text);
     return 1;
 }
 
@@ -7616,22 +7636,24 @@ static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
     return sum;
 }
 
-/* Has every number from 0 to count - 1 one rank, and have all ranks the same tables? */
-static amp_result ampi_same_tables(const amp_optimizer *opt) {
-    const amp_ranks *s       = &opt->ranks;
-    double          *sums    = opt->plan->sums;
-    double           one     = 1.0, present = 0.0;
+/* Could all ranks prepare (result: could this one?), have they the same tables, and is every number
+   from 0 to count - 1 that of one rank? */
+static amp_result ampi_same_tables(const amp_optimizer *opt, amp_result result) {
+    const amp_ranks *s    = &opt->ranks;
+    uint64_t         hash = 0;
+    double           one  = 1.0, present = 0.0;
     ampi_state       state;
-    amp_result       result = ampi_read_state(opt, &state);
     int              rank;
-    if (result == AMP_OK) result = ampi_send(&opt->backend, &sums[s->rank], &one, sizeof one);
-    if (result == AMP_OK)
-        ampi_agree(opt, &result, result, ampi_hash_tables(opt, &state),
-                   "the ranks have added other tensors, or their descs differ: in dtype, kind, "
-                   "storage, seed, ranks, scaler, max_norm, betas or the like",
-                   (size_t)s->count);
+    if (result == AMP_OK) result = ampi_read_state(opt, &state);
+    if (result == AMP_OK) hash = ampi_hash_tables(opt, &state);
+    ampi_agree(opt, &result, AMP_ERROR_MISMATCH, hash,
+               "the ranks have added other tensors, or their descs differ: in dtype, kind, "
+               "storage, seed, ranks, scaler, max_norm, betas or the like", 0);
+    if (result != AMP_OK) return result;
+    result = ampi_send(&opt->backend, &opt->plan->sums[s->rank], &one, sizeof one);
+    ampi_agree(opt, &result, AMP_ERROR_MISMATCH, 0, NULL, (size_t)s->count);
     for (rank = 0; rank < s->count && result == AMP_OK; rank++) {
-        result = ampi_read_back(opt, &present, &sums[rank], sizeof present);
+        result = ampi_read_back(opt, &present, &opt->plan->sums[rank], sizeof present);
         if (result != AMP_OK || memcmp(&present, &one, sizeof one) == 0) continue;
         ampi_out(opt->desc.problem, "amp_ranks.rank", (double)rank,
                  "that of one rank, and no other");
@@ -7694,20 +7716,26 @@ static amp_result ampi_read_set(FILE *file, ampi_set *set) {
     set->turn    = ampi_get_le(body);
     set->edition = ampi_get_le(body + 8);
     set->ranks   = ampi_get_le(body + 16);
+    if ((set->turn | set->edition) >> 53) return AMP_ERROR_CORRUPT; /* a double tells each */
     return set->ranks && set->ranks <= AMPI_RANKS ? AMP_OK : AMP_ERROR_CORRUPT;
 }
 
-/* Which set does path name? */
-static ampi_set ampi_set_at(const char *path) {
+/* Which set does path name? None where there is no file, or one that is no set's. A file that cannot
+   be read may name any. */
+static amp_result ampi_set_at(const char *path, ampi_set *set) {
     FILE        *file = fopen(path, "rb");
-    ampi_set     set  = {0, 0, 0};
     ampi_archive a;
-    if (!file) return set;
+    int          failed, error;
+    memset(set, 0, sizeof *set);
+    if (!file) return errno == ENOENT ? AMP_OK : AMP_ERROR_READ;
     if (ampi_read_header(&a, ampi_file_read, file) == AMP_OK && ampi_is_set(&a) &&
-        ampi_read_set(file, &set) != AMP_OK)
-        set.ranks = 0;
+        ampi_read_set(file, set) != AMP_OK)
+        memset(set, 0, sizeof *set);
+    failed = ferror(file);
+    error  = errno;
     fclose(file);
-    return set;
+    errno = error;
+    return failed ? AMP_ERROR_READ : AMP_OK;
 }
 
 /* The file of a rank: path.TURN.RANK-of-RANKS, or path.TURN-EDITION.RANK-of-RANKS. */
@@ -7730,51 +7758,94 @@ static void ampi_remove_set(const amp_ranks *r, ampi_target *to, const ampi_set 
         if (ampi_name_part(to, set, rank) == AMP_OK) (void)remove(to->path);
 }
 
-/* The part of this rank beside to->base; when all ranks have written theirs, the first one's base.
-   0: the ranks have not met, and the first may name the set though another one fails. */
-static int ampi_save_parts(const amp_optimizer *opt, ampi_target *to, const ampi_set *set,
-                           uint64_t common, amp_result *result) {
-    static const char *const text = "the ranks are not at one step: loss scale, learning rate or "
-                                    "numbers of steps differ";
-    const int     rank = opt->ranks.rank;
-    unsigned char names[AMPI_SET_FILE];
-    int           met;
-    *result = ampi_name_part(to, set, (uint64_t)rank);
-    if (*result == AMP_OK) *result = ampi_replace_file(to, opt, NULL);
-    met = ampi_agree(opt, result, AMP_ERROR_WRITE, common, text, 0);
-    if (*result == AMP_OK && rank == 0) {
-        memcpy(to->path, to->base, strlen(to->base) + 1);
-        ampi_put_set(names, set);
-        *result = ampi_replace_file(to, opt, names);
-    }
-    return ampi_agree(opt, result, AMP_ERROR_WRITE, common, text, 0) && met;
+/* Ranks meet in a save: all are at one step, and learn rank 0's count words, also if it has failed.
+   0: they have not met. */
+static int ampi_meet_saving(const amp_optimizer *opt, amp_result *result, uint64_t common,
+                            double *words, size_t count) {
+    static const double none[AMPI_WORDS] = {0.0, 0.0, 0.0};
+    double             *sums = opt->plan->sums;
+    const size_t        size = count * sizeof *words;
+    amp_result          sent = ampi_send(&opt->backend, sums, opt->ranks.rank ? none : words, size);
+    int                 met;
+    if (*result == AMP_OK) *result = sent;
+    met  = ampi_agree(opt, result, AMP_ERROR_WRITE, common,
+                      "the ranks are not at one step: loss scale, learning rate or numbers of "
+                      "steps differ", count);
+    sent = met ? ampi_read_back(opt, words, sums, size) : AMP_OK;
+    if (*result == AMP_OK) *result = sent;
+    return met && sent == AMP_OK;
 }
 
-/* A set in place of the old one. What a save that failed has written goes, if to->base does not
-   name it and never will. */
-static amp_result ampi_save_set(const amp_optimizer *opt, ampi_target *to, ampi_state *state,
-                                const ampi_set *old) {
-    const uint64_t ranks = (uint64_t)opt->ranks.count;
-    ampi_set       set, named;
-    amp_result     result;
-    int            met, error;
-    set.turn    = ampi_iterations(&state->control);
-    set.edition = old->turn == set.turn && old->ranks == ranks ? old->edition + 1 : 0;
-    set.ranks   = ranks;
-    met   = ampi_save_parts(opt, to, &set, ampi_common(opt, state), &result);
+/* Rank 0 names the set. May path name it now, though that has failed? */
+static amp_result ampi_name_set(const amp_optimizer *opt, ampi_target *to, const ampi_set *set,
+                                double *named) {
+    unsigned char names[AMPI_SET_FILE];
+    ampi_set      now;
+    amp_result    result;
+    int           error;
+    memcpy(to->path, to->base, strlen(to->base) + 1);
+    ampi_put_set(names, set);
+    result = ampi_replace_file(to, opt, names);
+    if (result == AMP_OK) return result;
     error = errno; /* of the call that failed */
-    if (result == AMP_OK || !met) return result;
-    named = ampi_set_at(to->base);
-    if (memcmp(&named, &set, sizeof set) != 0) ampi_remove_set(&opt->ranks, to, &set);
+    if (ampi_set_at(to->base, &now) != AMP_OK || memcmp(&now, set, sizeof now) == 0) *named = 1.0;
+    errno = error;
+    return result;
+}
+
+/* A set in place of the old one, which rank 0 alone looks for, as others' views of a shared file
+   system may be older; result: can this rank save? What a save that failed has written goes, if
+   to->base does not name it and never will: where ranks have not met, the first may name it though
+   another one fails. */
+static amp_result ampi_save_set(const amp_optimizer *opt, ampi_target *to, ampi_state *state,
+                                amp_result result) {
+    const uint64_t common = result == AMP_OK ? ampi_common(opt, state) : 0;
+    const int      rank   = opt->ranks.rank;
+    ampi_set       old    = {0, 0, 0}, set;
+    double         words[AMPI_WORDS], named = 0.0;
+    int            met, error;
+    if (result == AMP_OK && rank == 0) {
+        result = ampi_set_at(to->base, &old);
+        if (result != AMP_OK)
+            (void)ampi_refuse(&opt->desc, result, "what is at path cannot be read, and may name a "
+                                                  "set: nothing was written");
+    }
+    words[0] = (double)old.turn;
+    words[1] = (double)old.edition;
+    words[2] = (double)old.ranks;
+    error    = errno; /* of the call that failed: others' may follow */
+    (void)ampi_meet_saving(opt, &result, common, words, AMPI_WORDS);
+    errno    = error;
+    if (result != AMP_OK) return result; /* nobody has written anything */
+    old.turn    = (uint64_t)words[0];
+    old.edition = (uint64_t)words[1];
+    old.ranks   = (uint64_t)words[2];
+    set.turn    = ampi_iterations(&state->control);
+    set.ranks   = (uint64_t)opt->ranks.count;
+    set.edition = old.turn == set.turn && old.ranks == set.ranks ? old.edition + 1 : 0;
+    result      = ampi_name_part(to, &set, (uint64_t)rank);
+    if (result == AMP_OK) result = ampi_replace_file(to, opt, NULL);
+    error = errno;
+    met   = ampi_meet_saving(opt, &result, common, words, 0);
+    if (result == AMP_OK) {
+        if (rank == 0) result = ampi_name_set(opt, to, &set, &named);
+        error = errno;
+        met   = ampi_meet_saving(opt, &result, common, &named, 1);
+    }
+    if (result == AMP_OK) ampi_remove_set(&opt->ranks, to, &old);
+    else if (met && !(named > 0.0)) ampi_remove_set(&opt->ranks, to, &set);
     errno = error;
     return result;
 }
 
 /* Whatever is saved there, no file of the set that was there stays. */
-static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, ampi_state *state) {
-    const ampi_set   old    = ampi_set_at(to->base);
-    const amp_result result = opt->ranks.count > 1 ? ampi_save_set(opt, to, state, &old)
-                                                   : ampi_save_at(opt, to);
+static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, ampi_state *state,
+                                  amp_result result) {
+    ampi_set old;
+    if (opt->ranks.count > 1) return ampi_save_set(opt, to, state, result);
+    if (result != AMP_OK) return result;
+    (void)ampi_set_at(to->base, &old); /* none, if that cannot be read */
+    result = ampi_save_at(opt, to);
     if (result == AMP_OK) ampi_remove_set(&opt->ranks, to, &old);
     return result;
 }

@@ -215,6 +215,8 @@ TEST(no_shards, "amp.h ranks: with a count of 0 all of the state is here, whatev
 }
 
 #if HAVE_POSIX
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 
 /* ------------------------------------------------------------------------ ranks that meet */
@@ -236,7 +238,8 @@ typedef struct member {
     amp_ranks     ranks;
     amp_optimizer opt;
     size_t        bytes; /* that its allocator was asked for */
-    int           deaf, slow; /* of meetings it learns nothing, from this one on; it lets others end */
+    int           allocations, fail_at; /* so often; the one that fails, plus one */
+    int           deaf, slow; /* it learns nothing, from this meeting on; in this one it lets others end */
     amp_result    result;
     char          problem[AMP_PROBLEM_SIZE];
 } member;
@@ -247,7 +250,7 @@ static amp_result meet(void *user, double *sums, size_t count, uint32_t *flags) 
     size_t  i;
     int     meeting, together;
     if (count > MAX_SUMS) return AMP_ERROR_TOO_LARGE;
-    if (m->deaf > 1) return AMP_ERROR_CUDA;
+    if (m->deaf < 0) return AMP_ERROR_CUDA;
     pthread_mutex_lock(&c->lock);
     meeting = c->meetings;
     for (i = 0; i < count; i++) c->sums[i] = (c->arrived ? c->sums[i] : 0.0) + sums[i];
@@ -261,9 +264,10 @@ static amp_result meet(void *user, double *sums, size_t count, uint32_t *flags) 
         pthread_cond_broadcast(&c->changed);
     }
     while (c->meetings == meeting && !c->left) pthread_cond_wait(&c->changed, &c->lock);
-    together = c->meetings != meeting && !m->deaf;
-    if (m->deaf) m->deaf++;
-    while (m->slow && !c->left) pthread_cond_wait(&c->changed, &c->lock);
+    together = c->meetings != meeting;
+    if (m->deaf && --m->deaf == 0) together = 0, m->deaf = -1;
+    if (m->slow && --m->slow == 0)
+        while (!c->left) pthread_cond_wait(&c->changed, &c->lock);
     memcpy(sums, c->total, count * sizeof *sums);
     memcpy(flags, c->largest, sizeof c->largest);
     pthread_mutex_unlock(&c->lock);
@@ -271,8 +275,9 @@ static amp_result meet(void *user, double *sums, size_t count, uint32_t *flags) 
 }
 
 static void *counting_alloc(size_t num_bytes, void *user) {
-    ((member *)user)->bytes += num_bytes;
-    return malloc(num_bytes);
+    member *m = (member *)user;
+    m->bytes += num_bytes;
+    return ++m->allocations == m->fail_at ? NULL : malloc(num_bytes);
 }
 
 static void plain_free(void *memory, void *user) {
@@ -284,8 +289,11 @@ static member       members[MAX_RANKS];
 static crew         the_crew;
 static void       (*work)(member *m);
 
+static __thread int this_rank = -1;
+
 static void *run_member(void *user) {
     member *m = (member *)user;
+    this_rank = m->rank;
     work(m);
     pthread_mutex_lock(&m->all->lock);
     m->all->left++;
@@ -773,6 +781,15 @@ static unsigned char *file_bytes(const char *path, size_t *size) {
     return bytes;
 }
 
+static void copy_file(const char *from, const char *to) {
+    size_t         n;
+    unsigned char *bytes = file_bytes(from, &n);
+    FILE          *file  = fopen(to, "wb");
+    CHECK(file && fwrite(bytes, 1, n, file) == n);
+    if (file) fclose(file);
+    free(bytes);
+}
+
 static void same_files(const char *a, const char *b) {
     size_t         n, m;
     unsigned char *x = file_bytes(a, &n), *y = file_bytes(b, &m);
@@ -783,11 +800,40 @@ static void same_files(const char *a, const char *b) {
     free(y);
 }
 
+/* In place of the C library's: what one rank (plus one; 0: none) finds at a path, and which time from now that
+   rank 0 flushes a directory it cannot. */
+static struct {
+    int         rank, error, unflushed;
+    const char *path, *instead;
+} planted;
+
+FILE *fopen(const char *path, const char *mode) {
+    const int writes = mode[0] == 'w' ? O_WRONLY | O_CREAT | O_TRUNC : strchr(mode, '+') ? O_RDWR : O_RDONLY;
+    int       file;
+    if (planted.rank && planted.rank == this_rank + 1 && writes == O_RDONLY && strcmp(path, planted.path) == 0) {
+        errno = planted.error;
+        if (planted.error) return NULL;
+        path = planted.instead;
+    }
+    file = open(path, writes, 0666);
+    return file < 0 ? NULL : fdopen(file, mode);
+}
+
+int fsync(int file) {
+    struct stat st;
+    if (this_rank != 0 || fstat(file, &st) != 0 || !S_ISDIR(st.st_mode) || !planted.unflushed ||
+        --planted.unflushed)
+        return 0;
+    errno = EIO;
+    return -1;
+}
+
 static void run_and_save(member *m) {
     shard_run(m);
     if (m->result == AMP_OK) m->result = amp_optimizer_save_file(&m->opt, task.path);
 }
 static void only_save(member *m) { m->result = amp_optimizer_save_file(&m->opt, task.path); }
+static void load_alone(member *m) { m->result = amp_optimizer_load_file(&m->opt, task.path); }
 static void only_load(member *m) {
     m->result = set_up(m, the_crew.count, NULL);
     if (m->result == AMP_OK) m->result = amp_optimizer_load_file(&m->opt, task.path);
@@ -1165,26 +1211,207 @@ TEST(unsaved, "law 18: a save that fails on one rank fails on all, leaves the se
     end_files();
 }
 
-static void save_unheard(member *m) { /* rank 1 is gone when rank 0 names the set */
-    m->deaf = m->rank == 1;
-    m->slow = m->rank == 0;
+static int unheard_from; /* the meeting of a save after which rank 1 is gone */
+
+static void save_unheard(member *m) {
+    m->deaf = m->rank == 1 ? unheard_from : 0;
+    m->slow = m->rank == 0 ? unheard_from : 0;
     only_save(m);
     m->deaf = m->slow = 0;
 }
 
 TEST(unheard, "law 18: where ranks fail to meet in a save, path names the old set or the new one, and that "
               "is whole") {
+    static const char *const files[][4] = { /* the old set's, the new one's */
+        {"u.4.0-of-2", "u.4.1-of-2", "u.4-1.0-of-2", NULL}, /* rank 0 alone has written */
+        {"u.4.0-of-2", "u.4.1-of-2", "u.4-1.0-of-2", "u.4-1.1-of-2"},
+        {NULL, "u.4-1.1-of-2", "u.4-2.0-of-2", "u.4-2.1-of-2"}};
+    int k, i;
     begin_files();
     use("u");
     together(2, run_and_save);
     all_are(2, AMP_OK);
-    together(2, save_unheard);
-    all_are(2, AMP_ERROR_CUDA);
+    for (k = 0; k < 3; k++) {
+        unheard_from = k + 1;
+        together(2, save_unheard);
+        CHECK_EQ_INT(members[0].result, k < 2 ? AMP_ERROR_CUDA : AMP_OK); /* by then path names it */
+        CHECK_EQ_INT(members[1].result, AMP_ERROR_CUDA);
+        for (i = 0; i < 4; i++) CHECK(!files[k][i] || file_exists(path_of(files[k][i])));
+        together(2, load_alone);
+        all_are(2, AMP_OK);
+    }
+    CHECK(!file_exists(path_of("u.4-1.0-of-2")));
     all_free();
-    CHECK(file_exists(path_of("u.4-1.0-of-2")));
+    end_files();
+}
+
+/* Saved twice in one step: what is there, and whether it loads. */
+static void saved_and_loads(const char *part) {
+    CHECK(file_exists(path_of(part)));
     together(2, only_load);
     all_are(2, AMP_OK);
     all_free();
+    together(1, only_load);
+    all_are(1, AMP_OK);
+    all_free();
+}
+
+TEST(agreed, "law 18: a set that is saved twice in one step stays whole where one rank cannot read path, or "
+             "sees it one save old") {
+    static const int errors[] = {EMFILE, ESTALE, EACCES, 0};
+    unsigned char   *before;
+    size_t           k, n;
+    for (k = 0; k < sizeof errors / sizeof *errors; k++) {
+        begin_files();
+        use("u");
+        together(2, run_and_save);
+        all_are(2, AMP_OK);
+        copy_file(path_of("u"), path_of("old"));
+        if (!errors[k]) together(2, only_save); /* u names another set than old */
+        planted.path    = task.path;
+        planted.instead = path_of("old");
+        planted.error   = errors[k];
+        planted.rank    = 2;
+        together(2, only_save);
+        planted.rank = 0;
+        all_are(2, AMP_OK);
+        CHECK(!file_exists(path_of("u.4.0-of-2")) && !file_exists(path_of("u.4.1-of-2")));
+        if (!errors[k]) {
+            CHECK(file_exists(path_of("u.4-2.0-of-2")) && !file_exists(path_of("u.4-1.1-of-2")));
+            all_free();
+            saved_and_loads("u.4-2.1-of-2");
+            end_files();
+            continue;
+        }
+        before       = file_bytes(path_of("u"), &n); /* and rank 0 fails, before anything is written */
+        planted.rank = 1;
+        together(2, only_save);
+        CHECK_EQ_INT(members[0].result, AMP_ERROR_READ);
+        CHECK(strstr(members[0].problem, "cannot be read") != NULL);
+        CHECK_EQ_INT(members[1].result, AMP_ERROR_WRITE);
+        CHECK(strstr(members[1].problem, "another rank") != NULL);
+        CHECK(!file_exists(path_of("u.4.0-of-2")) && !file_exists(path_of("u.4-2.1-of-2")));
+        CHECK(file_exists(path_of("u.4-1.0-of-2")));
+        all_free();
+        together(1, shard_run);
+        together(1, only_save); /* one file replaces what it cannot read, and removes nothing */
+        all_are(1, AMP_OK);
+        planted.rank = 0;
+        all_free();
+        CHECK_EQ_INT(remove(path_of("u")), 0);
+        CHECK_EQ_INT(rename(path_of("old"), path_of("u")), 0);
+        overwrite(path_of("u"), 0, before, n);
+        free(before);
+        saved_and_loads("u.4-1.1-of-2");
+        end_files();
+    }
+}
+
+TEST(named, "law 18: a set that path names stays whole though the save has failed, and one rank sees path as "
+            "it was") {
+    begin_files();
+    use("u");
+    together(2, run_and_save);
+    all_are(2, AMP_OK);
+    copy_file(path_of("u"), path_of("old"));
+    planted.path      = task.path;
+    planted.instead   = path_of("old");
+    planted.error     = 0;
+    planted.rank      = 2;
+    planted.unflushed = 2; /* that of its part, then that of path */
+    together(2, only_save);
+    all_are(2, AMP_ERROR_WRITE);
+    planted.rank = 0;
+    CHECK_EQ_INT(planted.unflushed, 0);
+    CHECK(file_exists(path_of("u.4-1.0-of-2")) && file_exists(path_of("u.4-1.1-of-2")));
+    all_free();
+    together(2, only_load);
+    all_are(2, AMP_OK);
+    all_free();
+    end_files();
+}
+
+/* Ranks from which a call is refused before they meet, in one way each. */
+static int refusal;
+
+static void refused_save(member *m) {
+    const int   one   = m->rank == 1;
+    amp_scaler *s     = amp_optimizer_scaler(&m->opt);
+    const float scale = s->scale;
+    m->fail_at        = one && refusal == 0 ? m->allocations + 1 : 0;
+    if (one && refusal == 1) s->growth_factor = 0.5;
+    m->result = amp_optimizer_save_file(&m->opt, !one || refusal < 2 ? task.path : refusal == 2 ? folder : NULL);
+    if (one && refusal == 1) s->growth_factor = 2.0;
+    CHECK_EQ_F32(s->scale, scale);
+    m->fail_at = 0;
+}
+
+static void refused_load(member *m) {
+    const int one = m->rank == 0;
+    m->fail_at    = one && refusal == 0 ? m->allocations + 1 : 0;
+    m->result     = amp_optimizer_load_file(&m->opt, !one || refusal == 0 ? task.path : refusal == 1 ? folder : NULL);
+    m->fail_at    = 0;
+}
+
+static void refused_prepare(member *m) {
+    static amp_scaler  none;
+    amp_optimizer_desc desc = desc_of(m, the_crew.count);
+    amp_tensor         t;
+    m->allocations = 0;
+    m->fail_at     = m->rank == 1 && refusal < 2 ? refusal + 1 : 0;
+    if (m->rank == 1 && refusal == 2) desc.shared_scaler = &none;
+    m->result = amp_optimizer_init(&m->opt, &desc);
+    memset(&t, 0, sizeof t);
+    t.n          = LEAST;
+    t.weight     = initial[0];
+    t.grad_later = 1;
+    if (m->result == AMP_OK) m->result = amp_optimizer_add(&m->opt, &t);
+    if (m->rank != 1 || refusal != 3) t.weight = initial[4];
+    if (m->result == AMP_OK) m->result = amp_optimizer_add(&m->opt, &t);
+    if (m->result == AMP_OK) m->result = amp_optimizer_prepare(&m->opt);
+    m->fail_at = 0;
+}
+
+TEST(refusals, "amp.h ranks: a rank that prepare, save_file or load_file refuses brings its error where ranks "
+               "meet, so that no other waits for it") {
+    static const amp_result saves[] = {AMP_ERROR_OUT_OF_MEMORY, AMP_ERROR_INVALID_CONFIG, AMP_ERROR_UNSUPPORTED,
+                                       AMP_ERROR_INVALID_ARGUMENT};
+    static const amp_result loads[] = {AMP_ERROR_OUT_OF_MEMORY, AMP_ERROR_READ, AMP_ERROR_INVALID_ARGUMENT};
+    static const amp_result prepares[] = {AMP_ERROR_OUT_OF_MEMORY, AMP_ERROR_OUT_OF_MEMORY,
+                                          AMP_ERROR_NOT_INITIALIZED, AMP_ERROR_OVERLAP};
+    unsigned char *before;
+    size_t         n;
+    begin_files();
+    use("u");
+    together(2, run_and_save);
+    all_are(2, AMP_OK);
+    before = file_bytes(path_of("u"), &n);
+    for (refusal = 0; refusal < 4; refusal++) {
+        together(2, refused_save);
+        CHECK_EQ_INT(members[1].result, saves[refusal]);
+        CHECK_EQ_INT(members[0].result, AMP_ERROR_WRITE);
+        CHECK(strstr(members[0].problem, "another rank") != NULL);
+        only_old_set(before, n);
+    }
+    for (refusal = 0; refusal < 3; refusal++) {
+        together(2, refused_load);
+        CHECK_EQ_INT(members[0].result, loads[refusal]);
+        CHECK_EQ_INT(members[1].result, AMP_ERROR_READ);
+        CHECK(strstr(members[1].problem, "another rank") != NULL);
+    }
+    together(2, load_alone); /* they are as they were */
+    all_are(2, AMP_OK);
+    all_free();
+    for (refusal = 0; refusal < 4; refusal++) {
+        together(3, refused_prepare);
+        CHECK_EQ_INT(members[1].result, prepares[refusal]);
+        CHECK_EQ_INT(members[0].result, AMP_ERROR_MISMATCH);
+        CHECK_EQ_INT(members[2].result, AMP_ERROR_MISMATCH);
+        CHECK(strstr(members[0].problem, "another rank") != NULL);
+        CHECK(amp_optimizer_model(&members[0].opt, 0) == NULL);
+        all_free();
+    }
+    free(before);
     end_files();
 }
 
@@ -1242,15 +1469,6 @@ TEST(of_one_rank, "amp.h state: what one rank alone has written or asked for bef
     end_files();
 }
 
-static void copy_file(const char *from, const char *to) {
-    size_t         n;
-    unsigned char *bytes = file_bytes(from, &n);
-    FILE          *file  = fopen(to, "wb");
-    CHECK(file && fwrite(bytes, 1, n, file) == n);
-    if (file) fclose(file);
-    free(bytes);
-}
-
 TEST(two_runs, "law 12: parts of two runs in the same step are no set, also where each rank reads one") {
     int count;
     begin_files();
@@ -1274,26 +1492,26 @@ TEST(two_runs, "law 12: parts of two runs in the same step are no set, also wher
     end_files();
 }
 
-TEST(hostile, "law 18: a file that names a set of two thousand million ranks is refused at once, and "
-              "written over") {
-    static const unsigned char many[8] = {0xff, 0xff, 0xff, 0x7f}, most[8] = {0, 0, 1};
+TEST(hostile, "law 18: a file that names a set of two thousand million ranks, or steps beyond 2^53, is refused "
+              "at once, and written over") {
+    static const unsigned char many[8] = {0xff, 0xff, 0xff, 0x7f}, most[8] = {0, 0, 1}, late[8] = {0, 0, 0, 0, 0, 0, 32};
     unsigned char *bytes;
     size_t         n, i;
     begin_files();
     use("h");
     together(2, run_and_save);
     all_are(2, AMP_OK);
-    for (i = 0; i < 2; i++) {
+    for (i = 0; i < 4; i++) {
         bytes = file_bytes(path_of("h"), &n);
         CHECK_EQ_U64(n, 64);
-        memcpy(bytes + 48, i ? most : many, 8);
+        memcpy(bytes + (i < 2 ? 48 : i == 2 ? 32 : 40), i == 0 ? many : i == 1 ? most : late, 8);
         seal(bytes, 32, 56);
         overwrite(path_of("h"), 0, bytes, 64);
         free(bytes);
         all_free();
         together(1, only_load);
-        all_are(1, i ? AMP_ERROR_NOT_FOUND : AMP_ERROR_CORRUPT);
-        CHECK(!i || strcmp(members[0].problem, "part h.4.0-of-65536: there is no such file") == 0);
+        all_are(1, i == 1 ? AMP_ERROR_NOT_FOUND : AMP_ERROR_CORRUPT);
+        CHECK(i != 1 || strcmp(members[0].problem, "part h.4.0-of-65536: there is no such file") == 0);
         all_free();
         together(2, shard_run);
         together(2, only_save);
@@ -1379,6 +1597,9 @@ int main(int argc, char **argv) {
     RUN(damaged);
     RUN(unsaved);
     RUN(unheard);
+    RUN(agreed);
+    RUN(named);
+    RUN(refusals);
     RUN(of_one_rank);
     RUN(two_runs);
     RUN(hostile);
