@@ -219,6 +219,9 @@
                   amp_advice.text               amp_report_sentence
                   AMP_ADVICE_NAN of a weight    AMP_ADVICE_BAD_WEIGHTS, in JSON bad_weights
                   headroom of 255               AMP_HEADROOM_UNBOUNDED, by name
+       0.6.1  Repairs: a set that is saved twice in one step stays whole where a rank cannot read path,
+              or sees an older one; a rank that prepare, save_file or load_file refuses tells the
+              others, which waited for it.
        0.6.0  In code for 0.5.0 change:
                   desc.shard, an amp_shard      desc.ranks, which points to an amp_ranks
                   amp_tensor.row_length ...     .rows, which points to an amp_rows with these
