@@ -6907,7 +6907,7 @@ typedef struct ampi_task ampi_task;
 /* No two functions of an engine, or of a tier, are of one type, as in ampi_functions. */
 typedef struct ampi_engine {
     size_t rows, cols, row_step, col_step; /* of a block; what kernels round them to */
-    size_t depth;                          /* pieces of a panel along k */
+    size_t depth, near;                    /* pieces of a panel along k; of them at a time */
     int    pairs;                          /* words are two bf16 numbers, not one of fp32 */
     void (*use_tiles)(int on);             /* on: a thread's share begins; or it ends; or NULL */
     /* Rows of memory as fp32: dst[r * ld + i] is x[r * step + i]; whole vectors are written. */
@@ -6981,9 +6981,10 @@ struct ampi_task {
     ampi_operand         x[2];             /* op(A), and the transpose of op(B) */
     int                  parts;
     size_t               tall, wide, deep; /* rows, columns and k at a time */
+    size_t               step;             /* k of a block: of A it stays in the first-level cache */
     size_t               a_size, b_size, size; /* words of workspace: A, B, all          */
     uint32_t            *a, *b;                /* a: all the workspace; NULL: the stack  */
-    float               *sums; /* of tall x wide elements, where k is deeper than deep   */
+    float               *sums; /* of wide columns, where k is deeper than step; tall, than deep */
 };
 
 /* All of A and B is bf16, or counts as it. */
@@ -7002,15 +7003,19 @@ static void ampi_task_size(ampi_task *w, int small) {
     const ampi_engine *e     = w->e;
     const size_t       panel = small ? AMPI_PANEL_SMALL : AMPI_PANEL, unit = ampi_unit(e);
     const size_t       tall  = ampi_min(w->m, small ? AMPI_TALL_SMALL : AMPI_TALL);
+    size_t             steps = 1;
     w->parts  = !e->pairs || ampi_is_whole(w) ? 1 : 2;
     w->deep   = (small ? 16u : e->depth) / (size_t)w->parts * unit;
     w->deep   = ampi_min(w->deep, ampi_up(w->k ? w->k : 1, unit));
+    if (w->parts == 1) steps = (w->deep / unit + e->near - 1) / e->near; /* two have more to do */
+    w->step   = ampi_up((w->deep + steps - 1) / steps, unit);
     w->wide   = ampi_min(panel / ampi_strip(w, e->cols, w->deep) * e->cols, ampi_up(w->n, e->cols));
     w->tall   = w->deep < w->k ? ampi_up(tall, e->rows) : w->m;
     w->a_size = ampi_strip(w, e->rows, w->deep);
     w->b_size = w->n < panel ? ampi_min(ampi_strip(w, ampi_up(w->n, e->cols), w->deep), panel)
                              : panel;
-    w->size   = w->a_size + w->b_size + (w->deep < w->k ? w->tall * w->wide : 0);
+    w->size   = w->a_size + w->b_size;
+    if (w->step < w->k) w->size += (w->deep < w->k ? w->tall : e->rows) * w->wide;
     w->size   = ampi_up(w->size, 16);
 }
 
@@ -7047,11 +7052,11 @@ static void ampi_claim(const ampi_task *w, size_t i, size_t j, size_t rows, size
 
 /* The block of C at (i, j), k0 to k1, from its strips; after the last k, what becomes of it. */
 static void ampi_gemm_block(const ampi_task *w, size_t i, size_t j, size_t k0, size_t k1,
-                            const uint32_t *b, float *sums) {
+                            const uint32_t *a, const uint32_t *b, float *sums) {
     const ampi_engine *e    = w->e;
     const int          last = k1 == w->k;
     ampi_block         x;
-    x.a        = w->a;
+    x.a        = a;
     x.b        = b;
     x.rows     = ampi_min(w->m - i, e->rows);
     x.cols     = ampi_min(w->n - j, e->cols);
@@ -7076,14 +7081,19 @@ static void ampi_gemm_panel(const ampi_task *w, size_t i0, size_t i1, size_t j0,
                             size_t k0, size_t k1) {
     const size_t rows = w->e->rows, cols = w->e->cols;
     float        block[AMPI_MOST_ROWS * AMPI_MOST_COLS], *sums = block;
-    size_t       i, j;
+    size_t       i, j, k;
     ampi_pack_strips(w, 1, j0, j1, k0, k1);
     for (i = i0; i < i1; i += rows) {
+        const size_t kept = w->deep < w->k ? (i - i0) * w->wide : 0;
         ampi_pack_strips(w, 0, i, ampi_min(i + rows, i1), k0, k1);
-        for (j = j0; j < j1; j += cols) {
-            if (w->deep < w->k) sums = w->sums + ((i - i0) * w->wide + (j - j0) * rows);
-            ampi_gemm_block(w, i, j, k0, k1, w->b + ampi_strip(w, j - j0, k1 - k0), sums);
-        }
+        for (k = k0; k < k1; k += w->step)
+            for (j = j0; j < j1; j += cols) {
+                if (w->step < w->k) sums = w->sums + (kept + (j - j0) * rows);
+                ampi_gemm_block(w, i, j, k, ampi_min(k + w->step, k1),
+                                w->a + ampi_strip(w, rows, k - k0),
+                                w->b + ampi_strip(w, j - j0, k1 - k0) + ampi_strip(w, cols, k - k0),
+                                sums);
+            }
     }
 }
 
@@ -9896,7 +9906,7 @@ AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
 
 #ifdef AMPI_LOOP /* not more than a kernel */
 static const ampi_engine AMPI_(engine) = {
-    3 * AMPI_STEP, 2 * AMPI_W, AMPI_STEP, AMPI_W, 32, 0, NULL, AMPI_(pack_rows), AMPI_(pack),
+    3 * AMPI_STEP, 2 * AMPI_W, AMPI_STEP, AMPI_W, 32, 32, 0, NULL, AMPI_(pack_rows), AMPI_(pack),
     AMPI_(kernel), AMPI_(write), AMPI_(thin), AMPI_(tiny)};
 static const ampi_loops AMPI_(loops) = {
     AMPI_(cast_from), AMPI_(check), AMPI_(fold), AMPI_(unscale_from), AMPI_(accumulate_from),
@@ -9916,7 +9926,7 @@ static const ampi_loops AMPI_(loops) = {
 #undef AMPI_TIERS
 
 static const ampi_engine ampi_engine_c = {
-    6, 2 * AMPI_W4, 2, AMPI_W4, 32, 0, NULL,
+    6, 2 * AMPI_W4, 2, AMPI_W4, 32, 32, 0, NULL,
     ampi_pack_rows, ampi_pack, ampi_kernel_x4, ampi_write, ampi_thin, ampi_tiny};
 
 static const ampi_loops ampi_loops_c = {
@@ -10163,7 +10173,7 @@ AMPI_AVX512 void     ampi_done_pairs(void) { ampi_done_avx512(); }
 #include AMP_FILE
 
 static const ampi_engine ampi_engine_pairs_avx512 = {
-    12, 32, 4, 16, 32, 1, NULL, ampi_pack_rows_avx512, ampi_pack_pairs_avx512,
+    12, 32, 4, 16, 32, 32, 1, NULL, ampi_pack_rows_avx512, ampi_pack_pairs_avx512,
     ampi_kernel_pairs, ampi_write_pairs_avx512, ampi_thin_avx512, ampi_tiny_avx512};
 
 static const ampi_loops ampi_loops_pairs = {
@@ -10203,6 +10213,9 @@ static uint32_t ampi_cpu_features(void) { return 0; }
 #else
 #define AMPI_TILE_LOAD(T, P, S)                                                                \
     __asm__ __volatile__("tileloadd {(%0,%1,1), %%tmm" #T "|tmm" #T ", [%0+%1*1]}"             \
+                         : : "r"(P), "r"((size_t)(S)) : "memory")
+#define AMPI_TILE_PASS(T, P, S) /* a load that leaves the first-level cache as it is */        \
+    __asm__ __volatile__("tileloaddt1 {(%0,%1,1), %%tmm" #T "|tmm" #T ", [%0+%1*1]}"           \
                          : : "r"(P), "r"((size_t)(S)) : "memory")
 #define AMPI_TILE_STORE(T, P, S)                                                               \
     __asm__ __volatile__("tilestored {%%tmm" #T ", (%0,%1,1)|[%0+%1*1], tmm" #T "}"            \
@@ -10268,17 +10281,19 @@ static void ampi_kernel_tiles(const ampi_block *x) {
         AMPI_TILE_LOAD(3, x->in + 16 * 32 + 16, 128);
     }
     for (k = 0; k < x->words; k += AMPI_DEEP, a += step, b += step) {
-        ampi_tiles_a(a);
-        if (x->products > 1) { /* high times low, high high; low high, low low */
+        if (x->products == 1) { /* of B nothing is read twice: a strip of A stays near */
+            AMPI_TILE_PASS(6, b, 128);
+            AMPI_TILE_PASS(7, b + 16, 128);
+        } else {
             ampi_tiles_b(b + part);
-            ampi_tiles_multiply();
         }
-        ampi_tiles_b(b);
+        ampi_tiles_a(a);
         ampi_tiles_multiply();
-        if (x->products > 1) {
-            ampi_tiles_a(a + part);
-            ampi_tiles_multiply();
-        }
+        if (x->products == 1) continue;
+        ampi_tiles_b(b); /* high times low was first; high high; low high, low low */
+        ampi_tiles_multiply();
+        ampi_tiles_a(a + part);
+        ampi_tiles_multiply();
         if (x->products == 4) {
             ampi_tiles_b(b + part);
             ampi_tiles_multiply();
@@ -10292,11 +10307,11 @@ static void ampi_kernel_tiles(const ampi_block *x) {
 
 static const ampi_engine ampi_engine_tiles = {
 #ifdef AMPI_TILES_MODEL
-    32, 32, 32, 32, 64, 1, ampi_use_tiles,
+    32, 32, 32, 32, 64, 20, 1, ampi_use_tiles,
     ampi_pack_rows, tiles_pack, ampi_kernel_tiles, ampi_write, ampi_thin, ampi_tiny};
 #define AMPI_WITHOUT_TILES "c"
 #else
-    32, 32, 32, 32, 64, 1, ampi_use_tiles,
+    32, 32, 32, 32, 64, 20, 1, ampi_use_tiles,
     ampi_pack_rows_avx512, ampi_pack_pairs_avx512, ampi_kernel_tiles, ampi_write_pairs_avx512,
     ampi_thin_avx512, ampi_tiny_avx512};
 #define AMPI_WITHOUT_TILES "avx512"

@@ -104,6 +104,7 @@ static void tiles_multiply(int c, int a, int b) {
 }
 
 #define AMPI_TILE_LOAD(T, P, S)  tiles_copy(T, (void *)(uintptr_t)(P), S, 0)
+#define AMPI_TILE_PASS(T, P, S)  tiles_copy(T, (void *)(uintptr_t)(P), S, 0)
 #define AMPI_TILE_STORE(T, P, S) tiles_copy(T, (void *)(uintptr_t)(P), S, 1)
 #define AMPI_TILE_DOT(C, A, B)   tiles_multiply(C, A, B)
 #define AMPI_TILE_ZERO(T)        memset(tiles_register[T], 0, sizeof tiles_register[T])
