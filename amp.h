@@ -9997,6 +9997,13 @@ AMPI_INSTRUCTION(AMPI_AVX512, ampi_u16, ampi_join_pairs,
                  "vinserti64x4 {$1, %2, %g1, %0|%0, %g1, %2, 1}", "=v", "x"(x), "v"(y))
 AMPI_INSTRUCTION(AMPI_AVX512, ampi_u16, ampi_permute_pairs, (ampi_u16 order, ampi_u16 x),
                  "vpermw {%2, %1, %0|%0, %1, %2}", "=v", "v"(order), "v"(x))
+AMPI_INSTRUCTION(AMPI_AVX512, ampi_u16, ampi_uppers_pairs, (ampi_u16 order, ampi_u16 x),
+                 "vpermw {%2, %1, %0%{%3%}%{z%}|%0%{%3%}%{z%}, %1, %2}", "=v", "v"(order), "v"(x),
+                 "Yk"(0xaaaaaaaau))
+AMPI_INSTRUCTION(AMPI_AVX512, ampi_x16, ampi_low_pairs, (ampi_x16 x, ampi_x16 y),
+                 "vpunpcklwd {%2, %1, %0|%0, %1, %2}", "=v", "v"(x), "v"(y))
+AMPI_INSTRUCTION(AMPI_AVX512, ampi_x16, ampi_high_pairs, (ampi_x16 x, ampi_x16 y),
+                 "vpunpckhwd {%2, %1, %0|%0, %1, %2}", "=v", "v"(x), "v"(y))
 AMPI_INSTRUCTION(AMPI_AVX512, uint16_t, ampi_mask_subnormal, (ampi_x16 x),
                  "vfpclassps {$0x20, %1, %0|%0, %1, 0x20}", "=k", "v"(x))
 
@@ -10022,99 +10029,132 @@ AMPI_AVX512 ampi_x16 ampi_normal_pairs(ampi_x16 x) {
     const ampi_u16 u = ampi_bits_avx512(x), edge = (ampi_u16)((u & 0x7fff8000u) == 0x7f8000u);
     return ampi_from_bits_avx512(u + (edge & 0x8000u));
 }
+AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_nearest_of_pairs(ampi_x16 x, ampi_x16 y) {
+    const ampi_u16 h = ampi_round_pairs(x, y);
+    if (ampi_mask_zeros16_avx512(h & 0x7fff7fffu) &&
+        (ampi_mask_subnormal(x) | ampi_mask_subnormal(y)))
+        return ampi_round_pairs(ampi_normal_pairs(x), ampi_normal_pairs(y));
+    return h;
+}
 
-/* Words i of a piece of sixteen rows are of two spans of sixteen elements: of row i, from k = 0 and
-   16 on, or of all rows, k = 2 i and the next. Where one begins, and how much of it is there. What
+/* The leading bf16 of 32 numbers, side by side; what is left of them. */
+AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_cut_pairs(ampi_x16 *x, ampi_x16 *y) {
+    const ampi_u16 order = ampi_count_avx512(0) << 16, all = ampi_u32_avx512(0x7f807f80u);
+    const ampi_u16 h     = ampi_round_pairs(*x, *y);
+    if (ampi_mask_zeros16_avx512(~h & all)) {
+        const ampi_shorts_avx512 low = ampi_lower16_avx512(ampi_cut_avx512(x) >> 16);
+        return ampi_join_pairs(low, ampi_lower16_avx512(ampi_cut_avx512(y) >> 16));
+    }
+    *x = ampi_sub_avx512(*x, ampi_from_bits_avx512(ampi_uppers_pairs(order, h)));
+    *y = ampi_sub_avx512(*y, ampi_from_bits_avx512(ampi_uppers_pairs(order + 0x100000u, h)));
+    return h;
+}
+
+/* Lines of 32 bf16: n elements (0 if not there) of lines of memory, of all that there are. What
    nothing is loaded of has no address outside of x: where a page is missing there, the processor
    takes hundreds of cycles to find that it needs nothing of it. */
-AMPI_AVX512 size_t ampi_span(const ampi_operand *x, size_t i, size_t second, size_t rows, size_t ks,
-                             size_t *n) {
-    const int    along = x->cs == 1;
-    const size_t r = along ? i : 0, k = along ? 16 * second : 2 * i + second;
-    *n = r < rows && k < ks ? (along ? ks - k : rows) : 0;
-    return *n ? r * x->rs + k * x->cs : 0;
-}
-
-/* Both spans as bf16, first m and n elements. */
-AMPI_AVX512 AMPI_ALWAYS ampi_x16 ampi_spans_bf16(const void *x, const amp_dtype type, size_t first,
-                                                 size_t m, size_t second, size_t n) {
-    const void *p = ampi_at(x, type, first), *q = ampi_at(x, type, second);
-    return (ampi_x16)(type == AMP_F32
-                          ? ampi_round_pairs(ampi_normal_pairs(ampi_few_f32_avx512(p, m)),
-                                             ampi_normal_pairs(ampi_few_f32_avx512(q, n)))
-                          : ampi_join_pairs(ampi_few_shorts_avx512(p, m),
-                                            ampi_few_shorts_avx512(q, n)));
-}
-
-/* All of sixteen vectors. */
-AMPI_AVX512 AMPI_ALWAYS void ampi_spans_whole(ampi_x16 *v, const ampi_operand *x,
-                                              const amp_dtype type) {
-    const size_t step = x->cs == 1 ? x->rs : 2 * x->cs, next = x->cs == 1 ? 16 : x->cs;
+AMPI_AVX512 AMPI_ALWAYS void ampi_lines_as(uint32_t *dst, const ampi_operand *x,
+                                           const amp_dtype type, const int parts, size_t step,
+                                           size_t lines, size_t all, size_t n) {
+    const size_t first = ampi_min(n, 16), second = n - first, next = second ? 16 : 0;
     size_t       i;
-    AMPI_UNROLL for (i = 0; i < 16; i++) {
-        v[i] = ampi_spans_bf16(x->x, type, i * step, 16, i * step + next, 16);
-    }
-}
-
-/* Those that may not be there, or are in two parts. */
-AMPI_AVX512 void ampi_pack_some(ampi_x16 (*v)[16], const ampi_operand *x, int parts, size_t rows,
-                                 size_t ks) {
-    size_t i, m, n, all = 16;
-    int    p;
-    AMPI_HIDE(all);
-    for (i = 0; i < all; i++) {
-        const size_t first  = ampi_span(x, i, 0, rows, ks, &m);
-        const size_t second = ampi_span(x, i, 1, rows, ks, &n);
-        if (parts == 1) {
-            v[0][i] = x->type == AMP_F32 ? ampi_spans_bf16(x->x, AMP_F32, first, m, second, n)
-                                         : ampi_spans_bf16(x->x, AMP_BF16, first, m, second, n);
+    for (i = 0; i < lines; i++, dst += 16) {
+        const void *p = ampi_at(x->x, type, i * step), *q = ampi_at(p, type, next);
+        if (parts == 2) {
+            ampi_x16 e = ampi_value_avx512(x, i * step, first);
+            ampi_x16 o = ampi_value_avx512(x, i * step + next, second);
+            ampi_put_words_avx512(dst, ampi_cut_pairs(&e, &o));
+            ampi_put_words_avx512(dst + 16 * all, ampi_round_pairs(e, o));
+        } else if (type == AMP_F32) {
+            ampi_put_words_avx512(dst, ampi_nearest_of_pairs(ampi_few_f32_avx512(p, first),
+                                                             ampi_few_f32_avx512(q, second)));
         } else {
-            ampi_x16 e = ampi_value_avx512(x, first, m), o = ampi_value_avx512(x, second, n);
-            for (p = 0; p < 2; p++) {
-                const ampi_shorts_avx512 h = ampi_lower16_avx512(ampi_cut_avx512(&e) >> 16);
-                v[p][i] = (ampi_x16)ampi_join_pairs(
-                    h, ampi_lower16_avx512(ampi_cut_avx512(&o) >> 16));
-            }
+            ampi_put_words_avx512(dst, ampi_join_pairs(ampi_few_shorts_avx512(p, first),
+                                                       ampi_few_shorts_avx512(q, second)));
         }
     }
+    memset(dst, 0, (all - lines) * 64);
+    if (parts == 2) memset(dst + 16 * all, 0, (all - lines) * 64);
 }
 
-/* Sixteen rows of a piece: vectors are rows, or neighboring k of all rows, one behind the other. */
-AMPI_AVX512 AMPI_ALWAYS void ampi_pack_spans(uint32_t *dst, size_t width, int of_b, ampi_x16 *v,
-                                             int along) {
-    static const uint16_t zip[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    const ampi_u16 order = (ampi_u16)ampi_get_avx512(zip, 0);
-    size_t         i;
-    if (!along)
-        AMPI_UNROLL for (i = 0; i < 16; i++)
-            v[i] = (ampi_x16)ampi_permute_pairs(order, (ampi_u16)v[i]);
-    if (along == of_b) ampi_transpose_avx512(v);
-    AMPI_UNROLL for (i = 0; i < 16; i++)
-        if (of_b || i < width) ampi_put_avx512(dst, i * (of_b ? width : 16), v[i]);
+/* 16 bytes each of four lines; words of four vectors, 4 x 4 in each of these lanes, turned. */
+AMPI_AVX512 ampi_x16 ampi_lanes_pairs(const char *x, size_t step) {
+    typedef struct { char x[16]; } lane;
+    ampi_x16 v;
+    __asm__("vmovups {%1, %x0|%x0, %1}\n\tvinsertf32x4 {$1, %2, %0, %0|%0, %0, %2, 1}\n\t"
+            "vinsertf32x4 {$2, %3, %0, %0|%0, %0, %3, 2}\n\t"
+            "vinsertf32x4 {$3, %4, %0, %0|%0, %0, %4, 3}"
+            : "=&v"(v)
+            : "m"(*(const lane *)(const void *)x), "m"(*(const lane *)(const void *)(x + step)),
+              "m"(*(const lane *)(const void *)(x + 2 * step)),
+              "m"(*(const lane *)(const void *)(x + 3 * step)));
+    return v;
+}
+AMPI_AVX512 AMPI_ALWAYS void ampi_turn_pairs(ampi_x16 *v) {
+    const ampi_x16 a = ampi_low_avx512(v[0], v[1]), b = ampi_low_avx512(v[2], v[3]);
+    const ampi_x16 c = ampi_high_avx512(v[0], v[1]), d = ampi_high_avx512(v[2], v[3]);
+    v[0] = ampi_low2_avx512(a, b);
+    v[1] = ampi_high2_avx512(a, b);
+    v[2] = ampi_low2_avx512(c, d);
+    v[3] = ampi_high2_avx512(c, d);
+}
+
+/* A piece from lines of bf16: rows of 32 k, or 32 k of all rows. */
+AMPI_AVX512 void ampi_pack_lines(uint32_t *dst, size_t width, int of_b, const char *x, size_t step,
+                                 int along) {
+    const ampi_u16 count = ampi_count_avx512(0), zip = count + (count << 16) + 0x100000u;
+    ampi_x16       v[8], y;
+    size_t         i, r;
+    if (along && !of_b) {
+        for (i = 0; i < width; i++) ampi_put_avx512(dst, i * 16, ampi_get_avx512(x + i * step, 0));
+    } else if (of_b && !along) {
+        for (i = 0; i < 16; i++, x += 2 * step)
+            for (r = 0; r < width; r += 16)
+                ampi_put_words_avx512(
+                    dst + i * width + r,
+                    ampi_permute_pairs(zip, ampi_join_pairs(ampi_get_shorts_avx512(x, r),
+                                                            ampi_get_shorts_avx512(x + step, r))));
+    } else if (along) {
+        for (r = 0; r < width; r += 16)
+            for (i = 0; i < 16; i += 4) {
+                const char *at = x + r * step + 4 * i;
+                size_t      q;
+                AMPI_UNROLL for (q = 0; q < 4; q++) v[q] = ampi_lanes_pairs(at + q * step, 4 * step);
+                ampi_turn_pairs(v);
+                AMPI_UNROLL for (q = 0; q < 4; q++) ampi_put_avx512(dst, (i + q) * width + r, v[q]);
+            }
+    } else {
+        for (r = 0; r < width; r += 8) {
+            const char *at = x + 2 * r;
+            AMPI_UNROLL for (i = 0; i < 4; i++) {
+                v[i]     = ampi_lanes_pairs(at + 2 * i * step, 8 * step);
+                y        = ampi_lanes_pairs(at + (2 * i + 1) * step, 8 * step);
+                v[i + 4] = ampi_high_pairs(v[i], y);
+                v[i]     = ampi_low_pairs(v[i], y);
+            }
+            ampi_turn_pairs(v);
+            ampi_turn_pairs(v + 4);
+            AMPI_UNROLL for (i = 0; i < 8; i++)
+                if (r + i < width) ampi_put_avx512(dst, (r + i) * 16, v[i]);
+        }
+    }
 }
 
 AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b,
-                                        const ampi_operand *operand, int parts, size_t rows,
-                                        size_t ks) {
-    ampi_x16 some[2][16], v[16];
-    size_t   r, i;
-    int      p;
-    for (r = 0; r < width; r += 16) {
-        const size_t       n = rows > r ? rows - r : 0;
-        const ampi_operand x = ampi_operand_at(*operand, n ? r : 0, 0); /* ampi_span says why */
-        const int          whole = parts == 1 && n >= 16 && ks == 32;
-        if (!whole) ampi_pack_some(some, &x, parts, n, ks);
-        for (p = 0; p < parts; p++) {
-            if (!whole)
-                AMPI_UNROLL for (i = 0; i < 16; i++) v[i] = some[p][i];
-            else if (x.type == AMP_F32)
-                ampi_spans_whole(v, &x, AMP_F32);
-            else
-                ampi_spans_whole(v, &x, AMP_BF16);
-            ampi_pack_spans(dst + (size_t)p * width * AMPI_DEEP + (of_b ? r : r * AMPI_DEEP), width,
-                            of_b, v, x.cs == 1);
-        }
+                                        const ampi_operand *x, int parts, size_t rows, size_t ks) {
+    uint32_t     some[2 * 32 * 16];
+    const int    along = x->cs == 1;
+    const size_t step = along ? x->rs : x->cs, all = along ? width : 32;
+    const size_t lines = ampi_min(along ? rows : ks, all), n = ampi_min(along ? ks : rows, 32);
+    uint32_t    *p = along && !of_b ? dst : some;
+    if (parts == 1 && x->type == AMP_BF16 && lines == all && n == 32) {
+        ampi_pack_lines(dst, width, of_b, (const char *)x->x, 2 * step, along);
+    } else {
+        if (parts == 2) ampi_lines_as(p, x, x->type, 2, step, lines, all, n);
+        else if (x->type == AMP_F32) ampi_lines_as(p, x, AMP_F32, 1, step, lines, all, n);
+        else ampi_lines_as(p, x, AMP_BF16, 1, step, lines, all, n);
+        for (; p != dst && parts--; p += all * 16, dst += width * 16)
+            ampi_pack_lines(dst, width, of_b, (const char *)p, 64, along);
     }
     ampi_done_avx512();
 }
