@@ -7037,7 +7037,7 @@ static void ampi_pack_strips(const ampi_task *w, int of_b, size_t r0, size_t r1,
         }
 }
 
-/* Ask for a block of C before it is written: stores of tiles would wait for every line. */
+/* Ask for a block of C before it is read. */
 static void ampi_claim(const ampi_task *w, size_t i, size_t j, size_t rows, size_t cols) {
 #if AMPI_X86
     for (; rows--; i++) {
@@ -7070,7 +7070,7 @@ static void ampi_gemm_block(const ampi_task *w, size_t i, size_t j, size_t k0, s
         x.out = (float *)ampi_to(w->c, AMP_F32, i * w->g->ldc + j);
         x.ld  = w->g->ldc;
     }
-    if (last && (e->use_tiles || !ampi_is_zero(&w->g->beta))) ampi_claim(w, i, j, x.rows, x.cols);
+    if (last && !ampi_is_zero(&w->g->beta)) ampi_claim(w, i, j, x.rows, x.cols);
     e->kernel(&x);
     if (last && x.out == sums) e->write(w, sums, e->cols, i, j, x.rows, x.cols);
 }
