@@ -7017,6 +7017,7 @@ static void ampi_task_size(ampi_task *w, int small) {
     w->size   = w->a_size + w->b_size;
     if (w->step < w->k) w->size += (w->deep < w->k ? w->tall : e->rows) * w->wide;
     w->size   = ampi_up(w->size, 16);
+    if (w->n) w->wide = ampi_up((w->n - 1) / ((w->n - 1) / w->wide + 1) + 1, e->cols); /* panels are even */
 }
 
 /* Rows r0 to r1 of op(A), or columns of op(B), k0 to k1, packed in strips; along memory's rows. */
