@@ -6889,7 +6889,7 @@ enum {
 typedef struct ampi_block {
     const uint32_t *a, *b;
     size_t          rows, cols, words; /* words: along k */
-    int             products;          /* of parts: 1, 3 or 4 */
+    int             products, turned;  /* of parts: 1, 3 or 4; b is what other blocks read, too */
     const float    *in;  /* sums so far, in rows of engine->cols; NULL: none */
     float          *out;
     size_t          ld;  /* of out */
@@ -6980,10 +6980,11 @@ struct ampi_task {
     int                  plain;            /* C is its sums */
     ampi_operand         x[2];             /* op(A), and the transpose of op(B) */
     int                  parts;
-    size_t               tall, wide, deep; /* rows, columns and k at a time */
-    size_t               step;             /* k of a block: of A it stays in the first-level cache */
-    size_t               a_size, b_size, size; /* words of workspace: A, B, all          */
-    uint32_t            *a, *b;                /* a: all the workspace; NULL: the stack  */
+    int                  turned;           /* the panel is of A, strips are of B */
+    size_t               tall, wide, deep; /* rows, columns (turned: columns, rows), k at a time */
+    size_t               step;             /* k of a strip: it stays in the first-level cache    */
+    size_t               strip_size, panel_size, size; /* words of workspace */
+    uint32_t            *strip, *panel; /* strip: all the workspace; NULL: the stack */
     float               *sums; /* of wide columns, where k is deeper than step; tall, than deep */
 };
 
@@ -7000,29 +7001,32 @@ static size_t ampi_strip(const ampi_task *w, size_t width, size_t k) {
 
 /* Sizes never shrink when m, n or k grow, so that one workspace serves all smaller products. */
 static void ampi_task_size(ampi_task *w, int small) {
-    const ampi_engine *e     = w->e;
+    const ampi_engine *e      = w->e;
     const size_t       panel = small ? AMPI_PANEL_SMALL : AMPI_PANEL, unit = ampi_unit(e);
-    const size_t       tall  = ampi_min(w->m, small ? AMPI_TALL_SMALL : AMPI_TALL);
-    size_t             steps = 1;
+    size_t             m = w->m, n = w->n, near, steps;
     w->parts  = !e->pairs || ampi_is_whole(w) ? 1 : 2;
     w->deep   = (small ? 16u : e->depth) / (size_t)w->parts * unit;
     w->deep   = ampi_min(w->deep, ampi_up(w->k ? w->k : 1, unit));
-    if (w->parts == 1) steps = (w->deep / unit + e->near - 1) / e->near; /* two have more to do */
+    w->turned = e->use_tiles && m < n && w->k <= w->deep && w->x[1].cs == 1; /* this takes no more */
+    if (w->turned) m = w->n, n = w->m;
+    near      = w->parts == 1 ? e->near * unit : w->deep; /* of two parts more is done */
+    steps     = (w->deep + near - 1) / near;
     w->step   = ampi_up((w->deep + steps - 1) / steps, unit);
-    w->wide   = ampi_min(panel / ampi_strip(w, e->cols, w->deep) * e->cols, ampi_up(w->n, e->cols));
-    w->tall   = w->deep < w->k ? ampi_up(tall, e->rows) : w->m;
-    w->a_size = ampi_strip(w, e->rows, w->deep);
-    w->b_size = w->n < panel ? ampi_min(ampi_strip(w, ampi_up(w->n, e->cols), w->deep), panel)
-                             : panel;
-    w->size   = w->a_size + w->b_size;
+    w->wide   = ampi_min(panel / ampi_strip(w, e->cols, w->deep) * e->cols, ampi_up(n, e->cols));
+    w->tall   = ampi_up(ampi_min(m, small ? AMPI_TALL_SMALL : AMPI_TALL), e->rows);
+    if (w->deep >= w->k) w->tall = m;
+    w->strip_size = ampi_strip(w, e->rows, ampi_min(w->deep, near));
+    w->panel_size = n < panel ? ampi_min(ampi_strip(w, ampi_up(n, e->cols), w->deep), panel)
+                              : panel;
+    w->size = w->strip_size + w->panel_size;
     if (w->step < w->k) w->size += (w->deep < w->k ? w->tall : e->rows) * w->wide;
-    w->size   = ampi_up(w->size, 16);
-    if (w->n) w->wide = ampi_up((w->n - 1) / ((w->n - 1) / w->wide + 1) + 1, e->cols); /* panels are even */
+    w->size = ampi_up(w->size, 16);
+    if (n) w->wide = ampi_up((n - 1) / ((n - 1) / w->wide + 1) + 1, e->cols); /* panels are even */
 }
 
 /* Rows r0 to r1 of op(A), or columns of op(B), k0 to k1, packed in strips; along memory's rows. */
-static void ampi_pack_strips(const ampi_task *w, int of_b, size_t r0, size_t r1, size_t k0,
-                             size_t k1) {
+static void ampi_pack_strips(const ampi_task *w, uint32_t *dst, int of_b, size_t r0, size_t r1,
+                             size_t k0, size_t k1) {
     const ampi_operand all = w->x[of_b];
     const size_t width  = of_b ? w->e->cols : w->e->rows, unit = ampi_unit(w->e);
     const size_t pieces = (k1 - k0 + unit - 1) / unit, strips = (r1 - r0 + width - 1) / width;
@@ -7033,7 +7037,7 @@ static void ampi_pack_strips(const ampi_task *w, int of_b, size_t r0, size_t r1,
             const size_t s = all.cs == 1 ? o : q, p = all.cs == 1 ? q : o, r = r0 + s * width;
             const size_t k = k0 + p * unit, piece = ampi_strip(w, width, 1);
             const ampi_operand x = ampi_operand_at(all, r, k);
-            w->e->pack((of_b ? w->b : w->a) + (s * pieces + p) * piece, width, of_b, &x, w->parts,
+            w->e->pack(dst + (s * pieces + p) * piece, width, of_b, &x, w->parts,
                        (of_b ? w->n : w->m) - r, ampi_min(k1 - k, unit));
         }
 }
@@ -7058,6 +7062,7 @@ static void ampi_gemm_block(const ampi_task *w, size_t i, size_t j, size_t k0, s
     const int          last = k1 == w->k;
     ampi_block         x;
     x.a        = a;
+    x.turned   = w->turned;
     x.b        = b;
     x.rows     = ampi_min(w->m - i, e->rows);
     x.cols     = ampi_min(w->n - j, e->cols);
@@ -7076,37 +7081,39 @@ static void ampi_gemm_block(const ampi_task *w, size_t i, size_t j, size_t k0, s
     if (last && x.out == sums) e->write(w, sums, e->cols, i, j, x.rows, x.cols);
 }
 
-/* Rows i0 to i1 of C, columns j0 to j1: the panel of B for k0 to k1 is packed, then used by one
-   strip of A after another. */
+/* Rows i0 to i1 of C, columns j0 to j1 (turned: columns, rows): the panel of B for k0 to k1 is
+   packed, then used by one strip of A after another. */
 static void ampi_gemm_panel(const ampi_task *w, size_t i0, size_t i1, size_t j0, size_t j1,
                             size_t k0, size_t k1) {
-    const size_t rows = w->e->rows, cols = w->e->cols;
+    const int    t    = w->turned;
+    const size_t rows = t ? w->e->cols : w->e->rows, cols = t ? w->e->rows : w->e->cols;
     float        block[AMPI_MOST_ROWS * AMPI_MOST_COLS], *sums = block;
     size_t       i, j, k;
-    ampi_pack_strips(w, 1, j0, j1, k0, k1);
-    for (i = i0; i < i1; i += rows) {
-        const size_t kept = w->deep < w->k ? (i - i0) * w->wide : 0;
-        ampi_pack_strips(w, 0, i, ampi_min(i + rows, i1), k0, k1);
-        for (k = k0; k < k1; k += w->step)
+    ampi_pack_strips(w, w->panel, !t, j0, j1, k0, k1);
+    for (i = i0; i < i1; i += rows)
+        for (k = k0; k < k1; k += w->step) {
+            const size_t end = ampi_min(k + w->step, k1), at = ampi_strip(w, cols, k - k0);
+            ampi_pack_strips(w, w->strip, t, i, ampi_min(i + rows, i1), k, end);
             for (j = j0; j < j1; j += cols) {
-                if (w->step < w->k) sums = w->sums + (kept + (j - j0) * rows);
-                ampi_gemm_block(w, i, j, k, ampi_min(k + w->step, k1),
-                                w->a + ampi_strip(w, rows, k - k0),
-                                w->b + ampi_strip(w, j - j0, k1 - k0) + ampi_strip(w, cols, k - k0),
-                                sums);
+                const uint32_t *panel = w->panel + (ampi_strip(w, j - j0, k1 - k0) + at);
+                if (w->step < w->k)
+                    sums = w->sums + ((w->deep < w->k ? (i - i0) * w->wide : 0) + (j - j0) * rows);
+                ampi_gemm_block(w, t ? j : i, t ? i : j, k, end, t ? panel : w->strip,
+                                t ? w->strip : panel, sums);
             }
-    }
+        }
 }
 
 static AMPI_NOINLINE void ampi_gemm_product(ampi_task *w) {
-    size_t i, j, k;
-    w->b    = w->a + w->a_size;
-    w->sums = (float *)(void *)(w->b + w->b_size);
-    for (i = 0; i < w->m; i += w->tall)
-        for (j = 0; j < w->n; j += w->wide)
+    const size_t m = w->turned ? w->n : w->m, n = w->turned ? w->m : w->n;
+    size_t       i, j, k;
+    w->panel = w->strip + w->strip_size;
+    w->sums  = (float *)(void *)(w->panel + w->panel_size);
+    for (i = 0; i < m; i += w->tall)
+        for (j = 0; j < n; j += w->wide)
             for (k = 0; k < w->k; k += w->deep)
-                ampi_gemm_panel(w, i, ampi_min(i + w->tall, w->m), j, ampi_min(j + w->wide, w->n),
-                                k, ampi_min(k + w->deep, w->k));
+                ampi_gemm_panel(w, i, ampi_min(i + w->tall, m), j, ampi_min(j + w->wide, n), k,
+                                ampi_min(k + w->deep, w->k));
 }
 
 /* m or n is 1: the matrix is read once, as it lies. Sums across cache lines would be slow. */
@@ -7229,16 +7236,16 @@ static void ampi_gemm_each(ampi_task *w) {
 
 static AMPI_NOINLINE void ampi_gemm_on_stack(ampi_task *w) {
     uint32_t space[AMPI_STACK + 16];
-    w->a = ampi_align(space);
+    w->strip = ampi_align(space);
     ampi_gemm_each(w);
-    w->a = NULL;
+    w->strip = NULL;
 }
 
 /* One thread's share. */
 static void ampi_gemm_share(ampi_task *w) {
     const uint32_t fp = ampi_fp_begin();
     if (w->e->use_tiles) w->e->use_tiles(1);
-    if (w->run == ampi_gemm_product && !w->a) ampi_gemm_on_stack(w);
+    if (w->run == ampi_gemm_product && !w->strip) ampi_gemm_on_stack(w);
     else ampi_gemm_each(w);
     if (w->e->use_tiles) w->e->use_tiles(0);
     ampi_fp_end(fp);
@@ -7253,7 +7260,7 @@ static int ampi_gemm_split(ampi_task *w, size_t t, size_t all) {
     const size_t         share = ampi_up((*side + all - 1) / all, unit), from = t * share;
     if (from >= *side) return 0;
     *side = ampi_min(share, *side - from);
-    if (w->a) w->a += t * w->size;
+    if (w->strip) w->strip += t * w->size;
     if (batch) {
         ampi_task_move(w, from * g->stride_a, from * g->stride_b, from * g->stride_c);
     } else if (rows) {
@@ -7318,10 +7325,10 @@ static void *ampi_task_room(ampi_task *w, const amp_backend *self, size_t team) 
     ampi_task_size(w, 0);
     bytes = w->size * 4 * team + 64;
     if (self && self->workspace && self->workspace_size >= bytes)
-        w->a = ampi_align(self->workspace);
+        w->strip = ampi_align(self->workspace);
     else if (ampi_work_above(w->m, w->n, w->k, AMPI_HEAVY) &&
              (memory = ampi_allocate(&heap, bytes)) != NULL)
-        w->a = ampi_align(memory);
+        w->strip = ampi_align(memory);
     else if (w->size > AMPI_STACK)
         ampi_task_size(w, 1);
     return memory;
@@ -7338,7 +7345,7 @@ static amp_result ampi_cpu_gemm(const amp_backend *self, const amp_gemm_args *g)
     if (ampi_gemm_cblas(&w)) return AMP_OK;
 #endif
     if (ampi_work_above(w.m, w.n, w.k, AMPI_HEAVY / g->count)) team = ampi_team();
-    w.a = NULL;
+    w.strip = NULL;
     if (w.run == ampi_gemm_product) memory = ampi_task_room(&w, self, team);
     if (team == 1) {
         ampi_gemm_share(&w);
@@ -10322,15 +10329,22 @@ static void ampi_kernel_tiles(const ampi_block *x) {
         AMPI_TILE_LOAD(3, x->in + 16 * 32 + 16, 128);
     }
     for (k = 0; k < x->words; k += AMPI_DEEP, a += step, b += step) {
-        if (x->products == 1) { /* of B nothing is read twice: a strip of A stays near */
-            AMPI_TILE_PASS(6, b, 128);
-            AMPI_TILE_PASS(7, b + 16, 128);
-        } else {
-            ampi_tiles_b(b + part);
+        if (x->products == 1) { /* one strip stays near, and the other is read past it */
+            if (x->turned) {
+                AMPI_TILE_PASS(4, a, 64);
+                AMPI_TILE_PASS(5, a + 16 * AMPI_DEEP, 64);
+                ampi_tiles_b(b);
+            } else {
+                AMPI_TILE_PASS(6, b, 128);
+                AMPI_TILE_PASS(7, b + 16, 128);
+                ampi_tiles_a(a);
+            }
+            ampi_tiles_multiply();
+            continue;
         }
+        ampi_tiles_b(b + part);
         ampi_tiles_a(a);
         ampi_tiles_multiply();
-        if (x->products == 1) continue;
         ampi_tiles_b(b); /* high times low was first; high high; low high, low low */
         ampi_tiles_multiply();
         ampi_tiles_a(a + part);
