@@ -10323,10 +10323,10 @@ static void ampi_kernel_tiles(const ampi_block *x) {
     if (!x->in) {
         AMPI_TILE_ZERO(0); AMPI_TILE_ZERO(1); AMPI_TILE_ZERO(2); AMPI_TILE_ZERO(3);
     } else {
-        AMPI_TILE_LOAD(0, x->in, 128);
-        AMPI_TILE_LOAD(1, x->in + 16, 128);
-        AMPI_TILE_LOAD(2, x->in + 16 * 32, 128);
-        AMPI_TILE_LOAD(3, x->in + 16 * 32 + 16, 128);
+        AMPI_TILE_PASS(0, x->in, 128);
+        AMPI_TILE_PASS(1, x->in + 16, 128);
+        AMPI_TILE_PASS(2, x->in + 16 * 32, 128);
+        AMPI_TILE_PASS(3, x->in + 16 * 32 + 16, 128);
     }
     for (k = 0; k < x->words; k += AMPI_DEEP, a += step, b += step) {
         if (x->products == 1) { /* one strip stays near, and the other is read past it */
