@@ -7007,7 +7007,7 @@ static void ampi_task_size(ampi_task *w, int small) {
     w->parts  = !e->pairs || ampi_is_whole(w) ? 1 : 2;
     w->deep   = (small ? 16u : e->depth) / (size_t)w->parts * unit;
     w->deep   = ampi_min(w->deep, ampi_up(w->k ? w->k : 1, unit));
-    w->turned = e->use_tiles && m < n && w->k <= w->deep && w->x[1].cs == 1; /* this takes no more */
+    w->turned = e->use_tiles && m < n && m <= w->k && w->k <= w->deep && w->x[1].cs == 1; /* this takes no more */
     if (w->turned) m = w->n, n = w->m;
     near      = w->parts == 1 ? e->near * unit : w->deep; /* of two parts more is done */
     steps     = (w->deep + near - 1) / near;
@@ -10012,8 +10012,14 @@ AMPI_INSTRUCTION(AMPI_AVX512, ampi_x16, ampi_low_pairs, (ampi_x16 x, ampi_x16 y)
                  "vpunpcklwd {%2, %1, %0|%0, %1, %2}", "=v", "v"(x), "v"(y))
 AMPI_INSTRUCTION(AMPI_AVX512, ampi_x16, ampi_high_pairs, (ampi_x16 x, ampi_x16 y),
                  "vpunpckhwd {%2, %1, %0|%0, %1, %2}", "=v", "v"(x), "v"(y))
-AMPI_INSTRUCTION(AMPI_AVX512, uint16_t, ampi_mask_subnormal, (ampi_x16 x),
-                 "vfpclassps {$0x20, %1, %0|%0, %1, 0x20}", "=k", "v"(x))
+AMPI_AVX512 AMPI_ALWAYS int ampi_any_subnormal(ampi_x16 x, ampi_x16 y) {
+    uint16_t masks[2];
+    uint8_t  any;
+    __asm__("vfpclassps {$0x20, %3, %0|%0, %3, 0x20}\n\tvfpclassps {$0x20, %4, %1|%1, %4, 0x20}\n\t"
+            "kortestw {%1, %0|%0, %1}\n\tsetne %2"
+            : "=&Yk"(masks[0]), "=&Yk"(masks[1]), "=r"(any) : "v"(x), "v"(y) : "cc");
+    return any;
+}
 
 /* Cut the leading bf16 off x: its bits, in the upper half. The rest is exact; 0 of inf and NaN. Of
    numbers that would round to inf the largest bf16 is cut off. The instruction takes subnormals for
@@ -10038,11 +10044,11 @@ AMPI_AVX512 ampi_x16 ampi_normal_pairs(ampi_x16 x) {
     return ampi_from_bits_avx512(u + (edge & 0x8000u));
 }
 AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_nearest_of_pairs(ampi_x16 x, ampi_x16 y) {
-    const ampi_u16 h = ampi_round_pairs(x, y);
-    if (ampi_mask_zeros16_avx512(h & 0x7fff7fffu) &&
-        (ampi_mask_subnormal(x) | ampi_mask_subnormal(y)))
-        return ampi_round_pairs(ampi_normal_pairs(x), ampi_normal_pairs(y));
-    return h;
+    if (ampi_any_subnormal(x, y)) {
+        x = ampi_normal_pairs(x);
+        y = ampi_normal_pairs(y);
+    }
+    return ampi_round_pairs(x, y);
 }
 
 /* The leading bf16 of 32 numbers, side by side; what is left of them. */
@@ -10193,7 +10199,7 @@ AMPI_AVX512 void ampi_cast_pairs(void *dst, amp_dtype to, const void *src, amp_d
         ampi_cast_from(dst, to, src, from, i, head);
         for (i = head; end - i >= 32; i += 32) {
             const ampi_x16 x = ampi_get_avx512(src, i), y = ampi_get_avx512(src, i + 16);
-            if (ampi_mask_subnormal(x) | ampi_mask_subnormal(y)) {
+            if (ampi_any_subnormal(x, y)) {
                 ampi_put_as_avx512(dst, AMP_BF16, i, x);
                 ampi_put_as_avx512(dst, AMP_BF16, i + 16, y);
             } else {
