@@ -3707,8 +3707,7 @@ AMPI_LOOP void AMPI_(cast_from)(void *dst, amp_dtype to, const void *src, amp_dt
     const size_t most   = AMPI_W > 1 ? end - i : 0; /* that may go so */
     const int    large  = most >= AMPI_STREAM && dst != src;
     const int    around = large && ((uintptr_t)dst & (wide ? 3 : 1)) == 0;
-    size_t       head   = i + ampi_head(ampi_at(wide ? dst : src, AMP_F32, i), 4, most), last;
-    if (around && !wide) head = i + ampi_head(ampi_at(dst, to, i), 2, most);
+    size_t       head   = i + ampi_head(ampi_at(dst, to, i), wide ? 4 : 2, most), last;
     last = AMPI_(last)(head, end);
     if (i < head) ampi_cast_from(dst, to, src, from, i, head);
     if (to == AMP_F32 && from == AMP_F16)
@@ -10195,7 +10194,7 @@ AMPI_AVX512 void ampi_write_pairs_avx512(const ampi_task *w, const float *sum, s
 AMPI_AVX512 void ampi_cast_pairs(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t i,
                                  size_t end) {
     if (to == AMP_BF16 && from == AMP_F32 && end - i < AMPI_STREAM) { /* or memory is slower */
-        const size_t head = i + ampi_head(ampi_at(src, AMP_F32, i), 4, end - i);
+        const size_t head = i + ampi_head(ampi_at(dst, AMP_BF16, i), 2, end - i);
         ampi_cast_from(dst, to, src, from, i, head);
         for (i = head; end - i >= 32; i += 32) {
             const ampi_x16 x = ampi_get_avx512(src, i), y = ampi_get_avx512(src, i + 16);
