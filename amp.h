@@ -6980,6 +6980,7 @@ struct ampi_task {
     ampi_operand         x[2];             /* op(A), and the transpose of op(B) */
     int                  parts;
     int                  turned;           /* the panel is of A, strips are of B */
+    size_t               group;            /* strips at a time: where A lies across, of whole lines */
     size_t               tall, wide, deep; /* rows, columns (turned: columns, rows), k at a time */
     size_t               step;             /* k of a strip: it stays in the first-level cache    */
     size_t               strip_size, panel_size, size; /* words of workspace */
@@ -7006,21 +7007,22 @@ static void ampi_task_size(ampi_task *w, int small) {
     w->parts  = !e->pairs || ampi_is_whole(w) ? 1 : 2;
     w->deep   = (small ? 16u : e->depth) / (size_t)w->parts * unit;
     w->deep   = ampi_min(w->deep, ampi_up(w->k ? w->k : 1, unit));
-    w->turned = e->use_tiles && m < n && m <= w->k && w->k <= w->deep && w->x[1].cs == 1; /* this takes no more */
+    w->turned = e->use_tiles && m < n && m <= w->k && w->k <= w->deep && w->x[1].cs == 1;
+    w->group  = w->x[0].cs != 1 && w->k > 256 && !e->pairs && !small ? 4 : 1;
     if (w->turned) m = w->n, n = w->m;
     near      = w->parts == 1 ? e->near * unit : w->deep; /* of two parts more is done */
     steps     = (w->deep + near - 1) / near;
     w->step   = ampi_up((w->deep + steps - 1) / steps, unit);
     w->wide   = ampi_min(panel / ampi_strip(w, e->cols, w->deep) * e->cols, ampi_up(n, e->cols));
-    w->tall   = ampi_up(ampi_min(m, small ? AMPI_TALL_SMALL : AMPI_TALL), e->rows);
+    w->tall   = ampi_up(ampi_min(m, small ? AMPI_TALL_SMALL : AMPI_TALL), w->group * e->rows);
     if (w->deep >= w->k) w->tall = m;
-    w->strip_size = ampi_strip(w, e->rows, ampi_min(w->deep, near));
+    w->strip_size = ampi_strip(w, w->group * e->rows, ampi_min(w->deep, near));
     w->panel_size = n < panel ? ampi_min(ampi_strip(w, ampi_up(n, e->cols), w->deep), panel)
                               : panel;
     w->size = w->strip_size + w->panel_size;
-    if (w->step < w->k) w->size += (w->deep < w->k ? w->tall : e->rows) * w->wide;
+    if (w->step < w->k) w->size += (w->deep < w->k ? w->tall : w->group * e->rows) * w->wide;
     w->size = ampi_up(w->size, 16);
-    if (n) w->wide = ampi_up((n - 1) / ((n - 1) / w->wide + 1) + 1, e->cols); /* panels are even */
+    if (n) w->wide = ampi_up((n - 1) / ((n - 1) / w->wide + 1) + 1, e->cols); /* even ones */
 }
 
 /* Rows r0 to r1 of op(A), or columns of op(B), k0 to k1, packed in strips; along memory's rows. */
@@ -7087,19 +7089,23 @@ static void ampi_gemm_panel(const ampi_task *w, size_t i0, size_t i1, size_t j0,
     const int    t    = w->turned;
     const size_t rows = t ? w->e->cols : w->e->rows, cols = t ? w->e->rows : w->e->cols;
     float        block[AMPI_MOST_ROWS * AMPI_MOST_COLS], *sums = block;
-    size_t       i, j, k;
+    size_t       i, j, k, q;
     ampi_pack_strips(w, w->panel, !t, j0, j1, k0, k1);
-    for (i = i0; i < i1; i += rows)
+    for (i = i0; i < i1; i += w->group * rows)
         for (k = k0; k < k1; k += w->step) {
             const size_t end = ampi_min(k + w->step, k1), at = ampi_strip(w, cols, k - k0);
-            ampi_pack_strips(w, w->strip, t, i, ampi_min(i + rows, i1), k, end);
-            for (j = j0; j < j1; j += cols) {
-                const uint32_t *panel = w->panel + (ampi_strip(w, j - j0, k1 - k0) + at);
-                if (w->step < w->k)
-                    sums = w->sums + ((w->deep < w->k ? (i - i0) * w->wide : 0) + (j - j0) * rows);
-                ampi_gemm_block(w, t ? j : i, t ? i : j, k, end, t ? panel : w->strip,
-                                t ? w->strip : panel, sums);
-            }
+            const size_t last = ampi_min(i + w->group * rows, i1);
+            ampi_pack_strips(w, w->strip, t, i, last, k, end);
+            for (q = i; q < last; q += rows)
+                for (j = j0; j < j1; j += cols) {
+                    const uint32_t *panel = w->panel + (ampi_strip(w, j - j0, k1 - k0) + at);
+                    const uint32_t *strip = w->strip + ampi_strip(w, q - i, end - k);
+                    if (w->step < w->k)
+                        sums = w->sums + ((q - (w->deep < w->k ? i0 : i)) * w->wide +
+                                          (j - j0) * rows);
+                    ampi_gemm_block(w, t ? j : q, t ? q : j, k, end, t ? panel : strip,
+                                    t ? strip : panel, sums);
+                }
         }
 }
 
