@@ -6980,7 +6980,7 @@ struct ampi_task {
     ampi_operand         x[2];             /* op(A), and the transpose of op(B) */
     int                  parts;
     int                  turned;           /* the panel is of A, strips are of B */
-    size_t               group;            /* strips at a time: where A lies across, of whole lines */
+    size_t               group;            /* strips at a time: of whole lines, if A lies across */
     size_t               tall, wide, deep; /* rows, columns (turned: columns, rows), k at a time */
     size_t               step;             /* k of a strip: it stays in the first-level cache    */
     size_t               strip_size, panel_size, size; /* words of workspace */
@@ -7061,6 +7061,8 @@ static void ampi_gemm_block(const ampi_task *w, size_t i, size_t j, size_t k0, s
                             const uint32_t *a, const uint32_t *b, float *sums) {
     const ampi_engine *e    = w->e;
     const int          last = k1 == w->k;
+    float              room[AMPI_MOST_ROWS * AMPI_MOST_COLS + 16];
+    float             *all = (float *)(void *)ampi_align(room);
     ampi_block         x;
     x.a        = a;
     x.turned   = w->turned;
@@ -7070,7 +7072,7 @@ static void ampi_gemm_block(const ampi_task *w, size_t i, size_t j, size_t k0, s
     x.words    = e->pairs ? (k1 - k0 + 1) / 2 : k1 - k0;
     x.products = w->parts == 1 ? 1 : w->g->tf32 ? 3 : 4;
     x.in       = k0 ? sums : NULL;
-    x.out      = sums;
+    x.out      = last ? all : sums;
     x.ld       = e->cols;
     if (last && w->plain && w->g->c_type == AMP_F32 && x.rows % e->row_step == 0 &&
         x.cols % e->col_step == 0) {
@@ -7079,7 +7081,7 @@ static void ampi_gemm_block(const ampi_task *w, size_t i, size_t j, size_t k0, s
     }
     if (last && !ampi_is_zero(&w->g->beta)) ampi_claim(w, i, j, x.rows, x.cols);
     e->kernel(&x);
-    if (last && x.out == sums) e->write(w, sums, e->cols, i, j, x.rows, x.cols);
+    if (x.out == all) e->write(w, all, e->cols, i, j, x.rows, x.cols);
 }
 
 /* Rows i0 to i1 of C, columns j0 to j1 (turned: columns, rows): the panel of B for k0 to k1 is
@@ -7088,7 +7090,7 @@ static void ampi_gemm_panel(const ampi_task *w, size_t i0, size_t i1, size_t j0,
                             size_t k0, size_t k1) {
     const int    t    = w->turned;
     const size_t rows = t ? w->e->cols : w->e->rows, cols = t ? w->e->rows : w->e->cols;
-    float        block[AMPI_MOST_ROWS * AMPI_MOST_COLS], *sums = block;
+    float       *sums = NULL;
     size_t       i, j, k, q;
     ampi_pack_strips(w, w->panel, !t, j0, j1, k0, k1);
     for (i = i0; i < i1; i += w->group * rows)
@@ -10138,7 +10140,8 @@ AMPI_AVX512 void ampi_pack_lines(uint32_t *dst, size_t width, int of_b, const ch
             for (i = 0; i < 16; i += 4) {
                 const char *at = x + r * step + 4 * i;
                 size_t      q;
-                AMPI_UNROLL for (q = 0; q < 4; q++) v[q] = ampi_lanes_pairs(at + q * step, 4 * step);
+                AMPI_UNROLL for (q = 0; q < 4; q++)
+                    v[q] = ampi_lanes_pairs(at + q * step, 4 * step);
                 ampi_turn_pairs(v);
                 AMPI_UNROLL for (q = 0; q < 4; q++) ampi_put_avx512(dst, (i + q) * width + r, v[q]);
             }
