@@ -6981,6 +6981,7 @@ struct ampi_task {
     int                  parts;
     int                  turned;           /* the panel is of A, strips are of B */
     size_t               group;            /* strips at a time: of whole lines, if A lies across */
+    size_t               lead; /* columns before C's first, from where a line of the cache begins */
     size_t               tall, wide, deep; /* rows, columns (turned: columns, rows), k at a time */
     size_t               step;             /* k of a strip: it stays in the first-level cache    */
     size_t               strip_size, panel_size, size; /* words of workspace */
@@ -7003,13 +7004,13 @@ static size_t ampi_strip(const ampi_task *w, size_t width, size_t k) {
 static void ampi_task_size(ampi_task *w, int small) {
     const ampi_engine *e      = w->e;
     const size_t       panel = small ? AMPI_PANEL_SMALL : AMPI_PANEL, unit = ampi_unit(e);
-    size_t             m = w->m, n = w->n, near, steps;
+    size_t             m = w->m, n = w->n + w->lead, near, steps;
     w->parts  = !e->pairs || ampi_is_whole(w) ? 1 : 2;
     w->deep   = (small ? 16u : e->depth) / (size_t)w->parts * unit;
     w->deep   = ampi_min(w->deep, ampi_up(w->k ? w->k : 1, unit));
     w->turned = e->use_tiles && m < n && m <= w->k && w->k <= w->deep && w->x[1].cs == 1;
     w->group  = w->x[0].cs != 1 && w->k > 256 && !e->pairs && !small ? 4 : 1;
-    if (w->turned) m = w->n, n = w->m;
+    if (w->turned) m = n, n = w->m;
     near      = w->parts == 1 ? e->near * unit : w->deep; /* of two parts more is done */
     steps     = (w->deep + near - 1) / near;
     w->step   = ampi_up((w->deep + steps - 1) / steps, unit);
@@ -7032,14 +7033,16 @@ static void ampi_pack_strips(const ampi_task *w, uint32_t *dst, int of_b, size_t
     const size_t width  = of_b ? w->e->cols : w->e->rows, unit = ampi_unit(w->e);
     const size_t pieces = (k1 - k0 + unit - 1) / unit, strips = (r1 - r0 + width - 1) / width;
     const size_t inner = all.cs == 1 ? pieces : strips, outer = all.cs == 1 ? strips : pieces;
+    const size_t lead = of_b ? w->lead : 0, most = of_b ? w->n : w->m;
     size_t       o, q;
     for (o = 0; o < outer; o++)
         for (q = 0; q < inner; q++) {
-            const size_t s = all.cs == 1 ? o : q, p = all.cs == 1 ? q : o, r = r0 + s * width;
+            const size_t s = all.cs == 1 ? o : q, p = all.cs == 1 ? q : o, at = r0 + s * width;
             const size_t k = k0 + p * unit, piece = ampi_strip(w, width, 1);
+            const size_t r = ampi_max(at, lead) - lead;
             const ampi_operand x = ampi_operand_at(all, r, k);
             w->e->pack(dst + (s * pieces + p) * piece, width, of_b, &x, w->parts,
-                       (of_b ? w->n : w->m) - r, ampi_min(k1 - k, unit));
+                       ampi_min(most, at + width - lead) - r, ampi_min(k1 - k, unit));
         }
 }
 
@@ -7056,10 +7059,11 @@ static void ampi_claim(const ampi_task *w, size_t i, size_t j, size_t rows, size
 #endif
 }
 
-/* The block of C at (i, j), k0 to k1, from its strips; after the last k, what becomes of it. */
-static void ampi_gemm_block(const ampi_task *w, size_t i, size_t j, size_t k0, size_t k1,
+/* The block of C at (i, at), k0 to k1, from its strips; after the last k, what becomes of it. */
+static void ampi_gemm_block(const ampi_task *w, size_t i, size_t at, size_t k0, size_t k1,
                             const uint32_t *a, const uint32_t *b, float *sums) {
     const ampi_engine *e    = w->e;
+    const size_t       j    = ampi_max(at, w->lead) - w->lead;
     const int          last = k1 == w->k;
     float              room[AMPI_MOST_ROWS * AMPI_MOST_COLS + 16];
     float             *all = (float *)(void *)ampi_align(room);
@@ -7068,7 +7072,7 @@ static void ampi_gemm_block(const ampi_task *w, size_t i, size_t j, size_t k0, s
     x.turned   = w->turned;
     x.b        = b;
     x.rows     = ampi_min(w->m - i, e->rows);
-    x.cols     = ampi_min(w->n - j, e->cols);
+    x.cols     = ampi_min(w->n, at + e->cols - w->lead) - j;
     x.words    = e->pairs ? (k1 - k0 + 1) / 2 : k1 - k0;
     x.products = w->parts == 1 ? 1 : w->g->tf32 ? 3 : 4;
     x.in       = k0 ? sums : NULL;
@@ -7113,7 +7117,8 @@ static void ampi_gemm_panel(const ampi_task *w, size_t i0, size_t i1, size_t j0,
 }
 
 static AMPI_NOINLINE void ampi_gemm_product(ampi_task *w) {
-    const size_t m = w->turned ? w->n : w->m, n = w->turned ? w->m : w->n;
+    const size_t across = w->n + w->lead;
+    const size_t m = w->turned ? across : w->m, n = w->turned ? w->m : across;
     size_t       i, j, k;
     w->panel = w->strip + w->strip_size;
     w->sums  = (float *)(void *)(w->panel + w->panel_size);
@@ -7199,7 +7204,7 @@ static int ampi_work_above(size_t m, size_t n, size_t k, size_t most) {
    without k it is tiny. */
 static void ampi_task_begin(ampi_task *w, const amp_gemm_args *g) {
     const int    zero = ampi_is_zero(&g->alpha) || g->k == 0; /* A and B may be NULL */
-    const size_t m = g->m, n = g->n, k = zero ? 0 : g->k;
+    const size_t m = g->m, n = g->n, k = zero ? 0 : g->k, bytes = amp_dtype_size(g->c_type);
     w->g     = g;
     w->m     = m;
     w->n     = n;
@@ -7224,6 +7229,10 @@ static void ampi_task_begin(ampi_task *w, const amp_gemm_args *g) {
              ampi_up(ampi_max(m, n), AMPI_DEEP) * ampi_up(k, AMPI_DEEP) <= AMPI_GEMM_TINY)
         w->run = ampi_gemm_tiny;
     else w->run = ampi_gemm_product;
+    w->lead = 0; /* or every row of a tile is in two lines; where k is long, it gains less */
+    if (w->e->use_tiles && n >= 256 && (k <= 256 || g->compute == AMP_BF16) &&
+        bytes * (g->ldc | g->stride_c) % 64 == 0)
+        w->lead = (uintptr_t)g->c % 64 / bytes;
 }
 
 /* To so many elements behind its matrices. */
@@ -7296,6 +7305,7 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k) {
     w.n = ampi_min(n, SIZE_MAX / 8);
     w.k = ampi_min(k, SIZE_MAX / 8);
     for (i = 0; (w.e = ampi_engine_of(i)) != NULL; i++) {
+        w.lead = AMPI_MOST_COLS - 1;
         ampi_task_size(&w, 0);
         most = ampi_max(most, w.size * 4);
     }
