@@ -7003,11 +7003,13 @@ static size_t ampi_strip(const ampi_task *w, size_t width, size_t k) {
 /* Sizes never shrink when m, n or k grow, so that one workspace serves all smaller products. */
 static void ampi_task_size(ampi_task *w, int small) {
     const ampi_engine *e      = w->e;
-    const size_t       panel = small ? AMPI_PANEL_SMALL : AMPI_PANEL, unit = ampi_unit(e);
+    const size_t       unit  = ampi_unit(e);
+    size_t             panel = small ? AMPI_PANEL_SMALL : AMPI_PANEL;
     size_t             m = w->m, n = w->n + w->lead, near, steps;
     w->parts  = !e->pairs || ampi_is_whole(w) ? 1 : 2;
     w->deep   = (small ? 16u : e->depth) / (size_t)w->parts * unit;
     w->deep   = ampi_min(w->deep, ampi_up(w->k ? w->k : 1, unit));
+    if (w->lead && !small) panel += ampi_strip(w, e->cols, w->deep); /* or one panel more */
     w->turned = e->use_tiles && m < n && m <= w->k && w->k <= w->deep && w->x[1].cs == 1;
     w->group  = w->x[0].cs != 1 && w->k > 256 && !e->pairs && !small ? 4 : 1;
     if (w->turned) m = n, n = w->m;
