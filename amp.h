@@ -9901,22 +9901,34 @@ enum { AMPI_W4 = AMPI_W };
 
 #ifdef AMPI_STEP
 
-/* R rows of C vectors: constants where it is inlined, so that the sums stay in registers. */
+/* One k of R rows of C vectors: constants where it is inlined, so that sums stay in registers. */
+AMPI_IN void AMPI_(add_word)(AMPI_V (*s)[2], const uint32_t *a, const uint32_t *b, const size_t R,
+                             const size_t C) {
+    AMPI_V y[2];
+    size_t r, c;
+    AMPI_UNROLL for (c = 0; c < C; c++) y[c] = AMPI_(get)(b, c * AMPI_W);
+    AMPI_UNROLL for (r = 0; r < R; r++) {
+        const AMPI_V ar = AMPI_(splat)(ampi_load_f32(a, r * AMPI_DEEP));
+        AMPI_UNROLL for (c = 0; c < C; c++) s[r][c] = AMPI_(fma)(ar, y[c], s[r][c]);
+    }
+}
 AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C) {
     const uint32_t *a = x->a, *b = x->b;
-    AMPI_V          s[3 * AMPI_STEP][2], y[2];
+    AMPI_V          s[3 * AMPI_STEP][2];
     size_t          r, c, k, q;
     AMPI_UNROLL for (r = 0; r < R; r++)
         AMPI_UNROLL for (c = 0; c < C; c++)
             s[r][c] = x->in ? AMPI_(get)(x->in, (r * 2 + c) * AMPI_W) : AMPI_(splat)(0.0f);
-    for (k = 0; k < x->words; k += AMPI_DEEP, a += 3 * AMPI_STEP * AMPI_DEEP)
-        for (q = 0; q < AMPI_DEEP && k + q < x->words; q++, b += 2 * AMPI_W) {
-            AMPI_UNROLL for (c = 0; c < C; c++) y[c] = AMPI_(get)(b, c * AMPI_W);
-            AMPI_UNROLL for (r = 0; r < R; r++) {
-                const AMPI_V ar = AMPI_(splat)(ampi_load_f32(a, r * AMPI_DEEP + q));
-                AMPI_UNROLL for (c = 0; c < C; c++) s[r][c] = AMPI_(fma)(ar, y[c], s[r][c]);
+    for (k = 0; k < x->words; k += AMPI_DEEP, a += 3 * AMPI_STEP * AMPI_DEEP) {
+        const size_t n = ampi_min(x->words - k, AMPI_DEEP);
+        if (n == AMPI_DEEP && R == 3 * AMPI_STEP && C == 2) { /* or counting takes FMAs' time */
+            AMPI_UNROLL for (q = 0; q < AMPI_DEEP; q++, b += 2 * AMPI_W) {
+                AMPI_(add_word)(s, a + q, b, R, C);
             }
+        } else {
+            for (q = 0; q < n; q++, b += 2 * AMPI_W) AMPI_(add_word)(s, a + q, b, R, C);
         }
+    }
     AMPI_UNROLL for (r = 0; r < R; r++)
         AMPI_UNROLL for (c = 0; c < C; c++) AMPI_(put)(x->out, r * x->ld + c * AMPI_W, s[r][c]);
     AMPI_(done)();
