@@ -7048,7 +7048,7 @@ static void ampi_pack_strips(const ampi_task *w, uint32_t *dst, int of_b, size_t
         }
 }
 
-/* Ask for a block of C before it is read, or where k is small: tiles would wait to be stored. */
+/* Ask for a block of C early; but tiles of long k would be in the way of what they load. */
 static void ampi_claim(const ampi_task *w, size_t i, size_t j, size_t rows, size_t cols) {
 #if AMPI_X86
     for (; rows--; i++) {
@@ -7085,7 +7085,7 @@ static void ampi_gemm_block(const ampi_task *w, size_t i, size_t at, size_t k0, 
         x.out = (float *)ampi_to(w->c, AMP_F32, i * w->g->ldc + j);
         x.ld  = w->g->ldc;
     }
-    if (last && ((e->use_tiles && w->k <= 256) || !ampi_is_zero(&w->g->beta)))
+    if (last && (!e->use_tiles || w->k <= 256 || !ampi_is_zero(&w->g->beta)))
         ampi_claim(w, i, j, x.rows, x.cols);
     e->kernel(&x);
     if (x.out == all) e->write(w, all, e->cols, i, j, x.rows, x.cols);
