@@ -6994,61 +6994,77 @@ static int ampi_is_whole(const ampi_task *w) {
     return w->x[0].as == AMP_BF16 && w->x[1].as == AMP_BF16;
 }
 
-/* k of a piece, and words of a strip. */
+/* k of a piece; pieces of k, words of a strip: shifts, as small products would see divisions. */
 static size_t ampi_unit(const ampi_engine *e) { return e->pairs ? 2 * AMPI_DEEP : AMPI_DEEP; }
+static size_t ampi_pieces(const ampi_engine *e, size_t k) {
+    return (k + ampi_unit(e) - 1) >> (e->pairs ? 5 : 4);
+}
 static size_t ampi_strip(const ampi_task *w, size_t width, size_t k) {
-    return ampi_up(k, ampi_unit(w->e)) / ampi_unit(w->e) * AMPI_DEEP * (size_t)w->parts * width;
+    return ampi_pieces(w->e, k) * AMPI_DEEP * (size_t)w->parts * width;
+}
+
+/* Columns of a panel of so many words. */
+static size_t ampi_columns(const ampi_task *w, size_t panel, size_t n, size_t k) {
+    const size_t all = ampi_up(n, w->e->cols);
+    return n < panel && ampi_strip(w, all, k) <= panel
+               ? all : panel / ampi_strip(w, w->e->cols, k) * w->e->cols;
 }
 
 /* Sizes never shrink when m, n or k grow, so that one workspace serves all smaller products. */
 static void ampi_task_size(ampi_task *w, int small) {
-    const ampi_engine *e      = w->e;
-    const size_t       unit  = ampi_unit(e);
-    size_t             panel = small ? AMPI_PANEL_SMALL : AMPI_PANEL;
-    size_t             m = w->m, n = w->n + w->lead, near, steps;
+    const ampi_engine *e    = w->e;
+    const size_t       unit = ampi_unit(e), depth = small ? 16 : e->depth;
+    size_t             panel = small ? AMPI_PANEL_SMALL : AMPI_PANEL, near, steps;
+    size_t             m = w->m, n = w->n + w->lead;
     w->parts  = !e->pairs || ampi_is_whole(w) ? 1 : 2;
-    w->deep   = (small ? 16u : e->depth) / (size_t)w->parts * unit;
-    w->deep   = ampi_min(w->deep, ampi_up(w->k ? w->k : 1, unit));
-    if (w->lead && !small) panel += ampi_strip(w, e->cols, w->deep); /* or one panel more */
+    w->deep   = ampi_min(depth >> (w->parts - 1), ampi_pieces(e, ampi_max(w->k, 1))) * unit;
     w->turned = e->use_tiles && m < n && m <= w->k && w->k <= w->deep && w->x[1].cs == 1;
     w->group  = w->x[0].cs != 1 && w->k > 256 && !e->pairs && !small ? 4 : 1;
     if (w->turned) m = n, n = w->m;
-    near      = w->parts == 1 ? e->near * unit : w->deep; /* of two parts more is done */
-    steps     = (w->deep + near - 1) / near;
-    w->step   = ampi_up((w->deep + steps - 1) / steps, unit);
-    w->wide   = ampi_min(panel / ampi_strip(w, e->cols, w->deep) * e->cols, ampi_up(n, e->cols));
-    w->tall   = ampi_up(ampi_min(m, small ? AMPI_TALL_SMALL : AMPI_TALL), w->group * e->rows);
-    if (w->deep >= w->k) w->tall = m;
-    w->strip_size = ampi_strip(w, w->group * e->rows, ampi_min(w->deep, near));
+    if (w->lead && !small) panel += ampi_strip(w, e->cols, w->deep); /* or one panel more */
+    near    = w->parts == 1 ? ampi_min(w->deep, e->near * unit) : w->deep; /* two: more is done */
+    steps   = near < w->deep ? (w->deep + near - 1) / near : 1;
+    w->step = steps == 1 ? w->deep : ampi_up((w->deep + steps - 1) / steps, unit);
+    w->wide = ampi_columns(w, panel, n, w->deep);
+    w->tall = m;
+    w->strip_size = ampi_strip(w, w->group * e->rows, near);
     w->panel_size = n < panel ? ampi_min(ampi_strip(w, ampi_up(n, e->cols), w->deep), panel)
                               : panel;
     w->size = w->strip_size + w->panel_size;
-    if (w->step < w->k) w->size += (w->deep < w->k ? w->tall : w->group * e->rows) * w->wide;
+    if (w->deep < w->k) {
+        w->tall = ampi_up(ampi_min(m, small ? AMPI_TALL_SMALL : AMPI_TALL), w->group * e->rows);
+        w->size += w->tall * w->wide;
+    } else if (steps > 1) {
+        w->size += w->group * e->rows * ampi_columns(w, panel, n, near); /* wide shrinks */
+    }
     w->size = ampi_up(w->size, 16);
-    if (n) w->wide = ampi_up((n - 1) / ((n - 1) / w->wide + 1) + 1, e->cols); /* even ones */
+    if (w->wide < n) w->wide = ampi_up((n - 1) / ((n - 1) / w->wide + 1) + 1, e->cols); /* even */
 }
 
 /* Rows r0 to r1 of op(A), or columns of op(B), k0 to k1, packed in strips; along memory's rows. */
 static void ampi_pack_strips(const ampi_task *w, uint32_t *dst, int of_b, size_t r0, size_t r1,
                              size_t k0, size_t k1) {
     const ampi_operand all = w->x[of_b];
-    const size_t width  = of_b ? w->e->cols : w->e->rows, unit = ampi_unit(w->e);
-    const size_t pieces = (k1 - k0 + unit - 1) / unit, strips = (r1 - r0 + width - 1) / width;
-    const size_t inner = all.cs == 1 ? pieces : strips, outer = all.cs == 1 ? strips : pieces;
+    const size_t width = of_b ? w->e->cols : w->e->rows, unit = ampi_unit(w->e);
     const size_t lead = of_b ? w->lead : 0, most = of_b ? w->n : w->m;
-    size_t       o, q;
-    for (o = 0; o < outer; o++)
-        for (q = 0; q < inner; q++) {
-            const size_t s = all.cs == 1 ? o : q, p = all.cs == 1 ? q : o, at = r0 + s * width;
-            const size_t k = k0 + p * unit, piece = ampi_strip(w, width, 1);
-            const size_t r = ampi_max(at, lead) - lead;
-            const ampi_operand x = ampi_operand_at(all, r, k);
-            w->e->pack(dst + (s * pieces + p) * piece, width, of_b, &x, w->parts,
-                       ampi_min(most, at + width - lead) - r, ampi_min(k1 - k, unit));
+    size_t       at = r0, k = k0;
+    while (at < r1 && k < k1) {
+        const size_t       r = ampi_max(at, lead) - lead;
+        const ampi_operand x = ampi_operand_at(all, r, k);
+        w->e->pack(dst + (ampi_strip(w, at - r0, k1 - k0) + ampi_strip(w, width, k - k0)), width,
+                   of_b, &x, w->parts, ampi_min(most, at + width - lead) - r,
+                   ampi_min(k1 - k, unit));
+        if (all.cs != 1) {
+            at += width;
+            if (at >= r1) at = r0, k += unit;
+        } else {
+            k += unit;
+            if (k >= k1) k = k0, at += width;
         }
+    }
 }
 
-/* Ask for a block of C early; but tiles of long k would be in the way of what they load. */
+/* Ask for a block of C before it is read, or where k is small: tiles would wait to be stored. */
 static void ampi_claim(const ampi_task *w, size_t i, size_t j, size_t rows, size_t cols) {
 #if AMPI_X86
     for (; rows--; i++) {
@@ -7085,7 +7101,7 @@ static void ampi_gemm_block(const ampi_task *w, size_t i, size_t at, size_t k0, 
         x.out = (float *)ampi_to(w->c, AMP_F32, i * w->g->ldc + j);
         x.ld  = w->g->ldc;
     }
-    if (last && (!e->use_tiles || w->k <= 256 || !ampi_is_zero(&w->g->beta)))
+    if (last && ((e->use_tiles && w->k <= 256) || !ampi_is_zero(&w->g->beta)))
         ampi_claim(w, i, j, x.rows, x.cols);
     e->kernel(&x);
     if (x.out == all) e->write(w, all, e->cols, i, j, x.rows, x.cols);
