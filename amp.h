@@ -7318,12 +7318,13 @@ static size_t ampi_team(void) {
 AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k) {
     ampi_task w;
     size_t    i, most = 0;
-    memset(&w, 0, sizeof w); /* of no bf16: in two parts */
+    memset(&w, 0, sizeof w);
     w.m = ampi_min(m, SIZE_MAX / 8); /* no matrix has more; rounded up, it is a size_t */
     w.n = ampi_min(n, SIZE_MAX / 8);
     w.k = ampi_min(k, SIZE_MAX / 8);
-    for (i = 0; (w.e = ampi_engine_of(i)) != NULL; i++) {
-        w.lead = AMPI_MOST_COLS - 1;
+    w.lead = AMPI_MOST_COLS - 1;
+    for (i = 0; (w.e = ampi_engine_of(i / 2)) != NULL; i++) {
+        w.x[0].as = w.x[1].as = i % 2 ? AMP_BF16 : AMP_F16; /* one part, or two */
         ampi_task_size(&w, 0);
         most = ampi_max(most, w.size * 4);
     }

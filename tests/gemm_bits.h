@@ -87,8 +87,20 @@ static int bits_rule(const amp_gemm_args *g, int rule) {
                    g->m * g->n * g->k >= 32768 ? rule : bits_without_tiles;
 }
 
-/* big: 1 larger; 2 more rows and k than a panel takes, 3 more k. halves: both operands are; 2: and
-   there is work for tiles. */
+/* Sizes that tiles have ways of their own for: k in steps; B along k and longer than A; rows of C
+   that are whole lines of the cache. */
+enum { BITS_STEPS = 4, BITS_LONG_B, BITS_LINES };
+static void bits_sizes(amp_gemm_args *g, int big) {
+    g->m = 2 + random_below(65);
+    g->n = 2 + (big == BITS_STEPS && random_below(8) == 0 ? 700 : 0) + random_below(130);
+    g->k = big == BITS_STEPS ? 641 + random_below(random_below(4) ? 200 : 1900)
+                             : g->m + random_below(300);
+    if (big == BITS_LONG_B) g->n += g->m, g->trans_b = 1;
+    if (big == BITS_LINES) g->n = 256 + 16 * random_below(8);
+}
+
+/* big: 1 larger; 2 more rows and k than a panel takes, 3 more k; or as above. halves: both operands
+   are; 2: and there is work for tiles. */
 static amp_gemm_args bits_problem(int big, int halves) {
     static const size_t edge[] = {1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 47, 64, 65};
     amp_gemm_args       g;
@@ -102,6 +114,7 @@ static amp_gemm_args bits_problem(int big, int halves) {
     if (big) g.n = 1 + (big >= 2 ? 32 + random_below(20) : random_below(bits_most));
     g.k = random_below(16) ? (bits_coin() ? edge[random_below(14)] : 1 + random_below(300)) : 0;
     if (big) g.k = big >= 2 ? 2100 : 1 + random_below(2500);
+    if (big >= BITS_STEPS) bits_sizes(&g, big);
     if (halves == 2 && (g.m == 1 || g.n == 1 || g.m * g.n * g.k < 32768))
         return bits_problem(big, halves);
     g.a_type = (amp_dtype)(halves ? 1 + random_below(2) : random_below(3));
@@ -112,13 +125,16 @@ static amp_gemm_args bits_problem(int big, int halves) {
     g.ldc    = g.n + random_below(3) * random_below(9);
     if (!g.lda) g.lda = 1;
     if (!g.ldb) g.ldb = 1;
-    g.count    = big || random_below(4) ? 1 : 1 + random_below(3);
+    g.count    = (big && big < BITS_LONG_B) || random_below(4) ? 1 : 1 + random_below(3);
+    if (big == BITS_LINES) g.ldc = g.n + 16 * random_below(3);
     g.stride_a = random_below(3) ? (g.trans_a ? g.k : g.m) * g.lda : 0;
     g.stride_b = random_below(3) ? (g.trans_b ? g.n : g.k) * g.ldb : 0;
     g.stride_c = g.m * g.ldc;
     if (g.count > 1 && bits_coin()) { /* products side by side */
         g.stride_c = g.n;
-        g.ldc      = g.n * g.count + random_below(3);
+        g.ldc      = g.n * g.count + (big == BITS_LINES ? 0 : random_below(3));
+    } else if (g.count > 1) {
+        g.stride_c += random_below(2) * random_below(40);
     }
     g.alpha = bits_coin() ? 1.0f : random_below(8) ? tiles_float(bits_value(0)) : 0.0f;
     g.beta  = bits_coin() ? 0.0f : tiles_float(bits_value(0));
@@ -192,6 +208,12 @@ static void bits_outside(const amp_gemm_args *g, void *old, size_t n) {
     if (memcmp(old, g->c, n * size) != 0) bits_fail(g, "written outside of C", 0, 0, 0, 0);
 }
 
+/* Where C begins: mostly where elements may, but not always. */
+static size_t bits_shift(const amp_gemm_args *g, int big, size_t odd) {
+    const size_t size = amp_dtype_size(g->c_type);
+    return big == BITS_LINES ? random_below(64 / size) * size : odd * 3;
+}
+
 /* One random product, in the first kinds of memory. */
 static void bits_one(int rule, int big, int halves, int memories, size_t limit) {
     amp_gemm_args  g    = bits_problem(big, halves);
@@ -199,12 +221,13 @@ static void bits_one(int rule, int big, int halves, int memories, size_t limit) 
     const size_t   odd  = random_below(2), extra = 8;
     const size_t   cn   = g.stride_c * (g.count - 1) + g.m * g.ldc + extra;
     const size_t   size = amp_dtype_size(g.c_type), room = amp_gemm_workspace(g.m, g.n, g.k);
+    const size_t   shift = bits_shift(&g, big, odd);
     unsigned char *a, *b, *c, *bias, *old, *first, *space;
     amp_backend    backend;
     int            memory;
     a = bits_matrix(g.lda * (g.trans_a ? g.k : g.m) * g.count, g.a_type, kind, odd * 1);
     b = bits_matrix(g.ldb * (g.trans_b ? g.n : g.k) * g.count, g.b_type, kind, odd * 2);
-    c = bits_matrix(cn, g.c_type, kind == 1 ? 1 : 0, odd * 3);
+    c = bits_matrix(cn, g.c_type, kind == 1 ? 1 : 0, shift);
     g.bias_type = (amp_dtype)random_below(3);
     bias        = bits_matrix(g.n, g.bias_type, 0, odd * 5);
     old   = (unsigned char *)calloc(cn, size);
@@ -238,7 +261,7 @@ static void bits_one(int rule, int big, int halves, int memories, size_t limit) 
     bits_outside(&g, first, cn);
     free(a - odd * 1);
     free(b - odd * 2);
-    free(c - odd * 3);
+    free(c - shift);
     free(bias - odd * 5);
     free(old);
     free(first);
@@ -256,7 +279,7 @@ static void bits_rounded(amp_dtype compute, int big, int halves) {
     const int      kind = (int)random_below(3), wild = random_below(4) == 0;
     const size_t   size = amp_dtype_size(g.c_type), cn = g.stride_c * (g.count - 1) + g.m * g.ldc;
     const size_t   an = g.lda * (g.trans_a ? g.k : g.m) * g.count, odd = random_below(2);
-    const size_t   bn = g.ldb * (g.trans_b ? g.n : g.k) * g.count;
+    const size_t   bn = g.ldb * (g.trans_b ? g.n : g.k) * g.count, shift = bits_shift(&g, big, 0);
     unsigned char *a, *b, *c, *d, *a16, *b16;
     size_t         i;
     g.a_type = random_below(3) ? AMP_F32 : compute;
@@ -273,7 +296,7 @@ static void bits_rounded(amp_dtype compute, int big, int halves) {
     b16 = (unsigned char *)calloc(bn + 1, 2);
     amp_cast(a16, compute, a, g.a_type, an);
     amp_cast(b16, compute, b, g.b_type, bn);
-    c = bits_matrix(cn, g.c_type, 0, 0);
+    c = bits_matrix(cn, g.c_type, 0, shift);
     d = (unsigned char *)calloc(cn, size);
     memcpy(d, c, cn * size);
     g.a            = a;
@@ -297,7 +320,7 @@ static void bits_rounded(amp_dtype compute, int big, int halves) {
     free(b - odd * 3);
     free(a16);
     free(b16);
-    free(c);
+    free(c - shift);
     free(d);
 }
 

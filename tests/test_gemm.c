@@ -508,6 +508,9 @@ static void bits_in_tier(const char *tier, int rule) {
     for (i = 0; i < count; i++) {
         const int big = i % 40 == 7 ? 1 : i == 20 ? test_state.quick > 1 ? 3 : 2 : 0;
         bits_one(rule, big, rule >= BITS_TILES ? i % 3 : 0, BITS_MEMORIES, 50000);
+        if (i % 10 == 3 && test_state.quick < 2)
+            bits_one(rule, BITS_STEPS + i / 10 % 3, rule >= BITS_TILES ? 1 + i / 30 % 2 : 0,
+                     BITS_MEMORIES, 50000);
     }
     CHECK_EQ_INT(strcmp(amp_cpu_tier(), tier), 0);
     amp_cpu_force_tier(NULL);
@@ -545,7 +548,8 @@ TEST(rounded, "manual: compute rounds fp32 operands to 16 bits: in every tier th
         if (amp_cpu_force_tier(tiers[t]) != AMP_OK) continue;
         random_state = 12;
         for (i = 0; i < count; i++)
-            bits_rounded(i % 3 ? AMP_BF16 : AMP_F16, i % 100 == 7, i % 2 ? 2 : 0);
+            bits_rounded(i % 3 ? AMP_BF16 : AMP_F16,
+                         i % 100 == 7 ? 1 : i % 50 == 9 ? BITS_LINES : 0, i % 2 ? 2 : 0);
     }
     amp_cpu_force_tier(NULL);
     memset(&g, 0, sizeof g);

@@ -14,6 +14,86 @@ static void random_products(int count) {
     bits_most = 60;
     for (i = 0; i < count; i++)
         bits_one(BITS_TILES, i % 40 == 7, i % 8 ? 2 : 0, i % 20 == 7 ? BITS_MEMORIES : 1, 50000);
+    for (i = 0; i < count / 4; i++)
+        bits_one(BITS_TILES, BITS_STEPS + i % 3, 1 + i % 2, i % 5 == 3 ? BITS_MEMORIES : 1, 50000);
+}
+
+/* One random product, whole and as a team shares it, one share after the other, each in no more
+   room than it asks for. */
+static void one_shared(int big, size_t team) {
+    amp_gemm_args  g    = bits_problem(big, 1);
+    const size_t   size = amp_dtype_size(g.c_type), shift = bits_shift(&g, big, 0);
+    const size_t   cn   = g.stride_c * (g.count - 1) + g.m * g.ldc;
+    unsigned char *a = bits_matrix(g.lda * (g.trans_a ? g.k : g.m) * g.count, g.a_type, 0, 0);
+    unsigned char *b = bits_matrix(g.ldb * (g.trans_b ? g.n : g.k) * g.count, g.b_type, 0, 0);
+    unsigned char *c = bits_matrix(cn, g.c_type, 0, shift), *bias = bits_matrix(g.n, AMP_F32, 0, 0);
+    unsigned char *old = (unsigned char *)malloc(cn * size);
+    unsigned char *whole = (unsigned char *)malloc(cn * size);
+    uint32_t      *memory;
+    ampi_task      w;
+    size_t         t, end;
+    memcpy(old, c, cn * size);
+    g.a = a;
+    g.b = b;
+    g.c = c;
+    if (bits_coin()) g.bias = bias;
+    CHECK_EQ_INT(ampi_cpu_gemm(NULL, &g), AMP_OK);
+    memcpy(whole, c, cn * size);
+    memcpy(c, old, cn * size);
+    ampi_task_begin(&w, &g);
+    ampi_task_size(&w, 0);
+    end    = w.run == ampi_gemm_product ? team * w.size : 0;
+    memory = (uint32_t *)malloc((end + 17) * 4);
+    w.strip = end ? ampi_align(memory) : NULL;
+    if (end) w.strip[end] = 0x5a5a5a5au;
+    CHECK(end * 4 + 64 <= team * amp_gemm_workspace(g.m, g.n, g.k));
+    for (t = 0; t < team; t++) {
+        ampi_task own = w;
+        if (ampi_gemm_split(&own, t, team)) ampi_gemm_share(&own);
+    }
+    if (end) CHECK_EQ_U32(w.strip[end], 0x5a5a5a5au);
+    if (memcmp(c, whole, cn * size) != 0) bits_fail(&g, "in shares", 0, 0, 0, (uint32_t)team);
+    free(a);
+    free(b);
+    free(c - shift);
+    free(bias);
+    free(old);
+    free(whole);
+    free(memory);
+}
+
+TEST(shares, "law 7: a product, or a batch, has the same bits for any number of threads") {
+    const int count = test_state.quick > 1 ? 12 : test_state.quick ? 60 : 600;
+    int       i;
+    CHECK_EQ_INT(amp_cpu_force_tier("amx"), AMP_OK);
+    for (i = 0; i < count; i++) one_shared(i % 4 ? BITS_STEPS + i % 4 - 1 : 1, 2 + random_below(3));
+}
+
+TEST(workspace, "manual: amp_gemm_workspace is enough for a product of any types and places, and a "
+                "smaller product never needs more") {
+    static const size_t sizes[] = {2, 24, 32, 33, 64, 256, 300, 1024, 1025, 2000, 20000};
+    size_t              at[3], k, lead, room, before;
+    ampi_task           w;
+    int                 kind;
+    memset(&w, 0, sizeof w);
+    for (at[0] = 0; at[0] < 11; at[0]++)
+        for (at[1] = 0; at[1] < 11; at[1]++)
+            for (before = 0, k = 1; k < 2200; k++) {
+                room = amp_gemm_workspace(sizes[at[0]], sizes[at[1]], k);
+                CHECK(room >= before);
+                before = room;
+                for (kind = 0; kind < 24; kind++) {
+                    w.m = sizes[at[0]];
+                    w.n = sizes[at[1]];
+                    w.k = k;
+                    w.e = kind & 1 ? &ampi_engine_tiles : &ampi_engine_c;
+                    w.x[0].as = w.x[1].as = kind & 2 ? AMP_BF16 : AMP_F16;
+                    w.x[0].cs = w.x[1].cs = kind & 4 ? 1 : 2000;
+                    w.lead = kind < 8 ? 0 : kind < 16 ? 12 : 31;
+                    ampi_task_size(&w, 0);
+                    CHECK(w.size * 4 + 64 <= room);
+                }
+            }
 }
 
 TEST(permission, "manual: the permission for tiles is asked for at the first product of halves that "
@@ -68,6 +148,11 @@ TEST(tall, "law 7: the same where k does not fit one panel, nor (not --quick) ro
     else bits_one(BITS_TILES, 2, 1, BITS_MEMORIES, 100000);
 }
 
+static void one_rounded(int i) {
+    const int big = i % 40 == 7 ? 1 : i % 4 == 3 ? BITS_STEPS + i / 4 % 3 : 0;
+    bits_rounded(i % 2 ? AMP_BF16 : AMP_F16, big, 2);
+}
+
 TEST(rounded, "manual: compute gives the bits of amp_cast and then the product in tiles too, packed "
               "in C and by AVX-512") {
     const int count = test_state.quick > 1 ? 10 : test_state.quick ? 20 : 1000;
@@ -76,11 +161,11 @@ TEST(rounded, "manual: compute gives the bits of amp_cast and then the product i
 #if AMPI_X86
     if (__builtin_cpu_supports("avx512bf16")) {
         tiles_pack_in_c = 0;
-        for (i = 0; i < count; i++) bits_rounded(i % 2 ? AMP_BF16 : AMP_F16, i % 40 == 7, 2);
+        for (i = 0; i < count; i++) one_rounded(i);
     }
 #endif
     tiles_pack_in_c = 1;
-    for (i = 0; i < count; i++) bits_rounded(i % 2 ? AMP_BF16 : AMP_F16, i % 40 == 7, 2);
+    for (i = 0; i < count; i++) one_rounded(i);
 }
 
 TEST(edges, "manual: in tiles bf16 subnormals count as 0, fp16 subnormals do not; an infinity stays "
@@ -114,5 +199,7 @@ int main(int argc, char **argv) {
     RUN(tall);
     RUN(rounded);
     RUN(edges);
+    RUN(shares);
+    RUN(workspace);
     return test_end();
 }
