@@ -110,9 +110,11 @@
    m and n at least 2 and m n k at least 2^15, have bits of their own:
    AMX (Linux): A and B of 16 bits. Tiles (tests/tiles.h defines them) sum 32 k at a time, the even
    and the odd ones apart; bf16 subnormals and sums below 2^-126 count as 0. fp16 is split into two
-   bf16 numbers, exactly, but an infinity may give NaN where A or B is not bf16. With
-   amp_gemm_args.tf32 fp32 is split, too (16 bits; 8 below 2^-118), and the product of the two lower
-   numbers is left out, of fp16 as well.
+   bf16 numbers, exactly, but an infinity may give NaN where A or B is not bf16. A's higher one
+   times B's lower is added first, then high high, low high, low low: so B' A' has other bits than
+   A B, and x x' is not symmetric; of bf16, and in other tiers, it is. With amp_gemm_args.tf32
+   fp32 is split, too (16 bits; 8 below 2^-118), and the product of the two lower numbers is left
+   out, of fp16 as well.
    AVX512_BF16 (AMD): A and B of bf16, in pairs of k, the odd one first, with the same zeros. Its
    model was compared with the instruction of Intel's processors and of Zen 4.
 
@@ -219,7 +221,14 @@
                   amp_advice.text               amp_report_sentence
                   AMP_ADVICE_NAN of a weight    AMP_ADVICE_BAD_WEIGHTS, in JSON bad_weights
                   headroom of 255               AMP_HEADROOM_UNBOUNDED, by name
-       0.6.1  Repairs: a set that is saved twice in one step stays whole where a rank cannot read path,
+       0.6.1  Refused now: a bias that shares an element with C, a dbias with dy, dx or dw; of dbias
+              alone an unknown compute, and sizes that are too large; a session that runs, below
+              another one or in another thread, too.
+              Other bits: a scope without a cache rounds only where that is faster, so no matrix
+              times a vector, and of fp16 only what is large; "tf32" of a policy is not for products
+              that are cast to fp16; where tiles are refused, the first product of a scope is fp32
+              as all others are.
+              Repairs: a set that is saved twice in one step stays whole where a rank cannot read path,
               or sees an older one; a rank that prepare, save_file or load_file refuses tells the
               others, which waited for it.
        0.6.0  In code for 0.5.0 change:
@@ -494,7 +503,8 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend);
    "c", found out once. Force one in the whole process (NULL: the best); AMP_ERROR_UNSUPPORTED if it
    is not there. "amx" is "avx512" with tiles; the system is asked for them at the first product of
    theirs. It gives them to the process for good, and sigaltstack then refuses small stacks; or it
-   refuses (a thread has such a stack), and the tier is "avx512". */
+   refuses (a thread has such a stack), and the tier is "avx512". In a sandbox that kills whoever
+   calls arch_prctl force "avx512" before the first product. */
 AMP_DEF const char *amp_cpu_tier(void);
 AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
 
@@ -674,8 +684,9 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
 
 /* c = a b, all fp32, row-major, packed: a is m x k, b is k x n, c is m x n. A compute of AMP_BF16
    or AMP_F16 rounds a and b on the way into the product: the bits of amp_cast and then amp_gemm, no
-   copy, and the speed of 16-bit products where the CPU has them (amp_capability_of). AMP_F32 rounds
-   nothing. Sums are fp32. On the CPU; memory and errors as amp_gemm. */
+   copy, and the speed of 16-bit products where the CPU has them (amp_capability_of; of fp16 where
+   they are large: >>api autocast). AMP_F32 rounds nothing, but in a scope of autocast what that
+   says. Sums are fp32. On the CPU; memory and errors as amp_gemm. */
 AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b,
                               size_t m, size_t n, size_t k, amp_dtype compute);
 
@@ -683,8 +694,9 @@ AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b,
    for each output, as PyTorch stores it), bias has out elements or is NULL, y is rows x out.
    backward: dx = dy w, dw = dy^T x, and dbias = the sums of dy's columns, in fp32, row after row.
    dx, dw and dbias may each be NULL, w if dx is, x if dw is; dx may be x; nonzero accumulate adds
-   to dw and dbias (never dx) what was there. AMP_ERROR_OVERLAP, too, if dw shares an element with w
-   or dx. */
+   to dw and dbias (never dx) what was there. A host that adds into a dx it has zeroed may have it
+   overwritten. AMP_ERROR_OVERLAP, too, if bias shares an element with y, dw with w or dx, dbias
+   with dy, dx or dw. */
 AMP_DEF amp_result amp_linear(float *y, const float *x, const float *w, const float *bias,
                               size_t rows, size_t in, size_t out, amp_dtype compute);
 AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const float *dy,
@@ -695,8 +707,8 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
    transpose where trans is nonzero. Each matrix has its own type; products are summed in fp32
    (>>numbers says how; AMP_CBLAS may take another order). A leading dimension is the distance of
    rows in elements, 0 if packed. C is not read if beta is 0, nor A and B if alpha is 0: here a
-   factor, as in BLAS (an amp_gemm_args.alpha of 0 means 1). If C shares an element with an A or B
-   that is read, this is AMP_ERROR_OVERLAP; rows of two matrices may alternate in one buffer.
+   factor, as in BLAS (an amp_gemm_args.alpha of 0 means 1). If C shares an element with an A, B or
+   bias that is read, this is AMP_ERROR_OVERLAP; rows of two matrices may alternate in one buffer.
    backend NULL: CPU. A CPU packs in backend->workspace if it is as large as amp_gemm_workspace
    says; or else in at most 128 KiB of stack (140 at -O0), and if m n k is above 2^22 in memory from
    malloc, freed on return (AMP_NO_STDLIB, no memory: the stack, slower). CUDA wants a and b of one
@@ -1137,7 +1149,7 @@ typedef enum amp_policy {
 /* What a machine does well, and what follows for mixed precision: the CPU (0, 0), as amp.h uses it,
    or a GPU (major and minor of cudaDeviceProp). */
 typedef struct amp_capability {
-    int         fp16, bf16, tf32; /* does it multiply matrices of these faster than fp32?         */
+    int         fp16, bf16, tf32; /* does it multiply large matrices of these faster than fp32?   */
     amp_dtype   dtype;            /* recommended for model copies                                 */
     amp_policy  policy;           /* recommended                                                  */
     int         scaler;           /* nonzero: with a dynamic loss scale                           */
@@ -1153,8 +1165,10 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capab
    Products ask by themselves (amp_gemm, and the drop-ins for cblas_sgemm and cublasSgemm). In a
    scope of the thread's autocast their fp32 operands are cast as the policy says of AMP_OP_GEMM:
    into the autocast's cache, if it has one; without one a CPU rounds them as amp_gemm_args.compute
-   does, where that is faster (amp_capability_of) or an override names the op. Where all is fp32 and
-   m n k < 32^3, where compute is set and where a cache has no room, they stay as they are. */
+   does, where an override names the op or where that is faster: in a type of amp_capability_of, if
+   m and n are at least 2 and m n k at least 32^3; fp16 if m and n are above 16, m n k is at least
+   2^17 and, where one operand is fp16 already, k at least 32. Where all is fp32 and m n k < 32^3,
+   where compute is set and where a cache has no room, they stay as they are. */
 #ifndef AMP_NO_AUTOCAST
 
 /* A region of your program. What is zero is inherited from the scope around it; outermost: on. */
@@ -1238,7 +1252,8 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
 /* ----------------------------------------------------------------- >>api  cache
    The weight cache of PyTorch's autocast: 16-bit copies of fp32 matrices for products. Weights that
    you add are cast once until they change, all else for one product. On a CPU it pays where few
-   rows (below 256) meet a weight that does not change; activations gain nothing. */
+   rows (below 256; in fp16 on AMX 17 and more, or one) meet a weight that does not change;
+   activations gain nothing. */
 
 enum { AMP_MAX_CACHED = 256, AMP_MAX_CACHE_OPTIMIZERS = 8 };
 
@@ -1313,7 +1328,7 @@ AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight)
    amp_desc_from_env and amp_autocast_from_env. Then scale the loss, unscale gradients, step unless
    scaler->found_inf, update the scaler, and call amp_cache_changed. A loop's own Adam is at step
    scaler->good + 1. Ending it restores the previous autocast: end sessions in the reverse order.
-   AMP_ERROR_BAD_STATE if it is running. */
+   AMP_ERROR_BAD_STATE if it is running, also below another one or in another thread. */
 typedef struct amp_session {
     amp_scaler   *scaler;
     amp_cache     cache;
@@ -1464,10 +1479,11 @@ struct amp_optimizer {
 #ifdef AMP_CBLAS
 #error "AMP_CBLAS multiplies by cblas_sgemm, which AMP_CBLAS_DROP_IN replaces: define one of them"
 #endif
-/* cblas_sgemm, in rows and in columns, is amp_gemm on the CPU from here on (>>api autocast). What
-   amp_gemm refuses (bad arguments, a C that overlaps A or B) goes to (cblas_sgemm)(...), the
-   original, which answers as it always did. Scopes belong to a thread: a worker computes in fp32
-   until it has amp_autocast_use for a copy of yours, whose cache is NULL. */
+/* cblas_sgemm is amp_gemm on the CPU from here on (>>api autocast), in columns of the transposes:
+   C' = B' A', which in fp16 on AMX has other bits than A B in rows (>>numbers). What amp_gemm
+   refuses (bad arguments, a C that overlaps A or B) goes to (cblas_sgemm)(...), the original, which
+   answers as it always did. Scopes belong to a thread: a worker computes in fp32 until it has
+   amp_autocast_use for a copy of yours, whose cache is NULL. */
 AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b, int m, int n,
                              int k, float alpha, const float *a, int lda, const float *b, int ldb,
                              float beta, float *c, int ldc);
@@ -6880,6 +6896,7 @@ enum {
     AMPI_HEAVY       = 1 << 22, /* m n k above which a malloc pays, and threads do              */
     AMPI_GEMM_TINY   = 1 << 12, /* m n k up to which nothing is packed                          */
     AMPI_TILES       = 1 << 15, /* m n k from which products of 16-bit types go in pairs        */
+    AMPI_TILES_FP16  = 1 << 17, /* m n k from which fp16 is faster than fp32 in tiles           */
     AMPI_THIN_K      = 1024,    /* of a matrix times a vector, k and rows at a time             */
     AMPI_THIN_ROWS   = 2048
 };
@@ -7471,6 +7488,7 @@ static amp_result ampi_gemm_ok(amp_gemm_args *g) {
     const int     reads = !ampi_is_zero(&g->alpha); /* A and B */
     ampi_matrices a = ampi_matrices_of(g, 0), b = ampi_matrices_of(g, 1);
     ampi_matrices c = {g->c, g->c_type, g->m, g->n, g->ldc, g->stride_c};
+    ampi_matrices bias = {g->bias, g->bias_type, 1, g->n, g->n, 0};
     amp_result    result = ampi_matrices_ok(&c, g->count, 1);
     if (result == AMP_OK) result = ampi_matrices_ok(&a, g->count, reads);
     if (result == AMP_OK) result = ampi_matrices_ok(&b, g->count, reads);
@@ -7487,6 +7505,7 @@ static amp_result ampi_gemm_ok(amp_gemm_args *g) {
     if (g->count > 1 && g->stride_c < (g->m - 1) * g->ldc + g->n && /* not one behind another? */
         (g->stride_c < g->n || g->stride_c * (g->count - 1) + g->n > g->ldc)) /* nor side by side */
         return AMP_ERROR_OVERLAP;
+    if (g->bias && ampi_meets(g, &bias)) return AMP_ERROR_OVERLAP;
     return reads && g->k && (ampi_meets(g, &a) || ampi_meets(g, &b)) ? AMP_ERROR_OVERLAP : AMP_OK;
 }
 
@@ -7541,6 +7560,12 @@ AMP_DEF amp_result amp_linear(float *y, const float *x, const float *w, const fl
     return ampi_gemm(NULL, &g);
 }
 
+/* Do n elements at x, and m at y, share one? Each may be NULL. */
+static int ampi_floats_meet(const float *x, size_t n, const float *y, size_t m) {
+    const uintptr_t a = (uintptr_t)x, b = (uintptr_t)y;
+    return x && y && n && m && a < b + m * sizeof *y && b < a + n * sizeof *x;
+}
+
 /* The sums of x's columns, row after row, to those that are there. */
 static void ampi_add_rows(float *sums, const float *x, size_t rows, size_t cols) {
     const uint32_t fp = ampi_fp_begin();
@@ -7554,13 +7579,18 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
                                        size_t out, int accumulate, amp_dtype compute) {
     amp_gemm_args of_x = ampi_matmul_args(dx, dy, 0, w, 0, rows, in, out, compute);
     amp_gemm_args of_w = ampi_matmul_args(dw, dy, 1, x, 0, out, in, rows, compute);
-    const ampi_matrices in_w = {w, AMP_F32, out, in, in, 0}, in_dx = {dx, AMP_F32, rows, in, in, 0};
-    amp_result    result = dx ? ampi_gemm_ok(&of_x) : AMP_OK;
+    ampi_matrices of_dy = {dy, AMP_F32, rows, out, out, 0}, sums = {dbias, AMP_F32, 1, out, out, 0};
+    amp_result    result = amp_dtype_size(compute) ? AMP_OK : AMP_ERROR_INVALID_ENUM;
     if (accumulate) of_w.beta = 1.0f;
+    if (result == AMP_OK && dx) result = ampi_gemm_ok(&of_x);
     if (result == AMP_OK && dw) result = ampi_gemm_ok(&of_w);
-    if (result == AMP_OK && dbias && !dy && rows && out) result = AMP_ERROR_INVALID_ARGUMENT;
-    if (result == AMP_OK && dx && dw && rows && in && out &&
-        (ampi_meets(&of_w, &in_w) || ampi_meets(&of_w, &in_dx)))
+    if (result == AMP_OK && dbias) result = ampi_matrices_ok(&sums, 1, 1);
+    if (result == AMP_OK && dbias) result = ampi_matrices_ok(&of_dy, 1, 1);
+    if (result == AMP_OK &&
+        ((dx && ampi_floats_meet(dw, out * in, w, out * in)) ||
+         ampi_floats_meet(dw, out * in, dx, rows * in) ||
+         ampi_floats_meet(dbias, out, dy, rows * out) ||
+         ampi_floats_meet(dbias, out, dx, rows * in) || ampi_floats_meet(dbias, out, dw, out * in)))
         result = AMP_ERROR_OVERLAP;
     if (result == AMP_OK && dw) result = ampi_gemm(NULL, &of_w); /* first, as dx may be x */
     if (result == AMP_OK && dx) result = ampi_gemm(NULL, &of_x);
@@ -9311,7 +9341,8 @@ AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight)
 /* ------------------------------------------------------------------- >>impl  sgemm
    Products under autocast: amp_gemm, and cuBLAS's. */
 
-/* What autocast wants g's fp32 operands to be cast to; AMP_F32: nothing. */
+/* What autocast wants g's fp32 operands to be cast to; AMP_F32: nothing. The policy's tf32 is for
+   a product that then stays in fp32. */
 static amp_result ampi_gemm_wants(amp_autocast *ac, amp_gemm_args *g, amp_dtype *type) {
     const amp_dtype inputs[2] = {g->a_type, g->b_type};
     amp_result      result;
@@ -9323,7 +9354,7 @@ static amp_result ampi_gemm_wants(amp_autocast *ac, amp_gemm_args *g, amp_dtype 
     return result;
 }
 
-/* Small products of fp32 stay as they are: casts would take longer. */
+/* With a cache, or by name, small products of fp32 stay as they are: casts would take longer. */
 static int ampi_is_small(const amp_gemm_args *g) {
     return g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
            !ampi_work_above(g->m, g->n, g->k, AMPI_TILES - 1);
@@ -9370,28 +9401,38 @@ static int ampi_gemm_cast(amp_cache *cache, const amp_backend *backend, amp_gemm
     return 1;
 }
 
+/* Does rounding to type pay, where the CPU has products of it? As measured: a matrix times a vector
+   is read only once, and in tiles a product of fp16 is four. */
+static int ampi_rounding_pays(const amp_gemm_args *g, amp_dtype type) {
+    const int    fp16 = type == AMP_F16, stored = g->a_type != g->b_type; /* one is of fp16 */
+    const size_t most = (size_t)(fp16 ? AMPI_TILES_FP16 : AMPI_TILES) - 1;
+    return ampi_min(g->m, g->n) > (fp16 ? 16u : 1u) && (!(fp16 && stored) || g->k >= 32) &&
+           ampi_work_above(g->m, g->n, g->k, most);
+}
+
 /* Without a cache: is a product on a CPU to round its fp32 operands to type by itself? Where that
-   is faster, or the policy names the op. */
+   is faster, or the policy names the op. Whether tiles may be used is asked before, so that the
+   first product has the bits of the next. */
 static int ampi_rounds(const amp_autocast *ac, const amp_backend *backend, const amp_gemm_args *g,
                        amp_dtype type) {
-    amp_capability cpu;
     if (backend && backend->functions != &ampi_cpu_functions) return 0;
     if ((g->a_type != AMP_F32 && g->a_type != type) || (g->b_type != AMP_F32 && g->b_type != type))
         return 0;
-    if (ac->ops[AMP_OP_GEMM].overridden) return 1;
-    (void)amp_capability_of(0, 0, &cpu);
-    return type == AMP_F16 ? cpu.fp16 : cpu.bf16;
+    if (ac->ops[AMP_OP_GEMM].overridden) return !ampi_is_small(g);
+    return ampi_rounding_pays(g, type) && ampi_engine_pairs(type == AMP_BF16) != NULL;
 }
 
 /* Operands as the policy wants them. */
 static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, amp_gemm_args *g) {
-    amp_autocast    *ac = (amp_autocast *)context;
+    amp_autocast    *ac   = (amp_autocast *)context;
+    const int        tf32 = g->tf32;
     amp_dtype        type;
     const amp_result result = ampi_gemm_wants(ac, g, &type);
     if (result != AMP_OK || type == AMP_F32) return result;
     if (ac->cache)
         ac->cache->fallbacks += !ampi_gemm_cast(ac->cache, backend, g, type, g->count > 1);
-    else if (!ampi_is_small(g) && ampi_rounds(ac, backend, g, type)) g->compute = type;
+    else if (ampi_rounds(ac, backend, g, type)) g->compute = type;
+    if (g->compute || (g->a_type != AMP_F32 && g->b_type != AMP_F32)) g->tf32 = tf32;
     return AMP_OK;
 }
 
@@ -9484,6 +9525,15 @@ AMP_DEF void amp_session_end(amp_session *session) {
     memset(session, 0, sizeof *session);
 }
 
+/* In whatever thread, below whatever other one: its scaler lies behind the copies of its cache. One
+   that was never started holds anything. */
+static int ampi_session_runs(const amp_session *session) {
+    const amp_cache *cache = &session->cache;
+    return ampi_autocast_current() == &session->autocast ||
+           (session->scaler &&
+            (uintptr_t)session->scaler == (uintptr_t)cache->memory + cache->size);
+}
+
 AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *backend,
                                      size_t num_bytes, const amp_allocator *allocator,
                                      const amp_scaler_desc *desc) {
@@ -9497,7 +9547,7 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *ba
     amp_autocast       ac;
     amp_result         result;
     if (!session) return AMP_ERROR_INVALID_ARGUMENT;
-    if (ampi_autocast_current() == &session->autocast) return AMP_ERROR_BAD_STATE;
+    if (ampi_session_runs(session)) return AMP_ERROR_BAD_STATE;
     memset(&d, 0, sizeof d);
     d.dtype = AMP_F16;
     if (on_cpu && !num_bytes && amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16) {

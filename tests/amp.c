@@ -1,5 +1,6 @@
-/* amp.c - amp.h, compiled once for each configuration and linked to its tests. They see two things
-   more: a malloc that counts and can fail, and private functions that white.h declares. */
+/* amp.c - amp.h, compiled once for each configuration and linked to its tests. They see three things
+   more: a malloc that counts and can fail, private functions that white.h declares, and, where a model
+   stands for tiles (AMPI_TILES_MODEL), whether its system grants them. */
 
 #include "white.h"
 
@@ -14,6 +15,12 @@ static void *counted_malloc(size_t n) {
 #define AMP_IMPLEMENTATION
 #include "amp.h"
 #undef malloc
+
+#ifdef AMPI_TILES_MODEL
+int *const white_tiles_granted = &tiles_granted;
+#else
+int *const white_tiles_granted = NULL;
+#endif
 
 void white_tell(char *problem, const char *text) { ampi_tell(problem, "%s", text); }
 void white_tell_number(char *problem, const double *number) { ampi_tell(problem, "%g", *number); }

@@ -23,6 +23,13 @@ static amp_autocast *current(void) {
 
 static const amp_dtype halves[2] = {AMP_F16, AMP_BF16};
 
+/* Every tier that somebody may ask for by name. */
+static const char *const tier_names[] = {"amx", "avx512_bf16", "avx512", "avx2", "neon", "c"};
+static int in_tiles(void) { return strcmp(amp_cpu_tier(), "amx") == 0; }
+static int pays_in_tier(amp_dtype type) { /* manual: amp_capability_of */
+    return in_tiles() || (type == AMP_BF16 && strcmp(amp_cpu_tier(), "avx512_bf16") == 0);
+}
+
 static void randomize(float *x, size_t n) {
     size_t i;
     for (i = 0; i < n; i++) x[i] = random_value();
@@ -1254,19 +1261,18 @@ TEST(gemm_policy, "manual: what the policy says of gemm, by op, by layer and by 
 TEST(gemm_without_cache, "manual: in a scope without a cache a CPU rounds fp32 operands by itself, to the bits of "
                          "casts, where that is faster or an override names the op; what is small or sets "
                          "compute stays as it is") {
-    static const char *const tiers[] = {NULL, "avx2", "c"};
-    const char              *best    = amp_cpu_tier();
-    amp_capability           cpu;
-    size_t                   i;
-    int                      t, named;
-    for (i = 0; i < COUNT_OF(tiers); i++) {
-        if (amp_cpu_force_tier(tiers[i]) != AMP_OK) continue;
+    amp_capability cpu;
+    size_t         i;
+    int            t, named;
+    for (i = 0; i < COUNT_OF(tier_names); i++) {
+        if (amp_cpu_force_tier(tier_names[i]) != AMP_OK) continue;
         OK(amp_capability_of(0, 0, &cpu));
-        CHECK_EQ_INT(cpu.bf16, strcmp(amp_cpu_tier(), "amx") == 0 || strcmp(amp_cpu_tier(), "avx512_bf16") == 0);
+        CHECK_EQ_INT(cpu.fp16, pays_in_tier(AMP_F16));
+        CHECK_EQ_INT(cpu.bf16, pays_in_tier(AMP_BF16));
         for (t = 0; t < 2; t++)
             for (named = 0; named < 2; named++) {
-                const amp_dtype low   = halves[t];
-                const int       pays  = low == AMP_F16 ? cpu.fp16 : cpu.bf16;
+                const amp_dtype low     = halves[t];
+                const int       pays    = low == AMP_BF16 && cpu.bf16; /* fp16 is faster only where m n k >= 2^17 */
                 const amp_dtype becomes = pays || named ? low : AMP_F32;
                 begin_scope(1 << 16, low);
                 ac.cache = NULL;
@@ -1276,7 +1282,7 @@ TEST(gemm_without_cache, "manual: in a scope without a cache a CPU rounds fp32 o
                 product_make((int)random_below(4), 20, 20, 20, 0, AMP_F32);
                 SAME_AS(AMP_F32);
                 product_make((int)random_below(4), 20, 20, 20, 0, AMP_F16); /* not all is fp32 */
-                SAME_AS(becomes);
+                SAME_AS(named ? low : AMP_F32);
                 enter(AMP_AUTOCAST_OFF, AMP_F32, NULL);
                 product_make((int)random_below(4), 36, 31, 40, 3, AMP_F32);
                 SAME_AS(AMP_F32);
@@ -1284,7 +1290,112 @@ TEST(gemm_without_cache, "manual: in a scope without a cache a CPU rounds fp32 o
                 end();
             }
     }
-    OK(amp_cpu_force_tier(best));
+    OK(amp_cpu_force_tier(NULL));
+}
+
+/* Products larger than those above: in a scope, and as they should be. */
+enum { ROOM = 1 << 16 };
+static struct { float a[ROOM], b[ROOM]; uint16_t a16[ROOM], b16[ROOM]; float c[2][ROOM]; } large;
+
+static amp_gemm_args large_make(size_t m, size_t n, size_t k, amp_dtype a_type, amp_dtype c_type, float *c) {
+    amp_gemm_args g;
+    CHECK(m * k <= ROOM && k * n <= ROOM && m * n <= ROOM);
+    memset(&g, 0, sizeof g);
+    g.m = m, g.n = n, g.k = k;
+    g.a = a_type == AMP_F32 ? (void *)large.a : (void *)large.a16;
+    g.b = large.b;
+    g.c = c;
+    g.a_type = a_type, g.c_type = c_type;
+    if (a_type != AMP_F32) amp_cast(large.a16, a_type, large.a, AMP_F32, ROOM);
+    memset(c, 0, sizeof large.c[0]);
+    return g;
+}
+
+TEST(gemm_where_faster, "manual: in a scope without a cache nothing is rounded where that is no faster: a matrix times "
+                        "a vector; below 32^3; fp16 where m n k is below 2^17, where m or n is 16 or less, and beside "
+                        "an operand of fp16 where k is below 32") {
+    static const struct { size_t m, n, k; int bf16, fp16, beside_fp16; } cases[] = {
+        {1, 256, 256, 0, 0, 0}, {256, 1, 256, 0, 0, 0}, {1, 200, 300, 0, 0, 0}, {32, 32, 31, 0, 0, 0},
+        {2, 256, 64, 1, 0, 0},  {256, 2, 64, 1, 0, 0},  {33, 33, 33, 1, 0, 0},  {50, 51, 51, 1, 0, 0},
+        {51, 51, 51, 1, 1, 1},  {16, 91, 91, 1, 0, 0},  {91, 16, 91, 1, 0, 0},  {17, 88, 88, 1, 1, 1},
+        {88, 17, 88, 1, 1, 1},  {68, 68, 31, 1, 1, 0},  {64, 64, 32, 1, 1, 1},  {128, 128, 8, 1, 1, 0}};
+    size_t i, s;
+    int    t, c16, a16;
+    randomize(large.a, ROOM);
+    randomize(large.b, ROOM);
+    for (i = 0; i < COUNT_OF(tier_names); i++) {
+        if (amp_cpu_force_tier(tier_names[i]) != AMP_OK) continue;
+        for (s = 0; s < COUNT_OF(cases); s++)
+            for (t = 0; t < 2; t++)
+                for (c16 = 0; c16 < 2; c16++)
+                    for (a16 = 0; a16 < 2; a16++) {
+                        const amp_dtype low  = halves[t];
+                        const int       pays = t ? cases[s].bf16 : a16 ? cases[s].beside_fp16 : cases[s].fp16;
+                        const size_t    m = cases[s].m, n = cases[s].n, k = cases[s].k;
+                        amp_gemm_args   g;
+                        begin_scope(1, low);
+                        ac.cache = NULL;
+                        g = large_make(m, n, k, a16 ? low : AMP_F32, c16 ? low : AMP_F32, large.c[0]);
+                        OK(amp_gemm_ex(NULL, &g));
+                        amp_autocast_use(NULL);
+                        g = large_make(m, n, k, a16 ? low : AMP_F32, c16 ? low : AMP_F32, large.c[1]);
+                        g.compute = pays && pays_in_tier(low) ? low : AMP_F32;
+                        OK(amp_gemm_ex(NULL, &g));
+                        CHECK_MEM(large.c[0], large.c[1], m * n * size_of(g.c_type));
+                        g.compute = g.compute ? AMP_F32 : low; /* and the other has other bits */
+                        OK(amp_gemm_ex(NULL, &g));
+                        CHECK(c16 || memcmp(large.c[0], large.c[1], m * n * 4) != 0);
+                        end();
+                    }
+    }
+    OK(amp_cpu_force_tier(NULL));
+}
+
+TEST(gemm_tf32, "manual: a policy's tf32 is for products that stay in fp32; one whose operands are rounded, by itself or "
+                "into a cache, has the caller's own") {
+    static float first[ROOM];
+    const size_t m = 52, n = 51, k = 50;
+    size_t       i;
+    int          cached, t, a16, own;
+    randomize(large.a, ROOM);
+    randomize(large.b, ROOM);
+    for (i = 0; i < COUNT_OF(tier_names); i++) {
+        if (amp_cpu_force_tier(tier_names[i]) != AMP_OK) continue;
+        for (cached = 0; cached < 2; cached++)
+            for (t = 0; t < 2; t++)
+                for (a16 = 0; a16 < 2; a16++)
+                    for (own = 0; own < 2; own++) {
+                        const amp_dtype a_type = a16 ? halves[t] : AMP_F32;
+                        amp_gemm_args   g;
+                        begin_scope(1 << 16, halves[t]);
+                        if (!cached) ac.cache = NULL;
+                        OK(amp_autocast_override(&ac, "tf32 op:gemm=low", NULL));
+                        g = large_make(m, n, k, a_type, AMP_F32, large.c[0]);
+                        g.tf32 = own;
+                        OK(amp_gemm_ex(NULL, &g));
+                        OK(amp_autocast_override(&ac, "op:gemm=fp32", NULL)); /* and what stays in fp32 */
+                        g.c = large.c[1];
+                        OK(amp_gemm_ex(NULL, &g));
+                        amp_autocast_use(NULL);
+                        g = large_make(m, n, k, a_type, AMP_F32, first);
+                        g.tf32 = 1;
+                        OK(amp_gemm_ex(NULL, &g));
+                        CHECK_MEM(large.c[1], first, m * n * 4);
+                        amp_cast(large.a16, halves[t], large.a, AMP_F32, m * k);
+                        amp_cast(large.b16, halves[t], large.b, AMP_F32, k * n);
+                        g.a = large.a16, g.b = large.b16;
+                        g.a_type = g.b_type = halves[t];
+                        g.tf32 = own;
+                        OK(amp_gemm_ex(NULL, &g));
+                        CHECK_MEM(large.c[0], first, m * n * 4);
+                        g.c    = large.c[1];
+                        g.tf32 = !own; /* which shows in fp16, in tiles */
+                        OK(amp_gemm_ex(NULL, &g));
+                        CHECK_EQ_INT(memcmp(large.c[1], first, m * n * 4) != 0, in_tiles() && !t);
+                        end();
+                    }
+    }
+    OK(amp_cpu_force_tier(NULL));
 }
 
 TEST(gemm_types, "an operand that is half already stays; another half than the scope's is left "
@@ -1684,6 +1795,45 @@ TEST(session_before, "manual: ending a session makes the autocast current that w
     amp_autocast_use(NULL);
 }
 
+TEST(session_twice, "manual: a session that runs is not started again, neither directly nor below another one or "
+                    "another autocast, nor in another thread: no block is lost") {
+    static amp_session s, other;
+    amp_autocast       mine;
+    amp_allocator      allocator;
+    size_t             asked = 0;
+    int                i;
+    allocator.alloc_fn  = counting_alloc;
+    allocator.free_fn   = counting_free;
+    allocator.user_data = &asked;
+    OK(amp_autocast_init(&mine, AMP_POLICY_DEFAULT, AMP_BF16));
+    for (i = 0; i < 4; i++) {
+        const size_t room = i % 2 ? 4096 : 0; /* with a cache and without */
+        memset(&s, 0xa5, sizeof s);
+        memset(&other, i < 2 ? 0 : 0xff, sizeof other);
+        OK(amp_session_start(&s, NULL, room, &allocator, NULL));
+        CHECK_EQ_INT(amp_session_start(&s, NULL, room, &allocator, NULL), AMP_ERROR_BAD_STATE);
+        OK(amp_session_start(&other, NULL, 4096 - room, &allocator, NULL));
+        CHECK_EQ_INT(live_blocks, 2);
+        CHECK_EQ_INT(amp_session_start(&s, NULL, room, &allocator, NULL), AMP_ERROR_BAD_STATE);
+        CHECK_EQ_INT(amp_session_start(&other, NULL, room, &allocator, NULL), AMP_ERROR_BAD_STATE);
+        CHECK(current() == &other.autocast);
+        amp_session_end(&other);
+        amp_autocast_use(&mine);
+        CHECK_EQ_INT(amp_session_start(&s, NULL, room, &allocator, NULL), AMP_ERROR_BAD_STATE);
+        amp_autocast_use(NULL); /* which is what another thread has */
+        CHECK_EQ_INT(amp_session_start(&s, NULL, room, &allocator, NULL), AMP_ERROR_BAD_STATE);
+        CHECK(current() == NULL);
+        amp_autocast_use(&s.autocast);
+        CHECK_EQ_INT(live_blocks, 1);
+        amp_session_end(&s);
+        CHECK(current() == NULL);
+        CHECK_EQ_INT(live_blocks, 0);
+        OK(amp_session_start(&s, NULL, room, &allocator, NULL)); /* ended, it may start again */
+        amp_session_end(&s);
+    }
+    CHECK_EQ_INT(live_blocks, 0);
+}
+
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     RUN(cast_once);
@@ -1718,6 +1868,8 @@ int main(int argc, char **argv) {
     RUN(gemm_cached);
     RUN(gemm_policy);
     RUN(gemm_without_cache);
+    RUN(gemm_where_faster);
+    RUN(gemm_tf32);
     RUN(gemm_types);
     RUN(gemm_no_room);
     RUN(gemm_batched);
@@ -1732,5 +1884,6 @@ int main(int argc, char **argv) {
     RUN(checked);
     RUN(contradiction);
     RUN(session_before);
+    RUN(session_twice);
     return test_end();
 }

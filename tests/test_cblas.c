@@ -71,7 +71,7 @@ static int any_size(void) {
 }
 
 /* One call; the bits of amp_gemm on op(A) and op(B) in packed rows, rounded by amp_cast where 32^3 products or
-   more are wanted in type. With e = 2^-24: k products and k sums in any order are off by at most k e / (1 - k e)
+   more are wanted in type; in columns of C' = op(B)' op(A)', as fp16 in tiles adds up otherwise. With e = 2^-24: k products and k sums in any order are off by at most k e / (1 - k e)
    times the sum of |a||b|; alpha, beta and the last sum round three times more. */
 static void one_call(amp_dtype type) {
     static const float alphas[] = {1.0f, -0.5f, 0.0f, 1.75f}, betas[] = {0.0f, 1.0f, 0.25f, -1.0f};
@@ -81,7 +81,9 @@ static void one_call(amp_dtype type) {
     const float  alpha = alphas[random_bits() % 16 ? random_bits() % 2 * 3 : random_bits() % 4];
     const float  beta  = betas[random_bits() % 4];
     matrix       a = make(by_cols, ta != 0, m, k), b = make(by_cols, tb != 0, k, n), c = make(by_cols, 0, m, n);
-    float       *pa = packed(&a, m, k), *pb = packed(&b, k, n), *pc = packed(&c, m, n), *pd = packed(&c, m, n);
+    matrix       ct = {c.x, c.ld, c.size, c.cs, c.rs}; /* C' */
+    float       *pa = packed(&a, m, k), *pb = packed(&b, k, n), *pd = packed(&c, m, n);
+    float       *pc = by_cols ? packed(&ct, n, m) : packed(&c, m, n);
     float       *before = (float *)malloc(c.size * 4 + 4);
     size_t       i, j, l, wrong = 0, off = 0;
     amp_dtype    in = (double)m * n * k < 32768.0 ? AMP_F32 : type;
@@ -91,8 +93,10 @@ static void one_call(amp_dtype type) {
     }
     memcpy(before, c.x, c.size * 4);
     compute_in(AMP_F32);
-    CHECK_EQ_INT(amp_gemm(NULL, 0, 0, (size_t)m, (size_t)n, (size_t)k, alpha, pa, in, 0, pb, in, 0, beta, pc,
-                          AMP_F32, 0), AMP_OK);
+    if (by_cols) CHECK_EQ_INT(amp_gemm(NULL, 1, 1, (size_t)n, (size_t)m, (size_t)k, alpha, pb, in, 0, pa, in, 0, beta,
+                                       pc, AMP_F32, 0), AMP_OK);
+    else CHECK_EQ_INT(amp_gemm(NULL, 0, 0, (size_t)m, (size_t)n, (size_t)k, alpha, pa, in, 0, pb, in, 0, beta, pc,
+                               AMP_F32, 0), AMP_OK);
     compute_in(type);
     cblas_sgemm(by_cols ? CblasColMajor : CblasRowMajor, ta == 2 ? CblasConjTrans : ta ? CblasTrans : CblasNoTrans,
                 tb == 2 ? CblasConjTrans : tb ? CblasTrans : CblasNoTrans, m, n, k, alpha, a.x, a.ld, b.x, b.ld,
@@ -111,7 +115,7 @@ static void one_call(amp_dtype type) {
             bound  = ((double)k + 3.0) * e * 1.001 * fabs((double)alpha) * size;
             bound += 3.0 * e * fabs((double)beta * (double)pd[i * (size_t)n + j]);
             bound += e * (fabs(wanted) + bound) + (double)k * 1.2e-38; /* 16-bit products may flush sums */
-            wrong += memcmp(&c.x[at], &pc[i * (size_t)n + j], 4) != 0;
+            wrong += memcmp(&c.x[at], &pc[by_cols ? j * (size_t)m + i : i * (size_t)n + j], 4) != 0;
             off += !(fabs((double)c.x[at] - wanted) <= bound);
             before[at] = c.x[at];
         }
@@ -126,7 +130,8 @@ static void one_call(amp_dtype type) {
 }
 
 TEST(calls, "contract: random calls in both orders, every transpose, alpha, beta and odd leading dimensions have "
-            "amp_gemm's bits, in fp32 and rounded in a scope, and are sums in double within the bound") {
+            "amp_gemm's bits (in columns, of the transposes), in fp32 and rounded in a scope, and are sums in "
+            "double within the bound") {
     const int calls = test_state.quick ? 4000 : 40000;
     int       i;
     original.calls = 0;

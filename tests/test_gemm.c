@@ -499,11 +499,21 @@ TEST(exact, "manual: sums that fp32 holds exactly are exact, in any order and wi
     }
 }
 
+/* Does the tier in use round once per k? Its product of fp32 says so: (1 + 2^-12)^2 - (1 + 2^-11). */
+static int is_fused(void) {
+    const float a[2] = {-1.00048828125f, 1.000244140625f}, b[2] = {1.0f, 1.000244140625f};
+    float       c = 1.0f;
+    amp_gemm(NULL, 0, 0, 1, 1, 2, 1.0f, a, AMP_F32, 0, b, AMP_F32, 0, 0.0f, &c, AMP_F32, 0);
+    return !bits_zero(c);
+}
+
 /* Bit by bit, in each tier. What a tier rounds, and how many random products it gets. */
 static void bits_in_tier(const char *tier, int rule) {
     const int count = test_state.quick > 1 ? 25 : test_state.quick ? 100 : 1200;
     int       i;
     if (amp_cpu_force_tier(tier) != AMP_OK) SKIP("not on this processor");
+    bits_without_tiles = is_fused() ? BITS_FMA : BITS_C;
+    CHECK(rule == BITS_C || bits_without_tiles == BITS_FMA || white_tiles_granted);
     if (test_state.quick > 1) bits_most = 60;
     for (i = 0; i < count; i++) {
         const int big = i % 40 == 7 ? 1 : i == 20 ? test_state.quick > 1 ? 3 : 2 : 0;
@@ -574,42 +584,99 @@ TEST(rounded, "manual: compute rounds fp32 operands to 16 bits: in every tier th
 }
 
 #if defined(__linux__)
-/* In a child: the permission is for good. 0: products fell back, and were right. */
-static int refused_child(void) {
-    static char     small[4096];
-    static uint16_t a[64 * 64];
-    static float    c[64 * 64];
-    stack_t         s;
-    size_t          i;
+/* The system, or the model of it, will refuse the tiles. */
+static int refuse_tiles(void) {
+    static char small[4096];
+    stack_t     s;
     memset(&s, 0, sizeof s);
     s.ss_sp   = small;
     s.ss_size = sizeof small;
-    if (sigaltstack(&s, NULL) != 0) return 2;
+    if (white_tiles_granted) *white_tiles_granted = 0;
+    return white_tiles_granted || sigaltstack(&s, NULL) == 0;
+}
+static int fell_back(void) {
+    return white_tiles_granted ? strcmp(amp_cpu_tier(), "amx") != 0 : !strcmp(amp_cpu_tier(), "avx512");
+}
+
+/* In a child: the permission is for good. 0: products fell back, and were right. */
+static int refused_child(void) {
+    static uint16_t a[64 * 64];
+    static float    c[64 * 64];
+    size_t          i;
+    if (!refuse_tiles()) return 2;
     for (i = 0; i < 64 * 64; i++) a[i] = 0x3f80;
     if (strcmp(amp_cpu_tier(), "amx") != 0) return 3;
     amp_gemm(NULL, 0, 0, 64, 64, 64, 1.0f, a, AMP_BF16, 0, a, AMP_BF16, 0, 0.0f, c, AMP_F32, 0);
-    if (strcmp(amp_cpu_tier(), "avx512") != 0) return 4;
+    if (!fell_back()) return 4;
     for (i = 0; i < 64 * 64; i++)
         if (c[i] < 64.0f || c[i] > 64.0f) return 5;
     return 0;
 }
+
+/* The same of fp32 in a scope of type, where nothing asks before. */
+static int refused_in_scope(amp_dtype type) {
+    static float    a[64 * 64], c[3][64 * 64];
+    const amp_scope scope = {NULL, AMP_AUTOCAST_ON, type};
+    amp_autocast    ac;
+    size_t          i;
+    if (!refuse_tiles()) return 2;
+    for (i = 0; i < 64 * 64; i++) a[i] = random_value();
+    amp_autocast_init(&ac, AMP_POLICY_DEFAULT, AMP_F32);
+    amp_autocast_push(&ac, &scope);
+    if (strcmp(amp_cpu_tier(), "amx") != 0) return 3;
+    for (i = 0; i < 3; i++) {
+        amp_autocast_use(i < 2 ? &ac : NULL);
+        amp_matmul(c[i], a, a, 64, 64, 64, AMP_F32);
+        if (!fell_back()) return 4;
+    }
+    return memcmp(c[0], c[1], sizeof c[0]) ? 5 : memcmp(c[1], c[2], sizeof c[1]) ? 6 : 0;
+}
 #endif
 
 TEST(refusal, "manual: where Linux refuses the tiles, as it does to a thread with a small alternate "
-              "signal stack, products fall back to avx512") {
+              "signal stack, products fall back to avx512; in a scope the first has the bits of all others") {
 #if defined(__linux__)
-    int   status = 1;
-    pid_t child;
+    amp_dtype type;
+    int       status = 1;
+    pid_t     child;
     if (amp_cpu_force_tier("amx") != AMP_OK) SKIP("no AMX here");
-    fflush(stdout);
-    child = fork();
-    if (child == 0) _exit(refused_child());
-    CHECK(child > 0 && waitpid(child, &status, 0) == child);
-    if (WEXITSTATUS(status) == 2) SKIP("this system wants a larger signal stack anyway");
-    CHECK_EQ_INT(status, 0);
+    for (type = AMP_F32; type <= AMP_BF16; type = (amp_dtype)(type + 1)) {
+        fflush(stdout);
+        child = fork();
+        if (child == 0) _exit(type == AMP_F32 ? refused_child() : refused_in_scope(type));
+        CHECK(child > 0 && waitpid(child, &status, 0) == child);
+        if (WEXITSTATUS(status) == 2) SKIP("this system wants a larger signal stack anyway");
+        CHECK_EQ_INT(status, 0);
+    }
 #else
     SKIP("no AMX here");
 #endif
+}
+
+TEST(transposes, "manual: a transpose's product B' A' has the bits of A B, but for fp16 in tiles, where a product "
+                 "of parts takes its place in the sum by which operand it is of") {
+    static const char *const tiers[] = {"c", "avx2", "avx512", "avx512_bf16", "amx", "neon"};
+    enum { M = 37, N = 45, K = 70 };
+    static uint32_t a[M * K], b[K * N];
+    static float    c[M * N], d[N * M];
+    size_t          t, i;
+    int             types;
+    for (t = 0; t < COUNT_OF(tiers); t++) {
+        if (amp_cpu_force_tier(tiers[t]) != AMP_OK) continue;
+        for (types = 0; types < 9; types++) {
+            const amp_dtype p = (amp_dtype)(types / 3), q = (amp_dtype)(types % 3);
+            const int parts = (p == AMP_F16 || q == AMP_F16) && p != AMP_F32 && q != AMP_F32;
+            int       differ = 0;
+            for (i = 0; i < M * K; i++) store(a, p, i, random_value());
+            for (i = 0; i < K * N; i++) store(b, q, i, random_value());
+            amp_gemm(NULL, 0, 0, M, N, K, 1.0f, a, p, 0, b, q, 0, 0.0f, c, AMP_F32, 0);
+            amp_gemm(NULL, 1, 1, N, M, K, 1.0f, b, q, 0, a, p, 0, 0.0f, d, AMP_F32, 0);
+            for (i = 0; i < M * N; i++)
+                differ += tiles_bits(c[i]) != tiles_bits(d[i % N * M + i / N]);
+            CHECK_EQ_INT(differ != 0, parts && strcmp(tiers[t], "amx") == 0);
+        }
+    }
+    amp_cpu_force_tier(NULL);
 }
 
 /* ------------------------------------------------------------ the caller's floating point */
@@ -999,6 +1066,57 @@ TEST(layers_refuse, "law 9: a layer with a bad argument is refused, and none of 
     CHECK_MEM(c, before, sizeof c);
 }
 
+TEST(layers_bias, "manual: a bias that shares an element with C, and a dbias that does with dy, dx or dw, are refused and "
+                  "nothing is written; those beside it are not; dbias alone is checked as all else is") {
+    const size_t  huge = (size_t)-1 / 8 + 1;
+    float         a[64], c[64], before[64];
+    amp_gemm_args g;
+    size_t        i;
+    for (i = 0; i < 64; i++) a[i] = 1.0f, c[i] = before[i] = (float)i;
+    for (i = 0; i < 16; i++) { /* y is c + 4 to c + 8, bias two floats */
+        const int  meet = i > 2 && i < 8;
+        CHECK_EQ_INT(amp_linear(c + 4, a, a, c + i, 2, 2, 2, i % 2 ? AMP_BF16 : AMP_F32),
+                     meet ? AMP_ERROR_OVERLAP : AMP_OK);
+        if (!meet) CHECK_EQ_F32(c[4], 2.0f + c[i]);
+        memcpy(c + 4, before + 4, 16);
+        CHECK_MEM(c, before, sizeof c);
+    }
+    memset(&g, 0, sizeof g);
+    g.m = 3, g.n = 2, g.k = 2, g.ldc = 4;
+    g.count = 2, g.stride_c = 16;
+    g.a = a, g.b = a, g.c = c + 4;
+    g.bias_type = AMP_BF16; /* two are as long as a float; in C those to c + 32 that are 0 or 1 mod 4 */
+    for (i = 0; i < 40; i++) {
+        const int in = i > 3 && i < 4 + 16 + 10 && i % 4 < 2 && (i - 4) % 16 < 10;
+        g.bias = c + i;
+        CHECK_EQ_INT(amp_gemm_ex(NULL, &g), in ? AMP_ERROR_OVERLAP : AMP_OK);
+        if (in) CHECK_MEM(c, before, sizeof c);
+        memcpy(c, before, sizeof c);
+    }
+    g.k = 0; /* it is read all the same */
+    CHECK_EQ_INT((g.bias = c + 5, amp_gemm_ex(NULL, &g)), AMP_ERROR_OVERLAP);
+    for (i = 0; i < 16; i++) { /* dy, dx or dw is c + 4 to c + 8 */
+        const int        accumulate = i % 2;
+        const amp_result wanted     = i > 2 && i < 8 ? AMP_ERROR_OVERLAP : AMP_OK;
+        CHECK_EQ_INT(amp_linear_backward(NULL, NULL, c + i, c + 4, a, a, 2, 2, 2, accumulate, AMP_F32), wanted);
+        if (wanted != AMP_OK) CHECK_MEM(c, before, sizeof c);
+        memcpy(c, before, sizeof c);
+        CHECK_EQ_INT(amp_linear_backward(c + 4, NULL, c + i, a, NULL, a, 2, 2, 2, accumulate, AMP_BF16), wanted);
+        if (wanted != AMP_OK) CHECK_MEM(c, before, sizeof c);
+        memcpy(c, before, sizeof c);
+        CHECK_EQ_INT(amp_linear_backward(NULL, c + 4, c + i, a, a, NULL, 2, 2, 2, accumulate, AMP_F32), wanted);
+        if (wanted != AMP_OK) CHECK_MEM(c, before, sizeof c);
+        memcpy(c, before, sizeof c);
+    }
+    CHECK_EQ_INT(amp_linear_backward(NULL, NULL, c, a, NULL, NULL, 2, 2, 2, 0, (amp_dtype)9), AMP_ERROR_INVALID_ENUM);
+    CHECK_EQ_INT(amp_linear_backward(NULL, NULL, NULL, a, a, a, 2, 2, 2, 0, (amp_dtype)3), AMP_ERROR_INVALID_ENUM);
+    CHECK_EQ_INT(amp_linear_backward(NULL, NULL, c, a, NULL, NULL, huge, 2, 2, 0, AMP_F32), AMP_ERROR_TOO_LARGE);
+    CHECK_EQ_INT(amp_linear_backward(NULL, NULL, c, a, NULL, NULL, 0, 2, huge, 0, AMP_F32), AMP_ERROR_TOO_LARGE);
+    CHECK_MEM(c, before, sizeof c);
+    CHECK_EQ_INT(amp_linear_backward(NULL, NULL, c, NULL, NULL, NULL, 0, 2, 3, 0, AMP_F32), AMP_OK);
+    for (i = 0; i < 3; i++) CHECK_EQ_F32(c[i], 0.0f);
+}
+
 static float      alpha_seen;
 static amp_result see_alpha(const amp_backend *self, const amp_gemm_args *args) {
     (void)self;
@@ -1054,6 +1172,7 @@ int main(int argc, char **argv) {
     RUN(bits_pairs);
     RUN(bits_amx);
     RUN(rounded);
+    RUN(transposes);
     RUN(traps);
     RUN(environment);
     RUN(gemm_bias);
@@ -1065,5 +1184,6 @@ int main(int argc, char **argv) {
     RUN(layers);
     RUN(layers_in_place);
     RUN(layers_refuse);
+    RUN(layers_bias);
     return test_end();
 }

@@ -10,6 +10,8 @@
 extern long white_malloc_calls; /* of amp.h's mallocs */
 extern int  white_malloc_fails; /* they return NULL   */
 
+extern int *const white_tiles_granted; /* by the model of tiles' system; NULL: no model */
+
 void white_tell(char *problem, const char *text);
 void white_tell_number(char *problem, const double *number);
 
