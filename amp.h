@@ -228,9 +228,9 @@
               times a vector, and of fp16 only what is large; "tf32" of a policy is not for products
               that are cast to fp16; where tiles are refused, the first product of a scope is fp32
               as all others are.
-              Repairs: a set that is saved twice in one step stays whole where a rank cannot read path,
-              or sees an older one; a rank that prepare, save_file or load_file refuses tells the
-              others, which waited for it.
+              Repairs: a set that is saved twice in one step stays whole where a rank cannot read
+              path, or sees an older one; a rank that prepare, save_file or load_file refuses tells
+              the others, which waited for it.
        0.6.0  In code for 0.5.0 change:
                   desc.shard, an amp_shard      desc.ranks, which points to an amp_ranks
                   amp_tensor.row_length ...     .rows, which points to an amp_rows with these
@@ -694,9 +694,9 @@ AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b,
    for each output, as PyTorch stores it), bias has out elements or is NULL, y is rows x out.
    backward: dx = dy w, dw = dy^T x, and dbias = the sums of dy's columns, in fp32, row after row.
    dx, dw and dbias may each be NULL, w if dx is, x if dw is; dx may be x; nonzero accumulate adds
-   to dw and dbias (never dx) what was there. A host that adds into a dx it has zeroed may have it
-   overwritten. AMP_ERROR_OVERLAP, too, if bias shares an element with y, dw with w or dx, dbias
-   with dy, dx or dw. */
+   to dw and dbias (never dx) what was there. Overwriting dx is safe where a host adds into memory
+   that it has zeroed. AMP_ERROR_OVERLAP, too, if bias shares an element with y, dw with w or dx, or
+   dbias with dy, dx or dw. */
 AMP_DEF amp_result amp_linear(float *y, const float *x, const float *w, const float *bias,
                               size_t rows, size_t in, size_t out, amp_dtype compute);
 AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const float *dy,
@@ -711,7 +711,8 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
    bias that is read, this is AMP_ERROR_OVERLAP; rows of two matrices may alternate in one buffer.
    backend NULL: CPU. A CPU packs in backend->workspace if it is as large as amp_gemm_workspace
    says; or else in at most 128 KiB of stack (140 at -O0), and if m n k is above 2^22 in memory from
-   malloc, freed on return (AMP_NO_STDLIB, no memory: the stack, slower). CUDA wants a and b of one
+   malloc, freed on return (AMP_NO_STDLIB, no memory: the stack, slower). On AMX a C that begins at
+   no multiple of 64, as what malloc returns, costs up to a tenth. CUDA wants a and b of one
    type, and c of that type or fp32: AMP_ERROR_MIXED_TYPES; in a capture it wants a workspace:
    AMP_ERROR_WORKSPACE. In a scope of the thread's autocast fp32 may be cast: >>api autocast. */
 AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b,
@@ -7620,7 +7621,7 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
     c->scaler = c->fp16 && !c->bf16;
     c->advice =
         amx     ? "AMX: bf16 products are several times as fast as fp32's and need no loss scale; "
-                  "fp16's are exact, and less than twice as fast"
+                  "fp16's are exact, and up to twice as fast where they are large"
         : pairs ? "AVX512_BF16: bf16 products take half the instructions of fp32's and need no "
                   "loss scale; fp16's run in fp32"
         : c->bf16 ? "bf16 needs no loss scale; fp16 keeps three more bits and needs one"
