@@ -221,6 +221,8 @@
                   amp_advice.text               amp_report_sentence
                   AMP_ADVICE_NAN of a weight    AMP_ADVICE_BAD_WEIGHTS, in JSON bad_weights
                   headroom of 255               AMP_HEADROOM_UNBOUNDED, by name
+                  AMP_FORMAT_KAHAN              gone: SPLIT is exact in the same bytes, 24BIT takes
+                                                fp16. Its files are AMP_ERROR_MISMATCH
        0.6.1  Refused now: a bias that shares an element with C, a dbias with dy, dx or dw; of dbias
               alone an unknown compute, and sizes that are too large; a session that runs, below
               another one or in another thread, too.
@@ -1091,10 +1093,10 @@ AMP_DEF amp_result amp_optimizer_advice(const amp_optimizer *opt, amp_advice *ad
 
 /* --------------------------------------------------------------- >>api  storage
    Low-precision optimizer state. It saves memory; a step is faster only where memory binds it: on
-   one core seven of the ten are slower than fp32 (examples/state.c). amp_tensor.storage, or else
+   one core four of the seven are slower than fp32 (examples/state.c). amp_tensor.storage, or else
    desc.storage, names the formats of masters and moments, a row of AMP_STORAGE_LIST. By AdamW, with
    a model and gradients of 16 bits, a step reads and writes 30 bytes an element in fp32, 28 in
-   split and kahan, 24 in sr, 8 less with moments of bf16, 12 less with 8 bits, 14 in 24bit+8bit.
+   split, 24 in sr, 8 less with moments of bf16, 12 less with 8 bits, 14 in 24bit+8bit.
    Each has the same bits on a CPU and a GPU, on any number of ranks, saved and loaded.
 
    SPLIT stores fp32 in other memory: with equal gradients its masters, moments and state files are
@@ -1105,9 +1107,9 @@ AMP_DEF amp_result amp_optimizer_advice(const amp_optimizer *opt, amp_advice *ad
    With keep_fp32 a tensor is stored in fp32. Where masters are not fp32, prepare copies weight,
    then fills it with NaN, and nothing uses it after that: amp_optimizer_master is NULL, forward
    reads amp_optimizer_model, a weight cache refuses the optimizer, and a report counts gradients
-   alone. A file loads where its moments and masters are of the same formats (24BIT, KAHAN and SR
-   want its type of models, too); SPLIT and fp32 load all masters but KAHAN's. Else
-   AMP_ERROR_MISMATCH names the tensor.
+   alone. A file loads where its moments and masters are of the same formats (24BIT and SR want
+   its type of models, too); SPLIT and fp32 load all masters. Else AMP_ERROR_MISMATCH names the
+   tensor.
    AMP_ERROR_INVALID_CONFIG: formats that are no row of the list, or a model of another type.
    AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN; moments of 8 bits with moment1 or moment2, or with a
    row_length that is not a multiple of 32. */
@@ -1118,8 +1120,7 @@ typedef enum amp_format { /* bytes an element, beside the 2 of a model; moments:
     AMP_FORMAT_8BIT,      /* moments 2.1                                                         */
     AMP_FORMAT_SPLIT,     /* master 2, the lower bits: with a model of bf16 all of fp32          */
     AMP_FORMAT_24BIT,     /* master 1: 8 bits more than the model has                            */
-    AMP_FORMAT_SR,        /* master 0: the model alone, rounded stochastically                   */
-    AMP_FORMAT_KAHAN      /* master 2: in 16 bits what the model has lost to rounding            */
+    AMP_FORMAT_SR         /* master 0: the model alone, rounded stochastically                   */
 } amp_format;
 
 typedef struct amp_storage { amp_format master, moments; } amp_storage;
@@ -1129,7 +1130,6 @@ typedef struct amp_storage { amp_format master, moments; } amp_storage;
     X("fp32", F32, F32)                                                                            \
     X("split", SPLIT, F32) X("split+bf16", SPLIT, BF16) X("split+8bit", SPLIT, 8BIT)               \
     X("24bit+8bit", 24BIT, 8BIT)                                                                   \
-    X("kahan", KAHAN, F32) X("kahan+bf16", KAHAN, BF16) X("kahan+8bit", KAHAN, 8BIT)               \
     X("sr", SR, F32)       X("sr+bf16", SR, BF16)       X("sr+8bit", SR, 8BIT)
 
 /* -------------------------------------------------------------- >>api  capability */
@@ -2416,9 +2416,6 @@ AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad) {
 
    24BIT rounds masters to nearest even: of bf16 to 16 bits of fp32's 24, of fp16 to 19, and to
    2^-32. A change of a weight by less than half of the last bit is lost.
-   KAHAN stores what rounding a master to the model leaves, rounded to 16 bits (of fp16 2^11 times
-   as much, as it would be subnormal; Kahan 1965, Zamirai et al. 2020). With bf16 SPLIT stores more
-   in the same bytes.
    SR has no master. A weight is rounded stochastically, up or down with a probability in proportion
    to the distance, so that small changes are there on average (also among fp16's subnormals, to
    2^-37). It costs noise: half of the last bit of a weight. Moments of BF16 are rounded so, too.
@@ -2426,8 +2423,8 @@ AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad) {
    (amp_gate.step), and of nothing else: 16 for each number that is rounded. These are all bits that
    are cut off from fp32 to bf16, and to an fp16 below 2^-14; above it 13 are cut off. A run
    from a file of 0.5.0 goes on with bits that differ from 0.5.0's.
-   In SR and KAHAN inf and NaN stay, and no finite value becomes one: weights stop at the largest of
-   the 16-bit type. (24BIT: a model above it is inf, as fp32's; masters stop below the next power of
+   In SR inf and NaN stay, and no finite value becomes one: weights stop at the largest of the
+   16-bit type. (24BIT: a model above it is inf, as fp32's; masters stop below the next power of
    two.)
    8BIT stores a power of two for 32 elements, so that the largest is from 1 to 2 of it, and for
    each a float with 4 bits behind the point. First moments and momentum have a sign and 7 bits,
@@ -2437,7 +2434,7 @@ AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad) {
    apart and a step changes a moment by far less, so that rounded to nearest it would never change
    again after one large gradient. (With beta2 = 0.999, 8 or 10 random bits would often lose the
    step.) A NaN, or a value above 1.9 * 2^126, makes moments of all 32 a NaN.
-   24BIT, SR and KAHAN round fp16's numbers below 2^-14 to 2^-37 first, so that a model may be next
+   24BIT and SR round fp16's numbers below 2^-14 to 2^-37 first, so that a model may be next
    to the nearest: fp32's 0x35abffe8 begins as 0x0016, without them as 0x0015. */
 
 /* The key of random bits: seed, tensor, step, and which 2^24 elements of the tensor (the finalizer
@@ -2927,12 +2924,9 @@ AMPI_IN AMPI_U AMPI_(stochastic)(AMPI_U w, AMPI_U random, const int f16) {
     return AMPI_(rounding)(w, random, 16, f16) >> 16;
 }
 
-/* To nearest even. */
-AMPI_IN AMPI_U AMPI_(nearest)(AMPI_U w, const int bits, const int f16) {
-    const AMPI_U odd = w >> AMPI_(u32)((uint32_t)bits) & 1;
-    const AMPI_U up  = AMPI_(u32)(((uint32_t)1 << (bits - 1)) - 1) + odd;
-    const AMPI_U r   = AMPI_(rounding)(w, up, bits, f16);
-    return r >> AMPI_(u32)((uint32_t)bits) << AMPI_(u32)((uint32_t)bits);
+/* To nearest even, without the last 8 bits. */
+AMPI_IN AMPI_U AMPI_(nearest)(AMPI_U w, const int f16) {
+    return AMPI_(rounding)(w, (w >> 8 & 1) + 127, 8, f16) & 0xffffff00u;
 }
 
 /* A master in two parts, the upper and lower bits of its wide form plus half a step of the model:
@@ -2943,42 +2937,24 @@ AMPI_IN AMPI_U AMPI_(split)(AMPI_U w) {
     return (size | (w & 0x80000000u)) + 0x8000u;
 }
 
-/* A master from the bits of its model and what else is kept; and that in low, the model returned.
-   Kahan's compensation is kept 2^11 times as large in fp16, where it would often be subnormal: it
-   is no larger than the weight then. Of inf and NaN there is none, and one above all finite
-   numbers, of a weight that is, ends where its sum with the model is finite. */
+/* A master from the bits of its model and what else is stored; and that in low, the model
+   returned. */
 AMPI_IN AMPI_V AMPI_(master)(AMPI_U model, AMPI_U low, const int master, const int f16) {
     AMPI_U w = model << 16;
-    AMPI_V x;
     if (master == AMP_FORMAT_SPLIT) return AMPI_(from_bits)((w | low) - 0x8000u);
     if (master == AMP_FORMAT_24BIT) w = (w | low << 8) - 0x8000u;
-    x = AMPI_(from_wide)(w, f16);
-    if (master != AMP_FORMAT_KAHAN) return x;
-    w = low << 16;
-    return AMPI_(add)(x, AMPI_(times)(f16 ? 1.0f / 2048.0f : 1.0f, AMPI_(from_wide)(w, f16)));
+    return AMPI_(from_wide)(w, f16);
 }
 AMPI_IN AMPI_U AMPI_(parts)(AMPI_V p, AMPI_U random, AMPI_U *low, const int master,
                             const int f16) {
-    AMPI_U u = AMPI_(bits)(p), h, odd;
-    AMPI_V c;
-    *low = AMPI_(split)(u);
+    AMPI_U w;
+    *low = AMPI_(split)(AMPI_(bits)(p));
     if (master == AMP_FORMAT_SPLIT) return *low >> 16;
-    h = AMPI_(wide)(p, f16);
-    if (master == AMP_FORMAT_SR) return AMPI_(stochastic)(h, random, f16);
-    if (master == AMP_FORMAT_24BIT) {
-        h    = AMPI_(split)(AMPI_(nearest)(h, 8, f16));
-        *low = h >> 8 & 0xffu;
-        return h >> 16;
-    }
-    h = AMPI_(nearest)(h, 16, f16);
-    c = AMPI_(sub)(p, AMPI_(from_wide)(h, f16));
-    c = AMPI_(times)(f16 ? 2048.0f : 1.0f, c);
-    odd = AMPI_(above)(AMPI_(size)(u), AMPI_(u32)(0x7f7fffffu));
-    u = AMPI_(bits)(c);
-    u = AMPI_(least)(AMPI_(size)(u), AMPI_(u32)(0x7b7f0000u)) | (u & 0x80000000u);
-    u = AMPI_(nearest)(AMPI_(wide)(AMPI_(from_bits)(u), f16), 16, f16);
-    *low = (u & ~odd) >> 16;
-    return h >> 16;
+    w = AMPI_(wide)(p, f16);
+    if (master == AMP_FORMAT_SR) return AMPI_(stochastic)(w, random, f16);
+    w    = AMPI_(split)(AMPI_(nearest)(w, f16));
+    *low = w >> 8 & 0xffu;
+    return w >> 16;
 }
 
 /* Random bits: of elements 2 * pair, the lower 16, and 2 * pair + 1. Of each key they are a
@@ -3076,18 +3052,6 @@ AMPI_FN void ampi_split_one(void *model, amp_dtype type, const ampi_stored *mast
     ampi_store_u16(model, i,
                    (uint16_t)ampi_parts_of(u, &low, (int)master->format, type == AMP_F16));
     if (master->data) ampi_store_low(master->data, i, master->size, low);
-}
-
-/* What a file has of a master: fp32, which those of 24 bits and of halves are of; of Kahan's both
-   halves, as their sum may have more bits. And its parts again, the same. */
-AMPI_FN uint32_t ampi_filed(uint32_t model, uint32_t low, int master, int f16) {
-    if (master == AMP_FORMAT_KAHAN) return model << 16 | low;
-    return ampi_bits_of_f32(ampi_master(model, low, master, f16));
-}
-AMPI_FN uint32_t ampi_unfiled(uint32_t u, uint32_t *low, int master, int f16) {
-    if (master != AMP_FORMAT_KAHAN) return ampi_parts_of(u, low, master, f16);
-    *low = u & 0xffffu;
-    return u >> 16;
 }
 
 #undef AMPI_W
@@ -3818,7 +3782,7 @@ AMPI_IN void AMPI_(put_masters)(const ampi_step_block *block, const int master, 
         if (master == AMP_FORMAT_SR) r = AMPI_(get16)(b.p_random, i);
         AMPI_(put16)(b.x.model, i, AMPI_(parts)(AMPI_(get)(b.p, i), r, &low, master, f16));
         if (master == AMP_FORMAT_24BIT) AMPI_(put8)(b.x.master.data, i, low);
-        else if (master != AMP_FORMAT_SR) AMPI_(put16)(b.x.master.data, i, low);
+        else if (master == AMP_FORMAT_SPLIT) AMPI_(put16)(b.x.master.data, i, low);
     }
     AMPI_(done)();
 }
@@ -3833,8 +3797,7 @@ AMPI_LOOP void AMPI_(masters)(const ampi_step_block *b, int put) {
     switch (b->x.master.format) {
     case AMP_FORMAT_SPLIT: AMPI_(masters_of)(b, put, AMP_FORMAT_SPLIT); break;
     case AMP_FORMAT_24BIT: AMPI_(masters_of)(b, put, AMP_FORMAT_24BIT); break;
-    case AMP_FORMAT_SR: AMPI_(masters_of)(b, put, AMP_FORMAT_SR); break;
-    default: AMPI_(masters_of)(b, put, AMP_FORMAT_KAHAN);
+    default: AMPI_(masters_of)(b, put, AMP_FORMAT_SR);
     }
 }
 
@@ -4460,11 +4423,10 @@ static const ampi_format ampi_formats[] = {
     {"8bit", 1, AMPI_GROUP, 1, 2},
     {"split", 2, 0, 0, AMPI_FILED_F32},
     {"24bit", 1, 0, 0, 1},
-    {"sr", 0, 0, 1, 3},
-    {"kahan", 2, 0, 0, AMPI_FILED_KAHAN}
+    {"sr", 0, 0, 1, 3}
 };
 AMPI_STATIC_ASSERT(ampi_formats_are_all,
-                   sizeof ampi_formats / sizeof ampi_formats[0] == (size_t)AMP_FORMAT_KAHAN + 1);
+                   sizeof ampi_formats / sizeof ampi_formats[0] == (size_t)AMP_FORMAT_SR + 1);
 
 /* Numbers are compared in here, in an environment without traps, and only once known to be finite;
    but compilers may compare first. */
@@ -6108,15 +6070,16 @@ static void ampi_walk_piece(ampi_archive *a, const ampi_slot *slot, const ampi_s
     size_t           k;
     uint32_t         u, rest;
     for (k = 0; c && a->walk == AMPI_LOAD && k < n; k++) {
-        u = ampi_unfiled(ampi_load_u32(at, k), &rest, (int)master->format, fp16);
+        u = ampi_parts_of(ampi_load_u32(at, k), &rest, (int)master->format, fp16);
         ampi_store_u16(room, k, (uint16_t)u);
         ampi_store_low(lows, k, low, rest);
     }
     ampi_transfer(a, (char *)s->x + from * size, room, n * size);
     if (low) ampi_transfer(a, (char *)master->data + from * low, lows, n * low);
     for (k = 0; c && a->walk == AMPI_SAVE && k < n; k++)
-        ampi_store_u32(at, k, ampi_filed(ampi_load_u16(room, k), ampi_load_low(lows, k, low),
-                                         (int)master->format, fp16));
+        ampi_store_u32(at, k, ampi_bits_of_f32(ampi_master(ampi_load_u16(room, k),
+                                                           ampi_load_low(lows, k, low),
+                                                           (int)master->format, fp16)));
     ampi_fp_end(fp);
 }
 

@@ -1653,7 +1653,7 @@ template <int BYTES, int N, bool SECOND> struct ampi_moments {
     }
 };
 
-/* Registers suffice for it while a loop runs, unless master is Kahan's. */
+/* Registers suffice for it while a loop over groups runs. */
 template <bool IN_REGISTERS> struct ampi_coded_in { typedef const ampi_coded &type; };
 template <> struct ampi_coded_in<true> { typedef const ampi_coded type; };
 
@@ -1669,7 +1669,7 @@ AMPI_DEVICE constexpr int ampi_bytes_of(int format) {
    before any of it is used. */
 template <int KIND, int MASTER, int MOMENTS, int N>
 AMPI_DEVICE void ampi_step_coded_as(
-    typename ampi_coded_in<N == 4 && MASTER != AMP_FORMAT_KAHAN>::type t) {
+    typename ampi_coded_in<N == 4>::type t) {
     enum { /* bytes of a moment, of what a master has beside the model, and of that */
         SIZE = N == 1 ? (int)AMPI_ANY : ampi_bytes_of(MOMENTS),
         LOW  = N == 1 ? (int)AMPI_ANY : ampi_bytes_of(MASTER),

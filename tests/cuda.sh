@@ -64,7 +64,7 @@ plain) # all of it, and nothing but a C++ compiler
     build "$objects/o2/amp.o" && {
         no_stream
         bench bench_cuda amp,step amp,graph-clip amp,cold amp,copy amp,overflow \
-            amp,state-kahan-8bit amp,sampled amp,rows-same unfused,step unfused,graph-clip \
+            amp,state-8bit-24 amp,sampled amp,rows-same unfused,step unfused,graph-clip \
             unfused,overflow
         bench bench_mlp amp,mlp-scaler amp,mlp-scaler-graph amp,mlp-autocast amp,mlp-norm \
             amp,mlp-tf32 amp,mlp-fp32-graph

@@ -16,8 +16,8 @@
 #include "random.h"
 
 #define EXPECTED       0x0b9e079c9a990808ull
-#define EXPECTED_SUMS  0xddb9580731932556ull
-#define EXPECTED_DRAWN 0x498520869e122971ull /* states that are rounded with random bits */
+#define EXPECTED_SUMS  0xa436673887719c5aull
+#define EXPECTED_DRAWN 0x3411f9ed08b376bdull /* states that are rounded with random bits */
 #define EXPECTED_C     0x412367cb029dd163ull
 #define EXPECTED_FMA   0xfa277ae451ee0cf1ull
 #define EXPECTED_PAIRS 0xa81f37b957014aafull
@@ -212,7 +212,7 @@ static bool take_bytes(void *user, const void *data, size_t num_bytes) {
 
 /* Storage formats: state files, which are the same on all machines. The first
    DRAWN settings are rounded with random bits. */
-enum { DRAWN = 12, SETTINGS = 14 };
+enum { DRAWN = 10, SETTINGS = 11 };
 static void fewer(int offset, size_t k, size_t end) {
     static const struct { amp_kind kind; storage_row row; amp_dtype type; } settings[SETTINGS] = {
         {AMP_KIND_ADAMW, SPLIT_BF16, AMP_BF16},       {AMP_KIND_ADAMW, SPLIT_8BIT, AMP_BF16},
@@ -220,8 +220,7 @@ static void fewer(int offset, size_t k, size_t end) {
         {AMP_KIND_ADAMW, BIT24_8BIT, AMP_BF16},    {AMP_KIND_ADAMW, BIT24_8BIT, AMP_F16},
         {AMP_KIND_ADAMW, SR, AMP_BF16},         {AMP_KIND_SGD, SR, AMP_F16},
         {AMP_KIND_ADAMW, SR_BF16, AMP_F16},     {AMP_KIND_ADAMW, SR_8BIT, AMP_F16},
-        {AMP_KIND_ADAMW, KAHAN_BF16, AMP_BF16}, {AMP_KIND_SGD, KAHAN_8BIT, AMP_F16},
-        {AMP_KIND_ADAMW, SPLIT, AMP_BF16},      {AMP_KIND_ADAMW, KAHAN, AMP_F16}};
+        {AMP_KIND_ADAMW, SPLIT, AMP_BF16}};
     enum { SOME = 20000 };
     int step;
     for (; k < end; k++) {

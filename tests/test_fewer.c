@@ -128,7 +128,7 @@ static double in_wide(float x, int f16) {
 }
 
 TEST(masters, "masters in fewer bits, against double: of 24 bits to nearest even of 2^-8 steps of the half; "
-              "stochastic: one of the two halves around; Kahan's sum within a step of its compensation; "
+              "stochastic: one of the two halves around; "
               "what is kept comes back; finite stays finite, inf and NaN stay") {
     static const double most[2] = {3.3895313892515355e38, 65504.0};
     uint64_t            rng     = 4;
@@ -158,21 +158,8 @@ TEST(masters, "masters in fewer bits, against double: of 24 bits to nearest even
             CHECK_EQ_U32(ampi_parts(float_of(bits_of((float)w)), c, &low, AMP_FORMAT_SR, f16), h);
             h = ampi_parts(float_of(u), 0, &low, AMP_FORMAT_SR, f16);
             CHECK(size_of(half_value(h, f16)) <= size);
-            /* Kahan's: both are halves to nearest, the second in 2^-11 of fp16's */
-            h = ampi_parts_of(u, &low, AMP_FORMAT_KAHAN, f16);
-            w = half_value(h, f16);
-            y = half_value(low, f16) * (f16 ? 1.0 / 2048 : 1.0);
-            CHECK(size >= top ? size_of(w) == top : size_of(w - x) <= step / 2);
-            if (size < top && !f16) CHECK(h == amp_f32_to_bf16((float)x).bits);
-            if (size < top && f16) CHECK(h == amp_f32_to_f16((float)x).bits);
-            d = half_step(step / 2, f16); /* as coarse as the compensation gets */
-            if (f16) d = half_step(step * 1024, 1) / 2048;
-            if (f16) d += ldexp(1.0, -48); /* the wide form's rounding, 2^-37, of 2^11 times as much */
-            if (size < top) CHECK(size_of(w + y - exact) <= d / 2);
-            CHECK_EQ_U32(bits_of(ampi_master(h, low, AMP_FORMAT_KAHAN, f16)), bits_of((float)(w + y)));
-            CHECK((bits_of((float)(w + y)) & 0x7fffffffu) < 0x7f800000u);
         }
-    for (master = AMP_FORMAT_SPLIT; master <= AMP_FORMAT_KAHAN; master++)
+    for (master = AMP_FORMAT_SPLIT; master <= AMP_FORMAT_SR; master++)
         for (f16 = master == AMP_FORMAT_SPLIT ? 0 : 1; f16 >= 0; f16--) {
             const uint32_t inf = f16 ? 0x7c00u : 0x7f80u;
             for (i = 0; i < 65536; i += 257) {
@@ -661,7 +648,7 @@ TEST(resume, "law 12: saved, loaded and continued is never stopped, in each stat
              "into another seed; a skipped step changes nothing") {
     static const amp_storage *const mixed[2][TENSORS] = {
         {&storages[SPLIT_8BIT], &storages[SPLIT], &storages[SPLIT_BF16], NULL},
-        {&storages[KAHAN], &storages[SR_8BIT], NULL, &storages[BIT24_8BIT]}};
+        {&storages[SR], &storages[SR_8BIT], NULL, &storages[BIT24_8BIT]}};
     size_t                 form;
     for (form = 0; form < FORMS + 2; form += test_state.quick == 2 && form < FORMS - 1 ? 3 : 1) {
         const amp_storage *const *stored = form < FORMS ? NULL : mixed[form - FORMS];
@@ -691,8 +678,7 @@ TEST(across, "manual: a file loads where formats of moments and masters are its 
     for (from = 0; from < FORMS; from += test_state.quick == 2 ? 3 : 1)
         for (to = 0; to < FORMS; to += test_state.quick == 2 && to < FORMS - 4 ? 4 : 1) {
             const int moments = moments_of(from) == moments_of(to), fp32 = masters_of(to) <= AMP_FORMAT_SPLIT;
-            const int masters = fp32 ? masters_of(from) != AMP_FORMAT_KAHAN
-                                     : masters_of(from) == masters_of(to) && forms[from].type == forms[to].type;
+            const int masters = fp32 || (masters_of(from) == masters_of(to) && forms[from].type == forms[to].type);
             const int alike   = moments && masters;
             run       a, b;
             blob      x, y, z;
@@ -1171,11 +1157,11 @@ TEST(lion_steps, "Lion: bit for bit lion-pytorch's rule, weights decaying first;
     amp_optimizer_free(&opt);
 }
 
-TEST(twice_rounded, "manual: fp16's below 2^-14 are rounded to 2^-37 first in 24BIT, SR and KAHAN: 35abffe8") {
+TEST(twice_rounded, "manual: fp16's below 2^-14 are rounded to 2^-37 first in 24BIT and SR: 35abffe8") {
     int      master;
     uint32_t low;
     CHECK_EQ_U32(amp_f32_to_f16(float_of(0x35abffe8u)).bits, 0x0015u);
-    for (master = AMP_FORMAT_24BIT; master <= AMP_FORMAT_KAHAN; master++)
+    for (master = AMP_FORMAT_24BIT; master <= AMP_FORMAT_SR; master++)
         CHECK_EQ_U32(ampi_parts_of(0x35abffe8u, &low, master, 1), 0x0016u);
 }
 
@@ -1207,7 +1193,7 @@ TEST(storage_by_tensor, "manual: storage is that of the tensor, or else of a fla
     memset(&t, 0, sizeof t);
     memset(parts, 0, sizeof parts);
     OK(amp_optimizer_init(&opt, &d));
-    s[0] = storages[KAHAN];
+    s[0] = storages[SR_BF16];
     for (i = 0; i < 3; i++) { /* desc's, and both of its own */
         t.n = 64, t.weight = weight[i], t.grad = grad[i];
         t.storage = i ? &s[i] : NULL;
@@ -1266,9 +1252,9 @@ TEST(refusals, "manual: what a storage cannot be with is refused, and told; a pa
     CHECK_EQ_INT(adding(d, t, "16-bit"), AMP_ERROR_INVALID_CONFIG);
     t.model = NULL;
     d.dtype     = AMP_BF16;
-    for (master = 0; master <= (int)AMP_FORMAT_KAHAN + 1; master++)
-        for (moments = 0; moments <= (int)AMP_FORMAT_KAHAN + 1; moments++) {
-            const int known = master <= (int)AMP_FORMAT_KAHAN && moments <= (int)AMP_FORMAT_KAHAN;
+    for (master = 0; master <= (int)AMP_FORMAT_SR + 1; master++)
+        for (moments = 0; moments <= (int)AMP_FORMAT_SR + 1; moments++) {
+            const int known = master <= (int)AMP_FORMAT_SR && moments <= (int)AMP_FORMAT_SR;
             size_t    i;
             s.master = (amp_format)master, s.moments = (amp_format)moments;
             for (i = 0; i < STORAGES && memcmp(&storages[i], &s, sizeof s) != 0;) i++;

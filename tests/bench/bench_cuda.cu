@@ -291,9 +291,7 @@ static void measure_states(amp_backend *gpu, size_t n, size_t tensors) {
         {"state-bf16", SPLIT_BF16},             {"state-8bit", SPLIT_8BIT},
         {"state-8bit-24", BIT24_8BIT},       {"state-sr", SR},
         {"state-sr-bf16", SR_BF16},       {"state-sr-8bit", SR_8BIT},
-        {"state-kahan", KAHAN},           {"state-kahan-bf16", KAHAN_BF16},
-        {"state-kahan-8bit", KAHAN_8BIT}, {"report", FP32, 100},
-        {"sampled", FP32, 1}};
+        {"report", FP32, 100},         {"sampled", FP32, 1}};
     enum { STATES = sizeof states / sizeof *states };
     const int         times = several(5);
     size_t            have = 0, total = 0;
