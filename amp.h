@@ -221,6 +221,9 @@
                   amp_advice.text               amp_report_sentence
                   AMP_ADVICE_NAN of a weight    AMP_ADVICE_BAD_WEIGHTS, in JSON bad_weights
                   headroom of 255               AMP_HEADROOM_UNBOUNDED, by name
+                  amp_autocast_dtype(op         (NULL, op; amp_autocast_dtype_in(ac, op: without _in
+                  amp_optimizer_found_inf_ptr   amp_optimizer_gate: skip; to write: ..._scaler
+                  amp_backend.max_blocks, .block_size  gone
                   AMP_FORMAT_KAHAN              gone: SPLIT is exact in the same bytes, 24BIT takes
                                                 fp16. Its files are AMP_ERROR_MISMATCH
        0.6.1  Refused now: a bias that shares an element with C, a dbias with dy, dx or dw; of dbias
@@ -488,15 +491,13 @@ typedef struct ampi_functions ampi_functions; /* what differs between machines; 
 typedef struct CUstream_st   *amp_stream;     /* the same type as cudaStream_t; no CUDA header   */
 
 /* The machine that works: amp_cpu_backend, or amp_cuda_backend of a stream. Plain data, copied by
-   whoever takes it; set the last four before. */
+   whoever takes it; set workspace before. */
 typedef struct amp_backend {
     const ampi_functions *functions; /* private; says which backend it is                        */
     void      *context;        /* amp_cuda_backend: the cuBLAS handle                             */
     amp_stream stream;         /* CUDA: where all work is queued                                  */
     void      *workspace;      /* CPU: of amp_gemm; CUDA: device memory that cuBLAS may use       */
     size_t     workspace_size;
-    int        max_blocks;     /* CUDA: of a launch; 0: as many as is best                        */
-    int        block_size;     /* CUDA: 32, 64, 128; 0: 256. No bit of a result depends on either */
 } amp_backend;
 
 AMP_DEF amp_result amp_cpu_backend(amp_backend *backend);
@@ -793,9 +794,8 @@ AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum);
    gradient by inv_scale (1 / scale, times the clip factor); step counts steps, including this. */
 typedef struct amp_gate { uint32_t skip; float inv_scale; uint64_t step; } amp_gate;
 /* Filled by every check, to be read; and the scaler. To skip a step for a reason of your own, write
-   found_inf of that scaler before it (not of a shared one). In backend memory. */
+   found_inf of that scaler before it (not of a shared one). Both are in backend memory. */
 AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt);
-AMP_DEF uint32_t       *amp_optimizer_found_inf_ptr(const amp_optimizer *opt);
 AMP_DEF amp_scaler     *amp_optimizer_scaler(const amp_optimizer *opt);
 
 /* begin_step as two calls that do not wait, for kernels that read the gate: check opens the step
@@ -1440,12 +1440,10 @@ AMP_DEF amp_result  amp_op_from_string(const char *name, amp_op *op);
 AMP_DEF const char *amp_op_name(amp_op op);
 
 /* In what type to compute op, whose floating-point inputs have these types, and what to return, by
-   the calling thread's autocast; and by one that is given. compute and output may be NULL.
+   ac, or with NULL by the calling thread's autocast. compute and output may be NULL.
    AMP_ERROR_BANNED if op is; AMP_ERROR_MIXED_TYPES if a promoting op mixes fp16 and bf16. */
-AMP_DEF amp_result amp_autocast_dtype(amp_op op, const amp_dtype *inputs, int count,
-                                      amp_dtype *compute, amp_dtype *output);
-AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_dtype *inputs,
-                                         int count, amp_dtype *compute, amp_dtype *output);
+AMP_DEF amp_result amp_autocast_dtype(amp_autocast *ac, amp_op op, const amp_dtype *inputs,
+                                      int count, amp_dtype *compute, amp_dtype *output);
 
 #endif /* AMP_NO_AUTOCAST */
 
@@ -5335,10 +5333,6 @@ AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt) {
     return opt && opt->plan ? &opt->plan->control->gate : NULL;
 }
 
-AMP_DEF uint32_t *amp_optimizer_found_inf_ptr(const amp_optimizer *opt) {
-    return opt && opt->plan ? &opt->plan->control->found_inf : NULL;
-}
-
 AMPI_COLD_END
 
 /* ------------------------------------------------------------------ >>impl  step
@@ -7772,8 +7766,8 @@ static amp_result ampi_read_set(FILE *file, ampi_set *set) {
     return set->ranks && set->ranks <= AMPI_RANKS ? AMP_OK : AMP_ERROR_CORRUPT;
 }
 
-/* Which set does path name? None where there is no file, or one that is no set's. A file that cannot
-   be read may name any. */
+/* Which set does path name? None where there is no file, or one that is no set's. A file that
+   cannot be read may name any. */
 static amp_result ampi_set_at(const char *path, ampi_set *set) {
     FILE        *file = fopen(path, "rb");
     ampi_archive a;
@@ -8862,8 +8856,8 @@ static int ampi_rule_for(amp_autocast *ac, amp_op op, amp_dtype *low) {
     return ruling.rule;
 }
 
-AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_dtype *inputs,
-                                         int count, amp_dtype *compute, amp_dtype *output) {
+AMP_DEF amp_result amp_autocast_dtype(amp_autocast *ac, amp_op op, const amp_dtype *inputs,
+                                      int count, amp_dtype *compute, amp_dtype *output) {
     int       rule = AMPI_PASS;
     amp_dtype low  = AMP_F32, type;
     unsigned  seen = 0; /* a bit for each type */
@@ -8875,6 +8869,7 @@ AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_
         seen |= 1u << inputs[i];
     }
     type = seen == 1u << AMP_F16 ? AMP_F16 : seen == 1u << AMP_BF16 ? AMP_BF16 : AMP_F32;
+    if (!ac) ac = ampi_autocast_current();
     if (ampi_autocast_active(ac)) rule = ampi_rule_for(ac, op, &low);
     if (rule == AMPI_BANNED) return AMP_ERROR_BANNED;
     if (rule == AMPI_PROMOTE && seen & ~(1u << AMP_F32 | 1u << low))
@@ -8885,11 +8880,6 @@ AMP_DEF amp_result amp_autocast_dtype_in(amp_autocast *ac, amp_op op, const amp_
     if (compute) *compute = rule == AMPI_KEEP ? AMP_F32 : type;
     if (output) *output = type;
     return AMP_OK;
-}
-
-AMP_DEF amp_result amp_autocast_dtype(amp_op op, const amp_dtype *inputs, int count,
-                                      amp_dtype *compute, amp_dtype *output) {
-    return amp_autocast_dtype_in(ampi_autocast_current(), op, inputs, count, compute, output);
 }
 
 AMPI_COLD_BEGIN
@@ -9312,7 +9302,7 @@ static amp_result ampi_gemm_wants(amp_autocast *ac, amp_gemm_args *g, amp_dtype 
     amp_result      result;
     *type = AMP_F32;
     if (!ampi_autocast_active(ac)) return AMP_OK;
-    result = amp_autocast_dtype_in(ac, AMP_OP_GEMM, inputs, 2, type, NULL);
+    result = amp_autocast_dtype(ac, AMP_OP_GEMM, inputs, 2, type, NULL);
     if (result == AMP_OK && (g->a_type == AMP_F32 || g->b_type == AMP_F32)) g->tf32 |= ac->tf32;
     if (!g->k || ampi_is_zero(&g->alpha)) *type = AMP_F32;
     return result;

@@ -117,15 +117,19 @@ static ampi_grid ampi_grid_on(amp_stream stream, uint64_t blocks, unsigned threa
     return {(unsigned)(blocks == 0 ? 1 : blocks < most ? blocks : most), threads, stream, false};
 }
 
-static unsigned ampi_threads(const amp_backend *backend, unsigned best) {
-    const int size = backend->block_size;
-    return size == 32 || size == 64 || size == 128 || size == 256 ? (unsigned)size : best;
-}
+/* Most blocks of a launch, and threads of a block, where tests want others: 32, 64, 128 or 256. No bit
+   of a result depends on either. */
+#ifdef AMPI_GRIDS
+unsigned ampi_most_blocks, ampi_block_size;
+#else
+enum : unsigned { ampi_most_blocks = 0, ampi_block_size = 0 };
+#endif
+
+static unsigned ampi_threads(unsigned best) { return ampi_block_size ? ampi_block_size : best; }
 
 static ampi_grid ampi_grid_of(const amp_backend *backend, uint64_t blocks, unsigned best) {
-    const uint64_t most = backend->max_blocks ? (uint64_t)backend->max_blocks : blocks;
-    return ampi_grid_on(backend->stream, blocks < most ? blocks : most,
-                        ampi_threads(backend, best));
+    const uint64_t most = ampi_most_blocks ? (uint64_t)ampi_most_blocks : blocks;
+    return ampi_grid_on(backend->stream, blocks < most ? blocks : most, ampi_threads(best));
 }
 
 /* kernel<<<blocks, threads, 0, stream>>>(arguments), with its error, as plain C++. */
@@ -2162,7 +2166,7 @@ static amp_result ampi_cuda_check(const amp_backend *self, const amp_plan *plan)
        takes one, in small blocks, which reach more multiprocessors, or, with many, in blocks of 128
        threads, which leave room for most. */
     const bool     few     = plan->num_chunks < 512;
-    const unsigned threads = ampi_threads(self, few || plan->num_chunks >= 2048 ? 128 : 64);
+    const unsigned threads = ampi_threads(few || plan->num_chunks >= 2048 ? 128 : 64);
     const uint64_t teams   = few && threads == 128 ? 1 : threads / 32;
     if (plan->num_sparse) AMPI_TRY(ampi_cuda_sum_rows(self, plan));
     return ampi_launch(ampi_grid_of(self, (plan->num_chunks + teams - 1) / teams, threads),

@@ -126,7 +126,7 @@ static void answer(amp_autocast *ac, const char *name, const char *inputs, const
     }
     must(amp_autocast_push(ac, &(amp_scope){.layer = layer}));
     amp_autocast_use(ac); /* the thread's: whoever computes need not be handed it */
-    const amp_result result = amp_autocast_dtype(op, in, count, &compute, &output);
+    const amp_result result = amp_autocast_dtype(NULL, op, in, count, &compute, &output);
     if (result != AMP_OK) fail(2, amp_op_name(op), amp_result_string(result), "see --override");
     must(amp_autocast_dump(ac, read_line, &l));
     printf("%s of %s: compute in %s, return %s (%s; %s)\n", amp_op_name(op), inputs,
@@ -183,7 +183,7 @@ static const value *apply(amp_autocast *ac, amp_op op, const char *layer, const 
     const amp_dtype in[2] = {a->type, b ? b->type : AMP_F32};
     double          error = 0.0, most = 0.0;
     const amp_result result =
-        amp_autocast_dtype_in(ac, op, in, b ? 2 : 1, &out->computed, &out->type);
+        amp_autocast_dtype(ac, op, in, b ? 2 : 1, &out->computed, &out->type);
     if (result != AMP_OK) fail(2, amp_op_name(op), amp_result_string(result), "see --override");
     out->cols = cols;
     for (int i = 0; i < ROWS; i++)

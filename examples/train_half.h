@@ -84,7 +84,7 @@ static amp_dtype ask(amp_autocast *policy, const options *o, amp_dtype of_weight
                              of_weights};
     amp_dtype       type  = AMP_F32;
     check(amp_autocast_push(policy, &scope));
-    const amp_result result = amp_autocast_dtype_in(policy, op, in, 2, &type, NULL);
+    const amp_result result = amp_autocast_dtype(policy, op, in, 2, &type, NULL);
     if (result != AMP_OK)
         fail(2, o->policy, amp_result_string(result), "see amp_autocast_override in amp.h");
     check(amp_autocast_pop(policy));

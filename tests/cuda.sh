@@ -97,7 +97,7 @@ traffic) # the emulator stands in for the thread sanitizer, and counts
     works "$compiler" "$order" ||
         { skip traffic "$compiler has no thread sanitizer"; finish; }
     object "$out/hooks.o" "$compiler" $fake -O2 -c $emu/traffic.cpp
-    object "$out/kernels.o" "$compiler" $fake $with $order $front -c amp_kernels.cu
+    object "$out/kernels.o" "$compiler" $fake $with $order -DAMPI_GRIDS $front -c amp_kernels.cu
     build "$objects/o2/amp.o" "$out/kernels.o" "$objects/kind-plain/emu.o" '' "$out/hooks.o" && {
         lines traffic "$out/test" --filter traffic
         figures traffic

@@ -173,7 +173,7 @@ compile() { # compile OBJECT
     virtual=$ARCH with= source=examples/${1%.o}.cu
     case $1 in
     cpu.o) begin cpu.o 60 "$CC" -std=c99 -O2 -I. -c "$work/cpu.c"; return ;;
-    kernels*) source=amp_kernels.cu ;;
+    kernels*) source='-DAMPI_GRIDS amp_kernels.cu' ;;
     test*) source='-x cu tests/test_cuda.cpp' ;;
     bench*) source=tests/bench/${1%.o}.cu ;;
     probe.o) source=$work/probe.cu ;;

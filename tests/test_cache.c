@@ -1589,7 +1589,7 @@ TEST(a_session, "manual: amp_session_start makes a scaler, cache and a scope of 
     CHECK(current() == &session.autocast);
     CHECK(session.autocast.cache == &session.cache);
     CHECK_EQ_F32(session.scaler->scale, 8.0f);
-    OK(amp_autocast_dtype(AMP_OP_GEMM, inputs, 2, &compute, NULL));
+    OK(amp_autocast_dtype(NULL, AMP_OP_GEMM, inputs, 2, &compute, NULL));
     CHECK_EQ_INT(compute, AMP_F16);
     OK(amp_scaler_check(session.scaler, NULL, AMP_F32, 0));
     OK(amp_scaler_update(session.scaler));
@@ -1602,7 +1602,7 @@ TEST(a_session, "manual: amp_session_start makes a scaler, cache and a scope of 
     amp_session_end(&session);
     OK(amp_capability_of(0, 0, &cpu));
     OK(amp_session_start(&session, NULL, 0, NULL, NULL)); /* the type that pays here */
-    OK(amp_autocast_dtype(AMP_OP_GEMM, inputs, 2, &compute, NULL));
+    OK(amp_autocast_dtype(NULL, AMP_OP_GEMM, inputs, 2, &compute, NULL));
     CHECK_EQ_INT(compute, cpu.bf16 ? AMP_BF16 : AMP_F16);
     CHECK_EQ_F32(session.scaler->scale, cpu.bf16 ? 1.0f : 65536.0f);
     amp_session_end(&session);

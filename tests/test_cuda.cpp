@@ -59,6 +59,13 @@ static uint32_t float_to_bits(float x) {
     return u;
 }
 
+/* Launches have at most so many blocks, of so many threads; 0: as is best. */
+extern unsigned ampi_most_blocks, ampi_block_size; /* AMPI_GRIDS */
+static void in_grids(int blocks, int threads) {
+    ampi_most_blocks = (unsigned)blocks;
+    ampi_block_size  = (unsigned)threads;
+}
+
 static void emulate(unsigned seed, int async) {
 #ifdef CUDA_EMU_H
     emu_seed  = seed;
@@ -66,6 +73,7 @@ static void emulate(unsigned seed, int async) {
 #else
     (void)seed, (void)async;
 #endif
+    in_grids(0, 0);
 }
 
 static void *fresh(size_t bytes) {
@@ -481,8 +489,7 @@ static bool start(twins *t, const setup *s, dice &r) {
                  s->desc.scaler.preset != AMP_PRESET_STATIC);
     emulate(s->seed, s->async);
     OK(amp_cuda_backend(&t->backend, t->stream, NULL));
-    t->backend.max_blocks = s->max_blocks;
-    t->backend.block_size = s->block_size;
+    in_grids(s->max_blocks, s->block_size);
     for (int side = CPU; side <= DEV; side++) {
         amp_optimizer_desc d = s->desc;
         d.backend            = side == CPU ? NULL : &t->backend;
@@ -696,8 +703,8 @@ static void compare(twins *t) {
                    tapes[DEV].bytes + tapes[CPU].size - 8, 8, -1);
     same_bytes(t, "gate", amp_optimizer_gate(cpu),
                from_device(amp_optimizer_gate(dev), sizeof(amp_gate)), sizeof(amp_gate), AMP_F32);
-    same_bytes(t, "found_inf", amp_optimizer_found_inf_ptr(cpu),
-               from_device(amp_optimizer_found_inf_ptr(dev), 4), 4, AMP_F32);
+    same_bytes(t, "found_inf", &cpu->plan->control->found_inf,
+               from_device(&dev->plan->control->found_inf, 4), 4, AMP_F32);
     same_bytes(t, "scaler", amp_optimizer_scaler(cpu),
                from_device(amp_optimizer_scaler(dev), sizeof(amp_scaler)), sizeof(amp_scaler), -1);
     CHECK_EQ_F32(amp_optimizer_loss_scale(cpu), amp_optimizer_loss_scale(dev));
@@ -1337,9 +1344,8 @@ static amp_result begin_shard(shard *s, int side, int rank, int count, const set
     amp_optimizer_desc desc = like->desc;
     amp_backend        backend;
     OK(side == DEV ? amp_cuda_backend(&backend, main_stream, NULL) : amp_cpu_backend(&backend));
-    backend.max_blocks = like->max_blocks;
-    backend.block_size = like->block_size;
-    desc.backend       = &backend;
+    in_grids(like->max_blocks, like->block_size);
+    desc.backend = &backend;
     const amp_ranks ranks = {rank, count, meet_all, &s->parties[side], order};
     desc.ranks         = &ranks;
     OK(amp_optimizer_init(&s->opt[side], &desc));
@@ -1454,6 +1460,7 @@ TEST(shards, "law 7: 1, 2 and 3 ranks that share out masters and moments, as on 
                 else CUDA(cudaFree(all[k].weights[DEV])), CUDA(cudaFree(all[k].part[DEV]));
             }
     }
+    in_grids(0, 0);
 }
 
 static amp_result meet_nobody(void *, double *, size_t, uint32_t *) { return AMP_OK; }
@@ -1635,9 +1642,8 @@ TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicat
         for (int side = CPU; side <= DEV; side++) {
             amp_tensor t;
             OK(side == DEV ? amp_cuda_backend(&backend, main_stream, NULL) : amp_cpu_backend(&backend));
-            backend.max_blocks = any.max_blocks;
-            backend.block_size = any.block_size;
-            desc.backend       = &backend;
+            in_grids(any.max_blocks, any.block_size);
+            desc.backend = &backend;
             OK(amp_optimizer_init(&opt[side], &desc));
             for (int k = 0; k < TABLES; k++) {
                 memset(&t, 0, sizeof t);
@@ -1690,6 +1696,7 @@ TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicat
         free(other[CPU]), free(grad[CPU]);
         CUDA(cudaFree(other[DEV])), CUDA(cudaFree(grad[DEV]));
     }
+    in_grids(0, 0);
 }
 
 TEST(rows_not_there, "amp.h sparse: a row that is not there skips where the scaler is disabled, too, and where "
@@ -2903,8 +2910,7 @@ static void expect(grids *g, bool overflow, dice &r) {
 
 static void step_in_grid(grids *g, int blocks, int width) {
     amp_optimizer *opt = &g->opt[DEV];
-    opt->backend.max_blocks = blocks;
-    opt->backend.block_size = width;
+    in_grids(blocks, width);
     for (const image &m : g->images)
         launch(put_back, 64, 256, main_stream, (uint32_t *)m.live, (const uint32_t *)(void *)m.before,
                m.size / 4);

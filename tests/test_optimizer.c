@@ -1044,19 +1044,17 @@ TEST(gate, "contract: the gate says skip, 1 / scale times the clip factor, and t
     CHECK(amp_optimizer_gate(NULL) == NULL);
     rig_single(&r, &desc, 2, AMP_F32);
     gate = amp_optimizer_gate(&r.opt);
-    CHECK(gate != NULL && amp_optimizer_found_inf_ptr(&r.opt) != NULL);
+    CHECK(gate != NULL);
     store(r.tensor[0].grad, AMP_F32, 0, 3.0f * 65536.0f);
     store(r.tensor[0].grad, AMP_F32, 1, 4.0f * 65536.0f);
     CHECK(rig_step(&r, 0.1f));
     CHECK_EQ_INT(gate->skip, 0);
     CHECK_EQ_U64(gate->step, 1);
     CHECK_EQ_F32(gate->inv_scale, f_mul(1.0f / 65536.0f, (float)(1.0 / 5.000001)));
-    CHECK_EQ_INT(*amp_optimizer_found_inf_ptr(&r.opt), 0);
     store_bits(r.tensor[0].grad, AMP_F32, 1, 0x7f800000u);
     CHECK(!rig_step(&r, 0.1f));
     CHECK(gate->skip != 0);
     CHECK_EQ_U64(gate->step, 1);
-    CHECK(*amp_optimizer_found_inf_ptr(&r.opt) != 0);
     rig_end(&r);
 }
 
@@ -2087,7 +2085,7 @@ TEST(uninitialized, "law 16: a zeroed object and NULL are answered, not followed
     CHECK(amp_optimizer_grad(NULL, 0) == NULL && amp_optimizer_grad(&opt, 0) == NULL);
     CHECK(amp_optimizer_master(NULL, 0) == NULL && amp_optimizer_master(&opt, 0) == NULL);
     CHECK(amp_optimizer_scaler(NULL) == NULL && amp_optimizer_loss_scale_ptr(NULL) == NULL);
-    CHECK(amp_optimizer_found_inf_ptr(NULL) == NULL && amp_optimizer_gate(&opt) == NULL);
+    CHECK(amp_optimizer_scaler(&opt) == NULL && amp_optimizer_gate(&opt) == NULL);
     CHECK_EQ_F32(amp_optimizer_loss_scale(NULL), 0.0f);
     amp_optimizer_free(NULL);
     amp_optimizer_free(&opt);

@@ -312,7 +312,7 @@ static int differs(amp_autocast *ac, amp_op op, op_rule rule, amp_dtype low) {
         const int  n       = combination(i, in);
         amp_result result  = model(rule, low, in, n, &mc, &mo);
         if (result) mc = mo = (amp_dtype)BAD; /* nothing is written */
-        if (amp_autocast_dtype_in(ac, op, n ? in : NULL, n, &c, &o) != result) return i + 1;
+        if (amp_autocast_dtype(ac, op, n ? in : NULL, n, &c, &o) != result) return i + 1;
         if (c != mc || o != mo) return i + 1;
     }
     return 0;
@@ -331,7 +331,7 @@ static int differs(amp_autocast *ac, amp_op op, op_rule rule, amp_dtype low) {
 
 static amp_dtype compute_of(amp_autocast *ac, amp_op op, amp_dtype input) {
     amp_dtype compute = (amp_dtype)BAD;
-    CHECK_EQ_INT(amp_autocast_dtype_in(ac, op, &input, 1, &compute, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_autocast_dtype(ac, op, &input, 1, &compute, NULL), AMP_OK);
     return compute;
 }
 
@@ -382,23 +382,23 @@ TEST(rules, "each rule: result and both types for 0 to 3 inputs of all types, bo
         amp_dtype       c, o;
         amp_autocast    ac = make(AMP_POLICY_DEFAULT, AMP_F16);
         CHECK_EQ_INT(amp_autocast_push(&ac, &plain_scope), AMP_OK);
-        CHECK_EQ_INT(amp_autocast_dtype_in(&ac, AMP_OP_ADD, half, 3, &c, &o), AMP_OK);
+        CHECK_EQ_INT(amp_autocast_dtype(&ac, AMP_OP_ADD, half, 3, &c, &o), AMP_OK);
         CHECK(c == AMP_F32 && o == AMP_F32);
-        CHECK_EQ_INT(amp_autocast_dtype_in(&ac, AMP_OP_ADD, half, 2, &c, &o), AMP_OK);
+        CHECK_EQ_INT(amp_autocast_dtype(&ac, AMP_OP_ADD, half, 2, &c, &o), AMP_OK);
         CHECK(c == AMP_F16 && o == AMP_F16);
-        CHECK_EQ_INT(amp_autocast_dtype_in(&ac, AMP_OP_SOFTMAX, half, 1, &c, &o), AMP_OK);
+        CHECK_EQ_INT(amp_autocast_dtype(&ac, AMP_OP_SOFTMAX, half, 1, &c, &o), AMP_OK);
         CHECK(c == AMP_F32 && o == AMP_F16);
-        CHECK_EQ_INT(amp_autocast_dtype_in(&ac, AMP_OP_LINEAR, half, 3, &c, &o), AMP_OK);
+        CHECK_EQ_INT(amp_autocast_dtype(&ac, AMP_OP_LINEAR, half, 3, &c, &o), AMP_OK);
         CHECK(c == AMP_F16 && o == AMP_F16);
-        CHECK_EQ_INT(amp_autocast_dtype_in(&ac, AMP_OP_EXP, half, 1, &c, &o), AMP_OK);
+        CHECK_EQ_INT(amp_autocast_dtype(&ac, AMP_OP_EXP, half, 1, &c, &o), AMP_OK);
         CHECK(c == AMP_F32 && o == AMP_F32);
-        CHECK_EQ_INT(amp_autocast_dtype_in(&ac, AMP_OP_RELU, mixed, 2, &c, &o), AMP_OK);
+        CHECK_EQ_INT(amp_autocast_dtype(&ac, AMP_OP_RELU, mixed, 2, &c, &o), AMP_OK);
         CHECK(c == AMP_F32 && o == AMP_F32);
-        CHECK_EQ_INT(amp_autocast_dtype_in(&ac, AMP_OP_ADD, mixed, 2, &c, &o),
+        CHECK_EQ_INT(amp_autocast_dtype(&ac, AMP_OP_ADD, mixed, 2, &c, &o),
                      AMP_ERROR_MIXED_TYPES);
-        CHECK_EQ_INT(amp_autocast_dtype_in(&ac, AMP_OP_ADD, NULL, 0, &c, &o), AMP_OK);
+        CHECK_EQ_INT(amp_autocast_dtype(&ac, AMP_OP_ADD, NULL, 0, &c, &o), AMP_OK);
         CHECK(c == AMP_F16 && o == AMP_F16);
-        CHECK_EQ_INT(amp_autocast_dtype_in(&ac, AMP_OP_RELU, NULL, 0, &c, &o), AMP_OK);
+        CHECK_EQ_INT(amp_autocast_dtype(&ac, AMP_OP_RELU, NULL, 0, &c, &o), AMP_OK);
         CHECK(c == AMP_F32 && o == AMP_F32);
     }
     { /* what is not wanted may be NULL; more inputs than three; both results in one place */
@@ -406,17 +406,17 @@ TEST(rules, "each rule: result and both types for 0 to 3 inputs of all types, bo
         amp_dtype    many[100], c = (amp_dtype)BAD, o = (amp_dtype)BAD;
         for (i = 0; i < 100; i++) many[i] = AMP_BF16;
         CHECK_EQ_INT(amp_autocast_push(&ac, &plain_scope), AMP_OK);
-        CHECK_EQ_INT(amp_autocast_dtype_in(&ac, AMP_OP_GELU, many, 1, NULL, NULL), AMP_OK);
-        CHECK_EQ_INT(amp_autocast_dtype_in(&ac, AMP_OP_GELU, many, 1, &c, NULL), AMP_OK);
-        CHECK_EQ_INT(amp_autocast_dtype_in(&ac, AMP_OP_GELU, many, 1, NULL, &o), AMP_OK);
+        CHECK_EQ_INT(amp_autocast_dtype(&ac, AMP_OP_GELU, many, 1, NULL, NULL), AMP_OK);
+        CHECK_EQ_INT(amp_autocast_dtype(&ac, AMP_OP_GELU, many, 1, &c, NULL), AMP_OK);
+        CHECK_EQ_INT(amp_autocast_dtype(&ac, AMP_OP_GELU, many, 1, NULL, &o), AMP_OK);
         CHECK(c == AMP_F32 && o == AMP_BF16);
-        CHECK_EQ_INT(amp_autocast_dtype_in(&ac, AMP_OP_CAT, many, 100, &c, &o), AMP_OK);
+        CHECK_EQ_INT(amp_autocast_dtype(&ac, AMP_OP_CAT, many, 100, &c, &o), AMP_OK);
         CHECK(c == AMP_BF16 && o == AMP_BF16);
         many[99] = AMP_F32;
-        CHECK_EQ_INT(amp_autocast_dtype_in(&ac, AMP_OP_CAT, many, 100, &c, &o), AMP_OK);
+        CHECK_EQ_INT(amp_autocast_dtype(&ac, AMP_OP_CAT, many, 100, &c, &o), AMP_OK);
         CHECK(c == AMP_F32 && o == AMP_F32);
         many[99] = AMP_F16;
-        CHECK_EQ_INT(amp_autocast_dtype_in(&ac, AMP_OP_CAT, many, 100, NULL, NULL),
+        CHECK_EQ_INT(amp_autocast_dtype(&ac, AMP_OP_CAT, many, 100, NULL, NULL),
                      AMP_ERROR_MIXED_TYPES);
     }
 }
@@ -465,20 +465,20 @@ TEST(invalid, "invalid arguments are named, and nothing is written") {
     CHECK_EQ_INT(amp_autocast_pop(NULL), AMP_ERROR_INVALID_ARGUMENT);
 
     for (i = 0; i < COUNT_OF(bad_ops); i++) {
-        CHECK_EQ_INT(amp_autocast_dtype_in(&ac, (amp_op)bad_ops[i], in, 1, &c, &o),
+        CHECK_EQ_INT(amp_autocast_dtype(&ac, (amp_op)bad_ops[i], in, 1, &c, &o),
                      AMP_ERROR_INVALID_ENUM);
-        CHECK_EQ_INT(amp_autocast_dtype((amp_op)bad_ops[i], in, 1, &c, &o),
+        CHECK_EQ_INT(amp_autocast_dtype(NULL, (amp_op)bad_ops[i], in, 1, &c, &o),
                      AMP_ERROR_INVALID_ENUM);
         CHECK(amp_op_name((amp_op)bad_ops[i]) == NULL);
     }
-    CHECK_EQ_INT(amp_autocast_dtype_in(&ac, AMP_OP_ADD, in, -1, &c, &o),
+    CHECK_EQ_INT(amp_autocast_dtype(&ac, AMP_OP_ADD, in, -1, &c, &o),
                  AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_autocast_dtype_in(&ac, AMP_OP_ADD, NULL, 1, &c, &o),
+    CHECK_EQ_INT(amp_autocast_dtype(&ac, AMP_OP_ADD, NULL, 1, &c, &o),
                  AMP_ERROR_INVALID_ARGUMENT);
     in[1] = (amp_dtype)3;
-    CHECK_EQ_INT(amp_autocast_dtype_in(&ac, AMP_OP_ADD, in, 2, &c, &o), AMP_ERROR_INVALID_ENUM);
+    CHECK_EQ_INT(amp_autocast_dtype(&ac, AMP_OP_ADD, in, 2, &c, &o), AMP_ERROR_INVALID_ENUM);
     in[1] = (amp_dtype)-1;
-    CHECK_EQ_INT(amp_autocast_dtype_in(NULL, AMP_OP_ADD, in, 2, &c, &o), AMP_ERROR_INVALID_ENUM);
+    CHECK_EQ_INT(amp_autocast_dtype(NULL, AMP_OP_ADD, in, 2, &c, &o), AMP_ERROR_INVALID_ENUM);
 
     CHECK_EQ_INT(amp_autocast_override(NULL, "fp16", &position), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_autocast_override(&ac, NULL, &position), AMP_ERROR_INVALID_ARGUMENT);
@@ -622,25 +622,25 @@ TEST(current, "the calling thread's autocast: none at first; use returns the one
     amp_dtype       c  = (amp_dtype)BAD, o = (amp_dtype)BAD;
     CHECK_EQ_INT(amp_autocast_push(&a, &plain_scope), AMP_OK);
     CHECK_EQ_INT(amp_autocast_push(&b, &plain_scope), AMP_OK);
-    CHECK_EQ_INT(amp_autocast_dtype(AMP_OP_LINEAR, &in, 1, &c, &o), AMP_OK);
+    CHECK_EQ_INT(amp_autocast_dtype(NULL, AMP_OP_LINEAR, &in, 1, &c, &o), AMP_OK);
     CHECK(c == AMP_F32 && o == AMP_F32);
     CHECK(amp_autocast_use(&a) == NULL);
     if (amp_autocast_use(&a) == NULL) SKIP("this compiler has no thread-local storage");
-    CHECK_EQ_INT(amp_autocast_dtype(AMP_OP_LINEAR, &in, 1, &c, &o), AMP_OK);
+    CHECK_EQ_INT(amp_autocast_dtype(NULL, AMP_OP_LINEAR, &in, 1, &c, &o), AMP_OK);
     CHECK(c == AMP_F16 && o == AMP_F16);
     {
         amp_autocast *before = amp_autocast_use(&b); /* a function with a policy of its own */
         CHECK(before == &a);
-        CHECK_EQ_INT(amp_autocast_dtype(AMP_OP_LINEAR, &in, 1, &c, NULL), AMP_OK);
+        CHECK_EQ_INT(amp_autocast_dtype(NULL, AMP_OP_LINEAR, &in, 1, &c, NULL), AMP_OK);
         CHECK_EQ_INT(c, AMP_BF16);
         CHECK(amp_autocast_use(before) == &b);
     }
-    CHECK_EQ_INT(amp_autocast_dtype(AMP_OP_LINEAR, &in, 1, &c, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_autocast_dtype(NULL, AMP_OP_LINEAR, &in, 1, &c, NULL), AMP_OK);
     CHECK_EQ_INT(c, AMP_F16);
-    CHECK_EQ_INT(amp_autocast_dtype(AMP_OP_BINARY_CROSS_ENTROPY, &in, 1, &c, NULL),
+    CHECK_EQ_INT(amp_autocast_dtype(NULL, AMP_OP_BINARY_CROSS_ENTROPY, &in, 1, &c, NULL),
                  AMP_ERROR_BANNED);
     CHECK(amp_autocast_use(NULL) == &a);
-    CHECK_EQ_INT(amp_autocast_dtype(AMP_OP_LINEAR, &in, 1, &c, NULL), AMP_OK);
+    CHECK_EQ_INT(amp_autocast_dtype(NULL, AMP_OP_LINEAR, &in, 1, &c, NULL), AMP_OK);
     CHECK_EQ_INT(c, AMP_F32);
     CHECK(amp_autocast_use(NULL) == NULL);
 }
@@ -665,14 +665,14 @@ static void *work(void *arg) { /* takes turns with the other, so that both are s
     amp_autocast    ac;
     int             i;
     w->faults += amp_autocast_use(NULL) != NULL; /* a thread starts with none */
-    w->faults += amp_autocast_dtype(AMP_OP_MM, &in, 1, &c, NULL) != AMP_OK || c != AMP_F32;
+    w->faults += amp_autocast_dtype(NULL, AMP_OP_MM, &in, 1, &c, NULL) != AMP_OK || c != AMP_F32;
     w->faults += amp_autocast_init(&ac, w->policy, AMP_F32) != AMP_OK;
     w->faults += amp_autocast_push(&ac, &plain_scope) != AMP_OK;
     for (i = 0; i < TURNS; i++) {
         pthread_mutex_lock(&turn_lock);
         while (turn % 2 != w->id) pthread_cond_wait(&turn_passed, &turn_lock);
         if (i == 0) w->faults += amp_autocast_use(&ac) != NULL;
-        w->faults += amp_autocast_dtype(AMP_OP_MM, &in, 1, &c, NULL) != AMP_OK || c != w->low;
+        w->faults += amp_autocast_dtype(NULL, AMP_OP_MM, &in, 1, &c, NULL) != AMP_OK || c != w->low;
         turn++;
         pthread_cond_broadcast(&turn_passed);
         pthread_mutex_unlock(&turn_lock);
@@ -1337,7 +1337,7 @@ TEST(random, "100000 random sequences of scopes, overrides and queries agree wit
                 const int  op = dice(AMP_NUM_OPS), n = combination(dice(COMBINATIONS), in);
                 const amp_result result = m_query(op, in, n, &mc, &mo);
                 if (result) mc = mo = (amp_dtype)BAD;
-                CHECK_EQ_INT(amp_autocast_dtype_in(&ac, (amp_op)op, in, n, &c, &o), result);
+                CHECK_EQ_INT(amp_autocast_dtype(&ac, (amp_op)op, in, n, &c, &o), result);
                 CHECK(c == mc && o == mo);
                 queries++;
                 cast += n && c != in[0];

@@ -29,6 +29,6 @@ case ${0##*/} in kinds.sh)
     kind "$1"
     mkdir -p "$2"
     object "$2/emu.o" "$compiler" $fake -w $emulator -c $emu/cuda_emu.cpp || : > "$2/emu.o"
-    object "$2/kernels.o" "$compiler" $fake -w $with $front -c amp_kernels.cu ||
+    object "$2/kernels.o" "$compiler" $fake -w $with -DAMPI_GRIDS $front -c amp_kernels.cu ||
         : > "$2/kernels.o" ;;
 esac

@@ -57,7 +57,7 @@ static int is_type(amp_dtype type) {
 static const char *answer(amp_autocast *ac, amp_op op, amp_dtype input) {
     static const char *const names[] = {"fp32", "fp16", "bf16"};
     amp_dtype                compute = AMP_F32, output = AMP_F32;
-    const amp_result result = amp_autocast_dtype_in(ac, op, &input, 1, &compute, &output);
+    const amp_result result = amp_autocast_dtype(ac, op, &input, 1, &compute, &output);
     if (result == AMP_ERROR_BANNED) return "-";
     if (result == AMP_ERROR_MIXED_TYPES) return "inputs'";
     PROPERTY(result == AMP_OK, "an op is answered, banned, or mixes types");
@@ -101,7 +101,7 @@ static void check_all_ops(amp_autocast *ac, const char *layer) {
             const int        count   = choices[c][1];
             amp_dtype        compute = (amp_dtype)77, output = (amp_dtype)77;
             const amp_result result =
-                amp_autocast_dtype_in(ac, (amp_op)op, first, count, &compute, &output);
+                amp_autocast_dtype(ac, (amp_op)op, first, count, &compute, &output);
             if (result == AMP_OK)
                 PROPERTY(is_type(compute) && is_type(output), "every answer is a type");
             else
