@@ -1301,10 +1301,11 @@ TEST(ranks, "law 7: ranks with other gradients agree (reduce_fn) as on the CPU; 
 /* Ranks with shards, one behind the other: each tells its sums and fails, and when all have, each
    is given what they add up to. */
 enum { SHARDED = 4 /* tensors */, MOST_SUMS = 64 };
+enum { MEETINGS = 2 }; /* of prepare; a step has one */
 struct meeting {
-    bool     listening;
-    double   sums[MOST_SUMS];
-    uint32_t flags[2];
+    int      met, at; /* meetings that all have told their numbers; how many this rank was in */
+    double   sums[MEETINGS][MOST_SUMS];
+    uint32_t flags[MEETINGS][2];
 };
 struct party {
     meeting *at;
@@ -1313,22 +1314,24 @@ struct party {
 static amp_result meet_all(void *user, double *sums, size_t count, uint32_t *flags) {
     const party *p = (const party *)user;
     meeting     *m = p->at;
+    const int    k = m->at++;
+    const bool   listening = k == m->met;
     double       mine[MOST_SUMS];
     uint32_t     two[2];
-    CHECK(count <= MOST_SUMS);
+    CHECK(count <= MOST_SUMS && k <= m->met && k < MEETINGS);
     if (p->device) {
         CUDA(cudaStreamSynchronize(main_stream));
-        if (m->listening) download(mine, sums, count * sizeof *sums), download(two, flags, 8);
-        else upload(sums, m->sums, count * sizeof *sums), upload(flags, m->flags, 8);
-    } else if (m->listening) {
+        if (listening) download(mine, sums, count * sizeof *sums), download(two, flags, 8);
+        else upload(sums, m->sums[k], count * sizeof *sums), upload(flags, m->flags[k], 8);
+    } else if (listening) {
         memcpy(mine, sums, count * sizeof *sums), memcpy(two, flags, 8);
     } else {
-        memcpy(sums, m->sums, count * sizeof *sums), memcpy(flags, m->flags, 8);
+        memcpy(sums, m->sums[k], count * sizeof *sums), memcpy(flags, m->flags[k], 8);
     }
-    for (size_t i = 0; m->listening && i < count; i++) m->sums[i] += mine[i];
-    for (int i = 0; m->listening && i < 2; i++)
-        m->flags[i] = two[i] > m->flags[i] ? two[i] : m->flags[i];
-    return m->listening ? AMP_ERROR_BAD_STATE : AMP_OK;
+    for (size_t i = 0; listening && i < count; i++) m->sums[k][i] += mine[i];
+    for (int i = 0; listening && i < 2; i++)
+        m->flags[k][i] = two[i] > m->flags[k][i] ? two[i] : m->flags[k][i];
+    return listening ? AMP_ERROR_BAD_STATE : AMP_OK;
 }
 
 struct shard {
@@ -1361,13 +1364,14 @@ static amp_result begin_shard(shard *s, int side, int rank, int count, const set
     return amp_optimizer_prepare(&s->opt[side]);
 }
 
-/* work on every rank of a side: first all tell, then all are answered. */
-template <class W> static void in_turn(meeting *m, int count, const W &work) {
+/* work on every rank of a side, with so many meetings: in each all tell, and then are answered. */
+template <class W> static void in_turn(meeting *m, int meetings, int count, const W &work) {
     memset(m, 0, sizeof *m);
-    m->listening = true;
-    for (int k = 0; k < count; k++) CHECK_EQ_INT(work(k), AMP_ERROR_BAD_STATE);
-    m->listening = false;
-    for (int k = 0; k < count; k++) OK(work(k));
+    for (; m->met <= meetings; m->met++)
+        for (int k = 0; k < count; k++) {
+            m->at = 0;
+            CHECK_EQ_INT(work(k), m->met < meetings ? AMP_ERROR_BAD_STATE : AMP_OK);
+        }
 }
 
 static void compare_shard(shard *s) {
@@ -1443,14 +1447,14 @@ TEST(shards, "law 7: 1, 2 and 3 ranks that share out masters and moments, as on 
                 if (side == DEV) upload(s->weights[DEV], s->weights[CPU], SHARD_TOTAL * 4);
             }
         for (int side = CPU; side <= DEV; side++)
-            in_turn(&m, count, [&](int k) { return begin_shard(&all[k], side, k, count, &like, (amp_order)(i % 5 == 4)); });
+            in_turn(&m, 2, count, [&](int k) { return begin_shard(&all[k], side, k, count, &like, (amp_order)(i % 5 == 4)); });
         for (int step = 0; step < 4; step++, runs += (unsigned)count) {
             const int type = (int)r.below(3), bad = r.one_in(4) ? (int)r.below(3) : -1;
             for (int k = 0; k < count; k++)
                 for (int micro = 0; micro < 2; micro++)
                     add_micro_batch(&all[k], type, k == bad, r);
             for (int side = CPU; side <= DEV; side++)
-                in_turn(&m, count, [&](int k) { return fused(&all[k].opt[side], 0.01f); });
+                in_turn(&m, 1, count, [&](int k) { return fused(&all[k].opt[side], 0.01f); });
             for (int k = 0; k < count; k++) compare_shard(&all[k]);
         }
         for (int k = 0; k < count; k++)
