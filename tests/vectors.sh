@@ -1,5 +1,6 @@
 # The vectors as other projects run them: the C runner with amp.h, the Python one with its scaler and, where torch is,
-# PyTorch's. (test_vectors.c runs them in every configuration, and on scalers with faults.)
+# PyTorch's; the files are as their schemas say; faults that are planted are seen. (test_vectors.c runs the vectors in
+# every configuration.)
 # usage: [CC=COMPILER] [PYTHON=COMMAND] vectors.sh OUTDIR
 suite=vectors out=${1:?usage: vectors.sh OUTDIR}
 cc=${CC:-cc} python=${PYTHON:-python3}
@@ -26,8 +27,14 @@ if have "$cc"; then
 else
     skip run.c "$cc not found"
 fi
-if ! have "$python"; then skip run.py "$python not found"
-elif ! "$python" -c 'import numpy' > /dev/null 2>&1; then skip run.py "numpy is not installed"
-else PYTHONDONTWRITEBYTECODE=1 results "$python" tests/vectors/run.py
+export PYTHONDONTWRITEBYTECODE=1
+if have "$python"; then results "$python" tests/vectors/schema.py
+else skip schema.py "$python not found"
 fi
+for script in run faults; do
+    if ! have "$python"; then skip $script.py "$python not found"
+    elif ! "$python" -c 'import numpy' > /dev/null 2>&1; then skip $script.py "numpy is not installed"
+    else results "$python" tests/vectors/$script.py
+    fi
+done
 finish

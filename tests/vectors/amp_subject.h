@@ -11,10 +11,16 @@ typedef struct subject_state {
     amp_optimizer      opt;    /* the other */
     amp_optimizer_desc desc;
     float              weights[3], gradients[3];
-    int                stepped;
+    int                wide; /* the system holds s as a double, and amp.h is given floats */
+    int                unscaled, stepped; /* in this iteration */
     unsigned char      file[4096];
     size_t             at;
 } subject_state;
+
+static int subject_wide(const char *system) {
+    return !strncmp(system, "deepspeed", 9) || !strcmp(system, "apex") || !strcmp(system, "mxnet") ||
+           !strcmp(system, "fairseq");
+}
 
 static int subject_answer(amp_result result) { return result == AMP_OK ? VECTORS_OK : VECTORS_REFUSED; }
 
@@ -25,20 +31,26 @@ static int subject_shows(vectors_subject *v, const amp_scaler *s, amp_result res
     return subject_answer(result);
 }
 
+/* May a scale be this? amp.h takes a float; a system that holds a double would have to be given one. */
+static int subject_takes(const subject_state *t, double scale) {
+    return !t->wide || ((double)(float)scale <= scale && (double)(float)scale >= scale);
+}
+
 static int subject_desc(amp_scaler_desc *d, const vectors_config *c) {
     static const char *const presets[] = {
         "default", "torch", "apex", "apex_hysteresis", "megatron", "deepspeed", "deepspeed_consecutive",
         "deepspeed_fused", "flax", "jmp", "keras", "tf_keras", "mxnet", "static", "fairseq", "marian"};
     const char *system = c->system;
     int         preset = 0, hysteresis = c->hysteresis, n = (int)(sizeof presets / sizeof *presets);
+    const int floats = !strcmp(system, "megatron") || !strcmp(system, "flax") || !strcmp(system, "marian");
     /* without a preset, but by the rules of another */
     if (strncmp(system, "deepspeed_0.17", 14) == 0 && hysteresis == 1) system = "deepspeed_fused";
     memset(d, 0, sizeof *d);
     while (preset < n && strcmp(system, presets[preset]) != 0) preset++;
     d->preset          = (amp_preset)preset;
     d->init_scale      = (float)c->init_scale;
-    d->growth_factor   = c->growth_factor;
-    d->backoff_factor  = c->backoff_factor;
+    d->growth_factor   = floats ? (double)(float)c->growth_factor : c->growth_factor;
+    d->backoff_factor  = floats ? (double)(float)c->backoff_factor : c->backoff_factor;
     d->min_scale       = (float)c->min_scale;
     d->max_scale       = (float)c->max_scale;
     d->tolerance       = c->tolerance;
@@ -61,15 +73,21 @@ static void subject_clip(const amp_scaler *s, uint32_t *gradients, size_t n) {
 /* ------------------------------------------------------------------------ amp_scaler */
 
 static int scaler_start(vectors_subject *v, const vectors_config *c) {
-    amp_scaler     *s = &((subject_state *)v->self)->scaler;
+    subject_state  *t = (subject_state *)v->self;
     amp_scaler_desc d;
-    if (!subject_desc(&d, c)) return VECTORS_SKIPPED;
-    return subject_shows(v, s, amp_scaler_init(s, &d));
+    t->wide     = subject_wide(c->system);
+    t->unscaled = t->stepped = 0;
+    if (!subject_desc(&d, c) || !subject_takes(t, c->init_scale)) return VECTORS_SKIPPED;
+    return subject_shows(v, &t->scaler, amp_scaler_init(&t->scaler, &d));
 }
 
+/* It sees tensors one by one, and not which: a second time is another tensor to it. */
 static int scaler_unscale(vectors_subject *v, uint32_t *gradients, size_t n) {
-    subject_clip(&((subject_state *)v->self)->scaler, gradients, n);
-    return subject_answer(amp_scaler_unscale(&((subject_state *)v->self)->scaler, gradients, AMP_F32, n));
+    subject_state *t = (subject_state *)v->self;
+    if (t->unscaled) return VECTORS_ABSENT;
+    t->unscaled = 1;
+    subject_clip(&t->scaler, gradients, n);
+    return subject_shows(v, &t->scaler, amp_scaler_unscale(&t->scaler, gradients, AMP_F32, n));
 }
 
 static amp_result scaler_taken(void *user) {
@@ -78,28 +96,35 @@ static amp_result scaler_taken(void *user) {
 }
 
 static int scaler_step(vectors_subject *v) {
-    int taken = VECTORS_SKIPPED;
-    return amp_scaler_step(&((subject_state *)v->self)->scaler, scaler_taken, &taken) == AMP_OK ? taken
-                                                                                                : VECTORS_REFUSED;
+    subject_state   *t     = (subject_state *)v->self;
+    int              taken = VECTORS_SKIPPED;
+    const amp_result result = amp_scaler_step(&t->scaler, scaler_taken, &taken);
+    if (t->stepped) return VECTORS_ABSENT; /* the caller's, who may step twice */
+    t->stepped = 1;
+    subject_shows(v, &t->scaler, result);
+    return result == AMP_OK ? taken : VECTORS_REFUSED;
 }
 
 static int scaler_update(vectors_subject *v) {
-    amp_scaler      *s      = &((subject_state *)v->self)->scaler;
-    const amp_result result = amp_scaler_update(s);
-    return subject_shows(v, s, result);
+    subject_state   *t      = (subject_state *)v->self;
+    const amp_result result = amp_scaler_update(&t->scaler);
+    t->unscaled = t->stepped = 0;
+    return subject_shows(v, &t->scaler, result);
 }
 
 static int set_scaler(amp_scaler *s, const char *what, double value) {
     if (strcmp(what, "scale") == 0) return amp_scaler_set_scale(s, (float)value) == AMP_OK;
     if (strcmp(what, "growth_interval") == 0) s->growth_interval = (int)value;
-    else s->found_inf = (uint32_t)value;
+    else s->found_inf = value > 0.0 && value < 1.0 ? 1u : (uint32_t)value;
     return 1;
 }
 
 static int scaler_set(vectors_subject *v, const char *what, double value) {
-    amp_scaler      *s = &((subject_state *)v->self)->scaler;
+    subject_state   *t = (subject_state *)v->self;
+    amp_scaler      *s = &t->scaler;
     const amp_scaler saved = *s;
     amp_result       result = AMP_OK;
+    if (!strcmp(what, "scale") && !subject_takes(t, value)) return VECTORS_ABSENT;
     if (strcmp(what, "resume") != 0) result = set_scaler(s, what, value) ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
     else memset(s, 0xa5, sizeof *s), *s = saved; /* plain data: its bytes are its state */
     return subject_shows(v, s, result);
@@ -123,7 +148,8 @@ static int wrap_start(vectors_subject *v, const vectors_config *c) {
     amp_result     result;
     amp_optimizer_free(&t->opt);
     memset(t, 0, sizeof *t);
-    if (!subject_desc(&t->desc.scaler, c)) return VECTORS_SKIPPED;
+    t->wide = subject_wide(c->system);
+    if (!subject_desc(&t->desc.scaler, c) || !subject_takes(t, c->init_scale)) return VECTORS_SKIPPED;
     result = wrap_open(t);
     return result == AMP_OK ? subject_shows(v, amp_optimizer_scaler(&t->opt), result) : subject_answer(result);
 }
@@ -136,7 +162,8 @@ static int wrap_unscale(vectors_subject *v, uint32_t *gradients, size_t n) {
     result = amp_optimizer_check(&t->opt);
     if (result == AMP_OK) result = amp_optimizer_unscale(&t->opt);
     if (result == AMP_OK) memcpy(gradients, amp_optimizer_grad(&t->opt, 0), 4 * n);
-    return subject_answer(result);
+    if (result == AMP_OK) t->unscaled = 1;
+    return subject_shows(v, amp_optimizer_scaler(&t->opt), result);
 }
 
 /* The step is the caller's, behind the gate: amp.h does not see it twice. With a scale of inf, which some
@@ -144,7 +171,7 @@ static int wrap_unscale(vectors_subject *v, uint32_t *gradients, size_t n) {
 static int wrap_step(vectors_subject *v) {
     subject_state *t = (subject_state *)v->self;
     const amp_gate *gate = amp_optimizer_gate(&t->opt);
-    if (t->stepped || gate->inv_scale <= 0.0f) return VECTORS_ABSENT;
+    if (!t->unscaled || t->stepped || gate->inv_scale <= 0.0f) return VECTORS_ABSENT;
     t->stepped = 1;
     return gate->skip ? VECTORS_SKIPPED : VECTORS_OK;
 }
@@ -152,7 +179,7 @@ static int wrap_step(vectors_subject *v) {
 static int wrap_update(vectors_subject *v) {
     subject_state   *t      = (subject_state *)v->self;
     const amp_result result = amp_optimizer_end_step(&t->opt);
-    t->stepped              = 0;
+    t->unscaled = t->stepped = 0;
     return subject_shows(v, amp_optimizer_scaler(&t->opt), result);
 }
 
@@ -175,6 +202,8 @@ static bool wrap_read(void *user, void *data, size_t num_bytes) {
 static int wrap_set(vectors_subject *v, const char *what, double value) {
     subject_state *t = (subject_state *)v->self;
     amp_result     result = AMP_OK;
+    if (!strcmp(what, "scale") && !subject_takes(t, value)) return VECTORS_ABSENT;
+    if (!strcmp(what, "found_inf") && t->unscaled) return VECTORS_ABSENT; /* the gate is decided: the next step's */
     if (strcmp(what, "resume") != 0)
         result = set_scaler(amp_optimizer_scaler(&t->opt), what, value) ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
     else {
@@ -221,8 +250,8 @@ static int step_begin(vectors_subject *v, vectors_state *state) {
     d.weight_decay      = (float)state->weight_decay;
     d.scaler.init_scale = (float)state->scale;
     d.first_step        = (uint64_t)state->steps;
-    tensor.moment1      = state->m;
-    tensor.moment2      = state->v;
+    tensor.moment1      = state->steps > 0 ? state->m : NULL; /* before the first step there are none */
+    tensor.moment2      = state->steps > 0 ? state->v : NULL;
     result              = amp_optimizer_init(&t->opt, &d);
     if (result == AMP_OK) result = amp_optimizer_add(&t->opt, &tensor);
     if (result == AMP_OK) result = amp_optimizer_prepare(&t->opt);

@@ -10,7 +10,7 @@ named below). A file of theirs is run alone, with its imports stubbed and a CPU 
 kernel is compiled by c++ as a function. What cannot run without a GPU or a build is written here by its
 source's rules, and its cases say "read", not "run". amp.h is not opened.
 """
-import ast, copy, ctypes, hashlib, importlib.metadata as metadata, json, math, os, pathlib, struct, subprocess
+import ast, copy, ctypes, dataclasses, hashlib, importlib.metadata as metadata, json, math, os, pathlib, struct, subprocess
 import sys, tempfile, types
 
 os.environ.update(TF_CPP_MIN_LOG_LEVEL='3', KERAS_BACKEND='tensorflow', CUDA_VISIBLE_DEVICES='')
@@ -20,6 +20,7 @@ import torch
 SOURCES = pathlib.Path(sys.argv[1])
 OUT = pathlib.Path(sys.argv[2] if len(sys.argv) > 2 else pathlib.Path(__file__).parent)
 INF, NAN = float('inf'), float('nan')
+VERSION = '2.0.0'  # of the data; README.md has what changed
 
 
 def version(name):
@@ -127,7 +128,7 @@ class Torch(System):
 
 
 class Flax(System):
-    source, has = 'flax ' + metadata.version('flax') + ', flax/training/dynamic_scale.py', '.XNRI'
+    source, has = 'flax ' + metadata.version('flax') + ', flax/training/dynamic_scale.py', '.XNRSI'
 
     def __init__(self, c):
         import jax, flax.training.dynamic_scale as d
@@ -140,6 +141,9 @@ class Flax(System):
     def iterate(self, event):
         self.s, finite, _, _ = self.step(self.s, self.gradient(event))
         return bool(finite)
+
+    def set_scale(self, x):
+        self.s = self.s.replace(scale=np.float32(x))
 
     def set_interval(self, n):
         self.s = self.s.replace(growth_interval=n)
@@ -156,7 +160,7 @@ class Flax(System):
 
 
 class Jmp(System):
-    source = 'jmp ' + metadata.version('jmp') + ', jmp/_src/loss_scale.py'
+    source, has = 'jmp ' + metadata.version('jmp') + ', jmp/_src/loss_scale.py', '.XNRSI'
 
     def __init__(self, c):
         import jax.numpy as jnp, jmp
@@ -170,11 +174,19 @@ class Jmp(System):
         self.s = self.s.adjust(finite)
         return bool(finite)
 
+    def set_scale(self, x):
+        self.s = dataclasses.replace(self.s, loss_scale=self.jnp.float32(x))
+
+    def set_interval(self, n):
+        self.s = dataclasses.replace(self.s, period=n)
+
     scale = property(lambda self: float(self.s.loss_scale))
     good = property(lambda self: int(self.s.counter))
 
 
 class JmpStatic(Jmp):
+    has = '.XNR'
+
     def __init__(self, c):
         super().__init__(dict(c, growth_interval=1, growth_factor=2.0, min_scale=1.0))
         self.s = self.jmp.StaticLossScale(self.jnp.float32(c['init_scale']))
@@ -184,6 +196,7 @@ class JmpStatic(Jmp):
 
 class Keras(System):
     source = 'keras ' + metadata.version('keras') + ', keras/src/optimizers/loss_scale_optimizer.py'
+    has = '.XNRSI'
 
     def __init__(self, c):
         import keras
@@ -198,9 +211,16 @@ class Keras(System):
         self.o.apply([np.float32([self.gradient(event)])], [self.v])
         return int(self.o.inner_optimizer.iterations.numpy()) != before
 
+    def set_scale(self, x):
+        self.o.dynamic_scale.assign(x)
+
+    def set_interval(self, n):
+        self.o.dynamic_growth_steps = n
+
     def resume(self):
-        state = [v.numpy() for v in self.o.variables]
+        state, steps = [v.numpy() for v in self.o.variables], self.o.dynamic_growth_steps
         self.__init__(self.c)
+        self.o.dynamic_growth_steps = steps
         for v, x in zip(self.o.variables, state):
             v.assign(x)
 
@@ -211,7 +231,7 @@ class Keras(System):
 class TfKeras(System):
     source = ('tf_keras ' + metadata.version('tf_keras') +
               ', tf_keras/src/mixed_precision/loss_scale_optimizer.py')
-    has = '.XNRI'
+    has = '.XNRSI'
 
     def __init__(self, c):
         import tensorflow as tf, tf_keras
@@ -221,11 +241,15 @@ class TfKeras(System):
         self.o = tf_keras.mixed_precision.LossScaleOptimizer(
             tf_keras.optimizers.SGD(0.5), initial_scale=c['init_scale'],
             dynamic_growth_steps=c['growth_interval'])
+        self.o._loss_scale._multiplier = c['growth_factor']
 
     def iterate(self, event):
         before = self.v.numpy()[0]  # iterations counts skipped steps, too
         self.o.apply_gradients([(self.tf.constant([self.gradient(event)]), self.v)])
         return self.v.numpy()[0] != before
+
+    def set_scale(self, x):
+        self.o._loss_scale.current_loss_scale.assign(x)
 
     def set_interval(self, n):
         self.o._loss_scale._growth_steps = n
@@ -252,7 +276,7 @@ def deepspeed_stubs():
 
 
 class DeepSpeed(System):
-    directory, consecutive = 'deepspeed-0.16.9', False
+    directory, consecutive, has = 'deepspeed-0.16.9', False, '.XNRSI'
 
     def __init__(self, c):
         super().__init__(c)
@@ -261,10 +285,17 @@ class DeepSpeed(System):
             init_scale=c['init_scale'], scale_window=c['growth_interval'], min_scale=c['min_scale'],
             delayed_shift=c['hysteresis'], consecutive_hysteresis=self.consecutive,
             raise_error_at_min_scale=False, dtype=None)
+        self.s.scale_factor = c['growth_factor']
 
     def iterate(self, event):
         self.s.update_scale(event != '.')
         return event == '.'
+
+    def set_scale(self, x):
+        self.s.cur_scale = x
+
+    def set_interval(self, n):
+        self.s.scale_window = n
 
     scale = property(lambda self: f32(self.s.cur_scale))
     good = property(lambda self: self.s.cur_iter - self.s.last_overflow_iter - 1)
@@ -287,6 +318,7 @@ class DeepSpeed019Consecutive(DeepSpeed019):
 
 
 class DeepSpeedFused(System):
+    has = '.XNRSI'
     source = 'DeepSpeed 0.19.8, deepspeed/runtime/fp16/fused_optimizer.py, FP16_Optimizer._update_scale'
 
     def __init__(self, c):
@@ -300,12 +332,14 @@ class DeepSpeedFused(System):
         self.move(types.SimpleNamespace(loss_scale_config=self.s, verbose=False), event != '.')
         return event == '.'
 
+    set_scale, set_interval = DeepSpeed.set_scale, DeepSpeed.set_interval
+
     scale = property(lambda self: f32(self.s.cur_scale))
     good = property(lambda self: self.s.cur_iter - self.s.last_overflow_iter - 1)
 
 
 class Apex(System):
-    source = 'apex before cb65b8ed, apex/amp/scaler.py, update_scale'
+    source, has = 'apex before cb65b8ed, apex/amp/scaler.py, update_scale', '.XNRSI'
 
     def __init__(self, c):
         super().__init__(c)
@@ -325,16 +359,22 @@ class Apex(System):
         self.s.unscale(gradients, [torch.zeros(2)], None)
         return not self.s.update_scale()
 
+    def set_scale(self, x):
+        self.s._loss_scale = x
+
+    def set_interval(self, n):
+        self.s._scale_seq_len = n
+
     scale = property(lambda self: f32(self.s._loss_scale))
     good = property(lambda self: self.s._unskipped)
 
 
 class ApexHysteresis(System):
-    source = 'apex 6424da3b, csrc/update_scale_hysteresis.cu, compiled by c++'
+    source, has = 'apex 6424da3b, csrc/update_scale_hysteresis.cu, compiled by c++', '.XNHRSI'
     kernel = None
 
     def __init__(self, c):
-        super().__init__(c)
+        super().__init__(dict(c))
         if not self.kernel:
             text = (SOURCES / 'apex/csrc/update_scale_hysteresis.cu').read_text()
             text = text[text.index('__global__'):text.index('at::Tensor')]
@@ -348,7 +388,7 @@ class ApexHysteresis(System):
 
     def iterate(self, event):
         c, by = self.c, ctypes.byref
-        self.kernel(by(self.s), by(self.n), by(self.h), by(ctypes.c_float(event != '.')),
+        self.kernel(by(self.s), by(self.n), by(self.h), by(ctypes.c_float(2 * (event != '.'))),
                     ctypes.c_double(c['growth_factor']), ctypes.c_double(c['backoff_factor']),
                     c['growth_interval'], c['hysteresis'])
         return event == '.'
@@ -356,13 +396,19 @@ class ApexHysteresis(System):
     def resume(self):
         self.s, self.n, self.h = (type(x)(x.value) for x in (self.s, self.n, self.h))
 
+    def set_scale(self, x):
+        self.s = ctypes.c_float(x)
+
+    def set_interval(self, n):
+        self.c['growth_interval'] = n
+
     scale = property(lambda self: self.s.value)
     good = property(lambda self: self.n.value)
     left = property(lambda self: max(self.h.value - 1, 0))
 
 
 class Megatron(System):
-    source, has = 'Megatron-LM 0.20.0 (d98e8a64), megatron/core/optimizer/grad_scaler.py', '.XNRI'
+    source, has = 'Megatron-LM 0.20.0 (d98e8a64), megatron/core/optimizer/grad_scaler.py', '.XNHRSI'
 
     def __init__(self, c):
         super().__init__(c)
@@ -373,8 +419,11 @@ class Megatron(System):
             c['hysteresis'])
 
     def iterate(self, event):
-        self.s.update(event != '.')
+        self.s.update(2.0 * (event != '.'))
         return event == '.'
+
+    def set_scale(self, x):
+        self.s._scale = torch.tensor([x], dtype=torch.float)
 
     def set_interval(self, n):
         self.s.growth_interval = n
@@ -392,6 +441,7 @@ class Megatron(System):
 
 class Mxnet(System):
     source = 'MXNet 2.0.0 (b84609d3), python/mxnet/amp/loss_scaler.py; its check of finite is stubbed'
+    has = '.XNRSI'
 
     def __init__(self, c):
         super().__init__(c)
@@ -412,12 +462,19 @@ class Mxnet(System):
         g = types.SimpleNamespace(data=np.array([self.gradient(event)]), context=None)
         return not self.s.has_overflow([types.SimpleNamespace(_grad=[g])])
 
+    def set_scale(self, x):  # none is waiting: both members
+        self.s._loss_scale = self.s._next_loss_scale = x
+
+    def set_interval(self, n):
+        self.s._scale_seq_len = n
+
     scale = property(lambda self: f32(self.s.loss_scale))
     good = property(lambda self: self.s._unskipped)
 
 
 class Fairseq(System):
-    source = 'fairseq 0.12.2 (3d262bb2), fairseq/optim/dynamic_loss_scaler.py'
+    source, has = 'fairseq 0.12.2 (3d262bb2), fairseq/optim/dynamic_loss_scaler.py', '.XNRSI'
+    raised = False
 
     def __init__(self, c):
         super().__init__(c)
@@ -425,34 +482,50 @@ class Fairseq(System):
             c['init_scale'], c['growth_factor'], c['growth_interval'], c['tolerance'], None, c['min_scale'])
 
     def iterate(self, event):
+        assert not self.raised  # the run has ended
         try:
             self.s.check_overflow(self.gradient(event))
         except OverflowError:
             return False
+        except FloatingPointError:
+            self.raised = True
+            return False
         self.s.update()
         return True
 
+    def set_scale(self, x):
+        self.s.loss_scale = x
+
+    def set_interval(self, n):
+        self.s.scale_window = n
+
     scale = property(lambda self: f32(self.s.loss_scale))
-    good = property(lambda self: self.s._iter - self.s._last_overflow_iter - 1)
+    good = property(lambda self: None if self.raised else self.s._iter - self.s._last_overflow_iter - 1)
 
 
 class Marian(System):
     source = 'Marian 1.12.43 (c9f287db), src/training/graph_group.cpp, tensors/gpu/tensor_operators.cu'
-    how = 'read'
+    how, has = 'read', '.XNRSI'
 
     def __init__(self, c):
-        super().__init__(c)
+        super().__init__(dict(c))
         self.scale, self.good = f32(c['init_scale']), 0
+
+    def set_scale(self, x):
+        self.scale = f32(x)
+
+    def set_interval(self, n):
+        self.c['growth_interval'] = n
 
     def iterate(self, event):  # inf is clipped to the largest finite value, NaN at the minimum set to 0
         if event == 'N' and self.scale != self.c['min_scale']:
             if self.scale > self.c['min_scale']:
-                self.scale = f32(self.scale / self.c['growth_factor'])
+                self.scale = f32(self.scale / f32(self.c['growth_factor']))
             self.good = 0
             return False
         self.good += 1
         if self.good % self.c['growth_interval'] == 0:
-            self.scale, self.good = f32(self.scale * self.c['growth_factor']), 0
+            self.scale, self.good = f32(self.scale * f32(self.c['growth_factor'])), 0
         return True
 
 
@@ -494,7 +567,7 @@ class Own(System):
 
     def __init__(self, c):
         super().__init__(dict(c))
-        self.scale, self.good, self.left = c['init_scale'], 0, c['hysteresis'] - 1
+        self.scale, self.good, self.left = f32(c['init_scale']), 0, c['hysteresis'] - 1
 
     def iterate(self, event):
         c = self.c
@@ -512,7 +585,7 @@ class Own(System):
         return True
 
     def set_scale(self, x):
-        self.scale = x
+        self.scale = f32(x)
 
     def set_interval(self, n):
         self.c['growth_interval'] = n
@@ -599,8 +672,8 @@ TAGS = {
     'zero-inf': ('zeros and infinities', []),
     'sign': ('the sign stays', []),
     'nan-payload': ('NaN is made quiet and its upper payload and sign are kept', []),
-    'exact': ('halves to fp32 are exact', []),
-    'digest': ('every step-th of all 2^32 floats', []),
+    'exact': ('16-bit types to fp32 are exact', []),
+    'digest': ('every step-th of all numbers', []),
     'counter': ('random bits of a counter: seed, tensor, step, element, array; no order of work, no block size',
                 ['llm.c: adamw.cuh draws by block and thread']),
     'split': ('fp32 as bf16 and 16 bits more comes back whole, and its model is the nearest', []),
@@ -608,6 +681,11 @@ TAGS = {
                    ['torchao: quant_utils.py, an overflow of inf and NaN']),
     'group': ('the power of two of 32 moments, with room to be rounded up', []),
     '8-bit': ('codes of moments: a float with 4 bits behind the point, v never 0', []),
+    'raises': ('where the original raises, the scale stays, and the run ends', ['fairseq: dynamic_loss_scaler.py']),
+    'zeros': ('zeros are finite gradients, and are checked', []),
+    'product': ('a gradient is finite, and is not when it is unscaled', ['torch: looks at what arrives']),
+    'eps': ('where eps is added', []),
+    'long': ('counts of more than 16 bits', []),
     'as-it-is': ('what the system does, right or not', []),
     'unchecked': ('no gradient is looked at', ['tiny-cuda-nn: trainer.h, adam.h']),
 }
@@ -622,58 +700,143 @@ def mixture(n, seed=1):
 
 
 SHORT = 'XX....X....X.XX.........X...'
+LONG_DIVISION = float.fromhex('0x1.9c2516p+16')  # 31 times / 1.9, and times 1 / 1.9, are different floats
+DOUBLES = 'apex', 'deepspeed', 'deepspeed_consecutive', 'deepspeed_fused', 'mxnet', 'fairseq'
 
 
 def scripts(name, d):
-    """What each system goes through: tags, changes of its config, events."""
-    held = f32 if name in ('megatron', 'flax') else float  # what they make of a factor
+    """What each system goes through: a name, tags, a comment, changes of its config, events."""
+    odd = (dict(growth_factor=4 / 3, backoff_factor=0.7) if name in ('torch', 'apex_hysteresis', 'default', 'megatron', 'flax')
+           else dict(growth_factor=3.0) if name in ('jmp', 'tf_keras') else dict(growth_factor=1.9)
+           if name.startswith('deepspeed') or name == 'fairseq' else {})  # apex, keras and mxnet know 2 alone
     low = d['min_scale'] or {'torch': 2.0**-147, 'apex_hysteresis': 2.0**-147}.get(name, 1.0)
-    yield (['off-by-one', 'growth-by-scale', 'reset', 'backoff', 'refill', 'delayed'],
-           dict(growth_interval=4), SHORT)
-    yield ['off-by-one'], dict(growth_interval=1), '...X..XX....'
-    yield ['off-by-one', 'refill'], dict(growth_interval=2), SHORT
+    yield ('short', ['off-by-one', 'growth-by-scale', 'reset', 'backoff', 'refill', 'delayed'],
+           'overflows and growths of an interval of 4, every update', dict(growth_interval=4), SHORT)
+    yield ('interval-1', ['off-by-one'], 'an interval of 1', dict(growth_interval=1), '...X..XX....')
+    yield 'interval-2', ['off-by-one', 'refill'], 'an interval of 2', dict(growth_interval=2), SHORT[:18]
     if d['hysteresis']:
         for hysteresis in 1, 3:
-            yield (['refill', 'backoff'], dict(growth_interval=3, hysteresis=hysteresis),
-                   'X.X.XX..XXX...XXXX....X.X.X......XXXXX..')
-    yield ['floor', 'backoff'], dict(growth_interval=3, init_scale=low * 4), 'XXXXXX........X.XX'
-    yield ['cap'], dict(growth_interval=1, init_scale=2.0**22), '......X...'
-    yield ['cap'], dict(growth_interval=1, init_scale=2.0**22 * 1.5), '...X.X..'
+            yield ('hysteresis-%d' % hysteresis, ['refill', 'backoff'],
+                   '%d of the overflows in a row are tolerated; what refills them' % (hysteresis - 1),
+                   dict(growth_interval=3, hysteresis=hysteresis), 'X.X.XX..XXX...XXXX....X.X.X......XXXXX..')
+    yield ('floor', ['floor', 'backoff'], 'the scale falls as far as it may, and grows again',
+           dict(growth_interval=3, init_scale=low * 4), 'XXXXXX........X.XX')
+    if d['min_scale']:
+        own = dict(init_scale=3.0) if name == 'tf_keras' else dict(min_scale=3.0, init_scale=16.0)
+        yield ('floor-passed', ['floor', 'rounding'], 'the floor is no backoff of the scale: it is passed, not met',
+               dict(growth_interval=2, **own), 'XXXXXXXX..X..XXX')
+    yield 'cap', ['cap'], 'growth past 2^24', dict(growth_interval=1, init_scale=2.0**22), '......X...'
+    yield ('cap-passed', ['cap'], 'growth past 2^24, not through it',
+           dict(growth_interval=1, init_scale=2.0**22 * 1.5), '...X.X..')
     if not d['max_scale'] or d['max_scale'] > 2.0**24:
-        yield ['cap'], dict(growth_interval=2, init_scale=2.0**125), '..........X.XX....'
-    yield ['resume'], dict(growth_interval=3), 'R.R..R.R.X.RXR...R..RXXR.XR...R'
-    yield ['nan', 'backoff', 'reset'], dict(growth_interval=3), '..N...N.NN...X.N....'
-    yield ['rounding'], dict(growth_interval=2, init_scale=1000.0), '......XXXX..X....'
-    yield ['mixture'], dict(growth_interval=3), mixture(120)
+        yield ('cap-of-fp32', ['cap'], 'growth past the largest float', dict(growth_interval=2, init_scale=2.0**125),
+               '..........X.XX....')
+    yield ('resume', ['resume'], 'saved and loaded at any point: as if it had not been', dict(growth_interval=3),
+           'R.R..R.R.X.RXR...R..RXXR.XR...R')
+    if d['hysteresis']:
+        yield ('resume-hysteresis', ['resume', 'refill'], 'what is left of hysteresis is saved',
+               dict(growth_interval=3, hysteresis=4), 'XR.XRXXRX...RXRX.RXXXXRX')
+    yield 'nan', ['nan', 'backoff', 'reset'], 'NaN is an overflow as inf is', dict(growth_interval=3), '..N...N.NN...X.N....'
+    yield ('thousand', ['rounding'], 'a scale that is no power of two', dict(growth_interval=2, init_scale=1000.0),
+           '......XXXX..X....')
+    yield 'mixture', ['mixture'], 'a quarter of 40 updates are overflows', dict(growth_interval=3), mixture(40)
     n = d['growth_interval']
-    yield (['default-schedule'], {},
+    yield ('default', ['default-schedule'], 'the numbers of a scaler that was told nothing', {},
            [('.', n - 1), '.', '.', 'X', 'X', ('.', n - 1), '.', '.', 'N', ('.', n), ('.', n)])
-    yield ['by-hand'], dict(growth_interval=4), '..H....H.HH....H....'
-    yield ['set-scale'], dict(growth_interval=4), ['.', '.', ('S', 4096.0), '.', '.', '.', 'X', ('S', 512.0)] + ['.'] * 5
-    yield (['interval-lowered'], dict(growth_interval=9),
+    yield ('found', ['by-hand'], 'ranks summed found up to 2', dict(growth_interval=4), '..H....H.HH....H....')
+    yield ('set', ['set-scale'], 'the scale is set: good, left and what is counted stay', dict(growth_interval=4),
+           ['.', '.', ('S', 4096.0), '.', '.', '.', 'X', ('S', 512.0)] + ['.'] * 5 + ['X', ('S', 48.0), 'X', '.'])
+    if odd:
+        yield ('set-rounded', ['set-scale', 'rounding'], 'the scale is set to what no float is: rounded to one, or a double',
+               dict(odd, growth_interval=1), [('S', 1e5 / 7)] + list('.X.....X') + [('S', 1e5 / 11)] + list('XXX...'))
+    if (d['min_scale'] or d['max_scale']) and name not in ('default', 'flax', 'fairseq'):
+        low, high = (d['min_scale'] or 1.0) / 4, (d['max_scale'] or 2.0**24) * 2
+        yield ('set-outside', ['set-scale', 'floor', 'cap'], 'the scale is set below min_scale, above max_scale: it is '
+               'clamped when it moves', dict(growth_interval=1),
+               [('S', low), 'X', 'X', ('S', high), '.', '.', ('S', high), 'X', 'X'])
+    yield ('interval-lowered', ['interval-lowered'], 'the interval is lowered below the count', dict(growth_interval=9),
            ['.'] * 6 + [('I', 4)] + ['.'] * 6 + ['X'] + ['.'] * 5 + [('I', 5)] + ['.'] * 6)
-    if name in ('torch', 'apex_hysteresis', 'default', 'megatron', 'flax'):
-        yield (['rounding'], dict(growth_interval=2, growth_factor=held(4 / 3), backoff_factor=held(0.7)),
-               '....XX..X......XX')
+    if 'backoff_factor' in odd:
+        yield ('factors', ['rounding'], 'factors that no float is', dict(odd, growth_interval=2, init_scale=1000.0),
+               '....XX..X..XX....XXX..X......XX')
+    if name in ('jmp', 'tf_keras'):
+        yield ('factor-3', ['rounding'], 'divided by 3, not multiplied by a third', dict(
+               growth_interval=2, growth_factor=3.0, init_scale=1000.0), 'XX.XX..X....XXX')
+    if name.startswith('deepspeed') or name == 'fairseq':
+        own = {} if d['hysteresis'] is None else dict(hysteresis=1)
+        yield ('factor-1.9', ['rounding', 'resume'], 's is a double, and is saved as one', dict(
+               own, growth_interval=2, growth_factor=1.9, init_scale=1000.0), '....R..XXRX..R....XXXR......')
+        yield ('divided', ['rounding'], 'divided by 1.9, not multiplied by a reciprocal', dict(
+               own, growth_factor=1.9, init_scale=LONG_DIVISION, min_scale=2.0**-100), [('X', 30), 'X', '.'])
+        yield ('init-double', ['rounding'], 'init_scale is a double', dict(
+               own, growth_factor=1.9, init_scale=1e5 / 7, growth_interval=1), '.' * 6 + 'XXX')
+    elif name in DOUBLES:
+        yield ('double', ['rounding', 'resume', 'floor'], 's is a double, and is saved as one: it comes back from what '
+               'is 0 in fp32', dict(growth_interval=1, init_scale=2.0**-146 * 1.25), 'XXXRXXXXR..R........')
+    elif odd:
+        yield ('init-rounded', ['rounding'], 'init_scale is rounded to fp32',
+               dict(odd, init_scale=1e5 / 7, growth_interval=1), '.' * 6 + 'XXX')
+    if name in ('apex', 'mxnet'):
+        yield ('init-above', ['cap'], 'init_scale is above max_scale: apex begins at max_scale, others where they are told',
+               dict(growth_interval=2, init_scale=2.0**26), '....X..')
+    if name in ('default', 'deepspeed'):
+        yield ('long', ['off-by-one', 'long'], 'counts of more than 16 bits', dict(growth_interval=70000),
+               [('.', 65535), '.', '.', ('.', 70000 - 65538), '.', '.', 'X'])
 
 
 SPECIAL = {
-    'static': [(['backoff', 'nan'], {}, '..XX.N....')],
-    'tiny-cuda-nn': [(['unchecked', 'nan'], {}, '..XX.N....')],
-    'marian': [(['clip', 'nan', 'off-by-one'], dict(growth_interval=3), '..X..N...NN.X.X.X..N'),
-               (['prune', 'floor'], dict(growth_interval=3, init_scale=8.0), 'NNNNNN..N...NNN.....'),
-               (['prune', 'floor'], dict(growth_interval=9, init_scale=6.0), 'NNNNN.N'),
-               (['resume'], dict(growth_interval=3), 'R..R.NRX.R..R.')],
-    'flashlight': [(['as-it-is'], dict(growth_interval=4), '....X....X.'),
-                   (['as-it-is'], dict(growth_interval=64, init_scale=60.0), '.....X..X....'),
-                   (['cap', 'backoff'], dict(init_scale=31996.0), '.....X..')],
-    'fairseq': [(['off-by-one', 'reset', 'backoff'], dict(growth_interval=4), SHORT),
-                (['tolerance'], dict(growth_interval=4, tolerance=0.25), SHORT + mixture(60)),
-                (['tolerance'], dict(growth_interval=3, tolerance=0.5), 'XX..X.XXX....X...X.XX.' + mixture(60)),
-                (['rounding'], dict(growth_interval=2, init_scale=1000.0), '......XXXX..X....'),
-                (['mixture'], dict(growth_interval=3), mixture(120)),
-                (['default-schedule'], {}, [('.', 1998), '.', '.', '.', 'X', ('.', 1999), '.', '.', 'N'])],
+    'static': [('short', ['backoff', 'nan'], 'overflows are skipped, and move nothing', {}, '..XX.N....')],
+    'tiny-cuda-nn': [('short', ['unchecked', 'nan'], 'nothing is looked at', {}, '..XX.N....')],
+    'marian': [('short', ['clip', 'nan', 'off-by-one'], 'inf is clipped: the step is taken', dict(growth_interval=3),
+                '..X..N...NN.X.X.X..N'),
+               ('floor', ['prune', 'floor'], 'NaN at min_scale is set to 0: the step is taken',
+                dict(growth_interval=3, init_scale=8.0), 'NNNNNN..N...NNN.....'),
+               ('floor-passed', ['prune', 'floor'], 'the last division may pass min_scale; NaN is an overflow below it',
+                dict(growth_interval=9, init_scale=6.0), 'NNNNN.N'),
+               ('resume', ['resume'], 'as if it had been saved, which Marian does not', dict(growth_interval=3),
+                'R..R.NRX.R..R.'),
+               ('factor-3', ['rounding'], 'divided by 3, not multiplied by a third', dict(
+                growth_interval=2, growth_factor=3.0, init_scale=1000.0), 'NN.NN..N....NNN'),
+               ('factor-1.9', ['rounding'], 'the factor is fp32', dict(
+                growth_interval=2, growth_factor=1.9, init_scale=1000.0), 'NN.NN..N....NNN'),
+               ('set', ['set-scale'], 'the scale is set', dict(growth_interval=3),
+                ['.', '.', ('S', 1e5 / 7), '.', 'N', ('S', 0.5), 'N', ('S', 1.0), 'N', '.'])],
+    'flashlight': [('short', ['as-it-is'], 'the scale is compared with the interval', dict(growth_interval=4), '....X....X.'),
+                   ('near', ['as-it-is'], 'the scale meets the interval', dict(growth_interval=64, init_scale=60.0),
+                    '.....X..X....'),
+                   ('cap', ['cap', 'backoff'], 'growth ends', dict(init_scale=31996.0), '.....X..')],
+    'fairseq': [('short', ['off-by-one', 'reset', 'backoff'], 'overflows and growths of an interval of 4',
+                 dict(growth_interval=4), SHORT),
+                ('tolerance-quarter', ['tolerance'], 'a quarter of the updates may overflow',
+                 dict(growth_interval=4, tolerance=0.25), SHORT + mixture(60)),
+                ('tolerance-half', ['tolerance'], 'half of the updates may overflow',
+                 dict(growth_interval=3, tolerance=0.5), 'XX..X.XXX....X...X.XX.' + mixture(60)),
+                ('tolerance-growth', ['tolerance'], 'a growth sets the updates to 0 and leaves the overflows',
+                 dict(growth_interval=3, tolerance=0.4), '.....X.....X..X.....X...X..X....X'),
+                ('tolerance-resume', ['tolerance', 'resume'], 'both counts are saved, which fairseq does not do',
+                 dict(growth_interval=3, tolerance=0.4), '...R..XR...R..RX.R..X.R....RX..RX.R'),
+                ('tolerance-set', ['tolerance', 'set-scale'], 'the scale is set: both counts stay',
+                 dict(growth_interval=5, tolerance=0.5), ['.', '.', ('S', 1024.0), 'X', '.', ('S', 4096.0), '.', 'X',
+                                                          ('S', 512.0), 'X', '.', '.', 'X', 'X']),
+                ('floor', ['floor', 'raises'], 'it would fall to min_scale: it stays, and raises',
+                 dict(min_scale=4.0, init_scale=16.0), 'XX'),
+                ('floor-passed', ['floor', 'raises'], 'it would fall below min_scale: it stays, and raises',
+                 dict(min_scale=3.0, init_scale=16.0), 'XXX'),
+                ('floor-tolerance', ['floor', 'raises', 'tolerance'], 'not before tolerance is used up',
+                 dict(min_scale=4.0, init_scale=8.0, tolerance=0.5), '...X.X.X'),
+                ('thousand', ['rounding'], 'a scale that is no power of two', dict(growth_interval=2, init_scale=1000.0),
+                 '......XXXX..X....'),
+                ('mixture', ['mixture'], 'a quarter of 40 updates are overflows', dict(growth_interval=3), mixture(40)),
+                ('default', ['default-schedule'], 'the numbers of a scaler that was told nothing', {},
+                 [('.', 1998), '.', '.', '.', 'X', ('.', 1999), '.', '.', 'N'])],
 }
+SPECIAL['fairseq'] += [x for x in scripts('fairseq', dict(CONFIG, min_scale=1e-4, max_scale=2.0**24))
+                       if x[0] in ('set', 'set-rounded', 'interval-lowered', 'resume', 'factor-1.9',
+                                   'divided', 'init-double', 'nan')]
+
+
+def shown(config):
+    return {k: hexa(v) if isinstance(v, float) else v for k, v in config.items() if v is not None}
 
 
 def scale_rows(system, config, events):
@@ -687,32 +850,34 @@ def scale_rows(system, config, events):
             assert before == (s.scale, s.good, s.left)
         elif event == 'S':
             s.set_scale(n)
-            n = 1
         elif event == 'I':
             s.set_interval(n)
         else:
             for _ in range(n):
                 taken = s.iterate(event)
-        rows.append([event, n, hexa(s.scale), s.good, s.left,
+        rows.append([event, hexa(n) if event == 'S' else n, hexa(s.scale), s.good, s.left,
                      None if taken is None else int(taken)])
+        if getattr(s, 'raised', False):
+            break
     return rows
 
 
 def scale_family():
     for name, (system, own) in SYSTEMS.items():
         defaults = dict(CONFIG, **own)
-        for tags, changes, events in SPECIAL.get(name) or scripts(name, defaults):
+        for what, tags, comment, changes, events in SPECIAL.get(name) or scripts(name, defaults):
             needed = {e[0] for e in events} - set('.XNR')
             if not needed <= set(system.has):
                 continue
             config = dict(defaults, **changes)
-            yield dict(system=name, source=system.source, original=system.how, tags=tags,
-                       config={k: hexa(v) if isinstance(v, float) else v for k, v in config.items()},
+            yield dict(id=name + '/' + what, system=name, source=system.source, original=system.how, demand='must',
+                       comment=comment, tags=tags,
+                       config=shown(config),
                        rows=scale_rows(system, config, events))
 
 # -------------------------------------------------------------------------- order
 # Rows: the call, its argument (of backward: what the buffer of gradients then holds), the answer, the
-# gradients after it (null: whatever), the scale after it.
+# gradients after it (null: whatever), and scale, good and left after it.
 
 def bits32(x):
     return '0x%08x' % struct.unpack('<I', struct.pack('<f', x))[0]
@@ -722,34 +887,65 @@ def float_of(bits):
     return struct.unpack('<f', struct.pack('<I', int(bits, 16)))[0]
 
 
-def order_rows(config, calls):
-    t, rows, stepped = Torch(config), [], []
+def all_finite(numbers):
+    return all(map(math.isfinite, numbers))
+
+
+def order_rows(system, config, calls):
+    """torch answers; where the system is amp.h's own, its rules move the scale in place of torch's."""
+    t, own, rows, stepped, said = Torch(config), Own(config) if system == 'default' else None, [], [], 0.0
     t.p.grad = None
     t.o.step = lambda *a, **k: stepped.append(1)
+
+    def found(x):
+        t.s._per_optimizer_states[id(t.o)]['found_inf_per_device'] = {t.p.device: torch.tensor(x)}
+
     for call in calls:
         call, argument = call if isinstance(call, tuple) else (call, None)
-        answer = 'ok'
+        answer, bad = 'ok', False
         try:
             if call == 'backward':
                 t.p.grad = torch.tensor(argument)
             elif call == 'unscale':
+                finite = all_finite(t.p.grad.tolist())
                 t.s.unscale_(t.o)
+                if own and (said or finite and not all_finite(t.p.grad.tolist())):
+                    found(said or 1.0)
+                    finite = False
             elif call == 'step':
                 before = len(stepped)
                 t.s.step(t.o)
                 answer = 'taken' if len(stepped) > before else 'skipped'
             elif call == 'update':
+                bad = any(v.item() for s in t.s._per_optimizer_states.values()
+                          for v in s['found_inf_per_device'].values())
                 t.s.update()
+                said = 0.0
+                if own:
+                    own.iterate('X' if bad else '.')
+                    t.s._scale.fill_(own.scale)
+            elif call == 'found':
+                said = argument
+                if t.s._per_optimizer_states[id(t.o)]['found_inf_per_device']:  # unscaled
+                    found(argument)
+                else:
+                    assert own, 'unscale_ would take it back'
+            elif own and not config['min_scale'] <= argument <= config['max_scale']:
+                answer = 'refused'
             else:
                 t.s._scale.fill_(argument)
+                if own:
+                    own.set_scale(argument)
         except (RuntimeError, AssertionError):
             answer = 'refused'
         gradient = t.p.grad.tolist() if t.p.grad is not None else None
-        if gradient and not all(map(math.isfinite, gradient)) and call != 'backward':
-            gradient = None
+        if call == 'backward':
+            finite = all_finite(argument)
+        shown = call == 'backward' or gradient and finite
+        good, left = (own.good, own.left) if own else (t.good, 0)
         rows.append([call, hexa(argument) if isinstance(argument, float) else
                      argument and [bits32(x) for x in argument], answer,
-                     gradient and [bits32(x) for x in gradient], hexa(t.scale)])
+                     [bits32(x) for x in gradient] if shown else None, hexa(t.scale), good, left])
     return rows
 
 
@@ -759,37 +955,95 @@ def added(*gradients):
 
 def order_family():
     g, h = [65536.0, -3.0, 1e-3], [1.0, 0.5, -7.0]
-    iteration = [('backward', g), 'unscale', 'step', 'update']
-    bad = [('backward', [1.0, INF, 2.0]), 'unscale', 'step', 'update']
+    unscaled = [('backward', g), 'unscale']
+    iteration = unscaled + ['step', 'update']
+    infinite = [('backward', [1.0, INF, 2.0]), 'unscale']
+    bad = infinite + ['step', 'update']
+    loop = ['unscale', 'step', 'update']
+    own = dict(min_scale=2.0**-14, max_scale=2.0**24, hysteresis=3, growth_interval=4)
     cases = [
-        (['legal'], {}, iteration * 3),
-        (['old-scale'], dict(growth_interval=1), iteration * 4),
-        (['old-scale', 'skip'], dict(growth_interval=2), bad + iteration * 3 + bad + iteration),
-        (['unscale-twice'], {}, [('backward', g), 'unscale', 'unscale', 'step', 'update'] + iteration),
-        (['unscale-after-step'], {}, [('backward', g), 'unscale', 'step', 'unscale', 'update'] + iteration),
-        (['step-twice'], {}, [('backward', g), 'unscale', 'step', 'step', 'update'] + iteration),
-        (['update-unchecked'], {}, ['update'] + iteration + ['update'] + iteration),
-        (['update-without-step'], {}, [('backward', g), 'unscale', 'update'] + iteration),
-        (['accumulate'], {}, [('backward', g), ('backward', added(g, h)), ('backward', added(g, h, h)), 'unscale', 'step', 'update']),
-        (['set-scale'], {}, iteration + [('scale', 1024.0)] + iteration),
-        (['reciprocal'], dict(init_scale=1000.0), iteration * 3),
-        (['reciprocal'], dict(init_scale=3e-5), [('backward', h), 'unscale', 'step', 'update']),
-        (['finite-sum'], {}, [('backward', [3e38, 3e38, 3e38]), 'unscale', 'step', 'update'] + iteration),
-        (['skip', 'nan'], {}, [('backward', [NAN, 1.0, 1.0]), 'unscale', 'step', 'update'] + iteration),
-        (['subnormal'], {}, [('backward', [2.0**-126, 2.0**-120 * 1.25, -2.0**-149]), 'unscale', 'step', 'update']),
-        (['subnormal'], dict(init_scale=2.0**-3), [('backward', [2.0**-149, -2.0**-130, 0.0]), 'unscale', 'step', 'update']),
+        ('legal', ['legal'], 'three iterations', {}, iteration * 3),
+        ('growth', ['old-scale'], 'the scale grows at every update', dict(growth_interval=1), iteration * 4),
+        ('overflow', ['old-scale', 'skip'], 'overflows in between', dict(growth_interval=2), bad + iteration * 3 + bad +
+         iteration),
+        ('unscale-twice', ['unscale-twice'], 'refused: gradients stay', {}, unscaled + ['unscale', 'step', 'update'] +
+         iteration),
+        ('unscale-after-step', ['unscale-after-step'], 'refused: gradients stay', {},
+         unscaled + ['step', 'unscale', 'update'] + iteration),
+        ('step-twice', ['step-twice'], 'refused: one step an iteration', {}, unscaled + ['step', 'step', 'update'] +
+         iteration),
+        ('update-unchecked', ['update-unchecked'], 'refused: scale and count stay', {}, ['update'] + iteration +
+         ['update'] + iteration),
+        ('update-without-step', ['update-without-step'], 'no step was wanted', {}, unscaled + ['update'] + iteration),
+        ('accumulate', ['accumulate'], 'three backwards, one unscale', {},
+         [('backward', g), ('backward', added(g, h)), ('backward', added(g, h, h))] + loop),
+        ('set', ['set-scale'], 'the scale is set between iterations', {}, iteration + [('scale', 1024.0)] + iteration),
+        ('set-rounded', ['set-scale', 'rounding'], 'to what no float is', {}, iteration + [('scale', 1e5 / 7)] + iteration),
+        ('reciprocal', ['reciprocal'], 'no power of two: times fp32(1 / s), not divided by s', dict(init_scale=1000.0),
+         iteration * 3),
+        ('reciprocal-small', ['reciprocal'], 'of a scale below 1', dict(init_scale=3e-5), [('backward', h)] + loop),
+        ('finite-sum', ['finite-sum'], 'the sum is inf, no gradient is', {}, [('backward', [3e38, 3e38, 3e38])] + loop +
+         iteration),
+        ('nan', ['skip', 'nan'], 'a NaN', {}, [('backward', [NAN, 1.0, 1.0])] + loop + iteration),
+        ('subnormal', ['subnormal'], 'they become subnormal', {},
+         [('backward', [2.0**-126, 2.0**-120 * 1.25, -2.0**-149])] + loop),
+        ('subnormal-small', ['subnormal'], 'they are subnormal', dict(init_scale=2.0**-3),
+         [('backward', [2.0**-149, -2.0**-130, 0.0])] + loop),
+        ('subnormal-reciprocal', ['subnormal', 'reciprocal'], '1 / s is subnormal', dict(init_scale=2.0**127 * 1.5),
+         [('backward', [3e38, -2.0**127, 1.0])] + loop + iteration),
+        ('zeros', ['zeros', 'sign'], 'zeros are finite, are counted, and keep their sign', {},
+         ([('backward', [0.0, -0.0, 0.0])] + loop) * 4),
+        ('last', ['position'], 'inf is the last', {}, [('backward', [1.0, 2.0, -INF])] + loop + iteration),
+        ('cancels', ['finite-sum', 'nan'], 'inf and -inf', {}, [('backward', [INF, -INF, 1.0])] + loop + iteration),
+        ('product', ['product', 'finite-sum'], 'gradients are finite, gradients times 1 / s are not: torch looks at what '
+         'arrives', dict(init_scale=2.0**-10), [('backward', [3e38, -3e38, 1.0])] + loop + iteration),
+        ('refused-found', ['unscale-twice', 'nan'], 'what is refused looks at nothing', {}, unscaled +
+         [('backward', [NAN, INF, 1.0]), 'unscale', 'step', 'update'] + iteration),
+        ('backward-between', ['unscale-twice', 'accumulate'], 'a backward between two unscales', {}, unscaled +
+         [('backward', h), 'unscale', 'step', 'update'] + iteration),
+        ('skipped-twice', ['step-twice', 'skip'], 'a skipped step is one, too', {}, infinite + ['step', 'step', 'update'] +
+         iteration),
+        ('skipped-unscale', ['unscale-after-step', 'skip'], 'after a skipped step, too', {},
+         infinite + ['step', ('backward', g), 'unscale', 'update'] + iteration),
+        ('all-refused', ['unscale-twice', 'unscale-after-step', 'step-twice', 'update-unchecked'],
+         'what is refused changes neither good nor what comes', dict(growth_interval=3),
+         iteration + ['update', 'update'] + unscaled + ['unscale', 'unscale', 'step', 'step', 'unscale', 'step', 'update',
+                                                        'update'] + iteration * 2),
+        ('found', ['by-hand'], 'another rank found one: said after unscale', {}, unscaled + [('found', 2.0), 'step', 'update'] +
+         iteration + unscaled + [('found', 0.5), 'update'] + iteration),
+        ('unscaled-backward', ['accumulate', 'nan'], 'a backward after unscale: neither unscaled nor looked at', {},
+         unscaled + [('backward', [1.0, INF, 2.0]), 'step', 'update'] + iteration),
     ]
-    for tags, changes, calls in cases:
-        config = dict(CONFIG, growth_interval=3, **{}) | changes
-        yield dict(system='torch', source=Torch.source, original='run', tags=tags,
-                   config={k: hexa(v) if isinstance(v, float) else v for k, v in config.items()},
-                   rows=order_rows(config, calls))
+    may = [('step-alone', ['legal'], "torch's step unscales first, where nobody has; what cannot reach the gradients refuses",
+            {}, [('backward', g), 'step', 'update'] + iteration)]
+    mine = [
+        ('refused', ['update-unchecked', 'unscale-twice', 'refill'], 'what is refused leaves good, left and the scale', own,
+         iteration * 2 + bad + ['update'] + infinite + ['unscale', 'step', 'step', 'update', 'update'] + bad * 2 + ['update'] +
+         iteration * 2 + ['update'] + bad + iteration),
+        ('set-outside', ['set-scale', 'cap', 'floor'], 'refused: outside min_scale and max_scale', own, iteration + bad +
+         [('scale', 2.0**25), ('scale', 2.0**-15), ('scale', INF), ('scale', 2.0**24)] + iteration),
+        ('found-first', ['by-hand'], 'another rank found one: said before unscale, which does not take it back', own,
+         [('backward', g), ('found', 1.0)] + loop + iteration + [('backward', g), ('found', 3.0)] + loop),
+        ('product', ['product'], 'gradients are finite, gradients times 1 / s are not: an overflow',
+         dict(own, init_scale=2.0**-10), [('backward', [3e38, -3e38, 1.0])] + loop + iteration),
+    ]
+    for system, demand, group in ('torch', 'must', cases), ('torch', 'may', may), ('default', 'must', mine):
+        for what, tags, comment, changes, calls in group:
+            config = dict(CONFIG, growth_interval=3) | changes
+            yield dict(id=system + '/' + what, system=system, source=Torch.source if system == 'torch' else Own.source,
+                       original='run' if system == 'torch' else 'read', demand=demand, comment=comment, tags=tags,
+                       config=shown(config),
+                       rows=order_rows(system, config, calls))
 
 
 # --------------------------------------------------------------------------- skip
-# n elements that are all alike, but for one gradient, at `at`.
+# Arrays of n elements, which repeat five numbers. Rows: the gradients, which of them is bad (null: none), the
+# answer and, where the step was taken, what stands after it.
 
 HALF = {'fp16': torch.float16, 'bf16': torch.bfloat16, 'fp32': torch.float32}
+WEIGHT, M, V = [0.75, -1.5, 0.1, -0.003, 2.0], [0.5, -0.25, 0.01, 0.0, -1.0], [0.25, 1.0, 1e-4, 0.09, 4.0]
+GRADIENTS = [[3.0, -2.0, 0.5, -0.25, 7.0], [-1.0, 0.125, -9.0, 4.0, 0.0]]
+ULP = 4
 
 
 def half_bits(x, dtype):
@@ -799,59 +1053,81 @@ def half_bits(x, dtype):
     return '0x%04x' % (int(t.view(torch.int16)[0]) & 0xffff)
 
 
-def skip_case(dtype, n, at, bad, tags, lr=0.01, decay=0.1, steps=10, weight=0.75, m=0.5, v=0.25, gradient=3.0,
-              scale=1024.0):
+def copy_bits(x, dtype):
+    """The model copy: the same for all weights that are allowed."""
+    near = {half_bits(float_of('0x%08x' % (int(bits32(x), 16) + d)), dtype) for d in range(-ULP, ULP + 1)}
+    assert dtype == 'fp32' or len(near) == 1, (x, dtype)
+    return half_bits(x, dtype)
+
+
+def skip_case(dtype, n, at, bad, what, tags, comment, lr=0.01, betas=(0.9, 0.999), eps=1e-8, decay=0.1, steps=10, weight=WEIGHT,
+              m=M, v=V, gradients=GRADIENTS, scale=1024.0):
     number = {'inf': INF, '-inf': -INF, 'nan': NAN, '-nan': -NAN, 'signaling': NAN}[bad]
-    w = torch.full((n,), weight, requires_grad=True)
-    o = torch.optim.AdamW([w], lr=lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=decay, foreach=False)
+    length = min(n, len(weight))
+    fill = lambda x: torch.tensor((x * n)[:n])
+    bits = lambda x: [bits32(y) for y in x[:length]]
+    w = fill(weight).requires_grad_()
+    o = torch.optim.AdamW([w], lr=lr, betas=betas, eps=eps, weight_decay=decay, foreach=False)
     w.grad = torch.zeros(n)
     o.step()
-    with torch.no_grad():
-        w.fill_(weight)
     state = o.state[w]
-    state['exp_avg'].fill_(m)
-    state['exp_avg_sq'].fill_(v)
-    state['step'].fill_(steps)
+    with torch.no_grad():
+        w.copy_(fill(weight))
+        state['exp_avg'].copy_(fill(m))
+        state['exp_avg_sq'].copy_(fill(v))
+        state['step'].fill_(steps)
     s = torch.amp.GradScaler('cpu', init_scale=scale)
     s.scale(w.sum())
-    g = torch.full((n,), gradient).to(HALF[dtype])
-    g[at] = number
-    w.grad = g.float()
-    s.step(o)
-    s.update()
-    assert (w == weight).all() and (state['exp_avg'] == m).all() and (state['exp_avg_sq'] == v).all()
-    assert state['step'] == steps and s.get_scale() == scale / 2
-    w.grad = torch.full((n,), gradient).to(HALF[dtype]).float()
-    s.step(o)
-    s.update()
-    assert (w == w[0]).all()
-    bits = dict(inf=(0x7c00, 0x7f80, 0x7f800000), nan=(0x7fff, 0x7fff, 0x7fffffff),
+    word = dict(inf=(0x7c00, 0x7f80, 0x7f800000), nan=(0x7fff, 0x7fff, 0x7fffffff),
                 signaling=(0x7c01, 0x7f81, 0x7f800001))[bad.strip('-')][list(HALF).index(dtype)]
-    bits |= (bad[0] == '-') << (31 if dtype == 'fp32' else 15)
+    word |= (bad[0] == '-') << (31 if dtype == 'fp32' else 15)
+    rows = []
+    for k, gradient in [(None, gradients[0])] + list(enumerate(gradients)):
+        g = fill(gradient).to(HALF[dtype])
+        before = [x.clone() for x in (w, state['exp_avg'], state['exp_avg_sq'], state['step'])]
+        if k is None:
+            g[at] = number
+        w.grad = g.float()
+        s.step(o)
+        s.update()
+        after = w, state['exp_avg'], state['exp_avg_sq'], state['step']
+        row = [[half_bits(x, dtype) for x in gradient[:length]], None if k is not None else
+               [at, ('0x%08x' if dtype == 'fp32' else '0x%04x') % word], 'skipped' if k is None else 'taken']
+        if k is None:
+            assert all((x == y).all() for x, y in zip(before, after)) and s.get_scale() == scale / 2
+            row += [None] * 4
+        else:
+            assert all((x == fill(x[:length].tolist())).all() for x in after[:3])
+            row += [bits(x.tolist()) for x in after[:3]] + [[copy_bits(x, dtype) for x in w[:length].tolist()]]
+        rows.append(row + [int(state['step']), hexa(s.get_scale())])
     return dict(
-        system='adamw', source=version('torch') + ', torch/optim/adamw.py, torch/amp/grad_scaler.py',
-        original='run', tags=tags,
-        config=dict(dtype=dtype, n=n, lr=lr, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=decay,
-                    scale=hexa(scale), steps=steps, weight=bits32(weight), m=bits32(m), v=bits32(v),
-                    gradient=half_bits(gradient, dtype), at=at, bad=('0x%08x' if dtype == 'fp32' else '0x%04x') % bits),
-        expect=dict(skipped=dict(weight=bits32(weight), m=bits32(m), v=bits32(v), steps=steps,
-                                 scale=hexa(scale / 2), copy=half_bits(weight, dtype)),
-                    taken=dict(weight=bits32(w[0].item()), m=bits32(state['exp_avg'][0].item()),
-                               v=bits32(state['exp_avg_sq'][0].item()), steps=steps + 1, scale=hexa(scale / 2),
-                               ulp=4)))
+        id='%s/%s' % (dtype, what), system='adamw', source=version('torch') + ', torch/optim/adamw.py, torch/amp/grad_scaler.py',
+        original='run', demand='must', comment=comment, tags=tags,
+        config=dict(dtype=dtype, n=n, lr=lr, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=decay, scale=hexa(scale),
+                    steps=steps, ulp=ULP, weight=bits(weight), m=bits(m), v=bits(v)),
+        rows=rows)
 
 
 def skip_family():
     for dtype in HALF:
         for n, at in (1, 0), (7, 0), (7, 3), (7, 6), (33, 16), (257, 256), (16385, 16383), (16385, 16384):
-            yield skip_case(dtype, n, at, 'inf', ['inf', 'position'])
+            yield skip_case(dtype, n, at, 'inf', '%d-of-%d' % (at, n), ['inf', 'position'], 'inf at %d of %d' % (at, n),
+                            gradients=GRADIENTS[:1])
         for bad in '-inf', 'nan', '-nan', 'signaling':
-            yield skip_case(dtype, 7, 3, bad, ['nan' if 'inf' not in bad else 'inf'])
-        yield skip_case(dtype, 7, 3, 'inf', ['step-count'], steps=1, m=0.1)
-        yield skip_case(dtype, 7, 3, 'nan', ['step-count', 'nan'], steps=1, m=0.1)
-        yield skip_case(dtype, 7, 3, 'inf', ['decay'], decay=1.0, lr=0.25)
-        yield skip_case(dtype, 7, 3, 'inf', ['moments'], v=2.0**-10, m=2.0**-6)
-
+            yield skip_case(dtype, 7, 3, bad, bad.replace('-', 'minus-'), ['nan' if 'inf' not in bad else 'inf'],
+                            'a gradient is ' + bad)
+        yield skip_case(dtype, 7, 3, 'inf', 'second', ['step-count'], 'the second step', steps=1, m=[0.1] * 5)
+        yield skip_case(dtype, 7, 3, 'nan', 'first', ['step-count', 'nan'], 'the first step: no moments', steps=0, m=[0.0] * 5,
+                        v=[0.0] * 5, weight=[0.75, -1.5, 3.0, -0.5, 2.0])
+        yield skip_case(dtype, 7, 3, 'inf', 'decay', ['decay'], 'a skipped step decays no weight', decay=1.0, lr=0.25,
+                        weight=[0.75, -1.5, 3.0, -0.5, 2.0])
+        yield skip_case(dtype, 7, 3, 'inf', 'no-decay', ['decay'], 'weight_decay is 0', decay=0.0)
+        yield skip_case(dtype, 7, 3, 'inf', 'moments', ['moments'], 'small moments', v=[2.0**-10] * 5, m=[2.0**-6] * 5)
+        yield skip_case(dtype, 7, 3, 'inf', 'eps', ['eps'], 'eps counts: it is added behind the root and the correction',
+                        eps=0.01, v=[1e-6, 2e-7, 1e-4, 0.0, 1e-3], m=[1e-3, -2e-3, 5e-3, 1e-4, -1e-2], steps=2)
+        yield skip_case(dtype, 7, 3, 'inf', 'long', ['step-count', 'long'], 'a count of more than 16 bits', steps=65540,
+                        betas=(0.9, 0.99999))
+        yield skip_case(dtype, 7, 3, 'inf', 'thousand', ['reciprocal'], 'the scale is no power of two', scale=1000.0)
 
 # ------------------------------------------------------------------------ convert
 # x86's instructions are the original of NaNs (VCVTPS2PH, VCVTNEPS2BF16), torch of all else.
@@ -864,6 +1140,10 @@ HARDWARE = """
 void fp16(const uint32_t *x, uint16_t *y, size_t n) {
     for (size_t i = 0; i < n; i += 8)
         _mm_storeu_si128((__m128i *)(y + i), _mm256_cvtps_ph(_mm256_loadu_ps((const float *)(x + i)), 0));
+}
+void wide(const uint16_t *x, uint32_t *y, size_t n) {
+    for (size_t i = 0; i < n; i += 8)
+        _mm256_storeu_ps((float *)(y + i), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(x + i))));
 }
 void bf16(const uint32_t *x, uint16_t *y, size_t n) {
     for (size_t i = 0; i < n; i += 8)
@@ -883,8 +1163,8 @@ def by_hardware(x, dtype):
                             d + '/h.c', '-o', d + '/h.so'], check=True)
             hardware = ctypes.CDLL(d + '/h.so')
     n = len(x)
-    x = np.concatenate([x, np.zeros(-n % 8, np.uint32)])
-    y = np.empty(len(x), np.uint16)
+    x = np.concatenate([x, np.zeros(-n % 8, x.dtype)])
+    y = np.empty(len(x), np.uint32 if dtype == 'wide' else np.uint16)
     getattr(hardware, dtype)(x.ctypes.data_as(ctypes.c_void_p), y.ctypes.data_as(ctypes.c_void_p),
                              ctypes.c_size_t(len(x)))
     return y[:n]
@@ -908,8 +1188,10 @@ def widen(y, dtype):
     """All of it exact; a NaN that signals is made quiet by VCVTPH2PS; bf16's are bits that are shifted."""
     t = torch.from_numpy(y.view(np.int16)).view(HALF[dtype]).float().view(torch.int32).numpy().view(np.uint32)
     if dtype == 'bf16':
-        assert (t == y.astype(np.uint32) << 16).all()
-    return t
+        return y.astype(np.uint32) << 16
+    nan, hard = (y & 0x7fff) > 0x7c00, by_hardware(y, 'wide')
+    assert (t == hard)[~nan].all() and (y.view(np.float16).astype(np.float32).view(np.uint32) == t)[~nan].all()
+    return np.where(nan, hard, t)
 
 
 def digest(i, y):
@@ -918,14 +1200,21 @@ def digest(i, y):
         return int(((2 * i.astype(np.uint64) + 1) * (y.astype(np.uint64) + 1)).sum(dtype=np.uint64))
 
 
-def digest_over(dtype, step):
-    total, sha = 0, hashlib.sha256()
-    for begin in range(0, 2**32, 2**24 * step):
-        i = np.arange(begin, min(begin + 2**24 * step, 2**32), step, dtype=np.uint64)
-        y = narrow(i.astype(np.uint32), dtype)
+NAN_OF = {'fp16': 0x7e00, 'bf16': 0x7fc0, 'fp32': 0x7fc00000}
+
+
+def digest_over(of, to, step, payload):
+    """Of all floats, or all 2^16 of a 16-bit type; without payload any NaN is the type's quiet one, positive."""
+    total, sha, end = 0, hashlib.sha256(), 2**32 if of == 'fp32' else 2**16
+    for begin in range(0, end, 2**24 * step):
+        i = np.arange(begin, min(begin + 2**24 * step, end), step, dtype=np.uint64)
+        y = narrow(i.astype(np.uint32), to) if of == 'fp32' else widen(i.astype(np.uint16), of)
+        if not payload:
+            y = np.where(y.astype(np.uint32) & (0x7fffffff if to == 'fp32' else 0x7fff) > {
+                'fp16': 0x7c00, 'bf16': 0x7f80, 'fp32': 0x7f800000}[to], NAN_OF[to], y)
         total = (total + digest(i, y)) % 2**64
-        sha.update(y.astype('<u2').tobytes())
-    return dict(step=step, sum='0x%016x' % total, sha256=sha.hexdigest())
+        sha.update(y.astype('<u4' if to == 'fp32' else '<u2').tobytes())
+    return dict(step=step, nan='kept' if payload else 'one', sum='0x%016x' % total, sha256=sha.hexdigest())
 
 
 def boundaries(dtype):
@@ -947,7 +1236,7 @@ def boundaries(dtype):
     return sorted(x for x in out if 0 <= x < 0x7f800000)
 
 
-def convert_case(tags, dtype, inputs, to='narrow'):
+def convert_case(what, comment, tags, dtype, inputs, to='narrow', demand='must'):
     if to == 'narrow':
         x = np.array(inputs, np.uint32)
         pairs = [['0x%08x' % a, '0x%04x' % b] for a, b in zip(x, narrow(x, dtype))]
@@ -958,8 +1247,11 @@ def convert_case(tags, dtype, inputs, to='narrow'):
         config = {'from': dtype, 'to': 'fp32'}
     source = version('torch') + ', numpy ' + np.__version__
     if tags[0].startswith('nan'):
-        source = 'x86 ' + {'fp16': 'VCVTPS2PH', 'bf16': 'VCVTNEPS2BF16'}[dtype] if to == 'narrow' else source
-    return dict(system='convert', source=source, original='run', tags=tags, config=config, pairs=pairs)
+        source = 'x86 ' + {'fp16': 'VCVTPS2PH', 'bf16': 'VCVTNEPS2BF16'}[dtype] if to == 'narrow' else (
+            'x86 VCVTPH2PS' if dtype == 'fp16' else 'bits that are shifted')
+    return dict(id='%s-%s/%s' % (config['from'], config['to'], what), system='convert', source=source,
+                original='read' if source.startswith('bits') else 'run', demand=demand, comment=comment, tags=tags,
+                config=config, pairs=pairs)
 
 
 def convert_family():
@@ -969,21 +1261,37 @@ def convert_family():
         near = boundaries(dtype)
         normal = 0x38800000 if dtype == 'fp16' else 0x00800000
         top = 0x477fe000 if dtype == 'fp16' else 0x7f7f0000
-        yield convert_case(['ties', 'rounding'], dtype, [x for x in near if normal <= x < top])
-        yield convert_case(['subnormal', 'rounding'], dtype, [x for x in near if x < normal] +
-                           [1, 0x007fffff, 0x33000000, 0x33000001, 0x33800000, 0x32ffffff, 0x387fffff, 0x387fe000])
-        yield convert_case(['overflow'], dtype, [x for x in near if x >= top] +
-                           [0x477fefff, 0x477ff000, 0x47800000, 0x7f7f7fff, 0x7f7f8000, 0x7f7fffff])
-        yield convert_case(['zero-inf', 'sign'], dtype, [0, 0x80000000, 0x7f800000, 0xff800000, 0x80000001, 0xbf800000,
-                                                         0xc77fe000, 0xff7fffff, 0xb3000000, 0xb3000001])
-        yield convert_case(['nan'], dtype, nans)
-        yield convert_case(['nan-payload'], dtype, nans)
-        yield convert_case(['exact'], dtype, sorted({0, 1, 0x3ff, 0x400, 0x7bff, 0x7c00, 0x8000, 0x8001, 0xfc00, 0x3c00,
-                                                     0x7f, 0x80, 0x7f7f, 0x7f80, 0xff80, 0x3f80} -
-                                                    ({0x7f7f, 0x7f80, 0xff80} if dtype == 'fp16' else set())), 'widen')
-        for step in 65537, 1:
-            yield dict(system='convert', source=version('torch') + ', x86 for NaN', original='run', tags=['digest'],
-                       config={'from': 'fp32', 'to': dtype}, digest=digest_over(dtype, step))
+        yield convert_case('ties', 'halfway between two, and beside it', ['ties', 'rounding'], dtype,
+                           [x for x in near if normal <= x < top])
+        yield convert_case('subnormal', 'the result is subnormal, or 0', ['subnormal', 'rounding'], dtype,
+                           [x for x in near if x < normal] + [1, 0x007fffff, 0x33000000, 0x33000001, 0x33800000, 0x32ffffff,
+                                                              0x387fffff, 0x387fe000])
+        yield convert_case('overflow', 'the largest finite value, and what rounds past it', ['overflow'], dtype,
+                           [x for x in near if x >= top] + [0x477fefff, 0x477ff000, 0x47800000, 0x7f7f7fff, 0x7f7f8000,
+                                                            0x7f7fffff])
+        yield convert_case('signs', 'zeros, infinities, negative numbers', ['zero-inf', 'sign'], dtype,
+                           [0, 0x80000000, 0x7f800000, 0xff800000, 0x80000001, 0xbf800000, 0xc77fe000, 0xff7fffff,
+                            0xb3000000, 0xb3000001])
+        yield convert_case('nan', 'NaN becomes NaN', ['nan'], dtype, nans)
+        yield convert_case('nan-payload', "x86's: upper bits are kept, the quiet bit is set", ['nan-payload'], dtype, nans,
+                           demand='may')
+        yield convert_case('exact', 'no rounding', ['exact'], dtype, sorted(
+            {0, 1, 0x3ff, 0x400, 0x7bff, 0x7c00, 0x8000, 0x8001, 0xfc00, 0x3c00, 0x7f, 0x80, 0x7f7f, 0x7f80, 0xff80, 0x3f80} -
+            ({0x7f7f, 0x7f80, 0xff80} if dtype == 'fp16' else set())), 'widen')
+        some = [0x7c01, 0x7dff, 0x7e00, 0x7fff, 0xfc01, 0xfe55] if dtype == 'fp16' else [
+            0x7f81, 0x7fbf, 0x7fc0, 0x7fff, 0xff81, 0xffd5]
+        yield convert_case('nan', 'NaN becomes NaN', ['nan'], dtype, some, 'widen')
+        yield convert_case('nan-payload', {
+            'fp16': "x86's: all bits are kept, the quiet bit is set", 'bf16': 'bits that are shifted: a NaN that signals does so '
+            'as fp32'}[dtype], ['nan-payload'], dtype, some, 'widen', demand='may')
+        for of, to, step, payload in ('fp32', dtype, 65537, 0), ('fp32', dtype, 65537, 1), ('fp32', dtype, 1, 0), \
+                (dtype, 'fp32', 1, 0), (dtype, 'fp32', 1, 1):
+            yield dict(id='%s-%s/all%s%s' % (of, to, '-65537th' if step > 1 else '', '-payload' if payload else ''),
+                       system='convert', source=version('torch') + (', x86 for NaN' if payload else ''), original='run',
+                       demand='may' if payload else 'must', tags=['digest'] + ['nan-payload'] * payload,
+                       comment=('all 2^32 floats' if step == 1 and of == 'fp32' else 'all 2^16 numbers' if step == 1 else
+                                'every 65537th float') + (', with the payloads of NaN' if payload else ''),
+                       config={'from': of, 'to': to}, digest=digest_over(of, to, step, payload))
 
 # -------------------------------------------------------------------------- store
 # No original: README.md's section 2 in integers and floats of numpy, which round as fp32 does.
@@ -1058,8 +1366,10 @@ def store_family():
             0x477fffff, 0x47800000, 0x2edbe6ff, 0xb8801234]
     near = lambda: word() & 0x807fffff | int(rng.integers(100, 145)) << 23
     def case(what, tags, pairs, source='README.md, section 3'):
-        return dict(system=what, source=source, original='read', tags=tags, config={},
-                    pairs=[[list(map(hex, a)), list(map(hex, b))] for a, b in pairs])
+        word = lambda x: '0x%08x' % x
+        return dict(id=what, system=what, source=source, original='read', demand='must',
+                    comment="section 3's function, at its edges and at random", tags=tags, config={},
+                    pairs=[[list(map(word, a)), list(map(word, b))] for a, b in pairs])
     inputs = [(1, 0, 1, i, k) for i in (0, 1, 2, 3, 2**24 - 1, 2**24, 2**32 + 5) for k in (0, 1, 2)]
     inputs += [(word() << 32 | word(), word() % 100, word(), word() << 8, word() % 3) for _ in range(20)]
     yield case('random', ['counter'], [([s & 0xffffffff, s >> 32, t, n, i & 0xffffffff, i >> 32, k],
@@ -1084,6 +1394,7 @@ def store_family():
                 for r in draws[::2]:
                     u = int(bits32(-x if first and r & 1 else x), 16)
                     pairs.append(([u, exponent, r], [code(u, exponent, r, first)]))
+        pairs += [([u, 253, r], [code(u, 253, r, first)]) for u in (0x7f000000, 0x7f7fffff, 0x7f800000) for r in draws[::2]]
         yield case('m-code' if first else 'v-code', ['8-bit', 'stochastic'], pairs)
         yield case('m-value' if first else 'v-value', ['8-bit'],
                    [([c, e], [value(c, e, first)]) for e in (1, 127, 253) for c in range(0, 256, 5)])
@@ -1111,12 +1422,16 @@ def write(family):
     cases = list(FAMILIES[family]())
     used = {t for c in cases for t in c['tags']}
     tags = {t: dict(finds=f, seen=seen) for t, (f, seen) in TAGS.items() if t in used}
-    line = lambda x: json.dumps(x, separators=(', ', ': '))
+    line = lambda x: json.dumps(x, separators=(',', ':'))
+    ids = ['%s/%s' % (family, c.pop('id')) for c in cases]
+    assert len(set(ids)) == len(ids)
     with open(OUT / (family + '.json'), 'w') as file:
-        file.write('{"schema": "amp-vectors-1", "family": "%s",\n "tags": {\n' % family)
+        file.write('{"$schema": "schema/%s.json", "schema": "amp-vectors-2", "version": "%s", "license": "LICENSE",\n' % (
+            family, VERSION))
+        file.write(' "family": "%s", "tests": %d,\n "tags": {\n' % (family, len(cases)))
         file.write(',\n'.join('  %s: %s' % (line(t), line(x)) for t, x in tags.items()))
         file.write('},\n "cases": [\n')
-        file.write(',\n'.join('  ' + line(dict(id='%s-%d' % (family, i), **c)) for i, c in enumerate(cases, 1)))
+        file.write(',\n'.join('  ' + line(dict(id=i, **c)) for i, c in zip(ids, cases)))
         file.write(']}\n')
     print('%s: %d cases, %d originals run' % (family, len(cases), len(
         {c['source'] for c in cases if c['original'] == 'run'})), file=sys.stderr)

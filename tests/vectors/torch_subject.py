@@ -8,7 +8,7 @@ class GradScaler:
     good = property(lambda self: self.s._get_growth_tracker())
 
     def start(self, system, c):
-        self.c, self.taken, self.found = c, 0, False
+        self.c, self.taken, self.found = c, 0, 0
         if system == 'torch':
             self.s = torch.amp.GradScaler('cpu', c['init_scale'], c['growth_factor'], c['backoff_factor'],
                                           c['growth_interval'])
@@ -31,11 +31,15 @@ class GradScaler:
 
     def step(self):
         before = self.taken
-        if self.found:  # what ranks summed up
-            self.s._per_optimizer_states[id(self.o)]['found_inf_per_device'] = {self.p.device: torch.tensor(2.0)}
-        self.found = False
+        self.say_found()
         answer = self.ask(self.s.step, self.o)
         return answer if answer == 'refused' else 'taken' if self.taken > before else 'skipped'
+
+    def say_found(self):  # what ranks summed up; torch's unscale_ takes back what was said before
+        state = self.s._per_optimizer_states[id(self.o)]
+        if self.found and state['found_inf_per_device']:
+            state['found_inf_per_device'] = {self.p.device: torch.tensor(float(self.found))}
+            self.found = 0
 
     def update(self):
         return self.ask(self.s.update)
@@ -46,7 +50,8 @@ class GradScaler:
         elif what == 'growth_interval':
             self.s.set_growth_interval(x)
         elif what == 'found_inf':
-            self.found = True
+            self.found = x
+            self.say_found()
         else:
             state = self.s.state_dict()
             self.start('torch', self.c)

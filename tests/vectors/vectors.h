@@ -19,7 +19,7 @@ typedef struct vectors_config { /* 0: the system has no such number */
 
 enum { VECTORS_ABSENT = -2 /* it cannot be asked this */, VECTORS_REFUSED = -1, VECTORS_SKIPPED = 0, VECTORS_OK = 1 };
 
-/* An optimizer's step on n elements that are alike: what stands before it, and after it. */
+/* An optimizer's step on n elements: what stands before it, and after it. */
 typedef struct vectors_state {
     const char *dtype; /* of gradients and copies: "fp16", "bf16", "fp32" */
     size_t      n;
@@ -48,7 +48,7 @@ struct vectors_subject {
     /* The end of the iteration: VECTORS_OK or VECTORS_REFUSED. */
     int (*update)(vectors_subject *s);
     /* From outside: "scale"; "growth_interval"; "found_inf", what ranks summed up to; "resume": save all,
-       forget all, load. */
+       forget all, load. VECTORS_ABSENT where it cannot be so (a double, where the scale is given as a float). */
     int (*set)(vectors_subject *s, const char *what, double value);
 
     /* An AdamW step with dynamic scale: begin takes the state in, each step moves it; then end. */
