@@ -221,6 +221,7 @@
                   amp_advice.text               amp_report_sentence
                   AMP_ADVICE_NAN of a weight    AMP_ADVICE_BAD_WEIGHTS, in JSON bad_weights
                   headroom of 255               AMP_HEADROOM_UNBOUNDED, by name
+                  (to get moments out           amp_optimizer_moments)
                   amp_autocast_dtype(op         (NULL, op; amp_autocast_dtype_in(ac, op: without _in
                   amp_optimizer_found_inf_ptr   amp_optimizer_gate: skip; to write: ..._scaler
                   amp_backend.max_blocks, .block_size  gone
@@ -637,6 +638,13 @@ AMP_DEF amp_result amp_optimizer_lion(amp_optimizer *opt, float lr);
 /* What the last step did, and what it saw in gradient i. They wait for the backend. */
 AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *status);
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stats *stats);
+
+/* The moments of tensor i, for another program: momentum or first, and second, unscaled, to n
+   floats each in host memory (of a rank: those of its range); either may be NULL. Waits. Brought
+   back as amp_tensor.moment1, .moment2, with desc.first_step = amp_status.steps, they continue the
+   run. AMP_ERROR_UNSUPPORTED for one that the tensor does not have. */
+AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
+                                         float *second);
 
 /* Release all memory. Safe on a zeroed object, and twice. */
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
@@ -5839,6 +5847,53 @@ AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stat
     if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
     AMPI_TRY(ampi_read_back(opt, stats, &opt->plan->slots[i].stats, sizeof *stats));
     return ampi_place_in_tensor(opt, i, stats);
+}
+
+/* Elements of a moment from their storage format. */
+static AMPI_NOINLINE void ampi_decode_moment(const ampi_stored *m, int second, float *to, size_t n) {
+    const uint8_t *code = (const uint8_t *)m->data;
+    size_t         i;
+    if (m->format != AMP_FORMAT_8BIT) {
+        ampi_cast(to, AMP_F32, m->data, m->format == AMP_FORMAT_BF16 ? AMP_BF16 : AMP_F32, n);
+        return;
+    }
+    for (i = 0; i < n; i++) {
+        const float up = ampi_up_of(m->scale[i / AMPI_GROUP]);
+        ampi_store_f32(to, i, second ? ampi_v_value(code[i], up) : ampi_m_value(code[i], up));
+    }
+}
+
+static amp_result ampi_read_moment(const amp_optimizer *opt, const ampi_slot *slot, int second,
+                                   float *to) {
+    const ampi_stored *m = &slot->moment[second];
+    unsigned char      bytes[4 * AMPI_PIECE];
+    uint8_t            scale[AMPI_PIECE / AMPI_GROUP];
+    ampi_stored        here = *m;
+    size_t             i, n;
+    here.data  = bytes;
+    here.scale = scale;
+    for (i = 0; i < slot->n; i += n) {
+        n = ampi_min((size_t)slot->n - i, AMPI_PIECE);
+        AMPI_TRY(ampi_read_back(opt, bytes, (char *)m->data + i * m->size, n * m->size));
+        if (m->scale)
+            AMPI_TRY(ampi_read_back(opt, scale, m->scale + i / AMPI_GROUP,
+                                    (n + AMPI_GROUP - 1) / AMPI_GROUP));
+        AMPI_IEEE(ampi_decode_moment(&here, second, to + i, n));
+    }
+    return AMP_OK;
+}
+
+AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
+                                         float *second) {
+    const ampi_slot *slot;
+    AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
+    if (!ampi_tensor(opt, i)) return AMP_ERROR_INVALID_ARGUMENT;
+    slot = &opt->plan->host_slots[i];
+    if ((first && !slot->moment[0].data) || (second && !slot->moment[1].data))
+        return ampi_tensor_problem(opt, (size_t)i, ampi_tensor(opt, i)->name, AMP_ERROR_UNSUPPORTED,
+                                   "it has no such moment: it is frozen, or of another desc.kind");
+    if (first) AMPI_TRY(ampi_read_moment(opt, slot, 0, first));
+    return second ? ampi_read_moment(opt, slot, 1, second) : AMP_OK;
 }
 
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {

@@ -708,6 +708,16 @@ static void compare(twins *t) {
     same_bytes(t, "scaler", amp_optimizer_scaler(cpu),
                from_device(amp_optimizer_scaler(dev), sizeof(amp_scaler)), sizeof(amp_scaler), -1);
     CHECK_EQ_F32(amp_optimizer_loss_scale(cpu), amp_optimizer_loss_scale(dev));
+    for (int i = 0; i < t->s.count; i++) {
+        const ampi_slot *s    = &cpu->plan->host_slots[i];
+        const bool       m    = s->moment[0].data != NULL, v = s->moment[1].data != NULL;
+        const size_t     n    = (size_t)s->n;
+        float           *both = (float *)fresh(16 * n);
+        OK(amp_optimizer_moments(cpu, i, m ? both : NULL, v ? both + n : NULL));
+        OK(amp_optimizer_moments(dev, i, m ? both + 2 * n : NULL, v ? both + 3 * n : NULL));
+        same_bytes(t, "moments", both, both + 2 * n, 8 * n, AMP_F32);
+        free(both);
+    }
     if (t->s.watches && !t->nan_ok) {
         const int failures = test_state.failures;
         compare_reports(t->opt, t->s.count);

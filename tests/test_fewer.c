@@ -672,6 +672,37 @@ TEST(resume, "law 12: saved, loaded and continued is never stopped, in each stat
     }
 }
 
+TEST(moments_out, "manual: amp_optimizer_moments gives what is stored, as fp32: of bf16 its value, of 8 bits the "
+                  "code's, group by group") {
+    size_t form, i;
+    int    k, t;
+    for (form = 0; form < FORMS; form++) {
+        run    a;
+        float *out[2];
+        begin(&a, desc_in(AMP_KIND_ADAMW, 0.0, form), NULL);
+        steps(&a, 0, 3);
+        for (t = 0; t < TENSORS; t++) {
+            const ampi_slot *slot = &a.opt.plan->host_slots[t];
+            if (!slot->moment[0].data) continue;
+            for (k = 0; k < 2; k++) out[k] = (float *)malloc((size_t)slot->n * 4 + 4);
+            OK(amp_optimizer_moments(&a.opt, t, out[0], out[1]));
+            for (k = 0; k < 2; k++)
+                for (i = 0; i < slot->n; i++) {
+                    const ampi_stored *m = &slot->moment[k];
+                    const uint8_t     *code = (const uint8_t *)m->data;
+                    float              want;
+                    if (m->format == AMP_FORMAT_F32) memcpy(&want, code + 4 * i, 4);
+                    else if (m->format == AMP_FORMAT_BF16) want = amp_bf16_to_f32(((const amp_bf16 *)m->data)[i]);
+                    else want = k ? ampi_v_value(code[i], ampi_up_of(m->scale[i / 32]))
+                                  : ampi_m_value(code[i], ampi_up_of(m->scale[i / 32]));
+                    CHECK_EQ_F32(out[k][i], want);
+                }
+            for (k = 0; k < 2; k++) free(out[k]);
+        }
+        end(&a);
+    }
+}
+
 TEST(across, "manual: a file loads where formats of moments and masters are its own, or into all of fp32; else it "
              "is refused by name, and nothing changes") {
     size_t from, to;
@@ -1306,6 +1337,7 @@ int main(int argc, char **argv) {
     RUN(tiers);
     RUN(ends);
     RUN(resume);
+    RUN(moments_out);
     RUN(across);
     RUN(model_only);
     RUN(seeds);

@@ -2726,7 +2726,8 @@ TEST(handed_over, "contract: moment1, moment2 and first_step continue a run of a
     for (kind = 1; kind < NUM_KINDS; kind++)
         for (flat = 0; flat < 2; flat++) {
             amp_optimizer_desc desc = kind_desc(kind);
-            float              w[60], g[60];
+            const int          two = desc.kind == AMP_KIND_ADAMW;
+            float              w[60], g[60], m[60], v[60];
             amp_tensor         t, parts[2];
             amp_optimizer      next;
             ampi_slot         *slot;
@@ -2741,8 +2742,12 @@ TEST(handed_over, "contract: moment1, moment2 and first_step continue a run of a
                 fill_grads(&r, (uint32_t)step, 65536.0f);
                 if (step == 3) {
                     slot            = &r.opt.plan->slots[0];
-                    t.moment1       = (const float *)slot->moment[0].data;
-                    t.moment2       = (const float *)slot->moment[1].data;
+                    CHECK_EQ_INT(amp_optimizer_moments(&r.opt, 0, slot->moment[0].data ? m : NULL,
+                                                       two ? v : NULL), AMP_OK);
+                    if (slot->moment[0].data) CHECK_MEM(m, slot->moment[0].data, sizeof m);
+                    if (two) CHECK_MEM(v, slot->moment[1].data, sizeof v);
+                    t.moment1       = slot->moment[0].data ? m : NULL;
+                    t.moment2       = two ? v : NULL;
                     desc.first_step = 3;
                     memcpy(w, r.tensor[0].weight, sizeof w);
                     CHECK_EQ_INT(amp_optimizer_init(&next, &desc), AMP_OK);
@@ -2774,10 +2779,23 @@ TEST(handed_over_errors, "contract: a moment that the kind does not have, or tha
         float              w[2] = {0.0f, 0.0f}, m[2] = {0.0f, 0.0f};
         amp_optimizer      opt;
         amp_tensor         t;
+        memset(&opt, 0, sizeof opt);
+        CHECK_EQ_INT(amp_optimizer_moments(NULL, 0, m, NULL), AMP_ERROR_INVALID_ARGUMENT);
+        CHECK_EQ_INT(amp_optimizer_moments(&opt, 0, m, NULL), AMP_ERROR_NOT_INITIALIZED);
         CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_moments(&opt, 0, m, NULL), AMP_ERROR_NOT_PREPARED);
         memset(&t, 0, sizeof t);
         t.n       = 2;
         t.weight  = w;
+        CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK); /* frozen: it has none */
+        CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_moments(&opt, 1, m, NULL), AMP_ERROR_INVALID_ARGUMENT);
+        CHECK_EQ_INT(amp_optimizer_moments(&opt, 0, m, NULL), AMP_ERROR_UNSUPPORTED);
+        CHECK_EQ_INT(amp_optimizer_moments(&opt, 0, NULL, m), AMP_ERROR_UNSUPPORTED);
+        CHECK_EQ_INT(amp_optimizer_moments(&opt, 0, NULL, NULL), AMP_OK);
+        CHECK(m[0] >= 0.0f && m[0] <= 0.0f);
+        amp_optimizer_free(&opt);
+        CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
         t.moment1 = m;
         CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_ERROR_UNSUPPORTED); /* frozen */
         t.grad_later = 1;
