@@ -19,8 +19,12 @@ WARN := -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-
 Q := $(if $(filter 1,$(V)),,@)
 
 EXAMPLES := linear wrap_step pitfalls which_tensor recipes recipes_net autocast_ops train state gpt cnn ncf report
-TESTS    := numbers scaler optimizer report alloc ranks sparse fewer gemm tiles policy cache \
+TESTS    := numbers scaler optimizer report alloc ranks sparse fewer gemm processors policy cache \
             state recipes vectors bits
+# Those that products reach, which run on other processors than this one, too (tests/tier.sh).
+PRODUCTS := gemm cache policy recipes state
+TIERS    := tier-c tier-avx2 tier-avx512 tier-pairs tier-amx tier-neon
+MODELS    = model-amx model-pairs $(call less,sanitized-amx)
 
 # How amp.h and its tests are built. Their own code needs less of the compiler than amp.h (TFLAGS).
 # aarch64 has NEON, s390x the other byte order; both run under qemu.
@@ -32,12 +36,16 @@ CC_clang-ofast = $(CLANG)
 CC_sanitize    = $(CC)
 CC_aarch64    := aarch64-linux-gnu-gcc
 CC_s390x      := s390x-linux-gnu-gcc
+CC_model          = $(CC)
+CC_model-sanitize = $(CC)
 FLAGS_o2          := -O2
 FLAGS_ofast       := -Ofast
 FLAGS_clang       := -O2
 FLAGS_clang-ofast := -Ofast -march=native
 FLAGS_sanitize    := -Og -g1 -fsanitize=address,undefined -fno-sanitize-recover=all
 FLAGS_aarch64     := -O2 -static
+FLAGS_model       := -O1 -DTEST_MODEL -Wno-psabi
+FLAGS_model-sanitize := $(FLAGS_sanitize) -DTEST_MODEL -Wno-psabi
 FLAGS_s390x       := -O2 -static
 WARN_s390x        := -Wno-double-promotion # of all floats: there -std=c99 computes in doubles
 TFLAGS_o2         := -O1
@@ -56,16 +64,16 @@ RUN_sanitize      := AMP_QUICK=1
 
 SUPPORT := $(wildcard tests/*.h tests/vectors/*) tests/one.sh tests/golden/scaler_traces.txt amp.h
 
-# Long ones first, so that none is left alone at the end. What make test leaves to make check: the
-# model of tiles, which takes long to compile, but for one configuration; clang without -Ofast; and on
-# emulated processors what depends neither on vectors nor on the order of bytes.
-LESS = $(patsubst %,%/tiles,$(filter-out o2,$(CONFIGS))) $(TESTS:%=clang/%) \
+# Long ones first, so that none is left alone at the end. What make test leaves to make check:
+# clang without -Ofast, and on emulated processors what depends neither on vectors nor on the order of
+# bytes.
+LESS = $(TESTS:%=clang/%) \
        $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/ranks \
        aarch64/state s390x/gemm s390x/optimizer
 SCRIPTS := bits compile readme cuda-sanitize emu nvcc examples ranks gpt cnn ncf report cuda-plain cblas \
            sgemm-plain cuda-races cuda-traffic examples_cuda fuzz headers install vectors self gpu_self \
            $(call less,cuda-clang sgemm-sanitize)
-LOGS := $(SCRIPTS:%=$(BUILD)/tests/%.log) \
+LOGS := $(SCRIPTS:%=$(BUILD)/tests/%.log) $(patsubst %,$(BUILD)/tests/%.log,$(MODELS) $(TIERS)) \
         $(foreach c,$(CONFIGS),$(foreach t,$(TESTS),$(BUILD)/tests/$(c)/$(t).log))
 LOGS := $(filter-out $(call less,,$(LESS:%=$(BUILD)/tests/%.log)),$(LOGS))
 
@@ -209,7 +217,7 @@ $(BUILD)/tests/$(1)/amp.o: tests/amp.c tests/white.h amp.h
 $(BUILD)/tests/$(1)/%.log: tests/test_%.c $(SUPPORT) $(BUILD)/tests/$(1)/amp.o
 	$$(Q)$$(RUN_$(1)) sh tests/one.sh "$(1)" "$$*" "$$(CC_$(1))" "$(2) $$(WARN) $$(WARN_$(1))" $$@
 endef
-$(foreach c,$(CONFIGS),$(eval $(call TEST_RULE,$(c),$$(or $$(TFLAGS_$(c)),$$(FLAGS_$(c))))))
+$(foreach c,$(CONFIGS) model model-sanitize,$(eval $(call TEST_RULE,$(c),$$(or $$(TFLAGS_$(c)),$$(FLAGS_$(c))))))
 
 # The emulator and the kernels on it are compiled once for each way to build programs with them.
 $(BUILD)/tests/kind-%/kernels.o: tests/emu/kinds.sh tests/emu/cuda_emu.cpp tests/emu/cuda_emu.h \
@@ -231,6 +239,12 @@ $(BUILD)/tests/cuda-%.log: tests/cuda.sh tests/test_cuda.cpp tests/lib.sh
 
 $(BUILD)/tests/sgemm-%.log: tests/sgemm.sh tests/test_sgemm.cpp tests/lib.sh
 	@$(call SCRIPT,$< $(OUT) $*)
+
+$(TIERS:%=$(BUILD)/tests/%.log) $(MODELS:%=$(BUILD)/tests/%.log): $(BUILD)/tests/%.log: \
+    tests/tier.sh tests/lib.sh tests/tiles.h tests/test_tiles.c examples/linear.c examples/pitfalls.c \
+    README.md $(CPU)/model/amp.o $(PRODUCTS:%=$(CPU)/o2/%.log)
+	@$(call SCRIPT,$< $(OUT) $(PRODUCTS) $(if $(filter model-amx sanitized-amx,$*),tiles processors))
+$(BUILD)/tests/sanitized-amx.log: $(CPU)/model-sanitize/amp.o $(PRODUCTS:%=$(CPU)/sanitize/%.log)
 
 $(BUILD)/tests/cblas.log: tests/test_cblas.c tests/cblas_trainer.c
 $(BUILD)/tests/libtorch.log: examples/libtorch.cpp $(wildcard examples/train_*.h)

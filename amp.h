@@ -1697,9 +1697,9 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
 
 AMPI_STRICT_BEGIN
 
-#if defined(__clang__) && defined(__x86_64__)
+#if defined(__clang__) && defined(__x86_64__) && !defined(AMPI_TILES_MODEL)
 #define AMPI_PIN(x) __asm__("" : "+v"(x))
-#elif defined(__clang__) && defined(__aarch64__)
+#elif defined(__clang__) && defined(__aarch64__) && !defined(AMPI_TILES_MODEL)
 #define AMPI_PIN(x) __asm__("" : "+w"(x))
 #elif defined(__clang__)
 #define AMPI_PIN(x) __asm__("" : "+m"(x))
@@ -2546,7 +2546,9 @@ AMPI_HERE AMPI_U AMPI_(zeros16)(AMPI_U n, AMPI_U a) {
 }
 #endif
 
-#if AMPI_W >= 8 /* x86 */
+#if AMPI_W == 16 && defined(AMPI_TILES_MODEL) /* a file of the tests: its instructions in C */
+#include AMPI_TILES_MODEL
+#elif AMPI_W >= 8 /* x86 */
 
 #define AMPI_TWO(V, name, op)                                                                  \
     AMPI_INSTRUCTION(AMPI_HERE, V, AMPI_(name), (V a, V b), op " {%2, %1, %0|%0, %1, %2}",     \
@@ -2646,6 +2648,7 @@ AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(get_masked), (const void *p, AMPI_U ma
 
 #elif AMPI_W == 16 /* AVX-512 F, BW and VL */
 
+#ifndef AMPI_TILES_MODEL
 AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(even), (AMPI_V a, AMPI_V b), /* lanes of 128 bits */
                  "vshuff32x4 {$0x88, %2, %1, %0|%0, %1, %2, 0x88}", "=v", "v"(a), "v"(b))
 AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(odd), (AMPI_V a, AMPI_V b),
@@ -2654,19 +2657,10 @@ AMPI_INSTRUCTION(AMPI_HERE, uint16_t, AMPI_(mask_above), (AMPI_U a, AMPI_U b),
                  "vpcmpgtd {%2, %1, %0|%0, %1, %2}", "=Yk", "v"(a), "v"(b))
 AMPI_INSTRUCTION(AMPI_HERE, AMPI_U, AMPI_(blend), (uint16_t mask, AMPI_U x, AMPI_U y),
                  "vpblendmd {%2, %3, %0%{%1%}|%0%{%1%}, %3, %2}", "=v", "Yk"(mask), "v"(x), "v"(y))
-AMPI_HERE AMPI_U AMPI_(choose)(AMPI_U a, AMPI_U b, AMPI_U x, AMPI_U y) {
-    return AMPI_(blend)(AMPI_(mask_above)(a, b), x, y);
-}
 AMPI_INSTRUCTION(AMPI_HERE, uint32_t, AMPI_(mask_zeros), (AMPI_U a),
                  "vptestnmd {%1, %1, %0|%0, %1, %1}", "=Yk", "v"(a))
 AMPI_INSTRUCTION(AMPI_HERE, uint32_t, AMPI_(mask_zeros16), (AMPI_U a),
                  "vptestnmw {%1, %1, %0|%0, %1, %1}", "=Yk", "v"(a))
-AMPI_HERE uint64_t AMPI_(zeros)(uint64_t n, AMPI_U a) {
-    return n + (uint64_t)__builtin_popcount(AMPI_(mask_zeros)(a));
-}
-AMPI_HERE uint64_t AMPI_(zeros16)(uint64_t n, AMPI_U a) {
-    return n + (uint64_t)__builtin_popcount(AMPI_(mask_zeros16)(a));
-}
 AMPI_INSTRUCTION(AMPI_HERE, AMPI_(shorts), AMPI_(lower16), (AMPI_U a), "vpmovdw {%1, %0|%0, %1}",
                  "=v", "v"(a))
 AMPI_STORE(AMPI_U, put8, "vpmovdb", quarter, 1)
@@ -2692,6 +2686,16 @@ AMPI_LOAD_FEW(AMPI_V, few_f32, "vmovups", whole)
 AMPI_LOAD_FEW(AMPI_(shorts), few_shorts, "vmovdqu16", half)
 AMPI_STORE_FEW(AMPI_V, put_few_f32, "vmovups", whole)
 AMPI_STORE_FEW(AMPI_(shorts), put_few_16, "vmovdqu16", half)
+#endif
+AMPI_HERE AMPI_U AMPI_(choose)(AMPI_U a, AMPI_U b, AMPI_U x, AMPI_U y) {
+    return AMPI_(blend)(AMPI_(mask_above)(a, b), x, y);
+}
+AMPI_HERE uint64_t AMPI_(zeros)(uint64_t n, AMPI_U a) {
+    return n + (uint64_t)__builtin_popcount(AMPI_(mask_zeros)(a));
+}
+AMPI_HERE uint64_t AMPI_(zeros16)(uint64_t n, AMPI_U a) {
+    return n + (uint64_t)__builtin_popcount(AMPI_(mask_zeros16)(a));
+}
 
 #elif AMPI_W == 4 /* NEON of AArch64 */
 
@@ -3114,9 +3118,15 @@ AMPI_STRICT_END
 #error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
 #endif
 #endif
-/* AVX512_BF16, where the assembler knows it; AMX-BF16, whose registers are asked of Linux. */
-#if AMPI_X86 &&                                                                                \
-    ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
+/* AVX-512, of which AMPI_TILES_MODEL, a file of the tests, has a model; AVX512_BF16, where the
+   assembler knows it; AMX-BF16, whose registers are asked of Linux. */
+#if AMPI_X86 || defined(AMPI_TILES_MODEL)
+#define AMPI_512 1
+#else
+#define AMPI_512 0
+#endif
+#if AMPI_512 && (defined(AMPI_TILES_MODEL) || (defined(__clang__) && __clang_major__ >= 12) ||     \
+                 (!defined(__clang__) && __GNUC__ >= 11))
 #define AMPI_PAIRS 1
 #else
 #define AMPI_PAIRS 0
@@ -10050,32 +10060,41 @@ static const ampi_loops ampi_loops_c = {
 
 #if AMPI_X86
 
+/* Registers A to D after cpuid; as its leaf AMPI_XGETBV, A is what the system saves of a thread. */
+typedef void (*ampi_cpuid_fn)(uint32_t leaf, uint32_t sub, uint32_t *r);
+#define AMPI_XGETBV 0xffffffffu
 static void ampi_cpuid(uint32_t leaf, uint32_t sub, uint32_t *r) {
-    __asm__ __volatile__("cpuid"
-                         : "=a"(r[0]), "=b"(r[1]), "=c"(r[2]), "=d"(r[3])
-                         : "0"(leaf), "2"(sub));
+    if (leaf == AMPI_XGETBV)
+        __asm__ __volatile__("xgetbv" : "=a"(r[0]), "=d"(r[3]) : "c"(0));
+    else
+        __asm__ __volatile__("cpuid"
+                             : "=a"(r[0]), "=b"(r[1]), "=c"(r[2]), "=d"(r[3])
+                             : "0"(leaf), "2"(sub));
 }
 
-/* What the processor has and the operating system saves, by cpuid and xgetbv: 1 AVX2 (with F16C and
-   FMA), 2 AVX-512 F, BW and VL, 4 AVX512_BF16, 8 AMX-BF16; 16: AMD made it. */
-static uint32_t ampi_cpu_features(void) {
+/* What the processor has and the operating system saves: 1 AVX2 (with F16C and FMA), 2 AVX-512 F,
+   BW and VL with it, 4 AVX512_BF16, 8 AMX-BF16; 16: AMD made it. */
+static uint32_t ampi_features_of(ampi_cpuid_fn cpuid) {
     uint32_t r[4], low, amx, features = 0;
-    ampi_cpuid(0, 0, r);
+    cpuid(0, 0, r);
     if (r[0] < 7) return 0;
     if (r[2] == 0x444d4163u) features = 16u; /* "cAMD" */
-    ampi_cpuid(1, 0, r);
+    cpuid(1, 0, r);
     if ((r[2] >> 27 & 7u) != 7u || !(r[2] >> 12 & 1u)) return 0; /* OSXSAVE, AVX, F16C; FMA */
-    __asm__ __volatile__("xgetbv" : "=a"(low) : "c"(0) : "edx");
+    cpuid(AMPI_XGETBV, 0, r);
+    low = r[0];
     if ((low & 0x06u) != 0x06u) return 0;
-    ampi_cpuid(7, 0, r);
+    cpuid(7, 0, r);
     if (r[1] >> 5 & 1u) features |= 1u;
-    if ((low & 0xe6u) == 0xe6u && (r[1] >> 16 & 1u) && (r[1] >> 30 & 3u) == 3u) features |= 2u;
-    if ((features & 3u) != 3u || !(r[1] >> 17 & 1u) || r[0] == 0)
+    if ((low & 0xe6u) == 0xe6u && (r[1] >> 16 & 1u) && (r[1] >> 30 & 3u) == 3u && (features & 1u))
+        features |= 2u;
+    if (!(features & 2u) || !(r[1] >> 17 & 1u) || r[0] == 0)
         return features; /* also without DQ, or a second page of leaf 7 */
     amx = (low & 0x60000u) == 0x60000u && (r[3] >> 22 & 5u) == 5u; /* BF16, TILE */
-    ampi_cpuid(7, 1, r);
+    cpuid(7, 1, r);
     return r[0] >> 5 & 1u ? features | 4u | amx << 3 : features; /* AVX512_BF16 */
 }
+static uint32_t ampi_cpu_features(void) { return ampi_features_of(ampi_cpuid); }
 
 /* Eight floats. */
 
@@ -10088,10 +10107,22 @@ static uint32_t ampi_cpu_features(void) {
 #error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
 #endif
 
+#elif AMPI_NEON
+static uint32_t ampi_cpu_features(void) { return 32u; } /* always there */
+#else
+static uint32_t ampi_cpu_features(void) { return 0; }
+#endif /* AMPI_X86 */
+
+#if AMPI_512
+
 /* Sixteen. */
 
 #define AMPI_TIER   _avx512
+#ifdef AMPI_TILES_MODEL
+#define AMPI_BY512  unused
+#else
 #define AMPI_BY512  target("avx512f,avx512bw,avx512vl,fma,f16c,popcnt")
+#endif
 #define AMPI_TARGET AMPI_BY512
 #define AMPI_W      16
 #define AMPI_STEP   4
@@ -10105,6 +10136,7 @@ static uint32_t ampi_cpu_features(void) {
 typedef ampi_floats_avx512 ampi_x16;
 typedef ampi_words_avx512  ampi_u16;
 
+#ifndef AMPI_TILES_MODEL
 /* Many times as fast as integers are; but subnormals are flushed. */
 AMPI_INSTRUCTION(AMPI_AVX512, ampi_u16, ampi_round_pairs, (ampi_x16 x, ampi_x16 y),
                  "vcvtne2ps2bf16 {%1, %2, %0|%0, %2, %1}", "=v", "v"(x), "v"(y))
@@ -10128,12 +10160,34 @@ AMPI_AVX512 AMPI_ALWAYS int ampi_any_subnormal(ampi_x16 x, ampi_x16 y) {
             : "=&Yk"(masks[0]), "=&Yk"(masks[1]), "=r"(any) : "v"(x), "v"(y) : "cc");
     return any;
 }
+AMPI_INSTRUCTION(AMPI_AVX512, ampi_shorts_avx512, ampi_nearest_pairs, (ampi_x16 x),
+                 "vcvtneps2bf16 {%1, %0|%0, %1}", "=v", "v"(x))
+/* 16 bytes each of four lines. */
+AMPI_AVX512 ampi_x16 ampi_lanes_pairs(const char *x, size_t step) {
+    typedef struct { char x[16]; } lane;
+    ampi_x16 v;
+    __asm__("vmovups {%1, %x0|%x0, %1}\n\tvinsertf32x4 {$1, %2, %0, %0|%0, %0, %2, 1}\n\t"
+            "vinsertf32x4 {$2, %3, %0, %0|%0, %0, %3, 2}\n\t"
+            "vinsertf32x4 {$3, %4, %0, %0|%0, %0, %4, 3}"
+            : "=&v"(v)
+            : "m"(*(const lane *)(const void *)x), "m"(*(const lane *)(const void *)(x + step)),
+              "m"(*(const lane *)(const void *)(x + 2 * step)),
+              "m"(*(const lane *)(const void *)(x + 3 * step)));
+    return v;
+}
+AMPI_AVX512 void ampi_put_pairs_masked(void *p, uint32_t mask, ampi_u16 x) {
+    __asm__("vmovdqu16 {%1, %0%{%2%}|%0%{%2%}, %1}"
+            : "+m"(*(ampi_whole_avx512 *)p) : "v"(x), "Yk"(mask));
+}
+AMPI_AVX512 ampi_x16 ampi_fma_pairs(ampi_x16 a, ampi_x16 b, ampi_x16 c) { /* odd k, then even */
+    __asm__("vdpbf16ps {%2, %1, %0|%0, %1, %2}" : "+v"(c) : "v"(a), "v"(b));
+    return c;
+}
+#endif
 
 /* Cut the leading bf16 off x: its bits, in the upper half. The rest is exact; 0 of inf and NaN. Of
    numbers that would round to inf the largest bf16 is cut off. The instruction takes subnormals for
    0, as the products do. */
-AMPI_INSTRUCTION(AMPI_AVX512, ampi_shorts_avx512, ampi_nearest_pairs, (ampi_x16 x),
-                 "vcvtneps2bf16 {%1, %0|%0, %1}", "=v", "v"(x))
 AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_cut_avx512(ampi_x16 *x) {
     const ampi_u16 most = ampi_u32_avx512(AMPI_F32_INF - 1), inf = ampi_u32_avx512(AMPI_F32_INF);
     const ampi_u16 fine = ampi_above_avx512(inf, ampi_size_avx512(ampi_bits_avx512(*x)));
@@ -10199,19 +10253,7 @@ AMPI_AVX512 AMPI_ALWAYS void ampi_lines_as(uint32_t *dst, const ampi_operand *x,
     if (parts == 2) memset(dst + 16 * all, 0, (all - lines) * 64);
 }
 
-/* 16 bytes each of four lines; words of four vectors, 4 x 4 in each of these lanes, turned. */
-AMPI_AVX512 ampi_x16 ampi_lanes_pairs(const char *x, size_t step) {
-    typedef struct { char x[16]; } lane;
-    ampi_x16 v;
-    __asm__("vmovups {%1, %x0|%x0, %1}\n\tvinsertf32x4 {$1, %2, %0, %0|%0, %0, %2, 1}\n\t"
-            "vinsertf32x4 {$2, %3, %0, %0|%0, %0, %3, 2}\n\t"
-            "vinsertf32x4 {$3, %4, %0, %0|%0, %0, %4, 3}"
-            : "=&v"(v)
-            : "m"(*(const lane *)(const void *)x), "m"(*(const lane *)(const void *)(x + step)),
-              "m"(*(const lane *)(const void *)(x + 2 * step)),
-              "m"(*(const lane *)(const void *)(x + 3 * step)));
-    return v;
-}
+/* Words of four vectors, 4 x 4 in each lane, turned. */
 AMPI_AVX512 AMPI_ALWAYS void ampi_turn_pairs(ampi_x16 *v) {
     const ampi_x16 a = ampi_low_avx512(v[0], v[1]), b = ampi_low_avx512(v[2], v[3]);
     const ampi_x16 c = ampi_high_avx512(v[0], v[1]), d = ampi_high_avx512(v[2], v[3]);
@@ -10294,8 +10336,7 @@ AMPI_AVX512 void ampi_write_pairs_avx512(const ampi_task *w, const float *sum, s
     for (r = 0; r < rows; r++) {
         const ampi_x16 low = ampi_get_avx512(sum, r * ld), high = ampi_get_avx512(sum, r * ld + 16);
         void          *c   = ampi_to(w->c, AMP_BF16, (i + r) * w->g->ldc + j);
-        __asm__("vmovdqu16 {%1, %0%{%2%}|%0%{%2%}, %1}"
-                : "+m"(*(ampi_whole_avx512 *)c) : "v"(ampi_round_pairs(low, high)), "Yk"(mask));
+        ampi_put_pairs_masked(c, mask, ampi_round_pairs(low, high));
     }
     ampi_done_avx512();
 }
@@ -10320,10 +10361,6 @@ AMPI_AVX512 void ampi_cast_pairs(void *dst, amp_dtype to, const void *src, amp_d
     ampi_cast_from_avx512(dst, to, src, from, i, end);
 }
 
-AMPI_AVX512 ampi_x16 ampi_fma_pairs(ampi_x16 a, ampi_x16 b, ampi_x16 c) { /* odd k, then even */
-    __asm__("vdpbf16ps {%2, %1, %0|%0, %1, %2}" : "+v"(c) : "v"(a), "v"(b));
-    return c;
-}
 AMPI_AVX512 ampi_x16 ampi_splat_pairs(float x) { return ampi_splat_avx512(x); }
 AMPI_AVX512 ampi_x16 ampi_get_pairs(const void *base, size_t i) { return ampi_get_avx512(base, i); }
 AMPI_AVX512 void     ampi_put_pairs(void *p, size_t i, ampi_x16 x) { ampi_put_avx512(p, i, x); }
@@ -10345,9 +10382,7 @@ static const ampi_loops ampi_loops_pairs = {
 
 #endif /* AMPI_PAIRS */
 
-#else
-static uint32_t ampi_cpu_features(void) { return 0; }
-#endif /* AMPI_X86 */
+#endif /* AMPI_512 */
 
 #if AMPI_NEON
 
@@ -10367,13 +10402,9 @@ static uint32_t ampi_cpu_features(void) { return 0; }
 #if AMPI_AMX
 
 /* AMX: products of 16-bit types, 32 x 32, in four of eight tile registers. Instructions are named
-   in the text, so that they need no header and no target attribute. AMPI_TILES_MODEL is a file of
-   the tests, with a model of them and with packing in plain C, for machines without. All else is as
-   in "avx512" (by the model as in "c"). */
+   in the text, so that they need no header and no target attribute. All else is as in "avx512". */
 
-#ifdef AMPI_TILES_MODEL
-#include AMPI_TILES_MODEL
-#else
+#ifndef AMPI_TILES_MODEL
 #define AMPI_TILE_LOAD(T, P, S)                                                                \
     __asm__ __volatile__("tileloadd {(%0,%1,1), %%tmm" #T "|tmm" #T ", [%0+%1*1]}"             \
                          : : "r"(P), "r"((size_t)(S)) : "memory")
@@ -10476,16 +10507,9 @@ static void ampi_kernel_tiles(const ampi_block *x) {
 }
 
 static const ampi_engine ampi_engine_tiles = {
-#ifdef AMPI_TILES_MODEL
-    32, 32, 32, 32, 64, 20, 1, ampi_use_tiles,
-    ampi_pack_rows, tiles_pack, ampi_kernel_tiles, ampi_write, ampi_thin, ampi_tiny};
-#define AMPI_WITHOUT_TILES "c"
-#else
     32, 32, 32, 32, 64, 20, 1, ampi_use_tiles,
     ampi_pack_rows_avx512, ampi_pack_pairs_avx512, ampi_kernel_tiles, ampi_write_pairs_avx512,
     ampi_thin_avx512, ampi_tiny_avx512};
-#define AMPI_WITHOUT_TILES "avx512"
-#endif
 
 #endif /* AMPI_AMX */
 
@@ -10493,22 +10517,21 @@ static const ampi_engine ampi_engine_tiles = {
    process may use tiles is asked at the first product that would: the second row says yes, a tier
    without tiles no. */
 static const ampi_tier ampi_tiers[] = {
-#ifdef AMPI_TILES_MODEL
-    {"amx", 0, 0, &ampi_loops_c, &ampi_engine_c, &ampi_engine_tiles},
-    {"amx", 0, 0, &ampi_loops_c, &ampi_engine_c, &ampi_engine_tiles},
-#elif AMPI_AMX
+#if AMPI_AMX
     {"amx", 8, 0, &ampi_loops_pairs, &ampi_engine_avx512, &ampi_engine_tiles},
     {"amx", 8, 0, &ampi_loops_pairs, &ampi_engine_avx512, &ampi_engine_tiles},
 #endif
 #if AMPI_PAIRS /* on Intel's processors slower than FMA: only asked for by name */
     {"avx512_bf16", 4, 16, &ampi_loops_pairs, &ampi_engine_avx512, &ampi_engine_pairs_avx512},
 #endif
+#if AMPI_512
+    {"avx512", 2, 0, &ampi_loops_avx512, &ampi_engine_avx512, NULL},
+#endif
 #if AMPI_X86
-    {"avx512", 3, 0, &ampi_loops_avx512, &ampi_engine_avx512, NULL},
     {"avx2", 1, 0, &ampi_loops_avx2, &ampi_engine_avx2, NULL},
 #endif
 #if AMPI_NEON
-    {"neon", 0, 0, &ampi_loops_neon, &ampi_engine_neon, NULL},
+    {"neon", 32, 0, &ampi_loops_neon, &ampi_engine_neon, NULL},
 #endif
     {"c", 0, 0, &ampi_loops_c, &ampi_engine_c, NULL}};
 
@@ -10536,9 +10559,13 @@ static const ampi_tier *ampi_tier_settle(const ampi_tier *was, const ampi_tier *
     return AMPI_TIER_SWAP(was, answer) ? answer : was;
 }
 
+#ifndef AMPI_PROCESSOR /* of the features found, those that a test leaves, or has a model of */
+#define AMPI_PROCESSOR(features) (features)
+#endif
+
 /* The first usable tier of that name, or of any. */
 static const ampi_tier *ampi_tier_find(const char *name) {
-    const uint32_t lacks = ~ampi_cpu_features();
+    const uint32_t lacks = ~AMPI_PROCESSOR(ampi_cpu_features());
     size_t         i;
     for (i = 0; i < (size_t)AMPI_NUM_TIERS; i++) {
         const ampi_tier *t = &ampi_tiers[i];
@@ -10567,7 +10594,7 @@ static const ampi_engine *ampi_engine_pairs(int whole) {
 #if AMPI_AMX
     if (tier == &ampi_tiers[0])
         tier = ampi_tier_settle(tier, ampi_tiles_ask() ? tier + 1
-                                                       : ampi_tier_find(AMPI_WITHOUT_TILES));
+                                                       : ampi_tier_find("avx512"));
 #endif
     return tier->pairs && (whole || tier->pairs->use_tiles) ? tier->pairs : NULL;
 }

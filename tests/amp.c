@@ -1,8 +1,15 @@
 /* amp.c - amp.h, compiled once for each configuration and linked to its tests. They see three things
-   more: a malloc that counts and can fail, private functions that white.h declares, and, where a model
-   stands for tiles (AMPI_TILES_MODEL), whether its system grants them. */
+   more: a malloc that counts and can fail, private functions that white.h declares, and other
+   processors than this one. With TEST_MODEL some of their instructions are a model's, in C. */
 
 #include "white.h"
+
+#ifdef TEST_MODEL
+#define AMPI_TILES_MODEL "tests/tiles.h"
+#endif
+#define AMPI_PROCESSOR(features) (planted ? *planted : processor_features(features))
+static const uint32_t *planted;
+#include "processor.h"
 
 long white_malloc_calls;
 int  white_malloc_fails;
@@ -17,13 +24,63 @@ static void *counted_malloc(size_t n) {
 #undef malloc
 
 #ifdef AMPI_TILES_MODEL
-int *const white_tiles_granted = &tiles_granted;
+int *const white_tiles_granted = &tiles_granted, *const white_tiles_asked = &tiles_asked;
 #else
-int *const white_tiles_granted = NULL;
+int *const white_tiles_granted = NULL, *const white_tiles_asked = NULL;
 #endif
 
 void white_tell(char *problem, const char *text) { ampi_tell(problem, "%s", text); }
 void white_tell_number(char *problem, const double *number) { ampi_tell(problem, "%g", *number); }
+
+uint32_t white_features(void) { return processor_features(ampi_cpu_features()); }
+uint32_t white_features_of(white_cpuid cpuid) {
+#if AMPI_X86
+    return ampi_features_of(cpuid);
+#else
+    (void)cpuid;
+    return 0;
+#endif
+}
+void white_processor(const uint32_t *features) {
+    planted          = features;
+    ampi_tier_chosen = NULL;
+}
+
+int white_gemm_shares(const amp_gemm_args *g, size_t team) {
+    const uint32_t end = 0x5a5a5a5au;
+    ampi_task      w;
+    uint32_t      *memory;
+    size_t         t, room;
+    int            fits;
+    ampi_task_begin(&w, g);
+    ampi_task_size(&w, 0);
+    room    = w.run == ampi_gemm_product ? team * w.size : 0;
+    memory  = (uint32_t *)malloc((room + 17) * 4);
+    w.strip = room ? ampi_align(memory) : NULL;
+    if (room) w.strip[room] = end;
+    for (t = 0; t < team; t++) {
+        ampi_task own = w;
+        if (ampi_gemm_split(&own, t, team)) ampi_gemm_share(&own);
+    }
+    fits = !room || w.strip[room] == end;
+    fits = fits && room * 4 + 64 <= team * amp_gemm_workspace(g->m, g->n, g->k);
+    free(memory);
+    return fits;
+}
+
+size_t white_gemm_room(size_t engine, size_t m, size_t n, size_t k, amp_dtype as, int along,
+                       size_t lead) {
+    ampi_task w;
+    memset(&w, 0, sizeof w);
+    w.e = ampi_engine_of(engine);
+    if (w.e == NULL) return 0;
+    w.m = m, w.n = n, w.k = k;
+    w.x[0].as = w.x[1].as = as;
+    w.x[0].cs = w.x[1].cs = along ? 1 : 2000;
+    w.lead = lead;
+    ampi_task_size(&w, 0);
+    return w.size * 4 + 64;
+}
 
 #ifndef AMP_NO_AUTOCAST
 void white_cache_reset(amp_cache *cache) {

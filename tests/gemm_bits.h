@@ -78,13 +78,12 @@ static unsigned char *bits_matrix(size_t n, amp_dtype type, int kind, size_t shi
 }
 
 /* The rule of the manual: which products of halves go to tiles, or go by pairs. */
-static int bits_without_tiles = BITS_FMA;
 static int bits_rule(const amp_gemm_args *g, int rule) {
     const int bf16 = g->a_type == AMP_BF16 && g->b_type == AMP_BF16;
     const int halves = g->a_type != AMP_F32 && g->b_type != AMP_F32;
     if (rule == BITS_C || rule == BITS_FMA) return rule;
     return (rule == BITS_PAIRS ? bf16 : halves || g->tf32) && g->m > 1 && g->n > 1 &&
-                   g->m * g->n * g->k >= 32768 ? rule : bits_without_tiles;
+                   g->m * g->n * g->k >= 32768 ? rule : BITS_FMA;
 }
 
 /* Sizes that tiles have ways of their own for: k in steps; B along k and longer than A; rows of C
@@ -92,7 +91,7 @@ static int bits_rule(const amp_gemm_args *g, int rule) {
 enum { BITS_STEPS = 4, BITS_LONG_B, BITS_LINES };
 static void bits_sizes(amp_gemm_args *g, int big) {
     g->m = 2 + random_below(65);
-    g->n = 2 + (big == BITS_STEPS && random_below(8) == 0 ? 700 : 0) + random_below(130);
+    g->n = 2 + (big == BITS_STEPS && random_below(8) == 0 ? 700u : 0u) + random_below(130);
     g->k = big == BITS_STEPS ? 641 + random_below(random_below(4) ? 200 : 1900)
                              : g->m + random_below(300);
     if (big == BITS_LONG_B) g->n += g->m, g->trans_b = 1;

@@ -1,6 +1,7 @@
 # Build one test in one configuration, run it, and leave its lines in a log that always closes with
 # "N passed, N failed[, N skipped]", also when it crashed or its compiler is missing. A test that
 # does not include amp.c is linked with amp.o, which lies beside the log.
+# Its object file stays: tier.sh links it with another amp.o.
 # usage: [RUNNER=PROGRAM] one.sh CONFIG TEST COMPILER FLAGS LOG
 config=$1 test=$2 compiler=$3 flags=$4 log=$5
 program=${log%.log}
@@ -33,7 +34,8 @@ fails() { # fails WHY: it does, with what the compiler said
     finish
     exit 0
 }
-$compiler -std=c99 $flags -I. "tests/test_$test.c" $object -o "$program" -lm > "$log.part" 2>&1 ||
+$compiler -std=c99 $flags -I. -c "tests/test_$test.c" -o "$program.o" > "$log.part" 2>&1 &&
+    $compiler $flags "$program.o" $object -o "$program" -lm > "$log.part" 2>&1 ||
     fails 'does not compile'
 [ -z "$object" ] || [ ! -s "$object.log" ] || fails 'amp.h compiles with warnings'
 ${RUNNER-} "$program" > "$log.part" 2>&1

@@ -499,21 +499,11 @@ TEST(exact, "manual: sums that fp32 holds exactly are exact, in any order and wi
     }
 }
 
-/* Does the tier in use round once per k? Its product of fp32 says so: (1 + 2^-12)^2 - (1 + 2^-11). */
-static int is_fused(void) {
-    const float a[2] = {-1.00048828125f, 1.000244140625f}, b[2] = {1.0f, 1.000244140625f};
-    float       c = 1.0f;
-    amp_gemm(NULL, 0, 0, 1, 1, 2, 1.0f, a, AMP_F32, 0, b, AMP_F32, 0, 0.0f, &c, AMP_F32, 0);
-    return !bits_zero(c);
-}
-
 /* Bit by bit, in each tier. What a tier rounds, and how many random products it gets. */
 static void bits_in_tier(const char *tier, int rule) {
     const int count = test_state.quick > 1 ? 25 : test_state.quick ? 100 : 1200;
     int       i;
     if (amp_cpu_force_tier(tier) != AMP_OK) SKIP("not on this processor");
-    bits_without_tiles = is_fused() ? BITS_FMA : BITS_C;
-    CHECK(rule == BITS_C || bits_without_tiles == BITS_FMA || white_tiles_granted);
     if (test_state.quick > 1) bits_most = 60;
     for (i = 0; i < count; i++) {
         const int big = i % 40 == 7 ? 1 : i == 20 ? test_state.quick > 1 ? 3 : 2 : 0;
@@ -594,9 +584,7 @@ static int refuse_tiles(void) {
     if (white_tiles_granted) *white_tiles_granted = 0;
     return white_tiles_granted || sigaltstack(&s, NULL) == 0;
 }
-static int fell_back(void) {
-    return white_tiles_granted ? strcmp(amp_cpu_tier(), "amx") != 0 : !strcmp(amp_cpu_tier(), "avx512");
-}
+static int fell_back(void) { return strcmp(amp_cpu_tier(), "avx512") == 0; }
 
 /* In a child: the permission is for good. 0: products fell back, and were right. */
 static int refused_child(void) {

@@ -1,6 +1,7 @@
-/* tiles.h - TDPBF16PS and the tile registers in C. The model is bit for bit the instruction (but
-   for the payload of a NaN), as test_gemm shows where there is one. With AMPI_TILES_MODEL defined as
-   this file, amp.h multiplies with it instead, on any machine: test_tiles. */
+/* tiles.h - VDPBF16PS, TDPBF16PS and the tile registers in C, bit for bit the instructions (but for
+   the payload of a NaN), as test_tiles shows where they are. With AMPI_TILES_MODEL defined as this
+   file, amp.h's tiers avx512, avx512_bf16 and amx work on any little-endian machine: their code is
+   compiled as it stands, with each instruction in C in its place. */
 
 #ifndef TILES_H_INCLUDED
 #define TILES_H_INCLUDED
@@ -9,8 +10,8 @@
 #include <stdint.h>
 #include <string.h>
 
-static float    tiles_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
-static uint32_t tiles_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
+static inline float    tiles_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
+static inline uint32_t tiles_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
 
 #ifdef __MINGW32__ /* whose own is a unit off in one of eight cases */
 /* The product is exact in a double; the sum is rounded to odd there (its last bit says that something
@@ -30,21 +31,27 @@ static float tiles_fmaf(float a, float b, float c) {
 static float (*volatile const tiles_fmaf)(float, float, float) = fmaf;
 #endif
 
-static float tiles_flushed(float x) {
+static inline float tiles_flushed(float x) {
     const uint32_t u = tiles_bits(x);
     return u & 0x7f800000u ? x : tiles_float(u & 0x80000000u);
 }
 
-/* The bf16 that is cut off x: the nearest, but finite if x is, and 0 of a subnormal. */
-static uint32_t tiles_cut(float x) {
-    const uint32_t u = tiles_bits(tiles_flushed(x)), h = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+/* VCVTNEPS2BF16: to nearest even, and 0 of a subnormal. */
+static inline uint32_t tiles_bf16(float x) {
+    const uint32_t u = tiles_bits(tiles_flushed(x));
     if ((u & 0x7fffffffu) > 0x7f800000u) return u >> 16 | 0x40u;
-    return (h & 0x7fffu) == 0x7f80u && (u & 0x7f800000u) != 0x7f800000u ? h - 1 : h;
+    return (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+}
+
+/* The bf16 that is cut off x: the nearest, but finite if x is. */
+static inline uint32_t tiles_cut(float x) {
+    const uint32_t h = tiles_bf16(x);
+    return (h & 0x7fffu) == 0x7f80u && (tiles_bits(x) & 0x7f800000u) != 0x7f800000u ? h - 1 : h;
 }
 
 /* An FMA to nearest even. Operands and results below 2^-126 become zero; a result is judged after
    rounding as if exponents had no limit, so that 2^-126 - 2^-151 and more is normal. */
-static float tiles_fma(float a, float b, float c) {
+static inline float tiles_fma(float a, float b, float c) {
     float r;
     a = tiles_flushed(a);
     b = tiles_flushed(b);
@@ -56,8 +63,14 @@ static float tiles_fma(float a, float b, float c) {
     return r;
 }
 
+/* VDPBF16PS on a lane: c + odd, then + even. */
+static inline float tiles_pair(float c, uint32_t a, uint32_t b) {
+    c = tiles_fma(tiles_float(a & 0xffff0000u), tiles_float(b & 0xffff0000u), c);
+    return tiles_fma(tiles_float(a << 16), tiles_float(b << 16), c);
+}
+
 /* c + (even + odd): chains over the even and the odd of 32 k. Word i of b lies i * stride on. */
-static float tiles_dot(float c, const uint32_t *a, const uint32_t *b, size_t stride) {
+static inline float tiles_dot(float c, const uint32_t *a, const uint32_t *b, size_t stride) {
     float even = 0.0f, odd = 0.0f;
     int   i;
     for (i = 0; i < 16; i++, b += stride) {
@@ -74,6 +87,238 @@ static float tiles_dot(float c, const uint32_t *a, const uint32_t *b, size_t str
 #if defined(AMPI_TILES_MODEL) && defined(AMP_IMPLEMENTATION) && !defined(TILES_IN_PLACE)
 #define TILES_IN_PLACE
 
+/* AVX-512 F, BW and VL: vectors of sixteen floats or words, or 32 shorts. */
+
+typedef ampi_floats_avx512 tiles_floats;
+typedef ampi_words_avx512  tiles_words;
+typedef ampi_pairs_avx512  tiles_pairs;
+typedef ampi_shorts_avx512 tiles_shorts;
+#define TILES_FN AMPI_HERE
+
+/* Element i of a result R, from its operands, for n of them. */
+#define TILES_EACH(R, name, parameters, n, element)                                            \
+    TILES_FN R ampi_##name##_avx512 parameters {                                               \
+        R   r = {0};                                                                           \
+        int i;                                                                                 \
+        for (i = 0; i < n; i++) r[i] = element;                                                \
+        return r;                                                                              \
+    }
+TILES_EACH(tiles_words, least, (tiles_words a, tiles_words b), 16, a[i] < b[i] ? a[i] : b[i])
+TILES_EACH(tiles_words, most, (tiles_words a, tiles_words b), 16, a[i] > b[i] ? a[i] : b[i])
+TILES_FN tiles_words ampi_most16_avx512(tiles_words x, tiles_words y) {
+    tiles_pairs a = (tiles_pairs)x, b = (tiles_pairs)y;
+    int         i;
+    for (i = 0; i < 32; i++) a[i] = a[i] > b[i] ? a[i] : b[i];
+    return (tiles_words)a;
+}
+
+/* Within lanes of four: VUNPCKLPS and its likes. Lanes of both: VSHUFF32X4. */
+TILES_EACH(tiles_floats, low, (tiles_floats a, tiles_floats b), 16,
+           (i % 2 ? b : a)[i / 4 * 4 + i % 4 / 2])
+TILES_EACH(tiles_floats, high, (tiles_floats a, tiles_floats b), 16,
+           (i % 2 ? b : a)[i / 4 * 4 + i % 4 / 2 + 2])
+TILES_EACH(tiles_floats, low2, (tiles_floats a, tiles_floats b), 16,
+           (i % 4 / 2 ? b : a)[i / 4 * 4 + i % 2])
+TILES_EACH(tiles_floats, high2, (tiles_floats a, tiles_floats b), 16,
+           (i % 4 / 2 ? b : a)[i / 4 * 4 + i % 2 + 2])
+TILES_EACH(tiles_floats, even, (tiles_floats a, tiles_floats b), 16,
+           (i / 8 ? b : a)[i % 8 / 4 * 8 + i % 4])
+TILES_EACH(tiles_floats, odd, (tiles_floats a, tiles_floats b), 16,
+           (i / 8 ? b : a)[i % 8 / 4 * 8 + 4 + i % 4])
+
+/* Masks: bit i is of element i. */
+TILES_FN uint16_t ampi_mask_above_avx512(tiles_words a, tiles_words b) {
+    uint32_t mask = 0;
+    int      i;
+    for (i = 0; i < 16; i++) mask |= (uint32_t)((int32_t)a[i] > (int32_t)b[i]) << i;
+    return (uint16_t)mask;
+}
+TILES_EACH(tiles_words, blend, (uint16_t mask, tiles_words x, tiles_words y), 16,
+           mask >> i & 1 ? x[i] : y[i])
+TILES_FN uint32_t ampi_mask_zeros_avx512(tiles_words a) {
+    uint32_t mask = 0;
+    int      i;
+    for (i = 0; i < 16; i++) mask |= (uint32_t)(a[i] == 0) << i;
+    return mask;
+}
+TILES_FN uint32_t ampi_mask_zeros16_avx512(tiles_words x) {
+    const tiles_pairs a = (tiles_pairs)x;
+    uint32_t          mask = 0;
+    int               i;
+    for (i = 0; i < 32; i++) mask |= (uint32_t)(a[i] == 0) << i;
+    return mask;
+}
+TILES_FN uint32_t ampi_largest16_avx512(tiles_words x) {
+    uint32_t low = 0, high = 0;
+    int      i;
+    for (i = 0; i < 16; i++) {
+        low  = (x[i] & 0xffffu) > low ? x[i] & 0xffffu : low;
+        high = x[i] >> 16 > high ? x[i] >> 16 : high;
+    }
+    return high << 16 | low;
+}
+
+/* Arithmetic and conversions: amp.h's in plain C, which all 2^32 numbers were compared with. */
+TILES_EACH(tiles_floats, sqrt, (tiles_floats a), 16, ampi_sqrt(a[i]))
+#if defined(__x86_64__) /* fmaf takes ten times as long */
+__attribute__((target("fma"))) static void tiles_fmas(float *c, const float *a, const float *b) {
+    int i;
+    for (i = 0; i < 16; i++) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+}
+#define TILES_HAS_FMA __builtin_cpu_supports("fma")
+#else
+#define TILES_HAS_FMA 0
+#define tiles_fmas(c, a, b)
+#endif
+TILES_FN tiles_floats ampi_fma_avx512(tiles_floats a, tiles_floats b, tiles_floats c) {
+    int i;
+    if (TILES_HAS_FMA) tiles_fmas((float *)&c, (const float *)&a, (const float *)&b);
+    else for (i = 0; i < 16; i++) c[i] = tiles_fmaf(a[i], b[i], c[i]);
+    return c;
+}
+TILES_EACH(tiles_words, from_16, (tiles_shorts a), 16, a[i])
+TILES_EACH(tiles_shorts, lower16, (tiles_words a), 16, (uint16_t)a[i])
+TILES_EACH(tiles_floats, from_f16, (tiles_shorts a), 16,
+           ampi_f32_from_bits(ampi_f32_from_f16(a[i])))
+TILES_EACH(tiles_shorts, f16, (tiles_floats a), 16,
+           ampi_f16_from_f32(ampi_bits_of_f32(a[i])))
+TILES_FN void ampi_done_avx512(void) {}
+
+/* Memory: what no mask reads or writes may not be there, and writes around the cache are aligned. */
+TILES_EACH(tiles_words, get8, (const void *p, size_t at), 16, ((const uint8_t *)p)[at + (size_t)i])
+TILES_FN void ampi_put8_avx512(void *p, size_t at, tiles_words x) {
+    int i;
+    for (i = 0; i < 16; i++) ((uint8_t *)p)[at + (size_t)i] = (uint8_t)x[i];
+}
+static inline void *tiles_aligned(void *p, size_t size) {
+    if ((uintptr_t)p % size) abort(); /* the instruction faults */
+    return p;
+}
+TILES_FN void ampi_around_avx512(void *p, size_t i, tiles_floats x) {
+    memcpy(tiles_aligned((char *)p + 4 * i, 64), &x, 64);
+}
+TILES_FN void ampi_around16_avx512(void *p, size_t i, tiles_shorts x) {
+    memcpy(tiles_aligned((char *)p + 2 * i, 32), &x, 32);
+}
+static inline size_t tiles_few(size_t n) { return n < 16 ? n : 16; }
+TILES_FN tiles_floats ampi_few_f32_avx512(const void *p, size_t n) {
+    tiles_floats x = {0};
+    memcpy(&x, p, tiles_few(n) * 4);
+    return x;
+}
+TILES_FN tiles_shorts ampi_few_shorts_avx512(const void *p, size_t n) {
+    tiles_shorts x = {0};
+    memcpy(&x, p, tiles_few(n) * 2);
+    return x;
+}
+TILES_FN void ampi_put_few_f32_avx512(void *p, size_t n, tiles_floats x) {
+    memcpy(p, &x, tiles_few(n) * 4);
+}
+TILES_FN void ampi_put_few_16_avx512(void *p, size_t n, tiles_shorts x) {
+    memcpy(p, &x, tiles_few(n) * 2);
+}
+
+/* AVX512_BF16, and what of AVX-512 goes with it. */
+
+TILES_FN tiles_words ampi_round_pairs(tiles_floats x, tiles_floats y) { /* VCVTNE2PS2BF16 */
+    tiles_pairs r;
+    int         i;
+    for (i = 0; i < 32; i++) r[i] = (uint16_t)tiles_bf16(i < 16 ? x[i] : y[i - 16]);
+    return (tiles_words)r;
+}
+TILES_FN tiles_shorts ampi_nearest_pairs(tiles_floats x) { /* VCVTNEPS2BF16 */
+    tiles_shorts r;
+    int          i;
+    for (i = 0; i < 16; i++) r[i] = (uint16_t)tiles_bf16(x[i]);
+    return r;
+}
+/* c + a * b of bf16 numbers, which lie in the upper halves of words, four at a time. Their product is
+   a float, and the sum is rounded once: it is tiles_fma's, unless a number is subnormal or becomes so,
+   or is infinite. Then odd is no longer 0. */
+typedef float    tiles_four __attribute__((vector_size(16)));
+typedef uint32_t tiles_fours __attribute__((vector_size(16)));
+AMPI_OPERATION(AMPI_HOST, tiles_four, tiles_product, *)
+AMPI_OPERATION(AMPI_HOST, tiles_four, tiles_sum, +)
+static inline tiles_fours tiles_equal(tiles_fours u, uint32_t bits, uint32_t value) {
+    return (tiles_fours)((u & bits) == value);
+}
+static inline tiles_fours tiles_subnormal(tiles_fours u) {
+    return tiles_equal(u, 0x7f800000u, 0) & ~tiles_equal(u, 0x7fffffffu, 0);
+}
+static inline tiles_four tiles_add(tiles_four c, tiles_fours a, tiles_fours b, tiles_fours *odd) {
+    const tiles_four  p = tiles_product((tiles_four)a, (tiles_four)b), s = tiles_sum(p, c);
+    const tiles_fours none = tiles_equal(a, 0x7fffffffu, 0) | tiles_equal(b, 0x7fffffffu, 0);
+    *odd |= tiles_subnormal(a) | tiles_subnormal(b) | tiles_subnormal((tiles_fours)c);
+    *odd |= tiles_subnormal((tiles_fours)s) | tiles_equal((tiles_fours)s, 0x7f800000u, 0x7f800000u);
+    *odd |= tiles_equal((tiles_fours)p, 0x7f800000u, 0) & ~none;
+    return s;
+}
+static inline int tiles_any(tiles_fours u) { return (u[0] | u[1] | u[2] | u[3]) != 0; }
+
+TILES_FN tiles_floats ampi_fma_pairs(tiles_floats a, tiles_floats b, tiles_floats c) {
+    uint32_t u[16], v[16];
+    float    s[16];
+    int      i, j;
+    memcpy(u, &a, 64), memcpy(v, &b, 64), memcpy(s, &c, 64);
+    for (i = 0; i < 16; i += 4) {
+        tiles_fours x, y, odd = {0};
+        tiles_four  z;
+        memcpy(&x, u + i, 16), memcpy(&y, v + i, 16), memcpy(&z, s + i, 16);
+        z = tiles_add(z, x & 0xffff0000u, y & 0xffff0000u, &odd);
+        z = tiles_add(z, x << 16, y << 16, &odd);
+        if (!tiles_any(odd)) memcpy(s + i, &z, 16);
+        else for (j = i; j < i + 4; j++) s[j] = tiles_pair(s[j], u[j], v[j]);
+    }
+    memcpy(&c, s, 64);
+    return c;
+}
+TILES_FN tiles_words ampi_join_pairs(tiles_shorts x, tiles_shorts y) {
+    tiles_words r;
+    memcpy(&r, &x, 32);
+    memcpy((char *)&r + 32, &y, 32);
+    return r;
+}
+TILES_FN tiles_words ampi_permute_pairs(tiles_words order, tiles_words x) { /* VPERMW */
+    const tiles_pairs o = (tiles_pairs)order, u = (tiles_pairs)x;
+    tiles_pairs       r;
+    int               i;
+    for (i = 0; i < 32; i++) r[i] = u[o[i] % 32];
+    return (tiles_words)r;
+}
+TILES_FN tiles_words ampi_uppers_pairs(tiles_words order, tiles_words x) { /* of words; lower ones: 0 */
+    return ampi_permute_pairs(order, x) & 0xffff0000u;
+}
+TILES_FN tiles_floats tiles_zip(tiles_floats x, tiles_floats y, int from) { /* lanes of eight shorts */
+    const tiles_pairs u = (tiles_pairs)x, v = (tiles_pairs)y;
+    tiles_pairs       r;
+    int               i;
+    for (i = 0; i < 32; i++) r[i] = (i % 2 ? v : u)[i / 8 * 8 + from + i % 8 / 2];
+    return (tiles_floats)r;
+}
+TILES_FN tiles_floats ampi_low_pairs(tiles_floats x, tiles_floats y) { return tiles_zip(x, y, 0); }
+TILES_FN tiles_floats ampi_high_pairs(tiles_floats x, tiles_floats y) { return tiles_zip(x, y, 4); }
+TILES_FN tiles_floats ampi_lanes_pairs(const char *x, size_t step) {
+    tiles_floats r;
+    int          i;
+    for (i = 0; i < 4; i++) memcpy((char *)&r + 16 * i, x + (size_t)i * step, 16);
+    return r;
+}
+TILES_FN int ampi_any_subnormal(tiles_floats x, tiles_floats y) {
+    const tiles_words u = (tiles_words)x, v = (tiles_words)y;
+    int               i, any = 0;
+    for (i = 0; i < 16; i++)
+        any |= (!(u[i] & 0x7f800000u) && u[i] << 1) || (!(v[i] & 0x7f800000u) && v[i] << 1);
+    return any;
+}
+TILES_FN void ampi_put_pairs_masked(void *p, uint32_t mask, tiles_words x) {
+    const tiles_pairs u = (tiles_pairs)x;
+    int               i;
+    for (i = 0; i < 32; i++)
+        if (mask >> i & 1) ampi_store_u16(p, (size_t)i, u[i]);
+}
+
+/* AMX. */
+
 #if defined(_OPENMP)
 #define TILES_LOCAL __thread /* registers */
 #else
@@ -83,24 +328,69 @@ static float tiles_dot(float c, const uint32_t *a, const uint32_t *b, size_t str
 static TILES_LOCAL uint32_t tiles_register[8][16][16];
 static TILES_LOCAL int      tiles_ready;
 static int                  tiles_granted = 1, tiles_asked; /* what the system answers; how often */
-static int                  tiles_pack_in_c = 1;            /* 0: by AVX-512, if it is there      */
+
+/* Exponents, as they are stored, of the numbers of a register that are not 0. */
+static TILES_LOCAL struct tiles_size { int least, most; } tiles_sizes[8];
 
 static void tiles_copy(int t, void *p, size_t stride, int store) {
-    int r;
+    int r, i, e;
     if (!tiles_ready) abort(); /* outside of begin and end */
     for (r = 0; r < 16; r++)
         if (store) memcpy((char *)p + (size_t)r * stride, tiles_register[t][r], 64);
         else memcpy(tiles_register[t][r], (char *)p + (size_t)r * stride, 64);
+    if (store || t < 4) return;
+    tiles_sizes[t].least = 255, tiles_sizes[t].most = 0;
+    for (r = 0; r < 16; r++)
+        for (i = 0; i < 32; i++) {
+            const uint32_t u = tiles_register[t][r][i / 2] >> i % 2 * 16;
+            if (!(u & 0x7fffu)) continue;
+            e = (int)(u >> 7 & 255u);
+            if (e < tiles_sizes[t].least) tiles_sizes[t].least = e ? e : -255; /* subnormal */
+            if (e > tiles_sizes[t].most) tiles_sizes[t].most = e < 255 ? e : 510;
+        }
 }
 
+/* Where neither factors nor what they can become are subnormal or infinite, products are floats, and
+   sums are rounded once, all lanes at once. The rest is by definition. */
 static void tiles_multiply(int c, int a, int b) {
-    int i, j;
+    const struct tiles_size *x = &tiles_sizes[a], *y = &tiles_sizes[b];
+    const int  fine = x->least + y->least >= 127 + 24 && x->most + y->most <= 2 * 127 + 100;
+    tiles_four even[16][4], odd[16][4];
+    int        i, j, k, q;
     if (!tiles_ready) abort();
-    for (i = 0; i < 16; i++)
-        for (j = 0; j < 16; j++)
-            tiles_register[c][i][j] =
-                tiles_bits(tiles_dot(tiles_float(tiles_register[c][i][j]), tiles_register[a][i],
-                                     &tiles_register[b][0][j], 16));
+    for (k = 0; k < 16; k++)
+        for (q = 0; q < 4; q++) {
+            tiles_fours u;
+            memcpy(&u, tiles_register[b][k] + 4 * q, 16);
+            even[k][q] = (tiles_four)(u << 16);
+            odd[k][q]  = (tiles_four)(u & 0xffff0000u);
+        }
+    for (i = 0; i < 16; i++) {
+        tiles_four sum[2][4] = {{{0}}};
+        for (k = 0; k < 16; k++) {
+            const float      u = tiles_float(tiles_register[a][i][k] << 16);
+            const float      v = tiles_float(tiles_register[a][i][k] & 0xffff0000u);
+            const tiles_four e = {u, u, u, u}, o = {v, v, v, v};
+            for (q = 0; fine && q < 4; q++) {
+                sum[0][q] = tiles_sum(sum[0][q], tiles_product(e, even[k][q]));
+                sum[1][q] = tiles_sum(sum[1][q], tiles_product(o, odd[k][q]));
+            }
+        }
+        for (q = 0; q < 4; q++) {
+            uint32_t   *sums = tiles_register[c][i] + 4 * q;
+            tiles_four  s;
+            tiles_fours bad;
+            memcpy(&s, sums, 16);
+            bad = tiles_subnormal((tiles_fours)s);
+            s   = tiles_sum(s, tiles_sum(sum[0][q], sum[1][q]));
+            bad |= tiles_subnormal((tiles_fours)s) |
+                   tiles_equal((tiles_fours)s, 0x7f800000u, 0x7f800000u);
+            for (j = 0; (!fine || tiles_any(bad)) && j < 4; j++)
+                s[j] = tiles_dot(tiles_float(sums[j]), tiles_register[a][i],
+                                 &tiles_register[b][0][4 * q + j], 16);
+            memcpy(sums, &s, 16);
+        }
+    }
 }
 
 #define AMPI_TILE_LOAD(T, P, S)  tiles_copy(T, (void *)(uintptr_t)(P), S, 0)
@@ -116,39 +406,5 @@ static void ampi_use_tiles(int on) { /* registers start as NaN: what is not set 
 static int ampi_tiles_ask(void) {
     tiles_asked++;
     return tiles_granted;
-}
-
-/* Element i, as it counts, as bits of fp32. */
-static uint32_t tiles_load(const ampi_operand *x, size_t i) {
-    uint32_t u = ampi_load(x->x, x->type, i), rounded;
-    if (x->as == x->type) return u;
-    ampi_store(&rounded, x->as, 0, u);
-    return ampi_load(&rounded, x->as, 0);
-}
-
-/* Packing, in the layout of amp.h, from its definition: a word is elements 2 w and 2 w + 1 along k,
-   the first in its lower half; of fp16, what bf16 leaves over follows as a second part. */
-static void tiles_pack(uint32_t *dst, size_t width, int of_b, const ampi_operand *x, int parts,
-                       size_t rows, size_t ks) {
-    size_t r, k;
-    int    p;
-#if AMPI_PAIRS
-    if (!tiles_pack_in_c) {
-        ampi_pack_pairs_avx512(dst, width, of_b, x, parts, rows, ks);
-        return;
-    }
-#endif
-    for (r = 0; r < width; r++)
-        for (k = 0; k < 32; k++) {
-            const size_t w = of_b ? k / 2 * width + r : r * 16 + k / 2;
-            uint32_t     u = r < rows && k < ks ? tiles_load(x, r * x->rs + k * x->cs) : 0;
-            for (p = 0; p < parts; p++) {
-                uint32_t      *word = dst + w + (size_t)p * width * 16;
-                const uint32_t h    = tiles_cut(tiles_float(u));
-                *word = k % 2 ? *word | h << 16 : h;
-                u = (u & 0x7f800000u) == 0x7f800000u
-                        ? 0 : tiles_bits(tiles_fmaf(tiles_float(h << 16), -1.0f, tiles_float(u)));
-            }
-        }
 }
 #endif

@@ -1,0 +1,70 @@
+# The tests that products reach, on another processor than this one: with AMP_TEST_TIER (processor.h) of
+# the name that the directory ends with. tier-NAME: o2's programs, where the processor has the tier;
+# model-NAME: the same, with a model of AVX-512, AVX512_BF16 and AMX in C (tiles.h), on any;
+# sanitized-NAME: that under sanitizers, which see what instructions of the processor hide from them.
+# usage: [CC=COMPILER] OBJECTS=BUILD/tests tier.sh OUTDIR TEST...
+suite=$(basename "${1:?usage: tier.sh OUTDIR TEST...}") out=$1
+shift
+. tests/lib.sh
+export AMP_TEST_TIER=${suite#*-}
+config=o2 amp=o2 flags=-O1 name=$AMP_TEST_TIER
+case $suite in
+model-*) amp=model ;;
+sanitized-*) config=sanitize amp=model-sanitize flags='-O1 -fsanitize=address,undefined' ;;
+esac
+case $name in pairs) name=avx512_bf16 ;; esac
+if quick; then AMP_QUICK=2; fi
+cc=${CC:-cc} object=$OBJECTS/$amp/amp.o
+[ "$amp" = o2 ] || model=1
+[ -s "$object" ] || { skip "$name" "no $object"; finish; }
+
+# links NAME SOURCE [FLAGS]: a program around that amp.o
+links() {
+    program=$1
+    shift
+    $cc -std=c99 $flags -Wall -Wextra -I. -Iexamples -DAMP_CORE_INCLUDED \
+        -DAMP_IMPLEMENTATION_INCLUDED "$@" "$object" -o "$out/$program" -lm > "$out/log" 2>&1
+}
+printf '%s\n' '#include "amp.h"' '#include <stdio.h>' \
+    'int main(void) { return puts(amp_cpu_tier()) < 0; }' > "$out/name.c"
+links name "$out/name.c" || { fail 'a program is linked'; finish; }
+"$out/name" > "$out/log" 2>&1
+[ $? != 77 ] || { skip "$name" 'not on this processor'; finish; }
+[ "$(cat "$out/log")" = "$name" ]
+check "amp_cpu_tier is $name" $?
+
+for test in "$@"; do
+    program=$OBJECTS/$config/$test tests=$OBJECTS/$config/$test.o
+    if [ -n "${model-}" ]; then
+        program=$out/$test
+        [ -f "$tests" ] || { tests=$program.o && $cc -std=c99 $flags -I. -c "tests/test_$test.c" -o "$tests"; }
+        $cc $flags "$tests" "$object" -o "$program" -lm -pthread > "$out/log" 2>&1 ||
+            { fail "$test is linked"; continue; }
+    fi
+    lines "$test" "$program"
+done
+case $suite in sanitized-*) finish ;; esac
+
+# README's first program; examples/linear.c, in samples smaller; examples/pitfalls.c, in samples by the
+# model without training, which takes ten seconds.
+fast() {
+    awk '/^```/ {if (b) exit; b = /^```c$/; next} b' README.md > "$out/fast.c"
+    sed -n '/It prints/,$s/^   \(step .*[0-9]\).*/\1/p' "$out/fast.c" > "$out/expected"
+    links fast "$out/fast.c" && "$out/fast" > "$out/log" && diff "$out/expected" "$out/log" >> "$out/log"
+}
+linear() {
+    if quick; then sed 's/H = 512, B = 64/H = 64, B = 32/' examples/linear.c; else cat examples/linear.c; fi \
+        > "$out/linear.c"
+    links linear "$out/linear.c" && "$out/linear" > "$out/log" 2>&1 &&
+        awk '{rows++; bad += !($(NF - 4) < 0.9 * $(NF - 7))} END {exit !(rows == 4 && !bad)}' "$out/log"
+}
+pitfalls() { links pitfalls examples/pitfalls.c && "$out/pitfalls" > "$out/log" 2>&1; }
+fast
+check "README's first program prints what it says" $?
+linear
+check 'linear: all four ways learn' $?
+if quick && [ -n "${model-}" ]; then skip pitfalls 'ten seconds by the model: make check'; else
+    pitfalls
+    check 'pitfalls: fp16 fails without loss scaling and equals fp32 with it' $?
+fi
+finish
