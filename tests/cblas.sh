@@ -14,8 +14,8 @@ for blas in -lopenblas -lcblas -lblas none; do
 done
 [ "$blas" != none ] || { skip cblas_sgemm 'no <cblas.h> with a library'; finish; }
 
-printf '%s\n' '#include <cblas.h>' '#define AMP_CBLAS_DROP_IN' '#define AMP_IMPLEMENTATION' \
-    '#include "amp.h"' 'void f(float *x); void f(float *x) {' \
+printf '%s\n' '#include <cblas.h>' '#include "tests/processor.h"' '#define AMP_CBLAS_DROP_IN' \
+    '#define AMP_IMPLEMENTATION' '#include "amp.h"' 'void f(float *x); void f(float *x) {' \
     'cblas_sgemm(CblasColMajor, CblasNoTrans, CblasTrans, 1, 1, 1, 1.0f, x, 1, x, 1, 0.0f, x, 1); }' \
     > "$out/use.c"
 cp "$out/use.c" "$out/use.cpp"
@@ -35,7 +35,21 @@ program() { # NAME FLAGS...
     shift
     try "$name compiles" $cc -std=c99 -Wall -Wextra -Werror $linked -pthread -I. "$@" -o "$out/$name" $blas -lm
 }
-program calls -O1 tests/test_cblas.c "$out/amp.o" -Wl,--wrap=cblas_sgemm && lines calls "$out/calls"
+# On this processor, as one of each tier, and by the model of those in C.
+tiers() { # PROGRAM TIER...
+    calls=$1
+    shift
+    for tier in "$@"; do
+        AMP_TEST_TIER=$tier "$out/$calls" --filter calls > "$out/log" 2>&1
+        if [ $? = 77 ]; then skip "$calls-$tier" 'not on this processor'; continue; fi
+        lines "$calls-$tier" env AMP_TEST_TIER=$tier "$out/$calls"
+    done
+}
+program calls -O1 tests/test_cblas.c "$out/amp.o" -Wl,--wrap=cblas_sgemm && lines calls "$out/calls" &&
+    tiers calls c avx2 avx512 pairs amx neon
+try "in C by the model of tiles" $cc -std=c99 -Wno-psabi -DAMPI_TILES_MODEL='"tests/tiles.h"' -I. \
+    -c "$out/use.c" -o "$out/model.o" &&
+    program model -O1 tests/test_cblas.c "$out/model.o" -Wl,--wrap=cblas_sgemm && tiers model pairs amx
 
 # losses NAME PROGRAM COMMAND...: of three seeds, a line for each network
 losses() {
