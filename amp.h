@@ -237,6 +237,8 @@
               Repairs: a set that is saved twice in one step stays whole where a rank cannot read
               path, or sees an older one; a rank that prepare, save_file or load_file refuses tells
               the others, which waited for it.
+              Faster, with the same bits: products by tiles and by FMA, a matrix times a vector, dot
+              products, casts to 16 bits.
        0.6.0  In code for 0.5.0 change:
                   desc.shard, an amp_shard      desc.ranks, which points to an amp_ranks
                   amp_tensor.row_length ...     .rows, which points to an amp_rows with these
@@ -2561,6 +2563,8 @@ AMPI_HERE AMPI_U AMPI_(zeros16)(AMPI_U n, AMPI_U a) {
 AMPI_TWO(AMPI_U, least, "vpminud")
 AMPI_TWO(AMPI_U, most, "vpmaxud")
 AMPI_TWO(AMPI_U, most16, "vpmaxuw")
+AMPI_TWO(AMPI_V, low16, "vpunpcklwd")
+AMPI_TWO(AMPI_V, high16, "vpunpckhwd")
 AMPI_TWO(AMPI_V, low, "vunpcklps")
 AMPI_TWO(AMPI_V, high, "vunpckhps")
 AMPI_TWO(AMPI_V, low2, "vunpcklpd")
@@ -2599,8 +2603,15 @@ AMPI_HERE AMPI_V AMPI_(from_f16)(AMPI_(shorts) a) {
     return __builtin_ia32_vcvtph2ps256((AMPI_(halves))a);
 }
 #else
-AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(from_f16), (AMPI_(shorts) a),
-                 "vcvtph2ps {%1, %0|%0, %1}", "=v", "v"(a))
+#ifdef __clang__
+enum { AMPI_(all) = 0xffff }; /* a mask of 16 bits, signed or not */
+#else
+enum { AMPI_(all) = -1 };
+#endif
+AMPI_HERE AMPI_V AMPI_(from_f16)(AMPI_(shorts) a) {
+    const AMPI_V zero = {0};
+    return __builtin_ia32_vcvtph2ps512_mask((AMPI_(halves))a, zero, AMPI_(all), 4);
+}
 #endif
 /* Before SSE code runs again, ours or the host's: it would crawl beside dirty upper halves. */
 AMPI_HERE void AMPI_(done)(void) { __builtin_ia32_vzeroupper(); }
@@ -2731,6 +2742,12 @@ AMPI_HERE void AMPI_(around16)(void *p, size_t i, AMPI_(shorts) h) {
     memcpy((uint16_t *)p + i, &h, sizeof h);
 }
 AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) { return vfmaq_f32(c, a, b); }
+AMPI_HERE AMPI_V AMPI_(low16)(AMPI_V a, AMPI_V b) {
+    return (AMPI_V)vzip1q_u16((uint16x8_t)a, (uint16x8_t)b);
+}
+AMPI_HERE AMPI_V AMPI_(high16)(AMPI_V a, AMPI_V b) {
+    return (AMPI_V)vzip2q_u16((uint16x8_t)a, (uint16x8_t)b);
+}
 AMPI_HERE AMPI_V AMPI_(low)(AMPI_V a, AMPI_V b) { return vzip1q_f32(a, b); }
 AMPI_HERE AMPI_V AMPI_(high)(AMPI_V a, AMPI_V b) { return vzip2q_f32(a, b); }
 AMPI_HERE AMPI_V AMPI_(low2)(AMPI_V a, AMPI_V b) {
@@ -6920,8 +6937,7 @@ enum {
     AMPI_GEMM_TINY   = 1 << 12, /* m n k up to which nothing is packed                          */
     AMPI_TILES       = 1 << 15, /* m n k from which products of 16-bit types go in pairs        */
     AMPI_TILES_FP16  = 1 << 17, /* m n k from which fp16 is faster than fp32 in tiles           */
-    AMPI_THIN_K      = 1024,    /* of a matrix times a vector, k and rows at a time             */
-    AMPI_THIN_ROWS   = 2048
+    AMPI_THIN        = 4096     /* of a matrix times a vector, k and rows at a time             */
 };
 
 /* One block for a kernel: rows and cols say how much of it is there. */
@@ -7187,25 +7203,36 @@ static AMPI_NOINLINE void ampi_gemm_product(ampi_task *w) {
                                 ampi_min(k + w->deep, w->k));
 }
 
-/* m or n is 1: the matrix is read once, as it lies. Sums across cache lines would be slow. */
+/* A vector from k on as fp32; whole vectors are written. */
+static void ampi_thin_vector(const ampi_engine *e, float *v, const ampi_operand *y, size_t k,
+                             size_t ks) {
+    const ampi_operand at = ampi_operand_at(*y, 0, k);
+    e->pack_rows(v, 1, &at, y->cs, y->cs == 1 ? 1 : ks, y->cs == 1 ? ks : 1);
+}
+
+/* m or n is 1: the matrix is read once, as it lies. Sums across cache lines would be slow. A matrix
+   of one row is a vector, too. */
 static AMPI_NOINLINE void ampi_gemm_thin(ampi_task *w) {
     const ampi_engine *e   = w->e;
     const int          row = w->m == 1;
     const size_t       all = row ? w->n : w->m;
-    const ampi_operand y   = w->x[!row];
-    ampi_operand       x   = w->x[row], at;
-    float  v[AMPI_THIN_K + AMPI_MOST_ROWS], room[AMPI_THIN_ROWS + AMPI_MOST_ROWS + 16];
-    float *sum = (float *)(void *)ampi_align(room);
+    const ampi_operand y   = w->x[!row], x = w->x[row];
+    float  v[AMPI_THIN + AMPI_MOST_ROWS], room[AMPI_THIN + 2 * AMPI_MOST_ROWS + 16];
+    float *sum = (float *)(void *)ampi_align(room), *one = sum + AMPI_MOST_ROWS;
     size_t r, k;
-    if (all == 1) x.rs = 1;
-    for (r = 0; r < all; r += AMPI_THIN_ROWS) {
-        const size_t rows = ampi_min(all - r, AMPI_THIN_ROWS);
+    for (r = 0; r < all; r += AMPI_THIN) {
+        const size_t rows = ampi_min(all - r, AMPI_THIN);
         memset(sum, 0, (rows + AMPI_MOST_ROWS) * sizeof *sum);
-        for (k = 0; k < w->k; k += AMPI_THIN_K) {
-            const size_t ks = ampi_min(w->k - k, AMPI_THIN_K);
-            at = ampi_operand_at(y, 0, k);
-            e->pack_rows(v, 1, &at, y.cs, y.cs == 1 ? 1 : ks, y.cs == 1 ? ks : 1);
-            at = ampi_operand_at(x, r, k);
+        for (k = 0; k < w->k; k += AMPI_THIN) {
+            const size_t ks = ampi_min(w->k - k, AMPI_THIN);
+            ampi_operand at = ampi_operand_at(x, r, k);
+            ampi_thin_vector(e, v, &y, k, ks);
+            if (all == 1) {
+                ampi_thin_vector(e, one, &x, k, ks);
+                at.x    = one;
+                at.type = at.as = AMP_F32;
+                at.rs   = at.cs = 1;
+            }
             e->thin(sum, &at, rows, ks, v);
         }
         if (row || (w->g->ldc == 1 && !w->bias)) e->write(w, sum, 0, 0, r, 1, rows);
@@ -9861,11 +9888,12 @@ AMPI_IN void AMPI_(add_four)(float *sum, const void *x, const amp_dtype type, si
 }
 AMPI_HERE void AMPI_(across)(float *sum, const ampi_operand *operand, size_t rows, size_t ks,
                              const float *v) {
-    size_t r, k, i;
-    for (k = 0; k < ks; k += 4) {
-        const ampi_operand x    = ampi_operand_at(*operand, 0, k);
-        const size_t       some = ampi_min(ks - k, 4);
-        const size_t       whole = some == 4 && x.as == x.type ? rows / AMPI_W * AMPI_W : 0;
+    size_t r, k, i, some;
+    for (k = 0; k < ks; k += some) {
+        const ampi_operand x = ampi_operand_at(*operand, 0, k);
+        size_t             whole;
+        some  = rows > AMPI_W ? ampi_min(ks - k, 4) : ks;
+        whole = some == 4 && x.as == x.type ? rows / AMPI_W * AMPI_W : 0;
         if (x.type == AMP_F32) AMPI_(add_four)(sum, x.x, AMP_F32, x.cs, whole, v + k);
         else if (x.type == AMP_F16) AMPI_(add_four)(sum, x.x, AMP_F16, x.cs, whole, v + k);
         else AMPI_(add_four)(sum, x.x, AMP_BF16, x.cs, whole, v + k);
@@ -9880,27 +9908,80 @@ AMPI_HERE void AMPI_(across)(float *sum, const ampi_operand *operand, size_t row
     AMPI_(done)();
 }
 
-/* Where they lie along k, blocks are turned: of fewer than sixteen two, as an FMA waits for the one
-   before. */
-AMPI_HERE void AMPI_(along)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
-                            const float *v) {
-    enum { BLOCKS = AMPI_W < 16 ? 2 : 1 };
-    AMPI_V s[BLOCKS], m[AMPI_W];
-    size_t r, k, i, q;
-    for (r = 0; r < rows; r += BLOCKS * AMPI_W) {
-        AMPI_UNROLL for (q = 0; q < BLOCKS; q++) s[q] = AMPI_(get)(sum, r + q * AMPI_W);
-        for (k = 0; k < ks; k += AMPI_W)
-            AMPI_UNROLL for (q = 0; q < BLOCKS; q++) {
-                const size_t       from = r + q * AMPI_W;
-                const ampi_operand at   = ampi_operand_at(*x, from, k);
-                if (from >= rows) continue;
-                AMPI_(turned)(m, &at, x->rs, rows - from, ks - k);
-                AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
-                    if (k + i < ks) s[q] = AMPI_(fma)(m[i], AMPI_(splat)(v[k + i]), s[q]);
+/* Where its rows lie along k, W of them are turned: of fp32 W k; of 16 bits twice as many, as words
+   of two k (bf16) or, since fp16 is converted from numbers side by side, of two rows. */
+enum { AMPI_(TURN) = AMPI_W > 1 ? 2 * AMPI_W : 1 }; /* k at a time, of 16 bits */
+AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, size_t step,
+                                 const float *v) {
+    AMPI_V w[AMPI_W];
+    size_t k;
+#if AMPI_W > 1
+    size_t   i;
+    AMPI_V   z[AMPI_W];
+    uint16_t t[2 * AMPI_W * AMPI_W];
+    if (type != AMP_F32)
+        AMPI_UNROLL for (k = 0; k < AMPI_W; k++) w[k] = AMPI_(get)(ampi_at(x, type, k * step), 0);
+    if (type == AMP_BF16) {
+        AMPI_(transpose)(w);
+        AMPI_UNROLL for (k = 0; k < AMPI_W; k++) {
+            const AMPI_U u = (AMPI_U)w[k];
+            s = AMPI_(fma)(AMPI_(from_bits)(u << 16), AMPI_(splat)(v[2 * k]), s);
+            s = AMPI_(fma)(AMPI_(from_bits)(u & 0xffff0000u), AMPI_(splat)(v[2 * k + 1]), s);
+        }
+        return s;
+    }
+    if (type == AMP_F16) {
+        AMPI_UNROLL for (k = 0; k < AMPI_W; k += 2) {
+            z[k / 2]            = AMPI_(low16)(w[k], w[k + 1]);
+            z[(k + AMPI_W) / 2] = AMPI_(high16)(w[k], w[k + 1]);
+        }
+        AMPI_(transpose)(z);
+        AMPI_UNROLL for (k = 0; k < AMPI_W; k++) AMPI_(put)(t, k * AMPI_W, z[k]);
+        AMPI_UNROLL for (k = 0; k < 2 * AMPI_W; k += 8)
+            AMPI_UNROLL for (i = 0; i < 8; i++) { /* four k in low words, then four in high ones */
+                const AMPI_V y = AMPI_(get_as)(t, AMP_F16, (k + i % 4 * 2 + i / 4) * AMPI_W);
+                s = AMPI_(fma)(y, AMPI_(splat)(v[k + i]), s);
             }
+        return s;
+    }
+#endif
+    AMPI_(rows_of)(w, x, type, step);
+    AMPI_(transpose)(w);
+    AMPI_UNROLL for (k = 0; k < AMPI_W; k++) s = AMPI_(fma)(w[k], AMPI_(splat)(v[k]), s);
+    return s;
+}
+/* Of fewer than sixteen rows several blocks, as an FMA waits for the one before. */
+AMPI_IN void AMPI_(along_as)(float *sum, const ampi_operand *x, const amp_dtype type, size_t rows,
+                             size_t ks, const float *v) {
+    enum { BLOCKS = AMPI_W == 1 ? 8 : AMPI_W < 16 ? 2 : 1 };
+    const size_t deep = type == AMP_F32 ? AMPI_W : (size_t)AMPI_(TURN);
+    AMPI_V s[BLOCKS], m[AMPI_W];
+    size_t r, k, i, q, n;
+    for (r = 0; r < rows; r += BLOCKS * AMPI_W) {
+        const int whole = rows - r >= BLOCKS * AMPI_W && x->as == type;
+        AMPI_UNROLL for (q = 0; q < BLOCKS; q++) s[q] = AMPI_(get)(sum, r + q * AMPI_W);
+        for (k = 0; whole && ks - k >= deep; k += deep)
+            AMPI_UNROLL for (q = 0; q < BLOCKS; q++)
+                s[q] = AMPI_(add_turned)(
+                    s[q], ampi_at(x->x, type, (r + q * AMPI_W) * x->rs + k), type, x->rs, v + k);
+        for (; k < ks; k += n) {
+            n = ampi_min(ks - k, AMPI_W);
+            for (q = 0; q < BLOCKS && r + q * AMPI_W < rows; q++) {
+                const ampi_operand at = ampi_operand_at(*x, r + q * AMPI_W, k);
+                AMPI_(turned)(m, &at, x->rs, rows - r - q * AMPI_W, n);
+                AMPI_UNROLL for (i = 0; i < AMPI_W; i++)
+                    if (i < n) s[q] = AMPI_(fma)(m[i], AMPI_(splat)(v[k + i]), s[q]);
+            }
+        }
         AMPI_UNROLL for (q = 0; q < BLOCKS; q++) AMPI_(put)(sum, r + q * AMPI_W, s[q]);
     }
     AMPI_(done)();
+}
+AMPI_HERE void AMPI_(along)(float *sum, const ampi_operand *x, size_t rows, size_t ks,
+                            const float *v) {
+    if (x->type == AMP_F32) AMPI_(along_as)(sum, x, AMP_F32, rows, ks, v);
+    else if (x->type == AMP_F16) AMPI_(along_as)(sum, x, AMP_F16, rows, ks, v);
+    else AMPI_(along_as)(sum, x, AMP_BF16, rows, ks, v);
 }
 
 AMPI_HERE void AMPI_(thin)(float *sum, const ampi_operand *x, size_t rows, size_t ks,

@@ -87,8 +87,15 @@ static int bits_rule(const amp_gemm_args *g, int rule) {
 }
 
 /* Sizes that tiles have ways of their own for: k in steps; B along k and longer than A; rows of C
-   that are whole lines of the cache. */
-enum { BITS_STEPS = 4, BITS_LONG_B, BITS_LINES };
+   that are whole lines of the cache. Or a matrix times a vector: blocks of rows and of k, up to
+   more than are taken at a time. */
+enum { BITS_STEPS = 4, BITS_LONG_B, BITS_LINES, BITS_THIN };
+static void bits_thin(amp_gemm_args *g) {
+    const uint32_t way = random_below(4);
+    g->m = g->n = 1;
+    g->k = (way == 1 ? 4060 : 1) + random_below(200);
+    if (way) *(bits_coin() ? &g->m : &g->n) = (way == 2 ? 4060 : 1) + random_below(100);
+}
 static void bits_sizes(amp_gemm_args *g, int big) {
     g->m = 2 + random_below(65);
     g->n = 2 + (big == BITS_STEPS && random_below(8) == 0 ? 700u : 0u) + random_below(130);
@@ -113,7 +120,8 @@ static amp_gemm_args bits_problem(int big, int halves) {
     if (big) g.n = 1 + (big >= 2 ? 32 + random_below(20) : random_below(bits_most));
     g.k = random_below(16) ? (bits_coin() ? edge[random_below(14)] : 1 + random_below(300)) : 0;
     if (big) g.k = big >= 2 ? 2100 : 1 + random_below(2500);
-    if (big >= BITS_STEPS) bits_sizes(&g, big);
+    if (big == BITS_THIN) bits_thin(&g);
+    else if (big >= BITS_STEPS) bits_sizes(&g, big);
     if (halves == 2 && (g.m == 1 || g.n == 1 || g.m * g.n * g.k < 32768))
         return bits_problem(big, halves);
     g.a_type = (amp_dtype)(halves ? 1 + random_below(2) : random_below(3));

@@ -511,6 +511,7 @@ static void bits_in_tier(const char *tier, int rule) {
         if (i % 10 == 3 && test_state.quick < 2)
             bits_one(rule, BITS_STEPS + i / 10 % 3, rule >= BITS_TILES ? 1 + i / 30 % 2 : 0,
                      BITS_MEMORIES, 50000);
+        if (i % 4 == 1) bits_one(rule, BITS_THIN, i / 4 % 2, 1, 50000);
     }
     CHECK_EQ_INT(strcmp(amp_cpu_tier(), tier), 0);
     amp_cpu_force_tier(NULL);
