@@ -1394,6 +1394,23 @@ TEST(gemm_tf32, "manual: a policy's tf32 is for products that stay in fp32; one 
                         CHECK_EQ_INT(memcmp(large.c[1], first, m * n * 4) != 0, in_tiles() && !t);
                         end();
                     }
+        for (cached = 0; cached < 2; cached++) { /* what has no room, and what is no faster in fp16 */
+            amp_gemm_args g;
+            begin_scope(1, AMP_F16);
+            if (!cached) ac.cache = NULL;
+            OK(amp_autocast_override(&ac, "tf32", NULL));
+            g = large_make(40, 40, 40, AMP_F32, AMP_F32, large.c[0]);
+            OK(amp_gemm_ex(NULL, &g));
+            amp_autocast_use(NULL);
+            g.c    = large.c[1];
+            g.tf32 = 1;
+            OK(amp_gemm_ex(NULL, &g));
+            CHECK_MEM(large.c[0], large.c[1], 40 * 40 * 4);
+            g.tf32 = 0;
+            OK(amp_gemm_ex(NULL, &g));
+            CHECK_EQ_INT(memcmp(large.c[0], large.c[1], 40 * 40 * 4) != 0, in_tiles());
+            end();
+        }
     }
     OK(amp_cpu_force_tier(NULL));
 }
