@@ -227,6 +227,8 @@
                   amp_backend.max_blocks, .block_size  gone
                   AMP_FORMAT_KAHAN              gone: SPLIT is exact in the same bytes, 24BIT takes
                                                 fp16. Its files are AMP_ERROR_MISMATCH
+              State files have version 6, which 0.6.0 refuses as newer; older ones are read. Files
+              of two runs, saved before step 1, are no set any more.
        0.6.1  Refused now: a bias that shares an element with C, a dbias with dy, dx or dw; of dbias
               alone an unknown compute, and sizes that are too large; a session that runs, below
               another one or in another thread, too.
@@ -906,12 +908,12 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
    amp_optimizer_model, which is whole (fp32 where keep_fp32 is set or dtype is AMP_F32).
 
    In a check all ranks meet in sum_fn, under the rules of reduce_fn: add the count doubles of sums
-   over the ranks (on every rank but one each is 0, so any order is exact), and make each of the two
-   uint32_t of flags the largest. Prepare, save_file and load_file call it, too. A rank that they
-   refuse (memory, a path that is no file) brings its error there, so that all fail; one that never
-   calls them is waited for: end the others. AMP_ERROR_MISMATCH from prepare tells all ranks that
-   tensors differ, or what decides a step in their descs, that their numbers are not 0 to count - 1,
-   or that another rank could not prepare.
+   over the ranks (each is 0 on every rank but one, or they are whole numbers below 2^32, so any
+   order is exact), and make each of the two uint32_t of flags the largest. Prepare, save_file and
+   load_file call it, too. A rank that they refuse (memory, a path that is no file) brings its error
+   there, so that all fail; one that never calls them is waited for: end the others.
+   AMP_ERROR_MISMATCH from prepare tells all ranks that tensors differ, or what decides a step in
+   their descs, that their numbers are not 0 to count - 1, or that another rank could not prepare.
 
    amp_optimizer_save_file makes a set of files: path.T.R-of-COUNT for each rank (T: steps taken and
    skipped), and when all are on the disk, path, which names them. Then the set before is removed,
@@ -2051,7 +2053,7 @@ typedef struct ampi_slot {
     void     *values;      /* if it is not, as it comes; grad are sums  */
     amp_dtype values_type, grad_type, model_type;
     uint32_t  in_place;    /* unscaled is grad                          */
-    float     lr_scale, weight_decay; /* from here to stats is what a load brings */
+    float     lr_scale, weight_decay;
     ampi_overflows overflows; /* for a report                           */
     amp_stats stats;
     ampi_tally tally;
@@ -5932,36 +5934,35 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
 
 /* ----------------------------------------------------------------- >>impl  state
 
-   header    "AMPSTATE", u64 version, u64 bytes of the body, u64 sum of these 24 bytes
-   body      kind, tensors; in a part rank and number of ranks; scaler; control; from version 2
-             on: missed updates, and whether there is a learning rate; from version 4 on: steps
-             skipped in a row, tolerance and its counts; of each tensor its size, options and name;
-             desc.seed if 512 has been added to the version; if 256 has been added to the version a
-             report (ampi_walk_report); then of each tensor its masters, fp32 (Kahan's: both
-             halves), and moments as they are kept: in a part the rank's
+   header    "AMPSTATE", u32 version, u32 flags, u64 bytes of the body, u64 sum of these 24 bytes
+   body      kind, tensors; in a shard rank and number of ranks; scaler; control; of each tensor its
+             size, storage, options and name; with AMPI_FILE_SEED desc.seed, with _REPORT a report
+             (ampi_walk_report); then of each tensor its masters, fp32, and moments as they are
+             stored: in a shard the rank's
    trailer   u64 sum of the body
 
-   Version 5 is that of a set of several ranks: its parts, and what names them, whose body is three
-   numbers (ampi_set). Until 0.5.0 it was 3, and parts began elsewhere (ampi_old_begin). One
-   optimizer with all of its state writes version 4 (1, 2). Random bits of stochastic rounding are
-   others from version 4 on; the file is the same.
+   A set of files has one of each rank (_SHARD) and one that names them (_SET), whose body is an
+   ampi_set: its word of content is the sum of what ends the bodies of all its shards, so that no
+   file of another run or moment takes a place in it.
 
-   Little-endian. Every number takes eight bytes, names and arrays are padded to eight. A sum takes
-   eight bytes at a time, h = (h ^ x) * odd and h ^= h >> 32: both can be undone, so that no change
-   within eight bytes goes unseen. */
+   Version 6 is 0.7.0's. Versions before it had no flags: 256 for a report and 512 for a seed were
+   added to them, shards and sets had versions of their own, and a tensor's storage was one number.
+   4 (5 of a set) is 0.6.0's. 2 (3; its shards began elsewhere: ampi_old_begin) is 0.5.0's, without
+   steps skipped in a row, tolerance and its counts; 1 has no missed updates, and does not say
+   whether there is a learning rate. Random bits of stochastic rounding are others from 4 on.
+
+   Little-endian. Every number of a body takes eight bytes, names and arrays are padded to eight. A
+   sum takes eight bytes at a time, h = (h ^ x) * odd and h ^= h >> 32: both can be undone, so that
+   no change within eight bytes goes unseen. */
 
 enum { AMPI_STATE_NAME = 48 }; /* as much of a name as is told */
-enum { AMPI_STATE_VERSION = 4, AMPI_STATE_PART = 5 /* the version of parts and sets */,
-       AMPI_STATE_OLD_PART = 3, /* until 0.5.0 */
-       AMPI_STATE_REPORT = 256, AMPI_STATE_SEED = 512 /* are added to it */ };
-enum { AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18, AMPI_STATE_SET = 24,
-       AMPI_SET_FILE = AMPI_STATE_HEADER + AMPI_STATE_SET + 8 };
+enum { AMPI_STATE_VERSION = 6, AMPI_STATE_OLD_SHARD = 3 };
+enum { AMPI_FILE_SHARD = 1, AMPI_FILE_SET = 2, AMPI_FILE_REPORT = 4, AMPI_FILE_SEED = 8,
+       AMPI_FILE_FLAGS = 15 };
+enum { AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18, AMPI_STATE_SET = 32,
+       AMPI_STATE_OLD_SET = 24, AMPI_SET_FILE = AMPI_STATE_HEADER + AMPI_STATE_SET + 8 };
 AMPI_STATIC_ASSERT(ampi_sums_take_eight_bytes,
                    AMPI_STATE_BLOCK % 8 == 0 && AMPI_STATE_SET % 8 == 0);
-
-/* Is it the version of a rank's file, or of what names a set? That of one optimizer with all of its
-   state is even, or 1. */
-static int ampi_is_part(uint64_t version) { return (version & 255u) >= 3 && (version & 1u); }
 
 /* One walk over the state counts its bytes, saves it, verifies a file against it, or loads it. */
 typedef enum ampi_walk { AMPI_COUNT, AMPI_SAVE, AMPI_VERIFY, AMPI_LOAD } ampi_walk;
@@ -5970,7 +5971,8 @@ struct ampi_archive {
     const amp_optimizer *opt;
     unsigned char *room;       /* of a block, for halves of masters                             */
     ampi_walk      walk;
-    uint64_t       version, rank, ranks; /* whose part it is; in a part they are in the file   */
+    uint32_t       version, flags;
+    uint64_t       rank, ranks; /* whose shard it is, as the file of a shard says              */
     uint64_t       body;       /* how many bytes it has in the file                             */
     amp_write_fn   write_fn;
     void          *user;
@@ -5987,8 +5989,6 @@ struct ampi_state {
     ampi_control control;
     uint32_t     has_lr;
 };
-AMPI_STATIC_ASSERT(ampi_state_has_no_gap, offsetof(ampi_control, rates.beta1) == 88 &&
-                                              offsetof(amp_scaler, skipped_in_a_row) == 104);
 
 static uint64_t ampi_get_le(const unsigned char *p) {
     uint64_t x = 0;
@@ -6053,18 +6053,6 @@ static void ampi_number(ampi_archive *a, void *number, size_t size) {
 }
 
 #define AMPI_NUMBER(a, x) ampi_number((a), &(x), sizeof(x))
-
-/* Members that follow each other, of 4 or 8 bytes; o: of 4, and ranks may differ in it. */
-static void ampi_walk_members(ampi_archive *a, void *first, const char *sizes) {
-    char *number = (char *)first;
-    for (; *sizes; sizes++) {
-        const uint64_t common = a->common;
-        const size_t   size   = *sizes == '8' ? 8 : 4;
-        ampi_number(a, number, size);
-        if (*sizes == 'o') a->common = common;
-        number += size;
-    }
-}
 
 /* The file is not this optimizer's: what differs, once. */
 static void ampi_differs(ampi_archive *a, const char *what, uint64_t theirs, uint64_t ours) {
@@ -6200,33 +6188,50 @@ static void ampi_walk_arrays(ampi_archive *a, const ampi_slot *slot, ampi_part f
 
 AMPI_COLD_BEGIN
 
-/* Which moments a tensor has, how they are kept, and masters: where all of fp32 is, there is what
-   is of fewer bits. */
-static void ampi_walk_storage(ampi_archive *a, const ampi_slot *slot) {
-    const uint64_t which = (slot->moment[0].data ? 1u : 0u) | (slot->moment[1].data ? 2u : 0u);
-    const uint64_t filed = ampi_formats[slot->master.format].filed;
-    const uint64_t as    = filed + (filed && slot->model_type == AMP_F16);
-    const uint64_t kept  = which ? ampi_formats[slot->moment[0].format].filed : 0;
-    uint64_t       x     = as << 4 | kept << 2 | which;
-    int            moments, masters;
-    AMPI_NUMBER(a, x);
-    if (a->result != AMP_OK) return;
-    moments = (x >> 2 & 3u) != kept;
-    masters = x >> 4 != as && (as != AMPI_FILED_F32 || x >> 4 >= AMPI_FILED_KAHAN);
-    if ((x & 3u) != which) {
-        ampi_differs(a, "which moments it has (frozen: 0)", x & 3u, which);
-    } else if ((moments || masters) && !a->opt->backend.functions->split_fn) {
-        a->result = ampi_left_out(a->opt->desc.problem,
-                                  "the file's desc.storage, or amp_tensor.storage,",
+/* What files call formats of masters and moments. */
+static const char *const ampi_filed_masters[] = {"fp32 or split", "24bit", "24bit of fp16", "sr",
+                                                 "sr of fp16", "kahan", "kahan of fp16"};
+static const char *const ampi_filed_moments[] = {"fp32", "bf16", "8bit"};
+
+/* The file has another storage format: its name, and ours. */
+static void ampi_stores_other(ampi_archive *a, const char *what, const char *const *names,
+                              size_t count, uint64_t theirs, uint64_t ours) {
+    char *const problem = a->opt->desc.problem;
+    a->result           = AMP_ERROR_MISMATCH;
+    if (a->opt->backend.functions->split_fn)
+        ampi_tell(problem, "amp_storage.%s is %s in the file, not %s: set desc.storage or "
+                           "amp_tensor.storage",
+                  what, theirs < count ? names[theirs] : "unknown", names[ours]);
+    else
+        a->result = ampi_left_out(problem, "the file's desc.storage, or amp_tensor.storage,",
                                   "AMP_NO_STORAGE");
-    } else if (moments || masters) {
-        if (moments)
-            ampi_differs(a, "amp_storage.moments (0 F32, 1 BF16, 2 8BIT)", x >> 2 & 3u, kept);
-        else
-            ampi_differs(a, "amp_storage.master (0 F32, SPLIT, 1 24BIT, 3 SR, 5 KAHAN; 2, 4, 6 of "
-                            "fp16)", x >> 4, as);
-        ampi_tell(a->opt->desc.problem, ": set desc.storage or amp_tensor.storage");
+}
+
+/* Which moments a tensor has, and how they and its masters are stored. An optimizer with masters of
+   fp32 loads those of all formats, but not 0.6.0's KAHAN, which had two words for each. */
+static void ampi_walk_storage(ampi_archive *a, const ampi_slot *slot) {
+    const uint64_t has     = (slot->moment[0].data ? 1u : 0u) | (slot->moment[1].data ? 2u : 0u);
+    const uint64_t moments = has ? ampi_formats[slot->moment[0].format].filed : 0;
+    const uint64_t filed   = ampi_formats[slot->master.format].filed;
+    const uint64_t masters = filed + (filed && slot->model_type == AMP_F16);
+    uint64_t       x = has, y = moments, z = masters, old = masters << 4 | moments << 2 | has;
+    if (a->version >= 6) {
+        AMPI_NUMBER(a, x);
+        AMPI_NUMBER(a, y);
+        AMPI_NUMBER(a, z);
+    } else {
+        AMPI_NUMBER(a, old);
+        x = old & 3u;
+        y = old >> 2 & 3u;
+        z = old >> 4;
     }
+    if (a->result != AMP_OK) return;
+    if (x != has)
+        ampi_differs(a, "which moments it has (frozen: 0)", x, has);
+    else if (y != moments)
+        ampi_stores_other(a, "moments", ampi_filed_moments, 3, y, moments);
+    else if (z != masters && (masters != AMPI_FILED_F32 || z >= AMPI_FILED_KAHAN))
+        ampi_stores_other(a, "master", ampi_filed_masters, 7, z, masters);
 }
 
 /* Size, options and name of tensor i. */
@@ -6263,43 +6268,99 @@ static uint64_t ampi_old_begin(uint64_t all, uint64_t before, uint64_t n, uint64
 static ampi_part ampi_part_of_file(const ampi_archive *a, uint64_t all, uint64_t before,
                                    uint64_t n) {
     ampi_part p = ampi_part_of_rank(before, n, a->rank, a->ranks);
-    if ((a->version & 255u) != AMPI_STATE_OLD_PART) return p;
+    if (a->version != AMPI_STATE_OLD_SHARD) return p;
     p.begin = ampi_old_begin(all, before, n, a->rank, a->ranks);
     p.end   = ampi_old_begin(all, before, n, a->rank + 1, a->ranks);
     return p;
 }
 
+/* A file has numbers by name, in this order. What checks have found is the rank's own. */
+static void ampi_walk_scaler(ampi_archive *a, amp_scaler *s) {
+    uint64_t common;
+    AMPI_NUMBER(a, s->scale);
+    AMPI_NUMBER(a, s->growth_tracker);
+    common = a->common;
+    AMPI_NUMBER(a, s->found_inf);
+    AMPI_NUMBER(a, s->checked);
+    a->common = common;
+    AMPI_NUMBER(a, s->hysteresis_tracker);
+    AMPI_NUMBER(a, s->stuck);
+    AMPI_NUMBER(a, s->next_scale);
+    AMPI_NUMBER(a, s->good);
+    AMPI_NUMBER(a, s->skipped);
+    AMPI_NUMBER(a, s->growths);
+    AMPI_NUMBER(a, s->backoffs);
+    AMPI_NUMBER(a, s->growth_factor);
+    AMPI_NUMBER(a, s->backoff_factor);
+    AMPI_NUMBER(a, s->growth_interval);
+    AMPI_NUMBER(a, s->hysteresis);
+    AMPI_NUMBER(a, s->min_scale);
+    AMPI_NUMBER(a, s->max_scale);
+    AMPI_NUMBER(a, s->preset);
+    AMPI_NUMBER(a, s->rules);
+}
+
+static void ampi_walk_control(ampi_archive *a, ampi_control *c) {
+    AMPI_NUMBER(a, c->gate.skip);
+    AMPI_NUMBER(a, c->gate.inv_scale);
+    AMPI_NUMBER(a, c->gate.step);
+    AMPI_NUMBER(a, c->norm);
+    AMPI_NUMBER(a, c->clip_factor);
+    AMPI_NUMBER(a, c->found_inf);
+    AMPI_NUMBER(a, c->did_step);
+    AMPI_NUMBER(a, c->nesterov);
+    AMPI_NUMBER(a, c->skipped);
+    AMPI_NUMBER(a, c->beta1);
+    AMPI_NUMBER(a, c->beta2);
+    AMPI_NUMBER(a, c->rates.eps);
+    AMPI_NUMBER(a, c->rates.momentum);
+    AMPI_NUMBER(a, c->rates.max_norm);
+    AMPI_NUMBER(a, c->rates.lr);
+    AMPI_NUMBER(a, c->rates.bias1);
+    AMPI_NUMBER(a, c->rates.bias2);
+}
+
+/* What came after version 1, and after 2 and 3. Whether there is a learning rate is the rank's. */
+static void ampi_walk_later(ampi_archive *a, ampi_state *state) {
+    ampi_control *c = &state->control;
+    uint64_t      common;
+    if (a->version >= 2) {
+        AMPI_NUMBER(a, c->missed_updates);
+        common = a->common;
+        AMPI_NUMBER(a, state->has_lr);
+        a->common = common;
+    }
+    if (a->version >= 4) {
+        AMPI_NUMBER(a, c->skipped_in_a_row);
+        AMPI_NUMBER(a, c->scaler.skipped_in_a_row);
+        AMPI_NUMBER(a, c->scaler.tolerance);
+        AMPI_NUMBER(a, c->scaler.updates_since);
+        AMPI_NUMBER(a, c->scaler.overflows_since);
+    }
+}
+
 /* The whole body. Sizes and names are the optimizer's own, so that a file cannot lead astray. */
 static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state) {
     const amp_plan *plan = opt->plan;
-    ampi_control   *c    = &state->control;
-    amp_scaler     *s    = &c->scaler;
     uint64_t        all = 0, before = 0, common;
     size_t          i;
     ampi_same(a, (uint64_t)opt->desc.kind, "desc.kind");
     ampi_same(a, plan->num_slots, "the number of tensors");
-    if (ampi_is_part(a->version)) {
+    if (a->flags & AMPI_FILE_SHARD) {
         ampi_same(a, a->rank, "the rank");
         ampi_same(a, a->ranks, "the number of ranks");
     }
     a->common = ampi_hash((uint64_t)opt->desc.kind, plan->num_slots);
-    ampi_walk_members(a, s, "44oo44" "8888888" "444444");
-    ampi_walk_members(a, c, "4488" "4444" "888" "444444");
-    if (a->version >= 2) {
-        AMPI_NUMBER(a, c->missed_updates);
-        ampi_walk_members(a, &state->has_lr, "o");
-    }
-    if ((a->version & 255u) >= 4) {
-        AMPI_NUMBER(a, c->skipped_in_a_row);
-        ampi_walk_members(a, &s->skipped_in_a_row, "8888");
-    }
+    ampi_walk_scaler(a, &state->control.scaler);
+    ampi_walk_control(a, &state->control);
+    ampi_walk_later(a, state);
     for (i = 0; i < plan->num_slots; i++) {
         ampi_walk_tensor(a, opt, i);
         all += ampi_tensor(opt, (int)i)->n;
     }
-    if (a->version & AMPI_STATE_SEED) AMPI_NUMBER(a, c->seed);
+    if (a->flags & AMPI_FILE_SEED) AMPI_NUMBER(a, state->control.seed);
     common = a->common;
-    if (a->version & AMPI_STATE_REPORT) ampi_second().report_walk(a, opt);
+    if (a->flags & AMPI_FILE_REPORT) ampi_second().report_walk(a, opt);
     a->common = common; /* a report is of one rank */
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(opt->desc.problem);
     if (a->walk == AMPI_COUNT) a->tables = a->count;
@@ -6318,10 +6379,10 @@ static amp_result ampi_read_state(const amp_optimizer *opt, ampi_state *state) {
     return ampi_read_back(opt, &state->control.scaler, opt->plan->scaler, sizeof(amp_scaler));
 }
 
-/* Count the body of a->version, and of a rank: its own, where a->ranks is 0. */
+/* Count the body that version and flags tell of, and of a rank: its own, where a->ranks is 0. */
 static void ampi_count_state(ampi_archive *a, const amp_optimizer *opt, ampi_state *state) {
     a->opt = opt;
-    if (!ampi_is_part(a->version)) {
+    if (!(a->flags & AMPI_FILE_SHARD)) {
         a->rank  = 0;
         a->ranks = 1;
     } else if (!a->ranks) {
@@ -6332,9 +6393,9 @@ static void ampi_count_state(ampi_archive *a, const amp_optimizer *opt, ampi_sta
 }
 
 /* The header of a body of so many bytes. */
-static void ampi_put_header(unsigned char *header, uint64_t version, uint64_t size) {
+static void ampi_put_header(unsigned char *header, uint32_t flags, uint64_t size) {
     memcpy(header, "AMPSTATE", 8);
-    ampi_put_le(header + 8, version);
+    ampi_put_le(header + 8, (uint64_t)flags << 32 | AMPI_STATE_VERSION);
     ampi_put_le(header + 16, size);
     ampi_put_le(header + 24, ampi_sum_bytes(0, header, 24));
 }
@@ -6393,19 +6454,20 @@ static amp_result ampi_can_save(const amp_optimizer *opt, ampi_state *state) {
     return sane ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
 }
 
-AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn,
-                                      void *user) {
+/* *sum: what the body ends with. */
+static amp_result ampi_save(const amp_optimizer *opt, amp_write_fn write_fn, void *user,
+                            uint64_t *sum) {
     unsigned char ends[AMPI_STATE_HEADER];
     ampi_archive  a;
     ampi_state    state;
-    if (!opt || !write_fn) return AMP_ERROR_INVALID_ARGUMENT;
     AMPI_TRY(ampi_can_save(opt, &state));
     memset(&a, 0, sizeof a);
-    a.version = (opt->ranks.count > 1 ? AMPI_STATE_PART : AMPI_STATE_VERSION) +
-                (opt->plan->record ? (uint64_t)AMPI_STATE_REPORT : 0) +
-                (opt->plan->stochastic ? (uint64_t)AMPI_STATE_SEED : 0);
+    a.version = AMPI_STATE_VERSION;
+    if (opt->ranks.count > 1) a.flags |= AMPI_FILE_SHARD;
+    if (opt->plan->record) a.flags |= AMPI_FILE_REPORT;
+    if (opt->plan->stochastic) a.flags |= AMPI_FILE_SEED;
     ampi_count_state(&a, opt, &state);
-    ampi_put_header(ends, a.version, a.count);
+    ampi_put_header(ends, a.flags, a.count);
     a.bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, 2 * (size_t)AMPI_STATE_BLOCK);
     if (!a.bytes) return AMP_ERROR_OUT_OF_MEMORY;
     a.room     = a.bytes + AMPI_STATE_BLOCK;
@@ -6418,28 +6480,55 @@ AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn wri
     ampi_put_le(ends, a.sum);
     if (a.result == AMP_OK && !write_fn(user, ends, 8)) a.result = AMP_ERROR_WRITE;
     ampi_release(&opt->desc.allocator, a.bytes);
+    *sum = a.sum;
     return a.result;
 }
 
-/* The header: which version, how long a body. */
+AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn,
+                                      void *user) {
+    uint64_t sum;
+    if (!opt || !write_fn) return AMP_ERROR_INVALID_ARGUMENT;
+    return ampi_save(opt, write_fn, user, &sum);
+}
+
+/* What versions before 6 have in place of flags. */
+static amp_result ampi_old_version(ampi_archive *a, uint64_t x) {
+    a->version = (uint32_t)x & 255u;
+    a->flags   = 0;
+    if (x & 256u) a->flags |= AMPI_FILE_REPORT;
+    if (x & 512u) a->flags |= AMPI_FILE_SEED;
+    if (x == 0) return AMP_ERROR_CORRUPT;
+    if (x >> 10 || a->version > 5 || (a->version < 2 && a->flags)) return AMP_ERROR_NEWER;
+    if (a->version == 3 || a->version == 5) a->flags |= AMPI_FILE_SHARD;
+    if ((a->flags & AMPI_FILE_SHARD) && a->body == AMPI_STATE_OLD_SET) a->flags = AMPI_FILE_SET;
+    return AMP_OK;
+}
+
+/* The header: which version, what flags, how long a body. */
 static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *user) {
     unsigned char header[AMPI_STATE_HEADER];
-    uint64_t      plain;
+    uint64_t      x;
     if (!read_fn(user, header, 8)) return AMP_ERROR_READ;
     if (memcmp(header, "AMPSTATE", 8) != 0) return AMP_ERROR_FOREIGN;
     if (!read_fn(user, header + 8, sizeof header - 8)) return AMP_ERROR_READ;
     if (ampi_get_le(header + 24) != ampi_sum_bytes(0, header, 24)) return AMP_ERROR_CORRUPT;
-    a->version = ampi_get_le(header + 8);
+    x          = ampi_get_le(header + 8);
+    a->version = (uint32_t)x;
+    a->flags   = (uint32_t)(x >> 32);
     a->body    = ampi_get_le(header + 16);
-    plain      = a->version & ~(uint64_t)(AMPI_STATE_REPORT + AMPI_STATE_SEED);
-    if (plain > AMPI_STATE_PART || (plain < 2 && plain != a->version)) return AMP_ERROR_NEWER;
-    return a->version == 0 ? AMP_ERROR_CORRUPT : AMP_OK;
+    if (a->version != AMPI_STATE_VERSION) return ampi_old_version(a, x);
+    if (a->flags > AMPI_FILE_FLAGS) return AMP_ERROR_NEWER;
+    return a->flags & AMPI_FILE_SET && (a->flags != AMPI_FILE_SET || a->body != AMPI_STATE_SET)
+               ? AMP_ERROR_CORRUPT
+               : AMP_OK;
 }
 
 /* The files that are being loaded. */
 struct ampi_loading {
     ampi_archive *files, one; /* files: &one, or a set's, allocated */
     size_t        num;
+    int           alone;      /* this rank reads its own file of a set, and others theirs */
+    uint64_t      content;    /* of the set; 0: it does not say */
     ampi_state    own, state; /* before, and as the files bring it */
 };
 
@@ -6463,9 +6552,8 @@ static amp_result ampi_read_body(ampi_archive *a, const amp_optimizer *opt, amp_
     if (!a->bytes) return AMP_ERROR_OUT_OF_MEMORY;
     a->room = a->bytes + a->size + 8;
     if (!read_fn(user, a->bytes, a->size + (fits ? 8 : 0))) return AMP_ERROR_READ;
-    if (fits && ampi_get_le(a->bytes + a->size) != ampi_sum_bytes(0, a->bytes, a->size))
-        return AMP_ERROR_CORRUPT;
-    return AMP_OK;
+    a->sum = ampi_sum_bytes(0, a->bytes, a->size);
+    return fits && ampi_get_le(a->bytes + a->size) != a->sum ? AMP_ERROR_CORRUPT : AMP_OK;
 }
 
 /* Read and verify the rest of a file whose header has been read. l->state: what it brings beside
@@ -6477,7 +6565,10 @@ static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi
     amp_scaler      *s      = &c->scaler;
     uint32_t         fp;
     int              fits;
-    if ((a->version & AMPI_STATE_REPORT) && !ampi_second().report_walk)
+    if (a->flags & AMPI_FILE_SET)
+        return ampi_refuse(&opt->desc, AMP_ERROR_MISMATCH,
+                           "this file names a set: amp_optimizer_load_file reads that");
+    if ((a->flags & AMPI_FILE_REPORT) && !ampi_second().report_walk)
         return ampi_left_out(opt->desc.problem, "the report in the file", "AMP_NO_REPORT");
     l->state = l->own; /* but for what versions below 4 do not have */
     c->skipped_in_a_row = s->skipped_in_a_row = s->updates_since = s->overflows_since = 0;
@@ -6524,7 +6615,6 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
     const amp_backend *b    = &opt->backend;
     amp_plan          *plan = opt->plan;
     ampi_control      *c    = &l->state.control;
-    const size_t       from = offsetof(ampi_slot, lr_scale);
     size_t             i;
     ampi_keep_own(opt, l);
     plan->version++;
@@ -6539,8 +6629,11 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
     }
     for (i = 0; i < plan->num_slots; i++) {
         ampi_slot *slot = &plan->host_slots[i];
-        AMPI_TRY(ampi_send(b, (char *)&plan->slots[i] + from, (char *)slot + from,
-                           offsetof(ampi_slot, stats) - from));
+        ampi_slot *there = &plan->slots[i];
+        AMPI_TRY(ampi_send(b, &there->lr_scale, &slot->lr_scale, sizeof slot->lr_scale));
+        AMPI_TRY(ampi_send(b, &there->weight_decay, &slot->weight_decay,
+                           sizeof slot->weight_decay));
+        AMPI_TRY(ampi_send(b, &there->overflows, &slot->overflows, sizeof slot->overflows));
         slot->weight = NULL; /* what rebind has brought is of before */
     }
     AMPI_TRY(ampi_write_models(opt));
@@ -6572,11 +6665,6 @@ AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, v
 
 #ifndef AMP_NO_STDLIB
 
-/* Does it name a set? */
-static int ampi_is_set(const ampi_archive *a) {
-    return ampi_is_part(a->version) && a->body == AMPI_STATE_SET;
-}
-
 static bool ampi_file_read(void *user, void *data, size_t num_bytes) {
     return fread(data, 1, num_bytes, (FILE *)user) == num_bytes;
 }
@@ -6595,8 +6683,9 @@ static bool ampi_file_write(void *user, const void *data, size_t num_bytes) {
    by way of another beside it. */
 enum { AMPI_PATH = 4096 };
 struct ampi_target {
-    char base[AMPI_PATH], path[AMPI_PATH], aside[AMPI_PATH + 8];
-    int  mode; /* POSIX: of the file that is there, for all that replace it; or -1 */
+    char     base[AMPI_PATH], path[AMPI_PATH], aside[AMPI_PATH + 8];
+    int      mode; /* POSIX: of the file that is there, for all that replace it; or -1 */
+    uint64_t sum;  /* of the state that has been written */
 };
 
 #ifdef AMPI_POSIX
@@ -6720,7 +6809,7 @@ static amp_result ampi_replace_file(ampi_target *to, const amp_optimizer *opt,
     memcpy(to->aside + length, ".new", 5);
     file = ampi_create(to);
     if (!file) return AMP_ERROR_WRITE;
-    if (!set) result = amp_optimizer_save(opt, ampi_file_write, file);
+    if (!set) result = ampi_save(opt, ampi_file_write, file, &to->sum);
     else result = ampi_file_write(file, set, AMPI_SET_FILE) ? AMP_OK : AMP_ERROR_WRITE;
     if (fflush(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
     if (result == AMP_OK && !ampi_flush_file(to, file)) result = AMP_ERROR_WRITE;
@@ -6766,7 +6855,7 @@ static amp_result ampi_load_from(const amp_optimizer *opt, ampi_loading *l, ampi
     amp_result              result;
     if (!file) return errno == ENOENT ? AMP_ERROR_NOT_FOUND : AMP_ERROR_READ;
     result = ampi_read_header(a, ampi_file_read, file);
-    if (result == AMP_OK && a == &l->one && ampi_is_set(a))
+    if (result == AMP_OK && a == &l->one && (a->flags & AMPI_FILE_SET))
         result = up.ranks_load
                      ? up.ranks_load(opt, path, l, file)
                      : ampi_left_out(opt->desc.problem, "a set of files", "AMP_NO_RANKS");
@@ -7746,7 +7835,8 @@ static int ampi_agree(const amp_optimizer *opt, amp_result *result, amp_result t
 static uint64_t ampi_common(const amp_optimizer *opt, ampi_state *state) {
     ampi_archive a;
     memset(&a, 0, sizeof a);
-    a.version = AMPI_STATE_PART;
+    a.version = AMPI_STATE_VERSION;
+    a.flags   = AMPI_FILE_SHARD;
     ampi_count_state(&a, opt, state);
     return a.common;
 }
@@ -7832,28 +7922,30 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
 
 #ifndef AMP_NO_STDLIB
 
-/* A set of files, one of each rank; ranks 0: there is none. Its edition tells sets of one turn from
+/* A set of files, one of each rank; ranks 0: there is none. Its edition tells sets of one step from
    each other, so that none is written over. */
-typedef struct ampi_set { uint64_t turn, edition, ranks; } ampi_set;
+typedef struct ampi_set { uint64_t turn, edition, ranks, content; } ampi_set;
 
 static void ampi_put_set(unsigned char *file, const ampi_set *set) {
     unsigned char *body = file + AMPI_STATE_HEADER;
-    ampi_put_header(file, AMPI_STATE_PART, AMPI_STATE_SET);
+    ampi_put_header(file, AMPI_FILE_SET, AMPI_STATE_SET);
     ampi_put_le(body, set->turn);
     ampi_put_le(body + 8, set->edition);
     ampi_put_le(body + 16, set->ranks);
+    ampi_put_le(body + 24, set->content);
     ampi_put_le(body + AMPI_STATE_SET, ampi_sum_bytes(0, body, AMPI_STATE_SET));
 }
 
-/* What follows the header of a file that names a set. */
-static amp_result ampi_read_set(FILE *file, ampi_set *set) {
+/* What follows the header a of a file that names a set: until version 5, without its content. */
+static amp_result ampi_read_set(const ampi_archive *a, FILE *file, ampi_set *set) {
     unsigned char body[AMPI_STATE_SET + 8];
-    if (!ampi_file_read(file, body, sizeof body)) return AMP_ERROR_READ;
-    if (ampi_get_le(body + AMPI_STATE_SET) != ampi_sum_bytes(0, body, AMPI_STATE_SET))
-        return AMP_ERROR_CORRUPT;
+    const size_t  size = (size_t)a->body;
+    if (!ampi_file_read(file, body, size + 8)) return AMP_ERROR_READ;
+    if (ampi_get_le(body + size) != ampi_sum_bytes(0, body, size)) return AMP_ERROR_CORRUPT;
     set->turn    = ampi_get_le(body);
     set->edition = ampi_get_le(body + 8);
     set->ranks   = ampi_get_le(body + 16);
+    set->content = size > AMPI_STATE_OLD_SET ? ampi_get_le(body + 24) : 0;
     if ((set->turn | set->edition) >> 53) return AMP_ERROR_CORRUPT; /* a double tells each */
     return set->ranks && set->ranks <= AMPI_RANKS ? AMP_OK : AMP_ERROR_CORRUPT;
 }
@@ -7866,8 +7958,8 @@ static amp_result ampi_set_at(const char *path, ampi_set *set) {
     int          failed, error;
     memset(set, 0, sizeof *set);
     if (!file) return errno == ENOENT ? AMP_OK : AMP_ERROR_READ;
-    if (ampi_read_header(&a, ampi_file_read, file) == AMP_OK && ampi_is_set(&a) &&
-        ampi_read_set(file, set) != AMP_OK)
+    if (ampi_read_header(&a, ampi_file_read, file) == AMP_OK && (a.flags & AMPI_FILE_SET) &&
+        ampi_read_set(&a, file, set) != AMP_OK)
         memset(set, 0, sizeof *set);
     failed = ferror(file);
     error  = errno;
@@ -7896,22 +7988,36 @@ static void ampi_remove_set(const amp_ranks *r, ampi_target *to, const ampi_set 
         if (ampi_name_part(to, set, rank) == AMP_OK) (void)remove(to->path);
 }
 
-/* Ranks meet in a save: all are at one step, and learn rank 0's count words, also if it has failed.
-   0: they have not met. */
-static int ampi_meet_saving(const amp_optimizer *opt, amp_result *result, uint64_t common,
-                            double *words, size_t count) {
-    static const double none[AMPI_WORDS] = {0.0, 0.0, 0.0};
-    double             *sums = opt->plan->sums;
-    const size_t        size = count * sizeof *words;
-    amp_result          sent = ampi_send(&opt->backend, sums, opt->ranks.rank ? none : words, size);
-    int                 met;
+/* Ranks meet (ampi_agree), and their words are added, also where one has failed. 0: they have not
+   met. */
+static int ampi_meet(const amp_optimizer *opt, amp_result *result, amp_result theirs,
+                     uint64_t hash, const char *text, double *words, size_t count) {
+    const size_t size = count * sizeof *words;
+    double      *sums = opt->plan->sums;
+    amp_result   sent = ampi_send(&opt->backend, sums, words, size);
+    int          met;
     if (*result == AMP_OK) *result = sent;
-    met  = ampi_agree(opt, result, AMP_ERROR_WRITE, common,
-                      "the ranks are not at one step: loss scale, learning rate or numbers of "
-                      "steps differ", count);
+    met  = ampi_agree(opt, result, theirs, hash, text, count);
     sent = met ? ampi_read_back(opt, words, sums, size) : AMP_OK;
     if (*result == AMP_OK) *result = sent;
     return met && sent == AMP_OK;
+}
+
+/* In a save. */
+static int ampi_meet_saving(const amp_optimizer *opt, amp_result *result, uint64_t common,
+                            double *words, size_t count) {
+    return ampi_meet(opt, result, AMP_ERROR_WRITE, common,
+                     "the ranks are not at one step: loss scale, learning rate or numbers of steps "
+                     "differ", words, count);
+}
+
+/* A sum of 64 bits as two numbers that ranks add exactly in doubles; and from these. */
+static void ampi_split_sum(double *words, uint64_t sum) {
+    words[0] = (double)(sum >> 32);
+    words[1] = (double)(sum & 0xffffffffu);
+}
+static uint64_t ampi_join_sums(const double *words) {
+    return ((uint64_t)words[0] << 32) + (uint64_t)words[1];
 }
 
 /* Rank 0 names the set. May path name it now, though that has failed? */
@@ -7939,7 +8045,7 @@ static amp_result ampi_save_set(const amp_optimizer *opt, ampi_target *to, ampi_
                                 amp_result result) {
     const uint64_t common = result == AMP_OK ? ampi_common(opt, state) : 0;
     const int      rank   = opt->ranks.rank;
-    ampi_set       old    = {0, 0, 0}, set;
+    ampi_set       old    = {0, 0, 0, 0}, set;
     double         words[AMPI_WORDS], named = 0.0;
     int            met, error;
     if (result == AMP_OK && rank == 0) {
@@ -7964,7 +8070,9 @@ static amp_result ampi_save_set(const amp_optimizer *opt, ampi_target *to, ampi_
     result      = ampi_name_part(to, &set, (uint64_t)rank);
     if (result == AMP_OK) result = ampi_replace_file(to, opt, NULL);
     error = errno;
-    met   = ampi_meet_saving(opt, &result, common, words, 0);
+    ampi_split_sum(words, result == AMP_OK ? to->sum : 0);
+    met         = ampi_meet_saving(opt, &result, common, words, 2);
+    set.content = ampi_join_sums(words);
     if (result == AMP_OK) {
         if (rank == 0) result = ampi_name_set(opt, to, &set, &named);
         error = errno;
@@ -7994,7 +8102,7 @@ static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, amp
    first? (Where each rank reads but one, they learn when they meet.) */
 static int ampi_is_of_set(const ampi_loading *l, size_t k, const ampi_set *set) {
     const ampi_archive *a = &l->files[k];
-    return ampi_is_part(a->version) &&
+    return (a->flags & AMPI_FILE_SHARD) &&
            ampi_iterations(&l->state.control) == set->turn && a->common == l->files[0].common;
 }
 
@@ -8004,25 +8112,29 @@ static void ampi_tell_part(char *problem, const char *path, amp_result result) {
     ampi_tell(problem, "part %s: %s", slash ? slash + 1 : path, amp_result_string(result));
 }
 
-/* All files of the set that path names; or where this rank has what it had then, only its own. */
+/* All files of the set that path names; or where this rank has what it had then, only its own.
+   Their sums add up to what the set says of its content. */
 static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi_loading *l,
                                 void *named) {
     ampi_archive *files;
     ampi_target  *part; /* behind them */
     ampi_set      set;
     size_t        num, k;
+    uint64_t      content = 0;
     int           own;
-    amp_result    result = ampi_read_set((FILE *)named, &set);
+    amp_result    result = ampi_read_set(&l->one, (FILE *)named, &set);
     if (result != AMP_OK) return result;
-    own   = l->one.version == AMPI_STATE_PART && set.ranks == (uint64_t)opt->ranks.count;
+    own   = l->one.version != AMPI_STATE_OLD_SHARD && set.ranks == (uint64_t)opt->ranks.count;
     num   = own ? 1 : (size_t)set.ranks;
     files = (ampi_archive *)ampi_allocate(&opt->desc.allocator,
                                           num * sizeof *files + sizeof *part);
     if (!files) return AMP_ERROR_OUT_OF_MEMORY;
-    l->num   = num;
-    l->files = (ampi_archive *)memset(files, 0, num * sizeof *files);
-    part     = (ampi_target *)(void *)(files + num);
-    result   = ampi_aim(part, path);
+    l->num     = num;
+    l->alone   = own;
+    l->content = set.content;
+    l->files   = (ampi_archive *)memset(files, 0, num * sizeof *files);
+    part       = (ampi_target *)(void *)(files + num);
+    result     = ampi_aim(part, path);
     for (k = 0; k < num && result == AMP_OK; k++) {
         ampi_archive *a = &l->files[k];
         a->rank         = own ? (uint64_t)opt->ranks.rank : k;
@@ -8036,13 +8148,23 @@ static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi
         }
         if (result != AMP_OK && opt->desc.problem && !opt->desc.problem[0])
             ampi_tell_part(opt->desc.problem, part->path, result);
+        content += a->sum;
     }
+    if (result == AMP_OK && !own && set.content && content != set.content)
+        result = ampi_refuse(&opt->desc, AMP_ERROR_MISMATCH, AMPI_NOT_ONE);
     return result;
 }
 
 /* Where each rank reads but one file of a set, they learn of others' here. */
 static void ampi_meet_loaded(const amp_optimizer *opt, const ampi_loading *l, amp_result *result) {
-    ampi_agree(opt, result, AMP_ERROR_READ, l->num ? l->files[0].common : 0, AMPI_NOT_ONE, 0);
+    const ampi_archive *a    = &l->files[0];
+    const int           one  = *result == AMP_OK && l->alone;
+    const uint64_t      hash = ampi_hash(ampi_hash(a->common, l->content), (uint64_t)l->alone);
+    double              words[2];
+    ampi_split_sum(words, one ? a->sum : 0);
+    ampi_meet(opt, result, AMP_ERROR_READ, hash, AMPI_NOT_ONE, words, 2);
+    if (*result == AMP_OK && one && l->content && ampi_join_sums(words) != l->content)
+        *result = ampi_refuse(&opt->desc, AMP_ERROR_MISMATCH, AMPI_NOT_ONE);
 }
 
 #endif /* AMP_NO_STDLIB */
@@ -8361,6 +8483,31 @@ static void ampi_layout_report(const amp_optimizer *opt, amp_plan *plan, ampi_ar
         plan->histograms = (ampi_histogram *)ampi_take(arena, 2 * n, sizeof *plan->histograms, 64);
 }
 
+static void ampi_walk_running(ampi_archive *a, ampi_running *r) {
+    int k;
+    for (k = 0; k < 3; k++) AMPI_NUMBER(a, r->skips[k]);
+    AMPI_NUMBER(a, r->norms);
+    AMPI_NUMBER(a, r->mean);
+    AMPI_NUMBER(a, r->variance);
+    AMPI_NUMBER(a, r->row);
+}
+
+static void ampi_walk_iteration(ampi_archive *a, amp_iteration *t) {
+    AMPI_NUMBER(a, t->iteration);
+    AMPI_NUMBER(a, t->norm);
+    AMPI_NUMBER(a, t->loss_scale);
+    AMPI_NUMBER(a, t->clip_factor);
+    AMPI_NUMBER(a, t->skip);
+    AMPI_NUMBER(a, t->tensor);
+}
+
+static void ampi_walk_overflows(ampi_archive *a, ampi_overflows *o) {
+    AMPI_NUMBER(a, o->overflows);
+    AMPI_NUMBER(a, o->nans);
+    AMPI_NUMBER(a, o->first);
+    AMPI_NUMBER(a, o->last);
+}
+
 /* In a state: counters and running statistics, steps, overflows of tensors. What a file has and the
    optimizer does not want is read and forgotten. */
 static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
@@ -8376,11 +8523,11 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     memset(&here, 0, sizeof here);
     memset(&counts, 0, sizeof counts);
     if (save) a->result = ampi_read_back(opt, r, plan->record, sizeof *r);
-    ampi_walk_members(a, &r->running, "888888" "4");
+    ampi_walk_running(a, &r->running);
     ok = n->norms <= AMPI_RUNNING && n->row < AMPI_SPIKES_IN_A_ROW &&
          ampi_f64_in(&n->mean, 0.0, AMPI_F64_MAX) && ampi_f64_in(&n->variance, 0.0, AMPI_F64_MAX);
     for (i = 0; i < AMP_HISTORY; i++, s++) {
-        ampi_walk_members(a, &r->history[i], "88" "4444");
+        ampi_walk_iteration(a, &r->history[i]);
         ok &= s->skip <= (uint32_t)AMP_SKIP_ASKED && s->tensor >= -1 &&
               (!s->iteration || (s->iteration % AMP_HISTORY == i &&
                                  (s->tensor < 0 || (size_t)s->tensor < plan->num_slots)));
@@ -8388,7 +8535,7 @@ static void ampi_walk_report(ampi_archive *a, const amp_optimizer *opt) {
     for (i = 0; i < plan->num_slots; i++) {
         if (save && a->result == AMP_OK)
             a->result = ampi_read_back(opt, &counts, &plan->slots[i].overflows, sizeof counts);
-        ampi_walk_members(a, load ? &plan->host_slots[i].overflows : &counts, "8888");
+        ampi_walk_overflows(a, load ? &plan->host_slots[i].overflows : &counts);
     }
     if (!ok && a->walk == AMPI_VERIFY && a->result == AMP_OK) a->result = AMP_ERROR_CORRUPT;
 }

@@ -1024,73 +1024,105 @@ static size_t old_part(unsigned char *to, const unsigned char *array, int tensor
     return used;
 }
 
-/* A part as 0.5.0 wrote it: version 3, without steps skipped in a row, tolerance and counts; its tables, and arrays
-   that are cut from the file of one optimizer. */
-static void old_part_file(const char *path, const char *whole, size_t rank, size_t count) {
-    enum { ROW = 32 + 8 * 42 };
-    size_t         n, m, arrays = 0, used;
-    unsigned char *bytes = file_bytes(path, &n), *all = file_bytes(whole, &m), *from;
-    FILE          *file;
-    int            i, k;
-    for (i = 0; i < NUM_TENSORS; i++) arrays += (sizes[i] * 4 + 7) / 8 * 8 * (i == FROZEN ? 1 : 3);
-    CHECK_EQ_INT(bytes[8], 5);
+static uint64_t get_le(const unsigned char *bytes) {
+    uint64_t x = 0;
+    int      k;
+    for (k = 7; k >= 0; k--) x = x << 8 | bytes[k];
+    return x;
+}
+
+static void write_file(const char *path, const unsigned char *bytes, size_t n) {
+    FILE *file = fopen(path, "wb");
+    CHECK(file && fwrite(bytes, 1, n, file) == n);
+    if (file) fclose(file);
+}
+
+/* Version 5, that of 0.6.0, has one number for what is three in each tensor; version 3, of 0.5.0, no steps skipped in
+   a row, tolerance and counts (5 words from ROW on). The tables of a file, so: returns where they end. */
+enum { ROW = 32 + 8 * 42, OLD_TENSORS = 32 + 8 * 47 };
+static size_t old_tables(unsigned char *bytes, int version, size_t *behind) {
+    size_t from = OLD_TENSORS, to = version == 3 ? ROW : OLD_TENSORS, name;
+    int    i;
+    CHECK_EQ_U64(get_le(bytes + 8), (UINT64_C(1) << 32) + 6);
     CHECK(bytes[ROW] <= 1 && bytes[ROW + 8] <= 1); /* one skip, or none, since */
-    from = all + m - 8 - arrays;
-    used = (size_t)(from - all) + 16; /* rank and number of ranks */
-    memmove(bytes + ROW, bytes + ROW + 40, used - ROW - 40);
-    used -= 40;
-    for (i = 0; i < NUM_TENSORS; i++)
-        for (k = 0; k < (i == FROZEN ? 1 : 3); k++, from += (sizes[i] * 4 + 7) / 8 * 8)
-            used += old_part(bytes + used, from, i, rank, count);
-    bytes[8] = 3;
+    for (i = 0; i < NUM_TENSORS; i++, from += 56 + name, to += 40 + name) {
+        const uint64_t storage = get_le(bytes + from + 24) << 4 | get_le(bytes + from + 16) << 2 | get_le(bytes + from + 8);
+        name = (size_t)(get_le(bytes + from + 48) + 7) / 8 * 8;
+        memmove(bytes + to, bytes + from, 8);
+        put_le(bytes + to + 8, storage);
+        memmove(bytes + to + 16, bytes + from + 32, 24 + name);
+    }
+    *behind = from;
+    return to;
+}
+
+static void end_old_file(const char *path, unsigned char *bytes, int version, size_t used) {
+    put_le(bytes + 8, (uint64_t)version);
     put_le(bytes + 16, used - 32);
     seal(bytes, 0, 24);
     seal(bytes, 32, used);
-    file = fopen(path, "wb");
-    CHECK(file && fwrite(bytes, 1, used + 8, file) == used + 8);
-    if (file) fclose(file);
+    write_file(path, bytes, used + 8);
+}
+
+/* A shard as 0.6.0 wrote it; or as 0.5.0 did, with arrays that are cut from the file of one optimizer. */
+static void old_part_file(const char *path, int version, const char *whole, size_t rank, size_t count) {
+    size_t         n, m, arrays = 0, behind, used;
+    unsigned char *bytes = file_bytes(path, &n), *all = file_bytes(whole, &m), *from;
+    int            i, k;
+    for (i = 0; i < NUM_TENSORS; i++) arrays += (sizes[i] * 4 + 7) / 8 * 8 * (i == FROZEN ? 1 : 3);
+    from = all + m - 8 - arrays;
+    used = old_tables(bytes, version, &behind);
+    if (version == 5) {
+        memmove(bytes + used, bytes + behind, n - 8 - behind);
+        used += n - 8 - behind;
+    }
+    for (i = 0; i < NUM_TENSORS && version == 3; i++)
+        for (k = 0; k < (i == FROZEN ? 1 : 3); k++, from += (sizes[i] * 4 + 7) / 8 * 8)
+            used += old_part(bytes + used, from, i, rank, count);
+    end_old_file(path, bytes, version, used);
     free(bytes);
     free(all);
 }
 
-/* What names a set: version 3. */
-static void old_set_file(const char *path) {
+/* What names a set: no flags, and no word of content. */
+static void old_set_file(const char *path, int version) {
     size_t         n;
     unsigned char *bytes = file_bytes(path, &n);
-    CHECK(n == 64 && bytes[8] == 5);
-    bytes[8] = 3;
-    seal(bytes, 0, 24);
-    overwrite(path, 0, bytes, 64);
+    CHECK_EQ_U64(n, 72);
+    CHECK_EQ_U64(get_le(bytes + 8), (UINT64_C(2) << 32) + 6);
+    end_old_file(path, bytes, version, 56);
     free(bytes);
 }
 
-TEST(old_sets, "law 12: a set of 0.5.0 loads on any number of ranks, and its run goes on with the same bits") {
-    int count, step;
-    begin_files();
-    plain_run();
-    use("s");
-    together(2, run_and_save);
-    all_are(2, AMP_OK);
-    all_free();
-    CHECK_EQ_INT(amp_optimizer_save_file(&reference.opt, path_of("whole")), AMP_OK);
-    old_set_file(path_of("s"));
-    old_part_file(path_of("s.4.0-of-2"), path_of("whole"), 0, 2);
-    old_part_file(path_of("s.4.1-of-2"), path_of("whole"), 1, 2);
-    for (step = STEPS; step < 2 * STEPS; step++) plain_step(&reference, step);
-    for (count = 1; count <= 3; count++) {
-        together(count, only_load);
-        all_are(count, AMP_OK);
-        together(count, go_on);
-        all_are(count, AMP_OK);
-        compare(count);
+TEST(old_sets, "law 12: a set of 0.5.0 or 0.6.0 loads on any number of ranks, and its run goes on with the same bits") {
+    int version, count, step;
+    for (version = 3; version <= 5; version += 2) {
+        begin_files();
+        plain_run();
+        use("s");
+        together(2, run_and_save);
+        all_are(2, AMP_OK);
         all_free();
+        CHECK_EQ_INT(amp_optimizer_save_file(&reference.opt, path_of("whole")), AMP_OK);
+        old_set_file(path_of("s"), version);
+        old_part_file(path_of("s.4.0-of-2"), version, path_of("whole"), 0, 2);
+        old_part_file(path_of("s.4.1-of-2"), version, path_of("whole"), 1, 2);
+        for (step = STEPS; step < 2 * STEPS; step++) plain_step(&reference, step);
+        for (count = 1; count <= 3; count++) {
+            together(count, only_load);
+            all_are(count, AMP_OK);
+            together(count, go_on);
+            all_are(count, AMP_OK);
+            compare(count);
+            all_free();
+        }
+        together(2, only_load);
+        together(2, only_save); /* and goes when the next one is complete */
+        all_are(2, AMP_OK);
+        CHECK(!file_exists(path_of("s.4.0-of-2")) && file_exists(path_of("s.4-1.0-of-2")));
+        all_free();
+        end_files();
     }
-    together(2, only_load);
-    together(2, only_save); /* and goes when the next one is complete */
-    all_are(2, AMP_OK);
-    CHECK(!file_exists(path_of("s.4.0-of-2")) && file_exists(path_of("s.4-1.0-of-2")));
-    all_free();
-    end_files();
 }
 
 TEST(damaged, "law 18: what is wrong with a set is told on every rank, which all stay as they were") {
@@ -1469,6 +1501,42 @@ TEST(of_one_rank, "amp.h state: what one rank alone has written or asked for bef
     end_files();
 }
 
+static void begin_and_save(member *m) { /* before step 1 */
+    m->result = set_up(m, the_crew.count, NULL);
+    if (m->result == AMP_OK) m->result = amp_optimizer_save_file(&m->opt, task.path);
+}
+
+TEST(two_beginnings, "law 12: parts of two runs that were saved before step 1, and differ in one weight, are no set") {
+    const float was = initial[0][0];
+    int         count;
+    begin_files();
+    use("a");
+    together(2, begin_and_save);
+    all_are(2, AMP_OK);
+    all_free();
+    use("b");
+    initial[0][0] += 0.5f;
+    together(2, begin_and_save);
+    initial[0][0] = was;
+    all_are(2, AMP_OK);
+    all_free();
+    for (count = 1; count <= 3; count++) {
+        use("b");
+        together(count, only_load);
+        all_are(count, AMP_OK);
+        all_free();
+    }
+    copy_file(path_of("b.0.0-of-2"), path_of("a.0.0-of-2"));
+    use("a");
+    for (count = 1; count <= 3; count++) {
+        together(count, only_load);
+        all_are(count, AMP_ERROR_MISMATCH);
+        CHECK(strstr(members[count - 1].problem, "one moment") != NULL);
+        all_free();
+    }
+    end_files();
+}
+
 TEST(two_runs, "law 12: parts of two runs in the same step are no set, also where each rank reads one") {
     int count;
     begin_files();
@@ -1503,10 +1571,10 @@ TEST(hostile, "law 18: a file that names a set of two thousand million ranks, or
     all_are(2, AMP_OK);
     for (i = 0; i < 4; i++) {
         bytes = file_bytes(path_of("h"), &n);
-        CHECK_EQ_U64(n, 64);
+        CHECK_EQ_U64(n, 72);
         memcpy(bytes + (i < 2 ? 48 : i == 2 ? 32 : 40), i == 0 ? many : i == 1 ? most : late, 8);
-        seal(bytes, 32, 56);
-        overwrite(path_of("h"), 0, bytes, 64);
+        seal(bytes, 32, 64);
+        overwrite(path_of("h"), 0, bytes, 72);
         free(bytes);
         all_free();
         together(1, only_load);
@@ -1553,6 +1621,8 @@ static bool refuse(void *user, const void *data, size_t num_bytes) {
     return false;
 }
 
+static bool read_file(void *user, void *data, size_t num_bytes) { return fread(data, 1, num_bytes, (FILE *)user) == num_bytes; }
+
 /* One rank whose state cannot be saved by a callback is its own affair: no meeting. */
 static void save_nothing(member *m) { m->result = amp_optimizer_save(&m->opt, refuse, NULL); }
 
@@ -1562,6 +1632,18 @@ TEST(callbacks, "amp.h ranks: save and load with callbacks are of one rank, and 
     together(1, save_nothing);
     all_are(1, AMP_ERROR_WRITE);
     all_free();
+    begin_files();
+    use("s");
+    together(2, run_and_save);
+    all_are(2, AMP_OK);
+    { /* a callback cannot open the files that this one names */
+        FILE *file = fopen(task.path, "rb");
+        CHECK_EQ_INT(amp_optimizer_load(&members[0].opt, read_file, file), AMP_ERROR_MISMATCH);
+        CHECK(strstr(members[0].problem, "names a set") != NULL);
+        if (file) fclose(file);
+    }
+    all_free();
+    end_files();
 }
 #else
 TEST(threads, "ranks are threads") { SKIP("no POSIX threads on this system"); }
@@ -1602,6 +1684,7 @@ int main(int argc, char **argv) {
     RUN(refusals);
     RUN(of_one_rank);
     RUN(two_runs);
+    RUN(two_beginnings);
     RUN(hostile);
     RUN(given_up);
     RUN(callbacks);

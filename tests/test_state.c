@@ -716,13 +716,15 @@ static void seal(stream *s) {
 }
 
 TEST(newer, "law 12: a newer file gives AMP_ERROR_NEWER, whatever follows its header") {
-    static const uint64_t versions[] = {6, 7, 255, 262, 512, UINT64_C(1) << 32, UINT64_MAX};
+    static const uint64_t versions[] = {7, 255, 262, 512, 1028, UINT64_C(1) << 32, UINT64_MAX,
+                                        (UINT64_C(1) << 32) + 7, (UINT64_C(1) << 32) + 4,
+                                        (UINT64_C(16) << 32) + 6}; /* the last: a flag */
     stream                s;
     print                 p;
     size_t                v, whole;
     refusing_begin(AMP_KIND_ADAMW, &s, &p);
     whole = s.size;
-    CHECK_EQ_U64(word_get(s.bytes + 8), 4);
+    CHECK_EQ_U64(word_get(s.bytes + 8), 6);
     for (v = 0; v < sizeof versions / sizeof versions[0]; v++) {
         word_put(s.bytes + 8, versions[v]);
         seal(&s);
@@ -738,7 +740,10 @@ TEST(newer, "law 12: a newer file gives AMP_ERROR_NEWER, whatever follows its he
     word_put(s.bytes + 8, 0); /* there never was one */
     seal(&s);
     refused(&two, &p, &s, AMP_ERROR_CORRUPT);
-    word_put(s.bytes + 8, 4);
+    word_put(s.bytes + 8, (UINT64_C(2) << 32) + 6); /* it names a set, but for its size */
+    seal(&s);
+    refused(&two, &p, &s, AMP_ERROR_CORRUPT);
+    word_put(s.bytes + 8, 6);
     seal(&s);
     refusing_end(&s, &p);
 }
@@ -787,6 +792,40 @@ static void insane(stream *s, const print *p, size_t word, uint64_t value) {
     refused(&two, p, s, AMP_ERROR_CORRUPT);
     word_put(word_at(s, word), kept);
     seal(s);
+}
+
+TEST(kahan, "History: a file with masters of KAHAN, 0.6.0's, is refused by name, and one with formats that nobody "
+            "knows") {
+    static const uint64_t masters[] = {5, 6, 7, UINT64_MAX};
+    char                  why[AMP_PROBLEM_SIZE];
+    unsigned char        *word;
+    stream                s;
+    print                 p;
+    size_t                k;
+    refusing_begin(AMP_KIND_ADAMW, &s, &p);
+    two.opt.desc.problem = why;
+    word                 = word_at(&s, TENSORS_AT + 3);
+    CHECK_EQ_U64(word_get(word), 0);
+    for (k = 0; k < 4; k++) {
+        word_put(word, masters[k]);
+        seal(&s);
+        CHECK_EQ_INT(load(&two.opt, &s), AMP_ERROR_MISMATCH);
+        CHECK(strstr(why, k < 2 ? "tensor 0 (odd): amp_storage.master is kahan"
+                                : "tensor 0 (odd): amp_storage.master is unknown in the file, not fp32 or split") == why);
+    }
+    word_put(word, 1); /* while masters of fp32 are in the file of a 24bit */
+    seal(&s);
+    CHECK_EQ_INT(load(&two.opt, &s), AMP_OK);
+    CHECK_EQ_INT(load(&two.opt, &p.saved), AMP_OK);
+    word_put(word, 0);
+    word_put(word_at(&s, TENSORS_AT + 2), 3);
+    seal(&s);
+    CHECK_EQ_INT(load(&two.opt, &s), AMP_ERROR_MISMATCH);
+    CHECK(strstr(why, "amp_storage.moments is unknown in the file, not fp32") != NULL);
+    word_put(word_at(&s, TENSORS_AT + 2), 0);
+    seal(&s);
+    two.opt.desc.problem = NULL;
+    refusing_end(&s, &p);
 }
 
 TEST(insane_scaler, "law 12: right sums around a scaler whose preset, rules or factors no amp.h "
@@ -982,21 +1021,38 @@ static void little_start(amp_optimizer *opt, const amp_scaler_desc *scaler, char
     CHECK_EQ_INT(amp_optimizer_prepare(opt), AMP_OK);
 }
 
-/* A state as version 1 or 2, that of 0.5.0, would have written it. */
+/* A state as version 1, 2 (0.5.0) or 4 (0.6.0) would have written it: flags were added to the version, a tensor's
+   storage was one number, and 7 or 5 words in front of the first tensor were not there. */
 static void as_version(stream *s, int version) {
-    const size_t fewer = version == 1 ? 7 : 5; /* words in front of the first tensor */
-    memmove(s->bytes + HEADER + 8 * (TENSORS_AT - fewer), s->bytes + HEADER + 8 * TENSORS_AT,
-            s->size - HEADER - 8 * TENSORS_AT);
-    s->size -= 8 * fewer;
-    word_put(s->bytes + 8, (uint64_t)version);
+    const size_t   fewer = version == 1 ? 7 : version == 2 ? 5 : 0;
+    const uint64_t flags = word_get(s->bytes + 8) >> 32, count = word_get(word_at(s, 1));
+    size_t         from = HEADER + 8 * TENSORS_AT, to = from - 8 * fewer, name;
+    uint64_t       i;
+    for (i = 0; i < count; i++) {
+        const unsigned char *p = s->bytes + from;
+        const uint64_t       n = word_get(p), has = word_get(p + 8), moments = word_get(p + 16);
+        const uint64_t       masters = word_get(p + 24);
+        name = (size_t)(word_get(p + 48) + 7) / 8 * 8;
+        word_put(s->bytes + to, n);
+        word_put(s->bytes + to + 8, masters << 4 | moments << 2 | has);
+        memmove(s->bytes + to + 16, p + 32, 24 + name);
+        from += 56 + name;
+        to += 40 + name;
+    }
+    memmove(s->bytes + to, s->bytes + from, s->size - from);
+    s->size -= from - to;
+    word_put(s->bytes + 8, (uint64_t)version + (flags & 4 ? 256 : 0) + (flags & 8 ? 512 : 0));
     word_put(s->bytes + 16, s->size - HEADER - 8);
     seal(s);
 }
 
+enum { VERSIONS = 4 };
+static const int all_versions[VERSIONS] = {1, 2, 4, 6};
+
 TEST(lr_travels, "law 12: a state says whether there is a learning rate: after set_lr, step, save, "
                  "load a step goes on; a file without one leaves the loader's") {
-    int version, stepped, had_lr;
-    for (version = 1; version <= 4; version += version == 2 ? 2 : 1)
+    int k, stepped, had_lr;
+    for (k = 0; k < VERSIONS; k++)
         for (stepped = 0; stepped < 2; stepped++)
             for (had_lr = 0; had_lr < 2; had_lr++) {
                 amp_optimizer x, y;
@@ -1007,7 +1063,7 @@ TEST(lr_travels, "law 12: a state says whether there is a learning rate: after s
                 if (stepped) CHECK_EQ_INT(amp_optimizer_set_lr(&x, 0.5f), AMP_OK);
                 if (stepped) CHECK_EQ_INT(amp_optimizer_step(&x), AMP_OK);
                 CHECK_EQ_INT(save(&x, &s), AMP_OK);
-                if (version < 4) as_version(&s, version);
+                if (all_versions[k] < 6) as_version(&s, all_versions[k]);
                 if (had_lr) CHECK_EQ_INT(amp_optimizer_set_lr(&y, 0.25f), AMP_OK);
                 CHECK_EQ_INT(load(&y, &s), AMP_OK);
                 CHECK_EQ_INT(amp_optimizer_step(&y),
@@ -1063,15 +1119,15 @@ TEST(disabled_is_the_loaders, "contract: whether the scaler is disabled is the l
 TEST(insane_numbers, "law 12: right sums around a learning rate, lr_scale or weight_decay that is "
                      "not a number, or a scaler that updates cannot have made: AMP_ERROR_CORRUPT") {
     static const uint32_t bad[] = {0x7fc00000u, 0x7f800000u, 0xff800000u, 0xbf800000u, 0x7f800001u};
-    const size_t          tensor = TENSORS_AT; /* elements, moments, lr_scale, weight_decay */
+    const size_t          tensor = TENSORS_AT; /* elements, storage, lr_scale, weight_decay */
     stream                s;
     print                 p;
     size_t                i;
     refusing_begin(AMP_KIND_ADAMW, &s, &p);
     for (i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         insane(&s, &p, CONTROL_AT + 14, bad[i]);
-        insane(&s, &p, tensor + 2, bad[i]);
-        insane(&s, &p, tensor + 3, bad[i]);
+        insane(&s, &p, tensor + 4, bad[i]);
+        insane(&s, &p, tensor + 5, bad[i]);
     }
     insane(&s, &p, SCALER_AT + 1, 0xffffffffu);  /* growth_tracker */
     insane(&s, &p, SCALER_AT + 4, 0);            /* hysteresis_tracker */
@@ -1085,8 +1141,9 @@ TEST(insane_numbers, "law 12: right sums around a learning rate, lr_scale or wei
 
 TEST(row_of_skips, "manual: skipped_in_a_row is saved; a file of 0.5.0 has none, and begins with 0") {
     static const uint32_t inf = UINT32_C(0x7f800000);
-    int                   version, k;
-    for (version = 1; version <= 4; version += version == 2 ? 2 : 1) {
+    int                   v, k;
+    for (v = 0; v < VERSIONS; v++) {
+        const int     version = all_versions[v];
         amp_optimizer x, y;
         amp_status    status;
         stream        s;
@@ -1097,7 +1154,7 @@ TEST(row_of_skips, "manual: skipped_in_a_row is saved; a file of 0.5.0 has none,
         for (k = 0; k < 3; k++) CHECK_EQ_INT(amp_optimizer_adamw(&x, 0.5f), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_adamw(&y, 0.5f), AMP_OK); /* 1 of its own goes */
         CHECK_EQ_INT(save(&x, &s), AMP_OK);
-        if (version < 4) as_version(&s, version);
+        if (version < 6) as_version(&s, version);
         CHECK_EQ_INT(load(&y, &s), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_status(&y, &status), AMP_OK);
         CHECK_EQ_U64(status.skipped_in_a_row, version < 4 ? 0 : 3);
@@ -1282,7 +1339,7 @@ static const uint64_t golden[] = {
 
 enum { GOLDEN = sizeof golden / sizeof golden[0] };
 
-/* Version 4 differs in these words, and has seven more in front of the first tensor. */
+/* Version 4, as 0.6.0 wrote it, differs in these words, and has seven more in front of the first tensor. */
 static uint64_t golden_4(size_t i) {
     switch (i) {
     case 1: return 4;                             /* version */
@@ -1300,36 +1357,48 @@ static uint64_t golden_4(size_t i) {
     }
 }
 
-TEST(golden_written, "law 12: one little-endian format: the bytes of version 4 are these") {
+/* Version 6 has two words more in each tensor: formats of moments and of masters. */
+static uint64_t golden_6(size_t i) {
+    switch (i) {
+    case 1: return 6;                            /* version; flags are the upper half */
+    case 2: return 0x220;                        /* bytes of the body */
+    case 3: return UINT64_C(0x30b5d5ab856e5694); /* sum of the header */
+    case 51: case 52: return 0;                  /* first tensor: moments and masters of fp32 */
+    case 60: case 61: return 0;                  /* second tensor: the same */
+    case GOLDEN + 10: return UINT64_C(0x906d072a266d5ec6); /* sum of the body */
+    default: return golden_4(i < 51 ? i : i < 60 ? i - 2 : i - 4);
+    }
+}
+
+TEST(golden_written, "law 12: one little-endian format: the bytes of version 6 are these") {
     amp_optimizer opt;
     stream        s;
     size_t        i;
     memset(&s, 0, sizeof s);
     golden_run(&opt);
     CHECK_EQ_INT(save(&opt, &s), AMP_OK);
-    CHECK_EQ_U64(s.size, 8 * (GOLDEN + 7));
-    for (i = 0; i < GOLDEN + 7 && 8 * i < s.size; i++) {
+    CHECK_EQ_U64(s.size, 8 * (GOLDEN + 11));
+    for (i = 0; i < GOLDEN + 11 && 8 * i < s.size; i++) {
         char what[32];
         snprintf(what, sizeof what, "word %d", (int)i);
-        test_eq_u64(__FILE__, __LINE__, what, word_get(s.bytes + 8 * i), golden_4(i));
+        test_eq_u64(__FILE__, __LINE__, what, word_get(s.bytes + 8 * i), golden_6(i));
     }
+    as_version(&s, 4); /* what else tests take for files of 0.6.0 */
+    CHECK_EQ_U64(s.size, 8 * (GOLDEN + 7));
+    for (i = 0; i < GOLDEN + 7 && 8 * i < s.size; i++)
+        CHECK_EQ_U64(word_get(s.bytes + 8 * i), golden_4(i));
     amp_optimizer_free(&opt);
     stream_free(&s);
 }
 
-TEST(golden_read, "law 12: a state of version 1 is read, and its run goes on as it would have") {
+static void golden_goes_on(const stream *old) {
     amp_optimizer opt, fresh;
     amp_status    status;
     stream        s, go_on;
     float         w[3];
-    size_t        i;
     memset(&s, 0, sizeof s);
     memset(&go_on, 0, sizeof go_on);
-    for (i = 0; i < GOLDEN; i++) {
-        unsigned char word[8];
-        word_put(word, golden[i]);
-        CHECK(stream_write(&s, word, 8));
-    }
+    stream_copy(&s, old);
     golden_run(&opt);
     golden_g[0] = golden_g[1] = golden_g[2] = 16384.0f;
     CHECK_EQ_INT(amp_optimizer_adamw(&opt, 0.125f), AMP_OK);
@@ -1355,6 +1424,22 @@ TEST(golden_read, "law 12: a state of version 1 is read, and its run goes on as 
     stream_free(&go_on);
 }
 
+TEST(golden_read, "law 12: states of versions 1 and 4 are read, and their runs go on as they would have") {
+    stream s;
+    size_t i, k;
+    memset(&s, 0, sizeof s);
+    for (k = 0; k < 2; k++) {
+        s.size = 0;
+        for (i = 0; i < (k ? (size_t)GOLDEN + 7 : (size_t)GOLDEN); i++) {
+            unsigned char word[8];
+            word_put(word, k ? golden_4(i) : golden[i]);
+            CHECK(stream_write(&s, word, 8));
+        }
+        golden_goes_on(&s);
+    }
+    stream_free(&s);
+}
+
 TEST(other_random_bits, "History: a file of 0.5.0 has other random bits in front of it than behind it: it loads, "
                         "seed and state as they are, for a run that goes on") {
     static float       w[40], g[40];
@@ -1377,19 +1462,14 @@ TEST(other_random_bits, "History: a file of 0.5.0 has other random bits in front
         CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
         CHECK_EQ_INT(k ? load(&opt, &s[0]) : amp_optimizer_adamw(&opt, 0.1f), AMP_OK);
         CHECK_EQ_INT(save(&opt, &s[k]), AMP_OK);
-        CHECK_EQ_U64(word_get(s[k].bytes + 8), 512 + 4);
-        if (k == 0) { /* as 0.5.0 has it */
-            as_version(&s[0], 2);
-            word_put(s[0].bytes + 8, 512 + 2);
-            seal(&s[0]);
-        }
+        CHECK_EQ_U64(word_get(s[k].bytes + 8), (UINT64_C(8) << 32) + 6);
+        if (k == 0) as_version(&s[0], 2); /* as 0.5.0 has it */
         CHECK_EQ_INT(amp_optimizer_adamw(&opt, 0.1f), AMP_OK);
         memcpy(models[k], amp_optimizer_model(&opt, 0), sizeof models[k]);
         amp_optimizer_free(&opt);
     }
     as_version(&s[1], 2);
-    word_put(s[1].bytes + 8, 512 + 2);
-    seal(&s[1]);
+    CHECK_EQ_U64(word_get(s[1].bytes + 8), 512 + 2);
     stream_equal(&s[0], &s[1]);
     CHECK_MEM(models[0], models[1], sizeof models[0]);
     stream_free(&s[0]);
@@ -1405,7 +1485,7 @@ static size_t read_numbers(const stream *s, const rig *r) {
     amp_status           status;
     CHECK_EQ_INT(amp_optimizer_status(&r->opt, &status), AMP_OK);
     CHECK_MEM(s->bytes, "AMPSTATE", 8);
-    CHECK_EQ_U64(word_get(s->bytes + 8), 4);
+    CHECK_EQ_U64(word_get(s->bytes + 8), 6);
     CHECK_EQ_U64(word_get(s->bytes + 16), s->size - HEADER - 8);
     CHECK_EQ_U64(word_get(s->bytes + 24), sum_of(s->bytes, 24));
     CHECK_EQ_U64(word_get(s->bytes + s->size - 8),
@@ -1471,12 +1551,14 @@ static size_t read_tensors(const stream *s, const rig *r, size_t at) {
         const float want  = specs[i].weight_decay > 0.0f ? specs[i].weight_decay : decay;
         CHECK_EQ_U64(word_get(p), specs[i].n);
         CHECK_EQ_U64(word_get(p + 8), specs[i].grad ? 3 : 0);
-        CHECK_EQ_U64(word_get(p + 16),
+        CHECK_EQ_U64(word_get(p + 16), 0); /* of fp32, moments and masters */
+        CHECK_EQ_U64(word_get(p + 24), 0);
+        CHECK_EQ_U64(word_get(p + 32),
                      bits32(specs[i].lr_scale > 0.0f ? specs[i].lr_scale : 1.0f));
-        CHECK_EQ_U64(word_get(p + 24), bits32(want));
-        CHECK_EQ_U64(word_get(p + 32), length);
-        if (length) CHECK_MEM(p + 40, specs[i].name, length);
-        at += 40 + length;
+        CHECK_EQ_U64(word_get(p + 40), bits32(want));
+        CHECK_EQ_U64(word_get(p + 48), length);
+        if (length) CHECK_MEM(p + 56, specs[i].name, length);
+        at += 56 + length;
         expect_zeros(s, &at);
     }
     return at;
@@ -1557,7 +1639,7 @@ static void big_start(amp_optimizer *opt, float *w) {
 TEST(blocks, "law 12: names and arrays longer than what is written at once, of odd lengths") {
     amp_optimizer x, y;
     stream        s, again;
-    size_t        at = HEADER + 8 * TENSORS_AT + 40;
+    size_t        at = HEADER + 8 * TENSORS_AT + 56;
     memset(&s, 0, sizeof s);
     memset(&again, 0, sizeof again);
     big_fill();
@@ -2569,6 +2651,7 @@ int main(int argc, char **argv) {
     RUN_FRESH(torn);
     RUN_FRESH(newer);
     RUN_FRESH(foreign);
+    RUN_FRESH(kahan);
     RUN_FRESH(insane_scaler);
     RUN_FRESH(insane_scale);
     RUN_FRESH(insane_config);

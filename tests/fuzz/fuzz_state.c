@@ -6,7 +6,8 @@
        how    bit 0: leave the sums wrong; bit 1: leave the length in the header; bit 2: the loader
               has done steps before; bit 3: instead of edits one byte, a number that is put in the
               place of every word in turn, so that no case must know where in a file a number is
-              (only where the loader is the writer); bit 4: a state of format version 1
+              (only where the loader is the writer); bit 4: a state of format version 1; bit 5: of
+              version 4, that of 0.6.0
        edit   what, where (2 bytes), and what it takes (see edit_once) */
 
 #define AMP_IMPLEMENTATION
@@ -231,7 +232,7 @@ static int sums_are_wrong(const state *s) {
 }
 
 /* As amp_optimizer_save, in the format of any version. */
-static void save_version(const machine *m, uint64_t version, state *s) {
+static void save_version(const machine *m, uint32_t version, state *s) {
     static unsigned char bytes[AMPI_STATE_BLOCK];
     unsigned char        ends[AMPI_STATE_HEADER];
     ampi_archive         a;
@@ -241,9 +242,8 @@ static void save_version(const machine *m, uint64_t version, state *s) {
     memset(&a, 0, sizeof a);
     a.version = version;
     ampi_count_state(&a, &m->opt, &content);
-    memcpy(ends, "AMPSTATE", 8);
+    ampi_put_header(ends, 0, a.count);
     ampi_put_le(ends + 8, version);
-    ampi_put_le(ends + 16, a.count);
     ampi_put_le(ends + 24, ampi_sum_bytes(0, ends, 24));
     state_write(s, ends, sizeof ends);
     a.walk     = AMPI_SAVE;
@@ -256,7 +256,7 @@ static void save_version(const machine *m, uint64_t version, state *s) {
     state_write(s, ends, 8);
 }
 
-static state saved[NUM_SETUPS], saved_old[NUM_SETUPS];
+static state saved[NUM_SETUPS], saved_1[NUM_SETUPS], saved_4[NUM_SETUPS];
 
 /* The states are made once; what seal says of them must be what amp.h says. */
 static void make_states(void) {
@@ -271,7 +271,8 @@ static void make_states(void) {
         save(&m, &saved[i]);
         save_version(&m, AMPI_STATE_VERSION, &sealed);
         PROPERTY(memcmp(&sealed, &saved[i], sizeof sealed) == 0, "save_version knows the format");
-        save_version(&m, 1, &saved_old[i]);
+        save_version(&m, 1, &saved_1[i]);
+        save_version(&m, 4, &saved_4[i]);
         amp_optimizer_free(&m.opt);
         sealed = saved[i];
         seal(&sealed, 1);
@@ -390,7 +391,8 @@ static void check_numbers(const machine *m) {
         PROPERTY(is_rate(plan->slots[i].lr_scale), "AMP_OK: lr_scale is finite, not negative");
         PROPERTY(is_rate(plan->slots[i].weight_decay),
                  "AMP_OK: weight_decay is finite, not negative");
-        PROPERTY(memcmp(&plan->slots[i].lr_scale, &plan->host_slots[i].lr_scale, 8) == 0,
+        PROPERTY(memcmp(&plan->slots[i].lr_scale, &plan->host_slots[i].lr_scale, 4) == 0 &&
+                     memcmp(&plan->slots[i].weight_decay, &plan->host_slots[i].weight_decay, 4) == 0,
                  "AMP_OK: backend and host agree on rates");
     }
 }
@@ -488,7 +490,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     size_t         word;
     int            edits;
     make_states();
-    file = (how & 16u ? saved_old : saved)[writer - setups];
+    file = (how & 16u ? saved_1 : how & 32u ? saved_4 : saved)[writer - setups];
     for (edits = 0; b.at < b.end && edits < 32; edits++) edit_once(&file, &b);
     if (!sweeps) {
         if (edits && !(how & 1u)) seal(&file, !(how & 2u));
