@@ -40,12 +40,16 @@ static void expect(int there, amp_result result, const char *macro, const char *
     failed = 1;
 }
 
-/* Two ranks of one process: there is nobody to meet, and tables are the same. */
+/* Two ranks of one process, one behind the other: there is nobody to meet, and tables are the same. In prepare both
+   are there; in a save the second adds its file's sum to the first one's. */
+static int meetings;
 static amp_result alone(void *user, double *sums, size_t count, uint32_t *flags) {
-    size_t i;
+    static double brought[2];
+    const int     saves = meetings++ > 1;
+    size_t        i;
     (void)user;
     (void)flags;
-    for (i = 0; i < count && count == 2; i++) sums[i] = 1.0;
+    for (i = 0; i < count && count == 2; i++) sums[i] = saves ? brought[i] += sums[i] : 1.0;
     return AMP_OK;
 }
 
@@ -72,17 +76,16 @@ int main(int argc, char **argv) {
     const uint32_t  at[1] = {1};
     uint32_t        num = 1;
     const amp_rows  rows = {2, 1, at, &num};
-    const amp_storage s = {AMP_FORMAT_SR, AMP_FORMAT_BF16}, own = {AMP_FORMAT_KAHAN, AMP_FORMAT_F32};
+    const amp_storage s = {AMP_FORMAT_SR, AMP_FORMAT_BF16};
     amp_ranks       ranks;
     amp_report_desc watch;
     amp_optimizer   opt;
-    char            set[4096], report[4096], stored[2][4096];
+    char            set[4096], report[4096], stored[4096];
     int             k;
     if (argc != 2 || strlen(argv[1]) > 4000) return 2;
     strcat(strcpy(set, argv[1]), "/set");
     strcat(strcpy(report, argv[1]), "/report");
-    strcat(strcpy(stored[0], argv[1]), "/stored");
-    strcat(strcpy(stored[1], argv[1]), "/kahan");
+    strcat(strcpy(stored, argv[1]), "/stored");
     memset(&watch, 0, sizeof watch);
     memset(&ranks, 0, sizeof ranks);
     memset(&opt, 0, sizeof opt);
@@ -112,6 +115,7 @@ int main(int argc, char **argv) {
     ranks.count  = 2;
     for (k = 1; k >= 0; k--) {
         ranks.rank = k;
+        meetings   = 0;
         expect(RANKS, start(&opt), "AMP_NO_RANKS", "desc.ranks");
         if (ALL) expect(1, amp_optimizer_save_file(&opt, set), "", set);
         amp_optimizer_free(&opt);
@@ -126,18 +130,16 @@ int main(int argc, char **argv) {
     expect(STORAGE, start(&opt), "AMP_NO_STORAGE", "amp_tensor.storage");
     amp_optimizer_free(&opt);
     tensor.storage = NULL;
-    for (k = 0; k < 2; k++) {
-        desc.storage = k ? &own : &s;
-        expect(STORAGE, start(&opt), "AMP_NO_STORAGE", "desc.storage");
-        if (ALL) expect(1, amp_optimizer_save_file(&opt, stored[k]), "", stored[k]);
-        amp_optimizer_free(&opt);
-        desc.storage = NULL;
-        expect(1, start(&opt), "", "moments of fp32");
-        if (!STORAGE) expect(0, amp_optimizer_load_file(&opt, stored[k]), "AMP_NO_STORAGE", stored[k]);
-        else failed |= amp_optimizer_load_file(&opt, stored[k]) != AMP_ERROR_MISMATCH;
-        failed |= strstr(problem, "desc.storage") == NULL;
-        amp_optimizer_free(&opt);
-    }
+    desc.storage   = &s;
+    expect(STORAGE, start(&opt), "AMP_NO_STORAGE", "desc.storage");
+    if (ALL) expect(1, amp_optimizer_save_file(&opt, stored), "", stored);
+    amp_optimizer_free(&opt);
+    desc.storage = NULL;
+    expect(1, start(&opt), "", "moments of fp32");
+    if (!STORAGE) expect(0, amp_optimizer_load_file(&opt, stored), "AMP_NO_STORAGE", stored);
+    else failed |= amp_optimizer_load_file(&opt, stored) != AMP_ERROR_MISMATCH;
+    failed |= strstr(problem, "desc.storage") == NULL;
+    amp_optimizer_free(&opt);
     printf("%d %d %d %d %d %d\n", (int)sizeof(amp_optimizer), (int)sizeof(amp_optimizer_desc),
            (int)sizeof(amp_tensor), (int)sizeof(amp_plan), (int)sizeof(ampi_slot),
            (int)sizeof(ampi_functions));
