@@ -194,12 +194,12 @@ $(BUILD)/%: examples/%.c $(wildcard examples/*.h) $(BUILD)/amp.o
 	@echo "  CC  $@"
 	$(Q)$(CC) $(EXAMPLE)
 
-$(BUILD)/bench_ranks: tests/bench/bench_ranks.c tests/bench/clock.h amp.h | $(BUILD)
+$(BUILD)/bench_ranks: tests/bench/bench_ranks.c tests/bench/clock.h tests/prepare.h amp.h | $(BUILD)
 	@echo "  CC  $@"
 	$(Q)$(CC) -std=c99 $(CFLAGS) -I. $< -o $@ -lm
 
 # bench has rows with two threads where the compiler has OpenMP.
-$(BUILD)/bench: tests/bench/bench.c $(wildcard tests/bench/*.h) tests/gemm_ex.h amp.h | $(BUILD)
+$(BUILD)/bench: tests/bench/bench.c $(wildcard tests/bench/*.h) tests/gemm_ex.h tests/prepare.h amp.h | $(BUILD)
 	@echo "  CC  $@"
 	$(Q)openmp=; if echo 'int main(void) { return 0; }' | \
 	    $(CC) -fopenmp -x c - -o $@ > /dev/null 2>&1; then openmp=-fopenmp; fi; \

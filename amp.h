@@ -1,7 +1,7 @@
 /* amp.h - v0.6.0 - automatic mixed precision for training loops in C and CUDA
    SPDX-License-Identifier: MIT OR Unlicense (your choice, see the end of the file)
 
-   In exactly one source file:
+   In exactly one source file, compiled with -O2 or more:
 
        #define AMP_IMPLEMENTATION
        #include "amp.h"
@@ -38,7 +38,7 @@
        >>impl     the code of these rooms, and words, arrays, step, hooks; instruction sets
                   (tiers) last
 
-   WHAT IT DOES: 16-bit types and casts; loss scaling by the rules of nine systems; fp32 masters
+   WHAT IT DOES: 16-bit types and casts; loss scaling by the rules of eleven systems; fp32 masters
    with fp16 or bf16 copies; a wrap for your optimizer, and fused ones; clipping; bitwise save and
    load; products on mixed types; autocast; reports. It works on a CPU with nothing else, and with
    amp_kernels.cu on NVIDIA GPUs, with the same bits.
@@ -75,7 +75,9 @@
    save the model copies too.
 
    bf16 has the range of fp32 and needs no scale: AMP_PRESET_STATIC with an init_scale of 1 still
-   skips a step whose gradients are not finite; scaler.disabled never skips.
+   skips a step whose gradients are not finite; scaler.disabled never skips. Without these two
+   fields of desc.scaler the scale is 65536 in every dtype, AMP_F32 too, and the first step is
+   refused (AMP_ERROR_BAD_STATE) until you have asked for the scale.
 
    Recipes, with lines to copy in examples/recipes.c and tests/test_recipes.c:
        moments of your own    tensors with grad NULL and keep_fp32: one file saves all
@@ -171,6 +173,9 @@
        AMP_CBLAS_DROP_IN    where you call it and with AMP_IMPLEMENTATION, after your <cblas.h>:
                             >>api cblas
        AMP_CUBLAS, AMP_CUBLAS_DROP_IN    likewise, after your <cublas_v2.h>: >>api sgemm
+       -O2                  with it, no macro: clang -O0 makes fp32 50 times slower; gcc optimizes
+                            amp.h without -O, too
+       AMP_DEBUG            with it: gcc -O0 leaves amp.h to a debugger (fp32 2,000 times slower)
        -fopenmp             with it, no macro: large arrays are shared by threads
        AMP_NO_AUTOCAST      everywhere: without autocast, weight cache and session
        AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT, AMP_NO_STORAGE    everywhere: without ranks, sparse
@@ -231,16 +236,19 @@
               of two runs, saved before step 1, are no set any more.
        0.6.1  Refused now: a bias that shares an element with C, a dbias with dy, dx or dw; of dbias
               alone an unknown compute, and sizes that are too large; a session that runs, below
-              another one or in another thread, too.
+              another one or in another thread, too; the first step of an optimizer whose loss scale
+              nobody has asked for (amp_optimizer_loss_scale).
               Other bits: a scope without a cache rounds only where that is faster, so no matrix
               times a vector, and of fp16 only what is large; "tf32" of a policy is not for products
               that are cast to fp16; where tiles are refused, the first product of a scope is fp32
-              as all others are.
+              as all others are; a second amp_optimizer_accumulate of a step, by AMP_ORDER_TREE, is
+              a tree of its own; spike_norm and spike_z skip a norm that is not finite.
               Repairs: a set that is saved twice in one step stays whole where a rank cannot read
               path, or sees an older one; a rank that prepare, save_file or load_file refuses tells
-              the others, which waited for it.
+              the others, which waited for it; five functions say AMP_ERROR_NOT_INITIALIZED;
+              amp_session_start with a desc of zeros is as with NULL: a scale of 1 stays.
               Faster, with the same bits: products by tiles and by FMA, a matrix times a vector, dot
-              products, casts to 16 bits.
+              products, casts to 16 bits; all of gcc -O0 (AMP_DEBUG: as it was).
        0.6.0  In code for 0.5.0 change:
                   desc.shard, an amp_shard      desc.ranks, which points to an amp_ranks
                   amp_tensor.row_length ...     .rows, which points to an amp_rows with these
@@ -265,8 +273,9 @@
                   AMP_MAX_OP_OVERRIDES          gone: as many as there are ops
               Refused now: C that shares an element with A or B; arrays that overlap; ranks that
               differ; a weight cache without fp32 masters, whose weights are NaN after prepare.
-              Other bits: amp_gemm in a scope without a cache rounds, too; stochastic rounding of a
-              run that goes on from a file of 0.5.0; sums of a row that is there more than 64 times.
+              Other bits: amp_gemm in a scope without a cache rounds, too; stochastic rounding, of a
+              run from nothing and of one that goes on from a file of 0.5.0; sums of a row that is
+              there more than 64 times.
               New: amp_matmul, amp_linear, amp_linear_backward; amp_gemm_args.compute;
               AMP_CBLAS_DROP_IN; amp_optimizer_refresh; amp_optimizer_lion; skipped_in_a_row, by
               which a run is stuck in every preset; results from NOT_INITIALIZED on;
@@ -327,7 +336,7 @@ typedef enum amp_result {
     AMP_ERROR_UNSUPPORTED,      /* not offered: another kind, a captured stream, no cuBLAS handle */
     AMP_ERROR_OUT_OF_MEMORY,    /* the allocator returned NULL                                    */
     AMP_ERROR_TOO_LARGE,        /* bytes beyond size_t; a size of a product on CUDA above 2^31    */
-    AMP_ERROR_BAD_STATE,        /* what comes first is missing: a check, a gradient, a report ... */
+    AMP_ERROR_BAD_STATE,        /* what comes first is missing: a check, a scaled loss, a report  */
     AMP_ERROR_NOT_PREPARED,     /* optimizer: a step before amp_optimizer_prepare                 */
     AMP_ERROR_PREPARED,         /* optimizer: add or prepare after amp_optimizer_prepare          */
     AMP_ERROR_STEP_OPEN,        /* optimizer: begin_step twice, or a change during an open step   */
@@ -622,7 +631,10 @@ AMP_DEF float      *amp_optimizer_master(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_grad(const amp_optimizer *opt, int i);
 
 /* The scale for the next backward: by value (waits for the backend; 0 before prepare, and while its
-   stream is captured), and as an address in backend memory. */
+   stream is captured), and as an address in backend memory. Every step is AMP_ERROR_BAD_STATE until
+   you have called one of them, amp_optimizer_scaler or _status, for then the loss was not scaled;
+   but where the scale is 1, is set (init_scale, AMP_LOSS_SCALE, a file that was loaded) or shared,
+   and with reduce_fn, where another rank may have the loss. */
 AMP_DEF float        amp_optimizer_loss_scale(const amp_optimizer *opt);
 AMP_DEF const float *amp_optimizer_loss_scale_ptr(const amp_optimizer *opt);
 
@@ -943,9 +955,9 @@ typedef struct amp_ranks {
 AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first, size_t *n);
 
 /* Add the scaled gradients of count micro-batches, at most 65536, to what earlier calls of the step
-   have added: of each, the elements of this rank's range of tensor i, in backend memory, stride
-   elements behind those before it. Does not wait; one launch on CUDA. A frozen tensor, or no
-   desc.ranks: AMP_ERROR_UNSUPPORTED. */
+   have added (a tree: its sum to theirs): of each, the elements of this rank's range of tensor i,
+   in backend memory, stride elements behind those before it. Does not wait; one launch on CUDA. A
+   frozen tensor, or no desc.ranks: AMP_ERROR_UNSUPPORTED. */
 AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const void *parts,
                                             size_t stride, size_t count, amp_dtype type);
 #endif
@@ -995,7 +1007,8 @@ typedef struct amp_rows {
    The running mean and variance average the first 128 norms that were not spikes, then decay with
    weight 1/128. Before 128 norms, and while the variance is 0, spike_z finds no spike. A spike is
    not an overflow: the scale advances as after a step that was taken. The fifth spike in a row is
-   taken, and the statistics begin anew. */
+   taken, and the statistics begin anew. A norm that is not finite (of a scale that sank to 0) is
+   always skipped where either is set, and is neither in the statistics nor one of five. */
 
 typedef struct amp_report_desc {
     int   every;      /* histograms at iterations 1, 1 + every, 1 + 2 every ...; 0: none          */
@@ -1335,13 +1348,14 @@ AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight)
 /* All that an fp32 trainer of cublasSgemm, cblas_sgemm or amp_gemm needs, in one call: a scaler in
    backend memory; a weight cache of num_bytes (on a CPU 0 is none: products round operands by
    themselves); an autocast in a scope, current in this thread: of fp16; but without a cache of bf16
-   where amp_capability_of says that bf16 pays, with a scale that stays 1 unless desc is given. As
-   in any autocast (>>api autocast), a product in whose type nothing is faster here stays fp32.
-   AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY change it, with the errors of
-   amp_desc_from_env and amp_autocast_from_env. Then scale the loss, unscale gradients, step unless
-   scaler->found_inf, update the scaler, and call amp_cache_changed. A loop's own Adam is at step
-   scaler->good + 1. Ending it restores the previous autocast: end sessions in the reverse order.
-   AMP_ERROR_BAD_STATE if it is running, also below another one or in another thread. */
+   where amp_capability_of says that bf16 pays, with a scale that stays 1 unless desc sets something
+   (all zero is as NULL). As in any autocast (>>api autocast), a product in whose type nothing is
+   faster here stays fp32. AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY change it, with the
+   errors of amp_desc_from_env and amp_autocast_from_env. Then scale the loss, unscale gradients,
+   step unless scaler->found_inf, update the scaler, and call amp_cache_changed. A loop's own Adam
+   is at step scaler->good + 1. Ending it restores the previous autocast: end sessions in the
+   reverse order. AMP_ERROR_BAD_STATE if it is running, also below another one or in another
+   thread. */
 typedef struct amp_session {
     amp_scaler   *scaler;
     amp_cache     cache;
@@ -1518,6 +1532,33 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 
 #include <string.h> /* memcpy, memset */
 
+/* Rules of arithmetic for gcc (>>core arithmetic); SLP vectors cost time, in the compiler and in
+   products; clones, 6 KB. Without -O gcc would make a call of every operation, and products 2,000
+   times as slow: there it is told to optimize, all code under one pragma, for across two it inlines
+   nothing. It takes 4 seconds more to compile. (clang cannot be told; sanitizers keep -O0.) */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
+#define AMPI_GCC_BEGIN(level)                                                                  \
+    _Pragma("GCC push_options") _Pragma(level)                                                 \
+    _Pragma("GCC optimize(\"no-tree-slp-vectorize,no-ipa-cp-clone,align-loops=64\")")
+#endif
+#if !defined(AMPI_GCC_BEGIN) || defined(__OPTIMIZE__) || defined(AMP_DEBUG) || \
+    defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define AMPI_OPTIMIZE_BEGIN
+#define AMPI_OPTIMIZE_END
+#else
+#define AMPI_TOLD
+#define AMPI_OPTIMIZE_BEGIN \
+    AMPI_GCC_BEGIN("GCC optimize(\"O2,inline,no-fast-math,fp-contract=off\")")
+#define AMPI_OPTIMIZE_END _Pragma("GCC pop_options")
+#endif
+#if defined(AMPI_TOLD) || defined(__OPTIMIZE__)
+#define AMPI_OPTIMIZES 1
+#else
+#define AMPI_OPTIMIZES 0
+#endif
+
+AMPI_OPTIMIZE_BEGIN
+
 /* AMPI_HIDE: what x is, compilers do not know; they make no copies of a loop for its values, do not
    unroll one of so many turns, and conclude nothing from "no infinities". */
 #if defined(__GNUC__) || defined(__clang__)
@@ -1536,7 +1577,7 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 #else
 #define AMPI_FN AMPI_HOST
 #endif
-#if (defined(__GNUC__) || defined(__clang__)) && defined(__OPTIMIZE__) /* at -O0: calls */
+#if (defined(__GNUC__) || defined(__clang__)) && AMPI_OPTIMIZES /* at -O0: calls */
 #define AMPI_ALWAYS __attribute__((always_inline))
 #else
 #define AMPI_ALWAYS
@@ -1672,11 +1713,9 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
     _Pragma("float_control(push)") _Pragma("float_control(precise, on)")                      \
     _Pragma("clang fp contract(off)")
 #define AMPI_STRICT_END _Pragma("float_control(pop)")
-#elif defined(__GNUC__) /* SLP vectors cost time, in the compiler and in products; clones, 6 KB */
-#define AMPI_STRICT_BEGIN                                                                      \
-    _Pragma("GCC push_options") _Pragma("GCC optimize(\"no-fast-math,fp-contract=off\")")      \
-    _Pragma("GCC optimize(\"no-tree-slp-vectorize,no-ipa-cp-clone,align-loops=64\")")
-#define AMPI_STRICT_END _Pragma("GCC pop_options")
+#elif defined(AMPI_GCC_BEGIN) && !defined(AMPI_TOLD)
+#define AMPI_STRICT_BEGIN AMPI_GCC_BEGIN("GCC optimize(\"no-fast-math,fp-contract=off\")")
+#define AMPI_STRICT_END   _Pragma("GCC pop_options")
 #elif defined(_MSC_VER)
 #define AMPI_STRICT_BEGIN __pragma(float_control(precise, on, push)) __pragma(fp_contract(off))
 #define AMPI_STRICT_END   __pragma(float_control(pop)) __pragma(fp_contract(on))
@@ -1686,11 +1725,11 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
 #endif
 
 /* Set-up, files and reports run once or seldom: small code takes a compiler a tenth less time. */
-#if defined(__OPTIMIZE__) && defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
+#if AMPI_OPTIMIZES && defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 #define AMPI_COLD_BEGIN                                                                        \
     _Pragma("GCC push_options") _Pragma("GCC optimize(\"Os,no-fast-math,fp-contract=off\")")
 #define AMPI_COLD_END _Pragma("GCC pop_options")
-#elif defined(__OPTIMIZE__) && defined(__clang__) && !defined(__CUDACC__)
+#elif AMPI_OPTIMIZES && defined(__clang__) && !defined(__CUDACC__)
 #define AMPI_COLD_BEGIN                                                                        \
     _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
 #define AMPI_COLD_END _Pragma("clang attribute pop")
@@ -2140,6 +2179,7 @@ struct amp_plan {
     uint32_t      split;          /* blocks share a chunk, 2^split of them: 2; few chunks: 4;
                                      most short: 0                                             */
     int           has_lr, new_lr; /* there is one in backend memory; this one shall go there   */
+    int           asked;          /* for the loss scale; or nobody needs to                     */
     float         lr;
     float         carry;          /* the momentum of AMPI_JOB_CARRY                             */
     uint64_t      version;        /* of the masters: counts what may have changed them         */
@@ -2185,8 +2225,9 @@ struct ampi_functions {
                           size_t count, float *const *weights, void *const *grads);
     /* ends with ampi_decide, unless plan->meets: then AMPI_JOB_DECIDE does that, later */
     amp_result (*check_fn)(const amp_backend *self, const amp_plan *plan);
-    /* sums += count parts, stride elements apart, in fp32: the first half, then the sum of the
-       second, and both likewise, down to run of them, which are added one after the other */
+    /* sums += count parts, stride elements apart, in fp32: one after the other if run is 0; else
+       their sum, which is that of the first half plus that of the second, and both likewise, down
+       to run of them, one after the other */
     amp_result (*add_fn)(const amp_backend *self, float *sums, const void *parts, size_t stride,
                          size_t count, size_t run, amp_dtype type, size_t n);
     amp_result (*update_fn)(const amp_backend *self, const amp_plan *plan, ampi_job job);
@@ -2375,7 +2416,8 @@ AMPI_FN void ampi_count_overflow(const amp_plan *plan, size_t i, uint64_t nan) {
     m->nans += nan != 0;
 }
 
-/* Is this norm one to skip? If not, it joins the running statistics. */
+/* Is this norm one to skip? If not, it joins the running statistics. One that is not finite does
+   neither that nor count among the spikes in a row, but is skipped if any are. */
 AMPI_FN int ampi_spike(const amp_plan *plan, double norm) {
     ampi_running *r     = &plan->record->running;
     const double  limit = ampi_double(plan->watch.spike_norm), z = ampi_double(plan->watch.spike_z);
@@ -2383,7 +2425,7 @@ AMPI_FN int ampi_spike(const amp_plan *plan, double norm) {
     double        n, before;
     uint64_t      bits;
     memcpy(&bits, &norm, 8);
-    if ((bits >> 52 & 0x7ffu) == 0x7ffu) return 0; /* from a scale of 0 */
+    if ((bits >> 52 & 0x7ffu) == 0x7ffu) return limit > 0.0 || z > 0.0; /* from a scale of 0 */
     if (z > 0.0 && r->norms == AMPI_RUNNING && r->variance > 0.0 &&
         ampi_sub64(norm, r->mean) > ampi_mul64(z, ampi_sqrt64(r->variance)))
         spike = 1;
@@ -2431,8 +2473,8 @@ AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad) {
    2^-37). It costs noise: half of the last bit of a weight. Moments of BF16 are rounded so, too.
    Random bits are a hash of desc.seed, the numbers of tensor and element, and the step
    (amp_gate.step), and of nothing else: 16 for each number that is rounded. These are all bits that
-   are cut off from fp32 to bf16, and to an fp16 below 2^-14; above it 13 are cut off. A run
-   from a file of 0.5.0 goes on with bits that differ from 0.5.0's.
+   are cut off from fp32 to bf16, and to an fp16 below 2^-14; above it 13 are cut off. (0.5.0 had
+   other bits, in a run from nothing as well.)
    In SR inf and NaN stay, and no finite value becomes one: weights stop at the largest of the
    16-bit type. (24BIT: a model above it is inf, as fp32's; masters stop below the next power of
    two.)
@@ -3086,6 +3128,7 @@ AMPI_FN void ampi_split_one(void *model, amp_dtype type, const ampi_stored *mast
 #undef AMPI_W
 
 AMPI_STRICT_END
+AMPI_OPTIMIZE_END
 
 #endif
 
@@ -3182,6 +3225,7 @@ AMPI_STRICT_END
 extern "C" {
 #endif
 
+AMPI_OPTIMIZE_BEGIN
 AMPI_STRICT_BEGIN
 
 /* --------------------------------------------------------------- >>impl  results */
@@ -3197,8 +3241,8 @@ static const char *const ampi_texts[] = {
     "path that is not a file's",
     "the allocator returned NULL",
     "a size in bytes does not fit size_t, or one of a product on CUDA is 2^31 or more",
-    "check a gradient before this update, set a learning rate, give a tensor its gradient, "
-    "unscale only once, or ask for a report first",
+    "check a gradient before this update, scale the loss, set a learning rate, give a tensor its "
+    "gradient, unscale only once, or ask for a report first",
     "the optimizer is not prepared: call amp_optimizer_prepare, once, after the last "
     "amp_optimizer_add",
     "the optimizer is prepared: add all tensors before amp_optimizer_prepare",
@@ -4215,6 +4259,16 @@ static AMPI_NOINLINE amp_result ampi_scaler_setup(amp_scaler *s, const amp_scale
     return AMP_OK;
 }
 
+#if !defined(AMP_NO_STDLIB) || !defined(AMP_NO_AUTOCAST)
+/* Has nobody chosen anything? */
+static AMPI_NOINLINE int ampi_untouched(const amp_scaler_desc *d) {
+    return ampi_is_zero(&d->init_scale) && ampi_is_zero(&d->min_scale) &&
+           ampi_is_zero(&d->max_scale) && !d->growth_interval && !d->hysteresis && !d->disabled &&
+           d->preset == AMP_PRESET_DEFAULT && ampi_f64_in(&d->growth_factor, 0.0, 0.0) &&
+           ampi_f64_in(&d->backoff_factor, 0.0, 0.0) && ampi_f64_in(&d->tolerance, 0.0, 0.0);
+}
+#endif
+
 AMP_DEF amp_result amp_scaler_init(amp_scaler *s, const amp_scaler_desc *desc) {
     amp_scaler_desc defaults;
     amp_result      result;
@@ -4579,6 +4633,12 @@ static const ampi_entry *ampi_entry_of(const amp_optimizer *opt, size_t i) {
 static const amp_tensor *ampi_tensor(const amp_optimizer *opt, int i) {
     if (!opt || !opt->initialized || i < 0 || (size_t)i >= opt->num_entries) return NULL;
     return &ampi_entry_of(opt, (size_t)i)->tensor;
+}
+
+/* Is there an optimizer, and in it a tensor i? */
+static amp_result ampi_tensor_ready(const amp_optimizer *opt, int i) {
+    if (opt && !opt->initialized) return AMP_ERROR_NOT_INITIALIZED;
+    return ampi_tensor(opt, i) ? AMP_OK : AMP_ERROR_INVALID_ARGUMENT;
 }
 
 /* An error message about a tensor begins. */
@@ -5064,7 +5124,7 @@ static amp_result ampi_spoil_weight(const amp_backend *b, float *weight, size_t 
 }
 
 /* The tables to where kernels read them, and what tensors begin with. */
-static AMPI_NOINLINE amp_result ampi_fill_backend(const amp_optimizer *opt, const amp_plan *plan) {
+static AMPI_NOINLINE amp_result ampi_fill_backend(const amp_optimizer *opt, amp_plan *plan) {
     const amp_optimizer_desc *d = &opt->desc;
     const amp_backend        *b = &opt->backend;
     ampi_control              control;
@@ -5081,6 +5141,8 @@ static AMPI_NOINLINE amp_result ampi_fill_backend(const amp_optimizer *opt, cons
     control.nesterov       = d->nesterov != 0;
     control.seed           = d->seed;
     ampi_scaler_setup(&control.scaler, &d->scaler, NULL);
+    plan->asked = plan->shared || d->reduce_fn || !ampi_is_zero(&d->scaler.init_scale) ||
+                  control.scaler.scale == 1.0f;
     for (i = 0; i < plan->num_slots; i++)
         AMPI_TRY(ampi_fill_tensor(b, ampi_tensor(opt, (int)i), &plan->host_slots[i]));
     AMPI_TRY(ampi_send(b, plan->slots, plan->host_slots, plan->num_slots * sizeof *plan->slots));
@@ -5297,7 +5359,7 @@ static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
 
 AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad) {
     if (opt && opt->initialized) ampi_blank(opt->desc.problem);
-    if (!ampi_tensor(opt, i)) return AMP_ERROR_INVALID_ARGUMENT;
+    AMPI_TRY(ampi_tensor_ready(opt, i));
     return ampi_rebind(opt, (size_t)i, 1, weight ? &weight : NULL, grad ? &grad : NULL);
 }
 
@@ -5351,18 +5413,22 @@ AMP_DEF float *amp_optimizer_master(const amp_optimizer *opt, int i) {
 }
 
 AMP_DEF amp_scaler *amp_optimizer_scaler(const amp_optimizer *opt) {
-    return opt && opt->plan ? opt->plan->scaler : NULL;
+    if (!opt || !opt->plan) return NULL;
+    opt->plan->asked = 1;
+    return opt->plan->scaler;
 }
 
 AMP_DEF const float *amp_optimizer_loss_scale_ptr(const amp_optimizer *opt) {
-    return opt && opt->plan ? &opt->plan->scaler->scale : NULL;
+    const amp_scaler *s = amp_optimizer_scaler(opt);
+    return s ? &s->scale : NULL;
 }
 
 AMP_DEF float amp_optimizer_loss_scale(const amp_optimizer *opt) {
     float scale = 0.0f;
-    if (opt && opt->plan &&
+    if (!opt || !opt->plan ||
         ampi_read_back(opt, &scale, &opt->plan->scaler->scale, sizeof scale) != AMP_OK)
         return 0.0f;
+    opt->plan->asked = 1;
     return scale;
 }
 
@@ -5652,8 +5718,8 @@ static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan,
     return AMP_OK;
 }
 
-/* n elements of count parts: part after part, or if there are several runs the two halves. Then n
-   is at most AMPI_LANES. */
+/* n elements of count parts: part after part, or if there are several runs the two halves, to sums
+   of 0. Then n is at most AMPI_LANES. */
 static AMPI_NOINLINE void ampi_sum_parts(float *sums, const void *parts, size_t stride,
                                          size_t count, size_t run, amp_dtype type, size_t n) {
     float  later[AMPI_LANES];
@@ -5668,16 +5734,29 @@ static AMPI_NOINLINE void ampi_sum_parts(float *sums, const void *parts, size_t 
     ampi_loops_now()->accumulate(sums, later, AMP_F32, 0, n);
 }
 
+/* A tree of its own beside what is there: the sums of earlier parts are no half of it. */
+static AMPI_NOINLINE void ampi_add_tree(float *sums, const void *parts, size_t stride,
+                                         size_t count, size_t run, amp_dtype type, size_t n) {
+    float all[AMPI_LANES];
+    if (!run) {
+        ampi_sum_parts(sums, parts, stride, count, count, type, n);
+        return;
+    }
+    memset(all, 0, sizeof all);
+    ampi_sum_parts(all, parts, stride, count, run, type, n);
+    ampi_loops_now()->accumulate(sums, all, AMP_F32, 0, n);
+}
+
 static amp_result ampi_cpu_add(const amp_backend *self, float *sums, const void *parts,
                                size_t stride, size_t count, size_t run, amp_dtype type, size_t n) {
-    const size_t  piece  = run == count ? (size_t)AMPI_CHUNK : (size_t)AMPI_LANES;
+    const size_t  piece  = run ? (size_t)AMPI_LANES : (size_t)AMPI_CHUNK;
     const int64_t pieces = (int64_t)((n + piece - 1) / piece);
     int64_t       c;
     (void)self;
     AMPI_OPENMP(omp parallel for schedule(static) if (n > AMPI_CHUNK))
     for (c = 0; c < pieces; c++) {
         const size_t i = (size_t)c * piece;
-        AMPI_IEEE(ampi_sum_parts(sums + i, ampi_at(parts, type, i), stride, count, run, type,
+        AMPI_IEEE(ampi_add_tree(sums + i, ampi_at(parts, type, i), stride, count, run, type,
                                  ampi_min(n - i, piece)));
     }
     return AMP_OK;
@@ -5716,11 +5795,16 @@ static amp_result ampi_can_step(const amp_optimizer *opt, amp_kind kind) {
                            : "all tensors are frozen: set grad, or grad_later, in amp_tensor");
 }
 
-/* A check, with the ranks' meeting in the middle if there is one. */
+/* A check, with the ranks' meeting in the middle if there is one. Who has never asked for the loss
+   scale has not multiplied by it, and would get steps of 1 / scale of their size. */
 static amp_result ampi_check_all(const amp_optimizer *opt) {
     const amp_backend *b    = &opt->backend;
     const amp_plan    *plan = opt->plan;
     ampi_control      *c    = plan->control;
+    if (!plan->asked && (plan->num_weights || opt->ranks.count))
+        return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
+                           "the loss was not scaled: multiply it by amp_optimizer_loss_scale, or "
+                           "set desc.scaler.preset to AMP_PRESET_STATIC and init_scale to 1");
     AMPI_TRY(b->functions->check_fn(b, plan));
     if (!plan->meets) return AMP_OK;
     AMPI_TRY(plan->meets == AMPI_OVER_NORM2
@@ -5847,7 +5931,7 @@ AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *st
     ampi_control c;
     amp_scaler   s;
     if (!opt || !status) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
+    if (!opt->plan) return opt->initialized ? AMP_ERROR_NOT_PREPARED : AMP_ERROR_NOT_INITIALIZED;
     AMPI_TRY(ampi_read_back(opt, &c, opt->plan->control, sizeof c));
     AMPI_TRY(ampi_read_back(opt, &s, opt->plan->scaler, sizeof s));
     status->norm        = c.norm;
@@ -5860,6 +5944,7 @@ AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *st
     status->skipped     = c.skipped;
     status->skipped_in_a_row = c.skipped_in_a_row;
     status->missed_updates = c.missed_updates;
+    opt->plan->asked       = 1; /* loss_scale is among it */
     return AMP_OK;
 }
 
@@ -5872,7 +5957,8 @@ static amp_result ampi_place_in_tensor(const amp_optimizer *opt, int i, amp_stat
 }
 
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stats *stats) {
-    if (!opt || !stats || !ampi_tensor(opt, i)) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!stats) return AMP_ERROR_INVALID_ARGUMENT;
+    AMPI_TRY(ampi_tensor_ready(opt, i));
     if (!opt->plan) return AMP_ERROR_NOT_PREPARED;
     AMPI_TRY(ampi_read_back(opt, stats, &opt->plan->slots[i].stats, sizeof *stats));
     return ampi_place_in_tensor(opt, i, stats);
@@ -6601,8 +6687,9 @@ static void ampi_keep_own(const amp_optimizer *opt, ampi_loading *l) {
         state->has_lr = c->gate.step || c->skipped || !ampi_is_zero(&c->rates.lr);
     if (!state->has_lr) c->rates.lr = l->own.control.rates.lr;
     if (!state->has_lr) state->has_lr = l->own.has_lr;
-    if (ours != theirs && (ours || opt->plan->shared)) *s = *own;
-    else if (ours != theirs) AMPI_IEEE(ampi_scaler_setup(s, &opt->desc.scaler, NULL));
+    if (ours == theirs) opt->plan->asked = 1; /* the scale is the file's */
+    else if (ours || opt->plan->shared) *s = *own;
+    else AMPI_IEEE(ampi_scaler_setup(s, &opt->desc.scaler, NULL));
     c->seen_updates = 0;
     c->gate.skip    = c->gate.skip != 0u; /* version 1 had others than 1 */
     c->found_inf    = c->found_inf != 0u;
@@ -6937,14 +7024,6 @@ static AMPI_NOINLINE int ampi_env_scale(const char *text, size_t length, amp_sca
     if (!is_word) d->init_scale = (float)number;
     if (!is_word && ampi_is_zero(&d->init_scale)) return 0; /* which would mean the default */
     return ampi_scaler_setup(&scaler, d, NULL) == AMP_OK;
-}
-
-/* Has nobody chosen anything? */
-static int ampi_untouched(const amp_scaler_desc *d) {
-    return ampi_is_zero(&d->init_scale) && ampi_is_zero(&d->min_scale) &&
-           ampi_is_zero(&d->max_scale) && !d->growth_interval && !d->hysteresis && !d->disabled &&
-           d->preset == AMP_PRESET_DEFAULT && ampi_f64_in(&d->growth_factor, 0.0, 0.0) &&
-           ampi_f64_in(&d->backoff_factor, 0.0, 0.0);
 }
 
 /* What AMP_DTYPE, AMP_LOSS_SCALE and AMP_ENABLE say, where they say something; the index of a
@@ -7901,8 +7980,8 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
     const amp_tensor  *t = ampi_tensor(opt, i);
     const amp_backend *b;
     const ampi_slot   *s;
-    size_t             run = count;
-    if (!t) return AMP_ERROR_INVALID_ARGUMENT;
+    size_t             run = 0;
+    AMPI_TRY(ampi_tensor_ready(opt, i));
     AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
     if (!amp_dtype_size(type)) return AMP_ERROR_INVALID_ENUM;
     b = &opt->backend;
@@ -7916,7 +7995,8 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
                                    "it is frozen: grad or grad_later would make it learn");
     if (count > AMPI_RANKS) return AMP_ERROR_TOO_LARGE;
     if (!s->n || !count) return AMP_OK;
-    while (opt->ranks.order == AMP_ORDER_TREE && run % 2 == 0) run /= 2;
+    if (opt->ranks.order == AMP_ORDER_TREE && count > 1)
+        for (run = count; run % 2 == 0;) run /= 2;
     return b->functions->add_fn(b, (float *)s->grad, parts, stride, count, run, type, (size_t)s->n);
 }
 
@@ -8680,7 +8760,8 @@ AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *re
 
 AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
                                                amp_tensor_report *report) {
-    if (!report || !ampi_tensor(opt, i)) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!report) return AMP_ERROR_INVALID_ARGUMENT;
+    AMPI_TRY(ampi_tensor_ready(opt, i));
     AMPI_TRY(ampi_watched(opt, 1));
     *report = ampi_report_of(opt, (size_t)i);
     return AMP_OK;
@@ -9739,6 +9820,7 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *ba
     amp_scaler         scaler;
     amp_autocast       ac;
     amp_result         result;
+    int                untouched = 1;
     if (!session) return AMP_ERROR_INVALID_ARGUMENT;
     if (ampi_session_runs(session)) return AMP_ERROR_BAD_STATE;
     memset(&d, 0, sizeof d);
@@ -9748,7 +9830,9 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *ba
         d.scaler.preset     = AMP_PRESET_STATIC;
         d.scaler.init_scale = 1.0f;
     }
-    if (desc) d.scaler = *desc;
+    if (desc) AMPI_IEEE(untouched = ampi_untouched(desc));
+    if (!untouched) d.scaler = *desc;
+    else if (desc) d.scaler.problem = desc->problem;
     result = amp_autocast_init(&ac, AMP_POLICY_DEFAULT, d.dtype);
 #ifndef AMP_NO_STDLIB
     if (result == AMP_OK) result = amp_desc_from_env(&d, NULL, NULL);
@@ -10838,6 +10922,7 @@ static const ampi_engine *ampi_engine_of(size_t i) {
 #endif
 
 AMPI_STRICT_END
+AMPI_OPTIMIZE_END
 
 #ifdef __cplusplus
 }

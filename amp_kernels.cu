@@ -1176,8 +1176,8 @@ AMPI_DEVICE uint32_t ampi_first_of(const uint32_t *keys, uint32_t key, uint32_t 
 }
 
 /* What is added up: count values, to what is there; or instead of it, at places, of which each lane
-   of a warp has two, 32 apart. As a tree: runs are added, the first to what is there, and in pairs
-   their sums, which wait for each other as a binary counter has its digits. */
+   of a warp has two, 32 apart. As a tree: runs are added, and in pairs their sums, which wait for
+   each other as a binary counter has its digits; what is there comes last. */
 struct ampi_addends {
     ampi_any to, values;
     uint64_t length; /* from one to the next */
@@ -1237,14 +1237,19 @@ template <int TYPE, int N, int HOW> struct ampi_row_adder {
     }
     AMPI_MEMBER void run(unsigned i, bool within) {
         const ampi_array<SUM> to(a.to);
-        if (!PLACES) to.template expand<N>(to.template fetch<N>(i).w, sum);
-        fresh = PLACES;
+        if (HOW == AMPI_IN_ORDER) to.template expand<N>(to.template fetch<N>(i).w, sum);
+        fresh = HOW != AMPI_IN_ORDER;
         left  = a.run;
         runs  = 0;
         for (k = 0; a.count - k >= 8;) add<8>(i);
         if (a.count & 4) add<4>(i);
         if (a.count & 2) add<2>(i);
         if (a.count & 1) add<1>(i);
+        if (HOW == AMPI_AS_TREE) {
+            uint32_t there[N];
+            to.template expand<N>(to.template fetch<N>(i).w, there);
+            for (int e = 0; e < N; e++) sum[e] = ampi_sum_of(there[e], sum[e]);
+        }
         if (within) to.template put<N>(i, sum);
     }
 };
@@ -2179,8 +2184,8 @@ static amp_result ampi_cuda_add(const amp_backend *self, float *sums, const void
                                 size_t n) {
     const ampi_grid grid = ampi_grid_of(self, ampi_num_parts(n), 256);
     if (count == 1) return ampi_launch(grid, ampi_add_kernel, sums, parts, type, n);
-    return ampi_launch(grid, run == count ? ampi_add_parts_kernel<AMPI_IN_ORDER>
-                                          : ampi_add_parts_kernel<AMPI_AS_TREE>,
+    return ampi_launch(grid, run ? ampi_add_parts_kernel<AMPI_AS_TREE>
+                                 : ampi_add_parts_kernel<AMPI_IN_ORDER>,
                        sums, parts, stride, (uint32_t)count, (uint32_t)run, type, n);
 }
 

@@ -249,11 +249,13 @@ static void large_init(large *l, int state, amp_bf16 *grad, size_t count) {
     amp_optimizer_desc desc = {0};
     amp_tensor         t    = {0};
     memset(l, 0, sizeof *l);
-    desc.dtype     = AMP_BF16;
-    desc.kind      = AMP_KIND_ADAMW;
-    desc.storage   = &storages[state];
-    desc.allocator = (amp_allocator){state_malloc, state_free, &l->bytes};
-    l->model       = need(count, 2);
+    desc.dtype             = AMP_BF16;
+    desc.kind              = AMP_KIND_ADAMW;
+    desc.scaler.preset     = AMP_PRESET_STATIC; /* as above */
+    desc.scaler.init_scale = 1.0f;
+    desc.storage           = &storages[state];
+    desc.allocator         = (amp_allocator){state_malloc, state_free, &l->bytes};
+    l->model               = need(count, 2);
     for (size_t i = 0; i < count; i++) l->model[i] = grad[count - 1 - i];
     t.n = count, t.model = l->model, t.model_type = AMP_BF16;
     t.grad = grad, t.grad_type = AMP_BF16;

@@ -6,7 +6,7 @@ suite=compile out=${1:?usage: compile.sh OUTDIR}
 . tests/lib.sh
 here=tests/compile
 CC=${CC:-cc} CXX=${CXX:-c++} CLANG=${CLANG:-clang} CLANGXX=${CLANGXX:-clang++}
-if quick; then each=-fsyntax-only level=-O0
+if quick; then each=-fsyntax-only level='-O0 -DAMP_DEBUG'
 else each="-O2 -c -o $out/use.o" level=-O2; fi
 
 WARN='-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-qual -Wcast-align
@@ -225,12 +225,17 @@ first_floor_only() {
     ! nm "$1" | grep -iE 'autocast|cache|session|amp_op_|ampi_ops'
 }
 without() { # MACRO PATTERN: a build without that room defines none of its functions; full.o does
-    $CC -std=c99 -D$1 -I. -c "$out/only.c" -o "$out/only.o" > "$out/log" 2>&1 &&
+    $CC -std=c99 -DAMP_DEBUG -D$1 -I. -c "$out/only.c" -o "$out/only.o" > "$out/log" 2>&1 &&
         nm "$out/full.o" | grep -qE "$2" && ! nm "$out/only.o" | grep -E "$2"
 }
 no_allocation() { # FILE: it does not even ask for the names
     ! nm -u "$1" | grep -wE '_?(malloc|calloc|realloc|free)'
 }
+is_inlined() { # FLAGS: gcc without -O leaves no call in loops of vectors, nor of casts, but for a debugger
+    $CC -std=c99 $1 -I. -c "$out/only.c" -o "$out/told.o" > "$out/log" 2>&1 &&
+        ! nm "$out/told.o" | grep -E ' ampi_(fma|add|mul|get|put|load|f16_from_f32)(_avx2|_avx512|_neon)?$'
+}
+for_debuggers() { ! is_inlined "-O0 -DAMP_DEBUG" > /dev/null; }
 defines_nothing() { # FILE: not one symbol
     ! nm --defined-only "$1" 2> /dev/null | awk '$2 !~ /^[aN]$/' | grep .
 }
@@ -249,17 +254,21 @@ if have nm; then
             > "$out/log" 2>&1 || { skip "nm: -fopenmp, $compiler" 'no OpenMP'; continue; }
         silent "nm: only amp_ names are global with -fopenmp, $compiler" only_amp_names "$out/only.o"
     done
-    $CC -std=c99 -DAMP_NO_AUTOCAST -I. -c "$out/only.c" -o "$out/only.o" > "$out/log" 2>&1
+    $CC -std=c99 -DAMP_DEBUG -DAMP_NO_AUTOCAST -I. -c "$out/only.c" -o "$out/only.o" > "$out/log" 2>&1
     silent 'nm: AMP_NO_AUTOCAST has nothing of the second floor' first_floor_only "$out/only.o"
-    $CC -std=c99 -I. -c "$out/only.c" -o "$out/full.o" > "$out/log" 2>&1
+    $CC -std=c99 -DAMP_DEBUG -I. -c "$out/only.c" -o "$out/full.o" > "$out/log" 2>&1
     silent 'nm: AMP_NO_RANKS' without AMP_NO_RANKS \
         'amp_optimizer_(range|accumulate)|ampi_(ranks_ok|agree|(save|load|read|remove)_(set|ranks))'
     silent 'nm: AMP_NO_ROWS' without AMP_NO_ROWS 'ampi_(sort_pass|(sum|update|place)_rows|rows_ok)'
     silent 'nm: AMP_NO_STORAGE' without AMP_NO_STORAGE \
         'ampi_((get_|put_)?masters|(get_|put_|moments_)8bit|draw|cpu_split)'
     silent 'nm: AMP_NO_REPORT' without AMP_NO_REPORT 'report|advi[cs]e|history|sample_grads|watch_chunk'
-    $CC -std=c99 -DAMP_NO_STDLIB -I. -c "$out/only.c" -o "$out/only.o" > "$out/log" 2>&1
+    $CC -std=c99 -DAMP_DEBUG -DAMP_NO_STDLIB -I. -c "$out/only.c" -o "$out/only.o" > "$out/log" 2>&1
     silent 'nm: AMP_NO_STDLIB needs neither malloc nor free' no_allocation "$out/only.o"
+    if is_gcc "$CC"; then
+        silent 'manual: gcc optimizes amp.h without -O' is_inlined -O0
+        silent 'manual: AMP_DEBUG leaves it to a debugger' for_debuggers
+    fi
     $CC -std=c99 -I. -c $here/header_only.c -o "$out/header.o" > "$out/log" 2>&1
     silent 'nm: the declarations define nothing' defines_nothing "$out/header.o"
     $CC -std=c99 -I. -c $here/static.c -o "$out/static.o" > "$out/log" 2>&1

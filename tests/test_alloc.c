@@ -2,6 +2,7 @@
 
 #define AMP_KERNELS /* the core: what objects are made of */
 #include "amp.h"
+#include "prepare.h"
 #include "test.h"
 #include "heap.h"
 
@@ -84,7 +85,7 @@ static int steps_of(amp_optimizer *opt, int *give_up) {
                 t      = tensor_at(i);
                 result = amp_optimizer_add(opt, &t);
             } else {
-                result = i == SINGLES ? add_parts(opt) : amp_optimizer_prepare(opt);
+                result = i == SINGLES ? add_parts(opt) : prepare_scaled(opt);
             }
             if (result == AMP_OK) break;
             CHECK_EQ_INT(result, AMP_ERROR_OUT_OF_MEMORY);
@@ -175,7 +176,7 @@ TEST(when, "contract: prepare is the only allocation; add allocates only beyond 
             CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
         }
         CHECK_EQ_INT(the_heap.calls, 0);
-        CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+        CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
         calls = the_heap.calls;
         CHECK(calls > 0);
         for (step = 0; step < 100; step++) {
@@ -218,7 +219,7 @@ TEST(errors_allocate_nothing, "law 9: what is refused allocates nothing") {
     CHECK_EQ_INT(the_heap.calls, 0);
     t = tensor_at(0);
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     calls = the_heap.calls;
     CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_ERROR_PREPARED);
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_ERROR_PREPARED);
@@ -237,7 +238,7 @@ TEST(default_allocator, "contract: allocator zero: malloc and free") {
         t = tensor_at(i);
         CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
     }
-    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     CHECK(amp_optimizer_begin_step(&opt));
     CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
     amp_optimizer_free(&opt);
@@ -295,7 +296,7 @@ TEST(free_safe, "manual: free is safe on NULL, on a zeroed object, before prepar
     for (round = 0; round < 3; round++) {
         CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
         if (round > 0) CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-        if (round > 1) CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+        if (round > 1) CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
         amp_optimizer_free(&opt);
         amp_optimizer_free(&opt);
         CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_ERROR_NOT_INITIALIZED);
@@ -315,7 +316,7 @@ TEST(failed_init, "law 9: an init that fails changes nothing: a zeroed object ma
     amp_optimizer_free(&zeroed);
     CHECK_EQ_INT(amp_optimizer_init(&used, &desc), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_add(&used, &t), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_prepare(&used), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&used), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_init(&used, &bad), AMP_ERROR_INVALID_CONFIG);
     CHECK_EQ_INT(amp_optimizer_sgd(&used, 0.1f), AMP_OK);
     CHECK_EQ_INT(the_heap.frees, 0);
@@ -363,7 +364,7 @@ static amp_result prepare_huge(size_t n, int own_model) {
         if (i > 15 && own_model) t.model = weights;
         CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
     }
-    result = amp_optimizer_prepare(&opt);
+    result = prepare_scaled(&opt);
     amp_optimizer_free(&opt);
     all_freed();
     return result;
@@ -495,7 +496,7 @@ static uint64_t life(amp_kind kind, wrapped *w, const amp_backend *b, int *half)
         CHECK(errors++ == 0);                                 \
         CHECK_EQ_INT((call), AMP_OK);                         \
     } while (0)
-    TRY(amp_optimizer_prepare(&opt));
+    TRY(prepare_scaled(&opt));
     CHECK_EQ_INT(w->live, b && b->functions->alloc_fn);
     for (step = 0; step < 3; step++) {
         amp_status status;
@@ -600,7 +601,7 @@ TEST(backend_without_memory, "manual: alloc_fn and free_fn may both be NULL: the
     CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
     memset(&b, 0, sizeof b); /* it was copied */
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_adamw(&opt, 0.1f), AMP_OK);
     CHECK(w.calls > 0);
     CHECK(the_heap.live > 0);
@@ -631,7 +632,7 @@ TEST(bytes_a_parameter, "manual, >>promises: what prepare adds, in bytes a param
         t.n = MANY, t.weight = w, t.grad = g, t.grad_type = rows[i].grad;
         CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-        CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+        CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
         added = (double)the_heap.bytes / MANY;
         CHECK(added >= rows[i].added && added < rows[i].added + 0.05); /* and tables */
         amp_optimizer_free(&opt);

@@ -10,6 +10,7 @@
 #define AMP_KERNELS /* the core: its loads, stores and conversions */
 #include "amp.h"
 #include "gemm_ex.h"
+#include "prepare.h"
 #include "storage.h"
 #include "test.h"
 #include "fp.h"
@@ -171,7 +172,7 @@ static void optimizers(int offset) {
             amp_optimizer_add(&opt, &tensor);
         }
         fill(w, AMP_F32, total, -8, 0);
-        CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+        CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
         for (step = 0; step < 5; step++) {
             fill(g, set->grad, total, set->low, set->high);
             if (step == 2) ampi_store(g, set->grad, total - 5, 0x7f800000u);
@@ -254,7 +255,7 @@ static void fewer(int offset, size_t k, size_t end) {
         tensor.grad_type = k % 2 ? AMP_F16 : AMP_F32;
         amp_optimizer_add(&opt, &tensor);
         fill(tensor.weight, AMP_F32, tensor.n, -8, 0);
-        CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+        CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
         for (step = 0; step < 4; step++) {
             fill(tensor.grad, tensor.grad_type, tensor.n, k % 2 ? -10 : -120, 6);
             CHECK_EQ_INT(settings[k].kind == AMP_KIND_ADAMW ? amp_optimizer_adamw(&opt, 0.001f)
@@ -312,7 +313,7 @@ static void sums(int offset) {
         fill(w, AMP_F32, t.n, -8, 0);
         CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-        CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+        CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
         for (step = 0; step < 4; step++) {
             count = (uint32_t)(step == 1 ? MANY : 1000);
             for (i = 0; i < MANY; i++) rows[i] = random_bits() % ROWS;

@@ -1623,6 +1623,19 @@ TEST(a_session, "manual: amp_session_start makes a scaler, cache and a scope of 
     CHECK_EQ_INT(compute, cpu.bf16 ? AMP_BF16 : AMP_F16);
     CHECK_EQ_F32(session.scaler->scale, cpu.bf16 ? 1.0f : 65536.0f);
     amp_session_end(&session);
+    memset(&desc, 0, sizeof desc); /* all zero is as NULL; any number is a choice */
+    OK(amp_session_start(&session, NULL, 0, NULL, &desc));
+    CHECK_EQ_F32(session.scaler->scale, cpu.bf16 ? 1.0f : 65536.0f);
+    CHECK_EQ_U32(session.scaler->preset, cpu.bf16 ? AMP_PRESET_STATIC : AMP_PRESET_DEFAULT);
+    amp_session_end(&session);
+    desc.growth_interval = 7;
+    OK(amp_session_start(&session, NULL, 0, NULL, &desc));
+    CHECK_EQ_F32(session.scaler->scale, 65536.0f);
+    amp_session_end(&session);
+    memset(&desc, 0, sizeof desc);
+    desc.tolerance = -1.0;
+    CHECK_EQ_INT(amp_session_start(&session, NULL, 0, NULL, &desc), AMP_ERROR_INVALID_CONFIG);
+    memset(&desc, 0, sizeof desc);
     desc.init_scale = -1.0f;
     CHECK_EQ_INT(amp_session_start(&session, NULL, 1 << 16, NULL, &desc), AMP_ERROR_INVALID_CONFIG);
     CHECK_EQ_INT(amp_session_start(NULL, NULL, 1 << 16, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);

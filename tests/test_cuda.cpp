@@ -11,6 +11,7 @@
 #define AMP_KERNELS /* for the tables of an optimizer: moments, tallies */
 #include "amp.h"
 #include "gemm_ex.h"
+#include "prepare.h"
 #include "random.h"
 #include "storage.h"
 #include "test.h"
@@ -503,7 +504,7 @@ static bool start(twins *t, const setup *s, dice &r) {
     reserve_all(t, r);
     for (int side = CPU; side <= DEV; side++) {
         OK(add_tensors(t, side));
-        OK(amp_optimizer_prepare(&t->opt[side]));
+        OK(prepare_scaled(&t->opt[side]));
     }
     return true;
 }
@@ -1371,7 +1372,7 @@ static amp_result begin_shard(shard *s, int side, int rank, int count, const set
         t.keep_fp32  = i == 1;
         OK(amp_optimizer_add(&s->opt[side], &t));
     }
-    return amp_optimizer_prepare(&s->opt[side]);
+    return prepare_scaled(&s->opt[side]);
 }
 
 /* work on every rank of a side, with so many meetings: in each all tell, and then are answered. */
@@ -1508,7 +1509,7 @@ TEST(shards_in_a_graph, "law 8: adding up and stepping with shards waits for not
         t.grad_later = 1;
         OK(amp_optimizer_init(&opt[side], &desc));
         OK(amp_optimizer_add(&opt[side], &t));
-        OK(amp_optimizer_prepare(&opt[side]));
+        OK(prepare_scaled(&opt[side]));
         OK(amp_optimizer_set_lr(&opt[side], 0.01f));
     }
 #ifdef CUDA_EMU_H
@@ -1678,7 +1679,7 @@ TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicat
             t.weight = (float *)(void *)other[side];
             t.grad   = grad[side];
             OK(amp_optimizer_add(&opt[side], &t));
-            OK(amp_optimizer_prepare(&opt[side]));
+            OK(prepare_scaled(&opt[side]));
             OK(amp_optimizer_set_lr(&opt[side], 0.01f));
         }
         for (int step = 0; step < 4; step++, runs++) {
@@ -1751,7 +1752,7 @@ TEST(rows_not_there, "amp.h sparse: a row that is not there skips where the scal
         t.n = 6, few.row_length = 2; /* law 17: something has to learn */
         t.weight = (float *)(void *)other, t.grad = others;
         OK(amp_optimizer_add(&opt, &t));
-        OK(amp_optimizer_prepare(&opt));
+        OK(prepare_scaled(&opt));
         OK(amp_optimizer_adamw(&opt, 1.0f));
         OK(amp_optimizer_stats(&opt, 0, &stats));
         CHECK_EQ_U32(stats.bad_row, empty ? 1 : 2);
@@ -1795,7 +1796,7 @@ TEST(spent_weights, "manual: a weight that prepare has copied and no step writes
         t.grad = grad;
         OK(amp_optimizer_init(&opt, &desc));
         OK(amp_optimizer_add(&opt, &t));
-        OK(amp_optimizer_prepare(&opt));
+        OK(prepare_scaled(&opt));
         for (size_t i = 0; i < n && state; i++) memcpy(host + 4 * i, "\0\0\300\177", 4); /* a NaN */
         CHECK_MEM(from_device(weight, (n + 1) * 4), host, (n + 1) * 4);
         amp_optimizer_free(&opt);
@@ -1899,7 +1900,7 @@ TEST(capture, "whatever waits or allocates is refused while the stream is captur
         OK(amp_optimizer_set_lr(&t->opt[CPU], 0.0f)); /* a graph that never runs has set nothing */
         exec = end_capture(t->stream);
         CUDA(cudaGraphExecDestroy(exec));
-        OK(amp_optimizer_prepare(&more));
+        OK(prepare_scaled(&more));
         amp_optimizer_free(&more);
         for (int step = 0; step < 3; step++) {
             new_gradients(t, step == 1, r);
@@ -2024,7 +2025,7 @@ TEST(rebind_all, "law 7: 1000 tensors whose gradients move, come late and stay a
                 x.grad_later = 1;
                 OK(amp_optimizer_add(&opt[side], &x));
             }
-            OK(amp_optimizer_prepare(&opt[side]));
+            OK(prepare_scaled(&opt[side]));
         }
         for (int step = 0; step < 4; step++) {
             for (size_t i = 0; i < COUNT; i++) {
@@ -2770,7 +2771,7 @@ TEST(huge_arrays, "law 11: arrays of 2^32 + 5 elements are cast, scaled, checked
         OK(amp_optimizer_init(&opt, &d));
         x.n = n, x.weight = (float *)(void *)full, x.grad = half, x.grad_type = AMP_BF16;
         OK(amp_optimizer_add(&opt, &x));
-        OK(amp_optimizer_prepare(&opt));
+        OK(prepare_scaled(&opt));
         if (EMULATED) { /* A's last block alone does not decide */
             memset(&gate, 0, sizeof gate);
             gate.inv_scale = 1.0f;
@@ -2892,7 +2893,7 @@ static void start_grids(grids *g, int count, dice &r) {
         else upload(g->weights[DEV], g->first, 4 * g->n);
         OK(amp_optimizer_init(&g->opt[side], &d));
         OK(amp_optimizer_add_flat(&g->opt[side], &whole, parts, (size_t)count));
-        OK(amp_optimizer_prepare(&g->opt[side]));
+        OK(prepare_scaled(&g->opt[side]));
         OK(amp_optimizer_set_lr(&g->opt[side], 0.5f));
     }
     g->control = *g->opt[CPU].plan->control;
@@ -3008,7 +3009,7 @@ static void many_tensors(amp_optimizer *opt, amp_backend *backend, int kind, int
         x.grad_type = AMP_F16;
         OK(amp_optimizer_add(opt, &x));
     }
-    OK(amp_optimizer_prepare(opt));
+    OK(prepare_scaled(opt));
 }
 
 /* A step of it, in all its calls. */
@@ -3020,6 +3021,46 @@ static void step_of(amp_optimizer *opt, int kind) {
     OK(amp_optimizer_check(opt));
     OK(amp_optimizer_unscale(opt));
     OK(amp_optimizer_end_step(opt));
+}
+
+TEST(unscaled_loss, "law 17: on a device, too, no step begins before somebody has asked for the loss scale, in a capture "
+                    "or out of it; a scale that a capture could not read does not count") {
+    const float ones[4] = {1, 1, 1, 1};
+    for (int kind = AMP_KIND_OWN; kind <= AMP_KIND_SGD; kind++)
+        for (int captured = 0; captured < 2; captured++) {
+            unsigned char     *weight = on_device(sizeof ones), *grad = on_device(sizeof ones);
+            char               why[AMP_PROBLEM_SIZE];
+            amp_backend        backend;
+            amp_optimizer      opt;
+            amp_optimizer_desc d;
+            amp_tensor         t;
+            memset(&d, 0, sizeof d);
+            memset(&t, 0, sizeof t);
+            upload(weight, ones, sizeof ones);
+            upload(grad, ones, sizeof ones);
+            OK(amp_cuda_backend(&backend, main_stream, NULL));
+            d.backend = &backend, d.kind = (amp_kind)kind, d.problem = why;
+            t.n = 4, t.weight = (float *)(void *)weight, t.grad = grad;
+            OK(amp_optimizer_init(&opt, &d));
+            OK(amp_optimizer_add(&opt, &t));
+            OK(amp_optimizer_prepare(&opt));
+            const auto step = [&] {
+                return kind == AMP_KIND_OWN ? amp_optimizer_check(&opt) : amp_optimizer_step(&opt);
+            };
+            if (kind != AMP_KIND_OWN) OK(amp_optimizer_set_lr(&opt, 1.0f));
+            if (captured) begin_capture(main_stream);
+            if (captured) CHECK_EQ_F32(amp_optimizer_loss_scale(&opt), 0.0f);
+            CHECK_EQ_INT(step(), AMP_ERROR_BAD_STATE);
+            CHECK(strstr(why, "the loss was not scaled") != NULL);
+            CHECK(amp_optimizer_loss_scale_ptr(&opt) != NULL);
+            OK(step());
+            if (kind == AMP_KIND_OWN) OK(amp_optimizer_end_step(&opt));
+            if (captured) CUDA(cudaGraphExecDestroy(end_capture(main_stream)));
+            CUDA(cudaStreamSynchronize(main_stream));
+            amp_optimizer_free(&opt);
+            CUDA(cudaFree(weight));
+            CUDA(cudaFree(grad));
+        }
 }
 
 TEST(captured_step, "law 8: a step is captured as two kernels, one behind the other; one's own as three") {
@@ -3461,7 +3502,7 @@ static amp_result attempt(twins *t, int operation) {
     amp_stats        stats;
     bool             goes;
     switch (operation) {
-    case PREPARE: return amp_optimizer_prepare(opt);
+    case PREPARE: return prepare_scaled(opt);
     case FUSED:
     case REDUCED: return fused(opt, t->lr);
     case BEGIN:
@@ -3596,7 +3637,7 @@ TEST(out_of_memory, "a device without memory: AMP_ERROR_OUT_OF_MEMORY; prepare c
     CHECK_EQ_INT(amp_optimizer_prepare(&t->opt[DEV]), AMP_ERROR_OUT_OF_MEMORY);
     CHECK_EQ_INT(amp_cuda_code(), cudaErrorMemoryAllocation);
     emu_device_memory = memory;
-    OK(amp_optimizer_prepare(&t->opt[DEV]));
+    OK(prepare_scaled(&t->opt[DEV]));
     new_gradients(t, false, r);
     step_on_cpu(t);
     step_on_device(t);
@@ -3782,6 +3823,7 @@ int main(int argc, char **argv) {
     RUN(huge_arrays);
     RUN(races);
     RUN(grids);
+    RUN(unscaled_loss);
     RUN(captured_step);
     RUN(nothing_waits);
     RUN(first_met);

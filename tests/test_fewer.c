@@ -6,6 +6,7 @@
 #define AMP_KERNELS /* the core: codecs */
 #include "amp.h"
 #include "fp.h"
+#include "prepare.h"
 #include "random.h"
 #include "storage.h"
 #include "test.h"
@@ -421,7 +422,7 @@ static void begin_with(run *r, amp_optimizer_desc d, const amp_storage *const *s
         t.storage   = stored ? stored[i] : NULL;
         OK(amp_optimizer_add(&r->opt, &t));
     }
-    OK(amp_optimizer_prepare(&r->opt));
+    OK(prepare_scaled(&r->opt));
 }
 
 static void begin(run *r, amp_optimizer_desc d, const amp_storage *const *stored) {
@@ -579,7 +580,7 @@ static void one_tensor(amp_optimizer *opt, amp_optimizer_desc d, size_t n, uint1
     t.n = n, t.grad = grad, t.weight = weight, t.model = model, t.model_type = d.dtype;
     OK(amp_optimizer_init(opt, &d));
     OK(amp_optimizer_add(opt, &t));
-    OK(amp_optimizer_prepare(opt));
+    OK(prepare_scaled(opt));
 }
 
 /* Signs and payloads of NaN are the compilers': of files, but for their sums, and models. */
@@ -810,7 +811,7 @@ TEST(twins, "tensors that are alike but for their number are rounded otherwise, 
             t.n = N, t.weight = weight[twin], t.grad = grad[twin];
             OK(amp_optimizer_add(&opt, &t));
         }
-        OK(amp_optimizer_prepare(&opt));
+        OK(prepare_scaled(&opt));
         for (i = 0; i < 10; i++) OK(amp_optimizer_adamw(&opt, 0.01f));
         CHECK(memcmp(amp_optimizer_model(&opt, 0), amp_optimizer_model(&opt, 1), N * 2) != 0);
         amp_optimizer_free(&opt);
@@ -885,7 +886,7 @@ TEST(decays, "moments of 8 bits follow fp32's on average, in steps far smaller t
     t.n = N, t.model = weight, t.model_type = AMP_BF16, t.grad = grad, t.grad_type = AMP_BF16;
     OK(amp_optimizer_init(&opt, &d));
     OK(amp_optimizer_add(&opt, &t));
-    OK(amp_optimizer_prepare(&opt));
+    OK(prepare_scaled(&opt));
     for (step = 0; step < 2 * STEPS; step++) {
         const float all   = step < STEPS ? 1.0f : 1.0f / 128;
         const float of[4] = {all, all, step < 100 ? all : all / 16, step < 100 ? all : 0.0f};
@@ -928,7 +929,7 @@ TEST(small_steps, "steps too small for a half are not lost: stochastic rounding 
         t.n = N, t.weight = weight, t.grad = grad;
         OK(amp_optimizer_init(&opt, &d));
         OK(amp_optimizer_add(&opt, &t));
-        OK(amp_optimizer_prepare(&opt));
+        OK(prepare_scaled(&opt));
         for (i = 0; i < STEPS; i++) OK(amp_optimizer_sgd(&opt, (float)step));
         model = (const amp_bf16 *)amp_optimizer_model(&opt, 0);
         for (i = 0; i < N; i++) {
@@ -969,7 +970,7 @@ TEST(rows, "gradients of few rows: where every row is there once, the bits of a 
         t.grad   = grad;
         OK(amp_optimizer_init(&a, &d));
         OK(amp_optimizer_add(&a, &t));
-        OK(amp_optimizer_prepare(&a));
+        OK(prepare_scaled(&a));
         t.weight = weight[1];
         t.rows   = &table;
         table.row_length = LENGTH;
@@ -978,7 +979,7 @@ TEST(rows, "gradients of few rows: where every row is there once, the bits of a 
         table.num_rows   = &num;
         OK(amp_optimizer_init(&b, &d));
         OK(amp_optimizer_add(&b, &t));
-        OK(amp_optimizer_prepare(&b));
+        OK(prepare_scaled(&b));
         for (i = 0; i < 4; i++) {
             OK(fused(&a, 0.01f));
             OK(fused(&b, 0.01f));
@@ -1046,7 +1047,7 @@ TEST(shards, "law 10: on two ranks as on one, each storage with each optimizer a
             t.n = N, t.weight = weight[k], t.grad_later = 1;
             OK(amp_optimizer_init(&opt[k], &d));
             OK(amp_optimizer_add(&opt[k], &t));
-            OK(amp_optimizer_prepare(&opt[k]));
+            OK(prepare_scaled(&opt[k]));
         }
         for (i = 0; i < 6; i++)
             for (k = 0; k < 3; k++) {
@@ -1084,7 +1085,7 @@ TEST(spent_weights, "manual: a weight that prepare has copied and no step writes
             OK(amp_optimizer_add(&opt, &t));
             t.n = 3, t.weight = kept, t.grad = grad, t.keep_fp32 = 1;
             OK(amp_optimizer_add(&opt, &t));
-            OK(amp_optimizer_prepare(&opt));
+            OK(prepare_scaled(&opt));
             for (i = 0; i < n; i++)
                 if (is_nan(bits_of(weight[i])) != (form >= FEWER)) break;
             CHECK_EQ_INT(i, n);
@@ -1172,7 +1173,7 @@ TEST(lion_steps, "Lion: bit for bit lion-pytorch's rule, weights decaying first;
     for (i = 0; i < N; i++) p[i] = weight[i] = unit(&rng);
     t.n = N, t.weight = weight, t.grad = grad;
     OK(amp_optimizer_add(&opt, &t));
-    OK(amp_optimizer_prepare(&opt));
+    OK(prepare_scaled(&opt));
     CHECK(opt.plan->host_slots[0].moment[0].data != NULL && opt.plan->host_slots[0].moment[1].data == NULL);
     for (step = 0; step < STEPS; step++) {
         for (i = 0; i < N; i++) grad[i] = i % 7 ? unit(&rng) : 0.0f; /* there m stays 0, and weights only decay */
@@ -1235,7 +1236,7 @@ TEST(storage_by_tensor, "manual: storage is that of the tensor, or else of a fla
     parts[1].storage = &s[1];
     OK(amp_optimizer_add_flat(&opt, &t, parts, 2)); /* of sr, one in fp32 */
     memset(s, 0xff, sizeof s);
-    OK(amp_optimizer_prepare(&opt));
+    OK(prepare_scaled(&opt));
     for (i = 0; i < 5; i++) {
         static const storage_row expected[] = {SPLIT_8BIT, FP32, SR, SR, FP32};
         const ampi_slot         *slot = &opt.plan->host_slots[i];
@@ -1314,7 +1315,7 @@ TEST(refusals, "manual: what a storage cannot be with is refused, and told; a pa
     t.rows = NULL;
     OK(amp_optimizer_init(&opt, &d));
     OK(amp_optimizer_add(&opt, &t));
-    OK(amp_optimizer_prepare(&opt));
+    OK(prepare_scaled(&opt));
     CHECK_EQ_INT(amp_optimizer_rebind(&opt, 0, moved, NULL), AMP_OK); /* for a refresh */
     CHECK_EQ_INT(amp_optimizer_rebind(&opt, 0, NULL, grad), AMP_OK);
     CHECK(amp_optimizer_master(&opt, 0) == NULL && amp_optimizer_model(&opt, 0) != NULL);

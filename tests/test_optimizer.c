@@ -4,6 +4,8 @@
 #define _POSIX_C_SOURCE 200809L /* sigsetjmp in fp.h */
 #define AMP_KERNELS /* the core: what objects are made of */
 #include "amp.h"
+#include "posix.h"
+#include "prepare.h"
 #include "test.h"
 #include "values.h"
 #include "fp.h"
@@ -183,7 +185,7 @@ static void rig_prepare(rig *r, const amp_optimizer_desc *desc) {
     result = amp_optimizer_init(&r->opt, desc);
     for (i = 0; i < r->count && result == AMP_OK; i++)
         result = amp_optimizer_add(&r->opt, &r->tensor[i]);
-    if (result == AMP_OK) result = amp_optimizer_prepare(&r->opt);
+    if (result == AMP_OK) result = prepare_scaled(&r->opt);
     leave();
     CHECK_EQ_INT(result, AMP_OK);
 }
@@ -856,7 +858,7 @@ static void prepare_flat(rig *r, const amp_optimizer_desc *desc, const amp_tenso
     r->kind = desc->kind;
     CHECK_EQ_INT(amp_optimizer_init(&r->opt, desc), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_add_flat(&r->opt, &r->tensor[0], parts, NUM_PARTS), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_prepare(&r->opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&r->opt), AMP_OK);
 }
 
 static void *advance(void *base, amp_dtype type, size_t n) {
@@ -963,7 +965,7 @@ TEST(flat_wrong_sums, "contract: the parts' n must add up to whole's; an error c
     one.n      = 1;
     one.weight = &x;
     CHECK_EQ_INT(amp_optimizer_add(&opt, &one), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     CHECK(amp_optimizer_master(&opt, 0) == &x);
     CHECK(amp_optimizer_master(&opt, 1) == NULL);
     amp_optimizer_free(&opt);
@@ -1457,7 +1459,7 @@ static void steps_with_traps(void) {
     amp_optimizer_init(opt, &desc);
     amp_optimizer_add(opt, &trap_rig.tensor[0]);
     amp_optimizer_add(opt, &trap_rig.tensor[1]);
-    amp_optimizer_prepare(opt);
+    prepare_scaled(opt);
     for (pattern = 0; pattern <= PATTERN_LARGEST; pattern++) {
         store_bits(trap_rig.tensor[0].grad, trap_type, 200, patterns[trap_type][pattern]);
         store_bits(trap_rig.tensor[1].grad, trap_type, 3, patterns[trap_type][pattern]);
@@ -1993,7 +1995,7 @@ TEST(misuse, "law 16: begin_step twice, end_step without begin_step, add after p
     CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 0.0f);
     CHECK(amp_optimizer_loss_scale_ptr(&r.opt) == NULL && amp_optimizer_scaler(&r.opt) == NULL);
     CHECK(amp_optimizer_grad(&r.opt, 0) == NULL && amp_optimizer_master(&r.opt, 0) == NULL);
-    CHECK_EQ_INT(amp_optimizer_prepare(&r.opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&r.opt), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_prepare(&r.opt), AMP_ERROR_PREPARED);
     CHECK_EQ_INT(amp_optimizer_add(&r.opt, &t), AMP_ERROR_PREPARED);
     CHECK_EQ_INT(amp_optimizer_add_flat(&r.opt, &t, &t, 1), AMP_ERROR_PREPARED);
@@ -2052,7 +2054,7 @@ TEST(misuse_forgotten, "law 16: an error of begin_step that nobody asked for doe
     CHECK_EQ_INT(amp_optimizer_init(&r.opt, &desc), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_add(&r.opt, &r.tensor[0]), AMP_OK);
     CHECK(!amp_optimizer_begin_step(&r.opt)); /* not prepared; no end_step */
-    CHECK_EQ_INT(amp_optimizer_prepare(&r.opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&r.opt), AMP_OK);
     CHECK(amp_optimizer_begin_step(&r.opt));
     CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
     rig_end(&r);
@@ -2081,6 +2083,10 @@ TEST(uninitialized, "law 16: a zeroed object and NULL are answered, not followed
     CHECK_EQ_INT(amp_optimizer_status(NULL, &status), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_optimizer_status(&opt, NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_optimizer_stats(NULL, 0, &stats), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_status(&opt, &status), AMP_ERROR_NOT_INITIALIZED);
+    CHECK_EQ_INT(amp_optimizer_stats(&opt, 0, &stats), AMP_ERROR_NOT_INITIALIZED);
+    CHECK_EQ_INT(amp_optimizer_rebind(NULL, 0, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_optimizer_rebind(&opt, 0, NULL, NULL), AMP_ERROR_NOT_INITIALIZED);
     CHECK(amp_optimizer_model(NULL, 0) == NULL && amp_optimizer_model(&opt, 0) == NULL);
     CHECK(amp_optimizer_grad(NULL, 0) == NULL && amp_optimizer_grad(&opt, 0) == NULL);
     CHECK(amp_optimizer_master(NULL, 0) == NULL && amp_optimizer_master(&opt, 0) == NULL);
@@ -2215,7 +2221,7 @@ TEST(bad_tensor, "law 9: a tensor with a bad field is not added") {
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_ERROR_INVALID_CONFIG);
     CHECK_EQ_INT(amp_optimizer_add(&opt, &good), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_stats(&opt, 0, &stats), AMP_ERROR_NOT_PREPARED);
-    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     CHECK(amp_optimizer_master(&opt, 0) == w);
     CHECK(amp_optimizer_master(&opt, 1) == NULL);
     CHECK_EQ_INT(amp_optimizer_stats(&opt, 0, NULL), AMP_ERROR_INVALID_ARGUMENT);
@@ -2420,6 +2426,171 @@ TEST(found_inf_in_a_step, "contract: a found_inf written between check and end_s
     rig_end(&r);
 }
 
+/* ------------------------------------------------------------- a loss that nobody has scaled */
+
+#define UNSCALED                                                                               \
+    "the loss was not scaled: multiply it by amp_optimizer_loss_scale, or set "                \
+    "desc.scaler.preset to AMP_PRESET_STATIC and init_scale to 1"
+
+static void one_tensor(amp_optimizer *opt, const amp_optimizer_desc *desc, size_t n, float *w, float *g) {
+    amp_tensor t;
+    memset(&t, 0, sizeof t);
+    t.n = n, t.weight = w, t.grad = g;
+    CHECK_EQ_INT(amp_optimizer_init(opt, desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(opt, &t), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_prepare(opt), AMP_OK);
+}
+
+/* Ways to begin a step, and to learn of the scale. */
+static amp_result begin_by(amp_optimizer *opt, int way) {
+    switch (way) {
+    case 0: CHECK(!amp_optimizer_begin_step(opt)); return amp_optimizer_end_step(opt);
+    case 1: return amp_optimizer_check(opt);
+    case 2: return amp_optimizer_adamw(opt, 0.5f);
+    case 3: return amp_optimizer_sgd(opt, 0.5f);
+    case 4: return amp_optimizer_lion(opt, 0.5f);
+    default: CHECK_EQ_INT(amp_optimizer_set_lr(opt, 0.5f), AMP_OK); return amp_optimizer_step(opt);
+    }
+}
+static void ask_by(amp_optimizer *opt, int way) {
+    amp_status status;
+    switch (way) {
+    case 0: CHECK_EQ_F32(amp_optimizer_loss_scale(opt), 65536.0f); break;
+    case 1: CHECK_EQ_F32(*amp_optimizer_loss_scale_ptr(opt), 65536.0f); break;
+    case 2: CHECK_EQ_F32(amp_optimizer_scaler(opt)->scale, 65536.0f); break;
+    default:
+        CHECK_EQ_INT(amp_optimizer_status(opt, &status), AMP_OK);
+        CHECK_EQ_F32(status.loss_scale, 65536.0f);
+    }
+}
+
+TEST(unscaled_loss, "law 17: where nobody has asked for the loss scale, no step of any kind and type begins, and "
+                    "nothing changes; with it the step has the bits of any other") {
+    static const amp_kind kinds[] = {AMP_KIND_OWN, AMP_KIND_OWN, AMP_KIND_ADAMW, AMP_KIND_SGD, AMP_KIND_LION, AMP_KIND_SGD};
+    static const float    initial[4] = {1, 2, 3, 4}, grad[4] = {65536, -65536, 3, 0};
+    int                   step, ask, type;
+    for (step = 0; step < 6; step++)
+        for (ask = 0; ask < 4; ask++)
+            for (type = AMP_F32; type <= AMP_BF16; type++) {
+                float              w[2][4], g[2][4];
+                char               why[AMP_PROBLEM_SIZE];
+                amp_optimizer_desc desc;
+                amp_optimizer      opt[2];
+                amp_stats          stats;
+                int                k;
+                memset(&desc, 0, sizeof desc);
+                desc.dtype     = (amp_dtype)type;
+                desc.kind      = kinds[step];
+                desc.zero_grad = 1;
+                desc.problem   = why;
+                for (k = 0; k < 2; k++) {
+                    memcpy(w[k], initial, sizeof initial);
+                    memcpy(g[k], grad, sizeof grad);
+                    one_tensor(&opt[k], &desc, 4, w[k], g[k]);
+                }
+                /* what is not the scale does not count */
+                CHECK_EQ_U32(amp_optimizer_gate(&opt[0])->skip, 0);
+                CHECK(amp_optimizer_lr_ptr(&opt[0]) && amp_optimizer_model(&opt[0], 0));
+                CHECK_EQ_INT(amp_optimizer_stats(&opt[0], 0, &stats), AMP_OK);
+                for (k = 0; k < 2; k++) {
+                    CHECK_EQ_INT(begin_by(&opt[0], step), AMP_ERROR_BAD_STATE);
+                    CHECK(strcmp(why, UNSCALED) == 0);
+                    CHECK_MEM(w[0], initial, sizeof initial);
+                    CHECK_MEM(g[0], grad, sizeof grad);
+                    CHECK_EQ_U64(amp_optimizer_gate(&opt[0])->step, 0);
+                    CHECK_EQ_INT(amp_optimizer_end_step(&opt[0]), AMP_ERROR_STEP_NOT_OPEN);
+                }
+                ask_by(&opt[0], ask);
+                CHECK_EQ_F32(amp_optimizer_loss_scale(&opt[1]), 65536.0f);
+                for (k = 0; k < 2; k++) {
+                    if (step < 2) CHECK(amp_optimizer_begin_step(&opt[k]));
+                    else CHECK_EQ_INT(begin_by(&opt[k], step), AMP_OK);
+                    if (step < 2) CHECK_EQ_INT(amp_optimizer_end_step(&opt[k]), AMP_OK);
+                }
+                CHECK_MEM(w[0], w[1], sizeof w[0]);
+                CHECK(step < 2 || w[0][0] != initial[0]);
+                CHECK_EQ_U64(amp_optimizer_gate(&opt[0])->step, 1);
+                for (k = 0; k < 2; k++) amp_optimizer_free(&opt[k]);
+            }
+}
+
+typedef struct saved_bytes { size_t size, at; unsigned char bytes[4096]; } saved_bytes;
+static bool put_bytes(void *user, const void *data, size_t num_bytes) {
+    saved_bytes *s = (saved_bytes *)user;
+    if (num_bytes > sizeof s->bytes - s->size) return false;
+    memcpy(s->bytes + s->size, data, num_bytes);
+    s->size += num_bytes;
+    return true;
+}
+static bool get_bytes(void *user, void *data, size_t num_bytes) {
+    saved_bytes *s = (saved_bytes *)user;
+    if (num_bytes > s->size - s->at) return false;
+    memcpy(data, s->bytes + s->at, num_bytes);
+    s->at += num_bytes;
+    return true;
+}
+
+TEST(scale_was_set, "law 17: whose scale is 1, shared, or set by desc, environment or file need not ask; a preset is no "
+                    "scale, nor is a file whose scaler was disabled") {
+    enum { PLAIN, PRESET, ONE, GIVEN, CAPPED, DISABLED, SHARED, REDUCED, RANK, NONE, EMPTY, ENV_SCALE, ENV_BF16,
+           ENV_FP16, FILED, FILED_DISABLED, COUNT };
+    static const int refused[] = {PLAIN, PRESET, RANK, ENV_FP16, FILED_DISABLED};
+    amp_ranks        alone;
+    amp_scaler       shared;
+    int              kind, way;
+    memset(&alone, 0, sizeof alone);
+    alone.count = 1;
+    for (kind = 0; kind < 2; kind++)
+        for (way = 0; way < COUNT; way++) {
+            float              w[2] = {1, 2}, g[2] = {0, 0};
+            saved_bytes        file;
+            other_rank         other;
+            amp_optimizer_desc desc;
+            amp_optimizer      opt;
+            amp_result         want = AMP_OK;
+            size_t             k;
+            if (way == RANK && !kind) continue; /* not for optimizers of your own */
+            for (k = 0; k < sizeof refused / sizeof *refused; k++)
+                if (way == refused[k]) want = AMP_ERROR_BAD_STATE;
+            memset(&desc, 0, sizeof desc);
+            memset(&other, 0, sizeof other);
+            memset(&file, 0, sizeof file);
+            desc.kind = kind ? AMP_KIND_SGD : AMP_KIND_OWN;
+            if (way == PRESET) desc.scaler.preset = AMP_PRESET_STATIC;
+            if (way == ONE || way == ENV_FP16) desc.scaler.preset = AMP_PRESET_STATIC, desc.scaler.init_scale = 1.0f;
+            if (way == GIVEN) desc.scaler.init_scale = 65536.0f;
+            if (way == CAPPED) desc.scaler.max_scale = 1.0f;
+            if (way == DISABLED || way == FILED_DISABLED) desc.scaler.disabled = 1;
+            CHECK_EQ_INT(amp_scaler_init(&shared, NULL), AMP_OK);
+            if (way == SHARED) desc.shared_scaler = &shared;
+            if (way == REDUCED) desc.reduce_fn = meet, desc.reduce_user = &other;
+            if (way == RANK) desc.ranks = &alone;
+            if (way >= ENV_SCALE && way <= ENV_FP16) {
+                if (way == ENV_SCALE) setenv("AMP_LOSS_SCALE", "1024", 1);
+                else setenv("AMP_DTYPE", way == ENV_BF16 ? "bf16" : "fp16", 1);
+                desc.dtype = AMP_BF16;
+                CHECK_EQ_INT(amp_desc_from_env(&desc, NULL, NULL), AMP_OK);
+                unsetenv("AMP_LOSS_SCALE");
+                unsetenv("AMP_DTYPE");
+            }
+            if (way == NONE) {
+                CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+                CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+            } else one_tensor(&opt, &desc, way == EMPTY ? 0 : 2, w, g);
+            if (way >= FILED) {
+                CHECK_EQ_INT(amp_optimizer_save(&opt, put_bytes, &file), AMP_OK);
+                amp_optimizer_free(&opt);
+                desc.scaler.disabled = 0;
+                one_tensor(&opt, &desc, 2, w, g);
+                CHECK_EQ_INT(amp_optimizer_load(&opt, get_bytes, &file), AMP_OK);
+            }
+            CHECK_EQ_INT(step_result(&opt, 0.5f), want);
+            (void)amp_optimizer_loss_scale_ptr(&opt);
+            CHECK_EQ_INT(step_result(&opt, 0.5f), AMP_OK);
+            amp_optimizer_free(&opt);
+        }
+}
+
 TEST(no_gradients, "law 17: a step in which no gradient was registered is AMP_ERROR_BAD_STATE, "
                    "unless there is nothing to learn, or another rank may") {
     int kind, n, reduces, grad;
@@ -2447,7 +2618,7 @@ TEST(no_gradients, "law 17: a step in which no gradient was registered is AMP_ER
                     t.n    = 0; /* one of no elements has nothing to learn from */
                     t.grad = g;
                     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-                    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+                    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
                     if (grad) CHECK_EQ_INT(amp_optimizer_rebind(&opt, 0, NULL, g), AMP_OK);
                     CHECK_EQ_INT(step_result(&opt, 0.5f), bad ? AMP_ERROR_BAD_STATE : AMP_OK);
                     CHECK_EQ_INT(bad, strstr(why, "gradient") != NULL);
@@ -2614,7 +2785,7 @@ TEST(early_begin, "law 16: the error of a begin_step before prepare is not that 
     CHECK_EQ_INT(amp_optimizer_init(&r.opt, &desc), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_add(&r.opt, &r.tensor[0]), AMP_OK);
     CHECK(!amp_optimizer_begin_step(&r.opt));
-    CHECK_EQ_INT(amp_optimizer_prepare(&r.opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&r.opt), AMP_OK);
     memset(r.tensor[0].grad, 0, 20);
     CHECK_EQ_INT(amp_optimizer_check(&r.opt), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
@@ -2756,7 +2927,7 @@ TEST(handed_over, "contract: moment1, moment2 and first_step continue a run of a
                     parts[1].n = 37;
                     if (flat) CHECK_EQ_INT(amp_optimizer_add_flat(&next, &t, parts, 2), AMP_OK);
                     else CHECK_EQ_INT(amp_optimizer_add(&next, &t), AMP_OK);
-                    CHECK_EQ_INT(amp_optimizer_prepare(&next), AMP_OK);
+                    CHECK_EQ_INT(prepare_scaled(&next), AMP_OK);
                     CHECK_EQ_U64(amp_optimizer_gate(&next)->step, 3);
                 }
                 memcpy(g, r.tensor[0].grad, sizeof g);
@@ -2904,7 +3075,7 @@ TEST(problems, "law 19: an error names what was wrong: which field of which desc
     t.weight   = NULL;
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_ERROR_INVALID_ARGUMENT);
     CHECK(strstr(why, "tensor 1 (fc1): ") == why);
-    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     CHECK_EQ_INT(why[0], 0);
     CHECK_EQ_INT(amp_optimizer_adamw(&opt, 0.1f), AMP_ERROR_UNSUPPORTED);
     CHECK(strstr(why, "kind") != NULL);
@@ -2990,7 +3161,7 @@ TEST(missing_calls, "law 16: begin_step before prepare, or after a step that was
     SAYS(amp_optimizer_unscale(&opt), AMP_ERROR_NOT_PREPARED, "call amp_optimizer_prepare");
     SAYS(amp_optimizer_set_lr(&opt, 1.0f), AMP_ERROR_NOT_PREPARED, "call amp_optimizer_prepare");
     SAYS(amp_optimizer_rebind(&opt, 0, w, NULL), AMP_ERROR_NOT_PREPARED, "call amp_optimizer_prepare");
-    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     CHECK_EQ_INT(why[0], 0);
     SAYS(amp_optimizer_add(&opt, &t), AMP_ERROR_PREPARED, "before amp_optimizer_prepare");
     SAYS(amp_optimizer_end_step(&opt), AMP_ERROR_STEP_NOT_OPEN, "call amp_optimizer_begin_step");
@@ -3034,7 +3205,7 @@ TEST(one_cause, "law 19: UNSUPPORTED and BAD_STATE of an optimizer say one cause
     table.row_length = table.max_rows = 2, table.rows = rows, table.num_rows = &num;
     SAYS(amp_optimizer_add(&opt, &part), AMP_ERROR_UNSUPPORTED, "desc.kind is AMP_KIND_OWN");
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     SAYS(amp_optimizer_carry(&opt, 0.5f), AMP_ERROR_UNSUPPORTED, "set it to 0");
     CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, NULL, none), AMP_OK);
     CHECK(!amp_optimizer_begin_step(&opt));
@@ -3047,7 +3218,7 @@ TEST(one_cause, "law 19: UNSUPPORTED and BAD_STATE of an optimizer say one cause
     SAYS(amp_optimizer_add(&opt, &part), AMP_ERROR_UNSUPPORTED, "set desc.momentum to 0");
     SAYS(amp_optimizer_add_flat(&opt, &t, &part, 1), AMP_ERROR_UNSUPPORTED, "add that tensor by amp_optimizer_add");
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     SAYS(amp_optimizer_sgd(&opt, 0.5f), AMP_ERROR_BAD_STATE, "all tensors are frozen: set grad");
     SAYS(amp_optimizer_rebind(&opt, 0, NULL, g), AMP_ERROR_UNSUPPORTED, "set grad_later");
     CHECK_EQ_INT(amp_optimizer_rebind(&opt, 9, NULL, g), AMP_ERROR_INVALID_ARGUMENT);
@@ -3065,7 +3236,7 @@ TEST(one_cause, "law 19: UNSUPPORTED and BAD_STATE of an optimizer say one cause
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
     SAYS(amp_optimizer_prepare(&opt), AMP_ERROR_NOT_INITIALIZED, "desc.shared_scaler is not initialized");
     CHECK_EQ_INT(amp_scaler_init(&shared, NULL), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     SAYS(amp_optimizer_step(&opt), AMP_ERROR_BAD_STATE, "call amp_optimizer_set_lr");
     amp_optimizer_free(&opt);
 }
@@ -3092,7 +3263,7 @@ TEST(copied_structs, "amp.h optimizer: init and add copy what ranks, report and 
     memset(&rows, 0xff, sizeof rows);
     moved = opt; /* nor the place of the optimizer */
     memset(&opt, 0xff, sizeof opt);
-    CHECK_EQ_INT(amp_optimizer_prepare(&moved), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&moved), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_sgd(&moved, 1.0f), AMP_OK);
     CHECK(w[0] == 0.0f && w[2] == -1.0f && w[5] == 0.0f && w[7] == -1.0f);
     CHECK_EQ_INT(amp_optimizer_report(&moved, &report), AMP_OK);
@@ -3104,7 +3275,7 @@ TEST(copied_structs, "amp.h optimizer: init and add copy what ranks, report and 
     CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
     memset(&ranks, 0xff, sizeof ranks);
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     amp_optimizer_range(&opt, 0, &first, &n);
     CHECK(first == 0 && n == 4);
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, g, 0, 1, AMP_F32), AMP_OK);
@@ -3124,7 +3295,7 @@ static amp_result apart(const amp_tensor *one, const amp_tensor *two, const char
     CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_add(&opt, one), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_add(&opt, two), AMP_OK);
-    result = amp_optimizer_prepare(&opt);
+    result = prepare_scaled(&opt);
     if (result == AMP_OK ? why[0] : !strstr(why, text)) test_fail(__FILE__, __LINE__, text, why);
     if (result != AMP_OK) CHECK(!amp_optimizer_begin_step(&opt) && !amp_optimizer_model(&opt, 0));
     amp_optimizer_free(&opt);
@@ -3297,6 +3468,8 @@ int main(int argc, char **argv) {
     RUN(zero_lr);
     RUN(found_inf_before_ranks);
     RUN(found_inf_in_a_step);
+    RUN(unscaled_loss);
+    RUN(scale_was_set);
     RUN(no_gradients);
     RUN(grad_later);
     RUN(stays_away);

@@ -2,6 +2,7 @@
 
 #define _POSIX_C_SOURCE 200809L
 #include "amp.h"
+#include "prepare.h"
 #include "storage.h"
 #include "test.h"
 #include "posix.h"
@@ -59,7 +60,7 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     t.grad   = other; /* but a flag */
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, 0, 1, AMP_F32), AMP_ERROR_NOT_PREPARED);
-    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     CHECK(amp_optimizer_master(&opt, 1) != other);
     CHECK_EQ_INT(amp_optimizer_accumulate(NULL, 1, x, 0, 1, AMP_F32), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 2, x, 0, 1, AMP_F32), AMP_ERROR_INVALID_ARGUMENT);
@@ -77,12 +78,13 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     CHECK_EQ_INT(amp_cache_add_optimizer(&cache, &opt), AMP_ERROR_UNSUPPORTED);
     amp_cache_free(&cache);
     amp_optimizer_free(&opt);
+    CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 1, x, 0, 1, AMP_F32), AMP_ERROR_NOT_INITIALIZED);
 
     desc.ranks = NULL;
     t.grad           = x;
     CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, x, 0, 1, AMP_F32), AMP_ERROR_UNSUPPORTED);
     amp_optimizer_free(&opt);
 }
@@ -125,7 +127,7 @@ TEST(orders, "amp.h ranks: parts are added as a binary tree over their numbers, 
                 t.grad_later         = 1;
                 CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
                 CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-                CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+                CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
                 for (i = 0; i < (size_t)count * stride; i++)
                     store(parts, (amp_dtype)type, i, ldexpf((float)(int16_t)(random_next(&rng) | 1), -(int)(i % 24)));
                 CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, parts, stride, (size_t)count, (amp_dtype)type), AMP_OK);
@@ -139,6 +141,53 @@ TEST(orders, "amp.h ranks: parts are added as a binary tree over their numbers, 
             }
     CHECK(differ > 1000); /* or the numbers do not tell orders apart */
     free(parts);
+}
+
+TEST(several_calls, "amp.h ranks: each call's parts are a tree of their own, whose sum is added to those before it: two "
+                    "calls of k are the tree of 2 k; in sequence all are added one after the other") {
+    enum { N = 700, CALLS = 5, MOST = 12 };
+    static const int plans[][CALLS] = {{4, 4}, {1, 1, 2, 4}, {8, 3}, {3, 6, 1}, {2, 2, 2, 2, 2}, {12, 5, 7, 1, 9}};
+    static float     parts[CALLS * MOST * N], weight[N];
+    size_t           which, i, differ = 0;
+    int              order, call, k, n;
+    for (which = 0; which < sizeof plans / sizeof *plans; which++)
+        for (order = 0; order <= (int)AMP_ORDER_SEQUENTIAL; order++) {
+            const amp_ranks    alone = {0, 1, NULL, NULL, (amp_order)order};
+            amp_optimizer_desc desc;
+            amp_optimizer      opt;
+            amp_tensor         t;
+            uint64_t           rng = which;
+            memset(&desc, 0, sizeof desc);
+            memset(&t, 0, sizeof t);
+            memset(weight, 0, sizeof weight);
+            desc.kind            = AMP_KIND_SGD;
+            desc.scaler.disabled = 1;
+            desc.ranks           = &alone;
+            t.n                  = N;
+            t.weight             = weight;
+            t.grad_later         = 1;
+            CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+            CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+            CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
+            for (i = 0; i < sizeof parts / sizeof *parts; i++)
+                parts[i] = ldexpf((float)(int16_t)(random_next(&rng) | 1), -(int)(i % 24));
+            for (call = n = 0; call < CALLS; n += plans[which][call++])
+                CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, parts + n * N, N, (size_t)plans[which][call], AMP_F32), AMP_OK);
+            CHECK_EQ_INT(amp_optimizer_sgd(&opt, 1.0f), AMP_OK);
+            for (i = 0; i < N; i++) {
+                float          x[CALLS * MOST];
+                volatile float sum = 0.0f;
+                for (k = 0; k < n; k++) x[k] = parts[(size_t)k * N + i];
+                for (call = k = 0; call < CALLS && order == AMP_ORDER_TREE; k += plans[which][call++])
+                    if (plans[which][call]) sum += sum_of(x + k, plans[which][call], AMP_ORDER_TREE);
+                if (order == AMP_ORDER_SEQUENTIAL) sum = sum_of(x, n, AMP_ORDER_SEQUENTIAL);
+                CHECK_EQ_F32(-amp_optimizer_master(&opt, 0)[i], sum);
+                if (which == 0 && order == AMP_ORDER_TREE) CHECK_EQ_F32(sum, sum_of(x, 8, AMP_ORDER_TREE));
+                differ += sum != sum_of(x, n, AMP_ORDER_SEQUENTIAL);
+            }
+            amp_optimizer_free(&opt);
+        }
+    CHECK(differ > 1000);
 }
 
 static amp_result nobody(void *user, double *sums, size_t count, uint32_t *flags) {
@@ -164,7 +213,7 @@ TEST(all_frozen, "law 17: a step of ranks in which no tensor learns is refused, 
         t.weight     = weight;
         CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-        CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+        CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_sgd(&opt, 0.5f), AMP_ERROR_BAD_STATE);
         CHECK(strstr(problem, "all tensors are frozen") != NULL);
         amp_optimizer_free(&opt);
@@ -194,7 +243,7 @@ TEST(no_shards, "amp.h ranks: with a count of 0 all of the state is here, whatev
             t.grad   = grad;
             CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
             CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-            CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+            CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
             memcpy(&model, (const amp_bf16 *)amp_optimizer_model(&opt, 0) + 2, sizeof model);
             CHECK_EQ_F32(amp_bf16_to_f32(model), 3.0f);
             if (kind == (int)AMP_KIND_OWN) {
@@ -459,7 +508,7 @@ static amp_result set_up(member *m, int count, float *const *grads) {
         if (differs) differ_in_tensor(&t, i);
         result = amp_optimizer_add(&m->opt, &t);
     }
-    return result == AMP_OK ? amp_optimizer_prepare(&m->opt) : result;
+    return result == AMP_OK ? prepare_scaled(&m->opt) : result;
 }
 
 static amp_result take_step(amp_optimizer *opt) {
@@ -647,7 +696,7 @@ static void prepare_layers(member *m) {
         t.grad_later = 1;
         m->result    = amp_optimizer_add(&m->opt, &t);
     }
-    if (m->result == AMP_OK) m->result = amp_optimizer_prepare(&m->opt);
+    if (m->result == AMP_OK) m->result = prepare_scaled(&m->opt);
 }
 
 TEST(balance, "issue of ranks: of any layers in a row a rank has at most a chunk, and the biases, more than its share, "
@@ -1653,6 +1702,7 @@ int main(int argc, char **argv) {
     test_begin(argc, argv);
     RUN(misuse);
     RUN(orders);
+    RUN(several_calls);
     RUN(all_frozen);
     RUN(no_shards);
 #if HAVE_POSIX

@@ -5,6 +5,7 @@
 #include "amp.h"
 #include "fp.h"
 #include "posix.h"
+#include "prepare.h"
 #include "test.h"
 
 #include <fenv.h> /* feholdexcept, fesetenv */
@@ -48,7 +49,7 @@ static void run_start(run *r, const amp_optimizer_desc *desc, amp_dtype grad_typ
     t.grad_type = grad_type;
     CHECK_EQ_INT(amp_optimizer_init(&r->opt, desc), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_add(&r->opt, &t), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_prepare(&r->opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&r->opt), AMP_OK);
 }
 
 /* One step of any kind; AMP_KIND_OWN: w -= lr * g. */
@@ -606,7 +607,7 @@ TEST(inference, "recipes_net b: a state loaded into half memory of the caller's 
             tensor.grad_later = 1;
             CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
             CHECK_EQ_INT(amp_optimizer_add(&opt, &tensor), AMP_OK);
-            CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+            CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
             CHECK_EQ_INT(amp_optimizer_load(&opt, from_saved, NULL), AMP_OK);
             amp_optimizer_free(&opt);
             CHECK_MEM(half, want, sizeof want);
@@ -674,7 +675,7 @@ static void adam_start(adam *a) {
         t[i].n = N;
         CHECK_EQ_INT(amp_optimizer_add(&a->opt, &t[i]), AMP_OK);
     }
-    CHECK_EQ_INT(amp_optimizer_prepare(&a->opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&a->opt), AMP_OK);
 }
 
 static void adam_step(adam *a, uint32_t step) {
@@ -770,7 +771,7 @@ TEST(gradients_late, "manual: grad_later, then rebind once or rebind_all in ever
             t[0].weight = w[all], t[1].weight = idle[0];
             CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
             for (i = 0; i < 2; i++) CHECK_EQ_INT(amp_optimizer_add(&opt, &t[i]), AMP_OK);
-            CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+            CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
             for (step = 0; step < 8; step++) {
                 const float scale = amp_optimizer_loss_scale(&opt);
                 grads[0]          = g[all ? step % 2 : 0]; /* where this backward has put it */
@@ -821,7 +822,7 @@ TEST(flat_with_fp32, "manual: over one flat array weights are at model(first) + 
     for (i = 0; i < ALL; i++) w[i] = noise(99, (uint32_t)i);
     CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &whole, parts, PARTS), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
     for (step = 0; step < 4; step++) {
         const amp_f16 *model = (const amp_f16 *)amp_optimizer_model(&opt, 0);
         for (p = 0, at = 0; p < PARTS; at += sizes[p++])

@@ -6,6 +6,7 @@
 #define AMP_KERNELS /* the core: moments, for the bits of a run */
 #include "amp.h"
 #include "examples/amp_report.h"
+#include "prepare.h"
 #include "random.h"
 #include "storage.h"
 #include "test.h"
@@ -62,7 +63,7 @@ static void prepare(rig *r) {
     int i;
     OK(amp_optimizer_init(&r->opt, &r->desc));
     for (i = 0; i < r->count; i++) OK(amp_optimizer_add(&r->opt, &r->tensor[i]));
-    OK(amp_optimizer_prepare(&r->opt));
+    OK(prepare_scaled(&r->opt));
 }
 
 static void end(rig *r) {
@@ -601,6 +602,7 @@ TEST(no_allocation, "steps allocate nothing, reports neither; all is freed") {
 TEST(refused, "without desc.report, unprepared or with wrong numbers: errors that name the field") {
     rig        r;
     amp_report report;
+    amp_tensor_report tensor;
     amp_iteration last;
     size_t     count = 1;
     amp_advice advice[AMP_NUM_ADVICE];
@@ -612,6 +614,8 @@ TEST(refused, "without desc.report, unprepared or with wrong numbers: errors tha
     put(&r, 4, AMP_F16);
     CHECK_EQ_INT(amp_optimizer_report(NULL, &report), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_optimizer_report(&r.opt, &report), AMP_ERROR_NOT_INITIALIZED);
+    CHECK_EQ_INT(amp_optimizer_report_tensor(&r.opt, 0, &tensor), AMP_ERROR_NOT_INITIALIZED);
+    CHECK_EQ_INT(amp_optimizer_report_tensor(NULL, 0, &tensor), AMP_ERROR_INVALID_ARGUMENT);
     OK(amp_optimizer_init(&r.opt, &r.desc));
     CHECK_EQ_INT(amp_optimizer_report(&r.opt, &report), AMP_ERROR_NOT_PREPARED);
     CHECK_EQ_INT(amp_optimizer_history(&r.opt, &last, &count), AMP_ERROR_NOT_PREPARED);
@@ -935,6 +939,49 @@ TEST(spike_scale, "the guard moves no scale, and a step that it skips leaves all
     CHECK_EQ_U64(report_of(&b).overflows, report_of(&a).overflows);
     end(&a);
     end(&b);
+}
+
+TEST(spike_not_finite, "a norm that is not finite, as a scale of 0 makes it, is skipped if any spikes are; it is none "
+                       "of five in a row, and not in the statistics") {
+    int way;
+    for (way = 0; way < 4; way++) { /* no guard; a limit; deviations; a limit beside spikes */
+        static const float still = 1.0f, spike = 9.0f;
+        rig                r;
+        int                i;
+        begin(&r);
+        r.desc.kind          = AMP_KIND_SGD;
+        r.desc.dtype         = AMP_F32;
+        r.desc.scaler.preset = AMP_PRESET_TORCH;
+        r.watch.spike_norm   = way % 2 ? 2.0f : 0.0f;
+        r.watch.spike_z      = way == 2 ? 3.0f : 0.0f;
+        put(&r, 1, AMP_F32);
+        prepare(&r);
+        for (i = 0; i < 4 && way == 3; i++) { /* four of five in a row */
+            fill(&r, 0, spike * amp_optimizer_loss_scale(&r.opt));
+            step(&r, 0.0f);
+            CHECK_EQ_INT(last_iteration(&r).skip, AMP_SKIP_SPIKE);
+        }
+        for (i = 0; i < 200 && amp_optimizer_loss_scale(&r.opt) > 0.0f; i++) {
+            fill(&r, 0, (float)INFINITY);
+            step(&r, 0.0f);
+            CHECK_EQ_INT(last_iteration(&r).skip, AMP_SKIP_OVERFLOW);
+        }
+        for (i = 0; i < 6; i++) {
+            uint32_t before = load_bits(amp_optimizer_master(&r.opt, 0), AMP_F32, 0);
+            fill(&r, 0, still);
+            step(&r, 0.5f);
+            CHECK_EQ_F64(last_iteration(&r).norm, (double)INFINITY);
+            CHECK_EQ_INT(last_iteration(&r).skip, way ? AMP_SKIP_SPIKE : AMP_SKIP_NONE);
+            if (way) CHECK_EQ_U32(load_bits(amp_optimizer_master(&r.opt, 0), AMP_F32, 0), before);
+        }
+        if (way == 3) { /* the row was not ended, and not made longer: one more is the fifth */
+            CHECK_EQ_INT(amp_scaler_set_scale(amp_optimizer_scaler(&r.opt), 1.0f), AMP_OK);
+            fill(&r, 0, spike);
+            step(&r, 0.0f);
+            CHECK_EQ_INT(last_iteration(&r).skip, AMP_SKIP_NONE);
+        }
+        end(&r);
+    }
 }
 
 TEST(spike_disabled, "a scaler that is disabled never skips overflows, but spikes") {
@@ -1718,6 +1765,7 @@ int main(int argc, char **argv) {
     RUN(spike_z);
     RUN(spike_still);
     RUN(spike_scale);
+    RUN(spike_not_finite);
     RUN(spike_disabled);
     RUN(spike_saved);
     RUN(advice_nan);

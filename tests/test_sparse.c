@@ -2,6 +2,7 @@
 
 #define AMP_KERNELS /* moments, to see that untouched rows keep theirs */
 #include "amp.h"
+#include "prepare.h"
 #include "test.h"
 #include "random.h"
 #include "values.h"
@@ -61,7 +62,7 @@ static void start(rig *r, const amp_optimizer_desc *desc, amp_dtype type, int sp
     t.weight = r->other;
     t.grad   = r->other_grad;
     CHECK_EQ_INT(amp_optimizer_add(&r->opt, &t), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_prepare(&r->opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&r->opt), AMP_OK);
 }
 
 static amp_result step(rig *r) {
@@ -375,7 +376,7 @@ TEST(never_stepped_on, "amp.h sparse: a row that is not there skips where the sc
         t.n = 6, few.row_length = 2; /* law 17: something has to learn */
         t.weight = other, t.grad = values[1];
         CHECK_EQ_INT(amp_optimizer_add(&one.opt, &t), AMP_OK);
-        CHECK_EQ_INT(amp_optimizer_prepare(&one.opt), AMP_OK);
+        CHECK_EQ_INT(prepare_scaled(&one.opt), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_sgd(&one.opt, 1.0f), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_stats(&one.opt, 0, &stats), AMP_OK);
         CHECK_EQ_U32(stats.bad_row, empty ? 1 : 2);
@@ -411,7 +412,7 @@ TEST(decay_and_zero_grad, "amp.h sparse: the optimizer's weight decay is not a t
         t.weight_decay = own ? 0.25f : 0.0f;
         CHECK_EQ_INT(amp_optimizer_init(&one.opt, &desc), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_add(&one.opt, &t), AMP_OK);
-        CHECK_EQ_INT(amp_optimizer_prepare(&one.opt), AMP_OK);
+        CHECK_EQ_INT(prepare_scaled(&one.opt), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_sgd(&one.opt, 1.0f), AMP_OK);
         CHECK_EQ_F32(table[3], 1.0f);
         CHECK_EQ_F32(table[4], own ? 0.75f : 1.0f);
@@ -528,7 +529,7 @@ TEST(large_tables, "amp.h sparse: tables of more than 2^8, 2^16 and 2^24 rows ar
         t.n = tables[k], t.weight = table, t.grad = values, t.rows = &few;
         CHECK_EQ_INT(amp_optimizer_init(&one.opt, &desc), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_add(&one.opt, &t), AMP_OK);
-        CHECK_EQ_INT(amp_optimizer_prepare(&one.opt), AMP_OK);
+        CHECK_EQ_INT(prepare_scaled(&one.opt), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_sgd(&one.opt, 1.0f), AMP_OK);
         CHECK_EQ_F32(table[0], -2.0f);
         CHECK_EQ_F32(table[tables[k] - 2], -4.0f);

@@ -7,6 +7,7 @@
 #include "amp.h"
 #include "fp.h"
 #include "posix.h"
+#include "prepare.h"
 #include "storage.h"
 #include "test.h"
 #include "heap.h"
@@ -174,7 +175,7 @@ static void rig_start(rig *r, const amp_optimizer_desc *desc, uint32_t seed, int
             CHECK_EQ_INT(amp_optimizer_add(&r->opt, &t[i]), AMP_OK);
         }
     }
-    CHECK_EQ_INT(amp_optimizer_prepare(&r->opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(&r->opt), AMP_OK);
 }
 
 /* One step in eight, in pairs, which hysteresis does not tolerate. */
@@ -911,7 +912,7 @@ static void shape_start(amp_optimizer *opt, amp_kind kind, double momentum, cons
         t.grad   = shapes[i].grad ? shape_grads + 16 * i : NULL;
         CHECK_EQ_INT(amp_optimizer_add(opt, &t), AMP_OK);
     }
-    CHECK_EQ_INT(amp_optimizer_prepare(opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(opt), AMP_OK);
 }
 
 /* A state of one is refused by the other, and the other way round. */
@@ -1018,7 +1019,7 @@ static void little_start(amp_optimizer *opt, const amp_scaler_desc *scaler, char
     t.weight = little_w;
     t.grad   = little_g;
     CHECK_EQ_INT(amp_optimizer_add(opt, &t), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_prepare(opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(opt), AMP_OK);
 }
 
 /* A state as version 1, 2 (0.5.0) or 4 (0.6.0) would have written it: flags were added to the version, a tensor's
@@ -1258,7 +1259,7 @@ static void golden_start(amp_optimizer *opt, double beta1, float fill) {
     t.grad     = NULL;
     t.lr_scale = 0.25f;
     CHECK_EQ_INT(amp_optimizer_add(opt, &t), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_prepare(opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(opt), AMP_OK);
 }
 
 static void golden_run(amp_optimizer *opt) {
@@ -1459,7 +1460,7 @@ TEST(other_random_bits, "History: a file of 0.5.0 has other random bits in front
         d.seed = (uint64_t)(5 + k);
         CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-        CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+        CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
         CHECK_EQ_INT(k ? load(&opt, &s[0]) : amp_optimizer_adamw(&opt, 0.1f), AMP_OK);
         CHECK_EQ_INT(save(&opt, &s[k]), AMP_OK);
         CHECK_EQ_U64(word_get(s[k].bytes + 8), (UINT64_C(8) << 32) + 6);
@@ -1633,7 +1634,7 @@ static void big_start(amp_optimizer *opt, float *w) {
     t.weight = w;
     t.grad   = big_g;
     CHECK_EQ_INT(amp_optimizer_add(opt, &t), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_prepare(opt), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(opt), AMP_OK);
 }
 
 TEST(blocks, "law 12: names and arrays longer than what is written at once, of odd lengths") {
@@ -2399,7 +2400,7 @@ TEST(env_all, "manual: AMP_ENABLE, AMP_DTYPE and AMP_LOSS_SCALE, each unset or w
         CHECK_MEM(&desc, &want, sizeof desc);
         CHECK(strcmp(variable, "untouched") == 0 && strcmp(value, "untouched") == 0);
         CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
-        CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_OK);
+        CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
         if (want.scaler.disabled) CHECK_EQ_F32(amp_optimizer_loss_scale(&opt), 1.0f);
         else if (s > 1) CHECK_EQ_F32(amp_optimizer_loss_scale(&opt), numbers[s]);
         amp_optimizer_free(&opt);

@@ -16,6 +16,7 @@
 #include "amp.h"
 
 #include "../gemm_ex.h"
+#include "../prepare.h"
 
 #include <stdio.h>
 #ifdef _OPENMP
@@ -177,7 +178,7 @@ static void prepare(void) {
     t.model_type = AMP_F16;
     amp_optimizer_init(&opt, &desc);
     amp_optimizer_add(&opt, &t);
-    if (amp_optimizer_prepare(&opt) != AMP_OK) {
+    if (prepare_scaled(&opt) != AMP_OK) {
         fprintf(stderr, "bench: no memory for the moments of %lu parameters; give a smaller n\n",
                 (unsigned long)n);
         exit(1);
@@ -242,7 +243,7 @@ static void rows(void) {
     t.model_type = AMP_F16;
     amp_optimizer_init(&table, &desc);
     amp_optimizer_add(&table, &t);
-    if (amp_optimizer_prepare(&table) != AMP_OK) return;
+    if (prepare_scaled(&table) != AMP_OK) return;
     table.plan->slots[0].moment[0].data = m;
     table.plan->slots[0].moment[1].data = v;
     reset();
@@ -281,7 +282,7 @@ static void states(void) {
         amp_optimizer_init(&fewer, &desc);
         amp_optimizer_add(&fewer, &t);
         reset();
-        result = amp_optimizer_prepare(&fewer);
+        result = prepare_scaled(&fewer);
         reset(); /* weights, of which it has made NaN */
         if (result == AMP_OK)
             compare(kinds[k].name, n, bytes * (double)n, "GB/s", "default", 1, step_fewer,
@@ -319,7 +320,7 @@ static int prepare_watched(amp_optimizer *o, amp_dtype type, const amp_report_de
         t.grad_type = type;
         amp_optimizer_add(o, &t);
     }
-    return amp_optimizer_prepare(o) == AMP_OK;
+    return prepare_scaled(o) == AMP_OK;
 }
 
 static void reports(void) {

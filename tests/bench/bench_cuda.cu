@@ -36,6 +36,7 @@
 
 #define PROGRAM "bench_cuda"
 #include "gpu.h"
+#include "../prepare.h"
 #include "../storage.h"
 
 enum { BYTES = 30, SECONDS = 5 /* for one model */ };
@@ -170,7 +171,7 @@ static void prepare(model *m, amp_backend *gpu, float *weights, uint16_t *grads,
         t.grad_type = AMP_F16;
         good(amp_optimizer_add(&m->opt, &t));
     }
-    good(amp_optimizer_prepare(&m->opt));
+    good(prepare_scaled(&m->opt));
     good(amp_optimizer_set_lr(&m->opt, learning_rate));
     m->replay = captured([&] { good(amp_optimizer_step(&m->opt)); });
 }
@@ -354,7 +355,7 @@ static void measure_rows(amp_backend *gpu) {
     const amp_rows touched = {length, most, rows, count};
     t.rows = &touched;
     good(amp_optimizer_add(&few, &t));
-    good(amp_optimizer_prepare(&few));
+    good(prepare_scaled(&few));
     const auto touch = [=](const uint32_t *which) {
         good(cudaMemcpyAsync(rows, which, 4 * most, cudaMemcpyDeviceToDevice, stream));
     };

@@ -30,6 +30,7 @@
 
 #define PROGRAM "bench_mlp"
 #include "gpu.h"
+#include "../prepare.h"
 
 enum { LAYERS = 3, WORKSPACE = 32 << 20, SECONDS = 5 /* for one batch, or one size */ };
 static const float learning_rate = 0.1f;
@@ -190,7 +191,7 @@ static void start(net *f, const net *first) {
         good(cudaMemsetAsync(f->weight_grad[l], 0, bytes * w * w, stream));
         good(cudaMemsetAsync(f->bias_grad[l], 0, bytes * w, stream));
     }
-    good(amp_optimizer_prepare(&f->opt));
+    good(prepare_scaled(&f->opt));
     good(amp_optimizer_set_lr(&f->opt, learning_rate));
     good(amp_optimizer_step(&f->opt)); /* of zeros: the gate is open now, even if nobody checks */
 }

@@ -18,6 +18,7 @@
 #include <time.h>
 
 #include "clock.h"
+#include "../prepare.h"
 
 enum { TENSORS = 8, MICRO = 4, MAX_ROUNDS = 201, PLAIN = 0, SHARDED };
 
@@ -65,7 +66,7 @@ static void begin(size_t size) {
             t.grad_later = 1;
             must(amp_optimizer_add(&opt[s], &t));
         }
-        must(amp_optimizer_prepare(&opt[s]));
+        must(prepare_scaled(&opt[s]));
     }
 }
 

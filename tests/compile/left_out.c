@@ -60,6 +60,7 @@ static amp_result start(amp_optimizer *opt) {
     result = amp_optimizer_init(opt, &desc);
     if (result == AMP_OK) result = amp_optimizer_add(opt, &tensor);
     if (result == AMP_OK) result = amp_optimizer_prepare(opt);
+    (void)amp_optimizer_loss_scale_ptr(opt);
     return result;
 }
 

@@ -41,7 +41,7 @@ int main(void) {
     failed |= amp_optimizer_init(&opt, &desc) != AMP_OK;
     failed |= amp_optimizer_add(&opt, &tensor) != AMP_OK;
     failed |= amp_optimizer_prepare(&opt) != AMP_OK;
-    g[0] = 65536.0f;
+    g[0] = amp_optimizer_loss_scale(&opt);
     failed |= amp_optimizer_sgd(&opt, 0.5f) != AMP_OK;
     failed |= w[0] > 0.6f || w[0] < 0.4f;
     amp_optimizer_free(&opt);

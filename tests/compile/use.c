@@ -26,6 +26,7 @@ int main(void) {
     if (amp_optimizer_init(&opt, &desc) || amp_optimizer_add(&opt, &tensor) ||
         amp_optimizer_prepare(&opt))
         return 2;
+    if (amp_optimizer_loss_scale(&opt) < 65536.0f) return 8; /* which g is scaled by */
     if (amp_optimizer_adamw(&opt, 0.5f) != AMP_OK) return 3; /* skipped: there is an inf */
     g[1] = 0;
     if (amp_optimizer_adamw(&opt, 0.5f) != AMP_OK) return 4;

@@ -170,7 +170,8 @@ static void check_status(void) {
     for (i = -1; i <= w.num_tensors; i++) {
         const int there = i >= 0 && i < w.num_tensors && w.initialized;
         amp_result of_i = amp_optimizer_stats(&w.opt, i, &stats);
-        expect(of_i, !there ? AMP_ERROR_INVALID_ARGUMENT
+        expect(of_i, !w.initialized ? AMP_ERROR_NOT_INITIALIZED
+                     : !there ? AMP_ERROR_INVALID_ARGUMENT
                      : w.prepared ? AMP_OK : AMP_ERROR_NOT_PREPARED, AMP_OK);
         HOLDS((of_i == AMP_OK) == (there && w.prepared), "stats are those of a prepared tensor");
         if (of_i == AMP_OK)
@@ -326,6 +327,9 @@ static amp_result call_prepare(void) {
         w.prepared = 1;
         w.carries  = 1;
         w.pending  = AMP_OK; /* what was wrong before is past */
+        if (w.kind == AMP_KIND_OWN && !w.disabled && !w.is_shared && num_grads())
+            HOLDS(amp_optimizer_check(&w.opt) == AMP_ERROR_BAD_STATE, "nobody knows the loss scale yet");
+        (void)amp_optimizer_loss_scale_ptr(&w.opt); /* as what is checked between calls does, too */
     }
     return result;
 }
@@ -342,7 +346,8 @@ static amp_result call_rebind(fuzz_bytes *b) {
         if (master_of(i)) memcpy(weight, master_of(i), sizeof(float) * (size_t)w.n[i]);
     }
     if (there && (what & 2)) grad = w.grad[i];
-    if (!there) allowed = AMP_ERROR_INVALID_ARGUMENT;
+    if (!w.initialized) allowed = AMP_ERROR_NOT_INITIALIZED;
+    else if (!there) allowed = AMP_ERROR_INVALID_ARGUMENT;
     else if (!w.prepared) allowed = AMP_ERROR_NOT_PREPARED;
     else if (w.open) allowed = AMP_ERROR_STEP_OPEN;
     else if ((weight && !w.has_weight[i]) || (grad && !w.has_grad[i]))
