@@ -112,7 +112,15 @@ TILES_FN tiles_words ampi_most16_avx512(tiles_words x, tiles_words y) {
     return (tiles_words)a;
 }
 
-/* Within lanes of four: VUNPCKLPS and its likes. Lanes of both: VSHUFF32X4. */
+/* Within lanes of four: VUNPCKLPS and its likes, of 16 bits VPUNPCKLWD. Lanes of both: VSHUFF32X4. */
+TILES_EACH(tiles_pairs, zip16, (tiles_pairs a, tiles_pairs b, int at), 32,
+           (i % 2 ? b : a)[i / 8 * 8 + i % 8 / 2 + at])
+TILES_FN tiles_floats ampi_low16_avx512(tiles_floats a, tiles_floats b) {
+    return (tiles_floats)ampi_zip16_avx512((tiles_pairs)a, (tiles_pairs)b, 0);
+}
+TILES_FN tiles_floats ampi_high16_avx512(tiles_floats a, tiles_floats b) {
+    return (tiles_floats)ampi_zip16_avx512((tiles_pairs)a, (tiles_pairs)b, 4);
+}
 TILES_EACH(tiles_floats, low, (tiles_floats a, tiles_floats b), 16,
            (i % 2 ? b : a)[i / 4 * 4 + i % 4 / 2])
 TILES_EACH(tiles_floats, high, (tiles_floats a, tiles_floats b), 16,
