@@ -1,4 +1,4 @@
-/* amp.h - v0.6.0 - automatic mixed precision for training loops in C and CUDA
+/* amp.h - v0.7.0 - automatic mixed precision for training loops in C and CUDA
    SPDX-License-Identifier: MIT OR Unlicense (your choice, see the end of the file)
 
    In exactly one source file, compiled with -O2 or more:
@@ -210,7 +210,7 @@
             around it, fp32 gradients            4 + 4 + 8 + 6    22
             the same, unscale_in_place           4 + 4 + 8 + 2    18
             around it, 16-bit gradients          4 + 2 + 8 + 6    20
-            amp_optimizer_adamw                  4 + 4 + 10       18
+            amp_optimizer_step, AdamW            4 + 4 + 10       18
             the same, 16-bit gradients           4 + 2 + 10       16
             So it grows. Activations in 16 bits take half of theirs, and >>api storage stores
             moments and masters in low precision.
@@ -221,6 +221,8 @@
 
    >>history
        0.7.0  In code for 0.6.0 change:
+                  amp_optimizer_adamw, _sgd, _lion(opt, lr)  amp_optimizer_step(opt, lr)
+                  amp_optimizer_step(opt)       amp_optimizer_step_graph(opt), of a captured step
                   amp_optimizer_report_table    amp_report_table of examples/amp_report.h
                   amp_optimizer_report_json     amp_report_json, to a FILE, with a count of yours
                   amp_advice.text               amp_report_sentence
@@ -291,7 +293,7 @@
        0.1.0  conversions, scaler, optimizer wrap, fused AdamW and SGD, clipping, gemm */
 
 #define AMP_VERSION_MAJOR 0
-#define AMP_VERSION_MINOR 6
+#define AMP_VERSION_MINOR 7
 #define AMP_VERSION_PATCH 0
 
 #ifndef AMP_H_INCLUDED
@@ -319,7 +321,7 @@ extern "C" {
      loops that multiply matrices, on a CPU      amp_linear, amp_matmul
      a loop that owns its memory                 amp_scaler
      an optimizer of your own                    amp_optimizer_begin_step, _end_step
-     none                                        amp_optimizer_adamw, _sgd, _lion
+     none                                        amp_optimizer_step
      a trainer on cuBLAS or cblas_sgemm          amp_session, AMP_CBLAS_DROP_IN
      a framework with its own optimizers         amp_cast, amp_scaler
      several ranks                               amp_optimizer_desc.ranks; .reduce_fn
@@ -366,7 +368,7 @@ typedef enum amp_result {
    steps, reports, save and load empty it first. It must outlive the object, of one thread. */
 enum { AMP_PROBLEM_SIZE = 200 };
 
-/* A short English sentence for a result, never NULL; the version that is linked, "0.6.0". */
+/* A short English sentence for a result, never NULL; the version that is linked, "0.7.0". */
 AMP_DEF const char *amp_result_string(amp_result result);
 AMP_DEF const char *amp_version(void);
 enum { AMPI_VERSION = AMP_VERSION_MAJOR * 10000 + AMP_VERSION_MINOR * 100 + AMP_VERSION_PATCH };
@@ -551,9 +553,9 @@ typedef struct amp_tensor {
 
 typedef enum amp_kind {
     AMP_KIND_OWN = 0, /* your optimizer, between begin_step and end_step                        */
-    AMP_KIND_ADAMW,   /* amp_optimizer_adamw; Loshchilov and Hutter, decoupled weight decay     */
-    AMP_KIND_SGD,     /* amp_optimizer_sgd; momentum, Nesterov, weight decay as in torch.optim  */
-    AMP_KIND_LION     /* amp_optimizer_lion; Chen et al. 2023; lr is a 3rd to 10th of AdamW's   */
+    AMP_KIND_ADAMW,   /* fused, as the others: amp_optimizer_step. Loshchilov and Hutter 2019   */
+    AMP_KIND_SGD,     /* momentum, Nesterov, weight decay as in torch.optim                     */
+    AMP_KIND_LION     /* Chen et al. 2023; lr is a 3rd to 10th of AdamW's                       */
 } amp_kind;
 
 /* What ranks tell each other in every check: >>api ranks. */
@@ -645,11 +647,9 @@ AMP_DEF const float *amp_optimizer_loss_scale_ptr(const amp_optimizer *opt);
 AMP_DEF bool       amp_optimizer_begin_step(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt);
 
-/* The whole step: check, clip, unscale, optimizer, scale, model copies. lr >= 0, finite.
-   AMP_ERROR_UNSUPPORTED if desc.kind was another. */
-AMP_DEF amp_result amp_optimizer_adamw(amp_optimizer *opt, float lr);
-AMP_DEF amp_result amp_optimizer_sgd(amp_optimizer *opt, float lr);
-AMP_DEF amp_result amp_optimizer_lion(amp_optimizer *opt, float lr);
+/* The whole step of desc.kind: check, clip, unscale, optimizer, scale, model copies. lr >= 0,
+   finite. AMP_ERROR_UNSUPPORTED for AMP_KIND_OWN. */
+AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt, float lr);
 
 /* What the last step did, and what it saw in gradient i. They wait for the backend. */
 AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *status);
@@ -828,13 +828,13 @@ AMP_DEF amp_scaler     *amp_optimizer_scaler(const amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt);
 
-/* For a step that is captured in a CUDA graph, where an argument would be frozen: the fused step of
-   desc.kind with the learning rate in backend memory: that of the last fused step, or of set_lr
-   outside the capture, or written through lr_ptr, by a kernel of yours perhaps. AMP_ERROR_BAD_STATE
-   if there never was one and nobody has asked for lr_ptr. */
-AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt);
+/* For a step that is captured in a CUDA graph, where an argument would be frozen: the fused step
+   with the learning rate in backend memory: that of the last fused step, or of set_lr outside the
+   capture, or written through lr_ptr, by a kernel of yours perhaps. AMP_ERROR_BAD_STATE if there
+   never was one and nobody has asked for lr_ptr. */
+AMP_DEF amp_result amp_optimizer_step_graph(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr);
-AMP_DEF float     *amp_optimizer_lr_ptr(const amp_optimizer *opt);
+AMP_DEF float     *amp_optimizer_lr_ptr(amp_optimizer *opt);
 
 /* The twins of amp_cast (in place only between fp16 and bf16) and of amp_scaler_*. A scaler
    without init stays as it is, and so does one in whose update nothing has been checked. */
@@ -905,7 +905,7 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
        backward of micro-batches rank * k to (rank + 1) * k - 1, where k is M / count
        all-to-all: each rank gets its ranges              16 bits; of several, their sum in fp32
        amp_optimizer_accumulate(opt, i, parts, ...)       of all ranks, in their order
-       amp_optimizer_adamw(opt, lr)                       on all ranks
+       amp_optimizer_step(opt, lr)                        on all ranks
        all-gather: each rank gives its ranges             into amp_optimizer_model (cast const
                                                           away: this alone may write there)
 
@@ -2099,7 +2099,7 @@ typedef struct ampi_slot {
     uint32_t   arrived;    /* chunks whose tally has been collected     */
 } ampi_slot;
 
-/* Optimizers: AMP_KIND_ and amp_optimizer_ what; moments, and how many of them where momentum is 0;
+/* Optimizers: AMP_KIND_ and its formula; moments, and how many of them where momentum is 0;
    default beta2. (Formulas: >>core formulas.) Then those with a first moment in any case, and those
    with a second, which is corrected for its bias. */
 #define AMPI_OPTIMIZERS(X)      \
@@ -4490,13 +4490,13 @@ AMPI_COLD_BEGIN
 
 /* By amp_kind. */
 typedef struct ampi_optimizer {
-    const char *kind, *step;
+    const char *kind;
     int         moments, always;
     double      beta2;
 } ampi_optimizer;
 #define AMPI_ROW(kind, step, moments, always, beta2) \
-    {"AMP_KIND_" #kind, "amp_optimizer_" #step, moments, always, beta2},
-static const ampi_optimizer ampi_optimizers[] = {{"AMP_KIND_OWN", "begin_step", 0, 0, 0.999},
+    {"AMP_KIND_" #kind, moments, always, beta2},
+static const ampi_optimizer ampi_optimizers[] = {{"AMP_KIND_OWN", 0, 0, 0.999},
                                                  AMPI_OPTIMIZERS(AMPI_ROW)};
 #undef AMPI_ROW
 #define AMPI_FUSED_ALONE " is for fused steps, such as AMP_KIND_ADAMW: desc.kind is AMP_KIND_OWN"
@@ -5441,7 +5441,7 @@ AMPI_COLD_END
 /* ------------------------------------------------------------------ >>impl  step
    The way of one gradient through a step on the CPU. (On a GPU the kernels of amp_kernels.cu stand
    in the place of the functions from ampi_cpu_check to ampi_publish, with the same formulas.)
-     amp_optimizer_adamw   ampi_fused_step: may there be one? the learning rate goes along
+     amp_optimizer_step    ampi_fused_step: may there be one? the learning rate goes along
        check               ampi_cpu_check, of a tensor ampi_check_slot, of 16384 elements
                            ampi_check_chunk: finite? squares into 256 lanes, by the tier;
                            ampi_sum_chunks (behind it desc.reduce_fn, before it ranks.sum_fn)
@@ -5776,14 +5776,14 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
 }
 
 /* May a step of this kind begin? */
-static amp_result ampi_can_step(const amp_optimizer *opt, amp_kind kind) {
-    const ampi_optimizer *its = &ampi_optimizers[kind], *ours;
-    size_t                i;
+static amp_result ampi_can_step(const amp_optimizer *opt, int fused) {
+    size_t i;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
-    ours = &ampi_optimizers[opt->desc.kind];
-    if (ours != its) {
-        ampi_tell(opt->desc.problem, "%s: desc.kind is %s; set %s, or call %s", its->step,
-                  ours->kind, its->kind, ours->step);
+    if (fused != (opt->desc.kind != AMP_KIND_OWN)) {
+        ampi_tell(opt->desc.problem, "desc.kind is %s: call %s",
+                  ampi_optimizers[opt->desc.kind].kind,
+                  fused ? "amp_optimizer_begin_step, or set AMP_KIND_ADAMW, _SGD or _LION"
+                        : "amp_optimizer_step, or set AMP_KIND_OWN");
         return AMP_ERROR_UNSUPPORTED;
     }
     if (!opt->plan->num_weights || opt->plan->num_grads || opt->desc.reduce_fn) return AMP_OK;
@@ -5815,7 +5815,7 @@ static amp_result ampi_check_all(const amp_optimizer *opt) {
 }
 
 AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt) {
-    AMPI_TRY(ampi_can_step(opt, AMP_KIND_OWN));
+    AMPI_TRY(ampi_can_step(opt, 0));
     AMPI_TRY(ampi_check_all(opt));
     opt->step_open = 1;
     opt->pending   = AMP_OK;
@@ -5869,7 +5869,7 @@ static amp_result ampi_check_rate(const amp_optimizer *opt, const char *name, co
 }
 
 AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum) {
-    AMPI_TRY(ampi_can_step(opt, AMP_KIND_OWN));
+    AMPI_TRY(ampi_can_step(opt, 0));
     AMPI_TRY(ampi_check_rate(opt, "momentum", &momentum));
     if (opt->desc.unscale_in_place)
         return ampi_refuse(&opt->desc, AMP_ERROR_UNSUPPORTED,
@@ -5883,12 +5883,9 @@ AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum) {
 }
 
 /* lr travels in the plan, to where the check ends; NULL: the one that is there. */
-static amp_result ampi_fused_step(amp_optimizer *opt, amp_kind kind, const float *lr) {
+static amp_result ampi_fused_step(amp_optimizer *opt, const float *lr) {
     amp_plan *plan;
-    AMPI_TRY(ampi_can_step(opt, kind));
-    if (kind == AMP_KIND_OWN)
-        return ampi_refuse(&opt->desc, AMP_ERROR_UNSUPPORTED,
-                           "amp_optimizer_step: desc.kind is AMP_KIND_OWN; call begin_step");
+    AMPI_TRY(ampi_can_step(opt, 1));
     if (lr) AMPI_TRY(ampi_check_rate(opt, "lr", lr));
     plan = opt->plan;
     if (!lr && !plan->has_lr)
@@ -5902,15 +5899,12 @@ static amp_result ampi_fused_step(amp_optimizer *opt, amp_kind kind, const float
     return opt->backend.functions->update_fn(&opt->backend, plan, AMPI_JOB_FUSED);
 }
 
-#define AMPI_STEP(kind, step, moments, always, beta2)                                              \
-    AMP_DEF amp_result amp_optimizer_##step(amp_optimizer *opt, float lr) {                        \
-        return ampi_fused_step(opt, AMP_KIND_##kind, &lr);                                         \
-    }
-AMPI_OPTIMIZERS(AMPI_STEP)
-#undef AMPI_STEP
+AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt, float lr) {
+    return ampi_fused_step(opt, &lr);
+}
 
-AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt) {
-    return ampi_fused_step(opt, opt ? opt->desc.kind : AMP_KIND_OWN, NULL);
+AMP_DEF amp_result amp_optimizer_step_graph(amp_optimizer *opt) {
+    return ampi_fused_step(opt, NULL);
 }
 
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr) {
@@ -5921,7 +5915,7 @@ AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr) {
     return AMP_OK;
 }
 
-AMP_DEF float *amp_optimizer_lr_ptr(const amp_optimizer *opt) {
+AMP_DEF float *amp_optimizer_lr_ptr(amp_optimizer *opt) {
     if (!opt || !opt->plan) return NULL;
     opt->plan->has_lr = 1; /* whoever asks is going to write one */
     return &opt->plan->control->rates.lr;
@@ -5965,7 +5959,8 @@ AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stat
 }
 
 /* Elements of a moment from their storage format. */
-static AMPI_NOINLINE void ampi_decode_moment(const ampi_stored *m, int second, float *to, size_t n) {
+static AMPI_NOINLINE void ampi_decode_moment(const ampi_stored *m, int second, float *to,
+                                             size_t n) {
     const uint8_t *code = (const uint8_t *)m->data;
     size_t         i;
     if (m->format != AMP_FORMAT_8BIT) {

@@ -708,7 +708,7 @@ static double batch_loss(net *n) {
 static double train_step(net *n) {
     const uint64_t step = status_of(&n->opt).steps;
     const double   loss = gradients(n, step);
-    check(amp_optimizer_adamw(&n->opt, learning_rate(n->o, step))); /* check, clip, unscale, AdamW,
+    check(amp_optimizer_step(&n->opt, learning_rate(n->o, step))); /* check, clip, unscale, AdamW,
                                                                        new scale, new copies */
     if (status_of(&n->opt).did_step) follow_statistics(n);
     return loss;

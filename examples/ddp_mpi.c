@@ -526,7 +526,7 @@ static void train_step(trainer *t, uint64_t step) {
         }
     }
     for (size_t i = 0; i < TENSORS; i++) add_parts(t, i);
-    check(amp_optimizer_adamw(&t->opt, learning_rate)); /* sum_over_ranks is called in here */
+    check(amp_optimizer_step(&t->opt, learning_rate)); /* sum_over_ranks is called in here */
     gather_models(t);
 }
 

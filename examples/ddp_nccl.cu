@@ -675,7 +675,7 @@ static void train_step(uint64_t step) {
     for (int round = 0; round < rounds_of(&net.adds, net.o->micro, ranks.count); round++)
         run_round(step, round);
     for (int i = 0; i < TENSORS; i++) add_parts(i);
-    must(amp_optimizer_adamw(&net.opt, learning_rate)); /* sum_over_ranks is called in here */
+    must(amp_optimizer_step(&net.opt, learning_rate)); /* sum_over_ranks is called in here */
     must(cudaEventRecord(ranks.stepped[step % 2], ranks.work));
     gather_models();
     wait_until([=] { return reached(ranks.stepped[(step + 1) % 2]); }, "a step");

@@ -8,7 +8,7 @@
 
    READ  from top to bottom: vectors, the network, forward, loss, backward, the step; then held-out
    text, writing, main. Mixed precision comes in at choose_types (what the policy says of the
-   products), training_in (gpt_setup.h), loss_scale and amp_optimizer_adamw; the rest is what a GPT
+   products), training_in (gpt_setup.h), loss_scale and amp_optimizer_step; the rest is what a GPT
    in fp32 needs, too. gpt_setup.h has the tensors and how they begin, gpt_report.h options and the
    text, gpt_budget.h --budget, train_runs.h the loop over seeds, types and steps, and --check;
    train_half.h memory, the policy's answers, rows of halves, the schedule. The other train_*.h say in
@@ -607,7 +607,7 @@ static double batch_loss(net *n) {
 static double train_step(net *n) {
     const uint64_t step = status_of(&n->opt).steps;
     const double   loss = gradients(n, step);
-    check(amp_optimizer_adamw(&n->opt, learning_rate(n->o, step))); /* check, clip, unscale, AdamW,
+    check(amp_optimizer_step(&n->opt, learning_rate(n->o, step))); /* check, clip, unscale, AdamW,
                                                                        new scale, new copies */
     lines_step(&n->lines, &n->opt, loss);
     return loss;

@@ -421,7 +421,7 @@ template <class T> static void train_step(gpt *n, schedule when, size_t num_trai
     launch(loss_kernel<T>, for_rows(rows), n->logits, n->target, rows, n->wide, n->factor, n->sums,
            n->losses, when.gate);
     backward<T>(n);
-    must(amp_optimizer_step(&n->opt)); /* check, clip, unscale, AdamW, new scale, new copies */
+    must(amp_optimizer_step_graph(&n->opt)); /* check, clip, unscale, AdamW, new scale, new copies */
 }
 
 /* Relaxed, since a kernel may be loaded at its first launch, and that is here. */

@@ -121,7 +121,7 @@ class FusedAdamW {
         }
         amp_status status;
         must(amp_optimizer_rebind_all(&state, nullptr, grads.data()));
-        must(amp_optimizer_adamw(&state, lr));
+        must(amp_optimizer_step(&state, lr));
         must(amp_optimizer_status(&state, &status));
         return status;
     }

@@ -11,7 +11,7 @@
    READ  from top to bottom: the network, forward, loss, backward, the step; then held-out
    interactions, tables beside dense ones, main. Sparse gradients come in at add_table and
    backward; mixed precision at choose_types (what the policy says of the products),
-   setup_optimizer, loss_scale and amp_optimizer_adamw. ncf_data.h has what is learned and how it
+   setup_optimizer, loss_scale and amp_optimizer_step. ncf_data.h has what is learned and how it
    is judged, ncf_report.h options, train_runs.h the loop over seeds, types and steps, and --check;
    train_half.h memory, the policy's answers, rows of halves, the schedule. The other train_*.h say in
    their first line what they have.
@@ -436,7 +436,7 @@ static double batch_loss(net *n) {
 static double train_step(net *n) {
     const uint64_t step = status_of(&n->opt).steps;
     const double   loss = gradients(n, step);
-    check(amp_optimizer_adamw(&n->opt, learning_rate(n->o, step))); /* check, unscale, AdamW, new
+    check(amp_optimizer_step(&n->opt, learning_rate(n->o, step))); /* check, unscale, AdamW, new
                                                  scale, new copies: of tables, rows in the batch */
     return loss;
 }
@@ -509,7 +509,7 @@ static double compare_tables(const net *n) {
     for (int i = 0; i < TIMES; i++) {
         for (int k = 0; k < 2; k++) {
             const double start = seconds();
-            check(amp_optimizer_adamw(&opt[k], 0.0f));
+            check(amp_optimizer_step(&opt[k], 0.0f));
             time[k][i] = seconds() - start;
         }
     }

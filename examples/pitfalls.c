@@ -103,7 +103,7 @@ static int section_c(void) {
     must(amp_optimizer_prepare(&opt));
     for (i = 0; i < 1000; i++) {
         weight = amp_f32_to_f16(amp_f16_to_f32(weight) - 0.0001f * amp_f16_to_f32(grad));
-        must(amp_optimizer_sgd(&opt, 0.0001f));
+        must(amp_optimizer_step(&opt, 0.0001f));
     }
     memcpy(&model, amp_optimizer_model(&opt, 0), sizeof model);
     alone = amp_f16_to_f32(weight);
@@ -319,7 +319,7 @@ static report train(const char *name, amp_dtype type, amp_preset preset, float i
     r.first_loss = r.loss = loss_and_gradient(&net, clips, &r.first_rms);
     for (step = 0; step < STEPS; step++) {
         backward(&net);
-        must(amp_optimizer_sgd(&net.opt, 1200.0f));
+        must(amp_optimizer_step(&net.opt, 1200.0f));
         forward(&net, controls);
         r.loss = loss_and_gradient(&net, clips, &rms);
     }

@@ -103,7 +103,7 @@ static double accumulate(int parts, amp_dtype sum_type, float *w) {
             if (sum_type != AMP_F16) continue; /* what recipe a warns of: */
             for (int j = 0; j < DIM; j++) sum[j] = amp_f16_to_f32(amp_f32_to_f16(sum[j]));
         }
-        must(amp_optimizer_sgd(&opt, 0.25f)); /* once; zero_grad empties sum */
+        must(amp_optimizer_step(&opt, 0.25f)); /* once; zero_grad empties sum */
     }
     amp_optimizer_free(&opt);
     return loss_of(w, AMP_F32, 0, SAMPLES, 0.0f, NULL);
@@ -143,7 +143,7 @@ static void recipe_b(void) {
             loss[i] = loss_of(amp_optimizer_model(&opt[i], 0), AMP_F16, 128 * i, 128,
                               scaler.scale, grad[i]);
             if (i == 1 && step == 20) overflow(grad[i]);
-            must(amp_optimizer_sgd(&opt[i], 0.25f));
+            must(amp_optimizer_step(&opt[i], 0.25f));
         }
         must(amp_scaler_update(&scaler)); /* both have stepped */
     }
@@ -182,7 +182,7 @@ static double with_penalty(float strength, float *w) {
             const float penalty = strength * 2.0f * (float)((norm - 1.0) / norm) * g[j];
             grad[j] = amp_f32_to_f16(amp_f16_to_f32(grad[j]) + scale * penalty);
         }
-        must(amp_optimizer_sgd(&opt, 0.05f));
+        must(amp_optimizer_step(&opt, 0.05f));
     }
     amp_optimizer_free(&opt);
     return norm;
@@ -216,7 +216,7 @@ static void recipe_d(void) {
         }
         loss = loss_of(amp_optimizer_model(&opt, 0), AMP_F16, 0, SAMPLES,
                        amp_optimizer_loss_scale(&opt), grad);
-        must(amp_optimizer_sgd(&opt, 0.25f));
+        must(amp_optimizer_step(&opt, 0.25f));
     }
     must(amp_optimizer_status(&opt, &status[1]));
     printf("d. by hand: at a scale of 2^24, %d of 50 steps were skipped,\n",
@@ -243,7 +243,7 @@ static amp_status averaged_run(int trouble, float *w, float *average) {
         loss_of(amp_optimizer_model(&opt, 0), AMP_F16, 0, SAMPLES, amp_optimizer_loss_scale(&opt),
                 grad);
         if (trouble && (i == 0 || i == 7 || i == 8 || i == 40)) overflow(grad);
-        must(amp_optimizer_adamw(&opt, 0.05f * (warm < 1.0f ? warm : 1.0f)));
+        must(amp_optimizer_step(&opt, 0.05f * (warm < 1.0f ? warm : 1.0f)));
         must(amp_optimizer_status(&opt, &status));
         for (int j = 0; j < DIM && status.did_step; j++) average[j] += (w[j] - average[j]) * 0.05f;
     }
@@ -276,7 +276,7 @@ static amp_optimizer_desc settings(void) {
 
 static void iterate(amp_optimizer *opt, amp_dtype type, float rate, amp_f16 *grad) {
     loss_of(amp_optimizer_model(opt, 0), type, 0, SAMPLES, amp_optimizer_loss_scale(opt), grad);
-    must(amp_optimizer_adamw(opt, rate));
+    must(amp_optimizer_step(opt, rate));
 }
 
 /* Nothing is shared between optimizers, unless you share it: each run starts with a scaler of its
@@ -447,7 +447,7 @@ static amp_status replayed_run(int trouble, int replay, float *w, double *spike)
                 amp_optimizer_loss_scale(&opt), grad);
         if (trouble == OVERFLOWS && iteration % 20 == 9) overflow(grad);
         if (trouble == SPIKES && iteration % 20 == 9) grad[3] = amp_f32_to_f16(16.0f * 1024.0f);
-        must(amp_optimizer_adamw(&opt, 0.02f));
+        must(amp_optimizer_step(&opt, 0.02f));
         must(amp_optimizer_status(&opt, &status));
         tries = status.did_step ? 0 : tries + 1;
         if (tries > 40) check(0); /* 38 halvings go from the largest scale to the least */
@@ -511,7 +511,7 @@ static void goes_on(flat *f, int moments, int steps) {
     must(amp_optimizer_prepare(&opt));
     while (steps-- > 0) {
         flat_gradients(f);
-        must(amp_optimizer_adamw(&opt, 0.05f));
+        must(amp_optimizer_step(&opt, 0.05f));
     }
     amp_optimizer_free(&opt);
 }

@@ -137,7 +137,7 @@ static amp_status with_head(amp_dtype head, double *loss) {
     start(&n, head, 100000.0f, AMP_KIND_ADAMW);
     for (int step = 0; step < 200; step++) {
         *loss = gradients(&n);
-        must(amp_optimizer_adamw(&n.opt, 0.005f));
+        must(amp_optimizer_step(&n.opt, 0.005f));
     }
     const amp_status status = status_of(&n);
     amp_optimizer_free(&n.opt);
@@ -198,7 +198,7 @@ static void recipe_b(void) {
     start(&n, AMP_F16, 1.0f, AMP_KIND_ADAMW);
     for (int step = 0; step < 50; step++) {
         gradients(&n);
-        must(amp_optimizer_adamw(&n.opt, 0.005f));
+        must(amp_optimizer_step(&n.opt, 0.005f));
     }
     forward(&n, amp_optimizer_model(&n.opt, 0), amp_optimizer_model(&n.opt, 1));
     memcpy(before, n.z, sizeof before);

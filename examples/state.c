@@ -216,7 +216,7 @@ static double train_mlp(const plan *p, const dataset *data, int task, int state,
         mlp_forward(&n, data, pick);
         add_loss(&last, step, mlp_loss(&n, data, pick));
         mlp_backward(&n);
-        check(amp_optimizer_adamw(&n.opt, 2e-3f * (1.0f - (float)step / (float)last.steps)));
+        check(amp_optimizer_step(&n.opt, 2e-3f * (1.0f - (float)step / (float)last.steps)));
     }
     mlp_free(&n);
     free(order);
@@ -271,7 +271,7 @@ static void large_free(large *l) {
 
 static void large_step(large *l, int turn) {
     const double start = seconds();
-    check(amp_optimizer_adamw(&l->opt, 1e-4f));
+    check(amp_optimizer_step(&l->opt, 1e-4f));
     if (turn >= 0) l->time[turn] = seconds() - start;
 }
 

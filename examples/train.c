@@ -300,7 +300,7 @@ static void adamw_without_master(net *n, size_t i, float lr) {
 static void optimizer_step(net *n, float lr) {
     n->steps++;
     if (n->v->master) /* check, unscale, AdamW, new scale, new half copies */
-        check(amp_optimizer_adamw(&n->opt, lr));
+        check(amp_optimizer_step(&n->opt, lr));
     else
         for (size_t i = 0; i < 2 * LAYERS; i++) adamw_without_master(n, i, lr);
 }

@@ -321,9 +321,9 @@ static void train_step(form f) {
     forward(f);
     backward(f);
     if (f == GRAPH)
-        must(amp_optimizer_step(&net.opt)); /* the rate is the one that set_lr put on the GPU */
+        must(amp_optimizer_step_graph(&net.opt)); /* the rate is the one that set_lr put on the GPU */
     else if (f >= HALF)
-        must(amp_optimizer_sgd(&net.opt, learning_rate));
+        must(amp_optimizer_step(&net.opt, learning_rate));
     else
         for (int l = 0; l < o.layers; l++)
             launch(sgd_kernel, net.num_weights, net.weight[l], (const float *)net.grad[l],

@@ -86,7 +86,7 @@ int main(int argc, char **argv) {
     ok &= amp_optimizer_prepare(&opt) == AMP_OK;
     for (int step = 0; step < STEPS && ok; step++) {
         loss = forward_backward(&opt, step);
-        ok   = amp_optimizer_adamw(&opt, 0.01f) == AMP_OK;
+        ok   = amp_optimizer_step(&opt, 0.01f) == AMP_OK;
         amp_optimizer_status(&opt, &status);
         if (!ok || status.did_step) continue;
         printf("\nstep %d is skipped; the loss scale is %g now\n", step, (double)status.loss_scale);

@@ -51,7 +51,7 @@ int main(void) {
                 grad[i][k] = amp_f32_to_f16(uniform() * (step == 6920 ? 1.0f : uniform()) * scale *
                              expf(-0.12f * (float)i - 0.0002f * (float)step) * 0.4f);
         if (step == 9000) grad[60][5].bits = 0x7e00;
-        if (amp_optimizer_adamw(&opt, 1e-3f) != AMP_OK) return 1;
+        if (amp_optimizer_step(&opt, 1e-3f) != AMP_OK) return 1;
         if (step % EVERY == 0 && amp_report_json(&opt, stdout, &told) != AMP_OK) return 1;
     }
     amp_optimizer_free(&opt);

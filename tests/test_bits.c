@@ -177,9 +177,9 @@ static void optimizers(int offset) {
             fill(g, set->grad, total, set->low, set->high);
             if (step == 2) ampi_store(g, set->grad, total - 5, 0x7f800000u);
             if (set->kind == AMP_KIND_ADAMW) {
-                CHECK_EQ_INT(amp_optimizer_adamw(&opt, 0.001f), AMP_OK);
+                CHECK_EQ_INT(amp_optimizer_step(&opt, 0.001f), AMP_OK);
             } else if (set->kind == AMP_KIND_SGD) {
-                CHECK_EQ_INT(amp_optimizer_sgd(&opt, 0.01f), AMP_OK);
+                CHECK_EQ_INT(amp_optimizer_step(&opt, 0.01f), AMP_OK);
             } else {
                 if (amp_optimizer_begin_step(&opt))
                     for (t = 0; t < sizeof sizes / sizeof sizes[0]; t++)
@@ -258,9 +258,7 @@ static void fewer(int offset, size_t k, size_t end) {
         CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
         for (step = 0; step < 4; step++) {
             fill(tensor.grad, tensor.grad_type, tensor.n, k % 2 ? -10 : -120, 6);
-            CHECK_EQ_INT(settings[k].kind == AMP_KIND_ADAMW ? amp_optimizer_adamw(&opt, 0.001f)
-                                                            : amp_optimizer_sgd(&opt, 0.01f),
-                         AMP_OK);
+            CHECK_EQ_INT(amp_optimizer_step(&opt, settings[k].kind == AMP_KIND_ADAMW ? 0.001f : 0.01f), AMP_OK);
         }
         take_arrays(&opt);
         take(amp_optimizer_model(&opt, 0), 2, tensor.n);
@@ -320,7 +318,7 @@ static void sums(int offset) {
             fill(g, type, few ? count * LENGTH : t.n, -14, 2);
             for (i = 0; i < 3 && !few; i++)
                 CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, g, 0, 1, type), AMP_OK);
-            CHECK_EQ_INT(amp_optimizer_adamw(&opt, 0.01f), AMP_OK);
+            CHECK_EQ_INT(amp_optimizer_step(&opt, 0.01f), AMP_OK);
             CHECK_EQ_INT(amp_optimizer_status(&opt, &status), AMP_OK);
             take(&status.norm, 8, 1);
             take(&status.clip_factor, 4, 1);

@@ -336,8 +336,8 @@ static void trained_init(trained *t, amp_kind kind, amp_dtype dtype) {
 
 static void trained_step(trained *t, amp_kind kind) {
     int i, k;
-    if (kind == AMP_KIND_ADAMW) OK(amp_optimizer_adamw(&t->opt, 0.1f));
-    if (kind == AMP_KIND_SGD) OK(amp_optimizer_sgd(&t->opt, 0.1f));
+    if (kind == AMP_KIND_ADAMW) OK(amp_optimizer_step(&t->opt, 0.1f));
+    if (kind == AMP_KIND_SGD) OK(amp_optimizer_step(&t->opt, 0.1f));
     if (kind != AMP_KIND_OWN) return;
     CHECK(amp_optimizer_begin_step(&t->opt));
     for (i = 0; i < 3; i++)

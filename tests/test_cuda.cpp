@@ -549,9 +549,7 @@ static void new_gradients(twins *t, bool overflow, dice &r) {
 }
 
 static amp_result fused(amp_optimizer *opt, float lr) {
-    return opt->desc.kind == AMP_KIND_ADAMW  ? amp_optimizer_adamw(opt, lr)
-           : opt->desc.kind == AMP_KIND_LION ? amp_optimizer_lion(opt, lr)
-                                             : amp_optimizer_sgd(opt, lr);
+    return amp_optimizer_step(opt, lr);
 }
 
 static void step_on_cpu(twins *t) {
@@ -583,7 +581,7 @@ static void user_steps(twins *t, const amp_gate *gate, cudaStream_t stream) {
 static void queue_step(twins *t) {
     amp_optimizer *opt = &t->opt[DEV];
     if (opt->desc.kind != AMP_KIND_OWN) {
-        OK(t->s.path == FROZEN || t->s.path == PLAIN ? fused(opt, t->lr) : amp_optimizer_step(opt));
+        OK(t->s.path == FROZEN || t->s.path == PLAIN ? fused(opt, t->lr) : amp_optimizer_step_graph(opt));
         return;
     }
     if (t->s.path == PLAIN) {
@@ -1142,10 +1140,10 @@ TEST(lr_by_kernel, "a kernel sets the learning rate through lr_ptr; a graph read
         base.default_stream = 0;
         any_list(&base, 3, r);
         if (!start(t, &base, r)) continue;
-        CHECK_EQ_INT(amp_optimizer_step(&t->opt[DEV]), AMP_ERROR_BAD_STATE); /* none yet */
+        CHECK_EQ_INT(amp_optimizer_step_graph(&t->opt[DEV]), AMP_ERROR_BAD_STATE); /* none yet */
         OK(amp_optimizer_set_lr(&t->opt[DEV], 0.5f));
         begin_capture(t->stream);
-        OK(amp_optimizer_step(&t->opt[DEV]));
+        OK(amp_optimizer_step_graph(&t->opt[DEV]));
         t->exec = end_capture(t->stream);
         for (int step = 0; step < 4; step++) {
             t->lr = 0.001f * (float)(step + 1);
@@ -1276,7 +1274,7 @@ TEST(ranks, "law 7: ranks with other gradients agree (reduce_fn) as on the CPU; 
                 for (int side = CPU; side <= DEV; side++)
                     CHECK_EQ_INT(t->s.desc.kind == AMP_KIND_OWN
                                      ? amp_optimizer_check(&t->opt[side])
-                                     : amp_optimizer_step(&t->opt[side]),
+                                     : amp_optimizer_step_graph(&t->opt[side]),
                                  AMP_ERROR_BAD_STATE);
                 ranks[k][CPU].listening = ranks[k][DEV].listening = 0;
             }
@@ -1286,7 +1284,7 @@ TEST(ranks, "law 7: ranks with other gradients agree (reduce_fn) as on the CPU; 
 #ifdef CUDA_EMU_H
                 memset(&emu_count, 0, sizeof emu_count);
                 if (t->s.desc.kind != AMP_KIND_OWN) {
-                    OK(amp_optimizer_step(&t->opt[DEV]));
+                    OK(amp_optimizer_step_graph(&t->opt[DEV]));
                     CHECK_EQ_U64(emu_count.launches, 3 + 1); /* and the other rank's share */
                     CHECK_EQ_U64(emu_count.synchronisations, 0);
                 } else
@@ -1517,7 +1515,7 @@ TEST(shards_in_a_graph, "law 8: adding up and stepping with shards waits for not
 #endif
     begin_capture(main_stream);
     OK(amp_optimizer_accumulate(&opt[DEV], 0, half, 0, 2, AMP_F16));
-    OK(amp_optimizer_step(&opt[DEV]));
+    OK(amp_optimizer_step_graph(&opt[DEV]));
 #ifdef CUDA_EMU_H
     CHECK_EQ_U64(emu_count.launches, 1 + 3);
 #endif
@@ -1532,7 +1530,7 @@ TEST(shards_in_a_graph, "law 8: adding up and stepping with shards waits for not
         CUDA(cudaStreamSynchronize(main_stream));
         for (int k = 0; k < 2; k++)
             OK(amp_optimizer_accumulate(&opt[CPU], 0, host_half, 0, 1, AMP_F16));
-        OK(amp_optimizer_step(&opt[CPU]));
+        OK(amp_optimizer_step_graph(&opt[CPU]));
     }
     CUDA(cudaGraphExecDestroy(exec));
     for (int side = CPU; side <= DEV; side++) save(&opt[side], &tapes[side]);
@@ -1686,13 +1684,13 @@ TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicat
             for (int k = 0; k < TABLES; k++) new_rows(&tables[k], r);
             fill(grad[CPU], AMP_F32, 1000, NORMAL, r);
             upload(grad[DEV], grad[CPU], 4000);
-            OK(amp_optimizer_step(&opt[CPU]));
+            OK(amp_optimizer_step_graph(&opt[CPU]));
             if (step == 1) { /* what is captured here runs in this step and those behind it */
 #ifdef CUDA_EMU_H
                 memset(&emu_count, 0, sizeof emu_count);
 #endif
                 begin_capture(main_stream);
-                OK(amp_optimizer_step(&opt[DEV]));
+                OK(amp_optimizer_step_graph(&opt[DEV]));
 #ifdef CUDA_EMU_H
                 CHECK_EQ_U64(emu_count.launches,
                              (most > 65536 ? 7 : most > 256 ? 6 : 5) + (longest > 8192 ? 1 : 0));
@@ -1700,7 +1698,7 @@ TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicat
                 exec = end_capture(main_stream);
             }
             if (step) CUDA(cudaGraphLaunch(exec, main_stream));
-            else OK(amp_optimizer_step(&opt[DEV]));
+            else OK(amp_optimizer_step_graph(&opt[DEV]));
             CUDA(cudaStreamSynchronize(main_stream));
             compare_tables(opt, tables);
             if (desc.report) compare_reports(opt, TABLES + 1);
@@ -1753,7 +1751,7 @@ TEST(rows_not_there, "amp.h sparse: a row that is not there skips where the scal
         t.weight = (float *)(void *)other, t.grad = others;
         OK(amp_optimizer_add(&opt, &t));
         OK(prepare_scaled(&opt));
-        OK(amp_optimizer_adamw(&opt, 1.0f));
+        OK(amp_optimizer_step(&opt, 1.0f));
         OK(amp_optimizer_stats(&opt, 0, &stats));
         CHECK_EQ_U32(stats.bad_row, empty ? 1 : 2);
         OK(amp_optimizer_status(&opt, &status));
@@ -2045,7 +2043,7 @@ TEST(rebind_all, "law 7: 1000 tensors whose gradients move, come late and stay a
 #endif
             OK(amp_optimizer_rebind_all(&opt[CPU], NULL, grads[CPU]));
             for (int side = CPU; side <= DEV; side++) {
-                if (kind) OK(amp_optimizer_adamw(&opt[side], 0.01f));
+                if (kind) OK(amp_optimizer_step(&opt[side], 0.01f));
                 else OK(amp_optimizer_check(&opt[side]));
                 if (!kind) OK(amp_optimizer_unscale(&opt[side]));
                 if (!kind) OK(amp_optimizer_end_step(&opt[side]));
@@ -2912,7 +2910,7 @@ static void expect(grids *g, bool overflow, dice &r) {
     OK(amp_cast(model, AMP_F16, g->first, AMP_F32, g->n));
     memcpy(before, model, 2 * g->n);
     *opt->plan->control = g->control;
-    OK(amp_optimizer_step(opt));
+    OK(amp_optimizer_step_graph(opt));
     for (int i = 0; i < g->count; i++) OK(amp_optimizer_stats(opt, i, &g->stats[CPU][i]));
     upload(g->stats[DEV], g->stats[CPU], (size_t)g->count * sizeof(amp_stats));
     image_of(&g->images[0], g->opt[DEV].plan->control, &g->control, opt->plan->control,
@@ -2929,7 +2927,7 @@ static void step_in_grid(grids *g, int blocks, int width) {
     for (const image &m : g->images)
         launch(put_back, 64, 256, main_stream, (uint32_t *)m.live, (const uint32_t *)(void *)m.before,
                m.size / 4);
-    OK(amp_optimizer_step(opt));
+    OK(amp_optimizer_step_graph(opt));
     for (const image &m : g->images)
         launch(count_differing, 64, 256, main_stream, (const uint32_t *)m.live,
                (const uint32_t *)(void *)m.after, m.size / 4, g->differing);
@@ -3015,7 +3013,7 @@ static void many_tensors(amp_optimizer *opt, amp_backend *backend, int kind, int
 /* A step of it, in all its calls. */
 static void step_of(amp_optimizer *opt, int kind) {
     if (kind != OWN) {
-        OK(amp_optimizer_step(opt));
+        OK(amp_optimizer_step_graph(opt));
         return;
     }
     OK(amp_optimizer_check(opt));
@@ -3045,7 +3043,7 @@ TEST(unscaled_loss, "law 17: on a device, too, no step begins before somebody ha
             OK(amp_optimizer_add(&opt, &t));
             OK(amp_optimizer_prepare(&opt));
             const auto step = [&] {
-                return kind == AMP_KIND_OWN ? amp_optimizer_check(&opt) : amp_optimizer_step(&opt);
+                return kind == AMP_KIND_OWN ? amp_optimizer_check(&opt) : amp_optimizer_step_graph(&opt);
             };
             if (kind != AMP_KIND_OWN) OK(amp_optimizer_set_lr(&opt, 1.0f));
             if (captured) begin_capture(main_stream);
@@ -3242,12 +3240,12 @@ TEST(launches, "law 8: a fused step is two launches, no synchronisation, no copy
                 step_of(&opt, kind);
                 check_counts(3);
             } else {
-                OK(kind == ADAMW ? amp_optimizer_adamw(&opt, 0.1f) : amp_optimizer_sgd(&opt, 0.1f));
+                OK(amp_optimizer_step(&opt, 0.1f));
                 check_counts(2);
                 OK(amp_optimizer_set_lr(&opt, 0.2f));
                 check_counts(1);
                 const unsigned long early = emu_count.early_launches;
-                OK(amp_optimizer_step(&opt));
+                OK(amp_optimizer_step_graph(&opt));
                 CHECK_EQ_U64(emu_count.early_launches - early, 1); /* B, which waits for A itself */
                 check_counts(2);
             }
@@ -3255,7 +3253,7 @@ TEST(launches, "law 8: a fused step is two launches, no synchronisation, no copy
             begin_capture(main_stream);
             memset(&emu_count, 0, sizeof emu_count);
             if (kind != OWN) {
-                OK(amp_optimizer_step(&opt));
+                OK(amp_optimizer_step_graph(&opt));
                 check_counts(2);
             }
             exec = end_capture(main_stream);
@@ -3280,7 +3278,7 @@ TEST(older_gpus, "code for GPUs before 9.0 does not wait for the kernel in front
     many_tensors(&opt, &backend, ADAMW, 1, arrays, main_stream);
     memset(&emu_count, 0, sizeof emu_count);
     host_allocations = 0;
-    OK(amp_optimizer_adamw(&opt, 0.1f));
+    OK(amp_optimizer_step(&opt, 0.1f));
     check_counts(2);
     CHECK_EQ_U64(emu_count.early_launches, 0);
     emu_device_major = 9;
@@ -3477,7 +3475,7 @@ TEST(traffic_of_atomics, "3000 small tensors: A has no atomic operation on any o
     CUDA(cudaMemset(arrays, 0, (size_t)COUNT * 2 * 4 * N));
     many_tensors(&opt, &backend, ADAMW, COUNT, arrays, main_stream);
     emu_unwatch_all();
-    OK(amp_optimizer_adamw(&opt, 0.1f));
+    OK(amp_optimizer_step(&opt, 0.1f));
     CUDA(cudaDeviceSynchronize());
     CHECK_EQ_U64(emu_atomics(opt.plan->slots, COUNT * sizeof(ampi_slot), NULL), 0);
     CHECK(emu_atomics(opt.plan->control, sizeof(ampi_control), &most) <= 3 * (COUNT / 4));

@@ -430,9 +430,7 @@ static void begin(run *r, amp_optimizer_desc d, const amp_storage *const *stored
 }
 
 static amp_result fused(amp_optimizer *opt, float lr) {
-    return opt->desc.kind == AMP_KIND_SGD    ? amp_optimizer_sgd(opt, lr)
-           : opt->desc.kind == AMP_KIND_LION ? amp_optimizer_lion(opt, lr)
-                                             : amp_optimizer_adamw(opt, lr);
+    return amp_optimizer_step(opt, lr);
 }
 
 static void steps(run *r, uint64_t from, uint64_t to) {
@@ -812,7 +810,7 @@ TEST(twins, "tensors that are alike but for their number are rounded otherwise, 
             OK(amp_optimizer_add(&opt, &t));
         }
         OK(prepare_scaled(&opt));
-        for (i = 0; i < 10; i++) OK(amp_optimizer_adamw(&opt, 0.01f));
+        for (i = 0; i < 10; i++) OK(amp_optimizer_step(&opt, 0.01f));
         CHECK(memcmp(amp_optimizer_model(&opt, 0), amp_optimizer_model(&opt, 1), N * 2) != 0);
         amp_optimizer_free(&opt);
     }
@@ -893,7 +891,7 @@ TEST(decays, "moments of 8 bits follow fp32's on average, in steps far smaller t
         if (step % STEPS == 0 || step == 100)
             for (i = 0; i < N; i++) grad[i] = amp_f32_to_bf16(of[i % 4]);
         for (k = 0; k < 4; k++) v[k] = 0.999 * v[k] + 0.001 * (double)of[k] * (double)of[k];
-        OK(amp_optimizer_adamw(&opt, 1e-6f));
+        OK(amp_optimizer_step(&opt, 1e-6f));
         if (step % STEPS != STEPS - 1) continue;
         for (k = 0; k < 4; k++) {
             const double most_v = sigmas * (step < STEPS ? 0.18 : 0.61);
@@ -930,7 +928,7 @@ TEST(small_steps, "steps too small for a half are not lost: stochastic rounding 
         OK(amp_optimizer_init(&opt, &d));
         OK(amp_optimizer_add(&opt, &t));
         OK(prepare_scaled(&opt));
-        for (i = 0; i < STEPS; i++) OK(amp_optimizer_sgd(&opt, (float)step));
+        for (i = 0; i < STEPS; i++) OK(amp_optimizer_step(&opt, (float)step));
         model = (const amp_bf16 *)amp_optimizer_model(&opt, 0);
         for (i = 0; i < N; i++) {
             far = half_value(model[i].bits, f16) - 1.25;
@@ -1177,15 +1175,14 @@ TEST(lion_steps, "Lion: bit for bit lion-pytorch's rule, weights decaying first;
     CHECK(opt.plan->host_slots[0].moment[0].data != NULL && opt.plan->host_slots[0].moment[1].data == NULL);
     for (step = 0; step < STEPS; step++) {
         for (i = 0; i < N; i++) grad[i] = i % 7 ? unit(&rng) : 0.0f; /* there m stays 0, and weights only decay */
-        OK(amp_optimizer_lion(&opt, 0.01f));
+        OK(amp_optimizer_step(&opt, 0.01f));
         for (i = 0; i < N; i++) lion(&p[i], &m[i], grad[i], 0.01f, 0.1f);
         CHECK_MEM(weight, p, sizeof p);
         CHECK_MEM(opt.plan->slots[0].moment[0].data, m, sizeof m);
     }
     ((uint32_t *)opt.plan->slots[0].moment[0].data)[3] = 0xffc00000u;
-    OK(amp_optimizer_lion(&opt, 0.01f));
+    OK(amp_optimizer_step(&opt, 0.01f));
     CHECK(is_nan(bits_of(weight[3])) && is_nan(bits_of(((float *)opt.plan->slots[0].moment[0].data)[3])));
-    CHECK_EQ_INT(amp_optimizer_adamw(&opt, 0.01f), AMP_ERROR_UNSUPPORTED);
     amp_optimizer_free(&opt);
 }
 

@@ -131,7 +131,7 @@ TEST(orders, "amp.h ranks: parts are added as a binary tree over their numbers, 
                 for (i = 0; i < (size_t)count * stride; i++)
                     store(parts, (amp_dtype)type, i, ldexpf((float)(int16_t)(random_next(&rng) | 1), -(int)(i % 24)));
                 CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, parts, stride, (size_t)count, (amp_dtype)type), AMP_OK);
-                CHECK_EQ_INT(amp_optimizer_sgd(&opt, 1.0f), AMP_OK);
+                CHECK_EQ_INT(amp_optimizer_step(&opt, 1.0f), AMP_OK);
                 for (i = 0; i < n; i++) {
                     for (k = 0; k < (size_t)count; k++) x[k] = load(parts, (amp_dtype)type, k * stride + i);
                     CHECK_EQ_F32(-amp_optimizer_master(&opt, 0)[i], sum_of(x, count, (amp_order)order));
@@ -173,7 +173,7 @@ TEST(several_calls, "amp.h ranks: each call's parts are a tree of their own, who
                 parts[i] = ldexpf((float)(int16_t)(random_next(&rng) | 1), -(int)(i % 24));
             for (call = n = 0; call < CALLS; n += plans[which][call++])
                 CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, parts + n * N, N, (size_t)plans[which][call], AMP_F32), AMP_OK);
-            CHECK_EQ_INT(amp_optimizer_sgd(&opt, 1.0f), AMP_OK);
+            CHECK_EQ_INT(amp_optimizer_step(&opt, 1.0f), AMP_OK);
             for (i = 0; i < N; i++) {
                 float          x[CALLS * MOST];
                 volatile float sum = 0.0f;
@@ -214,7 +214,7 @@ TEST(all_frozen, "law 17: a step of ranks in which no tensor learns is refused, 
         CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
         CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
-        CHECK_EQ_INT(amp_optimizer_sgd(&opt, 0.5f), AMP_ERROR_BAD_STATE);
+        CHECK_EQ_INT(amp_optimizer_step(&opt, 0.5f), AMP_ERROR_BAD_STATE);
         CHECK(strstr(problem, "all tensors are frozen") != NULL);
         amp_optimizer_free(&opt);
     }
@@ -251,10 +251,10 @@ TEST(no_shards, "amp.h ranks: with a count of 0 all of the state is here, whatev
                 CHECK_EQ_F32(amp_optimizer_grad(&opt, 0)[2], 1.0f);
                 CHECK_EQ_INT(amp_optimizer_end_step(&opt), AMP_OK);
             } else if (kind == (int)AMP_KIND_ADAMW) {
-                CHECK_EQ_INT(amp_optimizer_adamw(&opt, 0.5f), AMP_OK);
+                CHECK_EQ_INT(amp_optimizer_step(&opt, 0.5f), AMP_OK);
                 CHECK(weight[2] < 3.0f);
             } else {
-                CHECK_EQ_INT(amp_optimizer_sgd(&opt, 0.5f), AMP_OK);
+                CHECK_EQ_INT(amp_optimizer_step(&opt, 0.5f), AMP_OK);
                 CHECK_EQ_F32(weight[2], 2.5f);
             }
             CHECK_EQ_INT(amp_optimizer_status(&opt, &status), AMP_OK);
@@ -512,8 +512,7 @@ static amp_result set_up(member *m, int count, float *const *grads) {
 }
 
 static amp_result take_step(amp_optimizer *opt) {
-    return opt->desc.kind == AMP_KIND_SGD ? amp_optimizer_sgd(opt, 0.01f)
-                                          : amp_optimizer_adamw(opt, 0.01f);
+    return amp_optimizer_step(opt, 0.01f);
 }
 
 /* Elements [first, first + n) of the sum of count micro-batches in fp32, as the rank that has them adds it. */
@@ -1511,7 +1510,7 @@ static void skip_one(member *m) {
     if (m->result == AMP_OK) m->result = amp_optimizer_save_file(&m->opt, task.path);
 }
 static void one_step(member *m) { m->result = shard_step(m, STEPS); }
-static void step_as_set(member *m) { m->result = amp_optimizer_step(&m->opt); }
+static void step_as_set(member *m) { m->result = amp_optimizer_step_graph(&m->opt); }
 
 TEST(of_one_rank, "amp.h state: what one rank alone has written or asked for before a save is there after "
                   "a load on any number of ranks") {

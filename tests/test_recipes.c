@@ -55,9 +55,9 @@ static void run_start(run *r, const amp_optimizer_desc *desc, amp_dtype grad_typ
 /* One step of any kind; AMP_KIND_OWN: w -= lr * g. */
 static void run_step(run *r, float lr) {
     if (r->opt.desc.kind == AMP_KIND_ADAMW) {
-        CHECK_EQ_INT(amp_optimizer_adamw(&r->opt, lr), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_step(&r->opt, lr), AMP_OK);
     } else if (r->opt.desc.kind == AMP_KIND_SGD) {
-        CHECK_EQ_INT(amp_optimizer_sgd(&r->opt, lr), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_step(&r->opt, lr), AMP_OK);
     } else {
         const float *g = amp_optimizer_grad(&r->opt, 0);
         int          i;
@@ -782,8 +782,8 @@ TEST(gradients_late, "manual: grad_later, then rebind once or rebind_all in ever
 
                 if (all) CHECK_EQ_INT(amp_optimizer_rebind_all(&opt, NULL, (void *const *)grads), AMP_OK);
                 else if (step == 0) CHECK_EQ_INT(amp_optimizer_rebind(&opt, 0, NULL, grads[0]), AMP_OK);
-                if (kinds[k] == AMP_KIND_ADAMW) CHECK_EQ_INT(amp_optimizer_adamw(&opt, 0.125f), AMP_OK);
-                else if (kinds[k] == AMP_KIND_SGD) CHECK_EQ_INT(amp_optimizer_sgd(&opt, 0.125f), AMP_OK);
+                if (kinds[k] == AMP_KIND_ADAMW) CHECK_EQ_INT(amp_optimizer_step(&opt, 0.125f), AMP_OK);
+                else if (kinds[k] == AMP_KIND_SGD) CHECK_EQ_INT(amp_optimizer_step(&opt, 0.125f), AMP_OK);
                 else {
                     if (amp_optimizer_begin_step(&opt))
                         for (i = 0; i < N; i++) {
@@ -834,7 +834,7 @@ TEST(flat_with_fp32, "manual: over one flat array weights are at model(first) + 
             }
         for (i = 0; i < ALL; i++) g[i] = noise(step, (uint32_t)i) * amp_optimizer_loss_scale(&opt);
         if (step == 2) memcpy(&g[41], &f32_nan, 4);
-        CHECK_EQ_INT(amp_optimizer_sgd(&opt, 0.125f), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_step(&opt, 0.125f), AMP_OK);
         if (step == 1) {
             w[50] = 3.0f; /* by hand */
             CHECK_EQ_INT(amp_optimizer_refresh(&opt), AMP_OK);

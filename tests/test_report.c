@@ -81,9 +81,9 @@ static void step(rig *r, float lr) {
     int    i;
     size_t k;
     if (r->desc.kind == AMP_KIND_ADAMW) {
-        OK(amp_optimizer_adamw(&r->opt, lr));
+        OK(amp_optimizer_step(&r->opt, lr));
     } else if (r->desc.kind == AMP_KIND_SGD) {
-        OK(amp_optimizer_sgd(&r->opt, lr));
+        OK(amp_optimizer_step(&r->opt, lr));
     } else {
         if (amp_optimizer_begin_step(&r->opt))
             for (i = 0; i < r->count; i++)

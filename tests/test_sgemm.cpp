@@ -494,7 +494,7 @@ TEST(model_copies, "manual: a registered optimizer's model copies are what is mu
             PRODUCT(c, AMP_F16);
             CHECK(emu_gemm_call_at(emu_gemm_calls() - 1)->a == amp_optimizer_model(&opt, 0));
             COUNTS((uint64_t)step + 1, 0, (uint64_t)step + 1, 0);
-            OK(amp_optimizer_sgd(&opt, 0.5f));
+            OK(amp_optimizer_step(&opt, 0.5f));
             w.host_a = download(w.a, ELEMENTS);
         }
         call part = make_call(0, 40, 40, 40, 0, batch);

@@ -66,8 +66,7 @@ static void start(rig *r, const amp_optimizer_desc *desc, amp_dtype type, int sp
 }
 
 static amp_result step(rig *r) {
-    return r->opt.desc.kind == AMP_KIND_SGD ? amp_optimizer_sgd(&r->opt, 0.01f)
-                                            : amp_optimizer_adamw(&r->opt, 0.01f);
+    return amp_optimizer_step(&r->opt, 0.01f);
 }
 
 static void random_values(rig *r, amp_dtype type, size_t rows) {
@@ -270,7 +269,7 @@ TEST(segments, "amp.h sparse: a row's places are added 64 at a time, in order, a
         }
         random_values(&one, type, MOST);
         memset(one.weight, 0, sizeof one.weight);
-        CHECK_EQ_INT(amp_optimizer_sgd(&one.opt, 1.0f), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_step(&one.opt, 1.0f), AMP_OK);
         for (k = 0; k < sizeof often / sizeof *often; k++)
             for (j = 0; j < LENGTH; j++)
                 CHECK_EQ_F32(one.weight[7 * k * LENGTH + j], 0.0f - sum_of_row(&one, type, 7 * k, j));
@@ -377,7 +376,7 @@ TEST(never_stepped_on, "amp.h sparse: a row that is not there skips where the sc
         t.weight = other, t.grad = values[1];
         CHECK_EQ_INT(amp_optimizer_add(&one.opt, &t), AMP_OK);
         CHECK_EQ_INT(prepare_scaled(&one.opt), AMP_OK);
-        CHECK_EQ_INT(amp_optimizer_sgd(&one.opt, 1.0f), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_step(&one.opt, 1.0f), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_stats(&one.opt, 0, &stats), AMP_OK);
         CHECK_EQ_U32(stats.bad_row, empty ? 1 : 2);
         CHECK_EQ_INT(amp_optimizer_status(&one.opt, &status), AMP_OK);
@@ -386,7 +385,7 @@ TEST(never_stepped_on, "amp.h sparse: a row that is not there skips where the sc
         rows[1] = 2; /* what is not finite is stepped on, as in any tensor */
         if (empty) count = 0;
         values[0][0] = -INFINITY;
-        CHECK_EQ_INT(amp_optimizer_sgd(&one.opt, 1.0f), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_step(&one.opt, 1.0f), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_status(&one.opt, &status), AMP_OK);
         CHECK_EQ_U32(status.did_step, 1);
         amp_optimizer_free(&one.opt);
@@ -413,13 +412,13 @@ TEST(decay_and_zero_grad, "amp.h sparse: the optimizer's weight decay is not a t
         CHECK_EQ_INT(amp_optimizer_init(&one.opt, &desc), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_add(&one.opt, &t), AMP_OK);
         CHECK_EQ_INT(prepare_scaled(&one.opt), AMP_OK);
-        CHECK_EQ_INT(amp_optimizer_sgd(&one.opt, 1.0f), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_step(&one.opt, 1.0f), AMP_OK);
         CHECK_EQ_F32(table[3], 1.0f);
         CHECK_EQ_F32(table[4], own ? 0.75f : 1.0f);
         CHECK_EQ_F32(table[6], 1.0f);
         CHECK_EQ_U32(count, 0);
         count = 1, row = 9;
-        CHECK_EQ_INT(amp_optimizer_sgd(&one.opt, 1.0f), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_step(&one.opt, 1.0f), AMP_OK);
         CHECK_EQ_U32(count, 0);
         amp_optimizer_free(&one.opt);
     }
@@ -530,7 +529,7 @@ TEST(large_tables, "amp.h sparse: tables of more than 2^8, 2^16 and 2^24 rows ar
         CHECK_EQ_INT(amp_optimizer_init(&one.opt, &desc), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_add(&one.opt, &t), AMP_OK);
         CHECK_EQ_INT(prepare_scaled(&one.opt), AMP_OK);
-        CHECK_EQ_INT(amp_optimizer_sgd(&one.opt, 1.0f), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_step(&one.opt, 1.0f), AMP_OK);
         CHECK_EQ_F32(table[0], -2.0f);
         CHECK_EQ_F32(table[tables[k] - 2], -4.0f);
         CHECK_EQ_F32(table[tables[k] / 2], -5.0f);

@@ -214,9 +214,9 @@ static void rig_step(rig *r, uint32_t k) {
     const float lr = 0.0078125f * (float)(1u + k % 5u);
     rig_grads(r, k);
     if (r->opt.desc.kind == AMP_KIND_ADAMW) {
-        CHECK_EQ_INT(amp_optimizer_adamw(&r->opt, lr), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_step(&r->opt, lr), AMP_OK);
     } else if (r->opt.desc.kind == AMP_KIND_SGD) {
-        CHECK_EQ_INT(amp_optimizer_sgd(&r->opt, lr), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_step(&r->opt, lr), AMP_OK);
     } else {
         if (amp_optimizer_begin_step(&r->opt)) own_step(r, lr);
         CHECK_EQ_INT(amp_optimizer_end_step(&r->opt), AMP_OK);
@@ -988,7 +988,7 @@ TEST(no_tensors, "law 11: zero tensors and n == 0 are ordinary: they are saved a
         amp_optimizer x, y;
         shape_start(&x, AMP_KIND_ADAMW, 0.0, empty, count);
         shape_start(&y, AMP_KIND_ADAMW, 0.0, empty, count);
-        CHECK_EQ_INT(amp_optimizer_adamw(&x, 0.5f), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_step(&x, 0.5f), AMP_OK);
         CHECK_EQ_INT(save(&x, &s), AMP_OK);
         CHECK_EQ_INT(load(&y, &s), AMP_OK);
         CHECK_EQ_U64(amp_optimizer_gate(&y)->step, 1);
@@ -1062,12 +1062,12 @@ TEST(lr_travels, "law 12: a state says whether there is a learning rate: after s
                 little_start(&x, NULL, NULL);
                 little_start(&y, NULL, NULL);
                 if (stepped) CHECK_EQ_INT(amp_optimizer_set_lr(&x, 0.5f), AMP_OK);
-                if (stepped) CHECK_EQ_INT(amp_optimizer_step(&x), AMP_OK);
+                if (stepped) CHECK_EQ_INT(amp_optimizer_step_graph(&x), AMP_OK);
                 CHECK_EQ_INT(save(&x, &s), AMP_OK);
                 if (all_versions[k] < 6) as_version(&s, all_versions[k]);
                 if (had_lr) CHECK_EQ_INT(amp_optimizer_set_lr(&y, 0.25f), AMP_OK);
                 CHECK_EQ_INT(load(&y, &s), AMP_OK);
-                CHECK_EQ_INT(amp_optimizer_step(&y),
+                CHECK_EQ_INT(amp_optimizer_step_graph(&y),
                              stepped || had_lr ? AMP_OK : AMP_ERROR_BAD_STATE);
                 CHECK_EQ_F32(*amp_optimizer_lr_ptr(&y), stepped ? 0.5f : had_lr ? 0.25f : 0.0f);
                 amp_optimizer_free(&x);
@@ -1096,7 +1096,7 @@ TEST(disabled_is_the_loaders, "contract: whether the scaler is disabled is the l
                 scaler[1].disabled   = to;
                 scaler[1].init_scale = 512.0f;
                 little_start(&x, &scaler[0], NULL);
-                CHECK_EQ_INT(amp_optimizer_adamw(&x, 0.5f), AMP_OK);
+                CHECK_EQ_INT(amp_optimizer_step(&x, 0.5f), AMP_OK);
                 CHECK_EQ_INT(save(&x, &s), AMP_OK);
                 little_start(&y, &scaler[1], NULL);
                 CHECK_EQ_INT(amp_scaler_init(&mine, &scaler[1]), AMP_OK);
@@ -1106,7 +1106,7 @@ TEST(disabled_is_the_loaders, "contract: whether the scaler is disabled is the l
                 little_g[0] = 1.0f;
                 memcpy(&little_g[1], &inf, 4);
                 w = little_w[0];
-                CHECK_EQ_INT(amp_optimizer_adamw(&y, 0.5f), AMP_OK);
+                CHECK_EQ_INT(amp_optimizer_step(&y, 0.5f), AMP_OK);
                 CHECK_EQ_INT(amp_optimizer_gate(&y)->skip != 0, !to);
                 if (!to) CHECK_EQ_F32(little_w[0], w);
                 memset(little_g, 0, sizeof little_g);
@@ -1152,8 +1152,8 @@ TEST(row_of_skips, "manual: skipped_in_a_row is saved; a file of 0.5.0 has none,
         little_start(&x, NULL, NULL);
         little_start(&y, NULL, NULL);
         memcpy(&little_g[1], &inf, 4);
-        for (k = 0; k < 3; k++) CHECK_EQ_INT(amp_optimizer_adamw(&x, 0.5f), AMP_OK);
-        CHECK_EQ_INT(amp_optimizer_adamw(&y, 0.5f), AMP_OK); /* 1 of its own goes */
+        for (k = 0; k < 3; k++) CHECK_EQ_INT(amp_optimizer_step(&x, 0.5f), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_step(&y, 0.5f), AMP_OK); /* 1 of its own goes */
         CHECK_EQ_INT(save(&x, &s), AMP_OK);
         if (version < 6) as_version(&s, version);
         CHECK_EQ_INT(load(&y, &s), AMP_OK);
@@ -1267,9 +1267,9 @@ static void golden_run(amp_optimizer *opt) {
     static const uint32_t inf = 0x7f800000u;
     golden_start(opt, 0.75, 1.0f);
     memcpy(golden_g, g, sizeof g);
-    CHECK_EQ_INT(amp_optimizer_adamw(opt, 0.25f), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_step(opt, 0.25f), AMP_OK);
     memcpy(&golden_g[1], &inf, 4);
-    CHECK_EQ_INT(amp_optimizer_adamw(opt, 0.25f), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_step(opt, 0.25f), AMP_OK);
 }
 
 /* Version 1, a word a line. */
@@ -1402,7 +1402,7 @@ static void golden_goes_on(const stream *old) {
     stream_copy(&s, old);
     golden_run(&opt);
     golden_g[0] = golden_g[1] = golden_g[2] = 16384.0f;
-    CHECK_EQ_INT(amp_optimizer_adamw(&opt, 0.125f), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_step(&opt, 0.125f), AMP_OK);
     CHECK_EQ_INT(save(&opt, &go_on), AMP_OK);
     memcpy(w, golden_w, sizeof w);
     amp_optimizer_free(&opt);
@@ -1416,7 +1416,7 @@ static void golden_goes_on(const stream *old) {
     CHECK_EQ_U64(status.did_step, 0);
     CHECK_EQ_U64(status.found_inf, 1);
     CHECK_EQ_F32(status.loss_scale, 32768.0f);
-    CHECK_EQ_INT(amp_optimizer_adamw(&fresh, 0.125f), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_step(&fresh, 0.125f), AMP_OK);
     CHECK_MEM(golden_w, w, sizeof w);
     CHECK_EQ_INT(save(&fresh, &s), AMP_OK);
     stream_equal(&s, &go_on);
@@ -1461,11 +1461,11 @@ TEST(other_random_bits, "History: a file of 0.5.0 has other random bits in front
         CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
         CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
         CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
-        CHECK_EQ_INT(k ? load(&opt, &s[0]) : amp_optimizer_adamw(&opt, 0.1f), AMP_OK);
+        CHECK_EQ_INT(k ? load(&opt, &s[0]) : amp_optimizer_step(&opt, 0.1f), AMP_OK);
         CHECK_EQ_INT(save(&opt, &s[k]), AMP_OK);
         CHECK_EQ_U64(word_get(s[k].bytes + 8), (UINT64_C(8) << 32) + 6);
         if (k == 0) as_version(&s[0], 2); /* as 0.5.0 has it */
-        CHECK_EQ_INT(amp_optimizer_adamw(&opt, 0.1f), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_step(&opt, 0.1f), AMP_OK);
         memcpy(models[k], amp_optimizer_model(&opt, 0), sizeof models[k]);
         amp_optimizer_free(&opt);
     }
@@ -1646,7 +1646,7 @@ TEST(blocks, "law 12: names and arrays longer than what is written at once, of o
     big_fill();
     big_start(&x, big_w[0]);
     big_start(&y, big_w[1]);
-    CHECK_EQ_INT(amp_optimizer_sgd(&x, 0.5f), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_step(&x, 0.5f), AMP_OK);
     CHECK_EQ_INT(save(&x, &s), AMP_OK);
     CHECK_MEM(s.bytes + at, long_name, LONG_NAME);
     at += (LONG_NAME + 7) / 8 * 8;
@@ -1654,8 +1654,8 @@ TEST(blocks, "law 12: names and arrays longer than what is written at once, of o
     CHECK_EQ_U64(s.size, at + 2 * ((4 * BIG + 7) / 8 * 8) + 8);
     CHECK_EQ_U64(word_get(s.bytes + s.size - 8), sum_of(s.bytes + HEADER, s.size - HEADER - 8));
     CHECK_EQ_INT(load(&y, &s), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_sgd(&x, 0.25f), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_sgd(&y, 0.25f), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_step(&x, 0.25f), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_step(&y, 0.25f), AMP_OK);
     CHECK_MEM(big_w[0], big_w[1], sizeof big_w[0]);
     CHECK_EQ_INT(save(&x, &s), AMP_OK);
     CHECK_EQ_INT(save(&y, &again), AMP_OK);
@@ -1703,7 +1703,7 @@ TEST(write_fails, "manual: AMP_ERROR_WRITE if write_fn returned false, at whiche
     memset(&good, 0, sizeof good);
     big_fill();
     big_start(&x, big_w[0]);
-    CHECK_EQ_INT(amp_optimizer_sgd(&x, 0.5f), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_step(&x, 0.5f), AMP_OK);
     CHECK_EQ_INT(save(&x, &good), AMP_OK);
     CHECK(good.calls >= 5);
     for (k = 1; k <= good.calls + 1; k++) {

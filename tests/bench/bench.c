@@ -143,10 +143,10 @@ static void small_bf16_f32(void) { amp_cast(m + at, AMP_F32, g + at, AMP_BF16, n
 static void check(void) { sink = amp_all_finite(g, AMP_F16, n); }
 static void normcheck(void) { opt.backend.functions->check_fn(&opt.backend, opt.plan); }
 static void update(void) { opt.backend.functions->update_fn(&opt.backend, opt.plan, AMPI_JOB_FUSED); }
-static void step(void) { amp_optimizer_adamw(&opt, 1e-4f); }
+static void step(void) { amp_optimizer_step(&opt, 1e-4f); }
 static void step_in_c(void) {
     amp_cpu_force_tier("c");
-    amp_optimizer_adamw(&opt, 1e-4f);
+    amp_optimizer_step(&opt, 1e-4f);
     amp_cpu_force_tier(NULL);
 }
 
@@ -193,7 +193,7 @@ enum { LENGTH = 64 };
 static amp_optimizer table;
 static uint32_t     *touched, num_touched;
 
-static void step_rows(void) { amp_optimizer_adamw(&table, 1e-4f); }
+static void step_rows(void) { amp_optimizer_step(&table, 1e-4f); }
 
 /* The rows of gradient, weight, moments and copy, in the same order, without arithmetic. */
 static void move_rows(void) {
@@ -258,7 +258,7 @@ static void rows(void) {
 /* A step in each storage format, beside one in fp32. */
 static amp_optimizer fewer;
 
-static void step_fewer(void) { amp_optimizer_adamw(&fewer, 1e-4f); }
+static void step_fewer(void) { amp_optimizer_step(&fewer, 1e-4f); }
 
 static void states(void) {
 #define KIND(name, master, moments) {name " adamw-step f16", {AMP_FORMAT_##master, AMP_FORMAT_##moments}},
@@ -298,7 +298,7 @@ static amp_optimizer watched, unwatched;
 
 static void hundred_steps(amp_optimizer *o) {
     int i;
-    for (i = 0; i < TURNS; i++) amp_optimizer_adamw(o, 1e-6f);
+    for (i = 0; i < TURNS; i++) amp_optimizer_step(o, 1e-6f);
 }
 static void steps_watched(void) { hundred_steps(&watched); }
 static void steps_unwatched(void) { hundred_steps(&unwatched); }

@@ -9,7 +9,7 @@
    fp16 gradients and fp16 copies moves 30 bytes for each parameter in a step, as a copy of 15 bytes
    does. What:
 
-       step, step-clip      amp_optimizer_adamw, without and with clipping; two launches
+       step, step-clip      amp_optimizer_step, without and with clipping; two launches
        graph, graph-clip    the same, replayed from a CUDA graph
        cold                 graph behind a write of 256 MB, so that no cache has anything of it
        overflow             a step that finds an inf and is skipped
@@ -173,7 +173,7 @@ static void prepare(model *m, amp_backend *gpu, float *weights, uint16_t *grads,
     }
     good(prepare_scaled(&m->opt));
     good(amp_optimizer_set_lr(&m->opt, learning_rate));
-    m->replay = captured([&] { good(amp_optimizer_step(&m->opt)); });
+    m->replay = captured([&] { good(amp_optimizer_step_graph(&m->opt)); });
 }
 
 static void release(model *m) {
@@ -203,7 +203,7 @@ static void compare_steps(amp_backend *gpu) {
         good(cudaStreamSynchronize(stream));
         if (step == 0) good(cudaMemcpy(&first, grads, 2, cudaMemcpyDeviceToHost));
         good(cudaMemcpy(grads, step == 1 ? &inf : &first, 2, cudaMemcpyHostToDevice));
-        good(amp_optimizer_adamw(&m.opt, learning_rate));
+        good(amp_optimizer_step(&m.opt, learning_rate));
         const float halved = step == 2 ? 32768.0f : 65536.0f; /* after the overflow */
         good(cudaMemcpyAsync(&u.c->scale, &halved, sizeof halved, cudaMemcpyHostToDevice, stream));
         u.step(most);
@@ -248,13 +248,13 @@ static void measure(amp_backend *gpu, size_t n, size_t tensors) {
     const cudaGraphExec_t many_plain = captured([&] { many.step(0.0f); });
     const cudaGraphExec_t many_clip  = captured([&] { many.step(1.0f); });
 
-    const auto stepping = [&] { good(amp_optimizer_adamw(&plain.opt, learning_rate)); };
+    const auto stepping = [&] { good(amp_optimizer_step(&plain.opt, learning_rate)); };
     std::vector<turn> turns = {
         {"amp", "step", times, stepping},
         {"amp", "graph", times, [&] { good(cudaGraphLaunch(plain.replay, stream)); }},
         {"amp", "cold", 1, [&] { good(cudaGraphLaunch(plain.replay, stream)); },
          [&] { good(cudaMemsetAsync(wash, 0, washed, stream)); }},
-        {"amp", "step-clip", times, [&] { good(amp_optimizer_adamw(&clip.opt, learning_rate)); }},
+        {"amp", "step-clip", times, [&] { good(amp_optimizer_step(&clip.opt, learning_rate)); }},
         {"amp", "graph-clip", times, [&] { good(cudaGraphLaunch(clip.replay, stream)); }},
         {"amp", "check", times,
          [&] { good(gpu->functions->check_fn(&plain.opt.backend, plain.opt.plan)); }},
@@ -313,7 +313,7 @@ static void measure_states(amp_backend *gpu, size_t n, size_t tensors) {
         prepare(&models[i], gpu, weights, grads, n / tensors, tensors, 0.0f, AMP_BF16,
                 states[i].state, states[i].every);
         turns.push_back({"amp", states[i].what, times,
-                         [opt] { good(amp_optimizer_adamw(opt, learning_rate)); }});
+                         [opt] { good(amp_optimizer_step(opt, learning_rate)); }});
     }
     launch(fill_floats, n, weights, n, 1, 0.04f);
     take_turns(turns, 3.0, n, tensors);
@@ -359,12 +359,12 @@ static void measure_rows(amp_backend *gpu) {
     const auto touch = [=](const uint32_t *which) {
         good(cudaMemcpyAsync(rows, which, 4 * most, cudaMemcpyDeviceToDevice, stream));
     };
-    const auto        step  = [&] { good(amp_optimizer_adamw(&few, learning_rate)); };
+    const auto        step  = [&] { good(amp_optimizer_step(&few, learning_rate)); };
     std::vector<turn> turns = {
         {"amp", "rows", several(5), step, [=] { touch(rows + most); }},
         {"amp", "rows-same", several(5), step, [=] { touch(rows + 2 * most); }},
         {"amp", "rows-all", several(5),
-         [&] { good(amp_optimizer_adamw(&whole.opt, learning_rate)); }}};
+         [&] { good(amp_optimizer_step(&whole.opt, learning_rate)); }}};
     take_turns(turns, 1.0, n, 1);
     amp_status status;
     good(amp_optimizer_status(&few, &status));

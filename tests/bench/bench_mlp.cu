@@ -143,7 +143,7 @@ struct net {
         forward();
         if (type == AMP_F32) backward<float>();
         else backward<uint16_t>();
-        if (checks) good(amp_optimizer_step(&opt));
+        if (checks) good(amp_optimizer_step_graph(&opt));
         else good(gpu.functions->update_fn(&opt.backend, opt.plan, AMPI_JOB_FUSED));
     }
 };
@@ -193,7 +193,7 @@ static void start(net *f, const net *first) {
     }
     good(prepare_scaled(&f->opt));
     good(amp_optimizer_set_lr(&f->opt, learning_rate));
-    good(amp_optimizer_step(&f->opt)); /* of zeros: the gate is open now, even if nobody checks */
+    good(amp_optimizer_step_graph(&f->opt)); /* of zeros: the gate is open now, even if nobody checks */
 }
 
 static void drop(net *f, const net *first) {

@@ -97,7 +97,7 @@ static void turn(int s, double *adding, double *step) {
     const double start = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
     for (int i = 0; i < MICRO; i++) add(s);
     const double added = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
-    must(amp_optimizer_adamw(&opt[s], 1e-3f));
+    must(amp_optimizer_step(&opt[s], 1e-3f));
     *adding = (added - start) / MICRO;
     *step   = seconds_of(CLOCK_PROCESS_CPUTIME_ID) - added;
 }

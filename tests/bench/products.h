@@ -122,7 +122,7 @@ static void mlp_step(mlp *net) {
                  0);
         mlp_mask(net, l);
     }
-    amp_optimizer_adamw(&net->opt, 1e-4f);
+    amp_optimizer_step(&net->opt, 1e-4f);
 }
 static void mlp_f32(void) { mlp_step(&mlps[AMP_F32]); }
 static void mlp_f16(void) { mlp_step(&mlps[AMP_F16]); }

@@ -69,7 +69,7 @@ static void load(const char *path, int there, const char *macro) {
     memset(&opt, 0, sizeof opt);
     expect(1, start(&opt), "", "a desc with nothing");
     expect(there, amp_optimizer_load_file(&opt, path), macro, path);
-    expect(1, amp_optimizer_sgd(&opt, 1.0f), "", "a step behind it");
+    expect(1, amp_optimizer_step(&opt, 1.0f), "", "a step behind it");
     amp_optimizer_free(&opt);
 }
 
@@ -94,13 +94,13 @@ int main(int argc, char **argv) {
     desc.problem = problem;
     tensor.n = 4, tensor.weight = weight, tensor.grad = grad;
     expect(1, start(&opt), "", "a desc with nothing");
-    expect(1, amp_optimizer_sgd(&opt, 0.5f), "", "a step");
+    expect(1, amp_optimizer_step(&opt, 0.5f), "", "a step");
     failed |= weight[3] < 0.4f || weight[3] > 0.6f;
     amp_optimizer_free(&opt);
 
     tensor.rows = &rows;
     expect(ROWS, start(&opt), "AMP_NO_ROWS", "amp_tensor.rows");
-    if (ROWS) expect(1, amp_optimizer_sgd(&opt, 0.5f), "", "a step of rows");
+    if (ROWS) expect(1, amp_optimizer_step(&opt, 0.5f), "", "a step of rows");
     failed |= ROWS && (weight[1] < 0.9f || weight[2] > 0.6f);
     amp_optimizer_free(&opt);
     tensor.rows = NULL;

@@ -42,7 +42,7 @@ int main(void) {
     failed |= amp_optimizer_add(&opt, &tensor) != AMP_OK;
     failed |= amp_optimizer_prepare(&opt) != AMP_OK;
     g[0] = amp_optimizer_loss_scale(&opt);
-    failed |= amp_optimizer_sgd(&opt, 0.5f) != AMP_OK;
+    failed |= amp_optimizer_step(&opt, 0.5f) != AMP_OK;
     failed |= w[0] > 0.6f || w[0] < 0.4f;
     amp_optimizer_free(&opt);
     failed |= amp_session_start(&session, NULL, 4096, NULL, NULL) != AMP_ERROR_INVALID_ARGUMENT;

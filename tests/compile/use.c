@@ -27,9 +27,9 @@ int main(void) {
         amp_optimizer_prepare(&opt))
         return 2;
     if (amp_optimizer_loss_scale(&opt) < 65536.0f) return 8; /* which g is scaled by */
-    if (amp_optimizer_adamw(&opt, 0.5f) != AMP_OK) return 3; /* skipped: there is an inf */
+    if (amp_optimizer_step(&opt, 0.5f) != AMP_OK) return 3; /* skipped: there is an inf */
     g[1] = 0;
-    if (amp_optimizer_adamw(&opt, 0.5f) != AMP_OK) return 4;
+    if (amp_optimizer_step(&opt, 0.5f) != AMP_OK) return 4;
     if (amp_optimizer_status(&opt, &status) != AMP_OK) return 5;
     if (status.steps != 1 || status.skipped != 1) return 6;
     if (w[0] > 0.6f || w[1] < 1.9f) return 7;

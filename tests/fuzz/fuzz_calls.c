@@ -448,22 +448,20 @@ static amp_result call_end_step(void) {
     return result;
 }
 
-/* adamw, sgd or step; masters may have moved only if the step was taken. */
+/* step or step_graph (2); masters may have moved only if the step was taken. */
 static amp_result call_fused(fuzz_bytes *b, int which) {
     static const float rates[] = {0.0f, 0.01f, 1.0f, -1.0f, NAN, INFINITY};
     const unsigned     r       = which == 2 ? 0u : fuzz_u8(b) % 6u;
-    const amp_kind     kind    = which == 0 ? AMP_KIND_ADAMW : AMP_KIND_SGD;
     const int          usual   = w.prepared && scale_is_usual();
     const int          inf     = a_gradient_is_infinite();
-    amp_result         allowed = before_step(which == 2 ? w.kind : kind), other, result;
+    amp_result         allowed = before_step(w.kind), other, result;
     amp_status         status;
-    if (allowed == AMP_OK && which == 2 && w.kind == AMP_KIND_OWN) allowed = AMP_ERROR_UNSUPPORTED;
+    if (allowed == AMP_OK && w.kind == AMP_KIND_OWN) allowed = AMP_ERROR_UNSUPPORTED;
     if (allowed == AMP_OK && r > 2) allowed = AMP_ERROR_INVALID_CONFIG;
     if (allowed == AMP_OK && which == 2 && w.lr == LR_NONE) allowed = AMP_ERROR_BAD_STATE;
     other = allowed;
     if (allowed == AMP_OK && which == 2 && w.lr == LR_MAYBE) other = AMP_ERROR_BAD_STATE;
-    result = which == 0 ? amp_optimizer_adamw(&w.opt, rates[r])
-             : which == 1 ? amp_optimizer_sgd(&w.opt, rates[r]) : amp_optimizer_step(&w.opt);
+    result = which == 2 ? amp_optimizer_step_graph(&w.opt) : amp_optimizer_step(&w.opt, rates[r]);
     expect(result, allowed, other);
     if (result != AMP_OK) return result;
     w.lr = LR_SET;

@@ -169,9 +169,9 @@ static void machine_step(machine *m, uint32_t k, int inf) {
         }
         amp_optimizer_end_step(&m->opt);
     } else if (m->setup->kind == AMP_KIND_SGD) {
-        amp_optimizer_sgd(&m->opt, 0.01f);
+        amp_optimizer_step(&m->opt, 0.01f);
     } else {
-        amp_optimizer_adamw(&m->opt, 0.01f);
+        amp_optimizer_step(&m->opt, 0.01f);
     }
     if (m->setup->shared) amp_scaler_update(&m->shared);
 }

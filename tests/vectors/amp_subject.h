@@ -263,7 +263,7 @@ static int step_adamw(vectors_subject *v, vectors_state *state, void *gradients)
     subject_state *t = (subject_state *)v->self;
     amp_status     status;
     amp_result     result = amp_optimizer_rebind(&t->opt, 0, NULL, gradients);
-    if (result == AMP_OK) result = amp_optimizer_adamw(&t->opt, (float)state->lr);
+    if (result == AMP_OK) result = amp_optimizer_step(&t->opt, (float)state->lr);
     if (result == AMP_OK) result = amp_optimizer_status(&t->opt, &status);
     if (result != AMP_OK) return VECTORS_REFUSED;
     state->steps = (int)amp_optimizer_gate(&t->opt)->step;
