@@ -5977,7 +5977,7 @@ static amp_result ampi_read_moment(const amp_optimizer *opt, const ampi_slot *sl
                                    float *to) {
     const ampi_stored *m = &slot->moment[second];
     unsigned char      bytes[4 * AMPI_PIECE];
-    uint8_t            scale[AMPI_PIECE / AMPI_GROUP];
+    uint8_t            scale[AMPI_PIECE / (int)AMPI_GROUP];
     ampi_stored        here = *m;
     size_t             i, n;
     here.data  = bytes;
