@@ -133,7 +133,7 @@ static void steps(void) {
         compare(name, &r);
     }
     r.kind = 1, r.type = 2;
-    for (i = 0; i < 10; i++) {
+    for (i = 0; i < (int)(sizeof formats / sizeof formats[0]); i++) {
         r.storage = formats[i];
         snprintf(name, sizeof name, "storage %s", formats[i]);
         compare(name, &r);
