@@ -78,7 +78,7 @@ LOGS := $(SCRIPTS:%=$(BUILD)/tests/%.log) $(patsubst %,$(BUILD)/tests/%.log,$(MO
 LOGS := $(filter-out $(call less,,$(LESS:%=$(BUILD)/tests/%.log)),$(LOGS))
 
 # What make check runs besides.
-CHECK_LOGS := $(BUILD)/tests/prove.log $(BUILD)/tests/fuzzing.log $(BUILD)/tests/mingw.log $(BUILD)/tests/libtorch.log
+CHECK_LOGS := $(BUILD)/tests/prove.log $(BUILD)/tests/tier_self.log $(BUILD)/tests/fuzzing.log $(BUILD)/tests/mingw.log $(BUILD)/tests/libtorch.log
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

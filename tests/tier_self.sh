@@ -1,0 +1,72 @@
+# Do the tests see faults of processors that this one is not? Each is planted in a copy, one at a time, and
+# the tests of model-amx and model-pairs, in the samples that make test takes, must find it there.
+# usage: [CC=COMPILER] tier_self.sh OUTDIR, in the repository's root
+suite=tier_self out=${1:?usage: tier_self.sh OUTDIR}
+. tests/lib.sh
+cc=${CC:-cc}
+rm -rf "$out/copy"
+mkdir -p "$out/copy/tests"
+export AMP_QUICK=2
+
+for name in gemm cache tiles; do
+    $cc -std=c99 -O1 -I. -c "tests/test_$name.c" -o "$out/$name.o" > "$out/log" 2>&1 ||
+        { fail "test_$name.c compiles"; finish; }
+done
+
+found() { # TESTS: with the copy's amp.h, one of the tests of TIER:TEST fails
+    (cd "$out/copy" && $cc -std=c99 -O1 -Wno-psabi -DTEST_MODEL -I. -c tests/amp.c -o amp.o) || return 2
+    for test in $1; do
+        name=${test#*:}
+        program=$out/copy/$name
+        $cc "$out/$name.o" "$out/copy/amp.o" -o "$program" -lm || return 2
+        AMP_TEST_TIER=${test%:*} "$program" > "$program.log" 2>&1
+        grep '^FAIL' "$program.log" && return 0
+    done
+    return 1
+}
+
+# fault TEXT FILE SED-SCRIPT TESTS: the script changes the file, and one of the tests sees it
+fault() {
+    cp amp.h "$out/copy/"
+    cp tests/*.h tests/amp.c "$out/copy/tests/"
+    sed -i.old -e "$3" "$out/copy/$2"
+    if cmp -s "$2" "$out/copy/$2"; then fail "$1: there is no such line any more"; return; fi
+    found "$4" > "$out/log" 2>&1
+    check "$1 (${2##*/})" $?
+}
+
+cp amp.h "$out/copy/"
+cp tests/*.h tests/amp.c "$out/copy/tests/"
+found 'amx:gemm amx:cache amx:tiles pairs:gemm' > "$out/log" 2>&1
+[ $? = 1 ]
+check 'without a fault nothing is found' $?
+
+all='amx:gemm amx:tiles pairs:gemm'
+fault "the two cross products of fp16 in tiles, the other one first" amp.h \
+    '/^static void ampi_kernel_tiles/,/^}/{
+         s/^        ampi_tiles_b(b + part);$/        ampi_tiles_b(b);/; t
+         s/^        ampi_tiles_a(a);$/        ampi_tiles_a(a + part);/; t
+         s/^        ampi_tiles_b(b); .*/        ampi_tiles_a(a);/; t
+         s/^        ampi_tiles_a(a + part);$/        ampi_tiles_b(b + part);/; t
+         s/^            ampi_tiles_b(b + part);$/            ampi_tiles_a(a + part);/
+     }' "$all"
+fault "a policy's tf32 is left set after a cast" amp.h \
+    's/^    if (g->compute || (g->a_type != AMP_F32 .*g->tf32 = tf32;$//' amx:cache
+fault "pairs are summed even first: the kernel turns them" amp.h \
+    '/ ampi_splat_pairs(float x)/s/{ return .*/{ const uint32_t u = ampi_bits_of_f32(x); \
+         return ampi_splat_avx512(ampi_f32_from_bits(u >> 16 | u << 16)); }/
+     / ampi_get_pairs(const/s/{ return .*/{ const ampi_u16 u = ampi_bits_avx512(ampi_get_avx512(base, i)); \
+         return ampi_from_bits_avx512(u >> 16 | u << 16); }/' pairs:gemm
+fault "pairs are summed even first: by the instruction" tests/tiles.h \
+    '/ampi_fma_pairs(/,/^}/{
+         s/x & 0xffff0000u, y & 0xffff0000u/x << 16, y << 16 /
+         s/x << 16, y << 16, /x \& 0xffff0000u, y \& 0xffff0000u, /
+     }' pairs:gemm
+fault "a row of a 16-bit C, + for * of ldc" amp.h \
+    '/^AMPI_AVX512 void ampi_write_pairs_avx512/,/^}/s/(i + r) \* w->g->ldc/(i + r) + w->g->ldc/' "$all"
+fault "an odd tail of k is packed wrong, its last number lost" amp.h \
+    '/void ampi_lines_as/,/^}/s/ampi_min(n, 16), second/ampi_min(n < 16 ? n \& ~(size_t)1 : n, 16), second/' "$all"
+fault "an odd tail of k is packed wrong in two parts" amp.h \
+    '/void ampi_lines_as/,/^}/s/ampi_value_avx512(x, i \* step + next, second)/ampi_value_avx512(x, i * step + next, second \& ~(size_t)1)/' \
+    "$all"
+finish
