@@ -2115,14 +2115,13 @@ enum { AMPI_SECOND = 0 AMPI_OPTIMIZERS(AMPI_HAS_SECOND) };
 /* The constants of a step. rest: 1 - beta, rounded from double. */
 typedef struct ampi_rates {
     float    eps, momentum, max_norm, lr;
-    float    bias1, bias2;     /* 1 / (1 - beta^step); down to here as state files have them */
+    float    bias1, bias2;     /* 1 / (1 - beta^step)                                        */
     float    beta1, beta1_rest, beta2, beta2_rest;
     float    weight_decay;     /* of a tensor, as lr is then                                 */
     uint32_t nesterov;
 } ampi_rates;
 
-/* What changes from step to step, and the numbers that kernels need, in backend memory: down into
-   rates as state files have them. */
+/* What changes from step to step, and the numbers that kernels need, in backend memory. */
 typedef struct ampi_control {
     amp_gate   gate;
     double     norm;
@@ -8651,30 +8650,34 @@ static amp_result ampi_watched(const amp_optimizer *opt, int of_moment) {
                        "moment");
 }
 
-/* What is counted ends a report: overflows, then histograms. */
-AMPI_STATIC_ASSERT(ampi_reports_are_histograms,
-                   offsetof(amp_tensor_report, overflows) + sizeof(ampi_overflows) ==
-                           offsetof(amp_tensor_report, f16_zero) &&
-                       offsetof(amp_tensor_report, f16_zero) + sizeof(ampi_histogram) ==
-                           sizeof(amp_tensor_report) &&
-                       offsetof(amp_tensor_report, grads) ==
-                           offsetof(amp_tensor_report, f16_zero) + (size_t)AMPI_GRADS * 8);
-
 static amp_tensor_report ampi_report_of(const amp_optimizer *opt, size_t i) {
     const ampi_seen  *seen = opt->plan->seen;
     const ampi_slot  *slot = &seen->slots[i];
     const uint32_t    max  = ampi_load_u32(&slot->stats.max_finite, 0);
+    const unsigned long long *count = seen->histograms[i].count;
     amp_tensor_report r;
+    int               b;
     memset(&r, 0, sizeof r);
     r.name     = ampi_tensor(opt, (int)i)->name;
     r.n        = ampi_tensor(opt, (int)i)->n;
     r.stats    = slot->stats;
     r.headroom = AMP_HEADROOM_UNBOUNDED; /* to the end of the type: the exponents' difference */
     if (max && slot->grad) r.headroom = (slot->grad_type == AMP_F16 ? 142 : 254) - (int)(max >> 23);
-    memcpy((char *)&r + offsetof(amp_tensor_report, overflows), &slot->overflows,
-           sizeof(ampi_overflows));
-    memcpy((char *)&r + offsetof(amp_tensor_report, f16_zero), &seen->histograms[i],
-           sizeof(ampi_histogram));
+    r.overflows       = slot->overflows.overflows;
+    r.nans            = slot->overflows.nans;
+    r.first_iteration = slot->overflows.first;
+    r.last_iteration  = slot->overflows.last;
+    r.f16_zero        = count[AMPI_F16_ZERO];
+    r.f16_small       = count[AMPI_F16_SMALL];
+    r.bf16_zero       = count[AMPI_BF16_ZERO];
+    r.bf16_small      = count[AMPI_BF16_SMALL];
+    r.updates         = count[AMPI_UPDATES];
+    r.lost            = count[AMPI_LOST];
+    r.rounded         = count[AMPI_ROUNDED];
+    for (b = 0; b < AMP_BINS; b++) {
+        r.grads[b]   = count[AMPI_GRADS + b];
+        r.weights[b] = count[AMPI_WEIGHTS + b];
+    }
     return r;
 }
 
@@ -8691,14 +8694,13 @@ static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
     const uint64_t   *skips = seen->record.running.skips;
     const amp_scaler *s     = &seen->scaler;
     amp_report       *r     = &seen->report;
-    uint64_t         *sums  = &r->f16_zero; /* ORDER ampi_count */
-    int               i, k;
+    int               i;
     memset(r, 0, sizeof *r);
     r->iterations   = ampi_iterations(c);
     r->steps        = c->gate.step;
-    r->overflows    = skips[0];
-    r->spikes       = skips[1];
-    r->asked        = skips[2];
+    r->overflows    = skips[AMP_SKIP_OVERFLOW - 1];
+    r->spikes       = skips[AMP_SKIP_SPIKE - 1];
+    r->asked        = skips[AMP_SKIP_ASKED - 1];
     r->growths      = s->growths;
     r->backoffs     = s->backoffs;
     r->norm         = c->norm;
@@ -8719,7 +8721,12 @@ static void ampi_fill_report(const amp_optimizer *opt, const ampi_control *c) {
             r->most_overflows = t.overflows;
         }
         r->grads += ampi_nonzero(&t);
-        for (k = 0; k < AMPI_ROUNDED; k++) sums[k] += seen->histograms[i].count[k];
+        r->f16_zero += t.f16_zero;
+        r->f16_small += t.f16_small;
+        r->bf16_zero += t.bf16_zero;
+        r->bf16_small += t.bf16_small;
+        r->updates += t.updates;
+        r->lost += t.lost;
     }
 }
 

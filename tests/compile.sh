@@ -176,6 +176,38 @@ for less in AMP_NO_AUTOCAST AMP_NO_STDLIB 'AMP_NO_AUTOCAST -DAMP_NO_STDLIB'; do
     silent "$less" $C -D$less "$out/bare.c" -o "$out/bare" -lm
     silent "$less -DAMP_STATIC" $C -D$less -DAMP_STATIC "$out/bare.c" -o "$out/bare" -lm
 done
+# Law 21, nothing by position: neighbours in the scaler, the control block and the report swap
+# their names in a copy of amp.h, and members.c does not compile, or what it finds there is not what it gave.
+members() { # members INCLUDES
+    $CC -std=c99 -O0 $WARN -I"$1" $here/members.c -o "$out/members" && "$out/members"
+}
+swapped() { # swapped STRUCT LETTER: the pairs that went unseen; in make test, of every third pair
+    before='' pair=0
+    for name in $(sed -n "s/^ *is(\((double)\)*$2\.\([a-z0-9_]*\).*/\2/p" $here/members.c); do
+        pair=$((pair + 1))
+        if [ -n "$before" ] && { ! quick || [ $((pair % 3)) = 0 ]; }; then
+            sed "/^typedef struct $1 {/,/} $1;/{
+                 s/\([^a-z_0-9]\)$before\([^a-z_0-9]\)/\1@\2/g
+                 s/\([^a-z_0-9]\)$name\([^a-z_0-9]\)/\1$before\2/g
+                 s/@/$name/g
+                 }" amp.h > "$out/swap/amp.h"
+            ! cmp -s amp.h "$out/swap/amp.h" || echo "$1: $before and $name are not there"
+            ! members "$out/swap" > "$out/swap/log" 2>&1 || echo "$1: $before and $name"
+        fi
+        before=$name
+    done
+}
+unseen() {
+    mkdir -p "$out/swap"
+    for of in amp_scaler:s ampi_rates:r ampi_control:c amp_report:q; do
+        swapped ${of%:*} ${of#*:}
+    done
+}
+try 'law 21: members of scaler, control block and report by place, and by name' members .
+unseen > "$out/log"
+[ ! -s "$out/log" ]
+check 'law 21: two members that swap their places are seen' $?
+
 # Rooms of the second floor, each left out alone, then all. What needs one is refused, by its name;
 # what users hold keeps its size.
 mkdir -p "$out/left"

@@ -1607,6 +1607,94 @@ TEST(layout, "law 12: the format is the one that is described: header, scaler, c
     stream_free(&s);
 }
 
+/* Numbers that a scaler and a control block may hold, no two alike but for the scale, twice there. */
+static void fill_members(amp_scaler *s, ampi_control *c) {
+    s->scale              = 1024.0f;
+    s->growth_tracker     = 2;
+    s->found_inf          = 3;
+    s->checked            = 4;
+    s->hysteresis_tracker = 5;
+    s->stuck              = 6;
+    s->next_scale         = 1024.0;
+    s->good               = 7;
+    s->skipped            = 8;
+    s->growths            = 9;
+    s->backoffs           = 10;
+    s->growth_factor      = 11.0;
+    s->backoff_factor     = 0.125;
+    s->growth_interval    = 12;
+    s->hysteresis         = 13;
+    s->min_scale          = 14.0f;
+    s->max_scale          = 2048.0f;
+    s->skipped_in_a_row   = 15;
+    s->updates_since      = 16;
+    s->overflows_since    = 17;
+    c->gate.skip          = 18;
+    c->gate.inv_scale     = 19.0f;
+    c->gate.step          = 20;
+    c->norm               = 21.0;
+    c->clip_factor        = 0.375f;
+    c->found_inf          = 22;
+    c->did_step           = 23;
+    c->nesterov           = 24;
+    c->skipped            = 25;
+    c->beta1              = 0.5;
+    c->beta2              = 0.25;
+    c->rates.eps          = 26.0f;
+    c->rates.momentum     = 0.75f;
+    c->rates.max_norm     = 27.0f;
+    c->rates.lr           = 28.0f;
+    c->rates.bias1        = 29.0f;
+    c->rates.bias2        = 30.0f;
+    c->missed_updates     = 31;
+    c->skipped_in_a_row   = 32;
+    c->seed               = 33;
+}
+
+TEST(members, "law 21: each number of a file is that of its name: no two alike, in the order that the format has") {
+    const uint64_t want[] = {
+        bits32(1024.0f), 2, 3, 4, 5, 6, bits64(1024.0), 7, 8, 9, 10, bits64(11.0), bits64(0.125), 12, 13,
+        bits32(14.0f), bits32(2048.0f), AMP_PRESET_FAIRSEQ, 0 /* rules */, 18, bits32(19.0f), 20, bits64(21.0),
+        bits32(0.375f), 22, 23, 24, 25, bits64(0.5), bits64(0.25), bits32(26.0f), bits32(0.75f), bits32(27.0f),
+        bits32(28.0f), bits32(29.0f), bits32(30.0f), 31, 1 /* there is a learning rate */, 32, 15, bits64(0.625), 16, 17};
+    enum { WORDS = sizeof want / sizeof *want };
+    amp_scaler_desc fairseq;
+    amp_optimizer   x, y;
+    amp_scaler     *s;
+    ampi_control   *c;
+    stream          file;
+    size_t          i;
+    memset(&fairseq, 0, sizeof fairseq);
+    memset(&file, 0, sizeof file);
+    fairseq.preset = AMP_PRESET_FAIRSEQ;
+    little_start(&x, &fairseq, NULL);
+    little_start(&y, NULL, NULL);
+    CHECK_EQ_INT(amp_optimizer_set_lr(&x, 0.5f), AMP_OK);
+    s = amp_optimizer_scaler(&x);
+    c = x.plan->control;
+    fill_members(s, c);
+    s->tolerance = 0.625;
+    CHECK_EQ_INT(save(&x, &file), AMP_OK);
+    for (i = 0; i < WORDS; i++) {
+        char what[32];
+        if (SCALER_AT + i == PRESET_AT + 1) continue;
+        snprintf(what, sizeof what, "number %d", (int)i);
+        test_eq_u64(__FILE__, __LINE__, what, word_get(word_at(&file, SCALER_AT + i)), want[i]);
+    }
+    CHECK_EQ_INT(load(&y, &file), AMP_OK); /* and they come back, but for flags, which are 0 or 1 */
+    s->stuck = c->gate.skip = c->found_inf = c->did_step = 1;
+    CHECK_MEM(amp_optimizer_scaler(&y), s, sizeof *s);
+    CHECK_EQ_U64(y.plan->control->gate.step, 20);
+    CHECK_EQ_F32(y.plan->control->gate.inv_scale, 19.0f);
+    CHECK_EQ_F64(y.plan->control->norm, 21.0);
+    CHECK_EQ_U64(y.plan->control->nesterov, 24);
+    CHECK_EQ_F32(y.plan->control->rates.bias2, 30.0f);
+    CHECK_EQ_U64(y.plan->control->skipped_in_a_row, 32);
+    amp_optimizer_free(&x);
+    amp_optimizer_free(&y);
+    stream_free(&file);
+}
+
 /* ------------------------------------------------------------------ more than one block */
 
 enum { LONG_NAME = 300001, BIG = 70001 };
@@ -2669,6 +2757,7 @@ int main(int argc, char **argv) {
     RUN_FRESH(golden_read);
     RUN_FRESH(other_random_bits);
     RUN_FRESH(layout);
+    RUN_FRESH(members);
     RUN_FRESH(blocks);
     RUN_FRESH(any_bits);
     RUN_FRESH(write_fails);

@@ -1,0 +1,117 @@
+/* Law 21: in members of the scaler, the control block and the report, values that are given by place are found by name.
+   compile.sh swaps the names of two neighbours in a copy of amp.h, and this does not compile any more, or fails. */
+#define AMP_KERNELS /* the core: its control block */
+#include "amp.h"
+
+static int failed;
+
+static void is(double x, double wanted) {
+    if (x < wanted || x > wanted) failed = 1;
+}
+
+static void scaler(void) {
+    const amp_scaler s = {1.0f, 2, 3u, 4u, 5, 6u, 7.0, 8u, 9u, 10u, 11u, 12.0, 13.0, 14, 15, 16.0f, 17.0f, 18u, 19u, 20u, 21.0,
+                          22u, 23u};
+    is((double)s.scale, 1);
+    is(s.growth_tracker, 2);
+    is(s.found_inf, 3);
+    is(s.checked, 4);
+    is(s.hysteresis_tracker, 5);
+    is(s.stuck, 6);
+    is(s.next_scale, 7);
+    is((double)s.good, 8);
+    is((double)s.skipped, 9);
+    is((double)s.growths, 10);
+    is((double)s.backoffs, 11);
+    is(s.growth_factor, 12);
+    is(s.backoff_factor, 13);
+    is(s.growth_interval, 14);
+    is(s.hysteresis, 15);
+    is((double)s.min_scale, 16);
+    is((double)s.max_scale, 17);
+    is(s.preset, 18);
+    is(s.rules, 19);
+    is((double)s.skipped_in_a_row, 20);
+    is(s.tolerance, 21);
+    is((double)s.updates_since, 22);
+    is((double)s.overflows_since, 23);
+}
+
+static void control(void) {
+    const amp_scaler   now  = {1.0f, 0, 0u, 0u, 0, 0u, 0.0, 0u, 0u, 0u, 0u, 0.0, 0.0, 0, 0, 0.0f, 0.0f, 0u, 0u, 0u, 0.0, 0u, 0u};
+    const amp_scaler   next = {2.0f, 0, 0u, 0u, 0, 0u, 0.0, 0u, 0u, 0u, 0u, 0.0, 0.0, 0, 0, 0.0f, 0.0f, 0u, 0u, 0u, 0.0, 0u, 0u};
+    const amp_gate     g = {1u, 2.0f, 3u};
+    const ampi_rates   r = {1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f, 7.0f, 8.0f, 9.0f, 10.0f, 11.0f, 12u};
+    const ampi_control c = {g,    4.0, 5.0f,     6u,   7u,         8u,  9u,   10.0, 11.0, r,
+                            12u,  13u, 14.0, {15u, 15u}, 16u, {17u, 17u}, 18u, now, next, 19u, 20u};
+    is(g.skip, 1);
+    is((double)g.inv_scale, 2);
+    is((double)g.step, 3);
+    is((double)r.eps, 1);
+    is((double)r.momentum, 2);
+    is((double)r.max_norm, 3);
+    is((double)r.lr, 4);
+    is((double)r.bias1, 5);
+    is((double)r.bias2, 6);
+    is((double)r.beta1, 7);
+    is((double)r.beta1_rest, 8);
+    is((double)r.beta2, 9);
+    is((double)r.beta2_rest, 10);
+    is((double)r.weight_decay, 11);
+    is(r.nesterov, 12);
+    is((double)c.gate.step, 3);
+    is(c.norm, 4);
+    is((double)c.clip_factor, 5);
+    is(c.found_inf, 6);
+    is(c.did_step, 7);
+    is(c.nesterov, 8);
+    is((double)c.skipped, 9);
+    is(c.beta1, 10);
+    is(c.beta2, 11);
+    is((double)c.missed_updates, 12);
+    is((double)c.skipped_in_a_row, 13);
+    is(c.norm2, 14);
+    is(c.flags[1], 15);
+    is(c.arrived, 16);
+    is(c.seen[1], 17);
+    is((double)c.seen_updates, 18);
+    is((double)c.scaler.scale, 1);
+    is((double)c.next.scale, 2);
+    is(c.moves, 19);
+    is((double)c.seed, 20);
+}
+
+static void report(void) {
+    const amp_report q = {1u, 2u, 3u, 4u, 5u, 6u, 7u, 8.0, 9.0f, 10u, 11, 12, 13u, 14, 15u, 16u, 17u, 18u, 19u, 20u, 21u, 22u,
+                          23u};
+    is((double)q.iterations, 1);
+    is((double)q.steps, 2);
+    is((double)q.overflows, 3);
+    is((double)q.spikes, 4);
+    is((double)q.asked, 5);
+    is((double)q.growths, 6);
+    is((double)q.backoffs, 7);
+    is(q.norm, 8);
+    is((double)q.loss_scale, 9);
+    is(q.stuck, 10);
+    is(q.headroom, 11);
+    is(q.first_tensor, 12);
+    is((double)q.first_iteration, 13);
+    is(q.most_tensor, 14);
+    is((double)q.most_overflows, 15);
+    is((double)q.sampled, 16);
+    is((double)q.grads, 17);
+    is((double)q.f16_zero, 18);
+    is((double)q.f16_small, 19);
+    is((double)q.bf16_zero, 20);
+    is((double)q.bf16_small, 21);
+    is((double)q.updates, 22);
+    is((double)q.lost, 23);
+}
+
+int main(void) {
+    scaler();
+    control();
+    report();
+    return failed;
+}
