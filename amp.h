@@ -8111,44 +8111,52 @@ static amp_result ampi_name_set(const amp_optimizer *opt, ampi_target *to, const
     return result;
 }
 
-/* A set in place of the old one, which rank 0 alone looks for, as others' views of a shared file
-   system may be older; result: can this rank save? What a save that failed has written goes, if
-   to->base does not name it and never will: where ranks have not met, the first may name it though
-   another one fails. */
-static amp_result ampi_save_set(const amp_optimizer *opt, ampi_target *to, ampi_state *state,
-                                amp_result result) {
-    const uint64_t common = result == AMP_OK ? ampi_common(opt, state) : 0;
-    const int      rank   = opt->ranks.rank;
-    ampi_set       old    = {0, 0, 0, 0}, set;
-    double         words[AMPI_WORDS], named = 0.0;
-    int            met, error;
-    if (result == AMP_OK && rank == 0) {
-        result = ampi_set_at(to->base, &old);
+/* Which set path names, by the word of rank 0 for all: others' views of a shared file system may be
+   older. result: can this rank save? */
+static amp_result ampi_old_set(const amp_optimizer *opt, const ampi_target *to, uint64_t common,
+                               ampi_set *old, amp_result result) {
+    double words[AMPI_WORDS];
+    int    error;
+    memset(old, 0, sizeof *old);
+    if (result == AMP_OK && opt->ranks.rank == 0) {
+        result = ampi_set_at(to->base, old);
         if (result != AMP_OK)
             (void)ampi_refuse(&opt->desc, result, "what is at path cannot be read, and may name a "
                                                   "set: nothing was written");
     }
-    words[0] = (double)old.turn;
-    words[1] = (double)old.edition;
-    words[2] = (double)old.ranks;
+    words[0] = (double)old->turn;
+    words[1] = (double)old->edition;
+    words[2] = (double)old->ranks;
     error    = errno; /* of the call that failed: others' may follow */
     (void)ampi_meet_saving(opt, &result, common, words, AMPI_WORDS);
-    errno    = error;
-    if (result != AMP_OK) return result; /* nobody has written anything */
-    old.turn    = (uint64_t)words[0];
-    old.edition = (uint64_t)words[1];
-    old.ranks   = (uint64_t)words[2];
+    errno        = error;
+    old->turn    = (uint64_t)words[0];
+    old->edition = (uint64_t)words[1];
+    old->ranks   = (uint64_t)words[2];
+    return result;
+}
+
+/* A set in place of the old one. What a save that failed has written goes, if to->base does not
+   name it and never will: where ranks have not met, the first may name it though another one
+   fails. */
+static amp_result ampi_save_set(const amp_optimizer *opt, ampi_target *to, ampi_state *state,
+                                amp_result result) {
+    const uint64_t common = result == AMP_OK ? ampi_common(opt, state) : 0;
+    ampi_set       old, set;
+    double         sums[2], named = 0.0;
+    int            met, error;
+    AMPI_TRY(ampi_old_set(opt, to, common, &old, result)); /* else nobody has written anything */
     set.turn    = ampi_iterations(&state->control);
     set.ranks   = (uint64_t)opt->ranks.count;
     set.edition = old.turn == set.turn && old.ranks == set.ranks ? old.edition + 1 : 0;
-    result      = ampi_name_part(to, &set, (uint64_t)rank);
+    result      = ampi_name_part(to, &set, (uint64_t)opt->ranks.rank);
     if (result == AMP_OK) result = ampi_replace_file(to, opt, NULL);
     error = errno;
-    ampi_split_sum(words, result == AMP_OK ? to->sum : 0);
-    met         = ampi_meet_saving(opt, &result, common, words, 2);
-    set.content = ampi_join_sums(words);
+    ampi_split_sum(sums, result == AMP_OK ? to->sum : 0);
+    met         = ampi_meet_saving(opt, &result, common, sums, 2);
+    set.content = ampi_join_sums(sums);
     if (result == AMP_OK) {
-        if (rank == 0) result = ampi_name_set(opt, to, &set, &named);
+        if (opt->ranks.rank == 0) result = ampi_name_set(opt, to, &set, &named);
         error = errno;
         met   = ampi_meet_saving(opt, &result, common, &named, 1);
     }
