@@ -1859,7 +1859,10 @@ TEST(session_twice, "manual: a session that runs is not started again, neither d
         CHECK(current() == NULL);
         CHECK_EQ_INT(live_blocks, 0);
         OK(amp_session_start(&s, NULL, room, &allocator, NULL)); /* ended, it may start again */
+        amp_cache_free(&s.cache); /* not the host's to free; the scope is still there */
+        CHECK_EQ_INT(amp_session_start(&s, NULL, room, &allocator, NULL), AMP_ERROR_BAD_STATE);
         amp_session_end(&s);
+        CHECK(current() == NULL);
     }
     CHECK_EQ_INT(live_blocks, 0);
 }
