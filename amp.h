@@ -235,7 +235,8 @@
                   AMP_FORMAT_KAHAN              gone: SPLIT is exact in the same bytes, 24BIT takes
                                                 fp16. Its files are AMP_ERROR_MISMATCH
               State files have version 6, which 0.6.0 refuses as newer; older ones are read. Files
-              of two runs, saved before step 1, are no set any more.
+              of two runs, saved before step 1, are no set any more. tests/vectors/state-file.md
+              specifies them, for readers in other languages.
        0.6.1  Refused now: a bias that shares an element with C, a dbias with dy, dx or dw; of dbias
               alone an unknown compute, and sizes that are too large; a session that runs, below
               another one or in another thread, too; the first step of an optimizer whose loss scale
@@ -673,8 +674,9 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
    keeps its own; a scaler that was disabled in the file alone starts afresh.) Not in the file:
    gradients; what your own optimizer keeps; the order of your data; model copies, which are written
    anew, so dtype may differ (>>api storage). The format is the same on all machines (little-endian,
-   versioned, checksummed); older versions are read. A callback moves exactly num_bytes, or returns
-   false. Save refuses what load would refuse (a scale of NaN): AMP_ERROR_INVALID_CONFIG. */
+   versioned, checksummed); older versions are read. tests/vectors/state-file.md specifies it, and
+   state.py beside it reads it without amp.h. A callback moves exactly num_bytes, or returns false.
+   Save refuses what load would refuse (a scale of NaN): AMP_ERROR_INVALID_CONFIG. */
 typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
 typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 

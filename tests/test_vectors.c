@@ -74,8 +74,11 @@ static void conforms(const char *family, int wrap, int absent) {
     static subject_state state;
     vectors_subject      subject = amp_subject(&state, wrap);
     vectors_result       r;
+    char                 directory[256];
     subject.samples = test_state.quick;
     subject.store   = store;
+    snprintf(directory, sizeof directory, "%s/vectors", AMP_TESTS_DIR);
+    subject.directory = directory;
     r               = run(family, &subject, complain, NULL);
     CHECK(r.passed > 0);
     CHECK_EQ_INT(r.absent, absent);
@@ -105,6 +108,11 @@ TEST(convert, "the floats that break implementations, both ways, and all 2^32: t
 TEST(stored, "random bits of a counter, masters in two parts, stochastic rounding, codes of 8 bits: README's formulas, "
              "computed in Python") {
     conforms("store", 0, 0);
+}
+
+TEST(files, "state files in the bytes that state-file.md gives them are loaded: masters, models, moments of fp32, bf16 and 8 "
+            "bits are those that were computed in Python, and are saved again as the same bytes") {
+    conforms("state", 1, 0);
 }
 
 static int parses(const char *text, size_t n) {
@@ -375,6 +383,7 @@ int main(int argc, char **argv) {
     RUN(skip);
     RUN(convert);
     RUN(stored);
+    RUN(files);
     RUN(reader);
     RUN(faults);
     return test_end();

@@ -5,6 +5,7 @@
 suite=vectors out=${1:?usage: vectors.sh OUTDIR}
 cc=${CC:-cc} python=${PYTHON:-python3}
 . tests/lib.sh
+export PYTHONDONTWRITEBYTECODE=1
 
 # results: a runner's lines as results
 results() {
@@ -24,10 +25,25 @@ if have "$cc"; then
     printf '#define AMP_IMPLEMENTATION\n#include "amp.h"\n' > "$out/amp.c"
     try "run.c compiles" $cc -std=c99 -O1 -Wall -Wextra -Werror -I. tests/vectors/run.c "$out/amp.c" -o "$out/run" -lm
     results "$out/run" tests/vectors/*.json
+    try "make_state.c compiles" $cc -std=c99 -O1 -w -I. tests/vectors/make_state.c "$out/amp.c" -o "$out/make_state" -lm
+    mkdir -p "$out/state" && cp tests/vectors/state.json "$out"
+    try "state files are made" "$out/make_state" "$out"
+    for file in tests/vectors/state/*.state; do
+        try "${file##*/}: made again, byte for byte" cmp "$file" "$out/state/${file##*/}"
+    done
+    try "make_set.c compiles" $cc -std=c99 -O1 -w -I. tests/vectors/make_set.c "$out/amp.c" -o "$out/make_set" -lm -lpthread
+    rm -f "$out"/set*
+    try "a set of files is made" "$out/make_set" "$out/set"
+    have "$python" && try "state.py reads a set of three ranks as the file of one" "$python" -c '
+import sys
+sys.path.insert(0, "tests/vectors")
+import state
+(a, x), (b, y) = state.load(sys.argv[1] + ".one"), state.load(sys.argv[1])
+same = [p[k].tobytes() == q[k].tobytes() for p, q in zip(x, y) for k in ("master", "m", "v")]
+sys.exit(not (a == b and len(same) == 12 and all(same)))' "$out/set"
 else
     skip run.c "$cc not found"
 fi
-export PYTHONDONTWRITEBYTECODE=1
 if have "$python"; then results "$python" tests/vectors/schema.py
 else skip schema.py "$python not found"
 fi

@@ -13,7 +13,9 @@ typedef struct subject_state {
     float              weights[3], gradients[3];
     int                wide; /* the system holds s as a double, and amp.h is given floats */
     int                unscaled, stepped; /* in this iteration */
-    unsigned char      file[4096];
+    unsigned char      file[8192];
+    float              arrays[3][64]; /* of state files: masters */
+    uint16_t           models[3][64], halves[3][64];
     size_t             at;
 } subject_state;
 
@@ -255,7 +257,6 @@ static int step_begin(vectors_subject *v, vectors_state *state) {
     result              = amp_optimizer_init(&t->opt, &d);
     if (result == AMP_OK) result = amp_optimizer_add(&t->opt, &tensor);
     if (result == AMP_OK) result = amp_optimizer_prepare(&t->opt);
-    state->m = state->v = NULL; /* they are inside; the step after tells whether they stayed */
     return subject_answer(result);
 }
 
@@ -265,6 +266,7 @@ static int step_adamw(vectors_subject *v, vectors_state *state, void *gradients)
     amp_result     result = amp_optimizer_rebind(&t->opt, 0, NULL, gradients);
     if (result == AMP_OK) result = amp_optimizer_step(&t->opt, (float)state->lr);
     if (result == AMP_OK) result = amp_optimizer_status(&t->opt, &status);
+    if (result == AMP_OK) result = amp_optimizer_moments(&t->opt, 0, state->m, state->v);
     if (result != AMP_OK) return VECTORS_REFUSED;
     state->steps = (int)amp_optimizer_gate(&t->opt)->step;
     state->scale = (double)status.loss_scale;
@@ -275,6 +277,77 @@ static void step_end(vectors_subject *v) { amp_optimizer_free(&((subject_state *
 
 static void subject_convert(void *dst, const char *to, const void *src, const char *from, size_t n) {
     amp_cast(dst, subject_dtype(to), src, subject_dtype(from), n);
+}
+
+/* ----------------------------------------------------------------------- state files */
+
+static amp_format subject_format(const char *name) {
+    static const char *const names[] = {"fp32", "bf16", "8bit", "split", "24bit", "sr"};
+    int                      k = 0;
+    while (k < 5 && strcmp(names[k], name) != 0) k++;
+    return (amp_format)k;
+}
+
+/* The optimizer that a case tells of, with its first weights (fill: others), and gradients. */
+static amp_result state_open(subject_state *t, const json *c, int fill) {
+    const json        *j = json_get(c, "config"), *tensors = json_get(c, "tensors"), *x = json_first(tensors);
+    amp_storage        storage;
+    amp_optimizer_desc d;
+    amp_result         result;
+    size_t             i, k;
+    memset(t, 0, sizeof *t);
+    memset(&d, 0, sizeof d);
+    storage.master      = subject_format(json_get(j, "master")->text);
+    storage.moments     = subject_format(json_get(j, "moments")->text);
+    d.kind              = AMP_KIND_ADAMW;
+    d.dtype             = subject_dtype(json_get(j, "dtype")->text);
+    d.storage           = &storage;
+    d.seed              = (uint64_t)vec_number(j, "seed");
+    d.beta1             = vec_number(j, "beta1");
+    d.beta2             = vec_number(j, "beta2");
+    d.scaler.init_scale = (float)vec_number(j, "scale");
+    result              = amp_optimizer_init(&t->opt, &d);
+    for (k = 0; k < tensors->size && result == AMP_OK; k++, x = json_behind(x)) {
+        const json *weight = json_get(x, "master"), *gradient = json_get(x, "gradient");
+        amp_tensor  tensor;
+        memset(&tensor, 0, sizeof tensor);
+        for (i = 0; i < weight->size; i++) vec_put(t->arrays[k], i, fill ? 0x3f800000u : vec_bits(json_at(weight, i)), 4);
+        for (i = 0; i < gradient->size; i++) vec_put(t->halves[k], i, vec_bits(json_at(gradient, i)), 2);
+        tensor.name       = json_get(x, "name")->text;
+        tensor.n          = weight->size;
+        tensor.weight     = t->arrays[k];
+        tensor.model      = t->models[k];
+        tensor.model_type = d.dtype;
+        tensor.grad       = gradient->size ? t->halves[k] : NULL;
+        tensor.grad_type  = d.dtype;
+        result            = amp_optimizer_add(&t->opt, &tensor);
+    }
+    return result == AMP_OK ? amp_optimizer_prepare(&t->opt) : result;
+}
+
+/* Loaded, and saved again: the same bytes, where this amp.h writes that version of files. */
+static int subject_load(vectors_subject *v, const json *c, const unsigned char *file, size_t size) {
+    subject_state *t = (subject_state *)v->self;
+    amp_result     result;
+    amp_optimizer_free(&t->opt);
+    result = state_open(t, c, 1);
+    memcpy(t->file, file, size);
+    if (result == AMP_OK) result = amp_optimizer_load(&t->opt, wrap_read, t);
+    t->at = 0;
+    if (result == AMP_OK) result = amp_optimizer_save(&t->opt, wrap_write, t);
+    if (result != AMP_OK || (memcmp(t->file, file, 12) == 0 && (t->at != size || memcmp(t->file, file, size) != 0))) return 0;
+    return VECTORS_OK;
+}
+
+/* A master that is not fp32 is not shown, but its model is, and that it is saved again. */
+static const void *subject_array(vectors_subject *v, int tensor, const char *what) {
+    static float   moments[2][64];
+    subject_state *t = (subject_state *)v->self;
+    const int      second = !strcmp(what, "v");
+    if (!strcmp(what, "model")) return amp_optimizer_model(&t->opt, tensor);
+    if (!strcmp(what, "master")) return amp_optimizer_master(&t->opt, tensor);
+    if (amp_optimizer_moments(&t->opt, tensor, second ? NULL : moments[0], second ? moments[1] : NULL) != AMP_OK) return NULL;
+    return moments[second];
 }
 
 static vectors_subject amp_subject(subject_state *state, int wrap) {
@@ -292,6 +365,8 @@ static vectors_subject amp_subject(subject_state *state, int wrap) {
     v.adamw   = step_adamw;
     v.end     = step_end;
     v.convert = subject_convert;
+    v.state   = subject_load;
+    v.array   = subject_array;
     v.samples = 1;
     return v;
 }

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""faults.py [-v] - plants one fault at a time in scaler.py and model.py: each must be seen by a vector.
+"""faults.py [-v] - plants one fault at a time in scaler.py, model.py and state.py: each must be seen by a vector.
 
 A fault is a line of text that is replaced by another. -v says which case saw it.
 """
-import json, pathlib, sys, types
+import json, pathlib, struct, sys, types
 import numpy as np
 import run
 
 HERE = pathlib.Path(__file__).parent
-S, M = 'scaler.py', 'model.py'
+S, M, R = 'scaler.py', 'model.py', 'state.py'
 SKIPPED = "            self.scale *= 0.5\n"
 
 #       families      what is wrong, what stands there, what stands there then
@@ -196,6 +196,23 @@ FAULTS = [
     ('store', M, 'codes to nearest', '+ 8 * r >> 19', '+ 0x40000 >> 19'),
     ('store', M, 'values: the least one is not subtracted', ".view(np.float32) - LEAST[of]\n    return [bits(x *",
      ".view(np.float32)\n    return [bits(x *"),
+
+    ('state', R, 'the sum is not mixed', 'h ^= h >> 32', 'pass'),
+    ('state', R, 'a name is not padded', 'self.at + -(-size // 8) * 8', 'self.at + (size if size == 12 else -(-size // 8) * 8)'),
+    ('state', R, 'an empty name takes 8 bytes', 'self.at + -(-size // 8) * 8', 'self.at + max(-(-size // 8), 1) * 8'),
+    ('state', R, 'the seed is left out', "numbers.update({'seed': self.number()} if self.flags & SEED else {})", 'pass'),
+    ('state', R, 'masters come before moments', 'moments, masters = (self.number()', 'masters, moments = (self.number()'),
+    ('state', R, 'bf16 is the lower half', 'c << 16 for c in u', 'c for c in u'),
+    ('state', R, 'm is read without its sign', "-size if x == 'm' and code > 127 else size", 'size'),
+    ('state', R, 'v is read as m is', "if x == 'm' else (0x38000000, code)", "if x else 0"),
+    ('state', R, 'groups of 64', '256, 16384, 32', '256, 16384, 64'),
+    ('state', R, 'the second group has the scale of the first', 'scale[i // GROUP]', 'scale[0]'),
+    ('state', R, 'scales stand before the second moment', "            parts.update((x, self.array('IHB'[t['moments']], n)) for x in has)\n",
+     "            parts.update((x, self.array('IHB'[t['moments']], n)) for x in reversed(has))\n"),
+    ('state', R, 'numbers in another order', 'growth_factor:d backoff_factor:d growth_interval:i', 'growth_interval:i '
+     'growth_factor:d backoff_factor:d'),
+    ('state', R, 'steps are the scaler\'s good ones', 'gate.skip:i gate.inv_scale:f gate.step:i', 'gate.skip:i gate.step:i gate.inv_scale:f'),
+    ('state', R, 'a frozen tensor has moments', "[x for i, x in enumerate('mv') if t['has'] >> i & 1]", "['m', 'v']"),
 ]
 
 
@@ -215,13 +232,13 @@ def passes(case, file, module):
     try:
         answer = run.FAMILIES[case['id'].split('/')[0]](case, module.Scaler() if file == S else module)
         return answer if answer is None else bool(answer)
-    except (ArithmeticError, ValueError, AttributeError, TypeError):
+    except (ArithmeticError, ValueError, AttributeError, LookupError, TypeError, SystemExit, struct.error):
         return False
 
 
 def main(verbose):
     cases = {f: sorted(json.load(open(HERE / (f + '.json')))['cases'], key=work) for f in run.FAMILIES}
-    for f, file in [('scale', S), ('order', S), ('skip', M), ('convert', M), ('store', M)]:
+    for f, file in [('scale', S), ('order', S), ('skip', M), ('convert', M), ('store', M), ('state', R)]:
         sound = load(file)
         wrong = [c['id'] for c in cases[f] if c['demand'] == 'must' and passes(c, file, sound) is False]
         assert not wrong, wrong

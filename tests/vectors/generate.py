@@ -8,10 +8,11 @@ SOURCES holds what pip does not run as it is: deepspeed-0.16.9 and deepspeed-0.1
 apex (apex/amp at cb65b8ed^, csrc at 6424da3b), Megatron-LM, mxnet, fairseq (clones, at the commits
 named below). A file of theirs is run alone, with its imports stubbed and a CPU for its GPU; apex's
 kernel is compiled by c++ as a function. What cannot run without a GPU or a build is written here by its
-source's rules, and its cases say "read", not "run". amp.h is not opened.
+source's rules, and its cases say "read", not "run". amp.h is not opened; the files that state.json tells of are
+written by make_state.c, with amp.h, and must hold what is computed here.
 """
-import ast, copy, ctypes, dataclasses, hashlib, importlib.metadata as metadata, json, math, os, pathlib, struct, subprocess
-import sys, tempfile, types
+import ast, copy, ctypes, dataclasses, hashlib, importlib.metadata as metadata, json, math, os, pathlib, re, struct
+import subprocess, sys, tempfile, types
 
 os.environ.update(TF_CPP_MIN_LOG_LEVEL='3', KERAS_BACKEND='tensorflow', CUDA_VISIBLE_DEVICES='')
 import numpy as np
@@ -679,6 +680,7 @@ TAGS = {
     'split': ('fp32 as bf16 and 16 bits more comes back whole, and its model is the nearest', []),
     'stochastic': ('up with the probability of the distance; none becomes inf; inf and NaN stay',
                    ['torchao: quant_utils.py, an overflow of inf and NaN']),
+    'file': ('what a state file says', []),
     'group': ('the power of two of 32 moments, with room to be rounded up', []),
     '8-bit': ('codes of moments: a float with 4 bits behind the point, v never 0', []),
     'raises': ('where the original raises, the scale stays, and the run ends', ['fairseq: dynamic_loss_scaler.py']),
@@ -1400,8 +1402,60 @@ def store_family():
                    [([c, e], [value(c, e, first)]) for e in (1, 127, 253) for c in range(0, 256, 5)])
 
 
+# -------------------------------------------------------------------------- state
+# Files of amp.h, which make_state.c writes; what must be in them, by the rules above: moments begin at 0, and the
+# one step has a learning rate of 0, so that masters stay.
+
+def state_case(what, comment, tags, dtype, master, moments, seed):
+    rng = np.random.default_rng(43)
+    scale, tensors, arrays = 1024.0, [], int(master == 'sr')
+    float16 = lambda x: half_bits(float(x), dtype)
+    for number, (name, n, learns) in enumerate([('layer.weight', 37, True), ('layer.bias', 3, True), ('', 2, False)]):
+        weight = rng.standard_normal(n).astype(np.float32)
+        if master == 'sr':
+            weight = (weight.view(np.uint32) & 0xffff0000).view(np.float32)
+        gradient = [float16(x) for x in rng.standard_normal(n) * 8.0] if learns else None
+        m = v = None
+        if learns:
+            g = [float(torch.tensor([int(x, 16)], dtype=torch.int32).to(torch.int16).view(HALF[dtype]).float()) / scale
+                 for x in gradient]
+            m, v = [[np.float32(0.5 * x) for x in g], [np.float32(0.25 * x * x) for x in g]]
+            draw = lambda i, array: random_bits(seed, number, 1, i, arrays + array)
+            u = lambda x: int(x.view(np.uint32))
+            if moments == 'bf16':
+                m, v = ([np.uint32(stochastic_bf16(u(y), draw(i, k)) % 65536 << 16).view(np.float32) for i, y in enumerate(x)]
+                        for k, x in enumerate((m, v)))
+            if moments == '8bit':
+                whole, (m, v) = (m, v), ([], [])
+                for k, (x, to) in enumerate(zip(whole, (m, v))):
+                    e = [group_exponent(max(u(abs(y)) for y in x[i:i + 32])) for i in range(0, n, 32)]
+                    to += [np.uint32(value(code(u(y), e[i // 32], draw(i, k), not k), e[i // 32], not k)).view(np.float32)
+                           for i, y in enumerate(x)]
+        words = lambda x: x if x is None else [bits32(float(y)) for y in x]
+        model = [float16(x) if master == 'fp32' else '0x%04x' % split(int(x.view(np.uint32)))[0] for x in weight]
+        tensors.append(dict(name=name, n=n, gradient=gradient, master=words(weight), model=model, m=words(m), v=words(v)))
+    return dict(id=what, system='amp.h', source='state-file.md; README.md, section 3', original='read', demand='must',
+                comment=comment, tags=tags, config=dict(
+                    file='state/%s.state' % what, kind='adamw', dtype=dtype, master=master, moments=moments, seed=seed,
+                    beta1=0.5, beta2=0.75, scale=hexa(scale), steps=1,
+                    numbers={k: hexa(x) if isinstance(x, float) else x for k, x in dict(
+                        scale=scale, growth_tracker=1, hysteresis_tracker=1, next_scale=scale, good=1, growth_factor=2.0,
+                        backoff_factor=0.5, growth_interval=2000, hysteresis=1, min_scale=2.0**-14, max_scale=2.0**24,
+                        preset=0, beta1=0.5, beta2=0.75, eps=f32(1e-8), momentum=0.0, lr=0.0, has_lr=1, clip_factor=1.0,
+                        updates_since=1).items()} | {'gate.skip': 0, 'gate.step': 1, 'gate.inv_scale': hexa(1 / scale)}),
+                tensors=tensors)
+
+
+def state_family():
+    yield state_case('fp32', 'fp32 beside copies of fp16', ['file'], 'fp16', 'fp32', 'fp32', 0)
+    yield state_case('split-bf16', 'masters split in two, moments of bf16, rounded stochastically',
+                     ['file', 'split', 'stochastic'], 'bf16', 'split', 'bf16', 7)
+    yield state_case('sr-8bit', 'no masters but models of bf16; moments of 8 bits in groups of 32',
+                     ['file', '8-bit', 'stochastic'], 'bf16', 'sr', '8bit', 2**40 + 9)
+
+
 FAMILIES = {'scale': scale_family, 'order': order_family, 'skip': skip_family, 'convert': convert_family,
-            'store': store_family}
+            'store': store_family, 'state': state_family}
 
 
 def check_golden():
@@ -1418,24 +1472,35 @@ def check_golden():
     print('golden: %d traces are those of the originals' % len(lines), file=sys.stderr)
 
 
-def write(family):
-    cases = list(FAMILIES[family]())
+def write(family, cases):
     used = {t for c in cases for t in c['tags']}
     tags = {t: dict(finds=f, seen=seen) for t, (f, seen) in TAGS.items() if t in used}
+    sources = {}  # by a short name: the project's, and a number
+    for c in cases:
+        own, k = dict(text=c['source'], original=c.pop('original')), 1
+        name = c['source'] = re.split('[ ,;]', own['text'].lower())[0]
+        while sources.setdefault(c['source'], own) != own:
+            k += 1
+            c['source'] = '%s-%d' % (name, k)
     line = lambda x: json.dumps(x, separators=(',', ':'))
-    ids = ['%s/%s' % (family, c.pop('id')) for c in cases]
+    ids = [c['id'] for c in cases]
     assert len(set(ids)) == len(ids)
     with open(OUT / (family + '.json'), 'w') as file:
         file.write('{"$schema": "schema/%s.json", "schema": "amp-vectors-2", "version": "%s", "license": "LICENSE",\n' % (
             family, VERSION))
-        file.write(' "family": "%s", "tests": %d,\n "tags": {\n' % (family, len(cases)))
+        file.write(' "family": "%s", "tests": %d,\n "sources": {\n' % (family, len(cases)))
+        file.write(',\n'.join('  %s: %s' % (line(t), line(x)) for t, x in sources.items()))
+        file.write('},\n "tags": {\n')
         file.write(',\n'.join('  %s: %s' % (line(t), line(x)) for t, x in tags.items()))
         file.write('},\n "cases": [\n')
-        file.write(',\n'.join('  ' + line(dict(id=i, **c)) for i, c in zip(ids, cases)))
+        file.write(',\n'.join('  ' + line(c) for c in cases))
         file.write(']}\n')
-    print('%s: %d cases, %d originals run' % (family, len(cases), len(
-        {c['source'] for c in cases if c['original'] == 'run'})), file=sys.stderr)
+    print('%s: %d cases, %d originals run' % (family, len(cases), sum(x['original'] == 'run' for x in sources.values())),
+          file=sys.stderr)
 
 
 for family in sys.argv[3:] or ['golden', *FAMILIES]:
-    check_golden() if family == 'golden' else write(family)
+    if family == 'golden':
+        check_golden()
+    else:
+        write(family, [dict(c, id='%s/%s' % (family, c['id'])) for c in FAMILIES[family]()])

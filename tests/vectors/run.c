@@ -9,17 +9,21 @@ static void print(void *user, const json *c, int row) {
     (void)user;
     printf("  %s, %s (", json_get(c, "id")->text, json_get(c, "system")->text);
     for (i = 0; i < tags->size; i++) printf("%s%s", i ? ", " : "", json_at(tags, i)->text);
-    printf("), row %d: %s; %s\n", row, json_get(c, "comment")->text, json_get(c, "source")->text);
+    printf("), row %d: %s\n", row, json_get(c, "comment")->text);
 }
 
 int main(int argc, char **argv) {
-    subject_state   state;
-    vectors_subject subject = amp_subject(&state, 1);
+    static subject_state state;
+    vectors_subject      subject = amp_subject(&state, 1);
     int             i, bad = 0;
     for (i = 1; i < argc; i++) {
         char          *text = json_file(argv[i]);
         json          *file = text ? json_parse(text) : NULL;
+        const char    *end  = strrchr(argv[i], '/');
+        char           directory[512];
         vectors_result r;
+        snprintf(directory, sizeof directory, "%.*s", end ? (int)(end - argv[i]) : 1, end ? argv[i] : ".");
+        subject.directory = directory;
         if (!file) {
             printf("FAIL %s: no such file, or no JSON\n", argv[i]);
             bad = 1;

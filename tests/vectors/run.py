@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""run.py [FILE.json...] - the vectors on scaler.py and model.py, and on PyTorch's GradScaler where torch is."""
+"""run.py [FILE.json...] - the vectors on scaler.py, model.py and state.py, and on PyTorch's GradScaler where torch is."""
 import importlib, json, pathlib, sys
 import numpy as np
 
@@ -80,7 +80,19 @@ def store(case, model):
     return all(model.STORE[case['system']](*map(int, a, [16] * len(a))) == [int(x, 16) for x in b] for a, b in case['pairs'])
 
 
-FAMILIES = dict(scale=rows, order=rows, skip=skip, convert=convert, store=store)
+def state(case, reader):
+    c = case['config']
+    numbers, tensors = reader.load(str(pathlib.Path(__file__).parent / c['file']))
+    same = all(numbers[k] == number(x) for k, x in c['numbers'].items())
+    same &= numbers['kind'] == c['kind'] and numbers.get('seed', 0) == c['seed']
+    for t, x in zip(tensors, case['tensors'], strict=True):
+        bits = lambda k: None if k not in t else ['0x%08x' % u for u in np.array(t[k], np.float32).view(np.uint32)]
+        same &= all(t[k] == x[k] for k in ('name', 'n')) and all(bits(k) == x[k] for k in ('master', 'm', 'v'))
+    return same
+
+
+FAMILIES = dict(scale=rows, order=rows, skip=skip, convert=convert, store=store, state=state)
+MODULES = {rows: ['scaler.Scaler', 'torch_subject.GradScaler'], state: ['state']}
 
 
 def main(paths):
@@ -88,7 +100,7 @@ def main(paths):
     for path in paths:
         family = json.load(open(path))
         run = FAMILIES[family['family']]
-        for name in ['scaler.Scaler', 'torch_subject.GradScaler'] if run == rows else ['model']:
+        for name in MODULES.get(run, ['model']):
             module, *what = name.split('.')
             try:
                 subject = importlib.import_module(module)

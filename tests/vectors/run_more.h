@@ -1,4 +1,4 @@
-/* run_more.h - runs a case of the families skip, convert and store; and a file of any family. */
+/* run_more.h - runs a case of the families skip, convert, store and state; and a file of any family. */
 
 #ifndef VECTORS_RUN_MORE_H
 #define VECTORS_RUN_MORE_H
@@ -10,6 +10,15 @@ enum { VECTORS_MOST = 16385, VECTORS_PIECE = 1 << 16 };
 static void vec_put(void *x, size_t i, uint32_t bits, size_t size) {
     const uint16_t half = (uint16_t)bits;
     memcpy((char *)x + i * size, size == 2 ? (const void *)&half : (const void *)&bits, size);
+}
+
+static uint32_t vec_get(const void *x, size_t i, size_t size) {
+    uint32_t bits;
+    uint16_t half;
+    memcpy(&half, (const char *)x + i * size, 2);
+    if (size == 2) return half;
+    memcpy(&bits, (const char *)x + i * size, 4);
+    return bits;
 }
 
 /* The words of a list, repeated over n elements of `size` bytes. */
@@ -140,6 +149,33 @@ static int vec_store(vectors_subject *s, const json *c, size_t *row) {
     return ok;
 }
 
+static size_t vec_read(const char *directory, const char *name, unsigned char *bytes, size_t room) {
+    char   path[512];
+    FILE  *file;
+    size_t n;
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    file = fopen(path, "rb");
+    n    = file ? fread(bytes, 1, room, file) : 0;
+    if (file) fclose(file);
+    return n;
+}
+
+static int vec_state(vectors_subject *s, const json *c, size_t *row) {
+    static const char *const whats[] = {"master", "m", "v", "model"};
+    static unsigned char     bytes[8192];
+    const json *tensors = json_get(c, "tensors"), *t = json_first(tensors);
+    size_t      i, k, n = s->state ? vec_read(s->directory, json_get(json_get(c, "config"), "file")->text, bytes, 8192) : 0;
+    int         ok = s->state ? s->state(s, c, bytes, n) : VECTORS_ABSENT;
+    for (*row = 0; *row < tensors->size && ok == VECTORS_OK; ++*row, t = json_behind(t))
+        for (k = 0; k < 4; k++) {
+            const json *wanted = json_get(t, whats[k]);
+            const void *x      = wanted->size ? s->array(s, (int)*row, whats[k]) : NULL;
+            for (i = 0; x && i < wanted->size && ok == VECTORS_OK; i++)
+                ok = vec_bits(json_at(wanted, i)) == vec_get(x, i, k < 3 ? 4 : 2);
+        }
+    return ok;
+}
+
 /* Of cases that may be so, others are no failure. */
 typedef struct vectors_result { int passed, failed, absent, others; } vectors_result;
 
@@ -152,7 +188,8 @@ static vectors_result vectors_run(const json *file, vectors_subject *s, vectors_
         int       ok;
         row = 0;
         ok  = vec_is(family, "skip") ? vec_skip(s, c, &row) : vec_is(family, "convert") ? vec_convert(s, c, &row)
-            : vec_is(family, "store") ? vec_store(s, c, &row) : vec_rows(s, c, &row);
+            : vec_is(family, "store") ? vec_store(s, c, &row) : vec_is(family, "state") ? vec_state(s, c, &row)
+            : vec_rows(s, c, &row);
         r.passed += ok == 1;
         r.failed += ok == 0 && !may;
         r.others += ok == 0 && may;

@@ -66,6 +66,7 @@ def main(paths):
         out += ['%s: twice' % i for i in sorted(set(ids)) if ids.count(i) > 1]
         out += ['%s: not of %s' % (i, file['family']) for i in ids if not i.startswith(file['family'] + '/')]
         out += ['%s: no tag %s' % (c['id'], t) for c in cases for t in c['tags'] if t not in file['tags']]
+        out += ['%s: no source %s' % (c['id'], c['source']) for c in cases if c['source'] not in file['sources']]
         out += ['%s: no case has tag %s' % (name, t) for t in file['tags'] if not any(t in c['tags'] for c in cases)]
         if file['tests'] != len(cases) or file['$schema'] != 'schema/' + name:
             out.append('%s: %d tests, %s' % (name, len(cases), file['$schema']))

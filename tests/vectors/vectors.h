@@ -59,6 +59,12 @@ struct vectors_subject {
     /* n numbers of type `from` to type `to`. */
     void (*convert)(void *dst, const char *to, const void *src, const char *from, size_t n);
 
+    /* A state file of the optimizer that a case tells of: load it. Then "master", "m", "v" (bits of fp32) or "model"
+       of a tensor; NULL where it is not shown. Files lie in this directory. */
+    int (*state)(vectors_subject *s, const json *the_case, const unsigned char *file, size_t size);
+    const void *(*array)(vectors_subject *s, int tensor, const char *what);
+    const char *directory;
+
     /* A function of optimizer state, by its name in README.md; VECTORS_ABSENT if there is none. */
     int (*store)(const char *what, const uint32_t *in, uint32_t *out);
 };

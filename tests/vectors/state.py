@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""state.py FILE [OUT.npz] - what is in a state file of amp.h, or in a set of ranks', as state-file.md has it; and masters and
+moments of each tensor as OUT.npz: NAME.master, NAME.m, NAME.v (that alone needs numpy)."""
+import array, struct, sys
+
+SHARD, SET, REPORT, SEED, HISTORY, CHUNK, GROUP = 1, 2, 4, 8, 256, 16384, 32
+KINDS, MOMENTS, MASTERS = ['own', 'adamw', 'sgd', 'lion'], ['fp32', 'bf16', '8bit'], ['fp32', '24bit', '24bit', 'sr', 'sr']
+# The numbers of a body, in their order: i an integer, f a float, d a double.
+NUMBERS = '''scale:f growth_tracker:i found_inf:i checked:i hysteresis_tracker:i stuck:i next_scale:d good:i skipped:i growths:i
+    backoffs:i growth_factor:d backoff_factor:d growth_interval:i hysteresis:i min_scale:f max_scale:f preset:i rules:i
+    gate.skip:i gate.inv_scale:f gate.step:i norm:d clip_factor:f step.found_inf:i did_step:i nesterov:i step.skipped:i beta1:d
+    beta2:d eps:f momentum:f max_norm:f lr:f bias1:f bias2:f missed_updates:i has_lr:i skipped_in_a_row:i
+    scaler.skipped_in_a_row:i tolerance:d updates_since:i overflows_since:i'''.split()
+
+def check(ok, text):
+    ok or sys.exit('state.py: ' + text)
+
+def checksum(data):
+    h = 0
+    for (x,) in struct.iter_unpack('<Q', data):
+        h = (h ^ x) * 0x9e3779b97f4a7c15 & 0xffffffffffffffff
+        h ^= h >> 32
+    return h
+
+def value(x, code, exponent):
+    """README.md's m-value and v-value."""
+    least, steps = (0x3c000000, code & 127) if x == 'm' else (0x38000000, code)
+    real = lambda bits: struct.unpack('<f', struct.pack('<I', bits))[0]
+    size = (real(least + (steps << 19)) - real(least)) * 2.0**(min(max(exponent, 1), 253) - 127)
+    return float('nan') if exponent == 255 else -size if x == 'm' and code > 127 else size
+
+class File:
+    def __init__(self, path):
+        data = open(path, 'rb').read()
+        check(data[:8] == b'AMPSTATE' and len(data) >= 40, path + ': no state file')
+        self.version, self.flags, size, total = struct.unpack('<IIQQ', data[8:32])
+        check(total == checksum(data[:24]), path + ': the header has changed')
+        if self.version != 6:  # of before flags
+            bits, self.version = self.version, self.version & 255
+            check(bits < 1024 and not self.flags and self.version in (1, 2, 4, 5), path + ': its version is not read here')
+            self.flags = (bits & 256 and REPORT) | (bits & 512 and SEED) | (self.version == 5 and SHARD)
+            self.flags = SET if self.flags == SHARD and size == 24 else self.flags
+        check(self.flags < 16 and len(data) == 40 + size, path + ': of a newer amp.h, or cut short')
+        self.body, self.at, (self.sum,) = data[32:-8], 0, struct.unpack('<Q', data[-8:])
+        check(self.sum == checksum(self.body), path + ': the body has changed')
+
+    def take(self, size):
+        begin, self.at = self.at, self.at + -(-size // 8) * 8
+        check(self.at <= len(self.body), 'the body is too short')
+        return self.body[begin:begin + size]
+
+    def number(self, kind='i'):
+        return struct.unpack('<' + {'i': 'Q', 'f': 'fxxxx', 'd': 'd'}[kind], self.take(8))[0]
+
+    def array(self, code, n):
+        x = array.array(code, self.take(n * struct.calcsize(code)))
+        if sys.byteorder == 'big':
+            x.byteswap()
+        return x
+
+    def tables(self):
+        kind, count = self.number(), self.number()
+        self.rank, self.ranks = (self.number(), self.number()) if self.flags & SHARD else (0, 1)
+        there = NUMBERS[:{1: -7, 2: -5}.get(self.version)]  # the last ones are not in versions 1 and 2
+        numbers, tensors = dict(kind=KINDS[kind], **{x[:-2]: self.number(x[-1]) for x in there}), []
+        for _ in range(count):
+            n, has = self.number(), self.number()
+            moments, masters = (self.number(), self.number()) if self.version == 6 else (has >> 2 & 3, has >> 4)
+            t = dict(n=n, has=has & 3, moments=moments, masters=masters, lr_scale=self.number('f'),
+                     weight_decay=self.number('f'), name=self.take(self.number()).decode('utf-8', 'replace'))
+            check(moments < 3 and masters < 5, '"%s": storage formats that are not read here' % t['name'])
+            tensors.append(t)
+        numbers.update({'seed': self.number()} if self.flags & SEED else {})
+        self.take(8 * (7 + 6 * HISTORY + 4 * count) if self.flags & REPORT else 0)
+        return numbers, tensors
+
+    def arrays(self, tensors):
+        before = 0  # what a shard has of a tensor is a run of chunks
+        for t in tensors:
+            chunks, k = -(-t['n'] // CHUNK), (self.rank - -(-before // CHUNK)) % self.ranks
+            begin, end = (min((chunks // self.ranks * j + min(j, chunks % self.ranks)) * CHUNK, t['n']) for j in (k, k + 1))
+            n, before = end - begin, before + t['n']
+            parts, has = dict(master=self.array('I', n)), [x for i, x in enumerate('mv') if t['has'] >> i & 1]
+            parts.update((x, self.array('IHB'[t['moments']], n)) for x in has)
+            for x in has if t['moments'] == 2 else []:
+                scale = self.array('B', -(-n // GROUP))
+                parts[x] = array.array('f', (value(x, c, scale[i // GROUP]) for i, c in enumerate(parts[x])))
+            for x, u in parts.items():
+                u = array.array('I', (c << 16 for c in u)) if u.typecode == 'H' else u
+                t.setdefault(x, array.array('f', bytes(4 * t['n'])))[begin:end] = array.array('f', u.tobytes())
+        check(self.at == len(self.body), 'the body is too long')
+
+def load(path):
+    file = File(path)
+    files = [file]
+    if file.flags & SET:
+        step, edition, ranks = file.number(), file.number(), file.number()
+        tail = '%d-%d' % (step, edition) if edition else step
+        files = [File('%s.%s.%d-of-%d' % (path, tail, rank, ranks)) for rank in range(ranks)]
+        content = sum(f.sum for f in files) & 0xffffffffffffffff
+        check(file.version < 6 or file.number() == content, path + ': its files are not of one set')
+    numbers, tensors = files[0].tables()
+    check(file.flags & SET or not file.flags & SHARD or file.ranks == 1, path + ': a rank\'s; give the file that names the set')
+    for f in files:
+        f is files[0] or f.tables()
+        f.arrays(tensors)
+    return numbers, tensors
+
+if __name__ == '__main__':
+    check(len(sys.argv) in (2, 3), __doc__)
+    numbers, tensors = load(sys.argv[1])
+    print(*('%s %r' % x for x in numbers.items()), sep='\n')
+    for t in tensors:
+        moments = MOMENTS[t['moments']] if t['has'] else 'none'
+        print('"%s": %d elements, masters %s, moments %s' % (t['name'], t['n'], MASTERS[t['masters']], moments))
+    if len(sys.argv) > 2:
+        import numpy
+        numpy.savez(sys.argv[2], **{'%s.%s' % (t['name'] or i, x): numpy.array(t[x]) for i, t in enumerate(tensors)
+                                    for x in ('master', 'm', 'v') if x in t})
