@@ -7272,8 +7272,7 @@ static void ampi_pack_strips(const ampi_task *w, uint32_t *dst, int of_b, size_t
         const size_t       r = ampi_max(at, lead) - lead;
         const ampi_operand x = ampi_operand_at(all, r, k);
         w->e->pack(dst + (ampi_strip(w, at - r0, k1 - k0) + ampi_strip(w, width, k - k0)), width,
-                   of_b, &x, w->parts, ampi_min(most, at + width - lead) - r,
-                   ampi_min(k1 - k, unit));
+                   of_b, &x, w->parts, most - r, ampi_min(k1 - k, unit));
         if (all.cs != 1) {
             at += width;
             if (at >= r1) at = r0, k += unit;

@@ -97,10 +97,10 @@ static void bits_thin(amp_gemm_args *g) {
     if (way) *(bits_coin() ? &g->m : &g->n) = (way == 2 ? 4060 : 1) + random_below(100);
 }
 static void bits_sizes(amp_gemm_args *g, int big) {
-    g->m = 2 + random_below(65);
-    g->n = 2 + (big == BITS_STEPS && random_below(8) == 0 ? 700u : 0u) + random_below(130);
+    g->m = 2 + random_below(40);
+    g->n = 2 + (big == BITS_STEPS && random_below(8) == 0 ? 700u : 0u) + random_below(100);
     g->k = big == BITS_STEPS ? 641 + random_below(random_below(4) ? 200 : 1900)
-                             : g->m + random_below(300);
+                             : g->m + random_below(random_below(4) ? 60 : 300);
     if (big == BITS_LONG_B) g->n += g->m, g->trans_b = 1;
     if (big == BITS_LINES) g->n = 256 + 16 * random_below(8);
 }
@@ -126,6 +126,7 @@ static amp_gemm_args bits_problem(int big, int halves) {
         return bits_problem(big, halves);
     g.a_type = (amp_dtype)(halves ? 1 + random_below(2) : random_below(3));
     g.b_type = (amp_dtype)(halves ? 1 + random_below(2) : random_below(3));
+    if (halves && big >= BITS_STEPS && bits_coin()) g.a_type = g.b_type = AMP_BF16;
     g.c_type = (amp_dtype)random_below(3);
     g.lda    = (g.trans_a ? g.m : g.k) + random_below(3) * random_below(9);
     g.ldb    = (g.trans_b ? g.k : g.n) + random_below(3) * random_below(9);

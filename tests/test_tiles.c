@@ -52,7 +52,7 @@ static void one_shared(int big, size_t team) {
 
 TEST(shares, "law 7: a product, or a batch, has the same bits for any number of threads, each in no more "
              "room than it asks for") {
-    const int count = test_state.quick > 1 ? 12 : test_state.quick ? 60 : 600;
+    const int count = test_state.quick > 1 ? 8 : test_state.quick ? 24 : 300;
     int       i;
     CHECK_EQ_INT(amp_cpu_force_tier("amx"), AMP_OK);
     for (i = 0; i < count; i++) one_shared(i % 4 ? BITS_STEPS + i % 4 - 1 : 1, 2 + random_below(3));
