@@ -7239,7 +7239,7 @@ static void ampi_task_size(ampi_task *w, int small) {
     w->parts  = !e->pairs || ampi_is_whole(w) ? 1 : 2;
     w->deep   = ampi_min(depth >> (w->parts - 1), ampi_pieces(e, ampi_max(w->k, 1))) * unit;
     w->turned = e->use_tiles && m < n && m <= w->k && w->k <= w->deep && w->x[1].cs == 1;
-    w->group  = w->x[0].cs != 1 && w->k > 256 && !e->pairs && !small ? 4 : 1;
+    w->group  = w->x[0].cs != 1 && w->k > 256 && !e->pairs && !small ? 8 : 1;
     if (w->turned) m = n, n = w->m;
     if (w->lead && !small) panel += ampi_strip(w, e->cols, w->deep); /* or one panel more */
     near    = w->parts == 1 ? ampi_min(w->deep, e->near * unit) : w->deep; /* two: more is done */
@@ -7267,10 +7267,13 @@ static void ampi_pack_strips(const ampi_task *w, uint32_t *dst, int of_b, size_t
     const ampi_operand all = w->x[of_b];
     const size_t width = of_b ? w->e->cols : w->e->rows, unit = ampi_unit(w->e);
     const size_t lead = of_b ? w->lead : 0, most = of_b ? w->n : w->m;
-    size_t       at = r0, k = k0;
+    const int    ahead = !of_b && w->group > 1; /* no processor foresees lines that far apart */
+    size_t       at = r0, k = k0, i;
     while (at < r1 && k < k1) {
         const size_t       r = ampi_max(at, lead) - lead;
         const ampi_operand x = ampi_operand_at(all, r, k);
+        for (i = 0; ahead && k + 2 * unit <= k1 && i < unit; i++)
+            AMPI_PREFETCH(ampi_at(x.x, x.type, (unit + i) * x.cs));
         w->e->pack(dst + (ampi_strip(w, at - r0, k1 - k0) + ampi_strip(w, width, k - k0)), width,
                    of_b, &x, w->parts, most - r, ampi_min(k1 - k, unit));
         if (all.cs != 1) {
@@ -7478,8 +7481,7 @@ static void ampi_task_begin(ampi_task *w, const amp_gemm_args *g) {
         w->run = ampi_gemm_tiny;
     else w->run = ampi_gemm_product;
     w->lead = 0; /* or every row of a tile is in two lines; where k is long, it gains less */
-    if (w->e->use_tiles && n >= 256 && (k <= 256 || g->compute == AMP_BF16) &&
-        bytes * (g->ldc | g->stride_c) % 64 == 0)
+    if (w->e->use_tiles && n >= 256 && k <= 256 && bytes * (g->ldc | g->stride_c) % 64 == 0)
         w->lead = (uintptr_t)g->c % 64 / bytes;
 }
 
