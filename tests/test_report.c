@@ -819,6 +819,68 @@ TEST(torn, "a report in a file that no run can have made is refused, and nothing
     end(&r);
 }
 
+static uint64_t bits_of_double(double x) {
+    uint64_t u;
+    memcpy(&u, &x, 8);
+    return u;
+}
+static uint64_t bits_of_float(float x) {
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+
+TEST(members, "law 21: each number of a report in a file is that of its name: no two alike, in the format's order") {
+    enum { AT = 32 + 8 * (45 + 8) }; /* behind the header, the numbers of a run and one tensor, of a short name */
+    const uint64_t want[] = {11, 12, 13, 5, bits_of_double(6.0), bits_of_double(7.0), 4};
+    const uint64_t turn[] = {257, bits_of_double(8.0), bits_of_float(9.0f), bits_of_float(10.0f), 2, 0};
+    const uint64_t last[] = {14, 15, 16, 17};
+    ampi_record    *record;
+    ampi_overflows *o;
+    amp_iteration  *h;
+    rig             r;
+    tape            t = {NULL, 0, 0, 0, 0};
+    size_t          k;
+    begin(&r);
+    put(&r, 1, AMP_F32);
+    prepare(&r);
+    record                    = r.opt.plan->record;
+    o                         = &r.opt.plan->slots[0].overflows;
+    h                         = &record->history[1];
+    record->running.skips[0]  = 11;
+    record->running.skips[1]  = 12;
+    record->running.skips[2]  = 13;
+    record->running.norms     = 5;
+    record->running.mean      = 6.0;
+    record->running.variance  = 7.0;
+    record->running.row       = 4;
+    h->iteration              = 257;
+    h->norm                   = 8.0;
+    h->loss_scale             = 9.0f;
+    h->clip_factor            = 10.0f;
+    h->skip                   = 2;
+    o->overflows              = 14;
+    o->nans                   = 15;
+    o->first                  = 16;
+    o->last                   = 17;
+    save(&r, &t);
+    CHECK_EQ_U64(t.bytes[12], 4); /* there is a report */
+    for (k = 0; k < COUNT_OF(want); k++) CHECK_EQ_U64(number_at(t.bytes + AT + 8 * k), want[k]);
+    for (k = 0; k < COUNT_OF(turn); k++) CHECK_EQ_U64(number_at(t.bytes + AT + 8 * (7 + 6 + k)), turn[k]);
+    for (k = 0; k < COUNT_OF(last); k++)
+        CHECK_EQ_U64(number_at(t.bytes + AT + 8 * (7 + 6 * AMP_HISTORY + k)), last[k]);
+    memset(record, 0, sizeof *record);
+    memset(o, 0, sizeof *o);
+    OK(load_tape(&r, &t));
+    CHECK_EQ_U64(record->running.row, 4);
+    CHECK_EQ_U64(record->running.norms, 5);
+    CHECK_EQ_U64(h->iteration, 257);
+    CHECK_EQ_F32(h->clip_factor, 10.0f);
+    CHECK_EQ_U64(o->last, 17);
+    free(t.bytes);
+    end(&r);
+}
+
 /* ------------------------------------------------------------------------------ spikes */
 
 /* One fp32 gradient at a scale of 1, so that the norm is what is asked for. */
@@ -1761,6 +1823,7 @@ int main(int argc, char **argv) {
     RUN(saved);
     RUN(saved_without_tensors);
     RUN(torn);
+    RUN(members);
     RUN(spike_norm);
     RUN(spike_z);
     RUN(spike_still);
