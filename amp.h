@@ -8067,8 +8067,8 @@ static void ampi_remove_set(const amp_ranks *r, ampi_target *to, const ampi_set 
 
 /* Ranks meet (ampi_agree), and their words are added, also where one has failed. 0: they have not
    met. */
-static int ampi_meet(const amp_optimizer *opt, amp_result *result, amp_result theirs,
-                     uint64_t hash, const char *text, double *words, size_t count) {
+static int ampi_meet_ranks(const amp_optimizer *opt, amp_result *result, amp_result theirs,
+                           uint64_t hash, const char *text, double *words, size_t count) {
     const size_t size = count * sizeof *words;
     double      *sums = opt->plan->sums;
     amp_result   sent = ampi_send(&opt->backend, sums, words, size);
@@ -8083,9 +8083,9 @@ static int ampi_meet(const amp_optimizer *opt, amp_result *result, amp_result th
 /* In a save. */
 static int ampi_meet_saving(const amp_optimizer *opt, amp_result *result, uint64_t common,
                             double *words, size_t count) {
-    return ampi_meet(opt, result, AMP_ERROR_WRITE, common,
-                     "the ranks are not at one step: loss scale, learning rate or numbers of steps "
-                     "differ", words, count);
+    return ampi_meet_ranks(opt, result, AMP_ERROR_WRITE, common,
+                           "the ranks are not at one step: loss scale, learning rate or numbers of "
+                           "steps differ", words, count);
 }
 
 /* A sum of 64 bits as two numbers that ranks add exactly in doubles; and from these. */
@@ -8132,7 +8132,7 @@ static amp_result ampi_old_set(const amp_optimizer *opt, const ampi_target *to, 
     words[2] = (double)old->ranks;
     error    = errno; /* of the call that failed: others' may follow */
     (void)ampi_meet_saving(opt, &result, common, words, AMPI_WORDS);
-    errno        = error;
+    errno = error;
     old->turn    = (uint64_t)words[0];
     old->edition = (uint64_t)words[1];
     old->ranks   = (uint64_t)words[2];
@@ -8247,7 +8247,7 @@ static void ampi_meet_loaded(const amp_optimizer *opt, const ampi_loading *l, am
     const uint64_t      hash = ampi_hash(ampi_hash(a->common, l->content), (uint64_t)l->alone);
     double              words[2];
     ampi_split_sum(words, one ? a->sum : 0);
-    ampi_meet(opt, result, AMP_ERROR_READ, hash, AMPI_NOT_ONE, words, 2);
+    ampi_meet_ranks(opt, result, AMP_ERROR_READ, hash, AMPI_NOT_ONE, words, 2);
     if (*result == AMP_OK && one && l->content && ampi_join_sums(words) != l->content)
         *result = ampi_refuse(&opt->desc, AMP_ERROR_MISMATCH, AMPI_NOT_ONE);
 }
