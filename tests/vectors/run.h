@@ -8,7 +8,6 @@
 static double   vec_number(const json *j, const char *key) { return json_number(json_get(j, key)); }
 static uint32_t vec_bits(const json *j) { return (uint32_t)strtoul(j->text, NULL, 16); }
 static int      vec_is(const json *j, const char *text) { return j->kind == '"' && !strcmp(j->text, text); }
-
 /* Does the scaler show this: the scale, to the bit, good (null: it is not counted) and left? */
 static int vec_shows(const vectors_subject *s, const json *scale, const json *good, const json *left) {
     const double x = json_number(scale);
@@ -30,9 +29,8 @@ static int vec_trace(vectors_subject *s, const json *row) {
         taken = s->step(s);
         s->update(s);
     }
-    if (taken == VECTORS_ABSENT) return taken;
-    return vec_shows(s, json_at(row, 2), json_at(row, 3), json_at(row, 4)) &&
-           taken == (int)json_number(json_at(row, 5));
+    return taken == VECTORS_ABSENT ? taken : taken == (int)json_number(json_at(row, 5)) &&
+           vec_shows(s, json_at(row, 2), json_at(row, 3), json_at(row, 4));
 }
 
 /* A row of calls: call, argument, answer, gradients after it (null: any), scale, good, left. */
@@ -57,14 +55,13 @@ static int vec_call(vectors_subject *s, const json *row, uint32_t g[3]) {
 static int vec_rows(vectors_subject *s, const json *c, size_t *row) {
     const json    *j = json_get(c, "config"), *rows = json_get(c, "rows"), *r = json_first(rows);
     uint32_t       g[3] = {0, 0, 0};
-    int            result;
     vectors_config f;
     f.system = json_get(c, "system")->text, f.init_scale = vec_number(j, "init_scale");
     f.growth_factor = vec_number(j, "growth_factor"), f.backoff_factor = vec_number(j, "backoff_factor");
     f.min_scale = vec_number(j, "min_scale"), f.max_scale = vec_number(j, "max_scale");
     f.tolerance = vec_number(j, "tolerance"), f.growth_interval = (int)vec_number(j, "growth_interval");
     f.hysteresis = (int)vec_number(j, "hysteresis");
-    result = s->start(s, &f) == VECTORS_OK ? VECTORS_OK : VECTORS_ABSENT;
+    int result = s->start(s, &f) == VECTORS_OK ? VECTORS_OK : VECTORS_ABSENT;
     for (*row = 0; *row < rows->size && result == VECTORS_OK; ++*row, r = json_behind(r))
         result = r->size == 6 ? vec_trace(s, r) : vec_call(s, r, g);
     return result;
