@@ -249,7 +249,8 @@
               Repairs: a set that is saved twice in one step stays whole where a rank cannot read
               path, or sees an older one; a rank that prepare, save_file or load_file refuses tells
               the others, which waited for it; five functions say AMP_ERROR_NOT_INITIALIZED;
-              amp_session_start with a desc of zeros is as with NULL: a scale of 1 stays.
+              amp_session_start with a desc of zeros is as with NULL: a scale of 1 stays; nvcc 13.0
+              for 10.0 read arrays that are not aligned as if they were, where a report samples.
               Faster, with the same bits: products by tiles and by FMA, a matrix times a vector, dot
               products, casts to 16 bits; all of gcc -O0 (AMP_DEBUG: as it was).
        0.6.0  In code for 0.5.0 change:
