@@ -71,7 +71,7 @@ LESS = $(TESTS:%=clang/%) \
        $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/ranks \
        aarch64/state s390x/gemm s390x/optimizer
 SCRIPTS := bits compile readme cuda-sanitize emu nvcc examples ranks gpt cnn ncf report cuda-plain cblas \
-           sgemm-plain cuda-races cuda-traffic examples_cuda fuzz headers install vectors self gpu_self \
+           sgemm-plain ptx cuda-races cuda-traffic examples_cuda fuzz headers install vectors self gpu_self \
            $(call less,cuda-clang sgemm-sanitize)
 LOGS := $(SCRIPTS:%=$(BUILD)/tests/%.log) $(patsubst %,$(BUILD)/tests/%.log,$(MODELS) $(TIERS)) \
         $(foreach c,$(CONFIGS),$(foreach t,$(TESTS),$(BUILD)/tests/$(c)/$(t).log))
@@ -262,6 +262,8 @@ $(BUILD)/tests/cuda-clang.log: $(KERNELS)clang/kernels.o $(CPU)/clang/amp.o
 $(BUILD)/tests/cuda-sanitize.log: $(KERNELS)sanitize/kernels.o $(CPU)/sanitize/amp.o
 $(BUILD)/tests/cuda-races.log: $(KERNELS)races/kernels.o
 $(BUILD)/tests/cuda-traffic.log: $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o
+$(BUILD)/tests/ptx.log: $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o tests/test_cuda.cpp \
+                      $(wildcard tests/emu/*ptx*)
 $(BUILD)/tests/sgemm-plain.log: $(KERNELS)plain/kernels.o $(wildcard examples/trainer_*.cu)
 $(BUILD)/tests/sgemm-sanitize.log: $(KERNELS)sanitize/kernels.o
 

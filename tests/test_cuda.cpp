@@ -477,17 +477,14 @@ static void let_learn(setup *s) {
 
 /* False if amp.h does not accept the configuration (on both sides alike). */
 static bool start(twins *t, const setup *s, dice &r) {
-    const float scale = s->desc.scaler.init_scale;
-    amp_result  result[2];
+    amp_result result[2];
     memset(t, 0, sizeof *t);
     t->s      = *s;
     let_learn(&t->s);
     t->lr     = 0.01f;
     t->stream = s->default_stream ? NULL : main_stream;
     t->body   = body_stream;
-    t->nan_ok = s->desc.scaler.disabled ||
-                (scale > 0.0f && scale < 1.0f && s->desc.scaler.preset != AMP_PRESET_DEFAULT &&
-                 s->desc.scaler.preset != AMP_PRESET_STATIC);
+    t->nan_ok = s->desc.scaler.disabled;
     emulate(s->seed, s->async);
     OK(amp_cuda_backend(&t->backend, t->stream, NULL));
     in_grids(s->max_blocks, s->block_size);
@@ -553,7 +550,11 @@ static amp_result fused(amp_optimizer *opt, float lr) {
 }
 
 static void step_on_cpu(twins *t) {
-    amp_optimizer *opt = &t->opt[CPU];
+    amp_optimizer   *opt    = &t->opt[CPU];
+    const amp_preset preset = t->s.desc.scaler.preset;
+    /* exact presets do not look at the product, so that a scale below one may let NaN be computed */
+    t->nan_ok |= preset != AMP_PRESET_DEFAULT && preset != AMP_PRESET_STATIC &&
+                 amp_optimizer_loss_scale(opt) < 1.0f;
     if (opt->desc.kind != AMP_KIND_OWN) {
         OK(fused(opt, t->lr));
         return;
@@ -2684,7 +2685,9 @@ static unsigned char *huge(size_t bytes) {
 #ifdef CUDA_EMU_H
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                    -1, 0);
-    return p == MAP_FAILED ? NULL : (unsigned char *)p;
+    if (p == MAP_FAILED) return NULL;
+    emu_lend(p, bytes);
+    return (unsigned char *)p;
 #else
     size_t room = 0, total = 0;
     void  *p    = NULL;
@@ -2697,7 +2700,7 @@ static unsigned char *huge(size_t bytes) {
 }
 static void drop_huge(unsigned char *p, size_t bytes) {
 #ifdef CUDA_EMU_H
-    if (p) munmap(p, bytes);
+    if (p) emu_lend(p, 0), munmap(p, bytes);
 #else
     (void)bytes;
     CUDA(cudaFree(p));

@@ -56,10 +56,12 @@ cudaError_t   emu_fail_error = cudaErrorUnknown;
 const char   *emu_last_api   = "";
 int           emu_device_count, emu_device_sms, emu_device_major, emu_device_minor;
 size_t        emu_device_memory;
+unsigned long emu_heap_changes;
 emu_counts    emu_count;
 
-/* Overridden by traffic.cpp where that is linked. */
+/* Overridden by traffic.cpp and ptx.cpp where they are linked. */
 extern "C" __attribute__((weak)) void emu_unwatch_all(void) {}
+__attribute__((weak)) std::function<void()> emu_ptx(const void *, void **) { return nullptr; }
 
 namespace {
 
@@ -393,7 +395,9 @@ void run_block() {
 
 size_t gcd(size_t a, size_t b) { return b == 0 ? a : gcd(b, a % b); }
 
-void run_grid(const std::function<void()> &body, dim3 grid, dim3 block) {
+/* whole: runs a block, if it is not empty; else the body runs in a fiber for each thread. */
+void run_grid(const std::function<void()> &body, dim3 grid, dim3 block,
+              const std::function<void()> &whole) {
     const size_t blocks = (size_t)grid.x * grid.y * grid.z;
     size_t       first = 0, step = 1;
     emu_count.kernels_run++;
@@ -409,7 +413,8 @@ void run_grid(const std::function<void()> &body, dim3 grid, dim3 block) {
         if (emu_block_to != 0 && (i < emu_block_from || i >= emu_block_to)) continue;
         emu_block = make_uint3((unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y),
                                (unsigned)(i / grid.x / grid.y));
-        run_block();
+        if (whole) whole();
+        else run_block();
     }
     ACQUIRE(&sync_end);
     emu_thread = NULL;
@@ -533,7 +538,7 @@ struct allocation {
     size_t bytes;
     bool   device;
 };
-std::map<char *, allocation> heap;
+std::map<char *, allocation> heap, lent;
 size_t                       device_bytes;
 
 enum place { HOST, PINNED, DEVICE, OVERRUN };
@@ -574,6 +579,7 @@ cudaError_t allocate(void **p, size_t bytes, bool device) {
     if (posix_memalign(&memory, 256, bytes) != 0) return cudaErrorMemoryAllocation;
     memset(memory, 0xff, bytes);
     heap[(char *)memory] = allocation{bytes, device};
+    emu_heap_changes++;
     if (device) device_bytes += bytes;
     poison_device(true);
     *p = memory;
@@ -586,6 +592,7 @@ cudaError_t release(void *p, bool device) {
     poison_device(false);
     if (device) device_bytes -= it->second.bytes;
     heap.erase(it);
+    emu_heap_changes++;
     poison_device(true);
     free(p);
     return cudaSuccess;
@@ -936,14 +943,14 @@ cudaError_t enter(const char *name) {
 } // namespace
 
 cudaError_t emu_launch(const std::function<void()> &body, dim3 grid, dim3 block, size_t shared,
-                       cudaStream_t s) {
+                       cudaStream_t s, const std::function<void()> &whole) {
     ENTER("cudaLaunchKernel");
     RESOLVE(s);
     REQUIRE(shared == 0 && grid.x - 1 < 0x7fffffffu && grid.y - 1 < 65535 && grid.z - 1 < 65535 &&
                 block.x - 1 < 1024 && block.y - 1 < 1024 && block.z - 1 < 64 &&
                 block.x * block.y * block.z <= MAX_THREADS,
             cudaErrorInvalidConfiguration);
-    TRY(submit(s, [=] { run_grid(body, grid, block); }));
+    TRY(submit(s, [=] { run_grid(body, grid, block, whole); }));
     emu_count.launches++;
     return cudaSuccess;
 }
@@ -974,6 +981,21 @@ size_t emu_pending(void) {
     return n;
 }
 int    emu_is_device(const void *p, size_t bytes) { return find(p, bytes) == DEVICE; }
+int    emu_allocation(const void *p, char **begin, char **end) {
+    for (const auto *all : {&heap, &lent}) {
+        auto after = all->upper_bound((char *)p);
+        if (after == all->begin() || (char *)p >= (--after)->first + after->second.bytes) continue;
+        *begin = after->first;
+        *end   = after->first + after->second.bytes;
+        return 1;
+    }
+    return 0;
+}
+void emu_lend(void *p, size_t bytes) {
+    if (bytes == 0) lent.erase((char *)p);
+    else lent[(char *)p] = allocation{bytes, true};
+    emu_heap_changes++;
+}
 size_t emu_gemm_calls(void) { return gemm_log.size(); }
 const struct emu_gemm_call *emu_gemm_call_at(size_t i) { return &gemm_log.at(i); }
 

@@ -102,6 +102,12 @@ size_t emu_live_cublas(void);
 size_t emu_pending(void);          /* operations that wait in streams */
 int    emu_is_device(const void *p, size_t bytes); /* whether all of it is device memory */
 
+/* The allocation that kernels may touch at p: 0: there is none. Memory that the caller has from
+   elsewhere is lent to them until it is lent again with 0 bytes. */
+int                  emu_allocation(const void *p, char **begin, char **end);
+void                 emu_lend(void *p, size_t bytes);
+extern unsigned long emu_heap_changes;
+
 /* One entry per gemm call that was not refused. */
 struct emu_gemm_call {
     const char         *name;
@@ -182,7 +188,14 @@ void        emu_trap(int line);
 void        emu_misaligned(int line);
 cudaError_t emu_load(const void *kernel);
 cudaError_t emu_launch(const std::function<void()> &kernel, dim3 grid, dim3 block, size_t shared,
-                       cudaStream_t stream);
+                       cudaStream_t stream, const std::function<void()> &whole_block);
+
+/* PTX, with ptx.cpp linked: what runs the current block of a kernel as PTX, with its arguments as
+   they are now; empty: there is none, and its C++ body runs. Told the name of a kernel, and from a
+   text in place of EMU_PTX, for tests. */
+std::function<void()> emu_ptx(const void *kernel, void **args);
+std::function<void()> emu_ptx_body(const char *kernel, void **args);
+void                  emu_ptx_read(const char *text);
 
 template <class T> struct emu_same { typedef T type; };
 
@@ -382,7 +395,8 @@ cudaError_t emu_launch_typed(void (*kernel)(P...), dim3 grid, dim3 block, void *
                              size_t shared, cudaStream_t stream, std::index_sequence<I...>) {
     (void)args;
     std::tuple<P...> copy(*(P *)args[I]...); /* like the real one, at the call */
-    return emu_launch([=] { kernel(std::get<I>(copy)...); }, grid, block, shared, stream);
+    return emu_launch([=] { kernel(std::get<I>(copy)...); }, grid, block, shared, stream,
+                      emu_ptx((const void *)kernel, args));
 }
 
 template <class... P>
