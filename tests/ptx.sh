@@ -19,6 +19,71 @@ object "$out/ptx.o" "$compiler" $fake -O2 -c $emu/ptx.cpp &&
     finish
 }
 
+object "$out/test_ptx.o" "$compiler" $fake $with -include $emu/cuda_emu.h -c $emu/test_ptx.cpp &&
+    $compiler "$out/test_ptx.o" "$objects/kind-plain/emu.o" "$out/ptx.o" -o "$out/test_ptx" \
+        > "$out/log" 2>&1
+lines self "$out/test_ptx"
+
+# fault NUMBER TEXT SED: of the interpreter; test_ptx.cpp must see it
+fault() {
+    sed "$3" $emu/ptx.cpp > "$out/fault.cpp"
+    ! cmp -s $emu/ptx.cpp "$out/fault.cpp" &&
+        object "$out/fault.o" "$compiler" $fake -w -O0 -c "$out/fault.cpp" &&
+        $compiler "$out/test_ptx.o" "$objects/kind-plain/emu.o" "$out/fault.o" -o "$out/fault" \
+            > "$out/log" 2>&1 && ! timeout 60 "$out/fault" > "$out/fault.log" 2>&1
+    check "fault $1: $2 is seen" $?
+}
+# wrong NUMBER TEXT WORD SED: of a kernel; the tests of test_cuda.cpp with that word must see it
+wrong() {
+    sed "$4" "$ptx" > "$out/wrong.txt"
+    ! cmp -s "$ptx" "$out/wrong.txt" &&
+        ! EMU_PTX=$out/wrong.txt AMP_QUICK=2 timeout 300 "$out/test" --filter "$3" > "$out/wrong.log" 2>&1
+    check "kernel $1: $2 is seen" $?
+}
+faults() {
+    fault 1 'ties to odd' 's/(kept & 1) != 0/(kept \& 1) == 0/'
+    fault 2 'another NaN' 's/v != v ? 0x7fffffffu/v != v ? 0x7fc00000u/'
+    fault 3 'a flushed -0 that is 0' 's/w & 0x80000000u : w/0 : w/'
+    fault 4 'no sign behind shr.s' 's/(T)(a < 0 ? -1 : 0)/(T)0/'
+    fault 5 'shl by its amount modulo 32' 's/n < bits ? (T)(a << n) : (T)0/(T)(a << (n % bits))/'
+    fault 6 'prmt without signs' 's/byte & 0x80 ? 0xffu : 0u/0u/'
+    fault 7 'bfi of no bits in place of all' 's/len >= bits ? (T)-1/len > bits ? (T)-1/'
+    fault 8 'zeros in the other order' 's/signbit(a) == less/signbit(a) != less/'
+    fault 9 'ltu without NaN' 's/return !(a >= b)/return a < b/'
+    fault 10 'mul.hi one bit off' 's/(D)b >> bits/(D)b >> (bits - 1)/'
+    fault 11 'the least integer' 's/ones(f.bits - 1) + x.negative/ones(f.bits - 1)/'
+    fault 12 'subnormals with all digits' 's/if (x.e + extra < f.least).*//'
+    fault 13 'shfl without segments' 's/segment = c >> 8 & 31/segment = 0/'
+    fault 14 'halves of a vector as aligned' 's/if (a % n != 0)/if (a % 2 != 0)/'
+    fault 15 'all registers as written' 's/& ~lanes) | defined/\& ~lanes) | lanes/'
+    fault 16 'a race' 's/b.write_epoch == epoch && b.writer != me/false/'
+    fault 17 'a barrier for some' 's/if (waiting != num_threads).*//'
+    fault 18 'a branch that misses an instruction' 's/mask & ~lanes, pc + 1/mask \& ~lanes, pc + 2/'
+    fault 19 'inc one too far' 's/return old >= a ? 0/return old > a ? 0/'
+    fault 20 'a vector backwards' 's/p.p + k \* sizeof v/p.p + (i.num_to - 1 - k) * sizeof v/'
+    fault 21 'halves of cvt in the other order' \
+        's/if (i.num_from == 2) all = .*/if (i.num_from == 2) all |= c(w.at(i.from[1])[l]) << c.to.bits;/'
+    fault 22 'vote.all of one' 's/yes == lanes/yes != 0/'
+    fault 23 'selp the wrong way' 's/p ? a : b/p ? b : a/'
+    fault 24 'add.f32, which may be contracted' 's/"add.rn" + type/"add" + type/'
+}
+wrongs() { # of the PTX that steps has left
+    ptx=$1
+    wrong 1 'a mul that became .ftz' steps 's/mul.rn.f32/mul.rn.ftz.f32/'
+    wrong 2 'a wrong selector of prmt' steps '/prmt/s/, 4180;/, 21520;/'
+    wrong 3 'an offset of a vector load' steps 's/\(ld.global.cs.v4.u32.*\[%rd[0-9]*\)\]/\1+16]/'
+    wrong 4 'an address that is not aligned' steps 's/\(ld.global.cs.v4.u32.*\[%rd[0-9]*\)\]/\1+4]/'
+    wrong 5 'a missing barrier' steps '/bar.sync/d'
+    wrong 6 'an unguarded tail' casts 's/setp.lt.u64/setp.le.u64/'
+    wrong 7 'a rounding to zero' steps 's/cvt.rn.bf16x2/cvt.rz.bf16x2/'
+    wrong 8 'lanes that some do not reach' steps 's/shfl.sync.bfly/shfl.sync.down/'
+    wrong 9 'a division that is .approx' steps 's/div.rn.f32/div.approx.f32/'
+    wrong 10 'a sum that may be contracted' steps 's/add.rn.f32/add.f32/'
+    wrong 11 'the smallest of two for the largest' steps 's/max.u32/min.u32/'
+    wrong 12 'two words of a store in the other order' steps \
+        's/\(st.global.cs.v4.u32.*{\)\(%r[0-9]*\), *\(%r[0-9]*\)/\1\3,\2/'
+}
+
 # steps NAME ARCHITECTURE [FLAGS...]: all of test_cuda.cpp on it, but on what has been run
 steps() {
     name=$1 arch=$2 counts=$out/$1.counts
@@ -41,11 +106,13 @@ steps() {
 rm -f "$out"/*.ptx
 if quick; then steps sm_100 100
 else
+    faults
     for arch in 75 80 90 100; do
         ! $NVCC --list-gpu-arch | grep -qx "compute_$arch" || steps sm_$arch $arch
     done
     steps sm_80-fmad 80 -fmad=true
     steps sm_80-fast 80 --use_fast_math
     steps sm_100-fast 100 --use_fast_math
+    wrongs "$out/sm_80.ptx"
 fi
 finish
