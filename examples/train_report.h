@@ -343,14 +343,18 @@ static void print_verdict(const report *r, int which, int v) {
                "    by up to 1 part in 256, not 2048; pixels show that more than classes do\n");
 }
 
+static const char *products_in(const char *tier) {
+    return strcmp(tier, "amx") == 0           ? "AMX tiles, fp16 in two parts"
+           : strcmp(tier, "avx512_bf16") == 0 ? "AVX512_BF16, fp16 in fp32 arithmetic"
+                                              : "fp32 arithmetic, whatever their types";
+}
+
 static void print_speed(const report *r, int which) {
     printf("  a step in bf16 is %.2f times as fast as in fp32, in fp16 with scaling %.2f times;\n",
            speed(r, which, BF16, TRAINED), speed(r, which, FP16, TRAINED));
     printf("  wide (%d times the hidden units, %d images a step) %.2f and %.2f times; products in\n"
            "  %s\n", WIDER, WIDE_BATCH, speed(r, which, BF16, WIDE), speed(r, which, FP16, WIDE),
-           strcmp(amp_cpu_tier(), "amx") == 0           ? "AMX tiles, fp16 in two parts"
-           : strcmp(amp_cpu_tier(), "avx512_bf16") == 0 ? "AVX512_BF16, fp16 in fp32 arithmetic"
-                                                        : "fp32 arithmetic, whatever their types");
+           products_in(amp_cpu_tier()));
 }
 
 /* What the table says, in words that follow from its numbers. */

@@ -25,13 +25,27 @@ links() {
     $cc -std=c99 $flags -Wall -Wextra -I. -Iexamples -DAMP_CORE_INCLUDED \
         -DAMP_IMPLEMENTATION_INCLUDED "$@" "$object" -o "$out/$program" -lm > "$out/log" 2>&1
 }
-printf '%s\n' '#include "amp.h"' '#include <stdio.h>' \
-    'int main(void) { return puts(amp_cpu_tier()) < 0; }' > "$out/name.c"
-links name "$out/name.c" || { fail 'a program is linked'; finish; }
-"$out/name" > "$out/log" 2>&1
+# What programs say of the processor: its tier; of examples/train.c how products are made; and whether bf16
+# pays, of which README's FAQ says in which tiers.
+{
+    printf '%s\n' '#include "amp.h"' '#include <stdio.h>' '#include <string.h>'
+    sed -n '/^static const char \*products_in/,/^}/p' examples/train_report.h
+    printf '%s\n' 'int main(void) {' 'amp_capability c;' 'amp_capability_of(0, 0, &c);' \
+        'return printf("%s\n%s\n%d\n", amp_cpu_tier(), products_in(amp_cpu_tier()), c.bf16) < 0; }'
+} > "$out/words.c"
+links words "$out/words.c" || { fail 'a program is linked'; finish; }
+"$out/words" > "$out/log" 2>&1
 [ $? != 77 ] || { skip "$name" 'not on this processor'; finish; }
-[ "$(cat "$out/log")" = "$name" ]
-check "amp_cpu_tier is $name" $?
+case $name in
+amx) words='AMX tiles, fp16 in two parts' pays=1 ;;
+avx512_bf16) words='AVX512_BF16, fp16 in fp32 arithmetic' pays=1 ;;
+*) words='fp32 arithmetic, whatever their types' pays=0 ;;
+esac
+printf '%s\n' "$name" "$words" $pays | diff - "$out/log" > "$out/words.log" 2>&1
+check "amp_cpu_tier, train's reading and amp_capability_of are those of $name" $?
+grep '`amp_cpu_tier()` should be' README.md | grep -q "\"$name\"" && named=1 || named=0
+[ $named = $pays ]
+check "README's FAQ names it where bf16 pays" $?
 
 for test in "$@"; do
     program=$OBJECTS/$config/$test tests=$OBJECTS/$config/$test.o
