@@ -10165,7 +10165,11 @@ AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, 
     AMPI_V   z[AMPI_W];
     uint16_t t[2 * AMPI_W * AMPI_W];
     if (type != AMP_F32)
-        AMPI_UNROLL for (k = 0; k < AMPI_W; k++) w[k] = AMPI_(get)(ampi_at(x, type, k * step), 0);
+        AMPI_UNROLL for (k = 0; k < AMPI_W; k++) {
+            const void *row = ampi_at(x, type, k * step);
+            w[k]            = AMPI_(get)(row, 0);
+            AMPI_PREFETCH((const char *)row + AMPI_SOON);
+        }
     if (type == AMP_BF16) {
         AMPI_(transpose)(w);
         AMPI_UNROLL for (k = 0; k < AMPI_W; k++) {
