@@ -367,7 +367,7 @@ int main(int argc, char **argv) {
 #endif
     reset();
     prepare();
-    printf("instructions: %s\n", amp_cpu_tier());
+    print_machine(amp_version(), amp_cpu_tier());
     row("cast f32-f16", n, 6, cast_f32_f16, move_narrow);
     row("cast f16-f32", n, 6, cast_f16_f32, move_widen);
     row("cast f32-bf16", n, 6, cast_f32_bf16, move_narrow);
@@ -388,7 +388,7 @@ int main(int argc, char **argv) {
     reset();
     row("adamw-step f16 / C", n, 30, step, step_in_c);
     if (amp_cpu_force_tier("avx2") == AMP_OK) {
-        printf("instructions: %s\n", amp_cpu_tier());
+        print_machine(amp_version(), amp_cpu_tier());
         row("normcheck f16", n, 2, normcheck, read_half);
         row("adamw f16", n, 28, update, five_streams);
         amp_cpu_force_tier(NULL);

@@ -138,6 +138,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "bench_ranks: give 1 to %d rounds, not %s\n", MAX_ROUNDS, argv[1]);
         return 2;
     }
+    print_machine(amp_version(), amp_cpu_tier());
     const int small = row(20000, 4 * rounds < MAX_ROUNDS ? 4 * rounds : MAX_ROUNDS);
     const int large = row(1000000, rounds);
     return !(small && large);
