@@ -232,6 +232,7 @@
                   amp_autocast_dtype(op         (NULL, op; amp_autocast_dtype_in(ac, op: without _in
                   amp_optimizer_found_inf_ptr   amp_optimizer_gate: skip; to write: ..._scaler
                   amp_backend.max_blocks, .block_size  gone
+                  amp_ranks.order, amp_order    gone: parts are added as a tree
                   AMP_FORMAT_KAHAN              gone: SPLIT is exact in the same bytes, 24BIT takes
                                                 fp16. Its files are AMP_ERROR_MISMATCH
               State files have version 6, which 0.6.0 refuses as newer; older ones are read. Files
@@ -942,13 +943,10 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
    amp_optimizer_stats are those of the rank's shard. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a
    weight cache. */
 
-typedef enum amp_order { AMP_ORDER_TREE = 0, AMP_ORDER_SEQUENTIAL /* 0.5.0's */ } amp_order;
-
 typedef struct amp_ranks {
     int rank, count; /* 0: as without ranks; 1: one file, sum_fn may be NULL; at most 65536       */
     amp_result (*sum_fn)(void *user, double *sums, size_t count, uint32_t *flags);
     void     *user;
-    amp_order order; /* in which accumulate adds; sequential: part after part to what is there    */
 } amp_ranks;
 
 #ifndef AMP_NO_RANKS
@@ -7866,8 +7864,6 @@ static amp_result ampi_ranks_ok(const amp_optimizer_desc *d) {
                  "0 or more, and less than count");
         return AMP_ERROR_INVALID_CONFIG;
     }
-    if ((unsigned)r->order > (unsigned)AMP_ORDER_SEQUENTIAL)
-        return ampi_unknown(d->problem, "amp_ranks.order", (int)r->order);
     if ((r->count > 1 && !r->sum_fn) || d->reduce_fn)
         return ampi_refuse(d, AMP_ERROR_INVALID_CONFIG,
                            "amp_optimizer_desc.ranks needs sum_fn, and no reduce_fn beside it");
@@ -7926,7 +7922,6 @@ static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
     uint64_t        sum;
     size_t          i;
     sum = ampi_hash(ampi_common(opt, state), count);
-    sum = ampi_hash(sum, (uint64_t)opt->ranks.order);
     sum = ampi_hash(sum, opt->desc.seed);
     sum = ampi_hash(sum, ampi_load_u32(&plan->watch.spike_norm, 0));
     sum = ampi_hash(sum, ampi_load_u32(&plan->watch.spike_z, 0));
@@ -7993,7 +7988,7 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
                                    "it is frozen: grad or grad_later would make it learn");
     if (count > AMPI_RANKS) return AMP_ERROR_TOO_LARGE;
     if (!s->n || !count) return AMP_OK;
-    if (opt->ranks.order == AMP_ORDER_TREE && count > 1)
+    if (count > 1)
         for (run = count; run % 2 == 0;) run /= 2;
     return b->functions->add_fn(b, (float *)s->grad, parts, stride, count, run, type, (size_t)s->n);
 }

@@ -1353,13 +1353,13 @@ struct shard {
 static const size_t shard_sizes[SHARDED] = {2 * 16384 + 77, 5, 0, 3 * 16384};
 enum { SHARD_TOTAL = 5 * 16384 + 82 };
 
-static amp_result begin_shard(shard *s, int side, int rank, int count, const setup *like, amp_order order) {
+static amp_result begin_shard(shard *s, int side, int rank, int count, const setup *like) {
     amp_optimizer_desc desc = like->desc;
     amp_backend        backend;
     OK(side == DEV ? amp_cuda_backend(&backend, main_stream, NULL) : amp_cpu_backend(&backend));
     in_grids(like->max_blocks, like->block_size);
     desc.backend = &backend;
-    const amp_ranks ranks = {rank, count, meet_all, &s->parties[side], order};
+    const amp_ranks ranks = {rank, count, meet_all, &s->parties[side]};
     desc.ranks         = &ranks;
     OK(amp_optimizer_init(&s->opt[side], &desc));
     for (int i = 0, at = 0; i < SHARDED; at += (int)shard_sizes[i++]) {
@@ -1426,7 +1426,7 @@ static void add_micro_batch(shard *s, int type, bool overflow, dice &r) {
 }
 
 TEST(shards, "law 7: 1, 2 and 3 ranks that share out masters and moments, as on the CPU: parts added up "
-             "at any address, in both orders, all types, overflows on one rank") {
+             "at any address, all types, overflows on one rank") {
     static shard all[3];
     dice         r(15);
     for (unsigned i = 0; i < few(96); i++) {
@@ -1457,7 +1457,7 @@ TEST(shards, "law 7: 1, 2 and 3 ranks that share out masters and moments, as on 
                 if (side == DEV) upload(s->weights[DEV], s->weights[CPU], SHARD_TOTAL * 4);
             }
         for (int side = CPU; side <= DEV; side++)
-            in_turn(&m, 2, count, [&](int k) { return begin_shard(&all[k], side, k, count, &like, (amp_order)(i % 5 == 4)); });
+            in_turn(&m, 2, count, [&](int k) { return begin_shard(&all[k], side, k, count, &like); });
         for (int step = 0; step < 4; step++, runs += (unsigned)count) {
             const int type = (int)r.below(3), bad = r.one_in(4) ? (int)r.below(3) : -1;
             for (int k = 0; k < count; k++)
@@ -1497,7 +1497,7 @@ TEST(shards_in_a_graph, "law 8: adding up and stepping with shards waits for not
     memset(&desc, 0, sizeof desc);
     desc.kind         = AMP_KIND_ADAMW;
     desc.dtype        = AMP_F16;
-    const amp_ranks alone = {0, 1, meet_nobody, NULL, AMP_ORDER_TREE};
+    const amp_ranks alone = {0, 1, meet_nobody, NULL};
     desc.ranks        = &alone;
     for (int side = CPU; side <= DEV; side++) {
         if (side == DEV) OK(amp_cuda_backend(&backend, main_stream, NULL));

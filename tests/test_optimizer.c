@@ -3242,7 +3242,7 @@ TEST(copied_structs, "amp.h optimizer: init and add copy what ranks, report and 
     float              w[8] = {0}, g[4] = {1, 1, 1, 1}, x[4] = {0};
     const uint32_t     at[2] = {3, 1};
     uint32_t           num = 2;
-    amp_ranks          ranks = {0, 1, NULL, NULL, AMP_ORDER_TREE};
+    amp_ranks          ranks = {0, 1, NULL, NULL};
     amp_report_desc    watch = {1, 0.0f, 0.0f};
     amp_rows           rows  = {2, 2, at, &num};
     amp_optimizer_desc d = {0};

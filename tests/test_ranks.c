@@ -14,7 +14,7 @@
 
 static amp_result init_shard(amp_optimizer_desc *desc, int rank, int count) {
     amp_optimizer opt;
-    amp_ranks     ranks = {0, 0, NULL, NULL, AMP_ORDER_TREE};
+    amp_ranks     ranks = {0, 0, NULL, NULL};
     ranks.rank  = rank;
     ranks.count = count;
     desc->ranks = &ranks;
@@ -28,8 +28,7 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     float              x[4]    = {1, 2, 3, 4}, other[4] = {5, 6, 7, 8};
     void              *grad    = x, *none[2] = {NULL, NULL};
     float             *weights = x;
-    const amp_ranks    alone   = {0, 1, NULL, NULL, AMP_ORDER_TREE};
-    const amp_ranks    other_order = {0, 1, NULL, NULL, (amp_order)2};
+    const amp_ranks    alone   = {0, 1, NULL, NULL};
     amp_cache          cache;
     char               problem[AMP_PROBLEM_SIZE];
     memset(&desc, 0, sizeof desc);
@@ -45,10 +44,6 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     CHECK(strstr(problem, "amp_ranks.count is 65537") != NULL);
     CHECK_EQ_INT(init_shard(&desc, 0, 2), AMP_ERROR_INVALID_CONFIG);
     CHECK(strstr(problem, "sum_fn") != NULL);
-
-    desc.ranks = &other_order;
-    CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_ERROR_INVALID_ENUM);
-    CHECK(strstr(problem, "amp_ranks.order is 2") != NULL);
 
     desc.ranks = &alone;
     CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
@@ -90,69 +85,29 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
 }
 
 /* The sum of count numbers: of an odd count one after the other, or else of two halves. */
-static float sum_of(const float *x, int count, amp_order order) {
+static float sum_in_sequence(const float *x, int count) {
     volatile float sum = x[0]; /* or -Ofast takes an order of its own */
     int            i;
-    if (count % 2 == 0 && order == AMP_ORDER_TREE)
-        return sum_of(x, count / 2, order) + sum_of(x + count / 2, count / 2, order);
     for (i = 1; i < count; i++) sum += x[i];
     return sum;
 }
+static float sum_of(const float *x, int count) {
+    if (count % 2) return sum_in_sequence(x, count);
+    return sum_of(x, count / 2) + sum_of(x + count / 2, count / 2);
+}
 
-TEST(orders, "amp.h ranks: parts are added as a binary tree over their numbers, or one after the other") {
+TEST(orders, "amp.h ranks: parts are added as a binary tree over their numbers") {
     enum { N = 300, MOST = 65536 };
     static const int counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 15, 16, 24, 32, 40, 64, 96, 1000, 4096, MOST};
     static float     x[MOST], weight[N];
     void            *parts = malloc((size_t)MOST * 7 * 4);
     size_t           i, k, which, differ = 0;
-    int              order, type;
+    int              type;
     for (which = 0; which < sizeof counts / sizeof *counts; which++)
-        for (order = 0; order <= (int)AMP_ORDER_SEQUENTIAL; order++)
-            for (type = 0; type < 3; type++) {
-                const int          count = counts[which];
-                const size_t       n = count > 1000 ? 5 : N, stride = n + (size_t)(which % 3);
-                const amp_ranks    alone = {0, 1, NULL, NULL, (amp_order)order};
-                amp_optimizer_desc desc;
-                amp_optimizer      opt;
-                amp_tensor         t;
-                uint64_t           rng = which;
-                memset(&desc, 0, sizeof desc);
-                memset(&t, 0, sizeof t);
-                memset(weight, 0, sizeof weight);
-                desc.kind            = AMP_KIND_SGD;
-                desc.scaler.disabled = 1;
-                desc.ranks           = &alone;
-                t.n                  = n;
-                t.weight             = weight;
-                t.grad_later         = 1;
-                CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
-                CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-                CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
-                for (i = 0; i < (size_t)count * stride; i++)
-                    store(parts, (amp_dtype)type, i, ldexpf((float)(int16_t)(random_next(&rng) | 1), -(int)(i % 24)));
-                CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, parts, stride, (size_t)count, (amp_dtype)type), AMP_OK);
-                CHECK_EQ_INT(amp_optimizer_step(&opt, 1.0f), AMP_OK);
-                for (i = 0; i < n; i++) {
-                    for (k = 0; k < (size_t)count; k++) x[k] = load(parts, (amp_dtype)type, k * stride + i);
-                    CHECK_EQ_F32(-amp_optimizer_master(&opt, 0)[i], sum_of(x, count, (amp_order)order));
-                    differ += order == 0 && sum_of(x, count, AMP_ORDER_SEQUENTIAL) != sum_of(x, count, AMP_ORDER_TREE);
-                }
-                amp_optimizer_free(&opt);
-            }
-    CHECK(differ > 1000); /* or the numbers do not tell orders apart */
-    free(parts);
-}
-
-TEST(several_calls, "amp.h ranks: each call's parts are a tree of their own, whose sum is added to those before it: two "
-                    "calls of k are the tree of 2 k; in sequence all are added one after the other") {
-    enum { N = 700, CALLS = 5, MOST = 12 };
-    static const int plans[][CALLS] = {{4, 4}, {1, 1, 2, 4}, {8, 3}, {3, 6, 1}, {2, 2, 2, 2, 2}, {12, 5, 7, 1, 9}};
-    static float     parts[CALLS * MOST * N], weight[N];
-    size_t           which, i, differ = 0;
-    int              order, call, k, n;
-    for (which = 0; which < sizeof plans / sizeof *plans; which++)
-        for (order = 0; order <= (int)AMP_ORDER_SEQUENTIAL; order++) {
-            const amp_ranks    alone = {0, 1, NULL, NULL, (amp_order)order};
+        for (type = 0; type < 3; type++) {
+            const int          count = counts[which];
+            const size_t       n = count > 1000 ? 5 : N, stride = n + (size_t)(which % 3);
+            const amp_ranks    alone = {0, 1, NULL, NULL};
             amp_optimizer_desc desc;
             amp_optimizer      opt;
             amp_tensor         t;
@@ -163,30 +118,69 @@ TEST(several_calls, "amp.h ranks: each call's parts are a tree of their own, who
             desc.kind            = AMP_KIND_SGD;
             desc.scaler.disabled = 1;
             desc.ranks           = &alone;
-            t.n                  = N;
+            t.n                  = n;
             t.weight             = weight;
             t.grad_later         = 1;
             CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
             CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
             CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
-            for (i = 0; i < sizeof parts / sizeof *parts; i++)
-                parts[i] = ldexpf((float)(int16_t)(random_next(&rng) | 1), -(int)(i % 24));
-            for (call = n = 0; call < CALLS; n += plans[which][call++])
-                CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, parts + n * N, N, (size_t)plans[which][call], AMP_F32), AMP_OK);
+            for (i = 0; i < (size_t)count * stride; i++)
+                store(parts, (amp_dtype)type, i, ldexpf((float)(int16_t)(random_next(&rng) | 1), -(int)(i % 24)));
+            CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, parts, stride, (size_t)count, (amp_dtype)type), AMP_OK);
             CHECK_EQ_INT(amp_optimizer_step(&opt, 1.0f), AMP_OK);
-            for (i = 0; i < N; i++) {
-                float          x[CALLS * MOST];
-                volatile float sum = 0.0f;
-                for (k = 0; k < n; k++) x[k] = parts[(size_t)k * N + i];
-                for (call = k = 0; call < CALLS && order == AMP_ORDER_TREE; k += plans[which][call++])
-                    if (plans[which][call]) sum += sum_of(x + k, plans[which][call], AMP_ORDER_TREE);
-                if (order == AMP_ORDER_SEQUENTIAL) sum = sum_of(x, n, AMP_ORDER_SEQUENTIAL);
-                CHECK_EQ_F32(-amp_optimizer_master(&opt, 0)[i], sum);
-                if (which == 0 && order == AMP_ORDER_TREE) CHECK_EQ_F32(sum, sum_of(x, 8, AMP_ORDER_TREE));
-                differ += sum != sum_of(x, n, AMP_ORDER_SEQUENTIAL);
+            for (i = 0; i < n; i++) {
+                for (k = 0; k < (size_t)count; k++) x[k] = load(parts, (amp_dtype)type, k * stride + i);
+                CHECK_EQ_F32(-amp_optimizer_master(&opt, 0)[i], sum_of(x, count));
+                differ += sum_in_sequence(x, count) != sum_of(x, count);
             }
             amp_optimizer_free(&opt);
         }
+    CHECK(differ > 1000); /* or the numbers do not tell orders apart */
+    free(parts);
+}
+
+TEST(several_calls, "amp.h ranks: each call's parts are a tree of their own, whose sum is added to those before it: two "
+                    "calls of k are the tree of 2 k") {
+    enum { N = 700, CALLS = 5, MOST = 12 };
+    static const int plans[][CALLS] = {{4, 4}, {1, 1, 2, 4}, {8, 3}, {3, 6, 1}, {2, 2, 2, 2, 2}, {12, 5, 7, 1, 9}};
+    static float     parts[CALLS * MOST * N], weight[N];
+    size_t           which, i, differ = 0;
+    int              call, k, n;
+    for (which = 0; which < sizeof plans / sizeof *plans; which++) {
+        const amp_ranks    alone = {0, 1, NULL, NULL};
+        amp_optimizer_desc desc;
+        amp_optimizer      opt;
+        amp_tensor         t;
+        uint64_t           rng = which;
+        memset(&desc, 0, sizeof desc);
+        memset(&t, 0, sizeof t);
+        memset(weight, 0, sizeof weight);
+        desc.kind            = AMP_KIND_SGD;
+        desc.scaler.disabled = 1;
+        desc.ranks           = &alone;
+        t.n                  = N;
+        t.weight             = weight;
+        t.grad_later         = 1;
+        CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
+        CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
+        for (i = 0; i < sizeof parts / sizeof *parts; i++)
+            parts[i] = ldexpf((float)(int16_t)(random_next(&rng) | 1), -(int)(i % 24));
+        for (call = n = 0; call < CALLS; n += plans[which][call++])
+            CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, parts + n * N, N, (size_t)plans[which][call], AMP_F32), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_step(&opt, 1.0f), AMP_OK);
+        for (i = 0; i < N; i++) {
+            float          x[CALLS * MOST];
+            volatile float sum = 0.0f;
+            for (k = 0; k < n; k++) x[k] = parts[(size_t)k * N + i];
+            for (call = k = 0; call < CALLS; k += plans[which][call++])
+                if (plans[which][call]) sum += sum_of(x + k, plans[which][call]);
+            CHECK_EQ_F32(-amp_optimizer_master(&opt, 0)[i], sum);
+            if (which == 0) CHECK_EQ_F32(sum, sum_of(x, 8));
+            differ += sum != sum_in_sequence(x, n);
+        }
+        amp_optimizer_free(&opt);
+    }
     CHECK(differ > 1000);
 }
 
@@ -196,7 +190,7 @@ static amp_result nobody(void *user, double *sums, size_t count, uint32_t *flags
 }
 
 TEST(all_frozen, "law 17: a step of ranks in which no tensor learns is refused, as without ranks") {
-    static const amp_ranks ranks[] = {{0, 0, NULL, NULL, AMP_ORDER_TREE}, {0, 1, NULL, NULL, AMP_ORDER_TREE}, {0, 1, nobody, NULL, AMP_ORDER_TREE}};
+    static const amp_ranks ranks[] = {{0, 0, NULL, NULL}, {0, 1, NULL, NULL}, {0, 1, nobody, NULL}};
     size_t                 k;
     for (k = 0; k < sizeof ranks / sizeof *ranks; k++) {
         float              weight[4] = {1, 2, 3, 4};
@@ -221,7 +215,7 @@ TEST(all_frozen, "law 17: a step of ranks in which no tensor learns is refused, 
 }
 
 TEST(no_shards, "amp.h ranks: with a count of 0 all of the state is here, whatever rank says") {
-    static const amp_ranks ranks[] = {{1, 0, NULL, NULL, AMP_ORDER_TREE}, {-1, 0, NULL, NULL, AMP_ORDER_TREE}, {INT32_MAX, 0, NULL, NULL, AMP_ORDER_TREE}};
+    static const amp_ranks ranks[] = {{1, 0, NULL, NULL}, {-1, 0, NULL, NULL}, {INT32_MAX, 0, NULL, NULL}};
     size_t           k;
     int              kind;
     for (kind = AMP_KIND_OWN; kind <= (int)AMP_KIND_SGD; kind++)
@@ -393,7 +387,6 @@ static struct {
     int       micro, clip, planted, kind; /* planted: the step and micro-batch of an overflow */
     size_t    other;                      /* a rank that has something else, plus one: what   */
     int       what, plain;                /* plain: SGD without momentum                      */
-    amp_order order;
     char      path[128];
     amp_report_desc watch;
 } task;
@@ -439,7 +432,6 @@ static amp_optimizer_desc desc_of(member *m, int count) {
         m->ranks.count  = count;
         m->ranks.sum_fn = count > 1 ? meet : NULL;
         m->ranks.user   = m;
-        m->ranks.order  = task.order;
         desc.ranks      = &m->ranks;
     }
     return desc;
@@ -449,7 +441,7 @@ static amp_optimizer_desc desc_of(member *m, int count) {
 enum {
     W_SIZE, W_NAME, W_GRAD, W_LR_SCALE, W_DECAY, W_KEEP_FP32, W_GRAD_TYPE, W_STATE, W_MODEL_TYPE,
     W_DTYPE, W_KIND, W_MOMENTUM, W_NESTEROV, W_BETA1, W_BETA2, W_EPS, W_MAX_NORM, W_SEED, W_FIRST_STEP,
-    W_SCALE, W_GROWTH, W_INTERVAL, W_DISABLED, W_PRESET, W_SPIKE, W_ORDER, WHATS
+    W_SCALE, W_GROWTH, W_INTERVAL, W_DISABLED, W_PRESET, W_SPIKE, WHATS
 };
 
 static void differ_in_desc(amp_optimizer_desc *desc) {
@@ -493,7 +485,6 @@ static amp_result set_up(member *m, int count, float *const *grads) {
     amp_result         result;
     int                i;
     if (differs) differ_in_desc(&desc);
-    if (differs && task.what == W_ORDER) m->ranks.order = AMP_ORDER_SEQUENTIAL;
     result   = amp_optimizer_init(&m->opt, &desc);
     m->bytes = 0;
     for (i = 0; i < NUM_TENSORS && result == AMP_OK; i++) {
@@ -527,19 +518,18 @@ static void gradients(float *to, int step, int number, int count, int tensor, si
     }
     for (i = 0; i < n; i++) {
         for (k = 0; k < count; k++) x[k] = all[(size_t)k * n + i];
-        to[i] = sum_of(x, count, task.order);
+        to[i] = sum_of(x, count);
     }
     free(half);
     free(all);
 }
 
 /* What every rank is sent: its range of each micro-batch, in the order of numbers; or in every other step, where
-   ranks are a power of two that divides them, one sum of each rank. Of the sequential order, single calls. */
+   ranks are a power of two that divides them, one sum of each rank. */
 static amp_result shard_step(member *m, int step) {
-    const int     count  = the_crew.count, tree = task.order == AMP_ORDER_TREE;
-    const int     sums   = tree && step % 2 && task.micro % count == 0 && (count & (count - 1)) == 0;
+    const int     count  = the_crew.count;
+    const int     sums   = step % 2 && task.micro % count == 0 && (count & (count - 1)) == 0;
     const int     each   = sums ? task.micro / count : 1, parts = task.micro / each;
-    const int     single = !tree && step % 2;
     const size_t  stride = LEAST + 3, bytes = stride * (each > 1 ? 4 : amp_dtype_size(task.type));
     unsigned char *half  = (unsigned char *)malloc(bytes * (size_t)parts);
     amp_result    result = AMP_OK;
@@ -552,9 +542,8 @@ static amp_result shard_step(member *m, int step) {
             void *at = half + (size_t)k * bytes;
             if (each > 1) gradients((float *)at, step, k * each, each, i, first, n);
             else gradient(at, step, k, i, first, n);
-            if (single) result = amp_optimizer_accumulate(&m->opt, i, at, 0, 1, task.type);
         }
-        if (!single && result == AMP_OK)
+        if (result == AMP_OK)
             result = amp_optimizer_accumulate(&m->opt, i, half, stride, (size_t)parts, each > 1 ? AMP_F32 : task.type);
     }
     free(half);
@@ -619,15 +608,14 @@ static void compare(int count) {
 }
 
 TEST(same_bits, "issue of ranks, law 7: masters, models, norm, clip factor and scale have the same bits on 1 to 8 "
-                "ranks as in one optimizer, whose gradients a plain loop adds as a tree, or in sequence") {
+                "ranks as in one optimizer, whose gradients a plain loop adds as a tree") {
     int count;
-    static const struct { int micro, order; } runs[] = {{6, 0}, {7, 0}, {8, 0}, {12, 0}, {6, 1}};
+    static const int runs[] = {6, 7, 8, 12};
     size_t k;
     skip_if_emulated();
     for (k = 0; k < sizeof runs / sizeof *runs; k++) {
         task.kind    = k % 2 ? AMP_KIND_SGD : AMP_KIND_ADAMW;
-        task.micro   = runs[k].micro;
-        task.order   = (amp_order)runs[k].order;
+        task.micro   = runs[k];
         task.type    = k % 3 == 0 ? AMP_F16 : AMP_BF16;
         task.clip    = k % 3 == 0;
         task.planted = 2 * 100 + 5; /* in the third step, by one micro-batch alone */
@@ -641,7 +629,6 @@ TEST(same_bits, "issue of ranks, law 7: masters, models, norm, clip factor and s
         }
     }
     task.kind = task.clip = task.planted = 0;
-    task.order = AMP_ORDER_TREE;
 }
 
 TEST(ranges, "amp.h ranks: a range is one run of whole chunks, every element has one owner, and a tensor's "
