@@ -743,9 +743,10 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
    backend NULL: CPU. A CPU packs in backend->workspace if it is as large as amp_gemm_workspace
    says; or else in at most 128 KiB of stack (140 at -O0), and if m n k is above 2^22 in memory from
    malloc, freed on return (AMP_NO_STDLIB, no memory: the stack, slower). On AMX a C that begins at
-   no multiple of 64, as what malloc returns, costs up to a tenth. CUDA wants a and b of one
-   type, and c of that type or fp32: AMP_ERROR_MIXED_TYPES; in a capture it wants a workspace:
-   AMP_ERROR_WORKSPACE. In a scope of the thread's autocast fp32 may be cast: >>api autocast. */
+   no multiple of 64, as malloc returns it, costs up to an eighth, a fifth where it is small. CUDA
+   wants a and b of one type, and c of that type or fp32: AMP_ERROR_MIXED_TYPES; in a capture it
+   wants a workspace: AMP_ERROR_WORKSPACE. In a scope of the thread's autocast fp32 may be cast:
+   >>api autocast. */
 AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b,
                             size_t m, size_t n, size_t k, float alpha,
                             const void *a, amp_dtype a_type, size_t lda,
@@ -7213,20 +7214,11 @@ static int ampi_is_whole(const ampi_task *w) {
     return w->x[0].as == AMP_BF16 && w->x[1].as == AMP_BF16;
 }
 
-/* k of a piece; pieces of k, words of a strip: shifts, as small products would see divisions. */
+/* k of a piece, and words of a strip, which blocks ask for: no division. */
 static size_t ampi_unit(const ampi_engine *e) { return e->pairs ? 2 * AMPI_DEEP : AMPI_DEEP; }
-static size_t ampi_pieces(const ampi_engine *e, size_t k) {
-    return (k + ampi_unit(e) - 1) >> (e->pairs ? 5 : 4);
-}
 static size_t ampi_strip(const ampi_task *w, size_t width, size_t k) {
-    return ampi_pieces(w->e, k) * AMPI_DEEP * (size_t)w->parts * width;
-}
-
-/* Columns of a panel of so many words. */
-static size_t ampi_columns(const ampi_task *w, size_t panel, size_t n, size_t k) {
-    const size_t all = ampi_up(n, w->e->cols);
-    return n < panel && ampi_strip(w, all, k) <= panel
-               ? all : panel / ampi_strip(w, w->e->cols, k) * w->e->cols;
+    const size_t pieces = (k + ampi_unit(w->e) - 1) >> (w->e->pairs ? 5 : 4);
+    return pieces * AMPI_DEEP * (size_t)w->parts * width;
 }
 
 /* Sizes never shrink when m, n or k grow, so that one workspace serves all smaller products. */
@@ -7236,7 +7228,7 @@ static void ampi_task_size(ampi_task *w, int small) {
     size_t             panel = small ? AMPI_PANEL_SMALL : AMPI_PANEL, near, steps;
     size_t             m = w->m, n = w->n + w->lead;
     w->parts  = !e->pairs || ampi_is_whole(w) ? 1 : 2;
-    w->deep   = ampi_min(depth >> (w->parts - 1), ampi_pieces(e, ampi_max(w->k, 1))) * unit;
+    w->deep   = ampi_min((depth >> (w->parts - 1)) * unit, ampi_up(ampi_max(w->k, 1), unit));
     w->turned = e->use_tiles && m < n && m <= w->k && w->k <= w->deep && w->x[1].cs == 1;
     w->group  = w->x[0].cs != 1 && w->k > 256 && !e->pairs && !small ? 8 : 1;
     if (w->turned) m = n, n = w->m;
@@ -7244,7 +7236,7 @@ static void ampi_task_size(ampi_task *w, int small) {
     near    = w->parts == 1 ? ampi_min(w->deep, e->near * unit) : w->deep; /* two: more is done */
     steps   = near < w->deep ? (w->deep + near - 1) / near : 1;
     w->step = steps == 1 ? w->deep : ampi_up((w->deep + steps - 1) / steps, unit);
-    w->wide = ampi_columns(w, panel, n, w->deep);
+    w->wide = ampi_min(panel / ampi_strip(w, e->cols, w->deep) * e->cols, ampi_up(n, e->cols));
     w->tall = m;
     w->strip_size = ampi_strip(w, w->group * e->rows, near);
     w->panel_size = n < panel ? ampi_min(ampi_strip(w, ampi_up(n, e->cols), w->deep), panel)
@@ -7254,7 +7246,8 @@ static void ampi_task_size(ampi_task *w, int small) {
         w->tall = ampi_up(ampi_min(m, small ? AMPI_TALL_SMALL : AMPI_TALL), w->group * e->rows);
         w->size += w->tall * w->wide;
     } else if (steps > 1) {
-        w->size += w->group * e->rows * ampi_columns(w, panel, n, near); /* wide shrinks */
+        w->size += e->rows * ampi_min(panel / ampi_strip(w, e->cols, near) * e->cols,
+                                      ampi_up(n, e->cols)); /* wide shrinks where k grows */
     }
     w->size = ampi_up(w->size, 16);
     if (w->wide < n) w->wide = ampi_up((n - 1) / ((n - 1) / w->wide + 1) + 1, e->cols); /* even */
