@@ -26,11 +26,13 @@ lines self "$out/test_ptx"
 
 # fault NUMBER TEXT SED: of the interpreter; test_ptx.cpp must see it
 fault() {
-    sed "$3" $emu/ptx.cpp > "$out/fault.cpp"
-    ! cmp -s $emu/ptx.cpp "$out/fault.cpp" &&
-        object "$out/fault.o" "$compiler" $fake -w -O0 -c "$out/fault.cpp" &&
-        $compiler "$out/test_ptx.o" "$objects/kind-plain/emu.o" "$out/fault.o" -o "$out/fault" \
-            > "$out/log" 2>&1 && ! timeout 60 "$out/fault" > "$out/fault.log" 2>&1
+    mkdir -p "$out/fault"
+    for file in ptx.cpp ptx_ops.h; do sed "$3" $emu/$file > "$out/fault/$file"; done
+    cat "$out/fault/ptx.cpp" "$out/fault/ptx_ops.h" > "$out/faulty"
+    ! cat $emu/ptx.cpp $emu/ptx_ops.h | cmp -s - "$out/faulty" &&
+        object "$out/fault/ptx.o" "$compiler" $fake -w -O0 -c "$out/fault/ptx.cpp" &&
+        $compiler "$out/test_ptx.o" "$objects/kind-plain/emu.o" "$out/fault/ptx.o" \
+            -o "$out/faulty" > "$out/log" 2>&1 && ! timeout 60 "$out/faulty" > "$out/fault.log" 2>&1
     check "fault $1: $2 is seen" $?
 }
 # wrong NUMBER TEXT WORD SED: of a kernel; the tests of test_cuda.cpp with that word must see it

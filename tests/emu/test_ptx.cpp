@@ -297,7 +297,7 @@ TEST(memory, "shared, local and vectors; barriers between warps; atomics; scopes
     CHECK_EQ_U64(outs("st.global.u16 [%at+8], 33023;\nld.global.u8 %out, [%at+9];", 1)[0], 0x80);
     CHECK_EQ_U64(outs("st.global.u64 [%at+8], 0;\natom.global.add.u32 %out, [%base+8], 3;\n"
                       "ld.global.u32 %out, [%base+8];", 32)[0], 96);
-    CHECK_EQ_U64(outs("atom.global.inc.u32 %r1, [%base+8], 4;\nld.global.u32 %out, [%base+8];", 32)[0], 2);
+    CHECK_EQ_U64(outs("atom.global.inc.u32 %r1, [%base+8], 4;\nld.global.u32 %out, [%base+8];", 29)[0], 4);
     CHECK_EQ_U64(outs("atom.global.max.u32 %r1, [%base+8], %tid;\nld.global.u32 %out, [%base+8];", 32)[0], 31);
     CHECK_EQ_U64(outs("atom.global.max.s32 %r1, [%base+8], -1;\nld.global.u32 %out, [%base+8];", 1)[0], 0);
     CHECK_EQ_U64(outs("atom.global.cas.b32 %r1, [%base+8], %tid, 9;\nld.global.u32 %out, [%base+8];", 32)[0], 9);
