@@ -14,6 +14,7 @@ sanitized-*) config=sanitize amp=model-sanitize flags='-O1 -fsanitize=address,un
 esac
 case $name in pairs) name=avx512_bf16 ;; esac
 if quick; then AMP_QUICK=2; fi
+case $suite in sanitized-*) AMP_QUICK=2 ;; esac # ten times as long
 cc=${CC:-cc} object=$OBJECTS/$amp/amp.o
 [ "$amp" = o2 ] || model=1
 [ -s "$object" ] || { skip "$name" "no $object"; finish; }
