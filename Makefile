@@ -243,7 +243,9 @@ $(BUILD)/tests/sgemm-%.log: tests/sgemm.sh tests/test_sgemm.cpp tests/lib.sh
 $(TIERS:%=$(BUILD)/tests/%.log) $(MODELS:%=$(BUILD)/tests/%.log): $(BUILD)/tests/%.log: \
     tests/tier.sh tests/lib.sh tests/tiles.h tests/test_tiles.c examples/linear.c examples/pitfalls.c \
     README.md $(CPU)/model/amp.o $(PRODUCTS:%=$(CPU)/o2/%.log) $(CPU)/o2/processors.log
-	@$(call SCRIPT,$< $(OUT) $(PRODUCTS) $(if $(filter model-amx sanitized-amx,$*),tiles processors))
+	@$(call SCRIPT,$< $(OUT) $(if $(filter tier-%,$*),$(call less,$(TESTS),$(PRODUCTS)),$(PRODUCTS)) \
+	    $(if $(filter model-amx sanitized-amx,$*),tiles processors))
+$(call less,$(TIERS:%=$(BUILD)/tests/%.log): $(TESTS:%=$(CPU)/o2/%.log))
 $(BUILD)/tests/sanitized-amx.log: $(CPU)/model-sanitize/amp.o $(PRODUCTS:%=$(CPU)/sanitize/%.log) \
     $(CPU)/sanitize/processors.log
 

@@ -9,7 +9,8 @@
 #include "gemm_bits.h"
 
 static void random_products(const char *tier, int rule) {
-    const int count = test_state.quick > 1 ? 20 : test_state.quick ? 80 : 1000;
+    const int times = rule == BITS_PAIRS ? 3 : 1; /* a quarter of them is all bf16 */
+    const int count = times * (test_state.quick > 1 ? 20 : test_state.quick ? 80 : 1000);
     int       i;
     CHECK_EQ_INT(amp_cpu_force_tier(tier), AMP_OK);
     bits_most = 60;

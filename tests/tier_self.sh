@@ -56,12 +56,12 @@ fault "pairs are summed even first: the kernel turns them" amp.h \
     '/ ampi_splat_pairs(float x)/s/{ return .*/{ const uint32_t u = ampi_bits_of_f32(x); \
          return ampi_splat_avx512(ampi_f32_from_bits(u >> 16 | u << 16)); }/
      / ampi_get_pairs(const/s/{ return .*/{ const ampi_u16 u = ampi_bits_avx512(ampi_get_avx512(base, i)); \
-         return ampi_from_bits_avx512(u >> 16 | u << 16); }/' pairs:gemm
+         return ampi_from_bits_avx512(u >> 16 | u << 16); }/' 'amx:tiles pairs:gemm'
 fault "pairs are summed even first: by the instruction" tests/tiles.h \
     '/ampi_fma_pairs(/,/^}/{
          s/x & 0xffff0000u, y & 0xffff0000u/x << 16, y << 16 /
          s/x << 16, y << 16, /x \& 0xffff0000u, y \& 0xffff0000u, /
-     }' pairs:gemm
+     }' 'amx:tiles pairs:gemm'
 fault "a row of a 16-bit C, + for * of ldc" amp.h \
     '/^AMPI_AVX512 void ampi_write_pairs_avx512/,/^}/s/(i + r) \* w->g->ldc/(i + r) + w->g->ldc/' "$all"
 fault "an odd tail of k is packed wrong, its last number lost" amp.h \
