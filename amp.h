@@ -218,6 +218,14 @@
             are kept as pointers: they must outlive the object.
    Threads  No object locks itself: one thread at a time may use an object. Different objects may be
             used from different threads, unless they share a scaler.
+   Versions From 1.0 on a name keeps its meaning, a preset its rules, an optimizer step its bits,
+            and a file that a release has written is read by all later ones. What is to leave is named
+            in History by a release in which it still works. Sizes and members marked private may
+            change with any release: compile all units that share an object with one header.
+            Before 1.0 files, presets and bits of steps hold already; names may change, and History
+            says what to write instead, so that no program changes its meaning unseen. Experimental
+            until a GPU has run them: amp_kernels.cu, amp_cuda_* and what is summed by cuBLAS (names
+            and meanings hold; speed is not known).
 
    >>history
        0.7.0  In code for 0.6.0 change:
