@@ -5,7 +5,7 @@
 #     sh tests/gpu.sh 2 OUT     10^5 steps in grids of all sizes; all of the conformance suite, with
 #                                 --use_fast_math too, and some without early launch and with a
 #                                 default stream per thread; examples; NCCL with one rank
-#     sh tests/gpu.sh 3 OUT     compute-sanitizer and Nsight Compute, where the machine lets them
+#     sh tests/gpu.sh 3 OUT     Nsight Compute and compute-sanitizer, where the machine lets them
 #     sh tests/gpu.sh 4 OUT     under six: a whole network and products, beside PyTorch and cuBLAS
 #     sh tests/gpu.sh carry DIR without a GPU: what all of them compile, for ARCH=90
 #
@@ -365,18 +365,20 @@ case $phase in
     ;;
 3)
     programs suite bench_cuda
-    for tool in memcheck racecheck; do sanitize $tool; done
+    # Each kernel by its name in the source, in steps of 20M parameters in all storage formats.
     set -- ncu --clock-control none # which are not ours to lock
     if built bench_cuda ncu && tried ncu "$@"; then
+        kernels=$(sed -n 's/.*AMPI_KERNEL(.*) \(ampi_[a-z_]*\)(.*/\1/p' amp_kernels.cu)
         watch
-        run "$(least 120)" "$@" --kernel-name 'regex:ampi_(check|update|fewer)' --launch-count 64 \
-            --section SpeedOfLight --section MemoryWorkloadAnalysis --section WarpStateStats \
-            --section Occupancy --section LaunchStats "$work/bench_cuda" --once
+        run "$(least 120)" "$@" --kernel-name "regex:^($(echo $kernels | tr ' ' '|'))\$" \
+            --launch-count 200 --section SpeedOfLight --section MemoryWorkloadAnalysis \
+            --section InstructionStats --section WarpStateStats --section Occupancy \
+            --section LaunchStats "$work/bench_cuda" --once 2e7
         watched ncu
         if grep -q ampi_ "$work/log"; then ran=$((ran + 1)) && ok ncu
         else skip ncu "profiled nothing: $(tail -n 1 "$work/log")"; fi
     fi
-    for tool in synccheck initcheck; do sanitize $tool; done
+    for tool in memcheck racecheck synccheck initcheck; do sanitize $tool; done
     ;;
 4)
     programs bench_mlp

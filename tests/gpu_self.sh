@@ -180,8 +180,14 @@ check "phase 2 compiles four objects of kernels once, and runs the suite with ea
 
 gpu 0 3 FAKE_NCU=1 && [ "$(grep -c '^--tool [a-z]* 2$' "$out/ran")" = 28 ] &&
     [ "$(grep -cx 'suite --filter fewer_bytes' "$out/ran")" = 4 ] && line '^ok   gpu/ncu$' &&
-    grep -q '^ncu --clock-control none .*ampi_(check|update|fewer).*--once$' "$out/ran"
-check "phase 3 runs each sanitizer on seven tests, and ncu on both launches of every state" $?
+    grep '^ncu\|^--tool' "$out/ran" | sed -n 2p |
+        grep -q '^ncu --clock-control none .* --section InstructionStats .*/bench_cuda --once 2e7$'
+check "phase 3 runs ncu on steps in every state, then each sanitizer on seven tests" $?
+sed -n 's/.*--kernel-name regex:^(\([a-z_|]*\))\$ .*/\1/p' "$out/ran" | tr '|' '\n' | sort > "$out/asked"
+grep -v '#define' amp_kernels.cu | grep -o '\(AMPI_KERNEL\|__global__\).*' |
+    sed 's/.*[) ]\([a-z0-9_]*\)(.*/\1/' | sort > "$out/kernels"
+[ "$(grep -c '^ampi_.*_kernel$' "$out/kernels")" -ge 20 ] && cmp -s "$out/asked" "$out/kernels"
+check "and asks it for every kernel of amp_kernels.cu, by name" $?
 gpu 0 3 && line '^skip gpu/ncu: refused: ==ERROR== ERR_NVGPUCTRPERM$' && line ', 0 failed, 1 skipped$'
 check "what ncu may not do is skipped" $?
 mv "$out/bin/ncu" "$out/ncu"
