@@ -751,7 +751,7 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
    backend NULL: CPU. A CPU packs in backend->workspace if it is as large as amp_gemm_workspace
    says; or else in at most 128 KiB of stack (140 at -O0), and if m n k is above 2^22 in memory from
    malloc, freed on return (AMP_NO_STDLIB, no memory: the stack, slower). On AMX a C that begins at
-   no multiple of 64, as malloc returns it, costs up to an eighth, a fifth where it is small. CUDA
+   no multiple of 64, as malloc returns it, costs little, at the worst a quarter of the speed. CUDA
    wants a and b of one type, and c of that type or fp32: AMP_ERROR_MIXED_TYPES; in a capture it
    wants a workspace: AMP_ERROR_WORKSPACE. In a scope of the thread's autocast fp32 may be cast:
    >>api autocast. */
