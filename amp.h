@@ -10484,6 +10484,7 @@ AMPI_AVX512 AMPI_ALWAYS int ampi_any_subnormal(ampi_x16 x, ampi_x16 y) {
     __asm__("vfpclassps {$0x20, %3, %0|%0, %3, 0x20}\n\tvfpclassps {$0x20, %4, %1|%1, %4, 0x20}\n\t"
             "kortestw {%1, %0|%0, %1}\n\tsetne %2"
             : "=&Yk"(masks[0]), "=&Yk"(masks[1]), "=r"(any) : "v"(x), "v"(y) : "cc");
+    (void)masks;
     return any;
 }
 AMPI_INSTRUCTION(AMPI_AVX512, ampi_shorts_avx512, ampi_nearest_pairs, (ampi_x16 x),

@@ -91,7 +91,7 @@ static int bits_rule(const amp_gemm_args *g, int rule) {
    more than are taken at a time. */
 enum { BITS_STEPS = 4, BITS_LONG_B, BITS_LINES, BITS_THIN };
 static void bits_thin(amp_gemm_args *g) {
-    const uint32_t way = random_below(4);
+    const uint32_t way = (uint32_t)random_below(4);
     g->m = g->n = 1;
     g->k = (way == 1 ? 4060 : 1) + random_below(200);
     if (way) *(bits_coin() ? &g->m : &g->n) = (way == 2 ? 4060 : 1) + random_below(100);

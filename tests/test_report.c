@@ -992,7 +992,7 @@ TEST(spike_scale, "the guard moves no scale, and a step that it skips leaves all
         OK(amp_optimizer_status(&b.opt, &status[1]));
         CHECK_MEM(amp_optimizer_scaler(&a.opt), amp_optimizer_scaler(&b.opt), sizeof(amp_scaler));
         CHECK_EQ_U32(status[0].found_inf, status[1].found_inf);
-        k = status[1].did_step;
+        k = (int)status[1].did_step;
         if (!k) CHECK_MEM(before, b.tensor[1].weight, sizeof before);
         CHECK_EQ_U64(status[1].steps + status[1].skipped, i + 1);
     }

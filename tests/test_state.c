@@ -1479,7 +1479,7 @@ TEST(other_random_bits, "History: a file of 0.5.0 has other random bits in front
 
 /* An independent reader: walks a state by its description and compares it with what the API shows.
    Returns the place behind what it read. */
-static size_t read_numbers(const stream *s, const rig *r) {
+static size_t read_numbers(const stream *s, rig *r) {
     const amp_scaler    *scaler = amp_optimizer_scaler(&r->opt);
     const amp_gate      *gate   = amp_optimizer_gate(&r->opt);
     const unsigned char *p      = s->bytes + HEADER;
