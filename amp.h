@@ -219,9 +219,9 @@
    Threads  No object locks itself: one thread at a time may use an object. Different objects may be
             used from different threads, unless they share a scaler.
    Versions From 1.0 on a name keeps its meaning, a preset its rules, an optimizer step its bits,
-            and a file that a release has written is read by all later ones. What is to leave is named
-            in History by a release in which it still works. Sizes and members marked private may
-            change with any release: compile all units that share an object with one header.
+            and a file that a release has written is read by all later ones. What is to leave is
+            named in History by a release in which it still works. Sizes and members marked private
+            may change with any release: compile all units that share an object with one header.
             Before 1.0 files, presets and bits of steps hold already; names may change, and History
             says what to write instead, so that no program changes its meaning unseen. Experimental
             until a GPU has run them: amp_kernels.cu, amp_cuda_* and what is summed by cuBLAS (names
@@ -10479,12 +10479,11 @@ AMPI_INSTRUCTION(AMPI_AVX512, ampi_x16, ampi_low_pairs, (ampi_x16 x, ampi_x16 y)
 AMPI_INSTRUCTION(AMPI_AVX512, ampi_x16, ampi_high_pairs, (ampi_x16 x, ampi_x16 y),
                  "vpunpckhwd {%2, %1, %0|%0, %1, %2}", "=v", "v"(x), "v"(y))
 AMPI_AVX512 AMPI_ALWAYS int ampi_any_subnormal(ampi_x16 x, ampi_x16 y) {
-    uint16_t masks[2];
-    uint8_t  any;
-    __asm__("vfpclassps {$0x20, %3, %0|%0, %3, 0x20}\n\tvfpclassps {$0x20, %4, %1|%1, %4, 0x20}\n\t"
-            "kortestw {%1, %0|%0, %1}\n\tsetne %2"
-            : "=&Yk"(masks[0]), "=&Yk"(masks[1]), "=r"(any) : "v"(x), "v"(y) : "cc");
-    (void)masks;
+    uint8_t any;
+    __asm__("vfpclassps {$0x20, %1, %%k1|k1, %1, 0x20}\n\t"
+            "vfpclassps {$0x20, %2, %%k2|k2, %2, 0x20}\n\t"
+            "kortestw {%%k2, %%k1|k1, k2}\n\tsetne %0"
+            : "=r"(any) : "v"(x), "v"(y) : "cc", "k1", "k2");
     return any;
 }
 AMPI_INSTRUCTION(AMPI_AVX512, ampi_shorts_avx512, ampi_nearest_pairs, (ampi_x16 x),
