@@ -248,8 +248,8 @@
               specifies them, for readers in other languages.
        0.6.1  Refused now: a bias that shares an element with C, a dbias with dy, dx or dw; of dbias
               alone an unknown compute, and sizes that are too large; a session that runs, below
-              another one or in another thread, too; the first step of an optimizer whose loss scale
-              nobody has asked for (amp_optimizer_loss_scale).
+              another one or in another thread, too (so zero it first); the first step of an
+              optimizer whose loss scale nobody has asked for (amp_optimizer_loss_scale).
               Other bits: a scope without a cache rounds only where that is faster, so no matrix
               times a vector, and of fp16 only what is large; "tf32" of a policy is not for products
               that are cast to fp16; where tiles are refused, the first product of a scope is fp32
@@ -1364,8 +1364,8 @@ AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight)
    errors of amp_desc_from_env and amp_autocast_from_env. Then scale the loss, unscale gradients,
    step unless scaler->found_inf, update the scaler, and call amp_cache_changed. A loop's own Adam
    is at step scaler->good + 1. Ending it restores the previous autocast: end sessions in the
-   reverse order. AMP_ERROR_BAD_STATE if it is running, also below another one or in another
-   thread. */
+   reverse order. Zero *session before its first start. AMP_ERROR_BAD_STATE if it is running, also
+   below another one or in another thread. */
 typedef struct amp_session {
     amp_scaler   *scaler;
     amp_cache     cache;
@@ -9809,8 +9809,8 @@ AMP_DEF void amp_session_end(amp_session *session) {
     memset(session, 0, sizeof *session);
 }
 
-/* In whatever thread, below whatever other one: its scaler lies behind the copies of its cache. One
-   that was never started holds anything. */
+/* In whatever thread, below whatever other one: its scaler lies behind the copies of its cache.
+   (Whoever has not zeroed it is not told that it runs, either.) */
 static int ampi_session_runs(const amp_session *session) {
     const amp_cache *cache = &session->cache;
     return ampi_autocast_current() == &session->autocast ||

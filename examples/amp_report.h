@@ -342,7 +342,8 @@ AMP_REPORT_DEF amp_result amp_report_history_json(const amp_optimizer *opt, FILE
 
 /* A line of JSON: what is in amp_report, the iterations since the line before, tensors with
    histograms as pairs of bin and count, and advice. *told (NULL: none) is the last iteration of that
-   line, 0 in front of the first: keep it with opt. AMP_ERROR_WRITE if out has failed. */
+   line, 0 in front of the first: keep it with opt. (Above the run's, an older state was loaded, and
+   it is as 0.) AMP_ERROR_WRITE if out has failed. */
 AMP_REPORT_DEF amp_result amp_report_json(const amp_optimizer *opt, FILE *out, uint64_t *told) {
     amp_report        r;
     amp_tensor_report t;
@@ -354,7 +355,7 @@ AMP_REPORT_DEF amp_result amp_report_json(const amp_optimizer *opt, FILE *out, u
     if (result != AMP_OK) return result;
     fputc('{', out);
     amp_report_run_json(out, &r);
-    result = amp_report_history_json(opt, out, told ? *told : 0);
+    result = amp_report_history_json(opt, out, told && *told <= r.iterations ? *told : 0);
     if (result != AMP_OK) return result;
     fprintf(out, ",\"tensors\":[");
     for (i = 0; amp_optimizer_report_tensor(opt, i, &t) == AMP_OK; i++) {

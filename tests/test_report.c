@@ -1580,6 +1580,10 @@ TEST(lines, "a line of JSON is JSON, whatever a tensor is called; lines have eac
     CHECK_EQ_INT(number, 1 + 2 + 3 + 300 + 5);
     line = write_json(&r, &t); /* nothing has happened since */
     CHECK(strstr(line, "\"history\":[]") != NULL);
+    r.told = 1000; /* as where a state of before was loaded */
+    line   = write_json(&r, &t);
+    CHECK(strstr(line, "\"history\":[[56,") != NULL);
+    CHECK_EQ_U64(r.told, number);
     some_run(&r, 1);
     f = fopen("/dev/null", "r"); /* nothing can be written there, and the next line has all */
     if (f) {
