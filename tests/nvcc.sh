@@ -11,8 +11,8 @@ most_b=220 # instructions of B, AdamW on fp16, for 4 elements
 most_a=6.7 # of A on fp16, for 1
 # Of B in a storage format, AdamW, for 1; and the loads by which its loop is known: of 128, 64, 32 and
 # 8 bits.
-storages='fp32 4100 55, split 3300 60, split+bf16 1500 69, split+8bit 1322 99, 24bit+8bit 1232 110,
-    sr 3200 67, sr+bf16 1400 72, sr+8bit 1222 102'
+storages='fp32 4100 58, split 3300 65, split+bf16 1500 88, split+8bit 1322 127, 24bit+8bit 1232 137,
+    sr 3200 68, sr+bf16 1400 86, sr+8bit 1222 126'
 have "$NVCC" || { skip "$NVCC" 'not found'; finish; }
 flags="-std=c++14 -I. -Werror all-warnings -Xcompiler -Wall,-Wextra"
 echo "# $($NVCC --version | sed -n 's/.*release/CUDA release/p')"
@@ -94,9 +94,12 @@ judge() {
         function wrong(what) {print "wrong: " what; failed = 1}
         function has(name, count) {return index($0 " ", " " name "=" count " ")}
         FILENAME ~ /usage$/ {if ($1 == arch) {registers[$2] = $3; spills[$2] = $4}; next}
-        {bytes = 0
-         for (i = 6; i <= NF; i++)
-             if ($i ~ /^ld/) {split(substr($i, 3), load, "="); bytes += load[1] / 8 * load[2]}}
+        {bytes = loaded = stored = 0
+         for (i = 6; i <= NF; i++) {
+             split(substr($i, 3), load, "=")
+             if ($i ~ /^ld/) {bytes += load[1] / 8 * load[2]; loaded += load[2]}
+             if ($i ~ /^st/) stored += load[2]
+         }}
         # B: gradients and model copies in fp16; the zeroing of gradients may be a second store
         /update_kernelILi1/ && has("from_f16", 4) && (has("to_f16", 2) || has("to_f16", 4)) {
             printf "sass %s B adamw f16: %d registers, %d spills, %d instructions per 4 elements, loads %s\n",
@@ -112,6 +115,8 @@ judge() {
             coded++
             coder = $1
             if ($4 != "first") wrong($0)
+            # what it loads but gradients, of either size, it stores
+            if (stored < loaded - 2) wrong("counted past its stores: " $0)
         }
         # and all other loops of B over groups: fp32 or halves, with and without a model copy
         /update_kernel/ && /rsq=4|ld128=[234].*st128=[234]/ {groups[$1]++; if ($4 != "first") wrong($0)}

@@ -7,9 +7,11 @@
 # "late" if not. Names: ldN and stN are loads and stores of N bits, rsq and rcp the beginnings of
 # roots and divisions, widen and pack the conversions of fp16 and bf16.
 #
-# A loop is what a backward branch closes. Of the ways from its head to that branch the shortest
-# without a call is counted: the slow paths of roots and divisions are calls, and the paths for NaN
-# are detours.
+# A loop is what a backward branch closes. Of the ways from its head to that branch without a call the
+# one that stores most is counted, of those the shortest: what is left out else is the work of all
+# lanes that are not past the end. Stores that are predicated, and those of zeros, which clear
+# gradients if asked to, do not count. The slow paths of roots and divisions are calls, and the paths
+# for NaN are detours.
 
 function followers(i) { # to[1 .. n_to]
     n_to = 0
@@ -28,8 +30,35 @@ function kind_of(o) {
     return ""
 }
 
+# Ways that only go forwards, by what is left to the tail: first the most stores, then the fewest
+# instructions.
+function through(head, tail,    i, k, j, better) {
+    delete next_; delete stores; delete left
+    stores[tail] = 0
+    left[tail] = 1
+    for (i = tail - 1; i >= head; i--) {
+        followers(i)
+        better = 0
+        for (k = 1; k <= n_to; k++) {
+            j = to[k]
+            if (j <= i || !(j in left)) continue
+            if (!better || stores[j] > stores[better] ||
+                (stores[j] == stores[better] && left[j] < left[better])) better = j
+        }
+        if (!better) continue
+        next_[i] = better
+        stores[i] = stores[better] + (i in storing)
+        left[i] = left[better] + 1
+    }
+    return head in left
+}
+
 function loop(head, tail,    q, first, last, i, k, length_, path, p, final, loads, late, kind, count, line) {
     delete parent
+    if (through(head, tail)) {
+        parent[head] = 0
+        for (i = head; i < tail; i = next_[i]) parent[next_[i]] = i
+    }
     first = last = 1
     q[1] = head
     parent[head] = 0
@@ -67,7 +96,7 @@ function finish(    i) {
         if (op[i] ~ /^BRA/ && target[i] in at && at[target[i]] <= i) loop(at[target[i]], i)
     n = 0
     delete at; delete op; delete target; delete guarded; delete result; delete reading
-    delete told
+    delete told; delete storing
 }
 
 BEGIN { n_kinds = split("ld128 ld64 ld32 ld16 ld8 st128 st64 st32 st16 st8 rsq rcp from_f16 to_f16 to_bf16", kinds, " ") }
@@ -78,7 +107,7 @@ BEGIN { n_kinds = split("ld128 ld64 ld32 ld16 ld8 st128 st64 st32 st16 st8 rsq r
     if (match($0, /\.text\.[A-Za-z0-9_]+/)) name = substr($0, RSTART + 6, RLENGTH - 6)
     next
 }
-/^\.L[A-Za-z0-9_]+:/ { sub(/:.*/, "", $1); at[$1] = n + 1; next }
+/^\.L[A-Za-z0-9_]+:/ { sub(/:.*/, "", $1); at[$1] = n + 1; delete zeros; next }
 name != "" && /;/ {
     gsub(/\/\*[^*]*\*\//, "")
     sub(/;.*/, "")
@@ -94,7 +123,10 @@ name != "" && /;/ {
         if ($0 ~ /^ *!?U?P[0-9]/ || op[n] ~ /DIV|CONV/) guarded[n] = 1
         if (match($0, /`\([^)]*/)) target[n] = substr($0, RSTART + 2, RLENGTH - 2)
     }
-    gsub(/ /, "", operand[1])
+    for (k = 1; k <= m; k++) gsub(/ /, "", operand[k])
+    if (op[n] ~ /^STG?(\.|$)/ && !guarded[n] && operand[m] != "RZ" && !(operand[m] in zeros)) storing[n] = 1
+    delete zeros[operand[1]]
+    if (op[n] == "MOV" && operand[2] == "RZ") zeros[operand[1]] = 1
     if (operand[1] ~ /^R[0-9]+$/) result[n] = substr(operand[1], 2) + 0
     for (k = op[n] ~ /^(ST|RED|BRA)/ ? 1 : 2; k <= m; k++) {
         x = operand[k]
