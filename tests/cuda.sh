@@ -70,6 +70,9 @@ plain) # all of it, and nothing but a C++ compiler
             amp,mlp-tf32 amp,mlp-fp32-graph
         if quick; then lines plain "$out/test" --quick; else lines plain "$out/test"; fi
         figures plain
+        EMU_PER_THREAD=1
+        export EMU_PER_THREAD
+        lines per-thread "$out/test" --quick
     }
     toolkit ;;
 clang)

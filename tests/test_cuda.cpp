@@ -89,12 +89,25 @@ static unsigned char *on_device(size_t bytes) {
     return (unsigned char *)p;
 }
 
+/* A default stream per thread is not ordered with main_stream, and cudaMemcpy may return before what it
+   copies has arrived: so what came before has ended, and so has the copy. */
+static void all_done() { CUDA(cudaDeviceSynchronize()); }
+
 static void upload(void *device, const void *host, size_t bytes) {
+    all_done();
     if (bytes) CUDA(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice));
+    all_done();
 }
 
 static void download(void *host, const void *device, size_t bytes) {
+    all_done();
     if (bytes) CUDA(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost));
+}
+
+static void set_bytes(void *device, int value, size_t bytes) {
+    all_done();
+    CUDA(cudaMemset(device, value, bytes));
+    all_done();
 }
 
 template <class T> struct same { typedef T type; };
@@ -1821,7 +1834,7 @@ TEST(conditional, "law 7: unmodified kernels in a conditional node run exactly w
         base.tensors[1] = any_shape(&base.desc, 33, AMP_F32, r);
         base.tensors[0].grad = base.tensors[1].grad = 1;
         body_runs = (uint32_t *)(void *)on_device(4);
-        CUDA(cudaMemset(body_runs, 0, 4));
+        set_bytes(body_runs, 0, 4);
         CHECK(start(t, &base, r));
         for (int step = 0; step < (test_state.quick ? 100 : 1000); step++) {
             amp_status s;
@@ -1971,7 +1984,7 @@ TEST(rebind, "law 7: after weights and gradients have moved, steps go on at the 
                 k->device = on_device(k->size);
                 memcpy(k->host, old[b].host, k->size);
                 upload(k->device, k->host, k->size);
-                CUDA(cudaMemset(old[b].device, 0xff, k->size));
+                set_bytes(old[b].device, 0xff, k->size);
             }
             for (int side = CPU; side <= DEV; side++) {
                 float *weights[3];
@@ -2624,13 +2637,12 @@ TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, in batches too, by cu
                 ampi_store(all[b]->host, (amp_dtype)types[b], e,
                            float_to_bits((float)(int)r.below(7) - 3.0f +
                                          (b == 3 ? 0.0078125f : 0.0f)));
-            CUDA(cudaMemcpy(all[b]->device, all[b]->host, all[b]->size, cudaMemcpyHostToDevice));
+            upload(all[b]->device, all[b]->host, all[b]->size);
         }
         emulate(i % 3, (int)(i / 3 % 2));
         OK(amp_cuda_backend(&backend, main_stream, handle));
         if (given) backend.workspace = workspace, backend.workspace_size = given;
-        CUDA(cudaMemset(workspace + given, 0x5a, WORKSPACE));
-        CUDA(cudaDeviceSynchronize());
+        set_bytes(workspace + given, 0x5a, WORKSPACE);
 #ifdef CUDA_EMU_H
         const size_t before = emu_gemm_calls();
         emu_lt              = two;
@@ -2650,7 +2662,7 @@ TEST(gemm_bias, "amp_gemm_ex: bias and ReLU as on the CPU, in batches too, by cu
         if (!refused) OK(amp_gemm_ex(NULL, &g));
         CUDA(cudaStreamSynchronize(main_stream));
         same_buffer("C", &z, c_type, false);
-        CUDA(cudaMemcpy(behind, workspace + given, WORKSPACE, cudaMemcpyDeviceToHost));
+        download(behind, workspace + given, WORKSPACE);
         CHECK_MEM(behind, clean, WORKSPACE);
 #ifdef CUDA_EMU_H
         emu_lt = EMU_LT_WORKS;
@@ -2694,7 +2706,7 @@ static unsigned char *huge(size_t bytes) {
     CUDA(cudaMemGetInfo(&room, &total));
     if (room < bytes + ((size_t)1 << 30)) return NULL;
     CUDA(cudaMalloc(&p, bytes));
-    CUDA(cudaMemset(p, 0, bytes));
+    set_bytes(p, 0, bytes);
     return (unsigned char *)p;
 #endif
 }
@@ -2717,7 +2729,9 @@ static void move_tail(unsigned char *to, const unsigned char *from, size_t bytes
 #ifdef CUDA_EMU_H
     memcpy(to, from, bytes);
 #else
+    all_done();
     CUDA(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
+    all_done();
 #endif
 }
 
@@ -2879,7 +2893,7 @@ static void start_grids(grids *g, int count, dice &r) {
     g->stats[CPU] = (amp_stats *)fresh((size_t)count * sizeof(amp_stats));
     g->stats[DEV] = (amp_stats *)(void *)on_device((size_t)count * sizeof(amp_stats));
     g->differing  = (uint32_t *)(void *)on_device(4);
-    CUDA(cudaMemset(g->differing, 0, 4));
+    set_bytes(g->differing, 0, 4);
     fill((unsigned char *)g->first, AMP_F32, g->n, NORMAL, r);
     OK(amp_cuda_backend(&g->backend, main_stream, NULL));
     d.kind = AMP_KIND_SGD, d.dtype = AMP_F16, d.max_norm = 1.0f;
@@ -3066,7 +3080,7 @@ TEST(unscaled_loss, "law 17: on a device, too, no step begins before somebody ha
 
 TEST(captured_step, "law 8: a step is captured as two kernels, one behind the other; one's own as three") {
     unsigned char *arrays = on_device((size_t)100 * 2 * 4 * 5);
-    CUDA(cudaMemset(arrays, 0, (size_t)100 * 2 * 4 * 5));
+    set_bytes(arrays, 0, (size_t)100 * 2 * 4 * 5);
     for (int kind = OWN; kind <= SGD; kind++)
         for (int tensors = 1; tensors <= 100; tensors += 99) {
             amp_backend   backend;
@@ -3106,8 +3120,8 @@ TEST(nothing_waits, "law 8: behind a kernel that spins for 200 ms all calls of a
     void          *handle    = blas();
     cudaEvent_t    spun;
     CUDA(cudaEventCreate(&spun));
-    CUDA(cudaMemset(arrays, 0, (size_t)TENSORS * 2 * 4 * 5));
-    CUDA(cudaMemset(x, 0, 4096));
+    set_bytes(arrays, 0, (size_t)TENSORS * 2 * 4 * 5);
+    set_bytes(x, 0, 4096);
     for (int kind = OWN; kind <= SGD; kind++) {
         amp_backend   backend, blas_backend;
         amp_optimizer opt;
@@ -3159,7 +3173,7 @@ static void capture_first(int which) {
     amp_optimizer   opt;
     cudaGraphExec_t exec;
     const int       kind = OWN + which - FIRST_STEP;
-    CUDA(cudaMemset(arrays, 0, (size_t)2 * 4 * 5));
+    set_bytes(arrays, 0, (size_t)2 * 4 * 5);
     OK(amp_scaler_init(&s, NULL));
     upload(scaler, &s, sizeof s);
 #ifdef CUDA_EMU_H
@@ -3228,7 +3242,7 @@ TEST(launches, "law 8: a fused step is two launches, no synchronisation, no copy
     static const int counts[] = {1, 100, 10000};
     unsigned char   *arrays   = on_device((size_t)10000 * 2 * 4 * 5);
     const size_t     live     = emu_live_allocations();
-    CUDA(cudaMemset(arrays, 0, (size_t)10000 * 2 * 4 * 5));
+    set_bytes(arrays, 0, (size_t)10000 * 2 * 4 * 5);
     for (size_t k = 0; k < 2 * (test_state.quick ? 2 : COUNT_OF(counts)); k++)
         for (int kind = OWN; kind <= SGD; kind++) {
             amp_backend     backend;
@@ -3276,7 +3290,7 @@ TEST(older_gpus, "code for GPUs before 9.0 does not wait for the kernel in front
     unsigned char *arrays = on_device((size_t)2 * 4 * 5);
     amp_backend    backend;
     amp_optimizer  opt;
-    CUDA(cudaMemset(arrays, 0, (size_t)2 * 4 * 5));
+    set_bytes(arrays, 0, (size_t)2 * 4 * 5);
     emu_device_major = 8;
     many_tensors(&opt, &backend, ADAMW, 1, arrays, main_stream);
     memset(&emu_count, 0, sizeof emu_count);
@@ -3289,17 +3303,18 @@ TEST(older_gpus, "code for GPUs before 9.0 does not wait for the kernel in front
     CUDA(cudaFree(arrays));
 }
 
-TEST(per_thread, "law 7: stream 0 of a --default-stream per-thread build, in any setup") {
-    dice r(43);
+TEST(per_thread, "law 7: --default-stream per-thread, in any setup: a stream 0 that nothing waits for") {
+    const int before = emu_per_thread;
+    dice      r(43);
     emu_per_thread = 1;
     for (unsigned i = 0; i < few(60);) {
         setup s = any_setup((int)(i % 5), r);
         any_list(&s, 1 + (int)r.below(4), r);
-        s.default_stream = 1;
+        s.default_stream = i % 2;
         base             = s;
         i += run(&base, r);
     }
-    emu_per_thread = 0;
+    emu_per_thread = before;
 }
 
 #ifdef EMU_TRAFFIC
@@ -3431,7 +3446,7 @@ static void check_array(int which, amp_dtype to, amp_dtype from, unsigned bytes)
     unsigned char     *src = on_device(4 * N), *dst = on_device(4 * N);
     unsigned long long total = 0, sectors = 0;
     amp_scaler         s;
-    CUDA(cudaMemset(src, 0, 4 * N));
+    set_bytes(src, 0, 4 * N);
     OK(amp_scaler_init(&s, NULL));
     upload(shared_device, &s, sizeof s);
     emu_watch(src, 4 * N);
@@ -3475,7 +3490,7 @@ TEST(traffic_of_atomics, "3000 small tensors: A has no atomic operation on any o
     amp_backend        backend;
     amp_optimizer      opt;
     unsigned long long most;
-    CUDA(cudaMemset(arrays, 0, (size_t)COUNT * 2 * 4 * N));
+    set_bytes(arrays, 0, (size_t)COUNT * 2 * 4 * N);
     many_tensors(&opt, &backend, ADAMW, COUNT, arrays, main_stream);
     emu_unwatch_all();
     OK(amp_optimizer_step(&opt, 0.1f));
@@ -3782,7 +3797,7 @@ int main(int argc, char **argv) {
     }
     CUDA(cudaStreamCreate(&body_stream));
     shared_device = (amp_scaler *)(void *)on_device(sizeof(amp_scaler));
-    CUDA(cudaMemset(shared_device, 0, sizeof(amp_scaler)));
+    set_bytes(shared_device, 0, sizeof(amp_scaler));
     RUN(own_steps);
     RUN(adamw_steps);
     RUN(sgd_steps);

@@ -48,7 +48,7 @@ void  AnnotateBenignRaceSized(const char *file, int line, const volatile void *a
    ====================================================================================== */
 
 unsigned      emu_seed;
-int           emu_async, emu_lazy, emu_per_thread;
+int           emu_async, emu_lazy, emu_per_thread = getenv("EMU_PER_THREAD") != NULL;
 size_t        emu_block_from, emu_block_to;
 int           emu_lt;
 unsigned long emu_api_calls, emu_fail_at;
@@ -88,7 +88,8 @@ unsigned random_below(unsigned n) { /* xorshift */
 
 void emu_reset(void) {
     emu_seed = 0;
-    emu_async = emu_lazy = emu_per_thread = 0;
+    emu_async = emu_lazy = 0;
+    emu_per_thread = getenv("EMU_PER_THREAD") != NULL;
     emu_block_from = emu_block_to = 0;
     emu_api_calls = emu_fail_at = 0;
     emu_fail_error = cudaErrorUnknown;
@@ -1149,6 +1150,10 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
     return cudaSuccess;
 }
 
+/* The real one has staged so little of the host's before it returns, and it may arrive later. */
+static bool is_staged(place target, place source, size_t bytes) {
+    return source == HOST && target == DEVICE && bytes <= 64 << 10;
+}
 static cudaError_t copy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                         cudaStream_t s) {
     const place target = find(to, bytes), source = find(from, bytes);
@@ -1161,8 +1166,7 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, cudaMemcpyKind
                     cudaErrorInvalidValue);
         }
     }
-    if (source == HOST && target == DEVICE && bytes <= 64 << 10 && s->captured_by == NULL) {
-        /* The real one has staged so little before it returns. */
+    if (is_staged(target, source, bytes) && s->captured_by == NULL) {
         std::vector<char> staged((const char *)from, (const char *)from + bytes);
         TRY(submit(s, [=] { memcpy(to, staged.data(), staged.size()); }));
     } else {
@@ -1186,7 +1190,7 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind 
     cudaError_t e = copy(to, from, bytes, kind, s);
     if (e != cudaSuccess) return e;
     emu_count.synchronisations++;
-    wait_for(point{s->q, s->q->added});
+    if (!is_staged(find(to, bytes), find(from, bytes), bytes)) wait_for(point{s->q, s->q->added});
     return cudaSuccess;
 }
 

@@ -64,7 +64,8 @@ extern int      emu_async; /* 0: work runs when it is submitted; 1: when the hos
 extern int emu_lazy;
 void       emu_unload(void); /* all kernels */
 
-extern int emu_per_thread; /* stream 0 is that of a --default-stream per-thread build */
+extern int emu_per_thread; /* stream 0 is that of a --default-stream per-thread build; at first, and
+                              after emu_reset, whether EMU_PER_THREAD is in the environment */
 
 /* Blocks [emu_block_from, emu_block_to) of a grid run, others do not, for arrays of which only a part
    can be visited. emu_block_to = 0: all. */

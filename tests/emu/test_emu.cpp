@@ -617,11 +617,33 @@ TEST(legacy_stream, "the default stream is ordered with blocking streams, not wi
     CHECK_EQ_U64(emu_live_streams(), 2);
 }
 
+TEST(per_thread_stream, "a default stream per thread waits for no other, nor cudaMemcpy for what it has staged") {
+    const std::vector<float> two(32, 2.0f);
+    for (int per_thread = 0; per_thread < 2; per_thread++) {
+        cudaStream_t  blocking;
+        device<float> d(std::vector<float>(32, 1.0f));
+        OK(cudaDeviceSynchronize());
+        OK(cudaStreamCreate(&blocking));
+        emu_async      = 1;
+        emu_per_thread = per_thread;
+        OK(launch(k_add, 1, 32, blocking, d.p, 1));
+        OK(cudaMemcpy(d.p, two.data(), 32 * sizeof(float), cudaMemcpyHostToDevice));
+        CHECK_EQ_U64(emu_pending(), 2);
+        OK(cudaStreamSynchronize(0));
+        CHECK_EQ_U64(emu_pending(), per_thread ? 1 : 0);
+        OK(cudaDeviceSynchronize());
+        CHECK_EQ_F32(d.at(0), per_thread ? 3.0f : 2.0f); /* the copy was first, or second */
+        OK(cudaStreamDestroy(blocking));
+        emu_async = emu_per_thread = 0;
+    }
+}
+
 TEST(unordered, "streams without an event run in either order") {
     int add_first = 0, scale_first = 0;
     for (unsigned seed = 1; seed <= 20; seed++) {
         two_streams   s;
         device<float> d(std::vector<float>(32, 1.0f));
+        OK(cudaDeviceSynchronize()); /* or its numbers may come last */
         emu_seed  = seed;
         emu_async = 1;
         OK(launch(k_add, 1, 32, s.a, d.p, 1));
@@ -1168,6 +1190,7 @@ int main(int argc, char **argv) {
     RUN_CLEAN(staging);
     RUN_CLEAN(stream_events);
     RUN_CLEAN(legacy_stream);
+    RUN_CLEAN(per_thread_stream);
     RUN_CLEAN(unordered);
     RUN_CLEAN(replay);
     RUN_CLEAN(fork_join);
