@@ -259,6 +259,24 @@ gpu 1 1 FAKE_NO_GPU=1 FAKE_NO_TORCH=1 && line '^skip gpu/probe: no CUDA-capable 
     line '^skip gpu/suite-quick: no GPU$'
 check "without a GPU nothing is tried" $?
 
+# tests/README.md's list of what only a GPU can show: each line is a stage, each test is in the suite.
+sed '1,/^## What only a GPU can show/d;/^## /,$d' tests/README.md | awk -F '|' 'NF == 6' > "$out/list"
+missing=0
+for name in $(cut -d '|' -f 4 "$out/list" | grep -o '`[^`]*`' | tr -d '\`'); do
+    case $name in # what loops name
+    suite-racecheck-*) grep -q 'stage suite-\$tool-\$test' tests/gpu.sh && continue ;;
+    ddp_nccl-one) grep -q 'stage \$name-one' tests/gpu.sh && continue ;;
+    ddp_nccl) [ -f examples/ddp_nccl.cu ] && continue ;;
+    *) grep -Eq "stage $name( |\$)" tests/gpu.sh && continue ;;
+    esac
+    missing=$((missing + 1))
+done
+for name in $(cut -d '|' -f 5 "$out/list" | grep -o '`[^`]*`' | tr -d '\`'); do
+    grep -qx "    RUN($name);" tests/test_cuda.cpp || missing=$((missing + 1))
+done
+[ "$(wc -l < "$out/list")" -ge 13 ] && [ $missing = 0 ]
+check "tests/README.md names stages and tests that there are" $?
+
 # The tables of known values, and of none.
 table() { awk -f tests/gpu_table.awk "$@" > "$out/log" 2>&1; }
 known() { grep -Fqx "$1" "$out/log"; }
