@@ -25,7 +25,7 @@ case $1 in 1) most=235 ;; 4) most=355 ;; carry) most=3000 ;; *) most=570 ;; esac
 phase=$1 started=$(date +%s) passed=0 failed=0 skipped=0 ran=0 gpu=unseen
 deadline=$((started + most))
 mkdir -p "$2" && out=$(cd "$2" && pwd) && cd "$(dirname "$0")/.." && work=$(mktemp -d) || exit 1
-export PYTHONDONTWRITEBYTECODE=1
+export PYTHONDONTWRITEBYTECODE=1 AMP_TEST_NAMES=1 # so that a report tells what crashed or hung
 : > "$out/report.txt"
 echo name,what,n,tensors,unit,value,low,high > "$out/table.csv"
 

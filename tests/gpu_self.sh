@@ -25,6 +25,7 @@ END
 script program << 'END'
 name=${0##*/}
 echo "$name $*" >> "$FAKE/ran"
+[ -z "$AMP_TEST_NAMES" ] || echo '# that_test begins'
 [ "$name" != "$FAKE_HANGS" ] || sleep 60
 [ "$name" != "$FAKE_CRASHES" ] || kill -SEGV $$
 [ "$name" != "$FAKE_FAILS" ] || { echo '3 passed, 1 failed'; exit 1; }
@@ -215,8 +216,8 @@ gpu 1 1 FAKE_FAILS=suite && line '^FAIL gpu/suite-quick: ended with status 1$' &
     line '^ok   gpu/bench$' && line '^ok   gpu/torch$'
 check "after a test that fails it goes on" $?
 gpu 1 1 FAKE_CRASHES=suite && line '^FAIL gpu/suite-quick: ended with status 139$' &&
-    line '^ok   gpu/bench$'
-check "and after a program that crashes" $?
+    line '^ok   gpu/bench$' && line '^     # that_test begins$'
+check "and after a program that crashes, and tells in which test" $?
 gpu 1 1 FAKE_HANGS=suite && line '^FAIL gpu/suite-quick: took more than 60 s$' &&
     line '^ok   gpu/bench$'
 check "a program that hangs is stopped" $?

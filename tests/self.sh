@@ -7,10 +7,12 @@ cc=${CC:-cc} cxx=${CXX:-c++}
 cat > "$out/complete.c" <<'END'
 #include "test.h"
 TEST(one, "passes") { CHECK(1 + 1 == 2); }
+TEST(crashes, "says so before") { CHECK(1 + 1 == 4); abort(); }
 TEST(two, "is skipped on purpose") { SKIP("not here"); }
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     if (getenv("OUTSIDE") != NULL) CHECK(1 + 1 == 3);
+    if (getenv("CRASH") != NULL) RUN(crashes);
     RUN(one);
     RUN(two);
     return test_end();
@@ -52,6 +54,10 @@ ends 1 '0 passed, 1 failed, 1 skipped' 'FAIL main: all tests were skipped' --fil
 check "a program all of whose tests are skipped fails" $?
 (export OUTSIDE=1; ends 1 '1 passed, 1 failed, 1 skipped' 'FAIL main: a check outside the tests')
 check "a check that fails outside the tests fails" $?
+CRASH=1 AMP_TEST_NAMES=1 "$out/complete" > "$out/log" 2> "$out/shell"
+[ $? = 134 ] && [ "$(head -n 1 "$out/log")" = '# crashes begins' ] &&
+    grep -qx "     $out/complete.c:3: CHECK(1 + 1 == 4)" "$out/log"
+check "of a test that crashes the name and the checks that failed are told" $?
 
 # bench-compare: a version is as fast as itself, and a delay in amp_cast is told by its rows' names.
 sed 's/^    ampi_cast_all(dst, dst_type, src, src_type, n);/    { volatile size_t i = 8 * n; while (i) i--; }\n&/' \

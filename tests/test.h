@@ -37,6 +37,7 @@ static struct {
     const char *skip;                 /* why it was skipped, or NULL */
     int         quick;                /* --quick or AMP_QUICK=1: sample where all would take long;
                                          2: fewer still, for a processor that is emulated */
+    int         names;                /* AMP_TEST_NAMES: each before its test begins */
     int         failures;             /* of the running test */
     int         num_passed, num_failed, num_skipped;
     jmp_buf     stop;
@@ -59,6 +60,7 @@ static inline void skip_if_emulated(void) {
 static inline void test_begin(int argc, char **argv) {
     const char *quick = getenv("AMP_QUICK");
     int         i;
+    test_state.names = getenv("AMP_TEST_NAMES") != NULL;
     test_state.quick = quick == NULL || quick[0] == '\0' || quick[0] == '0' ? 0 : 1 + (quick[0] == '2');
     for (i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0) test_state.quick = 1;
@@ -77,6 +79,8 @@ static inline void test_run(const char *name, const char *text, void (*function)
     test_state.text     = text;
     test_state.skip     = NULL;
     test_state.failures = 0;
+    if (test_state.names) printf("# %s begins\n", name);
+    fflush(stdout);
     if (setjmp(test_state.stop) == 0) function();
     test_state.name = NULL;
     if (test_state.failures > 0) {
@@ -113,6 +117,7 @@ static inline void test_fail(const char *file, int line, const char *what, const
         printf("FAIL %s: %s\n", test_state.name, test_state.text);
     }
     printf("     %s:%d: %s%s%s\n", file, line, what, values[0] != '\0' ? ": " : "", values);
+    fflush(stdout); /* for the next check may crash, or never end */
     if (test_state.name == NULL || test_state.failures < TEST_MAX_FAILURES) return;
     printf("     stopped after %d failing checks\n", TEST_MAX_FAILURES);
     longjmp(test_state.stop, 1);
