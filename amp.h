@@ -649,7 +649,7 @@ AMP_DEF float      *amp_optimizer_grad(const amp_optimizer *opt, int i);
    stream is captured), and as an address in backend memory. Every step is AMP_ERROR_BAD_STATE until
    you have called one of them, amp_optimizer_scaler or _status, for then the loss was not scaled;
    but where the scale is 1, is set (init_scale, AMP_LOSS_SCALE, a file that was loaded) or shared,
-   and with reduce_fn, where another rank may have the loss. */
+   and with several ranks or reduce_fn, where another rank may have the loss. */
 AMP_DEF float        amp_optimizer_loss_scale(const amp_optimizer *opt);
 AMP_DEF const float *amp_optimizer_loss_scale_ptr(const amp_optimizer *opt);
 
@@ -5152,8 +5152,8 @@ static AMPI_NOINLINE amp_result ampi_fill_backend(const amp_optimizer *opt, amp_
     control.nesterov       = d->nesterov != 0;
     control.seed           = d->seed;
     ampi_scaler_setup(&control.scaler, &d->scaler, NULL);
-    plan->asked = plan->shared || d->reduce_fn || !ampi_is_zero(&d->scaler.init_scale) ||
-                  control.scaler.scale == 1.0f;
+    plan->asked = plan->shared || d->reduce_fn || opt->ranks.count > 1 ||
+                  !ampi_is_zero(&d->scaler.init_scale) || control.scaler.scale == 1.0f;
     for (i = 0; i < plan->num_slots; i++)
         AMPI_TRY(ampi_fill_tensor(b, ampi_tensor(opt, (int)i), &plan->host_slots[i]));
     AMPI_TRY(ampi_send(b, plan->slots, plan->host_slots, plan->num_slots * sizeof *plan->slots));

@@ -468,6 +468,7 @@ static void tables_init(amp_optimizer *opt, const net *n, void *const dense[NUM_
     amp_optimizer_desc desc = {0};
     desc.dtype = n->type;
     desc.kind  = AMP_KIND_ADAMW;
+    desc.scaler.init_scale = 65536.0f; /* set, for no loss is scaled here */
     check(amp_optimizer_init(opt, &desc));
     for (int i = 0; i < NUM_TABLES; i++) {
         amp_tensor t = n->tensor[i];

@@ -92,8 +92,11 @@ static float sum_in_sequence(const float *x, int count) {
     return sum;
 }
 static float sum_of(const float *x, int count) {
+    volatile float sum;
     if (count % 2) return sum_in_sequence(x, count);
-    return sum_of(x, count / 2) + sum_of(x + count / 2, count / 2);
+    sum = sum_of(x, count / 2);
+    sum += sum_of(x + count / 2, count / 2);
+    return sum;
 }
 
 TEST(orders, "amp.h ranks: parts are added as a binary tree over their numbers") {
