@@ -1895,14 +1895,13 @@ AMPI_KERNEL(4) ampi_add_kernel(float *sums, const void *x, uint32_t type, uint64
 }
 
 /* Several in one launch, by the adder of rows: the sums are read and written once. */
-template <int HOW>
 AMPI_KERNEL(2) ampi_add_parts_kernel(float *sums, const void *parts, uint64_t stride,
                                      uint32_t count, uint32_t run, uint32_t type, uint64_t n) {
     uint64_t begin = (uint64_t)blockIdx.x * AMPI_PART;
     for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART) {
         const ampi_addends a = {ampi_part_at(sums, AMP_F32, begin),
                                 ampi_part_at(parts, type, begin), stride, count, 0, 0, run};
-        ampi_add_up<HOW>(a, ampi_count_from(begin, n, AMPI_PART));
+        ampi_add_up<AMPI_AS_TREE>(a, ampi_count_from(begin, n, AMPI_PART));
     }
 }
 
@@ -2193,9 +2192,8 @@ static amp_result ampi_cuda_add(const amp_backend *self, float *sums, const void
                                 size_t n) {
     const ampi_grid grid = ampi_grid_of(self, ampi_num_parts(n), 256);
     if (count == 1) return ampi_launch(grid, ampi_add_kernel, sums, parts, type, n);
-    return ampi_launch(grid, run ? ampi_add_parts_kernel<AMPI_AS_TREE>
-                                 : ampi_add_parts_kernel<AMPI_IN_ORDER>,
-                       sums, parts, stride, (uint32_t)count, (uint32_t)run, type, n);
+    return ampi_launch(grid, ampi_add_parts_kernel, sums, parts, stride, (uint32_t)count,
+                       (uint32_t)run, type, n);
 }
 
 /* B of each kind, and what comes behind it for rows: in fp32, and in any storage. */
@@ -2409,8 +2407,7 @@ static amp_result ampi_load_kernels(bool *early) {
     AMPI_TRY(ampi_loads(ampi_check_kernel, ampi_check_by_four_kernel, ampi_decide_kernel,
                         ampi_around_kernel<AMPI_JOB_UNSCALE>, ampi_around_kernel<AMPI_JOB_PUBLISH>,
                         ampi_around_kernel<AMPI_JOB_CARRY>, ampi_bind_kernel, ampi_store_kernel,
-                        ampi_cast_kernel, ampi_add_kernel, ampi_add_parts_kernel<AMPI_IN_ORDER>,
-                        ampi_add_parts_kernel<AMPI_AS_TREE>, ampi_count_kernel, ampi_scatter_kernel,
+                        ampi_cast_kernel, ampi_add_kernel, ampi_add_parts_kernel, ampi_count_kernel, ampi_scatter_kernel,
                         ampi_sum_rows_kernel, ampi_epilogue_kernel));
 #ifndef AMP_NO_STORAGE
     AMPI_TRY(ampi_loads(ampi_split_kernel));
