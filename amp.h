@@ -144,8 +144,9 @@
    Compile amp_kernels.cu with nvcc (CUDA 11.8 or newer) beside your own files, and link with
    -lcublas -lcublasLt (by gcc also -lcudart -lstdc++). Set desc.backend to an amp_cuda_backend of
    your stream, and hand device memory to the same functions. A fused step is two launches.
-   Experimental: no GPU has run it yet. Names and meanings hold; bits are shown by an emulator, costs
-   by instructions, loads and bytes that were counted. tests/README.md says what is left to a GPU.
+   Experimental: no GPU has run it yet. Names and meanings hold; bits are shown by an emulator,
+   costs by instructions, loads and bytes that were counted. tests/README.md says what is left to a
+   GPU.
 
    Loss scale, learning rate, step count and the decision to skip stay in device memory. Scale the
    loss there (amp_cuda_scale_loss, or read *loss_scale_ptr in your kernel) and the host never

@@ -117,8 +117,8 @@ static ampi_grid ampi_grid_on(amp_stream stream, uint64_t blocks, unsigned threa
     return {(unsigned)(blocks == 0 ? 1 : blocks < most ? blocks : most), threads, stream, false};
 }
 
-/* Most blocks of a launch, and threads of a block, where tests want others: 32, 64, 128 or 256. No bit
-   of a result depends on either. */
+/* Most blocks of a launch, and threads of a block, where tests want others: 32, 64, 128 or 256. No
+   bit of a result depends on either. */
 #ifdef AMPI_GRIDS
 unsigned ampi_most_blocks, ampi_block_size;
 #else
@@ -248,8 +248,9 @@ template <class T> AMPI_DEVICE T *ampi_global(const char *p) {
     return (T *)p;
 }
 
-/* An element that was read by bytes. That it goes through here keeps nvcc 13.0 for 10.0 from reading
-   it in one, as it does where an aligned load of the same element stands in the other branch. */
+/* An element that was read by bytes. That it goes through here keeps nvcc 13.0 for 10.0 from
+   reading it in one, as it does where an aligned load of the same element stands in the other
+   branch. */
 AMPI_DEVICE uint32_t ampi_by_bytes(uint32_t u) {
 #if defined(__CUDA_ARCH__)
     asm("" : "+r"(u));
@@ -2407,8 +2408,9 @@ static amp_result ampi_load_kernels(bool *early) {
     AMPI_TRY(ampi_loads(ampi_check_kernel, ampi_check_by_four_kernel, ampi_decide_kernel,
                         ampi_around_kernel<AMPI_JOB_UNSCALE>, ampi_around_kernel<AMPI_JOB_PUBLISH>,
                         ampi_around_kernel<AMPI_JOB_CARRY>, ampi_bind_kernel, ampi_store_kernel,
-                        ampi_cast_kernel, ampi_add_kernel, ampi_add_parts_kernel, ampi_count_kernel, ampi_scatter_kernel,
-                        ampi_sum_rows_kernel, ampi_epilogue_kernel));
+                        ampi_cast_kernel, ampi_add_kernel, ampi_add_parts_kernel,
+                        ampi_count_kernel, ampi_scatter_kernel, ampi_sum_rows_kernel,
+                        ampi_epilogue_kernel));
 #ifndef AMP_NO_STORAGE
     AMPI_TRY(ampi_loads(ampi_split_kernel));
 #endif

@@ -341,9 +341,9 @@ AMP_REPORT_DEF amp_result amp_report_history_json(const amp_optimizer *opt, FILE
 }
 
 /* A line of JSON: what is in amp_report, the iterations since the line before, tensors with
-   histograms as pairs of bin and count, and advice. *told (NULL: none) is the last iteration of that
-   line, 0 in front of the first: keep it with opt. (Above the run's, an older state was loaded, and
-   it is as 0.) AMP_ERROR_WRITE if out has failed. */
+   histograms as pairs of bin and count, and advice. *told (NULL: none) is the last iteration of
+   that line, 0 in front of the first: keep it with opt. (Above the run's, an older state was
+   loaded, and it is as 0.) AMP_ERROR_WRITE if out has failed. */
 AMP_REPORT_DEF amp_result amp_report_json(const amp_optimizer *opt, FILE *out, uint64_t *told) {
     amp_report        r;
     amp_tensor_report t;
