@@ -2961,7 +2961,6 @@ AMPI_IN void AMPI_(optimize)(const amp_kind kind, const int has_m, const ampi_ra
 #undef AMPI_CALL
 }
 
-/* Codecs of states but the default. */
 /* Negative numbers, -0 and -inf become 0; NaN stays. */
 AMPI_IN AMPI_V AMPI_(relu)(AMPI_V x) {
     const AMPI_U u   = AMPI_(bits)(x);

@@ -610,6 +610,29 @@ static void compare(int count) {
     }
 }
 
+/* The loss, and so its scale, may be rank 0's alone. */
+static void one_asks(member *m) {
+    static float       weights[MAX_RANKS][4];
+    amp_optimizer_desc desc = desc_of(m, m->all->count);
+    amp_tensor         t;
+    memset(&t, 0, sizeof t);
+    desc.scaler.init_scale = 0.0f;
+    t.n          = 4;
+    t.weight     = weights[m->rank];
+    t.grad_later = 1;
+    m->result    = amp_optimizer_init(&m->opt, &desc);
+    if (m->result == AMP_OK) m->result = amp_optimizer_add(&m->opt, &t);
+    if (m->result == AMP_OK) m->result = amp_optimizer_prepare(&m->opt);
+    if (m->result == AMP_OK && m->rank == 0) (void)amp_optimizer_loss_scale(&m->opt);
+    if (m->result == AMP_OK) m->result = take_step(&m->opt);
+}
+
+TEST(one_has_the_loss, "manual: of several ranks one may ask for the loss scale for all") {
+    together(2, one_asks);
+    all_are(2, AMP_OK);
+    all_free();
+}
+
 TEST(same_bits, "issue of ranks, law 7: masters, models, norm, clip factor and scale have the same bits on 1 to 8 "
                 "ranks as in one optimizer, whose gradients a plain loop adds as a tree") {
     int count;
@@ -1708,6 +1731,7 @@ int main(int argc, char **argv) {
     RUN(ranges);
     RUN(balance);
     RUN(bytes);
+    RUN(one_has_the_loss);
     RUN(same_bits);
     RUN(tables);
     RUN(which_element);
