@@ -1538,7 +1538,19 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 
 /* ========================================================================= >>core
    Every formula of amp.h, once, for the CPU backend (AMP_IMPLEMENTATION) and for the kernels
-   (AMP_KERNELS). The code here computes on values; loops and memory belong to the backends. */
+   (AMP_KERNELS). The code here computes on values; loops and memory belong to the backends.
+
+   Which region is read when: all of the file once; then, for each tier (an instruction set that has
+   vectors), the file reads itself twice (AMP_FILE, in >>impl tiers). AMPI_TIER ends the names of a
+   tier's functions, so that ampi_add_avx2 is written AMPI_(add). A vector has AMPI_W numbers:
+   AMPI_V are floats, AMPI_U words of 32 bits.
+       region                  is read where            that is for
+       >>core                  AMP_KERNELS or           host and device, once
+       >>impl                  AMP_IMPLEMENTATION       the host, once
+       >>core formulas         AMPI_W and AMPI_U        plain C (W is 1) in core; each tier
+       >>impl loops, products  the same, in impl        plain C in its place; each tier
+       >>impl kernels          AMPI_ROW_STEP            each tier; plain C's x4; AVX512_BF16's pairs
+       >>impl vectors          AMPI_W without AMPI_V    each tier, its first reading */
 
 #if (defined(AMP_IMPLEMENTATION) || defined(AMP_KERNELS)) && !defined(AMP_CORE_INCLUDED)
 #define AMP_CORE_INCLUDED
@@ -2524,12 +2536,16 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
     return k;
 }
 
-/* ----------------------------------------------------------------- >>core  vectors */
+/* ---------------------------------------------------------------- >>core  formulas
+   Functions of vectors, of one number in plain C. They are made of operators, which words and
+   vectors have, and of what a tier defines anew (>>impl vectors): these here, sqrt, get16 and get8
+   (words from memory), put16 and put8 (their lower bits). Numbers are below 2^31 for above (all
+   ones where a > b), choose (there x, else y), least and most. */
 
-/* Plain C: vectors of one. The tiers define these functions and the last five macros anew. */
 AMPI_FN float    ampi_splat(float x) { return x; }
 AMPI_FN uint32_t ampi_u32(uint32_t x) { return x; }
 AMPI_FN uint32_t ampi_bits(float x) { return ampi_bits_of_f32(x); }
+AMPI_FN uint32_t ampi_size(uint32_t u) { return u & 0x7fffffffu; }
 AMPI_FN float    ampi_from_bits(uint32_t u) { return ampi_f32_from_bits(u); }
 AMPI_FN uint32_t ampi_above(uint32_t a, uint32_t b) { return a > b ? 0xffffffffu : 0u; }
 AMPI_FN uint32_t ampi_choose(uint32_t a, uint32_t b, uint32_t x, uint32_t y) {
@@ -2547,7 +2563,7 @@ AMPI_STATIC_ASSERT(ampi_upper_halves_tell_exponents, (AMPI_ROOM_ABOVE & 0xffff) 
 #define AMPI_JOIN(a, b)  AMPI_PASTE(a, b)
 #define AMPI_(name)      AMPI_JOIN(ampi_##name, AMPI_TIER) /* a tier's function of that name */
 #define AMPI_IN          AMPI_HERE AMPI_ALWAYS             /* that its loops are made of     */
-#define AMPI_TIER
+#define AMPI_TIER        /* a tier defines this, and what follows, anew */
 #define AMPI_HERE AMPI_FN
 #define AMPI_V    float
 #define AMPI_U    uint32_t
@@ -2555,354 +2571,12 @@ AMPI_STATIC_ASSERT(ampi_upper_halves_tell_exponents, (AMPI_ROOM_ABOVE & 0xffff) 
 
 #endif /* AMP_CORE_INCLUDED */
 
-/* Those of a tier, by gcc and clang. What operators do not say is an instruction, on x86 by its own
-   name: <immintrin.h> would take gcc a sixth of a second and 60 MB. */
-
-#if defined(AMPI_W) && AMPI_W > 1 && !defined(AMPI_V)
-
-#define AMPI_HERE static inline __attribute__((unused, AMPI_TARGET))
-#define AMPI_LOOP static AMPI_NOINLINE __attribute__((AMPI_TARGET))
-#define AMPI_V    AMPI_(floats)
-#define AMPI_U    AMPI_(words)
-typedef float    AMPI_(floats) __attribute__((vector_size(4 * AMPI_W)));
-typedef uint32_t AMPI_(words) __attribute__((vector_size(4 * AMPI_W)));
-typedef int32_t  AMPI_(ints) __attribute__((vector_size(4 * AMPI_W)));
-typedef uint16_t AMPI_(pairs) __attribute__((vector_size(4 * AMPI_W)));
-typedef uint16_t AMPI_(shorts) __attribute__((vector_size(2 * AMPI_W)));
-typedef int16_t  AMPI_(halves) __attribute__((vector_size(2 * AMPI_W)));
-typedef float    AMPI_(at) __attribute__((vector_size(4 * AMPI_W), aligned(1), may_alias));
-typedef uint16_t AMPI_(at16) __attribute__((vector_size(2 * AMPI_W), aligned(1), may_alias));
-typedef struct { char x[4 * AMPI_W]; } AMPI_(whole);   /* memory of a vector, */
-typedef struct { char x[2 * AMPI_W]; } AMPI_(half);    /* of 16 bits of each, */
-typedef struct { char x[AMPI_W]; }     AMPI_(quarter); /* and of 8            */
-
-AMPI_HERE AMPI_U AMPI_(count)(uint32_t u) {
-    static const uint32_t lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    return u + (AMPI_U)*(const AMPI_(at) *)(const void *)lanes;
-}
-
-#if AMPI_W == 16 /* where comparisons make masks */
-#define AMPI_N uint64_t
-AMPI_HERE uint64_t AMPI_(count_zeros)(AMPI_N n) { return n; }
-AMPI_HERE AMPI_U AMPI_(above)(AMPI_U a, AMPI_U b) { return (AMPI_U)((AMPI_(ints))(b - a) >> 31); }
-#else
-#define AMPI_N AMPI_U
-AMPI_HERE AMPI_U AMPI_(above)(AMPI_U a, AMPI_U b) {
-    return (AMPI_U)((AMPI_(ints))a > (AMPI_(ints))b);
-}
-AMPI_HERE uint64_t AMPI_(count_zeros)(AMPI_N n) {
-    uint16_t z[2 * AMPI_W]; /* in a chunk, less than 2^16 */
-    uint64_t sum = 0;
-    size_t   k;
-    *(AMPI_(at) *)z = (AMPI_V)n;
-    for (k = 0; k < 2 * AMPI_W; k++) sum += z[k];
-    return sum;
-}
-AMPI_HERE AMPI_U AMPI_(zeros)(AMPI_U n, AMPI_U a) { return n - (AMPI_U)(a == 0); }
-AMPI_HERE AMPI_U AMPI_(zeros16)(AMPI_U n, AMPI_U a) {
-    return (AMPI_U)((AMPI_(pairs))n - (AMPI_(pairs))((AMPI_(pairs))a == 0));
-}
-#endif
-
-#if AMPI_W == 16 && defined(AMPI_TILES_MODEL) /* a file of the tests: its instructions in C */
-#include AMPI_TILES_MODEL
-#elif AMPI_W >= 8 /* x86 */
-
-#define AMPI_TWO(V, name, op)                                                                  \
-    AMPI_INSTRUCTION(AMPI_HERE, V, AMPI_(name), (V a, V b), op " {%2, %1, %0|%0, %1, %2}",     \
-                     "=v", "v"(a), "v"(b))
-#define AMPI_STORE(V, name, op, T, size)                                                       \
-    AMPI_HERE void AMPI_(name)(void *p, size_t i, V x) {                                       \
-        __asm__(op " {%1, %0|%0, %1}" : "=m"(*(AMPI_(T) *)(void *)((char *)p + i * size))      \
-                : "v"(x));                                                                     \
-    }
-AMPI_TWO(AMPI_U, least, "vpminud")
-AMPI_TWO(AMPI_U, most, "vpmaxud")
-AMPI_TWO(AMPI_U, most16, "vpmaxuw")
-AMPI_TWO(AMPI_V, low16, "vpunpcklwd")
-AMPI_TWO(AMPI_V, high16, "vpunpckhwd")
-AMPI_TWO(AMPI_V, low, "vunpcklps")
-AMPI_TWO(AMPI_V, high, "vunpckhps")
-AMPI_TWO(AMPI_V, low2, "vunpcklpd")
-AMPI_TWO(AMPI_V, high2, "vunpckhpd")
-AMPI_INSTRUCTION(AMPI_HERE, AMPI_U, AMPI_(get8), (const void *p, size_t i),
-                 "vpmovzxbd {%1, %0|%0, %1}", "=v",
-                 "m"(*(const AMPI_(quarter) *)(const void *)((const char *)p + i)))
-AMPI_STORE(AMPI_V, around, "vmovntps", whole, 4)
-AMPI_STORE(AMPI_(shorts), around16, "vmovntdq", half, 2)
-AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(sqrt), (AMPI_V a), "vsqrtps {%1, %0|%0, %1}", "=v",
-                 "v"(a))
-AMPI_INSTRUCTION(AMPI_HERE, AMPI_(shorts), AMPI_(f16), (AMPI_V a),
-                 "vcvtps2ph {$0, %1, %0|%0, %1, 0}", "=v", "v"(a))
-/* Compilers know these, and what is loaded for them goes into the instruction. */
-#if defined(__clang__)
-AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) {
-    _Pragma("clang fp contract(on)") return a * b + c;
-}
-AMPI_HERE AMPI_U AMPI_(from_16)(AMPI_(shorts) a) { return __builtin_convertvector(a, AMPI_U); }
-#elif AMPI_W == 8
-#define ampi_fma_avx2 __builtin_ia32_vfmaddps256
-AMPI_HERE AMPI_U AMPI_(from_16)(AMPI_(shorts) a) {
-    return (AMPI_U)__builtin_ia32_pmovzxwd256((AMPI_(halves))a);
-}
-#else
-AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) {
-    return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4); /* all; as rounding is set */
-}
-AMPI_HERE AMPI_U AMPI_(from_16)(AMPI_(shorts) a) {
-    const AMPI_(ints) zero = {0};
-    return (AMPI_U)__builtin_ia32_pmovzxwd512_mask((AMPI_(halves))a, zero, 0xffff);
-}
-#endif
-#if AMPI_W == 8
-AMPI_HERE AMPI_V AMPI_(from_f16)(AMPI_(shorts) a) {
-    return __builtin_ia32_vcvtph2ps256((AMPI_(halves))a);
-}
-#else
-#ifdef __clang__
-enum { AMPI_(all) = 0xffff }; /* a mask of 16 bits, signed or not */
-#else
-enum { AMPI_(all) = -1 };
-#endif
-AMPI_HERE AMPI_V AMPI_(from_f16)(AMPI_(shorts) a) {
-    const AMPI_V zero = {0};
-    return __builtin_ia32_vcvtph2ps512_mask((AMPI_(halves))a, zero, AMPI_(all), 4);
-}
-#endif
-/* Before SSE code runs again, ours or the host's: it would crawl beside dirty upper halves. */
-AMPI_HERE void AMPI_(done)(void) { __builtin_ia32_vzeroupper(); }
-
-#endif
-
-#if AMPI_W == 8 /* AVX2, F16C and FMA */
-
-AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(even), (AMPI_V a, AMPI_V b), /* lanes of 128 bits */
-                 "vperm2f128 {$0x20, %2, %1, %0|%0, %1, %2, 0x20}", "=x", "x"(a), "x"(b))
-AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(odd), (AMPI_V a, AMPI_V b),
-                 "vperm2f128 {$0x31, %2, %1, %0|%0, %1, %2, 0x31}", "=x", "x"(a), "x"(b))
-AMPI_INSTRUCTION(AMPI_HERE, AMPI_U, AMPI_(blend), (AMPI_U mask, AMPI_U x, AMPI_U y),
-                 "vblendvps {%1, %2, %3, %0|%0, %3, %2, %1}", "=x", "x"(mask), "x"(x), "x"(y))
-AMPI_HERE AMPI_U AMPI_(choose)(AMPI_U a, AMPI_U b, AMPI_U x, AMPI_U y) {
-    return AMPI_(blend)(AMPI_(above)(a, b), x, y);
-}
-AMPI_INSTRUCTION(AMPI_HERE, AMPI_(shorts), AMPI_(lower16), (AMPI_U a), /* of words below 2^16 */
-                 "vextracti128 {$1, %1, %0|%0, %1, 1}\n\tvpackusdw {%0, %x1, %0|%0, %x1, %0}",
-                 "=&x", "x"(a))
-AMPI_TWO(AMPI_(shorts), bytes, "vpackuswb")
-AMPI_STORE(AMPI_(shorts), put_quarter, "vmovq", quarter, 1)
-AMPI_HERE void AMPI_(put8)(void *p, size_t i, AMPI_U u) {
-    const AMPI_(shorts) h = AMPI_(lower16)(u & 255);
-    AMPI_(put_quarter)(p, i, AMPI_(bytes)(h, h));
-}
-AMPI_HERE AMPI_ALWAYS uint32_t AMPI_(largest16)(AMPI_U u) {
-    AMPI_U t;
-    __asm__("vextracti128 {$1, %1, %x0|%x0, %1, 1}\n\t"
-            "vpmaxuw {%x1, %x0, %x0|%x0, %x0, %x1}\n\t"
-            "vpshufd {$0x4e, %x0, %x1|%x1, %x0, 0x4e}\n\t"
-            "vpmaxuw {%x1, %x0, %x0|%x0, %x0, %x1}\n\t"
-            "vpshufd {$0xb1, %x0, %x1|%x1, %x0, 0xb1}\n\t"
-            "vpmaxuw {%x1, %x0, %x0|%x0, %x0, %x1}"
-            : "=&x"(t), "+x"(u));
-    return t[0];
-}
-AMPI_HERE AMPI_U AMPI_(few)(size_t n) { /* the first n, if n < 8 */
-    const AMPI_U zero = {0};
-    return AMPI_(above)((uint32_t)n + zero, AMPI_(count)(0));
-}
-AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(get_masked), (const void *p, AMPI_U mask),
-                 "vmaskmovps {%1, %2, %0|%0, %2, %1}", "=x", "m"(*(const AMPI_(whole) *)p),
-                 "x"(mask))
-
-#elif AMPI_W == 16 /* AVX-512 F, BW and VL */
-
-#ifndef AMPI_TILES_MODEL
-AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(even), (AMPI_V a, AMPI_V b), /* lanes of 128 bits */
-                 "vshuff32x4 {$0x88, %2, %1, %0|%0, %1, %2, 0x88}", "=v", "v"(a), "v"(b))
-AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(odd), (AMPI_V a, AMPI_V b),
-                 "vshuff32x4 {$0xdd, %2, %1, %0|%0, %1, %2, 0xdd}", "=v", "v"(a), "v"(b))
-AMPI_INSTRUCTION(AMPI_HERE, uint16_t, AMPI_(mask_above), (AMPI_U a, AMPI_U b),
-                 "vpcmpgtd {%2, %1, %0|%0, %1, %2}", "=Yk", "v"(a), "v"(b))
-AMPI_INSTRUCTION(AMPI_HERE, AMPI_U, AMPI_(blend), (uint16_t mask, AMPI_U x, AMPI_U y),
-                 "vpblendmd {%2, %3, %0%{%1%}|%0%{%1%}, %3, %2}", "=v", "Yk"(mask), "v"(x), "v"(y))
-AMPI_INSTRUCTION(AMPI_HERE, uint32_t, AMPI_(mask_zeros), (AMPI_U a),
-                 "vptestnmd {%1, %1, %0|%0, %1, %1}", "=Yk", "v"(a))
-AMPI_INSTRUCTION(AMPI_HERE, uint32_t, AMPI_(mask_zeros16), (AMPI_U a),
-                 "vptestnmw {%1, %1, %0|%0, %1, %1}", "=Yk", "v"(a))
-AMPI_INSTRUCTION(AMPI_HERE, AMPI_(shorts), AMPI_(lower16), (AMPI_U a), "vpmovdw {%1, %0|%0, %1}",
-                 "=v", "v"(a))
-AMPI_STORE(AMPI_U, put8, "vpmovdb", quarter, 1)
-AMPI_HERE AMPI_ALWAYS uint32_t AMPI_(largest16)(AMPI_U u) {
-    ampi_words_avx2 r;
-    __asm__("vextracti64x4 {$1, %1, %0|%0, %1, 1}\n\tvpmaxuw {%t1, %0, %0|%0, %0, %t1}"
-            : "=&x"(r) : "x"(u)); /* clang 19 takes %t1 of the others for mask registers */
-    return ampi_largest16_avx2(r);
-}
-
-/* The first n elements, if n < 16. */
-AMPI_HERE uint16_t AMPI_(mask)(size_t n) { return (uint16_t)((1u << (n < 16 ? n : 16)) - 1u); }
-#define AMPI_LOAD_FEW(V, name, op, T)                                                          \
-    AMPI_INSTRUCTION(AMPI_HERE, V, AMPI_(name), (const void *p, size_t n),                     \
-                     op " {%1, %0%{%2%}%{z%}|%0%{%2%}%{z%}, %1}", "=v",                        \
-                     "m"(*(const AMPI_(T) *)p), "Yk"(AMPI_(mask)(n)))
-#define AMPI_STORE_FEW(V, name, op, T)                                                         \
-    AMPI_HERE void AMPI_(name)(void *p, size_t n, V x) {                                       \
-        __asm__(op " {%1, %0%{%2%}|%0%{%2%}, %1}" : "+m"(*(AMPI_(T) *)p)                       \
-                : "v"(x), "Yk"(AMPI_(mask)(n)));                                               \
-    }
-AMPI_LOAD_FEW(AMPI_V, few_f32, "vmovups", whole)
-AMPI_LOAD_FEW(AMPI_(shorts), few_shorts, "vmovdqu16", half)
-AMPI_STORE_FEW(AMPI_V, put_few_f32, "vmovups", whole)
-AMPI_STORE_FEW(AMPI_(shorts), put_few_16, "vmovdqu16", half)
-#endif
-AMPI_HERE AMPI_U AMPI_(choose)(AMPI_U a, AMPI_U b, AMPI_U x, AMPI_U y) {
-    return AMPI_(blend)(AMPI_(mask_above)(a, b), x, y);
-}
-AMPI_HERE uint64_t AMPI_(zeros)(uint64_t n, AMPI_U a) {
-    return n + (uint64_t)__builtin_popcount(AMPI_(mask_zeros)(a));
-}
-AMPI_HERE uint64_t AMPI_(zeros16)(uint64_t n, AMPI_U a) {
-    return n + (uint64_t)__builtin_popcount(AMPI_(mask_zeros16)(a));
-}
-
-#elif AMPI_W == 4 /* NEON of AArch64 */
-
-AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(sqrt), (AMPI_V a), "fsqrt %0.4s, %1.4s", "=w", "w"(a))
-AMPI_HERE void   AMPI_(done)(void) {}
-AMPI_HERE AMPI_U AMPI_(choose)(AMPI_U a, AMPI_U b, AMPI_U x, AMPI_U y) {
-    return vbslq_u32(vcgtq_u32(a, b), x, y);
-}
-AMPI_HERE AMPI_U AMPI_(least)(AMPI_U a, AMPI_U b) { return vminq_u32(a, b); }
-AMPI_HERE AMPI_U AMPI_(most)(AMPI_U a, AMPI_U b) { return vmaxq_u32(a, b); }
-AMPI_HERE AMPI_U AMPI_(most16)(AMPI_U a, AMPI_U b) {
-    return (AMPI_U)vmaxq_u16((uint16x8_t)a, (uint16x8_t)b);
-}
-AMPI_HERE AMPI_U AMPI_(from_16)(AMPI_(shorts) h) { return vmovl_u16(h); }
-AMPI_HERE AMPI_V AMPI_(from_f16)(AMPI_(shorts) h) { return vcvt_f32_f16((float16x4_t)h); }
-AMPI_HERE AMPI_U AMPI_(get8)(const void *base, size_t i) {
-    const uint64_t four = ampi_load_u32((const uint8_t *)base + i, 0);
-    return vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(four))));
-}
-AMPI_HERE AMPI_(shorts) AMPI_(f16)(AMPI_V x) { return (AMPI_(shorts))vcvt_f16_f32(x); }
-AMPI_HERE AMPI_(shorts) AMPI_(lower16)(AMPI_U u) { return vmovn_u32(u); }
-AMPI_HERE void AMPI_(put8)(void *base, size_t i, AMPI_U u) {
-    const uint16x4_t h = vmovn_u32(u);
-    const uint8x8_t  b = vmovn_u16(vcombine_u16(h, h));
-    ampi_store_u32((uint8_t *)base + i, 0, vget_lane_u32(vreinterpret_u32_u8(b), 0));
-}
-AMPI_HERE uint32_t AMPI_(largest16)(AMPI_U u) {
-    const uint16x8_t h = vreinterpretq_u16_u32(u);
-    return (uint32_t)vmaxvq_u16(vuzp2q_u16(h, h)) << 16 | vmaxvq_u16(vuzp1q_u16(h, h));
-}
-AMPI_HERE void AMPI_(around)(void *p, size_t i, AMPI_V x) { memcpy((float *)p + i, &x, sizeof x); }
-AMPI_HERE void AMPI_(around16)(void *p, size_t i, AMPI_(shorts) h) {
-    memcpy((uint16_t *)p + i, &h, sizeof h);
-}
-AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) { return vfmaq_f32(c, a, b); }
-AMPI_HERE AMPI_V AMPI_(low16)(AMPI_V a, AMPI_V b) {
-    return (AMPI_V)vzip1q_u16((uint16x8_t)a, (uint16x8_t)b);
-}
-AMPI_HERE AMPI_V AMPI_(high16)(AMPI_V a, AMPI_V b) {
-    return (AMPI_V)vzip2q_u16((uint16x8_t)a, (uint16x8_t)b);
-}
-AMPI_HERE AMPI_V AMPI_(low)(AMPI_V a, AMPI_V b) { return vzip1q_f32(a, b); }
-AMPI_HERE AMPI_V AMPI_(high)(AMPI_V a, AMPI_V b) { return vzip2q_f32(a, b); }
-AMPI_HERE AMPI_V AMPI_(low2)(AMPI_V a, AMPI_V b) {
-    return vcombine_f32(vget_low_f32(a), vget_low_f32(b));
-}
-AMPI_HERE AMPI_V AMPI_(high2)(AMPI_V a, AMPI_V b) {
-    return vcombine_f32(vget_high_f32(a), vget_high_f32(b));
-}
-#endif
-
-#endif /* AMPI_V */
-
-/* ---------------------------------------------------------------- >>core  formulas
-   Read once for plain C and, by the file itself, once for each tier, for vectors AMPI_V of AMPI_W
-   floats and AMPI_U of as many 32-bit words: functions whose names end in the tier's. They are made
-   of operators, which words and vectors have, and of >>core vectors: sqrt; of numbers below 2^31
-   above (all ones where a > b), choose (there x, else y), most and least; get16 and get8 (words
-   from memory), put16 and put8 (their lower bits), f16 and from_f16; most16; zeros and zeros16,
-   which add the zeros among a vector's words or halves to an AMPI_N, fewer than 2^16. */
-
 #if defined(AMPI_W) && defined(AMPI_U)
 
 /* What was read before is of this version. */
 AMPI_STATIC_ASSERT(AMPI_(another_version_of_amp_h_see_AMP_FILE_and_AMP_NO_VECTORS),
                    AMPI_VERSION == AMP_VERSION_MAJOR * 10000 + AMP_VERSION_MINOR * 100 +
                                        AMP_VERSION_PATCH);
-
-AMPI_IN AMPI_U AMPI_(size)(AMPI_U u) { return u & 0x7fffffffu; }
-
-#if AMPI_W > 1 /* vectors of gcc and clang */
-
-AMPI_OPERATION(AMPI_HERE, AMPI_V, AMPI_(add), +)
-AMPI_OPERATION(AMPI_HERE, AMPI_V, AMPI_(sub), -)
-AMPI_OPERATION(AMPI_HERE, AMPI_V, AMPI_(mul), *)
-AMPI_OPERATION(AMPI_HERE, AMPI_V, AMPI_(div), /)
-
-AMPI_HERE AMPI_V AMPI_(splat)(float x) {
-    const AMPI_V zero = {0};
-    return x - zero; /* x, whatever it is */
-}
-AMPI_HERE AMPI_U AMPI_(u32)(uint32_t x) {
-    const AMPI_U zero = {0};
-    return x + zero;
-}
-AMPI_HERE AMPI_U AMPI_(bits)(AMPI_V x) {
-    AMPI_PIN(x);
-    return (AMPI_U)x;
-}
-AMPI_HERE AMPI_V AMPI_(from_bits)(AMPI_U u) { return (AMPI_V)u; }
-
-AMPI_HERE AMPI_V AMPI_(get)(const void *base, size_t i) {
-    return *(const AMPI_(at) *)((const char *)base + 4 * i);
-}
-AMPI_HERE void AMPI_(put)(void *base, size_t i, AMPI_V x) {
-    *(AMPI_(at) *)((char *)base + 4 * i) = x;
-}
-AMPI_HERE void AMPI_(put_words)(void *base, AMPI_U u) { *(AMPI_(at) *)base = (AMPI_V)u; }
-
-/* To bf16, in the upper half; the lower is rest. */
-AMPI_HERE AMPI_U AMPI_(bf16)(AMPI_U u) {
-    const AMPI_U near = u + ((u >> 16 & 1u) + 0x7fffu);
-    return AMPI_(choose)(AMPI_(size)(u), AMPI_(u32)(AMPI_F32_INF), u | 0x400000u, near);
-}
-
-/* Of so many elements of a type. */
-AMPI_HERE AMPI_(shorts) AMPI_(narrowed)(AMPI_V x, amp_dtype type) {
-    if (type == AMP_F16) return AMPI_(f16)(x);
-    return AMPI_(lower16)(AMPI_(bf16)(AMPI_(bits)(x)) >> 16);
-}
-AMPI_HERE AMPI_(shorts) AMPI_(get_shorts)(const void *base, size_t i) {
-    return *(const AMPI_(at16) *)((const char *)base + 2 * i);
-}
-AMPI_HERE void AMPI_(put_shorts)(void *base, size_t i, AMPI_(shorts) h) {
-    *(AMPI_(at16) *)((char *)base + 2 * i) = h;
-}
-AMPI_HERE void AMPI_(put16)(void *base, size_t i, AMPI_U u) {
-    AMPI_(put_shorts)(base, i, AMPI_(lower16)(AMPI_W == 8 ? u & 0xffffu : u));
-}
-AMPI_HERE AMPI_U AMPI_(get16)(const void *base, size_t i) {
-    return AMPI_(from_16)(AMPI_(get_shorts)(base, i));
-}
-AMPI_HERE AMPI_V AMPI_(get_as)(const void *base, amp_dtype type, size_t i) {
-    if (type == AMP_F32) return AMPI_(get)(base, i);
-    if (type == AMP_F16) return AMPI_(from_f16)(AMPI_(get_shorts)(base, i));
-    return AMPI_(from_bits)(AMPI_(get16)(base, i) << 16);
-}
-AMPI_HERE void AMPI_(put_as)(void *base, amp_dtype type, size_t i, AMPI_V x) {
-    if (type == AMP_F32) AMPI_(put)(base, i, x);
-    else AMPI_(put_shorts)(base, i, AMPI_(narrowed)(x, type));
-}
-
-AMPI_HERE AMPI_V AMPI_(unscaled)(const void *grad, amp_dtype type, size_t i, AMPI_V factor) {
-    const AMPI_V g = AMPI_(get_as)(grad, type, i);
-    const AMPI_U u = AMPI_(bits)(g), product = (AMPI_U)AMPI_(mul)(g, factor);
-    const AMPI_U most = AMPI_(u32)(AMPI_F32_INF - 1); /* what is not finite stays */
-    return AMPI_(from_bits)(AMPI_(choose)(AMPI_(size)(u), most, u, product));
-}
-
-#endif
 
 /* Optimizers.
 
@@ -3666,7 +3340,8 @@ AMPI_LOOP uint32_t ampi_check(const void *x, amp_dtype type, size_t i, size_t en
 
 #endif /* AMP_IMPLEMENTATION_INCLUDED */
 
-/* Loops of a tier over vectors (>>core formulas). */
+/* ------------------------------------------------------------------ >>impl  loops
+   Over vectors, by the formulas of core. */
 
 #if defined(AMPI_W) && defined(AMPI_U)
 
@@ -9923,11 +9598,11 @@ AMPI_HOST float ampi_fma(float a, float b, float c) { return ampi_add(c, ampi_mu
 AMPI_HOST void  ampi_transpose(float *v) { (void)v; }
 
 #define AMPI_W 1
-#define AMPI_TIERS
 
 #endif /* AMP_IMPLEMENTATION_INCLUDED */
 
-/* Products of a tier over vectors (>>core formulas), which has fma and transpose (W x W). */
+/* --------------------------------------------------------------- >>impl  products
+   Packing, writing, and products that are thin or tiny. */
 
 #if defined(AMPI_W) && defined(AMPI_U)
 
@@ -10264,8 +9939,6 @@ AMPI_HERE void AMPI_(tiny)(const ampi_task *w, const float *a, size_t rs, size_t
 #undef AMPI_U
 #undef AMPI_N
 #undef AMPI_UNROLLED
-#undef AMPI_TWO
-#undef AMPI_STORE
 #endif /* AMPI_U */
 
 #if defined(AMPI_W) && AMPI_W == 1 /* >>impl goes on */
@@ -10308,12 +9981,13 @@ enum { AMPI_W4 = AMPI_W };
 #define AMPI_TIER _x4
 #define AMPI_HERE AMPI_HOST
 #define AMPI_V    ampi_f32x4
-#define AMPI_STEP 2
+#define AMPI_ROW_STEP 2
 #endif /* AMPI_W */
 
-/* Kernels of products: blocks of up to three times STEP rows, two vectors wide. */
+/* ---------------------------------------------------------------- >>impl  kernels
+   Of products: blocks of up to three times AMPI_ROW_STEP rows, two vectors wide. */
 
-#ifdef AMPI_STEP
+#ifdef AMPI_ROW_STEP
 
 /* One k of R rows of C vectors: constants where it is inlined, so that sums stay in registers. */
 AMPI_IN void AMPI_(add_word)(AMPI_V (*s)[2], const uint32_t *a, const uint32_t *b, const size_t R,
@@ -10328,14 +10002,14 @@ AMPI_IN void AMPI_(add_word)(AMPI_V (*s)[2], const uint32_t *a, const uint32_t *
 }
 AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C) {
     const uint32_t *a = x->a, *b = x->b;
-    AMPI_V          s[3 * AMPI_STEP][2];
+    AMPI_V          s[3 * AMPI_ROW_STEP][2];
     size_t          r, c, k, q;
     AMPI_UNROLL for (r = 0; r < R; r++)
         AMPI_UNROLL for (c = 0; c < C; c++)
             s[r][c] = x->in ? AMPI_(get)(x->in, (r * 2 + c) * AMPI_W) : AMPI_(splat)(0.0f);
-    for (k = 0; k < x->words; k += AMPI_DEEP, a += 3 * AMPI_STEP * AMPI_DEEP) {
+    for (k = 0; k < x->words; k += AMPI_DEEP, a += 3 * AMPI_ROW_STEP * AMPI_DEEP) {
         const size_t n = ampi_min(x->words - k, AMPI_DEEP);
-        if (n == AMPI_DEEP && R == 3 * AMPI_STEP && C == 2) { /* or counting takes FMAs' time */
+        if (n == AMPI_DEEP && R == 3 * AMPI_ROW_STEP && C == 2) { /* or counting takes FMAs' time */
             AMPI_UNROLL for (q = 0; q < AMPI_DEEP; q++, b += 2 * AMPI_W) {
                 AMPI_(add_word)(s, a + q, b, R, C);
             }
@@ -10348,20 +10022,20 @@ AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C) {
     AMPI_(done)();
 }
 AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
-    switch ((x->rows + AMPI_STEP - 1) / AMPI_STEP * 2 + (x->cols > AMPI_W)) {
-    case 2: AMPI_(sums)(x, AMPI_STEP, 1); break;
-    case 3: AMPI_(sums)(x, AMPI_STEP, 2); break;
-    case 4: AMPI_(sums)(x, 2 * AMPI_STEP, 1); break;
-    case 5: AMPI_(sums)(x, 2 * AMPI_STEP, 2); break;
-    case 6: AMPI_(sums)(x, 3 * AMPI_STEP, 1); break;
-    default: AMPI_(sums)(x, 3 * AMPI_STEP, 2); break;
+    switch ((x->rows + AMPI_ROW_STEP - 1) / AMPI_ROW_STEP * 2 + (x->cols > AMPI_W)) {
+    case 2: AMPI_(sums)(x, AMPI_ROW_STEP, 1); break;
+    case 3: AMPI_(sums)(x, AMPI_ROW_STEP, 2); break;
+    case 4: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 1); break;
+    case 5: AMPI_(sums)(x, 2 * AMPI_ROW_STEP, 2); break;
+    case 6: AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 1); break;
+    default: AMPI_(sums)(x, 3 * AMPI_ROW_STEP, 2); break;
     }
 }
 
 #ifdef AMPI_LOOP /* not more than a kernel */
 static const ampi_engine AMPI_(engine) = {
-    3 * AMPI_STEP, 2 * AMPI_W, AMPI_STEP, AMPI_W, 32, 32, 0, NULL, AMPI_(pack_rows), AMPI_(pack),
-    AMPI_(kernel), AMPI_(write), AMPI_(thin), AMPI_(tiny)};
+    3 * AMPI_ROW_STEP, 2 * AMPI_W, AMPI_ROW_STEP, AMPI_W, 32, 32, 0, NULL,
+    AMPI_(pack_rows), AMPI_(pack), AMPI_(kernel), AMPI_(write), AMPI_(thin), AMPI_(tiny)};
 static const ampi_loops AMPI_(loops) = {
     AMPI_(cast_from), AMPI_(check), AMPI_(fold), AMPI_(unscale_from), AMPI_(accumulate_from),
     AMPI_(step_from)};
@@ -10373,8 +10047,344 @@ static const ampi_loops AMPI_(loops) = {
 #undef AMPI_LOOP
 #undef AMPI_V
 #undef AMPI_W
-#undef AMPI_STEP
-#endif /* AMPI_STEP */
+#undef AMPI_ROW_STEP
+#endif /* AMPI_ROW_STEP */
+
+/* ---------------------------------------------------------------- >>impl  vectors
+   Of gcc and clang. What operators do not say is an instruction, on x86 by its own name:
+   <immintrin.h> would take gcc a sixth of a second and 60 MB. A tier has, besides what formulas
+   ask for: most16; zeros and zeros16, which add the zeros among a vector's words or 16-bit numbers
+   to an AMPI_N, fewer than 2^16; fma, and low, high ..., of which transpose is made. */
+
+#if defined(AMPI_W) && !defined(AMPI_V)
+
+#define AMPI_HERE static inline __attribute__((unused, AMPI_TARGET))
+#define AMPI_LOOP static AMPI_NOINLINE __attribute__((AMPI_TARGET))
+#define AMPI_V    AMPI_(floats)
+#define AMPI_U    AMPI_(words)
+typedef float    AMPI_(floats) __attribute__((vector_size(4 * AMPI_W)));
+typedef uint32_t AMPI_(words) __attribute__((vector_size(4 * AMPI_W)));
+typedef int32_t  AMPI_(ints) __attribute__((vector_size(4 * AMPI_W)));
+typedef uint16_t AMPI_(pairs) __attribute__((vector_size(4 * AMPI_W)));
+typedef uint16_t AMPI_(shorts) __attribute__((vector_size(2 * AMPI_W)));
+typedef int16_t  AMPI_(halves) __attribute__((vector_size(2 * AMPI_W)));
+typedef float    AMPI_(at) __attribute__((vector_size(4 * AMPI_W), aligned(1), may_alias));
+typedef uint16_t AMPI_(at16) __attribute__((vector_size(2 * AMPI_W), aligned(1), may_alias));
+typedef struct { char x[4 * AMPI_W]; } AMPI_(whole);   /* memory of a vector, */
+typedef struct { char x[2 * AMPI_W]; } AMPI_(half);    /* of 16 bits of each, */
+typedef struct { char x[AMPI_W]; }     AMPI_(quarter); /* and of 8            */
+
+AMPI_HERE AMPI_U AMPI_(count)(uint32_t u) {
+    static const uint32_t lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return u + (AMPI_U)*(const AMPI_(at) *)(const void *)lanes;
+}
+
+#if AMPI_W == 16 /* where comparisons make masks */
+#define AMPI_N uint64_t
+AMPI_HERE uint64_t AMPI_(count_zeros)(AMPI_N n) { return n; }
+AMPI_HERE AMPI_U AMPI_(above)(AMPI_U a, AMPI_U b) { return (AMPI_U)((AMPI_(ints))(b - a) >> 31); }
+#else
+#define AMPI_N AMPI_U
+AMPI_HERE AMPI_U AMPI_(above)(AMPI_U a, AMPI_U b) {
+    return (AMPI_U)((AMPI_(ints))a > (AMPI_(ints))b);
+}
+AMPI_HERE uint64_t AMPI_(count_zeros)(AMPI_N n) {
+    uint16_t z[2 * AMPI_W]; /* in a chunk, less than 2^16 */
+    uint64_t sum = 0;
+    size_t   k;
+    *(AMPI_(at) *)z = (AMPI_V)n;
+    for (k = 0; k < 2 * AMPI_W; k++) sum += z[k];
+    return sum;
+}
+AMPI_HERE AMPI_U AMPI_(zeros)(AMPI_U n, AMPI_U a) { return n - (AMPI_U)(a == 0); }
+AMPI_HERE AMPI_U AMPI_(zeros16)(AMPI_U n, AMPI_U a) {
+    return (AMPI_U)((AMPI_(pairs))n - (AMPI_(pairs))((AMPI_(pairs))a == 0));
+}
+#endif
+
+#if AMPI_W == 16 && defined(AMPI_TILES_MODEL) /* a file of the tests: its instructions in C */
+#include AMPI_TILES_MODEL
+#elif AMPI_W >= 8 /* x86 */
+
+#define AMPI_TWO(V, name, op)                                                                  \
+    AMPI_INSTRUCTION(AMPI_HERE, V, AMPI_(name), (V a, V b), op " {%2, %1, %0|%0, %1, %2}",     \
+                     "=v", "v"(a), "v"(b))
+#define AMPI_STORE(V, name, op, T, size)                                                       \
+    AMPI_HERE void AMPI_(name)(void *p, size_t i, V x) {                                       \
+        __asm__(op " {%1, %0|%0, %1}" : "=m"(*(AMPI_(T) *)(void *)((char *)p + i * size))      \
+                : "v"(x));                                                                     \
+    }
+AMPI_TWO(AMPI_U, least, "vpminud")
+AMPI_TWO(AMPI_U, most, "vpmaxud")
+AMPI_TWO(AMPI_U, most16, "vpmaxuw")
+AMPI_TWO(AMPI_V, low16, "vpunpcklwd")
+AMPI_TWO(AMPI_V, high16, "vpunpckhwd")
+AMPI_TWO(AMPI_V, low, "vunpcklps")
+AMPI_TWO(AMPI_V, high, "vunpckhps")
+AMPI_TWO(AMPI_V, low2, "vunpcklpd")
+AMPI_TWO(AMPI_V, high2, "vunpckhpd")
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_U, AMPI_(get8), (const void *p, size_t i),
+                 "vpmovzxbd {%1, %0|%0, %1}", "=v",
+                 "m"(*(const AMPI_(quarter) *)(const void *)((const char *)p + i)))
+AMPI_STORE(AMPI_V, around, "vmovntps", whole, 4)
+AMPI_STORE(AMPI_(shorts), around16, "vmovntdq", half, 2)
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(sqrt), (AMPI_V a), "vsqrtps {%1, %0|%0, %1}", "=v",
+                 "v"(a))
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_(shorts), AMPI_(f16), (AMPI_V a),
+                 "vcvtps2ph {$0, %1, %0|%0, %1, 0}", "=v", "v"(a))
+/* Compilers know these, and what is loaded for them goes into the instruction. */
+#if defined(__clang__)
+AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) {
+    _Pragma("clang fp contract(on)") return a * b + c;
+}
+AMPI_HERE AMPI_U AMPI_(from_16)(AMPI_(shorts) a) { return __builtin_convertvector(a, AMPI_U); }
+#elif AMPI_W == 8
+#define ampi_fma_avx2 __builtin_ia32_vfmaddps256
+AMPI_HERE AMPI_U AMPI_(from_16)(AMPI_(shorts) a) {
+    return (AMPI_U)__builtin_ia32_pmovzxwd256((AMPI_(halves))a);
+}
+#else
+AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) {
+    return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4); /* all; as rounding is set */
+}
+AMPI_HERE AMPI_U AMPI_(from_16)(AMPI_(shorts) a) {
+    const AMPI_(ints) zero = {0};
+    return (AMPI_U)__builtin_ia32_pmovzxwd512_mask((AMPI_(halves))a, zero, 0xffff);
+}
+#endif
+#if AMPI_W == 8
+AMPI_HERE AMPI_V AMPI_(from_f16)(AMPI_(shorts) a) {
+    return __builtin_ia32_vcvtph2ps256((AMPI_(halves))a);
+}
+#else
+#ifdef __clang__
+enum { AMPI_(all) = 0xffff }; /* a mask of 16 bits, signed or not */
+#else
+enum { AMPI_(all) = -1 };
+#endif
+AMPI_HERE AMPI_V AMPI_(from_f16)(AMPI_(shorts) a) {
+    const AMPI_V zero = {0};
+    return __builtin_ia32_vcvtph2ps512_mask((AMPI_(halves))a, zero, AMPI_(all), 4);
+}
+#endif
+/* Before SSE code runs again, ours or the host's: it would crawl beside dirty upper halves. */
+AMPI_HERE void AMPI_(done)(void) { __builtin_ia32_vzeroupper(); }
+
+#endif
+
+#if AMPI_W == 8 /* AVX2, F16C and FMA */
+
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(even), (AMPI_V a, AMPI_V b), /* lanes of 128 bits */
+                 "vperm2f128 {$0x20, %2, %1, %0|%0, %1, %2, 0x20}", "=x", "x"(a), "x"(b))
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(odd), (AMPI_V a, AMPI_V b),
+                 "vperm2f128 {$0x31, %2, %1, %0|%0, %1, %2, 0x31}", "=x", "x"(a), "x"(b))
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_U, AMPI_(blend), (AMPI_U mask, AMPI_U x, AMPI_U y),
+                 "vblendvps {%1, %2, %3, %0|%0, %3, %2, %1}", "=x", "x"(mask), "x"(x), "x"(y))
+AMPI_HERE AMPI_U AMPI_(choose)(AMPI_U a, AMPI_U b, AMPI_U x, AMPI_U y) {
+    return AMPI_(blend)(AMPI_(above)(a, b), x, y);
+}
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_(shorts), AMPI_(lower16), (AMPI_U a), /* of words below 2^16 */
+                 "vextracti128 {$1, %1, %0|%0, %1, 1}\n\tvpackusdw {%0, %x1, %0|%0, %x1, %0}",
+                 "=&x", "x"(a))
+AMPI_TWO(AMPI_(shorts), bytes, "vpackuswb")
+AMPI_STORE(AMPI_(shorts), put_quarter, "vmovq", quarter, 1)
+AMPI_HERE void AMPI_(put8)(void *p, size_t i, AMPI_U u) {
+    const AMPI_(shorts) h = AMPI_(lower16)(u & 255);
+    AMPI_(put_quarter)(p, i, AMPI_(bytes)(h, h));
+}
+AMPI_HERE AMPI_ALWAYS uint32_t AMPI_(largest16)(AMPI_U u) {
+    AMPI_U t;
+    __asm__("vextracti128 {$1, %1, %x0|%x0, %1, 1}\n\t"
+            "vpmaxuw {%x1, %x0, %x0|%x0, %x0, %x1}\n\t"
+            "vpshufd {$0x4e, %x0, %x1|%x1, %x0, 0x4e}\n\t"
+            "vpmaxuw {%x1, %x0, %x0|%x0, %x0, %x1}\n\t"
+            "vpshufd {$0xb1, %x0, %x1|%x1, %x0, 0xb1}\n\t"
+            "vpmaxuw {%x1, %x0, %x0|%x0, %x0, %x1}"
+            : "=&x"(t), "+x"(u));
+    return t[0];
+}
+AMPI_HERE AMPI_U AMPI_(few)(size_t n) { /* the first n, if n < 8 */
+    const AMPI_U zero = {0};
+    return AMPI_(above)((uint32_t)n + zero, AMPI_(count)(0));
+}
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(get_masked), (const void *p, AMPI_U mask),
+                 "vmaskmovps {%1, %2, %0|%0, %2, %1}", "=x", "m"(*(const AMPI_(whole) *)p),
+                 "x"(mask))
+
+#elif AMPI_W == 16 /* AVX-512 F, BW and VL */
+
+#ifndef AMPI_TILES_MODEL
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(even), (AMPI_V a, AMPI_V b), /* lanes of 128 bits */
+                 "vshuff32x4 {$0x88, %2, %1, %0|%0, %1, %2, 0x88}", "=v", "v"(a), "v"(b))
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(odd), (AMPI_V a, AMPI_V b),
+                 "vshuff32x4 {$0xdd, %2, %1, %0|%0, %1, %2, 0xdd}", "=v", "v"(a), "v"(b))
+AMPI_INSTRUCTION(AMPI_HERE, uint16_t, AMPI_(mask_above), (AMPI_U a, AMPI_U b),
+                 "vpcmpgtd {%2, %1, %0|%0, %1, %2}", "=Yk", "v"(a), "v"(b))
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_U, AMPI_(blend), (uint16_t mask, AMPI_U x, AMPI_U y),
+                 "vpblendmd {%2, %3, %0%{%1%}|%0%{%1%}, %3, %2}", "=v", "Yk"(mask), "v"(x), "v"(y))
+AMPI_INSTRUCTION(AMPI_HERE, uint32_t, AMPI_(mask_zeros), (AMPI_U a),
+                 "vptestnmd {%1, %1, %0|%0, %1, %1}", "=Yk", "v"(a))
+AMPI_INSTRUCTION(AMPI_HERE, uint32_t, AMPI_(mask_zeros16), (AMPI_U a),
+                 "vptestnmw {%1, %1, %0|%0, %1, %1}", "=Yk", "v"(a))
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_(shorts), AMPI_(lower16), (AMPI_U a), "vpmovdw {%1, %0|%0, %1}",
+                 "=v", "v"(a))
+AMPI_STORE(AMPI_U, put8, "vpmovdb", quarter, 1)
+AMPI_HERE AMPI_ALWAYS uint32_t AMPI_(largest16)(AMPI_U u) {
+    ampi_words_avx2 r;
+    __asm__("vextracti64x4 {$1, %1, %0|%0, %1, 1}\n\tvpmaxuw {%t1, %0, %0|%0, %0, %t1}"
+            : "=&x"(r) : "x"(u)); /* clang 19 takes %t1 of the others for mask registers */
+    return ampi_largest16_avx2(r);
+}
+
+/* The first n elements, if n < 16. */
+AMPI_HERE uint16_t AMPI_(mask)(size_t n) { return (uint16_t)((1u << (n < 16 ? n : 16)) - 1u); }
+#define AMPI_LOAD_FEW(V, name, op, T)                                                          \
+    AMPI_INSTRUCTION(AMPI_HERE, V, AMPI_(name), (const void *p, size_t n),                     \
+                     op " {%1, %0%{%2%}%{z%}|%0%{%2%}%{z%}, %1}", "=v",                        \
+                     "m"(*(const AMPI_(T) *)p), "Yk"(AMPI_(mask)(n)))
+#define AMPI_STORE_FEW(V, name, op, T)                                                         \
+    AMPI_HERE void AMPI_(name)(void *p, size_t n, V x) {                                       \
+        __asm__(op " {%1, %0%{%2%}|%0%{%2%}, %1}" : "+m"(*(AMPI_(T) *)p)                       \
+                : "v"(x), "Yk"(AMPI_(mask)(n)));                                               \
+    }
+AMPI_LOAD_FEW(AMPI_V, few_f32, "vmovups", whole)
+AMPI_LOAD_FEW(AMPI_(shorts), few_shorts, "vmovdqu16", half)
+AMPI_STORE_FEW(AMPI_V, put_few_f32, "vmovups", whole)
+AMPI_STORE_FEW(AMPI_(shorts), put_few_16, "vmovdqu16", half)
+#endif
+AMPI_HERE AMPI_U AMPI_(choose)(AMPI_U a, AMPI_U b, AMPI_U x, AMPI_U y) {
+    return AMPI_(blend)(AMPI_(mask_above)(a, b), x, y);
+}
+AMPI_HERE uint64_t AMPI_(zeros)(uint64_t n, AMPI_U a) {
+    return n + (uint64_t)__builtin_popcount(AMPI_(mask_zeros)(a));
+}
+AMPI_HERE uint64_t AMPI_(zeros16)(uint64_t n, AMPI_U a) {
+    return n + (uint64_t)__builtin_popcount(AMPI_(mask_zeros16)(a));
+}
+
+#elif AMPI_W == 4 /* NEON of AArch64 */
+
+AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(sqrt), (AMPI_V a), "fsqrt %0.4s, %1.4s", "=w", "w"(a))
+AMPI_HERE void   AMPI_(done)(void) {}
+AMPI_HERE AMPI_U AMPI_(choose)(AMPI_U a, AMPI_U b, AMPI_U x, AMPI_U y) {
+    return vbslq_u32(vcgtq_u32(a, b), x, y);
+}
+AMPI_HERE AMPI_U AMPI_(least)(AMPI_U a, AMPI_U b) { return vminq_u32(a, b); }
+AMPI_HERE AMPI_U AMPI_(most)(AMPI_U a, AMPI_U b) { return vmaxq_u32(a, b); }
+AMPI_HERE AMPI_U AMPI_(most16)(AMPI_U a, AMPI_U b) {
+    return (AMPI_U)vmaxq_u16((uint16x8_t)a, (uint16x8_t)b);
+}
+AMPI_HERE AMPI_U AMPI_(from_16)(AMPI_(shorts) h) { return vmovl_u16(h); }
+AMPI_HERE AMPI_V AMPI_(from_f16)(AMPI_(shorts) h) { return vcvt_f32_f16((float16x4_t)h); }
+AMPI_HERE AMPI_U AMPI_(get8)(const void *base, size_t i) {
+    const uint64_t four = ampi_load_u32((const uint8_t *)base + i, 0);
+    return vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(four))));
+}
+AMPI_HERE AMPI_(shorts) AMPI_(f16)(AMPI_V x) { return (AMPI_(shorts))vcvt_f16_f32(x); }
+AMPI_HERE AMPI_(shorts) AMPI_(lower16)(AMPI_U u) { return vmovn_u32(u); }
+AMPI_HERE void AMPI_(put8)(void *base, size_t i, AMPI_U u) {
+    const uint16x4_t h = vmovn_u32(u);
+    const uint8x8_t  b = vmovn_u16(vcombine_u16(h, h));
+    ampi_store_u32((uint8_t *)base + i, 0, vget_lane_u32(vreinterpret_u32_u8(b), 0));
+}
+AMPI_HERE uint32_t AMPI_(largest16)(AMPI_U u) {
+    const uint16x8_t h = vreinterpretq_u16_u32(u);
+    return (uint32_t)vmaxvq_u16(vuzp2q_u16(h, h)) << 16 | vmaxvq_u16(vuzp1q_u16(h, h));
+}
+AMPI_HERE void AMPI_(around)(void *p, size_t i, AMPI_V x) { memcpy((float *)p + i, &x, sizeof x); }
+AMPI_HERE void AMPI_(around16)(void *p, size_t i, AMPI_(shorts) h) {
+    memcpy((uint16_t *)p + i, &h, sizeof h);
+}
+AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) { return vfmaq_f32(c, a, b); }
+AMPI_HERE AMPI_V AMPI_(low16)(AMPI_V a, AMPI_V b) {
+    return (AMPI_V)vzip1q_u16((uint16x8_t)a, (uint16x8_t)b);
+}
+AMPI_HERE AMPI_V AMPI_(high16)(AMPI_V a, AMPI_V b) {
+    return (AMPI_V)vzip2q_u16((uint16x8_t)a, (uint16x8_t)b);
+}
+AMPI_HERE AMPI_V AMPI_(low)(AMPI_V a, AMPI_V b) { return vzip1q_f32(a, b); }
+AMPI_HERE AMPI_V AMPI_(high)(AMPI_V a, AMPI_V b) { return vzip2q_f32(a, b); }
+AMPI_HERE AMPI_V AMPI_(low2)(AMPI_V a, AMPI_V b) {
+    return vcombine_f32(vget_low_f32(a), vget_low_f32(b));
+}
+AMPI_HERE AMPI_V AMPI_(high2)(AMPI_V a, AMPI_V b) {
+    return vcombine_f32(vget_high_f32(a), vget_high_f32(b));
+}
+#endif
+#undef AMPI_TWO
+#undef AMPI_STORE
+
+/* Of all tiers. */
+AMPI_IN AMPI_U AMPI_(size)(AMPI_U u) { return u & 0x7fffffffu; }
+
+AMPI_OPERATION(AMPI_HERE, AMPI_V, AMPI_(add), +)
+AMPI_OPERATION(AMPI_HERE, AMPI_V, AMPI_(sub), -)
+AMPI_OPERATION(AMPI_HERE, AMPI_V, AMPI_(mul), *)
+AMPI_OPERATION(AMPI_HERE, AMPI_V, AMPI_(div), /)
+
+AMPI_HERE AMPI_V AMPI_(splat)(float x) {
+    const AMPI_V zero = {0};
+    return x - zero; /* x, whatever it is */
+}
+AMPI_HERE AMPI_U AMPI_(u32)(uint32_t x) {
+    const AMPI_U zero = {0};
+    return x + zero;
+}
+AMPI_HERE AMPI_U AMPI_(bits)(AMPI_V x) {
+    AMPI_PIN(x);
+    return (AMPI_U)x;
+}
+AMPI_HERE AMPI_V AMPI_(from_bits)(AMPI_U u) { return (AMPI_V)u; }
+
+AMPI_HERE AMPI_V AMPI_(get)(const void *base, size_t i) {
+    return *(const AMPI_(at) *)((const char *)base + 4 * i);
+}
+AMPI_HERE void AMPI_(put)(void *base, size_t i, AMPI_V x) {
+    *(AMPI_(at) *)((char *)base + 4 * i) = x;
+}
+AMPI_HERE void AMPI_(put_words)(void *base, AMPI_U u) { *(AMPI_(at) *)base = (AMPI_V)u; }
+
+/* To bf16, in the upper half; the lower is rest. */
+AMPI_HERE AMPI_U AMPI_(bf16)(AMPI_U u) {
+    const AMPI_U near = u + ((u >> 16 & 1u) + 0x7fffu);
+    return AMPI_(choose)(AMPI_(size)(u), AMPI_(u32)(AMPI_F32_INF), u | 0x400000u, near);
+}
+
+/* Of so many elements of a type. */
+AMPI_HERE AMPI_(shorts) AMPI_(narrowed)(AMPI_V x, amp_dtype type) {
+    if (type == AMP_F16) return AMPI_(f16)(x);
+    return AMPI_(lower16)(AMPI_(bf16)(AMPI_(bits)(x)) >> 16);
+}
+AMPI_HERE AMPI_(shorts) AMPI_(get_shorts)(const void *base, size_t i) {
+    return *(const AMPI_(at16) *)((const char *)base + 2 * i);
+}
+AMPI_HERE void AMPI_(put_shorts)(void *base, size_t i, AMPI_(shorts) h) {
+    *(AMPI_(at16) *)((char *)base + 2 * i) = h;
+}
+AMPI_HERE void AMPI_(put16)(void *base, size_t i, AMPI_U u) {
+    AMPI_(put_shorts)(base, i, AMPI_(lower16)(AMPI_W == 8 ? u & 0xffffu : u));
+}
+AMPI_HERE AMPI_U AMPI_(get16)(const void *base, size_t i) {
+    return AMPI_(from_16)(AMPI_(get_shorts)(base, i));
+}
+AMPI_HERE AMPI_V AMPI_(get_as)(const void *base, amp_dtype type, size_t i) {
+    if (type == AMP_F32) return AMPI_(get)(base, i);
+    if (type == AMP_F16) return AMPI_(from_f16)(AMPI_(get_shorts)(base, i));
+    return AMPI_(from_bits)(AMPI_(get16)(base, i) << 16);
+}
+AMPI_HERE void AMPI_(put_as)(void *base, amp_dtype type, size_t i, AMPI_V x) {
+    if (type == AMP_F32) AMPI_(put)(base, i, x);
+    else AMPI_(put_shorts)(base, i, AMPI_(narrowed)(x, type));
+}
+
+AMPI_HERE AMPI_V AMPI_(unscaled)(const void *grad, amp_dtype type, size_t i, AMPI_V factor) {
+    const AMPI_V g = AMPI_(get_as)(grad, type, i);
+    const AMPI_U u = AMPI_(bits)(g), product = (AMPI_U)AMPI_(mul)(g, factor);
+    const AMPI_U most = AMPI_(u32)(AMPI_F32_INF - 1); /* what is not finite stays */
+    return AMPI_(from_bits)(AMPI_(choose)(AMPI_(size)(u), most, u, product));
+}
+
+#endif /* AMPI_W */
 
 #ifdef AMPI_TIERS /* >>impl goes on */
 #undef AMPI_TIERS
@@ -10429,7 +10439,8 @@ static uint32_t ampi_cpu_features(void) { return ampi_features_of(ampi_cpuid); }
 #define AMPI_TIER   _avx2
 #define AMPI_TARGET target("avx2,fma,f16c")
 #define AMPI_W      8
-#define AMPI_STEP   2
+#include AMP_FILE
+#define AMPI_ROW_STEP 2
 #include AMP_FILE
 #ifdef AMPI_TIER
 #error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
@@ -10453,7 +10464,8 @@ static uint32_t ampi_cpu_features(void) { return 0; }
 #endif
 #define AMPI_TARGET AMPI_BY512
 #define AMPI_W      16
-#define AMPI_STEP   4
+#include AMP_FILE
+#define AMPI_ROW_STEP 4
 #include AMP_FILE
 
 #if AMPI_PAIRS
@@ -10697,7 +10709,7 @@ AMPI_AVX512 void     ampi_done_pairs(void) { ampi_done_avx512(); }
 #define AMPI_HERE AMPI_AVX512
 #define AMPI_V    ampi_x16
 #define AMPI_W    16
-#define AMPI_STEP 4
+#define AMPI_ROW_STEP 4
 #include AMP_FILE
 
 static const ampi_engine ampi_engine_pairs_avx512 = {
@@ -10719,7 +10731,8 @@ static const ampi_loops ampi_loops_pairs = {
 #define AMPI_TIER   _neon
 #define AMPI_TARGET unused
 #define AMPI_W      4
-#define AMPI_STEP   4
+#include AMP_FILE
+#define AMPI_ROW_STEP 4
 #include AMP_FILE
 #ifdef AMPI_TIER
 #error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
