@@ -35,7 +35,7 @@
                   and if you want it control, batches, ranks, sparse, report, storage, capability,
                   autocast, cache, session, sgemm, ops, cblas
        >>core     every formula, once, for host and device
-       >>impl     the code of these rooms, and words, arrays, step, hooks; instruction sets
+       >>impl     the code of these rooms, and words, arrays, step; instruction sets
                   (tiers) last
 
    WHAT IT DOES: 16-bit types and casts; loss scaling by the rules of eleven systems; fp32 masters
@@ -4124,44 +4124,48 @@ static amp_result ampi_cast_on(const amp_backend *b, void *dst, amp_dtype dst_ty
     return b->functions->cast_fn(b, dst, dst_type, src, src_type, n);
 }
 
-/* What the second floor adds to set-up, step and files. It stands there, for the first one names
-   nothing of it; a room that was left out (AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT) is NULL. */
+/* What the second floor adds to set-up, step and files: of each room one table, or NULL if it was
+   left out (AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT). No two functions of a table are of one type,
+   as in ampi_functions. */
 typedef struct ampi_archive ampi_archive;
 typedef struct ampi_arena   ampi_arena;
 typedef struct ampi_loading ampi_loading;
 typedef struct ampi_state   ampi_state;
 typedef struct ampi_target  ampi_target;
-typedef struct ampi_second_floor {
-    /* set-up: may the desc, or a tensor, be so? */
-    amp_result (*ranks_ok)(const amp_optimizer_desc *d);
-    amp_result (*report_ok)(const amp_optimizer_desc *d);
-    amp_result (*rows_ok)(const amp_optimizer *opt, const amp_tensor *t, size_t i);
-    /* bytes of host memory behind the plan's tables; places there, and in backend memory */
-    size_t (*report_room)(size_t num_slots);
-    void   (*report_layout)(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
-    void   (*rows_layout)(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
-    /* a step: add up rows, in front of their check; move these rows; count in a chunk of a step
-       that is sampled, behind its check, and around its update; where in rows an element is */
-    void       (*rows_sum)(const amp_plan *plan, ampi_slot *slot);
-    void       (*rows_step)(const amp_plan *plan, const ampi_slot *slot);
-    void       (*report_grads)(ampi_histogram *histogram, const void *x, amp_dtype type, size_t n);
-    void       (*report_weights)(const amp_plan *plan, const ampi_slot *slot, ampi_job job,
-                           size_t begin, size_t n, ampi_histogram *histogram);
-    amp_result (*rows_stats)(const amp_optimizer *opt, int i, amp_stats *stats);
-    /* ranks meet, with what this one has come to: in prepare (are tables the same?), and behind
-       load_file */
-    amp_result (*ranks_meet)(const amp_optimizer *opt, amp_result result);
-    void       (*ranks_loaded)(const amp_optimizer *opt, const ampi_loading *l, amp_result *result);
-    /* files: a set, or what replaces one; what a set has for this rank; a report's history */
-    amp_result (*ranks_save)(const amp_optimizer *opt, ampi_target *to, ampi_state *state,
-                             amp_result result);
-    amp_result (*ranks_load)(const amp_optimizer *opt, const char *path, ampi_loading *l,
-                             void *file);
-    void       (*report_walk)(ampi_archive *a, const amp_optimizer *opt);
-    void       (*report_forget)(amp_plan *plan);
-    amp_result (*report_load)(const amp_optimizer *opt);
-} ampi_second_floor;
-static ampi_second_floor ampi_second(void);
+typedef struct ampi_ranks_hooks {
+    amp_result (*ok)(const amp_optimizer_desc *d); /* may the desc be so? */
+    /* in prepare: ranks meet, with what this one has come to. Are tables the same? */
+    amp_result (*meet)(const amp_optimizer *opt, amp_result result);
+    /* files: a set, or what replaces one; what a set has for this rank; ranks meet behind it */
+    amp_result (*save)(const amp_optimizer *opt, ampi_target *to, ampi_state *state,
+                       amp_result result);
+    amp_result (*load)(const amp_optimizer *opt, const char *path, ampi_loading *l, void *file);
+    void       (*loaded)(const amp_optimizer *opt, const ampi_loading *l, amp_result *result);
+} ampi_ranks_hooks;
+typedef struct ampi_rows_hooks {
+    amp_result (*ok)(const amp_optimizer *opt, const amp_tensor *t, size_t i);
+    void       (*layout)(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
+    /* a step: add up rows, in front of their check; move these rows; which element is a sum's? */
+    void       (*sum)(const amp_plan *plan, ampi_slot *slot);
+    void       (*step)(const amp_plan *plan, const ampi_slot *slot);
+    amp_result (*stats)(const amp_optimizer *opt, int i, amp_stats *stats);
+} ampi_rows_hooks;
+typedef struct ampi_report_hooks {
+    amp_result (*ok)(const amp_optimizer_desc *d);
+    size_t     (*room)(size_t num_slots); /* bytes of host memory behind the plan's tables */
+    void       (*layout)(const amp_optimizer *opt, amp_plan *plan, ampi_arena *arena);
+    /* a chunk of a step that is sampled: behind its check, and around its update */
+    void       (*grads)(ampi_histogram *histogram, const void *x, amp_dtype type, size_t n);
+    void       (*weights)(const amp_plan *plan, const ampi_slot *slot, ampi_job job, size_t begin,
+                          size_t n, ampi_histogram *histogram);
+    /* a state: its history; what was is over; send what was loaded */
+    void       (*walk)(ampi_archive *a, const amp_optimizer *opt);
+    void       (*forget)(amp_plan *plan);
+    amp_result (*send)(const amp_optimizer *opt);
+} ampi_report_hooks;
+static const ampi_ranks_hooks  *ampi_with_ranks(void);
+static const ampi_rows_hooks   *ampi_with_rows(void);
+static const ampi_report_hooks *ampi_with_report(void);
 
 /* Something of a desc or a file is of a room that was left out. */
 static amp_result ampi_left_out(char *problem, const char *what, const char *macro) {
@@ -4255,8 +4259,7 @@ static amp_result ampi_refuse(const amp_optimizer_desc *d, amp_result result, co
 }
 
 static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
-    const ampi_second_floor up = ampi_second();
-    amp_scaler              scaler;
+    amp_scaler scaler;
     if (!amp_dtype_size(d->dtype))
         return ampi_unknown(d->problem, "amp_optimizer_desc.dtype", (int)d->dtype);
     if ((unsigned)d->kind >= sizeof ampi_optimizers / sizeof ampi_optimizers[0])
@@ -4269,11 +4272,11 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
         return ampi_refuse(d, AMP_ERROR_INVALID_ARGUMENT,
                            "amp_optimizer_desc.backend was not made by amp_cuda_backend");
     if (d->ranks && d->ranks->count)
-        AMPI_TRY(up.ranks_ok ? up.ranks_ok(d)
-                             : ampi_left_out(d->problem, "desc.ranks", "AMP_NO_RANKS"));
+        AMPI_TRY(ampi_with_ranks() ? ampi_with_ranks()->ok(d)
+                                   : ampi_left_out(d->problem, "desc.ranks", "AMP_NO_RANKS"));
     if (d->report)
-        AMPI_TRY(up.report_ok ? up.report_ok(d)
-                              : ampi_left_out(d->problem, "desc.report", "AMP_NO_REPORT"));
+        AMPI_TRY(ampi_with_report() ? ampi_with_report()->ok(d)
+                                    : ampi_left_out(d->problem, "desc.report", "AMP_NO_REPORT"));
     if (d->storage) AMPI_TRY(ampi_storage_ok(d->storage, d->problem));
     if (d->storage && d->storage->master != AMP_FORMAT_F32 && d->kind == AMP_KIND_OWN)
         return ampi_refuse(d, AMP_ERROR_UNSUPPORTED,
@@ -4412,15 +4415,14 @@ static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor 
 /* May t be the next tensor, or (flat) be of a flat array? */
 static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, const amp_tensor *t,
                                                   int flat) {
-    const ampi_second_floor up      = ampi_second();
-    const int               learns  = ampi_learns(t);
-    const int               most    = learns ? ampi_num_moments(&opt->desc) : 0;
-    const int               brought = t->moment1 || t->moment2;
-    char                    text[AMP_PROBLEM_SIZE] = "";
-    const amp_result        told =
+    const int        learns  = ampi_learns(t);
+    const int        most    = learns ? ampi_num_moments(&opt->desc) : 0;
+    const int        brought = t->moment1 || t->moment2;
+    char             text[AMP_PROBLEM_SIZE] = "";
+    const amp_result told =
         !ampi_tensor_numbers_ok(&t->lr_scale, &t->weight_decay, text) ? AMP_ERROR_INVALID_CONFIG
         : t->storage ? ampi_storage_ok(t->storage, text) : AMP_OK;
-    const ampi_refusal      why[] = {
+    const ampi_refusal why[] = {
         {!amp_dtype_size(t->grad_type), AMP_ERROR_INVALID_ENUM, "grad_type is unknown"},
         {t->model && !amp_dtype_size(t->model_type), AMP_ERROR_INVALID_ENUM,
          "model_type is unknown"},
@@ -4440,8 +4442,9 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
         {1, AMP_OK, NULL}};
     AMPI_TRY(ampi_refuse_tensor(opt, opt->num_entries, t->name, why));
     if (t->rows)
-        AMPI_TRY(up.rows_ok ? up.rows_ok(opt, t, opt->num_entries)
-                            : ampi_left_out(opt->desc.problem, "amp_tensor.rows", "AMP_NO_ROWS"));
+        AMPI_TRY(ampi_with_rows()
+                     ? ampi_with_rows()->ok(opt, t, opt->num_entries)
+                     : ampi_left_out(opt->desc.problem, "amp_tensor.rows", "AMP_NO_ROWS"));
     return ampi_storage_check(opt, t);
 }
 
@@ -4692,8 +4695,8 @@ static amp_result ampi_layout(const amp_optimizer *opt, amp_plan *plan, char *ba
     plan->chunk_slots =
         (uint32_t *)ampi_take(&arena, (size_t)plan->num_chunks, sizeof(uint32_t), 64);
     plan->scaler = plan->shared || !base ? opt->desc.shared_scaler : &plan->control->scaler;
-    if (opt->reports) ampi_second().report_layout(opt, plan, &arena);
-    if (plan->num_sparse) ampi_second().rows_layout(opt, plan, &arena);
+    if (opt->reports) ampi_with_report()->layout(opt, plan, &arena);
+    if (plan->num_sparse) ampi_with_rows()->layout(opt, plan, &arena);
     for (k = 0; k < kinds; k++)
         for (i = 0; i < count; i++) {
             const ampi_entry *e      = ampi_entry_of(opt, i);
@@ -4918,7 +4921,7 @@ static amp_result ampi_new_plan(amp_optimizer *opt) {
     plan = (amp_plan *)ampi_allocate(&d->allocator,
                                      header + opt->num_entries * sizeof(ampi_slot) +
                                          num_sparse * sizeof(ampi_sparse) +
-                                         (opt->reports ? ampi_second().report_room(opt->num_entries)
+                                         (opt->reports ? ampi_with_report()->room(opt->num_entries)
                                                        : 0));
     if (!plan) return AMP_ERROR_OUT_OF_MEMORY;
     memset(plan, 0, sizeof *plan);
@@ -4988,7 +4991,7 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     result = ampi_shared_ok(opt);
     if (result == AMP_OK) result = ampi_new_plan(opt);
     if (result == AMP_OK) result = ampi_build(opt);
-    if (opt->ranks.sum_fn) result = ampi_second().ranks_meet(opt, result);
+    if (opt->ranks.sum_fn) result = ampi_with_ranks()->meet(opt, result);
     if (result == AMP_OK) result = ampi_spoil_weights(opt);
     if (result != AMP_OK) ampi_unbuild(opt);
     else opt->pending = AMP_OK; /* what a begin_step before it has told */
@@ -5251,7 +5254,7 @@ static void ampi_check_slot(const amp_plan *plan, ampi_slot *slot, ampi_histogra
         uint32_t       max;
         amp_stats      seen;
         AMPI_IEEE(sums[c] = ampi_check_chunk(x, type, n, &seen));
-        if (histogram) AMPI_IEEE(ampi_second().report_grads(histogram, x, type, n));
+        if (histogram) AMPI_IEEE(ampi_with_report()->grads(histogram, x, type, n));
         max = ampi_load_u32(&seen.max_finite, 0);
         if (seen.nonfinite && i + seen.first_nonfinite < first) first = i + seen.first_nonfinite;
         if (max > largest) largest = max;
@@ -5281,7 +5284,7 @@ static amp_result ampi_cpu_check(const amp_backend *self, const amp_plan *plan) 
     for (t = 0; t < plan->num_slots; t++) {
         ampi_slot *slot = &plan->slots[t];
         uint32_t   max;
-        if (slot->sparse) ampi_second().rows_sum(plan, slot);
+        if (slot->sparse) ampi_with_rows()->sum(plan, slot);
         ampi_check_slot(plan, slot,
                         samples ? ampi_histogram_of(plan, ~plan->record->which, t) : NULL);
         max = ampi_load_u32(&slot->stats.max_finite, 0);
@@ -5370,7 +5373,7 @@ static void ampi_update_slot(const amp_plan *plan, const ampi_slot *slot, ampi_j
     for (c = 0; c < chunks; c++) {
         const size_t i = (size_t)c * AMPI_CHUNK, n = ampi_min((size_t)slot->n - i, AMPI_CHUNK);
         if (histogram)
-            AMPI_IEEE(ampi_second().report_weights(plan, slot, job, i, n, histogram));
+            AMPI_IEEE(ampi_with_report()->weights(plan, slot, job, i, n, histogram));
         else AMPI_IEEE(ampi_update_chunk(plan, slot, job, i, n));
     }
 }
@@ -5388,7 +5391,7 @@ static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan,
         const ampi_slot *slot   = &plan->slots[t];
         const int        counts = watch && ampi_counts_updates(slot);
         const void      *needs  = job == AMPI_JOB_PUBLISH && !counts ? slot->model : slot->grad;
-        if (moves && slot->sparse) ampi_second().rows_step(plan, slot);
+        if (moves && slot->sparse) ampi_with_rows()->step(plan, slot);
         else if (moves && needs)
             ampi_update_slot(plan, slot, job,
                              counts ? ampi_histogram_of(plan, plan->record->which, t) : NULL);
@@ -5633,7 +5636,7 @@ static amp_result ampi_place_in_tensor(const amp_optimizer *opt, int i, amp_stat
     const ampi_slot *s = &opt->plan->host_slots[i];
     stats->first_nonfinite += s->first;
     if (!stats->nonfinite) stats->first_nonfinite = ampi_tensor(opt, i)->n;
-    return stats->nonfinite && s->sparse ? ampi_second().rows_stats(opt, i, stats) : AMP_OK;
+    return stats->nonfinite && s->sparse ? ampi_with_rows()->stats(opt, i, stats) : AMP_OK;
 }
 
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stats *stats) {
@@ -6127,7 +6130,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     }
     if (a->flags & AMPI_FILE_SEED) AMPI_NUMBER(a, state->control.seed);
     common = a->common;
-    if (a->flags & AMPI_FILE_REPORT) ampi_second().report_walk(a, opt);
+    if (a->flags & AMPI_FILE_REPORT) ampi_with_report()->walk(a, opt);
     a->common = common; /* a report is of one rank */
     if (a->walk == AMPI_VERIFY && a->result == AMP_OK) ampi_blank(opt->desc.problem);
     if (a->walk == AMPI_COUNT) a->tables = a->count;
@@ -6335,7 +6338,7 @@ static amp_result ampi_load_body(const amp_optimizer *opt, ampi_loading *l, ampi
     if (a->flags & AMPI_FILE_SET)
         return ampi_refuse(&opt->desc, AMP_ERROR_MISMATCH,
                            "this file names a set: amp_optimizer_load_file reads that");
-    if ((a->flags & AMPI_FILE_REPORT) && !ampi_second().report_walk)
+    if ((a->flags & AMPI_FILE_REPORT) && !ampi_with_report())
         return ampi_left_out(opt->desc.problem, "the report in the file", "AMP_NO_REPORT");
     l->state = l->own; /* but for what versions below 4 do not have */
     c->skipped_in_a_row = s->skipped_in_a_row = s->updates_since = s->overflows_since = 0;
@@ -6387,7 +6390,7 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
     ampi_keep_own(opt, l);
     plan->version++;
     plan->has_lr = l->state.has_lr != 0u;
-    if (plan->record) ampi_second().report_forget(plan);
+    if (plan->record) ampi_with_report()->forget(plan);
     for (i = 0; i < l->num; i++) {
         ampi_state file = l->state; /* of which the walk takes what is settled already */
         l->files[i].walk = AMPI_LOAD;
@@ -6409,7 +6412,7 @@ static AMPI_NOINLINE amp_result ampi_load_all(amp_optimizer *opt, ampi_loading *
     if (plan->shared) AMPI_TRY(ampi_send(b, plan->scaler, &c->scaler, sizeof c->scaler));
     if (opt->ranks.count) /* what was accumulated is of another run */
         AMPI_TRY(b->functions->update_fn(b, plan, AMPI_JOB_PUBLISH));
-    return plan->record ? ampi_second().report_load(opt) : AMP_OK;
+    return plan->record ? ampi_with_report()->send(opt) : AMP_OK;
 }
 
 /* The end, be it an error. */
@@ -6597,10 +6600,9 @@ static amp_result ampi_save_at(const amp_optimizer *opt, ampi_target *to) {
 }
 
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path) {
-    const ampi_second_floor up = ampi_second();
-    ampi_target            *to = NULL;
-    ampi_state              state;
-    amp_result              result;
+    ampi_target *to = NULL;
+    ampi_state   state;
+    amp_result   result;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN)); /* from here on ranks meet, whatever happens to one */
     result = path ? ampi_can_save(opt, &state) : AMP_ERROR_INVALID_ARGUMENT;
     if (result == AMP_OK) {
@@ -6609,7 +6611,7 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     }
     if (result == AMP_ERROR_UNSUPPORTED)
         (void)ampi_refuse(&opt->desc, result, "the path leads to something that is not a file");
-    if (up.ranks_save) result = up.ranks_save(opt, to, &state, result);
+    if (ampi_with_ranks()) result = ampi_with_ranks()->save(opt, to, &state, result);
     else if (result == AMP_OK) result = ampi_save_at(opt, to);
     ampi_release(&opt->desc.allocator, to);
     return result;
@@ -6618,14 +6620,13 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
 /* A file, or the set that it names, whose parts are files: read and verified. */
 static amp_result ampi_load_from(const amp_optimizer *opt, ampi_loading *l, ampi_archive *a,
                                  const char *path) {
-    const ampi_second_floor up   = ampi_second();
-    FILE                   *file = fopen(path, "rb");
-    amp_result              result;
+    FILE      *file = fopen(path, "rb");
+    amp_result result;
     if (!file) return errno == ENOENT ? AMP_ERROR_NOT_FOUND : AMP_ERROR_READ;
     result = ampi_read_header(a, ampi_file_read, file);
     if (result == AMP_OK && a == &l->one && (a->flags & AMPI_FILE_SET))
-        result = up.ranks_load
-                     ? up.ranks_load(opt, path, l, file)
+        result = ampi_with_ranks()
+                     ? ampi_with_ranks()->load(opt, path, l, file)
                      : ampi_left_out(opt->desc.problem, "a set of files", "AMP_NO_RANKS");
     else if (result == AMP_OK)
         result = ampi_load_body(opt, l, a, ampi_file_read, file);
@@ -6641,7 +6642,7 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
     result = ampi_load_begin(opt, &l);
     if (result == AMP_OK)
         result = path ? ampi_load_from(opt, &l, &l.one, path) : AMP_ERROR_INVALID_ARGUMENT;
-    if (opt->plan->meets == AMPI_OVER_SUMS) ampi_second().ranks_loaded(opt, &l, &result);
+    if (opt->plan->meets == AMPI_OVER_SUMS) ampi_with_ranks()->loaded(opt, &l, &result);
     return ampi_load_end(opt, &l, result);
 }
 
@@ -7928,7 +7929,21 @@ static void ampi_meet_loaded(const amp_optimizer *opt, const ampi_loading *l, am
 
 #endif /* AMP_NO_STDLIB */
 
+static const ampi_ranks_hooks *ampi_with_ranks(void) {
+    static const ampi_ranks_hooks hooks = {
+        ampi_ranks_ok, ampi_same_tables,
+#ifdef AMP_NO_STDLIB
+        NULL, NULL, NULL
+#else
+        ampi_save_ranks, ampi_load_set, ampi_meet_loaded
+#endif
+    };
+    return &hooks;
+}
+
 AMPI_COLD_END
+#else
+static const ampi_ranks_hooks *ampi_with_ranks(void) { return NULL; }
 #endif /* AMP_NO_RANKS */
 
 /* ---------------------------------------------------------------- >>impl  sparse */
@@ -8088,6 +8103,14 @@ static void ampi_update_rows(const amp_plan *plan, const ampi_slot *slot) {
 
 AMPI_STRICT_END
 
+static const ampi_rows_hooks *ampi_with_rows(void) {
+    static const ampi_rows_hooks hooks = {ampi_rows_ok, ampi_place_rows, ampi_sum_rows,
+                                          ampi_update_rows, ampi_place_in_rows};
+    return &hooks;
+}
+
+#else
+static const ampi_rows_hooks *ampi_with_rows(void) { return NULL; }
 #endif /* AMP_NO_ROWS */
 
 /* --------------------------------------------------------------- >>impl  report
@@ -8648,47 +8671,17 @@ AMP_DEF amp_result amp_optimizer_advice(const amp_optimizer *opt, amp_advice *ad
     return AMP_OK;
 }
 
-AMPI_COLD_END
-#endif /* AMP_NO_REPORT */
-
-AMPI_COLD_BEGIN
-
-/* ---------------------------------------------------------------- >>impl  hooks
-   What the first floor knows of the second. */
-
-static ampi_second_floor ampi_second(void) {
-    ampi_second_floor up;
-    memset(&up, 0, sizeof up); /* what is left out is NULL */
-#ifndef AMP_NO_RANKS
-    up.ranks_ok   = ampi_ranks_ok;
-    up.ranks_meet = ampi_same_tables;
-#ifndef AMP_NO_STDLIB
-    up.ranks_loaded = ampi_meet_loaded;
-    up.ranks_save   = ampi_save_ranks;
-    up.ranks_load   = ampi_load_set;
-#endif
-#endif
-#ifndef AMP_NO_ROWS
-    up.rows_ok     = ampi_rows_ok;
-    up.rows_layout = ampi_place_rows;
-    up.rows_sum    = ampi_sum_rows;
-    up.rows_step   = ampi_update_rows;
-    up.rows_stats  = ampi_place_in_rows;
-#endif
-#ifndef AMP_NO_REPORT
-    up.report_ok      = ampi_report_ok;
-    up.report_layout  = ampi_layout_report;
-    up.report_room    = ampi_report_room;
-    up.report_grads   = ampi_sample_grads;
-    up.report_weights = ampi_sample_weights;
-    up.report_walk    = ampi_walk_report;
-    up.report_forget  = ampi_forget;
-    up.report_load    = ampi_send_history;
-#endif
-    return up;
+static const ampi_report_hooks *ampi_with_report(void) {
+    static const ampi_report_hooks hooks = {
+        ampi_report_ok,      ampi_report_room, ampi_layout_report, ampi_sample_grads,
+        ampi_sample_weights, ampi_walk_report, ampi_forget,        ampi_send_history};
+    return &hooks;
 }
 
 AMPI_COLD_END
+#else
+static const ampi_report_hooks *ampi_with_report(void) { return NULL; }
+#endif /* AMP_NO_REPORT */
 
 #ifndef AMP_NO_AUTOCAST
 
