@@ -33,7 +33,7 @@
        >>options  >>promises >>history    macros; memory, threads, errors
        >>api      results, numbers, scaler, backend, optimizer, state, environment, gemm, cuda;
                   and if you want it control, batches, ranks, sparse, report, storage, capability,
-                  autocast, cache, session, sgemm, ops, cblas
+                  autocast, session, sgemm, ops, cblas
        >>core     every formula, once, for host and device
        >>impl     the code of these rooms, and words, arrays, step; instruction sets
                   (tiers) last
@@ -180,7 +180,7 @@
                             amp.h without -O, too
        AMP_DEBUG            with it: gcc -O0 leaves amp.h to a debugger (fp32 2,000 times slower)
        -fopenmp             with it, no macro: large arrays are shared by threads
-       AMP_NO_AUTOCAST      everywhere: without autocast, weight cache and session
+       AMP_NO_AUTOCAST      everywhere: without autocast and session
        AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT, AMP_NO_STORAGE    everywhere: without ranks, sparse
                             gradients, reports, storage formats but fp32. No struct changes; a desc,
                             tensor or file that needs one is AMP_ERROR_UNSUPPORTED by name.
@@ -204,7 +204,7 @@
             rebind (the CPU never does), or desc.reduce_fn does, load a saved state before going
             on. end_step reports a second begin_step after it has ended the step.
    Silence  What cannot have worked says so: a step without any gradient is an error; see
-            status.stuck and .missed_updates, amp_cache.mismatches and amp_cache_check.
+            status.stuck and .missed_updates, amp_session.mismatches and amp_session_check.
    Memory   amp_scaler_* and casts allocate nothing. An optimizer allocates in prepare, never in a
             step; add allocates only beyond AMP_INLINE_TENSORS tensors; save and load allocate
             while they work. All of it goes through desc.allocator.
@@ -244,6 +244,11 @@
                   amp_optimizer_found_inf_ptr   amp_optimizer_gate: skip; to write: ..._scaler
                   amp_backend.max_blocks, .block_size  gone
                   amp_ranks.order, amp_order    gone: parts are added as a tree
+                  amp_cache_add(&s.cache, ...   amp_session_add(&s, ...; likewise _add_optimizer,
+                                                _changed, _check; s.cache.misses: s.misses
+                  amp_cache_remove(&c, w)       amp_session_add(&s, w, 0)
+                  amp_cache_init, _free         amp_session_start, amp_session_end
+                  amp_autocast.cache            private: a session's autocast has it, no copy of that
                   AMP_FORMAT_KAHAN              gone: SPLIT is exact in the same bytes, 24BIT takes
                                                 fp16. Its files are AMP_ERROR_MISMATCH
               State files have version 6, which 0.6.0 refuses as newer; older ones are read. Files
@@ -371,10 +376,10 @@ typedef enum amp_result {
     AMP_ERROR_CUBLAS,           /* a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t    */
     AMP_ERROR_NOT_FOUND,        /* state: there is no such file                                   */
     AMP_ERROR_TRUNCATED,        /* state: the file ends too early                                 */
-    AMP_ERROR_NOT_INITIALIZED,  /* a scaler, an optimizer or a cache before its init              */
+    AMP_ERROR_NOT_INITIALIZED,  /* a scaler or optimizer before init, a session before its start  */
     AMP_ERROR_OVERLAP,          /* gemm, optimizer: arrays share memory that must not             */
     AMP_ERROR_WORKSPACE,        /* gemm on CUDA: backend.workspace is NULL or too small for this  */
-    AMP_ERROR_STALE             /* cache: a weight was written to without amp_cache_changed       */
+    AMP_ERROR_STALE             /* session: a weight was written to without amp_session_changed   */
 } amp_result;
 
 /* A desc's problem (AMP_PROBLEM_SIZE bytes of yours, or NULL) is told in words what was wrong: the
@@ -1144,7 +1149,7 @@ AMP_DEF amp_result amp_optimizer_advice(const amp_optimizer *opt, amp_advice *ad
 
    With keep_fp32 a tensor is stored in fp32. Where masters are not fp32, prepare copies weight,
    then fills it with NaN, and nothing uses it after that: amp_optimizer_master is NULL, forward
-   reads amp_optimizer_model, a weight cache refuses the optimizer, and a report counts gradients
+   reads amp_optimizer_model, a session refuses the optimizer, and a report counts gradients
    alone. A file loads where its moments and masters are of the same formats (24BIT and SR want
    its type of models, too); SPLIT and fp32 load all masters. Else AMP_ERROR_MISMATCH names the
    tensor.
@@ -1203,7 +1208,7 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capab
 
    Products ask by themselves (amp_gemm, and the drop-ins for cblas_sgemm and cublasSgemm). In a
    scope of the thread's autocast their fp32 operands are cast as the policy says of AMP_OP_GEMM:
-   into the autocast's cache, if it has one; without one a CPU rounds them as amp_gemm_args.compute
+   in a session with a weight cache into that; else a CPU rounds them as amp_gemm_args.compute
    does, where an override names the op or where that is faster: in a type of amp_capability_of, if
    m and n are at least 2 and m n k at least 32^3; fp16 if m and n are above 16, m n k is at least
    2^17 and, where one operand is fp16 already, k at least 32. Where all is fp32 and m n k < 32^3,
@@ -1234,11 +1239,11 @@ typedef struct ampi_override {
     uint32_t    hits;
 } ampi_override;
 
-typedef struct amp_cache amp_cache; /* below */
+typedef struct amp_session amp_session; /* below */
 
-/* All members are private but cache, which you may set. */
+/* All members are private. */
 typedef struct amp_autocast {
-    amp_cache    *cache;
+    amp_session  *session; /* whose own it is, with a weight cache, or NULL */
     amp_policy    policy;
     amp_dtype     dtype;
     int           off, tf32, depth, num_overrides;
@@ -1248,7 +1253,7 @@ typedef struct amp_autocast {
 } amp_autocast;
 
 /* dtype: low where no scope says otherwise; AMP_F32: the policy's own. Outside all scopes nothing
-   is cast. Copy the object as you like. */
+   is cast. Copy the object as you like, for another thread, too: a copy has no weight cache. */
 AMP_DEF amp_result amp_autocast_init(amp_autocast *ac, amp_policy policy, amp_dtype dtype);
 
 /* Enter and leave a scope. Leaving restores exactly what was. AMP_ERROR_TOO_LARGE beyond
@@ -1288,11 +1293,12 @@ AMP_DEF const char *amp_autocast_unmatched(const amp_autocast *ac, int i);
    line. AMP_ERROR_WRITE if that returns false. */
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user);
 
-/* ----------------------------------------------------------------- >>api  cache
-   The weight cache of PyTorch's autocast: 16-bit copies of fp32 matrices for products. Weights that
-   you add are cast once until they change, all else for one product. On a CPU it pays where few
-   rows (below 256; in fp16 on AMX 17 and more, or one) meet a weight that does not change;
-   activations gain nothing. */
+/* --------------------------------------------------------------- >>api  session
+   All that an fp32 trainer of cublasSgemm, cblas_sgemm or amp_gemm needs, in one call: a scaler in
+   backend memory; an autocast in a scope, current in this thread; and the weight cache of PyTorch's
+   autocast, 16-bit copies of fp32 matrices for products. Weights that you add are cast once until
+   they change, all else for one product. On a CPU a cache pays where few rows (below 256; in fp16
+   on AMX 17 and more, or one) meet a weight that does not change; activations gain nothing. */
 
 enum { AMP_MAX_CACHED = 256, AMP_MAX_CACHE_OPTIMIZERS = 8 };
 
@@ -1312,7 +1318,9 @@ typedef struct ampi_cached {
     uint64_t     product; /* that used it last */
 } ampi_cached;
 
-struct amp_cache { /* read the counters; the rest is private */
+struct amp_session { /* scaler and autocast are for your calls, the counters to read */
+    amp_scaler  *scaler;
+    amp_autocast autocast;
     uint64_t hits;       /* the copy of a weight was right, or is the optimizer's model copy      */
     uint64_t misses;     /* a weight was cast                                                     */
     uint64_t transients; /* something else was cast, for one product                              */
@@ -1320,6 +1328,8 @@ struct amp_cache { /* read the counters; the rest is private */
     uint64_t small;      /* products left in fp32: casts would take longer                        */
     uint64_t mismatches; /* weights wanted in fp16 whose model copy is bf16, or the reverse: the
                             policy contradicts desc.dtype, and every product casts them           */
+    /* private: */
+    amp_autocast        *before;
     amp_backend          backend;
     amp_allocator        allocator;
     void                *block;
@@ -1333,52 +1343,39 @@ struct amp_cache { /* read the counters; the rest is private */
 };
 
 /* Take num_bytes of backend's memory (NULL: CPU) for copies: 2 for each element of the weights that
-   you add, and of the other operands of the largest product. It is the only allocation; allocator
-   (NULL: malloc) serves the CPU. For one stream, backend's: products on another stay in fp32. After
-   replaying a graph that steps an optimizer, call amp_cache_changed. */
-AMP_DEF amp_result amp_cache_init(amp_cache *cache, const amp_backend *backend, size_t num_bytes,
-                                  const amp_allocator *allocator);
-AMP_DEF void       amp_cache_free(amp_cache *cache); /* safe on a zeroed object, and twice */
-
-/* Weights whose copies stay: one copy of each, so add blocks that you multiply with one by one.
-   Those of a prepared optimizer cost nothing where it has model copies of the type wanted; its
-   steps tell that added weights have changed. opt must outlive cache. AMP_ERROR_UNSUPPORTED:
-   desc.ranks, and a weight whose storage has no fp32 master; desc.problem names the tensor. */
-AMP_DEF amp_result amp_cache_add(amp_cache *cache, const float *weight, size_t n);
-AMP_DEF amp_result amp_cache_add_optimizer(amp_cache *cache, const amp_optimizer *opt);
-
-/* You have written to an added weight (NULL: any of them), or will free it. (A master of an
-   optimizer that you write by hand reaches its model copy by end_step, as always.) */
-AMP_DEF void amp_cache_changed(amp_cache *cache, const float *weight);
-AMP_DEF void amp_cache_remove(amp_cache *cache, const float *weight);
-
-/* For debugging: AMP_ERROR_STALE if the copy of an added weight is not of the weight as it is now:
-   *weight (may be NULL) was written to without amp_cache_changed. Reads all; waits. */
-AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight);
-
-/* --------------------------------------------------------------- >>api  session */
-
-/* All that an fp32 trainer of cublasSgemm, cblas_sgemm or amp_gemm needs, in one call: a scaler in
-   backend memory; a weight cache of num_bytes (on a CPU 0 is none: products round operands by
-   themselves); an autocast in a scope, current in this thread: of fp16; but without a cache of bf16
-   where amp_capability_of says that bf16 pays, with a scale that stays 1 unless desc sets something
-   (all zero is as NULL). As in any autocast (>>api autocast), a product in whose type nothing is
-   faster here stays fp32. AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY change it, with the
-   errors of amp_desc_from_env and amp_autocast_from_env. Then scale the loss, unscale gradients,
-   step unless scaler->found_inf, update the scaler, and call amp_cache_changed. A loop's own Adam
-   is at step scaler->good + 1. Ending it restores the previous autocast: end sessions in the
-   reverse order. Zero *session before its first start. AMP_ERROR_BAD_STATE if it is running, also
-   below another one or in another thread. */
-typedef struct amp_session {
-    amp_scaler   *scaler;
-    amp_cache     cache;
-    amp_autocast  autocast;
-    amp_autocast *before;
-} amp_session;
+   you add, and of the other operands of the largest product; on a CPU 0 is no cache, and products
+   round operands by themselves. It is the only allocation; allocator (NULL: malloc) serves the CPU.
+   Copies are for one stream, backend's: products on another stay in fp32.
+   Low is fp16; but without a cache bf16 where amp_capability_of says that bf16 pays, with a scale
+   that stays 1 unless desc sets something (all zero is as NULL). As in any autocast, a product in
+   whose type nothing is faster here stays fp32. AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and
+   AMP_POLICY change it, with the errors of amp_desc_from_env and amp_autocast_from_env.
+   Then scale the loss, unscale gradients, step unless scaler->found_inf, update the scaler, and
+   call amp_session_changed. A loop's own Adam is at step scaler->good + 1. Ending it restores the
+   previous autocast: end sessions in the reverse order. Zero *session before its first start.
+   AMP_ERROR_BAD_STATE if it is running, also below another one or in another thread. */
 AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *backend,
                                      size_t num_bytes, const amp_allocator *allocator,
                                      const amp_scaler_desc *desc);
 AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread; safe twice */
+
+/* A weight of n elements, whose copy stays; what was added at this address before is forgotten (n
+   0: for good, before you free it). There is one copy of each, so add blocks that you multiply with
+   one by one. AMP_ERROR_TOO_LARGE beyond AMP_MAX_CACHED weights, AMP_MAX_CACHE_OPTIMIZERS
+   optimizers. Weights of a prepared optimizer cost nothing where it has model copies of the type
+   wanted; its steps tell that added weights have changed. opt must outlive the session.
+   AMP_ERROR_UNSUPPORTED: desc.ranks, and a weight whose storage has no fp32 master; desc.problem
+   names the tensor. */
+AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, size_t n);
+AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_optimizer *opt);
+
+/* You have written to an added weight (NULL: any of them), or replayed a graph that does. (A master
+   of an optimizer that you write by hand reaches its model copy by end_step, as always.) */
+AMP_DEF void amp_session_changed(amp_session *session, const float *weight);
+
+/* For debugging: AMP_ERROR_STALE if the copy of an added weight is not of the weight as it is now:
+   *weight (may be NULL) was written to without amp_session_changed. Reads all; waits. */
+AMP_DEF amp_result amp_session_check(const amp_session *session, const float **weight);
 
 /* ----------------------------------------------------------------- >>api  sgemm */
 
@@ -1386,7 +1383,7 @@ AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread;
 #define AMP_CUBLAS
 #endif
 #ifdef AMP_CUBLAS /* defined after your <cublas_v2.h>, also where AMP_IMPLEMENTATION is */
-/* cublasSgemm and cublasSgemmStridedBatched under >>api autocast, with a cache, summed in fp32.
+/* cublasSgemm and cublasSgemmStridedBatched in a session with a weight cache, summed in fp32.
    Where nothing is cast they are the originals, whose names mean these from here on with
    AMP_CUBLAS_DROP_IN instead of AMP_CUBLAS. */
 AMP_DEF cublasStatus_t amp_sgemm(cublasHandle_t handle, cublasOperation_t transa,
@@ -1521,7 +1518,7 @@ struct amp_optimizer {
    C' = B' A', which in fp16 on AMX has other bits than A B in rows (>>numbers). What amp_gemm
    refuses (bad arguments, a C that overlaps A or B) goes to (cblas_sgemm)(...), the original, which
    answers as it always did. Scopes belong to a thread: a worker computes in fp32 until it has
-   amp_autocast_use for a copy of yours, whose cache is NULL. */
+   amp_autocast_use for a copy of yours. */
 AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b, int m, int n,
                              int k, float alpha, const float *a, int lda, const float *b, int ldb,
                              float beta, float *c, int ldc);
@@ -2952,7 +2949,7 @@ static const char *const ampi_texts[] = {
     "C shares an element with A or B, or with another matrix of its batch; or weights, "
     "gradients and models of an optimizer overlap",
     "give the backend a workspace, or a larger one, for this product on CUDA",
-    "a cached weight was written to: call amp_cache_changed whenever one is"};
+    "a weight in a session was written to: call amp_session_changed whenever one is"};
 AMPI_STATIC_ASSERT(ampi_texts_are_all,
                    sizeof ampi_texts / sizeof ampi_texts[0] == (size_t)AMP_ERROR_STALE + 1);
 
@@ -9018,15 +9015,67 @@ AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_
 
 AMPI_COLD_END
 
-/* -------------------------------------------------------------- >>impl  cache */
+/* ------------------------------------------------------------ >>impl  session */
 
-AMP_DEF amp_result amp_cache_init(amp_cache *cache, const amp_backend *backend, size_t num_bytes,
-                                  const amp_allocator *allocator) {
+AMPI_COLD_BEGIN
+
+AMP_DEF void amp_session_end(amp_session *session) {
+    if (!session) return;
+    if (ampi_autocast_current() == &session->autocast) amp_autocast_use(session->before);
+    if (session->block) ampi_block_free(&session->backend, &session->allocator, session->block);
+    memset(session, 0, sizeof *session);
+}
+
+/* In whatever thread, below whatever other one: its scaler lies behind the copies. (Whoever has not
+   zeroed it is not told that it runs, either.) */
+static int ampi_session_runs(const amp_session *s) {
+    return ampi_autocast_current() == &s->autocast ||
+           (s->scaler && (uintptr_t)s->scaler == (uintptr_t)s->memory + s->size);
+}
+
+/* The scaler and the scope of a session on a CPU or a GPU, with a weight cache or without. */
+static amp_result ampi_session_settings(const amp_scaler_desc *desc, int on_cpu, int cached,
+                                        amp_scaler *scaler, amp_autocast *ac) {
+    const amp_scope    scope = {NULL, AMP_AUTOCAST_ON, AMP_F32};
+    amp_capability     cpu;
+    amp_optimizer_desc d;
+    int                untouched = 1;
+    memset(&d, 0, sizeof d);
+    d.dtype = AMP_F16;
+    if (on_cpu && !cached && amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16) {
+        d.dtype             = AMP_BF16;
+        d.scaler.preset     = AMP_PRESET_STATIC;
+        d.scaler.init_scale = 1.0f;
+    }
+    if (desc) AMPI_IEEE(untouched = ampi_untouched(desc));
+    if (!untouched) d.scaler = *desc;
+    else if (desc) d.scaler.problem = desc->problem;
+    AMPI_TRY(amp_autocast_init(ac, AMP_POLICY_DEFAULT, d.dtype));
+#ifndef AMP_NO_STDLIB
+    AMPI_TRY(amp_desc_from_env(&d, NULL, NULL));
+    AMPI_TRY(amp_autocast_from_env(ac, NULL, NULL));
+#endif
+    AMPI_TRY(amp_scaler_init(scaler, &d.scaler));
+    return amp_autocast_push(ac, &scope);
+}
+
+AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *backend,
+                                     size_t num_bytes, const amp_allocator *allocator,
+                                     const amp_scaler_desc *desc) {
+    const size_t  room = ampi_up(sizeof(amp_scaler), 256); /* behind the copies */
+    const size_t  size = num_bytes / 256 * 256 + 256;
+    const int     on_cpu = !backend || backend->functions == &ampi_cpu_functions;
+    amp_scaler    scaler;
+    amp_autocast  ac;
     amp_backend   b;
     amp_allocator a;
     void         *block  = NULL;
     char         *memory = NULL;
-    if (!cache || !num_bytes) return AMP_ERROR_INVALID_ARGUMENT;
+    amp_result    result;
+    if (!session) return AMP_ERROR_INVALID_ARGUMENT;
+    if (ampi_session_runs(session)) return AMP_ERROR_BAD_STATE;
+    AMPI_TRY(ampi_session_settings(desc, on_cpu, num_bytes != 0, &scaler, &ac));
+    if (!num_bytes && !on_cpu) return AMP_ERROR_INVALID_ARGUMENT;
     if (num_bytes > SIZE_MAX / 2) return AMP_ERROR_TOO_LARGE;
     memset(&a, 0, sizeof a);
     if (allocator) a = *allocator;
@@ -9034,39 +9083,42 @@ AMP_DEF amp_result amp_cache_init(amp_cache *cache, const amp_backend *backend, 
     if (backend) b = *backend;
     if (!b.functions || (!b.functions->alloc_fn && !ampi_allocator_ok(&a)))
         return AMP_ERROR_INVALID_ARGUMENT;
-    num_bytes = num_bytes / 256 * 256 + 256;
-    AMPI_TRY(ampi_block_alloc(&b, &a, num_bytes, &block, &memory));
-    memset(cache, 0, sizeof *cache);
-    cache->backend   = b;
-    cache->allocator = a;
-    cache->block     = block;
-    cache->memory    = memory;
-    cache->size = cache->top = num_bytes;
-    return AMP_OK;
+    AMPI_TRY(ampi_block_alloc(&b, &a, size + room, &block, &memory));
+    memset(session, 0, sizeof *session);
+    session->backend   = b;
+    session->allocator = a;
+    session->block     = block;
+    session->memory    = memory;
+    session->size = session->top = size;
+    session->scaler   = (amp_scaler *)(void *)(memory + size);
+    session->autocast = ac;
+    if (num_bytes) session->autocast.session = session;
+    session->before = amp_autocast_use(&session->autocast);
+    result = ampi_send(&b, session->scaler, &scaler, sizeof scaler);
+    if (result != AMP_OK) amp_session_end(session);
+    return result;
 }
 
-AMP_DEF void amp_cache_free(amp_cache *cache) {
-    if (!cache || !cache->block) return;
-    ampi_block_free(&cache->backend, &cache->allocator, cache->block);
-    memset(cache, 0, sizeof *cache);
-}
-
-AMP_DEF amp_result amp_cache_add(amp_cache *cache, const float *weight, size_t n) {
+AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, size_t n) {
     ampi_cached *e;
-    if (!cache || !weight || !n) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!cache->memory) return AMP_ERROR_NOT_INITIALIZED;
-    if (cache->num_entries >= AMP_MAX_CACHED) return AMP_ERROR_TOO_LARGE;
-    e = &cache->entries[cache->num_entries++];
+    int          i = 0;
+    if (!session || !weight) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!session->memory) return AMP_ERROR_NOT_INITIALIZED;
+    while (i < session->num_entries && session->entries[i].base != weight) i++;
+    if (i < session->num_entries) session->entries[i] = session->entries[--session->num_entries];
+    if (!n) return AMP_OK;
+    if (session->num_entries >= AMP_MAX_CACHED) return AMP_ERROR_TOO_LARGE;
+    e = &session->entries[session->num_entries++];
     memset(e, 0, sizeof *e);
     e->base = weight;
     e->n    = n;
     return AMP_OK;
 }
 
-AMP_DEF amp_result amp_cache_add_optimizer(amp_cache *cache, const amp_optimizer *opt) {
+AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_optimizer *opt) {
     size_t i;
-    if (!cache || !opt) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!cache->memory) return AMP_ERROR_NOT_INITIALIZED;
+    if (!session || !opt) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!session->memory) return AMP_ERROR_NOT_INITIALIZED;
     AMPI_TRY(ampi_ready(opt, AMPI_PREPARED));
     if (opt->ranks.count)
         return ampi_refuse(&opt->desc, AMP_ERROR_UNSUPPORTED,
@@ -9079,10 +9131,12 @@ AMP_DEF amp_result amp_cache_add_optimizer(amp_cache *cache, const amp_optimizer
                                        "its storage has no fp32 master: forward reads "
                                        "amp_optimizer_model");
     }
-    if (cache->num_optimizers >= AMP_MAX_CACHE_OPTIMIZERS) return AMP_ERROR_TOO_LARGE;
-    cache->optimizers[cache->num_optimizers++] = opt;
+    if (session->num_optimizers >= AMP_MAX_CACHE_OPTIMIZERS) return AMP_ERROR_TOO_LARGE;
+    session->optimizers[session->num_optimizers++] = opt;
     return AMP_OK;
 }
+
+AMPI_COLD_END
 
 /* Is [x, x + extent) a part of [base, base + n)? */
 static int ampi_within(const float *x, size_t extent, const float *base, size_t n) {
@@ -9092,13 +9146,13 @@ static int ampi_within(const float *x, size_t extent, const float *base, size_t 
 }
 
 /* What was said of one weight is true of all that overlap it. */
-AMP_DEF void amp_cache_changed(amp_cache *cache, const float *weight) {
+AMP_DEF void amp_session_changed(amp_session *session, const float *weight) {
     int i, k;
-    for (i = 0; cache && i < cache->num_entries; i++) {
-        const ampi_cached *e = &cache->entries[i];
+    for (i = 0; session && i < session->num_entries; i++) {
+        const ampi_cached *e = &session->entries[i];
         if (weight && !ampi_within(weight, 1, e->base, e->n)) continue;
-        for (k = 0; k < cache->num_entries; k++) {
-            ampi_cached *other = &cache->entries[k];
+        for (k = 0; k < session->num_entries; k++) {
+            ampi_cached *other = &session->entries[k];
             if (ampi_within(other->base, 1, e->base, e->n) ||
                 ampi_within(e->base, 1, other->base, other->n))
                 other->of.x = NULL;
@@ -9106,34 +9160,26 @@ AMP_DEF void amp_cache_changed(amp_cache *cache, const float *weight) {
     }
 }
 
-AMP_DEF void amp_cache_remove(amp_cache *cache, const float *weight) {
-    int i, left = 0;
-    if (!cache) return;
-    for (i = 0; i < cache->num_entries; i++)
-        if (cache->entries[i].base != weight) cache->entries[left++] = cache->entries[i];
-    cache->num_entries = left;
-}
-
 /* Elements from the first of m to the last. */
 static size_t ampi_extent(const ampi_matrix *m) { return (m->rows - 1) * m->ld + m->cols; }
 
 /* The optimizer's own copy of m, if that is of the type wanted and suits tensor cores. */
-static const void *ampi_model_copy(amp_cache *cache, const ampi_matrix *m) {
+static const void *ampi_model_copy(amp_session *s, const ampi_matrix *m) {
     int    o;
     size_t i;
-    for (o = 0; o < cache->num_optimizers; o++) {
-        const amp_plan *plan = cache->optimizers[o]->plan;
+    for (o = 0; o < s->num_optimizers; o++) {
+        const amp_plan *plan = s->optimizers[o]->plan;
         for (i = 0; plan && i < plan->num_slots; i++) {
-            const ampi_slot *s    = &plan->host_slots[i];
-            const float     *from = (const float *)s->master.data;
-            const amp_dtype  type = s->model ? s->model_type : AMP_F32;
+            const ampi_slot *slot = &plan->host_slots[i];
+            const float     *from = (const float *)slot->master.data;
+            const amp_dtype  type = slot->model ? slot->model_type : AMP_F32;
             const char      *copy;
-            if (s->master.format != AMP_FORMAT_F32 || !from ||
-                !ampi_within(m->x, ampi_extent(m), from, (size_t)s->n))
+            if (slot->master.format != AMP_FORMAT_F32 || !from ||
+                !ampi_within(m->x, ampi_extent(m), from, (size_t)slot->n))
                 continue;
-            cache->mismatches += type != AMP_F32 && type != m->type;
+            s->mismatches += type != AMP_F32 && type != m->type;
             if (type != m->type) return NULL;
-            copy = (const char *)s->model + 2 * (size_t)(m->x - from);
+            copy = (const char *)slot->model + 2 * (size_t)(m->x - from);
             return (uintptr_t)copy % 16 == 0 && m->ld % 8 == 0 ? copy : NULL;
         }
     }
@@ -9146,12 +9192,12 @@ static size_t ampi_copy_ld(const ampi_matrix *m) {
 }
 
 /* To memory + offset. */
-static amp_result ampi_cache_cast(amp_cache *cache, const ampi_matrix *m, size_t offset) {
-    const amp_backend *b    = &cache->backend;
+static amp_result ampi_cache_cast(amp_session *s, const ampi_matrix *m, size_t offset) {
+    const amp_backend *b    = &s->backend;
     const size_t       ld   = ampi_copy_ld(m);
     const int          flat = m->rows == 1 || m->ld == ld;
     const size_t       rows = flat ? 1 : m->rows, cols = flat ? ampi_extent(m) : m->cols;
-    char              *copy = cache->memory + offset;
+    char              *copy = s->memory + offset;
     amp_result         result = AMP_OK;
     size_t             r;
     if (!flat && b->functions->cast_rows_fn)
@@ -9162,20 +9208,20 @@ static amp_result ampi_cache_cast(amp_cache *cache, const ampi_matrix *m, size_t
 }
 
 /* Counts what may have changed the weights, besides those who say so. */
-static uint64_t ampi_cache_version(const amp_cache *cache) {
+static uint64_t ampi_cache_version(const amp_session *s) {
     uint64_t version = 0;
     int      i;
-    for (i = 0; i < cache->num_optimizers; i++)
-        if (cache->optimizers[i]->plan) version += cache->optimizers[i]->plan->version;
+    for (i = 0; i < s->num_optimizers; i++)
+        if (s->optimizers[i]->plan) version += s->optimizers[i]->plan->version;
     return version;
 }
 
 /* Where the first room bytes begin that meet no kept copy but that of e. */
-static size_t ampi_cache_gap(const amp_cache *cache, const ampi_cached *e, size_t room) {
+static size_t ampi_cache_gap(const amp_session *s, const ampi_cached *e, size_t room) {
     size_t offset = 0;
     int    i      = 0;
-    while (i < cache->num_entries) {
-        const ampi_cached *other = &cache->entries[i++];
+    while (i < s->num_entries) {
+        const ampi_cached *other = &s->entries[i++];
         if (other == e || other->offset >= offset + room || offset >= other->offset + other->room)
             continue;
         offset = other->offset + other->room;
@@ -9184,82 +9230,77 @@ static size_t ampi_cache_gap(const amp_cache *cache, const ampi_cached *e, size_
     return offset;
 }
 
-/* Where the copy of m shall be: in the room of e, if there is an e and it has or finds some (else
-   *e becomes NULL), or for this product only, down from top, but behind all that is kept. */
-static amp_result ampi_cache_place(amp_cache *cache, ampi_cached **e, const ampi_matrix *m,
-                                   size_t *offset) {
+/* Room for a copy of m: that of e, if there is an e and it has or finds enough, else of once, for
+   this product only, down from top, but behind all that is kept. NULL: there is none. */
+static ampi_cached *ampi_cache_place(amp_session *s, ampi_cached *e, ampi_cached *once,
+                                     const ampi_matrix *m) {
     const size_t room = ampi_up(2 * m->rows * ampi_max(m->ld, ampi_copy_ld(m)), 256);
-    if (room > cache->top) return AMP_ERROR_OUT_OF_MEMORY;
-    if (*e && (*e)->room < room) {
-        *offset = ampi_cache_gap(cache, *e, room);
-        if (*offset > cache->top - room) {
-            *e = NULL;
-        } else {
-            (*e)->offset = *offset;
-            (*e)->room   = room;
-        }
+    size_t       offset;
+    if (room > s->top) return NULL;
+    if (e && e->room >= room) return e;
+    offset = e ? ampi_cache_gap(s, e, room) : SIZE_MAX;
+    if (offset <= s->top - room) {
+        e->offset = offset;
+        e->room   = room;
+        return e;
     }
-    if (!*e && cache->top - room < ampi_cache_gap(cache, NULL, cache->size))
-        return AMP_ERROR_OUT_OF_MEMORY;
-    if (*e) (*e)->of.x = NULL;
-    *offset = *e ? (*e)->offset : (cache->top -= room);
-    return AMP_OK;
+    if (s->top - room < ampi_cache_gap(s, NULL, s->size)) return NULL;
+    once->offset = s->top -= room;
+    return once;
 }
 
 /* A copy of m, in the room of the weight that m is or lies in, cast if need be. After a capture its
    replays may change weights at any time, so a copy is believed for one product only. */
-static amp_result ampi_cache_copy(amp_cache *cache, const ampi_matrix *m, const void **copy) {
-    ampi_cached *e = cache->entries, *const end = e + cache->num_entries;
-    int          in_use, current;
-    size_t       offset;
+static amp_result ampi_cache_copy(amp_session *s, const ampi_matrix *m, const void **copy) {
+    ampi_cached once, *e = s->entries, *const end = e + s->num_entries;
+    int         in_use, current;
     while (e < end && !ampi_within(m->x, ampi_extent(m), e->base, e->n)) e++;
-    if (e == end) e = NULL;
-    in_use  = e && e->product == cache->product;
-    current = e && e->of.x && e->of.version == m->version && e->of.capture == m->capture &&
-              (m->capture || !cache->captured || in_use);
+    in_use  = e < end && e->product == s->product;
+    current = e < end && e->of.x && e->of.version == m->version && e->of.capture == m->capture &&
+              (m->capture || !s->captured || in_use);
     if (current && e->of.x == m->x && e->of.rows == m->rows && e->of.cols == m->cols &&
         e->of.ld == m->ld && e->of.type == m->type) {
-        cache->hits++;
-        offset = e->offset;
+        s->hits++;
     } else {
-        if (current && in_use) e = NULL; /* the other operand's, as it is */
-        AMPI_TRY(ampi_cache_place(cache, &e, m, &offset));
-        AMPI_TRY(ampi_cache_cast(cache, m, offset));
-        cache->misses += e != NULL;
-        cache->transients += e == NULL;
-        if (e) e->of = *m;
+        const int lasts = e < end && !(current && in_use); /* else: the other operand's, as it is */
+        e = ampi_cache_place(s, lasts ? e : NULL, &once, m);
+        if (!e) return AMP_ERROR_OUT_OF_MEMORY;
+        e->of.x = NULL;
+        AMPI_TRY(ampi_cache_cast(s, m, e->offset));
+        s->misses += e != &once;
+        s->transients += e == &once;
+        e->of = *m;
     }
-    if (e) e->product = cache->product;
-    *copy = cache->memory + offset;
+    e->product = s->product;
+    *copy = s->memory + e->offset;
     return AMP_OK;
 }
 
 /* A copy of x in type, for one product; its rows are padded to multiples of 16 bytes. */
-static amp_result ampi_cache_get(amp_cache *cache, const float *x, size_t rows, size_t cols,
+static amp_result ampi_cache_get(amp_session *s, const float *x, size_t rows, size_t cols,
                                  size_t ld, amp_dtype type, const void **copy, size_t *copy_ld) {
     ampi_matrix m = {x, rows, cols, ld, type, 0, 0};
     const void *at;
     if (!x || !rows || !cols || ld < cols) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!cache->memory) return AMP_ERROR_NOT_INITIALIZED;
     if (rows > SIZE_MAX / 64 / ld) return AMP_ERROR_TOO_LARGE;
-    m.version = ampi_cache_version(cache);
-    if (cache->backend.functions->capture_fn)
-        m.capture = cache->backend.functions->capture_fn(&cache->backend);
-    if (m.capture) cache->captured = 1;
-    at = ampi_model_copy(cache, &m);
-    if (!at) AMPI_TRY(ampi_cache_copy(cache, &m, &at));
-    else cache->hits++;
+    m.version = ampi_cache_version(s);
+    if (s->backend.functions->capture_fn)
+        m.capture = s->backend.functions->capture_fn(&s->backend);
+    if (m.capture) s->captured = 1;
+    at = ampi_model_copy(s, &m);
+    if (!at) AMPI_TRY(ampi_cache_copy(s, &m, &at));
+    else s->hits++;
     *copy    = at;
     *copy_ld = ampi_copy_ld(&m); /* that of a model copy is ld */
     return AMP_OK;
 }
 
 /* Has the weight of e changed since it was cast? */
-static amp_result ampi_cache_compare(const amp_cache *cache, const ampi_cached *e) {
-    const amp_backend *b    = &cache->backend;
+static amp_result ampi_cache_compare(const amp_session *s, const ampi_cached *e) {
+    const amp_backend *b    = &s->backend;
     const ampi_matrix *m    = &e->of;
     const float       *x    = m->x;
-    const char        *copy = cache->memory + e->offset;
+    const char        *copy = s->memory + e->offset;
     float              now[AMPI_PIECE];
     uint16_t           fresh[AMPI_PIECE], kept[AMPI_PIECE];
     size_t             r, c, n;
@@ -9275,17 +9316,17 @@ static amp_result ampi_cache_compare(const amp_cache *cache, const ampi_cached *
     return AMP_OK;
 }
 
-AMP_DEF amp_result amp_cache_check(const amp_cache *cache, const float **weight) {
+AMP_DEF amp_result amp_session_check(const amp_session *session, const float **weight) {
     uint64_t version;
     int      i;
-    if (!cache) return AMP_ERROR_INVALID_ARGUMENT;
-    if (!cache->memory) return AMP_ERROR_NOT_INITIALIZED;
-    version = ampi_cache_version(cache);
-    for (i = 0; i < cache->num_entries; i++) {
-        const ampi_cached *e = &cache->entries[i];
+    if (!session) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!session->memory) return AMP_ERROR_NOT_INITIALIZED;
+    version = ampi_cache_version(session);
+    for (i = 0; i < session->num_entries; i++) {
+        const ampi_cached *e = &session->entries[i];
         amp_result         result;
-        if (!e->of.x || e->of.version != version || e->of.capture || cache->captured) continue;
-        result = ampi_cache_compare(cache, e);
+        if (!e->of.x || e->of.version != version || e->of.capture || session->captured) continue;
+        result = ampi_cache_compare(session, e);
         if (result == AMP_ERROR_STALE && weight) *weight = e->base;
         if (result != AMP_OK) return result;
     }
@@ -9308,6 +9349,11 @@ static amp_result ampi_gemm_wants(amp_autocast *ac, amp_gemm_args *g, amp_dtype 
     return result;
 }
 
+/* The session whose weight cache products under ac use; a copy of a session's autocast has none. */
+static amp_session *ampi_cached_session(const amp_autocast *ac) {
+    return ac->session && ac == &ac->session->autocast ? ac->session : NULL;
+}
+
 /* With a cache, or by name, small products of fp32 stay as they are: casts would take longer. */
 static int ampi_is_small(const amp_gemm_args *g) {
     return g->a_type == AMP_F32 && g->b_type == AMP_F32 && g->c_type == AMP_F32 &&
@@ -9315,20 +9361,20 @@ static int ampi_is_small(const amp_gemm_args *g) {
 }
 
 /* Replace g's fp32 operands by copies in type, if that pays; 0 if there is no room for one, or if
-   cache is of another backend or stream. Those of a batch are cast as one row that holds all of
-   them: leading dimension and stride stay. */
-static int ampi_gemm_cast(amp_cache *cache, const amp_backend *backend, amp_gemm_args *g,
+   s is of another backend or stream. Those of a batch are cast as one row that holds all of them:
+   leading dimension and stride stay. */
+static int ampi_gemm_cast(amp_session *s, const amp_backend *backend, amp_gemm_args *g,
                           amp_dtype type, int batch) {
     const void *copy[2];
     size_t      ld[2];
     int         i;
-    if (cache->backend.functions != (backend ? backend->functions : &ampi_cpu_functions) ||
-        (backend && cache->backend.stream != backend->stream))
+    if (s->backend.functions != (backend ? backend->functions : &ampi_cpu_functions) ||
+        (backend && s->backend.stream != backend->stream))
         return 0;
-    cache->top = cache->size; /* what was not added serves one product */
-    cache->product++;
+    s->top = s->size; /* what was not added serves one product */
+    s->product++;
     if (ampi_is_small(g)) {
-        cache->small++;
+        s->small++;
         return 1;
     }
     for (i = 0; i < 2; i++) {
@@ -9343,7 +9389,7 @@ static int ampi_gemm_cast(amp_cache *cache, const amp_backend *backend, amp_gemm
             m.rows = 1;
             m.ld   = m.cols;
         }
-        if (ampi_cache_get(cache, (const float *)m.x, m.rows, m.cols, m.ld, type, &copy[i],
+        if (ampi_cache_get(s, (const float *)m.x, m.rows, m.cols, m.ld, type, &copy[i],
                            batch ? &m.ld : &ld[i]) != AMP_OK)
             return 0;
     }
@@ -9378,13 +9424,14 @@ static int ampi_rounds(const amp_autocast *ac, const amp_backend *backend, const
 
 /* Operands as the policy wants them. */
 static amp_result ampi_gemm_autocast(void *context, const amp_backend *backend, amp_gemm_args *g) {
-    amp_autocast    *ac   = (amp_autocast *)context;
-    const int        tf32 = g->tf32;
+    amp_autocast    *ac     = (amp_autocast *)context;
+    amp_session     *cached = ampi_cached_session(ac);
+    const int        tf32   = g->tf32;
     amp_dtype        type;
     const amp_result result = ampi_gemm_wants(ac, g, &type);
     if (result != AMP_OK || type == AMP_F32) return result;
-    if (ac->cache)
-        ac->cache->fallbacks += !ampi_gemm_cast(ac->cache, backend, g, type, g->count > 1);
+    if (cached)
+        cached->fallbacks += !ampi_gemm_cast(cached, backend, g, type, g->count > 1);
     else if (ampi_rounds(ac, backend, g, type)) g->compute = type;
     if (g->compute || (g->a_type != AMP_F32 && g->b_type != AMP_F32)) g->tf32 = tf32;
     return AMP_OK;
@@ -9422,14 +9469,15 @@ static cublasStatus_t ampi_sgemm(int batch, cublasHandle_t handle, cublasOperati
     cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
     cudaDataType        to      = CUDA_R_32F;
     amp_autocast       *ac      = ampi_autocast_current();
+    amp_session        *cached;
     amp_dtype           type    = AMP_F32;
     if ((m | n | k | lda | ldb) >= 0 && count > 0 && lda < 0x7ffffff8 && ldb < 0x7ffffff8)
         (void)ampi_gemm_wants(ac, &g, &type);
-    if (type != AMP_F32 && ac->cache) {
-        amp_backend          backend = ac->cache->backend;
+    if (type != AMP_F32 && (cached = ampi_cached_session(ac)) != NULL) {
+        amp_backend          backend = cached->backend;
         const cublasStatus_t status  = cublasGetStream(handle, &backend.stream);
         if (status != CUBLAS_STATUS_SUCCESS) return status;
-        ac->cache->fallbacks += !ampi_gemm_cast(ac->cache, &backend, &g, type, batch);
+        cached->fallbacks += !ampi_gemm_cast(cached, &backend, &g, type, batch);
     }
     if (g.a_type != AMP_F32) to = type == AMP_F16 ? CUDA_R_16F : CUDA_R_16BF;
     else if (g.tf32) compute = CUBLAS_COMPUTE_32F_FAST_TF32;
@@ -9467,73 +9515,6 @@ AMP_DEF cublasStatus_t amp_sgemm_strided_batched(
 
 #pragma pop_macro("cublasSgemmStridedBatched")
 #endif
-
-/* -------------------------------------------------------------- >>impl  session */
-
-AMPI_COLD_BEGIN
-
-AMP_DEF void amp_session_end(amp_session *session) {
-    if (!session) return;
-    if (ampi_autocast_current() == &session->autocast) amp_autocast_use(session->before);
-    amp_cache_free(&session->cache);
-    memset(session, 0, sizeof *session);
-}
-
-/* In whatever thread, below whatever other one: its scaler lies behind the copies of its cache.
-   (Whoever has not zeroed it is not told that it runs, either.) */
-static int ampi_session_runs(const amp_session *session) {
-    const amp_cache *cache = &session->cache;
-    return ampi_autocast_current() == &session->autocast ||
-           (session->scaler &&
-            (uintptr_t)session->scaler == (uintptr_t)cache->memory + cache->size);
-}
-
-AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *backend,
-                                     size_t num_bytes, const amp_allocator *allocator,
-                                     const amp_scaler_desc *desc) {
-    const size_t       room   = ampi_up(sizeof(amp_scaler), 256); /* behind the copies */
-    const int          on_cpu = !backend || backend->functions == &ampi_cpu_functions;
-    const amp_scope    scope  = {NULL, AMP_AUTOCAST_ON, AMP_F32};
-    amp_cache *const   cache  = session ? &session->cache : NULL;
-    amp_capability     cpu;
-    amp_optimizer_desc d;
-    amp_scaler         scaler;
-    amp_autocast       ac;
-    amp_result         result;
-    int                untouched = 1;
-    if (!session) return AMP_ERROR_INVALID_ARGUMENT;
-    if (ampi_session_runs(session)) return AMP_ERROR_BAD_STATE;
-    memset(&d, 0, sizeof d);
-    d.dtype = AMP_F16;
-    if (on_cpu && !num_bytes && amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16) {
-        d.dtype             = AMP_BF16;
-        d.scaler.preset     = AMP_PRESET_STATIC;
-        d.scaler.init_scale = 1.0f;
-    }
-    if (desc) AMPI_IEEE(untouched = ampi_untouched(desc));
-    if (!untouched) d.scaler = *desc;
-    else if (desc) d.scaler.problem = desc->problem;
-    result = amp_autocast_init(&ac, AMP_POLICY_DEFAULT, d.dtype);
-#ifndef AMP_NO_STDLIB
-    if (result == AMP_OK) result = amp_desc_from_env(&d, NULL, NULL);
-    if (result == AMP_OK) result = amp_autocast_from_env(&ac, NULL, NULL);
-#endif
-    if (result == AMP_OK) result = amp_scaler_init(&scaler, &d.scaler);
-    if (result == AMP_OK) result = amp_autocast_push(&ac, &scope);
-    ac.cache = num_bytes ? cache : NULL;
-    if (num_bytes || on_cpu) num_bytes = ampi_min(num_bytes, SIZE_MAX - room) + room;
-    if (result == AMP_OK) result = amp_cache_init(cache, backend, num_bytes, allocator);
-    if (result != AMP_OK) return result;
-    cache->size = cache->top -= room;
-    session->scaler   = (amp_scaler *)(void *)(cache->memory + cache->size);
-    session->autocast = ac;
-    session->before   = amp_autocast_use(&session->autocast);
-    result = ampi_send(&cache->backend, session->scaler, &scaler, sizeof scaler);
-    if (result != AMP_OK) amp_session_end(session);
-    return result;
-}
-
-AMPI_COLD_END
 
 #endif /* AMP_NO_AUTOCAST */
 

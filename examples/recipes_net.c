@@ -289,8 +289,8 @@ static void recipe_c(void) {
 }
 
 /* d. A weight cache: products of fp32 arrays in a session cast a weight that was added once, until
-   amp_cache_changed says that it has changed. Where that call is missing, a copy is of the weight as
-   it was, and the loss still looks right: while you debug, let amp_cache_check look. */
+   amp_session_changed says that it has changed. Where that call is missing, a copy is of the weight as
+   it was, and the loss still looks right: while you debug, let amp_session_check look. */
 static void recipe_d(void) {
     static float x[4 * 256], w[256 * 64], y[4 * 64];
     const float *stale = NULL;
@@ -300,17 +300,17 @@ static void recipe_d(void) {
     at_random(w, 256 * 64, 1.0f, &state);
     memset(&session, 0, sizeof session);
     must(amp_session_start(&session, NULL, 1 << 20, NULL, NULL));
-    must(amp_cache_add(&session.cache, w, 256 * 64));
+    must(amp_session_add(&session, w, 256 * 64));
     for (int i = 0; i < 8; i++)
         multiply(0, 0, 4, 64, 256, x, AMP_F32, w, AMP_F32, y, AMP_F32);
     w[7] += 1.0f;
-    const amp_result found = amp_cache_check(&session.cache, &stale);
-    amp_cache_changed(&session.cache, w);
+    const amp_result found = amp_session_check(&session, &stale);
+    amp_session_changed(&session, w);
     printf("d. a weight cache: 8 products cast the weight %d time; a write that was not announced\n",
-           (int)session.cache.misses);
+           (int)session.misses);
     printf("   is found (%s):", amp_result_string(found));
-    check(session.cache.misses == 1 && found == AMP_ERROR_STALE && stale == w &&
-          amp_cache_check(&session.cache, NULL) == AMP_OK);
+    check(session.misses == 1 && found == AMP_ERROR_STALE && stale == w &&
+          amp_session_check(&session, NULL) == AMP_OK);
     amp_session_end(&session);
 }
 

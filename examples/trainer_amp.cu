@@ -164,7 +164,7 @@ static void make_network(void) {
         bias[l]      = w[l] + n;
         bias_grad[l] = w_grad[l] + n;
 #ifndef FP32
-        ok(amp_cache_add(&mp.cache, w[l], (size_t)n));                                  /* AMP 8 */
+        ok(amp_session_add(&mp, w[l], (size_t)n));                                      /* AMP 8 */
 #endif
         for (int i = 0; i < n; i++) at[i] = uniform() * sqrtf(6.0f / (float)size.width[l]);
         at += n + size.width[l + 1];
@@ -248,7 +248,7 @@ static void train_step(int step) {
     );
 #ifndef FP32
     ok(amp_cuda_scaler_update(mp.scaler, stream));                                      /* AMP 12 */
-    amp_cache_changed(&mp.cache, 0);                                                    /* AMP 13 */
+    amp_session_changed(&mp, 0);                                                        /* AMP 13 */
 #endif
 }
 

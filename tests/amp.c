@@ -83,13 +83,13 @@ size_t white_gemm_room(size_t engine, size_t m, size_t n, size_t k, amp_dtype as
 }
 
 #ifndef AMP_NO_AUTOCAST
-void white_cache_reset(amp_cache *cache) {
-    cache->top = cache->size;
-    cache->product++;
+void white_cache_reset(amp_session *s) {
+    s->top = s->size;
+    s->product++;
 }
 
-amp_result white_cache_get(amp_cache *cache, const float *x, size_t rows, size_t cols, size_t ld,
+amp_result white_cache_get(amp_session *s, const float *x, size_t rows, size_t cols, size_t ld,
                            amp_dtype type, const void **copy, size_t *copy_ld) {
-    return ampi_cache_get(cache, x, rows, cols, ld, type, copy, copy_ld);
+    return ampi_cache_get(s, x, rows, cols, ld, type, copy, copy_ld);
 }
 #endif

@@ -181,7 +181,6 @@ static void *worker(void *p) {
 }
 static void *worker_with_autocast(void *p) {
     amp_autocast mine = autocast;
-    mine.cache        = NULL;
     amp_autocast_use(&mine);
     run((product *)p);
     return NULL;

@@ -705,7 +705,7 @@ TEST(threads, "two threads with different policies do not see each other's, nor 
 /* ----------------------------------------------------------------------------------- overrides */
 
 TEST(words, "types, off, policies and op rules; later words over earlier ones") {
-    static amp_cache cache; /* only its address is used */
+    static amp_session session; /* only its address is used */
     static const char  enc[] = "enc", dec[] = "dec"; /* two literals might differ in address */
     amp_autocast ac = make(AMP_POLICY_DEFAULT, AMP_F32);
     int          p, r;
@@ -755,10 +755,10 @@ TEST(words, "types, off, policies and op rules; later words over earlier ones") 
         ac = make(AMP_POLICY_TF, AMP_BF16);
         CHECK_EQ_INT(push(&ac, 0, AMP_F32, enc), AMP_OK);
         CHECK_EQ_INT(push(&ac, AMP_AUTOCAST_OFF, AMP_F16, dec), AMP_OK);
-        ac.cache = fresh.cache = &cache;
+        ac.session = fresh.session = &session;
         snprintf(text, sizeof text, "op:mm=fp32,*=keep,bf16,off,tf32,%s", policy_words[p]);
         CHECK_EQ_INT(say(&ac, text), AMP_OK);
-        CHECK_MEM(&ac, &fresh, sizeof ac); /* all forgotten but open scopes and cache */
+        CHECK_MEM(&ac, &fresh, sizeof ac); /* all forgotten but open scopes and whose it is */
         CHECK(amp_autocast_unmatched(&ac, 0) == NULL);
         snprintf(text, sizeof text, "%s op:mm=fp32", policy_words[p]); /* what follows is kept */
         CHECK_EQ_INT(say(&ac, text), AMP_OK);

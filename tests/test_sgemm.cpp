@@ -25,13 +25,12 @@ static int below(int n) { return (int)random_below((size_t)n); }
 
 enum { ELEMENTS = 1 << 15, WORKSPACE = 1 << 16 };
 
-/* A stream, a handle with a workspace, three arrays on both sides, cache and an autocast. */
+/* A stream, a handle with a workspace, three arrays on both sides and a session. */
 static struct world {
     cudaStream_t       stream;
     cublasHandle_t     blas;
     amp_backend        gpu;
-    amp_cache        cache;
-    amp_autocast       autocast;
+    amp_session        session;
     float             *a, *b, *c, *scalars;
     void              *workspace;
     std::vector<float> host_a, host_b, host_c;
@@ -66,7 +65,7 @@ static void enter(amp_autocast_mode mode, amp_dtype type, const char *layer) {
     scope.mode      = mode;
     scope.dtype     = type;
     scope.layer     = layer;
-    OK(amp_autocast_push(&w.autocast, &scope));
+    OK(amp_autocast_push(&w.session.autocast, &scope));
 }
 
 static void end(void) {
@@ -74,7 +73,7 @@ static void end(void) {
     emu_fail_at = 0;
     if (!w.stream) return;
     CUDA(cudaStreamSynchronize(w.stream));
-    amp_cache_free(&w.cache);
+    amp_session_end(&w.session);
     for (void *p : {(void *)w.a, (void *)w.b, (void *)w.c, (void *)w.scalars, w.workspace})
         CUDA(cudaFree(p));
     BLAS(cublasDestroy(w.blas));
@@ -82,7 +81,7 @@ static void end(void) {
     w.stream = NULL;
 }
 
-/* The world, and a scope of w.autocast that says type, current. */
+/* The world, and a session whose scope, which is current, says type. */
 static void begin(size_t room, amp_dtype type) {
     end();
     emu_reset();
@@ -97,11 +96,8 @@ static void begin(size_t room, amp_dtype type) {
     w.c       = device_floats(ELEMENTS);
     w.scalars = device_floats(2);
     OK(amp_cuda_backend(&w.gpu, w.stream, NULL));
-    OK(amp_cache_init(&w.cache, &w.gpu, room, NULL));
-    OK(amp_autocast_init(&w.autocast, AMP_POLICY_DEFAULT, type));
-    w.autocast.cache = &w.cache;
-    amp_autocast_use(&w.autocast);
-    enter(AMP_AUTOCAST_ON, AMP_F32, NULL);
+    OK(amp_session_start(&w.session, &w.gpu, room, NULL, NULL));
+    OK(amp_autocast_override(&w.session.autocast, type == AMP_F16 ? "fp16" : "bf16", NULL));
     randomize(w.a, w.host_a);
     randomize(w.b, w.host_b);
     randomize(w.c, w.host_c);
@@ -196,9 +192,9 @@ static void check_product(int line, const call &c, amp_dtype type, const std::ve
     test_fail(__FILE__, line, "C = alpha op(A) op(B) + beta C", what);
 }
 
-static bool ours(const void *p) { /* in the cache' memory */
+static bool ours(const void *p) { /* in the session's memory */
     const char *at = (const char *)p;
-    return at >= w.cache.memory && at < w.cache.memory + w.cache.size;
+    return at >= w.session.memory && at < w.session.memory + w.session.size;
 }
 
 /* The cuBLAS call that was noted last must be what the type asks for, and nothing of the handle
@@ -248,7 +244,7 @@ static void product_at(int line, const call &c, amp_dtype type, bool tf32 = fals
 
 static void check_counts(int line, uint64_t hits, uint64_t misses, uint64_t transients,
                          uint64_t fallbacks) {
-    const amp_cache &s = w.cache;
+    const amp_session &s = w.session;
     char               values[160];
     if (s.hits == hits && s.misses == misses && s.transients == transients &&
         s.fallbacks == fallbacks)
@@ -284,7 +280,7 @@ TEST(products, "manual: products of operands rounded to halves, summed in fp32: 
                         else upload(w.c, w.host_c.data(), ELEMENTS);
                         PRODUCT(c, type);
                     }
-        CHECK_EQ_U64(w.cache.fallbacks, 0);
+        CHECK_EQ_U64(w.session.fallbacks, 0);
     }
     end();
 }
@@ -316,12 +312,14 @@ TEST(outside, "manual: outside scopes, and where autocast says fp32, it is the o
             begin(ROOM, AMP_F16);
             const char *words = how == 4 ? "off" : how == 5 ? "op:gemm=fp32"
                               : how == 6 ? "op:gemm=banned" : how == 7 ? "apex_o0" : "";
-            OK(amp_autocast_override(&w.autocast, words, NULL));
+            OK(amp_autocast_override(&w.session.autocast, words, NULL));
             if (how == 0) amp_autocast_use(NULL);
-            if (how == 1) OK(amp_autocast_pop(&w.autocast));
+            if (how == 1) OK(amp_autocast_pop(&w.session.autocast));
             if (how == 2) enter(AMP_AUTOCAST_OFF, AMP_F32, NULL);
-            if (how == 3) w.autocast.cache = NULL;
-            OK(amp_cache_add(&w.cache, w.b, ELEMENTS));
+            static amp_autocast copy;
+            copy = w.session.autocast;
+            if (how == 3) amp_autocast_use(&copy); /* it has no cache */
+            OK(amp_session_add(&w.session, w.b, ELEMENTS));
             emu_count = emu_counts();
             const call          c     = make_call(batch, 40, 41, 42, 1, batch);
             const unsigned long calls = emu_api_calls;
@@ -353,7 +351,7 @@ TEST(policies, "manual: AMP_POLICY and scopes choose the type: fp16, bf16, tf32,
         for (int batch = 0; batch < 3; batch += 2) {
             begin(ROOM, AMP_F16);
             setenv("AMP_POLICY", p.words, 1);
-            OK(amp_autocast_from_env(&w.autocast, NULL, NULL));
+            OK(amp_autocast_from_env(&w.session.autocast, NULL, NULL));
             unsetenv("AMP_POLICY");
             if (p.layer) enter(AMP_AUTOCAST_INHERIT, AMP_F32, p.layer);
             PRODUCT(make_call(below(4), 33, 34, 35, below(3), batch), p.type, p.tf32);
@@ -363,9 +361,9 @@ TEST(policies, "manual: AMP_POLICY and scopes choose the type: fp16, bf16, tf32,
     PRODUCT(make_call(0, 33, 34, 35, 0, 0), AMP_BF16);
     enter(AMP_AUTOCAST_OFF, AMP_F32, NULL);
     PRODUCT(make_call(0, 33, 34, 35, 0, 0), AMP_F32);
-    OK(amp_autocast_pop(&w.autocast));
+    OK(amp_autocast_pop(&w.session.autocast));
     PRODUCT(make_call(0, 33, 34, 35, 0, 0), AMP_BF16);
-    OK(amp_autocast_pop(&w.autocast));
+    OK(amp_autocast_pop(&w.session.autocast));
     PRODUCT(make_call(0, 33, 34, 35, 0, 0), AMP_F16);
     end();
 }
@@ -374,14 +372,14 @@ TEST(small, "manual: products with m n k < 32^3 are the originals, and counted")
     for (int batch = 0; batch < 3; batch++) {
         begin(ROOM, AMP_F16);
         PRODUCT(make_call(0, 32, 32, 32, 0, batch), AMP_F16);
-        CHECK_EQ_U64(w.cache.small, 0);
+        CHECK_EQ_U64(w.session.small, 0);
         PRODUCT(make_call(1, 31, 33, 32, 1, batch), AMP_F32);
         PRODUCT(make_call(2, 1, 1, 1, 0, batch), AMP_F32);
-        CHECK_EQ_U64(w.cache.small, 2);
-        OK(amp_autocast_override(&w.autocast, "tf32", NULL));
+        CHECK_EQ_U64(w.session.small, 2);
+        OK(amp_autocast_override(&w.session.autocast, "tf32", NULL));
         PRODUCT(make_call(3, 16, 16, 16, 0, batch), AMP_F32, true);
-        CHECK_EQ_U64(w.cache.small, 3);
-        CHECK_EQ_U64(w.cache.fallbacks, 0);
+        CHECK_EQ_U64(w.session.small, 3);
+        CHECK_EQ_U64(w.session.fallbacks, 0);
     }
     end();
 }
@@ -391,13 +389,13 @@ TEST(no_room, "manual: where there is no room it is the original, and counted; a
     for (int batch = 0; batch < 3; batch++) {
         begin(9000, AMP_BF16);
         PRODUCT(make_call(0, 64, 64, 64, 0, batch), AMP_F32); /* B does not fit */
-        CHECK_EQ_U64(w.cache.fallbacks, 1);
-        CHECK_EQ_U64(w.cache.transients, batch < 2);
-        OK(amp_autocast_override(&w.autocast, "tf32", NULL));
+        CHECK_EQ_U64(w.session.fallbacks, 1);
+        CHECK_EQ_U64(w.session.transients, batch < 2);
+        OK(amp_autocast_override(&w.session.autocast, "tf32", NULL));
         PRODUCT(make_call(0, 64, 64, 64, 0, batch), AMP_F32, true);
-        CHECK_EQ_U64(w.cache.fallbacks, 2);
+        CHECK_EQ_U64(w.session.fallbacks, 2);
         if (batch < 2) PRODUCT(make_call(0, 32, 32, 32, 0, batch), AMP_BF16);
-        CHECK_EQ_U64(w.cache.fallbacks, 2);
+        CHECK_EQ_U64(w.session.fallbacks, 2);
     }
     end();
 }
@@ -406,14 +404,14 @@ TEST(cached, "manual: a weight is cast once until it changes, and never under a 
     for (int batch = 0; batch < 2; batch++) {
         begin(ROOM, AMP_F16);
         const call c = make_call(0, 33, 34, 35, 1, batch);
-        OK(amp_cache_add(&w.cache, w.a, ELEMENTS));
+        OK(amp_session_add(&w.session, w.a, ELEMENTS));
         for (int i = 0; i < 3; i++) PRODUCT(c, AMP_F16);
         COUNTS(2, 1, 3, 0);
         randomize(w.a, w.host_a);
-        amp_cache_changed(&w.cache, w.a);
+        amp_session_changed(&w.session, w.a);
         PRODUCT(c, AMP_F16);
         COUNTS(2, 2, 4, 0);
-        amp_cache_remove(&w.cache, w.a);
+        OK(amp_session_add(&w.session, w.a, 0));
         randomize(w.a, w.host_a);
         PRODUCT(c, AMP_F16);
         COUNTS(2, 2, 6, 0);
@@ -422,7 +420,7 @@ TEST(cached, "manual: a weight is cast once until it changes, and never under a 
         COUNTS(2, 2, 6, 0);
     }
     begin(ROOM, AMP_F16); /* A' A */
-    OK(amp_cache_add(&w.cache, w.a, ELEMENTS));
+    OK(amp_session_add(&w.session, w.a, ELEMENTS));
     for (int i = 0; i < 3; i++) {
         call               c      = make_call(1, 40, 40, 40, 0, 0);
         std::vector<float> before = download(w.c, ELEMENTS);
@@ -488,7 +486,7 @@ TEST(model_copies, "manual: a registered optimizer's model copies are what is mu
         OK(amp_optimizer_init(&opt, &desc));
         OK(amp_optimizer_add(&opt, &t));
         OK(amp_optimizer_prepare(&opt));
-        OK(amp_cache_add_optimizer(&w.cache, &opt));
+        OK(amp_session_add_optimizer(&w.session, &opt));
         for (int step = 0; step < 3; step++) {
             const call c = make_call(step, 40, 40, 40, 0, batch);
             PRODUCT(c, AMP_F16);
@@ -532,7 +530,7 @@ TEST(captures, "law: a weight that was cast outside a capture is cast again in i
             begin(ROOM, AMP_F16);
             emu_async    = async;
             const call c = make_call(1, 33, 34, 35, 1, batch);
-            OK(amp_cache_add(&w.cache, w.a, ELEMENTS));
+            OK(amp_session_add(&w.session, w.a, ELEMENTS));
             PRODUCT(c, AMP_F16);
             COUNTS(0, 1, 1, 0);
             CUDA(cudaStreamBeginCapture(w.stream, cudaStreamCaptureModeGlobal));
@@ -584,18 +582,18 @@ TEST(order, "manual: all work is in the order of the handle's stream: nothing wa
     float             *other = device_floats(ELEMENTS), *kept = device_floats(ELEMENTS);
     std::vector<float> host_other;
     randomize(other, host_other);
-    OK(amp_cache_add(&w.cache, w.a, ELEMENTS));
+    OK(amp_session_add(&w.session, w.a, ELEMENTS));
     for (unsigned seed = 0; seed < 4; seed++) {
         upload(w.a, w.host_a.data(), ELEMENTS);
         upload(w.c, w.host_c.data(), ELEMENTS);
-        amp_cache_changed(&w.cache, w.a);
+        amp_session_changed(&w.session, w.a);
         emu_seed  = seed;
         emu_async = 1;
         emu_count = emu_counts();
         BLAS(run(c));
         CUDA(cudaMemcpyAsync(kept, w.c, ELEMENTS * 4, cudaMemcpyDeviceToDevice, w.stream));
         CUDA(cudaMemcpyAsync(w.a, other, ELEMENTS * 4, cudaMemcpyDeviceToDevice, w.stream));
-        amp_cache_changed(&w.cache, w.a);
+        amp_session_changed(&w.session, w.a);
         BLAS(run(c));
         CHECK_EQ_U64(emu_count.synchronisations, 0);
         CHECK_EQ_U64(emu_count.allocations, 0);
@@ -609,7 +607,7 @@ TEST(order, "manual: all work is in the order of the handle's stream: nothing wa
     end();
 }
 
-TEST(streams, "manual: products on another stream than that of the cache' backend stay in fp32, "
+TEST(streams, "manual: products on another stream than that of the session's backend stay in fp32, "
               "where they were queued, and are counted") {
     cudaStream_t   mine = NULL, second = NULL;
     cublasHandle_t own  = NULL;
@@ -626,8 +624,8 @@ TEST(streams, "manual: products on another stream than that of the cache' backen
         BLAS(cublasSetWorkspace(w.blas, w.workspace, WORKSPACE));
         PRODUCT(c, AMP_F32);
         PRODUCT(make_call(0, 33, 34, 35, 1, 2), AMP_F32);
-        CHECK_EQ_U64(w.cache.fallbacks, 3 * (uint64_t)round + 2);
-        for (int i = 0; i < 2; i++) { /* amp_gemm on the cache' stream, and not on it */
+        CHECK_EQ_U64(w.session.fallbacks, 3 * (uint64_t)round + 2);
+        for (int i = 0; i < 2; i++) { /* amp_gemm on the session's stream, and not on it */
             w.stream = i ? second : mine;
             upload(w.c, w.host_c.data(), ELEMENTS);
             OK(amp_cuda_backend(&other, w.stream, own));
@@ -635,7 +633,7 @@ TEST(streams, "manual: products on another stream than that of the cache' backen
                         w.c, AMP_F32, 34));
             check_product(__LINE__, c, i ? AMP_F32 : AMP_F16, w.host_a, w.host_b, w.host_c);
         }
-        CHECK_EQ_U64(w.cache.fallbacks, 3 * (uint64_t)round + 3);
+        CHECK_EQ_U64(w.session.fallbacks, 3 * (uint64_t)round + 3);
         w.stream = mine;
         BLAS(cublasSetStream(w.blas, mine));
         BLAS(cublasSetWorkspace(w.blas, w.workspace, WORKSPACE));
@@ -658,7 +656,7 @@ TEST(faults, "law: whatever call fails, cuBLAS's errors come back, a cast that f
             for (fail = 1; fail <= calls; fail++) {
                 begin(ROOM, AMP_F16);
                 const call c = make_call(2, 33, 34, 35, 1, batch);
-                OK(amp_cache_add(&w.cache, w.a, ELEMENTS));
+                OK(amp_session_add(&w.session, w.a, ELEMENTS));
                 if (warm) {
                     PRODUCT(c, AMP_F16);
                     upload(w.c, w.host_c.data(), ELEMENTS);
@@ -671,7 +669,7 @@ TEST(faults, "law: whatever call fails, cuBLAS's errors come back, a cast that f
                     BLAS(run(c));
                     calls = emu_api_calls;
                     upload(w.c, w.host_c.data(), ELEMENTS);
-                    if (!warm) amp_cache_changed(&w.cache, w.a);
+                    if (!warm) amp_session_changed(&w.session, w.a);
                 }
                 emu_api_calls               = 0;
                 emu_fail_at                 = fail;
@@ -747,12 +745,13 @@ TEST(gemm, "law 7: amp_gemm in a scope has the bits of the CPU's, with the types
         const amp_dtype          type    = t == 0 ? AMP_F16 : t == 1 ? AMP_BF16 : AMP_F32;
         begin(ROOM, AMP_F16);
         BLAS(cublasCreate(&own));
-        amp_cache cpu;
-        OK(amp_cache_init(&cpu, NULL, ROOM, NULL));
+        static amp_session cpu;
+        OK(amp_session_start(&cpu, NULL, ROOM, NULL, NULL));
         OK(amp_cuda_backend(&w.gpu, w.stream, own));
-        OK(amp_autocast_override(&w.autocast, words[t], NULL));
-        OK(amp_cache_add(&w.cache, w.b, ELEMENTS));
-        OK(amp_cache_add(&cpu, w.host_b.data(), ELEMENTS));
+        OK(amp_autocast_override(&w.session.autocast, words[t], NULL));
+        OK(amp_autocast_override(&cpu.autocast, words[t], NULL));
+        OK(amp_session_add(&w.session, w.b, ELEMENTS));
+        OK(amp_session_add(&cpu, w.host_b.data(), ELEMENTS));
         for (int trans = 0; trans < 4; trans++)
             for (int round = 0; round < 6; round++) {
                 const size_t m = 32 + (size_t)below(12), n = 32 + (size_t)below(12),
@@ -764,12 +763,12 @@ TEST(gemm, "law 7: amp_gemm in a scope has the bits of the CPU's, with the types
                 const float  beta  = round % 2 ? 0.5f : 0.0f;
                 upload(w.c, w.host_c.data(), ELEMENTS);
                 std::vector<float> c = w.host_c;
-                w.autocast.cache   = &w.cache;
+                amp_autocast_use(&w.session.autocast);
                 OK(gemm_batched(&w.gpu, trans % 2, trans / 2, m, n, k, 0.75f, w.a, AMP_F32, lda,
                                     sa, w.b, AMP_F32, ldb, sb, beta, w.c, AMP_F32, ldc, m * n,
                                     count));
                 const emu_gemm_call g = *emu_gemm_call_at(emu_gemm_calls() - 1);
-                w.autocast.cache    = &cpu;
+                amp_autocast_use(&cpu.autocast);
                 OK(gemm_batched(NULL, trans % 2, trans / 2, m, n, k, 0.75f, w.host_a.data(),
                                     AMP_F32, lda, sa, w.host_b.data(), AMP_F32, ldb, sb, beta,
                                     c.data(), AMP_F32, ldc, m * n, count));
@@ -779,10 +778,10 @@ TEST(gemm, "law 7: amp_gemm in a scope has the bits of the CPU's, with the types
                                                          : CUDA_R_32F);
                 CHECK_EQ_INT(g.compute, t == 3 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F);
             }
-        CHECK_EQ_U64(w.cache.hits, cpu.hits);
-        CHECK_EQ_U64(w.cache.misses, cpu.misses);
-        CHECK_EQ_U64(w.cache.transients, cpu.transients);
-        amp_cache_free(&cpu);
+        CHECK_EQ_U64(w.session.hits, cpu.hits);
+        CHECK_EQ_U64(w.session.misses, cpu.misses);
+        CHECK_EQ_U64(w.session.transients, cpu.transients);
+        amp_session_end(&cpu);
         BLAS(cublasDestroy(own));
     }
     end();
@@ -795,13 +794,13 @@ TEST(gemm_half_c, "manual: amp_gemm into a half C works for any size in a scope:
     BLAS(cublasCreate(&own));
     OK(amp_cuda_backend(&w.gpu, w.stream, own));
     for (size_t n = 1; n < 40; n += 3) {
-        const uint64_t small = w.cache.small;
+        const uint64_t small = w.session.small;
         OK(amp_gemm(&w.gpu, 0, 0, n, n, n, 1.0f, w.a, AMP_F32, 0, w.b, AMP_F32, 0, 0.0f, w.c,
                     AMP_F16, 0));
-        CHECK_EQ_U64(w.cache.small, small);
+        CHECK_EQ_U64(w.session.small, small);
         OK(amp_gemm(&w.gpu, 0, 0, n, n, n, 1.0f, w.a, AMP_F32, 0, w.b, AMP_F32, 0, 0.0f, w.c,
                     AMP_F32, 0));
-        CHECK_EQ_U64(w.cache.small, small + (n < 32));
+        CHECK_EQ_U64(w.session.small, small + (n < 32));
     }
     BLAS(cublasDestroy(own));
     end();
@@ -817,7 +816,7 @@ TEST(copies, "law 7: a cached copy on CUDA has the bits of the CPU's for all lea
                 size_t                ld   = 0;
                 uint16_t              line[1030];
                 std::vector<uint16_t> got;
-                OK(ampi_cache_get(&w.cache, w.a + 3, 5, cols, cols + extra, type, &copy, &ld));
+                OK(ampi_cache_get(&w.session, w.a + 3, 5, cols, cols + extra, type, &copy, &ld));
                 CHECK(ld % 8 == 0 && ours(copy) && (uintptr_t)copy % 16 == 0);
                 got.resize(5 * ld);
                 CUDA(cudaStreamSynchronize(w.stream));
@@ -826,20 +825,17 @@ TEST(copies, "law 7: a cached copy on CUDA has the bits of the CPU's for all lea
                     amp_cast(line, type, &w.host_a[3 + r * (cols + extra)], AMP_F32, cols);
                     CHECK_MEM(&got[r * ld], line, 2 * cols);
                 }
-                w.cache.top = w.cache.size; /* the next product */
+                w.session.top = w.session.size; /* the next product */
             }
-    const void *copy;
-    size_t      ld;
-    amp_cache s = {};
+    static amp_session s;
     for (unsigned long fail = 1; fail < 3; fail++) { /* cudaMalloc, then what zeroes it */
         emu_api_calls  = 0;
         emu_fail_at    = fail;
         emu_fail_error = cudaErrorMemoryAllocation;
-        CHECK(amp_cache_init(&s, &w.gpu, ROOM, NULL) != AMP_OK);
+        CHECK(amp_session_start(&s, &w.gpu, ROOM, NULL, NULL) != AMP_OK);
     }
     emu_fail_at = 0;
-    CHECK_EQ_INT(ampi_cache_get(&s, w.a, 8, 8, 8, AMP_F16, &copy, &ld), AMP_ERROR_NOT_INITIALIZED);
-    amp_cache_free(&s);
+    amp_session_end(&s);
     end();
     CHECK_EQ_U64(emu_live_allocations(), 0);
 }
@@ -871,7 +867,7 @@ TEST(session, "manual: amp_session_start makes a scope with cache and a scaler o
     CUDA(cudaMemcpy(&scaler, session.scaler, sizeof scaler, cudaMemcpyDeviceToHost));
     CHECK_EQ_F32(scaler.scale, 65536.0f);
     PRODUCT(make_call(0, 33, 34, 35, 1, 0), AMP_F16);
-    CHECK_EQ_U64(session.cache.transients, 2);
+    CHECK_EQ_U64(session.transients, 2);
     amp_session_end(&session);
     amp_session_end(&session);
     CHECK(ampi_autocast_current() == NULL);

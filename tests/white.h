@@ -35,8 +35,8 @@ size_t white_gemm_room(size_t engine, size_t m, size_t n, size_t k, amp_dtype as
                        size_t lead);
 
 #ifndef AMP_NO_AUTOCAST
-void       white_cache_reset(amp_cache *cache); /* between two products */
-amp_result white_cache_get(amp_cache *cache, const float *x, size_t rows, size_t cols, size_t ld,
+void       white_cache_reset(amp_session *s); /* between two products */
+amp_result white_cache_get(amp_session *s, const float *x, size_t rows, size_t cols, size_t ld,
                            amp_dtype type, const void **copy, size_t *copy_ld);
 #endif
 

@@ -292,9 +292,7 @@ static void measure_products(cublasHandle_t blas, int n) {
     const float  one = 1.0f, zero = 0.0f;
     float       *x[4], *c = on_device<float>(size), *d = on_device<float>(size);
     uint16_t    *half[2];
-    amp_autocast ac;
-    amp_cache    cache;
-    amp_scope    scope = {};
+    static amp_session session;
     for (int i = 0; i < 4; i++) {
         x[i] = on_device<float>(size);
         launch(fill_floats, size, x[i], size, 1 + (uint64_t)i % 2, 1.0f);
@@ -302,13 +300,9 @@ static void measure_products(cublasHandle_t blas, int n) {
         half[i] = on_device<uint16_t>(size);
         good(amp_cuda_cast(half[i], AMP_F16, x[i], AMP_F32, size, stream));
     }
-    good(amp_cache_init(&cache, &gpu, 8 * size + (1 << 20), NULL));
-    good(amp_cache_add(&cache, x[0], size));
-    good(amp_cache_add(&cache, x[1], size));
-    good(amp_autocast_init(&ac, AMP_POLICY_DEFAULT, AMP_F16));
-    ac.cache = &cache;
-    good(amp_autocast_push(&ac, &scope));
-    amp_autocast_use(&ac);
+    good(amp_session_start(&session, &gpu, 8 * size + (1 << 20), NULL, NULL));
+    good(amp_session_add(&session, x[0], size));
+    good(amp_session_add(&session, x[1], size));
 
     const auto sgemm = [=](const float *a, const float *b) {
         good(amp_sgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, a, n, b, n, &zero, c, n));
@@ -332,10 +326,9 @@ static void measure_products(cublasHandle_t blas, int n) {
         turns[(size_t)i].work();
         compare_products(c, d, (size_t)n);
     }
-    must(cache.fallbacks == 0 && cache.misses == 2, "amp_sgemm has not cast as it should");
+    must(session.fallbacks == 0 && session.misses == 2, "amp_sgemm has not cast as it should");
     take_turns(turns, SECONDS, (size_t)n, 1);
-    amp_autocast_use(NULL);
-    amp_cache_free(&cache);
+    amp_session_end(&session);
     for (int i = 0; i < 4; i++) cudaFree(x[i]);
     for (void *p : {(void *)c, (void *)d, (void *)half[0], (void *)half[1]}) cudaFree(p);
 }
