@@ -248,7 +248,7 @@
                                                 _changed, _check; s.cache.misses: s.misses
                   amp_cache_remove(&c, w)       amp_session_add(&s, w, 0)
                   amp_cache_init, _free         amp_session_start, amp_session_end
-                  amp_autocast.cache            private: a session's autocast has it, no copy of that
+                  amp_autocast.cache            private: that of amp_session.autocast has one
                   AMP_FORMAT_KAHAN              gone: SPLIT is exact in the same bytes, 24BIT takes
                                                 fp16. Its files are AMP_ERROR_MISMATCH
               State files have version 6, which 0.6.0 refuses as newer; older ones are read. Files
