@@ -135,9 +135,9 @@
            in the file. (test_state.c: resume_*, killed; trainer.sh; ranks.sh: kills)
        independence of topology: any number of ranks, the same bits. Steps with desc.ranks: yes, if
            micro-batches are added up in the order that >>api ranks says; a set of files goes on on
-           any number. With reduce_fn the norm is a sum over ranks, in their order; an all-reduce
-           of gradients and products of other shapes are yours. (test_ranks.c: same_bits, sets;
-           test_cuda.cpp: shards)
+           any number. With amp_ranks.whole the norm is a sum over ranks, in your order; an
+           all-reduce of gradients and products of other shapes are yours. (test_ranks.c:
+           same_bits, sets; test_cuda.cpp: shards)
 
    >>gpu
 
@@ -201,8 +201,8 @@
 
    Errors   Functions that can fail return amp_result; AMP_OK is 0. One that returns an error has
             changed nothing, with two exceptions. When a backend fails in a step, a load or a
-            rebind (the CPU never does), or desc.reduce_fn does, load a saved state before going
-            on. end_step reports a second begin_step after it has ended the step.
+            rebind (the CPU never does), or sum_fn does, load a saved state before going on.
+            end_step reports a second begin_step after it has ended the step.
    Silence  What cannot have worked says so: a step without any gradient is an error; see
             status.stuck and .missed_updates, amp_session.mismatches and amp_session_check.
    Memory   amp_scaler_* and casts allocate nothing. An optimizer allocates in prepare, never in a
@@ -249,6 +249,7 @@
                   amp_cache_remove(&c, w)       amp_session_add(&s, w, 0)
                   amp_cache_init, _free         amp_session_start, amp_session_end
                   amp_autocast.cache            private: that of amp_session.autocast has one
+                  desc.reduce_fn, .reduce_user  desc.ranks: .sum_fn, .user and .whole (sums: norm2)
                   AMP_FORMAT_KAHAN              gone: SPLIT is exact in the same bytes, 24BIT takes
                                                 fp16. Its files are AMP_ERROR_MISMATCH
               State files have version 6, which 0.6.0 refuses as newer; older ones are read. Files
@@ -343,7 +344,7 @@ extern "C" {
      none                                        amp_optimizer_step
      a trainer on cuBLAS or cblas_sgemm          amp_session, AMP_CBLAS_DROP_IN
      a framework with its own optimizers         amp_cast, amp_scaler
-     several ranks                               amp_optimizer_desc.ranks; .reduce_fn
+     several ranks                               amp_optimizer_desc.ranks
      inference                                   amp_cast, amp_gemm, amp_autocast
      a GPU                                       amp_cuda_backend                        */
 
@@ -577,9 +578,6 @@ typedef enum amp_kind {
     AMP_KIND_LION     /* Chen et al. 2023; lr is a 3rd to 10th of AdamW's                       */
 } amp_kind;
 
-/* What ranks tell each other in every check: >>api ranks. */
-typedef amp_result (*amp_reduce_fn)(void *user, double *norm2, uint32_t *flags);
-
 typedef struct amp_optimizer_desc {
     const amp_backend *backend;       /* NULL: CPU                                               */
     amp_dtype          dtype;         /* of the model copies; AMP_F32: no copies (still scaled)  */
@@ -597,10 +595,8 @@ typedef struct amp_optimizer_desc {
     int    zero_grad;                 /* nonzero: zero gradients after a step, a skipped one too */
     int    unscale_in_place;          /* nonzero: fp32 gradients (no others) need no buffer; for
                                          those that every backward writes anew                   */
-    amp_reduce_fn reduce_fn;          /* for ranks whose gradients differ: >>api ranks           */
-    void         *reduce_user;
     uint64_t      first_step;         /* steps taken before, with moment1 and moment2            */
-    const struct amp_ranks       *ranks;  /* share out masters and moments: >>api ranks          */
+    const struct amp_ranks       *ranks;  /* ranks decide together: >>api ranks                  */
     const struct amp_report_desc *report; /* what happens in a run: >>api report                 */
     const struct amp_storage     *storage; /* of masters and moments: >>api storage; fused kinds */
     uint64_t      seed;               /* of its stochastic rounding; any, also 0                 */
@@ -655,7 +651,7 @@ AMP_DEF float      *amp_optimizer_grad(const amp_optimizer *opt, int i);
    stream is captured), and as an address in backend memory. Every step is AMP_ERROR_BAD_STATE until
    you have called one of them, amp_optimizer_scaler or _status, for then the loss was not scaled;
    but where the scale is 1, is set (init_scale, AMP_LOSS_SCALE, a file that was loaded) or shared,
-   and with several ranks or reduce_fn, where another rank may have the loss. */
+   and with several ranks, where another one may have the loss. */
 AMP_DEF float        amp_optimizer_loss_scale(const amp_optimizer *opt);
 AMP_DEF const float *amp_optimizer_loss_scale_ptr(const amp_optimizer *opt);
 
@@ -908,17 +904,20 @@ struct amp_gemm_args {
 AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *args);
 
 /* ----------------------------------------------------------------- >>api  ranks
-   Gradients that were summed over ranks need nothing here. Where they differ, ranks that each have
-   all masters meet in desc.reduce_fn, in the middle of every check: norm2 is one double, this
-   rank's sum of squared gradients; flags are two uint32_t, its overflow and the bits of its largest
-   magnitude. Reduce norm2 by sum and flags by maximum over the ranks, so that all decide alike (a
-   gradient that lies on two ranks counts twice). Both are in backend memory: on a CPU reduce before
-   you return, on CUDA queue it on the backend's stream (ncclAllReduce of ncclDouble, ncclSum, and
-   of ncclUint32, ncclMax), which a capture records; the step is then three launches. A rank that
-   wants to skip sets flags[0] here. An error is returned.
+   Gradients that were summed over ranks need nothing here. Where they differ, all ranks meet in
+   desc.ranks->sum_fn in the middle of every check, so that all decide alike. sums are count
+   doubles; flags are two uint32_t, this rank's overflow and the bits of its largest magnitude.
+   Reduce sums by sum and flags by maximum over the ranks. Both are in backend memory: on a CPU
+   reduce before you return, on CUDA queue it on the backend's stream (ncclAllReduce of ncclDouble,
+   ncclSum, and of ncclUint32, ncclMax), which a capture records; the step is then three launches. A
+   rank that wants to skip sets flags[0] here. An error is returned.
 
-   Masters and moments in shards (ZeRO stage 1, Rajbhandari et al. 2020), for the fused kinds: each
-   of desc.ranks->count ranks stores about 1 / count of them; all have the whole model. A run has
+   With whole each rank stores all of the tensors that it has added, which may be others than those
+   of another rank. sums is one double, its sum of squared gradients; a gradient that lies on two
+   ranks counts twice. Only checks meet: all else, files too, is as of one rank.
+
+   Else masters and moments are in shards (ZeRO stage 1, Rajbhandari et al. 2020), for the fused
+   kinds: each of count ranks stores about 1 / count of them; all have the whole model. A run has
    the same bits for every count if the sums of your loop and their order do not depend on it. So
    take M micro-batches of one size in a step, with numbers on which data and dropout of each
    depend; divide its loss by M:
@@ -940,13 +939,12 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
    model, and makes the rank's masters from its range. No step writes weight: forward reads
    amp_optimizer_model, which is whole (fp32 where keep_fp32 is set or dtype is AMP_F32).
 
-   In a check all ranks meet in sum_fn, under the rules of reduce_fn: add the count doubles of sums
-   over the ranks (each is 0 on every rank but one, or they are whole numbers below 2^32, so any
-   order is exact), and make each of the two uint32_t of flags the largest. Prepare, save_file and
-   load_file call it, too. A rank that they refuse (memory, a path that is no file) brings its error
-   there, so that all fail; one that never calls them is waited for: end the others.
-   AMP_ERROR_MISMATCH from prepare tells all ranks that tensors differ, or what decides a step in
-   their descs, that their numbers are not 0 to count - 1, or that another rank could not prepare.
+   Of sums each is 0 on every rank but one, or they are whole numbers below 2^32, so any order is
+   exact. Prepare, save_file and load_file call sum_fn, too. A rank that they refuse (memory, a path
+   that is no file) brings its error there, so that all fail; one that never calls them is waited
+   for: end the others. AMP_ERROR_MISMATCH from prepare tells all ranks that tensors differ, or what
+   decides a step in their descs, that their numbers are not 0 to count - 1, or that another rank
+   could not prepare.
 
    amp_optimizer_save_file makes a set of files: path.T.R-of-COUNT for each rank (T: steps taken and
    skipped), and when all are on the disk, path, which names them. Then the set before is removed,
@@ -964,6 +962,7 @@ typedef struct amp_ranks {
     int rank, count; /* 0: as without ranks; 1: one file, sum_fn may be NULL; at most 65536       */
     amp_result (*sum_fn)(void *user, double *sums, size_t count, uint32_t *flags);
     void     *user;
+    int       whole; /* nonzero: nothing is in shards; rank and count are not read               */
 } amp_ranks;
 
 #ifndef AMP_NO_RANKS
@@ -4255,6 +4254,10 @@ static amp_result ampi_refuse(const amp_optimizer_desc *d, amp_result result, co
     return result;
 }
 
+static int ampi_has_ranks(const amp_optimizer_desc *d) {
+    return d->ranks && (d->ranks->count || d->ranks->whole);
+}
+
 static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
     amp_scaler scaler;
     if (!amp_dtype_size(d->dtype))
@@ -4268,7 +4271,7 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
     if (d->backend && !d->backend->functions)
         return ampi_refuse(d, AMP_ERROR_INVALID_ARGUMENT,
                            "amp_optimizer_desc.backend was not made by amp_cuda_backend");
-    if (d->ranks && d->ranks->count)
+    if (ampi_has_ranks(d))
         AMPI_TRY(ampi_with_ranks() ? ampi_with_ranks()->ok(d)
                                    : ampi_left_out(d->problem, "desc.ranks", "AMP_NO_RANKS"));
     if (d->report)
@@ -4291,7 +4294,8 @@ static AMPI_NOINLINE void ampi_begin(amp_optimizer *opt, const amp_optimizer_des
     if (!(d->eps > 0.0)) d->eps = 1e-8;
     amp_cpu_backend(&opt->backend);
     if (d->backend) opt->backend = *d->backend;
-    if (d->ranks && d->ranks->count) opt->ranks = *d->ranks;
+    if (ampi_has_ranks(d)) opt->ranks = *d->ranks;
+    if (opt->ranks.whole) opt->ranks.rank = opt->ranks.count = 0; /* no shards */
     if (d->report) opt->watch = *d->report;
     if (d->storage) opt->storage = *d->storage;
     opt->reports     = d->report != NULL;
@@ -4827,7 +4831,7 @@ static AMPI_NOINLINE amp_result ampi_fill_backend(const amp_optimizer *opt, amp_
     control.nesterov       = d->nesterov != 0;
     control.seed           = d->seed;
     ampi_scaler_setup(&control.scaler, &d->scaler, NULL);
-    plan->asked = plan->shared || d->reduce_fn || opt->ranks.count > 1 ||
+    plan->asked = plan->shared || opt->ranks.whole || opt->ranks.count > 1 ||
                   !ampi_is_zero(&d->scaler.init_scale) || control.scaler.scale == 1.0f;
     for (i = 0; i < plan->num_slots; i++)
         AMPI_TRY(ampi_fill_tensor(b, ampi_tensor(opt, (int)i), &plan->host_slots[i]));
@@ -4929,9 +4933,9 @@ static amp_result ampi_new_plan(amp_optimizer *opt) {
     plan->kind        = d->kind;
     plan->zero_grad   = d->zero_grad || opt->ranks.count;
     plan->shared      = d->shared_scaler != NULL;
-    plan->meets       = opt->ranks.sum_fn ? AMPI_OVER_SUMS
-                        : d->reduce_fn    ? AMPI_OVER_NORM2
-                                          : AMPI_ALONE;
+    plan->meets       = !opt->ranks.sum_fn ? AMPI_ALONE
+                        : opt->ranks.whole ? AMPI_OVER_NORM2
+                                           : AMPI_OVER_SUMS;
     opt->plan = plan;
     return AMP_OK;
 }
@@ -4988,7 +4992,7 @@ AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt) {
     result = ampi_shared_ok(opt);
     if (result == AMP_OK) result = ampi_new_plan(opt);
     if (result == AMP_OK) result = ampi_build(opt);
-    if (opt->ranks.sum_fn) result = ampi_with_ranks()->meet(opt, result);
+    if (opt->ranks.count && opt->ranks.sum_fn) result = ampi_with_ranks()->meet(opt, result);
     if (result == AMP_OK) result = ampi_spoil_weights(opt);
     if (result != AMP_OK) ampi_unbuild(opt);
     else opt->pending = AMP_OK; /* what a begin_step before it has told */
@@ -5130,7 +5134,7 @@ AMPI_COLD_END
      amp_optimizer_step    ampi_fused_step: may there be one? the learning rate goes along
        check               ampi_cpu_check, of a tensor ampi_check_slot, of 16384 elements
                            ampi_check_chunk: finite? squares into 256 lanes, by the tier;
-                           ampi_sum_chunks (behind it desc.reduce_fn, before it ranks.sum_fn)
+                           ampi_sum_chunks (ranks.sum_fn: behind it if whole, else before it)
        decide              ampi_decide: norm, clip factor, gate, next scale
        update              ampi_cpu_update, ampi_update_slot, ampi_step_chunk: read again, unscale,
                            optimizer, master, model copy, by the tier
@@ -5472,7 +5476,7 @@ static amp_result ampi_can_step(const amp_optimizer *opt, int fused) {
                         : "amp_optimizer_step, or set AMP_KIND_OWN");
         return AMP_ERROR_UNSUPPORTED;
     }
-    if (!opt->plan->num_weights || opt->plan->num_grads || opt->desc.reduce_fn) return AMP_OK;
+    if (!opt->plan->num_weights || opt->plan->num_grads || opt->ranks.whole) return AMP_OK;
     for (i = 0; i < opt->num_entries && !ampi_learns(ampi_tensor(opt, (int)i));) i++;
     if (i < opt->num_entries && opt->ranks.count) return AMP_OK; /* other ranks have its range */
     return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
@@ -5487,16 +5491,15 @@ static amp_result ampi_check_all(const amp_optimizer *opt) {
     const amp_backend *b    = &opt->backend;
     const amp_plan    *plan = opt->plan;
     ampi_control      *c    = plan->control;
+    const int          all  = plan->meets == AMPI_OVER_SUMS;
     if (!plan->asked && (plan->num_weights || opt->ranks.count))
         return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
                            "the loss was not scaled: multiply it by amp_optimizer_loss_scale, or "
                            "set desc.scaler.preset to AMP_PRESET_STATIC and init_scale to 1");
     AMPI_TRY(b->functions->check_fn(b, plan));
     if (!plan->meets) return AMP_OK;
-    AMPI_TRY(plan->meets == AMPI_OVER_NORM2
-                 ? opt->desc.reduce_fn(opt->desc.reduce_user, &c->norm2, c->flags)
-                 : opt->ranks.sum_fn(opt->ranks.user, plan->sums, (size_t)plan->num_sums,
-                                     c->flags));
+    AMPI_TRY(opt->ranks.sum_fn(opt->ranks.user, all ? plan->sums : &c->norm2,
+                               all ? (size_t)plan->num_sums : 1, c->flags));
     return b->functions->update_fn(b, plan, AMPI_JOB_DECIDE);
 }
 
@@ -7529,20 +7532,19 @@ enum { AMPI_RANKS = 65536 }; /* at most: whatever the file of a set says, it is 
 
 static amp_result ampi_ranks_ok(const amp_optimizer_desc *d) {
     const amp_ranks *r = d->ranks;
-    if (d->kind == AMP_KIND_OWN)
+    if (d->kind == AMP_KIND_OWN && !r->whole)
         return ampi_refuse(d, AMP_ERROR_UNSUPPORTED, "amp_optimizer_desc.ranks" AMPI_FUSED_ALONE);
-    if (r->count < 0 || r->count > AMPI_RANKS) {
+    if ((r->count < 0 || r->count > AMPI_RANKS) && !r->whole) {
         ampi_out(d->problem, "amp_ranks.count", (double)r->count, "0 to 65536");
         return AMP_ERROR_INVALID_CONFIG;
     }
-    if (r->rank < 0 || r->rank >= r->count) {
+    if ((r->rank < 0 || r->rank >= r->count) && !r->whole) {
         ampi_out(d->problem, "amp_ranks.rank", (double)r->rank,
                  "0 or more, and less than count");
         return AMP_ERROR_INVALID_CONFIG;
     }
-    if ((r->count > 1 && !r->sum_fn) || d->reduce_fn)
-        return ampi_refuse(d, AMP_ERROR_INVALID_CONFIG,
-                           "amp_optimizer_desc.ranks needs sum_fn, and no reduce_fn beside it");
+    if ((r->count > 1 || r->whole) && !r->sum_fn)
+        return ampi_refuse(d, AMP_ERROR_INVALID_CONFIG, "amp_optimizer_desc.ranks needs sum_fn");
     return AMP_OK;
 }
 

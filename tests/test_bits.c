@@ -286,7 +286,7 @@ static void sums(int offset) {
     for (k = 0; k < 6; k++) {
         const amp_dtype    type = types[k % 3];
         const int          few  = k >= 3;
-        const amp_ranks    alone = {0, 1, NULL, NULL};
+        const amp_ranks    alone = {0, 1, NULL, NULL, 0};
         uint32_t           count = 0;
         amp_rows           touched;
         amp_optimizer      opt;

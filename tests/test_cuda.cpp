@@ -339,7 +339,7 @@ struct setup {
     unsigned           seed;
     int                steps, swaps, twice; /* twice: two steps with the same gradients */
     int                every, overflows;    /* compare, overflow: one step in so many   */
-    void              *users[2];            /* reduce_user of each side                 */
+    amp_ranks          ranks[2];            /* of each side, if whole                   */
     int                watches;             /* with a report                            */
     amp_report_desc    watch;
 };
@@ -504,7 +504,7 @@ static bool start(twins *t, const setup *s, dice &r) {
     for (int side = CPU; side <= DEV; side++) {
         amp_optimizer_desc d = s->desc;
         d.backend            = side == CPU ? NULL : &t->backend;
-        d.reduce_user        = s->users[side];
+        if (s->ranks[side].whole) d.ranks = &s->ranks[side];
         if (s->watches) d.report = &t->s.watch;
         if (s->shared) d.shared_scaler = side == CPU ? &shared_host : shared_device;
         result[side] = amp_optimizer_init(&t->opt[side], &d);
@@ -1225,8 +1225,9 @@ struct rank {
 };
 
 /* First every rank says what it found, and stops there; then each joins what the other said. */
-static amp_result meet(void *user, double *norm2, uint32_t *flags) {
+static amp_result meet(void *user, double *norm2, size_t count, uint32_t *flags) {
     rank *k = (rank *)user;
+    CHECK_EQ_U64(count, 1);
     if (k->listening && k->side == DEV) {
         CUDA(cudaStreamSynchronize(k->stream));
         download(&k->norm2, norm2, sizeof k->norm2);
@@ -1245,8 +1246,8 @@ static amp_result meet(void *user, double *norm2, uint32_t *flags) {
     return k->listening ? AMP_ERROR_BAD_STATE : AMP_OK;
 }
 
-TEST(ranks, "law 7: ranks with other gradients agree (reduce_fn) as on the CPU; a step is 3 "
-            "launches") {
+TEST(ranks, "law 7: ranks that are whole agree on other gradients as on the CPU; a step "
+            "is 3 launches") {
     dice r(14);
     for (unsigned i = 0; i < few(160);) {
         twins *both[] = {&pair, &second};
@@ -1256,7 +1257,6 @@ TEST(ranks, "law 7: ranks with other gradients agree (reduce_fn) as on the CPU; 
         memset(ranks, 0, sizeof ranks);
         for (int k = 0; k < 2; k++) {
             base = like;
-            base.desc.reduce_fn         = meet;
             base.desc.scaler.preset     = (amp_preset)preset;
             base.desc.scaler.init_scale = 0.0f;
             base.path                   = PARTS;
@@ -1264,7 +1264,9 @@ TEST(ranks, "law 7: ranks with other gradients agree (reduce_fn) as on the CPU; 
                 ranks[k][side].side   = side;
                 ranks[k][side].other  = &ranks[1 - k][side];
                 ranks[k][side].stream = base.default_stream ? NULL : main_stream;
-                base.users[side]      = &ranks[k][side];
+                base.ranks[side].whole  = 1;
+                base.ranks[side].sum_fn = meet;
+                base.ranks[side].user   = &ranks[k][side];
             }
             any_list(&base, 1 + (int)r.below(4), r);
             if (!start(both[k], &base, r)) {
@@ -1372,7 +1374,7 @@ static amp_result begin_shard(shard *s, int side, int rank, int count, const set
     OK(side == DEV ? amp_cuda_backend(&backend, main_stream, NULL) : amp_cpu_backend(&backend));
     in_grids(like->max_blocks, like->block_size);
     desc.backend = &backend;
-    const amp_ranks ranks = {rank, count, meet_all, &s->parties[side]};
+    const amp_ranks ranks = {rank, count, meet_all, &s->parties[side], 0};
     desc.ranks         = &ranks;
     OK(amp_optimizer_init(&s->opt[side], &desc));
     for (int i = 0, at = 0; i < SHARDED; at += (int)shard_sizes[i++]) {
@@ -1510,7 +1512,7 @@ TEST(shards_in_a_graph, "law 8: adding up and stepping with shards waits for not
     memset(&desc, 0, sizeof desc);
     desc.kind         = AMP_KIND_ADAMW;
     desc.dtype        = AMP_F16;
-    const amp_ranks alone = {0, 1, meet_nobody, NULL};
+    const amp_ranks alone = {0, 1, meet_nobody, NULL, 0};
     desc.ranks        = &alone;
     for (int side = CPU; side <= DEV; side++) {
         if (side == DEV) OK(amp_cuda_backend(&backend, main_stream, NULL));
@@ -3539,7 +3541,7 @@ static amp_result attempt(twins *t, int operation) {
     }
 }
 
-static amp_result alone(void *, double *, uint32_t *) { return AMP_OK; } /* one rank */
+static amp_result alone(void *, double *, size_t, uint32_t *) { return AMP_OK; } /* one rank */
 
 /* Call number n of an operation fails. False: it has not so many. */
 static bool fault(int operation, unsigned long n, cudaError_t error, dice &r) {
@@ -3558,7 +3560,8 @@ static bool fault(int operation, unsigned long n, cudaError_t error, dice &r) {
     /* A wait that failed leaves host memory, which may be gone, to a copy; CUDA has finished with
        pageable memory by then, which the emulator has only if it does not put work off. */
     if (waits) base.async = 0;
-    if (operation == REDUCED) base.desc.reduce_fn = alone;
+    if (operation == REDUCED)
+        for (amp_ranks &ranks : base.ranks) ranks.whole = 1, ranks.sum_fn = alone;
     base.count = 2;
     for (int i = 0; i < 2; i++) {
         base.tensors[i]      = any_shape(&base.desc, i ? 20000 : 300, AMP_F16, r);

@@ -1690,9 +1690,10 @@ TEST(set_lr, "contract: step uses the learning rate of set_lr, of lr_ptr or of t
 /* What the other rank has found; or an error of the collective. */
 typedef struct other_rank { double norm2; uint32_t flags[2]; amp_result fails; int calls; } other_rank;
 
-static amp_result meet(void *user, double *norm2, uint32_t *flags) {
+static amp_result meet(void *user, double *norm2, size_t count, uint32_t *flags) {
     other_rank *other = (other_rank *)user;
     int         i;
+    CHECK_EQ_U64(count, 1);
     other->calls++;
     if (other->fails != AMP_OK) return other->fails;
     *norm2 += other->norm2;
@@ -1701,18 +1702,28 @@ static amp_result meet(void *user, double *norm2, uint32_t *flags) {
     return AMP_OK;
 }
 
-TEST(ranks, "contract: reduce_fn meets in the middle of a check: norms add up, an overflow anywhere "
+/* Ranks that meet and have no shards. */
+static amp_ranks whole(amp_result (*sum_fn)(void *, double *, size_t, uint32_t *), void *user) {
+    amp_ranks ranks;
+    memset(&ranks, 0, sizeof ranks);
+    ranks.whole  = 1;
+    ranks.sum_fn = sum_fn;
+    ranks.user   = user;
+    return ranks;
+}
+
+TEST(ranks, "contract: sum_fn meets in the middle of a check: norms add up, an overflow anywhere "
             "skips everywhere, an error is returned") {
     int kind;
     for (kind = 0; kind < NUM_KINDS; kind++) {
         amp_optimizer_desc desc = kind_desc(kind);
         other_rank         other;
+        const amp_ranks    ranks = whole(meet, &other);
         rig                r;
         uint64_t           before;
         memset(&other, 0, sizeof other);
-        desc.reduce_fn   = meet;
-        desc.reduce_user = &other;
-        desc.max_norm    = 2.5f;
+        desc.ranks    = &ranks;
+        desc.max_norm = 2.5f;
         rig_single(&r, &desc, 2, AMP_F32);
         store(r.tensor[0].grad, AMP_F32, 0, 3.0f * 65536.0f);
         other.norm2 = 16.0 * 65536.0 * 65536.0;
@@ -1740,11 +1751,11 @@ TEST(ranks_magnitude, "law 5: the largest magnitude of all ranks is checked as a
     amp_optimizer_desc desc = kind_desc(1);
     const float        large = 3e38f;
     other_rank         other;
+    const amp_ranks    ranks = whole(meet, &other);
     rig                r;
     memset(&other, 0, sizeof other);
     memcpy(&other.flags[1], &large, 4);
-    desc.reduce_fn         = meet;
-    desc.reduce_user       = &other;
+    desc.ranks             = &ranks;
     desc.scaler.init_scale = 0.25f;
     rig_single(&r, &desc, 2, AMP_F32);
     CHECK(!rig_step(&r, 0.1f));
@@ -2372,30 +2383,31 @@ static amp_result step_result(amp_optimizer *opt, float lr) {
     return amp_optimizer_end_step(opt);
 }
 
-static amp_result set_flag(void *user, double *norm2, uint32_t *flags) {
+static amp_result set_flag(void *user, double *norm2, size_t count, uint32_t *flags) {
     uint32_t *seen = (uint32_t *)user;
     (void)norm2;
+    (void)count;
     *seen = flags[0];
     if (*seen == 0) flags[0] = 4; /* a consensus of our own: skip */
     return AMP_OK;
 }
 
-TEST(found_inf_before_ranks, "contract: a found_inf written by hand is there before reduce_fn, so "
-                             "that all ranks skip; and reduce_fn may set flags[0]") {
+TEST(found_inf_before_ranks, "contract: a found_inf written by hand is there before sum_fn, so "
+                             "that all ranks skip; and sum_fn may set flags[0]") {
     int kind;
     for (kind = 0; kind < NUM_KINDS; kind++) {
         amp_optimizer_desc desc = kind_desc(kind);
         uint32_t           seen = 99;
+        const amp_ranks    ranks = whole(set_flag, &seen);
         rig                r;
-        desc.reduce_fn   = set_flag;
-        desc.reduce_user = &seen;
+        desc.ranks = &ranks;
         rig_single(&r, &desc, 5, AMP_F32);
         fill_grads(&r, 1, 65536.0f);
         amp_optimizer_scaler(&r.opt)->found_inf = 2;
         CHECK(!rig_step(&r, 0.1f));
         CHECK(seen != 0 && seen != 99);
         CHECK_EQ_INT(amp_optimizer_scaler(&r.opt)->found_inf, 0);
-        CHECK(!rig_step(&r, 0.1f)); /* reduce_fn's own flag */
+        CHECK(!rig_step(&r, 0.1f)); /* sum_fn's own flag */
         CHECK_EQ_INT(seen, 0);
         CHECK_EQ_U64(status_of(&r).skipped, 2);
         rig_end(&r);
@@ -2544,6 +2556,7 @@ TEST(scale_was_set, "law 17: whose scale is 1, shared, or set by desc, environme
             float              w[2] = {1, 2}, g[2] = {0, 0};
             saved_bytes        file;
             other_rank         other;
+            const amp_ranks    ranks = whole(meet, &other);
             amp_optimizer_desc desc;
             amp_optimizer      opt;
             amp_result         want = AMP_OK;
@@ -2562,7 +2575,7 @@ TEST(scale_was_set, "law 17: whose scale is 1, shared, or set by desc, environme
             if (way == DISABLED || way == FILED_DISABLED) desc.scaler.disabled = 1;
             CHECK_EQ_INT(amp_scaler_init(&shared, NULL), AMP_OK);
             if (way == SHARED) desc.shared_scaler = &shared;
-            if (way == REDUCED) desc.reduce_fn = meet, desc.reduce_user = &other;
+            if (way == REDUCED) desc.ranks = &ranks;
             if (way == RANK) desc.ranks = &alone;
             if (way >= ENV_SCALE && way <= ENV_FP16) {
                 if (way == ENV_SCALE) setenv("AMP_LOSS_SCALE", "1024", 1);
@@ -2602,13 +2615,13 @@ TEST(no_gradients, "law 17: a step in which no gradient was registered is AMP_ER
                     float              w[2] = {1.0f, 2.0f}, g[2] = {0.0f, 0.0f};
                     char               why[AMP_PROBLEM_SIZE];
                     other_rank         other;
+                    const amp_ranks    ranks = whole(meet, &other);
                     amp_optimizer      opt;
                     amp_tensor         t;
                     memset(&other, 0, sizeof other);
                     memset(&t, 0, sizeof t);
                     desc.problem = why;
-                    if (reduces) desc.reduce_fn = meet;
-                    desc.reduce_user = &other;
+                    if (reduces) desc.ranks = &ranks;
                     CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
                     t.n          = n ? 2 : 0;
                     t.weight     = w;

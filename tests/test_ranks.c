@@ -14,7 +14,7 @@
 
 static amp_result init_shard(amp_optimizer_desc *desc, int rank, int count) {
     amp_optimizer opt;
-    amp_ranks     ranks = {0, 0, NULL, NULL};
+    amp_ranks     ranks = {0, 0, NULL, NULL, 0};
     ranks.rank  = rank;
     ranks.count = count;
     desc->ranks = &ranks;
@@ -28,7 +28,7 @@ TEST(misuse, "amp.h ranks: what cannot be in shards says so") {
     float              x[4]    = {1, 2, 3, 4}, other[4] = {5, 6, 7, 8};
     void              *grad    = x, *none[2] = {NULL, NULL};
     float             *weights = x;
-    const amp_ranks    alone   = {0, 1, NULL, NULL};
+    const amp_ranks    alone   = {0, 1, NULL, NULL, 0};
     static amp_session session;
     char               problem[AMP_PROBLEM_SIZE];
     memset(&desc, 0, sizeof desc);
@@ -110,7 +110,7 @@ TEST(orders, "amp.h ranks: parts are added as a binary tree over their numbers")
         for (type = 0; type < 3; type++) {
             const int          count = counts[which];
             const size_t       n = count > 1000 ? 5 : N, stride = n + (size_t)(which % 3);
-            const amp_ranks    alone = {0, 1, NULL, NULL};
+            const amp_ranks    alone = {0, 1, NULL, NULL, 0};
             amp_optimizer_desc desc;
             amp_optimizer      opt;
             amp_tensor         t;
@@ -150,7 +150,7 @@ TEST(several_calls, "amp.h ranks: each call's parts are a tree of their own, who
     size_t           which, i, differ = 0;
     int              call, k, n;
     for (which = 0; which < sizeof plans / sizeof *plans; which++) {
-        const amp_ranks    alone = {0, 1, NULL, NULL};
+        const amp_ranks    alone = {0, 1, NULL, NULL, 0};
         amp_optimizer_desc desc;
         amp_optimizer      opt;
         amp_tensor         t;
@@ -926,6 +926,87 @@ static void end_files(void) {
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
     CHECK_EQ_INT(system(command), 0);
     task.clip = task.planted = 0;
+}
+
+/* Another rank, which has found a sum of squares. */
+typedef struct met_rank { double norm2; int calls; size_t count; } met_rank;
+static amp_result meet_whole(void *user, double *sums, size_t count, uint32_t *flags) {
+    met_rank *other = (met_rank *)user;
+    other->calls++;
+    other->count = count;
+    *sums += other->norm2;
+    return flags[0] > 1 ? AMP_ERROR_WRITE : AMP_OK; /* it is no hash of prepare or of a file */
+}
+
+TEST(whole, "amp.h ranks: with whole only checks meet, over one double; prepare, rebind and files "
+            "are as of one rank, for your own optimizer, too") {
+    const char *file, *plain;
+    int         own;
+    begin_files();
+    file = path_of("whole"), plain = path_of("plain");
+    for (own = 0; own < 2; own++) {
+        const float        scale = 65536.0f;
+        float              w[2][4] = {{1, 2, 3, 4}, {1, 2, 3, 4}}, g[2][4], moved[4] = {5, 6, 7, 8};
+        char               problem[AMP_PROBLEM_SIZE];
+        met_rank           other;
+        amp_ranks          ranks;
+        amp_optimizer_desc desc;
+        amp_optimizer      opt[2];
+        amp_tensor         t;
+        amp_status         status[2];
+        size_t             first, n;
+        int                k, i;
+        memset(&other, 0, sizeof other);
+        memset(&ranks, 0, sizeof ranks);
+        memset(&desc, 0, sizeof desc);
+        desc.problem = problem;
+        desc.kind    = own ? AMP_KIND_OWN : AMP_KIND_ADAMW;
+        ranks.whole  = 1;
+        ranks.rank   = 7, ranks.count = -3; /* not read */
+        desc.ranks   = &ranks;
+        CHECK_EQ_INT(amp_optimizer_init(&opt[0], &desc), AMP_ERROR_INVALID_CONFIG);
+        CHECK(strstr(problem, "sum_fn") != NULL);
+        ranks.sum_fn = meet_whole;
+        ranks.user   = &other;
+        memset(&t, 0, sizeof t);
+        t.n = 4;
+        for (k = 0; k < 2; k++) {
+            if (k) desc.ranks = NULL;
+            t.weight = w[k], t.grad = g[k];
+            for (i = 0; i < 4; i++) g[k][i] = scale * (float)(k && i == 3 ? 5 : i);
+            CHECK_EQ_INT(amp_optimizer_init(&opt[k], &desc), AMP_OK);
+            CHECK_EQ_INT(amp_optimizer_add(&opt[k], &t), AMP_OK);
+            CHECK_EQ_INT(prepare_scaled(&opt[k]), AMP_OK);
+        }
+        CHECK_EQ_INT(other.calls, 0);
+        CHECK(amp_optimizer_master(&opt[0], 0) == w[0]);
+        amp_optimizer_range(&opt[0], 0, &first, &n);
+        CHECK(first == 0 && n == 4);
+        CHECK_EQ_INT(amp_optimizer_accumulate(&opt[0], 0, moved, 0, 1, AMP_F32),
+                     AMP_ERROR_UNSUPPORTED);
+        other.norm2 = 16.0 * (double)scale * (double)scale; /* 0 1 4 9 and this, or 0 1 4 25 */
+        for (k = 0; k < 2; k++) {
+            CHECK_EQ_INT(own ? amp_optimizer_check(&opt[k]) : amp_optimizer_step(&opt[k], 0.5f),
+                         AMP_OK);
+            if (own) CHECK_EQ_INT(amp_optimizer_end_step(&opt[k]), AMP_OK);
+            CHECK_EQ_INT(amp_optimizer_status(&opt[k], &status[k]), AMP_OK);
+        }
+        CHECK_EQ_INT(other.calls, 1);
+        CHECK_EQ_U64(other.count, 1);
+        CHECK_EQ_F64(status[0].norm, status[1].norm);
+        CHECK_EQ_U32(status[0].did_step, 1);
+        CHECK_EQ_INT(amp_optimizer_rebind(&opt[0], 0, moved, NULL), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_save_file(&opt[0], file), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_load_file(&opt[1], file), AMP_OK);
+        CHECK_EQ_F32(w[1][3], 8.0f);
+        CHECK_EQ_INT(amp_optimizer_save_file(&opt[1], plain), AMP_OK);
+        same_files(file, plain);
+        CHECK_EQ_INT(amp_optimizer_load_file(&opt[0], plain), AMP_OK);
+        CHECK_EQ_INT(other.calls, 1);
+        amp_optimizer_free(&opt[0]);
+        amp_optimizer_free(&opt[1]);
+    }
+    end_files();
 }
 
 TEST(sets, "issue of ranks: a set loads on any number of ranks, and on one it is saved again with "
@@ -1713,6 +1794,7 @@ TEST(threads, "ranks are threads") { SKIP("no POSIX threads on this system"); }
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     RUN(misuse);
+    RUN(whole);
     RUN(orders);
     RUN(several_calls);
     RUN(all_frozen);

@@ -1739,7 +1739,7 @@ TEST(shard, "state in shards: the report of a rank of one is that of an optimize
     rig               a, b;
     amp_tensor_report got[2];
     amp_report        reports[2];
-    static const amp_ranks one = {0, 1, NULL, NULL};
+    static const amp_ranks one = {0, 1, NULL, NULL, 0};
     int               i, number;
     for (i = 0; i < 2; i++) {
         rig *r = i ? &b : &a;

@@ -546,7 +546,7 @@ TEST(misuse, "amp.h sparse: what is not offered, and tables that cannot be") {
     uint32_t           rows[4] = {0}, count = 0;
     amp_rows           few;
     char               problem[AMP_PROBLEM_SIZE];
-    static const amp_ranks alone = {0, 1, NULL, NULL};
+    static const amp_ranks alone = {0, 1, NULL, NULL, 0};
     amp_tensor         good, t;
     int                which;
     memset(&good, 0, sizeof good);

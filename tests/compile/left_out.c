@@ -113,7 +113,12 @@ int main(int argc, char **argv) {
 
     desc.ranks   = &ranks;
     ranks.sum_fn = alone;
-    ranks.count  = 2;
+    ranks.whole  = 1;
+    expect(RANKS, start(&opt), "AMP_NO_RANKS", "ranks that are whole");
+    if (RANKS) expect(1, amp_optimizer_step(&opt, 0.5f), "", "a step of such a rank");
+    amp_optimizer_free(&opt);
+    ranks.whole = 0;
+    ranks.count = 2;
     for (k = 1; k >= 0; k--) {
         ranks.rank = k;
         meetings   = 0;
