@@ -193,7 +193,7 @@ static amp_result nobody(void *user, double *sums, size_t count, uint32_t *flags
 }
 
 TEST(all_frozen, "law 17: a step of ranks in which no tensor learns is refused, as without ranks") {
-    static const amp_ranks ranks[] = {{0, 0, NULL, NULL}, {0, 1, NULL, NULL}, {0, 1, nobody, NULL}};
+    static const amp_ranks ranks[] = {{0, 0, NULL, NULL, 0}, {0, 1, NULL, NULL, 0}, {0, 1, nobody, NULL, 0}};
     size_t                 k;
     for (k = 0; k < sizeof ranks / sizeof *ranks; k++) {
         float              weight[4] = {1, 2, 3, 4};
@@ -218,7 +218,7 @@ TEST(all_frozen, "law 17: a step of ranks in which no tensor learns is refused, 
 }
 
 TEST(no_shards, "amp.h ranks: with a count of 0 all of the state is here, whatever rank says") {
-    static const amp_ranks ranks[] = {{1, 0, NULL, NULL}, {-1, 0, NULL, NULL}, {INT32_MAX, 0, NULL, NULL}};
+    static const amp_ranks ranks[] = {{1, 0, NULL, NULL, 0}, {-1, 0, NULL, NULL, 0}, {INT32_MAX, 0, NULL, NULL, 0}};
     size_t           k;
     int              kind;
     for (kind = AMP_KIND_OWN; kind <= (int)AMP_KIND_SGD; kind++)
