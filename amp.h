@@ -1617,6 +1617,7 @@ AMPI_STATIC_ASSERT(ampi_gate_has_no_gap, sizeof(amp_gate) == 16);
 AMPI_STATIC_ASSERT(ampi_scaler_has_no_gap, sizeof(amp_scaler) == 136);
 
 #define AMPI_F32_INF 0x7f800000u /* exponent all ones: inf, or NaN with a fraction */
+#define AMPI_SIGN    0x80000000u
 
 /* ------------------------------------------------------------- >>core  conversions
    Integers only, and in front of the strict region below, so that they inline anywhere. */
@@ -2178,14 +2179,15 @@ enum { AMPI_WORDS = 3 }; /* that rank 0 tells the others in a save */
 
 struct amp_plan {
     ampi_control *control;  /* backend memory */
-    ampi_slot    *slots;    /* backend memory */
+    ampi_slot    *slots;    /* backend memory; what a step counts is right here alone */
     amp_scaler   *scaler;   /* backend memory: control->scaler, or the shared one */
     double       *sums;     /* backend memory: sum of squares of each chunk of all ranks; 0
                                without gradient, and after a check those of other ranks          */
     uint32_t     *chunk_slots; /* backend memory: which slot a chunk belongs to */
     ampi_sparse  *sparse;      /* backend memory */
-    ampi_slot    *host_slots;
+    ampi_slot    *host_slots;  /* the host's copy: addresses and options, right in both */
     ampi_sparse  *host_sparse;
+    struct ampi_range *ranges; /* room for prepare's check: three of each slot */
     size_t        num_sparse;
     uint32_t      num_tiles, passes; /* of all; of the sort                                     */
     uint32_t      longest;           /* row                                                     */
@@ -2555,6 +2557,14 @@ AMPI_FN uint32_t ampi_most(uint32_t a, uint32_t b) { return a > b ? a : b; }
 enum { AMPI_ROOM_ABOVE = 0x00090000 };
 AMPI_STATIC_ASSERT(ampi_upper_halves_tell_exponents, (AMPI_ROOM_ABOVE & 0xffff) == 0);
 
+/* fp16 in the wide form (below). */
+#define AMPI_EXPONENT   0x00800000u            /* one in fp32's exponent              */
+#define AMPI_REBIAS     (112u * AMPI_EXPONENT) /* fp32's bias, 127, less fp16's, 15   */
+#define AMPI_F16_NORMAL (113u * AMPI_EXPONENT) /* 2^-14: below it fp16 is subnormal   */
+#define AMPI_F16_END    (143u * AMPI_EXPONENT) /* 2^16: no number of fp16 is as large */
+#define AMPI_WIDE_INF   0x7c000000u            /* fp16's bits, in the upper half      */
+#define AMPI_WIDE_QUIET 0x02000000u            /* which makes a NaN of it             */
+
 #define AMPI_PASTE(a, b) a##b
 #define AMPI_JOIN(a, b)  AMPI_PASTE(a, b)
 #define AMPI_(name)      AMPI_JOIN(ampi_##name, AMPI_TIER) /* a tier's function of that name */
@@ -2638,38 +2648,39 @@ AMPI_IN AMPI_V AMPI_(relu)(AMPI_V x) {
     return AMPI_(from_bits)(u & (nan | ((u >> 31) - 1u)));
 }
 
-/* A number in the wide form of its half type: in the upper 16 bits a half, in the lower what that
-   is without. Of bf16 it is fp32; of fp16 the last 3 are 0, and subnormals, which have 2^-14 added
-   and taken away, are as evenly spaced as fp16's. Finite ones stay below inf. */
+/* A number in the wide form of a 16-bit type: the upper 16 bits are one of these, the lower what it
+   cuts off. Of bf16 it is fp32. Of fp16 its exponent is AMPI_REBIAS below fp32's, and all moves up
+   by 3 bits, which are 0; subnormals, to which AMPI_F16_NORMAL is added and then taken away, are as
+   evenly spaced as fp16's. What is finite stays below inf. */
 AMPI_IN AMPI_U AMPI_(wide)(AMPI_V x, const int f16) {
     const AMPI_U u = AMPI_(bits)(x), a = AMPI_(size)(u);
-    const AMPI_U tiny = AMPI_(above)(AMPI_(u32)(0x38800000u), a);
-    const AMPI_U odd  = AMPI_(above)(a, AMPI_(u32)(0x7f7fffffu));
-    const AMPI_U nan  = AMPI_(above)(a, AMPI_(u32)(0x7f800000u));
-    AMPI_U       w    = tiny & 0x38800000u;
+    const AMPI_U tiny = AMPI_(above)(AMPI_(u32)(AMPI_F16_NORMAL), a);
+    const AMPI_U odd  = AMPI_(above)(a, AMPI_(u32)(AMPI_F32_INF - 1));
+    const AMPI_U nan  = AMPI_(above)(a, AMPI_(u32)(AMPI_F32_INF));
+    AMPI_U       w    = tiny & AMPI_F16_NORMAL;
     if (!f16) return u;
     w = AMPI_(bits)(AMPI_(add)(AMPI_(from_bits)(a), AMPI_(from_bits)(w)));
-    w = AMPI_(least)(w, AMPI_(u32)(0x477fffffu)) - 0x38000000u;
-    w = (w - (tiny & 0x00800000u)) << 3;
-    w = (w & ~odd) | (odd & 0x7c000000u) | (nan & 0x02000000u);
-    return w | (u & 0x80000000u);
+    w = AMPI_(least)(w, AMPI_(u32)(AMPI_F16_END - 1)) - AMPI_REBIAS;
+    w = (w - (tiny & AMPI_EXPONENT)) << 3;
+    w = (w & ~odd) | (odd & AMPI_WIDE_INF) | (nan & AMPI_WIDE_QUIET);
+    return w | (u & AMPI_SIGN);
 }
 AMPI_IN AMPI_V AMPI_(from_wide)(AMPI_U w, const int f16) {
     const AMPI_U a    = AMPI_(size)(w) >> 3;
-    const AMPI_U tiny = AMPI_(above)(AMPI_(u32)(0x00800000u), a);
-    const AMPI_U odd  = AMPI_(above)(a, AMPI_(u32)(0x0f7fffffu));
-    const AMPI_U off  = 0x38000000u + (tiny & 0x00800000u);
-    const AMPI_U u    = a + off + (odd & 0x38000000u);
-    AMPI_V       x    = AMPI_(from_bits)(tiny & 0x38800000u);
+    const AMPI_U tiny = AMPI_(above)(AMPI_(u32)(AMPI_EXPONENT), a);
+    const AMPI_U odd  = AMPI_(above)(a, AMPI_(u32)((AMPI_WIDE_INF >> 3) - 1));
+    const AMPI_U off  = AMPI_REBIAS + (tiny & AMPI_EXPONENT);
+    const AMPI_U u    = a + off + (odd & AMPI_REBIAS);
+    AMPI_V       x    = AMPI_(from_bits)(tiny & AMPI_F16_NORMAL);
     if (!f16) return AMPI_(from_bits)(w);
     x = AMPI_(sub)(AMPI_(from_bits)(u), x);
-    return AMPI_(from_bits)(AMPI_(bits)(x) | (w & 0x80000000u));
+    return AMPI_(from_bits)(AMPI_(bits)(x) | (w & AMPI_SIGN));
 }
 
 /* Plus up, below 2^bits, if it can be rounded: above all finite numbers, or those with more bits,
    and of inf and NaN, which arithmetic has made quiet, the last bits are cut off. */
 AMPI_IN AMPI_U AMPI_(rounding)(AMPI_U w, AMPI_U up, const int bits, const int f16) {
-    const uint32_t most = (f16 ? 0x7c000000u : 0x7f800000u) - ((uint32_t)1 << bits);
+    const uint32_t most = (f16 ? AMPI_WIDE_INF : AMPI_F32_INF) - ((uint32_t)1 << bits);
     return AMPI_(choose)(AMPI_(u32)(most), AMPI_(size)(w), w + up, w);
 }
 AMPI_IN AMPI_U AMPI_(stochastic)(AMPI_U w, AMPI_U random, const int f16) {
@@ -3203,6 +3214,7 @@ typedef struct ampi_tier {
     const char *name;
     uint32_t    needs; /* of ampi_cpu_features     */
     uint32_t    best;  /* and unless asked by name */
+    int         asks;  /* the system, at its first product by tiles: then the next row holds */
     const ampi_loops         *loops;
     const struct ampi_engine *engine, *pairs; /* of products, and of 16 bits in pairs, or NULL */
 } ampi_tier;
@@ -3795,27 +3807,28 @@ typedef struct ampi_preset_row {
 } ampi_preset_row;
 
 /* ORDER amp_preset. STATIC has 2^-126 and 2^126, whose reciprocals are normal. */
-#define AMPI_ROW(preset, grow, rules, ...) {__VA_ARGS__, AMPI_GROW_##grow | (rules)},
+#define AMPI_PRESET(preset, grow, rules, ...) {__VA_ARGS__, AMPI_GROW_##grow | (rules)},
 static const ampi_preset_row ampi_presets[] = {
-    AMPI_ROW(DEFAULT, EQUAL, AMPI_REFILL_GOOD | AMPI_SAFE, 65536, 6.103515625e-5f, 16777216,
-             2000, 1, 0)
-    AMPI_ROW(TORCH, EQUAL, AMPI_GUARD, 65536, 0, 0, 2000, 1, 0)
-    AMPI_ROW(APEX, EQUAL, AMPI_WIDE, 65536, 0, 16777216, 2000, 1, 1)
-    AMPI_ROW(APEX_HYSTERESIS, EQUAL, AMPI_REFILL_GOOD | AMPI_GUARD, 65536, 0, 0, 2000, 1, 0)
-    AMPI_ROW(MEGATRON, EQUAL, AMPI_REFILL_GROWTH, 4294967296.0f, 1, 0, 1000, 2, 0)
-    AMPI_ROW(DEEPSPEED, MODULO, AMPI_REFILL_GROWTH | AMPI_WIDE, 65536, 1, 0, 1000, 2, 1)
-    AMPI_ROW(DEEPSPEED_CONSECUTIVE, MODULO, AMPI_REFILL_GOOD | AMPI_WIDE, 65536, 1, 0, 1000, 2, 1)
-    AMPI_ROW(DEEPSPEED_FUSED, LATE, AMPI_WIDE, 4294967296.0f, 1, 0, 1000, 1, 1)
-    AMPI_ROW(FLAX, BEFORE, 0, 65536, 1.17549435e-38f, 3.40282347e38f, 2000, 1, 0)
-    AMPI_ROW(JMP, WRAP, AMPI_GUARD, 65536, 1, 0, 2000, 1, 1)
-    AMPI_ROW(KERAS, EQUAL, 0, 32768, 0, 0, 2000, 1, 0)
-    AMPI_ROW(TF_KERAS, REACH, AMPI_GUARD, 32768, 1, 0, 2000, 1, 1)
-    AMPI_ROW(MXNET, EQUAL, AMPI_WIDE | AMPI_DELAY, 65536, 0, 16777216, 2000, 1, 1)
-    AMPI_ROW(STATIC, NEVER, AMPI_SAFE, 65536, 1.17549435e-38f, 8.50705917e37f, 2000, 1, 0)
-    AMPI_ROW(FAIRSEQ, MODULO, AMPI_WIDE | AMPI_ABOVE, 32768, 1e-4f, 0, 2000, 1, 1)
-    AMPI_ROW(MARIAN, EQUAL, AMPI_PAST, 256, 1, 0, 1000, 1, 1)
+    AMPI_PRESET(DEFAULT, EQUAL, AMPI_REFILL_GOOD | AMPI_SAFE, 65536, 6.103515625e-5f, 16777216,
+                2000, 1, 0)
+    AMPI_PRESET(TORCH, EQUAL, AMPI_GUARD, 65536, 0, 0, 2000, 1, 0)
+    AMPI_PRESET(APEX, EQUAL, AMPI_WIDE, 65536, 0, 16777216, 2000, 1, 1)
+    AMPI_PRESET(APEX_HYSTERESIS, EQUAL, AMPI_REFILL_GOOD | AMPI_GUARD, 65536, 0, 0, 2000, 1, 0)
+    AMPI_PRESET(MEGATRON, EQUAL, AMPI_REFILL_GROWTH, 4294967296.0f, 1, 0, 1000, 2, 0)
+    AMPI_PRESET(DEEPSPEED, MODULO, AMPI_REFILL_GROWTH | AMPI_WIDE, 65536, 1, 0, 1000, 2, 1)
+    AMPI_PRESET(DEEPSPEED_CONSECUTIVE, MODULO, AMPI_REFILL_GOOD | AMPI_WIDE, 65536, 1, 0,
+                1000, 2, 1)
+    AMPI_PRESET(DEEPSPEED_FUSED, LATE, AMPI_WIDE, 4294967296.0f, 1, 0, 1000, 1, 1)
+    AMPI_PRESET(FLAX, BEFORE, 0, 65536, 1.17549435e-38f, 3.40282347e38f, 2000, 1, 0)
+    AMPI_PRESET(JMP, WRAP, AMPI_GUARD, 65536, 1, 0, 2000, 1, 1)
+    AMPI_PRESET(KERAS, EQUAL, 0, 32768, 0, 0, 2000, 1, 0)
+    AMPI_PRESET(TF_KERAS, REACH, AMPI_GUARD, 32768, 1, 0, 2000, 1, 1)
+    AMPI_PRESET(MXNET, EQUAL, AMPI_WIDE | AMPI_DELAY, 65536, 0, 16777216, 2000, 1, 1)
+    AMPI_PRESET(STATIC, NEVER, AMPI_SAFE, 65536, 1.17549435e-38f, 8.50705917e37f, 2000, 1, 0)
+    AMPI_PRESET(FAIRSEQ, MODULO, AMPI_WIDE | AMPI_ABOVE, 32768, 1e-4f, 0, 2000, 1, 1)
+    AMPI_PRESET(MARIAN, EQUAL, AMPI_PAST, 256, 1, 0, 1000, 1, 1)
 };
-#undef AMPI_ROW
+#undef AMPI_PRESET
 
 enum { AMPI_NUM_PRESETS = sizeof ampi_presets / sizeof ampi_presets[0] };
 AMPI_STATIC_ASSERT(ampi_presets_are_all, (int)AMPI_NUM_PRESETS == (int)AMP_PRESET_MARIAN + 1);
@@ -4180,11 +4193,11 @@ typedef struct ampi_optimizer {
     int         moments, always;
     double      beta2;
 } ampi_optimizer;
-#define AMPI_ROW(kind, step, moments, always, beta2) \
+#define AMPI_OPTIMIZER(kind, step, moments, always, beta2) \
     {"AMP_KIND_" #kind, moments, always, beta2},
 static const ampi_optimizer ampi_optimizers[] = {{"AMP_KIND_OWN", 0, 0, 0.999},
-                                                 AMPI_OPTIMIZERS(AMPI_ROW)};
-#undef AMPI_ROW
+                                                 AMPI_OPTIMIZERS(AMPI_OPTIMIZER)};
+#undef AMPI_OPTIMIZER
 #define AMPI_FUSED_ALONE " is for fused steps, such as AMP_KIND_ADAMW: desc.kind is AMP_KIND_OWN"
 
 /* Storage formats, in the order of amp_format: bytes of an element; elements that share a scale, or
@@ -4230,9 +4243,10 @@ static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d, char 
 
 /* Is it a row of the list? */
 static amp_result ampi_storage_ok(const amp_storage *s, char *problem) {
-#define AMPI_ROW(name, master, moments) {name, {AMP_FORMAT_##master, AMP_FORMAT_##moments}},
-    static const struct { const char *name; amp_storage s; } rows[] = {AMP_STORAGE_LIST(AMPI_ROW)};
-#undef AMPI_ROW
+#define AMPI_STORAGE_ROW(name, master, moments) {name, {AMP_FORMAT_##master, AMP_FORMAT_##moments}},
+    static const struct { const char *name; amp_storage s; } rows[] = {
+        AMP_STORAGE_LIST(AMPI_STORAGE_ROW)};
+#undef AMPI_STORAGE_ROW
     const unsigned formats = sizeof ampi_formats / sizeof ampi_formats[0];
     const size_t   num = sizeof rows / sizeof rows[0];
     size_t         i;
@@ -4474,6 +4488,8 @@ static void ampi_append(amp_optimizer *opt, const amp_tensor *tensor, int flat) 
     e->flat   = flat;
     if (tensor->rows) e->rows = *tensor->rows;
     e->storage = ampi_storage_of(opt, tensor);
+    e->tensor.rows    = NULL; /* nothing follows the caller's pointers from here on */
+    e->tensor.storage = NULL;
     if (ampi_is_zero(&tensor->lr_scale)) e->tensor.lr_scale = 1.0f;
     if (ampi_is_zero(&tensor->weight_decay) && !tensor->rows)
         e->tensor.weight_decay = opt->desc.weight_decay;
@@ -4675,13 +4691,42 @@ static void ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
     if (plan->num_chunks > elements / (AMPI_CHUNK / 2)) plan->split = 0;
 }
 
+/* Arrays of tensors, in the order in which they lie in backend memory: one kind after the other, so
+   that those of a flat array are one. */
+typedef enum ampi_array {
+    AMPI_ARRAY_MODEL, AMPI_ARRAY_FP32_MODEL, AMPI_ARRAY_MASTER, AMPI_ARRAY_GRAD,
+    AMPI_ARRAY_FIRST_MOMENT, AMPI_ARRAY_SECOND_MOMENT
+} ampi_array;
+
+/* The array of slot i that is of this kind, if it is the optimizer's own. */
+static void ampi_place_array(const amp_optimizer *opt, size_t i, ampi_array kind,
+                             ampi_arena *arena) {
+    const ampi_entry *e      = ampi_entry_of(opt, i);
+    ampi_slot        *s      = &opt->plan->host_slots[i];
+    const int         learns = ampi_learns(&e->tensor);
+    switch (kind) {
+    case AMPI_ARRAY_MODEL: ampi_place_model(opt, e, 0, s, arena); break;
+    case AMPI_ARRAY_FP32_MODEL: ampi_place_model(opt, e, 1, s, arena); break;
+    case AMPI_ARRAY_MASTER:
+        if (!s->master.data) ampi_place(arena, e, s->n, &s->master);
+        break;
+    case AMPI_ARRAY_GRAD:
+        if (learns && opt->ranks.count) s->grad = ampi_floats_of(arena, e, s->n);
+        if (learns && opt->desc.kind == AMP_KIND_OWN)
+            s->unscaled = s->in_place ? (float *)s->grad : ampi_floats_of(arena, e, s->n);
+        break;
+    case AMPI_ARRAY_FIRST_MOMENT:
+    case AMPI_ARRAY_SECOND_MOMENT:
+        if (learns) ampi_place(arena, e, s->n, &s->moment[kind - AMPI_ARRAY_FIRST_MOMENT]);
+    }
+}
+
 /* Fill in the plan and its host_slots, and give everything in backend memory its place behind base;
-   if that is NULL, to learn how many bytes it takes. One kind of array comes after the other (k: 0
-   and 1 models, 2 masters, 3 gradients, 4 and 5 moments), so that those of a flat array are one. */
+   if that is NULL, to learn how many bytes it takes. */
 static amp_result ampi_layout(const amp_optimizer *opt, amp_plan *plan, char *base,
                               size_t *num_bytes) {
     const size_t count = plan->num_slots;
-    const int    kinds = 4 + ampi_num_moments(&opt->desc);
+    const int    kinds = AMPI_ARRAY_FIRST_MOMENT + ampi_num_moments(&opt->desc);
     ampi_arena   arena;
     size_t       i;
     int          k;
@@ -4695,21 +4740,12 @@ static amp_result ampi_layout(const amp_optimizer *opt, amp_plan *plan, char *ba
                                          sizeof(double), 64); /* prepare has one for each rank */
     plan->chunk_slots =
         (uint32_t *)ampi_take(&arena, (size_t)plan->num_chunks, sizeof(uint32_t), 64);
-    plan->scaler = plan->shared || !base ? opt->desc.shared_scaler : &plan->control->scaler;
+    plan->scaler = opt->desc.shared_scaler;
+    if (base && !plan->shared) plan->scaler = &plan->control->scaler;
     if (opt->reports) ampi_with_report()->layout(opt, plan, &arena);
     if (plan->num_sparse) ampi_with_rows()->layout(opt, plan, &arena);
     for (k = 0; k < kinds; k++)
-        for (i = 0; i < count; i++) {
-            const ampi_entry *e      = ampi_entry_of(opt, i);
-            ampi_slot        *s      = &plan->host_slots[i];
-            const int         learns = ampi_learns(&e->tensor);
-            if (k < 2) ampi_place_model(opt, e, k, s, &arena);
-            if (k == 2 && !s->master.data) ampi_place(&arena, e, s->n, &s->master);
-            if (k == 3 && learns && opt->ranks.count) s->grad = ampi_floats_of(&arena, e, s->n);
-            if (k == 3 && learns && plan->kind == AMP_KIND_OWN)
-                s->unscaled = s->in_place ? (float *)s->grad : ampi_floats_of(&arena, e, s->n);
-            if (k > 3 && learns) ampi_place(&arena, e, s->n, &s->moment[k - 4]);
-        }
+        for (i = 0; i < count; i++) ampi_place_array(opt, i, (ampi_array)k, &arena);
     *num_bytes = arena.used;
     return arena.too_large ? AMP_ERROR_TOO_LARGE : AMP_OK;
 }
@@ -4855,7 +4891,6 @@ static void ampi_count_grads(amp_plan *plan) {
 
 /* Memory of a tensor: no step can have it twice. */
 typedef struct ampi_range { uintptr_t begin, end; size_t tensor; const char *what; } ampi_range;
-AMPI_STATIC_ASSERT(ampi_ranges_fit_slots, sizeof(ampi_slot) >= 3 * sizeof(ampi_range));
 
 static size_t ampi_add_range(ampi_range *r, const void *begin, uint64_t n, amp_dtype type,
                              size_t tensor, const char *what) {
@@ -4878,11 +4913,10 @@ static void ampi_sort_ranges(ampi_range *r, size_t num) {
         }
 }
 
-/* Is each array that a step reads or writes apart from all others? (Of ranks, gradients are but
-   flags.) room: for three ranges of each tensor. */
-static amp_result ampi_apart(const amp_optimizer *opt, ampi_range *room) {
-    char  *problem = opt->desc.problem;
-    size_t i, num = 0;
+/* All ranges of memory that a step reads or writes; of ranks, gradients are but flags. */
+static size_t ampi_add_ranges(const amp_optimizer *opt) {
+    ampi_range *room = opt->plan->ranges;
+    size_t      i, num = 0;
     for (i = 0; i < opt->num_entries; i++) {
         const ampi_entry *e    = ampi_entry_of(opt, i);
         const amp_tensor *t    = &e->tensor;
@@ -4894,6 +4928,15 @@ static amp_result ampi_apart(const amp_optimizer *opt, ampi_range *room) {
         if (!opt->ranks.count)
             num += ampi_add_range(room + num, t->grad, sent, t->grad_type, i, "grad");
     }
+    return num;
+}
+
+/* Is each range apart from all others? */
+static amp_result ampi_apart(const amp_optimizer *opt) {
+    const size_t num     = ampi_add_ranges(opt);
+    ampi_range  *room    = opt->plan->ranges;
+    char        *problem = opt->desc.problem;
+    size_t       i;
     ampi_sort_ranges(room, num);
     for (i = 1; i < num; i++) {
         const int         later = room[i].tensor >= room[i - 1].tensor;
@@ -4920,7 +4963,8 @@ static amp_result ampi_new_plan(amp_optimizer *opt) {
     for (i = 0; i < opt->num_entries; i++)
         num_sparse += (size_t)ampi_has_rows(ampi_entry_of(opt, i));
     plan = (amp_plan *)ampi_allocate(&d->allocator,
-                                     header + opt->num_entries * sizeof(ampi_slot) +
+                                     header + opt->num_entries * (sizeof(ampi_slot) +
+                                                                  3 * sizeof(ampi_range)) +
                                          num_sparse * sizeof(ampi_sparse) +
                                          (opt->reports ? ampi_with_report()->room(opt->num_entries)
                                                        : 0));
@@ -4928,7 +4972,8 @@ static amp_result ampi_new_plan(amp_optimizer *opt) {
     memset(plan, 0, sizeof *plan);
     plan->host_slots  = (ampi_slot *)(void *)((char *)plan + header);
     plan->num_slots   = opt->num_entries;
-    plan->host_sparse = (ampi_sparse *)(void *)(plan->host_slots + plan->num_slots);
+    plan->ranges      = (ampi_range *)(void *)(plan->host_slots + plan->num_slots);
+    plan->host_sparse = (ampi_sparse *)(void *)(plan->ranges + 3 * plan->num_slots);
     plan->num_sparse  = num_sparse;
     plan->kind        = d->kind;
     plan->zero_grad   = d->zero_grad || opt->ranks.count;
@@ -4959,8 +5004,7 @@ static amp_result ampi_build(amp_optimizer *opt) {
     AMPI_TRY(ampi_layout(opt, plan, NULL, &num_bytes));
     AMPI_TRY(ampi_captured(opt, ampi_block_alloc(&opt->backend, &opt->desc.allocator, num_bytes,
                                                  &opt->backend_memory, &base)));
-    /* in the slots, which are filled in below */
-    AMPI_TRY(ampi_apart(opt, (ampi_range *)(void *)plan->host_slots));
+    AMPI_TRY(ampi_apart(opt));
     ampi_layout(opt, plan, base, &num_bytes);
     AMPI_IEEE(result = ampi_fill_backend(opt, plan)); /* configured numbers are rounded to float */
     ampi_count_grads(plan);
@@ -7344,18 +7388,23 @@ AMPI_HOST AMPI_ALWAYS amp_result ampi_matrices_ok(ampi_matrices *x, size_t count
                ? AMP_ERROR_TOO_LARGE : AMP_OK;
 }
 
-/* Is an element of C in bytes of memory at row? Its matrices lie behind each other or, as heads do,
-   side by side. Of the wider pitch first, then of the other, the last that begins in or before. */
+/* Is an element of C in bytes of memory at row? C's rows begin at two distances, that of its own
+   rows and that of the matrices of a batch, which lie one behind another or, as heads do, side by
+   side. From where memory ends go back by the longer one, as often as it fits, then by the shorter:
+   that is the last row of C which begins before the end. */
 static int ampi_meets_row(const amp_gemm_args *g, uintptr_t row, size_t bytes) {
-    const size_t    size = amp_dtype_size(g->c_type), heads = g->stride_c < g->ldc;
-    const size_t    stride   = g->count > 1 ? g->stride_c * size : 1; /* not 0 */
-    const size_t    pitch[2] = {heads ? g->ldc * size : stride, heads ? stride : g->ldc * size};
-    const size_t    count[2] = {heads ? g->m : g->count, heads ? g->count : g->m};
-    const uintptr_t c        = (uintptr_t)g->c, end = row + bytes;
-    uintptr_t       x        = end - c - 1;
-    int             i;
+    const size_t    size   = amp_dtype_size(g->c_type), ld = g->ldc * size;
+    const size_t    stride = g->count > 1 ? g->stride_c * size : 1; /* not 0 */
+    const uintptr_t c      = (uintptr_t)g->c, end = row + bytes;
+    uintptr_t       x      = end - c - 1;
     if (end <= c) return 0;
-    for (i = 0; i < 2; i++) x -= ampi_min(x / pitch[i], count[i] - 1) * pitch[i];
+    if (g->stride_c < g->ldc) {
+        x -= ampi_min(x / ld, g->m - 1) * ld;
+        x -= ampi_min(x / stride, g->count - 1) * stride;
+    } else {
+        x -= ampi_min(x / stride, g->count - 1) * stride;
+        x -= ampi_min(x / ld, g->m - 1) * ld;
+    }
     return x < g->n * size + bytes - 1;
 }
 
@@ -7413,12 +7462,37 @@ static amp_result ampi_gemm(const amp_backend *backend, amp_gemm_args *g) {
     return backend->functions->gemm_fn(backend, g);
 }
 
+/* A product of packed fp32 matrices. */
+static amp_gemm_args ampi_product(void *c, const void *a, int trans_a, const void *b, int trans_b,
+                                  size_t m, size_t n, size_t k) {
+    amp_gemm_args g;
+    memset(&g, 0, sizeof g);
+    g.trans_a = trans_a;
+    g.trans_b = trans_b;
+    g.m       = m;
+    g.n       = n;
+    g.k       = k;
+    g.alpha   = 1.0f;
+    g.a       = a;
+    g.b       = b;
+    g.c       = c;
+    g.count   = 1;
+    return g;
+}
+
 AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b, size_t m,
                             size_t n, size_t k, float alpha, const void *a, amp_dtype a_type,
                             size_t lda, const void *b, amp_dtype b_type, size_t ldb, float beta,
                             void *c, amp_dtype c_type, size_t ldc) {
-    amp_gemm_args g = {trans_a, trans_b, m, n, k, alpha, beta, a, b, c, a_type, b_type, c_type,
-                       lda, ldb, ldc, 1, 0, 0, 0, NULL, AMP_F32, 0, 0, AMP_F32};
+    amp_gemm_args g = ampi_product(c, a, trans_a, b, trans_b, m, n, k);
+    g.alpha  = alpha;
+    g.beta   = beta;
+    g.a_type = a_type;
+    g.b_type = b_type;
+    g.c_type = c_type;
+    g.lda    = lda;
+    g.ldb    = ldb;
+    g.ldc    = ldc;
     return ampi_gemm(backend, &g);
 }
 
@@ -7431,25 +7505,18 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
     return ampi_gemm(backend, &g);
 }
 
-/* A product of packed fp32 matrices. */
-static amp_gemm_args ampi_matmul_args(float *c, const float *a, int trans_a, const float *b,
-                                      int trans_b, size_t m, size_t n, size_t k,
-                                      amp_dtype compute) {
-    const amp_gemm_args g = {trans_a, trans_b, m, n, k, 1.0f, 0.0f, a, b, c, AMP_F32, AMP_F32,
-                             AMP_F32, 0, 0, 0, 1, 0, 0, 0, NULL, AMP_F32, 0, 0, compute};
-    return g;
-}
-
 AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b, size_t m, size_t n,
                               size_t k, amp_dtype compute) {
-    amp_gemm_args g = ampi_matmul_args(c, a, 0, b, 0, m, n, k, compute);
+    amp_gemm_args g = ampi_product(c, a, 0, b, 0, m, n, k);
+    g.compute = compute;
     return ampi_gemm(NULL, &g);
 }
 
 AMP_DEF amp_result amp_linear(float *y, const float *x, const float *w, const float *bias,
                               size_t rows, size_t in, size_t out, amp_dtype compute) {
-    amp_gemm_args g = ampi_matmul_args(y, x, 0, w, 1, rows, out, in, compute);
-    g.bias          = bias;
+    amp_gemm_args g = ampi_product(y, x, 0, w, 1, rows, out, in);
+    g.bias    = bias;
+    g.compute = compute;
     return ampi_gemm(NULL, &g);
 }
 
@@ -7470,10 +7537,11 @@ static void ampi_add_rows(float *sums, const float *x, size_t rows, size_t cols)
 AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const float *dy,
                                        const float *x, const float *w, size_t rows, size_t in,
                                        size_t out, int accumulate, amp_dtype compute) {
-    amp_gemm_args of_x = ampi_matmul_args(dx, dy, 0, w, 0, rows, in, out, compute);
-    amp_gemm_args of_w = ampi_matmul_args(dw, dy, 1, x, 0, out, in, rows, compute);
+    amp_gemm_args of_x = ampi_product(dx, dy, 0, w, 0, rows, in, out);
+    amp_gemm_args of_w = ampi_product(dw, dy, 1, x, 0, out, in, rows);
     ampi_matrices of_dy = {dy, AMP_F32, rows, out, out, 0}, sums = {dbias, AMP_F32, 1, out, out, 0};
     amp_result    result = amp_dtype_size(compute) ? AMP_OK : AMP_ERROR_INVALID_ENUM;
+    of_x.compute = of_w.compute = compute;
     if (accumulate) of_w.beta = 1.0f;
     if (result == AMP_OK && dx) result = ampi_gemm_ok(&of_x);
     if (result == AMP_OK && dw) result = ampi_gemm_ok(&of_w);
@@ -8499,7 +8567,7 @@ AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration
 
 enum {
     AMPI_HARMLESS  = 4,   /* powers of two of headroom that a moving scale may well have       */
-    AMPI_ROW       = 5,   /* overflows, at the least scale                                     */
+    AMPI_IN_A_ROW  = 5,   /* overflows, at the least scale                                     */
     AMPI_NAN_ROW   = 10,  /* in which a scale falls by 2^10: more than from 65536 to where most
                              runs begin to step                                                 */
     AMPI_RECENT    = 128,
@@ -8600,7 +8668,7 @@ static void ampi_advise_skips(ampi_case *k) {
     const amp_scaler *s     = k->scaler;
     const int         most  = k->opt->plan->seen->report.most_tensor;
     const double      share = k->late / (double)AMPI_RECENT;
-    if (s->stuck && k->here >= (double)AMPI_ROW) ampi_advise(k, AMP_ADVICE_STUCK, -1, k->here);
+    if (s->stuck && k->here >= (double)AMPI_IN_A_ROW) ampi_advise(k, AMP_ADVICE_STUCK, -1, k->here);
     if (share > 0.1 && share * ((double)s->growth_interval + 1.0) > 2.0 && !k->never)
         ampi_advise(k, AMP_ADVICE_TOO_MANY_SKIPS, most, k->late);
     if (k->never && s->scale > 1.0f && k->recent >= 2)
@@ -9464,15 +9532,18 @@ static cublasStatus_t ampi_sgemm(int batch, cublasHandle_t handle, cublasOperati
                                  const float *alpha, const float *A, int lda, long long strideA,
                                  const float *B, int ldb, long long strideB, const float *beta,
                                  float *C, int ldc, long long strideC, int count) {
-    amp_gemm_args g = {transa == CUBLAS_OP_N, transb == CUBLAS_OP_N, (size_t)m, (size_t)n,
-                       (size_t)k, 1.0f, 0.0f, A, B, C, AMP_F32, AMP_F32, AMP_F32, (size_t)lda,
-                       (size_t)ldb, 0, (size_t)count, (size_t)strideA, (size_t)strideB, 0, NULL,
-                       AMP_F32, 0, 0, AMP_F32};
+    amp_gemm_args g = ampi_product(C, A, transa == CUBLAS_OP_N, B, transb == CUBLAS_OP_N,
+                                   (size_t)m, (size_t)n, (size_t)k);
     cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
     cudaDataType        to      = CUDA_R_32F;
     amp_autocast       *ac      = ampi_autocast_current();
     amp_session        *cached;
     amp_dtype           type    = AMP_F32;
+    g.lda      = (size_t)lda;
+    g.ldb      = (size_t)ldb;
+    g.count    = (size_t)count;
+    g.stride_a = (size_t)strideA;
+    g.stride_b = (size_t)strideB;
     if ((m | n | k | lda | ldb) >= 0 && count > 0 && lda < 0x7ffffff8 && ldb < 0x7ffffff8)
         (void)ampi_gemm_wants(ac, &g, &type);
     if (type != AMP_F32 && (cached = ampi_cached_session(ac)) != NULL) {
@@ -10831,26 +10902,26 @@ static const ampi_engine ampi_engine_tiles = {
 #endif /* AMPI_AMX */
 
 /* Best first. Usable says what the processor has and the operating system saves. Whether this
-   process may use tiles is asked at the first product that would: the second row says yes, a tier
-   without tiles no. */
+   process may use tiles is asked at the first product that would: the answer is the next row, or a
+   tier without tiles. */
 static const ampi_tier ampi_tiers[] = {
 #if AMPI_AMX
-    {"amx", 8, 0, &ampi_loops_pairs, &ampi_engine_avx512, &ampi_engine_tiles},
-    {"amx", 8, 0, &ampi_loops_pairs, &ampi_engine_avx512, &ampi_engine_tiles},
+    {"amx", 8, 0, 1, &ampi_loops_pairs, &ampi_engine_avx512, &ampi_engine_tiles},
+    {"amx", 8, 0, 0, &ampi_loops_pairs, &ampi_engine_avx512, &ampi_engine_tiles},
 #endif
 #if AMPI_PAIRS /* on Intel's processors slower than FMA: only asked for by name */
-    {"avx512_bf16", 4, 16, &ampi_loops_pairs, &ampi_engine_avx512, &ampi_engine_pairs_avx512},
+    {"avx512_bf16", 4, 16, 0, &ampi_loops_pairs, &ampi_engine_avx512, &ampi_engine_pairs_avx512},
 #endif
 #if AMPI_512
-    {"avx512", 2, 0, &ampi_loops_avx512, &ampi_engine_avx512, NULL},
+    {"avx512", 2, 0, 0, &ampi_loops_avx512, &ampi_engine_avx512, NULL},
 #endif
 #if AMPI_X86
-    {"avx2", 1, 0, &ampi_loops_avx2, &ampi_engine_avx2, NULL},
+    {"avx2", 1, 0, 0, &ampi_loops_avx2, &ampi_engine_avx2, NULL},
 #endif
 #if AMPI_NEON
-    {"neon", 32, 0, &ampi_loops_neon, &ampi_engine_neon, NULL},
+    {"neon", 32, 0, 0, &ampi_loops_neon, &ampi_engine_neon, NULL},
 #endif
-    {"c", 0, 0, &ampi_loops_c, &ampi_engine_c, NULL}};
+    {"c", 0, 0, 0, &ampi_loops_c, &ampi_engine_c, NULL}};
 
 enum { AMPI_NUM_TIERS = sizeof ampi_tiers / sizeof ampi_tiers[0] };
 
@@ -10909,7 +10980,7 @@ AMP_DEF amp_result amp_cpu_force_tier(const char *name) {
 static const ampi_engine *ampi_engine_pairs(int whole) {
     const ampi_tier *tier = ampi_tier_now();
 #if AMPI_AMX
-    if (tier == &ampi_tiers[0])
+    if (tier->asks)
         tier = ampi_tier_settle(tier, ampi_tiles_ask() ? tier + 1
                                                        : ampi_tier_find("avx512"));
 #endif
