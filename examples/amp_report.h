@@ -81,6 +81,16 @@ AMP_REPORT_DEF const char *amp_report_advice_name(amp_advice_code code) {
     return "?";
 }
 
+/* A tensor, for people: "tensor 3 (fc1.weight)", or its number alone if it has no name. */
+AMP_REPORT_DEF const char *amp_report_name(const amp_optimizer *opt, int i, char *chars,
+                                           size_t size) {
+    amp_tensor_report t;
+    if (amp_optimizer_report_tensor(opt, i, &t) == AMP_OK && t.name && *t.name)
+        snprintf(chars, size, "tensor %d (%.160s)", i, t.name);
+    else snprintf(chars, size, "tensor %d", i);
+    return chars;
+}
+
 /* What to change, as a sentence: at most size bytes of chars, with the 0 behind it. Call it after
    amp_optimizer_advice: the tensor's numbers are of the same moment if no step came between. */
 AMP_REPORT_DEF const char *amp_report_sentence(const amp_optimizer *opt, const amp_advice *advice,
@@ -89,6 +99,7 @@ AMP_REPORT_DEF const char *amp_report_sentence(const amp_optimizer *opt, const a
     char              scale[AMP_REPORT_NUMBER], share[AMP_REPORT_NUMBER];
     amp_report        run;
     amp_tensor_report t;
+    char              name[200];
     char *const       whole = chars;
     double            grads;
     int               used = 0;
@@ -98,9 +109,8 @@ AMP_REPORT_DEF const char *amp_report_sentence(const amp_optimizer *opt, const a
     chars[0] = '\0';
     (void)amp_optimizer_report(opt, &run);
     if (advice->tensor >= 0 && amp_optimizer_report_tensor(opt, advice->tensor, &t) == AMP_OK)
-        used = t.name ? snprintf(chars, size, "tensor %d (%.*s): ", advice->tensor,
-                                 (int)(size / 2), t.name)
-                      : snprintf(chars, size, "tensor %d: ", advice->tensor);
+        used = snprintf(chars, size, "%s: ",
+                        amp_report_name(opt, advice->tensor, name, sizeof name));
     if ((size_t)used >= size) return whole;
     chars += used;
     size -= (size_t)used;
@@ -176,6 +186,7 @@ AMP_REPORT_DEF amp_result amp_report_table(const amp_optimizer *opt, FILE *out) 
     amp_advice        advice[AMP_NUM_ADVICE];
     amp_result        result;
     char              a[AMP_REPORT_NUMBER], b[AMP_REPORT_NUMBER], sentence[400];
+    char              first[200], most[200];
     int               i, count = 0;
     result = amp_optimizer_advice(opt, advice, &count);
     if (result == AMP_OK) result = amp_optimizer_report(opt, &r);
@@ -188,9 +199,10 @@ AMP_REPORT_DEF amp_result amp_report_table(const amp_optimizer *opt, FILE *out) 
             amp_report_number(a, (double)r.loss_scale, false), (double)r.growths,
             (double)r.backoffs, r.stuck ? ", stuck" : "", amp_report_number(b, r.norm, false));
     if (r.first_tensor >= 0)
-        fprintf(out, "first overflow in iteration %.0f, tensor %d; most, %.0f, tensor %d\n",
-                (double)r.first_iteration, r.first_tensor, (double)r.most_overflows,
-                r.most_tensor);
+        fprintf(out, "first overflow: iteration %.0f, %s\nmost overflows: %.0f, %s\n",
+                (double)r.first_iteration,
+                amp_report_name(opt, r.first_tensor, first, sizeof first),
+                (double)r.most_overflows, amp_report_name(opt, r.most_tensor, most, sizeof most));
     fprintf(out, "  gradient, scaled           largest  room  zeros  overflows%s\n",
             r.sampled ? "  subnormal   lost" : "");
     for (i = 0; amp_optimizer_report_tensor(opt, i, &t) == AMP_OK; i++) {

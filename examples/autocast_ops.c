@@ -83,7 +83,7 @@ static void print_rules(const amp_autocast *ac) {
         for (int op = 0; op < AMP_NUM_OPS; op++) {
             const char *name = amp_op_name((amp_op)op);
             if (l.rule[op] != r) continue;
-            if (column + (int)strlen(name) > 90) column = printf("\n   ") - 1;
+            if (column + (int)strlen(name) > 79) column = printf("\n   ") - 1;
             column += printf(" %s%s", name, l.own[op] ? "*" : "");
         }
         printf("\n");
@@ -92,7 +92,7 @@ static void print_rules(const amp_autocast *ac) {
 
 static void compare(void) {
     static listing l[NUM_LISTS];
-    printf("%-34s", "op");
+    printf("%-30s", "op");
     for (int p = 0; p < NUM_LISTS; p++) {
         amp_autocast ac;
         must(amp_autocast_init(&ac, AMP_POLICY_DEFAULT, AMP_F32));
@@ -104,7 +104,7 @@ static void compare(void) {
         int same = 1;
         for (int p = 1; p < NUM_LISTS; p++) same &= l[p].rule[op] == l[0].rule[op];
         if (same) continue;
-        printf("%-34s", amp_op_name((amp_op)op));
+        printf("%-30s", amp_op_name((amp_op)op));
         for (int p = 0; p < NUM_LISTS; p++)
             printf(p + 1 < NUM_LISTS ? "%-11s" : "%s\n", rules[l[p].rule[op]][0]);
     }
@@ -277,7 +277,10 @@ int main(int argc, char **argv) {
     override(&ac, "AMP_POLICY", getenv("AMP_POLICY"));
     if (policy >= 0) override(&ac, "--policy", policies[policy]);
     override(&ac, "--override", text);
-    if (table == 0) must(amp_autocast_dump(&ac, print_line, stdout));
+    if (table == 0) {
+        const amp_result result = amp_autocast_dump(&ac, print_line, stdout);
+        if (result != AMP_ERROR_WRITE) must(result); /* that one is told by finish */
+    }
     if (table == 1) compare();
     if (op) answer(&ac, op, inputs ? inputs : "fp32", layer);
     if (op || table >= 0) return finish(0);

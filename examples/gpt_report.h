@@ -113,7 +113,10 @@ static void load_text(text *t, const options *o) {
     char   problem[96];
     FILE  *f = fopen(o->text, "rb");
     size_t room = 1 << 16, size = 0, got, piece;
-    if (!f) fail(1, o->text, strerror(errno), "give a file with --text, or run this beside amp.h");
+    if (!f)
+        fail(1, o->text, strerror(errno),
+             o->text == standard()->text ? "run this beside amp.h, or give a file with --text"
+                                         : "give a file that can be read");
     unsigned char *all = (unsigned char *)need(room, 1);
     while ((got = fread(all + size, 1, room - size, f)) > 0) {
         size += got;

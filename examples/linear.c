@@ -1,19 +1,19 @@
 /* linear.c - the short way to a faster trainer: a network 784-H-H-10 with the loops that one has,
    and with amp_linear in their place: in fp32, in bf16, and in fp16 with the loss scaler. All
    losses fall together; beside them stands the fastest step of 40.
-   Build and run:  cc -O3 -I. examples/linear.c -o linear && ./linear */
+   Build and run:  cc -O3 -I. examples/linear.c -o linear && ./linear [H [B]]  (H units, B rows) */
 #define AMP_IMPLEMENTATION
 #include "amp.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-enum { H = 512, B = 64, IN = 784, OUT = 10, LAYERS = 3, WAYS = 4, MOST = H > IN ? H : IN };
-static const size_t      width[LAYERS + 1] = {IN, H, H, OUT};
+enum { MAX_H = 2048, MAX_B = 512, IN = 784, OUT = 10, LAYERS = 3, WAYS = 4 };
+static size_t            H = 512, B = 64, width[LAYERS + 1] = {IN, 0, 0, OUT};
 static const char *const names[WAYS]       = {"loops", "amp fp32", "amp bf16", "amp fp16"};
 static const amp_dtype   to[WAYS]          = {AMP_F32, AMP_F32, AMP_BF16, AMP_F16};
-static float w[LAYERS][MOST * H + H], dw[LAYERS][MOST * H + H]; /* a bias is behind its weights */
-static float x[LAYERS + 1][B * MOST], dx[LAYERS + 1][B * MOST], image[OUT * IN];
+static float w[LAYERS][MAX_H * MAX_H + MAX_H], dw[LAYERS][MAX_H * MAX_H + MAX_H]; /* bias behind */
+static float x[LAYERS + 1][MAX_B * MAX_H], dx[LAYERS + 1][MAX_B * MAX_H], image[OUT * IN];
 static amp_scaler_desc scaling; /* disabled but for fp16 */
 static amp_scaler      scaler;
 
@@ -33,7 +33,7 @@ static void loops(size_t l, size_t in, size_t out) {
     }
 }
 static void loops_backward(size_t l, size_t in, size_t out) {
-    memset(dx[l], 0, sizeof dx[l]), memset(dw[l], 0, sizeof dw[l]);
+    memset(dx[l], 0, B * in * sizeof(float)), memset(dw[l], 0, (in + 1) * out * sizeof(float));
     for (size_t i = 0; i < B * out; i++) {
         const float d = dx[l + 1][i];
         dw[l][in * out + i % out] += d;
@@ -69,7 +69,19 @@ static double step(int way, size_t label) { /* of SGD, on the squared error, whi
     return loss;
 }
 
-int main(void) {
+static size_t argument(const char *text, size_t most) {
+    const long n = strtol(text, NULL, 10);
+    if (n > 0 && (size_t)n <= most) return (size_t)n;
+    fprintf(stderr, "linear: %s: usage: linear [H [B]], units (512, at most %d) and rows of a batch "
+                    "(64, at most %d)\n", text, MAX_H, MAX_B);
+    exit(strcmp(text, "--help") == 0 ? 0 : 2);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) H = argument(argv[1], MAX_H);
+    if (argc > 2) B = argument(argv[2], MAX_B);
+    if (argc > 3) (void)argument("--too-many", 0);
+    width[1] = width[2] = H;
     for (int way = 0; way < WAYS; way++) {
         double best = 1e9;
         srand(1), fill(image, OUT * IN, 1.0f), memset(w, 0, sizeof w);
@@ -87,4 +99,7 @@ int main(void) {
         }
         printf("%10.2f ms a step\n", best);
     }
+    if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
+    fprintf(stderr, "linear: standard output cannot be written: is the disk full?\n");
+    return 1;
 }

@@ -352,7 +352,7 @@ static void print_losses(losses *loss, int seeds, losses all) {
 
 static const char help_of_state[] =
     "usage: state [--quick] [--seeds N] [--epochs N] [--steps N] [--elements MILLIONS]\n"
-    "             [--data PATH] [--text FILE]\n"
+    "             [--data PATH] [--text FILE] [--quiet]\n"
     "Trains three tasks in each of amp.h's states, and times one large step in each.\n"
     "  --quick      two seeds, few epochs and steps: what it prints then means little\n"
     "  --seeds      10: of which d is the mean\n"
@@ -360,7 +360,8 @@ static const char help_of_state[] =
     "  --steps      150, of the GPT\n"
     "  --elements   50: parameters of the large step, in millions; up to 28 bytes for each\n"
     "  --data       digits, fashion or a path, as in train --help\n"
-    "  --text       what the GPT learns (amp.h)\n";
+    "  --text       what the GPT learns (amp.h)\n"
+    "  --quiet      no progress\n";
 
 static plan parse(int argc, char **argv) {
     plan p = {*standard(), "digits", 10, 15, 50000000};

@@ -13,6 +13,7 @@
 #include <time.h>
 
 #if defined(__unix__) || defined(__APPLE__)
+#include <sys/ioctl.h>
 #include <unistd.h>
 static int on_terminal(void) { return isatty(STDERR_FILENO); }
 #else
@@ -24,6 +25,7 @@ static int on_terminal(void) { return 0; }
 #endif
 
 static char command_line[512]; /* what keep_command was given, for reports */
+static int  quiet;             /* --quiet: no progress */
 
 static inline void keep_command(int argc, char **argv) {
     size_t used = 0;
@@ -99,8 +101,9 @@ static inline void take_value(const known_option *k, const char *value) {
     }
 }
 
-/* Is argv[*i] among these? Then its value is taken, too, and *i goes on. */
+/* Is argv[*i] among these? Then its value is taken, too, and *i goes on. All take --quiet. */
 static inline int is_among(const known_option *known, size_t count, char **argv, int *i) {
+    if (strcmp(argv[*i], "--quiet") == 0) return quiet = 1;
     for (size_t k = 0; k < count; k++) {
         if (strcmp(argv[*i], known[k].name) != 0) continue;
         if (!argv[*i + 1] || !*argv[*i + 1]) fail(2, argv[*i], "needs a value", "see --help");
@@ -130,18 +133,38 @@ static inline void no_options(int argc, char **argv, const char *help) {
     exit(0);
 }
 
-/* Of what is being done a line with the time that is left, share being 0 to 1: on a terminal one that
-   is rewritten each second, elsewhere one every 10 s. */
+/* Columns of the terminal; of a window without a size what COLUMNS says, else 80. */
+static inline int terminal_columns(void) {
+    const char *said = getenv("COLUMNS");
+    int         wide = said ? atoi(said) : 0;
+#ifdef TIOCGWINSZ
+    struct winsize window;
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col) wide = window.ws_col;
+#endif
+    return wide > 0 ? wide : 80;
+}
+
+/* On a terminal the line of progress is rewritten; it ends before the last column, where some
+   terminals would begin the next row. */
+static inline void rewrite_line(const char *line) {
+    const int room = terminal_columns() - 1;
+    fprintf(stderr, "\r%-*.*s%s", room, room, line, *line ? "" : "\r");
+}
+
+/* Say how much time is left, and what is being done, share being 0 to 1: on a terminal each second,
+   elsewhere a line every 10 s. A share that falls begins something new. */
 static inline void progress(double share, const char *now) {
     static time_t begin, said;
+    static double last;
     const time_t  t = time(NULL);
-    char          line[160];
-    if (!begin) begin = said = t;
-    if (share <= 0.0 || difftime(t, said) < (on_terminal() ? 1.0 : 10.0)) return;
+    char          line[192];
+    if (!begin || share < last) begin = said = t;
+    last = share;
+    if (quiet || share <= 0.0 || difftime(t, said) < (on_terminal() ? 1.0 : 10.0)) return;
     const int left = (int)(difftime(t, begin) * (1.0 - share) / share + 0.5);
     said = t;
-    snprintf(line, sizeof line, "%.120s  %d:%02d left", now, left / 60, left % 60);
-    if (on_terminal()) fprintf(stderr, "\r%-99s", line);
+    snprintf(line, sizeof line, "%d:%02d left  %.160s", left / 60, left % 60, now);
+    if (on_terminal()) rewrite_line(line);
     else fprintf(stderr, "%s\n", line);
 }
 
@@ -157,7 +180,7 @@ static inline void progress_step(double share, const char *run, int step, int st
 
 /* The line is empty again. */
 static inline void progress_end(void) {
-    if (on_terminal()) fprintf(stderr, "\r%99s\r", "");
+    if (on_terminal() && !quiet) rewrite_line("");
 }
 
 /* The end of a program: what it printed must have arrived. */

@@ -69,7 +69,8 @@ static void print_first_options(const options *o, const char *steps) {
            "  --batch N         of a step (%d)\n"
            "  --lr X            largest learning rate (%g)\n"
            "  --out DIR         where pictures go (%s)\n"
-           "  --quick           a toy, in seconds; options after it change it\n",
+           "  --quick           a toy, in seconds; options after it change it\n"
+           "  --quiet           no progress\n",
            steps, o->batch, (double)o->lr, o->out);
 }
 
@@ -226,12 +227,11 @@ static double mebibytes(const report *r, int v) {
 /* ----------------------------------------------------------------------------- tables, pictures */
 
 static void print_table(const report *r) {
-    char items[32];
-    printf("\nheld-out %s%s, mean +- standard deviation over %d seed%s\n\n", r->of.metric,
-           r->of.unit, r->o.seeds, r->o.seeds > 1 ? "s" : "");
-    sprintf(items, "%.20s/s", r->of.items);
-    printf("%-6s %-18s %7s %9s %10s %7s %12s %16s %11s\n", "", r->of.metric, "skipped", "scale",
-           items, "speed", "bytes/param", "activations MiB", "total MiB");
+    printf("\nheld-out %s%s, mean +- standard deviation over %d seed%s;\n"
+           "%s per second; bytes of state per parameter; MiB of activations, of all\n\n",
+           r->of.metric, r->of.unit, r->o.seeds, r->o.seeds > 1 ? "s" : "", r->of.items);
+    printf("%-4s %-18s %7s %8s %8s %6s %8s %8s %6s\n", "", r->of.metric, "skipped", "scale", "per s",
+           "speed", "B/param", "act MiB", "MiB");
     for (int v = 0; v < 3; v++) {
         const spread s = over_seeds(r->last[v], NULL, r->o.seeds);
         char         metric[64], times[32] = "-";
@@ -240,7 +240,7 @@ static void print_table(const report *r) {
             sprintf(metric, "%.*f +- %.*f", r->of.decimals, s.mean, r->of.decimals, s.sd);
         else sprintf(metric, "%.*f +- -", r->of.decimals, s.mean);
         if (speed(r, 0) > 0.0) sprintf(times, "%.2fx", speed(r, v) / speed(r, 0));
-        printf("%-6s %-18s %7.1f %9.0f %10.0f %7s %12.2f %16.1f %11.1f\n", type_names[v],
+        printf("%-4s %-18s %7.1f %8.0f %8.0f %6s %8.2f %8.1f %6.1f\n", type_names[v],
                metric, r->skipped[v], r->scale[v], speed(r, v), times,
                (double)r->bytes[v][STATE] / (double)r->params,
                (double)r->bytes[v][ACTIVATIONS] / 1048576.0, mebibytes(r, v));
@@ -266,7 +266,7 @@ static void print_reading(const report *r) {
     printf("\nreading\n");
     for (int v = AMP_F16; v <= AMP_BF16; v++) {
         const spread d = over_seeds(r->last[v], r->last[0], r->o.seeds);
-        printf("  %s minus fp32, seed by seed: %+.*f", type_names[v], r->of.decimals, d.mean);
+        printf("  %s minus fp32, mean over the seeds: %+.*f", type_names[v], r->of.decimals, d.mean);
         if (r->o.seeds > 2) printf(" (se %.*f)", r->of.decimals, d.se);
         print_judgment(r, &d, fp32);
     }

@@ -550,6 +550,7 @@ static void print_help(void) {
            "  --epochs N         passes over them (%d)\n"
            "  --dtype fp16|bf16  the half type (fp16)\n"
            "  --seed N           of data and weights (%d)\n"
+           "  --quiet            no progress\n"
            "  --help             this text\n",
            o.layers, o.width, o.batch, o.batches, o.epochs, o.seed);
 }

@@ -24,6 +24,7 @@
 #include <zlib.h>
 #endif
 
+#define DIGITS "examples/digits.csv.gz" /* where this repository is */
 #define FASHION_DIR "/usr/share/datasets/fashion-mnist" /* of Debian's dataset-fashion-mnist */
 
 enum { NUM_CLASSES = 10, FASHION_TRAIN = 6000, FASHION_TEST = 2000 };
@@ -247,7 +248,12 @@ static void load_data(dataset *d, const char *choice) {
     if (!choice) choice = getenv("AMP_DATA");
     if (!choice || !*choice)
         choice = file_exists(FASHION_DIR "/train-images-idx3-ubyte.gz") ? "fashion" : "digits";
-    if (strcmp(choice, "digits") == 0) load_digits(d, "examples/digits.csv.gz");
+    if (strcmp(choice, "digits") == 0) {
+        if (!file_exists(DIGITS))
+            fail(1, DIGITS, "is not below this directory",
+                 "run this beside amp.h, or give the path of that file with --data");
+        load_digits(d, DIGITS);
+    }
     else if (strcmp(choice, "fashion") == 0) load_fashion(d, FASHION_DIR);
     else if (ends_with(choice, ".csv") || ends_with(choice, ".csv.gz")) load_digits(d, choice);
     else load_fashion(d, choice);

@@ -105,6 +105,7 @@ static void print_help(void) {
            "  --report FILE                      lines of amp.h's report, for examples/report.c:\n"
            "                                     of the first task, the first seed, and\n"
            "                                     fp16+master+scaling unless --dtype is another\n"
+           "  --quiet                            no progress\n"
            "  --help                             this text\n\n"
            "With one task, one type (fp16 is then fp16+master+scaling alone) and --seeds 1:\n\n"
            "  --save FILE                        write the state there at the end of every epoch\n"
@@ -281,14 +282,15 @@ static spread minus_fp32(const report *r, int which, int v) {
     return over_seeds(r->results[which][v][METRIC], r->results[which][FP32][METRIC], r->o.seeds);
 }
 
-/* The last columns of a row: for each size, how long a step takes and how fast that is. */
+/* The last columns of a row: for each size, how long a step takes, and how many times as fast as one
+   in fp32 that is. */
 static void print_times(const report *r, int which, int v) {
     for (int size = 0; size < NUM_SIZES; size++) {
         const double ms = median_ms(r, which, v, size), times = speed(r, which, v, size);
         if (ms > 0.0) printf(" %8.2f", ms);
         else printf(" %8s", "-");
-        if (times > 0.0) printf(" %5.2fx", times);
-        else printf(" %6s", "-");
+        if (times > 0.0) printf(" %6.2fx", times);
+        else printf(" %7s", "-");
     }
     printf("\n");
 }
@@ -298,18 +300,23 @@ static void print_table(const report *r, int which) {
     printf("\n%s: %s on held-out images, mean +- standard deviation over %d seed%s\n\n",
            tasks[which].name, which == CLASSIFY ? "accuracy in %" : "mean squared error",
            r->o.seeds, r->o.seeds > 1 ? "s" : "");
-    printf("%-20s %-18s %9s %7s %8s %9s %11s %8s %8s %6s %8s %6s\n", "", tasks[which].metric,
-           "flushed %", "lost %", "skipped", "scale", "bytes/param", "act KiB", "ms/step", "speed",
-           "wide ms", "speed");
+    printf("%-19s %-18s %9s %7s %7s %8s\n", "", tasks[which].metric, "flushed %", "lost %", "skipped",
+           "scale");
     for (int v = 0; v < NUM_VARIANTS; v++) {
         const spread m = over_seeds(r->results[which][v][METRIC], NULL, r->o.seeds);
         char         sd[32] = "-";
         if (!variant_on(&r->o, v)) continue;
         if (r->o.seeds > 1) sprintf(sd, "%.*f", decimals, m.sd);
-        printf("%-20s %-7.*f +- %-7s", variants[v].name, decimals, m.mean, sd);
-        printf(" %9.4f %7.3f %8.1f %9.0f %11.2f %8.1f", mean_of(r, which, v, FLUSHED),
+        printf("%-19s %-7.*f +- %-7s", variants[v].name, decimals, m.mean, sd);
+        printf(" %9.4f %7.3f %7.1f %8.0f\n", mean_of(r, which, v, FLUSHED),
                mean_of(r, which, v, LOST), mean_of(r, which, v, SKIPPED),
-               mean_of(r, which, v, SCALE), mean_of(r, which, v, PARAM_BYTES),
+               mean_of(r, which, v, SCALE));
+    }
+    printf("\n%-19s %11s %8s %8s %7s %8s %7s\n", "", "bytes/param", "act KiB", "ms/step", "speed",
+           "wide ms", "speed");
+    for (int v = 0; v < NUM_VARIANTS; v++) {
+        if (!variant_on(&r->o, v)) continue;
+        printf("%-19s %11.2f %8.1f", variants[v].name, mean_of(r, which, v, PARAM_BYTES),
                mean_of(r, which, v, ACT_BYTES) / 1024.0);
         print_times(r, which, v);
     }

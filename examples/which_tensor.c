@@ -74,7 +74,8 @@ int main(int argc, char **argv) {
     no_options(argc, argv, "Finds two planted overflows; takes no options.");
     desc.beta1 = 2.0; /* for once, to see what is said */
     int ok = amp_optimizer_init(&opt, &desc) != AMP_OK && strstr(problem, "beta1 is 2,") != NULL;
-    printf("refused: %s\n", problem);
+    printf("A setting that cannot be meant is refused, with its name, value and bounds:\n  %s\n\n"
+           "Now training; an infinity and a NaN are planted in two gradients.\n", problem);
     desc.beta1 = 0.0; /* the default */
     ok &= amp_optimizer_init(&opt, &desc) == AMP_OK;
     for (int t = 0; t < 3; t++) {
@@ -89,7 +90,8 @@ int main(int argc, char **argv) {
         ok   = amp_optimizer_step(&opt, 0.01f) == AMP_OK;
         amp_optimizer_status(&opt, &status);
         if (!ok || status.did_step) continue;
-        printf("\nstep %d is skipped; the loss scale is %g now\n", step, (double)status.loss_scale);
+        printf("\niteration %d is skipped; the loss scale is %g now\n", step + 1,
+               (double)status.loss_scale);
         print_table(&opt, found[status.skipped > 1]);
     }
     puts("");

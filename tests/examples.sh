@@ -69,8 +69,12 @@ done
     END {exit !(rows == 4 && !bad && !far(last["ampfp32"], last["loopsloss"]) &&
                 !far(last["ampbf16"], last["loopsloss"]) && !far(last["ampfp16"], last["loopsloss"]))}' "$out/log"
 check 'linear: all four ways learn, and end with the loss of the loops within 2 %' $?
-[ "$(wc -l < examples/linear.c)" -le 90 ]
-check 'linear: at most 90 lines' $?
+[ "$(wc -l < examples/linear.c)" -le 105 ]
+check 'linear: at most 105 lines' $?
+refuses 'linear: an unknown option is named' --bogus "$build/linear" --bogus
+{ "$build/linear" 16 8 3>&2 2>&1 > /dev/full; echo $?; } > "$out/log"
+[ "$(sed -n '$p' "$out/log")" = 1 ] && [ "$(grep -c 'standard output' "$out/log")" = 1 ]
+check 'linear: a full disk is named' $?
 
 train --data digits --seeds 2 --epochs 2 > "$out/log" 2>&1 &&
     tail -n 2 "$out/log" | head -n 1 | grep -Eq '^parity classify: fp32 [0-9.]+ % fp16 [0-9.]+ % d [-+][0-9.]+ se [0-9.]+ bf16 [0-9.]+ % d [-+][0-9.]+ se [0-9.]+ seeds 2$' &&
@@ -78,7 +82,7 @@ train --data digits --seeds 2 --epochs 2 > "$out/log" 2>&1 &&
 check 'train: a short run ends with the two parity lines' $?
 cp "$out/log" "$out/first"
 awk '$0 ~ /ms\/step +speed +wide ms +speed$/ {tables++}
-     /^(fp32|fp16|bf16).* \+- / {
+     /^(fp32|fp16|bf16).*x$/ {
          rows++
          for (i = NF - 3; i < NF; i += 2)
              bad += !($i > 0 && $(i + 1) ~ /^[0-9]+\.[0-9][0-9]x$/ && $(i + 1) + 0 > 0 &&
