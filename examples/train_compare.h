@@ -228,9 +228,9 @@ static double mebibytes(const report *r, int v) {
 
 static void print_table(const report *r) {
     printf("\nheld-out %s%s, mean +- standard deviation over %d seed%s;\n"
-           "%s per second; bytes of state per parameter; MiB of activations, of all\n\n",
+           "%s per s; bytes of state per parameter; MiB of activations, of all\n\n",
            r->of.metric, r->of.unit, r->o.seeds, r->o.seeds > 1 ? "s" : "", r->of.items);
-    printf("%-4s %-18s %7s %8s %8s %6s %8s %8s %6s\n", "", r->of.metric, "skipped", "scale", "per s",
+    printf("%-4s %-18s %7s %8s %8s %6s %8s %7s %6s\n", "", r->of.metric, "skipped", "scale", "per s",
            "speed", "B/param", "act MiB", "MiB");
     for (int v = 0; v < 3; v++) {
         const spread s = over_seeds(r->last[v], NULL, r->o.seeds);
@@ -240,7 +240,7 @@ static void print_table(const report *r) {
             sprintf(metric, "%.*f +- %.*f", r->of.decimals, s.mean, r->of.decimals, s.sd);
         else sprintf(metric, "%.*f +- -", r->of.decimals, s.mean);
         if (speed(r, 0) > 0.0) sprintf(times, "%.2fx", speed(r, v) / speed(r, 0));
-        printf("%-4s %-18s %7.1f %8.0f %8.0f %6s %8.2f %8.1f %6.1f\n", type_names[v],
+        printf("%-4s %-18s %7.1f %8.0f %8.0f %6s %8.2f %7.1f %6.1f\n", type_names[v],
                metric, r->skipped[v], r->scale[v], speed(r, v), times,
                (double)r->bytes[v][STATE] / (double)r->params,
                (double)r->bytes[v][ACTIVATIONS] / 1048576.0, mebibytes(r, v));
@@ -312,7 +312,7 @@ static void draw_picture(const report *r) {
     const size_t   every  = (size_t)(o->steps + 99) / 100;
     const int      curve[3] = {0, 3, 4}; /* a broad band, and two lines that can be seen on it */
     const char    *names[MAX_CURVES] = {0};
-    char           title[2][120], what[2][120];
+    char           title[2][120], what[2][200];
     plot           plots[2];
     memset(plots, 0, sizeof plots);
     for (int p = 0; p < 2; p++) {
@@ -327,8 +327,7 @@ static void draw_picture(const report *r) {
                       o->seeds);
         }
         say_end(title[p], p ? s->held : s->learned, &plots[p], curve);
-        sprintf(what[p], "%.70s%s", p ? s->held_y : s->learned_y,
-                o->seeds > 1 ? "; mean and spread of the seeds" : "");
+        describe(what[p], p ? s->held_y : s->learned_y, o->seeds, o->resume != NULL);
         plots[p].title = title[p];
         plots[p].what  = what[p];
     }

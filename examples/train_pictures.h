@@ -37,30 +37,47 @@ typedef struct plot {
 
 /* --------------------------------------------------------------------------------------- files */
 
-static FILE *open_picture(const char *dir, const char *name, const char *mode) {
-    char path[1024];
-    if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
+/* A picture is written beside its place and moved there when it is whole, so that a run which is
+   interrupted, or finds the disk full, leaves the older one. */
+typedef struct drawing {
+    FILE *f;
+    char  path[1024], beside[1032];
+} drawing;
+
+static drawing open_picture(const char *dir, const char *name) {
+    drawing p;
+    if (snprintf(p.path, sizeof p.path, "%s/%s", dir, name) >= (int)sizeof p.path)
         fail(2, "--out", "path too long", "choose a shorter one");
-    FILE *f = fopen(path, mode);
-    if (!f) fail(1, path, strerror(errno), "choose a directory that can be written with --out DIR");
-    return f;
+    snprintf(p.beside, sizeof p.beside, "%s.new", p.path);
+    p.f = fopen(p.beside, "wb");
+    if (!p.f)
+        fail(1, p.path, strerror(errno), "choose a directory that can be written with --out DIR");
+    return p;
 }
 
-static void close_picture(FILE *f, const char *dir) {
-    const int good = !ferror(f);
-    if (fclose(f) != 0 || !good) fail(1, dir, "cannot write a picture", "is the disk full?");
+static void close_picture(drawing *p, int keep) {
+    const int written = !ferror(p->f);
+    const int good    = fclose(p->f) == 0 && written;
+#ifdef _WIN32
+    if (good && keep) remove(p->path);
+#endif
+    if (good && keep && rename(p->beside, p->path) == 0) return;
+    remove(p->beside);
+    if (keep) fail(1, p->path, "the picture cannot be written", "is the disk full?");
 }
 
 /* Make the directory if it is missing, and fail if nothing can be written there. */
 static void try_picture(const char *dir, const char *name) {
     make_directory(dir);
-    close_picture(open_picture(dir, name, "ab"), dir);
+    drawing p = open_picture(dir, name);
+    close_picture(&p, 0);
 }
 
-static FILE *svg_begin(const char *dir, const char *name, int height) {
-    FILE *f = open_picture(dir, name, "wb");
-    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\""
-               "Helvetica, Arial, 'DejaVu Sans', sans-serif\" font-size=\"14\">\n<style>"
+static drawing svg_begin(const char *dir, const char *name, int height) {
+    drawing p = open_picture(dir, name);
+    fprintf(p.f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 "
+                 "%d %d\" font-family=\"'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif\" "
+                 "font-size=\"14\">\n<style>"
                "text{fill:#333}.soft{fill:#666}.paper{fill:#fcfcfa}.c0{stroke:#222}"
                ".c1{stroke:#cc79a7}.c2{stroke:#d98200}.c3{stroke:#0072b2}.c4{stroke:#009e73}"
                ".grid{stroke:#ddd}.dot{fill:#d55e00}.b0{fill:#222}.b1{fill:#cc79a7}.b2{fill:#d98200}"
@@ -68,14 +85,17 @@ static FILE *svg_begin(const char *dir, const char *name, int height) {
                ".soft{fill:#aaa}.paper{fill:#16171a}.c0{stroke:#eee}.c3{stroke:#5cb3ea}"
                ".c4{stroke:#2fd0a0}.grid{stroke:#3a3b40}.b0{fill:#eee}.b3{fill:#5cb3ea}"
                ".b4{fill:#2fd0a0}}</style>\n<rect width=\"%d\" height=\"%d\" class=\"paper\"/>\n",
-            PICTURE_WIDTH, height, PICTURE_WIDTH, height);
-    return f;
+            PICTURE_WIDTH, height, PICTURE_WIDTH, height, PICTURE_WIDTH, height);
+    return p;
 }
 
-static void svg_end(FILE *f, const char *dir) {
-    fprintf(f, "</svg>\n");
-    close_picture(f, dir);
+/* Without anything to see, the older picture stays. */
+static void svg_end(drawing *p, int keep) {
+    fprintf(p->f, "</svg>\n");
+    close_picture(p, keep);
 }
+
+/* ---------------------------------------------------------------------------------------- text */
 
 static void svg_text(FILE *f, double x, double y, const char *style, const char *text) {
     fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" %s>%s</text>\n", x, y, style, text);
@@ -84,6 +104,39 @@ static void svg_text(FILE *f, double x, double y, const char *style, const char 
 static void svg_line(FILE *f, double x1, double y1, double x2, double y2, const char *style) {
     fprintf(f, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" %s/>\n", x1, y1, x2, y2,
             style);
+}
+
+/* Pixels of a text in DejaVu Sans, the widest of the fonts. */
+static double text_width(const char *text, size_t length, double size) {
+    double ems = 0.0;
+    for (size_t i = 0; i < length; i++)
+        ems += strchr("ijl.,:;|!'()[]fIt ", text[i]) ? 0.36 : strchr("mwMW%@", text[i]) ? 0.96 : 0.63;
+    return ems * size;
+}
+
+enum { LEADING = 18 };
+
+/* A text from x = 12, in lines that fit the picture (f NULL: only counted). Returns their number. */
+static int svg_lines(FILE *f, double y, double size, int bold, const char *text) {
+    const double room = (PICTURE_WIDTH - 24.0) / (bold ? 1.12 : 1.0);
+    int          lines = 0;
+    while (*text) {
+        size_t all = strlen(text), fits = all;
+        while (text_width(text, fits, size) > room) {
+            size_t shorter = fits - 1;
+            while (shorter > 0 && text[shorter] != ' ') shorter--;
+            if (shorter == 0) break; /* one long word */
+            fits = shorter;
+        }
+        if (f)
+            fprintf(f, "<text x=\"12\" y=\"%.1f\" font-size=\"%g\"%s>%.*s</text>\n",
+                    y + LEADING * lines, size, bold ? " font-weight=\"bold\"" : " class=\"soft\"",
+                    (int)fits, text);
+        lines++;
+        text += fits;
+        while (*text == ' ') text++;
+    }
+    return lines;
 }
 
 /* --------------------------------------------------------------------------------- axes, curves */
@@ -104,65 +157,132 @@ static double axes_y(const axes *a, double value) {
 
 static double step_of(const plot *p) { return p->step > 0.0 ? p->step : 1.0; }
 
-/* The axes of a plot, wide enough for all its curves; 0 if it is empty. */
-static int fit_axes(axes *a, const plot *p, double top, double base) {
-    const double margin = base > 2.0 ? 0.03 : 0.7;
-    const axes empty = {64.0, top + 52.0, 396.0, PLOT_HEIGHT - 104.0,
-                        step_of(p) * (double)p->count, 1e9, -1e9, base};
+/* Make the axes wide enough for some values. */
+static void fit_values(axes *a, const double *y, size_t count) {
+    const double margin = a->base > 2.0 ? 0.03 : 0.7;
+    for (size_t i = 0; y && i < count; i++) {
+        const double at = drawable(y[i]) ? log(y[i]) / log(a->base) : 0.0;
+        if (drawable(y[i]) && at - margin < a->low) a->low = at - margin;
+        if (drawable(y[i]) && at + margin > a->high) a->high = at + margin;
+    }
+}
+
+static int same_text(const char *a, const char *b) { return a && b && strcmp(a, b) == 0; }
+
+/* The axes of plot p of two, wide enough for all its curves, and for those of the other if that shows
+   the same; 0 if there is nothing to show. */
+static int fit_axes(axes *a, const plot plots[2], int p, double top, double base) {
+    const plot *shown = &plots[p];
+    const axes  empty = {64.0, top + 16.0, 396.0, PLOT_HEIGHT - 68.0, 0.0, 1e9, -1e9, base};
+    int         any   = 0;
     *a = empty;
-    for (int k = 0; p->title && k < MAX_CURVES; k++) {
-        for (size_t i = 0; p->y[k] && i < p->count; i++) {
-            const double value = p->y[k][i], at = drawable(value) ? log(value) / log(base) : 0.0;
-            if (drawable(value) && at - margin < a->low) a->low = at - margin;
-            if (drawable(value) && at + margin > a->high) a->high = at + margin;
+    if (!shown->title) return 0;
+    const double head = LEADING * (svg_lines(NULL, 0.0, 15.0, 1, shown->title) +
+                                   svg_lines(NULL, 0.0, 14.0, 0, shown->what));
+    a->y += head, a->height -= head;
+    for (int other = 0; other < 2; other++) {
+        const plot *o = &plots[other];
+        if (!o->title || !same_text(o->x_title, shown->x_title)) continue;
+        if (step_of(o) * (double)o->count > a->right) a->right = step_of(o) * (double)o->count;
+        for (int k = 0; k < MAX_CURVES && same_text(o->what, shown->what); k++) {
+            fit_values(a, o->y[k], o->count);
+            fit_values(a, o->low[k], o->low[k] ? o->count : 0);
+            fit_values(a, o->high[k], o->high[k] ? o->count : 0);
         }
     }
-    return a->low < a->high;
+    for (int k = 0; k < MAX_CURVES; k++)
+        for (size_t i = 0; shown->y[k] && i < shown->count; i++) any |= drawable(shown->y[k][i]);
+    return any;
 }
 
-/* A horizontal grid line with its value: 2 to the 16 in base 2, 0.02 in base 10. */
-static void draw_y_tick(FILE *f, const axes *a, double value, int exponent) {
+/* Values that an axis may be labelled with, from the plainest to the finest: every 2^k-th power of
+   the base (k from 5 to 0), then 2 and 5, then multiples of a power's 1, half, tenth and hundredth. A
+   level comes whole, or not at all if it makes more than eight labels or two of them collide. */
+enum { MOST_TICKS = 8, LEVELS = 11 };
+
+typedef struct ticks {
+    double value[MOST_TICKS];
+    int    exponent[MOST_TICKS], count;
+} ticks;
+
+/* Returns 0 if it does not fit. */
+static int add_tick(ticks *t, const axes *a, double value, int exponent) {
     const double y = axes_y(a, value);
-    char         text[64];
-    if (y < a->y - 0.1 || y > a->y + a->height + 0.1) return;
-    if (a->base > 2.0) sprintf(text, "%g", value);
-    else sprintf(text, "2<tspan dy=\"-5\" font-size=\"11\">%d</tspan>", exponent);
-    svg_line(f, a->x, y, a->x + a->width, y, "class=\"grid\"");
-    svg_text(f, a->x - 6.0, y + 5.0, "text-anchor=\"end\"", text);
+    if (y < a->y - 0.1 || y > a->y + a->height + 0.1) return 1;
+    for (int i = 0; i < t->count; i++) {
+        const double apart = fabs(axes_y(a, t->value[i]) - y);
+        if (apart < 0.5) return 1; /* it is there */
+        if (apart < 15.0) return 0;
+    }
+    if (t->count == MOST_TICKS) return 0;
+    t->value[t->count]      = value;
+    t->exponent[t->count++] = exponent;
+    return 1;
 }
 
-/* Grid, tick values, frame and titles. */
+static int add_level(ticks *t, const axes *a, int level) {
+    static const double part[LEVELS] = {0, 0, 0, 0, 0, 0, 0, 1.0, 0.5, 0.1, 0.01};
+    const int           every = level < 6 ? 32 >> level : 1;
+    int                 good  = 1;
+    for (int e = (int)floor(a->low); e <= (int)ceil(a->high) && good; e++) {
+        const double power = pow(a->base, e);
+        if (level < 6 && e % every == 0) good = add_tick(t, a, power, e);
+        if (level == 6) good = add_tick(t, a, 2.0 * power, e) && add_tick(t, a, 5.0 * power, e);
+        for (int i = 1; level > 6 && i * part[level] < 10.0 && good; i++)
+            if (i * part[level] >= 1.0) good = add_tick(t, a, i * part[level] * power, e);
+    }
+    return good;
+}
+
+static ticks choose_ticks(const axes *a) {
+    ticks best, next;
+    best.count = 0;
+    for (int level = 0; level < (a->base > 2.0 ? LEVELS : 6); level++) {
+        next = best;
+        if (add_level(&next, a, level) || best.count < 2) best = next;
+    }
+    return best;
+}
+
+/* Grid, labels, frame and titles. */
 static void draw_axes(FILE *f, const axes *a, const plot *p) {
     static const double mantissa[3] = {1.0, 2.0, 5.0};
-    double step = 1.0;
-    char   text[64];
+    const ticks t    = choose_ticks(a);
+    double      step = 1.0;
+    char        text[64];
     for (int i = 1; a->right / step > 5.0; i++) step = mantissa[i % 3] * pow(10.0, i / 3);
     for (double x = 0.0; x <= a->right + 1e-9; x += step) {
         sprintf(text, "%g", x);
         svg_line(f, axes_x(a, x), a->y, axes_x(a, x), a->y + a->height, "class=\"grid\"");
         svg_text(f, axes_x(a, x), a->y + a->height + 18.0, "text-anchor=\"middle\"", text);
     }
-    const double range = a->high - a->low;
-    for (int e = (int)floor(a->low); e <= (int)ceil(a->high); e++) {
-        const int many = a->base > 2.0 && range < 0.8; /* less than a decade: all digits */
-        const int every = a->base > 2.0 ? 1 : 1 + (int)(range / 8.0);
-        for (int i = 1; i < 10 && many; i++) /* and halves, if that is little */
-            for (int half = 0; half <= (range < 0.3 ? 4 : 0); half++)
-                draw_y_tick(f, a, (i + 0.2 * half) * pow(a->base, e), e);
-        for (int i = 0; i < (a->base > 2.0 ? 3 : 1) && !many; i++)
-            if (e % every == 0) draw_y_tick(f, a, mantissa[i] * pow(a->base, e), e);
+    for (int i = 0; i < t.count; i++) {
+        const double y = axes_y(a, t.value[i]);
+        if (a->base > 2.0) sprintf(text, "%g", t.value[i]);
+        else sprintf(text, "2<tspan dy=\"-5\" font-size=\"11\">%d</tspan>", t.exponent[i]);
+        svg_line(f, a->x, y, a->x + a->width, y, "class=\"grid\"");
+        svg_text(f, a->x - 6.0, y + 5.0, "text-anchor=\"end\"", text);
     }
-    svg_text(f, 12.0, a->y - 28.0, "font-size=\"15\" font-weight=\"bold\"", p->title);
-    svg_text(f, 12.0, a->y - 9.0, "class=\"soft\"", p->what);
+    const int    first = svg_lines(NULL, 0.0, 14.0, 0, p->what);
+    const double what  = a->y - 9.0 - LEADING * (first - 1);
+    svg_lines(f, what, 14.0, 0, p->what);
+    svg_lines(f, what - 1.0 - LEADING * svg_lines(NULL, 0.0, 15.0, 1, p->title), 15.0, 1, p->title);
     svg_text(f, a->x + a->width / 2.0, a->y + a->height + 38.0,
              "text-anchor=\"middle\" class=\"soft\"", p->x_title);
+}
+
+/* What follows is drawn within the axes alone, until the group ends. */
+static void begin_clip(FILE *f, const axes *a) {
+    fprintf(f, "<clipPath id=\"at%.0f\"><rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>"
+               "</clipPath>\n<g clip-path=\"url(#at%.0f)\">\n",
+            a->y, a->x - 4.0, a->y - 4.0, a->width + 8.0, a->height + 8.0, a->y);
 }
 
 /* Value i stands at x = (i + 1) steps: at the end of epoch i, or of some steps of training. In
    front of it the spread, if there is more than one seed. */
 static void draw_curve(FILE *f, const axes *a, const plot *p, int k, const char *style) {
     const size_t n = p->low[k] ? p->count : 0;
-    fprintf(f, "<path class=\"b%d\" fill-opacity=\".16\" d=\"", k);
+    if (n) fprintf(f, "<path class=\"b%d\" fill-opacity=\".16\" d=\"", k);
     for (size_t i = 0, drawn = 0; i < 2 * n; i++) {
         const size_t at = i < n ? i : 2 * n - 1 - i;
         const double y  = (i < n ? p->low : p->high)[k][at];
@@ -170,8 +290,8 @@ static void draw_curve(FILE *f, const axes *a, const plot *p, int k, const char 
             fprintf(f, "%c%.1f %.1f", drawn++ ? 'L' : 'M',
                     axes_x(a, step_of(p) * (double)(at + 1)), axes_y(a, y));
     }
-    fprintf(f, "\"/>\n<polyline class=\"c%d\" fill=\"none\" stroke-linejoin=\"round\" %s "
-               "points=\"", k, style);
+    fprintf(f, "%s<polyline class=\"c%d\" fill=\"none\" stroke-linejoin=\"round\" %s points=\"",
+            n ? "\"/>\n" : "", k, style);
     for (size_t i = 0; i < p->count; i++)
         if (drawable(p->y[k][i]))
             fprintf(f, "%.1f,%.1f ", axes_x(a, step_of(p) * (double)(i + 1)),
@@ -179,7 +299,30 @@ static void draw_curve(FILE *f, const axes *a, const plot *p, int k, const char 
     fprintf(f, "\"/>\n");
 }
 
-/* The legend, of all curves with a name, stands above the plots. */
+/* The legend, of all curves with a name, stands above the plots. Returns where it ends. */
+static double draw_legend(FILE *f, const char *const names[MAX_CURVES],
+                          const char *const style[MAX_CURVES]) {
+    double x = 12.0, y = 24.0;
+    for (int k = 0; k < MAX_CURVES; k++) {
+        const double width = names[k] ? 58.0 + text_width(names[k], strlen(names[k]), 14.0) : 0.0;
+        char         full[96];
+        if (!names[k]) continue;
+        if (x + width > PICTURE_WIDTH) x = 12.0, y += 22.0;
+        sprintf(full, "class=\"c%d\" %s", k, style[k]);
+        if (f) svg_line(f, x, y - 5.0, x + 30.0, y - 5.0, full);
+        if (f) svg_text(f, x + 36.0, y, "", names[k]);
+        x += width;
+    }
+    return y + 8.0;
+}
+
+/* What the curves show, how they are drawn, and what of a resumed run is missing. */
+static inline void describe(char *what, const char *y, int seeds, int resumed) {
+    sprintf(what, "%.70s; log scale%s%s", y,
+            seeds > 1 ? "; lines: mean over the seeds, bands: least to largest" : "",
+            resumed ? "; steps before this run resumed are not in it" : "");
+}
+
 static void draw_curves(const char *dir, const char *file, const plot plots[2],
                         const char *const names[MAX_CURVES]) {
     /* the first is a broad band, so that curves which lie on it can be seen on it */
@@ -188,44 +331,39 @@ static void draw_curves(const char *dir, const char *file, const plot plots[2],
         "stroke-width=\"2\" stroke-dasharray=\"8 5\"", "stroke-width=\"2\"",
         "stroke-width=\"2\" stroke-dasharray=\"10 4 2 4\""};
     const int shown = !!plots[0].title + !!plots[1].title;
-    double    x = 12.0, y = 24.0, top;
+    double    top   = draw_legend(NULL, names, style);
+    drawing   to    = svg_begin(dir, file, (int)top + 6 + shown * PLOT_HEIGHT);
+    int       any   = 0;
     axes      a;
-    for (int draw = 0; draw < 2; draw++) { /* first to know how high the legend is */
-        FILE *f = draw ? svg_begin(dir, file, (int)y + 14 + shown * PLOT_HEIGHT) : NULL;
-        top = y + 8.0;
-        x = 12.0, y = 24.0;
-        for (int k = 0; k < MAX_CURVES; k++) {
-            const double width = names[k] ? 60.0 + 8.0 * (double)strlen(names[k]) : 0.0;
-            char         full[96];
-            if (!names[k]) continue;
-            if (x + width > PICTURE_WIDTH) x = 12.0, y += 22.0;
-            sprintf(full, "class=\"c%d\" %s", k, style[k]);
-            if (draw) svg_line(f, x, y - 5.0, x + 30.0, y - 5.0, full);
-            if (draw) svg_text(f, x + 36.0, y, "", names[k]);
-            x += width;
-        }
-        for (int p = 0; p < 2 && draw; p++) {
-            if (!fit_axes(&a, &plots[p], top, 10.0)) continue;
-            draw_axes(f, &a, &plots[p]);
-            for (int k = 0; k < MAX_CURVES; k++)
-                if (plots[p].y[k]) draw_curve(f, &a, &plots[p], k, style[k]);
-            top += PLOT_HEIGHT;
-        }
-        if (draw) svg_end(f, dir);
+    draw_legend(to.f, names, style);
+    for (int p = 0; p < 2; p++) {
+        if (!fit_axes(&a, plots, p, top, 10.0)) continue;
+        any = 1;
+        draw_axes(to.f, &a, &plots[p]);
+        begin_clip(to.f, &a);
+        for (int k = 0; k < MAX_CURVES; k++)
+            if (plots[p].y[k]) draw_curve(to.f, &a, &plots[p], k, style[k]);
+        fprintf(to.f, "</g>\n");
+        top += PLOT_HEIGHT;
     }
+    svg_end(&to, any);
 }
 
 /* Loss scales by step: value i stands at x = i and holds until the next, so only changes and the ends
    need points. A dot is where an overflow made a step be skipped. (Inline, as what follows: not all
    programs have them.) */
 static inline void draw_scales(const char *dir, const char *file, const plot plots[2]) {
-    double top = 8.0;
-    FILE  *f = svg_begin(dir, file, 14 + (!!plots[0].title + !!plots[1].title) * PLOT_HEIGHT);
-    axes   a;
+    double  top = 8.0;
+    drawing to  = svg_begin(dir, file, 14 + (!!plots[0].title + !!plots[1].title) * PLOT_HEIGHT);
+    FILE   *f   = to.f;
+    int     any = 0;
+    axes    a;
     for (int p = 0; p < 2; p++) {
         const double *y = plots[p].y[0], *last = NULL;
-        if (!fit_axes(&a, &plots[p], top, 2.0)) continue;
+        if (!fit_axes(&a, plots, p, top, 2.0)) continue;
+        any = 1;
         draw_axes(f, &a, &plots[p]);
+        begin_clip(f, &a);
         fprintf(f, "<polyline class=\"c3\" fill=\"none\" stroke-width=\"2\" points=\"");
         for (size_t i = 0; i < plots[p].count; i++) {
             const int changed = last && (y[i] < *last || y[i] > *last);
@@ -240,9 +378,10 @@ static inline void draw_scales(const char *dir, const char *file, const plot plo
             if (drawable(y[i]) && y[i] < y[i - 1])
                 fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" class=\"dot\"/>\n",
                         axes_x(&a, (double)(i - 1)), axes_y(&a, y[i - 1]));
+        fprintf(f, "</g>\n");
         top += PLOT_HEIGHT;
     }
-    svg_end(f, dir);
+    svg_end(&to, any);
 }
 
 /* --------------------------------------------------------------------------------------- images */
@@ -263,12 +402,13 @@ static inline int shade_of(const image_row *row, int i, size_t pixel) {
 
 static inline void draw_images(const char *dir, const char *file, const char *title,
                                const image_row *rows, int num_rows, size_t side) {
-    const double left = 98.0, gap = 4.0, size = (PICTURE_WIDTH - left - 8.0) / SHOWN - gap;
-    const double px = size / (double)side;
-    FILE        *f = svg_begin(dir, file, 48 + (int)(num_rows * (size + gap)));
-    svg_text(f, 12.0, 26.0, "font-size=\"15\" font-weight=\"bold\"", title);
+    const double left = 122.0, gap = 4.0, size = (PICTURE_WIDTH - left - 8.0) / SHOWN - gap;
+    const double px = size / (double)side, top = 22.0 + LEADING * svg_lines(NULL, 0.0, 15.0, 1, title);
+    drawing      to = svg_begin(dir, file, 8 + (int)(top + num_rows * (size + gap)));
+    FILE        *f  = to.f;
+    svg_lines(f, 26.0, 15.0, 1, title);
     for (int row = 0; row < num_rows; row++) {
-        const double y = 40.0 + row * (size + gap);
+        const double y = top + row * (size + gap);
         svg_text(f, left - 8.0, y + size / 2.0 + 5.0, "text-anchor=\"end\"", rows[row].label);
         fprintf(f, "<g shape-rendering=\"crispEdges\">\n");
         for (int i = 0; i < SHOWN; i++) {
@@ -285,7 +425,7 @@ static inline void draw_images(const char *dir, const char *file, const char *ti
         }
         fprintf(f, "</g>\n");
     }
-    svg_end(f, dir);
+    svg_end(&to, 1);
 }
 
 #endif /* TRAIN_PICTURES_H */

@@ -297,7 +297,7 @@ static void print_times(const report *r, int which, int v) {
 
 static void print_table(const report *r, int which) {
     const int decimals = which == CLASSIFY ? 2 : 5;
-    printf("\n%s: %s on held-out images, mean +- standard deviation over %d seed%s\n\n",
+    printf("\n%s: held-out %s, mean +- standard deviation over %d seed%s\n\n",
            tasks[which].name, which == CLASSIFY ? "accuracy in %" : "mean squared error",
            r->o.seeds, r->o.seeds > 1 ? "s" : "");
     printf("%-19s %-18s %9s %7s %7s %8s\n", "", tasks[which].metric, "flushed %", "lost %", "skipped",
@@ -357,10 +357,10 @@ static const char *products_in(const char *tier) {
 }
 
 static void print_speed(const report *r, int which) {
-    printf("  a step in bf16 is %.2f times as fast as in fp32, in fp16 with scaling %.2f times;\n",
+    printf("  a step in bf16 is %.2f times as fast as in fp32, in scaled fp16 %.2f times;\n",
            speed(r, which, BF16, TRAINED), speed(r, which, FP16, TRAINED));
-    printf("  wide (%d times the hidden units, %d images a step) %.2f and %.2f times; products in\n"
-           "  %s\n", WIDER, WIDE_BATCH, speed(r, which, BF16, WIDE), speed(r, which, FP16, WIDE),
+    printf("  wide (%d times the hidden units, %d images a step) %.2f and %.2f times;\n"
+           "  products in %s\n", WIDER, WIDE_BATCH, speed(r, which, BF16, WIDE), speed(r, which, FP16, WIDE),
            products_in(amp_cpu_tier()));
 }
 
@@ -405,7 +405,7 @@ static void print_final(const report *r, int which, int v) {
 static void draw_losses(const report *r) {
     plot        p[2] = {{0}};
     const char *names[MAX_CURVES] = {0};
-    char        title[2][96], what[2][96];
+    char        title[2][96], what[2][200];
     for (int t = 0; t < NUM_TASKS; t++) {
         const double(*last)[MAX_EPOCHS] = NULL;
         if (!task_on(&r->o, t)) continue;
@@ -423,9 +423,9 @@ static void draw_losses(const report *r) {
             sprintf(title[t], "%s: fp16 alone ends at %.2f times fp32's loss", tasks[t].name,
                     ratio(alone, fp32));
         }
-        sprintf(what[t], "%s%s", t == CLASSIFY ? "cross-entropy in training"
-                                               : "mean squared error in training",
-                r->o.seeds > 1 ? "; mean and spread of the seeds" : "");
+        describe(what[t], t == CLASSIFY ? "cross-entropy in training"
+                                        : "mean squared error in training",
+                 r->o.seeds, r->o.resume != NULL);
         p[t].title   = title[t];
         p[t].what    = what[t];
         p[t].x_title = "epoch";
@@ -444,7 +444,10 @@ static void draw_pictures(const report *r, const dataset *data) {
         int overflows = 0;
         for (size_t i = 1; i < r->steps[t]; i++)
             overflows += drawable(r->scales[t][i]) && r->scales[t][i] < r->scales[t][i - 1];
-        sprintf(title[t], "%s: the scale grows, and is halved %d times", tasks[t].name, overflows);
+        if (!overflows) sprintf(title[t], "%s: the scale is never halved", tasks[t].name);
+        else
+            sprintf(title[t], "%s: the scale is halved %d time%s", tasks[t].name, overflows,
+                    overflows > 1 ? "s" : "");
         scale[t] = (plot){task_on(&r->o, t) ? title[t] : NULL,
                           "loss scale of fp16, first seed; a dot: overflow, step skipped",
                           r->steps[t], {r->scales[t]}, {0}, {0}, "step", 0.0};

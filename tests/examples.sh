@@ -97,6 +97,21 @@ grep -q 'minus fp32' "$out/first" && ! grep -Eq 'standard error|seeds explain|wi
 check 'train: two seeds are no ground for a judgment' $?
 ls "$out"/*.svg > /dev/null 2>&1 && grep -L '</svg>' "$out"/*.svg | grep -q . && false || ls "$out"/*.svg > "$out/log" 2>&1
 check 'train: it writes its pictures' $?
+for svg in "$out"/*.svg; do
+    awk -v wide=480 'BEGIN {RS = "<text"} NR > 1 && /^ x="12"/ {
+             size = $0; sub(/.*font-size="/, "", size); bold = /bold/; text = $0
+             sub(/^[^>]*>/, "", text); sub(/<.*/, "", text); px = 0
+             for (i = 1; i <= length(text); i++) px += substr(text, i, 1) ~ /[ijl.,:;fIt ]/ ? 0.34 : 0.61
+             if (px * size * (bold ? 1.1 : 1) > wide - 16) bad = 1
+         }
+         END {exit bad}' "$svg" || echo "$svg"
+done > "$out/log"
+[ ! -s "$out/log" ]
+check 'train: no title of a picture is wider than the picture' $?
+echo older > "$out/train_loss.svg"
+(train --data digits > "$out/log" 2>&1 & sleep 0.5; kill -INT $! 2> /dev/null; kill $!; wait $!) 2> /dev/null
+[ "$(cat "$out/train_loss.svg")" = older ]
+check 'train: a run that is interrupted leaves the older picture' $?
 
 one='--data digits --task reconstruct --dtype fp16 --seeds 1 --epochs 3'
 train $one --save "$out/whole" > "$out/first" 2> /dev/null &&
