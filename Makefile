@@ -289,7 +289,7 @@ $(BUILD)/tests/ranks.log: tests/ranks.sh tests/lib.sh examples/ddp_nccl.cu tests
                           $(CPU)/o2/amp.o
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/ddp_mpi)
 
-$(BUILD)/tests/report.log: tests/report.sh tests/lib.sh $(BUILD)/report $(BUILD)/train $(BUILD)/gpt
+$(BUILD)/tests/report.log: tests/report.sh tests/lib.sh $(BUILD)/report $(BUILD)/train $(BUILD)/gpt $(BUILD)/cnn $(BUILD)/ncf
 	@$(call SCRIPT,$< $(OUT) $(BUILD))
 
 # The corpora of the fuzzers are replayed by every make test; make check looks for new cases.

@@ -30,6 +30,7 @@
 
 #include "train_count.h" /* amp.h, with a malloc that counts */
 #include "cnn_report.h" /* options, images, report, pictures */
+#include "train_lines.h" /* --report */
 
 typedef dataset corpus;
 
@@ -85,6 +86,7 @@ typedef struct net {
     char           names[MAX_TENSORS][32], run[128];
     amp_optimizer  opt;
     amp_backend    backend;                          /* with a workspace for products            */
+    lines          lines;                            /* of --report                              */
     void          *input, *pooled;                   /* images; pixels of half the size          */
     void          *joined;                           /* unet: what came up and what came across  */
     void          *feature;                          /* cnn: of each image, means of channels    */
@@ -237,11 +239,6 @@ static void net_init(net *n, const options *o, const dataset *data, amp_dtype ty
     add_units(n);
     make_buffers(n);
     setup_optimizer(n);
-}
-
-static void net_free(net *n) {
-    amp_optimizer_free(&n->opt);
-    while (n->num_owned > 0) free(n->owned[--n->num_owned]);
 }
 
 /* What products of a unit read: the half copy, or the master. */

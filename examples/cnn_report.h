@@ -13,6 +13,7 @@ typedef struct options {
     const char *data, *policy, *tier, *out, *save, *resume;
     int         task, width, batch, steps, seeds, dtype, save_every, stop_after, check;
     float       lr;
+    const char *report;
 } options;
 
 #include "train_compare.h" /* report, of all that have such options */
@@ -21,7 +22,7 @@ enum { CNN, UNET, NUM_TASKS };
 static const char *const task_names[] = {"cnn", "unet", "both", NULL};
 static const int         standard_steps[2][NUM_TASKS] = {{300, 200}, {150, 60}}; /* digits, else */
 static const options     standard = {NULL, NULL, NULL, "build", NULL, NULL,
-                                     NUM_TASKS, 64, 32, 0, 0, ALL_TYPES, 25, 0, 0, 2e-3f};
+                                     NUM_TASKS, 64, 32, 0, 0, ALL_TYPES, 25, 0, 0, 2e-3f, NULL};
 enum { ON_THE_WAY = 256 }; /* held-out images that are looked at while training goes on */
 #define NOISE 0.25f /* deviation, of pixels of 0 to 1 */
 
@@ -68,6 +69,7 @@ static options parse_options(int argc, char **argv) {
 static options options_of(const options *all, int task, const dataset *data) {
     options o = *all;
     o.task = task;
+    if (all->task == NUM_TASKS && task != CNN) o.report = NULL; /* of both the first */
     if (!o.steps) o.steps = standard_steps[data->side != 8][task];
     return o;
 }

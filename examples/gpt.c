@@ -178,11 +178,6 @@ static void add_tensor(net *n, int i, beginning b) {
     n->num_params += t->n;
 }
 
-/* One of all runs writes the lines of --report. */
-static int reports(const options *o, int type, int seed) {
-    return o->report && seed == 0 && type == (o->dtype == ALL_TYPES ? (int)AMP_F16 : o->dtype);
-}
-
 /* In fewer bytes a master was copied when the optimizer was prepared; forward reads its model. */
 static void drop_masters(net *n) {
     for (int i = 0; i < n->num_tensors; i++) {
@@ -198,9 +193,8 @@ static void drop_masters(net *n) {
 
 static void setup_optimizer(net *n, int seed) {
     amp_optimizer_desc desc = training_in(n->type);
-    desc.report    = n->lines.file ? &n->lines.watch : NULL;
-    desc.storage   = storage_of(n);
-    desc.seed      = (uint64_t)seed; /* of moments that are rounded by chance */
+    desc.storage = storage_of(n);
+    desc.seed    = (uint64_t)seed; /* of moments that are rounded by chance */
     /* Of --check's one step none may overflow, whatever the text; training would skip it. */
     if (n->o->check && n->type == AMP_F16) desc.scaler.init_scale = 256.0f;
     begin_optimizer(n, &desc);
@@ -218,8 +212,6 @@ static void net_init(net *n, const options *o, const text *t, amp_dtype type, in
     n->rng  = seed_of_weights(seed);
     describe_run(n->run, o, t, type, seed);
     choose_types(n);
-    lines_open(&n->lines, reports(o, (int)type, seed) ? o->report : NULL, o->resume != NULL,
-               (size_t)o->steps, type_names[type]);
     for (int i = 0; i < n->num_tensors; i++) add_tensor(n, i, beginning_of(o, i));
 
     const size_t rows = n->rows, c = n->width, square = n->heads * n->context * n->context;
@@ -258,12 +250,6 @@ static void net_init(net *n, const options *o, const text *t, amp_dtype type, in
     const size_t most = rows > widest ? rows : widest;
     make_workspace(n, most);
     setup_optimizer(n, seed);
-}
-
-static void net_free(net *n) {
-    lines_close(&n->lines, &n->opt);
-    amp_optimizer_free(&n->opt);
-    while (n->num_owned > 0) free(n->owned[--n->num_owned]);
 }
 
 /* What products of this type read: the half copy, or the master. */
@@ -609,7 +595,6 @@ static double train_step(net *n) {
     const double   loss = gradients(n, step);
     check(amp_optimizer_step(&n->opt, learning_rate(n->o, step))); /* check, clip, unscale, AdamW,
                                                                        new scale, new copies */
-    lines_step(&n->lines, &n->opt, loss);
     return loss;
 }
 

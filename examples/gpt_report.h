@@ -49,8 +49,6 @@ static void print_help(void) {
         printf("  --prompt TEXT     what the writing continues (\"%s\")\n"
                "  --write N         bytes to write (%d)\n"
                "  --budget MIB      how many rows of each type fit into so much memory, how fast\n"
-               "  --report FILE     lines of amp.h's report, for examples/report.c: of fp16, if it\n"
-               "                    runs, and of the first seed\n"
                "  --storage NAME    masters and moments in fewer bytes, with --dtype bf16, as\n"
                "                    examples/state.c compares them (fp32):\n"
                "                   ",
@@ -82,8 +80,8 @@ static options parse_options(int argc, char **argv) {
         gpu ? count_option("--overflow", &o.overflow, 1000000)
             : count_option("--write", &o.write, 1000000),
         word_option("--prompt", &o.prompt), count_option("--budget", &o.budget, 1 << 20),
-        word_option("--report", &o.report), choice_option("--storage", storage_names, &o.storage)};
-    parse_all(&o, argc, argv, own, sizeof own / sizeof *own - (gpu ? 4 : 0), print_help,
+        choice_option("--storage", storage_names, &o.storage)};
+    parse_all(&o, argc, argv, own, sizeof own / sizeof *own - (gpu ? 3 : 0), print_help,
               make_quick, gpu ? NULL : make_check);
     sprintf(value, "--width %d --heads %d", o.width, o.heads);
     if (o.width % o.heads != 0)

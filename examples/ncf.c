@@ -32,6 +32,7 @@
 
 #include "train_count.h" /* amp.h, with a malloc that counts */
 #include "ncf_report.h" /* options, interactions, report */
+#include "train_lines.h" /* --report */
 
 typedef interactions corpus;
 
@@ -62,6 +63,7 @@ typedef struct net {
     char           names[NUM_TENSORS][64], run[128];
     amp_optimizer  opt;
     amp_backend    backend;                  /* with a workspace for products                    */
+    lines          lines;                    /* of --report                                      */
     uint32_t      *index[2];                 /* the batch: its users, its items; and how many of */
     uint32_t       count[NUM_TABLES];        /* these there are (amp_rows.rows, num_rows)        */
     float         *label;                    /* 1, or 0 of those sampled                         */
@@ -198,11 +200,6 @@ static void net_init(net *n, const options *o, const interactions *data, amp_dty
             type_names[type], seed, o->steps, o->batch, (double)o->lr, data->checksum);
     add_tensors(n, data);
     setup_optimizer(n);
-}
-
-static void net_free(net *n) {
-    amp_optimizer_free(&n->opt);
-    while (n->num_owned > 0) free(n->owned[--n->num_owned]);
 }
 
 /* What is read in this type: the half copy, or the master. */

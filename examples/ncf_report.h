@@ -17,12 +17,13 @@ typedef struct options {
     const char *data, *policy, *tier, *out, *save, *resume;
     int         users, items, width, batch, steps, seeds, dtype, save_every, stop_after, check;
     float       lr;
+    const char *report;
 } options;
 
 #include "train_compare.h" /* report, of all that have such options */
 
 static const options standard = {NULL, NULL, NULL, "build", NULL, NULL,
-                                 6000, 3000, 128, 256, 2000, 0, ALL_TYPES, 100, 0, 0, 3e-3f};
+                                 6000, 3000, 128, 256, 2000, 0, ALL_TYPES, 100, 0, 0, 3e-3f, NULL};
 
 static void print_help(void) {
     const options *o = &standard;

@@ -324,7 +324,7 @@ static void read_run(run *r, const char *path) {
     char  *line = need(NULL, room, 1);
     unsigned long lines = 0;
     r->path = path;
-    if (!f) fail(1, path, strerror(errno), "give a file that --report of train or gpt wrote");
+    if (!f) fail(1, path, strerror(errno), "give a file that --report of a trainer wrote");
     for (int c = 0; c != EOF;) {
         c = getc(f);
         if (used + 1 == room) line = need(line, room *= 2, 1);

@@ -79,7 +79,9 @@ static void print_last_options(const options *o, const char *policy, const char 
         printf("  --policy WORDS    types of products, as amp_autocast_override reads them:\n"
                "                    %s (all in half)\n"
                "  --tier NAME       instructions of amp.h: %s (the best)\n"
-               "  --check           gradients beside finite differences, allocations of a step\n",
+               "  --check           gradients beside finite differences, allocations of a step\n"
+               "  --report FILE     lines of amp.h's report, for examples/report.c: of fp16, if it\n"
+               "                    runs, and of the first seed\n",
                policy, tiers_here());
     printf("  --help            this text\n\n"
            "With one %s:\n\n"
@@ -90,7 +92,7 @@ static void print_last_options(const options *o, const char *policy, const char 
 }
 
 /* The options of the program and of all; quick and check say what --quick and --check mean. A
-   program without check is for a GPU, and has no --policy and --tier either. */
+   program without check is for a GPU, and has no --policy, --tier and --report either. */
 static void parse_all(options *o, int argc, char **argv, const known_option *own, size_t num_own,
                       void (*help)(void), void (*quick)(options *), void (*check)(options *)) {
     const known_option common[] = {
@@ -101,8 +103,9 @@ static void parse_all(options *o, int argc, char **argv, const known_option *own
         count_option("--seeds", &o->seeds, MAX_SEEDS),
         count_option("--save-every", &o->save_every, MAX_STEPS),
         count_option("--stop-after", &o->stop_after, MAX_STEPS), real_option("--lr", &o->lr, 1.0),
-        word_option("--policy", &o->policy), word_option("--tier", &o->tier)};
-    const size_t num_common = sizeof common / sizeof *common - (check ? 0 : 2);
+        word_option("--policy", &o->policy), word_option("--tier", &o->tier),
+        word_option("--report", &o->report)};
+    const size_t num_common = sizeof common / sizeof *common - (check ? 0 : 3);
     keep_command(argc, argv);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0) {

@@ -1,5 +1,5 @@
-/* train_half.h - what gpt.c, cnn.c and ncf.c share of training in half: memory, the policy's
-   answers, rows of halves, gradients, the schedule, time
+/* train_half.h - what gpt.c, cnn.c and ncf.c share of training in half: memory, --report, the
+   policy's answers, rows of halves, gradients, the schedule, time
 
    It needs amp.h with its implementation, train_compare.h for the options, and of the program a
    struct net as train_runs.h says, and the functions that are declared here.                     */
@@ -8,6 +8,7 @@
 #define TRAIN_HALF_H
 
 #include "train_compare.h"
+#include "train_lines.h" /* --report */
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -46,13 +47,28 @@ static void make_workspace(net *n, size_t most) {
     n->backend.workspace      = net_alloc(n, WORK, n->backend.workspace_size / 4 + 1, AMP_F32);
 }
 
+/* One of all runs writes the lines of --report. */
+static int reports(const net *n) {
+    const int all = n->o->dtype == ALL_TYPES;
+    return n->o->report && n->seed == 0 && (int)n->type == (all ? (int)AMP_F16 : n->o->dtype);
+}
+
 static void begin_optimizer(net *n, amp_optimizer_desc *desc) {
+    lines_open(&n->lines, reports(n) ? n->o->report : NULL, n->o->resume != NULL,
+               (size_t)n->o->steps, type_names[n->type]);
+    if (n->lines.file) desc->report = &n->lines.watch;
     desc->allocator = (amp_allocator){state_malloc, state_free, &n->bytes[STATE]};
     desc->problem   = n->problem;
     check(amp_optimizer_init(&n->opt, desc));
     for (int i = 0; i < n->num_tensors; i++) check(amp_optimizer_add(&n->opt, &n->tensor[i]));
     check(name_run(&n->opt, n->run));
     check(amp_optimizer_prepare(&n->opt));
+}
+
+static void net_free(net *n) {
+    lines_close(&n->lines, &n->opt);
+    amp_optimizer_free(&n->opt);
+    while (n->num_owned > 0) free(n->owned[--n->num_owned]);
 }
 
 static float loss_scale(const net *n) { return amp_optimizer_loss_scale(&n->opt); }

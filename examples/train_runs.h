@@ -9,6 +9,7 @@
        int            num_tensors;
        amp_optimizer  opt;
        amp_backend    backend;
+       lines          lines;                               (train_lines.h)
        size_t         num_params, bytes[NUM_MEMORIES];
        char           problem[AMP_PROBLEM_SIZE], run[];    (run: what identifies it, train_save.h)
        void          *owned[];     (num_owned pieces of memory)
@@ -22,7 +23,6 @@
 #include "train_half.h"
 
 static void   net_init(net *n, const options *o, const corpus *d, amp_dtype type, int seed);
-static void   net_free(net *n);
 static double train_step(net *n);               /* one step, taken or skipped; returns its loss    */
 static double evaluate(net *n, int at_end);     /* on held-out data: for the table, or the curve   */
 static void   enlarge(options *o);              /* to products that need room while they work      */
@@ -49,6 +49,7 @@ static double take_step(net *n) {
     int            tries  = 0; /* halving goes from the largest scale to the least in 38 */
     while (status_of(&n->opt).steps == before) {
         loss = train_step(n);
+        lines_step(&n->lines, &n->opt, loss);
         if (++tries > 40)
             fail(1, type_names[n->type], "gradients are not finite, at any loss scale",
                  "choose a smaller --lr");

@@ -1,4 +1,4 @@
-# The page of a run: examples/report.c on the lines of train, of gpt, and of a run of 100 layers and
+# The page of a run: examples/report.c on the lines of trainers, and of a run of 100 layers and
 # 10,000 steps; what it refuses; and that a browser shows it without a word on its console.
 # usage: [CC=COMPILER] report.sh OUTDIR DIRECTORY-OF-EXAMPLES
 suite=report out=${1:?usage: report.sh OUTDIR DIRECTORY}
@@ -104,6 +104,14 @@ fi
     grep -q '<dt>processor' "$out/gpt.jsonl.html" && grep -q '<h2>Loss</h2>' "$out/gpt.jsonl.html" &&
     ! grep -q 'run of fp16' "$out/gpt.jsonl.html"
 check 'gpt --report: lines that become a page, with what was run, where, and its losses' $?
+for program in 'cnn --data digits/32/11' 'ncf --users 200 --items 160/13/11'; do # of cnn's two networks the first
+    name=${program%% *} steps=${program##*/} tensors=${program#*/} command=${program%%/*}
+    $build/$command --quick --steps $steps --seeds 1 --out "$out" --report "$out/$name.jsonl" > "$out/log" 2>&1 &&
+        "$build/report" "$out/$name.jsonl" > "$out/log" 2>&1 &&
+        grep -q ": $steps steps, ${tensors%/*} tensors, $steps samples" "$out/log" &&
+        grep -q "<h1>$name in fp16</h1>" "$out/$name.jsonl.html" && grep -q '<h2>Loss</h2>' "$out/$name.jsonl.html"
+    check "$name --report: a page of one run, each step once" $?
+done
 "$build/train" --data digits --task classify --seeds 1 --epochs 2 --dtype fp16 --out "$out" \
     --report "$out/train.jsonl" > "$out/log" 2>&1 && "$build/report" "$out/train.jsonl" > "$out/log" 2>&1 &&
     grep -q ': 44 steps, 8 tensors, 44 samples' "$out/log" &&
@@ -146,7 +154,9 @@ refuses 'an unknown option is named' --bogus "$build/report" --bogus
 refuses 'a page that cannot be written is named' nowhere "$build/report" "$out/gpt.jsonl" --out "$out/nowhere/x"
 refuses 'train: a report that cannot be written is named, before the training' nowhere \
     "$build/train" --data digits --out "$out" --report "$out/nowhere/x"
-refuses 'gpt: and here, too' nowhere "$build/gpt" --quick --out "$out" --report "$out/nowhere/x"
+for name in gpt cnn ncf; do
+    refuses "$name: and here, too" nowhere "$build/$name" --quick --out "$out" --report "$out/nowhere/x"
+done
 "$build/report" --help > "$out/log" && grep -q usage: "$out/log"
 check '--help' $?
 finish
