@@ -250,6 +250,7 @@
                   amp_cache_init, _free         amp_session_start, amp_session_end
                   amp_autocast.cache            private: that of amp_session.autocast has one
                   desc.reduce_fn, .reduce_user  desc.ranks: .sum_fn, .user and .whole (sums: norm2)
+                  NULL in rebind_all's grads    AMP_NO_GRAD: NULL leaves a gradient, as in rebind
                   AMP_FORMAT_KAHAN              gone: SPLIT is exact in the same bytes, 24BIT takes
                                                 fp16. Its files are AMP_ERROR_MISMATCH
               State files have version 6, which 0.6.0 refuses as newer; older ones are read. Files
@@ -803,13 +804,13 @@ extern amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const f
 AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
                                           const amp_tensor *parts, size_t count);
 
-/* Tell the new addresses of tensor i after you moved it; NULL leaves that one as it is. Or those of
-   all tensors, in their order, for hosts whose gradients move every step: there a NULL gradient
-   means that the tensor has none for now and stands still, with its moments; a NULL weight, or all
-   if weights or grads is NULL, stay where they are. Nothing waits: on CUDA addresses travel as
-   arguments of a kernel. AMP_ERROR_UNSUPPORTED for a weight that was not yours in add, for a
-   gradient of a tensor that had none there (set grad_later), and while the stream is captured, for
-   a graph would bring old addresses back. */
+/* Tell the new addresses of tensor i after you moved it, or those of all tensors, in their order,
+   for hosts whose gradients move every step. NULL, an array or an element of it, leaves what is
+   there; with AMP_NO_GRAD the tensor has no gradient for now, and stands still with its moments.
+   Nothing waits: on CUDA addresses travel as arguments of a kernel. AMP_ERROR_UNSUPPORTED for a
+   weight that was not yours in add, for a gradient of a tensor that had none there (set
+   grad_later), and while the stream is captured, for a graph would bring old addresses back. */
+#define AMP_NO_GRAD ((void *)1)
 AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad);
 AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *weights,
                                             void *const *grads);
@@ -2256,11 +2257,12 @@ struct ampi_functions {
     amp_result (*gemm_fn)(const amp_backend *self, const amp_gemm_args *args);
 };
 
-/* New addresses for a tensor: its weight unless that is NULL, and its gradient if grads is set. */
-AMPI_FN void ampi_bind(ampi_slot *slot, float *weight, int grads, void *grad) {
+/* New addresses for a tensor; NULL is none. */
+AMPI_FN void ampi_bind(ampi_slot *slot, float *weight, void *grad) {
     if (weight && slot->master.format == AMP_FORMAT_F32) slot->master.data = weight;
     else if (weight) slot->weight = weight;
-    if (!grads) return;
+    if (!grad) return;
+    if (grad == AMP_NO_GRAD) grad = NULL;
     if (slot->sparse) slot->values = grad;
     else slot->grad = grad;
     if (slot->in_place) slot->unscaled = (float *)grad;
@@ -5054,13 +5056,12 @@ static amp_result ampi_can_bind(const amp_optimizer *opt, size_t i, const float 
     const amp_tensor *t = ampi_tensor(opt, (int)i);
     const int          own   = opt->plan->host_slots[i].master.format == AMP_FORMAT_F32;
     const ampi_refusal why[] = {
-        /* where NULL, too, would take an accumulator away */
         {opt->ranks.count, AMP_ERROR_UNSUPPORTED,
          "it is in shards, which keep what prepare was given: prepare another optimizer, and load "
          "the state"},
         {weight && !t->weight && own, AMP_ERROR_UNSUPPORTED,
          "its master is the optimizer's own: leave weight NULL here"},
-        {grad && !ampi_learns(t), AMP_ERROR_UNSUPPORTED,
+        {grad && grad != AMP_NO_GRAD && !ampi_learns(t), AMP_ERROR_UNSUPPORTED,
          "it was added as frozen: set grad_later in amp_tensor"},
         {1, AMP_OK, NULL}};
     return ampi_refuse_tensor(opt, i, t->name, why);
@@ -5070,7 +5071,7 @@ static void ampi_bind_slots(ampi_slot *slots, size_t count, float *const *weight
                             void *const *grads) {
     size_t i;
     for (i = 0; i < count; i++)
-        ampi_bind(&slots[i], weights ? weights[i] : NULL, grads != NULL, grads ? grads[i] : NULL);
+        ampi_bind(&slots[i], weights ? weights[i] : NULL, grads ? grads[i] : NULL);
 }
 
 /* Slots [first, first + count) to new addresses, all or none. */
@@ -5094,7 +5095,7 @@ static amp_result ampi_rebind(amp_optimizer *opt, size_t first, size_t count,
 AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad) {
     if (opt && opt->initialized) ampi_blank(opt->desc.problem);
     AMPI_TRY(ampi_tensor_ready(opt, i));
-    return ampi_rebind(opt, (size_t)i, 1, weight ? &weight : NULL, grad ? &grad : NULL);
+    return ampi_rebind(opt, (size_t)i, 1, weight ? &weight : NULL, &grad);
 }
 
 AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *weights,

@@ -1990,13 +1990,12 @@ struct ampi_binds {
     ampi_slot *slots;
     float     *weight[AMPI_BINDS];
     void      *grad[AMPI_BINDS];
-    uint32_t   count, grads; /* grads: set the gradients, also to NULL */
+    uint32_t   count;
 };
 
 AMPI_KERNEL(4) ampi_bind_kernel(ampi_binds b) {
     if (threadIdx.x < b.count)
-        ampi_bind(&b.slots[threadIdx.x], b.weight[threadIdx.x], (int)b.grads,
-                  b.grad[threadIdx.x]);
+        ampi_bind(&b.slots[threadIdx.x], b.weight[threadIdx.x], b.grad[threadIdx.x]);
 }
 
 /* num_bytes <= 8 travel as a kernel argument: nothing has to wait for host memory, and a graph
@@ -2147,7 +2146,6 @@ static amp_result ampi_cuda_bind(const amp_backend *self, const amp_plan *plan, 
         ampi_binds b = {};
         b.slots = plan->slots + first + k;
         b.count = (uint32_t)(count - k < AMPI_BINDS ? count - k : (size_t)AMPI_BINDS);
-        b.grads = grads != NULL;
         if (weights) memcpy(b.weight, weights + k, b.count * sizeof *weights);
         if (grads) memcpy(b.grad, grads + k, b.count * sizeof *grads);
         AMPI_TRY(ampi_launch(ampi_grid_on(self->stream, 1, AMPI_BINDS), ampi_bind_kernel, b));

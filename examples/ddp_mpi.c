@@ -341,7 +341,7 @@ static void plan_route(trainer *t, int i) {
 }
 
 static void trainer_init(trainer *t, const options *o, const dataset *data) {
-    const amp_ranks    shares = {ranks.rank, ranks.count, sum_over_ranks, NULL};
+    const amp_ranks    shares = {ranks.rank, ranks.count, sum_over_ranks, NULL, 0};
     amp_optimizer_desc desc   = {0};
     t->o    = o;
     t->wire = o->dtype == AMP_F32 ? MPI_FLOAT : MPI_UINT16_T;

@@ -447,7 +447,7 @@ static void add_layers(void) {
 }
 
 static void make_optimizer(void) {
-    const amp_ranks    shares = {ranks.rank, ranks.count, sum_over_ranks, NULL};
+    const amp_ranks    shares = {ranks.rank, ranks.count, sum_over_ranks, NULL, 0};
     amp_optimizer_desc desc   = {};
     desc.backend       = &ranks.backend;
     desc.dtype         = net.type;

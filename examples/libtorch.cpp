@@ -117,7 +117,7 @@ class FusedAdamW {
         for (auto &p : parameters_) {
             const torch::Tensor &g = p.grad();
             TORCH_CHECK(!g.defined() || g.strides() == p.strides(), "a gradient lies otherwise");
-            grads.push_back(g.defined() ? values(g) : nullptr); /* nullptr: stands still */
+            grads.push_back(g.defined() ? values(g) : AMP_NO_GRAD); /* stands still */
         }
         amp_status status;
         must(amp_optimizer_rebind_all(&state, nullptr, grads.data()));

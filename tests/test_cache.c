@@ -477,7 +477,7 @@ TEST(no_masters, "manual: a weight in a state that has no fp32 master, and one i
     begin(1 << 16);
     for (k = 0; k <= COUNT_OF(states); k++) {
         const int          split = k < COUNT_OF(states);
-        const amp_ranks    alone = {0, 1, NULL, NULL};
+        const amp_ranks    alone = {0, 1, NULL, NULL, 0};
         amp_optimizer_desc d;
         amp_optimizer      opt;
         amp_tensor         t;

@@ -2043,9 +2043,10 @@ TEST(rebind_all, "law 7: 1000 tensors whose gradients move, come late and stay a
         }
         for (int step = 0; step < 4; step++) {
             for (size_t i = 0; i < COUNT; i++) {
-                const bool stays_away = r.one_in(5);
+                const bool  stays_away = r.one_in(5);
+                void *const none_now   = r.one_in(3) ? NULL : AMP_NO_GRAD; /* NULL: that of before */
                 for (int side = CPU; side <= DEV; side++)
-                    grads[side][i] = stays_away ? NULL
+                    grads[side][i] = stays_away ? none_now
                                    : (float *)device[side] + (COUNT + (i + (size_t)step) % COUNT) * N;
             }
 #ifdef CUDA_EMU_H

@@ -2682,10 +2682,11 @@ TEST(grad_later, "contract: grad_later reserves what a gradient that rebind brin
             }
 }
 
-TEST(stays_away, "contract: a gradient that is NULL in rebind_all leaves its tensor alone for the "
-                 "step: weight, moments and norm; it goes on when one comes") {
-    int kind;
-    for (kind = 0; kind < NUM_KINDS; kind++) {
+TEST(stays_away, "contract: AMP_NO_GRAD in rebind or rebind_all leaves its tensor alone for the "
+                 "step: weight, moments and norm; it goes on when one comes; NULL changes nothing") {
+    int k;
+    for (k = 0; k < 2 * NUM_KINDS; k++) {
+        const int          kind = k / 2, all = k % 2;
         amp_optimizer_desc desc = kind_desc(kind);
         rig                r;
         void              *grads[2];
@@ -2701,10 +2702,15 @@ TEST(stays_away, "contract: a gradient that is NULL in rebind_all leaves its ten
         memset(r.tensor[0].grad, 0, 160);
         store(r.tensor[0].grad, AMP_F32, 7, 3.0f * 65536.0f);
         store_bits(r.tensor[1].grad, AMP_F32, 7, 0x7f800000u); /* not looked at */
-        grads[0] = r.tensor[0].grad;
-        grads[1] = NULL;
-        CHECK_EQ_INT(amp_optimizer_rebind_all(&r.opt, NULL, grads), AMP_OK);
+        grads[0] = NULL;
+        grads[1] = AMP_NO_GRAD;
+        if (all) CHECK_EQ_INT(amp_optimizer_rebind_all(&r.opt, NULL, grads), AMP_OK);
+        else CHECK_EQ_INT(amp_optimizer_rebind(&r.opt, 1, NULL, grads[1]), AMP_OK);
         CHECK(amp_optimizer_grad(&r.opt, 1) == NULL);
+        grads[1] = NULL; /* it stays away */
+        if (all) CHECK_EQ_INT(amp_optimizer_rebind_all(&r.opt, NULL, grads), AMP_OK);
+        else CHECK_EQ_INT(amp_optimizer_rebind(&r.opt, 1, NULL, NULL), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_grad(&r.opt, 0) != NULL, kind == 0);
         CHECK_EQ_INT(step_result(&r.opt, 0.1f), AMP_OK);
         CHECK_EQ_INT(status_of(&r).did_step, 1);
         CHECK_EQ_F64(status_of(&r).norm, 3.0);
@@ -3202,7 +3208,7 @@ TEST(one_cause, "law 19: UNSUPPORTED and BAD_STATE of an optimizer say one cause
     uint32_t           rows[2] = {0, 1}, num = 2;
     amp_rows           table;
     char               why[AMP_PROBLEM_SIZE];
-    void              *none[1] = {NULL};
+    void              *none[1] = {AMP_NO_GRAD};
     amp_optimizer_desc d = {0};
     amp_optimizer      opt;
     amp_scaler         shared;
@@ -3255,7 +3261,7 @@ TEST(copied_structs, "amp.h optimizer: init and add copy what ranks, report and 
     float              w[8] = {0}, g[4] = {1, 1, 1, 1}, x[4] = {0};
     const uint32_t     at[2] = {3, 1};
     uint32_t           num = 2;
-    amp_ranks          ranks = {0, 1, NULL, NULL};
+    amp_ranks          ranks = {0, 1, NULL, NULL, 0};
     amp_report_desc    watch = {1, 0.0f, 0.0f};
     amp_rows           rows  = {2, 2, at, &num};
     amp_optimizer_desc d = {0};

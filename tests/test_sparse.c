@@ -441,12 +441,12 @@ TEST(moving_gradients, "amp.h sparse: rebind moves values; a table without a gra
     CHECK_EQ_INT(step(&one), AMP_OK);
     CHECK_EQ_F32(one.weight[5 * LENGTH], before[5 * LENGTH] - 0.01f * 100.0f);
     memcpy(before, one.weight, sizeof before);
-    grads[0] = NULL;
-    grads[1] = one.other_grad;
+    grads[0] = AMP_NO_GRAD;
+    grads[1] = NULL;
     CHECK_EQ_INT(amp_optimizer_rebind_all(&one.opt, NULL, grads), AMP_OK);
     CHECK_EQ_INT(step(&one), AMP_OK);
     CHECK_MEM(one.weight, before, sizeof before);
-    grads[1] = NULL;
+    grads[1] = AMP_NO_GRAD;
     CHECK_EQ_INT(amp_optimizer_rebind_all(&one.opt, NULL, grads), AMP_OK);
     CHECK_EQ_INT(step(&one), AMP_ERROR_BAD_STATE); /* law 17 */
     amp_optimizer_free(&one.opt);

@@ -48,7 +48,7 @@ static void begin(size_t size) {
     for (size_t k = 0; k < n; k++) half[k] = amp_f32_to_f16((float)(k * 7919 % 2001) - 1000.0f);
     for (size_t k = 0; k < TENSORS * n; k++) weight[k] = (float)(k % 1001) * 1e-3f;
     for (s = 0; s < 2; s++) {
-        static const amp_ranks alone = {0, 1, NULL, NULL};
+        static const amp_ranks alone = {0, 1, NULL, NULL, 0};
         amp_optimizer_desc desc;
         memset(&desc, 0, sizeof desc);
         desc.dtype       = AMP_F16;

@@ -358,21 +358,24 @@ static amp_result call_rebind(fuzz_bytes *b) {
     return result;
 }
 
-/* Gradients of some tensors, or of none that may have one, where they were. */
+/* Gradients of some tensors, or of none that may have one, where they were; others stay, or go. */
 static amp_result call_rebind_all(fuzz_bytes *b) {
     const unsigned how = fuzz_u8(b);
     void          *grads[MAX_TENSORS];
     amp_result     allowed = AMP_OK, result;
     int            i;
     for (i = 0; i < w.num_tensors; i++) {
-        grads[i] = (how >> i % 7 & 1u) && (w.has_grad[i] || how == 0xff) ? w.grad[i] : NULL;
-        if (grads[i] && !w.has_grad[i]) allowed = AMP_ERROR_UNSUPPORTED;
+        grads[i] = (how >> i % 7 & 1u) && (w.has_grad[i] || how == 0xff) ? (void *)w.grad[i]
+                   : how & 0x80u                                             ? NULL
+                                                                             : AMP_NO_GRAD;
+        if (grads[i] == w.grad[i] && !w.has_grad[i]) allowed = AMP_ERROR_UNSUPPORTED;
     }
     if (w.open) allowed = AMP_ERROR_STEP_OPEN;
     if (!w.prepared) allowed = w.initialized ? AMP_ERROR_NOT_PREPARED : AMP_ERROR_NOT_INITIALIZED;
     result = amp_optimizer_rebind_all(&w.opt, NULL, grads);
     expect(result, allowed, allowed);
-    for (i = 0; i < w.num_tensors && result == AMP_OK; i++) w.grad_now[i] = grads[i] != NULL;
+    for (i = 0; i < w.num_tensors && result == AMP_OK; i++)
+        if (grads[i]) w.grad_now[i] = grads[i] != AMP_NO_GRAD;
     return result;
 }
 
