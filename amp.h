@@ -1,30 +1,32 @@
 /* amp.h - v0.7.0 - automatic mixed precision for training loops in C and CUDA
    SPDX-License-Identifier: MIT OR Unlicense (your choice, see the end of the file)
 
-   In exactly one source file, compiled with -O2 or more:
+   The shortest program that trains faster: a layer in bf16, everything stored in fp32. It prints
+   a loss that falls from 42.71 to 0.00 (cc -O3 -I. fast.c -o fast).
 
        #define AMP_IMPLEMENTATION
        #include "amp.h"
-
-   Everywhere else just #include "amp.h". A loop that trains fp32 weights w with its own optimizer
-   becomes a mixed-precision one like this:
-
-       amp_optimizer      opt;
-       amp_optimizer_desc desc = {0};              zero means default; {} in C++
-       amp_tensor         t    = {0};
-       desc.dtype = AMP_F16;
-       t.n = n; t.weight = w; t.grad = grad; t.grad_type = AMP_F16;
-       amp_optimizer_init(&opt, &desc);
-       amp_optimizer_add(&opt, &t);                once per weight tensor
-       amp_optimizer_prepare(&opt);
-       for (;;) {
-           forward(amp_optimizer_model(&opt, 0));  the fp16 copy of w
-           dloss *= amp_optimizer_loss_scale(&opt);
-           backward(...);                          fills grad, in fp16
-           if (amp_optimizer_begin_step(&opt))     all finite? then unscaled
-               sgd_step(w, amp_optimizer_grad(&opt, 0), n, lr);    yours, fp32
-           amp_optimizer_end_step(&opt);           new scale, new fp16 copy
+       #include <stdio.h>
+       enum { ROWS = 128, IN = 512, OUT = 512 };
+       static float x[ROWS * IN], y[ROWS * OUT], dy[ROWS * OUT], w[OUT * IN], dw[OUT * IN];
+       int main(void) {
+           const amp_dtype type = AMP_BF16;
+           for (unsigned i = 0, r = 1; i < ROWS * IN; i++)
+               x[i] = (float)((r = r * 1664525u + 1013904223u) >> 8) / 16777216.0f - 0.5f;
+           for (int step = 0; step <= 60; step++) {
+               float loss = 0.0f;
+               amp_linear(y, x, w, NULL, ROWS, IN, OUT, type);
+               for (int i = 0; i < ROWS * OUT; i++) dy[i] = y[i] - x[i], loss += dy[i] * dy[i];
+               amp_linear_backward(NULL, dw, NULL, dy, x, w, ROWS, IN, OUT, 0, type);
+               for (int i = 0; i < OUT * IN; i++) w[i] -= 0.005f * dw[i];
+               if (step % 20 == 0) printf("step %2d  loss %.2f\n", step, loss / (float)ROWS);
+           }
+           return 0;
        }
+
+   AMP_IMPLEMENTATION stands in exactly one source file, compiled with -O2 or more; everywhere
+   else just #include "amp.h". 16-bit weights and gradients around an optimizer of your own:
+   >>steps.
 
    CONTENTS (search for the words behind >>)
 
@@ -38,14 +40,14 @@
        >>impl     the code of these rooms, and words, arrays, step; instruction sets
                   (tiers) last
 
-   WHAT IT DOES: 16-bit types and casts; loss scaling by the rules of eleven systems; fp32 masters
-   with fp16 or bf16 copies; a wrap for your optimizer, and fused ones; clipping; bitwise save and
-   load; products on mixed types; autocast; reports. It works on a CPU with nothing else, and with
-   amp_kernels.cu on NVIDIA GPUs, with the same bits.
+   WHAT IT DOES: 16-bit types and casts; loss scaling by the rules of eleven systems; fp32
+   masters with fp16 or bf16 copies; a wrap for your optimizer, and fused ones; clipping; bitwise
+   save and load; products on mixed types; autocast; reports. It works on a CPU with nothing
+   else, and with amp_kernels.cu on NVIDIA GPUs, with the same bits.
 
-   WHAT IT DOES NOT: tensors, autograd, layers, data loading, schedules. It never prints and never
-   exits. Its globals are the instruction set it found (cpuid) and, one per thread, the current
-   autocast and the code of a failed CUDA call.
+   WHAT IT DOES NOT: tensors, autograd, layers, data loading, schedules. It never prints and
+   never exits. Its globals are the instruction set it found (cpuid) and, one per thread, the
+   current autocast and the code of a failed CUDA call.
 
    >>words
 
@@ -66,13 +68,19 @@
        4  unscale     (clip) and let the optimizer change the masters; after an overflow: nothing
        5  update      the loss scale moves; the model copies are written again
 
+   Around an optimizer of your own, after amp_optimizer_init, _add once for each tensor, _prepare:
+       forward(amp_optimizer_model(&opt, 0));          the 16-bit copy of the weights
+       backward(dloss * amp_optimizer_loss_scale(&opt));
+       if (amp_optimizer_begin_step(&opt))             all finite? then unscaled
+           sgd_step(w, amp_optimizer_grad(&opt, 0), n, lr);    yours, in fp32
+       amp_optimizer_end_step(&opt);                   new scale, new 16-bit copy
    amp_scaler_* alone serves a loop that keeps its own memory: unscale each gradient, then step,
-   then update. The conversions serve a loop that does everything else itself.
+   then update.
 
-   Clipping multiplies gradients by max_norm / (norm + 1e-6) if that is below 1. norm is the global
-   one of all unscaled gradients (torch's formula). Bias correction counts status.steps, the steps
-   taken; a schedule should do so as well. Save and evaluate the masters; for inference in 16 bits
-   save the model copies too.
+   Clipping multiplies gradients by max_norm / (norm + 1e-6) if that is below 1. norm is the
+   global one of all unscaled gradients (torch's formula). Bias correction counts status.steps,
+   the steps taken; a schedule should do so as well. Save and evaluate the masters; for inference
+   in 16 bits save the model copies too.
 
    bf16 has the range of fp32 and needs no scale: AMP_PRESET_STATIC with an init_scale of 1 still
    skips a step whose gradients are not finite; scaler.disabled never skips. Without these two
@@ -106,52 +114,46 @@
    masked; your settings return with the call (x86-64, AArch64 by gcc and clang, x86-64 by MSVC).
    On 32-bit x86 without -mfpmath=sse only array casts and checks are exact.
 
-   Products (amp_gemm) on a CPU are summed in fp32, in the order of k. AVX2, AVX-512 and NEON round
-   once per k (an FMA) and have one set of bits; plain C rounds product and sum.
-   amp_cpu_force_tier("avx512") keeps to FMA where machines must agree. Two tiers, for products with
-   m and n at least 2 and m n k at least 2^15, have bits of their own:
-   AMX (Linux): A and B of 16 bits. Tiles (tests/tiles.h defines them) sum 32 k at a time, the even
-   and the odd ones apart; bf16 subnormals and sums below 2^-126 count as 0. fp16 is split into two
-   bf16 numbers, exactly, but an infinity may give NaN where A or B is not bf16. A's higher one
-   times B's lower is added first, then high high, low high, low low: so B' A' has other bits than
-   A B, and x x' is not symmetric; of bf16, and in other tiers, it is. With amp_gemm_args.tf32
-   fp32 is split, too (16 bits; 8 below 2^-118), and the product of the two lower numbers is left
-   out, of fp16 as well.
-   AVX512_BF16 (AMD): A and B of bf16, in pairs of k, the odd one first, with the same zeros. Its
-   model was compared with the instruction of Intel's processors and of Zen 4.
+   Products (amp_gemm) on a CPU are summed in fp32, in the order of k. AVX2, AVX-512 and NEON
+   round once per k (an FMA) and have one set of bits; plain C rounds product and sum.
+   amp_cpu_force_tier("avx512") keeps to FMA where machines must agree. Two tiers, for products
+   with m and n at least 2 and m n k at least 2^15, have bits of their own: AMX (Linux): A and B
+   of 16 bits. Tiles (tests/tiles.h defines them) sum 32 k at a time, the even and the odd ones
+   apart; bf16 subnormals and sums below 2^-126 count as 0. fp16 is split into two bf16 numbers,
+   exactly, but an infinity may give NaN where A or B is not bf16. A's higher one times B's lower
+   is added first, then high high, low high, low low: so B' A' has other bits than A B, and x x'
+   is not symmetric; of bf16, and in other tiers, it is. With amp_gemm_args.tf32 fp32 is split,
+   too (16 bits; 8 below 2^-118), and the product of the two lower numbers is left out, of fp16
+   as well. AVX512_BF16 (AMD): A and B of bf16, in pairs of k, the odd one first, with the same
+   zeros. Its model was compared with the instruction of Intel's processors and of Zen 4.
 
    Determinism, by what trainers ask for, with the tests that show it. Steps are all but the
    products: casts, checks, norm, clip factor, scale, optimizers.
-       repeatability in a fixed environment: a run again has the same bits. Steps: always. Products
-           on a CPU: always, whatever flags, threads, memory and alignment are. On a GPU they are
-           cuBLAS's, which promises it of one version, GPU and stream. (test_bits.c)
-       equality with a baseline: another build, machine or device, the same bits. Steps: yes;
-           compilers, flags, instruction sets, threads, byte order, CPU or GPU (but the payload of a
-           computed NaN), any grid, graph or not. Products: within FMA, and within tiles, pairs and
-           plain C. GPU: no. (bits.sh; test_cuda.cpp: own_steps to shards, grids; tests/gpu.sh on a
-           device; test_gemm.c: bits_*; tests/vectors)
-       restart replay: loaded at any step, a run has the bits of one that never stopped. Steps: yes,
-           the seed of stochastic rounding and a skipped step included; >>api state says what is not
-           in the file. (test_state.c: resume_*, killed; trainer.sh; ranks.sh: kills)
-       independence of topology: any number of ranks, the same bits. Steps with desc.ranks: yes, if
-           micro-batches are added up in the order that >>api ranks says; a set of files goes on on
-           any number. With amp_ranks.whole the norm is a sum over ranks, in your order; an
-           all-reduce of gradients and products of other shapes are yours. (test_ranks.c:
-           same_bits, sets; test_cuda.cpp: shards)
+       the same run again: steps the same bits; products on a CPU, too, whatever flags, threads and
+           alignment are; on a GPU as cuBLAS promises, of one version, GPU, stream (test_bits.c)
+       another build or machine: steps the same bits, for compilers, flags, instruction sets, byte
+           order, CPU or GPU, grids, graphs (but the payload of a computed NaN). Products: within
+           FMA, tiles, pairs and plain C; on a GPU no (bits.sh; test_cuda.cpp: own_steps to shards,
+           grids; tests/gpu.sh on a device; test_gemm.c: bits_*; tests/vectors)
+       loaded at any step: the bits of a run that never stopped (test_state.c: resume_*, killed;
+           trainer.sh; ranks.sh: kills)
+       any number of ranks: steps with desc.ranks, if micro-batches are added in the order that
+           >>api ranks says, have the same bits; with amp_ranks.whole the norm is a sum in your
+           order (test_ranks.c: same_bits, sets; test_cuda.cpp: shards)
 
    >>gpu
 
    Compile amp_kernels.cu with nvcc (CUDA 11.8 or newer) beside your own files, and link with
-   -lcublas -lcublasLt (by gcc also -lcudart -lstdc++). Set desc.backend to an amp_cuda_backend of
-   your stream, and hand device memory to the same functions. A fused step is two launches.
+   -lcublas -lcublasLt (by gcc also -lcudart -lstdc++). Set desc.backend to an amp_cuda_backend
+   of your stream, and hand device memory to the same functions. A fused step is two launches.
    Experimental: no GPU has run it yet. Names and meanings hold; bits are shown by an emulator,
-   costs by instructions, loads and bytes that were counted. tests/README.md says what is left to a
-   GPU.
+   costs by instructions, loads and bytes that were counted. tests/README.md says what is left to
+   a GPU.
 
-   Loss scale, learning rate, step count and the decision to skip stay in device memory. Scale the
-   loss there (amp_cuda_scale_loss, or read *loss_scale_ptr in your kernel) and the host never
-   waits. A step can be captured in a CUDA graph: call amp_optimizer_set_lr before each replay, and
-   amp_optimizer_step inside.
+   Loss scale, learning rate, step count and the decision to skip stay in device memory. Scale
+   the loss there (amp_cuda_scale_loss, or read *loss_scale_ptr in your kernel) and the host
+   never waits. A step can be captured in a CUDA graph: call amp_optimizer_set_lr before each
+   replay, and amp_optimizer_step inside.
 
    Your own optimizer kernel learns of a skip in one of three ways:
        read-back      begin_step and end_step as on a CPU; the host waits once
@@ -256,56 +258,32 @@
               State files have version 6, which 0.6.0 refuses as newer; older ones are read. Files
               of two runs, saved before step 1, are no set any more. tests/vectors/state-file.md
               specifies them, for readers in other languages.
-       0.6.1  Refused now: a bias that shares an element with C, a dbias with dy, dx or dw; of dbias
-              alone an unknown compute, and sizes that are too large; a session that runs, below
-              another one or in another thread, too (so zero it first); the first step of an
+       0.6.1  Refused now: a bias that shares an element with C, a dbias with dy, dx or dw; sizes
+              that are too large, of dbias alone; a session that runs; the first step of an
               optimizer whose loss scale nobody has asked for (amp_optimizer_loss_scale).
-              Other bits: a scope without a cache rounds only where that is faster, so no matrix
-              times a vector, and of fp16 only what is large; "tf32" of a policy is not for products
-              that are cast to fp16; where tiles are refused, the first product of a scope is fp32
-              as all others are; a second amp_optimizer_accumulate of a step, by AMP_ORDER_TREE, is
-              a tree of its own; spike_norm and spike_z skip a norm that is not finite.
-              Repairs: a set that is saved twice in one step stays whole where a rank cannot read
-              path, or sees an older one; a rank that prepare, save_file or load_file refuses tells
-              the others, which waited for it; five functions say AMP_ERROR_NOT_INITIALIZED;
-              amp_session_start with a desc of zeros is as with NULL: a scale of 1 stays; nvcc 13.0
-              for 10.0 read arrays that are not aligned as if they were, where a report samples.
-              Faster, with the same bits: products by tiles and by FMA, a matrix times a vector, dot
-              products, casts to 16 bits; all of gcc -O0 (AMP_DEBUG: as it was).
+              Other bits: a scope without a cache rounds only where that is faster; "tf32" of a
+              policy is not for products that are cast to fp16; where tiles are refused, the first
+              product of a scope is fp32, too; a second amp_optimizer_accumulate of a step is a tree
+              of its own; spike_norm and spike_z skip a norm that is not finite.
+              Repairs: sets of files where a rank fails; results of objects before their init; a
+              session's desc of zeros is as NULL; sampled reports by nvcc 13.0 for 10.0.
+              Faster: products by tiles and FMA, thin products, casts to 16 bits; gcc -O0.
        0.6.0  In code for 0.5.0 change:
                   desc.shard, an amp_shard      desc.ranks, which points to an amp_ranks
                   amp_tensor.row_length ...     .rows, which points to an amp_rows with these
-                  .state                        .storage, which points to an amp_storage
-                      AMP_STATE_SPLIT           {AMP_FORMAT_SPLIT}; _SR, _KAHAN likewise
-                      _BF16, _8BIT, _SR_BF16    {AMP_FORMAT_SPLIT, AMP_FORMAT_BF16} and so on
-                      _8BIT_24                  {AMP_FORMAT_24BIT, AMP_FORMAT_8BIT}
+                  .state: AMP_STATE_SPLIT ...   .storage, a row of AMP_STORAGE_LIST
                   amp_cuda_capability           amp_capability_of, without .major, .minor
-                  AMP_CUDA_DEF                  gone: amp_kernels.cu's functions are extern
-                  amp_optimizer_accumulate      of several parts: for one 0, 1 in front of type
+                  amp_optimizer_accumulate      of several: for one 0, 1 in front of type
                   amp_optimizer_range           a run in each tensor; none over tensors
-                  amp_turn, AMP_TURNS           amp_iteration, AMP_HISTORY
-                  turns, .first_turn, .halves   .iterations, .first_iteration, .rounded, JSON too
+                  amp_turn, AMP_TURNS, turns    amp_iteration, AMP_HISTORY, iterations
+                  .halves                       .rounded
                   amp_gemm_args.bias            if of 16 bits: set .bias_type
                   AMP_OP_LIST                   its rows have two arguments, names are in capitals
                   a renamed amp.h               AMP_FILE or AMP_NO_VECTORS
-                  amp_advice_name               gone: amp_advice has .code and .text, JSON the name
-                  amp_autocast_current          gone: amp_autocast_use returns the one before
-                  amp_cache_get, _reset         gone: amp_optimizer_model, or amp_cast
-                  amp_cache.cast_bytes          gone: .misses and .transients count casts
-                  AMP_RULE_PASS ...             gone: the letters of AMP_OP_LIST
-                  AMP_MAX_OP_OVERRIDES          gone: as many as there are ops
-              Refused now: C that shares an element with A or B; arrays that overlap; ranks that
-              differ; a weight cache without fp32 masters, whose weights are NaN after prepare.
-              Other bits: amp_gemm in a scope without a cache rounds, too; stochastic rounding, of a
-              run from nothing and of one that goes on from a file of 0.5.0; sums of a row that is
-              there more than 64 times.
-              New: amp_matmul, amp_linear, amp_linear_backward; amp_gemm_args.compute;
-              AMP_CBLAS_DROP_IN; amp_optimizer_refresh; amp_optimizer_lion; skipped_in_a_row, by
-              which a run is stuck in every preset; results from NOT_INITIALIZED on;
-              amp_cache.small; amp_ranks.order; AMP_NO_RANKS, _ROWS, _REPORT, _STORAGE;
-              tests/vectors; presets FAIRSEQ, with amp_scaler_desc.tolerance, and MARIAN.
-              Repairs: batches with bias or ReLU on CUDA; a subnormal alpha under clang 19; what is
-              not UTF-8 in reports; a save that fails leaves nothing; a disabled scaler counts good.
+                  gone: AMP_CUDA_DEF, amp_advice_name, amp_autocast_current, amp_cache_get and
+                  _reset, amp_cache.cast_bytes, AMP_RULE_PASS ..., AMP_MAX_OP_OVERRIDES
+              Refused: C that shares an element with A or B, arrays that overlap, ranks that differ.
+              Other bits: stochastic rounding; a row that is there more than 64 times.
        0.5.0  ranks, files in sets, gradients of few rows, storage formats, reports and advice
        0.4.0  products at the speed of a BLAS, through AMX and AVX512_BF16; the weight cache is
               amp_cache; amp_gemm_ex; errors that name the culprit; carry, rebind_all, grad_later
@@ -384,9 +362,9 @@ typedef enum amp_result {
     AMP_ERROR_STALE             /* session: a weight was written to without amp_session_changed   */
 } amp_result;
 
-/* A desc's problem (AMP_PROBLEM_SIZE bytes of yours, or NULL) is told in words what was wrong: the
-   field, its value and bounds; the tensor; the call that is missing. Init, add, prepare, rebind,
-   steps, reports, save and load empty it first. It must outlive the object, of one thread. */
+/* desc.problem: NULL, or AMP_PROBLEM_SIZE bytes of yours. A call that returns an error writes there
+   what was wrong (field, value, bounds; tensor; missing call), others empty it. It must outlive the
+   object; one thread. */
 enum { AMP_PROBLEM_SIZE = 200 };
 
 /* A short English sentence for a result, never NULL; the version that is linked, "0.7.0". */
@@ -409,8 +387,7 @@ AMP_DEF float    amp_f16_to_f32(amp_f16 x);
 AMP_DEF amp_bf16 amp_f32_to_bf16(float x);
 AMP_DEF float    amp_bf16_to_f32(amp_bf16 x);
 
-/* Convert n elements in host memory between any two types. dst may equal src unless dst's type is
-   wider; otherwise the two must not overlap. */
+/* Convert n elements in host memory. dst may be src unless its type is wider; else no overlap. */
 AMP_DEF amp_result amp_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                             size_t n);
 
@@ -419,8 +396,8 @@ AMP_DEF bool amp_all_finite(const void *x, amp_dtype type, size_t n);
 
 /* ---------------------------------------------------------------- >>api  scaler */
 
-/* Whose rules the loss scale follows. Each mirrors its original's tests, floor, cap and order.
-   The lists say: first scale, growth_interval, min_scale, max_scale, hysteresis. */
+/* Whose rules the loss scale follows, exactly. First scale, growth_interval, min_scale, max_scale,
+   hysteresis: */
 typedef enum amp_preset {
     AMP_PRESET_DEFAULT = 0,           /* 2^16 2000 2^-14 2^24 1  torch's schedule, within limits  */
     AMP_PRESET_TORCH,                 /* 2^16 2000 -     -    -  GradScaler; can sink to 0        */
@@ -438,18 +415,18 @@ typedef enum amp_preset {
     AMP_PRESET_STATIC,                /* 2^16 never moves; overflowing steps are still skipped    */
     AMP_PRESET_FAIRSEQ,               /* 2^15 2000 1e-4 -    -  tolerance; stays above min_scale  */
     AMP_PRESET_MARIAN                 /* 2^8  1000 1    -    -  its last backoff may pass min_scale;
-                                         what it does to gradients is yours: inf becomes the largest
-                                         finite value, NaN at the minimum 0, before the check     */
+                                         before the check you replace inf by the largest finite
+                                         value, and at min_scale NaN by 0, as Marian does         */
 } amp_preset;
 
-/* Zero the struct, set what you care about; zero means the preset's own default. */
+/* Zero the struct, set what you care about; zero is the preset's default. */
 typedef struct amp_scaler_desc {
     float      init_scale;      /* first loss scale, > 0                                        */
     double     growth_factor;   /* >= 1, default 2                                              */
     double     backoff_factor;  /* in (0, 1], default 1/2, or 1 / growth_factor where the original
                                    has one factor (APEX, DEEPSPEED*, JMP, TF_KERAS, MXNET)      */
-    double     tolerance;       /* FAIRSEQ, 0 to 1: it backs off where overflows since the last
-                                   backoff are at least this share of updates since it moved    */
+    double     tolerance;       /* FAIRSEQ, 0 to 1: back off if overflows since the last backoff
+                                   are at least this share of the updates since the last move   */
     int        growth_interval; /* good steps before the scale grows                            */
     int        hysteresis;      /* it backs off at the Nth overflow; not in presets marked -    */
     float      min_scale;       /* backing off stops here                                       */
@@ -459,9 +436,9 @@ typedef struct amp_scaler_desc {
     char      *problem;         /* NULL, or AMP_PROBLEM_SIZE bytes: what amp_scaler_init refused */
 } amp_scaler_desc;
 
-/* Plain data, the same bytes in host and device memory. Read any member. Write found_inf between
-   check and step (nonzero = skip: ranks agree by its maximum), and growth_factor, backoff_factor
-   (within the desc's limits) and growth_interval between updates. */
+/* Plain data, the same in host and device memory. Read any member. Write found_inf between check
+   and step (nonzero: skip; ranks take its maximum); growth_factor, backoff_factor and
+   growth_interval, within the desc's limits, between updates. */
 typedef struct amp_scaler {
     float    scale;              /* multiply the loss by this                                   */
     int      growth_tracker;     /* good steps counted towards growth                           */
@@ -483,34 +460,33 @@ typedef struct amp_scaler {
     uint64_t updates_since, overflows_since; /* the scale was last due to move; to go down      */
 } amp_scaler;
 
-/* Set s up from desc (NULL: all defaults). AMP_ERROR_INVALID_CONFIG: a number is NaN, negative,
-   contradictory or, in DEFAULT and STATIC, such that a scale or its reciprocal is not normal. */
+/* desc NULL: all defaults. AMP_ERROR_INVALID_CONFIG: a number is NaN, negative, contradictory
+   or, in DEFAULT and STATIC, such that a scale or its reciprocal is not normal. */
 AMP_DEF amp_result amp_scaler_init(amp_scaler *s, const amp_scaler_desc *desc);
 AMP_DEF float      amp_scaler_scale_loss(const amp_scaler *s, float loss); /* loss * s->scale */
 
-/* Look at one gradient: found_inf is set if an element is inf or NaN and, in DEFAULT and STATIC,
-   if an element would become so when unscaled (possible below scale 1). Accumulates over tensors
-   until amp_scaler_update. n == 0 counts as checked. */
+/* Set found_inf if an element is inf or NaN or, in DEFAULT and STATIC, would become so when it is
+   unscaled (at a scale below 1). Accumulates until amp_scaler_update. n may be 0. */
 AMP_DEF amp_result amp_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n);
 
-/* Check, and multiply by 1 / scale: in place (fp16 is AMP_ERROR_UNSUPPORTED, it would lose what the
-   scaling saved; what is inf or NaN stays), or into dst in fp32, which may be src if that is. */
+/* Check, and multiply by 1 / scale: in place (fp16 is AMP_ERROR_UNSUPPORTED: it would lose what
+   scaling has saved), or into dst, which may be an fp32 src. What is inf or NaN stays. */
 AMP_DEF amp_result amp_scaler_unscale(amp_scaler *s, void *grad, amp_dtype type, size_t n);
 AMP_DEF amp_result amp_scaler_unscale_to(amp_scaler *s, float *dst, const void *src,
                                          amp_dtype src_type, size_t n);
 
-/* Call step(user) if everything checked since the last update was finite, and return what it
-   returns; otherwise do nothing and return AMP_OK. AMP_ERROR_BAD_STATE if nothing was checked. */
+/* If all that was checked since the last update was finite, return step(user); else AMP_OK.
+   AMP_ERROR_BAD_STATE if nothing was checked. */
 typedef amp_result (*amp_step_fn)(void *user);
 AMP_DEF amp_result amp_scaler_step(amp_scaler *s, amp_step_fn step, void *user);
 
-/* End the iteration, stepped or not: move the scale by the preset's rules and clear found_inf. No
-   other call moves it, so gradients always meet the scale of their own backward.
-   AMP_ERROR_BAD_STATE if nothing was checked and found_inf is 0. */
+/* End the iteration, stepped or not: move the scale by the preset's rules, clear found_inf. No
+   other call moves it, so gradients meet the scale of their own backward. AMP_ERROR_BAD_STATE if
+   nothing was checked and found_inf is 0. */
 AMP_DEF amp_result amp_scaler_update(amp_scaler *s);
 
-/* Replace the scale; growth_tracker stays, stuck is cleared. Call it between two iterations.
-   AMP_ERROR_INVALID_CONFIG as in init; DEFAULT also keeps to its min_scale and max_scale. */
+/* Replace the scale between two iterations; growth_tracker stays, stuck is cleared. Errors as in
+   init; DEFAULT keeps to its min_scale and max_scale. */
 AMP_DEF amp_result amp_scaler_set_scale(amp_scaler *s, float scale);
 
 /* --------------------------------------------------------------- >>api  backend */
@@ -527,8 +503,8 @@ typedef struct amp_gemm_args  amp_gemm_args;  /* >>api gemm                     
 typedef struct ampi_functions ampi_functions; /* what differs between machines; >>core           */
 typedef struct CUstream_st   *amp_stream;     /* the same type as cudaStream_t; no CUDA header   */
 
-/* The machine that works: amp_cpu_backend, or amp_cuda_backend of a stream. Plain data, copied by
-   whoever takes it; set workspace before. */
+/* The machine: of amp_cpu_backend, or amp_cuda_backend. Plain data, copied by whoever takes it: set
+   workspace before. */
 typedef struct amp_backend {
     const ampi_functions *functions; /* private; says which backend it is                        */
     void      *context;        /* amp_cuda_backend: the cuBLAS handle                             */
@@ -539,20 +515,20 @@ typedef struct amp_backend {
 
 AMP_DEF amp_result amp_cpu_backend(amp_backend *backend);
 
-/* What CPU functions use: "amx", "avx512_bf16" (unasked on AMD alone), "avx512", "avx2", "neon" or
-   "c", found out once. Force one in the whole process (NULL: the best); AMP_ERROR_UNSUPPORTED if it
-   is not there. "amx" is "avx512" with tiles; the system is asked for them at the first product of
-   theirs. It gives them to the process for good, and sigaltstack then refuses small stacks; or it
-   refuses (a thread has such a stack), and the tier is "avx512". In a sandbox that kills whoever
-   calls arch_prctl force "avx512" before the first product. */
+/* What CPU functions use: "amx", "avx512_bf16" (unasked on AMD alone), "avx512", "avx2", "neon"
+   or "c", found out once. Force one in the whole process (NULL: the best); AMP_ERROR_UNSUPPORTED
+   if it is not there. "amx" is "avx512" with tiles, for which Linux is asked (arch_prctl) at
+   their first product. Linux grants them once for the process, and sigaltstack then refuses
+   small stacks; or it refuses, as a thread has such a stack, and the tier is "avx512". A sandbox
+   that kills whoever asks needs "avx512" by force. */
 AMP_DEF const char *amp_cpu_tier(void);
 AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
 
 /* ------------------------------------------------------------- >>api  optimizer */
 
-/* One weight tensor. Memory is yours, in the backend's memory. With weight alone a model copy of
-   desc.dtype is made; with model alone (16-bit weights) an fp32 master is made from it; with both
-   nothing is, and prepare writes model from weight. */
+/* One weight tensor: arrays of yours, in the backend's memory. With weight alone a model copy of
+   desc.dtype is made; with model alone (16-bit weights) an fp32 master; with both nothing, and
+   prepare writes model from weight. */
 typedef struct amp_tensor {
     const char *name;       /* for reports; may be NULL                                        */
     size_t      n;          /* elements                                                        */
@@ -565,11 +541,10 @@ typedef struct amp_tensor {
     float       weight_decay;    /* 0: the optimizer's                                         */
     int         no_weight_decay; /* nonzero: none                                              */
     int         keep_fp32;       /* nonzero: forward reads the master (biases, norms)          */
-    int         grad_later;      /* nonzero: not frozen though grad is NULL: rebind brings it  */
-    const float *moment1, *moment2; /* of a run to be continued: momentum or first, and second
-                                  moments, unscaled fp32, copied in prepare; fused kinds       */
-    const struct amp_rows *rows; /* grad is of few rows: >>api sparse; NULL: of all            */
-    const struct amp_storage *storage; /* of master and moments: >>api storage; NULL: desc's   */
+    int         grad_later;      /* nonzero: grad is NULL now, and rebind brings it            */
+    const float *moment1, *moment2; /* of a run to be continued: amp_optimizer_moments         */
+    const struct amp_rows    *rows;    /* grad is of few rows: >>api sparse; NULL: of all      */
+    const struct amp_storage *storage; /* >>api storage; NULL: desc's                          */
 } amp_tensor;
 
 typedef enum amp_kind {
@@ -585,8 +560,8 @@ typedef struct amp_optimizer_desc {
     amp_kind           kind;
     amp_allocator      allocator;     /* zero: malloc and free                                   */
     amp_scaler_desc    scaler;
-    amp_scaler        *shared_scaler; /* or NULL: one for several optimizers, in backend memory;
-                                         you call amp_scaler_update, once after the steps of all */
+    amp_scaler        *shared_scaler; /* or NULL: of several optimizers, in backend memory; call
+                                         amp_scaler_update after the steps of all                */
     double beta1, beta2;              /* AdamW: 0.9, 0.999; Lion: 0.9, 0.99                      */
     double eps;                       /* AdamW: 1e-8                                             */
     double momentum;                  /* SGD: 0 (all numbers are checked, whatever the kind)     */
@@ -594,8 +569,8 @@ typedef struct amp_optimizer_desc {
     float  weight_decay;              /* 0                                                       */
     float  max_norm;                  /* clip the global gradient norm to this; 0: do not clip   */
     int    zero_grad;                 /* nonzero: zero gradients after a step, a skipped one too */
-    int    unscale_in_place;          /* nonzero: fp32 gradients (no others) need no buffer; for
-                                         those that every backward writes anew                   */
+    int    unscale_in_place;          /* nonzero: fp32 gradients are unscaled where they are, if
+                                         every backward writes them anew                         */
     uint64_t      first_step;         /* steps taken before, with moment1 and moment2            */
     const struct amp_ranks       *ranks;  /* ranks decide together: >>api ranks                  */
     const struct amp_report_desc *report; /* what happens in a run: >>api report                 */
@@ -631,50 +606,48 @@ typedef struct amp_stats {
 /* Declare one, zeroed or not, and call amp_optimizer_init. It may be moved. */
 typedef struct amp_optimizer amp_optimizer;
 
-/* Set up from desc (NULL: all defaults). Then register tensors; the index of each is the number
-   added before. Both copy what they are given, structs behind ranks, report and rows too. */
+/* desc NULL: all defaults. Then register tensors, which are numbered from 0. Both copy what they
+   are given, and the structs that it points to. */
 AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_desc *desc);
 AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tensor);
 
-/* Allocate everything, and write masters and model copies. AMP_ERROR_OVERLAP where two of all
-   weights, gradients and models overlap (rows and num_rows may; rebind does not look). */
+/* Allocate everything; write masters and model copies. AMP_ERROR_OVERLAP if weights, gradients or
+   models overlap (rows and num_rows may; rebind does not look). */
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt);
 
-/* What forward and backward read of tensor i (the model copy, or the master where there is none);
-   the fp32 master; and for your optimizer the fp32 gradient, unscaled and clipped, from a
-   begin_step that returned true to end_step, NULL for a frozen tensor. You may write to it; over a
-   flat array they are contiguous. All getters are NULL before prepare or for a bad index. */
+/* Of tensor i: what forward and backward read (the model copy, or the master if it has none); the
+   fp32 master; the fp32 gradient, unscaled and clipped, yours from a begin_step that returned true
+   to end_step. Of a flat array they are contiguous. NULL: before prepare, a bad index, frozen. */
 AMP_DEF const void *amp_optimizer_model(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_master(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_grad(const amp_optimizer *opt, int i);
 
-/* The scale for the next backward: by value (waits for the backend; 0 before prepare, and while its
-   stream is captured), and as an address in backend memory. Every step is AMP_ERROR_BAD_STATE until
-   you have called one of them, amp_optimizer_scaler or _status, for then the loss was not scaled;
-   but where the scale is 1, is set (init_scale, AMP_LOSS_SCALE, a file that was loaded) or shared,
-   and with several ranks, where another one may have the loss. */
+/* The scale for the next backward: by value (waits; 0 before prepare and in a capture), or as an
+   address in backend memory. Until you have called one of them, amp_optimizer_scaler or _status,
+   the loss cannot have been scaled, and every step is AMP_ERROR_BAD_STATE: but where the scale
+   is 1, was set (init_scale, AMP_LOSS_SCALE, a file that was loaded) or is shared, and with
+   several ranks, where another one may have the loss. */
 AMP_DEF float        amp_optimizer_loss_scale(const amp_optimizer *opt);
 AMP_DEF const float *amp_optimizer_loss_scale_ptr(const amp_optimizer *opt);
 
-/* For AMP_KIND_OWN. Check all gradients: true if all are finite; they are unscaled, step now. False
-   is a skip or an error, which end_step returns: call that in either case. It updates the scale
-   and, unless skipped, writes the model copies. After begin_step twice it ends the step that was
-   open, and returns AMP_ERROR_STEP_OPEN. */
+/* For AMP_KIND_OWN. begin_step: true if all gradients are finite: they are unscaled, step now.
+   False is a skip or an error, which end_step returns: call that in any case. It moves the scale
+   and, but after a skip, writes the model copies. A second begin_step makes it
+   AMP_ERROR_STEP_OPEN. */
 AMP_DEF bool       amp_optimizer_begin_step(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt);
 
-/* The whole step of desc.kind: check, clip, unscale, optimizer, scale, model copies. lr >= 0,
-   finite. AMP_ERROR_UNSUPPORTED for AMP_KIND_OWN. */
+/* The whole step of the other kinds: check, clip, unscale, optimizer, scale, copies. lr >= 0. */
 AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt, float lr);
 
 /* What the last step did, and what it saw in gradient i. They wait for the backend. */
 AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *status);
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stats *stats);
 
-/* The moments of tensor i, for another program: momentum or first, and second, unscaled, to n
-   floats each in host memory (of a rank: those of its range); either may be NULL. Waits. Brought
-   back as amp_tensor.moment1, .moment2, with desc.first_step = amp_status.steps, they continue the
-   run. AMP_ERROR_UNSUPPORTED for one that the tensor does not have. */
+/* The moments of tensor i, unscaled: momentum or first, and second, n floats each in host memory
+   (of a rank: its range); either may be NULL. Waits. As amp_tensor.moment1, .moment2 (fused
+   kinds; copied in prepare), with desc.first_step = amp_status.steps, they continue the run.
+   AMP_ERROR_UNSUPPORTED for one that the tensor does not have. */
 AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
                                          float *second);
 
@@ -683,111 +656,105 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
 
 /* ----------------------------------------------------------------- >>api  state */
 
-/* Save and load what decides how training goes on: masters, moments, step count, scaler, learning
-   rate and the numbers of the desc (betas, eps, momentum, nesterov, max_norm, weight decays,
-   lr_scale), which replace those of the optimizer that loads. (If the file has no learning rate, it
-   keeps its own; a scaler that was disabled in the file alone starts afresh.) Not in the file:
-   gradients; what your own optimizer keeps; the order of your data; model copies, which are written
-   anew, so dtype may differ (>>api storage). The format is the same on all machines (little-endian,
-   versioned, checksummed); older versions are read. tests/vectors/state-file.md specifies it, and
-   state.py beside it reads it without amp.h. A callback moves exactly num_bytes, or returns false.
+/* Save and load what decides how training goes on: masters, moments, step count, scaler,
+   learning rate (if it has none, the loading optimizer keeps its own) and the numbers of the
+   desc and of tensors, which replace those of the optimizer. A scaler that was disabled in the
+   file alone starts afresh. Not in the file: gradients, what your own optimizer stores, the
+   order of your data, and model copies, which are written anew, so dtype may differ.
+   Little-endian, versioned, checksummed; older versions are read. tests/vectors/state-file.md
+   specifies it; state.py there reads it. A callback moves exactly num_bytes, or returns false.
    Save refuses what load would refuse (a scale of NaN): AMP_ERROR_INVALID_CONFIG. */
 typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
 typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
-/* Load into a prepared optimizer with the same tensors (names, sizes, kind). Everything is read and
-   verified before anything changes, so it allocates as much as was saved, for a while. Errors are
-   _WRITE, _READ (read_fn returned false), _FOREIGN, _NEWER, _CORRUPT, _MISMATCH (desc.problem says
-   which tensor), _NOT_PREPARED, _STEP_OPEN. */
+/* Load into a prepared optimizer with the same tensors (names, sizes, kind). All is read and
+   verified before anything changes, in as much memory as was saved. Errors: _WRITE, _READ,
+   _FOREIGN, _NEWER, _CORRUPT, _MISMATCH (desc.problem says which tensor), _NOT_PREPARED,
+   _STEP_OPEN. */
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn, void *user);
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user);
 
-/* To and from a file; also _NOT_FOUND, _TRUNCATED. Saving writes path.new, flushes it to the disk,
-   renames it, and flushes the directory, so that path holds the old state or the new one, whenever
-   the machine stops (POSIX and Windows; elsewhere as far as rename replaces). On POSIX a symbolic
-   link is followed, a file keeps its mode, not its owner, other names of it (hard links) keep the
-   old state, and what is no file is _UNSUPPORTED. A path of 4096 bytes and more is _TOO_LARGE. */
+/* To and from a file; also _NOT_FOUND, _TRUNCATED. Saving writes path.new, flushes it, renames
+   it and flushes the directory, so that path holds the old state or the new one whenever the
+   machine stops (POSIX, Windows; elsewhere as far as rename replaces). On POSIX a symbolic link
+   is followed, a file keeps its mode, hard links keep the old state; what is no file is
+   _UNSUPPORTED. A path is shorter than 4096 bytes. */
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path);
 
 /* ----------------------------------------------------------- >>api  environment */
 
-/* Let the user of a program decide, by AMP_DTYPE (fp32, fp16, bf16; or float16, half, bfloat16),
-   AMP_LOSS_SCALE (a number, or dynamic) and AMP_ENABLE (0: fp32 and no scaler, whatever the others
-   say; 1: a scaler, and fp16 if nobody chose a type). desc keeps what is not set, or blank. With a
-   bf16 of AMP_DTYPE the scale stays 1, unless a scaler was chosen; with an fp16 of AMP_DTYPE in
-   place of desc's bf16, such a fixed scale moves again. Capitals, underscores and blanks around do
-   not matter; numbers have a point in every locale. AMP_ERROR_INVALID_CONFIG if a
-   value cannot be read; *variable and *value (may be NULL) name it. */
+/* The user of a program decides: AMP_DTYPE (fp32, fp16, bf16; float16, half, bfloat16),
+   AMP_LOSS_SCALE (a number, or dynamic), AMP_ENABLE (0: fp32 and no scaler, whatever the others
+   say; 1: a scaler, and fp16 if nobody chose a type). desc keeps what is not set, or blank.
+   AMP_DTYPE=bf16 fixes the scale at 1, unless a scaler was chosen; AMP_DTYPE=fp16 over desc's
+   bf16 turns scaling on again. Capitals, underscores and blanks around do not matter; numbers
+   have a point. AMP_ERROR_INVALID_CONFIG: *variable and *value (or NULL) name what cannot be
+   read. */
 AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
                                      const char **variable, const char **value);
 #endif /* AMP_NO_STDLIB */
 
 /* ------------------------------------------------------------------ >>api  gemm */
 
-/* c = a b, all fp32, row-major, packed: a is m x k, b is k x n, c is m x n. A compute of AMP_BF16
-   or AMP_F16 rounds a and b on the way into the product: the bits of amp_cast and then amp_gemm, no
-   copy, and the speed of 16-bit products where the CPU has them (amp_capability_of; of fp16 where
-   they are large: >>api autocast). AMP_F32 rounds nothing, but in a scope of autocast what that
-   says. Sums are fp32. On the CPU; memory and errors as amp_gemm. */
+/* c = a b on the CPU, all fp32, row-major, packed: a is m x k, b is k x n, c is m x n. A compute
+   of AMP_BF16 or AMP_F16 rounds a and b on the way into the product (the bits of amp_cast, no
+   copy), at the speed of 16-bit products where the CPU has them (amp_capability_of); AMP_F32
+   leaves that to the autocast of the thread, if there is one. Sums are fp32. Memory and errors
+   as amp_gemm. */
 AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b,
                               size_t m, size_t n, size_t k, amp_dtype compute);
 
-/* A linear layer in the same manner: y = x w^T + bias, where x is rows x in, w is out x in (a row
-   for each output, as PyTorch stores it), bias has out elements or is NULL, y is rows x out.
-   backward: dx = dy w, dw = dy^T x, and dbias = the sums of dy's columns, in fp32, row after row.
-   dx, dw and dbias may each be NULL, w if dx is, x if dw is; dx may be x; nonzero accumulate adds
-   to dw and dbias (never dx) what was there. Overwriting dx is safe where a host adds into memory
-   that it has zeroed. AMP_ERROR_OVERLAP, too, if bias shares an element with y, dw with w or dx, or
-   dbias with dy, dx or dw. */
+/* A linear layer in the same manner: y = x w^T + bias, where x is rows x in, w is out x in (as
+   PyTorch stores it), bias has out elements or is NULL, y is rows x out. backward: dx = dy w, dw
+   = dy^T x, dbias = the sums of dy's columns, in fp32, row after row. dx, dw and dbias may each
+   be NULL, w if dx is, x if dw is; dx may be x. Nonzero accumulate adds to dw and dbias, never
+   to dx. AMP_ERROR_OVERLAP, too, if bias shares an element with y, dw with w or dx, or dbias
+   with dy, dx or dw. */
 AMP_DEF amp_result amp_linear(float *y, const float *x, const float *w, const float *bias,
                               size_t rows, size_t in, size_t out, amp_dtype compute);
 AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const float *dy,
                                        const float *x, const float *w, size_t rows, size_t in,
                                        size_t out, int accumulate, amp_dtype compute);
 
-/* C = alpha op(A) op(B) + beta C; row-major; C is m x n, op(A) is m x k, op(B) is k x n, op is the
-   transpose where trans is nonzero. Each matrix has its own type; products are summed in fp32
-   (>>numbers says how; AMP_CBLAS may take another order). A leading dimension is the distance of
-   rows in elements, 0 if packed. C is not read if beta is 0, nor A and B if alpha is 0: here a
-   factor, as in BLAS (an amp_gemm_args.alpha of 0 means 1). If C shares an element with an A, B or
-   bias that is read, this is AMP_ERROR_OVERLAP; rows of two matrices may alternate in one buffer.
-   backend NULL: CPU. A CPU packs in backend->workspace if it is as large as amp_gemm_workspace
-   says; or else in at most 128 KiB of stack (140 at -O0), and if m n k is above 2^22 in memory from
-   malloc, freed on return (AMP_NO_STDLIB, no memory: the stack, slower). On AMX a C that begins at
-   no multiple of 64, as malloc returns it, costs little, at the worst a quarter of the speed. CUDA
-   wants a and b of one type, and c of that type or fp32: AMP_ERROR_MIXED_TYPES; in a capture it
-   wants a workspace: AMP_ERROR_WORKSPACE. In a scope of the thread's autocast fp32 may be cast:
-   >>api autocast. */
+/* C = alpha op(A) op(B) + beta C, row-major: C is m x n, op(A) m x k, op(B) k x n; op transposes
+   if trans is nonzero. Each matrix has its own type; sums are fp32 (>>numbers; AMP_CBLAS may
+   take another order). A leading dimension is the distance of rows in elements, 0 if packed. As
+   in BLAS C is not read if beta is 0, nor A and B if alpha is 0. AMP_ERROR_OVERLAP if C shares
+   an element with what is read; rows of two matrices may alternate in one buffer. backend NULL:
+   CPU. A CPU packs in backend->workspace if that is as large as amp_gemm_workspace says; else on
+   the stack, at most 128 KiB (140 at -O0), and if m n k is above 2^22 in memory from malloc,
+   freed on return (without it slower). On AMX a C that begins at no multiple of 64 costs up to a
+   quarter of the speed. CUDA wants A and B of one type, and C of that or fp32
+   (AMP_ERROR_MIXED_TYPES); in a capture a workspace (AMP_ERROR_WORKSPACE). In a scope of the
+   thread's autocast fp32 may be cast: >>api autocast. */
 AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b,
                             size_t m, size_t n, size_t k, float alpha,
                             const void *a, amp_dtype a_type, size_t lda,
                             const void *b, amp_dtype b_type, size_t ldb,
                             float beta, void *c, amp_dtype c_type, size_t ldc);
 
-/* Bytes of a CPU backend's workspace with which no product of at most m x n x k allocates, for as
-   many threads as OpenMP has now: about 1.1 MB each, 3.2 MB where k is above 512. */
+/* Bytes of workspace with which no product of at most m x n x k allocates on a CPU, for OpenMP's
+   threads of now: about 1.1 MB each, 3.2 MB if k is above 512. */
 AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
 
 /* ------------------------------------------------------------------ >>api  cuda
-   In amp_kernels.cu (>>gpu). Arrays and scalers are in device memory; work is queued on a stream in
-   order, nothing allocates or waits, everything can be captured in a graph; the bits are the CPU's.
-   A CUDA or cuBLAS call that fails gives AMP_ERROR_CUDA or AMP_ERROR_CUBLAS. */
+   In amp_kernels.cu (>>gpu). Arrays and scalers are in device memory, work is queued on a stream;
+   nothing allocates or waits, all can be captured in a graph; the bits are the CPU's. */
 
-/* Make a backend of stream (NULL: the default stream). With it amp_optimizer_prepare, _load and
-   _save wait for the stream, and so does what returns a value (begin_step, _loss_scale, _status,
-   _stats); while the stream is captured these are AMP_ERROR_UNSUPPORTED.
-   cublas_handle is a cublasHandle_t for amp_gemm, or NULL; its math and pointer modes are set here,
-   its stream and workspace at every product, so give it a handle of its own. For products inside a
-   graph, set backend->workspace to device memory of yours (32 MiB, aligned to 256). */
+/* A backend of stream (NULL: the default stream). amp_optimizer_prepare, _load, _save and what
+   returns a value (begin_step, _loss_scale, _status, _stats) wait for it, and are
+   AMP_ERROR_UNSUPPORTED while it is captured. cublas_handle: a cublasHandle_t of its own for
+   amp_gemm (its modes, stream and workspace are set), or NULL. For products inside a graph set
+   backend->workspace to device memory (32 MiB, aligned to 256). */
 extern amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cublas_handle);
 
-/* What the last call in this thread that returned AMP_ERROR_CUDA or AMP_ERROR_CUBLAS was told. */
+/* Of the last AMP_ERROR_CUDA or AMP_ERROR_CUBLAS in this thread. */
 extern int amp_cuda_code(void);
 
-/* Multiply the n elements of x, the loss or its gradient, by *scale, which is read when the work
-   runs (amp_optimizer_loss_scale_ptr, or &s->scale): in fp32, rounded once to type. */
+/* x, the loss or its gradient, times *scale (amp_optimizer_loss_scale_ptr, or &s->scale), which is
+   read when the work runs: in fp32, rounded once to type. */
 extern amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const float *scale,
                                       amp_stream stream);
 

@@ -44,6 +44,12 @@ for compiler in "${CXX:-g++}" "${CLANG:-clang}++"; do # floats with enums are de
     check "$compiler -std=c++20: the blocks, and linear.c" $?
 done
 
+# The manual, itself a comment, opens with the first program without its comments.
+sed 's:/\*[^*]*\*/::g; /\/\*/,/\*\//{s:/\*.*::; s:.*\*/::; /^ *step/d;}' "$out/fast.c" | tr -d ' ' | grep . > "$out/code"
+awk '/#define AMP_IMPLEMENTATION/ {on = 1} on {print} on && /^       }$/ {exit}' amp.h | tr -d ' ' > "$out/manual"
+[ -s "$out/code" ] && diff "$out/code" "$out/manual" > "$out/log"
+check "amp.h's manual opens with the same program" $?
+
 [ "$(wc -l < README.md)" -le 200 ]
 check 'at most 200 lines' $?
 lines=$(grep -c 'AMP [0-9]* \*/$' examples/trainer_amp.cu)
