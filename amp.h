@@ -362,9 +362,9 @@ typedef enum amp_result {
     AMP_ERROR_STALE             /* session: a weight was written to without amp_session_changed   */
 } amp_result;
 
-/* desc.problem: NULL, or AMP_PROBLEM_SIZE bytes of yours. A call that returns an error writes there
-   what was wrong (field, value, bounds; tensor; missing call), others empty it. It must outlive the
-   object; one thread. */
+/* desc.problem: NULL, or AMP_PROBLEM_SIZE bytes of yours. A call that returns an error writes
+   there what was wrong (field, value, bounds; tensor; missing call), others empty it. It must
+   outlive the object; one thread. */
 enum { AMP_PROBLEM_SIZE = 200 };
 
 /* A short English sentence for a result, never NULL; the version that is linked, "0.7.0". */
@@ -396,8 +396,8 @@ AMP_DEF bool amp_all_finite(const void *x, amp_dtype type, size_t n);
 
 /* ---------------------------------------------------------------- >>api  scaler */
 
-/* Whose rules the loss scale follows, exactly. First scale, growth_interval, min_scale, max_scale,
-   hysteresis: */
+/* Whose rules the loss scale follows, exactly. First scale, growth_interval, min_scale,
+   max_scale, hysteresis: */
 typedef enum amp_preset {
     AMP_PRESET_DEFAULT = 0,           /* 2^16 2000 2^-14 2^24 1  torch's schedule, within limits  */
     AMP_PRESET_TORCH,                 /* 2^16 2000 -     -    -  GradScaler; can sink to 0        */
@@ -465,8 +465,8 @@ typedef struct amp_scaler {
 AMP_DEF amp_result amp_scaler_init(amp_scaler *s, const amp_scaler_desc *desc);
 AMP_DEF float      amp_scaler_scale_loss(const amp_scaler *s, float loss); /* loss * s->scale */
 
-/* Set found_inf if an element is inf or NaN or, in DEFAULT and STATIC, would become so when it is
-   unscaled (at a scale below 1). Accumulates until amp_scaler_update. n may be 0. */
+/* Set found_inf if an element is inf or NaN or, in DEFAULT and STATIC, would become so when it
+   is unscaled (at a scale below 1). Accumulates until amp_scaler_update. n may be 0. */
 AMP_DEF amp_result amp_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n);
 
 /* Check, and multiply by 1 / scale: in place (fp16 is AMP_ERROR_UNSUPPORTED: it would lose what
@@ -503,8 +503,8 @@ typedef struct amp_gemm_args  amp_gemm_args;  /* >>api gemm                     
 typedef struct ampi_functions ampi_functions; /* what differs between machines; >>core           */
 typedef struct CUstream_st   *amp_stream;     /* the same type as cudaStream_t; no CUDA header   */
 
-/* The machine: of amp_cpu_backend, or amp_cuda_backend. Plain data, copied by whoever takes it: set
-   workspace before. */
+/* The machine: of amp_cpu_backend, or amp_cuda_backend. Plain data, copied by whoever takes it:
+   set workspace before. */
 typedef struct amp_backend {
     const ampi_functions *functions; /* private; says which backend it is                        */
     void      *context;        /* amp_cuda_backend: the cuBLAS handle                             */
@@ -611,13 +611,14 @@ typedef struct amp_optimizer amp_optimizer;
 AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_desc *desc);
 AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tensor);
 
-/* Allocate everything; write masters and model copies. AMP_ERROR_OVERLAP if weights, gradients or
-   models overlap (rows and num_rows may; rebind does not look). */
+/* Allocate everything; write masters and model copies. AMP_ERROR_OVERLAP if weights, gradients
+   or models overlap (rows and num_rows may; rebind does not look). */
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt);
 
-/* Of tensor i: what forward and backward read (the model copy, or the master if it has none); the
-   fp32 master; the fp32 gradient, unscaled and clipped, yours from a begin_step that returned true
-   to end_step. Of a flat array they are contiguous. NULL: before prepare, a bad index, frozen. */
+/* Of tensor i: what forward and backward read (the model copy, or the master if it has none);
+   the fp32 master; the fp32 gradient, unscaled and clipped, yours from a begin_step that
+   returned true to end_step. Of a flat array they are contiguous. NULL: before prepare, a bad
+   index, frozen. */
 AMP_DEF const void *amp_optimizer_model(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_master(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_grad(const amp_optimizer *opt, int i);
@@ -740,8 +741,8 @@ AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b
 AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
 
 /* ------------------------------------------------------------------ >>api  cuda
-   In amp_kernels.cu (>>gpu). Arrays and scalers are in device memory, work is queued on a stream;
-   nothing allocates or waits, all can be captured in a graph; the bits are the CPU's. */
+   In amp_kernels.cu (>>gpu). Arrays and scalers are in device memory, work is queued on a
+   stream; nothing allocates or waits, all can be captured in a graph; the bits are the CPU's. */
 
 /* A backend of stream (NULL: the default stream). amp_optimizer_prepare, _load, _save and what
    returns a value (begin_step, _loss_scale, _status, _stats) wait for it, and are
@@ -753,8 +754,8 @@ extern amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void
 /* Of the last AMP_ERROR_CUDA or AMP_ERROR_CUBLAS in this thread. */
 extern int amp_cuda_code(void);
 
-/* x, the loss or its gradient, times *scale (amp_optimizer_loss_scale_ptr, or &s->scale), which is
-   read when the work runs: in fp32, rounded once to type. */
+/* x, the loss or its gradient, times *scale (amp_optimizer_loss_scale_ptr, or &s->scale), which
+   is read when the work runs: in fp32, rounded once to type. */
 extern amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const float *scale,
                                       amp_stream stream);
 
@@ -765,9 +766,9 @@ extern amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const f
    Of an optimizer: arrays that hold several tensors or move, steps in graphs and with kernels of
    yours. */
 
-/* Register count tensors that lie one behind the other in the arrays of whole. Of a part, its name,
-   n (they add up to whole's), lr_scale, weight_decay, no_weight_decay and keep_fp32 are used; the
-   rest is whole's. Made copies are contiguous too. */
+/* Register count tensors that lie one behind the other in the arrays of whole. Of each, name, n
+   (they add up to whole's), lr_scale, weight_decay, no_weight_decay, keep_fp32 and storage are
+   used, all else is whole's. Copies that are made are contiguous, too. */
 AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
                                           const amp_tensor *parts, size_t count);
 
@@ -782,47 +783,46 @@ AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight
 AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *weights,
                                             void *const *grads);
 
-/* Write the model copies from the masters now, after you have written to masters: best weights, an
-   average, a target network. Moments, scale and counters stay. Does not wait, and serves in a
-   graph. A tensor without an fp32 master takes its weights, as in prepare, from an array that
-   rebind has brought since the last refresh and that is only read (by every replay of a graph);
-   AMP_ERROR_BAD_STATE if there is none. In shards a rank writes its range of the models. */
+/* Write the model copies now, after you have written to masters: best weights, an average, a
+   target network. Moments, scale and counters stay. Does not wait, serves in a graph. A tensor
+   without an fp32 master takes its weights from an array that rebind has brought since the last
+   refresh and that is only read, by every replay of a graph; AMP_ERROR_BAD_STATE if there is
+   none. In shards a rank writes its range. */
 AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt);
 
-/* For gradient buffers that carry momentum from step to step (Darknet), instead of your
-   scal(momentum, grad), after end_step and the update of a shared scaler: each gradient =
-   amp_optimizer_grad of the last step that was taken * (momentum * loss scale). So it is without
-   the inf of a skipped step, and in units of the new scale. Does not wait; a graph keeps this
-   momentum. What is carried is yours to save: amp_optimizer_grad beside the state; after a load
-   write it back there (or zeros), and call this. AMP_ERROR_UNSUPPORTED with unscale_in_place, which
-   would divide what is carried in every step, and for the fused kinds; AMP_ERROR_BAD_STATE after a
+/* For gradient buffers that carry momentum (Darknet), instead of your scal(momentum, grad),
+   after end_step and the update of a shared scaler: each gradient becomes amp_optimizer_grad of
+   the last step that was taken, times momentum * loss scale: without the inf of a skipped step,
+   in units of the new scale. Does not wait; a graph stores this momentum. Save
+   amp_optimizer_grad beside the state; after a load write it back (or zeros), and call this.
+   AMP_ERROR_UNSUPPORTED with unscale_in_place and for fused kinds; AMP_ERROR_BAD_STATE after a
    step without unscale. */
 AMP_DEF amp_result amp_optimizer_carry(amp_optimizer *opt, float momentum);
 
-/* What your own kernel needs, in backend memory: return at once if skip is set; multiply each
-   gradient by inv_scale (1 / scale, times the clip factor); step counts steps, including this. */
+/* For your own kernel, in backend memory, filled by every check: return at once if skip is set;
+   multiply gradients by inv_scale (1 / scale, times the clip factor); step counts this one,
+   too. */
 typedef struct amp_gate { uint32_t skip; float inv_scale; uint64_t step; } amp_gate;
-/* Filled by every check, to be read; and the scaler. To skip a step for a reason of your own, write
-   found_inf of that scaler before it (not of a shared one). Both are in backend memory. */
+/* The gate, to be read; and the scaler. To skip a step for a reason of your own, write found_inf
+   of that scaler (unless it is shared) before the step. Both are in backend memory. */
 AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt);
 AMP_DEF amp_scaler     *amp_optimizer_scaler(const amp_optimizer *opt);
 
-/* begin_step as two calls that do not wait, for kernels that read the gate: check opens the step
-   and fills the gate; unscale writes amp_optimizer_grad unless the gate says skip (leave it out if
-   your kernel uses inv_scale; AMP_ERROR_BAD_STATE the second time). Then call end_step. */
+/* begin_step as two calls that do not wait, for kernels that read the gate: check opens the
+   step; unscale writes amp_optimizer_grad unless the gate says skip (once; leave it out if your
+   kernel uses inv_scale). Then call end_step. */
 AMP_DEF amp_result amp_optimizer_check(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_unscale(amp_optimizer *opt);
 
-/* For a step that is captured in a CUDA graph, where an argument would be frozen: the fused step
-   with the learning rate in backend memory: that of the last fused step, or of set_lr outside the
-   capture, or written through lr_ptr, by a kernel of yours perhaps. AMP_ERROR_BAD_STATE if there
-   never was one and nobody has asked for lr_ptr. */
+/* The fused step for a CUDA graph, where an argument would be frozen: the learning rate is in
+   backend memory, from the last fused step, or set_lr outside the capture, or written through
+   lr_ptr. AMP_ERROR_BAD_STATE if there never was one. */
 AMP_DEF amp_result amp_optimizer_step_graph(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr);
 AMP_DEF float     *amp_optimizer_lr_ptr(amp_optimizer *opt);
 
 /* The twins of amp_cast (in place only between fp16 and bf16) and of amp_scaler_*. A scaler
-   without init stays as it is, and so does one in whose update nothing has been checked. */
+   without init, or in whose update nothing was checked, stays as it is. */
 extern amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                                 size_t n, amp_stream stream);
 extern amp_result amp_cuda_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n,
@@ -833,25 +833,24 @@ extern amp_result amp_cuda_scaler_unscale_to(amp_scaler *s, float *dst, const vo
                                              amp_dtype src_type, size_t n, amp_stream stream);
 extern amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
 
-/* While stream is being captured: what is captured on body, another stream, between these calls
-   will run only if *skip is 0 when the graph comes there (in device memory: &gate->skip of
-   amp_optimizer_gate, or found_inf of a scaler). CUDA 12.4; AMP_ERROR_UNSUPPORTED with an older
-   toolkit or driver, or if body is being captured; AMP_ERROR_BAD_STATE if stream is not. */
+/* In a capture of stream: what is captured on body, another stream, between these calls will run
+   only if *skip, in device memory (&gate->skip, or found_inf of a scaler), is 0 when the graph
+   comes there. CUDA 12.4: AMP_ERROR_UNSUPPORTED with an older toolkit or driver, or if body is
+   being captured; AMP_ERROR_BAD_STATE if stream is not. */
 extern amp_result amp_cuda_if_begin(const uint32_t *skip, amp_stream stream, amp_stream body);
 extern amp_result amp_cuda_if_end(amp_stream body);
 
 /* --------------------------------------------------------------- >>api  batches */
 
-/* Batches, bias, ReLU. Zeroed, with a, b, c, m, n and k: a plain product of packed fp32 matrices.
-   The matrices of a batch lie stride elements apart (0 for a or b: the same one). Those of a and b
-   may overlap; those of c lie one behind another, or side by side in rows that hold them all
-   (heads: ldc = heads * dim, stride_c = dim).
-   With bias or relu, c = alpha op(A) op(B) + beta C + bias, then negative elements become 0; all in
-   fp32 and rounded once to c_type; NaN stays. On CUDA that is one kernel where cublasLt has one;
-   elsewhere it is two, and a c of 16 bits needs 4 m n count + 256 bytes of backend->workspace, or
-   this is AMP_ERROR_WORKSPACE.
-   With compute AMP_BF16 or AMP_F16 a CPU rounds fp32 operands as amp_matmul does; one of the other
-   16-bit type is AMP_ERROR_MIXED_TYPES. On CUDA fp32 ones are AMP_ERROR_UNSUPPORTED: cast them. */
+/* Zeroed, with a, b, c, m, n and k: a plain product of packed fp32 matrices. Those of a batch
+   lie stride elements apart (0 for a or b: the same one). Those of a and b may overlap; those of
+   c lie one behind another, or side by side in rows that hold them all (heads: ldc = heads *
+   dim, stride_c = dim).
+   With bias or relu, c = alpha op(A) op(B) + beta C + bias, then negative elements become 0; all
+   in fp32, rounded once to c_type; NaN stays. On CUDA that is one kernel where cublasLt has one;
+   else it is two, and a c of 16 bits needs 4 m n count + 256 bytes of workspace
+   (AMP_ERROR_WORKSPACE). compute rounds fp32 operands as in amp_matmul; an operand of the other
+   16-bit type is AMP_ERROR_MIXED_TYPES. On CUDA fp32 is AMP_ERROR_UNSUPPORTED with it. */
 struct amp_gemm_args {
     int         trans_a, trans_b;
     size_t      m, n, k;
@@ -876,19 +875,19 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
    desc.ranks->sum_fn in the middle of every check, so that all decide alike. sums are count
    doubles; flags are two uint32_t, this rank's overflow and the bits of its largest magnitude.
    Reduce sums by sum and flags by maximum over the ranks. Both are in backend memory: on a CPU
-   reduce before you return, on CUDA queue it on the backend's stream (ncclAllReduce of ncclDouble,
-   ncclSum, and of ncclUint32, ncclMax), which a capture records; the step is then three launches. A
-   rank that wants to skip sets flags[0] here. An error is returned.
+   reduce before you return, on CUDA queue it on the backend's stream (ncclAllReduce of
+   ncclDouble, ncclSum, and of ncclUint32, ncclMax), which a capture records; the step is then
+   three launches. A rank that wants to skip sets flags[0] here. An error is returned.
 
-   With whole each rank stores all of the tensors that it has added, which may be others than those
-   of another rank. sums is one double, its sum of squared gradients; a gradient that lies on two
-   ranks counts twice. Only checks meet: all else, files too, is as of one rank.
+   With whole each rank stores all of the tensors that it has added, which may be others than
+   those of another rank. sums is one double, its sum of squared gradients; a gradient that lies
+   on two ranks counts twice. Only checks meet: all else, files too, is as of one rank.
 
    Else masters and moments are in shards (ZeRO stage 1, Rajbhandari et al. 2020), for the fused
    kinds: each of count ranks stores about 1 / count of them; all have the whole model. A run has
-   the same bits for every count if the sums of your loop and their order do not depend on it. So
-   take M micro-batches of one size in a step, with numbers on which data and dropout of each
-   depend; divide its loss by M:
+   the same bits for every count if the sums of your loop, and their order, do not depend on it.
+   So take M micro-batches of one size, with numbers on which data and dropout of each depend;
+   divide the loss of each by M:
 
        backward of micro-batches rank * k to (rank + 1) * k - 1, where k is M / count
        all-to-all: each rank gets its ranges              16 bits; of several, their sum in fp32
@@ -897,34 +896,32 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
        all-gather: each rank gives its ranges             into amp_optimizer_model (cast const
                                                           away: this alone may write there)
 
-   Parts are added in fp32 as a binary tree: of an even number of them each half by itself, then the
-   two sums; an odd number one after the other. So where count is a power of two that divides M, a
-   rank adds its k in that manner, and the whole is the tree of all M (examples/ddp_mpi.c). On any
-   other count send each gradient by itself, and accumulate all M in one call.
+   Gradients are added in fp32 as a binary tree: of an even number each half by itself, then the
+   two sums; an odd number one after the other. Where count is a power of two that divides M, a
+   rank may add its k so, and the whole is the tree of all M (examples/ddp_mpi.c). On any other
+   count send each gradient by itself, and accumulate all M in one call.
 
-   A tensor learns if it has grad or grad_later, which are used for nothing else: gradients are
-   added in fp32, in accumulators that every step clears. Prepare reads all of weight, or else of
-   model, and makes the rank's masters from its range. No step writes weight: forward reads
-   amp_optimizer_model, which is whole (fp32 where keep_fp32 is set or dtype is AMP_F32).
+   A tensor learns if it has grad or grad_later, which serve nothing else: gradients are added in
+   accumulators that every step clears. Prepare reads all of weight, or else of model. No step
+   writes weight: forward reads amp_optimizer_model, which is whole (fp32 where keep_fp32 is set
+   or dtype is AMP_F32).
 
-   Of sums each is 0 on every rank but one, or they are whole numbers below 2^32, so any order is
-   exact. Prepare, save_file and load_file call sum_fn, too. A rank that they refuse (memory, a path
-   that is no file) brings its error there, so that all fail; one that never calls them is waited
-   for: end the others. AMP_ERROR_MISMATCH from prepare tells all ranks that tensors differ, or what
-   decides a step in their descs, that their numbers are not 0 to count - 1, or that another rank
-   could not prepare.
+   Of sums each is 0 on every rank but one, or they are whole numbers below 2^32: any order is
+   exact. Prepare, save_file and load_file call sum_fn, too, so that all fail if they refuse one
+   rank (memory, a path that is no file); a rank that never calls is waited for: end the others.
+   Prepare returns AMP_ERROR_MISMATCH to all if tensors differ, or what decides a step in their
+   descs, or numbers are not 0 to count - 1, or another rank could not prepare.
 
-   amp_optimizer_save_file makes a set of files: path.T.R-of-COUNT for each rank (T: steps taken and
-   skipped), and when all are on the disk, path, which names them. Then the set before is removed,
-   as rank 0 found it at path: AMP_ERROR_READ if that could not be read, and nothing is written. It
-   stays if a rank fails, or if AMP_ERROR_MISMATCH tells that loss scale, learning rate or numbers
-   of steps differ. (Files that path does not name are of a save that was cut short.)
+   save_file makes a set of files: path.T.R-of-COUNT for each rank (T: steps taken and skipped),
+   and when all are on the disk, path, which names them. Then the set that rank 0 found at path
+   is removed: AMP_ERROR_READ if that could not be read, and nothing is written. It stays if a
+   rank fails, or where loss scale, learning rate or numbers of steps differ
+   (AMP_ERROR_MISMATCH). Files that path does not name are of a save that was cut short.
    load_file loads any set, and any file of one optimizer, on any number of ranks; gather models
-   after it. (On another number than the set's each rank has all files in memory while it loads.)
-   AMP_ERROR_MISMATCH tells of files of two runs, too. Loading clears accumulators. Save and load
-   with callbacks are of one shard. Paths must be the same for all ranks, on one file system.
-   amp_optimizer_stats are those of the rank's shard. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a
-   weight cache. */
+   after it. (On another number than the set's each rank has all files in memory meanwhile.)
+   AMP_ERROR_MISMATCH: files of two runs. Loading clears accumulators. Save and load by callback
+   are of one shard, and so are amp_optimizer_stats. Paths must be the same for all ranks.
+   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a session. */
 
 typedef struct amp_ranks {
     int rank, count; /* 0: as without ranks; 1: one file, sum_fn may be NULL; at most 65536       */
@@ -934,40 +931,41 @@ typedef struct amp_ranks {
 } amp_ranks;
 
 #ifndef AMP_NO_RANKS
-/* This rank's range of tensor i, in whole chunks of 16384; tell the others once. Ranks have alike
-   much of any tensors in a row, so that an exchange of these keeps all links busy. Without ranks,
-   all. n is 0 for a bad index and before prepare. */
+/* This rank's range of tensor i, in whole chunks of 16384; tell the others once. Ranks have
+   equal shares of any consecutive tensors. Without ranks, all. n is 0 for a bad index and before
+   prepare. */
 AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first, size_t *n);
 
-/* Add the scaled gradients of count micro-batches, at most 65536, to what earlier calls of the step
-   have added (a tree: its sum to theirs): of each, the elements of this rank's range of tensor i,
-   in backend memory, stride elements behind those before it. Does not wait; one launch on CUDA. A
-   frozen tensor, or no desc.ranks: AMP_ERROR_UNSUPPORTED. */
+/* Add the scaled gradients of count micro-batches, at most 65536, to what earlier calls of the
+   step have added: of each, the elements of this rank's range of tensor i, in backend memory,
+   stride elements behind those before it. Does not wait; one launch on CUDA.
+   AMP_ERROR_UNSUPPORTED: a frozen tensor, or no shards. */
 AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const void *parts,
                                             size_t stride, size_t count, amp_dtype type);
 #endif
 
 /* ---------------------------------------------------------------- >>api  sparse
-   Gradients that touch few rows of a tensor, as those of embeddings do: grad has these rows one
-   after the other, and amp_tensor.rows says which they are; n is that of all rows of the tensor.
-   All is in backend memory (a graph reads the count of each replay; rows and num_rows are aligned)
-   and unchanged until the step is over. With zero_grad a step ends with a count of 0. Prepare takes
+   Gradients that touch few rows of a tensor (embeddings): grad has these rows one after the
+   other, amp_tensor.rows says which they are, n is that of all rows of the tensor. All is in
+   backend memory (a graph reads the count of each replay; rows and num_rows are aligned) and
+   unchanged until the step is over. With zero_grad a step ends with a count of 0. Prepare takes
    4 bytes for each of max_rows * row_length sums and a 64th more, and 21 for each of max_rows.
 
-   A check adds what belongs to one row, in fp32: each 64 places that it has, in their order, then
-   these sums in order. All sums, rows ascending, count as the elements of a tensor do: finite or
-   not, norm, statistics. A count above max_rows, or a row that is not in the tensor, skips the step
-   as an overflow does, also where the scaler is disabled; amp_stats.bad_row tells.
+   A check adds what belongs to one row, in fp32: each 64 entries that it has, in their order,
+   then these sums in order. The sums, rows ascending, count as the elements of a tensor. A count
+   above max_rows, or a row that is not in the tensor, skips the step as an overflow does, also
+   where the scaler is disabled; amp_stats.bad_row tells.
 
-   The update is lazy: weight, moments and model copy change in rows that are there, with the bias
-   corrections of the step; all other rows stay. A weight_decay of 0 is 0, not the optimizer's.
-   (torch's SparseAdam adds eps before the bias correction; its eps is eps / sqrt(1 - beta2^step)
-   here.) Where every row is there once and nothing decays, a step has the bits of one without rows.
+   The update is lazy: weight, moments and model copy change in rows that are there, with the
+   bias corrections of the step; all other rows stay. A weight_decay of 0 is 0, not the
+   optimizer's. (torch's SparseAdam adds eps before the bias correction; its eps is eps / sqrt(1
+   - beta2^step) here.) Where every row is there once and nothing decays, a step has the bits of
+   one without rows.
 
-   On CUDA a step with such tensors is 5 to 9 launches, whatever the counts are: 4, 1 for every 8
-   bits of the largest number of rows in a tensor, 1 if a max_rows is above 8192. rebind moves
-   weight and grad alone. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, momentum of AMP_KIND_SGD,
-   desc.ranks, and amp_optimizer_add_flat. */
+   On CUDA such a step is 5 to 9 launches: 4, 1 for every 8 bits of the largest number of rows in
+   a tensor, 1 if a max_rows is above 8192. rebind moves weight and grad alone.
+   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, momentum of AMP_KIND_SGD, desc.ranks,
+   amp_optimizer_add_flat. */
 
 typedef struct amp_rows {
     size_t          row_length; /* elements of a row                                              */
@@ -977,23 +975,23 @@ typedef struct amp_rows {
 } amp_rows;
 
 /* ---------------------------------------------------------------- >>api  report
-   What happened, in which tensor, why, and what to change; and steps that are skipped because their
-   norm is a spike. Set desc.report before amp_optimizer_init (examples/which_tensor.c). As text,
-   for people or as JSON: examples/amp_report.h.
+   What happened, in which tensor, why, and what to change; and steps that are skipped because
+   their norm is a spike. Set desc.report before amp_optimizer_init (examples/which_tensor.c; as
+   text or JSON: examples/amp_report.h).
 
-   A step counts in passes that it makes anyway, in backend memory: no launch is added and nothing
-   waits; a graph replays it. Reading a report waits, as amp_optimizer_status does. Steps, taken or
-   skipped, are iterations, numbered from first_step + 1. All but the histograms is saved with the
-   state; a state without a report begins a new history. Each rank reports its own shard; on another
-   number of ranks it continues the report of a rank that had some of it. Of a gradient of few rows
-   the fp32 sums are counted; a row that is not in the tensor is an overflow. Weights are not
-   counted in such a tensor, nor where masters are not fp32.
+   A step counts in passes that it makes anyway: no launch is added, nothing waits, a graph
+   replays it. Reading a report waits. Steps, taken or skipped, are iterations, numbered from
+   first_step + 1. All but the histograms is saved with the state; a state without a report
+   begins a new history. Each rank reports its own shard; on another number of ranks it continues
+   the report of a rank that had some of it. Of a gradient of few rows the fp32 sums are counted;
+   a row that is not in the tensor is an overflow. Weights are not counted in such a tensor, nor
+   where masters are not fp32.
 
-   The running mean and variance average the first 128 norms that were not spikes, then decay with
-   weight 1/128. Before 128 norms, and while the variance is 0, spike_z finds no spike. A spike is
-   not an overflow: the scale advances as after a step that was taken. The fifth spike in a row is
+   The running mean and variance average the first 128 norms that were not spikes, then decay
+   with weight 1/128. Before 128 norms, and while the variance is 0, spike_z finds no spike. The
+   scale advances after a spike as after a step that was taken. The fifth spike in a row is
    taken, and the statistics begin anew. A norm that is not finite (of a scale that sank to 0) is
-   always skipped where either is set, and is neither in the statistics nor one of five. */
+   skipped where either is set, and is neither in the statistics nor one of five. */
 
 typedef struct amp_report_desc {
     int   every;      /* histograms at iterations 1, 1 + every, 1 + 2 every ...; 0: none          */
@@ -1056,24 +1054,25 @@ typedef struct amp_tensor_report {
        it was, which would have been lost without a master (Micikevicius et al. 2018, 3.1); and
        those whose master is rounded to the copy's type */
     uint64_t    updates, lost, rounded;
-    /* magnitudes, not 0 and finite: bin b has those from 2^(4 b - 127) on, below 2^(4 b - 123), and
-       bin 0 all that are less. Weights of a step that was skipped: none */
+    /* magnitudes, not 0 and finite: bin b has those from 2^(4 b - 127) on, below 2^(4 b - 123),
+       and bin 0 all that are less. Weights of a step that was skipped: none */
     uint64_t    grads[AMP_BINS], weights[AMP_BINS];
 } amp_tensor_report;
 
 #ifndef AMP_NO_REPORT
-/* What has happened so far. Then, of the same moment, tensor i; and the last iterations, at most
-   *count and AMP_HISTORY, oldest first: AMP_ERROR_BAD_STATE before the first amp_optimizer_report
-   or _advice, and after a load. AMP_ERROR_UNSUPPORTED without desc.report. */
+/* What has happened so far. Of the same moment: tensor i; the last iterations, at most *count
+   and AMP_HISTORY, oldest first. These are AMP_ERROR_BAD_STATE before the first
+   amp_optimizer_report or _advice, and after a load. AMP_ERROR_UNSUPPORTED without
+   desc.report. */
 AMP_DEF amp_result amp_optimizer_report(const amp_optimizer *opt, amp_report *report);
 AMP_DEF amp_result amp_optimizer_report_tensor(const amp_optimizer *opt, int i,
                                                amp_tensor_report *report);
 AMP_DEF amp_result amp_optimizer_history(const amp_optimizer *opt, amp_iteration *history,
                                          size_t *count);
 
-/* What to change, and the number that says so; nothing is said of a healthy run. The last 128 steps
-   count. Underflow: a quarter or more of a tensor's fp16 gradients that are not 0 are subnormal in
-   the last sample. */
+/* What to change, and the number that says so, by the last 128 steps; nothing of a healthy run.
+   Underflow: in the last sample at least a quarter of a tensor's nonzero fp16 gradients were
+   subnormal. */
 typedef enum amp_advice_code {
     AMP_ADVICE_NAN = 0,        /* NaN at a scale of 1 or less, or after ten overflows in a row: how
                                   many; the first tensor whose gradients hold one                 */
@@ -1102,27 +1101,28 @@ AMP_DEF amp_result amp_optimizer_advice(const amp_optimizer *opt, amp_advice *ad
 #endif /* AMP_NO_REPORT */
 
 /* --------------------------------------------------------------- >>api  storage
-   Low-precision optimizer state. It saves memory; a step is faster only where memory binds it: on
-   one core four of the seven are slower than fp32 (examples/state.c). amp_tensor.storage, or else
-   desc.storage, names the formats of masters and moments, a row of AMP_STORAGE_LIST. By AdamW, with
-   a model and gradients of 16 bits, a step reads and writes 30 bytes an element in fp32, 28 in
-   split, 24 in sr, 8 less with moments of bf16, 12 less with 8 bits, 14 in 24bit+8bit.
-   Each has the same bits on a CPU and a GPU, on any number of ranks, saved and loaded.
+   Low-precision optimizer state. It saves memory; a step is faster only where memory binds it:
+   on one core four of the seven are slower than fp32 (examples/state.c). amp_tensor.storage, or
+   else desc.storage, names the formats of masters and moments, a row of AMP_STORAGE_LIST. By
+   AdamW, with a model and gradients of 16 bits, a step reads and writes 30 bytes an element in
+   fp32, 28 in split, 24 in sr, 8 less with moments of bf16, 12 less with 8 bits, 14 in
+   24bit+8bit. Each has the same bits on a CPU and a GPU, on any number of ranks, saved and
+   loaded.
 
-   SPLIT stores fp32 in other memory: with equal gradients its masters, moments and state files are
-   fp32's bit for bit. Its model is the master rounded to nearest, but ties round away from zero. (A
-   NaN stays a NaN; its payload may change.) It wants models of bf16; the others take fp16, too.
-   How the others round, and from what random bits: >>core storage. A state file has desc.seed.
+   SPLIT stores fp32 in other memory: with equal gradients its masters, moments and state files
+   are fp32's bit for bit. Its model is the master rounded to nearest, but ties round away from
+   zero. (A NaN stays a NaN; its payload may change.) It wants models of bf16; the others take
+   fp16, too. How the others round, and from what random bits: >>core storage. A state file has
+   desc.seed.
 
    With keep_fp32 a tensor is stored in fp32. Where masters are not fp32, prepare copies weight,
    then fills it with NaN, and nothing uses it after that: amp_optimizer_master is NULL, forward
    reads amp_optimizer_model, a session refuses the optimizer, and a report counts gradients
    alone. A file loads where its moments and masters are of the same formats (24BIT and SR want
    its type of models, too); SPLIT and fp32 load all masters. Else AMP_ERROR_MISMATCH names the
-   tensor.
-   AMP_ERROR_INVALID_CONFIG: formats that are no row of the list, or a model of another type.
-   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN; moments of 8 bits with moment1 or moment2, or with a
-   row_length that is not a multiple of 32. */
+   tensor. AMP_ERROR_INVALID_CONFIG: formats that are no row of the list, or a model of another
+   type. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN; moments of 8 bits with moment1 or moment2, or with
+   a row_length that is not a multiple of 32. */
 
 typedef enum amp_format { /* bytes an element, beside the 2 of a model; moments: both of AdamW  */
     AMP_FORMAT_F32 = 0,   /* master 4, moments 8                                                 */
@@ -1157,8 +1157,8 @@ typedef enum amp_policy {
     AMP_POLICY_KERAS_MIXED_BFLOAT16  /* bf16 everywhere                                          */
 } amp_policy;
 
-/* What a machine does well, and what follows for mixed precision: the CPU (0, 0), as amp.h uses it,
-   or a GPU (major and minor of cudaDeviceProp). */
+/* What a machine does well, and what follows for mixed precision: the CPU (0, 0), as amp.h uses
+   it, or a GPU (major and minor of cudaDeviceProp). */
 typedef struct amp_capability {
     int         fp16, bf16, tf32; /* does it multiply large matrices of these faster than fp32?   */
     amp_dtype   dtype;            /* recommended for model copies                                 */
@@ -1169,17 +1169,18 @@ typedef struct amp_capability {
 AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability);
 
 /* -------------------------------------------------------------- >>api  autocast
-   Which type an op computes in. Tables and a stack of scopes, in an object that you own; you ask
-   (amp_autocast_dtype, under >>api ops), and cast accordingly. It needs no scaler, so it serves
-   inference too.
+   Which type an op computes in: tables and a stack of scopes, in an object of yours. You ask
+   (amp_autocast_dtype, under >>api ops), and cast accordingly. It needs no scaler.
 
-   Products ask by themselves (amp_gemm, and the drop-ins for cblas_sgemm and cublasSgemm). In a
-   scope of the thread's autocast their fp32 operands are cast as the policy says of AMP_OP_GEMM:
-   in a session with a weight cache into that; else a CPU rounds them as amp_gemm_args.compute
-   does, where an override names the op or where that is faster: in a type of amp_capability_of, if
-   m and n are at least 2 and m n k at least 32^3; fp16 if m and n are above 16, m n k is at least
-   2^17 and, where one operand is fp16 already, k at least 32. Where all is fp32 and m n k < 32^3,
-   where compute is set and where a cache has no room, they stay as they are. */
+   Products ask by themselves (amp_gemm, the drop-ins for cblas_sgemm and cublasSgemm). In a scope
+   of the thread's autocast their fp32 operands are cast as the policy says of AMP_OP_GEMM: into the
+   cache of a session, if it has one; else a CPU rounds them as amp_gemm_args.compute does, where an
+   override names the op or where that is faster, in a type of amp_capability_of:
+       bf16    m and n are at least 2, m n k at least 32^3
+       fp16    m and n are above 16, m n k at least 2^17; if one operand is stored in fp16, k is
+               at least 32
+   All stays as it is where all is fp32 and m n k is below 32^3, where compute is set, and where a
+   cache has no room. */
 #ifndef AMP_NO_AUTOCAST
 
 /* A region of your program. What is zero is inherited from the scope around it; outermost: on. */
@@ -1219,17 +1220,19 @@ typedef struct amp_autocast {
     ampi_ruling   ops[256]; /* by amp_op, with room for more of them */
 } amp_autocast;
 
-/* dtype: low where no scope says otherwise; AMP_F32: the policy's own. Outside all scopes nothing
-   is cast. Copy the object as you like, for another thread, too: a copy has no weight cache. */
+/* dtype: low where no scope says otherwise; AMP_F32: the policy's own. Outside all scopes
+   nothing is cast. Copy the object as you like, for another thread, too: a copy has no weight
+   cache. */
 AMP_DEF amp_result amp_autocast_init(amp_autocast *ac, amp_policy policy, amp_dtype dtype);
 
-/* Enter and leave a scope. Leaving restores exactly what was. AMP_ERROR_TOO_LARGE beyond
-   AMP_MAX_SCOPES, AMP_ERROR_BAD_STATE when there is none to leave. */
+/* Enter and leave a scope. AMP_ERROR_TOO_LARGE beyond AMP_MAX_SCOPES, AMP_ERROR_BAD_STATE when
+   there is none to leave. */
 AMP_DEF amp_result amp_autocast_push(amp_autocast *ac, const amp_scope *scope);
 AMP_DEF amp_result amp_autocast_pop(amp_autocast *ac);
 
-/* Make ac the calling thread's (NULL: none) and return the one before. A thread starts with none.
-   Where the compiler has no thread-local storage nothing is made current, and NULL returned. */
+/* Make ac the calling thread's (NULL: none) and return the one before. A thread starts with
+   none. Where the compiler has no thread-local storage nothing is made current, and NULL
+   returned. */
 AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac);
 
 /* Change the policy by words, separated by commas or spaces, later ones over earlier ones, but what
@@ -1242,12 +1245,11 @@ AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac);
        decoder.*.norm=fp32        the same for all ops of the layers whose name matches; * stands
                                   for any characters, none included
    No blanks around =. At most AMP_MAX_OVERRIDES layer patterns. AMP_ERROR_PARSE changes nothing and
-   tells where in text (position may be NULL). The environment variable AMP_POLICY may hold the
-   same: unset is AMP_OK. There AMP_DTYPE, if it is of 16 bits, is low, and an AMP_POLICY that says
-   the other one (so does the name of a policy that is of one) is AMP_ERROR_MIXED_TYPES: the model
-   copies would serve no product. AMP_ENABLE=0 is off, and so is AMP_DTYPE=fp32 without AMP_POLICY.
-   Of these two a value that cannot be read is AMP_ERROR_PARSE too, *value being that value and
-   *position 0. */
+   tells where in text (position may be NULL).
+   The environment variable AMP_POLICY may hold the same. There an AMP_DTYPE of 16 bits is low, and
+   an AMP_POLICY that says the other one (by the name of a policy, too) is AMP_ERROR_MIXED_TYPES:
+   the model copies would serve no product. AMP_ENABLE=0 is off, and so is AMP_DTYPE=fp32 without
+   AMP_POLICY. If one of these two cannot be read, it is *value, and *position is 0. */
 AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, size_t *position);
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position);
@@ -1256,16 +1258,17 @@ AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, s
 /* The i-th layer pattern that no layer has matched so far: a spelling mistake? NULL: no more. */
 AMP_DEF const char *amp_autocast_unmatched(const amp_autocast *ac, int i);
 
-/* The policy in force as a table, with the reason for each line: text, handed to write_fn line by
-   line. AMP_ERROR_WRITE if that returns false. */
+/* The policy in force as a table, with the reason for each line, by write_fn line by line.
+   AMP_ERROR_WRITE if that returns false. */
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user);
 
 /* --------------------------------------------------------------- >>api  session
-   All that an fp32 trainer of cublasSgemm, cblas_sgemm or amp_gemm needs, in one call: a scaler in
-   backend memory; an autocast in a scope, current in this thread; and the weight cache of PyTorch's
-   autocast, 16-bit copies of fp32 matrices for products. Weights that you add are cast once until
-   they change, all else for one product. On a CPU a cache pays where few rows (below 256; in fp16
-   on AMX 17 and more, or one) meet a weight that does not change; activations gain nothing. */
+   All that an fp32 trainer of cublasSgemm, cblas_sgemm or amp_gemm needs, in one call: a scaler
+   in backend memory; an autocast in a scope, current in this thread; and the weight cache of
+   PyTorch's autocast, 16-bit copies of fp32 matrices for products. Weights that you add are cast
+   once until they change, all else for one product. On a CPU a cache pays where few rows (below
+   256; in fp16 on AMX 17 and more, or one) meet a weight that does not change; activations gain
+   nothing. */
 
 enum { AMP_MAX_CACHED = 256, AMP_MAX_CACHE_OPTIMIZERS = 8 };
 
@@ -1309,16 +1312,15 @@ struct amp_session { /* scaler and autocast are for your calls, the counters to 
     const amp_optimizer *optimizers[AMP_MAX_CACHE_OPTIMIZERS];
 };
 
-/* Take num_bytes of backend's memory (NULL: CPU) for copies: 2 for each element of the weights that
-   you add, and of the other operands of the largest product; on a CPU 0 is no cache, and products
-   round operands by themselves. It is the only allocation; allocator (NULL: malloc) serves the CPU.
-   Copies are for one stream, backend's: products on another stay in fp32.
-   Low is fp16; but without a cache bf16 where amp_capability_of says that bf16 pays, with a scale
-   that stays 1 unless desc sets something (all zero is as NULL). As in any autocast, a product in
-   whose type nothing is faster here stays fp32. AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and
-   AMP_POLICY change it, with the errors of amp_desc_from_env and amp_autocast_from_env.
-   Then scale the loss, unscale gradients, step unless scaler->found_inf, update the scaler, and
-   call amp_session_changed. A loop's own Adam is at step scaler->good + 1. Ending it restores the
+/* Take num_bytes of backend's memory (NULL: CPU) for copies: 2 for each element of the weights
+   that you add, and of the other operands of the largest product; on a CPU 0 is no cache, and
+   products round operands by themselves. It is the only allocation; allocator (NULL: malloc)
+   serves the CPU. Products on another stream than backend's stay in fp32. Low is fp16; but
+   without a cache bf16 where amp_capability_of says that it pays, with a scale of 1 unless desc
+   sets something (all zero is as NULL). AMP_DTYPE, AMP_LOSS_SCALE, AMP_ENABLE and AMP_POLICY
+   change it, with the errors of amp_desc_from_env and amp_autocast_from_env. Then scale the
+   loss, unscale gradients, step unless scaler->found_inf, update the scaler, and call
+   amp_session_changed. A loop's own Adam is at step scaler->good + 1. Ending restores the
    previous autocast: end sessions in the reverse order. Zero *session before its first start.
    AMP_ERROR_BAD_STATE if it is running, also below another one or in another thread. */
 AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *backend,
@@ -1326,22 +1328,21 @@ AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *ba
                                      const amp_scaler_desc *desc);
 AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread; safe twice */
 
-/* A weight of n elements, whose copy stays; what was added at this address before is forgotten (n
-   0: for good, before you free it). There is one copy of each, so add blocks that you multiply with
-   one by one. AMP_ERROR_TOO_LARGE beyond AMP_MAX_CACHED weights, AMP_MAX_CACHE_OPTIMIZERS
-   optimizers. Weights of a prepared optimizer cost nothing where it has model copies of the type
-   wanted; its steps tell that added weights have changed. opt must outlive the session.
-   AMP_ERROR_UNSUPPORTED: desc.ranks, and a weight whose storage has no fp32 master; desc.problem
-   names the tensor. */
+/* A weight of n elements, whose copy stays; what was added at this address before is forgotten
+   (n 0: for good, before you free it). There is one copy of each: add blocks that you multiply
+   with one by one. Weights of a prepared optimizer cost nothing where it has model copies of the
+   type wanted; its steps tell that added weights have changed. opt must outlive the session.
+   AMP_ERROR_TOO_LARGE: more than AMP_MAX_CACHED weights, AMP_MAX_CACHE_OPTIMIZERS optimizers.
+   AMP_ERROR_UNSUPPORTED: desc.ranks, and a weight whose storage has no fp32 master (desc.problem
+   names it). */
 AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, size_t n);
 AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_optimizer *opt);
 
-/* You have written to an added weight (NULL: any of them), or replayed a graph that does. (A master
-   of an optimizer that you write by hand reaches its model copy by end_step, as always.) */
+/* You have written to an added weight (NULL: any of them), or replayed a graph that does. */
 AMP_DEF void amp_session_changed(amp_session *session, const float *weight);
 
-/* For debugging: AMP_ERROR_STALE if the copy of an added weight is not of the weight as it is now:
-   *weight (may be NULL) was written to without amp_session_changed. Reads all; waits. */
+/* For debugging: AMP_ERROR_STALE if *weight (may be NULL) was written to without
+   amp_session_changed. Reads all; waits. */
 AMP_DEF amp_result amp_session_check(const amp_session *session, const float **weight);
 
 /* ----------------------------------------------------------------- >>api  sgemm */
@@ -1438,12 +1439,13 @@ typedef enum amp_op { AMP_OP_LIST(AMPI_OP) AMP_NUM_OPS } amp_op;
 #undef AMPI_OP
 
 /* The op of a name, as PyTorch or TensorFlow spell it; capitals and underscores do not matter
-   (LayerNorm is layer_norm). AMP_ERROR_INVALID_ARGUMENT if unknown. Back: LAYER_NORM; or NULL. */
+   (LayerNorm is layer_norm). AMP_ERROR_INVALID_ARGUMENT if unknown. Back: LAYER_NORM; or
+   NULL. */
 AMP_DEF amp_result  amp_op_from_string(const char *name, amp_op *op);
 AMP_DEF const char *amp_op_name(amp_op op);
 
-/* In what type to compute op, whose floating-point inputs have these types, and what to return, by
-   ac, or with NULL by the calling thread's autocast. compute and output may be NULL.
+/* In what type to compute op, whose floating-point inputs have these types, and what to return,
+   by ac, or with NULL by the calling thread's autocast. compute and output may be NULL.
    AMP_ERROR_BANNED if op is; AMP_ERROR_MIXED_TYPES if a promoting op mixes fp16 and bf16. */
 AMP_DEF amp_result amp_autocast_dtype(amp_autocast *ac, amp_op op, const amp_dtype *inputs,
                                       int count, amp_dtype *compute, amp_dtype *output);
@@ -1481,11 +1483,10 @@ struct amp_optimizer {
 #ifdef AMP_CBLAS
 #error "AMP_CBLAS multiplies by cblas_sgemm, which AMP_CBLAS_DROP_IN replaces: define one of them"
 #endif
-/* cblas_sgemm is amp_gemm on the CPU from here on (>>api autocast), in columns of the transposes:
-   C' = B' A', which in fp16 on AMX has other bits than A B in rows (>>numbers). What amp_gemm
-   refuses (bad arguments, a C that overlaps A or B) goes to (cblas_sgemm)(...), the original, which
-   answers as it always did. Scopes belong to a thread: a worker computes in fp32 until it has
-   amp_autocast_use for a copy of yours. */
+/* cblas_sgemm is amp_gemm on the CPU from here on (>>api autocast); in column-major order C' =
+   B' A', which in fp16 on AMX has other bits than A B (>>numbers). What amp_gemm refuses goes to
+   (cblas_sgemm)(...), the original. Scopes belong to a thread: a worker computes in fp32 until
+   it has amp_autocast_use for an autocast of its own. */
 AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b, int m, int n,
                              int k, float alpha, const float *a, int lda, const float *b, int ldb,
                              float beta, float *c, int ldc);
