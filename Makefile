@@ -24,7 +24,7 @@ TESTS    := numbers scaler optimizer report alloc ranks sparse fewer gemm proces
 # Those that products reach, which run on other processors than this one, too (tests/tier.sh).
 PRODUCTS := gemm cache policy recipes state
 TIERS    := tier-c tier-avx2 tier-avx512 tier-pairs tier-amx tier-neon
-MODELS    = model-amx model-pairs $(call less,sanitized-amx)
+MODELS   := model-amx model-pairs sanitized-amx
 
 # How amp.h and its tests are built. Their own code needs less of the compiler than amp.h (TFLAGS).
 # aarch64 has NEON, s390x the other byte order; both run under qemu.
@@ -51,8 +51,8 @@ WARN_s390x        := -Wno-double-promotion # of all floats: there -std=c99 compu
 TFLAGS_o2         := -O1
 TFLAGS_ofast      := -O1 -ffast-math
 
-# make test takes samples where all would take long: AMP_QUICK=1, on emulated processors 2. make
-# check does not, but for these.
+# make test and make ci take samples where all would take long: AMP_QUICK=1, on emulated processors 2.
+# make check does not, but for these.
 AMP_QUICK ?= 1
 export AMP_QUICK
 less = $(if $(filter 0,$(AMP_QUICK)),$(1),$(2))
@@ -64,25 +64,28 @@ RUN_sanitize      := AMP_QUICK=1
 
 SUPPORT := $(wildcard tests/*.h tests/vectors/*) tests/one.sh tests/golden/scaler_traces.txt amp.h
 
-# Long ones first, so that none is left alone at the end. What make test leaves to make check:
-# clang without -Ofast, and on emulated processors what depends neither on vectors nor on the order of
-# bytes.
+# make test: does amp.h work with this compiler, on this processor? make ci: what else can a change
+# break? make check: both, without samples, and more. Long ones first, so that none is left alone at
+# the end. What takes more than ten seconds is halved: of NAME, make test has NAME-1of2.
+HALVED := $(foreach t,gemm ranks fewer state numbers,sanitize/$(t))
+TEST_SUITES := cuda-plain-1of2 cuda-plain-2of2 $(HALVED:%=%-1of2) bits-cc compile-c compile-cxx \
+               $(filter-out $(HALVED),$(TESTS:%=sanitize/%)) $(TESTS:%=o2/%) model-amx model-pairs \
+               $(TIERS) readme-cc vectors
+# What make ci leaves to make check: clang without -Ofast, and on emulated processors what depends
+# neither on vectors nor on the order of bytes.
 LESS = $(TESTS:%=clang/%) \
        $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/ranks \
        aarch64/state s390x/gemm s390x/optimizer
-SCRIPTS := bits compile readme cuda-sanitize emu nvcc examples ranks gpt cnn ncf report cuda-plain cblas \
-           sgemm-plain ptx cuda-races cuda-traffic examples_cuda fuzz headers install vectors self gpu_self \
-           $(call less,cuda-clang sgemm-sanitize)
-LOGS := $(SCRIPTS:%=$(BUILD)/tests/%.log) $(patsubst %,$(BUILD)/tests/%.log,$(MODELS) $(TIERS)) \
-        $(foreach c,$(CONFIGS),$(foreach t,$(TESTS),$(BUILD)/tests/$(c)/$(t).log))
-LOGS := $(filter-out $(call less,,$(LESS:%=$(BUILD)/tests/%.log)),$(LOGS))
-
-# What make check runs besides.
-CHECK_LOGS := $(BUILD)/tests/prove.log $(BUILD)/tests/tier_self.log $(BUILD)/tests/fuzzing.log $(BUILD)/tests/mingw.log $(BUILD)/tests/libtorch.log
+CI_SUITES := compile-uses cuda-sanitize emu nvcc examples ranks gpt cnn ncf report cuda-more bits-clang \
+             cblas sgemm-plain ptx cuda-races cuda-traffic examples_cuda fuzz $(HALVED:%=%-2of2) \
+             bits-others readme-others headers install self gpu_self \
+             $(filter-out $(LESS),$(foreach c,s390x aarch64 ofast clang-ofast,$(TESTS:%=$(c)/%)))
+CHECK_SUITES := $(LESS) cuda-clang sgemm-sanitize sanitized-amx prove tier_self fuzzing mingw libtorch
+logs = $(patsubst %,$(BUILD)/tests/%.log,$(1))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check sum soak cuda gpu-carry bench bench-compare bench-peers logs examples vectors prove install clean
+.PHONY: help run test ci check sum soak cuda gpu-carry bench bench-compare bench-peers examples vectors prove install clean
 
 VERSION = $(shell awk '/define AMP_VERSION_/ {printf "%s%s", dot, $$3; dot = "."}' amp.h)
 
@@ -96,24 +99,25 @@ run: $(BUILD)/train ## train on real images in mixed precision: table, pictures,
 
 examples: $(EXAMPLES:%=$(BUILD)/%) $(BUILD)/ddp_mpi ## build all examples
 
-# The last lines of logs, added up.
-SUM = awk '/^[0-9]+ passed, [0-9]+ failed/ {p += $$1; f += $$3; s += $$5} \
-    END {printf "%d passed, %d failed", p, f; if (s) printf ", %d skipped", s; print ""; \
-         exit f != 0 || p == 0}'
+# Times of suites stay when their results go.
+RUN = mkdir -p $(BUILD)/tests && MAKE="$(MAKE)" AGAIN="make $(MAKEOVERRIDES)" JOBS=$(JOBS) \
+      sh tests/run.sh $@ $(BUILD)/tests
+FRESH = find $(BUILD)/tests -mindepth 1 -maxdepth 1 ! -name times -exec rm -rf {} +
 
-test: ## run the tests, in samples where all takes long; the last line is "N passed, N failed"
-	$(Q)rm -rf $(BUILD)/tests
-	$(Q)$(MAKE) --no-print-directory -j$(JOBS) logs
-	$(Q)$(SUM) $(LOGS)
+test: ## does amp.h work with this compiler, on this processor? The last line is "N passed, N failed"
+	$(Q)mkdir -p $(BUILD)/tests && $(FRESH)
+	$(Q)$(RUN) $(call logs,$(TEST_SUITES))
 
-check: ## run all tests in full, proofs, fuzzing for two minutes, MinGW and wine: half an hour
-	$(Q)rm -rf $(BUILD)/tests
-	$(Q)$(MAKE) --no-print-directory -j$(JOBS) AMP_QUICK=0 logs
-	$(Q)$(MAKE) --no-print-directory AMP_QUICK=0 $(CHECK_LOGS)
-	$(Q)$(MAKE) --no-print-directory AMP_QUICK=0 sum
+ci: ## what else a change can break, beyond make test: other compilers, processors, CUDA, trainers
+	$(Q)rm -f $(call logs,$(CI_SUITES))
+	$(Q)$(RUN) $(call logs,$(CI_SUITES))
 
-sum:
-	$(Q)$(SUM) $(LOGS) $(CHECK_LOGS)
+check: ## both in full, proofs, fuzzing for two minutes, MinGW and wine: half an hour
+	$(Q)mkdir -p $(BUILD)/tests && $(FRESH)
+	$(Q)export AMP_QUICK=0; $(RUN) $(call logs,$(TEST_SUITES) $(CI_SUITES) $(CHECK_SUITES))
+
+sum: # of the last make test and make ci together
+	$(Q)$(RUN) $(call logs,$(TEST_SUITES) $(CI_SUITES))
 
 soak: $(BUILD)/ddp_mpi ## kill ranks 500 times; fuzz for HOURS=8, build/soak keeps the cases found
 	$(Q)mkdir -p $(BUILD)/soak
@@ -163,8 +167,6 @@ bench-peers: ## measure products of the CPU beside OpenBLAS and torch, where the
 bench-compare: ## set amp.h's speed beside that of REF=commit (ARGS: words of rows); exit 1 below .95
 	$(Q)CC="$(CC)" CFLAGS="$(CFLAGS)" sh tests/bench/compare.sh $(BUILD)/compare amp.h "$(REF)" $(ARGS)
 
-logs: $(LOGS)
-
 clean: ## remove everything that was built
 	$(Q)rm -rf $(BUILD)
 
@@ -210,26 +212,30 @@ $(BUILD):
 
 # amp.h is compiled once for each configuration; without its compiler amp.o is empty, and the tests
 # say so. (CONFIG, FLAGS of the tests)
+CPU   := $(BUILD)/tests
+SUITE := sh tests/suite.sh $(CPU)
 define TEST_RULE
-$(BUILD)/tests/$(1)/amp.o: tests/amp.c tests/white.h amp.h
-	$$(Q)mkdir -p $$(@D)
-	$$(Q)$$(CC_$(1)) -std=c99 $$(FLAGS_$(1)) $$(WARN) $$(WARN_$(1)) -I. -c $$< -o $$@ > $$@.log 2>&1 || : > $$@
-$(BUILD)/tests/$(1)/%.log: tests/test_%.c $(SUPPORT) $(BUILD)/tests/$(1)/amp.o
-	$$(Q)$$(RUN_$(1)) sh tests/one.sh "$(1)" "$$*" "$$(CC_$(1))" "$(2) $$(WARN) $$(WARN_$(1))" $$@
+$(CPU)/$(1)/amp.o: tests/amp.c tests/white.h tests/processor.h amp.h
+	$$(Q)$$(SUITE) $$@.log $$(CC_$(1)) -std=c99 $$(FLAGS_$(1)) $$(WARN) $$(WARN_$(1)) -I. -c $$< -o $$@ || \
+	    : > $$@
+$(TESTS:%=$(CPU)/$(1)/%.log): $(CPU)/$(1)/%.log: tests/test_%.c
+$(TESTS:%=$(CPU)/$(1)/%-1of2.log): $(CPU)/$(1)/%-1of2.log: tests/test_%.c
+$(TESTS:%=$(CPU)/$(1)/%-2of2.log): $(CPU)/$(1)/%-2of2.log: tests/test_%.c
+$(CPU)/$(1)/%.log: $(SUPPORT) $(CPU)/$(1)/amp.o
+	@$$(RUN_$(1)) $$(SUITE) $$@ sh tests/one.sh "$(1)" "$$*" "$$(CC_$(1))" \
+	    "$(2) $$(WARN) $$(WARN_$(1))" $$(@:.log=)
 endef
 $(foreach c,$(CONFIGS) model model-sanitize,$(eval $(call TEST_RULE,$(c),$$(or $$(TFLAGS_$(c)),$$(FLAGS_$(c))))))
 
 # The emulator and the kernels on it are compiled once for each way to build programs with them.
 $(BUILD)/tests/kind-%/kernels.o: tests/emu/kinds.sh tests/emu/cuda_emu.cpp tests/emu/cuda_emu.h \
                                  $(wildcard tests/emu/fake/*) amp_kernels.cu amp.h
-	$(Q)CXX="$(CXX)" sh tests/emu/kinds.sh $* $(@D)
+	$(Q)CXX="$(CXX)" $(SUITE) $(@D)/compile.log sh tests/emu/kinds.sh $* $(@D)
 
 # A script writes its lines to a log: NAME.log is that of NAME.sh, NAME-PART.log of a part of it.
-SCRIPT = mkdir -p $(BUILD)/tests; CC="$(CC)" CXX="$(CXX)" CLANG="$(CLANG)" OBJECTS=$(BUILD)/tests \
-         sh $(1) > $@ 2>&1 || true; cat $@
+SCRIPT = CC="$(CC)" CXX="$(CXX)" CLANG="$(CLANG)" OBJECTS=$(CPU) $(SUITE) $@ sh $(1)
 OUT    = $(@:.log=)
-KERNELS := $(BUILD)/tests/kind-
-CPU     := $(BUILD)/tests
+KERNELS := $(CPU)/kind-
 
 $(BUILD)/tests/%.log: tests/%.sh tests/lib.sh amp_kernels.cu amp.h
 	@$(call SCRIPT,$< $(OUT))
@@ -240,25 +246,33 @@ $(BUILD)/tests/cuda-%.log: tests/cuda.sh tests/test_cuda.cpp tests/lib.sh
 $(BUILD)/tests/sgemm-%.log: tests/sgemm.sh tests/test_sgemm.cpp tests/lib.sh
 	@$(call SCRIPT,$< $(OUT) $*)
 
+$(BUILD)/tests/compile-%.log: tests/compile.sh tests/lib.sh $(wildcard tests/compile/*) amp_kernels.cu amp.h
+	@$(call SCRIPT,$< $(OUT) $*)
+
+$(BUILD)/tests/bits-%.log: tests/bits.sh tests/lib.sh tests/test_bits.c tests/amp.c amp.h
+	@$(call SCRIPT,$< $(OUT) $*)
+
 $(TIERS:%=$(BUILD)/tests/%.log) $(MODELS:%=$(BUILD)/tests/%.log): $(BUILD)/tests/%.log: \
     tests/tier.sh tests/lib.sh tests/tiles.h tests/test_tiles.c examples/linear.c examples/pitfalls.c \
     README.md $(CPU)/model/amp.o $(PRODUCTS:%=$(CPU)/o2/%.log) $(CPU)/o2/processors.log
 	@$(call SCRIPT,$< $(OUT) $(if $(filter tier-%,$*),$(call less,$(TESTS),$(PRODUCTS)),$(PRODUCTS)) \
 	    $(if $(filter model-amx sanitized-amx,$*),tiles processors))
 $(call less,$(TIERS:%=$(BUILD)/tests/%.log): $(TESTS:%=$(CPU)/o2/%.log))
-$(BUILD)/tests/sanitized-amx.log: $(CPU)/model-sanitize/amp.o $(PRODUCTS:%=$(CPU)/sanitize/%.log) \
-    $(CPU)/sanitize/processors.log
+$(BUILD)/tests/sanitized-amx.log: $(CPU)/model-sanitize/amp.o $(CPU)/sanitize/processors.log \
+    $(call logs,$(filter-out $(HALVED),$(PRODUCTS:%=sanitize/%)))
 
 $(BUILD)/tests/cblas.log: tests/test_cblas.c tests/cblas_trainer.c
 $(BUILD)/tests/libtorch.log: examples/libtorch.cpp $(wildcard examples/train_*.h)
 $(BUILD)/tests/self.log: tests/test.h $(wildcard tests/bench/compare*)
 $(BUILD)/tests/vectors.log: $(wildcard tests/vectors/*)
 $(BUILD)/tests/prove.log: $(wildcard tests/proof/*)
-$(BUILD)/tests/bits.log: tests/test_bits.c
 $(BUILD)/tests/gpu_self.log: tests/gpu.sh tests/gpu_table.awk $(wildcard tests/bench/*cuda.cu tests/bench/*.py)
-$(BUILD)/tests/readme.log: README.md
+$(BUILD)/tests/readme-%.log: tests/readme.sh README.md tests/lib.sh amp.h
+	@$(call SCRIPT,$< $(OUT) $*)
 $(BUILD)/tests/install.log: Makefile README.md $(wildcard examples/packaging/*/*)
-$(BUILD)/tests/cuda-plain.log: $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o \
+$(BUILD)/tests/cuda-plain.log $(BUILD)/tests/cuda-plain-1of2.log $(BUILD)/tests/cuda-plain-2of2.log: \
+    $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o
+$(BUILD)/tests/cuda-more.log: $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o \
                             $(wildcard tests/bench/*.cu) tests/bench/gpu.h
 $(BUILD)/tests/cuda-clang.log: $(KERNELS)clang/kernels.o $(CPU)/clang/amp.o
 $(BUILD)/tests/cuda-sanitize.log: $(KERNELS)sanitize/kernels.o $(CPU)/sanitize/amp.o
@@ -292,7 +306,7 @@ $(BUILD)/tests/ranks.log: tests/ranks.sh tests/lib.sh examples/ddp_nccl.cu tests
 $(BUILD)/tests/report.log: tests/report.sh tests/lib.sh $(BUILD)/report $(BUILD)/train $(BUILD)/gpt $(BUILD)/cnn $(BUILD)/ncf
 	@$(call SCRIPT,$< $(OUT) $(BUILD))
 
-# The corpora of the fuzzers are replayed by every make test; make check looks for new cases.
+# The corpora of the fuzzers are replayed by make ci; make check looks for new cases.
 $(BUILD)/tests/fuzz.log $(BUILD)/tests/fuzzing.log: tests/fuzz.sh $(wildcard tests/fuzz/*) \
                                                     tests/lib.sh $(CPU)/sanitize/amp.o
 	@$(call SCRIPT,$< $(if $(findstring fuzzing,$@),30,replay) $(OUT))

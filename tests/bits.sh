@@ -1,7 +1,8 @@
 # Law 7: tests/test_bits.c, built by every compiler and set of flags at hand and run with 1 to 4
-# threads, must find its one digest everywhere. make test has one build of each compiler (and
-# test_bits in seven configurations, without threads); make check has all. usage: bits.sh OUTDIR
-suite=bits out=${1:?usage: bits.sh OUTDIR}
+# threads, must find its one digest everywhere. make test has one build of CC, make ci one of each other
+# compiler (and test_bits in all configurations, without threads); make check has all.
+# usage: [CC=COMPILER] bits.sh OUTDIR PART    PART is cc, clang or others
+suite=bits out=${1:?usage: bits.sh OUTDIR PART} part=${2:?usage: bits.sh OUTDIR PART}
 . tests/lib.sh
 builds=0
 export OMP_WAIT_POLICY=passive # threads that wait leave the processor to others
@@ -13,7 +14,7 @@ build() { # build COMPILER FLAGS...
     openmp='' threads=1
     if works "$compiler" -fopenmp; then openmp=-fopenmp threads='1 2 3 4'; fi
     ! quick || threads=${threads#* * } # 3 and 4
-    "$compiler" "$@" $openmp -I. tests/test_bits.c tests/amp.c -o "$out/bits" -lm > "$out/log" 2>&1
+    $compiler "$@" $openmp -I. tests/test_bits.c tests/amp.c -o "$out/bits" -lm > "$out/log" 2>&1
     result=$?
     for t in $threads; do
         [ $result = 0 ] || break
@@ -31,21 +32,22 @@ calls_nothing() { # the loops of the last build; a function of the core that is 
             print name, $NF}' | grep .
 }
 
-if quick; then
-    build gcc -Ofast
-    ! have objdump || try 'gcc -Ofast: kernels call nothing' calls_nothing
-    build clang -Ofast
+flags='-Ofast'
+quick || flags='-O0 -O2 -O3 -Ofast -Ofast,-march=native'
+each() { for f in $flags; do build "$1" $(echo "$f" | tr , ' '); done; } # each COMPILER
+case $part in
+cc)
+    each "${CC:-cc}"
+    ! quick || ! have objdump || try "${CC:-cc} -Ofast: kernels call nothing" calls_nothing ;;
+clang)
+    each clang
+    quick || for compiler in clang-16 clang-19; do ! have $compiler || each $compiler; done ;;
+others)
     build tcc
-else
-    for compiler in gcc clang clang-16 clang-19; do
-        case $compiler in clang-1*) have $compiler || continue ;; esac
-        for flags in -O0 -O2 -O3 -Ofast '-Ofast -march=native'; do build $compiler $flags; done
-    done
-    build tcc
-fi
-if ! quick && have nvcc; then # the header in somebody's .cu: host code of nvcc
-    build nvcc -x cu -O2
-    build nvcc -x cu -O2 -Xcompiler -Ofast
-fi
+    if ! quick && have nvcc; then # the header in somebody's .cu: host code of nvcc
+        build nvcc -x cu -O2
+        build nvcc -x cu -O2 -Xcompiler -Ofast
+    fi ;;
+esac
 echo "#    digests: 1 over $builds builds"
 finish

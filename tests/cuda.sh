@@ -2,18 +2,23 @@
 # compilers here may allow. What is not installed costs one line. The emulator, the kernels and the
 # CPU part are in OBJECTS, where make has put them.
 # usage: [OBJECTS=DIR] [CXX=COMPILER] [CC=COMPILER] [CUDA_HOME=TOOLKIT] cuda.sh OUTDIR PART, in the
-# repository's root; PART is plain, clang, sanitize, races or traffic
+# repository's root; PART is plain (plain-1of2: half of it), more, clang, sanitize, races or traffic
 suite=cuda out=${1:?usage: cuda.sh OUTDIR PART}
 part=${2:?usage: cuda.sh OUTDIR PART}
 . tests/lib.sh
 . tests/emu/kinds.sh
 objects=${OBJECTS:-build/tests}
-kind "$part"
+kind=$part
+case $part in
+plain-*) kind=plain AMP_TEST_PART=${part#plain-} && export AMP_TEST_PART ;;
+more) kind=plain ;;
+esac
+kind $kind
 have "$compiler" || { skip "$part" "$compiler not found"; finish; }
 
 # build CPU-OBJECT [KERNELS EMULATOR [FLAGS OBJECT]]: the test, with the emulator in front
 build() {
-    kernels=${2:-$objects/kind-$part/kernels.o} emulation=${3:-$objects/kind-$part/emu.o}
+    kernels=${2:-$objects/kind-$kind/kernels.o} emulation=${3:-$objects/kind-$kind/emu.o}
     object "$out/test.o" "$compiler" $fake $with -include $emu/cuda_emu.h -c tests/test_cuda.cpp &&
         $compiler $with ${4-} "$out/test.o" "$kernels" "$emulation" "$1" ${5-} -o "$out/test" -lm \
             > "$out/link.log" 2>&1 && return
@@ -60,7 +65,12 @@ toolkit() { # NVIDIA's declarations, which the fake headers only imitate
 figures() { sed -En '/^[a-z ]+: [0-9]/p' "$out/$1.log"; } # what README says of launches and bytes
 
 case $part in
-plain) # all of it, and nothing but a C++ compiler
+plain*) # nothing but a C++ compiler
+    build "$objects/o2/amp.o" && {
+        if quick; then lines plain "$out/test" --quick; else lines plain "$out/test"; fi
+        figures plain
+    } ;;
+more) # without a device, with a default stream per thread; benches, NVIDIA's declarations
     build "$objects/o2/amp.o" && {
         no_stream
         bench bench_cuda amp,step amp,graph-clip amp,cold amp,copy amp,overflow \
@@ -68,8 +78,6 @@ plain) # all of it, and nothing but a C++ compiler
             unfused,overflow
         bench bench_mlp amp,mlp-scaler amp,mlp-scaler-graph amp,mlp-autocast amp,mlp-norm \
             amp,mlp-tf32 amp,mlp-fp32-graph
-        if quick; then lines plain "$out/test" --quick; else lines plain "$out/test"; fi
-        figures plain
         EMU_PER_THREAD=1
         export EMU_PER_THREAD
         lines per-thread "$out/test" --quick

@@ -54,7 +54,7 @@ links "$CC" -fsanitize=address,undefined && sanitize='-fsanitize=address,undefin
 libfuzzer=
 [ "$mode" != replay ] && links "$CLANG" -fsanitize=fuzzer,address,undefined && libfuzzer=1
 
-# make test has compiled amp.h with sanitizers already.
+# make has compiled amp.h with sanitizers already.
 own=tests/amp.c
 [ -z "$sanitize" ] || [ ! -s "${OBJECTS-}/sanitize/amp.o" ] || own=$OBJECTS/sanitize/amp.o
 

@@ -2,7 +2,7 @@
 # and the loops in SASS: instructions, loads in front of their uses, loads under way at once.
 # Nothing runs, no GPU is needed. usage: [NVDISASM=PROGRAM] nvcc.sh OUTDIR
 # Where the toolkit came without nvdisasm, make cuda puts PyPI's (5 MB) into OUTDIR.
-# make test compiles the kernels for the newest GPU, and leaves the others, and the programs, to
+# make ci compiles the kernels for the newest GPU, and leaves the others, and the programs, to
 # make check; headers.sh looks at their types.
 suite=nvcc out=${1:?usage: nvcc.sh OUTDIR}
 . tests/lib.sh

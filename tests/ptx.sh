@@ -1,6 +1,6 @@
 # The code that nvcc emits, run without a GPU: test_cuda.cpp in the emulator, where emu/ptx.cpp runs the
 # PTX of each kernel of amp_kernels.cu in place of its C++ body. No GPU is needed, but nvcc is.
-# make test runs the PTX for the newest architecture, and leaves the others to make check.
+# make ci runs the PTX for the newest architecture, and leaves the others to make check.
 # usage: [OBJECTS=DIR] [CXX=COMPILER] [NVCC=nvcc] ptx.sh OUTDIR, in the repository's root
 suite=ptx out=${1:?usage: ptx.sh OUTDIR}
 . tests/lib.sh

@@ -1,7 +1,7 @@
 # README's blocks of code: extracted, compiled as C99 and C++11 without a warning, run, and what they print compared.
 # (The block for CMake is run by install.sh, the one for a GPU on the emulator by examples_cuda.sh.)
-# usage: [CC=COMPILER CXX=COMPILER CLANG=COMPILER] readme.sh OUTDIR
-suite=readme out=${1:?usage: readme.sh OUTDIR}
+# usage: [CC=COMPILER CXX=COMPILER CLANG=COMPILER] readme.sh OUTDIR PART    PART is cc, with the text, or others
+suite=readme out=${1:?usage: readme.sh OUTDIR PART} part=${2:?usage: readme.sh OUTDIR PART}
 rm -rf "$out"
 . tests/lib.sh
 
@@ -27,22 +27,30 @@ END
     echo '    amp_optimizer_free(&opt); return !(w[0] == 0.00390625f); }'
 } > "$out/wrap.c"
 
-for compiler in "${CC:-gcc} -std=c99" "${CLANG:-clang} -std=c99" "${CXX:-g++} -std=c++11 -x c++" \
-    "${CLANG:-clang}++ -std=c++11 -x c++"; do
-    if ! have "$compiler"; then skip "$compiler" 'not installed'; continue; fi
-    $compiler -O0 -Wall -Wextra -Werror -I. "$out/fast.c" -o "$out/fast" -lm > "$out/log" 2>&1 &&
+programs() { # programs COMPILER: both
+    if ! have "$1"; then skip "$1" 'not installed'; return; fi
+    $1 -O0 -Wall -Wextra -Werror -I. "$out/fast.c" -o "$out/fast" -lm > "$out/log" 2>&1 &&
         "$out/fast" > "$out/log" && [ -s "$out/expected" ] && diff "$out/expected" "$out/log" >> "$out/log"
-    check "$compiler: the shortest program prints what it says" $?
-    $compiler -O0 -Wall -Wextra -Werror -I. "$out/wrap.c" -o "$out/wrap" -lm > "$out/log" 2>&1 && "$out/wrap"
-    check "$compiler: the wrap halves its weight in each step but the first, which overflows" $?
-done
-for compiler in "${CXX:-g++}" "${CLANG:-clang}++"; do # floats with enums are deprecated there
-    if ! echo 'int x;' | $compiler -std=c++20 -x c++ -fsyntax-only - 2> "$out/log"; then skip "$compiler -std=c++20" 'not there'; continue; fi
+    check "$1: the shortest program prints what it says" $?
+    $1 -O0 -DAMP_DEBUG -Wall -Wextra -Werror -I. "$out/wrap.c" -o "$out/wrap" -lm > "$out/log" 2>&1 && "$out/wrap"
+    check "$1: the wrap halves its weight in each step but the first, which overflows" $?
+}
+cxx20() { # cxx20 COMPILER: floats with enums are deprecated there
+    if ! echo 'int x;' | $1 -std=c++20 -x c++ -fsyntax-only - 2> "$out/log"; then skip "$1 -std=c++20" 'not there'; return; fi
     (for file in "$out/fast.c" "$out/wrap.c" examples/linear.c; do
-        $compiler -std=c++20 -x c++ -Wall -Wextra -Werror -I. -fsyntax-only "$file" || exit 1
+        $1 -std=c++20 -x c++ -Wall -Wextra -Werror -I. -fsyntax-only "$file" || exit 1
     done) > "$out/log" 2>&1
-    check "$compiler -std=c++20: the blocks, and linear.c" $?
-done
+    check "$1 -std=c++20: the blocks, and linear.c" $?
+}
+case $part in others)
+    programs "${CLANG:-clang} -std=c99"
+    for compiler in "${CXX:-g++}" "${CLANG:-clang}++"; do
+        programs "$compiler -std=c++11 -x c++"
+        cxx20 "$compiler"
+    done
+    finish ;;
+esac
+programs "${CC:-gcc} -std=c99"
 
 # The manual, itself a comment, opens with the first program without its comments.
 sed 's:/\*[^*]*\*/::g; /\/\*/,/\*\//{s:/\*.*::; s:.*\*/::; /^ *step/d;}' "$out/fast.c" | tr -d ' ' | grep . > "$out/code"

@@ -59,6 +59,34 @@ CRASH=1 AMP_TEST_NAMES=1 "$out/complete" > "$out/log" 2> "$out/shell"
     grep -qx "     $out/complete.c:3: CHECK(1 + 1 == 4)" "$out/log"
 check "of a test that crashes the name and the checks that failed are told" $?
 
+for part in 1of2 2of2; do AMP_TEST_PART=$part "$out/complete"; done > "$out/log" 2>&1
+[ "$(grep -c '^ok   one' "$out/log")" = 1 ] && [ "$(grep -c '^skip two' "$out/log")" = 1 ]
+check "AMP_TEST_PART: two halves have each test once" $?
+
+# What make test prints: of a suite that fails the command that runs it again; one that left no log.
+rm -rf "$out/suites"
+for text in '3 passed, 0 failed' '1 passed, 0 failed, 2 skipped' 'FAIL x: why
+4 passed, 1 failed'; do
+    sh tests/suite.sh "$out/suites" "$out/suites/$(printf %.1s "$text").log" echo "$text" > "$out/log"
+done
+again() { # again LAST-LINE COMMANDS LOG...: how run.sh ends, and how many commands it tells
+    last=$1 told=$2
+    shift 2
+    for log; do shift; set -- "$@" "$out/suites/$log"; done
+    JOBS=1 MAKE=true AGAIN=make sh tests/run.sh test "$out/suites" "$@" > "$out/log" 2>&1
+    [ $? = "$told" ] && [ "$(grep -c '^  [a-z ]*: make ' "$out/log")" = "$told" ] &&
+        [ "$(tail -n 1 "$out/log")" = "$last" ]
+}
+again '4 passed, 0 failed, 2 skipped' 0 3.log 1.log && ! grep -q 'last time' "$out/log"
+check "make test adds up its suites" $?
+again '3 passed, 0 failed, 0 skipped' 0 3.log && grep -q '^make test: 1 suites, [0-9]* s last time here: 3$' "$out/log"
+check "its first line says how long it took last time" $?
+again '5 passed, 1 failed, 2 skipped' 1 1.log F.log && grep -q "^  again: make .*/F.log$" "$out/log" &&
+    [ "$out/suites/1.log" -nt "$out/suites/F.log" ]
+check "of a failed one it says the command that runs it again, and it is out of date" $?
+again '3 passed, 1 failed, 0 skipped' 1 3.log none.log && grep -q '^  not run: make .*/none.log$' "$out/log"
+check "one that left no log has failed" $?
+
 # bench-compare: a version is as fast as itself, and a delay in amp_cast is told by its rows' names.
 sed 's/^    ampi_cast_all(dst, dst_type, src, src_type, n);/    { volatile size_t i = 8 * n; while (i) i--; }\n&/' \
     amp.h > "$out/slow.h"

@@ -38,6 +38,7 @@ static struct {
     int         quick;                /* --quick or AMP_QUICK=1: sample where all would take long;
                                          2: fewer still, for a processor that is emulated */
     int         names;                /* AMP_TEST_NAMES: each before its test begins */
+    int         part, parts, number;  /* AMP_TEST_PART=1of2: the first, third, fifth test ... */
     int         failures;             /* of the running test */
     int         num_passed, num_failed, num_skipped;
     jmp_buf     stop;
@@ -58,8 +59,13 @@ static inline void skip_if_emulated(void) {
 }
 
 static inline void test_begin(int argc, char **argv) {
-    const char *quick = getenv("AMP_QUICK");
+    const char *quick = getenv("AMP_QUICK"), *part = getenv("AMP_TEST_PART");
     int         i;
+    test_state.part = test_state.parts = 1;
+    if (part != NULL && sscanf(part, "%dof%d", &test_state.part, &test_state.parts) != 2) {
+        fprintf(stderr, "AMP_TEST_PART=%s: 1of2 is the first half\n", part);
+        exit(2);
+    }
     test_state.names = getenv("AMP_TEST_NAMES") != NULL;
     test_state.quick = quick == NULL || quick[0] == '\0' || quick[0] == '0' ? 0 : 1 + (quick[0] == '2');
     for (i = 1; i < argc; i++) {
@@ -75,6 +81,7 @@ static inline void test_begin(int argc, char **argv) {
 
 static inline void test_run(const char *name, const char *text, void (*function)(void)) {
     if (test_state.filter != NULL && strstr(name, test_state.filter) == NULL) return;
+    if (test_state.number++ % test_state.parts != test_state.part - 1) return;
     test_state.name     = name;
     test_state.text     = text;
     test_state.skip     = NULL;

@@ -1,5 +1,5 @@
 # A trainer of examples/ (gpt, cnn, ncf) learns, alike in all types, with right gradients; killed and
-# resumed, it ends with the same bits; bad input is answered. make test runs its toy, make check the
+# resumed, it ends with the same bits; bad input is answered. make ci runs its toy, make check the
 # full run besides.
 # usage: trainer.sh OUTDIR PROGRAM       PROGRAM is one of the three, that make has built
 suite=${2##*/} out=${1:?usage: trainer.sh OUTDIR PROGRAM}
