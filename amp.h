@@ -245,7 +245,7 @@
                   amp_autocast_dtype(op         (NULL, op; amp_autocast_dtype_in(ac, op: without _in
                   amp_optimizer_found_inf_ptr   amp_optimizer_gate: skip; to write: ..._scaler
                   amp_backend.max_blocks, .block_size  gone
-                  amp_ranks.order, amp_order    gone: parts are added as a tree
+                  amp_ranks.order, amp_order    gone: gradients are added as a tree
                   amp_cache_add(&s.cache, ...   amp_session_add(&s, ...; likewise _add_optimizer,
                                                 _changed, _check; s.cache.misses: s.misses
                   amp_cache_remove(&c, w)       amp_session_add(&s, w, 0)
@@ -759,8 +759,8 @@ extern int amp_cuda_code(void);
 extern amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const float *scale,
                                       amp_stream stream);
 
-/* Stop here, unless you want a step in parts, batches of products, several ranks, reports or
-   autocast: nothing above needs what follows. */
+/* Stop here, unless you want a step in several calls, batches of products, several ranks,
+   reports or autocast: nothing above needs what follows. */
 
 /* --------------------------------------------------------------- >>api  control
    Of an optimizer: arrays that hold several tensors or move, steps in graphs and with kernels of
@@ -770,7 +770,7 @@ extern amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const f
    (they add up to whole's), lr_scale, weight_decay, no_weight_decay, keep_fp32 and storage are
    used, all else is whole's. Copies that are made are contiguous, too. */
 AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
-                                          const amp_tensor *parts, size_t count);
+                                          const amp_tensor *tensors, size_t count);
 
 /* Tell the new addresses of tensor i after you moved it, or those of all tensors, in their order,
    for hosts whose gradients move every step. NULL, an array or an element of it, leaves what is
@@ -891,7 +891,7 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
 
        backward of micro-batches rank * k to (rank + 1) * k - 1, where k is M / count
        all-to-all: each rank gets its ranges              16 bits; of several, their sum in fp32
-       amp_optimizer_accumulate(opt, i, parts, ...)       of all ranks, in their order
+       amp_optimizer_accumulate(opt, i, grads, ...)       of all ranks, in their order
        amp_optimizer_step(opt, lr)                        on all ranks
        all-gather: each rank gives its ranges             into amp_optimizer_model (cast const
                                                           away: this alone may write there)
@@ -940,7 +940,7 @@ AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first,
    step have added: of each, the elements of this rank's range of tensor i, in backend memory,
    stride elements behind those before it. Does not wait; one launch on CUDA.
    AMP_ERROR_UNSUPPORTED: a frozen tensor, or no shards. */
-AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const void *parts,
+AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const void *grads,
                                             size_t stride, size_t count, amp_dtype type);
 #endif
 
@@ -2216,10 +2216,10 @@ struct ampi_functions {
                           size_t count, float *const *weights, void *const *grads);
     /* ends with ampi_decide, unless plan->meets: then AMPI_JOB_DECIDE does that, later */
     amp_result (*check_fn)(const amp_backend *self, const amp_plan *plan);
-    /* sums += count parts, stride elements apart, in fp32: one after the other if run is 0; else
-       their sum, which is that of the first half plus that of the second, and both likewise, down
-       to run of them, one after the other */
-    amp_result (*add_fn)(const amp_backend *self, float *sums, const void *parts, size_t stride,
+    /* sums += count gradients, stride elements apart, in fp32: one after the other if run is 0;
+       else their sum, which is that of the first half plus that of the second, and both
+       likewise, down to run of them, one after the other */
+    amp_result (*add_fn)(const amp_backend *self, float *sums, const void *grads, size_t stride,
                          size_t count, size_t run, amp_dtype type, size_t n);
     amp_result (*update_fn)(const amp_backend *self, const amp_plan *plan, ampi_job job);
     amp_result (*gemm_fn)(const amp_backend *self, const amp_gemm_args *args);
@@ -2662,9 +2662,9 @@ AMPI_IN AMPI_U AMPI_(nearest)(AMPI_U w, const int f16) {
     return AMPI_(rounding)(w, (w >> 8 & 1) + 127, 8, f16) & 0xffffff00u;
 }
 
-/* A master in two parts, the upper and lower bits of its wide form plus half a step of the model:
-   that is to nearest, of two the one away from zero. A NaN that would become a 0 is made a smaller
-   one. */
+/* The wide form of a master plus half a step of its model: the upper bits are the model, rounded to
+   nearest, ties away from zero; the lower ones are stored beside it. A NaN that would become a 0 is
+   made a smaller one. */
 AMPI_IN AMPI_U AMPI_(split)(AMPI_U w) {
     const AMPI_U size = AMPI_(least)(AMPI_(size)(w), AMPI_(u32)(0x7fff7fffu));
     return (size | (w & 0x80000000u)) + 0x8000u;
@@ -2678,7 +2678,7 @@ AMPI_IN AMPI_V AMPI_(master)(AMPI_U model, AMPI_U low, const int master, const i
     if (master == AMP_FORMAT_24BIT) w = (w | low << 8) - 0x8000u;
     return AMPI_(from_wide)(w, f16);
 }
-AMPI_IN AMPI_U AMPI_(parts)(AMPI_V p, AMPI_U random, AMPI_U *low, const int master,
+AMPI_IN AMPI_U AMPI_(model_of)(AMPI_V p, AMPI_U random, AMPI_U *low, const int master,
                             const int f16) {
     AMPI_U w;
     *low = AMPI_(split)(AMPI_(bits)(p));
@@ -2770,11 +2770,11 @@ AMPI_FN uint32_t ampi_load_low(const void *low, size_t i, size_t size) {
     return size == 2 ? ampi_load_u16(low, i) : size == 1 ? ((const uint8_t *)low)[i] : 0u;
 }
 
-/* The parts of a master that did not come from arithmetic, where a NaN might signal: to nearest
-   also if there is no low. */
-AMPI_FN uint32_t ampi_parts_of(uint32_t u, uint32_t *low, int master, int f16) {
+/* The same of a master that did not come from arithmetic, where a NaN might signal: to nearest also
+   if no low bits are stored. */
+AMPI_FN uint32_t ampi_model_of_bits(uint32_t u, uint32_t *low, int master, int f16) {
     if ((u & 0x7fffffffu) > AMPI_F32_INF) u |= 0x400000u;
-    return ampi_parts(ampi_f32_from_bits(u), 0x8000u, low, master, f16);
+    return ampi_model_of(ampi_f32_from_bits(u), 0x8000u, low, master, f16);
 }
 
 /* Element i of src, or of models if that is NULL, to models and what masters are beside them. */
@@ -2783,7 +2783,7 @@ AMPI_FN void ampi_split_one(void *model, amp_dtype type, const ampi_stored *mast
     const uint32_t u = src ? ampi_load_u32(src, i) : ampi_load(model, type, i);
     uint32_t       low;
     ampi_store_u16(model, i,
-                   (uint16_t)ampi_parts_of(u, &low, (int)master->format, type == AMP_F16));
+                   (uint16_t)ampi_model_of_bits(u, &low, (int)master->format, type == AMP_F16));
     if (master->data) ampi_store_low(master->data, i, master->size, low);
 }
 
@@ -3523,7 +3523,7 @@ AMPI_IN void AMPI_(put_masters)(const ampi_step_block *block, const int master, 
     for (i = 0; i < b.n; i += AMPI_W) {
         AMPI_U r = AMPI_(u32)(0), low;
         if (master == AMP_FORMAT_SR) r = AMPI_(get16)(b.p_random, i);
-        AMPI_(put16)(b.x.model, i, AMPI_(parts)(AMPI_(get)(b.p, i), r, &low, master, f16));
+        AMPI_(put16)(b.x.model, i, AMPI_(model_of)(AMPI_(get)(b.p, i), r, &low, master, f16));
         if (master == AMP_FORMAT_24BIT) AMPI_(put8)(b.x.master.data, i, low);
         else if (master == AMP_FORMAT_SPLIT) AMPI_(put16)(b.x.master.data, i, low);
     }
@@ -4466,9 +4466,9 @@ static void ampi_append(amp_optimizer *opt, const amp_tensor *tensor, int flat) 
     if (e->tensor.no_weight_decay) e->tensor.weight_decay = 0.0f;
 }
 
-/* The tensor that part describes, at an offset into the arrays of whole. */
-static amp_tensor ampi_part_of(const amp_tensor *whole, const amp_tensor *part, size_t offset) {
-    amp_tensor t = *part;
+/* The tensor that one describes, at an offset into the arrays of whole. */
+static amp_tensor ampi_tensor_at(const amp_tensor *whole, const amp_tensor *one, size_t offset) {
+    amp_tensor t = *one;
     t.grad_type  = whole->grad_type;
     t.model_type = whole->model_type;
     t.grad_later = whole->grad_later;
@@ -4481,24 +4481,25 @@ static amp_tensor ampi_part_of(const amp_tensor *whole, const amp_tensor *part, 
     return t;
 }
 
-/* All of parts, or none. (A flat array of one part is a tensor, but for its rows.) */
-static amp_result ampi_add_parts(amp_optimizer *opt, const amp_tensor *whole,
-                                 const amp_tensor *parts, size_t count, int flat) {
+/* All of them, or none. (A flat array of one is a tensor, but for its rows.) */
+static amp_result ampi_add_tensors(amp_optimizer *opt, const amp_tensor *whole,
+                                 const amp_tensor *tensors, size_t count, int flat) {
     amp_result result;
     size_t     i, before, offset = 0;
     AMPI_TRY(ampi_ready(opt, AMPI_ADDING));
-    if (!whole || (!parts && count)) return AMP_ERROR_INVALID_ARGUMENT;
+    if (!whole || (!tensors && count)) return AMP_ERROR_INVALID_ARGUMENT;
     AMPI_TRY(ampi_reserve(opt, count));
     before = opt->num_entries;
     AMPI_IEEE(result = ampi_tensor_check(opt, whole, flat));
-    for (i = 0; i < count && result == AMP_OK && parts[i].n <= whole->n - offset; i++) {
-        const amp_tensor t = ampi_part_of(whole, &parts[i], offset);
+    for (i = 0; i < count && result == AMP_OK && tensors[i].n <= whole->n - offset; i++) {
+        const amp_tensor t = ampi_tensor_at(whole, &tensors[i], offset);
         AMPI_IEEE(result = ampi_tensor_check(opt, &t, flat));
         if (result == AMP_OK) ampi_append(opt, &t, flat && i ? 2 : flat);
         offset += t.n;
     }
     if (result == AMP_OK && (i < count || offset != whole->n)) {
-        ampi_tell(opt->desc.problem, "the parts' n do not add up to whole's %g", (double)whole->n);
+        ampi_tell(opt->desc.problem, "the tensors' n do not add up to whole's %g",
+                  (double)whole->n);
         result = AMP_ERROR_INVALID_ARGUMENT;
     }
     if (result != AMP_OK) opt->num_entries = before;
@@ -4506,12 +4507,12 @@ static amp_result ampi_add_parts(amp_optimizer *opt, const amp_tensor *whole,
 }
 
 AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tensor) {
-    return ampi_add_parts(opt, tensor, tensor, 1, 0);
+    return ampi_add_tensors(opt, tensor, tensor, 1, 0);
 }
 
 AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
-                                          const amp_tensor *parts, size_t count) {
-    return ampi_add_parts(opt, whole, parts, count, 1);
+                                          const amp_tensor *tensors, size_t count) {
+    return ampi_add_tensors(opt, whole, tensors, count, 1);
 }
 
 /* Memory is laid out by running the same code twice: without base, to learn the size, and with. */
@@ -4527,7 +4528,7 @@ static void *ampi_take(ampi_arena *arena, size_t count, size_t size, size_t alig
     return arena->base ? arena->base + start : NULL;
 }
 
-/* n floats of tensor e; parts of a flat array follow one another without a gap. */
+/* n floats of tensor e; those of a flat array follow one another without a gap. */
 static float *ampi_floats_of(ampi_arena *arena, const ampi_entry *e, uint64_t n) {
     return (float *)ampi_take(arena, (size_t)n, sizeof(float), e->flat == 2 ? sizeof(float) : 64);
 }
@@ -4535,23 +4536,23 @@ static float *ampi_floats_of(ampi_arena *arena, const ampi_entry *e, uint64_t n)
 static uint64_t ampi_groups(uint64_t n) { return n / AMPI_GROUP + (n % AMPI_GROUP != 0); }
 
 /* What a rank has of a tensor: a run of whole chunks, but for the tensor's last one. */
-typedef struct ampi_part { uint64_t begin, end; } ampi_part;
+typedef struct ampi_shard { uint64_t begin, end; } ampi_shard;
 
-/* Where part k of count begins in a tensor of n elements. */
-static uint64_t ampi_part_begin(uint64_t n, uint64_t k, uint64_t count) {
+/* Where shard k of count begins in a tensor of n elements. */
+static uint64_t ampi_shard_begin(uint64_t n, uint64_t k, uint64_t count) {
     const uint64_t chunks = ampi_chunks(n), more = chunks % count;
     const uint64_t at     = chunks / count * k + (k < more ? k : more);
     return at < chunks ? at * AMPI_CHUNK : n;
 }
 
-/* The part of a tensor of n elements, with so many in front of it. A rank has as many chunks as if
-   those of all tensors were dealt out to one rank after the other, so that the ranks' shares of any
-   tensors in a row are alike. */
-static ampi_part ampi_part_of_rank(uint64_t before, uint64_t n, uint64_t rank, uint64_t count) {
+/* A rank's shard of a tensor of n elements, with so many in front of it. A rank has as many
+   chunks as if those of all tensors were dealt out to one rank after the other, so that the
+   ranks' shares of any tensors in a row are alike. */
+static ampi_shard ampi_shard_of_rank(uint64_t before, uint64_t n, uint64_t rank, uint64_t count) {
     const uint64_t k = (rank + count - ampi_chunks(before) % count) % count;
-    ampi_part      p;
-    p.begin = ampi_part_begin(n, k, count);
-    p.end   = ampi_part_begin(n, k + 1, count);
+    ampi_shard      p;
+    p.begin = ampi_shard_begin(n, k, count);
+    p.end   = ampi_shard_begin(n, k + 1, count);
     return p;
 }
 
@@ -4578,7 +4579,7 @@ static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, uint64
     const amp_optimizer_desc *d     = &opt->desc;
     const amp_tensor         *t     = &e->tensor;
     const uint64_t            count = opt->ranks.count ? (uint64_t)opt->ranks.count : 1;
-    const ampi_part own = ampi_part_of_rank(before, t->n, (uint64_t)opt->ranks.rank, count);
+    const ampi_shard own = ampi_shard_of_rank(before, t->n, (uint64_t)opt->ranks.rank, count);
     int             k;
     memset(slot, 0, sizeof *slot);
     slot->n            = own.end - own.begin;
@@ -4629,7 +4630,7 @@ static void ampi_place(ampi_arena *arena, const ampi_entry *e, uint64_t n, ampi_
         s->scale = (uint8_t *)ampi_take(arena, (size_t)ampi_groups(n), 1, 64);
 }
 
-/* All of the model copy of which a slot has a part. */
+/* All of the model copy of which a slot has a shard. */
 static void *ampi_whole_model(const ampi_slot *s) {
     const size_t size = amp_dtype_size(s->model_type);
     return s->model ? (char *)s->model - (size_t)s->first * size : NULL;
@@ -4746,8 +4747,8 @@ static void ampi_block_free(const amp_backend *b, const amp_allocator *a, void *
 static amp_result ampi_captured(const amp_optimizer *opt, amp_result result) {
     if (result != AMP_ERROR_UNSUPPORTED) return result;
     return ampi_refuse(&opt->desc, result,
-                       "the stream is being captured, which this call cannot be part of: call it "
-                       "before the capture or after");
+                       "the stream is being captured, which this call cannot be in: call it before "
+                       "the capture or after");
 }
 
 /* Bring num_bytes from backend memory to the host, when everything before has been done. */
@@ -5421,36 +5422,36 @@ static amp_result ampi_cpu_update(const amp_backend *self, const amp_plan *plan,
     return AMP_OK;
 }
 
-/* n elements of count parts: part after part, or if there are several runs the two halves, to sums
-   of 0. Then n is at most AMPI_LANES. */
-static AMPI_NOINLINE void ampi_sum_parts(float *sums, const void *parts, size_t stride,
+/* n elements of count gradients, in pairs down to runs of them, which are added one after the
+   other; if there are several runs sums are 0, and n is at most AMPI_LANES. */
+static AMPI_NOINLINE void ampi_sum_grads(float *sums, const void *grads, size_t stride,
                                          size_t count, size_t run, amp_dtype type, size_t n) {
     float  later[AMPI_LANES];
     size_t k;
     for (k = 0; k < count && run == count; k++)
-        ampi_loops_now()->accumulate(sums, ampi_at(parts, type, k * stride), type, 0, n);
+        ampi_loops_now()->accumulate(sums, ampi_at(grads, type, k * stride), type, 0, n);
     if (run == count) return;
     memset(later, 0, sizeof later);
     count /= 2;
-    ampi_sum_parts(sums, parts, stride, count, run, type, n);
-    ampi_sum_parts(later, ampi_at(parts, type, count * stride), stride, count, run, type, n);
+    ampi_sum_grads(sums, grads, stride, count, run, type, n);
+    ampi_sum_grads(later, ampi_at(grads, type, count * stride), stride, count, run, type, n);
     ampi_loops_now()->accumulate(sums, later, AMP_F32, 0, n);
 }
 
-/* A tree of its own beside what is there: the sums of earlier parts are no half of it. */
-static AMPI_NOINLINE void ampi_add_tree(float *sums, const void *parts, size_t stride,
+/* A tree of its own beside what is there: earlier sums are no half of it. */
+static AMPI_NOINLINE void ampi_add_tree(float *sums, const void *grads, size_t stride,
                                          size_t count, size_t run, amp_dtype type, size_t n) {
     float all[AMPI_LANES];
     if (!run) {
-        ampi_sum_parts(sums, parts, stride, count, count, type, n);
+        ampi_sum_grads(sums, grads, stride, count, count, type, n);
         return;
     }
     memset(all, 0, sizeof all);
-    ampi_sum_parts(all, parts, stride, count, run, type, n);
+    ampi_sum_grads(all, grads, stride, count, run, type, n);
     ampi_loops_now()->accumulate(sums, all, AMP_F32, 0, n);
 }
 
-static amp_result ampi_cpu_add(const amp_backend *self, float *sums, const void *parts,
+static amp_result ampi_cpu_add(const amp_backend *self, float *sums, const void *grads,
                                size_t stride, size_t count, size_t run, amp_dtype type, size_t n) {
     const size_t  piece  = run ? (size_t)AMPI_LANES : (size_t)AMPI_CHUNK;
     const int64_t pieces = (int64_t)((n + piece - 1) / piece);
@@ -5459,7 +5460,7 @@ static amp_result ampi_cpu_add(const amp_backend *self, float *sums, const void 
     AMPI_OPENMP(omp parallel for schedule(static) if (n > AMPI_CHUNK))
     for (c = 0; c < pieces; c++) {
         const size_t i = (size_t)c * piece;
-        AMPI_IEEE(ampi_add_tree(sums + i, ampi_at(parts, type, i), stride, count, run, type,
+        AMPI_IEEE(ampi_add_tree(sums + i, ampi_at(grads, type, i), stride, count, run, type,
                                  ampi_min(n - i, piece)));
     }
     return AMP_OK;
@@ -5644,7 +5645,7 @@ AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *st
     return AMP_OK;
 }
 
-/* Which element of the tensor is that of a rank's part, or of the sums of its rows? */
+/* Which element of the tensor is that of a rank's shard, or of the sums of its rows? */
 static amp_result ampi_place_in_tensor(const amp_optimizer *opt, int i, amp_stats *stats) {
     const ampi_slot *s = &opt->plan->host_slots[i];
     stats->first_nonfinite += s->first;
@@ -5917,7 +5918,7 @@ static void ampi_walk_piece(ampi_archive *a, const ampi_slot *slot, const ampi_s
     size_t           k;
     uint32_t         u, rest;
     for (k = 0; c && a->walk == AMPI_LOAD && k < n; k++) {
-        u = ampi_parts_of(ampi_load_u32(at, k), &rest, (int)master->format, fp16);
+        u = ampi_model_of_bits(ampi_load_u32(at, k), &rest, (int)master->format, fp16);
         ampi_store_u16(room, k, (uint16_t)u);
         ampi_store_low(lows, k, low, rest);
     }
@@ -5933,8 +5934,8 @@ static void ampi_walk_piece(ampi_archive *a, const ampi_slot *slot, const ampi_s
 /* The elements of a tensor that a file has, of which some are stored here. A file that is saved has
    just these. */
 static void ampi_walk_section(ampi_archive *a, const ampi_slot *slot, const ampi_section *s,
-                              ampi_part file) {
-    ampi_part own = {slot->first, slot->first + slot->n};
+                              ampi_shard file) {
+    ampi_shard own = {slot->first, slot->first + slot->n};
     uint64_t  piece;
     if (s->grouped) { /* a whole number of them, or all */
         own.begin  = ampi_groups(own.begin);
@@ -5959,7 +5960,7 @@ static void ampi_walk_section(ampi_archive *a, const ampi_slot *slot, const ampi
 }
 
 /* Master and moments of a slot. */
-static void ampi_walk_arrays(ampi_archive *a, const ampi_slot *slot, ampi_part file) {
+static void ampi_walk_arrays(ampi_archive *a, const ampi_slot *slot, ampi_shard file) {
     const int          coded = slot->master.format != AMP_FORMAT_F32;
     const ampi_stored *m     = slot->moment;
     const ampi_section all[] = {{coded ? slot->model : slot->master.data, 4, coded, 0},
@@ -6038,8 +6039,8 @@ static void ampi_walk_tensor(ampi_archive *a, const amp_optimizer *opt, size_t i
     slot->weight_decay = weight_decay;
 }
 
-/* Where a rank's part of a tensor began in 0.5.0, which cut all tensors into one run for each rank;
-   all: their elements. */
+/* Where a rank's shard of a tensor began in 0.5.0, which cut all tensors into one run for each
+   rank; all: their elements. */
 static uint64_t ampi_old_begin(uint64_t all, uint64_t before, uint64_t n, uint64_t rank,
                                uint64_t count) {
     const uint64_t at     = all / count * rank + all % count * rank / count;
@@ -6048,9 +6049,9 @@ static uint64_t ampi_old_begin(uint64_t all, uint64_t before, uint64_t n, uint64
 }
 
 /* What a file has of a tensor. */
-static ampi_part ampi_part_of_file(const ampi_archive *a, uint64_t all, uint64_t before,
+static ampi_shard ampi_shard_of_file(const ampi_archive *a, uint64_t all, uint64_t before,
                                    uint64_t n) {
-    ampi_part p = ampi_part_of_rank(before, n, a->rank, a->ranks);
+    ampi_shard p = ampi_shard_of_rank(before, n, a->rank, a->ranks);
     if (a->version != AMPI_STATE_OLD_SHARD) return p;
     p.begin = ampi_old_begin(all, before, n, a->rank, a->ranks);
     p.end   = ampi_old_begin(all, before, n, a->rank + 1, a->ranks);
@@ -6149,7 +6150,7 @@ static void ampi_walk_state(ampi_archive *a, const amp_optimizer *opt, ampi_stat
     if (a->walk == AMPI_COUNT) a->tables = a->count;
     for (i = 0; i < plan->num_slots; i++) {
         const uint64_t n = ampi_tensor(opt, (int)i)->n;
-        ampi_walk_arrays(a, &plan->host_slots[i], ampi_part_of_file(a, all, before, n));
+        ampi_walk_arrays(a, &plan->host_slots[i], ampi_shard_of_file(a, all, before, n));
         before += n;
     }
 }
@@ -6630,7 +6631,7 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     return result;
 }
 
-/* A file, or the set that it names, whose parts are files: read and verified. */
+/* A file, or the files of the set that it names: read and verified. */
 static amp_result ampi_load_from(const amp_optimizer *opt, ampi_loading *l, ampi_archive *a,
                                  const char *path) {
     FILE      *file = fopen(path, "rb");
@@ -6780,8 +6781,8 @@ AMPI_COLD_END
             word is an fp32 number; for tiles (and AVX512_BF16) two bf16 ones, of neighboring k.
    LAYOUT   A strip of A is [piece][row][16], a strip of B [piece][16][column]; what is not there
             is 0. That serves broadcasts of A and vectors of B, and it is what a tile is.
-   PARTS    For tiles an fp16 number is two bf16 numbers that add up to it exactly (11 bits are
-            8 + 3), and a product is four; the pieces of both parts follow each other. For tf32,
+   TERMS    For tiles an fp16 number is the sum of two bf16 numbers, exactly (11 bits are 8 + 3),
+            and a product is four; the pieces of both terms follow each other. For tf32,
             fp32 is two as well (16 bits), and the least of the four is left out.
    ORDER    An element of C is summed in the order of k, whatever the blocks, the panels and the
             threads: FMA engines round once per k, plain C twice. So these have one set of bits
@@ -6807,7 +6808,7 @@ enum {
 typedef struct ampi_block {
     const uint32_t *a, *b;
     size_t          rows, cols, words; /* words: along k */
-    int             products, turned;  /* of parts: 1, 3 or 4; b is what other blocks read, too */
+    int             products, turned;  /* of terms: 1, 3 or 4; b is what other blocks read, too */
     const float    *in;  /* sums so far, in rows of engine->cols; NULL: none */
     float          *out;
     size_t          ld;  /* of out */
@@ -6833,7 +6834,7 @@ typedef struct ampi_engine {
                       size_t n);
     /* One piece of a strip of width rows; of the matrix rows, maybe more, and ks are there. Of A:
        [row][16]; of B: [16][row]. */
-    void (*pack)(uint32_t *dst, size_t width, int of_b, const ampi_operand *x, int parts,
+    void (*pack)(uint32_t *dst, size_t width, int of_b, const ampi_operand *x, int terms,
                  size_t rows, size_t ks);
     void (*kernel)(const ampi_block *block);
     /* Rows i, columns j and on of C from their sums: alpha, beta, bias, relu. */
@@ -6846,8 +6847,9 @@ typedef struct ampi_engine {
                  const float *b, size_t ldb);
 } ampi_engine;
 
-/* >>impl tiers: that of pairs, or NULL. Tiles split numbers into parts, the other wants bf16 whole;
-   whether this process may use tiles, the first call asks. And all that there are, then NULL. */
+/* >>impl tiers: that of pairs, or NULL. Tiles split numbers in two terms, the other wants bf16
+   whole; whether this process may use tiles, the first call asks. And all that there are, then
+   NULL. */
 static const ampi_engine *ampi_engine_pairs(int whole);
 static const ampi_engine *ampi_engine_of(size_t i);
 
@@ -6886,7 +6888,7 @@ static ampi_operand ampi_operand_at(ampi_operand x, size_t r, size_t k) {
 }
 
 /* What the driver knows of a product, of those of a batch from one on, or of a thread's share. What
-   is not packed needs nothing from parts on. */
+   is not packed needs nothing from terms on. */
 struct ampi_task {
     const ampi_engine   *e;
     void (*run)(ampi_task *w); /* it depends on m, n and k alone    */
@@ -6897,7 +6899,7 @@ struct ampi_task {
     const void          *bias;
     int                  plain;            /* C is its sums */
     ampi_operand         x[2];             /* op(A), and the transpose of op(B) */
-    int                  parts;
+    int                  terms;
     int                  turned;           /* the panel is of A, strips are of B */
     size_t               group;            /* strips at a time: of whole lines, if A lies across */
     size_t               lead; /* columns before C's first, from where a line of the cache begins */
@@ -6917,7 +6919,7 @@ static int ampi_is_whole(const ampi_task *w) {
 static size_t ampi_unit(const ampi_engine *e) { return e->pairs ? 2 * AMPI_DEEP : AMPI_DEEP; }
 static size_t ampi_strip(const ampi_task *w, size_t width, size_t k) {
     const size_t pieces = (k + ampi_unit(w->e) - 1) >> (w->e->pairs ? 5 : 4);
-    return pieces * AMPI_DEEP * (size_t)w->parts * width;
+    return pieces * AMPI_DEEP * (size_t)w->terms * width;
 }
 
 /* Sizes never shrink when m, n or k grow, so that one workspace serves all smaller products. */
@@ -6926,13 +6928,13 @@ static void ampi_task_size(ampi_task *w, int small) {
     const size_t       unit = ampi_unit(e), depth = small ? 16 : e->depth;
     size_t             panel = small ? AMPI_PANEL_SMALL : AMPI_PANEL, near, steps;
     size_t             m = w->m, n = w->n + w->lead;
-    w->parts  = !e->pairs || ampi_is_whole(w) ? 1 : 2;
-    w->deep   = ampi_min((depth >> (w->parts - 1)) * unit, ampi_up(ampi_max(w->k, 1), unit));
+    w->terms  = !e->pairs || ampi_is_whole(w) ? 1 : 2;
+    w->deep   = ampi_min((depth >> (w->terms - 1)) * unit, ampi_up(ampi_max(w->k, 1), unit));
     w->turned = e->use_tiles && m < n && m <= w->k && w->k <= w->deep && w->x[1].cs == 1;
     w->group  = w->x[0].cs != 1 && w->k > 256 && !e->pairs && !small ? 8 : 1;
     if (w->turned) m = n, n = w->m;
     if (w->lead && !small) panel += ampi_strip(w, e->cols, w->deep); /* or one panel more */
-    near    = w->parts == 1 ? ampi_min(w->deep, e->near * unit) : w->deep; /* two: more is done */
+    near    = w->terms == 1 ? ampi_min(w->deep, e->near * unit) : w->deep; /* two: more is done */
     steps   = near < w->deep ? (w->deep + near - 1) / near : 1;
     w->step = steps == 1 ? w->deep : ampi_up((w->deep + steps - 1) / steps, unit);
     w->wide = ampi_min(panel / ampi_strip(w, e->cols, w->deep) * e->cols, ampi_up(n, e->cols));
@@ -6966,7 +6968,7 @@ static void ampi_pack_strips(const ampi_task *w, uint32_t *dst, int of_b, size_t
         for (i = 0; ahead && k + 2 * unit <= k1 && i < unit; i++)
             AMPI_PREFETCH(ampi_at(x.x, x.type, (unit + i) * x.cs));
         w->e->pack(dst + (ampi_strip(w, at - r0, k1 - k0) + ampi_strip(w, width, k - k0)), width,
-                   of_b, &x, w->parts, most - r, ampi_min(k1 - k, unit));
+                   of_b, &x, w->terms, most - r, ampi_min(k1 - k, unit));
         if (all.cs != 1) {
             at += width;
             if (at >= r1) at = r0, k += unit;
@@ -7005,7 +7007,7 @@ static void ampi_gemm_block(const ampi_task *w, size_t i, size_t at, size_t k0, 
     x.rows     = ampi_min(w->m - i, e->rows);
     x.cols     = ampi_min(w->n, at + e->cols - w->lead) - j;
     x.words    = e->pairs ? (k1 - k0 + 1) / 2 : k1 - k0;
-    x.products = w->parts == 1 ? 1 : w->g->tf32 ? 3 : 4;
+    x.products = w->terms == 1 ? 1 : w->g->tf32 ? 3 : 4;
     x.in       = k0 ? sums : NULL;
     x.out      = last ? all : sums;
     x.ld       = e->cols;
@@ -7247,7 +7249,7 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k) {
     w.k = ampi_min(k, SIZE_MAX / 8);
     w.lead = AMPI_MOST_COLS - 1;
     for (i = 0; (w.e = ampi_engine_of(i / 2)) != NULL; i++) {
-        w.x[0].as = w.x[1].as = i % 2 ? AMP_BF16 : AMP_F16; /* one part, or two */
+        w.x[0].as = w.x[1].as = i % 2 ? AMP_BF16 : AMP_F16; /* one term, or two */
         ampi_task_size(&w, 0);
         most = ampi_max(most, w.size * 4);
     }
@@ -7683,7 +7685,7 @@ AMP_DEF void amp_optimizer_range(const amp_optimizer *opt, int i, size_t *first,
     if (n) *n = s ? (size_t)s->n : 0;
 }
 
-AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const void *parts,
+AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const void *grads,
                                             size_t stride, size_t count, amp_dtype type) {
     const amp_tensor  *t = ampi_tensor(opt, i);
     const amp_backend *b;
@@ -7694,7 +7696,7 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
     if (!amp_dtype_size(type)) return AMP_ERROR_INVALID_ENUM;
     b = &opt->backend;
     s = &opt->plan->host_slots[i];
-    if (s->n && count && !parts) return AMP_ERROR_INVALID_ARGUMENT;
+    if (s->n && count && !grads) return AMP_ERROR_INVALID_ARGUMENT;
     if (!opt->ranks.count)
         return ampi_tensor_problem(opt, (size_t)i, t->name, AMP_ERROR_UNSUPPORTED,
                                    "it is not in shards: its gradient is where grad says");
@@ -7705,7 +7707,7 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
     if (!s->n || !count) return AMP_OK;
     if (count > 1)
         for (run = count; run % 2 == 0;) run /= 2;
-    return b->functions->add_fn(b, (float *)s->grad, parts, stride, count, run, type, (size_t)s->n);
+    return b->functions->add_fn(b, (float *)s->grad, grads, stride, count, run, type, (size_t)s->n);
 }
 
 #ifndef AMP_NO_STDLIB
@@ -7757,7 +7759,7 @@ static amp_result ampi_set_at(const char *path, ampi_set *set) {
 }
 
 /* The file of a rank: path.TURN.RANK-of-RANKS, or path.TURN-EDITION.RANK-of-RANKS. */
-static amp_result ampi_name_part(ampi_target *to, const ampi_set *set, uint64_t rank) {
+static amp_result ampi_name_shard(ampi_target *to, const ampi_set *set, uint64_t rank) {
     const size_t length = strlen(to->base);
     char         tail[AMP_PROBLEM_SIZE];
     ampi_tell(ampi_blank(tail), ".%g", (double)set->turn);
@@ -7773,7 +7775,7 @@ static amp_result ampi_name_part(ampi_target *to, const ampi_set *set, uint64_t 
 static void ampi_remove_set(const amp_ranks *r, ampi_target *to, const ampi_set *set) {
     uint64_t rank = (uint64_t)r->rank;
     for (; rank < set->ranks; rank += r->count ? (uint64_t)r->count : 1)
-        if (ampi_name_part(to, set, rank) == AMP_OK) (void)remove(to->path);
+        if (ampi_name_shard(to, set, rank) == AMP_OK) (void)remove(to->path);
 }
 
 /* Ranks meet (ampi_agree), and their words are added, also where one has failed. 0: they have not
@@ -7863,7 +7865,7 @@ static amp_result ampi_save_set(const amp_optimizer *opt, ampi_target *to, ampi_
     set.turn    = ampi_iterations(&state->control);
     set.ranks   = (uint64_t)opt->ranks.count;
     set.edition = old.turn == set.turn && old.ranks == set.ranks ? old.edition + 1 : 0;
-    result      = ampi_name_part(to, &set, (uint64_t)opt->ranks.rank);
+    result      = ampi_name_shard(to, &set, (uint64_t)opt->ranks.rank);
     if (result == AMP_OK) result = ampi_replace_file(to, opt, NULL);
     error = errno;
     ampi_split_sum(sums, result == AMP_OK ? to->sum : 0);
@@ -7894,7 +7896,7 @@ static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, amp
 
 #define AMPI_NOT_ONE "the files of this set are not of one moment"
 
-/* Is files[k], which was verified, a part of the set that names it, and of one moment with the
+/* Is files[k], which was verified, a shard of the set that names it, and of one moment with the
    first? (Where each rank reads but one, they learn when they meet.) */
 static int ampi_is_of_set(const ampi_loading *l, size_t k, const ampi_set *set) {
     const ampi_archive *a = &l->files[k];
@@ -7902,10 +7904,10 @@ static int ampi_is_of_set(const ampi_loading *l, size_t k, const ampi_set *set) 
            ampi_iterations(&l->state.control) == set->turn && a->common == l->files[0].common;
 }
 
-/* What is wrong with a part of a set: it lies beside the file that names it. */
-static void ampi_tell_part(char *problem, const char *path, amp_result result) {
+/* What is wrong with a file of a set: it lies beside the file that names it. */
+static void ampi_tell_shard(char *problem, const char *path, amp_result result) {
     const char *slash = strrchr(path, '/');
-    ampi_tell(problem, "part %s: %s", slash ? slash + 1 : path, amp_result_string(result));
+    ampi_tell(problem, "file %s: %s", slash ? slash + 1 : path, amp_result_string(result));
 }
 
 /* All files of the set that path names; or where this rank has what it had then, only its own.
@@ -7913,7 +7915,7 @@ static void ampi_tell_part(char *problem, const char *path, amp_result result) {
 static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi_loading *l,
                                 void *named) {
     ampi_archive *files;
-    ampi_target  *part; /* behind them */
+    ampi_target  *shard; /* behind them */
     ampi_set      set;
     size_t        num, k;
     uint64_t      content = 0;
@@ -7923,27 +7925,27 @@ static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi
     own   = l->one.version != AMPI_STATE_OLD_SHARD && set.ranks == (uint64_t)opt->ranks.count;
     num   = own ? 1 : (size_t)set.ranks;
     files = (ampi_archive *)ampi_allocate(&opt->desc.allocator,
-                                          num * sizeof *files + sizeof *part);
+                                          num * sizeof *files + sizeof *shard);
     if (!files) return AMP_ERROR_OUT_OF_MEMORY;
     l->num     = num;
     l->alone   = own;
     l->content = set.content;
     l->files   = (ampi_archive *)memset(files, 0, num * sizeof *files);
-    part       = (ampi_target *)(void *)(files + num);
-    result     = ampi_aim(part, path);
+    shard      = (ampi_target *)(void *)(files + num);
+    result     = ampi_aim(shard, path);
     for (k = 0; k < num && result == AMP_OK; k++) {
         ampi_archive *a = &l->files[k];
         a->rank         = own ? (uint64_t)opt->ranks.rank : k;
         a->ranks        = set.ranks;
-        result          = ampi_name_part(part, &set, a->rank);
+        result          = ampi_name_shard(shard, &set, a->rank);
         if (result != AMP_OK) break;
-        result = ampi_load_from(opt, l, a, part->path);
+        result = ampi_load_from(opt, l, a, shard->path);
         if (result == AMP_OK && !ampi_is_of_set(l, k, &set)) {
             ampi_tell(opt->desc.problem, AMPI_NOT_ONE);
             result = AMP_ERROR_MISMATCH;
         }
         if (result != AMP_OK && opt->desc.problem && !opt->desc.problem[0])
-            ampi_tell_part(opt->desc.problem, part->path, result);
+            ampi_tell_shard(opt->desc.problem, shard->path, result);
         content += a->sum;
     }
     if (result == AMP_OK && !own && set.content && content != set.content)
@@ -8157,10 +8159,10 @@ static const ampi_rows_hooks *ampi_with_rows(void) { return NULL; }
 
 AMPI_STRICT_BEGIN
 
-/* What is counted in a chunk. First which exponents: in four parts, since a count must have been
-   stored before it is read again. */
+/* What is counted in a chunk. First which exponents: in four tables, since a count must have
+   been stored before it is read again. */
 typedef struct ampi_sample {
-    uint32_t count[AMPI_COUNTS], part[4][256];
+    uint32_t count[AMPI_COUNTS], table[4][256];
     size_t   zeros;
 } ampi_sample;
 
@@ -8168,9 +8170,9 @@ static void ampi_count_exponents(ampi_sample *s, const uint32_t *x, size_t n) {
     size_t i, k;
     (void)ampi_loops_now()->check(x, AMP_F32, 0, n, NULL, &s->zeros);
     for (i = 0; i + 4 <= n; i += 4) {
-        AMPI_UNROLL for (k = 0; k < 4; k++) s->part[k][x[i + k] >> 23 & 255u]++;
+        AMPI_UNROLL for (k = 0; k < 4; k++) s->table[k][x[i + k] >> 23 & 255u]++;
     }
-    for (; i < n; i++) s->part[0][x[i] >> 23 & 255u]++;
+    for (; i < n; i++) s->table[0][x[i] >> 23 & 255u]++;
 }
 
 /* A chunk's counts, the bins from first on, join those of others: zeros have no bin, nor has what
@@ -8178,7 +8180,7 @@ static void ampi_count_exponents(ampi_sample *s, const uint32_t *x, size_t n) {
 static void ampi_end_sample(ampi_histogram *histogram, ampi_sample *s, int first, int small) {
     int k;
     for (k = 0; k < 255; k++) {
-        const uint32_t n = s->part[0][k] + s->part[1][k] + s->part[2][k] + s->part[3][k];
+        const uint32_t n = s->table[0][k] + s->table[1][k] + s->table[2][k] + s->table[3][k];
         s->count[first + (int)ampi_bin((uint32_t)k << 23)] += n;
         if (k > 0 && k <= small) s->count[AMPI_F16_SMALL] += n;
     }
@@ -9177,7 +9179,7 @@ AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_opt
 
 AMPI_COLD_END
 
-/* Is [x, x + extent) a part of [base, base + n)? */
+/* Is [x, x + extent) within [base, base + n)? */
 static int ampi_within(const float *x, size_t extent, const float *base, size_t n) {
     const uintptr_t at = (uintptr_t)x, from = (uintptr_t)base;
     return at >= from && (at - from) % sizeof *x == 0 && (at - from) / sizeof *x <= n &&
@@ -9591,7 +9593,7 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 #endif
 
 /* ----------------------------------------------------------------- >>impl  tiers
-   The arrays' functions once per instruction set, and the parts of products. */
+   The arrays' functions once per instruction set, and products. */
 
 AMPI_STRICT_BEGIN
 
@@ -9642,20 +9644,20 @@ AMPI_HERE void AMPI_(put_few)(void *base, amp_dtype type, size_t n, AMPI_V x) {
         if (bytes & size) memcpy((char *)base + i, (const char *)copy + i, size);
     }
 }
-AMPI_IN AMPI_V AMPI_(get_part)(const void *base, amp_dtype type, size_t n) {
+AMPI_IN AMPI_V AMPI_(get_first)(const void *base, amp_dtype type, size_t n) {
     return n >= AMPI_W ? AMPI_(get_as)(base, type, 0) : AMPI_(get_few)(base, type, n);
 }
-AMPI_IN void AMPI_(put_part)(void *base, amp_dtype type, size_t n, AMPI_V x) {
+AMPI_IN void AMPI_(put_first)(void *base, amp_dtype type, size_t n, AMPI_V x) {
     if (n >= AMPI_W) AMPI_(put_as)(base, type, 0, x);
     else AMPI_(put_few)(base, type, n, x);
 }
 #else
-AMPI_HERE AMPI_V AMPI_(get_part)(const void *base, amp_dtype type, size_t n) {
+AMPI_HERE AMPI_V AMPI_(get_first)(const void *base, amp_dtype type, size_t n) {
     if (type == AMP_F32) return AMPI_(few_f32)(base, n);
     if (type == AMP_F16) return AMPI_(from_f16)(AMPI_(few_shorts)(base, n));
     return AMPI_(from_bits)(AMPI_(from_16)(AMPI_(few_shorts)(base, n)) << 16);
 }
-AMPI_HERE void AMPI_(put_part)(void *base, amp_dtype type, size_t n, AMPI_V x) {
+AMPI_HERE void AMPI_(put_first)(void *base, amp_dtype type, size_t n, AMPI_V x) {
     if (type == AMP_F32) AMPI_(put_few_f32)(base, n, x);
     else AMPI_(put_few_16)(base, n, AMPI_(narrowed)(x, type));
 }
@@ -9700,7 +9702,7 @@ AMPI_HERE void AMPI_(transpose)(AMPI_V *v) {
 
 /* Elements i and on, n of them (or W) there, as they count. */
 AMPI_IN AMPI_V AMPI_(value)(const ampi_operand *x, size_t i, size_t n) {
-    const AMPI_V v = AMPI_(get_part)(ampi_at(x->x, x->type, i), x->type, n);
+    const AMPI_V v = AMPI_(get_first)(ampi_at(x->x, x->type, i), x->type, n);
     return x->as == x->type ? v : AMPI_(round)(v, x->as);
 }
 
@@ -9756,11 +9758,11 @@ AMPI_IN void AMPI_(turned)(AMPI_V *v, const ampi_operand *x, size_t step, size_t
 
 /* A piece is lines of ld words. Its lines are rows of memory, or these are its columns. */
 AMPI_HERE void AMPI_(pack)(uint32_t *dst, size_t width, int of_b, const ampi_operand *x,
-                           int parts, size_t rows, size_t ks) {
+                           int terms, size_t rows, size_t ks) {
     const size_t deep = AMPI_DEEP, ld = of_b ? width : deep, lines = of_b ? deep : width;
     const size_t n = of_b ? rows : ks, there = of_b ? ks : rows; /* of a line; of them */
     size_t       i, p, q;
-    (void)parts;
+    (void)terms;
     if ((x->cs == 1) != of_b) {
         const size_t some = ampi_min(there, lines);
         AMPI_(pack_rows)((float *)(void *)dst, ld, x, of_b ? x->cs : x->rs, some,
@@ -9789,11 +9791,11 @@ AMPI_HERE void AMPI_(write_one)(const ampi_task *w, AMPI_V x, size_t i, size_t j
         const void *bias = ampi_at(w->bias, g->bias_type, j);
         x = AMPI_(mul)(x, AMPI_(splat)(w->alpha));
         if (!ampi_is_zero(&g->beta))
-            x = AMPI_(add)(x, AMPI_(mul)(AMPI_(splat)(g->beta), AMPI_(get_part)(c, type, n)));
-        if (w->bias) x = AMPI_(add)(x, AMPI_(get_part)(bias, g->bias_type, n));
+            x = AMPI_(add)(x, AMPI_(mul)(AMPI_(splat)(g->beta), AMPI_(get_first)(c, type, n)));
+        if (w->bias) x = AMPI_(add)(x, AMPI_(get_first)(bias, g->bias_type, n));
         if (g->relu) x = AMPI_(relu)(x);
     }
-    AMPI_(put_part)(c, type, n, x);
+    AMPI_(put_first)(c, type, n, x);
 }
 
 AMPI_HERE void AMPI_(write)(const ampi_task *w, const float *sum, size_t ld, size_t i,
@@ -9801,7 +9803,7 @@ AMPI_HERE void AMPI_(write)(const ampi_task *w, const float *sum, size_t ld, siz
     size_t r, q;
     for (r = 0; r < rows; r++)
         for (q = 0; q < cols; q += AMPI_W)
-            AMPI_(write_one)(w, AMPI_(get_part)(sum + r * ld + q, AMP_F32, cols - q), i + r, j + q,
+            AMPI_(write_one)(w, AMPI_(get_first)(sum + r * ld + q, AMP_F32, cols - q), i + r, j + q,
                              cols - q);
     AMPI_(done)();
 }
@@ -9942,7 +9944,7 @@ AMPI_HERE void AMPI_(tiny)(const ampi_task *w, const float *a, size_t rs, size_t
                 row[r] = a + ampi_min(i + r, m - 1) * rs;
             }
             for (k = 0; k < ks; k++) {
-                const AMPI_V y = AMPI_(get_part)(b + k * ldb + j, AMP_F32, n - j);
+                const AMPI_V y = AMPI_(get_first)(b + k * ldb + j, AMP_F32, n - j);
                 AMPI_UNROLL for (r = 0; r < 4; r++)
                     s[r] = AMPI_(fma)(AMPI_(splat)(ampi_load_f32(row[r], k * cs)), y, s[r]);
             }
@@ -10586,13 +10588,13 @@ AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_cut_pairs(ampi_x16 *x, ampi_x16 *y) {
    nothing is loaded of has no address outside of x: where a page is missing there, the processor
    takes hundreds of cycles to find that it needs nothing of it. */
 AMPI_AVX512 AMPI_ALWAYS void ampi_lines_as(uint32_t *dst, const ampi_operand *x,
-                                           const amp_dtype type, const int parts, size_t step,
+                                           const amp_dtype type, const int terms, size_t step,
                                            size_t lines, size_t all, size_t n) {
     const size_t first = ampi_min(n, 16), second = n - first, next = second ? 16 : 0;
     size_t       i;
     for (i = 0; i < lines; i++, dst += 16) {
         const void *p = ampi_at(x->x, type, i * step), *q = ampi_at(p, type, next);
-        if (parts == 2) {
+        if (terms == 2) {
             ampi_x16 e = ampi_value_avx512(x, i * step, first);
             ampi_x16 o = ampi_value_avx512(x, i * step + next, second);
             ampi_put_words_avx512(dst, ampi_cut_pairs(&e, &o));
@@ -10606,7 +10608,7 @@ AMPI_AVX512 AMPI_ALWAYS void ampi_lines_as(uint32_t *dst, const ampi_operand *x,
         }
     }
     memset(dst, 0, (all - lines) * 64);
-    if (parts == 2) memset(dst + 16 * all, 0, (all - lines) * 64);
+    if (terms == 2) memset(dst + 16 * all, 0, (all - lines) * 64);
 }
 
 /* Words of four vectors, 4 x 4 in each lane, turned. */
@@ -10662,19 +10664,19 @@ AMPI_AVX512 void ampi_pack_lines(uint32_t *dst, size_t width, int of_b, const ch
 }
 
 AMPI_AVX512 void ampi_pack_pairs_avx512(uint32_t *dst, size_t width, int of_b,
-                                        const ampi_operand *x, int parts, size_t rows, size_t ks) {
+                                        const ampi_operand *x, int terms, size_t rows, size_t ks) {
     uint32_t     some[2 * 32 * 16];
     const int    along = x->cs == 1;
     const size_t step = along ? x->rs : x->cs, all = along ? width : 32;
     const size_t lines = ampi_min(along ? rows : ks, all), n = ampi_min(along ? ks : rows, 32);
     uint32_t    *p = along && !of_b ? dst : some;
-    if (parts == 1 && x->type == AMP_BF16 && lines == all && n == 32) {
+    if (terms == 1 && x->type == AMP_BF16 && lines == all && n == 32) {
         ampi_pack_lines(dst, width, of_b, (const char *)x->x, 2 * step, along);
     } else {
-        if (parts == 2) ampi_lines_as(p, x, x->type, 2, step, lines, all, n);
+        if (terms == 2) ampi_lines_as(p, x, x->type, 2, step, lines, all, n);
         else if (x->type == AMP_F32) ampi_lines_as(p, x, AMP_F32, 1, step, lines, all, n);
         else ampi_lines_as(p, x, AMP_BF16, 1, step, lines, all, n);
-        for (; p != dst && parts--; p += all * 16, dst += width * 16)
+        for (; p != dst && terms--; p += all * 16, dst += width * 16)
             ampi_pack_lines(dst, width, of_b, (const char *)p, 64, along);
     }
     ampi_done_avx512();
@@ -10820,7 +10822,8 @@ static void ampi_tiles_multiply(void) {
 }
 
 static void ampi_kernel_tiles(const ampi_block *x) {
-    const size_t    part = AMPI_DEEP * 32, step = x->products > 1 ? 2 * part : part, ld = 4 * x->ld;
+    const size_t    second = AMPI_DEEP * 32; /* where the second terms of a piece are */
+    const size_t    step = x->products > 1 ? 2 * second : second, ld = 4 * x->ld;
     const uint32_t *a = x->a, *b = x->b;
     size_t          k;
     if (!x->in) {
@@ -10845,15 +10848,15 @@ static void ampi_kernel_tiles(const ampi_block *x) {
             ampi_tiles_multiply();
             continue;
         }
-        ampi_tiles_b(b + part);
+        ampi_tiles_b(b + second);
         ampi_tiles_a(a);
         ampi_tiles_multiply();
         ampi_tiles_b(b); /* high times low was first; high high; low high, low low */
         ampi_tiles_multiply();
-        ampi_tiles_a(a + part);
+        ampi_tiles_a(a + second);
         ampi_tiles_multiply();
         if (x->products == 4) {
-            ampi_tiles_b(b + part);
+            ampi_tiles_b(b + second);
             ampi_tiles_multiply();
         }
     }

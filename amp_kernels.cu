@@ -1732,7 +1732,7 @@ AMPI_DEVICE void ampi_step_coded_as(
             ampi_optimize((amp_kind)KIND, has_m, &t.rates, ampi_unscale(g[k], t.factor), &p[k],
                           &m[k], &v[k]);
             if (wide) l[k] = ampi_bits_of_f32(p[k]);
-            else h[k] = ampi_parts(p[k], draws.of(k), &l[k], master, f16);
+            else h[k] = ampi_model_of(p[k], draws.of(k), &l[k], master, f16);
             g[k] = 0;
         }
         if (master == AMP_FORMAT_SR) draws.next();

@@ -47,7 +47,7 @@ TEST(round_trip, "a master in two halves: all 2^32 floats come back; its model i
     for (x = 0; x < (uint64_t)1 << 32; x += apart) {
         const uint32_t u    = (uint32_t)x;
         uint32_t       rest;
-        const uint16_t half = (uint16_t)ampi_parts_of(u, &rest, AMP_FORMAT_SPLIT, 0);
+        const uint16_t half = (uint16_t)ampi_model_of_bits(u, &rest, AMP_FORMAT_SPLIT, 0);
         const uint16_t low  = (uint16_t)rest;
         const uint32_t back = bits_of(ampi_master(half, low, AMP_FORMAT_SPLIT, 0));
         const uint32_t near = u + 0x8000u; /* of a finite one */
@@ -116,8 +116,8 @@ TEST(wide, "the wide form: in the upper 16 bits of every half is the half, in th
 static void h_is_nan(uint32_t u, uint32_t random, int master, int f16) {
     uint32_t       low = 0, h;
     const uint32_t inf = f16 ? 0x7c00u : 0x7f80u;
-    h = u & 0x400000u ? ampi_parts(float_of(u), random, &low, master, f16)
-                      : ampi_parts_of(u, &low, master, f16); /* one that signals */
+    h = u & 0x400000u ? ampi_model_of(float_of(u), random, &low, master, f16)
+                      : ampi_model_of_bits(u, &low, master, f16); /* one that signals */
     low &= 0xffffu;
     CHECK((h & 0x7fffu) > inf && h >> 15 == u >> 31);
     CHECK(is_nan(bits_of(ampi_master(h, low, master, f16))));
@@ -142,22 +142,22 @@ TEST(masters, "masters in fewer bits, against double: of 24 bits to nearest even
             const double   x = size_of(exact) < 1.0 ? in_wide(float_of(u), f16) : exact;
             const double   size = size_of(x), step = half_step(size < top ? x : top, f16);
             double         w, y, d;
-            uint32_t       h = ampi_parts_of(u, &low, AMP_FORMAT_24BIT, f16), l, again;
+            uint32_t       h = ampi_model_of_bits(u, &low, AMP_FORMAT_24BIT, f16), l, again;
             /* of 24 bits: the half is the one nearest to what is kept; above all halves it is inf */
             y = (double)ampi_master(h, low, AMP_FORMAT_24BIT, f16);
             d = size_of(nearbyint(x / step * 256.0) * step / 256.0);
             if (size < top + step * 255 / 256) CHECK(size_of(y) == d && (y < 0.0) == (x < 0.0 && d > 0.0));
             else CHECK(size_of(y) == top + step * 255 / 256);
-            again = ampi_parts_of(bits_of((float)y), &l, AMP_FORMAT_24BIT, f16);
+            again = ampi_model_of_bits(bits_of((float)y), &l, AMP_FORMAT_24BIT, f16);
             CHECK(again == h && l == low && low <= 0xffu);
             w = half_value(h, f16);
             CHECK(size_of(y) >= top + step / 2 ? size_of(w) > top : size_of(y - w) <= step / 2);
             /* stochastic: down for all random bits that are small, never farther than a step */
-            h = ampi_parts(float_of(u), c, &low, AMP_FORMAT_SR, f16);
+            h = ampi_model_of(float_of(u), c, &low, AMP_FORMAT_SR, f16);
             w = half_value(h, f16);
             CHECK(size >= top ? size_of(w) == top : size_of(w - x) < step && !is_nan(bits_of((float)w)));
-            CHECK_EQ_U32(ampi_parts(float_of(bits_of((float)w)), c, &low, AMP_FORMAT_SR, f16), h);
-            h = ampi_parts(float_of(u), 0, &low, AMP_FORMAT_SR, f16);
+            CHECK_EQ_U32(ampi_model_of(float_of(bits_of((float)w)), c, &low, AMP_FORMAT_SR, f16), h);
+            h = ampi_model_of(float_of(u), 0, &low, AMP_FORMAT_SR, f16);
             CHECK(size_of(half_value(h, f16)) <= size);
         }
     for (master = AMP_FORMAT_SPLIT; master <= AMP_FORMAT_SR; master++)
@@ -165,7 +165,7 @@ TEST(masters, "masters in fewer bits, against double: of 24 bits to nearest even
             const uint32_t inf = f16 ? 0x7c00u : 0x7f80u;
             for (i = 0; i < 65536; i += 257) {
                 low = 0;
-                CHECK_EQ_U32(ampi_parts(float_of(0xff800000u), i, &low, master, f16), 0x8000u | inf);
+                CHECK_EQ_U32(ampi_model_of(float_of(0xff800000u), i, &low, master, f16), 0x8000u | inf);
                 low &= 0xffffu;
                 CHECK_EQ_U32(bits_of(ampi_master(0x8000u | inf, low, master, f16)), 0xff800000u);
                 h_is_nan(0x7fffffffu, i, master, f16);
@@ -1191,7 +1191,7 @@ TEST(twice_rounded, "manual: fp16's below 2^-14 are rounded to 2^-37 first in 24
     uint32_t low;
     CHECK_EQ_U32(amp_f32_to_f16(float_of(0x35abffe8u)).bits, 0x0015u);
     for (master = AMP_FORMAT_24BIT; master <= AMP_FORMAT_SR; master++)
-        CHECK_EQ_U32(ampi_parts_of(0x35abffe8u, &low, master, 1), 0x0016u);
+        CHECK_EQ_U32(ampi_model_of_bits(0x35abffe8u, &low, master, 1), 0x0016u);
 }
 
 /* ------------------------------------------------------------------------- refusals */

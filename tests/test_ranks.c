@@ -1296,7 +1296,7 @@ TEST(damaged, "law 18: what is wrong with a set is told on every rank, which all
     CHECK_EQ_INT(remove(path_of("d.4.1-of-2")), 0);
     together(1, only_load);
     all_are(1, AMP_ERROR_NOT_FOUND);
-    CHECK(strcmp(members[0].problem, "part d.4.1-of-2: there is no such file") == 0);
+    CHECK(strcmp(members[0].problem, "file d.4.1-of-2: there is no such file") == 0);
     all_free();
     { /* a part of another moment */
         FILE *file = fopen(path_of("d.4.1-of-2"), "wb");
@@ -1721,7 +1721,7 @@ TEST(hostile, "law 18: a file that names a set of two thousand million ranks, or
         all_free();
         together(1, only_load);
         all_are(1, i == 1 ? AMP_ERROR_NOT_FOUND : AMP_ERROR_CORRUPT);
-        CHECK(i != 1 || strcmp(members[0].problem, "part h.4.0-of-65536: there is no such file") == 0);
+        CHECK(i != 1 || strcmp(members[0].problem, "file h.4.0-of-65536: there is no such file") == 0);
         all_free();
         together(2, shard_run);
         together(2, only_save);

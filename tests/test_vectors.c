@@ -53,7 +53,7 @@ static int store(const char *what, const uint32_t *in, uint32_t *out) {
         for (array = 0; array < in[6]; array++) x = ampi_again(x);
         out[0] = element & 1u ? x >> 16 : x & 0xffffu;
     } else if (strcmp(what, "split") == 0) {
-        out[0] = ampi_parts_of(any, &out[1], AMP_FORMAT_SPLIT, 0) & 0xffffu;
+        out[0] = ampi_model_of_bits(any, &out[1], AMP_FORMAT_SPLIT, 0) & 0xffffu;
         out[1] = ampi_bits_of_f32(ampi_master(out[0], out[1] & 0xffffu, AMP_FORMAT_SPLIT, 0));
     } else if (strcmp(what, "exponent") == 0) out[0] = ampi_exponent_of(any);
     else if (strncmp(what, "stochastic", 10) == 0) {
