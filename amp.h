@@ -257,7 +257,8 @@
                                                 fp16. Its files are AMP_ERROR_MISMATCH
               State files have version 6, which 0.6.0 refuses as newer; older ones are read. Files
               of two runs, saved before step 1, are no set any more. tests/vectors/state-file.md
-              specifies them, for readers in other languages.
+              specifies them, for readers in other languages. A set that is saved again in its step
+              survives where rank 0 does not find path.
        0.6.1  Refused now: a bias that shares an element with C, a dbias with dy, dx or dw; sizes
               that are too large, of dbias alone; a session that runs; the first step of an
               optimizer whose loss scale nobody has asked for (amp_optimizer_loss_scale).
@@ -914,9 +915,10 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
 
    save_file makes a set of files: path.T.R-of-COUNT for each rank (T: steps taken and skipped),
    and when all are on the disk, path, which names them. Then the set that rank 0 found at path
-   is removed: AMP_ERROR_READ if that could not be read, and nothing is written. It stays if a
-   rank fails, or where loss scale, learning rate or numbers of steps differ
-   (AMP_ERROR_MISMATCH). Files that path does not name are of a save that was cut short.
+   is removed: AMP_ERROR_READ if that could not be read, AMP_ERROR_WRITE if another rank finds the
+   set there that would be written; then nothing is. The old set stays if a rank fails, or where
+   loss scale, learning rate or numbers of steps differ (AMP_ERROR_MISMATCH). Files that path does
+   not name are of a save that was cut short.
    load_file loads any set, and any file of one optimizer, on any number of ranks; gather models
    after it. (On another number than the set's each rank has all files in memory meanwhile.)
    AMP_ERROR_MISMATCH: files of two runs. Loading clears accumulators. Save and load by callback
@@ -7852,6 +7854,22 @@ static amp_result ampi_old_set(const amp_optimizer *opt, const ampi_target *to, 
     return result;
 }
 
+/* Ranks meet before they write: none sees at path the set that is to be made. (It would, where rank
+   0 does not find what was saved in this step already.) */
+static amp_result ampi_unsaved_set(const amp_optimizer *opt, const ampi_target *to,
+                                   uint64_t common, const ampi_set *set) {
+    ampi_set   now;
+    amp_result result = ampi_set_at(to->base, &now);
+    if (result == AMP_OK && now.turn == set->turn && now.edition == set->edition &&
+        now.ranks == set->ranks)
+        result = ampi_refuse(&opt->desc, AMP_ERROR_WRITE,
+                             "path names a set of this step, which rank 0 does not see: nothing "
+                             "was written");
+    else result = AMP_OK;
+    (void)ampi_meet_saving(opt, &result, common, NULL, 0);
+    return result;
+}
+
 /* A set in place of the old one. What a save that failed has written goes, if to->base does not
    name it and never will: where ranks have not met, the first may name it though another one
    fails. */
@@ -7865,6 +7883,7 @@ static amp_result ampi_save_set(const amp_optimizer *opt, ampi_target *to, ampi_
     set.turn    = ampi_iterations(&state->control);
     set.ranks   = (uint64_t)opt->ranks.count;
     set.edition = old.turn == set.turn && old.ranks == set.ranks ? old.edition + 1 : 0;
+    AMPI_TRY(ampi_unsaved_set(opt, to, common, &set));
     result      = ampi_name_shard(to, &set, (uint64_t)opt->ranks.rank);
     if (result == AMP_OK) result = ampi_replace_file(to, opt, NULL);
     error = errno;

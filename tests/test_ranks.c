@@ -1397,6 +1397,7 @@ static void save_unheard(member *m) {
 TEST(unheard, "law 18: where ranks fail to meet in a save, path names the old set or the new one, and that "
               "is whole") {
     static const char *const files[][4] = { /* the old set's, the new one's */
+        {"u.4.0-of-2", "u.4.1-of-2", NULL, NULL},
         {"u.4.0-of-2", "u.4.1-of-2", "u.4-1.0-of-2", NULL}, /* rank 0 alone has written */
         {"u.4.0-of-2", "u.4.1-of-2", "u.4-1.0-of-2", "u.4-1.1-of-2"},
         {NULL, "u.4-1.1-of-2", "u.4-2.0-of-2", "u.4-2.1-of-2"}};
@@ -1405,10 +1406,10 @@ TEST(unheard, "law 18: where ranks fail to meet in a save, path names the old se
     use("u");
     together(2, run_and_save);
     all_are(2, AMP_OK);
-    for (k = 0; k < 3; k++) {
+    for (k = 0; k < 4; k++) {
         unheard_from = k + 1;
         together(2, save_unheard);
-        CHECK_EQ_INT(members[0].result, k < 2 ? AMP_ERROR_CUDA : AMP_OK); /* by then path names it */
+        CHECK_EQ_INT(members[0].result, k < 3 ? AMP_ERROR_CUDA : AMP_OK); /* by then path names it */
         CHECK_EQ_INT(members[1].result, AMP_ERROR_CUDA);
         for (i = 0; i < 4; i++) CHECK(!files[k][i] || file_exists(path_of(files[k][i])));
         together(2, load_alone);
@@ -1502,6 +1503,35 @@ TEST(named, "law 18: a set that path names stays whole though the save has faile
     together(2, only_load);
     all_are(2, AMP_OK);
     all_free();
+    end_files();
+}
+
+TEST(unseen, "law 18: a set that is saved again in its step stays whole where rank 0 does not find path") {
+    unsigned char *before;
+    size_t         n;
+    int            unwritten;
+    begin_files();
+    use("u");
+    together(2, run_and_save);
+    all_are(2, AMP_OK);
+    before        = file_bytes(path_of("u"), &n);
+    planted.path  = task.path;
+    planted.error = ENOENT;
+    for (unwritten = 0; unwritten < 2; unwritten++) { /* nor could rank 0 write */
+        if (unwritten) CHECK_EQ_INT(mkdir(path_of("u.4.0-of-2.new"), 0777), 0);
+        planted.rank = 1;
+        together(2, only_save);
+        planted.rank = 0;
+        all_are(2, AMP_ERROR_WRITE);
+        CHECK(strstr(members[1].problem, "rank 0 does not see") != NULL);
+        only_old_set(before, n);
+    }
+    free(before);
+    CHECK_EQ_INT(rmdir(path_of("u.4.0-of-2.new")), 0);
+    together(2, only_save);
+    all_are(2, AMP_OK);
+    all_free();
+    saved_and_loads("u.4-1.1-of-2");
     end_files();
 }
 
@@ -1824,6 +1854,7 @@ int main(int argc, char **argv) {
     RUN(damaged);
     RUN(unsaved);
     RUN(unheard);
+    RUN(unseen);
     RUN(agreed);
     RUN(named);
     RUN(refusals);
