@@ -220,7 +220,7 @@
             So it grows. Activations in 16 bits take half of theirs, and >>api storage stores
             moments and masters in low precision.
    Pointers may be unaligned; n may be odd, 0 (then the pointer may be NULL) or above 2^31. Names
-            are kept as pointers: they must outlive the object.
+            are stored as pointers: they must outlive the object.
    Threads  No object locks itself: one thread at a time may use an object. Different objects may be
             used from different threads, unless they share a scaler.
    Versions From 1.0 on a name keeps its meaning, a preset its rules, an optimizer step its bits,
@@ -616,7 +616,7 @@ AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tenso
    or models overlap (rows and num_rows may; rebind does not look). */
 AMP_DEF amp_result amp_optimizer_prepare(amp_optimizer *opt);
 
-/* Of tensor i: what forward and backward read (the model copy, or the master if it has none);
+/* Tensor i: what forward and backward read (the model copy, or the master if it has none);
    the fp32 master; the fp32 gradient, unscaled and clipped, yours from a begin_step that
    returned true to end_step. Of a flat array they are contiguous. NULL: before prepare, a bad
    index, frozen. */
@@ -752,7 +752,7 @@ AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
    backend->workspace to device memory (32 MiB, aligned to 256). */
 extern amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cublas_handle);
 
-/* Of the last AMP_ERROR_CUDA or AMP_ERROR_CUBLAS in this thread. */
+/* What the last AMP_ERROR_CUDA or AMP_ERROR_CUBLAS in this thread was. */
 extern int amp_cuda_code(void);
 
 /* x, the loss or its gradient, times *scale (amp_optimizer_loss_scale_ptr, or &s->scale), which
@@ -1552,7 +1552,7 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
 AMPI_OPTIMIZE_BEGIN
 
 /* AMPI_HIDE: what x is, compilers do not know; they make no copies of a loop for its values, do not
-   unroll one of so many turns, and conclude nothing from "no infinities". */
+   unroll one of so many iterations, and conclude nothing from "no infinities". */
 #if defined(__GNUC__) || defined(__clang__)
 #define AMPI_HOST      static inline __attribute__((unused))
 #define AMPI_NOINLINE  __attribute__((noinline))
@@ -2534,7 +2534,7 @@ AMPI_STATIC_ASSERT(ampi_upper_halves_tell_exponents, (AMPI_ROOM_ABOVE & 0xffff) 
 #define AMPI_REBIAS     (112u * AMPI_EXPONENT) /* fp32's bias, 127, less fp16's, 15   */
 #define AMPI_F16_NORMAL (113u * AMPI_EXPONENT) /* 2^-14: below it fp16 is subnormal   */
 #define AMPI_F16_END    (143u * AMPI_EXPONENT) /* 2^16: no number of fp16 is as large */
-#define AMPI_WIDE_INF   0x7c000000u            /* fp16's bits, in the upper half      */
+#define AMPI_WIDE_INF   0x7c000000u            /* fp16's bits, in the upper 16         */
 #define AMPI_WIDE_QUIET 0x02000000u            /* which makes a NaN of it             */
 
 #define AMPI_PASTE(a, b) a##b
@@ -2762,7 +2762,7 @@ AMPI_IN AMPI_V AMPI_(v_value)(AMPI_U code, float up) {
     return AMPI_(times)(up, AMPI_(decode)(code, 0x38000000u));
 }
 
-#if AMPI_W == 1 /* that of which no tier has its own */
+#if AMPI_W == 1 /* scalar only */
 
 AMPI_FN void ampi_store_low(void *low, size_t i, size_t size, uint32_t u) {
     if (size == 2) ampi_store_u16(low, i, (uint16_t)u);
@@ -2772,7 +2772,7 @@ AMPI_FN uint32_t ampi_load_low(const void *low, size_t i, size_t size) {
     return size == 2 ? ampi_load_u16(low, i) : size == 1 ? ((const uint8_t *)low)[i] : 0u;
 }
 
-/* The same of a master that did not come from arithmetic, where a NaN might signal: to nearest also
+/* For a master that did not come from arithmetic, where a NaN might signal: to nearest also
    if no low bits are stored. */
 AMPI_FN uint32_t ampi_model_of_bits(uint32_t u, uint32_t *low, int master, int f16) {
     if ((u & 0x7fffffffu) > AMPI_F32_INF) u |= 0x400000u;
@@ -3163,7 +3163,7 @@ typedef struct ampi_arrays {
     const void *grad;
     void       *model;
     ampi_stored master, moment[2];
-    uint32_t    element; /* the number of the first, its lower half */
+    uint32_t    element; /* the number of the first, its lower 32 bits */
     ampi_seeds  key;
 } ampi_arrays;
 
@@ -3588,7 +3588,7 @@ AMPI_IN AMPI_U AMPI_(largest)(const float *x, size_t g, size_t n, const int seco
     return most;
 }
 
-/* Groups go in twos, of which the upper halves are compared: they tell an exponent, and a NaN,
+/* Groups go in twos, of which the upper 16 bits are compared: they tell an exponent, and a NaN,
    which arithmetic has made quiet. What codes are made with takes the place of the largest. */
 AMPI_IN void AMPI_(put_8bit)(const ampi_stored *to, const float *from, const uint16_t *random,
                              size_t n, const int second) {
@@ -5755,7 +5755,7 @@ typedef enum ampi_walk { AMPI_COUNT, AMPI_SAVE, AMPI_VERIFY, AMPI_LOAD } ampi_wa
 
 struct ampi_archive {
     const amp_optimizer *opt;
-    unsigned char *room;       /* of a block, for halves of masters                             */
+    unsigned char *room;       /* of a block, for models and low bits                           */
     ampi_walk      walk;
     uint32_t       version, flags;
     uint64_t       rank, ranks; /* whose shard it is, as the file of a shard says              */
@@ -6788,7 +6788,7 @@ AMPI_COLD_END
             fp32 is two as well (16 bits), and the least of the four is left out.
    ORDER    An element of C is summed in the order of k, whatever the blocks, the panels and the
             threads: FMA engines round once per k, plain C twice. So these have one set of bits
-            each, and tiles have theirs, in which 32 k (pieces) take turns. */
+            each, and tiles have theirs, in which pieces of 32 k alternate. */
 
 enum {
     AMPI_DEEP        = 16,      /* words of a piece along k                                     */
@@ -6796,7 +6796,7 @@ enum {
     AMPI_MOST_COLS   = 32,
     AMPI_PANEL       = 1 << 18, /* words of a panel: it stays in the second-level cache         */
     AMPI_PANEL_SMALL = 1 << 14, /* the same where all is on the stack                           */
-    AMPI_TALL        = 1024,    /* rows whose sums are kept where k does not fit one panel      */
+    AMPI_TALL        = 1024,    /* rows whose sums are stored where k does not fit one panel      */
     AMPI_TALL_SMALL  = 64,      /* the same on the stack                                        */
     AMPI_STACK       = 28672,   /* words of workspace on the stack                              */
     AMPI_HEAVY       = 1 << 22, /* m n k above which a malloc pays, and threads do              */
@@ -7591,8 +7591,8 @@ static amp_result ampi_ranks_ok(const amp_optimizer_desc *d) {
 
 /* Have all ranks succeeded, and have they the same hash? *result is this rank's, and becomes theirs
    if another one has failed; text: if hashes differ. The plan's first count sums are added. 0: the
-   ranks have not met, and others may have learnt something else. A hash is made odd, and then its
-   complement is even: two numbers that are all ones tell of a failure. A rank whose prepare has
+   ranks have not met, and others may have learnt something else. Flags are
+   {h, ~h}, h being odd: both all ones is a failure. A rank whose prepare has
    failed has no plan, but it takes 8 bytes of backend memory to say so. */
 static int ampi_agree(const amp_optimizer *opt, amp_result *result, amp_result theirs,
                       uint64_t hash, const char *text, size_t count) {
@@ -7716,12 +7716,12 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
 
 /* A set of files, one of each rank; ranks 0: there is none. Its edition tells sets of one step from
    each other, so that none is written over. */
-typedef struct ampi_set { uint64_t turn, edition, ranks, content; } ampi_set;
+typedef struct ampi_set { uint64_t step, edition, ranks, content; } ampi_set;
 
 static void ampi_put_set(unsigned char *file, const ampi_set *set) {
     unsigned char *body = file + AMPI_STATE_HEADER;
     ampi_put_header(file, AMPI_FILE_SET, AMPI_STATE_SET);
-    ampi_put_le(body, set->turn);
+    ampi_put_le(body, set->step);
     ampi_put_le(body + 8, set->edition);
     ampi_put_le(body + 16, set->ranks);
     ampi_put_le(body + 24, set->content);
@@ -7734,11 +7734,11 @@ static amp_result ampi_read_set(const ampi_archive *a, FILE *file, ampi_set *set
     const size_t  size = (size_t)a->body;
     if (!ampi_file_read(file, body, size + 8)) return AMP_ERROR_READ;
     if (ampi_get_le(body + size) != ampi_sum_bytes(0, body, size)) return AMP_ERROR_CORRUPT;
-    set->turn    = ampi_get_le(body);
+    set->step    = ampi_get_le(body);
     set->edition = ampi_get_le(body + 8);
     set->ranks   = ampi_get_le(body + 16);
     set->content = size > AMPI_STATE_OLD_SET ? ampi_get_le(body + 24) : 0;
-    if ((set->turn | set->edition) >> 53) return AMP_ERROR_CORRUPT; /* a double tells each */
+    if ((set->step | set->edition) >> 53) return AMP_ERROR_CORRUPT; /* a double tells each */
     return set->ranks && set->ranks <= AMPI_RANKS ? AMP_OK : AMP_ERROR_CORRUPT;
 }
 
@@ -7760,11 +7760,11 @@ static amp_result ampi_set_at(const char *path, ampi_set *set) {
     return failed ? AMP_ERROR_READ : AMP_OK;
 }
 
-/* The file of a rank: path.TURN.RANK-of-RANKS, or path.TURN-EDITION.RANK-of-RANKS. */
+/* The file of a rank: path.STEP.RANK-of-RANKS, or path.STEP-EDITION.RANK-of-RANKS. */
 static amp_result ampi_name_shard(ampi_target *to, const ampi_set *set, uint64_t rank) {
     const size_t length = strlen(to->base);
     char         tail[AMP_PROBLEM_SIZE];
-    ampi_tell(ampi_blank(tail), ".%g", (double)set->turn);
+    ampi_tell(ampi_blank(tail), ".%g", (double)set->step);
     if (set->edition) ampi_tell(tail, "-%g", (double)set->edition);
     ampi_tell(tail, ".%g-of-%g", (double)rank, (double)set->ranks);
     if (length + strlen(tail) >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
@@ -7842,13 +7842,13 @@ static amp_result ampi_old_set(const amp_optimizer *opt, const ampi_target *to, 
             (void)ampi_refuse(&opt->desc, result, "what is at path cannot be read, and may name a "
                                                   "set: nothing was written");
     }
-    words[0] = (double)old->turn;
+    words[0] = (double)old->step;
     words[1] = (double)old->edition;
     words[2] = (double)old->ranks;
     error    = errno; /* of the call that failed: others' may follow */
     (void)ampi_meet_saving(opt, &result, common, words, AMPI_WORDS);
     errno = error;
-    old->turn    = (uint64_t)words[0];
+    old->step    = (uint64_t)words[0];
     old->edition = (uint64_t)words[1];
     old->ranks   = (uint64_t)words[2];
     return result;
@@ -7860,7 +7860,7 @@ static amp_result ampi_unsaved_set(const amp_optimizer *opt, const ampi_target *
                                    uint64_t common, const ampi_set *set) {
     ampi_set   now;
     amp_result result = ampi_set_at(to->base, &now);
-    if (result == AMP_OK && now.turn == set->turn && now.edition == set->edition &&
+    if (result == AMP_OK && now.step == set->step && now.edition == set->edition &&
         now.ranks == set->ranks)
         result = ampi_refuse(&opt->desc, AMP_ERROR_WRITE,
                              "path names a set of this step, which rank 0 does not see: nothing "
@@ -7880,9 +7880,9 @@ static amp_result ampi_save_set(const amp_optimizer *opt, ampi_target *to, ampi_
     double         sums[2], named = 0.0;
     int            met, error;
     AMPI_TRY(ampi_old_set(opt, to, common, &old, result)); /* else nobody has written anything */
-    set.turn    = ampi_iterations(&state->control);
+    set.step    = ampi_iterations(&state->control);
     set.ranks   = (uint64_t)opt->ranks.count;
-    set.edition = old.turn == set.turn && old.ranks == set.ranks ? old.edition + 1 : 0;
+    set.edition = old.step == set.step && old.ranks == set.ranks ? old.edition + 1 : 0;
     AMPI_TRY(ampi_unsaved_set(opt, to, common, &set));
     result      = ampi_name_shard(to, &set, (uint64_t)opt->ranks.rank);
     if (result == AMP_OK) result = ampi_replace_file(to, opt, NULL);
@@ -7920,7 +7920,7 @@ static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, amp
 static int ampi_is_of_set(const ampi_loading *l, size_t k, const ampi_set *set) {
     const ampi_archive *a = &l->files[k];
     return (a->flags & AMPI_FILE_SHARD) &&
-           ampi_iterations(&l->state.control) == set->turn && a->common == l->files[0].common;
+           ampi_iterations(&l->state.control) == set->step && a->common == l->files[0].common;
 }
 
 /* What is wrong with a file of a set: it lies beside the file that names it. */
@@ -8195,7 +8195,8 @@ static void ampi_count_exponents(ampi_sample *s, const uint32_t *x, size_t n) {
 }
 
 /* A chunk's counts, the bins from first on, join those of others: zeros have no bin, nor has what
-   is not finite. small: exponents to here are subnormal in fp16. */
+   is not finite. small: the largest exponent that is
+   subnormal in fp16. */
 static void ampi_end_sample(ampi_histogram *histogram, ampi_sample *s, int first, int small) {
     int k;
     for (k = 0; k < 255; k++) {
@@ -9276,7 +9277,7 @@ static uint64_t ampi_cache_version(const amp_session *s) {
     return version;
 }
 
-/* Where the first room bytes begin that meet no kept copy but that of e. */
+/* Where the first room bytes begin that meet no stored copy but that of e. */
 static size_t ampi_cache_gap(const amp_session *s, const ampi_cached *e, size_t room) {
     size_t offset = 0;
     int    i      = 0;
@@ -9291,7 +9292,7 @@ static size_t ampi_cache_gap(const amp_session *s, const ampi_cached *e, size_t 
 }
 
 /* Room for a copy of m: that of e, if there is an e and it has or finds enough, else of once, for
-   this product only, down from top, but behind all that is kept. NULL: there is none. */
+   this product only, down from top, but behind all that is stored. NULL: there is none. */
 static ampi_cached *ampi_cache_place(amp_session *s, ampi_cached *e, ampi_cached *once,
                                      const ampi_matrix *m) {
     const size_t room = ampi_up(2 * m->rows * ampi_max(m->ld, ampi_copy_ld(m)), 256);
@@ -9362,15 +9363,15 @@ static amp_result ampi_cache_compare(const amp_session *s, const ampi_cached *e)
     const float       *x    = m->x;
     const char        *copy = s->memory + e->offset;
     float              now[AMPI_PIECE];
-    uint16_t           fresh[AMPI_PIECE], kept[AMPI_PIECE];
+    uint16_t           fresh[AMPI_PIECE], copied[AMPI_PIECE];
     size_t             r, c, n;
     for (r = 0; r < m->rows; r++, x += m->ld, copy += 2 * ampi_copy_ld(m)) {
         for (c = 0; c < m->cols; c += n) {
             n = ampi_min(m->cols - c, AMPI_PIECE);
             AMPI_TRY(b->functions->copy_fn(b, now, x + c, 4 * n, AMPI_TO_HOST));
-            AMPI_TRY(b->functions->copy_fn(b, kept, copy + 2 * c, 2 * n, AMPI_TO_HOST));
+            AMPI_TRY(b->functions->copy_fn(b, copied, copy + 2 * c, 2 * n, AMPI_TO_HOST));
             AMPI_TRY(amp_cast(fresh, m->type, now, AMP_F32, n));
-            if (memcmp(fresh, kept, 2 * n) != 0) return AMP_ERROR_STALE;
+            if (memcmp(fresh, copied, 2 * n) != 0) return AMP_ERROR_STALE;
         }
     }
     return AMP_OK;
@@ -9515,6 +9516,15 @@ AMP_DEF amp_autocast *amp_autocast_use(amp_autocast *ac) {
 #pragma push_macro("cublasSgemmStridedBatched")
 #undef cublasSgemmStridedBatched
 
+static void ampi_set_strides(amp_gemm_args *g, int lda, int ldb, int count, long long stride_a,
+                             long long stride_b) {
+    g->lda      = (size_t)lda;
+    g->ldb      = (size_t)ldb;
+    g->count    = (size_t)count;
+    g->stride_a = (size_t)stride_a;
+    g->stride_b = (size_t)stride_b;
+}
+
 /* In g columns are rows. Autocast learns nothing of alpha, which may be in device memory, nor of
    sizes that cuBLAS refuses, or that no int holds when rows are padded. */
 static cublasStatus_t ampi_sgemm(int batch, cublasHandle_t handle, cublasOperation_t transa,
@@ -9529,11 +9539,7 @@ static cublasStatus_t ampi_sgemm(int batch, cublasHandle_t handle, cublasOperati
     amp_autocast       *ac      = ampi_autocast_current();
     amp_session        *cached;
     amp_dtype           type    = AMP_F32;
-    g.lda      = (size_t)lda;
-    g.ldb      = (size_t)ldb;
-    g.count    = (size_t)count;
-    g.stride_a = (size_t)strideA;
-    g.stride_b = (size_t)strideB;
+    ampi_set_strides(&g, lda, ldb, count, strideA, strideB);
     if ((m | n | k | lda | ldb) >= 0 && count > 0 && lda < 0x7ffffff8 && ldb < 0x7ffffff8)
         (void)ampi_gemm_wants(ac, &g, &type);
     if (type != AMP_F32 && (cached = ampi_cached_session(ac)) != NULL) {
@@ -9909,7 +9915,7 @@ AMPI_IN AMPI_V AMPI_(add_turned)(AMPI_V s, const void *x, const amp_dtype type, 
     AMPI_UNROLL for (k = 0; k < AMPI_W; k++) s = AMPI_(fma)(w[k], AMPI_(splat)(v[k]), s);
     return s;
 }
-/* Of fewer than sixteen rows several blocks, as an FMA waits for the one before. */
+/* Vectors of fewer than sixteen go in several blocks, as an FMA waits for the one before. */
 AMPI_IN void AMPI_(along_as)(float *sum, const ampi_operand *x, const amp_dtype type, size_t rows,
                              size_t ks, const float *v) {
     enum { BLOCKS = AMPI_W == 1 ? 8 : AMPI_W < 16 ? 2 : 1 };
@@ -10104,7 +10110,7 @@ typedef uint32_t AMPI_(words) __attribute__((vector_size(4 * AMPI_W)));
 typedef int32_t  AMPI_(ints) __attribute__((vector_size(4 * AMPI_W)));
 typedef uint16_t AMPI_(pairs) __attribute__((vector_size(4 * AMPI_W)));
 typedef uint16_t AMPI_(shorts) __attribute__((vector_size(2 * AMPI_W)));
-typedef int16_t  AMPI_(halves) __attribute__((vector_size(2 * AMPI_W)));
+typedef int16_t  AMPI_(signed16) __attribute__((vector_size(2 * AMPI_W)));
 typedef float    AMPI_(at) __attribute__((vector_size(4 * AMPI_W), aligned(1), may_alias));
 typedef uint16_t AMPI_(at16) __attribute__((vector_size(2 * AMPI_W), aligned(1), may_alias));
 typedef struct { char x[4 * AMPI_W]; } AMPI_(whole);   /* memory of a vector, */
@@ -10178,7 +10184,7 @@ AMPI_HERE AMPI_U AMPI_(from_16)(AMPI_(shorts) a) { return __builtin_convertvecto
 #elif AMPI_W == 8
 #define ampi_fma_avx2 __builtin_ia32_vfmaddps256
 AMPI_HERE AMPI_U AMPI_(from_16)(AMPI_(shorts) a) {
-    return (AMPI_U)__builtin_ia32_pmovzxwd256((AMPI_(halves))a);
+    return (AMPI_U)__builtin_ia32_pmovzxwd256((AMPI_(signed16))a);
 }
 #else
 AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) {
@@ -10186,12 +10192,12 @@ AMPI_HERE AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) {
 }
 AMPI_HERE AMPI_U AMPI_(from_16)(AMPI_(shorts) a) {
     const AMPI_(ints) zero = {0};
-    return (AMPI_U)__builtin_ia32_pmovzxwd512_mask((AMPI_(halves))a, zero, 0xffff);
+    return (AMPI_U)__builtin_ia32_pmovzxwd512_mask((AMPI_(signed16))a, zero, 0xffff);
 }
 #endif
 #if AMPI_W == 8
 AMPI_HERE AMPI_V AMPI_(from_f16)(AMPI_(shorts) a) {
-    return __builtin_ia32_vcvtph2ps256((AMPI_(halves))a);
+    return __builtin_ia32_vcvtph2ps256((AMPI_(signed16))a);
 }
 #else
 #ifdef __clang__
@@ -10201,10 +10207,10 @@ enum { AMPI_(all) = -1 };
 #endif
 AMPI_HERE AMPI_V AMPI_(from_f16)(AMPI_(shorts) a) {
     const AMPI_V zero = {0};
-    return __builtin_ia32_vcvtph2ps512_mask((AMPI_(halves))a, zero, AMPI_(all), 4);
+    return __builtin_ia32_vcvtph2ps512_mask((AMPI_(signed16))a, zero, AMPI_(all), 4);
 }
 #endif
-/* Before SSE code runs again, ours or the host's: it would crawl beside dirty upper halves. */
+/* Before SSE code runs again, ours or the host's: it would crawl beside dirty upper lanes. */
 AMPI_HERE void AMPI_(done)(void) { __builtin_ia32_vzeroupper(); }
 
 #endif
@@ -10351,7 +10357,7 @@ AMPI_HERE AMPI_V AMPI_(high2)(AMPI_V a, AMPI_V b) {
 #undef AMPI_TWO
 #undef AMPI_STORE
 
-/* Of all tiers. */
+/* What all tiers have. */
 AMPI_IN AMPI_U AMPI_(size)(AMPI_U u) { return u & 0x7fffffffu; }
 
 AMPI_OPERATION(AMPI_HERE, AMPI_V, AMPI_(add), +)
@@ -10381,13 +10387,13 @@ AMPI_HERE void AMPI_(put)(void *base, size_t i, AMPI_V x) {
 }
 AMPI_HERE void AMPI_(put_words)(void *base, AMPI_U u) { *(AMPI_(at) *)base = (AMPI_V)u; }
 
-/* To bf16, in the upper half; the lower is rest. */
+/* To bf16, in the upper 16 bits; the lower are of no use. */
 AMPI_HERE AMPI_U AMPI_(bf16)(AMPI_U u) {
     const AMPI_U near = u + ((u >> 16 & 1u) + 0x7fffu);
     return AMPI_(choose)(AMPI_(size)(u), AMPI_(u32)(AMPI_F32_INF), u | 0x400000u, near);
 }
 
-/* Of so many elements of a type. */
+/* To a 16-bit type. */
 AMPI_HERE AMPI_(shorts) AMPI_(narrowed)(AMPI_V x, amp_dtype type) {
     if (type == AMP_F16) return AMPI_(f16)(x);
     return AMPI_(lower16)(AMPI_(bf16)(AMPI_(bits)(x)) >> 16);
@@ -10562,7 +10568,7 @@ AMPI_AVX512 ampi_x16 ampi_fma_pairs(ampi_x16 a, ampi_x16 b, ampi_x16 c) { /* odd
 }
 #endif
 
-/* Cut the leading bf16 off x: its bits, in the upper half. The rest is exact; 0 of inf and NaN. Of
+/* Cut the leading bf16 off x: its bits, in the upper 16. The rest is exact; 0 of inf and NaN. Of
    numbers that would round to inf the largest bf16 is cut off. The instruction takes subnormals for
    0, as the products do. */
 AMPI_AVX512 AMPI_ALWAYS ampi_u16 ampi_cut_avx512(ampi_x16 *x) {
@@ -10840,6 +10846,21 @@ static void ampi_tiles_multiply(void) {
     AMPI_TILE_DOT(3, 5, 7);
 }
 
+/* Numbers of two terms, the second ones so far behind: high times low first; high high; low high;
+   low low. */
+static void ampi_tiles_terms(const uint32_t *a, const uint32_t *b, size_t second, int products) {
+    ampi_tiles_b(b + second);
+    ampi_tiles_a(a);
+    ampi_tiles_multiply();
+    ampi_tiles_b(b);
+    ampi_tiles_multiply();
+    ampi_tiles_a(a + second);
+    ampi_tiles_multiply();
+    if (products < 4) return;
+    ampi_tiles_b(b + second);
+    ampi_tiles_multiply();
+}
+
 static void ampi_kernel_tiles(const ampi_block *x) {
     const size_t    second = AMPI_DEEP * 32; /* where the second terms of a piece are */
     const size_t    step = x->products > 1 ? 2 * second : second, ld = 4 * x->ld;
@@ -10867,17 +10888,7 @@ static void ampi_kernel_tiles(const ampi_block *x) {
             ampi_tiles_multiply();
             continue;
         }
-        ampi_tiles_b(b + second);
-        ampi_tiles_a(a);
-        ampi_tiles_multiply();
-        ampi_tiles_b(b); /* high times low was first; high high; low high, low low */
-        ampi_tiles_multiply();
-        ampi_tiles_a(a + second);
-        ampi_tiles_multiply();
-        if (x->products == 4) {
-            ampi_tiles_b(b + second);
-            ampi_tiles_multiply();
-        }
+        ampi_tiles_terms(a, b, second, x->products);
     }
     AMPI_TILE_STORE(0, x->out, ld);
     AMPI_TILE_STORE(1, x->out + 16, ld);
@@ -10916,9 +10927,9 @@ static const ampi_tier ampi_tiers[] = {
 
 enum { AMPI_NUM_TIERS = sizeof ampi_tiers / sizeof ampi_tiers[0] };
 
-/* The tier in use: cpuid can cost microseconds in a virtual machine, so its answer is kept. It and
-   a thread's autocast are the only mutable globals. A thread with an answer yields to one that has
-   set a tier meanwhile: forcing one is never undone. */
+/* The tier in use: cpuid can cost microseconds in a virtual machine, so its answer is stored. It
+   and a thread's autocast are the only mutable globals. A thread with an answer yields to one
+   that has set a tier meanwhile: forcing one is never undone. */
 static const ampi_tier *ampi_tier_chosen;
 
 #if defined(__GNUC__) || defined(__clang__)
