@@ -253,6 +253,10 @@
                   amp_autocast.cache            private: that of amp_session.autocast has one
                   desc.reduce_fn, .reduce_user  desc.ranks: .sum_fn, .user and .whole (sums: norm2)
                   NULL in rebind_all's grads    AMP_NO_GRAD: NULL leaves a gradient, as in rebind
+                  amp_autocast_unmatched        gone: lines of amp_autocast_dump tell it
+                  amp_cuda_scaler_check(s, x,   amp_cuda_scaler_unscale(s, NULL, x,
+                  amp_cuda_scaler_unscale(s, x, (s, x, x,
+                  amp_cuda_scaler_unscale_to    amp_cuda_scaler_unscale, as it was
                   AMP_FORMAT_KAHAN              gone: SPLIT is exact in the same bytes, 24BIT takes
                                                 fp16. Its files are AMP_ERROR_MISMATCH
               State files have version 6, which 0.6.0 refuses as newer; older ones are read. Files
@@ -822,16 +826,13 @@ AMP_DEF amp_result amp_optimizer_step_graph(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr);
 AMP_DEF float     *amp_optimizer_lr_ptr(amp_optimizer *opt);
 
-/* The twins of amp_cast (in place only between fp16 and bf16) and of amp_scaler_*. A scaler
-   without init, or in whose update nothing was checked, stays as it is. */
+/* The twins of amp_cast (in place only between fp16 and bf16) and of amp_scaler_*: to dst, n floats,
+   as amp_scaler_unscale_to; to src itself as _unscale; to NULL as _check. A scaler without init, or
+   in whose update nothing was checked, stays as it is. */
 extern amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                                 size_t n, amp_stream stream);
-extern amp_result amp_cuda_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n,
-                                        amp_stream stream);
-extern amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *grad, amp_dtype type, size_t n,
-                                          amp_stream stream);
-extern amp_result amp_cuda_scaler_unscale_to(amp_scaler *s, float *dst, const void *src,
-                                             amp_dtype src_type, size_t n, amp_stream stream);
+extern amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *dst, const void *src,
+                                          amp_dtype src_type, size_t n, amp_stream stream);
 extern amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream);
 
 /* In a capture of stream: what is captured on body, another stream, between these calls will run
@@ -1257,11 +1258,9 @@ AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, siz
 AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position);
 #endif
 
-/* The i-th layer pattern that no layer has matched so far: a spelling mistake? NULL: no more. */
-AMP_DEF const char *amp_autocast_unmatched(const amp_autocast *ac, int i);
-
-/* The policy in force as a table, with the reason for each line, by write_fn line by line.
-   AMP_ERROR_WRITE if that returns false. */
+/* The policy in force as a table, with the reason for each line, by write_fn line by line. That of
+   a pattern that no layer has matched so far (a spelling mistake?) ends in "matched nothing yet".
+   AMP_ERROR_WRITE if write_fn returns false. */
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user);
 
 /* --------------------------------------------------------------- >>api  session
@@ -6670,14 +6669,20 @@ static int ampi_find_switch(const char *text, size_t length) {
     return ampi_find(text, length, names, 2);
 }
 
-/* The value of a variable, without blanks around; of length 0 if it is not set, or blank. */
-static const char *ampi_env(const char *name, size_t *length) {
-    const char *text = getenv(name);
-    if (!text) text = "";
-    while (*text == ' ' || *text == '\t' || *text == '\n' || *text == '\r') text++;
-    *length = strlen(text);
-    while (*length && strchr(" \t\n\r", text[*length - 1])) --*length;
-    return text;
+/* A variable, and its value without blanks around; of length 0 if it is not set, or blank. */
+typedef struct ampi_variable {
+    const char *name, *text;
+    size_t      length;
+} ampi_variable;
+
+static ampi_variable ampi_env(const char *name) {
+    static const char blanks[] = " \t\n\r";
+    const char       *text     = getenv(name);
+    ampi_variable     v        = {name, "", 0};
+    if (text) v.text = text + strspn(text, blanks);
+    v.length = strlen(v.text);
+    while (v.length && strchr(blanks, v.text[v.length - 1])) v.length--;
+    return v;
 }
 
 /* A number with a point, whatever the locale: 65536, 1024.5, 1e4. */
@@ -6724,49 +6729,45 @@ static AMPI_NOINLINE int ampi_env_scale(const char *text, size_t length, amp_sca
     return ampi_scaler_setup(&scaler, d, NULL) == AMP_OK;
 }
 
-/* What AMP_DTYPE, AMP_LOSS_SCALE and AMP_ENABLE say, where they say something; the index of a
-   wrong one, or -1. */
-static AMPI_NOINLINE int ampi_env_choose(amp_optimizer_desc *d, const char *const *texts,
-                                         const size_t *lengths) {
-    const int type = ampi_find_type(texts[0], lengths[0]);
-    const int on   = ampi_find_switch(texts[2], lengths[2]);
+/* What three variables say, where they say something; the name of a wrong one, or NULL. */
+static AMPI_NOINLINE const char *ampi_env_choose(amp_optimizer_desc *d) {
+    const ampi_variable dtype = ampi_env("AMP_DTYPE"), scale = ampi_env("AMP_LOSS_SCALE");
+    const ampi_variable enable = ampi_env("AMP_ENABLE");
+    const int type = ampi_find_type(dtype.text, dtype.length);
+    const int on   = ampi_find_switch(enable.text, enable.length);
     int       untouched, for_bf16;
-    if (lengths[2] && on < 0) return 2;
+    if (enable.length && on < 0) return enable.name;
     if (on >= 0) d->scaler.disabled = !on;
     if (on == 0) d->dtype = AMP_F32;
-    if (on == 0) return -1;
+    if (on == 0) return NULL;
     if (on == 1 && d->dtype == AMP_F32) d->dtype = AMP_F16;
     untouched = ampi_untouched(&d->scaler);
     for_bf16  = d->dtype == AMP_BF16 &&
                (d->scaler.disabled ||
                 (d->scaler.preset == AMP_PRESET_STATIC && d->scaler.init_scale <= 1.0f));
-    if (lengths[0] && type < 0) return 0;
-    if (lengths[0]) d->dtype = (amp_dtype)type;
-    if (!lengths[1] && type == AMP_F16 && for_bf16) (void)ampi_env_scale("dynamic", 7, &d->scaler);
-    if (lengths[1]) return ampi_env_scale(texts[1], lengths[1], &d->scaler) ? -1 : 1;
+    if (dtype.length && type < 0) return dtype.name;
+    if (dtype.length) d->dtype = (amp_dtype)type;
+    if (!scale.length && type == AMP_F16 && for_bf16)
+        (void)ampi_env_scale("dynamic", 7, &d->scaler);
+    if (scale.length)
+        return ampi_env_scale(scale.text, scale.length, &d->scaler) ? NULL : scale.name;
     if (type == AMP_BF16 && untouched) {
         d->scaler.preset     = AMP_PRESET_STATIC;
         d->scaler.init_scale = 1.0f;
     }
-    return -1;
+    return NULL;
 }
 
 AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc, const char **variable,
                                      const char **value) {
-    static const char *const names[] = {"AMP_DTYPE", "AMP_LOSS_SCALE", "AMP_ENABLE"};
-    const char              *texts[3];
-    size_t                   lengths[3];
-    amp_optimizer_desc       d;
-    int                      i, wrong;
+    amp_optimizer_desc d;
+    const char        *wrong;
     if (!desc) return AMP_ERROR_INVALID_ARGUMENT;
     d = *desc;
-    for (i = 0; i < 3; i++) texts[i] = ampi_env(names[i], &lengths[i]);
-    AMPI_IEEE(wrong = ampi_env_choose(&d, texts, lengths));
-    if (wrong >= 0) {
-        if (variable) *variable = names[wrong];
-        if (value) *value = getenv(names[wrong]);
-        return AMP_ERROR_INVALID_CONFIG;
-    }
+    AMPI_IEEE(wrong = ampi_env_choose(&d));
+    if (wrong && variable) *variable = wrong;
+    if (wrong && value) *value = getenv(wrong);
+    if (wrong) return AMP_ERROR_INVALID_CONFIG;
     *desc = d;
     return AMP_OK;
 }
@@ -9018,16 +9019,13 @@ AMP_DEF amp_result amp_autocast_override(amp_autocast *ac, const char *text, siz
 
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, size_t *position) {
-    const char *text = getenv("AMP_POLICY"), *dtype, *enable, *wrong = NULL;
-    size_t      dtype_length, enable_length;
-    int         low, on;
+    const ampi_variable dtype = ampi_env("AMP_DTYPE"), enable = ampi_env("AMP_ENABLE");
+    const int   low  = ampi_find_type(dtype.text, dtype.length);
+    const int   on   = ampi_find_switch(enable.text, enable.length);
+    const char *text = getenv("AMP_POLICY"), *wrong = NULL;
     if (!ac) return AMP_ERROR_INVALID_ARGUMENT;
-    dtype  = ampi_env("AMP_DTYPE", &dtype_length);
-    enable = ampi_env("AMP_ENABLE", &enable_length);
-    low    = ampi_find_type(dtype, dtype_length);
-    on     = ampi_find_switch(enable, enable_length);
-    if (on != 0 && dtype_length && low < 0) wrong = dtype;
-    if (enable_length && on < 0) wrong = enable;
+    if (on != 0 && dtype.length && low < 0) wrong = dtype.text;
+    if (enable.length && on < 0) wrong = enable.text;
     if (value) *value = wrong ? wrong : text;
     if (wrong && position) *position = 0;
     if (wrong) return AMP_ERROR_PARSE;
@@ -9037,13 +9035,6 @@ AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, s
     return AMP_OK;
 }
 #endif
-
-AMP_DEF const char *amp_autocast_unmatched(const amp_autocast *ac, int i) {
-    int k;
-    for (k = 0; ac && k < ac->num_overrides; k++)
-        if (ac->overrides[k].hits == 0 && i-- == 0) return ac->overrides[k].pattern;
-    return NULL;
-}
 
 AMP_DEF amp_result amp_autocast_dump(const amp_autocast *ac, amp_write_fn write_fn, void *user) {
     char      line[160];

@@ -2022,30 +2022,15 @@ amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dty
                              dst_type, n, src, src_type, n, 1, n);
 }
 
-static amp_result ampi_scaler_on(amp_scaler *s, void *dst, amp_dtype dst_type, const void *src,
-                                 amp_dtype src_type, size_t n, amp_stream stream) {
+amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *dst, const void *src, amp_dtype src_type,
+                                   size_t n, amp_stream stream) {
     if (!s || (n && !src)) return AMP_ERROR_INVALID_ARGUMENT;
     if (!ampi_type_ok(src_type)) return AMP_ERROR_INVALID_ENUM;
+    if (dst && dst == src && src_type == AMP_F16) return AMP_ERROR_UNSUPPORTED;
     return ampi_launch_alone(ampi_grid_on(stream, ampi_num_parts(n), 256), ampi_scaler_kernel, s,
-                             dst, dst_type, src, src_type, n);
+                             dst, dst == src ? src_type : AMP_F32, src, src_type, n);
 }
 
-amp_result amp_cuda_scaler_check(amp_scaler *s, const void *grad, amp_dtype type, size_t n,
-                                 amp_stream stream) {
-    return ampi_scaler_on(s, NULL, AMP_F32, grad, type, n, stream);
-}
-
-amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *grad, amp_dtype type, size_t n,
-                                   amp_stream stream) {
-    if (s && type == AMP_F16) return AMP_ERROR_UNSUPPORTED;
-    return ampi_scaler_on(s, grad, type, grad, type, n, stream);
-}
-
-amp_result amp_cuda_scaler_unscale_to(amp_scaler *s, float *dst, const void *src,
-                                      amp_dtype src_type, size_t n, amp_stream stream) {
-    if (n && !dst) return AMP_ERROR_INVALID_ARGUMENT;
-    return ampi_scaler_on(s, dst, AMP_F32, src, src_type, n, stream);
-}
 
 amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream) {
     if (!s) return AMP_ERROR_INVALID_ARGUMENT;

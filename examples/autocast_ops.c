@@ -73,6 +73,16 @@ static bool print_line(void *user, const void *data, size_t num_bytes) {
     return fwrite(data, 1, num_bytes, (FILE *)user) == num_bytes;
 }
 
+/* Of a pattern that was about no layer: a spelling mistake? */
+static bool note_unmatched(void *user, const void *data, size_t num_bytes) {
+    char text[200], pattern[AMP_MAX_PATTERN];
+    (void)user;
+    snprintf(text, sizeof text, "%.*s", (int)num_bytes - 1, (const char *)data);
+    if (strstr(text, "matched nothing yet") && sscanf(text, "layers %63s", pattern) == 1)
+        printf("note: no layer that casts is named like %s\n", pattern);
+    return true;
+}
+
 static void print_rules(const amp_autocast *ac) {
     listing l = {.title = ""};
     must(amp_autocast_dump(ac, read_line, &l));
@@ -245,20 +255,31 @@ static int run_network(amp_autocast *ac) {
     const double loss  = forward(ac, &x, weights);
     int          ok    = fabs(loss / exact - 1.0) < 0.02;
     for (int i = 4; i < NUM_OPS; i++) ok = ok && results[1][i].computed == AMP_F32; /* not body */
-    for (int i = 0; amp_autocast_unmatched(ac, i); i++)
-        printf("note: no layer that casts is named like %s\n", amp_autocast_unmatched(ac, i));
+    must(amp_autocast_dump(ac, note_unmatched, NULL));
     printf("%s: loss %.5f, in fp32 %.5f\n", ok ? "ok" : "NOT AS CLAIMED", loss, exact);
     return !ok;
 }
 
-/* An override of the user's; a mistake is marked in its text by ^. */
-static void override(amp_autocast *ac, const char *where, const char *text) {
-    char   marked[400];
-    size_t at, from = 0;
-    if (!text || amp_autocast_override(ac, text, &at) == AMP_OK) return;
-    if (at > 200) from = at - 200;
+/* A mistake is marked in its text by ^. */
+static void misread(const char *where, amp_result why, const char *text, size_t at) {
+    char         marked[400];
+    const size_t from = at > 200 ? at - 200 : 0;
     snprintf(marked, sizeof marked, "%.*s^%.99s", (int)(at - from), text + from, text + at);
-    fail(2, where, "cannot be understood at ^", marked);
+    fail(2, where, amp_result_string(why), marked);
+}
+
+static void override(amp_autocast *ac, const char *where, const char *text) {
+    size_t           at;
+    const amp_result result = text ? amp_autocast_override(ac, text, &at) : AMP_OK;
+    if (result != AMP_OK) misread(where, result, text, at);
+}
+
+/* AMP_POLICY, and AMP_DTYPE and AMP_ENABLE, which it must not contradict. */
+static void from_environment(amp_autocast *ac) {
+    const char      *text;
+    size_t           at;
+    const amp_result result = amp_autocast_from_env(ac, &text, &at);
+    if (result != AMP_OK) misread("environment", result, text, at);
 }
 
 static void print_help(void) { fputs(usage, stdout); }
@@ -274,7 +295,7 @@ int main(int argc, char **argv) {
     parse_known(argc, argv, known, sizeof known / sizeof *known, print_help);
     if (!op && (inputs || layer)) fail(2, "--inputs, --layer", "are of an op", "add --op");
     must(amp_autocast_init(&ac, AMP_POLICY_DEFAULT, AMP_F32));
-    override(&ac, "AMP_POLICY", getenv("AMP_POLICY"));
+    from_environment(&ac);
     if (policy >= 0) override(&ac, "--policy", policies[policy]);
     override(&ac, "--override", text);
     if (table == 0) {

@@ -1,4 +1,4 @@
-/* recipes.c - ten situations beyond the plain loop, each in one function; recipes_net.c has more
+/* recipes.c - eleven situations beyond the plain loop, each in one function; recipes_net.c has more
 
      a  gradient accumulation: the batch does not fit in memory
      b  several losses or optimizers on one loss scale
@@ -9,7 +9,8 @@
      g  gradients that carry momentum from step to step
      h  clipping: behind the unscaling, in front of the step
      i  the batch of a skipped step again, until it is taken; steps that are skipped as spikes
-     j  the run of another program goes on: its moments, its steps, all in flat arrays
+     j  the run of another program goes on here, then there again: its moments, its steps
+     k  a scaler alone, around an optimizer that divides gradients by the scale itself
 
    Build and run:
        cc -O2 -I. examples/recipes.c -o recipes -lm && ./recipes
@@ -230,8 +231,9 @@ static void recipe_d(void) {
 
 /* e. A learning-rate schedule and an exponential moving average of the weights. Drive both by the
    steps that were taken, not by iterations: status.steps, status.did_step. Then a run that
-   overflows on the way ends where one that does not ends. */
-static amp_status averaged_run(int trouble, float *w, float *average) {
+   overflows on the way ends where one that does not ends. To evaluate the average as training
+   computes, write it over the masters and refresh the copies; to train on, bring the masters back. */
+static amp_status averaged_run(int trouble, float *w, float *average, double *loss) {
     const amp_optimizer_desc desc = {.dtype = AMP_F16, .kind = AMP_KIND_ADAMW,
                                      .scaler = {.init_scale = 16384.0f}};
     amp_optimizer opt;
@@ -247,15 +249,21 @@ static amp_status averaged_run(int trouble, float *w, float *average) {
         must(amp_optimizer_status(&opt, &status));
         for (int j = 0; j < DIM && status.did_step; j++) average[j] += (w[j] - average[j]) * 0.05f;
     }
+    float kept[DIM], *master = amp_optimizer_master(&opt, 0); /* here w; prepare may have made it */
+    memcpy(kept, master, sizeof kept);
+    memcpy(master, average, sizeof kept);
+    must(amp_optimizer_refresh(&opt));
+    *loss = loss_of(amp_optimizer_model(&opt, 0), AMP_F16, 0, SAMPLES, 0.0f, NULL);
+    memcpy(master, kept, sizeof kept);
     amp_optimizer_free(&opt);
     return status;
 }
 
 static void recipe_e(void) {
     float            w[2][DIM] = {{0.0f}}, average[2][DIM] = {{0.0f}};
-    const amp_status clean = averaged_run(0, w[0], average[0]);
-    const amp_status rough = averaged_run(1, w[1], average[1]);
-    const double     loss  = loss_of(average[1], AMP_F32, 0, SAMPLES, 0.0f, NULL);
+    double           loss;
+    const amp_status clean = averaged_run(0, w[0], average[0], &loss);
+    const amp_status rough = averaged_run(1, w[1], average[1], &loss);
     printf("e. schedule and average: %d steps; again with %d skipped ones, to a scale of %g:\n",
            (int)clean.steps, (int)rough.skipped, (double)rough.loss_scale);
     printf("   the same weights and averages to the last bit, loss %.2g:", loss);
@@ -475,9 +483,10 @@ static void recipe_i(void) {
           memcmp(w[0], w[3], sizeof w[0]) == 0 && memcmp(w[0], w[2], sizeof w[0]) != 0);
 }
 
-/* j. The run of another program goes on here: tensors bring its moments, desc.first_step its steps.
-   It has all weights in one array, as many programs do, and here the two tensors that lie in it are
-   added at once. Without moments and steps the optimizer would begin anew. */
+/* j. The run of another program goes on here: tensors bring its moments, desc.first_step its steps;
+   and there again, with what amp_optimizer_moments writes. It has all weights in one array, as many
+   programs do, and here the two tensors that lie in it are added at once. Without moments and steps
+   the optimizer would begin anew. */
 typedef struct flat { float w[DIM], m[DIM], v[DIM], grad[DIM]; } flat;
 
 static void flat_gradients(flat *f) {
@@ -513,6 +522,8 @@ static void goes_on(flat *f, int moments, int steps) {
         flat_gradients(f);
         must(amp_optimizer_step(&opt, 0.05f));
     }
+    must(amp_optimizer_moments(&opt, 0, f->m, f->v));
+    must(amp_optimizer_moments(&opt, 1, f->m + parts[0].n, f->v + parts[0].n));
     amp_optimizer_free(&opt);
 }
 
@@ -521,19 +532,50 @@ static void recipe_j(void) {
     double      off[3] = {0.0};
     their_adam(&f[0], 1, 20);
     f[1] = f[2] = f[0];
-    their_adam(&f[0], 21, 40);
+    their_adam(&f[0], 21, 60);
     for (int k = 1; k < 3; k++) {
         goes_on(&f[k], k == 1, 20);
+        their_adam(&f[k], 41, 60);
         for (int j = 0; j < DIM; j++) off[k] = fmax(off[k], fabs((double)(f[k].w[j] - f[0].w[j])));
     }
-    printf("j. another program's Adam: after 20 steps there and 20 here weights are off by %.1e,\n",
-           off[1]);
-    printf("   without its moments and steps by %.1e:", off[2]);
+    printf("j. another program's Adam: after 20 steps there, 20 here, 20 there weights are off by\n"
+           "   %.1e,", off[1]);
+    printf(" without its moments and steps by %.1e:", off[2]);
     check(off[1] < 1e-5 && off[2] > 1e-3);
 }
 
+/* k. A scaler alone, around an optimizer that reads scaled gradients and divides by the scale on the
+   way, as fused kernels do. amp_scaler_check looks for overflows and changes nothing; _step calls
+   the optimizer only if there was none; _update moves the scale, once an iteration. */
+typedef struct fused { float w[DIM]; amp_f16 grad[DIM]; float scale; int steps; } fused;
+
+static amp_result fused_sgd(void *user) {
+    fused *f = (fused *)user;
+    for (int j = 0; j < DIM; j++) f->w[j] -= 0.25f * (amp_f16_to_f32(f->grad[j]) / f->scale);
+    f->steps++;
+    return AMP_OK;
+}
+
+static void recipe_k(void) {
+    fused      f = {.steps = 0};
+    amp_scaler scaler;
+    double     loss = 0.0;
+    must(amp_scaler_init(&scaler, &(amp_scaler_desc){.init_scale = 1048576.0f}));
+    for (int step = 0; step < 60; step++) {
+        f.scale = scaler.scale;
+        loss = loss_of(f.w, AMP_F32, 0, SAMPLES, amp_scaler_scale_loss(&scaler, 1.0f), f.grad);
+        must(amp_scaler_check(&scaler, f.grad, AMP_F16, DIM)); /* of each gradient */
+        must(amp_scaler_step(&scaler, fused_sgd, &f));
+        must(amp_scaler_update(&scaler));
+    }
+    printf("k. a scaler alone: %d steps taken, %d skipped, to a scale of %g;\n", f.steps,
+           (int)scaler.skipped, (double)scaler.scale);
+    printf("   the loss is %.2g:", loss);
+    check(scaler.skipped > 0 && f.steps + (int)scaler.skipped == 60 && loss < 0.01);
+}
+
 int main(int argc, char **argv) {
-    no_options(argc, argv, "Runs ten recipes, a to j; takes no options. Reads AMP_ENABLE,\n"
+    no_options(argc, argv, "Runs eleven recipes, a to k; takes no options. Reads AMP_ENABLE,\n"
                            "AMP_DTYPE and AMP_LOSS_SCALE for f.");
     const amp_optimizer_desc desc = settings();
     make_data();
@@ -547,5 +589,6 @@ int main(int argc, char **argv) {
     recipe_h();
     recipe_i();
     recipe_j();
+    recipe_k();
     return finish(0);
 }

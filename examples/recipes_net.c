@@ -98,10 +98,10 @@ static void start(net *n, amp_dtype head, float unit, amp_kind kind) {
     for (int teacher = 1; teacher >= 0; teacher--) { /* then weights to start with */
         at_random(n->w1, N1, 0.3f, &state);
         at_random(n->w2, N2, 0.2f * unit, &state);
-        multiply(0, 0, ROWS, HIDDEN, IN, n->x, AMP_F32, n->w1, AMP_F32, n->wide, AMP_F32);
+        must(amp_matmul(n->wide, n->x, n->w1, ROWS, HIDDEN, IN, AMP_F32));
         for (int i = 0; i < ROWS * HIDDEN; i++) n->wide[i] = n->wide[i] > 0.0f ? n->wide[i] : 0.0f;
         if (teacher)
-            multiply(0, 0, ROWS, OUT, HIDDEN, n->wide, AMP_F32, n->w2, AMP_F32, n->y, AMP_F32);
+            must(amp_matmul(n->y, n->wide, n->w2, ROWS, OUT, HIDDEN, AMP_F32));
     }
     const amp_tensor layer[2] = {
         {.name = "w1", .n = N1, .weight = n->w1, .grad = n->grad1, .grad_type = AMP_F16},
@@ -289,29 +289,40 @@ static void recipe_c(void) {
 }
 
 /* d. A weight cache: products of fp32 arrays in a session cast a weight that was added once, until
-   amp_session_changed says that it has changed. Where that call is missing, a copy is of the weight as
-   it was, and the loss still looks right: while you debug, let amp_session_check look. */
+   amp_session_changed says that it has changed. Where that call is missing, a copy is of the weight
+   as it was, and the loss still looks right: while you debug, let amp_session_check look. Weights of
+   an optimizer that was added have copies that its steps write: they are never cast. */
 static void recipe_d(void) {
-    static float x[4 * 256], w[256 * 64], y[4 * 64];
-    const float *stale = NULL;
-    uint32_t     state = 1;
-    amp_session  session;
+    static float       x[4 * 256], w[256 * 64], y[4 * 64];
+    static net         n;
+    static amp_session session;
+    const float       *stale = NULL;
+    uint32_t           state = 1;
     at_random(x, 4 * 256, 1.0f, &state);
     at_random(w, 256 * 64, 1.0f, &state);
-    memset(&session, 0, sizeof session);
+    start(&n, AMP_F16, 1.0f, AMP_KIND_ADAMW);
     must(amp_session_start(&session, NULL, 1 << 20, NULL, NULL));
     must(amp_session_add(&session, w, 256 * 64));
+    must(amp_session_add_optimizer(&session, &n.opt));
     for (int i = 0; i < 8; i++)
         multiply(0, 0, 4, 64, 256, x, AMP_F32, w, AMP_F32, y, AMP_F32);
     w[7] += 1.0f;
     const amp_result found = amp_session_check(&session, &stale);
     amp_session_changed(&session, w);
-    printf("d. a weight cache: 8 products cast the weight %d time; a write that was not announced\n",
-           (int)session.misses);
-    printf("   is found (%s):", amp_result_string(found));
-    check(session.misses == 1 && found == AMP_ERROR_STALE && stale == w &&
+    const int casts = (int)session.misses, kept = (int)session.hits;
+    for (int i = 0; i < 8; i++) {
+        gradients(&n);
+        must(amp_optimizer_step(&n.opt, 0.005f));
+        multiply(0, 0, ROWS, HIDDEN, IN, n.x, AMP_F32, n.w1, AMP_F32, n.wide, AMP_F32);
+    }
+    printf("d. a weight cache: 8 products cast the weight %d time, in 8 steps an optimizer's %d times;\n",
+           casts, (int)session.misses - casts);
+    printf("   a write that was not announced is found (%s):", amp_result_string(found));
+    check(casts == 1 && found == AMP_ERROR_STALE && stale == w && (int)session.misses == casts &&
+          (int)session.hits == kept + 8 && session.mismatches == 0 &&
           amp_session_check(&session, NULL) == AMP_OK);
     amp_session_end(&session);
+    amp_optimizer_free(&n.opt);
 }
 
 int main(int argc, char **argv) {

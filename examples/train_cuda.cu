@@ -29,9 +29,9 @@
                      the loss is a mean over batch times outputs, so that the gradients start at
                      about 1e-6, where fp16 has hardly any bits left; see examples/pitfalls.c
        scaler's share    (half + scaler - half, no scaler) / half + scaler, from the seconds
-       the check     amp_cuda_scaler_check on all gradients, in the same number of steps. The fused
-                     step makes it without a scaler too, for their norm, so that the share above
-                     leaves it out
+       the check     amp_cuda_scaler_unscale of all gradients to NULL, in the same number of steps.
+                     The fused step makes it without a scaler too, for their norm, so that the share
+                     above leaves it out
 
    Weight gradients are half, as in the article, because little is lost by it once they are scaled:
    they are summed in fp32 and rounded once. amp_gemm would write them in fp32 as well (c_type, and
@@ -445,8 +445,8 @@ static double time_checks(void) {
         stopwatch watch;
         for (int s = 0; s < (part ? o.batches * o.epochs : WARM_UP); s++) {
             for (int l = 0; l < o.layers; l++)
-                must(amp_cuda_scaler_check(scaler, net.grad[l], o.dtype, net.num_weights,
-                                           gpu.stream));
+                must(amp_cuda_scaler_unscale(scaler, NULL, net.grad[l], o.dtype, net.num_weights,
+                                             gpu.stream));
             must(amp_cuda_scaler_update(scaler, gpu.stream));
         }
         seconds = watch.stop();

@@ -110,9 +110,18 @@ static amp_dtype ask(amp_autocast *policy, const options *o, amp_dtype of_weight
     return type;
 }
 
-static void policy_end(amp_autocast *policy, amp_dtype type, const char *layers) {
-    if (type != AMP_F32 && amp_autocast_unmatched(policy, 0))
-        fail(2, amp_autocast_unmatched(policy, 0), "matches no layer", layers);
+static bool find_unmatched(void *user, const void *line, size_t num_bytes) {
+    char row[160];
+    sprintf(row, "%.*s", (int)(num_bytes < 160 ? num_bytes : 159), (const char *)line);
+    if (!strstr(row, "matched nothing yet")) return true;
+    sscanf(row, "layers %63s", (char *)user);
+    return false;
+}
+
+static void policy_end(const amp_autocast *policy, amp_dtype type, const char *layers) {
+    char pattern[AMP_MAX_PATTERN];
+    if (type != AMP_F32 && amp_autocast_dump(policy, find_unmatched, pattern) != AMP_OK)
+        fail(2, pattern, "matches no layer", layers);
 }
 
 /* ------------------------------------------------------------------------------------------ rows

@@ -1,6 +1,7 @@
 /* trainer_amp.cu - an ordinary CUDA trainer, with mixed precision; trainer_fp32.cu is it without
 
    A network of three layers learns to classify points as a random network does that it never sees.
+   In the middle one each quarter of the outputs sees a quarter of the inputs: a batch of products.
    cuBLAS multiplies; the kernels for everything else, SGD with momentum among them, stand here.
 
    The lines AMP 1 to AMP 16, and no others, stand between #ifndef FP32 and #endif: they are what an
@@ -102,6 +103,7 @@ template <class E> static void ok(E error) {
 /* ---------------------------------------------------------------------------------- the network */
 
 enum { DEPTH = 3 };
+static const int groups[DEPTH] = {1, 4, 1};
 
 struct sizes { int width[DEPTH + 1], batch, samples, steps; float lr; };
 static const sizes small_size = {{32, 64, 64, 8}, 64, 1024, 300, 0.05f};
@@ -110,7 +112,7 @@ static sizes       size       = {{256, 1024, 1024, 16}, 1024, 16384, 600, 0.05f}
 static cudaStream_t   stream;
 static cublasHandle_t blas;
 
-/* Matrices are column-major, a column is a sample; weights are outputs x inputs. */
+/* Matrices are column-major, a column is a sample; weights are outputs x inputs, of each group. */
 static int    num_params;
 static float *params, *grads, *momentum; /* of all layers, one behind the other */
 static float *w[DEPTH], *bias[DEPTH], *w_grad[DEPTH], *bias_grad[DEPTH];
@@ -151,14 +153,15 @@ static float uniform(void) { /* in (-1, 1) */
 
 static void make_network(void) {
     float *host, *at;
-    for (int l = 0; l < DEPTH; l++) num_params += (size.width[l] + 1) * size.width[l + 1];
+    for (int l = 0; l < DEPTH; l++)
+        num_params += (size.width[l] / groups[l] + 1) * size.width[l + 1];
     for (int l = 0; l <= DEPTH; l++) num[l] = size.width[l] * size.batch;
     host = at = (float *)calloc((size_t)num_params, sizeof *host);
     params    = zeros(num_params);
     grads     = zeros(num_params);
     momentum  = zeros(num_params);
     for (int l = 0; l < DEPTH; l++) {
-        const int n = size.width[l] * size.width[l + 1];
+        const int n = size.width[l] / groups[l] * size.width[l + 1];
         w[l]         = params + (at - host);
         w_grad[l]    = grads + (at - host);
         bias[l]      = w[l] + n;
@@ -166,7 +169,8 @@ static void make_network(void) {
 #ifndef FP32
         ok(amp_session_add(&mp, w[l], (size_t)n));                                      /* AMP 8 */
 #endif
-        for (int i = 0; i < n; i++) at[i] = uniform() * sqrtf(6.0f / (float)size.width[l]);
+        for (int i = 0; i < n; i++)
+            at[i] = uniform() * sqrtf(6.0f * (float)groups[l] / (float)size.width[l]);
         at += n + size.width[l + 1];
         y[l + 1]  = zeros(num[l + 1]);
         dy[l + 1] = zeros(num[l + 1]);
@@ -206,13 +210,25 @@ static void make_points(void) {
 
 static const float one = 1.0f, zero = 0.0f;
 
+/* C = op(A) op(B), for each group of a layer. */
+static void multiply(int layer, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n, int k,
+                     const float *a, int lda, int stride_a, const float *b, int ldb, int stride_b,
+                     float *c, int ldc, int stride_c) {
+    if (groups[layer] == 1)
+        ok(cublasSgemm(blas, op_a, op_b, m, n, k, &one, a, lda, b, ldb, &zero, c, ldc));
+    else
+        ok(cublasSgemmStridedBatched(blas, op_a, op_b, m, n, k, &one, a, lda, stride_a, b, ldb,
+                                     stride_b, &zero, c, ldc, stride_c, groups[layer]));
+}
+
 /* Of the batch that starts at sample first, up to the gradient of the logits. */
 static void forward(int first) {
     y[0] = x + first * size.width[0];
     for (int l = 0; l < DEPTH; l++) {
-        const int in = size.width[l], out = size.width[l + 1];
-        ok(cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, out, size.batch, in, &one, w[l], out, y[l],
-                       in, &zero, y[l + 1], out));
+        const int in = size.width[l], out = size.width[l + 1], i = in / groups[l],
+                  o = out / groups[l];
+        multiply(l, CUBLAS_OP_N, CUBLAS_OP_N, o, size.batch, i, w[l], o, o * i, y[l], in, i,
+                 y[l + 1], out, o);
         launch(num[l + 1], bias_kernel, y[l + 1], bias[l], out, num[l + 1], l + 1 < DEPTH);
     }
     launch(size.batch, cross_entropy_kernel, dy[DEPTH], y[DEPTH], labels + first,
@@ -221,13 +237,14 @@ static void forward(int first) {
 
 static void backward(void) {
     for (int l = DEPTH - 1; l >= 0; l--) {
-        const int in = size.width[l], out = size.width[l + 1];
+        const int in = size.width[l], out = size.width[l + 1], i = in / groups[l],
+                  o = out / groups[l];
         launch(out, bias_grad_kernel, bias_grad[l], dy[l + 1], out, size.batch);
-        ok(cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_T, out, in, size.batch, &one, dy[l + 1], out,
-                       y[l], in, &zero, w_grad[l], out));
+        multiply(l, CUBLAS_OP_N, CUBLAS_OP_T, o, i, size.batch, dy[l + 1], out, o, y[l], in, i,
+                 w_grad[l], o, o * i);
         if (l == 0) return;
-        ok(cublasSgemm(blas, CUBLAS_OP_T, CUBLAS_OP_N, in, size.batch, out, &one, w[l], out,
-                       dy[l + 1], out, &zero, dy[l], in));
+        multiply(l, CUBLAS_OP_T, CUBLAS_OP_N, i, size.batch, o, w[l], o, o * i, dy[l + 1], out, o,
+                 dy[l], in, i);
         launch(num[l], relu_grad_kernel, dy[l], y[l], num[l]);
     }
 }
@@ -239,7 +256,7 @@ static void train_step(int step) {
 #endif
     backward();
 #ifndef FP32
-    ok(amp_cuda_scaler_unscale(mp.scaler, grads, AMP_F32, num_params, stream));         /* AMP 10 */
+    ok(amp_cuda_scaler_unscale(mp.scaler, grads, grads, AMP_F32, num_params, stream));  /* AMP 10 */
 #endif
     launch(num_params, sgd_kernel, params, momentum, grads, size.lr, num_params
 #ifndef FP32

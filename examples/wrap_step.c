@@ -139,6 +139,9 @@ int main(int argc, char **argv) {
         p[2]      = 1.0f;
         target[i] = sinf(3.0f * p[0]) * cosf(2.0f * p[1]);
     }
+    amp_capability cpu;
+    amp_capability_of(0, 0, &cpu);
+    printf("amp.h %s on this processor: %s\n", amp_version(), cpu.advice);
     puts("epoch  fp32 loss  mixed loss  loss scale  skipped");
     train_fp32(w[0]);
     mixed = 1;

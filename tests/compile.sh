@@ -409,6 +409,23 @@ contents() { # the rooms that CONTENTS names are those there are, in their order
     sed -n 's/^.*-- >>api  \([a-z]*\).*/\1/p' amp.h | diff "$out/listed" -
 }
 fifteen_minutes() { [ $(($(line_of 'Stop here, unless') - $(line_of '^#define AMP_VERSION_MAJOR'))) -le 500 ]; }
+# A function that no program needs should not be there: tests do not count, but for recipes. A drop-in is called by the name
+# that it replaces.
+in_use() {
+    sed '/AMP_H_INCLUDED:/q' amp.h | sed -nE 's/^(AMP_DEF|extern) [^(]*[ *](amp_[a-z0-9_]+)[(].*/\2/p' | sort -u > "$out/public"
+    for file in examples/*.c examples/*.cu examples/*.h examples/*.cuh tests/test_recipes.c tests/cblas_trainer.c; do
+        case $file in
+        *.h | *.cuh | tests/*) ;;
+        *) name=${file##*/}; cat Makefile $(ls tests/*.sh | grep -v gpu) | grep -qw "${name%.*}" || echo "$file: no test runs it" >&2 ;;
+        esac
+        bare "$file" | case $(grep -o 'AMP_[CUBLAS]*_DROP_IN' "$file") in
+        '') cat ;;
+        *) sed 's/cublasSgemm(/amp_sgemm(/g; s/cublasSgemmStridedBatched(/amp_sgemm_strided_batched(/g; s/cblas_sgemm(/amp_&/g' ;;
+        esac
+    done 2> "$out/unrun" | grep -oE 'amp_[a-z0-9_]+ *[(]' | tr -d ' (' | sort -u > "$out/called"
+    [ $(wc -l < "$out/public") -ge 80 ] && ! comm -23 "$out/public" "$out/called" | grep . && ! grep . "$out/unrun"
+}
+silent 'amp.h: each public function is called by a program that is run here, for its use' in_use
 silent 'amp.h: the table of contents names the rooms of part 1' contents
 silent 'amp.h: the first floor of part 1 is read in fifteen minutes: 500 lines' fifteen_minutes
 case $(ctags --version 2>&1) in

@@ -22,7 +22,7 @@ check 'pitfalls: fp16 fails without loss scaling and equals fp32 with it' $?
     grep -q '^  output.weight *5   NaN ' "$out/log"
 check 'which_tensor: the tables name both tensors, with index and kind' $?
 "$build/recipes" > "$out/log" 2>&1
-check 'recipes: all ten do what they say' $?
+check 'recipes: all eleven do what they say' $?
 grep -q 'came to 0.0122 instead of 2.3184: ok' "$out/log" &&
     grep -q '48 batches, 4 skipped steps done again: all bits as without overflows' "$out/log"
 check 'recipes: 100 steps clipped too early come to 100 * 0.25 * 0.5 / 1024; no batch is lost' $?

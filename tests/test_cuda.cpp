@@ -2256,7 +2256,7 @@ TEST(every_float, "law 2: amp_cuda_cast: all 2^16 halves; floats: all 2^32 on a 
     drop(&dst);
 }
 
-TEST(scaler_twins, "law 7: amp_cuda_scaler_check, _unscale, _unscale_to, _update in any order") {
+TEST(scaler_twins, "law 7: amp_cuda_scaler_unscale to NULL, to its source and elsewhere, and _update, in any order") {
     dice r(22);
     for (unsigned i = 0; i < few(1500);) {
         const amp_scaler_desc d = any_scaler(r);
@@ -2276,22 +2276,21 @@ TEST(scaler_twins, "law 7: amp_cuda_scaler_check, _unscale, _unscale_to, _update
             upload(src.device, src.host, src.size);
             if (what == 0) {
                 OK(amp_scaler_check(&s, src.host + x, type, n));
-                OK(amp_cuda_scaler_check(on, src.device + x, type, n, main_stream));
+                OK(amp_cuda_scaler_unscale(on, NULL, src.device + x, type, n, main_stream));
             } else if (what == 1) {
                 const amp_result result = amp_scaler_unscale(&s, src.host + x, type, n);
                 CHECK_EQ_INT(result, type == AMP_F16 ? AMP_ERROR_UNSUPPORTED : AMP_OK);
-                CHECK_EQ_INT(amp_cuda_scaler_unscale(on, src.device + x, type, n, main_stream),
+                CHECK_EQ_INT(amp_cuda_scaler_unscale(on, src.device + x, src.device + x, type, n,
+                                                     main_stream),
                              result);
             } else if (what == 2 && type == AMP_F32 && place) {
                 OK(amp_scaler_unscale_to(&s, (float *)(void *)(src.host + x), src.host + x, type,
                                          n));
-                OK(amp_cuda_scaler_unscale_to(on, (float *)(void *)(src.device + x),
-                                              src.device + x, type, n, main_stream));
+                OK(amp_cuda_scaler_unscale(on, src.device + x, src.device + x, type, n, main_stream));
             } else if (what <= 3) {
                 OK(amp_scaler_unscale_to(&s, (float *)(void *)(dst.host + y), src.host + x, type,
                                          n));
-                OK(amp_cuda_scaler_unscale_to(on, (float *)(void *)(dst.device + y),
-                                              src.device + x, type, n, main_stream));
+                OK(amp_cuda_scaler_unscale(on, dst.device + y, src.device + x, type, n, main_stream));
             } else {
                 (void)amp_scaler_update(&s); /* the twin cannot say that nothing was checked */
                 OK(amp_cuda_scaler_update(on, main_stream));
@@ -2325,7 +2324,7 @@ TEST(bf16_in_place, "law 5: what overflows only by being rounded to bf16 is foun
             upload(b.device, b.host, b.size);
             upload(shared_device, &s, sizeof s);
             OK(amp_scaler_unscale(&s, b.host, AMP_BF16, n));
-            OK(amp_cuda_scaler_unscale(shared_device, b.device, AMP_BF16, n, NULL));
+            OK(amp_cuda_scaler_unscale(shared_device, b.device, b.device, AMP_BF16, n, NULL));
             CHECK_EQ_U32(s.found_inf, i < n);
             CHECK_MEM(&s, from_device(shared_device, sizeof s), sizeof s);
             same_buffer("bf16", &b, AMP_BF16, false);
@@ -2386,15 +2385,13 @@ TEST(arguments, "wrong arguments are answered without touching the device") {
     CHECK_EQ_INT(amp_cuda_cast(NULL, AMP_F32, p, AMP_F16, 1, NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_cuda_cast(p, AMP_F32, NULL, AMP_F16, 1, NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_cuda_cast(NULL, AMP_F32, NULL, AMP_F16, 0, NULL), AMP_OK);
-    CHECK_EQ_INT(amp_cuda_scaler_check(NULL, p, AMP_F32, 1, NULL), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_cuda_scaler_check(s, NULL, AMP_F32, 1, NULL), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_cuda_scaler_check(s, p, unknown, 1, NULL), AMP_ERROR_INVALID_ENUM);
-    CHECK_EQ_INT(amp_cuda_scaler_unscale(NULL, p, AMP_F16, 1, NULL), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_cuda_scaler_unscale(s, p, AMP_F16, 1, NULL), AMP_ERROR_UNSUPPORTED);
-    CHECK_EQ_INT(amp_cuda_scaler_unscale(s, NULL, AMP_F32, 1, NULL), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_cuda_scaler_unscale_to(s, NULL, p, AMP_F32, 1, NULL),
-                 AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_cuda_scaler_unscale_to(s, f, p, unknown, 1, NULL), AMP_ERROR_INVALID_ENUM);
+    CHECK_EQ_INT(amp_cuda_scaler_unscale(NULL, NULL, p, AMP_F32, 1, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cuda_scaler_unscale(s, NULL, NULL, AMP_F32, 1, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cuda_scaler_unscale(s, NULL, p, unknown, 1, NULL), AMP_ERROR_INVALID_ENUM);
+    CHECK_EQ_INT(amp_cuda_scaler_unscale(NULL, p, p, AMP_F16, 1, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cuda_scaler_unscale(s, p, p, AMP_F16, 1, NULL), AMP_ERROR_UNSUPPORTED);
+    CHECK_EQ_INT(amp_cuda_scaler_unscale(s, f, NULL, AMP_F32, 1, NULL), AMP_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ_INT(amp_cuda_scaler_unscale(s, f, p, unknown, 1, NULL), AMP_ERROR_INVALID_ENUM);
     CHECK_EQ_INT(amp_cuda_scaler_update(NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_cuda_scale_loss(p, AMP_F32, 1, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_cuda_scale_loss(NULL, AMP_F32, 1, f, NULL), AMP_ERROR_INVALID_ARGUMENT);
@@ -2760,7 +2757,7 @@ TEST(huge_arrays, "law 11: arrays of 2^32 + 5 elements are cast, scaled, checked
     s.scale = 2.0f;
     upload(shared_device, &s, sizeof s);
     OK(amp_cuda_scale_loss(other, AMP_F16, n, &shared_device->scale, main_stream));
-    OK(amp_cuda_scaler_check(shared_device, other, AMP_F16, n, main_stream));
+    OK(amp_cuda_scaler_unscale(shared_device, NULL, other, AMP_F16, n, main_stream));
     CUDA(cudaStreamSynchronize(main_stream));
     CHECK_EQ_INT(((const amp_scaler *)from_device(shared_device, sizeof s))->found_inf, 0);
     move_tail((unsigned char *)h, other + 2 * (n - tail), sizeof h);
@@ -2768,7 +2765,7 @@ TEST(huge_arrays, "law 11: arrays of 2^32 + 5 elements are cast, scaled, checked
         CHECK_EQ_F32(ampi_f32_from_bits(ampi_f32_from_f16(h[i])), 2.0f * (float)(i + 1));
     h[tail - 1] = 0x7e01;
     move_tail(other + 2 * (n - tail), (unsigned char *)h, sizeof h);
-    OK(amp_cuda_scaler_check(shared_device, other, AMP_F16, n, main_stream));
+    OK(amp_cuda_scaler_unscale(shared_device, NULL, other, AMP_F16, n, main_stream));
     CUDA(cudaStreamSynchronize(main_stream));
     CHECK_EQ_INT(((const amp_scaler *)from_device(shared_device, sizeof s))->found_inf, 1);
     drop_huge(other, 2 * n);
@@ -3142,8 +3139,8 @@ TEST(nothing_waits, "law 8: behind a kernel that spins for 200 ms all calls of a
             took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
             OK(amp_cuda_cast(x, AMP_F16, x + 1024, AMP_F32, 100, main_stream));
             OK(amp_cuda_scale_loss(x, AMP_F16, 100, &shared_device->scale, main_stream));
-            OK(amp_cuda_scaler_check(shared_device, x, AMP_F16, 100, main_stream));
-            OK(amp_cuda_scaler_unscale(shared_device, x + 1024, AMP_F32, 100, main_stream));
+            OK(amp_cuda_scaler_unscale(shared_device, NULL, x, AMP_F16, 100, main_stream));
+            OK(amp_cuda_scaler_unscale(shared_device, x + 1024, x + 1024, AMP_F32, 100, main_stream));
             OK(amp_cuda_scaler_update(shared_device, main_stream));
             OK(multiply(&blas_backend, &p, x, x + 1024, x + 2048));
             if (spins) CHECK_EQ_INT(cudaEventQuery(spun), cudaErrorNotReady);
@@ -3188,8 +3185,8 @@ static void capture_first(int which) {
     switch (which) {
     case 0: OK(amp_cuda_scale_loss(x.device, AMP_F32, 64, &scaler->scale, main_stream)); break;
     case 1: OK(amp_cuda_cast(y.device, AMP_F16, x.device, AMP_F32, 64, main_stream)); break;
-    case 2: OK(amp_cuda_scaler_check(scaler, x.device, AMP_F32, 64, main_stream)); break;
-    case 3: OK(amp_cuda_scaler_unscale(scaler, x.device, AMP_F32, 64, main_stream)); break;
+    case 2: OK(amp_cuda_scaler_unscale(scaler, NULL, x.device, AMP_F32, 64, main_stream)); break;
+    case 3: OK(amp_cuda_scaler_unscale(scaler, x.device, x.device, AMP_F32, 64, main_stream)); break;
     case 4: OK(amp_cuda_scaler_update(scaler, main_stream)); break;
     default: step_of(&opt, kind);
     }
@@ -3457,10 +3454,9 @@ static void check_array(int which, amp_dtype to, amp_dtype from, unsigned bytes)
     switch (which) {
     case 0: OK(amp_cuda_cast(dst, to, src, from, N, main_stream)); break;
     case 1: OK(amp_cuda_scale_loss(src, from, N, &shared_device->scale, main_stream)); break;
-    case 2: OK(amp_cuda_scaler_check(shared_device, src, from, N, main_stream)); break;
+    case 2: OK(amp_cuda_scaler_unscale(shared_device, NULL, src, from, N, main_stream)); break;
     default:
-        OK(amp_cuda_scaler_unscale_to(shared_device, (float *)(void *)dst, src, from, N,
-                                      main_stream));
+        OK(amp_cuda_scaler_unscale(shared_device, dst, src, from, N, main_stream));
     }
     CUDA(cudaDeviceSynchronize());
     for (int i = 0; i < 2; i++) {
@@ -3675,9 +3671,9 @@ static amp_result attempt_room(rooms *m, int which) {
     switch (which) {
     case 0: return amp_cuda_cast(m->y.device, AMP_F16, m->x.device, AMP_F32, 64, main_stream);
     case 1: return amp_cuda_cast(m->y.device, AMP_F32, m->x.device, AMP_F32, 64, main_stream);
-    case 2: return amp_cuda_scaler_check(s, m->x.device, AMP_F32, 64, main_stream);
-    case 3: return amp_cuda_scaler_unscale(s, m->y.device, AMP_F32, 64, main_stream);
-    case 4: return amp_cuda_scaler_unscale_to(s, f, m->x.device, AMP_F32, 64, main_stream);
+    case 2: return amp_cuda_scaler_unscale(s, NULL, m->x.device, AMP_F32, 64, main_stream);
+    case 3: return amp_cuda_scaler_unscale(s, m->y.device, m->y.device, AMP_F32, 64, main_stream);
+    case 4: return amp_cuda_scaler_unscale(s, f, m->x.device, AMP_F32, 64, main_stream);
     case 5: return amp_cuda_scaler_update(s, main_stream);
     case 6: return amp_cuda_scale_loss(m->y.device, AMP_F32, 64, &s->scale, main_stream);
     case 7: return amp_cuda_backend(&m->backend, main_stream, m->handle);

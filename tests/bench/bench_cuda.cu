@@ -396,11 +396,11 @@ static void measure_arrays(size_t n) {
          [&] { good(amp_cuda_cast(to, AMP_F16, weights, AMP_F32, n, stream)); });
     rate("cast-f16-f32", 6, [&] { good(amp_cuda_cast(to, AMP_F32, grads, AMP_F16, n, stream)); });
     rate("scaler-check", 2,
-         [&] { good(amp_cuda_scaler_check(scaler, grads, AMP_F16, n, stream)); });
+         [&] { good(amp_cuda_scaler_unscale(scaler, NULL, grads, AMP_F16, n, stream)); });
     rate("scaler-unscale", 8,
-         [&] { good(amp_cuda_scaler_unscale(scaler, weights, AMP_F32, n, stream)); });
+         [&] { good(amp_cuda_scaler_unscale(scaler, weights, weights, AMP_F32, n, stream)); });
     rate("scaler-unscale-to", 6,
-         [&] { good(amp_cuda_scaler_unscale_to(scaler, to, grads, AMP_F16, n, stream)); });
+         [&] { good(amp_cuda_scaler_unscale(scaler, to, grads, AMP_F16, n, stream)); });
     rate("scale-loss", 4,
          [&] { good(amp_cuda_scale_loss(grads, AMP_F16, n, &scaler->scale, stream)); });
     for (void *p : {(void *)scaler, (void *)weights, (void *)grads, (void *)to}) cudaFree(p);
