@@ -826,9 +826,9 @@ AMP_DEF amp_result amp_optimizer_step_graph(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_set_lr(amp_optimizer *opt, float lr);
 AMP_DEF float     *amp_optimizer_lr_ptr(amp_optimizer *opt);
 
-/* The twins of amp_cast (in place only between fp16 and bf16) and of amp_scaler_*: to dst, n floats,
-   as amp_scaler_unscale_to; to src itself as _unscale; to NULL as _check. A scaler without init, or
-   in whose update nothing was checked, stays as it is. */
+/* The twins of amp_cast (in place only between fp16 and bf16) and of amp_scaler_*: to n floats at
+   dst as amp_scaler_unscale_to; to src itself as _unscale; to NULL as _check. A scaler without
+   init, or in whose update nothing was checked, stays as it is. */
 extern amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                                 size_t n, amp_stream stream);
 extern amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *dst, const void *src,
