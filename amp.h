@@ -217,8 +217,9 @@
             around it, 16-bit gradients          4 + 2 + 8 + 6    20
             amp_optimizer_step, AdamW            4 + 4 + 10       18
             the same, 16-bit gradients           4 + 2 + 10       16
-            So it grows. Activations in 16 bits take half of theirs, and >>api storage stores
-            moments and masters in low precision.
+            dtype AMP_F32, moments of 8 bits     4 + 4 + 2        10
+            So it grows, but where >>api storage stores moments or masters in low precision.
+            Activations in 16 bits take half of theirs.
    Pointers may be unaligned; n may be odd, 0 (then the pointer may be NULL) or above 2^31. Names
             are stored as pointers: they must outlive the object.
    Threads  No object locks itself: one thread at a time may use an object. Different objects may be
@@ -242,6 +243,7 @@
                   AMP_ADVICE_NAN of a weight    AMP_ADVICE_BAD_WEIGHTS, in JSON bad_weights
                   headroom of 255               AMP_HEADROOM_UNBOUNDED, by name
                   (to get moments out           amp_optimizer_moments)
+                  (fp32 masters, moments less)  amp_storage {F32, BF16} and {F32, 8BIT}
                   amp_autocast_dtype(op         (NULL, op; amp_autocast_dtype_in(ac, op: without _in
                   amp_optimizer_found_inf_ptr   amp_optimizer_gate: skip; to write: ..._scaler
                   amp_backend.max_blocks, .block_size  gone
@@ -1112,20 +1114,22 @@ AMP_DEF amp_result amp_optimizer_advice(const amp_optimizer *opt, amp_advice *ad
    24bit+8bit. Each has the same bits on a CPU and a GPU, on any number of ranks, saved and
    loaded.
 
-   SPLIT stores fp32 in other memory: with equal gradients its masters, moments and state files
-   are fp32's bit for bit. Its model is the master rounded to nearest, but ties round away from
-   zero. (A NaN stays a NaN; its payload may change.) It wants models of bf16; the others take
-   fp16, too. How the others round, and from what random bits: >>core storage. A state file has
-   desc.seed.
+   With masters of F32 weights stay where they are, and models may be of any type or none: a
+   trainer whose weights are fp32 (amp_linear; desc.dtype AMP_F32) has 8 or 6.1 bytes an element,
+   not 12. SPLIT stores fp32 in other memory: with equal gradients its masters, moments and state
+   files are F32's bit for bit. Its model is the master rounded to nearest, but ties round away from
+   zero. (A NaN stays a NaN; its payload may change.) It wants models of bf16; 24BIT and SR take
+   fp16, too. How they round, and from what random bits: >>core storage. A state file has desc.seed.
 
-   With keep_fp32 a tensor is stored in fp32. Where masters are not fp32, prepare copies weight,
-   then fills it with NaN, and nothing uses it after that: amp_optimizer_master is NULL, forward
-   reads amp_optimizer_model, a session refuses the optimizer, and a report counts gradients
-   alone. A file loads where its moments and masters are of the same formats (24BIT and SR want
-   its type of models, too); SPLIT and fp32 load all masters. Else AMP_ERROR_MISMATCH names the
-   tensor. AMP_ERROR_INVALID_CONFIG: formats that are no row of the list, or a model of another
-   type. AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN; moments of 8 bits with moment1 or moment2, or with
-   a row_length that is not a multiple of 32. */
+   With keep_fp32 a tensor is stored in fp32, but for the moments of a storage of its own whose
+   master is F32. A report counts gradients alone where masters or moments are not fp32. Where
+   masters are not, prepare copies weight, then fills it with NaN, and nothing uses it after that:
+   amp_optimizer_master is NULL, forward reads amp_optimizer_model, a session refuses the optimizer.
+   A file loads where its moments and masters are of the same formats (24BIT and SR want its type of
+   models, too); SPLIT and F32 load all masters. Else AMP_ERROR_MISMATCH names the tensor.
+   AMP_ERROR_INVALID_CONFIG: formats that are no row of the list, or a model of another type.
+   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN but for fp32; moments of 8 bits with moment1 or moment2, or
+   with a row_length that is not a multiple of 32. */
 
 typedef enum amp_format { /* bytes an element, beside the 2 of a model; moments: both of AdamW  */
     AMP_FORMAT_F32 = 0,   /* master 4, moments 8                                                 */
@@ -1140,7 +1144,7 @@ typedef struct amp_storage { amp_format master, moments; } amp_storage;
 
 /* X(name, master, moments) for each, without AMP_FORMAT_. */
 #define AMP_STORAGE_LIST(X)                                                                        \
-    X("fp32", F32, F32)                                                                            \
+    X("fp32", F32, F32)    X("fp32+bf16", F32, BF16)    X("fp32+8bit", F32, 8BIT)                  \
     X("split", SPLIT, F32) X("split+bf16", SPLIT, BF16) X("split+8bit", SPLIT, 8BIT)               \
     X("24bit+8bit", 24BIT, 8BIT)                                                                   \
     X("sr", SR, F32)       X("sr+bf16", SR, BF16)       X("sr+8bit", SR, 8BIT)
@@ -2068,6 +2072,11 @@ typedef struct ampi_stored {
     uint32_t   size;
 } ampi_stored;
 
+/* Is it stored in another format than fp32? */
+AMPI_FN int ampi_is_coded(const ampi_stored *s) {
+    return AMPI_STORAGE && s->format != AMP_FORMAT_F32;
+}
+
 /* One tensor as kernels see it, in backend memory. */
 typedef struct ampi_slot {
     uint64_t  n;           /* elements; in the backend's table: of few rows, those there are     */
@@ -2228,7 +2237,7 @@ struct ampi_functions {
 
 /* New addresses for a tensor; NULL is none. */
 AMPI_FN void ampi_bind(ampi_slot *slot, float *weight, void *grad) {
-    if (weight && slot->master.format == AMP_FORMAT_F32) slot->master.data = weight;
+    if (weight && !ampi_is_coded(&slot->master)) slot->master.data = weight;
     else if (weight) slot->weight = weight;
     if (!grad) return;
     if (grad == AMP_NO_GRAD) grad = NULL;
@@ -2381,7 +2390,8 @@ AMPI_FN int ampi_sampled(const amp_plan *plan) {
 
 /* Are weights and updates of a tensor counted in a sampled step? */
 AMPI_FN int ampi_counts_updates(const ampi_slot *slot) {
-    return slot->grad && !slot->sparse && slot->master.format == AMP_FORMAT_F32;
+    return slot->grad && !slot->sparse && !ampi_is_coded(&slot->master) &&
+           !ampi_is_coded(&slot->moment[0]);
 }
 
 /* Slot i's histogram: where this step's check counts, which is the last sample's when the check is
@@ -3244,7 +3254,7 @@ static void ampi_forward_all(ampi_arrays *x, size_t i) {
 
 /* A step takes arrays in blocks: what no formula reads is decoded to fp32 in a buffer, the formula
    runs, and it is encoded again. (bf16 is read and written by the formula's loop: phases throughout
-   take 20 to 50 % longer.) With masters of fp32 all is one block; longer ones do not pay else. */
+   take 20 to 50 % longer.) Where all is of fp32 it is one block; longer ones do not pay else. */
 enum { AMPI_BLOCK = 512, AMPI_GROUPS = AMPI_BLOCK / AMPI_GROUP };
 AMPI_STATIC_ASSERT(ampi_blocks_are_of_whole_groups,
                    AMPI_BLOCK % (int)AMPI_GROUP == 0 && AMPI_WHOLE % (int)AMPI_GROUP == 0);
@@ -3253,6 +3263,7 @@ typedef struct ampi_step_block {
     ampi_arrays x;         /* from its first element on                   */
     size_t      n, more;   /* elements; for which memory ahead is asked   */
     void       *p, *m, *v; /* what the formula reads: x's own, or decoded */
+    void       *model;     /* what it writes beside p, or NULL            */
     const uint16_t *p_random, *m_random, *v_random; /* of what is rounded stochastically */
 } ampi_step_block;
 
@@ -3452,10 +3463,8 @@ AMPI_IN void AMPI_(put_bf16)(void *base, size_t i, AMPI_V x, const uint16_t *ran
     AMPI_(put16)(base, i, AMPI_(stochastic)(AMPI_(bits)(x), AMPI_(get16)(random, i), 0));
 }
 
-/* The step. Which formula, whether masters are fp32 and whether moments are bf16 is constant where
-   this is inlined. */
-AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, const int wide,
-                            const int bf16) {
+/* The step. Which formula, and whether moments are bf16, is constant where this is inlined. */
+AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, const int bf16) {
     const ampi_step_block b = *block; /* nothing that is stored changes it */
 
     const amp_dtype moment = bf16 ? AMP_BF16 : AMP_F32;
@@ -3469,9 +3478,8 @@ AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, c
         if (has_v) v = bf16 ? AMPI_(from_bits)(AMPI_(get16)(b.v, i) << 16) : AMPI_(get)(b.v, i);
         if (i < b.more) {
             AMPI_PREFETCH(ampi_at(b.x.grad, b.x.grad_type, i + AMPI_SOON));
-            if (wide) AMPI_PREFETCH(ampi_at(b.p, AMP_F32, i + AMPI_SOON));
-            if (wide && b.x.model)
-                AMPI_PREFETCH(ampi_at(b.x.model, b.x.model_type, i + AMPI_SOON));
+            AMPI_PREFETCH(ampi_at(b.p, AMP_F32, i + AMPI_SOON));
+            if (b.model) AMPI_PREFETCH(ampi_at(b.model, b.x.model_type, i + AMPI_SOON));
             if (has_m) AMPI_PREFETCH(ampi_at(b.m, moment, i + AMPI_SOON));
             if (has_v) AMPI_PREFETCH(ampi_at(b.v, moment, i + AMPI_SOON));
         }
@@ -3481,17 +3489,15 @@ AMPI_IN void AMPI_(formula)(const ampi_step_block *block, const amp_kind kind, c
         else if (has_m) AMPI_(put)(b.m, i, m);
         if (has_v && bf16) AMPI_(put_bf16)(b.v, i, v, b.v_random);
         else if (has_v) AMPI_(put)(b.v, i, v);
-        if (wide && b.x.model) AMPI_(put_as)(b.x.model, b.x.model_type, i, p);
+        if (b.model) AMPI_(put_as)(b.model, b.x.model_type, i, p);
     }
     AMPI_(done)();
 }
-AMPI_IN void AMPI_(formula_of)(const ampi_step_block *b, const amp_kind kind) {
-    if (!AMPI_STORAGE || b->x.master.format == AMP_FORMAT_F32) AMPI_(formula)(b, kind, 1, 0);
-    else if (b->x.moment[0].format == AMP_FORMAT_BF16) AMPI_(formula)(b, kind, 0, 1);
-    else AMPI_(formula)(b, kind, 0, 0);
-}
 AMPI_LOOP void AMPI_(formula_on)(const ampi_step_block *b) {
-#define AMPI_ON(id, ...) if (b->x.kind == AMP_KIND_##id) AMPI_(formula_of)(b, AMP_KIND_##id);
+    const int bf16 = AMPI_STORAGE && b->x.moment[0].format == AMP_FORMAT_BF16;
+#define AMPI_ON(id, ...)                                                           \
+    if (b->x.kind == AMP_KIND_##id && bf16) AMPI_(formula)(b, AMP_KIND_##id, 1);   \
+    else if (b->x.kind == AMP_KIND_##id) AMPI_(formula)(b, AMP_KIND_##id, 0);
     AMPI_OPTIMIZERS(AMPI_ON)
 #undef AMPI_ON
 }
@@ -3632,7 +3638,7 @@ AMPI_LOOP void AMPI_(moments_8bit)(const ampi_step_block *b, int put) {
 AMPI_LOOP void AMPI_(draw)(ampi_step_block *b, uint16_t *room) {
     const ampi_arrays *x     = &b->x;
     const size_t       odd   = x->element & 1u;
-    const int          coded = x->moment[0].format != AMP_FORMAT_F32;
+    const int          coded = ampi_is_coded(&x->moment[0]);
     const AMPI_U       a = AMPI_(u32)(x->key.a), c = AMPI_(u32)(x->key.b);
     AMPI_U             pair = AMPI_(count)(x->element >> 1);
     size_t             rows = 0, j;
@@ -3651,7 +3657,7 @@ AMPI_LOOP void AMPI_(draw)(ampi_step_block *b, uint16_t *room) {
 /* What a block has in other formats: decoded for the formula, or put back. */
 AMPI_IN void AMPI_(recode)(ampi_step_block *b, uint16_t *drawn, int put) {
     if (!put) AMPI_(draw)(b, drawn);
-    if (b->x.master.format != AMP_FORMAT_F32) AMPI_(masters)(b, put);
+    if (ampi_is_coded(&b->x.master)) AMPI_(masters)(b, put);
     if (b->x.moment[0].scale) AMPI_(moments_8bit)(b, put);
 }
 
@@ -3663,8 +3669,8 @@ AMPI_IN void AMPI_(recode)(ampi_step_block *b, uint16_t *drawn, int put) {
 
 AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
     const size_t    last  = AMPI_(last)(i, end);
-    const int       wide  = !AMPI_STORAGE || x->master.format == AMP_FORMAT_F32;
-    const int       coded = AMPI_STORAGE && x->moment[0].scale, has_v = x->moment[1].data != NULL;
+    const int       apart = ampi_is_coded(&x->master), coded = ampi_is_coded(&x->moment[0]);
+    const int       codes = coded && x->moment[0].scale, has_v = x->moment[1].data != NULL;
     AMPI_V          room[3][AMPI_BLOCK / AMPI_W];
     uint16_t        drawn[3 * AMPI_DRAWN];
     ampi_step_block b;
@@ -3672,11 +3678,12 @@ AMPI_LOOP void AMPI_(step_from)(const ampi_arrays *x, size_t i, size_t end) {
     b.x = *x;
     ampi_forward_all(&b.x, i);
     for (; i < last; i += b.n, ampi_forward_all(&b.x, b.n)) {
-        b.more = AMPI_W > 1 && last - i > AMPI_SOON ? last - i - AMPI_SOON : 0;
-        b.n    = wide ? last - i : ampi_min(last - i, AMPI_BLOCK);
-        b.p    = wide ? b.x.master.data : room[0];
-        b.m    = coded ? room[1] : b.x.moment[0].data;
-        b.v    = coded && has_v ? room[2] : b.x.moment[1].data;
+        b.more  = AMPI_W > 1 && last - i > AMPI_SOON ? last - i - AMPI_SOON : 0;
+        b.n     = apart || coded ? ampi_min(last - i, AMPI_BLOCK) : last - i;
+        b.p     = apart ? room[0] : b.x.master.data;
+        b.m     = codes ? room[1] : b.x.moment[0].data;
+        b.v     = codes && has_v ? room[2] : b.x.moment[1].data;
+        b.model = apart ? NULL : b.x.model;
         AMPI_(recode)(&b, drawn, 0);
         AMPI_(formula_on)(&b);
         AMPI_(recode)(&b, drawn, 1);
@@ -4263,9 +4270,6 @@ static AMPI_NOINLINE amp_result ampi_desc_ok(const amp_optimizer_desc *d) {
         AMPI_TRY(ampi_with_report() ? ampi_with_report()->ok(d)
                                     : ampi_left_out(d->problem, "desc.report", "AMP_NO_REPORT"));
     if (d->storage) AMPI_TRY(ampi_storage_ok(d->storage, d->problem));
-    if (d->storage && d->storage->master != AMP_FORMAT_F32 && d->kind == AMP_KIND_OWN)
-        return ampi_refuse(d, AMP_ERROR_UNSUPPORTED,
-                           "amp_optimizer_desc.storage" AMPI_FUSED_ALONE);
     return ampi_scaler_setup(&scaler, &d->scaler, d->problem); /* to learn of its errors now */
 }
 
@@ -4362,7 +4366,8 @@ static int ampi_learns(const amp_tensor *t) { return t->grad != NULL || t->grad_
 /* How master and moments of a tensor are stored. */
 static amp_storage ampi_storage_of(const amp_optimizer *opt, const amp_tensor *t) {
     static const amp_storage fp32 = {AMP_FORMAT_F32, AMP_FORMAT_F32};
-    return t->keep_fp32 ? fp32 : t->storage ? *t->storage : opt->storage;
+    const int                own  = t->storage && t->storage->master == AMP_FORMAT_F32;
+    return t->keep_fp32 && !own ? fp32 : t->storage ? *t->storage : opt->storage;
 }
 
 /* What a tensor must not be, and the error if it is; the last row is true, and AMP_OK. */
@@ -4378,22 +4383,23 @@ static amp_result ampi_refuse_tensor(const amp_optimizer *opt, size_t i, const c
 /* May the next tensor be stored so? */
 static amp_result ampi_storage_check(const amp_optimizer *opt, const amp_tensor *t) {
     const amp_storage  s      = ampi_storage_of(opt, t);
-    const int          stored = s.master != AMP_FORMAT_F32, coded = s.moments == AMP_FORMAT_8BIT;
+    const int          apart  = s.master != AMP_FORMAT_F32, groups = ampi_formats[s.moments].group;
+    const int          coded  = apart || s.moments != AMP_FORMAT_F32;
     const int          same   = t->model && t->model == (void *)t->weight;
     const amp_dtype    type   = same ? AMP_F32 : t->model ? t->model_type : opt->desc.dtype;
     const ampi_refusal why[]  = {
-        {stored && opt->desc.kind == AMP_KIND_OWN, AMP_ERROR_UNSUPPORTED,
+        {coded && opt->desc.kind == AMP_KIND_OWN, AMP_ERROR_UNSUPPORTED,
          "storage" AMPI_FUSED_ALONE},
         {s.master == AMP_FORMAT_SPLIT && type != AMP_BF16, AMP_ERROR_INVALID_CONFIG,
          "its storage needs a model copy of AMP_BF16"},
-        {stored && type == AMP_F32, AMP_ERROR_INVALID_CONFIG,
+        {apart && type == AMP_F32, AMP_ERROR_INVALID_CONFIG,
          "its storage needs a 16-bit model copy"},
-        {coded && (t->moment1 || t->moment2), AMP_ERROR_UNSUPPORTED,
+        {groups && (t->moment1 || t->moment2), AMP_ERROR_UNSUPPORTED,
          "moments of 8 bits are not taken from moment1 or moment2"},
-        {coded && t->rows && t->rows->row_length % AMPI_GROUP != 0, AMP_ERROR_UNSUPPORTED,
+        {groups && t->rows && t->rows->row_length % AMPI_GROUP != 0, AMP_ERROR_UNSUPPORTED,
          "moments of 8 bits need a row_length that is a multiple of 32"},
         {1, AMP_OK, NULL}};
-    if (stored && !opt->backend.functions->split_fn)
+    if (coded && !opt->backend.functions->split_fn)
         return ampi_left_out(opt->desc.problem, "storage", "AMP_NO_STORAGE");
     return ampi_refuse_tensor(opt, opt->num_entries, t->name, why);
 }
@@ -4596,7 +4602,7 @@ static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, uint64
         slot->model = ampi_to(t->model, slot->model_type, (size_t)slot->first);
         return;
     }
-    if (slot->master.format == AMP_FORMAT_F32) slot->master.data = t->weight;
+    if (!ampi_is_coded(&slot->master)) slot->master.data = t->weight;
     slot->grad      = t->grad;
     slot->grad_type = t->grad_type;
     if (ampi_has_rows(e)) {
@@ -4650,7 +4656,7 @@ static void ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
         ampi_fill_slot(opt, e, before, s);
         s->first_chunk = plan->num_chunks;
         s->first_sum   = plan->num_sums + ampi_chunks(s->first);
-        plan->coded |= s->master.format != AMP_FORMAT_F32;
+        plan->coded |= ampi_is_coded(&s->master) || ampi_is_coded(&s->moment[0]);
         plan->stochastic |= ampi_learns(&e->tensor) &&
                             (ampi_formats[s->master.format].random ||
                              (moments && ampi_formats[s->moment[0].format].random));
@@ -4778,7 +4784,7 @@ static amp_result ampi_fill_chunks(const amp_backend *b, const amp_plan *plan) {
    if src is NULL, the master is made from the model. */
 static amp_result ampi_write_on(const amp_backend *b, void *model, amp_dtype type,
                                 const ampi_stored *master, const void *src, size_t n) {
-    if (master->format != AMP_FORMAT_F32)
+    if (ampi_is_coded(master))
         return b->functions->split_fn(b, model, type, master, src, n);
     if (master->data && master->data != src)
         AMPI_TRY(ampi_cast_on(b, master->data, AMP_F32, src ? src : model, src ? AMP_F32 : type,
@@ -4988,7 +4994,7 @@ static amp_result ampi_spoil_weights(const amp_optimizer *opt) {
     size_t i;
     for (i = 0; i < opt->plan->num_slots; i++) {
         const amp_tensor *t = ampi_tensor(opt, (int)i);
-        if (opt->plan->host_slots[i].master.format != AMP_FORMAT_F32 && t->weight)
+        if (ampi_is_coded(&opt->plan->host_slots[i].master) && t->weight)
             AMPI_TRY(ampi_spoil_weight(&opt->backend, t->weight, t->n));
     }
     return AMP_OK;
@@ -5024,7 +5030,7 @@ static ampi_slot *ampi_slot_of(const amp_optimizer *opt, int i) {
 static amp_result ampi_can_bind(const amp_optimizer *opt, size_t i, const float *weight,
                                 const void *grad) {
     const amp_tensor *t = ampi_tensor(opt, (int)i);
-    const int          own   = opt->plan->host_slots[i].master.format == AMP_FORMAT_F32;
+    const int          own   = !ampi_is_coded(&opt->plan->host_slots[i].master);
     const ampi_refusal why[] = {
         {opt->ranks.count, AMP_ERROR_UNSUPPORTED,
          "it is in shards, which keep what prepare was given: prepare another optimizer, and load "
@@ -5078,7 +5084,7 @@ static amp_result ampi_write_models(const amp_optimizer *opt) {
     size_t i;
     for (i = 0; i < opt->plan->num_slots; i++) {
         ampi_slot  *s   = &opt->plan->host_slots[i];
-        const void *src = s->master.format == AMP_FORMAT_F32 ? s->master.data : s->weight;
+        const void *src = ampi_is_coded(&s->master) ? s->weight : s->master.data;
         if (src && s->model)
             AMPI_TRY(ampi_write_on(&opt->backend, s->model, s->model_type, &s->master, src,
                                    (size_t)s->n));
@@ -5092,7 +5098,7 @@ AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt) {
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     for (i = 0; i < opt->plan->num_slots; i++) {
         const ampi_slot *s = &opt->plan->host_slots[i];
-        if (s->master.format != AMP_FORMAT_F32 && s->n && !s->weight)
+        if (ampi_is_coded(&s->master) && s->n && !s->weight)
             return ampi_tensor_problem(opt, i, ampi_tensor(opt, (int)i)->name, AMP_ERROR_BAD_STATE,
                                        "it has no fp32 master: bring its weights by "
                                        "amp_optimizer_rebind");
@@ -5114,7 +5120,7 @@ AMP_DEF float *amp_optimizer_grad(const amp_optimizer *opt, int i) {
 
 AMP_DEF float *amp_optimizer_master(const amp_optimizer *opt, int i) {
     const ampi_slot *s = ampi_slot_of(opt, i);
-    return s && s->master.format == AMP_FORMAT_F32 ? (float *)s->master.data : NULL;
+    return s && !ampi_is_coded(&s->master) ? (float *)s->master.data : NULL;
 }
 
 AMP_DEF amp_scaler *amp_optimizer_scaler(const amp_optimizer *opt) {
@@ -5369,7 +5375,7 @@ static void ampi_update_chunk(const amp_plan *plan, const ampi_slot *s, ampi_job
     case AMPI_JOB_FUSED: ampi_step_chunk(plan, s, i, i, n); break;
     case AMPI_JOB_CARRY: ampi_carry_chunk(plan, s, i, n); break;
     case AMPI_JOB_PUBLISH: /* else models are written with masters */
-        if (s->master.format == AMP_FORMAT_F32)
+        if (!ampi_is_coded(&s->master))
             ampi_cast(ampi_to(s->model, s->model_type, i), s->model_type,
                       ampi_at(s->master.data, AMP_F32, i), AMP_F32, n);
         break;
@@ -5962,7 +5968,7 @@ static void ampi_walk_section(ampi_archive *a, const ampi_slot *slot, const ampi
 
 /* Master and moments of a slot. */
 static void ampi_walk_arrays(ampi_archive *a, const ampi_slot *slot, ampi_shard file) {
-    const int          coded = slot->master.format != AMP_FORMAT_F32;
+    const int          coded = ampi_is_coded(&slot->master);
     const ampi_stored *m     = slot->moment;
     const ampi_section all[] = {{coded ? slot->model : slot->master.data, 4, coded, 0},
                                 {m[0].data, m[0].size, 0, 0}, {m[1].data, m[1].size, 0, 0},
@@ -8601,7 +8607,7 @@ static int ampi_bad_master(const amp_optimizer *opt) {
     size_t        t, i, n, zeros = 0;
     for (t = 0; t < opt->plan->num_slots; t++) {
         const ampi_slot *slot = &opt->plan->host_slots[t];
-        const amp_dtype  type = slot->master.format == AMP_FORMAT_F32 ? AMP_F32 : slot->model_type;
+        const amp_dtype  type = ampi_is_coded(&slot->master) ? slot->model_type : AMP_F32;
         const void      *x    = type == AMP_F32 ? slot->master.data : slot->model;
         for (i = 0; i < slot->n; i += n) {
             n = ampi_min((size_t)slot->n - i, AMPI_PIECE);
@@ -9178,7 +9184,7 @@ AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_opt
                            "amp_optimizer_model");
     for (i = 0; i < opt->plan->num_slots; i++) {
         const amp_tensor *t = ampi_tensor(opt, (int)i);
-        if (t->weight && opt->plan->host_slots[i].master.format != AMP_FORMAT_F32)
+        if (t->weight && ampi_is_coded(&opt->plan->host_slots[i].master))
             return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_UNSUPPORTED,
                                        "its storage has no fp32 master: forward reads "
                                        "amp_optimizer_model");
@@ -9226,7 +9232,7 @@ static const void *ampi_model_copy(amp_session *s, const ampi_matrix *m) {
             const float     *from = (const float *)slot->master.data;
             const amp_dtype  type = slot->model ? slot->model_type : AMP_F32;
             const char      *copy;
-            if (slot->master.format != AMP_FORMAT_F32 || !from ||
+            if (ampi_is_coded(&slot->master) || !from ||
                 !ampi_within(m->x, ampi_extent(m), from, (size_t)slot->n))
                 continue;
             s->mismatches += type != AMP_F32 && type != m->type;

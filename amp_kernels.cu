@@ -1488,7 +1488,7 @@ AMPI_DEVICE bool ampi_next_share(const amp_plan &plan, bool rows, uint64_t k, am
     return k < parts;
 }
 
-/* B in a step that is sampled, where masters are of fp32. */
+/* B in a step that is sampled, where masters and moments are of fp32. */
 template <int KIND> AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan) {
     ampi_share s;
     ampi_clear_histograms(&plan);
@@ -1530,7 +1530,7 @@ AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan, b
 
 #ifndef AMP_NO_STORAGE
 
-/* B where masters are not all of fp32. A thread has N elements of a group of 32, so that 32 / N
+/* B where not all is of fp32. A thread has N elements of a group of 32, so that 32 / N
    lanes agree on its largest magnitude: four where arrays are aligned for it, of formats that the
    compiler knows; or one, of any.
 
@@ -1782,7 +1782,7 @@ AMPI_DEVICE void ampi_go_on(ampi_coded *t, const amp_plan &plan) {
 #pragma unroll 1
     for (int k = 0; k < 2; k++) t->moment[k] = ampi_stored_at(slot->moment[k], begin);
     t->first = t->from;
-    if (t->master.format == AMP_FORMAT_F32)
+    if (!ampi_is_coded(&t->master))
         t->first += ampi_part_at(t->master.data, AMP_F32, t->from).head(4);
     if (!t->model.base || t->model.type != AMP_F32)
         s = ampi_groups_in(4, t->first, t->behind, t->share.grad, t->model, ampi_codes{t->master},
@@ -1825,7 +1825,7 @@ template <int KIND> AMPI_KERNEL(3) ampi_coded_kernel(amp_plan plan, bool rows) {
         if (!t->there) break;
         if (t->share.count == 0 || !t->share.grad.base) continue;
         if (!plan.control->gate.skip) {
-            if (rows || t->share.slot->master.format != AMP_FORMAT_F32 || !ampi_sampled(&plan))
+            if (!ampi_sampled(&plan) || !ampi_counts_updates(t->share.slot))
                 ampi_step_coded<KIND>(plan, t);
         } else if (plan.zero_grad) {
             ampi_clear(t->share.grad, t->share.count);
@@ -1866,7 +1866,7 @@ template <int JOB> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
         if (sampled && !skip && ampi_counts_updates(slot))
             ampi_watch(plan, s, [&](unsigned i) { model.put_one(i, master.get(i)); });
         else if (JOB == AMPI_JOB_PUBLISH && !skip && slot->model &&
-                 slot->master.format == AMP_FORMAT_F32)
+                 !ampi_is_coded(&slot->master))
             ampi_map(model, master, s.count, ampi_copy_op(),
                      ampi_pairs<ampi_pair<AMP_F16, AMP_F32>, ampi_pair<AMP_BF16, AMP_F32>>());
         if (JOB == AMPI_JOB_PUBLISH && plan.zero_grad && grad.base) ampi_clear(grad, s.count);

@@ -139,10 +139,10 @@ typedef struct net {
 
 #include "train_half.h" /* memory, the policy's answers, rows of halves, gradients, the schedule */
 
-/* How are masters and moments stored? NULL: in fp32. */
-static const amp_storage *storage_of(const net *n) {
-    return n->type == AMP_BF16 && n->o->storage ? &storages[n->o->storage] : NULL;
-}
+/* How are masters and moments stored? Are masters other than fp32, so that models take the place of
+   weights? */
+static const amp_storage *storage_of(const net *n) { return &storages[n->o->storage]; }
+static int has_no_masters(const net *n) { return storage_of(n)->master != AMP_FORMAT_F32; }
 
 /* By default all products are in half; --policy "op:bmm=fp32" has attention in fp32, "block0=fp32"
    a whole block, "head=fp32" the logits. */
@@ -155,7 +155,7 @@ static void choose_types(net *n) {
         else strcpy(layer, "head");
         n->block[l].linear    = ask(&policy, n->o, n->type, layer, AMP_OP_LINEAR);
         n->block[l].attention = ask(&policy, n->o, n->type, layer, AMP_OP_BMM);
-        if (storage_of(n) && n->block[l].linear == AMP_F32)
+        if (has_no_masters(n) && n->block[l].linear == AMP_F32)
             fail(2, n->o->policy, "asks for weights in fp32, of which --storage keeps none",
                  "leave out one of them, or have only op:bmm in fp32");
     }
@@ -178,11 +178,11 @@ static void add_tensor(net *n, int i, beginning b) {
     n->num_params += t->n;
 }
 
-/* In fewer bytes a master was copied when the optimizer was prepared; forward reads its model. */
+/* A master in fewer bytes was copied when the optimizer was prepared; forward reads its model. */
 static void drop_masters(net *n) {
     for (int i = 0; i < n->num_tensors; i++) {
         amp_tensor *t = &n->tensor[i];
-        if (!storage_of(n) || t->keep_fp32) continue;
+        if (!has_no_masters(n) || t->keep_fp32) continue;
         for (int k = 0; k < n->num_owned; k++)
             if (n->owned[k] == t->weight) n->owned[k] = NULL;
         free(t->weight);

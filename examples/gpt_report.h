@@ -24,7 +24,7 @@ typedef struct options {
     int         gpu; /* nonzero: with --overflow, but neither policy, tier, writing, --check,
                         --budget, --report nor --storage */
     const char *report;
-    int         storage; /* of masters and moments, with bf16: a row of train_storage.h */
+    int         storage; /* of masters and moments: a row of train_storage.h */
 } options;
 
 #include "train_compare.h" /* report, of all that have such options */
@@ -49,8 +49,8 @@ static void print_help(void) {
         printf("  --prompt TEXT     what the writing continues (\"%s\")\n"
                "  --write N         bytes to write (%d)\n"
                "  --budget MIB      how many rows of each type fit into so much memory, how fast\n"
-               "  --storage NAME    masters and moments in fewer bytes, with --dtype bf16, as\n"
-               "                    examples/state.c compares them (fp32):\n"
+               "  --storage NAME    masters and moments in fewer bytes, as examples/state.c\n"
+               "                    compares them (fp32); but for fp32+... with --dtype bf16:\n"
                "                   ",
                o->prompt, o->write);
     for (int s = 0; !o->gpu && s < NUM_STORAGES; s++)
@@ -87,8 +87,8 @@ static options parse_options(int argc, char **argv) {
     if (o.width % o.heads != 0)
         fail(2, value, "the width is no multiple of the heads", "choose another --width");
     sprintf(value, "--storage %s", storage_names[o.storage]);
-    if (o.storage && o.dtype != AMP_BF16)
-        fail(2, value, "is for models in bf16 alone", "add --dtype bf16");
+    if (storages[o.storage].master != AMP_FORMAT_F32 && o.dtype != AMP_BF16)
+        fail(2, value, "has masters beside models in bf16 alone", "add --dtype bf16");
     return o;
 }
 

@@ -11,8 +11,8 @@ most_b=220 # instructions of B, AdamW on fp16, for 4 elements
 most_a=6.7 # of A on fp16, for 1
 # Of B in a storage format, AdamW, for 1; and the loads by which its loop is known: of 128, 64, 32 and
 # 8 bits.
-storages='fp32 4100 58, split 3300 65, split+bf16 1500 88, split+8bit 1322 127, 24bit+8bit 1232 137,
-    sr 3200 68, sr+bf16 1400 86, sr+8bit 1222 126'
+storages='fp32 4100 58, fp32+bf16 2300 80, fp32+8bit 2122 120, split 3300 65, split+bf16 1500 88,
+    split+8bit 1322 127, 24bit+8bit 1232 137, sr 3200 68, sr+bf16 1400 86, sr+8bit 1222 126'
 have "$NVCC" || { skip "$NVCC" 'not found'; finish; }
 flags="-std=c++14 -I. -Werror all-warnings -Xcompiler -Wall,-Wextra"
 echo "# $($NVCC --version | sed -n 's/.*release/CUDA release/p')"

@@ -842,8 +842,8 @@ enum { OWN, ADAMW, SGD, MOMENTUM, NESTEROV, LION, NUM_KINDS };
 /* A storage that goes with models of type. */
 static const amp_storage *any_storage(amp_dtype type, dice &r) {
     static const storage_row states[] = {
-        BIT24_8BIT, SR, SR_BF16, SR_8BIT, FP32, SPLIT, SPLIT_BF16, SPLIT_8BIT};
-    return &storages[states[r.below(type == AMP_F16 ? 5 : 8)]];
+        FP32, FP32_BF16, FP32_8BIT, BIT24_8BIT, SR, SR_BF16, SR_8BIT, SPLIT, SPLIT_BF16, SPLIT_8BIT};
+    return &storages[states[r.below(type == AMP_F32 ? 3 : type == AMP_F16 ? 7 : STORAGES)]];
 }
 
 /* A configuration of one kind; its tensors are still to come. */
@@ -955,7 +955,7 @@ TEST(fewer_bytes, "law 7: all states, mixed: sizes x types x any setup") {
         base                      = any_setup(ADAMW + (int)(i % 5), r);
         base.desc.scaler.preset   = AMP_PRESET_DEFAULT;
         base.desc.scaler.disabled = 0;
-        base.desc.dtype           = r.one_in(3) ? AMP_F16 : AMP_BF16;
+        base.desc.dtype           = r.one_in(3) ? AMP_F16 : r.one_in(4) ? AMP_F32 : AMP_BF16;
         base.desc.storage         = any_storage(base.desc.dtype, r);
         base.desc.seed            = r.next();
         any_list(&base, 1 + (int)r.below(6), r);
@@ -1457,7 +1457,7 @@ TEST(shards, "law 7: 1, 2 and 3 ranks that share out masters and moments, as on 
         like.desc.dtype                  = (amp_dtype)r.below(3);
         like.desc.max_norm               = r.one_in(2) ? 0.5f : 0.0f;
         like.desc.scaler.growth_interval = 2;
-        if (like.desc.dtype && r.one_in(2)) like.desc.storage = any_storage(like.desc.dtype, r);
+        if (r.one_in(2)) like.desc.storage = any_storage(like.desc.dtype, r);
         for (int k = 0; k < count; k++)
             for (int side = CPU; side <= DEV; side++) {
                 shard *s = &all[k];
@@ -1659,7 +1659,7 @@ TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicat
         desc.weight_decay           = 0.25f;
         desc.scaler.growth_interval = 2;
         desc.report = i % 3 ? &watch : NULL;
-        if (desc.dtype && r.one_in(2)) desc.storage = any_storage(desc.dtype, r);
+        if (r.one_in(2)) desc.storage = any_storage(desc.dtype, r);
         for (int k = 0; k < TABLES; k++) {
             make_table(&tables[k], r);
             most    = tables[k].rows > most ? tables[k].rows : most;
@@ -1685,7 +1685,7 @@ TEST(few_rows, "law 7: gradients of few rows, as on the CPU: any order, duplicat
                 t.rows         = &few;
                 t.weight_decay = k == 1 ? 0.125f : 0.0f;
                 if (desc.storage && desc.storage->moments == AMP_FORMAT_8BIT && tables[k].length % 32)
-                    t.storage = &storages[SR];
+                    t.storage = &storages[FP32_BF16];
                 OK(amp_optimizer_add(&opt[side], &t));
             }
             memset(&t, 0, sizeof t);
@@ -3429,8 +3429,10 @@ static void check_traffic_of_state(storage_row row, unsigned bytes) {
     finish(t);
 }
 
-TEST(traffic_of_states, "bytes per parameter of a step in each storage format, counted: split 28, bf16 20, 8-bit 16, "
-                        "with 24 bits 14; stochastic 24, 16, 12") {
+TEST(traffic_of_states, "bytes per parameter of a step in each storage format, counted: fp32 with moments of bf16 22, "
+                        "of 8 bits 18; split 28, 20, 16; with 24 bits 14; stochastic 24, 16, 12") {
+    check_traffic_of_state(FP32_BF16, 22);
+    check_traffic_of_state(FP32_8BIT, 18);
     check_traffic_of_state(SPLIT, 28);
     check_traffic_of_state(SPLIT_BF16, 20);
     check_traffic_of_state(SPLIT_8BIT, 16);

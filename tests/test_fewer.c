@@ -33,7 +33,9 @@ static int is_nan(uint32_t u) { return (u & 0x7fffffffu) > 0x7f800000u; }
 #define FORM(name, master, moments) {OF(master, moments), AMP_BF16}, \
                                     {OF(master, moments), AMP_FORMAT_##master == AMP_FORMAT_SPLIT ? AMP_BF16 : AMP_F16},
 static const struct { amp_storage storage; amp_dtype type; } forms[] = {AMP_STORAGE_LIST(FORM)};
-enum { FORMS = sizeof forms / sizeof forms[0], FEWER = 2 /* the first of them that is not of fp32 */ };
+enum { FORMS = sizeof forms / sizeof forms[0] };
+/* The first of them whose moments or masters are not of fp32, and whose masters are not. */
+enum { FEWER = 2, APART = 6 };
 
 static int moments_of(size_t form) { return (int)forms[form].storage.moments; }
 static int masters_of(size_t form) { return (int)forms[form].storage.master; }
@@ -504,40 +506,47 @@ static const struct { amp_kind kind; double momentum; } kinds[] = {
     {AMP_KIND_ADAMW, 0.0}, {AMP_KIND_SGD, 0.9}, {AMP_KIND_LION, 0.0}, {AMP_KIND_SGD, 0.0}};
 enum { ROWS_OF_OPTIMIZERS = 3 }; /* the first ones */
 
-TEST(split_is_default, "manual: with equal gradients split's masters and moments are default's bit for bit, "
-                       "and its files; each loads the other's; models differ on ties at most") {
-    size_t k;
+TEST(split_is_fp32, "manual: with equal gradients split's masters and moments are fp32's bit for bit, and its files, "
+                    "with moments of each format; each loads the other's; models differ on ties at most; without a "
+                    "model, and with one of fp16, they are the same") {
+    static const storage_row rows[][2] = {{FP32, SPLIT}, {FP32_BF16, SPLIT_BF16}, {FP32_8BIT, SPLIT_8BIT}};
+    static const amp_dtype   types[]   = {AMP_BF16, AMP_BF16, AMP_F32, AMP_F16}; /* the second is split's */
+    enum { RUNS = COUNT_OF(types), CASES = COUNT_OF(kinds) * COUNT_OF(rows) };
+    size_t form, k, j;
     skip_if_emulated();
-    for (k = 0; k < COUNT_OF(kinds); k++) {
-        run  a, b;
-        blob x, y;
-        int  i;
-        begin(&a, desc_of(kinds[k].kind, kinds[k].momentum, NULL), NULL);
-        begin(&b, desc_of(kinds[k].kind, kinds[k].momentum, &storages[SPLIT]), NULL);
-        steps(&a, 0, 12);
-        steps(&b, 0, 12);
-        x = saved(&a);
-        y = saved(&b);
-        CHECK(same(&x, &y));
+    for (form = 0; form < CASES; form++) {
+        const size_t kind = form % COUNT_OF(kinds);
+        run          r[RUNS];
+        blob         x[RUNS];
+        int          i;
+        for (k = 0; k < RUNS; k++) {
+            amp_optimizer_desc d = desc_of(kinds[kind].kind, kinds[kind].momentum,
+                                           &storages[rows[form / COUNT_OF(kinds)][k == 1]]);
+            d.dtype = types[k];
+            begin(&r[k], d, NULL);
+            steps(&r[k], 0, 12);
+            x[k] = saved(&r[k]);
+            CHECK(same(&x[k], &x[0]));
+        }
         for (i = 0; i < TENSORS; i++) {
-            const float    *master = amp_optimizer_master(&a.opt, i);
-            const amp_bf16 *model  = (const amp_bf16 *)amp_optimizer_model(&b.opt, i);
-            size_t          j;
-            CHECK(amp_optimizer_master(&b.opt, i) == NULL);
+            const float    *master = amp_optimizer_master(&r[0].opt, i);
+            const amp_bf16 *model  = (const amp_bf16 *)amp_optimizer_model(&r[1].opt, i);
+            CHECK(master == r[0].weight[i] && amp_optimizer_master(&r[1].opt, i) == NULL);
+            CHECK(amp_optimizer_model(&r[2].opt, i) == (const void *)r[2].weight[i]);
             for (j = 0; j < sizes[i]; j++)
                 CHECK_EQ_U32(model[j].bits, (bits_of(master[j]) + 0x8000u) >> 16);
         }
-        steps(&a, 12, 15);
-        OK(loaded(&b, &x));
-        OK(loaded(&a, &y));
-        steps(&a, 12, 20);
-        steps(&b, 12, 20);
-        free(x.bytes), free(y.bytes);
-        x = saved(&a);
-        y = saved(&b);
-        CHECK(same(&x, &y));
-        free(x.bytes), free(y.bytes);
-        end(&a), end(&b);
+        for (k = 0; k < RUNS; k++) {
+            steps(&r[k], 12, 12 + k);
+            OK(loaded(&r[k], &x[(k + 1) % RUNS]));
+            steps(&r[k], 12, 20);
+        }
+        for (k = 0; k < RUNS; k++) {
+            free(x[k].bytes);
+            x[k] = saved(&r[k]);
+            CHECK(same(&x[k], &x[0]));
+        }
+        for (k = 0; k < RUNS; k++) free(x[k].bytes), end(&r[k]);
     }
 }
 
@@ -647,7 +656,7 @@ TEST(resume, "law 12: saved, loaded and continued is never stopped, in each stat
              "into another seed; a skipped step changes nothing") {
     static const amp_storage *const mixed[2][TENSORS] = {
         {&storages[SPLIT_8BIT], &storages[SPLIT], &storages[SPLIT_BF16], NULL},
-        {&storages[SR], &storages[SR_8BIT], NULL, &storages[BIT24_8BIT]}};
+        {&storages[SR], &storages[SR_8BIT], &storages[FP32_8BIT], &storages[BIT24_8BIT]}};
     size_t                 form;
     for (form = 0; form < FORMS + 2; form += test_state.quick == 2 && form < FORMS - 1 ? 3 : 1) {
         const amp_storage *const *stored = form < FORMS ? NULL : mixed[form - FORMS];
@@ -785,6 +794,7 @@ static void one_seed(storage_row row) {
 }
 
 TEST(seeds, "another seed is another rounding of moments or weights; the same one the same") {
+    one_seed(FP32_8BIT);
     one_seed(SPLIT_BF16);
     one_seed(SPLIT_8BIT);
     one_seed(SR);
@@ -792,7 +802,7 @@ TEST(seeds, "another seed is another rounding of moments or weights; the same on
 }
 
 TEST(twins, "tensors that are alike but for their number are rounded otherwise, in each stochastic format") {
-    static const storage_row by_chance[] = {SPLIT_BF16, SPLIT_8BIT, SR};
+    static const storage_row by_chance[] = {FP32_BF16, SPLIT_BF16, SPLIT_8BIT, SR};
     enum { N = 500 };
     static float weight[2][N], grad[2][N];
     size_t       k, i;
@@ -1026,12 +1036,13 @@ TEST(shards, "law 10: on two ranks as on one, each storage with each optimizer a
     size_t       i, first, n, form, kind;
     uint64_t     rng = 9;
     for (i = 0; i < N; i++) begun[i] = unit(&rng), grad[i] = unit(&rng);
-    for (form = 0; form < FORMS * ROWS_OF_OPTIMIZERS; form += test_state.quick == 2 ? 7 : 1) {
+    for (form = 0; form < (FORMS + 2) * ROWS_OF_OPTIMIZERS; form += test_state.quick == 2 ? 7 : 1) {
         const size_t  stored = form / ROWS_OF_OPTIMIZERS;
+        const size_t  size   = stored < FORMS ? 2 : 4;
         amp_optimizer opt[3];
         kind = form % ROWS_OF_OPTIMIZERS;
         for (k = 0; k < 3; k++) { /* one of one rank, two of two */
-            amp_optimizer_desc d = desc_in(kinds[kind].kind, kinds[kind].momentum, stored);
+            amp_optimizer_desc d = desc_in(kinds[kind].kind, kinds[kind].momentum, stored % FORMS);
             amp_ranks          ranks;
             amp_tensor         t;
             memset(&t, 0, sizeof t);
@@ -1041,6 +1052,8 @@ TEST(shards, "law 10: on two ranks as on one, each storage with each optimizer a
             ranks.count = k ? 2 : 1;
             if (k) ranks.sum_fn = no_sum;
             d.ranks = &ranks;
+            if (stored >= FORMS) /* all copies in fp32 */
+                d.dtype = AMP_F32, d.storage = &storages[stored == FORMS ? FP32_BF16 : FP32_8BIT];
             memcpy(weight[k], begun, sizeof begun);
             t.n = N, t.weight = weight[k], t.grad_later = 1;
             OK(amp_optimizer_init(&opt[k], &d));
@@ -1055,8 +1068,8 @@ TEST(shards, "law 10: on two ranks as on one, each storage with each optimizer a
             }
         for (k = 1; k < 3; k++) {
             amp_optimizer_range(&opt[k], 0, &first, &n);
-            CHECK(n > 0 && memcmp((const amp_bf16 *)amp_optimizer_model(&opt[0], 0) + first,
-                                  (const amp_bf16 *)amp_optimizer_model(&opt[k], 0) + first, n * 2) == 0);
+            CHECK(n > 0 && memcmp((const char *)amp_optimizer_model(&opt[0], 0) + first * size,
+                                  (const char *)amp_optimizer_model(&opt[k], 0) + first * size, n * size) == 0);
             part_comes_back(&opt[k], grad + first);
         }
         for (k = 0; k < 3; k++) amp_optimizer_free(&opt[k]);
@@ -1085,7 +1098,7 @@ TEST(spent_weights, "manual: a weight that prepare has copied and no step writes
             OK(amp_optimizer_add(&opt, &t));
             OK(prepare_scaled(&opt));
             for (i = 0; i < n; i++)
-                if (is_nan(bits_of(weight[i])) != (form >= FEWER)) break;
+                if (is_nan(bits_of(weight[i])) != (form >= APART)) break;
             CHECK_EQ_INT(i, n);
             CHECK_EQ_F32(weight[n], 0.5f);
             CHECK(kept[0] == 1.0f && kept[1] == 2.0f && kept[2] == 3.0f);
@@ -1099,7 +1112,7 @@ TEST(spent_weights, "manual: a weight that prepare has copied and no step writes
 TEST(refresh, "manual: refresh takes weights that rebind has brought as prepare does: steps from there have the "
               "bits of an optimizer that begins with them; moments stay; nothing is taken twice, or after a load") {
     size_t form, i, k;
-    for (form = FEWER; form < FORMS; form += test_state.quick == 2 ? 5 : 1) {
+    for (form = APART; form < FORMS; form += test_state.quick == 2 ? 5 : 1) {
         const amp_optimizer_desc d = desc_in(AMP_KIND_ADAMW, 0.0, form);
         run                      a, b, c;
         float                   *brought[TENSORS];
@@ -1210,14 +1223,15 @@ static amp_result adding(amp_optimizer_desc d, amp_tensor t, const char *word) {
 }
 
 TEST(storage_by_tensor, "manual: storage is that of the tensor, or else of a flat array's whole, or else of desc, copied in "
-                        "init and add; so a tensor returns to fp32 under any desc") {
-    static float       weight[5][64], grad[5][64];
-    amp_storage        s[3];
+                        "init and add; so a tensor returns to fp32 under any desc; with keep_fp32 it is fp32, but for "
+                        "the moments of a storage of its own whose master is") {
+    static float       weight[8][64], grad[8][64];
+    amp_storage        s[4];
     amp_optimizer_desc d;
     amp_optimizer      opt;
     amp_tensor         t, parts[2];
     int                i;
-    s[0] = storages[SPLIT_8BIT], s[1] = storages[FP32], s[2] = storages[SR];
+    s[0] = storages[SPLIT_8BIT], s[1] = storages[FP32], s[2] = storages[SR], s[3] = storages[FP32_8BIT];
     d = desc_of(AMP_KIND_ADAMW, 0.0, &s[0]);
     memset(&t, 0, sizeof t);
     memset(parts, 0, sizeof parts);
@@ -1232,15 +1246,20 @@ TEST(storage_by_tensor, "manual: storage is that of the tensor, or else of a fla
     parts[0].n = parts[1].n = 64;
     parts[1].storage = &s[1];
     OK(amp_optimizer_add_flat(&opt, &t, parts, 2)); /* of sr, one in fp32 */
+    for (i = 5; i < 8; i++) { /* desc's, of the master's words, and of fp32 */
+        t.n = 64, t.weight = weight[i], t.grad = grad[i], t.keep_fp32 = 1;
+        t.storage = i == 5 ? NULL : i == 6 ? &s[2] : &s[3];
+        OK(amp_optimizer_add(&opt, &t));
+    }
     memset(s, 0xff, sizeof s);
     OK(prepare_scaled(&opt));
-    for (i = 0; i < 5; i++) {
-        static const storage_row expected[] = {SPLIT_8BIT, FP32, SR, SR, FP32};
+    for (i = 0; i < 8; i++) {
+        static const storage_row expected[] = {SPLIT_8BIT, FP32, SR, SR, FP32, FP32, FP32, FP32_8BIT};
         const ampi_slot         *slot = &opt.plan->host_slots[i];
         CHECK_EQ_INT(slot->master.format, storages[expected[i]].master);
         CHECK_EQ_INT(slot->moment[1].format, storages[expected[i]].moments);
-        CHECK((amp_optimizer_master(&opt, i) == weight[i]) == (expected[i] == FP32));
-        CHECK(is_nan(bits_of(weight[i][0])) == (expected[i] != FP32));
+        CHECK((amp_optimizer_master(&opt, i) == weight[i]) == (expected[i] <= FP32_8BIT));
+        CHECK(is_nan(bits_of(weight[i][0])) == (expected[i] > FP32_8BIT));
     }
     amp_optimizer_free(&opt);
 }
@@ -1266,7 +1285,11 @@ TEST(refusals, "manual: what a storage cannot be with is refused, and told; a pa
     d.storage = NULL;
     t.storage = &storages[SPLIT_BF16];
     CHECK_EQ_INT(adding(d, t, "storage is for"), AMP_ERROR_UNSUPPORTED);
+    t.storage = &storages[FP32_8BIT]; /* of moments that there are none of */
+    CHECK_EQ_INT(adding(d, t, "storage is for"), AMP_ERROR_UNSUPPORTED);
     d.kind = AMP_KIND_ADAMW;
+    CHECK_EQ_INT(adding(d, t, ""), AMP_OK);
+    t.storage = &storages[SPLIT_BF16];
     CHECK_EQ_INT(adding(d, t, ""), AMP_OK);
     d.dtype = AMP_F16;
     CHECK_EQ_INT(adding(d, t, "AMP_BF16"), AMP_ERROR_INVALID_CONFIG);
@@ -1274,6 +1297,9 @@ TEST(refusals, "manual: what a storage cannot be with is refused, and told; a pa
     CHECK_EQ_INT(adding(d, t, ""), AMP_OK);
     d.dtype = AMP_F32;
     CHECK_EQ_INT(adding(d, t, "16-bit"), AMP_ERROR_INVALID_CONFIG);
+    d.storage = &storages[SR_8BIT], t.storage = &storages[FP32_8BIT];
+    CHECK_EQ_INT(adding(d, t, ""), AMP_OK);
+    d.storage = NULL, t.storage = &storages[SR];
     t.keep_fp32 = 1;
     CHECK_EQ_INT(adding(d, t, ""), AMP_OK);
     t.keep_fp32 = 0;
@@ -1288,14 +1314,14 @@ TEST(refusals, "manual: what a storage cannot be with is refused, and told; a pa
             s.master = (amp_format)master, s.moments = (amp_format)moments;
             for (i = 0; i < STORAGES && memcmp(&storages[i], &s, sizeof s) != 0;) i++;
             result = i < STORAGES ? AMP_OK : known ? AMP_ERROR_INVALID_CONFIG : AMP_ERROR_INVALID_ENUM;
-            text   = i < STORAGES ? "" : known ? ": take fp32, split, split+bf16," : "does not know";
+            text   = i < STORAGES ? "" : known ? ": take fp32, fp32+bf16, fp32+8bit, split," : "does not know";
             t.storage = &s, d.storage = NULL;
             CHECK_EQ_INT(adding(d, t, text), result);
             t.storage = NULL, d.storage = &s;
             CHECK_EQ_INT(adding(d, t, text), result);
         }
-    s.master = AMP_FORMAT_F32, s.moments = AMP_FORMAT_8BIT;
-    CHECK_EQ_INT(adding(d, t, "amp_storage is fp32+8bit: take fp32, split"), AMP_ERROR_INVALID_CONFIG);
+    s.master = AMP_FORMAT_24BIT, s.moments = AMP_FORMAT_BF16;
+    CHECK_EQ_INT(adding(d, t, "amp_storage is 24bit+bf16: take fp32, fp32+bf16"), AMP_ERROR_INVALID_CONFIG);
     d.storage    = &storages[SPLIT_8BIT];
     d.first_step = 3;
     t.moment1 = t.moment2 = grad;
@@ -1331,7 +1357,7 @@ int main(int argc, char **argv) {
     RUN(stochastic);
     fp_set(fp);
     RUN(random_bits);
-    RUN(split_is_default);
+    RUN(split_is_fp32);
     RUN(tiers);
     RUN(ends);
     RUN(resume);

@@ -132,15 +132,19 @@ gpt)
     wrong 'a budget without room is named'  'budget [0-9]* or more'  --width 512 --budget 4
 
     # Of 116736 weights and 1792 gains and biases: fewer bytes in each storage than in fp32.
-    for storage in fp32 split split+bf16 split+8bit sr+8bit; do
+    for storage in fp32 split split+bf16 split+8bit sr+8bit fp32+8bit; do
         toy --dtype bf16 --storage $storage --seeds 1 2> /dev/null |
             awk '$1 == "bf16" && NF == 11 {print $9}'
     done > "$out/log"
     awk '{saved = kept - $1} NR == 1 {kept = $1} NR > 1 {
-             want = (NR == 2 ? 2 : NR == 3 ? 6 : NR == 4 ? 7.9375 : 9.9375) * 116736 / 118528
+             want = (NR == 2 ? 2 : NR == 3 ? 6 : NR == 4 ? 7.9375 : NR == 5 ? 9.9375 : 5.9375) * 116736 / 118528
              bad += !(saved > want - 0.011 && saved < want + 0.011)
-         } END {exit !(NR == 5 && kept > 16 && kept < 16.3 && !bad)}' "$out/log"
-    check '--storage keeps 2, 6, 7.9375 and 9.9375 bytes less for a weight' $?
+         } END {exit !(NR == 6 && kept > 16 && kept < 16.3 && !bad)}' "$out/log"
+    check '--storage keeps 2, 6, 7.9375, 9.9375 and 5.9375 bytes less for a weight' $?
+    toy --storage fp32+8bit --seeds 1 2> /dev/null > "$out/log" && toy --seeds 1 2> /dev/null >> "$out/log" &&
+        awk '/^(fp32|fp16|bf16) / && NF == 11 {n++; kept[n] = $9}
+             END {for (i = 1; i <= 3; i++) bad += !(kept[i] < kept[i + 3] - 5.8); exit bad || n != 6}' "$out/log"
+    check '--storage fp32+8bit is for models of each type, and for none' $?
     bit8='--dtype bf16 --storage split+8bit'
     toy $bit8 --save "$out/8bit" > "$out/log" 2>&1 &&
         toy $bit8 --save "$out/part" --stop-after 17 > "$out/log" 2>&1 &&
