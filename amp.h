@@ -1107,7 +1107,7 @@ AMP_DEF amp_result amp_optimizer_advice(const amp_optimizer *opt, amp_advice *ad
 
 /* --------------------------------------------------------------- >>api  storage
    Low-precision optimizer state. It saves memory; a step is faster only where memory binds it:
-   on one core four of the seven are slower than fp32 (examples/state.c). amp_tensor.storage, or
+   on one core five of the nine are slower than fp32 (examples/state.c). amp_tensor.storage, or
    else desc.storage, names the formats of masters and moments, a row of AMP_STORAGE_LIST. By
    AdamW, with a model and gradients of 16 bits, a step reads and writes 30 bytes an element in
    fp32, 28 in split, 24 in sr, 8 less with moments of bf16, 12 less with 8 bits, 14 in

@@ -500,6 +500,14 @@ TEST(no_masters, "manual: a weight in a state that has no fp32 master, and one i
               strstr(why, "amp_optimizer_model") != NULL);
         CHECK_EQ_INT(session.num_optimizers, 0);
         amp_optimizer_free(&opt);
+        if (!split) continue;
+        t.storage = &storages[k ? FP32_BF16 : FP32_8BIT]; /* these are in weight: it is taken */
+        OK(amp_optimizer_init(&opt, &d));
+        OK(amp_optimizer_add(&opt, &t));
+        OK(amp_optimizer_prepare(&opt));
+        OK(amp_cache_add_optimizer(&cache, &opt));
+        end(), amp_optimizer_free(&opt);
+        begin(1 << 16);
     }
     end();
 }

@@ -1148,7 +1148,7 @@ TEST(advice_nan, "NaN in ten overflows in a row, or at a scale of 1: it comes fr
 }
 
 TEST(advice_nan_in_a_weight, "a weight that is not finite makes all gradients NaN: its tensor is named, in every state") {
-    static const storage_row states[] = {FP32, SPLIT, SR};
+    static const storage_row states[] = {FP32, FP32_8BIT, SPLIT, SR};
     const uint32_t         inf = 0x7f800000u;
     size_t                 k;
     int                    i;
