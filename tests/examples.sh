@@ -51,7 +51,7 @@ awk 'function size(x) {return x < 0 ? -x : x}
          bad += $1 == "split" && size($2) + size($6) + size($10) > 0.02
      }
      /^state / {lines++; bad += size($10 - mean[$2]) > 0.000101}
-     /^state fp32/ {bad += !($8 == "1.00" && $10 == "+0.0000" && $12 == "0.0000")}
+     /^state fp32 / {bad += !($8 == "1.00" && $10 == "+0.0000" && $12 == "0.0000")}
      END {exit !(rows == 10 && lines == 10 && !bad)}' "$out/log"
 check 'state: a table of three tasks, of which the lines are means; split trains as fp32 does' $?
 for program in $programs; do
