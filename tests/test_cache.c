@@ -505,7 +505,7 @@ TEST(no_masters, "manual: a weight in a state that has no fp32 master, and one i
         OK(amp_optimizer_init(&opt, &d));
         OK(amp_optimizer_add(&opt, &t));
         OK(amp_optimizer_prepare(&opt));
-        OK(amp_cache_add_optimizer(&cache, &opt));
+        OK(amp_session_add_optimizer(&session, &opt));
         end(), amp_optimizer_free(&opt);
         begin(1 << 16);
     }
