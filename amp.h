@@ -4124,10 +4124,9 @@ typedef struct ampi_ranks_hooks {
     /* in prepare: ranks meet, with what this one has come to. Are tables the same? */
     amp_result (*meet)(const amp_optimizer *opt, amp_result result);
     /* files: a set, or what replaces one; what a set has for this rank; ranks meet behind it */
-    amp_result (*save)(const amp_optimizer *opt, ampi_target *to, ampi_state *state,
-                       amp_result result);
-    amp_result (*load)(const amp_optimizer *opt, const char *path, ampi_loading *l, void *file);
-    void       (*loaded)(const amp_optimizer *opt, const ampi_loading *l, amp_result *result);
+    amp_result (*save)(const amp_optimizer *opt, ampi_target *to, amp_result result);
+    amp_result (*load)(const amp_optimizer *opt, const char *path, ampi_loading *l);
+    void       (*loaded)(const amp_optimizer *opt, ampi_loading *l, amp_result *result);
 } ampi_ranks_hooks;
 typedef struct ampi_rows_hooks {
     amp_result (*ok)(const amp_optimizer *opt, const amp_tensor *t, size_t i);
@@ -5751,12 +5750,16 @@ enum { AMPI_STATE_VERSION = 6, AMPI_STATE_OLD_SHARD = 3 };
 enum { AMPI_FILE_SHARD = 1, AMPI_FILE_SET = 2, AMPI_FILE_REPORT = 4, AMPI_FILE_SEED = 8,
        AMPI_FILE_FLAGS = 15 };
 enum { AMPI_STATE_HEADER = 32, AMPI_STATE_BLOCK = 1 << 18, AMPI_STATE_SET = 32,
-       AMPI_STATE_OLD_SET = 24, AMPI_SET_FILE = AMPI_STATE_HEADER + AMPI_STATE_SET + 8 };
+       AMPI_STATE_OLD_SET = 24 };
 AMPI_STATIC_ASSERT(ampi_sums_take_eight_bytes,
                    AMPI_STATE_BLOCK % 8 == 0 && AMPI_STATE_SET % 8 == 0);
 
 /* One walk over the state counts its bytes, saves it, verifies a file against it, or loads it. */
 typedef enum ampi_walk { AMPI_COUNT, AMPI_SAVE, AMPI_VERIFY, AMPI_LOAD } ampi_walk;
+
+/* A set of files, one of each rank; ranks 0: there is none. Its edition tells sets of one step from
+   each other, so that none is written over. */
+typedef struct ampi_set { uint64_t step, edition, ranks, content; } ampi_set;
 
 struct ampi_archive {
     const amp_optimizer *opt;
@@ -5764,6 +5767,7 @@ struct ampi_archive {
     ampi_walk      walk;
     uint32_t       version, flags;
     uint64_t       rank, ranks; /* whose shard it is, as the file of a shard says              */
+    ampi_set       set;        /* that the file names                                           */
     uint64_t       body;       /* how many bytes it has in the file                             */
     amp_write_fn   write_fn;
     void          *user;
@@ -5826,8 +5830,8 @@ static unsigned char *ampi_next(ampi_archive *a, size_t num_bytes) {
     return at;
 }
 
-/* A number of 4 or 8 bytes: saved from *number, or loaded to it. */
-static void ampi_number(ampi_archive *a, void *number, size_t size) {
+/* A number of 4 or 8 bytes: saved from *number, or loaded to it. own: ranks may differ in it. */
+static void ampi_number(ampi_archive *a, void *number, size_t size, int own) {
     unsigned char *at = ampi_next(a, 8);
     uint64_t       x  = 0;
     if (!at && a->walk != AMPI_COUNT) return;
@@ -5840,10 +5844,11 @@ static void ampi_number(ampi_archive *a, void *number, size_t size) {
         if (size == 4) ampi_store_u32(number, 0, (uint32_t)x);
         else memcpy(number, &x, 8);
     }
-    a->common = ampi_hash(a->common, x);
+    if (!own) a->common = ampi_hash(a->common, x);
 }
 
-#define AMPI_NUMBER(a, x) ampi_number((a), &(x), sizeof(x))
+#define AMPI_NUMBER(a, x) ampi_number((a), &(x), sizeof(x), 0)
+#define AMPI_OWN(a, x)    ampi_number((a), &(x), sizeof(x), 1)
 
 /* The file is not this optimizer's: what differs, once. */
 static void ampi_differs(ampi_archive *a, const char *what, uint64_t theirs, uint64_t ours) {
@@ -6067,13 +6072,10 @@ static ampi_shard ampi_shard_of_file(const ampi_archive *a, uint64_t all, uint64
 
 /* A file has numbers by name, in this order. What checks have found is the rank's own. */
 static void ampi_walk_scaler(ampi_archive *a, amp_scaler *s) {
-    uint64_t common;
     AMPI_NUMBER(a, s->scale);
     AMPI_NUMBER(a, s->growth_tracker);
-    common = a->common;
-    AMPI_NUMBER(a, s->found_inf);
-    AMPI_NUMBER(a, s->checked);
-    a->common = common;
+    AMPI_OWN(a, s->found_inf);
+    AMPI_OWN(a, s->checked);
     AMPI_NUMBER(a, s->hysteresis_tracker);
     AMPI_NUMBER(a, s->stuck);
     AMPI_NUMBER(a, s->next_scale);
@@ -6114,12 +6116,9 @@ static void ampi_walk_control(ampi_archive *a, ampi_control *c) {
 /* What came after version 1, and after 2 and 3. Whether there is a learning rate is the rank's. */
 static void ampi_walk_later(ampi_archive *a, ampi_state *state) {
     ampi_control *c = &state->control;
-    uint64_t      common;
     if (a->version >= 2) {
         AMPI_NUMBER(a, c->missed_updates);
-        common = a->common;
-        AMPI_NUMBER(a, state->has_lr);
-        a->common = common;
+        AMPI_OWN(a, state->has_lr);
     }
     if (a->version >= 4) {
         AMPI_NUMBER(a, c->skipped_in_a_row);
@@ -6128,6 +6127,14 @@ static void ampi_walk_later(ampi_archive *a, ampi_state *state) {
         AMPI_NUMBER(a, c->scaler.updates_since);
         AMPI_NUMBER(a, c->scaler.overflows_since);
     }
+}
+
+/* The body of a file that names a set: until version 5 without its content. */
+static void ampi_walk_set(ampi_archive *a) {
+    AMPI_NUMBER(a, a->set.step);
+    AMPI_NUMBER(a, a->set.edition);
+    AMPI_NUMBER(a, a->set.ranks);
+    if (a->version >= 6) AMPI_NUMBER(a, a->set.content);
 }
 
 /* The whole body. Sizes and names are the optimizer's own, so that a file cannot lead astray. */
@@ -6237,49 +6244,49 @@ static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_st
     return 0;
 }
 
-/* What would be saved, if load would take it. */
-static amp_result ampi_can_save(const amp_optimizer *opt, ampi_state *state) {
+/* Count what is to be saved, if load would take it. */
+static amp_result ampi_save_begin(const amp_optimizer *opt, ampi_archive *a, ampi_state *state) {
     int sane;
     AMPI_TRY(ampi_read_state(opt, state));
     AMPI_IEEE(sane = ampi_state_sane(opt, state));
-    return sane ? AMP_OK : AMP_ERROR_INVALID_CONFIG;
+    if (!sane) return AMP_ERROR_INVALID_CONFIG;
+    memset(a, 0, sizeof *a);
+    a->version = AMPI_STATE_VERSION;
+    if (opt->ranks.count > 1) a->flags |= AMPI_FILE_SHARD;
+    if (opt->plan->record) a->flags |= AMPI_FILE_REPORT;
+    if (opt->plan->stochastic) a->flags |= AMPI_FILE_SEED;
+    ampi_count_state(a, opt, state);
+    return AMP_OK;
 }
 
-/* *sum: what the body ends with. */
-static amp_result ampi_save(const amp_optimizer *opt, amp_write_fn write_fn, void *user,
-                            uint64_t *sum) {
+/* a: what was counted, or a set that the file names. */
+static amp_result ampi_save(const amp_optimizer *opt, ampi_archive *a, ampi_state *state,
+                            amp_write_fn write_fn, void *user) {
     unsigned char ends[AMPI_STATE_HEADER];
-    ampi_archive  a;
-    ampi_state    state;
-    AMPI_TRY(ampi_can_save(opt, &state));
-    memset(&a, 0, sizeof a);
-    a.version = AMPI_STATE_VERSION;
-    if (opt->ranks.count > 1) a.flags |= AMPI_FILE_SHARD;
-    if (opt->plan->record) a.flags |= AMPI_FILE_REPORT;
-    if (opt->plan->stochastic) a.flags |= AMPI_FILE_SEED;
-    ampi_count_state(&a, opt, &state);
-    ampi_put_header(ends, a.flags, a.count);
-    a.bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, 2 * (size_t)AMPI_STATE_BLOCK);
-    if (!a.bytes) return AMP_ERROR_OUT_OF_MEMORY;
-    a.room     = a.bytes + AMPI_STATE_BLOCK;
-    a.walk     = AMPI_SAVE;
-    a.write_fn = write_fn;
-    a.user     = user;
-    if (!write_fn(user, ends, sizeof ends)) a.result = AMP_ERROR_WRITE;
-    ampi_walk_state(&a, opt, &state);
-    if (a.result == AMP_OK) ampi_flush(&a);
-    ampi_put_le(ends, a.sum);
-    if (a.result == AMP_OK && !write_fn(user, ends, 8)) a.result = AMP_ERROR_WRITE;
-    ampi_release(&opt->desc.allocator, a.bytes);
-    *sum = a.sum;
-    return a.result;
+    ampi_put_header(ends, a->flags, a->count);
+    a->bytes = (unsigned char *)ampi_allocate(&opt->desc.allocator, 2 * (size_t)AMPI_STATE_BLOCK);
+    if (!a->bytes) return AMP_ERROR_OUT_OF_MEMORY;
+    a->room     = a->bytes + AMPI_STATE_BLOCK;
+    a->walk     = AMPI_SAVE;
+    a->write_fn = write_fn;
+    a->user     = user;
+    if (!write_fn(user, ends, sizeof ends)) a->result = AMP_ERROR_WRITE;
+    if (a->flags & AMPI_FILE_SET) ampi_walk_set(a);
+    else ampi_walk_state(a, opt, state);
+    if (a->result == AMP_OK) ampi_flush(a);
+    ampi_put_le(ends, a->sum);
+    if (a->result == AMP_OK && !write_fn(user, ends, 8)) a->result = AMP_ERROR_WRITE;
+    ampi_release(&opt->desc.allocator, a->bytes);
+    return a->result;
 }
 
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn,
                                       void *user) {
-    uint64_t sum;
+    ampi_archive a;
+    ampi_state   state;
     if (!opt || !write_fn) return AMP_ERROR_INVALID_ARGUMENT;
-    return ampi_save(opt, write_fn, user, &sum);
+    AMPI_TRY(ampi_save_begin(opt, &a, &state));
+    return ampi_save(opt, &a, &state, write_fn, user);
 }
 
 /* What versions before 6 have in place of flags. */
@@ -6295,10 +6302,27 @@ static amp_result ampi_old_version(ampi_archive *a, uint64_t x) {
     return AMP_OK;
 }
 
-/* The header: which version, what flags, how long a body. */
+enum { AMPI_RANKS = 65536 }; /* at most: whatever the file of a set says, it is read in no time */
+
+/* The body of a file that names a set. */
+static amp_result ampi_read_set(ampi_archive *a, amp_read_fn read_fn, void *user) {
+    unsigned char body[AMPI_STATE_SET + 8];
+    a->size = (size_t)a->body;
+    if (!read_fn(user, body, a->size + 8)) return AMP_ERROR_READ;
+    if (ampi_get_le(body + a->size) != ampi_sum_bytes(0, body, a->size)) return AMP_ERROR_CORRUPT;
+    a->walk  = AMPI_VERIFY;
+    a->bytes = body;
+    ampi_walk_set(a);
+    a->bytes = NULL;
+    if ((a->set.step | a->set.edition) >> 53) return AMP_ERROR_CORRUPT; /* a double tells each */
+    return a->set.ranks && a->set.ranks <= AMPI_RANKS ? AMP_OK : AMP_ERROR_CORRUPT;
+}
+
+/* The header: which version, what flags, how long a body; and which set a file names. */
 static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *user) {
     unsigned char header[AMPI_STATE_HEADER];
     uint64_t      x;
+    memset(&a->set, 0, sizeof a->set);
     if (!read_fn(user, header, 8)) return AMP_ERROR_READ;
     if (memcmp(header, "AMPSTATE", 8) != 0) return AMP_ERROR_FOREIGN;
     if (!read_fn(user, header + 8, sizeof header - 8)) return AMP_ERROR_READ;
@@ -6307,11 +6331,13 @@ static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *u
     a->version = (uint32_t)x;
     a->flags   = (uint32_t)(x >> 32);
     a->body    = ampi_get_le(header + 16);
-    if (a->version != AMPI_STATE_VERSION) return ampi_old_version(a, x);
-    if (a->flags > AMPI_FILE_FLAGS) return AMP_ERROR_NEWER;
-    return a->flags & AMPI_FILE_SET && (a->flags != AMPI_FILE_SET || a->body != AMPI_STATE_SET)
-               ? AMP_ERROR_CORRUPT
-               : AMP_OK;
+    if (a->version != AMPI_STATE_VERSION) AMPI_TRY(ampi_old_version(a, x));
+    else if (a->flags > AMPI_FILE_FLAGS) return AMP_ERROR_NEWER;
+    if (!(a->flags & AMPI_FILE_SET)) return AMP_OK;
+    if (a->flags != AMPI_FILE_SET ||
+        a->body != (a->version < 6 ? AMPI_STATE_OLD_SET : AMPI_STATE_SET))
+        return AMP_ERROR_CORRUPT;
+    return ampi_read_set(a, read_fn, user);
 }
 
 /* The files that are being loaded. */
@@ -6319,7 +6345,7 @@ struct ampi_loading {
     ampi_archive *files, one; /* files: &one, or a set's, allocated */
     size_t        num;
     int           alone;      /* this rank reads its own file of a set, and others theirs */
-    uint64_t      content;    /* of the set; 0: it does not say */
+    uint64_t      sum;        /* of what ends its files */
     ampi_state    own, state; /* before, and as the files bring it */
 };
 
@@ -6476,8 +6502,10 @@ static bool ampi_file_write(void *user, const void *data, size_t num_bytes) {
 enum { AMPI_PATH = 4096 };
 struct ampi_target {
     char     base[AMPI_PATH], path[AMPI_PATH], aside[AMPI_PATH + 8];
-    int      mode; /* POSIX: of the file that is there, for all that replace it; or -1 */
-    uint64_t sum;  /* of the state that has been written */
+    int      mode;  /* POSIX: of the file that is there, for all that replace it; or -1 */
+    int      error; /* errno of the call by which a save has failed; or 0 */
+    ampi_archive a; /* what is saved: of state */
+    ampi_state   state;
 };
 
 #ifdef AMPI_POSIX
@@ -6586,70 +6614,62 @@ static amp_result ampi_aim(ampi_target *to, const char *path) {
     const size_t length = strlen(path);
     if (length >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
     memcpy(to->base, path, length + 1);
+    to->error = 0;
     return ampi_follow(to);
 }
 
-/* The state, or the file that names a set, goes to to->path, with all that it takes to find it
-   there after a crash. */
-static amp_result ampi_replace_file(ampi_target *to, const amp_optimizer *opt,
-                                    const unsigned char *set) {
+/* What is saved goes to to->path, with all that it takes to find it there after a crash. */
+static amp_result ampi_replace_file(ampi_target *to, const amp_optimizer *opt) {
     const size_t length = strlen(to->path);
     FILE        *file;
-    amp_result   result;
-    int          error;
+    amp_result   result = AMP_ERROR_WRITE;
     memcpy(to->aside, to->path, length);
     memcpy(to->aside + length, ".new", 5);
     file = ampi_create(to);
-    if (!file) return AMP_ERROR_WRITE;
-    if (!set) result = ampi_save(opt, ampi_file_write, file, &to->sum);
-    else result = ampi_file_write(file, set, AMPI_SET_FILE) ? AMP_OK : AMP_ERROR_WRITE;
-    if (fflush(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
-    if (result == AMP_OK && !ampi_flush_file(to, file)) result = AMP_ERROR_WRITE;
-    if (fclose(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
-    if (result == AMP_OK && !ampi_move(to)) result = AMP_ERROR_WRITE;
+    if (file) {
+        result = ampi_save(opt, &to->a, &to->state, ampi_file_write, file);
+        if (fflush(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
+        if (result == AMP_OK && !ampi_flush_file(to, file)) result = AMP_ERROR_WRITE;
+        if (fclose(file) != 0 && result == AMP_OK) result = AMP_ERROR_WRITE;
+        if (result == AMP_OK && !ampi_move(to)) result = AMP_ERROR_WRITE;
+    }
     if (result == AMP_OK) return result;
-    error = errno; /* of the call that failed */
-    remove(to->aside);
-    errno = error;
+    to->error = errno;
+    if (file) remove(to->aside);
     return result;
 }
 
 /* In place of what is there. */
-static amp_result ampi_save_at(const amp_optimizer *opt, ampi_target *to) {
+static amp_result ampi_replace_base(ampi_target *to, const amp_optimizer *opt) {
     memcpy(to->path, to->base, strlen(to->base) + 1);
-    return ampi_replace_file(to, opt, NULL);
+    return ampi_replace_file(to, opt);
 }
 
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path) {
-    ampi_target *to = NULL;
-    ampi_state   state;
+    ampi_target *to;
     amp_result   result;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN)); /* from here on ranks meet, whatever happens to one */
-    result = path ? ampi_can_save(opt, &state) : AMP_ERROR_INVALID_ARGUMENT;
-    if (result == AMP_OK) {
-        to = (ampi_target *)ampi_allocate(&opt->desc.allocator, sizeof *to);
-        result = to ? ampi_aim(to, path) : AMP_ERROR_OUT_OF_MEMORY;
-    }
+    to     = (ampi_target *)ampi_allocate(&opt->desc.allocator, sizeof *to);
+    result = !path ? AMP_ERROR_INVALID_ARGUMENT : to ? AMP_OK : AMP_ERROR_OUT_OF_MEMORY;
+    if (result == AMP_OK) result = ampi_save_begin(opt, &to->a, &to->state);
+    if (result == AMP_OK) result = ampi_aim(to, path);
     if (result == AMP_ERROR_UNSUPPORTED)
         (void)ampi_refuse(&opt->desc, result, "the path leads to something that is not a file");
-    if (ampi_with_ranks()) result = ampi_with_ranks()->save(opt, to, &state, result);
-    else if (result == AMP_OK) result = ampi_save_at(opt, to);
+    if (ampi_with_ranks()) result = ampi_with_ranks()->save(opt, to, result);
+    else if (result == AMP_OK) result = ampi_replace_base(to, opt);
+    if (result != AMP_OK && to && to->error) errno = to->error;
     ampi_release(&opt->desc.allocator, to);
     return result;
 }
 
-/* A file, or the files of the set that it names: read and verified. */
+/* A file, read and verified; if it names a set, which one. */
 static amp_result ampi_load_from(const amp_optimizer *opt, ampi_loading *l, ampi_archive *a,
                                  const char *path) {
     FILE      *file = fopen(path, "rb");
     amp_result result;
     if (!file) return errno == ENOENT ? AMP_ERROR_NOT_FOUND : AMP_ERROR_READ;
     result = ampi_read_header(a, ampi_file_read, file);
-    if (result == AMP_OK && a == &l->one && (a->flags & AMPI_FILE_SET))
-        result = ampi_with_ranks()
-                     ? ampi_with_ranks()->load(opt, path, l, file)
-                     : ampi_left_out(opt->desc.problem, "a set of files", "AMP_NO_RANKS");
-    else if (result == AMP_OK)
+    if (result == AMP_OK && !(a->flags & AMPI_FILE_SET))
         result = ampi_load_body(opt, l, a, ampi_file_read, file);
     if (result == AMP_ERROR_READ && feof(file)) result = AMP_ERROR_TRUNCATED;
     fclose(file);
@@ -6663,7 +6683,11 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
     result = ampi_load_begin(opt, &l);
     if (result == AMP_OK)
         result = path ? ampi_load_from(opt, &l, &l.one, path) : AMP_ERROR_INVALID_ARGUMENT;
-    if (opt->plan->meets == AMPI_OVER_SUMS) ampi_with_ranks()->loaded(opt, &l, &result);
+    if (result == AMP_OK && (l.one.flags & AMPI_FILE_SET))
+        result = ampi_with_ranks()
+                     ? ampi_with_ranks()->load(opt, path, &l)
+                     : ampi_left_out(opt->desc.problem, "a set of files", "AMP_NO_RANKS");
+    if (ampi_with_ranks()) ampi_with_ranks()->loaded(opt, &l, &result);
     return ampi_load_end(opt, &l, result);
 }
 
@@ -7576,8 +7600,6 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
 #ifndef AMP_NO_RANKS
 AMPI_COLD_BEGIN
 
-enum { AMPI_RANKS = 65536 }; /* at most: whatever the file of a set says, it is read in no time */
-
 static amp_result ampi_ranks_ok(const amp_optimizer_desc *d) {
     const amp_ranks *r = d->ranks;
     if (d->kind == AMP_KIND_OWN && !r->whole)
@@ -7630,24 +7652,18 @@ static int ampi_agree(const amp_optimizer *opt, amp_result *result, amp_result t
     return 1;
 }
 
-/* A hash of what a file says that all ranks have alike. */
-static uint64_t ampi_common(const amp_optimizer *opt, ampi_state *state) {
-    ampi_archive a;
+/* A hash of what all ranks must have alike: what a file says, what else decides a step, and types
+   that travel between ranks. */
+static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
+    const amp_plan *plan = opt->plan;
+    ampi_archive    a;
+    uint64_t        sum;
+    size_t          i;
     memset(&a, 0, sizeof a);
     a.version = AMPI_STATE_VERSION;
     a.flags   = AMPI_FILE_SHARD;
     ampi_count_state(&a, opt, state);
-    return a.common;
-}
-
-/* A hash of what all ranks must have alike: what a file says, what else decides a step, and types
-   that travel between ranks. */
-static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
-    const amp_plan *plan  = opt->plan;
-    const uint64_t  count = (uint64_t)opt->ranks.count;
-    uint64_t        sum;
-    size_t          i;
-    sum = ampi_hash(ampi_common(opt, state), count);
+    sum = ampi_hash(a.common, a.ranks);
     sum = ampi_hash(sum, opt->desc.seed);
     sum = ampi_hash(sum, ampi_load_u32(&plan->watch.spike_norm, 0));
     sum = ampi_hash(sum, ampi_load_u32(&plan->watch.spike_z, 0));
@@ -7721,49 +7737,19 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
 
 #ifndef AMP_NO_STDLIB
 
-/* A set of files, one of each rank; ranks 0: there is none. Its edition tells sets of one step from
-   each other, so that none is written over. */
-typedef struct ampi_set { uint64_t step, edition, ranks, content; } ampi_set;
-
-static void ampi_put_set(unsigned char *file, const ampi_set *set) {
-    unsigned char *body = file + AMPI_STATE_HEADER;
-    ampi_put_header(file, AMPI_FILE_SET, AMPI_STATE_SET);
-    ampi_put_le(body, set->step);
-    ampi_put_le(body + 8, set->edition);
-    ampi_put_le(body + 16, set->ranks);
-    ampi_put_le(body + 24, set->content);
-    ampi_put_le(body + AMPI_STATE_SET, ampi_sum_bytes(0, body, AMPI_STATE_SET));
-}
-
-/* What follows the header a of a file that names a set: until version 5, without its content. */
-static amp_result ampi_read_set(const ampi_archive *a, FILE *file, ampi_set *set) {
-    unsigned char body[AMPI_STATE_SET + 8];
-    const size_t  size = (size_t)a->body;
-    if (!ampi_file_read(file, body, size + 8)) return AMP_ERROR_READ;
-    if (ampi_get_le(body + size) != ampi_sum_bytes(0, body, size)) return AMP_ERROR_CORRUPT;
-    set->step    = ampi_get_le(body);
-    set->edition = ampi_get_le(body + 8);
-    set->ranks   = ampi_get_le(body + 16);
-    set->content = size > AMPI_STATE_OLD_SET ? ampi_get_le(body + 24) : 0;
-    if ((set->step | set->edition) >> 53) return AMP_ERROR_CORRUPT; /* a double tells each */
-    return set->ranks && set->ranks <= AMPI_RANKS ? AMP_OK : AMP_ERROR_CORRUPT;
-}
-
 /* Which set does path name? None where there is no file, or one that is no set's. A file that
-   cannot be read may name any. */
-static amp_result ampi_set_at(const char *path, ampi_set *set) {
-    FILE        *file = fopen(path, "rb");
+   cannot be read may name any; *error says why. */
+static amp_result ampi_set_at(const char *path, ampi_set *set, int *error) {
+    FILE        *file   = fopen(path, "rb");
+    int          failed = !file && errno != ENOENT;
     ampi_archive a;
-    int          failed, error;
-    memset(set, 0, sizeof *set);
-    if (!file) return errno == ENOENT ? AMP_OK : AMP_ERROR_READ;
-    if (ampi_read_header(&a, ampi_file_read, file) == AMP_OK && (a.flags & AMPI_FILE_SET) &&
-        ampi_read_set(&a, file, set) != AMP_OK)
-        memset(set, 0, sizeof *set);
-    failed = ferror(file);
-    error  = errno;
-    fclose(file);
-    errno = error;
+    memset(&a, 0, sizeof a);
+    if (file && ampi_read_header(&a, ampi_file_read, file) != AMP_OK)
+        memset(&a.set, 0, sizeof a.set);
+    if (file) failed = ferror(file);
+    if (failed) *error = errno;
+    if (file) fclose(file);
+    *set = a.set;
     return failed ? AMP_ERROR_READ : AMP_OK;
 }
 
@@ -7822,29 +7808,30 @@ static uint64_t ampi_join_sums(const double *words) {
 /* Rank 0 names the set. May path name it now, though that has failed? */
 static amp_result ampi_name_set(const amp_optimizer *opt, ampi_target *to, const ampi_set *set,
                                 double *named) {
-    unsigned char names[AMPI_SET_FILE];
-    ampi_set      now;
-    amp_result    result;
-    int           error;
-    memcpy(to->path, to->base, strlen(to->base) + 1);
-    ampi_put_set(names, set);
-    result = ampi_replace_file(to, opt, names);
-    if (result == AMP_OK) return result;
-    error = errno; /* of the call that failed */
-    if (ampi_set_at(to->base, &now) != AMP_OK || memcmp(&now, set, sizeof now) == 0) *named = 1.0;
-    errno = error;
+    ampi_set   now;
+    amp_result result;
+    int        error;
+    memset(&to->a, 0, sizeof to->a);
+    to->a.opt     = opt;
+    to->a.version = AMPI_STATE_VERSION;
+    to->a.flags   = AMPI_FILE_SET;
+    to->a.count   = AMPI_STATE_SET;
+    to->a.set     = *set;
+    result        = ampi_replace_base(to, opt);
+    if (result != AMP_OK && (ampi_set_at(to->base, &now, &error) != AMP_OK ||
+                             memcmp(&now, set, sizeof now) == 0))
+        *named = 1.0;
     return result;
 }
 
 /* Which set path names, by the word of rank 0 for all: others' views of a shared file system may be
    older. result: can this rank save? */
-static amp_result ampi_old_set(const amp_optimizer *opt, const ampi_target *to, uint64_t common,
+static amp_result ampi_old_set(const amp_optimizer *opt, ampi_target *to, uint64_t common,
                                ampi_set *old, amp_result result) {
     double words[AMPI_WORDS];
-    int    error;
     memset(old, 0, sizeof *old);
     if (result == AMP_OK && opt->ranks.rank == 0) {
-        result = ampi_set_at(to->base, old);
+        result = ampi_set_at(to->base, old, &to->error);
         if (result != AMP_OK)
             (void)ampi_refuse(&opt->desc, result, "what is at path cannot be read, and may name a "
                                                   "set: nothing was written");
@@ -7852,9 +7839,7 @@ static amp_result ampi_old_set(const amp_optimizer *opt, const ampi_target *to, 
     words[0] = (double)old->step;
     words[1] = (double)old->edition;
     words[2] = (double)old->ranks;
-    error    = errno; /* of the call that failed: others' may follow */
     (void)ampi_meet_saving(opt, &result, common, words, AMPI_WORDS);
-    errno = error;
     old->step    = (uint64_t)words[0];
     old->edition = (uint64_t)words[1];
     old->ranks   = (uint64_t)words[2];
@@ -7866,7 +7851,8 @@ static amp_result ampi_old_set(const amp_optimizer *opt, const ampi_target *to, 
 static amp_result ampi_unsaved_set(const amp_optimizer *opt, const ampi_target *to,
                                    uint64_t common, const ampi_set *set) {
     ampi_set   now;
-    amp_result result = ampi_set_at(to->base, &now);
+    int        error;
+    amp_result result = ampi_set_at(to->base, &now, &error);
     if (result == AMP_OK && now.step == set->step && now.edition == set->edition &&
         now.ranks == set->ranks)
         result = ampi_refuse(&opt->desc, AMP_ERROR_WRITE,
@@ -7880,55 +7866,43 @@ static amp_result ampi_unsaved_set(const amp_optimizer *opt, const ampi_target *
 /* A set in place of the old one. What a save that failed has written goes, if to->base does not
    name it and never will: where ranks have not met, the first may name it though another one
    fails. */
-static amp_result ampi_save_set(const amp_optimizer *opt, ampi_target *to, ampi_state *state,
-                                amp_result result) {
-    const uint64_t common = result == AMP_OK ? ampi_common(opt, state) : 0;
+static amp_result ampi_save_set(const amp_optimizer *opt, ampi_target *to, amp_result result) {
+    const uint64_t common = result == AMP_OK ? to->a.common : 0;
     ampi_set       old, set;
     double         sums[2], named = 0.0;
-    int            met, error;
+    int            met;
     AMPI_TRY(ampi_old_set(opt, to, common, &old, result)); /* else nobody has written anything */
-    set.step    = ampi_iterations(&state->control);
+    set.step    = ampi_iterations(&to->state.control);
     set.ranks   = (uint64_t)opt->ranks.count;
     set.edition = old.step == set.step && old.ranks == set.ranks ? old.edition + 1 : 0;
     AMPI_TRY(ampi_unsaved_set(opt, to, common, &set));
-    result      = ampi_name_shard(to, &set, (uint64_t)opt->ranks.rank);
-    if (result == AMP_OK) result = ampi_replace_file(to, opt, NULL);
-    error = errno;
-    ampi_split_sum(sums, result == AMP_OK ? to->sum : 0);
+    result = ampi_name_shard(to, &set, (uint64_t)opt->ranks.rank);
+    if (result == AMP_OK) result = ampi_replace_file(to, opt);
+    ampi_split_sum(sums, result == AMP_OK ? to->a.sum : 0);
     met         = ampi_meet_saving(opt, &result, common, sums, 2);
     set.content = ampi_join_sums(sums);
     if (result == AMP_OK) {
         if (opt->ranks.rank == 0) result = ampi_name_set(opt, to, &set, &named);
-        error = errno;
-        met   = ampi_meet_saving(opt, &result, common, &named, 1);
+        met = ampi_meet_saving(opt, &result, common, &named, 1);
     }
     if (result == AMP_OK) ampi_remove_set(&opt->ranks, to, &old);
     else if (met && !(named > 0.0)) ampi_remove_set(&opt->ranks, to, &set);
-    errno = error;
     return result;
 }
 
 /* Whatever is saved there, no file of the set that was there stays. */
-static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, ampi_state *state,
-                                  amp_result result) {
+static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, amp_result result) {
     ampi_set old;
-    if (opt->ranks.count > 1) return ampi_save_set(opt, to, state, result);
+    int      error;
+    if (opt->ranks.count > 1) return ampi_save_set(opt, to, result);
     if (result != AMP_OK) return result;
-    (void)ampi_set_at(to->base, &old); /* none, if that cannot be read */
-    result = ampi_save_at(opt, to);
+    (void)ampi_set_at(to->base, &old, &error); /* none, if that cannot be read */
+    result = ampi_replace_base(to, opt);
     if (result == AMP_OK) ampi_remove_set(&opt->ranks, to, &old);
     return result;
 }
 
 #define AMPI_NOT_ONE "the files of this set are not of one moment"
-
-/* Is files[k], which was verified, a shard of the set that names it, and of one moment with the
-   first? (Where each rank reads but one, they learn when they meet.) */
-static int ampi_is_of_set(const ampi_loading *l, size_t k, const ampi_set *set) {
-    const ampi_archive *a = &l->files[k];
-    return (a->flags & AMPI_FILE_SHARD) &&
-           ampi_iterations(&l->state.control) == set->step && a->common == l->files[0].common;
-}
 
 /* What is wrong with a file of a set: it lies beside the file that names it. */
 static void ampi_tell_shard(char *problem, const char *path, amp_result result) {
@@ -7936,29 +7910,26 @@ static void ampi_tell_shard(char *problem, const char *path, amp_result result) 
     ampi_tell(problem, "file %s: %s", slash ? slash + 1 : path, amp_result_string(result));
 }
 
-/* All files of the set that path names; or where this rank has what it had then, only its own.
-   Their sums add up to what the set says of its content. */
-static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi_loading *l,
-                                void *named) {
-    ampi_archive *files;
-    ampi_target  *shard; /* behind them */
-    ampi_set      set;
-    size_t        num, k;
-    uint64_t      content = 0;
-    int           own;
-    amp_result    result = ampi_read_set(&l->one, (FILE *)named, &set);
-    if (result != AMP_OK) return result;
-    own   = l->one.version != AMPI_STATE_OLD_SHARD && set.ranks == (uint64_t)opt->ranks.count;
-    num   = own ? 1 : (size_t)set.ranks;
+/* All files of the set that path names; or where this rank has what it had then, only its own. Each
+   is a shard of the set, and of one moment with the first. (Where each rank reads but one, they
+   learn when they meet.) */
+static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi_loading *l) {
+    const ampi_set set = l->one.set;
+    const int      own = l->one.version != AMPI_STATE_OLD_SHARD &&
+                    set.ranks == (uint64_t)opt->ranks.count;
+    const size_t   num = own ? 1 : (size_t)set.ranks;
+    ampi_archive  *files;
+    ampi_target   *shard; /* behind them */
+    size_t         k;
+    amp_result     result;
     files = (ampi_archive *)ampi_allocate(&opt->desc.allocator,
                                           num * sizeof *files + sizeof *shard);
     if (!files) return AMP_ERROR_OUT_OF_MEMORY;
-    l->num     = num;
-    l->alone   = own;
-    l->content = set.content;
-    l->files   = (ampi_archive *)memset(files, 0, num * sizeof *files);
-    shard      = (ampi_target *)(void *)(files + num);
-    result     = ampi_aim(shard, path);
+    l->num   = num;
+    l->alone = own;
+    l->files = (ampi_archive *)memset(files, 0, num * sizeof *files);
+    shard    = (ampi_target *)(void *)(files + num);
+    result   = ampi_aim(shard, path);
     for (k = 0; k < num && result == AMP_OK; k++) {
         ampi_archive *a = &l->files[k];
         a->rank         = own ? (uint64_t)opt->ranks.rank : k;
@@ -7966,28 +7937,29 @@ static amp_result ampi_load_set(const amp_optimizer *opt, const char *path, ampi
         result          = ampi_name_shard(shard, &set, a->rank);
         if (result != AMP_OK) break;
         result = ampi_load_from(opt, l, a, shard->path);
-        if (result == AMP_OK && !ampi_is_of_set(l, k, &set)) {
-            ampi_tell(opt->desc.problem, AMPI_NOT_ONE);
-            result = AMP_ERROR_MISMATCH;
-        }
+        if (result == AMP_OK &&
+            (!(a->flags & AMPI_FILE_SHARD) || a->common != files[0].common ||
+             ampi_iterations(&l->state.control) != set.step))
+            result = ampi_refuse(&opt->desc, AMP_ERROR_MISMATCH, AMPI_NOT_ONE);
         if (result != AMP_OK && opt->desc.problem && !opt->desc.problem[0])
             ampi_tell_shard(opt->desc.problem, shard->path, result);
-        content += a->sum;
+        l->sum += a->sum;
     }
-    if (result == AMP_OK && !own && set.content && content != set.content)
-        result = ampi_refuse(&opt->desc, AMP_ERROR_MISMATCH, AMPI_NOT_ONE);
     return result;
 }
 
-/* Where each rank reads but one file of a set, they learn of others' here. */
-static void ampi_meet_loaded(const amp_optimizer *opt, const ampi_loading *l, amp_result *result) {
-    const ampi_archive *a    = &l->files[0];
-    const int           one  = *result == AMP_OK && l->alone;
-    const uint64_t      hash = ampi_hash(ampi_hash(a->common, l->content), (uint64_t)l->alone);
-    double              words[2];
-    ampi_split_sum(words, one ? a->sum : 0);
-    ampi_meet_ranks(opt, result, AMP_ERROR_READ, hash, AMPI_NOT_ONE, words, 2);
-    if (*result == AMP_OK && one && l->content && ampi_join_sums(words) != l->content)
+/* Where each rank reads but one file of a set, they learn of others' here. The sums of all files
+   add up to what the set says of its content. */
+static void ampi_meet_loaded(const amp_optimizer *opt, ampi_loading *l, amp_result *result) {
+    const uint64_t content = l->one.set.content;
+    const int      one     = *result == AMP_OK && l->alone;
+    const uint64_t hash = ampi_hash(ampi_hash(l->files[0].common, content), (uint64_t)l->alone);
+    double         words[2];
+    ampi_split_sum(words, one ? l->sum : 0);
+    if (opt->plan->meets == AMPI_OVER_SUMS)
+        ampi_meet_ranks(opt, result, AMP_ERROR_READ, hash, AMPI_NOT_ONE, words, 2);
+    if (one) l->sum = ampi_join_sums(words);
+    if (*result == AMP_OK && content && l->sum != content)
         *result = ampi_refuse(&opt->desc, AMP_ERROR_MISMATCH, AMPI_NOT_ONE);
 }
 
