@@ -1,5 +1,7 @@
-/* test_optimizer.c - amp_optimizer against references that are written here a second time: in
-   floats, one rounding per operation (every bit must agree), and in doubles (torch's formulas). */
+/* test_optimizer.c - amp_optimizer on one rank, in fp32 storage: who owns which memory, a step of
+   every kind bit for bit, norm and clipping, skipped steps, statistics, rebind, refresh, carry, and
+   what is refused. References stand here a second time: in floats, one rounding per operation (every
+   bit must agree), and in doubles (torch's formulas). */
 
 #define _POSIX_C_SOURCE 200809L /* sigsetjmp in fp.h */
 #define AMP_KERNELS /* the core: what objects are made of */
@@ -32,51 +34,26 @@ static void leave(void) {
 
 /* Operands and results are volatile, so that no flag contracts, reorders or replaces anything.
    Quotients and roots are taken in double, where rounding a second time does no harm. */
-static float f_mul(float a, float b) {
-    volatile float x = a, y = b, r;
-    r = x * y;
-    return r;
-}
-static float f_add(float a, float b) {
-    volatile float x = a, y = b, r;
-    r = x + y;
-    return r;
-}
-static float f_sub(float a, float b) {
-    volatile float x = a, y = b, r;
-    r = x - y;
-    return r;
-}
-static float f_div(float a, float b) {
-    volatile double x = (double)a, y = (double)b, r;
-    r = x / y;
-    return (float)r;
-}
-static float f_sqrt(float a) {
-    volatile double x = (double)a, r;
-    r = sqrt(x);
-    return (float)r;
-}
-static double d_mul(double a, double b) {
-    volatile double x = a, y = b, r;
-    r = x * y;
-    return r;
-}
-static double d_add(double a, double b) {
-    volatile double x = a, y = b, r;
-    r = x + y;
-    return r;
-}
-static double d_div(double a, double b) {
-    volatile double x = a, y = b, r;
-    r = x / y;
-    return r;
-}
+#define OPERATION(name, result, type, expression)        \
+    static result name(result a, result b) {             \
+        volatile type x = (type)a, y = (type)b, r;       \
+        r = expression;                                  \
+        return (result)r;                                \
+    }
+OPERATION(f_mul, float, float, x * y)
+OPERATION(f_add, float, float, x + y)
+OPERATION(f_sub, float, float, x - y)
+OPERATION(f_div, float, double, x / y)
+OPERATION(d_mul, double, double, x * y)
+OPERATION(d_add, double, double, x + y)
+OPERATION(d_div, double, double, x / y)
+
 static double d_sqrt(double a) {
     volatile double x = a, r;
     r = sqrt(x);
     return r;
 }
+static float f_sqrt(float a) { return (float)d_sqrt((double)a); }
 
 static uint32_t bits_of(float x) {
     uint32_t u;
@@ -205,6 +182,14 @@ static void rig_single(rig *r, const amp_optimizer_desc *desc, size_t n, amp_dty
     rig_prepare(r, desc);
 }
 
+/* One whose master is the caller's, one whose master is not, and one that is frozen; before prepare. */
+static void rig_three(rig *r) {
+    rig_begin(r, 3);
+    rig_tensor(r, 0, 5, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
+    rig_tensor(r, 1, 5, MODEL | GRAD, AMP_F32, AMP_F16, 0);
+    rig_tensor(r, 2, 5, WEIGHT, AMP_F32, AMP_F32, 0);
+}
+
 static void fill_grads(rig *r, uint32_t step, float scale) {
     size_t i, j;
     for (i = 0; i < r->count; i++) {
@@ -233,8 +218,7 @@ static int rig_step(rig *r, float lr) {
     bool       go = false;
     memset(&status, 0, sizeof status);
     enter();
-    if (r->kind == AMP_KIND_ADAMW) result = amp_optimizer_step(&r->opt, lr);
-    else if (r->kind == AMP_KIND_SGD) result = amp_optimizer_step(&r->opt, lr);
+    if (r->kind != AMP_KIND_OWN) result = amp_optimizer_step(&r->opt, lr);
     else {
         go = amp_optimizer_begin_step(&r->opt);
         leave();
@@ -295,6 +279,15 @@ static uint64_t state_digest(const rig *r) {
         h = hash_array(h, moment(r, i, 1), AMP_F32, n);
     }
     return hash_word(h, amp_optimizer_gate(&r->opt)->step, 8);
+}
+
+/* Two rigs take the same step, and are the same. */
+static void step_alike(rig *a, rig *b, uint32_t step) {
+    fill_grads(a, step, 65536.0f);
+    fill_grads(b, step, 65536.0f);
+    CHECK(rig_step(a, 0.1f));
+    CHECK(rig_step(b, 0.1f));
+    CHECK_EQ_U64(state_digest(a), state_digest(b));
 }
 
 /* ------------------------------------------- the reference: all of a step, written once more */
@@ -1641,7 +1634,7 @@ TEST(split_step, "contract: check, unscale, end_step are begin_step in two halve
     rig_end(&split);
 }
 
-TEST(set_lr, "contract: step uses the learning rate of set_lr, of lr_ptr or of the fused step before "
+TEST(set_lr, "contract: step uses the learning rate of lr_ptr, of set_lr or of the fused step before "
              "it, and is an error where there never was one") {
     static const float rates[] = {0.1f, 0.03f, 0.25f, 0.0f, 1.0f};
     int                kind, step;
@@ -1661,7 +1654,7 @@ TEST(set_lr, "contract: step uses the learning rate of set_lr, of lr_ptr or of t
             fill_grads(&a, (uint32_t)step, 65536.0f);
             fill_grads(&b, (uint32_t)step, 65536.0f);
             rig_step(&a, rates[step]);
-            if (step == 2) *amp_optimizer_lr_ptr(&b.opt) = rates[2];
+            if (step % 2 == 0) *amp_optimizer_lr_ptr(&b.opt) = rates[step];
             else CHECK_EQ_INT(amp_optimizer_set_lr(&b.opt, rates[step]), AMP_OK);
             CHECK_EQ_INT(amp_optimizer_step_graph(&b.opt), AMP_OK);
             CHECK_EQ_U64(state_digest(&b), state_digest(&a));
@@ -1740,7 +1733,6 @@ TEST(ranks, "contract: sum_fn meets in the middle of a check: norms add up, an o
         other.flags[0] = 0;
         other.fails    = AMP_ERROR_UNSUPPORTED;
         if (kind == 0) CHECK_EQ_INT(amp_optimizer_check(&r.opt), AMP_ERROR_UNSUPPORTED);
-        else if (kind == 1) CHECK_EQ_INT(amp_optimizer_step(&r.opt, 0.1f), AMP_ERROR_UNSUPPORTED);
         else CHECK_EQ_INT(amp_optimizer_step(&r.opt, 0.1f), AMP_ERROR_UNSUPPORTED);
         CHECK_EQ_U64(state_digest(&r), before);
         rig_end(&r);
@@ -1938,11 +1930,7 @@ TEST(rebind, "contract: rebind after a realloc of the host's; results equal the 
                     CHECK(amp_optimizer_master(&moving.opt, 0) == t->weight);
                     if (in_place && kind == 0 && type == AMP_F32)
                         CHECK(amp_optimizer_grad(&moving.opt, 0) == (float *)t->grad);
-                    fill_grads(&still, (uint32_t)step, 65536.0f);
-                    fill_grads(&moving, (uint32_t)step, 65536.0f);
-                    CHECK(rig_step(&still, 0.1f));
-                    CHECK(rig_step(&moving, 0.1f));
-                    CHECK_EQ_U64(state_digest(&moving), state_digest(&still));
+                    step_alike(&moving, &still, (uint32_t)step);
                 }
                 CHECK_EQ_INT(amp_optimizer_rebind(&moving.opt, 0, NULL, NULL), AMP_OK);
                 CHECK(amp_optimizer_master(&moving.opt, 0) == moving.tensor[0].weight);
@@ -1959,10 +1947,7 @@ TEST(rebind_errors, "contract: rebind of what does not exist, too early or in a 
     uint64_t           masters;
     memset(w, 0, sizeof w);
     memset(g, 0, sizeof g);
-    rig_begin(&r, 3);
-    rig_tensor(&r, 0, 5, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
-    rig_tensor(&r, 1, 5, MODEL | GRAD, AMP_F32, AMP_F16, 0);
-    rig_tensor(&r, 2, 5, WEIGHT, AMP_F32, AMP_F32, 0);
+    rig_three(&r);
     CHECK_EQ_INT(amp_optimizer_init(&r.opt, &desc), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_add(&r.opt, &r.tensor[0]), AMP_OK);
     CHECK_EQ_INT(amp_optimizer_rebind(&r.opt, 0, w, NULL), AMP_ERROR_NOT_PREPARED);
@@ -2002,7 +1987,6 @@ TEST(misuse, "law 16: begin_step twice, end_step without begin_step, add after p
     CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_ERROR_NOT_PREPARED);
     CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_ERROR_NOT_PREPARED);
     CHECK_EQ_INT(amp_optimizer_step(&r.opt, 0.1f), AMP_ERROR_NOT_PREPARED);
-    CHECK_EQ_INT(amp_optimizer_step(&r.opt, 0.1f), AMP_ERROR_NOT_PREPARED);
     CHECK_EQ_F32(amp_optimizer_loss_scale(&r.opt), 0.0f);
     CHECK(amp_optimizer_loss_scale_ptr(&r.opt) == NULL && amp_optimizer_scaler(&r.opt) == NULL);
     CHECK(amp_optimizer_grad(&r.opt, 0) == NULL && amp_optimizer_master(&r.opt, 0) == NULL);
@@ -2012,7 +1996,6 @@ TEST(misuse, "law 16: begin_step twice, end_step without begin_step, add after p
     CHECK_EQ_INT(amp_optimizer_add_flat(&r.opt, &t, &t, 1), AMP_ERROR_PREPARED);
     CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_ERROR_STEP_NOT_OPEN);
     CHECK_EQ_INT(amp_optimizer_step(&r.opt, 0.1f), AMP_ERROR_UNSUPPORTED);
-    CHECK_EQ_INT(amp_optimizer_step(&r.opt, 0.1f), AMP_ERROR_UNSUPPORTED);
     r.kind = AMP_KIND_OWN;
     ref_begin(&f, &r, &desc);
     for (round = 0; round < 3; round++) {
@@ -2021,7 +2004,6 @@ TEST(misuse, "law 16: begin_step twice, end_step without begin_step, add after p
         ref_step(&f, 0.1f);
         if (round == 1) {
             CHECK(!amp_optimizer_begin_step(&r.opt)); /* the first one counts */
-            CHECK_EQ_INT(amp_optimizer_step(&r.opt, 0.1f), AMP_ERROR_STEP_OPEN);
             CHECK_EQ_INT(amp_optimizer_step(&r.opt, 0.1f), AMP_ERROR_STEP_OPEN);
             CHECK_EQ_INT(amp_optimizer_prepare(&r.opt), AMP_ERROR_PREPARED);
         }
@@ -2059,18 +2041,22 @@ TEST(misuse_kind, "law 16: the fused step of an optimizer of one's own, or the w
 }
 
 TEST(misuse_forgotten, "law 16: an error of begin_step that nobody asked for does not become the "
-                       "result of a later, correct step") {
+                       "result of a later, correct step, of begin_step or check") {
     amp_optimizer_desc desc = kind_desc(0);
     rig                r;
-    rig_begin(&r, 1);
-    rig_tensor(&r, 0, 20, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
-    CHECK_EQ_INT(amp_optimizer_init(&r.opt, &desc), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_add(&r.opt, &r.tensor[0]), AMP_OK);
-    CHECK(!amp_optimizer_begin_step(&r.opt)); /* not prepared; no end_step */
-    CHECK_EQ_INT(prepare_scaled(&r.opt), AMP_OK);
-    CHECK(amp_optimizer_begin_step(&r.opt));
-    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
-    rig_end(&r);
+    int                begin;
+    for (begin = 0; begin < 2; begin++) {
+        rig_begin(&r, 1);
+        rig_tensor(&r, 0, 20, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
+        CHECK_EQ_INT(amp_optimizer_init(&r.opt, &desc), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_add(&r.opt, &r.tensor[0]), AMP_OK);
+        CHECK(!amp_optimizer_begin_step(&r.opt)); /* not prepared; no end_step */
+        CHECK_EQ_INT(prepare_scaled(&r.opt), AMP_OK);
+        if (begin) CHECK(amp_optimizer_begin_step(&r.opt));
+        else CHECK_EQ_INT(amp_optimizer_check(&r.opt), AMP_OK);
+        CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
+        rig_end(&r);
+    }
 }
 
 TEST(uninitialized, "law 16: a zeroed object and NULL are answered, not followed") {
@@ -2085,8 +2071,6 @@ TEST(uninitialized, "law 16: a zeroed object and NULL are answered, not followed
     CHECK_EQ_INT(amp_optimizer_add_flat(&opt, &t, &t, 1), AMP_ERROR_NOT_INITIALIZED);
     CHECK_EQ_INT(amp_optimizer_prepare(NULL), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_optimizer_prepare(&opt), AMP_ERROR_NOT_INITIALIZED);
-    CHECK_EQ_INT(amp_optimizer_step(NULL, 1.0f), AMP_ERROR_INVALID_ARGUMENT);
-    CHECK_EQ_INT(amp_optimizer_step(&opt, 1.0f), AMP_ERROR_NOT_INITIALIZED);
     CHECK_EQ_INT(amp_optimizer_step(NULL, 1.0f), AMP_ERROR_INVALID_ARGUMENT);
     CHECK_EQ_INT(amp_optimizer_step(&opt, 1.0f), AMP_ERROR_NOT_INITIALIZED);
     CHECK(!amp_optimizer_begin_step(NULL));
@@ -2670,13 +2654,7 @@ TEST(grad_later, "contract: grad_later reserves what a gradient that rebind brin
                         CHECK_EQ_INT(amp_optimizer_rebind(&later.opt, i, NULL, grads[i]), AMP_OK);
                     later.tensor[i].grad = grads[i];
                 }
-                for (step = 0; step < 4; step++) {
-                    fill_grads(&r, (uint32_t)step, 65536.0f);
-                    fill_grads(&later, (uint32_t)step, 65536.0f);
-                    CHECK(rig_step(&r, 0.1f));
-                    CHECK(rig_step(&later, 0.1f));
-                    CHECK_EQ_U64(state_digest(&later), state_digest(&r));
-                }
+                for (step = 0; step < 4; step++) step_alike(&later, &r, (uint32_t)step);
                 rig_end(&r);
                 rig_end(&later);
             }
@@ -2735,10 +2713,7 @@ TEST(rebind_all_errors, "contract: rebind_all changes all or nothing, and proble
     desc.problem = why;
     memset(w, 0, sizeof w);
     memset(g, 0, sizeof g);
-    rig_begin(&r, 3);
-    rig_tensor(&r, 0, 5, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
-    rig_tensor(&r, 1, 5, MODEL | GRAD, AMP_F32, AMP_F16, 0);
-    rig_tensor(&r, 2, 5, WEIGHT, AMP_F32, AMP_F32, 0);
+    rig_three(&r);
     r.tensor[1].name = "head";
     r.tensor[2].name = "tail";
     CHECK_EQ_INT(amp_optimizer_rebind_all(NULL, NULL, NULL), AMP_ERROR_INVALID_ARGUMENT);
@@ -2793,21 +2768,6 @@ TEST(unscale_once, "law 16: the gradients of a step are unscaled once: again is 
             CHECK_EQ_INT(amp_optimizer_unscale(&r.opt), AMP_ERROR_STEP_NOT_OPEN);
             rig_end(&r);
         }
-}
-
-TEST(early_begin, "law 16: the error of a begin_step before prepare is not that of a later step") {
-    amp_optimizer_desc desc = kind_desc(0);
-    rig                r;
-    rig_begin(&r, 1);
-    rig_tensor(&r, 0, 5, WEIGHT | GRAD, AMP_F32, AMP_F32, 0);
-    CHECK_EQ_INT(amp_optimizer_init(&r.opt, &desc), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_add(&r.opt, &r.tensor[0]), AMP_OK);
-    CHECK(!amp_optimizer_begin_step(&r.opt));
-    CHECK_EQ_INT(prepare_scaled(&r.opt), AMP_OK);
-    memset(r.tensor[0].grad, 0, 20);
-    CHECK_EQ_INT(amp_optimizer_check(&r.opt), AMP_OK);
-    CHECK_EQ_INT(amp_optimizer_end_step(&r.opt), AMP_OK);
-    rig_end(&r);
 }
 
 /* Darknet's loop: gradients are added to a buffer that still holds momentum times the last ones. */
@@ -3393,21 +3353,6 @@ TEST(many_apart, "manual: of 10^4 tensors in any order, two that overlap by one 
     }
 }
 
-TEST(lr_ptr_counts, "contract: a learning rate that is written through lr_ptr is one") {
-    int kind;
-    for (kind = 1; kind < NUM_KINDS; kind++) {
-        amp_optimizer_desc desc = kind_desc(kind);
-        rig                r;
-        rig_single(&r, &desc, 8, AMP_F32);
-        fill_grads(&r, 1, 65536.0f);
-        CHECK_EQ_INT(amp_optimizer_step_graph(&r.opt), AMP_ERROR_BAD_STATE);
-        *amp_optimizer_lr_ptr(&r.opt) = 0.25f;
-        CHECK_EQ_INT(amp_optimizer_step_graph(&r.opt), AMP_OK);
-        CHECK_EQ_INT(status_of(&r).did_step, 1);
-        rig_end(&r);
-    }
-}
-
 TEST(zero_desc, "law 15: `= {0}` is what users write: no desc begins with an enum") {
     const amp_optimizer_desc d = {0};
     const amp_scaler_desc    s = {0};
@@ -3489,7 +3434,6 @@ int main(int argc, char **argv) {
     RUN(stays_away);
     RUN(rebind_all_errors);
     RUN(unscale_once);
-    RUN(early_begin);
     RUN(carry);
     RUN(carry_errors);
     RUN(missed_updates);
@@ -3503,7 +3447,6 @@ int main(int argc, char **argv) {
     RUN(copied_structs);
     RUN(arrays_apart);
     RUN(many_apart);
-    RUN(lr_ptr_counts);
     RUN(zero_desc);
     RUN(digest);
     RUN(digest_environment);

@@ -99,6 +99,24 @@ static float sum_of(const float *x, int count) {
     return sum;
 }
 
+/* One rank, with a tensor of zeros whose parts come by accumulate: after a step with lr 1 it holds minus
+   their sum. */
+static void begin_alone(amp_optimizer *opt, float *weight, size_t n) {
+    static const amp_ranks alone = {0, 1, NULL, NULL, 0};
+    amp_optimizer_desc     desc  = {0};
+    amp_tensor             t     = {0};
+    memset(weight, 0, n * sizeof *weight);
+    desc.kind            = AMP_KIND_SGD;
+    desc.scaler.disabled = 1;
+    desc.ranks           = &alone;
+    t.n                  = n;
+    t.weight             = weight;
+    t.grad_later         = 1;
+    CHECK_EQ_INT(amp_optimizer_init(opt, &desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(opt, &t), AMP_OK);
+    CHECK_EQ_INT(prepare_scaled(opt), AMP_OK);
+}
+
 TEST(orders, "amp.h ranks: parts are added as a binary tree over their numbers") {
     enum { N = 300, MOST = 65536 };
     static const int counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 15, 16, 24, 32, 40, 64, 96, 1000, 4096, MOST};
@@ -110,23 +128,9 @@ TEST(orders, "amp.h ranks: parts are added as a binary tree over their numbers")
         for (type = 0; type < 3; type++) {
             const int          count = counts[which];
             const size_t       n = count > 1000 ? 5 : N, stride = n + (size_t)(which % 3);
-            const amp_ranks    alone = {0, 1, NULL, NULL, 0};
-            amp_optimizer_desc desc;
-            amp_optimizer      opt;
-            amp_tensor         t;
-            uint64_t           rng = which;
-            memset(&desc, 0, sizeof desc);
-            memset(&t, 0, sizeof t);
-            memset(weight, 0, sizeof weight);
-            desc.kind            = AMP_KIND_SGD;
-            desc.scaler.disabled = 1;
-            desc.ranks           = &alone;
-            t.n                  = n;
-            t.weight             = weight;
-            t.grad_later         = 1;
-            CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
-            CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-            CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
+            amp_optimizer opt;
+            uint64_t      rng = which;
+            begin_alone(&opt, weight, n);
             for (i = 0; i < (size_t)count * stride; i++)
                 store(parts, (amp_dtype)type, i, ldexpf((float)(int16_t)(random_next(&rng) | 1), -(int)(i % 24)));
             CHECK_EQ_INT(amp_optimizer_accumulate(&opt, 0, parts, stride, (size_t)count, (amp_dtype)type), AMP_OK);
@@ -150,23 +154,9 @@ TEST(several_calls, "amp.h ranks: each call's parts are a tree of their own, who
     size_t           which, i, differ = 0;
     int              call, k, n;
     for (which = 0; which < sizeof plans / sizeof *plans; which++) {
-        const amp_ranks    alone = {0, 1, NULL, NULL, 0};
-        amp_optimizer_desc desc;
-        amp_optimizer      opt;
-        amp_tensor         t;
-        uint64_t           rng = which;
-        memset(&desc, 0, sizeof desc);
-        memset(&t, 0, sizeof t);
-        memset(weight, 0, sizeof weight);
-        desc.kind            = AMP_KIND_SGD;
-        desc.scaler.disabled = 1;
-        desc.ranks           = &alone;
-        t.n                  = N;
-        t.weight             = weight;
-        t.grad_later         = 1;
-        CHECK_EQ_INT(amp_optimizer_init(&opt, &desc), AMP_OK);
-        CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
-        CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);
+        amp_optimizer opt;
+        uint64_t      rng = which;
+        begin_alone(&opt, weight, N);
         for (i = 0; i < sizeof parts / sizeof *parts; i++)
             parts[i] = ldexpf((float)(int16_t)(random_next(&rng) | 1), -(int)(i % 24));
         for (call = n = 0; call < CALLS; n += plans[which][call++])
