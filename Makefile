@@ -24,7 +24,7 @@ TESTS    := numbers scaler optimizer report alloc ranks sparse fewer gemm proces
 # Those that products reach, which run on other processors than this one, too (tests/tier.sh).
 PRODUCTS := gemm cache policy recipes state
 TIERS    := tier-c tier-avx2 tier-avx512 tier-pairs tier-amx tier-neon
-MODELS   := model-amx model-pairs sanitized-amx
+MODELS   := model-amx model-pairs model-neon_bf16 sanitized-amx
 
 # How amp.h and its tests are built. Their own code needs less of the compiler than amp.h (TFLAGS).
 # aarch64 has NEON, s390x the other byte order; both run under qemu.
@@ -76,7 +76,7 @@ TEST_SUITES := cuda-plain-1of2 cuda-plain-2of2 $(HALVED:%=%-1of2) bits-cc compil
 LESS = $(TESTS:%=clang/%) \
        $(foreach t,alloc policy cache recipes,aarch64/$(t) s390x/$(t)) aarch64/ranks \
        aarch64/state s390x/gemm s390x/optimizer
-CI_SUITES := compile-uses cuda-sanitize emu nvcc examples ranks gpt cnn ncf report cuda-more bits-clang \
+CI_SUITES := arm compile-uses cuda-sanitize model-neon_bf16 emu nvcc examples ranks gpt cnn ncf report cuda-more bits-clang \
              cblas sgemm-plain ptx cuda-races cuda-traffic examples_cuda fuzz $(HALVED:%=%-2of2) \
              bits-others readme-others headers install self gpu_self \
              $(filter-out $(LESS),$(foreach c,s390x aarch64 ofast clang-ofast,$(TESTS:%=$(c)/%)))
@@ -261,6 +261,7 @@ $(call less,$(TIERS:%=$(BUILD)/tests/%.log): $(TESTS:%=$(CPU)/o2/%.log))
 $(BUILD)/tests/sanitized-amx.log: $(CPU)/model-sanitize/amp.o $(CPU)/sanitize/processors.log \
     $(call logs,$(filter-out $(HALVED),$(PRODUCTS:%=sanitize/%)))
 
+$(BUILD)/tests/arm.log: tests/tiles.h tests/gemm_bits.h $(wildcard tests/compile/*) $(CPU)/aarch64/amp.o
 $(BUILD)/tests/cblas.log: tests/test_cblas.c tests/cblas_trainer.c
 $(BUILD)/tests/libtorch.log: examples/libtorch.cpp $(wildcard examples/train_*.h)
 $(BUILD)/tests/self.log: tests/test.h $(wildcard tests/bench/compare*)

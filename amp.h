@@ -116,16 +116,21 @@
 
    Products (amp_gemm) on a CPU are summed in fp32, in the order of k. AVX2, AVX-512 and NEON
    round once per k (an FMA) and have one set of bits; plain C rounds product and sum.
-   amp_cpu_force_tier("avx512") keeps to FMA where machines must agree. Two tiers, for products
-   with m and n at least 2 and m n k at least 2^15, have bits of their own: AMX (Linux): A and B
-   of 16 bits. Tiles (tests/tiles.h defines them) sum 32 k at a time, the even and the odd ones
-   apart; bf16 subnormals and sums below 2^-126 count as 0. fp16 is split into two bf16 numbers,
-   exactly, but an infinity may give NaN where A or B is not bf16. A's higher one times B's lower
-   is added first, then high high, low high, low low: so B' A' has other bits than A B, and x x'
-   is not symmetric; of bf16, and in other tiers, it is. With amp_gemm_args.tf32 fp32 is split,
-   too (16 bits; 8 below 2^-118), and the product of the two lower numbers is left out, of fp16
-   as well. AVX512_BF16 (AMD): A and B of bf16, in pairs of k, the odd one first, with the same
-   zeros. Its model was compared with the instruction of Intel's processors and of Zen 4.
+   amp_cpu_force_tier("avx512"), or "neon", keeps to FMA where machines must agree. Three tiers,
+   for products with m and n at least 2 and m n k at least 2^15, have bits of their own: AMX
+   (Linux): A and B of 16 bits. Tiles (tests/tiles.h defines them) sum 32 k at a time, the even
+   and the odd ones apart; bf16 subnormals and sums below 2^-126 count as 0. fp16 is split into
+   two bf16 numbers, exactly, but an infinity may give NaN where A or B is not bf16. A's higher
+   one times B's lower is added first, then high high, low high, low low: so B' A' has other bits
+   than A B, and x x' is not symmetric; of bf16, and in other tiers, it is. With
+   amp_gemm_args.tf32 fp32 is split, too (16 bits; 8 below 2^-118), and the product of the two
+   lower numbers is left out, of fp16 as well. AVX512_BF16 (AMD): A and B of bf16, in pairs of k,
+   the odd one first, with the same zeros. Its model was compared with the instruction of Intel's
+   processors and of Zen 4. BFMMLA (AArch64 with FEAT_BF16): A and B of bf16, four k at a time:
+   to the sum is added p0 + p1, then p2 + p3; products and sums are rounded to odd (cut off; the
+   last bit is 1 if anything was), with the same zeros. Its model was compared with qemu: it has
+   never run on hardware. For fp16 Arm has FMLAL, as many products as FMLA with the same bits,
+   and sums in fp16, which overflow: neither.
 
    Determinism, by what trainers ask for, with the tests that show it. Steps are all but the
    products: casts, checks, norm, clip factor, scale, optimizers.
@@ -133,8 +138,8 @@
            alignment are; on a GPU as cuBLAS promises, of one version, GPU, stream (test_bits.c)
        another build or machine: steps the same bits, for compilers, flags, instruction sets, byte
            order, CPU or GPU, grids, graphs (but the payload of a computed NaN). Products: within
-           FMA, tiles, pairs and plain C; on a GPU no (bits.sh; test_cuda.cpp: own_steps to shards,
-           grids; tests/gpu.sh on a device; test_gemm.c: bits_*; tests/vectors)
+           FMA, tiles, pairs, BFMMLA and plain C; on a GPU no (bits.sh; test_cuda.cpp: own_steps to
+           shards, grids; tests/gpu.sh on a device; test_gemm.c: bits_*; tests/vectors)
        loaded at any step: the bits of a run that never stopped (test_state.c: resume_*, killed;
            trainer.sh; ranks.sh: kills)
        any number of ranks: steps with desc.ranks, if micro-batches are added in the order that
@@ -234,7 +239,9 @@
             and meanings hold; speed is not known).
 
    >>history
-       0.7.0  In code for 0.6.0 change:
+       0.7.0  New: BFMMLA, the tier "neon_bf16": where AArch64 has it (Linux, macOS), products of
+              bf16 have other bits, unless amp_cpu_force_tier("neon") is called.
+              In code for 0.6.0 change:
                   amp_optimizer_adamw, _sgd, _lion(opt, lr)  amp_optimizer_step(opt, lr)
                   amp_optimizer_step(opt)       amp_optimizer_step_graph(opt), of a captured step
                   amp_optimizer_report_table    amp_report_table of examples/amp_report.h
@@ -522,12 +529,12 @@ typedef struct amp_backend {
 
 AMP_DEF amp_result amp_cpu_backend(amp_backend *backend);
 
-/* What CPU functions use: "amx", "avx512_bf16" (unasked on AMD alone), "avx512", "avx2", "neon"
-   or "c", found out once. Force one in the whole process (NULL: the best); AMP_ERROR_UNSUPPORTED
-   if it is not there. "amx" is "avx512" with tiles, for which Linux is asked (arch_prctl) at
-   their first product. Linux grants them once for the process, and sigaltstack then refuses
-   small stacks; or it refuses, as a thread has such a stack, and the tier is "avx512". A sandbox
-   that kills whoever asks needs "avx512" by force. */
+/* What CPU functions use: "amx", "avx512_bf16" (unasked on AMD alone), "avx512", "avx2",
+   "neon_bf16", "neon" or "c", found out once. Force one in the whole process (NULL: the best);
+   AMP_ERROR_UNSUPPORTED if it is not there. "amx" is "avx512" with tiles, for which Linux is asked
+   (arch_prctl) at their first product. Linux grants them once for the process, and sigaltstack
+   then refuses small stacks; or it refuses, as a thread has such a stack, and the tier is
+   "avx512". A sandbox that kills whoever asks needs "avx512" by force. */
 AMP_DEF const char *amp_cpu_tier(void);
 AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
 
@@ -2837,9 +2844,14 @@ AMPI_OPTIMIZE_END
 #else
 #define AMPI_X86 0
 #endif
-#if AMPI_VECTORS && defined(__aarch64__) && defined(__ARM_NEON)
+#if defined(AMPI_TILES_MODEL) /* a file of the tests: instructions in C */
+#define AMPI_NEON 1
+#elif AMPI_VECTORS && defined(__aarch64__) && defined(__ARM_NEON)
 #define AMPI_NEON 1
 #include <arm_neon.h>
+#ifdef __linux__
+#include <sys/auxv.h> /* getauxval */
+#endif
 #else
 #define AMPI_NEON 0
 #endif
@@ -2853,8 +2865,8 @@ AMPI_OPTIMIZE_END
 #error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
 #endif
 #endif
-/* AVX-512, of which AMPI_TILES_MODEL, a file of the tests, has a model; AVX512_BF16, where the
-   assembler knows it; AMX-BF16, whose registers are asked of Linux. */
+/* AVX-512; AVX512_BF16, where the assembler knows it; AMX-BF16, whose registers are asked of Linux.
+   AMPI_TILES_MODEL has a model of all of them. */
 #if AMPI_X86 || defined(AMPI_TILES_MODEL)
 #define AMPI_512 1
 #else
@@ -7576,9 +7588,10 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
     const char *tier  = major ? "" : amp_cpu_tier();
     const int   amx   = strcmp(tier, "amx") == 0;
     const int   pairs = strcmp(tier, "avx512_bf16") == 0;
+    const int   fours = strcmp(tier, "neon_bf16") == 0;
     if (!c || major < 0 || minor < 0) return AMP_ERROR_INVALID_ARGUMENT;
     c->fp16   = major >= 7 || amx;
-    c->bf16   = major >= 8 || amx || pairs;
+    c->bf16   = major >= 8 || amx || pairs || fours;
     c->tf32   = major >= 8 || amx;
     c->dtype  = c->bf16 ? AMP_BF16 : c->fp16 ? AMP_F16 : AMP_F32;
     c->policy = AMP_POLICY_DEFAULT;
@@ -7587,6 +7600,8 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
         amx     ? "AMX: bf16 products are several times as fast as fp32's and need no loss scale; "
                   "fp16's are exact, and up to twice as fast where they are large"
         : pairs ? "AVX512_BF16: bf16 products take half the instructions of fp32's and need no "
+                  "loss scale; fp16's run in fp32"
+        : fours ? "BFMMLA: bf16 products take a third of the instructions of fp32's and need no "
                   "loss scale; fp16's run in fp32"
         : c->bf16 ? "bf16 needs no loss scale; fp16 keeps three more bits and needs one"
         : c->fp16 ? "fp16 with a dynamic loss scale; bf16 and TF32 are not in hardware"
@@ -10001,6 +10016,7 @@ enum { AMPI_W4 = AMPI_W };
 
 #ifdef AMPI_ROW_STEP
 
+#ifndef AMPI_SUMS /* of its own */
 /* One k of R rows of C vectors: constants where it is inlined, so that sums stay in registers. */
 AMPI_IN void AMPI_(add_word)(AMPI_V (*s)[2], const uint32_t *a, const uint32_t *b, const size_t R,
                              const size_t C) {
@@ -10033,6 +10049,7 @@ AMPI_IN void AMPI_(sums)(const ampi_block *x, const size_t R, const size_t C) {
         AMPI_UNROLL for (c = 0; c < C; c++) AMPI_(put)(x->out, r * x->ld + c * AMPI_W, s[r][c]);
     AMPI_(done)();
 }
+#endif
 AMPI_HERE void AMPI_(kernel)(const ampi_block *x) {
     switch ((x->rows + AMPI_ROW_STEP - 1) / AMPI_ROW_STEP * 2 + (x->cols > AMPI_W)) {
     case 2: AMPI_(sums)(x, AMPI_ROW_STEP, 1); break;
@@ -10114,7 +10131,7 @@ AMPI_HERE AMPI_U AMPI_(zeros16)(AMPI_U n, AMPI_U a) {
 }
 #endif
 
-#if AMPI_W == 16 && defined(AMPI_TILES_MODEL) /* a file of the tests: its instructions in C */
+#if AMPI_W != 8 && defined(AMPI_TILES_MODEL)
 #include AMPI_TILES_MODEL
 #elif AMPI_W >= 8 /* x86 */
 
@@ -10274,7 +10291,7 @@ AMPI_HERE uint64_t AMPI_(zeros16)(uint64_t n, AMPI_U a) {
     return n + (uint64_t)__builtin_popcount(AMPI_(mask_zeros16)(a));
 }
 
-#elif AMPI_W == 4 /* NEON of AArch64 */
+#elif AMPI_W == 4 && !defined(AMPI_TILES_MODEL) /* NEON of AArch64 */
 
 AMPI_INSTRUCTION(AMPI_HERE, AMPI_V, AMPI_(sqrt), (AMPI_V a), "fsqrt %0.4s, %1.4s", "=w", "w"(a))
 AMPI_HERE void   AMPI_(done)(void) {}
@@ -10459,7 +10476,20 @@ static uint32_t ampi_cpu_features(void) { return ampi_features_of(ampi_cpuid); }
 #endif
 
 #elif AMPI_NEON
-static uint32_t ampi_cpu_features(void) { return 32u; } /* always there */
+#ifdef __APPLE__
+int sysctlbyname(const char *name, void *value, size_t *size, void *changed, size_t changed_size);
+#endif
+/* 32 NEON, which is always there; 64 BFMMLA. */
+static uint32_t ampi_cpu_features(void) {
+    int bf16 = 0;
+#if defined(__APPLE__)
+    size_t size = sizeof bf16;
+    if (sysctlbyname("hw.optional.arm.FEAT_BF16", &bf16, &size, NULL, 0) != 0) bf16 = 0;
+#elif defined(__linux__) && defined(__AARCH64EL__)
+    bf16 = (getauxval(26) >> 14 & 1) != 0; /* HWCAP2_BF16 of AT_HWCAP2 */
+#endif
+    return bf16 ? 96u : 32u;
+}
 #else
 static uint32_t ampi_cpu_features(void) { return 0; }
 #endif /* AMPI_X86 */
@@ -10750,6 +10780,120 @@ static const ampi_loops ampi_loops_pairs = {
 #error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
 #endif
 
+/* BFMMLA: products of bf16, 12 x 8. It adds 2 x 4 numbers times the transpose of 2 x 4 to 2 x 2
+   sums. A piece is [four k][row][two words], of A as of B. */
+
+#define AMPI_TIER _mmla
+#define AMPI_HERE static inline __attribute__((unused))
+#define AMPI_V    ampi_floats_neon
+#define AMPI_W    4
+#define AMPI_ROW_STEP 4
+#define AMPI_SUMS
+
+#ifndef AMPI_TILES_MODEL
+/* As numbers, which every assembler knows: registers' names become theirs. */
+#ifdef __APPLE__
+#define AMPI_REGISTER "Lampi_"
+#else
+#define AMPI_REGISTER ".Lampi_"
+#endif
+#define AMPI_REGISTERS                                                                         \
+    ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,"  \
+    "30,31\n\t.set " AMPI_REGISTER "v\\n, \\n\n\t.endr\n\t"
+AMPI_INSTRUCTION(AMPI_HERE, ampi_shorts_neon, ampi_nearest_mmla, (AMPI_V x), /* BFCVTN */
+                 AMPI_REGISTERS ".inst 0x0ea16800 + " AMPI_REGISTER "%0 + (" AMPI_REGISTER
+                 "%1 << 5)", "=w", "w"(x))
+AMPI_HERE AMPI_V ampi_add_mmla(AMPI_V s, AMPI_V a, AMPI_V b) {
+    __asm__(AMPI_REGISTERS ".inst 0x6e40ec00 + " AMPI_REGISTER "%0 + (" AMPI_REGISTER
+            "%1 << 5) + (" AMPI_REGISTER "%2 << 16)" : "+w"(s) : "w"(a), "w"(b));
+    return s;
+}
+AMPI_HERE AMPI_V ampi_join_mmla(ampi_shorts_neon a, ampi_shorts_neon b) {
+    return (AMPI_V)vcombine_u16(a, b);
+}
+#endif
+
+/* Four numbers that lie side by side; n are there. */
+AMPI_IN ampi_shorts_neon ampi_four_mmla(const void *x, const amp_dtype type, size_t n) {
+    if (type == AMP_BF16 && n >= 4) return ampi_get_shorts_neon(x, 0);
+    return ampi_nearest_mmla(ampi_get_first_neon(x, type, n));
+}
+AMPI_IN void ampi_pack_as_mmla(uint32_t *dst, size_t width, const ampi_operand *x,
+                               const amp_dtype type, const int along, const int whole, size_t rows,
+                               size_t ks) {
+    const size_t step = along ? x->rs : x->cs, lines = along ? rows : ks, n = along ? ks : rows;
+    size_t       k, r, i;
+    for (k = 0; k < 2 * AMPI_DEEP; k += 4)
+        for (r = 0; r < width; r += 4, dst += 8) {
+            const size_t     line = along ? r : k, at = along ? k : r;
+            ampi_shorts_neon v[4];
+            AMPI_V           y[2], low;
+            AMPI_UNROLL for (i = 0; i < 4; i++) {
+                const int there = whole || (line + i < lines && at < n);
+                v[i] = ampi_four_mmla(ampi_at(x->x, type, there ? (line + i) * step + at : 0),
+                                      type, whole ? 4 : there ? n - at : 0);
+            }
+            y[0] = ampi_join_mmla(v[0], v[along ? 1 : 2]);
+            y[1] = ampi_join_mmla(v[along ? 2 : 1], v[3]);
+            if (!along) {
+                low  = ampi_low16_neon(y[0], y[1]);
+                y[1] = ampi_high16_neon(y[0], y[1]);
+                y[0] = ampi_low_neon(low, y[1]);
+                y[1] = ampi_high_neon(low, y[1]);
+            }
+            ampi_put_neon(dst, 0, y[0]);
+            ampi_put_neon(dst, 4, y[1]);
+        }
+}
+static void ampi_pack_mmla(uint32_t *dst, size_t width, int of_b, const ampi_operand *x, int terms,
+                           size_t rows, size_t ks) {
+    const int bf16 = x->type == AMP_BF16, along = x->cs == 1;
+    const int whole = rows >= width && ks >= 2 * AMPI_DEEP;
+    (void)of_b, (void)terms;
+    if (!whole) ampi_pack_as_mmla(dst, width, x, x->type, along, 0, rows, ks);
+    else if (bf16 && along) ampi_pack_as_mmla(dst, width, x, AMP_BF16, 1, 1, rows, ks);
+    else if (bf16) ampi_pack_as_mmla(dst, width, x, AMP_BF16, 0, 1, rows, ks);
+    else if (along) ampi_pack_as_mmla(dst, width, x, AMP_F32, 1, 1, rows, ks);
+    else ampi_pack_as_mmla(dst, width, x, AMP_F32, 0, 1, rows, ks);
+}
+
+/* Two rows of four columns from two times 2 x 2, or back. */
+AMPI_IN void ampi_turn_mmla(AMPI_V (*s)[2], const size_t R, const size_t C) {
+    size_t r, c;
+    AMPI_UNROLL for (r = 0; r < R; r += 2)
+        AMPI_UNROLL for (c = 0; c < C; c++) {
+            const AMPI_V low = ampi_low2_neon(s[r][c], s[r + 1][c]);
+            s[r + 1][c]      = ampi_high2_neon(s[r][c], s[r + 1][c]);
+            s[r][c]          = low;
+        }
+}
+AMPI_IN void ampi_sums_mmla(const ampi_block *x, const size_t R, const size_t C) {
+    const uint32_t *a = x->a, *b = x->b;
+    AMPI_V          s[12][2], y[4];
+    size_t          r, c, k;
+    AMPI_UNROLL for (r = 0; r < R; r++)
+        AMPI_UNROLL for (c = 0; c < C; c++)
+            s[r][c] = x->in ? ampi_get_neon(x->in, (r * 2 + c) * 4) : ampi_splat_neon(0.0f);
+    ampi_turn_mmla(s, R, C);
+    for (k = 0; k < x->words; k += 2, a += 24, b += 16) {
+        AMPI_UNROLL for (c = 0; c < 2 * C; c++) y[c] = ampi_get_neon(b, c * 4);
+        AMPI_UNROLL for (r = 0; r < R; r += 2) {
+            const AMPI_V ar = ampi_get_neon(a, r * 2);
+            AMPI_UNROLL for (c = 0; c < 2 * C; c++)
+                s[r + c % 2][c / 2] = ampi_add_mmla(s[r + c % 2][c / 2], ar, y[c]);
+        }
+    }
+    ampi_turn_mmla(s, R, C);
+    AMPI_UNROLL for (r = 0; r < R; r++)
+        AMPI_UNROLL for (c = 0; c < C; c++) ampi_put_neon(x->out, r * x->ld + c * 4, s[r][c]);
+}
+#include AMP_FILE
+#undef AMPI_SUMS
+
+static const ampi_engine ampi_engine_mmla = {
+    12, 8, 4, 4, 32, 32, 1, NULL, ampi_pack_rows_neon, ampi_pack_mmla, ampi_kernel_mmla,
+    ampi_write_neon, ampi_thin_neon, ampi_tiny_neon};
+
 #endif /* AMPI_NEON */
 
 #if AMPI_AMX
@@ -10890,6 +11034,7 @@ static const ampi_tier ampi_tiers[] = {
     {"avx2", 1, 0, 0, &ampi_loops_avx2, &ampi_engine_avx2, NULL},
 #endif
 #if AMPI_NEON
+    {"neon_bf16", 64, 0, 0, &ampi_loops_neon, &ampi_engine_neon, &ampi_engine_mmla},
     {"neon", 32, 0, 0, &ampi_loops_neon, &ampi_engine_neon, NULL},
 #endif
     {"c", 0, 0, 0, &ampi_loops_c, &ampi_engine_c, NULL}};

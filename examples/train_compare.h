@@ -52,9 +52,10 @@ static int type_on(const options *o, int type) {
 
 /* The instructions that amp.h can use on this machine. */
 static const char *tiers_here(void) {
-    static const char *const tiers[] = {"amx", "avx512_bf16", "avx512", "avx2", "neon", "c"};
+    static const char *const tiers[] = {"amx",  "avx512_bf16", "avx512", "avx2", "neon_bf16",
+                                        "neon", "c"};
     static char here[64] = "";
-    for (int i = 0; i < 6; i++)
+    for (int i = 0; i < 7; i++)
         if (amp_cpu_force_tier(tiers[i]) == AMP_OK)
             strcat(strcat(here, *here ? ", " : ""), tiers[i]);
     amp_cpu_force_tier(NULL);

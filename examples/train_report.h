@@ -353,6 +353,7 @@ static void print_verdict(const report *r, int which, int v) {
 static const char *products_in(const char *tier) {
     return strcmp(tier, "amx") == 0           ? "AMX tiles, fp16 in two parts"
            : strcmp(tier, "avx512_bf16") == 0 ? "AVX512_BF16, fp16 in fp32 arithmetic"
+           : strcmp(tier, "neon_bf16") == 0   ? "BFMMLA, fp16 in fp32 arithmetic"
                                               : "fp32 arithmetic, whatever their types";
 }
 

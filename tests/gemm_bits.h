@@ -10,7 +10,7 @@
 #include "tiles.h"
 #include "white.h"
 
-enum { BITS_C, BITS_FMA, BITS_TILES, BITS_PAIRS };         /* how sums are rounded */
+enum { BITS_C, BITS_FMA, BITS_TILES, BITS_PAIRS, BITS_MMLA }; /* how sums are rounded */
 enum { BITS_MALLOC, BITS_WORKSPACE, BITS_STACK, BITS_MEMORIES }; /* where they are packed */
 
 AMPI_STRICT_BEGIN
@@ -42,6 +42,16 @@ static float bits_sum(const float *a, const float *b, size_t k, int rule, int pr
     for (p = 0; rule == BITS_PAIRS && p < k; p += 2) {
         s = p + 1 < k ? tiles_fma(a[p + 1], b[p + 1], s) : tiles_fma(0.0f, 0.0f, s);
         s = tiles_fma(a[p], b[p], s);
+    }
+    for (p = 0; rule == BITS_MMLA && p < k; p += 4) {
+        for (q = 0; q < 4; q += 2) {
+            const float *u = a + p + q, *v = b + p + q;
+            x[0][q / 2] = p + q < k ? tiles_bits(u[0]) >> 16 : 0;
+            y[0][q / 2] = p + q < k ? tiles_bits(v[0]) >> 16 : 0;
+            x[0][q / 2] |= p + q + 1 < k ? tiles_bits(u[1]) & 0xffff0000u : 0;
+            y[0][q / 2] |= p + q + 1 < k ? tiles_bits(v[1]) & 0xffff0000u : 0;
+        }
+        s = tiles_mmla(s, x[0], y[0]);
     }
     for (p = 0; rule == BITS_TILES && p < k; p += 32) {
         for (q = 0; q < 32; q++) {
@@ -77,19 +87,19 @@ static unsigned char *bits_matrix(size_t n, amp_dtype type, int kind, size_t shi
     return p;
 }
 
-/* The rule of the manual: which products of halves go to tiles, or go by pairs. */
+/* The rule of the manual: which products of halves go to tiles, or go by pairs or fours. */
 static int bits_rule(const amp_gemm_args *g, int rule) {
     const int bf16 = g->a_type == AMP_BF16 && g->b_type == AMP_BF16;
     const int halves = g->a_type != AMP_F32 && g->b_type != AMP_F32;
     if (rule == BITS_C || rule == BITS_FMA) return rule;
-    return (rule == BITS_PAIRS ? bf16 : halves || g->tf32) && g->m > 1 && g->n > 1 &&
+    return (rule != BITS_TILES ? bf16 : halves || g->tf32) && g->m > 1 && g->n > 1 &&
                    g->m * g->n * g->k >= 32768 ? rule : BITS_FMA;
 }
 
 /* Sizes that tiles have ways of their own for: k in steps; B along k and longer than A; rows of C
    that are whole lines of the cache. Or a matrix times a vector: blocks of rows and of k, up to
-   more than are taken at a time. */
-enum { BITS_STEPS = 4, BITS_LONG_B, BITS_LINES, BITS_THIN };
+   more than are taken at a time. Or of bf16, with hardly more work than goes in pairs. */
+enum { BITS_STEPS = 4, BITS_LONG_B, BITS_LINES, BITS_THIN, BITS_LEAST };
 static void bits_thin(amp_gemm_args *g) {
     const uint32_t way = (uint32_t)random_below(4);
     g->m = g->n = 1;
@@ -103,6 +113,7 @@ static void bits_sizes(amp_gemm_args *g, int big) {
                              : g->m + random_below(random_below(4) ? 60 : 300);
     if (big == BITS_LONG_B) g->n += g->m, g->trans_b = 1;
     if (big == BITS_LINES) g->n = 256 + 16 * random_below(8);
+    if (big == BITS_LEAST) g->k = 32768 / (g->m * g->n) + 1 + random_below(9);
 }
 
 /* big: 1 larger; 2 more rows and k than a panel takes, 3 more k; or as above. halves: both operands
@@ -126,14 +137,14 @@ static amp_gemm_args bits_problem(int big, int halves) {
         return bits_problem(big, halves);
     g.a_type = (amp_dtype)(halves ? 1 + random_below(2) : random_below(3));
     g.b_type = (amp_dtype)(halves ? 1 + random_below(2) : random_below(3));
-    if (halves && big >= BITS_STEPS && bits_coin()) g.a_type = g.b_type = AMP_BF16;
+    if (halves && big >= BITS_STEPS && (big == BITS_LEAST || bits_coin())) g.a_type = g.b_type = AMP_BF16;
     g.c_type = (amp_dtype)random_below(3);
     g.lda    = (g.trans_a ? g.m : g.k) + random_below(3) * random_below(9);
     g.ldb    = (g.trans_b ? g.k : g.n) + random_below(3) * random_below(9);
     g.ldc    = g.n + random_below(3) * random_below(9);
     if (!g.lda) g.lda = 1;
     if (!g.ldb) g.ldb = 1;
-    g.count    = (big && big < BITS_LONG_B) || random_below(4) ? 1 : 1 + random_below(3);
+    g.count    = (big && big < BITS_LONG_B) || big == BITS_LEAST || random_below(4) ? 1 : 1 + random_below(3);
     if (big == BITS_LINES) g.ldc = g.n + 16 * random_below(3);
     g.stride_a = random_below(3) ? (g.trans_a ? g.k : g.m) * g.lda : 0;
     g.stride_b = random_below(3) ? (g.trans_b ? g.n : g.k) * g.ldb : 0;

@@ -22,6 +22,7 @@
 #define EXPECTED_C     0x412367cb029dd163ull
 #define EXPECTED_FMA   0xfa277ae451ee0cf1ull
 #define EXPECTED_PAIRS 0xa81f37b957014aafull
+#define EXPECTED_MMLA  0xf713238ef4e1ae75ull
 #define EXPECTED_TILES 0xc6211db70f2b200dull
 
 enum { MOST = 3 * 65536 + 77, ROOM = 4 * MOST + 64 };
@@ -376,14 +377,14 @@ static uint64_t digest_of_products(int offset) {
 }
 
 TEST(products, "law 7: products have one digest in plain C, one in all FMA tiers, one in pairs, one "
-               "in tiles") {
-    static const char *const tiers[] = {"c", "avx2", "avx512", "avx512_bf16", "neon", "amx"};
+               "in fours, one in tiles") {
+    static const char *const tiers[] = {"c", "avx2", "avx512", "avx512_bf16", "neon", "amx", "neon_bf16"};
     const uint32_t           saved = fp_get();
     size_t                   t;
     int                      offset;
     skip_if_emulated();
-    for (t = 0; t < 6; t++) {
-        const uint64_t expected = t == 0 ? EXPECTED_C : t == 5 ? EXPECTED_TILES
+    for (t = 0; t < 7; t++) {
+        const uint64_t expected = t == 0 ? EXPECTED_C : t == 5 ? EXPECTED_TILES : t == 6 ? EXPECTED_MMLA
                                   : t == 3 ? EXPECTED_PAIRS : EXPECTED_FMA;
         if (amp_cpu_force_tier(tiers[t]) != AMP_OK) continue;
         for (offset = 0; offset < (test_state.quick ? 2 : 8); offset++) {
@@ -399,10 +400,10 @@ TEST(products, "law 7: products have one digest in plain C, one in all FMA tiers
 }
 
 TEST(tiers, "law 7: one digest for every instruction set, at every alignment") {
-    static const char *const tiers[] = {"c", "avx2", "avx512", "avx512_bf16", "neon", "amx"};
+    static const char *const tiers[] = {"c", "avx2", "avx512", "avx512_bf16", "neon", "amx", "neon_bf16"};
     size_t                   t;
     int                      offset;
-    for (t = 0; t < 6; t++) {
+    for (t = 0; t < 7; t++) {
         if (amp_cpu_force_tier(tiers[t]) != AMP_OK) continue;
         printf("#    %s\n", tiers[t]);
         for (offset = 0; offset < (test_state.quick > 1 ? 1 : test_state.quick ? 2 : 8); offset++)

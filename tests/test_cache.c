@@ -24,10 +24,12 @@ static amp_autocast *current(void) {
 static const amp_dtype halves[2] = {AMP_F16, AMP_BF16};
 
 /* Every tier that somebody may ask for by name. */
-static const char *const tier_names[] = {"amx", "avx512_bf16", "avx512", "avx2", "neon", "c"};
+static const char *const tier_names[] = {"amx", "avx512_bf16", "avx512", "avx2", "neon_bf16", "neon",
+                                         "c"};
 static int in_tiles(void) { return strcmp(amp_cpu_tier(), "amx") == 0; }
 static int pays_in_tier(amp_dtype type) { /* manual: amp_capability_of */
-    return in_tiles() || (type == AMP_BF16 && strcmp(amp_cpu_tier(), "avx512_bf16") == 0);
+    return in_tiles() || (type == AMP_BF16 && (strcmp(amp_cpu_tier(), "avx512_bf16") == 0 ||
+                                               strcmp(amp_cpu_tier(), "neon_bf16") == 0));
 }
 
 static void randomize(float *x, size_t n) {

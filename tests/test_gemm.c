@@ -529,6 +529,9 @@ TEST(bits_avx512, "law 7: in AVX-512 products are fmaf in the order of k") {
 TEST(bits_neon, "law 7: in NEON products are fmaf in the order of k") {
     bits_in_tier("neon", BITS_FMA);
 }
+TEST(bits_mmla, "law 7: in BFMMLA products of bf16 equal the model of it, others are fmaf") {
+    bits_in_tier("neon_bf16", BITS_MMLA);
+}
 TEST(bits_pairs, "law 7: in AVX512_BF16 products of bf16 equal the model of pairs, others are fmaf") {
     bits_in_tier("avx512_bf16", BITS_PAIRS);
 }
@@ -538,7 +541,7 @@ TEST(bits_amx, "law 7: in AMX products of halves equal the model of the tiles, o
 
 TEST(rounded, "manual: compute rounds fp32 operands to 16 bits: in every tier the bits of amp_cast and "
               "then the product, hostile values included; the other 16-bit type is refused by name") {
-    static const char *const tiers[] = {"c", "avx2", "avx512", "avx512_bf16", "amx", "neon"};
+    static const char *const tiers[] = {"c", "avx2", "avx512", "avx512_bf16", "amx", "neon", "neon_bf16"};
     const int                count   = test_state.quick > 1 ? 50 : test_state.quick ? 1000 : 25000;
     static uint32_t          x[64]; /* of any type */
     static float             y[64], z[64];
@@ -644,7 +647,7 @@ TEST(refusal, "manual: where Linux refuses the tiles, as it does to a thread wit
 
 TEST(transposes, "manual: a transpose's product B' A' has the bits of A B, but for fp16 in tiles, where a product "
                  "of parts takes its place in the sum by which operand it is of") {
-    static const char *const tiers[] = {"c", "avx2", "avx512", "avx512_bf16", "amx", "neon"};
+    static const char *const tiers[] = {"c", "avx2", "avx512", "avx512_bf16", "amx", "neon", "neon_bf16"};
     enum { M = 37, N = 45, K = 70 };
     static uint32_t a[M * K], b[K * N];
     static float    c[M * N], d[N * M];
@@ -1158,6 +1161,7 @@ int main(int argc, char **argv) {
     RUN(bits_avx2);
     RUN(bits_avx512);
     RUN(bits_neon);
+    RUN(bits_mmla);
     RUN(bits_pairs);
     RUN(bits_amx);
     RUN(rounded);

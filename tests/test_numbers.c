@@ -688,7 +688,7 @@ TEST(numbers_in_words, "law 19: numbers in these sentences: whole ones to the la
 }
 
 int main(int argc, char **argv) {
-    static const char *const tiers[] = {"amx", "avx512_bf16", "avx512", "avx2", "neon", "c"};
+    static const char *const tiers[] = {"amx", "avx512_bf16", "avx512", "avx2", "neon_bf16", "neon", "c"};
     char                     best[16];
     size_t                   i;
     test_begin(argc, argv);

@@ -1,4 +1,4 @@
-/* test_tiles.c - products in tiles and in pairs, on any machine: each of their instructions is a model
+/* test_tiles.c - products in tiles, in pairs and by BFMMLA, on any machine: each of their instructions is a model
    in C, and all around them is amp.h's own. Where the instructions are, they equal the model. */
 
 #define _POSIX_C_SOURCE 200809L /* sigsetjmp in fp.h */
@@ -9,7 +9,7 @@
 #include "gemm_bits.h"
 
 static void random_products(const char *tier, int rule) {
-    const int times = rule == BITS_PAIRS ? 3 : 1; /* a quarter of them is all bf16 */
+    const int times = rule == BITS_TILES ? 1 : 3; /* a quarter of them is all bf16 */
     const int count = times * (test_state.quick > 1 ? 20 : test_state.quick ? 80 : 1000);
     int       i;
     CHECK_EQ_INT(amp_cpu_force_tier(tier), AMP_OK);
@@ -117,23 +117,176 @@ TEST(pairs, "law 20: products of bf16 equal the definition of pairs, bit by bit"
     random_products("avx512_bf16", BITS_PAIRS);
 }
 
-TEST(tall, "law 7: the same where k does not fit one panel, nor (not --quick) rows") {
-    static const char *const tiers[] = {"amx", "avx512_bf16"};
-    int                      t;
-    for (t = 0; t < 2; t++) {
-        CHECK_EQ_INT(amp_cpu_force_tier(tiers[t]), AMP_OK);
-        if (test_state.quick) bits_one(t ? BITS_PAIRS : BITS_TILES, 3, 1, 1, 100000);
-        else bits_one(t ? BITS_PAIRS : BITS_TILES, 2, 1, BITS_MEMORIES, 100000);
+TEST(mmla, "law 20: products of bf16 equal the definition of BFMMLA, bit by bit") {
+    random_products("neon_bf16", BITS_MMLA);
+}
+
+/* All of a product of 96 x 96 is the sum of these products of k, and the rest is 0. */
+static uint32_t mmla_of(size_t k, const float (*factors)[2], size_t n) {
+    enum { SIDE = 96 };
+    static float a[SIDE * 16], b[16 * SIDE], c[SIDE * SIDE];
+    size_t       i, j;
+    memset(a, 0, sizeof a);
+    memset(b, 0, sizeof b);
+    for (i = 0; i < SIDE; i++)
+        for (j = 0; j < n; j++) a[i * k + j] = factors[j][0], b[j * SIDE + i] = factors[j][1];
+    CHECK_EQ_INT(amp_matmul(c, a, b, SIDE, SIDE, k, AMP_BF16), AMP_OK);
+    for (i = 1; i < SIDE * SIDE; i++) CHECK_EQ_U32(tiles_bits(c[i]), tiles_bits(c[0]));
+    return tiles_bits(c[0]);
+}
+
+TEST(mmla_edges, "manual: BFMMLA's sums: products that are subnormal, sums that cancel, the overflow of a pair's "
+                 "sum, NaN, -0, what k is filled up with, and rounding to odd") {
+    const float inf = tiles_float(0x7f800000u), most = tiles_float(0x7f7f0000u);
+    const float e20 = 1048576.0f, e63 = 9223372036854775808.0f, m13 = 1.0f / 8192.0f, m63 = 1.0f / e63;
+    const float m126 = m63 * m63, small = tiles_float(0x00010000u), m16 = 1.0f / 65536.0f;
+    const float subnormal[2][2] = {{m63, 0.5f * m63}, {m63, 0.5f * m63}}, operand[1][2] = {{small, e20}};
+    const float odd[2][2] = {{1.0f, 1.0f}, {0.5f * m13, m13}}, equal[2][2] = {{1.5f, 3.0f}, {-1.5f, 3.0f}};
+    const float zero[4][2] = {{m126, 1.0f}, {0.0f, 0.0f}, {-1.0078125f, m126}, {0.0f, 0.0f}};
+    const float below[4][2] = {{1.75f, m126}, {0.0f, 0.0f}, {-1.0f, m126}, {0.0f, 0.0f}};
+    const float pair[4][2] = {{e63, 2.0f * e63}, {e63, 2.0f * e63}, {e63, -2.0f * e63}, {e63, -2.0f * e63}};
+    const float apart[4][2] = {{e63, 2.0f * e63}, {e63, -2.0f * e63}, {e63, 2.0f * e63}, {e63, -2.0f * e63}};
+    const float top[4][2] = {{most, 1.0f}, {most, 1.0f / 256.0f}, {most, m16}, {e63, 2.0f * e63 / 256.0f * m16}};
+    const float nan[1][2] = {{inf, 0.0f}}, infinite[2][2] = {{inf, 2.0f}, {1.0f, 1.0f}};
+    size_t      k;
+    CHECK_EQ_INT(amp_cpu_force_tier("neon_bf16"), AMP_OK);
+    for (k = 4; k <= 9; k++) {
+        CHECK_EQ_U32(mmla_of(k, subnormal, 2), 0u); /* though they would add up to 2^-126 */
+        CHECK_EQ_U32(mmla_of(k, operand, 1), 0u);
+        CHECK_EQ_U32(mmla_of(k, odd, 2), 0x3f800001u); /* 1 + 2^-27 */
+        CHECK_EQ_U32(mmla_of(k, equal, 2), 0u);
+        CHECK_EQ_U32(mmla_of(k, zero, 4), k > 4 ? 0u : 0x80000000u); /* -2^-133; four more k add 0 */
+        CHECK_EQ_U32(mmla_of(k, below, 4), 0u); /* 0.75 * 2^-126 */
+        CHECK_EQ_U32(mmla_of(k, pair, 4), 0x7fc00000u);              /* inf - inf */
+        CHECK_EQ_U32(mmla_of(k, apart, 4), 0u);
+        CHECK_EQ_U32(mmla_of(k, top, 4), 0x7f7fffffu); /* 2^128 - 2^103 is not infinite */
+        CHECK_EQ_U32(mmla_of(k, nan, 1), 0x7fc00000u);
+        CHECK_EQ_U32(mmla_of(k, infinite, 2), 0x7f800000u);
     }
 }
 
-TEST(rounded, "manual: compute gives the bits of amp_cast and then the product in tiles and pairs too") {
+/* Every k from 1 to 9, of values that are mostly edges; rows and columns of one. */
+TEST(mmla_sizes, "law 20: BFMMLA with k of 1 to 9, and where m or n is 1, which is summed by FMA") {
+    static const uint32_t edge[] = {0u, 0x80000000u, 0x7f800000u, 0xff800000u, 0x7fc00000u, 0x00010000u,
+                                    0x807f0000u, 0x00800000u, 0x80800000u, 0x3f800000u, 0xbf810000u,
+                                    0x7f7f0000u, 0xff7f0000u, 0x1f800000u, 0x9f810000u, 0x5f800000u};
+    enum { SIDE = 182 };
+    static uint32_t a[SIDE * 9], b[SIDE * 9];
+    static float    c[SIDE * SIDE];
+    float           row[9], column[9];
+    size_t          k, i, j, p, m, n;
+    uint64_t        wrong = 0;
+    int             way;
+    CHECK_EQ_INT(amp_cpu_force_tier("neon_bf16"), AMP_OK);
+    random_state = 45;
+    for (k = 1; k <= 9; k++)
+        for (way = 0; way < 3; way++) {
+            for (i = 0; i < SIDE * k; i++) {
+                const uint32_t r = random_bits(), q = random_bits();
+                a[i] = r % 8 ? r << 16 : edge[r / 8 % 16];
+                b[i] = q % 8 ? q << 16 : edge[q / 8 % 16];
+            }
+            m = way == 1 ? 1 : SIDE, n = way == 2 ? 1 : SIDE;
+            CHECK_EQ_INT(amp_matmul(c, (const float *)(const void *)a, (const float *)(const void *)b, m, n, k,
+                                    AMP_BF16), AMP_OK);
+            for (i = 0; i < m; i++)
+                for (j = 0; j < n; j++) {
+                    for (p = 0; p < k; p++) row[p] = tiles_float(a[i * k + p]), column[p] = tiles_float(b[p * n + j]);
+                    wrong += !bits_same(tiles_bits(c[i * n + j]),
+                                        tiles_bits(bits_sum(row, column, k, way || SIDE * SIDE * k < 32768
+                                                                                ? BITS_FMA : BITS_MMLA, 1)), AMP_F32);
+                }
+        }
+    CHECK_EQ_U64(wrong, 0);
+}
+
+#if defined(__AARCH64EL__) && defined(__linux__)
+#include <sys/auxv.h>
+static int has_mmla(void) { return (getauxval(26) >> 14 & 1) != 0; }
+/* The instruction, with other settings of FPCR than it begins with. */
+static void four(float *c, const uint32_t *a, const uint32_t *b, uint64_t fpcr) {
+    uint64_t saved;
+    __asm__ __volatile__("mrs %0, fpcr\n\tmsr fpcr, %4\n\tldr q0, [%1]\n\tldr q1, [%2]\n\tldr q2, [%3]\n\t"
+                         ".inst 0x6e42ec20\n\tstr q0, [%1]\n\tmsr fpcr, %0"
+                         : "=&r"(saved) : "r"(c), "r"(a), "r"(b), "r"(fpcr) : "v0", "v1", "v2", "memory");
+}
+#else
+static int  has_mmla(void) { return 0; }
+static void four(float *c, const uint32_t *a, const uint32_t *b, uint64_t fpcr) {
+    (void)c, (void)a, (void)b, (void)fpcr;
+}
+#endif
+
+static uint32_t mmla_value(int kind) { /* any; near 1; subnormal products; overflow; inf, NaN, 0 */
+    static const uint32_t special[] = {0u, 0x80000000u, 0x7f800000u, 0xff800000u, 0x7fc00000u, 0x7f810000u, 1u,
+                                       0x007f0000u, 0x807fffffu, 0x00800000u, 0x80800001u, 0x7f7f0000u, 0xff7fffffu};
+    const uint32_t r = random_bits(), fraction = r & 0x807fffffu;
+    if (kind == 0) return r;
+    if (kind == 1) return fraction | (uint32_t)(120 + random_below(16)) << 23;
+    if (kind == 2) return fraction | (uint32_t)(55 + random_below(20)) << 23;
+    if (kind == 3) return fraction | (uint32_t)(185 + random_below(8)) << 23;
+    return kind == 4 ? fraction | (uint32_t)(1 + random_below(25)) << 23 : special[random_below(13)];
+}
+
+TEST(mmla_instruction, "law 20: the model of BFMMLA equals the instruction, whatever FPCR says, but for EBF") {
+    const int rounds = test_state.quick ? 50000 : 2000000;
+    uint64_t  wrong = 0;
+    int       n, i;
+    if (!has_mmla()) SKIP("no BFMMLA here");
+    random_state = 46;
+    for (n = 0; n < rounds; n++) {
+        static const uint64_t modes[] = {0, 1 << 24, 1 << 25, 1 << 22, 2 << 22, 3 << 22, 7 << 22, 1 << 19, 1, 2, 4};
+        const int kind = n % 6, other = n % 5 ? kind : (int)random_below(6);
+        uint32_t  a[4], b[4], c[4];
+        float     sum[4];
+        for (i = 0; i < 4; i++) {
+            a[i] = (mmla_value(kind) & 0xffff0000u) | mmla_value(kind) >> 16;
+            b[i] = (mmla_value(other) & 0xffff0000u) | mmla_value(other) >> 16;
+            c[i] = mmla_value((int)random_below(6));
+        }
+        if (n % 4 == 1) b[1] = b[0] ^ 0x80008000u, a[1] = a[0]; /* what cancels, */
+        for (i = 0; n % 4 == 2 && i < 4; i++) /* or nearly */
+            c[i] = tiles_bits(tiles_mmla(0.0f, a + i / 2 * 2, b + i % 2 * 2)) + 0x7ffffffeu + (random_bits() & 3u);
+        memcpy(sum, c, sizeof c);
+        four(sum, a, b, modes[n % 11]);
+        for (i = 0; i < 4; i++)
+            wrong += tiles_bits(sum[i]) != tiles_bits(tiles_mmla(tiles_float(c[i]), a + i / 2 * 2, b + i % 2 * 2));
+    }
+    CHECK_EQ_U64(wrong, 0);
+}
+
+TEST(mmla_products, "issue of BFMMLA: 100,000 random products (--quick: 100) by the instruction, bit by bit") {
+    const int count = test_state.quick ? 100 : 100000;
+    int       i;
+    if (!has_mmla() || white_tiles_granted) SKIP("no BFMMLA here");
+    CHECK_EQ_INT(amp_cpu_force_tier("neon_bf16"), AMP_OK);
+    random_state = 47;
+    for (i = 0; i < count; i++) {
+        if (i % 4 == 3) bits_rounded(AMP_BF16, BITS_LEAST, 1);
+        else bits_one(BITS_MMLA, BITS_LEAST, 1, 1, 5000);
+    }
+}
+
+TEST(tall, "law 7: the same where k does not fit one panel, nor (not --quick) rows") {
+    static const char *const tiers[] = {"amx", "avx512_bf16", "neon_bf16"};
+    static const int         rules[] = {BITS_TILES, BITS_PAIRS, BITS_MMLA};
+    int                      t;
+    for (t = 0; t < 3; t++) {
+        CHECK_EQ_INT(amp_cpu_force_tier(tiers[t]), AMP_OK);
+        if (test_state.quick) bits_one(rules[t], 3, 1, 1, 100000);
+        else bits_one(rules[t], 2, 1, BITS_MEMORIES, 100000);
+    }
+}
+
+TEST(rounded, "manual: compute gives the bits of amp_cast and then the product in tiles, pairs and by BFMMLA "
+              "too") {
     const int count = test_state.quick > 1 ? 10 : test_state.quick ? 20 : 1000;
     int       i;
     bits_most = 60;
-    for (i = 0; i < 2 * count; i++) {
+    for (i = 0; i < 3 * count; i++) {
+        static const char *const tiers[] = {"amx", "avx512_bf16", "neon_bf16"};
         const int big = i % 40 == 7 ? 1 : i % 4 == 3 ? BITS_STEPS + i / 4 % 3 : 0;
-        CHECK_EQ_INT(amp_cpu_force_tier(i < count ? "amx" : "avx512_bf16"), AMP_OK);
+        CHECK_EQ_INT(amp_cpu_force_tier(tiers[i / count]), AMP_OK);
         bits_rounded(i % 2 ? AMP_BF16 : AMP_F16, big, 2);
     }
 }
@@ -209,11 +362,18 @@ TEST(instructions, "law 20: the models of VDPBF16PS and VCVTNEPS2BF16 equal the 
 }
 
 int main(int argc, char **argv) {
+    static const uint32_t all = 2 + 4 + 8 + 32 + 64;
     test_begin(argc, argv);
+    if (white_tiles_granted) white_processor(&all); /* whatever AMP_TEST_TIER says: here are models of them */
     fp_set(FP_IEEE); /* -Ofast links flush subnormals from the start */
     RUN(permission);
     RUN(tiles);
     RUN(pairs);
+    RUN(mmla);
+    RUN(mmla_edges);
+    RUN(mmla_sizes);
+    RUN(mmla_instruction);
+    RUN(mmla_products);
     RUN(tall);
     RUN(rounded);
     RUN(edges);

@@ -42,6 +42,7 @@ links words "$out/words.c" || { fail 'a program is linked'; finish; }
 [ $? != 77 ] || { skip "$name" 'not on this processor'; finish; }
 case $name in
 amx) words='AMX tiles, fp16 in two parts' pays=1 ;;
+neon_bf16) words='BFMMLA, fp16 in fp32 arithmetic' pays=1 ;;
 avx512_bf16) words='AVX512_BF16, fp16 in fp32 arithmetic' pays=1 ;;
 *) words='fp32 arithmetic, whatever their types' pays=0 ;;
 esac

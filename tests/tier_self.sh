@@ -69,4 +69,26 @@ fault "an odd tail of k is packed wrong, its last number lost" amp.h \
 fault "an odd tail of k is packed wrong in two parts" amp.h \
     '/void ampi_lines_as/,/^}/s/ampi_value_avx512(x, i \* step + next, second)/ampi_value_avx512(x, i * step + next, second \& ~(size_t)1)/' \
     "$all"
+
+mmla='neon_bf16:tiles'
+fault "BFMMLA: a wrong lane, by the kernel" amp.h \
+    '/void ampi_turn_mmla/,/^}/s/ampi_high2_neon(s\[r\]\[c\], s\[r + 1\]\[c\])/ampi_high2_neon(s[r + 1][c], s[r][c])/' $mmla
+fault "BFMMLA: a wrong lane, where rows are packed" amp.h \
+    '/void ampi_pack_as_mmla/,/^}/s/v\[along ? 1 : 2\]/v[1]/' $mmla
+fault "BFMMLA: pairs the other way round" tests/tiles.h \
+    '/^static inline float tiles_mmla/,/^}/s/for (i = 0; i < 2; i++)/for (i = 1; i >= 0; i--)/' $mmla
+fault "BFMMLA: all four products in one sum" tests/tiles.h \
+    '/^static inline float tiles_mmla/,/^}/{
+         s/s = tiles_sum_odd(s, tiles_sum_odd(/s = tiles_sum_odd(tiles_sum_odd(s, /
+         s/b\[i\] << 16),$/b[i] << 16)),/
+         s/0xffff0000u)));/0xffff0000u));/
+     }' $mmla
+fault "BFMMLA: no flush of a subnormal result" tests/tiles.h 's/sign | (e < 1 ? 0u/sign | (e < 0 ? 0u/' $mmla
+fault "BFMMLA: a subnormal operand counts" tests/tiles.h '/tiles_product_odd/,/^}/s/if (!x || !y) return/if (!x \&\& !y) return/' $mmla
+fault "BFMMLA: sums cut off, not rounded to odd" tests/tiles.h 's/ | ((x & 0x7fffffffffu) != 0)//' $mmla
+fault "BFMMLA: what is below the last bit of a sum is lost" tests/tiles.h 's/ | (y >> d << d != y);/;/' $mmla
+fault "BFMMLA: k is filled up to the end of a piece" amp.h \
+    '/void ampi_sums_mmla/,/^}/s/k < x->words; k += 2/k < ampi_up(x->words, 16); k += 2/' $mmla
+fault "BFMMLA: an odd tail of k is packed wrong" amp.h \
+    '/void ampi_pack_as_mmla/,/^}/s/there ? n - at : 0)/there ? (n - at) \& ~(size_t)1 : 0)/' $mmla
 finish

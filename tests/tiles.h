@@ -1,7 +1,7 @@
-/* tiles.h - VDPBF16PS, TDPBF16PS and the tile registers in C, bit for bit the instructions (but for
-   the payload of a NaN), as test_tiles shows where they are. With AMPI_TILES_MODEL defined as this
-   file, amp.h's tiers avx512, avx512_bf16 and amx work on any little-endian machine: their code is
-   compiled as it stands, with each instruction in C in its place. */
+/* tiles.h - VDPBF16PS, TDPBF16PS with the tile registers, and BFMMLA in C, bit for bit the instructions
+   (but for the payload of a NaN), as test_tiles shows where they are. With AMPI_TILES_MODEL defined as
+   this file, amp.h's tiers avx512, avx512_bf16, amx, neon and neon_bf16 work on any little-endian
+   machine: their code is compiled as it stands, with each instruction in C in its place. */
 
 #ifndef TILES_H_INCLUDED
 #define TILES_H_INCLUDED
@@ -80,55 +80,182 @@ static inline float tiles_dot(float c, const uint32_t *a, const uint32_t *b, siz
     return tiles_fma(c, 1.0f, tiles_fma(even, 1.0f, odd));
 }
 
+/* BFMMLA, in integers, as Arm's pseudocode has it (BFMatMulAdd with FPCR.EBF 0). A product and a sum
+   are each rounded to odd: cut off, and the last bit is 1 if anything was. Before, what is below 2^-126
+   becomes 0 with its sign, and 2^128 or more infinity; a subnormal operand is 0. There is one NaN. Of
+   FPCR no other bit counts. */
+enum { TILES_INF = 0x7f800000, TILES_NAN = 0x7fc00000 };
+static inline uint32_t tiles_size_of(uint32_t u) { return u & 0x7fffffffu; }
+static inline uint32_t tiles_packed(uint32_t sign, int e, uint32_t fraction) {
+    return sign | (e < 1 ? 0u : e > 254 ? (uint32_t)TILES_INF : (uint32_t)e << 23 | fraction);
+}
+
+/* a * b, which lie in the upper halves of words: it is exact. */
+static inline uint32_t tiles_product_odd(uint32_t a, uint32_t b) {
+    const uint32_t sign = (a ^ b) & 0x80000000u, x = a >> 23 & 255u, y = b >> 23 & 255u;
+    const uint32_t p = ((a >> 16 & 127u) + 128u) * ((b >> 16 & 127u) + 128u), top = p >> 15;
+    if (tiles_size_of(a) > TILES_INF || tiles_size_of(b) > TILES_INF) return TILES_NAN;
+    if (!x || !y) return x == 255 || y == 255 ? (uint32_t)TILES_NAN : sign;
+    if (x == 255 || y == 255) return sign | TILES_INF;
+    return tiles_packed(sign, (int)x + (int)y - 127 + (int)top, (p << 9 >> top) & 0x7fffffu);
+}
+
+/* a + b; of 0 and -0, and of what cancels, it is 0. */
+static inline uint32_t tiles_sum_odd(uint32_t a, uint32_t b) {
+    const uint32_t swap = tiles_size_of(a) < tiles_size_of(b), large = swap ? b : a, small = swap ? a : b;
+    const uint32_t sign = large & 0x80000000u;
+    int            e = (int)(large >> 23 & 255u);
+    const int      d = e - (int)(small >> 23 & 255u);
+    uint64_t       x, y;
+    if (tiles_size_of(large) > TILES_INF) return TILES_NAN;
+    if (e == 255) return tiles_size_of(small) == TILES_INF && a != b ? (uint32_t)TILES_NAN : large;
+    if (!e) return a & b & 0x80000000u;
+    if (e == d) return large; /* small is 0 */
+    x = (uint64_t)((large & 0x7fffffu) + 0x800000u) << 38;
+    y = (uint64_t)((small & 0x7fffffu) + 0x800000u) << 38;
+    y = d > 62 ? 1 : y >> d | (y >> d << d != y);
+    x = (a ^ b) >> 31 ? x - y : x + y;
+    if (!x) return 0;
+    for (e++; !(x >> 62); e--) x <<= 1;
+    return tiles_packed(sign, e, ((uint32_t)(x >> 39) & 0x7fffffu) | ((x & 0x7fffffffffu) != 0));
+}
+
+/* An element of its result: c + (p0 + p1), then + (p2 + p3). Words are pairs of k. */
+static inline float tiles_mmla(float c, const uint32_t *a, const uint32_t *b) {
+    uint32_t s = tiles_bits(c);
+    int      i;
+    for (i = 0; i < 2; i++)
+        s = tiles_sum_odd(s, tiles_sum_odd(tiles_product_odd(a[i] << 16, b[i] << 16),
+                                           tiles_product_odd(a[i] & 0xffff0000u, b[i] & 0xffff0000u)));
+    return tiles_float(s);
+}
+
 #endif
 
 /* ------------------------------------------- in the place of the instructions, inside amp.h */
 
-#if defined(AMPI_TILES_MODEL) && defined(AMP_IMPLEMENTATION) && !defined(TILES_IN_PLACE)
-#define TILES_IN_PLACE
+#if defined(AMPI_TILES_MODEL) && defined(AMP_IMPLEMENTATION) && defined(AMPI_V)
 
-/* AVX-512 F, BW and VL: vectors of sixteen floats or words, or 32 shorts. */
+/* NEON, and AVX-512 F, BW and VL: vectors of AMPI_W floats or words, or of shorts. */
 
-typedef ampi_floats_avx512 tiles_floats;
-typedef ampi_words_avx512  tiles_words;
-typedef ampi_pairs_avx512  tiles_pairs;
-typedef ampi_shorts_avx512 tiles_shorts;
+#ifndef TILES_FN
 #define TILES_FN AMPI_HERE
 
 /* Element i of a result R, from its operands, for n of them. */
 #define TILES_EACH(R, name, parameters, n, element)                                            \
-    TILES_FN R ampi_##name##_avx512 parameters {                                               \
+    TILES_FN R AMPI_(name) parameters {                                                        \
         R   r = {0};                                                                           \
         int i;                                                                                 \
         for (i = 0; i < n; i++) r[i] = element;                                                \
         return r;                                                                              \
     }
-TILES_EACH(tiles_words, least, (tiles_words a, tiles_words b), 16, a[i] < b[i] ? a[i] : b[i])
-TILES_EACH(tiles_words, most, (tiles_words a, tiles_words b), 16, a[i] > b[i] ? a[i] : b[i])
-TILES_FN tiles_words ampi_most16_avx512(tiles_words x, tiles_words y) {
-    tiles_pairs a = (tiles_pairs)x, b = (tiles_pairs)y;
-    int         i;
-    for (i = 0; i < 32; i++) a[i] = a[i] > b[i] ? a[i] : b[i];
-    return (tiles_words)a;
+#if defined(__x86_64__) /* fmaf takes ten times as long */
+__attribute__((target("fma"))) static void tiles_fmas(float *c, const float *a, const float *b, int n) {
+    int i;
+    for (i = 0; i < n; i++) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+}
+#define TILES_HAS_FMA __builtin_cpu_supports("fma")
+#else
+#define TILES_HAS_FMA 0
+#define tiles_fmas(c, a, b, n)
+#endif
+static inline void *tiles_aligned(void *p, size_t size) {
+    if ((uintptr_t)p % size) abort(); /* the instruction faults */
+    return p;
+}
+#endif
+
+TILES_EACH(AMPI_U, least, (AMPI_U a, AMPI_U b), AMPI_W, a[i] < b[i] ? a[i] : b[i])
+TILES_EACH(AMPI_U, most, (AMPI_U a, AMPI_U b), AMPI_W, a[i] > b[i] ? a[i] : b[i])
+TILES_EACH(AMPI_(pairs), most_of, (AMPI_(pairs) a, AMPI_(pairs) b), 2 * AMPI_W, a[i] > b[i] ? a[i] : b[i])
+TILES_FN AMPI_U AMPI_(most16)(AMPI_U x, AMPI_U y) {
+    return (AMPI_U)AMPI_(most_of)((AMPI_(pairs))x, (AMPI_(pairs))y);
 }
 
-/* Within lanes of four: VUNPCKLPS and its likes, of 16 bits VPUNPCKLWD. Lanes of both: VSHUFF32X4. */
-TILES_EACH(tiles_pairs, zip16, (tiles_pairs a, tiles_pairs b, int at), 32,
+/* Within lanes of four: VUNPCKLPS and its likes, of 16 bits VPUNPCKLWD; ZIP1 and ZIP2. */
+TILES_EACH(AMPI_(pairs), zip16, (AMPI_(pairs) a, AMPI_(pairs) b, int at), 2 * AMPI_W,
            (i % 2 ? b : a)[i / 8 * 8 + i % 8 / 2 + at])
-TILES_FN tiles_floats ampi_low16_avx512(tiles_floats a, tiles_floats b) {
-    return (tiles_floats)ampi_zip16_avx512((tiles_pairs)a, (tiles_pairs)b, 0);
+TILES_FN AMPI_V AMPI_(low16)(AMPI_V a, AMPI_V b) {
+    return (AMPI_V)AMPI_(zip16)((AMPI_(pairs))a, (AMPI_(pairs))b, 0);
 }
-TILES_FN tiles_floats ampi_high16_avx512(tiles_floats a, tiles_floats b) {
-    return (tiles_floats)ampi_zip16_avx512((tiles_pairs)a, (tiles_pairs)b, 4);
+TILES_FN AMPI_V AMPI_(high16)(AMPI_V a, AMPI_V b) {
+    return (AMPI_V)AMPI_(zip16)((AMPI_(pairs))a, (AMPI_(pairs))b, 4);
 }
-TILES_EACH(tiles_floats, low, (tiles_floats a, tiles_floats b), 16,
-           (i % 2 ? b : a)[i / 4 * 4 + i % 4 / 2])
-TILES_EACH(tiles_floats, high, (tiles_floats a, tiles_floats b), 16,
-           (i % 2 ? b : a)[i / 4 * 4 + i % 4 / 2 + 2])
-TILES_EACH(tiles_floats, low2, (tiles_floats a, tiles_floats b), 16,
-           (i % 4 / 2 ? b : a)[i / 4 * 4 + i % 2])
-TILES_EACH(tiles_floats, high2, (tiles_floats a, tiles_floats b), 16,
-           (i % 4 / 2 ? b : a)[i / 4 * 4 + i % 2 + 2])
+TILES_EACH(AMPI_V, low, (AMPI_V a, AMPI_V b), AMPI_W, (i % 2 ? b : a)[i / 4 * 4 + i % 4 / 2])
+TILES_EACH(AMPI_V, high, (AMPI_V a, AMPI_V b), AMPI_W, (i % 2 ? b : a)[i / 4 * 4 + i % 4 / 2 + 2])
+TILES_EACH(AMPI_V, low2, (AMPI_V a, AMPI_V b), AMPI_W, (i % 4 / 2 ? b : a)[i / 4 * 4 + i % 2])
+TILES_EACH(AMPI_V, high2, (AMPI_V a, AMPI_V b), AMPI_W, (i % 4 / 2 ? b : a)[i / 4 * 4 + i % 2 + 2])
+TILES_FN uint32_t AMPI_(largest16)(AMPI_U x) {
+    uint32_t low = 0, high = 0;
+    int      i;
+    for (i = 0; i < AMPI_W; i++) {
+        low  = (x[i] & 0xffffu) > low ? x[i] & 0xffffu : low;
+        high = x[i] >> 16 > high ? x[i] >> 16 : high;
+    }
+    return high << 16 | low;
+}
+
+/* Arithmetic and conversions: amp.h's in plain C, which all 2^32 numbers were compared with. */
+TILES_EACH(AMPI_V, sqrt, (AMPI_V a), AMPI_W, ampi_sqrt(a[i]))
+TILES_FN AMPI_V AMPI_(fma)(AMPI_V a, AMPI_V b, AMPI_V c) {
+    int i;
+    if (TILES_HAS_FMA) tiles_fmas((float *)&c, (const float *)&a, (const float *)&b, AMPI_W);
+    else for (i = 0; i < AMPI_W; i++) c[i] = tiles_fmaf(a[i], b[i], c[i]);
+    return c;
+}
+TILES_EACH(AMPI_U, from_16, (AMPI_(shorts) a), AMPI_W, a[i])
+TILES_EACH(AMPI_(shorts), lower16, (AMPI_U a), AMPI_W, (uint16_t)a[i])
+TILES_EACH(AMPI_V, from_f16, (AMPI_(shorts) a), AMPI_W, ampi_f32_from_bits(ampi_f32_from_f16(a[i])))
+TILES_EACH(AMPI_(shorts), f16, (AMPI_V a), AMPI_W, ampi_f16_from_f32(ampi_bits_of_f32(a[i])))
+TILES_FN void AMPI_(done)(void) {}
+
+/* Memory: AVX-512's writes around the cache are aligned. */
+TILES_EACH(AMPI_U, get8, (const void *p, size_t at), AMPI_W, ((const uint8_t *)p)[at + (size_t)i])
+TILES_FN void AMPI_(put8)(void *p, size_t at, AMPI_U x) {
+    int i;
+    for (i = 0; i < AMPI_W; i++) ((uint8_t *)p)[at + (size_t)i] = (uint8_t)x[i];
+}
+TILES_FN void AMPI_(around)(void *p, size_t i, AMPI_V x) {
+    memcpy(tiles_aligned((char *)p + 4 * i, AMPI_W == 16 ? 64 : 1), &x, sizeof x);
+}
+TILES_FN void AMPI_(around16)(void *p, size_t i, AMPI_(shorts) x) {
+    memcpy(tiles_aligned((char *)p + 2 * i, AMPI_W == 16 ? 32 : 1), &x, sizeof x);
+}
+
+#if AMPI_W == 4 /* NEON alone, and BFMMLA and what goes with it */
+
+TILES_EACH(AMPI_U, choose, (AMPI_U a, AMPI_U b, AMPI_U x, AMPI_U y), 4, a[i] > b[i] ? x[i] : y[i])
+
+TILES_FN ampi_shorts_neon ampi_nearest_mmla(ampi_floats_neon x) { /* BFCVTN */
+    ampi_shorts_neon r = {0};
+    int              i;
+    for (i = 0; i < 4; i++) r[i] = amp_f32_to_bf16(x[i]).bits;
+    return r;
+}
+TILES_FN ampi_floats_neon ampi_add_mmla(ampi_floats_neon s, ampi_floats_neon a, ampi_floats_neon b) {
+    const ampi_words_neon u = (ampi_words_neon)a, v = (ampi_words_neon)b;
+    int                   i;
+    for (i = 0; i < 4; i++) {
+        const uint32_t x[2] = {u[i / 2 * 2], u[i / 2 * 2 + 1]}, y[2] = {v[i % 2 * 2], v[i % 2 * 2 + 1]};
+        s[i] = tiles_mmla(s[i], x, y);
+    }
+    return s;
+}
+TILES_FN ampi_floats_neon ampi_join_mmla(ampi_shorts_neon a, ampi_shorts_neon b) {
+    ampi_floats_neon r;
+    memcpy(&r, &a, 8);
+    memcpy((char *)&r + 8, &b, 8);
+    return r;
+}
+
+#else /* AVX-512 alone */
+
+typedef ampi_floats_avx512 tiles_floats;
+typedef ampi_words_avx512  tiles_words;
+typedef ampi_pairs_avx512  tiles_pairs;
+typedef ampi_shorts_avx512 tiles_shorts;
+
+/* Lanes of both: VSHUFF32X4. */
 TILES_EACH(tiles_floats, even, (tiles_floats a, tiles_floats b), 16,
            (i / 8 ? b : a)[i % 8 / 4 * 8 + i % 4])
 TILES_EACH(tiles_floats, odd, (tiles_floats a, tiles_floats b), 16,
@@ -156,58 +283,8 @@ TILES_FN uint32_t ampi_mask_zeros16_avx512(tiles_words x) {
     for (i = 0; i < 32; i++) mask |= (uint32_t)(a[i] == 0) << i;
     return mask;
 }
-TILES_FN uint32_t ampi_largest16_avx512(tiles_words x) {
-    uint32_t low = 0, high = 0;
-    int      i;
-    for (i = 0; i < 16; i++) {
-        low  = (x[i] & 0xffffu) > low ? x[i] & 0xffffu : low;
-        high = x[i] >> 16 > high ? x[i] >> 16 : high;
-    }
-    return high << 16 | low;
-}
 
-/* Arithmetic and conversions: amp.h's in plain C, which all 2^32 numbers were compared with. */
-TILES_EACH(tiles_floats, sqrt, (tiles_floats a), 16, ampi_sqrt(a[i]))
-#if defined(__x86_64__) /* fmaf takes ten times as long */
-__attribute__((target("fma"))) static void tiles_fmas(float *c, const float *a, const float *b) {
-    int i;
-    for (i = 0; i < 16; i++) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
-}
-#define TILES_HAS_FMA __builtin_cpu_supports("fma")
-#else
-#define TILES_HAS_FMA 0
-#define tiles_fmas(c, a, b)
-#endif
-TILES_FN tiles_floats ampi_fma_avx512(tiles_floats a, tiles_floats b, tiles_floats c) {
-    int i;
-    if (TILES_HAS_FMA) tiles_fmas((float *)&c, (const float *)&a, (const float *)&b);
-    else for (i = 0; i < 16; i++) c[i] = tiles_fmaf(a[i], b[i], c[i]);
-    return c;
-}
-TILES_EACH(tiles_words, from_16, (tiles_shorts a), 16, a[i])
-TILES_EACH(tiles_shorts, lower16, (tiles_words a), 16, (uint16_t)a[i])
-TILES_EACH(tiles_floats, from_f16, (tiles_shorts a), 16,
-           ampi_f32_from_bits(ampi_f32_from_f16(a[i])))
-TILES_EACH(tiles_shorts, f16, (tiles_floats a), 16,
-           ampi_f16_from_f32(ampi_bits_of_f32(a[i])))
-TILES_FN void ampi_done_avx512(void) {}
-
-/* Memory: what no mask reads or writes may not be there, and writes around the cache are aligned. */
-TILES_EACH(tiles_words, get8, (const void *p, size_t at), 16, ((const uint8_t *)p)[at + (size_t)i])
-TILES_FN void ampi_put8_avx512(void *p, size_t at, tiles_words x) {
-    int i;
-    for (i = 0; i < 16; i++) ((uint8_t *)p)[at + (size_t)i] = (uint8_t)x[i];
-}
-static inline void *tiles_aligned(void *p, size_t size) {
-    if ((uintptr_t)p % size) abort(); /* the instruction faults */
-    return p;
-}
-TILES_FN void ampi_around_avx512(void *p, size_t i, tiles_floats x) {
-    memcpy(tiles_aligned((char *)p + 4 * i, 64), &x, 64);
-}
-TILES_FN void ampi_around16_avx512(void *p, size_t i, tiles_shorts x) {
-    memcpy(tiles_aligned((char *)p + 2 * i, 32), &x, 32);
-}
+/* What no mask reads or writes may not be there. */
 static inline size_t tiles_few(size_t n) { return n < 16 ? n : 16; }
 TILES_FN tiles_floats ampi_few_f32_avx512(const void *p, size_t n) {
     tiles_floats x = {0};
@@ -415,4 +492,5 @@ static int ampi_tiles_ask(void) {
     tiles_asked++;
     return tiles_granted;
 }
+#endif
 #endif

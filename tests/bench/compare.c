@@ -186,7 +186,8 @@ static int allocate(void) {
 }
 
 int main(int argc, char **argv) {
-    static const char *const tiers[] = {"amx", "avx512_bf16", "avx512", "avx2", "neon", "c"};
+    static const char *const tiers[] = {"amx",  "avx512_bf16", "avx512", "avx2", "neon_bf16",
+                                        "neon", "c"};
     int                      i;
     words     = argv + 1;
     num_words = argc - 1;
@@ -195,7 +196,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     printf("%s beside %s: ratio [quartiles], time of the first\n", side_new.version, side_ref.version);
-    for (i = 0; i < 6; i++) {
+    for (i = 0; i < 7; i++) {
         strcpy(tier, tiers[i]);
         if (!side_new.force(tier) || !side_ref.force(tier)) {
             printf("skip %s: not on this machine, or not in both versions\n", tier);

@@ -1,0 +1,22 @@
+/* Says the tier, and makes one product, for tests/arm.sh to count instructions. */
+#include "amp.h"
+#include <stdio.h>
+#include <string.h>
+
+enum { N = 128 };
+static float    a[N * N], b[N * N], c[N * N];
+static uint16_t a16[N * N], b16[N * N];
+
+int main(int argc, char **argv) {
+    const char *way = argc > 1 ? argv[1] : "none";
+    int         i;
+    puts(amp_cpu_tier());
+    for (i = 0; i < N * N; i++) a[i] = (float)(i % 7), b[i] = (float)(i % 5) - 2.0f;
+    amp_cast(a16, AMP_BF16, a, AMP_F32, N * N);
+    amp_cast(b16, AMP_BF16, b, AMP_F32, N * N);
+    if (!strcmp(way, "fp32")) amp_matmul(c, a, b, N, N, N, AMP_F32);
+    if (!strcmp(way, "rounded")) amp_matmul(c, a, b, N, N, N, AMP_BF16);
+    if (!strcmp(way, "bf16"))
+        amp_gemm(NULL, 0, 0, N, N, N, 1.0f, a16, AMP_BF16, 0, b16, AMP_BF16, 0, 0.0f, c, AMP_F32, 0);
+    return 0;
+}

@@ -1,0 +1,63 @@
+/* What amp.h asks of macOS's headers, as they declare it, for compilers that have none: tests/arm.sh. */
+#ifndef MAC_H
+#define MAC_H
+#include <stddef.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+typedef struct FILE    FILE;
+typedef unsigned short mode_t;
+typedef long           ssize_t;
+struct stat { mode_t st_mode; };
+#define errno (*__error())
+#define ENOENT      2
+#define EINTR       4
+#define EIO         5
+#define EINVAL      22
+#define ELOOP       62
+#define O_RDONLY    0
+#define O_WRONLY    1
+#define O_CREAT     0x200
+#define O_EXCL      0x800
+#define _IONBF      2
+#define O_CLOEXEC   0x1000000
+#define S_ISREG(m)  (((m) & 0170000) == 0100000)
+int    *__error(void);
+void   *memcpy(void *, const void *, size_t);
+void   *memmove(void *, const void *, size_t);
+void   *memset(void *, int, size_t);
+int     memcmp(const void *, const void *, size_t);
+size_t  strlen(const char *);
+int     strcmp(const char *, const char *);
+int     strncmp(const char *, const char *, size_t);
+char   *strchr(const char *, int);
+char   *strrchr(const char *, int);
+size_t  strspn(const char *, const char *);
+size_t  strcspn(const char *, const char *);
+void   *memchr(const void *, int, size_t);
+void   *malloc(size_t);
+void    free(void *);
+char   *getenv(const char *);
+FILE   *fopen(const char *, const char *);
+size_t  fread(void *, size_t, size_t, FILE *);
+size_t  fwrite(const void *, size_t, size_t, FILE *);
+void    clearerr(FILE *);
+int     fflush(FILE *);
+int     fclose(FILE *);
+int     ferror(FILE *);
+int     feof(FILE *);
+int     fileno(FILE *);
+int     remove(const char *);
+int     rename(const char *, const char *);
+int     stat(const char *, struct stat *);
+int     chmod(const char *, mode_t);
+int     open(const char *, int, ...);
+int     fsync(int);
+int     close(int);
+int     unlink(const char *);
+FILE   *fdopen(int, const char *);
+int     setvbuf(FILE *, char *, int, size_t);
+#ifdef __cplusplus
+}
+#endif
+#endif
