@@ -1,4 +1,6 @@
-/* test_alloc.c - who allocates, when, and what happens when memory or a backend fails. */
+/* test_alloc.c - who allocates, when, and how many bytes a parameter costs; every allocation and every
+   call of a backend that fails once or for ever, in each function: an error, nothing lost, nothing
+   leaked; sizes that are too large; allocators and backends of the caller's own. */
 
 #define AMP_KERNELS /* the core: what objects are made of */
 #include "amp.h"

@@ -1,4 +1,6 @@
-/* test_gemm.c - amp_gemm against sums in double, with a bound that follows from the rounding. */
+/* test_gemm.c - products: amp_gemm against sums in double, with a bound that follows from the rounding;
+   bit by bit against the definition of each tier's; special values, settings of the caller, workspace,
+   what is not read or overlaps, and amp_linear and its backward pass. */
 
 #define _GNU_SOURCE /* sigsetjmp in fp.h, sigaltstack */
 #define AMP_KERNELS /* the core: its conversions and operations, for the models */

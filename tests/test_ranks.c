@@ -1,4 +1,6 @@
-/* test_ranks.c - masters and moments in shards: every rank is a thread, and they meet at a barrier. */
+/* test_ranks.c - masters and moments in shards: every rank is a thread, and they meet at a barrier.
+   The bits of one rank; order of sums; what each rank keeps; sets of files, saved on N and loaded on M,
+   damaged, of two runs, with ranks that fail or do not come; what is refused. */
 
 #define _POSIX_C_SOURCE 200809L
 #include "amp.h"

@@ -1,4 +1,6 @@
-/* test_recipes.c - what examples/recipes.c and recipes_net.c rely on, to the last bit. */
+/* test_recipes.c - what examples/recipes.c and recipes_net.c rely on, to the last bit: accumulation,
+   a shared scaler, penalties, steps by hand, runs in one object, clipping, inference, moments of one's
+   own, averages, the environment, and what a session counts. */
 
 #define _GNU_SOURCE /* setenv */
 #define AMP_KERNELS /* the core: what objects are made of */

@@ -1,4 +1,6 @@
-/* test_sparse.c - gradients that touch few rows of a tensor. */
+/* test_sparse.c - gradients that touch few rows of a tensor: beside the same ones with all rows, bit for
+   bit; places twice and in any order, sums beyond fp16, statistics, what untouched rows keep, gradients
+   that move, files, large tables, and what is refused. */
 
 #define AMP_KERNELS /* moments, to see that untouched rows keep theirs */
 #include "amp.h"
