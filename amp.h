@@ -158,7 +158,7 @@
    Loss scale, learning rate, step count and the decision to skip stay in device memory. Scale
    the loss there (amp_cuda_scale_loss, or read *loss_scale_ptr in your kernel) and the host
    never waits. A step can be captured in a CUDA graph: call amp_optimizer_set_lr before each
-   replay, and amp_optimizer_step inside.
+   replay, and amp_optimizer_step_graph inside.
 
    Your own optimizer kernel learns of a skip in one of three ways:
        read-back      begin_step and end_step as on a CPU; the host waits once
@@ -451,8 +451,8 @@ typedef struct amp_scaler_desc {
 } amp_scaler_desc;
 
 /* Plain data, the same in host and device memory. Read any member. Write found_inf between check
-   and step (nonzero: skip; ranks take its maximum); growth_factor, backoff_factor and
-   growth_interval, within the desc's limits, between updates. */
+   and step (nonzero: skip); growth_factor, backoff_factor and growth_interval, within the desc's
+   limits, between updates. */
 typedef struct amp_scaler {
     float    scale;              /* multiply the loss by this                                   */
     int      growth_tracker;     /* good steps counted towards growth                           */
@@ -528,15 +528,6 @@ typedef struct amp_backend {
 } amp_backend;
 
 AMP_DEF amp_result amp_cpu_backend(amp_backend *backend);
-
-/* What CPU functions use: "amx", "avx512_bf16" (unasked on AMD alone), "avx512", "avx2",
-   "neon_bf16", "neon" or "c", found out once. Force one in the whole process (NULL: the best);
-   AMP_ERROR_UNSUPPORTED if it is not there. "amx" is "avx512" with tiles, for which Linux is asked
-   (arch_prctl) at their first product. Linux grants them once for the process, and sigaltstack
-   then refuses small stacks; or it refuses, as a thread has such a stack, and the tier is
-   "avx512". A sandbox that kills whoever asks needs "avx512" by force. */
-AMP_DEF const char *amp_cpu_tier(void);
-AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
 
 /* ------------------------------------------------------------- >>api  optimizer */
 
@@ -638,17 +629,15 @@ AMP_DEF float      *amp_optimizer_master(const amp_optimizer *opt, int i);
 AMP_DEF float      *amp_optimizer_grad(const amp_optimizer *opt, int i);
 
 /* The scale for the next backward: by value (waits; 0 before prepare and in a capture), or as an
-   address in backend memory. Until you have called one of them, amp_optimizer_scaler or _status,
-   the loss cannot have been scaled, and every step is AMP_ERROR_BAD_STATE: but where the scale
-   is 1, was set (init_scale, AMP_LOSS_SCALE, a file that was loaded) or is shared, and with
-   several ranks, where another one may have the loss. */
+   address in backend memory. Until you call one of them, amp_optimizer_scaler or _status, the
+   loss cannot have been scaled, and a step is AMP_ERROR_BAD_STATE: unless the scale is 1, was
+   set (init_scale, AMP_LOSS_SCALE, a file) or is shared, or several ranks may have the loss. */
 AMP_DEF float        amp_optimizer_loss_scale(const amp_optimizer *opt);
 AMP_DEF const float *amp_optimizer_loss_scale_ptr(const amp_optimizer *opt);
 
-/* For AMP_KIND_OWN. begin_step: true if all gradients are finite: they are unscaled, step now.
+/* For AMP_KIND_OWN. begin_step is true if all gradients are finite: they are unscaled, step now.
    False is a skip or an error, which end_step returns: call that in any case. It moves the scale
-   and, but after a skip, writes the model copies. A second begin_step makes it
-   AMP_ERROR_STEP_OPEN. */
+   and, but after a skip, writes model copies. A second begin_step: AMP_ERROR_STEP_OPEN. */
 AMP_DEF bool       amp_optimizer_begin_step(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt);
 
@@ -659,41 +648,33 @@ AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt, float lr);
 AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *status);
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stats *stats);
 
-/* The moments of tensor i, unscaled: momentum or first, and second, n floats each in host memory
-   (of a rank: its range); either may be NULL. Waits. As amp_tensor.moment1, .moment2 (fused
-   kinds; copied in prepare), with desc.first_step = amp_status.steps, they continue the run.
-   AMP_ERROR_UNSUPPORTED for one that the tensor does not have. */
-AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
-                                         float *second);
-
 /* Release all memory. Safe on a zeroed object, and twice. */
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
 
 /* ----------------------------------------------------------------- >>api  state */
 
-/* Save and load what decides how training goes on: masters, moments, step count, scaler,
-   learning rate (if it has none, the loading optimizer keeps its own) and the numbers of the
-   desc and of tensors, which replace those of the optimizer. A scaler that was disabled in the
-   file alone starts afresh. Not in the file: gradients, what your own optimizer stores, the
-   order of your data, and model copies, which are written anew, so dtype may differ.
-   Little-endian, versioned, checksummed; older versions are read. tests/vectors/state-file.md
-   specifies it; state.py there reads it. A callback moves exactly num_bytes, or returns false.
-   Save refuses what load would refuse (a scale of NaN): AMP_ERROR_INVALID_CONFIG. */
+/* What decides how training goes on: masters, moments, step count, scaler, learning rate, the
+   numbers of the desc and of tensors. They replace those of the optimizer that loads; it keeps
+   its learning rate if the file has none; its scaler starts afresh if that of the file alone was
+   disabled. Not in the file: gradients, what your own optimizer stores, your data's order; model
+   copies, which are written anew, so dtype may differ. Older versions are read. The format is
+   one on all machines: tests/vectors/state-file.md. A callback moves exactly num_bytes, or
+   returns false. Save refuses what load would refuse (a scale of NaN):
+   AMP_ERROR_INVALID_CONFIG. */
 typedef bool (*amp_write_fn)(void *user, const void *data, size_t num_bytes);
 typedef bool (*amp_read_fn)(void *user, void *data, size_t num_bytes);
 
 /* Load into a prepared optimizer with the same tensors (names, sizes, kind). All is read and
    verified before anything changes, in as much memory as was saved. Errors: _WRITE, _READ,
-   _FOREIGN, _NEWER, _CORRUPT, _MISMATCH (desc.problem says which tensor), _NOT_PREPARED,
+   _FOREIGN, _NEWER, _CORRUPT, _MISMATCH (desc.problem names the tensor), _NOT_PREPARED,
    _STEP_OPEN. */
 AMP_DEF amp_result amp_optimizer_save(const amp_optimizer *opt, amp_write_fn write_fn, void *user);
 AMP_DEF amp_result amp_optimizer_load(amp_optimizer *opt, amp_read_fn read_fn, void *user);
 
 /* To and from a file; also _NOT_FOUND, _TRUNCATED. Saving writes path.new, flushes it, renames
-   it and flushes the directory, so that path holds the old state or the new one whenever the
-   machine stops (POSIX, Windows; elsewhere as far as rename replaces). On POSIX a symbolic link
-   is followed, a file keeps its mode, hard links keep the old state; what is no file is
-   _UNSUPPORTED. A path is shorter than 4096 bytes. */
+   it and flushes the directory: path holds the old state or the new one whenever the machine
+   stops (POSIX, Windows). On POSIX a symbolic link is followed, a file keeps its mode, hard
+   links the old state; what is no file is _UNSUPPORTED. A path is shorter than 4096 bytes. */
 #ifndef AMP_NO_STDLIB
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path);
 AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path);
@@ -702,11 +683,10 @@ AMP_DEF amp_result amp_optimizer_load_file(amp_optimizer *opt, const char *path)
 
 /* The user of a program decides: AMP_DTYPE (fp32, fp16, bf16; float16, half, bfloat16),
    AMP_LOSS_SCALE (a number, or dynamic), AMP_ENABLE (0: fp32 and no scaler, whatever the others
-   say; 1: a scaler, and fp16 if nobody chose a type). desc keeps what is not set, or blank.
-   AMP_DTYPE=bf16 fixes the scale at 1, unless a scaler was chosen; AMP_DTYPE=fp16 over desc's
-   bf16 turns scaling on again. Capitals, underscores and blanks around do not matter; numbers
-   have a point. AMP_ERROR_INVALID_CONFIG: *variable and *value (or NULL) name what cannot be
-   read. */
+   say; 1: a scaler, and fp16 if nobody chose a type). desc keeps what is not set. AMP_DTYPE=bf16
+   fixes the scale at 1, unless a scaler was chosen; AMP_DTYPE=fp16 over desc's bf16 turns
+   scaling on again. Capitals, underscores and blanks do not matter. AMP_ERROR_INVALID_CONFIG:
+   *variable and *value (or NULL) name what cannot be read. */
 AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
                                      const char **variable, const char **value);
 #endif /* AMP_NO_STDLIB */
@@ -714,19 +694,18 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc,
 /* ------------------------------------------------------------------ >>api  gemm */
 
 /* c = a b on the CPU, all fp32, row-major, packed: a is m x k, b is k x n, c is m x n. A compute
-   of AMP_BF16 or AMP_F16 rounds a and b on the way into the product (the bits of amp_cast, no
-   copy), at the speed of 16-bit products where the CPU has them (amp_capability_of); AMP_F32
-   leaves that to the autocast of the thread, if there is one. Sums are fp32. Memory and errors
-   as amp_gemm. */
+   of AMP_BF16 or AMP_F16 rounds a and b on the way in (the bits of amp_cast, no copy), at the
+   speed of 16-bit products where the CPU has them (amp_capability_of); AMP_F32 leaves that to
+   the thread's autocast. Sums are fp32. Memory and errors as amp_gemm. */
 AMP_DEF amp_result amp_matmul(float *c, const float *a, const float *b,
                               size_t m, size_t n, size_t k, amp_dtype compute);
 
-/* A linear layer in the same manner: y = x w^T + bias, where x is rows x in, w is out x in (as
-   PyTorch stores it), bias has out elements or is NULL, y is rows x out. backward: dx = dy w, dw
-   = dy^T x, dbias = the sums of dy's columns, in fp32, row after row. dx, dw and dbias may each
-   be NULL, w if dx is, x if dw is; dx may be x. Nonzero accumulate adds to dw and dbias, never
-   to dx. AMP_ERROR_OVERLAP, too, if bias shares an element with y, dw with w or dx, or dbias
-   with dy, dx or dw. */
+/* A linear layer likewise: y = x w^T + bias, where x is rows x in, w is out x in (as PyTorch
+   stores it), bias has out elements or is NULL, y is rows x out. backward: dx = dy w, dw = dy^T
+   x, dbias = the sums of dy's columns, row after row. dx, dw and dbias may be NULL, w if dx is,
+   x if dw is; dx may be x. Nonzero accumulate adds to dw and dbias, never to dx.
+   AMP_ERROR_OVERLAP, too, if bias shares an element with y, dw with w or dx, or dbias with dy,
+   dx or dw. */
 AMP_DEF amp_result amp_linear(float *y, const float *x, const float *w, const float *bias,
                               size_t rows, size_t in, size_t out, amp_dtype compute);
 AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const float *dy,
@@ -734,35 +713,25 @@ AMP_DEF amp_result amp_linear_backward(float *dx, float *dw, float *dbias, const
                                        size_t out, int accumulate, amp_dtype compute);
 
 /* C = alpha op(A) op(B) + beta C, row-major: C is m x n, op(A) m x k, op(B) k x n; op transposes
-   if trans is nonzero. Each matrix has its own type; sums are fp32 (>>numbers; AMP_CBLAS may
-   take another order). A leading dimension is the distance of rows in elements, 0 if packed. As
-   in BLAS C is not read if beta is 0, nor A and B if alpha is 0. AMP_ERROR_OVERLAP if C shares
-   an element with what is read; rows of two matrices may alternate in one buffer. backend NULL:
-   CPU. A CPU packs in backend->workspace if that is as large as amp_gemm_workspace says; else on
-   the stack, at most 128 KiB (140 at -O0), and if m n k is above 2^22 in memory from malloc,
-   freed on return (without it slower). On AMX a C that begins at no multiple of 64 costs up to a
-   quarter of the speed. CUDA wants A and B of one type, and C of that or fp32
-   (AMP_ERROR_MIXED_TYPES); in a capture a workspace (AMP_ERROR_WORKSPACE). In a scope of the
-   thread's autocast fp32 may be cast: >>api autocast. */
+   if trans is nonzero. Each matrix has its own type; sums are fp32 (>>numbers). A leading
+   dimension is the distance of rows in elements, 0 if packed. As in BLAS C is not read if beta
+   is 0, nor A and B if alpha is 0. AMP_ERROR_OVERLAP if C shares an element with what is read;
+   rows of two matrices may alternate in one buffer. backend NULL: CPU. Memory, and CUDA: >>api
+   batches. In a scope of the thread's autocast fp32 may be cast: >>api autocast. */
 AMP_DEF amp_result amp_gemm(const amp_backend *backend, int trans_a, int trans_b,
                             size_t m, size_t n, size_t k, float alpha,
                             const void *a, amp_dtype a_type, size_t lda,
                             const void *b, amp_dtype b_type, size_t ldb,
                             float beta, void *c, amp_dtype c_type, size_t ldc);
 
-/* Bytes of workspace with which no product of at most m x n x k allocates on a CPU, for OpenMP's
-   threads of now: about 1.1 MB each, 3.2 MB if k is above 512. */
-AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
-
 /* ------------------------------------------------------------------ >>api  cuda
    In amp_kernels.cu (>>gpu). Arrays and scalers are in device memory, work is queued on a
    stream; nothing allocates or waits, all can be captured in a graph; the bits are the CPU's. */
 
-/* A backend of stream (NULL: the default stream). amp_optimizer_prepare, _load, _save and what
-   returns a value (begin_step, _loss_scale, _status, _stats) wait for it, and are
-   AMP_ERROR_UNSUPPORTED while it is captured. cublas_handle: a cublasHandle_t of its own for
-   amp_gemm (its modes, stream and workspace are set), or NULL. For products inside a graph set
-   backend->workspace to device memory (32 MiB, aligned to 256). */
+/* A backend of stream (NULL: the default stream). Prepare, load, save and what returns a value
+   (begin_step, _loss_scale, _status, _stats) wait for it, and are AMP_ERROR_UNSUPPORTED while it
+   is captured. cublas_handle: a cublasHandle_t of its own for amp_gemm, or NULL. For products
+   inside a graph set backend->workspace to device memory (32 MiB, aligned to 256). */
 extern amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cublas_handle);
 
 /* What the last AMP_ERROR_CUDA or AMP_ERROR_CUBLAS in this thread was. */
@@ -786,12 +755,13 @@ extern amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const f
 AMP_DEF amp_result amp_optimizer_add_flat(amp_optimizer *opt, const amp_tensor *whole,
                                           const amp_tensor *tensors, size_t count);
 
-/* Tell the new addresses of tensor i after you moved it, or those of all tensors, in their order,
-   for hosts whose gradients move every step. NULL, an array or an element of it, leaves what is
-   there; with AMP_NO_GRAD the tensor has no gradient for now, and stands still with its moments.
-   Nothing waits: on CUDA addresses travel as arguments of a kernel. AMP_ERROR_UNSUPPORTED for a
-   weight that was not yours in add, for a gradient of a tensor that had none there (set
-   grad_later), and while the stream is captured, for a graph would bring old addresses back. */
+/* Tell the new addresses of tensor i after you moved it, or those of all tensors, in their
+   order, for hosts whose gradients move every step. NULL, an array or an element of it, leaves
+   what is there; with AMP_NO_GRAD the tensor has no gradient for now, and stands still with its
+   moments. Nothing waits: on CUDA addresses travel as arguments of a kernel.
+   AMP_ERROR_UNSUPPORTED for a weight that was not yours in add, for a gradient of a tensor that
+   had none there (set grad_later), and while the stream is captured, for a graph would bring old
+   addresses back. */
 #define AMP_NO_GRAD ((void *)1)
 AMP_DEF amp_result amp_optimizer_rebind(amp_optimizer *opt, int i, float *weight, void *grad);
 AMP_DEF amp_result amp_optimizer_rebind_all(amp_optimizer *opt, float *const *weights,
@@ -821,6 +791,13 @@ typedef struct amp_gate { uint32_t skip; float inv_scale; uint64_t step; } amp_g
    of that scaler (unless it is shared) before the step. Both are in backend memory. */
 AMP_DEF const amp_gate *amp_optimizer_gate(const amp_optimizer *opt);
 AMP_DEF amp_scaler     *amp_optimizer_scaler(const amp_optimizer *opt);
+
+/* The moments of tensor i, unscaled: momentum or first, and second, n floats each in host memory
+   (of a rank: its range); either may be NULL. Waits. As amp_tensor.moment1, .moment2 (fused
+   kinds; copied in prepare), with desc.first_step = amp_status.steps, they continue the run.
+   AMP_ERROR_UNSUPPORTED for one that the tensor does not have. */
+AMP_DEF amp_result amp_optimizer_moments(const amp_optimizer *opt, int i, float *first,
+                                         float *second);
 
 /* begin_step as two calls that do not wait, for kernels that read the gate: check opens the
    step; unscale writes amp_optimizer_grad unless the gate says skip (once; leave it out if your
@@ -881,6 +858,14 @@ struct amp_gemm_args {
 };
 AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *args);
 
+/* Memory of products. A CPU packs in backend->workspace if that is as large as this says for the
+   largest m, n and k, for OpenMP's threads of now (about 1.1 MB each, 3.2 MB if k is above 512);
+   else on the stack, at most 128 KiB (140 at -O0), and if m n k is above 2^22 in memory from
+   malloc, freed on return (without it slower). On AMX a C that begins at no multiple of 64 costs
+   up to a quarter of the speed. CUDA wants A and B of one type, and C of that or fp32
+   (AMP_ERROR_MIXED_TYPES); in a capture a workspace (AMP_ERROR_WORKSPACE). */
+AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
+
 /* ----------------------------------------------------------------- >>api  ranks
    Gradients that were summed over ranks need nothing here. Where they differ, all ranks meet in
    desc.ranks->sum_fn in the middle of every check, so that all decide alike. sums are count
@@ -925,15 +910,15 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
 
    save_file makes a set of files: path.T.R-of-COUNT for each rank (T: steps taken and skipped),
    and when all are on the disk, path, which names them. Then the set that rank 0 found at path
-   is removed: AMP_ERROR_READ if that could not be read, AMP_ERROR_WRITE if another rank finds the
-   set there that would be written; then nothing is. The old set stays if a rank fails, or where
-   loss scale, learning rate or numbers of steps differ (AMP_ERROR_MISMATCH). Files that path does
-   not name are of a save that was cut short.
-   load_file loads any set, and any file of one optimizer, on any number of ranks; gather models
-   after it. (On another number than the set's each rank has all files in memory meanwhile.)
-   AMP_ERROR_MISMATCH: files of two runs. Loading clears accumulators. Save and load by callback
-   are of one shard, and so are amp_optimizer_stats. Paths must be the same for all ranks.
-   AMP_ERROR_UNSUPPORTED: AMP_KIND_OWN, rebind, a session. */
+   is removed: AMP_ERROR_READ if that could not be read, AMP_ERROR_WRITE if another rank finds
+   the set there that would be written; then nothing is. The old set stays if a rank fails, or
+   where loss scale, learning rate or numbers of steps differ (AMP_ERROR_MISMATCH). Files that
+   path does not name are of a save that was cut short. load_file loads any set, and any file of
+   one optimizer, on any number of ranks; gather models after it. (On another number than the
+   set's each rank has all files in memory meanwhile.) AMP_ERROR_MISMATCH: files of two runs.
+   Loading clears accumulators. Save and load by callback are of one shard, and so are
+   amp_optimizer_stats. Paths must be the same for all ranks. AMP_ERROR_UNSUPPORTED:
+   AMP_KIND_OWN, rebind, a session. */
 
 typedef struct amp_ranks {
     int rank, count; /* 0: as without ranks; 1: one file, sum_fn may be NULL; at most 65536       */
@@ -1181,6 +1166,15 @@ typedef struct amp_capability {
     const char *advice;           /* the same in words                                            */
 } amp_capability;
 AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *capability);
+
+/* What CPU functions use: "amx", "avx512_bf16" (unasked on AMD alone), "avx512", "avx2",
+   "neon_bf16", "neon" or "c", found out once. Force one in the whole process (NULL: the best);
+   AMP_ERROR_UNSUPPORTED if it is not there. "amx" is "avx512" with tiles, for which Linux is asked
+   (arch_prctl) at their first product. Linux grants them once for the process, and sigaltstack
+   then refuses small stacks; or it refuses, as a thread has such a stack, and the tier is
+   "avx512". A sandbox that kills whoever asks needs "avx512" by force. */
+AMP_DEF const char *amp_cpu_tier(void);
+AMP_DEF amp_result  amp_cpu_force_tier(const char *name);
 
 /* -------------------------------------------------------------- >>api  autocast
    Which type an op computes in: tables and a stack of scopes, in an object of yours. You ask
