@@ -7628,28 +7628,33 @@ static amp_result ampi_ranks_ok(const amp_optimizer_desc *d) {
 }
 
 /* Have all ranks succeeded, and have they the same hash? *result is this rank's, and becomes theirs
-   if another one has failed; text: if hashes differ. The plan's first count sums are added. 0: the
-   ranks have not met, and others may have learnt something else. Flags are
-   {h, ~h}, h being odd: both all ones is a failure. A rank whose prepare has
-   failed has no plan, but it takes 8 bytes of backend memory to say so. */
+   if another one has failed; text: if hashes differ. count words are added, also where a rank has
+   failed; NULL: what the plan's sums hold. 0: the ranks have not met, and others may have learnt
+   something else. Flags are {h, ~h}, h being odd: both all ones is a failure. A rank whose prepare
+   has failed has no plan, but it takes 8 bytes of backend memory to say so. */
 static int ampi_agree(const amp_optimizer *opt, amp_result *result, amp_result theirs,
-                      uint64_t hash, const char *text, size_t count) {
+                      uint64_t hash, const char *text, double *words, size_t count) {
     const amp_backend *b    = &opt->backend;
     const amp_ranks   *s    = &opt->ranks;
     const amp_plan    *plan = opt->plan && opt->plan->control ? opt->plan : NULL;
     const uint32_t     odd  = (uint32_t)(hash >> 32) | 1u;
+    const size_t       size = words ? count * sizeof *words : 0;
     uint32_t           flags[2];
     double             room = 0.0; /* backend memory, if that is the host's */
     void              *at   = plan ? (void *)plan->control->flags : (void *)&room;
+    double            *sums;
     amp_result         met  = AMP_OK;
-    flags[0] = *result == AMP_OK ? odd : UINT32_MAX;
-    flags[1] = *result == AMP_OK ? ~odd : UINT32_MAX;
     if (!plan && b->functions->alloc_fn) met = b->functions->alloc_fn(b, sizeof room, &at);
     if (met != AMP_OK) return 0;
+    sums = plan ? plan->sums : (double *)at;
+    met  = ampi_send(b, sums, words, size);
+    if (*result == AMP_OK) *result = met;
+    flags[0] = *result == AMP_OK ? odd : UINT32_MAX;
+    flags[1] = *result == AMP_OK ? ~odd : UINT32_MAX;
     met = ampi_send(b, at, flags, sizeof flags);
-    if (met == AMP_OK)
-        met = s->sum_fn(s->user, plan ? plan->sums : (double *)at, count, (uint32_t *)at);
+    if (met == AMP_OK) met = s->sum_fn(s->user, sums, count, (uint32_t *)at);
     if (met == AMP_OK) met = ampi_read_back(opt, flags, at, sizeof flags);
+    if (met == AMP_OK) met = ampi_read_back(opt, words, sums, size);
     if (!plan && b->functions->free_fn) b->functions->free_fn(b, at);
     if (*result != AMP_OK) return met == AMP_OK;
     *result = met;
@@ -7699,10 +7704,10 @@ static amp_result ampi_same_tables(const amp_optimizer *opt, amp_result result) 
     if (result == AMP_OK) hash = ampi_hash_tables(opt, &state);
     ampi_agree(opt, &result, AMP_ERROR_MISMATCH, hash,
                "the ranks have added other tensors, or their descs differ: in dtype, kind, "
-               "storage, seed, ranks, scaler, max_norm, betas or the like", 0);
+               "storage, seed, ranks, scaler, max_norm, betas or the like", NULL, 0);
     if (result != AMP_OK) return result;
     result = ampi_send(&opt->backend, &opt->plan->sums[s->rank], &one, sizeof one);
-    ampi_agree(opt, &result, AMP_ERROR_MISMATCH, 0, NULL, (size_t)s->count);
+    ampi_agree(opt, &result, AMP_ERROR_MISMATCH, 0, NULL, NULL, (size_t)s->count);
     for (rank = 0; rank < s->count && result == AMP_OK; rank++) {
         result = ampi_read_back(opt, &present, &opt->plan->sums[rank], sizeof present);
         if (result != AMP_OK || memcmp(&present, &one, sizeof one) == 0) continue;
@@ -7747,18 +7752,19 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
 #ifndef AMP_NO_STDLIB
 
 /* Which set does path name? None where there is no file, or one that is no set's. A file that
-   cannot be read may name any; *error says why. */
-static amp_result ampi_set_at(const char *path, ampi_set *set, int *error) {
+   cannot be read may name any: errno says why. */
+static amp_result ampi_set_at(const char *path, ampi_set *set) {
     FILE        *file   = fopen(path, "rb");
-    int          failed = !file && errno != ENOENT;
+    int          failed = !file && errno != ENOENT, error;
     ampi_archive a;
     memset(&a, 0, sizeof a);
     if (file && ampi_read_header(&a, ampi_file_read, file) != AMP_OK)
         memset(&a.set, 0, sizeof a.set);
     if (file) failed = ferror(file);
-    if (failed) *error = errno;
+    error = errno;
     if (file) fclose(file);
-    *set = a.set;
+    errno = error;
+    *set  = a.set;
     return failed ? AMP_ERROR_READ : AMP_OK;
 }
 
@@ -7782,27 +7788,12 @@ static void ampi_remove_set(const amp_ranks *r, ampi_target *to, const ampi_set 
         if (ampi_name_shard(to, set, rank) == AMP_OK) (void)remove(to->path);
 }
 
-/* Ranks meet (ampi_agree), and their words are added, also where one has failed. 0: they have not
-   met. */
-static int ampi_meet_ranks(const amp_optimizer *opt, amp_result *result, amp_result theirs,
-                           uint64_t hash, const char *text, double *words, size_t count) {
-    const size_t size = count * sizeof *words;
-    double      *sums = opt->plan->sums;
-    amp_result   sent = ampi_send(&opt->backend, sums, words, size);
-    int          met;
-    if (*result == AMP_OK) *result = sent;
-    met  = ampi_agree(opt, result, theirs, hash, text, count);
-    sent = met ? ampi_read_back(opt, words, sums, size) : AMP_OK;
-    if (*result == AMP_OK) *result = sent;
-    return met && sent == AMP_OK;
-}
-
-/* In a save. */
+/* Ranks meet in a save. */
 static int ampi_meet_saving(const amp_optimizer *opt, amp_result *result, uint64_t common,
                             double *words, size_t count) {
-    return ampi_meet_ranks(opt, result, AMP_ERROR_WRITE, common,
-                           "the ranks are not at one step: loss scale, learning rate or numbers of "
-                           "steps differ", words, count);
+    return ampi_agree(opt, result, AMP_ERROR_WRITE, common,
+                      "the ranks are not at one step: loss scale, learning rate or numbers of "
+                      "steps differ", words, count);
 }
 
 /* A sum of 64 bits as two numbers that ranks add exactly in doubles; and from these. */
@@ -7819,7 +7810,6 @@ static amp_result ampi_name_set(const amp_optimizer *opt, ampi_target *to, const
                                 double *named) {
     ampi_set   now;
     amp_result result;
-    int        error;
     memset(&to->a, 0, sizeof to->a);
     to->a.opt     = opt;
     to->a.version = AMPI_STATE_VERSION;
@@ -7827,47 +7817,42 @@ static amp_result ampi_name_set(const amp_optimizer *opt, ampi_target *to, const
     to->a.count   = AMPI_STATE_SET;
     to->a.set     = *set;
     result        = ampi_replace_base(to, opt);
-    if (result != AMP_OK && (ampi_set_at(to->base, &now, &error) != AMP_OK ||
-                             memcmp(&now, set, sizeof now) == 0))
+    if (result != AMP_OK &&
+        (ampi_set_at(to->base, &now) != AMP_OK || memcmp(&now, set, sizeof now) == 0))
         *named = 1.0;
     return result;
 }
 
-/* Which set path names, by the word of rank 0 for all: others' views of a shared file system may be
-   older. result: can this rank save? */
-static amp_result ampi_old_set(const amp_optimizer *opt, ampi_target *to, uint64_t common,
-                               ampi_set *old, amp_result result) {
-    double words[AMPI_WORDS];
-    memset(old, 0, sizeof *old);
-    if (result == AMP_OK && opt->ranks.rank == 0) {
-        result = ampi_set_at(to->base, old, &to->error);
-        if (result != AMP_OK)
-            (void)ampi_refuse(&opt->desc, result, "what is at path cannot be read, and may name a "
+/* Which set path names, and which one shall take its place, by the word of rank 0 for all: others'
+   views of a shared file system may be older. result: can this rank save? Ranks meet again before
+   they write: none sees the new set there. (It would, where rank 0 does not find what was saved in
+   this step already.) */
+static amp_result ampi_agree_set(const amp_optimizer *opt, ampi_target *to, uint64_t common,
+                                 ampi_set *old, ampi_set *set, amp_result result) {
+    const int  first = opt->ranks.rank == 0;
+    ampi_set   seen  = {0, 0, 0, 0};
+    amp_result view  = result == AMP_OK ? ampi_set_at(to->base, &seen) : AMP_OK;
+    double     words[AMPI_WORDS];
+    if (first && view != AMP_OK) {
+        to->error = errno;
+        result    = ampi_refuse(&opt->desc, view, "what is at path cannot be read, and may name a "
                                                   "set: nothing was written");
     }
-    words[0] = (double)old->step;
-    words[1] = (double)old->edition;
-    words[2] = (double)old->ranks;
+    words[0] = first ? (double)seen.step : 0.0;
+    words[1] = first ? (double)seen.edition : 0.0;
+    words[2] = first ? (double)seen.ranks : 0.0;
     (void)ampi_meet_saving(opt, &result, common, words, AMPI_WORDS);
+    if (result != AMP_OK) return result;
     old->step    = (uint64_t)words[0];
     old->edition = (uint64_t)words[1];
     old->ranks   = (uint64_t)words[2];
-    return result;
-}
-
-/* Ranks meet before they write: none sees at path the set that is to be made. (It would, where rank
-   0 does not find what was saved in this step already.) */
-static amp_result ampi_unsaved_set(const amp_optimizer *opt, const ampi_target *to,
-                                   uint64_t common, const ampi_set *set) {
-    ampi_set   now;
-    int        error;
-    amp_result result = ampi_set_at(to->base, &now, &error);
-    if (result == AMP_OK && now.step == set->step && now.edition == set->edition &&
-        now.ranks == set->ranks)
+    set->step    = ampi_iterations(&to->state.control);
+    set->ranks   = (uint64_t)opt->ranks.count;
+    set->edition = old->step == set->step && old->ranks == set->ranks ? old->edition + 1 : 0;
+    if (seen.step == set->step && seen.edition == set->edition && seen.ranks == set->ranks)
         result = ampi_refuse(&opt->desc, AMP_ERROR_WRITE,
                              "path names a set of this step, which rank 0 does not see: nothing "
                              "was written");
-    else result = AMP_OK;
     (void)ampi_meet_saving(opt, &result, common, NULL, 0);
     return result;
 }
@@ -7880,11 +7865,7 @@ static amp_result ampi_save_set(const amp_optimizer *opt, ampi_target *to, amp_r
     ampi_set       old, set;
     double         sums[2], named = 0.0;
     int            met;
-    AMPI_TRY(ampi_old_set(opt, to, common, &old, result)); /* else nobody has written anything */
-    set.step    = ampi_iterations(&to->state.control);
-    set.ranks   = (uint64_t)opt->ranks.count;
-    set.edition = old.step == set.step && old.ranks == set.ranks ? old.edition + 1 : 0;
-    AMPI_TRY(ampi_unsaved_set(opt, to, common, &set));
+    AMPI_TRY(ampi_agree_set(opt, to, common, &old, &set, result)); /* or nobody has written */
     result = ampi_name_shard(to, &set, (uint64_t)opt->ranks.rank);
     if (result == AMP_OK) result = ampi_replace_file(to, opt);
     ampi_split_sum(sums, result == AMP_OK ? to->a.sum : 0);
@@ -7902,10 +7883,9 @@ static amp_result ampi_save_set(const amp_optimizer *opt, ampi_target *to, amp_r
 /* Whatever is saved there, no file of the set that was there stays. */
 static amp_result ampi_save_ranks(const amp_optimizer *opt, ampi_target *to, amp_result result) {
     ampi_set old;
-    int      error;
     if (opt->ranks.count > 1) return ampi_save_set(opt, to, result);
     if (result != AMP_OK) return result;
-    (void)ampi_set_at(to->base, &old, &error); /* none, if that cannot be read */
+    (void)ampi_set_at(to->base, &old); /* none, if that cannot be read */
     result = ampi_replace_base(to, opt);
     if (result == AMP_OK) ampi_remove_set(&opt->ranks, to, &old);
     return result;
@@ -7966,7 +7946,7 @@ static void ampi_meet_loaded(const amp_optimizer *opt, ampi_loading *l, amp_resu
     double         words[2];
     ampi_split_sum(words, one ? l->sum : 0);
     if (opt->plan->meets == AMPI_OVER_SUMS)
-        ampi_meet_ranks(opt, result, AMP_ERROR_READ, hash, AMPI_NOT_ONE, words, 2);
+        ampi_agree(opt, result, AMP_ERROR_READ, hash, AMPI_NOT_ONE, words, 2);
     if (one) l->sum = ampi_join_sums(words);
     if (*result == AMP_OK && content && l->sum != content)
         *result = ampi_refuse(&opt->desc, AMP_ERROR_MISMATCH, AMPI_NOT_ONE);
