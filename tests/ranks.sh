@@ -176,7 +176,7 @@ says 'a rank that is not there is named'    2 9:5      --plant 9:5
 says 'a set of another network is refused'  2 'r 0 (in)' --width 256 --resume "$out/half"
 says 'a set that is not there is named'     1 nowhere  --resume "$out/nowhere"
 rm "$out"/half.*.1-of-4
-says 'a part that is not there is named'    1 'part half\..*\.1-of-4: ' --resume "$out/half"
+says 'a file of a set that is not there is named'    1 'file half\..*\.1-of-4: ' --resume "$out/half"
 "$out/ddp" --help > "$out/log" 2>&1 && grep -q -e --deadline "$out/log"
 check '--help' $?
 

@@ -1358,7 +1358,7 @@ TEST(unsaved, "law 18: a save that fails on one rank fails on all, leaves the se
     together(2, run_and_save);
     all_are(2, AMP_OK);
     before = file_bytes(path_of("u"), &n);
-    CHECK_EQ_INT(mkdir(path_of("u.4-1.1-of-2.new"), 0777), 0); /* a part that cannot be written */
+    CHECK_EQ_INT(mkdir(path_of("u.4-1.1-of-2.new"), 0777), 0); /* a shard that cannot be written */
     together(2, only_save);
     all_are(2, AMP_ERROR_WRITE);
     only_old_set(before, n);
