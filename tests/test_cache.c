@@ -571,6 +571,29 @@ TEST(rebind, "after amp_optimizer_rebind the new address has the model copy, and
     end();
 }
 
+TEST(rebind_elsewhere, "contract: rebind tells that what lies at the new address has changed, so a kept copy of it "
+                       "is stale") {
+    static float there[96];
+    int          all;
+    for (all = 0; all < 2; all++) {
+        float *weights[4] = {NULL, NULL, NULL, NULL};
+        begin(1 << 16);
+        trained_init(&owner, AMP_KIND_SGD, AMP_F32);
+        randomize(there, 96);
+        OK(amp_session_add_optimizer(&session, &owner.opt));
+        OK(amp_session_add(&session, there, 96));
+        GET(there, 12, 8, 8, AMP_F16);
+        memcpy(there, owner.w[0], sizeof there);
+        weights[0] = there;
+        OK(all ? amp_optimizer_rebind_all(&owner.opt, weights, NULL)
+               : amp_optimizer_rebind(&owner.opt, 0, there, NULL));
+        white_cache_reset(&session);
+        GET(there, 12, 8, 8, AMP_F16);
+        amp_optimizer_free(&owner.opt);
+        end();
+    }
+}
+
 typedef struct memory_file { unsigned char bytes[16384]; size_t used, at; } memory_file;
 static bool file_write(void *user, const void *data, size_t n) {
     memory_file *f = (memory_file *)user;
@@ -1888,6 +1911,7 @@ int main(int argc, char **argv) {
     RUN(no_masters);
     RUN(brought);
     RUN(rebind);
+    RUN(rebind_elsewhere);
     RUN(load);
     RUN(refresh);
     RUN(freed);

@@ -885,6 +885,7 @@ TEST(insane_config, "law 12: numbers that amp_optimizer_init refuses do not come
     insane(&s, &p, CONTROL_AT + 11, 0x7fc00000u);  /* eps */
     insane(&s, &p, CONTROL_AT + 11, bits32(-1.0f));
     insane(&s, &p, CONTROL_AT + 12, 0x7f800000u); /* momentum */
+    insane(&s, &p, CONTROL_AT + 12, bits32(0.0f)); /* none, but the file's nesterov, not desc's */
     insane(&s, &p, CONTROL_AT + 13, 0x7fc00000u); /* max_norm */
     insane(&s, &p, CONTROL_AT + 13, bits32(-1.0f));
     refusing_end(&s, &p);
