@@ -1690,10 +1690,10 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
 
 /* --------------------------------------------------------------- >>core  arithmetic
    Each operation rounds once, on its own, on every machine: no contraction to FMA, no reciprocal
-   or rsqrt in place of a division or a root, no flushed subnormals. gcc obeys the pragma. clang's
-   backend does not under -Ofast, so there every result passes through an empty asm statement.
-   On the device it is PTX, which stays IEEE under --use_fast_math, where intrinsics and casts do
-   not (they flush subnormals). */
+   or rsqrt in place of a division or a root, no flushed subnormals. gcc obeys the pragma.
+   clang's backend does not under -Ofast, so there every result passes through an empty asm
+   statement. On the device it is PTX, which stays IEEE under --use_fast_math, where intrinsics
+   and casts do not (they flush subnormals). */
 
 #if defined(__CUDA_ARCH__)
 #define AMPI_STRICT_BEGIN
@@ -1981,15 +1981,15 @@ AMPI_FN void ampi_scaler_transition(amp_scaler *s) {
 /* ---------------------------------------------------------------- >>core  optimizer */
 
 /* Norms are summed in one order everywhere. A tensor is cut into chunks; in a chunk, element i
-   goes to lane i mod AMPI_LANES, in order; lanes are added in pairs (l, l + 128), (l, l + 64) ...;
-   the chunks' sums, in double, are added by the same rule. */
+   goes to lane i mod AMPI_LANES, in order; lanes are added in pairs (l, l + 128), (l, l + 64)
+   ...; the chunks' sums, in double, are added by the same rule. */
 enum { AMPI_CHUNK = 16384, AMPI_LANES = 256 };
 AMPI_STATIC_ASSERT(ampi_chunks_are_of_whole_lanes, AMPI_CHUNK % AMPI_LANES == 0);
 AMPI_FN uint64_t ampi_chunks(uint64_t n) { return n / AMPI_CHUNK + (n % AMPI_CHUNK != 0); }
 
-/* If the sum of a chunk is infinite though its elements are finite, or tiny though they are not all
-   zero, it is summed again with elements times 2^-96 or 2^96, and counts times 2^192 or 2^-192: no
-   square of a float overflows then, and none that matters is lost. */
+/* If the sum of a chunk is infinite though its elements are finite, or tiny though they are not
+   all zero, it is summed again with elements times 2^-96 or 2^96, and counts times 2^192 or
+   2^-192: no square of a float overflows then, and none that matters is lost. */
 #define AMPI_TINY    7.888609052210118e-31f /* 2^-100 */
 #define AMPI_DOWN    1.262177448353619e-29f /* 2^-96  */
 #define AMPI_UP      7.922816251426434e+28f /* 2^96   */
@@ -2003,11 +2003,12 @@ typedef struct ampi_tally {
     uint32_t           max;  /* bits of the largest finite magnitude */
 } ampi_tally;
 
-/* A gradient of few rows, in backend memory: where it comes from, and room to sort it by rows (LSD
-   radix sort, AMPI_DIGITS at a time, from one pair of keys and places to the other) and to add up
-   what belongs to one row, into the slot's grad: each AMPI_SEGMENT entries of it in order, and then
-   these sums in order, so that many blocks can share a row. What belongs to sorted entry i is at
-   i / AMPI_SEGMENT in begins, spare and done: a row's second segment begins that far behind it. */
+/* A gradient of few rows, in backend memory: where it comes from, and room to sort it by rows
+   (LSD radix sort, AMPI_DIGITS at a time, from one pair of keys and places to the other) and to
+   add up what belongs to one row, into the slot's grad: each AMPI_SEGMENT entries of it in
+   order, and then these sums in order, so that many blocks can share a row. What belongs to
+   sorted entry i is at i / AMPI_SEGMENT in begins, spare and done: a row's second segment begins
+   that far behind it. */
 enum {
     AMPI_DIGITS  = 256,
     AMPI_TILE    = 2048, /* entries that a block of a GPU sorts */
@@ -2028,8 +2029,8 @@ typedef struct ampi_sparse {
     uint32_t        early;           /* most + 1 - the first bad place: 0, or the most           */
 } ampi_sparse;
 
-/* What a step that is sampled counts in one tensor, by additions of integers, so that it does not
-   matter who counts what; and what is remembered of its overflows. In backend memory. */
+/* What a step that is sampled counts in one tensor, by additions of integers, so that it does
+   not matter who counts what; and what is remembered of its overflows. In backend memory. */
 enum ampi_count {
     AMPI_F16_ZERO, AMPI_F16_SMALL, AMPI_BF16_ZERO, AMPI_BF16_SMALL,
     AMPI_UPDATES, AMPI_LOST, AMPI_ROUNDED,
@@ -2102,8 +2103,8 @@ typedef struct ampi_slot {
 } ampi_slot;
 
 /* Optimizers: AMP_KIND_ and its formula; moments, and how many of them where momentum is 0;
-   default beta2. (Formulas: >>core formulas.) Then those with a first moment in any case, and those
-   with a second, which is corrected for its bias. */
+   default beta2. (Formulas: >>core formulas.) Then those with a first moment in any case, and
+   those with a second, which is corrected for its bias. */
 #define AMPI_OPTIMIZERS(X)      \
     X(ADAMW, adamw, 2, 2, 0.999) \
     X(SGD, sgd, 1, 0, 0.999)     \
@@ -2146,8 +2147,8 @@ typedef struct ampi_control {
     uint64_t   seed;                     /* of stochastic rounding                 */
 } ampi_control;
 
-/* Does no step move the weights any more? A scale at its floor does not tell where none moves; and
-   from 2^32 down to 1, with a hysteresis of 2, it takes 33 overflows. */
+/* Does no step move the weights any more? A scale at its floor does not tell where none moves;
+   and from 2^32 down to 1, with a hysteresis of 2, it takes 33 overflows. */
 enum { AMPI_STUCK = 40 };
 AMPI_FN uint32_t ampi_stuck(const ampi_control *c, const amp_scaler *s) {
     return s->stuck != 0u || c->skipped_in_a_row >= AMPI_STUCK;
@@ -2247,8 +2248,8 @@ AMPI_FN void ampi_bind(ampi_slot *slot, float *weight, void *grad) {
     if (slot->in_place) slot->unscaled = (float *)grad;
 }
 
-/* Entry i of a gradient of few rows: its row, or where that is not in the tensor the last one (the
-   step will be skipped). */
+/* Entry i of a gradient of few rows: its row, or where that is not in the tensor the last one
+   (the step will be skipped). */
 AMPI_FN uint32_t ampi_row(const ampi_sparse *s, uint32_t i) {
     return s->rows[i] < s->table ? s->rows[i] : s->table - 1;
 }
@@ -2310,8 +2311,8 @@ AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad);
 /* Decide, after the check and the ranks' agreement: from the sum of squares, the largest finite
    magnitude and whether anything was not finite (norm2, flags) to the gate, the numbers of this
    step, and the next scale, which waits to be published. The clip factor is torch's, max_norm /
-   (norm + 1e-6) if below 1. A factor that vanishes counts as an overflow, since it would step with
-   zero gradients. */
+   (norm + 1e-6) if below 1. A factor that vanishes counts as an overflow, since it would step
+   with zero gradients. */
 AMPI_FN void ampi_decide(const amp_plan *plan) {
     ampi_control  *c        = plan->control;
     amp_scaler    *s        = plan->scaler;
@@ -2395,14 +2396,15 @@ AMPI_FN int ampi_counts_updates(const ampi_slot *slot) {
            !ampi_is_coded(&slot->moment[0]);
 }
 
-/* Slot i's histogram: where this step's check counts, which is the last sample's when the check is
-   over; and the one that becomes zero then. */
+/* Slot i's histogram: where this step's check counts, which is the last sample's when the check
+   is over; and the one that becomes zero then. */
 AMPI_FN ampi_histogram *ampi_histogram_of(const amp_plan *plan, uint32_t which, size_t i) {
     return plan->histograms + (size_t)(which & 1u) * plan->num_slots + i;
 }
 
-/* A cast rounds to nearest, ties to even: half the least subnormal becomes 0, and what is less than
-   the least normal number by half a step or less becomes that. Bits of magnitudes in fp32. */
+/* A cast rounds to nearest, ties to even: half the least subnormal becomes 0, and what is less
+   than the least normal number by half a step or less becomes that. Bits of magnitudes in
+   fp32. */
 #define AMPI_F16_ZERO_TO      0x33000000u /* 2^-25           */
 #define AMPI_F16_NORMAL_FROM  0x387fe000u /* 2^-14 - 2^-25   */
 #define AMPI_BF16_ZERO_TO     0x00008000u /* 2^-134          */
@@ -2471,31 +2473,30 @@ AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad) {
    Formats, and random bits (codecs: >>core formulas).
 
    24BIT rounds masters to nearest even: of bf16 to 16 bits of fp32's 24, of fp16 to 19, and to
-   2^-32. A change of a weight by less than half of the last bit is lost.
-   SR has no master. A weight is rounded stochastically, up or down with a probability in proportion
-   to the distance, so that small changes are there on average (also among fp16's subnormals, to
-   2^-37). It costs noise: half of the last bit of a weight. Moments of BF16 are rounded so, too.
-   Random bits are a hash of desc.seed, the numbers of tensor and element, and the step
-   (amp_gate.step), and of nothing else: 16 for each number that is rounded. These are all bits that
-   are cut off from fp32 to bf16, and to an fp16 below 2^-14; above it 13 are cut off. (0.5.0 had
-   other bits, in a run from nothing as well.)
-   In SR inf and NaN stay, and no finite value becomes one: weights stop at the largest of the
-   16-bit type. (24BIT: a model above it is inf, as fp32's; masters stop below the next power of
-   two.)
-   8BIT stores a power of two for 32 elements, so that the largest is from 1 to 2 of it, and for
-   each a float with 4 bits behind the point. First moments and momentum have a sign and 7 bits,
-   evenly spaced below 2^-7; second moments 8 bits, evenly spaced below 2^-15, and never 0 after a
-   step, because dividing by the root of 0 would blow up the update. (One exponent for 32, as in
-   OCP's MX formats; Rouhani et al. 2023.) They are rounded stochastically: neighbours are 3 to 6 %
-   apart and a step changes a moment by far less, so that rounded to nearest it would never change
-   again after one large gradient. (With beta2 = 0.999, 8 or 10 random bits would often lose the
-   step.) A NaN, or a value above 1.9 * 2^126, makes moments of all 32 a NaN.
-   24BIT and SR round fp16's numbers below 2^-14 to 2^-37 first, so that a model may be next
-   to the nearest: fp32's 0x35abffe8 begins as 0x0016, without them as 0x0015. */
+   2^-32. A change of a weight by less than half of the last bit is lost. SR has no master. A
+   weight is rounded stochastically, up or down with a probability in proportion to the distance,
+   so that small changes are there on average (also among fp16's subnormals, to 2^-37). It costs
+   noise: half of the last bit of a weight. Moments of BF16 are rounded so, too. Random bits are
+   a hash of desc.seed, the numbers of tensor and element, and the step (amp_gate.step), and of
+   nothing else: 16 for each number that is rounded. These are all bits that are cut off from
+   fp32 to bf16, and to an fp16 below 2^-14; above it 13 are cut off. (0.5.0 had other bits, in a
+   run from nothing as well.) In SR inf and NaN stay, and no finite value becomes one: weights
+   stop at the largest of the 16-bit type. (24BIT: a model above it is inf, as fp32's; masters
+   stop below the next power of two.) 8BIT stores a power of two for 32 elements, so that the
+   largest is from 1 to 2 of it, and for each a float with 4 bits behind the point. First moments
+   and momentum have a sign and 7 bits, evenly spaced below 2^-7; second moments 8 bits, evenly
+   spaced below 2^-15, and never 0 after a step, because dividing by the root of 0 would blow up
+   the update. (One exponent for 32, as in OCP's MX formats; Rouhani et al. 2023.) They are
+   rounded stochastically: neighbours are 3 to 6 % apart and a step changes a moment by far less,
+   so that rounded to nearest it would never change again after one large gradient. (With beta2 =
+   0.999, 8 or 10 random bits would often lose the step.) A NaN, or a value above 1.9 * 2^126,
+   makes moments of all 32 a NaN. 24BIT and SR round fp16's numbers below 2^-14 to 2^-37 first,
+   so that a model may be next to the nearest: fp32's 0x35abffe8 begins as 0x0016, without them
+   as 0x0015. */
 
-/* The key of random bits: seed, tensor, step, and which 2^24 elements of the tensor (the finalizer
-   of splitmix64, Steele et al. 2014). Farther apart, at powers of two, the bits of one key would
-   depend on each other. */
+/* The key of random bits: seed, tensor, step, and which 2^24 elements of the tensor (the
+   finalizer of splitmix64, Steele et al. 2014). Farther apart, at powers of two, the bits of one
+   key would depend on each other. */
 enum { AMPI_KEYED = 1 << 24 };
 AMPI_STATIC_ASSERT(ampi_a_chunk_has_one_key, AMPI_KEYED % (int)AMPI_CHUNK == 0);
 typedef struct ampi_seeds { uint32_t a, b; } ampi_seeds;
@@ -2518,9 +2519,9 @@ AMPI_FN ampi_seeds ampi_seeds_of(uint64_t seed, uint64_t tensor, uint64_t step, 
 
 /* ---------------------------------------------------------------- >>core  formulas
    Functions of vectors, of one number in plain C. They are made of operators, which words and
-   vectors have, and of what a tier defines anew (>>impl vectors): these here, sqrt, get16 and get8
-   (words from memory), put16 and put8 (their lower bits). Numbers are below 2^31 for above (all
-   ones where a > b), choose (there x, else y), least and most. */
+   vectors have, and of what a tier defines anew (>>impl vectors): these here, sqrt, get16 and
+   get8 (words from memory), put16 and put8 (their lower bits). Numbers are below 2^31 for above
+   (all ones where a > b), choose (there x, else y), least and most. */
 
 AMPI_FN float    ampi_splat(float x) { return x; }
 AMPI_FN uint32_t ampi_u32(uint32_t x) { return x; }
@@ -2598,8 +2599,8 @@ AMPI_IN void AMPI_(sgd)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m, AMP
     *p = AMPI_(sub)(*p, AMPI_(times)(r->lr, g));
 }
 
-/* Lion: m is all its state, and a step is of one size, up or down; weights decay before it. A 0 has
-   no sign, and a NaN stays one. */
+/* Lion: m is all its state, and a step is of one size, up or down; weights decay before it. A 0
+   has no sign, and a NaN stays one. */
 AMPI_IN void AMPI_(lion)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m, AMPI_V *v) {
     const AMPI_V decay = AMPI_(times)(r->lr, AMPI_(splat)(r->weight_decay));
     const AMPI_V u = AMPI_(add)(AMPI_(times)(r->beta1, *m), AMPI_(times)(r->beta1_rest, g));
@@ -2612,8 +2613,8 @@ AMPI_IN void AMPI_(lion)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m, AM
     *m = AMPI_(add)(AMPI_(times)(r->beta2, *m), AMPI_(times)(r->beta2_rest, g));
 }
 
-/* One of them. kind is constant where this is inlined; m is chosen here, for a choice of pointers
-   would need a stack on a GPU. */
+/* One of them. kind is constant where this is inlined; m is chosen here, for a choice of
+   pointers would need a stack on a GPU. */
 AMPI_IN void AMPI_(optimize)(const amp_kind kind, const int has_m, const ampi_rates *r, AMPI_V g,
                              AMPI_V *p, AMPI_V *m, AMPI_V *v) {
 #define AMPI_CALL(id, step, moments, always, beta2)                              \
@@ -2630,10 +2631,10 @@ AMPI_IN AMPI_V AMPI_(relu)(AMPI_V x) {
     return AMPI_(from_bits)(u & (nan | ((u >> 31) - 1u)));
 }
 
-/* A number in the wide form of a 16-bit type: the upper 16 bits are one of these, the lower what it
-   cuts off. Of bf16 it is fp32. Of fp16 its exponent is AMPI_REBIAS below fp32's, and all moves up
-   by 3 bits, which are 0; subnormals, to which AMPI_F16_NORMAL is added and then taken away, are as
-   evenly spaced as fp16's. What is finite stays below inf. */
+/* A number in the wide form of a 16-bit type: the upper 16 bits are one of these, the lower what
+   it cuts off. Of bf16 it is fp32. Of fp16 its exponent is AMPI_REBIAS below fp32's, and all
+   moves up by 3 bits, which are 0; subnormals, to which AMPI_F16_NORMAL is added and then taken
+   away, are as evenly spaced as fp16's. What is finite stays below inf. */
 AMPI_IN AMPI_U AMPI_(wide)(AMPI_V x, const int f16) {
     const AMPI_U u = AMPI_(bits)(x), a = AMPI_(size)(u);
     const AMPI_U tiny = AMPI_(above)(AMPI_(u32)(AMPI_F16_NORMAL), a);
@@ -2659,8 +2660,8 @@ AMPI_IN AMPI_V AMPI_(from_wide)(AMPI_U w, const int f16) {
     return AMPI_(from_bits)(AMPI_(bits)(x) | (w & AMPI_SIGN));
 }
 
-/* Plus up, below 2^bits, if it can be rounded: above all finite numbers, or those with more bits,
-   and of inf and NaN, which arithmetic has made quiet, the last bits are cut off. */
+/* Plus up, below 2^bits, if it can be rounded: above all finite numbers, or those with more
+   bits, and of inf and NaN, which arithmetic has made quiet, the last bits are cut off. */
 AMPI_IN AMPI_U AMPI_(rounding)(AMPI_U w, AMPI_U up, const int bits, const int f16) {
     const uint32_t most = (f16 ? AMPI_WIDE_INF : AMPI_F32_INF) - ((uint32_t)1 << bits);
     return AMPI_(choose)(AMPI_(u32)(most), AMPI_(size)(w), w + up, w);
@@ -2674,9 +2675,9 @@ AMPI_IN AMPI_U AMPI_(nearest)(AMPI_U w, const int f16) {
     return AMPI_(rounding)(w, (w >> 8 & 1) + 127, 8, f16) & 0xffffff00u;
 }
 
-/* The wide form of a master plus half a step of its model: the upper bits are the model, rounded to
-   nearest, ties away from zero; the lower ones are stored beside it. A NaN that would become a 0 is
-   made a smaller one. */
+/* The wide form of a master plus half a step of its model: the upper bits are the model, rounded
+   to nearest, ties away from zero; the lower ones are stored beside it. A NaN that would become
+   a 0 is made a smaller one. */
 AMPI_IN AMPI_U AMPI_(split)(AMPI_U w) {
     const AMPI_U size = AMPI_(least)(AMPI_(size)(w), AMPI_(u32)(0x7fff7fffu));
     return (size | (w & 0x80000000u)) + 0x8000u;
@@ -2703,9 +2704,9 @@ AMPI_IN AMPI_U AMPI_(model_of)(AMPI_V p, AMPI_U random, AMPI_U *low, const int m
 }
 
 /* Random bits: of elements 2 * pair, the lower 16, and 2 * pair + 1. Of each key they are a
-   permutation of all numbers: a Weyl sequence, mixed as in lowbias32 (Wellons 2018). The arrays of
-   an element that are rounded stochastically, masters, then m, then v, take those of random, of
-   again(random), and of again once more. */
+   permutation of all numbers: a Weyl sequence, mixed as in lowbias32 (Wellons 2018). The arrays
+   of an element that are rounded stochastically, masters, then m, then v, take those of random,
+   of again(random), and of again once more. */
 AMPI_IN AMPI_U AMPI_(again)(AMPI_U x) {
     x = x * 0x846ca68bu;
     return x ^ x >> 16;
@@ -2736,10 +2737,10 @@ AMPI_IN AMPI_V AMPI_(up_of)(AMPI_U exponent) {
     return AMPI_(from_bits)((e << 23 & ~nan) | (nan & 0x7fc00000u));
 }
 
-/* Codes of 8 bits and back: of a magnitude y below 2 the upper bits of y + least as a float, 4 of
-   them behind the point: floats above least, and evenly spaced below. Rounded up if what is cut
-   off, 19 bits, and the random bits, the upper 16 of as many, are 2^19 or more. Bits above the
-   lower 8, of which those of least are 0, do not count. */
+/* Codes of 8 bits and back: of a magnitude y below 2 the upper bits of y + least as a float, 4
+   of them behind the point: floats above least, and evenly spaced below. Rounded up if what is
+   cut off, 19 bits, and the random bits, the upper 16 of as many, are 2^19 or more. Bits above
+   the lower 8, of which those of least are 0, do not count. */
 AMPI_IN AMPI_U AMPI_(encode)(AMPI_U y, uint32_t least, AMPI_U random) {
     const AMPI_V z = AMPI_(from_bits)(AMPI_(least)(y, AMPI_(u32)(0x3ff70000u)));
     return AMPI_(bits)(AMPI_(add)(z, AMPI_(from_bits)(AMPI_(u32)(least)))) + (random << 3);
@@ -2849,8 +2850,8 @@ AMPI_OPTIMIZE_END
 #else
 #define AMPI_NEON 0
 #endif
-/* The name by which the file reads itself, once for each tier: not __FILE__, which is relative to
-   where the compiler runs. */
+/* The name by which the file reads itself, once for each tier: not __FILE__, which is relative
+   to where the compiler runs. */
 #ifndef AMP_FILE
 #define AMP_FILE "amp.h"
 #endif
@@ -2859,8 +2860,8 @@ AMPI_OPTIMIZE_END
 #error "amp.h reads itself: define AMP_FILE as the name it has here, or AMP_NO_VECTORS"
 #endif
 #endif
-/* AVX-512; AVX512_BF16, where the assembler knows it; AMX-BF16, whose registers are asked of Linux.
-   AMPI_TILES_MODEL has a model of all of them. */
+/* AVX-512; AVX512_BF16, where the assembler knows it; AMX-BF16, whose registers are asked of
+   Linux. AMPI_TILES_MODEL has a model of all of them. */
 #if AMPI_X86 || defined(AMPI_TILES_MODEL)
 #define AMPI_512 1
 #else
@@ -2964,9 +2965,10 @@ AMP_DEF const char *amp_version(void) {
 
 /* ------------------------------------------------- >>impl  floating-point environment */
 
-/* Computing happens between begin and end: round to nearest, no flushing of subnormals (an -Ofast
-   link turns it on at start-up), traps masked (some hosts unmask them). What computes in between
-   stands in functions that are not inlined, so that nothing moves across: one call, in most. */
+/* Computing happens between begin and end: round to nearest, no flushing of subnormals (an
+   -Ofast link turns it on at start-up), traps masked (some hosts unmask them). What computes in
+   between stands in functions that are not inlined, so that nothing moves across: one call, in
+   most. */
 #define AMPI_IEEE(call) \
     do { const uint32_t fp = ampi_fp_begin(); call; ampi_fp_end(fp); } while (0)
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__SSE2_MATH__)
@@ -3125,8 +3127,8 @@ static char *ampi_blank(char *problem) {
 #if !defined(AMP_NO_AUTOCAST) || !defined(AMP_NO_STDLIB) /* policies, and the environment */
 static char ampi_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
 
-/* Is text[0..length) one of these names, with spaces between them? Capitals and underscores do not
-   matter. */
+/* Is text[0..length) one of these names, with spaces between them? Capitals and underscores do
+   not matter. */
 static int ampi_named(const char *text, size_t length, const char *names) {
     const char *const end = text + length;
     for (; length && names; names = strchr(names, ' ')) {
@@ -3159,9 +3161,9 @@ static int ampi_find_type(const char *text, size_t length) {
 AMPI_COLD_END
 
 /* ----------------------------------------------------------------- >>impl  arrays
-   What is done to arrays, defined in plain C. The SIMD tiers, at the end of the file, do the same
-   operations to each element, by the core's formulas, so all give the same bits. A tier is chosen
-   when the program runs: the header asks no -m flags of anybody. */
+   What is done to arrays, defined in plain C. The SIMD tiers, at the end of the file, do the
+   same operations to each element, by the core's formulas, so all give the same bits. A tier is
+   chosen when the program runs: the header asks no -m flags of anybody. */
 
 enum {
     AMPI_PIECE  = 1024,   /* arrays are taken in pieces that stay in the first-level cache  */
@@ -3186,8 +3188,8 @@ typedef struct ampi_arrays {
 typedef struct ampi_loops {
     /* 16 bits to fp32, or back; what is large is written around the cache */
     void (*cast)(void *dst, amp_dtype to, const void *src, amp_dtype from, size_t i, size_t end);
-    /* fp32 bits of the largest magnitude, inf and NaN included; adds to the count of zeros and, if
-       there are lanes, the squares of the elements to them; element 0 belongs to lane 0 */
+    /* fp32 bits of the largest magnitude, inf and NaN included; adds to the count of zeros and,
+       if there are lanes, the squares of the elements to them; element 0 belongs to lane 0 */
     uint32_t (*check)(const void *x, amp_dtype type, size_t i, size_t end, float *lanes,
                       size_t *zeros);
     float (*fold)(float *lanes); /* their sum, in pairs */
@@ -3222,8 +3224,8 @@ static void *ampi_to(void *base, amp_dtype type, size_t i) {
     return base ? (char *)base + i * (type == AMP_F32 ? 4u : 2u) : NULL;
 }
 
-/* Elements in front of the first in a new cache line; 0 if none is. Vectors that straddle lines are
-   slow, and writes around the cache must be aligned. */
+/* Elements in front of the first in a new cache line; 0 if none is. Vectors that straddle lines
+   are slow, and writes around the cache must be aligned. */
 AMPI_FN size_t ampi_head(const void *p, size_t size, size_t n) {
     const size_t head = (size_t)((64 - (uintptr_t)p % 64) % 64);
     if (head % size != 0) return 0;
@@ -3258,9 +3260,10 @@ static void ampi_forward_all(ampi_arrays *x, size_t i) {
     x->element += (uint32_t)i;
 }
 
-/* A step takes arrays in blocks: what no formula reads is decoded to fp32 in a buffer, the formula
-   runs, and it is encoded again. (bf16 is read and written by the formula's loop: phases throughout
-   take 20 to 50 % longer.) Where all is of fp32 it is one block; longer ones do not pay else. */
+/* A step takes arrays in blocks: what no formula reads is decoded to fp32 in a buffer, the
+   formula runs, and it is encoded again. (bf16 is read and written by the formula's loop: phases
+   throughout take 20 to 50 % longer.) Where all is of fp32 it is one block; longer ones do not
+   pay else. */
 enum { AMPI_BLOCK = 512, AMPI_GROUPS = AMPI_BLOCK / AMPI_GROUP };
 AMPI_STATIC_ASSERT(ampi_blocks_are_of_whole_groups,
                    AMPI_BLOCK % (int)AMPI_GROUP == 0 && AMPI_WHOLE % (int)AMPI_GROUP == 0);
@@ -3639,8 +3642,8 @@ AMPI_LOOP void AMPI_(moments_8bit)(const ampi_step_block *b, int put) {
     AMPI_(done)();
 }
 
-/* Random bits of a block, a row for each array that is rounded with them. A block may begin within
-   a pair. */
+/* Random bits of a block, a row for each array that is rounded with them. A block may begin
+   within a pair. */
 AMPI_LOOP void AMPI_(draw)(ampi_step_block *b, uint16_t *room) {
     const ampi_arrays *x     = &b->x;
     const size_t       odd   = x->element & 1u;
@@ -3973,8 +3976,8 @@ AMP_DEF float amp_scaler_scale_loss(const amp_scaler *s, float loss) {
     return loss;
 }
 
-/* Pass elements that are not finite: what is the largest magnitude of the others? Unscale them in
-   dst, where there is one. A NaN keeps bits that a conversion would not. */
+/* Pass elements that are not finite: what is the largest magnitude of the others? Unscale them
+   in dst, where there is one. A NaN keeps bits that a conversion would not. */
 static uint32_t ampi_unscale_finite(void *dst, const void *src, amp_dtype type, size_t n,
                                     float factor) {
     uint32_t max = 0;
@@ -4117,9 +4120,9 @@ static amp_result ampi_cast_on(const amp_backend *b, void *dst, amp_dtype dst_ty
     return b->functions->cast_fn(b, dst, dst_type, src, src_type, n);
 }
 
-/* What the second floor adds to set-up, step and files: of each room one table, or NULL if it was
-   left out (AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT). No two functions of a table are of one type,
-   as in ampi_functions. */
+/* What the second floor adds to set-up, step and files: of each room one table, or NULL if it
+   was left out (AMP_NO_RANKS, AMP_NO_ROWS, AMP_NO_REPORT). No two functions of a table are of
+   one type, as in ampi_functions. */
 typedef struct ampi_archive ampi_archive;
 typedef struct ampi_arena   ampi_arena;
 typedef struct ampi_loading ampi_loading;
@@ -4183,9 +4186,9 @@ static const ampi_optimizer ampi_optimizers[] = {{"AMP_KIND_OWN", 0, 0, 0.999},
 #undef AMPI_OPTIMIZER
 #define AMPI_FUSED_ALONE " is for fused steps, such as AMP_KIND_ADAMW: desc.kind is AMP_KIND_OWN"
 
-/* Storage formats, in the order of amp_format: bytes of an element; elements that share a scale, or
-   0; are numbers rounded stochastically? and what a file says: of masters 1 more if models are of
-   fp16, and 0 where they may be any fp32. */
+/* Storage formats, in the order of amp_format: bytes of an element; elements that share a scale,
+   or 0; are numbers rounded stochastically? and what a file says: of masters 1 more if models
+   are of fp16, and 0 where they may be any fp32. */
 enum { AMPI_FILED_F32, AMPI_FILED_KAHAN = 5 };
 typedef struct ampi_format { const char *name; uint8_t size, group, random, filed; } ampi_format;
 static const ampi_format ampi_formats[] = {
@@ -4199,8 +4202,8 @@ static const ampi_format ampi_formats[] = {
 AMPI_STATIC_ASSERT(ampi_formats_are_all,
                    sizeof ampi_formats / sizeof ampi_formats[0] == (size_t)AMP_FORMAT_SR + 1);
 
-/* Numbers are compared in here, in an environment without traps, and only once known to be finite;
-   but compilers may compare first. */
+/* Numbers are compared in here, in an environment without traps, and only once known to be
+   finite; but compilers may compare first. */
 static AMPI_NOINLINE int ampi_desc_numbers_ok(const amp_optimizer_desc *d, char *problem) {
     static const char *const factor = "0 or more, and less than 1";
     static const char *const amount = "0 or more, and finite";
@@ -4568,8 +4571,8 @@ static ampi_shard ampi_shard_of_rank(uint64_t before, uint64_t n, uint64_t rank,
     return p;
 }
 
-/* Is the gradient of a tensor one of few rows? And how many sums may there be? (Rows that are not
-   there have those of one that may be: in an empty table, too.) */
+/* Is the gradient of a tensor one of few rows? And how many sums may there be? (Rows that are
+   not there have those of one that may be: in an empty table, too.) */
 static int ampi_has_rows(const ampi_entry *e) {
     return e->rows.row_length && ampi_learns(&e->tensor);
 }
@@ -4619,9 +4622,9 @@ static void ampi_fill_slot(const amp_optimizer *opt, const ampi_entry *e, uint64
     slot->in_place  = d->kind == AMP_KIND_OWN && d->unscale_in_place && t->grad_type == AMP_F32;
 }
 
-/* The model copy of a tensor, if it is the optimizer's own: of desc.dtype, or (wide) of fp32, which
-   keep_fp32 has in shards. In a flat array keep_fp32 leaves a hole. cuBLAS looks at alignments up
-   to 256 bytes, which shall not depend on what else there is. */
+/* The model copy of a tensor, if it is the optimizer's own: of desc.dtype, or (wide) of fp32,
+   which keep_fp32 has in shards. In a flat array keep_fp32 leaves a hole. cuBLAS looks at
+   alignments up to 256 bytes, which shall not depend on what else there is. */
 static void ampi_place_model(const amp_optimizer *opt, const ampi_entry *e, int wide,
                              ampi_slot *s, ampi_arena *arena) {
     const amp_dtype type  = wide ? AMP_F32 : opt->desc.dtype;
@@ -4674,8 +4677,8 @@ static void ampi_fill_slots(const amp_optimizer *opt, amp_plan *plan) {
     if (plan->num_chunks > elements / (AMPI_CHUNK / 2)) plan->split = 0;
 }
 
-/* Arrays of tensors, in the order in which they lie in backend memory: one kind after the other, so
-   that those of a flat array are one. */
+/* Arrays of tensors, in the order in which they lie in backend memory: one kind after the other,
+   so that those of a flat array are one. */
 typedef enum ampi_array {
     AMPI_ARRAY_MODEL, AMPI_ARRAY_FP32_MODEL, AMPI_ARRAY_MASTER, AMPI_ARRAY_GRAD,
     AMPI_ARRAY_FIRST_MOMENT, AMPI_ARRAY_SECOND_MOMENT
@@ -4704,8 +4707,8 @@ static void ampi_place_array(const amp_optimizer *opt, size_t i, ampi_array kind
     }
 }
 
-/* Fill in the plan and its host_slots, and give everything in backend memory its place behind base;
-   if that is NULL, to learn how many bytes it takes. */
+/* Fill in the plan and its host_slots, and give everything in backend memory its place behind
+   base; if that is NULL, to learn how many bytes it takes. */
 static amp_result ampi_layout(const amp_optimizer *opt, amp_plan *plan, char *base,
                               size_t *num_bytes) {
     const size_t count = plan->num_slots;
@@ -4785,8 +4788,8 @@ static amp_result ampi_fill_chunks(const amp_backend *b, const amp_plan *plan) {
     return AMP_OK;
 }
 
-/* n elements from src, fp32, to a model and what its master is beside it, unless that has no data;
-   if src is NULL, the master is made from the model. */
+/* n elements from src, fp32, to a model and what its master is beside it, unless that has no
+   data; if src is NULL, the master is made from the model. */
 static amp_result ampi_write_on(const amp_backend *b, void *model, amp_dtype type,
                                 const ampi_stored *master, const void *src, size_t n) {
     if (ampi_is_coded(master))
@@ -4818,8 +4821,8 @@ static amp_result ampi_fill_tensor(const amp_backend *b, const amp_tensor *t, co
     return AMP_OK;
 }
 
-/* A weight that was copied and that no step writes again becomes NaN: whoever goes on reading it,
-   in place of the model, is told at once. */
+/* A weight that was copied and that no step writes again becomes NaN: whoever goes on reading
+   it, in place of the model, is told at once. */
 static amp_result ampi_spoil_weight(const amp_backend *b, float *weight, size_t n) {
     uint32_t nan[AMPI_PIECE];
     size_t   i, done = ampi_min(n, AMPI_PIECE);
@@ -5203,8 +5206,8 @@ static amp_result ampi_cpu_bind(const amp_backend *self, const amp_plan *plan, s
     return AMP_OK;
 }
 
-/* For a chunk that needs care: elements that are not finite are counted and add nothing to the sum;
-   magnitudes are rescaled before they are squared. */
+/* For a chunk that needs care: elements that are not finite are counted and add nothing to the
+   sum; magnitudes are rescaled before they are squared. */
 static double ampi_check_careful(const void *x, amp_dtype type, size_t n, float rescale,
                                  amp_stats *stats) {
     float    lanes[AMPI_LANES] = {0};
@@ -5344,8 +5347,8 @@ static void ampi_carry_chunk(const amp_plan *plan, const ampi_slot *slot, size_t
     }
 }
 
-/* Elements [i, i + n) of one tensor, whose gradient begins with element from: it is read once and
-   unscaled on the way; all of one key at a time. */
+/* Elements [i, i + n) of one tensor, whose gradient begins with element from: it is read once
+   and unscaled on the way; all of one key at a time. */
 static AMPI_NOINLINE void ampi_step_chunk(const amp_plan *plan, const ampi_slot *slot, size_t i,
                                           size_t from, size_t n) {
     const ampi_control *c    = plan->control;
@@ -5511,8 +5514,8 @@ static amp_result ampi_can_step(const amp_optimizer *opt, int fused) {
                            : "all tensors are frozen: set grad, or grad_later, in amp_tensor");
 }
 
-/* A check, with the ranks' meeting in the middle if there is one. Who has never asked for the loss
-   scale has not multiplied by it, and would get steps of 1 / scale of their size. */
+/* A check, with the ranks' meeting in the middle if there is one. Who has never asked for the
+   loss scale has not multiplied by it, and would get steps of 1 / scale of their size. */
 static amp_result ampi_check_all(const amp_optimizer *opt) {
     const amp_backend *b    = &opt->backend;
     const amp_plan    *plan = opt->plan;
@@ -5729,7 +5732,6 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
 }
 
 /* ----------------------------------------------------------------- >>impl  state
-
    header    "AMPSTATE", u32 version, u32 flags, u64 bytes of the body, u64 sum of these 24 bytes
    body      kind, tensors; in a shard rank and number of ranks; scaler; control; of each tensor its
              size, storage, options and name; with AMPI_FILE_SEED desc.seed, with _REPORT a report
@@ -5741,15 +5743,16 @@ AMP_DEF void amp_optimizer_free(amp_optimizer *opt) {
    ampi_set: its word of content is the sum of what ends the bodies of all its shards, so that no
    file of another run or moment takes a place in it.
 
-   Version 6 is 0.7.0's. Versions before it had no flags: 256 for a report and 512 for a seed were
-   added to them, shards and sets had versions of their own, and a tensor's storage was one number.
-   4 (5 of a set) is 0.6.0's. 2 (3; its shards began elsewhere: ampi_old_begin) is 0.5.0's, without
-   steps skipped in a row, tolerance and its counts; 1 has no missed updates, and does not say
-   whether there is a learning rate. Random bits of stochastic rounding are others from 4 on.
+   Version 6 is 0.7.0's. Versions before it had no flags: 256 for a report and 512 for a seed
+   were added to them, shards and sets had versions of their own, and a tensor's storage was one
+   number. 4 (5 of a set) is 0.6.0's. 2 (3; its shards began elsewhere: ampi_old_begin) is
+   0.5.0's, without steps skipped in a row, tolerance and its counts; 1 has no missed updates,
+   and does not say whether there is a learning rate. Random bits of stochastic rounding are
+   others from 4 on.
 
-   Little-endian. Every number of a body takes eight bytes, names and arrays are padded to eight. A
-   sum takes eight bytes at a time, h = (h ^ x) * odd and h ^= h >> 32: both can be undone, so that
-   no change within eight bytes goes unseen. */
+   Little-endian. Every number of a body takes eight bytes, names and arrays are padded to eight.
+   A sum takes eight bytes at a time, h = (h ^ x) * odd and h ^= h >> 32: both can be undone, so
+   that no change within eight bytes goes unseen. */
 
 enum { AMPI_STATE_NAME = 48 }; /* as much of a name as is told */
 enum { AMPI_STATE_VERSION = 6, AMPI_STATE_OLD_SHARD = 3 };
@@ -5763,8 +5766,8 @@ AMPI_STATIC_ASSERT(ampi_sums_take_eight_bytes,
 /* One walk over the state counts its bytes, saves it, verifies a file against it, or loads it. */
 typedef enum ampi_walk { AMPI_COUNT, AMPI_SAVE, AMPI_VERIFY, AMPI_LOAD } ampi_walk;
 
-/* A set of files, one of each rank; ranks 0: there is none. Its edition tells sets of one step from
-   each other, so that none is written over. */
+/* A set of files, one of each rank; ranks 0: there is none. Its edition tells sets of one step
+   from each other, so that none is written over. */
 typedef struct ampi_set { uint64_t step, edition, ranks, content; } ampi_set;
 
 struct ampi_archive {
@@ -5912,8 +5915,8 @@ static void ampi_swap(unsigned char *p, size_t n, size_t size) {
     }
 }
 
-/* An array of a slot, and the bytes of an element in the file: of a master that is coded beside a
-   model 4; grouped: of a scale for each group. */
+/* An array of a slot, and the bytes of an element in the file: of a master that is coded beside
+   a model 4; grouped: of a scale for each group. */
 typedef struct ampi_section { void *x; size_t size; int coded, grouped; } ampi_section;
 
 /* From backend memory to save, or to it to load. */
@@ -5949,8 +5952,8 @@ static void ampi_walk_piece(ampi_archive *a, const ampi_slot *slot, const ampi_s
     ampi_fp_end(fp);
 }
 
-/* The elements of a tensor that a file has, of which some are stored here. A file that is saved has
-   just these. */
+/* The elements of a tensor that a file has, of which some are stored here. A file that is saved
+   has just these. */
 static void ampi_walk_section(ampi_archive *a, const ampi_slot *slot, const ampi_section *s,
                               ampi_shard file) {
     ampi_shard own = {slot->first, slot->first + slot->n};
@@ -6009,8 +6012,8 @@ static void ampi_stores_other(ampi_archive *a, const char *what, const char *con
                                   "AMP_NO_STORAGE");
 }
 
-/* Which moments a tensor has, and how they and its masters are stored. An optimizer with masters of
-   fp32 loads those of all formats, but not 0.6.0's KAHAN, which had two words for each. */
+/* Which moments a tensor has, and how they and its masters are stored. An optimizer with masters
+   of fp32 loads those of all formats, but not 0.6.0's KAHAN, which had two words for each. */
 static void ampi_walk_storage(ampi_archive *a, const ampi_slot *slot) {
     const uint64_t has     = (slot->moment[0].data ? 1u : 0u) | (slot->moment[1].data ? 2u : 0u);
     const uint64_t moments = has ? ampi_formats[slot->moment[0].format].filed : 0;
@@ -6229,8 +6232,8 @@ static AMPI_NOINLINE int ampi_scaler_sane(const amp_scaler *s) {
     return (s->rules & AMPI_DELAY) || memcmp(&next, &s->scale, 4) == 0;
 }
 
-/* Are these numbers ones that amp_optimizer_init and set_lr could have accepted? If not, the desc's
-   problem says which. */
+/* Are these numbers ones that amp_optimizer_init and set_lr could have accepted? If not, the
+   desc's problem says which. */
 static AMPI_NOINLINE int ampi_state_sane(const amp_optimizer *opt, const ampi_state *state) {
     const ampi_control *c       = &state->control;
     char *const         problem = opt->desc.problem;
@@ -6362,8 +6365,8 @@ static amp_result ampi_load_begin(const amp_optimizer *opt, ampi_loading *l) {
     return ampi_read_state(opt, &l->own);
 }
 
-/* Read the body into a->bytes, which ampi_load_end releases. If the file's is of another size than
-   a->count, it cannot be this optimizer's, and as much is read as may tell why. */
+/* Read the body into a->bytes, which ampi_load_end releases. If the file's is of another size
+   than a->count, it cannot be this optimizer's, and as much is read as may tell why. */
 static amp_result ampi_read_body(ampi_archive *a, const amp_optimizer *opt, amp_read_fn read_fn,
                                  void *user) {
     const int      fits = a->body == a->count;
@@ -6503,8 +6506,8 @@ static bool ampi_file_write(void *user, const void *data, size_t num_bytes) {
     return true;
 }
 
-/* Where a state goes: to the file that a path leads to, or one whose name begins with that one's,
-   by way of another beside it. */
+/* Where a state goes: to the file that a path leads to, or one whose name begins with that
+   one's, by way of another beside it. */
 enum { AMPI_PATH = 4096 };
 struct ampi_target {
     char     base[AMPI_PATH], path[AMPI_PATH], aside[AMPI_PATH + 8];
@@ -6531,8 +6534,8 @@ static size_t ampi_directory(const char *path) {
     return slash ? (size_t)(slash - path) + 1 : 0;
 }
 
-/* Replace a symbolic link by what it leads to, until it is none. A link may dangle: then the file
-   is made where it points. */
+/* Replace a symbolic link by what it leads to, until it is none. A link may dangle: then the
+   file is made where it points. */
 static amp_result ampi_follow(ampi_target *to) {
     char        link[AMPI_PATH];
     struct stat s;
@@ -6573,8 +6576,8 @@ static int ampi_flush_file(const ampi_target *to, FILE *file) {
     return fsync(fileno(file)) == 0;
 }
 
-/* What was written beside the file takes its place. The new name is on the disk when its directory
-   is; some file systems cannot do that. */
+/* What was written beside the file takes its place. The new name is on the disk when its
+   directory is; some file systems cannot do that. */
 static int ampi_move(ampi_target *to) {
     const size_t length = ampi_directory(to->path);
     int          directory, flushed;
@@ -6813,8 +6816,8 @@ AMP_DEF amp_result amp_desc_from_env(amp_optimizer_desc *desc, const char **vari
 AMPI_COLD_END
 
 /* ------------------------------------------------------------------ >>impl  gemm
-   C is computed in blocks. For each, a strip of rows of op(A) and a strip of columns of op(B) are
-   packed, converted on the way, and a kernel multiplies them; many strips of B make a panel.
+   C is computed in blocks. For each, a strip of rows of op(A) and a strip of columns of op(B)
+   are packed, converted on the way, and a kernel multiplies them; many strips of B make a panel.
 
    PIECE    What is packed at a time: 16 words along k of each row of a strip. In the FMA engines a
             word is an fp32 number; for tiles (and AVX512_BF16) two bf16 ones, of neighboring k.
@@ -6871,8 +6874,8 @@ typedef struct ampi_engine {
     /* Rows of memory as fp32: dst[r * ld + i] is x[r * step + i]; whole vectors are written. */
     void (*pack_rows)(float *dst, size_t ld, const ampi_operand *x, size_t step, size_t rows,
                       size_t n);
-    /* One piece of a strip of width rows; of the matrix rows, maybe more, and ks are there. Of A:
-       [row][16]; of B: [16][row]. */
+    /* One piece of a strip of width rows; of the matrix rows, maybe more, and ks are there. Of
+       A: [row][16]; of B: [16][row]. */
     void (*pack)(uint32_t *dst, size_t width, int of_b, const ampi_operand *x, int terms,
                  size_t rows, size_t ks);
     void (*kernel)(const ampi_block *block);
@@ -6926,8 +6929,8 @@ static ampi_operand ampi_operand_at(ampi_operand x, size_t r, size_t k) {
     return x;
 }
 
-/* What the driver knows of a product, of those of a batch from one on, or of a thread's share. What
-   is not packed needs nothing from terms on. */
+/* What the driver knows of a product, of those of a batch from one on, or of a thread's share.
+   What is not packed needs nothing from terms on. */
 struct ampi_task {
     const ampi_engine   *e;
     void (*run)(ampi_task *w); /* it depends on m, n and k alone    */
@@ -7108,8 +7111,8 @@ static void ampi_thin_vector(const ampi_engine *e, float *v, const ampi_operand 
     e->pack_rows(v, 1, &at, y->cs, y->cs == 1 ? 1 : ks, y->cs == 1 ? ks : 1);
 }
 
-/* m or n is 1: the matrix is read once, as it lies. Sums across cache lines would be slow. A matrix
-   of one row is a vector, too. */
+/* m or n is 1: the matrix is read once, as it lies. Sums across cache lines would be slow. A
+   matrix of one row is a vector, too. */
 static AMPI_NOINLINE void ampi_gemm_thin(ampi_task *w) {
     const ampi_engine *e   = w->e;
     const int          row = w->m == 1;
@@ -7317,8 +7320,8 @@ static int ampi_gemm_cblas(const ampi_task *w) {
 }
 #endif
 
-/* Sizes of a product that is packed, and where: in the workspace, in memory from malloc, which is
-   returned, or else in less on the stack. */
+/* Sizes of a product that is packed, and where: in the workspace, in memory from malloc, which
+   is returned, or else in less on the stack. */
 static void *ampi_task_room(ampi_task *w, const amp_backend *self, size_t team) {
     const amp_allocator heap   = {NULL, NULL, NULL};
     void               *memory = NULL;
@@ -7399,9 +7402,9 @@ AMPI_HOST AMPI_ALWAYS amp_result ampi_matrices_ok(ampi_matrices *x, size_t count
 }
 
 /* Is an element of C in bytes of memory at row? C's rows begin at two distances, that of its own
-   rows and that of the matrices of a batch, which lie one behind another or, as heads do, side by
-   side. From where memory ends go back by the longer one, as often as it fits, then by the shorter:
-   that is the last row of C which begins before the end. */
+   rows and that of the matrices of a batch, which lie one behind another or, as heads do, side
+   by side. From where memory ends go back by the longer one, as often as it fits, then by the
+   shorter: that is the last row of C which begins before the end. */
 static int ampi_meets_row(const amp_gemm_args *g, uintptr_t row, size_t bytes) {
     const size_t    size   = amp_dtype_size(g->c_type), ld = g->ldc * size;
     const size_t    stride = g->count > 1 ? g->stride_c * size : 1; /* not 0 */
