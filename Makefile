@@ -85,7 +85,7 @@ logs = $(patsubst %,$(BUILD)/tests/%.log,$(1))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test ci check sum soak cuda gpu-carry bench bench-compare bench-peers examples vectors prove install clean
+.PHONY: help run test ci check coverage sum soak cuda gpu-carry bench bench-compare bench-peers examples vectors prove install clean
 
 VERSION = $(shell awk '/define AMP_VERSION_/ {printf "%s%s", dot, $$3; dot = "."}' amp.h)
 
@@ -115,6 +115,9 @@ ci: ## what else a change can break, beyond make test: other compilers, processo
 check: ## both in full, proofs, fuzzing for two minutes, MinGW and wine: half an hour
 	$(Q)mkdir -p $(BUILD)/tests && $(FRESH)
 	$(Q)export AMP_QUICK=0; $(RUN) $(call logs,$(TEST_SUITES) $(CI_SUITES) $(CHECK_SUITES))
+
+coverage: ## lines, branches and conditions of amp.h that the tests run, by room; what is not compiled here
+	$(Q)CLANG="$(CLANG)" sh tests/coverage.sh $(BUILD)/coverage $(TESTS)
 
 sum: # of the last make test and make ci together
 	$(Q)$(RUN) $(call logs,$(TEST_SUITES) $(CI_SUITES))
