@@ -3080,13 +3080,12 @@ static AMPI_NOINLINE void ampi_print_number(ampi_text *t, double x) {
     if (power) ampi_print_count(t, (uint64_t)(power < 0 ? -power : power));
 }
 
-/* %s is a text, %g a number, %% a percent sign; nothing else. */
+/* %s is a text, %g a number; nothing else. */
 static void ampi_print_list(ampi_text *t, const char *format, va_list list) {
     for (; *format; format++) {
         if (*format != '%') ampi_print_char(t, *format);
         else if (*++format == 's') ampi_print_text(t, va_arg(list, const char *));
-        else if (*format == 'g') ampi_print_number(t, va_arg(list, double));
-        else ampi_print_char(t, '%');
+        else ampi_print_number(t, va_arg(list, double));
     }
 }
 

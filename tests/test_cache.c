@@ -1450,6 +1450,17 @@ TEST(gemm_types, "an operand that is half already stays; another half than the s
                  "alone, or an error where gemm promotes; k = 0 and empty products cast nothing") {
     int t;
     for (t = 0; t < 2; t++) {
+        begin_scope(0, halves[t]); /* nor does it round the other operand, without a cache */
+        OK(amp_autocast_override(&session.autocast, "op:gemm=low", NULL));
+        product_make(0, 36, 31, 40, 0, AMP_F32);
+        p.a_type = halves[1 - t];
+        amp_cast(p.a_half, halves[1 - t], p.a, AMP_F32, a_size());
+        OK(product_run());
+        amp_autocast_use(NULL);
+        memcpy(p.c[1], p.c[0], sizeof p.c[0]);
+        OK(product_run());
+        CHECK_MEM(p.c[0], p.c[1], p.m * p.ldc * 4);
+        end();
         begin_scope(1 << 16, halves[t]);
         product_make(0, 9, 10, 40, 0, AMP_F32);
         amp_cast(p.a_half, halves[t], p.a, AMP_F32, a_size());

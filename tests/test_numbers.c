@@ -242,6 +242,12 @@ TEST(narrowing_at_boundaries, "every fp16 and bf16 value, every midpoint between
     }
 }
 
+TEST(version, "amp_version: that of the macros") {
+    char text[40];
+    sprintf(text, "%d.%d.%d", AMP_VERSION_MAJOR, AMP_VERSION_MINOR, AMP_VERSION_PATCH);
+    CHECK_EQ_INT(strcmp(amp_version(), text), 0);
+}
+
 TEST(known_values, "constants that anybody can look up") {
     static const struct { uint32_t f32; uint16_t f16, bf16; } known[] = {
         {0x00000000, 0x0000, 0x0000}, {0x80000000, 0x8000, 0x8000}, /* 0, -0                     */
@@ -694,6 +700,7 @@ int main(int argc, char **argv) {
     test_begin(argc, argv);
     sprintf(best, "%.15s", amp_cpu_tier());
     printf("# tier %s\n", best);
+    RUN(version);
     RUN(known_values);
     RUN(f16_equals_hardware);
     RUN(f16_equals_reference);
