@@ -2473,26 +2473,28 @@ AMPI_FN void ampi_record_step(const amp_plan *plan, uint32_t bad) {
    Formats, and random bits (codecs: >>core formulas).
 
    24BIT rounds masters to nearest even: of bf16 to 16 bits of fp32's 24, of fp16 to 19, and to
-   2^-32. A change of a weight by less than half of the last bit is lost. SR has no master. A
-   weight is rounded stochastically, up or down with a probability in proportion to the distance,
-   so that small changes are there on average (also among fp16's subnormals, to 2^-37). It costs
-   noise: half of the last bit of a weight. Moments of BF16 are rounded so, too. Random bits are
-   a hash of desc.seed, the numbers of tensor and element, and the step (amp_gate.step), and of
-   nothing else: 16 for each number that is rounded. These are all bits that are cut off from
-   fp32 to bf16, and to an fp16 below 2^-14; above it 13 are cut off. (0.5.0 had other bits, in a
-   run from nothing as well.) In SR inf and NaN stay, and no finite value becomes one: weights
-   stop at the largest of the 16-bit type. (24BIT: a model above it is inf, as fp32's; masters
-   stop below the next power of two.) 8BIT stores a power of two for 32 elements, so that the
-   largest is from 1 to 2 of it, and for each a float with 4 bits behind the point. First moments
-   and momentum have a sign and 7 bits, evenly spaced below 2^-7; second moments 8 bits, evenly
-   spaced below 2^-15, and never 0 after a step, because dividing by the root of 0 would blow up
-   the update. (One exponent for 32, as in OCP's MX formats; Rouhani et al. 2023.) They are
-   rounded stochastically: neighbours are 3 to 6 % apart and a step changes a moment by far less,
-   so that rounded to nearest it would never change again after one large gradient. (With beta2 =
-   0.999, 8 or 10 random bits would often lose the step.) A NaN, or a value above 1.9 * 2^126,
-   makes moments of all 32 a NaN. 24BIT and SR round fp16's numbers below 2^-14 to 2^-37 first,
-   so that a model may be next to the nearest: fp32's 0x35abffe8 begins as 0x0016, without them
-   as 0x0015. */
+   2^-32. A change of a weight by less than half of the last bit is lost.
+   SR has no master. A weight is rounded stochastically, up or down with a probability in
+   proportion to the distance, so that small changes are there on average (also among fp16's
+   subnormals, to 2^-37). It costs noise: half of the last bit of a weight. Moments of BF16 are
+   rounded so, too.
+   Random bits are a hash of desc.seed, the numbers of tensor and element, and the step
+   (amp_gate.step), and of nothing else: 16 for each number that is rounded. These are all bits
+   that are cut off from fp32 to bf16, and to an fp16 below 2^-14; above it 13 are cut off.
+   (0.5.0 had other bits, in a run from nothing as well.)
+   In SR inf and NaN stay, and no finite value becomes one: weights stop at the largest of the
+   16-bit type. (24BIT: a model above it is inf, as fp32's; masters stop below the next power of
+   two.)
+   8BIT stores a power of two for 32 elements, so that the largest is from 1 to 2 of it, and for
+   each a float with 4 bits behind the point. First moments and momentum have a sign and 7 bits,
+   evenly spaced below 2^-7; second moments 8 bits, evenly spaced below 2^-15, and never 0 after
+   a step, because dividing by the root of 0 would blow up the update. (One exponent for 32, as
+   in OCP's MX formats; Rouhani et al. 2023.) They are rounded stochastically: neighbours are 3
+   to 6 % apart and a step changes a moment by far less, so that rounded to nearest it would
+   never change again after one large gradient. (With beta2 = 0.999, 8 or 10 random bits would
+   often lose the step.) A NaN, or a value above 1.9 * 2^126, makes moments of all 32 a NaN.
+   24BIT and SR round fp16's numbers below 2^-14 to 2^-37 first, so that a model may be next to
+   the nearest: fp32's 0x35abffe8 begins as 0x0016, without them as 0x0015. */
 
 /* The key of random bits: seed, tensor, step, and which 2^24 elements of the tensor (the
    finalizer of splitmix64, Steele et al. 2014). Farther apart, at powers of two, the bits of one
@@ -8723,9 +8725,10 @@ AMPI_STATIC_ASSERT(ampi_letters_are_all, sizeof ampi_rule_letters == (size_t)AMP
 AMPI_STATIC_ASSERT(ampi_rules_are_all,
                    sizeof ampi_rule_names / sizeof ampi_rule_names[0] == (size_t)AMPI_NUM_RULES);
 
-#define AMPI_OP(id, rules) {#id, #rules},
-static const struct ampi_op_row { const char *name, *rules; } ampi_ops[] = {AMP_OP_LIST(AMPI_OP)};
-#undef AMPI_OP
+#define AMPI_OP_ROW(id, rules) {#id, #rules},
+static const struct ampi_op_row { const char *name, *rules; } ampi_ops[] = {
+    AMP_OP_LIST(AMPI_OP_ROW)};
+#undef AMPI_OP_ROW
 
 /* What other sources call an op, beyond capitals and underscores: behind its name here. */
 static const char *const ampi_aliases[] = {
