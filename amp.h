@@ -117,20 +117,20 @@
    Products (amp_gemm) on a CPU are summed in fp32, in the order of k. AVX2, AVX-512 and NEON
    round once per k (an FMA) and have one set of bits; plain C rounds product and sum.
    amp_cpu_force_tier("avx512"), or "neon", keeps to FMA where machines must agree. Three tiers,
-   for products with m and n at least 2 and m n k at least 2^15, have bits of their own: AMX
-   (Linux): A and B of 16 bits. Tiles (tests/tiles.h defines them) sum 32 k at a time, the even
-   and the odd ones apart; bf16 subnormals and sums below 2^-126 count as 0. fp16 is split into
-   two bf16 numbers, exactly, but an infinity may give NaN where A or B is not bf16. A's higher
-   one times B's lower is added first, then high high, low high, low low: so B' A' has other bits
-   than A B, and x x' is not symmetric; of bf16, and in other tiers, it is. With
-   amp_gemm_args.tf32 fp32 is split, too (16 bits; 8 below 2^-118), and the product of the two
-   lower numbers is left out, of fp16 as well. AVX512_BF16 (AMD): A and B of bf16, in pairs of k,
-   the odd one first, with the same zeros. Its model was compared with the instruction of Intel's
-   processors and of Zen 4. BFMMLA (AArch64 with FEAT_BF16): A and B of bf16, four k at a time:
-   to the sum is added p0 + p1, then p2 + p3; products and sums are rounded to odd (cut off; the
-   last bit is 1 if anything was), with the same zeros. Its model was compared with qemu: it has
-   never run on hardware. For fp16 Arm has FMLAL, as many products as FMLA with the same bits,
-   and sums in fp16, which overflow: neither.
+   for products with m and n at least 2 and m n k at least 2^15, have bits of their own; in all of
+   them bf16 subnormals and sums below 2^-126 count as 0:
+       AMX (Linux)      A and B of 16 bits. Tiles (tests/tiles.h defines them) sum 32 k at a time,
+           the even and the odd ones apart. fp16 is split into two bf16 numbers, exactly, but an
+           infinity may give NaN where A or B is not bf16. A's higher one times B's lower is added
+           first, then high high, low high, low low: so B' A' has other bits than A B, and x x' is
+           not symmetric; of bf16, and in other tiers, it is. With amp_gemm_args.tf32 fp32 is split,
+           too (16 bits; 8 below 2^-118), and low low is left out, of fp16 as well.
+       AVX512_BF16 (AMD)    A and B of bf16, in pairs of k, the odd one first. Its model was
+           compared with the instruction of Intel's processors and of Zen 4.
+       BFMMLA (AArch64 with FEAT_BF16)    A and B of bf16, four k at a time: to the sum is added
+           p0 + p1, then p2 + p3; products and sums are rounded to odd (cut off; the last bit is 1
+           if anything was). Its model was compared with qemu: it has never run on hardware. (For
+           fp16 Arm has FMLAL, as many products as FMLA, and sums in fp16, which overflow: neither.)
 
    Determinism, by what trainers ask for, with the tests that show it. Steps are all but the
    products: casts, checks, norm, clip factor, scale, optimizers.
@@ -282,22 +282,10 @@
               Repairs: sets of files where a rank fails; results of objects before their init; a
               session's desc of zeros is as NULL; sampled reports by nvcc 13.0 for 10.0.
               Faster: products by tiles and FMA, thin products, casts to 16 bits; gcc -O0.
-       0.6.0  In code for 0.5.0 change:
-                  desc.shard, an amp_shard      desc.ranks, which points to an amp_ranks
-                  amp_tensor.row_length ...     .rows, which points to an amp_rows with these
-                  .state: AMP_STATE_SPLIT ...   .storage, a row of AMP_STORAGE_LIST
-                  amp_cuda_capability           amp_capability_of, without .major, .minor
-                  amp_optimizer_accumulate      of several: for one 0, 1 in front of type
-                  amp_optimizer_range           a run in each tensor; none over tensors
-                  amp_turn, AMP_TURNS, turns    amp_iteration, AMP_HISTORY, iterations
-                  .halves                       .rounded
-                  amp_gemm_args.bias            if of 16 bits: set .bias_type
-                  AMP_OP_LIST                   its rows have two arguments, names are in capitals
-                  a renamed amp.h               AMP_FILE or AMP_NO_VECTORS
-                  gone: AMP_CUDA_DEF, amp_advice_name, amp_autocast_current, amp_cache_get and
-                  _reset, amp_cache.cast_bytes, AMP_RULE_PASS ..., AMP_MAX_OP_OVERRIDES
-              Refused: C that shares an element with A or B, arrays that overlap, ranks that differ.
-              Other bits: stochastic rounding; a row that is there more than 64 times.
+       0.6.0  ranks, .rows and .storage are pointers to structs; iterations, where 0.5.0 said turns;
+              amp_matmul, amp_linear, Lion, AMP_CBLAS_DROP_IN. Refused: C that shares an element
+              with A or B, arrays that overlap, ranks that differ. (Its own History has a line for
+              each name of 0.5.0 that it changed.)
        0.5.0  ranks, files in sets, gradients of few rows, storage formats, reports and advice
        0.4.0  products at the speed of a BLAS, through AMX and AVX512_BF16; the weight cache is
               amp_cache; amp_gemm_ex; errors that name the culprit; carry, rebind_all, grad_later
