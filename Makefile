@@ -9,6 +9,9 @@ CFLAGS ?= -O3
 BUILD  ?= build
 JOBS   ?= 2
 HOURS  ?= 8
+PYTHON ?= python3
+N      ?= 100
+SEED   ?= 1
 PREFIX ?= /usr/local
 V      ?= 0
 
@@ -129,6 +132,9 @@ soak: $(BUILD)/ddp_mpi ## kill ranks 500 times; fuzz for HOURS=8, build/soak kee
 	    NAMES="state policy" sh tests/fuzz.sh $$seconds $(BUILD)/soak & first=$$!; \
 	    NAMES="calls env" sh tests/fuzz.sh $$seconds $(BUILD)/soak; second=$$?; \
 	    wait $$first && exit $$second
+
+mutants: ## plant N=100 faults, one at a time, by SEED=1: which do the tests not see? Minutes for each ten
+	$(Q)CC="$(CC)" CXX="$(CXX)" $(PYTHON) tests/mutants.py $(BUILD)/mutants $(N) $(SEED)
 
 vectors: ## run tests/vectors on amp.h, and on PyTorch's scaler where it is (PYTHON=...)
 	$(Q)mkdir -p $(BUILD)
