@@ -4121,7 +4121,9 @@ typedef struct ampi_ranks_hooks {
     amp_result (*ok)(const amp_optimizer_desc *d); /* may the desc be so? */
     /* in prepare: ranks meet, with what this one has come to. Are tables the same? */
     amp_result (*meet)(const amp_optimizer *opt, amp_result result);
-    /* files: a set, or what replaces one; what a set has for this rank; ranks meet behind it */
+    /* files: which set one names; a set, or what replaces one, is saved; what a set has for this
+       rank; ranks meet behind it */
+    amp_result (*read)(ampi_archive *a, amp_read_fn read_fn, void *user);
     amp_result (*save)(const amp_optimizer *opt, ampi_target *to, amp_result result);
     amp_result (*load)(const amp_optimizer *opt, const char *path, ampi_loading *l);
     void       (*loaded)(const amp_optimizer *opt, ampi_loading *l, amp_result *result);
@@ -6300,22 +6302,6 @@ static amp_result ampi_old_version(ampi_archive *a, uint64_t x) {
     return AMP_OK;
 }
 
-enum { AMPI_RANKS = 65536 }; /* at most: whatever the file of a set says, it is read in no time */
-
-/* The body of a file that names a set. */
-static amp_result ampi_read_set(ampi_archive *a, amp_read_fn read_fn, void *user) {
-    unsigned char body[AMPI_STATE_SET + 8];
-    a->size = (size_t)a->body;
-    if (!read_fn(user, body, a->size + 8)) return AMP_ERROR_READ;
-    if (ampi_get_le(body + a->size) != ampi_sum_bytes(0, body, a->size)) return AMP_ERROR_CORRUPT;
-    a->walk  = AMPI_VERIFY;
-    a->bytes = body;
-    ampi_walk_set(a);
-    a->bytes = NULL;
-    if ((a->set.step | a->set.edition) >> 53) return AMP_ERROR_CORRUPT; /* a double tells each */
-    return a->set.ranks && a->set.ranks <= AMPI_RANKS ? AMP_OK : AMP_ERROR_CORRUPT;
-}
-
 /* The header: which version, what flags, how long a body; and which set a file names. */
 static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *user) {
     unsigned char header[AMPI_STATE_HEADER];
@@ -6335,7 +6321,7 @@ static amp_result ampi_read_header(ampi_archive *a, amp_read_fn read_fn, void *u
     if (a->flags != AMPI_FILE_SET ||
         a->body != (a->version < 6 ? AMPI_STATE_OLD_SET : AMPI_STATE_SET))
         return AMP_ERROR_CORRUPT;
-    return ampi_read_set(a, read_fn, user);
+    return ampi_with_ranks() ? ampi_with_ranks()->read(a, read_fn, user) : AMP_OK;
 }
 
 /* The files that are being loaded. */
@@ -6612,7 +6598,6 @@ static amp_result ampi_aim(ampi_target *to, const char *path) {
     const size_t length = strlen(path);
     if (length >= AMPI_PATH) return AMP_ERROR_TOO_LARGE;
     memcpy(to->base, path, length + 1);
-    to->error = 0;
     return ampi_follow(to);
 }
 
@@ -6646,8 +6631,10 @@ static amp_result ampi_replace_base(ampi_target *to, const amp_optimizer *opt) {
 AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char *path) {
     ampi_target *to;
     amp_result   result;
+    int          error;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN)); /* from here on ranks meet, whatever happens to one */
     to     = (ampi_target *)ampi_allocate(&opt->desc.allocator, sizeof *to);
+    if (to) to->error = 0;
     result = !path ? AMP_ERROR_INVALID_ARGUMENT : to ? AMP_OK : AMP_ERROR_OUT_OF_MEMORY;
     if (result == AMP_OK) result = ampi_save_begin(opt, &to->a, &to->state);
     if (result == AMP_OK) result = ampi_aim(to, path);
@@ -6655,8 +6642,9 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
         (void)ampi_refuse(&opt->desc, result, "the path leads to something that is not a file");
     if (ampi_with_ranks()) result = ampi_with_ranks()->save(opt, to, result);
     else if (result == AMP_OK) result = ampi_replace_base(to, opt);
-    if (result != AMP_OK && to && to->error) errno = to->error;
+    error = to && result != AMP_OK ? to->error : 0;
     ampi_release(&opt->desc.allocator, to);
+    if (error) errno = error;
     return result;
 }
 
@@ -7601,6 +7589,8 @@ AMP_DEF amp_result amp_capability_of(int major, int minor, amp_capability *c) {
 #ifndef AMP_NO_RANKS
 AMPI_COLD_BEGIN
 
+enum { AMPI_RANKS = 65536 }; /* at most: whatever the file of a set says, it is read in no time */
+
 static amp_result ampi_ranks_ok(const amp_optimizer_desc *d) {
     const amp_ranks *r = d->ranks;
     if (d->kind == AMP_KIND_OWN && !r->whole)
@@ -7739,6 +7729,20 @@ AMP_DEF amp_result amp_optimizer_accumulate(amp_optimizer *opt, int i, const voi
     if (count > 1)
         for (run = count; run % 2 == 0;) run /= 2;
     return b->functions->add_fn(b, (float *)s->grad, grads, stride, count, run, type, (size_t)s->n);
+}
+
+/* The body of a file that names a set. */
+static amp_result ampi_read_set(ampi_archive *a, amp_read_fn read_fn, void *user) {
+    unsigned char body[AMPI_STATE_SET + 8];
+    a->size = (size_t)a->body;
+    if (!read_fn(user, body, a->size + 8)) return AMP_ERROR_READ;
+    if (ampi_get_le(body + a->size) != ampi_sum_bytes(0, body, a->size)) return AMP_ERROR_CORRUPT;
+    a->walk  = AMPI_VERIFY;
+    a->bytes = body;
+    ampi_walk_set(a);
+    a->bytes = NULL;
+    if ((a->set.step | a->set.edition) >> 53) return AMP_ERROR_CORRUPT; /* a double tells each */
+    return a->set.ranks && a->set.ranks <= AMPI_RANKS ? AMP_OK : AMP_ERROR_CORRUPT;
 }
 
 #ifndef AMP_NO_STDLIB
@@ -7948,7 +7952,7 @@ static void ampi_meet_loaded(const amp_optimizer *opt, ampi_loading *l, amp_resu
 
 static const ampi_ranks_hooks *ampi_with_ranks(void) {
     static const ampi_ranks_hooks hooks = {
-        ampi_ranks_ok, ampi_same_tables,
+        ampi_ranks_ok, ampi_same_tables, ampi_read_set,
 #ifdef AMP_NO_STDLIB
         NULL, NULL, NULL
 #else
