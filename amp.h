@@ -193,7 +193,7 @@
                             tensor or file that needs one is AMP_ERROR_UNSUPPORTED by name.
                             amp_kernels.cu needs none; the last leaves out half of its code
        AMP_FILE             with it, if this file has another name: that, in quotes. It reads
-                            itself, once for each set of vector instructions
+                            itself for each set of vector instructions
        AMP_NO_VECTORS       with it: plain C alone; several times slower
        AMP_NO_STDLIB        with it: no malloc, files or environment; every desc must then carry an
                             allocator
@@ -1499,10 +1499,10 @@ AMP_DEF void amp_cblas_sgemm(unsigned order, unsigned trans_a, unsigned trans_b,
    Every formula of amp.h, once, for the CPU backend (AMP_IMPLEMENTATION) and for the kernels
    (AMP_KERNELS). The code here computes on values; loops and memory belong to the backends.
 
-   Which region is read when: all of the file once; then, for each tier (an instruction set that has
-   vectors), the file reads itself twice (AMP_FILE, in >>impl tiers). AMPI_TIER ends the names of a
-   tier's functions, so that ampi_add_avx2 is written AMPI_(add). A vector has AMPI_W numbers:
-   AMPI_V are floats, AMPI_U words of 32 bits.
+   Which region is read when: all of the file once; then, for each tier (an instruction set that
+   has vectors), the file reads itself twice (AMP_FILE, in >>impl processors). AMPI_TIER ends the
+   names of a tier's functions, so that ampi_add_avx2 is written AMPI_(add). A vector has AMPI_W
+   numbers: AMPI_V are floats, AMPI_U words of 32 bits.
        region                  is read where            that is for
        >>core                  AMP_KERNELS or           host and device, once
        >>impl                  AMP_IMPLEMENTATION       the host, once
@@ -3197,7 +3197,7 @@ typedef struct ampi_tier {
     const struct ampi_engine *engine, *pairs; /* of products, and of 16 bits in pairs, or NULL */
 } ampi_tier;
 
-static const ampi_tier  *ampi_tier_now(void); /* >>impl tiers */
+static const ampi_tier  *ampi_tier_now(void); /* >>impl processors */
 static const ampi_loops *ampi_loops_now(void) { return ampi_tier_now()->loops; }
 
 static size_t ampi_min(size_t a, size_t b) { return a < b ? a : b; }
@@ -6866,7 +6866,7 @@ typedef struct ampi_engine {
                  const float *b, size_t ldb);
 } ampi_engine;
 
-/* >>impl tiers: that of pairs, or NULL. Tiles split numbers in two terms, the other wants bf16
+/* >>impl processors: that of pairs, or NULL. Tiles split numbers in two terms, the other wants bf16
    whole; whether this process may use tiles, the first call asks. And all that there are, then
    NULL. */
 static const ampi_engine *ampi_engine_pairs(int whole);
@@ -10386,7 +10386,10 @@ AMPI_HERE AMPI_V AMPI_(unscaled)(const void *grad, amp_dtype type, size_t i, AMP
 
 #endif /* AMPI_W */
 
-#ifdef AMPI_TIERS /* >>impl goes on */
+/* ------------------------------------------------------------- >>impl  processors
+   What this one has; each tier, for which the file reads itself; their table. */
+
+#ifdef AMPI_TIERS /* follow */
 #undef AMPI_TIERS
 
 static const ampi_engine ampi_engine_c = {
