@@ -1870,7 +1870,14 @@ AMPI_FN float ampi_inv_scale(float scale) {
    not depend on whose multiplier saw them. */
 AMPI_FN float ampi_unscale(uint32_t grad_bits, float factor) {
     const float g = ampi_f32_from_bits(grad_bits);
+#if defined(__CUDA_ARCH__)
+    uint32_t odd;
+    __asm__("{ .reg .pred p; .reg .f32 a; abs.f32 a, %1; setp.geu.f32 p, a, 0f7F800000;"
+            " selp.u32 %0, 1, 0, p; }" : "=r"(odd) : "f"(g));
+    return odd ? g : ampi_mul(g, factor);
+#else
     return ampi_nonfinite(grad_bits) ? g : ampi_mul(g, factor);
+#endif
 }
 
 /* Law 5: would the largest finite magnitude become infinite when unscaled? */
@@ -2689,7 +2696,7 @@ AMPI_IN AMPI_U AMPI_(model_of)(AMPI_V p, AMPI_U random, AMPI_U *low, const int m
     w = AMPI_(wide)(p, f16);
     if (master == AMP_FORMAT_SR) return AMPI_(stochastic)(w, random, f16);
     w    = AMPI_(split)(AMPI_(nearest)(w, f16));
-    *low = w >> 8 & 0xffu;
+    *low = w >> 8;
     return w >> 16;
 }
 

@@ -157,6 +157,19 @@ static amp_result ampi_launch_alone(const ampi_grid &grid, K kernel, P... argume
     return ampi_launch(grid, kernel, arguments...);
 }
 
+/* What is between two blocks that meet at a counter, by relaxed atomics. In PTX's memory model a
+   fence in front of the addition makes it a release, one behind it an acquire; whoever adds later
+   reads what the former has added, and so synchronizes with it, and sees all that was written in
+   front of its fence, by threads of its block, too, which a barrier has put there. No order of all
+   fences is asked for, which is what __threadfence adds. */
+AMPI_DEVICE void ampi_fence(void) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+#else
+    __threadfence();
+#endif
+}
+
 /* B may be launched while A still runs: its blocks take the room that A's last ones leave, and wait
    until all that A has written can be read. */
 AMPI_DEVICE void ampi_let_next_begin(void) {
@@ -685,9 +698,9 @@ AMPI_DEVICE void ampi_tell_tally(const amp_plan &plan, uint32_t i, const ampi_ta
             if (found.nan) atomicAdd(&tally->nan, found.nan);
             atomicMax(&tally->late, found.late);
         }
-        __threadfence();
+        ampi_fence();
         if (atomicInc(&slot->arrived, chunks - 1) != chunks - 1) return;
-        __threadfence();
+        ampi_fence();
         all    = *tally;
         *tally = ampi_tally();
     }
@@ -917,9 +930,9 @@ AMPI_DEVICE void ampi_clear_histograms(const amp_plan *plan) {
 AMPI_DEVICE bool ampi_is_last(uint32_t *arrived, uint32_t blocks, uint32_t *shared) {
     __syncthreads();
     if (threadIdx.x == 0) {
-        __threadfence();
+        ampi_fence();
         *shared = atomicInc(arrived, blocks - 1) == blocks - 1;
-        __threadfence();
+        ampi_fence();
     }
     __syncthreads();
     return *shared != 0;
@@ -1540,6 +1553,7 @@ struct ampi_coded {
     ampi_share       share;
     uint64_t         next;  /* number of the next share */
     bool             there; /* is there one? */
+    bool             sampled;
     ampi_any         model;
     ampi_stored      master, moment[2];
     uint32_t         at;              /* number of the part's first element, for random bits */
@@ -1557,7 +1571,13 @@ AMPI_DEVICE ampi_coded *ampi_coded_of_block(void) {
     return &coded;
 }
 
-/* N elements of BYTES bytes as they lie in memory, where there are any; or one of ANY size. */
+/* A byte of each of four words. */
+AMPI_DEVICE uint32_t ampi_four_bytes(const uint32_t *u, uint32_t from) {
+    const uint32_t two = from | (from + 4) << 4;
+    return __byte_perm(__byte_perm(u[0], u[1], two), __byte_perm(u[2], u[3], two), 0x5410);
+}
+
+/* Four elements of BYTES bytes as they lie in memory, where there are any; or one of ANY size. */
 template <int BYTES, int N, bool ONCE = true> struct ampi_packed {
     enum {
         ANY   = BYTES == AMPI_ANY,
@@ -1575,8 +1595,10 @@ template <int BYTES, int N, bool ONCE = true> struct ampi_packed {
     }
     AMPI_MEMBER static void put(void *base, size_t i, uint32_t size, const uint32_t *u) {
         uint32_t to[WORDS] = {};
-        for (int k = 0; k < N; k++)
-            to[k * BYTES / 4] |= (u[k] & (uint32_t)MASK) << 8 * BYTES * k % 32;
+        for (int k = 0; N == 4 && k < WORDS; k++)
+            to[k] = BYTES == 4   ? u[k]
+                    : BYTES == 2 ? __byte_perm(u[2 * k], u[2 * k + 1], 0x5410)
+                                 : ampi_four_bytes(u, 0);
         if (ANY && size == 4) ampi_store_u32(base, i, *u);
         else if (ANY) ampi_store_low(base, i, size, *u);
         else if (BYTES) ampi_put_vector<ONCE, WORDS>((char *)base + i * BYTES, to);
@@ -1627,6 +1649,14 @@ template <int N> struct ampi_draws {
     }
 };
 
+/* Codes of 8 bits in few instructions. A group whose exponent is one of these has neither a NaN nor
+   a number that core would clamp. Its codes are read and made at its own scale: core's least as a
+   float of that exponent stands in place of a multiplication by a power of two, without which the
+   bits are the same but for the exponent, as nothing is subnormal: least is 2^-126 or more. */
+AMPI_DEVICE bool ampi_is_plain(uint32_t exponent, uint32_t other) {
+    return ((exponent - 16u) | (other - 16u)) < 128u;
+}
+
 /* N moments, and the exponent of their group. */
 template <int BYTES, int N, bool SECOND> struct ampi_moments {
     ampi_packed<BYTES, N> packed;
@@ -1646,22 +1676,36 @@ template <int BYTES, int N, bool SECOND> struct ampi_moments {
                                : ampi_m_value(u, up);
         }
     }
-    /* All lanes of a warp come here. */
-    AMPI_MEMBER static void put(const ampi_stored &s, size_t i, uint32_t size, bool here,
-                                const float *x, ampi_draws<N> *draws) {
-        uint32_t u[N], most = 0;
-        float    down = 0.0f;
-        for (int k = 0; k < N; k++) u[k] = ampi_bits_of_f32(x[k]);
-        if (size == 1) {
-            for (int k = 0; k < N; k++) most = here ? ampi_most(most, ampi_size(u[k])) : most;
-            for (int lanes = 16 / N; lanes; lanes /= 2)
-                most = ampi_most(most, __shfl_xor_sync(0xffffffffu, most, lanes));
-            const uint32_t exponent = ampi_exponent_of(most);
-            down = ampi_down_of(exponent);
-            if (here && i % AMPI_GROUP == 0) s.scale[i / AMPI_GROUP] = (uint8_t)exponent;
+    AMPI_MEMBER uint32_t least() const {
+        return (exponent << 23) + (SECOND ? 0x38000000u : 0x3c000000u) - (127u << 23);
+    }
+    AMPI_MEMBER void expand_plain(float *x) const {
+        const uint32_t all = packed.w[0], codes = SECOND ? all : all & 0x7f7f7f7fu;
+        for (int k = 0; k < 4; k++) {
+            const uint32_t sign = SECOND ? 0u : all << (24 - 8 * k) & 0x80000000u;
+            const uint32_t z    = (__byte_perm(codes, 0, 0x4440u + (uint32_t)k) << 19) + least();
+            const float    y    = ampi_sub(ampi_f32_from_bits(z), ampi_f32_from_bits(least()));
+            x[k] = ampi_f32_from_bits(ampi_bits_of_f32(y) | sign);
         }
-        if (!here) return;
+    }
+    /* The largest magnitude of a group; all lanes of a warp come here. v's only sign is a NaN's. */
+    AMPI_MEMBER uint32_t largest(const float *x, bool here) const {
+        uint32_t most = 0;
         for (int k = 0; k < N; k++) {
+            const uint32_t u = ampi_bits_of_f32(x[k]);
+            most = ampi_most(most, SECOND ? u : ampi_size(u));
+        }
+        if (!here) most = 0;
+        for (int lanes = 16 / N; lanes; lanes /= 2)
+            most = ampi_most(most, __shfl_xor_sync(0xffffffffu, most, lanes));
+        return most;
+    }
+    AMPI_MEMBER void put(const ampi_stored &s, size_t i, uint32_t size, const float *x,
+                         ampi_draws<N> *draws) const {
+        const float down = ampi_down_of(size == 1 ? exponent : 1u);
+        uint32_t    u[N];
+        for (int k = 0; k < N; k++) {
+            u[k] = ampi_bits_of_f32(x[k]);
             if (size == 2) u[k] = ampi_stochastic(u[k], draws->of(k), 0);
             else if (size == 1)
                 u[k] = SECOND ? ampi_v_code(x[k], down, draws->of(k))
@@ -1669,6 +1713,76 @@ template <int BYTES, int N, bool SECOND> struct ampi_moments {
         }
         if (size != 4) draws->next();
         ampi_packed<BYTES, N>::put(s.data, i, size, u);
+    }
+    /* A code in the upper byte of a word, random bits in the two below it. The upper byte of less
+       takes the group's exponent off. */
+    AMPI_MEMBER void put_plain(const ampi_stored &s, size_t i, const float *x,
+                               ampi_draws<N> *draws) const {
+        const uint32_t less = least() * -32u;
+        uint32_t       code[4];
+        for (int k = 0; k < 4; k++) {
+            const uint32_t u = ampi_bits_of_f32(x[k]), a = SECOND ? u : ampi_size(u);
+            const float    z = ampi_add(ampi_f32_from_bits(a), ampi_f32_from_bits(least()));
+            code[k] = (ampi_bits_of_f32(z) << 5) +
+                      __byte_perm(draws->word[k / 2], less, k & 1 ? 0x7324 : 0x7104);
+            code[k] = SECOND ? ampi_most(code[k], 1u << 24) : code[k] | (u & 0x80000000u);
+        }
+        draws->next();
+        code[0] = ampi_four_bytes(code, 3);
+        ampi_put_vector<true, 1>((char *)s.data + i, code);
+    }
+};
+
+/* Both moments, of those that there are; what a block knows of them is t. */
+template <int KIND, int BYTES, int N> struct ampi_both {
+    enum { HAS_V = AMPI_SECOND >> KIND & 1 };
+    const ampi_coded             &t;
+    const bool                    has_m;
+    const uint32_t                size;
+    ampi_moments<BYTES, N, false> m;
+    ampi_moments<BYTES, N, true>  v;
+
+    AMPI_MEMBER explicit ampi_both(const ampi_coded &t)
+        : t(t), has_m(AMPI_FIRST >> KIND & 1 || t.moment[0].data),
+          size(N == 1 ? t.moment[0].size : (uint32_t)BYTES), m(), v() {}
+    AMPI_MEMBER bool plain() const {
+        return BYTES == 1 && ampi_is_plain(m.exponent, HAS_V ? v.exponent : m.exponent);
+    }
+    AMPI_MEMBER void fetch(size_t i) {
+        if (has_m) m.fetch(t.moment[0], i, size);
+        if (HAS_V) v.fetch(t.moment[1], i, size);
+    }
+    AMPI_MEMBER void expand(float *x, float *y) const {
+        if (plain()) {
+            m.expand_plain(x);
+            v.expand_plain(y);
+        } else {
+            m.expand(x, size);
+            v.expand(y, size);
+        }
+    }
+    AMPI_MEMBER void put_exponents(size_t i) const {
+        if (i % AMPI_GROUP) return;
+        if (has_m) t.moment[0].scale[i / AMPI_GROUP] = (uint8_t)m.exponent;
+        if (HAS_V) t.moment[1].scale[i / AMPI_GROUP] = (uint8_t)v.exponent;
+    }
+    /* All lanes of a warp come here. */
+    AMPI_MEMBER void put(size_t i, bool here, const float *x, const float *y,
+                         ampi_draws<N> *draws) {
+        const uint32_t of_m = size == 1 && has_m ? m.largest(x, here) : 0u;
+        const uint32_t of_v = size == 1 && HAS_V ? v.largest(y, here) : 0u;
+        m.exponent = (of_m + (uint32_t)AMPI_ROOM_ABOVE) >> 23;
+        v.exponent = (of_v + (uint32_t)AMPI_ROOM_ABOVE) >> 23;
+        if (plain()) {
+            m.put_plain(t.moment[0], i, x, draws);
+            if (HAS_V) v.put_plain(t.moment[1], i, y, draws);
+        } else if (here) {
+            m.exponent = ampi_exponent_of(of_m);
+            v.exponent = ampi_exponent_of(of_v);
+            if (has_m) m.put(t.moment[0], i, size, x, draws);
+            if (HAS_V) v.put(t.moment[1], i, size, y, draws);
+        }
+        if (size == 1 && here) put_exponents(i);
     }
 };
 
@@ -1684,6 +1798,44 @@ AMPI_DEVICE constexpr int ampi_bytes_of(int format) {
                                                                        : 2;
 }
 
+/* Is any of four not finite, or so large that core does not round it up? */
+AMPI_DEVICE bool ampi_any_large(const float *x) {
+#if defined(__CUDA_ARCH__)
+    uint32_t any;
+    asm("{ .reg .pred p; .reg .f32 a; abs.f32 a, %1; setp.geu.f32 p, a, 0f7F7F0000;"
+        " abs.f32 a, %2; setp.geu.or.f32 p, a, 0f7F7F0000, p;"
+        " abs.f32 a, %3; setp.geu.or.f32 p, a, 0f7F7F0000, p;"
+        " abs.f32 a, %4; setp.geu.or.f32 p, a, 0f7F7F0000, p; selp.u32 %0, 1, 0, p; }"
+        : "=r"(any)
+        : "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]));
+    return any != 0;
+#else
+    uint32_t most = 0;
+    for (int k = 0; k < 4; k++) most = ampi_most(most, ampi_size(ampi_bits_of_f32(x[k])));
+    return most >= 0x7f7f0000u;
+#endif
+}
+
+/* N masters as core's ampi_model_of has them. Of four beside a model of bf16, of which none is large,
+   rounding is one addition. */
+template <int N>
+AMPI_DEVICE void ampi_all_parts(const float *p, const ampi_draws<N> &draws, int master, int f16,
+                                uint32_t *model, uint32_t *low) {
+    if (N == 1 || f16 || ampi_any_large(p)) {
+        for (int k = 0; k < N; k++)
+            model[k] = ampi_model_of(p[k], draws.of(k), &low[k], master, f16);
+        return;
+    }
+    for (int k = 0; k < N; k++) {
+        const uint32_t u = ampi_bits_of_f32(p[k]);
+        low[k] = u + (master == AMP_FORMAT_SR      ? draws.of(k)
+                      : master == AMP_FORMAT_24BIT ? (u >> 8 & 1u) + 0x807fu
+                                                   : 0x8000u);
+        model[k] = low[k] >> 16;
+        low[k] >>= master == AMP_FORMAT_24BIT ? 8 : 0;
+    }
+}
+
 /* Elements of a part in groups, or with N = 1 the others. All that a thread loads is under way
    before any of it is used. */
 template <int KIND, int MASTER, int MOMENTS, int N>
@@ -1696,45 +1848,40 @@ AMPI_DEVICE void ampi_step_coded_as(
     };
     const int        master = N == 1 ? (int)t.master.format : MASTER;
     const int        wide   = master == AMP_FORMAT_F32;
-    const uint32_t   size   = N == 1 ? t.moment[0].size : (uint32_t)SIZE;
-    const bool       has_v  = AMPI_SECOND >> KIND & 1;
-    const bool       has_m  = AMPI_FIRST >> KIND & 1 || t.moment[0].data;
     const int        f16    = t.model.type == AMP_F16;
     const unsigned   first  = N == 1 ? t.from : t.first;
     const unsigned   behind = N == 1 ? t.behind - (t.rest - t.first) : t.rest;
-    for (unsigned base = first + threadIdx.x / 32 * 32 * N; base < behind; base += blockDim.x * N) {
-        const unsigned               other = base + threadIdx.x % 32 * N;
-        const bool                   here  = other < behind;
-        const unsigned               o     = here ? other : base; /* or its warp's first */
-        const unsigned               i     = N == 1 && o >= t.first ? o + t.rest - t.first : o;
-        ampi_packed_grad<N>          grad  = {};
-        ampi_packed<HIGH, N, false>  high  = {};
-        ampi_packed<LOW, N>          low   = {};
-        ampi_moments<SIZE, N, false> m_in  = {};
-        ampi_moments<SIZE, N, true>  v_in  = {};
-        ampi_draws<N>                draws = {};
-        uint32_t                     g[4], h[N], l[4];
-        float                        p[N], m[N], v[N];
+    const unsigned   lane   = N == 1 ? threadIdx.x % 32 : 0; /* groups fill all lanes of a warp */
+    for (unsigned base = first + (threadIdx.x - lane) * N; base < behind; base += blockDim.x * N) {
+        const unsigned              other = base + lane;
+        const bool                  here  = N > 1 || other < behind;
+        const unsigned              o     = here ? other : base; /* or its warp's first */
+        const unsigned              i     = N == 1 && o >= t.first ? o + t.rest - t.first : o;
+        ampi_packed_grad<N>         grad  = {};
+        ampi_packed<HIGH, N, false> high  = {};
+        ampi_packed<LOW, N>         low   = {};
+        ampi_both<KIND, SIZE, N>    both(t);
+        ampi_draws<N>               draws = {};
+        uint32_t                    g[4], h[N], l[4];
+        float                       p[N], m[N], v[N];
         grad.fetch(t.share.grad, i);
         if (!wide) high.fetch(t.model.base, i, 2);
         low.fetch(t.master.data, i, t.master.size);
-        if (has_m) m_in.fetch(t.moment[0], i, size);
-        if (has_v) v_in.fetch(t.moment[1], i, size);
+        both.fetch(i);
         __syncwarp();
-        if (size != 4 || master == AMP_FORMAT_SR) draws.begin(t.at + i, t.key);
+        if (both.size != 4 || master == AMP_FORMAT_SR) draws.begin(t.at + i, t.key);
         grad.expand(t.share.grad, g);
-        m_in.expand(m, size);
-        v_in.expand(v, size);
+        both.expand(m, v);
 #pragma unroll
         for (int k = 0; k < N; k++) {
             p[k] = wide ? ampi_f32_from_bits(low.of(k))
                         : ampi_master(high.of(k), low.of(k), master, f16);
-            ampi_optimize((amp_kind)KIND, has_m, &t.rates, ampi_unscale(g[k], t.factor), &p[k],
-                          &m[k], &v[k]);
-            if (wide) l[k] = ampi_bits_of_f32(p[k]);
-            else h[k] = ampi_model_of(p[k], draws.of(k), &l[k], master, f16);
+            ampi_optimize((amp_kind)KIND, both.has_m, &t.rates, ampi_unscale(g[k], t.factor),
+                          &p[k], &m[k], &v[k]);
+            l[k] = ampi_bits_of_f32(p[k]);
             g[k] = 0;
         }
+        if (!wide) ampi_all_parts<N>(p, draws, master, f16, h, l);
         if (master == AMP_FORMAT_SR) draws.next();
         if (here) {
             if (!wide) ampi_packed<HIGH, N, false>::put(t.model.base, i, 2, h);
@@ -1742,8 +1889,7 @@ AMPI_DEVICE void ampi_step_coded_as(
             ampi_packed<LOW, N>::put(t.master.data, i, t.master.size, l);
             if (t.zero) ampi_put_elements<N, true>(t.share.grad, i, g);
         }
-        if (has_m) m_in.put(t.moment[0], i, size, here, m, &draws);
-        if (has_v) v_in.put(t.moment[1], i, size, here, v, &draws);
+        both.put(i, here, m, v, &draws);
     }
 }
 
@@ -1788,7 +1934,7 @@ AMPI_DEVICE void ampi_go_on(ampi_coded *t, const amp_plan &plan) {
         s = ampi_groups_in(4, t->first, t->behind, t->share.grad, t->model, ampi_codes{t->master},
                            ampi_codes{t->moment[0]}, ampi_codes{t->moment[1]});
     if (s.behind == 0) t->first = t->from;
-    t->rest = t->first + (s.behind - s.first) / AMPI_GROUP * AMPI_GROUP;
+    t->rest = t->first + (s.behind - s.first) / (4 * 32) * (4 * 32); /* of whole warps */
 }
 
 /* All of a share. */
@@ -1812,8 +1958,12 @@ template <int KIND> AMPI_DEVICE void ampi_step_coded(const amp_plan &plan, ampi_
 template <int KIND> AMPI_KERNEL(3) ampi_coded_kernel(amp_plan plan, bool rows) {
     ampi_coded *t = ampi_coded_of_block();
     ampi_wait_for_previous();
-    if (!rows && ampi_sampled(&plan)) ampi_update_sampled<KIND>(plan);
-    if (threadIdx.x == 0) t->next = blockIdx.x;
+    if (threadIdx.x == 0) {
+        t->next    = blockIdx.x;
+        t->sampled = !rows && ampi_sampled(&plan); /* for all: a pointer less in registers */
+    }
+    __syncthreads();
+    if (t->sampled) ampi_update_sampled<KIND>(plan);
     for (;;) {
         __syncthreads();
         if (threadIdx.x == 0) {
@@ -1825,7 +1975,7 @@ template <int KIND> AMPI_KERNEL(3) ampi_coded_kernel(amp_plan plan, bool rows) {
         if (!t->there) break;
         if (t->share.count == 0 || !t->share.grad.base) continue;
         if (!plan.control->gate.skip) {
-            if (!ampi_sampled(&plan) || !ampi_counts_updates(t->share.slot))
+            if (!t->sampled || !ampi_counts_updates(t->share.slot))
                 ampi_step_coded<KIND>(plan, t);
         } else if (plan.zero_grad) {
             ampi_clear(t->share.grad, t->share.count);
@@ -2266,10 +2416,7 @@ static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_arg
     const cublasLtEpilogue_t     end  = !g->bias  ? CUBLASLT_EPILOGUE_RELU
                                         : g->relu ? CUBLASLT_EPILOGUE_RELU_BIAS
                                                   : CUBLASLT_EPILOGUE_BIAS;
-    const size_t                 skip = (256 - (uintptr_t)self->workspace % 256) % 256;
-    const bool                   room = self->workspace && self->workspace_size > skip;
-    void                        *workspace = room ? (char *)self->workspace + skip : NULL;
-    const uint64_t               workspace_size = room ? self->workspace_size - skip : 0;
+    const uint64_t               room = self->workspace ? self->workspace_size : 0;
     cublasLtMatmulDescOpaque_t       product;
     cublasLtMatrixLayoutOpaque_t     a, b, c;
     cublasLtMatmulPreferenceOpaque_t wish;
@@ -2294,7 +2441,7 @@ static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_arg
                     g->count, g->stride_a);
     ampi_set_layout(&status, &c, g->c_type, n, m, g->ldc, g->count, g->stride_c);
     if (status == CUBLAS_STATUS_SUCCESS) status = cublasLtMatmulPreferenceInit(&wish);
-    wants(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_size);
+    wants(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, room);
     wants(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, /* in place is in C's type */
           (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
     wants(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, ampi_alignment(g->b));
@@ -2307,7 +2454,7 @@ static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_arg
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     if (num_found == 0 || found.state != CUBLAS_STATUS_SUCCESS) return CUBLAS_STATUS_NOT_SUPPORTED;
     return cublasLtMatmul(lt, &product, &g->alpha, g->b, &b, g->a, &a, &g->beta, g->c, &c, g->c,
-                          &c, &found.algo, workspace, (size_t)workspace_size, self->stream);
+                          &c, &found.algo, self->workspace, (size_t)room, self->stream);
 }
 
 /* That in two: the product in fp32, in c or in the workspace, then the rest. */
@@ -2400,7 +2547,11 @@ static amp_result ampi_load_kernels(bool *early) {
     for (size_t i = 4; i < sizeof ampi_step_kernels / sizeof(ampi_step_kernel); i++)
         AMPI_TRY(ampi_load_kernel((const void *)ampi_step_kernels[i / 4][i / 2 % 2][i % 2],
                                   &ptx_version));
+#ifndef AMP_NO_EARLY_LAUNCH
     *early = CUDART_VERSION >= 12030 && driver >= 12030 && ptx_version >= 90;
+#else
+    *early = false;
+#endif
     return AMP_OK;
 }
 

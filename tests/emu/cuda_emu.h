@@ -354,6 +354,13 @@ static inline float     __uint_as_float(unsigned v) { return emu_bits<float>(v);
 static inline long long __double_as_longlong(double v) { return emu_bits<long long>(v); }
 static inline double    __longlong_as_double(long long v) { return emu_bits<double>(v); }
 
+static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+    const uint64_t both = (uint64_t)y << 32 | x;
+    unsigned       r    = 0;
+    for (int b = 0; b < 4; b++)
+        r |= (unsigned)(both >> 8 * (selector >> 4 * b & 7) & 255) << 8 * b;
+    return r;
+}
 static inline int __popc(unsigned v) { return __builtin_popcount(v); }
 static inline int __popcll(unsigned long long v) { return __builtin_popcountll(v); }
 static inline int __clz(int v) { return v == 0 ? 32 : __builtin_clz((unsigned)v); }
