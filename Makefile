@@ -276,7 +276,8 @@ $(BUILD)/tests/libtorch.log: examples/libtorch.cpp $(wildcard examples/train_*.h
 $(BUILD)/tests/self.log: tests/test.h $(wildcard tests/bench/compare*)
 $(BUILD)/tests/vectors.log: $(wildcard tests/vectors/*)
 $(BUILD)/tests/prove.log: $(wildcard tests/proof/*)
-$(BUILD)/tests/gpu_self.log: tests/gpu.sh tests/gpu_table.awk $(wildcard tests/bench/*cuda.cu tests/bench/*.py)
+$(BUILD)/tests/gpu_self.log: tests/gpu.sh tests/gpu_table.awk $(wildcard tests/bench/*cuda.cu tests/bench/*.py) \
+                           tests/test_cuda.cpp $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o
 $(BUILD)/tests/readme-%.log: tests/readme.sh README.md tests/lib.sh amp.h
 	@$(call SCRIPT,$< $(OUT) $*)
 $(BUILD)/tests/install.log: Makefile README.md $(wildcard examples/packaging/*/*)

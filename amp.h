@@ -158,7 +158,10 @@
    Loss scale, learning rate, step count and the decision to skip stay in device memory. Scale
    the loss there (amp_cuda_scale_loss, or read *loss_scale_ptr in your kernel) and the host
    never waits. A step can be captured in a CUDA graph: call amp_optimizer_set_lr before each
-   replay, and amp_optimizer_step_graph inside.
+   replay, and amp_optimizer_step_graph inside. On GPUs of 9.0 and newer (CUDA 12.3) the step's
+   second kernel is launched before the first ends, so a captured step has an edge with data
+   (programmatic dependency): hosts that walk graphs must ask for edge data, without which
+   cudaGraphGetEdges and its likes are cudaErrorLossyQuery. AMP_NO_EARLY_LAUNCH turns it off.
 
    Your own optimizer kernel learns of a skip in one of three ways:
        read-back      begin_step and end_step as on a CPU; the host waits once
@@ -202,6 +205,7 @@
        AMP_KERNELS          in amp_kernels.cu, and tests, only
        AMP_NO_CONDITIONAL   for amp_kernels.cu, if a program built with CUDA 12.4 or newer shall
                             load on an older driver: no amp_cuda_if_begin
+       AMP_NO_EARLY_LAUNCH  for amp_kernels.cu: kernels of a step one behind the other (>>gpu)
        -lm                  other compilers than gcc and clang may need it, for a square root
 
    >>promises
@@ -271,7 +275,8 @@
               State files have version 6, which 0.6.0 refuses as newer; older ones are read. Files
               of two runs, saved before step 1, are no set any more. tests/vectors/state-file.md
               specifies them, for readers in other languages. A set that is saved again in its step
-              survives where rank 0 does not find path.
+              survives where rank 0 does not find path. On a GPU storage formats of 8 bits take a
+              fifth fewer instructions; AMP_NO_EARLY_LAUNCH is new.
        0.6.1  Refused now: a bias that shares an element with C, a dbias with dy, dx or dw; sizes
               that are too large, of dbias alone; a session that runs; the first step of an
               optimizer whose loss scale nobody has asked for (amp_optimizer_loss_scale).

@@ -51,6 +51,24 @@ bench() { # PROGRAM ROWS...: there is no time in the emulator, so the numbers me
     check "bench: $program --quick prints rows of eight fields for each model" $?
 }
 
+differs() { # what is measured is worth it where the step beside it has other weights, too
+    sed 's/<= 3.0f \* step/< 0.0f/' tests/bench/bench_cuda.cu > "$out/differs.cu"
+    object "$out/differs.o" "$compiler" $fake -O1 -Itests/bench $front -c "$out/differs.cu" &&
+        $compiler "$out/differs.o" "$kernels" "$emulation" -o "$out/differs" > "$out/log" 2>&1 &&
+        ! "$out/differs" --quick > "$out/log" 2>&1 && grep -q '^amp,rows-same,' "$out/log" &&
+        [ "$(grep -c '^amp,step,' "$out/log")" = 2 ] && grep -q '^# FAIL: the unfused step' "$out/log"
+    check "bench: a baseline that differs is a line and the status, and all rows are there" $?
+}
+
+late() {
+    object "$out/late.o" "$compiler" $fake $with -DAMPI_GRIDS -DAMP_NO_EARLY_LAUNCH $front \
+        -c amp_kernels.cu &&
+        $compiler "$out/test.o" "$out/late.o" "$emulation" "$objects/o2/amp.o" -o "$out/late" -lm \
+            > "$out/log" 2>&1 && AMP_LATE=1 "$out/late" --filter older_gpus > "$out/log" 2>&1 &&
+        ! AMP_LATE=1 "$out/test" --filter older_gpus > "$out/log" 2>&1
+    check "AMP_NO_EARLY_LAUNCH: no kernel is launched early, and without it one is" $?
+}
+
 toolkit() { # NVIDIA's declarations, which the fake headers only imitate
     cuda=${CUDA_HOME-}
     nvcc=$(command -v nvcc) && [ -z "$cuda" ] && cuda=${nvcc%/bin/nvcc}
@@ -78,6 +96,8 @@ more) # without a device, with a default stream per thread; benches, NVIDIA's de
             unfused,overflow
         bench bench_mlp amp,mlp-scaler amp,mlp-scaler-graph amp,mlp-autocast amp,mlp-norm \
             amp,mlp-tf32 amp,mlp-fp32-graph
+        differs
+        late
         EMU_PER_THREAD=1
         export EMU_PER_THREAD
         lines per-thread "$out/test" --quick

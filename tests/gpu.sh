@@ -2,9 +2,9 @@
 #
 #     sh tests/gpu.sh 1 OUT     under four: quick conformance; the step beside a copy, kernels for
 #                                 each of its parts, and PyTorch's; without early launch
-#     sh tests/gpu.sh 2 OUT     10^5 steps in grids of all sizes; all of the conformance suite, with
-#                                 --use_fast_math too, and some without early launch and with a
-#                                 default stream per thread; examples; NCCL with one rank
+#     sh tests/gpu.sh 2 OUT     all of the conformance suite, with 10^5 steps in grids of all sizes;
+#                                 NCCL with one rank, examples; some of it without early launch,
+#                                 with a default stream per thread, and with --use_fast_math
 #     sh tests/gpu.sh 3 OUT     Nsight Compute and compute-sanitizer, where the machine lets them
 #     sh tests/gpu.sh 4 OUT     under six: a whole network and products, beside PyTorch and cuBLAS
 #     sh tests/gpu.sh carry DIR without a GPU: what all of them compile, for ARCH=90
@@ -15,17 +15,19 @@
 # watts; and after 1 and 4 table.md, README's tables of it. Those of both phases:
 #     awk -f tests/gpu_table.awk OUT1/table.csv OUT4/table.csv
 # A stage that fails does not stop the others, one without tests has failed, and what a machine does
-# not have or refuses is skipped. What does not compile there is taken from build/gpu, where make
-# gpu-carry has put it, if that was made of the same sources. The last line is "N passed, N failed,
-# N skipped"; exits 1 if anything failed, or if nothing has run on a GPU.
+# not have or refuses is skipped. Behind a test that crashes, hangs or loses the device the suite goes
+# on in another process. Programs in build/gpu, where make gpu-carry has put them, are used if they
+# are of the same sources, architecture and compiler, and what is missing there is compiled. The last
+# line is "N passed, N failed, N skipped"; exits 1 if anything failed, or if nothing has run on a GPU.
 
 case $#-${1-} in 2-[1234] | 2-carry) ;; *) echo 'usage: gpu.sh 1|2|3|4|carry OUT' >&2; exit 2 ;; esac
 NVCC=${NVCC:-nvcc} CC=${CC:-cc}
-case $1 in 1) most=235 ;; 4) most=355 ;; carry) most=3000 ;; *) most=570 ;; esac
+case $1 in 1) most=235 ;; 4) most=355 ;; carry) most=3000 ;; *) most=540 ;; esac
 phase=$1 started=$(date +%s) passed=0 failed=0 skipped=0 ran=0 gpu=unseen
 deadline=$((started + most))
 mkdir -p "$2" && out=$(cd "$2" && pwd) && cd "$(dirname "$0")/.." && work=$(mktemp -d) || exit 1
 export PYTHONDONTWRITEBYTECODE=1 AMP_TEST_NAMES=1 # so that a report tells what crashed or hung
+export AMP_TEST_SECONDS=${AMP_TEST_SECONDS:-45}   # that a test may take
 : > "$out/report.txt"
 echo name,what,n,tensors,unit,value,low,high > "$out/table.csv"
 
@@ -103,16 +105,32 @@ watched() {
         }' "$work/watch" | tee -a "$out/table.csv" >> "$out/report.txt"
 }
 
-# stage NAME SECONDS COMMAND...: it succeeds; the suite has passed tests
+# stage NAME SECONDS COMMAND...: it succeeds; the suite has passed tests. Where a test of it has ended
+# the process, those behind that test run in another one.
 stage() {
-    name=$1 begun=$(date +%s) limit=$(least "$2")
+    name=$1 begun=$(date +%s) limit=$(least "$2") lost='' before=0
+    until=$((begun + limit))
     shift 2
     [ "$limit" -ge 3 ] || { skip "$name" 'no time left'; return; }
     watch
     run "$limit" "$@"
     status=$?
+    while killed; do
+        lost="$lost $killer" before=$((before + $(grep -c '^ok ' "$work/log")))
+        say "# $name: $killer ended its process, status $status"
+        tail -n 12 "$work/log" | sed 's/^/     /'
+        limit=$(least $((until - $(date +%s))))
+        [ "$limit" -ge 3 ] || break
+        run "$limit" env AMP_TEST_AFTER="$killer" "$@"
+        status=$?
+    done
     watched "$name"
     tests=$(sed -n 's/^\([0-9]*\) passed, .*/\1/p' "$work/log" | tail -n 1)
+    [ ! "$lost" ] || {
+        fail "$name" "lost$lost; $((before + ${tests:-0})) other tests passed"
+        row "$name" s $(($(date +%s) - begun))
+        return
+    }
     case $status-$name-$tests in
     124-* | 137-*) fail "$name" "took more than $limit s" "$work/log" ;;
     0-*suite*- | 0-*suite*-0) fail "$name" 'no test ran' "$work/log" ;;
@@ -121,6 +139,13 @@ stage() {
     esac
     row "$name" s $(($(date +%s) - begun))
     tables
+}
+
+# killed: has the last command ended within a test, the killer, and not within the last killer?
+killed() {
+    killer=$(sed -n 's/^# \([a-z0-9_]*\) begins$/\1/p' "$work/log" | tail -n 1)
+    case $name-$(grep -c '^[0-9]* passed, ' "$work/log") in *suite*-0) ;; *) return 1 ;; esac
+    [ "$killer" ] && [ "$lost" = "${lost% "$killer"}" ]
 }
 
 # ------------------------------------------------------------------------------ compiling
@@ -153,7 +178,7 @@ made() {
     making=
 }
 carry() {
-    [ ! -f "$carried/$1" ] || { cp "$carried/$1" "$work" && say "# $1 was carried along"; }
+    [ -f "$carried/$1" ] && cp "$carried/$1" "$work" && say "# $1 was carried along"
 }
 
 # What a program is linked of. Kernels are compiled once for each way: as they are, with fast
@@ -186,7 +211,13 @@ compile() { # compile OBJECT
     begin "$1" 150 "$NVCC" -O2 -std=c++14 -gencode arch=compute_$virtual,code=sm_$ARCH $with -I. \
         -Itests $includes -c $source
 }
-build() { # build PROGRAM...
+build() { # build PROGRAM...: but those that were carried along, and find their libraries
+    for program; do
+        shift
+        if ldd "$carried/$program" 2> /dev/null | grep -q 'not found' || ! carry "$program"; then
+            set -- "$@" "$program"
+        fi
+    done
     for name in $(for program; do objects_of "$program"; done | tr ' ' '\n' | sort -u); do
         [ ! "$cuda" ] || compile $name
     done
@@ -197,7 +228,7 @@ build() { # build PROGRAM...
         if [ "$cuda" ] && ls "$@" > /dev/null 2>&1; then
             case $program in *nccl*) set -- "$@" $nccl ;; esac
             begin "$program" 60 "$NVCC" -arch=sm_$ARCH "$@" $libraries
-        else carry "$program"; fi
+        fi
     done
     made
 }
@@ -310,14 +341,16 @@ sources=$(cat amp.h amp_kernels.cu tests/*.h tests/test_cuda.cpp tests/bench/*.c
     examples/*.cu* examples/*.h | cksum)
 carried=${CARRIED:-build/gpu}
 if [ $phase = carry ]; then
+    carried=$work/none
     build probe suite suite_fast suite_late suite_per_thread bench_cuda bench_late bench_mlp $examples
     rm -f "$work"/*.took "$work"/*.log "$work"/*.c "$work"/*.cu
-    cp "$work"/* "$out" && echo "$sources $ARCH" > "$out/of"
+    cp "$work"/* "$out" && echo "$sources $ARCH $cuda" > "$out/of"
     say "# $(du -sm "$out" | cut -f 1) MB, of which a machine may take 64 with the sources"
     exit
 fi
-[ "$(cat "$carried/of" 2> /dev/null)" = "$sources $ARCH" ] || {
-    if [ -d "$carried" ]; then say "# $carried is of other sources or another GPU: not used"
+of=$(cat "$carried/of" 2> /dev/null)
+[ "$of" = "$sources $ARCH ${cuda:-${of##*[!0-9.]}}" ] || {
+    if [ -d "$carried" ]; then say "# $carried is of other sources, another GPU or compiler: not used"
     else say "# $carried is not there (make gpu-carry)"; fi
     carried=$work/none
 }
@@ -346,22 +379,21 @@ case $phase in
     ;;
 2)
     programs suite suite_fast suite_late suite_per_thread $examples
-    built suite suite-grids && stage suite-grids 60 "$work/suite" --filter grids
     built suite suite && stage suite 240 "$work/suite"
-    built suite_late suite-late && stage suite-late 60 "$work/suite_late" --quick
-    built suite_per_thread suite-per-thread &&
-        stage suite-per-thread 60 "$work/suite_per_thread" --quick
-    for name in $examples; do
+    for name in $examples; do # ddp_nccl is the first
         built $name $name || continue
         case $name in
-        gpt_cuda) stage $name 60 "$work/$name" --out "$work" ;;
+        gpt_cuda) stage $name 40 "$work/$name" --out "$work" ;;
         ddp_nccl) # a communicator of one rank, too
-            stage $name 30 "$work/$name"
-            stage $name-one 30 env DDP_ID="$work/ddp" RANK=0 WORLD_SIZE=1 "$work/$name" ;;
-        *) stage $name 30 "$work/$name" ;;
+            stage $name 15 "$work/$name"
+            stage $name-one 15 env DDP_ID="$work/ddp" RANK=0 WORLD_SIZE=1 "$work/$name" ;;
+        *) stage $name 15 "$work/$name" ;;
         esac
     done
-    built suite_fast suite-fast-math && stage suite-fast-math 240 "$work/suite_fast"
+    built suite_late suite-late && stage suite-late 40 "$work/suite_late" --quick
+    built suite_per_thread suite-per-thread &&
+        stage suite-per-thread 40 "$work/suite_per_thread" --quick
+    built suite_fast suite-fast-math && stage suite-fast-math 40 "$work/suite_fast" --quick
     ;;
 3)
     programs suite bench_cuda

@@ -3,9 +3,18 @@
 # usage: gpu_self.sh OUTDIR, in the repository's root
 suite=gpu_self out=${1:?usage: gpu_self.sh OUTDIR}
 . tests/lib.sh
+. tests/emu/kinds.sh
 out=$(cd "$out" && pwd)
 rm -rf "$out/bin" "$out/tmp"
 mkdir -p "$out/bin" "$out/tmp"
+
+# The suite itself, on the emulator: faults are planted in it.
+objects=${OBJECTS:-build/tests}
+kind plain
+object "$out/test.o" "$compiler" $fake $with -include $emu/cuda_emu.h -c tests/test_cuda.cpp &&
+    $compiler "$out/test.o" "$objects/kind-plain/kernels.o" "$objects/kind-plain/emu.o" \
+        "$objects/o2/amp.o" -o "$out/emulated" -lm > "$out/log" 2>&1
+check "the suite is there, on the emulator" $?
 
 python=$(command -v python3)
 script() { { echo '#!/bin/sh'; cat; } > "$out/bin/$1"; chmod +x "$out/bin/$1"; }
@@ -25,6 +34,7 @@ END
 script program << 'END'
 name=${0##*/}
 echo "$name $*" >> "$FAKE/ran"
+[ "$name-$AMP_PLANT" = "$name-" ] || [ "$name" != suite ] || exec "$FAKE/emulated" --quick --filter "${FAKE_FILTER:-errors}"
 [ -z "$AMP_TEST_NAMES" ] || echo '# that_test begins'
 [ "$name" != "$FAKE_HANGS" ] || sleep 60
 [ "$name" != "$FAKE_CRASHES" ] || kill -SEGV $$
@@ -165,7 +175,8 @@ gpu 1 1 FAKE_SECONDS='nvcc=60 suite=999 bench_cuda=999 python3=999' && took 240 
     has 'amp,step,100,2,ms,2,1,4'
 check "whatever hangs, phase 1 ends within 4 minutes, with the rows that were printed" $?
 gpu 1 2 FAKE_SECONDS='nvcc=60 suite=999 suite_fast=999 suite_late=999
-    suite_per_thread=999 gpt_cuda=999' && took 600 &&
+    suite_per_thread=999 gpt_cuda=999 step_cuda=999 train_cuda=999 trainer_amp=999
+    trainer_fp32=999' && took 600 &&
     line '^skip gpu/suite-fast-math: no time left$'
 check "and phase 2 within 10, and says for what there was no time" $?
 gpu 1 3 FAKE_SECONDS='nvcc=60 compute-sanitizer=999' && took 600 && gpu 1 4 FAKE_NCU=1 \
@@ -173,7 +184,7 @@ gpu 1 3 FAKE_SECONDS='nvcc=60 compute-sanitizer=999' && took 600 && gpu 1 4 FAKE
     has 'amp,mlp-norm,512,6,ms,1.9,1.9,1.9'
 check "phases 3 and 4 within 10 and 6" $?
 
-gpu 0 2 && line '^ok   gpu/suite: 28 tests$' && grep -qx 'suite --filter grids' "$out/ran" &&
+gpu 0 2 && line '^ok   gpu/suite: 28 tests$' && [ "$(sed -n 2p "$out/ran")" = 'suite ' ] &&
     line '^ok   gpu/suite-fast-math: 28 tests$' && line '^ok   gpu/suite-late: 28 tests$' &&
     [ "$(grep -Ec '^ok   gpu/(gpt|step|train|trainer)_' "$out/log")" = 5 ] &&
     [ "$(grep -c 'kernels.*took\|kernels[a-z_]*.o: ' "$out/log")" = 4 ]
@@ -215,12 +226,21 @@ check "and after an object that takes too long" $?
 gpu 1 1 FAKE_FAILS=suite && line '^FAIL gpu/suite-quick: ended with status 1$' &&
     line '^ok   gpu/bench$' && line '^ok   gpu/torch$'
 check "after a test that fails it goes on" $?
-gpu 1 1 FAKE_CRASHES=suite && line '^FAIL gpu/suite-quick: ended with status 139$' &&
+gpu 1 1 FAKE_CRASHES=suite && line '^FAIL gpu/suite-quick: lost that_test; 0 other tests passed$' &&
     line '^ok   gpu/bench$' && line '^     # that_test begins$'
 check "and after a program that crashes, and tells in which test" $?
-gpu 1 1 FAKE_HANGS=suite && line '^FAIL gpu/suite-quick: took more than 60 s$' &&
-    line '^ok   gpu/bench$'
+gpu 1 1 FAKE_HANGS=suite && line '^FAIL gpu/suite-quick: lost that_test' && line '^ok   gpu/bench$'
 check "a program that hangs is stopped" $?
+for fault in 'crash 134' 'hang 142' 'sticky 3'; do
+    gpu 1 1 AMP_PLANT="${fault% *} conditional_errors" AMP_TEST_SECONDS=2 &&
+        line "^# suite-quick: conditional_errors ended its process, status ${fault#* }\$" &&
+        line '^FAIL gpu/suite-quick: lost conditional_errors; [12] other tests passed$' &&
+        line '^ok   gpu/bench$' && grep -q '^ok   gemm_errors' "$out/out/report.txt"
+    check "behind a test with a ${fault% *} the suite goes on in another process, and says what was lost" $?
+done
+gpu 1 1 FAKE_FILTER=first_met AMP_PLANT='words first_met' AMP_TEST_SECONDS=20 && line '^FAIL gpu/suite-quick: ended with status 1$' &&
+    grep -q '^     FAIL first_met: ' "$out/out/report.txt"
+check "words of a test's own process are kept" $?
 gpu 1 2 FAKE_TESTS=0 && line '^FAIL gpu/suite: no test ran$' && line '^ok   gpu/step_cuda$'
 check "a suite without tests has failed" $?
 gpu 0 1 FAKE_NO_TORCH=1 && line '^skip gpu/torch: no PyTorch that sees the GPU$'
@@ -232,15 +252,27 @@ sh tests/gpu.sh carry "$CARRIED" > "$out/log" 2>&1 && line '^ok   gpu/compile-ke
     line '^ok   gpu/compile-suite_per_thread' && line '^# [0-9]* MB, of which' &&
     [ -x "$CARRIED/bench_mlp" ]
 check "gpu.sh carry builds what all phases need" $?
-gpu 1 1 FAKE_SECONDS=nvcc=999 && line '^FAIL gpu/compile-kernels.o: is not made after [0-9]* s$' &&
-    line '^# kernels.o was carried along$' && line '^ok   gpu/suite-quick: 28 tests$'
-check "an object or a program that does not build is one that was carried along" $?
-gpu 1 1 FAKE_LINKS=1 && line '^FAIL gpu/compile-suite: ' && line '^ok   gpu/suite-quick: 28 tests$'
-check "and so is a program that does not link" $?
+gpu 0 1 FAKE_SECONDS=nvcc=999 && line '^# suite was carried along$' && ! line 'gpu/compile' &&
+    line '^ok   gpu/suite-quick: 28 tests$'
+check "a program that was carried along is not compiled again" $?
+gpu 0 2 FAKE_SECONDS='nvcc=999 suite=230 gpt_cuda=35 step_cuda=12 train_cuda=12 suite_late=35
+    suite_per_thread=35 suite_fast=35' && took 540 && line '^ok   gpu/suite-fast-math' &&
+    gpu 0 1 FAKE_SECONDS='nvcc=999 suite=50 bench_cuda=70 bench_late=25 torch_step.py=60' && took 240
+check "and so phases 1 and 2 fit ten minutes, with a minute left" $?
+mv "$CARRIED/suite" "$out/suite"
+gpu 0 1 && line '^ok   gpu/compile-suite: ' && ! line 'gpu/compile-bench' && line '^ok   gpu/suite-quick'
+check "one that is missing is" $?
+gpu 1 1 FAKE_LINKS=1 && line '^FAIL gpu/compile-suite: ' && line '^ok   gpu/bench$'
+check "if it links" $?
+mv "$out/suite" "$CARRIED/suite"
+printf '#!/bin/sh\necho "    libcublas.so.99 => not found"\n' > "$out/bin/ldd" && chmod +x "$out/bin/ldd"
+gpu 0 1 && line '^ok   gpu/compile-suite: ' && ! line 'was carried along'
+check "and so is one whose libraries are not there" $?
+rm "$out/bin/ldd"
 gpu 0 1 NVCC=none && line '^skip gpu/compile: none not found' && line '^ok   gpu/suite-quick: 28 tests$'
 check "without nvcc all programs are" $?
 echo 1 >> "$CARRIED/of"
-gpu 1 1 NVCC=none FAKE_NO_TORCH=1 && line 'is of other sources or another GPU: not used$' &&
+gpu 1 1 NVCC=none FAKE_NO_TORCH=1 && line 'is of other sources, another GPU or compiler: not used$' &&
     line '^skip gpu/suite-quick: was not built$'
 check "but not those of other sources" $?
 rm -rf "$CARRIED"

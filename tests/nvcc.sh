@@ -11,8 +11,8 @@ most_b=220 # instructions of B, AdamW on fp16, for 4 elements
 most_a=6.7 # of A on fp16, for 1
 # Of B in a storage format, AdamW, for 1; and the loads by which its loop is known: of 128, 64, 32 and
 # 8 bits.
-storages='fp32 4100 58, fp32+bf16 2300 80, fp32+8bit 2122 120, split 3300 65, split+bf16 1500 88,
-    split+8bit 1322 127, 24bit+8bit 1232 137, sr 3200 68, sr+bf16 1400 86, sr+8bit 1222 126'
+storages='fp32 4100 54, fp32+bf16 2300 80, fp32+8bit 2122 105, split 3300 62, split+bf16 1500 81,
+    split+8bit 1322 105, 24bit+8bit 1232 106, sr 3200 65, sr+bf16 1400 82, sr+8bit 1222 105'
 have "$NVCC" || { skip "$NVCC" 'not found'; finish; }
 flags="-std=c++14 -I. -Werror all-warnings -Xcompiler -Wall,-Wextra"
 echo "# $($NVCC --version | sed -n 's/.*release/CUDA release/p')"
@@ -149,7 +149,7 @@ judge() {
                 found = shortest[format[2]] / 4
                 printf "sass %s B adamw %s: %d registers, %d spills, %.1f instructions per element, loads first\n",
                     arch, format[1], registers[coder], spills[coder], found
-                if (!found || found > format[3] || registers[coder] > 80) wrong(row[i])
+                if (!found || found > format[3] * (arch == "sm_75" ? 1.06 : 1) || registers[coder] > 80) wrong(row[i])
             }
             if (b != 1) wrong(b + 0 " loops of B for fp16")
             for (k in groups) all += groups[k]
@@ -216,6 +216,12 @@ for program in $programs; do
         >> "$out/$name.log" 2>&1; then ok "$name: compiles and links for sm:$archs"
     else fail "$name: does not build" "$out/$name.log"; fi
 done
+# Fences that order all fences cost more than those of the meetings here, which release and acquire.
+if [ -f "$out/sass" ]; then
+    [ "$(grep -c 'MEMBAR.ALL.GPU' "$out/sass")" -ge 8 ] && ! grep -q 'MEMBAR.SC' "$out/sass"
+    check "fences acquire and release, none is sequentially consistent" $?
+fi
+
 text='compiles with a default stream per thread'
 if quick; then skip per-thread 'make check compiles with a default stream per thread'
 elif $NVCC $flags --default-stream per-thread -arch=sm_${archs##* } -c amp_kernels.cu \

@@ -39,6 +39,7 @@ static struct {
                                          2: fewer still, for a processor that is emulated */
     int         names;                /* AMP_TEST_NAMES: each before its test begins */
     int         part, parts, number;  /* AMP_TEST_PART=1of2: the first, third, fifth test ... */
+    const char *after;                /* AMP_TEST_AFTER=NAME: only tests behind that one */
     int         failures;             /* of the running test */
     int         num_passed, num_failed, num_skipped;
     jmp_buf     stop;
@@ -67,6 +68,8 @@ static inline void test_begin(int argc, char **argv) {
         exit(2);
     }
     test_state.names = getenv("AMP_TEST_NAMES") != NULL;
+    test_state.after = getenv("AMP_TEST_AFTER");
+    if (test_state.after != NULL && test_state.after[0] == '\0') test_state.after = NULL;
     test_state.quick = quick == NULL || quick[0] == '\0' || quick[0] == '0' ? 0 : 1 + (quick[0] == '2');
     for (i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0) test_state.quick = 1;
@@ -82,6 +85,10 @@ static inline void test_begin(int argc, char **argv) {
 static inline void test_run(const char *name, const char *text, void (*function)(void)) {
     if (test_state.filter != NULL && strstr(name, test_state.filter) == NULL) return;
     if (test_state.number++ % test_state.parts != test_state.part - 1) return;
+    if (test_state.after != NULL) {
+        if (strcmp(name, test_state.after) == 0) test_state.after = NULL;
+        return;
+    }
     test_state.name     = name;
     test_state.text     = text;
     test_state.skip     = NULL;

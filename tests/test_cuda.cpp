@@ -21,6 +21,8 @@
 #include <cuda_runtime.h>
 #include <chrono>
 #include <math.h>
+#include <string>
+#include <unistd.h>
 #ifdef CUDA_EMU_H
 #include <sys/mman.h>
 #endif
@@ -36,6 +38,7 @@ enum { EMULATED = 0 };
 #define CUDA(call) CHECK_EQ_INT((call), cudaSuccess)
 
 static const char        *program_path;
+static cudaError_t        lost; /* the device, by this */
 static unsigned long      runs;
 static unsigned long long differing; /* bytes, of all runs */
 static unsigned long      samples, spikes; /* comparisons with reports of some */
@@ -3215,9 +3218,15 @@ TEST(first_met, "no kernel is loaded in a capture, not even if that is the first
     }
     for (int i = 0; i < FIRST_STEP + 3; i++) {
         char command[1024];
-        snprintf(command, sizeof command, "AMP_FIRST=%d '%s' --filter first_met > /dev/null", i,
-                 program_path);
-        CHECK_EQ_INT(system(command), 0);
+        snprintf(command, sizeof command, "AMP_TEST_AFTER= AMP_FIRST=%d '%s' --filter first_met 2>&1",
+                 i, program_path);
+        FILE       *child = popen(command, "r");
+        std::string words;
+        char        line[512];
+        while (child && fgets(line, sizeof line, child)) words += std::string("     ") + line;
+        const int status = child ? pclose(child) : -1;
+        if (status != 0) printf("%s", words.c_str());
+        CHECK_EQ_INT(status, 0);
     }
 }
 
@@ -3286,12 +3295,13 @@ TEST(launches, "law 8: a fused step is two launches, no synchronisation, no copy
         printf("launches per step: 2, synchronisations: 0 (tensors 1, 100, 10000)\n");
 }
 
-TEST(older_gpus, "code for GPUs before 9.0 does not wait for the kernel in front: no early launch") {
+TEST(older_gpus, "code for GPUs before 9.0, or with AMP_NO_EARLY_LAUNCH (told by AMP_LATE), does not wait "
+                 "for the kernel in front: no early launch") {
     unsigned char *arrays = on_device((size_t)2 * 4 * 5);
     amp_backend    backend;
     amp_optimizer  opt;
     set_bytes(arrays, 0, (size_t)2 * 4 * 5);
-    emu_device_major = 8;
+    emu_device_major = getenv("AMP_LATE") ? 9 : 8;
     many_tensors(&opt, &backend, ADAMW, 1, arrays, main_stream);
     memset(&emu_count, 0, sizeof emu_count);
     host_allocations = 0;
@@ -3787,6 +3797,44 @@ TEST(faults_in_captures, "each CUDA call of if_begin and if_end fails once: told
 }
 
 #endif /* CUDA_EMU_H */
+
+/* A test that hangs ends the process after AMP_TEST_SECONDS, and one behind which the device is lost
+   (a sticky error: all that comes later would fail) ends it, too: gpu.sh goes on behind it in
+   another process. Tests of the runner plant all that by AMP_PLANT="HOW NAME". */
+static void plant(const char *name) {
+    const char *planted = getenv("AMP_PLANT"), *which = planted ? strchr(planted, ' ') : NULL;
+    if (!which || strcmp(which + 1, name) != 0) return;
+    printf("# planted: %s\n", planted);
+    fflush(stdout);
+    for (; planted[0] == 'h'; pause()) { /* hang */
+    }
+    if (planted[0] == 'c') abort();
+    if (planted[0] == 's') lost = cudaErrorIllegalAddress; /* sticky */
+    if (planted[0] == 'w' && getenv("AMP_FIRST")) CHECK(!"words of a process of its own");
+}
+static void (*test_alone)(void);
+static void run_planted(void) {
+    plant(test_state.name);
+    test_alone();
+}
+static void run_alone(const char *name, const char *text, void (*function)(void)) {
+    const char *seconds = getenv("AMP_TEST_SECONDS");
+    const int   failed = test_state.num_failed, done = failed + test_state.num_passed;
+    alarm(seconds ? (unsigned)atoi(seconds) : 0u);
+    test_alone = function;
+    test_run(name, text, run_planted);
+    alarm(0);
+    if (done == test_state.num_failed + test_state.num_passed) return;
+    if (cudaDeviceSynchronize() != cudaSuccess) {
+        (void)cudaGetLastError();
+        lost = cudaDeviceSynchronize();
+    }
+    if (lost == cudaSuccess) return;
+    printf("FAIL %s: the device is lost: %s\n", name, cudaGetErrorString(lost));
+    exit(3);
+}
+#undef RUN
+#define RUN(name) run_alone(#name, test_text_##name, test_##name)
 
 int main(int argc, char **argv) {
     test_begin(argc, argv);

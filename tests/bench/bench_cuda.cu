@@ -184,7 +184,7 @@ static void release(model *m) {
 /* The one is worth as a baseline of the other what it computes: the same weights after three steps,
    one of them skipped. A step moves a weight by at most a few learning rates, with the relative
    error of some ten roundings, and rounds the weight. */
-static void compare_steps(amp_backend *gpu) {
+static bool compare_steps(amp_backend *gpu) {
     enum { PART = 1000, TENSORS = 3, N = PART * TENSORS };
     const float        most    = 1e-4f; /* so that it clips */
     const uint16_t     inf     = 0x7c00;
@@ -211,13 +211,15 @@ static void compare_steps(amp_backend *gpu) {
     good(cudaStreamSynchronize(stream));
     good(cudaMemcpy(fused.data(), weights, 4 * N, cudaMemcpyDeviceToHost));
     good(cudaMemcpy(other.data(), weights + N, 4 * N, cudaMemcpyDeviceToHost));
+    int differ = 0;
     for (int i = 0; i < N; i++) {
         const float step = fabsf(fused[i]) * 2.4e-7f + learning_rate * 1e-5f;
-        must(fabsf(fused[i] - other[i]) <= 3.0f * step,
-             "the unfused step ends with other weights than the fused one");
+        differ += !(fabsf(fused[i] - other[i]) <= 3.0f * step);
     }
+    if (differ) printf("# FAIL: the unfused step ends with %d other weights than the fused one\n", differ);
     release(&m);
     for (void *p : {(void *)weights, (void *)grads, memory, (void *)u.c}) cudaFree(p);
+    return differ == 0;
 }
 
 /* One model with and without clipping: what is measured takes turns. */
@@ -413,6 +415,7 @@ int main(int argc, char **argv) {
     static const size_t small[][2] = {{20000, 20}, {5000, 100}};
     size_t              most = 1000000000;
     amp_backend         gpu;
+    bool                same = true;
     for (int i = 1; i < argc; i++) {
         char *end = NULL;
         if (strcmp(argv[i], "--quick") == 0) quick = true;
@@ -429,11 +432,11 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < num_sizes; i++) {
         if (sizes[i][0] <= most) measure(&gpu, sizes[i][0], sizes[i][1]);
         if (i > 0) continue;
-        if (!once) compare_steps(&gpu);
+        if (!once) same = compare_steps(&gpu); /* if not, what is measured is worth it still */
         measure_states(&gpu, std::min(most, sizes[i][0]), sizes[i][1]);
         if (once) break;
         measure_rows(&gpu);
         measure_arrays(quick ? 20000 : std::min(most, (size_t)124468000));
     }
-    return 0;
+    return !same;
 }
