@@ -2701,7 +2701,7 @@ AMPI_IN AMPI_U AMPI_(model_of)(AMPI_V p, AMPI_U random, AMPI_U *low, const int m
     w = AMPI_(wide)(p, f16);
     if (master == AMP_FORMAT_SR) return AMPI_(stochastic)(w, random, f16);
     w    = AMPI_(split)(AMPI_(nearest)(w, f16));
-    *low = w >> 8;
+    *low = w >> 8 & 0xffu;
     return w >> 16;
 }
 

@@ -1816,7 +1816,7 @@ AMPI_DEVICE bool ampi_any_large(const float *x) {
 #endif
 }
 
-/* N masters as core's ampi_model_of has them. Of four beside a model of bf16, of which none is large,
+/* N masters as core's ampi_model_of has them. Beside a model of bf16, if none of four is large,
    rounding is one addition. */
 template <int N>
 AMPI_DEVICE void ampi_all_parts(const float *p, const ampi_draws<N> &draws, int master, int f16,
