@@ -88,7 +88,7 @@ logs = $(patsubst %,$(BUILD)/tests/%.log,$(1))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test ci check coverage sum soak cuda gpu-carry bench bench-compare bench-peers examples vectors prove install clean
+.PHONY: help run test ci check coverage sum soak cuda gpu-carry bench bench-compare bench-peers examples vectors prove install uninstall clean
 
 VERSION = $(shell awk '/define AMP_VERSION_/ {printf "%s%s", dot, $$3; dot = "."}' amp.h)
 
@@ -158,17 +158,32 @@ bench: $(BUILD)/bench $(BUILD)/bench_ranks ## measure the CPU functions beside m
 
 # What pkg-config says: --cflags, where the header is, and kernels=, the path of the CUDA source that a
 # program with a GPU compiles besides. include/amp/amp.h is for Windows, which has an <amp.h> of its own.
+# CMake's find_package(amp) reads amp-config.cmake. Files can be read by all, whatever the umask is.
+HERE      = $(DESTDIR)$(PREFIX)
+INSTALLED = include/amp.h include/amp_report.h include/amp/amp.h include/amp/amp_report.h \
+            share/amp/amp_kernels.cu share/amp/LICENSE share/amp/amp-config.cmake \
+            share/amp/amp-config-version.cmake share/pkgconfig/amp.pc
 install: ## copy amp.h, amp_report.h, amp_kernels.cu and amp.pc below PREFIX (and DESTDIR)
-	$(Q)mkdir -p "$(DESTDIR)$(PREFIX)/include/amp" "$(DESTDIR)$(PREFIX)/share/amp" \
-	    "$(DESTDIR)$(PREFIX)/share/pkgconfig"
-	$(Q)cp amp.h examples/amp_report.h "$(DESTDIR)$(PREFIX)/include/"
-	$(Q)cp amp.h examples/amp_report.h "$(DESTDIR)$(PREFIX)/include/amp/"
-	$(Q)cp amp_kernels.cu LICENSE "$(DESTDIR)$(PREFIX)/share/amp/"
-	$(Q)printf '%s\n' 'prefix=$(if $(filter /%,$(PREFIX)),$(PREFIX),$(CURDIR)/$(PREFIX))' \
+	$(Q)umask 022 && mkdir -p "$(HERE)/include/amp" "$(HERE)/share/amp" "$(HERE)/share/pkgconfig"
+	$(Q)install -m 644 amp.h examples/amp_report.h "$(HERE)/include/"
+	$(Q)install -m 644 amp.h examples/amp_report.h "$(HERE)/include/amp/"
+	$(Q)install -m 644 amp_kernels.cu LICENSE examples/packaging/cmake/amp-config.cmake "$(HERE)/share/amp/"
+	$(Q)umask 022 && rm -f "$(HERE)/share/pkgconfig/amp.pc" "$(HERE)/share/amp/amp-config-version.cmake" && \
+	  printf '%s\n' 'prefix=$(if $(filter /%,$(PREFIX)),$(PREFIX),$(CURDIR)/$(PREFIX))' \
 	    'includedir=$${prefix}/include' 'kernels=$${prefix}/share/amp/amp_kernels.cu' '' 'Name: amp' \
 	    'Description: Automatic mixed precision for C and CUDA, in one header' \
 	    'Version: $(VERSION)' 'Cflags: -I"$${includedir}"' 'Libs.private: -lm' \
-	    > "$(DESTDIR)$(PREFIX)/share/pkgconfig/amp.pc"
+	    > "$(HERE)/share/pkgconfig/amp.pc" && \
+	  printf '%s\n' 'set(PACKAGE_VERSION "$(VERSION)")' \
+	    'string(REGEX MATCH "^[0-9]+[.][0-9]+" minor "$(VERSION)")' \
+	    'if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)' '  set(PACKAGE_VERSION_EXACT TRUE)' 'endif()' \
+	    'if(PACKAGE_FIND_VERSION_MAJOR STREQUAL "" OR (PACKAGE_FIND_VERSION VERSION_LESS_EQUAL PACKAGE_VERSION AND' \
+	    '   PACKAGE_FIND_VERSION VERSION_GREATER_EQUAL minor))' '  set(PACKAGE_VERSION_COMPATIBLE TRUE)' 'endif()' \
+	    > "$(HERE)/share/amp/amp-config-version.cmake"
+
+uninstall: ## remove what make install has put below PREFIX (and DESTDIR)
+	$(Q)for file in $(INSTALLED); do rm -f "$(HERE)/$$file"; done
+	$(Q)rmdir "$(HERE)/include/amp" "$(HERE)/share/amp" 2> /dev/null || true
 
 bench-peers: ## measure products of the CPU beside OpenBLAS and torch, where they are
 	$(Q)CC="$(CC)" sh tests/bench/peers.sh $(BUILD)/peers $(ARGS)

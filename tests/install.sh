@@ -34,6 +34,12 @@ MAKEFLAGS= make --no-print-directory install PREFIX=/opt/amp DESTDIR="$out/stage
     grep -x 'prefix=/opt/amp' "$out/stage/opt/amp/share/pkgconfig/amp.pc" >> "$out/log" 2>&1
 check 'DESTDIR= is where files go, not what amp.pc says' $?
 
+(umask 077 && MAKEFLAGS= make --no-print-directory install PREFIX="$out/dark") > "$out/log" 2>&1 &&
+    [ -z "$(find "$out/dark" ! -perm -444 -o -type d ! -perm -555)" ] && [ -s "$out/dark/share/amp/amp-config.cmake" ] &&
+    MAKEFLAGS= make --no-print-directory uninstall PREFIX="$out/dark" >> "$out/log" 2>&1 &&
+    [ -z "$(find "$out/dark" -type f)" ] && [ ! -d "$out/dark/include/amp" ]
+check 'make install under umask 077 can be read by all; make uninstall leaves nothing' $?
+
 runs() { [ "$("$1" 2> "$out/log")" = "$(version)" ]; } # runs PROGRAM: it prints the version
 if have pkg-config; then
     PKG_CONFIG_PATH=$prefix/share/pkgconfig
@@ -67,6 +73,7 @@ url() { sed "s,URL_OF_THIS_REPOSITORY,file://$out/repository,g"; }
 git clone -q --bare . "$out/repository" > "$out/log" 2>&1 &&
     git -C "$out/repository" update-ref refs/heads/main HEAD || rm -rf "$out/repository"
 
+packages=examples/packaging
 # README's snippet as it stands there but for the address.
 if have cmake && [ -d "$out/repository" ]; then
     {
@@ -79,11 +86,43 @@ if have cmake && [ -d "$out/repository" ]; then
         CC="$cc" cmake -S "$out/project" -B "$out/cmake" > "$out/log" 2>&1 &&
         cmake --build "$out/cmake" >> "$out/log" 2>&1 && runs "$out/cmake/trainer"
     check 'cmake: the FetchContent snippet of README builds a program' $?
+
+    # find_package after make install; then a library that links amp, exported, and a program that finds both.
+    mkdir -p "$out/finds" "$out/library" "$out/user"
+    cp "$out/project/main.c" "$out/finds/"
+    printf '%s\n' 'cmake_minimum_required(VERSION 3.18)' 'project(finds LANGUAGES C)' \
+        "find_package(amp $(version | cut -d. -f1,2) REQUIRED CONFIG)" 'add_executable(finds main.c)' \
+        'target_link_libraries(finds PRIVATE amp::amp)' > "$out/finds/CMakeLists.txt"
+    CC="$cc" cmake -S "$out/finds" -B "$out/finds/b" -DCMAKE_PREFIX_PATH="$prefix" > "$out/log" 2>&1 &&
+        cmake --build "$out/finds/b" >> "$out/log" 2>&1 && runs "$out/finds/b/finds"
+    check 'cmake: find_package(amp) finds what make install has put there' $?
+    sed -i 's/find_package(amp [0-9.]*/find_package(amp 99.0/' "$out/finds/CMakeLists.txt"
+    ! CC="$cc" cmake -S "$out/finds" -B "$out/finds/c" -DCMAKE_PREFIX_PATH="$prefix" > "$out/log" 2>&1
+    check 'cmake: find_package(amp 99.0) finds no such version' $?
+    printf '%s\n' '#include <amp.h>' '#include "layer.h"' 'const char *layer(void) { return amp_version(); }' \
+        > "$out/library/layer.c"
+    echo 'const char *layer(void);' > "$out/library/layer.h"
+    printf '%s\n' 'cmake_minimum_required(VERSION 3.18)' 'project(layer LANGUAGES C)' \
+        "add_subdirectory(\"$PWD/$packages/cmake\" amp)" 'add_library(layer STATIC layer.c)' \
+        'target_compile_definitions(layer PRIVATE AMP_IMPLEMENTATION)' \
+        'target_include_directories(layer PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}> $<INSTALL_INTERFACE:include>)' \
+        'target_link_libraries(layer PUBLIC amp::amp)' 'install(FILES layer.h DESTINATION include)' \
+        'install(TARGETS layer EXPORT layer ARCHIVE DESTINATION lib)' \
+        'install(EXPORT layer DESTINATION share/layer FILE layer-config.cmake)' > "$out/library/CMakeLists.txt"
+    printf '%s\n' '#include <amp.h>' '#include <layer.h>' '#include <stdio.h>' \
+        'int main(void) { return puts(layer()) < 0; }' > "$out/user/main.c"
+    printf '%s\n' 'cmake_minimum_required(VERSION 3.18)' 'project(user LANGUAGES C)' \
+        'find_package(amp REQUIRED CONFIG)' 'find_package(layer REQUIRED CONFIG)' 'add_executable(user main.c)' \
+        'target_link_libraries(user PRIVATE layer)' > "$out/user/CMakeLists.txt"
+    CC="$cc" cmake -S "$out/library" -B "$out/library/b" -DCMAKE_INSTALL_PREFIX="$out/exported" > "$out/log" 2>&1 &&
+        cmake --build "$out/library/b" >> "$out/log" 2>&1 && cmake --install "$out/library/b" >> "$out/log" 2>&1 &&
+        CC="$cc" cmake -S "$out/user" -B "$out/user/b" -DCMAKE_PREFIX_PATH="$out/exported" >> "$out/log" 2>&1 &&
+        cmake --build "$out/user/b" >> "$out/log" 2>&1 && runs "$out/user/b/user"
+    check 'cmake: a library that links amp::amp is exported, and found with it' $?
 else
     skip 'cmake' 'not installed, or this is no clone'
 fi
 
-packages=examples/packaging
 if have meson && have ninja && [ -d "$out/repository" ]; then
     mkdir -p "$out/project/subprojects/packagefiles/amp"
     url < $packages/meson/amp.wrap > "$out/project/subprojects/amp.wrap"
@@ -108,6 +147,13 @@ fi
 if have python3; then # vcpkg itself is not to be had here
     python3 -m json.tool $packages/vcpkg/vcpkg.json > "$out/log" 2>&1
     check 'vcpkg: the manifest is JSON' $?
+    port=$packages/vcpkg/portfile.cmake
+    for file in $(grep -o '{SOURCE_PATH}/[a-z_/.A-Z-]*' $port | sed 's,.*H}/,,'); do [ -f "$file" ] || echo "$file"; done > "$out/log"
+    [ ! -s "$out/log" ] && [ -s $packages/vcpkg/usage ] && ! grep -q 'POLICY\|SKIP' $port
+    check 'vcpkg: what the port installs is there, and no check is switched off' $?
+    grep -h '"name": "amp"\|name = "amp"\|Name: amp'"'"'\|^project(.\?amp' $packages/*/* Makefile | wc -l > "$out/log"
+    [ "$(cat "$out/log")" -eq 5 ]
+    check 'one name everywhere: amp' $?
 fi
 
 finish

@@ -30,7 +30,7 @@ END
 programs() { # programs COMPILER: both
     if ! have "$1"; then skip "$1" 'not installed'; return; fi
     $1 -O0 -Wall -Wextra -Werror -I. "$out/fast.c" -o "$out/fast" -lm > "$out/log" 2>&1 &&
-        "$out/fast" > "$out/log" && [ -s "$out/expected" ] && diff "$out/expected" "$out/log" >> "$out/log"
+        "$out/fast" | grep '^step' > "$out/log" && [ -s "$out/expected" ] && diff "$out/expected" "$out/log" >> "$out/log"
     check "$1: the shortest program prints what it says" $?
     $1 -O0 -DAMP_DEBUG -Wall -Wextra -Werror -I. "$out/wrap.c" -o "$out/wrap" -lm > "$out/log" 2>&1 && "$out/wrap"
     check "$1: the wrap halves its weight in each step but the first, which overflows" $?

@@ -1,4 +1,4 @@
-# conan create examples/packaging/conan, in a checkout: a header-only package, amp-h/VERSION. #include "amp.h".
+# conan create examples/packaging/conan, in a checkout: a header-only package, amp/VERSION. #include "amp.h".
 import os
 import re
 
@@ -7,7 +7,7 @@ from conan.tools.files import copy, load
 
 
 class AmpH(ConanFile):
-    name = "amp-h"
+    name = "amp"
     description = "Automatic mixed precision for training loops in C and CUDA, in one header"
     license = "MIT OR Unlicense"
     package_type = "header-library"

@@ -1,0 +1,18 @@
+# find_package(amp): the target amp::amp, and amp_KERNELS, the path of the CUDA source. It is read
+# where make install, CMake's or vcpkg's has put it: share/amp, beside include.
+set(amp_KERNELS "${CMAKE_CURRENT_LIST_DIR}/amp_kernels.cu")
+if(EXISTS "${CMAKE_CURRENT_LIST_DIR}/amp-targets.cmake")
+    file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/amp-targets.cmake" amp_cuda REGEX "CUDA::cudart")
+    if(amp_cuda)
+        include(CMakeFindDependencyMacro)
+        find_dependency(CUDAToolkit)
+    endif()
+    include("${CMAKE_CURRENT_LIST_DIR}/amp-targets.cmake")
+elseif(NOT TARGET amp::amp)
+    get_filename_component(amp_prefix "${CMAKE_CURRENT_LIST_DIR}/../.." ABSOLUTE)
+    add_library(amp::amp INTERFACE IMPORTED)
+    set_target_properties(amp::amp PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "${amp_prefix}/include")
+    if(UNIX)
+        set_target_properties(amp::amp PROPERTIES INTERFACE_LINK_LIBRARIES m)
+    endif()
+endif()
