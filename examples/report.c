@@ -4,10 +4,11 @@
    with amp_report_json (amp_report.h). This program makes one page of them, which needs neither a
    network nor anything beside it, to look at or to send to somebody: what was run, where and when;
    the loss; the loss scale and the steps that were skipped; the norm; the exponents of each layer's
-   gradients over the run, beside the limits of fp16; and the advice that was given.
+   gradients over the run, beside the limits of fp16; and the advice that was given. Of several runs
+   (fp32, fp16, bf16) the charts are laid over each other.
 
-   READ  from top to bottom: a reader of JSON, what is kept of a run, its lines; then the page, part
-   by part. Colors and sizes are in the style sheet, at the end. Lines may come from a run that was
+   READ  from top to bottom: a reader of JSON, what is kept of a run, its lines; then the page, piece
+   by piece. Colors and sizes are in the style sheet, at the end. Lines may come from a run that was
    killed while it wrote: what is not a whole line is left out, and the page says so.
 
    RUN   cc -O2 -I. examples/report.c -o report -lm && ./gpt --report run.jsonl && ./report run.jsonl
@@ -150,26 +151,28 @@ static char *text_of(const char *value) {
 /* --------------------------------------------------------------------------------------- the run */
 
 enum { BINS = 64, COLUMNS = 600, SAMPLES = 160, WHYS = 4, ADVICES = 64 };
-enum { NO_CELL = -1 };
+enum { NO_CELL = -1, INF_CELL = BINS, NAN_CELL }; /* no gradients; one that is inf; one that is NaN */
 enum { LOSS, SCALE, NORM, NUM_CHARTS };
-enum { PROGRAM, COMMAND, TYPES, PROCESSOR, DATE, NUM_WORDS }; /* of what was run */
+enum { PROGRAM, COMMAND, TYPES, PROCESSOR, DATE, VERSION, NUM_WORDS }; /* of what was run */
 
 typedef struct step { double number, y[NUM_CHARTS]; int why; } step;
 
 typedef struct sample { /* of a tensor, in a line */
-    signed char median;  /* bin of its gradients; NO_CELL: none */
+    signed char median;  /* bin of its gradients, or one of the cells */
     float       small;   /* share of them that is subnormal in fp16, or less: 0 to 1 */
 } sample;
 
 typedef struct tensor {
     char  *name;
     double n, max, headroom, overflows, nans, first, small, lost; /* lost < 0: not counted */
+    int    state; /* of the last step: INF_CELL, NAN_CELL, or 0 */
 } tensor;
 
 typedef struct advice { char *code, *text; double first, last; } advice;
 
 typedef struct run {
     const char *path;
+    char       *name; /* of several runs */
     char       *words[NUM_WORDS];
     char        note[200]; /* which lines were left out */
     step       *steps, *losses;
@@ -183,7 +186,14 @@ typedef struct run {
     advice      advices[ADVICES];
     size_t      num_advices;
     double      last, taken, overflows, spikes, asked, growths, backoffs, scale, stuck;
+    double      seconds, timed; /* of training, and the steps that took them */
+    double      held;           /* the last held-out loss */
+    int         has_held;
 } run;
+
+enum { MAX_RUNS = 6 };
+static run runs[MAX_RUNS]; /* laid over each other in the charts */
+static int num_runs;
 
 /* The bin in which half of the gradients are reached; those of one bin are alike. */
 static sample read_sample(const char *object) {
@@ -194,6 +204,8 @@ static sample read_sample(const char *object) {
         const char  *much = first_of(pair) ? next_of(first_of(pair)) : NULL;
         if (bin >= 0.0 && bin < BINS) all += count[(int)bin] = fabs(number(much, 0.0));
     }
+    if (number_of(object, "nonfinite") > 0.0)
+        s.median = (signed char)(number_of(object, "nan") > 0.0 ? NAN_CELL : INF_CELL);
     if (!(all > 0.0)) return s;
     for (int b = 0; b < BINS && s.median == NO_CELL; b++)
         if ((half += count[b]) >= all / 2.0) s.median = (signed char)b;
@@ -215,7 +227,8 @@ static void read_tensor(run *r, const char *object, size_t i) {
     const double updates = number_of(object, "updates"), lost = number_of(object, "lost");
     const sample s       = read_sample(object);
     if (updates > 0.0) t->lost = lost > updates ? 1.0 : lost > 0.0 ? lost / updates : 0.0;
-    if (s.median != NO_CELL) t->small = (double)s.small;
+    t->state = s.median >= BINS ? s.median : 0;
+    if (s.median != NO_CELL && !t->state) t->small = (double)s.small;
     r->samples[r->lines * r->num_tensors + i] = s;
 }
 
@@ -239,7 +252,7 @@ static void read_history(run *r, const char *list) {
 
 /* What train_lines.h adds to amp.h's lines: what is run, and the losses since the line before. */
 static int read_extra(run *r, const char *line) {
-    static const char *const key[NUM_WORDS] = {"program", "command", "types", "processor", "date"};
+    static const char *const key[NUM_WORDS] = {"program", "command", "types", "processor", "date", "amp"};
     const char *about = member(line, "run"), *loss = first_of(member(line, "losses"));
     for (int k = 0; about && k < NUM_WORDS; k++) {
         free(r->words[k]);
@@ -250,6 +263,11 @@ static int read_extra(run *r, const char *line) {
         if (!r->num_losses || s.y[LOSS] < r->least_loss) r->least_loss = s.y[LOSS];
         add_step(&r->losses, &r->num_losses, &r->room[1], s);
     }
+    if (member(line, "seconds")) {
+        r->seconds += number_of(line, "seconds");
+        for (const char *l = first_of(member(line, "losses")); l && (l = next_of(l)) != NULL;) r->timed += 1.0;
+    }
+    if (member(line, "held")) r->held = number_of(line, "held"), r->has_held = 1;
     return about || member(line, "losses");
 }
 
@@ -368,10 +386,22 @@ static const char *power(double x) {
 
 typedef struct column { double low, high, last; int skipped[WHYS]; } column; /* of steps */
 
-/* Where a value stands: by its logarithm, but losses that are not all above 0. -1e9: nowhere. */
-static double height_of(const run *r, int chart, double y) {
-    if (chart == LOSS && r->least_loss <= 0.0) return fabs(y) < 1e9 ? y : -1e9;
+/* The least loss of all runs: above 0, losses stand by their logarithm. */
+static double least_loss(void) {
+    double least = 1e300;
+    for (int i = 0; i < num_runs; i++)
+        if (runs[i].num_losses && runs[i].least_loss < least) least = runs[i].least_loss;
+    return least;
+}
+
+/* Where a value stands; -1e9: nowhere. */
+static double height_of(int chart, double y) {
+    if (chart == LOSS && least_loss() <= 0.0) return fabs(y) < 1e9 ? y : -1e9;
     return y > 0.0 ? log2(y) : -1e9;
+}
+
+static double value_at(int chart, double height) {
+    return chart == LOSS && least_loss() <= 0.0 ? height : exp2(height);
 }
 
 static size_t steps_of(const run *r, int chart, const step **steps) {
@@ -380,27 +410,26 @@ static size_t steps_of(const run *r, int chart, const step **steps) {
 }
 
 /* The first and the last step of all charts. */
-static void ends_of(const run *r, double *first, double *last) {
+static void ends_of(double *first, double *last) {
     *first = 1e18, *last = 0.0;
-    for (int chart = LOSS; chart <= SCALE; chart++) {
+    for (int i = 0; i < 2 * num_runs; i++) {
         const step  *s;
-        const size_t count = steps_of(r, chart, &s);
+        const size_t count = steps_of(&runs[i / 2], i % 2 ? SCALE : LOSS, &s);
         if (count && s[0].number < *first) *first = s[0].number;
         if (count && s[count - 1].number > *last) *last = s[count - 1].number;
     }
     if (*first > *last) *first = *last;
 }
 
-/* What the columns show, and its range. */
+/* What the columns of a run show; low and high become wide enough for it. */
 static void thin_out(const run *r, int chart, column *columns, double *low, double *high) {
     const step  *s;
     const size_t count = steps_of(r, chart, &s);
     double       first, last;
-    ends_of(r, &first, &last);
-    *low = 1e18, *high = -1e18;
+    ends_of(&first, &last);
     for (int i = 0; i < COLUMNS; i++) columns[i] = (column){1e18, -1e18, 0.0, {0}};
     for (size_t i = 0; i < count; i++) {
-        const double y = height_of(r, chart, s[i].y[chart]);
+        const double y = height_of(chart, s[i].y[chart]);
         const int    k = (int)((s[i].number - first) / (last - first + 1.0) * COLUMNS);
         column      *c = &columns[k < COLUMNS ? k : COLUMNS - 1];
         if (s[i].why) c->skipped[s[i].why]++;
@@ -432,32 +461,13 @@ static void write_steps(FILE *f, double first, double last) {
             floor((first + last) / 2.0), last);
 }
 
-static void write_chart(FILE *f, const run *r, int chart) {
-    static const char *const name[NUM_CHARTS] = {"loss", "loss scale", "norm of gradients"};
-    static const char *const why[WHYS] = {"", "overflow", "spike", "asked"};
-    static column columns[COLUMNS];
-    double        low, high, first, last;
-    thin_out(r, chart, columns, &low, &high);
-    round_range(chart, &low, &high);
-    fprintf(f, "<div class=chart><div class=y>");
-    for (int k = 0; k < 3; k++) {
-        const double y = high + (low - high) * k / 2.0;
-        if (chart == LOSS) fprintf(f, "<span>%.2g</span>", r->least_loss > 0.0 ? exp2(y) : y);
-        else fprintf(f, "<span>%s</span>", power(ldexp(1.0, (int)y)));
-    }
-    fprintf(f, "</div><svg viewBox='0 0 %d 100' preserveAspectRatio=none role=img aria-label='%s "
-               "by step'><path class=grid d='M0 .5H%dM0 50H%dM0 99.5H%d'/>",
-            COLUMNS, name[chart], COLUMNS, COLUMNS, COLUMNS);
-    for (int k = 1; k < WHYS && chart == SCALE; k++) {
-        fprintf(f, "<path class='skip %s' d='", why[k]);
-        for (int i = 0; i < COLUMNS; i++)
-            if (columns[i].skipped[k]) fprintf(f, "M%d.5 0V100", i);
-        fprintf(f, "'/>");
-    }
-    fprintf(f, "<path class=line d='");
+/* A scale holds until it changes: stairs. */
+static void write_line(FILE *f, int of, int chart, const column *columns, double low, double high) {
     const double by = 100.0 / (high - low);
     double       was = 1e18;
-    for (int i = 0, more = 0; i < COLUMNS; i++) { /* a scale holds until it changes: stairs */
+    if (num_runs == 1) fprintf(f, "<path class=line d='");
+    else fprintf(f, "<path class=line style='stroke:var(--run%d)' d='", of);
+    for (int i = 0, more = 0; i < COLUMNS; i++) {
         const column *c = &columns[i];
         if (c->low > c->high) continue;
         if (chart == SCALE && !(c->low < was) && !(c->high > was)) continue;
@@ -467,12 +477,61 @@ static void write_chart(FILE *f, const run *r, int chart) {
         if (c->last < c->high) fprintf(f, "V%.1f", by * (high - c->last));
         more = 1, was = c->last;
     }
-    fprintf(f, "%s'/></svg></div>", chart == SCALE ? "H600" : "");
-    ends_of(r, &first, &last);
+    fprintf(f, "%s'/>", chart == SCALE ? "H600" : "");
+}
+
+/* The last values of columns, for whoever points at one. */
+static void write_values(FILE *f, int chart, const column *columns) {
+    fprintf(f, "[");
+    for (int i = 0; i < COLUMNS; i++) {
+        if (columns[i].low <= columns[i].high) fprintf(f, "%.4g", value_at(chart, columns[i].last));
+        fprintf(f, ",");
+    }
+    fprintf(f, "],");
+}
+
+static void write_chart(FILE *f, int chart) {
+    static const char *const name[NUM_CHARTS] = {"loss", "loss scale", "norm of gradients"};
+    static const char *const why[WHYS] = {"", "overflow", "spike", "asked"};
+    static column columns[MAX_RUNS][COLUMNS];
+    double        low = 1e18, high = -1e18, first, last;
+    for (int i = 0; i < num_runs; i++) thin_out(&runs[i], chart, columns[i], &low, &high);
+    round_range(chart, &low, &high);
+    ends_of(&first, &last);
+    fprintf(f, "<div class=chart><div class=y>");
+    for (int k = 0; k < 3; k++) {
+        const double y = high + (low - high) * k / 2.0;
+        if (chart == LOSS) fprintf(f, "<span>%.2g</span>", value_at(LOSS, y));
+        else fprintf(f, "<span>%s</span>", power(ldexp(1.0, (int)y)));
+    }
+    fprintf(f, "</div><svg id=chart%d viewBox='0 0 %d 100' preserveAspectRatio=none role=img "
+               "aria-label='%s by step'><path class=grid d='M0 .5H%dM0 50H%dM0 99.5H%d'/>",
+            chart, COLUMNS, name[chart], COLUMNS, COLUMNS, COLUMNS);
+    for (int k = 1; k < WHYS && chart == SCALE && num_runs == 1; k++) {
+        fprintf(f, "<path class='skip %s' d='", why[k]);
+        for (int i = 0; i < COLUMNS; i++)
+            if (columns[0][i].skipped[k]) fprintf(f, "M%d.5 0V100", i);
+        fprintf(f, "'/>");
+    }
+    for (int i = 0; i < num_runs; i++) write_line(f, i, chart, columns[i], low, high);
+    fprintf(f, "</svg></div>");
     write_steps(f, first, last);
+    fprintf(f, "<p class=note id=say%d>&nbsp;</p><script>charts.push([%d,%.0f,%.0f,[", chart, chart, first,
+            last);
+    for (int i = 0; i < num_runs; i++) write_values(f, chart, columns[i]);
+    fprintf(f, "]]);</script>");
+}
+
+/* Which color is which run. */
+static void write_legend(FILE *f) {
+    fprintf(f, "<p class=legend>");
+    for (int i = 0; i < num_runs; i++)
+        fprintf(f, "<span><i class=dot style='background:var(--run%d)'></i>%s</span>", i, runs[i].name);
+    fprintf(f, "</p>");
 }
 
 static void write_why(FILE *f, const run *r) {
+    if (num_runs > 1) return;
     fprintf(f, "<p class=note>Skipped: <span class=why>overflow</span>");
     if (r->spikes > 0.0) fprintf(f, " <span class='why spike'>spike</span>");
     if (r->asked > 0.0) fprintf(f, " <span class='why asked'>asked for</span>");
@@ -486,13 +545,18 @@ static size_t line_at(const run *r, size_t c, size_t columns) {
 
 /* Bins of four powers of two, from what is below 2^-23, which fp16 does not have, to what is 2^17
    and more, which it does not have either. Below 2^-15 it has fewer digits. */
-enum { COLORS = 12, FIRST_BIN = 25 };
-static int color_of(int bin) {
-    const int color = bin - FIRST_BIN;
-    return color < 0 ? 0 : color >= COLORS ? COLORS - 1 : color;
+enum { OF_BINS = 12, INF_COLOR = OF_BINS, NAN_COLOR, COLORS, FIRST_BIN = 25 };
+static int color_of(int cell) {
+    const int color = cell - FIRST_BIN;
+    if (cell >= BINS) return cell == NAN_CELL ? NAN_COLOR : INF_COLOR;
+    return color < 0 ? 0 : color >= OF_BINS ? OF_BINS - 1 : color;
 }
 
 static const char *const digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+static char letter_of(int cell) {
+    return cell == NO_CELL ? '-' : cell == INF_CELL ? '!' : cell == NAN_CELL ? '?' : digits[cell];
+}
 
 /* A tensor of no elements is no layer. */
 static int is_layer(const tensor *t) { return t->n > 0.0; }
@@ -509,7 +573,7 @@ static void write_map(FILE *f, const run *r) {
     for (size_t i = 0; i < r->num_tensors; i++)
         if (is_layer(&r->tensors[i]))
             fprintf(f, "<span title='%s'>%s</span>", r->tensors[i].name, r->tensors[i].name);
-    fprintf(f, "</div><svg id=map viewBox='0 0 %lu %lu' preserveAspectRatio=none role=img "
+    fprintf(f, "</div><svg class=map viewBox='0 0 %lu %lu' preserveAspectRatio=none role=img "
                "aria-label='exponents of gradients by layer and step'>",
             (unsigned long)columns, (unsigned long)num_layers(r));
     for (int k = 0; k < COLORS; k++) {
@@ -529,29 +593,34 @@ static void write_map(FILE *f, const run *r) {
     fprintf(f, "</svg></div>");
     write_steps(f, r->at[line_at(r, 0, columns)], r->at[r->lines - 1]);
     fprintf(f, "<div class=key>");
-    for (int k = 0; k < COLORS; k++) fprintf(f, "<i class=c%d></i>", k);
-    for (int k = 1; k < COLORS; k++) /* where one color ends; on a phone every other one */
+    for (int k = 0; k < OF_BINS; k++) fprintf(f, "<i class=c%d></i>", k);
+    for (int k = 1; k < OF_BINS; k++) /* where one color ends; on a phone every other one */
         fprintf(f, "<b class=k%d style='grid-column:%d/span 2'>%s</b>", k % 2, k,
                 power(ldexp(1.0, 4 * (FIRST_BIN + k) - 127)));
     fprintf(f, "<u>0</u><u style='grid-column:span 2'>subnormal</u><u style='grid-column:span 8'>"
-               "normal in fp16</u><u>∞</u></div><p id=cell class=note>The median of a layer's "
-               "gradients, scaled, as they are stored.</p><script>const cells=[");
+               "normal in fp16</u><u>∞</u></div><p class=note><i class='dot c%d'></i> a gradient is inf "
+               "<i class='dot c%d'></i> or NaN</p><p class='note cell'>The median of a layer's "
+               "gradients, scaled, as they are stored.</p><script>maps.push([[", INF_COLOR, NAN_COLOR);
     for (size_t i = 0; i < r->num_tensors; i++) {
         if (!is_layer(&r->tensors[i])) continue;
         fprintf(f, "'");
         for (size_t c = 0; c < columns; c++) {
             const sample *s = &r->samples[line_at(r, c, columns) * r->num_tensors + i];
-            fprintf(f, "%c%c", s->median == NO_CELL ? '-' : digits[(int)s->median],
+            fprintf(f, "%c%c", letter_of(s->median),
                     digits[(int)(s->small * 50.0f + 0.5f)]);
         }
         fprintf(f, "',");
     }
-    fprintf(f, "],at=[");
+    fprintf(f, "],[");
     for (size_t c = 0; c < columns; c++) fprintf(f, "%.0f,", r->at[line_at(r, c, columns)]);
-    fprintf(f, "];</script>");
+    fprintf(f, "]]);</script>");
 }
 
 /* ----------------------------------------------------------------------------------- the tables */
+
+static int is_grave(const char *code) {
+    return strcmp(code, "nan") == 0 || strcmp(code, "bad_weights") == 0 || strcmp(code, "stuck") == 0;
+}
 
 static void write_advice(FILE *f, const run *r) {
     if (!r->num_advices) {
@@ -560,8 +629,9 @@ static void write_advice(FILE *f, const run *r) {
         return;
     }
     fprintf(f, "<ul class=advice>");
-    for (size_t i = 0; i < r->num_advices; i++) {
-        const advice *a = &r->advices[i];
+    for (size_t k = 0; k < 2 * r->num_advices; k++) { /* what ends a run stands first */
+        const advice *a = &r->advices[k % r->num_advices];
+        if (is_grave(a->code) != (k < r->num_advices)) continue;
         fprintf(f, "<li class=%s><b>%s</b> %s <small>", a->last >= r->last ? "now" : "past",
                 a->code, a->text);
         if (a->first < a->last) fprintf(f, "steps %.0f to %.0f", a->first, a->last);
@@ -573,7 +643,7 @@ static void write_advice(FILE *f, const run *r) {
 
 /* What was run, if the lines say so. */
 static void write_about(FILE *f, const run *r) {
-    static const char *const name[NUM_WORDS] = {"", "command", "types", "processor", "date"};
+    static const char *const name[NUM_WORDS] = {"", "command", "types", "processor", "date", "amp.h"};
     if (*r->note) fprintf(f, "<p class=hot>%s</p>", r->note);
     if (!r->words[PROGRAM]) return;
     fprintf(f, "<dl>");
@@ -595,6 +665,8 @@ static void write_cards(FILE *f, const run *r) {
     fprintf(f, "<div><b>%.0f ↑ %.0f ↓</b> it grew, fell</div>", r->growths, r->backoffs);
     if (r->num_losses)
         fprintf(f, "<div><b>%.4g</b> last loss</div>", r->losses[r->num_losses - 1].y[LOSS]);
+    if (r->has_held) fprintf(f, "<div><b>%.4g</b> held-out loss</div>", r->held);
+    if (r->seconds > 0.0) fprintf(f, "<div><b>%.*f</b> steps a second</div>", r->timed < 100.0 * r->seconds, r->timed / r->seconds);
     fprintf(f, "<div><b>%.0f</b> parameters, %lu tensors</div></div>", parameters,
             (unsigned long)num_layers(r));
 }
@@ -608,7 +680,7 @@ static void write_share(FILE *f, double share, const char *bar) {
 }
 
 static void write_layers(FILE *f, const run *r) {
-    fprintf(f, "<table><thead><tr><th>tensor<th>overflows<th>headroom<th>underflow"
+    fprintf(f, "<div class=wide><table><thead><tr><th>tensor<th>overflows<th>headroom<th>underflow"
                "<th>below half a unit<th class=far>elements<th class=far>largest</tr></thead><tbody>");
     for (size_t i = 0; i < r->num_tensors; i++) {
         const tensor *t = &r->tensors[i];
@@ -623,9 +695,11 @@ static void write_layers(FILE *f, const run *r) {
         else fprintf(f, "<td>–</td>");
         write_share(f, is_half ? t->small : -1.0, t->small >= 0.25 ? " class=much" : "");
         write_share(f, t->lost, "");
-        fprintf(f, "<td class=far>%.0f</td><td class=far>%.3g</td></tr>", t->n, t->max);
+        fprintf(f, "<td class=far>%.0f</td>", t->n);
+        if (t->state) fprintf(f, "<td class='far hot'>%s</td></tr>", t->state == NAN_CELL ? "NaN" : "inf");
+        else fprintf(f, "<td class=far>%.3g</td></tr>", t->max);
     }
-    fprintf(f, "</tbody></table><p class=note>Of the last sample. Headroom: by how much gradients "
+    fprintf(f, "</tbody></table></div><p class=note>Of the last sample. Headroom: by how much gradients "
                "could grow before one overflows. Underflow: of gradients in fp16, those that are "
                "subnormal there; from 25 %% on amp.h calls it much. Below half a unit: updates too "
                "small to show in a 16-bit copy by themselves. Masters add them up, so nothing is "
@@ -636,14 +710,16 @@ static void write_layers(FILE *f, const run *r) {
 
 static const char *const style =
     ":root{color-scheme:light dark;--paper:#fcfcfa;--ink:#222;--soft:#666;--rule:#ddd;--line:#0b63a5;"
-    "--hot:#b3261e;--spike:#a15c00;--good:#1b6e3c;--card:#f0efea;--row:14px;"
+    "--run0:#0b63a5;--run1:#d98200;--run2:#1b8a5a;--run3:#b04a8f;--run4:#555;--run5:#8a5a2b;--hot:#b3261e;--spike:#a15c00;--good:#1b6e3c;--card:#f0efea;--row:14px;"
     "--c0:#4a148c;--c1:#8e4ec6;--c2:#c9a7e8;--c3:#dcebf7;--c4:#bcdcf0;--c5:#95c8e6;--c6:#69b0d8;"
-    "--c7:#4295c4;--c8:#2478a8;--c9:#0f5c88;--c10:#064166;--c11:#d3302f}"
+    "--c7:#4295c4;--c8:#2478a8;--c9:#0f5c88;--c10:#064166;--c11:#e0782f;--c12:#d3302f;--c13:#000}"
     "@media(prefers-color-scheme:dark){:root{--paper:#16171a;--ink:#e8e6e1;--soft:#a2a19c;--rule:#3a3b40;"
-    "--line:#6db7f2;--hot:#ff8a80;--spike:#f0b35a;--good:#7fd19b;--card:#222429;"
+    "--line:#6db7f2;--run0:#6db7f2;--run1:#f0a93f;--run2:#4fd09a;--run3:#e98bc8;--run4:#bbb;--run5:#d0a070;--hot:#ff8a80;--spike:#f0b35a;--good:#7fd19b;--card:#222429;"
     "--c0:#d9b3ff;--c1:#a56be0;--c2:#6d3fa3;--c3:#12324a;--c4:#174261;--c5:#1c5379;--c6:#246892;"
-    "--c7:#347fae;--c8:#4f99c8;--c9:#77b5dd;--c10:#a9d4ef;--c11:#ff6b60}}"
-    "*{box-sizing:border-box}body{margin:0 auto;max-width:1080px;padding:16px;background:var(--paper);"
+    "--c7:#347fae;--c8:#4f99c8;--c9:#77b5dd;--c10:#a9d4ef;--c11:#f2a65a;--c12:#ff6b60;--c13:#fff}}"
+    "*{box-sizing:border-box;-webkit-print-color-adjust:exact;print-color-adjust:exact}"
+    "h2{break-after:avoid}.chart,.map,li{break-inside:avoid}.dot{display:inline-block;width:12px;height:12px;"
+    "vertical-align:-1px;margin:0 4px 0 8px}.wide{overflow-x:auto}svg:focus{outline:2px solid var(--line)}body{margin:0 auto;max-width:1080px;padding:16px;background:var(--paper);"
     "color:var(--ink);font:15px/1.45 system-ui,Helvetica,Arial,'DejaVu Sans',sans-serif}"
     "h1{font-size:1.35rem;margin:.2rem 0 .6rem;overflow-wrap:anywhere}h2{font-size:1.05rem;margin:1.8rem 0 .5rem}"
     "small,.note{color:var(--soft)}.note{margin:.4rem 0;min-height:1.5em}.good{color:var(--good);margin:0}"
@@ -663,10 +739,10 @@ static const char *const style =
     ".spike{stroke:var(--spike)}.asked{stroke:var(--soft)}"
     ".why::before{content:'';display:inline-block;width:2px;height:12px;margin:0 6px 0 10px;vertical-align:-1px;"
     "background:var(--hot)}.why.spike::before{background:var(--spike)}.why.asked::before{background:var(--soft)}"
-    ".map{display:flex}.map .names{width:var(--names,190px);flex:none;font-size:11px;line-height:var(--row);"
+    ".legend span{margin-right:14px}.map{display:flex}.map .names{width:var(--names,190px);flex:none;font-size:11px;line-height:var(--row);"
     "text-align:right;padding-right:6px}.map .names span{display:block;height:var(--row);overflow:hidden;"
     "text-overflow:ellipsis;white-space:nowrap}.map svg{flex:1;min-width:0;height:calc(var(--row)*var(--rows));"
-    "background:var(--card);shape-rendering:crispEdges}#mapx .x{padding-left:var(--names,190px)}"
+    "background:var(--card);shape-rendering:crispEdges}.mapx .x{padding-left:var(--names,190px)}"
     ".key{display:grid;grid-template-columns:repeat(12,1fr);max-width:620px;margin:10px 0 0 auto;font-size:12px;"
     "color:var(--soft);text-align:center}.key i{height:14px}.key b{font-weight:400;grid-row:2}"
     ".key u{text-decoration:none;border-top:2px solid var(--rule);margin:2px 1px;white-space:nowrap}"
@@ -680,66 +756,116 @@ static const char *const style =
     "td,th{padding:3px 4px}.bar{min-width:56px}.bar i{left:4px;max-width:calc(100% - 8px)}"
     "th:first-child{max-width:118px}.far,.key .k0{display:none}td small{display:block}}";
 
-/* Where the pointer is on the map, in words. */
+/* Where somebody points, on a chart or a map, in words: by mouse, touch, or arrow keys. */
 static const char *const script =
-    "const map=document.getElementById('map'),cell=document.getElementById('cell'),"
-    "names=[...document.querySelectorAll('.names span')].map(s=>s.textContent);"
-    "map.addEventListener('pointermove',e=>{const b=map.getBoundingClientRect(),"
-    "c=Math.min(at.length-1,Math.max(0,Math.floor((e.clientX-b.left)/b.width*at.length))),"
-    "r=Math.min(cells.length-1,Math.max(0,Math.floor((e.clientY-b.top)/b.height*cells.length))),"
-    "d='ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/',"
-    "m=d.indexOf(cells[r][2*c]),s=d.indexOf(cells[r][2*c+1]);"
-    "cell.textContent=names[r]+', step '+at[c]+': '+(0>m?'no gradients':"
-    "'median from 2^'+(4*m-127)+' to 2^'+(4*m-123)+', '+2*s+' % would be subnormal or 0 in fp16')});";
+    "const two=k=>'2'+String(k).replace(/./g,x=>x=='-'?'\u207b':'\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079'[x]),"
+    "letters='ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/',"
+    "into=(x,n)=>Math.min(n-1,Math.max(0,Math.floor(x)));"
+    "function look(svg,wide,tall,say){let c=0,r=0;svg.tabIndex=0;"
+    "const at=e=>{const b=svg.getBoundingClientRect();c=into((e.clientX-b.left)/b.width*wide,wide);"
+    "r=into((e.clientY-b.top)/b.height*tall,tall);say(c,r)};"
+    "svg.addEventListener('pointermove',at);svg.addEventListener('pointerdown',at);"
+    "svg.addEventListener('keydown',e=>{const k={ArrowLeft:[-1,0],ArrowRight:[1,0],ArrowUp:[0,-1],ArrowDown:[0,1]}[e.key];"
+    "if(k){c=into(c+k[0]*Math.max(1,wide/100),wide);r=into(r+k[1],tall);say(c,r);e.preventDefault()}})}"
+    "for(const [chart,first,last,runs] of charts){const say=document.getElementById('say'+chart);"
+    "look(document.getElementById('chart'+chart),600,1,c=>{"
+    "say.textContent='step '+Math.floor(first+c/600*(last-first+1))+': '+runs.map((v,i)=>{let k=c;"
+    "while(k>0&&v[k]===undefined)k--;const x=v[k],e=Math.log2(x);return (names.length>1?names[i]+' ':'')+"
+    "(x===undefined?'none':chart==1&&e%1==0?two(e):x)}).join(', ')})}"
+    "document.querySelectorAll('svg.map').forEach((svg,m)=>{const [cells,at]=maps[m],box=svg.closest('.mapx'),"
+    "layers=[...box.querySelectorAll('.names span')].map(s=>s.textContent),cell=box.querySelector('.cell');"
+    "look(svg,at.length,cells.length,(c,r)=>{const w=cells[r][2*c],k=letters.indexOf(w),s=letters.indexOf(cells[r][2*c+1]);"
+    "cell.textContent=layers[r]+', step '+at[c]+': '+(w=='?'?'a gradient is NaN':w=='!'?'a gradient is inf':"
+    "0>k?'no gradients':'median from '+two(4*k-127)+' to '+two(4*k-123)+', '+2*s+"
+    "' % would be subnormal or 0 in fp16')})});";
 
-static void write_page(FILE *f, const run *r, const char *title) {
+/* What a run was, how it went, and what to change. */
+static void write_head(FILE *f, const run *r) {
+    write_about(f, r);
+    write_cards(f, r);
+    fprintf(f, "<h2>Advice</h2>");
+    write_advice(f, r);
+}
+
+/* HTML's text as a string of the script: what it would end or break is there as entities. */
+static void write_script_text(FILE *f, const char *html) {
+    fprintf(f, "'");
+    for (; *html; html++)
+        if (*html == '\\') fprintf(f, "\\\\");
+        else if (*html == '&') fprintf(f, "?"), html += strcspn(html, ";") * (strchr(html, ';') != NULL);
+        else putc(*html, f);
+    fprintf(f, "',");
+}
+
+static void write_page(FILE *f, const char *title) {
+    int any = 0;
     fprintf(f, "<!doctype html><html lang=en><head><meta charset=utf-8><meta name=viewport "
                "content='width=device-width,initial-scale=1'><link rel=icon href='data:,'>"
                "<title>%s</title><style>%s", title, style);
     for (int k = 0; k < COLORS; k++)
         fprintf(f, ".c%d{fill:var(--c%d);background:var(--c%d)}", k, k, k);
-    fprintf(f, "</style></head><body><h1>%s</h1>", title);
-    write_about(f, r);
-    write_cards(f, r);
-    fprintf(f, "<h2>Advice</h2>");
-    write_advice(f, r);
-    if (r->num_losses) {
+    fprintf(f, "</style></head><body><h1>%s</h1><script>const charts=[],maps=[],names=[", title);
+    for (int i = 0; i < num_runs; i++) write_script_text(f, runs[i].name);
+    fprintf(f, "];</script>");
+    if (num_runs == 1) write_head(f, &runs[0]);
+    else write_legend(f);
+    for (int i = 0; i < num_runs; i++) any |= runs[i].num_losses > 0;
+    if (any) {
         fprintf(f, "<h2>Loss</h2>");
-        write_chart(f, r, LOSS);
+        write_chart(f, LOSS);
     }
-    fprintf(f, "<h2>Loss scale, and steps that were skipped</h2>");
-    write_chart(f, r, SCALE);
-    write_why(f, r);
+    fprintf(f, "<h2>Loss scale%s</h2>", num_runs == 1 ? ", and steps that were skipped" : "");
+    write_chart(f, SCALE);
+    write_why(f, &runs[0]);
     fprintf(f, "<h2>Norm of the unscaled gradients</h2>");
-    write_chart(f, r, NORM);
-    fprintf(f, "<h2>Exponents of gradients, by layer and step</h2><div id=mapx>");
-    write_map(f, r);
-    fprintf(f, "</div><h2>Tensors</h2>");
-    write_layers(f, r);
+    write_chart(f, NORM);
+    for (int i = 0; i < num_runs; i++) {
+        if (num_runs > 1) {
+            fprintf(f, "<h1>%s</h1>", runs[i].name);
+            write_head(f, &runs[i]);
+        }
+        fprintf(f, "<h2>Exponents of gradients, by layer and step</h2><div class=mapx>");
+        write_map(f, &runs[i]);
+        fprintf(f, "</div><h2>Tensors</h2>");
+        write_layers(f, &runs[i]);
+    }
     fprintf(f, "<script>%s</script></body></html>\n", script);
 }
 
 static void print_help(void) {
-    puts("usage: report LINES [--out PAGE] [--title TEXT]\n\n"
-         "Make a page of HTML of what train --report or gpt --report wrote.\n\n"
-         "  --out PAGE    where it goes (LINES.html)\n"
+    puts("usage: report LINES... [--out PAGE] [--title TEXT]\n\n"
+         "Make a page of HTML of what train, gpt, cnn or ncf wrote with --report; of up to six runs,\n"
+         "laid over each other, one page.\n\n"
+         "  --out PAGE    where it goes (LINES.html, of the first)\n"
          "  --title TEXT  its headline (the program and its types, or LINES)\n"
          "  --help        this text");
 }
 
-/* The title that was given, or that of the run. */
-static char *title_of(const run *r, const char *title) {
+/* The name of a run: the program and its types, or its file. */
+static char *name_of(const run *r) {
     char text[1300];
-    if (title || !r->words[PROGRAM])
-        return html_of(title ? title : r->path, strlen(title ? title : r->path));
+    if (!r->words[PROGRAM]) return html_of(r->path, strlen(r->path));
     snprintf(text, sizeof text, "%.600s in %.600s", r->words[PROGRAM], r->words[TYPES]);
     return strcpy(need(NULL, strlen(text) + 1, 1), text);
 }
 
+/* Runs of the same name are told apart by their files. */
+static void name_runs(void) {
+    for (int i = 0; i < num_runs; i++) runs[i].name = name_of(&runs[i]);
+    for (int i = 0; i < num_runs; i++) {
+        int same = 0;
+        for (int k = 0; k < num_runs; k++) same += strcmp(runs[k].name, runs[i].name) == 0;
+        if (same < 2) continue;
+        for (int k = num_runs; k-- > i;)
+            if (k == i || strcmp(runs[k].name, runs[i].name) == 0)
+                runs[k].name = html_of(runs[k].path, strlen(runs[k].path));
+    }
+}
+
 int main(int argc, char **argv) {
-    static run  r;
-    const char *path = NULL, *out = NULL, *title = NULL;
+    const char *out = NULL, *title = NULL;
     char        page[1100];
+    double      steps = 0.0;
     for (int i = 1; i < argc; i++) {
         const int named = strcmp(argv[i], "--out") == 0 || strcmp(argv[i], "--title") == 0;
         if (strcmp(argv[i], "--help") == 0) return print_help(), 0;
@@ -747,23 +873,28 @@ int main(int argc, char **argv) {
         if (strcmp(argv[i], "--out") == 0) out = argv[++i];
         else if (named) title = argv[++i];
         else if (argv[i][0] == '-') fail(2, argv[i], "is not an option", "see --help");
-        else if (path) fail(2, argv[i], "is one file too many", "see --help");
-        else path = argv[i];
+        else if (num_runs == MAX_RUNS) fail(2, argv[i], "is one file too many", "see --help");
+        else runs[num_runs++].path = argv[i];
     }
-    if (!path) fail(2, "LINES", "is missing", "give what --report wrote; see --help");
-    if (strlen(path) > 1000) fail(2, path, "is too long a path", "choose a shorter one");
-    read_run(&r, path);
-    snprintf(page, sizeof page, "%s.html", path);
+    if (!num_runs) fail(2, "LINES", "is missing", "give what --report wrote; see --help");
+    if (strlen(runs[0].path) > 1000) fail(2, runs[0].path, "is too long a path", "choose a shorter one");
+    for (int i = 0; i < num_runs; i++) {
+        read_run(&runs[i], runs[i].path);
+        steps = runs[i].last > steps ? runs[i].last : steps;
+    }
+    name_runs();
+    snprintf(page, sizeof page, "%s.html", runs[0].path);
     if (!out) out = page;
     FILE *f = fopen(out, "wb");
     if (!f) fail(1, out, strerror(errno), "choose a file that can be written with --out");
-    write_page(f, &r, title_of(&r, title));
+    write_page(f, title ? html_of(title, strlen(title)) : num_runs == 1 ? runs[0].name : "Runs compared");
     const long size = ftell(f);
     const int  good = !ferror(f);
     if (fclose(f) != 0 || !good) fail(1, out, "cannot be written", "is the disk full?");
-    if (*r.note) printf("%s: %s\n", path, r.note);
-    printf("%s: %.0f steps, %lu tensors, %lu samples, %ld KB\n", out, r.last,
-           (unsigned long)num_layers(&r), (unsigned long)r.lines, (size + 512) / 1024);
+    for (int i = 0; i < num_runs; i++)
+        if (*runs[i].note) printf("%s: %s\n", runs[i].path, runs[i].note);
+    printf("%s: %.0f steps, %lu tensors, %lu samples, %ld KB\n", out, steps,
+           (unsigned long)num_layers(&runs[0]), (unsigned long)runs[0].lines, (size + 512) / 1024);
     if (fflush(stdout) != 0) fail(1, "standard output", strerror(errno), "is the disk full?");
     return 0;
 }

@@ -24,6 +24,7 @@ typedef struct lines {
     double         *losses; /* since the last line   */
     int             count;
     uint64_t        told;   /* iterations in lines before */
+    clock_t         since;  /* processor time when the first of them began */
 } lines;
 
 static void lines_put_string(FILE *f, const char *key, const char *s) {
@@ -70,7 +71,9 @@ static void lines_open(lines *l, const char *path, int append, size_t steps, con
     lines_put_string(l->file, "types", types);
     lines_put_processor(l->file);
     lines_put_string(l->file, "date", date);
+    lines_put_string(l->file, "amp", amp_version());
     fprintf(l->file, "}}\n");
+    l->since = clock();
 }
 
 static void lines_write(lines *l, const amp_optimizer *opt) {
@@ -80,12 +83,13 @@ static void lines_write(lines *l, const amp_optimizer *opt) {
         fprintf(l->file, "{\"losses\":[%.0f", (double)now.iterations - l->count + 1.0);
         for (int i = 0; i < l->count; i++)
             fprintf(l->file, fabs(l->losses[i]) < 1e30 ? ",%.6g" : ",null", l->losses[i]);
-        fprintf(l->file, "]}\n");
+        fprintf(l->file, "],\"seconds\":%.6f}\n", (double)(clock() - l->since) / CLOCKS_PER_SEC);
         result = amp_report_json(opt, l->file, &l->told);
     }
     if (result != AMP_OK || fflush(l->file) != 0)
         fail(1, l->path, "cannot write a report", "is the disk full?");
     l->count = 0;
+    l->since = clock();
 }
 
 /* After every step, with its loss. */
