@@ -738,7 +738,8 @@ static const char *const style =
     "stroke-width:1.6}.skip{stroke-width:1.2;opacity:.55}.overflow{stroke:var(--hot)}"
     ".spike{stroke:var(--spike)}.asked{stroke:var(--soft)}"
     ".why::before{content:'';display:inline-block;width:2px;height:12px;margin:0 6px 0 10px;vertical-align:-1px;"
-    "background:var(--hot)}.why.spike::before{background:var(--spike)}.why.asked::before{background:var(--soft)}"
+    "background:var(--hot)}.why.spike::before{background:var(--spike)}.why.asked::before{background:var(--soft)}";
+static const char *const style_of_tables =
     ".legend span{margin-right:14px}.map{display:flex}.map .names{width:var(--names,190px);flex:none;font-size:11px;line-height:var(--row);"
     "text-align:right;padding-right:6px}.map .names span{display:block;height:var(--row);overflow:hidden;"
     "text-overflow:ellipsis;white-space:nowrap}.map svg{flex:1;min-width:0;height:calc(var(--row)*var(--rows));"
@@ -801,7 +802,7 @@ static void write_page(FILE *f, const char *title) {
     int any = 0;
     fprintf(f, "<!doctype html><html lang=en><head><meta charset=utf-8><meta name=viewport "
                "content='width=device-width,initial-scale=1'><link rel=icon href='data:,'>"
-               "<title>%s</title><style>%s", title, style);
+               "<title>%s</title><style>%s%s", title, style, style_of_tables);
     for (int k = 0; k < COLORS; k++)
         fprintf(f, ".c%d{fill:var(--c%d);background:var(--c%d)}", k, k, k);
     fprintf(f, "</style></head><body><h1>%s</h1><script>const charts=[],maps=[],names=[", title);
