@@ -1821,10 +1821,14 @@ AMPI_DEVICE bool ampi_any_large(const float *x) {
 template <int N>
 AMPI_DEVICE void ampi_all_parts(const float *p, const ampi_draws<N> &draws, int master, int f16,
                                 uint32_t *model, uint32_t *low) {
-    const bool plain = N == 4 && !f16 && !ampi_any_large(p);
-    for (int k = 0; !plain && k < N; k++)
-        model[k] = ampi_model_of(p[k], draws.of(k), &low[k], master, f16);
-    for (int k = 0; plain && k < N; k++) {
+    bool plain = N == 4 && !f16; /* no const: nvcc would tell of what N = 1 does not reach */
+    if (plain) plain = !ampi_any_large(p);
+    if (!plain) {
+        for (int k = 0; k < N; k++)
+            model[k] = ampi_model_of(p[k], draws.of(k), &low[k], master, f16);
+        return;
+    }
+    for (int k = 0; k < N; k++) {
         const uint32_t u = ampi_bits_of_f32(p[k]);
         low[k] = u + (master == AMP_FORMAT_SR      ? draws.of(k)
                       : master == AMP_FORMAT_24BIT ? (u >> 8 & 1u) + 0x807fu
