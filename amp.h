@@ -341,7 +341,7 @@ extern "C" {
 
 typedef enum amp_result {
     AMP_OK = 0,
-    AMP_ERROR_INVALID_ARGUMENT, /* a NULL pointer, or an index or a length out of range           */
+    AMP_ERROR_INVALID_ARGUMENT, /* a NULL pointer; an index or length out of range                */
     AMP_ERROR_INVALID_ENUM,     /* a dtype, preset or kind that amp.h does not know               */
     AMP_ERROR_INVALID_CONFIG,   /* a number is NaN, infinite, out of range or contradictory       */
     AMP_ERROR_UNSUPPORTED,      /* not offered: another kind, a captured stream, no cuBLAS handle */
@@ -359,8 +359,7 @@ typedef enum amp_result {
     AMP_ERROR_CORRUPT,          /* state: bytes have changed since it was written                 */
     AMP_ERROR_MISMATCH,         /* state: of other tensors or another kind; ranks: they differ    */
     AMP_ERROR_BANNED,           /* policy: the op is not safe in 16 bits; override it             */
-    AMP_ERROR_MIXED_TYPES,      /* fp16 and bf16 where they must be one: in an op that promotes, in
-                                   AMP_DTYPE and AMP_POLICY, in the operands of a product         */
+    AMP_ERROR_MIXED_TYPES,      /* fp16 and bf16 in one op or product, AMP_DTYPE or AMP_POLICY    */
     AMP_ERROR_PARSE,            /* policy: words that cannot be understood                        */
     AMP_ERROR_CUDA,             /* a CUDA call failed: amp_cuda_code() is its cudaError_t         */
     AMP_ERROR_CUBLAS,           /* a cuBLAS call failed: amp_cuda_code() is its cublasStatus_t    */
@@ -368,7 +367,7 @@ typedef enum amp_result {
     AMP_ERROR_TRUNCATED,        /* state: the file ends too early                                 */
     AMP_ERROR_NOT_INITIALIZED,  /* a scaler or optimizer before init, a session before its start  */
     AMP_ERROR_OVERLAP,          /* gemm, optimizer: arrays share memory that must not             */
-    AMP_ERROR_WORKSPACE,        /* gemm on CUDA: backend.workspace is NULL or too small for this  */
+    AMP_ERROR_WORKSPACE,        /* gemm on CUDA: backend.workspace is NULL or too small           */
     AMP_ERROR_STALE             /* session: a weight was written to without amp_session_changed   */
 } amp_result;
 
@@ -377,7 +376,7 @@ typedef enum amp_result {
    outlive the object; one thread. */
 enum { AMP_PROBLEM_SIZE = 200 };
 
-/* A short English sentence for a result, never NULL; the version that is linked, "0.7.0". */
+/* A sentence for a result, never NULL; the version that is linked, "0.7.0". */
 AMP_DEF const char *amp_result_string(amp_result result);
 AMP_DEF const char *amp_version(void);
 enum { AMPI_VERSION = AMP_VERSION_MAJOR * 10000 + AMP_VERSION_MINOR * 100 + AMP_VERSION_PATCH };
@@ -513,8 +512,8 @@ typedef struct amp_gemm_args  amp_gemm_args;  /* >>api gemm                     
 typedef struct ampi_functions ampi_functions; /* what differs between machines; >>core           */
 typedef struct CUstream_st   *amp_stream;     /* the same type as cudaStream_t; no CUDA header   */
 
-/* The machine: of amp_cpu_backend, or amp_cuda_backend. Plain data, copied by whoever takes it:
-   set workspace before. */
+/* The machine (amp_cpu_backend, amp_cuda_backend). Plain data, copied by whoever takes it: set
+   workspace before. */
 typedef struct amp_backend {
     const ampi_functions *functions; /* private; says which backend it is                        */
     void      *context;        /* amp_cuda_backend: the cuBLAS handle                             */
@@ -565,7 +564,7 @@ typedef struct amp_optimizer_desc {
                                          amp_scaler_update after the steps of all                */
     double beta1, beta2;              /* AdamW: 0.9, 0.999; Lion: 0.9, 0.99                      */
     double eps;                       /* AdamW: 1e-8                                             */
-    double momentum;                  /* SGD: 0 (all numbers are checked, whatever the kind)     */
+    double momentum;                  /* SGD: 0                                                  */
     int    nesterov;                  /* SGD: nonzero needs momentum > 0                         */
     float  weight_decay;              /* 0                                                       */
     float  max_norm;                  /* clip the global gradient norm to this; 0: do not clip   */
@@ -576,7 +575,7 @@ typedef struct amp_optimizer_desc {
     const struct amp_ranks       *ranks;  /* ranks decide together: >>api ranks                  */
     const struct amp_report_desc *report; /* what happens in a run: >>api report                 */
     const struct amp_storage     *storage; /* of masters and moments: >>api storage; fused kinds */
-    uint64_t      seed;               /* of its stochastic rounding; any, also 0                 */
+    uint64_t      seed;               /* of its stochastic rounding                              */
     char         *problem;            /* NULL, or AMP_PROBLEM_SIZE bytes: what was wrong         */
 } amp_optimizer_desc;
 
@@ -588,7 +587,7 @@ typedef struct amp_status {
     uint32_t did_step;     /* 1: weights changed, 0: skipped                                     */
     uint32_t found_inf;    /* 1: a gradient was inf or NaN, or would have become so              */
     uint32_t stuck;        /* 1: the scaler's, or skipped_in_a_row is 40 or more                 */
-    uint64_t steps;        /* taken, and first_step; not the iterations of your loop             */
+    uint64_t steps;        /* taken, and first_step                                              */
     uint64_t skipped;
     uint64_t skipped_in_a_row; /* up to the last step; 0: that one was taken                     */
     uint64_t missed_updates; /* checks of a shared scaler before which its update was forgotten  */
@@ -607,8 +606,8 @@ typedef struct amp_stats {
 /* Declare one, zeroed or not, and call amp_optimizer_init. It may be moved. */
 typedef struct amp_optimizer amp_optimizer;
 
-/* desc NULL: all defaults. Then register tensors, which are numbered from 0. Both copy what they
-   are given, and the structs that it points to. */
+/* desc NULL: all defaults. Tensors are numbered from 0. Both copy what they are given, and the
+   structs that it points to. */
 AMP_DEF amp_result amp_optimizer_init(amp_optimizer *opt, const amp_optimizer_desc *desc);
 AMP_DEF amp_result amp_optimizer_add(amp_optimizer *opt, const amp_tensor *tensor);
 
@@ -633,7 +632,7 @@ AMP_DEF const float *amp_optimizer_loss_scale_ptr(const amp_optimizer *opt);
 
 /* For AMP_KIND_OWN. begin_step is true if all gradients are finite: they are unscaled, step now.
    False is a skip or an error, which end_step returns: call that in any case. It moves the scale
-   and, but after a skip, writes model copies. A second begin_step: AMP_ERROR_STEP_OPEN. */
+   and, but after a skip, writes model copies. */
 AMP_DEF bool       amp_optimizer_begin_step(amp_optimizer *opt);
 AMP_DEF amp_result amp_optimizer_end_step(amp_optimizer *opt);
 
@@ -644,7 +643,7 @@ AMP_DEF amp_result amp_optimizer_step(amp_optimizer *opt, float lr);
 AMP_DEF amp_result amp_optimizer_status(const amp_optimizer *opt, amp_status *status);
 AMP_DEF amp_result amp_optimizer_stats(const amp_optimizer *opt, int i, amp_stats *stats);
 
-/* Release all memory. Safe on a zeroed object, and twice. */
+/* Release all memory. Safe when zeroed, and twice. */
 AMP_DEF void amp_optimizer_free(amp_optimizer *opt);
 
 /* ----------------------------------------------------------------- >>api  state */
