@@ -294,7 +294,7 @@ if have nm; then
     silent 'nm: AMP_NO_AUTOCAST has nothing of the second floor' first_floor_only "$out/only.o"
     $CC -std=c99 -DAMP_DEBUG -I. -c "$out/only.c" -o "$out/full.o" > "$out/log" 2>&1
     silent 'nm: AMP_NO_RANKS' without AMP_NO_RANKS \
-        'amp_optimizer_(range|accumulate)|ampi_(ranks_ok|agree|(save|load|remove)_(set|ranks)|read_ranks)'
+        'amp_optimizer_(range|accumulate)|ampi_(ranks_ok|agree|(save|load|read|remove)_(set|ranks))'
     silent 'nm: AMP_NO_ROWS' without AMP_NO_ROWS 'ampi_(sort_pass|(sum|update|place)_rows|rows_ok)'
     silent 'nm: AMP_NO_STORAGE' without AMP_NO_STORAGE \
         'ampi_((get_|put_)?masters|(get_|put_|moments_)8bit|draw|cpu_split)'
