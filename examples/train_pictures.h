@@ -173,7 +173,7 @@ static int same_text(const char *a, const char *b) { return a && b && strcmp(a, 
    the same; 0 if there is nothing to show. */
 static int fit_axes(axes *a, const plot plots[2], int p, double top, double base) {
     const plot *shown = &plots[p];
-    const axes  empty = {64.0, top + 16.0, 396.0, PLOT_HEIGHT - 68.0, 0.0, 1e9, -1e9, base};
+    const axes  empty = {64.0, top + 20.0, 396.0, PLOT_HEIGHT - 72.0, 0.0, 1e9, -1e9, base};
     int         any   = 0;
     *a = empty;
     if (!shown->title) return 0;
@@ -264,7 +264,7 @@ static void draw_axes(FILE *f, const axes *a, const plot *p) {
         svg_text(f, a->x - 6.0, y + 5.0, "text-anchor=\"end\"", text);
     }
     const int    first = svg_lines(NULL, 0.0, 14.0, 0, p->what);
-    const double what  = a->y - 9.0 - LEADING * (first - 1);
+    const double what  = a->y - 13.0 - LEADING * (first - 1);
     svg_lines(f, what, 14.0, 0, p->what);
     svg_lines(f, what - 1.0 - LEADING * svg_lines(NULL, 0.0, 15.0, 1, p->title), 15.0, 1, p->title);
     svg_text(f, a->x + a->width / 2.0, a->y + a->height + 38.0,
