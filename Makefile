@@ -83,7 +83,7 @@ CI_SUITES := arm compile-uses cuda-sanitize model-neon_bf16 emu nvcc examples ra
              cblas sgemm-plain ptx cuda-races cuda-traffic examples_cuda fuzz $(HALVED:%=%-2of2) \
              bits-others readme-others headers install self gpu_self \
              $(filter-out $(LESS),$(foreach c,s390x aarch64 ofast clang-ofast,$(TESTS:%=$(c)/%)))
-CHECK_SUITES := $(LESS) cuda-clang sgemm-sanitize sanitized-amx prove tier_self fuzzing mingw libtorch
+CHECK_SUITES := $(LESS) cuda-clang sgemm-sanitize sanitized-amx prove tier_self fuzzing mingw platforms libtorch
 logs = $(patsubst %,$(BUILD)/tests/%.log,$(1))
 
 .DEFAULT_GOAL := help
@@ -287,6 +287,7 @@ $(BUILD)/tests/sanitized-amx.log: $(CPU)/model-sanitize/amp.o $(CPU)/sanitize/pr
 
 $(BUILD)/tests/arm.log: tests/tiles.h tests/gemm_bits.h $(wildcard tests/compile/*) $(CPU)/aarch64/amp.o
 $(BUILD)/tests/cblas.log: tests/test_cblas.c tests/cblas_trainer.c
+$(BUILD)/tests/platforms.log: $(SUPPORT) $(TESTS:%=tests/test_%.c) $(wildcard tests/compile/msvc/*)
 $(BUILD)/tests/libtorch.log: examples/libtorch.cpp $(wildcard examples/train_*.h)
 $(BUILD)/tests/self.log: tests/test.h $(wildcard tests/bench/compare*)
 $(BUILD)/tests/vectors.log: $(wildcard tests/vectors/*)

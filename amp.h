@@ -115,7 +115,8 @@
    In a step products and sums are rounded one by one, and the norm is summed in one fixed order.
    While amp.h computes, rounding is to nearest, subnormals count and floating-point traps are
    masked; your settings return with the call (x86-64, AArch64 by gcc and clang, x86-64 by MSVC).
-   On 32-bit x86 without -mfpmath=sse only array casts and checks are exact.
+   On 32-bit x86 a float that a function returns is no signaling NaN; without -mfpmath=sse only
+   array casts and checks are exact. clang 14 for AArch64 has no guard against -Ofast, and warns.
 
    Products (amp_gemm) on a CPU are summed in fp32, in the order of k. AVX2, AVX-512 and NEON
    round once per k (an FMA) and have one set of bits; plain C rounds product and sum.
@@ -140,8 +141,8 @@
        the same run again: steps the same bits; products on a CPU, too, whatever flags, threads and
            alignment are; on a GPU as cuBLAS promises, of one version, GPU, stream (test_bits.c)
        another build or machine: steps the same bits, for compilers, flags, instruction sets, byte
-           order, CPU or GPU, grids, graphs (but the payload of a computed NaN). Products: within
-           FMA, tiles, pairs, BFMMLA and plain C; on a GPU no (bits.sh; test_cuda.cpp: own_steps to
+           order, CPU or GPU, grids, graphs (but sign and payload of a NaN that comes of an infinite
+           weight or moment, or of a check that is disabled). Products: within FMA, tiles, pairs, BFMMLA and plain C; on a GPU no (bits.sh; test_cuda.cpp: own_steps to
            shards, grids; tests/gpu.sh on a device; test_gemm.c: bits_*; tests/vectors)
        loaded at any step: the bits of a run that never stopped (test_state.c: resume_*, killed;
            trainer.sh; ranks.sh: kills)
@@ -855,7 +856,7 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
 
 /* Memory of products. A CPU packs in backend->workspace if that is as large as this says for the
    largest m, n and k, for OpenMP's threads of now (about 1.1 MB each, 3.2 MB if k is above 512);
-   else on the stack, at most 128 KiB (140 at -O0), and if m n k is above 2^22 in memory from
+   else on the stack, at most 128 KiB (140 at -O0; all other calls: 64), and if m n k is above 2^22 in memory from
    malloc, freed on return (without it slower). On AMX a C that begins at no multiple of 64 costs
    up to a quarter of the speed. CUDA wants A and B of one type, and C of that or fp32
    (AMP_ERROR_MIXED_TYPES); in a capture a workspace (AMP_ERROR_WORKSPACE). */
@@ -7681,9 +7682,9 @@ static uint64_t ampi_hash_tables(const amp_optimizer *opt, ampi_state *state) {
         const amp_tensor *t = ampi_tensor(opt, (int)i);
         sum = ampi_hash(sum, (uint64_t)ampi_learns(t));
         sum = ampi_hash(sum, (uint64_t)t->grad_type);
-        sum = ampi_hash(sum, plan->host_slots[i].model_type);
-        sum = ampi_hash(sum, plan->host_slots[i].master.format);
-        sum = ampi_hash(sum, plan->host_slots[i].moment[0].format);
+        sum = ampi_hash(sum, (uint64_t)plan->host_slots[i].model_type);
+        sum = ampi_hash(sum, (uint64_t)plan->host_slots[i].master.format);
+        sum = ampi_hash(sum, (uint64_t)plan->host_slots[i].moment[0].format);
     }
     return sum;
 }

@@ -161,6 +161,15 @@ static void begin_capture(cudaStream_t stream) {
     CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
 }
 
+static bool is_nan(const void *p, size_t i, int type) {
+    static const unsigned inf[] = {0x7f800000, 0x7c00, 0x7f80};
+    uint32_t              w     = 0;
+    uint16_t              h     = 0;
+    if (type == AMP_F32) memcpy(&w, (const char *)p + 4 * i, 4);
+    else memcpy(&h, (const char *)p + 2 * i, 2), w = h;
+    return (w & (type == AMP_F32 ? 0x7fffffff : 0x7fff)) > inf[type];
+}
+
 /* Bytes that differ. Where the promise ends at NaN-ness, a NaN on both sides counts as equal;
    unit: bytes of a floating-point number. */
 static size_t differ(const void *a, const void *b, size_t bytes, int nan_type, bool nan_ok) {
@@ -173,16 +182,12 @@ static size_t differ(const void *a, const void *b, size_t bytes, int nan_type, b
         if (memcmp(p + i, q + i, n) == 0) continue;
         if (nan_ok && n == unit) {
             uint64_t x = 0, y = 0;
-            uint32_t s = 0, t = 0;
-            memcpy(nan_type < 0 ? (void *)&x : (void *)&s, p + i, unit);
-            memcpy(nan_type < 0 ? (void *)&y : (void *)&t, q + i, unit);
-            const uint32_t most = nan_type == AMP_F32 ? 0x7f800000 : nan_type == AMP_F16 ? 0x7c00
-                                                                                         : 0x7f80;
-            const uint32_t mask = nan_type == AMP_F32 ? 0x7fffffff : 0x7fff;
-            if (nan_type >= 0 && (s & mask) > most && (t & mask) > most) continue;
-            const uint64_t inf = (uint64_t)0x7ff << 52, all = ~((uint64_t)1 << 63);
-            if (nan_type < 0 && (x & all) > inf && (y & all) > inf) continue;
-            if (nan_type < 0) { /* or two floats, or something beside one */
+            if (nan_type >= 0 && is_nan(p + i, 0, nan_type) && is_nan(q + i, 0, nan_type)) continue;
+            if (nan_type < 0) { /* a double, or two floats, or something beside one */
+                memcpy(&x, p + i, unit);
+                memcpy(&y, q + i, unit);
+                const uint64_t inf = (uint64_t)0x7ff << 52, all = ~((uint64_t)1 << 63);
+                if ((x & all) > inf && (y & all) > inf) continue;
                 size_t bad = differ(p + i, q + i, 4, AMP_F32, true) +
                              differ(p + i + 4, q + i + 4, 4, AMP_F32, true);
                 count += bad;
@@ -500,7 +505,6 @@ static bool start(twins *t, const setup *s, dice &r) {
     t->lr     = 0.01f;
     t->stream = s->default_stream ? NULL : main_stream;
     t->body   = body_stream;
-    t->nan_ok = s->desc.scaler.disabled;
     emulate(s->seed, s->async);
     OK(amp_cuda_backend(&t->backend, t->stream, NULL));
     in_grids(s->max_blocks, s->block_size);
@@ -566,11 +570,7 @@ static amp_result fused(amp_optimizer *opt, float lr) {
 }
 
 static void step_on_cpu(twins *t) {
-    amp_optimizer   *opt    = &t->opt[CPU];
-    const amp_preset preset = t->s.desc.scaler.preset;
-    /* exact presets do not look at the product, so that a scale below one may let NaN be computed */
-    t->nan_ok |= preset != AMP_PRESET_DEFAULT && preset != AMP_PRESET_STATIC &&
-                 amp_optimizer_loss_scale(opt) < 1.0f;
+    amp_optimizer *opt = &t->opt[CPU];
     if (opt->desc.kind != AMP_KIND_OWN) {
         OK(fused(opt, t->lr));
         return;
@@ -701,8 +701,29 @@ static void compare_reports(amp_optimizer *opt, int tensors) {
     spikes += reports[CPU].spikes != 0;
 }
 
+/* Has a step computed a NaN, whose sign and payload are each processor's own? It stays in weights
+   or moments. */
+static bool computed_nan(const twins *t) {
+    const amp_optimizer *opt = &t->opt[CPU];
+    bool                 found = false;
+    for (int i = 0; i < t->s.count && !found; i++) {
+        const ampi_slot *s = &opt->plan->host_slots[i];
+        const bool       m = s->moment[0].data != NULL, v = s->moment[1].data != NULL;
+        const size_t     n = (size_t)s->n;
+        float           *both = (float *)fresh(8 * n);
+        memset(both, 0, 8 * n);
+        OK(amp_optimizer_moments(opt, i, m ? both : NULL, v ? both + n : NULL));
+        for (size_t k = 0; k < n; k++)
+            found = found || is_nan(both, k, AMP_F32) || is_nan(both + n, k, AMP_F32) ||
+                    is_nan(amp_optimizer_model(opt, i), k, s->model ? (int)s->model_type : AMP_F32);
+        free(both);
+    }
+    return found;
+}
+
 /* Everything that the two sides have, after a step. */
 static void compare(twins *t) {
+    t->nan_ok |= computed_nan(t);
     amp_optimizer *cpu = &t->opt[CPU], *dev = &t->opt[DEV];
     amp_status     status[2];
     amp_stats      stats[2];

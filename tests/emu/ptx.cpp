@@ -19,6 +19,7 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -27,14 +28,10 @@ namespace {
 
 /* ---- Reading PTX ---- */
 
-struct symbol { space where; word address; };
-
 struct module { /* words: names, numbers and single characters; "%r<30>" is one */
-    strings                               words;
-    std::map<string, kernel>              kernels;
-    std::map<string, symbol>              symbols;
-    size_t                                shared_bytes;
-    std::vector<std::unique_ptr<word[]> > data; /* of .const and .global */
+    strings                  words;
+    std::vector<size_t>      shared; /* where declarations for all kernels stand */
+    std::map<string, kernel> kernels;
 };
 
 strings words_of(const string &text) {
@@ -52,14 +49,17 @@ strings words_of(const string &text) {
     return words;
 }
 
+const strings specials = {"%tid.x",   "%tid.y",   "%tid.z",   "%ntid.x",   "%ntid.y",   "%ntid.z", "%laneid",
+                          "%ctaid.x", "%ctaid.y", "%ctaid.z", "%nctaid.x", "%nctaid.y", "%nctaid.z"};
+
 struct reader { /* of a module, or of one of its kernels */
-    module                                  &m;
-    kernel                                  *k;
-    size_t                                   at;      /* the next word */
-    std::vector<std::map<string, symbol> >   symbols; /* by scope; the first is the module's */
-    std::vector<std::map<string, unsigned> > names;   /* registers, by scope */
-    std::map<string, unsigned>               labels;
-    strings                                  targets; /* of branches, by instruction */
+    struct operand { unsigned reg; space where; };
+
+    module                                 &m;
+    kernel                                 *k;
+    size_t                                  at;    /* the next word */
+    std::vector<std::map<string, operand> > names; /* by scope; the first is the module's */
+    std::map<string, unsigned>              labels;
 
     reader(module &file, kernel *into) : m(file), k(into), at(into != NULL ? into->at : 0) {}
 
@@ -70,7 +70,7 @@ struct reader { /* of a module, or of one of its kernels */
     string next() { return word_at(at++); }
     bool   take(const char *text) { return word_at(at) == text && ++at; }
     void   skip_to(const char *text) { while (!take(text)) at++; }
-    unsigned long number() { return strtoul(next().c_str(), NULL, 10); }
+    size_t number() { return strtoul(next().c_str(), NULL, 10); }
 
     unsigned new_register(unsigned width) {
         k->widths.push_back(width);
@@ -81,61 +81,53 @@ struct reader { /* of a module, or of one of its kernels */
         return it != k->constants.end() ? it->second : k->constants[value] = new_register(64);
     }
     word literal() { /* -1, 0x1f, 0f3F800000, 0d3FF0000000000000 */
-        const bool  minus  = take("-");
+        const bool   minus = take("-");
         const string text  = next();
-        const bool  bits   = text.size() > 2 && text[0] == '0' && strchr("fFdD", text[1]) != NULL;
-        char       *end;
-        const word  value = strtoull(text.c_str() + (bits ? 2 : 0), &end, bits ? 16 : 0);
+        const bool   bits  = text.size() > 2 && text[0] == '0' && strchr("fFdD", text[1]) != NULL;
+        char        *end;
+        const word   value = strtoull(text.c_str() + (bits ? 2 : 0), &end, bits ? 16 : 0);
         if (!isdigit((unsigned char)text[0]) || (*end != '\0' && strcmp(end, "U") != 0))
             fault("an unknown operand " + text);
         return minus ? 0 - value : value;
     }
-    unsigned operand(space *where) {
-        static const std::set<string> specials = {
-            "%tid.x",    "%tid.y",    "%tid.z",    "%ntid.x",   "%ntid.y",   "%ntid.z",  "%ctaid.x",
-            "%ctaid.y",  "%ctaid.z",  "%nctaid.x", "%nctaid.y", "%nctaid.z", "%laneid"};
+    operand read_operand() {
         const string text = word_at(at);
         for (size_t s = names.size(); s-- > 0;)
             if (names[s].count(text)) return at++, names[s][text];
-        for (size_t s = symbols.size(); s-- > 0;)
-            if (symbols[s].count(text)) {
-                at++;
-                *where = symbols[s][text].where;
-                return constant(symbols[s][text].address);
-            }
-        if (specials.count(text) == 0) return constant(literal());
-        at++;
-        const auto it = k->specials.find(text);
-        return it != k->specials.end() ? it->second : k->specials[text] = new_register(32);
+        const auto it = std::find(specials.begin(), specials.end(), text);
+        if (it == specials.end()) return operand{constant(literal()), GENERIC};
+        k->special.push_back(std::make_pair(it - specials.begin(), new_register(32)));
+        return names[0][next()] = operand{k->special.back().second, GENERIC};
     }
 
-    /* [.align 8] .b8 [.ptr ...] name [[24]]: bytes behind `end`, which moves */
-    symbol declare(space where, size_t *end, string *name) {
-        size_t align = take(".align") ? number() : 0, count = 1;
-        const string type = next();
-        const size_t width = strtoul(type.c_str() + std::min((size_t)2, type.size()), NULL, 10) / 8;
-        if (align == 0) align = width;
-        if (take(".ptr")) { /* what it points to is no business of ours */
-            if (word_at(at)[0] == '.' && word_at(at) != ".align") at++;
-            if (take(".align")) at++;
+    /* [.align 8] .b8 [.ptr ...] name [[24]]: bytes behind `end`, which moves; where they begin */
+    size_t declare(space where, size_t *end) {
+        size_t align = 0, width = 0, count = 1;
+        string name;
+        while (strchr(",;)[", word_at(at)[0]) == NULL) {
+            name = next();
+            if (name == ".align" && width == 0) align = number();
+            else if (name[0] == '.' && width == 0) width = (size_t)atoi(name.c_str() + 2) / 8;
         }
-        *name = next();
         if (take("[")) count = number(), at++;
-        if (width == 0 || count == 0) fault("an unknown declaration of " + *name);
-        *end = (*end + align - 1) / align * align + count * width;
-        return symbol{where, *end - count * width};
+        if (width == 0 || count == 0) fault("an unknown declaration of " + name);
+        align = std::max(align, width);
+        const size_t begin = (*end + align - 1) / align * align;
+        *end = begin + count * width;
+        names.back()[name] = operand{constant(begin), where};
+        return begin;
     }
     void declare_registers() { /* .b32 %r<30>, x */
         const string   type  = next();
         const unsigned width = type == ".pred" ? 1 : (unsigned)atoi(type.c_str() + 2);
+        const auto     add   = [&](const string &name) { names.back()[name] = {new_register(width), GENERIC}; };
+        if (width == 0) fault("registers of unknown type " + type);
         do {
             const string name = next();
-            const size_t many = name.find('<');
-            if (width == 0) fault("registers of unknown type " + type);
-            if (many == string::npos) names.back()[name] = new_register(width);
-            else
-                for (long n = 0; n < atol(name.c_str() + many + 1); n++)
-                    names.back()[name.substr(0, many) + std::to_string(n)] = new_register(width);
+            const size_t many = std::min(name.find('<'), name.size());
+            for (long n = 0; many < name.size() && n < atol(name.c_str() + many + 1); n++)
+                add(name.substr(0, many) + std::to_string(n));
+            if (many == name.size()) add(name);
         } while (take(","));
     }
 
@@ -143,21 +135,17 @@ struct reader { /* of a module, or of one of its kernels */
         static const std::set<string> no_target = {"st", "red", "bra", "bar", "ret", "exit", "membar",
                                                    "fence", "call", "griddepcontrol"};
         instruction i = instruction();
-        bool        target, address = false;
+        bool        local = false;
         int         depth = 0;
-        space       where = GENERIC; /* of the symbol in an address */
         for (size_t n = at; word_at(n) != ";"; n++) i.text += word_at(n) + " ";
         current = &i;
         i.guard = -1;
-        if (take("@")) i.unless = take("!"), i.guard = (int)operand(&where);
-        const string name = next(), family = split(name)[0];
-        target = no_target.count(family) == 0;
-        targets.push_back(family == "bra" ? next() : "");
-        if (family == "call") {
-            if (name != "call.uni" || next() != "cudaGraphSetConditional") fault("an unknown function");
-            i.op = new call_condition();
-            at++;
-        }
+        if (take("@")) i.unless = take("!"), i.guard = (int)read_operand().reg;
+        string       name    = next();
+        const string family  = name.substr(0, name.find('.'));
+        bool         target  = no_target.count(family) == 0, address = false;
+        if (family == "bra") i.label = next();
+        if (family == "call") name += "." + next();
         while (!take(";")) { /* the first operand, with all in its braces, is written to */
             const string text = word_at(at);
             if (strchr("{}[]()", text[0]) != NULL) {
@@ -169,285 +157,232 @@ struct reader { /* of a module, or of one of its kernels */
             else if (take("+")) i.offset = (int64_t)literal();
             else if (target && take("_")) i.to[i.num_to++] = new_register(64);
             else if ((target ? i.num_to : i.num_from) == (target ? 4u : 8u)) fault("too many operands");
-            else if (target && !address) i.to[i.num_to++] = operand(&where);
-            else i.from[i.num_from++] = operand(&where);
+            else {
+                const operand o = read_operand();
+                if (target && !address) i.to[i.num_to++] = o.reg;
+                else i.from[i.num_from++] = o.reg;
+                local |= address && o.where == LOCAL;
+            }
         }
         if (i.num_to > 0) i.keep = ones(k->widths[i.to[0]]);
         i.selects = family == "selp";
-        if (name == "mov.b32" || name == "mov.b64") i.op = find_vector_move(name == "mov.b32" ? 32 : 64, i);
-        if (i.op == NULL) i.op = find_opcode(name, &i);
+        i.op      = find_opcode(name, &i);
+        if (local) i.where = LOCAL; /* .param of a call is a thread's own */
         if (i.op == NULL) fault("an instruction that is not known");
-        if (address && where == LOCAL) i.where = LOCAL; /* .param of a call is a thread's own */
-        if ((i.kind == BARRIER || i.kind == COLLECTIVE) && i.guard >= 0)
+        if ((i.op->kind == BARRIER || i.op->kind == COLLECTIVE) && i.guard >= 0)
             fault("a barrier under a predicate");
-        if (i.kind == BARRIER && i.from[0] != constant(0)) fault("a barrier that is not number 0");
+        if (i.op->kind == BARRIER && i.from[0] != constant(0)) fault("a barrier that is not number 0");
         k->code.push_back(i);
         current = NULL;
     }
-    static const opcode *find_vector_move(unsigned bits, const instruction &i) {
-        if (i.num_to == 1 && i.num_from > 1) return new pack(bits);
-        return i.num_to > 1 && i.num_from == 1 ? new unpack(bits) : NULL;
-    }
 
     void read_kernel() { /* from behind its name */
-        string name;
-        names.resize(1), symbols.resize(2);
-        symbols[0]      = m.symbols;
-        k->shared_bytes = m.shared_bytes, k->max_threads = 1024;
+        k->max_threads = 1024;
+        names.resize(1);
+        for (const size_t place : m.shared) at = place, declare(SHARED, &k->shared_bytes);
+        at = k->at;
         while (!take("{")) {
             const string text = next();
             if (text == ".maxntid" || text == ".reqntid") {
                 k->max_threads = (unsigned)number();
                 while (take(",")) k->max_threads *= (unsigned)number();
             } else if (text == ".param") {
-                const symbol s   = declare(PARAM, &k->param_bytes, &name);
-                symbols[1][name] = s;
-                k->params.push_back(array{s.address, k->param_bytes - s.address});
+                const size_t from = declare(PARAM, &k->param_bytes);
+                k->arguments.push_back(std::make_pair(from, k->param_bytes - from));
             }
         }
-        while (!names.empty()) {
-            if (take("{")) names.resize(names.size() + 1), symbols.resize(symbols.size() + 1);
-            else if (take("}")) names.pop_back(), symbols.pop_back();
+        for (names.resize(2); names.size() > 1;) {
+            if (take("{")) names.resize(names.size() + 1);
+            else if (take("}")) names.pop_back();
             else if (word_at(at + 1) == ":") labels[word_at(at)] = (unsigned)k->code.size(), at += 2;
             else if (take(".pragma")) skip_to(";");
             else if (word_at(at)[0] != '.') read_instruction();
             else {
                 const string what = next();
                 if (what == ".reg") declare_registers();
-                else if (what == ".shared" || what == ".local" || what == ".param") {
-                    const bool   shared = what == ".shared";
-                    const symbol s = declare(shared ? SHARED : LOCAL,
-                                             shared ? &k->shared_bytes : &k->local_bytes, &name);
-                    symbols.back()[name] = s;
-                } else fault("an unknown directive " + what);
+                else if (what == ".shared") declare(SHARED, &k->shared_bytes);
+                else if (what == ".local" || what == ".param") declare(LOCAL, &k->local_bytes);
+                else fault("an unknown directive " + what);
                 if (!take(";")) fault("an unknown declaration: " + what);
             }
         }
         instruction end = instruction();
-        end.text = "the end", end.guard = -1, end.kind = END, end.op = new nothing(&num_fences);
+        end.text = "the end", end.guard = -1, end.op = find_opcode("ret", &end);
         k->code.push_back(end);
-        targets.push_back("");
-        for (size_t n = 0; n < k->code.size(); n++) {
-            if (k->code[n].kind != BRANCH) continue;
-            if (labels.count(targets[n]) == 0) fault("an unknown label " + targets[n]);
-            k->code[n].target = labels[targets[n]];
+        for (instruction &i : k->code) {
+            if (i.op->kind == BRANCH && labels.count(i.label) == 0) fault("an unknown label " + i.label);
+            i.target = labels[i.label];
         }
-        k->local_bytes = (k->local_bytes + 15) / 16 * 16;
     }
 
     void read_module() { /* what stands outside of kernels, and where each of these begins */
+        static const std::set<string> numbers = {".version", ".address_size", ".target"};
         while (at < m.words.size()) {
             const string what = next();
-            string       name;
-            if (what == ".version" || what == ".address_size" || what == ".target") at++;
-            else if (what == "," && m.words[at] == "debug") at++;
-            else if (what == ".extern" && take(".func")) skip_to(";"); /* a call is refused by name */
-            else if (what == ".entry") {
-                name      = next();
-                kernel &n = m.kernels[name];
-                n.name = name, n.at = at;
+            if (what == ".extern" || what == ".shared") {
+                if (what == ".shared") m.shared.push_back(at);
+                skip_to(";"); /* .func: only a call is refused, by name */
+            } else if (what == ".entry") {
+                kernel &n = m.kernels[word_at(at)];
+                n.name = next(), n.at = at;
                 skip_to("{");
                 for (int depth = 1; depth > 0; at++)
                     depth += (word_at(at) == "{") - (word_at(at) == "}");
-            } else if (what == ".shared") {
-                const symbol s    = declare(SHARED, &m.shared_bytes, &name);
-                m.symbols[name] = s;
-                skip_to(";");
-            } else if (what == ".const" || what == ".global") {
-                size_t bytes = 0;
-                (void)declare(GLOBAL, &bytes, &name);
-                if (!take(";")) fault("a variable with a value: " + name);
-                m.data.emplace_back(new word[(bytes + 7) / 8]());
-                m.symbols[name] = symbol{GLOBAL, (word)(uintptr_t)m.data.back().get()};
-                emu_lend(m.data.back().get(), bytes);
-            } else if (what != ".visible" && what != ".weak") fault("an unknown directive " + what);
+            } else if (numbers.count(what)) at++;
+            else if (what != ".visible" && what != ".weak") fault("an unknown directive " + what);
         }
     }
 };
 
 /* ---- The machine ---- */
 
-struct machine : block {
-    std::vector<warp> warps;
-    unsigned          num_threads, random;
-
-    explicit machine(const kernel &code) : warps() { k = &code, random = 1; }
-
-    void start(const std::vector<char> *arguments) {
-        num_threads = emu_block_dim.x * emu_block_dim.y * emu_block_dim.z;
-        params      = arguments;
-        epoch       = 1;
-        if (num_threads > k->max_threads) fault("more threads than .maxntid: " + k->name);
-        shared.assign(k->shared_bytes, byte_state());
-        const size_t count = (num_threads + LANES - 1) / LANES;
-        while (warps.size() < count) {
-            warp w = warp();
-            w.values.resize(k->widths.size() * LANES);
-            w.number = (unsigned)warps.size();
-            for (const auto &c : k->constants)
-                std::fill_n(w.at(c.second), (size_t)LANES, c.first);
-            warps.push_back(std::move(w));
+void kernel::start(const std::vector<char> &arguments_of_launch) {
+    num_threads = emu_block_dim.x * emu_block_dim.y * emu_block_dim.z;
+    num_warps   = (num_threads + LANES - 1) / LANES;
+    params      = arguments_of_launch;
+    epoch       = 1;
+    if (num_threads > max_threads) fault("more threads than .maxntid: " + name);
+    shared.assign(shared_bytes, 0);
+    states.assign(shared_bytes, byte_state());
+    warps.resize(std::max(warps.size(), (size_t)num_warps));
+    for (unsigned n = 0; n < num_warps; n++) {
+        warp &w = warps[n];
+        w.in = this, w.number = n;
+        w.values.resize(widths.size() * LANES);
+        w.written.assign(widths.size(), 0);
+        for (std::vector<char> &mine : w.local) mine.assign(local_bytes, 0);
+        w.exists = w.alive = (unsigned)ones(std::min(num_threads - n * LANES, (unsigned)LANES));
+        w.waiting = 0;
+        memset(w.pc, 0, sizeof w.pc);
+        for (const auto &c : constants) {
+            w.written[c.second] = ~0u;
+            std::fill_n(w.at(c.second), (size_t)LANES, c.first);
         }
-        for (size_t n = 0; n < count; n++) {
-            warp          &w    = warps[n];
-            const unsigned here = std::min(num_threads - (unsigned)n * LANES, (unsigned)LANES);
-            w.in = this;
-            w.written.assign(k->widths.size(), 0);
-            w.local.assign(k->local_bytes * LANES, 0);
-            w.exists = w.alive = (unsigned)ones(here);
-            w.at_barrier = w.gathered = 0;
-            memset(w.pc, 0, sizeof w.pc);
-            for (const auto &c : k->constants) w.written[c.second] = ~0u;
-            for (const auto &s : k->specials) {
-                w.written[s.second] = ~0u;
-                for (unsigned l = 0; l < LANES; l++) w.at(s.second)[l] = special(w, s.first, l);
+        for (unsigned l = 0; l < LANES; l++) {
+            const unsigned t = n * LANES + l;
+            const dim3     size = emu_block_dim, count = emu_grid_dim;
+            const unsigned all[] = {t % size.x,  t / size.x % size.y, t / size.x / size.y, size.x,
+                                    size.y,      size.z,              l,                   emu_block.x,
+                                    emu_block.y, emu_block.z,         count.x,             count.y,
+                                    count.z};
+            for (const auto &s : special) w.written[s.second] = ~0u, w.at(s.second)[l] = all[s.first];
+        }
+    }
+}
+
+void execute(warp &w, const instruction &i, unsigned lanes) {
+    unsigned defined = lanes;
+    for (unsigned n = i.selects ? 2 : 0; n < i.num_from; n++) defined &= w.written[i.from[n]];
+    if (i.selects) { /* what is not selected need not be there */
+        const unsigned first = bits_of(w.at(i.from[2]));
+        defined &= (first & w.written[i.from[0]]) | (~first & w.written[i.from[1]]);
+    }
+    if (i.op->strict && defined != lanes) undefined(w, lanes & ~defined);
+    i.op->run(w, i, lanes);
+    for (unsigned n = 0; n < i.num_to; n++)
+        w.written[i.to[n]] = (w.written[i.to[n]] & ~lanes) | defined;
+}
+
+/* Lanes wait at a collective until all that its mask names are there. True: these go on. */
+bool gather(warp &w, unsigned pc, unsigned lanes, const instruction &i) {
+    const word *const masks = w.at(i.from[i.num_from - 1]);
+    const unsigned    lane = (unsigned)__builtin_ctz(lanes), mask = (unsigned)masks[lane] & w.exists;
+    unsigned          here = lanes;
+    thread_of_block = w.number * LANES + lane;
+    in_turn(w.waiting, [&](unsigned l) { here |= (w.pc[l] == pc ? 1u : 0u) << l; });
+    if ((mask >> lane & 1) == 0) fault("a lane that is not in its own mask");
+    if ((mask & ~w.alive) != 0) fault("a lane that the mask names has ended");
+    if ((mask & ~here) != 0) return w.waiting |= lanes, false;
+    in_turn(mask, [&](unsigned l) {
+        if (((unsigned)masks[l] & w.exists) != mask) fault("lanes of one collective, two masks");
+    });
+    execute(w, i, mask);
+    w.waiting &= ~mask;
+    in_turn(mask, [&](unsigned l) { w.pc[l] = pc + 1; });
+    return mask == lanes;
+}
+
+/* The lanes of a warp that can go on and are at the lowest pc do, until others are as far. */
+void kernel::step(warp &w, unsigned able) {
+    unsigned   pc = ~0u, limit = ~0u, mask = 0;
+    const auto leave = [&](unsigned lanes, unsigned at) { in_turn(lanes, [&](unsigned l) { w.pc[l] = at; }); };
+    in_turn(able, [&](unsigned l) { pc = std::min(pc, w.pc[l]); });
+    in_turn(able, [&](unsigned l) {
+        if (w.pc[l] == pc) mask |= 1u << l;
+        else limit = std::min(limit, w.pc[l]);
+    });
+    do {
+        instruction &i     = code[pc];
+        unsigned     lanes = mask;
+        current            = &i;
+        num_instructions++;
+        if (i.guard >= 0) {
+            const unsigned missing = mask & ~w.written[(size_t)i.guard];
+            if (missing != 0) undefined(w, missing);
+            lanes &= bits_of(w.at((unsigned)i.guard)) ^ (i.unless ? ~0u : 0u);
+        }
+        i.ran |= lanes != 0;
+        pc++;
+        switch (i.op->kind) {
+        case NEXT:
+            if (lanes != 0) execute(w, i, lanes);
+            break;
+        case BRANCH:
+            if (lanes != 0 && lanes != mask) {
+                leave(lanes, i.target);
+                return leave(mask & ~lanes, pc);
             }
+            if (lanes != 0) pc = i.target;
+            break;
+        case END:
+            w.alive &= ~lanes;
+            mask &= ~lanes;
+            if (mask == 0) return;
+            break;
+        case BARRIER:
+            leave(mask, pc - 1);
+            w.waiting |= mask;
+            return;
+        case COLLECTIVE:
+            leave(mask, pc - 1);
+            if (!gather(w, pc - 1, mask, i)) return;
+            break;
         }
-    }
-    static word special(const warp &w, const string &name, unsigned lane) {
-        const unsigned n = w.number * LANES + lane, dot = (unsigned)name.find('.');
-        const dim3     size = emu_block_dim;
-        const unsigned tid[]   = {n % size.x, n / size.x % size.y, n / size.x / size.y};
-        const unsigned ntid[]  = {size.x, size.y, size.z};
-        const unsigned ctaid[] = {emu_block.x, emu_block.y, emu_block.z};
-        const unsigned count[] = {emu_grid_dim.x, emu_grid_dim.y, emu_grid_dim.z};
-        if (name == "%laneid") return lane;
-        const unsigned axis = (unsigned)(name[dot + 1] - 'x');
-        return (name[1] == 't' ? tid : name[1] == 'c' ? ctaid : name[2] == 't' ? ntid : count)[axis];
-    }
+    } while (pc < limit);
+    leave(mask, pc);
+}
 
-    /* Lanes that wait at a collective until all that its mask names are there. */
-    static bool gather(warp &w, unsigned pc, unsigned lanes, const instruction &i) {
-        const word *const masks = w.at(i.from[i.num_from - 1]);
-        const unsigned    lane = (unsigned)__builtin_ctz(lanes);
-        const unsigned    mask = (unsigned)masks[lane] & w.exists;
-        unsigned          here = lanes;
-        thread_of_block = w.number * LANES + lane;
-        for (unsigned l = 0; l < LANES; l++)
-            if ((w.gathered >> l & 1) != 0 && w.pc[l] == pc) here |= 1u << l;
-        if ((mask >> lane & 1) == 0) fault("a lane that is not in its own mask");
-        if ((mask & ~w.alive) != 0) fault("a lane that the mask names has ended");
-        if ((mask & ~here) != 0) {
-            w.gathered |= lanes;
-            return false;
+void kernel::run() {
+    random = emu_seed == 0 ? 0 : (random + emu_seed) * 1664525u + 1013904223u;
+    for (;; epoch++) {
+        unsigned ended = 0, waiting = 0;
+        for (unsigned n = 0; n < num_warps; n++) { /* from any, in either direction */
+            const unsigned up = (n + (random >> 8)) % num_warps;
+            warp          &w  = warps[random >> 7 & 1 ? num_warps - 1 - up : up];
+            while (const unsigned able = w.alive & ~w.waiting) step(w, able);
+            ended += w.alive == 0;
+            waiting += (unsigned)__builtin_popcount(w.waiting);
+            if (w.waiting != 0) current = &code[w.pc[__builtin_ctz(w.waiting)]];
+            if (w.waiting != 0 && current->op->kind == COLLECTIVE)
+                fault("a collective that not all lanes of its mask reach");
+            in_turn(w.waiting, [&](unsigned l) {
+                if (&code[w.pc[l]] != current) fault("lanes of one warp at two barriers");
+            });
         }
-        each(mask, [&](unsigned l) {
-            if (((unsigned)masks[l] & w.exists) != mask) fault("lanes of one collective, two masks");
-        });
-        execute(w, i, mask);
-        w.gathered &= ~mask;
-        each(mask, [&](unsigned l) { w.pc[l] = pc + 1; });
-        return mask == lanes;
-    }
-
-    static void execute(warp &w, const instruction &i, unsigned lanes) {
-        unsigned defined = lanes;
-        for (unsigned n = i.selects ? 2 : 0; n < i.num_from; n++) defined &= w.written[i.from[n]];
-        if (i.selects) { /* what is not selected need not be there */
-            const unsigned first = bits_of(w.at(i.from[2]));
-            defined &= (first & w.written[i.from[0]]) | (~first & w.written[i.from[1]]);
-        }
-        if (i.op->strict && defined != lanes) undefined(w, lanes & ~defined);
-        i.op->run(w, i, lanes);
-        for (unsigned n = 0; n < i.num_to; n++)
-            w.written[i.to[n]] = (w.written[i.to[n]] & ~lanes) | defined;
-    }
-
-    /* The lanes of a warp that can go on and are at the lowest pc do, until others are as far. */
-    void step(warp &w, unsigned able) {
-        unsigned pc = ~0u, limit = ~0u, mask = 0;
-        for (unsigned rest = able; rest != 0; rest &= rest - 1)
-            pc = std::min(pc, w.pc[__builtin_ctz(rest)]);
-        for (unsigned rest = able; rest != 0; rest &= rest - 1) {
-            const unsigned l = (unsigned)__builtin_ctz(rest);
-            if (w.pc[l] == pc) mask |= 1u << l;
-            else limit = std::min(limit, w.pc[l]);
-        }
-        const auto leave = [&](unsigned lanes, unsigned at) {
-            each(lanes, [&](unsigned l) { w.pc[l] = at; });
-        };
-        for (;;) {
-            instruction &i     = const_cast<instruction &>(k->code[pc]);
-            unsigned     lanes = mask;
-            current            = &i;
-            num_instructions++;
-            if (i.guard >= 0) {
-                if (const unsigned missing = mask & ~w.written[i.guard]) undefined(w, missing);
-                const unsigned bits = bits_of(w.at((unsigned)i.guard));
-                lanes &= i.unless ? ~bits : bits;
-            }
-            i.ran |= lanes != 0;
-            switch (i.kind) {
-            case NEXT:
-                if (lanes != 0) execute(w, i, lanes);
-                pc++;
-                break;
-            case BRANCH:
-                if (lanes != 0 && lanes != mask) {
-                    leave(lanes, i.target);
-                    leave(mask & ~lanes, pc + 1);
-                    return;
-                }
-                pc = lanes != 0 ? i.target : pc + 1;
-                break;
-            case END:
-                w.alive &= ~lanes;
-                mask &= ~lanes;
-                if (mask == 0) return;
-                pc++;
-                break;
-            case BARRIER:
-                leave(mask, pc);
-                w.at_barrier |= mask;
-                return;
-            case COLLECTIVE:
-                leave(mask, pc);
-                if (!gather(w, pc, mask, i)) return;
-                pc++;
-                break;
-            }
-            if (pc >= limit) return leave(mask, pc);
+        if (ended == num_warps) return;
+        if (waiting != num_threads) fault("a barrier that not all threads reach");
+        for (unsigned n = 0; n < num_warps; n++) {
+            in_turn(warps[n].waiting, [&](unsigned l) { warps[n].pc[l]++; });
+            warps[n].waiting = 0;
         }
     }
-
-    void run() {
-        const size_t count = (num_threads + LANES - 1) / LANES;
-        random             = emu_seed == 0 ? 0 : (random + emu_seed) * 1664525u + 1013904223u;
-        for (;;) {
-            size_t ended = 0, waiting = 0;
-            for (size_t n = 0; n < count; n++) { /* from any, in either direction */
-                const size_t up = (n + (random >> 8)) % count;
-                warp        &w  = warps[random >> 7 & 1 ? count - 1 - up : up];
-                while (unsigned able = w.alive & ~w.at_barrier & ~w.gathered) step(w, able);
-                if (w.gathered != 0) {
-                    current = &k->code[w.pc[__builtin_ctz(w.gathered)]];
-                    fault("a collective that not all lanes of its mask reach");
-                }
-                ended += w.alive == 0;
-                waiting += (unsigned)__builtin_popcount(w.at_barrier);
-                if (w.at_barrier == 0) continue;
-                current = &k->code[w.pc[__builtin_ctz(w.at_barrier)]];
-                each(w.at_barrier, [&](unsigned l) {
-                    if (&k->code[w.pc[l]] != current) fault("lanes of one warp at two barriers");
-                });
-            }
-            if (ended == count) return;
-            if (waiting != num_threads) fault("a barrier that not all threads reach");
-            epoch++;
-            for (size_t n = 0; n < count; n++) {
-                each(warps[n].at_barrier, [&](unsigned l) { warps[n].pc[l]++; });
-                warps[n].at_barrier = 0;
-            }
-        }
-    }
-};
+}
 
 /* ---- In place of a kernel's C++ body ---- */
 
 struct library { /* the file of EMU_PTX, and the names of this program's functions */
-    module                                          m;
-    std::map<const char *, string>                  names;
-    std::map<string, std::unique_ptr<machine> >     machines;
+    module                         m;
+    std::map<const char *, string> names;
 
     library() {
         const char *file = getenv("EMU_PTX");
@@ -459,20 +394,21 @@ struct library { /* the file of EMU_PTX, and the names of this program's functio
     }
     ~library() { /* what there was, for who asks: a line in the file EMU_PTX_COUNTS */
         const char *file = getenv("EMU_PTX_COUNTS");
-        size_t      ran = 0, all = 0;
+        size_t      kernels = 0, ran = 0, all = 0;
         if (file == NULL || num_launches == 0) return;
-        for (auto &it : machines)
-            for (const instruction &i : it.second->k->code) ran += i.ran, all++;
+        for (const auto &k : m.kernels) {
+            kernels += !k.second.code.empty();
+            for (const instruction &i : k.second.code) ran += i.ran, all++;
+        }
         std::ofstream(file, std::ios::app)
-            << machines.size() << " of " << m.kernels.size() << " kernels, " << num_launches
-            << " launches, " << num_instructions << " instructions of warps, " << ran << " of " << all
-            << " lines, " << num_fences << " barriers and fences, " << num_grid_controls
-            << " orders between grids, " << num_others << " launches of others\n";
+            << kernels << " of " << m.kernels.size() << " kernels, " << num_launches << " launches, "
+            << num_instructions << " instructions of warps, " << ran << " of " << all << " lines, "
+            << num_fences << " barriers and fences, " << num_grid_controls << " orders between grids, "
+            << num_others << " launches of others\n";
     }
 
     void read(const string &source) {
-        m = module();
-        machines.clear();
+        m       = module();
         m.words = words_of(source);
         reader(m, NULL).read_module();
     }
@@ -497,21 +433,19 @@ struct library { /* the file of EMU_PTX, and the names of this program's functio
 
     /* A closure that runs one block, with a copy of the arguments. */
     std::function<void()> body(const string &name, void **arguments) {
-        kernel &k = m.kernels[name];
+        const auto it = m.kernels.find(name);
+        if (it == m.kernels.end()) fault("no kernel " + name);
+        kernel &k = it->second;
         running   = &k;
         if (k.code.empty()) reader(m, &k).read_kernel();
-        std::unique_ptr<machine> &on = machines[name];
-        if (on == NULL) on.reset(new machine(k));
         std::vector<char> params(k.param_bytes);
-        for (size_t n = 0; n < k.params.size(); n++)
-            memcpy(&params[k.params[n].offset], arguments[n], k.params[n].size);
+        for (const auto &to : k.arguments) memcpy(&params[to.first], *arguments++, to.second);
         num_launches++;
         running = NULL;
-        machine *const by = on.get();
-        return [by, params] {
-            running = by->k;
-            by->start(&params);
-            by->run();
+        return [&k, params] {
+            running = &k;
+            k.start(params);
+            k.run();
             running = NULL, current = NULL;
         };
     }
@@ -527,7 +461,6 @@ library &the_library() {
 void emu_ptx_read(const char *source) { the_library().read(source); }
 
 std::function<void()> emu_ptx_body(const char *kernel, void **arguments) {
-    if (the_library().m.kernels.count(kernel) == 0) fault(string("no kernel ") + kernel);
     return the_library().body(kernel, arguments);
 }
 

@@ -38,6 +38,12 @@ static int subject_takes(const subject_state *t, double scale) {
     return !t->wide || ((double)(float)scale <= scale && (double)(float)scale >= scale);
 }
 
+/* Rounded to a float. Two in a row, where it depends, gcc 12 -O2 and -O3 leave as they are. */
+static double subject_single(double x) {
+    volatile float single = (float)x;
+    return (double)single;
+}
+
 static int subject_desc(amp_scaler_desc *d, const vectors_config *c) {
     static const char *const presets[] = {
         "default", "torch", "apex", "apex_hysteresis", "megatron", "deepspeed", "deepspeed_consecutive",
@@ -51,8 +57,8 @@ static int subject_desc(amp_scaler_desc *d, const vectors_config *c) {
     while (preset < n && strcmp(system, presets[preset]) != 0) preset++;
     d->preset          = (amp_preset)preset;
     d->init_scale      = (float)c->init_scale;
-    d->growth_factor   = floats ? (double)(float)c->growth_factor : c->growth_factor;
-    d->backoff_factor  = floats ? (double)(float)c->backoff_factor : c->backoff_factor;
+    d->growth_factor   = floats ? subject_single(c->growth_factor) : c->growth_factor;
+    d->backoff_factor  = floats ? subject_single(c->backoff_factor) : c->backoff_factor;
     d->min_scale       = (float)c->min_scale;
     d->max_scale       = (float)c->max_scale;
     d->tolerance       = c->tolerance;

@@ -1,0 +1,95 @@
+# One digest and one file on every platform: compilers, C libraries, processors, orders of bytes.
+# bits.sh has the digests of each compiler, mingw.sh all tests on Windows, make test AArch64 and s390x;
+# here are the C libraries and processors that these leave out, state files that each one writes, a
+# stack of 64 KB, and clang as Microsoft's compiler. A line says what is missing.
+# Debian: musl-tools, gcc-arm-linux-gnueabihf, libc6-dev-armhf-cross, libc6-dev-i386, lib32gcc-12-dev.
+# usage: platforms.sh OUTDIR
+suite=platforms out=${1:?usage: platforms.sh OUTDIR}
+. tests/lib.sh
+WARN='-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-qual -Wcast-align
+      -Wundef -Wpointer-arith -Wwrite-strings -Wformat=2 -Wvla -Werror'
+i386="-m32 -msse2 -mfpmath=sse -idirafter /usr/include/$(gcc -print-multiarch 2> /dev/null)"
+printf '#define AMP_IMPLEMENTATION\n#include "amp.h"\n' > "$out/only.c"
+
+# there NAME RUNNER COMPILER [FLAGS]: a program that is compiled so runs
+there() {
+    echo 'int main(void) { return 0; }' > "$out/empty.c"
+    have "$3" && $3 "$out/empty.c" -o "$out/empty.exe" > "$out/log" 2>&1 &&
+        $2 "$out/empty.exe" >> "$out/log" 2>&1 && return
+    skip "$1" "no program by $3 runs here"
+    return 1
+}
+silent() { # silent TEXT COMMAND...: it succeeds, and says nothing
+    text=$1
+    shift
+    "$@" > "$out/log" 2>&1 && [ ! -s "$out/log" ]
+    check "$text" $?
+}
+
+# tests NAME RUNNER COMPILER TEST: warnings, and the tests of digests, of files and of what is in them
+tests() {
+    there "$@" || return
+    for std in c99 c17; do
+        silent "$1: $std, all warnings" $3 -std=$std $WARN -O2 -I. -c "$out/only.c" -o "$out/only.o"
+    done
+    $3 -std=c99 -O2 -I. -c tests/amp.c -o "$out/$1-amp.o" > "$out/log" 2>&1
+    for test in bits vectors state $4; do
+        $3 -std=c99 -O1 -I. tests/test_$test.c "$out/$1-amp.o" -o "$out/$1-$test.exe" -lm \
+            > "$out/log" 2>&1 || fail "$1: test_$test.c does not compile"
+        AMP_QUICK=1 lines "$1-$test" $2 "$out/$1-$test.exe"
+    done
+}
+
+# writes NAME RUNNER COMPILER: state files of all kinds and formats, byte by byte those of
+# tests/vectors/state, which test_vectors.c reads on all of these
+writes() {
+    there "$@" || return
+    rm -rf "$out/$1-state"
+    mkdir -p "$out/$1-state/state"
+    cp tests/vectors/state.json "$out/$1-state"
+    $3 -O1 -I. tests/vectors/make_state.c "$out/only.c" -o "$out/$1-state.exe" -lm > "$out/log" 2>&1 &&
+        $2 "$out/$1-state.exe" "$out/$1-state" > "$out/log" 2>&1 &&
+        (cd "$out/$1-state/state" && ls) > "$out/list" && [ -s "$out/list" ] &&
+        for file in $(cat "$out/list"); do cmp "$out/$1-state/state/$file" "tests/vectors/state/$file" || break; done
+    check "$1: state files that it writes are those that all read" $?
+}
+
+for WINE in wine64 /usr/lib/wine/wine64 wine; do have $WINE && break; done
+export WINEDEBUG=-all WINEPREFIX="$(cd "$out" && pwd)/wine"
+tests musl '' 'musl-gcc' numbers
+tests i386 '' "gcc $i386" scaler # of numbers: no float that a function returns there is a signaling NaN
+tests armhf qemu-arm 'arm-linux-gnueabihf-gcc -static' numbers
+for compiler in gcc gcc-13 gcc-14 gcc-15 clang clang-14 clang-16 clang-19 tcc; do
+    have $compiler || continue
+    writes $compiler '' $compiler
+done
+writes musl '' 'musl-gcc'
+writes i386 '' "gcc $i386"
+writes armhf qemu-arm 'arm-linux-gnueabihf-gcc -static'
+writes aarch64 qemu-aarch64 'aarch64-linux-gnu-gcc -static'
+writes s390x qemu-s390x 's390x-linux-gnu-gcc -static'
+writes mingw "$WINE" x86_64-w64-mingw32-gcc
+
+# All but products runs on a stack of 64 KB, threads with one of that size included.
+gcc -std=c99 -O2 -I. -c tests/amp.c -o "$out/amp.o" > "$out/log" 2>&1
+for test in optimizer state sparse fewer scaler alloc vectors ranks; do
+    gcc -std=c99 -O1 -I. tests/test_$test.c "$out/amp.o" -o "$out/stack" -lm -pthread > "$out/log" 2>&1 ||
+        fail "stack: test_$test.c does not compile"
+    (ulimit -s 64 && exec env -i AMP_QUICK=1 "$out/stack") > "$out/log" 2>&1
+    check "a stack of 64 KB: test_$test.c" $?
+done
+
+# As Microsoft's compiler, whose C library compile/msvc stands for. (clang 14 has not all pragmas on
+# AArch64.)
+for compiler in clang clang-16 clang-19; do
+    have $compiler || { skip "$compiler for Windows" 'not found'; continue; }
+    for machine in x86_64 i686 aarch64; do
+        case $machine$($compiler -dumpversion) in aarch641[0-4].*) continue ;; esac
+        for language in 'c -std=c99' 'c -std=c17' 'c++ -std=c++14' 'c++ -std=c++20'; do
+            silent "$compiler for Windows on $machine, $language" $compiler \
+                --target=$machine-pc-windows-msvc -fms-compatibility-version=19.38 -nostdlibinc \
+                -isystem tests/compile/msvc $WARN -I. -O2 -x $language -c "$out/only.c" -o "$out/only.o"
+        done
+    done
+done
+finish
