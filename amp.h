@@ -142,8 +142,9 @@
            alignment are; on a GPU as cuBLAS promises, of one version, GPU, stream (test_bits.c)
        another build or machine: steps the same bits, for compilers, flags, instruction sets, byte
            order, CPU or GPU, grids, graphs (but sign and payload of a NaN that comes of an infinite
-           weight or moment, or of a check that is disabled). Products: within FMA, tiles, pairs, BFMMLA and plain C; on a GPU no (bits.sh; test_cuda.cpp: own_steps to
-           shards, grids; tests/gpu.sh on a device; test_gemm.c: bits_*; tests/vectors)
+           weight or moment, or of a check that is disabled). Products: within FMA, tiles, pairs,
+           BFMMLA and plain C; on a GPU no (bits.sh; test_cuda.cpp: own_steps to shards, grids;
+           tests/gpu.sh on a device; test_gemm.c: bits_*; tests/vectors)
        loaded at any step: the bits of a run that never stopped (test_state.c: resume_*, killed;
            trainer.sh; ranks.sh: kills)
        any number of ranks: steps with desc.ranks, if micro-batches are added in the order that
@@ -856,9 +857,9 @@ AMP_DEF amp_result amp_gemm_ex(const amp_backend *backend, const amp_gemm_args *
 
 /* Memory of products. A CPU packs in backend->workspace if that is as large as this says for the
    largest m, n and k, for OpenMP's threads of now (about 1.1 MB each, 3.2 MB if k is above 512);
-   else on the stack, at most 128 KiB (140 at -O0; all other calls: 64), and if m n k is above 2^22 in memory from
-   malloc, freed on return (without it slower). On AMX a C that begins at no multiple of 64 costs
-   up to a quarter of the speed. CUDA wants A and B of one type, and C of that or fp32
+   else on the stack, at most 128 KiB (140 at -O0; all other calls: 64), and if m n k is above 2^22
+   in memory from malloc, freed on return (without it slower). On AMX a C that begins at no multiple
+   of 64 costs up to a quarter of the speed. CUDA wants A and B of one type, and C of that or fp32
    (AMP_ERROR_MIXED_TYPES); in a capture a workspace (AMP_ERROR_WORKSPACE). */
 AMP_DEF size_t amp_gemm_workspace(size_t m, size_t n, size_t k);
 
