@@ -283,8 +283,11 @@ static uint32_t finite_bits(int type, uint32_t u) {
 static const uint32_t edges[] = {0x33000000u, 0x33000001u, 0x387fdfffu, 0x387fe000u, 0x00008000u, 0x00008001u,
                                  0x007f7fffu, 0x007f8000u, 0x3dffffffu, 0x3e000000u, 0x41ffffffu, 0x42000000u};
 
+static int magnitude; /* of NORMAL numbers, as a power of two; 0: any from -8 to 7 */
+
 static void fill(unsigned char *at, int type, size_t n, int pattern, dice &r) {
-    const float unit = ldexpf(1.0f, (int)r.below(16) - 8);
+    const int   any  = (int)r.below(16) - 8;
+    const float unit = ldexpf(1.0f, magnitude ? magnitude : any);
     for (size_t i = 0; i < n; i++) {
         const int      p = pattern == MIXED ? (r.one_in(2) ? TINY : VAST) : pattern;
         const uint32_t sign = r.one_in(2) ? (type == AMP_F32 ? 0x80000000u : 0x8000u) : 0u;
@@ -548,7 +551,7 @@ static void new_gradients(twins *t, bool overflow, dice &r) {
         const size_t   n = s->flat ? total : x->n;
         unsigned char *p = at(t, t->grad[i], CPU);
         if (!x->grad) continue;
-        fill(p, x->grad_type, n, r.one_in(2) ? NORMAL : (int)r.below(NUM_FINITE), r);
+        fill(p, x->grad_type, n, r.one_in(2) || magnitude ? NORMAL : (int)r.below(NUM_FINITE), r);
         if (!overflow || n == 0 || (victims && !r.one_in(8))) continue;
         if (i + 1 < s->count && !s->flat && r.one_in(2)) continue; /* not always the first */
         victims++;
@@ -990,6 +993,37 @@ TEST(fewer_bytes, "law 7: all states, mixed: sizes x types x any setup") {
         }
         i += run(&base, r);
     }
+}
+
+TEST(group_exponents, "law 7: moments of 8 bits whose groups' exponents are at the ends of what the quick codecs take") {
+    static const int         ends[2][2][2] = {{{-120, -100}, {10, 26}}, {{-64, -44}, {4, 22}}};
+    static const storage_row states[]      = {FP32_8BIT, SPLIT_8BIT, SR_8BIT, BIT24_8BIT};
+    dice                     r(11);
+    for (int kind = ADAMW; kind <= LION; kind++)
+        for (int end = 0; end < 2; end++) {
+            const int *e = ends[kind == ADAMW][end];
+            for (int at = e[0]; at <= e[1]; at++) {
+                base                      = any_setup(kind, r);
+                base.desc.scaler.preset   = AMP_PRESET_STATIC;
+                base.desc.scaler.disabled = 1;
+                base.desc.dtype           = AMP_BF16;
+                base.desc.max_norm        = 0.0f;
+                base.desc.seed            = r.next();
+                any_list(&base, 2, r);
+                for (int k = 0; k < base.count; k++) {
+                    base.tensors[k]         = any_shape(&base.desc, 1 + r.below(700), AMP_F32, r);
+                    base.tensors[k].grad    = 1;
+                    base.tensors[k].model   = 0;
+                    base.tensors[k].storage = &states[r.below(4)];
+                    if (kind != ADAMW && kind != LION && base.tensors[k].storage == &states[3])
+                        base.tensors[k].storage = &states[0];
+                }
+                base.overflows = 0;
+                magnitude      = at ? at : 1;
+                run(&base, r);
+                magnitude = 0;
+            }
+        }
 }
 
 TEST(many_chunks, "law 7: more than 256 chunks: the sum over chunks goes round") {
@@ -3875,6 +3909,7 @@ int main(int argc, char **argv) {
     RUN(lists);
     RUN(flat);
     RUN(fewer_bytes);
+    RUN(group_exponents);
     RUN(many_chunks);
     RUN(presets);
     RUN(long_runs);
