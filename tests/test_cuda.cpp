@@ -1012,13 +1012,12 @@ TEST(group_exponents, "law 7: moments of 8 bits whose groups' exponents are at t
                 any_list(&base, 2, r);
                 for (int k = 0; k < base.count; k++) {
                     base.tensors[k]         = any_shape(&base.desc, 1 + r.below(700), AMP_F32, r);
+                    base.tensors[k].weight  = 1;
                     base.tensors[k].grad    = 1;
                     base.tensors[k].model   = 0;
-                    base.tensors[k].storage = &states[r.below(4)];
-                    if (kind != ADAMW && kind != LION && base.tensors[k].storage == &states[3])
-                        base.tensors[k].storage = &states[0];
+                    base.tensors[k].storage = &storages[states[r.below(4)]];
                 }
-                base.overflows = 0;
+                base.flat = base.overflows = 0;
                 magnitude      = at ? at : 1;
                 run(&base, r);
                 magnitude = 0;
@@ -3273,7 +3272,7 @@ TEST(first_met, "no kernel is loaded in a capture, not even if that is the first
     }
     for (int i = 0; i < FIRST_STEP + 3; i++) {
         char command[1024];
-        snprintf(command, sizeof command, "AMP_TEST_AFTER= AMP_FIRST=%d '%s' --filter first_met 2>&1",
+        snprintf(command, sizeof command, "AMP_TEST_AFTER= AMP_TEST_PART=1of1 AMP_FIRST=%d '%s' --filter first_met 2>&1",
                  i, program_path);
         FILE       *child = popen(command, "r");
         std::string words;
