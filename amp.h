@@ -10538,7 +10538,7 @@ AMPI_INSTRUCTION(AMPI_AVX512, ampi_shorts_avx512, ampi_nearest_pairs, (ampi_x16 
 AMPI_AVX512 ampi_x16 ampi_lanes_pairs(const char *x, size_t step) {
     typedef struct { char x[16]; } lane;
     ampi_x16 v;
-    __asm__("vmovups {%1, %x0|%x0, %1}\n\tvinsertf32x4 {$1, %2, %0, %0|%0, %0, %2, 1}\n\t"
+    __asm__("vbroadcastf32x4 {%1, %0|%0, %1}\n\tvinsertf32x4 {$1, %2, %0, %0|%0, %0, %2, 1}\n\t"
             "vinsertf32x4 {$2, %3, %0, %0|%0, %0, %3, 2}\n\t"
             "vinsertf32x4 {$3, %4, %0, %0|%0, %0, %4, 3}"
             : "=&v"(v)
