@@ -162,7 +162,7 @@ static amp_result ampi_launch_alone(const ampi_grid &grid, K kernel, P... argume
    reads what the former has added, and so synchronizes with it, and sees all that was written in
    front of its fence, by threads of its block, too, which a barrier has put there. No order of all
    fences is asked for, which is what __threadfence adds. */
-AMPI_DEVICE void ampi_fence(void) {
+AMPI_DEVICE void ampi_device_fence(void) {
 #if defined(__CUDA_ARCH__)
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
 #else
@@ -698,9 +698,9 @@ AMPI_DEVICE void ampi_tell_tally(const amp_plan &plan, uint32_t i, const ampi_ta
             if (found.nan) atomicAdd(&tally->nan, found.nan);
             atomicMax(&tally->late, found.late);
         }
-        ampi_fence();
+        ampi_device_fence();
         if (atomicInc(&slot->arrived, chunks - 1) != chunks - 1) return;
-        ampi_fence();
+        ampi_device_fence();
         all    = *tally;
         *tally = ampi_tally();
     }
@@ -930,9 +930,9 @@ AMPI_DEVICE void ampi_clear_histograms(const amp_plan *plan) {
 AMPI_DEVICE bool ampi_is_last(uint32_t *arrived, uint32_t blocks, uint32_t *shared) {
     __syncthreads();
     if (threadIdx.x == 0) {
-        ampi_fence();
+        ampi_device_fence();
         *shared = atomicInc(arrived, blocks - 1) == blocks - 1;
-        ampi_fence();
+        ampi_device_fence();
     }
     __syncthreads();
     return *shared != 0;

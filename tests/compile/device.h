@@ -40,6 +40,7 @@ unsigned           atomicMax(unsigned *p, unsigned v);
 unsigned long long atomicMax(unsigned long long *p, unsigned long long v);
 unsigned           atomicInc(unsigned *p, unsigned v);
 
+unsigned __byte_perm(unsigned x, unsigned y, unsigned selector);
 unsigned __float_as_uint(float x);
 float    __uint_as_float(unsigned u);
 float    __fadd_rn(float a, float b);
