@@ -1,4 +1,4 @@
-# BFMMLA and NEON in qemu: the instruction and 100,000 products (make ci: 2,000) beside the definition of tiles.h, NEON as it was
+# BFMMLA and NEON in qemu: the instruction and 100,000 products (make ci: 300) beside the definition of tiles.h, NEON as it was
 # where there is no BFMMLA, instructions that a product takes; and amp.h as a Mac's compiler reads it, which
 # needs no Mac: its headers are stubs here.
 # usage: OBJECTS=BUILD/tests arm.sh OUTDIR
