@@ -243,9 +243,9 @@
             named in History by a release in which it still works. Sizes and members marked private
             may change with any release: compile all units that share an object with one header.
             Before 1.0 files, presets and bits of steps hold already; names may change, and History
-            says what to write instead, so that no program changes its meaning unseen. Experimental
-            until a GPU has run them: amp_kernels.cu, amp_cuda_* and what is summed by cuBLAS (names
-            and meanings hold; speed is not known).
+            says what to write instead. A compiler sees each change but one: NULL in rebind_all, in
+            0.7.0. Experimental until a GPU has run them: amp_kernels.cu, amp_cuda_* and what is
+            summed by cuBLAS (names and meanings hold; speed is not known).
 
    >>history
        0.7.0  New: BFMMLA, the tier "neon_bf16": where AArch64 has it (Linux, macOS), products of
@@ -256,32 +256,38 @@
                   amp_optimizer_report_table    amp_report_table of examples/amp_report.h
                   amp_optimizer_report_json     amp_report_json, to a FILE, with a count of yours
                   amp_advice.text               amp_report_sentence
-                  AMP_ADVICE_NAN of a weight    AMP_ADVICE_BAD_WEIGHTS, in JSON bad_weights
+                  AMP_ADVICE_NAN of a weight    AMP_ADVICE_BAD_WEIGHTS, in JSON bad_weights; codes
+                                                from AMP_ADVICE_STUCK on are one more
                   headroom of 255               AMP_HEADROOM_UNBOUNDED, by name
                   (to get moments out           amp_optimizer_moments)
                   (fp32 masters, moments less)  amp_storage {F32, BF16} and {F32, 8BIT}
                   amp_autocast_dtype(op         (NULL, op; amp_autocast_dtype_in(ac, op: without _in
                   amp_optimizer_found_inf_ptr   amp_optimizer_gate: skip; to write: ..._scaler
                   amp_backend.max_blocks, .block_size  gone
-                  amp_ranks.order, amp_order    gone: gradients are added as a tree
+                  amp_ranks.order, AMP_ORDER_*  gone: gradients are added as a tree
                   amp_cache_add(&s.cache, ...   amp_session_add(&s, ...; likewise _add_optimizer,
                                                 _changed, _check; s.cache.misses: s.misses
                   amp_cache_remove(&c, w)       amp_session_add(&s, w, 0)
                   amp_cache_init, _free         amp_session_start, amp_session_end
                   amp_autocast.cache            private: that of amp_session.autocast has one
-                  desc.reduce_fn, .reduce_user  desc.ranks: .sum_fn, .user and .whole (sums: norm2)
+                  desc.reduce_fn, .reduce_user, desc.ranks: .sum_fn, .user and .whole (sums: norm2)
+                  amp_reduce_fn
+                  amp_optimizer_lr_ptr          as it was, of an optimizer that is not const
                   NULL in rebind_all's grads    AMP_NO_GRAD: NULL leaves a gradient, as in rebind
                   amp_autocast_unmatched        gone: lines of amp_autocast_dump tell it
                   amp_cuda_scaler_check(s, x,   amp_cuda_scaler_unscale(s, NULL, x,
                   amp_cuda_scaler_unscale(s, x, (s, x, x,
                   amp_cuda_scaler_unscale_to    amp_cuda_scaler_unscale, as it was
-                  AMP_FORMAT_KAHAN              gone: SPLIT is exact in the same bytes, 24BIT takes
+                  AMP_FORMAT_KAHAN, "kahan"     gone: SPLIT is exact in the same bytes, 24BIT takes
                                                 fp16. Its files are AMP_ERROR_MISMATCH
               State files have version 6, which 0.6.0 refuses as newer; older ones are read. Files
               of two runs, saved before step 1, are no set any more. tests/vectors/state-file.md
               specifies them, for readers in other languages. A set that is saved again in its step
               survives where rank 0 does not find path. On a GPU storage formats of 8 bits take a
               fifth fewer instructions; AMP_NO_EARLY_LAUNCH is new.
+              Repairs: fp16 by AMP_POLICY in a session where bf16 pays has a loss scale; an AMP_POLICY
+              of blanks is none; AMP_NO_GRAD in add is refused; errno of a save where ranks meet;
+              programs with _POSIX_C_SOURCE below 200112 and clang.
        0.6.1  Refused now: a bias that shares an element with C, a dbias with dy, dx or dw; sizes
               that are too large, of dbias alone; a session that runs; the first step of an
               optimizer whose loss scale nobody has asked for (amp_optimizer_loss_scale).
@@ -773,8 +779,8 @@ AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt);
 
 /* For gradient buffers that carry momentum (Darknet), instead of your scal(momentum, grad),
    after end_step and the update of a shared scaler: each gradient becomes amp_optimizer_grad of
-   the last step that was taken, times momentum * loss scale: without the inf of a skipped step,
-   in units of the new scale. Does not wait; a graph stores this momentum. Save
+   the last step that was taken with one, times momentum * loss scale: without the inf of a
+   skipped step, in units of the new scale. Does not wait; a graph stores this momentum. Save
    amp_optimizer_grad beside the state; after a load write it back (or zeros), and call this.
    AMP_ERROR_UNSUPPORTED with unscale_in_place and for fused kinds; AMP_ERROR_BAD_STATE after a
    step without unscale. */
@@ -1336,8 +1342,8 @@ AMP_DEF void       amp_session_end(amp_session *session); /* in the same thread;
    with one by one. Weights of a prepared optimizer cost nothing where it has model copies of the
    type wanted; its steps tell that added weights have changed. opt must outlive the session.
    AMP_ERROR_TOO_LARGE: more than AMP_MAX_CACHED weights, AMP_MAX_CACHE_OPTIMIZERS optimizers.
-   AMP_ERROR_UNSUPPORTED: desc.ranks, and a weight whose storage has no fp32 master (desc.problem
-   names it). */
+   AMP_ERROR_UNSUPPORTED: desc.ranks but for whole, and a weight whose storage has no fp32 master
+   (desc.problem names it). */
 AMP_DEF amp_result amp_session_add(amp_session *session, const float *weight, size_t n);
 AMP_DEF amp_result amp_session_add_optimizer(amp_session *session, const amp_optimizer *opt);
 
@@ -4433,6 +4439,8 @@ static AMPI_NOINLINE amp_result ampi_tensor_check(const amp_optimizer *opt, cons
         {!amp_dtype_size(t->grad_type), AMP_ERROR_INVALID_ENUM, "grad_type is unknown"},
         {t->model && !amp_dtype_size(t->model_type), AMP_ERROR_INVALID_ENUM,
          "model_type is unknown"},
+        {t->grad == AMP_NO_GRAD, AMP_ERROR_INVALID_ARGUMENT,
+         "AMP_NO_GRAD is for rebind: set grad_later"},
         {t->n && !t->weight && !t->model, AMP_ERROR_INVALID_ARGUMENT,
          "it has neither a weight nor a model"},
         {told != AMP_OK, told, text},
@@ -4505,7 +4513,7 @@ static amp_tensor ampi_tensor_at(const amp_tensor *whole, const amp_tensor *one,
 
 /* All of them, or none. (A flat array of one is a tensor, but for its rows.) */
 static amp_result ampi_add_tensors(amp_optimizer *opt, const amp_tensor *whole,
-                                 const amp_tensor *tensors, size_t count, int flat) {
+                                   const amp_tensor *tensors, size_t count, int flat) {
     amp_result result;
     size_t     i, before, offset = 0;
     AMPI_TRY(ampi_ready(opt, AMPI_ADDING));
@@ -5462,7 +5470,7 @@ static AMPI_NOINLINE void ampi_sum_grads(float *sums, const void *grads, size_t 
 
 /* A tree of its own beside what is there: earlier sums are no half of it. */
 static AMPI_NOINLINE void ampi_add_tree(float *sums, const void *grads, size_t stride,
-                                         size_t count, size_t run, amp_dtype type, size_t n) {
+                                        size_t count, size_t run, amp_dtype type, size_t n) {
     float all[AMPI_LANES];
     if (!run) {
         ampi_sum_grads(sums, grads, stride, count, count, type, n);
@@ -6510,8 +6518,9 @@ struct ampi_target {
 
 #ifdef AMPI_POSIX
 
-#if defined(__STRICT_ANSI__) && !(defined(_POSIX_C_SOURCE) && _POSIX_C_SOURCE >= 200112L)
-/* strict C99 hides them in the headers, where the first is a macro, too */
+#if (defined(__STRICT_ANSI__) || defined(_POSIX_C_SOURCE) || defined(_POSIX_SOURCE)) && \
+    !(defined(_POSIX_C_SOURCE) && _POSIX_C_SOURCE >= 200112L)
+/* strict C99, or a program for an older POSIX, hides them; the first may be a macro, too */
 extern int     (fileno)(FILE *file);
 extern FILE   *fdopen(int file, const char *mode);
 extern int     fsync(int file);
@@ -6571,13 +6580,15 @@ static int ampi_flush_file(const ampi_target *to, FILE *file) {
    directory is; some file systems cannot do that. */
 static int ampi_move(ampi_target *to) {
     const size_t length = ampi_directory(to->path);
-    int          directory, flushed;
+    int          directory, flushed, error;
     if (rename(to->aside, to->path) != 0) return 0;
     to->path[length] = '\0';
     directory        = open(length ? to->path : ".", O_RDONLY);
     if (directory < 0) return 1; /* one that may be written to, but not read */
     flushed = fsync(directory) == 0 || errno != EIO;
+    error   = errno;
     close(directory);
+    errno = error;
     return flushed;
 }
 
@@ -6654,6 +6665,7 @@ AMP_DEF amp_result amp_optimizer_save_file(const amp_optimizer *opt, const char 
     result = !path ? AMP_ERROR_INVALID_ARGUMENT : to ? AMP_OK : AMP_ERROR_OUT_OF_MEMORY;
     if (result == AMP_OK) result = ampi_save_begin(opt, &to->a, &to->state);
     if (result == AMP_OK) result = ampi_aim(to, path);
+    if (result == AMP_ERROR_WRITE) to->error = errno; /* before ranks meet */
     if (result == AMP_ERROR_UNSUPPORTED)
         (void)ampi_refuse(&opt->desc, result, "the path leads to something that is not a file");
     if (ampi_with_ranks()) result = ampi_with_ranks()->save(opt, to, result);
@@ -8175,8 +8187,7 @@ static void ampi_count_exponents(ampi_sample *s, const uint32_t *x, size_t n) {
 }
 
 /* A chunk's counts, the bins from first on, join those of others: zeros have no bin, nor has what
-   is not finite. small: the largest exponent that is
-   subnormal in fp16. */
+   is not finite. small: the largest exponent that is subnormal in fp16. */
 static void ampi_end_sample(ampi_histogram *histogram, ampi_sample *s, int first, int small) {
     int k;
     for (k = 0; k < 255; k++) {
@@ -9009,7 +9020,7 @@ AMP_DEF amp_result amp_autocast_from_env(amp_autocast *ac, const char **value, s
     if (value) *value = wrong ? wrong : text;
     if (wrong && position) *position = 0;
     if (wrong) return AMP_ERROR_PARSE;
-    if (on != 0 && (low != 0 || text))
+    if (on != 0 && (low != 0 || ampi_env("AMP_POLICY").length))
         return ampi_override_by(ac, low > 0 ? (amp_dtype)low : AMP_F32, text ? text : "", position);
     ac->off = 1;
     return AMP_OK;
@@ -9058,8 +9069,7 @@ AMP_DEF void amp_session_end(amp_session *session) {
     memset(session, 0, sizeof *session);
 }
 
-/* In whatever thread, below whatever other one: its scaler lies behind the copies. (Whoever has not
-   zeroed it is not told that it runs, either.) */
+/* In whatever thread, below whatever other one: its scaler lies behind the copies. */
 static int ampi_session_runs(const amp_session *s) {
     return ampi_autocast_current() == &s->autocast ||
            (s->scaler && (uintptr_t)s->scaler == (uintptr_t)s->memory + s->size);
@@ -9071,24 +9081,29 @@ static amp_result ampi_session_settings(const amp_scaler_desc *desc, int on_cpu,
     const amp_scope    scope = {NULL, AMP_AUTOCAST_ON, AMP_F32};
     amp_capability     cpu;
     amp_optimizer_desc d;
+    amp_dtype          low = AMP_F32;
     int                untouched = 1;
     memset(&d, 0, sizeof d);
     d.dtype = AMP_F16;
-    if (on_cpu && !cached && amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16) {
-        d.dtype             = AMP_BF16;
+    if (on_cpu && !cached && amp_capability_of(0, 0, &cpu) == AMP_OK && cpu.bf16)
+        d.dtype = AMP_BF16;
+    AMPI_TRY(amp_autocast_init(ac, AMP_POLICY_DEFAULT, d.dtype));
+#ifndef AMP_NO_STDLIB
+    AMPI_TRY(amp_autocast_from_env(ac, NULL, NULL));
+#endif
+    AMPI_TRY(amp_autocast_push(ac, &scope));
+    (void)amp_autocast_dtype(ac, AMP_OP_GEMM, NULL, 0, &low, NULL);
+    if (d.dtype == AMP_BF16 && low != AMP_F16) { /* AMP_POLICY's fp16 needs a loss scale */
         d.scaler.preset     = AMP_PRESET_STATIC;
         d.scaler.init_scale = 1.0f;
     }
     if (desc) AMPI_IEEE(untouched = ampi_untouched(desc));
     if (!untouched) d.scaler = *desc;
     else if (desc) d.scaler.problem = desc->problem;
-    AMPI_TRY(amp_autocast_init(ac, AMP_POLICY_DEFAULT, d.dtype));
 #ifndef AMP_NO_STDLIB
     AMPI_TRY(amp_desc_from_env(&d, NULL, NULL));
-    AMPI_TRY(amp_autocast_from_env(ac, NULL, NULL));
 #endif
-    AMPI_TRY(amp_scaler_init(scaler, &d.scaler));
-    return amp_autocast_push(ac, &scope);
+    return amp_scaler_init(scaler, &d.scaler);
 }
 
 AMP_DEF amp_result amp_session_start(amp_session *session, const amp_backend *backend,

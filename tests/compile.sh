@@ -64,6 +64,9 @@ esac
 each_standard "$CLANG"   c   "$WARN_C"         c99 c11 c17
 each_standard "$CLANGXX" cpp ''                c++11 c++14 c++17 c++20
 
+for older in _POSIX_C_SOURCE=199309L _POSIX_SOURCE _XOPEN_SOURCE=500; do # as a program for clock_gettime has it
+    have "$CLANG" && silent "$CLANG: -D$older" $CLANG $WARN -D$older -I. -fsyntax-only $here/use.c
+done
 if have tcc; then
     silent 'tcc, all warnings' tcc -Wall -Werror -I. $here/use.c -o "$out/use" -lm
     silent 'tcc, runs' "$out/use"

@@ -3192,6 +3192,9 @@ TEST(one_cause, "law 19: UNSUPPORTED and BAD_STATE of an optimizer say one cause
     t.grad     = NULL;
     CHECK_EQ_INT(amp_optimizer_init(&opt, &d), AMP_OK);
     SAYS(amp_optimizer_add(&opt, &part), AMP_ERROR_UNSUPPORTED, "set desc.momentum to 0");
+    t.grad = AMP_NO_GRAD;
+    SAYS(amp_optimizer_add(&opt, &t), AMP_ERROR_INVALID_ARGUMENT, "set grad_later");
+    t.grad = NULL;
     SAYS(amp_optimizer_add_flat(&opt, &t, &part, 1), AMP_ERROR_UNSUPPORTED, "add that tensor by amp_optimizer_add");
     CHECK_EQ_INT(amp_optimizer_add(&opt, &t), AMP_OK);
     CHECK_EQ_INT(prepare_scaled(&opt), AMP_OK);

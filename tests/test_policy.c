@@ -1388,12 +1388,14 @@ TEST(env_agrees, "manual: AMP_DTYPE is low where AMP_POLICY says nothing else; o
         {"bf16", "nosuch", NULL, AMP_ERROR_PARSE, AMP_F16, 0},
         {"bf16", "fp16", "0", AMP_OK, AMP_F16, 99},
         {"fp32", NULL, NULL, AMP_OK, AMP_F16, 99}, /* off */
+        {"fp32", "", NULL, AMP_OK, AMP_F16, 99},
+        {"fp32", " \t", NULL, AMP_OK, AMP_F16, 99},
         {NULL, NULL, " OFF", AMP_OK, AMP_F16, 99}};
     size_t i;
     for (i = 0; i < COUNT_OF(cases); i++) {
         amp_autocast ac = make(AMP_POLICY_DEFAULT, AMP_F16), before = ac;
         size_t       position = 99;
-        const char  *value    = NULL;
+        const char  *value    = NULL, *words = cases[i].policy ? cases[i].policy : "";
         if (cases[i].dtype) setenv("AMP_DTYPE", cases[i].dtype, 1);
         if (cases[i].policy) setenv("AMP_POLICY", cases[i].policy, 1);
         if (cases[i].enable) setenv("AMP_ENABLE", cases[i].enable, 1);
@@ -1402,13 +1404,37 @@ TEST(env_agrees, "manual: AMP_DTYPE is low where AMP_POLICY says nothing else; o
         CHECK_EQ_INT(ac.dtype, cases[i].low);
         CHECK_EQ_INT(ac.off, cases[i].result == AMP_OK && (cases[i].enable ||
                              (cases[i].dtype && strcmp(cases[i].dtype, "fp32") == 0 &&
-                              !cases[i].policy)));
+                              !words[strspn(words, " \t")])));
         if (HAVE_POSIX || !cases[i].policy || cases[i].policy[0]) /* else what is empty is unset */
             CHECK((value == NULL) == (cases[i].policy == NULL));
         if (cases[i].result != AMP_OK) CHECK_MEM(&ac, &before, sizeof ac);
         unsetenv("AMP_DTYPE");
         unsetenv("AMP_POLICY");
         unsetenv("AMP_ENABLE");
+    }
+}
+
+TEST(session_env, "laws 5, 17: a session that AMP_POLICY or AMP_DTYPE brings to fp16 has a loss scale, and one in "
+                  "bf16 a scale of 1") {
+    static const struct { const char *dtype, *policy; int fp16; } cases[] = {
+        {NULL, NULL, 0},     {NULL, "fp16", 1},           {NULL, "default", 1}, {NULL, "torch_cpu", 0},
+        {NULL, "bf16", 0},   {NULL, "op:gemm=fp16", 1},   {"fp16", NULL, 1},    {"bf16", NULL, 0},
+        {NULL, "op:gemm=fp32", 0}, {"fp16", "op:relu=fp32", 1}, {"bf16", "torch_cuda", 0}};
+    amp_capability cpu;
+    size_t         i;
+    CHECK_EQ_INT(amp_capability_of(0, 0, &cpu), AMP_OK);
+    if (!cpu.bf16) SKIP("bf16 does not pay here");
+    for (i = 0; i < COUNT_OF(cases); i++) {
+        amp_session session;
+        memset(&session, 0, sizeof session);
+        if (cases[i].dtype) setenv("AMP_DTYPE", cases[i].dtype, 1);
+        if (cases[i].policy) setenv("AMP_POLICY", cases[i].policy, 1);
+        CHECK_EQ_INT(amp_session_start(&session, NULL, 0, NULL, NULL), AMP_OK);
+        CHECK_EQ_INT(compute_of(&session.autocast, AMP_OP_GEMM, AMP_F32) == AMP_F16, cases[i].fp16);
+        CHECK_EQ_F32(session.scaler->scale, cases[i].fp16 ? 65536.0f : 1.0f);
+        amp_session_end(&session);
+        unsetenv("AMP_DTYPE");
+        unsetenv("AMP_POLICY");
     }
 }
 
@@ -1436,5 +1462,6 @@ int main(int argc, char **argv) {
     RUN(dump_fails);
     RUN(random);
     RUN(env_agrees);
+    RUN(session_env);
     return test_end();
 }

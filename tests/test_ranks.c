@@ -279,6 +279,7 @@ typedef struct member {
     int           allocations, fail_at; /* so often; the one that fails, plus one */
     int           deaf, slow; /* it learns nothing, from this meeting on; in this one it lets others end */
     amp_result    result;
+    int           error; /* errno of a save */
     char          problem[AMP_PROBLEM_SIZE];
 } member;
 
@@ -309,6 +310,7 @@ static amp_result meet(void *user, double *sums, size_t count, uint32_t *flags) 
     memcpy(sums, c->total, count * sizeof *sums);
     memcpy(flags, c->largest, sizeof c->largest);
     pthread_mutex_unlock(&c->lock);
+    errno = EAGAIN; /* as what a host calls here may leave it */
     return together ? AMP_OK : AMP_ERROR_CUDA;
 }
 
@@ -885,7 +887,10 @@ static void run_and_save(member *m) {
     shard_run(m);
     if (m->result == AMP_OK) m->result = amp_optimizer_save_file(&m->opt, task.path);
 }
-static void only_save(member *m) { m->result = amp_optimizer_save_file(&m->opt, task.path); }
+static void only_save(member *m) {
+    m->result = amp_optimizer_save_file(&m->opt, task.path);
+    m->error  = errno;
+}
 static void load_alone(member *m) { m->result = amp_optimizer_load_file(&m->opt, task.path); }
 static void only_load(member *m) {
     m->result = set_up(m, the_crew.count, NULL);
@@ -1350,7 +1355,7 @@ static void scale_and_save(member *m) {
 }
 
 TEST(unsaved, "law 18: a save that fails on one rank fails on all, leaves the set that was there, and "
-              "nothing of its own") {
+              "nothing of its own; errno says why") {
     unsigned char *before;
     size_t         n;
     begin_files();
@@ -1367,7 +1372,14 @@ TEST(unsaved, "law 18: a save that fails on one rank fails on all, leaves the se
     together(2, only_save);
     all_are(2, AMP_ERROR_WRITE);
     only_old_set(before, n);
+    CHECK_EQ_INT(members[0].error, EEXIST); /* of what failed, whatever sum_fn leaves */
     CHECK_EQ_INT(rmdir(path_of("u.new")), 0);
+    CHECK_EQ_INT(symlink("round", path_of("round")), 0);
+    use("round");
+    together(2, only_save);
+    all_are(2, AMP_ERROR_WRITE);
+    CHECK(members[0].error == ELOOP && members[1].error == ELOOP);
+    use("u");
     together(2, scale_and_save); /* a set that no other number of ranks could load */
     all_are(2, AMP_ERROR_MISMATCH);
     CHECK(strstr(members[0].problem, "loss scale") && strstr(members[1].problem, "loss scale"));
