@@ -23,7 +23,7 @@ Q := $(if $(filter 1,$(V)),,@)
 
 EXAMPLES := linear wrap_step pitfalls which_tensor recipes recipes_net autocast_ops train state gpt cnn ncf report
 TESTS    := numbers scaler optimizer report alloc ranks sparse fewer gemm processors policy cache \
-            state recipes vectors bits
+            state recipes vectors bits model
 # Those that products reach, which run on other processors than this one, too (tests/tier.sh).
 PRODUCTS := gemm cache policy recipes state
 TIERS    := tier-c tier-avx2 tier-avx512 tier-pairs tier-amx tier-neon
@@ -125,12 +125,14 @@ coverage: ## lines, branches and conditions of amp.h that the tests run, by room
 sum: # of the last make test and make ci together
 	$(Q)$(RUN) $(call logs,$(TEST_SUITES) $(CI_SUITES))
 
-soak: $(BUILD)/ddp_mpi ## kill ranks 500 times; fuzz for HOURS=8, build/soak keeps the cases found
+soak: $(BUILD)/ddp_mpi $(BUILD)/tests/o2/model.log ## 500 kills, 10^6 sequences of calls; fuzz for HOURS=8, build/soak keeps the cases found
 	$(Q)mkdir -p $(BUILD)/soak
 	$(Q)KILLS=500 sh tests/ranks.sh $(BUILD)/soak/ranks $(BUILD)/ddp_mpi
+	$(Q)$(BUILD)/tests/o2/model 1000001 1000000
+	$(Q)for fault in a r s; do $(BUILD)/tests/o2/model 1000001 20000 $$fault || exit; done
 	$(Q)export CC="$(CC)" CLANG="$(CLANG)"; seconds=$$(($(HOURS) * 1800)); \
 	    NAMES="state policy" sh tests/fuzz.sh $$seconds $(BUILD)/soak & first=$$!; \
-	    NAMES="calls env" sh tests/fuzz.sh $$seconds $(BUILD)/soak; second=$$?; \
+	    NAMES=env sh tests/fuzz.sh $$seconds $(BUILD)/soak; second=$$?; \
 	    wait $$first && exit $$second
 
 mutants: ## plant N=100 faults, one at a time, by SEED=1: which do the tests not see? Minutes for each ten

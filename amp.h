@@ -283,7 +283,8 @@
               State files have version 6, which 0.6.0 refuses as newer; older ones are read. Files
               of two runs, saved before step 1, are no set any more. tests/vectors/state-file.md
               specifies them, for readers in other languages. A set that is saved again in its step
-              survives where rank 0 does not find path. On a GPU storage formats of 8 bits take a
+              survives where rank 0 does not find path. Shards in which no tensor learns, or with a
+              refresh that is refused, are refused on all ranks: some waited. On a GPU storage formats of 8 bits take a
               fifth fewer instructions; AMP_NO_EARLY_LAUNCH is new.
               Repairs: fp16 by AMP_POLICY in a session where bf16 pays has a loss scale; an AMP_POLICY
               of blanks is none; AMP_NO_GRAD in add is refused; errno of a save where ranks meet;
@@ -5120,9 +5121,10 @@ AMP_DEF amp_result amp_optimizer_refresh(amp_optimizer *opt) {
     size_t i;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     for (i = 0; i < opt->plan->num_slots; i++) {
-        const ampi_slot *s = &opt->plan->host_slots[i];
-        if (ampi_is_coded(&s->master) && s->n && !s->weight)
-            return ampi_tensor_problem(opt, i, ampi_tensor(opt, (int)i)->name, AMP_ERROR_BAD_STATE,
+        const ampi_slot  *s = &opt->plan->host_slots[i];
+        const amp_tensor *t = ampi_tensor(opt, (int)i);
+        if (ampi_is_coded(&s->master) && t->n && !s->weight)
+            return ampi_tensor_problem(opt, i, t->name, AMP_ERROR_BAD_STATE,
                                        "it has no fp32 master: bring its weights by "
                                        "amp_optimizer_rebind");
     }
@@ -5511,7 +5513,7 @@ AMP_DEF amp_result amp_cpu_backend(amp_backend *backend) {
 
 /* May a step of this kind begin? */
 static amp_result ampi_can_step(const amp_optimizer *opt, int fused) {
-    size_t i;
+    size_t i, weights = 0, learns = 0;
     AMPI_TRY(ampi_ready(opt, AMPI_BETWEEN));
     if (fused != (opt->desc.kind != AMP_KIND_OWN)) {
         ampi_tell(opt->desc.problem, "desc.kind is %s: call %s",
@@ -5520,11 +5522,16 @@ static amp_result ampi_can_step(const amp_optimizer *opt, int fused) {
                         : "amp_optimizer_step, or set AMP_KIND_OWN");
         return AMP_ERROR_UNSUPPORTED;
     }
-    if (!opt->plan->num_weights || opt->plan->num_grads || opt->ranks.whole) return AMP_OK;
-    for (i = 0; i < opt->num_entries && !ampi_learns(ampi_tensor(opt, (int)i));) i++;
-    if (i < opt->num_entries && opt->ranks.count) return AMP_OK; /* other ranks have its range */
+    if (opt->ranks.whole) return AMP_OK;
+    if (!opt->ranks.count && (!opt->plan->num_weights || opt->plan->num_grads)) return AMP_OK;
+    for (i = 0; i < opt->num_entries; i++) { /* of all ranks, or some would wait for others */
+        const amp_tensor *t = ampi_tensor(opt, (int)i);
+        weights += t->n != 0;
+        learns += t->n && ampi_learns(t);
+    }
+    if (opt->ranks.count && (!weights || learns)) return AMP_OK;
     return ampi_refuse(&opt->desc, AMP_ERROR_BAD_STATE,
-                       i < opt->num_entries
+                       learns
                            ? "no tensor has a gradient now: bring one by amp_optimizer_rebind"
                            : "all tensors are frozen: set grad, or grad_later, in amp_tensor");
 }

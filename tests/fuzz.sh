@@ -7,7 +7,7 @@
 mode=$1
 suite=fuzz out=${2:?usage: fuzz.sh replay|SECONDS DIR}
 . tests/lib.sh
-: "${CC:=cc}" "${CLANG:=clang}" "${NAMES:=state policy env calls}"
+: "${CC:=cc}" "${CLANG:=clang}" "${NAMES:=state policy env}"
 warn='-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow'
 export ASAN_OPTIONS=abort_on_error=1:allocator_may_return_null=1
 export UBSAN_OPTIONS=abort_on_error=1:print_stacktrace=1

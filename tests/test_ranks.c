@@ -521,6 +521,42 @@ static void gradients(float *to, int step, int number, int count, int tensor, si
     free(all);
 }
 
+/* A tensor of 4 elements, which one rank has, frozen and without an fp32 master. */
+static amp_result few_elements(member *m) {
+    static const amp_storage sr   = {AMP_FORMAT_SR, AMP_FORMAT_F32};
+    static float             x[4] = {1, 2, 3, 4};
+    amp_optimizer_desc       desc = desc_of(m, the_crew.count);
+    amp_tensor               t    = {0};
+    float                    weight[4];
+    memcpy(weight, x, sizeof weight);
+    t.n       = 4;
+    t.weight  = weight;
+    t.storage = &sr;
+    CHECK_EQ_INT(amp_optimizer_init(&m->opt, &desc), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_add(&m->opt, &t), AMP_OK);
+    return prepare_scaled(&m->opt);
+}
+
+static void step_frozen(member *m) {
+    m->result = few_elements(m);
+    if (m->result == AMP_OK) m->result = amp_optimizer_step(&m->opt, 0.5f);
+}
+static void refresh_few(member *m) {
+    m->result = few_elements(m);
+    if (m->result == AMP_OK) m->result = amp_optimizer_refresh(&m->opt);
+}
+
+TEST(ranks_without_elements, "law 17: what is refused to one rank is refused to one that has no elements, which would "
+                             "go on, and wait for the others in its next meeting") {
+    task.type = AMP_BF16;
+    together(3, step_frozen);
+    all_are(3, AMP_ERROR_BAD_STATE);
+    all_free();
+    together(3, refresh_few);
+    all_are(3, AMP_ERROR_BAD_STATE);
+    all_free();
+}
+
 /* What every rank is sent: its range of each micro-batch, in the order of numbers; or in every other step, where
    ranks are a power of two that divides them, one sum of each rank. */
 static amp_result shard_step(member *m, int step) {
@@ -1844,6 +1880,7 @@ int main(int argc, char **argv) {
         task.type  = AMP_F16; /* of each test alone, too (--filter) */
         task.micro = 6;
     }
+    RUN(ranks_without_elements);
     RUN(ranges);
     RUN(balance);
     RUN(bytes);

@@ -1,0 +1,1659 @@
+/* test_model.c - random calls, legal and illegal, on an optimizer: of any kind, in shards of
+   several ranks (threads) or one, with sparse gradients, storage formats, reports, scalers of its
+   own and shared, files. model.h says what each call returns and what is there afterwards, bit for
+   bit. What it does not compute (masters and moments in low precision) a second, plain optimizer
+   does: its run has no saves in between, no new addresses, no report and no ranks.
+
+       build/tests/o2/model                  the tests
+       build/tests/o2/model SEED COUNT [q]   sequences SEED to SEED + COUNT - 1; one that fails is
+                                             printed with the calls that it needs to
+       ... KIND                              a, r, s: each with every allocation, read or write,
+                                             reduction failing in turn */
+
+#define _POSIX_C_SOURCE 200809L
+#include "amp.h"
+#include "model.h"
+#include "posix.h"
+#include "random.h"
+#include "storage.h"
+#include "test.h"
+#include "values.h"
+
+#include <stdarg.h>
+#if HAVE_POSIX
+#include <pthread.h>
+#endif
+
+enum { MAX_CALLS = 60, MAX_RANKS = 3, FILES = 3, FILE_SIZE = 1 << 16 };
+
+/* ---------------------------------------------------------------------- what fails, and where */
+
+typedef enum fault { NOTHING, ALLOCATION, TRANSFER, REDUCTION } fault;
+static struct {
+    fault kind;
+    int at, calls, fired, armed;
+} fail_at; /* at: the call that fails; 0: none */
+
+static jmp_buf  failed;
+static int      verbose;
+static char     why[512];
+static uint64_t rng;
+
+static unsigned below(unsigned n) { return random_next(&rng) % n; }
+static int      one_in(unsigned n) { return below(n) == 0; }
+
+static void stop(const char *text, ...) {
+    va_list args;
+    va_start(args, text);
+    vsnprintf(why, sizeof why, text, args);
+    va_end(args);
+    longjmp(failed, 1);
+}
+static void say(const char *text, ...) {
+    va_list args;
+    if (!verbose) return;
+    va_start(args, text);
+    vprintf(text, args);
+    va_end(args);
+}
+
+static int fires(fault kind) {
+    if (!fail_at.armed || fail_at.kind != kind || ++fail_at.calls != fail_at.at) return 0;
+    fail_at.fired = 1;
+    return 1;
+}
+
+/* ------------------------------------------------------------------------------------ memory */
+
+typedef struct block { struct block *next, **from; size_t size, pad; } block;
+static block *blocks[MAX_RANKS + 2]; /* of each optimizer, and (the last) of the test itself */
+
+static void *take(block **list, size_t num_bytes) {
+    block *b = (block *)malloc(sizeof *b + num_bytes);
+    if (!b) abort();
+    b->next = *list, b->from = list;
+    if (*list) (*list)->from = &b->next;
+    *list = b;
+    return memset(b + 1, 0x5c, num_bytes);
+}
+static void drop(void *memory) {
+    block *b = (block *)memory - 1;
+    *b->from = b->next;
+    if (b->next) b->next->from = b->from;
+    free(b);
+}
+static int   allocations;
+static void *heap_alloc(size_t num_bytes, void *user) {
+    if (user == (void *)&blocks[0]) allocations++;
+    return user == (void *)&blocks[0] && fires(ALLOCATION) ? NULL : take((block **)user, num_bytes);
+}
+static void heap_free(void *memory, void *user) {
+    (void)user;
+    drop(memory);
+}
+
+/* ------------------------------------------------------------------------------------- world */
+
+typedef struct body { /* an optimizer, and what it works on */
+    amp_optimizer opt;
+    int           rank;
+    amp_ranks     ranks;
+    char          problem[AMP_PROBLEM_SIZE];
+    float        *weight[MAX_T];
+    void         *grad[MAX_T], *model[MAX_T];
+    uint32_t     *rows[MAX_T], *num_rows[MAX_T];
+    amp_result    result;
+    bool          truth;
+} body;
+
+typedef struct bytes { unsigned char data[FILE_SIZE]; size_t size, at; int count; } bytes;
+typedef enum content { EMPTY, GOOD, TORN, CHANGED } content;
+typedef struct saved {
+    content     is;
+    int         on_disk, set;
+    bytes       file, twin;
+    m_optimizer m;
+    m_scaler    scaler;
+} saved;
+
+static struct {
+    uint64_t    shape;
+    m_optimizer m;
+    m_scaler    scaler; /* the shared one, as the model has it */
+    amp_scaler  shared, twin_shared;
+    int         ranks, two; /* how many bodies; is there a twin, bodies[ranks]? */
+    body        bodies[MAX_RANKS + 1];
+    saved       saves[FILES];
+    amp_tensor  given[MAX_T];
+    amp_rows    given_rows[MAX_T];
+    amp_storage given_storage[MAX_T];
+} w;
+
+static m_scaler *scaler_of(void) { return m_scaler_of(&w.m, &w.scaler); }
+
+static bool write_bytes(void *user, const void *data, size_t num_bytes) {
+    bytes *f = (bytes *)user;
+    if (fires(TRANSFER)) return false;
+    if (num_bytes > FILE_SIZE - f->size) abort();
+    memcpy(f->data + f->size, data, num_bytes);
+    f->size += num_bytes;
+    return true;
+}
+static bool read_bytes(void *user, void *data, size_t num_bytes) {
+    bytes *f = (bytes *)user;
+    if (fires(TRANSFER) || num_bytes > f->size - f->at) return false;
+    memcpy(data, f->data + f->at, num_bytes);
+    f->at += num_bytes;
+    return true;
+}
+
+/* -------------------------------------------------------------------- ranks, which are threads */
+
+#if HAVE_POSIX
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t  changed;
+    int             arrived, left, meetings, fails;
+    double          sums[MAX_T + MAX_RANKS + 8], total[MAX_T + MAX_RANKS + 8];
+    uint32_t        flags[2], most[2];
+} crew = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0, 0, {0}, {0}, {0}, {0}};
+
+static amp_result meet(void *user, double *sums, size_t count, uint32_t *flags) {
+    size_t i;
+    int    meeting, together, fails;
+    (void)user;
+    if (count > sizeof crew.sums / sizeof *crew.sums) return AMP_ERROR_TOO_LARGE;
+    pthread_mutex_lock(&crew.lock);
+    meeting = crew.meetings;
+    for (i = 0; i < count; i++) crew.sums[i] = (crew.arrived ? crew.sums[i] : 0.0) + sums[i];
+    for (i = 0; i < 2; i++)
+        crew.flags[i] = crew.arrived && crew.flags[i] > flags[i] ? crew.flags[i] : flags[i];
+    if (++crew.arrived == w.ranks) {
+        memcpy(crew.total, crew.sums, sizeof crew.total);
+        memcpy(crew.most, crew.flags, sizeof crew.most);
+        crew.fails   = fires(REDUCTION);
+        crew.arrived = 0;
+        crew.meetings++;
+        pthread_cond_broadcast(&crew.changed);
+    }
+    while (crew.meetings == meeting && !crew.left) pthread_cond_wait(&crew.changed, &crew.lock);
+    together = crew.meetings != meeting;
+    fails    = crew.fails;
+    if (together) memcpy(sums, crew.total, count * sizeof *sums);
+    if (together) memcpy(flags, crew.most, sizeof crew.most);
+    pthread_mutex_unlock(&crew.lock);
+    return fails ? AMP_ERROR_CUBLAS : together ? AMP_OK : AMP_ERROR_CUDA;
+}
+#else
+static amp_result meet(void *user, double *sums, size_t count, uint32_t *flags) {
+    return user && sums && count && flags && fires(REDUCTION) ? AMP_ERROR_CUBLAS : AMP_OK;
+}
+#endif
+
+/* One rank that has all, of others that have their own tensors. */
+static amp_result meet_others(void *user, double *sums, size_t count, uint32_t *flags) {
+    const f64 all = add64(bits64(*sums), w.m.more_norm2);
+    (void)user;
+    if (count != 1) return AMP_ERROR_TOO_LARGE;
+    memcpy(sums, &all, sizeof all);
+    if (w.m.more_flag) flags[0] = w.m.more_flag;
+    return fires(REDUCTION) ? AMP_ERROR_CUBLAS : AMP_OK;
+}
+
+/* --------------------------------------------------------------------------- calls, performed */
+
+typedef enum operation {
+    INIT,
+    ADD,
+    FLAT,
+    PREPARE,
+    ASK,
+    CHECK,
+    BEGIN,
+    UNSCALE,
+    END,
+    STEP,
+    GRAPH,
+    SET_LR,
+    REBIND,
+    REBIND_ALL,
+    REFRESH,
+    CARRY,
+    SAVE,
+    LOAD,
+    SAVE_FILE,
+    LOAD_FILE,
+    ACCUMULATE
+} operation;
+
+static struct {
+    amp_optimizer_desc desc;
+    amp_tensor         whole[MAX_RANKS + 1], tensors[MAX_RANKS + 1][4]; /* of each body */
+    int                index, count, all_grads, all_weights, parts, stride, type;
+    float              rate;
+    bytes             *file;
+    const char        *path;
+    float             *weights[MAX_RANKS + 1][MAX_T];
+    void              *grads[MAX_RANKS + 1][MAX_T], *sent[MAX_RANKS + 1];
+} job;
+
+/* What is each one's own in a desc. The last body is the twin. */
+static amp_result init_body(int k, body *b) {
+    amp_optimizer_desc d     = job.desc;
+    const int          twin  = k == w.ranks, whole = d.ranks && d.ranks->whole;
+    if (d.allocator.alloc_fn) d.allocator.user_data = &blocks[k];
+    d.problem = b->problem;
+    if (d.shared_scaler && twin) d.shared_scaler = &w.twin_shared;
+    if (d.ranks) b->ranks = *d.ranks;
+    if (d.ranks && !whole && b->ranks.rank == 0) b->ranks.rank = k;
+    if (twin && d.ranks && !whole) d.zero_grad = 1; /* as sums of ranks */
+    if (d.ranks) d.ranks = twin && !whole ? NULL : &b->ranks;
+    if (twin && !w.m.spike_norm && !w.m.spike_z) d.report = NULL;
+    return amp_optimizer_init(&b->opt, &d);
+}
+
+static amp_result perform(operation op, body *b) {
+    const int      k   = (int)(b - w.bodies);
+    amp_optimizer *opt = &b->opt;
+    switch (op) {
+    case INIT: return init_body(k, b);
+    case ADD: return amp_optimizer_add(opt, &job.whole[k]);
+    case FLAT: return amp_optimizer_add_flat(opt, &job.whole[k], job.tensors[k], (size_t)job.count);
+    case PREPARE: return amp_optimizer_prepare(opt);
+    case CHECK: return amp_optimizer_check(opt);
+    case BEGIN: b->truth = amp_optimizer_begin_step(opt); return AMP_OK;
+    case UNSCALE: return amp_optimizer_unscale(opt);
+    case END: return amp_optimizer_end_step(opt);
+    case STEP: return amp_optimizer_step(opt, job.rate);
+    case GRAPH: return amp_optimizer_step_graph(opt);
+    case SET_LR: return amp_optimizer_set_lr(opt, job.rate);
+    case REBIND: return amp_optimizer_rebind(opt, job.index, job.weights[k][0], job.grads[k][0]);
+    case REBIND_ALL:
+        return amp_optimizer_rebind_all(opt, job.all_weights ? job.weights[k] : NULL,
+                                        job.all_grads ? job.grads[k] : NULL);
+    case REFRESH: return amp_optimizer_refresh(opt);
+    case CARRY: return amp_optimizer_carry(opt, job.rate);
+    case SAVE: job.file->size = 0; return amp_optimizer_save(opt, write_bytes, job.file);
+    case LOAD: job.file->at = 0; return amp_optimizer_load(opt, read_bytes, job.file);
+    case SAVE_FILE: return amp_optimizer_save_file(opt, job.path);
+    case LOAD_FILE: return amp_optimizer_load_file(opt, job.path);
+    case ACCUMULATE:
+        return amp_optimizer_accumulate(opt, job.index, job.sent[k], (size_t)job.stride,
+                                        (size_t)job.parts, (amp_dtype)job.type);
+    case ASK: break;
+    }
+    return AMP_OK;
+}
+
+#if HAVE_POSIX
+static operation current;
+static void     *perform_rank(void *user) {
+    body *b   = (body *)user;
+    b->result = perform(current, b);
+    pthread_mutex_lock(&crew.lock);
+    crew.left++;
+    pthread_cond_broadcast(&crew.changed);
+    pthread_mutex_unlock(&crew.lock);
+    return NULL;
+}
+#endif
+
+/* All ranks whose result is not AMP_OK yet, at the same time if they meet. */
+static void perform_all(operation op) {
+    int r;
+#if HAVE_POSIX
+    const int meets =
+        op == PREPARE || op == STEP || op == GRAPH || op == SAVE_FILE || op == LOAD_FILE;
+    if (w.ranks > 1 && meets) {
+        pthread_t threads[MAX_RANKS];
+        current = op;
+        crew.arrived = crew.left = crew.fails = 0;
+        for (r = 1; r < w.ranks; r++)
+            if (pthread_create(&threads[r], NULL, perform_rank, &w.bodies[r]) != 0) abort();
+        perform_rank(&w.bodies[0]);
+        for (r = 1; r < w.ranks; r++) pthread_join(threads[r], NULL);
+        return;
+    }
+    crew.left = crew.fails = crew.arrived = 0;
+#endif
+    for (r = 0; r < w.ranks; r++)
+        if (w.bodies[r].result != AMP_OK) w.bodies[r].result = perform(op, &w.bodies[r]);
+}
+
+/* What amp.h returns for a call, made by all. Where a fault was planted in it, it has failed and
+   changed nothing, and is made again. */
+static void observe(void);
+static int  meets(operation op) { return op == STEP || op == GRAPH || op == CHECK || op == BEGIN; }
+static bytes scratch[MAX_RANKS];
+
+static void sent_again(int r) { /* a load clears accumulators */
+    int i;
+    for (i = 0; i < w.m.num && w.m.ranks; i++) {
+        f32    all[MAX_E];
+        size_t first, n;
+        memcpy(all, &w.m.grad[w.m.t[i].first], sizeof(f32) * (size_t)w.m.t[i].n);
+        amp_optimizer_range(&w.bodies[r].opt, i, &first, &n);
+        if (w.m.t[i].learns &&
+            amp_optimizer_accumulate(&w.bodies[r].opt, i, all + first, 0, 1, AMP_F32) != AMP_OK)
+            stop("accumulate after a load");
+    }
+}
+
+static void fails(operation op) {
+    const amp_result error = fail_at.kind == ALLOCATION ? AMP_ERROR_OUT_OF_MEMORY
+                             : fail_at.kind == REDUCTION ? AMP_ERROR_CUBLAS
+                             : op == SAVE ? AMP_ERROR_WRITE : AMP_ERROR_READ;
+    amp_result was;
+    int        r;
+    say(" = %s, as fault %d was planted;", amp_result_string(w.bodies[0].result), fail_at.at);
+    fail_at.fired = 0;
+    for (r = 0; r < w.ranks && op == BEGIN; r++) {
+        if (w.bodies[r].truth) stop("begin_step is true, but its reduction failed");
+        w.bodies[r].result = amp_optimizer_end_step(&w.bodies[r].opt);
+    }
+    was = w.bodies[0].result;
+    if (meets(op))
+        for (r = 0; r < w.ranks; r++) {
+            scratch[r].at = 0;
+            if (amp_optimizer_load(&w.bodies[r].opt, read_bytes, &scratch[r]) != AMP_OK)
+                stop("what was saved loads");
+            sent_again(r);
+            w.m.seen_updates = 0;
+            m_refresh(&w.m);
+        }
+    else if (w.ranks == 1 || op == PREPARE) observe();
+    for (r = 0; r < w.ranks; r++) w.bodies[r].result = AMP_ERROR_STALE;
+    perform_all(op);
+    if (was != error && was != w.bodies[0].result) /* what fails without it may fail so */
+        stop("a fault gives \"%s\", not \"%s\"", amp_result_string(was), amp_result_string(error));
+}
+
+static void attempt(operation op) {
+    int r;
+    if (fail_at.kind == REDUCTION && meets(op) && m_ready(&w.m, BETWEEN) == AMP_OK)
+        for (r = 0; r < w.ranks; r++) {
+            scratch[r].size = 0;
+            if (amp_optimizer_save(&w.bodies[r].opt, write_bytes, &scratch[r]) != AMP_OK)
+                stop("save");
+        }
+    for (r = 0; r < w.ranks; r++)
+        w.bodies[r].result = AMP_ERROR_STALE; /* no result of these calls */
+    allocations   = 0;
+    fail_at.armed = 1;
+    perform_all(op);
+    fail_at.armed = 0;
+    if (fail_at.fired) fails(op);
+    else if (op >= CHECK && op <= CARRY && allocations) stop("it allocates");
+}
+
+/* That is what it should have returned. */
+static amp_result expect(operation op, amp_result expected) {
+    int r;
+    say(" = %s\n", amp_result_string(w.bodies[0].result));
+    for (r = 0; r < w.ranks; r++) {
+        const body *b = &w.bodies[r];
+        if (b->result != expected)
+            stop("rank %d of %d: \"%s\" (%s), not \"%s\"", r, w.ranks, amp_result_string(b->result),
+                 b->problem, amp_result_string(expected));
+        if (expected == AMP_OK && b->problem[0] && op != BEGIN)
+            stop("no error, but a message: %s", b->problem);
+    }
+    if (w.two && expected == AMP_OK && op != LOAD && op != LOAD_FILE && op != SAVE &&
+        op != SAVE_FILE)
+        (void)perform(op, &w.bodies[w.ranks]);
+    return expected;
+}
+
+/* ------------------------------------------------------------------------------- what is there */
+
+static int same32(f32 a, f32 b) { return a == b || (nan32(a) && nan32(b)); }
+static int same64(f64 a, double b) {
+    const f64 x = bits64(b);
+    return a == x ||
+           ((a & ~((uint64_t)1 << 63)) > wide(INF) && (x & ~((uint64_t)1 << 63)) > wide(INF));
+}
+static f32 value_at(const void *x, int type, int k) {
+    const uint32_t u = load_bits(x, (amp_dtype)type, (size_t)k);
+    return type == AMP_F32 ? u : (f32)recast(F32, of_type(type), u);
+}
+static void put_value(void *x, int type, int k, f32 value) {
+    store_bits(x, (amp_dtype)type, (size_t)k,
+               type == AMP_F32 ? value : (uint32_t)recast(of_type(type), F32, value));
+}
+
+#define SAME(what, is, should)                                                                     \
+    ((is) == (should) ? (void)0                                                                    \
+                      : stop("%s is %lld, not %lld", what, (long long)(is), (long long)(should)))
+
+/* n numbers of an array, beside the model's, or the twin's. */
+static void same_array(const char *what, int i, const void *x, int type, int n, const f32 *model,
+                       const void *twin) {
+    int k;
+    if (n && !x) stop("%s of tensor %d is not there", what, i);
+    for (k = 0; k < n; k++) {
+        const f32 is = value_at(x, type, k), should = twin ? value_at(twin, type, k) : model[k];
+        if (!same32(is, should))
+            stop("%s of tensor %d at %d is %08x, not %08x%s", what, i, k, is, should,
+                 twin ? ", as in the plain run" : "");
+    }
+}
+
+static void observe_tensor(body *b, int i) {
+    const m_optimizer *m = &w.m;
+    const m_tensor    *t = &m->t[i];
+    amp_optimizer     *o = &b->opt, *twin = w.two && !m_plain(t) ? &w.bodies[w.ranks].opt : NULL;
+    const int type = t->has_model ? t->model_type : (int)AMP_F32, has = t->learns * m->moments;
+    size_t             first, n;
+    amp_stats          stats;
+    float              moment[2][MAX_E], twins[2][MAX_E];
+    int                k, own;
+    amp_optimizer_range(o, i, &first, &n);
+    if (!m->ranks && (first || n != (size_t)t->n))
+        stop("the range of tensor %d is not all of it", i);
+    same_array("model", i, amp_optimizer_model(o, i), type, t->n,
+               (t->has_model ? m->model : m->w) + t->at,
+               twin ? amp_optimizer_model(twin, i) : NULL);
+    if (m_coded(t) ? amp_optimizer_master(o, i) != NULL : 0) stop("tensor %d has a master", i);
+    if (!m_coded(t))
+        same_array("master", i, amp_optimizer_master(o, i), AMP_F32, (int)n, m->w + t->at + first,
+                   twin ? amp_optimizer_master(twin, i) + first : NULL);
+    if (!m_coded(t) && t->own_weight && !m->ranks && t->n &&
+        amp_optimizer_master(o, i) != b->weight[i])
+        stop("the master of tensor %d is elsewhere", i);
+    SAME("moments' result",
+         amp_optimizer_moments(o, i, has ? moment[0] : NULL, has == 2 ? moment[1] : NULL), AMP_OK);
+    if (has < 2)
+        SAME("moments' refusal", amp_optimizer_moments(o, i, NULL, moment[1]),
+             AMP_ERROR_UNSUPPORTED);
+    if (twin && has) (void)amp_optimizer_moments(twin, i, twins[0], has == 2 ? twins[1] : NULL);
+    for (k = 0; k < has; k++)
+        same_array(k ? "second moment" : "moment", i, moment[k], AMP_F32, (int)n,
+                   m->moment[k] + t->at + first, twin ? twins[k] + first : NULL);
+    if (!m->ranks && b->grad[i])
+        same_array("gradient", i, b->grad[i], t->grad_type, t->values, m->grad + t->first, NULL);
+    if (!m->ranks && t->length && *b->num_rows[i] != m->num_rows[i])
+        stop("num_rows of tensor %d", i);
+    own = m->kind == (int)AMP_KIND_OWN && t->has_grad;
+    if (t->n && (amp_optimizer_grad(o, i) != NULL) != own) stop("grad of tensor %d", i);
+    if (own && !(m->in_place && t->grad_type == (int)AMP_F32))
+        same_array("unscaled gradient", i, amp_optimizer_grad(o, i), AMP_F32, t->n,
+                   m->unscaled + t->at, NULL);
+    SAME("stats' result", amp_optimizer_stats(o, i, &stats), AMP_OK);
+    SAME("stats.bad_row", stats.bad_row, t->stats.bad_row);
+    if (t->stats.bad_row) return;
+    own = n != 0 || !m->ranks; /* in shards of whole tensors */
+    SAME("stats.nonfinite", stats.nonfinite, own ? t->stats.nonfinite : 0);
+    SAME("stats.nan", stats.nan, own ? t->stats.nan : 0);
+    SAME("stats.first_nonfinite", stats.first_nonfinite, own ? t->stats.first : (uint64_t)t->n);
+    SAME("stats.zeros", stats.zeros, own ? t->stats.zeros : 0);
+    SAME("stats.max_finite", bits32(stats.max_finite), own ? t->stats.max : 0);
+}
+
+static void observe_scaler(const m_scaler *s, const amp_scaler *is) {
+    SAME("scaler.scale", bits32(is->scale), s->scale);
+    SAME("scaler.next_scale", bits64(is->next_scale), s->next);
+    SAME("scaler.growth_tracker", is->growth_tracker, s->tracker);
+    SAME("scaler.hysteresis_tracker", is->hysteresis_tracker, s->left);
+    SAME("scaler.found_inf", is->found_inf != 0, s->found != 0);
+    SAME("scaler.checked", is->checked, s->checked);
+    SAME("scaler.stuck", is->stuck, s->stuck);
+    SAME("scaler.good", is->good, s->good);
+    SAME("scaler.skipped", is->skipped, s->skipped);
+    SAME("scaler.growths", is->growths, s->growths);
+    SAME("scaler.backoffs", is->backoffs, s->backoffs);
+    SAME("scaler.skipped_in_a_row", is->skipped_in_a_row, s->row);
+    SAME("scaler.growth_interval", is->growth_interval, s->interval);
+    SAME("scaler.preset", (int)is->preset, s->preset);
+}
+
+static void observe_report(const body *b) {
+    const m_optimizer *m = &w.m;
+    amp_report         report;
+    amp_iteration      last[4];
+    amp_tensor_report  tensor;
+    size_t             count = 4;
+    int                i, known = 1;
+    SAME("report's result", amp_optimizer_report(&b->opt, &report), AMP_OK);
+    SAME("report.iterations", report.iterations, m->step + m->skipped);
+    SAME("report.steps", report.steps, m->step);
+    SAME("report.overflows and .asked", report.overflows + report.asked,
+         m->record.skips[0] + m->record.skips[2]);
+    SAME("report.spikes", report.spikes, m->record.skips[1]);
+    if (!m->record.of_ranks)
+        SAME("report.asked", report.asked,
+             m->record.skips[2]); /* an overflow of another rank, too */
+    SAME("history's result", amp_optimizer_history(&b->opt, last, &count), AMP_OK);
+    known = m->ranks < 2 && !m->record.of_ranks;
+    if (m->record.last.iteration && !count) stop("history is empty");
+    if (m->record.last.iteration && known) {
+        const amp_iteration *t = &last[count - 1];
+        SAME("iteration", t->iteration, m->record.last.iteration);
+        SAME("its skip", (int)t->skip, m->record.last.skip);
+        SAME("its tensor", t->tensor, m->record.last.tensor);
+        SAME("its scale", bits32(t->loss_scale), m->record.last.scale);
+        SAME("its clip factor", bits32(t->clip_factor), m->record.last.clip);
+        if (!same64(m->record.last.norm, t->norm)) stop("its norm is %g", t->norm);
+    }
+    for (i = 0; i < m->num && !m->record.of_ranks; i++) {
+        SAME("report_tensor's result", amp_optimizer_report_tensor(&b->opt, i, &tensor), AMP_OK);
+        SAME("its overflows", tensor.overflows, m->t[i].seen.overflows);
+        SAME("its nans", tensor.nans, m->t[i].seen.nans);
+        SAME("its first_iteration", tensor.first_iteration, m->t[i].seen.first);
+        SAME("its last_iteration", tensor.last_iteration, m->t[i].seen.last);
+    }
+}
+
+static void observe_body(body *b) {
+    m_optimizer   *m = &w.m;
+    const m_scaler *s = scaler_of();
+    amp_status     status;
+    int            i;
+    if (!m->prepared) {
+        const amp_result none = m->initialized ? AMP_ERROR_NOT_PREPARED : AMP_ERROR_NOT_INITIALIZED;
+        SAME("status' result", amp_optimizer_status(&b->opt, &status), none);
+        if (amp_optimizer_loss_scale(&b->opt) > 0 || amp_optimizer_gate(&b->opt) ||
+            amp_optimizer_model(&b->opt, 0) || amp_optimizer_scaler(&b->opt) ||
+            amp_optimizer_grad(&b->opt, 0) || amp_optimizer_lr_ptr(&b->opt))
+            stop("something is there before prepare");
+        return;
+    }
+    for (i = 0; i < m->num; i++) observe_tensor(b, i);
+    SAME("gate.skip", amp_optimizer_gate(&b->opt)->skip, m->skip);
+    SAME("gate.inv_scale", bits32(amp_optimizer_gate(&b->opt)->inv_scale), m->inv_scale);
+    SAME("gate.step", amp_optimizer_gate(&b->opt)->step, m->step);
+    if (m->report) observe_report(b);
+    if (!m->asked) return; /* who asks has asked */
+    observe_scaler(s, amp_optimizer_scaler(&b->opt));
+    SAME("loss_scale", bits32(amp_optimizer_loss_scale(&b->opt)), s->scale);
+    SAME("status' result", amp_optimizer_status(&b->opt, &status), AMP_OK);
+    SAME("status.clip_factor", bits32(status.clip_factor), m->clip);
+    SAME("status.loss_scale", bits32(status.loss_scale), s->scale);
+    SAME("status.did_step", status.did_step, m->did_step);
+    SAME("status.found_inf", status.found_inf, m->found);
+    SAME("status.stuck", status.stuck, s->stuck || m->row >= STUCK);
+    SAME("status.steps", status.steps, m->step);
+    SAME("status.skipped", status.skipped, m->skipped);
+    SAME("status.skipped_in_a_row", status.skipped_in_a_row, m->row);
+    SAME("status.missed_updates", status.missed_updates, m->missed);
+    if (!same64(m->norm, status.norm))
+        stop("status.norm is %g (%llx), not %llx", status.norm,
+             (unsigned long long)bits64(status.norm), (unsigned long long)m->norm);
+}
+
+/* Each rank's range of models to all. */
+static void gather(void) {
+    int    i, r, other;
+    size_t first, n;
+    for (i = 0; i < w.m.num && w.ranks > 1 && w.m.prepared; i++)
+        for (r = 0; r < w.ranks; r++) {
+            const size_t size = size_of((amp_dtype)w.m.t[i].model_type);
+            const char  *from = (const char *)amp_optimizer_model(&w.bodies[r].opt, i);
+            amp_optimizer_range(&w.bodies[r].opt, i, &first, &n);
+            for (other = 0; other < w.ranks && n; other++)
+                if (other != r)
+                    memcpy((char *)(uintptr_t)amp_optimizer_model(&w.bodies[other].opt, i) +
+                               first * size,
+                           from + first * size, n * size);
+        }
+}
+
+static void observe(void) {
+    int r;
+    gather();
+    for (r = 0; r < w.ranks; r++) observe_body(&w.bodies[r]);
+}
+
+/* --------------------------------------------------------------------------------------- calls */
+
+static int chance(unsigned percent) { return below(100) < percent; }
+
+/* A number of one of several kinds. */
+static f32 any_number(int how) {
+    const uint32_t random = random_next(&rng);
+    switch (how) {
+    case 0: return (random & 0x807fffff) | (118 + random_next(&rng) % 12) << 23; /* to 4 */
+    case 1: return random & 0x80000000;
+    case 2: return (random & 0x807fffff) | (253 - random_next(&rng) % 60) << 23;
+    case 3: return (random & 0x80ffffff) >> random_next(&rng) % 3 * 8;
+    default: return odd32(random) ? ONE : random;
+    }
+}
+
+static void call_free(void) {
+    int r;
+    say("free\n");
+    for (r = 0; r < w.ranks + w.two; r++) {
+        amp_optimizer_free(&w.bodies[r].opt);
+        if (one_in(4)) amp_optimizer_free(&w.bodies[r].opt);
+        if (blocks[r]) stop("free leaves memory");
+    }
+    memset(&w.m, 0, sizeof w.m);
+}
+
+/* What the sequence is about, and what this call changes of it. */
+static void some_desc(amp_optimizer_desc *d, amp_ranks *ranks, amp_report_desc *report,
+                      amp_storage *storage) {
+    static const double betas[] = {0, 0.5, 0.9, 0.999};
+    const uint64_t own = rng;
+    memset(d, 0, sizeof *d), memset(ranks, 0, sizeof *ranks), memset(report, 0, sizeof *report);
+    rng     = w.shape;
+    d->kind = (amp_kind)below(4);
+    if (d->kind == AMP_KIND_SGD && chance(60)) d->momentum = 0.5 + 0.25 * below(3);
+    d->nesterov = d->momentum > 0 && chance(40);
+    d->dtype    = (amp_dtype)below(3);
+    *storage    = storages[chance(50) ? 0 : below(STORAGES)];
+    if (d->kind != AMP_KIND_OWN && chance(40)) d->storage = storage;
+    if (d->storage && storage->master != AMP_FORMAT_F32) d->dtype = AMP_BF16;
+    if (d->kind != AMP_KIND_OWN && chance(25)) d->ranks = ranks;
+    else if (chance(12)) d->ranks = ranks, ranks->whole = 1;
+    if (chance(15)) d->shared_scaler = &w.shared;
+    if (d->shared_scaler && d->ranks && !ranks->whole) d->ranks = NULL;
+    if (chance(30)) d->report = report;
+    if (chance(8)) report->spike_norm = 2.0f;
+    if (chance(8)) report->spike_z = 1.0f;
+    d->zero_grad        = chance(30);
+    d->unscale_in_place = chance(20);
+    d->seed             = below(3);
+    ranks->count        = 1 + (int)below(MAX_RANKS);
+    rng = own;
+    if (!HAVE_POSIX) ranks->count = 1;
+    if (chance(40)) ranks->count = HAVE_POSIX ? 1 + (int)below(MAX_RANKS) : 1;
+    if (chance(20) && d->dtype != AMP_BF16) d->dtype = (amp_dtype)below(3);
+    if (chance(30)) d->report = d->report ? NULL : report;
+    report->every    = (int)below(3);
+    ranks->sum_fn    = ranks->whole ? meet_others : meet;
+    d->beta1         = betas[below(3)];
+    d->beta2         = betas[below(4)];
+    d->eps           = one_in(3) ? 0.001 : 0.0;
+    d->weight_decay  = one_in(2) ? 0.125f * (float)below(3) : 0.0f;
+    d->max_norm      = one_in(3) ? 0.5f * (float)below(4) : 0.0f;
+    d->first_step    = one_in(8) ? 7 : 0;
+    d->scaler.preset = (amp_preset)(chance(50) ? 0 : below(AMP_PRESET_MARIAN + 1));
+    d->scaler.growth_interval = (int)below(4);
+    if (chance(60)) d->scaler.init_scale = chance(80) ? 1024.0f : 0.25f;
+    if (chance(30)) d->scaler.growth_factor = 1.0 + 0.5 * below(7);
+    if (chance(30)) d->scaler.backoff_factor = 0.25 * (1 + below(4));
+    if (chance(20)) d->scaler.hysteresis = 1 + (int)below(3);
+    if (chance(15)) d->scaler.max_scale = 4096.0f;
+    if (chance(15))
+        d->scaler.min_scale =
+            d->scaler.init_scale > 0 && d->scaler.init_scale < 1 ? 0.125f : 512.0f;
+    if (d->scaler.preset == AMP_PRESET_FAIRSEQ) d->scaler.tolerance = 0.25 * below(4);
+    d->scaler.disabled = chance(10);
+}
+
+/* One thing that a desc must not say, and its error. */
+static amp_result spoil_desc(amp_optimizer_desc *d) {
+    static amp_storage none = {AMP_FORMAT_SR, AMP_FORMAT_SPLIT};
+    f32                nan  = 0x7fc00000;
+    switch (below(12)) {
+    case 0: d->dtype = (amp_dtype)3; return AMP_ERROR_INVALID_ENUM;
+    case 1: d->kind = (amp_kind)4; return AMP_ERROR_INVALID_ENUM;
+    case 2: d->scaler.preset = (amp_preset)16; return AMP_ERROR_INVALID_ENUM;
+    case 3: d->beta1 = 1.0; return AMP_ERROR_INVALID_CONFIG;
+    case 4: d->beta2 = -0.5; return AMP_ERROR_INVALID_CONFIG;
+    case 5: d->nesterov = 1, d->momentum = 0; return AMP_ERROR_INVALID_CONFIG;
+    case 6: memcpy(&d->max_norm, &nan, 4); return AMP_ERROR_INVALID_CONFIG;
+    case 7: d->weight_decay = -1.0f; return AMP_ERROR_INVALID_CONFIG;
+    case 8: d->allocator.free_fn = NULL; return AMP_ERROR_INVALID_ARGUMENT;
+    case 9: d->scaler.growth_factor = 0.5; return AMP_ERROR_INVALID_CONFIG;
+    case 10: d->storage = &none; return AMP_ERROR_INVALID_CONFIG;
+    default:
+        d->scaler.min_scale = 8.0f, d->scaler.max_scale = 4.0f;
+        return AMP_ERROR_INVALID_CONFIG;
+    }
+}
+
+static void call_init(int illegal) {
+    static amp_ranks       ranks;
+    static amp_report_desc report;
+    static amp_storage     storage;
+    amp_optimizer_desc    *d = &job.desc;
+    amp_result             expected = AMP_OK;
+    call_free();
+    some_desc(d, &ranks, &report, &storage);
+    d->allocator.alloc_fn = heap_alloc;
+    d->allocator.free_fn  = heap_free;
+    if (d->shared_scaler) {
+        SAME("a shared scaler", amp_scaler_init(&w.shared, &d->scaler), AMP_OK);
+        m_scaler_init(&w.scaler, &d->scaler);
+    }
+    if (illegal) expected = spoil_desc(d);
+    if (d->ranks && !ranks.whole && d->kind == AMP_KIND_OWN) expected = AMP_ERROR_UNSUPPORTED;
+    w.ranks = d->ranks && !ranks.whole ? ranks.count : 1;
+    w.two   = 0;
+    say("init kind %d dtype %d preset %d scale %g interval %d%s%s ranks %d%s%s storage %s%s%s",
+        (int)d->kind, (int)d->dtype, (int)d->scaler.preset, (double)d->scaler.init_scale,
+        d->scaler.growth_interval, d->scaler.disabled ? " disabled" : "",
+        d->shared_scaler ? " shared" : "", d->ranks ? w.ranks : 0,
+        d->ranks && ranks.whole ? " whole" : "", d->report ? " report" : "",
+        d->storage ? "own" : "fp32", d->zero_grad ? " zero_grad" : "",
+        d->unscale_in_place ? " in place" : "");
+    attempt(INIT);
+    if (expect(INIT, expected) != AMP_OK) return;
+    m_init(&w.m, d);
+    if (w.m.whole) w.m.more_norm2 = one_in(2) ? bits64(4.0) : 0;
+    w.two = 1; /* until prepare knows that no tensor needs it */
+    memset(&w.bodies[w.ranks], 0, sizeof(body));
+    w.twin_shared = w.shared;
+    SAME("the twin's init", perform(INIT, &w.bodies[w.ranks]), AMP_OK);
+}
+
+/* Memory of the test's own; what ASan guards ends with the last element. */
+static void *array_of(size_t n, size_t size, int unaligned) {
+    const size_t off = unaligned ? size / 2 : 0;
+    return (char *)take(&blocks[MAX_RANKS + 1], n * size + off) + off;
+}
+
+/* A tensor of the sequence, or (odd) another one. What may not be in one of this desc is seldom. */
+static amp_tensor some_tensor(int place, int odd, amp_rows *rows, amp_storage *storage) {
+    static const int         sizes[] = {0, 1, 3, 17, 32, 33, 64, 5};
+    static const char *const names[] = {"w", "bias", NULL, "a name that is longer than eight"};
+    const uint64_t           own = rng;
+    amp_tensor               t;
+    memset(&t, 0, sizeof t), memset(rows, 0, sizeof *rows);
+    if (!odd) rng = w.shape * 31 + (uint64_t)place;
+    t.n         = (size_t)sizes[below(8)];
+    t.name      = names[below(4)];
+    t.grad_type = (amp_dtype)below(3);
+    t.grad      = chance(80) ? &t : NULL; /* there will be one */
+    t.weight    = chance(75) ? (float *)&t : NULL;
+    t.model     = !t.weight || chance(20) ? rows : NULL;
+    if (t.weight && chance(10)) t.model = t.weight;
+    t.model_type = w.m.storage.master != AMP_FORMAT_F32 ? AMP_BF16 : (amp_dtype)below(3);
+    t.keep_fp32 = chance(15);
+    if (t.keep_fp32 || t.model == (void *)t.weight) t.model_type = AMP_F32;
+    if (w.m.kind != (int)AMP_KIND_OWN && !w.m.ranks &&
+        !(w.m.kind == (int)AMP_KIND_SGD && w.m.moments) && chance(25)) {
+        rows->row_length = w.m.storage.moments == AMP_FORMAT_8BIT || chance(20) ? 32 : 1 + below(3);
+        rows->max_rows   = chance(20) ? 140 / rows->row_length + 1 : 1 + below(6);
+        t.n              = rows->row_length * below(8);
+        t.rows           = rows;
+    }
+    *storage = storages[below(STORAGES)];
+    if (w.m.kind != (int)AMP_KIND_OWN && chance(10)) t.storage = storage;
+    rng = own;
+    if (!t.grad && chance(30)) t.grad_later = 1;
+    if (chance(20)) t.lr_scale = 0.5f * (float)below(4);
+    if (chance(20)) t.weight_decay = 0.25f * (float)below(3);
+    t.no_weight_decay = chance(10);
+    if (t.n > 40 && w.m.num > 5) t.n = t.rows ? 0 : 2;
+    return t;
+}
+
+/* May it be added? */
+static amp_result may_add(const amp_tensor *t, int flat) {
+    const m_optimizer *m = &w.m;
+    const amp_storage fp32 = {AMP_FORMAT_F32, AMP_FORMAT_F32},
+                      s = t->keep_fp32 && !(t->storage && t->storage->master == AMP_FORMAT_F32)
+                              ? fp32
+                          : t->storage ? *t->storage
+                                       : m->storage;
+    const int type = (int)(t->model ? t->model == (void *)t->weight ? AMP_F32 : t->model_type
+                                    : (amp_dtype)m->dtype);
+    const int own = m->kind == (int)AMP_KIND_OWN,
+              low = s.master != AMP_FORMAT_F32 || s.moments != AMP_FORMAT_F32;
+    if ((unsigned)t->grad_type > 2u || (t->model && (unsigned)t->model_type > 2u))
+        return AMP_ERROR_INVALID_ENUM;
+    if (t->n && !t->weight && !t->model) return AMP_ERROR_INVALID_ARGUMENT;
+    if (m_bad_rate(t->lr_scale) || m_bad_rate(t->weight_decay)) return AMP_ERROR_INVALID_CONFIG;
+    if (t->keep_fp32 && t->model && t->model_type != AMP_F32) return AMP_ERROR_INVALID_CONFIG;
+    if (t->moment1 && !(t->grad || t->grad_later)) return AMP_ERROR_UNSUPPORTED;
+    if (t->moment1 && !m->moments) return AMP_ERROR_UNSUPPORTED;
+    if (t->moment1 && m->moments == 2) return AMP_ERROR_INVALID_CONFIG;
+    if (t->rows && (flat || own || m->ranks || (m->kind == (int)AMP_KIND_SGD && m->moments)))
+        return AMP_ERROR_UNSUPPORTED;
+    if (t->rows && (!t->rows->row_length || t->n % t->rows->row_length || !t->rows->max_rows))
+        return AMP_ERROR_INVALID_CONFIG;
+    if (low && own) return AMP_ERROR_UNSUPPORTED;
+    if (s.master == AMP_FORMAT_SPLIT && type != (int)AMP_BF16) return AMP_ERROR_INVALID_CONFIG;
+    if (s.master != AMP_FORMAT_F32 && type == (int)AMP_F32) return AMP_ERROR_INVALID_CONFIG;
+    if (s.moments == AMP_FORMAT_8BIT && (t->moment1 || (t->rows && t->rows->row_length % 32)))
+        return AMP_ERROR_UNSUPPORTED;
+    return AMP_OK;
+}
+
+/* One thing that is wrong with a tensor. */
+static void spoil_tensor(amp_tensor *t, amp_rows *rows) {
+    f32 nan = 0x7fc00000;
+    switch (below(7)) {
+    case 0: t->grad_type = (amp_dtype)7; break;
+    case 1: t->weight = NULL, t->model = NULL, t->n = 3, t->rows = NULL; break;
+    case 2: memcpy(&t->lr_scale, &nan, 4); break;
+    case 3: t->weight_decay = -1.0f; break;
+    case 4: t->model = t, t->model_type = AMP_F16, t->keep_fp32 = 1; break;
+    case 5: t->moment1 = w.m.moments == 1 ? NULL : (float *)(void *)t; break;
+    default: t->rows = rows, rows->row_length = 2, rows->max_rows = 0; t->n = 4;
+    }
+}
+
+/* The numbers of tensor i begin; arrays of each body. */
+static void fill_tensor(int i, const amp_tensor *t) {
+    m_optimizer    *m = &w.m;
+    const m_tensor *x = &m->t[i];
+    const int       type = t->model ? (int)t->model_type : (int)AMP_F32;
+    int             k, r;
+    for (k = 0; k < x->n; k++) {
+        f32 *p = &m->w[x->at + k];
+        *p     = any_number(one_in(10) ? (int)below(2) : 0);
+        if (!t->weight) *p = rounded(type, *p);
+    }
+    for (k = 0; k < x->values; k++)
+        m->grad[x->first + k] = m->ranks ? 0 : rounded(x->grad_type, any_number(0));
+    for (k = 0; k < x->most; k++) m->rows[x->first + k] = 0;
+    m->num_rows[i] = 0;
+    for (r = 0; r < w.ranks + w.two; r++) {
+        body *b = &w.bodies[r];
+        for (k = 0; k < x->n && t->weight; k++)
+            put_value(b->weight[i], AMP_F32, k, m->w[x->at + k]);
+        for (k = 0; k < x->n && t->model && t->model != (void *)t->weight; k++)
+            put_value(b->model[i], type, k, m->w[x->at + k]);
+        for (k = 0; k < x->values && b->grad[i] && (!m->ranks || r == w.ranks); k++)
+            put_value(b->grad[i], x->grad_type, k, m->grad[x->first + k]);
+    }
+}
+
+/* t's arrays in the memory of body k; what a flag said is an address then. Returns its tensor. */
+static amp_tensor with_arrays(int k, int i, const amp_tensor *t, amp_rows *rows) {
+    body        *b = &w.bodies[k];
+    amp_tensor   x = *t;
+    const size_t values = t->rows ? rows->row_length * rows->max_rows : t->n;
+    const int    odd = (int)(w.shape >> 7 & 1);
+    b->rows[i] = b->num_rows[i] = NULL;
+    if (t->weight) x.weight = (float *)array_of(t->n, 4, odd);
+    if (t->grad || t->grad_later) b->grad[i] = array_of(values, size_of(t->grad_type), odd);
+    else b->grad[i] = NULL;
+    if (t->grad) x.grad = k == w.ranks && w.m.ranks ? b->grad[i] : b->grad[i];
+    if (t->model)
+        x.model = t->model == (void *)t->weight ? (void *)x.weight
+                                                : array_of(t->n, size_of(t->model_type), odd);
+    if (t->rows) {
+        rows->rows = b->rows[i] = (uint32_t *)array_of(rows->max_rows, 4, 0);
+        rows->num_rows = b->num_rows[i] = (uint32_t *)array_of(1, 4, 0);
+        *b->num_rows[i] = 0;
+        x.rows = rows;
+    }
+    b->weight[i] = x.weight;
+    b->model[i]  = x.model;
+    if (k == w.ranks && w.m.ranks) x.grad_type = AMP_F32; /* sums of ranks */
+    if (k == w.ranks && w.m.ranks && b->grad[i]) b->grad[i] = x.grad = array_of(t->n, 4, 0);
+    return x;
+}
+
+static int has_room(size_t n) {
+    return w.m.num < MAX_T && (size_t)w.m.elements + n < MAX_E &&
+           (size_t)w.m.num_values + n < MAX_E;
+}
+
+static void call_add(int illegal) {
+    static amp_rows rows[MAX_RANKS + 1];
+    amp_storage     storage;
+    amp_tensor      t = some_tensor(w.m.num, one_in(10), &rows[0], &storage);
+    amp_result      expected = m_ready(&w.m, ADDING);
+    int             k, i = w.m.num;
+    if (illegal) spoil_tensor(&t, &rows[0]);
+    if (!has_room(t.rows ? t.rows->row_length * t.rows->max_rows : t.n) || !has_room(t.n)) return;
+    say("add n %d%s%s%s grad type %d model type %d rows of %d, at most %d, storage %d", (int)t.n,
+        t.weight ? " weight" : "", t.model ? " model" : "",
+        t.grad         ? " grad"
+        : t.grad_later ? " grad_later"
+                       : "",
+        (int)t.grad_type, (int)t.model_type, t.rows ? (int)rows[0].row_length : 0,
+        t.rows ? (int)rows[0].max_rows : 0,
+        t.storage ? (int)t.storage->master * 8 + (int)t.storage->moments : -1);
+    if (expected == AMP_OK) expected = may_add(&t, 0);
+    for (k = 0; k < w.ranks + w.two; k++) {
+        rows[k] = rows[0];
+        job.whole[k] = t;
+        if (m_ready(&w.m, ADDING) == AMP_OK) job.whole[k] = with_arrays(k, i, &t, &rows[k]);
+    }
+    attempt(ADD);
+    if (expect(ADD, expected) != AMP_OK) return;
+    m_add(&w.m, &t);
+    fill_tensor(i, &t);
+}
+
+/* Tensors that lie one behind the other. */
+static void call_flat(int illegal) {
+    static const amp_storage *const none = NULL;
+    const int  count = 1 + (int)below(4), first = w.m.num;
+    amp_rows   rows;
+    amp_storage storage;
+    amp_tensor whole = some_tensor(first, 0, &rows, &storage), part[4];
+    amp_result expected = m_ready(&w.m, ADDING);
+    int        i, k;
+    whole.rows = NULL, whole.storage = none, whole.model = NULL,
+    whole.weight = (float *)(void *)&whole, whole.n = 0;
+    whole.keep_fp32 = 0;
+    for (i = 0; i < count; i++) {
+        part[i] = some_tensor(first + i, 0, &rows, &storage);
+        part[i].rows = NULL, part[i].storage = NULL, part[i].model = NULL;
+        part[i].n %= 20;
+        whole.n += part[i].n;
+    }
+    if (w.m.num + count > MAX_T || !has_room(whole.n)) return;
+    say("add_flat of %d, n %d%s%s", count, (int)whole.n,
+        whole.grad         ? " grad"
+        : whole.grad_later ? " grad_later"
+                           : "",
+        illegal ? " and 1" : "");
+    whole.n += (size_t)(illegal != 0);
+    if (expected == AMP_OK) expected = may_add(&whole, 1);
+    for (i = 0; i < count && expected == AMP_OK; i++) {
+        amp_tensor t = part[i];
+        t.weight = whole.weight, t.grad = whole.grad, t.grad_later = whole.grad_later,
+        t.grad_type = whole.grad_type;
+        expected = may_add(&t, 1);
+    }
+    if (illegal && expected == AMP_OK) expected = AMP_ERROR_INVALID_ARGUMENT;
+    for (k = 0; k < w.ranks + w.two; k++) {
+        job.whole[k] = whole;
+        memcpy(job.tensors[k], part, sizeof part);
+        if (expected == AMP_OK) job.whole[k] = with_arrays(k, first, &whole, &rows);
+    }
+    job.count = count;
+    attempt(FLAT);
+    if (expect(FLAT, expected) != AMP_OK) return;
+    for (i = 0; i < count; i++) {
+        amp_tensor t = part[i];
+        size_t at =
+            (size_t)(i ? w.m.t[first + i - 1].at + w.m.t[first + i - 1].n - w.m.t[first].at : 0);
+        t.weight = whole.weight, t.grad = whole.grad, t.grad_later = whole.grad_later,
+        t.grad_type = whole.grad_type;
+        m_add(&w.m, &t);
+        for (k = 0; k < w.ranks + w.two; k++) {
+            body     *b    = &w.bodies[k];
+            const int type = k == w.ranks && w.m.ranks ? (int)AMP_F32 : (int)whole.grad_type;
+            char *grads    = (char *)(i ? job.grads[k][0] : b->grad[first]);
+            if (!i) job.grads[k][0] = grads, job.weights[k][0] = b->weight[first];
+            b->weight[first + i] = job.weights[k][0] + at;
+            b->grad[first + i]   = grads ? grads + at * size_of((amp_dtype)type) : NULL;
+            b->model[first + i]  = NULL;
+            b->rows[first + i] = b->num_rows[first + i] = NULL;
+        }
+    }
+    for (i = 0; i < count; i++) fill_tensor(first + i, &whole);
+}
+
+static void call_prepare(void) {
+    amp_result expected = m_ready(&w.m, ADDING);
+    int        i, needs = 0;
+    say("prepare");
+    attempt(PREPARE);
+    if (expect(PREPARE, expected) != AMP_OK) return;
+    m_prepare(&w.m);
+    for (i = 0; i < w.m.num; i++) needs |= !m_plain(&w.m.t[i]);
+    if (!needs && w.two) amp_optimizer_free(&w.bodies[w.ranks].opt), w.two = 0;
+    if (w.two && w.m.asked < 2) (void)amp_optimizer_loss_scale_ptr(&w.bodies[w.ranks].opt);
+}
+
+static void call_ask(void) {
+    int        r, how = (int)below(4);
+    amp_status status;
+    say("ask %d\n", how);
+    for (r = 0; r < w.ranks; r++) {
+        const amp_optimizer *o = &w.bodies[r].opt;
+        if (how == 0) (void)amp_optimizer_loss_scale(o);
+        else if (how == 1) (void)amp_optimizer_loss_scale_ptr(o);
+        else if (how == 2) (void)amp_optimizer_scaler(o);
+        else (void)amp_optimizer_status(o, &status);
+    }
+    if (w.m.prepared) w.m.asked = 1;
+}
+
+/* New gradients of one kind, written where amp.h reads them; ranks add them up. */
+static void write_grad(int i) {
+    const m_tensor *t = &w.m.t[i];
+    int             r, k;
+    for (r = 0; r < w.ranks + w.two; r++) {
+        body *b = &w.bodies[r];
+        if (w.m.ranks && r < w.ranks) continue;
+        for (k = 0; k < t->values && b->grad[i]; k++)
+            put_value(b->grad[i], t->grad_type, k, w.m.grad[t->first + k]);
+        for (k = 0; k < t->most; k++) memcpy(&b->rows[i][k], &w.m.rows[t->first + k], 4);
+        if (b->num_rows[i]) *b->num_rows[i] = w.m.num_rows[i];
+    }
+}
+
+static f32 tree_of(const f32 *x, int count, int stride) {
+    f32 sum;
+    int k;
+    if (count % 2 == 0)
+        return add32(tree_of(x, count / 2, stride),
+                     tree_of(x + count / 2 * stride, count / 2, stride));
+    for (sum = add32(0, x[0]), k = 1; k < count; k++) sum = add32(sum, x[k * stride]);
+    return sum;
+}
+
+static void call_accumulate(int i, int how) {
+    static f32     parts[6 * 64];
+    static unsigned char sent[6 * 64 * 4];
+    m_tensor      *t = i < w.m.num ? &w.m.t[i] : NULL;
+    const int      count = (int)below(6), n = t ? t->n : 4;
+    amp_result expected = !w.m.initialized ? AMP_ERROR_NOT_INITIALIZED
+                          : !t             ? AMP_ERROR_INVALID_ARGUMENT
+                                           : m_ready(&w.m, AFTER);
+    int            k, r;
+    if (n > 64) return;
+    job.index = i, job.parts = count, job.stride = n, job.type = (int)below(3);
+    if (expected == AMP_OK && (!w.m.ranks || !t->learns)) expected = AMP_ERROR_UNSUPPORTED;
+    for (k = 0; k < count * n; k++) {
+        parts[k] = rounded(job.type, any_number(how));
+        put_value(sent, job.type, k, parts[k]);
+    }
+    for (r = 0; r < w.ranks; r++) {
+        size_t first, has;
+        amp_optimizer_range(&w.bodies[r].opt, i, &first, &has);
+        job.sent[r] = sent + first * size_of((amp_dtype)job.type);
+    }
+    say("accumulate %d, %d parts of type %d and kind %d", i, count, job.type, how);
+    attempt(ACCUMULATE);
+    k = w.two, w.two = 0; /* the twin has the sums */
+    if (expect(ACCUMULATE, expected) == AMP_OK) {
+        for (r = 0; r < n && count; r++) {
+            f32 *g = &w.m.grad[t->first + r];
+            *g = add32(*g, count == 1 ? parts[r] : tree_of(parts + r, count, n));
+        }
+        w.two = k;
+        write_grad(i);
+    }
+    w.two = k;
+}
+
+static void call_grads(int how, int all) {
+    int i, k, at;
+    say("gradients of kind %d%s\n", how, w.m.ranks ? " by" : "");
+    for (i = 0; i < w.m.num && m_ready(&w.m, BETWEEN) == AMP_OK; i++) {
+        m_tensor *t = &w.m.t[i];
+        if (!all && one_in(2)) continue;
+        if (w.m.ranks && t->learns) call_accumulate(i, how > 4 ? 0 : how);
+        if (w.m.ranks) continue;
+        for (k = 0; k < t->values; k++) {
+            f32 *g = &w.m.grad[t->first + k];
+            *g     = rounded(t->grad_type, any_number(how > 4 ? 0 : how));
+            if (odd32(*g) && how != 2) *g = 0;
+        }
+        at = t->values && how == 5 && one_in(2) ? t->first + (int)below((unsigned)t->values) : -1;
+        if (at >= 0) w.m.grad[at] = one_in(2) ? 0x7fc00000 : 0xff800000;
+        if (t->length)
+            w.m.num_rows[i] = one_in(9) ? (uint32_t)t->most + 1 : below((unsigned)t->most + 1);
+        if (!t->n) w.m.num_rows[i] = 0;
+        for (k = 0; k < t->most; k++)
+            w.m.rows[t->first + k] =
+                t->n ? below((unsigned)(t->n / t->length) + (unsigned)one_in(40)) : 0;
+        write_grad(i);
+    }
+}
+
+/* The user's own optimizer: SGD on what amp_optimizer_grad has. */
+static void own_optimizer(f32 lr) {
+    int i, k, r;
+    say("    own optimizer\n");
+    for (r = 0; r < w.ranks; r++)
+        for (i = 0; i < w.m.num; i++) {
+            float       *p = amp_optimizer_master(&w.bodies[r].opt, i);
+            const float *g = amp_optimizer_grad(&w.bodies[r].opt, i);
+            for (k = 0; k < w.m.t[i].n && g; k++)
+                put_value(p, AMP_F32, k,
+                          sub32(value_at(p, AMP_F32, k), mul32(lr, value_at(g, AMP_F32, k))));
+        }
+    for (i = 0; i < w.m.num; i++)
+        for (k = 0; k < w.m.t[i].n && w.m.t[i].has_grad; k++) {
+            f32      *p = &w.m.w[w.m.t[i].at + k];
+            const f32 g = w.m.in_place && w.m.t[i].grad_type == (int)AMP_F32
+                              ? w.m.grad[w.m.t[i].first + k]
+                              : w.m.unscaled[w.m.t[i].at + k];
+            *p = sub32(*p, mul32(lr, g));
+        }
+}
+
+static void call_begin(int steps) {
+    int r, should;
+    say("begin_step");
+    attempt(BEGIN);
+    should = m_begin_step(&w.m, scaler_of());
+    expect(BEGIN, AMP_OK);
+    for (r = 0; r < w.ranks; r++)
+        if (w.bodies[r].truth != (should != 0)) stop("begin_step is %d", w.bodies[r].truth);
+    if (should && steps) own_optimizer(0x3d000000);
+}
+
+static void call_check(void) {
+    say("check");
+    attempt(CHECK);
+    expect(CHECK, m_open(&w.m, scaler_of()));
+}
+static void call_unscale(void) {
+    say("unscale");
+    attempt(UNSCALE);
+    expect(UNSCALE, m_unscale(&w.m));
+}
+static void call_end(void) {
+    say("end_step");
+    attempt(END);
+    expect(END, m_end_step(&w.m, scaler_of()));
+}
+
+static float some_rate(int illegal) {
+    static const uint32_t bad[] = {0xbf800000, 0x7fc00000, 0x7f800000};
+    f32 x = illegal ? bad[below(3)] : one_in(10) ? 0 : 0x3b000000 + below(0x3000000);
+    float lr;
+    memcpy(&lr, &x, 4);
+    return lr;
+}
+static void call_step(int illegal) {
+    amp_result expected;
+    job.rate = some_rate(illegal);
+    say("step %08x", bits32(job.rate));
+    attempt(STEP);
+    expected = m_step(&w.m, scaler_of(), &job.rate);
+    expect(STEP, expected);
+}
+static void call_graph(void) {
+    say("step_graph");
+    attempt(GRAPH);
+    expect(GRAPH, m_step(&w.m, scaler_of(), NULL));
+}
+static void call_set_lr(int illegal) {
+    amp_result expected = m_ready(&w.m, AFTER);
+    job.rate = some_rate(illegal);
+    if (expected == AMP_OK && m_bad_rate(job.rate)) expected = AMP_ERROR_INVALID_CONFIG;
+    say("set_lr %08x", bits32(job.rate));
+    attempt(SET_LR);
+    if (expect(SET_LR, expected) == AMP_OK) w.m.lr = bits32(job.rate), w.m.has_lr = 1;
+}
+
+/* Moments and masters move, or get a gradient, or lose it for a while. Of a weight that moves the
+   numbers move too, and may be others. */
+static amp_result may_bind(int i, int weight, int grad) {
+    const m_tensor *t = &w.m.t[i];
+    if (w.m.ranks) return AMP_ERROR_UNSUPPORTED;
+    if (weight && !t->own_weight && !m_coded(t)) return AMP_ERROR_UNSUPPORTED;
+    return grad == 1 && !t->learns ? AMP_ERROR_UNSUPPORTED : AMP_OK;
+}
+static void new_arrays(int slot, int i, int weight, int grad, int moves) {
+    const m_tensor *t = &w.m.t[i];
+    f32             values[MAX_E];
+    int             r, k;
+    for (k = 0; k < t->n && weight; k++)
+        values[k] = one_in(3) || m_coded(t) ? any_number(0) : w.m.w[t->at + k];
+    for (r = 0; r < w.ranks + w.two; r++) {
+        body *b = &w.bodies[r];
+        job.weights[r][slot] = NULL;
+        job.grads[r][slot]   = grad == 2 ? AMP_NO_GRAD : NULL;
+        if (weight) {
+            float *x = (float *)array_of((size_t)t->n, 4, 0);
+            for (k = 0; k < t->n; k++) put_value(x, AMP_F32, k, values[k]);
+            job.weights[r][slot] = x;
+        }
+        if (grad == 1) {
+            void *x = array_of((size_t)t->values, size_of((amp_dtype)t->grad_type), 1);
+            for (k = 0; k < t->values; k++) put_value(x, t->grad_type, k, w.m.grad[t->first + k]);
+            job.grads[r][slot] = x;
+        }
+        if (!moves) continue;
+        if (weight) b->weight[i] = job.weights[r][slot];
+        if (grad == 1) b->grad[i] = job.grads[r][slot];
+    }
+    if (weight && moves) memcpy(w.m.w + t->at, values, sizeof(f32) * (size_t)t->n);
+}
+static void bound(int i, int weight, int grad) {
+    m_tensor *t = &w.m.t[i];
+    if (weight && m_coded(t)) t->brought = 1;
+    if (grad) t->has_grad = grad == 1;
+}
+
+static void call_rebind(void) {
+    const int  i = (int)below((unsigned)w.m.num + 2) - 1, weight = one_in(3), grad = (int)below(3);
+    const int  there = i >= 0 && i < w.m.num;
+    amp_result expected = !w.m.initialized ? AMP_ERROR_NOT_INITIALIZED
+                          : !there         ? AMP_ERROR_INVALID_ARGUMENT
+                                           : m_ready(&w.m, BETWEEN);
+    int        r;
+    if (expected == AMP_OK) expected = may_bind(i, weight, grad);
+    for (r = 0; r <= w.ranks; r++) job.weights[r][0] = NULL, job.grads[r][0] = NULL;
+    say("rebind %d%s%s", i, weight ? " weight" : "", grad == 2 ? " no grad" : grad ? " grad" : "");
+    if (there) new_arrays(0, i, weight, grad, 0);
+    job.index = i;
+    attempt(REBIND);
+    if (expect(REBIND, expected) != AMP_OK) return;
+    for (r = 0; r < w.ranks + w.two; r++) {
+        int k;
+        if (weight) w.bodies[r].weight[i] = job.weights[r][0];
+        if (grad == 1) w.bodies[r].grad[i] = job.grads[r][0];
+        for (k = 0; k < w.m.t[i].n && weight && !m_coded(&w.m.t[i]); k++)
+            w.m.w[w.m.t[i].at + k] = value_at(job.weights[0][0], AMP_F32, k);
+    }
+    bound(i, weight, grad);
+}
+
+static void call_rebind_all(void) {
+    int        weights[MAX_T], grads[MAX_T], i, r, k, safe = one_in(3) ? 0 : 1;
+    amp_result expected = m_ready(&w.m, BETWEEN), one;
+    job.all_weights = one_in(2), job.all_grads = one_in(2);
+    for (i = 0; i < w.m.num; i++) {
+        weights[i] =
+            job.all_weights && one_in(2) && !(safe && w.m.prepared && may_bind(i, 1, 0) != AMP_OK);
+        grads[i]   = job.all_grads ? (int)below(3) : 0;
+        if (safe && grads[i] == 1 && !w.m.t[i].learns) grads[i] = 2;
+        one = expected == AMP_OK ? may_bind(i, weights[i], grads[i]) : AMP_OK;
+        if (one != AMP_OK) expected = one;
+        new_arrays(i, i, weights[i], grads[i], 0);
+    }
+    say("rebind_all%s%s", job.all_weights ? " weights" : "", job.all_grads ? " grads" : "");
+    for (i = 0; i < w.m.num; i++) say(" %d/%d", weights[i], grads[i]);
+    attempt(REBIND_ALL);
+    if (expect(REBIND_ALL, expected) != AMP_OK) return;
+    for (i = 0; i < w.m.num; i++) {
+        for (r = 0; r < w.ranks + w.two; r++) {
+            if (weights[i]) w.bodies[r].weight[i] = job.weights[r][i];
+            if (grads[i] == 1) w.bodies[r].grad[i] = job.grads[r][i];
+        }
+        for (k = 0; k < w.m.t[i].n && weights[i] && !m_coded(&w.m.t[i]); k++)
+            w.m.w[w.m.t[i].at + k] = value_at(job.weights[0][i], AMP_F32, k);
+        bound(i, weights[i], grads[i]);
+    }
+}
+
+/* The user writes to masters: an average, the best ones. */
+static void call_masters(void) {
+    int i, r, k;
+    say("masters\n");
+    for (i = 0; i < w.m.num && w.m.prepared && !w.m.ranks; i++)
+        for (k = 0; k < w.m.t[i].n && !m_coded(&w.m.t[i]); k++) {
+            const f32 x = any_number(0);
+            w.m.w[w.m.t[i].at + k] = x;
+            for (r = 0; r < w.ranks + w.two; r++)
+                put_value(amp_optimizer_master(&w.bodies[r].opt, i), AMP_F32, k, x);
+        }
+}
+
+static void call_refresh(void) {
+    amp_result expected = m_ready(&w.m, BETWEEN);
+    int        i;
+    for (i = 0; i < w.m.num && expected == AMP_OK; i++)
+        if (m_coded(&w.m.t[i]) && w.m.t[i].n && !w.m.t[i].brought) expected = AMP_ERROR_BAD_STATE;
+    say("refresh");
+    attempt(REFRESH);
+    if (expect(REFRESH, expected) != AMP_OK) return;
+    for (i = 0; i < w.m.num; i++) {
+        int k;
+        for (k = 0; k < w.m.t[i].n && w.m.t[i].brought; k++)
+            w.m.w[w.m.t[i].at + k] = value_at(w.bodies[0].weight[i], AMP_F32, k);
+        w.m.t[i].brought = 0;
+    }
+    m_refresh(&w.m);
+}
+
+static void call_carry(int illegal) {
+    amp_result expected;
+    job.rate = some_rate(illegal);
+    say("carry %08x", bits32(job.rate));
+    attempt(CARRY);
+    expected = m_carry(&w.m, scaler_of(), job.rate);
+    expect(CARRY, expected);
+}
+
+/* ------------------------------------------------------------------------------ state and files */
+
+static char disk[4000];
+
+static void path_of(char *path, size_t size, int slot) {
+    snprintf(path, size, "%s.%d", disk, slot);
+}
+
+static void call_save(int slot) {
+    saved           *f        = &w.saves[slot];
+    const amp_result expected = m_ready(&w.m, BETWEEN);
+    const int        on_disk  = w.ranks > 1 || one_in(8);
+    const operation  op       = on_disk ? SAVE_FILE : SAVE;
+    char             path[4096];
+    path_of(path, sizeof path, slot);
+    job.path = path, job.file = &f->file;
+    say("save to %d%s", slot, on_disk ? " on disk" : "");
+    if (expected == AMP_OK || !on_disk) f->is = EMPTY;
+    attempt(op);
+    if (expect(op, expected) != AMP_OK) return;
+    f->is = GOOD, f->on_disk = on_disk, f->m = w.m, f->scaler = *scaler_of();
+    f->file.at = f->twin.size = 0;
+    job.file = &f->twin;
+    if (w.two) SAME("the twin's save", perform(SAVE, &w.bodies[w.ranks]), AMP_OK);
+}
+
+static void call_load(int slot) {
+    saved          *f = &w.saves[slot];
+    const operation op = f->on_disk ? LOAD_FILE : LOAD;
+    amp_result      expected = m_ready(&w.m, BETWEEN), fits = AMP_OK, got;
+    char            path[4096];
+    int             i, k, lost = 0;
+    if (f->is == EMPTY && f->on_disk) return;
+    if (w.ranks > 1 && !f->on_disk) return; /* of one optimizer, to each rank's share: on disk */
+    path_of(path, sizeof path, slot);
+    job.path = path, job.file = &f->file;
+    say("load from %d%s", slot, f->on_disk ? " on disk" : "");
+    if (expected == AMP_OK && f->is != EMPTY) fits = m_fits(&w.m, &f->m);
+    if (expected == AMP_OK)
+        expected = f->is == EMPTY || f->is == TORN ? AMP_ERROR_READ
+                   : f->is == CHANGED              ? AMP_ERROR_CORRUPT
+                                                   : fits;
+    attempt(op);
+    got = w.bodies[0].result;
+    if (f->is == CHANGED && expected == AMP_ERROR_CORRUPT &&
+        (f->file.at <= 32 ? got == AMP_ERROR_FOREIGN || got == AMP_ERROR_CORRUPT
+                          : fits != AMP_OK && got == AMP_ERROR_MISMATCH))
+        expected = got;
+    if (f->is == TORN && fits != AMP_OK && got == AMP_ERROR_MISMATCH) expected = got;
+    if (expect(op, expected) != AMP_OK) return;
+    m_load(&w.m, scaler_of(), &f->m, &f->scaler);
+    job.file = &f->twin;
+    if (w.two) {
+        if (!f->twin.size) lost = 1;
+        else SAME("the twin's load", perform(LOAD, &w.bodies[w.ranks]), AMP_OK);
+    }
+    for (i = 0; i < w.m.num && w.m.ranks; i++) write_grad(i);
+    for (i = 0; i < w.m.num; i++) { /* numbers of a storage format that is not modelled */
+        const float *master = amp_optimizer_master(&w.bodies[0].opt, i);
+        const int    has = w.m.t[i].learns * w.m.moments;
+        float        moment[2][MAX_E];
+        if (m_plain(&f->m.t[i]) || !m_plain(&w.m.t[i])) continue;
+        if (!master || w.ranks > 1 || w.m.ranks) lost = 1;
+        for (k = 0; k < w.m.t[i].n && master; k++)
+            w.m.w[w.m.t[i].at + k] = value_at(master, AMP_F32, k);
+        SAME("moments' result",
+             amp_optimizer_moments(&w.bodies[0].opt, i, has ? moment[0] : NULL,
+                                   has > 1 ? moment[1] : NULL),
+             AMP_OK);
+        for (k = 0; k < w.m.t[i].n * has; k++)
+            w.m.moment[k / w.m.t[i].n][w.m.t[i].at + k % w.m.t[i].n] =
+                value_at(moment[k / w.m.t[i].n], AMP_F32, k % w.m.t[i].n);
+        m_refresh(&w.m);
+    }
+    if (lost) longjmp(failed, 2);
+}
+
+static void call_damage(int slot) {
+    bytes   *f = &w.saves[slot].file;
+    unsigned at;
+    if (w.saves[slot].is != GOOD || w.saves[slot].on_disk) return;
+    at = below((unsigned)f->size);
+    say("damage %d at %u of %u\n", slot, at, (unsigned)f->size);
+    if (one_in(2)) f->size = at, w.saves[slot].is = TORN;
+    else f->data[at] ^= (unsigned char)(1u << below(8)), w.saves[slot].is = CHANGED;
+}
+
+/* --------------------------------------------------------------------- scalers, and what is asked
+ */
+
+static void call_scaler(void) {
+    static const uint32_t inf[] = {0x7f800000, 0x3f800000};
+    const int  what = (int)below(5);
+    const float scale = what == 1 ? 2048.0f : 0.5f;
+    int        r;
+    amp_result is = AMP_OK, should = AMP_OK;
+    if (!w.m.prepared || (!w.m.asked && !w.m.shared) || w.m.open) return;
+    w.m.asked = 1;
+    for (r = 0; r < w.ranks + w.two; r++) {
+        amp_scaler *s = amp_optimizer_scaler(&w.bodies[r].opt);
+        if (r < w.ranks && r && w.m.shared) continue;
+        if (what <= 2 && w.m.shared) is = amp_scaler_update(s);
+        else if (what <= 2) is = amp_scaler_set_scale(s, scale);
+        else if (what == 3) s->found_inf = 7;
+        else is = amp_scaler_check(s, &inf[w.m.step % 2], AMP_F32, 1);
+        if (r) continue;
+        if (what <= 2 && w.m.shared) {
+            m_scaler *m = scaler_of();
+            should = m->disabled || m->checked || m->found ? AMP_OK : AMP_ERROR_BAD_STATE;
+            if (should == AMP_OK) m_scaler_update(m);
+        } else if (what <= 2) should = m_set_scale(scaler_of(), scale);
+        else if (what == 3) scaler_of()->found = 7;
+        else if (!scaler_of()->disabled) {
+            scaler_of()->checked++;
+            scaler_of()->found |= w.m.step % 2 == 0;
+        }
+    }
+    say("scaler %d (%s) = %s\n", what, w.m.shared ? "shared" : "own", amp_result_string(is));
+    SAME("the scaler's result", is, should);
+}
+
+/* ----------------------------------------------------------------------------------- sequences */
+
+typedef enum kind {
+    DO_INIT,
+    DO_FREE,
+    DO_ADD,
+    DO_FLAT,
+    DO_PREPARE,
+    DO_ASK,
+    DO_GRADS,
+    DO_STEP,
+    DO_CHECK,
+    DO_BEGIN,
+    DO_UNSCALE,
+    DO_END,
+    DO_FUSED,
+    DO_GRAPH,
+    DO_SET_LR,
+    DO_REBIND,
+    DO_REBIND_ALL,
+    DO_MASTERS,
+    DO_REFRESH,
+    DO_CARRY,
+    DO_SAVE,
+    DO_LOAD,
+    DO_AGAIN,
+    DO_DAMAGE,
+    DO_SCALER,
+    DO_ACCUMULATE,
+    KINDS
+} kind;
+static const unsigned char shares[KINDS] = {1, 1, 2, 1, 2, 3, 6, 40, 2, 2, 2, 3, 3,
+                                            3, 2, 4, 3, 2, 3, 3, 4,  5, 5, 1, 5, 2};
+
+typedef struct sequence {
+    uint64_t seed;
+    int num;
+    struct {
+        kind what;
+        uint64_t seed;
+    } call[MAX_CALLS];
+} sequence;
+
+static void make_sequence(sequence *q, uint64_t seed) {
+    int i;
+    memset(q, 0, sizeof *q);
+    rng     = seed * 0x9e3779b97f4a7c15u + 1;
+    random_next(&rng);
+    q->seed = (uint64_t)random_next(&rng) << 32 | seed;
+    q->call[q->num++].what = DO_INIT;
+    for (i = 1 + (int)below(4); i > 0; i--) q->call[q->num++].what = one_in(5) ? DO_FLAT : DO_ADD;
+    for (i = one_in(60) ? 34 : 0; i > 0; i--) q->call[q->num++].what = DO_ADD;
+    q->call[q->num++].what = DO_PREPARE;
+    if (!one_in(8)) q->call[q->num++].what = DO_ASK;
+    for (i = 5 + (int)below(16); i > 0 && q->num < MAX_CALLS; i--) {
+        unsigned at, all = 0, k;
+        for (k = 0; k < KINDS; k++) all += shares[k];
+        for (at = below(all), k = 0; at >= shares[k]; k++) at -= shares[k];
+        q->call[q->num++].what = (kind)k;
+    }
+    for (i = 0; i < q->num; i++)
+        q->call[i].seed = (uint64_t)random_next(&rng) << 32 | random_next(&rng);
+}
+
+/* A step of the kind that it is, of new gradients. */
+static void do_step(void) {
+    static const unsigned char kinds[] = {0, 0, 0, 0, 5, 5, 1, 2, 3, 4};
+    if (m_ready(&w.m, BETWEEN) != AMP_OK && w.m.open) {
+        call_end();
+        return;
+    }
+    if (!one_in(6)) {
+        const int how = kinds[below(10)];
+        call_grads(how, one_in(3));
+    }
+    if (w.m.kind != (int)AMP_KIND_OWN) {
+        call_step(0);
+    } else {
+        call_begin(1);
+        if (!one_in(5)) call_end();
+    }
+    if (w.m.shared && w.m.prepared && one_in(2)) call_scaler();
+}
+
+/* Saved, freed, prepared anew and loaded. */
+static void do_again(void) {
+    const int slot = (int)below(FILES), num = w.m.num;
+    int       i;
+    call_save(slot);
+    if (w.saves[slot].is != GOOD || one_in(6)) return;
+    observe();
+    call_init(0);
+    for (i = 0; i < num; i++) call_add(0);
+    call_prepare();
+    call_load(slot);
+}
+
+static void do_call(kind what) {
+    const int slot = (int)below(FILES), how = (int)below(6);
+    switch (what) {
+    case DO_INIT: call_init(one_in(12)); break;
+    case DO_FREE: call_free(); break;
+    case DO_ADD: call_add(one_in(12)); break;
+    case DO_FLAT: call_flat(one_in(12)); break;
+    case DO_PREPARE: call_prepare(); break;
+    case DO_ASK: call_ask(); break;
+    case DO_GRADS: call_grads(how, one_in(2)); break;
+    case DO_STEP: do_step(); break;
+    case DO_CHECK: call_check(); break;
+    case DO_BEGIN: call_begin(one_in(2)); break;
+    case DO_UNSCALE: call_unscale(); break;
+    case DO_END: call_end(); break;
+    case DO_FUSED: call_step(one_in(3)); break;
+    case DO_GRAPH: call_graph(); break;
+    case DO_SET_LR: call_set_lr(one_in(4)); break;
+    case DO_REBIND: call_rebind(); break;
+    case DO_REBIND_ALL: call_rebind_all(); break;
+    case DO_MASTERS: call_masters(); break;
+    case DO_REFRESH: call_refresh(); break;
+    case DO_CARRY: call_carry(one_in(6)); break;
+    case DO_SAVE: call_save(slot); break;
+    case DO_LOAD: call_load(slot); break;
+    case DO_AGAIN: do_again(); break;
+    case DO_DAMAGE: call_damage(slot); break;
+    case DO_SCALER: call_scaler(); break;
+    case DO_ACCUMULATE: call_accumulate((int)below((unsigned)w.m.num + 1), 0); break;
+    case KINDS: break;
+    }
+}
+
+/* Run it: 1 if a check has failed, and why says which. */
+static int run(const sequence *q) {
+    volatile int result = 0;
+    int          i;
+    memset(&w, 0, sizeof w);
+    w.shape = q->seed;
+    w.ranks = 1;
+    fail_at.calls = fail_at.fired = 0;
+    switch (setjmp(failed)) {
+    case 0:
+        for (i = 0; i < q->num; i++) {
+            rng = q->call[i].seed;
+            do_call(q->call[i].what);
+            observe();
+        }
+        call_free();
+        break;
+    case 1: result = 1; break;
+    default: break; /* the model does not go on */
+    }
+    for (i = 0; i < MAX_RANKS + 2; i++)
+        while (blocks[i]) drop(blocks[i] + 1);
+    return result;
+}
+
+/* Print what fails, with no call that it does not need. */
+static void show(sequence q, uint64_t seed) {
+    int i, n;
+    for (n = q.num; n > 0; n /= 2)
+        for (i = 0; i + n <= q.num;) {
+            sequence less = q;
+            memmove(&less.call[i], &q.call[i + n], sizeof q.call[0] * (size_t)(q.num - i - n));
+            less.num -= n;
+            if (run(&less)) q = less;
+            else i += n;
+        }
+    printf("sequence %llu, fault %d of kind %d:\n", (unsigned long long)seed, fail_at.at,
+           (int)fail_at.kind);
+    verbose = 1;
+    (void)run(&q);
+    verbose = 0;
+    printf("\n  %s\n", why);
+}
+
+/* Sequences from seed on, and with faults if kind says so. Returns how many have failed. */
+static int run_many(uint64_t seed, int count, fault with) {
+    static sequence q;
+    uint64_t        i;
+    int             failures = 0, last;
+    for (i = seed; i < seed + (uint64_t)count && failures < 3; i++) {
+        make_sequence(&q, i);
+        fail_at.kind = with;
+        for (fail_at.at = 0, last = 0; fail_at.at <= last; fail_at.at++) {
+            const int bad = run(&q);
+            if (!fail_at.at && with) last = fail_at.calls;
+            if (!bad) continue;
+            failures++;
+            show(q, i);
+            break;
+        }
+    }
+    return failures;
+}
+
+/* How many of 10,000: emulated processors, and sanitizers, take ten times as long and thrice. */
+static int how_many(int all) {
+    int n = test_state.quick > 1 ? all / 20 : test_state.quick ? all : 4 * all;
+#ifdef __SANITIZE_ADDRESS__
+    n /= 3;
+#endif
+    return n;
+}
+
+TEST(sequences,
+     "the manual: what each call returns in each state, and all numbers, by a model of it") {
+    CHECK_EQ_INT(run_many(1, how_many(10000), NOTHING), 0);
+}
+TEST(allocations_fail,
+     "law 9: an allocation that fails is told, changes nothing, and the call can be made again") {
+    CHECK_EQ_INT(run_many(100001, how_many(100), ALLOCATION), 0);
+}
+TEST(
+    files_fail,
+    "law 18: a read or write that fails is told, changes nothing, and the call can be made again") {
+    CHECK_EQ_INT(run_many(200001, how_many(100), TRANSFER), 0);
+}
+TEST(reductions_fail, "promises: a reduction that fails is told, and a state that was saved goes "
+                      "on to the same bits") {
+    CHECK_EQ_INT(run_many(300001, how_many(100), REDUCTION), 0);
+}
+
+int main(int argc, char **argv) {
+    const char *directory = getenv("TMPDIR");
+    snprintf(disk, sizeof disk, "%s/amp_model_%ld",
+             directory                       ? directory
+             : access("/dev/shm", W_OK) == 0 ? "/dev/shm"
+                                             : ".",
+             (long)getpid());
+    if (argc >= 3 && argv[1][0] != '-') {
+        const char *kinds = "nars", *with = strchr(kinds, argc > 3 ? argv[3][0] : 'n');
+        const int bad = run_many(strtoull(argv[1], NULL, 10), atoi(argv[2]),
+                                 with ? (fault)(with - kinds) : NOTHING);
+        printf("%d failed\n", bad);
+        return bad != 0;
+    }
+    test_begin(argc, argv);
+    RUN(sequences);
+    RUN(allocations_fail);
+    RUN(files_fail);
+    RUN(reductions_fail);
+    return test_end();
+}
