@@ -283,11 +283,11 @@
               State files have version 6, which 0.6.0 refuses as newer; older ones are read. Files
               of two runs, saved before step 1, are no set any more. tests/vectors/state-file.md
               specifies them, for readers in other languages. A set that is saved again in its step
-              survives where rank 0 does not find path. Shards in which no tensor learns, or with a
-              refresh that is refused, are refused on all ranks: some waited. On a GPU storage formats of 8 bits take a
+              survives where rank 0 does not find path. On a GPU storage formats of 8 bits take a
               fifth fewer instructions; AMP_NO_EARLY_LAUNCH is new.
               Repairs: fp16 by AMP_POLICY in a session where bf16 pays has a loss scale; an AMP_POLICY
               of blanks is none; AMP_NO_GRAD in add is refused; errno of a save where ranks meet;
+              a step or a refresh that is refused to shards is refused to ranks without elements, too;
               programs with _POSIX_C_SOURCE below 200112 and clang.
        0.6.1  Refused now: a bias that shares an element with C, a dbias with dy, dx or dw; sizes
               that are too large, of dbias alone; a session that runs; the first step of an
