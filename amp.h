@@ -284,7 +284,7 @@
               of two runs, saved before step 1, are no set any more. tests/vectors/state-file.md
               specifies them, for readers in other languages. A set that is saved again in its step
               survives where rank 0 does not find path. On a GPU storage formats of 8 bits take a
-              fifth fewer instructions; AMP_NO_EARLY_LAUNCH is new.
+              fifth fewer instructions, and a moment of 0 no call; AMP_NO_EARLY_LAUNCH is new.
               Repairs: fp16 by AMP_POLICY in a session where bf16 pays has a loss scale; an AMP_POLICY
               of blanks is none; AMP_NO_GRAD in add is refused; errno of a save where ranks meet;
               a step or a refresh that is refused to shards is refused to ranks without elements, too;
@@ -1697,7 +1697,7 @@ AMPI_FN void ampi_store(void *base, amp_dtype type, size_t i, uint32_t u) {
    or rsqrt in place of a division or a root, no flushed subnormals. gcc obeys the pragma.
    clang's backend does not under -Ofast, so there every result passes through an empty asm
    statement. On the device it is PTX, which stays IEEE under --use_fast_math, where intrinsics
-   and casts do not (they flush subnormals). */
+   and casts do not (they flush subnormals); its fma is a product or a sum alone. */
 
 #if defined(__CUDA_ARCH__)
 #define AMPI_STRICT_BEGIN
@@ -1772,16 +1772,10 @@ AMPI_STRICT_BEGIN
     AMPI_INSTRUCTION(AMPI_FN, V, name, (V a, V b), ptx " %0, %1, %2;", "=" reg, reg(a), reg(b))
 AMPI_INSTRUCTION(AMPI_FN, double, ampi_double, (float a), "cvt.f64.f32 %0, %1;", "=d", "f"(a))
 AMPI_INSTRUCTION(AMPI_FN, float, ampi_single, (double a), "cvt.rn.f32.f64 %0, %1;", "=f", "d"(a))
-/* A root of 0 would go the way of subnormals, which is a call. */
-AMPI_INSTRUCTION(AMPI_FN, float, ampi_sqrt, (float a),
-                 "{ .reg .pred p; .reg .f32 x; setp.neu.f32 p, %1, 0f00000000;"
-                 " selp.f32 x, %1, 0f3F800000, p; sqrt.rn.f32 x, x; selp.f32 %0, x, %1, p; }",
-                 "=f", "f"(a))
 AMPI_INSTRUCTION(AMPI_FN, double, ampi_sqrt64, (double a), "sqrt.rn.f64 %0, %1;", "=d", "d"(a))
 AMPI_PTX(float, ampi_add, "add.rn.f32", "f")
 AMPI_PTX(float, ampi_sub, "sub.rn.f32", "f")
 AMPI_PTX(float, ampi_mul, "mul.rn.f32", "f")
-AMPI_PTX(float, ampi_div, "div.rn.f32", "f")
 AMPI_PTX(double, ampi_add64, "add.rn.f64", "d")
 AMPI_PTX(double, ampi_sub64, "sub.rn.f64", "d")
 AMPI_PTX(double, ampi_mul64, "mul.rn.f64", "d")
@@ -2590,15 +2584,36 @@ AMPI_STATIC_ASSERT(AMPI_(another_version_of_amp_h_see_AMP_FILE_and_AMP_NO_VECTOR
 
 AMPI_IN AMPI_V AMPI_(times)(float c, AMPI_V x) { return AMPI_(mul)(AMPI_(splat)(c), x); }
 
+/* m^ / (sqrt(v^) + eps) + weight_decay * p. A GPU divides 0 in a call, and so it takes the root of
+   0. Where m is 0 and v has no sign, both get 1 more, and -0 elsewhere, which leaves a product as
+   it is: then the divisor is 1 or more, or NaN, and the quotient times m is that of 0. */
+AMPI_IN AMPI_V AMPI_(direction)(const ampi_rates *r, AMPI_V m, AMPI_V v, AMPI_V p) {
+#if defined(__CUDA_ARCH__)
+    float u;
+    __asm__("{ .reg .pred zero; .reg .b32 a; .reg .f32 more, x, y, z;"
+            " xor.b32 a, %1, %2; and.b32 a, a, 0x7fffffff; xor.b32 a, a, %2;"
+            " setp.eq.u32 zero, a, 0; selp.f32 more, 0f3F800000, 0f80000000, zero;"
+            " fma.rn.f32 y, %5, %2, more; sqrt.rn.f32 y, y; add.rn.f32 y, y, %6;"
+            " fma.rn.f32 x, %4, %1, more; div.rn.f32 x, x, y;"
+            " selp.f32 z, %1, 0f3F800000, zero; mul.rn.f32 y, %7, %3; fma.rn.f32 %0, x, z, y; }"
+            : "=f"(u)
+            : "f"(m), "f"(v), "f"(p), "f"(r->bias1), "f"(r->bias2), "f"(r->eps),
+              "f"(r->weight_decay));
+    return u;
+#else
+    const AMPI_V root    = AMPI_(sqrt)(AMPI_(times)(r->bias2, v));
+    const AMPI_V divisor = AMPI_(add)(root, AMPI_(splat)(r->eps));
+    const AMPI_V u       = AMPI_(div)(AMPI_(times)(r->bias1, m), divisor);
+    return AMPI_(add)(u, AMPI_(times)(r->weight_decay, p));
+#endif
+}
+
 AMPI_IN void AMPI_(adamw)(const ampi_rates *r, AMPI_V g, AMPI_V *p, AMPI_V *m, AMPI_V *v) {
-    AMPI_V root, u;
+    AMPI_V u;
     *m   = AMPI_(add)(AMPI_(times)(r->beta1, *m), AMPI_(times)(r->beta1_rest, g));
     u    = AMPI_(mul)(AMPI_(times)(r->beta2_rest, g), g);
     *v   = AMPI_(add)(AMPI_(times)(r->beta2, *v), u);
-    root = AMPI_(sqrt)(AMPI_(times)(r->bias2, *v));
-    u    = AMPI_(times)(r->bias1, *m);
-    u    = AMPI_(div)(u, AMPI_(add)(root, AMPI_(splat)(r->eps)));
-    u    = AMPI_(add)(u, AMPI_(times)(r->weight_decay, *p));
+    u    = AMPI_(direction)(r, *m, *v, *p);
     *p   = AMPI_(sub)(*p, AMPI_(times)(r->lr, u));
 }
 

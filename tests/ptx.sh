@@ -103,6 +103,8 @@ steps() {
     tail -n 1 "$counts" | sed "s/^/$name: /"
     tail -n 1 "$counts" 2> /dev/null | awk '{exit !($1 == $3 && $1 >= 29)}'
     check "$name: every kernel ran as PTX" $?
+    tail -n 1 "$counts" 2> /dev/null | grep -q ', 0 divisions of 0$'
+    check "$name: nobody divides 0, for which a GPU would call a function" $?
 }
 
 rm -f "$out"/*.ptx

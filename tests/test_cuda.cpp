@@ -1025,6 +1025,46 @@ TEST(group_exponents, "law 7: moments of 8 bits whose groups' exponents are at t
         }
 }
 
+TEST(moments_at_ends, "law 7: AdamW with gradients of 0: m, v and master are any of 18 numbers at the ends of fp32") {
+    enum { ENDS = 18, N = ENDS * ENDS * ENDS };
+    static const uint32_t ends[ENDS / 2] = {0,          1,          0x007fffff, 0x00800000, 0x2b8cbccc,
+                                            0x3f800000, 0x7f7fffff, 0x7f800000, 0x7fc00000};
+    static uint32_t       of[3][N]; /* m, v and master */
+    dice                  r(12);
+    twins                *t = &pair;
+    for (int i = 0; i < N; i++)
+        for (int k = 0, at = i; k < 3; k++, at /= ENDS)
+            of[k][i] = ends[at % ENDS / 2] | (uint32_t)(at % 2) << 31;
+    for (int type = AMP_F32; type <= AMP_BF16; type++)
+        for (int decays = 0; decays < 2; decays++) {
+            memset(&base, 0, sizeof base);
+            base.desc.kind            = AMP_KIND_ADAMW;
+            base.desc.dtype           = AMP_BF16;
+            base.desc.weight_decay    = decays ? 0.01f : 0.0f;
+            base.desc.scaler.disabled = 1;
+            base.count                = 1;
+            base.tensors[0]           = any_shape(&base.desc, N - (size_t)decays, type, r);
+            base.tensors[0].weight    = base.tensors[0].grad = 1;
+            base.tensors[0].lr_scale  = base.tensors[0].weight_decay = 0.0f;
+            base.tensors[0].keep_fp32 = base.tensors[0].no_weight_decay = base.tensors[0].model = 0;
+            CHECK(start(t, &base, r));
+            fill(at(t, t->grad[0], CPU), type, base.tensors[0].n, ZEROS, r);
+            upload(t->blocks[1].device, t->blocks[1].host, t->blocks[1].size);
+            for (int side = CPU; side <= DEV; side++) {
+                const ampi_slot *slot = t->opt[side].plan->host_slots;
+                void *const      to[] = {slot->moment[0].data, slot->moment[1].data, slot->master.data};
+                for (int k = 0; k < 3; k++)
+                    if (side == CPU) memcpy(to[k], of[k], 4 * base.tensors[0].n);
+                    else upload(to[k], of[k], 4 * base.tensors[0].n);
+            }
+            step_on_cpu(t);
+            step_on_device(t);
+            compare(t);
+            finish(t);
+            runs++;
+        }
+}
+
 TEST(many_chunks, "law 7: more than 256 chunks: the sum over chunks goes round") {
     dice r(6);
     for (unsigned i = 0; i < few(20);) {
@@ -3910,6 +3950,7 @@ int main(int argc, char **argv) {
     RUN(flat);
     RUN(fewer_bytes);
     RUN(group_exponents);
+    RUN(moments_at_ends);
     RUN(many_chunks);
     RUN(presets);
     RUN(long_runs);

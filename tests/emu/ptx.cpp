@@ -404,7 +404,7 @@ struct library { /* the file of EMU_PTX, and the names of this program's functio
             << kernels << " of " << m.kernels.size() << " kernels, " << num_launches << " launches, "
             << num_instructions << " instructions of warps, " << ran << " of " << all << " lines, "
             << num_fences << " barriers and fences, " << num_grid_controls << " orders between grids, "
-            << num_others << " launches of others\n";
+            << num_others << " launches of others, " << num_zeros << " divisions of 0\n";
     }
 
     void read(const string &source) {

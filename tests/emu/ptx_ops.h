@@ -256,6 +256,9 @@ template <class T> void define_counts(const string &type) {
     });
 }
 
+/* Quotients in fp32 of 0 and a number, which a GPU computes in a call. */
+unsigned long num_zeros;
+
 /* The one NaN is no number: the other operand. Zeros have an order: -0, 0. */
 template <class N> N lesser(N a, N b, bool less) {
     if (a != a || b != b) return a != a ? b : a;
@@ -267,7 +270,10 @@ template <class T, class N> void define_floats(const string &type) {
     define("sub.rn" + type, [](T a, T b) -> T { return (N)a - (N)b; });
     define("mul.rn" + type, [](T a, T b) -> T { return (N)a * (N)b; });
     define("fma.rn" + type, [](T a, T b, T c) -> T { return std::fma((N)a, (N)b, (N)c); });
-    define("div.rn" + type, [](T a, T b) -> T { return (N)a / (N)b; });
+    define("div.rn" + type, [](T a, T b) -> T {
+        num_zeros += sizeof(N) == 4 && (N)a == 0 && (N)b == (N)b;
+        return (N)a / (N)b;
+    });
     define("rcp.rn" + type, [](T a) -> T { return (N)1 / (N)a; });
     define("sqrt.rn" + type, [](T a) -> T { return std::sqrt((N)a); });
     define("neg" + type, [](T a) -> T { return -(N)a; });
