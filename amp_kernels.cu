@@ -24,7 +24,7 @@
        launches for 1 to 10,000 tensors   2; 3 if ranks must agree; 5 to 9 with few rows
        host synchronisations              0
        registers, spills                  at most 64, in other storage 80; none (make cuda)
-       instructions                       B 198 to 212 for 4 elements, A 5.8 to 6.5 for one
+       instructions                       B 197 to 212 for 4 elements, A 5.8 to 6.5 for one
 
    B in other storage: tests/bench/README.md has bytes, instructions, and a step by a model.
 
@@ -79,7 +79,7 @@ static amp_result ampi_cublas(cublasStatus_t status) {
 template <class T> struct ampi_identity { typedef T type; };
 
 /* What would spoil a capture that is under way in this or another thread, unless this thread says
-   that it has no part in any. */
+   that it is in none. */
 template <class F> static cudaError_t ampi_outside_captures(const F &call) {
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     const cudaError_t     said = cudaThreadExchangeStreamCaptureMode(&mode);
@@ -240,17 +240,17 @@ AMPI_DEVICE uint32_t ampi_half_from_f32(uint32_t type, uint32_t u) {
 
 /* ------------------------------------------------------------------- elementwise access */
 
-/* Arrays are visited in parts. A part is a run of groups, of four or eight elements, which all its
-   arrays have at addresses that are multiples of a group's size, and a rest of single elements in
-   front and behind; if the arrays do not agree, all of it is rest. Groups are loops for types that
-   the compiler knows, one transaction for each array; the rest is one loop for all types.
+/* Arrays are visited in ranges. A range is a run of groups, of four or eight elements, which all
+   its arrays have at addresses that are multiples of a group's size, and a rest of single elements
+   in front and behind; if the arrays do not agree, all of it is rest. Groups are loops for types
+   that the compiler knows, one transaction for each array; the rest is one loop for all types.
 
    A loop has two halves for each group, fetch and finish. Fetching leaves elements packed as they
    lie in memory: an instruction that unpacked them would wait for the load in front of the next. */
 enum {
     AMPI_ANY    = 3, /* beside amp_dtype: known when the kernel runs */
     AMPI_ABSENT = 4,
-    AMPI_PART   = AMPI_CHUNK / 2
+    AMPI_SPAN   = AMPI_CHUNK / 2
 };
 
 /* Arrays are in global memory, which the compiler cannot see of pointers found in a table. */
@@ -293,7 +293,7 @@ template <bool ONCE, int WORDS> AMPI_DEVICE void ampi_put_vector(char *p, const 
 
 template <int TYPE, bool ONCE = false> struct ampi_array;
 
-/* A part of an array of any type and at any address, by elements or, where not even these are
+/* A range of an array of any type and at any address, by elements or, where not even these are
    aligned, by bytes. */
 template <bool ONCE> struct ampi_array<AMPI_ANY, ONCE> {
     char    *base; /* NULL: absent */
@@ -343,7 +343,7 @@ template <bool ONCE> struct ampi_array<AMPI_ANY, ONCE> {
 };
 typedef ampi_array<AMPI_ANY> ampi_any;
 
-/* A part of an array in groups. u is always bits of fp32. */
+/* A range of an array in groups. u is always bits of fp32. */
 template <int TYPE, bool ONCE> struct ampi_array {
     enum { type = TYPE, SIZE = TYPE == AMP_F32 ? 4 : 2 };
     char *base;
@@ -404,8 +404,8 @@ template <bool ONCE> struct ampi_array<AMPI_ABSENT, ONCE> {
     template <int N> AMPI_MEMBER void put(size_t, const uint32_t *) const {}
 };
 
-/* The part that starts at element begin. */
-AMPI_DEVICE ampi_any ampi_part_at(const void *base, uint32_t type, uint64_t begin) {
+/* What starts at element begin. */
+AMPI_DEVICE ampi_any ampi_array_at(const void *base, uint32_t type, uint64_t begin) {
     const unsigned size = type == AMP_F32 ? 4 : 2;
     char *const    at   = base ? (char *)base + begin * size : NULL;
     return {at, type, (uintptr_t)at % size == 0};
@@ -415,7 +415,7 @@ AMPI_DEVICE unsigned ampi_count_from(uint64_t begin, uint64_t n, unsigned most) 
     return begin >= n ? 0 : n - begin < most ? (unsigned)(n - begin) : most;
 }
 
-/* Elements [first, behind) of a part are groups, the others its rest. */
+/* Elements [first, behind) of a range are groups, the others its rest. */
 struct ampi_segment { unsigned first, behind; };
 
 /* Groups of n from element first on, if all arrays have theirs there. */
@@ -448,7 +448,7 @@ AMPI_DEVICE void ampi_each_group(const W &work, ampi_segment s) {
         work.template finish<N>(i, work.template fetch<N>(i));
 }
 
-/* The rest of a part of count elements, whose work is one for any type. */
+/* The rest of a range of count elements, whose work is one for any type. */
 template <int UNDER_WAY, class W>
 AMPI_DEVICE void ampi_each_other(const W &work, ampi_segment s, unsigned count) {
     const unsigned groups = s.behind - s.first, others = count - groups;
@@ -765,7 +765,7 @@ AMPI_DEVICE double ampi_check_by_team(const ampi_slot *slot, uint64_t start, int
     typedef ampi_array<TYPE>         array;
     typedef ampi_row_of<TYPE, WARPS> of;
     enum { PER_LOAD = of::PER_LOAD, ROWS = of::ROWS };
-    const ampi_any grads = ampi_part_at(slot->grad, TYPE, start);
+    const ampi_any grads = ampi_array_at(slot->grad, TYPE, start);
     const int      head  = grads.by_element ? (int)grads.head(16 / array::SIZE) : 0;
     const int      full  = grads.by_element && count > head ? (count - head) / AMPI_LANES : 0;
     const int      rows  = (count - head + AMPI_LANES - 1) / AMPI_LANES;
@@ -892,14 +892,14 @@ struct ampi_share {
     ampi_any   grad;
 };
 
-/* Part of a chunk: 2^split are one. */
-AMPI_DEVICE ampi_share ampi_share_of(const amp_plan &plan, uint64_t part) {
+/* A share of a chunk: 2^split are one. */
+AMPI_DEVICE ampi_share ampi_share_of(const amp_plan &plan, uint64_t number) {
     const unsigned length = AMPI_CHUNK >> plan.split;
     ampi_share     s;
-    s.slot  = &plan.slots[plan.chunk_slots[part >> plan.split]];
-    s.begin = part * length - s.slot->first_chunk * (uint64_t)AMPI_CHUNK;
+    s.slot  = &plan.slots[plan.chunk_slots[number >> plan.split]];
+    s.begin = number * length - s.slot->first_chunk * (uint64_t)AMPI_CHUNK;
     s.count = ampi_count_from(s.begin, s.slot->n, length);
-    s.grad  = ampi_part_at(s.slot->grad, s.slot->grad_type, s.begin);
+    s.grad  = ampi_array_at(s.slot->grad, s.slot->grad_type, s.begin);
     return s;
 }
 
@@ -1246,7 +1246,7 @@ template <int TYPE, int N, int HOW> struct ampi_row_adder {
 #pragma unroll
         for (int j = 0; j < M; j++) {
             const uint64_t place = PLACES ? __shfl_sync(0xffffffffu, held, (int)k % 32 + j) : k + j;
-            const source   from(ampi_part_at(a.values.base, a.values.type, place * a.length));
+            const source   from(ampi_array_at(a.values.base, a.values.type, place * a.length));
             r[j] = from.template fetch<N>(i);
         }
 #pragma unroll
@@ -1277,7 +1277,7 @@ template <int TYPE, int N, int HOW> struct ampi_row_adder {
     }
 };
 
-/* Groups of a part of count elements, or its rest. Lanes beyond look at the first of their warp,
+/* Groups of a range of count elements, or its rest. Lanes beyond look at the first of their warp,
    since loads without a condition take fewer registers. */
 template <int TYPE, int N, int HOW>
 AMPI_DEVICE void ampi_sum_addends(const ampi_addends &a, ampi_segment s, unsigned count) {
@@ -1311,7 +1311,7 @@ AMPI_DEVICE void ampi_sum_segment(const amp_plan &plan, const ampi_sparse *s, ui
     const uint32_t   place = i / AMPI_SEGMENT, lane = threadIdx.x % 32;
     uint32_t         row = s->begins[place], begin = i + 1;
     ampi_addends     a   = {};
-    a.values = ampi_part_at(slot->values, slot->values_type, 0);
+    a.values = ampi_array_at(slot->values, slot->values_type, 0);
     a.length = s->length;
 #pragma unroll
     for (uint32_t k = 0; k < AMPI_SEGMENT; k += 32) {
@@ -1326,15 +1326,15 @@ AMPI_DEVICE void ampi_sum_segment(const amp_plan &plan, const ampi_sparse *s, ui
     row--;
     if (begin > i) begin = ampi_first_of(keys, key, 0, i);
     if ((i - begin) % AMPI_SEGMENT != 0) return;
-    a.to    = ampi_part_at(slot->grad, AMP_F32, row * (uint64_t)s->length);
-    if (i != begin) a.to = ampi_part_at(s->spare, AMP_F32, place * (uint64_t)s->length);
+    a.to    = ampi_array_at(slot->grad, AMP_F32, row * (uint64_t)s->length);
+    if (i != begin) a.to = ampi_array_at(s->spare, AMP_F32, place * (uint64_t)s->length);
     else if (threadIdx.x == 0) s->unique[row] = key;
     ampi_add_up<AMPI_BY_PLACES>(a, s->length);
     if (i == begin && (i + AMPI_SEGMENT >= given || keys[i + AMPI_SEGMENT] != key)) return;
     a.count = (ampi_first_of(keys, key + 1, i, given) - begin - 1) / AMPI_SEGMENT;
     if (!ampi_is_last(&s->done[begin / AMPI_SEGMENT], a.count + 1, last)) return;
-    a.to     = ampi_part_at(slot->grad, AMP_F32, row * (uint64_t)s->length);
-    a.values = ampi_part_at(s->spare, AMP_F32, (begin / AMPI_SEGMENT + 1) * (uint64_t)s->length);
+    a.to     = ampi_array_at(slot->grad, AMP_F32, row * (uint64_t)s->length);
+    a.values = ampi_array_at(s->spare, AMP_F32, (begin / AMPI_SEGMENT + 1) * (uint64_t)s->length);
     ampi_add_up<AMPI_IN_ORDER>(a, s->length);
 }
 
@@ -1347,8 +1347,8 @@ AMPI_KERNEL(2) ampi_sum_rows_kernel(amp_plan plan) {
 
 /* ------------------------------------------------------------------- B: update */
 
-/* A part of one tensor, and what an optimizer needs to know. */
-struct ampi_tensor_part {
+/* A range of one tensor, and what an optimizer needs to know. */
+struct ampi_tensor_range {
     ampi_any   grad, master, m, v, model;
     ampi_rates rates;
     float      factor;
@@ -1363,14 +1363,14 @@ template <int KIND, int GRAD, int MODEL> struct ampi_stepper {
     typedef ampi_array<GRAD, ONCE>                          grad_array;
     typedef ampi_array<STATE, ONCE && MODEL != AMPI_ABSENT> master_array;
     typedef ampi_array<STATE, ONCE>                         moment_array;
-    const ampi_tensor_part &t;
+    const ampi_tensor_range &t;
     const bool         has_m;
     grad_array         grad;
     master_array       master;
     moment_array       m, v;
     ampi_array<MODEL>  model;
 
-    AMPI_MEMBER ampi_stepper(const ampi_tensor_part &t)
+    AMPI_MEMBER ampi_stepper(const ampi_tensor_range &t)
         : t(t), has_m(AMPI_FIRST >> KIND & 1 || t.m.base),
           grad(t.grad), master(t.master), m(t.m), v(t.v), model(t.model) {}
 
@@ -1413,7 +1413,7 @@ template <int KIND, int GRAD, int MODEL> struct ampi_stepper {
 };
 
 template <int KIND, int GRAD>
-AMPI_DEVICE void ampi_step_groups(const ampi_tensor_part &t, ampi_segment s) {
+AMPI_DEVICE void ampi_step_groups(const ampi_tensor_range &t, ampi_segment s) {
     if (!t.model.base)
         ampi_each_group<4, 1>(ampi_stepper<KIND, GRAD, AMPI_ABSENT>(t), s);
     else if (t.model.type == AMP_F16)
@@ -1422,9 +1422,9 @@ AMPI_DEVICE void ampi_step_groups(const ampi_tensor_part &t, ampi_segment s) {
         ampi_each_group<4, 1>(ampi_stepper<KIND, GRAD, AMP_BF16>(t), s);
 }
 
-/* All of a part: groups, whose types are told from each other here and not in a loop, and the rest.
-   With a model copy in fp32, which hardly anybody wants, all is rest. */
-template <int KIND> AMPI_DEVICE void ampi_step(const ampi_tensor_part &t, unsigned count) {
+/* All of a range: groups, whose types are told from each other here and not in a loop, and the
+   rest. With a model copy in fp32, which hardly anybody wants, all is rest. */
+template <int KIND> AMPI_DEVICE void ampi_step(const ampi_tensor_range &t, unsigned count) {
     const bool     rare  = t.model.base && t.model.type == AMP_F32;
     const unsigned first = rare ? count + 1 : t.master.head(4); /* behind the end: no groups */
     const ampi_segment s = ampi_groups_in(4, first, count, t.grad, t.master, t.m, t.v, t.model);
@@ -1442,7 +1442,7 @@ AMPI_DEVICE bool ampi_touched_row(const amp_plan &plan, uint64_t k, ampi_share *
             share->slot  = &plan.slots[s->slot];
             share->begin = (uint64_t)s->unique[k] * s->length;
             share->count = s->length;
-            share->grad  = ampi_part_at(share->slot->grad, AMP_F32, k * s->length);
+            share->grad  = ampi_array_at(share->slot->grad, AMP_F32, k * s->length);
             return true;
         }
         k -= s->touched;
@@ -1450,14 +1450,14 @@ AMPI_DEVICE bool ampi_touched_row(const amp_plan &plan, uint64_t k, ampi_share *
     return false;
 }
 
-AMPI_DEVICE ampi_tensor_part ampi_tensor_part_of(const amp_plan &plan, const ampi_share &s) {
+AMPI_DEVICE ampi_tensor_range ampi_tensor_range_of(const amp_plan &plan, const ampi_share &s) {
     const ampi_slot *slot = s.slot;
-    ampi_tensor_part t;
+    ampi_tensor_range t;
     t.grad   = s.grad;
-    t.master = ampi_part_at(slot->master.data, AMP_F32, s.begin);
-    t.m      = ampi_part_at(slot->moment[0].data, AMP_F32, s.begin);
-    t.v      = ampi_part_at(slot->moment[1].data, AMP_F32, s.begin);
-    t.model  = ampi_part_at(slot->model, slot->model_type, s.begin);
+    t.master = ampi_array_at(slot->master.data, AMP_F32, s.begin);
+    t.m      = ampi_array_at(slot->moment[0].data, AMP_F32, s.begin);
+    t.v      = ampi_array_at(slot->moment[1].data, AMP_F32, s.begin);
+    t.model  = ampi_array_at(slot->model, slot->model_type, s.begin);
     t.rates  = ampi_rates_of(plan.control, slot);
     t.factor = plan.control->gate.inv_scale;
     t.zero   = plan.zero_grad != 0;
@@ -1472,17 +1472,17 @@ AMPI_DEVICE void ampi_watch(const amp_plan &plan, const ampi_share &s, const W &
     const ampi_slot *slot   = s.slot;
     for (unsigned i = threadIdx.x; i < s.count; i += blockDim.x) {
         const uint64_t at    = s.begin + i;
-        ampi_any       model = ampi_part_at(slot->model, slot->model_type, at);
+        ampi_any       model = ampi_array_at(slot->model, slot->model_type, at);
         uint32_t       g = 0, before = 0, p;
         if (model.base && model.type != AMP_F32) { /* asked before the gradient is cleared */
-            g      = ampi_part_at(slot->grad, slot->grad_type, at).get(0);
+            g      = ampi_array_at(slot->grad, slot->grad_type, at).get(0);
             before = model.fetch<1>(0).w[0];
         }
         work(i);
-        p = ampi_part_at(slot->master.data, AMP_F32, at).get(0);
+        p = ampi_array_at(slot->master.data, AMP_F32, at).get(0);
         ampi_count_bin(counts, AMPI_WEIGHTS, p & 0x7fffffffu);
         if ((g & 0x7fffffffu) == 0) continue;
-        model = ampi_part_at(slot->model, slot->model_type, at);
+        model = ampi_array_at(slot->model, slot->model_type, at);
         atomicAdd(&counts[AMPI_UPDATES], 1u);
         if (model.fetch<1>(0).w[0] == before) atomicAdd(&counts[AMPI_LOST], 1u);
         if (model.get(0) == p) atomicAdd(&counts[AMPI_ROUNDED], 1u);
@@ -1494,11 +1494,11 @@ AMPI_DEVICE void ampi_watch(const amp_plan &plan, const ampi_share &s, const W &
 /* What a block takes k-th: of B backwards, since A has left the last gradients in the cache; behind
    B a row. */
 AMPI_DEVICE bool ampi_next_share(const amp_plan &plan, bool rows, uint64_t k, ampi_share *s) {
-    const uint64_t parts = plan.num_chunks << plan.split;
+    const uint64_t all = plan.num_chunks << plan.split;
     if (rows) return ampi_touched_row(plan, k, s);
-    if (k < parts) *s = ampi_share_of(plan, parts - 1 - k);
-    if (k < parts && s->slot->sparse) s->count = 0;
-    return k < parts;
+    if (k < all) *s = ampi_share_of(plan, all - 1 - k);
+    if (k < all && s->slot->sparse) s->count = 0;
+    return k < all;
 }
 
 /* B in a step that is sampled, where masters and moments are of fp32. */
@@ -1512,7 +1512,7 @@ template <int KIND> AMPI_DEVICE void ampi_update_sampled(const amp_plan &plan) {
             continue;
         }
         ampi_watch(plan, s, [&](unsigned i) {
-            const ampi_tensor_part t = ampi_tensor_part_of(plan, s);
+            const ampi_tensor_range t = ampi_tensor_range_of(plan, s);
             const ampi_stepper<KIND, AMPI_ANY, AMPI_ANY> step(t);
             step.template finish<1>(i, step.template fetch<1>(i));
         });
@@ -1535,7 +1535,7 @@ AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan, b
     if (sampled) ampi_update_sampled<KIND>(plan);
     for (uint64_t k = blockIdx.x; !sampled && ampi_next_share(plan, ROWS, k, &s); k += gridDim.x) {
         if (s.count == 0 || !s.grad.base) continue;
-        if (!skip) ampi_step<KIND>(ampi_tensor_part_of(plan, s), s.count);
+        if (!skip) ampi_step<KIND>(ampi_tensor_range_of(plan, s), s.count);
         else if (plan.zero_grad) ampi_clear(s.grad, s.count);
     }
     if (!ROWS) ampi_end_update(plan);
@@ -1547,8 +1547,8 @@ AMPI_KERNEL(AMPI_SECOND >> KIND & 1 ? 4 : 3) ampi_update_kernel(amp_plan plan, b
    lanes agree on its largest magnitude: four where arrays are aligned for it, of formats that the
    compiler knows; or one, of any.
 
-   What a block knows of its part lies in shared memory, written by one thread: it would be too much
-   for registers, of which 80 let three blocks share a multiprocessor. */
+   What a block knows of its range lies in shared memory, written by one thread: it would be too
+   much for registers, of which 80 let three blocks share a multiprocessor. */
 struct ampi_coded {
     ampi_share       share;
     uint64_t         next;  /* number of the next share */
@@ -1556,7 +1556,7 @@ struct ampi_coded {
     bool             sampled;
     ampi_any         model;
     ampi_stored      master, moment[2];
-    uint32_t         at;              /* number of the part's first element, for random bits */
+    uint32_t         at;              /* number of the range's first element, for random bits */
     ampi_seeds       key;
     ampi_rates       rates;
     float            factor;
@@ -1819,7 +1819,7 @@ AMPI_DEVICE bool ampi_any_large(const float *x) {
 /* N masters as core's ampi_model_of has them. Beside a model of bf16, if none of four is large,
    rounding is one addition. */
 template <int N>
-AMPI_DEVICE void ampi_all_parts(const float *p, const ampi_draws<N> &draws, int master, int f16,
+AMPI_DEVICE void ampi_models_of(const float *p, const ampi_draws<N> &draws, int master, int f16,
                                 uint32_t *model, uint32_t *low) {
     bool plain = N == 4 && !f16; /* no const: nvcc would tell of what N = 1 does not reach */
     if (plain) plain = !ampi_any_large(p);
@@ -1838,7 +1838,7 @@ AMPI_DEVICE void ampi_all_parts(const float *p, const ampi_draws<N> &draws, int 
     }
 }
 
-/* Elements of a part in groups, or with N = 1 the others. All that a thread loads is under way
+/* Elements of a range in groups, or with N = 1 the others. All that a thread loads is under way
    before any of it is used. */
 template <int KIND, int MASTER, int MOMENTS, int N>
 AMPI_DEVICE void ampi_step_coded_as(
@@ -1883,7 +1883,7 @@ AMPI_DEVICE void ampi_step_coded_as(
             l[k] = ampi_bits_of_f32(p[k]);
             g[k] = 0;
         }
-        if (!wide) ampi_all_parts<N>(p, draws, master, f16, h, l);
+        if (!wide) ampi_models_of<N>(p, draws, master, f16, h, l);
         if (master == AMP_FORMAT_SR) draws.next();
         if (here) {
             if (!wide) ampi_packed<HIGH, N, false>::put(t.model.base, i, 2, h);
@@ -1910,7 +1910,7 @@ struct ampi_codes {
     }
 };
 
-/* The next elements of a part, all of one key, by one thread. */
+/* The next elements of a range, all of one key, by one thread. */
 AMPI_DEVICE void ampi_go_on(ampi_coded *t, const amp_plan &plan) {
     const ampi_control *c     = plan.control;
     const ampi_slot    *slot  = t->share.slot;
@@ -1925,13 +1925,13 @@ AMPI_DEVICE void ampi_go_on(ampi_coded *t, const amp_plan &plan) {
     t->factor = c->gate.inv_scale;
     t->zero   = plan.zero_grad != 0;
     t->row    = (int)slot->master.format * 8 + (int)slot->moment[0].format;
-    t->model  = ampi_part_at(slot->model, slot->model_type, begin);
+    t->model  = ampi_array_at(slot->model, slot->model_type, begin);
     t->master = ampi_stored_at(slot->master, begin);
 #pragma unroll 1
     for (int k = 0; k < 2; k++) t->moment[k] = ampi_stored_at(slot->moment[k], begin);
     t->first = t->from;
     if (!ampi_is_coded(&t->master))
-        t->first += ampi_part_at(t->master.data, AMP_F32, t->from).head(4);
+        t->first += ampi_array_at(t->master.data, AMP_F32, t->from).head(4);
     if (!t->model.base || t->model.type != AMP_F32)
         s = ampi_groups_in(4, t->first, t->behind, t->share.grad, t->model, ampi_codes{t->master},
                            ampi_codes{t->moment[0]}, ampi_codes{t->moment[1]});
@@ -1992,7 +1992,7 @@ template <int KIND> AMPI_KERNEL(3) ampi_coded_kernel(amp_plan plan, bool rows) {
 
 /* What stands around an optimizer of the user's own. */
 template <int JOB> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
-    const uint64_t parts   = plan.num_chunks << plan.split;
+    const uint64_t all     = plan.num_chunks << plan.split;
     const float    factor  = JOB == AMPI_JOB_CARRY ? ampi_carry_factor(&plan)
                                                    : plan.control->gate.inv_scale;
     const auto     unscale = [=](uint32_t u, uint32_t, uint32_t) {
@@ -2001,13 +2001,13 @@ template <int JOB> AMPI_KERNEL(3) ampi_around_kernel(amp_plan plan) {
     const bool     skip    = plan.control->gate.skip != 0 && JOB != AMPI_JOB_CARRY;
     const bool     sampled = JOB == AMPI_JOB_PUBLISH && ampi_sampled(&plan);
     if (sampled) ampi_clear_histograms(&plan);
-    for (uint64_t k = blockIdx.x; k < parts; k += gridDim.x) {
-        const ampi_share s        = ampi_share_of(plan, parts - 1 - k);
+    for (uint64_t k = blockIdx.x; k < all; k += gridDim.x) {
+        const ampi_share s        = ampi_share_of(plan, all - 1 - k);
         const ampi_slot *slot     = s.slot;
         const ampi_any   grad     = s.grad;
-        const ampi_any   unscaled = ampi_part_at(slot->unscaled, AMP_F32, s.begin);
-        const ampi_any   master   = ampi_part_at(slot->master.data, AMP_F32, s.begin);
-        const ampi_any   model    = ampi_part_at(slot->model, slot->model_type, s.begin);
+        const ampi_any   unscaled = ampi_array_at(slot->unscaled, AMP_F32, s.begin);
+        const ampi_any   master   = ampi_array_at(slot->master.data, AMP_F32, s.begin);
+        const ampi_any   model    = ampi_array_at(slot->model, slot->model_type, s.begin);
         if (s.count == 0) continue;
         if (JOB == AMPI_JOB_UNSCALE && !skip && grad.base)
             ampi_map(unscaled, grad, s.count, unscale, ampi_to_fp32());
@@ -2041,43 +2041,43 @@ AMPI_KERNEL(3) ampi_split_kernel(void *model, uint32_t model_type, ampi_stored m
 /* sums += x, for accumulators of gradients. */
 AMPI_KERNEL(4) ampi_add_kernel(float *sums, const void *x, uint32_t type, uint64_t n) {
     const auto add   = [](uint32_t u, uint32_t sum, uint32_t) { return ampi_sum_of(sum, u); };
-    uint64_t   begin = (uint64_t)blockIdx.x * AMPI_PART;
-    for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART)
-        ampi_map<true>(ampi_part_at(sums, AMP_F32, begin), ampi_part_at(x, type, begin),
-                       ampi_count_from(begin, n, AMPI_PART), add, ampi_to_fp32());
+    uint64_t   begin = (uint64_t)blockIdx.x * AMPI_SPAN;
+    for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_SPAN)
+        ampi_map<true>(ampi_array_at(sums, AMP_F32, begin), ampi_array_at(x, type, begin),
+                       ampi_count_from(begin, n, AMPI_SPAN), add, ampi_to_fp32());
 }
 
 /* Several in one launch, by the adder of rows: the sums are read and written once. */
-AMPI_KERNEL(2) ampi_add_parts_kernel(float *sums, const void *parts, uint64_t stride,
-                                     uint32_t count, uint32_t run, uint32_t type, uint64_t n) {
-    uint64_t begin = (uint64_t)blockIdx.x * AMPI_PART;
-    for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART) {
-        const ampi_addends a = {ampi_part_at(sums, AMP_F32, begin),
-                                ampi_part_at(parts, type, begin), stride, count, 0, 0, run};
-        ampi_add_up<AMPI_AS_TREE>(a, ampi_count_from(begin, n, AMPI_PART));
+AMPI_KERNEL(2) ampi_add_tree_kernel(float *sums, const void *grads, uint64_t stride,
+                                    uint32_t count, uint32_t run, uint32_t type, uint64_t n) {
+    uint64_t begin = (uint64_t)blockIdx.x * AMPI_SPAN;
+    for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_SPAN) {
+        const ampi_addends a = {ampi_array_at(sums, AMP_F32, begin),
+                                ampi_array_at(grads, type, begin), stride, count, 0, 0, run};
+        ampi_add_up<AMPI_AS_TREE>(a, ampi_count_from(begin, n, AMPI_SPAN));
     }
 }
 
-/* A matrix whose rows lie apart; a block takes parts of rows, or several rows that are short. */
+/* A matrix whose rows lie apart; a block takes ranges of rows, or several rows that are short. */
 enum { AMPI_SHORT = 2048 };
 AMPI_KERNEL(3) ampi_cast_kernel(void *dst, uint32_t dst_type, uint64_t dst_ld, const void *src,
                                 uint32_t src_type, uint64_t src_ld, uint64_t rows, uint64_t cols) {
-    const uint64_t per_row = (cols + AMPI_PART - 1) / AMPI_PART;
-    const unsigned several = rows > 1 && cols < AMPI_SHORT ? AMPI_PART / (unsigned)cols : 1;
+    const uint64_t per_row = (cols + AMPI_SPAN - 1) / AMPI_SPAN;
+    const unsigned several = rows > 1 && cols < AMPI_SHORT ? AMPI_SPAN / (unsigned)cols : 1;
     uint64_t       row     = (uint64_t)blockIdx.x * several;
     for (; several > 1 && row < rows; row += (uint64_t)gridDim.x * several) {
         const unsigned count = ampi_count_from(row, rows, several) * (unsigned)cols;
         for (unsigned e = threadIdx.x; e < count; e += blockDim.x) {
             const uint64_t r = row + e / (unsigned)cols, c = e % (unsigned)cols;
-            ampi_part_at(dst, dst_type, r * dst_ld + c)
-                .put_one(0, ampi_part_at(src, src_type, r * src_ld + c).get(0));
+            ampi_array_at(dst, dst_type, r * dst_ld + c)
+                .put_one(0, ampi_array_at(src, src_type, r * src_ld + c).get(0));
         }
     }
-    for (uint64_t part = blockIdx.x; several == 1 && part < rows * per_row; part += gridDim.x) {
-        const uint64_t r = part / per_row, begin = part % per_row * AMPI_PART;
-        ampi_map(ampi_part_at(dst, dst_type, r * dst_ld + begin),
-                 ampi_part_at(src, src_type, r * src_ld + begin),
-                 ampi_count_from(begin, cols, AMPI_PART), ampi_copy_op(), ampi_casts());
+    for (uint64_t k = blockIdx.x; several == 1 && k < rows * per_row; k += gridDim.x) {
+        const uint64_t r = k / per_row, begin = k % per_row * AMPI_SPAN;
+        ampi_map(ampi_array_at(dst, dst_type, r * dst_ld + begin),
+                 ampi_array_at(src, src_type, r * src_ld + begin),
+                 ampi_count_from(begin, cols, AMPI_SPAN), ampi_copy_op(), ampi_casts());
     }
 }
 
@@ -2086,10 +2086,10 @@ AMPI_KERNEL(3) ampi_scale_kernel(void *x, uint32_t type, uint64_t n, const float
     const auto  op     = [=](uint32_t u, uint32_t, uint32_t) {
         return ampi_bits_of_f32(ampi_mul(ampi_f32_from_bits(u), factor));
     };
-    uint64_t begin = (uint64_t)blockIdx.x * AMPI_PART;
-    for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART) {
-        const ampi_any part = ampi_part_at(x, type, begin);
-        ampi_map(part, part, ampi_count_from(begin, n, AMPI_PART), op,
+    uint64_t begin = (uint64_t)blockIdx.x * AMPI_SPAN;
+    for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_SPAN) {
+        const ampi_any span = ampi_array_at(x, type, begin);
+        ampi_map(span, span, ampi_count_from(begin, n, AMPI_SPAN), op,
                  ampi_pairs<ampi_pair<AMP_F32, AMP_F32>, ampi_pair<AMP_F16, AMP_F16>,
                             ampi_pair<AMP_BF16, AMP_BF16>>());
     }
@@ -2118,11 +2118,11 @@ AMPI_KERNEL(3) ampi_scaler_kernel(amp_scaler *s, void *dst, uint32_t dst_type, c
     bool                 bad   = false;
     const ampi_scaler_op op    = {check ? ampi_inv_scale(s->scale) : 1.0f,
                                   (s->rules & AMPI_SAFE) != 0, dst != NULL, &bad};
-    uint64_t             begin = (uint64_t)blockIdx.x * AMPI_PART;
+    uint64_t             begin = (uint64_t)blockIdx.x * AMPI_SPAN;
     if (!check && (!dst || dst == src)) return;
-    for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_PART)
-        ampi_map(ampi_part_at(dst, dst_type, begin), ampi_part_at(src, src_type, begin),
-                 ampi_count_from(begin, n, AMPI_PART), op,
+    for (; begin < n; begin += (uint64_t)gridDim.x * AMPI_SPAN)
+        ampi_map(ampi_array_at(dst, dst_type, begin), ampi_array_at(src, src_type, begin),
+                 ampi_count_from(begin, n, AMPI_SPAN), op,
                  ampi_pairs<ampi_pair<AMP_F32, AMP_F16>, ampi_pair<AMP_F32, AMP_BF16>,
                             ampi_pair<AMP_F32, AMP_F32>, ampi_pair<AMP_BF16, AMP_BF16>>());
     if (!check) return;
@@ -2158,8 +2158,8 @@ AMPI_KERNEL(4) ampi_store_kernel(void *dst, uint64_t value, int num_bytes) {
 
 static bool ampi_type_ok(amp_dtype type) { return (unsigned)type <= (unsigned)AMP_BF16; }
 
-/* A block for each part of n elements. */
-static uint64_t ampi_num_parts(uint64_t n) { return n / AMPI_PART + (n % AMPI_PART != 0); }
+/* A block for each span of n elements. */
+static uint64_t ampi_num_spans(uint64_t n) { return n / AMPI_SPAN + (n % AMPI_SPAN != 0); }
 
 amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dtype src_type,
                          size_t n, amp_stream stream) {
@@ -2170,7 +2170,7 @@ amp_result amp_cuda_cast(void *dst, amp_dtype dst_type, const void *src, amp_dty
     if (dst_type == src_type)
         return ampi_cuda(cudaMemcpyAsync(dst, src, n * (dst_type == AMP_F32 ? 4 : 2),
                                          cudaMemcpyDeviceToDevice, stream));
-    return ampi_launch_alone(ampi_grid_on(stream, ampi_num_parts(n), 256), ampi_cast_kernel, dst,
+    return ampi_launch_alone(ampi_grid_on(stream, ampi_num_spans(n), 256), ampi_cast_kernel, dst,
                              dst_type, n, src, src_type, n, 1, n);
 }
 
@@ -2179,7 +2179,7 @@ amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *dst, const void *src, am
     if (!s || (n && !src)) return AMP_ERROR_INVALID_ARGUMENT;
     if (!ampi_type_ok(src_type)) return AMP_ERROR_INVALID_ENUM;
     if (dst && dst == src && src_type == AMP_F16) return AMP_ERROR_UNSUPPORTED;
-    return ampi_launch_alone(ampi_grid_on(stream, ampi_num_parts(n), 256), ampi_scaler_kernel, s,
+    return ampi_launch_alone(ampi_grid_on(stream, ampi_num_spans(n), 256), ampi_scaler_kernel, s,
                              dst, dst == src ? src_type : AMP_F32, src, src_type, n);
 }
 
@@ -2194,7 +2194,7 @@ amp_result amp_cuda_scale_loss(void *x, amp_dtype type, size_t n, const float *s
     if (!scale || (n && !x)) return AMP_ERROR_INVALID_ARGUMENT;
     if (!ampi_type_ok(type)) return AMP_ERROR_INVALID_ENUM;
     if (n == 0) return AMP_OK;
-    return ampi_launch_alone(ampi_grid_on(stream, ampi_num_parts(n), 256), ampi_scale_kernel, x,
+    return ampi_launch_alone(ampi_grid_on(stream, ampi_num_spans(n), 256), ampi_scale_kernel, x,
                              type, n, scale);
 }
 
@@ -2263,7 +2263,7 @@ static amp_result ampi_cuda_cast_rows(const amp_backend *self, void *dst, amp_dt
                                       size_t src_ld, size_t rows, size_t cols) {
     uint64_t blocks;
     if (rows == 0 || cols == 0) return AMP_OK;
-    blocks = cols < AMPI_SHORT ? rows / (AMPI_PART / cols) + 1 : rows * ampi_num_parts(cols);
+    blocks = cols < AMPI_SHORT ? rows / (AMPI_SPAN / cols) + 1 : rows * ampi_num_spans(cols);
     return ampi_launch(ampi_grid_of(self, blocks, 256), ampi_cast_kernel, dst, dst_type, dst_ld,
                        src, src_type, src_ld, rows, cols);
 }
@@ -2323,12 +2323,12 @@ static amp_result ampi_cuda_check(const amp_backend *self, const amp_plan *plan)
                        *plan);
 }
 
-static amp_result ampi_cuda_add(const amp_backend *self, float *sums, const void *parts,
+static amp_result ampi_cuda_add(const amp_backend *self, float *sums, const void *grads,
                                 size_t stride, size_t count, size_t run, amp_dtype type,
                                 size_t n) {
-    const ampi_grid grid = ampi_grid_of(self, ampi_num_parts(n), 256);
-    if (count == 1) return ampi_launch(grid, ampi_add_kernel, sums, parts, type, n);
-    return ampi_launch(grid, ampi_add_parts_kernel, sums, parts, stride, (uint32_t)count,
+    const ampi_grid grid = ampi_grid_of(self, ampi_num_spans(n), 256);
+    if (count == 1) return ampi_launch(grid, ampi_add_kernel, sums, grads, type, n);
+    return ampi_launch(grid, ampi_add_tree_kernel, sums, grads, stride, (uint32_t)count,
                        (uint32_t)run, type, n);
 }
 
@@ -2366,8 +2366,8 @@ AMPI_KERNEL(4) ampi_epilogue_kernel(amp_gemm_args g, amp_gemm_args product) {
     uint64_t       i       = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < all; i += (uint64_t)gridDim.x * blockDim.x) {
         const uint64_t line = i / g.n, col = i % g.n, matrix = line / g.m, row = line % g.m;
-        const ampi_any to = ampi_part_at(g.c, g.c_type, matrix * g.stride_c + row * g.ldc + col);
-        const ampi_any bias = ampi_part_at(g.bias, g.bias_type, col);
+        const ampi_any to = ampi_array_at(g.c, g.c_type, matrix * g.stride_c + row * g.ldc + col);
+        const ampi_any bias = ampi_array_at(g.bias, g.bias_type, col);
         float x = ((const float *)product.c)[matrix * product.stride_c + row * product.ldc + col];
         if (reads_c) x = ampi_add(x, ampi_mul(g.beta, ampi_f32_from_bits(to.get(0))));
         if (bias.base) x = ampi_add(x, ampi_f32_from_bits(bias.get(0)));
@@ -2409,7 +2409,7 @@ static uint32_t ampi_alignment(const void *p) {
 
 /* A product with its epilogue in one kernel. No descriptor is allocated. Not told otherwise,
    cublasLt takes every address to be a multiple of 256, a workspace not to be allowed, and may
-   round parts of a sum to C's type. Nobody can tell it how a bias is aligned. All matrices of a
+   round partial sums to C's type. Nobody can tell it how a bias is aligned. All matrices of a
    batch have the same bias, whose stride is 0 unless it is set. */
 static cublasStatus_t ampi_lt_matmul(const amp_backend *self, const amp_gemm_args *g, int k,
                                      cublasComputeType_t type) {
@@ -2540,7 +2540,7 @@ static amp_result ampi_load_kernels(bool *early) {
     AMPI_TRY(ampi_loads(ampi_check_kernel, ampi_check_by_four_kernel, ampi_decide_kernel,
                         ampi_around_kernel<AMPI_JOB_UNSCALE>, ampi_around_kernel<AMPI_JOB_PUBLISH>,
                         ampi_around_kernel<AMPI_JOB_CARRY>, ampi_bind_kernel, ampi_store_kernel,
-                        ampi_cast_kernel, ampi_add_kernel, ampi_add_parts_kernel,
+                        ampi_cast_kernel, ampi_add_kernel, ampi_add_tree_kernel,
                         ampi_count_kernel, ampi_scatter_kernel, ampi_sum_rows_kernel,
                         ampi_epilogue_kernel));
 #ifndef AMP_NO_STORAGE
@@ -2570,7 +2570,7 @@ amp_result amp_cuda_backend(amp_backend *backend, amp_stream stream, void *cubla
     bool                 early;
     if (!backend) return AMP_ERROR_INVALID_ARGUMENT;
     if (handle) AMPI_TRY(ampi_cublas(cublasSetPointerMode(handle, CUBLAS_POINTER_MODE_HOST)));
-    if (handle) /* or parts of a sum might be rounded to fp16 */
+    if (handle) /* or partial sums might be rounded to fp16 */
         AMPI_TRY(ampi_cublas(
             cublasSetMathMode(handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)));
     AMPI_TRY(ampi_load_kernels(&early));
