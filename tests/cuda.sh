@@ -67,6 +67,10 @@ late() {
             > "$out/log" 2>&1 && AMP_LATE=1 "$out/late" --filter older_gpus > "$out/log" 2>&1 &&
         ! AMP_LATE=1 "$out/test" --filter older_gpus > "$out/log" 2>&1
     check "AMP_NO_EARLY_LAUNCH: no kernel is launched early, and without it one is" $?
+    sed -n '/^   >>gpu$/,/^   >>options/p' amp.h > "$out/log"
+    grep -q 'AMP_NO_EARLY_LAUNCH' "$out/log" && grep -q 'edge with data' "$out/log" &&
+        grep -q 'cudaErrorLossyQuery' "$out/log"
+    check ">>gpu says that a captured step has an edge with data, and how to do without" $?
 }
 
 toolkit() { # NVIDIA's declarations, which the fake headers only imitate

@@ -9,6 +9,8 @@
 #     sh tests/gpu.sh 4 OUT     under six: a whole network and products, beside PyTorch and cuBLAS
 #     sh tests/gpu.sh carry DIR without a GPU: what all of them compile, for ARCH=90
 #
+# A GPU that is newer than the compiler gets PTX of the newest that this one knows.
+#
 # The conformance suite compares every byte with the CPU backend. OUT gets report.txt, with all
 # that was said; table.csv: the rows of the benches (bench/gpu.h) as they are measured, the most
 # wanted first, what they are of each other, the machine, and of each stage seconds, clocks and
@@ -21,7 +23,9 @@
 # line is "N passed, N failed, N skipped"; exits 1 if anything failed, or if nothing has run on a GPU.
 
 case $#-${1-} in 2-[1234] | 2-carry) ;; *) echo 'usage: gpu.sh 1|2|3|4|carry OUT' >&2; exit 2 ;; esac
-NVCC=${NVCC:-nvcc} CC=${CC:-cc}
+NVCC=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)} CC=${CC:-cc}
+device=${CUDA_VISIBLE_DEVICES:-0} device=${device%%,*} # as nvidia-smi calls it
+case $device in MIG*) device=0 ;; esac
 case $1 in 1) most=235 ;; 4) most=355 ;; carry) most=3000 ;; *) most=540 ;; esac
 phase=$1 started=$(date +%s) passed=0 failed=0 skipped=0 ran=0 gpu=unseen
 deadline=$((started + most))
@@ -79,29 +83,31 @@ run() {
 row() { echo "gpu,$1,,,$2,$(echo "$3" | tr , ' '),," >> "$out/table.csv"; }
 
 # ask WHAT: of the device; watch, and watched NAME: its clocks and power in between
-ask() { nvidia-smi -i 0 "--query-gpu=$1" --format=csv,noheader,nounits 2> /dev/null; }
+ask() { nvidia-smi -i "$device" "--query-gpu=$1" --format=csv,noheader,nounits 2> /dev/null; }
 watch() {
-    nvidia-smi -i 0 --query-gpu=clocks.sm,clocks.mem,power.draw,temperature.gpu \
+    nvidia-smi -i "$device" --query-gpu=clocks.sm,clocks.mem,power.draw,temperature.gpu \
         --format=csv,noheader,nounits -lms 500 > "$work/watch" 2> /dev/null &
 }
 watched() {
     kill $! 2> /dev/null
     wait $! 2> /dev/null
     awk -F ', *' -v stage="$1" '
-        NF == 4 && $1 ~ /^[0-9]/ {
-            seen++
+        NF == 4 {
             for (i = 1; i <= 4; i++) {
+                if ($i !~ /^[0-9]/) continue # [N/A]
+                seen[i]++
                 sum[i] += $i
-                if (seen == 1 || $i + 0 < low[i]) low[i] = $i + 0
-                if (seen == 1 || $i + 0 > high[i]) high[i] = $i + 0
+                if (seen[i] == 1 || $i + 0 < low[i]) low[i] = $i + 0
+                if (seen[i] == 1 || $i + 0 > high[i]) high[i] = $i + 0
             }
         }
         END {
             split("clock memory-clock power temperature", what, " ")
             split("MHz MHz W C", unit, " ")
-            for (i = 1; seen && i <= 4; i++)
-                printf "gpu,%s-%s,,,%s,%.0f,%.0f,%.0f\n", stage, what[i], unit[i], sum[i] / seen,
-                    low[i], high[i]
+            for (i = 1; i <= 4; i++)
+                if (seen[i])
+                    printf "gpu,%s-%s,,,%s,%.0f,%.0f,%.0f\n", stage, what[i], unit[i],
+                        sum[i] / seen[i], low[i], high[i]
         }' "$work/watch" | tee -a "$out/table.csv" >> "$out/report.txt"
 }
 
@@ -195,7 +201,7 @@ objects_of() {
     esac
 }
 compile() { # compile OBJECT
-    virtual=$ARCH with= source=examples/${1%.o}.cu
+    virtual=$known with= source=examples/${1%.o}.cu
     case $1 in
     cpu.o) begin cpu.o 60 "$CC" -std=c99 -O2 -I. -c "$work/cpu.c"; return ;;
     kernels*) source='-DAMPI_GRIDS amp_kernels.cu' ;;
@@ -208,7 +214,7 @@ compile() { # compile OBJECT
     *_late.o) virtual=80 ;;
     *_per_thread.o) with='--default-stream per-thread' ;;
     esac
-    begin "$1" 150 "$NVCC" -O2 -std=c++14 -gencode arch=compute_$virtual,code=sm_$ARCH $with -I. \
+    begin "$1" 150 "$NVCC" -O2 -std=c++14 -gencode arch=compute_$virtual,code=${code:-compute_$virtual} $with -I. \
         -Itests $includes -c $source
 }
 build() { # build PROGRAM...: but those that were carried along, and find their libraries
@@ -227,7 +233,7 @@ build() { # build PROGRAM...: but those that were carried along, and find their 
         for name in $(objects_of "$program"); do set -- "$@" "$work/$name"; done
         if [ "$cuda" ] && ls "$@" > /dev/null 2>&1; then
             case $program in *nccl*) set -- "$@" $nccl ;; esac
-            begin "$program" 60 "$NVCC" -arch=sm_$ARCH "$@" $libraries
+            begin "$program" 60 "$NVCC" -arch=${code:-compute_$known} "$@" $libraries
         fi
     done
     made
@@ -293,6 +299,12 @@ sys.exit(not torch.cuda.is_available())' || { skip "$1" 'no PyTorch that sees th
 cuda=$("$NVCC" --version 2> /dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p')
 ARCH=${ARCH:-$(ask compute_cap | sed -n 's/^\([0-9]*\)\.\([0-9]\)$/\1\2/p')}
 ARCH=${ARCH:-90}
+known=$ARCH code=sm_$ARCH
+newest=$("$NVCC" --list-gpu-arch 2> /dev/null | sed -n 's/^compute_\([0-9]*\)$/\1/p' | sort -n | tail -n 1)
+if [ "${newest:-$ARCH}" -lt "$ARCH" ]; then
+    known=$newest code=
+    say "# $NVCC knows no GPU of $ARCH: it makes PTX for $newest"
+fi
 cores=$(nproc 2> /dev/null || echo 4)
 say "# gpu.sh $phase, $(date -u +%Y-%m-%d), $(uname -srm), $cores processors, CUDA ${cuda:-is missing}"
 row command "" "sh tests/gpu.sh $phase OUT"
@@ -306,6 +318,7 @@ else say '# no nvidia-smi: no clocks, no watts'
 fi
 nvcc_is=$(command -v "$NVCC") && toolkit=$(readlink -f "$nvcc_is") && toolkit=${toolkit%/bin/*}
 homes=${toolkit=/usr/local/cuda}
+PATH=$PATH:$toolkit/bin:$toolkit/compute-sanitizer # ncu's, and that one's
 for wheel in $(python3 -c 'import nvidia; print(*nvidia.__path__)' 2> /dev/null); do
     homes="$homes $wheel/*"
 done

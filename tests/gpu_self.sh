@@ -20,10 +20,11 @@ python=$(command -v python3)
 script() { { echo '#!/bin/sh'; cat; } > "$out/bin/$1"; chmod +x "$out/bin/$1"; }
 script nvcc << 'END'
 [ "$1" != --version ] || { echo 'Cuda compilation tools, release 0.0, V0.0'; exit; }
+[ "$1" != --list-gpu-arch ] || { printf 'compute_75\ncompute_100\ncompute_90\n'; exit; }
 for made; do :; done
 [ "${made##*/}" != "$FAKE_UNBUILT" ] || { echo 'error: not today'; exit 1; }
 case $made in
-*.o) echo "$*" > "$made" ;;
+*.o) echo "$*" | tee "$made" >> "$FAKE/made" ;;
 *) [ -z "$FAKE_LINKS" ] || { echo "$*"; exit 1; }; cp "$FAKE/bin/program" "$made" ;;
 esac
 END
@@ -80,7 +81,8 @@ script nvidia-smi << 'END'
 case $* in
 *=name*) echo 'Fake GPU' ;;
 *=driver_version*) echo 1.2 ;;
-*=compute_cap*) echo 9.0 ;;
+*=compute_cap*) echo "${FAKE_CAP:-9.0}" ;;
+*=clocks*"${FAKE_NO_WATTS:-none}"*) printf '1000, [N/A], [N/A], 50\n[N/A], [N/A], [N/A], 60\n' ;;
 *=clocks*) printf '1000, 3000, 100.00, 50\n1200, 3000, 300.00, 60\n' ;;
 esac
 END
@@ -123,8 +125,8 @@ END
 FAKE=$out FAKE_TIMEOUT=$(command -v timeout) FAKE_DATE=$(command -v date) TMPDIR=$out/tmp
 PATH=$out/bin:$PATH CARRIED=$out/carried
 export FAKE FAKE_TIMEOUT FAKE_DATE TMPDIR PATH CARRIED
-for name in UNBUILT LINKS HANGS FAILS CRASHES REFUSES SECONDS NCU NO_GPU WHEELS; do export FAKE_$name=; done
-unset NVCC CC ARCH
+for name in UNBUILT LINKS HANGS FAILS CRASHES REFUSES SECONDS NCU NO_GPU WHEELS CAP NO_WATTS; do export FAKE_$name=; done
+unset NVCC CC ARCH CUDA_VISIBLE_DEVICES
 rm -rf "$CARRIED"
 
 morning() {
@@ -138,7 +140,7 @@ gpu() {
     shift 2
     rm -rf "$out/out"
     morning
-    : > "$out/ran"
+    : > "$out/ran" > "$out/made"
     env "$@" sh tests/gpu.sh "$phase" "$out/out" > "$out/log" 2>&1
     [ $? = "$status" ] || return 1
     files='report.txt table.csv '
@@ -184,6 +186,15 @@ gpu 1 3 FAKE_SECONDS='nvcc=60 compute-sanitizer=999' && took 600 && gpu 1 4 FAKE
     has 'amp,mlp-norm,512,6,ms,1.9,1.9,1.9'
 check "phases 3 and 4 within 10 and 6" $?
 
+gpu 0 1 FAKE_NO_WATTS=power && has 'gpu,bench-clock,,,MHz,1000,1000,1000' && ! grep -q 'bench-power' "$out/out/table.csv"
+check "clocks and watts that a machine does not tell are left out" $?
+gpu 0 1 FAKE_CAP=12.0 && line 'nvcc knows no GPU of 120: it makes PTX for 100$' &&
+    grep -q 'arch=compute_100,code=compute_100 .*kernels.o' "$out/made" &&
+    grep -q 'arch=compute_80,code=compute_80 .*kernels_late.o' "$out/made" &&
+    ! grep -q 'sm_' "$out/made" && gpu 0 1 && grep -q 'arch=compute_90,code=sm_90 .*kernels.o' "$out/made" &&
+    grep -q 'arch=compute_80,code=sm_90 .*kernels_late.o' "$out/made"
+check "a GPU that is newer than the compiler gets PTX" $?
+
 gpu 0 2 && line '^ok   gpu/suite: 28 tests$' && [ "$(sed -n 2p "$out/ran")" = 'suite ' ] &&
     line '^ok   gpu/suite-fast-math: 28 tests$' && line '^ok   gpu/suite-late: 28 tests$' &&
     [ "$(grep -Ec '^ok   gpu/(gpt|step|train|trainer)_' "$out/log")" = 5 ] &&
@@ -205,7 +216,10 @@ check "what ncu may not do is skipped" $?
 mv "$out/bin/ncu" "$out/ncu"
 gpu 0 3 PATH="$out/bin:/usr/bin:/bin" && line '^skip gpu/ncu: ncu not found$'
 check "and so is ncu where there is none" $?
-mv "$out/ncu" "$out/bin/ncu"
+mkdir -p "$out/compute-sanitizer" && mv "$out/ncu" "$out/compute-sanitizer"
+gpu 0 3 FAKE_NCU=1 PATH="$out/bin:/usr/bin:/bin" && line '^ok   gpu/ncu$'
+check "it is found in the toolkit, too" $?
+mv "$out/compute-sanitizer/ncu" "$out/bin/ncu"
 gpu 1 3 FAKE_REFUSES=1 && line '^skip gpu/memcheck: refused: ========= Error: not for you$' &&
     line '^FAIL gpu/gpu: nothing has run on a GPU$' && ! grep -q '^suite' "$out/ran"
 check "and so is a sanitizer that cannot watch even a correct program" $?
