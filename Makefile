@@ -83,7 +83,7 @@ CI_SUITES := arm compile-uses cuda-sanitize model-neon_bf16 emu nvcc examples ra
              cblas sgemm-plain ptx cuda-races cuda-traffic examples_cuda fuzz $(HALVED:%=%-2of2) \
              bits-others readme-others headers install self gpu_self \
              $(filter-out $(LESS),$(foreach c,s390x aarch64 ofast clang-ofast,$(TESTS:%=$(c)/%)))
-CHECK_SUITES := $(LESS) cuda-clang sgemm-sanitize sanitized-amx prove tier_self fuzzing mingw platforms libtorch
+CHECK_SUITES := $(LESS) cuda-clang sgemm-sanitize sanitized-amx prove tier_self model_self fuzzing mingw platforms libtorch
 logs = $(patsubst %,$(BUILD)/tests/%.log,$(1))
 
 .DEFAULT_GOAL := help
@@ -293,6 +293,7 @@ $(BUILD)/tests/platforms.log: $(SUPPORT) $(TESTS:%=tests/test_%.c) $(wildcard te
 $(BUILD)/tests/libtorch.log: examples/libtorch.cpp $(wildcard examples/train_*.h)
 $(BUILD)/tests/self.log: tests/test.h $(wildcard tests/bench/compare*)
 $(BUILD)/tests/vectors.log: $(wildcard tests/vectors/*)
+$(BUILD)/tests/model_self.log: tests/test_model.c $(SUPPORT)
 $(BUILD)/tests/prove.log: $(wildcard tests/proof/*)
 $(BUILD)/tests/gpu_self.log: tests/gpu.sh tests/gpu_table.awk $(wildcard tests/bench/*cuda.cu tests/bench/*.py) \
                            tests/test_cuda.cpp $(KERNELS)plain/kernels.o $(CPU)/o2/amp.o

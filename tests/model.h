@@ -230,13 +230,13 @@ static void m_scaler_init(m_scaler *s, const amp_scaler_desc *d) {
                     : d->hysteresis          ? d->hysteresis
                                              : m_presets[p].hysteresis;
     s->left       = s->hysteresis;
-    s->min        = bits32(d->min_scale > 0 ? d->min_scale : (float)m_presets[p].min);
-    s->max        = bits32(d->max_scale > 0 ? d->max_scale : (float)m_presets[p].max);
+    s->min        = bits32(bits32(d->min_scale) ? d->min_scale : (float)m_presets[p].min);
+    s->max        = bits32(bits32(d->max_scale) ? d->max_scale : (float)m_presets[p].max);
     s->tolerance  = p == AMP_PRESET_FAIRSEQ ? bits64(d->tolerance) : 0;
-    s->scale      = bits32(d->init_scale > 0 ? d->init_scale : (float)m_presets[p].first);
-    if (s->max && s->scale > s->max && (!(d->init_scale > 0) || p == AMP_PRESET_APEX))
+    s->scale      = bits32(bits32(d->init_scale) ? d->init_scale : (float)m_presets[p].first);
+    if (s->max && s->scale > s->max && (!bits32(d->init_scale) || p == AMP_PRESET_APEX))
         s->scale = s->max;
-    if (!(d->init_scale > 0) && s->scale < s->min) s->scale = s->min;
+    if (!bits32(d->init_scale) && s->scale < s->min) s->scale = s->min;
     if (s->disabled) s->scale = ONE;
     s->next = wide(s->scale);
 }
@@ -497,7 +497,7 @@ static amp_result m_prepare(m_optimizer *m) {
     int i, k;
     m->prepared = 1;
     m->pending  = AMP_OK;
-    m->asked = m->shared || m->whole || m->ranks > 1 || m->scaler_desc.init_scale > 0 ||
+    m->asked = m->shared || m->whole || m->ranks > 1 || bits32(m->scaler_desc.init_scale) ||
                m->own.scale == ONE;
     for (i = 0; i < m->num; i++)
         for (k = 0; k < m->t[i].n; k++)
