@@ -83,7 +83,7 @@ CI_SUITES := arm compile-uses cuda-sanitize model-neon_bf16 emu nvcc examples ra
              cblas sgemm-plain ptx cuda-races cuda-traffic examples_cuda fuzz $(HALVED:%=%-2of2) \
              bits-others readme-others headers install self gpu_self \
              $(filter-out $(LESS),$(foreach c,s390x aarch64 ofast clang-ofast,$(TESTS:%=$(c)/%)))
-CHECK_SUITES := $(LESS) cuda-clang sgemm-sanitize sanitized-amx prove tier_self model_self fuzzing mingw platforms libtorch
+CHECK_SUITES := $(LESS) cuda-clang sgemm-sanitize sanitized-amx prove tier_self model_self fuzzing mingw platforms long libtorch
 logs = $(patsubst %,$(BUILD)/tests/%.log,$(1))
 
 .DEFAULT_GOAL := help
@@ -125,8 +125,9 @@ coverage: ## lines, branches and conditions of amp.h that the tests run, by room
 sum: # of the last make test and make ci together
 	$(Q)$(RUN) $(call logs,$(TEST_SUITES) $(CI_SUITES))
 
-soak: $(BUILD)/ddp_mpi $(BUILD)/tests/o2/model.log ## 500 kills, 10^6 sequences of calls; fuzz for HOURS=8, build/soak keeps the cases found
+soak: $(BUILD)/ddp_mpi $(BUILD)/tests/o2/model.log ## 10^6 steps, 2,500 kills, 10^6 sequences of calls; fuzz for HOURS=8, build/soak keeps the cases found
 	$(Q)mkdir -p $(BUILD)/soak
+	$(Q)STEPS=1000000 KILLS=1000 CC="$(CC)" sh tests/long.sh $(BUILD)/soak/long $(BUILD)
 	$(Q)KILLS=500 sh tests/ranks.sh $(BUILD)/soak/ranks $(BUILD)/ddp_mpi
 	$(Q)$(BUILD)/tests/o2/model 1000001 1000000
 	$(Q)for fault in a r s; do $(BUILD)/tests/o2/model 1000001 20000 $$fault || exit; done
@@ -289,7 +290,8 @@ $(BUILD)/tests/sanitized-amx.log: $(CPU)/model-sanitize/amp.o $(CPU)/sanitize/pr
 
 $(BUILD)/tests/arm.log: tests/tiles.h tests/gemm_bits.h $(wildcard tests/compile/*) $(CPU)/aarch64/amp.o
 $(BUILD)/tests/cblas.log: tests/test_cblas.c tests/cblas_trainer.c
-$(BUILD)/tests/platforms.log: $(SUPPORT) $(TESTS:%=tests/test_%.c) $(wildcard tests/compile/msvc/*)
+$(BUILD)/tests/platforms.log: tests/platforms.sh $(SUPPORT) $(TESTS:%=tests/test_%.c) $(wildcard tests/compile/msvc/*)
+	@$(call SCRIPT,$< $(OUT) $(TESTS))
 $(BUILD)/tests/libtorch.log: examples/libtorch.cpp $(wildcard examples/train_*.h)
 $(BUILD)/tests/self.log: tests/test.h $(wildcard tests/bench/compare*)
 $(BUILD)/tests/vectors.log: $(wildcard tests/vectors/*)
@@ -334,6 +336,10 @@ $(BUILD)/tests/ranks.log: tests/ranks.sh tests/lib.sh examples/ddp_nccl.cu tests
 	@$(call SCRIPT,$< $(OUT) $(BUILD)/ddp_mpi)
 
 $(BUILD)/tests/report.log: tests/report.sh tests/lib.sh $(BUILD)/report $(BUILD)/train $(BUILD)/gpt $(BUILD)/cnn $(BUILD)/ncf
+	@$(call SCRIPT,$< $(OUT) $(BUILD))
+
+$(BUILD)/tests/long.log: tests/long.sh tests/lib.sh $(SUPPORT) tests/test_state.c tests/test_ranks.c tests/amp.c \
+                         $(foreach e,train gpt cnn ncf report ddp_mpi,$(BUILD)/$(e))
 	@$(call SCRIPT,$< $(OUT) $(BUILD))
 
 # The corpora of the fuzzers are replayed by make ci; make check looks for new cases.

@@ -100,7 +100,8 @@
        another program's run  your optimizer loads its moments and step count as before; for the
                               fused steps they are amp_tensor.moment1, .moment2, desc.first_step
        traps (KANN)           feholdexcept before forward, fesetenv after backward: an overflow
-                              makes inf - inf in your code; amp.h needs neither
+                              makes inf - inf in your code; amp.h needs neither (musl's leaves
+                              traps as they are: there _mm_setcsr)
 
    >>numbers
 
@@ -285,10 +286,11 @@
               specifies them, for readers in other languages. A set that is saved again in its step
               survives where rank 0 does not find path. On a GPU storage formats of 8 bits take a
               fifth fewer instructions, and a moment of 0 no call; AMP_NO_EARLY_LAUNCH is new.
-              Repairs: fp16 by AMP_POLICY in a session where bf16 pays has a loss scale; an AMP_POLICY
-              of blanks is none; AMP_NO_GRAD in add is refused; errno of a save where ranks meet;
-              a step or a refresh that is refused to shards is refused to ranks without elements, too;
-              programs with _POSIX_C_SOURCE below 200112 and clang.
+              Repairs: fp16 by AMP_POLICY in a session where bf16 pays has a loss scale; an
+              AMP_POLICY of blanks is none; AMP_NO_GRAD in add is refused; errno of a save where
+              ranks meet; a step or a refresh that is refused to shards is refused to ranks without
+              elements, too; programs with _POSIX_C_SOURCE below 200112 and clang. Examples say why
+              a disk takes no state, and report.c then leaves the older page.
        0.6.1  Refused now: a bias that shares an element with C, a dbias with dy, dx or dw; sizes
               that are too large, of dbias alone; a session that runs; the first step of an
               optimizer whose loss scale nobody has asked for (amp_optimizer_loss_scale).

@@ -543,9 +543,11 @@ static double loss_of_step(trainer *t) {
 
 /* The state is amp.h's alone; the numbers of the micro-batches follow from its counts of steps. */
 static void save(const trainer *t, const char *path) {
+    errno = 0;
     const amp_result result = amp_optimizer_save_file(&t->opt, path);
     if (result != AMP_OK)
-        fail(1, path, t->problem[0] ? t->problem : amp_result_string(result),
+        fail(1, path,
+             t->problem[0] ? t->problem : errno == ENOSPC ? strerror(errno) : amp_result_string(result),
              "choose a file that can be written with --save");
 }
 

@@ -698,10 +698,12 @@ static double loss_of_step(void) {
 static void save(const char *path) {
     settle("a step");
     ranks.patient = 1;
+    errno = 0;
     const amp_result result = amp_optimizer_save_file(&net.opt, path);
     ranks.patient = 0;
     if (result != AMP_OK)
-        fail(1, path, net.problem[0] ? net.problem : amp_result_string(result),
+        fail(1, path,
+             net.problem[0] ? net.problem : errno == ENOSPC ? strerror(errno) : amp_result_string(result),
              "choose a file that can be written with --save");
 }
 

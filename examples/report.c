@@ -864,8 +864,8 @@ static void name_runs(void) {
 }
 
 int main(int argc, char **argv) {
-    const char *out = NULL, *title = NULL;
-    char        page[1100];
+    const char *out = NULL, *title = NULL, *to;
+    char        page[1100], beside[1110];
     double      steps = 0.0;
     for (int i = 1; i < argc; i++) {
         const int named = strcmp(argv[i], "--out") == 0 || strcmp(argv[i], "--title") == 0;
@@ -886,12 +886,21 @@ int main(int argc, char **argv) {
     name_runs();
     snprintf(page, sizeof page, "%s.html", runs[0].path);
     if (!out) out = page;
-    FILE *f = fopen(out, "wb");
+    if (strlen(out) >= sizeof page) fail(2, out, "is too long a path", "choose a shorter one");
+    snprintf(beside, sizeof beside, "%s.new", out);
+    to      = strncmp(out, "/dev/", 5) == 0 ? out : beside; /* the older page stays until this one is whole */
+    FILE *f = fopen(to, "wb");
     if (!f) fail(1, out, strerror(errno), "choose a file that can be written with --out");
     write_page(f, title ? html_of(title, strlen(title)) : num_runs == 1 ? runs[0].name : "Runs compared");
     const long size = ftell(f);
-    const int  good = !ferror(f);
-    if (fclose(f) != 0 || !good) fail(1, out, "cannot be written", "is the disk full?");
+    int        good = !ferror(f);
+    good = fclose(f) == 0 && good;
+#ifdef _WIN32
+    if (good && to == beside) remove(out);
+#endif
+    good = good && (to == out || rename(beside, out) == 0);
+    if (!good && to == beside) remove(beside);
+    if (!good) fail(1, out, "cannot be written", "is the disk full?");
     for (int i = 0; i < num_runs; i++)
         if (*runs[i].note) printf("%s: %s\n", runs[i].path, runs[i].note);
     printf("%s: %.0f steps, %lu tensors, %lu samples, %ld KB\n", out, steps,

@@ -21,7 +21,7 @@ static inline void *heap_alloc(size_t num_bytes, void *user_data) {
     if (num_bytes > h->largest) h->largest = num_bytes;
     h->bytes += num_bytes;
     if (h->fail_from && call >= h->fail_from && call - h->fail_from < h->fail_count) return NULL;
-    if (num_bytes > ((size_t)1 << 30)) return NULL;
+    if (num_bytes > SIZE_MAX / 64 || num_bytes > ((size_t)1 << 30)) return NULL;
     memory = malloc(num_bytes);
     if (!memory) return NULL;
     memset(memory, h->poison, num_bytes);

@@ -4,6 +4,7 @@
 #ifndef POSIX_H_INCLUDED
 #define POSIX_H_INCLUDED
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -24,8 +25,53 @@ static inline int unsetenv(const char *name) { return _putenv_s(name, ""); }
 #define geteuid()         0 /* as root: a directory without permission is not tested */
 #else
 #define HAVE_POSIX 1
-#include <sys/resource.h> /* setrlimit: a disk that is full */
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h> /* setrlimit */
+#include <sys/statvfs.h>
 #include <sys/wait.h>
+
+/* A disk with room for so many bytes. Where dir is on a small file system (tests/long.sh mounts one) it is
+   really full: a file takes the rest. Elsewhere no file may be larger. */
+static struct {
+    char          filler[700];
+    struct rlimit limit;
+    void        (*before)(int);
+} the_disk;
+
+static inline int disk_is_small(const char *dir, unsigned long long *room) {
+    struct statvfs s;
+    if (statvfs(dir, &s) != 0) return 0;
+    *room = (unsigned long long)s.f_bavail * s.f_frsize;
+    return (unsigned long long)s.f_blocks * s.f_frsize <= 4u << 20;
+}
+
+static inline int disk_leaves(const char *dir, unsigned long long bytes) {
+    static const char  zeros[4096];
+    struct rlimit      limit;
+    unsigned long long room;
+    int                file, done;
+    fflush(stdout);
+    the_disk.filler[0] = '\0';
+    if (disk_is_small(dir, &room)) {
+        snprintf(the_disk.filler, sizeof the_disk.filler, "%s/filler-%ld", dir, (long)getpid());
+        file = open(the_disk.filler, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+        for (done = file >= 0; done && room >= bytes + sizeof zeros; room -= sizeof zeros)
+            done = write(file, zeros, sizeof zeros) == (ssize_t)sizeof zeros;
+        return file >= 0 && close(file) == 0 && done;
+    }
+    the_disk.before = signal(SIGXFSZ, SIG_IGN);
+    if (getrlimit(RLIMIT_FSIZE, &the_disk.limit) != 0) return 0;
+    limit          = the_disk.limit;
+    limit.rlim_cur = (rlim_t)bytes;
+    return setrlimit(RLIMIT_FSIZE, &limit) == 0;
+}
+
+static inline int disk_is_free(void) { /* as it was */
+    if (the_disk.filler[0]) return remove(the_disk.filler) == 0;
+    signal(SIGXFSZ, the_disk.before);
+    return setrlimit(RLIMIT_FSIZE, &the_disk.limit) == 0;
+}
 #endif
 #define POSIX_WHY "no fork, file size limits, file modes, symbolic links or FIFOs on this system"
 

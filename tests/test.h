@@ -82,6 +82,12 @@ static inline void test_begin(int argc, char **argv) {
     if (test_state.quick) printf("# quick: where a text says all 2^32, a sample is tested\n");
 }
 
+/* How much of something a test does: what a variable of the environment says (make soak), or else this. */
+static inline long test_amount(const char *variable, long otherwise) {
+    const char *value = getenv(variable);
+    return value != NULL && value[0] != '\0' ? strtol(value, NULL, 10) : otherwise;
+}
+
 static inline void test_run(const char *name, const char *text, void (*function)(void)) {
     if (test_state.filter != NULL && strstr(name, test_state.filter) == NULL) return;
     if (test_state.number++ % test_state.parts != test_state.part - 1) return;

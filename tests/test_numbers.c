@@ -126,6 +126,15 @@ static uint32_t bits_of(const float *x) {
     return u;
 }
 
+/* A float with these bits, once a function has returned it: 32-bit x86 does so in an x87 register, and
+   there is no signaling NaN. */
+static uint32_t returned(uint32_t bits) {
+#if defined(__i386__) || defined(_M_IX86)
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return bits | 0x400000u;
+#endif
+    return bits;
+}
+
 /* ----------------------------------------------------------------- the processor */
 
 #if HAVE_F16C_CODE
@@ -316,7 +325,7 @@ TEST(bf16_widens, "all 2^16 bf16 to fp32 are the upper half of its bits, and nar
         const int      nan   = (h & 0x7fffu) > 0x7f80u;
         const uint32_t again = nan ? h | 0x40u : h;
         CHECK_EQ_U32(wide[h], h << 16);
-        CHECK_EQ_U32(bits_of(&f), h << 16);
+        CHECK_EQ_U32(bits_of(&f), returned(h << 16));
         CHECK_EQ_U32(amp_f32_to_bf16(f).bits, again);
     }
 }
@@ -605,7 +614,7 @@ static void count_wrong_conversions(void) {
         const amp_bf16 y = {(uint16_t)i};
         const float    f = amp_f16_to_f32(x), g = amp_bf16_to_f32(y);
         wrong += bits_of(&f) != f32_reference((uint16_t)i);
-        wrong += bits_of(&g) != (uint32_t)i << 16;
+        wrong += bits_of(&g) != returned((uint32_t)i << 16);
         half_block[i] = (uint16_t)i;
     }
     amp_cast(f32_block, AMP_F32, half_block, AMP_F16, BLOCK);

@@ -74,6 +74,14 @@ static void answer(uint32_t leaf, uint32_t sub, uint32_t *r) {
     if (leaf == 7 && sub == 1) r[0] = asked->a71;
 }
 
+/* The tier of a processor, in this program: only Linux grants tiles, or their model. */
+static const char *tier_of(const processor *p) {
+#if !defined(__linux__)
+    if (strcmp(p->tier, "amx") == 0 && !white_tiles_granted) return "avx512";
+#endif
+    return p->tier;
+}
+
 static int rule_of(const char *tier) {
     return strcmp(tier, "c") == 0             ? BITS_C
            : strcmp(tier, "avx512_bf16") == 0 ? BITS_PAIRS
@@ -99,10 +107,10 @@ TEST(tiers, "law 20: of what a processor has and its system saves, the best tier
         asked    = &processors[i];
         features = white_features_of(answer);
         white_processor(&features);
-        if (strcmp(amp_cpu_tier(), asked->tier) != 0) test_fail(__FILE__, __LINE__, asked->text, amp_cpu_tier());
+        if (strcmp(amp_cpu_tier(), tier_of(asked)) != 0) test_fail(__FILE__, __LINE__, asked->text, amp_cpu_tier());
         if (!(features & 15u & ~white_features())) {
-            some_products(asked->tier);
-            if (strcmp(amp_cpu_tier(), asked->tier) != 0 && !(features & 8u))
+            some_products(tier_of(asked));
+            if (strcmp(amp_cpu_tier(), tier_of(asked)) != 0 && !(features & 8u))
                 test_fail(__FILE__, __LINE__, asked->text, amp_cpu_tier());
             computed++;
         }
@@ -110,7 +118,7 @@ TEST(tiers, "law 20: of what a processor has and its system saves, the best tier
     }
     CHECK(computed >= 3);
 #else
-    (void)answer, (void)some_products, (void)processors;
+    (void)answer, (void)some_products, (void)processors, (void)tier_of;
     SKIP("no cpuid here");
 #endif
 }
@@ -173,8 +181,10 @@ TEST(words, "manual: amp_capability_of of each tier: which types pay, which one 
         seen++;
     }
     white_processor(NULL);
-#if defined(__x86_64__) && !defined(__TINYC__)
+#if defined(__x86_64__) && !defined(__TINYC__) && defined(__linux__)
     CHECK_EQ_INT(seen, white_tiles_granted ? 7 : 5);
+#elif defined(__x86_64__) && !defined(__TINYC__)
+    CHECK_EQ_INT(seen, white_tiles_granted ? 7 : 4);
 #endif
     CHECK(seen >= 1);
 }

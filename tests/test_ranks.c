@@ -2,7 +2,7 @@
    The bits of one rank; order of sums; what each rank keeps; sets of files, saved on N and loaded on M,
    damaged, of two runs, with ranks that fail or do not come; what is refused. */
 
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE /* usleep */
 #include "amp.h"
 #include "prepare.h"
 #include "storage.h"
@@ -254,8 +254,10 @@ TEST(no_shards, "amp.h ranks: with a count of 0 all of the state is here, whatev
 
 #if HAVE_POSIX
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 /* ------------------------------------------------------------------------ ranks that meet */
 
@@ -1857,6 +1859,339 @@ TEST(callbacks, "amp.h ranks: save and load with callbacks are of one rank, and 
     all_free();
     end_files();
 }
+/* ---------------------------------------------------------- a long run, kills, a disk that is full
+
+   A small network that learns for as long as it is let: rows of an embedding, ReLU, a layer, squared error, in
+   fp16. What a micro-batch has, and which overflows, depends on the number of the step alone. Each rank computes
+   all micro-batches; the embedding has two chunks. */
+
+enum { WORDS = 1100, DIM = 16, HIDDEN = 24, OUTPUTS = 4, BATCH = 4, MICRO = 4, NET = 5, NET_BIAS = 2, NET_RANKS = 4 };
+static const size_t net_sizes[NET] = {WORDS * DIM, DIM * HIDDEN, HIDDEN, HIDDEN * OUTPUTS, OUTPUTS};
+enum { NET_N = WORDS * DIM + DIM * HIDDEN + HIDDEN + HIDDEN * OUTPUTS + OUTPUTS, NET_DENSE = WORDS * DIM };
+
+typedef struct net {
+    float   weights[NET_N], models[NET_N], sums[NET_N];
+    amp_f16 parts[MICRO][NET_N];
+    size_t  rows[MICRO * BATCH]; /* of the embedding, whose gradients the last step had */
+} net;
+static net       nets[NET_RANKS + 2];  /* of the ranks, and of these: */
+static member    net_plain, net_check; /* the run that never stops; who looks at what others have saved */
+static int       net_count; /* ranks of the run; 0: a plain optimizer */
+static uint64_t  net_at, net_end; /* steps from which to which it goes */
+
+static net *net_of(const member *m) {
+    return &nets[m == &net_plain ? NET_RANKS : m == &net_check ? NET_RANKS + 1 : m->rank];
+}
+
+static amp_result net_set_up(member *m, int count) {
+    net               *w = net_of(m);
+    amp_optimizer_desc desc;
+    amp_result         result;
+    uint64_t           rng = 44;
+    size_t             i, at;
+    amp_optimizer_free(&m->opt);
+    memset(w->parts, 0, sizeof w->parts);
+    memset(w->sums, 0, sizeof w->sums);
+    memset(w->rows, 0, sizeof w->rows);
+    for (i = 0; i < NET_N; i++) w->weights[i] = (float)(int32_t)(random_next(&rng) >> 8) * 0x1p-25f - 0.25f;
+    desc = desc_of(m, count);
+    desc.dtype                  = AMP_F16;
+    desc.max_norm               = 1.0f;
+    desc.scaler.init_scale      = 65536.0f;
+    desc.scaler.growth_interval = 20; /* it comes to what overflows, again and again */
+    result = amp_optimizer_init(&m->opt, &desc);
+    for (i = at = 0; i < NET && result == AMP_OK; at += net_sizes[i++]) {
+        amp_tensor t;
+        memset(&t, 0, sizeof t);
+        t.n          = net_sizes[i];
+        t.weight     = w->weights + at;
+        t.grad       = count ? NULL : w->sums + at;
+        t.grad_later = count > 0;
+        t.model      = w->models + at;
+        t.model_type = i == NET_BIAS ? AMP_F32 : AMP_F16;
+        t.storage    = i == 0 ? &storages[FP32_8BIT] : NULL;
+        result       = amp_optimizer_add(&m->opt, &t);
+    }
+    return result == AMP_OK ? amp_optimizer_prepare(&m->opt) : result;
+}
+
+/* The gradients of one micro-batch, scaled. */
+static void net_micro(net *w, uint64_t step, int k, float scale) {
+    const amp_f16 *table = (const amp_f16 *)w->models;
+    const float   *w1 = w->models + NET_DENSE, *b1 = w1 + DIM * HIDDEN, *w2 = b1 + HIDDEN;
+    const amp_f16 *b2 = (const amp_f16 *)(w2 + HIDDEN * OUTPUTS);
+    amp_f16       *g  = w->parts[k], *g1 = g + NET_DENSE, *gb1 = g1 + DIM * HIDDEN;
+    amp_f16       *g2 = gb1 + HIDDEN, *gb2 = g2 + HIDDEN * OUTPUTS;
+    amp_f16        x[BATCH * DIM], h[BATCH * HIDDEN], dy[BATCH * OUTPUTS], dh[BATCH * HIDDEN], dx[BATCH * DIM];
+    float          y[BATCH * HIDDEN];
+    uint64_t       rng = (step * MICRO + (uint64_t)k) * 0x9e3779b97f4a7c15u;
+    size_t        *rows = w->rows + k * BATCH, i, j, row;
+    row = random_next(&rng) % WORDS;
+    for (i = 0; i < BATCH; i++, row = (row + 251) % WORDS) {
+        memset(g + rows[i] * DIM, 0, DIM * sizeof *g);
+        memcpy(x + i * DIM, table + row * DIM, DIM * sizeof *x);
+        rows[i] = row;
+    }
+    amp_gemm(NULL, 0, 0, BATCH, HIDDEN, DIM, 1.0f, x, AMP_F16, 0, w1, AMP_F16, 0, 0.0f, y, AMP_F32, 0);
+    for (i = 0; i < BATCH * HIDDEN; i++) h[i] = amp_f32_to_f16(y[i] + b1[i % HIDDEN] > 0 ? y[i] + b1[i % HIDDEN] : 0);
+    amp_gemm(NULL, 0, 0, BATCH, OUTPUTS, HIDDEN, 1.0f, h, AMP_F16, 0, w2, AMP_F16, 0, 0.0f, y, AMP_F32, 0);
+    for (i = 0; i < BATCH * OUTPUTS; i++) {
+        const float noise = (float)(random_next(&rng) % 64) / 64.0f;
+        const float want = (float)((rows[i / OUTPUTS] * 7 + i % OUTPUTS * 13) % 17) / 8.0f - 1.5f + noise;
+        dy[i] = amp_f32_to_f16((y[i] + amp_f16_to_f32(b2[i % OUTPUTS]) - want) * scale);
+    }
+    amp_gemm(NULL, 1, 0, HIDDEN, OUTPUTS, BATCH, 1.0f, h, AMP_F16, 0, dy, AMP_F16, 0, 0.0f, g2, AMP_F16, 0);
+    amp_gemm(NULL, 0, 1, BATCH, HIDDEN, OUTPUTS, 1.0f, dy, AMP_F16, 0, w2, AMP_F16, 0, 0.0f, dh, AMP_F16, 0);
+    for (i = 0; i < BATCH * HIDDEN; i++)
+        if (!h[i].bits) dh[i].bits = 0;
+    amp_gemm(NULL, 1, 0, DIM, HIDDEN, BATCH, 1.0f, x, AMP_F16, 0, dh, AMP_F16, 0, 0.0f, g1, AMP_F16, 0);
+    amp_gemm(NULL, 0, 1, BATCH, DIM, HIDDEN, 1.0f, dh, AMP_F16, 0, w1, AMP_F16, 0, 0.0f, dx, AMP_F16, 0);
+    memcpy(gb1, dh, HIDDEN * sizeof *gb1); /* of one example: enough to learn */
+    memcpy(gb2, dy, OUTPUTS * sizeof *gb2);
+    for (i = 0; i < BATCH; i++) memcpy(g + rows[i] * DIM, dx + i * DIM, DIM * sizeof *g);
+    j = random_next(&rng);
+    if (j % 256 == 0) g1[j / 256 % (DIM * HIDDEN)].bits = 0x7c00;
+}
+
+/* Where gradients of the step are: in the rows of all micro-batches, and behind the embedding. */
+static void net_sum(net *w, size_t from, size_t n) {
+    float  x[MICRO];
+    size_t i, k;
+    for (i = from; i < from + n; i++) {
+        for (k = 0; k < MICRO; k++) x[k] = amp_f16_to_f32(w->parts[k][i]);
+        w->sums[i] = sum_of(x, MICRO);
+    }
+}
+
+/* Models are whole again after a step or a load, by the ranges of the others. */
+static amp_result net_gather(member *m) {
+    const amp_ranks *ranks = m->opt.desc.ranks;
+    net             *w = net_of(m);
+    uint32_t         flags[2] = {0, 0};
+    double           nothing  = 0.0;
+    size_t           first, n, at;
+    amp_result       result;
+    int              i, r;
+    if (!ranks || ranks->count < 2) return AMP_OK;
+    result = meet(m, &nothing, 1, flags); /* all have written theirs */
+    for (r = 0; r < ranks->count && result == AMP_OK; r++)
+        for (i = 0, at = 0; r != m->rank && i < NET; at += net_sizes[i++]) {
+            const size_t size = i == NET_BIAS ? sizeof(float) : sizeof(amp_f16);
+            amp_optimizer_range(&members[r].opt, i, &first, &n);
+            memcpy((char *)(w->models + at) + first * size, (char *)(nets[r].models + at) + first * size, n * size);
+        }
+    return result == AMP_OK ? meet(m, &nothing, 1, flags) : result; /* and read */
+}
+
+static amp_result net_step(member *m, uint64_t step) {
+    net             *w     = net_of(m);
+    const float      scale = amp_optimizer_loss_scale(&m->opt);
+    const amp_ranks *ranks = m->opt.desc.ranks;
+    amp_result       result = AMP_OK;
+    size_t           first, n, at, old[MICRO * BATCH];
+    int              i, k;
+    memcpy(old, w->rows, sizeof old);
+    for (k = 0; k < MICRO; k++) net_micro(w, step, k, scale);
+    if (!ranks) {
+        for (k = 0; k < MICRO * BATCH; k++) memset(w->sums + old[k] * DIM, 0, DIM * sizeof(float));
+        for (k = 0; k < MICRO * BATCH; k++) net_sum(w, w->rows[k] * DIM, DIM);
+        net_sum(w, NET_DENSE, NET_N - NET_DENSE);
+    }
+    for (i = 0, at = 0; ranks && i < NET && result == AMP_OK; at += net_sizes[i++]) {
+        amp_optimizer_range(&m->opt, i, &first, &n);
+        result = amp_optimizer_accumulate(&m->opt, i, w->parts[0] + at + first, NET_N, MICRO, AMP_F16);
+    }
+    if (result == AMP_OK) result = amp_optimizer_step(&m->opt, 0.002f);
+    return result == AMP_OK ? net_gather(m) : result;
+}
+
+/* Steps from net_at to net_end, in an optimizer that knows nothing but what the last run has saved. */
+static void net_resume(member *m) {
+    m->result = net_set_up(m, net_count);
+    if (m->result == AMP_OK && net_at) m->result = amp_optimizer_load_file(&m->opt, task.path);
+    if (m->result == AMP_OK) m->result = net_gather(m);
+}
+static void net_go(member *m) {
+    uint64_t step;
+    net_resume(m);
+    for (step = net_at; step < net_end && m->result == AMP_OK; step++) m->result = net_step(m, step);
+}
+static void net_go_and_save(member *m) {
+    net_go(m);
+    if (m->result == AMP_OK) m->result = amp_optimizer_save_file(&m->opt, task.path);
+}
+static void net_run(int count, uint64_t from, uint64_t to, void (*function)(member *m)) {
+    net_count = count, net_at = from, net_end = to;
+    together(count ? count : 1, function);
+}
+
+static uint64_t net_steps(const member *m) {
+    amp_status status;
+    CHECK_EQ_INT(amp_optimizer_status(&m->opt, &status), AMP_OK);
+    return status.steps + status.skipped;
+}
+
+/* What a state has, as a file in memory. */
+typedef struct kept { unsigned char bytes[1 << 18]; size_t size; } kept;
+static bool put_kept(void *user, const void *data, size_t n) {
+    kept *s = (kept *)user;
+    if (n > sizeof s->bytes - s->size) return false;
+    memcpy(s->bytes + s->size, data, n);
+    s->size += n;
+    return true;
+}
+static void save_to(kept *s, const member *m) {
+    s->size = 0;
+    CHECK_EQ_INT(amp_optimizer_save(&m->opt, put_kept, s), AMP_OK);
+}
+
+/* What is at task.path is what the run that never stops has in that step, or comes to. Returns the step. */
+static uint64_t net_verify(uint64_t at_least) {
+    static kept now, want;
+    uint64_t     step;
+    net_check.problem[0] = '\0';
+    CHECK_EQ_INT(net_set_up(&net_check, 0), AMP_OK);
+    CHECK_EQ_INT(amp_optimizer_load_file(&net_check.opt, task.path), AMP_OK);
+    if (net_check.problem[0]) printf("     %s\n", net_check.problem);
+    CHECK(net_steps(&net_check) >= at_least);
+    for (step = net_steps(&net_plain); step < net_steps(&net_check); step++)
+        CHECK_EQ_INT(net_step(&net_plain, step), AMP_OK);
+    CHECK_EQ_U64(net_steps(&net_plain), net_steps(&net_check));
+    save_to(&now, &net_check);
+    save_to(&want, &net_plain);
+    CHECK_EQ_U64(now.size, want.size);
+    CHECK_MEM(now.bytes, want.bytes, want.size);
+    return step;
+}
+
+static void net_begin(const char *name) {
+    begin_files();
+    use(name);
+    CHECK_EQ_INT(net_set_up(&net_plain, 0), AMP_OK);
+}
+static void net_end_all(void) {
+    all_free();
+    amp_optimizer_free(&net_plain.opt);
+    amp_optimizer_free(&net_check.opt);
+    end_files();
+}
+
+static long resident(void) { /* KiB; 0 where nobody says */
+    FILE *file  = fopen("/proc/self/statm", "r");
+    long  pages = 0, all;
+    if (file && fscanf(file, "%ld %ld", &all, &pages) != 2) pages = 0;
+    if (file) fclose(file);
+    return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+TEST(long_run, "law 12: steps with overflows, planted and grown into, saved and loaded now and then by none, or "
+               "another number of ranks or threads: at each save the bits of the run that never stopped; memory is flat") {
+    const uint64_t steps = (uint64_t)test_amount("AMP_STEPS", test_state.quick ? 1500 : 20000), early = 10000;
+    uint64_t       at = 0, rng = 5;
+    long           runs = 0, memory = 0, now;
+    amp_status     status;
+    skip_if_emulated();
+    net_begin("long");
+    while (at < steps) {
+        const uint64_t to = at + 1 + random_next(&rng) % 150;
+#ifdef _OPENMP
+        omp_set_num_threads(1 + (int)(random_next(&rng) % 3));
+#endif
+        net_run((int)(random_next(&rng) % (NET_RANKS + 1)), at, to, net_go_and_save);
+        all_are(net_count ? net_count : 1, AMP_OK);
+        all_free();
+        CHECK_EQ_U64(net_verify(to), to);
+        if (at < early && to >= early) memory = resident();
+        at = to;
+        runs++;
+    }
+    now = resident();
+    CHECK_EQ_INT(amp_optimizer_status(&net_plain.opt, &status), AMP_OK);
+    CHECK(status.skipped > at / 200 && status.skipped < at / 4);
+    CHECK(amp_optimizer_scaler(&net_plain.opt)->growths > at / 500); /* so some overflows are of large scales */
+    if (memory && steps >= 10 * early) CHECK(now - memory < (long)(steps / 1024)); /* less than a byte a step */
+    printf("# %llu steps, %llu skipped, %ld runs; %ld KiB after %llu steps, %ld in the end\n", (unsigned long long)at,
+           (unsigned long long)status.skipped, runs, memory, (unsigned long long)early, now);
+    net_end_all();
+}
+
+static void net_until_killed(member *m) {
+    net_resume(m);
+    while (m->result == AMP_OK) {
+        m->result = net_step(m, net_steps(m));
+        if (m->result == AMP_OK) m->result = amp_optimizer_save_file(&m->opt, task.path);
+    }
+}
+
+TEST(killed, "law 12: up to four ranks that save after each step, in a process that is killed: path has a whole set, "
+             "with which another number of ranks goes on, again and again, with the bits of a run that never stopped") {
+    const long rounds = test_amount("AMP_KILLS", test_state.quick ? 4 : 20);
+    uint64_t   at, next;
+    long       round, changed = 0;
+    int        status;
+    skip_if_emulated();
+    net_begin("killed");
+    net_run(3, 0, 2, net_go_and_save);
+    all_are(3, AMP_OK);
+    all_free();
+    at = net_verify(2);
+    for (round = 0; round < rounds; round++, at = next) {
+        pid_t child;
+        fflush(stdout);
+        child = fork();
+        if (child == 0) {
+            net_run((int)(round % (NET_RANKS + 1)), at, 0, net_until_killed);
+            _exit(1);
+        }
+        CHECK(child > 0);
+        usleep((useconds_t)(3000 + 1000 * (round % 15) + 37 * (round % 19)));
+        CHECK_EQ_INT(kill(child, SIGKILL), 0);
+        CHECK_EQ_INT(waitpid(child, &status, 0), child);
+        CHECK(WIFSIGNALED(status));
+        next = net_verify(at);
+        changed += next > at;
+    }
+    printf("# %ld kills, %ld of them after a save, up to step %llu\n", rounds, changed, (unsigned long long)at);
+    net_end_all();
+}
+
+TEST(full_disk, "law 18: a disk that is full, wherever the save of a set comes to it: AMP_ERROR_WRITE on all ranks, the "
+                "old set, all room again; the run goes on, and its next save has the bits") {
+    unsigned long long room, before = 0, now = 0;
+    uint64_t           at = 2;
+    int                k, full = 0, saved = 0;
+    skip_if_emulated();
+    net_begin("full");
+    net_run(2, 0, at, net_go_and_save);
+    all_are(2, AMP_OK);
+    all_free();
+    for (k = 0; k <= 20; k++, at++) {
+        const int count = k % (NET_RANKS + 1), ranks = count ? count : 1;
+        room = (unsigned long long)k * 8192;
+        net_run(count, at, at + 1, net_go);
+        all_are(ranks, AMP_OK);
+        disk_is_small(folder, &before);
+        CHECK(disk_leaves(folder, room));
+        together(ranks, only_save);
+        CHECK(disk_is_free());
+        if (members[0].result == AMP_OK) {
+            all_are(ranks, AMP_OK);
+            saved++;
+        } else {
+            all_are(ranks, AMP_ERROR_WRITE);
+            if (disk_is_small(folder, &now)) CHECK_EQ_U64(now, before);
+            CHECK_EQ_U64(net_verify(at), at);
+            together(ranks, only_save);
+            all_are(ranks, AMP_OK);
+            full++;
+        }
+        all_free();
+        CHECK_EQ_U64(net_verify(at + 1), at + 1);
+    }
+    CHECK(full > 4 && saved > 4);
+    net_end_all();
+}
+
 #else
 TEST(threads, "ranks are threads") { SKIP("no POSIX threads on this system"); }
 #endif
@@ -1864,7 +2199,6 @@ TEST(threads, "ranks are threads") { SKIP("no POSIX threads on this system"); }
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     RUN(misuse);
-    RUN(whole);
     RUN(orders);
     RUN(several_calls);
     RUN(all_frozen);
@@ -1881,6 +2215,7 @@ int main(int argc, char **argv) {
         task.micro = 6;
     }
     RUN(ranks_without_elements);
+    RUN(whole);
     RUN(ranges);
     RUN(balance);
     RUN(bytes);
@@ -1905,6 +2240,9 @@ int main(int argc, char **argv) {
     RUN(hostile);
     RUN(given_up);
     RUN(callbacks);
+    RUN(long_run);
+    RUN(killed);
+    RUN(full_disk);
     for (task.micro = 0; task.micro < NUM_TENSORS; task.micro++) free(sums[task.micro]);
     amp_optimizer_free(&reference.opt);
 #else

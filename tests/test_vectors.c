@@ -195,8 +195,9 @@ static int model_start(vectors_subject *v, const vectors_config *c) {
         return VECTORS_SKIPPED;
     m->c       = *c;
     if (strcmp(c->system, "megatron") == 0) {
-        m->c.growth_factor  = (double)(float)c->growth_factor;
-        m->c.backoff_factor = (double)(float)c->backoff_factor;
+        volatile float growth = (float)c->growth_factor, backoff = (float)c->backoff_factor;
+        m->c.growth_factor  = (double)growth; /* gcc 12 -O2 leaves (double)(float) of two neighbours out */
+        m->c.backoff_factor = (double)backoff;
     }
     m->scale   = (float)c->init_scale;
     m->left    = c->hysteresis > 0 ? c->hysteresis - 1 : 0;
