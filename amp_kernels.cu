@@ -2183,7 +2183,6 @@ amp_result amp_cuda_scaler_unscale(amp_scaler *s, void *dst, const void *src, am
                              dst, dst == src ? src_type : AMP_F32, src, src_type, n);
 }
 
-
 amp_result amp_cuda_scaler_update(amp_scaler *s, amp_stream stream) {
     if (!s) return AMP_ERROR_INVALID_ARGUMENT;
     return ampi_launch_alone(ampi_grid_on(stream, 1, 1), ampi_scaler_update_kernel, s);
