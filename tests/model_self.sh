@@ -1,6 +1,7 @@
 # Does test_model.c see faults of amp.h? Those that 0.4.0 to 0.7.0 mended, and their likes, are planted in a
 # copy, one at a time, and its sequences must find each: most are found among the first thousand.
-# usage: [CC=COMPILER] model_self.sh OUTDIR, in the repository's root
+# And what MemorySanitizer and ThreadSanitizer say of its sequences.
+# usage: [CC=COMPILER] [CLANG=COMPILER] model_self.sh OUTDIR, in the repository's root
 suite=model_self out=${1:?usage: model_self.sh OUTDIR}
 . tests/lib.sh
 cc=${CC:-cc}
@@ -26,6 +27,16 @@ $3
     finds > "$out/log" 2>&1
     check "$1" $?
 }
+
+# sanitized NAME COMPILER FLAGS: its sequences, and those with faults, under another sanitizer
+sanitized() {
+    if ! works "$2" "$3"; then skip "$1" "$2 has none"; return; fi
+    try "$1 sees nothing" sh -c "$2 -std=c99 -O1 -g1 $3 -fno-sanitize-recover=all -I. '$out/amp.c' \
+        tests/test_model.c -o '$out/$1' -lm -pthread && '$out/$1' 1 2000 && '$out/$1' 1 50 allocations &&
+        '$out/$1' 1 50 reads && '$out/$1' 1 50 sums"
+}
+sanitized memory "${CLANG:-clang}" '-fsanitize=memory -DAMP_NO_VECTORS -DTEST_RAW'
+sanitized thread "$cc" -fsanitize=thread
 
 cp amp.h "$out/amp.h"
 finds > "$out/log" 2>&1

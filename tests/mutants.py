@@ -10,7 +10,7 @@ out, count, seed = os.path.abspath(sys.argv[1]), int(sys.argv[2]), int(sys.argv[
 source = os.path.join(out, 'source')
 cc, cxx = os.environ.get('CC', 'cc').split(), os.environ.get('CXX', 'c++').split()
 TESTS = ('recipes alloc policy vectors sparse scaler cache state optimizer report gemm fewer ranks bits numbers '
-         'processors').split()
+         'processors model').split()
 C = cc + '-std=c99 -O1 -w -I.'.split()
 EMULATED = cxx + ('-std=c++14 -O1 -w -ffp-contract=off -fno-strict-aliasing -I. -Itests -Itests/emu -Itests/emu/fake '
                   '-include tests/emu/cuda_emu.h').split()

@@ -74,7 +74,10 @@ static void *take(block **list, size_t num_bytes) {
     b->next = *list, b->from = list;
     if (*list) (*list)->from = &b->next;
     *list = b;
-    return memset(b + 1, 0x5c, num_bytes);
+#ifndef TEST_RAW /* or nobody would know who reads what was never written */
+    memset(b + 1, 0x5c, num_bytes);
+#endif
+    return b + 1;
 }
 static void drop(void *memory) {
     block *b = (block *)memory - 1;
