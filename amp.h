@@ -115,9 +115,10 @@
 
    In a step products and sums are rounded one by one, and the norm is summed in one fixed order.
    While amp.h computes, rounding is to nearest, subnormals count and floating-point traps are
-   masked; your settings return with the call (x86-64, AArch64 by gcc and clang, x86-64 by MSVC).
-   On 32-bit x86 a float that a function returns is no signaling NaN; without -mfpmath=sse only
-   array casts and checks are exact. clang 14 for AArch64 has no guard against -Ofast, and warns.
+   masked; your settings return with the call (x86 with SSE, AArch64, ARM from version 7 on by gcc
+   and clang, x86-64 by MSVC). On 32-bit x86 a float that a function returns is no signaling NaN;
+   without -mfpmath=sse only array casts and checks are exact. clang 14 for AArch64 has no guard
+   against -Ofast, and warns.
 
    Products (amp_gemm) on a CPU are summed in fp32, in the order of k. AVX2, AVX-512 and NEON
    round once per k (an FMA) and have one set of bits; plain C rounds product and sum.
@@ -289,8 +290,9 @@
               Repairs: fp16 by AMP_POLICY in a session where bf16 pays has a loss scale; an
               AMP_POLICY of blanks is none; AMP_NO_GRAD in add is refused; errno of a save where
               ranks meet; a step or a refresh that is refused to shards is refused to ranks without
-              elements, too; programs with _POSIX_C_SOURCE below 200112 and clang. Examples say why
-              a disk takes no state, and report.c then leaves the older page.
+              elements, too; programs with _POSIX_C_SOURCE below 200112 and clang; the bits of a
+              step on 32-bit ARM in an -Ofast link. Examples say why a disk takes no state, and
+              report.c then leaves the older page.
        0.6.1  Refused now: a bias that shares an element with C, a dbias with dy, dx or dw; sizes
               that are too large, of dbias alone; a session that runs; the first step of an
               optimizer whose loss scale nobody has asked for (amp_optimizer_loss_scale).
@@ -3011,15 +3013,23 @@ static uint32_t ampi_fp_get(void) {
 static void ampi_fp_end(uint32_t saved) {
     __asm__ __volatile__("ldmxcsr %0" : : "m"(saved) : "memory");
 }
-#elif (defined(__GNUC__) || defined(__clang__)) && defined(__aarch64__)
+#elif (defined(__GNUC__) || defined(__clang__)) &&                                                \
+    (defined(__aarch64__) || (defined(__ARM_FP) && defined(__ARM_ARCH) && __ARM_ARCH >= 7))
+#ifdef __aarch64__
+#define AMPI_FP_READ  "mrs %0, fpcr"
+#define AMPI_FP_WRITE "msr fpcr, %0"
+#else
+#define AMPI_FP_READ  "vmrs %0, fpscr"
+#define AMPI_FP_WRITE "vmsr fpscr, %0"
+#endif
 enum { AMPI_FP_IEEE = 0 };
 static uint32_t ampi_fp_get(void) {
-    uint64_t now;
-    __asm__ __volatile__("mrs %0, fpcr" : "=r"(now) : : "memory");
+    size_t now; /* as wide as a register */
+    __asm__ __volatile__(AMPI_FP_READ : "=r"(now) : : "memory");
     return (uint32_t)now;
 }
 static void ampi_fp_end(uint32_t saved) {
-    __asm__ __volatile__("msr fpcr, %0" : : "r"((uint64_t)saved) : "memory");
+    __asm__ __volatile__(AMPI_FP_WRITE : : "r"((size_t)saved) : "memory");
 }
 #elif defined(_MSC_VER) && defined(_M_X64)
 enum { AMPI_FP_IEEE = 0x1f80 };
