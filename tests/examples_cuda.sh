@@ -52,8 +52,8 @@ cat > "$out/readme.tail" << 'END'
     return scaled[0].bits != 0x5400;
 }
 END
-awk -v out="$out" '/^```c$/ {b++; next} b == 3 && /^```/ {exit} b == 3 {print > (out "/readme." (step ? "step" : "desc"))}
-    b == 3 && /^\/\* init/ {step = 1}' README.md
+awk -v out="$out" '/^```c$/ {b++; next} b == 4 && /^```/ {exit} b == 4 {print > (out "/readme." (step ? "step" : "desc"))}
+    b == 4 && /^\/\* init/ {step = 1}' README.md
 cat "$out/readme.head" "$out/readme.desc" "$out/readme.init" "$out/readme.step" "$out/readme.tail" > "$out/readme_gpu.cpp"
 object "$out/readme_gpu.o" "$compiler" $fake -w $with $linked -include $emu/cuda_emu.h -c "$out/readme_gpu.cpp" &&
     $compiler "$out/readme_gpu.o" "$objects/kernels.o" "$objects/emu.o" "$cpu" -o "$out/readme_gpu" > "$out/log" 2>&1 &&

@@ -10,9 +10,19 @@ block() { awk -v n="$1" '/^```c$/ {b++; next} /^```/ {if (b == n) exit} b == n' 
 block 1 > "$out/fast.c"
 sed -n '/It prints/,$s/^   \(step .*[0-9]\).*/\1/p' "$out/fast.c" > "$out/expected"
 
-# The second one stands in a trainer of eight weights. w halves in each of eight steps: the first of nine overflows.
+# The second one changes it: lines in front of the loop, the step, lines behind the loop.
+block 2 | sed '/in the loop/,$d' > "$out/before"
+block 2 | sed -n '/in the loop/,/_step(/p' > "$out/step"
+block 2 | sed '1,/_step(/d' > "$out/behind"
+echo 'if (status.steps != 61 || status.skipped || !(status.norm > 0.0)) return 2;' >> "$out/behind"
+sed -e "/ x\[i\] = /r $out/before" -e "/ w\[i\] -= /{
+    r $out/step
+    d
+}" -e "/ ms a step/r $out/behind" "$out/fast.c" > "$out/adamw.c"
+
+# The third one stands in a trainer of eight weights. w halves in each of eight steps: the first of nine overflows.
 {
-    printf '%s\n' '#define AMP_IMPLEMENTATION' '#include "amp.h"' '#include <string.h>'
+    printf '%s\n' '#define AMP_IMPLEMENTATION' '#include "amp.h"'
     cat << 'END'
 static float w[8] = {1}, dloss;
 static amp_f16 grad[8];
@@ -23,7 +33,7 @@ int main(void) {
     int step, steps = 9, n = 8;
     float lr = 0.5f;
 END
-    block 2
+    block 3
     echo '    amp_optimizer_free(&opt); return !(w[0] == 0.00390625f); }'
 } > "$out/wrap.c"
 
@@ -32,12 +42,16 @@ programs() { # programs COMPILER: both
     $1 -O0 -Wall -Wextra -Werror -I. "$out/fast.c" -o "$out/fast" -lm > "$out/log" 2>&1 &&
         "$out/fast" | grep '^step' > "$out/log" && [ -s "$out/expected" ] && diff "$out/expected" "$out/log" >> "$out/log"
     check "$1: the shortest program prints what it says" $?
+    $1 -O0 -Wall -Wextra -Werror -I. "$out/adamw.c" -o "$out/adamw_run" -lm > "$out/log" 2>&1 &&
+        "$out/adamw_run" > "$out/log" && awk '/^step/ {rows++; first = rows == 1 ? $4 : first; last = $4}
+            END {exit !(rows == 4 && last < 0.01 * first)}' "$out/log"
+    check "$1: it learns with amp.h's AdamW, too: 61 steps, none skipped" $?
     $1 -O0 -DAMP_DEBUG -Wall -Wextra -Werror -I. "$out/wrap.c" -o "$out/wrap" -lm > "$out/log" 2>&1 && "$out/wrap"
     check "$1: the wrap halves its weight in each step but the first, which overflows" $?
 }
 cxx20() { # cxx20 COMPILER: floats with enums are deprecated there
     if ! echo 'int x;' | $1 -std=c++20 -x c++ -fsyntax-only - 2> "$out/log"; then skip "$1 -std=c++20" 'not there'; return; fi
-    (for file in "$out/fast.c" "$out/wrap.c" examples/linear.c; do
+    (for file in "$out/fast.c" "$out/adamw.c" "$out/wrap.c" examples/linear.c; do
         $1 -std=c++20 -x c++ -Wall -Wextra -Werror -I. -fsyntax-only "$file" || exit 1
     done) > "$out/log" 2>&1
     check "$1 -std=c++20: the blocks, and linear.c" $?
