@@ -21,12 +21,13 @@
 static const char *const usage =
     "usage: autocast_ops [OPTION]...\n"
     "Without --op and --table: the ops by rule, then a small network that asks them.\n"
-    "  --policy NAME             default, torch_cuda, torch_cpu, tf, apex_o0 to apex_o3,\n"
-    "                            keras_mixed_float16, keras_mixed_bfloat16\n"
-    "  --override TEXT           change it: bf16, off, op:softmax=fp32, head.*=low, ...\n"
-    "  --op NAME                 in which type is it computed, and what does it return?\n"
-    "      --inputs fp16,fp32 --layer NAME   of inputs of these types (fp32), in this layer\n"
-    "  --table all|differ        the whole table; the ops about which policies differ\n"
+    "  --policy NAME          default, torch_cuda, torch_cpu, tf, apex_o0 to apex_o3,\n"
+    "                         keras_mixed_float16, keras_mixed_bfloat16\n"
+    "  --override TEXT        change it: bf16, off, op:softmax=fp32, head.*=low, ...\n"
+    "  --op NAME              in which type is it computed, and what does it return?\n"
+    "    --inputs fp16,fp32   of inputs of these types (fp32),\n"
+    "    --layer NAME         in this layer\n"
+    "  --table all|differ     the whole table; the ops about which policies differ\n"
     "AMP_POLICY may hold the same text as --override; options come after it.\n";
 
 enum { NUM_TYPES = 3, NUM_LISTS = 5, NUM_RULES = 6, MAX_INPUTS = 8 };
@@ -102,7 +103,7 @@ static void print_rules(const amp_autocast *ac) {
 
 static void compare(void) {
     static listing l[NUM_LISTS];
-    printf("%-30s", "op");
+    printf("%-29s", "op");
     for (int p = 0; p < NUM_LISTS; p++) {
         amp_autocast ac;
         must(amp_autocast_init(&ac, AMP_POLICY_DEFAULT, AMP_F32));
@@ -114,11 +115,21 @@ static void compare(void) {
         int same = 1;
         for (int p = 1; p < NUM_LISTS; p++) same &= l[p].rule[op] == l[0].rule[op];
         if (same) continue;
-        printf("%-30s", amp_op_name((amp_op)op));
+        printf("%-29s", amp_op_name((amp_op)op));
         for (int p = 0; p < NUM_LISTS; p++)
             printf(p + 1 < NUM_LISTS ? "%-11s" : "%s\n", rules[l[p].rule[op]][0]);
     }
-    puts("apex_o0: all fp32; apex_o3, keras_mixed_*: all low; apex_o2: so, but batch_norm keep");
+    puts("apex_o0: all fp32; apex_o3, keras_mixed_*: all low;\n"
+         "apex_o2: so, but batch_norm keep");
+}
+
+/* The rule of an op at these inputs; one that is banned ends the program. */
+static void ask(amp_autocast *ac, amp_op op, const amp_dtype *in, int count,
+                amp_dtype *compute, amp_dtype *output) {
+    const amp_result result = amp_autocast_dtype(ac, op, in, count, compute, output);
+    char             remedy[96];
+    snprintf(remedy, sizeof remedy, "give --override op:%s=fp32", amp_op_name(op));
+    if (result != AMP_OK) fail(2, amp_op_name(op), amp_result_string(result), remedy);
 }
 
 static void answer(amp_autocast *ac, const char *name, const char *inputs, const char *layer) {
@@ -136,8 +147,7 @@ static void answer(amp_autocast *ac, const char *name, const char *inputs, const
     }
     must(amp_autocast_push(ac, &(amp_scope){.layer = layer}));
     amp_autocast_use(ac); /* the thread's: whoever computes need not be handed it */
-    const amp_result result = amp_autocast_dtype(NULL, op, in, count, &compute, &output);
-    if (result != AMP_OK) fail(2, amp_op_name(op), amp_result_string(result), "see --override");
+    ask(NULL, op, in, count, &compute, &output);
     must(amp_autocast_dump(ac, read_line, &l));
     printf("%s of %s: compute in %s, return %s (%s; %s)\n", amp_op_name(op), inputs,
            types[compute], types[output], layer ? layer : rules[l.rule[op]][0], l.title);
@@ -192,9 +202,7 @@ static const value *apply(amp_autocast *ac, amp_op op, const char *layer, const 
     value          *out   = &results[run][n];
     const amp_dtype in[2] = {a->type, b ? b->type : AMP_F32};
     double          error = 0.0, most = 0.0;
-    const amp_result result =
-        amp_autocast_dtype(ac, op, in, b ? 2 : 1, &out->computed, &out->type);
-    if (result != AMP_OK) fail(2, amp_op_name(op), amp_result_string(result), "see --override");
+    ask(ac, op, in, b ? 2 : 1, &out->computed, &out->type);
     out->cols = cols;
     for (int i = 0; i < ROWS; i++)
         compute_row(op, out->computed, a->x + i * a->cols, a->cols, b, i, out->x + i * cols, cols);
@@ -260,26 +268,24 @@ static int run_network(amp_autocast *ac) {
     return !ok;
 }
 
-/* A mistake is marked in its text by ^. */
-static void misread(const char *where, amp_result why, const char *text, size_t at) {
-    char         marked[400];
-    const size_t from = at > 200 ? at - 200 : 0;
-    snprintf(marked, sizeof marked, "%.*s^%.99s", (int)(at - from), text + from, text + at);
-    fail(2, where, amp_result_string(why), marked);
-}
+static const char *const words = "types are fp32, fp16, bf16, low; ops: --table all";
 
 static void override(amp_autocast *ac, const char *where, const char *text) {
     size_t           at;
     const amp_result result = text ? amp_autocast_override(ac, text, &at) : AMP_OK;
-    if (result != AMP_OK) misread(where, result, text, at);
+    if (result != AMP_OK) misread(where, amp_result_string(result), text, at, words);
 }
 
 /* AMP_POLICY, and AMP_DTYPE and AMP_ENABLE, which it must not contradict. */
 static void from_environment(amp_autocast *ac) {
+    static const char *const names[] = {"AMP_POLICY", "AMP_DTYPE", "AMP_ENABLE"};
     const char      *text;
     size_t           at;
     const amp_result result = amp_autocast_from_env(ac, &text, &at);
-    if (result != AMP_OK) misread("environment", result, text, at);
+    int              whose  = 0;
+    if (result == AMP_OK) return;
+    while (whose < 2 && (!getenv(names[whose]) || strcmp(getenv(names[whose]), text) != 0)) whose++;
+    misread(names[whose], amp_result_string(result), text, at, words);
 }
 
 static void print_help(void) { fputs(usage, stdout); }

@@ -37,8 +37,8 @@ static void print_help(void) {
            "Train a residual classifier and a denoiser in fp32, fp16 and bf16, and compare.\n\n"
            "  --task cnn|unet|both                what to train (both)\n"
            "  --data digits|fashion|PATH          as build/train takes it: Debian's\n"
-           "                                      dataset-fashion-mnist if installed, at half\n"
-           "                                      the size, else examples/digits.csv.gz\n"
+           "                                      dataset-fashion-mnist if installed, at\n"
+           "                                      half the size, else examples/digits.csv.gz\n"
            "  --width N         channels of the first layers (%d)\n", o->width);
     print_first_options(o, steps);
     print_last_options(o, "op:linear=fp32, stem=fp32, block1.*=fp32", "--task and one --dtype");
@@ -113,7 +113,7 @@ static void report_images(report *r, const dataset *data, int task) {
     r->of                = subjects[task];
     r->of.items_per_step = o->batch;
     report_init(r);
-    printf("%s: %s, in %lux%lu\n", task_names[task], data->name, (unsigned long)data->side,
+    printf("%s: %s,\nin %lux%lu; ", task_names[task], data->name, (unsigned long)data->side,
            (unsigned long)data->side);
     printf("width %d; %d steps of %d images; products by %s\n", o->width, o->steps, o->batch,
            amp_cpu_tier());

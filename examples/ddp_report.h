@@ -32,8 +32,8 @@ static const options standard = {NULL, NULL, NULL, 8, 32, 256, 60, 20, 10, AMP_F
 static void print_help(const char *how) {
     const options *o = &standard;
     printf("usage: %s\n\n"
-           "Train a network on images of digits, on several ranks; the bits of its weights do not\n"
-           "depend on how many there are.\n\n"
+           "Train a network on images of digits, on several ranks; the bits of its weights\n"
+           "do not depend on how many there are.\n\n"
            "  --micro M         micro-batches in a step, of all ranks together (%d)\n"
            "  --batch N         images in a micro-batch (%d)\n"
            "  --width N         units of the two hidden layers (%d)\n"
@@ -43,9 +43,9 @@ static void print_help(const char *how) {
            "  --save PATH       write the state there, every %d steps (--save-every N)\n"
            "  --resume PATH     continue from it; it may be of another number of ranks\n"
            "  --plant STEP:RANK an infinity in the gradient of this rank alone, in this step\n"
-           "  --late            send gradients when backward has ended, not during it (ddp_mpi)\n"
+           "  --late            send gradients after backward, not during it (ddp_mpi)\n"
            "  --deadline N      seconds after which a rank that is silent ends the run (%d)\n"
-           "  --data WHAT       digits, fashion, or a path, as for train (fashion, where it is)\n"
+           "  --data WHAT       digits, fashion, or a path, as for train (fashion, if there)\n"
            "  --help            this text\n",
            how, o->micro, o->batch, o->width, o->steps, type_names[o->dtype], o->save_every,
            o->deadline);

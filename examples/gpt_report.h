@@ -37,10 +37,10 @@ static void print_help(void) {
     char           steps[16];
     sprintf(steps, "%d", o->steps);
     printf("usage: " PROGRAM " [options]\n\n"
-           "Train a GPT on the bytes of a text in fp32, fp16 and bf16%s.\n\n"
+           "Train a GPT on a text's bytes in fp32, fp16 and bf16%s.\n\n"
            "  --text FILE       what to learn; a tenth of it is held out (%s)\n"
            "  --layers N  --width N  --heads N  --context N    the network (%d, %d, %d, %d)\n",
-           o->gpu ? " on a GPU; compare" : "; compare; let it write", o->text, o->layers, o->width,
+           o->gpu ? " on a GPU; compare" : "; compare, and let it write", o->text, o->layers, o->width,
            o->heads, o->context);
     print_first_options(o, steps);
     if (o->gpu)

@@ -68,19 +68,19 @@ static double step(int way, size_t label) { /* of SGD, on the squared error, whi
     must(amp_scaler_update(&scaler));
     return loss;
 }
-
-static size_t argument(const char *text, size_t most) {
-    const long n = strtol(text, NULL, 10);
-    if (n > 0 && (size_t)n <= most) return (size_t)n;
-    fprintf(stderr, "linear: %s: usage: linear [H [B]], units (512, at most %d) and rows of a batch "
-                    "(64, at most %d)\n", text, MAX_H, MAX_B);
-    exit(strcmp(text, "--help") == 0 ? 0 : 2);
+static size_t argument(const char *name, const char *text, int most) {
+    char      *end;
+    const long n = strtol(text, &end, 10);
+    if (!*end && n > 0 && n <= most) return (size_t)n;
+    fprintf(stderr, "linear: %s is '%s'; give 1 to %d (see --help)\n", name, text, most);
+    exit(2);
 }
-
 int main(int argc, char **argv) {
-    if (argc > 1) H = argument(argv[1], MAX_H);
-    if (argc > 2) B = argument(argv[2], MAX_B);
-    if (argc > 3) (void)argument("--too-many", 0);
+    static const char usage[] = "usage: linear [H [B]]   units (512), rows of a batch (64)\n";
+    const int         help    = argc == 2 && strcmp(argv[1], "--help") == 0;
+    if (help || argc > 3) return fputs(usage, help ? stdout : stderr), help ? 0 : 2;
+    if (argc > 1) H = argument("H", argv[1], MAX_H);
+    if (argc > 2) B = argument("B", argv[2], MAX_B);
     width[1] = width[2] = H;
     for (int way = 0; way < WAYS; way++) {
         double best = 1e9;

@@ -30,12 +30,13 @@ static void print_help(void) {
     char           steps[16];
     sprintf(steps, "%d", o->steps);
     printf("usage: ncf [options]\n\n"
-           "Train a recommender (neural collaborative filtering) in fp32, fp16, bf16; compare.\n\n"
-           "  --data FILE       who liked what: lines of a user and an item, those of a user in\n"
-           "                    the order of time; other columns are ignored (a process)\n"
+           "Train a recommender (neural collaborative filtering) in fp32, fp16 and bf16;\n"
+           "compare.\n\n"
+           "  --data FILE       who liked what: lines of a user and an item, those of a user\n"
+           "                    in the order of time; other columns are ignored (a process)\n"
            "  --users N  --items N                of the process (%d, %d)\n"
-           "  --width N         of the first layer; tables and other layers follow (%d; 256 is\n"
-           "                    MLPerf's)\n", o->users, o->items, o->width);
+           "  --width N         of the first layer; tables and other layers follow (%d;\n"
+           "                    256 is MLPerf's)\n", o->users, o->items, o->width);
     print_first_options(o, steps);
     print_last_options(o, "layer0=fp32, predict=fp32", "--dtype");
 }
@@ -86,7 +87,7 @@ static void report_interactions(report *r, const interactions *d) {
     r->of                = ncf_subject;
     r->of.items_per_step = (double)o->batch * (1 + NEGATIVES);
     report_init(r);
-    printf("%s: %lu users, %lu items, %lu interactions to learn, %lu held out\n", d->name,
+    printf("%s:\n%lu users, %lu items, %lu interactions to learn, %lu held out\n", d->name,
            (unsigned long)d->num_users, (unsigned long)d->num_items, (unsigned long)d->num_train,
            (unsigned long)d->num_held);
     printf("hit rate at 10 of what is popular: %.1f", d->by_popularity);
@@ -106,7 +107,7 @@ static void print_summary(const report *r, const summary *s) {
     printf("NDCG at 10:");
     for (int v = 0; v < 3; v++)
         if (type_on(&r->o, v)) printf(" %s %.4f", type_names[v], s->ndcg[v]);
-    printf("\na step of the tables, with %.1f %% of the rows, beside a dense one:", s->touched);
+    printf("\na step of the tables, with %.1f %% of the rows, beside a dense one:\n ", s->touched);
     for (int v = 0; v < 3; v++)
         if (type_on(&r->o, v)) printf(" %s %.1fx", type_names[v], s->speed[v]);
     printf("\n\n");

@@ -76,8 +76,9 @@ static int section_b(void) {
         scaled[i] = amp_f32_to_f16(amp_scaler_scale_loss(&scaler, grad[i]));
     }
     must(amp_scaler_unscale_to(&scaler, unscaled, scaled, AMP_F16, 3));
-    printf("b. fp16 counts in steps of %.3g here: gradients below half of that vanish, those near\n"
-           "   it are coarse. Scaled by %g they survive, and unscaling in fp32 gives them back\n"
+    printf("b. fp16 counts in steps of %.3g here: gradients below half of that vanish,\n"
+           "   those near it are coarse. Scaled by %g they survive, and unscaling\n"
+           "   in fp32 gives them back\n"
            "   gradient   in fp16      scaled, in fp16, unscaled\n",
            (double)f16_at(1), (double)scaler.scale);
     for (i = 0; i < 3; i++) {
@@ -329,7 +330,7 @@ static report train(const char *name, amp_dtype type, amp_preset preset, float i
     r.act_flushed = 100.0 * net.acts.flushed / net.acts.nonzero;
     r.weight_zero = 100.0 * net.weights.zero / net.weights.total;
     net_free(&net);
-    printf("   %-14s %.4e %.4e %6.1f%% %9.2f%% %9.2f%% %8u %8g\n", name, r.first_loss, r.loss,
+    printf("   %-14s %.4e %.4e %4.1f%% %7.2f%% %7.2f%% %7u %6g\n", name, r.first_loss, r.loss,
            100.0 * r.loss / r.first_loss, r.act_flushed, r.weight_zero, r.skipped,
            (double)r.scale);
     return r;
@@ -340,10 +341,10 @@ static int section_d(void) {
     float *clips    = (float *)allocate(BATCH * SAMPLES, sizeof(float));
     report full, unscaled, scaled;
     make_task(controls, clips);
-    printf("d. A network with 4096 outputs, %d steps of SGD. Lost: activation gradients that are\n"
-           "   not zero in fp32 and zero as stored. Zero: weight gradients that are zero.\n"
-           "                  first loss last loss    left       lost       zero  skipped    "
-           "scale\n", STEPS);
+    printf("d. A network with 4096 outputs, %d steps of SGD. Lost: gradients of activations\n"
+           "   that are 0 as stored, and not in fp32. Zero: gradients of weights that are 0.\n"
+           "                  first loss last loss  left     lost     zero skipped  scale\n",
+           STEPS);
     full     = train("fp32", AMP_F32, AMP_PRESET_STATIC, 1.0f, controls, clips);
     unscaled = train("fp16, scale 1", AMP_F16, AMP_PRESET_STATIC, 1.0f, controls, clips);
     scaled   = train("fp16, dynamic", AMP_F16, AMP_PRESET_DEFAULT, 0.0f, controls, clips);

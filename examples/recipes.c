@@ -149,7 +149,8 @@ static void recipe_b(void) {
         must(amp_scaler_update(&scaler)); /* both have stepped */
     }
     for (int i = 0; i < 2; i++) must(amp_optimizer_status(&opt[i], &status[i]));
-    printf("b. shared scale: first took %d steps, loss %.2g; second %d, skipped %d, loss %.2g\n",
+    printf("b. shared scale: first took %d steps, loss %.2g;\n"
+           "   second took %d, skipped %d, loss %.2g;\n",
            (int)status[0].steps, loss[0], (int)status[1].steps, (int)status[1].skipped, loss[1]);
     printf("   the scale backed off once, from 1024 to %g:", (double)scaler.scale);
     check(status[0].steps == 50 && status[1].steps == 49 && status[1].skipped == 1 &&
@@ -264,7 +265,7 @@ static void recipe_e(void) {
     double           loss;
     const amp_status clean = averaged_run(0, w[0], average[0], &loss);
     const amp_status rough = averaged_run(1, w[1], average[1], &loss);
-    printf("e. schedule and average: %d steps; again with %d skipped ones, to a scale of %g:\n",
+    printf("e. schedule and average: %d steps;\n   again with %d skipped ones, to a scale of %g:\n",
            (int)clean.steps, (int)rough.skipped, (double)rough.loss_scale);
     printf("   the same weights and averages to the last bit, loss %.2g:", loss);
     check(clean.skipped == 0 && rough.skipped == 4 && rough.steps == clean.steps && loss < 0.02 &&
@@ -355,9 +356,9 @@ static void recipe_g(void) {
     const amp_status good = carrying_run(CARRY, w[CARRY]);
     const double     want = loss_of(w[CARRY_FP32], AMP_F32, 0, SAMPLES, 0.0f, NULL);
     const double     loss = loss_of(w[CARRY], AMP_F32, 0, SAMPLES, 0.0f, NULL);
-    printf("g. gradients that carry momentum: in fp32 loss %.2g after %d steps; with an overflow\n",
-           want, (int)fp32.steps);
-    printf("   every 30 steps %d of 120 are taken; with amp_optimizer_carry %d, loss %.2g:",
+    printf("g. gradients that carry momentum: in fp32 loss %.2g after %d steps;\n"
+           "   with an overflow every 30 steps ", want, (int)fp32.steps);
+    printf("%d of 120 are taken;\n   with amp_optimizer_carry %d, loss %.2g:",
            (int)hand.steps, (int)good.steps, loss);
     check(hand.steps == 7 && good.steps == 116 && good.skipped == 4 && good.loss_scale > 256.0f &&
           want < 1e-6 && loss < 1e-6);
@@ -410,9 +411,9 @@ static void recipe_h(void) {
     float  w[NUM_CLIPS][DIM] = {{0.0f}};
     double loss[NUM_CLIPS];
     for (int how = 0; how < NUM_CLIPS; how++) loss[how] = clipped_run(how, w[how]);
-    printf("h. clipping: loss %.2g in fp32, %.2g by max_norm, %.2g by hand behind begin_step;\n",
+    printf("h. clipping: loss %.2g in fp32, %.2g by max_norm,\n   %.2g by hand behind begin_step;\n",
            loss[CLIP_FP32], loss[CLIP_DESC], loss[CLIP_BY_HAND]);
-    printf("   in the wrong order, of scaled gradients, weights came to %.4f instead of %.4f:",
+    printf("   in the wrong order, of scaled gradients,\n   weights came to %.4f instead of %.4f:",
            norm_of(w[CLIP_SCALED]), norm_of(w[CLIP_FP32]));
     /* 100 steps of at most 0.25 * 0.5 / 1024 */
     check(loss[CLIP_DESC] < 1e-4 && loss[CLIP_BY_HAND] < 1e-4 && loss[CLIP_FP32] < 1e-4 &&
@@ -472,10 +473,10 @@ static void recipe_i(void) {
     const amp_status rough = replayed_run(OVERFLOWS, 1, w[1], &none);
     const amp_status lossy = replayed_run(OVERFLOWS, 0, w[2], &none);
     const amp_status spiky = replayed_run(SPIKES, 1, w[3], &spike);
-    printf("i. batch replay: %d batches, %d skipped steps done again: all bits as without overflows,\n",
-           (int)rough.steps, (int)rough.skipped);
-    printf("   and with %d spikes, of norms up to %.0f;", (int)spiky.skipped, spike);
-    printf(" a loop that goes on to the next batch loses %d of %d:", (int)lossy.skipped,
+    printf("i. batch replay:\n   %d batches, %d skipped steps done again: all bits as without "
+           "overflows,\n", (int)rough.steps, (int)rough.skipped);
+    printf("   and with %d spikes, of norms up to %.0f;\n", (int)spiky.skipped, spike);
+    printf("   a loop that goes on to the next batch loses %d of %d:", (int)lossy.skipped,
            (int)(lossy.steps + lossy.skipped));
     check(clean.skipped == 0 && rough.steps == 48 && rough.skipped > 2 && spiky.skipped == 3 &&
           none <= 0.0 && spike > 8.0 &&
@@ -538,8 +539,8 @@ static void recipe_j(void) {
         their_adam(&f[k], 41, 60);
         for (int j = 0; j < DIM; j++) off[k] = fmax(off[k], fabs((double)(f[k].w[j] - f[0].w[j])));
     }
-    printf("j. another program's Adam: after 20 steps there, 20 here, 20 there weights are off by\n"
-           "   %.1e,", off[1]);
+    printf("j. another program's Adam: after 20 steps there, 20 here, 20 there\n"
+           "   weights are off by %.1e,", off[1]);
     printf(" without its moments and steps by %.1e:", off[2]);
     check(off[1] < 1e-5 && off[2] > 1e-3);
 }

@@ -147,9 +147,9 @@ static amp_status with_head(amp_dtype head, double *loss) {
 static void recipe_a(void) {
     double           loss[2];
     const amp_status half = with_head(AMP_F16, &loss[0]), fp32 = with_head(AMP_F32, &loss[1]);
-    printf("a. a layer in fp32: with outputs above 65504 a head in fp16 skipped %d of 200 steps;\n",
+    printf("a. a layer in fp32: with outputs above 65504\n   a head in fp16 skipped %d of 200 steps;\n",
            (int)half.skipped);
-    printf("   in fp32, below a layer in fp16, it skipped %d, and the error is %.2g of a unit:",
+    printf("   in fp32, below a layer in fp16, it skipped %d,\n   and the error is %.2g of a unit:",
            (int)fp32.skipped, sqrt(loss[1]));
     check(half.steps == 0 && half.skipped == 200 && fp32.skipped < 5 && sqrt(loss[1]) < 0.05);
 }
@@ -209,7 +209,7 @@ static void recipe_b(void) {
     load_weights(state, w1, w2);
     fclose(state);
     forward(&n, w1, w2);
-    printf("b. inference: %d bytes of half weights are left of the %d that loading took,\n",
+    printf("b. inference: %d bytes of half weights are left\n   of the %d that loading took,\n",
            (int)(sizeof w1 + sizeof w2), (int)(sizeof w1 + sizeof w2 + bytes));
     printf("   and all outputs have the bits they had in training:");
     check(blocks == 0 && bytes >= 12 * (N1 + N2) && memcmp(before, n.z, sizeof before) == 0);
@@ -277,7 +277,8 @@ static void recipe_c(void) {
     double       loss[3][2];
     for (int how = CLEAN; how <= UNGATED; how++)
         status[how] = muon_run(how, &n[how], momentum[how], update[how], loss[how]);
-    printf("c. Muon: loss %.2g, %.2g after %d steps; mean square of singular values %.2f; with %d\n",
+    printf("c. Muon: loss %.2g, %.2g after %d steps;\n"
+           "   mean square of singular values %.2f; with %d\n",
            loss[CLEAN][0], loss[CLEAN][1], (int)status[CLEAN].steps, mean_square(update[CLEAN]),
            (int)status[GATED].skipped);
     printf("   overflows: the same bits; without the gate weights are NaN after step %d:",
@@ -315,9 +316,10 @@ static void recipe_d(void) {
         must(amp_optimizer_step(&n.opt, 0.005f));
         multiply(0, 0, ROWS, HIDDEN, IN, n.x, AMP_F32, n.w1, AMP_F32, n.wide, AMP_F32);
     }
-    printf("d. a weight cache: 8 products cast the weight %d time, in 8 steps an optimizer's %d times;\n",
-           casts, (int)session.misses - casts);
-    printf("   a write that was not announced is found (%s):", amp_result_string(found));
+    printf("d. a weight cache: 8 products cast the weight %d time,\n"
+           "   in 8 steps an optimizer's %d times;\n", casts, (int)session.misses - casts);
+    printf("   a write that was not announced is found%s:",
+           found == AMP_ERROR_STALE ? ", AMP_ERROR_STALE" : amp_result_string(found));
     check(casts == 1 && found == AMP_ERROR_STALE && stale == w && (int)session.misses == casts &&
           (int)session.hits == kept + 8 && session.mismatches == 0 &&
           amp_session_check(&session, NULL) == AMP_OK);

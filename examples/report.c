@@ -835,8 +835,8 @@ static void write_page(FILE *f, const char *title) {
 
 static void print_help(void) {
     puts("usage: report LINES... [--out PAGE] [--title TEXT]\n\n"
-         "Make a page of HTML of what train, gpt, cnn or ncf wrote with --report; of up to six runs,\n"
-         "laid over each other, one page.\n\n"
+         "Make a page of HTML of what train, gpt, cnn or ncf wrote with --report; of up to\n"
+         "six runs, laid over each other, one page.\n\n"
          "  --out PAGE    where it goes (LINES.html, of the first)\n"
          "  --title TEXT  its headline (the program and its types, or LINES)\n"
          "  --help        this text");

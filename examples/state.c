@@ -354,14 +354,14 @@ static void print_losses(losses *loss, int seeds, losses all) {
 }
 
 static const char help_of_state[] =
-    "usage: state [--quick] [--seeds N] [--epochs N] [--steps N] [--elements MILLIONS]\n"
-    "             [--data PATH] [--text FILE] [--quiet]\n"
+    "usage: state [--quick] [--seeds N] [--epochs N] [--steps N]\n"
+    "             [--elements MILLIONS] [--data PATH] [--text FILE] [--quiet]\n"
     "Trains three tasks in each of amp.h's states, and times one large step in each.\n"
     "  --quick      two seeds, few epochs and steps: what it prints then means little\n"
     "  --seeds      10: of which d is the mean\n"
     "  --epochs     10, of the digits\n"
     "  --steps      150, of the GPT\n"
-    "  --elements   50: parameters of the large step, in millions; up to 28 bytes for each\n"
+    "  --elements   50: millions of parameters of the large step; 28 bytes of each\n"
     "  --data       digits, fashion or a path, as in train --help\n"
     "  --text       what the GPT learns (amp.h)\n"
     "  --quiet      no progress\n";
@@ -377,12 +377,14 @@ static plan parse(int argc, char **argv) {
         count_option("--seeds", &p.gpt.seeds, MAX_SEEDS), count_option("--epochs", &p.epochs, 1000),
         count_option("--steps", &p.gpt.steps, MAX_STEPS), word_option("--data", &p.data),
         count_option("--elements", &millions, 2000), word_option("--text", &p.gpt.text)};
+    if (is_given("--quick", argc, argv)) { /* first, wherever it is: options change it */
+        make_quick(&p.gpt);
+        p.epochs = 4, p.turns = 3, p.elements = 1000000;
+    }
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0) printf("%s", help_of_state), exit(0);
-        else if (strcmp(argv[i], "--quick") == 0) {
-            make_quick(&p.gpt);
-            p.epochs = 4, p.turns = 3, p.elements = 1000000;
-        } else if (!is_among(known, sizeof known / sizeof *known, argv, &i))
+        else if (strcmp(argv[i], "--quick") != 0 &&
+                 !is_among(known, sizeof known / sizeof *known, argv, &i))
             fail(2, argv[i], "is not an option", "see --help");
     }
     if (millions) p.elements = (size_t)millions * 1000000;

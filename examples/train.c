@@ -124,7 +124,7 @@ static void setup_optimizer(net *n) {
     desc.report    = n->lines && n->lines->file ? &n->lines->watch : NULL;
     if (n->v->scaling) {
         desc.scaler.preset          = AMP_PRESET_DEFAULT; /* starts at 65536 */
-        desc.scaler.growth_interval = 20; /* default 2000: for runs of more than 1000 steps */
+        desc.scaler.growth_interval = GROWTH_INTERVAL;
     } else {
         desc.scaler.preset     = AMP_PRESET_STATIC;
         desc.scaler.init_scale = 1.0f;

@@ -46,6 +46,23 @@ static inline void bad_option(const char *option, const char *value, const char 
     END(2);
 }
 
+/* A text with a word that cannot be understood: ^ stands in front of it. */
+static inline void misread(const char *subject, const char *problem, const char *text, size_t at,
+                           const char *remedy) {
+    char         marked[640];
+    const size_t from = at > 200 ? at - 200 : 0;
+    snprintf(marked, sizeof marked, "%.240s: %.*s^%.99s", problem, (int)(at - from), text + from,
+             text + at);
+    fail(2, subject, marked, remedy);
+}
+
+/* Does this option, which has no value, stand anywhere? */
+static inline int is_given(const char *option, int argc, char **argv) {
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], option) == 0) return 1;
+    return 0;
+}
+
 /* An option with a value: a word, one of the choices (of which the last is NULL), a whole number from
    1 to most, or a number above 0 and at most that. */
 typedef struct known_option {

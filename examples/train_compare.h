@@ -69,8 +69,8 @@ static void print_first_options(const options *o, const char *steps) {
            "  --seeds N         runs of each type (3; 1 of a run that is saved or resumed)\n"
            "  --batch N         of a step (%d)\n"
            "  --lr X            largest learning rate (%g)\n"
-           "  --out DIR         where pictures go (%s)\n"
-           "  --quick           a toy, in seconds; options after it change it\n"
+           "  --out DIR         where pictures go, made if missing (%s)\n"
+           "  --quick           a toy, in seconds, which the other options change\n"
            "  --quiet           no progress\n",
            steps, o->batch, (double)o->lr, o->out);
 }
@@ -79,16 +79,17 @@ static void print_last_options(const options *o, const char *policy, const char 
     if (policy)
         printf("  --policy WORDS    types of products, as amp_autocast_override reads them:\n"
                "                    %s (all in half)\n"
-               "  --tier NAME       instructions of amp.h: %s (the best)\n"
+               "  --tier NAME       instructions of amp.h (the best):\n"
+               "                    %s\n"
                "  --check           gradients beside finite differences, allocations of a step\n"
-               "  --report FILE     lines of amp.h's report, for examples/report.c: of fp16, if it\n"
-               "                    runs, and of the first seed\n",
+               "  --report FILE     lines of amp.h's report, for examples/report.c: of fp16, if\n"
+               "                    it runs, and of the first seed\n",
                policy, tiers_here());
     printf("  --help            this text\n\n"
            "With one %s:\n\n"
            "  --save FILE       write the state there, every %d steps (--save-every N)\n"
-           "  --resume FILE     continue from it; with the same other options the end has the\n"
-           "                    bits of an uninterrupted run\n"
+           "  --resume FILE     continue from it; with the same other options the end has\n"
+           "                    the bits of an uninterrupted run\n"
            "  --stop-after N    end after step N, as an interruption would\n", one, o->save_every);
 }
 
@@ -108,14 +109,15 @@ static void parse_all(options *o, int argc, char **argv, const known_option *own
         word_option("--report", &o->report)};
     const size_t num_common = sizeof common / sizeof *common - (check ? 0 : 3);
     keep_command(argc, argv);
+    if (is_given("--quick", argc, argv)) quick(o); /* first, wherever it is: options change it */
+    if (check && is_given("--check", argc, argv)) check(o);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0) {
             help();
             exit(0);
         }
-        if (strcmp(argv[i], "--quick") == 0) quick(o);
-        else if (check && strcmp(argv[i], "--check") == 0) check(o);
-        else if (!is_among(own, num_own, argv, &i) && !is_among(common, num_common, argv, &i))
+        if (strcmp(argv[i], "--quick") == 0 || (check && strcmp(argv[i], "--check") == 0)) continue;
+        if (!is_among(own, num_own, argv, &i) && !is_among(common, num_common, argv, &i))
             fail(2, argv[i], "is not an option", "see --help");
     }
     if (one_run(o) && o->dtype != ALL_TYPES && o->seeds == 2) o->seeds = 0; /* --quick's */
@@ -231,18 +233,18 @@ static double mebibytes(const report *r, int v) {
 /* ----------------------------------------------------------------------------- tables, pictures */
 
 static void print_table(const report *r) {
-    printf("\nheld-out %s%s, mean +- standard deviation over %d seed%s;\n"
-           "%s per s; bytes of state per parameter; MiB of activations, of all\n\n",
-           r->of.metric, r->of.unit, r->o.seeds, r->o.seeds > 1 ? "s" : "", r->of.items);
+    printf("\nheld-out %s%s:\n%s %d seed%s; %s per s; bytes of state per\n"
+           "parameter; MiB of activations, of all\n\n",
+           r->of.metric, r->of.unit,
+           r->o.seeds > 1 ? "mean +- standard deviation over" : "of", r->o.seeds, r->o.seeds > 1 ? "s" : "", r->of.items);
     printf("%-4s %-18s %7s %8s %8s %6s %8s %7s %6s\n", "", r->of.metric, "skipped", "scale", "per s",
            "speed", "B/param", "act MiB", "MiB");
     for (int v = 0; v < 3; v++) {
         const spread s = over_seeds(r->last[v], NULL, r->o.seeds);
-        char         metric[64], times[32] = "-";
+        char         metric[64], times[32] = "-"; /* one seed has no spread */
         if (!type_on(&r->o, v)) continue;
-        if (r->o.seeds > 1)
-            sprintf(metric, "%.*f +- %.*f", r->of.decimals, s.mean, r->of.decimals, s.sd);
-        else sprintf(metric, "%.*f +- -", r->of.decimals, s.mean);
+        sprintf(metric, "%.*f", r->of.decimals, s.mean);
+        if (r->o.seeds > 1) sprintf(metric + strlen(metric), " +- %.*f", r->of.decimals, s.sd);
         if (speed(r, 0) > 0.0) sprintf(times, "%.2fx", speed(r, v) / speed(r, 0));
         printf("%-4s %-18s %7.1f %8.0f %8.0f %6s %8.2f %7.1f %6.1f\n", type_names[v],
                metric, r->skipped[v], r->scale[v], speed(r, v), times,
@@ -257,8 +259,8 @@ static void print_judgment(const report *r, const spread *d, double fp32) {
     if (r->of.in_points) printf(" points");
     else printf(", %+.2f %% of the %s", 100.0 * d->mean / fp32, r->of.metric);
     if (r->o.seeds <= 2) printf("\n");
-    else if (fabs(d->mean) <= 2.0 * d->se) printf(": within two standard errors\n");
-    else if (fabs(d->mean) > bar) printf(": more than the seeds explain\n");
+    else if (fabs(d->mean) <= 2.0 * d->se) printf(": within 2 se\n");
+    else if (fabs(d->mean) > bar) printf(": more than 2 se\n");
     else if (r->of.in_points) printf(": within %g\n", bar);
     else printf(": within %g %%\n", 100.0 * r->of.bar);
 }
@@ -267,10 +269,10 @@ static void print_judgment(const report *r, const spread *d, double fp32) {
 static void print_reading(const report *r) {
     const double fp32 = over_seeds(r->last[0], NULL, r->o.seeds).mean;
     if (r->o.dtype != ALL_TYPES) return;
-    printf("\nreading\n");
+    printf("\nreading: means over the seeds\n");
     for (int v = AMP_F16; v <= AMP_BF16; v++) {
         const spread d = over_seeds(r->last[v], r->last[0], r->o.seeds);
-        printf("  %s minus fp32, mean over the seeds: %+.*f", type_names[v], r->of.decimals, d.mean);
+        printf("  %s minus fp32: %+.*f", type_names[v], r->of.decimals, d.mean);
         if (r->o.seeds > 2) printf(" (se %.*f)", r->of.decimals, d.se);
         print_judgment(r, &d, fp32);
     }

@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #ifdef AMP_ZLIB
 #include <zlib.h>
 #endif
@@ -245,6 +246,7 @@ static void load_digits(dataset *d, const char *path) {
 
 /* choice is --data; else AMP_DATA, else Debian's Fashion-MNIST, else this repository's digits. */
 static void load_data(dataset *d, const char *choice) {
+    struct stat is;
     if (!choice) choice = getenv("AMP_DATA");
     if (!choice || !*choice)
         choice = file_exists(FASHION_DIR "/train-images-idx3-ubyte.gz") ? "fashion" : "digits";
@@ -256,6 +258,9 @@ static void load_data(dataset *d, const char *choice) {
     }
     else if (strcmp(choice, "fashion") == 0) load_fashion(d, FASHION_DIR);
     else if (ends_with(choice, ".csv") || ends_with(choice, ".csv.gz")) load_digits(d, choice);
+    else if (stat(choice, &is) != 0) fail(1, choice, strerror(errno), data_help);
+    else if (!S_ISDIR(is.st_mode))
+        fail(1, choice, "is neither a directory nor a .csv or .csv.gz", data_help);
     else load_fashion(d, choice);
 }
 

@@ -88,9 +88,11 @@ static double gradients(net *n, uint64_t step) {
 static void policy_begin(amp_autocast *policy, const options *o, amp_dtype type) {
     check(amp_autocast_init(policy, AMP_POLICY_DEFAULT, type));
     if (!o->policy || type == AMP_F32) return;
-    const amp_result result = amp_autocast_override(policy, o->policy, NULL);
+    size_t           place;
+    const amp_result result = amp_autocast_override(policy, o->policy, &place);
     if (result != AMP_OK)
-        fail(2, o->policy, amp_result_string(result), "give a --policy as op:bmm=fp32");
+        misread("--policy", amp_result_string(result), o->policy, place,
+                "write op:bmm=fp32 or LAYER=fp32; the types are fp32, fp16, bf16, low");
 }
 
 static amp_dtype ask(amp_autocast *policy, const options *o, amp_dtype of_weights,

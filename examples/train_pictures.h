@@ -18,7 +18,11 @@
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <sys/stat.h>
-static void make_directory(const char *path) { mkdir(path, 0777); }
+static void make_directory(const char *path) { /* and those that it is in */
+    char part[1024];
+    for (size_t i = 1; path[i - 1] && i < sizeof part; i++)
+        if (path[i] == '/' || !path[i]) sprintf(part, "%.*s", (int)i, path), mkdir(part, 0777);
+}
 #else
 static void make_directory(const char *path) { (void)path; }
 #endif

@@ -92,26 +92,25 @@ static void print_help(void) {
            "Train the same network in fp32, fp16 and bf16 and compare what comes out.\n\n"
            "  --task classify|reconstruct|both   what to train (both)\n"
            "  --dtype fp32|fp16|bf16|all         which variants; fp16 are three (all)\n"
-           "  --epochs N                         passes over the data (%d and %d; Fashion-MNIST: "
-           "%d and %d)\n"
-           "  --batch N                          images per step (64)\n"
-           "  --seeds N                          runs of each variant (5; Fashion-MNIST: 3)\n"
-           "  --data digits|fashion|PATH         digits: the 1,797 in examples/digits.csv.gz;\n"
-           "                                     fashion: Debian's dataset-fashion-mnist; or a\n"
-           "                                     directory of IDX files; or a .csv, .csv.gz\n"
-           "                                     (AMP_DATA if set, else fashion if installed,\n"
-           "                                     else digits)\n"
-           "  --out DIR                          where the pictures go (build)\n"
-           "  --report FILE                      lines of amp.h's report, for examples/report.c:\n"
-           "                                     of the first task, the first seed, and\n"
-           "                                     fp16+master+scaling unless --dtype is another\n"
-           "  --quiet                            no progress\n"
-           "  --help                             this text\n\n"
+           "  --epochs N               passes over the data (%d, %d; Fashion-MNIST: %d, %d)\n"
+           "  --batch N                images per step (64)\n"
+           "  --seeds N                runs of each variant (5; Fashion-MNIST: 3)\n"
+           "  --data digits|fashion|PATH\n"
+           "                           digits: the 1,797 in examples/digits.csv.gz; fashion:\n"
+           "                           Debian's dataset-fashion-mnist; or a directory of IDX\n"
+           "                           files; or a .csv, .csv.gz (AMP_DATA if set, else\n"
+           "                           fashion if installed, else digits)\n"
+           "  --out DIR                where the pictures go, made if missing (build)\n"
+           "  --report FILE            lines of amp.h's report, for examples/report.c: of\n"
+           "                           the first task, the first seed, and\n"
+           "                           fp16+master+scaling unless --dtype is another\n"
+           "  --quiet                  no progress\n"
+           "  --help                   this text\n\n"
            "With one task, one type (fp16 is then fp16+master+scaling alone) and --seeds 1:\n\n"
-           "  --save FILE                        write the state there at the end of every epoch\n"
-           "  --resume FILE                      continue from it; with the same other options\n"
-           "                                     the end has the bits of an uninterrupted run\n"
-           "  --stop-after N                     end after epoch N, as an interruption would\n",
+           "  --save FILE              write the state there at the end of every epoch\n"
+           "  --resume FILE            continue from it; with the same other options the end\n"
+           "                           has the bits of an uninterrupted run\n"
+           "  --stop-after N           end after epoch N, as an interruption would\n",
            tasks[CLASSIFY].epochs[0], tasks[RECONSTRUCT].epochs[0], tasks[CLASSIFY].epochs[1],
            tasks[RECONSTRUCT].epochs[1]);
 }
@@ -135,8 +134,9 @@ static options parse_options(int argc, char **argv) {
 
 /* ------------------------------------------------------------------------------------ measuring */
 
-/* Counted on every SAMPLE_EVERY-th step, which shares no factor with the growth interval. */
-enum { SAMPLE_EVERY = 11 };
+/* Counted on every SAMPLE_EVERY-th step, which shares no factor with the growth interval. That is
+   amp.h's default, 2000, only for runs of more than 1000 steps. */
+enum { SAMPLE_EVERY = 11, GROWTH_INTERVAL = 20 };
 
 typedef struct measures {
     const amp_tensor *weight[LAYERS]; /* what is watched                                       */
@@ -297,17 +297,17 @@ static void print_times(const report *r, int which, int v) {
 
 static void print_table(const report *r, int which) {
     const int decimals = which == CLASSIFY ? 2 : 5;
-    printf("\n%s: held-out %s, mean +- standard deviation over %d seed%s\n\n",
-           tasks[which].name, which == CLASSIFY ? "accuracy in %" : "mean squared error",
-           r->o.seeds, r->o.seeds > 1 ? "s" : "");
+    printf("\n%s: held-out %s, %s %d seed%s\n\n", tasks[which].name,
+           which == CLASSIFY ? "accuracy in %" : "mean squared error",
+           r->o.seeds > 1 ? "mean +- standard deviation over" : "of", r->o.seeds, r->o.seeds > 1 ? "s" : "");
     printf("%-19s %-18s %9s %7s %7s %8s\n", "", tasks[which].metric, "flushed %", "lost %", "skipped",
            "scale");
     for (int v = 0; v < NUM_VARIANTS; v++) {
         const spread m = over_seeds(r->results[which][v][METRIC], NULL, r->o.seeds);
-        char         sd[32] = "-";
+        char         sd[32] = ""; /* one seed has none */
         if (!variant_on(&r->o, v)) continue;
-        if (r->o.seeds > 1) sprintf(sd, "%.*f", decimals, m.sd);
-        printf("%-19s %-7.*f +- %-7s", variants[v].name, decimals, m.mean, sd);
+        if (r->o.seeds > 1) sprintf(sd, "+- %.*f", decimals, m.sd);
+        printf("%-19s %-7.*f %-10s", variants[v].name, decimals, m.mean, sd);
         printf(" %9.4f %7.3f %7.1f %8.0f\n", mean_of(r, which, v, FLUSHED),
                mean_of(r, which, v, LOST), mean_of(r, which, v, SKIPPED),
                mean_of(r, which, v, SCALE));
@@ -323,8 +323,8 @@ static void print_table(const report *r, int which) {
 }
 
 static void print_ratio(const char *what, double without, double with, const char *by) {
-    printf("  %s: %.3g %% without %s, %.3g %% with", what, without, by, with);
-    if (with > 0.0 && without > with) printf(" (%.0f times less)", without / with);
+    printf("  %s: %.2g %% without %s, %.2g %% with", what, without, by, with);
+    if (with > 0.0 && without > with) printf(", %.0f times less", without / with);
     printf("\n");
 }
 
@@ -340,10 +340,10 @@ static void print_verdict(const report *r, int which, int v) {
     if (!classify) printf(", %+.1f %%", 100.0 * d.mean / fp32);
     if (r->o.seeds > 2)
         printf("%s %s", classify ? "," : ":",
-               size <= 2.0 * d.se                 ? "within two standard errors"
+               size <= 2.0 * d.se                 ? "within 2 se"
                : classify && size <= 0.3          ? "within 0.3 points"
                : !classify && size <= 0.02 * fp32 ? "within 2 % of fp32's error"
-                                                  : "more than the seeds explain");
+                                                  : "more than 2 se");
     printf("\n");
     if (v == BF16 && !classify && d.mean > 0.0)
         printf("    bf16 has 8 bits of significand, fp16 has 11: stored activations are rounded\n"
@@ -406,7 +406,7 @@ static void print_final(const report *r, int which, int v) {
 static void draw_losses(const report *r) {
     plot        p[2] = {{0}};
     const char *names[MAX_CURVES] = {0};
-    char        title[2][96], what[2][200];
+    char        title[2][96], what[2][200], axis[2][32]; /* of its own: tasks differ in length */
     for (int t = 0; t < NUM_TASKS; t++) {
         const double(*last)[MAX_EPOCHS] = NULL;
         if (!task_on(&r->o, t)) continue;
@@ -427,9 +427,10 @@ static void draw_losses(const report *r) {
         describe(what[t], t == CLASSIFY ? "cross-entropy in training"
                                         : "mean squared error in training",
                  r->o.seeds, r->o.resume != NULL);
+        sprintf(axis[t], "epoch of %s", tasks[t].name);
         p[t].title   = title[t];
         p[t].what    = what[t];
-        p[t].x_title = "epoch";
+        p[t].x_title = axis[t];
         p[t].count   = (size_t)r->epochs[t];
     }
     draw_curves(r->o.out, "train_loss.svg", p, names);
@@ -439,8 +440,10 @@ static void draw_pictures(const report *r, const dataset *data) {
     const char *const dir = r->o.out;
     plot              scale[2] = {{0}};
     image_row         rows[6] = {{"original", {0}, {0}}};
-    char              title[2][64];
+    char              title[2][64], what[160], axis[2][32];
     int               num_rows = 1;
+    sprintf(what, "loss scale of fp16, first seed; a dot: overflow, step skipped; growth_interval %d "
+                  "(default 2000)", GROWTH_INTERVAL);
     for (int t = 0; t < NUM_TASKS; t++) {
         int overflows = 0;
         for (size_t i = 1; i < r->steps[t]; i++)
@@ -449,9 +452,9 @@ static void draw_pictures(const report *r, const dataset *data) {
         else
             sprintf(title[t], "%s: the scale is halved %d time%s", tasks[t].name, overflows,
                     overflows > 1 ? "s" : "");
-        scale[t] = (plot){task_on(&r->o, t) ? title[t] : NULL,
-                          "loss scale of fp16, first seed; a dot: overflow, step skipped",
-                          r->steps[t], {r->scales[t]}, {0}, {0}, "step", 0.0};
+        sprintf(axis[t], "step of %s", tasks[t].name);
+        scale[t] = (plot){task_on(&r->o, t) ? title[t] : NULL, what, r->steps[t],
+                          {r->scales[t]}, {0}, {0}, axis[t], 0.0};
     }
     for (int i = 0; i < SHOWN; i++) rows[0].image[i] = data->image + r->shown[i] * data->pixels;
     for (int minus = 0; minus < 2; minus++)

@@ -18,6 +18,14 @@ lines=$(grep -c 'AMP [0-9]' examples/wrap_step.c)
 check "wrap_step: at most 12 lines make it mixed precision ($lines)" $?
 "$build/pitfalls" > "$out/log" 2>&1
 check 'pitfalls: fp16 fails without loss scaling and equals fp32 with it' $?
+shown() { # shown LINES: examples/README.md has them, and there is one
+    [ -s "$1" ] && while IFS= read -r line; do grep -qF -e "    $line" examples/README.md || echo "$line"; done \
+        < "$1" > "$out/log"
+    [ -s "$1" ] && [ ! -s "$out/log" ]
+}
+sed -n '/^d\. /,/first loss/p' "$out/log" > "$out/shown"
+shown "$out/shown"
+check 'pitfalls: README has the head of its table' $?
 "$build/which_tensor" > "$out/log" 2>&1 && grep -q '^  hidden.weight *17   inf ' "$out/log" &&
     grep -q '^  output.weight *5   NaN ' "$out/log"
 check 'which_tensor: the tables name both tensors, with index and kind' $?
@@ -34,6 +42,15 @@ grep -q 'head in fp16 skipped 200 of 200 steps' "$out/log" &&
 check 'recipes_net: an fp16 head never steps, 3072 weights keep 6144 bytes, Muon keeps its bits' $?
 "$build/autocast_ops" > "$out/ops" 2> "$out/log"
 check 'autocast_ops: its forward pass agrees with fp32' $?
+words='; types are fp32, fp16, bf16, low; ops: --table all$'
+ops() { refuses "autocast_ops: $1" "$2" "$build/autocast_ops" $3; } # ops TEXT PATTERN OPTIONS
+ops 'a type that is none is marked, and types are named' "op:softmax=.fp99$words" '--override op:softmax=fp99'
+ops 'so is an op that is none'                  "op:.sotmax=fp32$words" '--override op:sotmax=fp32'
+ops 'what allows a banned op'  'give --override op:BINARY_CROSS_ENTROPY=fp32$' \
+    '--op binary_cross_entropy --inputs fp16'
+for variable in AMP_POLICY AMP_DTYPE AMP_ENABLE; do
+    refuses "autocast_ops: a bad $variable is named" "ops: $variable: .*: .fp9;" env $variable=fp9 "$build/autocast_ops"
+done
 "$build/state" --quick > "$out/log" 2>&1 &&
     awk '/^state [a-z0-9+]+ kept [0-9.]+ moved [0-9.]+ speed [0-9.]+ d [+-][0-9.]+ se [0-9.]+$/ {
              kept = kept " " $4; moved = moved " " $6; n++}
@@ -71,11 +88,19 @@ done
 check 'linear: all four ways learn, and end with the loss of the loops within 2 %' $?
 [ "$(wc -l < examples/linear.c)" -le 105 ]
 check 'linear: at most 105 lines' $?
-refuses 'linear: an unknown option is named' --bogus "$build/linear" --bogus
+refuses 'linear: an unknown option is named' "H is '--bogus'; give 1 to 2048" "$build/linear" --bogus
+refuses 'linear: too many rows are named'    "B is '513'; give 1 to 512"  "$build/linear" 16 513
+refuses 'linear: a third argument is refused' 'usage: linear'  "$build/linear" 16 8 1
 { "$build/linear" 16 8 3>&2 2>&1 > /dev/full; echo $?; } > "$out/log"
 [ "$(sed -n '$p' "$out/log")" = 1 ] && [ "$(grep -c 'standard output' "$out/log")" = 1 ]
 check 'linear: a full disk is named' $?
 
+rm -rf "$out/made"
+"$build/train" --data digits --seeds 1 --epochs 1 --out "$out/made/here" > "$out/log" 2>&1 &&
+    [ -s "$out/made/here/train_loss.svg" ] && awk '$NF ~ /x$/ && NF == 7 {bad++}
+        /^(fp32|bf16.master) +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9]+$/ {rows++}
+        END {exit !(rows == 4)}' "$out/log"
+check 'train: a missing directory is made; the rows of one seed have no spread' $?
 train --data digits --seeds 2 --epochs 2 > "$out/log" 2>&1 &&
     tail -n 2 "$out/log" | head -n 1 | grep -Eq '^parity classify: fp32 [0-9.]+ % fp16 [0-9.]+ % d [-+][0-9.]+ se [0-9.]+ bf16 [0-9.]+ % d [-+][0-9.]+ se [0-9.]+ seeds 2$' &&
     tail -n 1 "$out/log" | grep -Eq '^parity reconstruct: fp32 [0-9.]+ fp16 [0-9.]+ d [-+][0-9.]+ se [0-9.]+ bf16 [0-9.]+ d [-+][0-9.]+ se [0-9.]+ seeds 2$'
@@ -90,10 +115,13 @@ awk '$0 ~ /ms\/step +speed +wide ms +speed$/ {tables++}
      }
      END {exit !(tables == 2 && rows == 10 && !bad)}' "$out/first"
 check 'train: every row says how long a step takes and how many times as fast as fp32 that is' $?
+grep -E '^(fp32|fp16|bf16).*x$' "$out/first" | head -n 5 | cut -c1-40 > "$out/shown"
+shown "$out/shown"
+check 'train: README has its bytes of a parameter and of activations' $?
 train --data digits --seeds 2 --epochs 2 2> /dev/null | tail -n 2 > "$out/second"
 tail -n 2 "$out/first" | cmp -s - "$out/second"
 check 'train: the same seeds give the same numbers' $?
-grep -q 'minus fp32' "$out/first" && ! grep -Eq 'standard error|seeds explain|within' "$out/first"
+grep -q 'minus fp32' "$out/first" && ! grep -Eq 'within|more than 2 se' "$out/first"
 check 'train: two seeds are no ground for a judgment' $?
 ls "$out"/*.svg > /dev/null 2>&1 && grep -L '</svg>' "$out"/*.svg | grep -q . && false || ls "$out"/*.svg > "$out/log" 2>&1
 check 'train: it writes its pictures' $?
@@ -130,12 +158,14 @@ gzip -dc examples/digits.csv.gz | head -n 100 | cut -c1-40 > "$out/torn.csv"
 mkdir -p "$out/idx" "$out/empty"
 printf '\000\000\010\003\000\000\352\140\000\000\000\034\000\000\000\034abc' \
     > "$out/idx/train-images-idx3-ubyte"
-refuses 'train: a wrong path is named'       "$out/nowhere"  "$build/train" --data "$out/nowhere"
+refuses 'train: a wrong path is named'       "$out/nowhere: No such file"  "$build/train" --data "$out/nowhere"
+refuses 'train: why a state cannot be saved' "$out/nowhere/x: No such file" \
+    "$build/train" $one --save "$out/nowhere/x"
 refuses 'train: a torn .gz is named'         torn.csv.gz     "$build/train" --data "$out/torn.csv.gz"
 refuses 'train: a torn .csv is named'        torn.csv        "$build/train" --data "$out/torn.csv"
 refuses 'train: a torn IDX file is named'    idx             "$build/train" --data "$out/idx"
 refuses 'train: an empty directory is named' empty           "$build/train" --data "$out/empty"
-refuses 'train: a foreign file is named'     Makefile        "$build/train" --data Makefile
+refuses 'train: a foreign file is named'     'Makefile: is neither a directory'  "$build/train" --data Makefile
 AMP_DATA=$out/nowhere
 export AMP_DATA
 refuses 'train: a wrong AMP_DATA is named'   "$out/nowhere"  "$build/train"
