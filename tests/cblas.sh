@@ -19,7 +19,8 @@ printf '%s\n' '#include <cblas.h>' '#include "tests/processor.h"' '#define AMP_C
     'cblas_sgemm(CblasColMajor, CblasNoTrans, CblasTrans, 1, 1, 1, 1.0f, x, 1, x, 1, 0.0f, x, 1); }' \
     > "$out/use.c"
 cp "$out/use.c" "$out/use.cpp"
-try "in C++, without warnings" $cxx -std=c++11 $strict -I. -fsyntax-only "$out/use.cpp"
+have "$cxx" || skip "in C++" "$cxx not found"
+! have "$cxx" || try "in C++, without warnings" $cxx -std=c++11 $strict -I. -fsyntax-only "$out/use.cpp"
 try "AMP_NO_AUTOCAST, without warnings" $cc -std=c99 $strict -DAMP_NO_AUTOCAST -I. -fsyntax-only \
     "$out/use.c"
 ! $cc -std=c99 -DAMP_CBLAS -E -I. "$out/use.c" -o "$out/use.i" > "$out/log" 2>&1 &&

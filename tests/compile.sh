@@ -221,8 +221,8 @@ rm -rf "$out/left" && mkdir -p "$out/left" # an older set would be replaced, not
 silent 'nothing left out' $C $here/left_out.c -o "$out/left_out" -lm
 left_out() { "$out/left_out" "$out/left" > "$out/held" && cat "$out/held"; }
 balanced() { # COMPILER FLAGS...: or what follows a room is compiled as that is
-    "$@" -E -I. "$out/only.c" > "$out/code"
-    [ "$(grep -c 'GCC push_options' "$out/code")" = "$(grep -c 'GCC pop_options' "$out/code")" ]
+    "$@" -E -I. "$out/only.c" > "$out/code" && pushed=$(grep -c '#pragma.*push' "$out/code") &&
+        [ "$pushed" = "$(grep -c '#pragma.*pop' "$out/code")" ]
 }
 sizes=$(left_out) || fail 'left_out.c: nothing left out' "$out/held"
 for less in AMP_NO_RANKS AMP_NO_ROWS AMP_NO_REPORT AMP_NO_STORAGE \

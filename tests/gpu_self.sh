@@ -11,6 +11,7 @@ mkdir -p "$out/bin" "$out/tmp"
 # The suite itself, on the emulator: faults are planted in it.
 objects=${OBJECTS:-build/tests}
 kind plain
+have "$compiler" || { skip emulator "$compiler not found"; finish; }
 object "$out/test.o" "$compiler" $fake $with -include $emu/cuda_emu.h -c tests/test_cuda.cpp &&
     $compiler "$out/test.o" "$objects/kind-plain/kernels.o" "$objects/kind-plain/emu.o" \
         "$objects/o2/amp.o" -o "$out/emulated" -lm > "$out/log" 2>&1

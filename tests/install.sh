@@ -45,7 +45,8 @@ if have pkg-config; then
     PKG_CONFIG_PATH=$prefix/share/pkgconfig
     export PKG_CONFIG_PATH
     pkg-config --modversion amp > "$out/log" 2>&1 && [ "$(cat "$out/log")" = "$(version)" ]
-    check "pkg-config: amp.pc has the header's version, $(version)" $?
+    status=$?
+    check "pkg-config: amp.pc has the header's version, $(version)" $status
     cmp amp_kernels.cu "$(pkg-config --variable=kernels amp | tr -d '\\')" > "$out/log" 2>&1
     check 'pkg-config: the variable kernels leads to amp_kernels.cu' $?
     eval "$cc $(pkg-config --cflags amp) '$out/project/main.c' -o '$out/program' $(pkg-config --libs amp)" \

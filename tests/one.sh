@@ -34,7 +34,8 @@ $compiler -std=c99 $flags -I. -c "tests/test_$test.c" -o "$program.o" > "$progra
 [ -z "$object" ] || [ ! -s "$object.log" ] || fails 'amp.h compiles with warnings'
 ${RUNNER-} "$program" > "$program.out" 2>&1
 status=$?
-if ! tail -n 1 "$program.out" | grep -Eq '^[0-9]+ passed, [0-9]+ failed'; then
+if ! tail -n 1 "$program.out" | grep -Eq '^[0-9]+ passed, [0-9]+ failed' ||
+    { [ $status != 0 ] && ! grep -q '^FAIL' "$program.out"; }; then
     printf 'FAIL %s: ended with status %d\n0 passed, 1 failed\n' "$test" "$status" >> "$program.out"
 fi
 with_config < "$program.out"

@@ -25,6 +25,14 @@ object "$out/test_ptx.o" "$compiler" $fake $with -include $emu/cuda_emu.h -c $em
         > "$out/log" 2>&1
 lines self "$out/test_ptx"
 
+# seen SECONDS LOG COMMAND...: a test fails or crashes; a program that cannot begin, or end, tells nothing
+seen() {
+    seconds=$1 log=$2
+    shift 2
+    timeout "$seconds" "$@" > "$log" 2>&1
+    status=$?
+    [ $status = 1 ] || [ $status -ge 128 ] || grep -q '^FAIL' "$log"
+}
 # fault NUMBER TEXT SED: of the interpreter; test_ptx.cpp must see it
 fault() {
     mkdir -p "$out/fault"
@@ -33,14 +41,14 @@ fault() {
     ! cat $emu/ptx.cpp $emu/ptx_ops.h | cmp -s - "$out/faulty" &&
         object "$out/fault/ptx.o" "$compiler" $fake -w -O0 -c "$out/fault/ptx.cpp" &&
         $compiler "$out/test_ptx.o" "$objects/kind-plain/emu.o" "$out/fault/ptx.o" \
-            -o "$out/faulty" > "$out/log" 2>&1 && ! timeout 60 "$out/faulty" > "$out/fault.log" 2>&1
+            -o "$out/faulty" > "$out/log" 2>&1 && seen 60 "$out/fault.log" "$out/faulty"
     check "fault $1: $2 is seen" $?
 }
 # wrong NUMBER TEXT WORD SED: of a kernel; the tests of test_cuda.cpp with that word must see it
 wrong() {
     sed "$4" "$ptx" > "$out/wrong.txt"
-    ! cmp -s "$ptx" "$out/wrong.txt" &&
-        ! EMU_PTX=$out/wrong.txt AMP_QUICK=2 timeout 300 "$out/test" --filter "$3" > "$out/wrong.log" 2>&1
+    [ -s "$ptx" ] && ! cmp -s "$ptx" "$out/wrong.txt" &&
+        seen 300 "$out/wrong.log" env EMU_PTX="$out/wrong.txt" AMP_QUICK=2 "$out/test" --filter "$3"
     check "kernel $1: $2 is seen" $?
 }
 faults() {
@@ -101,7 +109,7 @@ steps() {
     EMU_PTX=$out/$name.ptx EMU_PTX_COUNTS=$counts lines "$name" "$out/test" $sampled
     sed -n '/differing bytes$/p' "$out/$name.log"
     tail -n 1 "$counts" | sed "s/^/$name: /"
-    tail -n 1 "$counts" 2> /dev/null | awk '{exit !($1 == $3 && $1 >= 29)}'
+    tail -n 1 "$counts" 2> /dev/null | awk '{good = $1 == $3 && $1 >= 29} END {exit !good}'
     check "$name: every kernel ran as PTX" $?
     tail -n 1 "$counts" 2> /dev/null | grep -q ', 0 divisions of 0$'
     check "$name: nobody divides 0, for which a GPU would call a function" $?

@@ -159,7 +159,8 @@ for n in 1 3; do
 done
 for n in 1 2 4; do
     memory $n
-    check "$(tail -n 1 "$out/memory")" $?
+    status=$?
+    check "$(tail -n 1 "$out/memory")" $status
 done
 
 says() { # says TEXT RANKS PATTERN OPTIONS...: it fails with a line that has the pattern

@@ -64,7 +64,8 @@ ${CC:-cc} -std=c99 -O2 -Wall -Wextra -I. "$out/many.c" -o "$out/many" -lm > "$ou
 check 'a run of 100 layers and 10,000 steps becomes a page' $?
 page=$out/many.jsonl.html
 [ "$(wc -c < "$page")" -lt 1000000 ]
-check "its page is smaller than 1 MB: $(($(wc -c < "$page") / 1000)) KB" $?
+status=$?
+check "its page is smaller than 1 MB: $(($(wc -c < "$page") / 1000)) KB" $status
 grep -E '(src|href)=["'\'']?(https?:)?//|@import|url\(|fetch\(' "$page" > "$out/log"
 [ $? = 1 ]
 check 'it asks nothing of a network' $?
@@ -145,7 +146,8 @@ with='-O1 -fsanitize=address,undefined -fno-sanitize-recover=all'
 works "${CC:-cc}" "$with -x c" || with=-O1
 ${CC:-cc} -std=c99 $with tests/report_damage.c -o "$out/damage" -lm > "$out/log" 2>&1 &&
     ASAN_OPTIONS=detect_leaks=0 "$out/damage" "$out/seed.jsonl" $(quick && echo 2000 || echo 20000) > "$out/log"
-check "$(cat "$out/log"): no crash, and no tag that is not the page's" $?
+status=$?
+check "$(cat "$out/log"): no crash, and no tag that is not the page's" $status
 (cat "$out/gpt.jsonl"; head -n 1 "$out/many.jsonl") > "$out/two.jsonl"
 refuses 'lines of two networks are refused' 'other tensors' "$build/report" "$out/two.jsonl"
 : > "$out/empty.jsonl"

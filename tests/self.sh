@@ -4,15 +4,63 @@ suite=self out=${1:?usage: self.sh OUTDIR}
 cc=${CC:-cc} cxx=${CXX:-c++}
 . tests/lib.sh
 
+# lib.sh does not judge itself: what a script prints in which everything fails once.
+says() { printf '%s\n' "$@"; }
+(suite=a out=$out/lib
+. tests/lib.sh
+try one true
+try two false
+refuses three line says line
+refuses four word false
+lines five says 'ok   x: y' 'FAIL x: z' '     why' '1 passed, 1 failed, 1 skipped'
+lines six sh -c 'echo "1 passed, 0 failed"; exit 3'
+lines seven says 'ok   x: y'
+finish) > "$out/told"
+echo "status $?" >> "$out/told"
+cat > "$out/expected" <<'END'
+ok   a/one
+FAIL a/two
+FAIL a/three
+     line
+FAIL a/four
+ok   a/five/x: y
+FAIL a/five/x: z
+     why
+FAIL a/six: ended with status 3
+     1 passed, 0 failed
+ok   a/seven/x: y
+FAIL a/seven: ended with status 0
+     ok   x: y
+3 passed, 6 failed, 1 skipped
+status 1
+END
+if ! cmp -s "$out/told" "$out/expected"; then
+    echo 'FAIL self/lib.sh: what failed is not told as failed'
+    diff "$out/told" "$out/expected" | sed 's/^/     /'
+    echo '0 passed, 1 failed'
+    exit 1
+fi
+ok 'lib.sh tells and counts what failed'
+
 cat > "$out/complete.c" <<'END'
 #include "test.h"
 TEST(one, "passes") { CHECK(1 + 1 == 2); }
 TEST(crashes, "says so before") { CHECK(1 + 1 == 4); abort(); }
+TEST(unequal, "fails once by each check") {
+    CHECK(1 + 1 == 3);
+    CHECK_EQ_U32(1, 2);
+    CHECK_EQ_U64(1, 1 | UINT64_C(1) << 32);
+    CHECK_EQ_INT(-1, 1);
+    CHECK_EQ_F32(-0.0f, 0.0f);
+    CHECK_EQ_F64(-0.0, 0.0);
+    CHECK_MEM("ab", "ac", 2);
+}
 TEST(two, "is skipped on purpose") { SKIP("not here"); }
 int main(int argc, char **argv) {
     test_begin(argc, argv);
     if (getenv("OUTSIDE") != NULL) CHECK(1 + 1 == 3);
     if (getenv("CRASH") != NULL) RUN(crashes);
+    if (getenv("UNEQUAL") != NULL) RUN(unequal);
     RUN(one);
     RUN(two);
     return test_end();
@@ -54,6 +102,9 @@ ends 1 '0 passed, 1 failed, 1 skipped' 'FAIL main: all tests were skipped' --fil
 check "a program all of whose tests are skipped fails" $?
 (export OUTSIDE=1; ends 1 '1 passed, 1 failed, 1 skipped' 'FAIL main: a check outside the tests')
 check "a check that fails outside the tests fails" $?
+(export UNEQUAL=1; ends 1 '1 passed, 1 failed, 1 skipped' 'FAIL unequal: fails once by each check') &&
+    [ "$(grep -c "^     $out/complete.c:" "$out/log")" = 7 ]
+check "each of the seven checks fails where it should" $?
 CRASH=1 AMP_TEST_NAMES=1 "$out/complete" > "$out/log" 2> "$out/shell"
 [ $? = 134 ] && grep -qx '# crashes begins' "$out/log" &&
     grep -qx "     $out/complete.c:3: CHECK(1 + 1 == 4)" "$out/log"
@@ -62,6 +113,16 @@ check "of a test that crashes the name and the checks that failed are told" $?
 for part in 1of2 2of2; do AMP_TEST_PART=$part "$out/complete"; done > "$out/log" 2>&1
 [ "$(grep -c '^ok   one' "$out/log")" = 1 ] && [ "$(grep -c '^skip two' "$out/log")" = 1 ]
 check "AMP_TEST_PART: two halves have each test once" $?
+
+# one.sh: a program that ends with a status of its own. `true` compiles it, sh runs it.
+one() { # one STATUS LAST-LINE
+    printf 'echo "1 passed, 0 failed"; exit %s\n' "$1" > "$out/program"
+    chmod +x "$out/program"
+    RUNNER=sh sh tests/one.sh config scaler true '' "$out/program" > "$out/log" 2>&1
+    [ "$(tail -n 1 "$out/log")" = "$2" ]
+}
+one 0 '1 passed, 0 failed' && one 3 '0 passed, 1 failed' && grep -qx 'FAIL config/scaler: ended with status 3' "$out/log"
+check "a program whose last line looks right, but not its status, has failed" $?
 
 # What make test prints: of a suite that fails the command that runs it again; one that left no log.
 rm -rf "$out/suites"
