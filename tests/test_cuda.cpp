@@ -283,7 +283,8 @@ static uint32_t finite_bits(int type, uint32_t u) {
 static const uint32_t edges[] = {0x33000000u, 0x33000001u, 0x387fdfffu, 0x387fe000u, 0x00008000u, 0x00008001u,
                                  0x007f7fffu, 0x007f8000u, 0x3dffffffu, 0x3e000000u, 0x41ffffffu, 0x42000000u};
 
-static int magnitude; /* of NORMAL numbers, as a power of two; 0: any from -8 to 7 */
+static int magnitude; /* of NORMAL numbers, as a power of two; 0: any from -8 to 7; 128: fp32's largest, half
+                         of which bf16 rounds to infinity */
 
 static void fill(unsigned char *at, int type, size_t n, int pattern, dice &r) {
     const int   any  = (int)r.below(16) - 8;
@@ -292,7 +293,8 @@ static void fill(unsigned char *at, int type, size_t n, int pattern, dice &r) {
         const int      p = pattern == MIXED ? (r.one_in(2) ? TINY : VAST) : pattern;
         const uint32_t sign = r.one_in(2) ? (type == AMP_F32 ? 0x80000000u : 0x8000u) : 0u;
         uint32_t       u    = 0;
-        if (p == NORMAL) u = half_of(type, r.signed_unit() * unit);
+        if (p == NORMAL && magnitude == 128) u = (0x7f7e0000u + r.below(0x20000)) | sign;
+        else if (p == NORMAL) u = half_of(type, r.signed_unit() * unit);
         else if (p == TINY && type == AMP_F16) u = r.below(0x400) | sign;
         else if (p == TINY) u = half_of(type, ldexpf(r.signed_unit(), -60 - (int)r.below(90)));
         else if (p == VAST && type == AMP_F16) u = (0x7000u + r.below(0xc00)) | sign;
@@ -995,14 +997,15 @@ TEST(fewer_bytes, "law 7: all states, mixed: sizes x types x any setup") {
     }
 }
 
-TEST(group_exponents, "law 7: moments of 8 bits whose groups' exponents are at the ends of what the quick codecs take") {
-    static const int         ends[2][2][2] = {{{-120, -100}, {10, 26}}, {{-64, -44}, {4, 22}}};
+TEST(group_exponents, "law 7: moments of 8 bits whose groups' exponents are at the ends of what the quick codecs take, and of fp32") {
+    static const int         ends[2][3][2] = {{{-120, -100}, {10, 26}, {124, 127}},
+                                              {{-64, -44}, {4, 22}, {121, 124}}}; /* Lion, SGD; AdamW */
     static const storage_row states[]      = {FP32_8BIT, SPLIT_8BIT, SR_8BIT, BIT24_8BIT};
     dice                     r(11);
     for (int kind = ADAMW; kind <= LION; kind++)
-        for (int end = 0; end < 2; end++) {
+        for (int end = 0; end < (kind == ADAMW || kind == LION ? 3 : 2); end++) { /* others' weights: no numbers */
             const int *e = ends[kind == ADAMW][end];
-            for (int at = e[0]; at <= e[1]; at++) {
+            for (int at = e[0], times = 0; at <= e[1]; at += ++times % 4 == 0) {
                 base                      = any_setup(kind, r);
                 base.desc.scaler.preset   = AMP_PRESET_STATIC;
                 base.desc.scaler.disabled = 1;
@@ -1063,6 +1066,31 @@ TEST(moments_at_ends, "law 7: AdamW with gradients of 0: m, v and master are any
             finish(t);
             runs++;
         }
+}
+
+TEST(large_masters, "law 7: a step takes masters to where the formats of bf16 do not round up any more") {
+    static const storage_row states[] = {SPLIT, SR, BIT24_8BIT};
+    dice                     r(12);
+    for (int i = 0; i < 24; i++) {
+        base                      = any_setup(SGD, r);
+        base.desc.scaler.preset   = AMP_PRESET_STATIC;
+        base.desc.scaler.disabled = 1;
+        base.desc.dtype           = AMP_BF16;
+        base.desc.max_norm        = 0.0f;
+        base.desc.weight_decay    = 0.0f; /* nothing computes a NaN */
+        base.steps = base.count = 1;
+        base.align = 2;
+        base.flat = base.overflows = base.twice = 0;
+        base.tensors[0]                         = any_shape(&base.desc, 200 + r.below(700), AMP_F32, r);
+        base.tensors[0].weight                  = 1;
+        base.tensors[0].grad                    = 1;
+        base.tensors[0].model                   = 0;
+        base.tensors[0].weight_decay            = 0.0f;
+        base.tensors[0].storage                 = &storages[states[i % 3]];
+        magnitude                               = 128;
+        run(&base, r);
+        magnitude = 0;
+    }
 }
 
 TEST(many_chunks, "law 7: more than 256 chunks: the sum over chunks goes round") {
@@ -3951,6 +3979,7 @@ int main(int argc, char **argv) {
     RUN(fewer_bytes);
     RUN(group_exponents);
     RUN(moments_at_ends);
+    RUN(large_masters);
     RUN(many_chunks);
     RUN(presets);
     RUN(long_runs);
