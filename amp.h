@@ -2237,9 +2237,9 @@ struct ampi_functions {
                           size_t count, float *const *weights, void *const *grads);
     /* ends with ampi_decide, unless plan->meets: then AMPI_JOB_DECIDE does that, later */
     amp_result (*check_fn)(const amp_backend *self, const amp_plan *plan);
-    /* sums += the sum of count gradients, stride elements apart, in fp32, which is that of the first
-       half plus that of the second, and both likewise, down to run of them, one after the other;
-       run may be 0 where count is 1 */
+    /* sums += the sum of count gradients, stride elements apart, in fp32, which is that of the
+       first half plus that of the second, and both likewise, down to run of them, one after the
+       other; run may be 0 where count is 1 */
     amp_result (*add_fn)(const amp_backend *self, float *sums, const void *grads, size_t stride,
                          size_t count, size_t run, amp_dtype type, size_t n);
     amp_result (*update_fn)(const amp_backend *self, const amp_plan *plan, ampi_job job);
